@@ -1,0 +1,23 @@
+#pragma once
+
+#include "absl/time/time.h"
+
+namespace sluice {
+
+// Source of time, passed to whoever needs it so that tests can turn it by hand. Thread-safe.
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  // Wall time, for records and messages.
+  virtual absl::Time Now() const = 0;
+  // Time since an arbitrary start that never jumps, for intervals and time-outs.
+  virtual absl::Duration Monotonic() const = 0;
+
+  // The machine's clock. Lives for the whole program.
+  static const Clock* Real();
+};
+
+// Seconds of CLOCK_MONOTONIC, for measuring spans on hot paths.
+double MonotonicSeconds();
+
+}  // namespace sluice

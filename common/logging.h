@@ -1,0 +1,21 @@
+#pragma once
+
+#include <string_view>
+
+namespace sluice {
+
+enum class LogLevel { kDebug, kInfo, kWarning, kError };
+
+// Sets the process's least level shown, from "debug", "info", "warning" or "error". False if `level` is none of these.
+bool SetLogLevel(std::string_view level);
+
+// Writes one line to stderr: time, level, thread, message. Thread-safe. Messages carry their context as key=value
+// ("stage=1 job=job_17"); never put secrets or prompt text in one.
+void Log(LogLevel level, std::string_view message);
+
+inline void LogDebug(std::string_view message) { Log(LogLevel::kDebug, message); }
+inline void LogInfo(std::string_view message) { Log(LogLevel::kInfo, message); }
+inline void LogWarning(std::string_view message) { Log(LogLevel::kWarning, message); }
+inline void LogError(std::string_view message) { Log(LogLevel::kError, message); }
+
+}  // namespace sluice

@@ -1,0 +1,3 @@
+#pragma once
+
+#include "absl/base/thread_annotations.h"

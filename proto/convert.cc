@@ -1,0 +1,197 @@
+#include "proto/convert.h"
+
+#include <utility>
+
+#include "common/status_macros.h"
+
+namespace sluice {
+
+void ToProto(const SamplingParams& params, v1::SamplingParams* out) {
+  out->set_temperature(params.temperature);
+  out->set_top_k(params.top_k);
+  out->set_top_p(params.top_p);
+  out->set_min_p(params.min_p);
+  out->set_repetition_penalty(params.repetition_penalty);
+  out->set_presence_penalty(params.presence_penalty);
+  out->set_frequency_penalty(params.frequency_penalty);
+  for (const auto& [token, bias] : params.logit_bias) {
+    out->add_logit_bias_token(token);
+    out->add_logit_bias_value(bias);
+  }
+  out->set_seed(params.seed);
+  out->set_logprobs(params.logprobs);
+}
+
+absl::StatusOr<SamplingParams> FromProto(const v1::SamplingParams& in) {
+  if (in.logit_bias_token_size() != in.logit_bias_value_size()) {
+    return absl::InvalidArgumentError(absl::StrCat("sampling.logit_bias: ", in.logit_bias_token_size(), " tokens but ",
+                                                   in.logit_bias_value_size(), " values"));
+  }
+  SamplingParams params;
+  params.temperature = in.temperature();
+  params.top_k = in.top_k();
+  params.top_p = in.top_p();
+  params.min_p = in.min_p();
+  params.repetition_penalty = in.repetition_penalty();
+  params.presence_penalty = in.presence_penalty();
+  params.frequency_penalty = in.frequency_penalty();
+  params.logit_bias.reserve(in.logit_bias_token_size());
+  for (int i = 0; i < in.logit_bias_token_size(); ++i) {
+    params.logit_bias.emplace_back(in.logit_bias_token(i), in.logit_bias_value(i));
+  }
+  params.seed = in.seed();
+  params.logprobs = in.logprobs();
+  return params;
+}
+
+void ToProto(const StepPlan& plan, v1::StepPlan* out) {
+  out->set_epoch(plan.epoch.value());
+  out->set_block(plan.block.value());
+  out->set_step(plan.step);
+  for (SequenceId id : plan.release) out->add_release(id.value());
+  for (const SequenceAdmission& admission : plan.admit) {
+    v1::SequenceAdmission* a = out->add_admit();
+    a->set_sequence(admission.sequence.value());
+    a->set_prompt_tokens(admission.prompt_tokens);
+    a->set_max_tokens(admission.max_tokens);
+    ToProto(admission.sampling, a->mutable_sampling());
+  }
+  for (const MicroBatch& batch : plan.micro_batches) {
+    v1::MicroBatch* b = out->add_micro_batches();
+    for (const Segment& segment : batch.segments) {
+      v1::Segment* s = b->add_segments();
+      s->set_sequence(segment.sequence.value());
+      s->set_start(segment.start);
+      s->set_num_tokens(segment.num_tokens);
+      s->set_sample(segment.sample);
+    }
+    b->mutable_tokens()->Add(batch.tokens.begin(), batch.tokens.end());
+  }
+}
+
+absl::StatusOr<StepPlan> FromProto(const v1::StepPlan& in) {
+  StepPlan plan;
+  plan.epoch = PlanEpoch(in.epoch());
+  plan.block = BlockId(in.block());
+  plan.step = in.step();
+  plan.release.reserve(in.release_size());
+  for (int64_t id : in.release()) plan.release.emplace_back(id);
+  plan.admit.reserve(in.admit_size());
+  for (const v1::SequenceAdmission& a : in.admit()) {
+    if (a.prompt_tokens() < 0 || a.max_tokens() <= 0) {
+      return absl::InvalidArgumentError(absl::StrCat("step plan: sequence ", a.sequence(), " admitted with prompt_tokens ",
+                                                     a.prompt_tokens(), " and max_tokens ", a.max_tokens()));
+    }
+    SequenceAdmission& admission = plan.admit.emplace_back();
+    admission.sequence = SequenceId(a.sequence());
+    admission.prompt_tokens = a.prompt_tokens();
+    admission.max_tokens = a.max_tokens();
+    SLUICE_ASSIGN_OR_RETURN(admission.sampling, FromProto(a.sampling()));
+  }
+  plan.micro_batches.reserve(in.micro_batches_size());
+  for (const v1::MicroBatch& b : in.micro_batches()) {
+    MicroBatch& batch = plan.micro_batches.emplace_back();
+    int64_t tokens = 0;
+    batch.segments.reserve(b.segments_size());
+    for (const v1::Segment& s : b.segments()) {
+      if (s.start() < 0 || s.num_tokens() <= 0 || s.start() > INT32_MAX - s.num_tokens()) {
+        return absl::InvalidArgumentError(absl::StrCat("step plan: sequence ", s.sequence(), " has a segment with start ",
+                                                       s.start(), " and num_tokens ", s.num_tokens()));
+      }
+      batch.segments.push_back({SequenceId(s.sequence()), s.start(), s.num_tokens(), s.sample()});
+      tokens += s.num_tokens();
+    }
+    if (tokens != b.tokens_size()) {
+      return absl::InvalidArgumentError(absl::StrCat("step plan: a micro-batch's segments have ", tokens,
+                                                     " tokens in all, but it carries ", b.tokens_size()));
+    }
+    batch.tokens.assign(b.tokens().begin(), b.tokens().end());
+  }
+  return plan;
+}
+
+void ToProto(const StepResult& result, v1::StepResult* out) {
+  out->set_epoch(result.epoch.value());
+  out->set_block(result.block.value());
+  out->set_step(result.step);
+  for (const SampledToken& token : result.tokens) {
+    v1::SampledToken* t = out->add_tokens();
+    t->set_sequence(token.sequence.value());
+    t->set_token(token.token);
+    t->set_logprob(token.logprob);
+    for (const TokenLogprob& top : token.top) {
+      v1::TokenLogprob* l = t->add_top();
+      l->set_token(top.token);
+      l->set_logprob(top.logprob);
+    }
+  }
+}
+
+StepResult FromProto(const v1::StepResult& in) {
+  StepResult result;
+  result.epoch = PlanEpoch(in.epoch());
+  result.block = BlockId(in.block());
+  result.step = in.step();
+  result.tokens.reserve(in.tokens_size());
+  for (const v1::SampledToken& t : in.tokens()) {
+    SampledToken& token = result.tokens.emplace_back();
+    token.sequence = SequenceId(t.sequence());
+    token.token = t.token();
+    token.logprob = t.logprob();
+    token.top.reserve(t.top_size());
+    for (const v1::TokenLogprob& l : t.top()) token.top.push_back({l.token(), l.logprob()});
+  }
+  return result;
+}
+
+namespace {
+
+void ToProto(const TierFractions& fractions, v1::TierFractions* out) {
+  out->set_device(fractions.device);
+  out->set_host(fractions.host);
+  out->set_disk(fractions.disk);
+}
+
+TierFractions FromProto(const v1::TierFractions& in) { return {in.device(), in.host(), in.disk()}; }
+
+}  // namespace
+
+void ToProto(const Policy& policy, v1::Policy* out) {
+  out->set_gbs(policy.gbs);
+  out->set_num_microbatches(policy.num_microbatches);
+  out->set_max_step_tokens(policy.max_step_tokens);
+  ToProto(policy.weights, out->mutable_weights());
+  ToProto(policy.kv_cache, out->mutable_kv_cache());
+  ToProto(policy.activations, out->mutable_activations());
+  out->set_dtype(policy.dtype == DType::kFloat32 ? v1::DTYPE_FLOAT32 : v1::DTYPE_BFLOAT16);
+  out->set_compute_threads(policy.compute_threads);
+}
+
+absl::StatusOr<Policy> FromProto(const v1::Policy& in) {
+  Policy policy;
+  if (in.gbs() <= 0 || in.num_microbatches() <= 0 || in.max_step_tokens() <= 0 || in.compute_threads() < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("policy: gbs ", in.gbs(), ", num_microbatches ", in.num_microbatches(),
+                                                   ", max_step_tokens ", in.max_step_tokens(), ", compute_threads ",
+                                                   in.compute_threads(), ": sizes must be positive"));
+  }
+  policy.gbs = in.gbs();
+  policy.num_microbatches = in.num_microbatches();
+  policy.max_step_tokens = in.max_step_tokens();
+  policy.weights = FromProto(in.weights());
+  policy.kv_cache = FromProto(in.kv_cache());
+  policy.activations = FromProto(in.activations());
+  switch (in.dtype()) {
+    case v1::DTYPE_FLOAT32:
+      policy.dtype = DType::kFloat32;
+      break;
+    case v1::DTYPE_BFLOAT16:
+      policy.dtype = DType::kBFloat16;
+      break;
+    default:
+      return absl::InvalidArgumentError(absl::StrCat("policy: dtype ", in.dtype(), " is unknown"));
+  }
+  policy.compute_threads = in.compute_threads();
+  return policy;
+}
+
+}  // namespace sluice

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/mutex.h"
+
+namespace sluice {
+
+enum class Tier { kDevice, kHost, kDisk };
+
+class MemoryBudget;
+
+// Bytes charged to a budget; given back when destroyed. Move-only.
+class MemoryCharge {
+ public:
+  MemoryCharge() = default;
+  MemoryCharge(MemoryCharge&& other) noexcept { *this = std::move(other); }
+  MemoryCharge& operator=(MemoryCharge&& other) noexcept;
+  ~MemoryCharge() { Release(); }
+  void Release();
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  friend class MemoryBudget;
+  MemoryBudget* budget_ = nullptr;
+  std::string name_;
+  uint64_t bytes_ = 0;
+};
+
+// A hard limit for one tier of one worker. Every large allocation is charged under a name before it is made, so that
+// running out is an error with a table of who holds what, never an OOM kill. Must outlive its charges. Thread-safe.
+class MemoryBudget {
+ public:
+  MemoryBudget(Tier tier, uint64_t limit_bytes) : tier_(tier), limit_(limit_bytes) {}
+
+  // kResourceExhausted with what was asked, what is left and who holds how much.
+  absl::StatusOr<MemoryCharge> Charge(const std::string& name, uint64_t bytes);
+
+  Tier tier() const { return tier_; }
+  uint64_t limit_bytes() const { return limit_; }
+  uint64_t used_bytes() const;
+  uint64_t free_bytes() const { return limit_ - used_bytes(); }
+  uint64_t peak_bytes() const;
+  std::map<std::string, uint64_t> holders() const;
+
+ private:
+  friend class MemoryCharge;
+  void Return(const std::string& name, uint64_t bytes);
+
+  const Tier tier_;
+  const uint64_t limit_;
+  mutable Mutex mu_;
+  uint64_t used_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t peak_ ABSL_GUARDED_BY(mu_) = 0;
+  std::map<std::string, uint64_t> holders_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace sluice
