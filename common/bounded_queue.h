@@ -9,8 +9,8 @@
 
 namespace sluice {
 
-// A FIFO between threads with a fixed capacity. Close() wakes both sides: pushes then fail at once, pops drain what is
-// left and then fail. Thread-safe.
+// A FIFO between threads with a fixed capacity. Close() wakes both sides:
+// pushes then fail at once, pops drain what is left and then fail. Thread-safe.
 template <typename T>
 class BoundedQueue {
  public:

@@ -10,7 +10,9 @@ namespace {
 class RealClock : public Clock {
  public:
   absl::Time Now() const override { return absl::Now(); }
-  absl::Duration Monotonic() const override { return absl::Seconds(MonotonicSeconds()); }
+  absl::Duration Monotonic() const override {
+    return absl::Seconds(MonotonicSeconds());
+  }
 };
 
 }  // namespace
@@ -23,7 +25,8 @@ const Clock* Clock::Real() {
 double MonotonicSeconds() {
   timespec ts;
   clock_gettime(CLOCK_MONOTONIC, &ts);
-  return static_cast<double>(ts.tv_sec) + static_cast<double>(ts.tv_nsec) * 1e-9;
+  return static_cast<double>(ts.tv_sec) +
+         static_cast<double>(ts.tv_nsec) * 1e-9;
 }
 
 }  // namespace sluice

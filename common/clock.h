@@ -4,13 +4,15 @@
 
 namespace sluice {
 
-// Source of time, passed to whoever needs it so that tests can turn it by hand. Thread-safe.
+// Source of time, passed to whoever needs it so that tests can turn it by hand.
+// Thread-safe.
 class Clock {
  public:
   virtual ~Clock() = default;
   // Wall time, for records and messages.
   virtual absl::Time Now() const = 0;
-  // Time since an arbitrary start that never jumps, for intervals and time-outs.
+  // Time since an arbitrary start that never jumps, for intervals and
+  // time-outs.
   virtual absl::Duration Monotonic() const = 0;
 
   // The machine's clock. Lives for the whole program.

@@ -9,8 +9,10 @@ namespace {
 spdlog::logger& Logger() {
   // Leaked on purpose: threads may log while the process exits.
   static spdlog::logger* const logger = [] {
-    auto* l = new spdlog::logger("sluice", std::make_shared<spdlog::sinks::stderr_sink_mt>());
-    l->set_pattern("%Y-%m-%dT%H:%M:%S.%eZ %L %t %v", spdlog::pattern_time_type::utc);
+    auto* l = new spdlog::logger(
+        "sluice", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    l->set_pattern("%Y-%m-%dT%H:%M:%S.%eZ %L %t %v",
+                   spdlog::pattern_time_type::utc);
     l->flush_on(spdlog::level::trace);
     return l;
   }();
@@ -33,7 +35,7 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
 
 }  // namespace
 
-bool SetLogLevel(std::string_view level) {
+bool SetLogLevel(absl::string_view level) {
   if (level == "debug") {
     Logger().set_level(spdlog::level::debug);
   } else if (level == "info") {
@@ -48,8 +50,9 @@ bool SetLogLevel(std::string_view level) {
   return true;
 }
 
-void Log(LogLevel level, std::string_view message) {
-  Logger().log(ToSpdlog(level), spdlog::string_view_t(message.data(), message.size()));
+void Log(LogLevel level, absl::string_view message) {
+  Logger().log(ToSpdlog(level),
+               spdlog::string_view_t(message.data(), message.size()));
 }
 
 }  // namespace sluice

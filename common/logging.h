@@ -1,21 +1,31 @@
 #pragma once
 
-#include <string_view>
+#include "absl/strings/string_view.h"
 
 namespace sluice {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
-// Sets the process's least level shown, from "debug", "info", "warning" or "error". False if `level` is none of these.
-bool SetLogLevel(std::string_view level);
+// Sets the process's least level shown, from "debug", "info", "warning" or
+// "error". False if `level` is none of these.
+bool SetLogLevel(absl::string_view level);
 
-// Writes one line to stderr: time, level, thread, message. Thread-safe. Messages carry their context as key=value
+// Writes one line to stderr: time, level, thread, message. Thread-safe.
+// Messages carry their context as key=value
 // ("stage=1 job=job_17"); never put secrets or prompt text in one.
-void Log(LogLevel level, std::string_view message);
+void Log(LogLevel level, absl::string_view message);
 
-inline void LogDebug(std::string_view message) { Log(LogLevel::kDebug, message); }
-inline void LogInfo(std::string_view message) { Log(LogLevel::kInfo, message); }
-inline void LogWarning(std::string_view message) { Log(LogLevel::kWarning, message); }
-inline void LogError(std::string_view message) { Log(LogLevel::kError, message); }
+inline void LogDebug(absl::string_view message) {
+  Log(LogLevel::kDebug, message);
+}
+inline void LogInfo(absl::string_view message) {
+  Log(LogLevel::kInfo, message);
+}
+inline void LogWarning(absl::string_view message) {
+  Log(LogLevel::kWarning, message);
+}
+inline void LogError(absl::string_view message) {
+  Log(LogLevel::kError, message);
+}
 
 }  // namespace sluice

@@ -15,9 +15,16 @@ class NullHistogram : public Histogram {
 
 class NullMetrics : public MetricsRegistry {
  public:
-  Counter* GetCounter(const std::string&, const std::string&, const MetricLabels&) override { return &counter_; }
-  Gauge* GetGauge(const std::string&, const std::string&, const MetricLabels&) override { return &gauge_; }
-  Histogram* GetHistogram(const std::string&, const std::string&, const std::vector<double>&,
+  Counter* GetCounter(const std::string&, const std::string&,
+                      const MetricLabels&) override {
+    return &counter_;
+  }
+  Gauge* GetGauge(const std::string&, const std::string&,
+                  const MetricLabels&) override {
+    return &gauge_;
+  }
+  Histogram* GetHistogram(const std::string&, const std::string&,
+                          const std::vector<double>&,
                           const MetricLabels&) override {
     return &histogram_;
   }
@@ -30,6 +37,8 @@ class NullMetrics : public MetricsRegistry {
 
 }  // namespace
 
-std::unique_ptr<MetricsRegistry> CreateNullMetrics() { return std::make_unique<NullMetrics>(); }
+std::unique_ptr<MetricsRegistry> CreateNullMetrics() {
+  return std::make_unique<NullMetrics>();
+}
 
 }  // namespace sluice

@@ -7,7 +7,8 @@
 
 namespace sluice {
 
-// Counters only grow. All metric objects are thread-safe and lock-free on update.
+// Counters only grow. All metric objects are thread-safe and lock-free on
+// update.
 class Counter {
  public:
   virtual ~Counter() = default;
@@ -29,17 +30,22 @@ class Histogram {
 
 using MetricLabels = std::map<std::string, std::string>;
 
-// Where components register their metrics. Asking twice for the same name and labels gives the same object. The
-// registry owns what it returns and must outlive its users. Names follow Prometheus: prefix "sluice_", base units,
+// Where components register their metrics. Asking twice for the same name and
+// labels gives the same object. The registry owns what it returns and must
+// outlive its users. Names follow Prometheus: prefix "sluice_", base units,
 // "_total" on counters. Thread-safe.
 class MetricsRegistry {
  public:
   virtual ~MetricsRegistry() = default;
-  virtual Counter* GetCounter(const std::string& name, const std::string& help, const MetricLabels& labels = {}) = 0;
-  virtual Gauge* GetGauge(const std::string& name, const std::string& help, const MetricLabels& labels = {}) = 0;
+  virtual Counter* GetCounter(const std::string& name, const std::string& help,
+                              const MetricLabels& labels = {}) = 0;
+  virtual Gauge* GetGauge(const std::string& name, const std::string& help,
+                          const MetricLabels& labels = {}) = 0;
   // `buckets` are upper bounds, ascending.
-  virtual Histogram* GetHistogram(const std::string& name, const std::string& help,
-                                  const std::vector<double>& buckets, const MetricLabels& labels = {}) = 0;
+  virtual Histogram* GetHistogram(const std::string& name,
+                                  const std::string& help,
+                                  const std::vector<double>& buckets,
+                                  const MetricLabels& labels = {}) = 0;
 };
 
 // A registry whose metrics go nowhere.

@@ -11,8 +11,9 @@ namespace sluice {
 
 // A std::mutex with Clang's thread-safety annotations.
 //
-// Not absl::Mutex: distributions ship abseil built without ThreadSanitizer, which then cannot see that absl::Mutex
-// orders anything and reports every lock-protected access as a race. pthread mutexes it understands.
+// Not absl::Mutex: distributions ship abseil built without ThreadSanitizer,
+// which then cannot see that absl::Mutex orders anything and reports every
+// lock-protected access as a race. pthread mutexes it understands.
 class ABSL_LOCKABLE Mutex {
  public:
   void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mu_.lock(); }
@@ -25,7 +26,9 @@ class ABSL_LOCKABLE Mutex {
 
 class ABSL_SCOPED_LOCKABLE MutexLock {
  public:
-  explicit MutexLock(Mutex* mu) ABSL_EXCLUSIVE_LOCK_FUNCTION(mu) : mu_(mu) { mu_->Lock(); }
+  explicit MutexLock(Mutex* mu) ABSL_EXCLUSIVE_LOCK_FUNCTION(mu) : mu_(mu) {
+    mu_->Lock();
+  }
   ~MutexLock() ABSL_UNLOCK_FUNCTION() { mu_->Unlock(); }
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;
@@ -34,7 +37,8 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
   Mutex* mu_;
 };
 
-// Condition variable for Mutex. Callers loop on their condition: wake-ups may be spurious.
+// Condition variable for Mutex. Callers loop on their condition: wake-ups may
+// be spurious.
 class CondVar {
  public:
   void Wait(Mutex* mu) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
@@ -43,9 +47,12 @@ class CondVar {
     lock.release();
   }
   // Returns false if `timeout` passed without a notification.
-  bool WaitFor(Mutex* mu, absl::Duration timeout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+  bool WaitFor(Mutex* mu, absl::Duration timeout)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     std::unique_lock<std::mutex> lock(mu->mu_, std::adopt_lock);
-    const bool notified = cv_.wait_for(lock, absl::ToChronoMicroseconds(timeout)) == std::cv_status::no_timeout;
+    const bool notified =
+        cv_.wait_for(lock, absl::ToChronoMicroseconds(timeout)) ==
+        std::cv_status::no_timeout;
     lock.release();
     return notified;
   }

@@ -13,12 +13,14 @@ struct TierFractions {
   double disk = 0;
 };
 
-// How one worker runs its stage (FlexGen, section 4.3: the policy of 11 variables). On a CPU-only worker device and
-// host are the same memory.
+// How one worker runs its stage (FlexGen, section 4.3: the policy of 11
+// variables). On a CPU-only worker device and host are the same memory.
 struct Policy {
-  int32_t gbs = 64;                // sequences in a micro-batch
-  int32_t num_microbatches = 1;    // micro-batches that share one pass over the weights
-  int32_t max_step_tokens = 2048;  // new tokens in a micro-batch of one step: bounds activations and prefill chunks
+  int32_t gbs = 64;  // sequences in a micro-batch
+  int32_t num_microbatches =
+      1;  // micro-batches that share one pass over the weights
+  int32_t max_step_tokens = 2048;  // new tokens in a micro-batch of one step:
+                                   // bounds activations and prefill chunks
   TierFractions weights;
   TierFractions kv_cache;
   TierFractions activations;

@@ -6,19 +6,23 @@
 
 namespace sluice {
 
-// How the last stage picks each token of one request. Defaults mean: greedy, nothing altered.
-// Order of application: penalties and logit bias, then temperature, then top-k, top-p, min-p.
+// How the last stage picks each token of one request. Defaults mean: greedy,
+// nothing altered. Order of application: penalties and logit bias, then
+// temperature, then top-k, top-p, min-p.
 struct SamplingParams {
-  float temperature = 0;         // 0: greedy
-  int32_t top_k = 0;             // 0: off
-  float top_p = 1;               // (0, 1]
-  float min_p = 0;               // [0, 1]; relative to the most likely token
-  float repetition_penalty = 1;  // > 0; over prompt and generated tokens (CTRL, as in Hugging Face)
-  float presence_penalty = 0;    // [-2, 2]; over generated tokens
-  float frequency_penalty = 0;   // [-2, 2]; over generated tokens
-  std::vector<std::pair<int32_t, float>> logit_bias;  // token id, added to its logit
-  uint64_t seed = 0;             // with the position, the whole key of the random stream
-  int32_t logprobs = -1;         // -1: none; n >= 0: the sampled token's and the n most likely ones'
+  float temperature = 0;  // 0: greedy
+  int32_t top_k = 0;      // 0: off
+  float top_p = 1;        // (0, 1]
+  float min_p = 0;        // [0, 1]; relative to the most likely token
+  float repetition_penalty =
+      1;  // > 0; over prompt and generated tokens (CTRL, as in Hugging Face)
+  float presence_penalty = 0;   // [-2, 2]; over generated tokens
+  float frequency_penalty = 0;  // [-2, 2]; over generated tokens
+  std::vector<std::pair<int32_t, float>>
+      logit_bias;     // token id, added to its logit
+  uint64_t seed = 0;  // with the position, the whole key of the random stream
+  int32_t logprobs =
+      -1;  // -1: none; n >= 0: the sampled token's and the n most likely ones'
 };
 
 }  // namespace sluice

@@ -1,32 +1,36 @@
 #pragma once
 
-#include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 
 namespace sluice {
 
-// Returns `status` with `context` put before its message ("context: message"); OK stays OK. The code is kept.
-inline absl::Status Annotate(const absl::Status& status, std::string_view context) {
+// Returns `status` with `context` put before its message ("context: message");
+// OK stays OK. The code is kept.
+inline absl::Status Annotate(const absl::Status& status,
+                             absl::string_view context) {
   if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrCat(context, ": ", status.message()));
+  return absl::Status(status.code(),
+                      absl::StrCat(context, ": ", status.message()));
 }
 
 }  // namespace sluice
 
 // Returns from the enclosing function when `expr` (an absl::Status) is not OK.
-#define SLUICE_RETURN_IF_ERROR(expr)               \
-  do {                                             \
+#define SLUICE_RETURN_IF_ERROR(expr)                                     \
+  do {                                                                   \
     if (absl::Status sluice_s = (expr); !sluice_s.ok()) return sluice_s; \
   } while (false)
 
 #define SLUICE_CONCAT_INNER_(a, b) a##b
 #define SLUICE_CONCAT_(a, b) SLUICE_CONCAT_INNER_(a, b)
 
-// SLUICE_ASSIGN_OR_RETURN(auto x, F()): assigns the value of a StatusOr, or returns its status.
+// SLUICE_ASSIGN_OR_RETURN(auto x, F()): assigns the value of a StatusOr, or
+// returns its status.
 #define SLUICE_ASSIGN_OR_RETURN(lhs, expr) \
   SLUICE_ASSIGN_OR_RETURN_IMPL_(SLUICE_CONCAT_(sluice_or_, __LINE__), lhs, expr)
 #define SLUICE_ASSIGN_OR_RETURN_IMPL_(tmp, lhs, expr) \

@@ -6,34 +6,41 @@
 #include "common/sampling_params.h"
 #include "common/types.h"
 
-// One step of one block, as it travels from the dispatcher through the stages and back.
+// One step of one block, as it travels from the dispatcher through the stages
+// and back.
 
 namespace sluice {
 
 // Consecutive new tokens of one sequence within a micro-batch.
 struct Segment {
   SequenceId sequence;
-  int32_t start = 0;       // position of the first new token = tokens already in the KV cache
+  int32_t start =
+      0;  // position of the first new token = tokens already in the KV cache
   int32_t num_tokens = 0;  // >= 1: a prefill chunk, or 1 for decode
-  bool sample = false;     // the last stage samples the token that follows this segment
+  bool sample =
+      false;  // the last stage samples the token that follows this segment
 };
 
-// Sequences computed together. Tokens are packed without padding, in the order of the segments.
+// Sequences computed together. Tokens are packed without padding, in the order
+// of the segments.
 struct MicroBatch {
   std::vector<Segment> segments;
   std::vector<int32_t> tokens;  // size = sum of num_tokens
 };
 
-// A sequence that enters: each stage gives it a KV page table, the last one also a sampler.
+// A sequence that enters: each stage gives it a KV page table, the last one
+// also a sampler.
 struct SequenceAdmission {
   SequenceId sequence;
-  int32_t prompt_tokens = 0;  // original prompt; later tokens count as generated, also when replayed after a failure
-  int32_t max_tokens = 0;     // pages are reserved for this many positions in all
+  int32_t prompt_tokens = 0;  // original prompt; later tokens count as
+                              // generated, also when replayed after a failure
+  int32_t max_tokens = 0;  // pages are reserved for this many positions in all
   SamplingParams sampling;
 };
 
-// Stages apply plans of one epoch strictly in the order in which the dispatcher sent them: first `release`, then
-// `admit`, then the computation. A plan may hold no micro-batches (it then only releases).
+// Stages apply plans of one epoch strictly in the order in which the dispatcher
+// sent them: first `release`, then `admit`, then the computation. A plan may
+// hold no micro-batches (it then only releases).
 struct StepPlan {
   PlanEpoch epoch;
   BlockId block;
@@ -45,18 +52,22 @@ struct StepPlan {
 
 struct TokenLogprob {
   int32_t token = 0;
-  float logprob = 0;  // natural log, of the distribution before temperature and truncation
+  float logprob =
+      0;  // natural log, of the distribution before temperature and truncation
 };
 
-// token is -1 if the logits were not numbers; the request then ends with an error.
+// token is -1 if the logits were not numbers; the request then ends with an
+// error.
 struct SampledToken {
   SequenceId sequence;
   int32_t token = 0;
-  float logprob = 0;              // set if the request asked for logprobs
-  std::vector<TokenLogprob> top;  // most likely first; as many as the request asked for
+  float logprob = 0;  // set if the request asked for logprobs
+  std::vector<TokenLogprob>
+      top;  // most likely first; as many as the request asked for
 };
 
-// What the last stage returns for a StepPlan: one token for each segment with `sample`, in their order.
+// What the last stage returns for a StepPlan: one token for each segment with
+// `sample`, in their order.
 struct StepResult {
   PlanEpoch epoch;
   BlockId block;

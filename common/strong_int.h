@@ -6,8 +6,9 @@
 
 namespace sluice {
 
-// An integer that does not mix with other integers: StrongInt<JobIdTag> and StrongInt<StageIdTag> do not compare.
-// Hashable by absl, printable by absl::StrCat through value().
+// An integer that does not mix with other integers: StrongInt<JobIdTag> and
+// StrongInt<StageIdTag> do not compare. Hashable by absl, printable by
+// absl::StrCat through value().
 template <typename Tag, typename Rep = int64_t>
 class StrongInt {
  public:

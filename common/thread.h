@@ -6,7 +6,8 @@
 
 namespace sluice {
 
-// A named thread that joins when destroyed. The owner must make `body` return first (close its queue, set its flag).
+// A named thread that joins when destroyed. The owner must make `body` return
+// first (close its queue, set its flag).
 class Thread {
  public:
   Thread() = default;
@@ -15,7 +16,8 @@ class Thread {
   Thread(Thread&&) = default;
   Thread& operator=(Thread&& other);
   ~Thread() { Join(); }
-  // Waits for the body to return. May be called more than once, from the owner only.
+  // Waits for the body to return. May be called more than once, from the owner
+  // only.
   void Join();
   bool joinable() const { return thread_.joinable(); }
 

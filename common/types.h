@@ -2,22 +2,24 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/strong_int.h"
 
 namespace sluice {
 
 // Row id of a job in the store.
 using JobId = StrongInt<struct JobIdTag>;
-// One request being generated. Unique within a coordinator's life; never reused.
+// One request being generated. Unique within a coordinator's life; never
+// reused.
 using SequenceId = StrongInt<struct SequenceIdTag>;
 // Index of a block of sequences in flight, 0-based.
 using BlockId = StrongInt<struct BlockIdTag, int32_t>;
 // Position of a worker in the pipeline, 0-based.
 using StageId = StrongInt<struct StageIdTag, int32_t>;
-// Grows by one with each plan. Frames and results of an older epoch are refused.
+// Grows by one with each plan. Frames and results of an older epoch are
+// refused.
 using PlanEpoch = StrongInt<struct PlanEpochTag>;
 
 // Decoder layers [begin, end).
@@ -28,15 +30,20 @@ struct LayerRange {
   friend bool operator==(const LayerRange&, const LayerRange&) = default;
 };
 
-// Number format of weights in computation and of the KV cache. Accumulation and the residual stream are always float32.
+// Number format of weights in computation and of the KV cache. Accumulation and
+// the residual stream are always float32.
 enum class DType { kFloat32, kBFloat16 };
 
-inline std::string_view DTypeName(DType dtype) { return dtype == DType::kFloat32 ? "float32" : "bfloat16"; }
+inline absl::string_view DTypeName(DType dtype) {
+  return dtype == DType::kFloat32 ? "float32" : "bfloat16";
+}
 
-// What the user asked for; kAuto follows the model's own dtype (see ResolveDType in runtime/model/decoder_spec.h).
+// What the user asked for; kAuto follows the model's own dtype (see
+// ResolveDType in runtime/model/decoder_spec.h).
 enum class DTypeChoice { kAuto, kFloat32, kBFloat16 };
 
-// Parses "auto", "float32" or "bfloat16" (also "fp32", "float", "bf16"); kInvalidArgument otherwise.
-absl::StatusOr<DTypeChoice> ParseDTypeChoice(std::string_view text);
+// Parses "auto", "float32" or "bfloat16" (also "fp32", "float", "bf16");
+// kInvalidArgument otherwise.
+absl::StatusOr<DTypeChoice> ParseDTypeChoice(absl::string_view text);
 
 }  // namespace sluice

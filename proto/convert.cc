@@ -24,8 +24,9 @@ void ToProto(const SamplingParams& params, v1::SamplingParams* out) {
 
 absl::StatusOr<SamplingParams> FromProto(const v1::SamplingParams& in) {
   if (in.logit_bias_token_size() != in.logit_bias_value_size()) {
-    return absl::InvalidArgumentError(absl::StrCat("sampling.logit_bias: ", in.logit_bias_token_size(), " tokens but ",
-                                                   in.logit_bias_value_size(), " values"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampling.logit_bias: ", in.logit_bias_token_size(),
+                     " tokens but ", in.logit_bias_value_size(), " values"));
   }
   SamplingParams params;
   params.temperature = in.temperature();
@@ -37,7 +38,8 @@ absl::StatusOr<SamplingParams> FromProto(const v1::SamplingParams& in) {
   params.frequency_penalty = in.frequency_penalty();
   params.logit_bias.reserve(in.logit_bias_token_size());
   for (int i = 0; i < in.logit_bias_token_size(); ++i) {
-    params.logit_bias.emplace_back(in.logit_bias_token(i), in.logit_bias_value(i));
+    params.logit_bias.emplace_back(in.logit_bias_token(i),
+                                   in.logit_bias_value(i));
   }
   params.seed = in.seed();
   params.logprobs = in.logprobs();
@@ -79,8 +81,9 @@ absl::StatusOr<StepPlan> FromProto(const v1::StepPlan& in) {
   plan.admit.reserve(in.admit_size());
   for (const v1::SequenceAdmission& a : in.admit()) {
     if (a.prompt_tokens() < 0 || a.max_tokens() <= 0) {
-      return absl::InvalidArgumentError(absl::StrCat("step plan: sequence ", a.sequence(), " admitted with prompt_tokens ",
-                                                     a.prompt_tokens(), " and max_tokens ", a.max_tokens()));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "step plan: sequence ", a.sequence(), " admitted with prompt_tokens ",
+          a.prompt_tokens(), " and max_tokens ", a.max_tokens()));
     }
     SequenceAdmission& admission = plan.admit.emplace_back();
     admission.sequence = SequenceId(a.sequence());
@@ -94,16 +97,20 @@ absl::StatusOr<StepPlan> FromProto(const v1::StepPlan& in) {
     int64_t tokens = 0;
     batch.segments.reserve(b.segments_size());
     for (const v1::Segment& s : b.segments()) {
-      if (s.start() < 0 || s.num_tokens() <= 0 || s.start() > INT32_MAX - s.num_tokens()) {
-        return absl::InvalidArgumentError(absl::StrCat("step plan: sequence ", s.sequence(), " has a segment with start ",
-                                                       s.start(), " and num_tokens ", s.num_tokens()));
+      if (s.start() < 0 || s.num_tokens() <= 0 ||
+          s.start() > INT32_MAX - s.num_tokens()) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "step plan: sequence ", s.sequence(), " has a segment with start ",
+            s.start(), " and num_tokens ", s.num_tokens()));
       }
-      batch.segments.push_back({SequenceId(s.sequence()), s.start(), s.num_tokens(), s.sample()});
+      batch.segments.push_back(
+          {SequenceId(s.sequence()), s.start(), s.num_tokens(), s.sample()});
       tokens += s.num_tokens();
     }
     if (tokens != b.tokens_size()) {
-      return absl::InvalidArgumentError(absl::StrCat("step plan: a micro-batch's segments have ", tokens,
-                                                     " tokens in all, but it carries ", b.tokens_size()));
+      return absl::InvalidArgumentError(
+          absl::StrCat("step plan: a micro-batch's segments have ", tokens,
+                       " tokens in all, but it carries ", b.tokens_size()));
     }
     batch.tokens.assign(b.tokens().begin(), b.tokens().end());
   }
@@ -139,7 +146,8 @@ StepResult FromProto(const v1::StepResult& in) {
     token.token = t.token();
     token.logprob = t.logprob();
     token.top.reserve(t.top_size());
-    for (const v1::TokenLogprob& l : t.top()) token.top.push_back({l.token(), l.logprob()});
+    for (const v1::TokenLogprob& l : t.top())
+      token.top.push_back({l.token(), l.logprob()});
   }
   return result;
 }
@@ -152,7 +160,9 @@ void ToProto(const TierFractions& fractions, v1::TierFractions* out) {
   out->set_disk(fractions.disk);
 }
 
-TierFractions FromProto(const v1::TierFractions& in) { return {in.device(), in.host(), in.disk()}; }
+TierFractions FromProto(const v1::TierFractions& in) {
+  return {in.device(), in.host(), in.disk()};
+}
 
 }  // namespace
 
@@ -163,16 +173,19 @@ void ToProto(const Policy& policy, v1::Policy* out) {
   ToProto(policy.weights, out->mutable_weights());
   ToProto(policy.kv_cache, out->mutable_kv_cache());
   ToProto(policy.activations, out->mutable_activations());
-  out->set_dtype(policy.dtype == DType::kFloat32 ? v1::DTYPE_FLOAT32 : v1::DTYPE_BFLOAT16);
+  out->set_dtype(policy.dtype == DType::kFloat32 ? v1::DTYPE_FLOAT32
+                                                 : v1::DTYPE_BFLOAT16);
   out->set_compute_threads(policy.compute_threads);
 }
 
 absl::StatusOr<Policy> FromProto(const v1::Policy& in) {
   Policy policy;
-  if (in.gbs() <= 0 || in.num_microbatches() <= 0 || in.max_step_tokens() <= 0 || in.compute_threads() < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("policy: gbs ", in.gbs(), ", num_microbatches ", in.num_microbatches(),
-                                                   ", max_step_tokens ", in.max_step_tokens(), ", compute_threads ",
-                                                   in.compute_threads(), ": sizes must be positive"));
+  if (in.gbs() <= 0 || in.num_microbatches() <= 0 ||
+      in.max_step_tokens() <= 0 || in.compute_threads() < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "policy: gbs ", in.gbs(), ", num_microbatches ", in.num_microbatches(),
+        ", max_step_tokens ", in.max_step_tokens(), ", compute_threads ",
+        in.compute_threads(), ": sizes must be positive"));
   }
   policy.gbs = in.gbs();
   policy.num_microbatches = in.num_microbatches();
@@ -188,7 +201,8 @@ absl::StatusOr<Policy> FromProto(const v1::Policy& in) {
       policy.dtype = DType::kBFloat16;
       break;
     default:
-      return absl::InvalidArgumentError(absl::StrCat("policy: dtype ", in.dtype(), " is unknown"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("policy: dtype ", in.dtype(), " is unknown"));
   }
   policy.compute_threads = in.compute_threads();
   return policy;

@@ -5,8 +5,9 @@
 #include "common/step_plan.h"
 #include "sluice/v1/pipeline.pb.h"
 
-// Between the plain structs that the rooms share and their wire form. From* check what arrives: counts that do not add
-// up, negative positions or sizes, an unknown enum give kInvalidArgument naming the field.
+// Between the plain structs that the rooms share and their wire form. From*
+// check what arrives: counts that do not add up, negative positions or sizes,
+// an unknown enum give kInvalidArgument naming the field.
 
 namespace sluice {
 

@@ -9,7 +9,8 @@
 
 namespace sluice {
 
-// The residual stream of one micro-batch: float32 [rows, cols], row-major, 64-byte aligned.
+// The residual stream of one micro-batch: float32 [rows, cols], row-major,
+// 64-byte aligned.
 class ActivationBuffer {
  public:
   ActivationBuffer() = default;
@@ -24,7 +25,9 @@ class ActivationBuffer {
   const float* data() const { return data_; }
   int64_t rows() const { return rows_; }
   int64_t cols() const { return cols_; }
-  size_t bytes() const { return static_cast<size_t>(rows_ * cols_) * sizeof(float); }
+  size_t bytes() const {
+    return static_cast<size_t>(rows_ * cols_) * sizeof(float);
+  }
 
  private:
   float* data_ = nullptr;
@@ -33,8 +36,9 @@ class ActivationBuffer {
   int64_t cols_ = 0;
 };
 
-// Recycles buffers, so that steady state allocates nothing. A buffer comes back when its last reference goes, from any
-// thread, and even after the pool itself is gone. Thread-safe.
+// Recycles buffers, so that steady state allocates nothing. A buffer comes back
+// when its last reference goes, from any thread, and even after the pool itself
+// is gone. Thread-safe.
 class ActivationPool {
  public:
   ActivationPool();

@@ -17,37 +17,46 @@
 
 namespace sluice {
 
-// One worker's share of a model, loaded and ready to run steps: weights, KV pages, sequences, and on the last stage
-// samplers. Confined to one thread, but for Load's progress callback (same thread) and `cancelled`.
+// One worker's share of a model, loaded and ready to run steps: weights, KV
+// pages, sequences, and on the last stage samplers. Confined to one thread, but
+// for Load's progress callback (same thread) and `cancelled`.
 //
-// Float32 results are batch-invariant, bit for bit: a sequence's activations and logits do not depend on what else is
-// in the micro-batch, on how its prompt was cut into chunks, on the number of stages, or on whether tokens were
-// prefilled or decoded. Recovery and refilling rely on it.
+// Float32 results are batch-invariant, bit for bit: a sequence's activations
+// and logits do not depend on what else is in the micro-batch, on how its
+// prompt was cut into chunks, on the number of stages, or on whether tokens
+// were prefilled or decoded. Recovery and refilling rely on it.
 class StageExecutor {
  public:
   struct Options {
-    LayerRange layers;            // [0, n) contains the embedding, [n, num_layers) the head
-    Policy policy;                // dtype, gbs, num_microbatches, max_step_tokens
+    LayerRange
+        layers;     // [0, n) contains the embedding, [n, num_layers) the head
+    Policy policy;  // dtype, gbs, num_microbatches, max_step_tokens
     int32_t max_model_len = 0;    // positions per sequence
-    int32_t max_sequences = 0;    // over all blocks in flight; bounds the KV cache that is worth having
+    int32_t max_sequences = 0;    // over all blocks in flight; bounds the KV
+                                  // cache that is worth having
     int32_t compute_threads = 1;  // the calling thread included
     MemoryBudget* host_budget = nullptr;  // must outlive the executor
-    // Tests only: sees each row of logits before sampling. [vocab]; the position is that of the last input token.
-    std::function<void(SequenceId, int32_t position, std::span<const float>)> logits_observer;
+    // Tests only: sees each row of logits before sampling. [vocab]; the
+    // position is that of the last input token.
+    std::function<void(SequenceId, int32_t position, std::span<const float>)>
+        logits_observer;
     absl::Status Validate(const DecoderSpec& spec) const;
   };
 
-  using Progress = std::function<void(uint64_t bytes_done, uint64_t bytes_total)>;
+  using Progress =
+      std::function<void(uint64_t bytes_done, uint64_t bytes_total)>;
 
-  // Checks all tensors of the stage, charges the budget, loads and packs the weights. kResourceExhausted names what
-  // does not fit; kCancelled when `cancelled` became true; tensor errors as in TensorSource.
-  static absl::StatusOr<std::unique_ptr<StageExecutor>> Load(const ModelDir& model, const Options& options,
-                                                             const Progress& progress,
-                                                             const std::atomic<bool>* cancelled);
+  // Checks all tensors of the stage, charges the budget, loads and packs the
+  // weights. kResourceExhausted names what does not fit; kCancelled when
+  // `cancelled` became true; tensor errors as in TensorSource.
+  static absl::StatusOr<std::unique_ptr<StageExecutor>> Load(
+      const ModelDir& model, const Options& options, const Progress& progress,
+      const std::atomic<bool>* cancelled);
   virtual ~StageExecutor() = default;
 
-  // What sequences may take in all: pages of page_tokens() positions. A sequence of n positions takes
-  // ceil(n / page_tokens) pages, reserved at admission.
+  // What sequences may take in all: pages of page_tokens() positions. A
+  // sequence of n positions takes ceil(n / page_tokens) pages, reserved at
+  // admission.
   virtual int64_t kv_pages() const = 0;
   virtual int64_t kv_pages_used() const = 0;
   virtual int32_t page_tokens() const = 0;
@@ -55,16 +64,21 @@ class StageExecutor {
   virtual bool is_first() const = 0;
   virtual bool is_last() const = 0;
 
-  // A micro-batch's output, ready to be sent on while the next one is computed. Not called on the last stage.
-  using Emit = std::function<absl::Status(int32_t micro_batch, std::shared_ptr<ActivationBuffer> hidden)>;
+  // A micro-batch's output, ready to be sent on while the next one is computed.
+  // Not called on the last stage.
+  using Emit = std::function<absl::Status(
+      int32_t micro_batch, std::shared_ptr<ActivationBuffer> hidden)>;
 
-  // Runs one sweep. `hidden[k]` is micro-batch k's input, [tokens, hidden]; empty on the first stage, which embeds the
-  // plan's tokens. On the last stage `result` gets the sampled tokens; elsewhere it is left alone. Input buffers may be
-  // modified and emitted. kInvalidArgument: a plan that does not fit (unknown sequence, wrong position, token id out
-  // of the vocabulary, wrong shape of hidden, more tokens than max_step_tokens); kResourceExhausted: no page left.
-  // After an error the executor must be reset.
-  virtual absl::Status RunStep(const StepPlan& plan, std::span<std::shared_ptr<ActivationBuffer>> hidden,
-                               const Emit& emit, StepResult* result) = 0;
+  // Runs one sweep. `hidden[k]` is micro-batch k's input, [tokens, hidden];
+  // empty on the first stage, which embeds the plan's tokens. On the last stage
+  // `result` gets the sampled tokens; elsewhere it is left alone. Input buffers
+  // may be modified and emitted. kInvalidArgument: a plan that does not fit
+  // (unknown sequence, wrong position, token id out of the vocabulary, wrong
+  // shape of hidden, more tokens than max_step_tokens); kResourceExhausted: no
+  // page left. After an error the executor must be reset.
+  virtual absl::Status RunStep(
+      const StepPlan& plan, std::span<std::shared_ptr<ActivationBuffer>> hidden,
+      const Emit& emit, StepResult* result) = 0;
 
   // Forgets all sequences and frees their pages: for a new plan epoch.
   virtual void Reset() = 0;

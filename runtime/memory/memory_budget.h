@@ -32,13 +32,16 @@ class MemoryCharge {
   uint64_t bytes_ = 0;
 };
 
-// A hard limit for one tier of one worker. Every large allocation is charged under a name before it is made, so that
-// running out is an error with a table of who holds what, never an OOM kill. Must outlive its charges. Thread-safe.
+// A hard limit for one tier of one worker. Every large allocation is charged
+// under a name before it is made, so that running out is an error with a table
+// of who holds what, never an OOM kill. Must outlive its charges. Thread-safe.
 class MemoryBudget {
  public:
-  MemoryBudget(Tier tier, uint64_t limit_bytes) : tier_(tier), limit_(limit_bytes) {}
+  MemoryBudget(Tier tier, uint64_t limit_bytes)
+      : tier_(tier), limit_(limit_bytes) {}
 
-  // kResourceExhausted with what was asked, what is left and who holds how much.
+  // kResourceExhausted with what was asked, what is left and who holds how
+  // much.
   absl::StatusOr<MemoryCharge> Charge(const std::string& name, uint64_t bytes);
 
   Tier tier() const { return tier_; }

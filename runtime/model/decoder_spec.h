@@ -13,15 +13,17 @@ enum class NormKind { kRmsNorm, kLayerNorm };
 enum class Activation { kSilu, kGelu, kGeluTanh, kRelu };
 enum class PositionKind { kRotary, kLearned };
 
-// Rotary embedding, scaling already folded in: the angle of pair i at position p is p * inv_freq[i]. Pairs are
-// (i, i + dim/2), as Hugging Face lays them out; dimensions of a head from `dim` on are left alone.
+// Rotary embedding, scaling already folded in: the angle of pair i at position
+// p is p * inv_freq[i]. Pairs are (i, i + dim/2), as Hugging Face lays them
+// out; dimensions of a head from `dim` on are left alone.
 struct RotarySpec {
   int32_t dim = 0;
   std::vector<float> inv_freq;  // dim / 2
   float attention_factor = 1;   // multiplies sin and cos (YaRN)
 };
 
-// What a decoder-only transformer computes, as data. The executor walks it; a new family is a new description.
+// What a decoder-only transformer computes, as data. The executor walks it; a
+// new family is a new description.
 //
 //   x = embed(tokens) [project_in] [+ learned positions]
 //   each layer, pre-norm:   x += attention(norm1(x));  x += mlp(norm2(x))
@@ -31,7 +33,8 @@ struct DecoderSpec {
   std::string model_type;  // as in config.json
   int32_t vocab_size = 0;
   int32_t hidden_size = 0;
-  int32_t embed_dim = 0;  // width of the embedding; differs from hidden_size only with project_in / project_out
+  int32_t embed_dim = 0;  // width of the embedding; differs from hidden_size
+                          // only with project_in / project_out
   int32_t num_layers = 0;
   int32_t num_heads = 0;
   int32_t num_kv_heads = 0;  // divides num_heads
@@ -40,34 +43,40 @@ struct DecoderSpec {
   int32_t max_positions = 0;
 
   NormKind norm = NormKind::kRmsNorm;
-  bool norm_affine = true;  // LayerNorm with weight and bias; RMSNorm always has a weight
+  bool norm_affine =
+      true;  // LayerNorm with weight and bias; RMSNorm always has a weight
   float norm_eps = 1e-5f;
   bool pre_norm = true;
   bool final_norm = true;
 
   Activation activation = Activation::kSilu;
-  bool gated_mlp = true;  // down(act(gate(x)) * up(x)); otherwise down(act(up(x)))
+  bool gated_mlp =
+      true;  // down(act(gate(x)) * up(x)); otherwise down(act(up(x)))
   bool qkv_bias = false;
   bool out_bias = false;
   bool mlp_bias = false;
 
   PositionKind positions = PositionKind::kRotary;
   RotarySpec rotary;
-  int32_t position_offset = 0;  // row of the learned position table for position 0
+  int32_t position_offset =
+      0;  // row of the learned position table for position 0
 
-  float attention_scale = 0;                // multiplies q.k
-  std::vector<int32_t> sliding_window;      // per layer: positions visible including one's own; 0: all
-  bool tied_embeddings = false;             // the head is the embedding matrix
+  float attention_scale = 0;            // multiplies q.k
+  std::vector<int32_t> sliding_window;  // per layer: positions visible
+                                        // including one's own; 0: all
+  bool tied_embeddings = false;         // the head is the embedding matrix
 
-  DType native_dtype = DType::kFloat32;     // of config.json; float16 counts as bfloat16, its 2-byte peer here
-  std::vector<int32_t> eos_token_ids;       // of config.json
+  DType native_dtype = DType::kFloat32;  // of config.json; float16 counts as
+                                         // bfloat16, its 2-byte peer here
+  std::vector<int32_t> eos_token_ids;    // of config.json
   int32_t bos_token_id = -1;
 };
 
-// Reads config.json's text. kInvalidArgument names the key that is missing, of the wrong type or out of range;
-// kUnimplemented names a model_type or feature that is not supported. Accepts both spellings: torch_dtype / dtype,
+// Reads config.json's text. kInvalidArgument names the key that is missing, of
+// the wrong type or out of range; kUnimplemented names a model_type or feature
+// that is not supported. Accepts both spellings: torch_dtype / dtype,
 // rope_theta + rope_scaling / rope_parameters.
-absl::StatusOr<DecoderSpec> ParseDecoderSpec(std::string_view config_json);
+absl::StatusOr<DecoderSpec> ParseDecoderSpec(absl::string_view config_json);
 
 // kAuto gives the model's native dtype.
 DType ResolveDType(DTypeChoice choice, const DecoderSpec& spec);

@@ -12,7 +12,8 @@
 
 namespace sluice {
 
-// generation_config.json: what requests that do not say get. Absent file: all empty.
+// generation_config.json: what requests that do not say get. Absent file: all
+// empty.
 struct GenerationDefaults {
   // Hugging Face's meaning: greedy unless do_sample is true.
   bool do_sample = false;
@@ -22,27 +23,32 @@ struct GenerationDefaults {
   std::optional<float> min_p;
   std::optional<float> repetition_penalty;
   std::optional<int32_t> max_new_tokens;
-  std::vector<int32_t> eos_token_ids;  // generation_config.json's, or else config.json's
+  std::vector<int32_t>
+      eos_token_ids;  // generation_config.json's, or else config.json's
 };
 
-// A model directory in Hugging Face's layout, opened for reading. Weights are not touched until asked for. Immutable,
-// thread-safe.
+// A model directory in Hugging Face's layout, opened for reading. Weights are
+// not touched until asked for. Immutable, thread-safe.
 class ModelDir {
  public:
-  // Errors name the file and what is wrong with it, and what a model directory must hold. `path` may be a directory
-  // without weights (the coordinator's), which then fails only in tensors().
-  static absl::StatusOr<std::unique_ptr<ModelDir>> Open(const std::filesystem::path& path);
+  // Errors name the file and what is wrong with it, and what a model directory
+  // must hold. `path` may be a directory without weights (the coordinator's),
+  // which then fails only in tensors().
+  static absl::StatusOr<std::unique_ptr<ModelDir>> Open(
+      const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return path_; }
   const DecoderSpec& spec() const { return spec_; }
   const GenerationDefaults& generation_defaults() const { return generation_; }
 
-  // Hex digest over config.json and the headers of all weight files (names, dtypes, shapes, offsets): equal on machines
-  // that hold the same model. Reads headers only. kNotFound if there are no weights.
+  // Hex digest over config.json and the headers of all weight files (names,
+  // dtypes, shapes, offsets): equal on machines that hold the same model. Reads
+  // headers only. kNotFound if there are no weights.
   absl::StatusOr<std::string> Fingerprint() const;
 
-  // Opens the safetensors files: model.safetensors, or the shards of model.safetensors.index.json. Each header is
-  // checked once; data is range-read (pread) per tensor.
+  // Opens the safetensors files: model.safetensors, or the shards of
+  // model.safetensors.index.json. Each header is checked once; data is
+  // range-read (pread) per tensor.
   absl::StatusOr<std::unique_ptr<TensorSource>> OpenTensors() const;
 
  private:

@@ -2,30 +2,33 @@
 
 #include <filesystem>
 #include <memory>
-#include <string>
-#include <string_view>
-
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace sluice {
 
-// A Jinja chat template, as Hugging Face's apply_chat_template renders it (trim_blocks, lstrip_blocks). Immutable,
-// thread-safe.
+// A Jinja chat template, as Hugging Face's apply_chat_template renders it
+// (trim_blocks, lstrip_blocks). Immutable, thread-safe.
 class ChatTemplate {
  public:
   ~ChatTemplate();
 
-  // chat_template.jinja, or "chat_template" of tokenizer_config.json (a string, or a list whose "default" is taken).
-  // kNotFound if the model has none; kInvalidArgument with line and reason for a template that does not parse;
+  // chat_template.jinja, or "chat_template" of tokenizer_config.json (a string,
+  // or a list whose "default" is taken). kNotFound if the model has none;
+  // kInvalidArgument with line and reason for a template that does not parse;
   // kUnimplemented names a construct that is not supported.
-  static absl::StatusOr<std::unique_ptr<ChatTemplate>> Load(const std::filesystem::path& model_dir);
-  static absl::StatusOr<std::unique_ptr<ChatTemplate>> Parse(std::string_view source);
+  static absl::StatusOr<std::unique_ptr<ChatTemplate>> Load(
+      const std::filesystem::path& model_dir);
+  static absl::StatusOr<std::unique_ptr<ChatTemplate>> Parse(
+      absl::string_view source);
 
-  // `variables` is an object: messages, add_generation_prompt, bos_token, eos_token, tools, ... kInvalidArgument for
-  // raise_exception (its message) and for errors of evaluation (with the template's line). Work and output are bounded:
-  // a template that loops away gives kResourceExhausted.
+  // `variables` is an object: messages, add_generation_prompt, bos_token,
+  // eos_token, tools, ... kInvalidArgument for raise_exception (its message)
+  // and for errors of evaluation (with the template's line). Work and output
+  // are bounded: a template that loops away gives kResourceExhausted.
   absl::StatusOr<std::string> Render(const nlohmann::json& variables) const;
 
  private:

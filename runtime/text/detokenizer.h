@@ -8,8 +8,9 @@
 
 namespace sluice {
 
-// Turns tokens into text as they come, never splitting a UTF-8 character: bytes of an unfinished character are held
-// back. The concatenation of all pieces and Flush() equals Decode of all tokens. Amortised O(1) per token.
+// Turns tokens into text as they come, never splitting a UTF-8 character: bytes
+// of an unfinished character are held back. The concatenation of all pieces and
+// Flush() equals Decode of all tokens. Amortised O(1) per token.
 // Thread-compatible; `tokenizer` must outlive it.
 class IncrementalDetokenizer {
  public:

@@ -1,19 +1,21 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <vector>
+
+#include "absl/strings/string_view.h"
 
 namespace sluice {
 
-// Watches generated text for the first stop string, also across token borders. Text that might be the start of one is
-// held back. Thread-compatible.
+// Watches generated text for the first stop string, also across token borders.
+// Text that might be the start of one is held back. Thread-compatible.
 class StopStringMatcher {
  public:
   explicit StopStringMatcher(std::vector<std::string> stop_strings);
 
-  // Returns text that is safe to give out. After stopped() nothing more comes; the stop string is not part of the text.
-  std::string Append(std::string_view text);
+  // Returns text that is safe to give out. After stopped() nothing more comes;
+  // the stop string is not part of the text.
+  std::string Append(absl::string_view text);
   // What was held back, when generation ended otherwise.
   std::string Flush();
   bool stopped() const { return stopped_; }
