@@ -1,0 +1,38 @@
+"""Makes every golden file of this folder, with Hugging Face as the outside judge.
+
+    python make_golden.py [tokenizers] [chat] [models] [logits]
+
+Without arguments, all parts in that order. Wants the packages of
+../models/requirements.txt, Debian's bible-kjv, and for the logits of the trained models
+../models/llama-kjv and ../models/opt-kjv. Everything is seeded: a second run on the same
+machine writes the same bytes (logits of another CPU may differ in the last bits).
+"""
+
+import argparse
+import importlib
+import os
+
+PARTS = {
+    "tokenizers": "make_tokenizers",
+    "chat": "make_chat",
+    "models": "make_models",
+    "logits": "make_logits",
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", metavar="part",
+                        help=f"any of: {' '.join(PARTS)}; default all")
+    args = parser.parse_args()
+    unknown = set(args.parts) - set(PARTS)
+    if unknown:
+        parser.error(f"no such part: {' '.join(sorted(unknown))}")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    for part in args.parts or PARTS:
+        # Imported late: the tokenizers need no torch.
+        importlib.import_module(PARTS[part]).make_all()
+
+
+if __name__ == "__main__":
+    main()
