@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/metrics.h"
+#include "common/types.h"
+#include "coordinator/job_manager.h"
+#include "sluice/v1/cluster.pb.h"
+
+namespace grpc {
+class Service;
+}  // namespace grpc
+
+namespace sluice {
+
+// The coordinator without its servers: jobs, membership, planning, dispatch,
+// recovery. Thread-safe.
+class Coordinator {
+ public:
+  struct Options {
+    std::filesystem::path model_dir;
+    std::string served_model_name;  // "": the directory's name
+    std::filesystem::path state_dir;
+    std::filesystem::path input_root;  // "": no server-side paths
+    DTypeChoice dtype = DTypeChoice::kAuto;
+    int32_t min_workers = 1;  // plan as soon as so many are registered
+    int32_t num_blocks = 0;   // 0: one per stage
+    int32_t gbs = 0;          // sequences per micro-batch; 0: default
+    int32_t num_microbatches = 1;
+    int32_t max_step_tokens = 2048;
+    int32_t max_model_len = 0;  // 0: the model's max_positions
+    int32_t default_max_tokens = 128;
+    bool refill = true;  // false: a block refills only when all ended
+    absl::Duration heartbeat_interval = absl::Seconds(1);
+    absl::Duration heartbeat_timeout = absl::Seconds(10);
+    // A new worker waits so long for others before the plan changes.
+    absl::Duration settle_time = absl::Milliseconds(200);
+    MetricsRegistry* metrics = nullptr;  // must outlive the coordinator
+    absl::Status Validate() const;
+  };
+
+  // Opens model directory and store, resumes unfinished jobs.
+  static absl::StatusOr<std::unique_ptr<Coordinator>> Create(Options options);
+  virtual ~Coordinator() = default;
+
+  virtual JobManager& jobs() = 0;
+  virtual v1::ClusterState cluster_state() const = 0;
+
+  // WorkerService, to be registered with a server. Owned by the coordinator,
+  // which must outlive the server's Shutdown.
+  virtual grpc::Service* worker_service() = 0;
+
+  // True when a plan is loaded and jobs can run.
+  virtual bool ready() const = 0;
+
+  // Stops dispatching, closes the workers' streams, commits results. Called by
+  // the destructor too.
+  virtual void Shutdown() = 0;
+};
+
+}  // namespace sluice

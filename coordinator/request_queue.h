@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "coordinator/request.h"
+
+namespace sluice {
+
+// What the dispatcher sees of the durable jobs. Thread-safe.
+class RequestQueue {
+ public:
+  virtual ~RequestQueue() = default;
+
+  // Up to `max` requests that have no result and were not handed out since the
+  // process started: by job priority, then age of the job, then input order.
+  // Empty when there are none. A request that can't be read any more gets its
+  // error result here and is left out.
+  virtual absl::StatusOr<std::vector<Request>> TakeRequests(size_t max) = 0;
+
+  // Records the result. Returns at once, in general: a writer thread commits
+  // results in groups; waits when it is far behind. Exactly one result per
+  // request ever becomes visible.
+  virtual void Complete(const Request& request, Generation generation) = 0;
+
+  // For progress and metrics: requests of the job being generated now, and
+  // tokens generated since the last report.
+  virtual void ReportProgress(JobId job, int64_t running,
+                              int64_t new_tokens) = 0;
+  // Sequences of this job that had to be prefilled again.
+  virtual void ReportReplays(JobId job, int64_t count) = 0;
+  // Shown as the detail of unfinished jobs: why nothing moves; "" if it does.
+  virtual void ReportDetail(const std::string& detail) = 0;
+};
+
+}  // namespace sluice

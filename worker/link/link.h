@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/step_plan.h"
+#include "runtime/exec/activation_buffer.h"
+
+namespace sluice {
+
+// What one stage hands to the next: the activations of one micro-batch. The
+// step's plan rides on micro-batch 0, or alone when the plan has none.
+struct ActivationFrame {
+  PlanEpoch epoch;
+  BlockId block;
+  int64_t step = 0;
+  int32_t micro_batch = 0;
+  std::shared_ptr<const StepPlan> plan;      // set iff micro_batch == 0
+  std::shared_ptr<ActivationBuffer> hidden;  // null iff plan has no micro-batch
+};
+
+// The sending end of a link to the next stage, for one plan epoch. Thread-safe.
+class LinkSender {
+ public:
+  virtual ~LinkSender() = default;
+  // Waits for a credit of the receiver, then for room; the buffer is not copied
+  // and stays referenced until it is on the wire. kUnavailable when the link is
+  // broken or closed; the first error sticks.
+  virtual absl::Status Send(ActivationFrame frame) = 0;
+  // Breaks the link off; waiting Sends fail.
+  virtual void Close() = 0;
+  virtual uint64_t bytes_sent() const = 0;
+};
+
+// Makes links; gRPC today, NCCL between GPU workers later.
+class LinkFactory {
+ public:
+  virtual ~LinkFactory() = default;
+  // Connects to the worker that serves LinkService at `address`.
+  virtual absl::StatusOr<std::unique_ptr<LinkSender>> Connect(
+      const std::string& address, PlanEpoch epoch) = 0;
+};
+
+// Where arriving frames go. Called from link threads: implementations only
+// enqueue. Thread-safe.
+class FrameSink {
+ public:
+  virtual ~FrameSink() = default;
+  // Called for each frame, in order. `on_consumed` must be called once, from
+  // any thread, when the frame's buffer slot is free again: it grants the
+  // sender its next credit. kFailedPrecondition: a stale epoch, which ends the
+  // stream.
+  virtual absl::Status OnFrame(ActivationFrame frame,
+                               std::function<void()> on_consumed) = 0;
+  // The sender's stream of this epoch ended with an error.
+  virtual void OnLinkBroken(PlanEpoch epoch, const absl::Status& status) = 0;
+};
+
+}  // namespace sluice
