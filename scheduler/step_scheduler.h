@@ -119,14 +119,17 @@ class StepScheduler {
 
   struct Running {
     SequenceId id;
-    int32_t known_tokens;
-    int32_t max_tokens;
-    int64_t admission;           // ordinal
-    int32_t cached_tokens = 0;   // positions behind it, step in flight excluded
+    int32_t known_tokens = 0;
+    int32_t max_tokens = 0;
+    int64_t admission = 0;       // ordinal
+    int32_t cached_tokens = 0;   // behind it, the step in flight excluded
     int32_t planned_tokens = 0;  // in the step in flight
-    bool planned_sample = false;
-    bool decoding = false;  // a token was sampled
-    bool finished = false;  // while a step is in flight
+    bool decoding = false;       // a token was sampled
+    bool finished = false;       // since the step in flight was formed
+
+    bool ReachesKnownEnd() const {
+      return cached_tokens + planned_tokens == known_tokens;
+    }
   };
 
   struct Block {
@@ -144,9 +147,9 @@ class StepScheduler {
   explicit StepScheduler(const Options& options);
 
   int64_t PagesFor(int32_t max_tokens) const;
-  int32_t PlannedTokens(const std::vector<Running>& micro_batch) const;
-  void PlanMicroBatch(std::vector<Running>& micro_batch,
-                      std::vector<int32_t>& left) const;
+  // Sets planned_tokens of the sequences; returns the tokens left to plan.
+  int32_t PlanTokens(std::vector<Running>& micro_batch) const;
+  static std::vector<Segment> Segments(const std::vector<Running>& micro_batch);
   void Admit(int32_t block_index, std::vector<int32_t>& left,
              std::vector<SequenceId>& admitted);
   bool MayTakePages(const Block& block, int64_t pages) const;

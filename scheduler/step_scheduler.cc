@@ -1,0 +1,254 @@
+#include "scheduler/step_scheduler.h"
+
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+
+namespace sluice {
+namespace {
+
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+absl::Status StepScheduler::Options::Validate() const {
+  if (num_blocks <= 0 || gbs <= 0 || num_microbatches <= 0 ||
+      max_step_tokens <= 0 || kv_pages <= 0 || page_tokens <= 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "step scheduler: num_blocks ", num_blocks, ", gbs ", gbs,
+        ", num_microbatches ", num_microbatches, ", max_step_tokens ",
+        max_step_tokens, ", kv_pages ", kv_pages, ", page_tokens ", page_tokens,
+        ": all must be positive"));
+  }
+  if (max_step_tokens < gbs) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("step scheduler: max_step_tokens ", max_step_tokens,
+                     " is less than gbs ", gbs,
+                     ": a step must hold a token for each sequence"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StepScheduler> StepScheduler::Create(const Options& options) {
+  SLUICE_RETURN_IF_ERROR(options.Validate());
+  return StepScheduler(options);
+}
+
+StepScheduler::StepScheduler(const Options& options)
+    : options_(options), blocks_(options.num_blocks) {
+  for (Block& block : blocks_)
+    block.micro_batches.resize(options.num_microbatches);
+}
+
+int64_t StepScheduler::PagesFor(int32_t max_tokens) const {
+  return CeilDiv(max_tokens, options_.page_tokens);
+}
+
+bool StepScheduler::Fits(int32_t max_tokens) const {
+  return PagesFor(max_tokens) <= options_.kv_pages;
+}
+
+void StepScheduler::Enqueue(SequenceId id, int32_t known_tokens,
+                            int32_t max_tokens) {
+  assert(!waiting_index_.contains(id) && !running_.contains(id));
+  assert(known_tokens >= 1 && known_tokens <= max_tokens && Fits(max_tokens));
+  waiting_index_[id] =
+      waiting_.insert(waiting_.end(), {id, known_tokens, max_tokens});
+}
+
+std::optional<StepScheduler::StepDecision> StepScheduler::FormStep(
+    BlockId block_id) {
+  assert(block_id.value() >= 0 && block_id.value() < options_.num_blocks);
+  Block& block = blocks_[block_id.value()];
+  if (block.in_flight) return std::nullopt;
+
+  std::vector<int32_t> left(block.micro_batches.size());
+  for (size_t m = 0; m < left.size(); ++m)
+    left[m] = PlanTokens(block.micro_batches[m]);
+  StepDecision decision;
+  Admit(block_id.value(), left, decision.admit);
+
+  for (const std::vector<Running>& micro_batch : block.micro_batches) {
+    std::vector<Segment> segments = Segments(micro_batch);
+    if (!segments.empty())
+      decision.micro_batches.push_back(std::move(segments));
+  }
+  if (decision.micro_batches.empty()) {
+    const bool only_release =
+        !pending_release_.empty() && running_.empty() && !AnyInFlight();
+    if (!only_release) return std::nullopt;
+  }
+  decision.release = std::exchange(pending_release_, {});
+  block.in_flight = true;
+  return decision;
+}
+
+int32_t StepScheduler::PlanTokens(std::vector<Running>& micro_batch) const {
+  int32_t left = options_.max_step_tokens;
+  for (Running& sequence : micro_batch) {
+    sequence.planned_tokens = 0;
+    if (!sequence.decoding || sequence.cached_tokens >= sequence.max_tokens)
+      continue;
+    sequence.planned_tokens = 1;
+    --left;
+  }
+  for (Running& sequence : micro_batch) {
+    if (sequence.decoding) continue;
+    sequence.planned_tokens =
+        std::min(left, sequence.known_tokens - sequence.cached_tokens);
+    left -= sequence.planned_tokens;
+  }
+  return left;
+}
+
+std::vector<Segment> StepScheduler::Segments(
+    const std::vector<Running>& micro_batch) {
+  std::vector<Segment> segments;
+  for (const bool decoding : {true, false}) {
+    for (const Running& sequence : micro_batch) {
+      if (sequence.decoding != decoding || sequence.planned_tokens == 0)
+        continue;
+      segments.push_back({sequence.id, sequence.cached_tokens,
+                          sequence.planned_tokens, sequence.ReachesKnownEnd()});
+    }
+  }
+  return segments;
+}
+
+void StepScheduler::Admit(int32_t block_index, std::vector<int32_t>& left,
+                          std::vector<SequenceId>& admitted) {
+  Block& block = blocks_[block_index];
+  if (!options_.refill && block.sequences > 0) return;
+  const int64_t block_limit =
+      std::min(int64_t{options_.gbs} * options_.num_microbatches,
+               CeilDiv(running() + waiting(), options_.num_blocks));
+  const int64_t micro_batch_limit =
+      CeilDiv(block_limit, options_.num_microbatches);
+
+  while (!waiting_.empty() && block.sequences < block_limit) {
+    const Waiting& head = waiting_.front();
+    const int64_t pages = PagesFor(head.max_tokens);
+    if (!MayTakePages(block, pages)) return;
+    int32_t best = -1;
+    for (int32_t m = 0; m < options_.num_microbatches; ++m) {
+      const int64_t size = block.micro_batches[m].size();
+      if (size >= micro_batch_limit) continue;
+      if (options_.refill && left[m] == 0) continue;
+      if (best < 0 ||
+          size < static_cast<int64_t>(block.micro_batches[best].size()))
+        best = m;
+    }
+    if (best < 0) return;
+
+    const int32_t planned = std::min(left[best], head.known_tokens);
+    left[best] -= planned;
+    block.micro_batches[best].push_back({.id = head.id,
+                                         .known_tokens = head.known_tokens,
+                                         .max_tokens = head.max_tokens,
+                                         .admission = admissions_++,
+                                         .planned_tokens = planned});
+    running_[head.id] = {block_index, best};
+    ++block.sequences;
+    block.pages += pages;
+    pages_reserved_ += pages;
+    admitted.push_back(head.id);
+    waiting_index_.erase(head.id);
+    waiting_.pop_front();
+  }
+}
+
+bool StepScheduler::MayTakePages(const Block& block, int64_t pages) const {
+  if (pages_reserved_ + pages > options_.kv_pages) return false;
+  if (block.pages + pages <= CeilDiv(options_.kv_pages, options_.num_blocks))
+    return true;
+  return std::all_of(blocks_.begin(), blocks_.end(), [&](const Block& other) {
+    return other.sequences >= block.sequences;
+  });
+}
+
+void StepScheduler::OnStepDone(BlockId block_id) {
+  assert(block_id.value() >= 0 && block_id.value() < options_.num_blocks);
+  Block& block = blocks_[block_id.value()];
+  if (!block.in_flight) return;
+  block.in_flight = false;
+  for (std::vector<Running>& micro_batch : block.micro_batches) {
+    for (Running& sequence : micro_batch) {
+      if (sequence.planned_tokens > 0 && sequence.ReachesKnownEnd()) {
+        sequence.cached_tokens = sequence.known_tokens++;
+        sequence.decoding = true;
+      } else {
+        sequence.cached_tokens += sequence.planned_tokens;
+      }
+      sequence.planned_tokens = 0;
+      if (sequence.finished) Release(block, sequence);
+    }
+    std::erase_if(micro_batch, [](const Running& s) { return s.finished; });
+  }
+}
+
+void StepScheduler::Finish(SequenceId id) {
+  if (auto it = waiting_index_.find(id); it != waiting_index_.end()) {
+    waiting_.erase(it->second);
+    waiting_index_.erase(it);
+    return;
+  }
+  auto it = running_.find(id);
+  if (it == running_.end()) return;
+  const Place place = it->second;
+  running_.erase(it);
+  Block& block = blocks_[place.block];
+  std::vector<Running>& micro_batch = block.micro_batches[place.micro_batch];
+  auto sequence = std::find_if(micro_batch.begin(), micro_batch.end(),
+                               [id](const Running& s) { return s.id == id; });
+  if (block.in_flight) {
+    sequence->finished = true;
+    return;
+  }
+  Release(block, *sequence);
+  micro_batch.erase(sequence);
+}
+
+void StepScheduler::Release(Block& block, const Running& sequence) {
+  const int64_t pages = PagesFor(sequence.max_tokens);
+  --block.sequences;
+  block.pages -= pages;
+  pages_reserved_ -= pages;
+  pending_release_.push_back(sequence.id);
+}
+
+bool StepScheduler::AnyInFlight() const {
+  return std::any_of(blocks_.begin(), blocks_.end(),
+                     [](const Block& block) { return block.in_flight; });
+}
+
+std::vector<SequenceId> StepScheduler::Clear() {
+  std::vector<std::pair<int64_t, SequenceId>> ran;
+  for (Block& block : blocks_) {
+    for (std::vector<Running>& micro_batch : block.micro_batches) {
+      for (const Running& sequence : micro_batch) {
+        if (!sequence.finished)
+          ran.emplace_back(sequence.admission, sequence.id);
+      }
+      micro_batch.clear();
+    }
+    block.sequences = 0;
+    block.pages = 0;
+    block.in_flight = false;
+  }
+  std::sort(ran.begin(), ran.end());
+  std::vector<SequenceId> ids;
+  ids.reserve(ran.size() + waiting_.size());
+  for (const auto& [admission, id] : ran) ids.push_back(id);
+  for (const Waiting& sequence : waiting_) ids.push_back(sequence.id);
+  waiting_.clear();
+  waiting_index_.clear();
+  running_.clear();
+  pending_release_.clear();
+  pages_reserved_ = 0;
+  return ids;
+}
+
+}  // namespace sluice
