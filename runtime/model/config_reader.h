@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace sluice {
+
+// Typed access to the keys of a JSON object. The first problem sticks: from
+// then on every getter gives its fallback, so that a caller reads all that it
+// needs and asks status() once. Messages name the key. Confined to a thread;
+// the object must outlive it.
+class ConfigReader {
+ public:
+  // `prefix` goes before each key in messages ("rope_parameters.").
+  explicit ConfigReader(const nlohmann::json& object, std::string prefix = "")
+      : object_(object), prefix_(std::move(prefix)) {}
+
+  const absl::Status& status() const { return status_; }
+  bool Present(const char* key) const { return Find(key) != nullptr; }
+  bool Has(const char* key) const;  // present and not null
+  void Fail(const char* key, const std::string& problem);
+  void Unsupported(const char* key, const std::string& what);
+
+  // Absent: `fallback`. null or another type: an error.
+  int32_t Int(const char* key, int32_t fallback, int32_t min, int32_t max);
+  double Number(const char* key, double fallback, double min, double max);
+  bool Bool(const char* key, bool fallback);
+  std::string String(const char* key, const std::string& fallback);
+
+  // Absent or null: empty.
+  std::optional<int32_t> OptionalInt(const char* key, int32_t min, int32_t max);
+  std::optional<double> OptionalNumber(const char* key, double min, double max);
+  // An integer or a list of integers, as eos_token_id is.
+  std::optional<std::vector<int32_t>> OptionalInts(const char* key, int32_t min,
+                                                   int32_t max);
+  // Absent or null: nullptr.
+  const nlohmann::json* OptionalObject(const char* key);
+  const nlohmann::json* OptionalArray(const char* key);
+
+ private:
+  const nlohmann::json* Find(const char* key) const;
+  std::optional<int32_t> ToInt(const char* key, const nlohmann::json& value,
+                               int32_t min, int32_t max);
+  std::optional<double> ToNumber(const char* key, const nlohmann::json& value,
+                                 double min, double max);
+
+  const nlohmann::json& object_;
+  const std::string prefix_;
+  absl::Status status_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace sluice {
+
+// Reads a regular file whole. kNotFound if there is none, kInvalidArgument if
+// it is larger than `max_bytes` or no regular file, kDataLoss if it cannot be
+// read. Errors name the file.
+absl::StatusOr<std::string> ReadSmallFile(const std::filesystem::path& path,
+                                          size_t max_bytes);
+
+// Parses a JSON object. kInvalidArgument with the position for text that is not
+// JSON, is no object or is nested more than 64 deep (so that no consumer that
+// recurses can be made to overflow its stack).
+absl::StatusOr<nlohmann::json> ParseJsonObject(absl::string_view text);
+
+// ParseJsonObject of a file of at most 64 MiB; errors name the file.
+absl::StatusOr<nlohmann::json> ReadJsonObject(
+    const std::filesystem::path& path);
+
+}  // namespace sluice

@@ -1,0 +1,319 @@
+#include "runtime/model/rotary.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <numbers>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "runtime/model/config_reader.h"
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+
+constexpr double kMax = 1e30;
+constexpr double kTiny = 1e-30;
+constexpr double kDefaultTheta = 10000.0;
+
+// The arguments that all types share.
+struct Base {
+  double theta;
+  int32_t dim;
+  int32_t max_positions;
+  double original_max_positions;
+};
+
+// theta ** (arange(0, dim, 2) / dim)
+std::vector<float> PositionFrequencies(double theta, int32_t dim) {
+  std::vector<float> freqs(dim / 2);
+  for (int32_t i = 0; i < dim / 2; ++i) {
+    const float exponent = static_cast<float>(2 * i) / static_cast<float>(dim);
+    freqs[i] = std::pow(static_cast<float>(theta), exponent);
+  }
+  return freqs;
+}
+
+std::vector<float> DefaultInvFreq(double theta, int32_t dim) {
+  std::vector<float> inv_freq = PositionFrequencies(theta, dim);
+  for (float& f : inv_freq) f = 1.0f / f;
+  return inv_freq;
+}
+
+RotarySpec Llama3(ConfigReader& reader, const Base& base) {
+  RotarySpec rotary;
+  rotary.inv_freq = DefaultInvFreq(base.theta, base.dim);
+  for (const char* key : {"factor", "low_freq_factor", "high_freq_factor"}) {
+    if (!reader.Has(key)) reader.Fail(key, "is missing");
+  }
+  const double factor = reader.Number("factor", 1, kTiny, kMax);
+  const double low = reader.Number("low_freq_factor", 1, kTiny, kMax);
+  const double high = reader.Number("high_freq_factor", 4, kTiny, kMax);
+  if (high == low) {
+    reader.Fail("high_freq_factor", "must differ from low_freq_factor");
+  }
+  if (!reader.status().ok()) return rotary;
+
+  const float context = static_cast<float>(base.original_max_positions);
+  const float low_wavelength =
+      static_cast<float>(base.original_max_positions / low);
+  const float high_wavelength =
+      static_cast<float>(base.original_max_positions / high);
+  const float two_pi = static_cast<float>(2 * std::numbers::pi);
+  for (float& f : rotary.inv_freq) {
+    // torch divides a scalar by a tensor as reciprocal times scalar.
+    const float wavelength = (1.0f / f) * two_pi;
+    const float scaled =
+        wavelength > low_wavelength ? f / static_cast<float>(factor) : f;
+    if (wavelength < high_wavelength || wavelength > low_wavelength) {
+      f = scaled;
+      continue;
+    }
+    const float smooth =
+        ((1.0f / wavelength) * context - static_cast<float>(low)) /
+        static_cast<float>(high - low);
+    f = (1.0f - smooth) * scaled / static_cast<float>(factor) + smooth * scaled;
+  }
+  return rotary;
+}
+
+double YarnMscale(double scale, double mscale) {
+  return scale <= 1 ? 1.0 : 0.1 * mscale * std::log(scale) + 1.0;
+}
+
+// "YaRN: Efficient Context Window Extension of Large Language Models", 3.2-3.4.
+RotarySpec Yarn(ConfigReader& reader, const json& parameters,
+                const Base& base) {
+  RotarySpec rotary;
+  if (!parameters.contains("factor")) reader.Fail("factor", "is missing");
+  const double factor =
+      reader.OptionalNumber("factor", kTiny, kMax)
+          .value_or(base.max_positions / base.original_max_positions);
+  const std::optional<double> attention_factor =
+      reader.OptionalNumber("attention_factor", 0, kMax);
+  const double mscale =
+      reader.OptionalNumber("mscale", -kMax, kMax).value_or(0);
+  const double mscale_all_dim =
+      reader.OptionalNumber("mscale_all_dim", -kMax, kMax).value_or(0);
+  double beta_fast = reader.OptionalNumber("beta_fast", 0, kMax).value_or(0);
+  double beta_slow = reader.OptionalNumber("beta_slow", 0, kMax).value_or(0);
+  if (beta_fast == 0) beta_fast = 32;
+  if (beta_slow == 0) beta_slow = 1;
+  const bool truncate = reader.Bool("truncate", true);
+  if (base.theta == 1) reader.Fail("rope_theta", "must not be 1 for yarn");
+  if (!reader.status().ok()) return rotary;
+
+  if (attention_factor) {
+    rotary.attention_factor = static_cast<float>(*attention_factor);
+  } else if (mscale != 0 && mscale_all_dim != 0) {
+    rotary.attention_factor = static_cast<float>(
+        YarnMscale(factor, mscale) / YarnMscale(factor, mscale_all_dim));
+  } else {
+    rotary.attention_factor = static_cast<float>(YarnMscale(factor, 1));
+  }
+
+  const auto correction_dim = [&](double rotations) {
+    return (base.dim * std::log(base.original_max_positions /
+                                (rotations * 2 * std::numbers::pi))) /
+           (2 * std::log(base.theta));
+  };
+  double low = correction_dim(beta_fast);
+  double high = correction_dim(beta_slow);
+  if (truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, static_cast<double>(base.dim - 1));
+  if (low == high) high += 0.001;
+
+  rotary.inv_freq = PositionFrequencies(base.theta, base.dim);
+  for (size_t i = 0; i < rotary.inv_freq.size(); ++i) {
+    float& f = rotary.inv_freq[i];
+    const float extrapolated = 1.0f / f;
+    const float interpolated = 1.0f / (static_cast<float>(factor) * f);
+    const float ramp =
+        std::clamp((static_cast<float>(i) - static_cast<float>(low)) /
+                       static_cast<float>(high - low),
+                   0.0f, 1.0f);
+    const float keep = 1.0f - ramp;
+    f = interpolated * (1.0f - keep) + extrapolated * keep;
+  }
+  return rotary;
+}
+
+RotarySpec LongRope(ConfigReader& reader, const Base& base) {
+  RotarySpec rotary;
+  if (base.original_max_positions < base.max_positions) {
+    reader.Unsupported("rope_type",
+                       "\"longrope\" with max_position_embeddings beyond "
+                       "original_max_position_embeddings");
+    return rotary;
+  }
+  const json* factors = reader.OptionalArray("short_factor");
+  if (factors == nullptr) {
+    reader.Fail("short_factor", "is missing");
+    return rotary;
+  }
+  if (factors->size() != static_cast<size_t>(base.dim / 2)) {
+    reader.Fail("short_factor",
+                absl::StrCat("must have ", base.dim / 2, " numbers, but has ",
+                             factors->size()));
+    return rotary;
+  }
+  const double factor =
+      reader.OptionalNumber("factor", kTiny, kMax)
+          .value_or(base.max_positions / base.original_max_positions);
+  rotary.attention_factor = static_cast<float>(
+      reader.OptionalNumber("attention_factor", 0, kMax)
+          .value_or(
+              factor <= 1
+                  ? 1.0
+                  : std::sqrt(1 + std::log(factor) /
+                                      std::log(base.original_max_positions))));
+  rotary.inv_freq = PositionFrequencies(base.theta, base.dim);
+  for (size_t i = 0; i < rotary.inv_freq.size(); ++i) {
+    const json& short_factor = (*factors)[i];
+    if (!short_factor.is_number() || !(short_factor.get<double>() > 0)) {
+      reader.Fail("short_factor", "must be a list of positive numbers");
+      return rotary;
+    }
+    rotary.inv_freq[i] =
+        1.0f / (short_factor.get<float>() * rotary.inv_freq[i]);
+  }
+  return rotary;
+}
+
+absl::StatusOr<RotarySpec> ParseFlat(const json& config, const json& parameters,
+                                     const std::string& prefix,
+                                     int32_t head_dim, int32_t max_positions) {
+  ConfigReader top(config);
+  ConfigReader reader(parameters, prefix);
+  const char* type_key =
+      !reader.Has("rope_type") && reader.Has("type") ? "type" : "rope_type";
+  const std::string type = reader.Has(type_key)
+                               ? reader.String(type_key, "default")
+                               : std::string("default");
+
+  Base base;
+  base.dim = head_dim;
+  base.max_positions = max_positions;
+  const double top_theta =
+      top.OptionalNumber("rope_theta", kTiny, kMax).value_or(kDefaultTheta);
+  base.theta =
+      reader.OptionalNumber("rope_theta", kTiny, kMax).value_or(top_theta);
+  const std::optional<double> top_original =
+      top.OptionalNumber("original_max_position_embeddings", 1, 1e12);
+  base.original_max_positions =
+      top_original
+          ? *top_original
+          : reader.OptionalNumber("original_max_position_embeddings", 1, 1e12)
+                .value_or(max_positions);
+  SLUICE_RETURN_IF_ERROR(top.status());
+  SLUICE_RETURN_IF_ERROR(reader.status());
+
+  // transformers ignores it for the default type; with the others these
+  // families could not run there at all.
+  if (type != "default" &&
+      (reader.OptionalNumber("partial_rotary_factor", 0, 1).value_or(1) != 1 ||
+       top.OptionalNumber("partial_rotary_factor", 0, 1).value_or(1) != 1)) {
+    return absl::UnimplementedError(
+        "partial_rotary_factor other than 1 is not supported");
+  }
+
+  RotarySpec rotary;
+  if (type == "default") {
+    rotary.inv_freq = DefaultInvFreq(base.theta, base.dim);
+  } else if (type == "linear" || type == "dynamic") {
+    if (!reader.Has("factor")) reader.Fail("factor", "is missing");
+    const double factor = reader.Number("factor", 1, kTiny, kMax);
+    if (type == "linear") {
+      rotary.inv_freq = DefaultInvFreq(base.theta, base.dim);
+      for (float& f : rotary.inv_freq) f /= static_cast<float>(factor);
+    } else if (base.dim <= 2) {
+      reader.Fail("rope_type", "\"dynamic\" needs a head_dim beyond 2");
+    } else {
+      // The base for sequences up to max_positions; its exact value differs
+      // from theta by a rounding error that transformers makes too.
+      const double dim = base.dim;
+      rotary.inv_freq = DefaultInvFreq(
+          base.theta * std::pow(factor - (factor - 1), dim / (dim - 2)),
+          base.dim);
+    }
+  } else if (type == "llama3") {
+    rotary = Llama3(reader, base);
+  } else if (type == "yarn") {
+    rotary = Yarn(reader, parameters, base);
+  } else if (type == "longrope") {
+    rotary = LongRope(reader, base);
+  } else {
+    reader.Unsupported(type_key, absl::StrCat("\"", type, "\""));
+  }
+  SLUICE_RETURN_IF_ERROR(reader.status());
+  SLUICE_RETURN_IF_ERROR(top.status());
+  rotary.dim = head_dim;
+  for (float f : rotary.inv_freq) {
+    if (!std::isfinite(f)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          prefix,
+          "rope_theta and its scaling give frequencies that are not "
+          "finite"));
+    }
+  }
+  return rotary;
+}
+
+}  // namespace
+
+absl::StatusOr<RotarySpec> ParseRotary(
+    const json& config, int32_t head_dim, int32_t max_positions,
+    const std::vector<std::string>& layer_types) {
+  if (head_dim % 2 != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "head_dim must be even for rotary embeddings, but is ", head_dim));
+  }
+  ConfigReader reader(config);
+  std::string prefix = "rope_scaling.";
+  const json* parameters = reader.OptionalObject("rope_scaling");
+  if (parameters == nullptr || parameters->empty()) {
+    prefix = "rope_parameters.";
+    parameters = reader.OptionalObject("rope_parameters");
+  }
+  SLUICE_RETURN_IF_ERROR(reader.status());
+  static const json kNone = json::object();
+  if (parameters == nullptr) parameters = &kNone;
+
+  // Nested by layer type: {"full_attention": {...}, "sliding_attention": ...}.
+  const json* nested = nullptr;
+  std::string nested_prefix;
+  for (const std::string& layer_type : layer_types) {
+    const auto it = parameters->find(layer_type);
+    if (it == parameters->end()) continue;
+    if (!it->is_object()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(prefix, layer_type, " must be an object"));
+    }
+    if (nested != nullptr && *nested != *it) {
+      return absl::UnimplementedError(absl::StrCat(
+          prefix, layer_type,
+          ": rotary settings that differ by layer are not supported"));
+    }
+    nested = &*it;
+    nested_prefix = absl::StrCat(prefix, layer_type, ".");
+  }
+  if (nested != nullptr) {
+    for (const std::string& layer_type : layer_types) {
+      if (!parameters->contains(layer_type)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(prefix, layer_type, " is missing"));
+      }
+    }
+    return ParseFlat(config, *nested, nested_prefix, head_dim, max_positions);
+  }
+  return ParseFlat(config, *parameters, prefix, head_dim, max_positions);
+}
+
+}  // namespace sluice

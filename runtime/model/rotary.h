@@ -1,0 +1,25 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "runtime/model/decoder_spec.h"
+
+namespace sluice {
+
+// Rotary frequencies of a config.json, in the float32 arithmetic of Hugging
+// Face transformers (modeling_rope_utils.py), operation by operation; only
+// powf may differ from theirs in the last bit.
+//
+// Settings come from rope_scaling (and top-level rope_theta), else from
+// rope_parameters, which may be nested by layer type; nested settings must
+// agree for all `layer_types` in use. Types: default, linear, llama3, yarn;
+// dynamic, which changes nothing up to `max_positions`; longrope only where it
+// never switches to its long factors.
+absl::StatusOr<RotarySpec> ParseRotary(
+    const nlohmann::json& config, int32_t head_dim, int32_t max_positions,
+    const std::vector<std::string>& layer_types);
+
+}  // namespace sluice
