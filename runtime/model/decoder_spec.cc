@@ -149,11 +149,14 @@ void ReadHeads(ConfigReader& reader, const Defaults& defaults, bool must_divide,
 // the distinct types.
 std::vector<std::string> ReadQwen2Windows(ConfigReader& reader,
                                           DecoderSpec& spec) {
-  int32_t window = 4096;  // 0: none
-  if (reader.Present("sliding_window")) {
-    window = reader.OptionalInt("sliding_window", 1, kMaxPositions).value_or(0);
+  int32_t window = 0;  // 0: none
+  if (reader.Bool("use_sliding_window", false)) {
+    window = 4096;
+    if (reader.Present("sliding_window")) {
+      window =
+          reader.OptionalInt("sliding_window", 1, kMaxPositions).value_or(0);
+    }
   }
-  if (!reader.Bool("use_sliding_window", false)) window = 0;
 
   std::vector<std::string> types(spec.num_layers, "full_attention");
   if (const json* given = reader.OptionalArray("layer_types")) {

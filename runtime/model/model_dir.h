@@ -54,6 +54,7 @@ class ModelDir {
  private:
   ModelDir() = default;
   std::filesystem::path path_;
+  std::string config_;  // text of config.json
   DecoderSpec spec_;
   GenerationDefaults generation_;
 };

@@ -1,0 +1,90 @@
+#include "runtime/memory/host_memory.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <string>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace sluice {
+namespace {
+
+// The first number of a one-line file; empty if there is none ("max").
+std::optional<uint64_t> ReadNumber(const std::string& path) {
+  std::ifstream file(path);
+  uint64_t value = 0;
+  if (file >> value) return value;
+  return std::nullopt;
+}
+
+std::optional<uint64_t> MemAvailable() {
+  std::ifstream file("/proc/meminfo");
+  std::string key;
+  uint64_t kib = 0;
+  std::string unit;
+  while (file >> key >> kib) {
+    std::getline(file, unit);
+    if (key == "MemAvailable:") return kib * 1024;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+uint64_t AvailableHostMemory() {
+  uint64_t available = MemAvailable().value_or(0);
+  const struct {
+    const char* limit;
+    const char* usage;
+  } kCgroups[] = {
+      {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"},
+      {"/sys/fs/cgroup/memory/memory.limit_in_bytes",
+       "/sys/fs/cgroup/memory/memory.usage_in_bytes"},
+  };
+  for (const auto& cgroup : kCgroups) {
+    const std::optional<uint64_t> limit = ReadNumber(cgroup.limit);
+    const std::optional<uint64_t> usage = ReadNumber(cgroup.usage);
+    if (!limit || !usage) continue;
+    const uint64_t left = *limit > *usage ? *limit - *usage : 0;
+    available = available == 0 ? left : std::min(available, left);
+  }
+  return available;
+}
+
+uint64_t DefaultHostMemory() { return AvailableHostMemory() / 4 * 3; }
+
+absl::StatusOr<uint64_t> ParseByteSize(absl::string_view text) {
+  const absl::Status error = absl::InvalidArgumentError(
+      absl::StrCat("size \"", text,
+                   "\" is not a positive number of bytes, as 8GiB or 500MB"));
+  size_t digits = 0;
+  while (digits < text.size() &&
+         (absl::ascii_isdigit(text[digits]) || text[digits] == '.')) {
+    ++digits;
+  }
+  double number = 0;
+  if (digits == 0 || !absl::SimpleAtod(text.substr(0, digits), &number)) {
+    return error;
+  }
+  std::string unit =
+      absl::AsciiStrToLower(absl::StripAsciiWhitespace(text.substr(digits)));
+  double scale = 1;
+  if (!unit.empty() && unit != "b") {
+    const size_t power = std::string("kmgt").find(unit[0]);
+    if (power == std::string::npos) return error;
+    const std::string suffix = unit.substr(1);
+    if (!suffix.empty() && suffix != "b" && suffix != "ib") return error;
+    scale = std::pow(suffix == "b" ? 1000.0 : 1024.0, power + 1.0);
+  }
+  const double bytes = number * scale;
+  if (!(bytes >= 1) || bytes >= 1e18) return error;
+  return static_cast<uint64_t>(bytes);
+}
+
+}  // namespace sluice
