@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds, and runs all tests.
+#
+#   deploy/test.sh            the release build's tests
+#   deploy/test.sh asan       the same under AddressSanitizer and UBSan
+#   deploy/test.sh tsan       ... under ThreadSanitizer
+#   deploy/test.sh release -R tokenizer    further words go to ctest
+set -euo pipefail
+case "${1:-}" in
+  -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
+esac
+source "$(dirname "$0")/common.sh"
+preset=${1:-release}
+[ $# -gt 0 ] && shift
+install_packages
+build "$preset"
+cd "$root_dir"
+export UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS:-}"
+export TSAN_OPTIONS="suppressions=$root_dir/tests/tsan.supp:halt_on_error=1:${TSAN_OPTIONS:-}"
+exec ctest --test-dir "build/$preset" -j "$jobs" --output-on-failure --no-tests=error "$@"

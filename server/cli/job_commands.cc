@@ -1,0 +1,391 @@
+// The subcommands that talk to a coordinator.
+
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/clock.h"
+#include "common/status_macros.h"
+#include "server/cli/commands.h"
+#include "server/cli/job_io.h"
+#include "server/cli/progress.h"
+#include "server/job_client.h"
+
+namespace sluice {
+namespace {
+
+void Print(const v1::Job& job, bool json) {
+  std::cout << (json ? JobToJson(job) : JobToText(job)) << std::endl;
+}
+
+// Watches until the job has ended, with progress on stderr.
+absl::StatusOr<v1::Job> WatchWithProgress(JobClient& client,
+                                          const std::string& id, bool quiet) {
+  ProgressDisplay display(Clock::Real(), quiet);
+  return client.WatchJob(id, [&](const v1::Job& job) {
+    display.Update(job);
+    return true;
+  });
+}
+
+absl::Status SaveResults(JobClient& client, const std::string& id,
+                         const std::string& output, const std::string& errors,
+                         int64_t offset, bool follow, bool append,
+                         int64_t* lines) {
+  SLUICE_ASSIGN_OR_RETURN(auto files,
+                          ResultFiles::Open(output, errors, append));
+  absl::Status status = client.StreamResults(
+      id, offset, follow,
+      [&](const v1::Result& result) { return files->Write(result); });
+  *lines = files->lines();
+  SLUICE_RETURN_IF_ERROR(files->Close());
+  return status;
+}
+
+// A job id and the flags every command on one job has.
+struct OneJob {
+  std::string id;
+  bool json = false;
+
+  void AddTo(CLI::App* app) {
+    app->add_option("job", id, "the job's id, as `sluice submit` printed it")
+        ->required();
+    app->add_flag("--json", json, "one JSON object on stdout");
+  }
+};
+
+}  // namespace
+
+void AddSubmitCommand(CLI::App* app, const std::string* coordinator,
+                      Command* chosen) {
+  CLI::App* cmd = app->add_subcommand("submit", "Submit a file of requests");
+  struct Flags {
+    JobFlags job;
+    std::string model, request_id, output, errors;
+    std::vector<std::string> metadata;
+    int32_t priority = 0;
+    bool server_path = false;
+    bool wait = false;
+    bool json = false;
+  };
+  auto flags = std::make_shared<Flags>();
+  flags->job.AddTo(cmd);
+  cmd->add_option("--model", flags->model,
+                  "the served model's name; by default whatever is served");
+  cmd->add_option("--request-id", flags->request_id,
+                  "submitting twice with the same id makes one job");
+  cmd->add_option("--priority", flags->priority, "higher ones run first");
+  cmd->add_option("--metadata", flags->metadata, "key=value, up to 16 times");
+  cmd->add_flag("--server-path", flags->server_path,
+                "--input names a file under the coordinator's --input-root");
+  cmd->add_flag("-w,--wait", flags->wait, "watch it to its end");
+  cmd->add_option("-o,--output", flags->output,
+                  "with --wait: write the results here, - is stdout");
+  cmd->add_option("--errors", flags->errors,
+                  "write error lines here instead of into --output");
+  cmd->add_flag("--json", flags->json, "one JSON object on stdout");
+  cmd->footer(
+      "Examples:\n"
+      "  sluice submit --input prompts.jsonl\n"
+      "  sluice submit -i prompts.jsonl --wait --output answers.jsonl\n"
+      "  sluice submit -i questions.txt --max-tokens 64 --temperature 0.7\n"
+      "  cat prompts.jsonl | sluice submit -i - --request-id nightly-17");
+  cmd->callback([=] {
+    *chosen = [=]() -> absl::Status {
+      SLUICE_ASSIGN_OR_RETURN(v1::JobSpec spec, flags->job.ToSpec());
+      spec.set_model(flags->model);
+      spec.set_request_id(flags->request_id);
+      spec.set_priority(flags->priority);
+      for (const std::string& pair : flags->metadata) {
+        const size_t eq = pair.find('=');
+        if (eq == std::string::npos || eq == 0) {
+          return absl::InvalidArgumentError(
+              absl::StrCat("--metadata \"", pair, "\" is not key=value"));
+        }
+        (*spec.mutable_metadata())[pair.substr(0, eq)] = pair.substr(eq + 1);
+      }
+      std::unique_ptr<InputFile> input;
+      if (flags->server_path) {
+        spec.set_input_path(flags->job.input);
+      } else {
+        SLUICE_ASSIGN_OR_RETURN(input, InputFile::Open(flags->job.input));
+      }
+      auto client = JobClient::Connect(*coordinator);
+      ProgressDisplay display(Clock::Real(), flags->json);
+      SLUICE_ASSIGN_OR_RETURN(
+          v1::Job job,
+          client->CreateJob(
+              spec, input ? &input->stream() : nullptr, [&](int64_t bytes) {
+                display.UpdateText(
+                    absl::StrFormat("uploading: %.1f MB", bytes / 1e6));
+              }));
+      display.Finish();
+      if (!flags->wait) {
+        Print(job, flags->json);
+        if (!flags->json) {
+          std::cerr << "follow it with: sluice watch " << job.id() << "\n";
+        }
+        return absl::OkStatus();
+      }
+      SLUICE_ASSIGN_OR_RETURN(
+          job, WatchWithProgress(*client, job.id(), flags->json));
+      if (!flags->output.empty()) {
+        int64_t lines = 0;
+        SLUICE_RETURN_IF_ERROR(SaveResults(*client, job.id(), flags->output,
+                                           flags->errors, 0, false, false,
+                                           &lines));
+      }
+      Print(job, flags->json);
+      return absl::OkStatus();
+    };
+  });
+}
+
+void AddStatusCommand(CLI::App* app, const std::string* coordinator,
+                      Command* chosen) {
+  CLI::App* cmd = app->add_subcommand("status", "Show a job");
+  auto flags = std::make_shared<OneJob>();
+  flags->AddTo(cmd);
+  cmd->footer("Example:\n  sluice status job_1 --json | jq .request_counts");
+  cmd->callback([=] {
+    *chosen = [=]() -> absl::Status {
+      SLUICE_ASSIGN_OR_RETURN(
+          v1::Job job, JobClient::Connect(*coordinator)->GetJob(flags->id));
+      Print(job, flags->json);
+      return absl::OkStatus();
+    };
+  });
+}
+
+void AddWatchCommand(CLI::App* app, const std::string* coordinator,
+                     Command* chosen) {
+  CLI::App* cmd = app->add_subcommand(
+      "watch", "Show a job's progress, throughput and ETA until it ends");
+  auto flags = std::make_shared<OneJob>();
+  flags->AddTo(cmd);
+  cmd->footer(
+      "With --json prints one JSON object for every change.\n"
+      "Example:\n  sluice watch job_1");
+  cmd->callback([=] {
+    *chosen = [=]() -> absl::Status {
+      auto client = JobClient::Connect(*coordinator);
+      if (flags->json) {
+        return client
+            ->WatchJob(flags->id,
+                       [](const v1::Job& job) {
+                         Print(job, true);
+                         return true;
+                       })
+            .status();
+      }
+      SLUICE_ASSIGN_OR_RETURN(v1::Job job,
+                              WatchWithProgress(*client, flags->id, false));
+      Print(job, false);
+      return absl::OkStatus();
+    };
+  });
+}
+
+void AddResultsCommand(CLI::App* app, const std::string* coordinator,
+                       Command* chosen) {
+  CLI::App* cmd =
+      app->add_subcommand("results", "Write a job's results, in input order");
+  struct Flags {
+    std::string id, output = "-", errors;
+    int64_t offset = 0;
+    bool follow = false;
+    bool append = false;
+  };
+  auto flags = std::make_shared<Flags>();
+  cmd->add_option("job", flags->id, "the job's id")->required();
+  cmd->add_option("-o,--output", flags->output, "file, - is stdout")
+      ->capture_default_str();
+  cmd->add_option("--errors", flags->errors,
+                  "write error lines here instead of into --output");
+  cmd->add_option("--offset", flags->offset,
+                  "skip the results of the first N requests")
+      ->check(CLI::NonNegativeNumber);
+  cmd->add_flag("-f,--follow", flags->follow,
+                "wait for results that are not there yet");
+  cmd->add_flag("--append", flags->append, "append to the files");
+  cmd->footer(
+      "Examples:\n"
+      "  sluice results job_1 --output answers.jsonl --errors errors.jsonl\n"
+      "  sluice results job_1 --offset 500 --append -o answers.jsonl\n"
+      "  sluice results job_1 --follow | jq .custom_id");
+  cmd->callback([=] {
+    *chosen = [=]() -> absl::Status {
+      int64_t lines = 0;
+      SLUICE_RETURN_IF_ERROR(SaveResults(
+          *JobClient::Connect(*coordinator), flags->id, flags->output,
+          flags->errors, flags->offset, flags->follow, flags->append, &lines));
+      std::cerr << lines << " results\n";
+      return absl::OkStatus();
+    };
+  });
+}
+
+void AddCancelCommand(CLI::App* app, const std::string* coordinator,
+                      Command* chosen) {
+  CLI::App* cmd =
+      app->add_subcommand("cancel", "Stop a job; its results so far are kept");
+  auto flags = std::make_shared<OneJob>();
+  flags->AddTo(cmd);
+  cmd->footer("Example:\n  sluice cancel job_1");
+  cmd->callback([=] {
+    *chosen = [=]() -> absl::Status {
+      SLUICE_ASSIGN_OR_RETURN(
+          v1::Job job, JobClient::Connect(*coordinator)->CancelJob(flags->id));
+      Print(job, flags->json);
+      return absl::OkStatus();
+    };
+  });
+}
+
+void AddDeleteCommand(CLI::App* app, const std::string* coordinator,
+                      Command* chosen) {
+  CLI::App* cmd = app->add_subcommand(
+      "delete", "Delete an ended job together with its results");
+  auto flags = std::make_shared<OneJob>();
+  flags->AddTo(cmd);
+  cmd->footer("Example:\n  sluice delete job_1");
+  cmd->callback([=] {
+    *chosen = [=]() -> absl::Status {
+      SLUICE_RETURN_IF_ERROR(
+          JobClient::Connect(*coordinator)->DeleteJob(flags->id));
+      if (flags->json) {
+        std::cout << nlohmann::json{{"id", flags->id}, {"deleted", true}}
+                  << std::endl;
+      } else {
+        std::cout << "deleted " << flags->id << std::endl;
+      }
+      return absl::OkStatus();
+    };
+  });
+}
+
+void AddListCommand(CLI::App* app, const std::string* coordinator,
+                    Command* chosen) {
+  CLI::App* cmd = app->add_subcommand("list", "List jobs, newest first");
+  struct Flags {
+    int32_t limit = 50;
+    bool json = false;
+  };
+  auto flags = std::make_shared<Flags>();
+  cmd->add_option("--limit", flags->limit, "at most so many jobs")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  cmd->add_flag("--json", flags->json, "a JSON object a line on stdout");
+  cmd->footer("Example:\n  sluice list --limit 10");
+  cmd->callback([=] {
+    *chosen = [=]() -> absl::Status {
+      auto client = JobClient::Connect(*coordinator);
+      v1::ListJobsRequest request;
+      int32_t left = flags->limit;
+      bool any = false;
+      do {
+        request.set_page_size(std::min(left, 1000));
+        SLUICE_ASSIGN_OR_RETURN(v1::ListJobsResponse page,
+                                client->ListJobs(request));
+        for (const v1::Job& job : page.jobs()) {
+          if (flags->json) {
+            std::cout << JobToJson(job) << "\n";
+          } else {
+            if (!any) {
+              std::cout << absl::StrFormat("%-14s %-12s %10s %10s %8s  %s\n",
+                                           "JOB", "STATE", "REQUESTS", "DONE",
+                                           "FAILED", "NAME");
+            }
+            std::cout << absl::StrFormat(
+                "%-14s %-12s %10d %10d %8d  %s\n", job.id(),
+                JobStateName(job.state()), job.counts().total(),
+                job.counts().completed(), job.counts().failed(),
+                job.spec().name());
+          }
+          any = true;
+        }
+        left -= page.jobs_size();
+        request.set_page_token(page.next_page_token());
+      } while (left > 0 && !request.page_token().empty());
+      if (!any && !flags->json) std::cout << "no jobs\n";
+      return absl::OkStatus();
+    };
+  });
+}
+
+void AddClusterCommand(CLI::App* app, const std::string* coordinator,
+                       Command* chosen) {
+  CLI::App* cmd = app->add_subcommand(
+      "cluster", "Show the workers, their layers and what they do");
+  auto json_flag = std::make_shared<bool>(false);
+  cmd->add_flag("--json", *json_flag, "one JSON object on stdout");
+  cmd->footer("Example:\n  sluice cluster");
+  cmd->callback([=] {
+    *chosen = [=]() -> absl::Status {
+      SLUICE_ASSIGN_OR_RETURN(
+          v1::ClusterState state,
+          JobClient::Connect(*coordinator)->GetClusterState());
+      if (*json_flag) {
+        nlohmann::ordered_json json = {{"model", state.model()},
+                                       {"dtype", state.dtype()},
+                                       {"state", state.state()},
+                                       {"epoch", state.epoch()},
+                                       {"min_workers", state.min_workers()},
+                                       {"num_layers", state.num_layers()},
+                                       {"running", state.running()},
+                                       {"waiting", state.waiting()},
+                                       {"generation_tokens_per_second",
+                                        state.generation_tokens_per_second()},
+                                       {"workers", nlohmann::json::array()}};
+        for (const v1::WorkerInfo& w : state.workers()) {
+          nlohmann::ordered_json worker = {
+              {"name", w.name()},
+              {"state", v1::WorkerState_Name(w.state())},
+              {"stage", w.stage()},
+              {"layer_begin", w.layer_begin()},
+              {"layer_end", w.layer_end()},
+              {"link_address", w.link_address()},
+              {"metrics_address", w.metrics_address()},
+              {"device", w.device()},
+              {"host_memory_bytes", w.host_memory_bytes()},
+              {"busy_seconds", w.busy_seconds()},
+              {"waiting_seconds", w.waiting_seconds()},
+              {"idle_seconds", w.idle_seconds()},
+              {"detail", w.detail()}};
+          json["workers"].push_back(std::move(worker));
+        }
+        std::cout << json.dump() << std::endl;
+        return absl::OkStatus();
+      }
+      std::cout << absl::StrFormat(
+          "model %s (%d layers, %s), plan %d: %s\n%d sequences running, %d "
+          "requests waiting, %.1f tokens/s\n",
+          state.model(), state.num_layers(), state.dtype(), state.epoch(),
+          state.state(), state.running(), state.waiting(),
+          state.generation_tokens_per_second());
+      for (const v1::WorkerInfo& w : state.workers()) {
+        std::string state_name = v1::WorkerState_Name(w.state()).substr(13);
+        const double total =
+            w.busy_seconds() + w.waiting_seconds() + w.idle_seconds();
+        std::cout << absl::StrFormat(
+            "  %-24s %-8s %-14s %3.0f %% busy  %5.1f GiB  %s%s%s\n", w.name(),
+            state_name,
+            w.stage() < 0 ? std::string("-")
+                          : absl::StrFormat("layers %d-%d", w.layer_begin(),
+                                            w.layer_end() - 1),
+            total > 0 ? 100 * w.busy_seconds() / total : 0.0,
+            w.host_memory_bytes() / 1073741824.0, w.device(),
+            w.detail().empty() ? "" : ": ", w.detail());
+      }
+      return absl::OkStatus();
+    };
+  });
+}
+
+}  // namespace sluice

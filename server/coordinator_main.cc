@@ -1,0 +1,181 @@
+// The `sluice-coordinator` program.
+
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <cstdint>
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/logging.h"
+#include "common/status_macros.h"
+#include "coordinator/coordinator.h"
+#include "server/coordinator_server.h"
+#include "server/metrics/metrics_server.h"
+
+namespace {
+
+struct Flags {
+  std::string model, served_model_name, host = "127.0.0.1", state_dir,
+                                        input_root, dtype = "auto";
+  std::string log_level = "info";
+  int port = 7070, metrics_port = 7071;
+  int32_t min_workers = 1, blocks = 0, gbs = 0, num_microbatches = 1;
+  int32_t max_step_tokens = 2048, max_model_len = 0, default_max_tokens = 128;
+  double heartbeat_timeout = 10;
+  bool no_refill = false;
+};
+
+void AddFlags(CLI::App& app, Flags& f) {
+  app.add_option("--model", f.model, "model directory (weights not needed)")
+      ->required()
+      ->envname("SLUICE_MODEL");
+  app.add_option("--state-dir", f.state_dir, "where jobs and results are kept")
+      ->required()
+      ->envname("SLUICE_STATE_DIR");
+  app.add_option("--served-model-name", f.served_model_name,
+                 "what requests call the model; default: its directory's name")
+      ->envname("SLUICE_SERVED_MODEL_NAME");
+  app.add_option("--host", f.host, "address to listen on")
+      ->capture_default_str()
+      ->envname("SLUICE_HOST");
+  app.add_option("--port", f.port, "gRPC port; 0: any free one")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str()
+      ->envname("SLUICE_PORT");
+  app.add_option("--metrics-port", f.metrics_port,
+                 "Prometheus port; 0: any free one")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str()
+      ->envname("SLUICE_METRICS_PORT");
+  app.add_option("--min-workers", f.min_workers,
+                 "plan only when so many workers are registered")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->envname("SLUICE_MIN_WORKERS");
+  app.add_option("--input-root", f.input_root,
+                 "jobs may name input files under this directory")
+      ->envname("SLUICE_INPUT_ROOT");
+  app.add_option("--dtype", f.dtype, "auto (the model's), float32 or bfloat16")
+      ->capture_default_str()
+      ->envname("SLUICE_DTYPE");
+  app.add_option("--max-model-len", f.max_model_len,
+                 "positions of prompt and answer; default: the model's")
+      ->envname("SLUICE_MAX_MODEL_LEN");
+  app.add_option("--default-max-tokens", f.default_max_tokens,
+                 "tokens to generate when nobody says")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->envname("SLUICE_DEFAULT_MAX_TOKENS");
+  app.add_option("--gbs", f.gbs, "sequences in a micro-batch")
+      ->envname("SLUICE_GBS");
+  app.add_option("--num-microbatches", f.num_microbatches,
+                 "micro-batches in a block")
+      ->capture_default_str()
+      ->envname("SLUICE_NUM_MICROBATCHES");
+  app.add_option("--blocks", f.blocks, "blocks in flight; default: one a stage")
+      ->envname("SLUICE_BLOCKS");
+  app.add_option("--max-step-tokens", f.max_step_tokens,
+                 "new tokens of a micro-batch in one step")
+      ->capture_default_str()
+      ->envname("SLUICE_MAX_STEP_TOKENS");
+  app.add_flag("--no-refill", f.no_refill,
+               "start new sequences only when a whole block has ended");
+  app.add_option("--heartbeat-timeout", f.heartbeat_timeout,
+                 "seconds after which a silent worker counts as dead")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->envname("SLUICE_HEARTBEAT_TIMEOUT");
+  app.add_option("--log-level", f.log_level, "debug, info, warning or error")
+      ->capture_default_str()
+      ->envname("SLUICE_LOG_LEVEL");
+  app.set_version_flag("--version", SLUICE_VERSION);
+  app.footer(
+      "Examples:\n"
+      "  sluice-coordinator --model ./llama --state-dir /var/lib/sluice\n"
+      "  sluice-coordinator --model ./llama --state-dir ./state "
+      "--min-workers 2 --host 0.0.0.0");
+}
+
+bool IsLoopback(const std::string& host) {
+  return host.rfind("127.", 0) == 0 || host == "localhost" || host == "::1" ||
+         host == "[::1]";
+}
+
+absl::Status Serve(const Flags& f, const sigset_t& signals) {
+  SLUICE_ASSIGN_OR_RETURN(auto metrics,
+                          sluice::MetricsServer::Start(f.host, f.metrics_port));
+  sluice::Coordinator::Options options;
+  options.model_dir = f.model;
+  options.served_model_name = f.served_model_name;
+  options.state_dir = f.state_dir;
+  options.input_root = f.input_root;
+  SLUICE_ASSIGN_OR_RETURN(options.dtype, sluice::ParseDTypeChoice(f.dtype));
+  options.min_workers = f.min_workers;
+  options.num_blocks = f.blocks;
+  options.gbs = f.gbs;
+  options.num_microbatches = f.num_microbatches;
+  options.max_step_tokens = f.max_step_tokens;
+  options.max_model_len = f.max_model_len;
+  options.default_max_tokens = f.default_max_tokens;
+  options.refill = !f.no_refill;
+  options.heartbeat_timeout = absl::Seconds(f.heartbeat_timeout);
+  options.metrics = metrics->registry();
+  SLUICE_ASSIGN_OR_RETURN(auto coordinator,
+                          sluice::Coordinator::Create(options));
+  SLUICE_ASSIGN_OR_RETURN(
+      auto server, sluice::CoordinatorServer::Start(
+                       coordinator.get(), absl::StrCat(f.host, ":", f.port)));
+  if (!IsLoopback(f.host)) {
+    sluice::LogWarning(absl::StrCat(
+        "listening on ", f.host,
+        " without TLS or authentication: anyone who reaches this port can "
+        "submit jobs and read results"));
+  }
+  // Scripts that start a coordinator on port 0 read this line.
+  std::cout << "listening on " << f.host << ":" << server->port()
+            << ", metrics on http://" << metrics->address() << "/metrics"
+            << std::endl;
+  int signal = 0;
+  sigwait(&signals, &signal);
+  sluice::LogInfo(absl::StrCat("signal ", signal, ": shutting down"));
+  server->Shutdown();
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  // Blocked before any thread starts, so that only sigwait takes them.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+
+  CLI::App app{"Sluice's coordinator: queues jobs and drives the workers"};
+  Flags flags;
+  AddFlags(app, flags);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : 2;
+  }
+  if (!sluice::SetLogLevel(flags.log_level)) {
+    std::cerr << "sluice-coordinator: --log-level \"" << flags.log_level
+              << "\" is none of debug, info, warning, error\n";
+    return 2;
+  }
+  std::string config = app.config_to_str(false, false);
+  for (char& c : config) c = c == '\n' ? ' ' : c;
+  sluice::LogInfo(
+      absl::StrCat("sluice-coordinator ", SLUICE_VERSION, " ", config));
+  const absl::Status status = Serve(flags, signals);
+  if (!status.ok()) {
+    std::cerr << "sluice-coordinator: " << status.message() << "\n";
+    return absl::IsInvalidArgument(status) ? 2 : 1;
+  }
+  return 0;
+}

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/thread.h"
+#include "coordinator/coordinator.h"
+#include "server/cluster_service.h"
+#include "server/job_service.h"
+
+namespace sluice {
+
+// A coordinator behind gRPC: JobService, ClusterService, WorkerService,
+// grpc.health.v1 and reflection. Thread-safe.
+class CoordinatorServer {
+ public:
+  // Listens on `address` ("host:port", port 0 for a free one), or on no port at
+  // all if it is "": then only InProcessChannel reaches it. The coordinator
+  // must outlive the server.
+  static absl::StatusOr<std::unique_ptr<CoordinatorServer>> Start(
+      Coordinator* coordinator, const std::string& address);
+  ~CoordinatorServer() { Shutdown(); }
+
+  std::shared_ptr<grpc::Channel> InProcessChannel();
+  // 0 without a port.
+  int port() const { return port_; }
+
+  // Ends all calls and stops to listen. The coordinator should be shut down
+  // right after.
+  void Shutdown();
+
+ private:
+  explicit CoordinatorServer(Coordinator* coordinator)
+      : coordinator_(coordinator),
+        job_service_(&coordinator->jobs()),
+        cluster_service_(coordinator) {}
+
+  Coordinator* const coordinator_;
+  JobServiceImpl job_service_;
+  ClusterServiceImpl cluster_service_;
+  std::unique_ptr<grpc::Server> server_;
+  int port_ = 0;
+};
+
+}  // namespace sluice

@@ -1,0 +1,185 @@
+#include "server/job_client.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "proto/grpc_status.h"
+#include "sluice/v1/cluster.grpc.pb.h"
+#include "sluice/v1/jobs.grpc.pb.h"
+
+namespace sluice {
+namespace {
+
+constexpr std::streamsize kUploadChunk = 1 << 20;
+
+class GrpcJobClient : public JobClient {
+ public:
+  GrpcJobClient(std::shared_ptr<grpc::Channel> channel, std::string name)
+      : name_(std::move(name)),
+        jobs_(v1::JobService::NewStub(channel)),
+        cluster_(v1::ClusterService::NewStub(channel)) {}
+
+  absl::StatusOr<v1::Job> CreateJob(const v1::JobSpec& spec,
+                                    std::istream* input,
+                                    const UploadProgress& progress) override {
+    grpc::ClientContext context;
+    v1::Job job;
+    auto writer = jobs_->CreateJob(&context, &job);
+    v1::CreateJobRequest message;
+    *message.mutable_spec() = spec;
+    bool open = writer->Write(message);
+    int64_t sent = 0;
+    std::string buffer(kUploadChunk, '\0');
+    while (open && input != nullptr) {
+      input->read(buffer.data(), kUploadChunk);
+      if (input->bad()) {
+        context.TryCancel();
+        writer->Finish().ok();
+        return absl::DataLossError("reading the input failed");
+      }
+      const std::streamsize got = input->gcount();
+      if (got == 0) break;
+      message.set_data(buffer.data(), static_cast<size_t>(got));
+      open = writer->Write(message);
+      sent += got;
+      if (progress) progress(sent);
+    }
+    if (open) {
+      message.set_commit(true);
+      writer->Write(message);
+      writer->WritesDone();
+    }
+    SLUICE_RETURN_IF_ERROR(Check(writer->Finish()));
+    return job;
+  }
+
+  absl::StatusOr<v1::Job> GetJob(const std::string& id) override {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    v1::GetJobRequest request;
+    request.set_id(id);
+    v1::Job job;
+    SLUICE_RETURN_IF_ERROR(Check(jobs_->GetJob(&context, request, &job)));
+    return job;
+  }
+
+  absl::StatusOr<v1::ListJobsResponse> ListJobs(
+      const v1::ListJobsRequest& request) override {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    v1::ListJobsResponse response;
+    SLUICE_RETURN_IF_ERROR(
+        Check(jobs_->ListJobs(&context, request, &response)));
+    return response;
+  }
+
+  absl::StatusOr<v1::Job> CancelJob(const std::string& id) override {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    v1::CancelJobRequest request;
+    request.set_id(id);
+    v1::Job job;
+    SLUICE_RETURN_IF_ERROR(Check(jobs_->CancelJob(&context, request, &job)));
+    return job;
+  }
+
+  absl::Status DeleteJob(const std::string& id) override {
+    grpc::ClientContext context;
+    v1::DeleteJobRequest request;
+    request.set_id(id);
+    v1::DeleteJobResponse response;
+    return Check(jobs_->DeleteJob(&context, request, &response));
+  }
+
+  absl::StatusOr<v1::Job> WatchJob(
+      const std::string& id,
+      const std::function<bool(const v1::Job&)>& on_job) override {
+    grpc::ClientContext context;
+    v1::WatchJobRequest request;
+    request.set_id(id);
+    auto reader = jobs_->WatchJob(&context, request);
+    v1::Job job;
+    while (reader->Read(&job)) {
+      if (!on_job(job)) {
+        context.TryCancel();
+        reader->Finish().ok();  // cancelled on purpose
+        return job;
+      }
+    }
+    SLUICE_RETURN_IF_ERROR(Check(reader->Finish()));
+    return job;
+  }
+
+  absl::Status StreamResults(
+      const std::string& id, int64_t offset, bool follow,
+      const std::function<absl::Status(const v1::Result&)>& on_result)
+      override {
+    grpc::ClientContext context;
+    v1::StreamResultsRequest request;
+    request.set_id(id);
+    request.set_offset(offset);
+    request.set_follow(follow);
+    auto reader = jobs_->StreamResults(&context, request);
+    v1::ResultChunk chunk;
+    while (reader->Read(&chunk)) {
+      for (const v1::Result& result : chunk.results()) {
+        if (absl::Status status = on_result(result); !status.ok()) {
+          context.TryCancel();
+          reader->Finish().ok();  // cancelled on purpose
+          return status;
+        }
+      }
+    }
+    return Check(reader->Finish());
+  }
+
+  absl::StatusOr<v1::ClusterState> GetClusterState() override {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    v1::ClusterState state;
+    SLUICE_RETURN_IF_ERROR(Check(cluster_->GetClusterState(
+        &context, v1::GetClusterStateRequest(), &state)));
+    return state;
+  }
+
+ private:
+  static void SetDeadline(grpc::ClientContext& context) {
+    context.set_deadline(std::chrono::system_clock::now() +
+                         std::chrono::seconds(30));
+  }
+
+  absl::Status Check(const grpc::Status& status) const {
+    absl::Status result = FromGrpcStatus(status);
+    if (absl::IsUnavailable(result)) {
+      return absl::UnavailableError(absl::StrCat(
+          "no coordinator answers at ", name_, " (", result.message(),
+          "); is sluice-coordinator running? Say where with "
+          "--coordinator HOST:PORT"));
+    }
+    return result;
+  }
+
+  const std::string name_;
+  std::unique_ptr<v1::JobService::Stub> jobs_;
+  std::unique_ptr<v1::ClusterService::Stub> cluster_;
+};
+
+}  // namespace
+
+std::unique_ptr<JobClient> JobClient::Connect(const std::string& address) {
+  return FromChannel(
+      grpc::CreateChannel(address, grpc::InsecureChannelCredentials()),
+      address);
+}
+
+std::unique_ptr<JobClient> JobClient::FromChannel(
+    std::shared_ptr<grpc::Channel> channel, const std::string& name) {
+  return std::make_unique<GrpcJobClient>(std::move(channel), name);
+}
+
+}  // namespace sluice

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <istream>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "sluice/v1/cluster.pb.h"
+#include "sluice/v1/jobs.pb.h"
+
+namespace grpc {
+class Channel;
+}
+
+namespace sluice {
+
+// The client's side of JobService and ClusterService, as the command line uses
+// it. Thread-safe.
+class JobClient {
+ public:
+  virtual ~JobClient() = default;
+
+  // kUnavailable, naming the address, if nobody answers there.
+  static std::unique_ptr<JobClient> Connect(const std::string& address);
+  static std::unique_ptr<JobClient> FromChannel(
+      std::shared_ptr<grpc::Channel> channel, const std::string& name);
+
+  using UploadProgress = std::function<void(int64_t bytes_sent)>;
+  // Streams `input` to its end, or, if it is null, lets the coordinator read
+  // spec.input_path.
+  virtual absl::StatusOr<v1::Job> CreateJob(const v1::JobSpec& spec,
+                                            std::istream* input,
+                                            const UploadProgress& progress) = 0;
+  virtual absl::StatusOr<v1::Job> GetJob(const std::string& id) = 0;
+  virtual absl::StatusOr<v1::ListJobsResponse> ListJobs(
+      const v1::ListJobsRequest& request) = 0;
+  virtual absl::StatusOr<v1::Job> CancelJob(const std::string& id) = 0;
+  virtual absl::Status DeleteJob(const std::string& id) = 0;
+  // Calls `on_job` for each state until the job has ended or `on_job` returns
+  // false. Returns the last state.
+  virtual absl::StatusOr<v1::Job> WatchJob(
+      const std::string& id,
+      const std::function<bool(const v1::Job&)>& on_job) = 0;
+  // Calls `on_result` for each result from `offset` on, in order; an error of
+  // it ends the stream and is returned.
+  virtual absl::Status StreamResults(
+      const std::string& id, int64_t offset, bool follow,
+      const std::function<absl::Status(const v1::Result&)>& on_result) = 0;
+  virtual absl::StatusOr<v1::ClusterState> GetClusterState() = 0;
+};
+
+}  // namespace sluice

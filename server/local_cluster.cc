@@ -1,0 +1,124 @@
+#include "server/local_cluster.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/mutex.h"
+#include "common/status_macros.h"
+#include "runtime/memory/host_memory.h"
+#include "server/coordinator_server.h"
+#include "worker/worker.h"
+
+namespace sluice {
+namespace {
+
+constexpr char kCoordinator[] = "local:coordinator";
+
+class LocalClusterImpl : public LocalCluster {
+ public:
+  ~LocalClusterImpl() override {
+    if (coordinator_server_ != nullptr) coordinator_server_->Shutdown();
+    for (auto& worker : workers_) worker->Shutdown();
+    for (auto& server : link_servers_) {
+      server->Shutdown(std::chrono::system_clock::now());
+      server->Wait();
+    }
+  }
+
+  absl::Status Init(Options options) {
+    if (options.num_workers < 1 || options.num_workers > 256) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--workers ", options.num_workers, " is not within 1..256"));
+    }
+    options.coordinator.min_workers = options.num_workers;
+    options.coordinator.metrics = options.metrics;
+    SLUICE_ASSIGN_OR_RETURN(coordinator_,
+                            Coordinator::Create(options.coordinator));
+    SLUICE_ASSIGN_OR_RETURN(coordinator_server_,
+                            CoordinatorServer::Start(coordinator_.get(), ""));
+    client_ = JobClient::FromChannel(coordinator_server_->InProcessChannel(),
+                                     kCoordinator);
+    {
+      MutexLock lock(&mu_);
+      channels_[kCoordinator] = coordinator_server_->InProcessChannel();
+    }
+    const int cores =
+        options.compute_threads > 0
+            ? options.compute_threads
+            : static_cast<int>(std::thread::hardware_concurrency());
+    const uint64_t memory = options.host_memory_bytes > 0
+                                ? options.host_memory_bytes
+                                : DefaultHostMemory();
+    for (int i = 0; i < options.num_workers; ++i) {
+      Worker::Options worker;
+      worker.name = absl::StrCat("local-", i);
+      worker.model_dir = options.coordinator.model_dir;
+      worker.coordinator_address = kCoordinator;
+      worker.link_address = absl::StrCat("local:worker-", i);
+      worker.host_memory_bytes = memory / options.num_workers;
+      // Stages compute at the same time: cores are divided among them.
+      worker.compute_threads = std::max(1, (cores + i) / options.num_workers);
+      worker.channels = [this](const std::string& address) {
+        return ChannelTo(address);
+      };
+      worker.metrics = options.metrics;
+      const std::string link_address = worker.link_address;
+      SLUICE_ASSIGN_OR_RETURN(auto created, Worker::Create(std::move(worker)));
+      grpc::ServerBuilder builder;
+      builder.RegisterService(created->link_service());
+      auto server = builder.BuildAndStart();
+      if (server == nullptr) {
+        return absl::InternalError("can't start a worker's in-process server");
+      }
+      {
+        MutexLock lock(&mu_);
+        channels_[link_address] =
+            server->InProcessChannel(grpc::ChannelArguments());
+      }
+      workers_.push_back(std::move(created));
+      link_servers_.push_back(std::move(server));
+    }
+    return absl::OkStatus();
+  }
+
+  Coordinator& coordinator() override { return *coordinator_; }
+  JobClient& client() override { return *client_; }
+
+ private:
+  std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address) {
+    MutexLock lock(&mu_);
+    auto it = channels_.find(address);
+    // A lame channel fails each call with UNAVAILABLE, as a wrong address does.
+    return it != channels_.end()
+               ? it->second
+               : grpc::CreateChannel(address,
+                                     grpc::InsecureChannelCredentials());
+  }
+
+  std::unique_ptr<Coordinator> coordinator_;
+  std::unique_ptr<CoordinatorServer> coordinator_server_;
+  std::unique_ptr<JobClient> client_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<std::unique_ptr<grpc::Server>> link_servers_;
+  Mutex mu_;
+  std::map<std::string, std::shared_ptr<grpc::Channel>> channels_
+      ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(
+    Options options) {
+  auto cluster = std::make_unique<LocalClusterImpl>();
+  SLUICE_RETURN_IF_ERROR(cluster->Init(std::move(options)));
+  return cluster;
+}
+
+}  // namespace sluice

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "coordinator/coordinator.h"
+#include "server/job_client.h"
+
+namespace sluice {
+
+// A coordinator and its workers in one process, joined by gRPC's in-process
+// transport: the same code as on many machines, without a port. Thread-safe.
+class LocalCluster {
+ public:
+  struct Options {
+    Coordinator::Options coordinator;  // min_workers is set to num_workers
+    int32_t num_workers = 1;
+    uint64_t host_memory_bytes = 0;  // over all workers; 0: DefaultHostMemory()
+    int32_t compute_threads = 0;     // over all workers; 0: all cores
+    MetricsRegistry* metrics = nullptr;
+  };
+  static absl::StatusOr<std::unique_ptr<LocalCluster>> Start(Options options);
+  virtual ~LocalCluster() = default;
+
+  virtual Coordinator& coordinator() = 0;
+  virtual JobClient& client() = 0;
+};
+
+}  // namespace sluice

@@ -1,0 +1,78 @@
+// The `sluice` command.
+
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <iostream>
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/logging.h"
+#include "server/cli/commands.h"
+
+namespace {
+
+// For scripts: 0 done, 1 failed, 2 wrong usage or input, 3 some requests failed
+// (--strict), 4 the coordinator can't be reached.
+int ExitCode(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return 0;
+    case absl::StatusCode::kInvalidArgument:
+      return 2;
+    case absl::StatusCode::kAborted:
+      return 3;
+    case absl::StatusCode::kUnavailable:
+      return 4;
+    default:
+      return 1;
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is a write error
+  CLI::App app{"Sluice: offline inference in bulk"};
+  app.require_subcommand(1);
+  app.set_version_flag("--version", SLUICE_VERSION);
+  std::string coordinator = "127.0.0.1:7070";
+  std::string log_level = "warning";
+  app.add_option("--coordinator", coordinator, "the coordinator's host:port")
+      ->capture_default_str()
+      ->envname("SLUICE_COORDINATOR");
+  app.add_option("--log-level", log_level, "debug, info, warning or error")
+      ->capture_default_str()
+      ->envname("SLUICE_LOG_LEVEL");
+  app.fallthrough();
+  app.footer(
+      "One machine, no servers:\n"
+      "  sluice run --model ./llama -i prompts.jsonl -o answers.jsonl\n"
+      "A cluster (see sluice-coordinator --help and sluice-worker --help):\n"
+      "  sluice submit -i prompts.jsonl --wait -o answers.jsonl\n"
+      "Exit codes: 0 done, 1 failed, 2 wrong usage or input, 3 some requests "
+      "failed (--strict), 4 no coordinator");
+  sluice::Command chosen;
+  sluice::AddSubmitCommand(&app, &coordinator, &chosen);
+  sluice::AddStatusCommand(&app, &coordinator, &chosen);
+  sluice::AddWatchCommand(&app, &coordinator, &chosen);
+  sluice::AddResultsCommand(&app, &coordinator, &chosen);
+  sluice::AddCancelCommand(&app, &coordinator, &chosen);
+  sluice::AddDeleteCommand(&app, &coordinator, &chosen);
+  sluice::AddListCommand(&app, &coordinator, &chosen);
+  sluice::AddClusterCommand(&app, &coordinator, &chosen);
+  sluice::AddRunCommand(&app, &chosen);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    const int code = app.exit(e);
+    return code == 0 ? 0 : 2;
+  }
+  if (!sluice::SetLogLevel(log_level)) {
+    std::cerr << "sluice: --log-level \"" << log_level
+              << "\" is none of debug, info, warning, error\n";
+    return 2;
+  }
+  const absl::Status status = chosen();
+  if (!status.ok()) std::cerr << "sluice: " << status.message() << "\n";
+  return ExitCode(status);
+}
