@@ -1,0 +1,267 @@
+#include "runtime/sample/distribution.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <numeric>
+
+#include "runtime/sample/vector_ops.h"
+
+namespace sluice {
+namespace {
+
+using vector_ops::kMaxBlock;
+using vector_ops::kSumBlock;
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+// Calls visit(token) for each logit >= least, by token id.
+template <typename Visit>
+void ForEachAtLeast(std::span<const float> logits, float least,
+                    const std::vector<float>& block_maxima, Visit visit) {
+  for (size_t b = 0; b < block_maxima.size(); ++b) {
+    if (block_maxima[b] < least) continue;
+    const size_t end = std::min(logits.size(), (b + 1) * kMaxBlock);
+    for (size_t i = b * kMaxBlock; i < end; ++i)
+      if (logits[i] >= least) visit(static_cast<int32_t>(i));
+  }
+}
+
+// The k-th largest logit, 1 <= k <= vocab.
+float KthLargest(std::span<const float> logits, int32_t k,
+                 SamplerScratch& scratch) {
+  const auto nth = [&] {
+    std::nth_element(scratch.selection.begin(),
+                     scratch.selection.begin() + (k - 1),
+                     scratch.selection.end(), std::greater<float>());
+    return scratch.selection[k - 1];
+  };
+  // k blocks have maxima >= the k-th largest maximum, so k logits are.
+  float least = -kInf;
+  if (static_cast<size_t>(k) <= scratch.block_maxima.size()) {
+    scratch.selection = scratch.block_maxima;
+    least = nth();
+  }
+  scratch.selection.clear();
+  ForEachAtLeast(logits, least, scratch.block_maxima, [&](int32_t token) {
+    scratch.selection.push_back(logits[token]);
+  });
+  return nth();
+}
+
+// Sum of exp((logit - peak) / temperature); leaves the sums of kSumBlock logits
+// each in scratch.block_sums.
+double SumWeights(std::span<const float> logits, const Peak& peak,
+                  float temperature, SamplerScratch& scratch) {
+  float weights[kSumBlock];
+  double sum = 0;
+  scratch.block_sums.clear();
+  for (size_t i = 0; i < logits.size(); i += kSumBlock) {
+    const size_t n = std::min(kSumBlock, logits.size() - i);
+    scratch.block_sums.push_back(vector_ops::ExpSum(
+        logits.subspan(i, n), peak.logit, temperature, weights));
+    sum += scratch.block_sums.back();
+  }
+  return sum;
+}
+
+// Index of the first weight at which the running sum exceeds `target`; the last
+// positive one if rounding keeps the sum from getting there.
+template <typename Weight>
+size_t Invert(std::span<const Weight> weights, double target, double* before) {
+  double sum = 0;
+  size_t last = 0;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (!(weights[i] > 0)) continue;
+    last = i;
+    *before = sum;
+    sum += weights[i];
+    if (sum > target) break;
+  }
+  return last;
+}
+
+bool Truncates(const SamplingParams& params, size_t vocab) {
+  return (params.top_k > 0 && static_cast<size_t>(params.top_k) < vocab) ||
+         params.top_p < 1 || params.min_p > 0;
+}
+
+// No candidate of the final set has a lower logit.
+float LeastLogit(const SamplingParams& params, std::span<const float> logits,
+                 const Peak& peak, SamplerScratch& scratch) {
+  constexpr float kLowest = std::numeric_limits<float>::lowest();
+  if (params.top_k > 0 && static_cast<size_t>(params.top_k) < logits.size())
+    return std::max(kLowest, KthLargest(logits, params.top_k, scratch));
+  double least_weight = std::clamp(params.min_p, 0.0f, 1.0f);
+  if (params.top_p < 1) {
+    // All tokens lighter than this together have at most 1 - top_p of the sum,
+    // so that the others are enough.
+    const double sum = SumWeights(logits, peak, params.temperature, scratch);
+    const double tail =
+        (1 - std::max<double>(params.top_p, 0)) * sum / logits.size();
+    least_weight = least_weight > 0 ? std::min(least_weight, tail) : tail;
+  }
+  // Leaves room for rounding: what is slightly too light is dropped later.
+  const double least = peak.logit +
+                       params.temperature * (std::log(least_weight) - 1e-3) -
+                       1e-6 * std::abs(peak.logit);
+  return std::max(kLowest, static_cast<float>(least));
+}
+
+// Keeps the candidates for which keep(weight) holds.
+template <typename Keep>
+void KeepCandidates(SamplerScratch& scratch, Keep keep) {
+  size_t kept = 0;
+  for (size_t i = 0; i < scratch.tokens.size(); ++i) {
+    if (!keep(scratch.weights[i])) continue;
+    scratch.tokens[kept] = scratch.tokens[i];
+    scratch.weights[kept] = scratch.weights[i];
+    ++kept;
+  }
+  scratch.tokens.resize(kept);
+  scratch.weights.resize(kept);
+}
+
+void KeepTopP(double top_p, double total, SamplerScratch& scratch) {
+  const double wanted = top_p * total;
+  std::vector<float>& w = scratch.selection;
+  w = scratch.weights;
+  // Invariant: the heaviest `low` weights stand first, add up to `sum` and are
+  // not enough; the heaviest `high` are (or are all).
+  size_t low = 0;
+  size_t high = w.size();
+  double sum = 0;
+  while (high - low > 32) {
+    const size_t middle = low + (high - low) / 2;
+    std::nth_element(w.begin() + low, w.begin() + middle, w.begin() + high,
+                     std::greater<float>());
+    const double upper =
+        std::accumulate(w.begin() + low, w.begin() + middle, 0.0);
+    if (sum + upper >= wanted) {
+      high = middle;
+    } else {
+      sum += upper;
+      low = middle;
+    }
+  }
+  std::sort(w.begin() + low, w.begin() + high, std::greater<float>());
+  size_t count = low;
+  do {
+    sum += w[count++];
+  } while (sum < wanted && count < high);
+
+  const float lightest = w[count - 1];
+  int64_t equal = std::count(w.begin(), w.begin() + count, lightest);
+  KeepCandidates(scratch, [&](float weight) {
+    return weight > lightest || (weight == lightest && equal-- > 0);
+  });
+}
+
+// Leaves what truncation keeps in scratch.tokens, by token id, with positive
+// scratch.weights proportional to the probabilities. Returns their sum.
+double FilterCandidates(const SamplingParams& params,
+                        std::span<const float> logits, const Peak& peak,
+                        SamplerScratch& scratch) {
+  const float least = LeastLogit(params, logits, peak, scratch);
+  scratch.tokens.clear();
+  scratch.weights.clear();
+  ForEachAtLeast(logits, least, scratch.block_maxima, [&](int32_t token) {
+    scratch.tokens.push_back(token);
+    scratch.weights.push_back(logits[token]);
+  });
+  double sum = 0;
+  for (size_t i = 0; i < scratch.weights.size(); i += kSumBlock) {
+    const size_t n = std::min(kSumBlock, scratch.weights.size() - i);
+    float* weights = scratch.weights.data() + i;
+    sum += vector_ops::ExpSum({weights, n}, peak.logit, params.temperature,
+                              weights);
+  }
+  if (params.top_p < 1) {
+    // Over all that top-k kept. Without top-k the candidates leave out a tail,
+    // which counts too.
+    const bool top_k =
+        params.top_k > 0 && static_cast<size_t>(params.top_k) < logits.size();
+    const double total = top_k ? sum
+                               : std::accumulate(scratch.block_sums.begin(),
+                                                 scratch.block_sums.end(), 0.0);
+    KeepTopP(params.top_p, total, scratch);
+  }
+  const float min_p = std::min(params.min_p, 1.0f);
+  KeepCandidates(scratch, [&](float w) { return w > 0 && !(w < min_p); });
+  return std::accumulate(scratch.weights.begin(), scratch.weights.end(), 0.0);
+}
+
+}  // namespace
+
+Peak FindPeak(std::span<const float> logits, SamplerScratch& scratch) {
+  std::vector<float>& maxima = scratch.block_maxima;
+  maxima.resize((logits.size() + kMaxBlock - 1) / kMaxBlock);
+  if (vector_ops::BlockMaxima(logits, maxima.data())) return {};
+  const auto best = std::max_element(maxima.begin(), maxima.end());
+  if (best == maxima.end() || !std::isfinite(*best)) return {};
+  int32_t token = (best - maxima.begin()) * kMaxBlock;
+  while (logits[token] != *best) ++token;
+  return {token, *best};
+}
+
+double LogSumExp(std::span<const float> logits, const Peak& peak,
+                 SamplerScratch& scratch) {
+  return peak.logit + std::log(SumWeights(logits, peak, 1, scratch));
+}
+
+std::vector<TokenLogprob> TopLogprobs(std::span<const float> logits, int32_t n,
+                                      double log_sum_exp,
+                                      SamplerScratch& scratch) {
+  n = static_cast<int32_t>(std::min<size_t>(std::max(n, 0), logits.size()));
+  std::vector<TokenLogprob> top;
+  if (n == 0) return top;
+  const float least = std::max(std::numeric_limits<float>::lowest(),
+                               KthLargest(logits, n, scratch));
+  scratch.top.clear();
+  // Negated, so that the natural order is likeliest first, then token id.
+  ForEachAtLeast(logits, least, scratch.block_maxima, [&](int32_t token) {
+    scratch.top.emplace_back(-logits[token], token);
+  });
+  const auto end =
+      scratch.top.begin() + std::min<size_t>(n, scratch.top.size());
+  std::partial_sort(scratch.top.begin(), end, scratch.top.end());
+  top.reserve(end - scratch.top.begin());
+  for (auto it = scratch.top.begin(); it != end; ++it)
+    top.push_back({it->second, static_cast<float>(-it->first - log_sum_exp)});
+  return top;
+}
+
+int32_t Draw(const SamplingParams& params, std::span<const float> logits,
+             const Peak& peak, double uniform, SamplerScratch& scratch) {
+  double before = 0;
+  if (Truncates(params, logits.size())) {
+    const double sum = FilterCandidates(params, logits, peak, scratch);
+    return scratch
+        .tokens[Invert<float>(scratch.weights, uniform * sum, &before)];
+  }
+  const double target =
+      uniform * SumWeights(logits, peak, params.temperature, scratch);
+  const size_t start =
+      Invert<double>(scratch.block_sums, target, &before) * kSumBlock;
+  float weights[kSumBlock];
+  const size_t n = std::min(kSumBlock, logits.size() - start);
+  vector_ops::ExpSum(logits.subspan(start, n), peak.logit, params.temperature,
+                     weights);
+  double unused = 0;
+  return start + Invert<float>({weights, n}, target - before, &unused);
+}
+
+std::vector<TokenProbability> FilteredDistribution(
+    const SamplingParams& params, std::span<const float> logits,
+    SamplerScratch& scratch) {
+  std::vector<TokenProbability> result;
+  const Peak peak = FindPeak(logits, scratch);
+  if (peak.token < 0) return result;
+  const double sum = FilterCandidates(params, logits, peak, scratch);
+  for (size_t i = 0; i < scratch.tokens.size(); ++i)
+    result.push_back({scratch.tokens[i], scratch.weights[i] / sum});
+  return result;
+}
+
+}  // namespace sluice

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/sampling_params.h"
+#include "common/step_plan.h"
+#include "runtime/sample/sampler.h"
+
+// The parts of Sampler, apart from its state; for it and its tests.
+//
+// Logits are [vocab]; those that are -inf are never drawn. The functions that
+// take a Peak read what FindPeak left in the scratch, for the same logits.
+
+namespace sluice {
+
+// The largest logit, and the lowest token that has it.
+struct Peak {
+  int32_t token = -1;  // -1: a logit is NaN or +inf, or none is finite
+  float logit = 0;
+};
+Peak FindPeak(std::span<const float> logits, SamplerScratch& scratch);
+
+// log(sum(exp(logits))).
+double LogSumExp(std::span<const float> logits, const Peak& peak,
+                 SamplerScratch& scratch);
+
+// The `n` likeliest tokens (fewer if fewer have finite logits), likeliest
+// first, equal ones by token id. logprob = logit - log_sum_exp.
+std::vector<TokenLogprob> TopLogprobs(std::span<const float> logits, int32_t n,
+                                      double log_sum_exp,
+                                      SamplerScratch& scratch);
+
+// Draws from the distribution that `params` (temperature > 0) leaves of the
+// logits, by inverting its cumulative distribution, in order of token id, at
+// `uniform` in [0, 1).
+int32_t Draw(const SamplingParams& params, std::span<const float> logits,
+             const Peak& peak, double uniform, SamplerScratch& scratch);
+
+struct TokenProbability {
+  int32_t token = 0;
+  double probability = 0;
+};
+// The distribution that Draw draws from: tokens of probability > 0 by token id.
+// Truncation is Hugging Face transformers', in its order, each over what the
+// one before left:
+// * top-k keeps the k largest logits and whatever equals the k-th;
+// * top-p keeps the smallest set of likeliest tokens, equal ones by token id,
+//   whose probabilities add up to at least top_p; one token at least;
+// * min-p keeps those at least min_p times as likely as the likeliest.
+std::vector<TokenProbability> FilteredDistribution(
+    const SamplingParams& params, std::span<const float> logits,
+    SamplerScratch& scratch);
+
+}  // namespace sluice

@@ -1,0 +1,58 @@
+#include "runtime/sample/sampler.h"
+
+#include <algorithm>
+
+#include "runtime/sample/distribution.h"
+#include "runtime/sample/philox.h"
+
+namespace sluice {
+
+Sampler::Sampler(const SamplingParams& params, int32_t prompt_tokens)
+    : params_(params), prompt_tokens_(prompt_tokens) {}
+
+void Sampler::Observe(int32_t start, std::span<const int32_t> tokens) {
+  if (!PenaltiesNeedCounts(params_)) return;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    TokenCount& count = counts_[tokens[i]];
+    const int64_t position = start + static_cast<int64_t>(i);
+    ++(position < prompt_tokens_ ? count.prompt : count.generated);
+  }
+}
+
+SampledToken Sampler::Sample(std::span<float> logits, int32_t position,
+                             SamplerScratch& scratch) const {
+  SampledToken result;
+  result.token = -1;
+  double log_sum_exp = 0;
+  if (params_.logprobs >= 0) {
+    const Peak peak = FindPeak(logits, scratch);
+    if (peak.token < 0) return result;
+    log_sum_exp = LogSumExp(logits, peak, scratch);
+    if (params_.logprobs > 0)
+      result.top = TopLogprobs(logits, params_.logprobs, log_sum_exp, scratch);
+  }
+
+  scratch.changed.clear();
+  ApplyPenalties(params_, counts_, logits, scratch.changed);
+  const Peak peak = FindPeak(logits, scratch);
+  if (peak.token < 0) {
+    result.top.clear();
+    return result;
+  }
+  result.token = params_.temperature > 0
+                     ? Draw(params_, logits, peak,
+                            UniformAt(params_.seed, position), scratch)
+                     : peak.token;
+
+  if (params_.logprobs >= 0) {
+    const auto changed = std::find_if(
+        scratch.changed.begin(), scratch.changed.end(),
+        [&](const auto& change) { return change.first == result.token; });
+    const float logit = changed != scratch.changed.end() ? changed->second
+                                                         : logits[result.token];
+    result.logprob = static_cast<float>(logit - log_sum_exp);
+  }
+  return result;
+}
+
+}  // namespace sluice
