@@ -1,0 +1,319 @@
+#include "worker/link/frame.h"
+
+#include <grpcpp/support/slice.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/status_macros.h"
+#include "proto/convert.h"
+#include "sluice/v1/pipeline.pb.h"
+#include "worker/link/tsan_handoff.h"
+
+namespace sluice {
+namespace {
+
+static_assert(std::endian::native == std::endian::little,
+              "frames carry little-endian floats in place");
+
+constexpr int kActivationsField = v1::Frame::kActivationsFieldNumber;
+enum WireType { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
+
+void AppendVarint(uint64_t value, std::string* out) {
+  while (value >= 0x80) {
+    out->push_back(static_cast<char>(value | 0x80));
+    value >>= 7;
+  }
+  out->push_back(static_cast<char>(value));
+}
+
+void ReleaseBuffer(void* holder) {
+  auto* hidden = static_cast<std::shared_ptr<ActivationBuffer>*>(holder);
+  TakeOver((*hidden)->data());
+  delete hidden;
+}
+
+absl::Status Malformed(absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("frame: ", what));
+}
+
+// Reads forward over the slices of a message without joining them.
+class SliceCursor {
+ public:
+  explicit SliceCursor(const std::vector<grpc::Slice>& slices)
+      : slices_(slices) {
+    for (const grpc::Slice& slice : slices_) remaining_ += slice.size();
+    Settle();
+  }
+
+  size_t remaining() const { return remaining_; }
+
+  bool ReadVarint(uint64_t* value) {
+    *value = 0;
+    for (int shift = 0; shift < 64; shift += 7) {
+      uint8_t byte;
+      if (!Read(&byte, 1)) return false;
+      if (shift == 63 && byte > 1) return false;
+      *value |= static_cast<uint64_t>(byte & 0x7f) << shift;
+      if (byte < 0x80) return true;
+    }
+    return false;
+  }
+
+  // With `out` null, skips.
+  bool Read(void* out, size_t n) {
+    if (n > remaining_) return false;
+    auto* to = static_cast<char*>(out);
+    while (n > 0) {
+      const grpc::Slice& slice = slices_[index_];
+      const size_t part = std::min(n, slice.size() - offset_);
+      if (to != nullptr) {
+        std::memcpy(to, slice.begin() + offset_, part);
+        to += part;
+      }
+      offset_ += part;
+      remaining_ -= part;
+      n -= part;
+      Settle();
+    }
+    return true;
+  }
+
+ private:
+  void Settle() {
+    while (index_ < slices_.size() && offset_ == slices_[index_].size()) {
+      ++index_;
+      offset_ = 0;
+    }
+  }
+
+  const std::vector<grpc::Slice>& slices_;
+  size_t index_ = 0;
+  size_t offset_ = 0;
+  size_t remaining_ = 0;
+};
+
+struct Header {
+  uint64_t epoch = 0;
+  uint64_t block = 0;
+  uint64_t step = 0;
+  uint64_t micro_batch = 0;
+  uint64_t rows = 0;
+  uint64_t cols = 0;
+  bool has_plan = false;
+  std::string plan;
+  uint64_t payload_bytes = 0;
+
+  uint64_t* Varint(uint64_t field) {
+    switch (field) {
+      case v1::Frame::kEpochFieldNumber:
+        return &epoch;
+      case v1::Frame::kBlockFieldNumber:
+        return &block;
+      case v1::Frame::kStepFieldNumber:
+        return &step;
+      case v1::Frame::kMicroBatchFieldNumber:
+        return &micro_batch;
+      case v1::Frame::kRowsFieldNumber:
+        return &rows;
+      case v1::Frame::kColsFieldNumber:
+        return &cols;
+      default:
+        return nullptr;
+    }
+  }
+};
+
+absl::Status SkipField(SliceCursor* in, uint64_t field, int wire_type) {
+  uint64_t value = 0;
+  bool ok = false;
+  switch (wire_type) {
+    case kVarint:
+      ok = in->ReadVarint(&value);
+      break;
+    case kFixed64:
+      ok = in->Read(nullptr, 8);
+      break;
+    case kBytes:
+      ok = in->ReadVarint(&value) && value <= in->remaining() &&
+           in->Read(nullptr, value);
+      break;
+    case kFixed32:
+      ok = in->Read(nullptr, 4);
+      break;
+    default:
+      break;
+  }
+  if (ok) return absl::OkStatus();
+  return Malformed(absl::StrCat("field ", field, " of wire type ", wire_type,
+                                " is malformed"));
+}
+
+// Leaves `in` at the payload.
+absl::StatusOr<Header> ReadHeader(SliceCursor* in) {
+  Header header;
+  while (in->remaining() > 0) {
+    uint64_t tag;
+    if (!in->ReadVarint(&tag) || tag > UINT32_MAX || tag >> 3 == 0) {
+      return Malformed("bad tag");
+    }
+    const uint64_t field = tag >> 3;
+    const int wire_type = static_cast<int>(tag & 7);
+    if (uint64_t* value = header.Varint(field)) {
+      if (wire_type != kVarint || !in->ReadVarint(value)) {
+        return Malformed(absl::StrCat("field ", field, " is no varint"));
+      }
+    } else if (field == v1::Frame::kPlanFieldNumber) {
+      uint64_t size;
+      if (wire_type != kBytes || header.has_plan || !in->ReadVarint(&size) ||
+          size > in->remaining() || size > kMaxFrameHeaderBytes) {
+        return Malformed("plan is malformed");
+      }
+      header.has_plan = true;
+      header.plan.resize(size);
+      in->Read(header.plan.data(), size);
+    } else if (field == kActivationsField) {
+      if (wire_type != kBytes || !in->ReadVarint(&header.payload_bytes)) {
+        return Malformed("activations are malformed");
+      }
+      if (header.payload_bytes != in->remaining()) {
+        return Malformed(absl::StrCat("activations of ", header.payload_bytes,
+                                      " bytes, but ", in->remaining(),
+                                      " bytes follow"));
+      }
+      break;
+    } else {
+      SLUICE_RETURN_IF_ERROR(SkipField(in, field, wire_type));
+    }
+  }
+  return header;
+}
+
+absl::StatusOr<std::shared_ptr<const StepPlan>> ReadPlan(
+    const Header& header, const FrameLimits& limits) {
+  v1::StepPlan proto;
+  if (!proto.ParseFromString(header.plan)) {
+    return Malformed("plan is no StepPlan");
+  }
+  SLUICE_ASSIGN_OR_RETURN(StepPlan plan, FromProto(proto));
+  if (plan.epoch.value() != static_cast<int64_t>(header.epoch) ||
+      plan.block.value() != static_cast<int64_t>(header.block) ||
+      plan.step != static_cast<int64_t>(header.step)) {
+    return Malformed("plan is of another epoch, block or step");
+  }
+  if (plan.micro_batches.size() >
+      static_cast<size_t>(limits.max_micro_batches)) {
+    return Malformed(absl::StrCat("plan has ", plan.micro_batches.size(),
+                                  " micro-batches, the policy allows ",
+                                  limits.max_micro_batches));
+  }
+  return std::make_shared<const StepPlan>(std::move(plan));
+}
+
+}  // namespace
+
+absl::StatusOr<grpc::ByteBuffer> EncodeFrame(const ActivationFrame& frame) {
+  v1::Frame header;
+  header.set_epoch(frame.epoch.value());
+  header.set_block(frame.block.value());
+  header.set_step(frame.step);
+  header.set_micro_batch(frame.micro_batch);
+  if (frame.plan != nullptr) ToProto(*frame.plan, header.mutable_plan());
+  const size_t payload = frame.hidden != nullptr ? frame.hidden->bytes() : 0;
+  if (frame.hidden != nullptr) {
+    header.set_rows(static_cast<uint32_t>(frame.hidden->rows()));
+    header.set_cols(static_cast<uint32_t>(frame.hidden->cols()));
+  }
+  const size_t header_bytes = header.ByteSizeLong();
+  if (header_bytes > kMaxFrameHeaderBytes ||
+      payload > kMaxFrameBytes - header_bytes - 16) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "frame of ", payload, " bytes of activations and a plan of ",
+        header_bytes, " bytes is larger than a frame may be (", kMaxFrameBytes,
+        " and ", kMaxFrameHeaderBytes, "); use a lower max_step_tokens"));
+  }
+  std::string bytes;
+  bytes.reserve(header_bytes + 16);
+  header.AppendToString(&bytes);
+  if (frame.hidden == nullptr) {
+    const grpc::Slice slice(bytes);
+    return grpc::ByteBuffer(&slice, 1);
+  }
+  AppendVarint(kActivationsField << 3 | kBytes, &bytes);
+  AppendVarint(payload, &bytes);
+  if (payload == 0) {
+    const grpc::Slice slice(bytes);
+    return grpc::ByteBuffer(&slice, 1);
+  }
+  HandOff(frame.hidden->data());
+  const grpc::Slice slices[2] = {
+      grpc::Slice(bytes),
+      grpc::Slice(frame.hidden->data(), payload, &ReleaseBuffer,
+                  new std::shared_ptr<ActivationBuffer>(frame.hidden))};
+  return grpc::ByteBuffer(slices, 2);
+}
+
+absl::StatusOr<ActivationFrame> DecodeFrame(const grpc::ByteBuffer& bytes,
+                                            const FrameLimits& limits,
+                                            ActivationPool* pool) {
+  std::vector<grpc::Slice> slices;
+  if (!bytes.Valid() || bytes.Length() > kMaxFrameBytes ||
+      !bytes.Dump(&slices).ok()) {
+    return Malformed("unreadable message");
+  }
+  SliceCursor in(slices);
+  SLUICE_ASSIGN_OR_RETURN(const Header header, ReadHeader(&in));
+  if (header.block > INT32_MAX || header.micro_batch > INT32_MAX ||
+      header.epoch > INT64_MAX || header.step > INT64_MAX) {
+    return Malformed("negative epoch, block, step or micro_batch");
+  }
+  ActivationFrame frame;
+  frame.epoch = PlanEpoch(static_cast<int64_t>(header.epoch));
+  frame.block = BlockId(static_cast<int32_t>(header.block));
+  frame.step = static_cast<int64_t>(header.step);
+  frame.micro_batch = static_cast<int32_t>(header.micro_batch);
+  if (frame.micro_batch != 0 &&
+      frame.micro_batch >= limits.max_micro_batches) {
+    return Malformed(absl::StrCat("micro_batch ", frame.micro_batch,
+                                  ", the policy allows ",
+                                  limits.max_micro_batches));
+  }
+  if (header.has_plan != (frame.micro_batch == 0)) {
+    return Malformed("the plan rides on micro-batch 0, and only there");
+  }
+  if (header.has_plan) {
+    SLUICE_ASSIGN_OR_RETURN(frame.plan, ReadPlan(header, limits));
+    if (frame.plan->micro_batches.empty()) {
+      if (header.rows != 0 || header.cols != 0 || header.payload_bytes != 0) {
+        return Malformed("activations with a plan without micro-batches");
+      }
+      return frame;
+    }
+  }
+  if (header.rows > static_cast<uint64_t>(limits.max_rows)) {
+    return Malformed(absl::StrCat(header.rows, " rows, the policy allows ",
+                                  limits.max_rows));
+  }
+  if (header.cols != static_cast<uint64_t>(limits.cols)) {
+    return Malformed(absl::StrCat("hidden size ", header.cols,
+                                  ", the model's is ", limits.cols));
+  }
+  if (header.payload_bytes != header.rows * header.cols * sizeof(float)) {
+    return Malformed(absl::StrCat("activations of ", header.payload_bytes,
+                                  " bytes for ", header.rows, " rows of ",
+                                  header.cols, " floats"));
+  }
+  for (const grpc::Slice& slice : slices) TakeOver(slice.begin());
+  frame.hidden = pool->Acquire(static_cast<int64_t>(header.rows),
+                               static_cast<int64_t>(header.cols));
+  in.Read(frame.hidden->data(), header.payload_bytes);
+  for (const grpc::Slice& slice : slices) HandOff(slice.begin());
+  return frame;
+}
+
+}  // namespace sluice

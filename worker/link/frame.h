@@ -1,0 +1,44 @@
+#pragma once
+
+#include <grpcpp/support/byte_buffer.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "runtime/exec/activation_buffer.h"
+#include "worker/link/link.h"
+
+// The wire form of a frame: a protobuf v1::Frame whose last field is
+// `activations`, written and read by hand so that the payload is never copied
+// by the sender and copied once by the receiver.
+//
+//   fields 1..7 (epoch, block, step, micro_batch, plan, rows, cols)
+//   tag of field 15, varint length, float32 little-endian payload
+//
+// Any protobuf implementation can read it. Ours reads fields 1..7 in any order,
+// skips unknown ones, and wants field 15 last.
+
+namespace sluice {
+
+// Bounds what one message may make a receiver allocate.
+inline constexpr size_t kMaxFrameBytes = size_t{1} << 30;
+inline constexpr size_t kMaxFrameHeaderBytes = size_t{64} << 20;
+
+// What a receiver expects of its epoch; checked before anything is allocated.
+struct FrameLimits {
+  int64_t max_rows = 0;           // of one micro-batch
+  int64_t cols = 0;               // hidden size
+  int32_t max_micro_batches = 0;  // of one step
+};
+
+// The payload refers to frame.hidden's memory and keeps it alive.
+// kInvalidArgument: too large a frame.
+absl::StatusOr<grpc::ByteBuffer> EncodeFrame(const ActivationFrame& frame);
+
+// kInvalidArgument names the field that is malformed or out of `limits`.
+absl::StatusOr<ActivationFrame> DecodeFrame(const grpc::ByteBuffer& bytes,
+                                            const FrameLimits& limits,
+                                            ActivationPool* pool);
+
+}  // namespace sluice

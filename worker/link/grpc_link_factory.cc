@@ -1,0 +1,271 @@
+#include "worker/link/grpc_link_factory.h"
+
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/support/client_callback.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "common/mutex.h"
+#include "common/status_macros.h"
+#include "proto/grpc_status.h"
+#include "worker/link/frame.h"
+#include "worker/link/link_protocol.h"
+
+namespace sluice {
+namespace {
+
+// More than this many frames of credit is a peer gone mad.
+constexpr int64_t kMaxCredits = int64_t{1} << 20;
+// How long a peer has to acknowledge the end of a stream.
+constexpr absl::Duration kCloseTimeout = absl::Seconds(1);
+
+// What a broken stream means to the stage that sends: refusals are told apart,
+// all else is a link that is gone.
+absl::Status LinkStatus(const grpc::Status& grpc_status,
+                        absl::string_view address) {
+  if (grpc_status.ok()) {
+    return absl::UnavailableError(
+        absl::StrCat("link to ", address, ": the receiver ended it"));
+  }
+  const absl::Status status = FromGrpcStatus(grpc_status);
+  const std::string message =
+      absl::StrCat("link to ", address, ": ", status.message());
+  switch (status.code()) {
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kUnimplemented:
+      return absl::Status(status.code(), message);
+    default:
+      return absl::UnavailableError(message);
+  }
+}
+
+// One stream. Keeps itself alive until gRPC is done with it.
+class Stream : public grpc::ClientBidiReactor<grpc::ByteBuffer,
+                                              grpc::ByteBuffer> {
+ public:
+  Stream(std::string address, PlanEpoch epoch, Counter* bytes_sent)
+      : address_(std::move(address)), bytes_counter_(bytes_sent) {
+    context_.AddMetadata(kEpochMetadata, absl::StrCat(epoch.value()));
+  }
+
+  static void Start(const std::shared_ptr<Stream>& self,
+                    std::shared_ptr<grpc::Channel> channel) {
+    {
+      MutexLock lock(&self->mu_);
+      self->self_ = self;
+    }
+    self->stub_ = std::make_unique<grpc::GenericStub>(std::move(channel));
+    self->stub_->PrepareBidiStreamingCall(&self->context_, kLinkMethod, {},
+                                          self.get());
+    // Writes come from outside of reactions; the hold keeps the call open.
+    self->AddHold();
+    self->StartRead(&self->in_);
+    self->StartCall();
+  }
+
+  absl::Status WaitConnected(absl::Duration timeout) {
+    const absl::Time deadline = absl::Now() + timeout;
+    MutexLock lock(&mu_);
+    while (!connected_ && !done_) {
+      const absl::Duration left = deadline - absl::Now();
+      if (left <= absl::ZeroDuration()) {
+        return absl::UnavailableError(
+            absl::StrCat("link to ", address_, ": no answer within ",
+                         absl::FormatDuration(timeout)));
+      }
+      changed_.WaitFor(&mu_, left);
+    }
+    return connected_ ? absl::OkStatus() : status_;
+  }
+
+  absl::Status Send(const ActivationFrame& frame) {
+    SLUICE_ASSIGN_OR_RETURN(grpc::ByteBuffer bytes, EncodeFrame(frame));
+    {
+      MutexLock lock(&mu_);
+      while (!closed_ && !done_ && (broken_ || writing_ || credits_ == 0)) {
+        changed_.Wait(&mu_);
+      }
+      if (closed_) return Closed();
+      if (done_) return status_;
+      --credits_;
+      writing_ = true;
+      out_.Swap(&bytes);
+      bytes_sent_ += out_.Length();
+      if (bytes_counter_ != nullptr) {
+        bytes_counter_->Add(static_cast<double>(out_.Length()));
+      }
+    }
+    StartWrite(&out_);
+    return absl::OkStatus();
+  }
+
+  // Never waits: the half-close goes out after the write in progress.
+  void Close() {
+    End end;
+    {
+      MutexLock lock(&mu_);
+      if (closed_) return;
+      closed_ = true;
+      changed_.NotifyAll();
+      end = PrepareEndLocked();
+    }
+    Perform(end);
+  }
+
+  // Waits until gRPC has let go of the stream. Close() came before.
+  void Join() {
+    const absl::Time deadline = absl::Now() + kCloseTimeout;
+    MutexLock lock(&mu_);
+    while (!done_) {
+      const absl::Duration left = deadline - absl::Now();
+      if (left <= absl::ZeroDuration()) break;
+      changed_.WaitFor(&mu_, left);
+    }
+    if (done_) return;
+    context_.TryCancel();
+    while (!done_) changed_.Wait(&mu_);
+  }
+
+  uint64_t bytes_sent() const {
+    MutexLock lock(&mu_);
+    return bytes_sent_;
+  }
+
+  void OnReadDone(bool ok) override {
+    End end;
+    bool malformed = false;
+    {
+      MutexLock lock(&mu_);
+      if (ok) {
+        const absl::StatusOr<uint32_t> frames = DecodeCredit(in_);
+        malformed = !frames.ok();
+        if (!malformed) {
+          connected_ = true;
+          credits_ = std::min<int64_t>(credits_ + *frames, kMaxCredits);
+        }
+      } else {
+        broken_ = true;
+        end = PrepareEndLocked();
+      }
+      changed_.NotifyAll();
+    }
+    if (malformed) context_.TryCancel();
+    if (ok) {
+      StartRead(&in_);
+    } else {
+      Perform(end);
+    }
+  }
+
+  void OnWriteDone(bool ok) override {
+    End end;
+    {
+      MutexLock lock(&mu_);
+      out_.Clear();
+      writing_ = false;
+      if (!ok) broken_ = true;
+      end = PrepareEndLocked();
+      changed_.NotifyAll();
+    }
+    Perform(end);
+  }
+
+  void OnDone(const grpc::Status& status) override {
+    std::shared_ptr<Stream> last;
+    MutexLock lock(&mu_);
+    status_ = LinkStatus(status, address_);
+    done_ = true;
+    // Before `lock` goes, so that this object outlives it.
+    last = std::move(self_);
+    // The owner holds a reference until it has seen done_.
+    changed_.NotifyAll();
+  }
+
+ private:
+  struct End {
+    bool half_close = false;
+    bool remove_hold = false;
+  };
+
+  // What is left to do so that the call may end, once nothing is being written.
+  End PrepareEndLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (writing_ || ended_ || !(closed_ || broken_)) return {};
+    ended_ = true;
+    return {.half_close = !broken_, .remove_hold = true};
+  }
+
+  void Perform(const End& end) {
+    if (end.half_close) StartWritesDone();
+    if (end.remove_hold) RemoveHold();
+  }
+
+  absl::Status Closed() const {
+    return absl::UnavailableError(
+        absl::StrCat("link to ", address_, ": closed"));
+  }
+
+  const std::string address_;
+  Counter* const bytes_counter_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::GenericStub> stub_;
+
+  mutable Mutex mu_;
+  CondVar changed_;
+  grpc::ByteBuffer in_;   // gRPC's between StartRead and OnReadDone
+  grpc::ByteBuffer out_;  // gRPC's while writing_
+  std::shared_ptr<Stream> self_ ABSL_GUARDED_BY(mu_);
+  int64_t credits_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t bytes_sent_ ABSL_GUARDED_BY(mu_) = 0;
+  bool connected_ ABSL_GUARDED_BY(mu_) = false;
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;  // by us
+  bool broken_ ABSL_GUARDED_BY(mu_) = false;  // by the peer or the network
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;   // the hold is removed
+  bool done_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mu_);  // set with done_
+};
+
+class GrpcLinkSender : public LinkSender {
+ public:
+  explicit GrpcLinkSender(std::shared_ptr<Stream> stream)
+      : stream_(std::move(stream)) {}
+  ~GrpcLinkSender() override {
+    stream_->Close();
+    stream_->Join();
+  }
+  absl::Status Send(ActivationFrame frame) override {
+    return stream_->Send(frame);
+  }
+  void Close() override { stream_->Close(); }
+  uint64_t bytes_sent() const override { return stream_->bytes_sent(); }
+
+ private:
+  const std::shared_ptr<Stream> stream_;
+};
+
+}  // namespace
+
+GrpcLinkFactory::GrpcLinkFactory(Options options)
+    : options_(std::move(options)) {}
+
+absl::StatusOr<std::unique_ptr<LinkSender>> GrpcLinkFactory::Connect(
+    const std::string& address, PlanEpoch epoch) {
+  std::shared_ptr<grpc::Channel> channel = options_.channels(address);
+  if (channel == nullptr) {
+    return absl::UnavailableError(
+        absl::StrCat("link to ", address, ": no such address"));
+  }
+  auto stream = std::make_shared<Stream>(address, epoch, options_.bytes_sent);
+  Stream::Start(stream, std::move(channel));
+  auto sender = std::make_unique<GrpcLinkSender>(stream);
+  SLUICE_RETURN_IF_ERROR(stream->WaitConnected(options_.connect_timeout));
+  return sender;
+}
+
+}  // namespace sluice

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+#include "common/metrics.h"
+#include "worker/channel_factory.h"
+#include "worker/link/link.h"
+
+namespace sluice {
+
+// Links over LinkService::Send streams. Thread-safe.
+class GrpcLinkFactory : public LinkFactory {
+ public:
+  struct Options {
+    ChannelFactory channels;
+    // For the peer to answer, which it does at once also while it loads.
+    absl::Duration connect_timeout = absl::Seconds(2);
+    Counter* bytes_sent = nullptr;  // optional; must outlive factory and links
+  };
+  explicit GrpcLinkFactory(Options options);
+
+  // Opens a stream and waits until the peer has taken it. kUnavailable if
+  // nobody answers (worth another try: it may be starting); else as the peer
+  // refused, kFailedPrecondition for a stale epoch.
+  absl::StatusOr<std::unique_ptr<LinkSender>> Connect(
+      const std::string& address, PlanEpoch epoch) override;
+
+ private:
+  const Options options_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "common/types.h"
+
+namespace sluice {
+
+// What a stage expects from the one before it.
+struct LinkTerms {
+  int64_t max_rows = 0;           // tokens of one micro-batch
+  int64_t cols = 0;               // hidden size
+  int32_t max_micro_batches = 0;  // of one step
+  int32_t credits = 0;            // frames that may wait here, >= those of one
+                                  // step, which is only computed when complete
+};
+
+// The receiving end of links, as a stage controls it. Streams are told apart by
+// their plan epoch: those of an epoch that is over are refused with
+// kFailedPrecondition, those of one that has not begun here wait without
+// credits, so that nothing that is sent early is lost or piles up. Thread-safe;
+// never waits.
+class LinkReceiver {
+ public:
+  virtual ~LinkReceiver() = default;
+  // Streams older than `epoch` end.
+  virtual void Advance(PlanEpoch epoch) = 0;
+  // Advances to `epoch` and grants its stream credits, now or when it comes.
+  virtual void Accept(PlanEpoch epoch, const LinkTerms& terms) = 0;
+  // `epoch` is over here: it and older ones are refused, with `reason`'s code
+  // and message for the stream that is open.
+  virtual void End(PlanEpoch epoch, const absl::Status& reason) = 0;
+  // Ends all streams and forgets about epochs: another coordinator may count
+  // from anywhere.
+  virtual void Forget(const absl::Status& reason) = 0;
+};
+
+}  // namespace sluice

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "worker/channel_factory.h"
+
+namespace grpc {
+class Server;
+class ServerBuilder;
+class Service;
+}  // namespace grpc
+
+namespace sluice {
+
+// Message sizes and keep-alive for any server that carries LinkService. Without
+// it gRPC refuses frames of more than 4 MiB.
+void ConfigureLinkServer(grpc::ServerBuilder* builder);
+
+// Channels over TCP without TLS, with keep-alive, so that a peer that is gone
+// without a word is noticed within seconds.
+ChannelFactory TcpChannels();
+
+// A worker's gRPC server: LinkService, grpc.health.v1 and reflection, without
+// TLS. Thread-safe.
+class LinkServer {
+ public:
+  // Port 0 takes a free one. kUnavailable if the address can't be bound.
+  // `link_service` must outlive the server.
+  static absl::StatusOr<std::unique_ptr<LinkServer>> Start(
+      const std::string& host, int port, grpc::Service* link_service);
+  ~LinkServer();
+
+  int port() const { return port_; }
+  // What grpc.health.v1 answers, for the server and for LinkService.
+  void SetServing(bool serving);
+  // Ends all calls. Called by the destructor too.
+  void Shutdown();
+
+ private:
+  LinkServer() = default;
+  std::unique_ptr<grpc::Server> server_;
+  int port_ = 0;
+};
+
+// "host:port", with brackets around an IPv6 address.
+std::string JoinHostPort(const std::string& host, int port);
+
+}  // namespace sluice

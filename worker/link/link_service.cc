@@ -1,0 +1,375 @@
+#include "worker/link/link_service.h"
+
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "common/mutex.h"
+#include "common/status_macros.h"
+#include "proto/grpc_status.h"
+#include "sluice/v1/pipeline.grpc.pb.h"
+#include "worker/link/frame.h"
+#include "worker/link/link_protocol.h"
+
+namespace sluice {
+namespace {
+
+// Streams of epochs that have not begun here; a plan has one sender per stage,
+// so more than a few come from something that is no sender.
+constexpr size_t kMaxWaitingStreams = 16;
+
+class LinkServiceImpl;
+
+// One sender's stream. Keeps itself alive until gRPC is done with it.
+class Stream
+    : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+ public:
+  Stream(LinkServiceImpl* service, grpc::CallbackServerContext* context,
+         PlanEpoch epoch)
+      : service_(service),
+        context_(context),
+        epoch_(epoch),
+        out_(EncodeCredit(0)) {}
+
+  PlanEpoch epoch() const { return epoch_; }
+
+  // Takes the stream: acknowledges it and begins to read. One of Begin and
+  // Refuse is called, once.
+  void Begin(const std::shared_ptr<Stream>& self) {
+    {
+      MutexLock lock(&mu_);
+      self_ = self;
+    }
+    StartRead(&in_);
+    StartWrite(&out_);
+  }
+
+  void Refuse(const std::shared_ptr<Stream>& self, const absl::Status& reason) {
+    {
+      MutexLock lock(&mu_);
+      self_ = self;
+      writing_ = false;
+    }
+    End(reason);
+  }
+
+  void Open(const LinkTerms& terms) {
+    {
+      MutexLock lock(&mu_);
+      if (open_) return;
+      open_ = true;
+      limits_ = {terms.max_rows, terms.cols, terms.max_micro_batches};
+    }
+    Grant(terms.credits);
+  }
+
+  void Grant(int64_t frames) {
+    {
+      MutexLock lock(&mu_);
+      if (end_status_.has_value()) return;
+      owed_ += frames;
+      if (writing_) return;
+      PrepareCreditLocked();
+    }
+    StartWrite(&out_);
+  }
+
+  // Ends the stream with `status`, once. What arrives later is dropped.
+  void End(const absl::Status& status) {
+    {
+      MutexLock lock(&mu_);
+      if (end_status_.has_value()) return;
+      end_status_ = status;
+      if (writing_) return;  // OnWriteDone finishes
+    }
+    Finish(ToGrpcStatus(status));
+  }
+
+  bool unused() const {
+    MutexLock lock(&mu_);
+    return !got_frames_;
+  }
+
+  void OnReadDone(bool ok) override;
+  void OnDone() override;
+
+  void OnWriteDone(bool ok) override {
+    std::optional<absl::Status> end;
+    {
+      MutexLock lock(&mu_);
+      writing_ = false;
+      end = end_status_;
+      if (!end.has_value()) {
+        if (owed_ == 0 || !ok) return;
+        PrepareCreditLocked();
+      }
+    }
+    if (end.has_value()) {
+      Finish(ToGrpcStatus(*end));
+    } else {
+      StartWrite(&out_);
+    }
+  }
+
+ private:
+  void PrepareCreditLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    writing_ = true;
+    out_ = EncodeCredit(static_cast<uint32_t>(owed_));
+    granted_ += owed_;
+    owed_ = 0;
+  }
+
+  LinkServiceImpl* const service_;
+  grpc::CallbackServerContext* const context_;
+  const PlanEpoch epoch_;
+
+  mutable Mutex mu_;
+  grpc::ByteBuffer in_;   // gRPC's between StartRead and OnReadDone
+  grpc::ByteBuffer out_;  // gRPC's while writing_
+  std::shared_ptr<Stream> self_ ABSL_GUARDED_BY(mu_);
+  FrameLimits limits_ ABSL_GUARDED_BY(mu_);
+  int64_t owed_ ABSL_GUARDED_BY(mu_) = 0;     // credits to be sent
+  int64_t granted_ ABSL_GUARDED_BY(mu_) = 0;  // sent, less the frames received
+  bool open_ ABSL_GUARDED_BY(mu_) = false;
+  // From the start: others may call Grant and End before Begin has run, whose
+  // acknowledgement is the first write.
+  bool writing_ ABSL_GUARDED_BY(mu_) = true;
+  bool got_frames_ ABSL_GUARDED_BY(mu_) = false;
+  std::optional<absl::Status> end_status_ ABSL_GUARDED_BY(mu_);
+};
+
+using RawLinkService =
+    v1::LinkService::WithRawCallbackMethod_Send<v1::LinkService::Service>;
+
+class LinkServiceImpl : public LinkService, private RawLinkService {
+ public:
+  LinkServiceImpl(FrameSink* sink, Counter* bytes_received)
+      : sink_(sink), bytes_received_(bytes_received) {}
+
+  grpc::Service* service() override { return this; }
+
+  void Advance(PlanEpoch epoch) override {
+    EndBelow(epoch, StaleEpoch(epoch), std::nullopt);
+  }
+
+  void Accept(PlanEpoch epoch, const LinkTerms& terms) override {
+    EndBelow(epoch, StaleEpoch(epoch), terms);
+    if (std::shared_ptr<Stream> stream = Find(epoch)) stream->Open(terms);
+  }
+
+  void End(PlanEpoch epoch, const absl::Status& reason) override {
+    EndBelow(PlanEpoch(epoch.value() + 1), reason, std::nullopt);
+  }
+
+  void Forget(const absl::Status& reason) override {
+    std::map<PlanEpoch, std::shared_ptr<Stream>> old;
+    {
+      MutexLock lock(&mu_);
+      old.swap(streams_);
+      floor_.reset();
+      terms_.reset();
+    }
+    for (auto& [epoch, stream] : old) stream->End(reason);
+  }
+
+  // Called by streams.
+  FrameSink* sink() { return sink_; }
+  ActivationPool* pool() { return &pool_; }
+  void CountBytes(size_t bytes) {
+    if (bytes_received_ != nullptr) {
+      bytes_received_->Add(static_cast<double>(bytes));
+    }
+  }
+  // Whether the stream was still wanted.
+  bool Remove(const Stream* stream) {
+    std::shared_ptr<Stream> removed;
+    MutexLock lock(&mu_);
+    auto it = streams_.find(stream->epoch());
+    if (it == streams_.end() || it->second.get() != stream) return false;
+    removed = std::move(it->second);
+    streams_.erase(it);
+    return true;
+  }
+
+ private:
+  static absl::Status StaleEpoch(PlanEpoch now) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("stale epoch: the receiver is at ", now.value(),
+                     " or waits for it"));
+  }
+
+  // Sets what Send checks, and ends the streams of epochs < `floor`.
+  void EndBelow(PlanEpoch floor, const absl::Status& reason,
+                std::optional<LinkTerms> terms) {
+    std::vector<std::shared_ptr<Stream>> old;
+    {
+      MutexLock lock(&mu_);
+      if (floor_.has_value() && *floor_ > floor) return;
+      floor_ = floor;
+      terms_ = terms;
+      while (!streams_.empty() && streams_.begin()->first < floor) {
+        old.push_back(std::move(streams_.begin()->second));
+        streams_.erase(streams_.begin());
+      }
+    }
+    for (auto& stream : old) stream->End(reason);
+  }
+
+  std::shared_ptr<Stream> Find(PlanEpoch epoch) {
+    MutexLock lock(&mu_);
+    auto it = streams_.find(epoch);
+    return it == streams_.end() ? nullptr : it->second;
+  }
+
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Send(
+      grpc::CallbackServerContext* context) override {
+    const absl::StatusOr<PlanEpoch> epoch = ReadEpoch(*context);
+    auto stream =
+        std::make_shared<Stream>(this, context, epoch.value_or(PlanEpoch()));
+    Stream* const reactor = stream.get();
+    if (!epoch.ok()) {
+      stream->Refuse(stream, epoch.status());
+      return reactor;
+    }
+    std::shared_ptr<Stream> replaced;
+    std::optional<LinkTerms> terms;
+    const absl::Status status = Register(stream, &replaced, &terms);
+    if (!status.ok()) {
+      stream->Refuse(stream, status);
+      return reactor;
+    }
+    if (replaced != nullptr) {
+      replaced->End(absl::AbortedError("replaced by a newer stream"));
+    }
+    stream->Begin(stream);
+    if (terms.has_value()) stream->Open(*terms);
+    return reactor;
+  }
+
+  static absl::StatusOr<PlanEpoch> ReadEpoch(
+      const grpc::CallbackServerContext& context) {
+    const auto& metadata = context.client_metadata();
+    const auto it = metadata.find(kEpochMetadata);
+    int64_t epoch = 0;
+    if (it == metadata.end() ||
+        !absl::SimpleAtoi(
+            absl::string_view(it->second.data(), it->second.size()), &epoch) ||
+        epoch < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("metadata ", kEpochMetadata, " is missing or no epoch"));
+    }
+    return PlanEpoch(epoch);
+  }
+
+  // A second stream of an epoch takes the place of one that was not used yet:
+  // its sender gave up waiting for an answer and tries again.
+  absl::Status Register(const std::shared_ptr<Stream>& stream,
+                        std::shared_ptr<Stream>* replaced,
+                        std::optional<LinkTerms>* terms) {
+    const PlanEpoch epoch = stream->epoch();
+    MutexLock lock(&mu_);
+    if (floor_.has_value() && epoch < *floor_) return StaleEpoch(*floor_);
+    auto it = streams_.find(epoch);
+    if (it != streams_.end()) {
+      if (!it->second->unused()) {
+        return absl::AlreadyExistsError(
+            absl::StrCat("epoch ", epoch.value(), " has a sender already"));
+      }
+      *replaced = std::move(it->second);
+      it->second = stream;
+    } else if (streams_.size() >= kMaxWaitingStreams) {
+      return absl::ResourceExhaustedError("too many streams wait");
+    } else {
+      streams_.emplace(epoch, stream);
+    }
+    if (floor_ == epoch) *terms = terms_;
+    return absl::OkStatus();
+  }
+
+  FrameSink* const sink_;
+  Counter* const bytes_received_;
+  ActivationPool pool_;
+
+  Mutex mu_;
+  std::map<PlanEpoch, std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mu_);
+  // Epochs below are over.
+  std::optional<PlanEpoch> floor_ ABSL_GUARDED_BY(mu_);
+  // Of epoch *floor_; empty while it has not been accepted.
+  std::optional<LinkTerms> terms_ ABSL_GUARDED_BY(mu_);
+};
+
+void Stream::OnReadDone(bool ok) {
+  if (!ok) {
+    // A half-close, or the link is gone: OnDone tells them apart.
+    End(absl::OkStatus());
+    return;
+  }
+  grpc::ByteBuffer bytes;
+  FrameLimits limits;
+  bool has_credit = false;
+  std::shared_ptr<Stream> self;
+  {
+    MutexLock lock(&mu_);
+    bytes.Swap(&in_);
+    limits = limits_;
+    has_credit = granted_ > 0;
+    --granted_;
+    got_frames_ = true;
+    self = self_;
+    if (end_status_.has_value()) bytes.Clear();
+  }
+  if (bytes.Valid()) {
+    service_->CountBytes(bytes.Length());
+    absl::Status status;
+    if (!has_credit) {
+      status = absl::ResourceExhaustedError("a frame came without a credit");
+    } else {
+      absl::StatusOr<ActivationFrame> frame =
+          DecodeFrame(bytes, limits, service_->pool());
+      bytes.Clear();
+      status = frame.status();
+      if (status.ok() && frame->epoch != epoch_) {
+        status = absl::InvalidArgumentError("a frame of another epoch");
+      }
+      if (status.ok()) {
+        status = service_->sink()->OnFrame(*std::move(frame),
+                                           [self] { self->Grant(1); });
+      }
+    }
+    if (!status.ok()) {
+      End(status);
+      if (service_->Remove(this)) {
+        service_->sink()->OnLinkBroken(epoch_, status);
+      }
+    }
+  }
+  StartRead(&in_);
+}
+
+void Stream::OnDone() {
+  const bool broken = context_->IsCancelled();
+  if (service_->Remove(this) && broken) {
+    service_->sink()->OnLinkBroken(
+        epoch_, absl::UnavailableError("the sender's connection broke"));
+  }
+  std::shared_ptr<Stream> last;
+  MutexLock lock(&mu_);
+  if (!end_status_.has_value()) end_status_ = absl::OkStatus();
+  last = std::move(self_);
+}
+
+}  // namespace
+
+std::unique_ptr<LinkService> LinkService::Create(FrameSink* sink,
+                                                 Counter* bytes_received) {
+  return std::make_unique<LinkServiceImpl>(sink, bytes_received);
+}
+
+}  // namespace sluice

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "common/metrics.h"
+#include "worker/link/link.h"
+#include "worker/link/link_receiver.h"
+
+namespace grpc {
+class Service;
+}  // namespace grpc
+
+namespace sluice {
+
+// The receiving end of links over gRPC. Must outlive the server that serves it.
+// Thread-safe.
+class LinkService : public LinkReceiver {
+ public:
+  // `sink` must outlive the service; `bytes_received` may be null.
+  static std::unique_ptr<LinkService> Create(FrameSink* sink,
+                                             Counter* bytes_received);
+  virtual grpc::Service* service() = 0;
+};
+
+}  // namespace sluice
