@@ -1,0 +1,245 @@
+#include "coordinator/block_driver.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace sluice {
+
+BlockDriver::BlockDriver(Options options)
+    : options_(std::move(options)),
+      eos_tokens_(options_.eos_tokens.begin(), options_.eos_tokens.end()) {}
+
+void BlockDriver::Add(Request request) {
+  const SequenceId id(next_sequence_++);
+  SequenceState& sequence =
+      sequences_
+          .try_emplace(id, std::move(request), &eos_tokens_, options_.tokenizer,
+                       options_.clock->Monotonic())
+          .first->second;
+  const Request& r = sequence.request();
+  if (absl::Status status = CheckTokens(r); !status.ok()) {
+    sequence.Fail(std::move(status));
+    Finish(id);
+  } else if (r.max_tokens <= 0) {
+    sequence.EndNow();
+    Finish(id);
+  } else if (scheduler_) {
+    Enqueue(id);
+  } else {
+    pending_.push_back(id);
+  }
+}
+
+// What no worker could compute must not get to one: it would fail there again
+// and again, together with all the other requests.
+absl::Status BlockDriver::CheckTokens(const Request& request) const {
+  if (request.prompt.empty()) {
+    return absl::InvalidArgumentError("the prompt has no tokens");
+  }
+  for (int32_t token : request.prompt) {
+    if (token < 0 || token >= options_.vocab_size) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the prompt has the token ", token,
+          ", but the model's vocabulary has ", options_.vocab_size, " tokens"));
+    }
+  }
+  for (const auto& [token, bias] : request.sampling.logit_bias) {
+    if (token < 0 || token >= options_.vocab_size) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "logit_bias names the token ", token,
+          ", but the model's vocabulary has ", options_.vocab_size, " tokens"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void BlockDriver::Enqueue(SequenceId id) {
+  SequenceState& sequence = sequences_.at(id);
+  if (!scheduler_->Fits(sequence.most_tokens())) {
+    sequence.Fail(absl::ResourceExhaustedError(absl::StrCat(
+        "the request needs room for ", sequence.most_tokens(),
+        " tokens (prompt ", sequence.request().prompt.size(), ", max_tokens ",
+        sequence.request().max_tokens,
+        "), more than the workers' KV cache holds; give the workers more "
+        "memory, add workers, or ask for fewer tokens")));
+    Finish(id);
+    return;
+  }
+  scheduler_->Enqueue(id, sequence.known_tokens(), sequence.most_tokens());
+}
+
+void BlockDriver::Finish(SequenceId id) {
+  const auto it = sequences_.find(id);
+  SequenceState& sequence = it->second;
+  if (scheduler_) scheduler_->Finish(id);
+  if (sequence.admitted) --jobs_[sequence.request().job].running;
+  stats_.latency_seconds.push_back(
+      absl::ToDoubleSeconds(options_.clock->Monotonic() - sequence.taken_at()));
+  finished_.push_back(sequence.TakeFinished());
+  sequences_.erase(it);
+}
+
+void BlockDriver::Cancel(JobId job) {
+  std::vector<SequenceId> ids;
+  for (const auto& [id, sequence] : sequences_) {
+    if (sequence.request().job == job) ids.push_back(id);
+  }
+  std::sort(ids.begin(), ids.end());
+  for (SequenceId id : ids) {
+    sequences_.at(id).Fail(absl::CancelledError("the job was cancelled"));
+    Finish(id);
+  }
+}
+
+absl::Status BlockDriver::StartEpoch(PlanEpoch epoch,
+                                     const StepScheduler::Options& options) {
+  StopEpoch();
+  absl::StatusOr<StepScheduler> scheduler = StepScheduler::Create(options);
+  if (!scheduler.ok()) return scheduler.status();
+  scheduler_.emplace(*std::move(scheduler));
+  epoch_ = epoch;
+  blocks_.assign(options.num_blocks, {});
+  for (SequenceId id : std::exchange(pending_, {})) {
+    if (sequences_.contains(id)) Enqueue(id);
+  }
+  return absl::OkStatus();
+}
+
+void BlockDriver::StopEpoch() {
+  if (!epoch_) return;
+  std::vector<SequenceId> order = scheduler_->Clear();
+  for (SequenceId id : order) {
+    SequenceState& sequence = sequences_.at(id);
+    if (!sequence.admitted) continue;
+    sequence.admitted = false;
+    JobStats& job = jobs_[sequence.request().job];
+    --job.running;
+    ++job.replays;
+    ++stats_.replays;
+  }
+  pending_.insert(pending_.begin(), order.begin(), order.end());
+  scheduler_.reset();
+  epoch_.reset();
+  blocks_.clear();
+}
+
+absl::Status BlockDriver::Check(const StepResult& result) const {
+  const int32_t b = result.block.value();
+  if (b < 0 || b >= static_cast<int32_t>(blocks_.size()) ||
+      !blocks_[b].in_flight || blocks_[b].step != result.step) {
+    return absl::InternalError(absl::StrCat("a result for step ", result.step,
+                                            " of block ", b,
+                                            ", which is not in flight"));
+  }
+  const std::vector<SequenceId>& expected = blocks_[b].sampled;
+  bool matches = result.tokens.size() == expected.size();
+  for (size_t i = 0; matches && i < expected.size(); ++i) {
+    matches = result.tokens[i].sequence == expected[i] &&
+              result.tokens[i].token >= -1 &&
+              result.tokens[i].token < options_.vocab_size;
+  }
+  if (!matches) {
+    return absl::InternalError(
+        absl::StrCat("the result of step ", result.step, " of block ", b,
+                     " does not hold a token for each of its ", expected.size(),
+                     " sequences that sample"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BlockDriver::OnResult(StepResult result) {
+  if (!epoch_ || result.epoch != *epoch_) {
+    return absl::FailedPreconditionError("a result of another epoch");
+  }
+  if (absl::Status status = Check(result); !status.ok()) return status;
+  Block& block = blocks_[result.block.value()];
+  block.in_flight = false;
+  ++stats_.steps;
+  stats_.step_seconds.push_back(
+      absl::ToDoubleSeconds(options_.clock->Monotonic() - block.sent_at));
+  scheduler_->OnStepDone(result.block);
+  for (SampledToken& token : result.tokens) {
+    const SequenceId id = token.sequence;
+    const auto it = sequences_.find(id);
+    if (it == sequences_.end()) continue;  // cancelled under way
+    ++stats_.tokens;
+    ++jobs_[it->second.request().job].new_tokens;
+    if (it->second.Append(std::move(token))) Finish(id);
+  }
+  return absl::OkStatus();
+}
+
+std::vector<StepPlan> BlockDriver::TakePlans() {
+  std::vector<StepPlan> plans;
+  if (!epoch_) return plans;
+  for (int32_t b = 0; b < static_cast<int32_t>(blocks_.size()); ++b) {
+    if (blocks_[b].in_flight) continue;
+    if (auto decision = scheduler_->FormStep(BlockId(b))) {
+      plans.push_back(ToPlan(BlockId(b), *std::move(decision)));
+    }
+  }
+  return plans;
+}
+
+StepPlan BlockDriver::ToPlan(BlockId block_id,
+                             StepScheduler::StepDecision decision) {
+  StepPlan plan;
+  plan.epoch = *epoch_;
+  plan.block = block_id;
+  plan.step = next_step_++;
+  plan.release = std::move(decision.release);
+  const absl::Duration now = options_.clock->Monotonic();
+  for (SequenceId id : decision.admit) {
+    SequenceState& sequence = sequences_.at(id);
+    plan.admit.push_back(sequence.Admission(id));
+    sequence.admitted = true;
+    ++jobs_[sequence.request().job].running;
+    if (!std::exchange(sequence.was_admitted, true)) {
+      stats_.queue_seconds.push_back(
+          absl::ToDoubleSeconds(now - sequence.taken_at()));
+    }
+  }
+  Block& block = blocks_[block_id.value()];
+  block.in_flight = true;
+  block.step = plan.step;
+  block.sent_at = now;
+  block.sampled.clear();
+  for (std::vector<Segment>& segments : decision.micro_batches) {
+    MicroBatch& batch = plan.micro_batches.emplace_back();
+    for (const Segment& segment : segments) {
+      const std::vector<int32_t>& tokens =
+          sequences_.at(segment.sequence).tokens();
+      const auto begin = tokens.begin() + segment.start;
+      batch.tokens.insert(batch.tokens.end(), begin,
+                          begin + segment.num_tokens);
+      if (segment.sample) block.sampled.push_back(segment.sequence);
+    }
+    batch.segments = std::move(segments);
+  }
+  return plan;
+}
+
+int64_t BlockDriver::blocks_in_flight() const {
+  return std::count_if(blocks_.begin(), blocks_.end(),
+                       [](const Block& block) { return block.in_flight; });
+}
+
+std::vector<FinishedRequest> BlockDriver::TakeFinished() {
+  return std::exchange(finished_, {});
+}
+
+BlockDriver::Stats BlockDriver::TakeStats() {
+  return std::exchange(stats_, {});
+}
+
+absl::flat_hash_map<JobId, BlockDriver::JobStats> BlockDriver::TakeJobStats() {
+  absl::flat_hash_map<JobId, JobStats> taken = jobs_;
+  absl::erase_if(jobs_,
+                 [](const auto& entry) { return entry.second.running == 0; });
+  for (auto& [job, stats] : jobs_) stats.new_tokens = stats.replays = 0;
+  return taken;
+}
+
+}  // namespace sluice

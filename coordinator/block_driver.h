@@ -1,0 +1,109 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "common/clock.h"
+#include "common/step_plan.h"
+#include "coordinator/request_queue.h"
+#include "coordinator/sequence_state.h"
+#include "runtime/text/tokenizer.h"
+#include "scheduler/step_scheduler.h"
+
+namespace sluice {
+
+// Generates requests on one plan epoch after the other: keeps their tokens,
+// forms the steps of all blocks and takes in what they sampled. No threads, no
+// I/O: plans and ended requests are fetched by the caller. Thread-compatible.
+class BlockDriver {
+ public:
+  struct Options {
+    const Tokenizer* tokenizer = nullptr;  // must outlive the driver
+    int32_t vocab_size = 0;                // of the model
+    std::vector<int32_t> eos_tokens;
+    const Clock* clock = nullptr;
+  };
+
+  // Observations since the last TakeStats.
+  struct Stats {
+    int64_t steps = 0;
+    int64_t tokens = 0;
+    int64_t replays = 0;
+    std::vector<double> step_seconds;     // from plan to result
+    std::vector<double> queue_seconds;    // of requests, until admitted
+    std::vector<double> latency_seconds;  // of requests that ended
+  };
+  struct JobStats {
+    int64_t running = 0;  // now
+    int64_t new_tokens = 0;
+    int64_t replays = 0;
+  };
+
+  explicit BlockDriver(Options options);
+
+  // Takes charge of a request until it comes out of TakeFinished.
+  void Add(Request request);
+  // Ends all requests of the job with kCancelled.
+  void Cancel(JobId job);
+
+  // Requests in charge go on in this epoch: those that had begun first, from
+  // the tokens known so far. Ends any epoch before.
+  absl::Status StartEpoch(PlanEpoch epoch,
+                          const StepScheduler::Options& options);
+  // Steps in flight are forgotten.
+  void StopEpoch();
+
+  // Takes in the result of a step. kFailedPrecondition for another epoch's
+  // (nothing happens); kInternal for one that answers no step in flight or does
+  // not match it: the sender is broken, the epoch must end.
+  absl::Status OnResult(StepResult result);
+
+  // Plans for all idle blocks that have work, to be sent in this order; they
+  // are in flight from now on.
+  std::vector<StepPlan> TakePlans();
+
+  std::vector<FinishedRequest> TakeFinished();
+  Stats TakeStats();
+  // Jobs that had something going on since the last call.
+  absl::flat_hash_map<JobId, JobStats> TakeJobStats();
+
+  // Requests in charge, and how many of them are admitted to a block.
+  int64_t live() const { return static_cast<int64_t>(sequences_.size()); }
+  int64_t running() const { return scheduler_ ? scheduler_->running() : 0; }
+  int64_t blocks_in_flight() const;
+  std::optional<PlanEpoch> epoch() const { return epoch_; }
+
+ private:
+  struct Block {
+    bool in_flight = false;
+    int64_t step = 0;
+    std::vector<SequenceId> sampled;  // whose tokens the result must hold
+    absl::Duration sent_at;
+  };
+
+  absl::Status CheckTokens(const Request& request) const;
+  void Enqueue(SequenceId id);
+  // Ends a sequence whose state says how.
+  void Finish(SequenceId id);
+  StepPlan ToPlan(BlockId block, StepScheduler::StepDecision decision);
+  absl::Status Check(const StepResult& result) const;
+
+  const Options options_;
+  const absl::flat_hash_set<int32_t> eos_tokens_;
+  std::optional<PlanEpoch> epoch_;
+  std::optional<StepScheduler> scheduler_;  // while there is an epoch
+  std::vector<Block> blocks_;
+  absl::flat_hash_map<SequenceId, SequenceState> sequences_;
+  std::vector<SequenceId> pending_;  // to be enqueued in the next epoch
+  std::vector<FinishedRequest> finished_;
+  Stats stats_;
+  absl::flat_hash_map<JobId, JobStats> jobs_;
+  int64_t next_sequence_ = 1;
+  int64_t next_step_ = 1;
+};
+
+}  // namespace sluice

@@ -1,0 +1,199 @@
+#include "coordinator/coordinator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/clock.h"
+#include "common/mutex.h"
+#include "common/status_macros.h"
+#include "coordinator/dispatcher.h"
+#include "coordinator/planner.h"
+#include "coordinator/worker_service.h"
+
+namespace sluice {
+namespace {
+
+absl::Status CheckRange(absl::string_view name, int64_t value, int64_t least,
+                        int64_t most) {
+  if (value >= least && value <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      name, " is ", value, "; it must be between ", least, " and ", most));
+}
+
+std::string DirectoryName(const std::filesystem::path& path) {
+  const std::filesystem::path normal =
+      std::filesystem::absolute(path).lexically_normal();
+  return normal.has_filename() ? normal.filename().string()
+                               : normal.parent_path().filename().string();
+}
+
+class CoordinatorImpl : public Coordinator {
+ public:
+  explicit CoordinatorImpl(Options options) : options_(std::move(options)) {}
+  ~CoordinatorImpl() override { Shutdown(); }
+
+  absl::Status Init() {
+    SLUICE_RETURN_IF_ERROR(options_.Validate());
+    if (options_.metrics == nullptr) {
+      null_metrics_ = CreateNullMetrics();
+      options_.metrics = null_metrics_.get();
+    }
+    if (options_.served_model_name.empty()) {
+      options_.served_model_name = DirectoryName(options_.model_dir);
+    }
+    SLUICE_RETURN_IF_ERROR(OpenModel());
+    SLUICE_RETURN_IF_ERROR(OpenJobs());
+    SLUICE_RETURN_IF_ERROR(StartDispatcher());
+    return absl::OkStatus();
+  }
+
+  JobManager& jobs() override { return *jobs_; }
+  grpc::Service* worker_service() override { return workers_->service(); }
+  bool ready() const override { return dispatcher_->ready(); }
+
+  v1::ClusterState cluster_state() const override {
+    v1::ClusterState state = dispatcher_->cluster_state();
+    state.set_model(options_.served_model_name);
+    state.set_model_dir(options_.model_dir.string());
+    const absl::string_view dtype = DTypeName(dtype_);
+    state.set_dtype(dtype.data(), dtype.size());
+    return state;
+  }
+
+  void Shutdown() override {
+    if (dispatcher_ != nullptr) dispatcher_->Shutdown();
+    if (workers_ != nullptr) workers_->Shutdown();
+    if (jobs_ != nullptr) jobs_->Flush();
+  }
+
+ private:
+  absl::Status OpenModel() {
+    SLUICE_ASSIGN_OR_RETURN(model_, ModelDir::Open(options_.model_dir));
+    SLUICE_ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Load(options_.model_dir));
+    auto chat_template = ChatTemplate::Load(options_.model_dir);
+    if (chat_template.ok()) {
+      chat_template_ = *std::move(chat_template);
+    } else if (!absl::IsNotFound(chat_template.status())) {
+      return Annotate(chat_template.status(), "chat template");
+    }
+    auto fingerprint = model_->Fingerprint();
+    if (fingerprint.ok()) {
+      fingerprint_ = *std::move(fingerprint);
+    } else if (!absl::IsNotFound(fingerprint.status())) {
+      return fingerprint.status();
+    }
+    dtype_ = ResolveDType(options_.dtype, model_->spec());
+    const int32_t positions = model_->spec().max_positions;
+    if (options_.max_model_len > positions) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "max_model_len is ", options_.max_model_len, ", but the model in ",
+          options_.model_dir.string(), " has only ", positions, " positions"));
+    }
+    if (options_.max_model_len == 0) options_.max_model_len = positions;
+    return absl::OkStatus();
+  }
+
+  absl::Status OpenJobs() {
+    JobManager::Options jobs;
+    jobs.state_dir = options_.state_dir;
+    jobs.input_root = options_.input_root;
+    jobs.served_model = options_.served_model_name;
+    jobs.max_model_len = options_.max_model_len;
+    jobs.default_max_tokens = options_.default_max_tokens;
+    jobs.model = model_.get();
+    jobs.tokenizer = tokenizer_.get();
+    jobs.chat_template = chat_template_.get();
+    jobs.clock = Clock::Real();
+    jobs.metrics = options_.metrics;
+    SLUICE_ASSIGN_OR_RETURN(jobs_, JobManager::Create(std::move(jobs)));
+    return absl::OkStatus();
+  }
+
+  absl::Status StartDispatcher() {
+    const DecoderSpec& spec = model_->spec();
+    Dispatcher::Options dispatch;
+    Membership::Options& members = dispatch.membership;
+    members.min_workers = options_.min_workers;
+    members.num_layers = spec.num_layers;
+    members.num_blocks = options_.num_blocks;
+    members.max_model_len = options_.max_model_len;
+    members.policy.gbs =
+        options_.gbs > 0 ? options_.gbs
+                         : std::min(DefaultGbs(spec), options_.max_step_tokens);
+    members.policy.num_microbatches = options_.num_microbatches;
+    members.policy.max_step_tokens = options_.max_step_tokens;
+    members.policy.dtype = dtype_;
+    members.model_fingerprint = fingerprint_;
+    members.heartbeat_interval = options_.heartbeat_interval;
+    members.heartbeat_timeout = options_.heartbeat_timeout;
+    members.settle_time = options_.settle_time;
+    members.clock = Clock::Real();
+    dispatch.queue = jobs_.get();
+    dispatch.tokenizer = tokenizer_.get();
+    dispatch.metrics = options_.metrics;
+    dispatch.vocab_size = spec.vocab_size;
+    dispatch.eos_tokens = model_->generation_defaults().eos_token_ids;
+    dispatch.refill = options_.refill;
+    SLUICE_ASSIGN_OR_RETURN(dispatcher_,
+                            Dispatcher::Create(std::move(dispatch)));
+    workers_ = WorkerAttachService::Create(dispatcher_->sink(), {});
+    jobs_->SetOnCancel([d = dispatcher_.get()](JobId job) { d->Cancel(job); });
+    jobs_->SetOnWork([d = dispatcher_.get()] { d->NotifyWork(); });
+    dispatcher_->NotifyWork();  // unfinished jobs of an earlier life
+    return absl::OkStatus();
+  }
+
+  Options options_;
+  std::unique_ptr<MetricsRegistry> null_metrics_;
+  std::unique_ptr<ModelDir> model_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<ChatTemplate> chat_template_;  // null if there is none
+  std::string fingerprint_;                      // "" without weights
+  DType dtype_ = DType::kFloat32;
+  // The jobs call the dispatcher as long as they live. The dispatcher uses them
+  // only until Shutdown, so they go first.
+  std::unique_ptr<Dispatcher> dispatcher_;
+  std::unique_ptr<WorkerAttachService> workers_;
+  std::unique_ptr<JobManager> jobs_;
+};
+
+}  // namespace
+
+absl::Status Coordinator::Options::Validate() const {
+  if (model_dir.empty() || state_dir.empty()) {
+    return absl::InvalidArgumentError(
+        "a model directory and a state directory must be given");
+  }
+  SLUICE_RETURN_IF_ERROR(CheckRange("min_workers", min_workers, 1, 1024));
+  SLUICE_RETURN_IF_ERROR(CheckRange("num_blocks", num_blocks, 0, 1024));
+  SLUICE_RETURN_IF_ERROR(CheckRange("gbs", gbs, 0, 8192));
+  SLUICE_RETURN_IF_ERROR(
+      CheckRange("num_microbatches", num_microbatches, 1, 64));
+  SLUICE_RETURN_IF_ERROR(CheckRange("max_step_tokens", max_step_tokens,
+                                    std::max(gbs, 1), 1 << 20));
+  SLUICE_RETURN_IF_ERROR(
+      CheckRange("max_model_len", max_model_len, 0, INT32_MAX));
+  SLUICE_RETURN_IF_ERROR(
+      CheckRange("default_max_tokens", default_max_tokens, 1, INT32_MAX));
+  if (heartbeat_interval <= absl::ZeroDuration() ||
+      heartbeat_timeout <= heartbeat_interval ||
+      settle_time < absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "heartbeat_timeout (", absl::FormatDuration(heartbeat_timeout),
+        ") must be longer than heartbeat_interval (",
+        absl::FormatDuration(heartbeat_interval),
+        "), and both and settle_time (", absl::FormatDuration(settle_time),
+        ") not negative"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(
+    Options options) {
+  auto coordinator = std::make_unique<CoordinatorImpl>(std::move(options));
+  SLUICE_RETURN_IF_ERROR(coordinator->Init());
+  return coordinator;
+}
+
+}  // namespace sluice

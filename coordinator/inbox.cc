@@ -1,0 +1,76 @@
+#include "coordinator/inbox.h"
+
+#include <utility>
+
+#include "common/clock.h"
+
+namespace sluice {
+
+Inbox::Inbox(size_t most_worker_events)
+    : most_worker_events_(most_worker_events) {}
+
+void Inbox::WakeLocked() {
+  woken_ = true;
+  ready_.NotifyOne();
+}
+
+bool Inbox::Push(WorkerEvent event) {
+  MutexLock lock(&mu_);
+  while (events_.workers.size() >= most_worker_events_ && !closed_) {
+    room_.Wait(&mu_);
+  }
+  if (closed_) return false;
+  events_.workers.push_back(std::move(event));
+  WakeLocked();
+  return true;
+}
+
+void Inbox::NotifyWork() {
+  MutexLock lock(&mu_);
+  events_.new_work = true;
+  WakeLocked();
+}
+
+void Inbox::Cancel(JobId job) {
+  MutexLock lock(&mu_);
+  if (closed_) return;
+  events_.cancelled.push_back(job);
+  WakeLocked();
+}
+
+void Inbox::PutFetched(absl::StatusOr<std::vector<Request>> requests) {
+  MutexLock lock(&mu_);
+  events_.fetched = std::move(requests);
+  WakeLocked();
+}
+
+void Inbox::Wake() {
+  MutexLock lock(&mu_);
+  WakeLocked();
+}
+
+void Inbox::Close() {
+  MutexLock lock(&mu_);
+  closed_ = true;
+  ready_.NotifyAll();
+  room_.NotifyAll();
+}
+
+std::optional<DispatchEvents> Inbox::Wait(absl::Duration timeout) {
+  const absl::Duration deadline = Clock::Real()->Monotonic() + timeout;
+  MutexLock lock(&mu_);
+  while (!woken_ && !closed_) {
+    if (timeout == absl::InfiniteDuration()) {
+      ready_.Wait(&mu_);
+      continue;
+    }
+    const absl::Duration left = deadline - Clock::Real()->Monotonic();
+    if (left <= absl::ZeroDuration() || !ready_.WaitFor(&mu_, left)) break;
+  }
+  if (closed_) return std::nullopt;
+  woken_ = false;
+  room_.NotifyAll();
+  return std::exchange(events_, {});
+}
+
+}  // namespace sluice

@@ -1,0 +1,459 @@
+#include "coordinator/membership.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/logging.h"
+#include "proto/convert.h"
+
+namespace sluice {
+namespace {
+
+constexpr size_t kMostNameBytes = 256;
+constexpr size_t kMostTextBytes = 4096;
+constexpr size_t kMostFormerWorkers = 4096;
+
+std::string Clip(const std::string& text) {
+  return text.substr(0, kMostTextBytes);
+}
+
+// Failures that say nothing about the worker itself: a neighbour is gone, or
+// an assignment was overtaken.
+bool IsTransient(absl::StatusCode code) {
+  return code == absl::StatusCode::kUnavailable ||
+         code == absl::StatusCode::kAborted ||
+         code == absl::StatusCode::kCancelled ||
+         code == absl::StatusCode::kFailedPrecondition ||
+         code == absl::StatusCode::kDeadlineExceeded;
+}
+
+}  // namespace
+
+Membership::Membership(const Options& options)
+    : options_(options),
+      changed_at_(options.clock->Monotonic()),
+      advanced_at_(options.clock->Monotonic()) {}
+
+void Membership::OnOpened(WorkerId id, std::shared_ptr<WorkerStream> stream) {
+  workers_[id].stream = std::move(stream);
+}
+
+std::optional<v1::StepResult> Membership::OnMessage(WorkerId id,
+                                                    v1::WorkerMessage message) {
+  const auto it = workers_.find(id);
+  if (it == workers_.end()) return std::nullopt;  // dropped before
+  Worker& worker = it->second;
+  worker.silent = absl::ZeroDuration();
+  if (worker.registered == message.has_register_()) {
+    Remove(id, absl::InvalidArgumentError(
+                   "a worker registers once, with its first message"));
+    return std::nullopt;
+  }
+  switch (message.kind_case()) {
+    case v1::WorkerMessage::kRegister:
+      OnRegister(id, worker, message.register_());
+      break;
+    case v1::WorkerMessage::kHeartbeat:
+      worker.heartbeat = std::move(*message.mutable_heartbeat());
+      break;
+    case v1::WorkerMessage::kLoadProgress:
+      if (message.load_progress().epoch() == epoch_.value()) {
+        worker.load_done = message.load_progress().bytes_done();
+        worker.load_total = message.load_progress().bytes_total();
+      }
+      break;
+    case v1::WorkerMessage::kStageReady:
+      OnStageReady(id, worker, message.stage_ready());
+      break;
+    case v1::WorkerMessage::kStageFailed:
+      OnStageFailed(worker, message.stage_failed());
+      break;
+    case v1::WorkerMessage::kStepResult:
+      if (phase_ == Phase::kRunning && id == stages_.back() &&
+          message.step_result().epoch() == epoch_.value()) {
+        return std::move(*message.mutable_step_result());
+      }
+      break;
+    case v1::WorkerMessage::KIND_NOT_SET:
+      break;  // a newer worker's message
+  }
+  return std::nullopt;
+}
+
+absl::Status Membership::CheckRegister(const v1::Register& info) const {
+  if (info.name().empty() || info.name().size() > kMostNameBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a worker's name must have 1 to ", kMostNameBytes,
+                     " bytes, this one has ", info.name().size()));
+  }
+  if (info.link_address().empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("worker '", info.name(), "' gave no link address"));
+  }
+  for (const std::string* text :
+       {&info.link_address(), &info.model_fingerprint(), &info.device(),
+        &info.version(), &info.metrics_address(), &info.model_dir()}) {
+    if (text->size() > kMostTextBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("worker '", info.name(), "' registered with a text of ",
+                       text->size(), " bytes; the most is ", kMostTextBytes));
+    }
+  }
+  std::string fingerprint = options_.model_fingerprint;
+  std::string whose = "the coordinator";
+  for (const auto& [id, other] : workers_) {
+    if (!other.registered) continue;
+    if (other.info.name() == info.name()) {
+      return absl::AlreadyExistsError(absl::StrCat(
+          "a worker named '", info.name(),
+          "' is attached already; give each worker a name of its own"));
+    }
+    if (other.info.version() != info.version()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "worker '", info.name(), "' has version ", info.version(),
+          ", but worker '", other.info.name(), "' has ", other.info.version(),
+          "; all must be the same"));
+    }
+    if (fingerprint.empty()) {
+      fingerprint = other.info.model_fingerprint();
+      whose = absl::StrCat("worker '", other.info.name(), "'");
+    }
+  }
+  if (info.model_fingerprint().empty() ||
+      (!fingerprint.empty() && info.model_fingerprint() != fingerprint)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "worker '", info.name(), "' has another model in ", info.model_dir(),
+        " (fingerprint '", info.model_fingerprint(), "') than ", whose, " ('",
+        fingerprint, "'); copy the model directory again"));
+  }
+  return absl::OkStatus();
+}
+
+void Membership::OnRegister(WorkerId id, Worker& worker,
+                            const v1::Register& info) {
+  if (absl::Status status = CheckRegister(info); !status.ok()) {
+    LogWarning(absl::StrCat("worker refused: ", status.message()));
+    worker.stream->Break(status);
+    workers_.erase(id);
+    return;
+  }
+  worker.registered = true;
+  worker.info = info;
+  if (const auto it = former_layers_.find(info.name());
+      it != former_layers_.end()) {
+    worker.layers = it->second;
+    former_layers_.erase(it);
+  }
+  v1::CoordinatorMessage answer;
+  answer.mutable_registered()->set_worker_id(id.value());
+  answer.mutable_registered()->set_heartbeat_interval_ms(
+      absl::ToInt64Milliseconds(options_.heartbeat_interval));
+  worker.stream->Accept();
+  changed_at_ = options_.clock->Monotonic();
+  failures_ = 0;  // with another worker everything is different
+  retry_at_ = absl::ZeroDuration();
+  for (auto& [other_id, other] : workers_) other.failure.clear();
+  LogInfo(absl::StrCat("worker registered name=", info.name(),
+                       " id=", id.value(), " link=", info.link_address(),
+                       " device=", info.device()));
+  SendOrBreak(id, std::move(answer));
+}
+
+void Membership::OnStageReady(WorkerId id, Worker& worker,
+                              const v1::StageReady& ready) {
+  if (phase_ != Phase::kLoading || ready.epoch() != epoch_.value() ||
+      worker.stage < 0) {
+    return;
+  }
+  if (ready.kv_pages() <= 0 || ready.page_tokens() <= 0) {
+    worker.failure = absl::StrCat("worker '", worker.info.name(),
+                                  "' has no memory left for the KV cache");
+    PlanFailed(worker.failure);
+    return;
+  }
+  worker.ready = true;
+  worker.stage_ready = ready;
+  worker.load_done = worker.load_total = std::max<uint64_t>(
+      {worker.load_total, ready.weight_bytes(), uint64_t{1}});
+  kv_pages_ = INT64_MAX;
+  for (WorkerId stage : stages_) {
+    const Worker& other = workers_.at(stage);
+    if (!other.ready) return;
+    if (other.stage_ready.page_tokens() != ready.page_tokens()) {
+      PlanFailed(absl::StrCat("worker '", worker.info.name(),
+                              "' has KV pages of ", ready.page_tokens(),
+                              " tokens, but worker '", other.info.name(),
+                              "' of ", other.stage_ready.page_tokens()));
+      return;
+    }
+    kv_pages_ = std::min(kv_pages_, other.stage_ready.kv_pages());
+  }
+  page_tokens_ = ready.page_tokens();
+  phase_ = Phase::kRunning;
+  detail_.clear();
+  LogInfo(absl::StrCat("plan ready epoch=", epoch_.value(),
+                       " stages=", stages_.size(), " kv_pages=", kv_pages_,
+                       " page_tokens=", page_tokens_));
+}
+
+void Membership::OnStageFailed(Worker& worker, const v1::StageFailed& failed) {
+  if (phase_ == Phase::kNoPlan || failed.epoch() != epoch_.value() ||
+      worker.stage < 0) {
+    return;
+  }
+  const auto code = static_cast<absl::StatusCode>(failed.code());
+  const std::string why = absl::StrCat(
+      "worker '", worker.info.name(), "' failed in stage ", worker.stage,
+      " (layers ", worker.layers.begin, " to ", worker.layers.end - 1,
+      "): ", absl::StatusCodeToString(code), ": ", Clip(failed.message()));
+  if (phase_ == Phase::kLoading && !IsTransient(code)) worker.failure = why;
+  PlanFailed(why);
+}
+
+void Membership::PlanFailed(const std::string& why) {
+  failures_ = std::min(failures_ + 1, 30);
+  const absl::Duration wait =
+      std::min(options_.most_back_off,
+               options_.first_back_off * (int64_t{1} << (failures_ - 1)));
+  retry_at_ = options_.clock->Monotonic() + wait;
+  last_failure_ = why;
+  detail_ = why;
+  EndPlan(why);
+}
+
+void Membership::EndPlan(const std::string& why) {
+  if (phase_ == Phase::kNoPlan) return;
+  LogWarning(absl::StrCat("plan ended epoch=", epoch_.value(), ": ", why));
+  phase_ = Phase::kNoPlan;
+  stages_.clear();
+  for (auto& [id, worker] : workers_) {
+    worker.stage = -1;
+    worker.ready = false;
+  }
+}
+
+void Membership::OnClosed(WorkerId id, const absl::Status& reason) {
+  Remove(id, reason);
+}
+
+void Membership::Remove(WorkerId id, const absl::Status& reason) {
+  const auto it = workers_.find(id);
+  if (it == workers_.end()) return;
+  const Worker worker = std::move(it->second);
+  workers_.erase(it);
+  worker.stream->Break(reason);
+  if (!worker.registered) return;
+  LogWarning(absl::StrCat("worker gone name=", worker.info.name(),
+                          " id=", id.value(), ": ", reason.ToString()));
+  if (worker.layers.size() > 0 && former_layers_.size() < kMostFormerWorkers) {
+    former_layers_[worker.info.name()] = worker.layers;
+  }
+  changed_at_ = options_.clock->Monotonic();
+  if (worker.stage >= 0) {
+    EndPlan(absl::StrCat("worker '", worker.info.name(), "' is gone"));
+    // Neighbours that failed because of it are not to blame.
+    failures_ = 0;
+    retry_at_ = absl::ZeroDuration();
+    last_failure_.clear();
+  }
+}
+
+void Membership::BreakLastStage(const absl::Status& reason) {
+  if (stages_.empty()) return;
+  Remove(stages_.back(), reason);
+}
+
+void Membership::SendPlan(v1::StepPlan plan) {
+  v1::CoordinatorMessage message;
+  *message.mutable_step_plan() = std::move(plan);
+  SendOrBreak(stages_.front(), std::move(message));
+}
+
+void Membership::SendOrBreak(WorkerId id, v1::CoordinatorMessage message) {
+  const auto it = workers_.find(id);
+  if (it == workers_.end() || it->second.stream->Send(std::move(message))) {
+    return;
+  }
+  Remove(id, absl::UnavailableError("the worker does not take messages"));
+}
+
+void Membership::Advance() {
+  // Silence counts only while this process runs: after a stop (a debugger, a
+  // laptop's lid) the workers get their chance to be heard.
+  const absl::Duration now = options_.clock->Monotonic();
+  const absl::Duration passed =
+      std::min(now - advanced_at_, options_.heartbeat_timeout / 4);
+  advanced_at_ = now;
+  std::vector<WorkerId> lost;
+  for (auto& [id, worker] : workers_) {
+    worker.silent += passed;
+    if (worker.silent > options_.heartbeat_timeout) lost.push_back(id);
+  }
+  for (WorkerId id : lost) {
+    Remove(id, absl::DeadlineExceededError(absl::StrCat(
+                   "no heartbeat for ",
+                   absl::FormatDuration(options_.heartbeat_timeout))));
+  }
+  PlanDecision decision = DecidePlan(View());
+  switch (decision.action) {
+    case PlanDecision::Action::kKeep:
+      break;
+    case PlanDecision::Action::kWait:
+      EndPlan(decision.detail);
+      detail_ = std::move(decision.detail);
+      break;
+    case PlanDecision::Action::kPlan:
+      EndPlan("a plan with more workers follows");
+      StartPlan(std::move(decision.stages));
+      break;
+  }
+}
+
+ClusterView Membership::View() const {
+  const absl::Duration now = options_.clock->Monotonic();
+  ClusterView view;
+  for (const auto& [id, worker] : workers_) {
+    if (!worker.registered) continue;
+    view.workers.push_back(
+        {id, worker.info.name(), worker.layers, worker.failure});
+  }
+  view.min_workers = options_.min_workers;
+  view.num_layers = options_.num_layers;
+  view.plan_stages = static_cast<int32_t>(stages_.size());
+  view.since_change = now - changed_at_;
+  view.settle_time = options_.settle_time;
+  view.back_off = std::max(absl::ZeroDuration(), retry_at_ - now);
+  view.last_failure = last_failure_;
+  return view;
+}
+
+void Membership::StartPlan(std::vector<StageAssignment> stages) {
+  epoch_ = PlanEpoch(epoch_.value() + 1);
+  phase_ = Phase::kLoading;
+  for (auto& [id, worker] : workers_) {
+    worker.stage = -1;
+    worker.ready = false;
+    worker.load_done = worker.load_total = 0;
+  }
+  stages_.clear();
+  for (size_t s = 0; s < stages.size(); ++s) {
+    stages_.push_back(stages[s].worker);
+    Worker& worker = workers_.at(stages[s].worker);
+    worker.stage = static_cast<int32_t>(s);
+    worker.layers = stages[s].layers;
+    worker.failure.clear();
+  }
+  last_failure_.clear();
+  LogInfo(absl::StrCat("plan made epoch=", epoch_.value(),
+                       " stages=", stages_.size()));
+
+  std::vector<std::pair<WorkerId, v1::CoordinatorMessage>> messages;
+  const int32_t blocks = num_blocks();
+  // From the last stage on, so that a stage finds the next one expecting it.
+  for (size_t s = stages_.size(); s-- > 0;) {
+    const Worker& worker = workers_.at(stages_[s]);
+    v1::CoordinatorMessage message;
+    v1::AssignStage* assign = message.mutable_assign_stage();
+    assign->set_epoch(epoch_.value());
+    assign->set_stage(static_cast<int32_t>(s));
+    assign->set_num_stages(static_cast<int32_t>(stages_.size()));
+    assign->mutable_layers()->set_begin(worker.layers.begin);
+    assign->mutable_layers()->set_end(worker.layers.end);
+    if (s + 1 < stages_.size()) {
+      assign->set_next_link_address(
+          workers_.at(stages_[s + 1]).info.link_address());
+    }
+    ToProto(options_.policy, assign->mutable_policy());
+    assign->set_max_model_len(options_.max_model_len);
+    assign->set_max_sequences(blocks * options_.policy.gbs *
+                              options_.policy.num_microbatches);
+    assign->set_num_blocks(blocks);
+    messages.emplace_back(stages_[s], std::move(message));
+  }
+  for (auto& [id, worker] : workers_) {
+    if (!worker.registered || worker.stage >= 0) continue;
+    if (worker.layers.size() == 0) continue;
+    worker.layers = {};
+    v1::CoordinatorMessage message;
+    message.mutable_retire()->set_epoch(epoch_.value());
+    messages.emplace_back(id, std::move(message));
+  }
+  // Sending may end the plan again; the rest then goes to workers that ignore
+  // it once the next plan comes.
+  for (auto& [id, message] : messages) SendOrBreak(id, std::move(message));
+}
+
+int32_t Membership::num_blocks() const {
+  return std::max(options_.num_blocks, static_cast<int32_t>(stages_.size()));
+}
+
+std::string Membership::detail() const {
+  if (phase_ != Phase::kLoading) return detail_;
+  uint64_t done = 0;
+  uint64_t total = 0;
+  for (WorkerId id : stages_) {
+    const Worker& worker = workers_.at(id);
+    // Without a report yet, a stage counts as not begun.
+    const double fraction =
+        worker.load_total == 0
+            ? 0
+            : std::min(1.0, static_cast<double>(worker.load_done) /
+                                static_cast<double>(worker.load_total));
+    done += static_cast<uint64_t>(fraction * 1000);
+    total += 1000;
+  }
+  return absl::StrCat("loading layers: ", total == 0 ? 0 : done * 100 / total,
+                      " %");
+}
+
+int64_t Membership::NumRegistered() const {
+  return std::count_if(workers_.begin(), workers_.end(), [](const auto& entry) {
+    return entry.second.registered;
+  });
+}
+
+void Membership::Describe(v1::ClusterState* state) const {
+  state->set_epoch(epoch_.value());
+  state->set_min_workers(options_.min_workers);
+  state->set_num_layers(options_.num_layers);
+  state->set_num_blocks(phase_ == Phase::kNoPlan ? 0 : num_blocks());
+  state->set_gbs(options_.policy.gbs);
+  for (const auto& [id, worker] : workers_) {
+    if (!worker.registered) continue;
+    v1::WorkerInfo* info = state->add_workers();
+    info->set_id(id.value());
+    info->set_name(worker.info.name());
+    if (!worker.failure.empty()) {
+      info->set_state(v1::WORKER_STATE_FAILED);
+    } else if (worker.stage < 0) {
+      info->set_state(v1::WORKER_STATE_SPARE);
+    } else {
+      info->set_state(worker.ready ? v1::WORKER_STATE_READY
+                                   : v1::WORKER_STATE_LOADING);
+    }
+    info->set_stage(worker.stage);
+    if (worker.stage >= 0) {
+      info->set_layer_begin(worker.layers.begin);
+      info->set_layer_end(worker.layers.end);
+    }
+    info->set_link_address(worker.info.link_address());
+    info->set_metrics_address(worker.info.metrics_address());
+    info->set_device(worker.info.device());
+    info->set_host_memory_bytes(worker.info.host_memory_bytes());
+    info->set_compute_threads(worker.info.compute_threads());
+    info->set_seconds_since_heartbeat(absl::ToDoubleSeconds(worker.silent));
+    info->set_load_fraction(
+        worker.load_total == 0
+            ? 0
+            : std::min(1.0, static_cast<double>(worker.load_done) /
+                                static_cast<double>(worker.load_total)));
+    info->set_busy_seconds(worker.heartbeat.busy_seconds());
+    info->set_waiting_seconds(worker.heartbeat.waiting_seconds());
+    info->set_idle_seconds(worker.heartbeat.idle_seconds());
+    info->set_detail(worker.failure);
+    info->set_version(worker.info.version());
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,126 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "common/policy.h"
+#include "coordinator/planner.h"
+#include "coordinator/worker_stream.h"
+#include "sluice/v1/cluster.pb.h"
+#include "sluice/v1/pipeline.pb.h"
+
+namespace sluice {
+
+// The attached workers and the plan that they carry out: checks who registers,
+// notices who is gone, makes plans (see DecidePlan) and follows their loading.
+// Confined to the dispatcher's thread.
+class Membership {
+ public:
+  struct Options {
+    int32_t min_workers = 1;
+    int32_t num_layers = 0;
+    int32_t num_blocks = 0;         // at least; never fewer than stages
+    int32_t max_model_len = 0;      // positions per sequence
+    Policy policy;                  // the same for each worker
+    std::string model_fingerprint;  // "": that of the first worker counts
+    absl::Duration heartbeat_interval = absl::Seconds(1);
+    absl::Duration heartbeat_timeout = absl::Seconds(10);
+    absl::Duration settle_time = absl::Milliseconds(200);
+    // Wait before the plan that follows a failed one; doubles up to the most.
+    absl::Duration first_back_off = absl::Milliseconds(500);
+    absl::Duration most_back_off = absl::Seconds(60);
+    const Clock* clock = nullptr;
+  };
+
+  enum class Phase { kNoPlan, kLoading, kRunning };
+
+  explicit Membership(const Options& options);
+
+  void OnOpened(WorkerId id, std::shared_ptr<WorkerStream> stream);
+  // Returns the message's StepResult if it comes from the last stage of the
+  // running plan.
+  std::optional<v1::StepResult> OnMessage(WorkerId id,
+                                          v1::WorkerMessage message);
+  void OnClosed(WorkerId id, const absl::Status& reason);
+
+  // Drops workers that have been silent for too long and makes a new plan if
+  // it is time. To be called after each event and regularly.
+  void Advance();
+
+  // The last stage broke the protocol: its stream is cut, the plan ends.
+  void BreakLastStage(const absl::Status& reason);
+  // Sends a step to the first stage. REQUIRES: phase() == kRunning.
+  void SendPlan(v1::StepPlan plan);
+  // The running plan proved itself: a later failure starts with a short wait.
+  void OnProgress() { failures_ = 0; }
+
+  Phase phase() const { return phase_; }
+  // Of the newest plan; 0 before the first.
+  PlanEpoch epoch() const { return epoch_; }
+  // Of the present plan. REQUIRES: phase() != kNoPlan.
+  int32_t num_blocks() const;
+  // Capacity of the running plan: that of the tightest stage.
+  int64_t kv_pages() const { return kv_pages_; }
+  int32_t page_tokens() const { return page_tokens_; }
+
+  // Why nothing moves: "waiting for workers: 1 of 2 registered",
+  // "loading layers: 40 %", a failure; "" while a plan runs.
+  std::string detail() const;
+  // Fills epoch, min_workers, num_layers, num_blocks, gbs and workers.
+  void Describe(v1::ClusterState* state) const;
+
+ private:
+  struct Worker {
+    std::shared_ptr<WorkerStream> stream;
+    bool registered = false;
+    v1::Register info;
+    absl::Duration silent;  // see Advance
+    v1::Heartbeat heartbeat;
+    int32_t stage = -1;  // in the present plan
+    LayerRange layers;   // assigned last
+    bool ready = false;  // its stage of the present plan is loaded
+    v1::StageReady stage_ready;
+    uint64_t load_done = 0;
+    uint64_t load_total = 0;
+    std::string failure;
+  };
+
+  absl::Status CheckRegister(const v1::Register& info) const;
+  void OnRegister(WorkerId id, Worker& worker, const v1::Register& info);
+  void OnStageReady(WorkerId id, Worker& worker, const v1::StageReady& ready);
+  void OnStageFailed(Worker& worker, const v1::StageFailed& failed);
+  void Remove(WorkerId id, const absl::Status& reason);
+  // The plan did not work out: waits before the next one.
+  void PlanFailed(const std::string& why);
+  void EndPlan(const std::string& why);
+  void StartPlan(std::vector<StageAssignment> stages);
+  void SendOrBreak(WorkerId id, v1::CoordinatorMessage message);
+  int64_t NumRegistered() const;
+  ClusterView View() const;
+
+  const Options options_;
+  std::map<WorkerId, Worker> workers_;
+  // What departed workers held, by name: they may come back with it.
+  absl::flat_hash_map<std::string, LayerRange> former_layers_;
+  Phase phase_ = Phase::kNoPlan;
+  PlanEpoch epoch_;
+  std::vector<WorkerId> stages_;  // of the present plan
+  int64_t kv_pages_ = 0;
+  int32_t page_tokens_ = 0;
+  absl::Duration changed_at_;
+  absl::Duration advanced_at_;
+  int failures_ = 0;
+  absl::Duration retry_at_;
+  std::string last_failure_;
+  std::string detail_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,132 @@
+#include "coordinator/queue_threads.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace sluice {
+
+RequestFetcher::RequestFetcher(RequestQueue* queue, Done done)
+    : queue_(queue),
+      done_(std::move(done)),
+      thread_("request-fetch", [this] { Run(); }) {}
+
+RequestFetcher::~RequestFetcher() {
+  {
+    MutexLock lock(&mu_);
+    closed_ = true;
+    changed_.NotifyOne();
+  }
+  thread_.Join();
+}
+
+void RequestFetcher::Fetch(size_t max) {
+  MutexLock lock(&mu_);
+  wanted_ = max;
+  changed_.NotifyOne();
+}
+
+void RequestFetcher::Run() {
+  for (;;) {
+    size_t wanted;
+    {
+      MutexLock lock(&mu_);
+      while (wanted_ == 0 && !closed_) changed_.Wait(&mu_);
+      if (closed_) return;
+      wanted = std::exchange(wanted_, 0);
+    }
+    done_(queue_->TakeRequests(wanted));
+  }
+}
+
+ResultWriter::ResultWriter(RequestQueue* queue, const Tokenizer* tokenizer,
+                           std::function<void()> on_written)
+    : queue_(queue),
+      tokenizer_(tokenizer),
+      on_written_(std::move(on_written)),
+      thread_("result-writer", [this] { Run(); }) {}
+
+ResultWriter::~ResultWriter() {
+  {
+    MutexLock lock(&mu_);
+    closed_ = true;
+    changed_.NotifyOne();
+  }
+  thread_.Join();
+}
+
+void ResultWriter::Write(std::vector<FinishedRequest> finished) {
+  MutexLock lock(&mu_);
+  unwritten_ += static_cast<int64_t>(finished.size());
+  if (finished_.empty()) {
+    finished_ = std::move(finished);
+  } else {
+    finished_.insert(finished_.end(), std::move_iterator(finished.begin()),
+                     std::move_iterator(finished.end()));
+  }
+  changed_.NotifyOne();
+}
+
+void ResultWriter::Report(std::vector<JobProgress> progress) {
+  MutexLock lock(&mu_);
+  for (JobProgress& report : progress) {
+    const auto known =
+        std::find_if(progress_.begin(), progress_.end(),
+                     [&](const JobProgress& p) { return p.job == report.job; });
+    if (known == progress_.end()) {
+      progress_.push_back(report);
+      continue;
+    }
+    known->running = report.running;
+    known->new_tokens += report.new_tokens;
+    known->replays += report.replays;
+  }
+  changed_.NotifyOne();
+}
+
+void ResultWriter::ReportDetail(std::string detail) {
+  MutexLock lock(&mu_);
+  detail_ = std::move(detail);
+  changed_.NotifyOne();
+}
+
+int64_t ResultWriter::unwritten() const {
+  MutexLock lock(&mu_);
+  return unwritten_;
+}
+
+void ResultWriter::Run() {
+  for (;;) {
+    std::vector<FinishedRequest> finished;
+    std::vector<JobProgress> progress;
+    std::optional<std::string> detail;
+    {
+      MutexLock lock(&mu_);
+      while (finished_.empty() && progress_.empty() && !detail_ && !closed_) {
+        changed_.Wait(&mu_);
+      }
+      if (finished_.empty() && progress_.empty() && !detail_) return;
+      finished.swap(finished_);
+      progress.swap(progress_);
+      detail.swap(detail_);
+    }
+    if (detail) queue_->ReportDetail(*detail);
+    for (FinishedRequest& f : finished) {
+      if (f.decode) {
+        f.generation.text = tokenizer_->Decode(f.generation.tokens, true);
+      }
+      queue_->Complete(f.request, std::move(f.generation));
+    }
+    for (const JobProgress& p : progress) {
+      queue_->ReportProgress(p.job, p.running, p.new_tokens);
+      if (p.replays > 0) queue_->ReportReplays(p.job, p.replays);
+    }
+    if (finished.empty()) continue;
+    {
+      MutexLock lock(&mu_);
+      unwritten_ -= static_cast<int64_t>(finished.size());
+    }
+    on_written_();
+  }
+}
+
+}  // namespace sluice
