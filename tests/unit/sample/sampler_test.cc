@@ -1,0 +1,135 @@
+#include "runtime/sample/sampler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <set>
+#include <vector>
+
+namespace sluice {
+namespace {
+
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+SampledToken SampleOnce(const SamplingParams& params, std::vector<float> logits,
+                        int32_t position = 0) {
+  SamplerScratch scratch;
+  return Sampler(params, 0).Sample(logits, position, scratch);
+}
+
+TEST(SamplerTest, GreedyTakesTheLargestAndOfEqualsTheFirst) {
+  EXPECT_EQ(SampleOnce({}, {1, 5, 2, 5}).token, 1);
+  EXPECT_EQ(SampleOnce({.temperature = -1}, {1, 5, 2, 5}).token, 1);
+  EXPECT_EQ(SampleOnce({.temperature = kNan}, {1, 5, 2, 5}).token, 1);
+}
+
+TEST(SamplerTest, NoTokenFromWhatIsNotNumbers) {
+  for (float temperature : {0.0f, 1.0f}) {
+    for (int32_t logprobs : {-1, 0, 2}) {
+      const SamplingParams params = {.temperature = temperature,
+                                     .logprobs = logprobs};
+      for (const std::vector<float>& logits : std::vector<std::vector<float>>{
+               {1, kNan, 2}, {-kInf, -kInf}, {}, {kInf, 1}}) {
+        const SampledToken result = SampleOnce(params, logits);
+        EXPECT_EQ(result.token, -1);
+        EXPECT_THAT(result.top, IsEmpty());
+      }
+    }
+  }
+}
+
+TEST(SamplerTest, NoTokenWhenPenaltiesOverflow) {
+  const SampledToken result =
+      SampleOnce({.logit_bias = {{1, 3e38f}}, .logprobs = 1}, {0, 2e38f});
+  EXPECT_EQ(result.token, -1);
+  EXPECT_THAT(result.top, IsEmpty());
+}
+
+TEST(SamplerTest, SeedAndPositionDecide) {
+  std::vector<float> logits(1000);
+  for (int i = 0; i < 1000; ++i) logits[i] = static_cast<float>(i % 7);
+  std::set<int32_t> tokens;
+  for (uint64_t seed : {1, 2}) {
+    for (int32_t position : {0, 1, 2, 3, 4, 5, 6, 7}) {
+      const SamplingParams params = {.temperature = 1, .seed = seed};
+      const int32_t token = SampleOnce(params, logits, position).token;
+      EXPECT_EQ(token, SampleOnce(params, logits, position).token);
+      tokens.insert(token);
+    }
+  }
+  EXPECT_GT(tokens.size(), 12u);
+}
+
+TEST(SamplerTest, ScratchCarriesNothingOver) {
+  std::mt19937 random(3);
+  SamplerScratch shared;
+  for (int round = 0; round < 200; ++round) {
+    std::vector<float> logits(1 + random() % 2000);
+    for (float& l : logits) l = static_cast<float>(random() % 10000) / 1000;
+    SamplingParams params = {.temperature = 1, .seed = random()};
+    if (random() % 2) params.top_k = 1 + random() % 50;
+    if (random() % 2) params.top_p = 0.9f;
+    if (random() % 2) params.min_p = 0.1f;
+    if (random() % 2) params.logit_bias = {{0, 3}};
+    if (random() % 2) params.logprobs = 3;
+    std::vector<float> copy = logits;
+    const Sampler sampler(params, 0);
+    const SampledToken a = sampler.Sample(copy, round, shared);
+    const SampledToken b = SampleOnce(params, logits, round);
+    EXPECT_EQ(a.token, b.token);
+    EXPECT_EQ(a.logprob, b.logprob);
+    EXPECT_EQ(a.top.size(), b.top.size());
+  }
+}
+
+TEST(SamplerTest, ObserveTellsPromptFromOutput) {
+  Sampler sampler({.presence_penalty = 2}, 3);
+  sampler.Observe(0, std::vector<int32_t>{0, 1});
+  sampler.Observe(2, std::vector<int32_t>{2, 3});  // 3 is the first generated
+  SamplerScratch scratch;
+  std::vector<float> logits = {0, 0, 0, 1, -3};
+  EXPECT_EQ(sampler.Sample(logits, 4, scratch).token, 0);
+  logits = {0, 0, 0, 3, -3};
+  EXPECT_EQ(sampler.Sample(logits, 4, scratch).token, 3);
+}
+
+TEST(SamplerTest, RepetitionPenaltySeesThePrompt) {
+  Sampler sampler({.repetition_penalty = 3}, 2);
+  sampler.Observe(0, std::vector<int32_t>{1, 1});
+  SamplerScratch scratch;
+  std::vector<float> logits = {1.5, 4, 1};
+  EXPECT_EQ(sampler.Sample(logits, 2, scratch).token, 0);
+}
+
+TEST(SamplerTest, LogprobsAreTheModels) {
+  const std::vector<float> logits = {1, 2, 3, -kInf};
+  const double sum = std::log(std::exp(1.0) + std::exp(2.0) + std::exp(3.0));
+  // Neither temperature, truncation nor bias show in them.
+  const SampledToken result = SampleOnce(
+      {.temperature = 0.1f, .top_k = 1, .logit_bias = {{0, 10}}, .logprobs = 2},
+      logits);
+  EXPECT_EQ(result.token, 0);
+  EXPECT_NEAR(result.logprob, 1 - sum, 1e-6);
+  ASSERT_THAT(result.top, SizeIs(2));
+  EXPECT_EQ(result.top[0].token, 2);
+  EXPECT_NEAR(result.top[0].logprob, 3 - sum, 1e-6);
+  EXPECT_EQ(result.top[1].token, 1);
+  EXPECT_NEAR(result.top[1].logprob, 2 - sum, 1e-6);
+}
+
+TEST(SamplerTest, LogprobsOnlyWhenAskedFor) {
+  EXPECT_EQ(SampleOnce({}, {1, 2}).logprob, 0);
+  EXPECT_LT(SampleOnce({.logprobs = 0}, {1, 2}).logprob, 0);
+  EXPECT_THAT(SampleOnce({.logprobs = 0}, {1, 2}).top, IsEmpty());
+  EXPECT_THAT(SampleOnce({.logprobs = 20}, {1, 2}).top, SizeIs(2));
+}
+
+}  // namespace
+}  // namespace sluice
