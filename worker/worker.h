@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -10,18 +9,13 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/metrics.h"
+#include "worker/channel_factory.h"
 
 namespace grpc {
-class Channel;
 class Service;
 }  // namespace grpc
 
 namespace sluice {
-
-// Opens channels to the coordinator and to other workers. Within one process
-// they need no ports.
-using ChannelFactory =
-    std::function<std::shared_ptr<grpc::Channel>(const std::string& address)>;
 
 // A worker: attaches to a coordinator, loads the layers it is told to, runs
 // steps, and hands activations on. When the coordinator goes away it keeps its
@@ -32,23 +26,31 @@ class Worker {
     std::string name;  // unique among live workers
     std::filesystem::path model_dir;
     std::string coordinator_address;
-    std::string link_address;        // where others reach link_service()
+    // Where others reach link_service(). If "", as when the server's port is
+    // not known yet, nothing is attached before Announce().
+    std::string link_address;
     std::string metrics_address;     // for display; "" if none
     uint64_t host_memory_bytes = 0;  // hard budget for weights, KV, workspace
     int32_t compute_threads = 0;     // 0: all cores
     ChannelFactory channels;
-    MetricsRegistry* metrics = nullptr;  // must outlive the worker
+    MetricsRegistry* metrics = nullptr;  // if set, must outlive the worker
     absl::Duration reconnect_delay = absl::Milliseconds(500);
     absl::Status Validate() const;
   };
 
   // Opens the model directory (its errors are returned) and starts to attach.
+  // The server of link_service() takes LinkService's settings from
+  // ConfigureLinkServer in worker/link/link_server.h.
   static absl::StatusOr<std::unique_ptr<Worker>> Create(Options options);
   virtual ~Worker() = default;
 
   // LinkService, to be registered with this worker's server. Owned by the
   // worker, which must outlive the server's Shutdown.
   virtual grpc::Service* link_service() = 0;
+
+  // Says where link_service() is reached, and starts to attach. No effect if
+  // the options said so already.
+  virtual void Announce(const std::string& link_address) = 0;
 
   // True while attached to a coordinator and its stage, if any, is loaded.
   virtual bool ready() const = 0;

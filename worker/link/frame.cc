@@ -277,8 +277,7 @@ absl::StatusOr<ActivationFrame> DecodeFrame(const grpc::ByteBuffer& bytes,
   frame.block = BlockId(static_cast<int32_t>(header.block));
   frame.step = static_cast<int64_t>(header.step);
   frame.micro_batch = static_cast<int32_t>(header.micro_batch);
-  if (frame.micro_batch != 0 &&
-      frame.micro_batch >= limits.max_micro_batches) {
+  if (frame.micro_batch != 0 && frame.micro_batch >= limits.max_micro_batches) {
     return Malformed(absl::StrCat("micro_batch ", frame.micro_batch,
                                   ", the policy allows ",
                                   limits.max_micro_batches));

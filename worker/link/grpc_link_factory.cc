@@ -46,8 +46,8 @@ absl::Status LinkStatus(const grpc::Status& grpc_status,
 }
 
 // One stream. Keeps itself alive until gRPC is done with it.
-class Stream : public grpc::ClientBidiReactor<grpc::ByteBuffer,
-                                              grpc::ByteBuffer> {
+class Stream
+    : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   Stream(std::string address, PlanEpoch epoch, Counter* bytes_sent)
       : address_(std::move(address)), bytes_counter_(bytes_sent) {

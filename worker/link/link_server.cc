@@ -94,8 +94,7 @@ void LinkServer::Shutdown() {
 }
 
 std::string JoinHostPort(const std::string& host, int port) {
-  const bool ipv6 =
-      host.find(':') != std::string::npos && host.front() != '[';
+  const bool ipv6 = host.find(':') != std::string::npos && host.front() != '[';
   return ipv6 ? absl::StrCat("[", host, "]:", port)
               : absl::StrCat(host, ":", port);
 }

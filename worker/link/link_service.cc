@@ -200,9 +200,8 @@ class LinkServiceImpl : public LinkService, private RawLinkService {
 
  private:
   static absl::Status StaleEpoch(PlanEpoch now) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("stale epoch: the receiver is at ", now.value(),
-                     " or waits for it"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "stale epoch: the receiver is at ", now.value(), " or waits for it"));
   }
 
   // Sets what Send checks, and ends the streams of epochs < `floor`.

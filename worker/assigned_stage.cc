@@ -1,0 +1,60 @@
+#include "worker/assigned_stage.h"
+
+#include <utility>
+
+#include "common/status_macros.h"
+#include "proto/convert.h"
+#include "sluice/v1/pipeline.pb.h"
+
+namespace sluice {
+
+std::string AssignedStage::Name() const {
+  return absl::StrCat("stage ", stage.value(), " of ", num_stages, " (layers ",
+                      layers.begin, " to ", layers.end - 1, ")");
+}
+
+absl::StatusOr<AssignedStage> ParseAssignedStage(
+    const v1::AssignStage& proto, int32_t num_layers,
+    std::shared_ptr<StageReporter> reporter) {
+  AssignedStage a;
+  a.epoch = PlanEpoch(proto.epoch());
+  a.stage = StageId(proto.stage());
+  a.num_stages = proto.num_stages();
+  a.layers = {proto.layers().begin(), proto.layers().end()};
+  a.next_address = proto.next_link_address();
+  a.max_model_len = proto.max_model_len();
+  a.max_sequences = proto.max_sequences();
+  a.num_blocks = proto.num_blocks();
+  a.reporter = std::move(reporter);
+  if (proto.epoch() < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("assignment: epoch ", proto.epoch()));
+  }
+  if (a.num_stages <= 0 || proto.stage() < 0 || proto.stage() >= a.num_stages) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "assignment: stage ", proto.stage(), " of ", a.num_stages));
+  }
+  if (a.layers.begin < 0 || a.layers.size() <= 0 || a.layers.end > num_layers ||
+      a.is_first() != (a.layers.begin == 0) ||
+      a.is_last() != (a.layers.end == num_layers)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("assignment: layers [", a.layers.begin, ", ", a.layers.end,
+                     ") for stage ", a.stage.value(), " of ", a.num_stages,
+                     " of a model of ", num_layers, " layers"));
+  }
+  if (a.is_last() != a.next_address.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "assignment: stage ", a.stage.value(), " of ", a.num_stages,
+        " with next_link_address \"", a.next_address, "\""));
+  }
+  if (a.max_model_len <= 0 || a.max_sequences <= 0 || a.num_blocks <= 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("assignment: max_model_len ", a.max_model_len,
+                     ", max_sequences ", a.max_sequences, ", num_blocks ",
+                     a.num_blocks, ": all must be positive"));
+  }
+  SLUICE_ASSIGN_OR_RETURN(a.policy, FromProto(proto.policy()));
+  return a;
+}
+
+}  // namespace sluice

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/policy.h"
+#include "common/step_plan.h"
+#include "common/types.h"
+
+namespace sluice {
+
+namespace v1 {
+class AssignStage;
+}  // namespace v1
+
+// Takes a stage's news to the coordinator that assigned it; once that one is
+// gone, they go nowhere. Thread-safe; never waits.
+class StageReporter {
+ public:
+  virtual ~StageReporter() = default;
+  virtual void Progress(PlanEpoch epoch, uint64_t bytes_done,
+                        uint64_t bytes_total) = 0;
+  virtual void Ready(PlanEpoch epoch, int64_t kv_pages, int32_t page_tokens,
+                     uint64_t weight_bytes) = 0;
+  virtual void Failed(PlanEpoch epoch, const absl::Status& status) = 0;
+  virtual void Result(const StepResult& result, double compute_seconds) = 0;
+};
+
+// The part of a plan that one worker plays.
+struct AssignedStage {
+  PlanEpoch epoch;
+  StageId stage;
+  int32_t num_stages = 0;
+  LayerRange layers;
+  std::string next_address;  // "" on the last stage
+  Policy policy;
+  int32_t max_model_len = 0;
+  int32_t max_sequences = 0;
+  int32_t num_blocks = 0;
+  std::shared_ptr<StageReporter> reporter;
+
+  bool is_first() const { return stage.value() == 0; }
+  bool is_last() const { return stage.value() == num_stages - 1; }
+  // "stage 1 of 3 (layers 4 to 7)", for messages.
+  std::string Name() const;
+};
+
+// Checks that stage, layers and next address fit together and to a model of
+// `num_layers` layers; kInvalidArgument names what does not.
+absl::StatusOr<AssignedStage> ParseAssignedStage(
+    const v1::AssignStage& proto, int32_t num_layers,
+    std::shared_ptr<StageReporter> reporter);
+
+}  // namespace sluice

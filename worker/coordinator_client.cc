@@ -1,0 +1,281 @@
+#include "worker/coordinator_client.h"
+
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "common/bounded_queue.h"
+#include "common/logging.h"
+#include "common/mutex.h"
+#include "common/status_macros.h"
+#include "common/thread.h"
+#include "proto/convert.h"
+#include "proto/grpc_status.h"
+#include "sluice/v1/pipeline.grpc.pb.h"
+
+namespace sluice {
+namespace {
+
+constexpr int kMaxBackoff = 16;  // times reconnect_delay
+// Messages that may wait for the coordinator to read; a few are normal.
+constexpr size_t kMaxOutbox = 4096;
+// How long the coordinator has to see us off.
+constexpr absl::Duration kLeaveTimeout = absl::Seconds(1);
+// The same trouble is told again after so many attempts.
+constexpr int kRepeatLog = 30;
+
+// One Attach stream.
+class Session : public StageReporter {
+ public:
+  Session() : outbox_(kMaxOutbox) {}
+
+  grpc::ClientContext* context() { return &context_; }
+
+  void Progress(PlanEpoch epoch, uint64_t done, uint64_t total) override {
+    v1::WorkerMessage message;
+    auto* progress = message.mutable_load_progress();
+    progress->set_epoch(epoch.value());
+    progress->set_bytes_done(done);
+    progress->set_bytes_total(total);
+    Send(std::move(message));
+  }
+
+  void Ready(PlanEpoch epoch, int64_t kv_pages, int32_t page_tokens,
+             uint64_t weight_bytes) override {
+    v1::WorkerMessage message;
+    auto* ready = message.mutable_stage_ready();
+    ready->set_epoch(epoch.value());
+    ready->set_kv_pages(kv_pages);
+    ready->set_page_tokens(page_tokens);
+    ready->set_weight_bytes(weight_bytes);
+    Send(std::move(message));
+  }
+
+  void Failed(PlanEpoch epoch, const absl::Status& status) override {
+    v1::WorkerMessage message;
+    auto* failed = message.mutable_stage_failed();
+    failed->set_epoch(epoch.value());
+    failed->set_code(static_cast<int32_t>(status.code()));
+    failed->set_message(std::string(status.message()));
+    Send(std::move(message));
+  }
+
+  void Result(const StepResult& result, double compute_seconds) override {
+    v1::WorkerMessage message;
+    auto* out = message.mutable_step_result();
+    ToProto(result, out);
+    out->set_compute_seconds(compute_seconds);
+    Send(std::move(message));
+  }
+
+  // Cancels the stream if the coordinator does not take our messages: it is
+  // not alive in any useful sense.
+  void Send(v1::WorkerMessage message) {
+    if (!outbox_.TryPush(message) && !outbox_.closed()) context_.TryCancel();
+  }
+
+  BoundedQueue<v1::WorkerMessage>& outbox() { return outbox_; }
+
+ private:
+  grpc::ClientContext context_;
+  BoundedQueue<v1::WorkerMessage> outbox_;
+};
+
+using AttachStream =
+    grpc::ClientReaderWriter<v1::WorkerMessage, v1::CoordinatorMessage>;
+
+class CoordinatorClientImpl : public CoordinatorClient {
+ public:
+  explicit CoordinatorClientImpl(Options options)
+      : options_(std::move(options)),
+        thread_("coordinator", [this] { AttachForEver(); }) {}
+
+  ~CoordinatorClientImpl() override { Shutdown(); }
+
+  void Shutdown() override {
+    std::shared_ptr<Session> session;
+    {
+      MutexLock lock(&mu_);
+      shutdown_ = true;
+      session = session_;
+      changed_.NotifyAll();
+    }
+    if (session != nullptr) {
+      // The writer half-closes once all is written; a coordinator that is
+      // well then ends the stream.
+      session->outbox().Close();
+      const absl::Time deadline = absl::Now() + kLeaveTimeout;
+      MutexLock lock(&mu_);
+      while (session_ == session && absl::Now() < deadline) {
+        changed_.WaitFor(&mu_, deadline - absl::Now());
+      }
+      if (session_ == session) session->context()->TryCancel();
+    }
+    thread_.Join();
+  }
+
+ private:
+  void AttachForEver() {
+    absl::Duration delay = options_.reconnect_delay;
+    absl::Status last;
+    int repeated = 0;
+    for (;;) {
+      bool attached = false;
+      const absl::Status status = Attach(&attached);
+      MutexLock lock(&mu_);
+      if (shutdown_) return;
+      if (attached) delay = options_.reconnect_delay;
+      repeated = status == last ? repeated + 1 : 0;
+      last = status;
+      if (repeated % kRepeatLog == 0) {
+        Log(attached ? LogLevel::kWarning : LogLevel::kError,
+            absl::StrCat(
+                "coordinator=", options_.address,
+                attached ? " lost: " : " can't attach: ",
+                status.ok() ? "it ended the stream" : status.ToString(),
+                "; trying again",
+                repeated > 0 ? absl::StrCat(" (attempt ", repeated + 1, ")")
+                             : ""));
+      }
+      const absl::Time deadline = absl::Now() + delay;
+      while (!shutdown_ && absl::Now() < deadline) {
+        changed_.WaitFor(&mu_, deadline - absl::Now());
+      }
+      if (shutdown_) return;
+      delay = std::min(delay * 2, options_.reconnect_delay * kMaxBackoff);
+    }
+  }
+
+  // Until the stream ends; why it did.
+  absl::Status Attach(bool* attached) {
+    std::shared_ptr<grpc::Channel> channel =
+        options_.channels(options_.address);
+    if (channel == nullptr) return absl::UnavailableError("no such address");
+    auto session = std::make_shared<Session>();
+    {
+      MutexLock lock(&mu_);
+      if (shutdown_) return absl::OkStatus();
+      session_ = session;
+    }
+    const auto stub = v1::WorkerService::NewStub(channel);
+    const std::unique_ptr<AttachStream> stream =
+        stub->Attach(session->context());
+    Thread writer;
+    v1::CoordinatorMessage message;
+    if (stream->Write(Registration()) && stream->Read(&message)) {
+      if (message.has_registered()) {
+        *attached = true;
+        const absl::Duration interval = absl::Milliseconds(std::clamp<int64_t>(
+            message.registered().heartbeat_interval_ms(), 10, 60'000));
+        LogInfo(absl::StrCat("coordinator=", options_.address,
+                             " attached as worker ",
+                             message.registered().worker_id()));
+        options_.handler->OnAttached();
+        writer =
+            Thread("heartbeat", [&] { Write(*session, *stream, interval); });
+        while (stream->Read(&message)) Dispatch(message, session);
+        options_.handler->OnDetached();
+      } else {
+        session->context()->TryCancel();
+      }
+    }
+    session->outbox().Close();
+    writer.Join();
+    const absl::Status status = FromGrpcStatus(stream->Finish());
+    MutexLock lock(&mu_);
+    session_ = nullptr;
+    changed_.NotifyAll();
+    return status;
+  }
+
+  // Heartbeats, and what the stage has to say, until the outbox is closed and
+  // empty.
+  void Write(Session& session, AttachStream& stream, absl::Duration interval) {
+    absl::Time next = absl::Now();
+    for (;;) {
+      const absl::Duration left = next - absl::Now();
+      std::optional<v1::WorkerMessage> message =
+          session.outbox().PopFor(std::max(left, absl::ZeroDuration()));
+      if (message.has_value()) {
+        if (!stream.Write(*message)) return;
+      } else if (session.outbox().closed()) {
+        stream.WritesDone();
+        return;
+      }
+      if (absl::Now() < next) continue;
+      next = absl::Now() + interval;
+      if (!stream.Write(HeartbeatNow())) return;
+    }
+  }
+
+  void Dispatch(const v1::CoordinatorMessage& message,
+                const std::shared_ptr<Session>& session) {
+    switch (message.kind_case()) {
+      case v1::CoordinatorMessage::kAssignStage:
+        options_.handler->OnAssign(message.assign_stage(), session);
+        break;
+      case v1::CoordinatorMessage::kStepPlan: {
+        absl::StatusOr<StepPlan> plan = FromProto(message.step_plan());
+        if (plan.ok()) {
+          options_.handler->OnPlan(*std::move(plan));
+        } else {
+          options_.handler->OnBadPlan(PlanEpoch(message.step_plan().epoch()),
+                                      plan.status());
+        }
+        break;
+      }
+      case v1::CoordinatorMessage::kRetire:
+        options_.handler->OnRetire(PlanEpoch(message.retire().epoch()));
+        break;
+      case v1::CoordinatorMessage::kRegistered:
+      case v1::CoordinatorMessage::KIND_NOT_SET:
+        LogWarning("the coordinator sent a message of no known kind");
+        break;
+    }
+  }
+
+  v1::WorkerMessage Registration() const {
+    const WorkerIdentity& identity = options_.identity;
+    v1::WorkerMessage message;
+    auto* out = message.mutable_register_();
+    out->set_name(identity.name);
+    out->set_link_address(identity.link_address);
+    out->set_model_fingerprint(identity.model_fingerprint);
+    out->set_host_memory_bytes(identity.host_memory_bytes);
+    out->set_compute_threads(identity.compute_threads);
+    out->set_device(identity.device);
+    out->set_version(identity.version);
+    out->set_metrics_address(identity.metrics_address);
+    out->set_model_dir(identity.model_dir);
+    return message;
+  }
+
+  v1::WorkerMessage HeartbeatNow() {
+    const WorkerTotals totals = options_.handler->totals();
+    v1::WorkerMessage message;
+    auto* heartbeat = message.mutable_heartbeat();
+    heartbeat->set_busy_seconds(totals.usage.busy_seconds);
+    heartbeat->set_waiting_seconds(totals.usage.waiting_seconds);
+    heartbeat->set_idle_seconds(totals.usage.idle_seconds);
+    heartbeat->set_link_bytes_sent(totals.link_bytes_sent);
+    heartbeat->set_kv_pages_used(totals.kv_pages_used);
+    return message;
+  }
+
+  const Options options_;
+  Mutex mu_;
+  CondVar changed_;
+  std::shared_ptr<Session> session_ ABSL_GUARDED_BY(mu_);
+  bool shutdown_ ABSL_GUARDED_BY(mu_) = false;
+  Thread thread_;
+};
+
+}  // namespace
+
+std::unique_ptr<CoordinatorClient> CoordinatorClient::Start(Options options) {
+  return std::make_unique<CoordinatorClientImpl>(std::move(options));
+}
+
+}  // namespace sluice

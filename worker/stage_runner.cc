@@ -1,0 +1,465 @@
+#include "worker/stage_runner.h"
+
+#include <algorithm>
+#include <deque>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "common/bounded_queue.h"
+#include "common/logging.h"
+#include "common/status_macros.h"
+
+namespace sluice {
+namespace {
+
+// Plans that may wait at the first stage. The dispatcher has one in flight per
+// block, so more is a mistake of its.
+constexpr size_t kMaxInbox = 4096;
+constexpr double kProgressIntervalSeconds = 0.2;
+
+bool SameWeights(const AssignedStage& a, const AssignedStage& b) {
+  const Policy& p = a.policy;
+  const Policy& q = b.policy;
+  const auto same = [](const TierFractions& x, const TierFractions& y) {
+    return x.device == y.device && x.host == y.host && x.disk == y.disk;
+  };
+  return a.layers == b.layers && a.max_model_len == b.max_model_len &&
+         a.max_sequences == b.max_sequences && p.gbs == q.gbs &&
+         p.num_microbatches == q.num_microbatches &&
+         p.max_step_tokens == q.max_step_tokens && same(p.weights, q.weights) &&
+         same(p.kv_cache, q.kv_cache) && same(p.activations, q.activations) &&
+         p.dtype == q.dtype && p.compute_threads == q.compute_threads;
+}
+
+// Room for two steps: one that is computed or sent, and one behind it.
+size_t FramesInFlight(const AssignedStage& a) {
+  return std::max<size_t>(4,
+                          2 * static_cast<size_t>(a.policy.num_microbatches));
+}
+
+}  // namespace
+
+// One assignment being played.
+struct StageRunner::Run {
+  explicit Run(AssignedStage a)
+      : assignment(std::move(a)), outbox(FramesInFlight(assignment)) {}
+
+  // What has arrived and waits to be computed: a plan or a frame.
+  struct Item {
+    std::shared_ptr<const StepPlan> plan;
+    std::optional<ArrivedFrame> frame;
+  };
+
+  const AssignedStage assignment;
+  std::atomic<bool> stopped{false};
+  std::atomic<bool> ready{false};
+  BoundedQueue<ActivationFrame> outbox;
+
+  Mutex mu;
+  CondVar changed;
+  std::deque<Item> inbox ABSL_GUARDED_BY(mu);
+  bool closed ABSL_GUARDED_BY(mu) = false;
+  std::shared_ptr<LinkSender> link ABSL_GUARDED_BY(mu);
+
+  StepAssembler assembler;  // the compute thread's
+
+  bool Put(Item item) {
+    MutexLock lock(&mu);
+    if (closed || inbox.size() >= kMaxInbox) return false;
+    inbox.push_back(std::move(item));
+    changed.NotifyAll();
+    return true;
+  }
+
+  bool Waits() {
+    MutexLock lock(&mu);
+    return inbox.empty() && !closed;
+  }
+
+  std::optional<Item> Take() {
+    MutexLock lock(&mu);
+    while (inbox.empty() && !closed) changed.Wait(&mu);
+    if (closed) return std::nullopt;
+    std::optional<Item> item(std::move(inbox.front()));
+    inbox.pop_front();
+    return item;
+  }
+};
+
+StageRunner::StageRunner(Options options)
+    : options_(std::move(options)),
+      meter_(options_.clock),
+      compute_("compute", [this] { ComputeLoop(); }) {}
+
+StageRunner::~StageRunner() { Shutdown(); }
+
+StageRunner::RunPtr StageRunner::current() const {
+  MutexLock lock(&mu_);
+  return run_;
+}
+
+bool StageRunner::ready() const {
+  const RunPtr run = current();
+  return run == nullptr || run->ready;
+}
+
+void StageRunner::Replace(RunPtr next, bool drop_weights) {
+  RunPtr old;
+  {
+    MutexLock lock(&mu_);
+    old = std::exchange(run_, std::move(next));
+    drop_weights_ = drop_weights_ || drop_weights;
+    changed_.NotifyAll();
+  }
+  if (old != nullptr) Stop(*old);
+}
+
+void StageRunner::Stop(Run& run) {
+  std::deque<Run::Item> dropped;
+  run.outbox.Close();
+  MutexLock lock(&run.mu);
+  run.closed = true;
+  run.stopped = true;
+  run.ready = false;
+  dropped.swap(run.inbox);
+  // Only wakes and never waits. Under the lock, so that the link is destroyed,
+  // which does wait, by the compute thread and none of gRPC's.
+  if (run.link != nullptr) run.link->Close();
+  run.changed.NotifyAll();
+}
+
+void StageRunner::Fail(Run& run, const absl::Status& status) {
+  const AssignedStage& a = run.assignment;
+  const absl::Status named = Annotate(status, a.Name());
+  {
+    MutexLock lock(&run.mu);
+    if (run.closed) return;
+    run.closed = true;
+    // Under the lock, as Accept: once a run is stopped it says nothing more
+    // about epochs, which Detach then forgets.
+    options_.receiver->End(a.epoch, named);
+  }
+  LogError(absl::StrCat("epoch=", a.epoch.value(), " stage failed: ",
+                        absl::StatusCodeToString(named.code()), ": ",
+                        named.message()));
+  a.reporter->Failed(a.epoch, named);
+  Stop(run);
+}
+
+void StageRunner::Assign(AssignedStage assignment) {
+  const RunPtr old = current();
+  if (old != nullptr && assignment.epoch <= old->assignment.epoch) {
+    assignment.reporter->Failed(
+        assignment.epoch, absl::FailedPreconditionError(absl::StrCat(
+                              "stale assignment: this worker is at epoch ",
+                              old->assignment.epoch.value())));
+    return;
+  }
+  options_.receiver->Advance(assignment.epoch);
+  Replace(std::make_shared<Run>(std::move(assignment)), false);
+}
+
+void StageRunner::Retire() {
+  if (const RunPtr old = current()) {
+    options_.receiver->Advance(PlanEpoch(old->assignment.epoch.value() + 1));
+  }
+  Replace(nullptr, true);
+}
+
+void StageRunner::Detach() {
+  Replace(nullptr, false);
+  options_.receiver->Forget(
+      absl::UnavailableError("the worker has left its coordinator"));
+}
+
+void StageRunner::OnPlan(StepPlan plan) {
+  const RunPtr run = current();
+  if (run == nullptr || plan.epoch < run->assignment.epoch) {
+    LogWarning(
+        absl::StrCat("dropped a plan of stale epoch ", plan.epoch.value()));
+    return;
+  }
+  if (plan.epoch != run->assignment.epoch || !run->assignment.is_first()) {
+    Fail(*run,
+         absl::FailedPreconditionError(absl::StrCat(
+             "got a plan of epoch ", plan.epoch.value(),
+             " but this stage is at epoch ", run->assignment.epoch.value(),
+             run->assignment.is_first() ? "" : " and is not the first")));
+    return;
+  }
+  Run::Item item;
+  item.plan = std::make_shared<const StepPlan>(std::move(plan));
+  if (!run->Put(std::move(item))) {
+    Fail(*run, absl::ResourceExhaustedError(
+                   absl::StrCat("more than ", kMaxInbox, " plans wait")));
+  }
+}
+
+void StageRunner::OnBadPlan(PlanEpoch epoch, const absl::Status& status) {
+  const RunPtr run = current();
+  if (run == nullptr || run->assignment.epoch != epoch) return;
+  Fail(*run, status);
+}
+
+absl::Status StageRunner::OnFrame(ActivationFrame frame,
+                                  std::function<void()> on_consumed) {
+  OnceOnExit consumed(std::move(on_consumed));
+  const RunPtr run = current();
+  if (run == nullptr || frame.epoch != run->assignment.epoch ||
+      run->assignment.is_first()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "no stage of epoch ", frame.epoch.value(), " takes activations here"));
+  }
+  Run::Item item;
+  item.frame = ArrivedFrame{std::move(frame), std::move(consumed)};
+  if (!run->Put(std::move(item))) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("epoch ", run->assignment.epoch.value(), " is over here"));
+  }
+  return absl::OkStatus();
+}
+
+void StageRunner::OnLinkBroken(PlanEpoch epoch, const absl::Status& status) {
+  const RunPtr run = current();
+  if (run == nullptr || run->assignment.epoch != epoch) return;
+  Fail(*run, Annotate(status, "link from the stage before"));
+}
+
+void StageRunner::Shutdown() {
+  {
+    MutexLock lock(&mu_);
+    shutdown_ = true;
+    changed_.NotifyAll();
+  }
+  Detach();
+  compute_.Join();
+}
+
+void StageRunner::ComputeLoop() {
+  RunPtr run;
+  for (;;) {
+    bool drop_weights = false;
+    {
+      MutexLock lock(&mu_);
+      while (!shutdown_ && run_ == run && !drop_weights_) changed_.Wait(&mu_);
+      if (shutdown_) break;
+      run = run_;
+      drop_weights = std::exchange(drop_weights_, false);
+    }
+    if (drop_weights) {
+      executor_.reset();
+      options_.metrics->weight_bytes->Set(0);
+    }
+    if (run != nullptr) Play(*run);
+  }
+  executor_.reset();
+}
+
+void StageRunner::Play(Run& run) {
+  const AssignedStage& a = run.assignment;
+  const WorkerMetrics::StageSeconds seconds =
+      options_.metrics->ForStage(a.stage);
+  meter_.SetCounters(seconds.busy, seconds.waiting, seconds.idle);
+  Thread sender;
+  absl::Status status = Prepare(run);
+  if (status.ok()) {
+    if (!a.is_last()) sender = Thread("sender", [&] { SendLoop(run); });
+    {
+      MutexLock lock(&run.mu);
+      run.ready = !run.closed;
+    }
+    a.reporter->Ready(a.epoch, executor_->kv_pages(), executor_->page_tokens(),
+                      executor_->weight_bytes());
+    LogInfo(absl::StrCat("epoch=", a.epoch.value(), " ", a.Name(),
+                         " is ready: ", executor_->weight_bytes() >> 20,
+                         " MiB of weights, ", executor_->kv_pages(),
+                         " KV pages of ", executor_->page_tokens(), " tokens"));
+  }
+  while (status.ok()) {
+    if (run.Waits()) {
+      const bool in_flight =
+          executor_->kv_pages_used() > 0 || run.assembler.partial();
+      meter_.Switch(in_flight ? UsageMeter::State::kWaiting
+                              : UsageMeter::State::kIdle);
+    }
+    std::optional<Run::Item> item = run.Take();
+    if (!item.has_value()) break;
+    std::optional<StageStep> step;
+    if (item->plan != nullptr) {
+      absl::StatusOr<StageStep> added =
+          run.assembler.Add(std::move(item->plan));
+      status = added.status();
+      if (added.ok()) step = *std::move(added);
+    } else {
+      absl::StatusOr<std::optional<StageStep>> added =
+          run.assembler.Add(*std::move(item->frame));
+      status = added.status();
+      if (added.ok()) step = *std::move(added);
+    }
+    if (step.has_value()) status = Compute(run, *std::move(step));
+  }
+  if (!status.ok()) Fail(run, status);
+  sender.Join();
+  std::shared_ptr<LinkSender> link;
+  {
+    MutexLock lock(&run.mu);
+    link = std::move(run.link);
+  }
+  link.reset();
+  if (executor_ != nullptr) executor_->Reset();
+  PublishKvUsage();
+  meter_.Switch(UsageMeter::State::kIdle);
+}
+
+absl::Status StageRunner::Prepare(Run& run) {
+  const AssignedStage& a = run.assignment;
+  meter_.Switch(UsageMeter::State::kIdle);
+  if (executor_ == nullptr || !SameWeights(a, loaded_)) {
+    SLUICE_RETURN_IF_ERROR(LoadExecutor(run));
+  }
+  if (!a.is_last()) SLUICE_RETURN_IF_ERROR(ConnectNext(run));
+  if (!a.is_first()) {
+    LinkTerms terms;
+    terms.max_rows = a.policy.max_step_tokens;
+    terms.cols = options_.hidden_size;
+    terms.max_micro_batches = a.policy.num_microbatches;
+    terms.credits = static_cast<int32_t>(FramesInFlight(a));
+    MutexLock lock(&run.mu);
+    if (run.closed) return absl::CancelledError("the epoch is over");
+    options_.receiver->Accept(a.epoch, terms);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StageRunner::LoadExecutor(Run& run) {
+  const AssignedStage& a = run.assignment;
+  executor_.reset();  // its memory may be needed
+  options_.metrics->weight_bytes->Set(0);
+  StageExecutor::Options options;
+  options.layers = a.layers;
+  options.policy = a.policy;
+  options.max_model_len = a.max_model_len;
+  options.max_sequences = a.max_sequences;
+  options.compute_threads = a.policy.compute_threads > 0
+                                ? a.policy.compute_threads
+                                : options_.compute_threads;
+  options.host_budget = options_.host_budget;
+  LogInfo(absl::StrCat("epoch=", a.epoch.value(), " loading ", a.Name()));
+  absl::Duration reported = -absl::InfiniteDuration();
+  const StageExecutor::Progress progress = [&](uint64_t done, uint64_t total) {
+    const absl::Duration now = options_.clock->Monotonic();
+    if (done < total &&
+        now - reported < absl::Seconds(kProgressIntervalSeconds)) {
+      return;
+    }
+    reported = now;
+    a.reporter->Progress(a.epoch, done, total);
+  };
+  absl::StatusOr<std::unique_ptr<StageExecutor>> loaded =
+      options_.loader(options, progress, &run.stopped);
+  if (!loaded.ok()) return Annotate(loaded.status(), "can't load");
+  executor_ = *std::move(loaded);
+  loaded_ = a;
+  loaded_.reporter = nullptr;
+  options_.metrics->weight_bytes->Set(
+      static_cast<double>(executor_->weight_bytes()));
+  return absl::OkStatus();
+}
+
+absl::Status StageRunner::ConnectNext(Run& run) {
+  const AssignedStage& a = run.assignment;
+  const absl::Duration deadline =
+      options_.clock->Monotonic() + options_.connect_timeout;
+  for (;;) {
+    absl::StatusOr<std::unique_ptr<LinkSender>> link =
+        options_.links->Connect(a.next_address, a.epoch);
+    if (link.ok()) {
+      std::shared_ptr<LinkSender> shared = *std::move(link);
+      MutexLock lock(&run.mu);
+      if (run.closed) return absl::CancelledError("the epoch is over");
+      run.link = std::move(shared);
+      return absl::OkStatus();
+    }
+    if (!absl::IsUnavailable(link.status()) ||
+        options_.clock->Monotonic() >= deadline) {
+      return Annotate(link.status(), "can't reach the next stage");
+    }
+    MutexLock lock(&run.mu);
+    if (!run.closed) run.changed.WaitFor(&run.mu, options_.connect_retry);
+    if (run.closed) return absl::CancelledError("the epoch is over");
+  }
+}
+
+absl::Status StageRunner::Compute(Run& run, StageStep step) {
+  const AssignedStage& a = run.assignment;
+  const std::shared_ptr<const StepPlan> plan = step.plan;
+  StepResult result;
+  result.epoch = plan->epoch;
+  result.block = plan->block;
+  result.step = plan->step;
+  int32_t emitted = 0;
+  const auto emit = [&](int32_t micro_batch,
+                        std::shared_ptr<ActivationBuffer> hidden) {
+    if (micro_batch != emitted) {
+      return absl::InternalError(absl::StrCat(
+          "micro-batch ", micro_batch, " computed in place of ", emitted));
+    }
+    ++emitted;
+    return Emit(run, {plan->epoch, plan->block, plan->step, micro_batch,
+                      micro_batch == 0 ? plan : nullptr, std::move(hidden)});
+  };
+  meter_.Switch(UsageMeter::State::kBusy);
+  const double busy_before = meter_.totals().busy_seconds;
+  absl::Status status = executor_->RunStep(*plan, step.hidden, emit, &result);
+  const double seconds = meter_.totals().busy_seconds - busy_before;
+  PublishKvUsage();
+  if (run.stopped) return absl::CancelledError("the epoch is over");
+  if (status.ok() && !a.is_last() && plan->micro_batches.empty()) {
+    status =
+        Emit(run, {plan->epoch, plan->block, plan->step, 0, plan, nullptr});
+  }
+  if (!status.ok()) {
+    return Annotate(status, absl::StrCat("block ", plan->block.value(),
+                                         " step ", plan->step));
+  }
+  options_.metrics->CountStep(*plan, seconds);
+  if (a.is_last()) a.reporter->Result(result, seconds);
+  return absl::OkStatus();
+}
+
+absl::Status StageRunner::Emit(Run& run, ActivationFrame frame) {
+  if (run.outbox.TryPush(frame)) return absl::OkStatus();
+  meter_.Switch(UsageMeter::State::kWaiting);
+  const bool sent = run.outbox.Push(std::move(frame));
+  meter_.Switch(UsageMeter::State::kBusy);
+  return sent ? absl::OkStatus() : absl::CancelledError("the epoch is over");
+}
+
+void StageRunner::PublishKvUsage() {
+  const int64_t used = executor_ == nullptr ? 0 : executor_->kv_pages_used();
+  const int64_t all = executor_ == nullptr ? 0 : executor_->kv_pages();
+  kv_pages_used_ = used;
+  options_.metrics->kv_cache_usage->Set(
+      all > 0 ? static_cast<double>(used) / static_cast<double>(all) : 0);
+}
+
+void StageRunner::SendLoop(Run& run) {
+  std::shared_ptr<LinkSender> link;
+  {
+    MutexLock lock(&run.mu);
+    link = run.link;
+  }
+  uint64_t counted = 0;
+  while (std::optional<ActivationFrame> frame = run.outbox.Pop()) {
+    const absl::Status status = link->Send(*std::move(frame));
+    link_bytes_sent_ += link->bytes_sent() - counted;
+    counted = link->bytes_sent();
+    if (!status.ok()) {
+      Fail(run, status);
+      return;
+    }
+  }
+}
+
+}  // namespace sluice

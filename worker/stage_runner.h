@@ -1,0 +1,128 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "common/mutex.h"
+#include "common/thread.h"
+#include "runtime/exec/stage_executor.h"
+#include "runtime/memory/memory_budget.h"
+#include "worker/link/link.h"
+#include "worker/link/link_receiver.h"
+#include "worker/assigned_stage.h"
+#include "worker/step_assembler.h"
+#include "worker/usage_meter.h"
+#include "worker/worker_metrics.h"
+
+namespace sluice {
+
+// StageExecutor::Load for one model directory.
+using StageLoader =
+    std::function<absl::StatusOr<std::unique_ptr<StageExecutor>>(
+        const StageExecutor::Options& options,
+        const StageExecutor::Progress& progress,
+        const std::atomic<bool>* cancelled)>;
+
+// Plays the stages that a worker is given, one after the other.
+//
+// One thread owns the executor: it loads, connects to the next stage, takes
+// steps in the order in which they come, and computes them. While a stage is
+// played, a second thread sends what the first has computed. Everything else
+// only enqueues.
+//
+// A stage ends when its epoch does: by a newer assignment, by Retire or Detach,
+// or by an error, of which the first is reported. Weights stay loaded until
+// another assignment needs others, or Retire. Thread-safe.
+class StageRunner : public FrameSink {
+ public:
+  // All pointers must outlive the runner.
+  struct Options {
+    StageLoader loader;
+    int64_t hidden_size = 0;
+    int32_t compute_threads = 1;  // if the policy does not say
+    MemoryBudget* host_budget = nullptr;
+    LinkFactory* links = nullptr;
+    LinkReceiver* receiver = nullptr;
+    const WorkerMetrics* metrics = nullptr;
+    const Clock* clock = nullptr;
+    // For the next stage's worker to take the link; it may be just starting.
+    absl::Duration connect_timeout = absl::Seconds(15);
+    absl::Duration connect_retry = absl::Milliseconds(100);
+  };
+  explicit StageRunner(Options options);
+  ~StageRunner() override;
+
+  // Ends the current stage and begins another. Reports kFailedPrecondition if
+  // the current one is of the same epoch or a newer one.
+  void Assign(AssignedStage assignment);
+  // Ends the current stage and drops the weights.
+  void Retire();
+  // The coordinator is gone: ends the current stage, and forgets its epoch.
+  void Detach();
+  // For the first stage.
+  void OnPlan(StepPlan plan);
+  // A plan that could not be read; ends the stage if it is of its epoch.
+  void OnBadPlan(PlanEpoch epoch, const absl::Status& status);
+
+  absl::Status OnFrame(ActivationFrame frame,
+                       std::function<void()> on_consumed) override;
+  void OnLinkBroken(PlanEpoch epoch, const absl::Status& status) override;
+
+  // No stage is assigned, or it is loaded and runs.
+  bool ready() const;
+  UsageTotals usage() { return meter_.totals(); }
+  uint64_t link_bytes_sent() const { return link_bytes_sent_; }
+  int64_t kv_pages_used() const { return kv_pages_used_; }
+
+  void Shutdown();
+
+ private:
+  struct Run;
+  using RunPtr = std::shared_ptr<Run>;
+
+  RunPtr current() const;
+  // Makes `next` (may be null) current and ends the one before.
+  void Replace(RunPtr next, bool drop_weights);
+  static void Stop(Run& run);
+  // Ends `run` and reports why, unless it has ended already.
+  void Fail(Run& run, const absl::Status& status);
+
+  // On the compute thread.
+  void ComputeLoop();
+  void Play(Run& run);
+  absl::Status Prepare(Run& run);
+  absl::Status LoadExecutor(Run& run);
+  absl::Status ConnectNext(Run& run);
+  absl::Status Compute(Run& run, StageStep step);
+  absl::Status Emit(Run& run, ActivationFrame frame);
+  void PublishKvUsage();
+
+  // On the sender thread.
+  void SendLoop(Run& run);
+
+  const Options options_;
+  UsageMeter meter_;
+  std::atomic<uint64_t> link_bytes_sent_{0};
+  std::atomic<int64_t> kv_pages_used_{0};
+
+  mutable Mutex mu_;
+  CondVar changed_;
+  RunPtr run_ ABSL_GUARDED_BY(mu_);  // null: no stage
+  bool drop_weights_ ABSL_GUARDED_BY(mu_) = false;
+  bool shutdown_ ABSL_GUARDED_BY(mu_) = false;
+
+  // The compute thread's own.
+  std::unique_ptr<StageExecutor> executor_;
+  AssignedStage loaded_;  // what executor_ was loaded for
+
+  Thread compute_;
+};
+
+}  // namespace sluice

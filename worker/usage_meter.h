@@ -1,0 +1,44 @@
+#pragma once
+
+#include "common/clock.h"
+#include "common/metrics.h"
+#include "common/mutex.h"
+
+namespace sluice {
+
+struct UsageTotals {
+  double busy_seconds = 0;
+  double waiting_seconds = 0;
+  double idle_seconds = 0;
+};
+
+// Where a stage's time goes. At any moment it is busy (computing), waiting
+// (sequences are in flight, but what to compute next is not here yet, or what
+// was computed can't leave) or idle. Thread-safe.
+class UsageMeter {
+ public:
+  enum class State { kBusy, kWaiting, kIdle };
+
+  // Starts idle. `clock` must outlive the meter.
+  explicit UsageMeter(const Clock* clock);
+
+  // Where time goes from now on; null: nowhere but the totals.
+  void SetCounters(Counter* busy, Counter* waiting, Counter* idle);
+  void Switch(State state);
+  // Up to now; brings the counters up to date, too.
+  UsageTotals totals();
+
+ private:
+  void AddSpanLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const Clock* const clock_;
+  Mutex mu_;
+  State state_ ABSL_GUARDED_BY(mu_) = State::kIdle;
+  absl::Duration since_ ABSL_GUARDED_BY(mu_);
+  UsageTotals totals_ ABSL_GUARDED_BY(mu_);
+  Counter* busy_ ABSL_GUARDED_BY(mu_) = nullptr;
+  Counter* waiting_ ABSL_GUARDED_BY(mu_) = nullptr;
+  Counter* idle_ ABSL_GUARDED_BY(mu_) = nullptr;
+};
+
+}  // namespace sluice

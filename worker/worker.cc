@@ -1,0 +1,55 @@
+#include "worker/worker.h"
+
+#include <utility>
+
+#include "common/status_macros.h"
+#include "runtime/exec/stage_executor.h"
+#include "runtime/model/model_dir.h"
+#include "worker/worker_impl.h"
+
+namespace sluice {
+
+absl::Status Worker::Options::Validate() const {
+  if (name.empty()) {
+    return absl::InvalidArgumentError("worker: name is empty");
+  }
+  if (model_dir.empty()) {
+    return absl::InvalidArgumentError("worker: no model directory");
+  }
+  if (coordinator_address.empty()) {
+    return absl::InvalidArgumentError("worker: no coordinator address");
+  }
+  if (host_memory_bytes == 0) {
+    return absl::InvalidArgumentError("worker: no host memory");
+  }
+  if (compute_threads < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("worker: ", compute_threads, " compute threads"));
+  }
+  if (channels == nullptr) {
+    return absl::InvalidArgumentError("worker: no channel factory");
+  }
+  if (reconnect_delay <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError("worker: reconnect_delay must be > 0");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(Options options) {
+  SLUICE_RETURN_IF_ERROR(options.Validate());
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<ModelDir> opened,
+                          ModelDir::Open(options.model_dir));
+  const std::shared_ptr<const ModelDir> dir = std::move(opened);
+  WorkerModel model;
+  SLUICE_ASSIGN_OR_RETURN(model.fingerprint, dir->Fingerprint());
+  model.hidden_size = dir->spec().hidden_size;
+  model.num_layers = dir->spec().num_layers;
+  model.loader = [dir](const StageExecutor::Options& stage,
+                       const StageExecutor::Progress& progress,
+                       const std::atomic<bool>* cancelled) {
+    return StageExecutor::Load(*dir, stage, progress, cancelled);
+  };
+  return CreateWorker(std::move(options), std::move(model));
+}
+
+}  // namespace sluice

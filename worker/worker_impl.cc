@@ -1,0 +1,159 @@
+#include "worker/worker_impl.h"
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "common/clock.h"
+#include "common/logging.h"
+#include "common/mutex.h"
+#include "common/status_macros.h"
+#include "runtime/memory/memory_budget.h"
+#include "sluice/v1/pipeline.pb.h"
+#include "worker/coordinator_client.h"
+#include "worker/link/grpc_link_factory.h"
+#include "worker/link/link_service.h"
+#include "worker/machine.h"
+#include "worker/assigned_stage.h"
+
+namespace sluice {
+namespace {
+
+constexpr char kVersion[] = SLUICE_VERSION;
+
+class WorkerImpl : public Worker,
+                   private FrameSink,
+                   private CoordinatorHandler {
+ public:
+  WorkerImpl(Options options, WorkerModel model)
+      : options_(std::move(options)),
+        num_layers_(model.num_layers),
+        fingerprint_(std::move(model.fingerprint)),
+        threads_(options_.compute_threads > 0 ? options_.compute_threads
+                                              : UsableCores()),
+        null_metrics_(options_.metrics == nullptr ? CreateNullMetrics()
+                                                  : nullptr),
+        metrics_(options_.metrics != nullptr ? options_.metrics
+                                             : null_metrics_.get(),
+                 options_.name),
+        budget_(Tier::kHost, options_.host_memory_bytes),
+        links_({.channels = options_.channels,
+                .bytes_sent = metrics_.link_bytes_sent}),
+        link_service_(LinkService::Create(this, metrics_.link_bytes_received)),
+        runner_({.loader = std::move(model.loader),
+                 .hidden_size = model.hidden_size,
+                 .compute_threads = threads_,
+                 .host_budget = &budget_,
+                 .links = &links_,
+                 .receiver = link_service_.get(),
+                 .metrics = &metrics_,
+                 .clock = Clock::Real()}) {
+    if (!options_.link_address.empty()) Announce(options_.link_address);
+  }
+
+  ~WorkerImpl() override { Shutdown(); }
+
+  grpc::Service* link_service() override { return link_service_->service(); }
+
+  void Announce(const std::string& link_address) override {
+    MutexLock lock(&mu_);
+    if (client_ != nullptr || shutdown_) return;
+    CoordinatorClient::Options client;
+    client.address = options_.coordinator_address;
+    client.channels = options_.channels;
+    client.identity.name = options_.name;
+    client.identity.link_address = link_address;
+    client.identity.model_fingerprint = fingerprint_;
+    client.identity.host_memory_bytes = options_.host_memory_bytes;
+    client.identity.compute_threads = threads_;
+    client.identity.device = DescribeCpu();
+    client.identity.version = kVersion;
+    client.identity.metrics_address = options_.metrics_address;
+    client.identity.model_dir = options_.model_dir.string();
+    client.handler = this;
+    client.reconnect_delay = options_.reconnect_delay;
+    client_ = CoordinatorClient::Start(std::move(client));
+  }
+
+  bool ready() const override { return attached_ && runner_.ready(); }
+
+  void Shutdown() override {
+    std::unique_ptr<CoordinatorClient> client;
+    {
+      MutexLock lock(&mu_);
+      shutdown_ = true;
+      client = std::move(client_);
+    }
+    if (client != nullptr) client->Shutdown();
+    runner_.Shutdown();
+  }
+
+ private:
+  absl::Status OnFrame(ActivationFrame frame,
+                       std::function<void()> on_consumed) override {
+    return runner_.OnFrame(std::move(frame), std::move(on_consumed));
+  }
+  void OnLinkBroken(PlanEpoch epoch, const absl::Status& status) override {
+    runner_.OnLinkBroken(epoch, status);
+  }
+
+  void OnAttached() override { attached_ = true; }
+
+  void OnAssign(const v1::AssignStage& proto,
+                std::shared_ptr<StageReporter> reporter) override {
+    absl::StatusOr<AssignedStage> assignment =
+        ParseAssignedStage(proto, num_layers_, reporter);
+    if (!assignment.ok()) {
+      LogError(assignment.status().ToString());
+      reporter->Failed(PlanEpoch(proto.epoch()), assignment.status());
+      return;
+    }
+    runner_.Assign(*std::move(assignment));
+  }
+
+  void OnPlan(StepPlan plan) override { runner_.OnPlan(std::move(plan)); }
+  void OnBadPlan(PlanEpoch epoch, const absl::Status& status) override {
+    runner_.OnBadPlan(epoch, status);
+  }
+  void OnRetire(PlanEpoch epoch) override {
+    LogInfo(absl::StrCat("epoch=", epoch.value(), " retired to be a spare"));
+    runner_.Retire();
+  }
+  void OnDetached() override {
+    attached_ = false;
+    runner_.Detach();
+  }
+
+  WorkerTotals totals() override {
+    WorkerTotals totals;
+    totals.usage = runner_.usage();
+    totals.link_bytes_sent = runner_.link_bytes_sent();
+    totals.kv_pages_used = static_cast<uint64_t>(runner_.kv_pages_used());
+    return totals;
+  }
+
+  const Options options_;
+  const int32_t num_layers_;
+  const std::string fingerprint_;
+  const int32_t threads_;
+  const std::unique_ptr<MetricsRegistry> null_metrics_;
+  const WorkerMetrics metrics_;
+  MemoryBudget budget_;
+  GrpcLinkFactory links_;
+  const std::unique_ptr<LinkService> link_service_;
+  StageRunner runner_;
+  std::atomic<bool> attached_{false};
+
+  Mutex mu_;
+  bool shutdown_ ABSL_GUARDED_BY(mu_) = false;
+  std::unique_ptr<CoordinatorClient> client_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace
+
+std::unique_ptr<Worker> CreateWorker(Worker::Options options,
+                                     WorkerModel model) {
+  return std::make_unique<WorkerImpl>(std::move(options), std::move(model));
+}
+
+}  // namespace sluice

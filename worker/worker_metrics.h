@@ -1,0 +1,40 @@
+#pragma once
+
+#include <string>
+
+#include "common/metrics.h"
+#include "common/step_plan.h"
+#include "common/types.h"
+
+namespace sluice {
+
+// A worker's metrics. Thread-safe.
+struct WorkerMetrics {
+  // `registry` must outlive what this gives.
+  WorkerMetrics(MetricsRegistry* registry, const std::string& worker);
+
+  // The counters of time spent, which carry the stage.
+  struct StageSeconds {
+    Counter* busy;
+    Counter* waiting;
+    Counter* idle;
+  };
+  StageSeconds ForStage(StageId stage) const;
+
+  // Counts a computed step and its tokens. A segment of one token behind
+  // others is decode, the rest prefill.
+  void CountStep(const StepPlan& plan, double seconds) const;
+
+  MetricsRegistry* const registry;
+  const std::string worker;
+  Counter* link_bytes_sent;
+  Counter* link_bytes_received;
+  Counter* steps;
+  Counter* prefill_tokens;
+  Counter* decode_tokens;
+  Gauge* kv_cache_usage;  // 0..1
+  Gauge* weight_bytes;
+  Histogram* step_seconds;
+};
+
+}  // namespace sluice
