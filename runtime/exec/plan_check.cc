@@ -1,0 +1,108 @@
+#include "runtime/exec/plan_check.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace sluice {
+namespace {
+
+absl::Status SegmentError(const Segment& segment, absl::string_view what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("sequence ", segment.sequence.value(), ": ", what));
+}
+
+}  // namespace
+
+absl::Status CheckAdmission(const SequenceAdmission& admission,
+                            const PlanLimits& limits) {
+  if (admission.max_tokens < 1 || admission.max_tokens > limits.max_model_len) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "sequence ", admission.sequence.value(), ": max_tokens of ",
+        admission.max_tokens, " is not between 1 and this stage's ",
+        limits.max_model_len, " positions per sequence"));
+  }
+  if (admission.prompt_tokens < 0 ||
+      admission.prompt_tokens > admission.max_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "sequence ", admission.sequence.value(), ": prompt_tokens of ",
+        admission.prompt_tokens, " is not between 0 and max_tokens"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckMicroBatch(const MicroBatch& batch, const PlanLimits& limits,
+                             PageTables* tables) {
+  if (batch.segments.empty()) {
+    return absl::InvalidArgumentError("a micro-batch has no segments");
+  }
+  if (batch.tokens.size() > static_cast<size_t>(limits.max_step_tokens)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a micro-batch has ", batch.tokens.size(),
+        " tokens, but this stage takes ", limits.max_step_tokens, " at most"));
+  }
+  for (const int32_t token : batch.tokens) {
+    if (token < 0 || token >= limits.vocab_size) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("token id ", token, " is not in the vocabulary of ",
+                       limits.vocab_size));
+    }
+  }
+  int64_t rows = 0;
+  for (const Segment& segment : batch.segments) {
+    if (segment.num_tokens < 1) {
+      return SegmentError(segment, absl::StrCat("a segment of ",
+                                                segment.num_tokens, " tokens"));
+    }
+    SequencePages* pages = tables->Find(segment.sequence);
+    if (pages == nullptr) return SegmentError(segment, "not admitted");
+    if (segment.start != pages->length) {
+      return SegmentError(
+          segment,
+          absl::StrCat("a segment starts at position ", segment.start, ", but ",
+                       pages->length, " positions have been computed"));
+    }
+    if (segment.num_tokens > pages->capacity - pages->length) {
+      return SegmentError(
+          segment,
+          absl::StrCat("position ", segment.start, " and ", segment.num_tokens,
+                       " more exceed the reserved ", pages->capacity));
+    }
+    pages->length += segment.num_tokens;
+    rows += segment.num_tokens;
+  }
+  if (rows != static_cast<int64_t>(batch.tokens.size())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a micro-batch has ", batch.tokens.size(),
+                     " tokens, but its segments ", rows));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckHidden(
+    const StepPlan& plan,
+    std::span<const std::shared_ptr<ActivationBuffer>> hidden,
+    const PlanLimits& limits) {
+  if (limits.first) {
+    if (hidden.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "the first stage takes tokens, not hidden states");
+  }
+  if (hidden.size() != plan.micro_batches.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the plan has ", plan.micro_batches.size(),
+        " micro-batches, but there are hidden states of ", hidden.size()));
+  }
+  for (size_t k = 0; k < hidden.size(); ++k) {
+    const int64_t rows = plan.micro_batches[k].tokens.size();
+    if (hidden[k] == nullptr || hidden[k]->rows() != rows ||
+        hidden[k]->cols() != limits.hidden_size) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("micro-batch ", k, ": hidden states are ",
+                       hidden[k] == nullptr ? 0 : hidden[k]->rows(), " x ",
+                       hidden[k] == nullptr ? 0 : hidden[k]->cols(),
+                       ", expected ", rows, " x ", limits.hidden_size));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sluice

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "absl/status/status.h"
+#include "common/step_plan.h"
+#include "runtime/exec/activation_buffer.h"
+#include "runtime/kv/sequence_pages.h"
+#include "runtime/model/decoder_spec.h"
+
+namespace sluice {
+
+// Limits that a stage's plans must keep.
+struct PlanLimits {
+  int32_t max_step_tokens = 0;
+  int32_t max_model_len = 0;
+  int32_t max_sequences = 0;
+  int32_t vocab_size = 0;
+  int32_t hidden_size = 0;
+  bool first = false;
+};
+
+// kInvalidArgument if the admission is out of range.
+absl::Status CheckAdmission(const SequenceAdmission& admission,
+                            const PlanLimits& limits);
+
+// Checks a micro-batch against the sequences, and moves their lengths on past
+// its tokens. kInvalidArgument says what does not fit.
+absl::Status CheckMicroBatch(const MicroBatch& batch, const PlanLimits& limits,
+                             PageTables* tables);
+
+// Checks the inputs of a plan: none on the first stage, else one [tokens,
+// hidden] for each micro-batch.
+absl::Status CheckHidden(
+    const StepPlan& plan,
+    std::span<const std::shared_ptr<ActivationBuffer>> hidden,
+    const PlanLimits& limits);
+
+}  // namespace sluice

@@ -1,0 +1,460 @@
+#include "runtime/kernels/cpu/cpu_backend.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "common/status_macros.h"
+#include "runtime/kernels/cpu/vector_ops.h"
+#include "runtime/kv/sequence_pages.h"
+
+namespace sluice {
+namespace {
+
+constexpr int32_t kTileRows = GemmEngine::kTileRows;
+// Rows that a task of a row-wise operation takes.
+constexpr int32_t kRowsPerTask = 16;
+// Rows whose logits are computed together: enough to amortise reading the head,
+// few enough that the logits do not take much.
+constexpr int32_t kHeadRows = kTileRows;
+
+int32_t RoundUp(int32_t n, int32_t to) { return (n + to - 1) / to * to; }
+
+const float* Floats(const HostBuffer& buffer, int64_t offset = 0) {
+  return buffer.data() == nullptr ? nullptr : buffer.as<float>() + offset;
+}
+
+}  // namespace
+
+CpuBackend::CpuBackend(const DecoderSpec& spec, const Options& options)
+    : spec_(spec),
+      options_(options),
+      kv_layout_{options.layers.size(), spec.num_kv_heads, spec.head_dim,
+                 options.dtype},
+      q_width_(spec.num_heads * spec.head_dim),
+      kv_width_(spec.num_kv_heads * spec.head_dim),
+      pool_(options.threads),
+      layers_(options.layers.size()) {}
+
+absl::StatusOr<std::unique_ptr<Backend>> CpuBackend::Create(
+    const DecoderSpec& spec, const Options& options) {
+  std::unique_ptr<CpuBackend> self(new CpuBackend(spec, options));
+  SLUICE_RETURN_IF_ERROR(self->Initialize());
+  return self;
+}
+
+absl::Status CpuBackend::Initialize() {
+  MemoryBudget* budget = options_.host_budget;
+  SLUICE_ASSIGN_OR_RETURN(gemm_, GemmEngine::Create(options_.dtype, &pool_));
+  loader_ = std::make_unique<WeightLoader>(spec_, gemm_.get(), &pool_, budget);
+
+  const size_t element = gemm_->element_bytes();
+  const size_t rows = RoundUp(options_.max_rows, kTileRows);
+  const size_t wide =
+      std::max((q_width_ + 2 * kv_width_) * sizeof(float),
+               std::max(spec_.intermediate_size, spec_.embed_dim) * element);
+  SLUICE_ASSIGN_OR_RETURN(
+      normed_,
+      HostBuffer::Create(
+          "workspace",
+          rows * std::max(spec_.hidden_size, spec_.embed_dim) * element,
+          budget));
+  SLUICE_ASSIGN_OR_RETURN(
+      attention_,
+      HostBuffer::Create("workspace", rows * q_width_ * element, budget));
+  SLUICE_ASSIGN_OR_RETURN(wide_,
+                          HostBuffer::Create("workspace", rows * wide, budget));
+  if (options_.layers.end == spec_.num_layers) {
+    SLUICE_ASSIGN_OR_RETURN(
+        logits_,
+        HostBuffer::Create("workspace",
+                           size_t{1} * std::min(kHeadRows, options_.max_rows) *
+                               spec_.vocab_size * sizeof(float),
+                           budget));
+  }
+  for (int i = 0; i < pool_.num_threads(); ++i) {
+    attention_scratch_.emplace_back(spec_.head_dim);
+  }
+  rotated_.resize(static_cast<size_t>(pool_.num_threads()) * kPageTokens *
+                  spec_.head_dim);
+
+  if (spec_.positions != PositionKind::kRotary) return absl::OkStatus();
+  const int32_t half = spec_.rotary.dim / 2;
+  const size_t bytes =
+      static_cast<size_t>(options_.max_model_len) * half * sizeof(float);
+  SLUICE_ASSIGN_OR_RETURN(rotary_cos_,
+                          HostBuffer::Create("rotary table", bytes, budget));
+  SLUICE_ASSIGN_OR_RETURN(rotary_sin_,
+                          HostBuffer::Create("rotary table", bytes, budget));
+  pool_.ParallelFor(options_.max_model_len, [&](int position, int) {
+    float* cos = rotary_cos_.as<float>() + int64_t{1} * position * half;
+    float* sin = rotary_sin_.as<float>() + int64_t{1} * position * half;
+    for (int32_t i = 0; i < half; ++i) {
+      // The angle in float32, as the models were trained.
+      const float angle =
+          static_cast<float>(position) * spec_.rotary.inv_freq[i];
+      cos[i] = static_cast<float>(std::cos(static_cast<double>(angle))) *
+               spec_.rotary.attention_factor;
+      sin[i] = static_cast<float>(std::sin(static_cast<double>(angle))) *
+               spec_.rotary.attention_factor;
+    }
+  });
+  return absl::OkStatus();
+}
+
+int64_t CpuBackend::PositionRows() const {
+  return int64_t{options_.max_model_len} + spec_.position_offset;
+}
+
+absl::StatusOr<uint64_t> CpuBackend::EmbeddingBytes() {
+  return loader_->EmbeddingBytes(PositionRows());
+}
+absl::StatusOr<uint64_t> CpuBackend::LayerBytes() {
+  return loader_->LayerBytes();
+}
+absl::StatusOr<uint64_t> CpuBackend::HeadBytes() {
+  return loader_->HeadBytes();
+}
+
+absl::Status CpuBackend::LoadEmbedding(const TensorSource& source,
+                                       LoadProgress progress) {
+  SLUICE_ASSIGN_OR_RETURN(
+      embedding_, loader_->LoadEmbedding(PositionRows(), source, progress));
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::LoadLayer(int layer, const TensorSource& source,
+                                   LoadProgress progress) {
+  SLUICE_ASSIGN_OR_RETURN(layers_[layer - options_.layers.begin],
+                          loader_->LoadLayer(layer, source, progress));
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::LoadHead(const TensorSource& source,
+                                  LoadProgress progress) {
+  SLUICE_ASSIGN_OR_RETURN(head_, loader_->LoadHead(source, progress));
+  return absl::OkStatus();
+}
+
+uint64_t CpuBackend::KvPageBytes() const { return kv_layout_.page_bytes(); }
+
+absl::Status CpuBackend::ReserveKv(int64_t num_pages) {
+  SLUICE_ASSIGN_OR_RETURN(
+      kv_, KvArena::Create(kv_layout_, num_pages, options_.host_budget));
+  return absl::OkStatus();
+}
+
+void CpuBackend::Norm(const NormWeights& weights, const float* x, DType dtype,
+                      void* out) const {
+  if (spec_.norm == NormKind::kRmsNorm) {
+    RmsNorm(x, Floats(weights.weight), spec_.hidden_size, spec_.norm_eps, dtype,
+            out);
+  } else {
+    LayerNorm(x, Floats(weights.weight), Floats(weights.bias),
+              spec_.hidden_size, spec_.norm_eps, dtype, out);
+  }
+}
+
+void CpuBackend::NormRows(const NormWeights* weights, const float* x,
+                          int32_t rows) {
+  const int64_t hidden = spec_.hidden_size;
+  const int64_t row_bytes = hidden * gemm_->element_bytes();
+  pool_.ParallelFor(
+      RoundUp(rows, kRowsPerTask) / kRowsPerTask, [&](int task, int) {
+        const int32_t end = std::min(rows, (task + 1) * kRowsPerTask);
+        for (int32_t row = task * kRowsPerTask; row < end; ++row) {
+          void* out = normed_.as<std::byte>() + row * row_bytes;
+          if (weights != nullptr) {
+            Norm(*weights, x + row * hidden, options_.dtype, out);
+          } else if (options_.dtype == DType::kFloat32) {
+            std::memcpy(out, x + row * hidden, row_bytes);
+          } else {
+            FloatToBf16(x + row * hidden, hidden, static_cast<uint16_t*>(out));
+          }
+        }
+      });
+}
+
+void CpuBackend::NormRowsInPlace(const NormWeights& weights, float* x,
+                                 int32_t rows) {
+  const int64_t hidden = spec_.hidden_size;
+  pool_.ParallelFor(
+      RoundUp(rows, kRowsPerTask) / kRowsPerTask, [&](int task, int) {
+        const int32_t end = std::min(rows, (task + 1) * kRowsPerTask);
+        for (int32_t row = task * kRowsPerTask; row < end; ++row) {
+          Norm(weights, x + row * hidden, DType::kFloat32, x + row * hidden);
+        }
+      });
+}
+
+absl::Status CpuBackend::Embed(const BatchView& batch, float* x) {
+  const int64_t hidden = spec_.hidden_size;
+  const int64_t dim = spec_.embed_dim;
+  const bool bf16 = options_.dtype == DType::kBFloat16;
+  const bool project = embedding_.project_in.n() > 0;
+  if (project) {
+    const int64_t row_bytes = dim * gemm_->element_bytes();
+    for (int32_t row = 0; row < batch.rows; ++row) {
+      std::memcpy(
+          normed_.as<std::byte>() + row * row_bytes,
+          embedding_.table.as<std::byte>() + batch.tokens[row] * row_bytes,
+          row_bytes);
+    }
+    SLUICE_RETURN_IF_ERROR(gemm_->Multiply(
+        embedding_.project_in, normed_.data(), batch.rows,
+        [&](int32_t row, int32_t rows, int32_t col, int32_t cols, float* tile) {
+          for (int32_t i = 0; i < rows; ++i) {
+            std::memcpy(x + (row + i) * hidden + col, tile + i * cols,
+                        cols * sizeof(float));
+          }
+        }));
+  }
+  const int32_t num_segments = static_cast<int32_t>(batch.segments.size());
+  pool_.ParallelFor(num_segments, [&](int task, int) {
+    const SegmentView& segment = batch.segments[task];
+    for (int32_t i = 0; i < segment.num_tokens; ++i) {
+      const int32_t row = segment.row + i;
+      float* out = x + row * hidden;
+      if (!project) {
+        const int64_t from = batch.tokens[row] * dim;
+        if (bf16) {
+          Bf16ToFloat(embedding_.table.as<uint16_t>() + from, dim, out);
+        } else {
+          std::memcpy(out, embedding_.table.as<float>() + from,
+                      dim * sizeof(float));
+        }
+      }
+      if (spec_.positions != PositionKind::kLearned) continue;
+      const int64_t from =
+          (int64_t{segment.start} + i + spec_.position_offset) * hidden;
+      if (bf16) {
+        AddBf16Row(out, embedding_.positions.as<uint16_t>() + from, hidden);
+      } else {
+        AddRow(out, embedding_.positions.as<float>() + from, nullptr, hidden);
+      }
+    }
+  });
+  return absl::OkStatus();
+}
+
+void CpuBackend::StoreBatchKv(int32_t layer, const BatchView& batch) {
+  parts_.clear();
+  for (int32_t s = 0; s < static_cast<int32_t>(batch.segments.size()); ++s) {
+    const SegmentView& segment = batch.segments[s];
+    for (int32_t i = 0; i < segment.num_tokens;) {
+      const int32_t count =
+          std::min(segment.num_tokens - i,
+                   kPageTokens - (segment.start + i) % kPageTokens);
+      parts_.push_back({s, i, count});
+      i += count;
+    }
+  }
+  const int32_t head_dim = spec_.head_dim;
+  const int32_t stride = q_width_ + 2 * kv_width_;
+  const int32_t half = rotary_cos_.data() == nullptr ? 0 : spec_.rotary.dim / 2;
+  pool_.ParallelFor(parts_.size(), [&](int task, int thread) {
+    const SegmentPart& part = parts_[task];
+    const SegmentView& segment = batch.segments[part.segment];
+    const int32_t position = segment.start + part.first;
+    const int32_t page = segment.pages[position / kPageTokens];
+    float* rotated =
+        rotated_.data() + static_cast<size_t>(thread) * kPageTokens * head_dim;
+    const float* rows = wide_.as<float>() +
+                        (int64_t{segment.row} + part.first) * stride + q_width_;
+    for (int32_t head = 0; head < spec_.num_kv_heads; ++head) {
+      const float* k = rows + head * head_dim;
+      int32_t k_stride = stride;
+      if (half > 0) {
+        for (int32_t i = 0; i < part.count; ++i) {
+          const int64_t angle = (int64_t{position} + i) * half;
+          RotateHead(k + int64_t{i} * stride, Floats(rotary_cos_, angle),
+                     Floats(rotary_sin_, angle), half, head_dim, 1.0f,
+                     rotated + i * head_dim);
+        }
+        k = rotated;
+        k_stride = head_dim;
+      }
+      std::byte* k_page = static_cast<std::byte*>(kv_->K(layer, page, head));
+      StoreKv(
+          k, k_stride, rows + kv_width_ + head * head_dim, stride,
+          position % kPageTokens, part.count, head_dim, options_.dtype, k_page,
+          k_page + kv_layout_.block_elements() * kv_layout_.element_bytes());
+    }
+  });
+}
+
+void CpuBackend::AttendBatch(int32_t layer, const BatchView& batch) {
+  const int32_t group = spec_.num_heads / spec_.num_kv_heads;
+  // A row is a query head at a position; rows are numbered by position first.
+  parts_.clear();
+  for (int32_t s = 0; s < static_cast<int32_t>(batch.segments.size()); ++s) {
+    const int32_t rows = batch.segments[s].num_tokens * group;
+    for (int32_t i = 0; i < rows; i += kAttentionRows) {
+      parts_.push_back({s, i, std::min(kAttentionRows, rows - i)});
+    }
+  }
+  const int32_t head_dim = spec_.head_dim;
+  const int64_t stride = q_width_ + 2 * kv_width_;
+  const int32_t half = rotary_cos_.data() == nullptr ? 0 : spec_.rotary.dim / 2;
+  const int32_t kv_heads = spec_.num_kv_heads;
+  const size_t model_layer = options_.layers.begin + layer;
+  const int32_t window = model_layer < spec_.sliding_window.size()
+                             ? spec_.sliding_window[model_layer]
+                             : 0;
+  const size_t element = gemm_->element_bytes();
+  pool_.ParallelFor(parts_.size() * kv_heads, [&](int task, int thread) {
+    const SegmentPart& part = parts_[task / kv_heads];
+    const int32_t kv_head = task % kv_heads;
+    const SegmentView& segment = batch.segments[part.segment];
+    AttentionScratch& scratch = attention_scratch_[thread];
+    AttentionCall call;
+    call.kv_dtype = options_.dtype;
+    call.head_dim = head_dim;
+    call.k_base = kv_->K(layer, 0, kv_head);
+    call.page_stride = kv_layout_.layer_page_bytes();
+    call.pages = segment.pages;
+    call.rows = part.count;
+    call.out_dtype = options_.dtype;
+    for (int32_t r = 0; r < part.count; ++r) {
+      const int32_t token = (part.first + r) / group;
+      const int32_t head = kv_head * group + (part.first + r) % group;
+      const int32_t position = segment.start + token;
+      const int64_t row = segment.row + token;
+      const int64_t angle = int64_t{position} * half;
+      RotateHead(wide_.as<float>() + row * stride + head * head_dim,
+                 Floats(rotary_cos_, angle), Floats(rotary_sin_, angle), half,
+                 head_dim, spec_.attention_scale, scratch.query(r));
+      call.begin[r] = window > 0 ? std::max(0, position + 1 - window) : 0;
+      call.end[r] = position + 1;
+      call.out[r] = attention_.as<std::byte>() +
+                    (row * q_width_ + head * head_dim) * element;
+    }
+    Attend(call, scratch);
+  });
+}
+
+absl::Status CpuBackend::MultiplyAdd(const PackedMatrix& w,
+                                     const HostBuffer& bias, const void* a,
+                                     int32_t rows, float* x) {
+  const int64_t width = w.n();
+  return gemm_->Multiply(
+      w, a, rows,
+      [&](int32_t row, int32_t count, int32_t col, int32_t cols, float* tile) {
+        for (int32_t i = 0; i < count; ++i) {
+          AddRow(x + (row + i) * width + col, tile + i * cols,
+                 Floats(bias, col), cols);
+        }
+      });
+}
+
+absl::Status CpuBackend::Attention(int layer, const BatchView& batch,
+                                   float* x) {
+  const int32_t local = layer - options_.layers.begin;
+  const LayerWeights& w = layers_[local];
+  NormRows(spec_.pre_norm ? &w.norm1 : nullptr, x, batch.rows);
+  const int64_t width = w.qkv.n();
+  SLUICE_RETURN_IF_ERROR(gemm_->Multiply(
+      w.qkv, normed_.data(), batch.rows,
+      [&](int32_t row, int32_t rows, int32_t col, int32_t cols, float* tile) {
+        for (int32_t i = 0; i < rows; ++i) {
+          StoreRow(wide_.as<float>() + (row + i) * width + col, tile + i * cols,
+                   Floats(w.qkv_bias, col), cols);
+        }
+      }));
+  StoreBatchKv(local, batch);
+  AttendBatch(local, batch);
+  SLUICE_RETURN_IF_ERROR(
+      MultiplyAdd(w.out, w.out_bias, attention_.data(), batch.rows, x));
+  if (!spec_.pre_norm) NormRowsInPlace(w.norm1, x, batch.rows);
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::Mlp(int layer, const BatchView& batch, float* x) {
+  const LayerWeights& w = layers_[layer - options_.layers.begin];
+  NormRows(spec_.pre_norm ? &w.norm2 : nullptr, x, batch.rows);
+  const int64_t inner = spec_.intermediate_size;
+  const size_t element = gemm_->element_bytes();
+  SLUICE_RETURN_IF_ERROR(gemm_->Multiply(
+      w.up, normed_.data(), batch.rows,
+      [&](int32_t row, int32_t rows, int32_t col, int32_t cols, float* tile) {
+        const float* bias = Floats(w.up_bias, col);
+        for (int32_t i = 0; i < rows; ++i) {
+          const float* in = tile + i * cols;
+          if (spec_.gated_mlp) {
+            const int32_t half = cols / 2;
+            GatedActivation(spec_.activation, in, bias, in + half,
+                            bias == nullptr ? nullptr : bias + half, half,
+                            options_.dtype,
+                            wide_.as<std::byte>() +
+                                ((row + i) * inner + col / 2) * element);
+          } else {
+            PlainActivation(
+                spec_.activation, in, bias, cols, options_.dtype,
+                wide_.as<std::byte>() + ((row + i) * inner + col) * element);
+          }
+        }
+      }));
+  SLUICE_RETURN_IF_ERROR(
+      MultiplyAdd(w.down, w.down_bias, wide_.data(), batch.rows, x));
+  if (!spec_.pre_norm) NormRowsInPlace(w.norm2, x, batch.rows);
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::Head(std::span<const int32_t> rows_of_x,
+                              const float* x, LogitsSink sink) {
+  const int64_t hidden = spec_.hidden_size;
+  const int64_t vocab = spec_.vocab_size;
+  const size_t element = gemm_->element_bytes();
+  const int32_t total = static_cast<int32_t>(rows_of_x.size());
+  for (int32_t first = 0; first < total; first += kHeadRows) {
+    const int32_t rows = std::min(kHeadRows, total - first);
+    pool_.ParallelFor(rows, [&](int task, int) {
+      const float* in = x + rows_of_x[first + task] * hidden;
+      void* out = normed_.as<std::byte>() + task * hidden * element;
+      if (spec_.final_norm) {
+        Norm(head_.norm, in, options_.dtype, out);
+      } else if (options_.dtype == DType::kFloat32) {
+        std::memcpy(out, in, hidden * sizeof(float));
+      } else {
+        FloatToBf16(in, hidden, static_cast<uint16_t*>(out));
+      }
+    });
+    const void* input = normed_.data();
+    if (head_.project_out.n() > 0) {
+      // attention_ is free here, and may be narrower than embed_dim: the
+      // projection goes through wide_.
+      const int64_t dim = spec_.embed_dim;
+      SLUICE_RETURN_IF_ERROR(gemm_->Multiply(
+          head_.project_out, normed_.data(), rows,
+          [&](int32_t row, int32_t count, int32_t col, int32_t cols,
+              float* tile) {
+            for (int32_t i = 0; i < count; ++i) {
+              const int64_t to = (row + i) * dim + col;
+              if (options_.dtype == DType::kFloat32) {
+                std::memcpy(wide_.as<float>() + to, tile + i * cols,
+                            cols * sizeof(float));
+              } else {
+                FloatToBf16(tile + i * cols, cols, wide_.as<uint16_t>() + to);
+              }
+            }
+          }));
+      input = wide_.data();
+    }
+    float* logits = logits_.as<float>();
+    SLUICE_RETURN_IF_ERROR(
+        gemm_->Multiply(head_.head, input, rows,
+                        [&](int32_t row, int32_t count, int32_t col,
+                            int32_t cols, float* tile) {
+                          for (int32_t i = 0; i < count; ++i) {
+                            std::memcpy(logits + (row + i) * vocab + col,
+                                        tile + i * cols, cols * sizeof(float));
+                          }
+                        }));
+    SLUICE_RETURN_IF_ERROR(sink(
+        first, std::span<float>(logits, static_cast<size_t>(rows) * vocab)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sluice

@@ -1,0 +1,46 @@
+#include "runtime/kernels/cpu/host_buffer.h"
+
+#include <sys/mman.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+
+namespace sluice {
+namespace {
+constexpr size_t kCacheLine = 64;
+constexpr size_t kHugePage = size_t{2} << 20;
+}  // namespace
+
+absl::StatusOr<HostBuffer> HostBuffer::Create(const std::string& name,
+                                              size_t bytes,
+                                              MemoryBudget* budget) {
+  HostBuffer buffer;
+  SLUICE_ASSIGN_OR_RETURN(buffer.charge_, budget->Charge(name, bytes));
+  const size_t alignment = bytes >= kHugePage ? kHugePage : kCacheLine;
+  const size_t size = (bytes + alignment - 1) / alignment * alignment;
+  buffer.data_ = std::aligned_alloc(alignment, size == 0 ? alignment : size);
+  if (buffer.data_ == nullptr) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the system has no ", bytes, " bytes of memory for ", name));
+  }
+  buffer.bytes_ = bytes;
+  if (alignment == kHugePage) madvise(buffer.data_, size, MADV_HUGEPAGE);
+  std::memset(buffer.data_, 0, size);
+  return buffer;
+}
+
+HostBuffer& HostBuffer::operator=(HostBuffer&& other) noexcept {
+  if (this == &other) return *this;
+  std::free(data_);
+  data_ = std::exchange(other.data_, nullptr);
+  bytes_ = std::exchange(other.bytes_, 0);
+  charge_ = std::move(other.charge_);
+  return *this;
+}
+
+HostBuffer::~HostBuffer() { std::free(data_); }
+
+}  // namespace sluice

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "runtime/memory/memory_budget.h"
+
+namespace sluice {
+
+// Zeroed host memory, charged to a budget. Aligned to 64 bytes, or to a huge
+// page if it fills one. Move-only.
+class HostBuffer {
+ public:
+  HostBuffer() = default;
+  HostBuffer(HostBuffer&& other) noexcept { *this = std::move(other); }
+  HostBuffer& operator=(HostBuffer&& other) noexcept;
+  ~HostBuffer();
+
+  // kResourceExhausted if `budget` or the system has no room.
+  static absl::StatusOr<HostBuffer> Create(const std::string& name,
+                                           size_t bytes, MemoryBudget* budget);
+
+  void* data() const { return data_; }
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+  MemoryCharge charge_;
+};
+
+}  // namespace sluice
