@@ -279,6 +279,37 @@ TEST_F(StepSchedulerTest, NoStepForReleasesWhileAnotherBlockHasWork) {
   EXPECT_EQ(Form(1), "-1 | 2:1+1!");
 }
 
+TEST_F(StepSchedulerTest, NoStepForReleasesWhileACancelledOneIsInFlight) {
+  Make({.num_blocks = 2});
+  Enqueue(1, 1, 10);
+  Enqueue(2, 1, 10);
+  Form(0);
+  Form(1);
+  Finish(1);
+  Done(1);
+  Finish(2);
+  EXPECT_EQ(s_->running(), 0);
+  EXPECT_EQ(Form(1), "idle");
+  EXPECT_EQ(Next(0), "-2 -1");
+}
+
+TEST_F(StepSchedulerTest, ABlocksShareOfPagesComesBack) {
+  Make({.num_blocks = 2, .kv_pages = 8, .page_tokens = 10});
+  const auto enqueue = [&] {
+    for (int i = 1; i <= 11; ++i) Enqueue(i, 1, i == 5 ? 40 : 10);
+  };
+  const char* const kFour = "+1 +2 +3 +4 | 1:0+1! 2:0+1! 3:0+1! 4:0+1!";
+  enqueue();
+  EXPECT_EQ(Form(0), kFour);
+  EXPECT_EQ(Form(1), "+5 | 5:0+1!");
+  Done(0);
+  for (int i = 1; i <= 4; ++i) Finish(i);
+  EXPECT_EQ(Form(0), "-1 -2 -3 -4 +6 +7 +8 +9 | 6:0+1! 7:0+1! 8:0+1! 9:0+1!");
+  EXPECT_EQ(Clear(), "5 6 7 8 9 10 11");
+  enqueue();
+  EXPECT_EQ(Form(0), kFour);
+}
+
 TEST_F(StepSchedulerTest, CancelledInFlightIsReleasedAfterItsStep) {
   Make({.num_blocks = 2, .kv_pages = 2});
   Enqueue(1, 1, 32);
