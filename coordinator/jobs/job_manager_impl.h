@@ -1,0 +1,94 @@
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/mutex.h"
+#include "coordinator/job_manager.h"
+#include "coordinator/jobs/job_metrics.h"
+#include "coordinator/jobs/job_upload.h"
+#include "coordinator/jobs/live_jobs.h"
+#include "coordinator/jobs/result_writer.h"
+#include "coordinator/jobs/token_texts.h"
+#include "coordinator/store/job_store.h"
+#include "coordinator/store/state_lock.h"
+
+namespace sluice {
+
+// JobManager over a JobStore. What has ended is read from the store; what has
+// not is in LiveJobs too. commit_mu_ orders the two: whoever changes a job in
+// the store changes it there as well before another may.
+class JobManagerImpl : public JobManager {
+ public:
+  static absl::StatusOr<std::unique_ptr<JobManager>> Create(Options options);
+  ~JobManagerImpl() override;
+
+  void SetOnWork(std::function<void()> on_work) override;
+  void SetOnCancel(std::function<void(JobId)> on_cancel) override;
+  absl::StatusOr<std::unique_ptr<Upload>> BeginUpload(
+      const v1::JobSpec& spec, v1::Job* existing) override;
+  absl::StatusOr<v1::Job> CreateFromPath(const v1::JobSpec& spec) override;
+  absl::StatusOr<v1::Job> GetJob(const std::string& id) override;
+  absl::StatusOr<v1::ListJobsResponse> ListJobs(
+      const v1::ListJobsRequest& request) override;
+  absl::StatusOr<v1::Job> CancelJob(const std::string& id) override;
+  absl::Status DeleteJob(const std::string& id) override;
+  absl::StatusOr<v1::ResultChunk> ReadResults(const std::string& id,
+                                              int64_t offset,
+                                              int64_t max_bytes) override;
+  absl::StatusOr<uint64_t> WaitForChange(const std::string& id,
+                                         uint64_t version,
+                                         absl::Duration timeout) override;
+  void Flush() override;
+
+  absl::StatusOr<std::vector<Request>> TakeRequests(size_t max) override;
+  void Complete(const Request& request, Generation generation) override;
+  void ReportProgress(JobId job, int64_t running, int64_t new_tokens) override;
+  void ReportReplays(JobId job, int64_t count) override;
+  void ReportDetail(const std::string& detail) override;
+
+ private:
+  JobManagerImpl(Options options, std::unique_ptr<StateLock> lock);
+
+  absl::Status Open();
+  int64_t NowMicros() const;
+  // The job that has the spec's request_id; kNotFound if none has.
+  absl::StatusOr<v1::Job> FindExisting(const v1::JobSpec& spec);
+  absl::StatusOr<v1::Job> Publish(JobId job, const JobUpload::Totals& totals);
+  void Abandon(JobId job);
+  absl::StatusOr<Request> Restore(JobId job, StoredRequest stored) const;
+
+  // For the writer's thread.
+  StoredResult Format(const ResultHead& head, const Generation& generation);
+  absl::Status Commit(absl::Span<const StoredResult> results);
+  absl::Status CommitQueued(absl::Span<const StoredResult> results);
+  absl::StatusOr<bool> DoBackgroundWork();
+  absl::StatusOr<bool> CancelSome();
+  absl::Status RemoveAbandoned();
+  void OnStoreState(const absl::Status& status);
+
+  const Options options_;
+  const std::unique_ptr<StateLock> state_lock_;
+  JobMetrics metrics_;
+  TokenTexts token_texts_;  // writer's thread only
+  LiveJobs live_;
+  std::unique_ptr<JobStore> store_;
+
+  Mutex commit_mu_;
+  Mutex take_mu_;  // one TakeRequests at a time
+
+  Mutex mu_;
+  std::function<void()> on_work_ ABSL_GUARDED_BY(mu_);
+  std::function<void(JobId)> on_cancel_ ABSL_GUARDED_BY(mu_);
+  std::set<JobId> cancelling_ ABSL_GUARDED_BY(mu_);
+  std::set<JobId> abandoned_ ABSL_GUARDED_BY(mu_);
+
+  std::unique_ptr<ResultWriter> writer_;  // first to go
+};
+
+}  // namespace sluice

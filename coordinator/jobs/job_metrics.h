@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "common/metrics.h"
+#include "coordinator/store/job_store.h"
+#include "sluice/v1/jobs.pb.h"
+
+namespace sluice {
+
+// What the jobs export. Thread-safe; the registry must outlive it.
+class JobMetrics {
+ public:
+  explicit JobMetrics(MetricsRegistry* registry);
+
+  // A result that was recorded.
+  void CountResult(const StoredResult& result);
+  // Lines of a published job that were no requests.
+  void CountErrors(const std::string& code, int64_t count);
+  void SetWaiting(int64_t requests);
+  void SetJobs(v1::JobState state, int64_t jobs);
+  Histogram* journal_fsync_seconds() const { return journal_fsync_seconds_; }
+
+ private:
+  MetricsRegistry* const registry_;
+  Gauge* const waiting_;
+  Counter* const prompt_tokens_;
+  Counter* const generation_tokens_;
+  Histogram* const request_prompt_tokens_;
+  Histogram* const request_generation_tokens_;
+  Histogram* const journal_fsync_seconds_;
+};
+
+// "in_progress" and the like.
+std::string JobStateName(v1::JobState state);
+
+}  // namespace sluice

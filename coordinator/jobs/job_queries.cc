@@ -1,0 +1,83 @@
+// The questions that a JobManager answers.
+
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "coordinator/jobs/job_ids.h"
+#include "coordinator/jobs/job_manager_impl.h"
+
+namespace sluice {
+namespace {
+
+constexpr int kDefaultPage = 50;
+constexpr int kMaxPage = 1000;
+
+}  // namespace
+
+absl::StatusOr<v1::Job> JobManagerImpl::GetJob(const std::string& id) {
+  SLUICE_ASSIGN_OR_RETURN(const JobId job, ParseJobId(id));
+  if (auto live = live_.Find(job)) return *std::move(live);
+  SLUICE_ASSIGN_OR_RETURN(const JobRecord stored, store_->GetJob(job));
+  return live_.Describe(stored);
+}
+
+absl::StatusOr<v1::ListJobsResponse> JobManagerImpl::ListJobs(
+    const v1::ListJobsRequest& request) {
+  if (request.page_size() < 0) {
+    return absl::InvalidArgumentError("page_size must not be negative");
+  }
+  JobId before(std::numeric_limits<int64_t>::max());
+  if (!request.page_token().empty()) {
+    SLUICE_ASSIGN_OR_RETURN(before, ParsePageToken(request.page_token()));
+  }
+  const int size = request.page_size() == 0
+                       ? kDefaultPage
+                       : std::min(request.page_size(), kMaxPage);
+  // One more tells whether there is another page.
+  SLUICE_ASSIGN_OR_RETURN(std::vector<JobRecord> jobs,
+                          store_->ListJobs(before, size + 1));
+  v1::ListJobsResponse response;
+  if (static_cast<int>(jobs.size()) > size) {
+    jobs.pop_back();
+    response.set_next_page_token(FormatPageToken(jobs.back().id));
+  }
+  for (const JobRecord& job : jobs) *response.add_jobs() = live_.Describe(job);
+  return response;
+}
+
+absl::StatusOr<v1::ResultChunk> JobManagerImpl::ReadResults(
+    const std::string& id, int64_t offset, int64_t max_bytes) {
+  SLUICE_ASSIGN_OR_RETURN(const JobId job, ParseJobId(id));
+  if (offset < 0) {
+    return absl::InvalidArgumentError("offset must not be negative");
+  }
+  SLUICE_RETURN_IF_ERROR(store_->GetJob(job).status());
+  SLUICE_ASSIGN_OR_RETURN(std::vector<v1::Result> results,
+                          store_->ReadResults(job, offset, max_bytes));
+  v1::ResultChunk chunk;
+  chunk.set_next_offset(offset + static_cast<int64_t>(results.size()));
+  for (v1::Result& result : results) *chunk.add_results() = std::move(result);
+  return chunk;
+}
+
+absl::StatusOr<uint64_t> JobManagerImpl::WaitForChange(const std::string& id,
+                                                       uint64_t version,
+                                                       absl::Duration timeout) {
+  SLUICE_ASSIGN_OR_RETURN(const JobId job, ParseJobId(id));
+  const absl::Time deadline = absl::Now() + timeout;
+  while (true) {
+    const uint64_t deletions = live_.deletions();
+    const uint64_t now = live_.WaitForChange(job, version, deadline);
+    if (now != LiveJobs::kEndedVersion) return now;
+    // Ended, deleted or never there: the store knows.
+    SLUICE_ASSIGN_OR_RETURN(const JobRecord stored, store_->GetJob(job));
+    // Not ended after all: it was published just now.
+    if (!IsTerminal(stored.state) && absl::Now() < deadline) continue;
+    if (now != version || absl::Now() >= deadline) return now;
+    live_.WaitForDeletion(deletions, deadline);
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,133 @@
+#include "coordinator/jobs/job_upload.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "coordinator/jobs/request_codec.h"
+#include "coordinator/jobs/result_format.h"
+#include "coordinator/jobs/utf8.h"
+
+namespace sluice {
+namespace {
+
+// Of one transaction.
+constexpr size_t kMaxRows = 4096;
+constexpr size_t kMaxBytes = 4 << 20;
+
+}  // namespace
+
+JobUpload::JobUpload(Options options, RequestParser parser,
+                     std::unique_ptr<CustomIdSet> custom_ids)
+    : options_(std::move(options)),
+      parser_(std::move(parser)),
+      custom_ids_(std::move(custom_ids)),
+      splitter_(options_.max_line_bytes,
+                [this](absl::string_view text, bool too_long) {
+                  return OnLine(text, too_long);
+                }) {}
+
+JobUpload::~JobUpload() {
+  if (!published_) options_.abandon(options_.job);
+}
+
+absl::Status JobUpload::Append(absl::string_view data) {
+  if (published_) {
+    return absl::FailedPreconditionError("the upload was committed");
+  }
+  if (status_.ok()) status_ = splitter_.Append(data);
+  return status_;
+}
+
+absl::StatusOr<v1::Job> JobUpload::Commit() {
+  if (published_) {
+    return absl::FailedPreconditionError("the upload was committed");
+  }
+  SLUICE_RETURN_IF_ERROR(status_);
+  absl::StatusOr<v1::Job> job = Finish();
+  published_ = job.ok();
+  status_ = job.status();
+  return job;
+}
+
+absl::StatusOr<v1::Job> JobUpload::Finish() {
+  SLUICE_RETURN_IF_ERROR(splitter_.Finish());
+  if (totals_.lines == 0) {
+    return absl::InvalidArgumentError(
+        "no requests: the input has no lines; give at least one");
+  }
+  SLUICE_RETURN_IF_ERROR(Store());
+  return options_.publish(options_.job, totals_);
+}
+
+absl::Status JobUpload::OnLine(absl::string_view text, bool too_long) {
+  const int64_t index = totals_.lines;
+  if (index >= options_.max_requests) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("more than ", options_.max_requests,
+                     " requests in one job; split the file"));
+  }
+  ++totals_.lines;
+  RequestParser::Line line;
+  if (too_long) {
+    line.error =
+        LineError{"line_too_long",
+                  absl::StrCat("the line is longer than ",
+                               options_.max_line_bytes, " bytes; shorten it"),
+                  ""};
+  } else if (options_.format == v1::INPUT_FORMAT_TEXT) {
+    line = parser_.ParseText(text, index);
+  } else {
+    line = parser_.ParseJson(text, index);
+    SLUICE_RETURN_IF_ERROR(CheckCustomId(&line));
+  }
+  if (line.error) {
+    ++totals_.failed;
+    ++totals_.errors[line.error->code];
+    StoredResult& result = bad_lines_.emplace_back();
+    result.job = options_.job;
+    result.index = index;
+    result.kind = ResultKind::kError;
+    result.line = FormatError(options_.job, index, line.custom_id, *line.error);
+    buffered_bytes_ += result.line.size();
+  } else {
+    StoredRequest& request = requests_.emplace_back();
+    request.index = index;
+    request.params = EncodeRequestParams(line.request);
+    request.custom_id = std::move(line.request.custom_id);
+    request.prompt = std::move(line.request.prompt);
+    buffered_bytes_ += request.params.size() + request.custom_id.size() +
+                       request.prompt.size() * sizeof(int32_t);
+  }
+  if (requests_.size() + bad_lines_.size() >= kMaxRows ||
+      buffered_bytes_ >= kMaxBytes) {
+    return Store();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status JobUpload::CheckCustomId(RequestParser::Line* line) {
+  if (line->custom_id.empty()) return absl::OkStatus();
+  SLUICE_ASSIGN_OR_RETURN(const int64_t first_line,
+                          custom_ids_->Insert(line->custom_id, totals_.lines));
+  if (first_line != 0 && !line->error) {
+    line->error = LineError{
+        "duplicate_custom_id",
+        absl::StrCat("\"custom_id\" ", QuoteForMessage(line->custom_id),
+                     " was used on line ", first_line,
+                     " already; give each line its own"),
+        "custom_id"};
+  }
+  return absl::OkStatus();
+}
+
+absl::Status JobUpload::Store() {
+  SLUICE_RETURN_IF_ERROR(
+      options_.store->AddRows(options_.job, requests_, bad_lines_));
+  requests_.clear();
+  bad_lines_.clear();
+  buffered_bytes_ = 0;
+  return absl::OkStatus();
+}
+
+}  // namespace sluice

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "coordinator/job_manager.h"
+#include "coordinator/jobs/line_splitter.h"
+#include "coordinator/jobs/request_parser.h"
+#include "coordinator/store/custom_id_set.h"
+#include "coordinator/store/job_store.h"
+
+namespace sluice {
+
+// One upload: lines go through the parser to the store, some thousand at a
+// time; bad ones become results at once. Thread-compatible.
+class JobUpload : public JobManager::Upload {
+ public:
+  struct Totals {
+    int64_t lines = 0;
+    int64_t failed = 0;
+    std::map<std::string, int64_t> errors;  // by code
+  };
+  struct Options {
+    JobId job;
+    v1::InputFormat format = v1::INPUT_FORMAT_JSONL;
+    int64_t max_line_bytes = 0;
+    int64_t max_requests = 0;
+    JobStore* store = nullptr;  // must outlive the upload
+    // All rows are stored: makes the job public.
+    std::function<absl::StatusOr<v1::Job>(JobId, const Totals&)> publish;
+    // Not committed: takes back what was stored.
+    std::function<void(JobId)> abandon;
+  };
+  JobUpload(Options options, RequestParser parser,
+            std::unique_ptr<CustomIdSet> custom_ids);
+  ~JobUpload() override;
+
+  absl::Status Append(absl::string_view data) override;
+  absl::StatusOr<v1::Job> Commit() override;
+
+ private:
+  absl::Status OnLine(absl::string_view text, bool too_long);
+  absl::Status CheckCustomId(RequestParser::Line* line);
+  absl::Status Store();  // what is buffered
+  absl::StatusOr<v1::Job> Finish();
+
+  const Options options_;
+  const RequestParser parser_;
+  const std::unique_ptr<CustomIdSet> custom_ids_;
+  LineSplitter splitter_;
+  Totals totals_;
+  std::vector<StoredRequest> requests_;
+  std::vector<StoredResult> bad_lines_;
+  size_t buffered_bytes_ = 0;
+  absl::Status status_;  // the first error; it stays
+  bool published_ = false;
+};
+
+}  // namespace sluice

@@ -1,0 +1,153 @@
+#include "coordinator/jobs/json_line.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/jobs/utf8.h"
+
+namespace sluice {
+namespace {
+
+using json = nlohmann::json;
+
+constexpr size_t kMaxDepth = 64;
+constexpr size_t kMaxValues = 1 << 20;
+
+// Builds the value while it is read.
+class Builder : public nlohmann::json_sax<json> {
+ public:
+  json& root() { return root_; }
+  const std::string& error() const { return error_; }
+  size_t error_byte() const { return error_byte_; }  // 0: the whole line
+
+  bool null() override { return Add(json()); }
+  bool boolean(bool v) override { return Add(json(v)); }
+  bool number_integer(number_integer_t v) override { return Add(json(v)); }
+  bool number_unsigned(number_unsigned_t v) override { return Add(json(v)); }
+  bool number_float(number_float_t v, const string_t&) override {
+    return Add(json(v));
+  }
+  bool string(string_t& v) override { return Add(json(std::move(v))); }
+  bool binary(binary_t&) override { return false; }  // not in JSON text
+  bool start_object(size_t) override { return Open(json::object()); }
+  bool start_array(size_t) override { return Open(json::array()); }
+  bool end_object() override { return Close(); }
+  bool end_array() override { return Close(); }
+
+  bool key(string_t& name) override {
+    const auto [it, is_new] = open_.back()->emplace(name, nullptr);
+    if (!is_new) {
+      return Fail(absl::StrCat("the name ", QuoteForMessage(name),
+                               " is twice in one object"));
+    }
+    slot_ = &*it;
+    return true;
+  }
+
+  bool parse_error(size_t position, const std::string&,
+                   const nlohmann::detail::exception& error) override {
+    // "[json.exception.parse_error.101] parse error at line 1, column 5: why;
+    // last read: '...'": of that only the reason. What was read last may be as
+    // long as the line.
+    absl::string_view why = error.what();
+    const size_t reason = why.find(": ");
+    if (reason != absl::string_view::npos) why.remove_prefix(reason + 2);
+    if (absl::string_view(error.what()).find("out_of_range") !=
+        absl::string_view::npos) {
+      why = "a number is out of range";
+    }
+    const size_t read = why.find("; last read: ");
+    error_ = std::string(why.substr(0, std::min<size_t>(read, 160)));
+    error_byte_ = position;
+    return false;
+  }
+
+ private:
+  bool Fail(std::string error) {
+    error_ = std::move(error);
+    return false;
+  }
+
+  json* Place(json value) {
+    if (open_.empty()) {
+      root_ = std::move(value);
+      return &root_;
+    }
+    if (open_.back()->is_array()) {
+      open_.back()->push_back(std::move(value));
+      return &open_.back()->back();
+    }
+    *slot_ = std::move(value);
+    return slot_;
+  }
+
+  bool Count() {
+    if (++values_ <= kMaxValues) return true;
+    return Fail(absl::StrCat("more than ", kMaxValues, " values in one line"));
+  }
+
+  bool Add(json value) {
+    if (!Count()) return false;
+    Place(std::move(value));
+    return true;
+  }
+
+  bool Open(json value) {
+    if (!Count()) return false;
+    if (open_.size() == kMaxDepth) {
+      return Fail(absl::StrCat("more than ", kMaxDepth, " levels deep"));
+    }
+    open_.push_back(Place(std::move(value)));
+    return true;
+  }
+
+  bool Close() {
+    open_.pop_back();
+    return true;
+  }
+
+  json root_;
+  // The containers being read. Only the innermost one grows, so none moves.
+  std::vector<json*> open_;
+  json* slot_ = nullptr;  // where the value of the last name goes
+  size_t values_ = 0;
+  std::string error_;
+  size_t error_byte_ = 0;
+};
+
+}  // namespace
+
+std::variant<json, LineError> ParseJsonLine(absl::string_view line) {
+  const size_t invalid = FindBadUtf8(line);
+  if (invalid != absl::string_view::npos) {
+    return LineError{"invalid_utf8",
+                     absl::StrCat("not valid UTF-8 at byte ", invalid + 1,
+                                  "; save the file as UTF-8"),
+                     ""};
+  }
+  // The library takes a NUL for the end of the input.
+  const size_t nul = line.find('\0');
+  if (nul != absl::string_view::npos) {
+    return LineError{
+        "invalid_json",
+        absl::StrCat("not valid JSON: a NUL byte at byte ", nul + 1), ""};
+  }
+  Builder builder;
+  if (json::sax_parse(line.begin(), line.end(), &builder)) {
+    return std::move(builder.root());
+  }
+  return LineError{
+      "invalid_json",
+      absl::StrCat("not valid JSON",
+                   builder.error_byte() > 0
+                       ? absl::StrCat(" at byte ", builder.error_byte())
+                       : "",
+                   ": ", builder.error()),
+      ""};
+}
+
+}  // namespace sluice

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace sluice {
+
+// Cuts a stream into lines, whatever its pieces are. "\n" ends a line, one "\r"
+// before it is dropped, the last line may lack its end, a UTF-8 byte order mark
+// at the start is skipped. Holds at most one line; of a longer one than
+// `max_line_bytes` nothing. Thread-compatible.
+class LineSplitter {
+ public:
+  // `too_long`: the line exceeds the limit, and `line` is empty. An error ends
+  // the splitting and is passed on.
+  using OnLine =
+      std::function<absl::Status(absl::string_view line, bool too_long)>;
+
+  LineSplitter(int64_t max_line_bytes, OnLine on_line)
+      : max_line_bytes_(static_cast<size_t>(max_line_bytes)),
+        on_line_(std::move(on_line)) {}
+
+  absl::Status Append(absl::string_view data);
+  // Gives out a last line without end.
+  absl::Status Finish();
+
+ private:
+  void Keep(absl::string_view part);
+  absl::Status Emit(absl::string_view line);
+  absl::Status EmitKept();
+
+  const size_t max_line_bytes_;
+  const OnLine on_line_;
+  std::string kept_;       // start of an unfinished line
+  bool too_long_ = false;  // the unfinished line is, and kept_ is empty
+  bool started_ = false;   // the byte order mark was looked for
+};
+
+}  // namespace sluice

@@ -1,0 +1,302 @@
+#include "coordinator/jobs/live_jobs.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/job_manager.h"
+#include "coordinator/jobs/job_ids.h"
+
+namespace sluice {
+namespace {
+
+constexpr double kBumpInterval = 0.2;  // seconds between changes of progress
+constexpr absl::Duration kRateSlot = absl::Milliseconds(500);
+constexpr absl::Duration kRateWindow = absl::Seconds(5);
+
+void SetTime(int64_t us, google::protobuf::Timestamp* time) {
+  time->set_seconds(us / 1'000'000);
+  time->set_nanos(static_cast<int32_t>(us % 1'000'000) * 1000);
+}
+
+}  // namespace
+
+LiveJobs::LiveJobs(std::string served_model, const Clock* clock,
+                   JobMetrics* metrics)
+    : served_model_(std::move(served_model)), clock_(clock), metrics_(metrics) {
+  MutexLock lock(&mu_);
+  for (const v1::JobState state :
+       {v1::JOB_STATE_IN_PROGRESS, v1::JOB_STATE_COMPLETED,
+        v1::JOB_STATE_FAILED, v1::JOB_STATE_CANCELLING,
+        v1::JOB_STATE_CANCELLED}) {
+    CountState(state, 0);
+  }
+  metrics_->SetWaiting(0);
+}
+
+std::pair<int64_t, JobId> LiveJobs::RunKey(const JobRecord& record) {
+  return {-int64_t{record.spec.priority()}, record.id};
+}
+
+LiveJobs::Live* LiveJobs::Get(JobId job) {
+  const auto it = live_.find(job);
+  return it == live_.end() ? nullptr : &it->second;
+}
+
+void LiveJobs::Bump(Live* live) {
+  live->version = ++last_version_;
+  live->dirty = false;
+  live->bumped_at = MonotonicSeconds();
+  changed_.NotifyAll();
+}
+
+void LiveJobs::MarkDirty(Live* live) {
+  if (!live->dirty) {
+    live->dirty = true;
+    changed_.NotifyAll();  // waiters then know when to look again
+  }
+}
+
+void LiveJobs::BumpAll() {
+  for (auto& [id, live] : live_) Bump(&live);
+}
+
+void LiveJobs::SetWaiting(Live* live, int64_t waiting) {
+  waiting_ += waiting - live->waiting;
+  live->waiting = waiting;
+  metrics_->SetWaiting(waiting_);
+}
+
+void LiveJobs::CountState(v1::JobState state, int64_t delta) {
+  states_[state] += delta;
+  metrics_->SetJobs(state, states_[state]);
+}
+
+void LiveJobs::Add(const JobRecord& job) {
+  MutexLock lock(&mu_);
+  CountState(job.state, 1);
+  if (IsTerminal(job.state)) return;
+  Live& live = live_[job.id];
+  live.record = job;
+  if (job.state == v1::JOB_STATE_IN_PROGRESS) {
+    SetWaiting(&live, job.pending());
+    if (job.model == served_model_) runnable_.insert(RunKey(job));
+  }
+  Bump(&live);
+}
+
+void LiveJobs::Update(const JobRecord& job) {
+  MutexLock lock(&mu_);
+  Live* live = Get(job.id);
+  if (live == nullptr) return;
+  const v1::JobState before = live->record.state;
+  live->record = job;
+  if (before == job.state) {
+    MarkDirty(live);
+    return;
+  }
+  CountState(before, -1);
+  CountState(job.state, 1);
+  runnable_.erase(RunKey(job));
+  SetWaiting(live, 0);
+  Bump(live);
+  if (IsTerminal(job.state)) {
+    ended_generated_[job.id] = live->generated;
+    running_ -= live->running;
+    live_.erase(job.id);
+  }
+}
+
+void LiveJobs::CountEnded(v1::JobState state, int64_t count) {
+  MutexLock lock(&mu_);
+  CountState(state, count);
+}
+
+void LiveJobs::NotifyDeleted(JobId job) {
+  MutexLock lock(&mu_);
+  ended_generated_.erase(job);
+  ++deletions_;
+  changed_.NotifyAll();
+}
+
+double LiveJobs::RateLocked() const {
+  if (running_ <= 0 || rate_.empty()) return 0;
+  const absl::Duration now = clock_->Monotonic();
+  int64_t tokens = 0;
+  absl::Duration first = now;
+  for (const auto& [start, count] : rate_) {
+    if (now - start > kRateWindow) continue;
+    first = std::min(first, start);
+    tokens += count;
+  }
+  const double seconds = absl::ToDoubleSeconds(now - first);
+  return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
+}
+
+std::string LiveJobs::DetailLocked(const JobRecord& record) const {
+  if (!store_detail_.empty()) return store_detail_;
+  if (record.state != v1::JOB_STATE_IN_PROGRESS) return "";
+  if (record.model != served_model_) {
+    return absl::StrCat("waiting for model \"", record.model,
+                        "\": this coordinator serves \"", served_model_, "\"");
+  }
+  return detail_;
+}
+
+v1::Job LiveJobs::DescribeLocked(const JobRecord& record,
+                                 const Live* live) const {
+  v1::Job job;
+  job.set_id(FormatJobId(record.id));
+  *job.mutable_spec() = record.spec;
+  job.set_state(record.state);
+  v1::RequestCounts* counts = job.mutable_counts();
+  counts->set_total(record.total);
+  counts->set_completed(record.completed);
+  counts->set_failed(record.failed);
+  counts->set_cancelled(record.cancelled);
+  job.set_prompt_tokens(record.prompt_tokens);
+  job.set_generation_tokens(record.generation_tokens);
+  job.set_replays(record.replays);
+  SetTime(record.created_us, job.mutable_created_at());
+  if (record.started_us) {
+    SetTime(record.started_us, job.mutable_in_progress_at());
+  }
+  if (record.finished_us) {
+    SetTime(record.finished_us, job.mutable_finished_at());
+  }
+  if (live != nullptr) {
+    // All generated, only the store has not got it all.
+    if (record.state == v1::JOB_STATE_IN_PROGRESS &&
+        live->queued >= record.pending()) {
+      job.set_state(v1::JOB_STATE_FINALIZING);
+    }
+    job.set_detail(DetailLocked(record));
+    counts->set_running(live->running);
+    job.set_replays(record.replays + live->replays);
+    job.set_generated_so_far(live->generated);
+    job.set_generation_tokens_per_second(RateLocked());
+  } else if (const auto it = ended_generated_.find(record.id);
+             it != ended_generated_.end()) {
+    job.set_generated_so_far(it->second);
+  }
+  return job;
+}
+
+v1::Job LiveJobs::Describe(const JobRecord& stored) const {
+  MutexLock lock(&mu_);
+  const auto it = live_.find(stored.id);
+  if (it == live_.end()) return DescribeLocked(stored, nullptr);
+  return DescribeLocked(it->second.record, &it->second);
+}
+
+std::optional<v1::Job> LiveJobs::Find(JobId job) const {
+  MutexLock lock(&mu_);
+  const auto it = live_.find(job);
+  if (it == live_.end()) return std::nullopt;
+  return DescribeLocked(it->second.record, &it->second);
+}
+
+std::optional<LiveJobs::Cursor> LiveJobs::NextRunnable() const {
+  MutexLock lock(&mu_);
+  if (runnable_.empty()) return std::nullopt;
+  const JobId job = runnable_.begin()->second;
+  return Cursor{job, live_.at(job).next_index};
+}
+
+bool LiveJobs::Advance(JobId job, int64_t next_index, int64_t taken,
+                       bool drained) {
+  MutexLock lock(&mu_);
+  Live* live = Get(job);
+  if (live == nullptr || !runnable_.contains(RunKey(live->record))) {
+    return false;
+  }
+  live->next_index = next_index;
+  SetWaiting(live, drained ? 0 : std::max<int64_t>(live->waiting - taken, 0));
+  if (drained) runnable_.erase(RunKey(live->record));
+  return true;
+}
+
+void LiveJobs::AddProgress(JobId job, int64_t running, int64_t new_tokens) {
+  MutexLock lock(&mu_);
+  const absl::Duration now = clock_->Monotonic();
+  if (rate_.empty() || now - rate_.back().first >= kRateSlot) {
+    rate_.emplace_back(now, 0);
+    while (now - rate_.front().first > kRateWindow) rate_.pop_front();
+  }
+  rate_.back().second += new_tokens;
+  Live* live = Get(job);
+  if (live == nullptr) return;
+  running_ += running - live->running;
+  live->running = running;
+  live->generated += new_tokens;
+  MarkDirty(live);
+}
+
+void LiveJobs::AddReplays(JobId job, int64_t count) {
+  MutexLock lock(&mu_);
+  Live* live = Get(job);
+  if (live == nullptr) return;
+  live->replays += count;
+  MarkDirty(live);
+}
+
+int64_t LiveJobs::TakeReplays(JobId job) {
+  MutexLock lock(&mu_);
+  Live* live = Get(job);
+  return live == nullptr ? 0 : std::exchange(live->replays, 0);
+}
+
+void LiveJobs::CountQueued(JobId job, int64_t delta) {
+  MutexLock lock(&mu_);
+  if (Live* live = Get(job)) live->queued += delta;
+}
+
+void LiveJobs::SetDetail(const std::string& detail) {
+  MutexLock lock(&mu_);
+  if (detail_ == detail) return;
+  detail_ = detail;
+  BumpAll();
+}
+
+void LiveJobs::SetStoreDetail(const std::string& detail) {
+  MutexLock lock(&mu_);
+  if (store_detail_ == detail) return;
+  store_detail_ = detail;
+  BumpAll();
+}
+
+uint64_t LiveJobs::WaitForChange(JobId job, uint64_t version,
+                                 absl::Time deadline) {
+  MutexLock lock(&mu_);
+  while (true) {
+    Live* live = Get(job);
+    if (live == nullptr) return kEndedVersion;
+    absl::Duration wait = deadline - absl::Now();
+    if (live->dirty) {
+      const double due = live->bumped_at + kBumpInterval - MonotonicSeconds();
+      if (due <= 0) {
+        Bump(live);
+      } else {
+        wait = std::min(wait, absl::Seconds(due));
+      }
+    }
+    if (live->version != version || absl::Now() >= deadline) {
+      return live->version;
+    }
+    // Not forever in one go: the C++ library adds the time to its clock's.
+    changed_.WaitFor(&mu_, std::min(wait, absl::Hours(1)));
+  }
+}
+
+void LiveJobs::WaitForDeletion(uint64_t seen, absl::Time deadline) {
+  MutexLock lock(&mu_);
+  while (deletions_ == seen && absl::Now() < deadline) {
+    changed_.WaitFor(&mu_, std::min(deadline - absl::Now(), absl::Hours(1)));
+  }
+}
+
+uint64_t LiveJobs::deletions() const {
+  MutexLock lock(&mu_);
+  return deletions_;
+}
+
+}  // namespace sluice

@@ -1,0 +1,163 @@
+#include "coordinator/jobs/result_writer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/logging.h"
+
+namespace sluice {
+namespace {
+
+// What a generation holds in memory, roughly.
+int64_t SizeOf(const ResultHead& head, const Generation& generation) {
+  size_t bytes = sizeof(head) + sizeof(generation) + head.custom_id.size() +
+                 head.prompt_text.size() + generation.text.size() +
+                 generation.tokens.size() * sizeof(int32_t);
+  for (const SampledToken& token : generation.logprobs) {
+    bytes += sizeof(token) + token.top.size() * sizeof(TokenLogprob);
+  }
+  return static_cast<int64_t>(bytes);
+}
+
+}  // namespace
+
+ResultWriter::ResultWriter(Options options) : options_(std::move(options)) {
+  thread_ = Thread("result-writer", [this] { Run(); });
+}
+
+ResultWriter::~ResultWriter() { Stop(); }
+
+void ResultWriter::Push(ResultHead head, Generation generation) {
+  Item item{std::move(head), std::move(generation), 0};
+  item.bytes = SizeOf(item.head, item.generation);
+  MutexLock lock(&mu_);
+  while (!stop_ && (waiting_.size() >= options_.max_waiting ||
+                    waiting_bytes_ >= options_.max_waiting_bytes)) {
+    changed_.Wait(&mu_);
+  }
+  waiting_bytes_ += item.bytes;
+  waiting_.push_back(std::move(item));
+  ++pushed_;
+  work_.NotifyAll();
+}
+
+void ResultWriter::Wake() {
+  MutexLock lock(&mu_);
+  background_ = true;
+  work_.NotifyAll();
+}
+
+void ResultWriter::Flush() {
+  MutexLock lock(&mu_);
+  const uint64_t target = pushed_;
+  const uint64_t failures = failures_;
+  while (done_ < target && failures_ == failures) changed_.Wait(&mu_);
+}
+
+void ResultWriter::Stop() {
+  {
+    MutexLock lock(&mu_);
+    stop_ = true;
+    work_.NotifyAll();
+    changed_.NotifyAll();
+  }
+  thread_.Join();
+}
+
+std::vector<StoredResult> ResultWriter::TakeBatch() {
+  std::deque<Item> items;
+  {
+    MutexLock lock(&mu_);
+    const size_t count = std::min(waiting_.size(), options_.max_batch);
+    for (size_t i = 0; i < count; ++i) {
+      waiting_bytes_ -= waiting_.front().bytes;
+      items.push_back(std::move(waiting_.front()));
+      waiting_.pop_front();
+    }
+    changed_.NotifyAll();
+  }
+  std::vector<StoredResult> batch;
+  batch.reserve(items.size());
+  while (!items.empty()) {
+    const Item item = std::move(items.front());
+    items.pop_front();
+    batch.push_back(options_.format(item.head, item.generation));
+  }
+  return batch;
+}
+
+bool ResultWriter::CommitBatch(const std::vector<StoredResult>& batch) {
+  absl::Duration wait = options_.first_retry;
+  bool failed = false;
+  while (true) {
+    const absl::Status status = options_.commit(batch);
+    if (status.ok()) {
+      if (failed) options_.on_store_state(status);
+      return true;
+    }
+    failed = true;
+    options_.on_store_state(status);
+    MutexLock lock(&mu_);
+    ++failures_;
+    changed_.NotifyAll();
+    if (stop_) return false;
+    const absl::Time until = absl::Now() + wait;
+    while (!stop_ && absl::Now() < until) {
+      work_.WaitFor(&mu_, until - absl::Now());
+    }
+    wait = std::min(wait * 2, options_.last_retry);
+  }
+}
+
+void ResultWriter::DoBackground() {
+  const auto more = options_.background();
+  if (!more.ok()) {
+    LogWarning(
+        absl::StrCat("background work on jobs failed, will be tried "
+                     "again: ",
+                     more.status().message()));
+  }
+  MutexLock lock(&mu_);
+  if (!more.ok()) {
+    background_at_ = absl::Now() + options_.last_retry;
+  } else if (*more) {
+    background_ = true;
+  }
+}
+
+void ResultWriter::Run() {
+  while (true) {
+    bool background = false;
+    {
+      MutexLock lock(&mu_);
+      while (waiting_.empty() && !background_ && !stop_) {
+        if (background_at_ == absl::InfiniteFuture()) {
+          work_.Wait(&mu_);
+        } else {
+          work_.WaitFor(&mu_, background_at_ - absl::Now());
+        }
+        if (absl::Now() >= background_at_) background_ = true;
+      }
+      if (waiting_.empty() && stop_) return;
+      background = background_ && !stop_;
+      if (background) {
+        background_ = false;
+        background_at_ = absl::InfiniteFuture();
+      }
+    }
+    const std::vector<StoredResult> batch = TakeBatch();
+    if (!batch.empty()) {
+      if (!CommitBatch(batch)) {
+        LogError(absl::StrCat("results_not_saved=", batch.size(),
+                              ": their requests run again after a restart"));
+      }
+      MutexLock lock(&mu_);
+      done_ += batch.size();
+      changed_.NotifyAll();
+    }
+    if (background) DoBackground();
+  }
+}
+
+}  // namespace sluice

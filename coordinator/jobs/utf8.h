@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace sluice {
+
+// Offset of the first byte that is not part of valid UTF-8 (no surrogates, no
+// overlong forms, nothing above U+10FFFF); npos if all is valid.
+size_t FindBadUtf8(absl::string_view text);
+
+// Characters (code points) of valid UTF-8.
+size_t CountCharacters(absl::string_view text);
+
+// A value as error messages show it: in double quotes, control characters and
+// quotes escaped, what is not UTF-8 replaced, cut with "..." after about
+// `max_bytes`.
+std::string QuoteForMessage(absl::string_view text, size_t max_bytes = 64);
+
+}  // namespace sluice

@@ -1,0 +1,591 @@
+// JobStore in one SQLite file, in WAL mode with synchronous=FULL: a commit is
+// on disk when it returns. Two connections, each behind its mutex: one writes,
+// one reads, and in WAL mode neither waits for the other.
+//
+//   jobs      one row each; counters change in the transactions that they count
+//   requests  those without a result: what is pending is what is here
+//   results   (job, idx) is unique, and a row only comes in when its request
+//             goes out (or was never one: a bad line)
+//
+// Prompts are int32 token ids, little-endian. A deleted job keeps state 100
+// until its rows are purged.
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <bit>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/clock.h"
+#include "common/mutex.h"
+#include "common/status_macros.h"
+#include "coordinator/store/job_store.h"
+#include "coordinator/store/sqlite_db.h"
+
+namespace sluice {
+namespace {
+
+static_assert(std::endian::native == std::endian::little);
+
+constexpr int64_t kApplicationId = 0x534c5543;  // "SLUC"
+constexpr int64_t kSchemaVersion = 1;
+constexpr int kDeleted = 100;
+
+constexpr char kSchema[] = R"(
+CREATE TABLE jobs(
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  request_id TEXT UNIQUE,
+  model TEXT NOT NULL,
+  spec BLOB NOT NULL,
+  state INTEGER NOT NULL,
+  created_us INTEGER NOT NULL,
+  started_us INTEGER NOT NULL DEFAULT 0,
+  finished_us INTEGER NOT NULL DEFAULT 0,
+  total INTEGER NOT NULL DEFAULT 0,
+  completed INTEGER NOT NULL DEFAULT 0,
+  failed INTEGER NOT NULL DEFAULT 0,
+  cancelled INTEGER NOT NULL DEFAULT 0,
+  prompt_tokens INTEGER NOT NULL DEFAULT 0,
+  generation_tokens INTEGER NOT NULL DEFAULT 0,
+  replays INTEGER NOT NULL DEFAULT 0);
+CREATE INDEX jobs_by_state ON jobs(state);
+CREATE TABLE requests(
+  job INTEGER NOT NULL,
+  idx INTEGER NOT NULL,
+  custom_id TEXT NOT NULL,
+  prompt BLOB NOT NULL,
+  params TEXT NOT NULL,
+  PRIMARY KEY(job, idx)) WITHOUT ROWID;
+CREATE TABLE results(
+  job INTEGER NOT NULL,
+  idx INTEGER NOT NULL,
+  is_error INTEGER NOT NULL,
+  line BLOB NOT NULL,
+  PRIMARY KEY(job, idx)) WITHOUT ROWID;
+)";
+
+#define SLUICE_JOB_COLUMNS                                               \
+  "id, model, spec, state, created_us, started_us, finished_us, total, " \
+  "completed, failed, cancelled, prompt_tokens, generation_tokens, replays"
+
+// Published and not deleted.
+#define SLUICE_VISIBLE "state BETWEEN 2 AND 99"
+static_assert(v1::JOB_STATE_VALIDATING == 1 && v1::JOB_STATE_IN_PROGRESS == 2);
+
+absl::Status NoJob(JobId job) {
+  return absl::NotFoundError(absl::StrCat("no job job_", job.value()));
+}
+
+absl::StatusOr<JobRecord> ReadJob(const SqliteStatement& row) {
+  JobRecord job;
+  job.id = JobId(row.Int(0));
+  job.model = std::string(row.Bytes(1));
+  const absl::string_view spec = row.Bytes(2);
+  if (!job.spec.ParseFromArray(spec.data(), static_cast<int>(spec.size()))) {
+    return absl::DataLossError(
+        absl::StrCat("the stored spec of job_", job.id.value(), " is damaged"));
+  }
+  job.state = static_cast<v1::JobState>(row.Int(3));
+  job.created_us = row.Int(4);
+  job.started_us = row.Int(5);
+  job.finished_us = row.Int(6);
+  job.total = row.Int(7);
+  job.completed = row.Int(8);
+  job.failed = row.Int(9);
+  job.cancelled = row.Int(10);
+  job.prompt_tokens = row.Int(11);
+  job.generation_tokens = row.Int(12);
+  job.replays = row.Int(13);
+  return job;
+}
+
+// The first row of a statement, as a job.
+absl::StatusOr<JobRecord> ReadOneJob(SqliteStatement& statement,
+                                     const absl::Status& if_none) {
+  SqliteReset reset(&statement);
+  SLUICE_ASSIGN_OR_RETURN(const bool found, statement.Step());
+  if (!found) return if_none;
+  return ReadJob(statement);
+}
+
+absl::StatusOr<std::vector<JobRecord>> ReadJobs(SqliteStatement& statement) {
+  SqliteReset reset(&statement);
+  std::vector<JobRecord> jobs;
+  while (true) {
+    SLUICE_ASSIGN_OR_RETURN(const bool row, statement.Step());
+    if (!row) return jobs;
+    SLUICE_ASSIGN_OR_RETURN(JobRecord job, ReadJob(statement));
+    jobs.push_back(std::move(job));
+  }
+}
+
+// A new file gets the schema; anything but our own file is refused.
+absl::Status PrepareSchema(SqliteDb* db, const std::string& path) {
+  SLUICE_ASSIGN_OR_RETURN(const int64_t tables,
+                          db->QueryInt("SELECT count(*) FROM sqlite_schema"));
+  SLUICE_ASSIGN_OR_RETURN(const int64_t application,
+                          db->QueryInt("PRAGMA application_id"));
+  SLUICE_ASSIGN_OR_RETURN(const int64_t version,
+                          db->QueryInt("PRAGMA user_version"));
+  if (tables == 0 && application == 0 && version == 0) {
+    // Takes effect only before the first table exists.
+    SLUICE_RETURN_IF_ERROR(db->Exec("PRAGMA auto_vacuum=INCREMENTAL"));
+  } else if (application != kApplicationId) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path,
+                     " is a database of another program; use another state "
+                     "directory"));
+  } else if (version != kSchemaVersion) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        path, " has format version ", version, ", this program knows ",
+        kSchemaVersion, "; use the version of Sluice that wrote it"));
+  }
+  SLUICE_ASSIGN_OR_RETURN(const std::string mode,
+                          db->QueryText("PRAGMA journal_mode=WAL"));
+  if (mode != "wal") {
+    return absl::FailedPreconditionError(absl::StrCat(
+        path,
+        ": the file system does not support SQLite's write-ahead log "
+        "(journal mode ",
+        mode, "); use a local directory"));
+  }
+  if (tables > 0) return absl::OkStatus();
+  SqliteTransaction transaction(db);
+  SLUICE_RETURN_IF_ERROR(transaction.Begin());
+  SLUICE_RETURN_IF_ERROR(
+      db->Exec(absl::StrCat(kSchema, "PRAGMA application_id=", kApplicationId,
+                            "; PRAGMA user_version=", kSchemaVersion, ";")));
+  return transaction.Commit();
+}
+
+class SqliteJobStore : public JobStore {
+ public:
+  explicit SqliteJobStore(Histogram* commit_seconds)
+      : commit_seconds_(commit_seconds) {}
+
+  absl::Status Open(const std::filesystem::path& path);
+
+  absl::Status CreateJob(JobRecord* job) override;
+  absl::Status AddRows(JobId job, absl::Span<const StoredRequest> requests,
+                       absl::Span<const StoredResult> results) override;
+  absl::StatusOr<JobRecord> PublishJob(JobId job, int64_t total, int64_t failed,
+                                       int64_t now_us) override;
+  absl::StatusOr<JobRecord> GetJob(JobId job) override;
+  absl::StatusOr<JobRecord> FindByRequestId(
+      const std::string& request_id) override;
+  absl::StatusOr<std::vector<JobRecord>> ListJobs(JobId before,
+                                                  int limit) override;
+  absl::StatusOr<std::vector<JobRecord>> UnfinishedJobs() override;
+  absl::StatusOr<int64_t> CountJobs(v1::JobState state) override;
+  absl::StatusOr<JobRecord> BeginCancel(JobId job) override;
+  absl::Status MarkDeleted(JobId job) override;
+  absl::Status MarkUnpublishedDeleted() override;
+  absl::StatusOr<bool> PurgeSome(int64_t rows) override;
+  absl::StatusOr<std::vector<StoredRequest>> ReadRequests(
+      JobId job, int64_t from, int64_t limit) override;
+  absl::StatusOr<Commit> CommitResults(absl::Span<const StoredResult> results,
+                                       int64_t now_us) override;
+  absl::StatusOr<std::vector<v1::Result>> ReadResults(
+      JobId job, int64_t offset, int64_t max_bytes) override;
+
+ private:
+  absl::Status PrepareStatements();
+  absl::Status CommitTimed(SqliteTransaction& transaction);
+  absl::Status InsertResult(const StoredResult& result)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
+  // Runs a statement in a transaction of its own.
+  absl::Status RunAlone(SqliteStatement& statement)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
+
+  Histogram* const commit_seconds_;
+
+  Mutex write_mu_;
+  std::unique_ptr<SqliteDb> writer_ ABSL_GUARDED_BY(write_mu_);
+  struct {
+    SqliteStatement create_job, publish_job, job, cancel_job, delete_job,
+        delete_unpublished, find_deleted, forget_job;
+    SqliteStatement add_request, remove_request, add_result, count_results;
+    SqliteStatement purge_requests, purge_results;
+  } write_ ABSL_GUARDED_BY(write_mu_);
+
+  Mutex read_mu_;
+  std::unique_ptr<SqliteDb> reader_ ABSL_GUARDED_BY(read_mu_);
+  struct {
+    SqliteStatement job, job_by_request_id, list_jobs, unfinished_jobs,
+        count_jobs, requests, results;
+  } read_ ABSL_GUARDED_BY(read_mu_);
+};
+
+absl::Status SqliteJobStore::Open(const std::filesystem::path& path) {
+  MutexLock write_lock(&write_mu_);
+  MutexLock read_lock(&read_mu_);
+  SLUICE_ASSIGN_OR_RETURN(writer_, SqliteDb::Open(path.string()));
+  SLUICE_RETURN_IF_ERROR(writer_->Exec(
+      "PRAGMA synchronous=FULL; PRAGMA cache_size=-16384;"
+      // FAST: overwrite deleted rows only where that costs no extra write.
+      "PRAGMA secure_delete=FAST; PRAGMA journal_size_limit=67108864;"
+      "PRAGMA trusted_schema=OFF;"));
+  SLUICE_RETURN_IF_ERROR(PrepareSchema(writer_.get(), path.string()));
+  SLUICE_ASSIGN_OR_RETURN(reader_, SqliteDb::Open(path.string()));
+  SLUICE_RETURN_IF_ERROR(
+      reader_->Exec("PRAGMA cache_size=-8192; PRAGMA query_only=ON;"
+                    "PRAGMA trusted_schema=OFF;"));
+  SLUICE_RETURN_IF_ERROR(PrepareStatements());
+  // The file's own name has to survive too.
+  const int dir =
+      open(path.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (dir >= 0) {
+    fsync(dir);
+    close(dir);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SqliteJobStore::PrepareStatements()
+    ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  struct Entry {
+    SqliteDb* db;
+    SqliteStatement* statement;
+    const char* sql;
+  };
+  SqliteDb* const w = writer_.get();
+  SqliteDb* const r = reader_.get();
+  const Entry entries[] = {
+      {w, &write_.create_job,
+       "INSERT INTO jobs(request_id, model, spec, state, created_us) "
+       "VALUES(?1, ?2, ?3, 1, ?4)"},
+      {w, &write_.publish_job,
+       "UPDATE jobs SET total = ?2, failed = ?3, started_us = ?4,"
+       " state = CASE WHEN ?2 = ?3 THEN 4 ELSE 2 END,"
+       " finished_us = CASE WHEN ?2 = ?3 THEN ?4 ELSE 0 END "
+       "WHERE id = ?1 AND state = 1"},
+      {w, &write_.job,
+       "SELECT " SLUICE_JOB_COLUMNS
+       " FROM jobs WHERE id = ?1 AND " SLUICE_VISIBLE},
+      {w, &write_.cancel_job,
+       "UPDATE jobs SET state = 6 WHERE id = ?1 AND state = 2"},
+      {w, &write_.delete_job,
+       "UPDATE jobs SET state = 100, request_id = NULL "
+       "WHERE id = ?1 AND state != 100"},
+      {w, &write_.delete_unpublished,
+       "UPDATE jobs SET state = 100, request_id = NULL WHERE state = 1"},
+      {w, &write_.find_deleted,
+       "SELECT id FROM jobs WHERE state = 100 LIMIT 1"},
+      {w, &write_.forget_job, "DELETE FROM jobs WHERE id = ?1"},
+      {w, &write_.add_request, "INSERT INTO requests VALUES(?1,?2,?3,?4,?5)"},
+      {w, &write_.remove_request,
+       "DELETE FROM requests WHERE job = ?1 AND idx = ?2"},
+      {w, &write_.add_result, "INSERT INTO results VALUES(?1,?2,?3,?4)"},
+      {w, &write_.count_results,
+       "UPDATE jobs SET completed = completed + ?2, failed = failed + ?3,"
+       " cancelled = cancelled + ?4, prompt_tokens = prompt_tokens + ?5,"
+       " generation_tokens = generation_tokens + ?6, replays = replays + ?7,"
+       " finished_us = CASE WHEN completed + failed + ?2 + ?3 = total"
+       "  AND state IN (2, 6) THEN ?8 ELSE finished_us END,"
+       " state = CASE WHEN completed + failed + ?2 + ?3 = total THEN"
+       "  CASE state WHEN 2 THEN 4 WHEN 6 THEN 7 ELSE state END"
+       "  ELSE state END "
+       "WHERE id = ?1"},
+      {w, &write_.purge_requests,
+       "DELETE FROM requests WHERE job = ?1 AND idx IN (SELECT idx FROM "
+       "requests WHERE job = ?1 LIMIT ?2)"},
+      {w, &write_.purge_results,
+       "DELETE FROM results WHERE job = ?1 AND idx IN (SELECT idx FROM "
+       "results WHERE job = ?1 LIMIT ?2)"},
+      {r, &read_.job,
+       "SELECT " SLUICE_JOB_COLUMNS
+       " FROM jobs WHERE id = ?1 AND " SLUICE_VISIBLE},
+      {r, &read_.job_by_request_id,
+       "SELECT " SLUICE_JOB_COLUMNS
+       " FROM jobs WHERE request_id = ?1 AND " SLUICE_VISIBLE},
+      {r, &read_.list_jobs,
+       "SELECT " SLUICE_JOB_COLUMNS " FROM jobs WHERE id < ?1 "
+       "AND " SLUICE_VISIBLE " ORDER BY id DESC LIMIT ?2"},
+      {r, &read_.unfinished_jobs,
+       "SELECT " SLUICE_JOB_COLUMNS
+       " FROM jobs WHERE state IN (2, 3, 6) ORDER BY id"},
+      {r, &read_.count_jobs, "SELECT count(*) FROM jobs WHERE state = ?1"},
+      {r, &read_.requests,
+       "SELECT idx, custom_id, prompt, params FROM requests "
+       "WHERE job = ?1 AND idx >= ?2 ORDER BY idx LIMIT ?3"},
+      {r, &read_.results,
+       "SELECT idx, is_error, line FROM results "
+       "WHERE job = ?1 AND idx >= ?2 ORDER BY idx"},
+  };
+  static_assert(v1::JOB_STATE_COMPLETED == 4 && v1::JOB_STATE_CANCELLING == 6 &&
+                v1::JOB_STATE_CANCELLED == 7);
+  for (const Entry& entry : entries) {
+    SLUICE_ASSIGN_OR_RETURN(*entry.statement, entry.db->Prepare(entry.sql));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SqliteJobStore::CommitTimed(SqliteTransaction& transaction) {
+  const double start = MonotonicSeconds();
+  SLUICE_RETURN_IF_ERROR(transaction.Commit());
+  if (commit_seconds_) commit_seconds_->Observe(MonotonicSeconds() - start);
+  return absl::OkStatus();
+}
+
+absl::Status SqliteJobStore::RunAlone(SqliteStatement& statement) {
+  SqliteReset reset(&statement);
+  SqliteTransaction transaction(writer_.get());
+  SLUICE_RETURN_IF_ERROR(transaction.Begin());
+  SLUICE_RETURN_IF_ERROR(statement.Run());
+  return CommitTimed(transaction);
+}
+
+absl::Status SqliteJobStore::CreateJob(JobRecord* job) {
+  const std::string spec = job->spec.SerializeAsString();
+  MutexLock lock(&write_mu_);
+  SqliteStatement& create = write_.create_job;
+  create.BindText(2, job->model).BindBlob(3, spec).Bind(4, job->created_us);
+  if (job->spec.request_id().empty()) {
+    create.BindNull(1);
+  } else {
+    create.BindText(1, job->spec.request_id());
+  }
+  SLUICE_RETURN_IF_ERROR(RunAlone(create));
+  job->id = JobId(writer_->last_insert_rowid());
+  job->state = v1::JOB_STATE_VALIDATING;
+  return absl::OkStatus();
+}
+
+absl::Status SqliteJobStore::InsertResult(const StoredResult& result) {
+  SqliteStatement& add = write_.add_result;
+  SqliteReset reset(&add);
+  return add.Bind(1, result.job.value())
+      .Bind(2, result.index)
+      .Bind(3, result.kind != ResultKind::kAnswer)
+      .BindBlob(4, result.line)
+      .Run();
+}
+
+absl::Status SqliteJobStore::AddRows(JobId job,
+                                     absl::Span<const StoredRequest> requests,
+                                     absl::Span<const StoredResult> results) {
+  MutexLock lock(&write_mu_);
+  SqliteTransaction transaction(writer_.get());
+  SLUICE_RETURN_IF_ERROR(transaction.Begin());
+  SqliteStatement& add = write_.add_request;
+  for (const StoredRequest& request : requests) {
+    SqliteReset reset(&add);
+    SLUICE_RETURN_IF_ERROR(
+        add.Bind(1, job.value())
+            .Bind(2, request.index)
+            .BindText(3, request.custom_id)
+            .BindBlob(4, absl::string_view(reinterpret_cast<const char*>(
+                                               request.prompt.data()),
+                                           request.prompt.size() * 4))
+            .BindText(5, request.params)
+            .Run());
+  }
+  for (const StoredResult& result : results) {
+    SLUICE_RETURN_IF_ERROR(InsertResult(result));
+  }
+  return CommitTimed(transaction);
+}
+
+absl::StatusOr<JobRecord> SqliteJobStore::PublishJob(JobId job, int64_t total,
+                                                     int64_t failed,
+                                                     int64_t now_us) {
+  MutexLock lock(&write_mu_);
+  write_.publish_job.Bind(1, job.value())
+      .Bind(2, total)
+      .Bind(3, failed)
+      .Bind(4, now_us);
+  SLUICE_RETURN_IF_ERROR(RunAlone(write_.publish_job));
+  write_.job.Bind(1, job.value());
+  return ReadOneJob(write_.job, NoJob(job));
+}
+
+absl::StatusOr<JobRecord> SqliteJobStore::GetJob(JobId job) {
+  MutexLock lock(&read_mu_);
+  read_.job.Bind(1, job.value());
+  return ReadOneJob(read_.job, NoJob(job));
+}
+
+absl::StatusOr<JobRecord> SqliteJobStore::FindByRequestId(
+    const std::string& request_id) {
+  MutexLock lock(&read_mu_);
+  read_.job_by_request_id.BindText(1, request_id);
+  return ReadOneJob(read_.job_by_request_id,
+                    absl::NotFoundError("no job with this request_id"));
+}
+
+absl::StatusOr<std::vector<JobRecord>> SqliteJobStore::ListJobs(JobId before,
+                                                                int limit) {
+  MutexLock lock(&read_mu_);
+  read_.list_jobs.Bind(1, before.value()).Bind(2, limit);
+  return ReadJobs(read_.list_jobs);
+}
+
+absl::StatusOr<std::vector<JobRecord>> SqliteJobStore::UnfinishedJobs() {
+  MutexLock lock(&read_mu_);
+  return ReadJobs(read_.unfinished_jobs);
+}
+
+absl::StatusOr<int64_t> SqliteJobStore::CountJobs(v1::JobState state) {
+  MutexLock lock(&read_mu_);
+  SqliteReset reset(&read_.count_jobs);
+  SLUICE_ASSIGN_OR_RETURN(const bool row,
+                          read_.count_jobs.Bind(1, state).Step());
+  return row ? read_.count_jobs.Int(0) : 0;
+}
+
+absl::StatusOr<JobRecord> SqliteJobStore::BeginCancel(JobId job) {
+  MutexLock lock(&write_mu_);
+  write_.cancel_job.Bind(1, job.value());
+  SLUICE_RETURN_IF_ERROR(RunAlone(write_.cancel_job));
+  write_.job.Bind(1, job.value());
+  return ReadOneJob(write_.job, NoJob(job));
+}
+
+absl::Status SqliteJobStore::MarkDeleted(JobId job) {
+  MutexLock lock(&write_mu_);
+  write_.delete_job.Bind(1, job.value());
+  SLUICE_RETURN_IF_ERROR(RunAlone(write_.delete_job));
+  return writer_->changes() == 1 ? absl::OkStatus() : NoJob(job);
+}
+
+absl::Status SqliteJobStore::MarkUnpublishedDeleted() {
+  MutexLock lock(&write_mu_);
+  return RunAlone(write_.delete_unpublished);
+}
+
+absl::StatusOr<bool> SqliteJobStore::PurgeSome(int64_t rows) {
+  MutexLock lock(&write_mu_);
+  int64_t job = 0;
+  {
+    SqliteReset reset(&write_.find_deleted);
+    SLUICE_ASSIGN_OR_RETURN(const bool found, write_.find_deleted.Step());
+    if (!found) return false;
+    job = write_.find_deleted.Int(0);
+  }
+  SqliteTransaction transaction(writer_.get());
+  SLUICE_RETURN_IF_ERROR(transaction.Begin());
+  for (SqliteStatement* purge :
+       {&write_.purge_requests, &write_.purge_results}) {
+    SqliteReset reset(purge);
+    SLUICE_RETURN_IF_ERROR(purge->Bind(1, job).Bind(2, rows).Run());
+    rows -= writer_->changes();
+    if (rows <= 0) break;
+  }
+  if (rows > 0) {
+    SqliteReset reset(&write_.forget_job);
+    SLUICE_RETURN_IF_ERROR(write_.forget_job.Bind(1, job).Run());
+  }
+  SLUICE_RETURN_IF_ERROR(CommitTimed(transaction));
+  // Gives free pages back to the file system, some at a time.
+  SLUICE_RETURN_IF_ERROR(writer_->Exec("PRAGMA incremental_vacuum(4096)"));
+  return true;
+}
+
+absl::StatusOr<std::vector<StoredRequest>> SqliteJobStore::ReadRequests(
+    JobId job, int64_t from, int64_t limit) {
+  MutexLock lock(&read_mu_);
+  SqliteStatement& read = read_.requests;
+  SqliteReset reset(&read);
+  read.Bind(1, job.value()).Bind(2, from).Bind(3, limit);
+  std::vector<StoredRequest> requests;
+  while (true) {
+    SLUICE_ASSIGN_OR_RETURN(const bool row, read.Step());
+    if (!row) return requests;
+    StoredRequest& request = requests.emplace_back();
+    request.index = read.Int(0);
+    request.custom_id = std::string(read.Bytes(1));
+    const absl::string_view prompt = read.Bytes(2);
+    request.prompt.resize(prompt.size() / 4);
+    std::memcpy(request.prompt.data(), prompt.data(),
+                request.prompt.size() * 4);
+    request.params = std::string(read.Bytes(3));
+  }
+}
+
+absl::StatusOr<JobStore::Commit> SqliteJobStore::CommitResults(
+    absl::Span<const StoredResult> results, int64_t now_us) {
+  struct Delta {
+    int64_t completed = 0, failed = 0, cancelled = 0;
+    int64_t prompt_tokens = 0, generation_tokens = 0, replays = 0;
+  };
+  std::map<JobId, Delta> deltas;
+  Commit commit;
+  commit.recorded.reserve(results.size());
+
+  MutexLock lock(&write_mu_);
+  SqliteTransaction transaction(writer_.get());
+  SLUICE_RETURN_IF_ERROR(transaction.Begin());
+  for (const StoredResult& result : results) {
+    Delta& delta = deltas[result.job];
+    delta.replays += result.replays;
+    SqliteReset reset(&write_.remove_request);
+    SLUICE_RETURN_IF_ERROR(write_.remove_request.Bind(1, result.job.value())
+                               .Bind(2, result.index)
+                               .Run());
+    const bool pending = writer_->changes() == 1;
+    commit.recorded.push_back(pending);
+    if (!pending) continue;
+    SLUICE_RETURN_IF_ERROR(InsertResult(result));
+    delta.completed += result.kind == ResultKind::kAnswer;
+    delta.failed += result.kind != ResultKind::kAnswer;
+    delta.cancelled += result.kind == ResultKind::kCancelled;
+    delta.prompt_tokens += result.prompt_tokens;
+    delta.generation_tokens += result.generation_tokens;
+  }
+  for (const auto& [job, delta] : deltas) {
+    SqliteReset reset(&write_.count_results);
+    SLUICE_RETURN_IF_ERROR(write_.count_results.Bind(1, job.value())
+                               .Bind(2, delta.completed)
+                               .Bind(3, delta.failed)
+                               .Bind(4, delta.cancelled)
+                               .Bind(5, delta.prompt_tokens)
+                               .Bind(6, delta.generation_tokens)
+                               .Bind(7, delta.replays)
+                               .Bind(8, now_us)
+                               .Run());
+    write_.job.Bind(1, job.value());
+    auto record = ReadOneJob(write_.job, NoJob(job));
+    if (record.ok()) {
+      commit.jobs.push_back(*std::move(record));
+    } else if (!absl::IsNotFound(record.status())) {
+      return record.status();
+    }
+  }
+  SLUICE_RETURN_IF_ERROR(CommitTimed(transaction));
+  return commit;
+}
+
+absl::StatusOr<std::vector<v1::Result>> SqliteJobStore::ReadResults(
+    JobId job, int64_t offset, int64_t max_bytes) {
+  MutexLock lock(&read_mu_);
+  SqliteStatement& read = read_.results;
+  SqliteReset reset(&read);
+  read.Bind(1, job.value()).Bind(2, offset);
+  std::vector<v1::Result> results;
+  int64_t bytes = 0;
+  for (int64_t next = offset;; ++next) {
+    SLUICE_ASSIGN_OR_RETURN(const bool row, read.Step());
+    if (!row || read.Int(0) != next) return results;
+    const absl::string_view line = read.Bytes(2);
+    bytes += static_cast<int64_t>(line.size());
+    if (!results.empty() && bytes > max_bytes) return results;
+    v1::Result& result = results.emplace_back();
+    result.set_index(next);
+    result.set_is_error(read.Int(1) != 0);
+    result.set_line(line.data(), line.size());
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<JobStore>> OpenSqliteJobStore(
+    const SqliteJobStoreOptions& options) {
+  auto store = std::make_unique<SqliteJobStore>(options.commit_seconds);
+  SLUICE_RETURN_IF_ERROR(store->Open(options.path));
+  return store;
+}
+
+}  // namespace sluice
