@@ -1,0 +1,506 @@
+#include <grpcpp/client_context.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "common/mutex.h"
+#include "common/thread.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/grpc_status.h"
+#include "sluice/v1/pipeline.grpc.pb.h"
+#include "worker/link/frame.h"
+#include "worker/link/grpc_link_factory.h"
+#include "worker/link/link_protocol.h"
+#include "worker/link/link_server.h"
+#include "worker/link/link_service.h"
+
+namespace sluice {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr PlanEpoch kEpoch(5);
+constexpr LinkTerms kTerms = {
+    .max_rows = 4096, .cols = 16, .max_micro_batches = 2, .credits = 3};
+constexpr absl::Duration kLong = absl::Seconds(60);  // never reached
+
+// Keeps frames until the test takes them, and their credits.
+class TestSink : public FrameSink {
+ public:
+  struct Got {
+    ActivationFrame frame;
+    std::function<void()> on_consumed;
+  };
+
+  absl::Status OnFrame(ActivationFrame frame,
+                       std::function<void()> on_consumed) override {
+    MutexLock lock(&mu_);
+    if (!refuse_.ok()) {
+      return refuse_;
+    }
+    frames_.push_back({std::move(frame), std::move(on_consumed)});
+    changed_.NotifyAll();
+    return absl::OkStatus();
+  }
+
+  void OnLinkBroken(PlanEpoch epoch, const absl::Status& status) override {
+    MutexLock lock(&mu_);
+    broken_epoch_ = epoch;
+    broken_ = status;
+    changed_.NotifyAll();
+  }
+
+  Got Take() {
+    MutexLock lock(&mu_);
+    while (frames_.empty()) {
+      if (!changed_.WaitFor(&mu_, kLong)) ADD_FAILURE() << "no frame came";
+    }
+    Got got = std::move(frames_.front());
+    frames_.pop_front();
+    return got;
+  }
+
+  void AwaitCount(size_t n) {
+    MutexLock lock(&mu_);
+    while (frames_.size() < n) {
+      if (!changed_.WaitFor(&mu_, kLong)) ADD_FAILURE() << "too few frames";
+    }
+  }
+
+  size_t count() const {
+    MutexLock lock(&mu_);
+    return frames_.size();
+  }
+
+  absl::Status AwaitBroken(PlanEpoch epoch) {
+    MutexLock lock(&mu_);
+    while (broken_.ok()) {
+      if (!changed_.WaitFor(&mu_, kLong)) ADD_FAILURE() << "nothing broke";
+    }
+    EXPECT_EQ(broken_epoch_, epoch);
+    return broken_;
+  }
+
+  bool broken() const {
+    MutexLock lock(&mu_);
+    return !broken_.ok();
+  }
+
+  void Refuse(absl::Status status) {
+    MutexLock lock(&mu_);
+    refuse_ = std::move(status);
+  }
+
+ private:
+  mutable Mutex mu_;
+  CondVar changed_;
+  std::deque<Got> frames_ ABSL_GUARDED_BY(mu_);
+  PlanEpoch broken_epoch_ ABSL_GUARDED_BY(mu_);
+  absl::Status broken_ ABSL_GUARDED_BY(mu_);
+  absl::Status refuse_ ABSL_GUARDED_BY(mu_);
+};
+
+enum class Transport { kTcp, kInProcess };
+
+class LinkTest : public ::testing::TestWithParam<Transport> {
+ protected:
+  LinkTest() : service_(LinkService::Create(&sink_, nullptr)) {
+    if (GetParam() == Transport::kTcp) {
+      auto server = LinkServer::Start("127.0.0.1", 0, service_->service());
+      EXPECT_TRUE(server.ok()) << server.status();
+      tcp_server_ = *std::move(server);
+      address_ = JoinHostPort("127.0.0.1", tcp_server_->port());
+      channels_ = TcpChannels();
+    } else {
+      grpc::ServerBuilder builder;
+      ConfigureLinkServer(&builder);
+      builder.RegisterService(service_->service());
+      server_ = builder.BuildAndStart();
+      address_ = "in-process";
+      channels_ = [this](const std::string&) {
+        grpc::ChannelArguments arguments;
+        arguments.SetMaxSendMessageSize(kMaxFrameBytes);
+        return server_->InProcessChannel(arguments);
+      };
+    }
+    factory_ = std::make_unique<GrpcLinkFactory>(GrpcLinkFactory::Options{
+        .channels = channels_, .connect_timeout = kLong});
+  }
+
+  ~LinkTest() override { StopServer(); }
+
+  void StopServer() {
+    if (tcp_server_ != nullptr) tcp_server_->Shutdown();
+    if (server_ != nullptr) {
+      server_->Shutdown(std::chrono::system_clock::now());
+      server_->Wait();
+    }
+  }
+
+  std::unique_ptr<LinkSender> Connect(PlanEpoch epoch = kEpoch) {
+    auto link = factory_->Connect(address_, epoch);
+    EXPECT_TRUE(link.ok()) << link.status();
+    return *std::move(link);
+  }
+
+  // Micro-batch 0 of step `step`, of `rows` rows that say so.
+  ActivationFrame Frame(int64_t step, int rows = 2) {
+    auto plan = std::make_shared<StepPlan>();
+    plan->epoch = kEpoch;
+    plan->step = step;
+    MicroBatch& batch = plan->micro_batches.emplace_back();
+    if (rows > 0) {
+      batch.segments.push_back({SequenceId(1), 0, rows, true});
+      batch.tokens.assign(rows, 1);
+    }
+    ActivationFrame frame;
+    frame.epoch = kEpoch;
+    frame.step = step;
+    frame.plan = std::move(plan);
+    frame.hidden = pool_.Acquire(rows, kTerms.cols);
+    for (int64_t i = 0; i < rows * kTerms.cols; ++i) {
+      frame.hidden->data()[i] = static_cast<float>(step * 1000 + i);
+    }
+    return frame;
+  }
+
+  static void ExpectFrame(const ActivationFrame& frame, int64_t step,
+                          int rows = 2) {
+    EXPECT_EQ(frame.step, step);
+    ASSERT_EQ(frame.hidden->rows(), rows);
+    for (int64_t i = 0; i < rows * kTerms.cols; ++i) {
+      ASSERT_EQ(frame.hidden->data()[i], static_cast<float>(step * 1000 + i));
+    }
+  }
+
+  TestSink sink_;
+  std::unique_ptr<LinkService> service_;
+  std::unique_ptr<LinkServer> tcp_server_;
+  std::unique_ptr<grpc::Server> server_;
+  std::string address_;
+  ChannelFactory channels_;
+  std::unique_ptr<GrpcLinkFactory> factory_;
+  ActivationPool pool_;
+};
+
+TEST_P(LinkTest, FramesArriveInOrderAndUnharmed) {
+  service_->Accept(kEpoch, kTerms);
+  auto link = Connect();
+  constexpr int kFrames = 200;
+  Thread sender("sender", [&] {
+    for (int i = 0; i < kFrames; ++i) {
+      EXPECT_TRUE(link->Send(Frame(i)).ok());
+    }
+  });
+  for (int i = 0; i < kFrames; ++i) {
+    TestSink::Got got = sink_.Take();
+    ExpectFrame(got.frame, i);
+    got.on_consumed();
+  }
+  sender.Join();
+  EXPECT_GT(link->bytes_sent(), kFrames * 2 * kTerms.cols * sizeof(float));
+}
+
+TEST_P(LinkTest, FramesLargerThanGrpcsDefaultLimit) {
+  service_->Accept(kEpoch, {.max_rows = 100'000,
+                            .cols = kTerms.cols,
+                            .max_micro_batches = 1,
+                            .credits = 1});
+  auto link = Connect();
+  ASSERT_TRUE(link->Send(Frame(1, 100'000)).ok());  // 6.4 MB
+  ExpectFrame(sink_.Take().frame, 1, 100'000);
+}
+
+TEST_P(LinkTest, ZeroRowsAndPlansAlone) {
+  service_->Accept(kEpoch, kTerms);
+  auto link = Connect();
+  ASSERT_TRUE(link->Send(Frame(1, 0)).ok());
+  TestSink::Got got = sink_.Take();
+  ASSERT_NE(got.frame.hidden, nullptr);
+  EXPECT_EQ(got.frame.hidden->rows(), 0);
+  auto plan = std::make_shared<StepPlan>();
+  plan->epoch = kEpoch;
+  plan->step = 2;
+  plan->release = {SequenceId(3)};
+  ASSERT_TRUE(link->Send({kEpoch, BlockId(), 2, 0, plan, nullptr}).ok());
+  got = sink_.Take();
+  EXPECT_EQ(got.frame.hidden, nullptr);
+  EXPECT_EQ(got.frame.plan->release, plan->release);
+}
+
+// A receiver that does not consume stops the sender after as many frames as it
+// granted; each that it consumes lets one more through.
+TEST_P(LinkTest, CreditsStopTheSender) {
+  service_->Accept(kEpoch, kTerms);
+  auto link = Connect();
+  Mutex mu;
+  int sent = 0;
+  Thread sender("sender", [&] {
+    for (int i = 0; i < 6; ++i) {
+      if (!link->Send(Frame(i)).ok()) return;
+      MutexLock lock(&mu);
+      ++sent;
+    }
+  });
+  sink_.AwaitCount(3);
+  for (int i = 0; i < 3; ++i) {
+    {
+      MutexLock lock(&mu);
+      // The third Send may not have returned yet; a fourth can't have.
+      EXPECT_LE(sent, 3 + i);
+    }
+    EXPECT_EQ(sink_.count(), 3u);
+    TestSink::Got got = sink_.Take();
+    ExpectFrame(got.frame, i);
+    got.on_consumed();
+    sink_.AwaitCount(3);
+  }
+  sender.Join();
+}
+
+TEST_P(LinkTest, EarlyStreamWaitsForItsEpoch) {
+  auto link = Connect();  // taken at once
+  Thread sender("sender", [&] { EXPECT_TRUE(link->Send(Frame(0)).ok()); });
+  service_->Accept(PlanEpoch(4), kTerms);  // not this one
+  EXPECT_EQ(sink_.count(), 0u);
+  service_->Advance(kEpoch);
+  EXPECT_EQ(sink_.count(), 0u);
+  service_->Accept(kEpoch, kTerms);
+  ExpectFrame(sink_.Take().frame, 0);
+  sender.Join();
+}
+
+TEST_P(LinkTest, StaleEpochIsRefused) {
+  service_->Accept(PlanEpoch(6), kTerms);
+  const auto link = factory_->Connect(address_, kEpoch);
+  ASSERT_FALSE(link.ok());
+  EXPECT_EQ(link.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(link.status().ToString(), HasSubstr("stale epoch"));
+  // Another coordinator counts anew.
+  service_->Forget(absl::UnavailableError("detached"));
+  EXPECT_TRUE(factory_->Connect(address_, kEpoch).ok());
+}
+
+TEST_P(LinkTest, NewEpochWakesTheSenderOfTheOldOne) {
+  service_->Accept(kEpoch, kTerms);
+  auto link = Connect();
+  absl::Status status;
+  Thread sender("sender", [&] {
+    for (int i = 0; status.ok(); ++i) status = link->Send(Frame(i));
+  });
+  sink_.AwaitCount(3);  // it waits for a credit now, or will soon
+  service_->Advance(PlanEpoch(6));
+  sender.Join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  // The first error sticks.
+  EXPECT_EQ(link->Send(Frame(9)), status);
+  // Credits that come too late go nowhere.
+  sink_.Take().on_consumed();
+  EXPECT_FALSE(sink_.broken());
+}
+
+TEST_P(LinkTest, CloseWakesTheSenderAndIsNoBreak) {
+  service_->Accept(kEpoch, kTerms);
+  auto link = Connect();
+  absl::Status status;
+  Thread sender("sender", [&] {
+    for (int i = 0; status.ok(); ++i) status = link->Send(Frame(i));
+  });
+  sink_.AwaitCount(3);
+  link->Close();
+  sender.Join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  link.reset();
+  // The epoch has no sender any more, so there is room for one.
+  link = Connect();
+  EXPECT_FALSE(sink_.broken());
+}
+
+TEST_P(LinkTest, DeadReceiverWakesTheSender) {
+  service_->Accept(kEpoch, kTerms);
+  auto link = Connect();
+  absl::Status status;
+  Thread sender("sender", [&] {
+    for (int i = 0; status.ok(); ++i) status = link->Send(Frame(i));
+  });
+  sink_.AwaitCount(3);
+  StopServer();
+  sender.Join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+}
+
+TEST_P(LinkTest, DeadSenderIsToldToTheSink) {
+  service_->Accept(kEpoch, kTerms);
+  grpc::ClientContext context;
+  context.AddMetadata(kEpochMetadata, "5");
+  auto stub = v1::LinkService::NewStub(channels_(address_));
+  auto stream = stub->Send(&context);
+  v1::Credit credit;
+  ASSERT_TRUE(stream->Read(&credit));
+  EXPECT_EQ(credit.frames(), 0u);
+  ASSERT_TRUE(stream->Read(&credit));
+  EXPECT_EQ(credit.frames(), 3u);
+  context.TryCancel();
+  EXPECT_EQ(sink_.AwaitBroken(kEpoch).code(), absl::StatusCode::kUnavailable);
+  stream->Finish();
+}
+
+// Plays a sender that does what it likes.
+class RawSender {
+ public:
+  RawSender(const std::shared_ptr<grpc::Channel>& channel,
+            const std::string& epoch)
+      : stub_(v1::LinkService::NewStub(channel)) {
+    if (!epoch.empty()) context_.AddMetadata(kEpochMetadata, epoch);
+    stream_ = stub_->Send(&context_);
+  }
+  void AwaitCredit() {
+    v1::Credit credit;
+    while (credit.frames() == 0 && stream_->Read(&credit)) {
+    }
+  }
+  void Write(const v1::Frame& frame) { stream_->Write(frame); }
+  absl::Status Finish() {
+    v1::Credit credit;
+    while (stream_->Read(&credit)) {
+    }
+    return FromGrpcStatus(stream_->Finish());
+  }
+
+ private:
+  grpc::ClientContext context_;
+  std::unique_ptr<v1::LinkService::Stub> stub_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::Frame, v1::Credit>> stream_;
+};
+
+TEST_P(LinkTest, ImpossibleSizesEndTheStream) {
+  service_->Accept(kEpoch, kTerms);
+  RawSender raw(channels_(address_), "5");
+  raw.AwaitCredit();
+  v1::Frame frame;
+  frame.set_epoch(5);
+  frame.set_micro_batch(1);
+  frame.set_rows(4'000'000'000u);
+  frame.set_cols(16);
+  frame.set_activations("tiny");
+  raw.Write(frame);
+  const absl::Status status = raw.Finish();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_THAT(status.ToString(), HasSubstr("4000000000 rows"));
+  EXPECT_EQ(sink_.AwaitBroken(kEpoch), status);
+}
+
+TEST_P(LinkTest, FrameOfAnotherEpochEndsTheStream) {
+  service_->Accept(kEpoch, kTerms);
+  RawSender raw(channels_(address_), "5");
+  raw.AwaitCredit();
+  v1::Frame frame;
+  frame.set_epoch(4);
+  frame.set_micro_batch(1);
+  frame.set_cols(16);
+  raw.Write(frame);
+  EXPECT_EQ(raw.Finish().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_P(LinkTest, FramesWithoutCreditEndTheStream) {
+  RawSender raw(channels_(address_), "5");  // not accepted: no credits
+  v1::Frame frame;
+  frame.set_epoch(5);
+  frame.set_micro_batch(1);
+  frame.set_cols(16);
+  raw.Write(frame);
+  EXPECT_EQ(raw.Finish().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_P(LinkTest, SinkThatRefusesEndsTheStream) {
+  sink_.Refuse(absl::FailedPreconditionError("stale"));
+  service_->Accept(kEpoch, kTerms);
+  auto link = Connect();
+  absl::Status status;
+  for (int i = 0; status.ok(); ++i) status = link->Send(Frame(i));
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+}
+
+TEST_P(LinkTest, StreamsWithoutAnEpochAreRefused) {
+  for (const std::string epoch : {"", "five", "-1"}) {
+    RawSender raw(channels_(address_), epoch);
+    EXPECT_EQ(raw.Finish().code(), absl::StatusCode::kInvalidArgument) << epoch;
+  }
+}
+
+TEST_P(LinkTest, SecondSenderOfAnEpoch) {
+  auto unused = Connect();
+  // Takes the place of one that was not used.
+  auto link = Connect();
+  service_->Accept(kEpoch, kTerms);
+  ASSERT_TRUE(link->Send(Frame(0)).ok());
+  sink_.AwaitCount(1);
+  EXPECT_FALSE(unused->Send(Frame(0)).ok());
+  // But not of one that was.
+  const auto second = factory_->Connect(address_, kEpoch);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_FALSE(sink_.broken());
+}
+
+TEST_P(LinkTest, WaitingStreamsAreBounded) {
+  std::vector<std::unique_ptr<LinkSender>> links;
+  for (int i = 0; i < 16; ++i) links.push_back(Connect(PlanEpoch(100 + i)));
+  const auto link = factory_->Connect(address_, PlanEpoch(999));
+  EXPECT_EQ(link.status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_P(LinkTest, EndOfAnEpochTellsTheSenderWhy) {
+  service_->Accept(kEpoch, kTerms);
+  auto link = Connect();
+  service_->End(kEpoch, absl::ResourceExhaustedError("no page left"));
+  absl::Status status;
+  for (int i = 0; status.ok(); ++i) status = link->Send(Frame(i));
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(status.ToString(), HasSubstr("no page left"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, LinkTest,
+                         ::testing::Values(Transport::kTcp,
+                                           Transport::kInProcess),
+                         [](const auto& info) {
+                           return info.param == Transport::kTcp ? "Tcp"
+                                                                : "InProcess";
+                         });
+
+TEST(GrpcLinkFactoryTest, NobodyThere) {
+  GrpcLinkFactory tcp({.channels = TcpChannels()});
+  // Port 9 of loopback: discard, which nobody serves.
+  EXPECT_EQ(tcp.Connect("127.0.0.1:9", kEpoch).status().code(),
+            absl::StatusCode::kUnavailable);
+  GrpcLinkFactory none(
+      {.channels = [](const std::string&) { return nullptr; }});
+  EXPECT_EQ(none.Connect("x", kEpoch).status().code(),
+            absl::StatusCode::kUnavailable);
+}
+
+TEST(LinkServerTest, PortThatIsTaken) {
+  TestSink sink;
+  auto service = LinkService::Create(&sink, nullptr);
+  auto first = LinkServer::Start("127.0.0.1", 0, service->service());
+  ASSERT_TRUE(first.ok());
+  auto other = LinkService::Create(&sink, nullptr);
+  const auto second =
+      LinkServer::Start("127.0.0.1", (*first)->port(), other->service());
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST(LinkServerTest, JoinsHostAndPort) {
+  EXPECT_EQ(JoinHostPort("127.0.0.1", 80), "127.0.0.1:80");
+  EXPECT_EQ(JoinHostPort("::1", 80), "[::1]:80");
+  EXPECT_EQ(JoinHostPort("[::1]", 80), "[::1]:80");
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,565 @@
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/convert.h"
+#include "tests/unit/worker/fake_executor.h"
+#include "tests/unit/worker/test_coordinator.h"
+#include "tests/unit/worker/test_metrics.h"
+#include "worker/link/link_server.h"
+#include "worker/worker_impl.h"
+
+// Chains of workers in one process, over real gRPC, with a coordinator that
+// the tests play.
+
+namespace sluice {
+namespace {
+
+using ::testing::HasSubstr;
+
+class TestWorker {
+ public:
+  TestWorker(std::string name, const std::string& coordinator)
+      : name_(std::move(name)) {
+    Worker::Options options;
+    options.name = name_;
+    options.model_dir = "/models/test";
+    options.coordinator_address = coordinator;
+    options.host_memory_bytes = uint64_t{1} << 30;
+    options.compute_threads = 3;
+    options.channels = TcpChannels();
+    options.metrics = &metrics_;
+    options.reconnect_delay = absl::Milliseconds(5);
+    WorkerModel model;
+    model.fingerprint = "f1";
+    model.hidden_size = FakeModel::kHidden;
+    model.num_layers = FakeModel::kLayers;
+    model.loader = model_.Loader();
+    worker_ = CreateWorker(std::move(options), std::move(model));
+    server_ = *LinkServer::Start("127.0.0.1", 0, worker_->link_service());
+    address_ = JoinHostPort("127.0.0.1", server_->port());
+    worker_->Announce(address_);
+  }
+  ~TestWorker() {
+    worker_->Shutdown();
+    server_->Shutdown();
+  }
+
+  // What others see when its machine goes away, but for its coordinator.
+  void KillServer() { server_->Shutdown(); }
+
+  const std::string& name() const { return name_; }
+  const std::string& address() const { return address_; }
+  FakeModel& model() { return model_; }
+  TestMetrics& metrics() { return metrics_; }
+  Worker& worker() { return *worker_; }
+
+ private:
+  const std::string name_;
+  FakeModel model_;
+  TestMetrics metrics_;
+  std::unique_ptr<Worker> worker_;
+  std::unique_ptr<LinkServer> server_;
+  std::string address_;
+};
+
+class WorkerChainTest : public ::testing::Test {
+ protected:
+  void StartWorkers(int n) {
+    for (int i = 0; i < n; ++i) {
+      workers_.push_back(std::make_unique<TestWorker>(absl::StrCat("w", i),
+                                                      coordinator_.address()));
+      coordinator_.AwaitAttached(workers_[i]->name());
+    }
+  }
+
+  v1::CoordinatorMessage Assignment(int64_t epoch, int stage,
+                                    int num_blocks = 2) {
+    const int n = static_cast<int>(workers_.size());
+    v1::CoordinatorMessage message;
+    auto* assign = message.mutable_assign_stage();
+    assign->set_epoch(epoch);
+    assign->set_stage(stage);
+    assign->set_num_stages(n);
+    assign->mutable_layers()->set_begin(FakeModel::kLayers * stage / n);
+    assign->mutable_layers()->set_end(FakeModel::kLayers * (stage + 1) / n);
+    if (stage + 1 < n) {
+      assign->set_next_link_address(workers_[stage + 1]->address());
+    }
+    Policy policy;
+    policy.gbs = 4;
+    policy.num_microbatches = 2;
+    policy.max_step_tokens = 32;
+    ToProto(policy, assign->mutable_policy());
+    assign->set_max_model_len(100);
+    assign->set_max_sequences(16);
+    assign->set_num_blocks(num_blocks);
+    return message;
+  }
+
+  // From the last stage to the first, or the other way round.
+  void AssignAll(int64_t epoch, bool first_stage_first = false) {
+    const int n = static_cast<int>(workers_.size());
+    for (int i = 0; i < n; ++i) {
+      const int stage = first_stage_first ? i : n - 1 - i;
+      coordinator_.Send(workers_[stage]->name(), Assignment(epoch, stage));
+    }
+    for (const auto& worker : workers_) {
+      coordinator_.AwaitReady(worker->name(), epoch);
+    }
+  }
+
+  static v1::CoordinatorMessage Step(int64_t epoch, int block, int64_t step,
+                                     int batches = 2) {
+    StepPlan plan;
+    plan.epoch = PlanEpoch(epoch);
+    plan.block = BlockId(block);
+    plan.step = step;
+    for (int k = 0; k < batches; ++k) {
+      MicroBatch& batch = plan.micro_batches.emplace_back();
+      const SequenceId sequence(10 * block + k);
+      if (step == 0) plan.admit.push_back({sequence, 3, 10, {}});
+      const int tokens = step == 0 ? 3 : 1;
+      batch.segments.push_back({sequence,
+                                step == 0 ? 0 : 2 + static_cast<int32_t>(step),
+                                tokens, true});
+      for (int t = 0; t < tokens; ++t) {
+        batch.tokens.push_back(Token(block, step, k));
+      }
+    }
+    v1::CoordinatorMessage message;
+    ToProto(plan, message.mutable_step_plan());
+    return message;
+  }
+
+  static int32_t Token(int block, int64_t step, int k) {
+    return static_cast<int32_t>(block * 100'000'0 + step * 10 + k) % 5'000'000;
+  }
+
+  static void ExpectResult(const v1::StepResult& result, int64_t epoch,
+                           int block, int64_t step, int batches = 2) {
+    EXPECT_EQ(result.epoch(), epoch);
+    EXPECT_EQ(result.block(), block);
+    EXPECT_EQ(result.step(), step);
+    ASSERT_EQ(result.tokens_size(), batches);
+    for (int k = 0; k < batches; ++k) {
+      EXPECT_EQ(result.tokens(k).sequence(), 10 * block + k);
+      EXPECT_EQ(result.tokens(k).token(),
+                FakeExecutor::Expected(Token(block, step, k)));
+    }
+  }
+
+  // One step through all stages.
+  void ExpectStepWorks(int64_t epoch, int block = 0, int64_t step = 0) {
+    coordinator_.Send("w0", Step(epoch, block, step));
+    ExpectResult(coordinator_.AwaitResult(workers_.back()->name()), epoch,
+                 block, step);
+  }
+
+  TestCoordinator coordinator_;
+  std::vector<std::unique_ptr<TestWorker>> workers_;
+};
+
+TEST_F(WorkerChainTest, RegistersItselfAndSendsHeartbeats) {
+  StartWorkers(1);
+  const v1::Register registration = coordinator_.AwaitAttached("w0");
+  EXPECT_EQ(registration.name(), "w0");
+  EXPECT_EQ(registration.link_address(), workers_[0]->address());
+  EXPECT_EQ(registration.model_fingerprint(), "f1");
+  EXPECT_EQ(registration.host_memory_bytes(), uint64_t{1} << 30);
+  EXPECT_EQ(registration.compute_threads(), 3);
+  EXPECT_THAT(registration.device(), HasSubstr("cpu: "));
+  EXPECT_FALSE(registration.version().empty());
+  EXPECT_EQ(registration.model_dir(), "/models/test");
+  const auto any = [](const v1::Heartbeat&) { return true; };
+  const double first = coordinator_.AwaitHeartbeat("w0", any).idle_seconds();
+  coordinator_.AwaitHeartbeat("w0", [&](const v1::Heartbeat& h) {
+    return h.idle_seconds() > first && h.busy_seconds() == 0;
+  });
+}
+
+TEST_F(WorkerChainTest, OneStage) {
+  StartWorkers(1);
+  AssignAll(1);
+  EXPECT_TRUE(workers_[0]->worker().ready());
+  for (int step = 0; step < 3; ++step) ExpectStepWorks(1, 0, step);
+}
+
+TEST_F(WorkerChainTest, ReportsProgressAndWhatIsLoaded) {
+  StartWorkers(1);
+  coordinator_.Send("w0", Assignment(1, 0));
+  const auto progress = coordinator_.Await("w0", [](const auto& m) {
+    return m.has_load_progress() && m.load_progress().bytes_done() > 0;
+  });
+  EXPECT_EQ(progress.load_progress().epoch(), 1);
+  EXPECT_EQ(progress.load_progress().bytes_total(), 1000u);
+  const v1::StageReady ready = coordinator_.AwaitReady("w0", 1);
+  EXPECT_EQ(ready.kv_pages(), 100);
+  EXPECT_EQ(ready.page_tokens(), 16);
+  EXPECT_EQ(ready.weight_bytes(), 6000u);
+  EXPECT_EQ(workers_[0]->metrics().Value("sluice_weight_bytes{worker=w0}"),
+            6000);
+}
+
+TEST_F(WorkerChainTest, ThreeStagesKeepOrderWithBlocksInFlight) {
+  StartWorkers(3);
+  AssignAll(1);
+  constexpr int kSteps = 20;
+  for (int step = 0; step < kSteps; ++step) {
+    for (int block = 0; block < 3; ++block) {
+      coordinator_.Send("w0", Step(1, block, step));
+    }
+  }
+  for (int step = 0; step < kSteps; ++step) {
+    for (int block = 0; block < 3; ++block) {
+      ExpectResult(coordinator_.AwaitResult("w2"), 1, block, step);
+    }
+  }
+  for (const auto& worker : workers_) {
+    const std::string label = absl::StrCat("{worker=", worker->name(), "}");
+    TestMetrics& metrics = worker->metrics();
+    EXPECT_EQ(metrics.Value("sluice_worker_steps_total" + label), 60);
+    EXPECT_EQ(metrics.Value("sluice_step_seconds" + label), 60);
+    EXPECT_EQ(metrics.Value("sluice_kv_cache_usage" + label), 0.06);
+    EXPECT_EQ(metrics.Value(absl::StrCat(
+                  "sluice_worker_tokens_total{phase=prefill,worker=",
+                  worker->name(), "}")),
+              3 * 2 * 3);
+    EXPECT_EQ(metrics.Value(absl::StrCat(
+                  "sluice_worker_tokens_total{phase=decode,worker=",
+                  worker->name(), "}")),
+              19 * 2 * 3);
+  }
+  const auto bytes = [&](int i, const std::string& direction) {
+    return workers_[i]->metrics().Value(absl::StrCat(
+        "sluice_link_bytes_total{direction=", direction, ",worker=w", i, "}"));
+  };
+  EXPECT_GT(bytes(0, "sent"), 60 * 2 * 32);
+  EXPECT_EQ(bytes(0, "sent"), bytes(1, "received"));
+  EXPECT_EQ(bytes(1, "sent"), bytes(2, "received"));
+  EXPECT_EQ(bytes(2, "sent"), 0);
+  coordinator_.AwaitHeartbeat("w1", [&](const v1::Heartbeat& h) {
+    return h.link_bytes_sent() == bytes(1, "sent") && h.kv_pages_used() == 6 &&
+           h.busy_seconds() > 0 && h.waiting_seconds() > 0;
+  });
+  EXPECT_GT(workers_[1]->metrics().Value(
+                "sluice_stage_waiting_seconds_total{stage=1,worker=w1}"),
+            0);
+}
+
+TEST_F(WorkerChainTest, PlansWithoutMicroBatchesPassThrough) {
+  StartWorkers(3);
+  AssignAll(1);
+  ExpectStepWorks(1);
+  v1::CoordinatorMessage release = Step(1, 1, 1, 0);
+  release.mutable_step_plan()->add_release(0);
+  release.mutable_step_plan()->add_release(1);
+  coordinator_.Send("w0", release);
+  ExpectResult(coordinator_.AwaitResult("w2"), 1, 1, 1, 0);
+  for (const auto& worker : workers_) {
+    coordinator_.AwaitHeartbeat(worker->name(), [](const v1::Heartbeat& h) {
+      return h.kv_pages_used() == 0;
+    });
+  }
+}
+
+// The first stage is ready long before the second one is.
+TEST_F(WorkerChainTest, FramesForAStageThatStillLoadsAreNotLost) {
+  StartWorkers(2);
+  workers_[1]->model().CloseLoadGate();
+  coordinator_.Send("w0", Assignment(1, 0));
+  coordinator_.AwaitReady("w0", 1);
+  for (int step = 0; step < 10; ++step) {
+    coordinator_.Send("w0", Step(1, 0, step));
+  }
+  workers_[0]->model().AwaitSteps(2);
+  coordinator_.Send("w1", Assignment(1, 1));
+  workers_[1]->model().AwaitLoads(1);
+  EXPECT_FALSE(workers_[1]->worker().ready());
+  workers_[1]->model().OpenLoadGate();
+  for (int step = 0; step < 10; ++step) {
+    ExpectResult(coordinator_.AwaitResult("w1"), 1, 0, step);
+  }
+}
+
+TEST_F(WorkerChainTest, BackPressureReachesTheFirstStage) {
+  StartWorkers(2);
+  AssignAll(1);
+  workers_[1]->model().CloseStepGate();
+  for (int step = 0; step < 50; ++step) {
+    coordinator_.Send("w0", Step(1, 0, step));
+  }
+  workers_[1]->model().AwaitSteps(1);
+  // In all: 4 credits, the step that w1 computes, 4 in w0's outbox, 1 being
+  // sent, and the step that w0 computes. In steps of 2 frames, at most 6.
+  coordinator_.AwaitHeartbeat(
+      "w0", [](const v1::Heartbeat& h) { return h.waiting_seconds() > 0.05; });
+  EXPECT_LE(
+      workers_[0]->metrics().Value("sluice_worker_steps_total{worker=w0}"), 6);
+  workers_[1]->model().OpenStepGate();
+  for (int step = 0; step < 50; ++step) {
+    ExpectResult(coordinator_.AwaitResult("w1"), 1, 0, step);
+  }
+}
+
+TEST_F(WorkerChainTest, NewEpochReplacesTheOldOne) {
+  StartWorkers(3);
+  for (int64_t epoch = 1; epoch <= 6; ++epoch) {
+    AssignAll(epoch, epoch % 2 == 0);
+    // Whatever else the old epoch had in flight is forgotten.
+    for (int step = 0; step < 5; ++step) {
+      coordinator_.Send("w0", Step(epoch, 0, step));
+    }
+    const v1::StepResult result = coordinator_.AwaitResult("w2");
+    ExpectResult(result, epoch, 0, 0);
+  }
+  // The same layers: nothing was loaded again.
+  for (const auto& worker : workers_) {
+    EXPECT_EQ(worker->model().loads(), 1);
+    EXPECT_GE(worker->model().resets(), 5);
+  }
+}
+
+TEST_F(WorkerChainTest, OtherLayersAreLoaded) {
+  StartWorkers(2);
+  AssignAll(1);
+  v1::CoordinatorMessage assignment = Assignment(2, 1);
+  assignment.mutable_assign_stage()->mutable_layers()->set_begin(4);
+  coordinator_.Send("w1", assignment);
+  EXPECT_EQ(coordinator_.AwaitReady("w1", 2).weight_bytes(), 2000u);
+  EXPECT_EQ(workers_[1]->model().loads(), 2);
+  EXPECT_EQ(workers_[1]->model().live_executors(), 1);
+  // So is another dtype.
+  assignment.mutable_assign_stage()->set_epoch(3);
+  assignment.mutable_assign_stage()->mutable_policy()->set_dtype(
+      v1::DTYPE_BFLOAT16);
+  coordinator_.Send("w1", assignment);
+  coordinator_.AwaitReady("w1", 3);
+  EXPECT_EQ(workers_[1]->model().loads(), 3);
+}
+
+TEST_F(WorkerChainTest, NewerAssignmentCancelsALoad) {
+  StartWorkers(1);
+  workers_[0]->model().CloseLoadGate();
+  coordinator_.Send("w0", Assignment(1, 0));
+  workers_[0]->model().AwaitLoads(1);
+  coordinator_.Send("w0", Assignment(2, 0));
+  workers_[0]->model().AwaitLoads(2);
+  EXPECT_EQ(workers_[0]->model().cancelled_loads(), 1);
+  workers_[0]->model().OpenLoadGate();
+  coordinator_.AwaitReady("w0", 2);
+  ExpectStepWorks(2);
+}
+
+TEST_F(WorkerChainTest, StalePlansAndAssignmentsAreRefused) {
+  StartWorkers(1);
+  AssignAll(5);
+  coordinator_.Send("w0", Step(4, 0, 0));  // dropped
+  coordinator_.Send("w0", Assignment(5, 0));
+  const v1::StageFailed failed = coordinator_.AwaitFailed("w0", 5);
+  EXPECT_EQ(failed.code(),
+            static_cast<int>(absl::StatusCode::kFailedPrecondition));
+  EXPECT_THAT(failed.message(), HasSubstr("stale"));
+  ExpectStepWorks(5);
+  // A plan of an epoch that was never assigned can't be dropped in silence.
+  coordinator_.Send("w0", Step(6, 0, 1));
+  EXPECT_THAT(coordinator_.AwaitFailed("w0", 5).message(),
+              HasSubstr("plan of epoch 6"));
+}
+
+TEST_F(WorkerChainTest, ImpossibleAssignments) {
+  StartWorkers(2);
+  const auto expect_refused = [&](const v1::CoordinatorMessage& assignment,
+                                  const std::string& why) {
+    coordinator_.Send("w0", assignment);
+    const v1::StageFailed failed = coordinator_.AwaitFailed("w0", 1);
+    EXPECT_EQ(failed.code(),
+              static_cast<int>(absl::StatusCode::kInvalidArgument));
+    EXPECT_THAT(failed.message(), HasSubstr(why));
+  };
+  v1::CoordinatorMessage bad = Assignment(1, 0);
+  bad.mutable_assign_stage()->mutable_layers()->set_end(7);
+  expect_refused(bad, "layers [0, 7)");
+  bad = Assignment(1, 0);
+  bad.mutable_assign_stage()->set_stage(2);
+  expect_refused(bad, "stage 2 of 2");
+  bad = Assignment(1, 0);
+  bad.mutable_assign_stage()->clear_next_link_address();
+  expect_refused(bad, "next_link_address");
+  bad = Assignment(1, 0);
+  bad.mutable_assign_stage()->set_max_sequences(0);
+  expect_refused(bad, "max_sequences 0");
+  bad = Assignment(1, 0);
+  bad.mutable_assign_stage()->mutable_policy()->set_gbs(0);
+  expect_refused(bad, "gbs 0");
+}
+
+TEST_F(WorkerChainTest, FailedLoadIsReported) {
+  StartWorkers(1);
+  workers_[0]->model().FailLoads(
+      absl::ResourceExhaustedError("weights need 9 GiB"));
+  coordinator_.Send("w0", Assignment(1, 0));
+  const v1::StageFailed failed = coordinator_.AwaitFailed("w0", 1);
+  EXPECT_EQ(failed.code(),
+            static_cast<int>(absl::StatusCode::kResourceExhausted));
+  EXPECT_EQ(failed.message(),
+            "stage 0 of 1 (layers 0 to 5): can't load: weights need 9 GiB");
+  EXPECT_FALSE(workers_[0]->worker().ready());
+  workers_[0]->model().FailLoads(absl::OkStatus());
+  AssignAll(2);
+  ExpectStepWorks(2);
+}
+
+TEST_F(WorkerChainTest, FailedStepEndsTheEpochOnAllStages) {
+  StartWorkers(3);
+  AssignAll(1);
+  ExpectStepWorks(1);
+  workers_[1]->model().FailSteps(absl::ResourceExhaustedError("no page left"));
+  coordinator_.Send("w0", Step(1, 3, 7));
+  const v1::StageFailed failed = coordinator_.AwaitFailed("w1", 1);
+  EXPECT_EQ(failed.code(),
+            static_cast<int>(absl::StatusCode::kResourceExhausted));
+  EXPECT_EQ(failed.message(),
+            "stage 1 of 3 (layers 2 to 3): block 3 step 7: no page left");
+  // The stage before learns why its link ended, at the latest when it sends.
+  coordinator_.Send("w0", Step(1, 0, 1));
+  EXPECT_THAT(coordinator_.AwaitFailed("w0", 1).message(),
+              HasSubstr("no page left"));
+  workers_[1]->model().FailSteps(absl::OkStatus());
+  AssignAll(2);
+  ExpectStepWorks(2);
+}
+
+TEST_F(WorkerChainTest, RepeatedStepsAreRefused) {
+  StartWorkers(1);
+  AssignAll(1);
+  ExpectStepWorks(1, 0, 3);
+  coordinator_.Send("w0", Step(1, 0, 3));
+  const v1::StageFailed failed = coordinator_.AwaitFailed("w0", 1);
+  EXPECT_EQ(failed.code(),
+            static_cast<int>(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(failed.message(), HasSubstr("repeated or out of order"));
+}
+
+TEST_F(WorkerChainTest, UnreadablePlanEndsTheEpoch) {
+  StartWorkers(1);
+  AssignAll(1);
+  v1::CoordinatorMessage bad = Step(1, 0, 0);
+  bad.mutable_step_plan()->mutable_micro_batches(0)->add_tokens(1);
+  coordinator_.Send("w0", bad);
+  EXPECT_EQ(coordinator_.AwaitFailed("w0", 1).code(),
+            static_cast<int>(absl::StatusCode::kInvalidArgument));
+}
+
+TEST_F(WorkerChainTest, NextStageThatDiesMidStream) {
+  StartWorkers(2);
+  AssignAll(1);
+  ExpectStepWorks(1);
+  workers_[1]->model().CloseStepGate();
+  for (int step = 1; step < 20; ++step) {
+    coordinator_.Send("w0", Step(1, 0, step));
+  }
+  workers_[1]->model().AwaitSteps(2);
+  workers_[1]->KillServer();
+  const v1::StageFailed failed = coordinator_.AwaitFailed("w0", 1);
+  EXPECT_EQ(failed.code(), static_cast<int>(absl::StatusCode::kUnavailable));
+  EXPECT_THAT(failed.message(), HasSubstr("stage 0 of 2 (layers 0 to 2): "));
+  EXPECT_THAT(failed.message(), HasSubstr(workers_[1]->address()));
+  // The other side of the link notices, too.
+  EXPECT_EQ(coordinator_.AwaitFailed("w1", 1).code(),
+            static_cast<int>(absl::StatusCode::kUnavailable));
+  workers_[1]->model().OpenStepGate();
+}
+
+TEST_F(WorkerChainTest, NextStageThatIsNotThere) {
+  StartWorkers(2);
+  v1::CoordinatorMessage assignment = Assignment(1, 0);
+  assignment.mutable_assign_stage()->set_next_link_address("127.0.0.1:9");
+  coordinator_.Send("w0", assignment);
+  workers_[0]->model().AwaitLoads(1);
+  // It goes on trying, but not when it has something better to do.
+  AssignAll(2);
+  ExpectStepWorks(2);
+}
+
+TEST_F(WorkerChainTest, LosesItsCoordinatorAndKeepsItsWeights) {
+  StartWorkers(2);
+  AssignAll(7);
+  ExpectStepWorks(7);
+  coordinator_.Drop();
+  coordinator_.AwaitAttached("w0", 2);
+  coordinator_.AwaitAttached("w1", 2);
+  // A coordinator that has restarted counts epochs from one.
+  AssignAll(1);
+  ExpectStepWorks(1);
+  EXPECT_EQ(workers_[0]->model().loads(), 1);
+  EXPECT_EQ(workers_[1]->model().loads(), 1);
+}
+
+// What an epoch of the former coordinator still computes is not told to the
+// next one.
+TEST_F(WorkerChainTest, ResultsOfALostCoordinatorAreDropped) {
+  StartWorkers(1);
+  AssignAll(1);
+  workers_[0]->model().CloseStepGate();
+  coordinator_.Send("w0", Step(1, 0, 5));
+  workers_[0]->model().AwaitSteps(1);
+  coordinator_.Drop();
+  coordinator_.AwaitAttached("w0", 2);
+  coordinator_.Send("w0", Assignment(1, 0));
+  workers_[0]->model().OpenStepGate();
+  coordinator_.AwaitReady("w0", 1);
+  ExpectStepWorks(1, 0, 6);
+}
+
+TEST_F(WorkerChainTest, RefusedRegistrationIsTriedAgain) {
+  coordinator_.Refuse(grpc::Status(grpc::StatusCode::ALREADY_EXISTS,
+                                   "a worker of this name is registered"));
+  workers_.push_back(
+      std::make_unique<TestWorker>("w0", coordinator_.address()));
+  coordinator_.AwaitRefusals(3);
+  EXPECT_FALSE(workers_[0]->worker().ready());
+  coordinator_.Refuse(grpc::Status::OK);
+  coordinator_.AwaitAttached("w0");
+  AssignAll(1);
+}
+
+TEST_F(WorkerChainTest, RetiredWorkerDropsItsWeightsAndWaits) {
+  StartWorkers(1);
+  AssignAll(1);
+  ExpectStepWorks(1);
+  v1::CoordinatorMessage retire;
+  retire.mutable_retire()->set_epoch(2);
+  coordinator_.Send("w0", retire);
+  coordinator_.Send("w0", Assignment(3, 0));
+  coordinator_.AwaitReady("w0", 3);
+  EXPECT_EQ(workers_[0]->model().loads(), 2);
+  EXPECT_EQ(workers_[0]->model().live_executors(), 1);
+}
+
+TEST_F(WorkerChainTest, ShutdownInTheMiddleOfEverything) {
+  StartWorkers(3);
+  AssignAll(1);
+  workers_[2]->model().CloseStepGate();
+  for (int step = 0; step < 50; ++step) {
+    coordinator_.Send("w0", Step(1, 0, step));
+  }
+  workers_[2]->model().AwaitSteps(1);
+  workers_[2]->model().OpenStepGate();
+  workers_.erase(workers_.begin() + 1);
+  coordinator_.AwaitDetached("w1");
+  workers_.clear();
+  coordinator_.AwaitDetached("w0");
+  coordinator_.AwaitDetached("w2");
+}
+
+TEST_F(WorkerChainTest, WithoutACoordinatorItKeepsTrying) {
+  TestWorker worker("lonely", "127.0.0.1:9");
+  EXPECT_FALSE(worker.worker().ready());
+}
+
+}  // namespace
+}  // namespace sluice
