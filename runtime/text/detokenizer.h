@@ -1,17 +1,18 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
-#include <vector>
 
 #include "runtime/text/tokenizer.h"
 
 namespace sluice {
 
 // Turns tokens into text as they come, never splitting a UTF-8 character: bytes
-// of an unfinished character are held back. The concatenation of all pieces and
-// Flush() equals Decode of all tokens. Amortised O(1) per token.
-// Thread-compatible; `tokenizer` must outlive it.
+// of an unfinished character are held back, and so is all that later tokens can
+// still change. The concatenation of all pieces and Flush() equals Decode of
+// all tokens. Amortised O(1) per token. Thread-compatible; `tokenizer` must
+// outlive it.
 class IncrementalDetokenizer {
  public:
   IncrementalDetokenizer(const Tokenizer* tokenizer, bool skip_special_tokens);
@@ -22,10 +23,7 @@ class IncrementalDetokenizer {
   std::string Flush();
 
  private:
-  const Tokenizer* tokenizer_;
-  bool skip_special_tokens_;
-  std::vector<int32_t> window_;  // tokens whose decoding may still change
-  size_t emitted_ = 0;           // bytes of the window's text already given out
+  std::unique_ptr<DecodeStream> stream_;
 };
 
 }  // namespace sluice

@@ -13,15 +13,28 @@
 
 namespace sluice {
 
+// Tokens in, text out, as far as later tokens cannot change it; what Decode
+// gives is the concatenation of all pieces. Thread-compatible.
+class DecodeStream {
+ public:
+  virtual ~DecodeStream() = default;
+  // Appends what `token` makes certain. Never ends inside a UTF-8 character.
+  virtual void Append(int32_t token, std::string* out) = 0;
+  // Appends what was held back. Append may follow and begins a new text.
+  virtual void Flush(std::string* out) = 0;
+};
+
 // Text to token ids and back, exactly as Hugging Face tokenizers does it.
 // Immutable, thread-safe.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Reads tokenizer.json, or else vocab.json + merges.txt, and
-  // tokenizer_config.json / special_tokens_map.json. Errors name the file and
-  // the part of it that is wrong or not supported.
+  // Reads tokenizer.json, or else vocab.json + merges.txt (GPT-2, OPT, Qwen2),
+  // and tokenizer_config.json / special_tokens_map.json / added_tokens.json.
+  // tokenizer.json's "truncation" and "padding" are ignored, as transformers
+  // does. kNotFound if there is none; kInvalidArgument for broken files and
+  // kUnimplemented for what is not supported name the file and the part of it.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(
       const std::filesystem::path& model_dir);
 
@@ -34,6 +47,11 @@ class Tokenizer {
   // Ids outside the vocabulary are left out, as Hugging Face does.
   virtual std::string Decode(std::span<const int32_t> ids,
                              bool skip_special_tokens) const = 0;
+
+  // The tokenizer must outlive the stream. Tokens of one stream cost amortised
+  // O(1) each.
+  virtual std::unique_ptr<DecodeStream> NewDecodeStream(
+      bool skip_special_tokens) const = 0;
 
   virtual int32_t vocab_size()
       const = 0;  // largest id + 1, added tokens included

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "runtime/text/added_tokens.h"
+
+namespace sluice {
+
+// What the files beside the vocabulary say: tokenizer_config.json,
+// special_tokens_map.json and added_tokens.json, merged as transformers does.
+struct TokenizerConfig {
+  // A named token ("bos_token"...): absent if no file has the key, nullopt if
+  // it is null.
+  std::map<std::string, std::optional<AddedToken>> named;
+  std::vector<AddedToken> added;  // by their ids
+  std::vector<AddedToken> extra_special;
+  std::string tokenizer_class;  // "" if not told
+  bool add_bos_token = false;
+  bool add_eos_token = false;
+  bool add_prefix_space = false;
+
+  // "" if there is no such token.
+  std::string TokenText(const std::string& name) const;
+};
+
+// Missing files are as good as empty ones.
+absl::StatusOr<TokenizerConfig> ReadTokenizerConfig(
+    const std::filesystem::path& model_dir);
+
+}  // namespace sluice

@@ -1,0 +1,83 @@
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "common/status_macros.h"
+#include "runtime/text/json_part.h"
+#include "runtime/text/tokenizer_parts.h"
+
+namespace sluice {
+
+AddedTokens::Model ModelView(const BpeModel* model) {
+  return {[model](absl::string_view token) { return model->TokenToId(token); },
+          model->size()};
+}
+
+namespace {
+
+absl::Status ReadAdded(const JsonPart& root, const TokenizerConfig& config,
+                       TokenizerParts* parts) {
+  const AddedTokens::Model model = ModelView(parts->model.get());
+  SLUICE_ASSIGN_OR_RETURN(const auto list, root.Find("added_tokens"));
+  if (list) {
+    SLUICE_RETURN_IF_ERROR(list->ExpectArray());
+    std::vector<AddedToken> tokens;
+    for (size_t i = 0; i < list->value().size(); ++i) {
+      SLUICE_ASSIGN_OR_RETURN(
+          AddedToken token, AddedTokenFromJson(list->At(i), /*special=*/false));
+      tokens.push_back(std::move(token));
+    }
+    parts->added.Add(tokens, model);
+  }
+  // Tokens that only tokenizer_config.json has: transformers adds them.
+  std::vector<AddedToken> more;
+  for (const AddedToken& token : config.added) {
+    if (!parts->added.TokenToId(token.content) &&
+        !model.token_to_id(token.content)) {
+      more.push_back(token);
+    }
+  }
+  parts->added.Add(more, model);
+  return Annotate(parts->added.Finish(parts->normalizer.get()), root.where());
+}
+
+}  // namespace
+
+absl::StatusOr<TokenizerParts> ReadTokenizerJson(
+    const std::filesystem::path& file, const TokenizerConfig& config) {
+  SLUICE_ASSIGN_OR_RETURN(const nlohmann::json json,
+                          ReadJsonFile(file, kMaxTokenizerFileBytes));
+  const JsonPart root(&json, file.string());
+  SLUICE_ASSIGN_OR_RETURN(const JsonPart model, root.Get("model"));
+  TokenizerParts parts;
+  SLUICE_ASSIGN_OR_RETURN(const auto normalizer, root.Find("normalizer"));
+  if (normalizer) {
+    SLUICE_ASSIGN_OR_RETURN(parts.normalizer, Normalizer::Create(*normalizer));
+  }
+  bool bytes = false;
+  SLUICE_ASSIGN_OR_RETURN(const auto pre_tokenizer, root.Find("pre_tokenizer"));
+  if (pre_tokenizer) {
+    SLUICE_ASSIGN_OR_RETURN(const bool can_read_bytes,
+                            BpeModel::CanReadBytes(model));
+    SLUICE_ASSIGN_OR_RETURN(
+        parts.pre_tokenizer,
+        PreTokenizer::Create(*pre_tokenizer, can_read_bytes, &bytes));
+  }
+  SLUICE_ASSIGN_OR_RETURN(parts.model, BpeModel::FromJson(model, bytes));
+  SLUICE_ASSIGN_OR_RETURN(const auto post, root.Find("post_processor"));
+  if (post) {
+    SLUICE_ASSIGN_OR_RETURN(parts.post_processor,
+                            PostProcessor::FromJson(*post));
+  }
+  SLUICE_ASSIGN_OR_RETURN(const auto decoder, root.Find("decoder"));
+  if (decoder) {
+    SLUICE_ASSIGN_OR_RETURN(parts.decoders, Decoder::FromJson(*decoder));
+  } else {
+    parts.decoders.push_back(Decoder::Spaces());
+  }
+  SLUICE_RETURN_IF_ERROR(ReadAdded(root, config, &parts));
+  parts.bos_token = config.TokenText("bos_token");
+  parts.eos_token = config.TokenText("eos_token");
+  return parts;
+}
+
+}  // namespace sluice

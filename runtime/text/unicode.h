@@ -1,0 +1,40 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace sluice {
+
+// Character classes as Rust's std and regex crates define them, which
+// Hugging Face tokenizers uses outside its regular expressions.
+bool IsWhitespace(char32_t c);   // White_Space
+bool IsNumeric(char32_t c);      // Nd, Nl, No
+bool IsPunctuation(char32_t c);  // ASCII punctuation, and categories P*
+bool IsWordChar(char32_t c);     // \w: Alphabetic, M*, Nd, Pc, Join_Control
+bool IsMark(char32_t c);         // Mn, Mc, Me
+
+// Appends the lowercase of `c`, without regard to its neighbours.
+void AppendLowercase(char32_t c, std::string* out);
+
+enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
+// `text` must be valid UTF-8.
+std::string Normalized(NormalForm form, absl::string_view text);
+
+// GPT-2's bijection of bytes to printable characters (bytes_to_unicode).
+struct ByteAlphabet {
+  std::array<char32_t, 256> char_of_byte;
+  std::array<int16_t, 0x180> byte_of_char;  // -1: no byte
+  std::array<std::string, 256> text_of_byte;
+
+  // The byte of `c`, or -1.
+  int ByteOf(char32_t c) const { return c < 0x180 ? byte_of_char[c] : -1; }
+};
+const ByteAlphabet& GetByteAlphabet();
+
+// Appends the characters of `bytes`.
+void AppendByteChars(absl::string_view bytes, std::string* out);
+
+}  // namespace sluice

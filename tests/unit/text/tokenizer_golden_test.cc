@@ -1,0 +1,138 @@
+// Every tokenizer in tests/golden/tokenizers against what Hugging Face makes of
+// the same files.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "runtime/text/detokenizer.h"
+#include "runtime/text/tokenizer.h"
+#include "runtime/text/utf8.h"
+
+namespace sluice {
+namespace {
+
+using Ids = std::vector<int32_t>;
+
+std::filesystem::path GoldenDir() {
+  return std::filesystem::path(SLUICE_TESTS_DIR) / "golden" / "tokenizers";
+}
+
+std::vector<std::string> Kinds() {
+  std::vector<std::string> kinds;
+  for (const auto& entry : std::filesystem::directory_iterator(GoldenDir())) {
+    if (entry.is_directory()) {
+      kinds.push_back(entry.path().filename().string());
+    }
+  }
+  std::sort(kinds.begin(), kinds.end());
+  return kinds;
+}
+
+std::vector<nlohmann::json> ReadLines(const std::filesystem::path& file) {
+  std::vector<nlohmann::json> rows;
+  std::ifstream in(file);
+  std::string line;
+  while (std::getline(in, line)) rows.push_back(nlohmann::json::parse(line));
+  return rows;
+}
+
+// Decodes token by token; each piece must be whole UTF-8.
+std::string DecodeInPieces(const Tokenizer& tokenizer, const Ids& ids,
+                           bool skip_special_tokens) {
+  IncrementalDetokenizer detokenizer(&tokenizer, skip_special_tokens);
+  std::string text;
+  for (const int32_t id : ids) {
+    const std::string piece = detokenizer.Append(id);
+    EXPECT_FALSE(FindInvalidUtf8(piece)) << testing::PrintToString(piece);
+    text += piece;
+  }
+  const std::string rest = detokenizer.Flush();
+  EXPECT_FALSE(FindInvalidUtf8(rest)) << testing::PrintToString(rest);
+  return text + rest;
+}
+
+class TokenizerGoldenTest : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    auto tokenizer = Tokenizer::Load(GoldenDir() / GetParam());
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+    tokenizer_ = *std::move(tokenizer);
+  }
+
+  std::unique_ptr<Tokenizer> tokenizer_;
+};
+
+TEST_P(TokenizerGoldenTest, EncodesAndDecodesText) {
+  const auto rows = ReadLines(GoldenDir() / GetParam() / "golden.jsonl");
+  ASSERT_GE(rows.size(), 550u);
+  for (const auto& row : rows) {
+    SCOPED_TRACE(row.dump());
+    const auto text = row["text"].get<std::string>();
+    const auto ids = row["ids"].get<Ids>();
+    const auto plain = row["ids_no_special"].get<Ids>();
+
+    const auto encoded = tokenizer_->Encode(text, /*add_special_tokens=*/true);
+    ASSERT_TRUE(encoded.ok()) << encoded.status();
+    EXPECT_EQ(*encoded, ids);
+    const auto encoded_plain =
+        tokenizer_->Encode(text, /*add_special_tokens=*/false);
+    ASSERT_TRUE(encoded_plain.ok()) << encoded_plain.status();
+    EXPECT_EQ(*encoded_plain, plain);
+
+    EXPECT_EQ(tokenizer_->Decode(plain, true), row["decoded"]);
+    EXPECT_EQ(tokenizer_->Decode(ids, false), row["decoded_special"]);
+    EXPECT_EQ(DecodeInPieces(*tokenizer_, plain, true), row["decoded"]);
+    EXPECT_EQ(DecodeInPieces(*tokenizer_, ids, false), row["decoded_special"]);
+    if (HasFailure()) break;  // one is enough to read
+  }
+}
+
+// Ids that no text gives: broken UTF-8, special tokens anywhere.
+TEST_P(TokenizerGoldenTest, DecodesAnyIds) {
+  const auto rows = ReadLines(GoldenDir() / GetParam() / "decode.jsonl");
+  ASSERT_GE(rows.size(), 100u);
+  for (const auto& row : rows) {
+    SCOPED_TRACE(row.dump());
+    const auto ids = row["ids"].get<Ids>();
+    EXPECT_EQ(tokenizer_->Decode(ids, true), row["decoded"]);
+    EXPECT_EQ(tokenizer_->Decode(ids, false), row["decoded_special"]);
+    EXPECT_EQ(DecodeInPieces(*tokenizer_, ids, true), row["decoded"]);
+    EXPECT_EQ(DecodeInPieces(*tokenizer_, ids, false), row["decoded_special"]);
+    if (HasFailure()) break;
+  }
+}
+
+TEST_P(TokenizerGoldenTest, VocabularyGoesBothWays) {
+  ASSERT_GT(tokenizer_->vocab_size(), 0);
+  for (int32_t id = 0; id < tokenizer_->vocab_size(); ++id) {
+    const std::string token = tokenizer_->IdToToken(id);
+    ASSERT_NE(token, "") << id;
+    EXPECT_EQ(tokenizer_->TokenToId(token), id);
+  }
+  EXPECT_EQ(tokenizer_->IdToToken(tokenizer_->vocab_size()), "");
+  EXPECT_EQ(tokenizer_->IdToToken(-1), "");
+  EXPECT_FALSE(tokenizer_->IsSpecial(-1));
+  const auto eos = tokenizer_->TokenToId(tokenizer_->eos_token());
+  ASSERT_TRUE(eos.has_value());
+  EXPECT_TRUE(tokenizer_->IsSpecial(*eos));
+}
+
+INSTANTIATE_TEST_SUITE_P(AllKinds, TokenizerGoldenTest,
+                         testing::ValuesIn(Kinds()), [](const auto& info) {
+                           std::string name = info.param;
+                           for (char& c : name) {
+                             if (!isalnum(static_cast<unsigned char>(c))) {
+                               c = '_';
+                             }
+                           }
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace sluice
