@@ -1,0 +1,127 @@
+// What one stage that holds a whole model computes per second: prefill, then
+// decode, on random weights. No tokenizer, no pipeline, no files.
+//
+//   exec_bench [threads] [dtype] [layers] [hidden] [heads] [kv_heads] [inner]
+//              [vocab] [sequences] [prompt] [new] [max_step_tokens]
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "runtime/exec/stage_loader.h"
+#include "tests/parity/random_source.h"
+
+namespace sluice {
+namespace {
+
+double Now() {
+  return std::chrono::duration<double>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+int Main(int argc, char** argv) {
+  const auto arg = [&](int i, int fallback) {
+    return argc > i ? std::atoi(argv[i]) : fallback;
+  };
+  const int threads = arg(1, 2);
+  const bool bf16 = argc <= 2 || absl::string_view(argv[2]) != "float32";
+  const DecoderSpec spec = LlamaSpec(arg(3, 12), arg(4, 768), arg(5, 12),
+                                     arg(6, 12), arg(7, 2048), arg(8, 32000));
+  const int sequences = arg(9, 64);
+  const int prompt = arg(10, 128);
+  const int new_tokens = arg(11, 32);
+  StageExecutor::Options options;
+  options.layers = {0, spec.num_layers};
+  options.policy.gbs = sequences;
+  options.policy.max_step_tokens = std::max(arg(12, 2048), prompt);
+  options.policy.dtype = bf16 ? DType::kBFloat16 : DType::kFloat32;
+  options.max_model_len = prompt + new_tokens;
+  options.max_sequences = sequences;
+  options.compute_threads = threads;
+  MemoryBudget budget(Tier::kHost, uint64_t{20} << 30);
+  options.host_budget = &budget;
+  const double load_start = Now();
+  auto loaded = LoadStage(spec, RandomSource(), options, nullptr, nullptr);
+  if (!loaded.ok()) {
+    std::fprintf(stderr, "%s\n", loaded.status().ToString().c_str());
+    return 1;
+  }
+  StageExecutor& stage = **loaded;
+  std::printf("load %.2f s, weights %.0f MB, kv %ld pages, budget %.0f MB\n",
+              Now() - load_start, stage.weight_bytes() / 1e6,
+              static_cast<long>(stage.kv_pages()), budget.used_bytes() / 1e6);
+
+  std::vector<double> prefill_times, decode_times;
+  for (int round = 0; round < 5; ++round) {
+    stage.Reset();
+    StepResult result;
+    std::vector<int32_t> next(sequences);
+    double prefill = 0;
+    const int per_step = std::max(1, options.policy.max_step_tokens / prompt);
+    for (int first = 0; first < sequences; first += per_step) {
+      StepPlan plan;
+      MicroBatch batch;
+      const int end = std::min(sequences, first + per_step);
+      for (int s = first; s < end; ++s) {
+        plan.admit.push_back({SequenceId(s), prompt, prompt + new_tokens, {}});
+        batch.segments.push_back({SequenceId(s), 0, prompt, true});
+        for (int i = 0; i < prompt; ++i) {
+          batch.tokens.push_back((s * 7919 + i * 104729) % spec.vocab_size);
+        }
+      }
+      plan.micro_batches = {batch};
+      const double start = Now();
+      const absl::Status status = stage.RunStep(plan, {}, nullptr, &result);
+      prefill += Now() - start;
+      if (!status.ok()) {
+        std::fprintf(stderr, "%s\n", status.ToString().c_str());
+        return 1;
+      }
+      for (int s = first; s < end; ++s) {
+        next[s] = result.tokens[s - first].token;
+      }
+    }
+    double decode = 0;
+    for (int t = 1; t < new_tokens; ++t) {
+      StepPlan plan;
+      MicroBatch batch;
+      for (int s = 0; s < sequences; ++s) {
+        batch.segments.push_back({SequenceId(s), prompt + t - 1, 1, true});
+        batch.tokens.push_back(next[s]);
+      }
+      plan.micro_batches = {batch};
+      const double start = Now();
+      const absl::Status status = stage.RunStep(plan, {}, nullptr, &result);
+      decode += Now() - start;
+      if (!status.ok()) {
+        std::fprintf(stderr, "%s\n", status.ToString().c_str());
+        return 1;
+      }
+      for (int s = 0; s < sequences; ++s) next[s] = result.tokens[s].token;
+    }
+    prefill_times.push_back(prefill);
+    decode_times.push_back(decode);
+  }
+  std::sort(prefill_times.begin(), prefill_times.end());
+  std::sort(decode_times.begin(), decode_times.end());
+  const double prefill = prefill_times[2];
+  const double decode = decode_times[2];
+  std::printf(
+      "prefill %.3f s [%.3f, %.3f], %.0f tokens/s; decode %.3f s [%.3f, %.3f], "
+      "%.0f tokens/s; generated %.0f tokens/s in all\n",
+      prefill, prefill_times.front(), prefill_times.back(),
+      sequences * prompt / prefill, decode, decode_times.front(),
+      decode_times.back(), sequences * (new_tokens - 1) / decode,
+      sequences * new_tokens / (prefill + decode));
+  return 0;
+}
+
+}  // namespace
+}  // namespace sluice
+
+int main(int argc, char** argv) { return sluice::Main(argc, argv); }

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "runtime/model/decoder_spec.h"
+#include "runtime/model/tensor_source.h"
+
+namespace sluice {
+
+// Weights that look trained enough to run: pseudo-random, a pure function of
+// the tensor's name and the element's place. Thread-safe.
+class RandomSource : public TensorSource {
+ public:
+  explicit RandomSource(uint64_t seed = 0) : seed_(seed) {}
+  absl::Status ReadRows(const TensorRef& ref, int64_t row_begin,
+                        int64_t row_end, float* out) const override;
+  absl::Status Check(const TensorRef& ref) const override {
+    return absl::OkStatus();
+  }
+
+ private:
+  uint64_t seed_;
+};
+
+// A Llama of the given size.
+DecoderSpec LlamaSpec(int32_t layers, int32_t hidden, int32_t heads,
+                      int32_t kv_heads, int32_t inner, int32_t vocab);
+
+}  // namespace sluice
