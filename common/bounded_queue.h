@@ -5,6 +5,8 @@
 #include <optional>
 #include <utility>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/mutex.h"
 
 namespace sluice {

@@ -1,0 +1,79 @@
+#include "common/types.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <type_traits>
+
+#include "absl/container/flat_hash_set.h"
+#include "common/logging.h"
+
+namespace sluice {
+namespace {
+
+TEST(StrongIntTest, ComparesHashesAndDoesNotMix) {
+  EXPECT_EQ(SequenceId().value(), 0);
+  EXPECT_EQ(SequenceId(3), SequenceId(3));
+  EXPECT_LT(SequenceId(-3), SequenceId(3));
+  EXPECT_EQ(SequenceId(int64_t{1} << 40).value(), int64_t{1} << 40);
+  const absl::flat_hash_set<SequenceId> ids = {SequenceId(1), SequenceId(2),
+                                               SequenceId(1)};
+  EXPECT_EQ(ids.size(), 2u);
+  EXPECT_TRUE(ids.contains(SequenceId(2)));
+  static_assert(!std::is_convertible_v<int64_t, SequenceId>);
+  static_assert(!std::is_convertible_v<SequenceId, int64_t>);
+  static_assert(!std::is_convertible_v<SequenceId, JobId>);
+  static_assert(!std::is_constructible_v<StageId, BlockId>);
+}
+
+TEST(LayerRangeTest, SizeAndEquality) {
+  EXPECT_EQ((LayerRange{3, 7}).size(), 4);
+  EXPECT_EQ((LayerRange{3, 7}), (LayerRange{3, 7}));
+  EXPECT_NE((LayerRange{3, 7}), (LayerRange{3, 8}));
+}
+
+TEST(DTypeTest, ParsesItsNames) {
+  for (const char* name : {"float32", "fp32", "float"})
+    EXPECT_EQ(*ParseDTypeChoice(name), DTypeChoice::kFloat32) << name;
+  for (const char* name : {"bfloat16", "bf16"})
+    EXPECT_EQ(*ParseDTypeChoice(name), DTypeChoice::kBFloat16) << name;
+  EXPECT_EQ(*ParseDTypeChoice("auto"), DTypeChoice::kAuto);
+  EXPECT_EQ(*ParseDTypeChoice(DTypeName(DType::kFloat32)),
+            DTypeChoice::kFloat32);
+  EXPECT_EQ(*ParseDTypeChoice(DTypeName(DType::kBFloat16)),
+            DTypeChoice::kBFloat16);
+}
+
+TEST(DTypeTest, RefusesOtherNames) {
+  for (const char* name : {"", "float16", "Float32", "auto "}) {
+    const absl::Status status = ParseDTypeChoice(name).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()),
+                ::testing::HasSubstr("\"" + std::string(name) + "\""));
+  }
+}
+
+TEST(LoggingTest, ShowsTheLevelAskedForAndAbove) {
+  EXPECT_FALSE(SetLogLevel(""));
+  EXPECT_FALSE(SetLogLevel("INFO"));
+  for (const char* level : {"debug", "info", "warning", "error"}) {
+    ASSERT_TRUE(SetLogLevel(level));
+    ::testing::internal::CaptureStderr();
+    LogDebug("at debug");
+    LogInfo("at info");
+    LogWarning("at warning {} %s");  // no format string
+    LogError("at error");
+    const std::string shown = ::testing::internal::GetCapturedStderr();
+    const std::string all = "debug info warning error";
+    for (const char* other : {"debug", "info", "warning", "error"}) {
+      EXPECT_EQ(shown.find("at " + std::string(other)) != std::string::npos,
+                all.find(other) >= all.find(level))
+          << level << " " << other;
+    }
+  }
+  ASSERT_TRUE(SetLogLevel("info"));
+}
+
+}  // namespace
+}  // namespace sluice

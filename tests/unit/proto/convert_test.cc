@@ -1,0 +1,244 @@
+#include "proto/convert.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+namespace sluice {
+namespace {
+
+using ::testing::HasSubstr;
+
+const SamplingParams kSampling = {.temperature = 0.5f,
+                                  .top_k = 7,
+                                  .top_p = 0.25f,
+                                  .min_p = 0.125f,
+                                  .repetition_penalty = 1.5f,
+                                  .presence_penalty = -2,
+                                  .frequency_penalty = 2,
+                                  .logit_bias = {{3, -100}, {-1, 0.5f}},
+                                  .seed = ~uint64_t{0},
+                                  .logprobs = 20};
+
+void ExpectEqual(const SamplingParams& a, const SamplingParams& b) {
+  EXPECT_EQ(a.temperature, b.temperature);
+  EXPECT_EQ(a.top_k, b.top_k);
+  EXPECT_EQ(a.top_p, b.top_p);
+  EXPECT_EQ(a.min_p, b.min_p);
+  EXPECT_EQ(a.repetition_penalty, b.repetition_penalty);
+  EXPECT_EQ(a.presence_penalty, b.presence_penalty);
+  EXPECT_EQ(a.frequency_penalty, b.frequency_penalty);
+  EXPECT_EQ(a.logit_bias, b.logit_bias);
+  EXPECT_EQ(a.seed, b.seed);
+  EXPECT_EQ(a.logprobs, b.logprobs);
+}
+
+// Through the wire's bytes.
+template <typename Proto>
+Proto Resent(const Proto& message) {
+  Proto parsed;
+  EXPECT_TRUE(parsed.ParseFromString(message.SerializeAsString()));
+  return parsed;
+}
+
+// `message` converts; after `change` it does not, and the error says `named`.
+template <typename Proto>
+void ExpectRefused(Proto message, std::function<void(Proto&)> change,
+                   const std::string& named) {
+  ASSERT_TRUE(FromProto(message).ok());
+  change(message);
+  const absl::Status status = FromProto(message).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << named;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(named));
+}
+
+TEST(ConvertTest, SamplingParamsThereAndBack) {
+  for (const SamplingParams& params : {SamplingParams(), kSampling}) {
+    v1::SamplingParams wire;
+    ToProto(params, &wire);
+    const auto back = FromProto(Resent(wire));
+    ASSERT_TRUE(back.ok()) << back.status();
+    ExpectEqual(*back, params);
+  }
+}
+
+TEST(ConvertTest, SamplingParamsRefused) {
+  v1::SamplingParams good;
+  ToProto(kSampling, &good);
+  ExpectRefused<v1::SamplingParams>(
+      good, [](auto& m) { m.add_logit_bias_token(4); }, "logit_bias: 3 tokens");
+  ExpectRefused<v1::SamplingParams>(
+      good, [](auto& m) { m.add_logit_bias_value(4); }, "3 values");
+}
+
+StepPlan FullPlan() {
+  StepPlan plan;
+  plan.epoch = PlanEpoch(9);
+  plan.block = BlockId(2);
+  plan.step = int64_t{1} << 40;
+  plan.release = {SequenceId(5), SequenceId(int64_t{1} << 50)};
+  plan.admit.push_back({SequenceId(6), 3, 20, kSampling});
+  plan.admit.push_back({SequenceId(7), 0, 1, {}});
+  plan.micro_batches.push_back({{{SequenceId(6), 0, 3, true}}, {11, 12, 13}});
+  plan.micro_batches.push_back(
+      {{{SequenceId(7), 4, 1, true}, {SequenceId(8), 10, 2, false}},
+       {21, 22, -1}});
+  return plan;
+}
+
+TEST(ConvertTest, StepPlanThereAndBack) {
+  const StepPlan plan = FullPlan();
+  v1::StepPlan wire;
+  ToProto(plan, &wire);
+  const auto back = FromProto(Resent(wire));
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->epoch, plan.epoch);
+  EXPECT_EQ(back->block, plan.block);
+  EXPECT_EQ(back->step, plan.step);
+  EXPECT_EQ(back->release, plan.release);
+  ASSERT_EQ(back->admit.size(), plan.admit.size());
+  for (size_t i = 0; i < plan.admit.size(); ++i) {
+    EXPECT_EQ(back->admit[i].sequence, plan.admit[i].sequence);
+    EXPECT_EQ(back->admit[i].prompt_tokens, plan.admit[i].prompt_tokens);
+    EXPECT_EQ(back->admit[i].max_tokens, plan.admit[i].max_tokens);
+    ExpectEqual(back->admit[i].sampling, plan.admit[i].sampling);
+  }
+  ASSERT_EQ(back->micro_batches.size(), plan.micro_batches.size());
+  for (size_t b = 0; b < plan.micro_batches.size(); ++b) {
+    const MicroBatch& want = plan.micro_batches[b];
+    const MicroBatch& got = back->micro_batches[b];
+    EXPECT_EQ(got.tokens, want.tokens);
+    ASSERT_EQ(got.segments.size(), want.segments.size());
+    for (size_t s = 0; s < want.segments.size(); ++s) {
+      EXPECT_EQ(got.segments[s].sequence, want.segments[s].sequence);
+      EXPECT_EQ(got.segments[s].start, want.segments[s].start);
+      EXPECT_EQ(got.segments[s].num_tokens, want.segments[s].num_tokens);
+      EXPECT_EQ(got.segments[s].sample, want.segments[s].sample);
+    }
+  }
+}
+
+TEST(ConvertTest, APlanThatOnlyReleases) {
+  v1::StepPlan wire;
+  wire.add_release(3);
+  const auto plan = FromProto(wire);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->release, std::vector<SequenceId>{SequenceId(3)});
+  EXPECT_TRUE(plan->micro_batches.empty());
+}
+
+TEST(ConvertTest, StepPlanRefused) {
+  v1::StepPlan good;
+  ToProto(FullPlan(), &good);
+  const auto refused = [&](std::function<void(v1::StepPlan&)> change,
+                           const std::string& named) {
+    ExpectRefused<v1::StepPlan>(good, std::move(change), named);
+  };
+  refused([](auto& m) { m.mutable_admit(0)->set_prompt_tokens(-1); },
+          "prompt_tokens -1");
+  refused([](auto& m) { m.mutable_admit(0)->set_max_tokens(0); },
+          "max_tokens 0");
+  refused(
+      [](auto& m) {
+        m.mutable_admit(1)->mutable_sampling()->add_logit_bias_token(1);
+      },
+      "logit_bias");
+  const auto segment = [](v1::StepPlan& m) {
+    return m.mutable_micro_batches(1)->mutable_segments(1);
+  };
+  refused([&](auto& m) { segment(m)->set_start(-1); }, "start -1");
+  refused([&](auto& m) { segment(m)->set_num_tokens(0); }, "num_tokens 0");
+  refused([&](auto& m) { segment(m)->set_num_tokens(-2); }, "num_tokens -2");
+  refused([&](auto& m) { segment(m)->set_start(INT32_MAX - 1); },
+          "start 2147483646");
+  refused([&](auto& m) { segment(m)->set_num_tokens(3); },
+          "4 tokens in all, but it carries 3");
+  refused([&](auto& m) { m.mutable_micro_batches(0)->add_tokens(1); },
+          "3 tokens in all, but it carries 4");
+  refused([&](auto& m) { m.mutable_micro_batches(0)->clear_tokens(); },
+          "carries 0");
+  // The sum must not wrap around to what is carried.
+  refused(
+      [&](auto& m) {
+        for (int i = 0; i < 4; ++i) {
+          auto* s = m.mutable_micro_batches(0)->add_segments();
+          s->set_num_tokens(1 << 30);
+        }
+      },
+      "4294967299 tokens");
+}
+
+TEST(ConvertTest, StepResultThereAndBack) {
+  StepResult result;
+  result.epoch = PlanEpoch(1);
+  result.block = BlockId(3);
+  result.step = 77;
+  result.tokens.push_back({SequenceId(4), 99, -0.5f, {{99, -0.5f}, {7, -2}}});
+  result.tokens.push_back({SequenceId(5), -1, 0, {}});
+  v1::StepResult wire;
+  ToProto(result, &wire);
+  const StepResult back = FromProto(Resent(wire));
+  EXPECT_EQ(back.epoch, result.epoch);
+  EXPECT_EQ(back.block, result.block);
+  EXPECT_EQ(back.step, result.step);
+  ASSERT_EQ(back.tokens.size(), 2u);
+  EXPECT_EQ(back.tokens[0].sequence, SequenceId(4));
+  EXPECT_EQ(back.tokens[0].token, 99);
+  EXPECT_EQ(back.tokens[0].logprob, -0.5f);
+  ASSERT_EQ(back.tokens[0].top.size(), 2u);
+  EXPECT_EQ(back.tokens[0].top[1].token, 7);
+  EXPECT_EQ(back.tokens[0].top[1].logprob, -2);
+  EXPECT_EQ(back.tokens[1].token, -1);
+  EXPECT_TRUE(back.tokens[1].top.empty());
+}
+
+Policy FullPolicy() {
+  return {.gbs = 3,
+          .num_microbatches = 4,
+          .max_step_tokens = 500,
+          .weights = {0.5, 0.25, 0.25},
+          .kv_cache = {0, 0, 1},
+          .activations = {1, 0, 0},
+          .dtype = DType::kBFloat16,
+          .compute_threads = 6};
+}
+
+TEST(ConvertTest, PolicyThereAndBack) {
+  for (const Policy& policy : {Policy(), FullPolicy()}) {
+    v1::Policy wire;
+    ToProto(policy, &wire);
+    const auto back = FromProto(Resent(wire));
+    ASSERT_TRUE(back.ok()) << back.status();
+    EXPECT_EQ(back->gbs, policy.gbs);
+    EXPECT_EQ(back->num_microbatches, policy.num_microbatches);
+    EXPECT_EQ(back->max_step_tokens, policy.max_step_tokens);
+    const auto same = [](const TierFractions& a, const TierFractions& b) {
+      return a.device == b.device && a.host == b.host && a.disk == b.disk;
+    };
+    EXPECT_TRUE(same(back->weights, policy.weights));
+    EXPECT_TRUE(same(back->kv_cache, policy.kv_cache));
+    EXPECT_TRUE(same(back->activations, policy.activations));
+    EXPECT_EQ(back->dtype, policy.dtype);
+    EXPECT_EQ(back->compute_threads, policy.compute_threads);
+  }
+}
+
+TEST(ConvertTest, PolicyRefused) {
+  v1::Policy good;
+  ToProto(FullPolicy(), &good);
+  const auto refused = [&](std::function<void(v1::Policy&)> change,
+                           const std::string& named) {
+    ExpectRefused<v1::Policy>(good, std::move(change), named);
+  };
+  refused([](auto& m) { m.set_gbs(0); }, "gbs 0");
+  refused([](auto& m) { m.set_num_microbatches(-1); }, "num_microbatches -1");
+  refused([](auto& m) { m.set_max_step_tokens(0); }, "max_step_tokens 0");
+  refused([](auto& m) { m.set_compute_threads(-1); }, "compute_threads -1");
+  refused([](auto& m) { m.clear_dtype(); }, "dtype 0");
+  refused([](auto& m) { m.set_dtype(static_cast<v1::DType>(17)); }, "dtype 17");
+}
+
+}  // namespace
+}  // namespace sluice
