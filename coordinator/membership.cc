@@ -252,11 +252,11 @@ void Membership::Remove(WorkerId id, const absl::Status& reason) {
   changed_at_ = options_.clock->Monotonic();
   if (worker.stage >= 0) {
     EndPlan(absl::StrCat("worker '", worker.info.name(), "' is gone"));
-    // Neighbours that failed because of it are not to blame.
-    failures_ = 0;
-    retry_at_ = absl::ZeroDuration();
-    last_failure_.clear();
   }
+  // Others that failed because of it are not to blame.
+  failures_ = 0;
+  retry_at_ = absl::ZeroDuration();
+  last_failure_.clear();
 }
 
 void Membership::BreakLastStage(const absl::Status& reason) {
@@ -405,12 +405,6 @@ std::string Membership::detail() const {
   }
   return absl::StrCat("loading layers: ", total == 0 ? 0 : done * 100 / total,
                       " %");
-}
-
-int64_t Membership::NumRegistered() const {
-  return std::count_if(workers_.begin(), workers_.end(), [](const auto& entry) {
-    return entry.second.registered;
-  });
 }
 
 void Membership::Describe(v1::ClusterState* state) const {

@@ -103,7 +103,6 @@ class Membership {
   void EndPlan(const std::string& why);
   void StartPlan(std::vector<StageAssignment> stages);
   void SendOrBreak(WorkerId id, v1::CoordinatorMessage message);
-  int64_t NumRegistered() const;
   ClusterView View() const;
 
   const Options options_;

@@ -34,10 +34,10 @@ class Session : public WorkerStream {
   }
 
   void Break(const absl::Status& reason) override {
-    outgoing_.Close();
     MutexLock lock(&mu_);
     if (!reason_.ok()) return;
-    reason_ = reason;
+    reason_ = reason;  // before the queue ends, so that it is the first one
+    outgoing_.Close();
     changed_.NotifyAll();
     // The handler may hang in a read or a write.
     if (context_ != nullptr && !awaiting_verdict_) context_->TryCancel();

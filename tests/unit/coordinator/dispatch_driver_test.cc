@@ -1,0 +1,200 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "coordinator/block_driver.h"
+#include "tests/unit/coordinator/dispatch_testing.h"
+
+namespace sluice {
+namespace {
+
+using testing::HasSubstr;
+using testing::SizeIs;
+
+class BlockDriverTest : public testing::Test {
+ protected:
+  BlockDriverTest()
+      : driver_({.tokenizer = &tokenizer_,
+                 .vocab_size = AsciiTokenizer::kVocab,
+                 .eos_tokens = {AsciiTokenizer::kEos},
+                 .clock = &clock_}) {}
+
+  void Start(int64_t epoch, int32_t num_blocks = 1, int64_t kv_pages = 100) {
+    StepScheduler::Options options;
+    options.num_blocks = num_blocks;
+    options.gbs = 4;
+    options.max_step_tokens = 16;
+    options.kv_pages = kv_pages;
+    options.page_tokens = 8;
+    ASSERT_TRUE(driver_.StartEpoch(PlanEpoch(epoch), options).ok());
+  }
+
+  // Answers with `token` for each sequence that samples.
+  static StepResult Answer(const StepPlan& plan, int32_t token) {
+    StepResult result{plan.epoch, plan.block, plan.step, {}};
+    for (const MicroBatch& batch : plan.micro_batches) {
+      for (const Segment& segment : batch.segments) {
+        if (segment.sample) result.tokens.push_back({segment.sequence, token});
+      }
+    }
+    return result;
+  }
+
+  AsciiTokenizer tokenizer_;
+  ManualClock clock_;
+  BlockDriver driver_;
+};
+
+TEST_F(BlockDriverTest, SendsTokensWithTheirSegments) {
+  driver_.Add(MakeRequest(1, 0, "abc", 3));
+  EXPECT_THAT(driver_.TakePlans(), SizeIs(0));  // no epoch yet
+  Start(1);
+  std::vector<StepPlan> plans = driver_.TakePlans();
+  ASSERT_THAT(plans, SizeIs(1));
+  EXPECT_EQ(plans[0].epoch, PlanEpoch(1));
+  ASSERT_THAT(plans[0].admit, SizeIs(1));
+  ASSERT_THAT(plans[0].micro_batches, SizeIs(1));
+  EXPECT_EQ(plans[0].micro_batches[0].tokens,
+            (std::vector<int32_t>{'a', 'b', 'c'}));
+  EXPECT_THAT(driver_.TakePlans(), SizeIs(0));  // in flight
+  EXPECT_EQ(driver_.blocks_in_flight(), 1);
+  ASSERT_TRUE(driver_.OnResult(Answer(plans[0], 'd')).ok());
+  plans = driver_.TakePlans();
+  ASSERT_THAT(plans, SizeIs(1));
+  EXPECT_EQ(plans[0].micro_batches[0].tokens, (std::vector<int32_t>{'d'}));
+  EXPECT_EQ(plans[0].micro_batches[0].segments[0].start, 3);
+}
+
+TEST_F(BlockDriverTest, ReplaysWithAllTokensKnown) {
+  driver_.Add(MakeRequest(1, 0, "abc", 9));
+  driver_.Add(MakeRequest(1, 1, "x", 9));
+  Start(1);
+  const StepPlan first = driver_.TakePlans().at(0);
+  ASSERT_TRUE(driver_.OnResult(Answer(first, 'd')).ok());
+  const StepPlan lost = driver_.TakePlans().at(0);
+  driver_.StopEpoch();
+  driver_.Add(MakeRequest(1, 2, "new", 9));
+  Start(2);
+  const StepPlan plan = driver_.TakePlans().at(0);
+  EXPECT_EQ(
+      plan.micro_batches[0].tokens,
+      (std::vector<int32_t>{'a', 'b', 'c', 'd', 'x', 'd', 'n', 'e', 'w'}));
+  EXPECT_EQ(plan.admit[0].prompt_tokens, 3);
+  // What the lost epoch still answers is not taken.
+  EXPECT_EQ(driver_.OnResult(Answer(lost, 'z')).code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(driver_.TakeStats().replays, 2);
+  EXPECT_EQ(driver_.TakeJobStats().at(JobId(1)).replays, 2);
+}
+
+TEST_F(BlockDriverTest, RefusesResultsThatDoNotFit) {
+  driver_.Add(MakeRequest(1, 0, "abc", 9));
+  Start(1, /*num_blocks=*/2);
+  const StepPlan plan = driver_.TakePlans().at(0);
+  const StepResult good = Answer(plan, 'd');
+  std::vector<StepResult> bad(7, good);
+  bad[0].block = BlockId(-1);
+  bad[1].block = BlockId(2);
+  bad[2].block = BlockId(1);  // idle
+  bad[3].step += 1;
+  bad[4].tokens.clear();
+  bad[5].tokens[0].sequence = SequenceId(99);
+  bad[6].tokens[0].token = AsciiTokenizer::kVocab;
+  for (const StepResult& result : bad) {
+    EXPECT_EQ(driver_.OnResult(result).code(), absl::StatusCode::kInternal);
+  }
+  EXPECT_TRUE(driver_.OnResult(good).ok());
+  EXPECT_EQ(driver_.OnResult(good).code(), absl::StatusCode::kInternal);
+}
+
+TEST_F(BlockDriverTest, EndsRequestsThatCanNeverRun) {
+  Start(1, 1, /*kv_pages=*/2);
+  driver_.Add(MakeRequest(1, 0, "abc", 14));
+  driver_.Add(MakeRequest(1, 1, "", 1));
+  driver_.Add(MakeRequest(1, 2, "a\x80", 1));
+  driver_.Add(MakeRequest(1, 3, "a", 0));
+  Request biased = MakeRequest(1, 4, "a", 1);
+  biased.sampling.logit_bias = {{128, 1.0f}};
+  driver_.Add(biased);
+  driver_.Add(MakeRequest(1, 5, "abc", 13));  // fits exactly
+  const std::vector<FinishedRequest> finished = driver_.TakeFinished();
+  ASSERT_THAT(finished, SizeIs(5));
+  EXPECT_EQ(finished[0].generation.status.code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(finished[0].generation.status.message()),
+              HasSubstr("room for 17 tokens"));
+  EXPECT_EQ(finished[1].generation.status.code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(finished[2].generation.status.code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(finished[3].generation.status.ok());
+  EXPECT_EQ(finished[3].generation.finish_reason, FinishReason::kLength);
+  EXPECT_EQ(finished[4].generation.status.code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(driver_.live(), 1);
+}
+
+TEST_F(BlockDriverTest, EndsReplaysThatNoLongerFit) {
+  driver_.Add(MakeRequest(1, 0, "abc", 20));
+  Start(1);
+  ASSERT_THAT(driver_.TakePlans(), SizeIs(1));
+  Start(2, 1, /*kv_pages=*/2);
+  ASSERT_THAT(driver_.TakeFinished(), SizeIs(1));
+  EXPECT_EQ(driver_.live(), 0);
+  EXPECT_EQ(driver_.TakeJobStats().at(JobId(1)).running, 0);
+}
+
+TEST_F(BlockDriverTest, CancelsWhereverTheRequestIs) {
+  for (int i = 0; i < 6; ++i) driver_.Add(MakeRequest(1, i, "abc", 9));
+  driver_.Add(MakeRequest(2, 0, "abc", 2));
+  Start(1);
+  const StepPlan plan = driver_.TakePlans().at(0);  // four of six run
+  driver_.Cancel(JobId(1));
+  const std::vector<FinishedRequest> finished = driver_.TakeFinished();
+  ASSERT_THAT(finished, SizeIs(6));
+  for (const FinishedRequest& f : finished) {
+    EXPECT_EQ(f.generation.status.code(), absl::StatusCode::kCancelled);
+  }
+  EXPECT_EQ(driver_.live(), 1);
+  // The step in flight still comes back; its tokens are of no interest.
+  ASSERT_TRUE(driver_.OnResult(Answer(plan, 'd')).ok());
+  const StepPlan next = driver_.TakePlans().at(0);
+  EXPECT_THAT(next.release, SizeIs(4));
+  ASSERT_THAT(next.admit, SizeIs(1));
+  driver_.Cancel(JobId(1));
+  EXPECT_THAT(driver_.TakeFinished(), SizeIs(0));
+  EXPECT_EQ(driver_.TakeJobStats().at(JobId(1)).running, 0);
+}
+
+TEST_F(BlockDriverTest, CancelsBetweenEpochs) {
+  driver_.Add(MakeRequest(1, 0, "abc", 9));
+  driver_.Cancel(JobId(1));
+  EXPECT_THAT(driver_.TakeFinished(), SizeIs(1));
+  Start(1);
+  EXPECT_THAT(driver_.TakePlans(), SizeIs(0));
+}
+
+TEST_F(BlockDriverTest, MeasuresTimes) {
+  driver_.Add(MakeRequest(1, 0, "abc", 1));
+  clock_.Advance(absl::Seconds(2));
+  Start(1);
+  const StepPlan plan = driver_.TakePlans().at(0);
+  EXPECT_EQ(driver_.running(), 1);
+  clock_.Advance(absl::Seconds(3));
+  ASSERT_TRUE(driver_.OnResult(Answer(plan, 'd')).ok());
+  const BlockDriver::Stats stats = driver_.TakeStats();
+  EXPECT_EQ(stats.steps, 1);
+  EXPECT_EQ(stats.tokens, 1);
+  EXPECT_EQ(stats.queue_seconds, (std::vector<double>{2}));
+  EXPECT_EQ(stats.step_seconds, (std::vector<double>{3}));
+  EXPECT_EQ(stats.latency_seconds, (std::vector<double>{5}));
+  EXPECT_EQ(driver_.TakeStats().steps, 0);
+}
+
+TEST_F(BlockDriverTest, RefusesOptionsThatAreNone) {
+  StepScheduler::Options options;  // no pages
+  EXPECT_FALSE(driver_.StartEpoch(PlanEpoch(1), options).ok());
+  EXPECT_FALSE(driver_.epoch().has_value());
+}
+
+}  // namespace
+}  // namespace sluice

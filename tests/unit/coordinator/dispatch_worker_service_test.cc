@@ -1,0 +1,206 @@
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include "common/bounded_queue.h"
+#include "coordinator/worker_service.h"
+#include "sluice/v1/pipeline.grpc.pb.h"
+
+namespace sluice {
+namespace {
+
+class QueueSink : public WorkerEventSink {
+ public:
+  bool Push(WorkerEvent event) override {
+    return events_.Push(std::move(event));
+  }
+  WorkerEvent Next() { return *events_.Pop(); }
+  void Close() { events_.Close(); }
+
+ private:
+  BoundedQueue<WorkerEvent> events_{100};
+};
+
+class WorkerServiceTest : public testing::Test {
+ protected:
+  WorkerServiceTest()
+      : service_(WorkerAttachService::Create(
+            &sink_, {.max_workers = 2, .outgoing_messages = 3})) {
+    grpc::ServerBuilder builder;
+    builder.RegisterService(service_->service());
+    server_ = builder.BuildAndStart();
+    stub_ = v1::WorkerService::NewStub(server_->InProcessChannel({}));
+  }
+  ~WorkerServiceTest() override {
+    service_->Shutdown();
+    server_->Shutdown();
+  }
+
+  std::shared_ptr<WorkerStream> NextStream() {
+    return std::get<WorkerOpened>(sink_.Next().what).stream;
+  }
+  absl::Status NextClosed() {
+    return std::get<WorkerClosed>(sink_.Next().what).reason;
+  }
+
+  static v1::WorkerMessage Hello() {
+    v1::WorkerMessage message;
+    message.mutable_register_()->set_name("a");
+    return message;
+  }
+
+  QueueSink sink_;
+  std::unique_ptr<WorkerAttachService> service_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<v1::WorkerService::Stub> stub_;
+};
+
+TEST_F(WorkerServiceTest, CarriesMessagesBothWaysInOrder) {
+  grpc::ClientContext context;
+  auto call = stub_->Attach(&context);
+  ASSERT_TRUE(call->Write(Hello()));
+  auto stream = NextStream();
+  const WorkerEvent event = sink_.Next();
+  EXPECT_EQ(std::get<v1::WorkerMessage>(event.what).register_().name(), "a");
+  stream->Accept();
+  v1::CoordinatorMessage message;
+  for (int i = 0; i < 3; ++i) {
+    message.mutable_step_plan()->set_step(i);
+    EXPECT_TRUE(stream->Send(message));
+  }
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(call->Read(&message));
+    EXPECT_EQ(message.step_plan().step(), i);
+  }
+  v1::WorkerMessage answer;
+  for (int i = 0; i < 3; ++i) {
+    answer.mutable_step_result()->set_step(i);
+    ASSERT_TRUE(call->Write(answer));
+  }
+  for (int i = 0; i < 3; ++i) {
+    const WorkerEvent next = sink_.Next();
+    EXPECT_EQ(next.worker, event.worker);
+    EXPECT_EQ(std::get<v1::WorkerMessage>(next.what).step_result().step(), i);
+  }
+  call->WritesDone();
+  EXPECT_EQ(NextClosed().code(), absl::StatusCode::kUnavailable);
+  EXPECT_FALSE(stream->Send(message));
+  while (call->Read(&message)) {
+  }
+  EXPECT_FALSE(call->Finish().ok());
+}
+
+TEST_F(WorkerServiceTest, ARefusedWorkerGetsTheReason) {
+  grpc::ClientContext context;
+  auto call = stub_->Attach(&context);
+  ASSERT_TRUE(call->Write(Hello()));
+  auto stream = NextStream();
+  sink_.Next();
+  stream->Break(absl::AlreadyExistsError("taken"));
+  stream->Break(absl::InternalError("the first reason sticks"));
+  v1::CoordinatorMessage message;
+  EXPECT_FALSE(call->Read(&message));
+  const grpc::Status status = call->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::ALREADY_EXISTS);
+  EXPECT_EQ(status.error_message(), "taken");
+  EXPECT_EQ(NextClosed(), absl::AlreadyExistsError("taken"));
+}
+
+TEST_F(WorkerServiceTest, TheFirstMessageMustRegister) {
+  grpc::ClientContext context;
+  auto call = stub_->Attach(&context);
+  v1::WorkerMessage message;
+  message.mutable_heartbeat();
+  ASSERT_TRUE(call->Write(message));
+  EXPECT_EQ(call->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  NextStream();
+  EXPECT_EQ(NextClosed().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(WorkerServiceTest, AStreamThatEndsBeforeRegisterIsClosed) {
+  grpc::ClientContext context;
+  auto call = stub_->Attach(&context);
+  call->WritesDone();
+  NextStream();
+  EXPECT_EQ(NextClosed().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(call->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(WorkerServiceTest, BreakEndsAStreamThatSaysNothing) {
+  grpc::ClientContext silent;
+  auto call = stub_->Attach(&silent);
+  NextStream()->Break(absl::DeadlineExceededError("silent"));
+  EXPECT_EQ(NextClosed().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_FALSE(call->Finish().ok());
+}
+
+TEST_F(WorkerServiceTest, BreakEndsAnAcceptedStream) {
+  grpc::ClientContext context;
+  auto call = stub_->Attach(&context);
+  ASSERT_TRUE(call->Write(Hello()));
+  auto stream = NextStream();
+  sink_.Next();
+  stream->Accept();
+  stream->Break(absl::InternalError("nonsense"));
+  EXPECT_EQ(NextClosed(), absl::InternalError("nonsense"));
+  EXPECT_FALSE(call->Finish().ok());
+  stream->Break(absl::InternalError("after the end"));
+}
+
+TEST_F(WorkerServiceTest, ADyingWorkerIsNoticedAtOnce) {
+  grpc::ClientContext context;
+  auto call = stub_->Attach(&context);
+  ASSERT_TRUE(call->Write(Hello()));
+  auto stream = NextStream();
+  sink_.Next();
+  stream->Accept();
+  context.TryCancel();
+  EXPECT_EQ(NextClosed().code(), absl::StatusCode::kUnavailable);
+  call->Finish();
+}
+
+TEST_F(WorkerServiceTest, TheOutgoingQueueIsBounded) {
+  grpc::ClientContext context;
+  auto call = stub_->Attach(&context);
+  ASSERT_TRUE(call->Write(Hello()));
+  auto stream = NextStream();
+  sink_.Next();
+  // Nothing goes out before Accept.
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(stream->Send({}));
+  EXPECT_FALSE(stream->Send({}));
+}
+
+TEST_F(WorkerServiceTest, TheNumberOfWorkersIsBounded) {
+  grpc::ClientContext contexts[3];
+  auto first = stub_->Attach(&contexts[0]);
+  NextStream();
+  auto second = stub_->Attach(&contexts[1]);
+  NextStream();
+  auto third = stub_->Attach(&contexts[2]);
+  EXPECT_EQ(third->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  service_->Shutdown();
+  first->Finish();
+  second->Finish();
+}
+
+TEST_F(WorkerServiceTest, ShutdownEndsStreamsAndRefusesNewOnes) {
+  grpc::ClientContext context;
+  auto call = stub_->Attach(&context);
+  ASSERT_TRUE(call->Write(Hello()));
+  NextStream();
+  sink_.Next();  // no verdict comes any more
+  service_->Shutdown();
+  EXPECT_EQ(call->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  grpc::ClientContext late;
+  EXPECT_EQ(stub_->Attach(&late)->Finish().error_code(),
+            grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(WorkerServiceTest, AClosedSinkEndsStreams) {
+  sink_.Close();
+  grpc::ClientContext context;
+  EXPECT_EQ(stub_->Attach(&context)->Finish().error_code(),
+            grpc::StatusCode::UNAVAILABLE);
+}
+
+}  // namespace
+}  // namespace sluice
