@@ -1,0 +1,228 @@
+#include "runtime/kernels/cpu/vector_ops.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "tests/unit/kernels/targets.h"
+
+namespace sluice {
+namespace {
+
+constexpr int kLengths[] = {1, 3, 4, 15, 16, 17, 36, 64, 100, 768};
+
+std::vector<float> Random(int n, uint32_t seed, float range) {
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<float> uniform(-range, range);
+  std::vector<float> out(n);
+  for (float& x : out) x = uniform(random);
+  return out;
+}
+
+double Reference(Activation activation, double x) {
+  switch (activation) {
+    case Activation::kSilu:
+      return x / (1 + std::exp(-x));
+    case Activation::kGelu:
+      return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
+    case Activation::kGeluTanh:
+      return 0.5 * x *
+             (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case Activation::kRelu:
+      return x > 0 ? x : 0;
+  }
+  return 0;
+}
+
+constexpr Activation kActivations[] = {Activation::kSilu, Activation::kGelu,
+                                       Activation::kGeluTanh,
+                                       Activation::kRelu};
+
+TEST(VectorOpsTest, Activations) {
+  ForEachTarget([](const char* target) {
+    SCOPED_TRACE(target);
+    for (const Activation activation : kActivations) {
+      SCOPED_TRACE(static_cast<int>(activation));
+      std::vector<float> x;
+      for (float v = -12; v <= 12; v += 0.0137f) x.push_back(v);
+      for (float v : {0.0f, -0.0f, 1e-30f, -1e-30f, 1e-8f, 87.0f, -87.0f,
+                      -104.0f, 1e4f, -1e4f, 1e38f, -1e38f}) {
+        x.push_back(v);
+      }
+      const int n = static_cast<int>(x.size());
+      std::vector<float> out(n), gated(n);
+      const std::vector<float> up = Random(n, 3, 2);
+      PlainActivation(activation, x.data(), nullptr, n, DType::kFloat32,
+                      out.data());
+      GatedActivation(activation, x.data(), nullptr, up.data(), nullptr, n,
+                      DType::kFloat32, gated.data());
+      for (int i = 0; i < n; ++i) {
+        const double want = Reference(activation, x[i]);
+        // Where GELU vanishes, 1 + erf cancels, in torch as here.
+        const double slack =
+            1e-6 * std::abs(want) + 2e-7 * std::min(std::abs(x[i]), 12.0f);
+        ASSERT_NEAR(out[i], want, slack) << x[i];
+        ASSERT_NEAR(gated[i], want * up[i], 3 * slack + 1e-38) << x[i];
+      }
+    }
+  });
+}
+
+TEST(VectorOpsTest, ActivationsKeepNan) {
+  ForEachTarget([](const char* target) {
+    SCOPED_TRACE(target);
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    for (const Activation activation : kActivations) {
+      float out = 0;
+      PlainActivation(activation, &nan, nullptr, 1, DType::kFloat32, &out);
+      EXPECT_TRUE(std::isnan(out)) << static_cast<int>(activation);
+      uint16_t bits = 0;
+      PlainActivation(activation, &nan, nullptr, 1, DType::kBFloat16, &bits);
+      Bf16ToFloat(&bits, 1, &out);
+      EXPECT_TRUE(std::isnan(out)) << static_cast<int>(activation);
+    }
+  });
+}
+
+TEST(VectorOpsTest, ActivationBiases) {
+  ForEachTarget([](const char* target) {
+    SCOPED_TRACE(target);
+    const int n = 37;
+    const auto gate = Random(n, 1, 3), gate_bias = Random(n, 2, 1),
+               up = Random(n, 3, 3), up_bias = Random(n, 4, 1);
+    std::vector<float> out(n), plain(n);
+    GatedActivation(Activation::kSilu, gate.data(), gate_bias.data(), up.data(),
+                    up_bias.data(), n, DType::kFloat32, out.data());
+    PlainActivation(Activation::kSilu, gate.data(), gate_bias.data(), n,
+                    DType::kFloat32, plain.data());
+    for (int i = 0; i < n; ++i) {
+      const double g = Reference(Activation::kSilu, gate[i] + gate_bias[i]);
+      EXPECT_NEAR(plain[i], g, 1e-6);
+      EXPECT_NEAR(out[i], g * (up[i] + up_bias[i]), 4e-6);
+    }
+  });
+}
+
+TEST(VectorOpsTest, Norms) {
+  ForEachTarget([](const char* target) {
+    SCOPED_TRACE(target);
+    for (const int n : kLengths) {
+      auto x = Random(n, n, 5);
+      for (float& v : x) v += 3;
+      const auto w = Random(n, 11, 2), b = Random(n, 12, 2);
+      double sum = 0, squares = 0;
+      for (const float v : x) {
+        sum += v;
+        squares += static_cast<double>(v) * v;
+      }
+      const double mean = sum / n;
+      double variance = 0;
+      for (const float v : x) variance += (v - mean) * (v - mean);
+      variance /= n;
+      std::vector<float> rms(n), layer(n), bare(n);
+      RmsNorm(x.data(), w.data(), n, 1e-5f, DType::kFloat32, rms.data());
+      LayerNorm(x.data(), w.data(), b.data(), n, 1e-5f, DType::kFloat32,
+                layer.data());
+      LayerNorm(x.data(), nullptr, nullptr, n, 1e-5f, DType::kFloat32,
+                bare.data());
+      for (int i = 0; i < n; ++i) {
+        const double normal = (x[i] - mean) / std::sqrt(variance + 1e-5);
+        EXPECT_NEAR(rms[i], x[i] / std::sqrt(squares / n + 1e-5) * w[i], 1e-5);
+        EXPECT_NEAR(bare[i], normal, 1e-5) << n;
+        EXPECT_NEAR(layer[i], normal * w[i] + b[i], 1e-5) << n;
+      }
+      // In place.
+      std::vector<float> same = x;
+      LayerNorm(same.data(), w.data(), b.data(), n, 1e-5f, DType::kFloat32,
+                same.data());
+      EXPECT_EQ(same, layer);
+      std::vector<uint16_t> bits(n), rounded(n);
+      RmsNorm(x.data(), w.data(), n, 1e-5f, DType::kBFloat16, bits.data());
+      FloatToBf16(rms.data(), n, rounded.data());
+      EXPECT_EQ(bits, rounded);
+    }
+  });
+}
+
+TEST(VectorOpsTest, Bf16RoundsToNearestEven) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<std::pair<uint32_t, uint16_t>> cases = {
+      {0x3f800000, 0x3f80}, {0x3f808000, 0x3f80}, {0x3f808001, 0x3f81},
+      {0x3f818000, 0x3f82}, {0x3f817fff, 0x3f81}, {0xbf818000, 0xbf82},
+      {0x7f7fffff, 0x7f80}, {0x7f800000, 0x7f80}, {0xff800000, 0xff80},
+      {0x00000000, 0x0000}, {0x80000000, 0x8000}, {0x00018000, 0x0002},
+      {0x7fc00000, 0x7fc0}, {0x7f800001, 0x7fc0}, {0xffffffff, 0x7fc0}};
+  std::vector<float> x;
+  for (const auto& c : cases) {
+    float v;
+    std::memcpy(&v, &c.first, 4);
+    x.push_back(v);
+    EXPECT_EQ(RoundToBf16(v), c.second) << std::hex << c.first;
+  }
+  ForEachTarget([&](const char* target) {
+    SCOPED_TRACE(target);
+    std::vector<uint16_t> out(x.size());
+    FloatToBf16(x.data(), x.size(), out.data());
+    std::vector<float> back(x.size());
+    Bf16ToFloat(out.data(), x.size(), back.data());
+    for (size_t i = 0; i < x.size(); ++i) {
+      EXPECT_EQ(out[i], cases[i].second) << std::hex << cases[i].first;
+    }
+    EXPECT_EQ(back[7], infinity);
+    EXPECT_TRUE(std::isnan(back[14]));
+  });
+}
+
+TEST(VectorOpsTest, RowSums) {
+  ForEachTarget([](const char* target) {
+    SCOPED_TRACE(target);
+    for (const int n : kLengths) {
+      const auto x = Random(n, 1, 1), y = Random(n, 2, 1), b = Random(n, 3, 1);
+      std::vector<uint16_t> bits(n);
+      FloatToBf16(y.data(), n, bits.data());
+      std::vector<float> added = x, plain = x, stored(n), wide = x;
+      AddRow(added.data(), y.data(), b.data(), n);
+      AddRow(plain.data(), y.data(), nullptr, n);
+      StoreRow(stored.data(), y.data(), b.data(), n);
+      AddBf16Row(wide.data(), bits.data(), n);
+      for (int i = 0; i < n; ++i) {
+        EXPECT_EQ(added[i], x[i] + (y[i] + b[i]));
+        EXPECT_EQ(plain[i], x[i] + y[i]);
+        EXPECT_EQ(stored[i], y[i] + b[i]);
+        float widened;
+        Bf16ToFloat(&bits[i], 1, &widened);
+        EXPECT_EQ(wide[i], x[i] + widened);
+      }
+    }
+  });
+}
+
+TEST(VectorOpsTest, RotatesPairs) {
+  ForEachTarget([](const char* target) {
+    SCOPED_TRACE(target);
+    for (const auto& [half, n] : std::vector<std::pair<int, int>>{
+             {0, 7}, {1, 2}, {5, 10}, {6, 15}, {16, 32}, {32, 64}, {20, 80}}) {
+      const auto x = Random(n, 5, 1);
+      std::vector<float> cos(half), sin(half), out(n);
+      for (int i = 0; i < half; ++i) {
+        cos[i] = std::cos(0.3f * (i + 1));
+        sin[i] = std::sin(0.3f * (i + 1));
+      }
+      RotateHead(x.data(), cos.data(), sin.data(), half, n, 0.5f, out.data());
+      for (int i = 0; i < half; ++i) {
+        EXPECT_NEAR(out[i], 0.5f * (x[i] * cos[i] - x[i + half] * sin[i]),
+                    1e-6);
+        EXPECT_NEAR(out[i + half],
+                    0.5f * (x[i + half] * cos[i] + x[i] * sin[i]), 1e-6);
+      }
+      for (int i = 2 * half; i < n; ++i) EXPECT_EQ(out[i], 0.5f * x[i]);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace sluice
