@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/civil_time.h"
 
 namespace sluice {
 
@@ -26,10 +27,18 @@ class ChatTemplate {
       absl::string_view source);
 
   // `variables` is an object: messages, add_generation_prompt, bos_token,
-  // eos_token, tools, ... kInvalidArgument for raise_exception (its message)
-  // and for errors of evaluation (with the template's line). Work and output
-  // are bounded: a template that loops away gives kResourceExhausted.
-  absl::StatusOr<std::string> Render(const nlohmann::json& variables) const;
+  // eos_token, tools, ... The order of keys counts (tojson shows it). tools and
+  // documents are none and add_generation_prompt false where not given; the
+  // names under which messages may carry reasoning are made to agree, as
+  // apply_chat_template does. kInvalidArgument for raise_exception (its message
+  // alone) and for errors of evaluation (with the template's line);
+  // kUnimplemented names what is not supported. Work and output are bounded: a
+  // template that loops away gives kResourceExhausted.
+  absl::StatusOr<std::string> Render(
+      const nlohmann::ordered_json& variables) const;
+  // With the time that strftime_now sees, instead of the local time.
+  absl::StatusOr<std::string> RenderAt(const nlohmann::ordered_json& variables,
+                                       absl::CivilSecond now) const;
 
  private:
   ChatTemplate();
