@@ -22,7 +22,9 @@ constexpr int32_t kTileSizes[] = {128, 96, 64, 48, 32, 24, 16, 8, 4, 2, 1};
 // gain.
 constexpr int32_t kLeastSplitRows = 16;
 
-// Primitives remember how many OpenMP threads the creating thread may use: one.
+// Some of oneDNN's kernels remember how many OpenMP threads the thread that made
+// them could use, others ask when they run: one in either case. The number is
+// each thread's own.
 class OneOpenMpThread {
  public:
   OneOpenMpThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
@@ -362,7 +364,9 @@ absl::Status GemmEngine::Multiply(const PackedMatrix& w, const void* a,
   }
   const int32_t tiles = (rows + tile_rows - 1) / tile_rows;
   const size_t row_bytes = w.k() * element_bytes();
+  OneOpenMpThread guard;
   pool_->ParallelFor(panels * tiles, [&](int task, int thread) {
+    if (thread != 0) omp_set_num_threads(1);  // the pool's own thread
     // Neighbouring tasks share the panel.
     const PackedMatrix::Panel& panel = w.panels_[task / tiles];
     const int32_t row = task % tiles * tile_rows;
