@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "coordinator/jobs/utf8.h"
+#include "coordinator/jobs/message_text.h"
 
 namespace sluice {
 namespace {

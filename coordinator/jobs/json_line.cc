@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/jobs/utf8.h"
+#include "coordinator/jobs/message_text.h"
+#include "runtime/text/utf8.h"
 
 namespace sluice {
 namespace {
@@ -122,10 +123,9 @@ class Builder : public nlohmann::json_sax<json> {
 }  // namespace
 
 std::variant<json, LineError> ParseJsonLine(absl::string_view line) {
-  const size_t invalid = FindBadUtf8(line);
-  if (invalid != absl::string_view::npos) {
+  if (const auto invalid = FindInvalidUtf8(line)) {
     return LineError{"invalid_utf8",
-                     absl::StrCat("not valid UTF-8 at byte ", invalid + 1,
+                     absl::StrCat("not valid UTF-8 at byte ", *invalid + 1,
                                   "; save the file as UTF-8"),
                      ""};
   }

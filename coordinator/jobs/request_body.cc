@@ -6,7 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "coordinator/jobs/utf8.h"
+#include "coordinator/jobs/message_text.h"
 
 namespace sluice {
 namespace {
@@ -143,10 +143,7 @@ std::optional<LineError> BodyReader::Read(const json& object) {
                                   chat_ ? "chat completions" : "completions")
                    : std::string(" is not a field that Sluice knows"),
                "; remove it"));
-      error_->param = error_->param.substr(0, 64);
-      if (FindBadUtf8(error_->param) != absl::string_view::npos) {
-        error_->param.clear();
-      }
+      if (name.size() > 64) error_->param.clear();
       return error_;
     }
     if (value.is_null()) continue;

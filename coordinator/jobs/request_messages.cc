@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/jobs/utf8.h"
+#include "coordinator/jobs/message_text.h"
 
 namespace sluice {
 namespace {

@@ -7,9 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/jobs/json_line.h"
+#include "coordinator/jobs/message_text.h"
 #include "coordinator/jobs/request_body.h"
 #include "coordinator/jobs/request_messages.h"
-#include "coordinator/jobs/utf8.h"
+#include "runtime/text/utf8.h"
 
 namespace sluice {
 namespace {
@@ -64,7 +65,7 @@ std::optional<LineError> ReadEnvelope(const json& line, Endpoint* endpoint,
           absl::StrCat(QuoteForMessage(name),
                        " does not belong beside custom_id, method, url and "
                        "body; put parameters into the body"),
-          FindBadUtf8(name) == absl::string_view::npos ? name : ""};
+          name.size() <= 64 ? name : ""};
     }
   }
   if (!line.contains("custom_id")) {
@@ -137,9 +138,9 @@ RequestParser::Line RequestParser::ParseText(absl::string_view text,
                                           "; is this a text file?"));
     return line;
   }
-  if (const size_t at = FindBadUtf8(text); at != absl::string_view::npos) {
+  if (const auto at = FindInvalidUtf8(text)) {
     line.error = LineError{"invalid_utf8",
-                           absl::StrCat("not valid UTF-8 at byte ", at + 1,
+                           absl::StrCat("not valid UTF-8 at byte ", *at + 1,
                                         "; save the file as UTF-8"),
                            ""};
     return line;

@@ -7,7 +7,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "coordinator/jobs/utf8.h"
+#include "coordinator/jobs/message_text.h"
 
 namespace sluice {
 namespace {

@@ -7,7 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/string_view.h"
-#include "coordinator/jobs/utf8.h"
+#include "runtime/text/utf8.h"
 
 namespace sluice {
 namespace {
@@ -70,7 +70,7 @@ const TokenTexts::Entry& TokenTexts::Get(int32_t id) {
   const std::string once = tokenizer_->Decode({twice.data(), 1}, false);
   const std::string both = tokenizer_->Decode(twice, false);
   entry.text = absl::StartsWith(both, once) ? both.substr(once.size()) : once;
-  if (FindBadUtf8(entry.text) != absl::string_view::npos) entry.text = once;
+  if (FindInvalidUtf8(entry.text)) entry.text = once;
   entry.bytes = entry.text;
   if (absl::StrContains(entry.text, kReplacement)) {
     const std::string token = tokenizer_->IdToToken(id);

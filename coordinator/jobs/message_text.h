@@ -7,10 +7,6 @@
 
 namespace sluice {
 
-// Offset of the first byte that is not part of valid UTF-8 (no surrogates, no
-// overlong forms, nothing above U+10FFFF); npos if all is valid.
-size_t FindBadUtf8(absl::string_view text);
-
 // Characters (code points) of valid UTF-8.
 size_t CountCharacters(absl::string_view text);
 
