@@ -9,6 +9,7 @@
 #include <grpcpp/server_builder.h>
 
 #include <chrono>
+#include <mutex>
 
 #include "absl/strings/str_cat.h"
 #include "worker/link/frame.h"
@@ -56,8 +57,11 @@ ChannelFactory TcpChannels() {
 
 absl::StatusOr<std::unique_ptr<LinkServer>> LinkServer::Start(
     const std::string& host, int port, grpc::Service* link_service) {
-  grpc::EnableDefaultHealthCheckService(true);
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  static std::once_flag plugins;  // gRPC keeps them in a global list
+  std::call_once(plugins, [] {
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  });
   auto server = std::unique_ptr<LinkServer>(new LinkServer());
   const std::string address = JoinHostPort(host, port);
   grpc::ServerBuilder builder;

@@ -1,0 +1,200 @@
+// The `sluice-worker` program.
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <climits>
+#include <csignal>
+#include <cstdint>
+#include <ctime>
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/logging.h"
+#include "common/status_macros.h"
+#include "runtime/memory/host_memory.h"
+#include "server/metrics/metrics_server.h"
+#include "worker/link/link_server.h"
+#include "worker/worker.h"
+
+namespace {
+
+constexpr int kExitFailure = 1;
+constexpr int kExitUsage = 2;
+// How often grpc.health.v1 learns whether the worker is ready.
+constexpr timespec kTick = {.tv_sec = 0, .tv_nsec = 200'000'000};
+
+struct Flags {
+  std::string coordinator = "127.0.0.1:7070", model, host = "127.0.0.1",
+              advertise, name, host_memory, log_level = "info";
+  int port = 0, metrics_port = 0, threads = 0;
+};
+
+void AddFlags(CLI::App& app, Flags& f) {
+  app.add_option("--coordinator", f.coordinator, "address of the coordinator")
+      ->capture_default_str()
+      ->envname("SLUICE_COORDINATOR");
+  app.add_option("--model", f.model, "model directory, with weights")
+      ->required()
+      ->envname("SLUICE_MODEL");
+  app.add_option("--host", f.host,
+                 "address to listen on, for other workers and metrics")
+      ->capture_default_str()
+      ->envname("SLUICE_HOST");
+  app.add_option("--port", f.port, "gRPC port; 0: any free one")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str()
+      ->envname("SLUICE_PORT");
+  app.add_option("--advertise", f.advertise,
+                 "host or host:port under which other workers reach this one; "
+                 "default: --host, or the host's name if that is a wildcard")
+      ->envname("SLUICE_ADVERTISE");
+  app.add_option("--name", f.name,
+                 "unique among live workers; default: host name and pid")
+      ->envname("SLUICE_NAME");
+  app.add_option("--host-memory", f.host_memory,
+                 "most memory for weights, KV cache and activations, as 8GiB; "
+                 "default: 75 % of what is available")
+      ->envname("SLUICE_HOST_MEMORY");
+  app.add_option("--threads", f.threads,
+                 "threads that compute; 0: one for each core")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->envname("SLUICE_THREADS");
+  app.add_option("--metrics-port", f.metrics_port,
+                 "Prometheus port; 0: any free one")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str()
+      ->envname("SLUICE_METRICS_PORT");
+  app.add_option("--log-level", f.log_level, "debug, info, warning or error")
+      ->capture_default_str()
+      ->envname("SLUICE_LOG_LEVEL");
+  app.set_version_flag("--version", SLUICE_VERSION);
+  app.footer(
+      "Examples:\n"
+      "  sluice-worker --model ./llama\n"
+      "  sluice-worker --model ./llama --coordinator head:7070 "
+      "--host 0.0.0.0 --host-memory 48GiB");
+}
+
+bool IsLoopback(const std::string& host) {
+  return host.rfind("127.", 0) == 0 || host == "localhost" || host == "::1" ||
+         host == "[::1]";
+}
+
+bool IsWildcard(const std::string& host) {
+  return host == "0.0.0.0" || host == "::" || host == "[::]";
+}
+
+std::string HostName() {
+  char name[HOST_NAME_MAX + 1] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 ? name : "localhost";
+}
+
+std::string AdvertisedHost(const Flags& f) {
+  if (!f.advertise.empty()) return f.advertise;
+  return IsWildcard(f.host) ? HostName() : f.host;
+}
+
+// "host" or "host:port" (IPv6 in brackets, if with a port).
+std::string WithPort(const std::string& host, int port) {
+  const size_t colon = host.rfind(':');
+  const bool has_port =
+      colon != std::string::npos &&
+      (host.find(':') == colon || (colon > 0 && host[colon - 1] == ']'));
+  return has_port ? host : sluice::JoinHostPort(host, port);
+}
+
+absl::Status Serve(const Flags& f, const sigset_t& signals) {
+  sluice::Worker::Options options;
+  options.name =
+      f.name.empty() ? absl::StrCat(HostName(), "-", getpid()) : f.name;
+  options.model_dir = f.model;
+  options.coordinator_address = f.coordinator;
+  options.compute_threads = f.threads;
+  options.channels = sluice::TcpChannels();
+  if (f.host_memory.empty()) {
+    options.host_memory_bytes = sluice::DefaultHostMemory();
+  } else {
+    absl::StatusOr<uint64_t> bytes = sluice::ParseByteSize(f.host_memory);
+    if (!bytes.ok()) return sluice::Annotate(bytes.status(), "--host-memory");
+    options.host_memory_bytes = *bytes;
+  }
+  SLUICE_ASSIGN_OR_RETURN(auto metrics,
+                          sluice::MetricsServer::Start(f.host, f.metrics_port));
+  options.metrics = metrics->registry();
+  options.metrics_address = metrics->address();
+  const uint64_t memory = options.host_memory_bytes;
+  const std::string name = options.name;
+  SLUICE_ASSIGN_OR_RETURN(auto worker,
+                          sluice::Worker::Create(std::move(options)));
+  SLUICE_ASSIGN_OR_RETURN(
+      auto server,
+      sluice::LinkServer::Start(f.host, f.port, worker->link_service()));
+  if (!IsLoopback(f.host)) {
+    sluice::LogWarning(absl::StrCat(
+        "listening on ", f.host,
+        " without TLS or authentication: anyone who reaches this port can "
+        "feed this worker activations"));
+  }
+  const std::string link_address = WithPort(AdvertisedHost(f), server->port());
+  sluice::LogInfo(absl::StrCat("worker=", name, " link=", link_address,
+                               " memory=", memory >> 20, " MiB"));
+  worker->Announce(link_address);
+  // Scripts that start a worker on port 0 read this line.
+  std::cout << "listening on " << sluice::JoinHostPort(f.host, server->port())
+            << ", metrics on http://" << metrics->address() << "/metrics"
+            << std::endl;
+  bool serving = false;
+  int signal;
+  while ((signal = sigtimedwait(&signals, nullptr, &kTick)) < 0) {
+    if (worker->ready() == serving) continue;
+    serving = !serving;
+    server->SetServing(serving);
+  }
+  sluice::LogInfo(absl::StrCat("signal ", signal, ": shutting down"));
+  // A second one ends the process at once.
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  server->SetServing(false);
+  worker->Shutdown();
+  server->Shutdown();
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  // Blocked before any thread starts, so that only sigtimedwait takes them.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+
+  CLI::App app{
+      "Sluice's worker: computes some of a model's layers for a coordinator"};
+  Flags flags;
+  AddFlags(app, flags);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : kExitUsage;
+  }
+  if (!sluice::SetLogLevel(flags.log_level)) {
+    std::cerr << "sluice-worker: --log-level \"" << flags.log_level
+              << "\" is none of debug, info, warning, error\n";
+    return kExitUsage;
+  }
+  std::string config = app.config_to_str(false, false);
+  for (char& c : config) c = c == '\n' ? ' ' : c;
+  sluice::LogInfo(absl::StrCat("sluice-worker ", SLUICE_VERSION, " ", config));
+  const absl::Status status = Serve(flags, signals);
+  if (!status.ok()) {
+    std::cerr << "sluice-worker: " << status.message() << "\n";
+    return absl::IsInvalidArgument(status) ? kExitUsage : kExitFailure;
+  }
+  return 0;
+}
