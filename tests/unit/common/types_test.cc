@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
 #include "common/logging.h"
 
 namespace sluice {
@@ -50,7 +51,7 @@ TEST(DTypeTest, RefusesOtherNames) {
     const absl::Status status = ParseDTypeChoice(name).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(status.message()),
-                ::testing::HasSubstr("\"" + std::string(name) + "\""));
+                ::testing::HasSubstr(absl::StrCat("\"", name, "\"")));
   }
 }
 

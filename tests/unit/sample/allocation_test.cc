@@ -8,19 +8,22 @@
 
 #include "runtime/sample/sampler.h"
 
-// Counts what this program allocates.
+// Counts what this program allocates. Not inlined, or GCC takes the pairs apart
+// and warns that they do not match.
 
 namespace {
 std::atomic<int64_t> allocations = 0;
 }  // namespace
 
-void* operator new(size_t size) {
+[[gnu::noinline]] void* operator new(size_t size) {
   ++allocations;
   if (void* p = std::malloc(size)) return p;
   throw std::bad_alloc();
 }
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete(void* p, size_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, size_t) noexcept {
+  std::free(p);
+}
 
 namespace sluice {
 namespace {

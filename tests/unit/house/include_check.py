@@ -1,0 +1,154 @@
+"""Checks that the house keeps its rules: who may include whom, and a few of form.
+
+    python3 include_check.py ROOT
+
+Prints each violation as path:line: what is wrong, and exits with 1 if there is any. Looks
+at the files that git tracks, or at all files where ROOT is no git checkout.
+"""
+
+import fnmatch
+import os
+import re
+import subprocess
+import sys
+
+# What a room may include of the others. Generated headers (sluice/v1/...) belong to proto.
+MAY_INCLUDE = {
+    "common": ["common/"],
+    "proto": ["proto/", "common/"],
+    "scheduler": ["scheduler/", "common/"],
+    "runtime": ["runtime/", "common/"],
+    "worker": ["worker/", "runtime/", "proto/", "common/"],
+    "coordinator": ["coordinator/", "scheduler/", "proto/", "common/", "runtime/text/",
+                    "runtime/model/"],
+    "server": ["server/", "coordinator/", "proto/", "common/"],
+}
+ROOMS = [*MAY_INCLUDE, "tests", "deploy"]
+
+WIRE = ["grpc/*", "grpcpp/*", "google/*", "sluice/*"]
+EDGE = ["prometheus/*", "CLI/*"]  # exporters and flags
+LIBRARIES = ["nlohmann/*", "sqlite3.h", "unicode/*", "pcre2.h", "hwy/*", "oneapi/*", "dnnl*"]
+CLOCKS_THREADS_IO = ["chrono", "thread", "mutex", "shared_mutex", "condition_variable",
+                     "atomic", "future", "fstream", "iostream", "cstdio", "stdio.h", "ctime",
+                     "time.h", "unistd.h", "sys/*", "absl/time/*", "absl/synchronization/*",
+                     "common/clock.h", "common/thread.h", "common/mutex.h",
+                     "common/bounded_queue.h", "common/logging.h", "common/metrics.h"]
+MUST_NOT_INCLUDE = {
+    "common": WIRE + EDGE + LIBRARIES,
+    "scheduler": WIRE + EDGE + LIBRARIES + CLOCKS_THREADS_IO,
+    "runtime": WIRE + EDGE,
+    "coordinator": ["runtime/kernels/*"],
+}
+
+GRPC = ["grpc/*", "grpcpp/*", "*.grpc.pb.h"]
+GRPC_ONLY_IN = ["*_service.h", "*_service.cc", "*_client.h", "*_client.cc", "worker/link/*",
+                "proto/*", "tests/*",
+                "server/coordinator_server.h", "server/coordinator_server.cc"]  # starts services
+CUDA = ["cuda.h", "cuda_*", "cuda/*", "cublas*", "cub/*", "thrust/*", "nccl*"]
+CUDA_ONLY_IN = ["runtime/kernels/cuda/*", "worker/link/nccl*", "tests/*"]
+
+# These put rooms together and start servers, so that rooms and gRPC meet in them.
+COMPOSITION_ROOTS = [
+    "server/coordinator_main.cc",
+    "server/sluice_main.cc",
+    "server/local_cluster.h",
+    "server/local_cluster.cc",
+    "worker/main.cc",
+]
+
+CODE = (".h", ".cc", ".cu", ".cuh")
+ONCE_PER_TARGET = "-inl.h"  # Highway includes such a header again for each instruction set
+MOST_LINES = 800
+LONG = CODE + (".py", ".proto", ".sh")
+REASON = re.compile(r"long because", re.IGNORECASE)
+OUTSIDE = ".." + "/shared"  # nothing outside the tree is part of the project
+INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
+
+
+def tracked_files(root):
+    if os.path.exists(os.path.join(root, ".git")):
+        git = ["git", "-c", "safe.directory=*", "-C", root, "ls-files", "-z"]
+        try:
+            listed = subprocess.run(git, capture_output=True, check=True).stdout
+            return [f for f in listed.decode().split("\0")
+                    if f and os.path.isfile(os.path.join(root, f))]
+        except (OSError, subprocess.CalledProcessError):
+            pass  # no git, or not ours to read
+    found = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = [f for f in folders
+                      if not f.startswith(".") and f not in ("build", "__pycache__")]
+        found += [os.path.relpath(os.path.join(folder, n), root) for n in names]
+    return sorted(found)
+
+
+def matches(name, patterns):
+    return any(fnmatch.fnmatchcase(name, p) for p in patterns)
+
+
+def include_error(path, included):
+    """What is wrong with an include of `included` in the file `path`, or None."""
+    room = path.split("/")[0]
+    if included.startswith(".."):
+        return f"include {included} from the root of the tree"
+    if matches(included, CUDA) and not matches(path, CUDA_ONLY_IN):
+        return f"{included}: CUDA stays in {', '.join(CUDA_ONLY_IN)}"
+    if path in COMPOSITION_ROOTS:
+        return None
+    if matches(included, MUST_NOT_INCLUDE.get(room, [])):
+        return f"{room} must not include {included}"
+    if matches(included, GRPC) and not matches(path, GRPC_ONLY_IN):
+        return f"{included}: gRPC stays in {', '.join(GRPC_ONLY_IN)}"
+    if room in MAY_INCLUDE:
+        part = "proto/" if included.startswith("sluice/") else included
+        if part.split("/")[0] in ROOMS and "/" in part and not any(
+                part.startswith(allowed) for allowed in MAY_INCLUDE[room]):
+            return f"{room} must not include {included}"
+    return None
+
+
+def check_file(path, text):
+    lines = text.splitlines()
+    for number, line in enumerate(lines, 1):
+        if OUTSIDE in line:
+            yield number, f"names {OUTSIDE}, which is not part of the project"
+        if path.endswith(CODE):
+            include = INCLUDE.match(line)
+            error = include and include_error(path, include.group(1))
+            if error:
+                yield number, error
+    header = path.endswith((".h", ".cuh")) and not path.endswith(ONCE_PER_TARGET)
+    if header and not any(line.strip() == "#pragma once" for line in lines):
+        yield 1, "has no #pragma once"
+    if (path.endswith(LONG) and len(lines) > MOST_LINES
+            and not any(REASON.search(line) for line in lines[:20])):
+        yield 1, (f"has {len(lines)} lines: split it, or say why at its head "
+                  '("Long because ...")')
+
+
+def check(root):
+    """All violations in the tree, as strings."""
+    errors = []
+    for room in ["", *ROOMS]:
+        if not os.path.isfile(os.path.join(root, room, "README.md")):
+            errors.append(f"{os.path.join(room, 'README.md')}: missing")
+    for path in tracked_files(root):
+        with open(os.path.join(root, path), "rb") as file:
+            content = file.read()
+        if b"\0" in content[:8192]:
+            continue  # binary
+        text = content.decode("utf-8", errors="replace")
+        errors += [f"{path}:{number}: {what}" for number, what in check_file(path, text)]
+    return errors
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    errors = check(sys.argv[1])
+    print("\n".join(errors) if errors else "The house is in order.")
+    sys.exit(1 if errors else 0)
+
+
+if __name__ == "__main__":
+    main()

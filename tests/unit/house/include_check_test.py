@@ -1,0 +1,146 @@
+"""Tests include_check.py on small trees, each with one thing wrong."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.dont_write_bytecode = True
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+import include_check  # noqa: E402
+
+GOOD = {
+    "common/mutex.h": '#pragma once\n#include <mutex>\n#include "absl/time/time.h"\n',
+    "proto/convert.h": '#pragma once\n#include "sluice/v1/jobs.pb.h"\n#include "common/types.h"\n',
+    "proto/grpc_status.h": "#pragma once\n#include <grpcpp/support/status.h>\n",
+    "scheduler/partition.cc": '#include "scheduler/partition.h"\n#include "common/types.h"\n',
+    "runtime/exec/sweep.cc": '#include "runtime/kv/pages.h"\n#include <oneapi/dnnl/dnnl.hpp>\n',
+    "runtime/kernels/cpu/simd-inl.h": "// Included once per target.\n",
+    "runtime/kernels/cuda/gemm.cu": "#include <cublas_v2.h>\n#include <cuda_runtime.h>\n",
+    "worker/stage.cc": '#include "runtime/exec/sweep.h"\n#include "proto/convert.h"\n',
+    "worker/link/grpc_link.cc": '#include <grpcpp/grpcpp.h>\n',
+    "worker/link/nccl_link.cc": "#include <nccl.h>\n",
+    "worker/main.cc": "#include <grpcpp/grpcpp.h>\n#include <CLI/CLI.hpp>\n",
+    "coordinator/plan.cc": '#include "scheduler/partition.h"\n#include "runtime/text/tokenizer.h"\n'
+                           '#include "runtime/model/decoder_spec.h"\n',
+    "coordinator/worker_service.cc": '#include "sluice/v1/pipeline.grpc.pb.h"\n',
+    "server/job_client.h": "#pragma once\n#include <grpcpp/channel.h>\n",
+    "server/local_cluster.cc": '#include "worker/worker.h"\n',
+    "tests/unit/any_test.cc": '#include "worker/stage.h"\n#include <grpcpp/grpcpp.h>\n',
+    "tests/unit/long.cc": "// Long because it is a table.\n" + "int x;\n" * 900,
+    "tests/data.bin": b"\0" * 10 + (".." + "/shared").encode(),
+    "build/x.h": "no pragma\n",
+    ".hidden/x.h": "no pragma\n",
+}
+READMES = {os.path.join(room, "README.md"): "# Room\n" for room in ["", *include_check.ROOMS]}
+
+# path, content, what is reported
+BAD = [
+    ("common/a.h", '#pragma once\n#include "runtime/kv/pages.h"\n', "common must not include"),
+    ("common/a.h", "#pragma once\n#include <grpcpp/grpcpp.h>\n", "common must not include"),
+    ("common/a.cc", "#include <prometheus/counter.h>\n", "common must not include"),
+    ("proto/a.cc", '#include "coordinator/plan.h"\n', "proto must not include"),
+    ("scheduler/a.cc", '#include "proto/convert.h"\n', "scheduler must not include"),
+    ("scheduler/a.cc", '#include "sluice/v1/jobs.pb.h"\n', "scheduler must not include"),
+    ("scheduler/a.cc", '#include "runtime/model/decoder_spec.h"\n', "scheduler must not include"),
+    ("scheduler/a.cc", "#include <thread>\n", "scheduler must not include thread"),
+    ("scheduler/a.cc", '#include "common/clock.h"\n', "scheduler must not include common/clock.h"),
+    ("scheduler/a.cc", "#include <fstream>\n", "scheduler must not include fstream"),
+    ("runtime/exec/a.cc", "#include <grpcpp/grpcpp.h>\n", "runtime must not include"),
+    ("runtime/exec/a.cc", "#include <google/protobuf/message.h>\n", "runtime must not include"),
+    ("runtime/exec/a.cc", '#include "sluice/v1/jobs.pb.h"\n', "runtime must not include"),
+    ("runtime/exec/a.cc", "#include <prometheus/registry.h>\n", "runtime must not include"),
+    ("runtime/exec/a.cc", "#include <CLI/CLI.hpp>\n", "runtime must not include"),
+    ("runtime/exec/a.cc", '#include "proto/convert.h"\n', "runtime must not include"),
+    ("runtime/exec/a.cc", '  #  include  "worker/stage.h"\n', "runtime must not include"),
+    ("worker/a.cc", '#include "scheduler/partition.h"\n', "worker must not include"),
+    ("worker/a.cc", '#include "coordinator/plan.h"\n', "worker must not include"),
+    ("worker/a.cc", "#include <grpcpp/grpcpp.h>\n", "gRPC stays in"),
+    ("worker/a.cc", "#include <cuda_runtime.h>\n", "CUDA stays in"),
+    ("worker/main.cc", "#include <cuda_runtime.h>\n", "CUDA stays in"),
+    ("worker/link/grpc_link.cc", "#include <nccl.h>\n", "CUDA stays in"),
+    ("runtime/kernels/cpu/a.cc", "#include <cublas_v2.h>\n", "CUDA stays in"),
+    ("coordinator/a.cc", '#include "runtime/kernels/backend.h"\n', "coordinator must not include"),
+    ("coordinator/a.cc", '#include "runtime/exec/sweep.h"\n', "coordinator must not include"),
+    ("coordinator/a.cc", '#include "worker/stage.h"\n', "coordinator must not include"),
+    ("coordinator/a.cc", '#include "sluice/v1/pipeline.grpc.pb.h"\n', "gRPC stays in"),
+    ("server/a.cc", '#include "worker/stage.h"\n', "server must not include"),
+    ("server/a.cc", '#include "runtime/text/tokenizer.h"\n', "server must not include"),
+    ("server/a.cc", '#include "scheduler/partition.h"\n', "server must not include"),
+    ("server/sub/main.cc", '#include "worker/stage.h"\n', "server must not include"),
+    ("server/a.cc", '#include "../worker/stage.h"\n', "from the root"),
+    ("tests/a.h", "#ifndef A\n#define A\n#endif\n", "has no #pragma once"),
+    ("runtime/a.h", "// #pragma once\n", "has no #pragma once"),
+    ("tests/a.cc", "int x;\n" * 801, "has 801 lines"),
+    ("tests/a.py", "x = 1\n" * 801 + "# long because too late\n", "has 802 lines"),
+    ("deploy/a.md", "ok\nsee .." + "/shared/x\n", "deploy/a.md:2: names"),
+]
+
+
+def write(root, files):
+    for path, content in files.items():
+        full = os.path.join(root, path)
+        os.makedirs(os.path.dirname(full), exist_ok=True)
+        with open(full, "wb") as file:
+            file.write(content if isinstance(content, bytes) else content.encode())
+
+
+class IncludeCheckTest(unittest.TestCase):
+    def check(self, files):
+        with tempfile.TemporaryDirectory() as root:
+            write(root, files)
+            return include_check.check(root)
+
+    def test_a_good_tree_passes(self):
+        self.assertEqual(self.check({**READMES, **GOOD}), [])
+
+    def test_each_bad_file_is_reported_alone(self):
+        base = {**READMES, **GOOD}
+        with tempfile.TemporaryDirectory() as root:
+            write(root, base)
+            for path, content, expected in BAD:
+                with self.subTest(path=path, content=content[:60]):
+                    write(root, {path: content})
+                    errors = include_check.check(root)
+                    self.assertEqual(len(errors), 1, errors)
+                    self.assertTrue(errors[0].startswith(path + ":"), errors)
+                    self.assertIn(expected, errors[0])
+                if path in base:
+                    write(root, {path: base[path]})
+                else:
+                    os.remove(os.path.join(root, path))
+
+    def test_the_line_is_named(self):
+        errors = self.check({**READMES, "common/a.cc": '\n\n#include "proto/convert.h"\n'})
+        self.assertEqual(errors, ["common/a.cc:3: common must not include proto/convert.h"])
+
+    def test_missing_readmes_are_reported(self):
+        errors = self.check(GOOD)
+        self.assertEqual(errors, [f"{path}: missing" for path in READMES])
+
+    def test_in_a_git_checkout_only_tracked_files_count(self):
+        with tempfile.TemporaryDirectory() as root:
+            write(root, {**READMES, "common/a.h": "none\n", "common/b.h": "none\n"})
+            try:
+                subprocess.run(["git", "-C", root, "init", "-q"], check=True)
+            except OSError:
+                self.skipTest("git is not installed")
+            subprocess.run(["git", "-C", root, "add", "common/a.h"], check=True)
+            self.assertEqual(include_check.check(root), ["common/a.h:1: has no #pragma once"])
+
+    def test_the_program_fails_and_says_why(self):
+        script = os.path.join(HERE, "include_check.py")
+        with tempfile.TemporaryDirectory() as root:
+            write(root, {**READMES, **GOOD})
+            run = subprocess.run([sys.executable, script, root], capture_output=True, text=True)
+            self.assertEqual((run.returncode, run.stderr), (0, ""))
+            write(root, {"common/a.h": "none\n"})
+            run = subprocess.run([sys.executable, script, root], capture_output=True, text=True)
+            self.assertEqual(run.returncode, 1)
+            self.assertIn("common/a.h:1", run.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
