@@ -1,0 +1,244 @@
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <vector>
+
+#include "runtime/exec/stage_loader.h"
+#include "tests/parity/random_source.h"
+
+namespace sluice {
+namespace {
+
+class StagePlanTest : public testing::Test {
+ protected:
+  std::unique_ptr<StageExecutor> Load(LayerRange layers) {
+    StageExecutor::Options options;
+    options.layers = layers;
+    options.max_model_len = 64;
+    options.max_sequences = 3;
+    options.host_budget = &budget_;
+    options.policy.max_step_tokens = 16;
+    auto stage = LoadStage(spec_, RandomSource(), options, nullptr, nullptr);
+    EXPECT_TRUE(stage.ok()) << stage.status();
+    return *std::move(stage);
+  }
+
+  // Sequence 1 with its first four tokens.
+  static StepPlan Plan() {
+    StepPlan plan;
+    plan.admit = {{SequenceId(1), 4, 10, {}}};
+    plan.micro_batches = {{{{SequenceId(1), 0, 4, true}}, {1, 2, 3, 4}}};
+    return plan;
+  }
+
+  absl::Status Run(StageExecutor& stage, const StepPlan& plan) {
+    return stage.RunStep(plan, {}, nullptr, &result_);
+  }
+
+  // The plan, changed, on a stage just reset.
+  absl::Status RunChanged(const std::function<void(StepPlan&)>& change) {
+    if (whole_ == nullptr) whole_ = Load({0, 2});
+    whole_->Reset();
+    StepPlan plan = Plan();
+    change(plan);
+    return Run(*whole_, plan);
+  }
+
+  const DecoderSpec spec_ = LlamaSpec(2, 32, 2, 2, 64, 50);
+  MemoryBudget budget_{Tier::kHost, uint64_t{1} << 30};
+  std::unique_ptr<StageExecutor> whole_;
+  StepResult result_;
+};
+
+TEST_F(StagePlanTest, ResultNamesThePlan) {
+  const absl::Status status = RunChanged([](StepPlan& plan) {
+    plan.epoch = PlanEpoch(7);
+    plan.block = BlockId(2);
+    plan.step = 9;
+  });
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(result_.epoch, PlanEpoch(7));
+  EXPECT_EQ(result_.block, BlockId(2));
+  EXPECT_EQ(result_.step, 9);
+  ASSERT_EQ(result_.tokens.size(), 1u);
+  EXPECT_EQ(result_.tokens[0].sequence, SequenceId(1));
+  EXPECT_GE(result_.tokens[0].token, 0);
+}
+
+TEST_F(StagePlanTest, PagesComeAndGo) {
+  auto stage = Load({0, 2});
+  StepPlan plan = Plan();
+  plan.admit.push_back({SequenceId(2), 40, 40, {}});
+  ASSERT_TRUE(Run(*stage, plan).ok());
+  EXPECT_EQ(stage->kv_pages_used(), 3);
+  StepPlan release;
+  release.release = {SequenceId(2)};
+  ASSERT_TRUE(Run(*stage, release).ok());
+  EXPECT_EQ(stage->kv_pages_used(), 1);
+  EXPECT_TRUE(result_.tokens.empty());
+  // Released and admitted in the same plan.
+  StepPlan both;
+  both.release = {SequenceId(1)};
+  both.admit = {{SequenceId(1), 4, 10, {}}};
+  both.micro_batches = Plan().micro_batches;
+  ASSERT_TRUE(Run(*stage, both).ok());
+  stage->Reset();
+  EXPECT_EQ(stage->kv_pages_used(), 0);
+  ASSERT_TRUE(Run(*stage, Plan()).ok());
+}
+
+TEST_F(StagePlanTest, ChunksOfOneSequenceInOneStep) {
+  auto stage = Load({0, 2});
+  ASSERT_TRUE(Run(*stage, Plan()).ok());
+  const int32_t whole = result_.tokens[0].token;
+  stage->Reset();
+  StepPlan plan = Plan();
+  plan.micro_batches = {
+      {{{SequenceId(1), 0, 1, false}, {SequenceId(1), 1, 1, false}}, {1, 2}},
+      {{{SequenceId(1), 2, 2, true}}, {3, 4}}};
+  ASSERT_TRUE(Run(*stage, plan).ok());
+  EXPECT_EQ(result_.tokens[0].token, whole);
+}
+
+TEST_F(StagePlanTest, RefusesPlansThatDoNotFit) {
+  using Plan = StepPlan;
+  const auto invalid = [&](const std::function<void(Plan&)>& change,
+                           const char* what) {
+    const absl::Status status = RunChanged(change);
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_NE(status.message().find(what), std::string::npos) << status;
+  };
+  invalid([](Plan& p) { p.admit.clear(); }, "not admitted");
+  invalid([](Plan& p) { p.release = {SequenceId(5)}; }, "not known");
+  invalid([](Plan& p) { p.admit.push_back(p.admit[0]); }, "admitted already");
+  invalid([](Plan& p) { p.admit[0].max_tokens = 0; }, "max_tokens");
+  invalid([](Plan& p) { p.admit[0].max_tokens = 65; }, "64 positions");
+  invalid([](Plan& p) { p.admit[0].prompt_tokens = 11; }, "prompt_tokens");
+  invalid([](Plan& p) { p.admit[0].prompt_tokens = -1; }, "prompt_tokens");
+  invalid([](Plan& p) { p.micro_batches[0].segments[0].start = 1; },
+          "starts at position 1");
+  invalid(
+      [](Plan& p) {
+        p.admit[0].max_tokens = 4, p.admit[0].prompt_tokens = 3,
+        p.micro_batches[0].segments[0].num_tokens = 5;
+      },
+      "exceed the reserved");
+  invalid([](Plan& p) { p.micro_batches[0].segments[0].num_tokens = 0; },
+          "0 tokens");
+  invalid([](Plan& p) { p.micro_batches[0].segments[0].num_tokens = 3; },
+          "4 tokens, but its segments 3");
+  invalid([](Plan& p) { p.micro_batches[0].tokens[2] = 50; }, "token id 50");
+  invalid([](Plan& p) { p.micro_batches[0].tokens[2] = -1; }, "token id -1");
+  invalid([](Plan& p) { p.micro_batches[0].tokens.assign(17, 0); }, "17");
+  invalid([](Plan& p) { p.micro_batches[0] = {}; }, "no segments");
+  invalid(
+      [](Plan& p) {
+        p.micro_batches[0].segments[0].num_tokens =
+            std::numeric_limits<int32_t>::max();
+      },
+      "exceed the reserved");
+  ASSERT_TRUE(RunChanged([](Plan&) {}).ok());
+}
+
+TEST_F(StagePlanTest, RefusesMoreThanFits) {
+  const absl::Status many = RunChanged([](StepPlan& plan) {
+    for (int i = 2; i <= 4; ++i) {
+      plan.admit.push_back({SequenceId(i), 1, 2, {}});
+    }
+  });
+  EXPECT_TRUE(absl::IsResourceExhausted(many)) << many;
+  // Pages for 3 sequences of 64 positions.
+  EXPECT_EQ(whole_->kv_pages(), 6);
+}
+
+TEST_F(StagePlanTest, NoPageLeft) {
+  StageExecutor::Options options;
+  options.layers = {0, 2};
+  options.max_model_len = 64;
+  options.max_sequences = 3;
+  options.policy.max_step_tokens = 16;
+  uint64_t used = 0, page = 0;
+  {
+    auto stage = Load({0, 2});
+    used = budget_.used_bytes();
+    page = budget_.holders().at("kv cache") / 6;
+  }
+  MemoryBudget tight(Tier::kHost, used - 2 * page);
+  options.host_budget = &tight;
+  auto stage = LoadStage(spec_, RandomSource(), options, nullptr, nullptr);
+  ASSERT_TRUE(stage.ok()) << stage.status();
+  ASSERT_LE((*stage)->kv_pages(), 4);
+  StepPlan plan = Plan();
+  plan.admit = {{SequenceId(1), 4, 64, {}},
+                {SequenceId(2), 4, 64, {}},
+                {SequenceId(3), 4, 64, {}}};
+  const absl::Status status = Run(**stage, plan);
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+}
+
+TEST_F(StagePlanTest, HiddenStatesMustFit) {
+  auto stage = Load({1, 2});
+  const auto run = [&](std::vector<std::shared_ptr<ActivationBuffer>> hidden) {
+    stage->Reset();
+    return stage->RunStep(Plan(), hidden, nullptr, &result_);
+  };
+  const auto buffer = [](int rows, int cols) {
+    auto b = std::make_shared<ActivationBuffer>();
+    b->Resize(rows, cols);
+    std::fill_n(b->data(), rows * cols, 0.5f);
+    return b;
+  };
+  EXPECT_TRUE(absl::IsInvalidArgument(run({})));
+  EXPECT_TRUE(absl::IsInvalidArgument(run({nullptr})));
+  EXPECT_TRUE(absl::IsInvalidArgument(run({buffer(3, 32)})));
+  EXPECT_TRUE(absl::IsInvalidArgument(run({buffer(4, 31)})));
+  EXPECT_TRUE(absl::IsInvalidArgument(run({buffer(4, 32), buffer(4, 32)})));
+  EXPECT_TRUE(run({buffer(4, 32)}).ok());
+  auto first = Load({0, 2});
+  std::vector<std::shared_ptr<ActivationBuffer>> hidden = {buffer(4, 32)};
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      first->RunStep(Plan(), hidden, nullptr, &result_)));
+}
+
+TEST_F(StagePlanTest, EmitsInOrderAndPassesItsErrorsOn) {
+  auto stage = Load({0, 1});
+  StepPlan plan;
+  plan.admit = {{SequenceId(1), 4, 10, {}}, {SequenceId(2), 4, 10, {}}};
+  plan.micro_batches = {{{{SequenceId(1), 0, 2, false}}, {1, 2}},
+                        {{{SequenceId(2), 0, 3, true}}, {4, 5, 6}}};
+  std::vector<int64_t> rows;
+  ASSERT_TRUE(stage
+                  ->RunStep(
+                      plan, {},
+                      [&](int32_t k, std::shared_ptr<ActivationBuffer> x) {
+                        EXPECT_EQ(k, static_cast<int32_t>(rows.size()));
+                        rows.push_back(x->rows());
+                        EXPECT_EQ(x->cols(), 32);
+                        return absl::OkStatus();
+                      },
+                      nullptr)
+                  .ok());
+  EXPECT_EQ(rows, (std::vector<int64_t>{2, 3}));
+  stage->Reset();
+  const absl::Status status = stage->RunStep(
+      plan, {},
+      [](int32_t, std::shared_ptr<ActivationBuffer>) {
+        return absl::UnavailableError("link is down");
+      },
+      nullptr);
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+}
+
+TEST_F(StagePlanTest, NotANumberGivesNoToken) {
+  auto stage = Load({1, 2});
+  auto x = std::make_shared<ActivationBuffer>();
+  x->Resize(4, 32);
+  std::fill_n(x->data(), 4 * 32, 0.5f);
+  x->data()[3 * 32] = std::numeric_limits<float>::quiet_NaN();
+  std::vector<std::shared_ptr<ActivationBuffer>> hidden = {x};
+  ASSERT_TRUE(stage->RunStep(Plan(), hidden, nullptr, &result_).ok());
+  EXPECT_EQ(result_.tokens[0].token, -1);
+}
+
+}  // namespace
+}  // namespace sluice
