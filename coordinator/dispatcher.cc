@@ -147,6 +147,8 @@ class DispatcherImpl : public Dispatcher {
     if (std::vector<FinishedRequest> finished = driver_.TakeFinished();
         !finished.empty()) {
       if (driver_.epoch()) membership_.OnProgress();
+      // First, so that a job that ends with these has its figures.
+      ReportJobs();
       writer_->Write(std::move(finished));
     }
     FetchMore();
@@ -154,7 +156,10 @@ class DispatcherImpl : public Dispatcher {
     const bool due = now - reported_at_ >= options_.report_interval;
     if (due) {
       reported_at_ = now;
-      Report(now);
+      // Whatever made a read fail may be over.
+      if (!fetch_failure_.empty()) maybe_work_ = true;
+      ReportJobs();
+      Measure(now);
     }
     if (due || membership_.phase() != published_phase_ ||
         membership_.detail() != detail_ || driver_.live() == 0) {
@@ -201,14 +206,15 @@ class DispatcherImpl : public Dispatcher {
     fetcher_->Fetch(static_cast<size_t>(room));
   }
 
-  void Report(absl::Duration now) {
-    // Whatever made a read fail may be over.
-    if (!fetch_failure_.empty()) maybe_work_ = true;
+  void ReportJobs() {
     std::vector<JobProgress> progress;
     for (const auto& [job, stats] : driver_.TakeJobStats()) {
       progress.push_back({job, stats.running, stats.new_tokens, stats.replays});
     }
     if (!progress.empty()) writer_->Report(std::move(progress));
+  }
+
+  void Measure(absl::Duration now) {
     const BlockDriver::Stats stats = driver_.TakeStats();
     metrics_.Observe(stats);
     const double seconds = absl::ToDoubleSeconds(now - measured_at_);
@@ -239,14 +245,16 @@ class DispatcherImpl : public Dispatcher {
       state.set_state(detail);
     }
     metrics_.Set(state, driver_.blocks_in_flight(), writer_->unwritten());
+    detail_ = membership_.detail();
+    {
+      MutexLock lock(&mu_);
+      state_ = std::move(state);
+      ready_ = ready;
+    }
     if (detail != reported_detail_) {
       reported_detail_ = detail;
-      writer_->ReportDetail(detail);
+      writer_->ReportDetail(std::move(detail));
     }
-    detail_ = membership_.detail();
-    MutexLock lock(&mu_);
-    state_ = std::move(state);
-    ready_ = ready;
   }
 
   const Options options_;

@@ -110,15 +110,15 @@ void ResultWriter::Run() {
       detail.swap(detail_);
     }
     if (detail) queue_->ReportDetail(*detail);
+    for (const JobProgress& p : progress) {
+      queue_->ReportProgress(p.job, p.running, p.new_tokens);
+      if (p.replays > 0) queue_->ReportReplays(p.job, p.replays);
+    }
     for (FinishedRequest& f : finished) {
       if (f.decode) {
         f.generation.text = tokenizer_->Decode(f.generation.tokens, true);
       }
       queue_->Complete(f.request, std::move(f.generation));
-    }
-    for (const JobProgress& p : progress) {
-      queue_->ReportProgress(p.job, p.running, p.new_tokens);
-      if (p.replays > 0) queue_->ReportReplays(p.job, p.replays);
     }
     if (finished.empty()) continue;
     {

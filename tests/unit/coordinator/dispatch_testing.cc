@@ -179,9 +179,12 @@ void MemoryQueue::WaitForResults(size_t count) {
 
 void MemoryQueue::WaitForDetail(const std::string& part) {
   MutexLock lock(&mu_);
-  while (part.empty() ? !detail_.empty() : !absl::StrContains(detail_, part)) {
-    changed_.Wait(&mu_);
-  }
+  while (!detail_ || !absl::StrContains(*detail_, part)) changed_.Wait(&mu_);
+}
+
+void MemoryQueue::WaitForReady() {
+  MutexLock lock(&mu_);
+  while (detail_ != "") changed_.Wait(&mu_);
 }
 
 void MemoryQueue::WaitForTaken(size_t count) {

@@ -87,6 +87,7 @@ class MemoryQueue : public RequestQueue {
   // Each waits until it is so.
   void WaitForResults(size_t count);
   void WaitForDetail(const std::string& part);
+  void WaitForReady();  // nothing is in the way
   void WaitForTaken(size_t count);
   void WaitForTokens(int64_t count);
 
@@ -107,7 +108,7 @@ class MemoryQueue : public RequestQueue {
   int64_t tokens_ ABSL_GUARDED_BY(mu_) = 0;
   size_t taken_ ABSL_GUARDED_BY(mu_) = 0;
   size_t largest_take_ ABSL_GUARDED_BY(mu_) = 0;
-  std::string detail_ ABSL_GUARDED_BY(mu_);
+  std::optional<std::string> detail_ ABSL_GUARDED_BY(mu_);
   absl::Status read_status_ ABSL_GUARDED_BY(mu_);
 };
 
