@@ -36,7 +36,7 @@ class DispatcherImpl : public Dispatcher {
         metrics_(options_.metrics),
         reported_at_(clock_->Monotonic()),
         measured_at_(clock_->Monotonic()) {
-    writer_ = std::make_unique<ResultWriter>(options_.queue, options_.tokenizer,
+    writer_ = std::make_unique<CompletionThread>(options_.queue, options_.tokenizer,
                                              [this] { inbox_.Wake(); });
     fetcher_ = std::make_unique<RequestFetcher>(
         options_.queue, [this](absl::StatusOr<std::vector<Request>> requests) {
@@ -260,7 +260,7 @@ class DispatcherImpl : public Dispatcher {
   const Options options_;
   const Clock* const clock_;
   Inbox inbox_;
-  std::unique_ptr<ResultWriter> writer_;
+  std::unique_ptr<CompletionThread> writer_;
   std::unique_ptr<RequestFetcher> fetcher_;
 
   // Of the dispatcher's thread.

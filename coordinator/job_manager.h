@@ -89,6 +89,9 @@ class JobManager : public RequestQueue {
   virtual void Flush() = 0;
 };
 
+// "in_progress" and the like.
+std::string JobStateName(v1::JobState state);
+
 // Ended: completed, failed or cancelled.
 bool IsTerminal(v1::JobState state);
 

@@ -38,14 +38,14 @@ void RequestFetcher::Run() {
   }
 }
 
-ResultWriter::ResultWriter(RequestQueue* queue, const Tokenizer* tokenizer,
+CompletionThread::CompletionThread(RequestQueue* queue, const Tokenizer* tokenizer,
                            std::function<void()> on_written)
     : queue_(queue),
       tokenizer_(tokenizer),
       on_written_(std::move(on_written)),
       thread_("result-writer", [this] { Run(); }) {}
 
-ResultWriter::~ResultWriter() {
+CompletionThread::~CompletionThread() {
   {
     MutexLock lock(&mu_);
     closed_ = true;
@@ -54,7 +54,7 @@ ResultWriter::~ResultWriter() {
   thread_.Join();
 }
 
-void ResultWriter::Write(std::vector<FinishedRequest> finished) {
+void CompletionThread::Write(std::vector<FinishedRequest> finished) {
   MutexLock lock(&mu_);
   unwritten_ += static_cast<int64_t>(finished.size());
   if (finished_.empty()) {
@@ -66,7 +66,7 @@ void ResultWriter::Write(std::vector<FinishedRequest> finished) {
   changed_.NotifyOne();
 }
 
-void ResultWriter::Report(std::vector<JobProgress> progress) {
+void CompletionThread::Report(std::vector<JobProgress> progress) {
   MutexLock lock(&mu_);
   for (JobProgress& report : progress) {
     const auto known =
@@ -83,18 +83,18 @@ void ResultWriter::Report(std::vector<JobProgress> progress) {
   changed_.NotifyOne();
 }
 
-void ResultWriter::ReportDetail(std::string detail) {
+void CompletionThread::ReportDetail(std::string detail) {
   MutexLock lock(&mu_);
   detail_ = std::move(detail);
   changed_.NotifyOne();
 }
 
-int64_t ResultWriter::unwritten() const {
+int64_t CompletionThread::unwritten() const {
   MutexLock lock(&mu_);
   return unwritten_;
 }
 
-void ResultWriter::Run() {
+void CompletionThread::Run() {
   for (;;) {
     std::vector<FinishedRequest> finished;
     std::vector<JobProgress> progress;

@@ -50,14 +50,14 @@ struct JobProgress {
 };
 
 // Decodes results and hands them, and reports, to the queue. Thread-safe.
-class ResultWriter {
+class CompletionThread {
  public:
   // `queue` and `tokenizer` must outlive the writer. `on_written` is called in
   // the writer's thread when the queue took all there was.
-  ResultWriter(RequestQueue* queue, const Tokenizer* tokenizer,
+  CompletionThread(RequestQueue* queue, const Tokenizer* tokenizer,
                std::function<void()> on_written);
   // Writes what is left.
-  ~ResultWriter();
+  ~CompletionThread();
 
   // Never waits. The caller bounds what is under way by unwritten().
   void Write(std::vector<FinishedRequest> finished);

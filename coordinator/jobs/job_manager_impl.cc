@@ -7,8 +7,10 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/logging.h"
 #include "common/status_macros.h"
 #include "coordinator/jobs/input_file.h"
@@ -25,6 +27,11 @@ constexpr int64_t kPurgeRows = 2000;
 constexpr size_t kReadBytes = 1 << 20;
 
 }  // namespace
+
+std::string JobStateName(v1::JobState state) {
+  return absl::AsciiStrToLower(
+      absl::StripPrefix(v1::JobState_Name(state), "JOB_STATE_"));
+}
 
 bool IsTerminal(v1::JobState state) {
   return state == v1::JOB_STATE_COMPLETED || state == v1::JOB_STATE_FAILED ||

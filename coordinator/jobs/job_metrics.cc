@@ -2,8 +2,7 @@
 
 #include <vector>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/strip.h"
+#include "coordinator/job_manager.h"
 
 namespace sluice {
 namespace {
@@ -74,11 +73,6 @@ void JobMetrics::SetJobs(v1::JobState state, int64_t jobs) {
       ->GetGauge("sluice_jobs", "Jobs kept, by state.",
                  {{"state", JobStateName(state)}})
       ->Set(static_cast<double>(jobs));
-}
-
-std::string JobStateName(v1::JobState state) {
-  return absl::AsciiStrToLower(
-      absl::StripPrefix(v1::JobState_Name(state), "JOB_STATE_"));
 }
 
 }  // namespace sluice

@@ -34,7 +34,4 @@ class JobMetrics {
   Histogram* const journal_fsync_seconds_;
 };
 
-// "in_progress" and the like.
-std::string JobStateName(v1::JobState state);
-
 }  // namespace sluice

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "common/clock.h"
 #include "common/status_macros.h"
+#include "coordinator/job_manager.h"
 #include "server/cli/commands.h"
 #include "server/cli/job_io.h"
 #include "server/cli/progress.h"

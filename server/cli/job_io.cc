@@ -5,11 +5,11 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
+#include "coordinator/job_manager.h"
 
 namespace sluice {
 namespace {
@@ -132,12 +132,6 @@ absl::Status ResultFiles::Close() {
   errors_->flush();
   if (!*errors_) return FileError("can't write", errors_name_);
   return absl::OkStatus();
-}
-
-std::string JobStateName(v1::JobState state) {
-  std::string name = v1::JobState_Name(state);
-  return absl::AsciiStrToLower(
-      name.substr(std::min(name.size(), sizeof("JOB_STATE_") - 1)));
 }
 
 std::string JobToJson(const v1::Job& job) {

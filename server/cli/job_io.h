@@ -67,8 +67,6 @@ class ResultFiles {
   int64_t lines_ = 0;
 };
 
-// "completed", "in_progress", ...
-std::string JobStateName(v1::JobState state);
 // One line of JSON, for --json.
 std::string JobToJson(const v1::Job& job);
 // Several lines for people.
