@@ -150,4 +150,13 @@ std::variant<json, LineError> ParseJsonLine(absl::string_view line) {
       ""};
 }
 
+std::string DescribeJson(const json& value) {
+  if (value.is_string()) {
+    return QuoteForMessage(value.get_ref<const std::string&>());
+  }
+  if (value.is_object()) return "an object";
+  if (value.is_array()) return value.empty() ? "an empty list" : "a list";
+  return value.dump();
+}
+
 }  // namespace sluice

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <string>
 #include <variant>
 
 #include "absl/strings/string_view.h"
@@ -13,5 +14,8 @@ namespace sluice {
 // line of 16 MB would otherwise need 20 times its size in memory). The error is
 // invalid_utf8 or invalid_json and names the byte, counted from 1.
 std::variant<nlohmann::json, LineError> ParseJsonLine(absl::string_view line);
+
+// A value as error messages show it; short.
+std::string DescribeJson(const nlohmann::json& value);
 
 }  // namespace sluice

@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "coordinator/jobs/json_line.h"
 #include "coordinator/jobs/message_text.h"
 
 namespace sluice {
@@ -41,13 +42,12 @@ class BodyReader {
   bool Wrong(absl::string_view must_be, const json& value) {
     return Fail("invalid_request",
                 absl::StrCat("\"", field_, "\" must be ", must_be, ", got ",
-                             Show(value)));
+                             DescribeJson(value)));
   }
   bool Unsupported(absl::string_view why) {
     return Fail("unsupported", absl::StrCat("\"", field_, "\" ", why));
   }
 
-  static std::string Show(const json& value);
   bool Number(const json& v, double least, double most,
               absl::string_view must_be, float* out, bool open_low = false);
   bool Integer(const json& v, int64_t least, int64_t most,
@@ -163,15 +163,6 @@ std::optional<LineError> BodyReader::Read(const json& object) {
     return error_;
   }
   return std::nullopt;
-}
-
-std::string BodyReader::Show(const json& value) {
-  if (value.is_string()) {
-    return QuoteForMessage(value.get_ref<const std::string&>());
-  }
-  if (value.is_object()) return "an object";
-  if (value.is_array()) return "a list";
-  return value.dump();
 }
 
 bool BodyReader::Number(const json& v, double least, double most,

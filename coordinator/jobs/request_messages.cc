@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/jobs/json_line.h"
 #include "coordinator/jobs/message_text.h"
 
 namespace sluice {
@@ -18,12 +19,6 @@ LineError Wrong(std::string param, absl::string_view what,
                    std::move(param)};
 }
 
-std::string Quote(const json& value) {
-  return value.is_string()
-             ? QuoteForMessage(value.get_ref<const std::string&>())
-             : absl::StrCat("a value of type ", value.type_name());
-}
-
 std::optional<LineError> ReadContent(const json& content,
                                      const std::string& param,
                                      std::string* text) {
@@ -32,11 +27,10 @@ std::optional<LineError> ReadContent(const json& content,
     return std::nullopt;
   }
   if (!content.is_array() || content.empty()) {
-    return Wrong(
-        param,
-        absl::StrCat("must be a string or a list of parts "
-                     "{\"type\": \"text\", \"text\": ...}, got ",
-                     content.is_array() ? "an empty list" : Quote(content)));
+    return Wrong(param,
+                 absl::StrCat("must be a string or a list of parts "
+                              "{\"type\": \"text\", \"text\": ...}, got ",
+                              DescribeJson(content)));
   }
   for (size_t i = 0; i < content.size(); ++i) {
     const json& part = content[i];
@@ -47,18 +41,18 @@ std::optional<LineError> ReadContent(const json& content,
       return Wrong(where, "has no \"type\"", "missing_field");
     }
     if (*type != "text") {
-      return Wrong(
-          where + ".type",
-          absl::StrCat("is ", Quote(*type), ", but only \"text\" is supported"),
-          "unsupported");
+      return Wrong(where + ".type",
+                   absl::StrCat("is ", DescribeJson(*type),
+                                ", but only \"text\" is supported"),
+                   "unsupported");
     }
     const auto value = part.find("text");
     if (value == part.end()) {
       return Wrong(where, "has no \"text\"", "missing_field");
     }
     if (!value->is_string()) {
-      return Wrong(where + ".text",
-                   absl::StrCat("must be a string, got ", Quote(*value)));
+      return Wrong(where + ".text", absl::StrCat("must be a string, got ",
+                                                 DescribeJson(*value)));
     }
     if (part.size() > 2) {
       return Wrong(where, "has fields besides \"type\" and \"text\"",
@@ -82,7 +76,7 @@ std::optional<LineError> ReadMessage(const json& message,
         return Wrong(where,
                      absl::StrCat("must be system, developer, user, assistant "
                                   "or tool, got ",
-                                  Quote(value)));
+                                  DescribeJson(value)));
       }
       (*out)["role"] = value;
     } else if (name == "content") {
@@ -92,8 +86,8 @@ std::optional<LineError> ReadMessage(const json& message,
     } else if (name == "name") {
       if (value.is_null()) continue;
       if (!value.is_string()) {
-        return Wrong(where,
-                     absl::StrCat("must be a string, got ", Quote(value)));
+        return Wrong(
+            where, absl::StrCat("must be a string, got ", DescribeJson(value)));
       }
       (*out)["name"] = value;
     } else if (!value.is_null()) {
@@ -118,10 +112,9 @@ std::optional<LineError> ReadMessage(const json& message,
 
 std::variant<json, LineError> ReadMessages(const json& messages) {
   if (!messages.is_array() || messages.empty()) {
-    return Wrong(
-        "messages",
-        absl::StrCat("must be a list of at least one message, got ",
-                     messages.is_array() ? "an empty list" : Quote(messages)));
+    return Wrong("messages",
+                 absl::StrCat("must be a list of at least one message, got ",
+                              DescribeJson(messages)));
   }
   json result = json::array();
   for (size_t i = 0; i < messages.size(); ++i) {

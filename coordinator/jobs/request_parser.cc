@@ -30,13 +30,6 @@ LineError Missing(std::string field, absl::string_view what) {
   return {"missing_field", std::move(message), std::move(field)};
 }
 
-std::string Show(const json& value) {
-  if (value.is_string()) {
-    return QuoteForMessage(value.get_ref<const std::string&>());
-  }
-  return absl::StrCat("a value of type ", value.type_name());
-}
-
 bool IsBlank(absl::string_view text) {
   return text.find_first_not_of(" \t\r\v\f") == absl::string_view::npos;
 }
@@ -75,7 +68,7 @@ std::optional<LineError> ReadEnvelope(const json& line, Endpoint* endpoint,
   if (method == line.end()) return Missing("method", "it must be \"POST\"");
   if (*method != "POST") {
     return Invalid("method", absl::StrCat("\"method\" must be \"POST\", got ",
-                                          Show(*method)));
+                                          DescribeJson(*method)));
   }
   const auto url = line.find("url");
   if (url == line.end()) {
@@ -87,18 +80,19 @@ std::optional<LineError> ReadEnvelope(const json& line, Endpoint* endpoint,
   } else if (*url == kCompletionsUrl) {
     *endpoint = Endpoint::kCompletions;
   } else {
-    return LineError{"unknown_endpoint",
-                     absl::StrCat("\"url\" must be \"", kChatUrl, "\" or \"",
-                                  kCompletionsUrl, "\", got ", Show(*url)),
-                     "url"};
+    return LineError{
+        "unknown_endpoint",
+        absl::StrCat("\"url\" must be \"", kChatUrl, "\" or \"",
+                     kCompletionsUrl, "\", got ", DescribeJson(*url)),
+        "url"};
   }
   const auto it = line.find("body");
   if (it == line.end()) {
     return Missing("body", "it is an object with the request's fields");
   }
   if (!it->is_object()) {
-    return Invalid("body",
-                   absl::StrCat("\"body\" must be an object, got ", Show(*it)));
+    return Invalid("body", absl::StrCat("\"body\" must be an object, got ",
+                                        DescribeJson(*it)));
   }
   *body = &*it;
   return std::nullopt;
@@ -158,8 +152,8 @@ std::optional<LineError> RequestParser::Parse(absl::string_view text,
   if (auto* error = std::get_if<LineError>(&parsed)) return std::move(*error);
   json& object = std::get<json>(parsed);
   if (!object.is_object()) {
-    return Invalid(
-        "", absl::StrCat("a line must be a JSON object, got ", Show(object)));
+    return Invalid("", absl::StrCat("a line must be a JSON object, got ",
+                                    DescribeJson(object)));
   }
 
   // First of all, so that even the errors of a bad line carry it.
@@ -168,7 +162,7 @@ std::optional<LineError> RequestParser::Parse(absl::string_view text,
     if (!custom_id->is_string()) {
       return Invalid("custom_id", absl::StrCat("\"custom_id\" must be a "
                                                "string, got ",
-                                               Show(*custom_id)));
+                                               DescribeJson(*custom_id)));
     }
     const std::string& id = custom_id->get_ref<const std::string&>();
     if (id.empty() || id.size() > kMaxCustomIdBytes) {
@@ -280,7 +274,7 @@ std::optional<LineError> RequestParser::BuildPrompt(RequestBody& body,
   }
   if (!prompt->is_array()) {
     return Invalid("prompt", absl::StrCat("\"prompt\" ", kMustBe, ", got ",
-                                          Show(*prompt)));
+                                          DescribeJson(*prompt)));
   }
   if (prompt->empty()) {
     return Invalid("prompt", "\"prompt\" is empty: it has no token");
@@ -288,8 +282,9 @@ std::optional<LineError> RequestParser::BuildPrompt(RequestBody& body,
   request->prompt.reserve(prompt->size());
   for (const json& id : *prompt) {
     if (!id.is_number_integer()) {
-      return Invalid("prompt", absl::StrCat("\"prompt\" ", kMustBe,
-                                            ", got a list with ", Show(id)));
+      return Invalid("prompt",
+                     absl::StrCat("\"prompt\" ", kMustBe, ", got a list with ",
+                                  DescribeJson(id)));
     }
     const bool huge =
         id.is_number_unsigned() && id.get<uint64_t>() > 0x7fffffffu;

@@ -17,9 +17,19 @@ constexpr int kBusyTimeoutMs = 10'000;
 bool IsDiskFull(sqlite3* db, int code) {
   if (code == SQLITE_FULL) return true;
   if (code != SQLITE_IOERR) return false;
-  // SQLite says FULL for ENOSPC only, and not on all its paths.
-  const int error = sqlite3_system_errno(db);
-  return error == ENOSPC || error == EDQUOT || error == EFBIG;
+  // SQLite says FULL for ENOSPC only, and not on all its paths. The error may
+  // be the database's or the log's.
+  int main_error = 0, log_error = 0;
+  sqlite3_file* log = nullptr;
+  sqlite3_file_control(db, "main", SQLITE_FCNTL_LAST_ERRNO, &main_error);
+  sqlite3_file_control(db, "main", SQLITE_FCNTL_JOURNAL_POINTER, &log);
+  if (log != nullptr && log->pMethods != nullptr) {
+    log->pMethods->xFileControl(log, SQLITE_FCNTL_LAST_ERRNO, &log_error);
+  }
+  for (const int error : {sqlite3_system_errno(db), main_error, log_error}) {
+    if (error == ENOSPC || error == EDQUOT || error == EFBIG) return true;
+  }
+  return false;
 }
 
 absl::Status ToStatus(sqlite3* db, int rc) {

@@ -1,0 +1,710 @@
+#include "coordinator/job_manager.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <fstream>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "common/thread.h"
+#include "coordinator/store/sqlite_db.h"
+#include "tests/unit/coordinator/job_test_util.h"
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::StartsWith;
+
+class JobManagerTest : public testing::Test, public TestJobs {
+ protected:
+  JobManagerTest() { EXPECT_TRUE(Open().ok()); }
+};
+
+std::string ErrorCode(const json& line) { return line["error"]["code"]; }
+
+TEST_F(JobManagerTest, AJobFromSubmissionToItsResults) {
+  v1::JobSpec spec;
+  spec.set_name("first");
+  spec.set_model("test-model");
+  (*spec.mutable_metadata())["k"] = "v";
+  auto job = Submit(Prompts(3), spec);
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->state(), v1::JOB_STATE_IN_PROGRESS);
+  EXPECT_EQ(job->spec().metadata().at("k"), "v");
+  EXPECT_EQ(job->counts().total(), 3);
+  EXPECT_EQ(job->created_at().seconds(), 1'700'000'000);
+  EXPECT_EQ(metrics.Value("sluice_num_requests_waiting"), 3);
+  EXPECT_EQ(metrics.Value("sluice_jobs{state=in_progress}"), 1);
+
+  auto requests = manager->TakeRequests(10);
+  ASSERT_TRUE(requests.ok());
+  ASSERT_EQ(requests->size(), 3u);
+  EXPECT_EQ((*requests)[1].index, 1);
+  EXPECT_EQ((*requests)[1].custom_id, "line-2");
+  EXPECT_EQ(tokenizer.Decode((*requests)[1].prompt, false), "<s>p1");
+  EXPECT_EQ((*requests)[1].max_tokens, 16);
+  EXPECT_EQ(metrics.Value("sluice_num_requests_waiting"), 0);
+  EXPECT_THAT(*manager->TakeRequests(10), IsEmpty());
+
+  clock.Advance(absl::Seconds(60));
+  manager->ReportProgress((*requests)[0].job, 3, 6);
+  for (const Request& request : *requests) {
+    manager->Complete(request, Answer(request));
+  }
+  const v1::Job end = WaitForEnd(job->id());
+  EXPECT_EQ(end.state(), v1::JOB_STATE_COMPLETED);
+  EXPECT_EQ(end.counts().completed(), 3);
+  EXPECT_EQ(end.counts().failed(), 0);
+  EXPECT_EQ(end.counts().running(), 0);
+  EXPECT_EQ(end.prompt_tokens(), 9);
+  EXPECT_EQ(end.generation_tokens(), 6);
+  EXPECT_EQ(end.generated_so_far(), 6);
+  EXPECT_EQ(end.finished_at().seconds(), 1'700'000'060);
+  const std::vector<json> lines = Results(job->id());
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(lines[2]["custom_id"], "line-3");
+  EXPECT_EQ(lines[2]["response"]["body"]["choices"][0]["text"],
+            "answer to line-3");
+  EXPECT_EQ(
+      metrics.Value("sluice_request_success_total{finished_reason=length}"), 3);
+  EXPECT_EQ(metrics.Value("sluice_prompt_tokens_total"), 9);
+  EXPECT_EQ(metrics.Value("sluice_generation_tokens_total"), 6);
+  EXPECT_EQ(metrics.Value("sluice_request_generation_tokens"), 3);
+  EXPECT_GT(metrics.Value("sluice_journal_fsync_seconds"), 3);
+  EXPECT_EQ(metrics.Value("sluice_jobs{state=in_progress}"), 0);
+  EXPECT_EQ(metrics.Value("sluice_jobs{state=completed}"), 1);
+}
+
+TEST_F(JobManagerTest, BadLinesGetTheirErrorsAndGoodOnesTheirAnswers) {
+  options.max_line_bytes = 100;
+  Reopen();
+  const std::string input = absl::StrCat(
+      "\xEF\xBB\xBF{\"prompt\": \"first\", \"custom_id\": \"a\"}\r\n",  // 1
+      "nonsense\n",                                                     // 2
+      "\n",                                                             // 3
+      "{\"prompt\": \"again\", \"custom_id\": \"a\"}\n",                // 4
+      "{\"prompt\": \"", std::string(200, 'x'), "\"}\n",                // 5
+      "{\"prompt\": \"ok\", \"temperature\": 9}\n",                     // 6
+      "{\"prompt\": \"\xFF\"}\n",                                       // 7
+      "{\"prompt\": \"last\"}");                                        // 8
+  auto job = Submit(input);
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->counts().total(), 8);
+  EXPECT_EQ(job->counts().failed(), 6);
+  EXPECT_EQ(AnswerAll(), 2);
+  EXPECT_EQ(WaitForEnd(job->id()).state(), v1::JOB_STATE_COMPLETED);
+  const std::vector<json> lines = Results(job->id());
+  ASSERT_EQ(lines.size(), 8u);
+  const char* codes[] = {
+      nullptr,         "invalid_json",    "empty_line",   "duplicate_custom_id",
+      "line_too_long", "invalid_request", "invalid_utf8", nullptr};
+  for (int i = 0; i < 8; ++i) {
+    const json& error = lines[i]["error"];
+    if (codes[i] == nullptr) {
+      EXPECT_TRUE(error.is_null()) << error;
+      continue;
+    }
+    EXPECT_EQ(error["code"], codes[i]);
+    EXPECT_EQ(error["line"], i + 1);
+    EXPECT_THAT(error["message"].get<std::string>(),
+                StartsWith(absl::StrCat("line ", i + 1, ": ")));
+    EXPECT_EQ(metrics.Value(absl::StrCat(
+                  "sluice_request_errors_total{code=", codes[i], "}")),
+              1);
+  }
+  EXPECT_THAT(lines[3]["error"]["message"].get<std::string>(),
+              HasSubstr("was used on line 1"));
+  EXPECT_EQ(lines[3]["custom_id"], "a");
+}
+
+TEST_F(JobManagerTest, AJobOfBadLinesOnlyIsCompletedAtOnce) {
+  auto job = Submit("x\ny\n");
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->state(), v1::JOB_STATE_COMPLETED);
+  EXPECT_EQ(job->counts().failed(), 2);
+  EXPECT_TRUE(job->has_finished_at());
+  EXPECT_EQ(Results(job->id()).size(), 2u);
+}
+
+TEST_F(JobManagerTest, PlainText) {
+  v1::JobSpec spec;
+  spec.set_format(v1::INPUT_FORMAT_TEXT);
+  auto job = Submit("one\n\ntwo", spec);
+  ASSERT_TRUE(job.ok()) << job.status();
+  auto requests = manager->TakeRequests(10);
+  ASSERT_EQ(requests->size(), 2u);
+  EXPECT_EQ(tokenizer.Decode((*requests)[1].prompt, true), "two");
+  EXPECT_EQ((*requests)[1].custom_id, "line-3");
+}
+
+TEST_F(JobManagerTest, NoLinesIsNoJob) {
+  for (const char* input : {"", "\xEF\xBB\xBF"}) {
+    const absl::Status status = Submit(input).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("no requests"));
+  }
+  EXPECT_EQ(manager->ListJobs({})->jobs_size(), 0);
+}
+
+TEST_F(JobManagerTest, TooManyLinesIsNoJob) {
+  options.max_requests_per_job = 2;
+  Reopen();
+  EXPECT_TRUE(Submit(Prompts(2)).ok());
+  const absl::Status status = Submit(Prompts(3)).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_EQ(manager->ListJobs({})->jobs_size(), 1);
+}
+
+TEST_F(JobManagerTest, SpecsAreChecked) {
+  const auto refused = [&](const v1::JobSpec& spec) {
+    const absl::Status status = Submit(Prompts(1), spec).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    return std::string(status.message());
+  };
+  v1::JobSpec spec;
+  spec.set_model("other");
+  EXPECT_THAT(refused(spec), HasSubstr("\"other\""));
+  spec.Clear();
+  spec.set_format(static_cast<v1::InputFormat>(9));
+  EXPECT_THAT(refused(spec), HasSubstr("spec.format"));
+  spec.Clear();
+  spec.mutable_defaults()->set_temperature(-1);
+  EXPECT_THAT(refused(spec), HasSubstr("defaults.temperature"));
+  spec.mutable_defaults()->set_temperature(
+      std::numeric_limits<float>::quiet_NaN());
+  EXPECT_THAT(refused(spec), HasSubstr("defaults.temperature"));
+  spec.Clear();
+  spec.mutable_defaults()->set_top_p(0);
+  EXPECT_THAT(refused(spec), HasSubstr("defaults.top_p"));
+  spec.Clear();
+  spec.mutable_defaults()->set_top_k(-2);
+  EXPECT_THAT(refused(spec), HasSubstr("defaults.top_k"));
+  spec.Clear();
+  spec.mutable_defaults()->set_max_tokens(0);
+  EXPECT_THAT(refused(spec), HasSubstr("defaults.max_tokens"));
+  spec.Clear();
+  for (int i = 0; i < 17; ++i) {
+    (*spec.mutable_metadata())[absl::StrCat(i)] = "";
+  }
+  EXPECT_THAT(refused(spec), HasSubstr("at most 16 pairs"));
+  spec.Clear();
+  (*spec.mutable_metadata())[std::string(65, 'k')] = "";
+  EXPECT_THAT(refused(spec), HasSubstr("metadata"));
+  spec.Clear();
+  spec.set_name(std::string(513, 'n'));
+  EXPECT_THAT(refused(spec), HasSubstr("spec.name"));
+  spec.Clear();
+  spec.set_request_id(std::string(129, 'r'));
+  EXPECT_THAT(refused(spec), HasSubstr("spec.request_id"));
+}
+
+TEST_F(JobManagerTest, OptionsAreChecked) {
+  JobManager::Options bad;
+  EXPECT_TRUE(absl::IsInvalidArgument(JobManager::Create(bad).status()));
+  bad = options;
+  bad.tokenizer = nullptr;
+  EXPECT_TRUE(absl::IsInvalidArgument(bad.Validate()));
+  bad = options;
+  bad.max_model_len = 1;
+  EXPECT_TRUE(absl::IsInvalidArgument(bad.Validate()));
+}
+
+TEST_F(JobManagerTest, AnUploadThatBreaksOffNeverWas) {
+  v1::JobSpec spec;
+  spec.set_request_id("r");
+  v1::Job existing;
+  {
+    auto upload = manager->BeginUpload(spec, &existing);
+    ASSERT_TRUE(upload.ok());
+    ASSERT_TRUE((*upload)->Append(Prompts(10'000)).ok());
+    EXPECT_EQ(manager->ListJobs({})->jobs_size(), 0);
+    EXPECT_THAT(*manager->TakeRequests(10), IsEmpty());
+    // A second one must wait for the first to end.
+    const absl::Status second = manager->BeginUpload(spec, &existing).status();
+    EXPECT_TRUE(absl::IsUnavailable(second)) << second;
+  }
+  EXPECT_EQ(manager->ListJobs({})->jobs_size(), 0);
+  EXPECT_TRUE(Submit(Prompts(1), spec).ok());
+}
+
+TEST_F(JobManagerTest, AnUploadEndsOnce) {
+  v1::Job existing;
+  auto upload = manager->BeginUpload({}, &existing);
+  ASSERT_TRUE((*upload)->Append(Prompts(1)).ok());
+  ASSERT_TRUE((*upload)->Commit().ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition((*upload)->Commit().status()));
+  EXPECT_TRUE(absl::IsFailedPrecondition((*upload)->Append("x")));
+}
+
+TEST_F(JobManagerTest, RequestIdsMakeCreationIdempotent) {
+  v1::JobSpec spec;
+  spec.set_request_id("r");
+  auto job = Submit(Prompts(2), spec);
+  ASSERT_TRUE(job.ok());
+  auto again = Submit(Prompts(5), spec);
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(again->id(), job->id());
+  EXPECT_EQ(again->counts().total(), 2);
+  Reopen();
+  EXPECT_EQ(Submit(Prompts(5), spec)->id(), job->id());
+  spec.set_request_id("other");
+  EXPECT_NE(Submit(Prompts(5), spec)->id(), job->id());
+}
+
+TEST_F(JobManagerTest, PriorityThenAgeThenOrder) {
+  v1::JobSpec low, high;
+  low.set_priority(-5);
+  high.set_priority(7);
+  const std::string c = Submit(Prompts(2), low)->id();
+  const std::string a1 = Submit(Prompts(2))->id();
+  const std::string a2 = Submit(Prompts(2))->id();
+  const std::string h = Submit(Prompts(2), high)->id();
+  std::vector<std::string> order;
+  while (true) {
+    auto requests = manager->TakeRequests(3);
+    if (requests->empty()) break;
+    for (const Request& request : *requests) {
+      order.push_back(
+          absl::StrCat("job_", request.job.value(), "/", request.index));
+    }
+  }
+  EXPECT_THAT(order, ElementsAre(h + "/0", h + "/1", a1 + "/0", a1 + "/1",
+                                 a2 + "/0", a2 + "/1", c + "/0", c + "/1"));
+}
+
+TEST_F(JobManagerTest, ARequestHasOneResultHoweverOftenItCompletes) {
+  const std::string id = Submit(Prompts(2))->id();
+  auto requests = manager->TakeRequests(10);
+  Generation failed;
+  failed.status = absl::InternalError("late");
+  manager->Complete((*requests)[0], Answer((*requests)[0]));
+  manager->Complete((*requests)[0], failed);
+  manager->Flush();
+  manager->Complete((*requests)[0], failed);
+  manager->Flush();
+  const v1::Job job = Get(id);
+  EXPECT_EQ(job.counts().completed(), 1);
+  EXPECT_EQ(job.counts().failed(), 0);
+  ASSERT_EQ(Results(id).size(), 1u);
+  EXPECT_TRUE(Results(id)[0]["error"].is_null());
+  // Nor does one of an unknown job do harm.
+  Request stray = (*requests)[1];
+  stray.job = JobId(77);
+  manager->Complete(stray, failed);
+  manager->Flush();
+  EXPECT_EQ(metrics.Value("sluice_request_errors_total{code=internal}"), -1);
+}
+
+TEST_F(JobManagerTest, ErrorsOfGenerationAreResults) {
+  const std::string id = Submit(Prompts(1))->id();
+  auto requests = manager->TakeRequests(1);
+  Generation failed;
+  failed.status = absl::InternalError("logits are not numbers");
+  manager->Complete((*requests)[0], failed);
+  const v1::Job job = WaitForEnd(id);
+  EXPECT_EQ(job.state(), v1::JOB_STATE_COMPLETED);
+  EXPECT_EQ(job.counts().failed(), 1);
+  const json line = Results(id)[0];
+  EXPECT_EQ(ErrorCode(line), "internal");
+  EXPECT_EQ(line["error"]["message"], "line 1: logits are not numbers");
+}
+
+TEST_F(JobManagerTest, ARestartResumesWhatIsPending) {
+  const std::string id = Submit(Prompts(5))->id();
+  auto requests = manager->TakeRequests(3);
+  ASSERT_EQ(requests->size(), 3u);
+  manager->ReportReplays((*requests)[0].job, 2);
+  manager->Complete((*requests)[1], Answer((*requests)[1]));
+  Reopen();  // closing commits what was completed
+  EXPECT_EQ(metrics.Value("sluice_num_requests_waiting"), 4);
+  EXPECT_EQ(Get(id).counts().completed(), 1);
+  EXPECT_EQ(Get(id).replays(), 2);
+  requests = manager->TakeRequests(10);
+  std::vector<int64_t> indices;
+  for (const Request& request : *requests) indices.push_back(request.index);
+  EXPECT_THAT(indices, ElementsAre(0, 2, 3, 4));
+  for (const Request& request : *requests) {
+    manager->Complete(request, Answer(request));
+  }
+  EXPECT_EQ(WaitForEnd(id).counts().completed(), 5);
+  Reopen();
+  EXPECT_EQ(Get(id).state(), v1::JOB_STATE_COMPLETED);
+  EXPECT_EQ(metrics.Value("sluice_jobs{state=completed}"), 1);
+}
+
+TEST_F(JobManagerTest, AJobForAnotherModelWaits) {
+  const std::string id = Submit(Prompts(1))->id();
+  options.served_model = "other-model";
+  Reopen();
+  EXPECT_THAT(*manager->TakeRequests(1), IsEmpty());
+  EXPECT_EQ(Get(id).state(), v1::JOB_STATE_IN_PROGRESS);
+  EXPECT_THAT(Get(id).detail(), HasSubstr("waiting for model \"test-model\""));
+  options.served_model = "test-model";
+  Reopen();
+  EXPECT_EQ(AnswerAll(), 1);
+}
+
+TEST_F(JobManagerTest, RequestsThatFitNoMoreEndWithAnError) {
+  const std::string id =
+      Submit("{\"prompt\":\"long long long\"}\n{\"prompt\":\"a\"}\n")->id();
+  options.max_model_len = 20;  // 15 + 16 do not fit, 2 + 16 do
+  Reopen();
+  EXPECT_EQ(AnswerAll(), 1);
+  EXPECT_EQ(WaitForEnd(id).counts().failed(), 1);
+  EXPECT_EQ(ErrorCode(Results(id)[0]), "failed_precondition");
+}
+
+TEST_F(JobManagerTest, RequestsThatCannotBeReadEndWithAnError) {
+  const std::string id = Submit(Prompts(2))->id();
+  Close();
+  {
+    auto db = SqliteDb::Open((options.state_dir / "sluice.db").string());
+    ASSERT_TRUE(
+        (*db)->Exec("UPDATE requests SET params = 'x' WHERE idx = 0").ok());
+  }
+  ASSERT_TRUE(Open().ok());
+  EXPECT_EQ(AnswerAll(), 1);
+  EXPECT_EQ(WaitForEnd(id).counts().failed(), 1);
+  EXPECT_EQ(ErrorCode(Results(id)[0]), "data_loss");
+}
+
+TEST_F(JobManagerTest, CancelKeepsResultsAndEndsTheRest) {
+  const std::string id = Submit(Prompts(5000))->id();
+  std::vector<JobId> told;
+  manager->SetOnCancel([&](JobId job) { told.push_back(job); });
+  auto requests = manager->TakeRequests(10);
+  manager->Complete((*requests)[4], Answer((*requests)[4]));
+  manager->Flush();
+  auto cancelled = manager->CancelJob(id);
+  ASSERT_TRUE(cancelled.ok()) << cancelled.status();
+  EXPECT_EQ(cancelled->state(), v1::JOB_STATE_CANCELLING);
+  EXPECT_THAT(told, ElementsAre((*requests)[0].job));
+  EXPECT_THAT(*manager->TakeRequests(10), IsEmpty());
+  EXPECT_EQ(metrics.Value("sluice_num_requests_waiting"), 0);
+  // What the dispatcher still says about it changes nothing.
+  Generation stopped;
+  stopped.status = absl::CancelledError("cancelled");
+  for (const Request& request : *requests) manager->Complete(request, stopped);
+  const v1::Job job = WaitForEnd(id);
+  EXPECT_EQ(job.state(), v1::JOB_STATE_CANCELLED);
+  EXPECT_EQ(job.counts().completed(), 1);
+  EXPECT_EQ(job.counts().failed(), 4999);
+  EXPECT_EQ(job.counts().cancelled(), 4999);
+  const std::vector<json> lines = Results(id);
+  ASSERT_EQ(lines.size(), 5000u);
+  EXPECT_TRUE(lines[4]["error"].is_null());
+  EXPECT_EQ(ErrorCode(lines[4999]), "batch_cancelled");
+  EXPECT_EQ(lines[4999]["custom_id"], "line-5000");
+  // Cancelling again is no error and no change.
+  EXPECT_EQ(manager->CancelJob(id)->state(), v1::JOB_STATE_CANCELLED);
+  EXPECT_TRUE(absl::IsNotFound(manager->CancelJob("job_99").status()));
+}
+
+TEST_F(JobManagerTest, ACompletedJobCannotBeCancelled) {
+  const std::string id = Submit(Prompts(1))->id();
+  AnswerAll();
+  WaitForEnd(id);
+  EXPECT_EQ(manager->CancelJob(id)->state(), v1::JOB_STATE_COMPLETED);
+}
+
+TEST_F(JobManagerTest, CancellingIsResumedAfterARestart) {
+  const std::string id = Submit(Prompts(3))->id();
+  Close();
+  {
+    auto db = SqliteDb::Open((options.state_dir / "sluice.db").string());
+    ASSERT_TRUE((*db)->Exec("UPDATE jobs SET state = 6").ok());
+  }
+  ASSERT_TRUE(Open().ok());
+  EXPECT_EQ(WaitForEnd(id).counts().cancelled(), 3);
+}
+
+TEST_F(JobManagerTest, DeletesEndedJobsOnly) {
+  const std::string id = Submit(Prompts(3))->id();
+  const absl::Status running = manager->DeleteJob(id);
+  EXPECT_TRUE(absl::IsFailedPrecondition(running)) << running;
+  AnswerAll();
+  WaitForEnd(id);
+  uint64_t version = *manager->WaitForChange(id, 0, absl::Seconds(10));
+  absl::Status watched;
+  {
+    Thread watcher("watcher", [&] {
+      watched = manager->WaitForChange(id, version, absl::Seconds(60)).status();
+    });
+    EXPECT_TRUE(manager->DeleteJob(id).ok());
+  }
+  EXPECT_TRUE(absl::IsNotFound(watched)) << watched;
+  EXPECT_TRUE(absl::IsNotFound(manager->GetJob(id).status()));
+  EXPECT_TRUE(absl::IsNotFound(manager->ReadResults(id, 0, 1).status()));
+  EXPECT_TRUE(absl::IsNotFound(manager->DeleteJob(id)));
+  EXPECT_EQ(manager->ListJobs({})->jobs_size(), 0);
+  EXPECT_EQ(metrics.Value("sluice_jobs{state=completed}"), 0);
+}
+
+TEST_F(JobManagerTest, ListsInPages) {
+  std::vector<std::string> ids;
+  for (int i = 0; i < 7; ++i) ids.push_back(Submit(Prompts(1))->id());
+  v1::ListJobsRequest request;
+  request.set_page_size(3);
+  std::vector<std::string> listed;
+  std::vector<int> sizes;
+  while (true) {
+    auto page = manager->ListJobs(request);
+    ASSERT_TRUE(page.ok()) << page.status();
+    sizes.push_back(page->jobs_size());
+    for (const v1::Job& job : page->jobs()) listed.push_back(job.id());
+    if (page->next_page_token().empty()) break;
+    request.set_page_token(page->next_page_token());
+  }
+  EXPECT_THAT(sizes, ElementsAre(3, 3, 1));
+  std::reverse(ids.begin(), ids.end());
+  EXPECT_EQ(listed, ids);
+  EXPECT_EQ(manager->ListJobs({})->jobs_size(), 7);
+  request.set_page_token("nonsense");
+  EXPECT_TRUE(absl::IsInvalidArgument(manager->ListJobs(request).status()));
+  request.Clear();
+  request.set_page_size(-1);
+  EXPECT_TRUE(absl::IsInvalidArgument(manager->ListJobs(request).status()));
+}
+
+TEST_F(JobManagerTest, ReadsResultsFromAnOffset) {
+  const std::string id = Submit(Prompts(4))->id();
+  EXPECT_TRUE(manager->ReadResults(id, 0, 1000)->results().empty());
+  auto requests = manager->TakeRequests(10);
+  for (const int i : {0, 1, 3}) {
+    manager->Complete((*requests)[i], Answer((*requests)[i]));
+  }
+  manager->Flush();
+  auto chunk = manager->ReadResults(id, 1, 1 << 20);
+  EXPECT_EQ(chunk->results_size(), 1);
+  EXPECT_EQ(chunk->next_offset(), 2);
+  manager->Complete((*requests)[2], Answer((*requests)[2]));
+  manager->Flush();
+  chunk = manager->ReadResults(id, 2, 1);
+  EXPECT_EQ(chunk->results_size(), 1);
+  EXPECT_EQ(manager->ReadResults(id, 99, 1)->next_offset(), 99);
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(manager->ReadResults(id, -1, 1).status()));
+}
+
+TEST_F(JobManagerTest, WatchersSeeProgressDetailAndReplays) {
+  const std::string id = Submit(Prompts(2))->id();
+  uint64_t version = *manager->WaitForChange(id, 0, absl::ZeroDuration());
+  EXPECT_EQ(*manager->WaitForChange(id, version, absl::ZeroDuration()),
+            version);
+  manager->ReportDetail("waiting for workers: 0 of 1 registered");
+  uint64_t next = *manager->WaitForChange(id, version, absl::Seconds(30));
+  EXPECT_NE(next, version);
+  EXPECT_EQ(Get(id).detail(), "waiting for workers: 0 of 1 registered");
+  manager->ReportDetail("");
+  auto requests = manager->TakeRequests(2);
+  version = *manager->WaitForChange(id, 0, absl::ZeroDuration());
+  manager->ReportProgress((*requests)[0].job, 2, 0);
+  clock.Advance(absl::Seconds(2));
+  manager->ReportProgress((*requests)[0].job, 2, 40);
+  manager->ReportReplays((*requests)[0].job, 3);
+  next = *manager->WaitForChange(id, version, absl::Seconds(30));
+  EXPECT_NE(next, version);
+  v1::Job job = Get(id);
+  EXPECT_EQ(job.detail(), "");
+  EXPECT_EQ(job.counts().running(), 2);
+  EXPECT_EQ(job.generated_so_far(), 40);
+  EXPECT_EQ(job.replays(), 3);
+  EXPECT_EQ(job.generation_tokens_per_second(), 20);
+  manager->ReportProgress((*requests)[0].job, 0, 0);
+  EXPECT_EQ(Get(id).generation_tokens_per_second(), 0);
+  EXPECT_TRUE(absl::IsNotFound(
+      manager->WaitForChange("job_99", 0, absl::ZeroDuration()).status()));
+}
+
+TEST_F(JobManagerTest, OnWorkComesWithEachJob) {
+  std::atomic<int> calls = 0;
+  manager->SetOnWork([&] { ++calls; });
+  Submit(Prompts(1)).IgnoreError();
+  Submit(Prompts(1)).IgnoreError();
+  EXPECT_EQ(calls, 2);
+}
+
+TEST_F(JobManagerTest, OneCoordinatorToAStateDirectory) {
+  TestMetrics other_metrics;
+  JobManager::Options other = options;
+  other.metrics = &other_metrics;
+  const absl::Status status = JobManager::Create(other).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("in use by another coordinator"));
+}
+
+TEST_F(JobManagerTest, ADamagedStoreIsAClearError) {
+  Close();
+  std::ofstream(options.state_dir / "sluice.db", std::ios::trunc)
+      << std::string(5000, '?');
+  const absl::Status status = Open();
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("sluice.db"));
+}
+
+TEST_F(JobManagerTest, AFullDiskHoldsResultsBackAndLosesNone) {
+  const std::string id = Submit(Prompts(50))->id();
+  auto requests = manager->TakeRequests(50);
+  ASSERT_EQ(requests->size(), 50u);
+  uint64_t version = *manager->WaitForChange(id, 0, absl::ZeroDuration());
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit before;
+  getrlimit(RLIMIT_FSIZE, &before);
+  rlimit full = before;
+  full.rlim_cur = 4096;
+  setrlimit(RLIMIT_FSIZE, &full);
+  for (const Request& request : *requests) {
+    Generation generation = Answer(request);
+    generation.text = std::string(100'000, 'x');
+    manager->Complete(request, std::move(generation));
+  }
+  while (Get(id).detail().empty() && !HasFailure()) {
+    version = *manager->WaitForChange(id, version, absl::Seconds(30));
+  }
+  const v1::Job stuck = Get(id);
+  EXPECT_THAT(stuck.detail(), HasSubstr("results cannot be stored"));
+  EXPECT_THAT(stuck.detail(), HasSubstr("no space left"));
+  EXPECT_EQ(stuck.state(), v1::JOB_STATE_FINALIZING);
+  EXPECT_EQ(stuck.counts().completed(), 0);
+  // Uploads are refused, and leave nothing behind.
+  const absl::Status upload = Submit(Prompts(20'000)).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(upload)) << upload;
+  setrlimit(RLIMIT_FSIZE, &before);
+  const v1::Job job = WaitForEnd(id);
+  EXPECT_EQ(job.state(), v1::JOB_STATE_COMPLETED);
+  EXPECT_EQ(job.counts().completed(), 50);
+  EXPECT_EQ(Results(id).size(), 50u);
+  EXPECT_EQ(manager->ListJobs({})->jobs_size(), 1);
+  EXPECT_TRUE(Submit(Prompts(1)).ok());
+}
+
+// -- Files of the coordinator's.
+
+class InputPathTest : public JobManagerTest {
+ protected:
+  InputPathTest() {
+    root_ = dir.path() / "root";
+    std::filesystem::create_directories(root_ / "sub");
+    Write(root_ / "sub" / "in.jsonl", Prompts(3));
+    Write(dir.path() / "secret", Prompts(3));
+    options.input_root = root_;
+    Reopen();
+  }
+  static void Write(const std::filesystem::path& path,
+                    const std::string& text) {
+    std::ofstream(path) << text;
+  }
+  absl::StatusOr<v1::Job> From(const std::string& path,
+                               const std::string& request_id = "") {
+    v1::JobSpec spec;
+    spec.set_input_path(path);
+    spec.set_request_id(request_id);
+    return manager->CreateFromPath(spec);
+  }
+  std::filesystem::path root_;
+};
+
+TEST_F(InputPathTest, ReadsFilesUnderTheRoot) {
+  auto job = From("sub/in.jsonl", "r");
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->counts().total(), 3);
+  EXPECT_TRUE(From("./sub/../sub/in.jsonl").ok());
+  EXPECT_TRUE(From((root_ / "sub" / "in.jsonl").string()).ok());
+  std::filesystem::create_symlink("sub/in.jsonl", root_ / "link");
+  EXPECT_TRUE(From("link").ok());
+  // Idempotent even if the file has gone.
+  std::filesystem::remove(root_ / "sub" / "in.jsonl");
+  EXPECT_EQ(From("sub/in.jsonl", "r")->id(), job->id());
+}
+
+TEST_F(InputPathTest, NothingLeadsOut) {
+  std::filesystem::create_symlink(dir.path() / "secret", root_ / "out");
+  std::filesystem::create_directory_symlink(dir.path(), root_ / "up");
+  for (const std::string& path :
+       {std::string("../secret"), std::string("sub/../../secret"),
+        (dir.path() / "secret").string(), std::string("out"),
+        std::string("up/secret"), std::string("up/none"),
+        std::string("../none"), std::string("/etc/passwd"),
+        root_.string() + "-other/x"}) {
+    const absl::Status status = From(path).status();
+    EXPECT_TRUE(absl::IsPermissionDenied(status)) << path << ": " << status;
+  }
+  EXPECT_EQ(manager->ListJobs({})->jobs_size(), 0);
+}
+
+TEST_F(InputPathTest, OnlyRegularFiles) {
+  EXPECT_TRUE(absl::IsNotFound(From("none").status()));
+  EXPECT_TRUE(absl::IsNotFound(From("sub/in.jsonl/x").status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(From("sub").status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(From("").status()));
+  ASSERT_EQ(mkfifo((root_ / "fifo").c_str(), 0600), 0);
+  EXPECT_TRUE(absl::IsInvalidArgument(From("fifo").status()));
+  Write(root_ / "empty", "");
+  EXPECT_TRUE(absl::IsInvalidArgument(From("empty").status()));
+}
+
+TEST_F(InputPathTest, NoRootNoFiles) {
+  options.input_root.clear();
+  Reopen();
+  const absl::Status status = From("sub/in.jsonl").status();
+  EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
+}
+
+// -- Many at once.
+
+TEST_F(JobManagerTest, EveryOneAtOnce) {
+  constexpr int kJobs = 3, kRequests = 300;
+  std::atomic<bool> done = false;
+  std::atomic<int> answered = 0;
+  std::vector<std::string> ids(kJobs);
+  {
+    Thread uploads[kJobs];
+    for (int i = 0; i < kJobs; ++i) {
+      uploads[i] = Thread(
+          "upload", [&, i] { ids[i] = Submit(Prompts(kRequests))->id(); });
+    }
+    Thread takers[2];
+    for (Thread& taker : takers) {
+      taker = Thread("taker", [&] {
+        while (answered < kJobs * kRequests) {
+          auto requests = manager->TakeRequests(7);
+          for (const Request& request : *requests) {
+            manager->ReportProgress(request.job, 1, 2);
+            manager->Complete(request, Answer(request));
+            ++answered;
+          }
+        }
+      });
+    }
+    Thread reader("reader", [&] {
+      while (!done) {
+        auto jobs = manager->ListJobs({});
+        for (const v1::Job& job : jobs->jobs()) {
+          manager->ReadResults(job.id(), 0, 1000).IgnoreError();
+          manager->WaitForChange(job.id(), 0, absl::Milliseconds(1))
+              .IgnoreError();
+        }
+      }
+    });
+    for (Thread& upload : uploads) upload.Join();
+    for (Thread& taker : takers) taker.Join();
+    for (const std::string& id : ids) {
+      EXPECT_EQ(WaitForEnd(id).counts().completed(), kRequests);
+    }
+    done = true;
+  }
+  EXPECT_EQ(answered, kJobs * kRequests);
+}
+
+}  // namespace
+}  // namespace sluice

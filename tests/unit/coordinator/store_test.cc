@@ -1,0 +1,380 @@
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/store/custom_id_set.h"
+#include "coordinator/store/job_store.h"
+#include "coordinator/store/sqlite_db.h"
+#include "coordinator/store/state_lock.h"
+#include "tests/unit/coordinator/job_test_util.h"
+
+namespace sluice {
+namespace {
+
+using testing::HasSubstr;
+
+class StoreTest : public testing::Test {
+ protected:
+  StoreTest() { Open(); }
+
+  void Open() {
+    store_.reset();
+    auto store = OpenSqliteJobStore({.path = path()});
+    ASSERT_TRUE(store.ok()) << store.status();
+    store_ = *std::move(store);
+  }
+  std::filesystem::path path() const { return dir_.path() / "sluice.db"; }
+
+  JobRecord NewJob(const std::string& request_id = "") {
+    JobRecord job;
+    job.model = "m";
+    job.spec.set_name("name");
+    job.spec.set_request_id(request_id);
+    job.created_us = 5;
+    EXPECT_TRUE(store_->CreateJob(&job).ok());
+    return job;
+  }
+
+  static std::vector<StoredRequest> Requests(int from, int to) {
+    std::vector<StoredRequest> requests;
+    for (int i = from; i < to; ++i) {
+      requests.push_back({i, absl::StrCat("id", i), {i, -1, 1 << 30}, "{}"});
+    }
+    return requests;
+  }
+
+  static StoredResult Result(JobId job, int64_t index,
+                             ResultKind kind = ResultKind::kAnswer) {
+    StoredResult result;
+    result.job = job;
+    result.index = index;
+    result.kind = kind;
+    result.line = absl::StrCat("line ", index);
+    result.prompt_tokens = 3;
+    result.generation_tokens = 2;
+    return result;
+  }
+
+  // A running job of `count` requests.
+  JobId Running(int count) {
+    const JobRecord job = NewJob();
+    EXPECT_TRUE(store_->AddRows(job.id, Requests(0, count), {}).ok());
+    EXPECT_TRUE(store_->PublishJob(job.id, count, 0, 10).ok());
+    return job.id;
+  }
+
+  TempDir dir_;
+  std::unique_ptr<JobStore> store_;
+};
+
+TEST_F(StoreTest, AJobFromUploadToItsEnd) {
+  const JobRecord job = NewJob();
+  EXPECT_TRUE(absl::IsNotFound(store_->GetJob(job.id).status()));
+  StoredResult bad = Result(job.id, 1, ResultKind::kError);
+  ASSERT_TRUE(store_->AddRows(job.id, Requests(0, 1), {&bad, 1}).ok());
+  ASSERT_TRUE(store_->AddRows(job.id, Requests(2, 4), {}).ok());
+  auto published = store_->PublishJob(job.id, 4, 1, 10);
+  ASSERT_TRUE(published.ok()) << published.status();
+  EXPECT_EQ(published->state, v1::JOB_STATE_IN_PROGRESS);
+  EXPECT_EQ(published->pending(), 3);
+  EXPECT_EQ(published->spec.name(), "name");
+  EXPECT_EQ(published->created_us, 5);
+  EXPECT_EQ(published->started_us, 10);
+  EXPECT_EQ(published->finished_us, 0);
+
+  auto requests = store_->ReadRequests(job.id, 0, 2);
+  ASSERT_TRUE(requests.ok());
+  ASSERT_EQ(requests->size(), 2u);
+  EXPECT_EQ((*requests)[1].index, 2);
+  EXPECT_EQ((*requests)[1].custom_id, "id2");
+  EXPECT_THAT((*requests)[1].prompt, testing::ElementsAre(2, -1, 1 << 30));
+
+  const std::vector<StoredResult> two = {Result(job.id, 0),
+                                         Result(job.id, 3, ResultKind::kError)};
+  auto commit = store_->CommitResults(two, 20);
+  ASSERT_TRUE(commit.ok()) << commit.status();
+  EXPECT_THAT(commit->recorded, testing::ElementsAre(true, true));
+  ASSERT_EQ(commit->jobs.size(), 1u);
+  EXPECT_EQ(commit->jobs[0].state, v1::JOB_STATE_IN_PROGRESS);
+  // Up to the first one missing, which is 2.
+  EXPECT_EQ(store_->ReadResults(job.id, 0, 1 << 20)->size(), 2u);
+
+  StoredResult last = Result(job.id, 2);
+  last.replays = 6;
+  commit = store_->CommitResults({&last, 1}, 30);
+  ASSERT_TRUE(commit.ok());
+  const JobRecord& end = commit->jobs[0];
+  EXPECT_EQ(end.state, v1::JOB_STATE_COMPLETED);
+  EXPECT_EQ(end.finished_us, 30);
+  EXPECT_EQ(end.completed, 2);
+  EXPECT_EQ(end.failed, 2);
+  EXPECT_EQ(end.replays, 6);
+  EXPECT_EQ(end.generation_tokens, 6);
+  auto results = store_->ReadResults(job.id, 1, 1 << 20);
+  ASSERT_EQ(results->size(), 3u);
+  EXPECT_TRUE((*results)[0].is_error());
+  EXPECT_EQ((*results)[1].line(), "line 2");
+  EXPECT_TRUE(store_->UnfinishedJobs()->empty());
+}
+
+TEST_F(StoreTest, ARequestHasOneResult) {
+  const JobId job = Running(2);
+  std::vector<StoredResult> twice = {Result(job, 0), Result(job, 0)};
+  twice[1].line = "other";
+  auto commit = store_->CommitResults(twice, 20);
+  ASSERT_TRUE(commit.ok()) << commit.status();
+  EXPECT_THAT(commit->recorded, testing::ElementsAre(true, false));
+  commit = store_->CommitResults(twice, 21);
+  ASSERT_TRUE(commit.ok());
+  EXPECT_THAT(commit->recorded, testing::ElementsAre(false, false));
+  EXPECT_EQ(commit->jobs[0].completed, 1);
+  EXPECT_EQ((*store_->ReadResults(job, 0, 100))[0].line(), "line 0");
+  // Nor has a request that never was.
+  const StoredResult unknown = Result(job, 99);
+  const StoredResult no_job = Result(JobId(99), 0);
+  EXPECT_THAT(store_->CommitResults({&unknown, 1}, 22)->recorded,
+              testing::ElementsAre(false));
+  EXPECT_THAT(store_->CommitResults({&no_job, 1}, 22)->recorded,
+              testing::ElementsAre(false));
+}
+
+TEST_F(StoreTest, ReadsResultsInBoundedPieces) {
+  const JobId job = Running(10);
+  std::vector<StoredResult> all;
+  for (int i = 0; i < 10; ++i) all.push_back(Result(job, i));
+  ASSERT_TRUE(store_->CommitResults(all, 20).ok());
+  EXPECT_EQ(store_->ReadResults(job, 0, 18)->size(), 3u);  // 6 bytes each
+  EXPECT_EQ(store_->ReadResults(job, 0, 0)->size(), 1u);
+  EXPECT_EQ(store_->ReadResults(job, 9, 100)->size(), 1u);
+  EXPECT_TRUE(store_->ReadResults(job, 10, 100)->empty());
+}
+
+TEST_F(StoreTest, RequestIdsAreUniqueAndFreedByDeletion) {
+  const JobRecord job = NewJob("r");
+  JobRecord again;
+  again.spec.set_request_id("r");
+  EXPECT_TRUE(absl::IsAlreadyExists(store_->CreateJob(&again)));
+  EXPECT_TRUE(absl::IsNotFound(store_->FindByRequestId("r").status()));
+  ASSERT_TRUE(store_->PublishJob(job.id, 0, 0, 1).ok());
+  EXPECT_EQ(store_->FindByRequestId("r")->id, job.id);
+  ASSERT_TRUE(store_->MarkDeleted(job.id).ok());
+  EXPECT_TRUE(absl::IsNotFound(store_->MarkDeleted(job.id)));
+  EXPECT_TRUE(store_->CreateJob(&again).ok());
+  EXPECT_GT(again.id, job.id);  // ids are not used again
+}
+
+TEST_F(StoreTest, PurgesInPiecesAndKeepsTheOthers) {
+  const JobId kept = Running(3);
+  const JobId gone = Running(10);
+  std::vector<StoredResult> some;
+  for (int i = 0; i < 5; ++i) some.push_back(Result(gone, i));
+  ASSERT_TRUE(store_->CommitResults(some, 20).ok());
+  ASSERT_TRUE(store_->MarkDeleted(gone).ok());
+  EXPECT_TRUE(absl::IsNotFound(store_->GetJob(gone).status()));
+  int rounds = 0;
+  while (*store_->PurgeSome(4)) ++rounds;
+  EXPECT_GE(rounds, 3);
+  EXPECT_TRUE(store_->ReadRequests(gone, 0, 100)->empty());
+  EXPECT_TRUE(store_->ReadResults(gone, 0, 1000)->empty());
+  EXPECT_EQ(store_->ReadRequests(kept, 0, 100)->size(), 3u);
+}
+
+TEST_F(StoreTest, SurvivesReopening) {
+  const JobId job = Running(3);
+  const StoredResult result = Result(job, 1);
+  ASSERT_TRUE(store_->CommitResults({&result, 1}, 20).ok());
+  const JobRecord upload = NewJob("broken off");
+  ASSERT_TRUE(store_->AddRows(upload.id, Requests(0, 5), {}).ok());
+  Open();
+  EXPECT_EQ(store_->GetJob(job)->completed, 1);
+  EXPECT_EQ(store_->ReadRequests(job, 0, 10)->size(), 2u);
+  EXPECT_EQ(store_->UnfinishedJobs()->size(), 1u);
+  ASSERT_TRUE(store_->MarkUnpublishedDeleted().ok());
+  while (*store_->PurgeSome(100)) {
+  }
+  EXPECT_TRUE(store_->ReadRequests(upload.id, 0, 10)->empty());
+  EXPECT_EQ(store_->ReadRequests(job, 0, 10)->size(), 2u);
+}
+
+TEST_F(StoreTest, CancellingEndsWhenAllHaveResults) {
+  const JobId job = Running(2);
+  EXPECT_EQ(store_->BeginCancel(job)->state, v1::JOB_STATE_CANCELLING);
+  EXPECT_EQ(store_->BeginCancel(job)->state, v1::JOB_STATE_CANCELLING);
+  const std::vector<StoredResult> results = {
+      Result(job, 0), Result(job, 1, ResultKind::kCancelled)};
+  auto commit = store_->CommitResults(results, 20);
+  EXPECT_EQ(commit->jobs[0].state, v1::JOB_STATE_CANCELLED);
+  EXPECT_EQ(commit->jobs[0].cancelled, 1);
+  EXPECT_EQ(commit->jobs[0].failed, 1);
+  EXPECT_EQ(store_->BeginCancel(job)->state, v1::JOB_STATE_CANCELLED);
+  EXPECT_TRUE(absl::IsNotFound(store_->BeginCancel(JobId(99)).status()));
+}
+
+TEST_F(StoreTest, ListsNewestFirst) {
+  const JobId a = Running(1), b = Running(1), c = Running(1);
+  NewJob();  // not published
+  ASSERT_TRUE(store_->MarkDeleted(b).ok());
+  auto jobs = store_->ListJobs(JobId(std::numeric_limits<int64_t>::max()), 10);
+  ASSERT_EQ(jobs->size(), 2u);
+  EXPECT_EQ((*jobs)[0].id, c);
+  EXPECT_EQ((*jobs)[1].id, a);
+  EXPECT_EQ(store_->ListJobs(c, 10)->size(), 1u);
+  EXPECT_EQ(store_->CountJobs(v1::JOB_STATE_IN_PROGRESS).value(), 2);
+}
+
+// -- Files that are not ours.
+
+TEST_F(StoreTest, AFileThatIsNoDatabase) {
+  store_.reset();
+  std::ofstream(path(), std::ios::trunc) << std::string(8192, 'x');
+  const absl::Status status = OpenSqliteJobStore({.path = path()}).status();
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(path().string()));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("restore it"));
+}
+
+TEST_F(StoreTest, ADamagedDatabase) {
+  Running(2000);
+  store_.reset();
+  // Everything but the first page, which still looks right.
+  const auto size = std::filesystem::file_size(path());
+  std::fstream file(path(), std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(4096);
+  file << std::string(size - 4096, '\x5a');
+  file.close();
+  auto store = OpenSqliteJobStore({.path = path()});
+  absl::Status status = store.status();
+  if (store.ok()) status = (*store)->UnfinishedJobs().status();
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+}
+
+TEST_F(StoreTest, ATruncatedDatabase) {
+  Running(2000);
+  store_.reset();
+  std::filesystem::resize_file(path(), 4096);
+  auto store = OpenSqliteJobStore({.path = path()});
+  absl::Status status = store.status();
+  if (store.ok()) status = (*store)->UnfinishedJobs().status();
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+}
+
+TEST_F(StoreTest, AnotherProgramsDatabase) {
+  store_.reset();
+  std::filesystem::remove(path());
+  auto db = SqliteDb::Open(path().string());
+  ASSERT_TRUE((*db)->Exec("CREATE TABLE songs(title)").ok());
+  db->reset();
+  const absl::Status status = OpenSqliteJobStore({.path = path()}).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("another program"));
+}
+
+TEST_F(StoreTest, ANewerVersion) {
+  store_.reset();
+  auto db = SqliteDb::Open(path().string());
+  ASSERT_TRUE((*db)->Exec("PRAGMA user_version=99").ok());
+  db->reset();
+  const absl::Status status = OpenSqliteJobStore({.path = path()}).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("version 99"));
+}
+
+TEST_F(StoreTest, ADirectoryInItsPlace) {
+  const absl::Status status =
+      OpenSqliteJobStore({.path = dir_.path()}).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+}
+
+// -- A full disk, as the process sees one: files may not grow any more.
+
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before_);
+    rlimit limit = before_;
+    limit.rlim_cur = bytes;
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() { setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_;
+};
+
+TEST_F(StoreTest, AFullDiskLosesNothing) {
+  const JobId job = Running(100);
+  const JobRecord upload = NewJob();
+  const StoredResult first = Result(job, 0);
+  ASSERT_TRUE(store_->CommitResults({&first, 1}, 20).ok());
+  StoredResult big = Result(job, 1);
+  big.line = std::string(1 << 20, 'x');
+  {
+    const FileSizeLimit limit(
+        std::filesystem::file_size(path().string() + "-wal") + 8192);
+    const absl::Status status = store_->CommitResults({&big, 1}, 21).status();
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("no space left"));
+    const absl::Status rows =
+        store_->AddRows(upload.id, Requests(0, 10'000), {});
+    EXPECT_TRUE(absl::IsResourceExhausted(rows)) << rows;
+    EXPECT_EQ(store_->GetJob(job)->completed, 1);
+  }
+  EXPECT_EQ(store_->ReadRequests(job, 0, 1000)->size(), 99u);
+  auto commit = store_->CommitResults({&big, 1}, 22);
+  ASSERT_TRUE(commit.ok()) << commit.status();
+  EXPECT_THAT(commit->recorded, testing::ElementsAre(true));
+  Open();
+  EXPECT_EQ(store_->GetJob(job)->completed, 2);
+  EXPECT_EQ((*store_->ReadResults(job, 1, 1))[0].line(), big.line);
+}
+
+// -- Its neighbours.
+
+TEST(CustomIdSetTest, TellsTheFirstLine) {
+  const TempDir dir;
+  auto set = CustomIdSet::Create(dir.path());
+  ASSERT_TRUE(set.ok()) << set.status();
+  EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
+  EXPECT_EQ((*set)->Insert("a", 1).value(), 0);
+  EXPECT_EQ((*set)->Insert("b", 2).value(), 0);
+  EXPECT_EQ((*set)->Insert("a", 3).value(), 1);
+  EXPECT_EQ((*set)->Insert("A", 4).value(), 0);
+  EXPECT_EQ((*set)->Insert("b", 5).value(), 2);
+}
+
+TEST(CustomIdSetTest, NeedsItsDirectory) {
+  const TempDir dir;
+  EXPECT_TRUE(absl::IsFailedPrecondition(
+      CustomIdSet::Create(dir.path() / "none").status()));
+}
+
+TEST(StateLockTest, HoldsOnce) {
+  const TempDir dir;
+  auto lock = StateLock::Acquire(dir.path() / "deep" / "state");
+  ASSERT_TRUE(lock.ok()) << lock.status();
+  const absl::Status second =
+      StateLock::Acquire(dir.path() / "deep" / "state").status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(second)) << second;
+  EXPECT_THAT(std::string(second.message()),
+              HasSubstr(absl::StrCat("(process ", getpid(), ")")));
+  lock->reset();
+  EXPECT_TRUE(StateLock::Acquire(dir.path() / "deep" / "state").ok());
+}
+
+TEST(StateLockTest, NeedsADirectory) {
+  const TempDir dir;
+  std::ofstream(dir.path() / "file") << "x";
+  EXPECT_TRUE(absl::IsFailedPrecondition(
+      StateLock::Acquire(dir.path() / "file" / "state").status()));
+}
+
+}  // namespace
+}  // namespace sluice
