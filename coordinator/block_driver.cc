@@ -157,8 +157,9 @@ absl::Status BlockDriver::OnResult(StepResult result) {
   Block& block = blocks_[result.block.value()];
   block.in_flight = false;
   ++stats_.steps;
-  stats_.step_seconds.push_back(
-      absl::ToDoubleSeconds(options_.clock->Monotonic() - block.sent_at));
+  const absl::Duration now = options_.clock->Monotonic();
+  stats_.step_seconds.push_back(absl::ToDoubleSeconds(now - block.sent_at));
+  CountPhases(block, now);
   scheduler_->OnStepDone(result.block);
   for (SampledToken& token : result.tokens) {
     const SequenceId id = token.sequence;
@@ -169,6 +170,18 @@ absl::Status BlockDriver::OnResult(StepResult result) {
     if (it->second.Append(std::move(token))) Finish(id);
   }
   return absl::OkStatus();
+}
+
+void BlockDriver::CountPhases(const Block& block, absl::Duration now) {
+  const int64_t tokens = block.prefill_tokens + block.decode_tokens;
+  if (tokens > 0) {
+    const double seconds = absl::ToDoubleSeconds(now - counted_until_);
+    const double prefill = seconds * static_cast<double>(block.prefill_tokens) /
+                           static_cast<double>(tokens);
+    phase_seconds_.prefill += prefill;
+    phase_seconds_.decode += seconds - prefill;
+  }
+  counted_until_ = now;
 }
 
 std::vector<StepPlan> BlockDriver::TakePlans() {
@@ -201,16 +214,24 @@ StepPlan BlockDriver::ToPlan(BlockId block_id,
           absl::ToDoubleSeconds(now - sequence.taken_at()));
     }
   }
+  if (blocks_in_flight() == 0) counted_until_ = now;
   Block& block = blocks_[block_id.value()];
   block.in_flight = true;
   block.step = plan.step;
   block.sent_at = now;
   block.sampled.clear();
+  block.prefill_tokens = block.decode_tokens = 0;
   for (std::vector<Segment>& segments : decision.micro_batches) {
     MicroBatch& batch = plan.micro_batches.emplace_back();
     for (const Segment& segment : segments) {
-      const std::vector<int32_t>& tokens =
-          sequences_.at(segment.sequence).tokens();
+      const SequenceState& sequence = sequences_.at(segment.sequence);
+      const std::vector<int32_t>& tokens = sequence.tokens();
+      const bool decode =
+          segment.num_tokens == 1 &&
+          segment.start >=
+              static_cast<int32_t>(sequence.request().prompt.size());
+      (decode ? block.decode_tokens : block.prefill_tokens) +=
+          segment.num_tokens;
       const auto begin = tokens.begin() + segment.start;
       batch.tokens.insert(batch.tokens.end(), begin,
                           begin + segment.num_tokens);

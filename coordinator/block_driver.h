@@ -43,6 +43,13 @@ class BlockDriver {
     int64_t replays = 0;
   };
 
+  // Wall time with a step in flight. What passed between two results goes to
+  // prefill and decode by the tokens of the step that ended.
+  struct PhaseSeconds {
+    double prefill = 0;
+    double decode = 0;
+  };
+
   explicit BlockDriver(Options options);
 
   // Takes charge of a request until it comes out of TakeFinished.
@@ -75,6 +82,7 @@ class BlockDriver {
   int64_t live() const { return static_cast<int64_t>(sequences_.size()); }
   int64_t running() const { return scheduler_ ? scheduler_->running() : 0; }
   int64_t blocks_in_flight() const;
+  PhaseSeconds phase_seconds() const { return phase_seconds_; }
   std::optional<PlanEpoch> epoch() const { return epoch_; }
 
  private:
@@ -83,10 +91,13 @@ class BlockDriver {
     int64_t step = 0;
     std::vector<SequenceId> sampled;  // whose tokens the result must hold
     absl::Duration sent_at;
+    int64_t prefill_tokens = 0;
+    int64_t decode_tokens = 0;
   };
 
   absl::Status CheckTokens(const Request& request) const;
   void Enqueue(SequenceId id);
+  void CountPhases(const Block& block, absl::Duration now);
   // Ends a sequence whose state says how.
   void Finish(SequenceId id);
   StepPlan ToPlan(BlockId block, StepScheduler::StepDecision decision);
@@ -102,6 +113,8 @@ class BlockDriver {
   std::vector<FinishedRequest> finished_;
   Stats stats_;
   absl::flat_hash_map<JobId, JobStats> jobs_;
+  PhaseSeconds phase_seconds_;
+  absl::Duration counted_until_;  // while a step is in flight
   int64_t next_sequence_ = 1;
   int64_t next_step_ = 1;
 };

@@ -36,8 +36,8 @@ class DispatcherImpl : public Dispatcher {
         metrics_(options_.metrics),
         reported_at_(clock_->Monotonic()),
         measured_at_(clock_->Monotonic()) {
-    writer_ = std::make_unique<CompletionThread>(options_.queue, options_.tokenizer,
-                                             [this] { inbox_.Wake(); });
+    writer_ = std::make_unique<CompletionThread>(
+        options_.queue, options_.tokenizer, [this] { inbox_.Wake(); });
     fetcher_ = std::make_unique<RequestFetcher>(
         options_.queue, [this](absl::StatusOr<std::vector<Request>> requests) {
           inbox_.PutFetched(std::move(requests));
@@ -235,6 +235,8 @@ class DispatcherImpl : public Dispatcher {
     v1::ClusterState state;
     membership_.Describe(&state);
     state.set_running(driver_.running());
+    state.set_prefill_seconds(driver_.phase_seconds().prefill);
+    state.set_decode_seconds(driver_.phase_seconds().decode);
     state.set_waiting(driver_.live() - driver_.running());
     state.set_generation_tokens_per_second(rate_);
     if (published_phase_ == Membership::Phase::kLoading) {

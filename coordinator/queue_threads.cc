@@ -38,8 +38,9 @@ void RequestFetcher::Run() {
   }
 }
 
-CompletionThread::CompletionThread(RequestQueue* queue, const Tokenizer* tokenizer,
-                           std::function<void()> on_written)
+CompletionThread::CompletionThread(RequestQueue* queue,
+                                   const Tokenizer* tokenizer,
+                                   std::function<void()> on_written)
     : queue_(queue),
       tokenizer_(tokenizer),
       on_written_(std::move(on_written)),

@@ -55,7 +55,7 @@ class CompletionThread {
   // `queue` and `tokenizer` must outlive the writer. `on_written` is called in
   // the writer's thread when the queue took all there was.
   CompletionThread(RequestQueue* queue, const Tokenizer* tokenizer,
-               std::function<void()> on_written);
+                   std::function<void()> on_written);
   // Writes what is left.
   ~CompletionThread();
 

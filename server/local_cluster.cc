@@ -24,8 +24,9 @@ constexpr char kCoordinator[] = "local:coordinator";
 class LocalClusterImpl : public LocalCluster {
  public:
   ~LocalClusterImpl() override {
-    if (coordinator_server_ != nullptr) coordinator_server_->Shutdown();
+    // Workers first: one that loses its coordinator tries to find it again.
     for (auto& worker : workers_) worker->Shutdown();
+    if (coordinator_server_ != nullptr) coordinator_server_->Shutdown();
     for (auto& server : link_servers_) {
       server->Shutdown(std::chrono::system_clock::now());
       server->Wait();

@@ -190,6 +190,24 @@ TEST_F(BlockDriverTest, MeasuresTimes) {
   EXPECT_EQ(driver_.TakeStats().steps, 0);
 }
 
+TEST_F(BlockDriverTest, DividesTimeBetweenPrefillAndDecode) {
+  driver_.Add(MakeRequest(1, 0, "abc", 4));
+  clock_.Advance(absl::Seconds(100));  // nothing in flight: nobody's time
+  Start(1);
+  StepPlan plan = driver_.TakePlans().at(0);
+  clock_.Advance(absl::Seconds(2));  // the prompt of three
+  ASSERT_TRUE(driver_.OnResult(Answer(plan, 'd')).ok());
+  EXPECT_EQ(driver_.phase_seconds().prefill, 2);
+  EXPECT_EQ(driver_.phase_seconds().decode, 0);
+  clock_.Advance(absl::Seconds(100));
+  driver_.Add(MakeRequest(1, 1, "xyz", 4));
+  plan = driver_.TakePlans().at(0);
+  clock_.Advance(absl::Seconds(8));  // one token of decode, three of a prompt
+  ASSERT_TRUE(driver_.OnResult(Answer(plan, 'e')).ok());
+  EXPECT_EQ(driver_.phase_seconds().prefill, 8);
+  EXPECT_EQ(driver_.phase_seconds().decode, 2);
+}
+
 TEST_F(BlockDriverTest, RefusesOptionsThatAreNone) {
   StepScheduler::Options options;  // no pages
   EXPECT_FALSE(driver_.StartEpoch(PlanEpoch(1), options).ok());
