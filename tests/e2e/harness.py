@@ -95,14 +95,14 @@ class Process:
 class Cluster:
     """A coordinator and workers as processes. Use as a context manager."""
 
-    def __init__(self, model, workers=2, coordinator_flags=(), worker_flags=()):
+    def __init__(self, model, workers=2, coordinator_flags=(), worker_threads=1):
         self.model = model
         self.directory = tempfile.mkdtemp(prefix="sluice-e2e-")
         self.port = free_port()
         self.workers = {}
         self.min_workers = workers
         self.coordinator_flags = list(coordinator_flags)
-        self.worker_flags = list(worker_flags)
+        self.worker_threads = worker_threads
         self.coordinator = None
 
     def __enter__(self):
@@ -141,8 +141,8 @@ class Cluster:
         self.workers[name] = Process(self.directory, name, [
             os.path.join(BIN, "sluice-worker"), "--model", self.model,
             "--coordinator", f"127.0.0.1:{self.port}", "--name", name,
-            "--threads", "1", "--host-memory", "512MiB",
-            "--metrics-port", "0", *self.worker_flags])
+            "--threads", str(self.worker_threads), "--host-memory", "512MiB",
+            "--metrics-port", "0"])
         match = self.workers[name].wait_for_output(r"metrics on (\S+)")
         self.workers[name].metrics_url = match.group(1)
 

@@ -16,8 +16,7 @@ def test_100000_requests_in_under_300_mb():
                          "body": {"prompt": f"Behold {i % 97}", "max_tokens": 1 + i % 2,
                                   "temperature": 0}})
              for i in range(count)]
-    with harness.Cluster(LLAMA, workers=1,
-                         worker_flags=["--threads", "2"]) as cluster:
+    with harness.Cluster(LLAMA, workers=1, worker_threads=2) as cluster:
         path = os.path.join(cluster.directory, "in.jsonl")
         harness.write_lines(path, lines)
         start = time.monotonic()
