@@ -33,7 +33,8 @@ bool IsTransient(absl::StatusCode code) {
 Membership::Membership(const Options& options)
     : options_(options),
       changed_at_(options.clock->Monotonic()),
-      advanced_at_(options.clock->Monotonic()) {}
+      advanced_at_(options.clock->Monotonic()),
+      detail_(DecidePlan(View()).detail) {}
 
 void Membership::OnOpened(WorkerId id, std::shared_ptr<WorkerStream> stream) {
   workers_[id].stream = std::move(stream);
