@@ -54,9 +54,10 @@ class LocalClusterImpl : public LocalCluster {
         options.compute_threads > 0
             ? options.compute_threads
             : static_cast<int>(std::thread::hardware_concurrency());
-    const uint64_t memory = options.host_memory_bytes > 0
-                                ? options.host_memory_bytes
-                                : DefaultHostMemory();
+    uint64_t memory = DefaultHostMemory();
+    if (!options.host_memory.empty()) {
+      SLUICE_ASSIGN_OR_RETURN(memory, ParseByteSize(options.host_memory));
+    }
     for (int i = 0; i < options.num_workers; ++i) {
       Worker::Options worker;
       worker.name = absl::StrCat("local-", i);

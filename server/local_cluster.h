@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -19,8 +20,9 @@ class LocalCluster {
   struct Options {
     Coordinator::Options coordinator;  // min_workers is set to num_workers
     int32_t num_workers = 1;
-    uint64_t host_memory_bytes = 0;  // over all workers; 0: DefaultHostMemory()
-    int32_t compute_threads = 0;     // over all workers; 0: all cores
+    // Over all workers, as "8GiB"; "": DefaultHostMemory().
+    std::string host_memory;
+    int32_t compute_threads = 0;  // over all workers; 0: all cores
     MetricsRegistry* metrics = nullptr;
   };
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Start(Options options);

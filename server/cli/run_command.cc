@@ -15,7 +15,6 @@
 #include "common/logging.h"
 #include "common/status_macros.h"
 #include "common/thread.h"
-#include "runtime/memory/host_memory.h"
 #include "server/cli/commands.h"
 #include "server/cli/job_io.h"
 #include "server/cli/progress.h"
@@ -98,10 +97,7 @@ absl::Status Run(const RunFlags& flags) {
   options.num_workers = flags.workers;
   options.compute_threads = flags.threads;
   options.metrics = metrics.get();
-  if (!flags.host_memory.empty()) {
-    SLUICE_ASSIGN_OR_RETURN(options.host_memory_bytes,
-                            ParseByteSize(flags.host_memory));
-  }
+  options.host_memory = flags.host_memory;
   Coordinator::Options& c = options.coordinator;
   c.model_dir = flags.model;
   c.served_model_name = flags.served_model_name;

@@ -106,9 +106,13 @@ class Cluster:
         self.coordinator = None
 
     def __enter__(self):
-        self.start_coordinator()
-        for i in range(self.min_workers):
-            self.start_worker(f"worker-{i}")
+        try:
+            self.start_coordinator()
+            for i in range(self.min_workers):
+                self.start_worker(f"worker-{i}")
+        except BaseException:
+            self.__exit__(*sys.exc_info())
+            raise
         return self
 
     def __exit__(self, exc_type, *_):

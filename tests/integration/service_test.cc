@@ -348,7 +348,7 @@ TEST(LocalClusterTest, GeneratesOverThreeWorkersAndResumesResultsAtAnOffset) {
   options.coordinator.state_dir = dir.path() / "state";
   options.coordinator.settle_time = absl::ZeroDuration();
   options.num_workers = 3;
-  options.host_memory_bytes = 1 << 30;
+  options.host_memory = "1GiB";
   options.metrics = metrics.get();
   auto cluster = LocalCluster::Start(options);
   ASSERT_TRUE(cluster.ok()) << cluster.status();
