@@ -223,9 +223,9 @@ void Membership::PlanFailed(const std::string& why) {
   EndPlan(why);
 }
 
-void Membership::EndPlan(const std::string& why) {
+void Membership::EndPlan(const std::string& why, LogLevel level) {
   if (phase_ == Phase::kNoPlan) return;
-  LogWarning(absl::StrCat("plan ended epoch=", epoch_.value(), ": ", why));
+  Log(level, absl::StrCat("plan ended epoch=", epoch_.value(), ": ", why));
   phase_ = Phase::kNoPlan;
   stages_.clear();
   for (auto& [id, worker] : workers_) {
@@ -245,14 +245,17 @@ void Membership::Remove(WorkerId id, const absl::Status& reason) {
   workers_.erase(it);
   worker.stream->Break(reason);
   if (!worker.registered) return;
-  LogWarning(absl::StrCat("worker gone name=", worker.info.name(),
+  // One that left on purpose is no cause for alarm.
+  const LogLevel level =
+      absl::IsCancelled(reason) ? LogLevel::kInfo : LogLevel::kWarning;
+  Log(level, absl::StrCat("worker gone name=", worker.info.name(),
                           " id=", id.value(), ": ", reason.ToString()));
   if (worker.layers.size() > 0 && former_layers_.size() < kMostFormerWorkers) {
     former_layers_[worker.info.name()] = worker.layers;
   }
   changed_at_ = options_.clock->Monotonic();
   if (worker.stage >= 0) {
-    EndPlan(absl::StrCat("worker '", worker.info.name(), "' is gone"));
+    EndPlan(absl::StrCat("worker '", worker.info.name(), "' is gone"), level);
   }
   // Others that failed because of it are not to blame.
   failures_ = 0;
@@ -305,7 +308,7 @@ void Membership::Advance() {
       detail_ = std::move(decision.detail);
       break;
     case PlanDecision::Action::kPlan:
-      EndPlan("a plan with more workers follows");
+      EndPlan("a plan with more workers follows", LogLevel::kInfo);
       StartPlan(std::move(decision.stages));
       break;
   }

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
+#include "common/logging.h"
 #include "common/policy.h"
 #include "coordinator/planner.h"
 #include "coordinator/worker_stream.h"
@@ -100,7 +101,7 @@ class Membership {
   void Remove(WorkerId id, const absl::Status& reason);
   // The plan did not work out: waits before the next one.
   void PlanFailed(const std::string& why);
-  void EndPlan(const std::string& why);
+  void EndPlan(const std::string& why, LogLevel level = LogLevel::kWarning);
   void StartPlan(std::vector<StageAssignment> stages);
   void SendOrBreak(WorkerId id, v1::CoordinatorMessage message);
   ClusterView View() const;

@@ -67,6 +67,11 @@ class Session : public WorkerStream {
     return reason_;
   }
 
+  bool CallCancelled() {
+    MutexLock lock(&mu_);
+    return context_ == nullptr || context_->IsCancelled();
+  }
+
   // The call ends: its context may not be touched any more.
   void Detach() {
     MutexLock lock(&mu_);
@@ -187,7 +192,10 @@ class WorkerAttachServiceImpl : public WorkerAttachService,
       if (!sink_->Push({id, std::move(message)})) break;
       message = v1::WorkerMessage();
     }
-    session->Break(absl::UnavailableError("the worker's stream ended"));
+    // A worker that shuts down half-closes; one that dies does not get to it.
+    session->Break(session->CallCancelled()
+                       ? absl::UnavailableError("the worker's stream broke")
+                       : absl::CancelledError("the worker left"));
     writer.Join();
   }
 

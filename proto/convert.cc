@@ -1,5 +1,6 @@
 #include "proto/convert.h"
 
+#include <cmath>
 #include <utility>
 
 #include "common/status_macros.h"
@@ -72,6 +73,11 @@ void ToProto(const StepPlan& plan, v1::StepPlan* out) {
 }
 
 absl::StatusOr<StepPlan> FromProto(const v1::StepPlan& in) {
+  if (in.block() < 0 || in.step() < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("step plan: block ", in.block(), " and step ", in.step(),
+                     " must not be negative"));
+  }
   StepPlan plan;
   plan.epoch = PlanEpoch(in.epoch());
   plan.block = BlockId(in.block());
@@ -190,6 +196,18 @@ absl::StatusOr<Policy> FromProto(const v1::Policy& in) {
   policy.gbs = in.gbs();
   policy.num_microbatches = in.num_microbatches();
   policy.max_step_tokens = in.max_step_tokens();
+  for (const auto& [name, fractions] : {std::pair{"weights", &in.weights()},
+                                        {"kv_cache", &in.kv_cache()},
+                                        {"activations", &in.activations()}}) {
+    const double sum =
+        fractions->device() + fractions->host() + fractions->disk();
+    if (!(fractions->device() >= 0 && fractions->host() >= 0 &&
+          fractions->disk() >= 0 && std::abs(sum - 1) < 1e-6)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "policy: the shares of ", name, " (", fractions->device(), ", ",
+          fractions->host(), ", ", fractions->disk(), ") must add up to 1"));
+    }
+  }
   policy.weights = FromProto(in.weights());
   policy.kv_cache = FromProto(in.kv_cache());
   policy.activations = FromProto(in.activations());

@@ -382,14 +382,14 @@ absl::Status JobManagerImpl::CommitQueued(
 
 void JobManagerImpl::OnStoreState(const absl::Status& status) {
   if (status.ok()) {
-    LogInfo("the job store works again");
-    live_.SetStoreDetail("");
+    if (live_.SetStoreDetail("")) LogInfo("results are stored again");
     return;
   }
-  LogError(absl::StrCat("results cannot be stored, will be tried again: ",
-                        status.message()));
-  live_.SetStoreDetail(
-      absl::StrCat("results cannot be stored: ", status.message()));
+  const std::string detail =
+      absl::StrCat("results cannot be stored: ", status.message());
+  if (live_.SetStoreDetail(detail)) {
+    LogError(absl::StrCat(detail, "; will be tried again"));
+  }
 }
 
 void JobManagerImpl::Flush() { writer_->Flush(); }

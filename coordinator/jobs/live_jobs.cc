@@ -257,11 +257,12 @@ void LiveJobs::SetDetail(const std::string& detail) {
   BumpAll();
 }
 
-void LiveJobs::SetStoreDetail(const std::string& detail) {
+bool LiveJobs::SetStoreDetail(const std::string& detail) {
   MutexLock lock(&mu_);
-  if (store_detail_ == detail) return;
+  if (store_detail_ == detail) return false;
   store_detail_ = detail;
   BumpAll();
+  return true;
 }
 
 uint64_t LiveJobs::WaitForChange(JobId job, uint64_t version,

@@ -68,7 +68,8 @@ class LiveJobs {
   void CountQueued(JobId job, int64_t delta);
   void SetDetail(const std::string& detail);
   // Why results cannot be stored; goes before any other detail. "" if they can.
-  void SetStoreDetail(const std::string& detail);
+  // True if this is news.
+  bool SetStoreDetail(const std::string& detail);
 
   // -- Watching. Changes of progress and counters are noticed a few times a
   // second, others at once.

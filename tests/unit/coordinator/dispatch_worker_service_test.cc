@@ -82,7 +82,7 @@ TEST_F(WorkerServiceTest, CarriesMessagesBothWaysInOrder) {
     EXPECT_EQ(std::get<v1::WorkerMessage>(next.what).step_result().step(), i);
   }
   call->WritesDone();
-  EXPECT_EQ(NextClosed().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(NextClosed().code(), absl::StatusCode::kCancelled);
   EXPECT_FALSE(stream->Send(message));
   while (call->Read(&message)) {
   }

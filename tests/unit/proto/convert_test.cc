@@ -136,6 +136,7 @@ TEST(ConvertTest, StepPlanRefused) {
                            const std::string& named) {
     ExpectRefused<v1::StepPlan>(good, std::move(change), named);
   };
+  refused([](auto& m) { m.set_block(-1); }, "block -1");
   refused([](auto& m) { m.mutable_admit(0)->set_prompt_tokens(-1); },
           "prompt_tokens -1");
   refused([](auto& m) { m.mutable_admit(0)->set_max_tokens(0); },
@@ -238,6 +239,9 @@ TEST(ConvertTest, PolicyRefused) {
   refused([](auto& m) { m.set_compute_threads(-1); }, "compute_threads -1");
   refused([](auto& m) { m.clear_dtype(); }, "dtype 0");
   refused([](auto& m) { m.set_dtype(static_cast<v1::DType>(17)); }, "dtype 17");
+  refused([](auto& m) { m.mutable_weights()->set_disk(0.3); }, "weights");
+  refused([](auto& m) { m.mutable_kv_cache()->set_device(-1); }, "kv_cache");
+  refused([](auto& m) { m.clear_activations(); }, "activations");
 }
 
 }  // namespace
