@@ -57,39 +57,35 @@ std::optional<Trie::Match> Trie::Find(absl::string_view text,
 
 void AddedTokens::Add(const std::vector<AddedToken>& tokens,
                       const Model& model) {
-  for (const AddedToken& token : tokens) {
-    if (token.special && !token.content.empty() &&
-        special_.insert(token.content).second) {
-      specials_in_order_.push_back(token);
-    }
-  }
+  int32_t next_id = std::max(max_id_ + 1, model.size);
   for (const AddedToken& token : tokens) {
     if (token.content.empty()) continue;
     std::optional<int32_t> id = TokenToId(token.content);
-    if (id && tokens_.at(*id) == token) continue;
     if (!id) id = model.token_to_id(token.content);
-    if (!id) id = std::max(max_id_ + 1, model.size);
+    if (!id) id = next_id++;
     ids_[token.content] = *id;
     tokens_[*id] = token;
     max_id_ = std::max(max_id_, *id);
-    if (!special_.contains(token.content)) others_in_order_.push_back(token);
+    if (token.special) special_.insert(token.content);
   }
 }
 
 absl::Status AddedTokens::Finish(const Normalizer* normalizer) {
-  for (const auto* list : {&specials_in_order_, &others_in_order_}) {
-    for (const AddedToken& token : *list) {
-      const int32_t id = ids_.at(token.content);
-      if (!token.normalized) {
-        raw_.Add(token.content, id);
-        continue;
-      }
-      NormalizedText content{token.content, 0};
-      if (normalizer != nullptr) {
-        SLUICE_RETURN_IF_ERROR(normalizer->Apply(&content));
-      }
-      normalized_.Add(content.text, id);
+  std::vector<int32_t> ids;
+  for (const auto& [id, token] : tokens_) ids.push_back(id);
+  std::sort(ids.begin(), ids.end());
+  for (const int32_t id : ids) {
+    const AddedToken& token = tokens_.at(id);
+    if (!token.normalized) {
+      raw_.Add(token.content, id);
+      continue;
     }
+    NormalizedText content{token.content, 0};
+    if (normalizer != nullptr) {
+      SLUICE_RETURN_IF_ERROR(normalizer->Apply(&content));
+    }
+    normalized_.Add(content.text, id);
+    if (content.text != token.content) normalized_forms_[id] = content.text;
   }
   return absl::OkStatus();
 }
@@ -103,6 +99,13 @@ std::optional<int32_t> AddedTokens::TokenToId(absl::string_view token) const {
 const AddedToken* AddedTokens::IdToToken(int32_t id) const {
   const auto it = tokens_.find(id);
   return it == tokens_.end() ? nullptr : &it->second;
+}
+
+absl::string_view AddedTokens::DecodedForm(int32_t id,
+                                           const AddedToken& token) const {
+  const auto it = normalized_forms_.find(id);
+  return it == normalized_forms_.end() ? absl::string_view(token.content)
+                                       : absl::string_view(it->second);
 }
 
 void AddedTokens::Split(const Piece& piece, const Trie& trie,

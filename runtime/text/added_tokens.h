@@ -63,14 +63,17 @@ class AddedTokens {
     int32_t size;  // number of its tokens
   };
 
-  // Gives each new token its id: the model's if the model has it, else the next
-  // free one, as Hugging Face does: an id in the file does not count.
+  // Gives each new token its id as Hugging Face does, whatever the file says:
+  // the model's if the model has it, else the next one behind the model's and
+  // those added by earlier calls.
   void Add(const std::vector<AddedToken>& tokens, const Model& model);
   // Call after the last Add. `normalizer` may be null.
   absl::Status Finish(const Normalizer* normalizer);
 
   std::optional<int32_t> TokenToId(absl::string_view token) const;
   const AddedToken* IdToToken(int32_t id) const;  // null if it is none
+  // What Decode makes text of: the token as it stands in normalized text.
+  absl::string_view DecodedForm(int32_t id, const AddedToken& token) const;
   bool IsSpecial(absl::string_view token) const {
     return special_.contains(token);
   }
@@ -91,8 +94,7 @@ class AddedTokens {
   absl::flat_hash_map<std::string, int32_t> ids_;
   absl::flat_hash_map<int32_t, AddedToken> tokens_;
   absl::flat_hash_set<std::string> special_;
-  std::vector<AddedToken> specials_in_order_;
-  std::vector<AddedToken> others_in_order_;
+  absl::flat_hash_map<int32_t, std::string> normalized_forms_;  // that differ
   int32_t max_id_ = -1;
   Trie raw_;
   Trie normalized_;

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "runtime/text/unicode_additions.h"
 #include "runtime/text/utf8.h"
 
 namespace sluice {
@@ -23,7 +24,6 @@ constexpr absl::string_view kSpace =
     R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 constexpr absl::string_view kNotSpace =
     R"(\x{0}-\x{8}\x{e}-\x{1f}\x{21}-\x{84}\x{86}-\x{9f}\x{a1}-\x{167f}\x{1681}-\x{1fff}\x{200b}-\x{2027}\x{202a}-\x{202e}\x{2030}-\x{205e}\x{2060}-\x{2fff}\x{3001}-\x{d7ff}\x{e000}-\x{10ffff})";
-constexpr absl::string_view kWord = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
 constexpr absl::string_view kHexDigit = "0-9a-fA-F";
 
 // Part of a set: items that fit between brackets, and expressions for one
@@ -63,79 +63,101 @@ bool Pcre2Knows(const std::string& pattern) {
   return code != nullptr;
 }
 
-// The items of Oniguruma's \p{name} and [:name:].
-std::optional<std::string> PropertyItems(absl::string_view name) {
+// The items of a general category, script or other property of PCRE2.
+std::string ItemsOf(absl::string_view property) {
+  return absl::StrCat("\\p{", property, "}", AddedCharacters(property));
+}
+
+// \w in a set. Outside, Oniguruma takes some numbers of Latin-1 for letters.
+std::string WordItems() {
+  return absl::StrCat(ItemsOf("Alphabetic"), ItemsOf("M"), ItemsOf("Nd"),
+                      "\\p{Pc}");
+}
+std::string WordItemsOutside() {
+  return absl::StrCat(WordItems(), R"(\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})");
+}
+
+// General categories by their other names.
+constexpr struct {
+  absl::string_view key;
+  absl::string_view category;
+} kCategoryNames[] = {
+    {"letter", "L"},
+    {"uppercaseletter", "Lu"},
+    {"lowercaseletter", "Ll"},
+    {"titlecaseletter", "Lt"},
+    {"modifierletter", "Lm"},
+    {"otherletter", "Lo"},
+    {"mark", "M"},
+    {"combiningmark", "M"},
+    {"nonspacingmark", "Mn"},
+    {"spacingmark", "Mc"},
+    {"enclosingmark", "Me"},
+    {"number", "N"},
+    {"decimalnumber", "Nd"},
+    {"letternumber", "Nl"},
+    {"othernumber", "No"},
+    {"punctuation", "P"},
+    {"connectorpunctuation", "Pc"},
+    {"dashpunctuation", "Pd"},
+    {"openpunctuation", "Ps"},
+    {"closepunctuation", "Pe"},
+    {"initialpunctuation", "Pi"},
+    {"finalpunctuation", "Pf"},
+    {"otherpunctuation", "Po"},
+    {"symbol", "S"},
+    {"mathsymbol", "Sm"},
+    {"currencysymbol", "Sc"},
+    {"modifiersymbol", "Sk"},
+    {"othersymbol", "So"},
+    {"separator", "Z"},
+    {"spaceseparator", "Zs"},
+    {"lineseparator", "Zl"},
+    {"paragraphseparator", "Zp"},
+    {"other", "C"},
+    {"control", "Cc"},
+    {"format", "Cf"},
+    {"unassigned", "Cn"},
+    {"privateuse", "Co"},
+    // Names of \p and of [: :] alike.
+    {"alpha", "Alphabetic"},
+    {"lower", "Lowercase"},
+    {"upper", "Uppercase"},
+    {"digit", "Nd"},
+    {"cntrl", "Cc"},
+    {"punct", "P"},
+};
+
+// The items of Oniguruma's \p{name} or, with `posix`, [:name:].
+std::optional<std::string> PropertyItems(absl::string_view name, bool posix) {
   std::string key;
   for (const char c : name) {
     if (c != ' ' && c != '_' && c != '-') key.push_back(absl::ascii_tolower(c));
   }
-  static constexpr struct {
-    const char* key;
-    const char* items;
-  } kNames[] = {
-      {"alpha", R"(\p{Alphabetic})"},
-      {"alnum", R"(\p{Alphabetic}\p{Nd})"},
-      {"blank", R"(\t\p{Zs})"},
-      {"cntrl", R"(\p{Cc})"},
-      {"digit", R"(\p{Nd})"},
-      {"lower", R"(\p{Lowercase})"},
-      {"upper", R"(\p{Uppercase})"},
-      {"punct", R"(\p{P}\x{24}\x{2b}\x{3c}-\x{3e}\x{5e}\x{60}\x{7c}\x{7e})"},
-      {"xdigit", "0-9a-fA-F"},
-      {"ascii", R"(\x{0}-\x{7f})"},
-      {"any", R"(\x{0}-\x{d7ff}\x{e000}-\x{10ffff})"},
-      {"letter", R"(\p{L})"},
-      {"uppercaseletter", R"(\p{Lu})"},
-      {"lowercaseletter", R"(\p{Ll})"},
-      {"titlecaseletter", R"(\p{Lt})"},
-      {"modifierletter", R"(\p{Lm})"},
-      {"otherletter", R"(\p{Lo})"},
-      {"mark", R"(\p{M})"},
-      {"combiningmark", R"(\p{M})"},
-      {"nonspacingmark", R"(\p{Mn})"},
-      {"spacingmark", R"(\p{Mc})"},
-      {"enclosingmark", R"(\p{Me})"},
-      {"number", R"(\p{N})"},
-      {"decimalnumber", R"(\p{Nd})"},
-      {"letternumber", R"(\p{Nl})"},
-      {"othernumber", R"(\p{No})"},
-      {"punctuation", R"(\p{P})"},
-      {"connectorpunctuation", R"(\p{Pc})"},
-      {"dashpunctuation", R"(\p{Pd})"},
-      {"openpunctuation", R"(\p{Ps})"},
-      {"closepunctuation", R"(\p{Pe})"},
-      {"initialpunctuation", R"(\p{Pi})"},
-      {"finalpunctuation", R"(\p{Pf})"},
-      {"otherpunctuation", R"(\p{Po})"},
-      {"symbol", R"(\p{S})"},
-      {"mathsymbol", R"(\p{Sm})"},
-      {"currencysymbol", R"(\p{Sc})"},
-      {"modifiersymbol", R"(\p{Sk})"},
-      {"othersymbol", R"(\p{So})"},
-      {"separator", R"(\p{Z})"},
-      {"spaceseparator", R"(\p{Zs})"},
-      {"lineseparator", R"(\p{Zl})"},
-      {"paragraphseparator", R"(\p{Zp})"},
-      {"other", R"(\p{C})"},
-      {"control", R"(\p{Cc})"},
-      {"format", R"(\p{Cf})"},
-      {"unassigned", R"(\p{Cn})"},
-      {"privateuse", R"(\p{Co})"},
-  };
-  if (key == "space" || key == "whitespace") return std::string(kSpace);
-  if (key == "word") return std::string(kWord);
-  for (const auto& entry : kNames) {
-    if (key == entry.key) return entry.items;
-  }
-  if (key.empty() || key.find_first_not_of("abcdefghijklmnopqrstuvwxyz"
-                                           "0123456789") != key.npos) {
+  if (key.empty() || key.find_first_not_of(
+                         "abcdefghijklmnopqrstuvwxyz0123456789") != key.npos) {
     return std::nullopt;
   }
-  // A bare script name means "script extensions" to PCRE2.
-  for (const std::string& item :
-       {absl::StrCat("\\p{sc:", key, "}"), absl::StrCat("\\p{", key, "}")}) {
-    if (Pcre2Knows(item)) return item;
+  if (posix && key == "punct") return ItemsOf("P") + ItemsOf("S");
+  for (const auto& entry : kCategoryNames) {
+    if (key == entry.key) return ItemsOf(entry.category);
   }
+  if (key == "space" || key == "whitespace") return std::string(kSpace);
+  if (key == "word") return posix ? WordItems() : WordItemsOutside();
+  if (key == "alnum") return ItemsOf("Alphabetic") + ItemsOf("Nd");
+  if (key == "blank") return R"(\t\p{Zs})";
+  if (key == "xdigit") return std::string(kHexDigit);
+  if (key == "ascii") return R"(\x{0}-\x{7f})";
+  if (key == "any") return R"(\x{0}-\x{d7ff}\x{e000}-\x{10ffff})";
+  // As PCRE2 and the table of additions spell it: "Lu", "Han".
+  key[0] = absl::ascii_toupper(key[0]);
+  if (key.size() <= 2 && Pcre2Knows(absl::StrCat("\\p{", key, "}"))) {
+    return ItemsOf(key);
+  }
+  // A bare script name means "script extensions" to PCRE2.
+  const std::string script = absl::StrCat("\\p{sc:", key, "}");
+  if (Pcre2Knows(script)) return absl::StrCat(script, AddedCharacters(key));
+  if (Pcre2Knows(absl::StrCat("\\p{", key, "}"))) return ItemsOf(key);
   return std::nullopt;
 }
 
@@ -324,7 +346,7 @@ void Translator::Quantifier(size_t atom) {
 absl::Status Translator::Escape() {
   if (AtEnd()) return Invalid("\"\\\" at the end");
   const char c = Peek();
-  const std::string word = absl::StrCat("[", kWord, "]");
+  const std::string word = absl::StrCat("[", WordItemsOutside(), "]");
   const auto emit = [&](const auto&... text) {
     ++pos_;
     absl::StrAppend(&out_, text...);
@@ -338,7 +360,7 @@ absl::Status Translator::Escape() {
     case 'w':
       return emit(word);
     case 'W':
-      return emit("[^", kWord, "]");
+      return emit("[^", WordItemsOutside(), "]");
     case 'h':
       return emit("[", kHexDigit, "]");
     case 'H':
@@ -350,7 +372,9 @@ absl::Status Translator::Escape() {
       return emit("(?:(?<=", word, ")(?=", word, ")|(?<!", word, ")(?!", word,
                   "))");
     case 'd':
+      return emit("[", ItemsOf("Nd"), "]");
     case 'D':
+      return emit("[^", ItemsOf("Nd"), "]");
     case 'A':
     case 'z':
     case 'Z':
@@ -489,7 +513,7 @@ absl::StatusOr<SetParts> Translator::Property(bool negated) {
     negated = !negated;
     name.remove_prefix(1);
   }
-  const std::optional<std::string> items = PropertyItems(name);
+  const std::optional<std::string> items = PropertyItems(name, /*posix=*/false);
   if (!items) {
     return Unimplemented(absl::StrCat("property \"", name, "\""));
   }
@@ -538,7 +562,8 @@ absl::Status Translator::SetItem(int depth, SetParts* parts) {
       absl::string_view name = in_.substr(pos_ + 2, end - pos_ - 2);
       const bool negated = !name.empty() && name[0] == '^';
       if (negated) name.remove_prefix(1);
-      const std::optional<std::string> items = PropertyItems(name);
+      const std::optional<std::string> items =
+          PropertyItems(name, /*posix=*/true);
       if (items) {
         pos_ = end + 2;
         if (negated) {
@@ -607,17 +632,17 @@ absl::StatusOr<std::optional<char32_t>> Translator::SetEscape(SetParts* parts) {
     case 'S':
       return item(kNotSpace);
     case 'w':
-      return item(kWord);
+      return item(WordItems());
     case 'W':
-      return other(kWord);
+      return other(WordItems());
     case 'h':
       return item(kHexDigit);
     case 'H':
       return other(kHexDigit);
     case 'd':
-      return item("\\d");
+      return item(ItemsOf("Nd"));
     case 'D':
-      return item("\\D");
+      return other(ItemsOf("Nd"));
     case 'b':
       ++pos_;
       return U'\b';

@@ -72,7 +72,8 @@ class PartsTokenizer : public Tokenizer {
     return std::string(parts_.model->IdToToken(id));
   }
   bool IsSpecial(int32_t id) const override {
-    return parts_.added.IsSpecial(IdToToken(id));
+    const AddedToken* token = parts_.added.IdToToken(id);
+    return token != nullptr && parts_.added.IsSpecial(token->content);
   }
   const std::string& bos_token() const override { return parts_.bos_token; }
   const std::string& eos_token() const override { return parts_.eos_token; }
@@ -88,7 +89,7 @@ class PartsTokenizer : public Tokenizer {
       const TokenizerParts& parts = tokenizer_->parts_;
       absl::string_view token;
       if (const AddedToken* added = parts.added.IdToToken(id)) {
-        token = added->content;
+        token = parts.added.DecodedForm(id, *added);
       } else if (parts.model->HasId(id)) {
         token = parts.model->IdToToken(id);
       } else {

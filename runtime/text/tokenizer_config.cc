@@ -54,6 +54,7 @@ absl::Status ReadNamedTokens(const JsonPart& root, TokenizerConfig* config) {
     SLUICE_ASSIGN_OR_RETURN(const auto list, root.Find(name));
     if (!list || !list->value().is_array()) continue;
     config->extra_special.clear();
+    config->extra_special_makes_special = name[0] == 'e';
     for (size_t i = 0; i < list->value().size(); ++i) {
       SLUICE_ASSIGN_OR_RETURN(AddedToken token,
                               SpecialTokenFromJson(list->At(i)));
@@ -93,8 +94,10 @@ absl::Status ReadAddedTokens(const JsonPart& root, TokenizerConfig* config) {
     for (const auto& [name, named] : config->named) {
       token.special |= named && named->content == token.content;
     }
-    for (const AddedToken& extra : config->extra_special) {
-      token.special |= extra.content == token.content;
+    if (config->extra_special_makes_special) {
+      for (const AddedToken& extra : config->extra_special) {
+        token.special |= extra.content == token.content;
+      }
     }
     token.normalized = !token.special;
     by_id[id] = std::move(token);

@@ -19,6 +19,9 @@ struct TokenizerConfig {
   std::map<std::string, std::optional<AddedToken>> named;
   std::vector<AddedToken> added;  // by their ids
   std::vector<AddedToken> extra_special;
+  // Whether a token of added_tokens.json that is listed in extra_special is
+  // special: not if the list has its old name, "additional_special_tokens".
+  bool extra_special_makes_special = false;
   std::string tokenizer_class;  // "" if not told
   bool add_bos_token = false;
   bool add_eos_token = false;

@@ -8,19 +8,22 @@
 
 namespace sluice {
 
-// Character classes as Rust's std and regex crates define them, which
-// Hugging Face tokenizers uses outside its regular expressions.
+// Character classes as Hugging Face tokenizers has them outside its regular
+// expressions. They come from several Rust libraries, each of which knows
+// another version of Unicode.
 bool IsWhitespace(char32_t c);   // White_Space
-bool IsNumeric(char32_t c);      // Nd, Nl, No
-bool IsPunctuation(char32_t c);  // ASCII punctuation, and categories P*
-bool IsWordChar(char32_t c);     // \w: Alphabetic, M*, Nd, Pc, Join_Control
-bool IsMark(char32_t c);         // Mn, Mc, Me
+bool IsNumeric(char32_t c);      // Nd, Nl, No; Unicode 17
+bool IsPunctuation(char32_t c);  // ASCII punctuation, and P of Unicode 8
+// \w: Alphabetic, M, Nd, Pc, Join_Control; Unicode 16
+bool IsWordChar(char32_t c);
+bool IsMark(char32_t c);  // M; Unicode 9
 
 // Appends the lowercase of `c`, without regard to its neighbours.
 void AppendLowercase(char32_t c, std::string* out);
 
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
-// `text` must be valid UTF-8.
+// As of Unicode 9: characters added later stay as they are and count as
+// starters. `text` must be valid UTF-8.
 std::string Normalized(NormalForm form, absl::string_view text);
 
 // GPT-2's bijection of bytes to printable characters (bytes_to_unicode).

@@ -2,6 +2,7 @@
 // them depends on tokenizer_class; these are its GPT2Tokenizer (OPT's too) and
 // Qwen2Tokenizer.
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -119,8 +120,13 @@ absl::StatusOr<TokenizerParts> ReadVocabAndMerges(
     const auto it = config.named.find(name);
     if (it != config.named.end() && it->second) tokens.push_back(*it->second);
   }
-  tokens.insert(tokens.end(), config.extra_special.begin(),
-                config.extra_special.end());
+  for (const AddedToken& extra : config.extra_special) {
+    const bool known =
+        std::any_of(tokens.begin(), tokens.end(), [&](const AddedToken& token) {
+          return token.content == extra.content;
+        });
+    if (!known) tokens.push_back(extra);
+  }
   parts.added.Add(tokens, ModelView(parts.model.get()));
   SLUICE_RETURN_IF_ERROR(parts.added.Finish(parts.normalizer.get()));
 
