@@ -2,7 +2,7 @@
 
 Writes logits/<name>.json and logits/<name>.bin (README.md has the format). Weights are
 widened to float32 whatever they are stored as; attention is transformers' "eager", batch 1,
-one thread. Called by make_golden.py.
+one thread. Called by make_golden.py; on its own it takes the names of models.
 """
 
 import json
@@ -147,23 +147,25 @@ def write_logits(name, folder, model, runs):
 
 
 @torch.no_grad()
-def make_all():
+def make_all(names=()):
+    """All models, or only those named."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     torch.set_num_threads(1)  # one order of summation, whatever the machine
     for folder in sorted((HERE / "models").iterdir()):
+        if names and folder.name not in names:
+            continue
         model = load(folder)
         write_logits(folder.name, f"golden/models/{folder.name}", model,
                      random_prompts(model, folder.name))
     for name in ("llama-kjv", "opt-kjv"):
-        folder = MODELS / name
-        if not (folder / "config.json").exists():
-            print(f"no {folder}: train it first")
+        if names and name not in names:
             continue
+        folder = MODELS / name
         model = load(folder)
         write_logits(name, f"models/{name}", model,
                      text_prompts(model, AutoTokenizer.from_pretrained(folder)))
 
 
 if __name__ == "__main__":
-    make_all()
+    make_all(sys.argv[1:])
