@@ -1,3 +1,6 @@
+// Long because it holds one small function for each of Jinja's filters, and their
+// table.
+
 #include <algorithm>
 #include <cmath>
 #include <functional>

@@ -1,3 +1,6 @@
+// Long because evaluation is one set of mutually recursive functions over the
+// kinds of expressions and statements.
+
 #include "runtime/text/chat_template/interpreter.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Long because the grammar is one set of mutually recursive functions.
+
 #include "runtime/text/chat_template/parser.h"
 
 #include <algorithm>
