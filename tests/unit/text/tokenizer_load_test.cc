@@ -1,0 +1,400 @@
+// What Tokenizer::Load says about files that are broken or not supported.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "runtime/text/tokenizer.h"
+#include "tests/unit/text/model_files.h"
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+using Ids = std::vector<int32_t>;
+
+absl::Status LoadError(const std::map<std::string, std::string>& files) {
+  const ModelFiles model(files);
+  return Tokenizer::Load(model.dir()).status();
+}
+
+struct Broken {
+  const char* name;
+  const char* part;   // JSON pointer
+  const char* value;  // JSON; "" removes the part (of an array, the last)
+  absl::StatusCode code;
+  std::vector<const char*> message;
+};
+
+class BrokenTokenizerJson : public testing::TestWithParam<Broken> {};
+
+TEST_P(BrokenTokenizerJson, ErrorNamesFileAndPart) {
+  const Broken& broken = GetParam();
+  json tokenizer = SmallTokenizerJson();
+  const json::json_pointer pointer(broken.part);
+  if (*broken.value == '\0') {
+    json& parent = tokenizer[pointer.parent_pointer()];
+    parent.is_array() ? static_cast<void>(parent.erase(parent.size() - 1))
+                      : static_cast<void>(parent.erase(pointer.back()));
+  } else {
+    tokenizer[pointer] = json::parse(broken.value);
+  }
+  const absl::Status status = LoadError({{"tokenizer.json", tokenizer.dump()}});
+  EXPECT_EQ(status.code(), broken.code) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("tokenizer.json"));
+  for (const char* text : broken.message) {
+    EXPECT_THAT(std::string(status.message()), HasSubstr(text));
+  }
+}
+
+constexpr auto kBad = absl::StatusCode::kInvalidArgument;
+constexpr auto kNotYet = absl::StatusCode::kUnimplemented;
+
+INSTANTIATE_TEST_SUITE_P(
+    Parts, BrokenTokenizerJson,
+    testing::Values(
+        Broken{"NoModel", "/model", "", kBad, {"\"model\" is missing"}},
+        Broken{"ModelNotObject", "/model", "[]", kBad, {"model: is array"}},
+        Broken{"Unigram",
+               "/model/type",
+               "\"Unigram\"",
+               kNotYet,
+               {"model.type", "\"Unigram\""}},
+        Broken{"WordPiece",
+               "/model/type",
+               "\"WordPiece\"",
+               kNotYet,
+               {"model.type", "\"WordPiece\""}},
+        Broken{"Dropout", "/model/dropout", "0.1", kNotYet, {"model.dropout"}},
+        Broken{"NoVocab", "/model/vocab", "", kBad, {"\"vocab\" is missing"}},
+        Broken{"VocabNotObject",
+               "/model/vocab",
+               "[\"a\"]",
+               kBad,
+               {"model.vocab: is array"}},
+        Broken{"IdNotNumber",
+               "/model/vocab/a",
+               "\"0\"",
+               kBad,
+               {"model.vocab: id of \"a\""}},
+        Broken{"IdNegative",
+               "/model/vocab/a",
+               "-1",
+               kBad,
+               {"model.vocab: id of \"a\""}},
+        Broken{"IdHuge",
+               "/model/vocab/a",
+               "4000000000",
+               kBad,
+               {"model.vocab: id of \"a\""}},
+        Broken{"IdBeyond64Bits",
+               "/model/vocab/a",
+               "18446744073709551615",
+               kBad,
+               {"model.vocab: id of \"a\""}},
+        Broken{
+            "NoMerges", "/model/merges", "", kBad, {"\"merges\" is missing"}},
+        Broken{"MergeOfUnknown",
+               "/model/merges/1",
+               "[\"ab\", \"x\"]",
+               kBad,
+               {"merges[1]: \"x\" is not in the vocabulary"}},
+        Broken{"MergeToUnknown",
+               "/model/merges/1",
+               "[\"b\", \"c\"]",
+               kBad,
+               {"merges[1]: \"bc\" is not in the vocabulary"}},
+        Broken{"MergeOfThree",
+               "/model/merges/1",
+               "\"a b c\"",
+               kBad,
+               {"model.merges[1]: is not two tokens"}},
+        Broken{"MergeOfNumbers",
+               "/model/merges/1",
+               "[1, 2]",
+               kBad,
+               {"model.merges[1]: is not two tokens"}},
+        Broken{"FlagNotBoolean",
+               "/model/byte_fallback",
+               "1",
+               kBad,
+               {"model.byte_fallback: is number, not a boolean"}},
+        Broken{
+            "UnkNotString", "/model/unk_token", "7", kBad, {"model.unk_token"}},
+        Broken{"AddedNotArray",
+               "/added_tokens",
+               "{}",
+               kBad,
+               {"added_tokens: is object, not an array"}},
+        Broken{"AddedWithoutContent",
+               "/added_tokens/0/content",
+               "",
+               kBad,
+               {"added_tokens[0]: \"content\" is missing"}},
+        Broken{"NormalizerUnknown",
+               "/normalizer",
+               R"({"type": "Precompiled"})",
+               kNotYet,
+               {"normalizer.type", "\"Precompiled\""}},
+        Broken{"NormalizerNoType",
+               "/normalizer",
+               "{}",
+               kBad,
+               {"normalizer: \"type\" is missing"}},
+        Broken{"NormalizerInSequence",
+               "/normalizer",
+               R"({"type": "Sequence", "normalizers": [{"type": "NFC"}, 3]})",
+               kBad,
+               {"normalizer.normalizers[1]: is number"}},
+        Broken{"ReplaceWithoutPattern",
+               "/normalizer",
+               R"({"type": "Replace", "pattern": {}, "content": "x"})",
+               kBad,
+               {"normalizer.pattern: has neither"}},
+        Broken{"PreTokenizerUnknown",
+               "/pre_tokenizer",
+               R"({"type": "UnicodeScripts"})",
+               kNotYet,
+               {"pre_tokenizer.type", "\"UnicodeScripts\""}},
+        Broken{"BadRegex",
+               "/pre_tokenizer",
+               R"({"type": "Split", "pattern": {"Regex": "(a"},
+                   "behavior": "Isolated", "invert": false})",
+               kBad,
+               {"pre_tokenizer.pattern", "unfinished group"}},
+        Broken{"BadRepeat",
+               "/pre_tokenizer",
+               R"({"type": "Split", "pattern": {"Regex": "a{5,2}"},
+                   "behavior": "Isolated", "invert": false})",
+               kBad,
+               {"pre_tokenizer.pattern", "out of order"}},
+        Broken{"RegexNotSupported",
+               "/pre_tokenizer",
+               R"({"type": "Split", "pattern": {"Regex": "(?~a)x"},
+                   "behavior": "Isolated", "invert": false
+})",
+               kNotYet,
+               {"pre_tokenizer.pattern", "this kind of group"}},
+        Broken{"UnknownProperty",
+               "/pre_tokenizer",
+               R"({"type": "Split", "pattern": {"Regex": "\\p{Klingon}"},
+                   "behavior": "Isolated", "invert": false})",
+               kNotYet,
+               {"pre_tokenizer.pattern", "property \"Klingon\""}},
+        Broken{"BadBehavior",
+               "/pre_tokenizer",
+               R"({"type": "Punctuation", "behavior": "Lost"})",
+               kBad,
+               {"pre_tokenizer.behavior", "\"Lost\""}},
+        Broken{"MetaspaceReplacement",
+               "/pre_tokenizer",
+               R"({"type": "Metaspace", "replacement": "__"})",
+               kBad,
+               {"pre_tokenizer.replacement: is not one character"}},
+        Broken{"MetaspaceScheme",
+               "/pre_tokenizer",
+               R"({"type": "Metaspace", "replacement": "_",
+                   "prepend_scheme": "often"})",
+               kBad,
+               {"pre_tokenizer.prepend_scheme", "\"often\""}},
+        Broken{"FixedLengthOfNone",
+               "/pre_tokenizer",
+               R"({"type": "FixedLength", "length": 0})",
+               kBad,
+               {"pre_tokenizer.length: is not in 1.."}},
+        Broken{"PostUnknown",
+               "/post_processor/type",
+               "\"Magic\"",
+               kNotYet,
+               {"post_processor.type", "\"Magic\""}},
+        Broken{"TemplateWithoutToken",
+               "/post_processor/special_tokens",
+               "{}",
+               kBad,
+               {"post_processor.single[0].SpecialToken.id", "\"<s>\""}},
+        Broken{"TemplateWithBadId",
+               "/post_processor/special_tokens/<s>/ids/0",
+               "-5",
+               kBad,
+               {"special_tokens.<s>.ids[0]"}},
+        Broken{"TemplateWithoutText",
+               "/post_processor/single/1",
+               "",
+               kNotYet,
+               {"post_processor.single"}},
+        Broken{"TemplateOfB",
+               "/post_processor/single/1/Sequence/id",
+               "\"B\"",
+               kBad,
+               {"post_processor.single[1].Sequence.id"}},
+        Broken{"RobertaWithoutSep",
+               "/post_processor",
+               R"({"type": "RobertaProcessing", "cls": ["<s>", 6]})",
+               kBad,
+               {"post_processor: \"sep\" is missing"}},
+        Broken{"DecoderUnknown",
+               "/decoder",
+               R"({"type": "WordPiece"})",
+               kNotYet,
+               {"decoder.type", "\"WordPiece\""}},
+        Broken{"DecoderStripCount",
+               "/decoder",
+               R"({"type": "Strip", "content": " ", "start": -1, "stop": 0})",
+               kBad,
+               {"decoder.start"}}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(TokenizerLoadTest, NestedTooDeeply) {
+  for (const auto& [part, list] :
+       std::map<std::string, std::string>{{"normalizer", "normalizers"},
+                                          {"pre_tokenizer", "pretokenizers"},
+                                          {"post_processor", "processors"},
+                                          {"decoder", "decoders"}}) {
+    json nested = {{"type", "Sequence"}, {list, json::array()}};
+    for (int i = 0; i < 100; ++i) {
+      nested = {{"type", "Sequence"}, {list, json::array({nested})}};
+    }
+    json tokenizer = SmallTokenizerJson();
+    tokenizer[part] = nested;
+    const absl::Status status =
+        LoadError({{"tokenizer.json", tokenizer.dump()}});
+    EXPECT_EQ(status.code(), kBad) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("nested too deeply"));
+  }
+}
+
+TEST(TokenizerLoadTest, NotJson) {
+  const absl::Status status = LoadError({{"tokenizer.json", "{\"model\": "}});
+  EXPECT_EQ(status.code(), kBad);
+  EXPECT_THAT(std::string(status.message()),
+              testing::AllOf(HasSubstr("tokenizer.json"),
+                             HasSubstr("not JSON: at byte")));
+  EXPECT_EQ(LoadError({{"tokenizer.json", "\"text\""}}).code(), kBad);
+  EXPECT_EQ(LoadError({{"tokenizer.json", ""}}).code(), kBad);
+  EXPECT_EQ(LoadError({{"tokenizer.json", "{\"model\": \"\xFF\"}"}}).code(),
+            kBad);
+}
+
+TEST(TokenizerLoadTest, NoTokenizer) {
+  EXPECT_EQ(LoadError({}).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(LoadError({{"vocab.json", "{}"}}).code(),
+            absl::StatusCode::kNotFound);
+  const absl::Status status = LoadError({{"tokenizer.model", "x"}});
+  EXPECT_EQ(status.code(), kNotYet);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("tokenizer.model"));
+}
+
+TEST(TokenizerLoadTest, BrokenConfig) {
+  const std::string tokenizer = SmallTokenizerJson().dump();
+  const auto error = [&](const char* file, const char* content) {
+    return LoadError({{"tokenizer.json", tokenizer}, {file, content}});
+  };
+  const struct {
+    const char* file;
+    const char* content;
+    const char* message;
+  } kCases[] = {
+      {"tokenizer_config.json", "[]", "tokenizer_config.json: is array"},
+      {"tokenizer_config.json", "{", "tokenizer_config.json: not JSON"},
+      {"tokenizer_config.json", R"({"bos_token": 3})",
+       ": bos_token: is number"},
+      {"tokenizer_config.json", R"({"add_bos_token": "yes"})",
+       ": add_bos_token: is string"},
+      {"tokenizer_config.json", R"({"added_tokens_decoder": {"x": {}}})",
+       ": added_tokens_decoder: \"x\" is not an id"},
+      {"tokenizer_config.json", R"({"added_tokens_decoder": {"7": {}}})",
+       ": added_tokens_decoder.7: \"content\" is missing"},
+      {"special_tokens_map.json", R"({"eos_token": []})", ": eos_token: is"},
+      {"added_tokens.json", R"({"<x>": "seven"})", ": <x>: is string"},
+  };
+  for (const auto& test : kCases) {
+    const absl::Status status = error(test.file, test.content);
+    EXPECT_EQ(status.code(), kBad) << status;
+    EXPECT_THAT(std::string(status.message()),
+                testing::AllOf(HasSubstr(test.file), HasSubstr(test.message)));
+  }
+}
+
+constexpr char kVocab[] = R"({"a": 0, "b": 1, "ab": 2, "Ġ": 3})";
+
+TEST(TokenizerLoadTest, BrokenVocabAndMerges) {
+  const absl::Status bad_id =
+      LoadError({{"vocab.json", R"({"a": 1e99})"}, {"merges.txt", ""}});
+  EXPECT_EQ(bad_id.code(), kBad);
+  EXPECT_THAT(std::string(bad_id.message()), HasSubstr("vocab.json"));
+
+  const absl::Status bad_line = LoadError(
+      {{"vocab.json", kVocab}, {"merges.txt", "#version: 0.2\na b\nabc\n"}});
+  EXPECT_EQ(bad_line.code(), kBad);
+  EXPECT_THAT(std::string(bad_line.message()),
+              HasSubstr("merges.txt: line 3 is not two tokens"));
+
+  const absl::Status unknown =
+      LoadError({{"vocab.json", kVocab}, {"merges.txt", "a x\n"}});
+  EXPECT_EQ(unknown.code(), kBad);
+  EXPECT_THAT(std::string(unknown.message()),
+              testing::AllOf(HasSubstr("merges.txt"), HasSubstr("\"x\"")));
+
+  const absl::Status other =
+      LoadError({{"vocab.json", kVocab},
+                 {"merges.txt", "a b\n"},
+                 {"tokenizer_config.json",
+                  R"({"tokenizer_class": "RobertaTokenizer"})"}});
+  EXPECT_EQ(other.code(), kNotYet);
+  EXPECT_THAT(
+      std::string(other.message()),
+      HasSubstr(
+          "tokenizer_config.json: tokenizer_class: \"RobertaTokenizer\""));
+}
+
+// GPT-2's class without any configuration, and with OPT's.
+TEST(TokenizerLoadTest, VocabAndMerges) {
+  const ModelFiles plain(
+      {{"vocab.json", kVocab}, {"merges.txt", "#version: 0.2\r\na b\r\n\r\n"}});
+  const auto gpt2 = Tokenizer::Load(plain.dir());
+  ASSERT_TRUE(gpt2.ok()) << gpt2.status();
+  EXPECT_EQ((*gpt2)->bos_token(), "<|endoftext|>");
+  EXPECT_EQ((*gpt2)->eos_token(), "<|endoftext|>");
+  EXPECT_EQ((*gpt2)->vocab_size(), 5);  // the class adds its end of text
+  EXPECT_EQ(*(*gpt2)->Encode("ab ab<|endoftext|>", true), Ids({2, 3, 2, 4}));
+
+  const ModelFiles opt(
+      {{"vocab.json", kVocab},
+       {"merges.txt", "a b\n"},
+       {"tokenizer_config.json",
+        R"({"tokenizer_class": "GPT2Tokenizer", "add_bos_token": true,
+            "add_eos_token": true, "eos_token": "</s>", "unk_token": null})"},
+       {"special_tokens_map.json", R"({"bos_token": {"content": "<s>"}})"},
+       {"added_tokens.json", R"({"</s>": 8, "later": 9})"}});
+  const auto both = Tokenizer::Load(opt.dir());
+  ASSERT_TRUE(both.ok()) << both.status();
+  EXPECT_EQ((*both)->bos_token(), "<s>");
+  EXPECT_EQ((*both)->eos_token(), "</s>");
+  EXPECT_EQ(*(*both)->Encode("ab", true), Ids({6, 2, 4}));
+  EXPECT_EQ(*(*both)->Encode("ab", false), Ids({2}));
+  EXPECT_EQ((*both)->TokenToId("later"), 5);
+  EXPECT_FALSE((*both)->IsSpecial(5));
+  EXPECT_TRUE((*both)->IsSpecial(6));
+}
+
+TEST(TokenizerLoadTest, SmallTokenizerWorks) {
+  json tokenizer = SmallTokenizerJson();
+  const ModelFiles model({{"tokenizer.json", tokenizer.dump()},
+                          {"tokenizer_config.json",
+                           R"({"bos_token": {"content": "<s>"},
+            "added_tokens_decoder": {"6": {"content": "<s>", "special": true},
+                                     "9": {"content": "<new>"}}})"}});
+  const auto small = Tokenizer::Load(model.dir());
+  ASSERT_TRUE(small.ok()) << small.status();
+  EXPECT_EQ(*(*small)->Encode("abc b<new>", true), Ids({6, 5, 3, 1, 7}));
+  EXPECT_EQ((*small)->bos_token(), "<s>");
+  EXPECT_EQ((*small)->eos_token(), "");
+  EXPECT_EQ((*small)->vocab_size(), 8);
+}
+
+}  // namespace
+}  // namespace sluice
