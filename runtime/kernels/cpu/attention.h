@@ -47,6 +47,8 @@ struct AttentionCall {
   const void* k_base = nullptr;
   size_t page_stride = 0;
   std::span<const int32_t> pages;
+  // Where the thread's next call will begin to read, if that is known; a hint.
+  const void* next_k = nullptr;
   // Row r attends positions [begin[r], end[r]), never empty. Its query, already
   // scaled, is in the scratch.
   int32_t rows = 0;

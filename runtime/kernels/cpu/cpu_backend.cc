@@ -231,7 +231,7 @@ absl::Status CpuBackend::Embed(const BatchView& batch, float* x) {
       if (bf16) {
         AddBf16Row(out, embedding_.positions.as<uint16_t>() + from, hidden);
       } else {
-        AddRow(out, embedding_.positions.as<float>() + from, nullptr, hidden);
+        AddRow(out, embedding_.positions.as<float>() + from, hidden);
       }
     }
   });
@@ -303,34 +303,48 @@ void CpuBackend::AttendBatch(int32_t layer, const BatchView& batch) {
                              ? spec_.sliding_window[model_layer]
                              : 0;
   const size_t element = gemm_->element_bytes();
-  pool_.ParallelFor(parts_.size() * kv_heads, [&](int task, int thread) {
-    const SegmentPart& part = parts_[task / kv_heads];
-    const int32_t kv_head = task % kv_heads;
+  // The heads of a page are neighbours in memory: one thread takes them all if
+  // there is enough else for the other threads.
+  const bool all_heads =
+      parts_.size() >= size_t{4} * static_cast<size_t>(pool_.num_threads());
+  const int32_t heads_per_task = all_heads ? kv_heads : 1;
+  const int32_t tasks_per_part = kv_heads / heads_per_task;
+  pool_.ParallelFor(parts_.size() * tasks_per_part, [&](int task, int thread) {
+    const SegmentPart& part = parts_[task / tasks_per_part];
     const SegmentView& segment = batch.segments[part.segment];
     AttentionScratch& scratch = attention_scratch_[thread];
     AttentionCall call;
     call.kv_dtype = options_.dtype;
     call.head_dim = head_dim;
-    call.k_base = kv_->K(layer, 0, kv_head);
     call.page_stride = kv_layout_.layer_page_bytes();
     call.pages = segment.pages;
     call.rows = part.count;
     call.out_dtype = options_.dtype;
-    for (int32_t r = 0; r < part.count; ++r) {
-      const int32_t token = (part.first + r) / group;
-      const int32_t head = kv_head * group + (part.first + r) % group;
-      const int32_t position = segment.start + token;
-      const int64_t row = segment.row + token;
-      const int64_t angle = int64_t{position} * half;
-      RotateHead(wide_.as<float>() + row * stride + head * head_dim,
-                 Floats(rotary_cos_, angle), Floats(rotary_sin_, angle), half,
-                 head_dim, spec_.attention_scale, scratch.query(r));
-      call.begin[r] = window > 0 ? std::max(0, position + 1 - window) : 0;
-      call.end[r] = position + 1;
-      call.out[r] = attention_.as<std::byte>() +
-                    (row * q_width_ + head * head_dim) * element;
+    const int32_t first_head = task % tasks_per_part * heads_per_task;
+    for (int32_t kv_head = first_head; kv_head < first_head + heads_per_task;
+         ++kv_head) {
+      for (int32_t r = 0; r < part.count; ++r) {
+        const int32_t token = (part.first + r) / group;
+        const int32_t head = kv_head * group + (part.first + r) % group;
+        const int32_t position = segment.start + token;
+        const int64_t row = segment.row + token;
+        const int64_t angle = int64_t{position} * half;
+        RotateHead(wide_.as<float>() + row * stride + head * head_dim,
+                   Floats(rotary_cos_, angle), Floats(rotary_sin_, angle), half,
+                   head_dim, spec_.attention_scale, scratch.query(r));
+        call.begin[r] = window > 0 ? std::max(0, position + 1 - window) : 0;
+        call.end[r] = position + 1;
+        call.out[r] = attention_.as<std::byte>() +
+                      (row * q_width_ + head * head_dim) * element;
+      }
+      call.k_base = kv_->K(layer, 0, kv_head);
+      call.next_k = nullptr;
+      if (kv_head + 1 < first_head + heads_per_task) {
+        call.next_k = kv_->K(layer, segment.pages[call.begin[0] / kPageTokens],
+                             kv_head + 1);
+      }
+      Attend(call, scratch);
     }
-    Attend(call, scratch);
   });
 }
 
@@ -341,10 +355,8 @@ absl::Status CpuBackend::MultiplyAdd(const PackedMatrix& w,
   return gemm_->Multiply(
       w, a, rows,
       [&](int32_t row, int32_t count, int32_t col, int32_t cols, float* tile) {
-        for (int32_t i = 0; i < count; ++i) {
-          AddRow(x + (row + i) * width + col, tile + i * cols,
-                 Floats(bias, col), cols);
-        }
+        AddTile(tile, count, cols, Floats(bias, col), x + row * width + col,
+                width);
       });
 }
 
@@ -357,10 +369,8 @@ absl::Status CpuBackend::Attention(int layer, const BatchView& batch,
   SLUICE_RETURN_IF_ERROR(gemm_->Multiply(
       w.qkv, normed_.data(), batch.rows,
       [&](int32_t row, int32_t rows, int32_t col, int32_t cols, float* tile) {
-        for (int32_t i = 0; i < rows; ++i) {
-          StoreRow(wide_.as<float>() + (row + i) * width + col, tile + i * cols,
-                   Floats(w.qkv_bias, col), cols);
-        }
+        StoreTile(tile, rows, cols, Floats(w.qkv_bias, col),
+                  wide_.as<float>() + row * width + col, width);
       }));
   StoreBatchKv(local, batch);
   AttendBatch(local, batch);
@@ -379,20 +389,14 @@ absl::Status CpuBackend::Mlp(int layer, const BatchView& batch, float* x) {
       w.up, normed_.data(), batch.rows,
       [&](int32_t row, int32_t rows, int32_t col, int32_t cols, float* tile) {
         const float* bias = Floats(w.up_bias, col);
-        for (int32_t i = 0; i < rows; ++i) {
-          const float* in = tile + i * cols;
-          if (spec_.gated_mlp) {
-            const int32_t half = cols / 2;
-            GatedActivation(spec_.activation, in, bias, in + half,
-                            bias == nullptr ? nullptr : bias + half, half,
-                            options_.dtype,
-                            wide_.as<std::byte>() +
-                                ((row + i) * inner + col / 2) * element);
-          } else {
-            PlainActivation(
-                spec_.activation, in, bias, cols, options_.dtype,
-                wide_.as<std::byte>() + ((row + i) * inner + col) * element);
-          }
+        if (spec_.gated_mlp) {
+          GatedTile(spec_.activation, tile, rows, cols, bias, options_.dtype,
+                    wide_.as<std::byte>() + (row * inner + col / 2) * element,
+                    inner);
+        } else {
+          PlainTile(spec_.activation, tile, rows, cols, bias, options_.dtype,
+                    wide_.as<std::byte>() + (row * inner + col) * element,
+                    inner);
         }
       }));
   SLUICE_RETURN_IF_ERROR(

@@ -22,9 +22,9 @@ constexpr int32_t kTileSizes[] = {128, 96, 64, 48, 32, 24, 16, 8, 4, 2, 1};
 // gain.
 constexpr int32_t kLeastSplitRows = 16;
 
-// Some of oneDNN's kernels remember how many OpenMP threads the thread that made
-// them could use, others ask when they run: one in either case. The number is
-// each thread's own.
+// Some of oneDNN's kernels remember how many OpenMP threads the thread that
+// made them could use, others ask when they run: one in either case. The number
+// is each thread's own.
 class OneOpenMpThread {
  public:
   OneOpenMpThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }

@@ -66,53 +66,68 @@ HWY_INLINE VF Activate(VF x) {
   }
 }
 
-template <Activation kActivation, typename T>
-HWY_INLINE void ActivationLoop(const float* gate, const float* gate_bias,
-                               const float* up, const float* up_bias, size_t n,
-                               T* out) {
-  ForEachVector(n, [&](size_t i, size_t count) HWY_ATTR {
-    VF g = LoadPart(gate + i, count);
-    if (gate_bias != nullptr) g = hn::Add(g, LoadPart(gate_bias + i, count));
-    VF v = Activate<kActivation>(g);
-    if (up != nullptr) {
-      VF u = LoadPart(up + i, count);
-      if (up_bias != nullptr) u = hn::Add(u, LoadPart(up_bias + i, count));
-      v = hn::Mul(v, u);
-    }
-    StorePart(v, out + i, count);
-  });
-}
-
-template <typename T>
-HWY_INLINE void ActivationOf(Activation activation, const float* gate,
-                             const float* gate_bias, const float* up,
-                             const float* up_bias, size_t n, T* out) {
-  switch (activation) {
-    case Activation::kSilu:
-      return ActivationLoop<Activation::kSilu>(gate, gate_bias, up, up_bias, n,
-                                               out);
-    case Activation::kGelu:
-      return ActivationLoop<Activation::kGelu>(gate, gate_bias, up, up_bias, n,
-                                               out);
-    case Activation::kGeluTanh:
-      return ActivationLoop<Activation::kGeluTanh>(gate, gate_bias, up, up_bias,
-                                                   n, out);
-    case Activation::kRelu:
-      return ActivationLoop<Activation::kRelu>(gate, gate_bias, up, up_bias, n,
-                                               out);
+// Gated: `tile`'s rows are `n` gate columns, then `n` up columns.
+template <Activation kActivation, bool kGated, typename T>
+HWY_INLINE void ActivationLoop(const float* tile, size_t rows, size_t n,
+                               const float* bias, T* out, size_t stride) {
+  for (size_t row = 0; row < rows; ++row) {
+    const float* gate = tile + row * n * (kGated ? 2 : 1);
+    T* to = out + row * stride;
+    ForEachVector(n, [&](size_t i, size_t count) HWY_ATTR {
+      VF g = LoadPart(gate + i, count);
+      if (bias != nullptr) g = hn::Add(g, LoadPart(bias + i, count));
+      VF v = Activate<kActivation>(g);
+      if constexpr (kGated) {
+        VF u = LoadPart(gate + n + i, count);
+        if (bias != nullptr) u = hn::Add(u, LoadPart(bias + n + i, count));
+        v = hn::Mul(v, u);
+      }
+      StorePart(v, to + i, count);
+    });
   }
 }
 
-// `up` null: a plain activation.
-void ActivationImpl(Activation activation, const float* gate,
-                    const float* gate_bias, const float* up,
-                    const float* up_bias, size_t n, DType dtype, void* out) {
+template <bool kGated, typename T>
+HWY_INLINE void ActivationOf(Activation activation, const float* tile,
+                             size_t rows, size_t n, const float* bias, T* out,
+                             size_t stride) {
+  switch (activation) {
+    case Activation::kSilu:
+      return ActivationLoop<Activation::kSilu, kGated>(tile, rows, n, bias, out,
+                                                       stride);
+    case Activation::kGelu:
+      return ActivationLoop<Activation::kGelu, kGated>(tile, rows, n, bias, out,
+                                                       stride);
+    case Activation::kGeluTanh:
+      return ActivationLoop<Activation::kGeluTanh, kGated>(tile, rows, n, bias,
+                                                           out, stride);
+    case Activation::kRelu:
+      return ActivationLoop<Activation::kRelu, kGated>(tile, rows, n, bias, out,
+                                                       stride);
+  }
+}
+
+void GatedTileImpl(Activation activation, const float* tile, size_t rows,
+                   size_t cols, const float* bias, DType dtype, void* out,
+                   size_t stride) {
   if (dtype == DType::kFloat32) {
-    ActivationOf(activation, gate, gate_bias, up, up_bias, n,
-                 static_cast<float*>(out));
+    ActivationOf<true>(activation, tile, rows, cols / 2, bias,
+                       static_cast<float*>(out), stride);
   } else {
-    ActivationOf(activation, gate, gate_bias, up, up_bias, n,
-                 static_cast<uint16_t*>(out));
+    ActivationOf<true>(activation, tile, rows, cols / 2, bias,
+                       static_cast<uint16_t*>(out), stride);
+  }
+}
+
+void PlainTileImpl(Activation activation, const float* tile, size_t rows,
+                   size_t cols, const float* bias, DType dtype, void* out,
+                   size_t stride) {
+  if (dtype == DType::kFloat32) {
+    ActivationOf<false>(activation, tile, rows, cols, bias,
+                        static_cast<float*>(out), stride);
+  } else {
+    ActivationOf<false>(activation, tile, rows, cols, bias,
+                        static_cast<uint16_t*>(out), stride);
   }
 }
 
@@ -187,15 +202,33 @@ void LayerNormImpl(const float* x, const float* weight, const float* bias,
   }
 }
 
-// out = [out +] y [+ bias].
-void AddRowImpl(float* out, const float* y, const float* bias, size_t n,
-                bool accumulate) {
-  ForEachVector(n, [&](size_t i, size_t count) HWY_ATTR {
-    VF v = LoadPart(y + i, count);
-    if (bias != nullptr) v = hn::Add(v, LoadPart(bias + i, count));
-    if (accumulate) v = hn::Add(LoadPart(out + i, count), v);
-    StorePart(v, out + i, count);
-  });
+template <bool kAdd>
+HWY_INLINE void MoveTile(const float* tile, size_t rows, size_t cols,
+                         const float* bias, float* out, size_t stride) {
+  for (size_t row = 0; row < rows; ++row) {
+    const float* from = tile + row * cols;
+    float* to = out + row * stride;
+    ForEachVector(cols, [&](size_t i, size_t count) HWY_ATTR {
+      VF v = LoadPart(from + i, count);
+      if (bias != nullptr) v = hn::Add(v, LoadPart(bias + i, count));
+      if constexpr (kAdd) v = hn::Add(LoadPart(to + i, count), v);
+      StorePart(v, to + i, count);
+    });
+  }
+}
+
+void AddTileImpl(const float* tile, size_t rows, size_t cols, const float* bias,
+                 float* out, size_t stride) {
+  MoveTile<true>(tile, rows, cols, bias, out, stride);
+}
+
+void StoreTileImpl(const float* tile, size_t rows, size_t cols,
+                   const float* bias, float* out, size_t stride) {
+  MoveTile<false>(tile, rows, cols, bias, out, stride);
+}
+
+void AddRowImpl(float* out, const float* y, size_t n) {
+  MoveTile<true>(y, 1, n, nullptr, out, n);
 }
 
 void AddBf16RowImpl(float* out, const uint16_t* y, size_t n) {
@@ -244,7 +277,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace sluice {
 
-HWY_EXPORT(ActivationImpl);
+HWY_EXPORT(GatedTileImpl);
+HWY_EXPORT(PlainTileImpl);
+HWY_EXPORT(AddTileImpl);
+HWY_EXPORT(StoreTileImpl);
 HWY_EXPORT(RmsNormImpl);
 HWY_EXPORT(LayerNormImpl);
 HWY_EXPORT(AddRowImpl);
@@ -263,29 +299,36 @@ void LayerNorm(const float* x, const float* weight, const float* bias,
   HWY_DYNAMIC_DISPATCH(LayerNormImpl)(x, weight, bias, n, eps, dtype, out);
 }
 
-void GatedActivation(Activation activation, const float* gate,
-                     const float* gate_bias, const float* up,
-                     const float* up_bias, int32_t n, DType dtype, void* out) {
-  HWY_DYNAMIC_DISPATCH(ActivationImpl)
-  (activation, gate, gate_bias, up, up_bias, n, dtype, out);
+void GatedTile(Activation activation, const float* tile, int32_t rows,
+               int32_t cols, const float* bias, DType dtype, void* out,
+               int64_t stride) {
+  HWY_DYNAMIC_DISPATCH(GatedTileImpl)
+  (activation, tile, rows, cols, bias, dtype, out, stride);
 }
 
-void PlainActivation(Activation activation, const float* x, const float* bias,
-                     int32_t n, DType dtype, void* out) {
-  HWY_DYNAMIC_DISPATCH(ActivationImpl)
-  (activation, x, bias, nullptr, nullptr, n, dtype, out);
+void PlainTile(Activation activation, const float* tile, int32_t rows,
+               int32_t cols, const float* bias, DType dtype, void* out,
+               int64_t stride) {
+  HWY_DYNAMIC_DISPATCH(PlainTileImpl)
+  (activation, tile, rows, cols, bias, dtype, out, stride);
 }
 
-void AddRow(float* out, const float* y, const float* bias, int32_t n) {
-  HWY_DYNAMIC_DISPATCH(AddRowImpl)(out, y, bias, n, true);
+void AddTile(const float* tile, int32_t rows, int32_t cols, const float* bias,
+             float* out, int64_t stride) {
+  HWY_DYNAMIC_DISPATCH(AddTileImpl)(tile, rows, cols, bias, out, stride);
+}
+
+void StoreTile(const float* tile, int32_t rows, int32_t cols, const float* bias,
+               float* out, int64_t stride) {
+  HWY_DYNAMIC_DISPATCH(StoreTileImpl)(tile, rows, cols, bias, out, stride);
+}
+
+void AddRow(float* out, const float* y, int32_t n) {
+  HWY_DYNAMIC_DISPATCH(AddRowImpl)(out, y, n);
 }
 
 void AddBf16Row(float* out, const uint16_t* y, int32_t n) {
   HWY_DYNAMIC_DISPATCH(AddBf16RowImpl)(out, y, n);
-}
-
-void StoreRow(float* out, const float* y, const float* bias, int32_t n) {
-  HWY_DYNAMIC_DISPATCH(AddRowImpl)(out, y, bias, n, false);
 }
 
 void RotateHead(const float* x, const float* cos, const float* sin,

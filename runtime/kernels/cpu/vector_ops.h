@@ -21,24 +21,28 @@ void RmsNorm(const float* x, const float* weight, int32_t n, float eps,
 void LayerNorm(const float* x, const float* weight, const float* bias,
                int32_t n, float eps, DType dtype, void* out);
 
-// out[i] = act(gate[i] + gate_bias[i]) * (up[i] + up_bias[i]); either bias may
-// be null.
-void GatedActivation(Activation activation, const float* gate,
-                     const float* gate_bias, const float* up,
-                     const float* up_bias, int32_t n, DType dtype, void* out);
-
-// out[i] = act(x[i] + bias[i]); bias may be null.
-void PlainActivation(Activation activation, const float* x, const float* bias,
-                     int32_t n, DType dtype, void* out);
-
-// out[i] += y[i] + bias[i]; bias may be null.
-void AddRow(float* out, const float* y, const float* bias, int32_t n);
+// What becomes of a finished tile of a product, [rows, cols] without gaps: it
+// goes to rows of `stride` elements. `bias`, [cols], may be null.
+//
+// out = act(gate + bias) * (up + bias), where gate is the tile's left half and
+// up its right.
+void GatedTile(Activation activation, const float* tile, int32_t rows,
+               int32_t cols, const float* bias, DType dtype, void* out,
+               int64_t stride);
+// out = act(tile + bias).
+void PlainTile(Activation activation, const float* tile, int32_t rows,
+               int32_t cols, const float* bias, DType dtype, void* out,
+               int64_t stride);
+// out += tile + bias.
+void AddTile(const float* tile, int32_t rows, int32_t cols, const float* bias,
+             float* out, int64_t stride);
+// out = tile + bias.
+void StoreTile(const float* tile, int32_t rows, int32_t cols, const float* bias,
+               float* out, int64_t stride);
 
 // out[i] += y[i].
+void AddRow(float* out, const float* y, int32_t n);
 void AddBf16Row(float* out, const uint16_t* y, int32_t n);
-
-// out[i] = y[i] + bias[i]; bias may be null.
-void StoreRow(float* out, const float* y, const float* bias, int32_t n);
 
 // Rotary embedding of one head: for i < half, the pair (x[i], x[i + half]) is
 // turned by the angle of cos[i], sin[i]; elements from 2 * half to n are copied

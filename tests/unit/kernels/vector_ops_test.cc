@@ -56,10 +56,12 @@ TEST(VectorOpsTest, Activations) {
       const int n = static_cast<int>(x.size());
       std::vector<float> out(n), gated(n);
       const std::vector<float> up = Random(n, 3, 2);
-      PlainActivation(activation, x.data(), nullptr, n, DType::kFloat32,
-                      out.data());
-      GatedActivation(activation, x.data(), nullptr, up.data(), nullptr, n,
-                      DType::kFloat32, gated.data());
+      PlainTile(activation, x.data(), 1, n, nullptr, DType::kFloat32,
+                out.data(), n);
+      std::vector<float> both = x;
+      both.insert(both.end(), up.begin(), up.end());
+      GatedTile(activation, both.data(), 1, 2 * n, nullptr, DType::kFloat32,
+                gated.data(), n);
       for (int i = 0; i < n; ++i) {
         const double want = Reference(activation, x[i]);
         // Where GELU vanishes, 1 + erf cancels, in torch as here.
@@ -77,31 +79,52 @@ TEST(VectorOpsTest, ActivationsKeepNan) {
     const float nan = std::numeric_limits<float>::quiet_NaN();
     for (const Activation activation : kActivations) {
       float out = 0;
-      PlainActivation(activation, &nan, nullptr, 1, DType::kFloat32, &out);
+      PlainTile(activation, &nan, 1, 1, nullptr, DType::kFloat32, &out, 1);
       EXPECT_TRUE(std::isnan(out)) << static_cast<int>(activation);
       uint16_t bits = 0;
-      PlainActivation(activation, &nan, nullptr, 1, DType::kBFloat16, &bits);
+      PlainTile(activation, &nan, 1, 1, nullptr, DType::kBFloat16, &bits, 1);
       Bf16ToFloat(&bits, 1, &out);
       EXPECT_TRUE(std::isnan(out)) << static_cast<int>(activation);
     }
   });
 }
 
-TEST(VectorOpsTest, ActivationBiases) {
+TEST(VectorOpsTest, TilesWithBiasesAndStrides) {
   ForEachTarget([](const char* target) {
     SCOPED_TRACE(target);
-    const int n = 37;
-    const auto gate = Random(n, 1, 3), gate_bias = Random(n, 2, 1),
-               up = Random(n, 3, 3), up_bias = Random(n, 4, 1);
-    std::vector<float> out(n), plain(n);
-    GatedActivation(Activation::kSilu, gate.data(), gate_bias.data(), up.data(),
-                    up_bias.data(), n, DType::kFloat32, out.data());
-    PlainActivation(Activation::kSilu, gate.data(), gate_bias.data(), n,
-                    DType::kFloat32, plain.data());
-    for (int i = 0; i < n; ++i) {
-      const double g = Reference(Activation::kSilu, gate[i] + gate_bias[i]);
-      EXPECT_NEAR(plain[i], g, 1e-6);
-      EXPECT_NEAR(out[i], g * (up[i] + up_bias[i]), 4e-6);
+    for (const int n : {1, 7, 16, 37, 64}) {
+      constexpr int kRows = 3;
+      const int stride = n + 5;
+      const auto tile = Random(kRows * 2 * n, 1, 3), bias = Random(2 * n, 2, 1),
+                 x = Random(kRows * stride, 3, 1);
+      std::vector<float> gated = x, plain = x, added = x, stored = x;
+      GatedTile(Activation::kSilu, tile.data(), kRows, 2 * n, bias.data(),
+                DType::kFloat32, gated.data(), stride);
+      PlainTile(Activation::kSilu, tile.data(), kRows, n, bias.data(),
+                DType::kFloat32, plain.data(), stride);
+      AddTile(tile.data(), kRows, n, bias.data(), added.data(), stride);
+      StoreTile(tile.data(), kRows, n, bias.data(), stored.data(), stride);
+      for (int row = 0; row < kRows; ++row) {
+        for (int i = 0; i < stride; ++i) {
+          const int at = row * stride + i;
+          if (i >= n) {
+            EXPECT_EQ(gated[at], x[at]);
+            EXPECT_EQ(plain[at], x[at]);
+            EXPECT_EQ(added[at], x[at]);
+            EXPECT_EQ(stored[at], x[at]);
+            continue;
+          }
+          const float biased = tile[row * n + i] + bias[i];
+          EXPECT_EQ(stored[at], biased);
+          EXPECT_EQ(added[at], x[at] + biased);
+          EXPECT_NEAR(plain[at], Reference(Activation::kSilu, biased), 2e-6);
+          EXPECT_NEAR(
+              gated[at],
+              Reference(Activation::kSilu, tile[row * 2 * n + i] + bias[i]) *
+                  (tile[row * 2 * n + n + i] + bias[n + i]),
+              6e-6);
+        }
+      }
     }
   });
 }
@@ -180,18 +203,14 @@ TEST(VectorOpsTest, RowSums) {
   ForEachTarget([](const char* target) {
     SCOPED_TRACE(target);
     for (const int n : kLengths) {
-      const auto x = Random(n, 1, 1), y = Random(n, 2, 1), b = Random(n, 3, 1);
+      const auto x = Random(n, 1, 1), y = Random(n, 2, 1);
       std::vector<uint16_t> bits(n);
       FloatToBf16(y.data(), n, bits.data());
-      std::vector<float> added = x, plain = x, stored(n), wide = x;
-      AddRow(added.data(), y.data(), b.data(), n);
-      AddRow(plain.data(), y.data(), nullptr, n);
-      StoreRow(stored.data(), y.data(), b.data(), n);
+      std::vector<float> plain = x, wide = x;
+      AddRow(plain.data(), y.data(), n);
       AddBf16Row(wide.data(), bits.data(), n);
       for (int i = 0; i < n; ++i) {
-        EXPECT_EQ(added[i], x[i] + (y[i] + b[i]));
         EXPECT_EQ(plain[i], x[i] + y[i]);
-        EXPECT_EQ(stored[i], y[i] + b[i]);
         float widened;
         Bf16ToFloat(&bits[i], 1, &widened);
         EXPECT_EQ(wide[i], x[i] + widened);
