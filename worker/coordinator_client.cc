@@ -29,9 +29,9 @@ constexpr int kRepeatLog = 30;
 // One Attach stream.
 class Session : public StageReporter {
  public:
-  Session() : outbox_(kMaxOutbox) {}
-
-  grpc::ClientContext* context() { return &context_; }
+  // `context` must live until End().
+  explicit Session(grpc::ClientContext* context)
+      : outbox_(kMaxOutbox), context_(context) {}
 
   void Progress(PlanEpoch epoch, uint64_t done, uint64_t total) override {
     v1::WorkerMessage message;
@@ -73,14 +73,27 @@ class Session : public StageReporter {
   // Cancels the stream if the coordinator does not take our messages: it is
   // not alive in any useful sense.
   void Send(v1::WorkerMessage message) {
-    if (!outbox_.TryPush(message) && !outbox_.closed()) context_.TryCancel();
+    if (!outbox_.TryPush(message) && !outbox_.closed()) Cancel();
+  }
+
+  void Cancel() {
+    MutexLock lock(&mu_);
+    if (context_ != nullptr) context_->TryCancel();
+  }
+
+  // The stream is over; who still holds this speaks to nobody.
+  void End() {
+    outbox_.Close();
+    MutexLock lock(&mu_);
+    context_ = nullptr;
   }
 
   BoundedQueue<v1::WorkerMessage>& outbox() { return outbox_; }
 
  private:
-  grpc::ClientContext context_;
   BoundedQueue<v1::WorkerMessage> outbox_;
+  Mutex mu_;
+  grpc::ClientContext* context_ ABSL_GUARDED_BY(mu_);
 };
 
 using AttachStream =
@@ -111,7 +124,7 @@ class CoordinatorClientImpl : public CoordinatorClient {
       while (session_ == session && absl::Now() < deadline) {
         changed_.WaitFor(&mu_, deadline - absl::Now());
       }
-      if (session_ == session) session->context()->TryCancel();
+      if (session_ == session) session->Cancel();
     }
     thread_.Join();
   }
@@ -153,15 +166,15 @@ class CoordinatorClientImpl : public CoordinatorClient {
     std::shared_ptr<grpc::Channel> channel =
         options_.channels(options_.address);
     if (channel == nullptr) return absl::UnavailableError("no such address");
-    auto session = std::make_shared<Session>();
+    grpc::ClientContext context;
+    auto session = std::make_shared<Session>(&context);
     {
       MutexLock lock(&mu_);
       if (shutdown_) return absl::OkStatus();
       session_ = session;
     }
     const auto stub = v1::WorkerService::NewStub(channel);
-    const std::unique_ptr<AttachStream> stream =
-        stub->Attach(session->context());
+    const std::unique_ptr<AttachStream> stream = stub->Attach(&context);
     Thread writer;
     v1::CoordinatorMessage message;
     if (stream->Write(Registration()) && stream->Read(&message)) {
@@ -178,12 +191,13 @@ class CoordinatorClientImpl : public CoordinatorClient {
         while (stream->Read(&message)) Dispatch(message, session);
         options_.handler->OnDetached();
       } else {
-        session->context()->TryCancel();
+        session->Cancel();
       }
     }
     session->outbox().Close();
     writer.Join();
     const absl::Status status = FromGrpcStatus(stream->Finish());
+    session->End();
     MutexLock lock(&mu_);
     session_ = nullptr;
     changed_.NotifyAll();

@@ -53,7 +53,7 @@ class StageRunner : public FrameSink {
     const WorkerMetrics* metrics = nullptr;
     const Clock* clock = nullptr;
     // For the next stage's worker to take the link; it may be just starting.
-    absl::Duration connect_timeout = absl::Seconds(15);
+    absl::Duration connect_timeout = absl::Seconds(20);
     absl::Duration connect_retry = absl::Milliseconds(100);
   };
   explicit StageRunner(Options options);

@@ -33,6 +33,7 @@ void AppendVarint(uint64_t value, std::string* out) {
 }
 
 void ReleaseBuffer(void* holder) {
+  TakeOver(holder);
   auto* hidden = static_cast<std::shared_ptr<ActivationBuffer>*>(holder);
   TakeOver((*hidden)->data());
   delete hidden;
@@ -250,11 +251,12 @@ absl::StatusOr<grpc::ByteBuffer> EncodeFrame(const ActivationFrame& frame) {
     const grpc::Slice slice(bytes);
     return grpc::ByteBuffer(&slice, 1);
   }
+  auto* holder = new std::shared_ptr<ActivationBuffer>(frame.hidden);
+  HandOff(holder);
   HandOff(frame.hidden->data());
   const grpc::Slice slices[2] = {
       grpc::Slice(bytes),
-      grpc::Slice(frame.hidden->data(), payload, &ReleaseBuffer,
-                  new std::shared_ptr<ActivationBuffer>(frame.hidden))};
+      grpc::Slice(frame.hidden->data(), payload, &ReleaseBuffer, holder)};
   return grpc::ByteBuffer(slices, 2);
 }
 

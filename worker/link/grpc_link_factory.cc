@@ -13,6 +13,7 @@
 #include "proto/grpc_status.h"
 #include "worker/link/frame.h"
 #include "worker/link/link_protocol.h"
+#include "worker/link/tsan_handoff.h"
 
 namespace sluice {
 namespace {
@@ -60,6 +61,7 @@ class Stream
       MutexLock lock(&self->mu_);
       self->self_ = self;
     }
+    HandOff(self.get());
     self->stub_ = std::make_unique<grpc::GenericStub>(std::move(channel));
     self->stub_->PrepareBidiStreamingCall(&self->context_, kLinkMethod, {},
                                           self.get());
@@ -138,6 +140,7 @@ class Stream
   }
 
   void OnReadDone(bool ok) override {
+    TakeOver(this);
     End end;
     bool malformed = false;
     {
@@ -164,6 +167,7 @@ class Stream
   }
 
   void OnWriteDone(bool ok) override {
+    TakeOver(this);
     End end;
     {
       MutexLock lock(&mu_);
@@ -177,6 +181,7 @@ class Stream
   }
 
   void OnDone(const grpc::Status& status) override {
+    TakeOver(this);
     std::shared_ptr<Stream> last;
     MutexLock lock(&mu_);
     status_ = LinkStatus(status, address_);

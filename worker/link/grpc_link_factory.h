@@ -16,7 +16,7 @@ class GrpcLinkFactory : public LinkFactory {
   struct Options {
     ChannelFactory channels;
     // For the peer to answer, which it does at once also while it loads.
-    absl::Duration connect_timeout = absl::Seconds(2);
+    absl::Duration connect_timeout = absl::Seconds(5);
     Counter* bytes_sent = nullptr;  // optional; must outlive factory and links
   };
   explicit GrpcLinkFactory(Options options);

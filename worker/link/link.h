@@ -56,7 +56,8 @@ class FrameSink {
   // stream.
   virtual absl::Status OnFrame(ActivationFrame frame,
                                std::function<void()> on_consumed) = 0;
-  // The sender's stream of this epoch ended with an error.
+  // The sender's stream of this epoch ended with an error after it had carried
+  // frames.
   virtual void OnLinkBroken(PlanEpoch epoch, const absl::Status& status) = 0;
 };
 

@@ -17,6 +17,7 @@
 #include "sluice/v1/pipeline.grpc.pb.h"
 #include "worker/link/frame.h"
 #include "worker/link/link_protocol.h"
+#include "worker/link/tsan_handoff.h"
 
 namespace sluice {
 namespace {
@@ -36,7 +37,9 @@ class Stream
       : service_(service),
         context_(context),
         epoch_(epoch),
-        out_(EncodeCredit(0)) {}
+        out_(EncodeCredit(0)) {
+    HandOff(this);
+  }
 
   PlanEpoch epoch() const { return epoch_; }
 
@@ -101,6 +104,7 @@ class Stream
   void OnDone() override;
 
   void OnWriteDone(bool ok) override {
+    TakeOver(this);
     std::optional<absl::Status> end;
     {
       MutexLock lock(&mu_);
@@ -151,7 +155,9 @@ using RawLinkService =
 class LinkServiceImpl : public LinkService, private RawLinkService {
  public:
   LinkServiceImpl(FrameSink* sink, Counter* bytes_received)
-      : sink_(sink), bytes_received_(bytes_received) {}
+      : sink_(sink), bytes_received_(bytes_received) {
+    HandOff(this);
+  }
 
   grpc::Service* service() override { return this; }
 
@@ -229,6 +235,7 @@ class LinkServiceImpl : public LinkService, private RawLinkService {
 
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Send(
       grpc::CallbackServerContext* context) override {
+    TakeOver(this);
     const absl::StatusOr<PlanEpoch> epoch = ReadEpoch(*context);
     auto stream =
         std::make_shared<Stream>(this, context, epoch.value_or(PlanEpoch()));
@@ -305,6 +312,7 @@ class LinkServiceImpl : public LinkService, private RawLinkService {
 };
 
 void Stream::OnReadDone(bool ok) {
+  TakeOver(this);
   if (!ok) {
     // A half-close, or the link is gone: OnDone tells them apart.
     End(absl::OkStatus());
@@ -353,7 +361,10 @@ void Stream::OnReadDone(bool ok) {
 }
 
 void Stream::OnDone() {
-  const bool broken = context_->IsCancelled();
+  TakeOver(this);
+  // A sender that gives up waiting for an answer and tries again has not lost
+  // anything; one that is really gone is missed by others.
+  const bool broken = context_->IsCancelled() && !unused();
   if (service_->Remove(this) && broken) {
     service_->sink()->OnLinkBroken(
         epoch_, absl::UnavailableError("the sender's connection broke"));

@@ -1,8 +1,10 @@
 #pragma once
 
 // The distribution's gRPC is built without ThreadSanitizer, which therefore
-// does not see that a message's bytes pass from sender to receiver in order
-// when both are in one process and share the memory. These say so.
+// does not see two things that it orders: the bytes of a message between a
+// sender and a receiver that share them in one process, and a reactor between
+// the thread that starts an operation and the one that calls the reaction.
+// HandOff on the one side and TakeOver on the other say so.
 
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>

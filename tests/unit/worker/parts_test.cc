@@ -1,0 +1,154 @@
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "common/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/worker/test_metrics.h"
+#include "worker/machine.h"
+#include "worker/step_assembler.h"
+#include "worker/usage_meter.h"
+
+namespace sluice {
+namespace {
+
+using ::testing::HasSubstr;
+
+class HandClock : public Clock {
+ public:
+  absl::Time Now() const override { return absl::UnixEpoch() + now; }
+  absl::Duration Monotonic() const override { return now; }
+  absl::Duration now = absl::Seconds(100);
+};
+
+TEST(UsageMeterTest, TimeGoesToOneStateAtATime) {
+  HandClock clock;
+  TestMetrics metrics;
+  UsageMeter meter(&clock);
+  clock.now += absl::Seconds(5);
+  meter.SetCounters(metrics.GetCounter("busy", "", {}),
+                    metrics.GetCounter("waiting", "", {}),
+                    metrics.GetCounter("idle", "", {}));
+  meter.Switch(UsageMeter::State::kBusy);
+  clock.now += absl::Seconds(2);
+  meter.Switch(UsageMeter::State::kWaiting);
+  clock.now += absl::Seconds(3);
+  meter.Switch(UsageMeter::State::kIdle);
+  clock.now += absl::Seconds(1);
+  const UsageTotals totals = meter.totals();
+  EXPECT_EQ(totals.busy_seconds, 2);
+  EXPECT_EQ(totals.waiting_seconds, 3);
+  EXPECT_EQ(totals.idle_seconds, 6);
+  EXPECT_EQ(metrics.Value("busy{}"), 2);
+  EXPECT_EQ(metrics.Value("waiting{}"), 3);
+  EXPECT_EQ(metrics.Value("idle{}"), 1);  // since it has counters
+}
+
+TEST(MachineTest, DescribesTheCpu) {
+  EXPECT_EQ(DescribeCpu("processor : 0\nmodel name\t: Fast CPU @ 3: GHz\n"
+                        "flags\t\t: fpu avx2 avx512f avx512_bf16\n"),
+            "cpu: Fast CPU @ 3: GHz, AVX-512 bf16");
+  EXPECT_EQ(DescribeCpu("model name : Old\nflags : fpu sse2\n"),
+            "cpu: Old, baseline");
+  EXPECT_EQ(DescribeCpu("Features\t: fp asimd\n"), "cpu: unknown, NEON");
+  EXPECT_EQ(DescribeCpu(""), "cpu: unknown, baseline");
+  EXPECT_THAT(DescribeCpu(), HasSubstr("cpu: "));
+  EXPECT_GE(UsableCores(), 1);
+}
+
+class StepAssemblerTest : public ::testing::Test {
+ protected:
+  // Micro-batch k of a step whose micro-batches have 1, 2, ... tokens.
+  ArrivedFrame Frame(int64_t step, int k, int batches = 2, int rows = -1) {
+    ActivationFrame frame;
+    frame.step = step;
+    frame.micro_batch = k;
+    if (k == 0) {
+      auto plan = std::make_shared<StepPlan>();
+      plan->step = step;
+      for (int i = 0; i < batches; ++i) {
+        MicroBatch& batch = plan->micro_batches.emplace_back();
+        batch.tokens.assign(i + 1, 7);
+      }
+      frame.plan = std::move(plan);
+    }
+    if (batches > 0) frame.hidden = pool_.Acquire(rows >= 0 ? rows : k + 1, 4);
+    return {std::move(frame), OnceOnExit([this] { ++consumed_; })};
+  }
+
+  void ExpectRefused(ArrivedFrame frame, const std::string& why) {
+    const auto step = assembler_.Add(std::move(frame));
+    EXPECT_EQ(step.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(step.status().ToString(), HasSubstr(why));
+  }
+
+  // REQUIRES: not the last frame of its step.
+  void Add(ArrivedFrame frame) {
+    const auto step = assembler_.Add(std::move(frame));
+    ASSERT_TRUE(step.ok()) << step.status();
+    EXPECT_FALSE(step->has_value());
+    EXPECT_TRUE(assembler_.partial());
+  }
+
+  ActivationPool pool_;
+  int consumed_ = 0;
+  StepAssembler assembler_;
+};
+
+TEST_F(StepAssemblerTest, CompletesSteps) {
+  Add(Frame(1, 0));
+  {
+    auto step = assembler_.Add(Frame(1, 1));
+    ASSERT_TRUE(step.ok() && step->has_value());
+    EXPECT_EQ((*step)->plan->step, 1);
+    ASSERT_EQ((*step)->hidden.size(), 2u);
+    EXPECT_EQ((*step)->hidden[1]->rows(), 2);
+    EXPECT_FALSE(assembler_.partial());
+    EXPECT_EQ(consumed_, 0);
+  }
+  EXPECT_EQ(consumed_, 2);
+  Add(Frame(2, 0));
+}
+
+TEST_F(StepAssemblerTest, PlanAloneIsAStep) {
+  auto step = assembler_.Add(Frame(1, 0, 0));
+  ASSERT_TRUE(step.ok() && step->has_value());
+  EXPECT_TRUE((*step)->hidden.empty());
+}
+
+TEST_F(StepAssemblerTest, MissingFrames) {
+  Add(Frame(1, 0));
+  ExpectRefused(Frame(2, 0), "came before block 0 step 1 was complete");
+}
+
+TEST_F(StepAssemblerTest, RepeatedAndReorderedFrames) {
+  ExpectRefused(Frame(1, 1), "micro-batch 1 is repeated or out of order");
+  Add(Frame(1, 0, 3));
+  ExpectRefused(Frame(1, 2), "micro-batch 2 is repeated or out of order");
+  ExpectRefused(Frame(2, 1), "block 0 step 2: micro-batch 1");
+}
+
+TEST_F(StepAssemblerTest, RepeatedSteps) {
+  ASSERT_TRUE(assembler_.Add(Frame(4, 0, 1)).ok());
+  ExpectRefused(Frame(4, 0, 1), "came after step 4");
+  ExpectRefused(Frame(3, 0, 1), "came after step 4");
+  EXPECT_TRUE(assembler_.Add(Frame(6, 0, 1)).ok());
+}
+
+TEST_F(StepAssemblerTest, RowsThatDoNotFitThePlan) {
+  ExpectRefused(Frame(1, 0, 1, 9), "has 1 tokens, but 9 rows");
+}
+
+TEST_F(StepAssemblerTest, StepsOfTheFirstStageAreOrderedToo) {
+  auto plan = std::make_shared<StepPlan>();
+  plan->step = 3;
+  EXPECT_TRUE(assembler_.Add(plan).ok());
+  EXPECT_FALSE(assembler_.Add(plan).ok());
+  auto other = std::make_shared<StepPlan>();
+  other->block = BlockId(1);
+  EXPECT_TRUE(assembler_.Add(other).ok());
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,193 @@
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/convert.h"
+#include "tests/unit/worker/test_coordinator.h"
+#include "worker/link/link_server.h"
+#include "worker/worker.h"
+
+// Workers as the programs make them, on a real model: tokens equal
+// transformers', however many stages there are.
+
+namespace sluice {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kLayers = 3;
+const char kModel[] = SLUICE_TESTS_DIR "/golden/models/llama-base";
+const char kGolden[] = SLUICE_TESTS_DIR "/golden/logits/llama-base.json";
+
+Worker::Options Options(const std::string& name,
+                        const std::string& coordinator) {
+  Worker::Options options;
+  options.name = name;
+  options.model_dir = kModel;
+  options.coordinator_address = coordinator;
+  options.host_memory_bytes = uint64_t{256} << 20;
+  options.compute_threads = 1;
+  options.channels = TcpChannels();
+  return options;
+}
+
+class WorkerModelTest : public ::testing::TestWithParam<int> {
+ protected:
+  struct Member {
+    std::unique_ptr<Worker> worker;
+    std::unique_ptr<LinkServer> server;
+    std::string name;
+    std::string address;
+    ~Member() {
+      worker->Shutdown();
+      server->Shutdown();
+    }
+  };
+
+  void Start(int n) {
+    for (int i = 0; i < n; ++i) {
+      auto member = std::make_unique<Member>();
+      member->name = absl::StrCat("w", i);
+      auto worker =
+          Worker::Create(Options(member->name, coordinator_.address()));
+      ASSERT_TRUE(worker.ok()) << worker.status();
+      member->worker = *std::move(worker);
+      auto server =
+          LinkServer::Start("127.0.0.1", 0, member->worker->link_service());
+      ASSERT_TRUE(server.ok()) << server.status();
+      member->server = *std::move(server);
+      member->address = JoinHostPort("127.0.0.1", member->server->port());
+      member->worker->Announce(member->address);
+      coordinator_.AwaitAttached(member->name);
+      members_.push_back(std::move(member));
+    }
+    for (int i = n - 1; i >= 0; --i) Assign(i);
+    for (const auto& member : members_) {
+      EXPECT_GT(coordinator_.AwaitReady(member->name, 1).kv_pages(), 0);
+    }
+  }
+
+  void Assign(int stage) {
+    const int n = static_cast<int>(members_.size());
+    v1::CoordinatorMessage message;
+    auto* assign = message.mutable_assign_stage();
+    assign->set_epoch(1);
+    assign->set_stage(stage);
+    assign->set_num_stages(n);
+    assign->mutable_layers()->set_begin(kLayers * stage / n);
+    assign->mutable_layers()->set_end(kLayers * (stage + 1) / n);
+    if (stage + 1 < n) {
+      assign->set_next_link_address(members_[stage + 1]->address);
+    }
+    Policy policy;
+    policy.gbs = 4;
+    policy.num_microbatches = 2;
+    policy.max_step_tokens = 160;
+    policy.weights = policy.kv_cache = policy.activations = {0, 1, 0};
+    ToProto(policy, assign->mutable_policy());
+    assign->set_max_model_len(160);
+    assign->set_max_sequences(8);
+    assign->set_num_blocks(1);
+    coordinator_.Send(members_[stage]->name, message);
+  }
+
+  TestCoordinator coordinator_;
+  std::vector<std::unique_ptr<Member>> members_;
+};
+
+TEST_P(WorkerModelTest, GreedyTokensAreTransformers) {
+  const auto golden = nlohmann::json::parse(std::ifstream(kGolden));
+  Start(GetParam());
+  struct Sequence {
+    std::vector<int32_t> prompt;
+    std::vector<int32_t> expected;
+    std::vector<int32_t> answer;
+  };
+  std::vector<Sequence> sequences;
+  for (const auto& prompt : golden["prompts"]) {
+    sequences.push_back({prompt["ids"].get<std::vector<int32_t>>(),
+                         prompt["greedy"].get<std::vector<int32_t>>(),
+                         {}});
+  }
+  const size_t steps = sequences[0].expected.size();
+  for (size_t step = 0; step < steps; ++step) {
+    StepPlan plan;
+    plan.epoch = PlanEpoch(1);
+    plan.step = static_cast<int64_t>(step);
+    plan.micro_batches.resize(2);
+    // Alternately, so the answers come in another order than the sequences.
+    std::vector<size_t> order;
+    for (size_t k = 0; k < 2; ++k) {
+      for (size_t i = k; i < sequences.size(); i += 2) {
+        const Sequence& s = sequences[i];
+        const SequenceId id(static_cast<int64_t>(i));
+        MicroBatch& batch = plan.micro_batches[k];
+        const auto prompt = static_cast<int32_t>(s.prompt.size());
+        if (step == 0) {
+          plan.admit.push_back(
+              {id, prompt, prompt + static_cast<int32_t>(steps), {}});
+          batch.segments.push_back({id, 0, prompt, true});
+          batch.tokens.insert(batch.tokens.end(), s.prompt.begin(),
+                              s.prompt.end());
+        } else {
+          batch.segments.push_back(
+              {id, prompt + static_cast<int32_t>(step) - 1, 1, true});
+          batch.tokens.push_back(s.answer.back());
+        }
+        order.push_back(i);
+      }
+    }
+    v1::CoordinatorMessage message;
+    ToProto(plan, message.mutable_step_plan());
+    coordinator_.Send("w0", message);
+    const v1::StepResult result =
+        coordinator_.AwaitResult(members_.back()->name);
+    ASSERT_EQ(result.tokens_size(), static_cast<int>(order.size()));
+    for (size_t n = 0; n < order.size(); ++n) {
+      sequences[order[n]].answer.push_back(
+          result.tokens(static_cast<int>(n)).token());
+    }
+  }
+  for (const Sequence& s : sequences) EXPECT_EQ(s.answer, s.expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(Stages, WorkerModelTest, ::testing::Values(1, 2, 3));
+
+TEST(WorkerCreateTest, NamesWhatIsWrong) {
+  Worker::Options options = Options("w", "c");
+  options.model_dir = "/nowhere";
+  EXPECT_THAT(Worker::Create(options).status().ToString(),
+              HasSubstr("/nowhere"));
+  const auto expect_invalid = [](const Worker::Options& bad,
+                                 const std::string& why) {
+    const absl::Status status = Worker::Create(bad).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(status.ToString(), HasSubstr(why));
+  };
+  options = Options("", "c");
+  expect_invalid(options, "name");
+  options = Options("w", "");
+  expect_invalid(options, "coordinator address");
+  options = Options("w", "c");
+  options.model_dir = "";
+  expect_invalid(options, "model directory");
+  options = Options("w", "c");
+  options.host_memory_bytes = 0;
+  expect_invalid(options, "host memory");
+  options = Options("w", "c");
+  options.compute_threads = -1;
+  expect_invalid(options, "-1 compute threads");
+  options = Options("w", "c");
+  options.channels = nullptr;
+  expect_invalid(options, "channel factory");
+  options = Options("w", "c");
+  options.reconnect_delay = absl::ZeroDuration();
+  expect_invalid(options, "reconnect_delay");
+}
+
+}  // namespace
+}  // namespace sluice
