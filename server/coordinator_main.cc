@@ -81,7 +81,8 @@ void AddFlags(CLI::App& app, Flags& f) {
       ->capture_default_str()
       ->envname("SLUICE_MAX_STEP_TOKENS");
   app.add_flag("--no-refill", f.no_refill,
-               "start new sequences only when a whole block has ended");
+               "start new sequences only when a whole block has ended")
+      ->envname("SLUICE_NO_REFILL");
   app.add_option("--heartbeat-timeout", f.heartbeat_timeout,
                  "seconds after which a silent worker counts as dead")
       ->check(CLI::PositiveNumber)

@@ -4,8 +4,10 @@
 #include <csignal>
 #include <iostream>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "common/logging.h"
 #include "server/cli/commands.h"
 
@@ -25,6 +27,22 @@ int ExitCode(const absl::Status& status) {
       return 4;
     default:
       return 1;
+  }
+}
+
+// Gives every flag that has none its environment twin: --max-step-tokens can be
+// set by SLUICE_MAX_STEP_TOKENS.
+void AddEnvironmentTwins(CLI::App* app) {
+  for (CLI::Option* option : app->get_options()) {
+    const std::vector<std::string> names = option->get_lnames();
+    if (names.empty() || !option->get_envname().empty()) continue;
+    if (names[0] == "help" || names[0] == "version") continue;
+    std::string twin = "SLUICE_" + names[0];
+    for (char& c : twin) c = c == '-' ? '_' : absl::ascii_toupper(c);
+    option->envname(twin);
+  }
+  for (CLI::App* command : app->get_subcommands({})) {
+    AddEnvironmentTwins(command);
   }
 }
 
@@ -61,6 +79,7 @@ int main(int argc, char** argv) {
   sluice::AddListCommand(&app, &coordinator, &chosen);
   sluice::AddClusterCommand(&app, &coordinator, &chosen);
   sluice::AddRunCommand(&app, &chosen);
+  AddEnvironmentTwins(&app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

@@ -40,17 +40,14 @@ void JobFlags::AddTo(CLI::App* app) {
       ->capture_default_str();
   app->add_option("--name", name, "a name for people");
   app->add_option("--max-tokens", max_tokens,
-                  "tokens to generate, for requests that do not say")
-      ->envname("SLUICE_MAX_TOKENS");
+                  "tokens to generate, for requests that do not say");
   app->add_option("--temperature", temperature,
-                  "0 is greedy; for requests that do not say")
-      ->envname("SLUICE_TEMPERATURE");
+                  "0 is greedy; for requests that do not say");
   app->add_option("--top-p", top_p, "for requests that do not say");
   app->add_option("--top-k", top_k, "for requests that do not say");
   app->add_option("--seed", seed,
                   "of the job; each request without a seed of its own derives "
-                  "one from it and its line")
-      ->envname("SLUICE_SEED");
+                  "one from it and its line");
   app->add_flag("--ignore-eos", ignore_eos,
                 "generate max-tokens tokens whatever the model says");
 }

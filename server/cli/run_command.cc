@@ -186,8 +186,7 @@ void AddRunCommand(CLI::App* app, Command* chosen) {
   flags->job.AddTo(cmd);
   cmd->add_option("--model", flags->model,
                   "model directory in Hugging Face's layout")
-      ->required()
-      ->envname("SLUICE_MODEL");
+      ->required();
   cmd->add_option("-o,--output", flags->output,
                   "result lines, in input order; - is stdout")
       ->required();
@@ -195,19 +194,15 @@ void AddRunCommand(CLI::App* app, Command* chosen) {
                   "write error lines here instead of into --output");
   cmd->add_option("--workers", flags->workers,
                   "stages to split the layers over")
-      ->capture_default_str()
-      ->envname("SLUICE_WORKERS");
+      ->capture_default_str();
   cmd->add_option("--dtype", flags->dtype,
                   "auto (the model's), float32 or bfloat16")
-      ->capture_default_str()
-      ->envname("SLUICE_DTYPE");
+      ->capture_default_str();
   cmd->add_option("--threads", flags->threads,
-                  "compute threads over all workers; 0: all cores")
-      ->envname("SLUICE_THREADS");
+                  "compute threads over all workers; 0: all cores");
   cmd->add_option("--host-memory", flags->host_memory,
                   "hard budget over all workers, as 8GiB; default: 75 % of "
-                  "what is free")
-      ->envname("SLUICE_HOST_MEMORY");
+                  "what is free");
   cmd->add_option("--max-model-len", flags->max_model_len,
                   "positions of prompt and answer; default: the model's");
   cmd->add_option("--gbs", flags->gbs, "sequences in a micro-batch");
