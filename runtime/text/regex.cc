@@ -15,7 +15,7 @@ constexpr size_t kJitStackStart = 32 << 10;
 constexpr size_t kJitStackMax = 16 << 20;
 // For the interpreter, which is used where just-in-time code has run out of
 // stack or cannot be made.
-constexpr uint32_t kMatchLimit = 50'000'000;
+constexpr uint32_t kMatchLimit = 10'000'000;
 constexpr uint32_t kHeapLimitKib = 256 << 10;
 
 // What matching needs beside the code. One for each thread: it fits any

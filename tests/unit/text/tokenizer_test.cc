@@ -160,10 +160,10 @@ TEST(BpeModelTest, EqualsTextbookAlgorithm) {
 TEST(BpeModelTest, VeryLongWord) {
   const auto tokenizer = Load(SmallTokenizerJson());
   std::string text;
-  for (int i = 0; i < 1'000'000; ++i) text += "abcab";
+  for (int i = 0; i < 200'000; ++i) text += "abcab";
   const auto ids = tokenizer->Encode(text, false);
   ASSERT_TRUE(ids.ok()) << ids.status();
-  EXPECT_EQ(ids->size(), 2'000'000u);
+  EXPECT_EQ(ids->size(), 400'000u);
   EXPECT_EQ(tokenizer->Decode(*ids, true), text);
 }
 
@@ -175,6 +175,7 @@ TEST(TokenizerTest, ManyThreadsShareOne) {
                            {"invert", false}};
   spec["normalizer"] = {{"type", "NFC"}};
   const auto tokenizer = Load(spec);
+  const auto alone = Load(spec);
   std::vector<std::string> texts;
   std::vector<Ids> expected;
   std::mt19937 random(3);
@@ -182,7 +183,7 @@ TEST(TokenizerTest, ManyThreadsShareOne) {
     std::string text;
     for (int j = 0; j < 50; ++j) text += "abc "[random() % 4];
     texts.push_back(text);
-    expected.push_back(*Load(spec)->Encode(text, true));
+    expected.push_back(*alone->Encode(text, true));
   }
   std::vector<std::unique_ptr<Thread>> threads;
   for (int t = 0; t < 4; ++t) {
