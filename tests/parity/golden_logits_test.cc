@@ -136,6 +136,53 @@ TEST_P(GoldenLogitsTest, AgreesInFloat32) {
   }
 }
 
+// Rounding to bfloat16 has its price, which must stay that of rounding: a few
+// percent of the logits' own spread.
+TEST_P(GoldenLogitsTest, IsNearInBFloat16) {
+  const Golden golden = ReadGolden(GetParam());
+  auto model =
+      ModelDir::Open(fs::path(SLUICE_TESTS_DIR) / fs::path(golden.model));
+  ASSERT_TRUE(model.ok()) << model.status();
+  auto source = (*model)->OpenTensors();
+  ASSERT_TRUE(source.ok()) << source.status();
+  const DecoderSpec& spec = (*model)->spec();
+  StageChain::Options options;
+  options.cuts = Cuts(spec.num_layers, 2);
+  options.policy.dtype = DType::kBFloat16;
+  options.max_model_len = std::min(256, spec.max_positions);
+  auto chain = StageChain::Create(spec, **source, options);
+  if (absl::IsUnimplemented(chain.status())) GTEST_SKIP() << chain.status();
+  ASSERT_TRUE(chain.ok()) << chain.status();
+  std::vector<ChainRequest> requests;
+  for (const auto& prompt : golden.prompts) {
+    ChainRequest request;
+    request.prompt = prompt.at("ids").get<std::vector<int32_t>>();
+    request.new_tokens = 1;
+    request.chunk = 13;
+    requests.push_back(request);
+  }
+  auto tokens = RunRequests(**chain, requests, 2);
+  ASSERT_TRUE(tokens.ok()) << tokens.status();
+  double error = 0, spread = 0;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const int32_t length = static_cast<int32_t>(requests[i].prompt.size());
+    const std::vector<float>& last = (*chain)->logits()[{i, length - 1}];
+    ASSERT_EQ(last.size(), static_cast<size_t>(golden.vocab));
+    const float* expected = golden.last.data() + i * golden.vocab;
+    double mean = 0;
+    for (int32_t v = 0; v < golden.vocab; ++v) mean += expected[v];
+    mean /= golden.vocab;
+    for (int32_t v = 0; v < golden.vocab; ++v) {
+      error += (last[v] - expected[v]) * (last[v] - expected[v]);
+      spread += (expected[v] - mean) * (expected[v] - mean);
+    }
+  }
+  const double relative = std::sqrt(error / spread);
+  EXPECT_LE(relative, 0.03);
+  EXPECT_GT(relative, 0);
+  std::printf("  %s: relative error %.2g\n", GetParam().c_str(), relative);
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, GoldenLogitsTest,
                          testing::ValuesIn(GoldenNames()), [](const auto& i) {
                            std::string name = i.param;
