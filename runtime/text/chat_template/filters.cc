@@ -512,6 +512,21 @@ Value Reverse(In& in, const Value& v, const CallArgs&) {
                                    : MakeIterator(std::move(items));
 }
 
+// round() of an integer to a power of ten, halves to even.
+Int RoundInt(Int number, int digits) {
+  if (digits >= 0) return number;
+  if (digits < -37) return 0;
+  Int unit = 1;
+  for (int i = 0; i < -digits; ++i) unit *= 10;
+  const Int magnitude = number < 0 ? -number : number;
+  const Int rest = magnitude % unit;
+  Int rounded = magnitude - rest;
+  const bool up =
+      rest > unit - rest || (rest == unit - rest && (rounded / unit) % 2 != 0);
+  if (up) rounded += unit;
+  return number < 0 ? -rounded : rounded;
+}
+
 Value Round(In& in, const Value& v, const CallArgs& args) {
   Bound bound(in, "round", args, {"precision", "method"});
   const Int precision = std::clamp(bound.IntOr(0, 0), Int{-1000}, Int{1000});
@@ -521,8 +536,7 @@ Value Round(In& in, const Value& v, const CallArgs& args) {
   const int digits = static_cast<int>(precision);
   if (method == nullptr || *method == "common") {
     if (v.IsFloat()) return RoundDecimal(v.float_value(), digits);
-    if (digits >= 0) return v.int_value();
-    return static_cast<Int>(RoundDecimal(v.float_value(), digits));
+    return RoundInt(v.int_value(), digits);
   }
   if (*method != "ceil" && *method != "floor") {
     return in.Fail("method must be common, ceil or floor");
@@ -531,7 +545,7 @@ Value Round(In& in, const Value& v, const CallArgs& args) {
   const double scaled = v.float_value() * scale;
   const double whole =
       *method == "ceil" ? std::ceil(scaled) : std::floor(scaled);
-  return whole / scale;
+  return whole == 0 ? 0.0 : whole / scale;  // floor and ceil give integers
 }
 
 Value Slice(In& in, const Value& v, const CallArgs& args) {
@@ -641,7 +655,13 @@ Value Truncate(In& in, const Value& v, const CallArgs& args) {
   if (length < end_size || leeway < 0) {
     return in.Fail("truncate: the length is too small or the leeway negative");
   }
-  const std::string text = in.Str(v);
+  if (v.AsStr() == nullptr) {
+    // Other things that have a length come back as they are, if short.
+    const Value size = Length(in, v, {});
+    if (in.failed() || size.int_value() <= length + leeway) return v;
+    return in.Fail("truncate needs a string");
+  }
+  const std::string& text = v.AsStr()->text;
   std::vector<uint32_t> c = ToCodePoints(text);
   if (static_cast<Int>(c.size()) <= length + leeway) return MakeStr(text);
   c.resize(static_cast<size_t>(length - end_size));

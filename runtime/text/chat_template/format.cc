@@ -265,8 +265,9 @@ Value FormatPercent(Interpreter& in, const std::string& format,
   if (is_tuple) args = value.AsSeq()->items;
   const Dict* mapping = value.AsDict();
   // What has items but is no tuple may be left over.
-  const bool may_be_left =
-      mapping != nullptr || (value.AsSeq() != nullptr && !is_tuple);
+  const bool may_be_left = mapping != nullptr || value.IsUndefined() ||
+                           value.IsKind(SeqKind::kList) ||
+                           value.IsKind(SeqKind::kRange);
   size_t used = 0;
   const auto next = [&]() -> Value {
     if (used >= args.size()) {
@@ -414,6 +415,7 @@ Value FormatWithSpec(Interpreter& in, const Value& value,
   };
   if (const auto* str = value.AsStr()) {
     if (spec.type != '\0' && spec.type != 's') return bad_type();
+    if (spec.grouping != '\0') return in.Fail("cannot group a string");
     if (spec.align == '=' && spec.fill == "0") spec.align = '<';
     return FormatText(in, spec, str->text);
   }
@@ -430,6 +432,9 @@ Value FormatWithSpec(Interpreter& in, const Value& value,
   }
   if (spec.type != '\0' && !absl::StrContains("dxXob", spec.type)) {
     return bad_type();
+  }
+  if (spec.precision >= 0) {
+    return in.Fail("precision not allowed in integer format specifier");
   }
   return FormatInt(in, spec, value.int_value());
 }

@@ -15,17 +15,6 @@
 
 namespace sluice::jinja {
 
-// A running loop, as the template sees it in "loop".
-struct Loop {
-  std::vector<Value> items;
-  size_t index = 0;
-  int depth = 1;
-  Value last_changed;
-  bool ever_changed = false;
-  const Stmt* recursive = nullptr;  // set if the loop may call itself
-  Scope* scope = nullptr;           // the scope that the loop is in
-};
-
 struct Scope {
   Scope* parent = nullptr;
   absl::flat_hash_map<absl::string_view, Value> variables;

@@ -203,7 +203,16 @@ Value Arithmetic(Interpreter& in, BinaryOp op, const Value& a, const Value& b) {
       if (!in.ChargeString(a.AsStr()->text.size() + b.AsStr()->text.size())) {
         return {};
       }
-      return MakeStr(a.AsStr()->text + b.AsStr()->text);
+      if (a.AsStr()->markup != b.AsStr()->markup) {
+        // What is not marked safe is escaped first.
+        const Value x = CallFilter(in, "escape", a, {});
+        const Value y = CallFilter(in, "escape", b, {});
+        if (in.failed()) return {};
+        return Value(std::make_shared<const Str>(
+            Str{x.AsStr()->text + y.AsStr()->text, true}));
+      }
+      return Value(std::make_shared<const Str>(
+          Str{a.AsStr()->text + b.AsStr()->text, a.AsStr()->markup}));
     }
     for (const SeqKind kind : {SeqKind::kList, SeqKind::kTuple}) {
       if (!a.IsKind(kind) || !b.IsKind(kind)) continue;
@@ -285,6 +294,10 @@ bool Contains(Interpreter& in, const Value& container, const Value& item) {
   }
   const Seq* seq = container.AsSeq();
   if (seq != nullptr) {
+    if (seq->kind == SeqKind::kKeys && HashKey(item).empty()) {
+      in.Fail(absl::StrCat("unhashable type: '", TypeName(item), "'"));
+      return false;
+    }
     for (const Value& candidate : seq->items) {
       if (!in.ChargeBytes(
               std::min(ExtentOf(candidate).size, ExtentOf(item).size))) {

@@ -44,6 +44,15 @@ bool SameAs(const Value& a, const Value& b) {
   return a.address() != nullptr && a.address() == b.address();
 }
 
+// Whether there is a filter or test of this name.
+bool IsNamed(In& in, const Value& v, bool (*exists)(const std::string&)) {
+  if (HashKey(v).empty()) {
+    in.Fail(absl::StrCat("unhashable type: '", TypeName(v), "'"));
+    return false;
+  }
+  return v.AsStr() != nullptr && exists(v.AsStr()->text);
+}
+
 bool IsEqual(In& in, const Value& v, const CallArgs& args) {
   const Value* other = Argument(in, "equalto", args);
   return other != nullptr && Equal(v, *other);
@@ -136,13 +145,15 @@ const std::map<std::string, Test>& Tests() {
       {"upper", [](In& in, const Value& v,
                    const CallArgs&) { return IsUpperText(in.Str(v)); }},
       {"filter",
-       [](In&, const Value& v, const CallArgs&) {
-         return v.AsStr() != nullptr && (IsFilter(v.AsStr()->text) ||
-                                         IsUnsupportedFilter(v.AsStr()->text));
+       [](In& in, const Value& v, const CallArgs&) {
+         return IsNamed(in, v, [](const std::string& name) {
+           return IsFilter(name) || IsUnsupportedFilter(name);
+         });
        }},
       {"test",
-       [](In&, const Value& v, const CallArgs&) {
-         return v.AsStr() != nullptr && IsTest(v.AsStr()->text);
+       [](In& in, const Value& v, const CallArgs&) {
+         return IsNamed(in, v,
+                        [](const std::string& name) { return IsTest(name); });
        }},
       {"eq", IsEqual},
       {"equalto", IsEqual},

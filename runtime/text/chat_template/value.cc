@@ -72,7 +72,9 @@ std::string HashKey(const Value& key) {
   }
   if (key.IsFloat()) return HashFloat(key.float_value());
   if (const Seq* seq = key.AsSeq();
-      seq != nullptr && seq->kind != SeqKind::kList) {
+      seq != nullptr &&
+      (seq->kind == SeqKind::kTuple || seq->kind == SeqKind::kGroup ||
+       seq->kind == SeqKind::kRange)) {
     std::string hash = "t";
     for (const Value& item : seq->items) {
       const std::string part = HashKey(item);
@@ -339,6 +341,10 @@ void AppendRepr(const Value& value, std::string& out) {
     } else {
       absl::StrAppend(&out, "<function ", callable->name, ">");
     }
+  } else if (const Loop* loop = value.AsLoop()) {
+    absl::StrAppend(&out, "<LoopContext ",
+                    std::min(loop->index + 1, loop->items.size()), "/",
+                    loop->items.size(), ">");
   } else {
     absl::StrAppend(&out, "<", TypeName(value), " object>");
   }

@@ -162,6 +162,7 @@ class Value {
 
 struct MacroDef;  // ast.h
 struct Scope;     // interpreter.h
+struct Stmt;      // ast.h
 
 // What can be called: a global function, a method bound to a value, or a macro.
 struct Callable {
@@ -178,6 +179,17 @@ struct Namespace {
   void Set(const std::string& name, Value value) {
     attributes[name] = std::move(value);
   }
+};
+
+// A running loop, as the template sees it in "loop".
+struct Loop {
+  std::vector<Value> items;
+  size_t index = 0;
+  int depth = 1;
+  Value last_changed;
+  bool ever_changed = false;
+  const Stmt* recursive = nullptr;  // set if the loop may call itself
+  Scope* scope = nullptr;           // the scope that the loop is in
 };
 
 Extent ExtentOf(const Value& value);
