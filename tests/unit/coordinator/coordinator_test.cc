@@ -39,6 +39,8 @@ class CoordinatorTest : public testing::Test {
     options_.model_dir = dir_ / "tiny";
     options_.state_dir = dir_ / "state";
     options_.settle_time = absl::ZeroDuration();
+    // Fake workers send no heartbeats, and machines may be slow.
+    options_.heartbeat_timeout = absl::Hours(1);
   }
 
   ~CoordinatorTest() override {

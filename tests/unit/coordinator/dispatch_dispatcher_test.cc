@@ -27,6 +27,8 @@ class DispatcherTest : public testing::Test {
     options_.membership.policy.gbs = 4;
     options_.membership.policy.max_step_tokens = 16;
     options_.membership.settle_time = absl::ZeroDuration();
+    // Fake workers send no heartbeats, and machines may be slow.
+    options_.membership.heartbeat_timeout = absl::Hours(1);
     options_.membership.first_back_off = absl::Milliseconds(1);
     options_.membership.clock = Clock::Real();
     options_.queue = &queue_;
