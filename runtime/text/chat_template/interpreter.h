@@ -23,7 +23,7 @@ struct Scope {
 // Bounds of one rendering. A template can neither run for long nor take much
 // memory, whatever it says.
 struct Limits {
-  uint64_t work = 50'000'000;           // steps, and bytes and items handled
+  uint64_t work = 20'000'000;           // steps, and bytes and items handled
   uint64_t bytes = uint64_t{64} << 20;  // of the output, of any one value
   int value_depth = 100;
   int call_depth = 600;  // of statements and expressions being evaluated

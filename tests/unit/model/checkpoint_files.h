@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+// Writes small checkpoints for tests.
+
+namespace sluice {
+
+// A directory of its own that goes when the test does.
+class TempDir {
+ public:
+  TempDir() {
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "sluice-test-XXXXXX")
+            .string();
+    path_ = mkdtemp(pattern.data());
+  }
+  ~TempDir() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline void WriteFile(const std::filesystem::path& path,
+                      const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+// Eight bytes of length, `header`, `data`.
+inline std::string SafetensorsBytes(const std::string& header,
+                                    const std::string& data) {
+  const uint64_t size = header.size();
+  return std::string(reinterpret_cast<const char*>(&size), sizeof(size)) +
+         header + data;
+}
+
+struct RawTensor {
+  std::string name;
+  std::string dtype;
+  std::vector<int64_t> shape;
+  std::string data;
+};
+
+inline std::string SafetensorsOf(const std::vector<RawTensor>& tensors) {
+  std::string header = R"({"__metadata__":{"format":"pt"})";
+  std::string data;
+  for (const RawTensor& tensor : tensors) {
+    absl::StrAppend(&header, ",\"", tensor.name, "\":{\"dtype\":\"",
+                    tensor.dtype, "\",\"shape\":[",
+                    absl::StrJoin(tensor.shape, ","), "],\"data_offsets\":[",
+                    data.size(), ",", data.size() + tensor.data.size(), "]}");
+    data += tensor.data;
+  }
+  return SafetensorsBytes(header + "}", data);
+}
+
+template <typename T>
+std::string BytesOf(const std::vector<T>& values) {
+  return std::string(reinterpret_cast<const char*>(values.data()),
+                     values.size() * sizeof(T));
+}
+
+}  // namespace sluice

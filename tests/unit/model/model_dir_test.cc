@@ -1,0 +1,171 @@
+#include "runtime/model/model_dir.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/unit/model/checkpoint_files.h"
+
+namespace sluice {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr char kTinyConfig[] =
+    R"({"model_type": "llama", "hidden_size": 2, "num_attention_heads": 1,
+        "num_hidden_layers": 1, "intermediate_size": 2, "vocab_size": 2,
+        "eos_token_id": [5, 6])";
+
+absl::Status OpenWith(const std::string& config,
+                      const std::string& generation = "") {
+  TempDir dir;
+  WriteFile(dir.path() / "config.json", config);
+  if (!generation.empty()) {
+    WriteFile(dir.path() / "generation_config.json", generation);
+  }
+  return ModelDir::Open(dir.path()).status();
+}
+
+TEST(ModelDir, ErrorsNameTheFileAndWhatBelongsThere) {
+  const auto missing = ModelDir::Open("/nonexistent/model");
+  EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(missing.status().message()),
+              HasSubstr("/nonexistent/model"));
+  EXPECT_THAT(std::string(missing.status().message()),
+              HasSubstr("model.safetensors"));
+
+  TempDir empty;
+  const auto no_config = ModelDir::Open(empty.path());
+  EXPECT_EQ(no_config.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(no_config.status().message()),
+              HasSubstr("config.json"));
+
+  const absl::Status bad = OpenWith(R"({"model_type": "llama",
+                                        "hidden_size": -1})");
+  EXPECT_EQ(bad.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(bad.message()), HasSubstr("config.json"));
+  EXPECT_THAT(std::string(bad.message()), HasSubstr("hidden_size"));
+  EXPECT_EQ(OpenWith(R"({"model_type": "bloom"})").code(),
+            absl::StatusCode::kUnimplemented);
+}
+
+TEST(ModelDir, OpensWithoutWeightsAndFailsOnlyWhenTheyAreWanted) {
+  TempDir dir;
+  WriteFile(dir.path() / "config.json", std::string(kTinyConfig) + "}");
+  auto model = ModelDir::Open(dir.path());
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ((*model)->path(), dir.path());
+  EXPECT_EQ((*model)->spec().hidden_size, 2);
+  EXPECT_EQ((*model)->OpenTensors().status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_EQ((*model)->Fingerprint().status().code(),
+            absl::StatusCode::kNotFound);
+}
+
+TEST(ModelDir, GenerationDefaults) {
+  TempDir dir;
+  WriteFile(dir.path() / "config.json", std::string(kTinyConfig) + "}");
+  const auto defaults = [&]() {
+    auto model = ModelDir::Open(dir.path());
+    EXPECT_TRUE(model.ok()) << model.status();
+    return (*model)->generation_defaults();
+  };
+  EXPECT_FALSE(defaults().do_sample);
+  EXPECT_FALSE(defaults().temperature.has_value());
+  EXPECT_THAT(defaults().eos_token_ids, ElementsAre(5, 6));
+
+  WriteFile(dir.path() / "generation_config.json",
+            R"({"do_sample": true, "temperature": 0.6, "top_k": 20,
+                "top_p": 0.95, "min_p": 0.05, "repetition_penalty": 1.1,
+                "max_new_tokens": 2048, "eos_token_id": 9,
+                "_from_model_config": true})");
+  const GenerationDefaults all = defaults();
+  EXPECT_TRUE(all.do_sample);
+  EXPECT_FLOAT_EQ(*all.temperature, 0.6f);
+  EXPECT_EQ(all.top_k, 20);
+  EXPECT_FLOAT_EQ(*all.top_p, 0.95f);
+  EXPECT_FLOAT_EQ(*all.min_p, 0.05f);
+  EXPECT_FLOAT_EQ(*all.repetition_penalty, 1.1f);
+  EXPECT_EQ(all.max_new_tokens, 2048);
+  EXPECT_THAT(all.eos_token_ids, ElementsAre(9));
+
+  WriteFile(
+      dir.path() / "generation_config.json",
+      R"({"do_sample": null, "temperature": null, "eos_token_id": null})");
+  EXPECT_FALSE(defaults().temperature.has_value());
+  EXPECT_THAT(defaults().eos_token_ids, ElementsAre(5, 6));
+
+  const std::string config = std::string(kTinyConfig) + "}";
+  for (const char* bad :
+       {"{", "[]", R"({"temperature": "hot"})", R"({"temperature": -1})",
+        R"({"top_p": 2})", R"({"top_k": 1.5})", R"({"do_sample": "yes"})",
+        R"({"eos_token_id": "x"})", R"({"max_new_tokens": -3})"}) {
+    const absl::Status status = OpenWith(config, bad);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bad;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("generation_config.json"))
+        << bad;
+  }
+}
+
+RawTensor Matrix(const std::string& name, std::vector<float> values) {
+  return {name, "F32", {2, 2}, BytesOf(values)};
+}
+
+// transformers ties what the config says is tied, unless the checkpoint has two
+// different matrices.
+TEST(ModelDir, TiedEmbeddingsThatDifferAreNotTied) {
+  const auto tied = [](const std::vector<RawTensor>& tensors) {
+    TempDir dir;
+    WriteFile(dir.path() / "config.json",
+              std::string(kTinyConfig) + R"(, "tie_word_embeddings": true})");
+    WriteFile(dir.path() / "model.safetensors", SafetensorsOf(tensors));
+    auto model = ModelDir::Open(dir.path());
+    EXPECT_TRUE(model.ok()) << model.status();
+    return (*model)->spec().tied_embeddings;
+  };
+  const RawTensor embedding = Matrix("model.embed_tokens.weight", {1, 2, 3, 4});
+  EXPECT_TRUE(tied({embedding}));
+  EXPECT_TRUE(tied({Matrix("lm_head.weight", {1, 2, 3, 4})}));
+  EXPECT_TRUE(tied({embedding, Matrix("lm_head.weight", {1, 2, 3, 4})}));
+  EXPECT_FALSE(tied({embedding, Matrix("lm_head.weight", {1, 2, 3, 5})}));
+}
+
+TEST(ModelDir, EveryGoldenModelHasAllItsTensors) {
+  const std::filesystem::path models =
+      std::filesystem::path(SLUICE_TESTS_DIR) / "golden" / "models";
+  int found = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(models)) {
+    if (!entry.is_directory()) continue;
+    SCOPED_TRACE(entry.path().filename().string());
+    ++found;
+    auto model = ModelDir::Open(entry.path());
+    ASSERT_TRUE(model.ok()) << model.status();
+    auto tensors = (*model)->OpenTensors();
+    ASSERT_TRUE(tensors.ok()) << tensors.status();
+    const DecoderSpec& spec = (*model)->spec();
+    std::vector<TensorRef> all = EmbeddingTensors(spec);
+    for (int i = 0; i < spec.num_layers; ++i) {
+      for (TensorRef& ref : LayerTensors(spec, i)) all.push_back(ref);
+    }
+    for (TensorRef& ref : HeadTensors(spec)) all.push_back(ref);
+    for (const TensorRef& ref : all) {
+      const absl::Status status = (*tensors)->Check(ref);
+      EXPECT_TRUE(status.ok()) << status;
+      int64_t size = 1;
+      for (const int64_t dim : ref.shape) size *= dim;
+      std::vector<float> values(static_cast<size_t>(size), NAN);
+      const int64_t rows = ref.shape.size() < 2 ? 1 : ref.shape[0];
+      ASSERT_TRUE((*tensors)->ReadRows(ref, 0, rows, values.data()).ok());
+      for (const float value : values) ASSERT_TRUE(std::isfinite(value));
+    }
+    EXPECT_TRUE((*model)->Fingerprint().ok());
+  }
+  EXPECT_GE(found, 10);
+}
+
+}  // namespace
+}  // namespace sluice

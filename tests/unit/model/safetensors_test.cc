@@ -1,0 +1,390 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <cmath>
+#include <limits>
+
+#include "runtime/model/float_convert.h"
+#include "runtime/model/safetensors_header.h"
+#include "runtime/model/safetensors_source.h"
+#include "tests/unit/model/checkpoint_files.h"
+
+namespace sluice {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TensorRef Ref(const std::string& name, std::vector<int64_t> shape,
+              TensorRole role = TensorRole::kQWeight) {
+  return {role, name, std::move(shape)};
+}
+
+TEST(FloatConvert, Float16OfEveryBitPattern) {
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const int exponent = static_cast<int>((bits >> 10) & 31);
+    const int fraction = static_cast<int>(bits & 1023);
+    const float sign = (bits & 0x8000) != 0 ? -1.0f : 1.0f;
+    const float got = Float16ToFloat(static_cast<uint16_t>(bits));
+    if (exponent == 31) {
+      ASSERT_EQ(std::isnan(got), fraction != 0) << bits;
+      if (fraction == 0) {
+        ASSERT_EQ(got, sign * std::numeric_limits<float>::infinity());
+      }
+      continue;
+    }
+    const float want =
+        exponent == 0
+            ? sign * std::ldexp(static_cast<float>(fraction), -24)
+            : sign * std::ldexp(1024.0f + static_cast<float>(fraction),
+                                exponent - 25);
+    ASSERT_EQ(got, want) << bits;
+    ASSERT_EQ(std::signbit(got), (bits & 0x8000) != 0) << bits;
+  }
+}
+
+TEST(Safetensors, ReadsRowsOfAllThreeDtypes) {
+  TempDir dir;
+  WriteFile(
+      dir.path() / "model.safetensors",
+      SafetensorsOf(
+          {{"f32", "F32", {3, 2}, BytesOf<float>({1, 2, 3, 4, 5, 6})},
+           {"bf16",
+            "BF16",
+            {2, 2},
+            BytesOf<uint16_t>({0x3F80, 0xC000, 0x0001, 0x7F80})},
+           {"f16", "F16", {3}, BytesOf<uint16_t>({0x3C00, 0xC000, 0x0001})},
+           {"ids", "I64", {1}, BytesOf<int64_t>({7})},
+           {"none", "F32", {0, 5}, ""},
+           {"one", "F32", {}, BytesOf<float>({9})}}));
+  auto source = SafetensorsSource::Open(dir.path());
+  ASSERT_TRUE(source.ok()) << source.status();
+
+  float out[6] = {};
+  ASSERT_TRUE((*source)->ReadRows(Ref("f32", {3, 2}), 1, 3, out).ok());
+  EXPECT_EQ(out[0], 3);
+  EXPECT_EQ(out[3], 6);
+  ASSERT_TRUE((*source)->ReadRows(Ref("bf16", {2, 2}), 0, 2, out).ok());
+  EXPECT_EQ(out[0], 1);
+  EXPECT_EQ(out[1], -2);
+  EXPECT_EQ(out[2], std::ldexp(1.0f, -133));
+  EXPECT_TRUE(std::isinf(out[3]));
+  ASSERT_TRUE((*source)->ReadRows(Ref("f16", {3}), 0, 1, out).ok());
+  EXPECT_EQ(out[0], 1);
+  EXPECT_EQ(out[1], -2);
+  EXPECT_EQ(out[2], std::ldexp(1.0f, -24));
+  EXPECT_TRUE((*source)->ReadRows(Ref("f32", {3, 2}), 2, 2, nullptr).ok());
+  EXPECT_TRUE((*source)->ReadRows(Ref("one", {}), 0, 1, out).ok());
+  EXPECT_EQ(out[0], 9);
+
+  const auto message = [&](const absl::Status& status) {
+    return std::string(status.message());
+  };
+  const absl::Status missing = (*source)->Check(Ref("nope", {1}));
+  EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(message(missing), HasSubstr("model.safetensors"));
+  EXPECT_THAT(message(missing), HasSubstr("nope"));
+  const absl::Status shape = (*source)->Check(Ref("f32", {2, 3}));
+  EXPECT_EQ(shape.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(message(shape), HasSubstr("[3, 2]"));
+  EXPECT_THAT(message(shape), HasSubstr("[2, 3]"));
+  const absl::Status dtype = (*source)->Check(Ref("ids", {1}));
+  EXPECT_EQ(dtype.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(message(dtype), HasSubstr("I64"));
+  for (const auto& [begin, end] : {std::pair(-1, 1), {0, 4}, {2, 1}}) {
+    EXPECT_EQ((*source)->ReadRows(Ref("f32", {3, 2}), begin, end, out).code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST(Safetensors, LargeTensorsAreReadInPieces) {
+  TempDir dir;
+  constexpr int64_t kRows = 700, kColumns = 1001;
+  std::vector<uint16_t> values(kRows * kColumns);
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<uint16_t>(0x3F80 + i % 128);
+  }
+  WriteFile(dir.path() / "model.safetensors",
+            SafetensorsOf({{"w", "BF16", {kRows, kColumns}, BytesOf(values)}}));
+  auto source = SafetensorsSource::Open(dir.path());
+  ASSERT_TRUE(source.ok());
+  std::vector<float> out(kRows * kColumns);
+  ASSERT_TRUE((*source)
+                  ->ReadRows(Ref("w", {kRows, kColumns}), 0, kRows, out.data())
+                  .ok());
+  for (size_t i = 0; i < out.size(); ++i) {
+    ASSERT_EQ(out[i], BFloat16ToFloat(values[i])) << i;
+  }
+}
+
+TEST(Safetensors, NamesMayLackTheModelPrefixAndTiedOnesMayBeTheHead) {
+  TempDir dir;
+  WriteFile(
+      dir.path() / "model.safetensors",
+      SafetensorsOf({{"decoder.x.weight", "F32", {1}, BytesOf<float>({1})},
+                     {"lm_head.weight", "F32", {1, 1}, BytesOf<float>({2})}}));
+  auto source = SafetensorsSource::Open(dir.path());
+  ASSERT_TRUE(source.ok());
+  EXPECT_TRUE((*source)->Check(Ref("model.decoder.x.weight", {1})).ok());
+  EXPECT_TRUE((*source)->Has("model.decoder.x.weight"));
+  EXPECT_TRUE((*source)
+                  ->Check(Ref("model.embed_tokens.weight", {1, 1},
+                              TensorRole::kEmbedding))
+                  .ok());
+  EXPECT_FALSE((*source)->Check(Ref("model.embed_tokens.weight", {1, 1})).ok());
+}
+
+struct BadHeader {
+  const char* header;
+  size_t data_bytes;
+  const char* says;
+};
+
+const BadHeader kBadHeaders[] = {
+    {"", 0, "JSON"},
+    {"[]", 0, "object"},
+    {"3", 0, "object"},
+    {"{", 0, "JSON"},
+    {"{}{}", 0, "JSON"},
+    {R"({"a": 1})", 0, "\"a\""},
+    {R"({"a": []})", 0, "\"a\""},
+    {R"({"a": {"dtype": "F32", "shape": [1]}})", 4, "data_offsets"},
+    {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4],
+               "extra": 1}})",
+     4, "extra"},
+    {R"({"a": {"dtype": "F32", "dtype": "F32", "shape": [1],
+               "data_offsets": [0, 4]}})",
+     4, "dtype"},
+    {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
+         "a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}})",
+     8, "twice"},
+    {R"({"a": {"dtype": 32, "shape": [1], "data_offsets": [0, 4]}})", 4,
+     "number"},
+    {R"({"a": {"dtype": "F32", "shape": 1, "data_offsets": [0, 4]}})", 4,
+     "number"},
+    {R"({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}})", 4,
+     "negative"},
+    {R"({"a": {"dtype": "F32", "shape": [1.0], "data_offsets": [0, 4]}})", 4,
+     "fraction"},
+    {R"({"a": {"dtype": "F32", "shape": [[1]], "data_offsets": [0, 4]}})", 4,
+     "list"},
+    {R"({"a": {"dtype": "F32", "shape": [null], "data_offsets": [0, 4]}})", 4,
+     "null"},
+    {R"({"a": {"dtype": "F32", "shape": [1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1],
+               "data_offsets": [0, 4]}})",
+     4, "dims"},
+    {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0]}})", 4, "two"},
+    {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4, 8]}})", 4,
+     "two"},
+    {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 0]}})", 4,
+     "data_offsets"},
+    {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 8]}})", 4,
+     "truncated"},
+    {R"({"a": {"dtype": "F32", "shape": [1],
+               "data_offsets": [18446744073709551612, 18446744073709551615]}})",
+     4, "truncated"},
+    {R"({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}})", 4,
+     "shape"},
+    {R"({"a": {"dtype": "BF16", "shape": [1], "data_offsets": [0, 4]}})", 4,
+     "shape"},
+    {R"({"a": {"dtype": "F32", "shape": [4294967296, 4294967296, 4294967296],
+               "data_offsets": [0, 0]}})",
+     0, "shape"},
+    {R"({"a": {"dtype": "F32", "shape": [9223372036854775808],
+               "data_offsets": [0, 0]}})",
+     0, "dimension"},
+    {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}})", 8,
+     "hole"},
+    {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
+         "b": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}})",
+     8, "overlap"},
+    {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}})", 8,
+     "end at 4"},
+    {R"({"__metadata__": {"a": 1}})", 0, "number"},
+    {R"({"__metadata__": {}, "__metadata__": {}})", 0, "twice"},
+};
+
+TEST(SafetensorsHeader, RefusesWhatTheFormatForbids) {
+  for (const BadHeader& bad : kBadHeaders) {
+    const auto header = ParseSafetensorsHeader(bad.header, bad.data_bytes);
+    EXPECT_EQ(header.status().code(), absl::StatusCode::kInvalidArgument)
+        << bad.header;
+    EXPECT_THAT(std::string(header.status().message()), HasSubstr(bad.says))
+        << bad.header;
+  }
+}
+
+TEST(SafetensorsHeader, AcceptsPaddingMetadataAndUnknownDtypes) {
+  const auto header = ParseSafetensorsHeader(
+      R"({"__metadata__": {"format": "pt"},
+          "q": {"dtype": "F4", "shape": [6], "data_offsets": [0, 3]},
+          "e": {"dtype": "F32", "shape": [0], "data_offsets": [3, 3]}}    )",
+      3);
+  ASSERT_TRUE(header.ok()) << header.status();
+  EXPECT_EQ(header->size(), 2u);
+  EXPECT_TRUE(ParseSafetensorsHeader("{}", 0).ok());
+}
+
+TEST(SafetensorsHeader, DeepNestingIsAnErrorNotAnOverflow) {
+  std::string text = R"({"a": )";
+  for (int i = 0; i < 1000000; ++i) text += "[";
+  EXPECT_FALSE(ParseSafetensorsHeader(text, 0).ok());
+  text = "";
+  for (int i = 0; i < 1000000; ++i) text += "{\"a\":";
+  EXPECT_FALSE(ParseSafetensorsHeader(text, 0).ok());
+}
+
+TEST(SafetensorsHeader, MutationsNeverCrash) {
+  const std::string good =
+      R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,1],)"
+      R"("data_offsets":[0,8]},"b":{"dtype":"BF16","shape":[3],)"
+      R"("data_offsets":[8,14]}})";
+  uint64_t state = 7;
+  const auto random = [&](uint64_t below) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (state >> 33) % below;
+  };
+  constexpr absl::string_view kBytes = "0123456789-.,:[]{}\"aFB \\";
+  for (int i = 0; i < 30000; ++i) {
+    std::string text = good;
+    for (uint64_t n = 1 + random(3); n > 0; --n) {
+      const size_t at = random(text.size());
+      if (random(2) == 0) {
+        text[at] = kBytes[random(kBytes.size())];
+      } else {
+        text.insert(at, 1, kBytes[random(kBytes.size())]);
+      }
+    }
+    const auto header = ParseSafetensorsHeader(text, 14);
+    if (!header.ok()) continue;
+    for (const auto& [name, entry] : *header) ASSERT_LE(entry.end, 14u);
+  }
+}
+
+// Opens a directory that holds just this as model.safetensors.
+absl::Status OpenBytes(const std::string& bytes) {
+  TempDir dir;
+  WriteFile(dir.path() / "model.safetensors", bytes);
+  return SafetensorsSource::Open(dir.path()).status();
+}
+
+TEST(Safetensors, BadFilesAreErrorsThatNameTheFile) {
+  const std::string good =
+      SafetensorsOf({{"a", "F32", {2}, BytesOf<float>({1, 2})}});
+  ASSERT_TRUE(OpenBytes(good).ok());
+  // Truncated anywhere.
+  for (size_t size = 0; size < good.size(); ++size) {
+    const absl::Status status = OpenBytes(good.substr(0, size));
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << size;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("model.safetensors"));
+  }
+  EXPECT_FALSE(OpenBytes(good + "x").ok());
+  for (const uint64_t length :
+       {uint64_t{1000}, uint64_t{1} << 40, UINT64_MAX, UINT64_MAX - 7}) {
+    std::string bytes = good;
+    memcpy(bytes.data(), &length, sizeof(length));
+    EXPECT_THAT(std::string(OpenBytes(bytes).message()),
+                HasSubstr("header length"));
+  }
+}
+
+TEST(Safetensors, NotAFile) {
+  TempDir dir;
+  std::filesystem::create_directory(dir.path() / "model.safetensors");
+  EXPECT_EQ(SafetensorsSource::Open(dir.path()).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  TempDir fifo;
+  ASSERT_EQ(mkfifo((fifo.path() / "model.safetensors").c_str(), 0600), 0);
+  EXPECT_EQ(SafetensorsSource::Open(fifo.path()).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  TempDir empty;
+  EXPECT_EQ(SafetensorsSource::Open(empty.path()).status().code(),
+            absl::StatusCode::kNotFound);
+  WriteFile(empty.path() / "pytorch_model.bin", "x");
+  EXPECT_THAT(
+      std::string(SafetensorsSource::Open(empty.path()).status().message()),
+      HasSubstr("safe_serialization"));
+}
+
+TEST(Safetensors, AFileThatShrinksLaterIsDataLoss) {
+  TempDir dir;
+  WriteFile(dir.path() / "model.safetensors",
+            SafetensorsOf({{"a", "BF16", {4}, std::string(8, 'x')}}));
+  auto source = SafetensorsSource::Open(dir.path());
+  ASSERT_TRUE(source.ok());
+  std::filesystem::resize_file(dir.path() / "model.safetensors", 80);
+  float out[4];
+  const absl::Status status = (*source)->ReadRows(Ref("a", {4}), 0, 1, out);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("tensor a"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("model.safetensors"));
+}
+
+// Two shards with a tensor each, and an index with this weight_map.
+absl::Status OpenSharded(const std::string& index) {
+  TempDir dir;
+  WriteFile(dir.path() / "s1.safetensors",
+            SafetensorsOf({{"a", "F32", {1}, BytesOf<float>({1})}}));
+  WriteFile(dir.path() / "s2.safetensors",
+            SafetensorsOf({{"b", "F32", {1}, BytesOf<float>({2})}}));
+  WriteFile(dir.path() / "s3.safetensors",
+            SafetensorsOf({{"b", "F32", {1}, BytesOf<float>({3})}}));
+  WriteFile(dir.path() / "model.safetensors.index.json", index);
+  auto source = SafetensorsSource::Open(dir.path());
+  if (!source.ok()) return source.status();
+  float out = 0;
+  const absl::Status status = (*source)->ReadRows(Ref("b", {1}), 0, 1, &out);
+  EXPECT_EQ(out, 2);
+  return status;
+}
+
+TEST(Safetensors, Shards) {
+  EXPECT_TRUE(OpenSharded(R"({"metadata": {"total_size": 8}, "weight_map":
+      {"a": "s1.safetensors", "b": "s2.safetensors"}})")
+                  .ok());
+  const std::pair<const char*, const char*> kBad[] = {
+      {"", "JSON"},
+      {"[]", "object"},
+      {"{}", "weight_map"},
+      {R"({"weight_map": {}})", "weight_map"},
+      {R"({"weight_map": []})", "weight_map"},
+      {R"({"weight_map": {"a": 1}})", "weight_map.a"},
+      {R"({"weight_map": {"a": ""}})", "weight_map.a"},
+      {R"({"weight_map": {"a": ".."}})", "weight_map.a"},
+      {R"({"weight_map": {"a": "../s1.safetensors"}})", "weight_map.a"},
+      {R"({"weight_map": {"a": "/etc/passwd"}})", "weight_map.a"},
+      {R"({"weight_map": {"a": "x\u0000.safetensors"}})", "weight_map.a"},
+      {R"({"weight_map": {"a": "s9.safetensors"}})", "s9.safetensors"},
+      {R"({"weight_map": {"a": "s2.safetensors"}})", "a is not in"},
+      {R"({"weight_map": {"c": "s1.safetensors"}})", "c is not in"},
+      {R"({"weight_map": {"a": "s1.safetensors", "b": "s2.safetensors",
+           "c": "s3.safetensors"}})",
+       "b is also in"},
+  };
+  for (const auto& [index, says] : kBad) {
+    const absl::Status status = OpenSharded(index);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << index;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(says)) << index;
+  }
+}
+
+TEST(Safetensors, Fingerprints) {
+  TempDir a, b, c;
+  const std::string file =
+      SafetensorsOf({{"x", "F32", {1}, BytesOf<float>({1})}});
+  WriteFile(a.path() / "model.safetensors", file);
+  WriteFile(b.path() / "model.safetensors", file);
+  WriteFile(c.path() / "model.safetensors",
+            SafetensorsOf({{"x", "F32", {2}, BytesOf<float>({1, 2})}}));
+  const auto print = [](const TempDir& dir, const char* config) {
+    return (*SafetensorsSource::Open(dir.path()))->Fingerprint(config);
+  };
+  EXPECT_EQ(print(a, "c"), print(b, "c"));
+  EXPECT_EQ(print(a, "c").size(), 64u);
+  EXPECT_NE(print(a, "c"), print(a, "d"));
+  EXPECT_NE(print(a, "c"), print(c, "c"));
+}
+
+}  // namespace
+}  // namespace sluice
