@@ -38,6 +38,14 @@ size_t FramesInFlight(const AssignedStage& a) {
                           2 * static_cast<size_t>(a.policy.num_microbatches));
 }
 
+// What may wait on both sides beyond the step that the executor works on.
+uint64_t LinkBufferBytes(const AssignedStage& a, int64_t hidden_size) {
+  const uint64_t sides = (a.is_first() ? 0 : 1) + (a.is_last() ? 0 : 1);
+  return sides * FramesInFlight(a) * sizeof(float) *
+         static_cast<uint64_t>(a.policy.max_step_tokens) *
+         static_cast<uint64_t>(hidden_size);
+}
+
 }  // namespace
 
 // One assignment being played.
@@ -247,13 +255,16 @@ void StageRunner::ComputeLoop() {
       run = run_;
       drop_weights = std::exchange(drop_weights_, false);
     }
-    if (drop_weights) {
-      executor_.reset();
-      options_.metrics->weight_bytes->Set(0);
-    }
+    if (drop_weights) DropExecutor();
     if (run != nullptr) Play(*run);
   }
+  DropExecutor();
+}
+
+void StageRunner::DropExecutor() {
   executor_.reset();
+  link_buffers_.Release();
+  options_.metrics->weight_bytes->Set(0);
 }
 
 void StageRunner::Play(Run& run) {
@@ -334,8 +345,11 @@ absl::Status StageRunner::Prepare(Run& run) {
 
 absl::Status StageRunner::LoadExecutor(Run& run) {
   const AssignedStage& a = run.assignment;
-  executor_.reset();  // its memory may be needed
-  options_.metrics->weight_bytes->Set(0);
+  DropExecutor();  // its memory may be needed
+  SLUICE_ASSIGN_OR_RETURN(
+      link_buffers_,
+      options_.host_budget->Charge("link buffers",
+                                   LinkBufferBytes(a, options_.hidden_size)));
   StageExecutor::Options options;
   options.layers = a.layers;
   options.policy = a.policy;
@@ -358,7 +372,10 @@ absl::Status StageRunner::LoadExecutor(Run& run) {
   };
   absl::StatusOr<std::unique_ptr<StageExecutor>> loaded =
       options_.loader(options, progress, &run.stopped);
-  if (!loaded.ok()) return Annotate(loaded.status(), "can't load");
+  if (!loaded.ok()) {
+    link_buffers_.Release();
+    return Annotate(loaded.status(), "can't load");
+  }
   executor_ = *std::move(loaded);
   loaded_ = a;
   loaded_.reporter = nullptr;

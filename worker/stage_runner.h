@@ -14,9 +14,9 @@
 #include "common/thread.h"
 #include "runtime/exec/stage_executor.h"
 #include "runtime/memory/memory_budget.h"
+#include "worker/assigned_stage.h"
 #include "worker/link/link.h"
 #include "worker/link/link_receiver.h"
-#include "worker/assigned_stage.h"
 #include "worker/step_assembler.h"
 #include "worker/usage_meter.h"
 #include "worker/worker_metrics.h"
@@ -99,6 +99,7 @@ class StageRunner : public FrameSink {
   void Play(Run& run);
   absl::Status Prepare(Run& run);
   absl::Status LoadExecutor(Run& run);
+  void DropExecutor();
   absl::Status ConnectNext(Run& run);
   absl::Status Compute(Run& run, StageStep step);
   absl::Status Emit(Run& run, ActivationFrame frame);
@@ -120,7 +121,8 @@ class StageRunner : public FrameSink {
 
   // The compute thread's own.
   std::unique_ptr<StageExecutor> executor_;
-  AssignedStage loaded_;  // what executor_ was loaded for
+  AssignedStage loaded_;       // what executor_ was loaded for
+  MemoryCharge link_buffers_;  // while executor_ is there
 
   Thread compute_;
 };

@@ -19,8 +19,8 @@ const std::vector<double>& TokenBuckets() {
 JobMetrics::JobMetrics(MetricsRegistry* registry)
     : registry_(registry),
       waiting_(registry->GetGauge(
-          "sluice_num_requests_waiting",
-          "Requests of running jobs that wait to be generated.")),
+          "sluice_num_requests_queued",
+          "Requests of running jobs that the dispatcher has not got yet.")),
       prompt_tokens_(registry->GetCounter(
           "sluice_prompt_tokens_total",
           "Prompt tokens of requests that ended with an answer.")),

@@ -42,7 +42,7 @@ TEST_F(JobManagerTest, AJobFromSubmissionToItsResults) {
   EXPECT_EQ(job->spec().metadata().at("k"), "v");
   EXPECT_EQ(job->counts().total(), 3);
   EXPECT_EQ(job->created_at().seconds(), 1'700'000'000);
-  EXPECT_EQ(metrics.Value("sluice_num_requests_waiting"), 3);
+  EXPECT_EQ(metrics.Value("sluice_num_requests_queued"), 3);
   EXPECT_EQ(metrics.Value("sluice_jobs{state=in_progress}"), 1);
 
   auto requests = manager->TakeRequests(10);
@@ -52,7 +52,7 @@ TEST_F(JobManagerTest, AJobFromSubmissionToItsResults) {
   EXPECT_EQ((*requests)[1].custom_id, "line-2");
   EXPECT_EQ(tokenizer.Decode((*requests)[1].prompt, false), "<s>p1");
   EXPECT_EQ((*requests)[1].max_tokens, 16);
-  EXPECT_EQ(metrics.Value("sluice_num_requests_waiting"), 0);
+  EXPECT_EQ(metrics.Value("sluice_num_requests_queued"), 0);
   EXPECT_THAT(*manager->TakeRequests(10), IsEmpty());
 
   clock.Advance(absl::Seconds(60));
@@ -325,7 +325,7 @@ TEST_F(JobManagerTest, ARestartResumesWhatIsPending) {
   manager->ReportReplays((*requests)[0].job, 2);
   manager->Complete((*requests)[1], Answer((*requests)[1]));
   Reopen();  // closing commits what was completed
-  EXPECT_EQ(metrics.Value("sluice_num_requests_waiting"), 4);
+  EXPECT_EQ(metrics.Value("sluice_num_requests_queued"), 4);
   EXPECT_EQ(Get(id).counts().completed(), 1);
   EXPECT_EQ(Get(id).replays(), 2);
   requests = manager->TakeRequests(10);
@@ -389,7 +389,7 @@ TEST_F(JobManagerTest, CancelKeepsResultsAndEndsTheRest) {
   EXPECT_EQ(cancelled->state(), v1::JOB_STATE_CANCELLING);
   EXPECT_THAT(told, ElementsAre((*requests)[0].job));
   EXPECT_THAT(*manager->TakeRequests(10), IsEmpty());
-  EXPECT_EQ(metrics.Value("sluice_num_requests_waiting"), 0);
+  EXPECT_EQ(metrics.Value("sluice_num_requests_queued"), 0);
   // What the dispatcher still says about it changes nothing.
   Generation stopped;
   stopped.status = absl::CancelledError("cancelled");

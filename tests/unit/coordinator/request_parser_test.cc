@@ -3,11 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
+#include <random>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/jobs/request_codec.h"
+#include "coordinator/jobs/result_format.h"
 #include "tests/unit/coordinator/job_test_util.h"
 
 namespace sluice {
@@ -430,6 +431,62 @@ TEST_F(RequestParserTest, TheTemplatesOwnRefusalIsTold) {
       Bad(R"({"messages":[{"role":"user","content":"x"}]})");
   EXPECT_EQ(error.param, "messages");
   EXPECT_THAT(error.message, HasSubstr("roles!"));
+}
+
+// Lines are outside input: whatever they hold, they give a request that fits
+// the model, or an error that can be written as a line.
+TEST_F(RequestParserTest, AnyBytesGiveARequestOrAnError) {
+  const std::string seeds[] = {
+      Completion(R"("max_tokens":7,"logit_bias":{"5":-1},"stop":["x"])"),
+      Completion(R"("seed":1,"temperature":0.5,"logprobs":2,"echo":false)"),
+      Chat(R"("messages":[{"role":"user","content":[{"type":"text",)"
+           R"("text":"\u00e9"}]}],"logprobs":true,"top_logprobs":1)"),
+      R"({"prompt":[[1,2,3]],"top_k":-1})",
+  };
+  const RequestParser parser = Parser();
+  std::mt19937 random(7);
+  int good = 0;
+  for (int round = 0; round < 20'000; ++round) {
+    std::string line = seeds[random() % 4];
+    for (int changes = random() % 4; changes > 0; --changes) {
+      const size_t at = random() % line.size();
+      switch (random() % 4) {
+        case 0:
+          line[at] = static_cast<char>(random());
+          break;
+        case 1:
+          line.erase(at, random() % 8);
+          break;
+        case 2:
+          line.insert(at, 1, R"({}[]",:-0.e1"\)"[random() % 15]);
+          break;
+        default:
+          line.insert(at, line.substr(random() % line.size(), random() % 20));
+      }
+      if (line.empty()) line = " ";
+    }
+    for (const bool text : {false, true}) {
+      const RequestParser::Line parsed =
+          text ? parser.ParseText(line, 0) : parser.ParseJson(line, 0);
+      if (parsed.error) {
+        ASSERT_FALSE(parsed.error->code.empty());
+        const std::string error =
+            FormatError(JobId(1), 0, parsed.custom_id, *parsed.error);
+        ASSERT_TRUE(nlohmann::json::accept(error)) << error;
+        continue;
+      }
+      ++good;
+      ASSERT_GE(parsed.request.prompt.size(), 1u) << line;
+      ASSERT_GE(parsed.request.max_tokens, 1) << line;
+      ASSERT_LE(parsed.request.prompt.size() + parsed.request.max_tokens, 100u)
+          << line;
+      Request back;
+      ASSERT_TRUE(
+          DecodeRequestParams(EncodeRequestParams(parsed.request), &back).ok())
+          << line;
+    }
+  }
+  EXPECT_GT(good, 1000);
 }
 
 TEST(RequestCodecTest, RoundTrips) {
