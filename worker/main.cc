@@ -126,6 +126,11 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
                           sluice::MetricsServer::Start(f.host, f.metrics_port));
   options.metrics = metrics->registry();
   options.metrics_address = metrics->address();
+  if (IsWildcard(f.host)) {  // which is no address for others
+    const size_t colon = metrics->address().rfind(':');
+    options.metrics_address =
+        absl::StrCat(HostName(), metrics->address().substr(colon));
+  }
   const uint64_t memory = options.host_memory_bytes;
   const std::string name = options.name;
   SLUICE_ASSIGN_OR_RETURN(auto worker,
