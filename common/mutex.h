@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -46,20 +47,24 @@ class CondVar {
     cv_.wait(lock);
     lock.release();
   }
-  // Returns false if `timeout` passed without a notification.
+  // Returns false if `timeout`, which may be infinite, passed without a
+  // notification.
   bool WaitFor(Mutex* mu, absl::Duration timeout)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     std::unique_lock<std::mutex> lock(mu->mu_, std::adopt_lock);
+    // Beyond an hour the deadline could overflow the clock: wake spuriously.
     const bool notified =
-        cv_.wait_for(lock, absl::ToChronoMicroseconds(timeout)) ==
+        cv_.wait_for(lock, absl::ToChronoMicroseconds(
+                               std::min(timeout, kLongestWait))) ==
         std::cv_status::no_timeout;
     lock.release();
-    return notified;
+    return notified || timeout > kLongestWait;
   }
   void NotifyOne() { cv_.notify_one(); }
   void NotifyAll() { cv_.notify_all(); }
 
  private:
+  static constexpr absl::Duration kLongestWait = absl::Hours(1);
   std::condition_variable cv_;
 };
 

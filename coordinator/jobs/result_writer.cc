@@ -69,8 +69,10 @@ std::vector<StoredResult> ResultWriter::TakeBatch() {
   std::deque<Item> items;
   {
     MutexLock lock(&mu_);
-    const size_t count = std::min(waiting_.size(), options_.max_batch);
-    for (size_t i = 0; i < count; ++i) {
+    int64_t bytes = 0;
+    while (!waiting_.empty() && items.size() < options_.max_batch &&
+           bytes < options_.max_batch_bytes) {
+      bytes += waiting_.front().bytes;
       waiting_bytes_ -= waiting_.front().bytes;
       items.push_back(std::move(waiting_.front()));
       waiting_.pop_front();

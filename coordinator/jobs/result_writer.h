@@ -29,7 +29,10 @@ class ResultWriter {
     // When so much waits, Push waits too.
     size_t max_waiting = 8192;
     int64_t max_waiting_bytes = 64 << 20;
+    // Of one transaction. As a line, a result with logprobs is ten times as
+    // large as in memory.
     size_t max_batch = 4096;
+    int64_t max_batch_bytes = 4 << 20;
     absl::Duration first_retry = absl::Milliseconds(100);
     absl::Duration last_retry = absl::Seconds(5);
     // All are called on the writer's thread only.

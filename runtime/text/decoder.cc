@@ -18,6 +18,7 @@ namespace sluice {
 namespace {
 
 constexpr int kMaxDepth = 32;
+constexpr size_t kMaxTokenBytes = size_t{1} << 20;
 constexpr absl::string_view kReplacementChar = "\xEF\xBF\xBD";
 
 class StepBase : public DecodeStep {
@@ -300,8 +301,10 @@ class ReplaceDecoder : public Decoder {
  private:
   std::string Replaced(absl::string_view token) const {
     std::vector<TextRange> matches;
-    // A pattern that gives up leaves the token as it is.
-    if (token.empty() || !regex_->FindAll(token, &matches).ok()) {
+    // A pattern that gives up leaves the token as it is, and so does one that
+    // would fill the memory: a few replacements of nothing by something can.
+    if (token.empty() || !regex_->FindAll(token, &matches).ok() ||
+        matches.size() > kMaxTokenBytes / (content_.size() + 1)) {
       return std::string(token);
     }
     std::string out;

@@ -81,6 +81,10 @@ class ReplaceNormalizer : public Normalizer {
     SLUICE_RETURN_IF_ERROR(regex_->FindAll(text->text, &matches));
     if (matches.empty()) return absl::OkStatus();
     const std::string& in = text->text;
+    if (matches.size() > text->max_bytes / (content_.size() + 1)) {
+      return absl::ResourceExhaustedError(
+          "the normalizer makes the text too long");
+    }
     std::string out;
     out.reserve(in.size());
     size_t done = 0;

@@ -79,6 +79,7 @@ absl::Status PostProcessor::Append(const JsonPart& part, int depth,
   SLUICE_RETURN_IF_ERROR(single.ExpectArray());
   Template parts;
   int texts = 0;
+  size_t count = 0;
   for (size_t i = 0; i < single.value().size(); ++i) {
     const JsonPart item = single.At(i);
     SLUICE_ASSIGN_OR_RETURN(const auto special, item.Find("SpecialToken"));
@@ -86,6 +87,8 @@ absl::Status PostProcessor::Append(const JsonPart& part, int depth,
     if (special) {
       SLUICE_ASSIGN_OR_RETURN(const JsonPart id, special->Get("id"));
       SLUICE_ASSIGN_OR_RETURN(std::vector<int32_t> ids, SpecialIds(part, id));
+      count += ids.size();
+      if (count > kMaxIds) return single.Invalid("is too long");
       parts.push_back({false, std::move(ids)});
     } else if (sequence) {
       SLUICE_ASSIGN_OR_RETURN(const JsonPart id, sequence->Get("id"));

@@ -11,7 +11,7 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kMaxTextBytes = size_t{1} << 30;
+constexpr size_t kMaxTextBytes = size_t{64} << 20;
 
 class PartsTokenizer : public Tokenizer {
  public:
@@ -118,6 +118,7 @@ class PartsTokenizer : public Tokenizer {
       }
       if (parts_.normalizer != nullptr) {
         NormalizedText normalized{std::string(piece.text), piece.first_bytes};
+        normalized.max_bytes += 8 * piece.text.size();
         SLUICE_RETURN_IF_ERROR(parts_.normalizer->Apply(&normalized));
         piece.text = pieces->Keep(std::move(normalized.text));
         piece.first_bytes = normalized.first_bytes;

@@ -38,7 +38,9 @@ class Tokenizer {
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(
       const std::filesystem::path& model_dir);
 
-  // kInvalidArgument (with the byte offset) if `text` is not valid UTF-8. With
+  // kInvalidArgument (with the byte offset) if `text` is not valid UTF-8, and
+  // for more than 64 MiB; kResourceExhausted if a pattern of the tokenizer
+  // backtracks beyond all bounds or its normalizer fills the memory. With
   // `add_special_tokens` the post-processor's template is applied (BOS and the
   // like).
   virtual absl::StatusOr<std::vector<int32_t>> Encode(

@@ -89,7 +89,9 @@ TEST(KvArenaTest, BlocksDoNotOverlapAndFillThePage) {
   ASSERT_EQ(starts.size(), 48u);
   std::byte* previous = nullptr;
   for (std::byte* start : starts) {
-    if (previous != nullptr) EXPECT_EQ(start, previous + block);
+    if (previous != nullptr) {
+      EXPECT_EQ(start, previous + block);
+    }
     previous = start;
   }
 }

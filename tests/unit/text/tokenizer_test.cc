@@ -85,6 +85,30 @@ TEST(TokenizerTest, RunawayPatternIsStopped) {
       << ids.status();
 }
 
+TEST(TokenizerTest, TextsWithoutMeasure) {
+  json spec = SmallTokenizerJson();
+  EXPECT_EQ(Load(spec)
+                ->Encode(std::string((64 << 20) + 1, 'a'), false)
+                .status()
+                .code(),
+            absl::StatusCode::kInvalidArgument);
+
+  const json grow = {{"type", "Replace"},
+                     {"pattern", {{"Regex", ""}}},
+                     {"content", "aaaaaaaaaaaaaaa"}};
+  spec["normalizer"] = {{"type", "Sequence"},
+                        {"normalizers", json::array({grow, grow, grow, grow,
+                                                     grow, grow, grow, grow})}};
+  EXPECT_EQ(Load(spec)->Encode("abc", false).status().code(),
+            absl::StatusCode::kResourceExhausted);
+
+  spec["normalizer"] = nullptr;
+  spec["decoder"] = {{"type", "Sequence"},
+                     {"decoders", json::array({grow, grow, grow, grow, grow,
+                                               grow, grow, grow, grow})}};
+  EXPECT_LT(Load(spec)->Decode(Ids({0}), false).size(), size_t{2} << 20);
+}
+
 // The textbook algorithm: joins the best pair until there is none.
 Ids JoinSlowly(const std::vector<std::pair<std::string, std::string>>& merges,
                const BpeModel& model, std::vector<std::string> symbols) {

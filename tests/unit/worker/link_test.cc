@@ -385,7 +385,7 @@ TEST_P(LinkTest, StreamThatIsGivenUpUnusedIsNoBreak) {
     RawSender raw(channels_(address_), "5");
     raw.AwaitCredit();
     raw.Cancel();
-    raw.Finish();
+    EXPECT_EQ(raw.Finish().code(), absl::StatusCode::kCancelled);
   }
   auto link = Connect();
   ASSERT_TRUE(link->Send(Frame(0)).ok());
