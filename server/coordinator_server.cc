@@ -7,6 +7,8 @@
 #include <mutex>
 
 #include "absl/strings/str_cat.h"
+#include "common/listen_probe.h"
+#include "common/status_macros.h"
 
 namespace sluice {
 
@@ -17,6 +19,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   });
+  if (!address.empty()) SLUICE_RETURN_IF_ERROR(CheckCanListen(address));
   std::unique_ptr<CoordinatorServer> self(new CoordinatorServer(coordinator));
   grpc::ServerBuilder builder;
   if (!address.empty()) {

@@ -359,10 +359,11 @@ absl::Status JobManagerImpl::Commit(absl::Span<const StoredResult> results) {
     MutexLock lock(&commit_mu_);
     SLUICE_ASSIGN_OR_RETURN(commit,
                             store_->CommitResults(results, NowMicros()));
+    // Counted first: who sees the job end sees its results counted.
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (commit.recorded[i]) metrics_.CountResult(results[i]);
+    }
     for (const JobRecord& job : commit.jobs) live_.Update(job);
-  }
-  for (size_t i = 0; i < results.size(); ++i) {
-    if (commit.recorded[i]) metrics_.CountResult(results[i]);
   }
   for (const JobRecord& job : commit.jobs) {
     if (!IsTerminal(job.state)) continue;

@@ -93,6 +93,11 @@ bool ResultWriter::CommitBatch(const std::vector<StoredResult>& batch) {
   absl::Duration wait = options_.first_retry;
   bool failed = false;
   while (true) {
+    bool last = false;  // a stop that comes meanwhile leaves one more attempt
+    {
+      MutexLock lock(&mu_);
+      last = stop_;
+    }
     const absl::Status status = options_.commit(batch);
     if (status.ok()) {
       if (failed) options_.on_store_state(status);
@@ -103,7 +108,7 @@ bool ResultWriter::CommitBatch(const std::vector<StoredResult>& batch) {
     MutexLock lock(&mu_);
     ++failures_;
     changed_.NotifyAll();
-    if (stop_) return false;
+    if (last) return false;
     const absl::Time until = absl::Now() + wait;
     while (!stop_ && absl::Now() < until) {
       work_.WaitFor(&mu_, until - absl::Now());

@@ -12,6 +12,8 @@
 #include <mutex>
 
 #include "absl/strings/str_cat.h"
+#include "common/listen_probe.h"
+#include "common/status_macros.h"
 #include "worker/link/frame.h"
 
 namespace sluice {
@@ -63,6 +65,7 @@ absl::StatusOr<std::unique_ptr<LinkServer>> LinkServer::Start(
   });
   auto server = std::unique_ptr<LinkServer>(new LinkServer());
   const std::string address = JoinHostPort(host, port);
+  SLUICE_RETURN_IF_ERROR(CheckCanListen(address));
   grpc::ServerBuilder builder;
   ConfigureLinkServer(&builder);
   // gRPC would share a port with a second worker, and each would get some of

@@ -50,7 +50,7 @@ absl::Status CpuBackend::Initialize() {
   loader_ = std::make_unique<WeightLoader>(spec_, gemm_.get(), &pool_, budget);
 
   const size_t element = gemm_->element_bytes();
-  const size_t rows = RoundUp(options_.max_rows, kTileRows);
+  const size_t rows = GemmEngine::ReadableRows(options_.max_rows);
   const size_t wide =
       std::max((q_width_ + 2 * kv_width_) * sizeof(float),
                std::max(spec_.intermediate_size, spec_.embed_dim) * element);

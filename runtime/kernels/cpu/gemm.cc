@@ -209,7 +209,11 @@ absl::Status GemmShape::KeepInvariantTiles(DType dtype) {
   memory rows_source(
       {{max_rows, k_}, memory::data_type::f32, memory::format_tag::ab}, engine_,
       rows.data());
-  memory a({{max_rows, k_}, DnnlType(dtype), memory::format_tag::ab}, engine_);
+  const int32_t readable = GemmEngine::ReadableRows(max_rows);
+  std::vector<std::byte> a_bytes(
+      static_cast<size_t>(readable) * k_ * sizeof(float) + kAlignment);
+  memory a({{max_rows, k_}, DnnlType(dtype), memory::format_tag::ab}, engine_,
+           AlignUp(a_bytes.data()));
   const dnnl::reorder convert(rows_source, a);
   std::vector<float> out(static_cast<size_t>(max_rows) * n_);
   std::vector<std::byte> scratch(scratchpad_bytes_ + kAlignment);

@@ -69,9 +69,14 @@ class GemmEngine {
   // Columns in a panel; a panel of K x 128 and a tile of 128 x K stay in L2 for
   // the usual K. Independent of the number of threads, so that results are too.
   static constexpr int32_t kPanelWidth = 128;
-  // Rows in the largest tile. Inputs of Multiply must be readable up to a
-  // multiple of it.
+  // Rows in the largest tile.
   static constexpr int32_t kTileRows = 128;
+  // Rows that must be readable in the input of a product of `rows`: whole
+  // tiles, and what oneDNN's kernels for float32 on AVX2 read past the last
+  // row: they take 24 at a time.
+  static constexpr int32_t ReadableRows(int32_t rows) {
+    return (rows + kTileRows - 1) / kTileRows * kTileRows + 32;
+  }
 
   // kUnimplemented if oneDNN has no products of this dtype on this machine.
   static absl::StatusOr<std::unique_ptr<GemmEngine>> Create(DType dtype,
@@ -96,8 +101,7 @@ class GemmEngine {
   // float32 with `cols` floats from row to row. May overwrite it.
   using Epilogue = absl::FunctionRef<void(
       int32_t row, int32_t rows, int32_t col, int32_t cols, float* tile)>;
-  // a: [rows, k] in dtype, rows contiguous, padded to a multiple of kTileRows
-  // rows of readable memory.
+  // a: [rows, k] in dtype, rows contiguous, with memory for ReadableRows(rows).
   absl::Status Multiply(const PackedMatrix& w, const void* a, int32_t rows,
                         Epilogue epilogue);
 

@@ -24,7 +24,7 @@ class Fixture {
         pool_(threads),
         budget_(Tier::kHost, uint64_t{1} << 30),
         w_(static_cast<size_t>(shape.n) * shape.k),
-        a_(static_cast<size_t>(Padded(max_rows)) * shape.k) {
+        a_(static_cast<size_t>(max_rows) * shape.k) {
     std::mt19937 random(7);
     std::uniform_real_distribution<float> uniform(-1, 1);
     for (float& x : w_) x = uniform(random);
@@ -52,18 +52,14 @@ class Fixture {
     }
   }
 
-  static int32_t Padded(int32_t rows) {
-    return (rows + GemmEngine::kTileRows - 1) / GemmEngine::kTileRows *
-           GemmEngine::kTileRows;
-  }
-
   // Rows [first, first + rows), copied to the front of padded memory.
   std::vector<float> Multiply(int32_t first, int32_t rows) {
     const size_t element = bits_.empty() ? 4 : 2;
     const auto* from = bits_.empty()
                            ? reinterpret_cast<const std::byte*>(a_.data())
                            : reinterpret_cast<const std::byte*>(bits_.data());
-    std::vector<std::byte> input(Padded(rows) * shape_.k * element);
+    std::vector<std::byte> input(GemmEngine::ReadableRows(rows) * shape_.k *
+                                 element);
     std::memcpy(input.data(), from + first * shape_.k * element,
                 rows * shape_.k * element);
     std::vector<float> out(static_cast<size_t>(rows) * shape_.n, NAN);

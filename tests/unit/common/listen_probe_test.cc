@@ -1,0 +1,47 @@
+#include "common/listen_probe.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <string>
+
+namespace sluice {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(ListenProbeTest, FreeAndTaken) {
+  EXPECT_TRUE(CheckCanListen("127.0.0.1:0").ok());
+  EXPECT_TRUE(CheckCanListen("localhost:0").ok());
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)),
+            0);
+  ASSERT_EQ(listen(fd, 1), 0);
+  socklen_t length = sizeof(address);
+  ASSERT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length), 0);
+  const std::string taken =
+      "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+  const absl::Status status = CheckCanListen(taken);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(taken));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("choose another"));
+  close(fd);
+  EXPECT_TRUE(CheckCanListen(taken).ok());
+}
+
+TEST(ListenProbeTest, NotThisMachinesAddress) {
+  for (const char* address : {"192.0.2.1:0", "no.such.host.invalid:1",
+                              "127.0.0.1", ":80", "127.0.0.1:port", ""}) {
+    EXPECT_EQ(CheckCanListen(address).code(), absl::StatusCode::kUnavailable)
+        << address;
+  }
+}
+
+}  // namespace
+}  // namespace sluice
