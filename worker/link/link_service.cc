@@ -158,6 +158,7 @@ class LinkServiceImpl : public LinkService, private RawLinkService {
       : sink_(sink), bytes_received_(bytes_received) {
     HandOff(this);
   }
+  ~LinkServiceImpl() override { TakeOver(this); }
 
   grpc::Service* service() override { return this; }
 
@@ -369,6 +370,7 @@ void Stream::OnDone() {
     service_->sink()->OnLinkBroken(
         epoch_, absl::UnavailableError("the sender's connection broke"));
   }
+  HandOff(service_);  // to who destroys it, after the server's shutdown
   std::shared_ptr<Stream> last;
   MutexLock lock(&mu_);
   if (!end_status_.has_value()) end_status_ = absl::OkStatus();

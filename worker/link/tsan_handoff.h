@@ -1,9 +1,10 @@
 #pragma once
 
 // The distribution's gRPC is built without ThreadSanitizer, which therefore
-// does not see two things that it orders: the bytes of a message between a
-// sender and a receiver that share them in one process, and a reactor between
-// the thread that starts an operation and the one that calls the reaction.
+// does not see three things that it orders: the bytes of a message between a
+// sender and a receiver that share them in one process, a reactor between the
+// thread that starts an operation and the one that calls the reaction, and a
+// reactor's end before its server's.
 // HandOff on the one side and TakeOver on the other say so.
 
 #if defined(__SANITIZE_THREAD__)
