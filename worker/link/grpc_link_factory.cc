@@ -11,6 +11,7 @@
 #include "common/mutex.h"
 #include "common/status_macros.h"
 #include "proto/grpc_status.h"
+#include "worker/link/callback_queue.h"
 #include "worker/link/frame.h"
 #include "worker/link/link_protocol.h"
 #include "worker/link/tsan_handoff.h"
@@ -257,7 +258,9 @@ class GrpcLinkSender : public LinkSender {
 }  // namespace
 
 GrpcLinkFactory::GrpcLinkFactory(Options options)
-    : options_(std::move(options)) {}
+    : options_(std::move(options)) {
+  KeepCallbackQueue();
+}
 
 absl::StatusOr<std::unique_ptr<LinkSender>> GrpcLinkFactory::Connect(
     const std::string& address, PlanEpoch epoch) {

@@ -15,6 +15,7 @@
 #include "common/status_macros.h"
 #include "proto/grpc_status.h"
 #include "sluice/v1/pipeline.grpc.pb.h"
+#include "worker/link/callback_queue.h"
 #include "worker/link/frame.h"
 #include "worker/link/link_protocol.h"
 #include "worker/link/tsan_handoff.h"
@@ -381,6 +382,7 @@ void Stream::OnDone() {
 
 std::unique_ptr<LinkService> LinkService::Create(FrameSink* sink,
                                                  Counter* bytes_received) {
+  KeepCallbackQueue();
   return std::make_unique<LinkServiceImpl>(sink, bytes_received);
 }
 
