@@ -141,7 +141,7 @@ class Stream
   }
 
   void OnReadDone(bool ok) override {
-    TakeOver(this);
+    const Reaction reaction(this);
     End end;
     bool malformed = false;
     {
@@ -168,7 +168,7 @@ class Stream
   }
 
   void OnWriteDone(bool ok) override {
-    TakeOver(this);
+    const Reaction reaction(this);
     End end;
     {
       MutexLock lock(&mu_);

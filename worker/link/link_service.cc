@@ -105,7 +105,7 @@ class Stream
   void OnDone() override;
 
   void OnWriteDone(bool ok) override {
-    TakeOver(this);
+    const Reaction reaction(this);
     std::optional<absl::Status> end;
     {
       MutexLock lock(&mu_);
@@ -314,7 +314,7 @@ class LinkServiceImpl : public LinkService, private RawLinkService {
 };
 
 void Stream::OnReadDone(bool ok) {
-  TakeOver(this);
+  const Reaction reaction(this);
   if (!ok) {
     // A half-close, or the link is gone: OnDone tells them apart.
     End(absl::OkStatus());

@@ -23,3 +23,22 @@ inline void HandOff(const void*) {}
 inline void TakeOver(const void*) {}
 }  // namespace sluice
 #endif
+
+namespace sluice {
+
+// The scope of a reaction: after the start of its operation, and before the
+// reactor's OnDone.
+class Reaction {
+ public:
+  explicit Reaction(const void* reactor) : reactor_(reactor) {
+    TakeOver(reactor_);
+  }
+  ~Reaction() { HandOff(reactor_); }
+  Reaction(const Reaction&) = delete;
+  Reaction& operator=(const Reaction&) = delete;
+
+ private:
+  const void* const reactor_;
+};
+
+}  // namespace sluice
