@@ -6,6 +6,9 @@
 
 namespace sluice {
 
+// The most likely tokens that a request may ask for beside each token.
+inline constexpr int32_t kMaxTopLogprobs = 20;
+
 // How the last stage picks each token of one request. Defaults mean: greedy,
 // nothing altered. Order of application: penalties and logit bias, then
 // temperature, then top-k, top-p, min-p.
@@ -22,7 +25,8 @@ struct SamplingParams {
       logit_bias;     // token id, added to its logit
   uint64_t seed = 0;  // with the position, the whole key of the random stream
   int32_t logprobs =
-      -1;  // -1: none; n >= 0: the sampled token's and the n most likely ones'
+      -1;  // -1: none; n >= 0: the sampled token's and the n most likely ones',
+           // at most kMaxTopLogprobs; scored tokens' likewise
 };
 
 }  // namespace sluice

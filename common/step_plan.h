@@ -19,6 +19,14 @@ struct Segment {
   int32_t num_tokens = 0;  // >= 1: a prefill chunk, or 1 for decode
   bool sample =
       false;  // the last stage samples the token that follows this segment
+  // The last stage also scores the tokens at the positions [score_begin,
+  // score_end): each token's log-probability given all before it. As a row
+  // predicts the position after its own, they lie within [start + 1, start +
+  // num_tokens], the last one only without `sample`. Equal: none.
+  int32_t score_begin = 0;
+  int32_t score_end = 0;
+  int32_t next_token =
+      -1;  // at position start + num_tokens, if that one is scored
 };
 
 // Sequences computed together. Tokens are packed without padding, in the order
@@ -56,6 +64,17 @@ struct TokenLogprob {
       0;  // natural log, of the distribution before temperature and truncation
 };
 
+// Log-probabilities of known tokens, at consecutive positions of a sequence.
+struct TokenScores {
+  SequenceId sequence;
+  int32_t begin = 0;            // position of the first
+  std::vector<float> logprobs;  // NaN if the logits were not numbers
+  int32_t num_top = 0;
+  // [logprobs.size()][num_top], most likely first; a token of -1 where fewer
+  // tokens are possible at all.
+  std::vector<TokenLogprob> top;
+};
+
 // token is -1 if the logits were not numbers; the request then ends with an
 // error.
 struct SampledToken {
@@ -67,12 +86,16 @@ struct SampledToken {
 };
 
 // What the last stage returns for a StepPlan: one token for each segment with
-// `sample`, in their order.
+// `sample`, and scores for each segment that wants them, both in their order.
+// On its way a large one is cut into parts; all but the last have `more` and
+// hold scores only, maybe of a part of a segment.
 struct StepResult {
   PlanEpoch epoch;
   BlockId block;
   int64_t step = 0;
   std::vector<SampledToken> tokens;
+  std::vector<TokenScores> scores;
+  bool more = false;
 };
 
 }  // namespace sluice

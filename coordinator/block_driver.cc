@@ -22,7 +22,7 @@ void BlockDriver::Add(Request request) {
   if (absl::Status status = CheckTokens(r); !status.ok()) {
     sequence.Fail(std::move(status));
     Finish(id);
-  } else if (r.max_tokens <= 0) {
+  } else if (sequence.needs_nothing()) {
     sequence.EndNow();
     Finish(id);
   } else if (scheduler_) {
@@ -133,8 +133,9 @@ absl::Status BlockDriver::Check(const StepResult& result) const {
                                             " of block ", b,
                                             ", which is not in flight"));
   }
+  if (result.more && result.tokens.empty()) return absl::OkStatus();
   const std::vector<SequenceId>& expected = blocks_[b].sampled;
-  bool matches = result.tokens.size() == expected.size();
+  bool matches = !result.more && result.tokens.size() == expected.size();
   for (size_t i = 0; matches && i < expected.size(); ++i) {
     matches = result.tokens[i].sequence == expected[i] &&
               result.tokens[i].token >= -1 &&
@@ -149,11 +150,54 @@ absl::Status BlockDriver::Check(const StepResult& result) const {
   return absl::OkStatus();
 }
 
+absl::Status BlockDriver::AddScores(const StepResult& result) {
+  const auto wrong = [&](SequenceId id, absl::string_view what) {
+    return absl::InternalError(
+        absl::StrCat("the scores of sequence ", id.value(), " in step ",
+                     result.step, " of block ", result.block.value(), what));
+  };
+  const Block& block = blocks_[result.block.value()];
+  for (const TokenScores& scores : result.scores) {
+    const auto expected = std::find_if(
+        block.scored.begin(), block.scored.end(),
+        [&](const auto& entry) { return entry.first == scores.sequence; });
+    if (expected == block.scored.end()) {
+      return wrong(scores.sequence, " were not asked for");
+    }
+    const auto it = sequences_.find(scores.sequence);
+    if (it == sequences_.end()) continue;  // cancelled under way, or failed
+    const SequenceState& sequence = it->second;
+    const auto size = static_cast<int64_t>(scores.logprobs.size());
+    if (scores.begin != sequence.scored_until() || size == 0 ||
+        scores.begin + size > expected->second ||
+        scores.num_top != sequence.request().sampling.logprobs ||
+        static_cast<int64_t>(scores.top.size()) != size * scores.num_top) {
+      return wrong(scores.sequence, " do not fit what was asked for");
+    }
+    for (const TokenLogprob& top : scores.top) {
+      if (top.token < -1 || top.token >= options_.vocab_size) {
+        return wrong(scores.sequence, " name a token that does not exist");
+      }
+    }
+    if (it->second.AddScores(scores)) Finish(scores.sequence);
+  }
+  if (result.more) return absl::OkStatus();
+  for (const auto& [id, end] : block.scored) {
+    const auto it = sequences_.find(id);
+    if (it != sequences_.end() && it->second.scored_until() < end) {
+      return wrong(id, " are not complete");
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status BlockDriver::OnResult(StepResult result) {
   if (!epoch_ || result.epoch != *epoch_) {
     return absl::FailedPreconditionError("a result of another epoch");
   }
   if (absl::Status status = Check(result); !status.ok()) return status;
+  if (absl::Status status = AddScores(result); !status.ok()) return status;
+  if (result.more) return absl::OkStatus();
   Block& block = blocks_[result.block.value()];
   block.in_flight = false;
   ++stats_.steps;
@@ -220,10 +264,11 @@ StepPlan BlockDriver::ToPlan(BlockId block_id,
   block.step = plan.step;
   block.sent_at = now;
   block.sampled.clear();
+  block.scored.clear();
   block.prefill_tokens = block.decode_tokens = 0;
   for (std::vector<Segment>& segments : decision.micro_batches) {
     MicroBatch& batch = plan.micro_batches.emplace_back();
-    for (const Segment& segment : segments) {
+    for (Segment& segment : segments) {
       const SequenceState& sequence = sequences_.at(segment.sequence);
       const std::vector<int32_t>& tokens = sequence.tokens();
       const bool decode =
@@ -235,11 +280,28 @@ StepPlan BlockDriver::ToPlan(BlockId block_id,
       const auto begin = tokens.begin() + segment.start;
       batch.tokens.insert(batch.tokens.end(), begin,
                           begin + segment.num_tokens);
+      if (sequence.only_scores()) segment.sample = false;
       if (segment.sample) block.sampled.push_back(segment.sequence);
+      SetScores(sequence, &segment);
+      if (segment.score_begin < segment.score_end) {
+        block.scored.emplace_back(segment.sequence, segment.score_end);
+      }
     }
     batch.segments = std::move(segments);
   }
   return plan;
+}
+
+// What the segment's rows predict of the prompt and is not known yet.
+void BlockDriver::SetScores(const SequenceState& sequence, Segment* segment) {
+  const std::vector<int32_t>& prompt = sequence.request().prompt;
+  const int32_t next = segment->start + segment->num_tokens;
+  const int32_t begin = std::max(segment->start + 1, sequence.scored_until());
+  const int32_t end = std::min(next + 1, static_cast<int32_t>(prompt.size()));
+  if (begin >= end) return;
+  segment->score_begin = begin;
+  segment->score_end = end;
+  if (end > next) segment->next_token = prompt[next];
 }
 
 int64_t BlockDriver::blocks_in_flight() const {

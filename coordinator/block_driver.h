@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -64,9 +65,9 @@ class BlockDriver {
   // Steps in flight are forgotten.
   void StopEpoch();
 
-  // Takes in the result of a step. kFailedPrecondition for another epoch's
-  // (nothing happens); kInternal for one that answers no step in flight or does
-  // not match it: the sender is broken, the epoch must end.
+  // Takes in the result of a step, or a part of it. kFailedPrecondition for
+  // another epoch's (nothing happens); kInternal for one that answers no step
+  // in flight or does not match it: the sender is broken, the epoch must end.
   absl::Status OnResult(StepResult result);
 
   // Plans for all idle blocks that have work, to be sent in this order; they
@@ -90,6 +91,8 @@ class BlockDriver {
     bool in_flight = false;
     int64_t step = 0;
     std::vector<SequenceId> sampled;  // whose tokens the result must hold
+    // Whose scores it must hold, and up to which position.
+    std::vector<std::pair<SequenceId, int32_t>> scored;
     absl::Duration sent_at;
     int64_t prefill_tokens = 0;
     int64_t decode_tokens = 0;
@@ -102,6 +105,10 @@ class BlockDriver {
   void Finish(SequenceId id);
   StepPlan ToPlan(BlockId block, StepScheduler::StepDecision decision);
   absl::Status Check(const StepResult& result) const;
+  // Checks and takes in the result's scores; sequences that end with them are
+  // finished.
+  absl::Status AddScores(const StepResult& result);
+  static void SetScores(const SequenceState& sequence, Segment* segment);
 
   const Options options_;
   const absl::flat_hash_set<int32_t> eos_tokens_;

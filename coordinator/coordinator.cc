@@ -49,6 +49,8 @@ class CoordinatorImpl : public Coordinator {
   }
 
   JobManager& jobs() override { return *jobs_; }
+  const Tokenizer& tokenizer() const override { return *tokenizer_; }
+  int32_t max_model_len() const override { return options_.max_model_len; }
   grpc::Service* worker_service() override { return workers_->service(); }
   bool ready() const override { return dispatcher_->ready(); }
 
@@ -90,7 +92,12 @@ class CoordinatorImpl : public Coordinator {
           "max_model_len is ", options_.max_model_len, ", but the model in ",
           options_.model_dir.string(), " has only ", positions, " positions"));
     }
-    if (options_.max_model_len == 0) options_.max_model_len = positions;
+    if (options_.max_model_len == 0) {
+      options_.max_model_len =
+          options_.most_model_len > 0
+              ? std::min(positions, options_.most_model_len)
+              : positions;
+    }
     return absl::OkStatus();
   }
 
@@ -174,6 +181,8 @@ absl::Status Coordinator::Options::Validate() const {
                                     std::max(gbs, 1), 1 << 20));
   SLUICE_RETURN_IF_ERROR(
       CheckRange("max_model_len", max_model_len, 0, INT32_MAX));
+  SLUICE_RETURN_IF_ERROR(
+      CheckRange("most_model_len", most_model_len, 0, INT32_MAX));
   SLUICE_RETURN_IF_ERROR(
       CheckRange("default_max_tokens", default_max_tokens, 1, INT32_MAX));
   if (heartbeat_interval <= absl::ZeroDuration() ||

@@ -11,6 +11,7 @@
 #include "common/metrics.h"
 #include "common/types.h"
 #include "coordinator/job_manager.h"
+#include "runtime/text/tokenizer.h"
 #include "sluice/v1/cluster.pb.h"
 
 namespace grpc {
@@ -34,7 +35,8 @@ class Coordinator {
     int32_t gbs = 0;          // sequences per micro-batch; 0: default
     int32_t num_microbatches = 1;
     int32_t max_step_tokens = 2048;
-    int32_t max_model_len = 0;  // 0: the model's max_positions
+    int32_t max_model_len = 0;   // 0: the model's max_positions
+    int32_t most_model_len = 0;  // if that is 0: not more than so many; 0: all
     int32_t default_max_tokens = 128;
     bool refill = true;  // false: a block refills only when all ended
     absl::Duration heartbeat_interval = absl::Seconds(1);
@@ -51,6 +53,11 @@ class Coordinator {
 
   virtual JobManager& jobs() = 0;
   virtual v1::ClusterState cluster_state() const = 0;
+
+  // The model's. Live as long as the coordinator.
+  virtual const Tokenizer& tokenizer() const = 0;
+  // Positions of a sequence, as asked for or as the model has.
+  virtual int32_t max_model_len() const = 0;
 
   // WorkerService, to be registered with a server. Owned by the coordinator,
   // which must outlive the server's Shutdown.

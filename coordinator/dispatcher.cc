@@ -94,12 +94,17 @@ class DispatcherImpl : public Dispatcher {
     } else if (std::optional<v1::StepResult> result = membership_.OnMessage(
                    event.worker,
                    std::get<v1::WorkerMessage>(std::move(event.what)))) {
-      OnResult(FromProto(*result));
+      OnResult(*result);
     }
   }
 
-  void OnResult(StepResult result) {
-    const absl::Status status = driver_.OnResult(std::move(result));
+  void OnResult(const v1::StepResult& message) {
+    absl::StatusOr<StepResult> result = FromProto(message);
+    if (!result.ok()) {
+      membership_.BreakLastStage(result.status());
+      return;
+    }
+    const absl::Status status = driver_.OnResult(*std::move(result));
     if (status.code() == absl::StatusCode::kInternal) {
       membership_.BreakLastStage(status);
     }
@@ -134,7 +139,11 @@ class DispatcherImpl : public Dispatcher {
   void Pump() {
     membership_.Advance();
     FollowPlan();
-    for (const StepPlan& plan : driver_.TakePlans()) {
+    std::vector<StepPlan> plans;
+    if (writer_->unwritten_bytes() < options_.max_unwritten_bytes) {
+      plans = driver_.TakePlans();
+    }
+    for (const StepPlan& plan : plans) {
       if (membership_.phase() != Membership::Phase::kRunning ||
           membership_.epoch() != plan.epoch) {
         break;  // sending the one before ended the plan

@@ -33,6 +33,8 @@ class JobManager : public RequestQueue {
     int32_t default_max_tokens = 128;
     int64_t max_line_bytes = 16 << 20;
     int64_t max_requests_per_job = 100'000'000;
+    // A longer result line becomes an error. Stores hold at most 1e9 bytes.
+    int64_t max_result_bytes = 256 << 20;
     const ModelDir* model = nullptr;       // generation defaults, eos ids
     const Tokenizer* tokenizer = nullptr;  // all must outlive the manager
     const ChatTemplate* chat_template = nullptr;  // null: chat lines are errors

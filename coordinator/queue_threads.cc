@@ -58,6 +58,9 @@ CompletionThread::~CompletionThread() {
 void CompletionThread::Write(std::vector<FinishedRequest> finished) {
   MutexLock lock(&mu_);
   unwritten_ += static_cast<int64_t>(finished.size());
+  for (const FinishedRequest& f : finished) {
+    unwritten_bytes_ += MemoryBytes(f.generation);
+  }
   if (finished_.empty()) {
     finished_ = std::move(finished);
   } else {
@@ -90,6 +93,11 @@ void CompletionThread::ReportDetail(std::string detail) {
   changed_.NotifyOne();
 }
 
+int64_t CompletionThread::unwritten_bytes() const {
+  MutexLock lock(&mu_);
+  return unwritten_bytes_;
+}
+
 int64_t CompletionThread::unwritten() const {
   MutexLock lock(&mu_);
   return unwritten_;
@@ -115,7 +123,9 @@ void CompletionThread::Run() {
       queue_->ReportProgress(p.job, p.running, p.new_tokens);
       if (p.replays > 0) queue_->ReportReplays(p.job, p.replays);
     }
+    int64_t bytes = 0;
     for (FinishedRequest& f : finished) {
+      bytes += MemoryBytes(f.generation);
       if (f.decode) {
         f.generation.text = tokenizer_->Decode(f.generation.tokens, true);
       }
@@ -125,6 +135,7 @@ void CompletionThread::Run() {
     {
       MutexLock lock(&mu_);
       unwritten_ -= static_cast<int64_t>(finished.size());
+      unwritten_bytes_ -= bytes;
     }
     on_written_();
   }

@@ -59,13 +59,16 @@ class CompletionThread {
   // Writes what is left.
   ~CompletionThread();
 
-  // Never waits. The caller bounds what is under way by unwritten().
+  // Never waits. The caller bounds what is under way by unwritten()
+  // and unwritten_bytes().
   void Write(std::vector<FinishedRequest> finished);
   void Report(std::vector<JobProgress> progress);
   void ReportDetail(std::string detail);
 
   // Results that the queue has not taken yet.
   int64_t unwritten() const;
+  // What they hold in memory.
+  int64_t unwritten_bytes() const;
 
  private:
   void Run();
@@ -79,6 +82,7 @@ class CompletionThread {
   std::vector<JobProgress> progress_ ABSL_GUARDED_BY(mu_);
   std::optional<std::string> detail_ ABSL_GUARDED_BY(mu_);
   int64_t unwritten_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t unwritten_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   Thread thread_;
 };

@@ -21,11 +21,15 @@ struct Request {
   Endpoint endpoint = Endpoint::kCompletions;
   std::vector<int32_t> prompt;  // token ids; never empty
   SamplingParams sampling;
-  int32_t max_tokens = 0;  // to generate; prompt + max_tokens <= max_model_len
+  // To generate; prompt + max_tokens <= max_model_len. 0 only with echo.
+  int32_t max_tokens = 0;
   std::vector<std::string> stop;
   bool ignore_eos = false;
   bool echo = false;        // completions: text starts with the prompt
   std::string prompt_text;  // only if echo
+
+  // The prompt's tokens are to be scored, too.
+  bool scores_prompt() const { return echo && sampling.logprobs >= 0; }
 };
 
 enum class FinishReason { kStop, kLength };
@@ -39,6 +43,11 @@ struct Generation {
   std::vector<int32_t> tokens;  // generated, without the end-of-sequence token
   int32_t generated = 0;        // tokens sampled, end of sequence included
   std::vector<SampledToken> logprobs;  // parallel to tokens, if asked for
+  // Of the prompt from position 1 on, if asked for.
+  TokenScores prompt_scores;
 };
+
+// What a generation holds in memory, roughly.
+int64_t MemoryBytes(const Generation& generation);
 
 }  // namespace sluice

@@ -1,6 +1,7 @@
 #include "coordinator/sequence_state.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,7 +15,13 @@ SequenceState::SequenceState(Request request,
     : request_(std::move(request)),
       eos_tokens_(eos_tokens),
       taken_at_(taken_at),
-      tokens_(request_.prompt) {
+      tokens_(request_.prompt),
+      scored_until_(static_cast<int32_t>(request_.prompt.size())) {
+  if (request_.scores_prompt()) {
+    scored_until_ = std::min(scored_until_, 1);
+    generation_.prompt_scores.begin = 1;
+    generation_.prompt_scores.num_top = request_.sampling.logprobs;
+  }
   if (!request_.stop.empty()) {
     stop_ = std::make_unique<StopWatch>(
         StopWatch{IncrementalDetokenizer(tokenizer, true),
@@ -24,12 +31,34 @@ SequenceState::SequenceState(Request request,
 
 int32_t SequenceState::most_tokens() const {
   return static_cast<int32_t>(request_.prompt.size()) +
-         std::max(request_.max_tokens, 1);
+         std::max(request_.max_tokens, 0);
 }
 
 SequenceAdmission SequenceState::Admission(SequenceId id) const {
   return {id, static_cast<int32_t>(request_.prompt.size()), most_tokens(),
           request_.sampling};
+}
+
+bool SequenceState::AddScores(const TokenScores& scores) {
+  TokenScores& all = generation_.prompt_scores;
+  const auto bad = std::find_if(scores.logprobs.begin(), scores.logprobs.end(),
+                                [](float x) { return std::isnan(x); });
+  if (bad != scores.logprobs.end()) {
+    generation_.status = absl::InternalError(absl::StrCat(
+        "the model's output at position ",
+        scores.begin + (bad - scores.logprobs.begin()), " is not a number"));
+    return true;
+  }
+  // At once, rather than growing into twice as much.
+  all.logprobs.reserve(request_.prompt.size() - 1);
+  all.top.reserve((request_.prompt.size() - 1) * all.num_top);
+  all.logprobs.insert(all.logprobs.end(), scores.logprobs.begin(),
+                      scores.logprobs.end());
+  all.top.insert(all.top.end(), scores.top.begin(), scores.top.end());
+  scored_until_ += static_cast<int32_t>(scores.logprobs.size());
+  if (!needs_nothing()) return false;
+  End(FinishReason::kLength);
+  return true;
 }
 
 bool SequenceState::Append(SampledToken sampled) {

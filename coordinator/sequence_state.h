@@ -36,6 +36,14 @@ class SequenceState {
   // token, a stop string, or max_tokens, in this order.
   bool Append(SampledToken sampled);
 
+  // The first position of the prompt that is still to be scored; the prompt's
+  // size if none is.
+  int32_t scored_until() const { return scored_until_; }
+  // Adds scores from scored_until() on. REQUIRES: none beyond the prompt.
+  // True if the sequence ended: with an error, as the logits were not numbers,
+  // or because nothing is to be generated and all is scored.
+  bool AddScores(const TokenScores& scores);
+
   // Ends it from outside: with an error, or with the text so far as if
   // max_tokens had been reached.
   void Fail(absl::Status status);
@@ -45,9 +53,19 @@ class SequenceState {
   FinishedRequest TakeFinished();
 
   const Request& request() const { return request_; }
-  // Prompt and generated tokens, what is to be in the KV cache.
+  // Prompt and generated tokens.
   const std::vector<int32_t>& tokens() const { return tokens_; }
-  int32_t known_tokens() const { return static_cast<int32_t>(tokens_.size()); }
+  // How many of them are to be in the KV cache: all that predict something.
+  int32_t known_tokens() const {
+    return static_cast<int32_t>(tokens_.size()) - (only_scores() ? 1 : 0);
+  }
+  // Nothing is generated.
+  bool only_scores() const { return request_.max_tokens <= 0; }
+  // No model is needed.
+  bool needs_nothing() const {
+    return only_scores() &&
+           scored_until_ == static_cast<int32_t>(request_.prompt.size());
+  }
   // Positions that it may come to need.
   int32_t most_tokens() const;
   SequenceAdmission Admission(SequenceId id) const;
@@ -70,6 +88,7 @@ class SequenceState {
   const absl::flat_hash_set<int32_t>* eos_tokens_;
   absl::Duration taken_at_;
   std::vector<int32_t> tokens_;
+  int32_t scored_until_;
   Generation generation_;
   std::unique_ptr<StopWatch> stop_;
 };

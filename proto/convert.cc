@@ -1,6 +1,8 @@
 #include "proto/convert.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <utility>
 
 #include "common/status_macros.h"
@@ -28,6 +30,11 @@ absl::StatusOr<SamplingParams> FromProto(const v1::SamplingParams& in) {
     return absl::InvalidArgumentError(
         absl::StrCat("sampling.logit_bias: ", in.logit_bias_token_size(),
                      " tokens but ", in.logit_bias_value_size(), " values"));
+  }
+  if (in.logprobs() < -1 || in.logprobs() > kMaxTopLogprobs) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampling.logprobs: ", in.logprobs(),
+                     " is not between -1 and ", kMaxTopLogprobs));
   }
   SamplingParams params;
   params.temperature = in.temperature();
@@ -67,6 +74,10 @@ void ToProto(const StepPlan& plan, v1::StepPlan* out) {
       s->set_start(segment.start);
       s->set_num_tokens(segment.num_tokens);
       s->set_sample(segment.sample);
+      if (segment.score_begin == segment.score_end) continue;
+      s->set_score_begin(segment.score_begin);
+      s->set_score_end(segment.score_end);
+      if (segment.next_token >= 0) s->set_next_token(segment.next_token);
     }
     b->mutable_tokens()->Add(batch.tokens.begin(), batch.tokens.end());
   }
@@ -109,8 +120,20 @@ absl::StatusOr<StepPlan> FromProto(const v1::StepPlan& in) {
             "step plan: sequence ", s.sequence(), " has a segment with start ",
             s.start(), " and num_tokens ", s.num_tokens()));
       }
-      batch.segments.push_back(
-          {SequenceId(s.sequence()), s.start(), s.num_tokens(), s.sample()});
+      // None, or positions that the segment's rows predict.
+      if (s.score_begin() != s.score_end() &&
+          (s.score_begin() <= s.start() || s.score_end() <= s.score_begin() ||
+           int64_t{s.score_end()} - s.start() > int64_t{s.num_tokens()} + 1)) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "step plan: sequence ", s.sequence(), " has a segment with start ",
+            s.start(), " and num_tokens ", s.num_tokens(),
+            " that scores the positions ", s.score_begin(), " to ",
+            s.score_end()));
+      }
+      batch.segments.push_back({SequenceId(s.sequence()), s.start(),
+                                s.num_tokens(), s.sample(), s.score_begin(),
+                                s.score_end(),
+                                s.has_next_token() ? s.next_token() : -1});
       tokens += s.num_tokens();
     }
     if (tokens != b.tokens_size()) {
@@ -123,10 +146,32 @@ absl::StatusOr<StepPlan> FromProto(const v1::StepPlan& in) {
   return plan;
 }
 
-void ToProto(const StepResult& result, v1::StepResult* out) {
+namespace {
+
+void SetHead(const StepResult& result, v1::StepResult* out) {
   out->set_epoch(result.epoch.value());
   out->set_block(result.block.value());
   out->set_step(result.step);
+}
+
+// The tokens [begin, end) of `scores`.
+void AddScores(const TokenScores& scores, int64_t begin, int64_t end,
+               v1::StepResult* out) {
+  v1::TokenScores* s = out->add_scores();
+  s->set_sequence(scores.sequence.value());
+  s->set_begin(static_cast<int32_t>(scores.begin + begin));
+  s->mutable_logprobs()->Add(scores.logprobs.begin() + begin,
+                             scores.logprobs.begin() + end);
+  s->set_num_top(scores.num_top);
+  s->mutable_top_tokens()->Reserve((end - begin) * scores.num_top);
+  s->mutable_top_logprobs()->Reserve((end - begin) * scores.num_top);
+  for (int64_t i = begin * scores.num_top; i < end * scores.num_top; ++i) {
+    s->add_top_tokens(scores.top[i].token);
+    s->add_top_logprobs(scores.top[i].logprob);
+  }
+}
+
+void AddTokens(const StepResult& result, v1::StepResult* out) {
   for (const SampledToken& token : result.tokens) {
     v1::SampledToken* t = out->add_tokens();
     t->set_sequence(token.sequence.value());
@@ -140,11 +185,71 @@ void ToProto(const StepResult& result, v1::StepResult* out) {
   }
 }
 
-StepResult FromProto(const v1::StepResult& in) {
+}  // namespace
+
+void ToProto(const StepResult& result, v1::StepResult* out) {
+  SetHead(result, out);
+  out->set_more(result.more);
+  AddTokens(result, out);
+  for (const TokenScores& scores : result.scores) {
+    AddScores(scores, 0, static_cast<int64_t>(scores.logprobs.size()), out);
+  }
+}
+
+std::vector<v1::StepResult> ToProtoParts(const StepResult& result,
+                                         int64_t max_values) {
+  std::vector<v1::StepResult> parts(1);
+  SetHead(result, &parts.back());
+  int64_t room = max_values;
+  for (const TokenScores& scores : result.scores) {
+    const int64_t values = 1 + 2 * int64_t{scores.num_top};  // of a token
+    const auto size = static_cast<int64_t>(scores.logprobs.size());
+    for (int64_t begin = 0; begin < size;) {
+      if (room < values && room < max_values) {
+        parts.back().set_more(true);
+        SetHead(result, &parts.emplace_back());
+        room = max_values;
+      }
+      const int64_t end =
+          std::min(size, begin + std::max<int64_t>(room / values, 1));
+      AddScores(scores, begin, end, &parts.back());
+      room -= (end - begin) * values;
+      begin = end;
+    }
+  }
+  AddTokens(result, &parts.back());
+  parts.back().set_more(result.more);
+  return parts;
+}
+
+absl::StatusOr<StepResult> FromProto(const v1::StepResult& in) {
   StepResult result;
   result.epoch = PlanEpoch(in.epoch());
   result.block = BlockId(in.block());
   result.step = in.step();
+  result.more = in.more();
+  result.scores.reserve(in.scores_size());
+  for (const v1::TokenScores& s : in.scores()) {
+    const int64_t top = int64_t{s.num_top()} * s.logprobs_size();
+    if (s.begin() < 0 || s.num_top() < 0 || s.num_top() > kMaxTopLogprobs ||
+        s.begin() > INT32_MAX - s.logprobs_size() ||
+        s.top_tokens_size() != top || s.top_logprobs_size() != top) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "step result: sequence ", s.sequence(), " has ", s.logprobs_size(),
+          " scores from position ", s.begin(), ", ", s.num_top(),
+          " alternatives each, but ", s.top_tokens_size(), " tokens and ",
+          s.top_logprobs_size(), " log-probabilities of these"));
+    }
+    TokenScores& scores = result.scores.emplace_back();
+    scores.sequence = SequenceId(s.sequence());
+    scores.begin = s.begin();
+    scores.logprobs.assign(s.logprobs().begin(), s.logprobs().end());
+    scores.num_top = s.num_top();
+    scores.top.reserve(top);
+    for (int i = 0; i < top; ++i) {
+      scores.top.push_back({s.top_tokens(i), s.top_logprobs(i)});
+    }
+  }
   result.tokens.reserve(in.tokens_size());
   for (const v1::SampledToken& t : in.tokens()) {
     SampledToken& token = result.tokens.emplace_back();

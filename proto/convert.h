@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "absl/status/statusor.h"
 #include "common/policy.h"
 #include "common/step_plan.h"
@@ -18,7 +21,13 @@ void ToProto(const StepPlan& plan, v1::StepPlan* out);
 absl::StatusOr<StepPlan> FromProto(const v1::StepPlan& in);
 
 void ToProto(const StepResult& result, v1::StepResult* out);
-StepResult FromProto(const v1::StepResult& in);
+absl::StatusOr<StepResult> FromProto(const v1::StepResult& in);
+
+// The same as messages of bounded size, in order. `max_values` bounds the
+// numbers (of at most 10 bytes) in a part's scores; a part has at least one
+// scored token.
+std::vector<v1::StepResult> ToProtoParts(const StepResult& result,
+                                         int64_t max_values = 1 << 17);
 
 void ToProto(const Policy& policy, v1::Policy* out);
 absl::StatusOr<Policy> FromProto(const v1::Policy& in);

@@ -126,8 +126,17 @@ class GrpcJobClient : public JobClient {
     request.set_follow(follow);
     auto reader = jobs_->StreamResults(&context, request);
     v1::ResultChunk chunk;
+    std::string begun;  // of a line that comes in pieces
     while (reader->Read(&chunk)) {
-      for (const v1::Result& result : chunk.results()) {
+      for (v1::Result& result : *chunk.mutable_results()) {
+        if (result.more()) {
+          begun += result.line();
+          continue;
+        }
+        if (!begun.empty()) {
+          *result.mutable_line() = begun + result.line();
+          begun.clear();
+        }
         if (absl::Status status = on_result(result); !status.ok()) {
           context.TryCancel();
           reader->Finish().ok();  // cancelled on purpose

@@ -18,6 +18,28 @@ grpc::Status ShuttingDown() {
                       "the coordinator is shutting down; try again");
 }
 
+// Writes a chunk; a line beyond kChunkBytes, which is alone in its chunk, in
+// pieces. False if the client is gone.
+bool WriteChunk(const v1::ResultChunk& chunk, int64_t offset,
+                grpc::ServerWriter<v1::ResultChunk>* writer) {
+  constexpr auto kPiece = static_cast<size_t>(kChunkBytes);
+  if (chunk.results_size() != 1 || chunk.results(0).line().size() <= kPiece) {
+    return writer->Write(chunk);
+  }
+  const v1::Result& whole = chunk.results(0);
+  for (size_t at = 0; at < whole.line().size(); at += kPiece) {
+    v1::ResultChunk piece;
+    v1::Result* result = piece.add_results();
+    result->set_index(whole.index());
+    result->set_is_error(whole.is_error());
+    result->set_line(whole.line().substr(at, kPiece));
+    result->set_more(at + kPiece < whole.line().size());
+    piece.set_next_offset(result->more() ? offset : chunk.next_offset());
+    if (!writer->Write(piece)) return false;
+  }
+  return true;
+}
+
 template <typename T>
 grpc::Status Answer(absl::StatusOr<T> result, T* response) {
   if (!result.ok()) return ToGrpcStatus(result.status());
@@ -135,8 +157,8 @@ grpc::Status JobServiceImpl::StreamResults(
       auto chunk = jobs_->ReadResults(request->id(), offset, kChunkBytes);
       if (!chunk.ok()) return ToGrpcStatus(chunk.status());
       if (chunk->results().empty()) break;
+      if (!WriteChunk(*chunk, offset, writer)) return grpc::Status::CANCELLED;
       offset = chunk->next_offset();
-      if (!writer->Write(*chunk)) return grpc::Status::CANCELLED;
     }
     if (!request->follow() || IsTerminal(job->state())) {
       return grpc::Status::OK;

@@ -79,6 +79,7 @@ int main(int argc, char** argv) {
   sluice::AddListCommand(&app, &coordinator, &chosen);
   sluice::AddClusterCommand(&app, &coordinator, &chosen);
   sluice::AddRunCommand(&app, &chosen);
+  sluice::AddScoreCommand(&app, &chosen);
   AddEnvironmentTwins(&app);
   try {
     app.parse(argc, argv);

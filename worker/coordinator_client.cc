@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "common/bounded_queue.h"
 #include "common/logging.h"
@@ -63,11 +64,13 @@ class Session : public StageReporter {
   }
 
   void Result(const StepResult& result, double compute_seconds) override {
-    v1::WorkerMessage message;
-    auto* out = message.mutable_step_result();
-    ToProto(result, out);
-    out->set_compute_seconds(compute_seconds);
-    Send(std::move(message));
+    std::vector<v1::StepResult> parts = ToProtoParts(result);
+    parts.back().set_compute_seconds(compute_seconds);
+    for (v1::StepResult& part : parts) {
+      v1::WorkerMessage message;
+      *message.mutable_step_result() = std::move(part);
+      Send(std::move(message));
+    }
   }
 
   // Cancels the stream if the coordinator does not take our messages: it is

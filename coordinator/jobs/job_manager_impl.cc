@@ -47,6 +47,7 @@ absl::Status JobManager::Options::Validate() const {
   if (max_model_len < 2) return wrong("max_model_len must be at least 2");
   if (default_max_tokens < 1) return wrong("default_max_tokens must be >= 1");
   if (max_line_bytes < 1) return wrong("max_line_bytes must be at least 1");
+  if (max_result_bytes < 1) return wrong("max_result_bytes must be at least 1");
   if (max_requests_per_job < 1) {
     return wrong("max_requests_per_job must be at least 1");
   }
@@ -270,7 +271,8 @@ absl::StatusOr<Request> JobManagerImpl::Restore(JobId job,
     return id < 0 || id >= vocab_size;
   };
   bool fits =
-      !request.prompt.empty() && request.max_tokens >= 1 &&
+      !request.prompt.empty() && request.max_tokens >= (request.echo ? 0 : 1) &&
+      request.sampling.logprobs <= kMaxTopLogprobs &&
       static_cast<int64_t>(request.prompt.size()) + request.max_tokens <=
           options_.max_model_len &&
       std::none_of(request.prompt.begin(), request.prompt.end(), out_of_range);
@@ -339,6 +341,20 @@ StoredResult JobManagerImpl::Format(const ResultHead& head,
     result.kind = ResultKind::kAnswer;
     result.line = FormatAnswer(head, generation, options_.served_model,
                                options_.clock->Now(), &token_texts_);
+    const auto bytes = static_cast<int64_t>(result.line.size());
+    if (bytes > options_.max_result_bytes) {
+      const LineError error = {
+          "result_too_large",
+          absl::StrCat("the answer takes ", bytes, " bytes, more than the ",
+                       options_.max_result_bytes,
+                       " that are kept of one; ask for fewer logprobs or cut "
+                       "the prompt"),
+          ""};
+      result.kind = ResultKind::kError;
+      result.line = FormatError(head.job, head.index, head.custom_id, error);
+      result.outcome = error.code;
+      return result;
+    }
     result.prompt_tokens = head.prompt_tokens;
     result.generation_tokens = generation.generated;
     result.outcome =

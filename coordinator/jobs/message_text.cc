@@ -1,6 +1,7 @@
 #include "coordinator/jobs/message_text.h"
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_format.h"
 #include "runtime/text/utf8.h"
@@ -11,6 +12,11 @@ size_t CountCharacters(absl::string_view text) {
   size_t count = 0;
   for (const char c : text) count += (static_cast<uint8_t>(c) & 0xC0) != 0x80;
   return count;
+}
+
+std::string QuoteJson(absl::string_view text) {
+  return nlohmann::json(std::string(text))
+      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 std::string QuoteForMessage(absl::string_view text, size_t max_bytes) {

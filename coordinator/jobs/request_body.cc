@@ -155,11 +155,12 @@ std::optional<LineError> BodyReader::Read(const json& object) {
     return error_;
   }
   if (chat_logprobs_) body_->logprobs = top_logprobs_.value_or(0);
-  if (body_->echo && body_->logprobs >= 0) {
-    field_ = "echo";
+  if (body_->max_tokens == 0 && !body_->echo) {
+    field_ = "max_tokens";
     Unsupported(
-        "together with \"logprobs\" (scoring a prompt) is not supported; "
-        "leave one of them out");
+        "of 0 (scoring without generating) is not supported without \"echo\" "
+        "(of completions): there would be nothing to answer; ask for at least "
+        "1");
     return error_;
   }
   return std::nullopt;
@@ -214,12 +215,10 @@ bool BodyReader::Prompt(const json& v) {
 bool BodyReader::MaxTokens(const json& v) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   int64_t value = 0;
-  if (v.is_number_integer() && v == 0) {
-    return Unsupported(
-        "of 0 (scoring without generating) is not supported; ask for at least "
-        "1");
+  if (!Integer(v, 0, kMost, "an integer of at least 1, or 0 with \"echo\"",
+               &value)) {
+    return false;
   }
-  if (!Integer(v, 1, kMost, "an integer of at least 1", &value)) return false;
   if (body_->max_tokens && *body_->max_tokens != value) {
     return Fail(
         "invalid_request",

@@ -18,7 +18,6 @@ inline constexpr double kMaxTemperature = 2;
 inline constexpr double kMaxRepetitionPenalty = 10;
 inline constexpr double kMaxAlterationPenalty = 2;  // presence, frequency: +-
 inline constexpr double kMaxLogitBias = 100;        // +-
-inline constexpr int64_t kMaxTopLogprobs = 20;
 inline constexpr size_t kMaxStopStrings = 16;
 inline constexpr size_t kMaxStopBytes = 1024;
 inline constexpr size_t kMaxLogitBiases = 1024;

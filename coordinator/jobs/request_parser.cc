@@ -337,12 +337,14 @@ std::optional<LineError> RequestParser::SetMaxTokens(const RequestBody& body,
                                                      Request* request) const {
   const auto prompt = static_cast<int64_t>(request->prompt.size());
   const int64_t room = options_.max_model_len - prompt;
-  if (room < 1) {
+  const int64_t least = body.max_tokens == 0 ? 0 : 1;
+  if (room < least) {
     return LineError{
         "prompt_too_long",
         absl::StrCat("too long a prompt: it has ", prompt,
                      " tokens, and the model takes ", options_.max_model_len,
-                     " with at least 1 to generate; shorten it"),
+                     least > 0 ? " with at least 1 to generate" : "",
+                     "; shorten it"),
         request->endpoint == Endpoint::kChatCompletions ? "messages"
                                                         : "prompt"};
   }
@@ -360,7 +362,7 @@ std::optional<LineError> RequestParser::SetMaxTokens(const RequestBody& body,
   if (defaults_.has_max_tokens()) wanted = defaults_.max_tokens();
   if (body.max_tokens) wanted = *body.max_tokens;
   request->max_tokens =
-      static_cast<int32_t>(std::clamp<int64_t>(wanted, 1, room));
+      static_cast<int32_t>(std::clamp<int64_t>(wanted, least, room));
   return std::nullopt;
 }
 

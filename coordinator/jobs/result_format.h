@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -21,7 +22,8 @@ struct ResultHead {
   int64_t prompt_tokens = 0;
   bool logprobs = false;
   bool echo = false;
-  std::string prompt_text;  // only if echo
+  std::string prompt_text;      // only if echo
+  std::vector<int32_t> prompt;  // only if its scores are in the result
 };
 
 ResultHead HeadOf(const Request& request);
@@ -30,7 +32,10 @@ ResultHead HeadOf(const Request& request);
 //   {"id", "custom_id", "response": {"status_code", "request_id", "body"},
 //    "error": null}
 // with a chat.completion or text_completion as the body. Always valid UTF-8 and
-// JSON: an infinite logprob becomes -9999, as OpenAI does.
+// JSON: an infinite logprob becomes -9999, as OpenAI does. With echo, the
+// completion's logprobs begin with the prompt's tokens, those of the tokenizer
+// itself included; the first has null for its own, as nothing predicts it. A
+// text_offset counts characters of the answer's text.
 std::string FormatAnswer(const ResultHead& head, const Generation& generation,
                          absl::string_view model, absl::Time created,
                          TokenTexts* tokens);

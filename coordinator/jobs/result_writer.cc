@@ -9,15 +9,11 @@
 namespace sluice {
 namespace {
 
-// What a generation holds in memory, roughly.
 int64_t SizeOf(const ResultHead& head, const Generation& generation) {
-  size_t bytes = sizeof(head) + sizeof(generation) + head.custom_id.size() +
-                 head.prompt_text.size() + generation.text.size() +
-                 generation.tokens.size() * sizeof(int32_t);
-  for (const SampledToken& token : generation.logprobs) {
-    bytes += sizeof(token) + token.top.size() * sizeof(TokenLogprob);
-  }
-  return static_cast<int64_t>(bytes);
+  return static_cast<int64_t>(sizeof(head) + head.custom_id.size() +
+                              head.prompt_text.size() +
+                              head.prompt.size() * sizeof(int32_t)) +
+         MemoryBytes(generation);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/string_view.h"
+#include "coordinator/jobs/message_text.h"
 #include "runtime/text/utf8.h"
 
 namespace sluice {
@@ -71,6 +72,8 @@ const TokenTexts::Entry& TokenTexts::Get(int32_t id) {
   const std::string both = tokenizer_->Decode(twice, false);
   entry.text = absl::StartsWith(both, once) ? both.substr(once.size()) : once;
   if (FindInvalidUtf8(entry.text)) entry.text = once;
+  entry.quoted = QuoteJson(entry.text);
+  entry.special = tokenizer_->IsSpecial(id);
   entry.bytes = entry.text;
   if (absl::StrContains(entry.text, kReplacement)) {
     const std::string token = tokenizer_->IdToToken(id);

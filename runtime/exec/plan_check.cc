@@ -1,6 +1,7 @@
 #include "runtime/exec/plan_check.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 
 namespace sluice {
 namespace {
@@ -8,6 +9,31 @@ namespace {
 absl::Status SegmentError(const Segment& segment, absl::string_view what) {
   return absl::InvalidArgumentError(
       absl::StrCat("sequence ", segment.sequence.value(), ": ", what));
+}
+
+absl::Status CheckScores(const Segment& segment, const PlanLimits& limits) {
+  if (segment.score_begin == segment.score_end) return absl::OkStatus();
+  // Within what its rows predict, the next token included.
+  const int64_t next = int64_t{segment.start} + segment.num_tokens;
+  if (segment.score_begin <= segment.start ||
+      segment.score_end < segment.score_begin || segment.score_end > next + 1) {
+    return SegmentError(
+        segment, absl::StrCat("a segment of positions ", segment.start, " to ",
+                              next, " can't score positions ",
+                              segment.score_begin, " to ", segment.score_end));
+  }
+  if (segment.score_end <= next) return absl::OkStatus();
+  if (segment.sample) {
+    return SegmentError(segment, absl::StrCat("position ", next,
+                                              " is both scored and sampled"));
+  }
+  if (segment.next_token < 0 || segment.next_token >= limits.vocab_size) {
+    return SegmentError(
+        segment,
+        absl::StrCat("token id ", segment.next_token, " at position ", next,
+                     " is not in the vocabulary of ", limits.vocab_size));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -25,6 +51,13 @@ absl::Status CheckAdmission(const SequenceAdmission& admission,
     return absl::InvalidArgumentError(absl::StrCat(
         "sequence ", admission.sequence.value(), ": prompt_tokens of ",
         admission.prompt_tokens, " is not between 0 and max_tokens"));
+  }
+  if (admission.sampling.logprobs < -1 ||
+      admission.sampling.logprobs > kMaxTopLogprobs) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sequence ", admission.sequence.value(), ": logprobs of ",
+                     admission.sampling.logprobs, " is not between -1 and ",
+                     kMaxTopLogprobs));
   }
   return absl::OkStatus();
 }
@@ -66,6 +99,7 @@ absl::Status CheckMicroBatch(const MicroBatch& batch, const PlanLimits& limits,
           absl::StrCat("position ", segment.start, " and ", segment.num_tokens,
                        " more exceed the reserved ", pages->capacity));
     }
+    SLUICE_RETURN_IF_ERROR(CheckScores(segment, limits));
     pages->length += segment.num_tokens;
     rows += segment.num_tokens;
   }

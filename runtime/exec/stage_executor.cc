@@ -14,6 +14,7 @@
 #include "runtime/kv/batch_view.h"
 #include "runtime/kv/sequence_pages.h"
 #include "runtime/model/tensor_names.h"
+#include "runtime/sample/distribution.h"
 #include "runtime/sample/sampler.h"
 
 namespace sluice {
@@ -64,9 +65,18 @@ class Stage : public StageExecutor {
     std::shared_ptr<ActivationBuffer> x;
   };
 
+  // A row whose logits are wanted.
+  struct HeadRow {
+    SequenceId sequence;
+    int32_t position;  // that its logits predict
+    const Sampler* sampler;
+    int32_t target;  // the token to be scored; -1: sample
+    size_t slot;     // of the result's scores or tokens
+  };
+
   absl::Status ReleaseAndAdmit(const StepPlan& plan);
   void View(const MicroBatch& batch, Work* work);
-  // Logits and samples of the micro-batch's segments that want one.
+  // Logits of the rows that the micro-batch's segments want sampled or scored.
   absl::Status SampleBatch(const MicroBatch& batch, const Work& work,
                            StepResult* result);
 
@@ -83,9 +93,8 @@ class Stage : public StageExecutor {
   absl::flat_hash_map<SequenceId, std::unique_ptr<Sampler>> samplers_;
   std::vector<SamplerScratch> scratch_;  // per thread
   std::vector<Work> work_;
-  std::vector<const Segment*> sampled_;
-  std::vector<const Sampler*> sampled_with_;
-  std::vector<int32_t> sampled_rows_;
+  std::vector<HeadRow> head_rows_;
+  std::vector<int32_t> head_row_of_x_;  // parallel
 };
 
 absl::Status Stage::ReleaseAndAdmit(const StepPlan& plan) {
@@ -142,6 +151,7 @@ absl::Status Stage::RunStep(const StepPlan& plan,
     result->block = plan.block;
     result->step = plan.step;
     result->tokens.clear();
+    result->scores.clear();
   }
 
   // The zig-zag: all micro-batches share each layer's weights.
@@ -176,42 +186,67 @@ absl::Status Stage::RunStep(const StepPlan& plan,
 
 absl::Status Stage::SampleBatch(const MicroBatch& batch, const Work& work,
                                 StepResult* result) {
-  sampled_.clear();
-  sampled_with_.clear();
-  sampled_rows_.clear();
+  head_rows_.clear();
+  head_row_of_x_.clear();
+  size_t samples = result->tokens.size();
   for (size_t s = 0; s < batch.segments.size(); ++s) {
     const Segment& segment = batch.segments[s];
+    const int32_t row = work.segments[s].row;
+    const auto tokens =
+        std::span<const int32_t>(batch.tokens).subspan(row, segment.num_tokens);
     Sampler* sampler = samplers_[segment.sequence].get();
-    sampler->Observe(segment.start,
-                     std::span<const int32_t>(batch.tokens)
-                         .subspan(work.segments[s].row, segment.num_tokens));
+    sampler->Observe(segment.start, tokens);
+    if (segment.score_begin < segment.score_end) {
+      TokenScores& scores = result->scores.emplace_back();
+      const size_t count = segment.score_end - segment.score_begin;
+      scores.sequence = segment.sequence;
+      scores.begin = segment.score_begin;
+      scores.logprobs.resize(count);
+      scores.num_top = sampler->num_top();
+      scores.top.resize(count * scores.num_top);
+    }
+    for (int32_t p = segment.score_begin; p < segment.score_end; ++p) {
+      const int32_t i = p - segment.start;
+      head_rows_.push_back(
+          {segment.sequence, p, sampler,
+           i < segment.num_tokens ? tokens[i] : segment.next_token,
+           result->scores.size() - 1});
+      head_row_of_x_.push_back(row + i - 1);
+    }
     if (!segment.sample) continue;
-    sampled_.push_back(&segment);
-    sampled_with_.push_back(sampler);
-    sampled_rows_.push_back(work.segments[s].row + segment.num_tokens - 1);
+    head_rows_.push_back({segment.sequence, segment.start + segment.num_tokens,
+                          sampler, -1, samples++});
+    head_row_of_x_.push_back(row + segment.num_tokens - 1);
   }
+  result->tokens.resize(samples);
   const size_t vocab = limits_.vocab_size;
-  const size_t base = result->tokens.size();
-  result->tokens.resize(base + sampled_.size());
   return backend_->Head(
-      sampled_rows_, work.x->data(),
+      head_row_of_x_, work.x->data(),
       [&](int32_t first, std::span<float> logits) {
         const int rows = static_cast<int>(logits.size() / vocab);
         if (options_.logits_observer) {
           for (int i = 0; i < rows; ++i) {
-            const Segment& segment = *sampled_[first + i];
-            options_.logits_observer(segment.sequence,
-                                     segment.start + segment.num_tokens - 1,
+            const HeadRow& row = head_rows_[first + i];
+            options_.logits_observer(row.sequence, row.position - 1,
                                      logits.subspan(i * vocab, vocab));
           }
         }
         backend_->ParallelFor(rows, [&](int i, int thread) {
-          const Segment& segment = *sampled_[first + i];
-          SampledToken& token = result->tokens[base + first + i];
-          token = sampled_with_[first + i]->Sample(
-              logits.subspan(i * vocab, vocab),
-              segment.start + segment.num_tokens, scratch_[thread]);
-          token.sequence = segment.sequence;
+          const HeadRow& row = head_rows_[first + i];
+          const std::span<float> own = logits.subspan(i * vocab, vocab);
+          if (row.target >= 0) {
+            TokenScores& scores = result->scores[row.slot];
+            const size_t at = row.position - scores.begin;
+            scores.logprobs[at] =
+                ScoreToken(own, row.target,
+                           std::span<TokenLogprob>(scores.top)
+                               .subspan(at * scores.num_top, scores.num_top),
+                           scratch_[thread]);
+            return;
+          }
+          SampledToken& token = result->tokens[row.slot];
+          token = row.sampler->Sample(own, row.position, scratch_[thread]);
+          token.sequence = row.sequence;
         });
         return absl::OkStatus();
       });

@@ -71,11 +71,12 @@ class StageExecutor {
 
   // Runs one sweep. `hidden[k]` is micro-batch k's input, [tokens, hidden];
   // empty on the first stage, which embeds the plan's tokens. On the last stage
-  // `result` gets the sampled tokens; elsewhere it is left alone. Input buffers
-  // may be modified and emitted. kInvalidArgument: a plan that does not fit
-  // (unknown sequence, wrong position, token id out of the vocabulary, wrong
-  // shape of hidden, more tokens than max_step_tokens); kResourceExhausted: no
-  // page left. After an error the executor must be reset.
+  // `result` gets sampled tokens and scores; elsewhere it is left alone. Input
+  // buffers may be modified and emitted. kInvalidArgument: a plan that does not
+  // fit (unknown sequence, wrong position, token id out of the vocabulary,
+  // wrong shape of hidden, more tokens than max_step_tokens);
+  // kResourceExhausted: no page left. After an error the executor must be
+  // reset.
   virtual absl::Status RunStep(
       const StepPlan& plan, std::span<std::shared_ptr<ActivationBuffer>> hidden,
       const Emit& emit, StepResult* result) = 0;

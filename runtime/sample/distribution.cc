@@ -210,12 +210,13 @@ double LogSumExp(std::span<const float> logits, const Peak& peak,
   return peak.logit + std::log(SumWeights(logits, peak, 1, scratch));
 }
 
-std::vector<TokenLogprob> TopLogprobs(std::span<const float> logits, int32_t n,
-                                      double log_sum_exp,
-                                      SamplerScratch& scratch) {
-  n = static_cast<int32_t>(std::min<size_t>(std::max(n, 0), logits.size()));
-  std::vector<TokenLogprob> top;
-  if (n == 0) return top;
+namespace {
+
+// Fills the front of `top`; returns how many there are.
+size_t FillTop(std::span<const float> logits, double log_sum_exp,
+               std::span<TokenLogprob> top, SamplerScratch& scratch) {
+  const size_t n = std::min(top.size(), logits.size());
+  if (n == 0) return 0;
   const float least = std::max(std::numeric_limits<float>::lowest(),
                                KthLargest(logits, n, scratch));
   scratch.top.clear();
@@ -223,13 +224,39 @@ std::vector<TokenLogprob> TopLogprobs(std::span<const float> logits, int32_t n,
   ForEachAtLeast(logits, least, scratch.block_maxima, [&](int32_t token) {
     scratch.top.emplace_back(-logits[token], token);
   });
-  const auto end =
-      scratch.top.begin() + std::min<size_t>(n, scratch.top.size());
-  std::partial_sort(scratch.top.begin(), end, scratch.top.end());
-  top.reserve(end - scratch.top.begin());
-  for (auto it = scratch.top.begin(); it != end; ++it)
-    top.push_back({it->second, static_cast<float>(-it->first - log_sum_exp)});
+  const size_t count = std::min(n, scratch.top.size());
+  std::partial_sort(scratch.top.begin(), scratch.top.begin() + count,
+                    scratch.top.end());
+  for (size_t i = 0; i < count; ++i) {
+    const auto& [negated, token] = scratch.top[i];
+    top[i] = {token, static_cast<float>(-negated - log_sum_exp)};
+  }
+  return count;
+}
+
+}  // namespace
+
+std::vector<TokenLogprob> TopLogprobs(std::span<const float> logits, int32_t n,
+                                      double log_sum_exp,
+                                      SamplerScratch& scratch) {
+  std::vector<TokenLogprob> top(
+      std::min<size_t>(std::max(n, 0), logits.size()));
+  top.resize(FillTop(logits, log_sum_exp, top, scratch));
   return top;
+}
+
+float ScoreToken(std::span<const float> logits, int32_t token,
+                 std::span<TokenLogprob> top, SamplerScratch& scratch) {
+  size_t filled = 0;
+  float logprob = std::numeric_limits<float>::quiet_NaN();
+  const Peak peak = FindPeak(logits, scratch);
+  if (peak.token >= 0) {
+    const double log_sum_exp = LogSumExp(logits, peak, scratch);
+    logprob = static_cast<float>(logits[token] - log_sum_exp);
+    filled = FillTop(logits, log_sum_exp, top, scratch);
+  }
+  std::fill(top.begin() + filled, top.end(), TokenLogprob{-1, 0});
+  return logprob;
 }
 
 int32_t Draw(const SamplingParams& params, std::span<const float> logits,

@@ -38,6 +38,13 @@ std::vector<TokenLogprob> TopLogprobs(std::span<const float> logits, int32_t n,
 int32_t Draw(const SamplingParams& params, std::span<const float> logits,
              const Peak& peak, double uniform, SamplerScratch& scratch);
 
+// The log-probability of `token` in softmax(logits), -inf for a logit of -inf,
+// NaN if a logit is NaN or +inf, or none is finite. `top` gets the likeliest
+// tokens as by TopLogprobs, filled up with {-1, 0}. Allocates nothing in steady
+// state. REQUIRES: 0 <= token < vocab.
+float ScoreToken(std::span<const float> logits, int32_t token,
+                 std::span<TokenLogprob> top, SamplerScratch& scratch);
+
 struct TokenProbability {
   int32_t token = 0;
   double probability = 0;

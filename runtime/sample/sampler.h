@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <utility>
@@ -48,6 +49,9 @@ class Sampler {
   // penalties, bias, temperature and truncation.
   SampledToken Sample(std::span<float> logits, int32_t position,
                       SamplerScratch& scratch) const;
+
+  // Likeliest tokens wanted beside each; 0 also if no log-probabilities are.
+  int32_t num_top() const { return std::max(params_.logprobs, 0); }
 
  private:
   SamplingParams params_;

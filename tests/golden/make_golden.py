@@ -1,9 +1,9 @@
 """Makes every golden file of this folder, with Hugging Face as the outside judge.
 
-    python make_golden.py [tokenizers] [chat] [models] [logits]
+    python make_golden.py [tokenizers] [chat] [models] [logits] [scores]
 
 Without arguments, all parts in that order. Wants the packages of
-../models/requirements.txt, Debian's bible-kjv, and for the logits of the trained models
+../models/requirements.txt, Debian's bible-kjv, and for what the trained models say
 ../models/llama-kjv and ../models/opt-kjv. Everything is seeded: a second run on the same
 machine writes the same bytes (logits of another CPU may differ in the last bits).
 """
@@ -17,6 +17,7 @@ PARTS = {
     "chat": "make_chat",
     "models": "make_models",
     "logits": "make_logits",
+    "scores": "make_scores",
 }
 
 

@@ -10,12 +10,14 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "coordinator/coordinator.h"
 #include "server/coordinator_server.h"
+#include "server/job_client.h"
 #include "server/local_cluster.h"
 #include "sluice/v1/cluster.grpc.pb.h"
 #include "sluice/v1/jobs.grpc.pb.h"
@@ -225,6 +227,65 @@ TEST_F(ServiceTest, UnknownModelIsRefused) {
       Create(spec, {"{\"prompt\":\"a\"}\n"}, true, &job);
   EXPECT_FALSE(status.ok());
   EXPECT_THAT(status.error_message(), HasSubstr("gpt-17"));
+}
+
+// A result line may be larger than a message, as that of a long scored prompt.
+TEST_F(ServiceTest, ResultLinesOfAnySizeArrive) {
+  v1::Job job;
+  ASSERT_TRUE(Create({},
+                     {"{\"prompt\":\"a\"}\n{\"prompt\":\"b\"}\n"
+                      "{\"prompt\":\"c\"}\n"},
+                     true, &job)
+                  .ok());
+  JobManager& jobs = coordinator_->jobs();
+  auto requests = jobs.TakeRequests(3);
+  ASSERT_TRUE(requests.ok()) << requests.status();
+  ASSERT_EQ(requests->size(), 3u);
+  const size_t sizes[] = {1, 9 << 20, 3};
+  for (size_t i = 0; i < 3; ++i) {
+    Generation generation;
+    for (size_t n = 0; n < sizes[i]; ++n) {
+      generation.text += static_cast<char>('a' + n * 7 % 26);
+    }
+    jobs.Complete((*requests)[i], std::move(generation));
+  }
+  jobs.Flush();
+  const auto client = JobClient::FromChannel(channel_, "here");
+  for (const int64_t offset : {0, 1, 2}) {
+    int64_t next = offset;
+    const absl::Status status = client->StreamResults(
+        job.id(), offset, true, [&](const v1::Result& result) {
+          EXPECT_EQ(result.index(), next);
+          EXPECT_FALSE(result.is_error());
+          const auto line = nlohmann::json::parse(result.line());
+          const std::string text =
+              line["response"]["body"]["choices"][0]["text"];
+          EXPECT_EQ(text.size(), sizes[next]);
+          EXPECT_EQ(text.back(),
+                    static_cast<char>('a' + (sizes[next] - 1) * 7 % 26));
+          ++next;
+          return absl::OkStatus();
+        });
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_EQ(next, 3);
+  }
+  // On the wire no message is larger than a client takes.
+  grpc::ClientContext context;
+  v1::StreamResultsRequest request;
+  request.set_id(job.id());
+  auto reader = jobs_->StreamResults(&context, request);
+  v1::ResultChunk chunk;
+  int64_t messages = 0, ended = 0;
+  while (reader->Read(&chunk)) {
+    ++messages;
+    EXPECT_LT(chunk.ByteSizeLong(), size_t{2} << 20);
+    for (const v1::Result& result : chunk.results()) ended += !result.more();
+    // Who breaks off resumes with the line that was not complete.
+    EXPECT_EQ(chunk.next_offset(), ended);
+  }
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_GT(messages, 9);
+  EXPECT_EQ(ended, 3);
 }
 
 TEST_F(ServiceTest, InputPathsStayUnderTheRoot) {

@@ -84,6 +84,11 @@ class DispatcherTest : public testing::Test {
           1 + static_cast<int32_t>(random() % 30));
       if (random() % 4 == 0) request.stop = {"abc", "dd"};
       request.ignore_eos = random() % 5 == 0;
+      if (random() % 4 == 0) {
+        request.echo = true;
+        request.sampling.logprobs = static_cast<int32_t>(random() % 4);
+        if (random() % 2 == 0) request.max_tokens = 0;
+      }
       requests.push_back(std::move(request));
     }
     queue_.Add(requests);
@@ -104,6 +109,27 @@ class DispatcherTest : public testing::Test {
       ASSERT_EQ(got.text, want.text) << request.index;
       ASSERT_EQ(got.generated, want.generated) << request.index;
       ASSERT_EQ(got.finish_reason, want.finish_reason) << request.index;
+      ExpectScores(request, got);
+    }
+  }
+
+  static void ExpectScores(const Request& request, const Generation& got) {
+    const TokenScores& scores = got.prompt_scores;
+    if (!request.scores_prompt()) {
+      ASSERT_THAT(scores.logprobs, IsEmpty());
+      return;
+    }
+    ASSERT_EQ(scores.logprobs.size(), request.prompt.size() - 1);
+    ASSERT_EQ(scores.num_top, request.sampling.logprobs);
+    ASSERT_EQ(scores.top.size(), scores.logprobs.size() * scores.num_top);
+    for (size_t i = 0; i < scores.logprobs.size(); ++i) {
+      const auto known = std::span(request.prompt).first(i + 2);
+      ASSERT_EQ(scores.logprobs[i], FakeLogprob(known));
+      for (int32_t rank = 0; rank < scores.num_top; ++rank) {
+        const TokenLogprob& top = scores.top[i * scores.num_top + rank];
+        ASSERT_EQ(top.token, FakeAlternative(known, rank).token);
+        ASSERT_EQ(top.logprob, FakeAlternative(known, rank).logprob);
+      }
     }
   }
 
@@ -126,6 +152,60 @@ TEST_F(DispatcherTest, GeneratesEachRequestOnce) {
   queue_.WaitForResults(200);
   ExpectResults(requests);
   queue_.WaitForReady();
+}
+
+TEST_F(DispatcherTest, ScoresPrompts) {
+  options_.membership.num_blocks = 2;
+  Start(HashModel(40), /*kv_pages=*/400);
+  std::vector<Request> requests;
+  for (int i = 0; i < 40; ++i) {
+    // Of one token, of many steps, and all that is between.
+    requests.push_back(MakeRequest(
+        1, i, std::string(1 + i * i % 397, 'a' + i % 5), i % 3 == 0 ? 0 : i));
+    requests.back().echo = true;
+    requests.back().sampling.logprobs = i % 6;
+  }
+  queue_.Add(requests);
+  dispatcher_->NotifyWork();
+  AddWorker("a");
+  queue_.WaitForResults(40);
+  ExpectResults(requests);
+}
+
+// Scores of long prompts are large, and the queue may be slow: what waits for
+// it must not grow with the job.
+TEST_F(DispatcherTest, ASlowQueueHoldsUpTheComputing) {
+  class SlowQueue : public MemoryQueue {
+   public:
+    void Complete(const Request& request, Generation generation) override {
+      gate.Pop();
+      MemoryQueue::Complete(request, std::move(generation));
+    }
+    BoundedQueue<int> gate{1000};
+  } queue;
+  options_.queue = &queue;
+  options_.max_unwritten_bytes = 20'000;
+  options_.membership.policy.max_step_tokens = 200;
+  Start(HashModel(40));
+  std::vector<Request> requests;
+  for (int i = 0; i < 40; ++i) {  // each result takes 8 KB
+    requests.push_back(MakeRequest(1, i, std::string(50, 'a'), 0));
+    requests.back().echo = true;
+    requests.back().sampling.logprobs = 20;
+  }
+  queue.Add(requests);
+  dispatcher_->NotifyWork();
+  AddWorker("a");
+  queue.gate.Push(0);
+  queue.WaitForResults(1);
+  queue.gate.Push(0);
+  queue.WaitForResults(2);
+  // Two are written. A step gives four, and is not begun if more than two wait.
+  EXPECT_LE(pipeline_->steps(), 2);
+  queue.gate.Close();
+  queue.WaitForResults(40);
+  EXPECT_EQ(queue.doubled(), 0);
+  Stop();
 }
 
 TEST_F(DispatcherTest, KeepsABlockInFlightPerStage) {

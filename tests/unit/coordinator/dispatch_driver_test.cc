@@ -1,6 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <limits>
+
 #include "coordinator/block_driver.h"
 #include "tests/unit/coordinator/dispatch_testing.h"
 
@@ -37,6 +40,31 @@ class BlockDriverTest : public testing::Test {
       }
     }
     return result;
+  }
+
+  // With the scores that it asks for: -p for position p.
+  static StepResult AnswerScored(const StepPlan& plan, int32_t token) {
+    StepResult result = Answer(plan, token);
+    for (const MicroBatch& batch : plan.micro_batches) {
+      for (const Segment& segment : batch.segments) {
+        if (segment.score_begin == segment.score_end) continue;
+        TokenScores& scores = result.scores.emplace_back();
+        scores.sequence = segment.sequence;
+        scores.begin = segment.score_begin;
+        for (int32_t p = segment.score_begin; p < segment.score_end; ++p) {
+          scores.logprobs.push_back(-static_cast<float>(p));
+        }
+      }
+    }
+    return result;
+  }
+
+  static Request Scored(int64_t index, absl::string_view prompt,
+                        int32_t max_tokens, int32_t logprobs = 0) {
+    Request request = MakeRequest(1, index, prompt, max_tokens);
+    request.echo = true;
+    request.sampling.logprobs = logprobs;
+    return request;
   }
 
   AsciiTokenizer tokenizer_;
@@ -206,6 +234,182 @@ TEST_F(BlockDriverTest, DividesTimeBetweenPrefillAndDecode) {
   ASSERT_TRUE(driver_.OnResult(Answer(plan, 'e')).ok());
   EXPECT_EQ(driver_.phase_seconds().prefill, 8);
   EXPECT_EQ(driver_.phase_seconds().decode, 2);
+}
+
+TEST_F(BlockDriverTest, ScoresAPromptInChunksAndGeneratesNothing) {
+  Start(1);
+  driver_.Add(Scored(0, "abcdefghijklmnopqrst", 0));  // 20 tokens, 16 a step
+  StepPlan plan = driver_.TakePlans().at(0);
+  EXPECT_EQ(plan.admit[0].max_tokens, 20);
+  Segment segment = plan.micro_batches[0].segments.at(0);
+  EXPECT_EQ(segment.num_tokens, 16);
+  EXPECT_FALSE(segment.sample);
+  EXPECT_EQ(segment.score_begin, 1);
+  EXPECT_EQ(segment.score_end, 17);
+  EXPECT_EQ(segment.next_token, 'q');
+  ASSERT_TRUE(driver_.OnResult(AnswerScored(plan, 'x')).ok());
+  // The last token predicts nothing, so that it is not computed.
+  plan = driver_.TakePlans().at(0);
+  segment = plan.micro_batches[0].segments.at(0);
+  EXPECT_EQ(segment.start, 16);
+  EXPECT_EQ(segment.num_tokens, 3);
+  EXPECT_FALSE(segment.sample);
+  EXPECT_EQ(segment.score_begin, 17);
+  EXPECT_EQ(segment.score_end, 20);
+  EXPECT_EQ(segment.next_token, 't');
+  ASSERT_TRUE(driver_.OnResult(AnswerScored(plan, 'x')).ok());
+  const std::vector<FinishedRequest> finished = driver_.TakeFinished();
+  ASSERT_THAT(finished, SizeIs(1));
+  const Generation& generation = finished[0].generation;
+  EXPECT_TRUE(generation.status.ok()) << generation.status;
+  EXPECT_EQ(generation.finish_reason, FinishReason::kLength);
+  EXPECT_EQ(generation.generated, 0);
+  EXPECT_THAT(generation.tokens, SizeIs(0));
+  ASSERT_THAT(generation.prompt_scores.logprobs, SizeIs(19));
+  EXPECT_EQ(generation.prompt_scores.logprobs[18], -19);
+  EXPECT_EQ(driver_.TakeStats().tokens, 0);
+  // The sequence is released, and nothing else is left to do.
+  plan = driver_.TakePlans().at(0);
+  EXPECT_THAT(plan.release, SizeIs(1));
+  EXPECT_THAT(plan.micro_batches, SizeIs(0));
+}
+
+TEST_F(BlockDriverTest, ScoresAPromptAndGoesOn) {
+  Start(1);
+  driver_.Add(Scored(0, "abc", 2));
+  StepPlan plan = driver_.TakePlans().at(0);
+  const Segment& segment = plan.micro_batches[0].segments.at(0);
+  EXPECT_EQ(segment.num_tokens, 3);
+  EXPECT_TRUE(segment.sample);
+  EXPECT_EQ(segment.score_begin, 1);
+  EXPECT_EQ(segment.score_end, 3);
+  EXPECT_EQ(segment.next_token, -1);
+  ASSERT_TRUE(driver_.OnResult(AnswerScored(plan, 'd')).ok());
+  plan = driver_.TakePlans().at(0);
+  EXPECT_EQ(plan.micro_batches[0].segments.at(0).score_begin,
+            plan.micro_batches[0].segments.at(0).score_end);
+  ASSERT_TRUE(driver_.OnResult(AnswerScored(plan, 'e')).ok());
+  const std::vector<FinishedRequest> finished = driver_.TakeFinished();
+  ASSERT_THAT(finished, SizeIs(1));
+  EXPECT_EQ(finished[0].generation.tokens, (std::vector<int32_t>{'d', 'e'}));
+  EXPECT_THAT(finished[0].generation.prompt_scores.logprobs, SizeIs(2));
+}
+
+TEST_F(BlockDriverTest, WhatNeedsNoModelEndsAtOnce) {
+  driver_.Add(Scored(0, "a", 0));        // nothing predicts its only token
+  driver_.Add(Scored(1, "abc", 0, -1));  // only the text is wanted
+  const std::vector<FinishedRequest> finished = driver_.TakeFinished();
+  ASSERT_THAT(finished, SizeIs(2));
+  for (const FinishedRequest& f : finished) {
+    EXPECT_TRUE(f.generation.status.ok());
+    EXPECT_EQ(f.generation.finish_reason, FinishReason::kLength);
+    EXPECT_THAT(f.generation.prompt_scores.logprobs, SizeIs(0));
+  }
+}
+
+// What is known when a worker dies is not computed again; what a lost step
+// knew, is.
+TEST_F(BlockDriverTest, ReplaysOnlyTheScoresThatAreMissing) {
+  Start(1);
+  driver_.Add(Scored(0, "abcdefghijklmnopqrst", 0));
+  ASSERT_TRUE(
+      driver_.OnResult(AnswerScored(driver_.TakePlans().at(0), 'x')).ok());
+  // Of the lost step one part has come.
+  StepPlan plan = driver_.TakePlans().at(0);
+  StepResult part = AnswerScored(plan, 'x');
+  part.scores[0].logprobs.resize(1);
+  part.more = true;
+  ASSERT_TRUE(driver_.OnResult(part).ok());
+  EXPECT_EQ(driver_.blocks_in_flight(), 1);
+  driver_.StopEpoch();
+  Start(2);
+  plan = driver_.TakePlans().at(0);
+  EXPECT_EQ(plan.micro_batches[0].segments.at(0).start, 0);
+  EXPECT_EQ(plan.micro_batches[0].segments[0].score_begin,
+            plan.micro_batches[0].segments[0].score_end);
+  ASSERT_TRUE(driver_.OnResult(AnswerScored(plan, 'x')).ok());
+  plan = driver_.TakePlans().at(0);
+  EXPECT_EQ(plan.micro_batches[0].segments[0].score_begin, 18);
+  EXPECT_EQ(plan.micro_batches[0].segments[0].score_end, 20);
+  ASSERT_TRUE(driver_.OnResult(AnswerScored(plan, 'x')).ok());
+  const std::vector<FinishedRequest> finished = driver_.TakeFinished();
+  ASSERT_THAT(finished, SizeIs(1));
+  std::vector<float> expected;
+  for (int p = 1; p < 20; ++p) expected.push_back(-static_cast<float>(p));
+  EXPECT_EQ(finished[0].generation.prompt_scores.logprobs, expected);
+}
+
+TEST_F(BlockDriverTest, RefusesScoresThatDoNotFit) {
+  const auto refused = [&](const std::function<void(StepResult&)>& change) {
+    BlockDriver driver({.tokenizer = &tokenizer_,
+                        .vocab_size = AsciiTokenizer::kVocab,
+                        .eos_tokens = {AsciiTokenizer::kEos},
+                        .clock = &clock_});
+    StepScheduler::Options options;
+    options.gbs = 4;
+    options.max_step_tokens = 16;
+    options.kv_pages = 100;
+    ASSERT_TRUE(driver.StartEpoch(PlanEpoch(1), options).ok());
+    driver.Add(Scored(0, "abcd", 2, 1));
+    driver.Add(MakeRequest(1, 1, "ab", 2));
+    const StepPlan plan = driver.TakePlans().at(0);
+    StepResult result = AnswerScored(plan, 'd');
+    result.scores[0].num_top = 1;
+    result.scores[0].top.assign(3, {'x', -1});
+    StepResult bad = result;
+    change(bad);
+    const absl::Status status = driver.OnResult(bad);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
+  };
+  using R = StepResult;
+  refused([](R& r) { r.scores.clear(); });
+  refused([](R& r) { r.scores.push_back(r.scores[0]); });
+  refused([](R& r) { r.scores[0].sequence = r.tokens[1].sequence; });
+  refused([](R& r) { r.scores[0].sequence = SequenceId(99); });
+  refused([](R& r) { r.scores[0].begin = 2; });
+  refused([](R& r) { r.scores[0].begin = 0; });
+  refused([](R& r) {
+    r.scores[0].logprobs.pop_back();
+    r.scores[0].top.pop_back();
+  });
+  refused([](R& r) {
+    r.scores[0].logprobs.push_back(0);
+    r.scores[0].top.push_back({});
+  });
+  refused([](R& r) { r.scores[0].logprobs = {}, r.scores[0].top = {}; });
+  refused([](R& r) { r.scores[0].num_top = 0; });
+  refused([](R& r) { r.scores[0].top.pop_back(); });
+  refused([](R& r) { r.scores[0].top[1].token = AsciiTokenizer::kVocab; });
+  refused([](R& r) { r.scores[0].top[1].token = -2; });
+  refused([](R& r) { r.more = true; });  // tokens come last
+}
+
+TEST_F(BlockDriverTest, ScoresThatAreNoNumbersFailTheRequestOnly) {
+  Start(1);
+  driver_.Add(Scored(0, "abcd", 2));
+  driver_.Add(Scored(1, "abcd", 0));
+  const StepPlan plan = driver_.TakePlans().at(0);
+  StepResult result = AnswerScored(plan, 'd');
+  result.scores[0].logprobs[1] = std::numeric_limits<float>::quiet_NaN();
+  result.scores[1].logprobs[1] = -std::numeric_limits<float>::infinity();
+  ASSERT_TRUE(driver_.OnResult(result).ok());
+  const std::vector<FinishedRequest> finished = driver_.TakeFinished();
+  ASSERT_THAT(finished, SizeIs(2));
+  EXPECT_EQ(finished[0].generation.status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(finished[0].generation.status.message()),
+              HasSubstr("position 2"));
+  EXPECT_TRUE(finished[1].generation.status.ok());
+  EXPECT_EQ(driver_.live(), 0);
+}
+
+TEST_F(BlockDriverTest, CancelsWhileScoresAreUnderWay) {
+  Start(1);
+  driver_.Add(Scored(0, "abcd", 0));
+  const StepPlan plan = driver_.TakePlans().at(0);
+  driver_.Cancel(JobId(1));
+  EXPECT_THAT(driver_.TakeFinished(), SizeIs(1));
+  ASSERT_TRUE(driver_.OnResult(AnswerScored(plan, 'd')).ok());
+  EXPECT_THAT(driver_.TakeFinished(), SizeIs(0));
 }
 
 TEST_F(BlockDriverTest, RefusesOptionsThatAreNone) {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/convert.h"
 
 namespace sluice {
 
@@ -53,7 +54,16 @@ void FakePipeline::Run(const v1::StepPlan& plan) {
     if (on_result_) on_result_(answer.mutable_step_result());
     last = last_stage_;
   }
-  last->Send(answer);
+  // In parts, as a worker sends a large one.
+  absl::StatusOr<StepResult> whole = FromProto(answer.step_result());
+  if (!whole.ok() || whole->scores.empty()) {
+    last->Send(answer);
+    return;
+  }
+  for (v1::StepResult& part : ToProtoParts(*whole, /*max_values=*/20)) {
+    *answer.mutable_step_result() = std::move(part);
+    last->Send(answer);
+  }
 }
 
 v1::StepResult FakePipeline::Compute(const v1::StepPlan& plan) {
@@ -82,6 +92,7 @@ v1::StepResult FakePipeline::Compute(const v1::StepPlan& plan) {
     Sequence sequence;
     sequence.max_tokens = admission.max_tokens();
     sequence.seed = admission.sampling().seed();
+    sequence.logprobs = admission.sampling().logprobs();
     if (!sequences_.emplace(admission.sequence(), sequence).second) {
       violation(absl::StrCat("admits ", admission.sequence(), " twice"));
     }
@@ -114,6 +125,7 @@ v1::StepResult FakePipeline::Compute(const v1::StepPlan& plan) {
       for (int i = 0; i < segment.num_tokens(); ++i) {
         tokens.push_back(batch.tokens(next++));
       }
+      Score(segment, tokens, it->second.logprobs, &result);
       if (!segment.sample()) continue;
       v1::SampledToken* sampled = result.add_tokens();
       sampled->set_sequence(segment.sequence());
@@ -121,6 +133,34 @@ v1::StepResult FakePipeline::Compute(const v1::StepPlan& plan) {
     }
   }
   return result;
+}
+
+void FakePipeline::Score(const v1::Segment& segment,
+                         const std::vector<int32_t>& tokens, int32_t logprobs,
+                         v1::StepResult* result) {
+  if (segment.score_begin() == segment.score_end()) return;
+  std::vector<int32_t> known = tokens;
+  if (segment.has_next_token()) known.push_back(segment.next_token());
+  if (segment.score_begin() <= segment.start() ||
+      segment.score_end() > static_cast<int32_t>(known.size()) ||
+      logprobs < 0) {
+    violations_.push_back(absl::StrCat("scores ", segment.score_begin(), " to ",
+                                       segment.score_end()));
+    return;
+  }
+  v1::TokenScores* scores = result->add_scores();
+  scores->set_sequence(segment.sequence());
+  scores->set_begin(segment.score_begin());
+  scores->set_num_top(logprobs);
+  for (int32_t p = segment.score_begin(); p < segment.score_end(); ++p) {
+    const std::span<const int32_t> prefix(known.data(), p + 1);
+    scores->add_logprobs(FakeLogprob(prefix));
+    for (int32_t rank = 0; rank < logprobs; ++rank) {
+      const TokenLogprob other = FakeAlternative(prefix, rank);
+      scores->add_top_tokens(other.token);
+      scores->add_top_logprobs(other.logprob);
+    }
+  }
 }
 
 std::vector<std::string> FakePipeline::violations() const {

@@ -47,10 +47,15 @@ class FakePipeline {
   struct Sequence {
     int32_t max_tokens = 0;
     uint64_t seed = 0;
+    int32_t logprobs = -1;
     std::vector<int32_t> tokens;  // in the KV cache
   };
 
   v1::StepResult Compute(const v1::StepPlan& plan)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  void Score(const v1::Segment& segment, const std::vector<int32_t>& tokens,
+             int32_t logprobs, v1::StepResult* result)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Model model_;

@@ -84,6 +84,17 @@ Model ScriptModel(size_t prompt_tokens, std::string text) {
   };
 }
 
+float FakeLogprob(std::span<const int32_t> tokens) {
+  uint32_t h = 1;
+  for (int32_t token : tokens) h = h * 31 + static_cast<uint32_t>(token);
+  return -static_cast<float>(h % 4096) / 256;
+}
+
+TokenLogprob FakeAlternative(std::span<const int32_t> tokens, int32_t rank) {
+  return {(tokens.back() + rank) % AsciiTokenizer::kVocab,
+          FakeLogprob(tokens) - static_cast<float>(rank)};
+}
+
 Expected Simulate(const Request& request, const Model& model) {
   Expected expected;
   std::vector<int32_t> tokens = request.prompt;

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -59,6 +60,10 @@ using Model =
 Model HashModel(uint64_t eos_every);
 // Says `text`, then ends; a '\xff' in it is a token of -1.
 Model ScriptModel(size_t prompt_tokens, std::string text);
+
+// The log-probability of the last of `tokens`, and of alternative `rank` to it.
+float FakeLogprob(std::span<const int32_t> tokens);
+TokenLogprob FakeAlternative(std::span<const int32_t> tokens, int32_t rank);
 
 // What the request must generate, found without any of the dispatcher's code.
 struct Expected {

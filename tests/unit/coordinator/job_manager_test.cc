@@ -318,6 +318,59 @@ TEST_F(JobManagerTest, ErrorsOfGenerationAreResults) {
   EXPECT_EQ(line["error"]["message"], "line 1: logits are not numbers");
 }
 
+TEST_F(JobManagerTest, ScoredPromptsComeBackFromTheStore) {
+  auto job = Submit(
+      "{\"prompt\": \"ab\", \"echo\": true, \"logprobs\": 1, "
+      "\"max_tokens\": 0}\n"
+      "{\"prompt\": \"ab\", \"echo\": true, \"max_tokens\": 0}\n");
+  ASSERT_TRUE(job.ok()) << job.status();
+  ASSERT_EQ(manager->TakeRequests(10)->size(), 2u);
+  Reopen();  // as after a crash: all is to be done again
+  auto requests = manager->TakeRequests(10);
+  ASSERT_TRUE(requests.ok()) << requests.status();
+  ASSERT_EQ(requests->size(), 2u);
+  const Request& scored = requests->at(0);
+  EXPECT_TRUE(scored.scores_prompt());
+  EXPECT_EQ(scored.max_tokens, 0);
+  EXPECT_EQ(scored.prompt_text, "ab");
+  EXPECT_FALSE(requests->at(1).scores_prompt());
+  Generation generation;
+  generation.finish_reason = FinishReason::kLength;
+  manager->Complete(requests->at(1), generation);
+  generation.prompt_scores.begin = 1;
+  generation.prompt_scores.num_top = 1;
+  generation.prompt_scores.logprobs = {-1, -2};
+  generation.prompt_scores.top = {{'x' + 3, -0.5f}, {'y' + 3, -1}};
+  manager->Complete(scored, generation);
+  const v1::Job end = WaitForEnd(job->id());
+  EXPECT_EQ(end.counts().completed(), 2);
+  EXPECT_EQ(end.prompt_tokens(), 6);
+  EXPECT_EQ(end.generation_tokens(), 0);
+  const std::vector<json> lines = Results(job->id());
+  ASSERT_EQ(lines.size(), 2u);
+  const json& choice = lines[0]["response"]["body"]["choices"][0];
+  EXPECT_EQ(choice["text"], "ab");
+  EXPECT_EQ(choice["logprobs"]["token_logprobs"], json::parse("[null,-1,-2]"));
+  EXPECT_EQ(lines[1]["response"]["body"]["choices"][0]["text"], "ab");
+}
+
+TEST_F(JobManagerTest, ALineThatNoStoreHoldsBecomesAnError) {
+  options.max_result_bytes = 2000;
+  Reopen();
+  auto job = Submit(Prompts(2));
+  ASSERT_TRUE(job.ok()) << job.status();
+  auto requests = manager->TakeRequests(2);
+  ASSERT_TRUE(requests.ok());
+  Generation large;
+  large.text = std::string(2000, 'x');
+  manager->Complete(requests->at(0), large);
+  manager->Complete(requests->at(1), Answer(requests->at(1)));
+  EXPECT_EQ(WaitForEnd(job->id()).counts().failed(), 1);
+  const std::vector<json> lines = Results(job->id());
+  EXPECT_EQ(ErrorCode(lines[0]), "result_too_large");
+  EXPECT_TRUE(lines[1]["error"].is_null());
+}
+
 TEST_F(JobManagerTest, ARestartResumesWhatIsPending) {
   const std::string id = Submit(Prompts(5))->id();
   auto requests = manager->TakeRequests(3);

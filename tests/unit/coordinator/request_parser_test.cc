@@ -286,9 +286,9 @@ TEST_F(RequestParserTest, EveryBadLineSaysWhatIsWrong) {
       {Completion(R"("model":3)"), "invalid_request", "model", "a string"},
       {Completion(R"("max_tokens":0)"), "unsupported", "max_tokens", "scoring"},
       {Completion(R"("max_tokens":-1)"), "invalid_request", "max_tokens",
-       "at least 1, got -1"},
+       "got -1"},
       {Completion(R"("max_tokens":"9")"), "invalid_request", "max_tokens",
-       "integer of at least 1, got \"9\""},
+       "integer of at least 1, or 0 with \"echo\", got \"9\""},
       {Completion(R"("max_tokens":1.5)"), "invalid_request", "max_tokens",
        "1.5"},
       {Completion(R"("max_tokens":99999999999)"), "invalid_request",
@@ -331,8 +331,12 @@ TEST_F(RequestParserTest, EveryBadLineSaysWhatIsWrong) {
       {Completion(R"("logprobs":true)"), "invalid_request", "logprobs",
        "0 to 20"},
       {Completion(R"("echo":1)"), "invalid_request", "echo", "true or false"},
-      {Completion(R"("echo":true,"logprobs":1)"), "unsupported", "echo",
-       "logprobs"},
+      {Completion(R"("max_tokens":0,"logprobs":1)"), "unsupported",
+       "max_tokens", "scoring"},
+      {Completion(R"("max_tokens":0,"echo":false)"), "unsupported",
+       "max_tokens", "scoring"},
+      {Completion(R"("max_tokens":0,"echo":true,"logprobs":21)"),
+       "invalid_request", "logprobs", "0 to 20"},
       {Completion(R"("n":2)"), "unsupported", "n", "must be 1"},
       {Completion(R"("best_of":3)"), "unsupported", "best_of", "must be 1"},
       {Completion(R"("stream":true)"), "unsupported", "stream", "batch"},
@@ -433,12 +437,40 @@ TEST_F(RequestParserTest, TheTemplatesOwnRefusalIsTold) {
   EXPECT_THAT(error.message, HasSubstr("roles!"));
 }
 
+TEST_F(RequestParserTest, ScoringNeedsNoRoomForAnAnswer) {
+  const auto line = [](size_t bytes, const std::string& more) {
+    return "{\"prompt\":\"" + std::string(bytes, 'a') +
+           "\",\"echo\":true,\"logprobs\":3" + more + "}";
+  };
+  const Request scored = Good(line(99, ",\"max_tokens\":0"));  // and BOS
+  EXPECT_EQ(scored.prompt.size(), 100u);
+  EXPECT_EQ(scored.max_tokens, 0);
+  EXPECT_TRUE(scored.scores_prompt());
+  EXPECT_EQ(scored.sampling.logprobs, 3);
+  EXPECT_EQ(scored.prompt_text, std::string(99, 'a'));
+  const LineError error = Bad(line(100, ",\"max_tokens\":0"));
+  EXPECT_EQ(error.code, "prompt_too_long");
+  EXPECT_THAT(error.message, HasSubstr("101 tokens, and the model takes 100;"));
+  EXPECT_EQ(Bad(line(99, "")).code, "prompt_too_long");
+  EXPECT_EQ(Good(line(98, "")).max_tokens, 1);  // scored and generated
+  // Chat has no echo, and without it there is nothing to answer.
+  EXPECT_EQ(Bad(Chat(R"("messages":[{"role":"user","content":"x"}],)"
+                     R"("max_tokens":0,"logprobs":true)"))
+                .code,
+            "unsupported");
+  EXPECT_EQ(Bad(Chat(R"("messages":[{"role":"user","content":"x"}],)"
+                     R"("echo":true)"))
+                .code,
+            "unknown_field");
+}
+
 // Lines are outside input: whatever they hold, they give a request that fits
 // the model, or an error that can be written as a line.
 TEST_F(RequestParserTest, AnyBytesGiveARequestOrAnError) {
   const std::string seeds[] = {
       Completion(R"("max_tokens":7,"logit_bias":{"5":-1},"stop":["x"])"),
       Completion(R"("seed":1,"temperature":0.5,"logprobs":2,"echo":false)"),
+      Completion(R"("max_tokens":0,"logprobs":5,"echo":true)"),
       Chat(R"("messages":[{"role":"user","content":[{"type":"text",)"
            R"("text":"\u00e9"}]}],"logprobs":true,"top_logprobs":1)"),
       R"({"prompt":[[1,2,3]],"top_k":-1})",
@@ -447,7 +479,7 @@ TEST_F(RequestParserTest, AnyBytesGiveARequestOrAnError) {
   std::mt19937 random(7);
   int good = 0;
   for (int round = 0; round < 20'000; ++round) {
-    std::string line = seeds[random() % 4];
+    std::string line = seeds[random() % 5];
     for (int changes = random() % 4; changes > 0; --changes) {
       const size_t at = random() % line.size();
       switch (random() % 4) {
@@ -477,7 +509,7 @@ TEST_F(RequestParserTest, AnyBytesGiveARequestOrAnError) {
       }
       ++good;
       ASSERT_GE(parsed.request.prompt.size(), 1u) << line;
-      ASSERT_GE(parsed.request.max_tokens, 1) << line;
+      ASSERT_GE(parsed.request.max_tokens, parsed.request.echo ? 0 : 1) << line;
       ASSERT_LE(parsed.request.prompt.size() + parsed.request.max_tokens, 100u)
           << line;
       Request back;

@@ -122,6 +122,82 @@ TEST_F(ResultFormatTest, CompletionLogprobsAndEcho) {
     "text_offset": [2, 3, 4]})"));
 }
 
+TEST_F(ResultFormatTest, ScoredPrompt) {
+  Request request;
+  request.endpoint = Endpoint::kCompletions;
+  request.prompt = {1, 'h' + 3, 0xC3 + 3, 0xA9 + 3, '!' + 3};
+  request.prompt_text = "h\xC3\xA9!";
+  request.echo = true;
+  request.sampling.logprobs = 2;
+  Generation generation;
+  generation.finish_reason = FinishReason::kLength;
+  TokenScores& scores = generation.prompt_scores;
+  scores.begin = 1;
+  scores.logprobs = {-0.1f, -1e-7f, -std::numeric_limits<float>::infinity(),
+                     -3};
+  scores.num_top = 2;
+  // The token itself among them; twice the same text; padding.
+  scores.top = {{'h' + 3, -0.1f}, {'i' + 3, -2.5f},  {0xC3 + 3, -1e-7f},
+                {0xC4 + 3, -20},  {'x' + 3, -0.25f}, {-1, 0},
+                {'y' + 3, -0.5f}, {'z' + 3, -1}};
+  const json line = Answer(HeadOf(request), generation);
+  const json& body = line["response"]["body"];
+  EXPECT_EQ(body["choices"][0], json::parse(R"({
+    "index": 0, "text": "h\u00e9!", "finish_reason": "length",
+    "logprobs": {
+      "tokens": ["<s>", "h", "�", "�", "!"],
+      "token_logprobs": [null, -0.1, -1e-07, -9999.0, -3.0],
+      "top_logprobs": [null, {"h": -0.1, "i": -2.5}, {"�": -1e-07},
+                       {"x": -0.25, "�": -9999.0},
+                       {"y": -0.5, "z": -1.0, "!": -3.0}],
+      "text_offset": [0, 0, 1, 1, 2]}})"));
+  EXPECT_EQ(body["usage"], json::parse(R"({"prompt_tokens": 5,
+    "completion_tokens": 0, "total_tokens": 5})"));
+  EXPECT_TRUE(
+      body["choices"][0]["logprobs"]["token_logprobs"][4].is_number_float());
+
+  // What is generated behind it follows.
+  request.prompt = {1, 'h' + 3};
+  request.prompt_text = "h";
+  generation.prompt_scores.logprobs = {-1};
+  generation.prompt_scores.top.resize(2);
+  SampledToken token;
+  token.token = 'i' + 3;
+  token.logprob = -0.5f;
+  generation.logprobs = {token};
+  generation.text = "i";
+  generation.generated = 1;
+  const json both = Answer(HeadOf(request), generation);
+  const json& choice = both["response"]["body"]["choices"][0];
+  EXPECT_EQ(choice["text"], "hi");
+  EXPECT_EQ(choice["logprobs"]["tokens"], json::parse(R"(["<s>","h","i"])"));
+  EXPECT_EQ(choice["logprobs"]["token_logprobs"],
+            json::parse("[null,-1.0,-0.5]"));
+  EXPECT_EQ(choice["logprobs"]["text_offset"], json::parse("[0,0,1]"));
+}
+
+// Tokens whose texts are not the prompt's, as the tokenizer normalized it, or
+// that stand in it although they are special.
+TEST_F(ResultFormatTest, OffsetsOfAPromptThatIsNotItsTokens) {
+  const auto offsets = [&](std::vector<int32_t> prompt, std::string text) {
+    ResultHead head = Head(Endpoint::kCompletions);
+    head.logprobs = head.echo = true;
+    head.prompt_text = std::move(text);
+    Generation generation;
+    generation.prompt_scores.logprobs.resize(prompt.size() - 1);
+    head.prompt = std::move(prompt);
+    return Answer(head, generation)["response"]["body"]["choices"][0]
+                                   ["logprobs"]["text_offset"]
+                                       .dump();
+  };
+  EXPECT_EQ(offsets({1, 'a' + 3, 'b' + 3}, "AB"), "[0,0,1]");
+  EXPECT_EQ(offsets({1, 'a' + 3, 'b' + 3}, "\xC3\x84\xC3\x96"), "[0,0,1]");
+  EXPECT_EQ(offsets({1, ' ' + 3, 'b' + 3}, "b"), "[0,0,0]");
+  EXPECT_EQ(offsets({1, 'a' + 3, 2, 'b' + 3}, "a</s>b"), "[0,0,1,5]");
+  EXPECT_EQ(offsets({'a' + 3, 'b' + 3, 'c' + 3}, "a"), "[0,1,1]");
+  EXPECT_EQ(offsets({'a' + 3, 'b' + 3}, ""), "[0,0]");
+}
+
 TEST_F(ResultFormatTest, BytesThatAreNoTextBecomeReplacements) {
   Generation generation;
   generation.text = "a\xFF";

@@ -1,6 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
+#include <map>
 #include <vector>
 
 #include "runtime/exec/stage_loader.h"
@@ -138,6 +141,75 @@ TEST_F(StagePlanTest, RefusesPlansThatDoNotFit) {
       },
       "exceed the reserved");
   ASSERT_TRUE(RunChanged([](Plan&) {}).ok());
+}
+
+TEST_F(StagePlanTest, RefusesScoresThatDoNotFit) {
+  const auto invalid = [&](int32_t begin, int32_t end, int32_t next,
+                           bool sample, const char* what) {
+    const absl::Status status = RunChanged([&](StepPlan& plan) {
+      Segment& segment = plan.micro_batches[0].segments[0];
+      segment.sample = sample;
+      segment.score_begin = begin;
+      segment.score_end = end;
+      segment.next_token = next;
+    });
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_NE(status.message().find(what), std::string::npos) << status;
+  };
+  invalid(0, 3, -1, false, "can't score positions 0 to 3");
+  invalid(-5, 3, -1, false, "can't score");
+  invalid(3, 2, -1, false, "can't score");
+  invalid(1, 6, 7, false, "can't score");
+  invalid(1, std::numeric_limits<int32_t>::max(), 7, false, "can't score");
+  invalid(1, 5, 7, true, "both scored and sampled");
+  invalid(1, 5, -1, false, "token id -1");
+  invalid(1, 5, 50, false, "token id 50");
+  const absl::Status many =
+      RunChanged([](StepPlan& plan) { plan.admit[0].sampling.logprobs = 21; });
+  EXPECT_TRUE(absl::IsInvalidArgument(many)) << many;
+}
+
+TEST_F(StagePlanTest, ScoresAreThoseOfTheLogits) {
+  StepPlan plan = Plan();
+  plan.admit[0].sampling.logprobs = 2;
+  plan.micro_batches[0].segments[0] = {SequenceId(1), 0, 4, false, 2, 5, 7};
+  std::map<int32_t, std::vector<float>> logits;
+  StageExecutor::Options options;
+  options.layers = {0, 2};
+  options.max_model_len = 64;
+  options.max_sequences = 3;
+  options.host_budget = &budget_;
+  options.policy.max_step_tokens = 16;
+  options.logits_observer = [&](SequenceId, int32_t position,
+                                std::span<const float> row) {
+    logits[position] = {row.begin(), row.end()};
+  };
+  auto stage = LoadStage(spec_, RandomSource(), options, nullptr, nullptr);
+  ASSERT_TRUE(stage.ok()) << stage.status();
+  ASSERT_TRUE(Run(**stage, plan).ok());
+  EXPECT_TRUE(result_.tokens.empty());
+  ASSERT_EQ(result_.scores.size(), 1u);
+  const TokenScores& scores = result_.scores[0];
+  EXPECT_EQ(scores.sequence, SequenceId(1));
+  EXPECT_EQ(scores.begin, 2);
+  ASSERT_EQ(scores.logprobs.size(), 3u);
+  ASSERT_EQ(scores.top.size(), 6u);
+  const int32_t targets[] = {3, 4, 7};
+  ASSERT_EQ(logits.size(), 3u);  // no row more than is needed
+  for (int i = 0; i < 3; ++i) {
+    const std::vector<float>& row = logits.at(i + 1);
+    double sum = 0;
+    for (const float x : row) sum += std::exp(double{x});
+    EXPECT_NEAR(scores.logprobs[i], row[targets[i]] - std::log(sum), 1e-5);
+    const auto best = std::max_element(row.begin(), row.end());
+    EXPECT_EQ(scores.top[2 * i].token, best - row.begin());
+    EXPECT_NEAR(scores.top[2 * i].logprob, *best - std::log(sum), 1e-5);
+    EXPECT_GE(scores.top[2 * i].logprob, scores.top[2 * i + 1].logprob);
+  }
+  // A step without scores leaves none behind.
+  (*stage)->Reset();
+  ASSERT_TRUE(Run(**stage, Plan()).ok());
+  EXPECT_TRUE(result_.scores.empty());
 }
 
 TEST_F(StagePlanTest, RefusesMoreThanFits) {

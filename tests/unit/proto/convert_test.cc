@@ -3,8 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
+#include <random>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace sluice {
 namespace {
@@ -83,7 +87,7 @@ StepPlan FullPlan() {
   plan.admit.push_back({SequenceId(7), 0, 1, {}});
   plan.micro_batches.push_back({{{SequenceId(6), 0, 3, true}}, {11, 12, 13}});
   plan.micro_batches.push_back(
-      {{{SequenceId(7), 4, 1, true}, {SequenceId(8), 10, 2, false}},
+      {{{SequenceId(7), 4, 1, true}, {SequenceId(8), 10, 2, false, 11, 13, 17}},
        {21, 22, -1}});
   return plan;
 }
@@ -116,6 +120,9 @@ TEST(ConvertTest, StepPlanThereAndBack) {
       EXPECT_EQ(got.segments[s].start, want.segments[s].start);
       EXPECT_EQ(got.segments[s].num_tokens, want.segments[s].num_tokens);
       EXPECT_EQ(got.segments[s].sample, want.segments[s].sample);
+      EXPECT_EQ(got.segments[s].score_begin, want.segments[s].score_begin);
+      EXPECT_EQ(got.segments[s].score_end, want.segments[s].score_end);
+      EXPECT_EQ(got.segments[s].next_token, want.segments[s].next_token);
     }
   }
 }
@@ -154,6 +161,19 @@ TEST(ConvertTest, StepPlanRefused) {
   refused([&](auto& m) { segment(m)->set_num_tokens(-2); }, "num_tokens -2");
   refused([&](auto& m) { segment(m)->set_start(INT32_MAX - 1); },
           "start 2147483646");
+  refused([&](auto& m) { segment(m)->set_score_begin(10); }, "10 to 13");
+  refused([&](auto& m) { segment(m)->set_score_end(14); }, "11 to 14");
+  refused([&](auto& m) { segment(m)->set_score_end(10); }, "11 to 10");
+  refused([&](auto& m) { segment(m)->set_score_begin(INT32_MIN); },
+          "-2147483648 to 13");
+  refused([&](auto& m) { segment(m)->set_score_end(INT32_MAX); },
+          "11 to 2147483647");
+  refused(
+      [](auto& m) { m.mutable_admit(0)->mutable_sampling()->set_logprobs(21); },
+      "logprobs: 21");
+  refused(
+      [](auto& m) { m.mutable_admit(0)->mutable_sampling()->set_logprobs(-2); },
+      "logprobs: -2");
   refused([&](auto& m) { segment(m)->set_num_tokens(3); },
           "4 tokens in all, but it carries 3");
   refused([&](auto& m) { m.mutable_micro_batches(0)->add_tokens(1); },
@@ -180,7 +200,9 @@ TEST(ConvertTest, StepResultThereAndBack) {
   result.tokens.push_back({SequenceId(5), -1, 0, {}});
   v1::StepResult wire;
   ToProto(result, &wire);
-  const StepResult back = FromProto(Resent(wire));
+  const auto parsed = FromProto(Resent(wire));
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  const StepResult& back = *parsed;
   EXPECT_EQ(back.epoch, result.epoch);
   EXPECT_EQ(back.block, result.block);
   EXPECT_EQ(back.step, result.step);
@@ -193,6 +215,159 @@ TEST(ConvertTest, StepResultThereAndBack) {
   EXPECT_EQ(back.tokens[0].top[1].logprob, -2);
   EXPECT_EQ(back.tokens[1].token, -1);
   EXPECT_TRUE(back.tokens[1].top.empty());
+}
+
+// Three segments' scores, of no, one and three alternatives.
+StepResult ScoredResult() {
+  StepResult result;
+  result.epoch = PlanEpoch(1);
+  result.block = BlockId(3);
+  result.step = 77;
+  result.tokens.push_back({SequenceId(4), 99, 0, {}});
+  int32_t next = 0;
+  for (const auto& [tokens, num_top] :
+       {std::pair{5, 0}, std::pair{1, 1}, std::pair{4, 3}}) {
+    TokenScores scores;
+    scores.sequence = SequenceId(10 + num_top);
+    scores.begin = 1 + num_top;
+    scores.num_top = num_top;
+    for (int i = 0; i < tokens; ++i) {
+      scores.logprobs.push_back(-0.5f * static_cast<float>(++next));
+    }
+    for (int i = 0; i < tokens * num_top; ++i) {
+      scores.top.push_back({++next % 3 == 0 ? -1 : next, -1.0f});
+    }
+    result.scores.push_back(std::move(scores));
+  }
+  return result;
+}
+
+void ExpectEqual(const TokenScores& a, const TokenScores& b) {
+  EXPECT_EQ(a.sequence, b.sequence);
+  EXPECT_EQ(a.begin, b.begin);
+  EXPECT_EQ(a.logprobs, b.logprobs);
+  EXPECT_EQ(a.num_top, b.num_top);
+  ASSERT_EQ(a.top.size(), b.top.size());
+  for (size_t i = 0; i < a.top.size(); ++i) {
+    EXPECT_EQ(a.top[i].token, b.top[i].token);
+    EXPECT_EQ(a.top[i].logprob, b.top[i].logprob);
+  }
+}
+
+TEST(ConvertTest, ScoresThereAndBackInPartsOfAnySize) {
+  const StepResult whole = ScoredResult();
+  size_t most_parts = 0;
+  for (int64_t max_values : {1, 2, 6, 7, 8, 13, 20, 1000}) {
+    SCOPED_TRACE(max_values);
+    const std::vector<v1::StepResult> parts = ToProtoParts(whole, max_values);
+    most_parts = std::max(most_parts, parts.size());
+    std::vector<TokenScores> joined;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const auto part = FromProto(Resent(parts[i]));
+      ASSERT_TRUE(part.ok()) << part.status();
+      EXPECT_EQ(part->epoch, whole.epoch);
+      EXPECT_EQ(part->block, whole.block);
+      EXPECT_EQ(part->step, whole.step);
+      const bool last = i + 1 == parts.size();
+      EXPECT_EQ(part->more, !last);
+      EXPECT_EQ(part->tokens.size(), last ? 1u : 0u);
+      int64_t values = 0, tokens = 0;
+      for (const TokenScores& scores : part->scores) {
+        tokens += static_cast<int64_t>(scores.logprobs.size());
+        values += static_cast<int64_t>(scores.logprobs.size()) *
+                  (1 + 2 * scores.num_top);
+        if (joined.empty() || joined.back().sequence != scores.sequence) {
+          joined.push_back(scores);
+          continue;
+        }
+        TokenScores& begun = joined.back();
+        EXPECT_EQ(scores.begin,
+                  begun.begin + static_cast<int32_t>(begun.logprobs.size()));
+        begun.logprobs.insert(begun.logprobs.end(), scores.logprobs.begin(),
+                              scores.logprobs.end());
+        begun.top.insert(begun.top.end(), scores.top.begin(), scores.top.end());
+      }
+      EXPECT_TRUE(values <= max_values || tokens == 1) << values;
+      EXPECT_GT(tokens, 0);
+    }
+    ASSERT_EQ(joined.size(), whole.scores.size());
+    for (size_t i = 0; i < joined.size(); ++i) {
+      ExpectEqual(joined[i], whole.scores[i]);
+    }
+  }
+  EXPECT_EQ(most_parts, 10u);  // a token each
+}
+
+TEST(ConvertTest, AResultWithoutScoresIsOnePart) {
+  StepResult result = ScoredResult();
+  result.scores.clear();
+  const std::vector<v1::StepResult> parts = ToProtoParts(result);
+  ASSERT_EQ(parts.size(), 1u);
+  EXPECT_FALSE(parts[0].more());
+  EXPECT_EQ(parts[0].tokens_size(), 1);
+}
+
+TEST(ConvertTest, StepResultRefused) {
+  v1::StepResult good;
+  ToProto(ScoredResult(), &good);
+  const auto refused = [&](std::function<void(v1::TokenScores&)> change,
+                           const std::string& named) {
+    ExpectRefused<v1::StepResult>(
+        good, [&](auto& m) { change(*m.mutable_scores(2)); }, named);
+  };
+  refused([](auto& s) { s.set_begin(-1); }, "position -1");
+  refused([](auto& s) { s.set_begin(INT32_MAX); }, "position 2147483647");
+  refused([](auto& s) { s.set_num_top(-1); }, "-1 alternatives");
+  refused([](auto& s) { s.set_num_top(2); }, "2 alternatives");
+  refused([](auto& s) { s.set_num_top(21); }, "21 alternatives");
+  refused([](auto& s) { s.add_logprobs(0); }, "5 scores");
+  refused([](auto& s) { s.add_top_tokens(0); }, "13 tokens");
+  refused([](auto& s) { s.clear_top_logprobs(); }, "0 log-probabilities");
+}
+
+// What comes over the wire is refused or within its limits, whatever it is.
+TEST(ConvertTest, DamagedScoresAreRefusedOrConsistent) {
+  v1::StepPlan plan;
+  ToProto(FullPlan(), &plan);
+  v1::StepResult result;
+  ToProto(ScoredResult(), &result);
+  const std::string plan_bytes = plan.SerializeAsString();
+  const std::string result_bytes = result.SerializeAsString();
+  std::mt19937 random(5);
+  const auto damaged = [&](std::string bytes) {
+    for (int changes = 1 + random() % 3; changes > 0; --changes) {
+      bytes[random() % bytes.size()] = static_cast<char>(random());
+    }
+    return bytes;
+  };
+  int plans = 0, results = 0;
+  for (int round = 0; round < 20'000; ++round) {
+    if (plan.ParseFromString(damaged(plan_bytes))) {
+      if (const auto parsed = FromProto(plan); parsed.ok()) {
+        ++plans;
+        for (const MicroBatch& batch : parsed->micro_batches) {
+          for (const Segment& s : batch.segments) {
+            if (s.score_begin == s.score_end) continue;
+            ASSERT_GT(s.score_begin, s.start);
+            ASSERT_GT(s.score_end, s.score_begin);
+            ASSERT_LE(s.score_end - 1, s.start + s.num_tokens);
+          }
+        }
+      }
+    }
+    if (result.ParseFromString(damaged(result_bytes))) {
+      if (const auto parsed = FromProto(result); parsed.ok()) {
+        ++results;
+        for (const TokenScores& s : parsed->scores) {
+          ASSERT_GE(s.begin, 0);
+          ASSERT_LE(s.num_top, kMaxTopLogprobs);
+          ASSERT_EQ(s.top.size(), s.logprobs.size() * s.num_top);
+        }
+      }
+    }
+  }
+  EXPECT_GT(plans, 100);
+  EXPECT_GT(results, 100);
 }
 
 Policy FullPolicy() {

@@ -6,6 +6,7 @@
 #include <random>
 #include <vector>
 
+#include "runtime/sample/distribution.h"
 #include "runtime/sample/sampler.h"
 
 // Counts what this program allocates. Not inlined, or GCC takes the pairs apart
@@ -56,6 +57,20 @@ TEST(AllocationTest, NoneInSteadyState) {
     }
     EXPECT_EQ(allocations, before);
   }
+}
+
+TEST(AllocationTest, ScoringNeedsNone) {
+  std::mt19937 random(1);
+  std::vector<float> logits(32000);
+  for (float& l : logits) l = static_cast<float>(random() % 100000) / 10000;
+  SamplerScratch scratch;
+  TokenLogprob top[20];
+  int64_t before = 0;
+  for (int round = 0; round < 3; ++round) {
+    before = allocations;
+    EXPECT_LT(ScoreToken(logits, 7, top, scratch), 0);
+  }
+  EXPECT_EQ(allocations, before);
 }
 
 }  // namespace

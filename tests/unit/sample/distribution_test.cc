@@ -326,5 +326,37 @@ TEST(DistributionTest, DrawInvertsTheCumulativeDistribution) {
   }
 }
 
+TEST(ScoreTokenTest, IsTheLogSoftmax) {
+  SamplerScratch scratch;
+  std::vector<float> logits = {1, -kInf, 3, 3, 0.5f};
+  const double sum = std::exp(1.0) + 2 * std::exp(3.0) + std::exp(0.5);
+  std::vector<TokenLogprob> top(6);
+  EXPECT_NEAR(ScoreToken(logits, 0, top, scratch), 1 - std::log(sum), 1e-6);
+  // Likeliest first, equal ones by id; then nothing.
+  const int32_t expected[] = {2, 3, 0, 4, -1, -1};
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(top[i].token, expected[i]) << i;
+  EXPECT_NEAR(top[1].logprob, 3 - std::log(sum), 1e-6);
+  EXPECT_NEAR(top[3].logprob, 0.5 - std::log(sum), 1e-6);
+  EXPECT_EQ(ScoreToken(logits, 1, {}, scratch), -kInf);
+  EXPECT_NEAR(ScoreToken(logits, 2, std::span(top).first(1), scratch),
+              3 - std::log(sum), 1e-6);
+  EXPECT_EQ(top[0].token, 2);
+  // Far from zero no sum overflows.
+  for (float& x : logits) x += 1e4f;
+  EXPECT_NEAR(ScoreToken(logits, 2, {}, scratch), 3 - std::log(sum), 1e-3);
+}
+
+TEST(ScoreTokenTest, NaNIfTheLogitsAreNoNumbers) {
+  SamplerScratch scratch;
+  std::vector<TokenLogprob> top = {{5, 5}, {6, 6}};
+  for (const std::vector<float>& logits :
+       {std::vector<float>{1, kNan, 2}, std::vector<float>{1, kInf, 2},
+        std::vector<float>{-kInf, -kInf, -kInf}}) {
+    EXPECT_TRUE(std::isnan(ScoreToken(logits, 0, top, scratch)));
+    EXPECT_EQ(top[0].token, -1);
+    EXPECT_EQ(top[1].token, -1);
+  }
+}
+
 }  // namespace
 }  // namespace sluice

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/cli/progress.h"
+#include "server/local_cluster.h"
+
+namespace sluice {
+
+// The flags by which a cluster in this process is described: the model and how
+// it is run, not what is run on it. Shared by the commands that start one.
+struct ClusterFlags {
+  std::string model, dtype = "auto", host_memory, served_model_name, state_dir;
+  int32_t workers = 1, threads = 0, gbs = 0, num_microbatches = 1, blocks = 0;
+  int32_t max_model_len = 0, max_step_tokens = 2048;
+  bool no_refill = false;
+
+  void AddTo(CLI::App* app);
+  // Sets what the flags say, all but the state directory, the metrics and what
+  // LocalCluster sets itself. kInvalidArgument for a value out of its range.
+  absl::Status Apply(LocalCluster::Options* options) const;
+};
+
+// A directory for the store, removed with all in it at the end unless the user
+// named it.
+class StateDir {
+ public:
+  // `wanted`: "" for a temporary one.
+  static absl::StatusOr<std::unique_ptr<StateDir>> Open(
+      const std::string& wanted);
+  ~StateDir();
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+  bool temporary_ = false;
+};
+
+// Returns when the cluster can compute, showing how far it is meanwhile.
+// kFailedPrecondition names the worker that can't load its stage.
+absl::Status WaitUntilLoaded(LocalCluster& cluster, ProgressDisplay& display);
+
+}  // namespace sluice
