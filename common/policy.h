@@ -1,31 +1,80 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/types.h"
 
 namespace sluice {
 
-// Shares of one kind of data on the three tiers; they add up to 1.
+// Shares of one kind of data on the three tiers; they add up to 1. On a
+// CPU-only worker device and host are the same memory.
 struct TierFractions {
   double device = 0;
   double host = 1;
   double disk = 0;
+  friend bool operator==(const TierFractions&, const TierFractions&) = default;
 };
 
+// In which order a block's layers and micro-batches are computed.
+enum class Schedule {
+  // Layer by layer, all micro-batches in each (FlexGen's zig-zag block
+  // schedule, section 4.2): weights are read once for all of them.
+  kZigZag,
+  // Micro-batch by micro-batch, all layers for each: what other systems do,
+  // for comparison. Weights are read once for each.
+  kRowByRow,
+};
+
+// Where decoding attends to KV that lives in host memory.
+enum class AttentionSite { kHost, kDevice };
+
 // How one worker runs its stage (FlexGen, section 4.3: the policy of 11
-// variables). On a CPU-only worker device and host are the same memory.
+// variables).
 struct Policy {
   int32_t gbs = 64;  // sequences in a micro-batch
   int32_t num_microbatches =
       1;  // micro-batches that share one pass over the weights
   int32_t max_step_tokens = 2048;  // new tokens in a micro-batch of one step:
                                    // bounds activations and prefill chunks
+  // Memory first, disk for what is left: `weights` and `kv_cache` are chosen
+  // by the worker when it loads.
+  bool automatic_weights = true;
+  bool automatic_kv_cache = true;
   TierFractions weights;
   TierFractions kv_cache;
   TierFractions activations;
   DType dtype = DType::kFloat32;
+  WeightFormat compress_weights = WeightFormat::kFull;
+  WeightFormat compress_kv = WeightFormat::kFull;
+  AttentionSite attention_site = AttentionSite::kHost;
+  float sparsity = 1;  // share of V that a decoding row reads
+  Schedule schedule = Schedule::kZigZag;
+  bool overlap = true;          // move data while computing
   int32_t compute_threads = 0;  // 0: as the worker was configured
+
+  friend bool operator==(const Policy&, const Policy&) = default;
 };
+
+// Sets what `text` says: "key=value" pairs separated by commas, blanks or line
+// ends ('#' begins a comment), or, from '@' on, the name of a file of them.
+//
+//   gbs, num-microbatches, max-step-tokens, threads   whole numbers
+//   w, c, h     weights, KV cache, activations: device/host/disk in per cent
+//               ("w=0/50/50"), or "auto" (not h)
+//   w.device, w.host, w.disk, and so on: one of the nine, 0 to 1
+//   compress-weights, compress-kv   none, int8 or int4
+//   attention-site   host or device
+//   sparsity         above 0, up to 1
+//   schedule         zigzag or row
+//   overlap          on or off
+//
+// kInvalidArgument names the key.
+absl::Status UpdatePolicy(absl::string_view text, Policy* policy);
+
+// "w 0/50/50 c auto ...": the keys of UpdatePolicy, without dtype.
+std::string PolicyText(const Policy& policy);
 
 }  // namespace sluice

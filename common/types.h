@@ -46,4 +46,28 @@ enum class DTypeChoice { kAuto, kFloat32, kBFloat16 };
 // kInvalidArgument otherwise.
 absl::StatusOr<DTypeChoice> ParseDTypeChoice(absl::string_view text);
 
+// How weight matrices are kept: in the engine's dtype, or group-wise quantized
+// to 8 or 4 bits (runtime/quant/group_codec.h).
+enum class WeightFormat { kFull, kInt8, kInt4 };
+
+// "none", "int8" or "int4".
+absl::string_view WeightFormatName(WeightFormat format);
+// The inverse; kInvalidArgument for anything else.
+absl::StatusOr<WeightFormat> ParseWeightFormat(absl::string_view text);
+
+// Number format of the KV cache: as computed, or quantized by groups (see
+// KvLayout in runtime/kv/kv_layout.h).
+enum class KvFormat { kFloat32, kBFloat16, kInt8, kInt4 };
+
+// "float32", "bfloat16", "int8", "int4".
+absl::string_view KvFormatName(KvFormat format);
+// The inverse; also takes the short names of ParseDTypeChoice.
+// kInvalidArgument otherwise.
+absl::StatusOr<KvFormat> ParseKvFormat(absl::string_view text);
+
+// The format that keeps K and V as they are computed.
+inline KvFormat UnquantizedKvFormat(DType dtype) {
+  return dtype == DType::kFloat32 ? KvFormat::kFloat32 : KvFormat::kBFloat16;
+}
+
 }  // namespace sluice

@@ -10,15 +10,34 @@
 #include "coordinator/dispatcher.h"
 #include "coordinator/planner.h"
 #include "coordinator/worker_service.h"
+#include "runtime/text/dummy_tokenizer.h"
 
 namespace sluice {
 namespace {
+
+constexpr int32_t kMaxGbs = 8192;
 
 absl::Status CheckRange(absl::string_view name, int64_t value, int64_t least,
                         int64_t most) {
   if (value >= least && value <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       name, " is ", value, "; it must be between ", least, " and ", most));
+}
+
+// What a step computes at most.
+absl::Status CheckStep(int32_t gbs, int32_t num_microbatches,
+                       int32_t max_step_tokens) {
+  SLUICE_RETURN_IF_ERROR(CheckRange("gbs", gbs, 0, kMaxGbs));
+  SLUICE_RETURN_IF_ERROR(
+      CheckRange("num_microbatches", num_microbatches, 1, 64));
+  SLUICE_RETURN_IF_ERROR(
+      CheckRange("max_step_tokens", max_step_tokens, 1, 1 << 20));
+  if (max_step_tokens < gbs) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "max_step_tokens is ", max_step_tokens, ", but a micro-batch of gbs ",
+        gbs, " sequences needs a token for each"));
+  }
+  return absl::OkStatus();
 }
 
 std::string DirectoryName(const std::filesystem::path& path) {
@@ -43,6 +62,7 @@ class CoordinatorImpl : public Coordinator {
       options_.served_model_name = DirectoryName(options_.model_dir);
     }
     SLUICE_RETURN_IF_ERROR(OpenModel());
+    SLUICE_RETURN_IF_ERROR(MakePolicy());
     SLUICE_RETURN_IF_ERROR(OpenJobs());
     SLUICE_RETURN_IF_ERROR(StartDispatcher());
     return absl::OkStatus();
@@ -50,6 +70,7 @@ class CoordinatorImpl : public Coordinator {
 
   JobManager& jobs() override { return *jobs_; }
   const Tokenizer& tokenizer() const override { return *tokenizer_; }
+  const Policy& policy() const override { return policy_; }
   int32_t max_model_len() const override { return options_.max_model_len; }
   grpc::Service* worker_service() override { return workers_->service(); }
   bool ready() const override { return dispatcher_->ready(); }
@@ -58,7 +79,7 @@ class CoordinatorImpl : public Coordinator {
     v1::ClusterState state = dispatcher_->cluster_state();
     state.set_model(options_.served_model_name);
     state.set_model_dir(options_.model_dir.string());
-    const absl::string_view dtype = DTypeName(dtype_);
+    const absl::string_view dtype = DTypeName(policy_.dtype);
     state.set_dtype(dtype.data(), dtype.size());
     return state;
   }
@@ -72,20 +93,29 @@ class CoordinatorImpl : public Coordinator {
  private:
   absl::Status OpenModel() {
     SLUICE_ASSIGN_OR_RETURN(model_, ModelDir::Open(options_.model_dir));
-    SLUICE_ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Load(options_.model_dir));
+    auto tokenizer = Tokenizer::Load(options_.model_dir);
+    if (tokenizer.ok()) {
+      tokenizer_ = *std::move(tokenizer);
+    } else if (options_.dummy_weights && absl::IsNotFound(tokenizer.status())) {
+      tokenizer_ = CreateDummyTokenizer(model_->spec().vocab_size);
+    } else {
+      return tokenizer.status();
+    }
     auto chat_template = ChatTemplate::Load(options_.model_dir);
     if (chat_template.ok()) {
       chat_template_ = *std::move(chat_template);
     } else if (!absl::IsNotFound(chat_template.status())) {
       return Annotate(chat_template.status(), "chat template");
     }
-    auto fingerprint = model_->Fingerprint();
+    auto fingerprint =
+        options_.dummy_weights
+            ? absl::StatusOr<std::string>(model_->DummyFingerprint())
+            : model_->Fingerprint();
     if (fingerprint.ok()) {
       fingerprint_ = *std::move(fingerprint);
     } else if (!absl::IsNotFound(fingerprint.status())) {
       return fingerprint.status();
     }
-    dtype_ = ResolveDType(options_.dtype, model_->spec());
     const int32_t positions = model_->spec().max_positions;
     if (options_.max_model_len > positions) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -99,6 +129,22 @@ class CoordinatorImpl : public Coordinator {
               : positions;
     }
     return absl::OkStatus();
+  }
+
+  absl::Status MakePolicy() {
+    policy_.gbs = options_.gbs;
+    policy_.num_microbatches = options_.num_microbatches;
+    policy_.max_step_tokens = options_.max_step_tokens;
+    policy_.dtype = ResolveDType(options_.dtype, model_->spec());
+    for (const std::string& text : options_.policy) {
+      SLUICE_RETURN_IF_ERROR(UpdatePolicy(text, &policy_));
+    }
+    if (policy_.gbs == 0) {
+      policy_.gbs =
+          std::min(DefaultGbs(model_->spec()), policy_.max_step_tokens);
+    }
+    return CheckStep(policy_.gbs, policy_.num_microbatches,
+                     policy_.max_step_tokens);
   }
 
   absl::Status OpenJobs() {
@@ -125,12 +171,7 @@ class CoordinatorImpl : public Coordinator {
     members.num_layers = spec.num_layers;
     members.num_blocks = options_.num_blocks;
     members.max_model_len = options_.max_model_len;
-    members.policy.gbs =
-        options_.gbs > 0 ? options_.gbs
-                         : std::min(DefaultGbs(spec), options_.max_step_tokens);
-    members.policy.num_microbatches = options_.num_microbatches;
-    members.policy.max_step_tokens = options_.max_step_tokens;
-    members.policy.dtype = dtype_;
+    members.policy = policy_;
     members.model_fingerprint = fingerprint_;
     members.heartbeat_interval = options_.heartbeat_interval;
     members.heartbeat_timeout = options_.heartbeat_timeout;
@@ -157,7 +198,7 @@ class CoordinatorImpl : public Coordinator {
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<ChatTemplate> chat_template_;  // null if there is none
   std::string fingerprint_;                      // "" without weights
-  DType dtype_ = DType::kFloat32;
+  Policy policy_;
   // The jobs call the dispatcher as long as they live. The dispatcher uses them
   // only until Shutdown, so they go first.
   std::unique_ptr<Dispatcher> dispatcher_;
@@ -174,11 +215,10 @@ absl::Status Coordinator::Options::Validate() const {
   }
   SLUICE_RETURN_IF_ERROR(CheckRange("min_workers", min_workers, 1, 1024));
   SLUICE_RETURN_IF_ERROR(CheckRange("num_blocks", num_blocks, 0, 1024));
-  SLUICE_RETURN_IF_ERROR(CheckRange("gbs", gbs, 0, 8192));
+  // A policy may change them, so that they need not fit together yet.
+  SLUICE_RETURN_IF_ERROR(CheckRange("gbs", gbs, 0, kMaxGbs));
   SLUICE_RETURN_IF_ERROR(
-      CheckRange("num_microbatches", num_microbatches, 1, 64));
-  SLUICE_RETURN_IF_ERROR(CheckRange("max_step_tokens", max_step_tokens,
-                                    std::max(gbs, 1), 1 << 20));
+      CheckStep(policy.empty() ? gbs : 0, num_microbatches, max_step_tokens));
   SLUICE_RETURN_IF_ERROR(
       CheckRange("max_model_len", max_model_len, 0, INT32_MAX));
   SLUICE_RETURN_IF_ERROR(

@@ -4,11 +4,13 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/metrics.h"
+#include "common/policy.h"
 #include "common/types.h"
 #include "coordinator/job_manager.h"
 #include "runtime/text/tokenizer.h"
@@ -35,6 +37,11 @@ class Coordinator {
     int32_t gbs = 0;          // sequences per micro-batch; 0: default
     int32_t num_microbatches = 1;
     int32_t max_step_tokens = 2048;
+    // In the form of UpdatePolicy, applied in order over what the above say.
+    std::vector<std::string> policy;
+    // Workers make random weights: config.json is enough of a model, and bytes
+    // are its tokens if it has no tokenizer.
+    bool dummy_weights = false;
     int32_t max_model_len = 0;   // 0: the model's max_positions
     int32_t most_model_len = 0;  // if that is 0: not more than so many; 0: all
     int32_t default_max_tokens = 128;
@@ -56,6 +63,8 @@ class Coordinator {
 
   // The model's. Live as long as the coordinator.
   virtual const Tokenizer& tokenizer() const = 0;
+  // What the workers are told.
+  virtual const Policy& policy() const = 0;
   // Positions of a sequence, as asked for or as the model has.
   virtual int32_t max_model_len() const = 0;
 

@@ -275,6 +275,33 @@ TierFractions FromProto(const v1::TierFractions& in) {
   return {in.device(), in.host(), in.disk()};
 }
 
+v1::NumberFormat ToProto(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kInt8:
+      return v1::NUMBER_FORMAT_INT8;
+    case WeightFormat::kInt4:
+      return v1::NUMBER_FORMAT_INT4;
+    case WeightFormat::kFull:
+      break;
+  }
+  return v1::NUMBER_FORMAT_FULL;
+}
+
+absl::StatusOr<WeightFormat> FromProto(v1::NumberFormat format,
+                                       absl::string_view name) {
+  switch (format) {
+    case v1::NUMBER_FORMAT_FULL:
+      return WeightFormat::kFull;
+    case v1::NUMBER_FORMAT_INT8:
+      return WeightFormat::kInt8;
+    case v1::NUMBER_FORMAT_INT4:
+      return WeightFormat::kInt4;
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("policy: ", name, " ", format, " is unknown"));
+  }
+}
+
 }  // namespace
 
 void ToProto(const Policy& policy, v1::Policy* out) {
@@ -287,6 +314,18 @@ void ToProto(const Policy& policy, v1::Policy* out) {
   out->set_dtype(policy.dtype == DType::kFloat32 ? v1::DTYPE_FLOAT32
                                                  : v1::DTYPE_BFLOAT16);
   out->set_compute_threads(policy.compute_threads);
+  out->set_explicit_weights(!policy.automatic_weights);
+  out->set_explicit_kv_cache(!policy.automatic_kv_cache);
+  out->set_compress_weights(ToProto(policy.compress_weights));
+  out->set_compress_kv(ToProto(policy.compress_kv));
+  out->set_attention_site(policy.attention_site == AttentionSite::kHost
+                              ? v1::ATTENTION_SITE_HOST
+                              : v1::ATTENTION_SITE_DEVICE);
+  out->set_sparsity(policy.sparsity);
+  out->set_schedule(policy.schedule == Schedule::kZigZag
+                        ? v1::SCHEDULE_ZIG_ZAG
+                        : v1::SCHEDULE_ROW_BY_ROW);
+  out->set_no_overlap(!policy.overlap);
 }
 
 absl::StatusOr<Policy> FromProto(const v1::Policy& in) {
@@ -328,6 +367,33 @@ absl::StatusOr<Policy> FromProto(const v1::Policy& in) {
           absl::StrCat("policy: dtype ", in.dtype(), " is unknown"));
   }
   policy.compute_threads = in.compute_threads();
+  policy.automatic_weights = !in.explicit_weights();
+  policy.automatic_kv_cache = !in.explicit_kv_cache();
+  SLUICE_ASSIGN_OR_RETURN(policy.compress_weights,
+                          FromProto(in.compress_weights(), "compress_weights"));
+  SLUICE_ASSIGN_OR_RETURN(policy.compress_kv,
+                          FromProto(in.compress_kv(), "compress_kv"));
+  if (in.attention_site() != v1::ATTENTION_SITE_HOST &&
+      in.attention_site() != v1::ATTENTION_SITE_DEVICE) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "policy: attention_site ", in.attention_site(), " is unknown"));
+  }
+  policy.attention_site = in.attention_site() == v1::ATTENTION_SITE_HOST
+                              ? AttentionSite::kHost
+                              : AttentionSite::kDevice;
+  if (!(in.sparsity() >= 0 && in.sparsity() <= 1)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "policy: sparsity ", in.sparsity(), " is not a share from 0 to 1"));
+  }
+  policy.sparsity = in.sparsity() == 0 ? 1 : in.sparsity();
+  if (in.schedule() != v1::SCHEDULE_ZIG_ZAG &&
+      in.schedule() != v1::SCHEDULE_ROW_BY_ROW) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("policy: schedule ", in.schedule(), " is unknown"));
+  }
+  policy.schedule = in.schedule() == v1::SCHEDULE_ZIG_ZAG ? Schedule::kZigZag
+                                                          : Schedule::kRowByRow;
+  policy.overlap = !in.no_overlap();
   return policy;
 }
 

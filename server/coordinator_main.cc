@@ -6,6 +6,7 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/logging.h"
@@ -19,7 +20,8 @@ namespace {
 struct Flags {
   std::string model, served_model_name, host = "127.0.0.1", state_dir,
                                         input_root, dtype = "auto";
-  std::string log_level = "info";
+  std::string log_level = "info", load_format = "auto";
+  std::vector<std::string> policy;
   int port = 7070, metrics_port = 7071;
   int32_t min_workers = 1, blocks = 0, gbs = 0, num_microbatches = 1;
   int32_t max_step_tokens = 2048, max_model_len = 0, default_max_tokens = 128;
@@ -80,6 +82,17 @@ void AddFlags(CLI::App& app, Flags& f) {
                  "new tokens of a micro-batch in one step")
       ->capture_default_str()
       ->envname("SLUICE_MAX_STEP_TOKENS");
+  app.add_option("--policy", f.policy,
+                 "key=value pairs, or @FILE of them, which win over the flags "
+                 "above; may be repeated. Keys: gbs num-microbatches "
+                 "max-step-tokens threads w c h compress-weights compress-kv "
+                 "attention-site sparsity schedule overlap (see README.md)")
+      ->envname("SLUICE_POLICY");
+  app.add_option("--load-format", f.load_format,
+                 "auto, or dummy: workers make random weights")
+      ->check(CLI::IsMember({"auto", "dummy"}))
+      ->capture_default_str()
+      ->envname("SLUICE_LOAD_FORMAT");
   app.add_flag("--no-refill", f.no_refill,
                "start new sequences only when a whole block has ended")
       ->envname("SLUICE_NO_REFILL");
@@ -118,6 +131,8 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
   options.gbs = f.gbs;
   options.num_microbatches = f.num_microbatches;
   options.max_step_tokens = f.max_step_tokens;
+  options.policy = f.policy;
+  options.dummy_weights = f.load_format == "dummy";
   options.max_model_len = f.max_model_len;
   options.default_max_tokens = f.default_max_tokens;
   options.refill = !f.no_refill;

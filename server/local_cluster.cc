@@ -6,20 +6,38 @@
 #include <chrono>
 #include <map>
 #include <string>
-#include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/mutex.h"
 #include "common/status_macros.h"
+#include "runtime/memory/cpu_topology.h"
 #include "runtime/memory/host_memory.h"
 #include "server/coordinator_server.h"
+#include "worker/machine.h"
 #include "worker/worker.h"
 
 namespace sluice {
 namespace {
 
 constexpr char kCoordinator[] = "local:coordinator";
+
+// Of all workers; 0 without a disk tier.
+absl::StatusOr<uint64_t> DiskSpace(const LocalCluster::Options& options) {
+  if (options.disk_dir.empty()) {
+    if (options.disk_space.empty()) return 0;
+    return absl::InvalidArgumentError("--disk-space needs a --disk-dir");
+  }
+  if (options.disk_space.empty()) {
+    absl::StatusOr<uint64_t> space = DefaultDiskSpace(options.disk_dir);
+    if (!space.ok()) return Annotate(space.status(), "--disk-dir");
+    return space;
+  }
+  absl::StatusOr<uint64_t> space = ParseByteSize(options.disk_space);
+  if (!space.ok()) return Annotate(space.status(), "--disk-space");
+  return space;
+}
 
 class LocalClusterImpl : public LocalCluster {
  public:
@@ -50,14 +68,14 @@ class LocalClusterImpl : public LocalCluster {
       MutexLock lock(&mu_);
       channels_[kCoordinator] = coordinator_server_->InProcessChannel();
     }
-    const int cores =
-        options.compute_threads > 0
-            ? options.compute_threads
-            : static_cast<int>(std::thread::hardware_concurrency());
+    const int cores = options.compute_threads > 0
+                          ? options.compute_threads
+                          : UsableCoreCount(UsableCores());
     uint64_t memory = DefaultHostMemory();
     if (!options.host_memory.empty()) {
       SLUICE_ASSIGN_OR_RETURN(memory, ParseByteSize(options.host_memory));
     }
+    SLUICE_ASSIGN_OR_RETURN(const uint64_t disk_space, DiskSpace(options));
     for (int i = 0; i < options.num_workers; ++i) {
       Worker::Options worker;
       worker.name = absl::StrCat("local-", i);
@@ -65,12 +83,17 @@ class LocalClusterImpl : public LocalCluster {
       worker.coordinator_address = kCoordinator;
       worker.link_address = absl::StrCat("local:worker-", i);
       worker.host_memory_bytes = memory / options.num_workers;
+      worker.disk_dir = options.disk_dir;
+      worker.disk_space_bytes = disk_space / options.num_workers;
+      worker.dummy_weights = options.coordinator.dummy_weights;
+      worker.pin_threads = options.num_workers == 1;
       // Stages compute at the same time: cores are divided among them.
       worker.compute_threads = std::max(1, (cores + i) / options.num_workers);
       worker.channels = [this](const std::string& address) {
         return ChannelTo(address);
       };
       worker.metrics = options.metrics;
+      worker.tracer = options.tracer;
       const std::string link_address = worker.link_address;
       SLUICE_ASSIGN_OR_RETURN(auto created, Worker::Create(std::move(worker)));
       grpc::ServerBuilder builder;
@@ -91,7 +114,13 @@ class LocalClusterImpl : public LocalCluster {
   }
 
   Coordinator& coordinator() override { return *coordinator_; }
+  const Coordinator& coordinator() const override { return *coordinator_; }
   JobClient& client() override { return *client_; }
+  RuntimeReport report() const override {
+    RuntimeReport sum;
+    for (const auto& worker : workers_) sum += worker->report();
+    return sum;
+  }
 
  private:
   std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address) {

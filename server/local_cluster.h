@@ -9,7 +9,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "coordinator/coordinator.h"
+#include "runtime/trace/trace.h"
 #include "server/job_client.h"
+#include "worker/runtime_report.h"
 
 namespace sluice {
 
@@ -22,14 +24,21 @@ class LocalCluster {
     int32_t num_workers = 1;
     // Over all workers, as "8GiB"; "": DefaultHostMemory().
     std::string host_memory;
+    // Weights and KV cache of all workers; "": no disk tier.
+    std::string disk_dir;
+    std::string disk_space;       // over all workers; "": DefaultDiskSpace()
     int32_t compute_threads = 0;  // over all workers; 0: all cores
     MetricsRegistry* metrics = nullptr;
+    Tracer* tracer = nullptr;  // if set, must outlive the cluster
   };
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Start(Options options);
   virtual ~LocalCluster() = default;
 
   virtual Coordinator& coordinator() = 0;
+  virtual const Coordinator& coordinator() const = 0;
   virtual JobClient& client() = 0;
+  // The sum over the workers.
+  virtual RuntimeReport report() const = 0;
 };
 
 }  // namespace sluice

@@ -7,8 +7,8 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/step_plan.h"
-#include "worker/channel_factory.h"
 #include "worker/assigned_stage.h"
+#include "worker/channel_factory.h"
 #include "worker/usage_meter.h"
 
 namespace sluice {

@@ -1,26 +1,30 @@
 #include "worker/machine.h"
 
-#include <sched.h>
-
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
-#include <thread>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/status_macros.h"
+#include "runtime/memory/disk_file.h"
 
 namespace sluice {
 
-int32_t UsableCores() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) {
-    return std::max(1, CPU_COUNT(&set));
+absl::StatusOr<uint64_t> DefaultDiskSpace(const std::string& dir) {
+  std::error_code error;
+  std::filesystem::create_directories(dir, error);
+  if (error) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("can't make the directory ", dir, ": ", error.message()));
   }
-  return std::max(1u, std::thread::hardware_concurrency());
+  SLUICE_ASSIGN_OR_RETURN(const uint64_t bytes, FreeDiskBytes(dir));
+  return bytes / 10 * 9;
 }
 
 std::string DescribeCpu() {

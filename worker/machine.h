@@ -3,17 +3,18 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 namespace sluice {
-
-// CPUs that this process may run on; at least 1.
-int32_t UsableCores();
 
 // "cpu: <model>, <widest instruction set that matters to the kernels>", for
 // people.
 std::string DescribeCpu();
 // The same from the text of /proc/cpuinfo.
 std::string DescribeCpu(absl::string_view cpuinfo);
+
+// 90 % of what `dir` has free; makes it if it is not there. Errors name it.
+absl::StatusOr<uint64_t> DefaultDiskSpace(const std::string& dir);
 
 }  // namespace sluice

@@ -28,7 +28,8 @@ constexpr timespec kTick = {.tv_sec = 0, .tv_nsec = 200'000'000};
 
 struct Flags {
   std::string coordinator = "127.0.0.1:7070", model, host = "127.0.0.1",
-              advertise, name, host_memory, log_level = "info";
+              advertise, name, host_memory, log_level = "info", disk_dir,
+              disk_space, load_format = "auto", trace;
   int port = 0, metrics_port = 0, threads = 0;
 };
 
@@ -58,6 +59,24 @@ void AddFlags(CLI::App& app, Flags& f) {
                  "most memory for weights, KV cache and activations, as 8GiB; "
                  "default: 75 % of what is available")
       ->envname("SLUICE_HOST_MEMORY");
+  app.add_option("--disk-dir", f.disk_dir,
+                 "where weights and KV cache that don't fit into memory are "
+                 "kept; default: nowhere")
+      ->envname("SLUICE_DISK_DIR");
+  app.add_option("--disk-space", f.disk_space,
+                 "hard budget on disk, as 100GiB; default: 90 % of what is "
+                 "free")
+      ->envname("SLUICE_DISK_SPACE");
+  app.add_option("--load-format", f.load_format,
+                 "auto, or dummy: random weights, for which config.json is "
+                 "enough")
+      ->check(CLI::IsMember({"auto", "dummy"}))
+      ->capture_default_str()
+      ->envname("SLUICE_LOAD_FORMAT");
+  app.add_option("--trace", f.trace,
+                 "write a timeline (Chrome trace, for Perfetto) here at the "
+                 "end")
+      ->envname("SLUICE_TRACE");
   app.add_option("--threads", f.threads,
                  "threads that compute; 0: one for each core")
       ->check(CLI::NonNegativeNumber)
@@ -122,6 +141,26 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
     if (!bytes.ok()) return sluice::Annotate(bytes.status(), "--host-memory");
     options.host_memory_bytes = *bytes;
   }
+  options.pin_threads = true;
+  options.disk_dir = f.disk_dir;
+  options.dummy_weights = f.load_format == "dummy";
+  if (!f.disk_space.empty()) {
+    if (f.disk_dir.empty()) {
+      return absl::InvalidArgumentError("--disk-space needs a --disk-dir");
+    }
+    absl::StatusOr<uint64_t> bytes = sluice::ParseByteSize(f.disk_space);
+    if (!bytes.ok()) return sluice::Annotate(bytes.status(), "--disk-space");
+    options.disk_space_bytes = *bytes;
+  }
+  std::unique_ptr<sluice::Tracer> tracer;
+  if (!f.trace.empty()) {
+    tracer = std::make_unique<sluice::Tracer>(
+        sluice::Tracer::Options{.process_name = options.name});
+    // What can't be written shows before the work.
+    SLUICE_RETURN_IF_ERROR(
+        sluice::Annotate(tracer->WriteJson(f.trace), "--trace"));
+    options.tracer = tracer.get();
+  }
   SLUICE_ASSIGN_OR_RETURN(auto metrics,
                           sluice::MetricsServer::Start(f.host, f.metrics_port));
   options.metrics = metrics->registry();
@@ -165,6 +204,9 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
   server->SetServing(false);
   worker->Shutdown();
   server->Shutdown();
+  if (tracer != nullptr) {
+    return sluice::Annotate(tracer->WriteJson(f.trace), "--trace");
+  }
   return absl::OkStatus();
 }
 

@@ -9,6 +9,7 @@
 #include "common/bounded_queue.h"
 #include "common/logging.h"
 #include "common/status_macros.h"
+#include "runtime/memory/cpu_topology.h"
 
 namespace sluice {
 namespace {
@@ -19,17 +20,8 @@ constexpr size_t kMaxInbox = 4096;
 constexpr double kProgressIntervalSeconds = 0.2;
 
 bool SameWeights(const AssignedStage& a, const AssignedStage& b) {
-  const Policy& p = a.policy;
-  const Policy& q = b.policy;
-  const auto same = [](const TierFractions& x, const TierFractions& y) {
-    return x.device == y.device && x.host == y.host && x.disk == y.disk;
-  };
   return a.layers == b.layers && a.max_model_len == b.max_model_len &&
-         a.max_sequences == b.max_sequences && p.gbs == q.gbs &&
-         p.num_microbatches == q.num_microbatches &&
-         p.max_step_tokens == q.max_step_tokens && same(p.weights, q.weights) &&
-         same(p.kv_cache, q.kv_cache) && same(p.activations, q.activations) &&
-         p.dtype == q.dtype && p.compute_threads == q.compute_threads;
+         a.max_sequences == b.max_sequences && a.policy == b.policy;
 }
 
 // Room for two steps: one that is computed or sent, and one behind it.
@@ -244,6 +236,41 @@ void StageRunner::Shutdown() {
   compute_.Join();
 }
 
+int32_t StageRunner::ThreadsOf(const AssignedStage& a) const {
+  return a.policy.compute_threads > 0 ? a.policy.compute_threads
+                                      : options_.compute_threads;
+}
+
+std::vector<int> StageRunner::CoresOf(const AssignedStage& a) const {
+  return options_.cores.size() == static_cast<size_t>(ThreadsOf(a))
+             ? options_.cores
+             : std::vector<int>();
+}
+
+RuntimeReport StageRunner::report() const {
+  MutexLock lock(&mu_);
+  return report_;
+}
+
+void StageRunner::PublishReport() {
+  RuntimeReport report;
+  report.stats = earlier_stats_;
+  if (executor_ != nullptr) {
+    report.stats += executor_->stats();
+    report.placement = executor_->placement();
+  }
+  report.host_peak_bytes = options_.host_budget->peak_bytes();
+  if (options_.disk_budget != nullptr) {
+    report.disk_peak_bytes = options_.disk_budget->peak_bytes();
+  }
+  RuntimeReport before;
+  {
+    MutexLock lock(&mu_);
+    before = std::exchange(report_, report);
+  }
+  options_.metrics->CountRuntime(report, report.stats - before.stats);
+}
+
 void StageRunner::ComputeLoop() {
   RunPtr run;
   for (;;) {
@@ -262,7 +289,9 @@ void StageRunner::ComputeLoop() {
 }
 
 void StageRunner::DropExecutor() {
+  if (executor_ != nullptr) earlier_stats_ += executor_->stats();
   executor_.reset();
+  PublishReport();
   link_buffers_.Release();
   options_.metrics->weight_bytes->Set(0);
 }
@@ -272,6 +301,7 @@ void StageRunner::Play(Run& run) {
   const WorkerMetrics::StageSeconds seconds =
       options_.metrics->ForStage(a.stage);
   meter_.SetCounters(seconds.busy, seconds.waiting, seconds.idle);
+  const std::vector<int> cores = CoresOf(a);
   Thread sender;
   absl::Status status = Prepare(run);
   if (status.ok()) {
@@ -286,6 +316,8 @@ void StageRunner::Play(Run& run) {
                          " is ready: ", executor_->weight_bytes() >> 20,
                          " MiB of weights, ", executor_->kv_pages(),
                          " KV pages of ", executor_->page_tokens(), " tokens"));
+    // Only now, as threads that were made before would share the core.
+    if (!cores.empty()) BindThisThread({cores.data(), 1});
   }
   while (status.ok()) {
     if (run.Waits()) {
@@ -310,6 +342,7 @@ void StageRunner::Play(Run& run) {
     }
     if (step.has_value()) status = Compute(run, *std::move(step));
   }
+  BindThisThread(cores);
   if (!status.ok()) Fail(run, status);
   sender.Join();
   std::shared_ptr<LinkSender> link;
@@ -318,6 +351,8 @@ void StageRunner::Play(Run& run) {
     link = std::move(run.link);
   }
   link.reset();
+  // What was damaged is made anew by the next load.
+  if (absl::IsDataLoss(status)) DropExecutor();
   if (executor_ != nullptr) executor_->Reset();
   PublishKvUsage();
   meter_.Switch(UsageMeter::State::kIdle);
@@ -355,10 +390,13 @@ absl::Status StageRunner::LoadExecutor(Run& run) {
   options.policy = a.policy;
   options.max_model_len = a.max_model_len;
   options.max_sequences = a.max_sequences;
-  options.compute_threads = a.policy.compute_threads > 0
-                                ? a.policy.compute_threads
-                                : options_.compute_threads;
+  options.compute_threads = ThreadsOf(a);
   options.host_budget = options_.host_budget;
+  options.disk_budget = options_.disk_budget;
+  options.disk_dir = options_.disk_dir;
+  options.dummy_weights = options_.dummy_weights;
+  options.cores = CoresOf(a);
+  options.tracer = options_.tracer;
   LogInfo(absl::StrCat("epoch=", a.epoch.value(), " loading ", a.Name()));
   absl::Duration reported = -absl::InfiniteDuration();
   const StageExecutor::Progress progress = [&](uint64_t done, uint64_t total) {
@@ -381,6 +419,7 @@ absl::Status StageRunner::LoadExecutor(Run& run) {
   loaded_.reporter = nullptr;
   options_.metrics->weight_bytes->Set(
       static_cast<double>(executor_->weight_bytes()));
+  PublishReport();
   return absl::OkStatus();
 }
 
@@ -431,6 +470,7 @@ absl::Status StageRunner::Compute(Run& run, StageStep step) {
   absl::Status status = executor_->RunStep(*plan, step.hidden, emit, &result);
   const double seconds = meter_.totals().busy_seconds - busy_before;
   PublishKvUsage();
+  PublishReport();
   if (run.stopped) return absl::CancelledError("the epoch is over");
   if (status.ok() && !a.is_last() && plan->micro_batches.empty()) {
     status =

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -17,6 +18,7 @@
 #include "worker/assigned_stage.h"
 #include "worker/link/link.h"
 #include "worker/link/link_receiver.h"
+#include "worker/runtime_report.h"
 #include "worker/step_assembler.h"
 #include "worker/usage_meter.h"
 #include "worker/worker_metrics.h"
@@ -48,6 +50,14 @@ class StageRunner : public FrameSink {
     int64_t hidden_size = 0;
     int32_t compute_threads = 1;  // if the policy does not say
     MemoryBudget* host_budget = nullptr;
+    // The disk tier; null and "" without.
+    MemoryBudget* disk_budget = nullptr;
+    std::string disk_dir;
+    bool dummy_weights = false;
+    // Where the compute threads are pinned while a stage is played, if there
+    // are as many as these. Empty: nowhere.
+    std::vector<int> cores;
+    Tracer* tracer = nullptr;  // may be null
     LinkFactory* links = nullptr;
     LinkReceiver* receiver = nullptr;
     const WorkerMetrics* metrics = nullptr;
@@ -80,6 +90,8 @@ class StageRunner : public FrameSink {
   UsageTotals usage() { return meter_.totals(); }
   uint64_t link_bytes_sent() const { return link_bytes_sent_; }
   int64_t kv_pages_used() const { return kv_pages_used_; }
+  // As of the last step.
+  RuntimeReport report() const;
 
   void Shutdown();
 
@@ -95,6 +107,8 @@ class StageRunner : public FrameSink {
   void Fail(Run& run, const absl::Status& status);
 
   // On the compute thread.
+  int32_t ThreadsOf(const AssignedStage& a) const;
+  std::vector<int> CoresOf(const AssignedStage& a) const;
   void ComputeLoop();
   void Play(Run& run);
   absl::Status Prepare(Run& run);
@@ -104,6 +118,7 @@ class StageRunner : public FrameSink {
   absl::Status Compute(Run& run, StageStep step);
   absl::Status Emit(Run& run, ActivationFrame frame);
   void PublishKvUsage();
+  void PublishReport();
 
   // On the sender thread.
   void SendLoop(Run& run);
@@ -118,11 +133,13 @@ class StageRunner : public FrameSink {
   RunPtr run_ ABSL_GUARDED_BY(mu_);  // null: no stage
   bool drop_weights_ ABSL_GUARDED_BY(mu_) = false;
   bool shutdown_ ABSL_GUARDED_BY(mu_) = false;
+  RuntimeReport report_ ABSL_GUARDED_BY(mu_);
 
   // The compute thread's own.
   std::unique_ptr<StageExecutor> executor_;
   AssignedStage loaded_;       // what executor_ was loaded for
   MemoryCharge link_buffers_;  // while executor_ is there
+  SweepStats earlier_stats_;   // of the executors before
 
   Thread compute_;
 };

@@ -5,6 +5,7 @@
 #include "common/status_macros.h"
 #include "runtime/exec/stage_executor.h"
 #include "runtime/model/model_dir.h"
+#include "worker/machine.h"
 #include "worker/worker_impl.h"
 
 namespace sluice {
@@ -32,6 +33,9 @@ absl::Status Worker::Options::Validate() const {
   if (reconnect_delay <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError("worker: reconnect_delay must be > 0");
   }
+  if (disk_dir.empty() && disk_space_bytes > 0) {
+    return absl::InvalidArgumentError("worker: disk space, but no directory");
+  }
   return absl::OkStatus();
 }
 
@@ -41,7 +45,16 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(Options options) {
                           ModelDir::Open(options.model_dir));
   const std::shared_ptr<const ModelDir> dir = std::move(opened);
   WorkerModel model;
-  SLUICE_ASSIGN_OR_RETURN(model.fingerprint, dir->Fingerprint());
+  if (options.dummy_weights) {
+    model.fingerprint = dir->DummyFingerprint();
+  } else {
+    SLUICE_ASSIGN_OR_RETURN(model.fingerprint, dir->Fingerprint());
+  }
+  if (!options.disk_dir.empty()) {
+    absl::StatusOr<uint64_t> space = DefaultDiskSpace(options.disk_dir);
+    if (!space.ok()) return Annotate(space.status(), "--disk-dir");
+    if (options.disk_space_bytes == 0) options.disk_space_bytes = *space;
+  }
   model.hidden_size = dir->spec().hidden_size;
   model.num_layers = dir->spec().num_layers;
   model.loader = [dir](const StageExecutor::Options& stage,

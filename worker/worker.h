@@ -9,7 +9,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/metrics.h"
+#include "runtime/trace/trace.h"
 #include "worker/channel_factory.h"
+#include "worker/runtime_report.h"
 
 namespace grpc {
 class Service;
@@ -31,9 +33,18 @@ class Worker {
     std::string link_address;
     std::string metrics_address;     // for display; "" if none
     uint64_t host_memory_bytes = 0;  // hard budget for weights, KV, workspace
-    int32_t compute_threads = 0;     // 0: all cores
+    // Where weight images and KV cache may be kept; made if it is not there.
+    // "": no disk tier. Workers may share one.
+    std::string disk_dir;
+    uint64_t disk_space_bytes = 0;  // hard budget; 0: DefaultDiskSpace
+    bool dummy_weights = false;     // random ones: config.json is enough
+    int32_t compute_threads = 0;    // 0: all cores
+    // Pins each compute thread to a core of its own, if there are as many
+    // threads as cores. Not for workers that share cores.
+    bool pin_threads = false;
     ChannelFactory channels;
     MetricsRegistry* metrics = nullptr;  // if set, must outlive the worker
+    Tracer* tracer = nullptr;            // the same
     absl::Duration reconnect_delay = absl::Milliseconds(500);
     absl::Status Validate() const;
   };
@@ -54,6 +65,9 @@ class Worker {
 
   // True while attached to a coordinator and its stage, if any, is loaded.
   virtual bool ready() const = 0;
+
+  // As of the last step.
+  virtual RuntimeReport report() const = 0;
 
   // Leaves the coordinator and ends all threads. Called by the destructor too.
   virtual void Shutdown() = 0;

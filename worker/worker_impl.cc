@@ -3,23 +3,32 @@
 #include <algorithm>
 #include <atomic>
 #include <utility>
+#include <vector>
 
 #include "common/clock.h"
 #include "common/logging.h"
 #include "common/mutex.h"
 #include "common/status_macros.h"
+#include "runtime/memory/cpu_topology.h"
 #include "runtime/memory/memory_budget.h"
 #include "sluice/v1/pipeline.pb.h"
+#include "worker/assigned_stage.h"
 #include "worker/coordinator_client.h"
 #include "worker/link/grpc_link_factory.h"
 #include "worker/link/link_service.h"
 #include "worker/machine.h"
-#include "worker/assigned_stage.h"
 
 namespace sluice {
 namespace {
 
 constexpr char kVersion[] = SLUICE_VERSION;
+
+std::vector<int> CoresToPin(const Worker::Options& options, int32_t threads) {
+  if (!options.pin_threads) return {};
+  std::vector<int> cores = UsableCores();
+  if (cores.size() != static_cast<size_t>(threads)) cores.clear();
+  return cores;
+}
 
 class WorkerImpl : public Worker,
                    private FrameSink,
@@ -30,24 +39,31 @@ class WorkerImpl : public Worker,
         num_layers_(model.num_layers),
         fingerprint_(std::move(model.fingerprint)),
         threads_(options_.compute_threads > 0 ? options_.compute_threads
-                                              : UsableCores()),
+                                              : UsableCoreCount(UsableCores())),
         null_metrics_(options_.metrics == nullptr ? CreateNullMetrics()
                                                   : nullptr),
         metrics_(options_.metrics != nullptr ? options_.metrics
                                              : null_metrics_.get(),
                  options_.name),
         budget_(Tier::kHost, options_.host_memory_bytes),
+        disk_budget_(Tier::kDisk, options_.disk_space_bytes),
         links_({.channels = options_.channels,
                 .bytes_sent = metrics_.link_bytes_sent}),
         link_service_(LinkService::Create(this, metrics_.link_bytes_received)),
-        runner_({.loader = std::move(model.loader),
-                 .hidden_size = model.hidden_size,
-                 .compute_threads = threads_,
-                 .host_budget = &budget_,
-                 .links = &links_,
-                 .receiver = link_service_.get(),
-                 .metrics = &metrics_,
-                 .clock = Clock::Real()}) {
+        runner_(
+            {.loader = std::move(model.loader),
+             .hidden_size = model.hidden_size,
+             .compute_threads = threads_,
+             .host_budget = &budget_,
+             .disk_budget = options_.disk_dir.empty() ? nullptr : &disk_budget_,
+             .disk_dir = options_.disk_dir,
+             .dummy_weights = options_.dummy_weights,
+             .cores = CoresToPin(options_, threads_),
+             .tracer = options_.tracer,
+             .links = &links_,
+             .receiver = link_service_.get(),
+             .metrics = &metrics_,
+             .clock = Clock::Real()}) {
     if (!options_.link_address.empty()) Announce(options_.link_address);
   }
 
@@ -76,6 +92,8 @@ class WorkerImpl : public Worker,
   }
 
   bool ready() const override { return attached_ && runner_.ready(); }
+
+  RuntimeReport report() const override { return runner_.report(); }
 
   void Shutdown() override {
     std::unique_ptr<CoordinatorClient> client;
@@ -139,6 +157,7 @@ class WorkerImpl : public Worker,
   const std::unique_ptr<MetricsRegistry> null_metrics_;
   const WorkerMetrics metrics_;
   MemoryBudget budget_;
+  MemoryBudget disk_budget_;
   GrpcLinkFactory links_;
   const std::unique_ptr<LinkService> link_service_;
   StageRunner runner_;

@@ -1,5 +1,9 @@
 #include "worker/worker_metrics.h"
 
+#include <iterator>
+#include <tuple>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 
 namespace sluice {
@@ -41,7 +45,51 @@ WorkerMetrics::WorkerMetrics(MetricsRegistry* metrics, const std::string& name)
                                 "Time to compute a step on this worker's stage",
                                 {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1,
                                  0.2, 0.5, 1, 2, 5, 10, 30, 60},
-                                {{"worker", name}})) {}
+                                {{"worker", name}})) {
+  const std::pair<const char*, double SweepStats::*> activities[] = {
+      {"projection", &SweepStats::projection_seconds},
+      {"attention", &SweepStats::attention_seconds},
+      {"dequantize", &SweepStats::expand_seconds},
+      {"head", &SweepStats::head_seconds},
+      {"stall_weights", &SweepStats::weight_stall_seconds},
+      {"stall_kv", &SweepStats::kv_stall_seconds},
+      {"stall_activations", &SweepStats::activation_stall_seconds}};
+  for (const auto& [activity, seconds] : activities) {
+    sweep.push_back(
+        {seconds, nullptr,
+         metrics->GetCounter("sluice_runtime_seconds_total",
+                             "Seconds of the computing thread, by activity",
+                             {{"activity", activity}, {"worker", name}})});
+  }
+  const std::tuple<const char*, double SweepStats::*, uint64_t SweepStats::*>
+      wires[] = {{"disk_read", &SweepStats::disk_read_seconds,
+                  &SweepStats::disk_read_bytes},
+                 {"disk_write", &SweepStats::disk_write_seconds,
+                  &SweepStats::disk_write_bytes}};
+  for (const auto& [wire, seconds, bytes] : wires) {
+    const MetricLabels labels = {{"wire", wire}, {"worker", name}};
+    sweep.push_back(
+        {seconds, nullptr,
+         metrics->GetCounter("sluice_tier_busy_seconds_total",
+                             "Seconds in which data moved", labels)});
+    sweep.push_back({nullptr, bytes,
+                     metrics->GetCounter("sluice_tier_bytes_total",
+                                         "Bytes moved between tiers", labels)});
+  }
+  const char* const tiers[] = {"host", "disk"};
+  for (size_t i = 0; i < std::size(tiers); ++i) {
+    const auto placed = [&](const char* kind) {
+      return metrics->GetGauge(
+          "sluice_placement_bytes", "Bytes of the stage's data on each tier",
+          {{"kind", kind}, {"tier", tiers[i]}, {"worker", name}});
+    };
+    weights_on[i] = placed("weights");
+    kv_on[i] = placed("kv");
+    memory_peak[i] = metrics->GetGauge(
+        "sluice_memory_peak_bytes", "Most bytes charged to the tier's budget",
+        {{"tier", tiers[i]}, {"worker", name}});
+  }
+}
 
 WorkerMetrics::StageSeconds WorkerMetrics::ForStage(StageId stage) const {
   const MetricLabels labels = {{"stage", absl::StrCat(stage.value())},
@@ -55,6 +103,25 @@ WorkerMetrics::StageSeconds WorkerMetrics::ForStage(StageId stage) const {
       registry->GetCounter("sluice_stage_idle_seconds_total",
                            "Seconds without a sequence in flight", labels),
   };
+}
+
+void WorkerMetrics::CountRuntime(const RuntimeReport& report,
+                                 const SweepStats& since) const {
+  for (const SweepCounter& c : sweep) {
+    const double amount = c.seconds != nullptr
+                              ? since.*c.seconds
+                              : static_cast<double>(since.*c.bytes);
+    if (amount > 0) c.counter->Add(amount);
+  }
+  const auto set = [](Gauge* const gauges[2], uint64_t host, uint64_t disk) {
+    gauges[0]->Set(static_cast<double>(host));
+    gauges[1]->Set(static_cast<double>(disk));
+  };
+  const RealisedPlacement& p = report.placement;
+  set(weights_on, p.weight_host_bytes,
+      p.weight_bytes - p.weight_host_bytes - p.weight_device_bytes);
+  set(kv_on, p.kv_host_bytes, p.kv_bytes - p.kv_host_bytes - p.kv_device_bytes);
+  set(memory_peak, report.host_peak_bytes, report.disk_peak_bytes);
 }
 
 void WorkerMetrics::CountStep(const StepPlan& plan, double seconds) const {

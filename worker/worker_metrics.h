@@ -1,10 +1,13 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "common/metrics.h"
 #include "common/step_plan.h"
 #include "common/types.h"
+#include "worker/runtime_report.h"
 
 namespace sluice {
 
@@ -25,6 +28,9 @@ struct WorkerMetrics {
   // others is decode, the rest prefill.
   void CountStep(const StepPlan& plan, double seconds) const;
 
+  // `since` is what report.stats grew by.
+  void CountRuntime(const RuntimeReport& report, const SweepStats& since) const;
+
   MetricsRegistry* const registry;
   const std::string worker;
   Counter* link_bytes_sent;
@@ -35,6 +41,17 @@ struct WorkerMetrics {
   Gauge* kv_cache_usage;  // 0..1
   Gauge* weight_bytes;
   Histogram* step_seconds;
+
+  // Where a runtime's time and bytes go.
+  struct SweepCounter {
+    double SweepStats::*seconds;  // or
+    uint64_t SweepStats::*bytes;
+    Counter* counter;
+  };
+  std::vector<SweepCounter> sweep;
+  Gauge* weights_on[2];  // host, disk
+  Gauge* kv_on[2];
+  Gauge* memory_peak[2];
 };
 
 }  // namespace sluice

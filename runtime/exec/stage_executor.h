@@ -5,6 +5,8 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -12,8 +14,10 @@
 #include "common/step_plan.h"
 #include "common/types.h"
 #include "runtime/exec/activation_buffer.h"
+#include "runtime/exec/sweep_stats.h"
 #include "runtime/memory/memory_budget.h"
 #include "runtime/model/model_dir.h"
+#include "runtime/trace/trace.h"
 
 namespace sluice {
 
@@ -36,6 +40,13 @@ class StageExecutor {
                                   // cache that is worth having
     int32_t compute_threads = 1;  // the calling thread included
     MemoryBudget* host_budget = nullptr;  // must outlive the executor
+    // For data on disk: both or none.
+    MemoryBudget* disk_budget = nullptr;  // must outlive the executor
+    std::string disk_dir;
+    // Random weights in place of the model's: for measuring.
+    bool dummy_weights = false;
+    std::vector<int> cores;    // one for each compute thread, or empty
+    Tracer* tracer = nullptr;  // may be null; must outlive the executor
     // Tests only: sees each row of logits before sampling. [vocab]; the
     // position is that of the last input token.
     std::function<void(SequenceId, int32_t position, std::span<const float>)>
@@ -61,6 +72,9 @@ class StageExecutor {
   virtual int64_t kv_pages_used() const = 0;
   virtual int32_t page_tokens() const = 0;
   virtual uint64_t weight_bytes() const = 0;
+  // Where things were placed, and what the sweeps did since the load.
+  virtual const RealisedPlacement& placement() const = 0;
+  virtual SweepStats stats() const = 0;
   virtual bool is_first() const = 0;
   virtual bool is_last() const = 0;
 

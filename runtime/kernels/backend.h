@@ -1,15 +1,19 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/types.h"
+#include "runtime/kernels/image_view.h"
 #include "runtime/kv/batch_view.h"
+#include "runtime/kv/kv_layout.h"
 #include "runtime/memory/memory_budget.h"
 #include "runtime/model/decoder_spec.h"
 #include "runtime/model/tensor_source.h"
@@ -18,72 +22,103 @@ namespace sluice {
 
 enum class BackendKind { kCpu, kCuda };
 
-// What a backend is told while it loads. Returns an error to stop the load.
-// Called on the loading thread with the bytes done since the last call, counted
-// as stored by the backend.
+// What a backend is told while it packs. Returns an error to stop. Called on
+// the packing thread with the bytes done since the last call, counted as they
+// lie in the image.
 using LoadProgress = absl::FunctionRef<absl::Status(uint64_t bytes)>;
 
 // Where a stage's arithmetic happens. One call per part of a layer and
-// micro-batch, or larger, so that what lies inside can be fused. A backend owns
-// the weights, the KV pages and the work space of one stage; x is the residual
-// stream of a micro-batch, float32 [rows, hidden] in host memory.
+// micro-batch, or larger, so that what lies inside can be fused.
 //
-// Life: Create; Load*, each layer of the stage once; ReserveKv; then the
-// computing calls in any order. Confined to one thread, but for what it starts
-// itself. After an error in a computing call, x and the KV pages of the batch
-// are undefined.
+// A backend owns work space only. Weights come as images: blocks of bytes, laid
+// out by the backend, that the caller keeps in memory or on disk as it likes
+// and shows for the time of a call (ImageView). K and V come as pages
+// (SegmentView). x is the residual stream of a micro-batch, float32
+// [rows, hidden].
+//
+// Confined to one thread, but for what it starts itself. After an error in a
+// computing call, x and the KV pages of the batch are undefined.
 class Backend {
  public:
   struct Options {
     LayerRange layers;
     DType dtype = DType::kFloat32;
-    int32_t max_rows = 0;                 // rows in a micro-batch
-    int32_t max_model_len = 0;            // positions in a sequence
-    int32_t threads = 1;                  // the calling one included
-    MemoryBudget* host_budget = nullptr;  // must outlive the backend
+    WeightFormat weight_format = WeightFormat::kFull;
+    KvFormat kv_format = KvFormat::kFloat32;
+    size_t kv_page_alignment = 64;  // of a page of one layer, in bytes
+    // Share of the positions whose V a decoding row reads (1: all).
+    float sparsity = 1;
+    int32_t max_rows = 0;            // rows in a micro-batch
+    int32_t max_model_len = 0;       // positions in a sequence
+    int32_t threads = 1;             // the calling one included
+    std::vector<int> cores;          // one for each thread, or empty
+    MemoryBudget* budget = nullptr;  // for the work space; outlives the backend
   };
 
-  // Makes an empty backend with its work space charged. kUnimplemented: not
-  // built in, or the machine lacks what it needs; kResourceExhausted.
+  // Makes a backend with its work space charged. kUnimplemented: not built in,
+  // or the machine lacks what it needs; kResourceExhausted.
   static absl::StatusOr<std::unique_ptr<Backend>> Create(
       BackendKind kind, const DecoderSpec& spec, const Options& options);
   virtual ~Backend() = default;
 
-  // Bytes that the weights will take.
-  virtual absl::StatusOr<uint64_t> EmbeddingBytes() = 0;
-  virtual absl::StatusOr<uint64_t> LayerBytes() = 0;
-  virtual absl::StatusOr<uint64_t> HeadBytes() = 0;
+  // Sizes of images: multiples of 4096. All layers are alike.
+  virtual size_t EmbeddingBytes() const = 0;
+  virtual size_t LayerBytes() const = 0;
+  virtual size_t HeadBytes() const = 0;
+  // Where the parts of an image begin that must not straddle a split,
+  // ascending, from 0.
+  virtual std::span<const size_t> LayerParts() const = 0;
+  virtual std::span<const size_t> HeadParts() const = 0;
+  // What the bytes of an image depend on, beside the weights themselves.
+  virtual std::string ImageKey() const = 0;
 
-  // Charge the budget as "embedding", "weights layer <n>", "head"; read,
-  // convert and pack. `layer` counts from the model's first.
-  virtual absl::Status LoadEmbedding(const TensorSource& source,
-                                     LoadProgress progress) = 0;
-  virtual absl::Status LoadLayer(int layer, const TensorSource& source,
-                                 LoadProgress progress) = 0;
-  virtual absl::Status LoadHead(const TensorSource& source,
-                                LoadProgress progress) = 0;
+  // Read, convert and pack tensors into `image`, zeroed memory at a 4096-byte
+  // boundary. `layer` counts from the model's first.
+  virtual absl::Status PackEmbedding(const TensorSource& source,
+                                     LoadProgress progress,
+                                     std::byte* image) = 0;
+  virtual absl::Status PackLayer(int layer, const TensorSource& source,
+                                 LoadProgress progress, std::byte* image) = 0;
+  virtual absl::Status PackHead(const TensorSource& source,
+                                LoadProgress progress, std::byte* image) = 0;
 
-  // Bytes of one page of K and V over all layers of the stage.
-  virtual uint64_t KvPageBytes() const = 0;
-  // Charges and reserves them.
-  virtual absl::Status ReserveKv(int64_t num_pages) = 0;
+  // Quantized weights can be expanded once for several micro-batches: from a
+  // layer's image into one of ExpandedLayerBytes() (0 if they are not
+  // quantized), which the computing calls then take with `expanded` set.
+  struct LayerImage {
+    ImageView view;
+    bool expanded = false;
+  };
+  virtual size_t ExpandedLayerBytes() const = 0;
+  virtual absl::Status ExpandLayer(const ImageView& image, std::byte* out) = 0;
+
+  virtual const KvLayout& kv_layout() const = 0;
 
   // x = embedding of the batch's tokens, positions included if they are
   // learned. Tokens must be within the vocabulary.
-  virtual absl::Status Embed(const BatchView& batch, float* x) = 0;
-  // x += attention(norm1(x)), or x = norm1(x + attention(x)). Writes the
-  // batch's K and V into its pages first.
-  virtual absl::Status Attention(int layer, const BatchView& batch,
-                                 float* x) = 0;
+  virtual absl::Status Embed(const ImageView& image, const BatchView& batch,
+                             float* x) = 0;
+  // x += attention(norm1(x)), or x = norm1(x + attention(x)), in three steps.
+  // The middle one may be called for the segments in any order and grouping,
+  // once for each; their K and V need to be in place only then. It writes the
+  // new positions' K and V into the segments' pages first.
+  virtual absl::Status ProjectQkv(int layer, const LayerImage& image,
+                                  const BatchView& batch, const float* x) = 0;
+  virtual absl::Status Attend(int layer, const BatchView& batch,
+                              int32_t first_segment, int32_t count) = 0;
+  virtual absl::Status ProjectOut(int layer, const LayerImage& image,
+                                  const BatchView& batch, float* x) = 0;
   // x += mlp(norm2(x)), or x = norm2(x + mlp(x)).
-  virtual absl::Status Mlp(int layer, const BatchView& batch, float* x) = 0;
+  virtual absl::Status Mlp(int layer, const LayerImage& image,
+                           const BatchView& batch, float* x) = 0;
 
   // Logits of some rows of x, in groups: `sink` gets the indices (into
   // `rows_of_x`) [first, first + logits.size() / vocab) and their logits, which
   // it may overwrite. Groups come in order.
   using LogitsSink =
       absl::FunctionRef<absl::Status(int32_t first, std::span<float> logits)>;
-  virtual absl::Status Head(std::span<const int32_t> rows_of_x, const float* x,
+  virtual absl::Status Head(const ImageView& image,
+                            std::span<const int32_t> rows_of_x, const float* x,
                             LogitsSink sink) = 0;
 
   // Runs body(task, thread) on the backend's host threads: for work on logits.

@@ -8,23 +8,20 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
-#include "runtime/kv/sequence_pages.h"
 
 namespace sluice {
-
-size_t KvLayout::block_elements() const {
-  return static_cast<size_t>(head_dim) * kPageTokens;
-}
-
-size_t KvLayout::layer_page_bytes() const {
-  return 2 * num_kv_heads * block_elements() * element_bytes();
-}
 
 absl::StatusOr<std::unique_ptr<KvArena>> KvArena::Create(const KvLayout& layout,
                                                          int64_t num_pages,
                                                          MemoryBudget* budget) {
   std::unique_ptr<KvArena> arena(new KvArena(layout, num_pages));
-  const size_t bytes = layout.page_bytes() * num_pages + kSlackBytes;
+  size_t bytes = 0;
+  if (__builtin_mul_overflow(layout.page_bytes(), num_pages, &bytes) ||
+      __builtin_add_overflow(bytes, KvLayout::kSlackBytes, &bytes)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a KV cache of ", num_pages, " pages of ",
+                     layout.page_bytes(), " bytes is beyond any memory"));
+  }
   SLUICE_ASSIGN_OR_RETURN(arena->charge_, budget->Charge("kv cache", bytes));
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

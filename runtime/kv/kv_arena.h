@@ -5,37 +5,19 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "common/types.h"
+#include "runtime/kv/kv_layout.h"
 #include "runtime/memory/memory_budget.h"
 
 namespace sluice {
 
-// How a page lies in memory, for one layer: for each KV head, K transposed as
-// [head_dim][kPageTokens], then V as [kPageTokens][head_dim]. With K
-// transposed, the scores of neighbouring positions are neighbouring lanes: no
-// horizontal sums, and each score is summed in the same order whether it is
-// computed for one query or for many.
-struct KvLayout {
-  int32_t num_layers = 0;
-  int32_t num_kv_heads = 0;
-  int32_t head_dim = 0;
-  DType dtype = DType::kFloat32;
-
-  size_t element_bytes() const { return dtype == DType::kFloat32 ? 4 : 2; }
-  // Elements from a head's K to its V, and from that V to the next head's K.
-  size_t block_elements() const;
-  // Of one layer, and of all layers.
-  size_t layer_page_bytes() const;
-  size_t page_bytes() const { return layer_page_bytes() * num_layers; }
-};
-
-// The K and V of all sequences of a stage in host memory, layer by layer.
-// Reserved at once; the operating system backs a page when it is first
-// written. Not thread-safe to create, free to use from any thread.
+// K and V of a stage's sequences in host memory, as [layer][page]. Reserved at
+// once; the operating system backs a page when it is first written. Not
+// thread-safe to create, free to use from any thread.
 class KvArena {
  public:
-  // Charges all of it to `budget` as "kv cache". kResourceExhausted if that
-  // fails, or if the address space cannot be had.
+  // Charges all of it, KvLayout::kSlackBytes included, to `budget` as "kv
+  // cache". kResourceExhausted if that fails, or if the address space cannot be
+  // had.
   static absl::StatusOr<std::unique_ptr<KvArena>> Create(const KvLayout& layout,
                                                          int64_t num_pages,
                                                          MemoryBudget* budget);
@@ -46,14 +28,11 @@ class KvArena {
   const KvLayout& layout() const { return layout_; }
   int64_t num_pages() const { return num_pages_; }
 
-  // K of a head in a page; its V follows block_elements() later.
-  void* K(int32_t layer, int64_t page, int32_t kv_head) const {
-    return base_ + (layer * num_pages_ + page) * layout_.layer_page_bytes() +
-           2 * kv_head * layout_.block_elements() * layout_.element_bytes();
+  // Page 0 of a layer; page p follows p * layout().layer_page_bytes() later.
+  // `layer` counts from the stage's first.
+  std::byte* LayerBase(int32_t layer) const {
+    return base_ + layer * num_pages_ * layout_.layer_page_bytes();
   }
-
-  // Bytes read past the end of the last V by kernels that load whole vectors.
-  static constexpr size_t kSlackBytes = 256;
 
  private:
   KvArena(const KvLayout& layout, int64_t num_pages)

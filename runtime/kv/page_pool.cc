@@ -1,29 +1,69 @@
 #include "runtime/kv/page_pool.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "absl/strings/str_cat.h"
 
 namespace sluice {
 
-PagePool::PagePool(int64_t num_pages) : num_pages_(num_pages) {
-  free_.reserve(num_pages);
-  for (int64_t i = num_pages - 1; i >= 0; --i) {
-    free_.push_back(static_cast<int32_t>(i));
-  }
+PagePool::PagePool(int64_t num_pages)
+    : num_pages_(num_pages), num_free_(num_pages) {
+  if (num_pages > 0) free_.emplace(0, static_cast<int32_t>(num_pages));
 }
 
 absl::Status PagePool::Take(int64_t count, std::vector<int32_t>* pages) {
-  if (count > static_cast<int64_t>(free_.size())) {
+  if (count > num_free_) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("the KV cache has ", free_.size(), " of ", num_pages_,
+        absl::StrCat("the KV cache has ", num_free_, " of ", num_pages_,
                      " pages left, but ", count, " are needed"));
   }
-  pages->insert(pages->end(), free_.rbegin(), free_.rbegin() + count);
-  free_.resize(free_.size() - count);
+  num_free_ -= count;
+  while (count > 0) {
+    auto best = free_.begin();
+    for (auto run = free_.begin(); run != free_.end(); ++run) {
+      if (run->second - run->first >= count) {
+        best = run;
+        break;
+      }
+      if (run->second - run->first > best->second - best->first) best = run;
+    }
+    const int32_t begin = best->first;
+    const int32_t run_end = best->second;
+    const int32_t end = static_cast<int32_t>(
+        std::min<int64_t>(run_end, int64_t{begin} + count));
+    free_.erase(best);
+    if (end < run_end) free_.emplace(end, run_end);
+    for (int32_t page = begin; page < end; ++page) pages->push_back(page);
+    count -= end - begin;
+  }
   return absl::OkStatus();
 }
 
 void PagePool::GiveBack(const std::vector<int32_t>& pages) {
-  free_.insert(free_.end(), pages.rbegin(), pages.rend());
+  for (size_t i = 0; i < pages.size();) {
+    size_t end = i + 1;
+    while (end < pages.size() && pages[end] == pages[end - 1] + 1) ++end;
+    Add(pages[i], pages[end - 1] + 1);
+    i = end;
+  }
+  num_free_ += static_cast<int64_t>(pages.size());
+}
+
+void PagePool::Add(int32_t begin, int32_t end) {
+  auto next = free_.lower_bound(begin);
+  if (next != free_.end() && next->first == end) {
+    end = next->second;
+    next = free_.erase(next);
+  }
+  if (next != free_.begin()) {
+    auto before = std::prev(next);
+    if (before->second == begin) {
+      before->second = end;
+      return;
+    }
+  }
+  free_.emplace(begin, end);
 }
 
 }  // namespace sluice

@@ -1,31 +1,35 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "absl/status/status.h"
 
 namespace sluice {
 
-// Which pages of a KV arena are free. Not thread-safe.
+// Which pages of one tier's KV cache are free. Not thread-safe.
 class PagePool {
  public:
-  explicit PagePool(int64_t num_pages);
+  explicit PagePool(int64_t num_pages = 0);
 
   int64_t num_pages() const { return num_pages_; }
-  int64_t num_used() const {
-    return num_pages_ - static_cast<int64_t>(free_.size());
-  }
+  int64_t num_used() const { return num_pages_ - num_free_; }
+  int64_t num_free() const { return num_free_; }
 
   // Appends `count` pages to `pages`, or none: kResourceExhausted says how many
-  // are left. Pages given back last are handed out first, as they are likely to
-  // be in the cache and backed by memory.
+  // are left. In as few runs of consecutive pages as the free ones allow (the
+  // first run that is long enough, else the longest ones), so that a disk reads
+  // a sequence in large requests.
   absl::Status Take(int64_t count, std::vector<int32_t>* pages);
   void GiveBack(const std::vector<int32_t>& pages);
 
  private:
+  void Add(int32_t begin, int32_t end);
+
   int64_t num_pages_;
-  std::vector<int32_t> free_;
+  int64_t num_free_;
+  std::map<int32_t, int32_t> free_;  // runs: begin to end, never adjacent
 };
 
 }  // namespace sluice

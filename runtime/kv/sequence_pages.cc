@@ -1,5 +1,6 @@
 #include "runtime/kv/sequence_pages.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -7,16 +8,52 @@
 
 namespace sluice {
 
+PageTables::PageTables(const TierPages& pages, int32_t longest) {
+  const int64_t longest_pages =
+      (int64_t{longest} + kPageTokens - 1) / kPageTokens;
+  int64_t spare = -(longest_pages - 1);
+  for (size_t tier = 0; tier < kNumTiers; ++tier) {
+    pools_[tier] = PagePool(pages[tier]);
+    num_pages_ += pages[tier];
+    // If every tier had fewer free than a sequence needs, they would have at
+    // most so many more than one such tier.
+    if (pages[tier] > 0) spare += longest_pages - 1;
+  }
+  num_pages_ = std::max<int64_t>(0, num_pages_ - std::max<int64_t>(0, spare));
+}
+
+int64_t PageTables::num_used() const {
+  int64_t used = 0;
+  for (const PagePool& pool : pools_) used += pool.num_used();
+  return used;
+}
+
 absl::Status PageTables::Admit(SequenceId id, int32_t max_tokens) {
   if (tables_.contains(id)) {
     return absl::InvalidArgumentError(
         absl::StrCat("sequence ", id.value(), " is admitted already"));
   }
+  const int64_t count = (int64_t{max_tokens} + kPageTokens - 1) / kPageTokens;
+  // The fastest tier if none has room: its error is as good as another's.
+  size_t best = 0;
+  double least = 2;
+  for (size_t tier = 0; tier < kNumTiers; ++tier) {
+    const PagePool& pool = pools_[tier];
+    if (pool.num_pages() == 0) continue;
+    if (least == 2) best = tier;
+    if (pool.num_free() < count) continue;
+    const double fill = static_cast<double>(pool.num_used() + count) /
+                        static_cast<double>(pool.num_pages());
+    if (fill < least) {
+      least = fill;
+      best = tier;
+    }
+  }
   SequencePages table;
+  table.tier = static_cast<Tier>(best);
   table.capacity = max_tokens;
   SLUICE_RETURN_IF_ERROR(Annotate(
-      pool_.Take((int64_t{max_tokens} + kPageTokens - 1) / kPageTokens,
-                 &table.pages),
+      pools_[best].Take(count, &table.pages),
       absl::StrCat("sequence ", id.value(), " of ", max_tokens, " positions")));
   tables_.emplace(id, std::move(table));
   return absl::OkStatus();
@@ -28,13 +65,15 @@ absl::Status PageTables::Release(SequenceId id) {
     return absl::InvalidArgumentError(
         absl::StrCat("sequence ", id.value(), " is not known here"));
   }
-  pool_.GiveBack(it->second.pages);
+  pools_[static_cast<size_t>(it->second.tier)].GiveBack(it->second.pages);
   tables_.erase(it);
   return absl::OkStatus();
 }
 
 void PageTables::Clear() {
-  for (const auto& [id, table] : tables_) pool_.GiveBack(table.pages);
+  for (const auto& [id, table] : tables_) {
+    pools_[static_cast<size_t>(table.tier)].GiveBack(table.pages);
+  }
   tables_.clear();
 }
 

@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 
 namespace sluice {
-namespace {
 
 const char* TierName(Tier tier) {
   switch (tier) {
@@ -18,8 +17,6 @@ const char* TierName(Tier tier) {
   }
   return "disk";
 }
-
-}  // namespace
 
 MemoryCharge& MemoryCharge::operator=(MemoryCharge&& other) noexcept {
   if (this == &other) return *this;

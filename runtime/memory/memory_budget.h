@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -12,6 +13,9 @@
 namespace sluice {
 
 enum class Tier { kDevice, kHost, kDisk };
+inline constexpr size_t kNumTiers = 3;
+// "device", "host", "disk".
+const char* TierName(Tier tier);
 
 class MemoryBudget;
 

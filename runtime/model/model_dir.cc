@@ -1,5 +1,7 @@
 #include "runtime/model/model_dir.h"
 
+#include <xxhash.h>
+
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <system_error>
@@ -105,6 +107,12 @@ absl::StatusOr<std::string> ModelDir::Fingerprint() const {
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsSource> tensors,
                           SafetensorsSource::Open(path_));
   return tensors->Fingerprint(config_);
+}
+
+std::string ModelDir::DummyFingerprint() const {
+  const XXH128_hash_t hash = XXH3_128bits(config_.data(), config_.size());
+  return absl::StrCat("dummy-", absl::Hex(hash.high64, absl::kZeroPad16),
+                      absl::Hex(hash.low64, absl::kZeroPad16));
 }
 
 absl::StatusOr<std::unique_ptr<TensorSource>> ModelDir::OpenTensors() const {

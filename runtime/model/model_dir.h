@@ -46,6 +46,9 @@ class ModelDir {
   // headers only. kNotFound if there are no weights.
   absl::StatusOr<std::string> Fingerprint() const;
 
+  // Of config.json alone, for random weights; no other model has it.
+  std::string DummyFingerprint() const;
+
   // Opens the safetensors files: model.safetensors, or the shards of
   // model.safetensors.index.json. Each header is checked once; data is
   // range-read (pread) per tensor.

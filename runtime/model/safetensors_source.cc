@@ -18,6 +18,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/status_macros.h"
+#include "runtime/model/content_hashes.h"
 #include "runtime/model/float_convert.h"
 #include "runtime/model/json_file.h"
 
@@ -307,6 +308,19 @@ absl::Status SafetensorsSource::ReadRows(const TensorRef& ref,
     left -= bytes;
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> SafetensorsSource::ContentId(
+    const std::string& cache_file) const {
+  ContentHashes hashes(cache_file);
+  Sha256 digest;
+  // Files are opened in order of name.
+  for (const auto& file : files_) {
+    SLUICE_ASSIGN_OR_RETURN(const std::string hash,
+                            hashes.Of(file->path, file->fd));
+    digest.AddField(hash);
+  }
+  return digest.Hex();
 }
 
 absl::StatusOr<bool> SafetensorsSource::SameData(const std::string& a,

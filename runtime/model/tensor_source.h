@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "runtime/model/tensor_names.h"
 
 namespace sluice {
@@ -22,6 +24,13 @@ class TensorSource {
 
   // Checks presence, shape and dtype without reading data; the same errors.
   virtual absl::Status Check(const TensorRef& ref) const = 0;
+
+  // A text that is another one if any weight is another one, at most 200 bytes:
+  // the key of what is derived from the weights. May have to read them all;
+  // `cache_file` (made if missing) remembers what was found, for files that
+  // have not been touched since.
+  virtual absl::StatusOr<std::string> ContentId(
+      const std::string& cache_file) const = 0;
 };
 
 }  // namespace sluice

@@ -6,8 +6,10 @@
 #include <system_error>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/logging.h"
 #include "common/status_macros.h"
 
 namespace sluice {
@@ -24,6 +26,24 @@ void ClusterFlags::AddTo(CLI::App* app) {
   app->add_option("--host-memory", host_memory,
                   "hard budget over all workers, as 8GiB; default: 75 % of "
                   "what is free");
+  app->add_option("--disk-dir", disk_dir,
+                  "where weights and KV cache that don't fit into memory are "
+                  "kept; default: nowhere");
+  app->add_option("--disk-space", disk_space,
+                  "hard budget on disk over all workers, as 100GiB; default: "
+                  "90 % of what is free");
+  app->add_option("--load-format", load_format,
+                  "auto, or dummy: random weights, for which config.json is "
+                  "enough")
+      ->check(CLI::IsMember({"auto", "dummy"}))
+      ->capture_default_str();
+  app->add_option("--policy", policy,
+                  "key=value pairs, or @FILE of them, which win over other "
+                  "flags; may be repeated. Keys: gbs num-microbatches "
+                  "max-step-tokens threads w c h compress-weights compress-kv "
+                  "attention-site sparsity schedule overlap (see README.md)");
+  app->add_option("--trace", trace,
+                  "write a timeline (Chrome trace, for Perfetto) here");
   app->add_option("--max-model-len", max_model_len,
                   "positions of prompt and answer; default: the model's");
   app->add_option("--gbs", gbs, "sequences in a micro-batch");
@@ -47,6 +67,8 @@ absl::Status ClusterFlags::Apply(LocalCluster::Options* options) const {
   options->num_workers = workers;
   options->compute_threads = threads;
   options->host_memory = host_memory;
+  options->disk_dir = disk_dir;
+  options->disk_space = disk_space;
   Coordinator::Options& c = options->coordinator;
   c.model_dir = model;
   c.served_model_name = served_model_name;
@@ -56,10 +78,28 @@ absl::Status ClusterFlags::Apply(LocalCluster::Options* options) const {
   c.num_microbatches = num_microbatches;
   c.max_step_tokens = max_step_tokens;
   c.max_model_len = max_model_len;
+  c.policy = policy;
+  c.dummy_weights = load_format == "dummy";
   c.refill = !no_refill;
   // All workers are here from the start.
   c.settle_time = absl::ZeroDuration();
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Tracer>> ClusterFlags::MakeTracer() const {
+  if (trace.empty()) return nullptr;
+  auto tracer = std::make_unique<Tracer>(Tracer::Options());
+  SLUICE_RETURN_IF_ERROR(WriteTrace(tracer.get()));
+  return tracer;
+}
+
+absl::Status ClusterFlags::WriteTrace(const Tracer* tracer) const {
+  if (tracer == nullptr) return absl::OkStatus();
+  if (const uint64_t dropped = tracer->dropped(); dropped > 0) {
+    LogWarning(absl::StrCat("--trace: ", dropped,
+                            " spans at the end had no more room"));
+  }
+  return Annotate(tracer->WriteJson(trace), "--trace");
 }
 
 absl::StatusOr<std::unique_ptr<StateDir>> StateDir::Open(
@@ -102,6 +142,24 @@ absl::Status WaitUntilLoaded(LocalCluster& cluster, ProgressDisplay& display) {
   }
   display.Finish();
   return absl::OkStatus();
+}
+
+bool FailureWatch::Update(const v1::Job& job) {
+  constexpr int64_t kMostFailures = 3;
+  const int64_t epoch = cluster_->coordinator().cluster_state().epoch();
+  const int64_t done = job.generation_tokens() + job.counts().completed() +
+                       job.counts().failed();
+  if (done != done_) {
+    done_ = done;
+    epoch_ = epoch;
+  }
+  if (absl::StrContains(job.detail(), " failed in stage ")) {
+    detail_ = job.detail();
+  }
+  if (epoch - epoch_ < kMostFailures) return true;
+  status_ = absl::FailedPreconditionError(absl::StrCat(
+      "given up after ", kMostFailures, " failures in a row: ", detail_));
+  return false;
 }
 
 }  // namespace sluice

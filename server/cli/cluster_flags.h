@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -17,14 +18,22 @@ namespace sluice {
 // it is run, not what is run on it. Shared by the commands that start one.
 struct ClusterFlags {
   std::string model, dtype = "auto", host_memory, served_model_name, state_dir;
+  std::string disk_dir, disk_space, load_format = "auto", trace;
+  std::vector<std::string> policy;
   int32_t workers = 1, threads = 0, gbs = 0, num_microbatches = 1, blocks = 0;
   int32_t max_model_len = 0, max_step_tokens = 2048;
   bool no_refill = false;
 
   void AddTo(CLI::App* app);
-  // Sets what the flags say, all but the state directory, the metrics and what
-  // LocalCluster sets itself. kInvalidArgument for a value out of its range.
+  // Sets what the flags say, all but the state directory, the trace, the
+  // metrics and what LocalCluster sets itself. kInvalidArgument for a value out
+  // of its range.
   absl::Status Apply(LocalCluster::Options* options) const;
+  // For --trace: null without. Writes a first, empty timeline, so that a file
+  // that can't be written shows before the work. The end of a command writes
+  // the whole with WriteTrace.
+  absl::StatusOr<std::unique_ptr<Tracer>> MakeTracer() const;
+  absl::Status WriteTrace(const Tracer* tracer) const;
 };
 
 // A directory for the store, removed with all in it at the end unless the user
@@ -45,5 +54,25 @@ class StateDir {
 // Returns when the cluster can compute, showing how far it is meanwhile.
 // kFailedPrecondition names the worker that can't load its stage.
 absl::Status WaitUntilLoaded(LocalCluster& cluster, ProgressDisplay& display);
+
+// Sees that a job ends whose workers fail again and again: in one process
+// nothing comes to help. Confined to a thread.
+class FailureWatch {
+ public:
+  // `cluster` must outlive the watch.
+  explicit FailureWatch(const LocalCluster* cluster) : cluster_(cluster) {}
+  // To be called with each state of the job. False when the workers have
+  // failed for the third time since anything was last computed.
+  bool Update(const v1::Job& job);
+  // kFailedPrecondition with the last failure after a false; OK before.
+  const absl::Status& status() const { return status_; }
+
+ private:
+  const LocalCluster* const cluster_;
+  int64_t done_ = -1;   // tokens and requests
+  int64_t epoch_ = 0;   // of the plan that did the last of them
+  std::string detail_;  // of the last failure
+  absl::Status status_;
+};
 
 }  // namespace sluice

@@ -16,6 +16,7 @@
 #include "server/cli/commands.h"
 #include "server/cli/job_io.h"
 #include "server/cli/progress.h"
+#include "server/cli/run_report.h"
 #include "server/local_cluster.h"
 #include "server/metrics/metrics_server.h"
 
@@ -37,11 +38,16 @@ absl::Status Run(const RunFlags& flags) {
   SLUICE_ASSIGN_OR_RETURN(auto state_dir,
                           StateDir::Open(flags.cluster.state_dir));
 
+  // The tracer and the metrics outlive the cluster.
   const std::unique_ptr<MetricsRegistry> metrics = CreatePrometheusRegistry();
   LocalCluster::Options options;
   SLUICE_RETURN_IF_ERROR(flags.cluster.Apply(&options));
   options.metrics = metrics.get();
   options.coordinator.state_dir = state_dir->path();
+
+  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Tracer> tracer,
+                          flags.cluster.MakeTracer());
+  options.tracer = tracer.get();
 
   const double start = MonotonicSeconds();
   ProgressDisplay display(Clock::Real(), flags.quiet);
@@ -49,10 +55,12 @@ absl::Status Run(const RunFlags& flags) {
                           LocalCluster::Start(std::move(options)));
   SLUICE_RETURN_IF_ERROR(WaitUntilLoaded(*cluster, display));
   const double loaded = MonotonicSeconds();
+  const SweepStats loading = cluster->report().stats;
 
   JobClient& client = cluster->client();
   SLUICE_ASSIGN_OR_RETURN(v1::Job job,
                           client.CreateJob(spec, &input->stream(), nullptr));
+  FailureWatch failures(cluster.get());
   // Results are written while the job runs; the watch only shows progress.
   absl::Status written;
   Thread writer("results", [&] {
@@ -63,16 +71,20 @@ absl::Status Run(const RunFlags& flags) {
   absl::StatusOr<v1::Job> last =
       client.WatchJob(job.id(), [&](const v1::Job& now) {
         display.Update(now);
-        return true;
+        return failures.Update(now);
       });
   display.Finish();
-  if (!last.ok()) cluster->client().CancelJob(job.id()).IgnoreError();
+  if (!last.ok() || !failures.status().ok())
+    cluster->client().CancelJob(job.id()).IgnoreError();
   writer.Join();
   SLUICE_RETURN_IF_ERROR(last.status());
+  SLUICE_RETURN_IF_ERROR(failures.status());
   SLUICE_RETURN_IF_ERROR(written);
   SLUICE_RETURN_IF_ERROR(files->Close());
   const double wall = MonotonicSeconds() - loaded;
   const v1::ClusterState state = cluster->coordinator().cluster_state();
+  const RuntimeReport report = cluster->report();
+  const SweepStats stats = report.stats - loading;
   const double rate = wall > 0 ? last->generation_tokens() / wall : 0;
 
   if (!flags.quiet) {
@@ -82,9 +94,10 @@ absl::Status Run(const RunFlags& flags) {
         last->counts().total(), last->counts().completed(),
         last->counts().failed(), last->prompt_tokens(),
         last->generation_tokens(), wall, rate);
+    std::cerr << RuntimeTable(report, stats, wall, flags.cluster.workers);
   }
   if (flags.json) {
-    const nlohmann::ordered_json line = {
+    nlohmann::ordered_json line = {
         {"requests", last->counts().total()},
         {"completed", last->counts().completed()},
         {"failed", last->counts().failed()},
@@ -99,8 +112,10 @@ absl::Status Run(const RunFlags& flags) {
         {"dtype", state.dtype()},
         {"gbs", state.gbs()},
         {"blocks", state.num_blocks()}};
+    line.update(RuntimeFigures(cluster->coordinator().policy(), report, stats));
     std::cout << line.dump() << std::endl;
   }
+  SLUICE_RETURN_IF_ERROR(flags.cluster.WriteTrace(tracer.get()));
   if (flags.strict && last->counts().failed() > 0) {
     return absl::AbortedError(absl::StrCat(last->counts().failed(), " of ",
                                            last->counts().total(),

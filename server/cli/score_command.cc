@@ -114,8 +114,10 @@ class RequestLines : public std::streambuf {
 };
 
 // Runs the job and adds up its scores.
-absl::StatusOr<ScoreSum> RunJob(JobClient& client, RequestLines* lines,
+absl::StatusOr<ScoreSum> RunJob(LocalCluster& cluster, RequestLines* lines,
                                 ProgressDisplay& display) {
+  JobClient& client = cluster.client();
+  FailureWatch failures(&cluster);
   std::istream input(lines);
   v1::JobSpec spec;
   spec.set_name("score");
@@ -152,11 +154,14 @@ absl::StatusOr<ScoreSum> RunJob(JobClient& client, RequestLines* lines,
         if (!now.detail().empty())
           absl::StrAppend(&text, " (", now.detail(), ")");
         display.UpdateText(text);
-        return true;
+        return failures.Update(now);
       });
   display.Finish();
-  if (!last.ok()) client.CancelJob(job.id()).IgnoreError();
+  if (!last.ok() || !failures.status().ok()) {
+    client.CancelJob(job.id()).IgnoreError();
+  }
   reader.Join();
+  SLUICE_RETURN_IF_ERROR(failures.status());
   SLUICE_RETURN_IF_ERROR(added);
   SLUICE_RETURN_IF_ERROR(last.status());
   if (done != windows.size()) {
@@ -198,6 +203,10 @@ absl::Status Score(const ScoreFlags& flags) {
   options.coordinator.most_model_len =
       flags.context > 0 ? flags.context : kDefaultContext;
 
+  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Tracer> tracer,
+                          flags.cluster.MakeTracer());
+  options.tracer = tracer.get();
+
   const double start = MonotonicSeconds();
   ProgressDisplay display(Clock::Real(), flags.quiet);
   SLUICE_ASSIGN_OR_RETURN(auto cluster,
@@ -238,8 +247,9 @@ absl::Status Score(const ScoreFlags& flags) {
   const double loaded = MonotonicSeconds();
   RequestLines lines(&cutter);
   SLUICE_ASSIGN_OR_RETURN(const ScoreSum sum,
-                          RunJob(cluster->client(), &lines, display));
+                          RunJob(*cluster, &lines, display));
   const double wall = MonotonicSeconds() - loaded;
+  SLUICE_RETURN_IF_ERROR(flags.cluster.WriteTrace(tracer.get()));
   const auto scored = static_cast<double>(sum.tokens());
   const double rate = wall > 0 ? scored / wall : 0;
   // The scored tokens stand for their share of the bytes; all, as a rule.
@@ -264,7 +274,8 @@ absl::Status Score(const ScoreFlags& flags) {
         {"wall_seconds", wall},
         {"load_seconds", loaded - start},
         {"workers", flags.cluster.workers},
-        {"dtype", cluster->coordinator().cluster_state().dtype()}};
+        {"dtype", cluster->coordinator().cluster_state().dtype()},
+        {"policy", PolicyText(cluster->coordinator().policy())}};
     std::cout << line.dump() << std::endl;
     return absl::OkStatus();
   }

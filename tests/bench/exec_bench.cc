@@ -3,6 +3,7 @@
 //
 //   exec_bench [threads] [dtype] [layers] [hidden] [heads] [kv_heads] [inner]
 //              [vocab] [sequences] [prompt] [new] [max_step_tokens]
+//              [policy] [disk_dir] [memory_MiB] [rounds] [trace]
 
 #include <time.h>
 
@@ -15,6 +16,8 @@
 
 #include "absl/strings/string_view.h"
 #include "runtime/exec/stage_loader.h"
+#include "runtime/model/dummy_source.h"
+#include "runtime/trace/trace.h"
 #include "tests/parity/random_source.h"
 
 namespace sluice {
@@ -52,10 +55,28 @@ int Main(int argc, char** argv) {
   options.max_model_len = prompt + new_tokens;
   options.max_sequences = sequences;
   options.compute_threads = threads;
-  MemoryBudget budget(Tier::kHost, uint64_t{20} << 30);
+  if (argc > 13) {
+    const absl::Status status = UpdatePolicy(argv[13], &options.policy);
+    if (!status.ok()) {
+      std::fprintf(stderr, "%s\n", status.ToString().c_str());
+      return 2;
+    }
+  }
+  MemoryBudget disk(Tier::kDisk, uint64_t{64} << 30);
+  if (argc > 14 && argv[14][0] != '\0') {
+    options.disk_dir = argv[14];
+    options.disk_budget = &disk;
+  }
+  const int rounds = std::max(1, arg(16, 5));
+  std::unique_ptr<Tracer> tracer;
+  if (argc > 17) {
+    tracer = std::make_unique<Tracer>(Tracer::Options());
+    options.tracer = tracer.get();
+  }
+  MemoryBudget budget(Tier::kHost, uint64_t(arg(15, 20 << 10)) << 20);
   options.host_budget = &budget;
   const double load_start = Now();
-  auto loaded = LoadStage(spec, RandomSource(), options, nullptr, nullptr);
+  auto loaded = LoadStage(spec, DummySource(), options, nullptr, nullptr);
   if (!loaded.ok()) {
     std::fprintf(stderr, "%s\n", loaded.status().ToString().c_str());
     return 1;
@@ -67,7 +88,7 @@ int Main(int argc, char** argv) {
 
   std::vector<double> prefill_times, decode_times;
   std::vector<double> prefill_cpu, decode_cpu;
-  for (int round = 0; round < 5; ++round) {
+  for (int round = 0; round < rounds; ++round) {
     stage.Reset();
     StepResult result;
     std::vector<int32_t> next(sequences);
@@ -125,8 +146,8 @@ int Main(int argc, char** argv) {
   std::sort(decode_times.begin(), decode_times.end());
   std::sort(prefill_cpu.begin(), prefill_cpu.end());
   std::sort(decode_cpu.begin(), decode_cpu.end());
-  const double prefill = prefill_times[2];
-  const double decode = decode_times[2];
+  const double prefill = prefill_times[rounds / 2];
+  const double decode = decode_times[rounds / 2];
   std::printf(
       "prefill %.3f s [%.3f, %.3f], %.0f tokens/s; decode %.3f s [%.3f, %.3f], "
       "%.0f tokens/s; generated %.0f tokens/s in all\n",
@@ -134,8 +155,23 @@ int Main(int argc, char** argv) {
       sequences * prompt / prefill, decode, decode_times.front(),
       decode_times.back(), sequences * (new_tokens - 1) / decode,
       sequences * new_tokens / (prefill + decode));
-  std::printf("processor time: prefill %.3f s, decode %.3f s\n", prefill_cpu[2],
-              decode_cpu[2]);
+  std::printf("processor time: prefill %.3f s, decode %.3f s\n", prefill_cpu[rounds / 2],
+              decode_cpu[rounds / 2]);
+  const SweepStats stats = stage.stats();
+  std::printf(
+      "seconds in all: projections %.3f, attention %.3f, dequantize %.3f, head "
+      "%.3f; waiting for weights %.3f, for kv %.3f\n"
+      "disk: read %.3f GB in %.3f s, written %.3f GB in %.3f s\n",
+      stats.projection_seconds, stats.attention_seconds, stats.expand_seconds,
+      stats.head_seconds, stats.weight_stall_seconds, stats.kv_stall_seconds,
+      1e-9 * static_cast<double>(stats.disk_read_bytes),
+      stats.disk_read_seconds,
+      1e-9 * static_cast<double>(stats.disk_write_bytes),
+      stats.disk_write_seconds);
+  if (tracer != nullptr) {
+    const absl::Status status = tracer->WriteJson(argv[17]);
+    if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  }
   return 0;
 }
 

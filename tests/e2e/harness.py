@@ -95,7 +95,8 @@ class Process:
 class Cluster:
     """A coordinator and workers as processes. Use as a context manager."""
 
-    def __init__(self, model, workers=2, coordinator_flags=(), worker_threads=1):
+    def __init__(self, model, workers=2, coordinator_flags=(), worker_threads=1,
+                 worker_flags=()):
         self.model = model
         self.directory = tempfile.mkdtemp(prefix="sluice-e2e-")
         self.port = free_port()
@@ -103,6 +104,7 @@ class Cluster:
         self.min_workers = workers
         self.coordinator_flags = list(coordinator_flags)
         self.worker_threads = worker_threads
+        self.worker_flags = list(worker_flags)
         self.coordinator = None
 
     def __enter__(self):
@@ -141,12 +143,12 @@ class Cluster:
         match = self.coordinator.wait_for_output(r"metrics on (\S+)")
         self.metrics_url = match.group(1)
 
-    def start_worker(self, name):
+    def start_worker(self, name, *flags):
         self.workers[name] = Process(self.directory, name, [
             os.path.join(BIN, "sluice-worker"), "--model", self.model,
             "--coordinator", f"127.0.0.1:{self.port}", "--name", name,
             "--threads", str(self.worker_threads), "--host-memory", "512MiB",
-            "--metrics-port", "0"])
+            "--metrics-port", "0", *self.worker_flags, *flags])
         match = self.workers[name].wait_for_output(r"metrics on (\S+)")
         self.workers[name].metrics_url = match.group(1)
 
@@ -187,9 +189,10 @@ def run(model, lines, *flags, check=True):
         source = os.path.join(directory, "in.jsonl")
         target = os.path.join(directory, "out.jsonl")
         write_lines(source, lines)
+        if "--host-memory" not in flags:
+            flags = ("--host-memory", "1GiB", *flags)
         done = sluice("run", "--model", model, "--input", source, "--output",
-                      target, "--json", "--host-memory", "1GiB", *flags,
-                      check=check)
+                      target, "--json", *flags, check=check)
         figures = json.loads(done.stdout.splitlines()[-1])
         with open(target) as f:
             return figures, [json.loads(line) for line in f]

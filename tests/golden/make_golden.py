@@ -1,6 +1,7 @@
 """Makes every golden file of this folder, with Hugging Face as the outside judge.
 
-    python make_golden.py [tokenizers] [chat] [models] [logits] [scores]
+    python make_golden.py [tokenizers] [chat] [models] [logits] [scores] [quant]
+                          [kv_quant]
 
 Without arguments, all parts in that order. Wants the packages of
 ../models/requirements.txt, Debian's bible-kjv, and for what the trained models say
@@ -18,6 +19,8 @@ PARTS = {
     "models": "make_models",
     "logits": "make_logits",
     "scores": "make_scores",
+    "quant": "make_quant_golden",
+    "kv_quant": "make_kv_quant_golden",
 }
 
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 #include "runtime/model/decoder_spec.h"
@@ -17,6 +18,10 @@ class RandomSource : public TensorSource {
                         int64_t row_end, float* out) const override;
   absl::Status Check(const TensorRef& ref) const override {
     return absl::OkStatus();
+  }
+  absl::StatusOr<std::string> ContentId(
+      const std::string& cache_file) const override {
+    return "random " + std::to_string(seed_);
   }
 
  private:

@@ -24,6 +24,12 @@ absl::StatusOr<std::unique_ptr<StageChain>> StageChain::Create(
     stage.max_sequences = options.max_sequences;
     stage.compute_threads = options.compute_threads;
     stage.host_budget = chain->budgets_.back().get();
+    if (!options.disk_dir.empty()) {
+      chain->budgets_.push_back(
+          std::make_unique<MemoryBudget>(Tier::kDisk, options.disk_bytes));
+      stage.disk_budget = chain->budgets_.back().get();
+      stage.disk_dir = options.disk_dir;
+    }
     if (borders[i + 1] == spec.num_layers) {
       stage.logits_observer = [chain = chain.get()](
                                   SequenceId id, int32_t position,

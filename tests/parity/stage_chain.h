@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -26,6 +27,8 @@ class StageChain {
     int32_t max_sequences = 64;
     int32_t compute_threads = 1;
     uint64_t budget_bytes = uint64_t{4} << 30;  // of each stage
+    std::string disk_dir;                       // "": no disk
+    uint64_t disk_bytes = uint64_t{4} << 30;    // of each stage
   };
   using Position = std::pair<int64_t, int32_t>;  // sequence, position
 
@@ -37,11 +40,14 @@ class StageChain {
   void Reset();
 
   StageExecutor& stage(int i) { return *stages_[i]; }
+  // Memory of stage 0, and then what belongs to it.
+  const MemoryBudget& budget(int i) const { return *budgets_[i]; }
   int num_stages() const { return static_cast<int>(stages_.size()); }
   // Logits of each position that was sampled.
   std::map<Position, std::vector<float>>& logits() { return logits_; }
 
  private:
+  // Memory's and disk's, stage by stage.
   std::vector<std::unique_ptr<MemoryBudget>> budgets_;
   std::vector<std::unique_ptr<StageExecutor>> stages_;
   std::map<Position, std::vector<float>> logits_;

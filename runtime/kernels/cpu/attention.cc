@@ -1,69 +1,24 @@
 #include "runtime/kernels/cpu/attention.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
-#include "runtime/kernels/cpu/vector_ops.h"
-#include "runtime/kv/sequence_pages.h"
+#include "runtime/kernels/cpu/attention_parts.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "runtime/kernels/cpu/attention.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.h:
-#include "hwy/cache_control.h"
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
+#include "runtime/kernels/cpu/attention_scores-inl.h"
 #include "runtime/kernels/cpu/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace sluice {
 namespace HWY_NAMESPACE {
-
-// Rows that share each load of K and V: as many as accumulators fit into the
-// registers.
-#if HWY_TARGET <= HWY_AVX3
-constexpr size_t kGroup = 8;
-#else
-constexpr size_t kGroup = 4;
-#endif
-constexpr size_t kPage = kPageTokens;
-
-// Asks for `bytes` of memory that will be read soon. Pages are scattered, so
-// that the processor cannot foresee them.
-HWY_INLINE void PrefetchBytes(const std::byte* p, size_t bytes) {
-  for (size_t i = 0; i < bytes; i += 64) hwy::Prefetch(p + i);
-}
-
-// s[r][j] = sum over i of q[r][i] * k[i][j]. Prefetches the next page's K,
-// unless null.
-template <size_t kRows, typename T>
-HWY_INLINE void Scores(const T* HWY_RESTRICT k, const float* HWY_RESTRICT q,
-                       size_t stride, size_t head_dim, const std::byte* next_k,
-                       float* HWY_RESTRICT s) {
-  const DF d;
-  const size_t lanes = hn::Lanes(d);
-  constexpr size_t kStepBytes = kPage * sizeof(T);
-  for (size_t j = 0; j < kPage; j += 2 * lanes) {
-    VF a0[kRows], a1[kRows];
-    for (size_t r = 0; r < kRows; ++r) a0[r] = a1[r] = hn::Zero(d);
-    const bool prefetch = j == 0 && next_k != nullptr;
-    for (size_t i = 0; i < head_dim; ++i) {
-      if (prefetch) PrefetchBytes(next_k + i * kStepBytes, kStepBytes);
-      const VF k0 = LoadWide(k + i * kPage + j);
-      const VF k1 = LoadWide(k + i * kPage + j + lanes);
-      for (size_t r = 0; r < kRows; ++r) {
-        const VF qv = hn::Set(d, q[r * stride + i]);
-        a0[r] = hn::MulAdd(qv, k0, a0[r]);
-        a1[r] = hn::MulAdd(qv, k1, a1[r]);
-      }
-    }
-    for (size_t r = 0; r < kRows; ++r) {
-      StoreWide(a0[r], s + r * kPage + j);
-      StoreWide(a1[r], s + r * kPage + j + lanes);
-    }
-  }
-}
 
 // acc[r][i] += sum over j in [begin, end) of p[r][j] * v[j][i], j in order.
 // Reads whole vectors of V, past head_dim; those lanes are never looked at.
@@ -126,21 +81,14 @@ struct RowState {
   float sum[kAttentionRows];
 };
 
-// Takes row r's scores s of a page, of which [begin, end) count, into the
+// Takes a row's scores s of a page, the largest of which is page_max, into its
 // running maximum and sum; leaves the weights of the positions in s.
-HWY_INLINE void SoftmaxPage(float* HWY_RESTRICT s, size_t begin, size_t end,
+HWY_INLINE void SoftmaxPage(float* HWY_RESTRICT s, float page_max,
                             float* HWY_RESTRICT max, float* HWY_RESTRICT sum,
                             float* HWY_RESTRICT acc, size_t head_dim) {
   const DF d;
   const size_t lanes = hn::Lanes(d);
   constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-  for (size_t j = 0; j < begin; ++j) s[j] = kMinusInfinity;
-  for (size_t j = end; j < kPage; ++j) s[j] = kMinusInfinity;
-  VF top = LoadWide(s);
-  for (size_t j = lanes; j < kPage; j += lanes) {
-    top = hn::Max(top, LoadWide(s + j));
-  }
-  const float page_max = hn::GetLane(hn::MaxOfLanes(d, top));
   if (page_max > *max) {
     if (*max != kMinusInfinity) {
       const VF factor =
@@ -184,8 +132,13 @@ HWY_INLINE void PageRows(const AttentionCall& call, const T* k, const T* v,
       next_k == nullptr ? nullptr : next_k + head_dim * kPage * sizeof(T);
   Scores<kRows>(k, query + row * stride, stride, head_dim, next_k, s);
   for (size_t r = 0; r < kRows; ++r) {
+    if (begin[r] < end[r]) HideOutOfRange(s + r * kPage, begin[r], end[r]);
+  }
+  HWY_ALIGN float page_max[kRows];
+  RowMaxima<kRows>(s, page_max);
+  for (size_t r = 0; r < kRows; ++r) {
     if (begin[r] >= end[r]) continue;
-    SoftmaxPage(s + r * kPage, begin[r], end[r], &state.max[row + r],
+    SoftmaxPage(s + r * kPage, page_max[r], &state.max[row + r],
                 &state.sum[row + r], acc + (row + r) * stride, head_dim);
   }
   if (all_alike) {
@@ -216,7 +169,7 @@ HWY_INLINE void AttendAs(const AttentionCall& call, const float* query,
     last = std::max(last, call.end[r]);
     std::memset(acc + r * stride, 0, stride * sizeof(float));
   }
-  const auto* base = static_cast<const std::byte*>(call.k_base);
+  const auto* base = call.head;
   for (int32_t page = first / kPageTokens; page * kPageTokens < last; ++page) {
     const T* k =
         reinterpret_cast<const T*>(base + call.pages[page] * call.page_stride);
@@ -226,7 +179,7 @@ HWY_INLINE void AttendAs(const AttentionCall& call, const float* query,
     if (rows <= kGroup) {
       next_k = (page + 1) * kPageTokens < last
                    ? base + call.pages[page + 1] * call.page_stride
-                   : static_cast<const std::byte*>(call.next_k);
+                   : call.next;
     }
     const int32_t begin = page * kPageTokens;
     size_t r = 0;
@@ -258,7 +211,7 @@ HWY_INLINE void AttendAs(const AttentionCall& call, const float* query,
 
 void AttendImpl(const AttentionCall& call, const float* query, float* acc,
                 size_t stride) {
-  if (call.kv_dtype == DType::kFloat32) {
+  if (call.format == KvFormat::kFloat32) {
     AttendAs<float>(call, query, acc, stride);
   } else {
     AttendAs<uint16_t>(call, query, acc, stride);
@@ -274,82 +227,31 @@ namespace sluice {
 
 HWY_EXPORT(AttendImpl);
 
-namespace {
-
-// Rows are whole vectors, of any processor.
-constexpr int32_t kRowPad = 64;
-
-// Numbers that are converted at once: 64 of each of a page's positions.
-constexpr int32_t kConvertFloats = 2048;
-
-void Transpose(const float* rows, int32_t stride, int32_t count,
-               int32_t head_dim, float* out) {
-  for (int32_t i = 0; i < head_dim; ++i) {
-    for (int32_t j = 0; j < count; ++j) {
-      out[i * kPageTokens + j] = rows[j * stride + i];
-    }
-  }
-}
-
-void Transpose(const float* rows, int32_t stride, int32_t count,
-               int32_t head_dim, uint16_t* out) {
-  uint16_t narrow[kConvertFloats];
-  for (int32_t first = 0; first < head_dim;
-       first += kConvertFloats / kPageTokens) {
-    const int32_t width =
-        std::min(kConvertFloats / kPageTokens, head_dim - first);
-    for (int32_t j = 0; j < count; ++j) {
-      FloatToBf16(rows + j * stride + first, width, narrow + j * width);
-    }
-    for (int32_t i = 0; i < width; ++i) {
-      uint16_t* to = out + (first + i) * kPageTokens;
-      for (int32_t j = 0; j < count; ++j) to[j] = narrow[j * width + i];
-    }
-  }
-}
-
-void CopyRow(const float* row, int32_t n, float* out) {
-  std::memcpy(out, row, n * sizeof(float));
-}
-void CopyRow(const float* row, int32_t n, uint16_t* out) {
-  FloatToBf16(row, n, out);
-}
-
-template <typename T>
-void StoreKvAs(const float* k_rows, int32_t k_stride, const float* v_rows,
-               int32_t v_stride, int32_t slot, int32_t count, int32_t head_dim,
-               T* k, T* v) {
-  Transpose(k_rows, k_stride, count, head_dim, k + slot);
-  for (int32_t j = 0; j < count; ++j) {
-    CopyRow(v_rows + j * v_stride, head_dim, v + (slot + j) * head_dim);
-  }
-}
-
-}  // namespace
-
-AttentionScratch::AttentionScratch(int32_t head_dim)
-    : stride_((head_dim + kRowPad - 1) / kRowPad * kRowPad),
-      storage_(2 * kAttentionRows * stride_ + 16) {
-  auto address = reinterpret_cast<uintptr_t>(storage_.data());
-  query_ = storage_.data() + (64 - address % 64) % 64 / sizeof(float);
-  accumulator_ = query_ + kAttentionRows * stride_;
-}
-
 void Attend(const AttentionCall& call, AttentionScratch& scratch) {
-  HWY_DYNAMIC_DISPATCH(AttendImpl)
-  (call, scratch.query(0), scratch.accumulator(), scratch.stride());
+  if (call.v_bytes_read != nullptr && call.sparsity >= 1) {
+    const KvLayout layout{1, 1, call.head_dim, call.format};
+    const int32_t first = *std::min_element(call.begin, call.begin + call.rows);
+    const int32_t last = *std::max_element(call.end, call.end + call.rows);
+    *call.v_bytes_read += (last - first) * layout.v_position_bytes();
+  }
+  if (call.sparsity < 1) {
+    AttendSparse(call, scratch, nullptr);
+  } else if (call.format == KvFormat::kInt8 || call.format == KvFormat::kInt4) {
+    AttendQuantized(call, scratch);
+  } else {
+    HWY_DYNAMIC_DISPATCH(AttendImpl)
+    (call, scratch.query(0), scratch.accumulator(), scratch.stride());
+  }
 }
 
-void StoreKv(const float* k_rows, int32_t k_stride, const float* v_rows,
-             int32_t v_stride, int32_t slot, int32_t count, int32_t head_dim,
-             DType dtype, void* k, void* v) {
-  if (dtype == DType::kFloat32) {
-    StoreKvAs(k_rows, k_stride, v_rows, v_stride, slot, count, head_dim,
-              static_cast<float*>(k), static_cast<float*>(v));
-  } else {
-    StoreKvAs(k_rows, k_stride, v_rows, v_stride, slot, count, head_dim,
-              static_cast<uint16_t*>(k), static_cast<uint16_t*>(v));
-  }
+int32_t SparseCount(float sparsity, int32_t context) {
+  const float share = std::ceil(sparsity * static_cast<float>(context));
+  return std::clamp(static_cast<int32_t>(share), 1, context);
+}
+
+void SparseRows(const AttentionCall& call, AttentionScratch& scratch,
+                uint32_t* masks) {
+  AttendSparse(call, scratch, masks);
 }
 
 }  // namespace sluice

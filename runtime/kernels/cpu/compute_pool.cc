@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/memory/cpu_topology.h"
 
 namespace sluice {
 namespace {
@@ -21,12 +22,16 @@ inline void Pause() {
 
 }  // namespace
 
-ComputePool::ComputePool(int num_threads)
+ComputePool::ComputePool(int num_threads, const std::vector<int>& cores)
     : num_threads_(num_threads < 1 ? 1 : num_threads) {
   threads_.reserve(num_threads_ - 1);
   for (int i = 1; i < num_threads_; ++i) {
-    threads_.emplace_back(absl::StrCat("compute-", i),
-                          [this, i] { WorkerLoop(i); });
+    threads_.emplace_back(
+        absl::StrCat("compute-", i),
+        [this, i, core = i < static_cast<int>(cores.size()) ? cores[i] : -1] {
+          if (core >= 0) BindThisThread({&core, 1});
+          WorkerLoop(i);
+        });
   }
 }
 

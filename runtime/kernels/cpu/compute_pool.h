@@ -20,7 +20,8 @@ namespace sluice {
 class ComputePool {
  public:
   // `num_threads` >= 1, the calling thread included.
-  explicit ComputePool(int num_threads);
+  // `cores`: where each thread is pinned, the calling one excepted; or empty.
+  explicit ComputePool(int num_threads, const std::vector<int>& cores = {});
   ~ComputePool();
   ComputePool(const ComputePool&) = delete;
   ComputePool& operator=(const ComputePool&) = delete;

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "runtime/kernels/cpu/vector_ops.h"
 #include "runtime/kv/sequence_pages.h"
@@ -30,12 +31,14 @@ const float* Floats(const HostBuffer& buffer, int64_t offset = 0) {
 CpuBackend::CpuBackend(const DecoderSpec& spec, const Options& options)
     : spec_(spec),
       options_(options),
-      kv_layout_{options.layers.size(), spec.num_kv_heads, spec.head_dim,
-                 options.dtype},
+      kv_layout_{.num_layers = options.layers.size(),
+                 .num_kv_heads = spec.num_kv_heads,
+                 .head_dim = spec.head_dim,
+                 .format = options.kv_format,
+                 .page_alignment = options.kv_page_alignment},
       q_width_(spec.num_heads * spec.head_dim),
       kv_width_(spec.num_kv_heads * spec.head_dim),
-      pool_(options.threads),
-      layers_(options.layers.size()) {}
+      pool_(options.threads, options.cores) {}
 
 absl::StatusOr<std::unique_ptr<Backend>> CpuBackend::Create(
     const DecoderSpec& spec, const Options& options) {
@@ -45,9 +48,22 @@ absl::StatusOr<std::unique_ptr<Backend>> CpuBackend::Create(
 }
 
 absl::Status CpuBackend::Initialize() {
-  MemoryBudget* budget = options_.host_budget;
+  MemoryBudget* budget = options_.budget;
   SLUICE_ASSIGN_OR_RETURN(gemm_, GemmEngine::Create(options_.dtype, &pool_));
-  loader_ = std::make_unique<WeightLoader>(spec_, gemm_.get(), &pool_, budget);
+  packer_ = std::make_unique<WeightPacker>(spec_, gemm_.get(), &pool_, budget);
+  SLUICE_ASSIGN_OR_RETURN(
+      layer_, MakeLayerLayout(spec_, options_.weight_format, *gemm_));
+  if (options_.weight_format != WeightFormat::kFull) {
+    SLUICE_ASSIGN_OR_RETURN(
+        expanded_, MakeLayerLayout(spec_, WeightFormat::kFull, *gemm_));
+  }
+  if (options_.layers.begin == 0) {
+    SLUICE_ASSIGN_OR_RETURN(embedding_,
+                            MakeEmbeddingLayout(spec_, PositionRows(), *gemm_));
+  }
+  if (options_.layers.end == spec_.num_layers) {
+    SLUICE_ASSIGN_OR_RETURN(head_, MakeHeadLayout(spec_, *gemm_));
+  }
 
   const size_t element = gemm_->element_bytes();
   const size_t rows = GemmEngine::ReadableRows(options_.max_rows);
@@ -74,7 +90,8 @@ absl::Status CpuBackend::Initialize() {
                            budget));
   }
   for (int i = 0; i < pool_.num_threads(); ++i) {
-    attention_scratch_.emplace_back(spec_.head_dim);
+    attention_scratch_.emplace_back(
+        spec_.head_dim, options_.sparsity < 1 ? options_.max_model_len : 0);
   }
   rotated_.resize(static_cast<size_t>(pool_.num_threads()) * kPageTokens *
                   spec_.head_dim);
@@ -107,57 +124,69 @@ int64_t CpuBackend::PositionRows() const {
   return int64_t{options_.max_model_len} + spec_.position_offset;
 }
 
-absl::StatusOr<uint64_t> CpuBackend::EmbeddingBytes() {
-  return loader_->EmbeddingBytes(PositionRows());
-}
-absl::StatusOr<uint64_t> CpuBackend::LayerBytes() {
-  return loader_->LayerBytes();
-}
-absl::StatusOr<uint64_t> CpuBackend::HeadBytes() {
-  return loader_->HeadBytes();
+std::string CpuBackend::ImageKey() const {
+  return absl::StrCat("cpu;", gemm_->LayoutKey(),
+                      ";weights=", WeightFormatName(options_.weight_format),
+                      ";positions=", PositionRows());
 }
 
-absl::Status CpuBackend::LoadEmbedding(const TensorSource& source,
-                                       LoadProgress progress) {
-  SLUICE_ASSIGN_OR_RETURN(
-      embedding_, loader_->LoadEmbedding(PositionRows(), source, progress));
+absl::Status CpuBackend::PackEmbedding(const TensorSource& source,
+                                       LoadProgress progress,
+                                       std::byte* image) {
+  return packer_->PackEmbedding(embedding_, source, progress, image);
+}
+
+absl::Status CpuBackend::PackLayer(int layer, const TensorSource& source,
+                                   LoadProgress progress, std::byte* image) {
+  return packer_->PackLayer(layer_, layer, source, progress, image);
+}
+
+absl::Status CpuBackend::PackHead(const TensorSource& source,
+                                  LoadProgress progress, std::byte* image) {
+  return packer_->PackHead(head_, source, progress, image);
+}
+
+size_t CpuBackend::ExpandedLayerBytes() const { return expanded_.bytes; }
+
+absl::Status CpuBackend::ExpandLayer(const ImageView& image, std::byte* out) {
+  const auto copy = [&](const VectorLayout& from, const VectorLayout& to) {
+    if (from.length == 0) return;
+    std::memcpy(out + to.offset, image.At(from.offset),
+                from.length * sizeof(float));
+  };
+  copy(layer_.norm1.weight, expanded_.norm1.weight);
+  copy(layer_.norm1.bias, expanded_.norm1.bias);
+  copy(layer_.norm2.weight, expanded_.norm2.weight);
+  copy(layer_.norm2.bias, expanded_.norm2.bias);
+  copy(layer_.qkv_bias, expanded_.qkv_bias);
+  copy(layer_.out_bias, expanded_.out_bias);
+  copy(layer_.up_bias, expanded_.up_bias);
+  copy(layer_.down_bias, expanded_.down_bias);
+  const std::pair<const MatrixLayout*, const MatrixLayout*> matrices[] = {
+      {&layer_.qkv, &expanded_.qkv},
+      {&layer_.out, &expanded_.out},
+      {&layer_.up, &expanded_.up},
+      {&layer_.down, &expanded_.down}};
+  for (const auto& [from, to] : matrices) {
+    SLUICE_RETURN_IF_ERROR(
+        gemm_->Dequantize(*from, image, *to, out, 0, from->num_panels()));
+  }
   return absl::OkStatus();
 }
 
-absl::Status CpuBackend::LoadLayer(int layer, const TensorSource& source,
-                                   LoadProgress progress) {
-  SLUICE_ASSIGN_OR_RETURN(layers_[layer - options_.layers.begin],
-                          loader_->LoadLayer(layer, source, progress));
-  return absl::OkStatus();
-}
-
-absl::Status CpuBackend::LoadHead(const TensorSource& source,
-                                  LoadProgress progress) {
-  SLUICE_ASSIGN_OR_RETURN(head_, loader_->LoadHead(source, progress));
-  return absl::OkStatus();
-}
-
-uint64_t CpuBackend::KvPageBytes() const { return kv_layout_.page_bytes(); }
-
-absl::Status CpuBackend::ReserveKv(int64_t num_pages) {
-  SLUICE_ASSIGN_OR_RETURN(
-      kv_, KvArena::Create(kv_layout_, num_pages, options_.host_budget));
-  return absl::OkStatus();
-}
-
-void CpuBackend::Norm(const NormWeights& weights, const float* x, DType dtype,
-                      void* out) const {
+void CpuBackend::Norm(const NormLayout& norm, const ImageView& image,
+                      const float* x, DType dtype, void* out) const {
   if (spec_.norm == NormKind::kRmsNorm) {
-    RmsNorm(x, Floats(weights.weight), spec_.hidden_size, spec_.norm_eps, dtype,
+    RmsNorm(x, norm.weight.In(image), spec_.hidden_size, spec_.norm_eps, dtype,
             out);
   } else {
-    LayerNorm(x, Floats(weights.weight), Floats(weights.bias),
-              spec_.hidden_size, spec_.norm_eps, dtype, out);
+    LayerNorm(x, norm.weight.In(image), norm.bias.In(image), spec_.hidden_size,
+              spec_.norm_eps, dtype, out);
   }
 }
 
-void CpuBackend::NormRows(const NormWeights* weights, const float* x,
-                          int32_t rows) {
+void CpuBackend::NormRows(const NormLayout* norm, const ImageView& image,
+                          const float* x, int32_t rows) {
   const int64_t hidden = spec_.hidden_size;
   const int64_t row_bytes = hidden * gemm_->element_bytes();
   pool_.ParallelFor(
@@ -165,8 +194,8 @@ void CpuBackend::NormRows(const NormWeights* weights, const float* x,
         const int32_t end = std::min(rows, (task + 1) * kRowsPerTask);
         for (int32_t row = task * kRowsPerTask; row < end; ++row) {
           void* out = normed_.as<std::byte>() + row * row_bytes;
-          if (weights != nullptr) {
-            Norm(*weights, x + row * hidden, options_.dtype, out);
+          if (norm != nullptr) {
+            Norm(*norm, image, x + row * hidden, options_.dtype, out);
           } else if (options_.dtype == DType::kFloat32) {
             std::memcpy(out, x + row * hidden, row_bytes);
           } else {
@@ -176,33 +205,35 @@ void CpuBackend::NormRows(const NormWeights* weights, const float* x,
       });
 }
 
-void CpuBackend::NormRowsInPlace(const NormWeights& weights, float* x,
-                                 int32_t rows) {
+void CpuBackend::NormRowsInPlace(const NormLayout& norm, const ImageView& image,
+                                 float* x, int32_t rows) {
   const int64_t hidden = spec_.hidden_size;
-  pool_.ParallelFor(
-      RoundUp(rows, kRowsPerTask) / kRowsPerTask, [&](int task, int) {
-        const int32_t end = std::min(rows, (task + 1) * kRowsPerTask);
-        for (int32_t row = task * kRowsPerTask; row < end; ++row) {
-          Norm(weights, x + row * hidden, DType::kFloat32, x + row * hidden);
-        }
-      });
+  pool_.ParallelFor(RoundUp(rows, kRowsPerTask) / kRowsPerTask, [&](int task,
+                                                                    int) {
+    const int32_t end = std::min(rows, (task + 1) * kRowsPerTask);
+    for (int32_t row = task * kRowsPerTask; row < end; ++row) {
+      Norm(norm, image, x + row * hidden, DType::kFloat32, x + row * hidden);
+    }
+  });
 }
 
-absl::Status CpuBackend::Embed(const BatchView& batch, float* x) {
+absl::Status CpuBackend::Embed(const ImageView& image, const BatchView& batch,
+                               float* x) {
+  const std::byte* table = image.At(embedding_.table);
+  const std::byte* positions =
+      embedding_.position_rows > 0 ? image.At(embedding_.positions) : nullptr;
   const int64_t hidden = spec_.hidden_size;
   const int64_t dim = spec_.embed_dim;
   const bool bf16 = options_.dtype == DType::kBFloat16;
-  const bool project = embedding_.project_in.n() > 0;
+  const bool project = embedding_.project_in.n > 0;
   if (project) {
     const int64_t row_bytes = dim * gemm_->element_bytes();
     for (int32_t row = 0; row < batch.rows; ++row) {
-      std::memcpy(
-          normed_.as<std::byte>() + row * row_bytes,
-          embedding_.table.as<std::byte>() + batch.tokens[row] * row_bytes,
-          row_bytes);
+      std::memcpy(normed_.as<std::byte>() + row * row_bytes,
+                  table + batch.tokens[row] * row_bytes, row_bytes);
     }
     SLUICE_RETURN_IF_ERROR(gemm_->Multiply(
-        embedding_.project_in, normed_.data(), batch.rows,
+        embedding_.project_in, image, normed_.data(), batch.rows,
         [&](int32_t row, int32_t rows, int32_t col, int32_t cols, float* tile) {
           for (int32_t i = 0; i < rows; ++i) {
             std::memcpy(x + (row + i) * hidden + col, tile + i * cols,
@@ -219,9 +250,10 @@ absl::Status CpuBackend::Embed(const BatchView& batch, float* x) {
       if (!project) {
         const int64_t from = batch.tokens[row] * dim;
         if (bf16) {
-          Bf16ToFloat(embedding_.table.as<uint16_t>() + from, dim, out);
+          Bf16ToFloat(reinterpret_cast<const uint16_t*>(table) + from, dim,
+                      out);
         } else {
-          std::memcpy(out, embedding_.table.as<float>() + from,
+          std::memcpy(out, reinterpret_cast<const float*>(table) + from,
                       dim * sizeof(float));
         }
       }
@@ -229,25 +261,27 @@ absl::Status CpuBackend::Embed(const BatchView& batch, float* x) {
       const int64_t from =
           (int64_t{segment.start} + i + spec_.position_offset) * hidden;
       if (bf16) {
-        AddBf16Row(out, embedding_.positions.as<uint16_t>() + from, hidden);
+        AddBf16Row(out, reinterpret_cast<const uint16_t*>(positions) + from,
+                   hidden);
       } else {
-        AddRow(out, embedding_.positions.as<float>() + from, hidden);
+        AddRow(out, reinterpret_cast<const float*>(positions) + from, hidden);
       }
     }
   });
   return absl::OkStatus();
 }
 
-void CpuBackend::StoreBatchKv(int32_t layer, const BatchView& batch) {
+void CpuBackend::StoreKvOf(const BatchView& batch, int32_t first_segment,
+                           int32_t count) {
   parts_.clear();
-  for (int32_t s = 0; s < static_cast<int32_t>(batch.segments.size()); ++s) {
+  for (int32_t s = first_segment; s < first_segment + count; ++s) {
     const SegmentView& segment = batch.segments[s];
     for (int32_t i = 0; i < segment.num_tokens;) {
-      const int32_t count =
+      const int32_t tokens =
           std::min(segment.num_tokens - i,
                    kPageTokens - (segment.start + i) % kPageTokens);
-      parts_.push_back({s, i, count});
-      i += count;
+      parts_.push_back({s, i, tokens});
+      i += tokens;
     }
   }
   const int32_t head_dim = spec_.head_dim;
@@ -257,7 +291,8 @@ void CpuBackend::StoreBatchKv(int32_t layer, const BatchView& batch) {
     const SegmentPart& part = parts_[task];
     const SegmentView& segment = batch.segments[part.segment];
     const int32_t position = segment.start + part.first;
-    const int32_t page = segment.pages[position / kPageTokens];
+    std::byte* page = segment.kv + segment.pages[position / kPageTokens] *
+                                       kv_layout_.layer_page_bytes();
     float* rotated =
         rotated_.data() + static_cast<size_t>(thread) * kPageTokens * head_dim;
     const float* rows = wide_.as<float>() +
@@ -275,20 +310,19 @@ void CpuBackend::StoreBatchKv(int32_t layer, const BatchView& batch) {
         k = rotated;
         k_stride = head_dim;
       }
-      std::byte* k_page = static_cast<std::byte*>(kv_->K(layer, page, head));
-      StoreKv(
-          k, k_stride, rows + kv_width_ + head * head_dim, stride,
-          position % kPageTokens, part.count, head_dim, options_.dtype, k_page,
-          k_page + kv_layout_.block_elements() * kv_layout_.element_bytes());
+      StoreKv(k, k_stride, rows + kv_width_ + head * head_dim, stride,
+              position % kPageTokens, part.count, head_dim, kv_layout_.format,
+              page + kv_layout_.head_offset(head));
     }
   });
 }
 
-void CpuBackend::AttendBatch(int32_t layer, const BatchView& batch) {
+void CpuBackend::AttendOf(int layer, const BatchView& batch,
+                          int32_t first_segment, int32_t count) {
   const int32_t group = spec_.num_heads / spec_.num_kv_heads;
   // A row is a query head at a position; rows are numbered by position first.
   parts_.clear();
-  for (int32_t s = 0; s < static_cast<int32_t>(batch.segments.size()); ++s) {
+  for (int32_t s = first_segment; s < first_segment + count; ++s) {
     const int32_t rows = batch.segments[s].num_tokens * group;
     for (int32_t i = 0; i < rows; i += kAttentionRows) {
       parts_.push_back({s, i, std::min(kAttentionRows, rows - i)});
@@ -298,7 +332,7 @@ void CpuBackend::AttendBatch(int32_t layer, const BatchView& batch) {
   const int64_t stride = q_width_ + 2 * kv_width_;
   const int32_t half = rotary_cos_.data() == nullptr ? 0 : spec_.rotary.dim / 2;
   const int32_t kv_heads = spec_.num_kv_heads;
-  const size_t model_layer = options_.layers.begin + layer;
+  const size_t model_layer = layer;
   const int32_t window = model_layer < spec_.sliding_window.size()
                              ? spec_.sliding_window[model_layer]
                              : 0;
@@ -314,12 +348,14 @@ void CpuBackend::AttendBatch(int32_t layer, const BatchView& batch) {
     const SegmentView& segment = batch.segments[part.segment];
     AttentionScratch& scratch = attention_scratch_[thread];
     AttentionCall call;
-    call.kv_dtype = options_.dtype;
+    call.format = kv_layout_.format;
     call.head_dim = head_dim;
     call.page_stride = kv_layout_.layer_page_bytes();
     call.pages = segment.pages;
     call.rows = part.count;
     call.out_dtype = options_.dtype;
+    // Prefill attends to all (FlexGen, section 5).
+    if (segment.num_tokens == 1) call.sparsity = options_.sparsity;
     const int32_t first_head = task % tasks_per_part * heads_per_task;
     for (int32_t kv_head = first_head; kv_head < first_head + heads_per_task;
          ++kv_head) {
@@ -337,58 +373,71 @@ void CpuBackend::AttendBatch(int32_t layer, const BatchView& batch) {
         call.out[r] = attention_.as<std::byte>() +
                       (row * q_width_ + head * head_dim) * element;
       }
-      call.k_base = kv_->K(layer, 0, kv_head);
-      call.next_k = nullptr;
+      call.head = segment.kv + kv_layout_.head_offset(kv_head);
+      call.next = nullptr;
       if (kv_head + 1 < first_head + heads_per_task) {
-        call.next_k = kv_->K(layer, segment.pages[call.begin[0] / kPageTokens],
-                             kv_head + 1);
+        call.next = segment.kv +
+                    segment.pages[call.begin[0] / kPageTokens] *
+                        kv_layout_.layer_page_bytes() +
+                    kv_layout_.head_offset(kv_head + 1);
       }
-      Attend(call, scratch);
+      sluice::Attend(call, scratch);
     }
   });
 }
 
-absl::Status CpuBackend::MultiplyAdd(const PackedMatrix& w,
-                                     const HostBuffer& bias, const void* a,
+absl::Status CpuBackend::MultiplyAdd(const MatrixLayout& w,
+                                     const VectorLayout& bias,
+                                     const ImageView& image, const void* a,
                                      int32_t rows, float* x) {
-  const int64_t width = w.n();
+  const int64_t width = w.n;
   return gemm_->Multiply(
-      w, a, rows,
+      w, image, a, rows,
       [&](int32_t row, int32_t count, int32_t col, int32_t cols, float* tile) {
-        AddTile(tile, count, cols, Floats(bias, col), x + row * width + col,
+        AddTile(tile, count, cols, bias.In(image, col), x + row * width + col,
                 width);
       });
 }
 
-absl::Status CpuBackend::Attention(int layer, const BatchView& batch,
-                                   float* x) {
-  const int32_t local = layer - options_.layers.begin;
-  const LayerWeights& w = layers_[local];
-  NormRows(spec_.pre_norm ? &w.norm1 : nullptr, x, batch.rows);
-  const int64_t width = w.qkv.n();
-  SLUICE_RETURN_IF_ERROR(gemm_->Multiply(
-      w.qkv, normed_.data(), batch.rows,
+absl::Status CpuBackend::ProjectQkv(int layer, const LayerImage& image,
+                                    const BatchView& batch, const float* x) {
+  const LayerLayout& w = LayoutOf(image);
+  NormRows(spec_.pre_norm ? &w.norm1 : nullptr, image.view, x, batch.rows);
+  const int64_t width = w.qkv.n;
+  return gemm_->Multiply(
+      w.qkv, image.view, normed_.data(), batch.rows,
       [&](int32_t row, int32_t rows, int32_t col, int32_t cols, float* tile) {
-        StoreTile(tile, rows, cols, Floats(w.qkv_bias, col),
+        StoreTile(tile, rows, cols, w.qkv_bias.In(image.view, col),
                   wide_.as<float>() + row * width + col, width);
-      }));
-  StoreBatchKv(local, batch);
-  AttendBatch(local, batch);
-  SLUICE_RETURN_IF_ERROR(
-      MultiplyAdd(w.out, w.out_bias, attention_.data(), batch.rows, x));
-  if (!spec_.pre_norm) NormRowsInPlace(w.norm1, x, batch.rows);
+      });
+}
+
+absl::Status CpuBackend::Attend(int layer, const BatchView& batch,
+                                int32_t first_segment, int32_t count) {
+  StoreKvOf(batch, first_segment, count);
+  AttendOf(layer, batch, first_segment, count);
   return absl::OkStatus();
 }
 
-absl::Status CpuBackend::Mlp(int layer, const BatchView& batch, float* x) {
-  const LayerWeights& w = layers_[layer - options_.layers.begin];
-  NormRows(spec_.pre_norm ? &w.norm2 : nullptr, x, batch.rows);
+absl::Status CpuBackend::ProjectOut(int layer, const LayerImage& image,
+                                    const BatchView& batch, float* x) {
+  const LayerLayout& w = LayoutOf(image);
+  SLUICE_RETURN_IF_ERROR(MultiplyAdd(w.out, w.out_bias, image.view,
+                                     attention_.data(), batch.rows, x));
+  if (!spec_.pre_norm) NormRowsInPlace(w.norm1, image.view, x, batch.rows);
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::Mlp(int layer, const LayerImage& image,
+                             const BatchView& batch, float* x) {
+  const LayerLayout& w = LayoutOf(image);
+  NormRows(spec_.pre_norm ? &w.norm2 : nullptr, image.view, x, batch.rows);
   const int64_t inner = spec_.intermediate_size;
   const size_t element = gemm_->element_bytes();
   SLUICE_RETURN_IF_ERROR(gemm_->Multiply(
-      w.up, normed_.data(), batch.rows,
+      w.up, image.view, normed_.data(), batch.rows,
       [&](int32_t row, int32_t rows, int32_t col, int32_t cols, float* tile) {
-        const float* bias = Floats(w.up_bias, col);
+        const float* bias = w.up_bias.In(image.view, col);
         if (spec_.gated_mlp) {
           GatedTile(spec_.activation, tile, rows, cols, bias, options_.dtype,
                     wide_.as<std::byte>() + (row * inner + col / 2) * element,
@@ -399,13 +448,14 @@ absl::Status CpuBackend::Mlp(int layer, const BatchView& batch, float* x) {
                     inner);
         }
       }));
-  SLUICE_RETURN_IF_ERROR(
-      MultiplyAdd(w.down, w.down_bias, wide_.data(), batch.rows, x));
-  if (!spec_.pre_norm) NormRowsInPlace(w.norm2, x, batch.rows);
+  SLUICE_RETURN_IF_ERROR(MultiplyAdd(w.down, w.down_bias, image.view,
+                                     wide_.data(), batch.rows, x));
+  if (!spec_.pre_norm) NormRowsInPlace(w.norm2, image.view, x, batch.rows);
   return absl::OkStatus();
 }
 
-absl::Status CpuBackend::Head(std::span<const int32_t> rows_of_x,
+absl::Status CpuBackend::Head(const ImageView& image,
+                              std::span<const int32_t> rows_of_x,
                               const float* x, LogitsSink sink) {
   const int64_t hidden = spec_.hidden_size;
   const int64_t vocab = spec_.vocab_size;
@@ -417,7 +467,7 @@ absl::Status CpuBackend::Head(std::span<const int32_t> rows_of_x,
       const float* in = x + rows_of_x[first + task] * hidden;
       void* out = normed_.as<std::byte>() + task * hidden * element;
       if (spec_.final_norm) {
-        Norm(head_.norm, in, options_.dtype, out);
+        Norm(head_.norm, image, in, options_.dtype, out);
       } else if (options_.dtype == DType::kFloat32) {
         std::memcpy(out, in, hidden * sizeof(float));
       } else {
@@ -425,12 +475,12 @@ absl::Status CpuBackend::Head(std::span<const int32_t> rows_of_x,
       }
     });
     const void* input = normed_.data();
-    if (head_.project_out.n() > 0) {
+    if (head_.project_out.n > 0) {
       // attention_ is free here, and may be narrower than embed_dim: the
       // projection goes through wide_.
       const int64_t dim = spec_.embed_dim;
       SLUICE_RETURN_IF_ERROR(gemm_->Multiply(
-          head_.project_out, normed_.data(), rows,
+          head_.project_out, image, normed_.data(), rows,
           [&](int32_t row, int32_t count, int32_t col, int32_t cols,
               float* tile) {
             for (int32_t i = 0; i < count; ++i) {
@@ -447,7 +497,7 @@ absl::Status CpuBackend::Head(std::span<const int32_t> rows_of_x,
     }
     float* logits = logits_.as<float>();
     SLUICE_RETURN_IF_ERROR(
-        gemm_->Multiply(head_.head, input, rows,
+        gemm_->Multiply(head_.head, image, input, rows,
                         [&](int32_t row, int32_t count, int32_t col,
                             int32_t cols, float* tile) {
                           for (int32_t i = 0; i < count; ++i) {

@@ -8,34 +8,47 @@
 #include "runtime/kernels/cpu/attention.h"
 #include "runtime/kernels/cpu/compute_pool.h"
 #include "runtime/kernels/cpu/gemm.h"
-#include "runtime/kernels/cpu/layer_weights.h"
-#include "runtime/kv/kv_arena.h"
+#include "runtime/kernels/cpu/layer_layout.h"
+#include "runtime/kernels/cpu/weight_packer.h"
+#include "runtime/memory/host_buffer.h"
 
 namespace sluice {
 
 // The processor as compute device: products by oneDNN, all else by Highway,
-// weights used where they lie in RAM. See Backend for the contract.
+// weights
+// and pages used where they lie. See Backend for the contract.
 class CpuBackend : public Backend {
  public:
   static absl::StatusOr<std::unique_ptr<Backend>> Create(
       const DecoderSpec& spec, const Options& options);
 
-  absl::StatusOr<uint64_t> EmbeddingBytes() override;
-  absl::StatusOr<uint64_t> LayerBytes() override;
-  absl::StatusOr<uint64_t> HeadBytes() override;
-  absl::Status LoadEmbedding(const TensorSource& source,
-                             LoadProgress progress) override;
-  absl::Status LoadLayer(int layer, const TensorSource& source,
-                         LoadProgress progress) override;
-  absl::Status LoadHead(const TensorSource& source,
-                        LoadProgress progress) override;
-  uint64_t KvPageBytes() const override;
-  absl::Status ReserveKv(int64_t num_pages) override;
-  absl::Status Embed(const BatchView& batch, float* x) override;
-  absl::Status Attention(int layer, const BatchView& batch, float* x) override;
-  absl::Status Mlp(int layer, const BatchView& batch, float* x) override;
-  absl::Status Head(std::span<const int32_t> rows_of_x, const float* x,
-                    LogitsSink sink) override;
+  size_t EmbeddingBytes() const override { return embedding_.bytes; }
+  size_t LayerBytes() const override { return layer_.bytes; }
+  size_t HeadBytes() const override { return head_.bytes; }
+  std::span<const size_t> LayerParts() const override { return layer_.parts; }
+  std::span<const size_t> HeadParts() const override { return head_.parts; }
+  std::string ImageKey() const override;
+  absl::Status PackEmbedding(const TensorSource& source, LoadProgress progress,
+                             std::byte* image) override;
+  absl::Status PackLayer(int layer, const TensorSource& source,
+                         LoadProgress progress, std::byte* image) override;
+  absl::Status PackHead(const TensorSource& source, LoadProgress progress,
+                        std::byte* image) override;
+  size_t ExpandedLayerBytes() const override;
+  absl::Status ExpandLayer(const ImageView& image, std::byte* out) override;
+  const KvLayout& kv_layout() const override { return kv_layout_; }
+  absl::Status Embed(const ImageView& image, const BatchView& batch,
+                     float* x) override;
+  absl::Status ProjectQkv(int layer, const LayerImage& image,
+                          const BatchView& batch, const float* x) override;
+  absl::Status Attend(int layer, const BatchView& batch, int32_t first_segment,
+                      int32_t count) override;
+  absl::Status ProjectOut(int layer, const LayerImage& image,
+                          const BatchView& batch, float* x) override;
+  absl::Status Mlp(int layer, const LayerImage& image, const BatchView& batch,
+                   float* x) override;
+  absl::Status Head(const ImageView& image, std::span<const int32_t> rows_of_x,
+                    const float* x, LogitsSink sink) override;
   void ParallelFor(int num_tasks,
                    absl::FunctionRef<void(int, int)> body) override {
     pool_.ParallelFor(num_tasks, body);
@@ -54,17 +67,24 @@ class CpuBackend : public Backend {
   // Rows of the position table that may be looked up.
   int64_t PositionRows() const;
 
-  void Norm(const NormWeights& weights, const float* x, DType dtype,
-            void* out) const;
-  // Norm of each row into normed_; plain conversion if `weights` is null.
-  void NormRows(const NormWeights* weights, const float* x, int32_t rows);
+  const LayerLayout& LayoutOf(const LayerImage& image) const {
+    return image.expanded ? expanded_ : layer_;
+  }
+  void Norm(const NormLayout& norm, const ImageView& image, const float* x,
+            DType dtype, void* out) const;
+  // Norm of each row into normed_; plain conversion if `norm` is null.
+  void NormRows(const NormLayout* norm, const ImageView& image, const float* x,
+                int32_t rows);
   // x = norm(x).
-  void NormRowsInPlace(const NormWeights& weights, float* x, int32_t rows);
-  void StoreBatchKv(int32_t layer, const BatchView& batch);
-  void AttendBatch(int32_t layer, const BatchView& batch);
+  void NormRowsInPlace(const NormLayout& norm, const ImageView& image, float* x,
+                       int32_t rows);
+  void StoreKvOf(const BatchView& batch, int32_t first_segment, int32_t count);
+  void AttendOf(int layer, const BatchView& batch, int32_t first_segment,
+                int32_t count);
   // x += a * w^T + bias.
-  absl::Status MultiplyAdd(const PackedMatrix& w, const HostBuffer& bias,
-                           const void* a, int32_t rows, float* x);
+  absl::Status MultiplyAdd(const MatrixLayout& w, const VectorLayout& bias,
+                           const ImageView& image, const void* a, int32_t rows,
+                           float* x);
 
   const DecoderSpec spec_;
   const Options options_;
@@ -73,14 +93,14 @@ class CpuBackend : public Backend {
   const int32_t kv_width_;
   ComputePool pool_;
   std::unique_ptr<GemmEngine> gemm_;
-  std::unique_ptr<WeightLoader> loader_;
+  std::unique_ptr<WeightPacker> packer_;
 
-  EmbeddingWeights embedding_;
-  std::vector<LayerWeights> layers_;
-  HeadWeights head_;
+  EmbeddingLayout embedding_;
+  LayerLayout layer_;
+  LayerLayout expanded_;  // with quantized weights
+  HeadLayout head_;
   HostBuffer rotary_cos_;  // [max_model_len, rotary.dim / 2]
   HostBuffer rotary_sin_;
-  std::unique_ptr<KvArena> kv_;
 
   // Work space. Inputs of products have rows up to a multiple of kTileRows.
   HostBuffer normed_;     // [rows, max(hidden, embed_dim)] in dtype

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -13,15 +14,24 @@
 #include "absl/status/statusor.h"
 #include "common/types.h"
 #include "runtime/kernels/cpu/compute_pool.h"
-#include "runtime/kernels/cpu/host_buffer.h"
+#include "runtime/kernels/cpu/matrix_layout.h"
+#include "runtime/kernels/image_view.h"
 
-// Matrix products y = a * W^T by oneDNN, with W packed once.
+// Matrix products y = a * W^T by oneDNN, with W packed once, in memory that
+// someone else owns.
 //
 // oneDNN runs single-threaded; the threads are ours, because a stage shares its
 // process with others and OpenMP's threads would spin against theirs. W is cut
 // into panels of output columns, `a` into tiles of rows; each (panel, tile) is
 // one call of a primitive made in advance, whose result goes to a scratch tile
 // of the thread and from there through an epilogue to where it is wanted.
+//
+// Formats: a full panel holds the weights in oneDNN's own order, in the
+// engine's dtype. A quantized one holds the codes in that same order (see
+// runtime/quant/panel_codec.h); a task turns it into a full panel in its
+// thread's scratch memory, which stays in the cache, and runs all its row tiles
+// on that. So a product with a quantized matrix has the same bits as one with
+// what Dequantize makes of it.
 //
 // Batch invariance: a row's result must not depend on how many rows are
 // computed with it. oneDNN does not promise that (its AVX2 kernels, for
@@ -35,35 +45,8 @@ namespace sluice {
 class GemmShape;
 struct GemmThread;
 
-// W, [n, k] row-major as nn.Linear stores it, packed by panels. Move-only.
-class PackedMatrix {
- public:
-  PackedMatrix();
-  PackedMatrix(PackedMatrix&&) noexcept;
-  PackedMatrix& operator=(PackedMatrix&&) noexcept;
-  ~PackedMatrix();
-
-  int32_t k() const { return k_; }
-  int32_t n() const { return n_; }
-  int32_t num_panels() const {
-    return panel_width_ == 0 ? 0 : (n_ + panel_width_ - 1) / panel_width_;
-  }
-  int32_t panel_begin(int panel) const { return panel * panel_width_; }
-  int32_t panel_end(int panel) const {
-    return std::min(n_, (panel + 1) * panel_width_);
-  }
-
- private:
-  friend class GemmEngine;
-  struct Panel;
-  int32_t k_ = 0;
-  int32_t n_ = 0;
-  int32_t panel_width_ = 0;
-  HostBuffer data_;
-  std::vector<Panel> panels_;
-};
-
-// Makes and runs the products of one backend. Used by one caller at a time.
+// Makes and runs the products of one backend. Used by one caller at a time,
+// but for Pack.
 class GemmEngine {
  public:
   // Columns in a panel; a panel of K x 128 and a tile of 128 x K stay in L2 for
@@ -77,8 +60,12 @@ class GemmEngine {
   static constexpr int32_t ReadableRows(int32_t rows) {
     return (rows + kTileRows - 1) / kTileRows * kTileRows + 32;
   }
+  // Alignment of panels within an image. An ImageView's addresses must have it
+  // too.
+  static constexpr size_t kPanelAlignment = 64;
 
   // kUnimplemented if oneDNN has no products of this dtype on this machine.
+  // `pool` must outlive the engine.
   static absl::StatusOr<std::unique_ptr<GemmEngine>> Create(DType dtype,
                                                             ComputePool* pool);
   ~GemmEngine();
@@ -86,37 +73,75 @@ class GemmEngine {
   DType dtype() const { return dtype_; }
   size_t element_bytes() const { return dtype_ == DType::kFloat32 ? 4 : 2; }
 
-  // What a matrix will take, in bytes. Makes the primitives of its shape.
-  absl::StatusOr<size_t> PackedBytes(int32_t n, int32_t k);
+  // How W, [n, k], will lie from `offset` (a multiple of kPanelAlignment) on.
+  // Makes the primitives of its shape. kInvalidArgument for sizes below 1 or an
+  // unaligned offset.
+  absl::StatusOr<MatrixLayout> Layout(int32_t n, int32_t k, WeightFormat format,
+                                      size_t offset);
 
-  // Allocates a matrix, to be filled panel by panel.
-  absl::StatusOr<PackedMatrix> Allocate(const std::string& name, int32_t n,
-                                        int32_t k, MemoryBudget* budget);
-  // Packs rows [panel_begin, panel_end) of W, float32 [columns, k] row-major.
-  // Different panels may be packed by different threads at once.
-  absl::Status Pack(PackedMatrix& matrix, int panel, const float* rows,
-                    int thread);
+  // Packs rows [panel_begin, panel_end) of W, float32 [columns, k] row-major
+  // and contiguous, to `out`, panel_bytes at a 64-byte boundary: all of it is
+  // written. Panels may be packed by several threads at once, each with its own
+  // `thread` in [0, pool->num_threads()), while none calls anything else.
+  // kInvalidArgument if a quantized format cannot hold a weight (NaN, infinite,
+  // larger than 1e30).
+  absl::Status Pack(const MatrixLayout& w, int panel, const float* rows,
+                    int thread, std::byte* out);
 
   // Gets a finished tile: rows [row, row + rows), columns [col, col + cols),
   // float32 with `cols` floats from row to row. May overwrite it.
   using Epilogue = absl::FunctionRef<void(
       int32_t row, int32_t rows, int32_t col, int32_t cols, float* tile)>;
   // a: [rows, k] in dtype, rows contiguous, with memory for ReadableRows(rows).
-  absl::Status Multiply(const PackedMatrix& w, const void* a, int32_t rows,
-                        Epilogue epilogue);
+  absl::Status Multiply(const MatrixLayout& w, const ImageView& image,
+                        const void* a, int32_t rows, Epilogue epilogue);
+
+  // Makes panels [first_panel, first_panel + num_panels) of the quantized `w`
+  // into those of `full`, a kFull layout of the same size, on the pool.
+  // out_image: address of offset 0 of the image that `full` is part of.
+  absl::Status Dequantize(const MatrixLayout& w, const ImageView& image,
+                          const MatrixLayout& full, std::byte* out_image,
+                          int first_panel, int num_panels);
+
+  // Identifies what packed bytes depend on beside the weights and the layout:
+  // dtype, oneDNN and the instruction set it uses, our own format. For the key
+  // of an image on disk.
+  std::string LayoutKey() const;
+
+  // Bytes of the threads' scratch memory; grows with Layout().
+  size_t scratch_bytes() const;
 
   // Row counts that a shape runs with, for tests.
   absl::StatusOr<std::vector<int32_t>> TileSizes(int32_t n, int32_t k);
+  // For tests, before the first quantized layout: takes oneDNN's packed order
+  // for unknown, so that each dequantized panel goes through its reorder.
+  void IgnorePackedOrder() { known_order_ = false; }
 
  private:
   GemmEngine(DType dtype, ComputePool* pool);
+  // Made if there is none yet.
   absl::StatusOr<GemmShape*> Shape(int32_t n, int32_t k);
+  // Of a panel; kInternal if it is not one that Layout() described.
+  absl::StatusOr<const GemmShape*> FindShape(const MatrixLayout& w,
+                                             int panel) const;
+  struct PanelShapes;
+  absl::StatusOr<PanelShapes> ShapesOf(const MatrixLayout& w) const;
+  absl::Status MultiplyFull(const MatrixLayout& w, const PanelShapes& shapes,
+                            const ImageView& image, const void* a, int32_t rows,
+                            Epilogue epilogue);
+  absl::Status MultiplyQuantized(const MatrixLayout& w,
+                                 const PanelShapes& shapes,
+                                 const ImageView& image, const void* a,
+                                 int32_t rows, Epilogue epilogue);
+  // The first error of a task since the engine was made.
+  absl::Status Error() const;
 
   const DType dtype_;
   ComputePool* const pool_;
   std::map<std::pair<int32_t, int32_t>, std::unique_ptr<GemmShape>> shapes_;
   std::vector<std::unique_ptr<GemmThread>> threads_;
-  std::atomic<int> error_{0};
+  bool known_order_ = true;
+  std::atomic<int> error_{0};  // of a task: a dnnl_status_t
 };
 
 }  // namespace sluice

@@ -76,5 +76,21 @@ TEST(LoggingTest, ShowsTheLevelAskedForAndAbove) {
   ASSERT_TRUE(SetLogLevel("info"));
 }
 
+TEST(KvFormatTest, ParsesItsNames) {
+  for (const KvFormat format : {KvFormat::kFloat32, KvFormat::kBFloat16,
+                                KvFormat::kInt8, KvFormat::kInt4}) {
+    EXPECT_EQ(*ParseKvFormat(KvFormatName(format)), format);
+  }
+  EXPECT_EQ(*ParseKvFormat("fp32"), KvFormat::kFloat32);
+  EXPECT_EQ(*ParseKvFormat("bf16"), KvFormat::kBFloat16);
+  for (const char* name : {"", "auto", "int", "INT4", "int2"}) {
+    const absl::Status status = ParseKvFormat(name).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(status.message(), testing::HasSubstr("int8, int4"));
+  }
+  EXPECT_EQ(UnquantizedKvFormat(DType::kFloat32), KvFormat::kFloat32);
+  EXPECT_EQ(UnquantizedKvFormat(DType::kBFloat16), KvFormat::kBFloat16);
+}
+
 }  // namespace
 }  // namespace sluice

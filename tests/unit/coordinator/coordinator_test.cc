@@ -149,6 +149,57 @@ TEST_F(CoordinatorTest, ChecksItsOptions) {
   }
 }
 
+TEST_F(CoordinatorTest, PoliciesWinOverOtherOptionsInTheirOrder) {
+  options_.gbs = 8;
+  options_.num_microbatches = 2;
+  options_.policy = {"gbs=5 w=0/50/50", "gbs=6,overlap=off"};
+  Start();
+  const Policy& policy = coordinator_->policy();
+  EXPECT_EQ(policy.gbs, 6);
+  EXPECT_EQ(policy.num_microbatches, 2);
+  EXPECT_EQ(policy.dtype, DType::kBFloat16);
+  EXPECT_FALSE(policy.automatic_weights);
+  EXPECT_EQ(policy.weights, (TierFractions{0, 0.5, 0.5}));
+  EXPECT_FALSE(policy.overlap);
+  EXPECT_EQ(coordinator_->cluster_state().gbs(), 6);
+}
+
+TEST_F(CoordinatorTest, TheDefaultGbsFitsThePolicysStep) {
+  options_.policy = {"max-step-tokens=48"};
+  Start();
+  EXPECT_EQ(coordinator_->policy().gbs, 48);
+}
+
+TEST_F(CoordinatorTest, RefusesAPolicyThatDoesNotFit) {
+  const auto refused = [&](const std::string& policy,
+                           const std::string& named) {
+    Coordinator::Options options = options_;
+    options.policy = {policy};
+    const absl::Status status = Coordinator::Create(options).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << policy;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(named)) << policy;
+  };
+  refused("speed=9", "unknown key speed");
+  refused("gbs=100 max-step-tokens=99", "max_step_tokens is 99");
+  refused("gbs=9000", "gbs is 9000");
+  refused("num-microbatches=65", "num_microbatches is 65");
+  refused("max-step-tokens=2000000", "max_step_tokens is 2000000");
+  // A policy may also mend what the other options say.
+  options_.gbs = 100;
+  options_.max_step_tokens = 50;
+  options_.policy = {"max-step-tokens=100"};
+  Start();
+  EXPECT_EQ(coordinator_->policy().gbs, 100);
+}
+
+TEST_F(CoordinatorTest, RandomWeightsNeedNoTokenizer) {
+  fs::remove(options_.model_dir / "tokenizer.json");
+  options_.dummy_weights = true;
+  Start();
+  EXPECT_THAT(*coordinator_->tokenizer().Encode("a", false),
+              ::testing::ElementsAre(3 + 'a'));
+}
+
 TEST_F(CoordinatorTest, NamesWhatIsWrongWithTheModel) {
   options_.max_model_len = 257;
   EXPECT_THAT(std::string(Coordinator::Create(options_).status().message()),

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <random>
 #include <set>
 
 #include "runtime/kv/kv_arena.h"
@@ -36,71 +38,122 @@ TEST(PagePoolTest, TakesAllOrNothing) {
   EXPECT_EQ(pool.num_used(), 0);
 }
 
+PageTables::TierPages Host(int64_t pages) { return {0, pages, 0}; }
+
+TEST(PagePoolTest, PrefersConsecutivePages) {
+  PagePool pool(12);
+  std::vector<int32_t> a, b, c, d;
+  ASSERT_TRUE(pool.Take(3, &a).ok());
+  ASSERT_TRUE(pool.Take(3, &b).ok());
+  ASSERT_TRUE(pool.Take(2, &c).ok());
+  pool.GiveBack(b);  // free: 3 to 5 and 8 to 11
+  ASSERT_TRUE(pool.Take(4, &d).ok());
+  EXPECT_EQ(d, (std::vector<int32_t>{8, 9, 10, 11}));
+  pool.GiveBack(c);  // free: 3 to 7
+  std::vector<int32_t> e;
+  ASSERT_TRUE(pool.Take(5, &e).ok());
+  EXPECT_EQ(e, (std::vector<int32_t>{3, 4, 5, 6, 7}));
+  pool.GiveBack(a);
+  pool.GiveBack({4, 6});
+  std::vector<int32_t> f;
+  ASSERT_TRUE(pool.Take(5, &f).ok());
+  EXPECT_EQ(f, (std::vector<int32_t>{0, 1, 2, 4, 6}));
+  EXPECT_EQ(pool.num_free(), 0);
+}
+
 TEST(PageTablesTest, ReservesWholePages) {
-  PageTables tables(8);
+  PageTables tables(Host(8), 100);
   ASSERT_TRUE(tables.Admit(SequenceId(1), 1).ok());
   ASSERT_TRUE(tables.Admit(SequenceId(2), kPageTokens).ok());
   ASSERT_TRUE(tables.Admit(SequenceId(3), kPageTokens + 1).ok());
   EXPECT_EQ(tables.Find(SequenceId(1))->pages.size(), 1u);
   EXPECT_EQ(tables.Find(SequenceId(2))->pages.size(), 1u);
   EXPECT_EQ(tables.Find(SequenceId(3))->pages.size(), 2u);
-  EXPECT_EQ(tables.pool().num_used(), 4);
+  EXPECT_EQ(tables.num_used(), 4);
   EXPECT_EQ(tables.Find(SequenceId(4)), nullptr);
   ASSERT_TRUE(tables.Release(SequenceId(3)).ok());
-  EXPECT_EQ(tables.pool().num_used(), 2);
+  EXPECT_EQ(tables.num_used(), 2);
   EXPECT_EQ(tables.Find(SequenceId(3)), nullptr);
   tables.Clear();
-  EXPECT_EQ(tables.pool().num_used(), 0);
+  EXPECT_EQ(tables.num_used(), 0);
   EXPECT_EQ(tables.size(), 0u);
 }
 
 TEST(PageTablesTest, Errors) {
-  PageTables tables(2);
+  PageTables tables(Host(2), 100);
   ASSERT_TRUE(tables.Admit(SequenceId(1), 5).ok());
   EXPECT_TRUE(absl::IsInvalidArgument(tables.Admit(SequenceId(1), 5)));
   EXPECT_TRUE(absl::IsInvalidArgument(tables.Release(SequenceId(2))));
   const absl::Status full = tables.Admit(SequenceId(2), 2 * kPageTokens);
   EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
   EXPECT_EQ(tables.Find(SequenceId(2)), nullptr);
-  EXPECT_EQ(tables.pool().num_used(), 1);
+  EXPECT_EQ(tables.num_used(), 1);
 }
 
-TEST(KvArenaTest, BlocksDoNotOverlapAndFillThePage) {
-  const KvLayout layout{3, 2, 5, DType::kBFloat16};
-  EXPECT_EQ(layout.block_elements(), size_t{5} * kPageTokens);
-  EXPECT_EQ(layout.layer_page_bytes(), size_t{2} * 2 * 5 * kPageTokens * 2);
-  EXPECT_EQ(layout.page_bytes(), 3 * layout.layer_page_bytes());
+TEST(PageTablesTest, TiersFillEvenly) {
+  // A quarter on the device, half on the host, a quarter on disk.
+  PageTables tables({10, 20, 10}, 3 * kPageTokens);
+  // Two pages fewer for each tier but one.
+  EXPECT_EQ(tables.num_pages(), 36);
+  int counts[3] = {};
+  for (int i = 0; i < 12; ++i) {
+    ASSERT_TRUE(tables.Admit(SequenceId(i), 3 * kPageTokens).ok()) << i;
+    ++counts[static_cast<size_t>(tables.Find(SequenceId(i))->tier)];
+  }
+  EXPECT_EQ(counts[0], 3);
+  EXPECT_EQ(counts[1], 6);
+  EXPECT_EQ(counts[2], 3);
+  EXPECT_EQ(tables.num_used(), 36);
+}
+
+// Whatever the sizes and the order, what num_pages() promises is there.
+TEST(PageTablesTest, PromisedPagesAreFound) {
+  std::mt19937 random(5);
+  PageTables tables({7, 11, 9}, 4 * kPageTokens);
+  std::vector<int64_t> live;
+  int64_t next = 0;
+  for (int i = 0; i < 20000; ++i) {
+    const int32_t pages = 1 + static_cast<int32_t>(random() % 4);
+    if (tables.num_used() + pages <= tables.num_pages()) {
+      ASSERT_TRUE(tables.Admit(SequenceId(next), pages * kPageTokens).ok());
+      live.push_back(next++);
+    } else {
+      const size_t victim = random() % live.size();
+      ASSERT_TRUE(tables.Release(SequenceId(live[victim])).ok());
+      live.erase(live.begin() + static_cast<int64_t>(victim));
+    }
+  }
+}
+
+TEST(KvArenaTest, LayersFollowEachOther) {
+  const KvLayout layout{3, 2, 5, KvFormat::kBFloat16};
   MemoryBudget budget(Tier::kHost, 1 << 20);
   auto arena = KvArena::Create(layout, 4, &budget);
   ASSERT_TRUE(arena.ok()) << arena.status();
   EXPECT_EQ(budget.used_bytes(),
-            4 * layout.page_bytes() + KvArena::kSlackBytes);
-  const size_t block = layout.block_elements() * layout.element_bytes();
-  std::set<std::byte*> starts;
-  for (int layer = 0; layer < 3; ++layer) {
-    for (int page = 0; page < 4; ++page) {
-      for (int head = 0; head < 2; ++head) {
-        auto* k = static_cast<std::byte*>((*arena)->K(layer, page, head));
-        starts.insert(k);
-        starts.insert(k + block);
-      }
-    }
-  }
-  ASSERT_EQ(starts.size(), 48u);
-  std::byte* previous = nullptr;
-  for (std::byte* start : starts) {
-    if (previous != nullptr) {
-      EXPECT_EQ(start, previous + block);
-    }
-    previous = start;
-  }
+            4 * layout.page_bytes() + KvLayout::kSlackBytes);
+  const size_t layer_bytes = 4 * layout.layer_page_bytes();
+  std::byte* base = (*arena)->LayerBase(0);
+  EXPECT_EQ((*arena)->LayerBase(1), base + layer_bytes);
+  EXPECT_EQ((*arena)->LayerBase(2), base + 2 * layer_bytes);
+  // All of it is there.
+  std::memset(base, 1, 3 * layer_bytes + KvLayout::kSlackBytes);
 }
 
 TEST(KvArenaTest, BudgetTooSmall) {
   MemoryBudget budget(Tier::kHost, 100);
-  auto arena = KvArena::Create({1, 1, 8, DType::kFloat32}, 1, &budget);
+  auto arena = KvArena::Create({1, 1, 8, KvFormat::kFloat32}, 1, &budget);
   EXPECT_TRUE(absl::IsResourceExhausted(arena.status())) << arena.status();
   EXPECT_EQ(budget.used_bytes(), 0u);
+}
+
+TEST(KvArenaTest, SizeBeyondAllMemory) {
+  MemoryBudget budget(Tier::kHost, 100);
+  for (const int64_t num_pages : {int64_t{1} << 60, int64_t{-1}}) {
+    auto arena =
+        KvArena::Create({1, 1, 64, KvFormat::kInt4}, num_pages, &budget);
+    EXPECT_TRUE(absl::IsResourceExhausted(arena.status())) << arena.status();
+  }
 }
 
 }  // namespace

@@ -4,194 +4,95 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
-#include <random>
+#include <string>
 #include <vector>
 
-#include "runtime/kernels/cpu/vector_ops.h"
-#include "runtime/kv/sequence_pages.h"
+#include "tests/unit/kernels/attention_cache.h"
 #include "tests/unit/kernels/targets.h"
 
 namespace sluice {
 namespace {
 
-// One KV head of one sequence, in pages that lie in no particular order.
-class Cache {
- public:
-  Cache(DType dtype, int head_dim, int length)
-      : dtype_(dtype), head_dim_(head_dim) {
-    const int num_pages = (length + kPageTokens - 1) / kPageTokens;
-    block_ = static_cast<size_t>(head_dim) * kPageTokens;
-    element_ = dtype == DType::kFloat32 ? 4 : 2;
-    for (int i = 0; i < num_pages; ++i) pages_.push_back(i);
-    std::mt19937 random(5);
-    std::shuffle(pages_.begin(), pages_.end(), random);
-    // What an earlier sequence may have left: NaN must not leak from it.
-    memory_.assign(num_pages * 2 * block_ * element_ + 256, std::byte{0xff});
-    std::uniform_real_distribution<float> uniform(-1, 1);
-    k_.resize(length * head_dim);
-    v_.resize(length * head_dim);
-    for (float& x : k_) x = uniform(random);
-    for (float& x : v_) x = uniform(random);
-    // In chunks of several sizes, as steps come.
-    for (int at = 0, n = 1; at < length; n = n % 40 + 7) {
-      int count = std::min({n, length - at, kPageTokens - at % kPageTokens});
-      std::byte* k = Block(pages_[at / kPageTokens]);
-      StoreKv(k_.data() + at * head_dim, head_dim, v_.data() + at * head_dim,
-              head_dim, at % kPageTokens, count, head_dim, dtype, k,
-              k + block_ * element_);
-      at += count;
-    }
-    if (dtype == DType::kBFloat16) {
-      for (std::vector<float>* x : {&k_, &v_}) {
-        std::vector<uint16_t> bits(x->size());
-        FloatToBf16(x->data(), x->size(), bits.data());
-        Bf16ToFloat(bits.data(), x->size(), x->data());
+using Rows = AttentionCache::Rows;
+
+class AttentionTest : public testing::TestWithParam<KvFormat> {
+ protected:
+  void ExpectReference(AttentionCache& cache, const Rows& rows) {
+    const auto out = cache.Attend(rows);
+    for (size_t r = 0; r < out.size(); ++r) {
+      const auto want =
+          cache.Reference(rows.ids[r], rows.begin[r], rows.end[r]);
+      for (size_t i = 0; i < want.size(); ++i) {
+        ASSERT_NEAR(out[r][i], want[i], cache.Tolerance())
+            << "head_dim " << want.size() << " row " << r << " of "
+            << out.size() << " element " << i;
       }
     }
   }
-
-  // Attends rows with the given ranges; queries are a function of `ids`.
-  std::vector<std::vector<float>> Attend(const std::vector<int>& ids,
-                                         const std::vector<int>& begin,
-                                         const std::vector<int>& end) {
-    AttentionScratch scratch(head_dim_);
-    AttentionCall call;
-    call.kv_dtype = dtype_;
-    call.head_dim = head_dim_;
-    call.k_base = memory_.data();
-    call.page_stride = 2 * block_ * element_;
-    call.pages = pages_;
-    call.rows = ids.size();
-    std::vector<std::vector<float>> out(ids.size(),
-                                        std::vector<float>(head_dim_));
-    for (size_t r = 0; r < ids.size(); ++r) {
-      const std::vector<float> q = Query(ids[r]);
-      std::copy(q.begin(), q.end(), scratch.query(r));
-      call.begin[r] = begin[r];
-      call.end[r] = end[r];
-      call.out[r] = out[r].data();
-    }
-    sluice::Attend(call, scratch);
-    return out;
-  }
-
-  std::vector<float> Query(int id) const {
-    std::mt19937 random(100 + id);
-    std::uniform_real_distribution<float> uniform(-1, 1);
-    std::vector<float> q(head_dim_);
-    for (float& x : q) x = uniform(random);
-    return q;
-  }
-
-  std::vector<double> Reference(int id, int begin, int end) const {
-    const std::vector<float> q = Query(id);
-    std::vector<double> s(end - begin);
-    double max = -1e300, sum = 0;
-    for (int j = begin; j < end; ++j) {
-      double dot = 0;
-      for (int i = 0; i < head_dim_; ++i) {
-        dot += static_cast<double>(q[i]) * k_[j * head_dim_ + i];
-      }
-      s[j - begin] = dot;
-      max = std::max(max, dot);
-    }
-    for (double& x : s) sum += x = std::exp(x - max);
-    std::vector<double> out(head_dim_);
-    for (int j = begin; j < end; ++j) {
-      for (int i = 0; i < head_dim_; ++i) {
-        out[i] += s[j - begin] / sum * v_[j * head_dim_ + i];
-      }
-    }
-    return out;
-  }
-
- private:
-  std::byte* Block(int page) {
-    return memory_.data() + page * 2 * block_ * element_;
-  }
-
-  DType dtype_;
-  int head_dim_;
-  size_t block_, element_;
-  std::vector<int32_t> pages_;
-  std::vector<std::byte> memory_;
-  std::vector<float> k_, v_;
 };
 
-class AttentionTest : public testing::TestWithParam<DType> {};
-
 TEST_P(AttentionTest, MatchesTheDefinition) {
-  ForEachTarget([](const char* target) {
+  ForEachTarget([&](const char* target) {
     SCOPED_TRACE(target);
-    for (const int head_dim : {1, 5, 12, 15, 20, 32, 64, 80, 128}) {
-      Cache cache(GetParam(), head_dim, 131);
+    for (const int head_dim :
+         {1, 5, 10, 15, 16, 20, 32, 40, 63, 64, 66, 80, 96, 100, 128, 160}) {
+      AttentionCache cache(GetParam(), head_dim, 131);
       for (const int rows : {1, 2, 3, 4, 7, 8, 9, 32}) {
-        std::vector<int> ids, begin, end;
-        for (int r = 0; r < rows; ++r) {
-          ids.push_back(r);
-          end.push_back(131 - rows + 1 + r);
-          begin.push_back(0);
-        }
-        const auto out = cache.Attend(ids, begin, end);
-        for (int r = 0; r < rows; ++r) {
-          const auto want = cache.Reference(ids[r], begin[r], end[r]);
-          for (int i = 0; i < head_dim; ++i) {
-            ASSERT_NEAR(out[r][i], want[i], 2e-6)
-                << "head_dim " << head_dim << " row " << r << " of " << rows;
-          }
-        }
+        Rows all;
+        for (int r = 0; r < rows; ++r) all.Add(r, 0, 131 - rows + 1 + r);
+        ASSERT_NO_FATAL_FAILURE(ExpectReference(cache, all));
       }
     }
   });
 }
 
-TEST_P(AttentionTest, Windows) {
-  ForEachTarget([](const char* target) {
+TEST_P(AttentionTest, ContextsOfAnyLength) {
+  ForEachTarget([&](const char* target) {
     SCOPED_TRACE(target);
-    Cache cache(GetParam(), 20, 200);
+    for (const int length : {1, 2, 15, 16, 17, 31, 32, 33, 64, 100}) {
+      AttentionCache cache(GetParam(), 48, length);
+      Rows rows;
+      for (int r = 0; r < 5; ++r) rows.Add(r, 0, length);
+      ASSERT_NO_FATAL_FAILURE(ExpectReference(cache, rows));
+    }
+  });
+}
+
+TEST_P(AttentionTest, Windows) {
+  ForEachTarget([&](const char* target) {
+    SCOPED_TRACE(target);
+    AttentionCache cache(GetParam(), 20, 200);
     for (const int window : {1, 2, 31, 32, 33, 64, 100}) {
-      std::vector<int> ids, begin, end;
+      Rows rows;
       for (int r = 0; r < 32; ++r) {
         const int position = 5 + 6 * r;
-        ids.push_back(r);
-        begin.push_back(std::max(0, position + 1 - window));
-        end.push_back(position + 1);
+        rows.Add(r, std::max(0, position + 1 - window), position + 1);
       }
-      const auto out = cache.Attend(ids, begin, end);
-      for (int r = 0; r < 32; ++r) {
-        const auto want = cache.Reference(ids[r], begin[r], end[r]);
-        for (int i = 0; i < 20; ++i) ASSERT_NEAR(out[r][i], want[i], 2e-6);
-      }
+      ASSERT_NO_FATAL_FAILURE(ExpectReference(cache, rows));
     }
   });
 }
 
 // The same row, alone and in all sorts of company: the same bits.
 TEST_P(AttentionTest, RowsDoNotDependOnEachOther) {
-  ForEachTarget([](const char* target) {
+  ForEachTarget([&](const char* target) {
     SCOPED_TRACE(target);
     for (const int head_dim : {12, 20, 64, 80}) {
-      Cache cache(GetParam(), head_dim, 150);
-      std::vector<int> ids, begin, end;
+      AttentionCache cache(GetParam(), head_dim, 150);
+      Rows rows;
       for (int r = 0; r < 32; ++r) {
-        ids.push_back(r);
         // Some alike, as the heads of a group are; some one after the other.
-        end.push_back(r < 16 ? 90 + r : 120 + r / 5);
-        begin.push_back(r % 3 == 0 ? std::max(0, end.back() - 40) : 0);
+        const int end = r < 16 ? 90 + r : 120 + r / 5;
+        rows.Add(r, r % 3 == 0 ? std::max(0, end - 40) : 0, end);
       }
-      const auto together = cache.Attend(ids, begin, end);
+      const auto together = cache.Attend(rows);
       for (int r = 0; r < 32; ++r) {
-        const auto alone = cache.Attend({ids[r]}, {begin[r]}, {end[r]});
-        ASSERT_EQ(alone[0], together[r]) << "row " << r;
+        ASSERT_EQ(cache.Attend(rows.Part(r, r + 1))[0], together[r])
+            << "row " << r;
       }
       for (int first = 0; first < 32; first += 5) {
-        const auto range = [first](const std::vector<int>& x) {
-          return std::vector<int>(x.begin() + first,
-                                  x.begin() + std::min(32, first + 11));
-        };
-        const auto some = cache.Attend(range(ids), range(begin), range(end));
+        const auto some = cache.Attend(rows.Part(first, first + 11));
         for (size_t r = 0; r < some.size(); ++r) {
           ASSERT_EQ(some[r], together[first + r]);
         }
@@ -200,10 +101,96 @@ TEST_P(AttentionTest, RowsDoNotDependOnEachOther) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(DTypes, AttentionTest,
-                         testing::Values(DType::kFloat32, DType::kBFloat16),
+// What lies behind a row's range does not touch it: the last position of a
+// longer sequence, or what an earlier one left.
+TEST_P(AttentionTest, LaterPositionsDoNotMatter) {
+  ForEachTarget([&](const char* target) {
+    SCOPED_TRACE(target);
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    AttentionCache cache(GetParam(), 24, 60);
+    Rows rows;
+    for (int r = 0; r < 9; ++r) rows.Add(r, 3, 41);
+    const auto before = cache.Attend(rows);
+    for (const float x : {1e4f, -1e-20f, std::nanf(""), kInfinity}) {
+      for (const int position : {1, 2, 41, 50}) {
+        cache.Store(position, std::vector<float>(24, x),
+                    std::vector<float>(24, -x));
+      }
+      EXPECT_EQ(cache.Attend(rows), before) << x;
+    }
+  });
+}
+
+// A NaN or an infinity in the middle of V is not hidden, and one in K breaks
+// nothing: a position whose score is no number has no weight.
+TEST_P(AttentionTest, NonFiniteNumbersShow) {
+  ForEachTarget([&](const char* target) {
+    SCOPED_TRACE(target);
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    for (const float x : {std::nanf(""), kInfinity, -kInfinity}) {
+      for (const bool in_k : {true, false}) {
+        AttentionCache cache(GetParam(), 24, 60);
+        std::vector<float> good(24, 0.5f), bad(24, 0.5f);
+        bad[7] = x;
+        cache.Store(30, in_k ? bad : good, in_k ? good : bad);
+        Rows rows;
+        for (int r = 0; r < 9; ++r) rows.Add(r, 0, 60);
+        const auto dense = cache.Attend(rows);
+        const auto sparse = cache.Attend(rows, 0.999f);
+        for (int r = 0; r < 9 && !in_k; ++r) {
+          EXPECT_FALSE(std::isfinite(dense[r][7]));
+          EXPECT_FALSE(std::isfinite(sparse[r][7]));
+        }
+        cache.Attend(rows, 0.3f);
+      }
+    }
+  });
+}
+
+// One position far above all others, and far below: weights that underflow.
+TEST_P(AttentionTest, ExtremeScores) {
+  ForEachTarget([&](const char* target) {
+    SCOPED_TRACE(target);
+    for (const int position : {0, 40, 99}) {
+      for (const float scale : {300.0f, -300.0f}) {
+        AttentionCache cache(GetParam(), 16, 100);
+        std::vector<float> k = cache.Query(0), v(16, 0.25f);
+        for (float& x : k) x *= scale;
+        cache.Store(position, k, v);
+        Rows rows;
+        for (int r = 0; r < 3; ++r) rows.Add(r, 0, 100);
+        const auto out = cache.Attend(rows);
+        for (int r = 0; r < 3; ++r) {
+          const auto want = cache.Reference(r, 0, 100);
+          for (int i = 0; i < 16; ++i) {
+            // Scores of hundreds have errors of their own.
+            ASSERT_NEAR(out[r][i], want[i], 100 * cache.Tolerance());
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST_P(AttentionTest, CountsTheBytesOfV) {
+  AttentionCache cache(GetParam(), 40, 100);
+  Rows rows;
+  for (int r = 0; r < 4; ++r) rows.Add(r, 10, 80 + r);
+  uint64_t bytes = 5;
+  cache.Attend(rows, 1, &bytes);
+  const uint64_t row = GetParam() == KvFormat::kFloat32    ? 160
+                       : GetParam() == KvFormat::kBFloat16 ? 80
+                       : GetParam() == KvFormat::kInt8     ? 40 + 4
+                                                           : 20 + 4;
+  EXPECT_EQ(bytes, 5 + 73 * row);
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, AttentionTest,
+                         testing::Values(KvFormat::kFloat32,
+                                         KvFormat::kBFloat16, KvFormat::kInt8,
+                                         KvFormat::kInt4),
                          [](const auto& i) {
-                           return std::string(DTypeName(i.param));
+                           return std::string(KvFormatName(i.param));
                          });
 
 }  // namespace

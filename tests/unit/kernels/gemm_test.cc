@@ -5,9 +5,13 @@
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <tuple>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "runtime/memory/host_buffer.h"
 #include "runtime/kernels/cpu/vector_ops.h"
+#include "runtime/quant/group_codec.h"
 
 namespace sluice {
 namespace {
@@ -19,7 +23,10 @@ struct Shape {
 // A matrix with its input rows, in a dtype.
 class Fixture {
  public:
-  Fixture(DType dtype, Shape shape, int threads, int max_rows)
+  // high_panel: from here on, panels lie in a second piece of memory.
+  Fixture(DType dtype, Shape shape, int threads, int max_rows,
+          WeightFormat format = WeightFormat::kFull, int high_panel = 0,
+          bool known_order = true)
       : shape_(shape),
         pool_(threads),
         budget_(Tier::kHost, uint64_t{1} << 30),
@@ -33,14 +40,32 @@ class Fixture {
     status_ = engine.status();
     if (!status_.ok()) return;
     engine_ = *std::move(engine);
-    auto matrix = engine_->Allocate("test", shape.n, shape.k, &budget_);
+    if (!known_order) engine_->IgnorePackedOrder();
+    auto matrix = engine_->Layout(shape.n, shape.k, format, kOffset);
     status_ = matrix.status();
     if (!status_.ok()) return;
-    matrix_ = *std::move(matrix);
+    matrix_ = *matrix;
+    // Two pieces, each as long as it needs to be.
+    view_.split = high_panel >= matrix_.num_panels()
+                      ? kOffset + matrix_.bytes
+                      : matrix_.panel_offset(high_panel);
+    view_.high_offset = view_.split;
+    for (auto [buffer, bytes] :
+         {std::pair{&low_, view_.split},
+          {&high_, kOffset + matrix_.bytes - view_.split}}) {
+      auto piece = HostBuffer::Create("test", bytes, &budget_);
+      status_.Update(piece.status());
+      if (!status_.ok()) return;
+      *buffer = *std::move(piece);
+    }
+    view_.low = low_.as<std::byte>();
+    view_.high = high_.as<std::byte>();
     for (int p = 0; p < matrix_.num_panels(); ++p) {
       status_.Update(engine_->Pack(
-          matrix_, p, w_.data() + matrix_.panel_begin(p) * shape.k, 0));
+          matrix_, p, w_.data() + matrix_.panel_begin(p) * shape.k, p % threads,
+          const_cast<std::byte*>(view_.At(matrix_.panel_offset(p)))));
     }
+    if (format != WeightFormat::kFull) QuantizeReference(format);
     if (dtype == DType::kBFloat16) {
       bits_.resize(a_.size());
       FloatToBf16(a_.data(), a_.size(), bits_.data());
@@ -52,8 +77,14 @@ class Fixture {
     }
   }
 
+  static constexpr size_t kOffset = 192;
   // Rows [first, first + rows), copied to the front of padded memory.
   std::vector<float> Multiply(int32_t first, int32_t rows) {
+    return Multiply(first, rows, matrix_, view_);
+  }
+  std::vector<float> Multiply(int32_t first, int32_t rows,
+                              const MatrixLayout& matrix,
+                              const ImageView& view) {
     const size_t element = bits_.empty() ? 4 : 2;
     const auto* from = bits_.empty()
                            ? reinterpret_cast<const std::byte*>(a_.data())
@@ -64,7 +95,7 @@ class Fixture {
                 rows * shape_.k * element);
     std::vector<float> out(static_cast<size_t>(rows) * shape_.n, NAN);
     const absl::Status status = engine_->Multiply(
-        matrix_, input.data(), rows,
+        matrix, view, input.data(), rows,
         [&](int32_t row, int32_t count, int32_t col, int32_t cols,
             float* tile) {
           for (int32_t i = 0; i < count; ++i) {
@@ -80,20 +111,52 @@ class Fixture {
   const std::vector<float>& a() const { return a_; }
   const std::vector<float>& w() const { return w_; }
   GemmEngine& engine() { return *engine_; }
-  MemoryBudget& budget() { return budget_; }
+  const MatrixLayout& matrix() const { return matrix_; }
+  const ImageView& view() const { return view_; }
 
  private:
+  // w_ becomes what the format can hold of it.
+  void QuantizeReference(WeightFormat format) {
+    for (int p = 0; p < matrix_.num_panels(); ++p) {
+      const int32_t begin = matrix_.panel_begin(p), end = matrix_.panel_end(p);
+      const size_t k = shape_.k;
+      const float unit =
+          *ChooseQuantUnit(w_.data() + begin * k, (end - begin) * k);
+      for (int32_t first = begin; first < end; first += kQuantGroup) {
+        const int32_t size = std::min(kQuantGroup, end - first);
+        std::vector<uint8_t> codes(size * k);
+        std::vector<GroupParams> params(k);
+        float* group = w_.data() + first * k;
+        QuantizeGroups(group, k, size, shape_.k,
+                       format == WeightFormat::kInt4 ? 4 : 8, unit,
+                       codes.data(), params.data());
+        for (size_t i = 0; i < codes.size(); ++i) {
+          group[i] = DequantizeCode(params[i % k], unit, codes[i]);
+        }
+      }
+    }
+  }
+
   Shape shape_;
   ComputePool pool_;
   MemoryBudget budget_;
   std::vector<float> w_, a_;
   std::vector<uint16_t> bits_;
   std::unique_ptr<GemmEngine> engine_;
-  PackedMatrix matrix_;
+  MatrixLayout matrix_;
+  HostBuffer low_, high_;
+  ImageView view_;
   absl::Status status_;
 };
 
-class GemmTest : public testing::TestWithParam<DType> {};
+using Param = std::tuple<DType, WeightFormat>;
+class GemmTest : public testing::TestWithParam<Param> {
+ protected:
+  DType dtype() const { return std::get<0>(GetParam()); }
+  WeightFormat format() const { return std::get<1>(GetParam()); }
+};
+
+class QuantizedGemmTest : public GemmTest {};
 
 constexpr Shape kShapes[] = {{1, 1},    {3, 5},     {37, 45},  {128, 64},
                              {129, 20}, {300, 100}, {768, 96}, {200, 1030}};
@@ -108,7 +171,7 @@ TEST_P(GemmTest, ComputesTheProduct) {
   for (const Shape shape : kShapes) {
     SCOPED_TRACE(testing::Message() << shape.n << " x " << shape.k);
     constexpr int kRows = 139;
-    Fixture f(GetParam(), shape, 2, kRows);
+    Fixture f(dtype(), shape, 2, kRows, format());
     SKIP_IF_UNIMPLEMENTED(f.status());
     const std::vector<float> out = f.Multiply(0, kRows);
     for (int row = 0; row < kRows; ++row) {
@@ -130,7 +193,7 @@ TEST_P(GemmTest, RowsDoNotDependOnTheirNumberOrPlace) {
   for (const Shape shape : kShapes) {
     SCOPED_TRACE(testing::Message() << shape.n << " x " << shape.k);
     constexpr int kRows = 300;
-    Fixture f(GetParam(), shape, 2, kRows);
+    Fixture f(dtype(), shape, 2, kRows, format());
     SKIP_IF_UNIMPLEMENTED(f.status());
     const std::vector<float> all = f.Multiply(0, kRows);
     for (int rows :
@@ -150,29 +213,146 @@ TEST_P(GemmTest, RowsDoNotDependOnTheirNumberOrPlace) {
 TEST_P(GemmTest, ResultsDoNotDependOnThreads) {
   for (const Shape shape : kShapes) {
     SCOPED_TRACE(testing::Message() << shape.n << " x " << shape.k);
-    constexpr int kRows = 77;
-    Fixture one(GetParam(), shape, 1, kRows);
+    constexpr int kRows = 300;
+    Fixture one(dtype(), shape, 1, kRows, format());
     SKIP_IF_UNIMPLEMENTED(one.status());
-    Fixture many(GetParam(), shape, 7, kRows);
-    EXPECT_EQ(one.Multiply(0, kRows), many.Multiply(0, kRows));
+    Fixture many(dtype(), shape, 7, kRows, format());
+    for (const int32_t rows : {1, 77, 255, 300}) {
+      EXPECT_EQ(one.Multiply(0, rows), many.Multiply(0, rows)) << rows;
+    }
   }
 }
 
-TEST_P(GemmTest, ChargesWhatItSays) {
-  Fixture f(GetParam(), {300, 100}, 1, 1);
+TEST_P(GemmTest, PanelsMayLieInTwoPieces) {
+  for (const Shape shape : {Shape{300, 100}, Shape{384, 33}}) {
+    constexpr int kRows = 19;
+    Fixture one(dtype(), shape, 2, kRows, format());
+    SKIP_IF_UNIMPLEMENTED(one.status());
+    const std::vector<float> expected = one.Multiply(0, kRows);
+    for (int high_panel : {1, 2, 3}) {
+      Fixture two(dtype(), shape, 2, kRows, format(), high_panel);
+      SKIP_IF_UNIMPLEMENTED(two.status());
+      EXPECT_EQ(two.Multiply(0, kRows), expected) << high_panel;
+    }
+  }
+}
+
+TEST_P(QuantizedGemmTest, DequantizedMatricesGiveTheSameBits) {
+  for (const Shape shape : kShapes) {
+    SCOPED_TRACE(testing::Message() << shape.n << " x " << shape.k);
+    constexpr int kRows = 70;
+    Fixture f(dtype(), shape, 2, kRows, format(), /*high_panel=*/1);
+    SKIP_IF_UNIMPLEMENTED(f.status());
+    const std::vector<float> expected = f.Multiply(0, kRows);
+
+    auto full = f.engine().Layout(shape.n, shape.k, WeightFormat::kFull, 128);
+    ASSERT_TRUE(full.ok()) << full.status();
+    MemoryBudget budget(Tier::kHost, uint64_t{1} << 30);
+    auto image = HostBuffer::Create("full", 128 + full->bytes, &budget);
+    ASSERT_TRUE(image.ok());
+    const int panels = full->num_panels();
+    // In two calls.
+    for (const auto& [first, count] :
+         {std::pair{0, panels / 2}, {panels / 2, panels - panels / 2}}) {
+      const absl::Status status = f.engine().Dequantize(
+          f.matrix(), f.view(), *full, image->as<std::byte>(), first, count);
+      ASSERT_TRUE(status.ok()) << status;
+    }
+    EXPECT_EQ(f.Multiply(0, kRows, *full, ImageView::Whole(image->data())),
+              expected);
+    EXPECT_FALSE(f.engine()
+                     .Dequantize(*full, ImageView::Whole(image->data()), *full,
+                                 image->as<std::byte>(), 0, panels)
+                     .ok());
+    EXPECT_FALSE(f.engine()
+                     .Dequantize(f.matrix(), f.view(), f.matrix(),
+                                 image->as<std::byte>(), 0, panels)
+                     .ok());
+  }
+}
+
+TEST_P(QuantizedGemmTest, UnknownPackedOrdersGiveTheSameBits) {
+  for (const Shape shape : kShapes) {
+    SCOPED_TRACE(testing::Message() << shape.n << " x " << shape.k);
+    constexpr int kRows = 33;
+    Fixture known(dtype(), shape, 2, kRows, format());
+    SKIP_IF_UNIMPLEMENTED(known.status());
+    Fixture unknown(dtype(), shape, 2, kRows, format(), 0,
+                    /*known_order=*/false);
+    SKIP_IF_UNIMPLEMENTED(unknown.status());
+    EXPECT_NE(known.matrix().packing, unknown.matrix().packing);
+    EXPECT_EQ(unknown.Multiply(0, kRows), known.Multiply(0, kRows));
+  }
+}
+
+TEST_P(GemmTest, LayoutsAreAlignedAndAddUp) {
+  Fixture f(dtype(), {300, 100}, 1, 1, format());
   SKIP_IF_UNIMPLEMENTED(f.status());
-  auto bytes = f.engine().PackedBytes(300, 100);
-  ASSERT_TRUE(bytes.ok());
-  EXPECT_EQ(f.budget().used_bytes(), *bytes);
-  MemoryBudget tight(Tier::kHost, *bytes - 1);
-  auto matrix = f.engine().Allocate("head", 300, 100, &tight);
-  EXPECT_TRUE(absl::IsResourceExhausted(matrix.status())) << matrix.status();
-  EXPECT_NE(matrix.status().message().find("head"), std::string::npos);
-  EXPECT_EQ(tight.used_bytes(), 0u);
+  const MatrixLayout& w = f.matrix();
+  ASSERT_EQ(w.num_panels(), 3);
+  size_t next = w.offset;
+  int32_t column = 0;
+  for (int p = 0; p < 3; ++p) {
+    EXPECT_EQ(w.panel_offset(p), next);
+    EXPECT_EQ(w.panel_offset(p) % 64, 0u);
+    EXPECT_EQ(w.panel_begin(p), column);
+    next += w.panel_bytes(p);
+    column = w.panel_end(p);
+  }
+  EXPECT_EQ(column, 300);
+  EXPECT_EQ(next, w.offset + w.bytes);
+  for (const auto& [n, k, offset] :
+       {std::tuple{0, 4, 0}, {4, 0, 0}, {-1, 4, 0}, {4, 4, 32}}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(
+        f.engine().Layout(n, k, format(), offset).status()));
+  }
+}
+
+TEST_P(GemmTest, QuantizedFormatsRefuseWhatIsNoWeight) {
+  Fixture f(dtype(), {5, 7}, 1, 1, format());
+  SKIP_IF_UNIMPLEMENTED(f.status());
+  std::vector<float> rows(35, 1.0f);
+  rows[11] = NAN;
+  MemoryBudget budget(Tier::kHost, uint64_t{1} << 20);
+  auto out = HostBuffer::Create("panel", f.matrix().panel_bytes(0), &budget);
+  ASSERT_TRUE(out.ok());
+  const absl::Status status =
+      f.engine().Pack(f.matrix(), 0, rows.data(), 0, out->as<std::byte>());
+  EXPECT_EQ(status.ok(), format() == WeightFormat::kFull) << status;
+}
+
+TEST_P(GemmTest, RefusesLayoutsOfOtherEngines) {
+  Fixture f(dtype(), {40, 7}, 1, 1, format());
+  SKIP_IF_UNIMPLEMENTED(f.status());
+  Fixture other(dtype(), {41, 8}, 1, 1, format());
+  SKIP_IF_UNIMPLEMENTED(other.status());
+  // Of a size that f knows, in a format that it does not know.
+  Fixture quantized(dtype(), {40, 7}, 1, 1, WeightFormat::kInt4);
+  SKIP_IF_UNIMPLEMENTED(quantized.status());
+  std::vector<std::byte> a(8 * 4 * GemmEngine::kTileRows);
+  for (const Fixture* from : {&other, &quantized}) {
+    if (from == &quantized && format() != WeightFormat::kFull) continue;
+    const absl::Status status =
+        f.engine().Multiply(from->matrix(), from->view(), a.data(), 1,
+                            [](int32_t, int32_t, int32_t, int32_t, float*) {});
+    EXPECT_TRUE(absl::IsInternal(status)) << status;
+  }
+  EXPECT_TRUE(absl::IsInternal(
+      f.engine().Multiply(MatrixLayout(), f.view(), a.data(), 1,
+                          [](int32_t, int32_t, int32_t, int32_t, float*) {})));
+}
+
+TEST_P(GemmTest, KeysTellDTypesApart) {
+  ComputePool pool(1);
+  auto a = GemmEngine::Create(DType::kFloat32, &pool);
+  ASSERT_TRUE(a.ok());
+  auto b = GemmEngine::Create(dtype(), &pool);
+  SKIP_IF_UNIMPLEMENTED(b.status());
+  EXPECT_EQ((*a)->LayoutKey() == (*b)->LayoutKey(), dtype() == DType::kFloat32);
 }
 
 TEST_P(GemmTest, OffersTilesOfManySizes) {
-  Fixture f(GetParam(), {128, 64}, 1, 1);
+  Fixture f(dtype(), {128, 64}, 1, 1);
   SKIP_IF_UNIMPLEMENTED(f.status());
   auto sizes = f.engine().TileSizes(128, 64);
   ASSERT_TRUE(sizes.ok());
@@ -180,11 +360,24 @@ TEST_P(GemmTest, OffersTilesOfManySizes) {
   EXPECT_GE(sizes->size(), 3u);
 }
 
-INSTANTIATE_TEST_SUITE_P(DTypes, GemmTest,
-                         testing::Values(DType::kFloat32, DType::kBFloat16),
-                         [](const auto& i) {
-                           return std::string(DTypeName(i.param));
-                         });
+std::string Name(const testing::TestParamInfo<Param>& i) {
+  return absl::StrCat(DTypeName(std::get<0>(i.param)), "_",
+                      WeightFormatName(std::get<1>(i.param)));
+}
+
+constexpr DType kDTypes[] = {DType::kFloat32, DType::kBFloat16};
+constexpr WeightFormat kFormats[] = {WeightFormat::kInt8, WeightFormat::kInt4,
+                                     WeightFormat::kFull};
+
+INSTANTIATE_TEST_SUITE_P(Formats, GemmTest,
+                         testing::Combine(testing::ValuesIn(kDTypes),
+                                          testing::ValuesIn(kFormats)),
+                         Name);
+INSTANTIATE_TEST_SUITE_P(Formats, QuantizedGemmTest,
+                         testing::Combine(testing::ValuesIn(kDTypes),
+                                          testing::ValuesIn(kFormats,
+                                                            kFormats + 2)),
+                         Name);
 
 }  // namespace
 }  // namespace sluice

@@ -65,6 +65,21 @@ TEST(ModelDir, OpensWithoutWeightsAndFailsOnlyWhenTheyAreWanted) {
             absl::StatusCode::kNotFound);
 }
 
+TEST(ModelDir, TheDummyFingerprintIsOfTheConfigAlone) {
+  TempDir dir;
+  const auto fingerprint = [&](const std::string& more) {
+    WriteFile(dir.path() / "config.json", kTinyConfig + more + "}");
+    auto model = ModelDir::Open(dir.path());
+    EXPECT_TRUE(model.ok()) << model.status();
+    return (*model)->DummyFingerprint();
+  };
+  const std::string first = fingerprint("");
+  EXPECT_EQ(first.substr(0, 6), "dummy-");
+  EXPECT_EQ(first.size(), 6u + 32u);
+  EXPECT_EQ(fingerprint(""), first);
+  EXPECT_NE(fingerprint(" "), first);
+}
+
 TEST(ModelDir, GenerationDefaults) {
   TempDir dir;
   WriteFile(dir.path() / "config.json", std::string(kTinyConfig) + "}");

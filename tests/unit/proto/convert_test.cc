@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <random>
 #include <string>
@@ -374,10 +375,18 @@ Policy FullPolicy() {
   return {.gbs = 3,
           .num_microbatches = 4,
           .max_step_tokens = 500,
+          .automatic_weights = false,
+          .automatic_kv_cache = false,
           .weights = {0.5, 0.25, 0.25},
           .kv_cache = {0, 0, 1},
           .activations = {1, 0, 0},
           .dtype = DType::kBFloat16,
+          .compress_weights = WeightFormat::kInt4,
+          .compress_kv = WeightFormat::kInt8,
+          .attention_site = AttentionSite::kDevice,
+          .sparsity = 0.125f,
+          .schedule = Schedule::kRowByRow,
+          .overlap = false,
           .compute_threads = 6};
 }
 
@@ -387,18 +396,20 @@ TEST(ConvertTest, PolicyThereAndBack) {
     ToProto(policy, &wire);
     const auto back = FromProto(Resent(wire));
     ASSERT_TRUE(back.ok()) << back.status();
-    EXPECT_EQ(back->gbs, policy.gbs);
-    EXPECT_EQ(back->num_microbatches, policy.num_microbatches);
-    EXPECT_EQ(back->max_step_tokens, policy.max_step_tokens);
-    const auto same = [](const TierFractions& a, const TierFractions& b) {
-      return a.device == b.device && a.host == b.host && a.disk == b.disk;
-    };
-    EXPECT_TRUE(same(back->weights, policy.weights));
-    EXPECT_TRUE(same(back->kv_cache, policy.kv_cache));
-    EXPECT_TRUE(same(back->activations, policy.activations));
-    EXPECT_EQ(back->dtype, policy.dtype);
-    EXPECT_EQ(back->compute_threads, policy.compute_threads);
+    EXPECT_TRUE(*back == policy) << PolicyText(*back);
   }
+}
+
+TEST(ConvertTest, PolicyFieldsThatAreAbsentHaveTheirDefaults) {
+  v1::Policy wire;
+  ToProto(Policy(), &wire);
+  for (int field = 9; field <= 16; ++field) {
+    wire.GetReflection()->ClearField(
+        &wire, wire.GetDescriptor()->FindFieldByNumber(field));
+  }
+  const auto back = FromProto(Resent(wire));
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_TRUE(*back == Policy()) << PolicyText(*back);
 }
 
 TEST(ConvertTest, PolicyRefused) {
@@ -417,6 +428,26 @@ TEST(ConvertTest, PolicyRefused) {
   refused([](auto& m) { m.mutable_weights()->set_disk(0.3); }, "weights");
   refused([](auto& m) { m.mutable_kv_cache()->set_device(-1); }, "kv_cache");
   refused([](auto& m) { m.clear_activations(); }, "activations");
+  refused([](auto& m) { m.set_sparsity(1.5f); }, "sparsity 1.5");
+  refused([](auto& m) { m.set_sparsity(-0.5f); }, "sparsity -0.5");
+  refused([](auto& m) { m.set_sparsity(NAN); }, "sparsity nan");
+  refused(
+      [](v1::Policy& m) {
+        m.set_compress_weights(static_cast<v1::NumberFormat>(3));
+      },
+      "compress_weights 3");
+  refused(
+      [](v1::Policy& m) {
+        m.set_compress_kv(static_cast<v1::NumberFormat>(-1));
+      },
+      "compress_kv -1");
+  refused(
+      [](v1::Policy& m) {
+        m.set_attention_site(static_cast<v1::AttentionSite>(2));
+      },
+      "attention_site 2");
+  refused([](v1::Policy& m) { m.set_schedule(static_cast<v1::Schedule>(9)); },
+          "schedule 9");
 }
 
 }  // namespace

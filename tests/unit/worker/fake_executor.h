@@ -122,6 +122,8 @@ class FakeExecutor : public StageExecutor {
   uint64_t weight_bytes() const override {
     return 1000 * static_cast<uint64_t>(options_.layers.size());
   }
+  const RealisedPlacement& placement() const override { return placement_; }
+  SweepStats stats() const override { return stats_; }
   bool is_first() const override { return options_.layers.begin == 0; }
   bool is_last() const override {
     return options_.layers.end == FakeModel::kLayers;
@@ -135,6 +137,8 @@ class FakeExecutor : public StageExecutor {
                        std::span<std::shared_ptr<ActivationBuffer>> hidden,
                        const Emit& emit, StepResult* result) override {
     if (absl::Status status = model_->PassStep(); !status.ok()) return status;
+    stats_.projection_seconds += 0.5;
+    stats_.disk_read_bytes += 100;
     sequences_ += static_cast<int64_t>(plan.admit.size()) -
                   static_cast<int64_t>(plan.release.size());
     for (size_t k = 0; k < plan.micro_batches.size(); ++k) {
@@ -172,6 +176,11 @@ class FakeExecutor : public StageExecutor {
  private:
   FakeModel* const model_;
   const Options options_;
+  const RealisedPlacement placement_ = {.weight_bytes = 1000,
+                                        .weight_host_bytes = 400,
+                                        .kv_bytes = 50,
+                                        .kv_host_bytes = 20};
+  SweepStats stats_;  // each step adds half a second and 100 bytes
   ActivationPool pool_;
   int64_t sequences_ = 0;
 };

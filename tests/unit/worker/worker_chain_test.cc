@@ -341,6 +341,40 @@ TEST_F(WorkerChainTest, OtherLayersAreLoaded) {
   EXPECT_EQ(workers_[1]->model().loads(), 3);
 }
 
+TEST_F(WorkerChainTest, ReportsWhatAllItsRuntimesDid) {
+  StartWorkers(1);
+  AssignAll(1);
+  for (int step = 0; step < 3; ++step) ExpectStepWorks(1, 0, step);
+  // What the first runtime did is not forgotten with it.
+  v1::CoordinatorMessage assignment = Assignment(2, 0);
+  assignment.mutable_assign_stage()->mutable_policy()->set_gbs(5);
+  coordinator_.Send("w0", assignment);
+  coordinator_.AwaitReady("w0", 2);
+  EXPECT_EQ(workers_[0]->model().loads(), 2);
+  for (int step = 0; step < 2; ++step) ExpectStepWorks(2, 0, step);
+  const RuntimeReport report = workers_[0]->worker().report();
+  EXPECT_EQ(report.stats.projection_seconds, 2.5);
+  EXPECT_EQ(report.stats.disk_read_bytes, 500u);
+  EXPECT_EQ(report.placement.weight_bytes, 1000u);
+  EXPECT_EQ(report.placement.kv_host_bytes, 20u);
+  const auto value = [&](const std::string& key) {
+    return workers_[0]->metrics().Value(key + ",worker=w0}");
+  };
+  EXPECT_EQ(value("sluice_runtime_seconds_total{activity=projection"), 2.5);
+  EXPECT_EQ(value("sluice_tier_bytes_total{wire=disk_read"), 500);
+  EXPECT_EQ(value("sluice_placement_bytes{kind=weights,tier=host"), 400);
+  EXPECT_EQ(value("sluice_placement_bytes{kind=weights,tier=disk"), 600);
+  EXPECT_EQ(value("sluice_placement_bytes{kind=kv,tier=disk"), 30);
+  // Nothing is placed once the stage is gone.
+  v1::CoordinatorMessage retire;
+  retire.mutable_retire()->set_epoch(2);
+  coordinator_.Send("w0", retire);
+  workers_[0]->worker().Shutdown();
+  EXPECT_EQ(workers_[0]->worker().report().placement.weight_bytes, 0u);
+  EXPECT_EQ(workers_[0]->worker().report().stats.disk_read_bytes, 500u);
+  EXPECT_EQ(value("sluice_placement_bytes{kind=weights,tier=host"), 0);
+}
+
 TEST_F(WorkerChainTest, NewerAssignmentCancelsALoad) {
   StartWorkers(1);
   workers_[0]->model().CloseLoadGate();
@@ -444,6 +478,19 @@ TEST_F(WorkerChainTest, FailedStepEndsTheEpochOnAllStages) {
               HasSubstr("no page left"));
   workers_[1]->model().FailSteps(absl::OkStatus());
   AssignAll(2);
+  ExpectStepWorks(2);
+}
+
+TEST_F(WorkerChainTest, DamagedWeightsAreLoadedAgain) {
+  StartWorkers(1);
+  AssignAll(1);
+  workers_[0]->model().FailSteps(absl::DataLossError("an image is damaged"));
+  coordinator_.Send("w0", Step(1, 0, 0));
+  EXPECT_EQ(coordinator_.AwaitFailed("w0", 1).code(),
+            static_cast<int>(absl::StatusCode::kDataLoss));
+  workers_[0]->model().FailSteps(absl::OkStatus());
+  AssignAll(2);
+  EXPECT_EQ(workers_[0]->model().loads(), 2);
   ExpectStepWorks(2);
 }
 

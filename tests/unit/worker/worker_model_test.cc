@@ -1,3 +1,4 @@
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -182,11 +183,33 @@ TEST(WorkerCreateTest, NamesWhatIsWrong) {
   options.compute_threads = -1;
   expect_invalid(options, "-1 compute threads");
   options = Options("w", "c");
+  options.disk_space_bytes = 1;
+  expect_invalid(options, "no directory");
+  options = Options("w", "c");
   options.channels = nullptr;
   expect_invalid(options, "channel factory");
   options = Options("w", "c");
   options.reconnect_delay = absl::ZeroDuration();
   expect_invalid(options, "reconnect_delay");
+}
+
+TEST(WorkerCreateTest, MakesItsDiskDirectoryOrNamesIt) {
+  namespace fs = std::filesystem;
+  const fs::path root = fs::path(::testing::TempDir()) / "worker_model_test";
+  fs::remove_all(root);
+  Worker::Options options = Options("w", "");
+  options.coordinator_address = "127.0.0.1:1";
+  options.disk_dir = (root / "a" / "b").string();
+  EXPECT_TRUE(Worker::Create(options).ok());
+  EXPECT_TRUE(fs::is_directory(root / "a" / "b"));
+  std::ofstream(root / "file") << "x";
+  options.disk_dir = (root / "file" / "below").string();
+  EXPECT_THAT(Worker::Create(options).status().ToString(),
+              HasSubstr(options.disk_dir));
+  options.disk_dir = (root / "file").string();
+  EXPECT_THAT(Worker::Create(options).status().ToString(),
+              HasSubstr(options.disk_dir));
+  fs::remove_all(root);
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
-#include "runtime/kernels/cpu/host_buffer.h"
+#include "runtime/memory/host_buffer.h"
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -11,6 +12,7 @@
 namespace sluice {
 namespace {
 constexpr size_t kCacheLine = 64;
+constexpr size_t kPage = 4096;
 constexpr size_t kHugePage = size_t{2} << 20;
 }  // namespace
 
@@ -19,10 +21,13 @@ absl::StatusOr<HostBuffer> HostBuffer::Create(const std::string& name,
                                               MemoryBudget* budget) {
   HostBuffer buffer;
   SLUICE_ASSIGN_OR_RETURN(buffer.charge_, budget->Charge(name, bytes));
-  const size_t alignment = bytes >= kHugePage ? kHugePage : kCacheLine;
-  const size_t size = (bytes + alignment - 1) / alignment * alignment;
-  buffer.data_ = std::aligned_alloc(alignment, size == 0 ? alignment : size);
-  if (buffer.data_ == nullptr) {
+  const size_t alignment = bytes >= kHugePage ? kHugePage
+                           : bytes >= kPage   ? kPage
+                                              : kCacheLine;
+  const size_t unit = std::min(alignment, kPage);
+  const size_t size = std::max(unit, (bytes + unit - 1) / unit * unit);
+  if (size < bytes || posix_memalign(&buffer.data_, alignment, size) != 0) {
+    buffer.data_ = nullptr;
     return absl::ResourceExhaustedError(absl::StrCat(
         "the system has no ", bytes, " bytes of memory for ", name));
   }

@@ -9,8 +9,9 @@
 
 namespace sluice {
 
-// Zeroed host memory, charged to a budget. Aligned to 64 bytes, or to a huge
-// page if it fills one. Move-only.
+// Zeroed host memory, charged to a budget. Aligned to 64 bytes; from 4096 bytes
+// on to 4096, as disk I/O wants it; to a huge page if it fills one. Memory up
+// to the next multiple of that (at most 4096) is there, too. Move-only.
 class HostBuffer {
  public:
   HostBuffer() = default;

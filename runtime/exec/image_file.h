@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/memory/disk_file.h"
+#include "runtime/memory/memory_budget.h"
+
+namespace sluice {
+
+// One layer's image (or the embedding's, or the head's) on disk, in the form
+// that the kernels use:
+//
+//   header   magic, version, key, image bytes, granule, number of granules,
+//            checksums of the granules, checksum of all that; in disk blocks
+//   image    from a block border on
+//
+// The file is written under a temporary name, synced, and then renamed, so that
+// a name always stands for a whole image, and images of one key can be made by
+// several processes at once. Temporary files that a dead process left are
+// removed by the next writer in the directory.
+class ImageFile {
+ public:
+  // `key` says what the bytes depend on. kNotFound: no such file.
+  // kFailedPrecondition: another version, key or size. kDataLoss: a damaged
+  // header.
+  static absl::StatusOr<std::unique_ptr<ImageFile>> Open(
+      const std::filesystem::path& path, const std::string& key,
+      size_t image_bytes);
+
+  // kResourceExhausted if the budget or the disk has no room; then no file is
+  // left. `image` is aligned for direct I/O. Charged while the file is written.
+  static absl::Status Write(const std::filesystem::path& path,
+                            const std::string& key,
+                            std::span<const std::byte> image,
+                            MemoryBudget* budget);
+
+  // The room that a file takes.
+  static uint64_t FileBytes(size_t image_bytes);
+
+  const DiskFile& file() const { return *file_; }
+  // Where the image begins in the file.
+  uint64_t image_offset() const { return image_offset_; }
+  size_t granule() const { return granule_; }
+
+  // Whether bytes [offset, offset + data.size()) of the image are what was
+  // written; both ends at borders of granules, or the image's end. kDataLoss
+  // names the file and the place.
+  absl::Status Check(size_t offset, std::span<const std::byte> data) const;
+
+  // Takes the file's name away; what is open stays readable.
+  void Remove() const;
+
+ private:
+  ImageFile() = default;
+  std::unique_ptr<DiskFile> file_;
+  uint64_t image_offset_ = 0;
+  size_t image_bytes_ = 0;
+  size_t granule_ = 0;
+  std::vector<uint64_t> checksums_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,203 @@
+#include "runtime/exec/stage_memory.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/status_macros.h"
+#include "runtime/exec/image_file.h"
+#include "runtime/exec/kv_stager.h"
+#include "runtime/exec/weight_placement.h"
+
+namespace sluice {
+namespace {
+
+// What an arena and the like take besides their contents.
+constexpr uint64_t kSlack = 4096;
+// Staging for KV on disk: enough for requests of several MiB.
+constexpr uint64_t kStagingGroupBytes = uint64_t{8} << 20;
+
+struct Want {
+  std::string name;
+  uint64_t bytes;
+};
+
+std::string Table(const MemoryBudget& budget, const std::vector<Want>& wants) {
+  std::string table =
+      absl::StrFormat("\n  %-34s %14d", "budget", budget.limit_bytes());
+  for (const auto& [name, bytes] : budget.holders()) {
+    absl::StrAppendFormat(&table, "\n  %-34s %14d",
+                          absl::StrCat(name, " (held)"), bytes);
+  }
+  for (const Want& want : wants) {
+    if (want.bytes == 0) continue;
+    absl::StrAppendFormat(&table, "\n  %-34s %14d", want.name, want.bytes);
+  }
+  return table;
+}
+
+absl::Status CheckFits(const MemoryBudget& budget,
+                       const std::vector<Want>& wants,
+                       absl::string_view advice) {
+  uint64_t sum = 0;
+  for (const Want& want : wants) sum += want.bytes;
+  const uint64_t free = budget.free_bytes();
+  if (sum <= free) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      TierName(budget.tier()), " memory is short by ", sum - free,
+      " bytes for this stage; ", advice, "; bytes:", Table(budget, wants)));
+}
+
+// What a slot takes besides the streamed share of a unit: the head of the part
+// in which the resident bytes end, and rounding.
+uint64_t SlotExtra(const StageNeeds& needs) {
+  return needs.part_bytes + 2 * PlacementGranule(std::max(needs.layer_bytes,
+                                                          needs.head_bytes));
+}
+
+// The part of the streamed units that all slots take if the share `memory` of
+// each unit stays.
+uint64_t SlotBytes(const StageNeeds& needs, double memory, int slots) {
+  if (memory >= 1) return 0;
+  const uint64_t unit = std::max(needs.layer_bytes, needs.head_bytes);
+  const uint64_t streamed =
+      static_cast<uint64_t>((1 - memory) * static_cast<double>(unit)) +
+      SlotExtra(needs);
+  return static_cast<uint64_t>(slots) * std::min(unit, streamed);
+}
+
+}  // namespace
+
+absl::StatusOr<StageMemory> PlanStageMemory(const StageNeeds& needs,
+                                            const Policy& policy,
+                                            bool may_use_disk,
+                                            MemoryBudget* memory,
+                                            MemoryBudget* disk) {
+  StageMemory plan;
+  const uint64_t streamable =
+      needs.layer_bytes * needs.num_layers + needs.head_bytes;
+  const uint64_t page = needs.layer_page_bytes * needs.num_layers;
+  const int64_t all_pages = needs.max_sequence_pages * needs.max_sequences;
+  const uint64_t fixed = needs.embedding_bytes + needs.expanded_bytes;
+  const uint64_t free = memory->free_bytes();
+  const uint64_t room = free > fixed + kSlack ? free - fixed - kSlack : 0;
+  // A third slot lets the wire go on while the sweep waits for it, where it
+  // does not cost too many weights their place.
+  const uint64_t unit = std::max(needs.layer_bytes, needs.head_bytes);
+  const int slots = policy.overlap && 3 * unit <= room / 3 ? 3 : 2;
+
+  // KV cache.
+  double kv_memory = 1;
+  uint64_t kv_room = room;
+  if (!policy.automatic_kv_cache) {
+    kv_memory = policy.kv_cache.device + policy.kv_cache.host;
+  }
+  if (policy.automatic_weights) {
+    // The weights that must stay leave so much; with a disk, they yield half,
+    // but for their slots.
+    const uint64_t for_weights =
+        may_use_disk
+            ? std::min(streamable, std::max(room / 2, unit * slots))
+            : streamable;
+    kv_room = room > for_weights ? room - for_weights : 0;
+  } else {
+    const double share = policy.weights.device + policy.weights.host;
+    const uint64_t for_weights =
+        static_cast<uint64_t>(share * static_cast<double>(streamable)) +
+        SlotBytes(needs, share, slots);
+    kv_room = room > for_weights ? room - for_weights : 0;
+  }
+  const auto memory_pages = static_cast<int64_t>(
+      std::ceil(kv_memory * static_cast<double>(all_pages)));
+  if (policy.automatic_kv_cache) {
+    plan.host_pages = std::min<int64_t>(
+        memory_pages, std::max<int64_t>(static_cast<int64_t>(kv_room / page),
+                                        needs.max_sequence_pages));
+  } else {
+    plan.host_pages = memory_pages;
+    plan.disk_pages = all_pages - memory_pages;
+    // A tier that has pages has them for a sequence at least.
+    if (plan.disk_pages > 0) {
+      plan.disk_pages = std::max(plan.disk_pages, needs.max_sequence_pages);
+    }
+    if (plan.host_pages > 0) {
+      plan.host_pages = std::max(plan.host_pages, needs.max_sequence_pages);
+    }
+  }
+  if (plan.disk_pages > 0) {
+    const int64_t batch_pages =
+        needs.max_sequence_pages * needs.sequences_per_batch;
+    const int64_t group = std::clamp<int64_t>(
+        static_cast<int64_t>(kStagingGroupBytes / needs.layer_page_bytes),
+        needs.max_sequence_pages,
+        std::max(batch_pages, needs.max_sequence_pages));
+    plan.kv_staging_bytes =
+        KvStager::StagingBytes(needs.layer_page_bytes, group);
+  }
+  const uint64_t kv_bytes =
+      static_cast<uint64_t>(plan.host_pages) * page + plan.kv_staging_bytes;
+
+  // Weights.
+  const uint64_t for_weights = room > kv_bytes ? room - kv_bytes : 0;
+  if (policy.automatic_weights) {
+    if (streamable <= for_weights || !may_use_disk) {
+      plan.weights = {0, 1, 0};
+    } else {
+      // share * streamable + SlotBytes(share) = for_weights, and no less than
+      // nothing.
+      const auto unit =
+          static_cast<double>(std::max(needs.layer_bytes, needs.head_bytes));
+      const double slot = unit * slots;
+      const double left = static_cast<double>(for_weights) - slot -
+                          static_cast<double>(slots * SlotExtra(needs));
+      const double share =
+          left > 0 ? left / (static_cast<double>(streamable) - slot) : 0;
+      const double host = std::clamp(share, 0.0, 1.0);
+      plan.weights = {0, host, 1 - host};
+    }
+  } else {
+    plan.weights = {0, policy.weights.device + policy.weights.host,
+                    policy.weights.disk};
+  }
+  const double host = plan.weights.host;
+  plan.weight_slots = plan.weights.disk > 0 ? slots : 0;
+  std::vector<Want> wants = {
+      {"embedding", needs.embedding_bytes},
+      {"expanded layer", needs.expanded_bytes},
+      {"weights in memory",
+       static_cast<uint64_t>(host * static_cast<double>(streamable))},
+      {"weight slots", SlotBytes(needs, host, plan.weight_slots)},
+      {"kv cache", static_cast<uint64_t>(plan.host_pages) * page},
+      {"kv staging", plan.kv_staging_bytes}};
+  std::string advice = may_use_disk
+                           ? "give it more with --host-memory, or put more on "
+                             "disk with --policy"
+                           : "give it more with --host-memory, a shorter "
+                             "--max-model-len, or a --disk-dir";
+  if (plan.host_pages == needs.max_sequence_pages) {
+    absl::StrAppend(&advice,
+                    " (the KV cache is that of one sequence of the "
+                    "greatest length)");
+  }
+  SLUICE_RETURN_IF_ERROR(CheckFits(*memory, wants, advice));
+
+  if (plan.uses_disk()) {
+    std::vector<Want> on_disk = {
+        {"kv cache", static_cast<uint64_t>(plan.disk_pages) * page}};
+    if (plan.weights.disk > 0) {
+      uint64_t images =
+          ImageFile::FileBytes(needs.layer_bytes) * needs.num_layers;
+      if (needs.head_bytes > 0)
+        images += ImageFile::FileBytes(needs.head_bytes);
+      on_disk.push_back({"weight images", images});
+    }
+    SLUICE_RETURN_IF_ERROR(
+        CheckFits(*disk, on_disk, "give it more with --disk-space"));
+  }
+  return plan;
+}
+
+}  // namespace sluice

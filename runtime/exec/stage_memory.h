@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "common/policy.h"
+#include "runtime/memory/memory_budget.h"
+
+namespace sluice {
+
+// What a stage has to place, in bytes.
+struct StageNeeds {
+  uint64_t embedding_bytes = 0;
+  uint64_t layer_bytes = 0;
+  int num_layers = 0;
+  uint64_t head_bytes = 0;
+  uint64_t part_bytes = 0;  // the largest part that must not be split
+  uint64_t expanded_bytes = 0;
+  uint64_t layer_page_bytes = 0;   // a KV page of one layer
+  int64_t max_sequence_pages = 0;  // of the longest sequence
+  int64_t max_sequences = 0;
+  int64_t sequences_per_batch = 0;
+
+  uint64_t weight_bytes() const {
+    return embedding_bytes + layer_bytes * num_layers + head_bytes;
+  }
+};
+
+// Where it goes.
+struct StageMemory {
+  TierFractions weights;  // of layers and head
+  int weight_slots = 0;
+  int64_t host_pages = 0;
+  int64_t disk_pages = 0;
+  uint64_t kv_staging_bytes = 0;
+  bool uses_disk() const { return weights.disk > 0 || disk_pages > 0; }
+};
+
+// Decides before anything is loaded. Shares that the policy names are kept;
+// what it leaves open goes to memory as far as `memory` has room: first the KV
+// cache, up to half of the room if the weights need it, then weights. What then
+// is left is used for more weights. Without `may_use_disk` all must fit into
+// memory. kResourceExhausted with a table of what wants how much.
+absl::StatusOr<StageMemory> PlanStageMemory(const StageNeeds& needs,
+                                            const Policy& policy,
+                                            bool may_use_disk,
+                                            MemoryBudget* memory,
+                                            MemoryBudget* disk);
+
+}  // namespace sluice

@@ -1,0 +1,376 @@
+#include "runtime/exec/stage_sweep.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "runtime/sample/distribution.h"
+
+namespace sluice {
+namespace {
+
+// Adds the time of a scope to a total, and shows it in the timeline.
+class Timed {
+ public:
+  Timed(double* seconds, TraceRow* row, const char* name,
+        const TraceArgs& args = {})
+      : seconds_(seconds), row_(row), name_(name), args_(args) {}
+  ~Timed() {
+    const int64_t end = TraceNow();
+    *seconds_ += static_cast<double>(end - start_) * 1e-9;
+    if (row_ != nullptr) row_->Add(name_, "compute", start_, end, args_);
+  }
+
+ private:
+  double* const seconds_;
+  TraceRow* const row_;
+  const char* const name_;
+  const TraceArgs args_;
+  const int64_t start_ = TraceNow();
+};
+
+}  // namespace
+
+StageSweep::StageSweep(const DecoderSpec& spec, const Options& options,
+                       StageParts parts, int threads)
+    : options_(options),
+      last_(options.layers.end == spec.num_layers),
+      limits_{.max_step_tokens = options.policy.max_step_tokens,
+              .max_model_len = options.max_model_len,
+              .max_sequences = options.max_sequences,
+              .vocab_size = spec.vocab_size,
+              .hidden_size = spec.hidden_size,
+              .first = options.layers.begin == 0},
+      parts_(std::move(parts)),
+      backend_(parts_.backend.get()),
+      tables_(parts_.pages, options.max_model_len),
+      row_(AddTraceRow(options.tracer, "compute")),
+      scratch_(threads) {
+  parts_.weights->ReadAhead(1);
+}
+
+StageSweep::~StageSweep() = default;
+
+void StageSweep::Reset() {
+  if (parts_.stager != nullptr) parts_.stager->Reset();
+  parts_.weights->Rewind();
+  parts_.weights->ReadAhead(1);
+  tables_.Clear();
+  samplers_.clear();
+}
+
+SweepStats StageSweep::stats() const {
+  SweepStats stats = *parts_.stats;
+  if (parts_.io != nullptr) {
+    const IoEngine::Totals totals = parts_.io->totals();
+    stats.disk_read_seconds = totals.read_busy_seconds;
+    stats.disk_write_seconds = totals.write_busy_seconds;
+    stats.disk_read_bytes = totals.bytes_read;
+    stats.disk_write_bytes = totals.bytes_written;
+  }
+  return stats;
+}
+
+absl::Status StageSweep::ReleaseAndAdmit(const StepPlan& plan) {
+  for (const SequenceId id : plan.release) {
+    SLUICE_RETURN_IF_ERROR(Annotate(tables_.Release(id), "release"));
+    samplers_.erase(id);
+  }
+  for (const SequenceAdmission& admission : plan.admit) {
+    SLUICE_RETURN_IF_ERROR(CheckAdmission(admission, limits_));
+    if (tables_.size() >= static_cast<size_t>(options_.max_sequences)) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "sequence ", admission.sequence.value(), ": this stage holds its ",
+          options_.max_sequences, " sequences already"));
+    }
+    SLUICE_RETURN_IF_ERROR(
+        tables_.Admit(admission.sequence, admission.max_tokens));
+    if (last_) {
+      samplers_[admission.sequence] = std::make_unique<Sampler>(
+          admission.sampling, admission.prompt_tokens);
+    }
+  }
+  return absl::OkStatus();
+}
+
+void StageSweep::View(const MicroBatch& batch, Work* work,
+                      std::vector<KvStager::Group>* groups) {
+  work->segments.clear();
+  work->runs.clear();
+  groups->clear();
+  int32_t row = 0;
+  for (const Segment& segment : batch.segments) {
+    const SequencePages& table = *tables_.Find(segment.sequence);
+    const auto index = static_cast<int32_t>(work->segments.size());
+    // Pages up to the last new position: what lies behind is of no use yet.
+    const int32_t end = segment.start + segment.num_tokens;
+    const auto pages = std::span<const int32_t>(table.pages)
+                           .first((end + kPageTokens - 1) / kPageTokens);
+    const bool staged = table.tier == Tier::kDisk;
+    work->segments.push_back({.row = row,
+                              .start = segment.start,
+                              .num_tokens = segment.num_tokens,
+                              .pages = pages});
+    row += segment.num_tokens;
+    bool extends = !work->runs.empty() && work->runs.back().staged == staged;
+    if (staged) {
+      const auto count = static_cast<int64_t>(pages.size());
+      extends = extends && groups->back().num_pages + count <=
+                               parts_.stager->MaxGroupPages();
+      if (!extends) groups->emplace_back();
+      groups->back().num_pages += count;
+      groups->back().members.push_back(
+          {segment.sequence, index, pages, segment.start, segment.num_tokens});
+    }
+    if (extends) {
+      ++work->runs.back().count;
+    } else {
+      work->runs.push_back({index, 1, staged});
+    }
+  }
+  work->view = {
+      .rows = row, .tokens = batch.tokens, .segments = work->segments};
+}
+
+void StageSweep::OrderItems(size_t num_batches) {
+  const auto layers = static_cast<int32_t>(options_.layers.size());
+  const auto batches = static_cast<int32_t>(num_batches);
+  order_.clear();
+  if (options_.policy.schedule == Schedule::kRowByRow) {
+    for (int32_t k = 0; k < batches; ++k) {
+      for (int32_t j = 0; j < layers; ++j) order_.emplace_back(j, k);
+    }
+  } else {
+    for (int32_t j = 0; j < layers; ++j) {
+      for (int32_t k = 0; k < batches; ++k) order_.emplace_back(j, k);
+    }
+  }
+}
+
+absl::StatusOr<Backend::LayerImage> StageSweep::AcquireLayer(int local) {
+  SLUICE_ASSIGN_OR_RETURN(const ImageView view, parts_.weights->Acquire(local));
+  if (parts_.expanded.data() == nullptr) {
+    return Backend::LayerImage{view, false};
+  }
+  const Timed timed(&parts_.stats->expand_seconds, row_, "dequantize",
+                    {{{"layer", local}}});
+  SLUICE_RETURN_IF_ERROR(
+      backend_->ExpandLayer(view, parts_.expanded.as<std::byte>()));
+  return Backend::LayerImage{ImageView::Whole(parts_.expanded.data()), true};
+}
+
+absl::Status StageSweep::RunStep(
+    const StepPlan& plan, std::span<std::shared_ptr<ActivationBuffer>> hidden,
+    const Emit& emit, StepResult* result) {
+  SLUICE_RETURN_IF_ERROR(ReleaseAndAdmit(plan));
+  SLUICE_RETURN_IF_ERROR(CheckHidden(plan, hidden, limits_));
+  const size_t num_batches = plan.micro_batches.size();
+  if (work_.size() < num_batches) {
+    work_.resize(num_batches);
+    groups_.resize(num_batches);
+  }
+  for (size_t k = 0; k < num_batches; ++k) {
+    SLUICE_RETURN_IF_ERROR(
+        Annotate(CheckMicroBatch(plan.micro_batches[k], limits_, &tables_),
+                 absl::StrCat("micro-batch ", k)));
+    View(plan.micro_batches[k], &work_[k], &groups_[k]);
+  }
+  if (last_) {
+    result->epoch = plan.epoch;
+    result->block = plan.block;
+    result->step = plan.step;
+    result->tokens.clear();
+    result->scores.clear();
+  }
+  if (num_batches == 0) return absl::OkStatus();
+
+  OrderItems(num_batches);
+  if (parts_.stager != nullptr) parts_.stager->BeginStep(groups_, order_);
+  Backend::LayerImage image;
+  int held = -1;  // the layer that `image` shows
+  const int last_layer = options_.layers.size() - 1;
+  for (size_t item = 0; item < order_.size(); ++item) {
+    const auto [layer, k] = order_[item];
+    Work& work = work_[k];
+    if (layer == 0) {
+      if (limits_.first) {
+        const Timed timed(&parts_.stats->projection_seconds, row_, "embed");
+        work.x = buffers_.Acquire(work.view.rows, limits_.hidden_size);
+        SLUICE_RETURN_IF_ERROR(backend_->Embed(parts_.weights->embedding(),
+                                               work.view, work.x->data()));
+      } else {
+        work.x = std::move(hidden[k]);
+      }
+    }
+    if (held != layer) {
+      SLUICE_ASSIGN_OR_RETURN(image, AcquireLayer(layer));
+      held = layer;
+    }
+    // While this micro-batch computes, its share of the layers ahead and the
+    // KV of the next ones come in.
+    const bool row_by_row = options_.policy.schedule == Schedule::kRowByRow;
+    parts_.weights->ReadAhead(row_by_row
+                                  ? 1
+                                  : static_cast<double>(k + 1) /
+                                        static_cast<double>(num_batches));
+    SLUICE_RETURN_IF_ERROR(ComputeItem(item, image));
+    if (item + 1 == order_.size() || order_[item + 1].first != layer) {
+      parts_.weights->Release(layer);
+      held = -1;
+      // Over the head, which no row-by-row step but the last one wants.
+      if (row_by_row && layer == last_layer && item + 1 < order_.size() &&
+          last_) {
+        SLUICE_RETURN_IF_ERROR(parts_.weights->Acquire(layer + 1).status());
+        parts_.weights->Release(layer + 1);
+      }
+    }
+    if (layer == last_layer && !last_) {
+      SLUICE_RETURN_IF_ERROR(emit(k, std::move(work.x)));
+    }
+  }
+  if (last_) SLUICE_RETURN_IF_ERROR(RunHead(plan, result));
+  return absl::OkStatus();
+}
+
+absl::Status StageSweep::ComputeItem(size_t item,
+                                     const Backend::LayerImage& image) {
+  const auto [local, k] = order_[item];
+  const int layer = options_.layers.begin + local;
+  Work& work = work_[k];
+  float* x = work.x->data();
+  const TraceArgs args = {{{"layer", layer}, {"micro_batch", k}}};
+  {
+    const Timed timed(&parts_.stats->projection_seconds, row_, "qkv", args);
+    SLUICE_RETURN_IF_ERROR(backend_->ProjectQkv(layer, image, work.view, x));
+  }
+  SLUICE_RETURN_IF_ERROR(AttendItem(item));
+  {
+    const Timed timed(&parts_.stats->projection_seconds, row_, "out and mlp",
+                      args);
+    SLUICE_RETURN_IF_ERROR(backend_->ProjectOut(layer, image, work.view, x));
+    SLUICE_RETURN_IF_ERROR(backend_->Mlp(layer, image, work.view, x));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StageSweep::AttendItem(size_t item) {
+  const auto [local, k] = order_[item];
+  const int layer = options_.layers.begin + local;
+  Work& work = work_[k];
+  const TraceArgs args = {{{"layer", layer}, {"micro_batch", k}}};
+  if (parts_.stager != nullptr) {
+    parts_.stager->ReadAhead(static_cast<int32_t>(item) + 1);
+  }
+  // Those in memory first: meanwhile the others come.
+  for (const bool staged : {false, true}) {
+    for (const Run& run : work.runs) {
+      if (run.staged != staged) continue;
+      if (staged) {
+        const KvStager::Group* group = nullptr;
+        SLUICE_RETURN_IF_ERROR(parts_.stager->Take(work.segments, &group));
+      } else {
+        for (int32_t s = run.first; s < run.first + run.count; ++s) {
+          work.segments[s].kv = parts_.kv->LayerBase(local);
+        }
+      }
+      {
+        const Timed timed(&parts_.stats->attention_seconds, row_, "attention",
+                          args);
+        SLUICE_RETURN_IF_ERROR(
+            backend_->Attend(layer, work.view, run.first, run.count));
+      }
+      if (staged) {
+        parts_.stager->Put();
+        parts_.stager->ReadAhead(static_cast<int32_t>(item) + 1);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StageSweep::RunHead(const StepPlan& plan, StepResult* result) {
+  const int unit = options_.layers.size();
+  SLUICE_ASSIGN_OR_RETURN(const ImageView image, parts_.weights->Acquire(unit));
+  parts_.weights->ReadAhead(1);
+  for (size_t k = 0; k < plan.micro_batches.size(); ++k) {
+    const Timed timed(&parts_.stats->head_seconds, row_, "head and sampling",
+                      {{{"micro_batch", static_cast<int64_t>(k)}}});
+    SLUICE_RETURN_IF_ERROR(
+        SampleBatch(plan.micro_batches[k], work_[k], image, result));
+    work_[k].x.reset();
+  }
+  parts_.weights->Release(unit);
+  parts_.weights->ReadAhead(1);
+  return absl::OkStatus();
+}
+
+absl::Status StageSweep::SampleBatch(const MicroBatch& batch, const Work& work,
+                                     const ImageView& image,
+                                     StepResult* result) {
+  head_rows_.clear();
+  head_row_of_x_.clear();
+  size_t samples = result->tokens.size();
+  for (size_t s = 0; s < batch.segments.size(); ++s) {
+    const Segment& segment = batch.segments[s];
+    const int32_t row = work.segments[s].row;
+    const auto tokens =
+        std::span<const int32_t>(batch.tokens).subspan(row, segment.num_tokens);
+    Sampler* sampler = samplers_[segment.sequence].get();
+    sampler->Observe(segment.start, tokens);
+    if (segment.score_begin < segment.score_end) {
+      TokenScores& scores = result->scores.emplace_back();
+      const size_t count = segment.score_end - segment.score_begin;
+      scores.sequence = segment.sequence;
+      scores.begin = segment.score_begin;
+      scores.logprobs.resize(count);
+      scores.num_top = sampler->num_top();
+      scores.top.resize(count * scores.num_top);
+    }
+    for (int32_t p = segment.score_begin; p < segment.score_end; ++p) {
+      const int32_t i = p - segment.start;
+      head_rows_.push_back(
+          {segment.sequence, p, sampler,
+           i < segment.num_tokens ? tokens[i] : segment.next_token,
+           result->scores.size() - 1});
+      head_row_of_x_.push_back(row + i - 1);
+    }
+    if (!segment.sample) continue;
+    head_rows_.push_back({segment.sequence, segment.start + segment.num_tokens,
+                          sampler, -1, samples++});
+    head_row_of_x_.push_back(row + segment.num_tokens - 1);
+  }
+  result->tokens.resize(samples);
+  const size_t vocab = limits_.vocab_size;
+  return backend_->Head(
+      image, head_row_of_x_, work.x->data(),
+      [&](int32_t first, std::span<float> logits) {
+        const int rows = static_cast<int>(logits.size() / vocab);
+        if (options_.logits_observer) {
+          for (int i = 0; i < rows; ++i) {
+            const HeadRow& row = head_rows_[first + i];
+            options_.logits_observer(row.sequence, row.position - 1,
+                                     logits.subspan(i * vocab, vocab));
+          }
+        }
+        backend_->ParallelFor(rows, [&](int i, int thread) {
+          const HeadRow& row = head_rows_[first + i];
+          const std::span<float> own = logits.subspan(i * vocab, vocab);
+          if (row.target >= 0) {
+            TokenScores& scores = result->scores[row.slot];
+            const size_t at = row.position - scores.begin;
+            scores.logprobs[at] =
+                ScoreToken(own, row.target,
+                           std::span<TokenLogprob>(scores.top)
+                               .subspan(at * scores.num_top, scores.num_top),
+                           scratch_[thread]);
+            return;
+          }
+          SampledToken& token = result->tokens[row.slot];
+          token = row.sampler->Sample(own, row.position, scratch_[thread]);
+          token.sequence = row.sequence;
+        });
+        return absl::OkStatus();
+      });
+}
+
+}  // namespace sluice

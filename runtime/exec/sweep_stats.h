@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+
+namespace sluice {
+
+// What a stage's time went into, and what its wires carried, since it was
+// loaded (FlexGen, table 4). Seconds are the sweep thread's: they add up to its
+// busy time; data moves meanwhile.
+struct SweepStats {
+  // Computing.
+  double projection_seconds = 0;  // embedding, attention's products, MLP
+  double attention_seconds = 0;
+  double expand_seconds = 0;  // dequantizing layers
+  double head_seconds = 0;    // head and sampling
+  // Waiting.
+  double weight_stall_seconds = 0;
+  double kv_stall_seconds = 0;
+  double activation_stall_seconds = 0;
+  // Of which a wire had something to do, and what it moved.
+  double disk_read_seconds = 0;
+  double disk_write_seconds = 0;
+  uint64_t disk_read_bytes = 0;
+  uint64_t disk_write_bytes = 0;
+  uint64_t weight_read_bytes = 0;
+  uint64_t kv_read_bytes = 0;
+  uint64_t kv_write_bytes = 0;
+  uint64_t activation_read_bytes = 0;
+  uint64_t activation_write_bytes = 0;
+
+  double compute_seconds() const {
+    return projection_seconds + attention_seconds + expand_seconds +
+           head_seconds;
+  }
+  double stall_seconds() const {
+    return weight_stall_seconds + kv_stall_seconds + activation_stall_seconds;
+  }
+};
+
+// Where a stage's weights and KV cache were placed. What is on neither host nor
+// device is on disk; the embedding is always in memory.
+struct RealisedPlacement {
+  uint64_t embedding_bytes = 0;  // part of the weights
+  uint64_t weight_bytes = 0, weight_host_bytes = 0, weight_device_bytes = 0;
+  uint64_t kv_bytes = 0, kv_host_bytes = 0, kv_device_bytes = 0;
+};
+
+}  // namespace sluice

@@ -1,0 +1,48 @@
+#include "runtime/exec/weight_placement.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/memory/disk_file.h"
+
+namespace sluice {
+
+std::vector<UnitPlacement> PlaceWeights(std::span<const size_t> unit_bytes,
+                                        const TierFractions& fractions) {
+  std::vector<UnitPlacement> units;
+  double want_device = 0, want_host = 0;  // so far, in bytes
+  double got_device = 0, got_host = 0;
+  const auto cut = [](double bytes, size_t limit, size_t granule) {
+    const double granules = std::round(bytes / static_cast<double>(granule));
+    const size_t n =
+        granules <= 0 ? 0 : static_cast<size_t>(granules) * granule;
+    return std::min(n, limit);
+  };
+  for (const size_t bytes : unit_bytes) {
+    UnitPlacement unit;
+    unit.bytes = bytes;
+    want_device += fractions.device * static_cast<double>(bytes);
+    want_host += fractions.host * static_cast<double>(bytes);
+    const size_t granule = PlacementGranule(bytes);
+    unit.device_end = cut(want_device - got_device, bytes, granule);
+    got_device += static_cast<double>(unit.device_end);
+    unit.host_end = std::min(
+        bytes, unit.device_end + cut(want_host - got_host, bytes, granule));
+    // The last granule of an image may be a part of one.
+    if (fractions.disk == 0) unit.host_end = bytes;
+    if (fractions.disk == 0 && fractions.host == 0) unit.device_end = bytes;
+    got_host += static_cast<double>(unit.host_end - unit.device_end);
+    units.push_back(unit);
+  }
+  return units;
+}
+
+size_t PlacementGranule(size_t unit_bytes) {
+  size_t granule = kDiskAlignment;
+  while (granule < 16 * kDiskAlignment && granule * 512 <= unit_bytes) {
+    granule *= 2;
+  }
+  return granule;
+}
+
+}  // namespace sluice

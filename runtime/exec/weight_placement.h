@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/policy.h"
+
+namespace sluice {
+
+// Where the bytes of one image lie: [0, device_end) on the device,
+// [device_end, host_end) in host memory, the rest on disk.
+struct UnitPlacement {
+  size_t bytes = 0;
+  size_t device_end = 0;
+  size_t host_end = 0;
+  size_t disk_bytes() const { return bytes - host_end; }
+};
+
+// Cuts each image so that all together follow the fractions: every image about
+// alike, so that each layer brings the wires equal work, and the rounding to
+// its PlacementGranule is carried from one image to the next: the whole is off
+// by half a granule at most. `fractions` add up to 1.
+std::vector<UnitPlacement> PlaceWeights(std::span<const size_t> unit_bytes,
+                                        const TierFractions& fractions);
+
+// Bytes in which a unit may be cut and is checked: about 1/256 of it, from one
+// to sixteen disk blocks.
+size_t PlacementGranule(size_t unit_bytes);
+
+}  // namespace sluice

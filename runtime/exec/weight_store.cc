@@ -1,0 +1,336 @@
+#include "runtime/exec/weight_store.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/logging.h"
+#include "common/mutex.h"
+#include "common/status_macros.h"
+#include "runtime/memory/checksum.h"
+#include "runtime/trace/trace.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Part of an image that is loaded at a time.
+constexpr size_t kLoadBytes = size_t{16} << 20;
+
+size_t DownToDisk(size_t n) { return n / kDiskAlignment * kDiskAlignment; }
+
+}  // namespace
+
+WeightStore::~WeightStore() {
+  for (Slot& slot : slots_) {
+    if (slot.done != nullptr) slot.done->Wait().IgnoreError();
+  }
+}
+
+absl::StatusOr<std::unique_ptr<WeightStore>> WeightStore::Load(
+    const Options& options, const Progress& progress) {
+  std::unique_ptr<WeightStore> self(new WeightStore(options));
+  SLUICE_RETURN_IF_ERROR(self->LoadUnits(progress));
+  return self;
+}
+
+absl::Status WeightStore::LoadUnits(const Progress& progress) {
+  Backend& backend = *options_.backend;
+  const bool first = options_.layers.begin == 0;
+  const bool last = options_.layers.end == options_.num_layers;
+  for (int i = 0; i < options_.layers.size(); ++i) {
+    unit_bytes_.push_back(backend.LayerBytes());
+    units_.emplace_back();
+    units_.back().name =
+        absl::StrFormat("layer-%04d", options_.layers.begin + i);
+  }
+  if (last) {
+    unit_bytes_.push_back(backend.HeadBytes());
+    units_.emplace_back();
+    units_.back().name = "head";
+  }
+  placement_ = PlaceWeights(unit_bytes_, options_.fractions);
+  const bool disk = std::any_of(
+      placement_.begin(), placement_.end(),
+      [](const UnitPlacement& unit) { return unit.disk_bytes() > 0; });
+
+  std::string key, dir;
+  if (disk) {
+    SLUICE_ASSIGN_OR_RETURN(dir, ImageDir(&key));
+  }
+  if (first) {
+    SLUICE_ASSIGN_OR_RETURN(
+        embedding_, HostBuffer::Create("embedding", backend.EmbeddingBytes(),
+                                       options_.memory));
+    SLUICE_RETURN_IF_ERROR(backend.PackEmbedding(*options_.source, progress,
+                                                 embedding_.as<std::byte>()));
+    bytes_ += embedding_.bytes();
+    resident_bytes_ += embedding_.bytes();
+  }
+  for (int i = 0; i < num_units(); ++i) {
+    SLUICE_RETURN_IF_ERROR(
+        Annotate(LoadUnit(i, dir, key, progress), units_[i].name));
+    bytes_ += placement_[i].bytes;
+    resident_bytes_ += placement_[i].host_end;
+  }
+  if (!streams()) return absl::OkStatus();
+  // Two at least: one in use, one being filled.
+  slots_.resize(std::max(2, options_.slots));
+  for (Slot& slot : slots_) {
+    SLUICE_ASSIGN_OR_RETURN(
+        slot.buffer,
+        HostBuffer::Create("weight slots", max_streamed_, options_.memory));
+    slot.done = std::make_unique<IoCompletion>();
+  }
+  next_unit_ = NextStreamed(-1);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> WeightStore::ImageDir(std::string* key) {
+  SLUICE_ASSIGN_OR_RETURN(
+      const std::string content,
+      options_.source->ContentId(
+          (fs::path(options_.disk_dir) / "content-hashes").string()));
+  *key = absl::StrCat(content, ";", options_.backend->ImageKey());
+  const fs::path dir =
+      fs::path(options_.disk_dir) / "images" /
+      absl::StrFormat("%016x",
+                      BlockChecksum(std::as_bytes(
+                          std::span<const char>(key->data(), key->size()))));
+  std::error_code error;
+  fs::create_directories(dir, error);
+  if (error) {
+    return absl::Status(
+        absl::ErrnoToStatusCode(error.value()),
+        absl::StrCat("can't make the directory ", dir.string(), ": ",
+                     error.message(), "; choose another --disk-dir"));
+  }
+  return dir.string();
+}
+
+absl::Status WeightStore::Pack(int index, const Progress& progress,
+                               std::byte* image) {
+  Backend& backend = *options_.backend;
+  if (index < options_.layers.size()) {
+    return backend.PackLayer(options_.layers.begin + index, *options_.source,
+                             progress, image);
+  }
+  return backend.PackHead(*options_.source, progress, image);
+}
+
+absl::Status WeightStore::LoadUnit(int index, const std::string& dir,
+                                   const std::string& key,
+                                   const Progress& progress) {
+  Unit& unit = units_[index];
+  const UnitPlacement& place = placement_[index];
+  const size_t bytes = place.bytes;
+  const size_t resident = place.host_end;
+  const std::string label =
+      index < options_.layers.size()
+          ? absl::StrCat("weights layer ", options_.layers.begin + index)
+          : unit.name;
+  if (dir.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(unit.resident,
+                            HostBuffer::Create(label, bytes, options_.memory));
+    unit.split = bytes;
+    return Pack(index, progress, unit.resident.as<std::byte>());
+  }
+  const fs::path path = fs::path(dir) / absl::StrCat(unit.name, ".img");
+  unit.read_begin = resident;
+  absl::Status status = OpenUnit(index, path, key, label);
+  if (status.ok()) {
+    SLUICE_RETURN_IF_ERROR(progress(bytes));
+  } else if (absl::IsNotFound(status) || absl::IsFailedPrecondition(status) ||
+             absl::IsDataLoss(status)) {
+    if (!absl::IsNotFound(status)) {
+      LogWarning(absl::StrCat(status.message(), "; making it anew"));
+    }
+    unit.image.reset();
+    unit.resident = HostBuffer();
+    {
+      SLUICE_ASSIGN_OR_RETURN(
+          HostBuffer whole,
+          HostBuffer::Create("image being made", bytes, options_.memory));
+      SLUICE_RETURN_IF_ERROR(Pack(index, progress, whole.as<std::byte>()));
+      SLUICE_RETURN_IF_ERROR(ImageFile::Write(
+          path, key, {whole.as<std::byte>(), bytes}, options_.disk));
+    }
+    status = OpenUnit(index, path, key, label);
+  }
+  SLUICE_RETURN_IF_ERROR(status);
+  if (resident == bytes) {
+    unit.split = bytes;
+    return absl::OkStatus();
+  }
+  const std::span<const size_t> parts = index < options_.layers.size()
+                                            ? options_.backend->LayerParts()
+                                            : options_.backend->HeadParts();
+  const auto after = std::upper_bound(parts.begin(), parts.end(), resident);
+  unit.split = *(after - 1);
+  unit.slot_begin = DownToDisk(unit.split);
+  max_streamed_ = std::max(max_streamed_, bytes - unit.slot_begin);
+  return absl::OkStatus();
+}
+
+absl::Status WeightStore::OpenUnit(int index, const fs::path& path,
+                                   const std::string& key,
+                                   const std::string& label) {
+  Unit& unit = units_[index];
+  const size_t resident = placement_[index].host_end;
+  SLUICE_ASSIGN_OR_RETURN(unit.image,
+                          ImageFile::Open(path, key, placement_[index].bytes));
+  if (resident == 0) return absl::OkStatus();
+  SLUICE_ASSIGN_OR_RETURN(unit.resident,
+                          HostBuffer::Create(label, resident, options_.memory));
+  IoCompletion done;
+  for (size_t begin = 0; begin < resident; begin += kLoadBytes) {
+    const size_t size = std::min(kLoadBytes, resident - begin);
+    done.Expect(1);
+    options_.io->Read(unit.image->file(), unit.image->image_offset() + begin,
+                      {unit.resident.as<std::byte>() + begin, size}, &done,
+                      {"weights"});
+    SLUICE_RETURN_IF_ERROR(done.Wait());
+  }
+  return unit.image->Check(0, {unit.resident.as<std::byte>(), resident});
+}
+
+int WeightStore::NextStreamed(int unit) const {
+  for (int i = 1; i <= num_units(); ++i) {
+    const int next = (unit + i) % num_units();
+    if (units_[next].split < placement_[next].bytes) return next;
+  }
+  return -1;
+}
+
+void WeightStore::Begin(Slot& slot, int unit) {
+  const Unit& u = units_[unit];
+  slot.unit = unit;
+  slot.issued = u.read_begin;
+  // The head of the panel that the cut goes through.
+  std::memcpy(slot.buffer.as<std::byte>() + (u.split - u.slot_begin),
+              u.resident.as<std::byte>() + u.split, u.read_begin - u.split);
+  filling_.push_back(static_cast<int>(&slot - slots_.data()));
+  next_unit_ = NextStreamed(unit);
+}
+
+void WeightStore::Issue(Slot& slot, size_t end) {
+  const Unit& unit = units_[slot.unit];
+  if (end <= slot.issued) return;
+  slot.done->Expect(1);
+  options_.io->Read(
+      unit.image->file(), unit.image->image_offset() + slot.issued,
+      {slot.buffer.as<std::byte>() + (slot.issued - unit.slot_begin),
+       end - slot.issued},
+      slot.done.get(), {"weights", {{{"unit", slot.unit}}}});
+  slot.issued = end;
+}
+
+void WeightStore::ReadAhead(double share) {
+  if (!streams() || !options_.overlap) return;
+  for (Slot& slot : slots_) {
+    if (slot.unit < 0 && next_unit_ >= 0) Begin(slot, next_unit_);
+  }
+  // All but the last one wholly: it is their turn before.
+  for (size_t i = 0; i < filling_.size(); ++i) {
+    Slot& slot = slots_[filling_[i]];
+    const Unit& unit = units_[slot.unit];
+    const size_t bytes = placement_[slot.unit].bytes;
+    size_t end = bytes;
+    if (i + 1 == filling_.size() && share < 1) {
+      end = unit.read_begin +
+            DownToDisk(static_cast<size_t>(
+                share * static_cast<double>(bytes - unit.read_begin)));
+    }
+    Issue(slot, end);
+  }
+}
+
+absl::StatusOr<ImageView> WeightStore::Acquire(int index) {
+  Unit& unit = units_[index];
+  if (unit.split == placement_[index].bytes) return View(unit, nullptr);
+  Slot* slot = nullptr;
+  if (!filling_.empty()) {
+    slot = &slots_[filling_.front()];
+  } else if (next_unit_ == index) {
+    for (Slot& candidate : slots_) {
+      if (candidate.unit < 0) slot = &candidate;
+    }
+    if (slot == nullptr) {
+      return absl::InternalError("all slots for weights are in use");
+    }
+    Begin(*slot, index);
+  }
+  if (slot == nullptr || slot->unit != index) {
+    return absl::InternalError(
+        absl::StrCat("weights of ", unit.name, " are not next"));
+  }
+  Issue(*slot, placement_[index].bytes);
+  if (!slot->done->ready()) {
+    const int64_t start = TraceNow();
+    slot->done->Wait().IgnoreError();
+    if (options_.stall_seconds != nullptr) {
+      *options_.stall_seconds += static_cast<double>(TraceNow() - start) * 1e-9;
+    }
+  }
+  SLUICE_RETURN_IF_ERROR(slot->done->status());
+  filling_.pop_front();
+  unit.held_slot = static_cast<int>(slot - slots_.data());
+  if (!unit.checked) {
+    SLUICE_RETURN_IF_ERROR(CheckStreamed(unit, *slot));
+    unit.checked = true;
+  }
+  return View(unit, slot);
+}
+
+absl::Status WeightStore::CheckStreamed(Unit& unit, const Slot& slot) {
+  const size_t bytes = placement_[slot.unit].bytes;
+  const size_t granule = unit.image->granule();
+  const size_t begin = unit.read_begin;
+  // Sixteen granules a task.
+  const size_t piece = 16 * granule;
+  const int tasks = static_cast<int>((bytes - begin + piece - 1) / piece);
+  Mutex mu;
+  absl::Status first;
+  options_.backend->ParallelFor(tasks, [&](int task, int) {
+    const size_t from = begin + task * piece;
+    const size_t size = std::min(piece, bytes - from);
+    const absl::Status status = unit.image->Check(
+        from, {slot.buffer.as<std::byte>() + (from - unit.slot_begin), size});
+    if (status.ok()) return;
+    MutexLock lock(&mu);
+    if (first.ok()) first = status;
+  });
+  // So that the next load makes it anew.
+  if (!first.ok()) unit.image->Remove();
+  return first;
+}
+
+ImageView WeightStore::View(const Unit& unit, const Slot* slot) const {
+  return {unit.resident.as<std::byte>(),
+          slot == nullptr ? nullptr : slot->buffer.as<std::byte>(), unit.split,
+          unit.slot_begin};
+}
+
+void WeightStore::Release(int index) {
+  int& held = units_[index].held_slot;
+  if (held >= 0) slots_[held].unit = -1;
+  held = -1;
+}
+
+void WeightStore::Rewind() {
+  if (!streams()) return;
+  for (Slot& slot : slots_) {
+    slot.done->Wait().IgnoreError();
+    slot.unit = -1;
+  }
+  for (Unit& unit : units_) unit.held_slot = -1;
+  filling_.clear();
+  next_unit_ = NextStreamed(-1);
+}
+
+}  // namespace sluice

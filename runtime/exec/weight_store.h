@@ -1,0 +1,134 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/policy.h"
+#include "runtime/exec/image_file.h"
+#include "runtime/exec/weight_placement.h"
+#include "runtime/kernels/backend.h"
+#include "runtime/memory/host_buffer.h"
+#include "runtime/memory/io_completion.h"
+#include "runtime/memory/io_engine.h"
+#include "runtime/memory/memory_budget.h"
+#include "runtime/model/tensor_source.h"
+
+namespace sluice {
+
+// The weights of one stage, wherever they lie: a prefix of each unit (a layer,
+// and the head) stays in memory, the rest is read from the stage's image on
+// disk into one of a few slots, sweep after sweep. The embedding stays in
+// memory as a whole, as only some of its rows are looked at.
+//
+// Units are used in order, over and over: Acquire(0), Release(0), Acquire(1) up
+// to the last one, then 0 again. What will be acquired next is read ahead, as
+// far as there are slots. Used by one thread.
+class WeightStore {
+ public:
+  struct Options {
+    // All pointers must outlive the store.
+    Backend* backend = nullptr;
+    const TensorSource* source = nullptr;  // while loading only
+    LayerRange layers;
+    int num_layers = 0;  // of the model
+    TierFractions fractions;
+    // Slots for what is streamed: 2, or more to read further ahead.
+    int slots = 2;
+    // Whether to read ahead at all.
+    bool overlap = true;
+    MemoryBudget* memory = nullptr;
+    MemoryBudget* disk = nullptr;  // with a disk share
+    IoEngine* io = nullptr;        // with a disk share
+    // Where images are kept; "" without a disk share.
+    std::string disk_dir;
+    // Adds the seconds that Acquire waited.
+    double* stall_seconds = nullptr;
+  };
+  using Progress = std::function<absl::Status(uint64_t bytes)>;
+
+  // Reads, converts and packs what has no image yet; fills memory. Errors as in
+  // TensorSource, ImageFile and MemoryBudget; progress() may stop it. An image
+  // that is damaged or of another kind is made anew.
+  static absl::StatusOr<std::unique_ptr<WeightStore>> Load(
+      const Options& options, const Progress& progress);
+  ~WeightStore();
+
+  int num_units() const { return static_cast<int>(units_.size()); }
+  bool streams() const { return max_streamed_ > 0; }
+  // All weights, and those in memory; embedding included.
+  uint64_t bytes() const { return bytes_; }
+  uint64_t resident_bytes() const { return resident_bytes_; }
+  const std::vector<UnitPlacement>& placement() const { return placement_; }
+
+  ImageView embedding() const { return ImageView::Whole(embedding_.data()); }
+
+  // Waits until the unit's weights are there. The first time that a unit comes
+  // from disk it is checked: kDataLoss, and the damaged image is removed.
+  absl::StatusOr<ImageView> Acquire(int unit);
+  void Release(int unit);
+  // Lets the reading ahead begun by the last Release go on up to this share of
+  // its unit: called before each micro-batch of a layer, so that other traffic
+  // on the same wire does not wait behind a whole layer.
+  void ReadAhead(double share);
+  // Stops reading ahead (the next Acquire is of unit 0, whatever comes first).
+  void Rewind();
+
+ private:
+  struct Unit {
+    std::string name;
+    HostBuffer resident;
+    std::unique_ptr<ImageFile> image;
+    bool checked = false;
+    int held_slot = -1;  // between Acquire and Release, if streamed
+    // The part of the image that is streamed: from the part (panel) in which
+    // the resident bytes end. Image offsets.
+    size_t split = 0;
+    size_t slot_begin = 0;  // split, down to a disk block
+    size_t read_begin = 0;  // where the resident bytes end
+  };
+  struct Slot {
+    HostBuffer buffer;
+    int unit = -1;      // -1: free
+    size_t issued = 0;  // image offset up to which reads are on their way
+    std::unique_ptr<IoCompletion> done;
+  };
+
+  explicit WeightStore(const Options& options) : options_(options) {}
+  absl::Status LoadUnits(const Progress& progress);
+  absl::Status LoadUnit(int index, const std::string& dir,
+                        const std::string& key, const Progress& progress);
+  // Opens a unit's image, reads what is to stay in memory, and checks that.
+  absl::Status OpenUnit(int index, const std::filesystem::path& path,
+                        const std::string& key, const std::string& label);
+  absl::Status Pack(int index, const Progress& progress, std::byte* image);
+  absl::StatusOr<std::string> ImageDir(std::string* key);
+  void Begin(Slot& slot, int unit);
+  void Issue(Slot& slot, size_t end);
+  absl::Status CheckStreamed(Unit& unit, const Slot& slot);
+  ImageView View(const Unit& unit, const Slot* slot) const;
+  int NextStreamed(int unit) const;
+
+  const Options options_;
+  std::vector<size_t> unit_bytes_;
+  std::vector<UnitPlacement> placement_;
+  std::vector<Unit> units_;
+  HostBuffer embedding_;
+  std::vector<Slot> slots_;
+  size_t max_streamed_ = 0;
+  uint64_t bytes_ = 0;
+  uint64_t resident_bytes_ = 0;
+  int next_unit_ = -1;       // to be begun next; -1: nothing is streamed
+  std::deque<int> filling_;  // slots not yet acquired, in order of use
+};
+
+}  // namespace sluice

@@ -1,0 +1,117 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "runtime/kv/kv_layout.h"
+
+namespace sluice {
+
+// Rows in one call of Attend.
+inline constexpr int32_t kAttentionRows = 32;
+
+// A query as products of integers take it.
+struct QueryCodes {
+  // For each four elements, two words: 16-bit codes of elements 0 and 2, then
+  // of 1 and 3 (low half first). Or, where processors multiply bytes and the
+  // codes are that small, one word of four. Words are kGroupRows apart: those
+  // of the rows of a group lie side by side. [stride / 2]
+  int32_t* words;
+  // Per group: what a code of 1 stands for, and the sum of the elements.
+  // [groups][2]
+  float* units;
+};
+
+// Scales and minima of the V of a page, [groups][kPageTokens]; and each group's
+// largest scale, to which the scales are relative.
+struct PageScales {
+  float* scales;
+  float* minima;
+  float* largest;
+};
+
+// Work space of attention on one thread. Confined to it.
+class AttentionScratch {
+ public:
+  // `sparse_context`: positions that a call with sparsity below 1 may attend; 0
+  // if there will be none.
+  explicit AttentionScratch(int32_t head_dim, int32_t sparse_context = 0);
+  AttentionScratch(AttentionScratch&&) noexcept = default;
+  AttentionScratch& operator=(AttentionScratch&&) noexcept = default;
+
+  // What a scratch takes, to be charged to a budget.
+  static size_t Bytes(int32_t head_dim, int32_t sparse_context);
+
+  // Elements from one row to the next in `query` and `accumulator`.
+  int32_t stride() const { return stride_; }
+  // Where row r's query goes: head_dim elements, already scaled. What lies
+  // behind them is 0 and must stay so.
+  float* query(int32_t row) { return parts_.query + row * stride_; }
+
+  // The rest is the kernels' own.
+
+  static constexpr int32_t kSumLanes = 16;
+  static constexpr int32_t kGroupRows = 8;  // rows computed at once, at most
+
+  // [kAttentionRows, stride]
+  float* accumulator() { return parts_.accumulator; }
+  // A row's result in the making. [stride]
+  float* ordered() { return parts_.ordered; }
+  QueryCodes query_codes(int32_t row) {
+    const int32_t group = row / kGroupRows * kGroupRows;
+    return {parts_.query_words + group * stride_ / 2 + (row - group),
+            parts_.query_units + row * 2 * groups_};
+  }
+  // Lanes that add up to the sum of a row's weights, then, for each group, to
+  // the sum of weight times minimum. [1 + groups][kSumLanes]
+  float* sums(int32_t row) {
+    return parts_.sums + row * (1 + groups_) * kSumLanes;
+  }
+  PageScales page_scales() { return parts_.page_scales; }
+  // [kGroupRows][groups][kPageTokens] and [kGroupRows][groups].
+  int16_t* weight_codes() { return parts_.weight_codes; }
+  float* weight_units() { return parts_.weight_units; }
+
+  int32_t sparse_context() const { return sparse_context_; }
+  // Scores of one of kGroupRows rows by position, from the beginning of the
+  // first page on.
+  float* scores(int32_t row) {
+    return parts_.scores + int64_t{row} * score_stride_;
+  }
+  // Positions kept and their weights, with room for whole vectors.
+  int32_t* kept() { return parts_.kept; }
+  float* kept_weights() { return parts_.kept_weights; }
+  // A bit for each position, from the first page on.
+  uint32_t* masks() { return parts_.masks; }
+
+ private:
+  struct Parts {
+    float* query;
+    float* accumulator;
+    float* ordered;
+    int32_t* query_words;
+    float* query_units;
+    float* sums;
+    PageScales page_scales;
+    int16_t* weight_codes;
+    float* weight_units;
+    float* scores;
+    int32_t* kept;
+    float* kept_weights;
+    uint32_t* masks;
+  };
+
+  // Places the parts from `base` on; returns the bytes they take.
+  static size_t Place(int32_t head_dim, int32_t sparse_context, std::byte* base,
+                      Parts* parts);
+
+  int32_t stride_;
+  int32_t groups_;
+  int32_t sparse_context_;
+  int32_t score_stride_;
+  std::vector<std::byte> storage_;
+  Parts parts_;
+};
+
+}  // namespace sluice

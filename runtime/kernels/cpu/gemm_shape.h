@@ -1,0 +1,143 @@
+#pragma once
+
+#include <omp.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/types.h"
+#include "runtime/quant/panel_codec.h"
+
+// oneDNN's part of GemmEngine, which alone includes this file.
+
+namespace sluice {
+
+// Some of oneDNN's kernels remember how many OpenMP threads the thread that
+// made them could use, others ask when they run: one in either case. The number
+// is each thread's own.
+class OneOpenMpThread {
+ public:
+  OneOpenMpThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
+  ~OneOpenMpThread() { omp_set_num_threads(before_); }
+
+ private:
+  int before_;
+};
+
+absl::Status DnnlError(absl::string_view what, const dnnl::error& e);
+
+// The order in which oneDNN wants a matrix, as text.
+std::string PackingName(const dnnl::memory::desc& packed);
+
+// oneDNN's scratchpads want a cache line's alignment.
+constexpr size_t kScratchAlignment = 64;
+inline std::byte* AlignScratch(std::byte* p) {
+  const auto address = reinterpret_cast<uintptr_t>(p);
+  return p +
+         (kScratchAlignment - address % kScratchAlignment) % kScratchAlignment;
+}
+
+// The primitives for panels of n columns and k rows. Thread-compatible; Run and
+// Pack may be called by several threads, each with its own `thread`.
+class GemmShape {
+ public:
+  struct Tile {
+    int32_t rows = 0;
+    dnnl::matmul primitive;
+    // Per thread, with the thread's own data handles.
+    std::vector<dnnl::memory> src, dst, scratchpad;
+  };
+
+  // kUnimplemented if oneDNN has no such product that is batch invariant.
+  static absl::StatusOr<std::unique_ptr<GemmShape>> Create(
+      int32_t n, int32_t k, DType dtype, const dnnl::engine& engine,
+      int num_threads);
+
+  // The least tile that takes `rows`, or the largest one.
+  const Tile& TileFor(int32_t rows) const {
+    for (auto it = tiles_.rbegin(); it != tiles_.rend(); ++it) {
+      if (it->rows >= rows) return *it;
+    }
+    return tiles_.front();
+  }
+
+  // One call: [tile.rows, k] times the packed panel. `scratch` holds
+  // scratchpad_bytes() at a multiple of kScratchAlignment.
+  dnnl_status_t Run(const Tile& tile, const std::byte* packed, const void* a,
+                    float* out, void* scratch, const dnnl::stream& stream,
+                    int thread) const;
+
+  // Packs float32 rows [n, k] to packed_bytes() at `out`.
+  absl::Status Pack(const float* rows, std::byte* out,
+                    const dnnl::stream& stream) const;
+
+  // What a panel in a quantized format needs; to be called before the calls
+  // below. `known_order`: false to have row-major codes and oneDNN's reorder
+  // even if the packed order is one that PanelOrder can describe.
+  absl::Status PrepareQuantized(bool known_order);
+  bool has_quantized() const { return quantized_ != nullptr; }
+  // Of a panel in this format, not kFull.
+  size_t quantized_bytes(WeightFormat format) const {
+    return codec(format).encoded_bytes();
+  }
+  // Bytes that Dequantize works with beside its output; 0 if it needs none.
+  size_t plain_bytes() const {
+    return quantized_->in_order ? 0 : quantized_->int4.decoded_bytes();
+  }
+  absl::Status Quantize(WeightFormat format, const float* rows,
+                        std::byte* out) const {
+    return codec(format).Encode(rows, out);
+  }
+  // Writes packed_bytes() at `out`, aligned as a panel; `plain` has
+  // plain_bytes().
+  dnnl_status_t Dequantize(WeightFormat format, const std::byte* quantized,
+                           std::byte* out, std::byte* plain,
+                           const dnnl::stream& stream, int thread) const;
+  // Whether the codes lie in the packed order.
+  bool quantized_in_order() const { return quantized_->in_order; }
+
+  const dnnl::memory::desc& packed_desc() const { return packed_; }
+  size_t packed_bytes() const { return packed_.get_size(); }
+  size_t scratchpad_bytes() const { return scratchpad_bytes_; }
+  // Largest first; the first one is of GemmEngine::kTileRows.
+  const std::vector<Tile>& tiles() const { return tiles_; }
+  int32_t n() const { return n_; }
+  int32_t k() const { return k_; }
+
+ private:
+  struct Quantized {
+    PanelCodec int4, int8;
+    bool in_order = false;
+    // Otherwise: from float32 [k, n] to the packed order.
+    dnnl::reorder reorder;
+    std::vector<dnnl::memory> plain, packed;  // per thread
+  };
+
+  const PanelCodec& codec(WeightFormat format) const {
+    return format == WeightFormat::kInt4 ? quantized_->int4 : quantized_->int8;
+  }
+  // The packed order, found by packing numbers that tell where they come from;
+  // block is 0 if it has another form.
+  absl::StatusOr<PanelOrder> FindOrder() const;
+  // Drops the tiles that do not give every row the same bits.
+  absl::Status KeepInvariantTiles();
+
+  int32_t n_ = 0;
+  int32_t k_ = 0;
+  DType dtype_ = DType::kFloat32;
+  dnnl::engine engine_;
+  dnnl::memory::desc packed_;
+  std::vector<dnnl::memory> weights_;  // per thread, with its own data handle
+  size_t scratchpad_bytes_ = 0;
+  std::vector<Tile> tiles_;  // largest first
+  std::unique_ptr<Quantized> quantized_;
+};
+
+}  // namespace sluice

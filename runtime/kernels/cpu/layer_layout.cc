@@ -1,0 +1,133 @@
+#include "runtime/kernels/cpu/layer_layout.h"
+
+#include "common/status_macros.h"
+
+namespace sluice {
+namespace {
+
+constexpr size_t kPartAlignment = 64;
+constexpr size_t kImageAlignment = 4096;
+
+size_t RoundUp(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
+// Lays parts one after the other.
+class Builder {
+ public:
+  Builder(GemmEngine& gemm, std::vector<size_t>* parts)
+      : gemm_(gemm), parts_(parts) {}
+
+  VectorLayout Vector(bool present, int64_t length) {
+    if (!present) return {};
+    return {Bytes(length * sizeof(float)), length};
+  }
+
+  NormLayout Norm(bool weight, bool bias, int64_t length) {
+    NormLayout norm;
+    norm.weight = Vector(weight, length);
+    norm.bias = Vector(bias, length);
+    return norm;
+  }
+
+  absl::StatusOr<MatrixLayout> Matrix(int64_t n, int64_t k,
+                                      WeightFormat format) {
+    SLUICE_ASSIGN_OR_RETURN(
+        MatrixLayout matrix,
+        gemm_.Layout(static_cast<int32_t>(n), static_cast<int32_t>(k), format,
+                     next_));
+    if (parts_ != nullptr) {
+      for (int panel = 0; panel < matrix.num_panels(); ++panel) {
+        parts_->push_back(matrix.panel_offset(panel));
+      }
+    }
+    next_ = RoundUp(matrix.offset + matrix.bytes, kPartAlignment);
+    return matrix;
+  }
+
+  size_t Bytes(size_t bytes) {
+    const size_t offset = next_;
+    if (parts_ != nullptr) parts_->push_back(offset);
+    next_ = RoundUp(next_ + bytes, kPartAlignment);
+    return offset;
+  }
+
+  size_t Finish() const { return RoundUp(next_, kImageAlignment); }
+
+ private:
+  GemmEngine& gemm_;
+  std::vector<size_t>* const parts_;
+  size_t next_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<LayerLayout> MakeLayerLayout(const DecoderSpec& spec,
+                                            WeightFormat format,
+                                            GemmEngine& gemm) {
+  const int64_t hidden = spec.hidden_size;
+  const int64_t q = int64_t{spec.num_heads} * spec.head_dim;
+  const int64_t kv = int64_t{spec.num_kv_heads} * spec.head_dim;
+  const int64_t inner = spec.intermediate_size;
+  const int64_t up = inner * (spec.gated_mlp ? 2 : 1);
+  const bool layer_norm = spec.norm == NormKind::kLayerNorm;
+  const bool norm_weight = !layer_norm || spec.norm_affine;
+  const bool norm_bias = layer_norm && spec.norm_affine;
+  LayerLayout layout;
+  Builder builder(gemm, &layout.parts);
+  layout.norm1 = builder.Norm(norm_weight, norm_bias, hidden);
+  layout.norm2 = builder.Norm(norm_weight, norm_bias, hidden);
+  layout.qkv_bias = builder.Vector(spec.qkv_bias, q + 2 * kv);
+  layout.out_bias = builder.Vector(spec.out_bias, hidden);
+  layout.up_bias = builder.Vector(spec.mlp_bias, up);
+  layout.down_bias = builder.Vector(spec.mlp_bias, hidden);
+  SLUICE_ASSIGN_OR_RETURN(layout.qkv,
+                          builder.Matrix(q + 2 * kv, hidden, format));
+  SLUICE_ASSIGN_OR_RETURN(layout.out, builder.Matrix(hidden, q, format));
+  SLUICE_ASSIGN_OR_RETURN(layout.up, builder.Matrix(up, hidden, format));
+  SLUICE_ASSIGN_OR_RETURN(layout.down, builder.Matrix(hidden, inner, format));
+  layout.bytes = builder.Finish();
+  return layout;
+}
+
+absl::StatusOr<HeadLayout> MakeHeadLayout(const DecoderSpec& spec,
+                                          GemmEngine& gemm) {
+  const bool layer_norm = spec.norm == NormKind::kLayerNorm;
+  HeadLayout layout;
+  Builder builder(gemm, &layout.parts);
+  layout.norm = builder.Norm(
+      spec.final_norm && (!layer_norm || spec.norm_affine),
+      spec.final_norm && layer_norm && spec.norm_affine, spec.hidden_size);
+  if (spec.embed_dim != spec.hidden_size) {
+    SLUICE_ASSIGN_OR_RETURN(
+        layout.project_out,
+        builder.Matrix(spec.embed_dim, spec.hidden_size, WeightFormat::kFull));
+  }
+  SLUICE_ASSIGN_OR_RETURN(
+      layout.head,
+      builder.Matrix(spec.vocab_size, spec.embed_dim, WeightFormat::kFull));
+  layout.bytes = builder.Finish();
+  return layout;
+}
+
+absl::StatusOr<EmbeddingLayout> MakeEmbeddingLayout(const DecoderSpec& spec,
+                                                    int64_t position_rows,
+                                                    GemmEngine& gemm) {
+  EmbeddingLayout layout;
+  Builder builder(gemm, nullptr);
+  const size_t element = gemm.element_bytes();
+  layout.table =
+      builder.Bytes(element * spec.vocab_size * size_t{1} * spec.embed_dim);
+  if (spec.positions == PositionKind::kLearned) {
+    layout.position_rows = position_rows;
+    layout.positions = builder.Bytes(element * position_rows *
+                                     static_cast<size_t>(spec.hidden_size));
+  }
+  if (spec.embed_dim != spec.hidden_size) {
+    SLUICE_ASSIGN_OR_RETURN(
+        layout.project_in,
+        builder.Matrix(spec.hidden_size, spec.embed_dim, WeightFormat::kFull));
+  }
+  layout.bytes = builder.Finish();
+  return layout;
+}
+
+}  // namespace sluice

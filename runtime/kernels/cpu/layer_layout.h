@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/types.h"
+#include "runtime/kernels/cpu/gemm.h"
+#include "runtime/kernels/image_view.h"
+#include "runtime/model/decoder_spec.h"
+
+// How the CPU backend's weights lie in an image: one block of bytes for the
+// embedding, for each layer and for the head, without pointers, so that it can
+// lie in memory, on disk, or partly here and partly there. Parts (vectors and
+// the panels of matrices) begin at multiples of 64 bytes; images are multiples
+// of 4096.
+
+namespace sluice {
+
+// Float32; length 0 where the model has none.
+struct VectorLayout {
+  size_t offset = 0;
+  int64_t length = 0;
+  const float* In(const ImageView& image, int64_t first = 0) const {
+    if (length == 0) return nullptr;
+    return reinterpret_cast<const float*>(image.At(offset)) + first;
+  }
+};
+
+struct NormLayout {
+  VectorLayout weight;
+  VectorLayout bias;
+};
+
+struct LayerLayout {
+  NormLayout norm1, norm2;
+  VectorLayout qkv_bias, out_bias;
+  VectorLayout up_bias;  // in the order of up's columns
+  VectorLayout down_bias;
+  // Q, K and V side by side.
+  MatrixLayout qkv;
+  MatrixLayout out;
+  // Gated: each panel holds some gate columns, then the same up columns, so
+  // that a tile has all that the activation needs.
+  MatrixLayout up;
+  MatrixLayout down;
+  std::vector<size_t> parts;  // where parts begin, ascending, from 0
+  size_t bytes = 0;
+};
+
+struct HeadLayout {
+  NormLayout norm;
+  MatrixLayout project_out;  // n is 0 if the model has none
+  MatrixLayout head;
+  std::vector<size_t> parts;
+  size_t bytes = 0;
+};
+
+struct EmbeddingLayout {
+  size_t table = 0;      // [vocab, embed_dim] in the engine's dtype
+  size_t positions = 0;  // [position_rows, hidden] in the engine's dtype
+  int64_t position_rows = 0;
+  MatrixLayout project_in;  // n is 0 if the model has none
+  size_t bytes = 0;
+};
+
+// `format` is that of the layers' matrices; embedding and head stay full.
+absl::StatusOr<LayerLayout> MakeLayerLayout(const DecoderSpec& spec,
+                                            WeightFormat format,
+                                            GemmEngine& gemm);
+absl::StatusOr<HeadLayout> MakeHeadLayout(const DecoderSpec& spec,
+                                          GemmEngine& gemm);
+// `position_rows`: rows of the position table that may be looked up.
+absl::StatusOr<EmbeddingLayout> MakeEmbeddingLayout(const DecoderSpec& spec,
+                                                    int64_t position_rows,
+                                                    GemmEngine& gemm);
+
+}  // namespace sluice

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "common/types.h"
+
+namespace sluice {
+
+// How a matrix [n, k] lies in an image: panels of output columns, one after
+// the other, each beginning at a multiple of 64 bytes. All panels but the last
+// are equally wide. Made by GemmEngine::Layout; plain data.
+struct MatrixLayout {
+  int32_t n = 0;
+  int32_t k = 0;
+  WeightFormat format = WeightFormat::kFull;
+  size_t offset = 0;  // of panel 0 in the image, a multiple of 64
+  size_t bytes = 0;   // of all panels, a multiple of 64
+  int32_t panel_width = 0;
+  size_t whole_panel_bytes = 0;  // of a panel of panel_width columns
+  size_t last_panel_bytes = 0;
+  // Tells orders of packing apart, as far as they depend on n and k: part of
+  // what identifies an image beside GemmEngine::LayoutKey().
+  uint64_t packing = 0;
+
+  int32_t num_panels() const {
+    return panel_width == 0 ? 0 : (n + panel_width - 1) / panel_width;
+  }
+  // Columns [panel_begin, panel_end) of the product, rows of the weight.
+  int32_t panel_begin(int panel) const { return panel * panel_width; }
+  int32_t panel_end(int panel) const {
+    return std::min(n, (panel + 1) * panel_width);
+  }
+  // Absolute in the image.
+  size_t panel_offset(int panel) const {
+    return offset + static_cast<size_t>(panel) * whole_panel_bytes;
+  }
+  size_t panel_bytes(int panel) const {
+    return panel + 1 == num_panels() ? last_panel_bytes : whole_panel_bytes;
+  }
+};
+
+}  // namespace sluice

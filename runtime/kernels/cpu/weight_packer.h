@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "runtime/kernels/backend.h"
+#include "runtime/kernels/cpu/compute_pool.h"
+#include "runtime/kernels/cpu/gemm.h"
+#include "runtime/kernels/cpu/layer_layout.h"
+#include "runtime/memory/host_buffer.h"
+#include "runtime/model/decoder_spec.h"
+#include "runtime/model/tensor_names.h"
+#include "runtime/model/tensor_source.h"
+
+namespace sluice {
+
+// Reads a checkpoint's tensors into images: by rows, a panel at a time and on
+// all threads, so that it needs little memory besides the image. Used by one
+// thread at a time.
+class WeightPacker {
+ public:
+  // All must outlive the packer.
+  WeightPacker(const DecoderSpec& spec, GemmEngine* gemm, ComputePool* pool,
+               MemoryBudget* budget)
+      : spec_(spec), gemm_(gemm), pool_(pool), budget_(budget) {}
+
+  // `image` has the layout's bytes, zeroed or not: gaps are left alone.
+  absl::Status PackLayer(const LayerLayout& layout, int layer,
+                         const TensorSource& source, LoadProgress progress,
+                         std::byte* image);
+  absl::Status PackEmbedding(const EmbeddingLayout& layout,
+                             const TensorSource& source, LoadProgress progress,
+                             std::byte* image);
+  absl::Status PackHead(const HeadLayout& layout, const TensorSource& source,
+                        LoadProgress progress, std::byte* image);
+
+ private:
+  // Rows of tensors that lie side by side in a panel.
+  struct RowRun {
+    const TensorRef* ref;
+    int64_t begin;
+    int64_t end;
+  };
+  using PanelRows = std::vector<RowRun>;
+
+  // Tensors one after the other.
+  static std::vector<PanelRows> Concatenate(
+      const std::vector<const TensorRef*>& tensors);
+  // Half a panel of each.
+  static std::vector<PanelRows> Interleave(const TensorRef* a,
+                                           const TensorRef* b);
+
+  absl::Status PackMatrix(const MatrixLayout& layout,
+                          const std::vector<PanelRows>& panels,
+                          const TensorSource& source, LoadProgress progress,
+                          std::byte* image);
+  // A table of which rows are looked up, in the engine's dtype.
+  absl::Status PackTable(const TensorRef& ref, int64_t rows,
+                         const TensorSource& source, LoadProgress progress,
+                         std::byte* out);
+  // Nothing if the layout is empty.
+  absl::Status PackVectors(const VectorLayout& layout,
+                           const std::vector<const TensorRef*>& tensors,
+                           const TensorSource& source, std::byte* image);
+
+  const DecoderSpec& spec_;
+  GemmEngine* const gemm_;
+  ComputePool* const pool_;
+  MemoryBudget* const budget_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/mutex.h"
+#include "common/thread.h"
+#include "runtime/memory/io_completion.h"
+#include "runtime/memory/io_engine.h"
+#include "runtime/trace/trace.h"
+
+namespace sluice {
+
+// Copies memory on a thread of its own, in order: for the discrete CPU backend
+// what a stream of a device's DMA engine is for a GPU. One per direction.
+//
+// Thread-safe. The destructor finishes the copy under way, ends the other jobs
+// with kCancelled, and returns when all completions are done.
+class CopyEngine {
+ public:
+  struct Options {
+    // Names the thread and the row of the timeline: "h2d".
+    std::string name = "copy";
+    // Where the thread may run; empty for anywhere.
+    std::vector<int> cores;
+    Tracer* tracer = nullptr;
+  };
+  explicit CopyEngine(const Options& options);
+  ~CopyEngine();
+  CopyEngine(const CopyEngine&) = delete;
+  CopyEngine& operator=(const CopyEngine&) = delete;
+
+  // Copies `from` to `to`, of the same size (kInvalidArgument) and not
+  // overlapping, and then does one part of `done`, which the caller must have
+  // been told to Expect(), on the engine's thread. Allocates only when more
+  // jobs wait than ever before.
+  void Copy(std::span<std::byte> to, std::span<const std::byte> from,
+            IoCompletion* done, const IoLabel& label = {});
+
+  struct Totals {
+    uint64_t bytes = 0;
+    double busy_seconds = 0;
+  };
+  Totals totals() const;
+
+ private:
+  struct Job {
+    std::span<std::byte> to;
+    std::span<const std::byte> from;
+    IoCompletion* done = nullptr;
+    IoLabel label;
+  };
+  void Loop();
+
+  const Options options_;
+  TraceRow* const row_;
+  mutable Mutex mu_;
+  CondVar work_;
+  // A ring that grows to twice its size when full.
+  std::vector<Job> jobs_ ABSL_GUARDED_BY(mu_);
+  size_t first_ ABSL_GUARDED_BY(mu_) = 0;
+  size_t waiting_ ABSL_GUARDED_BY(mu_) = 0;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  Totals totals_ ABSL_GUARDED_BY(mu_);
+  Thread thread_;
+};
+
+}  // namespace sluice

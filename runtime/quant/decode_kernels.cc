@@ -1,0 +1,289 @@
+#include "runtime/quant/decode_kernels.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "runtime/quant/decode_kernels.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h:
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace sluice {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using DF = hn::CappedTag<float, 16>;
+using DU = hn::Rebind<uint32_t, DF>;
+using DI = hn::Rebind<int32_t, DF>;
+using DU16 = hn::Rebind<uint16_t, DF>;
+using DU8 = hn::Rebind<uint8_t, DF>;
+using DF16 = hn::Rebind<hwy::float16_t, DF>;
+using VF = hn::Vec<DF>;
+using VU = hn::Vec<DU>;
+constexpr size_t kLanes = 16;  // at most
+
+// With 16 lanes a vector holds all that the codes of 4 bits stand for, and one
+// look-up decodes it.
+#if HWY_HAVE_SCALABLE
+constexpr bool kLookUp = false;
+#else
+constexpr bool kLookUp = hn::MaxLanes(DF()) == 16;
+#endif
+
+// Inputs whose parameters are converted together.
+constexpr int32_t kChunk = 64;
+constexpr int32_t kMostGroups =
+    (PanelCodec::kMostColumns + kQuantGroup - 1) / kQuantGroup;
+
+// Rounded to the nearest bfloat16, ties to even: its bits in the upper half,
+// rubbish in the lower. There are no NaN here.
+HWY_INLINE VU RoundBf16(VF v) {
+  const DU du;
+  const VU bits = hn::BitCast(du, v);
+  const VU odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
+  return hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fff)));
+}
+
+// What the elements of a pair of inputs (even, odd) become in memory: two rows
+// of floats or of bfloat16, or one row of interleaved bfloat16.
+enum class Form { kFloat, kBf16, kBf16Pairs };
+
+// A vector of columns for both inputs of a pair, ready to be stored.
+template <Form kForm>
+struct Decoded {
+  hn::Vec<std::conditional_t<kForm == Form::kFloat, DF, DU>> even, odd;
+};
+
+template <Form kForm>
+HWY_INLINE Decoded<kForm> Convert(VF even, VF odd) {
+  if constexpr (kForm == Form::kFloat) {
+    return {even, odd};
+  } else if constexpr (kForm == Form::kBf16) {
+    return {hn::ShiftRight<16>(RoundBf16(even)),
+            hn::ShiftRight<16>(RoundBf16(odd))};
+  } else {
+    // Disjoint bits, to be combined by Or.
+    return {hn::ShiftRight<16>(RoundBf16(even)),
+            hn::And(RoundBf16(odd), hn::Set(DU(), 0xffff0000u))};
+  }
+}
+
+// Decodes codes of one group.
+template <Form kForm, int kBits>
+class Group {
+ public:
+  HWY_INLINE Group(float scale_even, float min_even, float scale_odd,
+                   float min_odd)
+      : scale_even_(hn::Set(DF(), scale_even)),
+        min_even_(hn::Set(DF(), min_even)),
+        scale_odd_(hn::Set(DF(), scale_odd)),
+        min_odd_(hn::Set(DF(), min_odd)) {
+    if constexpr (kBits == 4 && kLookUp) {
+      const VF codes = hn::Iota(DF(), 0.0f);
+      table_ = Convert<kForm>(hn::MulAdd(codes, scale_even_, min_even_),
+                              hn::MulAdd(codes, scale_odd_, min_odd_));
+    }
+  }
+
+  // The codes of a vector of columns.
+  HWY_INLINE Decoded<kForm> operator()(const uint8_t* codes) const {
+    const DU du;
+    VU even, odd;
+    if constexpr (kBits == 4) {
+      const VU both = hn::PromoteTo(du, hn::LoadU(DU8(), codes));
+      even = hn::And(both, hn::Set(du, 15));
+      odd = hn::ShiftRight<4>(both);
+    } else {
+      const auto* words = reinterpret_cast<const uint16_t*>(codes);
+      const VU both = hn::PromoteTo(du, hn::LoadU(DU16(), words));
+      even = hn::And(both, hn::Set(du, 255));
+      odd = hn::ShiftRight<8>(both);
+    }
+    if constexpr (kBits == 4 && kLookUp) {
+      return {hn::TableLookupLanes(table_.even, Indices(even)),
+              hn::TableLookupLanes(table_.odd, Indices(odd))};
+    } else {
+      const VF e = hn::ConvertTo(DF(), hn::BitCast(DI(), even));
+      const VF o = hn::ConvertTo(DF(), hn::BitCast(DI(), odd));
+      return Convert<kForm>(hn::MulAdd(e, scale_even_, min_even_),
+                            hn::MulAdd(o, scale_odd_, min_odd_));
+    }
+  }
+
+ private:
+  HWY_INLINE static auto Indices(VU codes) {
+    if constexpr (kForm == Form::kFloat) {
+      return hn::IndicesFromVec(DF(), codes);
+    } else {
+      return hn::IndicesFromVec(DU(), codes);
+    }
+  }
+
+  VF scale_even_, min_even_, scale_odd_, min_odd_;
+  Decoded<kForm> table_;
+};
+
+// Stores columns where the elements of the even input's row begin at `even`,
+// those of the odd one's at `odd` (null if there is no such row).
+template <Form kForm, typename T>
+HWY_INLINE void StoreColumns(const Decoded<kForm>& v, T* even, T* odd) {
+  if constexpr (kForm == Form::kFloat) {
+    hn::StoreU(v.even, DF(), even);
+    if (odd != nullptr) hn::StoreU(v.odd, DF(), odd);
+  } else if constexpr (kForm == Form::kBf16) {
+    const DI di;
+    hn::StoreU(hn::DemoteTo(DU16(), hn::BitCast(di, v.even)), DU16(), even);
+    if (odd != nullptr) {
+      hn::StoreU(hn::DemoteTo(DU16(), hn::BitCast(di, v.odd)), DU16(), odd);
+    }
+  } else {
+    hn::StoreU(hn::Or(v.even, v.odd), DU(), reinterpret_cast<uint32_t*>(even));
+  }
+}
+
+// Fewer columns than a vector has lanes.
+template <Form kForm, typename T>
+HWY_INLINE void StoreSome(const Decoded<kForm>& v, size_t count, T* even,
+                          T* odd) {
+  constexpr size_t kPer = kForm == Form::kBf16Pairs ? 2 : 1;
+  HWY_ALIGN T e[kLanes * kPer];
+  HWY_ALIGN T o[kLanes * kPer];
+  StoreColumns<kForm>(v, e, o);
+  std::memcpy(even, e, count * kPer * sizeof(T));
+  if (kForm != Form::kBf16Pairs && odd != nullptr) {
+    std::memcpy(odd, o, count * sizeof(T));
+  }
+}
+
+template <Form kForm, int kBits>
+HWY_INLINE void DecodeBlocks(const PanelCodec& codec, float unit,
+                             const GroupParams* params, const uint8_t* codes,
+                             void* out) {
+  using T = std::conditional_t<kForm == Form::kFloat, float, uint16_t>;
+  constexpr size_t kPer = kForm == Form::kBf16Pairs ? 2 : 1;
+  constexpr size_t kCodeBytes = kBits == 4 ? 1 : 2;
+  const DF d;
+  const size_t lanes = hn::Lanes(d);
+  const PanelOrder& order = codec.order();
+  const size_t row = static_cast<size_t>(order.block) * kPer;  // elements
+  const int32_t pairs = codec.pairs();
+  HWY_ALIGN float scales[kMostGroups][kChunk];
+  HWY_ALIGN float mins[kMostGroups][kChunk];
+  for (int32_t block = 0; block < codec.blocks(); ++block) {
+    T* next = static_cast<T*>(out) +
+              static_cast<size_t>(block) * order.padded_k * order.block;
+    T* const end = next + static_cast<size_t>(order.padded_k) * order.block;
+    const uint8_t* code = codes + codec.block_codes_offset(block);
+    const int32_t first = block * order.block;
+    const int32_t last = std::min(codec.n(), first + order.block);
+    const size_t columns = codec.block_columns(block);
+    const int32_t first_group = first / kQuantGroup;
+    const int32_t groups = (last - 1) / kQuantGroup + 1 - first_group;
+    for (int32_t chunk = 0; chunk < pairs; chunk += kChunk / 2) {
+      const int32_t chunk_pairs = std::min(kChunk / 2, pairs - chunk);
+      for (int32_t g = 0; g < groups; ++g) {
+        const GroupParams* from =
+            params + static_cast<size_t>(first_group + g) * 2 * pairs +
+            2 * chunk;
+        for (int32_t i = 0; i < 2 * chunk_pairs;
+             i += static_cast<int32_t>(lanes)) {
+          HWY_ALIGN GroupParams some[kLanes] = {};
+          std::memcpy(some, from + i,
+                      sizeof(GroupParams) *
+                          std::min<size_t>(lanes, 2 * chunk_pairs - i));
+          const VU both =
+              hn::Load(DU(), reinterpret_cast<const uint32_t*>(some));
+          const DI di;
+          const auto halves = [&](VU bits) HWY_ATTR {
+            const auto narrow = hn::DemoteTo(DU16(), hn::BitCast(di, bits));
+            return hn::Mul(hn::PromoteTo(d, hn::BitCast(DF16(), narrow)),
+                           hn::Set(d, unit));
+          };
+          hn::StoreU(halves(hn::And(both, hn::Set(DU(), 0xffff))), d,
+                     scales[g] + i);
+          hn::StoreU(halves(hn::ShiftRight<16>(both)), d, mins[g] + i);
+        }
+      }
+      for (int32_t pair = 0; pair < chunk_pairs; ++pair) {
+        T* const even = next;
+        // Of kBf16Pairs, both are in one row. A plain order may have no row for
+        // the input that an odd k lacks.
+        T* const odd = kForm == Form::kBf16Pairs || next + row == end
+                           ? nullptr
+                           : next + row;
+        for (int32_t g = 0; g < groups; ++g) {
+          const Group<kForm, kBits> group(
+              scales[g][2 * pair], mins[g][2 * pair], scales[g][2 * pair + 1],
+              mins[g][2 * pair + 1]);
+          const int32_t start =
+              std::max(first, (first_group + g) * kQuantGroup) - first;
+          const int32_t stop =
+              std::min(last, (first_group + g + 1) * kQuantGroup) - first;
+          size_t j = start;
+          for (; j + lanes <= static_cast<size_t>(stop); j += lanes) {
+            StoreColumns<kForm>(group(code + j * kCodeBytes), even + j * kPer,
+                                odd == nullptr ? nullptr : odd + j);
+          }
+          if (j < static_cast<size_t>(stop)) {
+            StoreSome<kForm>(group(code + j * kCodeBytes), stop - j,
+                             even + j * kPer,
+                             odd == nullptr ? nullptr : odd + j);
+          }
+        }
+        const size_t used = static_cast<size_t>(last - first) * kPer;
+        if (used < row) {
+          std::memset(even + used, 0, (row - used) * sizeof(T));
+          if (odd != nullptr) {
+            std::memset(odd + used, 0, (row - used) * sizeof(T));
+          }
+        }
+        next += odd == nullptr ? row : 2 * row;
+        code += columns * kCodeBytes;
+      }
+    }
+    std::memset(next, 0, (end - next) * sizeof(T));
+  }
+}
+
+template <int kBits>
+HWY_INLINE void DecodeBits(const PanelCodec& codec, float unit,
+                           const GroupParams* params, const uint8_t* codes,
+                           void* out) {
+  if (codec.dtype() == DType::kFloat32) {
+    DecodeBlocks<Form::kFloat, kBits>(codec, unit, params, codes, out);
+  } else if (codec.order().interleave == 1) {
+    DecodeBlocks<Form::kBf16, kBits>(codec, unit, params, codes, out);
+  } else {
+    DecodeBlocks<Form::kBf16Pairs, kBits>(codec, unit, params, codes, out);
+  }
+}
+
+void DecodePanelImpl(const PanelCodec& codec, float unit,
+                     const GroupParams* params, const uint8_t* codes,
+                     void* out) {
+  if (codec.bits() == 4) {
+    DecodeBits<4>(codec, unit, params, codes, out);
+  } else {
+    DecodeBits<8>(codec, unit, params, codes, out);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace sluice
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace sluice {
+
+HWY_EXPORT(DecodePanelImpl);
+
+void DecodePanel(const PanelCodec& codec, float unit, const GroupParams* params,
+                 const uint8_t* codes, void* out) {
+  HWY_DYNAMIC_DISPATCH(DecodePanelImpl)(codec, unit, params, codes, out);
+}
+
+}  // namespace sluice
+#endif

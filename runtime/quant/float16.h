@@ -1,0 +1,31 @@
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+namespace sluice {
+
+// The largest finite float16.
+inline constexpr float kMaxFloat16 = 65504.0f;
+
+// Rounds to the nearest float16, ties to even; too large numbers become
+// infinite, NaN stays one.
+inline uint16_t FloatToFloat16(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  const uint32_t sign = bits >> 16 & 0x8000u;
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);
+  if (magnitude >= 0x47800000u) return static_cast<uint16_t>(sign | 0x7c00u);
+  uint32_t half;
+  if (magnitude < 0x38800000u) {
+    // Subnormal: a multiple of 2^-24, which is an ulp of 0.5.
+    half = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) -
+           std::bit_cast<uint32_t>(0.5f);
+  } else {
+    const uint32_t odd = magnitude >> 13 & 1;
+    half = ((magnitude + 0xfffu + odd) >> 13) - (112u << 10);
+  }
+  return static_cast<uint16_t>(sign | half);
+}
+
+}  // namespace sluice

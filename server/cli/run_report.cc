@@ -1,0 +1,103 @@
+#include "server/cli/run_report.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "common/types.h"
+
+namespace sluice {
+namespace {
+
+// Shares of `bytes` on each tier, which is 1 on the host if there are none.
+nlohmann::ordered_json Shares(uint64_t bytes, uint64_t host, uint64_t device) {
+  if (bytes == 0) return {{"device", 0.0}, {"host", 1.0}, {"disk", 0.0}};
+  const auto share = [&](uint64_t part) {
+    return static_cast<double>(part) / static_cast<double>(bytes);
+  };
+  return {{"device", share(device)},
+          {"host", share(host)},
+          {"disk", share(bytes - host - device)}};
+}
+
+}  // namespace
+
+nlohmann::ordered_json RuntimeFigures(const Policy& asked,
+                                      const RuntimeReport& report,
+                                      const SweepStats& stats) {
+  const RealisedPlacement& p = report.placement;
+  return {
+      {"policy",
+       {{"asked", PolicyText(asked)},
+        {"realised",
+         {{"weights",
+           // The embedding, always in memory, is no part of the policy.
+           Shares(p.weight_bytes - p.embedding_bytes,
+                  p.weight_host_bytes - p.embedding_bytes,
+                  p.weight_device_bytes)},
+          {"kv_cache",
+           Shares(p.kv_bytes, p.kv_host_bytes, p.kv_device_bytes)}}}}},
+      {"bytes_moved",
+       {{"disk_read", stats.disk_read_bytes},
+        {"disk_write", stats.disk_write_bytes}}},
+      {"stall_seconds",
+       {{"weights", stats.weight_stall_seconds},
+        {"kv_cache", stats.kv_stall_seconds},
+        {"activations", stats.activation_stall_seconds}}},
+      {"compute_seconds",
+       {{"projections", stats.projection_seconds},
+        {"attention", stats.attention_seconds},
+        {"dequantize", stats.expand_seconds},
+        {"head", stats.head_seconds}}},
+      {"wire_seconds",
+       {{"disk_read", stats.disk_read_seconds},
+        {"disk_write", stats.disk_write_seconds}}},
+      {"peak_memory_bytes",
+       {{"host", report.host_peak_bytes}, {"disk", report.disk_peak_bytes}}}};
+}
+
+std::string RuntimeTable(const RuntimeReport& report, const SweepStats& stats,
+                         double wall_seconds, int workers) {
+  const double all = wall_seconds * workers;
+  const auto percent = [&](double seconds) {
+    return all > 0 ? 100 * seconds / all : 0.0;
+  };
+  std::string text =
+      absl::StrFormat("%-24s %10s %8s\n", "activity", "seconds", "share");
+  const auto line = [&](const char* name, double seconds) {
+    absl::StrAppendFormat(&text, "%-24s %10.3f %6.1f %%\n", name, seconds,
+                          percent(seconds));
+  };
+  line("projections", stats.projection_seconds);
+  line("attention", stats.attention_seconds);
+  line("dequantizing", stats.expand_seconds);
+  line("head and sampling", stats.head_seconds);
+  line("waiting for weights", stats.weight_stall_seconds);
+  line("waiting for KV cache", stats.kv_stall_seconds);
+  line("waiting for activations", stats.activation_stall_seconds);
+  line("between steps",
+       std::max(0.0, all - stats.compute_seconds() - stats.stall_seconds()));
+  const auto wire = [&](const char* name, double seconds, uint64_t bytes) {
+    if (bytes == 0) return;
+    const double gigabytes = static_cast<double>(bytes) / 1e9;
+    absl::StrAppendFormat(
+        &text, "%-24s %10.3f %6.1f %%  %.3f GB, %.2f GB/s while busy\n", name,
+        seconds, percent(seconds), gigabytes,
+        seconds > 0 ? gigabytes / seconds : 0.0);
+  };
+  wire("wire: disk read", stats.disk_read_seconds, stats.disk_read_bytes);
+  wire("wire: disk write", stats.disk_write_seconds, stats.disk_write_bytes);
+  absl::StrAppendFormat(
+      &text, "peak memory              %10.1f MiB",
+      static_cast<double>(report.host_peak_bytes) / (1 << 20));
+  if (report.disk_peak_bytes > 0) {
+    absl::StrAppendFormat(
+        &text, ", disk %.1f MiB",
+        static_cast<double>(report.disk_peak_bytes) / (1 << 20));
+  }
+  text += "\n";
+  return text;
+}
+
+}  // namespace sluice

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "common/policy.h"
+#include "server/local_cluster.h"
+
+namespace sluice {
+
+// The runtime's part of `sluice run --json`: policy (asked and realised),
+// bytes_moved, stall_seconds, compute_seconds, wire_seconds and
+// peak_memory_bytes. `asked` is the policy and `stats` is what the run added;
+// seconds are summed over workers.
+nlohmann::ordered_json RuntimeFigures(const Policy& asked,
+                                      const RuntimeReport& report,
+                                      const SweepStats& stats);
+
+// The same for people: what the workers' time went into and what their wires
+// carried, with shares of `wall_seconds` times `workers` (FlexGen, table 4).
+// Lines end in '\n'.
+std::string RuntimeTable(const RuntimeReport& report, const SweepStats& stats,
+                         double wall_seconds, int workers);
+
+}  // namespace sluice

@@ -1,0 +1,179 @@
+#include "runtime/exec/image_file.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "runtime/exec/weight_placement.h"
+#include "runtime/memory/host_buffer.h"
+#include "tests/unit/exec/scratch_dir.h"
+
+namespace sluice {
+namespace {
+
+using testing::HasSubstr;
+
+class ImageFileTest : public testing::Test {
+ protected:
+  ImageFileTest() {
+    auto buffer = HostBuffer::Create("image", kBytes, &memory_);
+    EXPECT_TRUE(buffer.ok());
+    image_ = *std::move(buffer);
+    for (size_t i = 0; i < kBytes; ++i) {
+      image_.as<unsigned char>()[i] = static_cast<unsigned char>(i * 31 >> 3);
+    }
+  }
+
+  std::span<const std::byte> image() const {
+    return {image_.as<std::byte>(), kBytes};
+  }
+
+  std::vector<std::string> Files() const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(dir_.path())) {
+      names.push_back(entry.path().filename().string());
+    }
+    return names;
+  }
+
+  void Flip(std::streamoff offset) {
+    std::fstream file(path_, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(offset);
+    const int byte = file.get();
+    file.seekp(offset);
+    file.put(static_cast<char>(byte ^ 1));
+  }
+
+  static constexpr size_t kBytes = 1'232'896;  // 301 disk blocks
+  ScratchDir dir_;
+  const std::string path_ = dir_.path() + "/unit.img";
+  MemoryBudget memory_{Tier::kHost, 1 << 24};
+  MemoryBudget disk_{Tier::kDisk, 1 << 24};
+  HostBuffer image_;
+};
+
+TEST_F(ImageFileTest, ComesBackAsItWas) {
+  ASSERT_TRUE(ImageFile::Write(path_, "key", image(), &disk_).ok());
+  EXPECT_EQ(disk_.used_bytes(), 0u);
+  EXPECT_THAT(Files(), testing::ElementsAre("unit.img"));
+  EXPECT_EQ(std::filesystem::file_size(path_), ImageFile::FileBytes(kBytes));
+  auto file = ImageFile::Open(path_, "key", kBytes);
+  ASSERT_TRUE(file.ok()) << file.status();
+  auto back = HostBuffer::Create("back", kBytes, &memory_);
+  ASSERT_TRUE(back.ok());
+  ASSERT_TRUE(
+      (*file)
+          ->file()
+          .Read((*file)->image_offset(), {back->as<std::byte>(), kBytes})
+          .ok());
+  EXPECT_EQ(std::memcmp(back->data(), image_.data(), kBytes), 0);
+  EXPECT_TRUE((*file)->Check(0, image()).ok());
+  const size_t granule = (*file)->granule();
+  EXPECT_TRUE((*file)->Check(granule, image().subspan(granule)).ok());
+}
+
+TEST_F(ImageFileTest, OthersAreTold) {
+  EXPECT_TRUE(absl::IsNotFound(ImageFile::Open(path_, "key", kBytes).status()));
+  ASSERT_TRUE(ImageFile::Write(path_, "key", image(), &disk_).ok());
+  for (const auto& [key, bytes] : std::vector<std::pair<std::string, size_t>>{
+           {"kez", kBytes}, {"key2", kBytes}, {"key", kBytes + 4096}}) {
+    const auto other = ImageFile::Open(path_, key, bytes);
+    EXPECT_TRUE(absl::IsFailedPrecondition(other.status())) << other.status();
+    EXPECT_THAT(std::string(other.status().message()), HasSubstr(path_));
+  }
+  // Its version.
+  Flip(8);
+  const auto version = ImageFile::Open(path_, "key", kBytes);
+  EXPECT_TRUE(absl::IsFailedPrecondition(version.status())) << version.status();
+  EXPECT_THAT(std::string(version.status().message()), HasSubstr("version"));
+}
+
+TEST_F(ImageFileTest, DamageIsFound) {
+  ASSERT_TRUE(ImageFile::Write(path_, "key", image(), &disk_).ok());
+  auto file = ImageFile::Open(path_, "key", kBytes);
+  ASSERT_TRUE(file.ok());
+  const uint64_t offset = (*file)->image_offset();
+  const size_t granule = (*file)->granule();
+  // In the image: the granule of it, and no other.
+  image_.as<unsigned char>()[3 * granule + 7] ^= 4;
+  const absl::Status bad = (*file)->Check(0, image());
+  EXPECT_TRUE(absl::IsDataLoss(bad)) << bad;
+  EXPECT_THAT(std::string(bad.message()), HasSubstr(path_));
+  EXPECT_THAT(std::string(bad.message()),
+              HasSubstr(std::to_string(offset + 3 * granule)));
+  EXPECT_TRUE((*file)->Check(4 * granule, image().subspan(4 * granule)).ok());
+  // In the header, wherever it is.
+  for (const std::streamoff at : {0, 20, 44, 1070, 1080}) {
+    Flip(at);
+    EXPECT_FALSE(ImageFile::Open(path_, "key", kBytes).ok()) << at;
+    Flip(at);
+  }
+  EXPECT_TRUE(ImageFile::Open(path_, "key", kBytes).ok());
+  // Cut short.
+  for (const uint64_t size : {ImageFile::FileBytes(kBytes) - 4096, offset,
+                              uint64_t{4096}, uint64_t{100}, uint64_t{0}}) {
+    std::filesystem::resize_file(path_, size);
+    const auto cut = ImageFile::Open(path_, "key", kBytes);
+    EXPECT_TRUE(absl::IsDataLoss(cut.status())) << size << cut.status();
+  }
+}
+
+TEST_F(ImageFileTest, NoRoomLeavesNoFile) {
+  MemoryBudget tight(Tier::kDisk, kBytes);
+  const absl::Status budget = ImageFile::Write(path_, "key", image(), &tight);
+  EXPECT_TRUE(absl::IsResourceExhausted(budget)) << budget;
+  EXPECT_THAT(Files(), testing::IsEmpty());
+  EXPECT_EQ(tight.used_bytes(), 0u);
+  const absl::Status nowhere = ImageFile::Write(
+      dir_.path() + "/no/such/dir.img", "key", image(), &disk_);
+  EXPECT_FALSE(nowhere.ok());
+}
+
+TEST_F(ImageFileTest, RemovesWhatTheDeadLeftAndNothingElse) {
+  const std::string orphan = path_ + ".1.0.tmp";
+  const std::string alive = path_ + ".2.0.tmp";
+  std::ofstream(orphan) << "half";
+  std::ofstream(alive) << "half";
+  const int fd = open(alive.c_str(), O_RDONLY);
+  ASSERT_EQ(flock(fd, LOCK_EX | LOCK_NB), 0);
+  ASSERT_TRUE(ImageFile::Write(path_, "key", image(), &disk_).ok());
+  EXPECT_THAT(Files(),
+              testing::UnorderedElementsAre("unit.img", "unit.img.2.0.tmp"));
+  close(fd);
+}
+
+TEST(WeightPlacementTest, SharesAddUpAndAreEven) {
+  for (const TierFractions& f : std::vector<TierFractions>{{1, 0, 0},
+                                                           {0, 1, 0},
+                                                           {0, 0, 1},
+                                                           {0.2, 0.3, 0.5},
+                                                           {0.33, 0.33, 0.34},
+                                                           {0, 0.5, 0.5},
+                                                           {0.01, 0, 0.99}}) {
+    const std::vector<size_t> bytes = {90'112,    90'112, 90'112,
+                                       1'232'896, 4'096,  90'112};
+    const auto units = PlaceWeights(bytes, f);
+    ASSERT_EQ(units.size(), bytes.size());
+    double total = 0, device = 0, host = 0;
+    for (size_t i = 0; i < units.size(); ++i) {
+      EXPECT_EQ(units[i].bytes, bytes[i]);
+      EXPECT_LE(units[i].device_end, units[i].host_end);
+      EXPECT_LE(units[i].host_end, bytes[i]);
+      EXPECT_EQ(units[i].device_end % 4096, 0u);
+      total += static_cast<double>(bytes[i]);
+      device += static_cast<double>(units[i].device_end);
+      host += static_cast<double>(units[i].host_end - units[i].device_end);
+    }
+    EXPECT_NEAR(device / total, f.device, 0.01);
+    EXPECT_NEAR(host / total, f.host, 0.01);
+  }
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,292 @@
+// Wherever weights and KV cache lie, and in whatever order a block is computed,
+// the tokens and logits are the same bits as with all in memory.
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "tests/parity/random_source.h"
+#include "tests/parity/stage_chain.h"
+#include "tests/unit/exec/scratch_dir.h"
+
+namespace sluice {
+namespace {
+
+DecoderSpec Spec(bool opt) {
+  if (!opt) return LlamaSpec(4, 96, 6, 2, 200, 301);
+  DecoderSpec spec = LlamaSpec(4, 64, 4, 4, 130, 150);
+  spec.model_type = "opt";
+  spec.norm = NormKind::kLayerNorm;
+  spec.gated_mlp = false;
+  spec.activation = Activation::kRelu;
+  spec.qkv_bias = spec.out_bias = spec.mlp_bias = true;
+  spec.positions = PositionKind::kLearned;
+  spec.position_offset = 2;
+  spec.max_positions = 400;
+  return spec;
+}
+
+std::vector<ChainRequest> Requests(int32_t vocab) {
+  std::vector<ChainRequest> requests;
+  uint32_t state = 1;
+  int i = 0;
+  for (const int length : {1, 2, 31, 32, 33, 70, 150, 5, 64, 40}) {
+    ChainRequest request;
+    request.new_tokens = 10;
+    request.chunk = 48;
+    request.enters_at_step = i++ % 4;
+    for (int j = 0; j < length; ++j) {
+      state = state * 1664525u + 1013904223u;
+      request.prompt.push_back((state >> 8) % vocab);
+    }
+    requests.push_back(request);
+  }
+  return requests;
+}
+
+struct Outcome {
+  std::vector<std::vector<int32_t>> tokens;
+  std::map<StageChain::Position, std::vector<float>> logits;
+  SweepStats stats;
+  RealisedPlacement placement;
+};
+
+// Twice: the second time with images that are there.
+void RunWith(const DecoderSpec& spec, const Policy& policy,
+             const std::string& dir, std::vector<int> cuts, Outcome* run) {
+  StageChain::Options options;
+  options.policy = policy;
+  options.disk_dir = dir;
+  options.cuts = std::move(cuts);
+  options.max_model_len = 200;
+  options.max_sequences = 12;
+  options.compute_threads = 2;
+  auto chain = StageChain::Create(spec, RandomSource(3), options);
+  ASSERT_TRUE(chain.ok()) << chain.status();
+  for (int round = 0; round < 2; ++round) {
+    // The second time with whatever the first one left behind.
+    (*chain)->logits().clear();
+    auto tokens = RunRequests(**chain, Requests(spec.vocab_size),
+                              policy.num_microbatches, 100 * round);
+    ASSERT_TRUE(tokens.ok()) << tokens.status();
+    if (round > 0) {
+      EXPECT_EQ(run->tokens, *tokens);
+    }
+    run->tokens = *std::move(tokens);
+    (*chain)->Reset();
+  }
+  for (auto& [position, logits] : (*chain)->logits()) {
+    run->logits[{position.first - 100, position.second}] = logits;
+  }
+  run->stats = (*chain)->stage(0).stats();
+  run->placement = (*chain)->stage(0).placement();
+}
+
+struct Case {
+  const char* policy;
+  bool weights_move = false;
+  bool kv_moves = false;
+};
+
+class StagePlacementTest : public testing::TestWithParam<bool> {};
+
+TEST_P(StagePlacementTest, SameBitsWhereverThingsLie) {
+  const DecoderSpec spec = Spec(GetParam());
+  ScratchDir dir;
+  Policy base;
+  base.max_step_tokens = 256;
+  base.num_microbatches = 2;
+  Outcome expected;
+  RunWith(spec, base, "", {}, &expected);
+  ASSERT_FALSE(HasFatalFailure());
+  for (const Case& c : std::vector<Case>{
+           {"w=0/100/0 c=0/100/0"},
+           {"w=100/0/0 c=100/0/0"},
+           {"w=0/0/100", true},
+           {"w=0/50/50", true},
+           {"w=30/20/50 c=0/100/0", true},
+           {"w=0/90/10", true},
+           {"w=0/1/99", true},
+           {"c=0/0/100", false, true},
+           {"c=0/50/50", false, true},
+           {"c=25/25/50 w=10/10/80", true, true},
+           {"w=0/0/100 c=0/0/100", true, true},
+           {"w=0/0/100 c=0/0/100 overlap=off", true, true},
+           {"w=0/40/60 overlap=off", true},
+           {"w=0/0/100 c=0/0/100 schedule=row", true, true},
+           {"w=0/70/30 c=0/30/70 schedule=row", true, true},
+           {"schedule=row"},
+           {"w=0/0/100 num-microbatches=1", true},
+           {"w=0/50/50 c=0/0/100 num-microbatches=1", true, true},
+           {"w=0/0/100 num-microbatches=5 c=0/10/90", true, true},
+           {"w=0/25/75 num-microbatches=5", true},
+           {"c=0/0/100 num-microbatches=5 schedule=row", false, true},
+       }) {
+    SCOPED_TRACE(c.policy);
+    Policy policy = base;
+    ASSERT_TRUE(UpdatePolicy(c.policy, &policy).ok());
+    for (const std::vector<int>& cuts :
+         {std::vector<int>{}, std::vector<int>{1, 3}}) {
+      Outcome run;
+      RunWith(spec, policy, dir.path(), cuts, &run);
+      ASSERT_FALSE(HasFatalFailure());
+      EXPECT_TRUE(run.tokens == expected.tokens);
+      EXPECT_TRUE(run.logits == expected.logits);
+      // It really went over the disk.
+      EXPECT_EQ(run.stats.disk_read_bytes > 0, c.weights_move || c.kv_moves);
+      EXPECT_EQ(run.stats.disk_write_bytes > 0, c.kv_moves);
+    }
+  }
+}
+
+TEST_P(StagePlacementTest, SharesAreRealisedToAPercent) {
+  const DecoderSpec spec = Spec(GetParam());
+  ScratchDir dir;
+  for (const double disk : {0.0, 0.1, 0.25, 0.5, 0.9, 1.0}) {
+    Policy policy;
+    policy.max_step_tokens = 256;
+    policy.automatic_weights = policy.automatic_kv_cache = false;
+    policy.weights = {0, 1 - disk, disk};
+    policy.kv_cache = {0, 1, 0};
+    Outcome run;
+    RunWith(spec, policy, dir.path(), {}, &run);
+    ASSERT_FALSE(HasFatalFailure());
+    const RealisedPlacement& p = run.placement;
+    EXPECT_NEAR(static_cast<double>(p.weight_host_bytes - p.embedding_bytes) /
+                    static_cast<double>(p.weight_bytes - p.embedding_bytes),
+                1 - disk, 0.01);
+  }
+}
+
+// All images below a directory.
+std::vector<std::filesystem::path> Images(const std::string& dir) {
+  std::vector<std::filesystem::path> images;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(dir)) {
+    if (entry.path().extension() == ".img") images.push_back(entry.path());
+  }
+  return images;
+}
+
+TEST_P(StagePlacementTest, ImagesAreReusedAndDamagedOnesMadeAnew) {
+  const DecoderSpec spec = Spec(GetParam());
+  ScratchDir dir;
+  StageChain::Options options;
+  options.policy.max_step_tokens = 256;
+  ASSERT_TRUE(UpdatePolicy("w=0/50/50", &options.policy).ok());
+  options.disk_dir = dir.path();
+  options.max_model_len = 200;
+  const auto run = [&]() -> absl::StatusOr<std::vector<std::vector<int32_t>>> {
+    auto chain = StageChain::Create(spec, RandomSource(3), options);
+    if (!chain.ok()) return chain.status();
+    return RunRequests(**chain, Requests(spec.vocab_size), 1);
+  };
+  const auto expected = run();
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  const auto images = Images(dir.path());
+  ASSERT_EQ(images.size(), 5u);  // four layers and the head
+  std::map<std::string, std::filesystem::file_time_type> times;
+  for (const auto& image : images) {
+    times[image] = std::filesystem::last_write_time(image);
+  }
+  EXPECT_EQ(*run(), *expected);
+  for (const auto& image : images) {
+    EXPECT_EQ(std::filesystem::last_write_time(image), times[image]);
+  }
+
+  const auto flip = [&](const std::filesystem::path& path, double where) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    const auto at = static_cast<std::streamoff>(
+        where * static_cast<double>(std::filesystem::file_size(path) - 1));
+    file.seekg(at);
+    const int byte = file.get();
+    file.seekp(at);
+    file.put(static_cast<char>(byte ^ 1));
+  };
+  // In the header, and in what stays in memory: made anew at once.
+  flip(images[0], 0);
+  flip(images[1], 0.2);
+  EXPECT_EQ(*run(), *expected);
+  // In what is streamed: found when it first comes. The run after it is well.
+  flip(images[2], 0.9);
+  const auto damaged = run();
+  EXPECT_TRUE(absl::IsDataLoss(damaged.status())) << damaged.status();
+  EXPECT_NE(damaged.status().message().find(images[2].string()),
+            std::string::npos)
+      << damaged.status();
+  EXPECT_EQ(*run(), *expected);
+  // Other weights are other images.
+  auto other = StageChain::Create(spec, RandomSource(4), options);
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_EQ(Images(dir.path()).size(), 10u);
+}
+
+TEST_P(StagePlacementTest, TooLittleDiskIsRefusedBeforeLoading) {
+  const DecoderSpec spec = Spec(GetParam());
+  ScratchDir dir;
+  for (const char* text : {"w=0/0/100", "c=0/0/100"}) {
+    StageChain::Options options;
+    ASSERT_TRUE(UpdatePolicy(text, &options.policy).ok());
+    options.policy.max_step_tokens = 256;
+    options.disk_dir = dir.path();
+    options.disk_bytes = 100'000;
+    options.max_model_len = 200;
+    auto chain = StageChain::Create(spec, RandomSource(3), options);
+    EXPECT_TRUE(absl::IsResourceExhausted(chain.status())) << chain.status();
+    EXPECT_NE(chain.status().message().find("--disk-space"), std::string::npos)
+        << chain.status();
+    EXPECT_TRUE(Images(dir.path()).empty());
+  }
+  StageChain::Options options;
+  ASSERT_TRUE(UpdatePolicy("w=0/0/100", &options.policy).ok());
+  options.max_model_len = 200;
+  auto none = StageChain::Create(spec, RandomSource(3), options);
+  EXPECT_TRUE(absl::IsInvalidArgument(none.status())) << none.status();
+  options.disk_dir = "/proc/nowhere/to/write";
+  auto unwritable = StageChain::Create(spec, RandomSource(3), options);
+  EXPECT_FALSE(unwritable.ok());
+  EXPECT_NE(unwritable.status().message().find("/proc/nowhere"),
+            std::string::npos)
+      << unwritable.status();
+}
+
+// As much as fits stays in memory, the rest comes from disk, in any budget.
+TEST_P(StagePlacementTest, AutomaticPlacementUsesWhatIsThere) {
+  const DecoderSpec spec = Spec(GetParam());
+  ScratchDir dir;
+  StageChain::Options options;
+  options.policy.max_step_tokens = 256;
+  options.max_model_len = 200;
+  options.max_sequences = 12;
+  auto roomy = StageChain::Create(spec, RandomSource(3), options);
+  ASSERT_TRUE(roomy.ok()) << roomy.status();
+  const auto expected = RunRequests(**roomy, Requests(spec.vocab_size), 1);
+  const uint64_t all = (*roomy)->budget(0).used_bytes();
+  const uint64_t weights = (*roomy)->stage(0).weight_bytes();
+  options.disk_dir = dir.path();
+  uint64_t last_resident = 0;
+  for (const double share : {0.4, 0.6, 0.8, 1.0}) {
+    options.budget_bytes =
+        all - static_cast<uint64_t>((1 - share) * static_cast<double>(weights));
+    auto chain = StageChain::Create(spec, RandomSource(3), options);
+    ASSERT_TRUE(chain.ok()) << share << ": " << chain.status();
+    const auto tokens = RunRequests(**chain, Requests(spec.vocab_size), 1);
+    ASSERT_TRUE(tokens.ok()) << tokens.status();
+    EXPECT_EQ(*tokens, *expected);
+    EXPECT_LE((*chain)->budget(0).peak_bytes(), options.budget_bytes);
+    const uint64_t resident = (*chain)->stage(0).placement().weight_host_bytes;
+    EXPECT_GE(resident, last_resident);
+    last_resident = resident;
+  }
+  EXPECT_EQ(last_resident, weights);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, StagePlacementTest, testing::Bool(),
+                         [](const auto& info) {
+                           return info.param ? "opt" : "llama";
+                         });
+
+}  // namespace
+}  // namespace sluice

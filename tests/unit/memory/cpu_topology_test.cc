@@ -1,0 +1,93 @@
+#include "runtime/memory/cpu_topology.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "common/thread.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace sluice {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+std::vector<int> Affinity() {
+  cpu_set_t set;
+  std::vector<int> cpus;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return cpus;
+  for (int i = 0; i < CPU_SETSIZE; ++i) {
+    if (CPU_ISSET(i, &set)) cpus.push_back(i);
+  }
+  return cpus;
+}
+
+TEST(CpuTopologyTest, UsableCoresAreDistinctAndAllowed) {
+  const std::vector<int> cores = UsableCores();
+  ASSERT_FALSE(cores.empty());
+  const std::vector<int> allowed = Affinity();
+  std::vector<int> sorted = cores;
+  std::sort(sorted.begin(), sorted.end());
+  EXPECT_EQ(std::unique(sorted.begin(), sorted.end()), sorted.end());
+  EXPECT_TRUE(std::includes(allowed.begin(), allowed.end(), sorted.begin(),
+                            sorted.end()));
+  const int count = UsableCoreCount(cores);
+  EXPECT_GE(count, 1);
+  EXPECT_LE(count, static_cast<int>(cores.size()));
+}
+
+TEST(CpuTopologyTest, UsableCoresFollowTheAffinity) {
+  const int last = UsableCores().back();
+  Thread("bound", [last] {
+    BindThisThread({{last}});
+    EXPECT_THAT(UsableCores(), ElementsAre(last));
+  }).Join();
+}
+
+TEST(CpuTopologyTest, BindsThisThreadOnly) {
+  const std::vector<int> before = Affinity();
+  const std::vector<int> cores = UsableCores();
+  Thread("bound", [&] {
+    BindThisThread({{cores[0]}});
+    EXPECT_THAT(Affinity(), ElementsAre(cores[0]));
+    BindThisThread(cores);
+    EXPECT_EQ(Affinity().size(), cores.size());
+  }).Join();
+  EXPECT_EQ(Affinity(), before);
+}
+
+TEST(CpuTopologyTest, WhatCannotBeBoundStaysAsItWas) {
+  const std::vector<int> before = Affinity();
+  BindThisThread({});
+  BindThisThread({{-1, 1 << 20}});
+  BindThisThread({{60'000}});
+  EXPECT_EQ(Affinity(), before);
+}
+
+TEST(CpuTopologyTest, WorkersShareCoresEvenly) {
+  const std::vector<int> cores = {0, 1, 2, 3, 8, 9, 10};
+  EXPECT_THAT(CoresOfWorker(cores, 0, 1), ElementsAre(0, 1, 2, 3, 8, 9, 10));
+  EXPECT_THAT(CoresOfWorker(cores, 0, 3), ElementsAre(0, 1));
+  EXPECT_THAT(CoresOfWorker(cores, 1, 3), ElementsAre(2, 3));
+  EXPECT_THAT(CoresOfWorker(cores, 2, 3), ElementsAre(8, 9, 10));
+  EXPECT_THAT(CoresOfWorker({{4, 5}}, 2, 3), ElementsAre(4));
+  EXPECT_THAT(CoresOfWorker({}, 0, 1), IsEmpty());
+}
+
+TEST(CpuTopologyTest, ParsesCoreLists) {
+  EXPECT_THAT(*ParseCoreList("0"), ElementsAre(0));
+  EXPECT_THAT(*ParseCoreList("8,0-3"), ElementsAre(8, 0, 1, 2, 3));
+  for (const char* text :
+       {"", ",", "a", "1,", "3-1", "-1", "1-", "0,0", "0-2,1", "0-99999999",
+        "1-2-3", "99999999999999999999"}) {
+    EXPECT_EQ(ParseCoreList(text).status().code(),
+              absl::StatusCode::kInvalidArgument)
+        << text;
+  }
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,80 @@
+#include "runtime/memory/io_completion.h"
+
+#include <memory>
+#include <vector>
+
+#include "common/thread.h"
+#include "gtest/gtest.h"
+
+namespace sluice {
+namespace {
+
+TEST(IoCompletionTest, IsCompleteUntilSomethingIsExpected) {
+  IoCompletion done;
+  EXPECT_TRUE(done.ready());
+  EXPECT_TRUE(done.Wait().ok());
+  done.Expect(2);
+  EXPECT_FALSE(done.ready());
+  done.Done(absl::OkStatus());
+  EXPECT_FALSE(done.ready());
+  done.Done(absl::OkStatus());
+  EXPECT_TRUE(done.ready());
+  EXPECT_TRUE(done.Wait().ok());
+}
+
+TEST(IoCompletionTest, KeepsTheFirstErrorOfARound) {
+  IoCompletion done;
+  done.Expect(3);
+  done.Done(absl::OkStatus());
+  done.Done(absl::DataLossError("first"));
+  done.Done(absl::InternalError("second"));
+  EXPECT_EQ(done.Wait(), absl::DataLossError("first"));
+  EXPECT_EQ(done.status(), absl::DataLossError("first"));
+  done.Expect(1);
+  done.Done(absl::OkStatus());
+  EXPECT_TRUE(done.Wait().ok());
+}
+
+TEST(IoCompletionTest, CallsBackOncePerRoundAndMayBeginTheNextThere) {
+  IoCompletion done;
+  std::vector<absl::Status> results;
+  done.SetCallback([&](const absl::Status& status) {
+    EXPECT_TRUE(done.ready());
+    results.push_back(status);
+    if (results.size() == 2) {
+      done.Expect(1);
+      done.Done(absl::AbortedError("third"));
+    }
+  });
+  done.Expect(2);
+  done.Done(absl::DataLossError("first"));
+  done.Done(absl::OkStatus());
+  done.Expect(1);
+  done.Done(absl::OkStatus());
+  EXPECT_EQ(results, (std::vector<absl::Status>{absl::DataLossError("first"),
+                                                absl::OkStatus(),
+                                                absl::AbortedError("third")}));
+}
+
+TEST(IoCompletionTest, MayBeDestroyedAsSoonAsItIsComplete) {
+  for (int round = 0; round < 50; ++round) {
+    auto done = std::make_unique<IoCompletion>();
+    done->Expect(1);
+    int value = 0;
+    Thread other("other", [&value, raw = done.get()] {
+      value = 1;
+      raw->Done(absl::OkStatus());
+    });
+    if (round % 2 == 0) {
+      EXPECT_TRUE(done->Wait().ok());
+    } else {
+      while (!done->ready()) {
+      }
+    }
+    EXPECT_EQ(value, 1);
+    done.reset();
+  }
+}
+
+}  // namespace
+}  // namespace sluice

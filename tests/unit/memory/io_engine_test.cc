@@ -1,0 +1,296 @@
+#include "runtime/memory/io_engine.h"
+
+#include <atomic>
+#include <memory>
+#include <random>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "common/thread.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/memory/copy_engine.h"
+#include "runtime/memory/cpu_topology.h"
+#include "tests/unit/memory/disk_testing.h"
+
+namespace sluice {
+namespace {
+
+constexpr size_t kPage = kDiskAlignment;
+constexpr size_t kMiB = size_t{1} << 20;
+
+using Backend = IoEngine::Backend;
+
+// With both backends, past the page cache and through it.
+class IoEngineTest
+    : public ::testing::TestWithParam<std::tuple<Backend, bool>> {
+ protected:
+  void SetUp() override {
+    const auto uring = IoEngine::Create({.backend = Backend::kUring});
+    if (backend() == Backend::kUring && absl::IsUnimplemented(uring.status())) {
+      GTEST_SKIP() << uring.status();
+    }
+  }
+  Backend backend() const { return std::get<0>(GetParam()); }
+
+  std::unique_ptr<IoEngine> Engine(int queue_depth, size_t request_bytes,
+                                   Tracer* tracer = nullptr) {
+    auto engine = IoEngine::Create({.queue_depth = queue_depth,
+                                    .request_bytes = request_bytes,
+                                    .backend = backend(),
+                                    .threads = queue_depth,
+                                    .cores = UsableCores(),
+                                    .tracer = tracer});
+    EXPECT_TRUE(engine.ok()) << engine.status();
+    EXPECT_EQ((*engine)->backend(), backend());
+    return *std::move(engine);
+  }
+  std::unique_ptr<DiskFile> File(uint64_t bytes) {
+    auto file = DiskFile::CreateTemporary(dir_.path(), "test", bytes, &budget_,
+                                          std::get<1>(GetParam()));
+    EXPECT_TRUE(file.ok()) << file.status();
+    return *std::move(file);
+  }
+
+  const TestDir dir_;
+  MemoryBudget budget_{Tier::kDisk, uint64_t{256} << 20};
+};
+
+TEST_P(IoEngineTest, ReadsWhatItWroteInAnySplit) {
+  const size_t kBytes = kMiB + 5 * kPage;
+  for (size_t request : {kPage, 3 * kPage, 64 * kPage, 1024 * kPage}) {
+    auto engine = Engine(4, request);
+    auto file = File(kBytes + 2 * kPage);
+    HostBuffer out = TestBuffer(kBytes);
+    FillPattern(request, Span(out));
+    IoCompletion done;
+    done.Expect(1);
+    engine->Write(*file, kPage, Span(out), &done);
+    ASSERT_TRUE(done.Wait().ok());
+
+    // In pieces of unlike sizes, all at a time.
+    HostBuffer in = TestBuffer(kBytes);
+    size_t at = 0;
+    for (size_t bytes = kPage; at < kBytes; bytes += 13 * kPage) {
+      const size_t piece = std::min(bytes, kBytes - at);
+      done.Expect(1);
+      engine->Read(*file, kPage + at, Span(in).subspan(at, piece), &done);
+      at += piece;
+    }
+    ASSERT_TRUE(done.Wait().ok());
+    EXPECT_TRUE(HasPattern(request, Span(in)));
+    EXPECT_EQ(engine->totals().bytes_written, kBytes);
+    EXPECT_EQ(engine->totals().bytes_read, kBytes);
+    EXPECT_GT(engine->totals().read_busy_seconds, 0);
+    EXPECT_GT(engine->totals().write_busy_seconds, 0);
+  }
+}
+
+TEST_P(IoEngineTest, NothingToDoIsDone) {
+  auto engine = Engine(1, kPage);
+  auto file = File(kPage);
+  IoCompletion done;
+  done.Expect(2);
+  engine->Read(*file, 0, {}, &done);
+  engine->Write(*file, kPage, {}, &done);
+  EXPECT_TRUE(done.ready());
+  EXPECT_TRUE(done.Wait().ok());
+}
+
+TEST_P(IoEngineTest, ManyThreadsReadAndWriteTheirOwn) {
+  constexpr int kThreads = 4;
+  constexpr size_t kPages = 64;
+  auto engine = Engine(8, 4 * kPage);
+  auto file = File(kThreads * kPages * kPage);
+  std::vector<Thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back("user", [&, t] {
+      std::mt19937 random(t);
+      HostBuffer out = TestBuffer(kPages * kPage);
+      HostBuffer in = TestBuffer(kPages * kPage);
+      IoCompletion done;
+      for (int round = 0; round < 20; ++round) {
+        const size_t first = random() % kPages;
+        const size_t bytes = (1 + random() % (kPages - first)) * kPage;
+        const uint64_t offset = (t * kPages + first) * kPage;
+        FillPattern(t * 1000 + round, Span(out).first(bytes));
+        done.Expect(1);
+        engine->Write(*file, offset, Span(out).first(bytes), &done);
+        ASSERT_TRUE(done.Wait().ok());
+        done.Expect(1);
+        engine->Read(*file, offset, Span(in).first(bytes), &done);
+        ASSERT_TRUE(done.Wait().ok());
+        ASSERT_TRUE(HasPattern(t * 1000 + round, Span(in).first(bytes)));
+      }
+    });
+  }
+}
+
+TEST_P(IoEngineTest, JobsOfOneDirectionAreServedInOrder) {
+  constexpr int kJobs = 50;
+  auto engine = Engine(1, kPage);
+  auto file = File(4 * kPage);
+  HostBuffer buffer = TestBuffer(4 * kPage);
+  IoCompletion all;
+  all.Expect(kJobs);
+  std::vector<int> order;  // with one request at a time nobody else appends
+  std::vector<IoCompletion> done(kJobs);
+  for (int i = 0; i < kJobs; ++i) {
+    done[i].SetCallback([&, i](const absl::Status& status) {
+      EXPECT_TRUE(status.ok());
+      order.push_back(i);
+      all.Done(status);
+    });
+    done[i].Expect(1);
+  }
+  for (int i = 0; i < kJobs; ++i) {
+    engine->Read(*file, 0, Span(buffer).first((1 + i % 4) * kPage), &done[i]);
+  }
+  ASSERT_TRUE(all.Wait().ok());
+  for (int i = 0; i < kJobs; ++i) EXPECT_EQ(order[i], i);
+}
+
+TEST_P(IoEngineTest, CallbacksChainReadVerifyAndCopy) {
+  constexpr int kBlocks = 32;
+  constexpr size_t kBlock = 16 * kPage;
+  auto file = File(kBlocks * kBlock);
+  HostBuffer staging = TestBuffer(kBlocks * kBlock);
+  HostBuffer device = TestBuffer(kBlocks * kBlock);
+  const auto block = [](const HostBuffer& buffer, int i) {
+    return Span(buffer).subspan(i * kBlock, kBlock);
+  };
+  for (int i = 0; i < kBlocks; ++i) FillPattern(i, block(staging, i));
+  ASSERT_TRUE(file->Write(0, Span(staging)).ok());
+  FillPattern(99, Span(staging));
+
+  IoCompletion copied;
+  copied.Expect(kBlocks);
+  CopyEngine copy({.name = "h2d"});
+  std::vector<IoCompletion> read(kBlocks);
+  auto engine = Engine(4, 4 * kPage);
+  for (int i = 0; i < kBlocks; ++i) {
+    read[i].SetCallback([&, i](const absl::Status& status) {
+      if (!status.ok() || !HasPattern(i, block(staging, i))) {
+        return copied.Done(absl::DataLossError("block"));
+      }
+      copy.Copy(block(device, i), block(staging, i), &copied);
+    });
+    read[i].Expect(1);
+    engine->Read(*file, i * kBlock, block(staging, i), &read[i]);
+  }
+  EXPECT_TRUE(copied.Wait().ok());
+  for (int i = 0; i < kBlocks; ++i)
+    EXPECT_TRUE(HasPattern(i, block(device, i)));
+}
+
+TEST_P(IoEngineTest, StopsWithJobsUnderWay) {
+  constexpr size_t kBlock = 64 * kPage;
+  auto file = File(kBlock);
+  for (int jobs : {1, 3, 100}) {
+    HostBuffer reads = TestBuffer((jobs + 1) * kBlock);
+    HostBuffer writes = TestBuffer(kBlock);
+    std::vector<IoCompletion> done(2 * jobs);
+    IoCompletion late;
+    late.Expect(1);
+    {
+      auto engine = Engine(4, 4 * kPage);
+      // What a callback adds while the engine stops is cancelled or done.
+      done[0].SetCallback([&, raw = engine.get()](const absl::Status&) {
+        raw->Read(*file, 0, Span(reads).last(kBlock), &late);
+      });
+      for (int i = 0; i < jobs; ++i) {
+        done[2 * i].Expect(1);
+        engine->Read(*file, 0, Span(reads).subspan(i * kBlock, kBlock),
+                     &done[2 * i]);
+        done[2 * i + 1].Expect(1);
+        engine->Write(*file, 0, Span(writes), &done[2 * i + 1]);
+      }
+    }
+    for (IoCompletion& one : done) {
+      ASSERT_TRUE(one.ready());
+      EXPECT_TRUE(one.status().ok() || absl::IsCancelled(one.status()))
+          << one.status();
+    }
+    ASSERT_TRUE(late.ready());
+    EXPECT_TRUE(late.status().ok() || absl::IsCancelled(late.status()));
+  }
+}
+
+TEST_P(IoEngineTest, SleepsAndWakesWithoutLosingJobs) {
+  auto engine = Engine(2, kPage);
+  auto file = File(8 * kPage);
+  HostBuffer buffer = TestBuffer(8 * kPage);
+  for (int i = 0; i < 1000; ++i) {
+    IoCompletion done;
+    done.Expect(1);
+    engine->Read(*file, 0, Span(buffer).first((1 + i % 8) * kPage), &done);
+    ASSERT_TRUE(done.Wait().ok());
+  }
+}
+
+TEST_P(IoEngineTest, TheTimelineTilesTheBusyTime) {
+  constexpr int kJobs = 40;
+  Tracer tracer({});
+  auto file = File(16 * kPage);
+  HostBuffer writes = TestBuffer(8 * kPage);
+  HostBuffer reads = TestBuffer(kJobs * 8 * kPage);
+  auto engine = Engine(4, 2 * kPage, &tracer);
+  IoCompletion done;
+  done.Expect(2 * kJobs);
+  for (int i = 0; i < kJobs; ++i) {
+    engine->Write(*file, 0, Span(writes), &done,
+                  {"kv store", {{{"layer", i}}}});
+    engine->Read(*file, 8 * kPage,
+                 Span(reads).subspan(i * 8 * kPage, 8 * kPage), &done);
+  }
+  ASSERT_TRUE(done.Wait().ok());
+  const IoEngine::Totals totals = engine->totals();
+  engine.reset();
+
+  for (const auto& [row, name, busy] :
+       {std::tuple{"disk write", "kv store", totals.write_busy_seconds},
+        std::tuple{"disk read", "read", totals.read_busy_seconds}}) {
+    const std::vector<nlohmann::json> spans = SpansOfRow(tracer, row);
+    ASSERT_EQ(spans.size(), static_cast<size_t>(kJobs)) << row;
+    double last_end = 0;
+    double total = 0;
+    for (const nlohmann::json& span : spans) {
+      EXPECT_EQ(span["name"], name);
+      EXPECT_EQ(span["args"]["bytes"], 8 * kPage);
+      EXPECT_GE(span["ts"].get<double>(), last_end - 2e-3);
+      last_end = span["ts"].get<double>() + span["dur"].get<double>();
+      total += span["dur"].get<double>() * 1e-6;
+    }
+    // They cover the busy time, and at most the gaps within jobs besides.
+    EXPECT_GE(total, busy - 1e-6 * kJobs) << row;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Backends, IoEngineTest,
+    ::testing::Combine(::testing::Values(Backend::kUring, Backend::kThreads),
+                       ::testing::Bool()),
+    [](const auto& info) {
+      return std::string(std::get<0>(info.param) == Backend::kUring
+                             ? "Uring"
+                             : "Threads") +
+             (std::get<1>(info.param) ? "Direct" : "Cached");
+    });
+
+TEST(IoEngineOptionsTest, AreChecked) {
+  EXPECT_TRUE(IoEngine::Options().Validate().ok());
+  for (const IoEngine::Options& options :
+       {IoEngine::Options{.queue_depth = 0},
+        IoEngine::Options{.queue_depth = 5000},
+        IoEngine::Options{.request_bytes = 0},
+        IoEngine::Options{.request_bytes = kPage + 512},
+        IoEngine::Options{.request_bytes = size_t{2} << 30},
+        IoEngine::Options{.threads = 0}, IoEngine::Options{.threads = 1000}}) {
+    EXPECT_EQ(IoEngine::Create(options).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+}
+
+}  // namespace
+}  // namespace sluice

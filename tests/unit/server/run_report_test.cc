@@ -1,0 +1,93 @@
+#include "server/cli/run_report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace sluice {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+SweepStats Stats() {
+  SweepStats stats;
+  stats.projection_seconds = 3;
+  stats.attention_seconds = 1;
+  stats.expand_seconds = 0.5;
+  stats.head_seconds = 0.25;
+  stats.weight_stall_seconds = 2;
+  stats.kv_stall_seconds = 0.75;
+  stats.disk_read_seconds = 4;
+  stats.disk_read_bytes = 2'000'000'000;
+  return stats;
+}
+
+RuntimeReport Report() {
+  RuntimeReport report;
+  report.stats = Stats();
+  report.placement = {.weight_bytes = 1000,
+                      .weight_host_bytes = 250,
+                      .weight_device_bytes = 125,
+                      .kv_bytes = 0};
+  report.host_peak_bytes = 3 << 20;
+  return report;
+}
+
+TEST(RunReportTest, Figures) {
+  Policy policy;
+  policy.gbs = 7;
+  const nlohmann::ordered_json json = RuntimeFigures(policy, Report(), Stats());
+  EXPECT_EQ(json["policy"]["asked"], PolicyText(policy));
+  EXPECT_EQ(json["policy"]["realised"]["weights"],
+            nlohmann::ordered_json(
+                {{"device", 0.125}, {"host", 0.25}, {"disk", 0.625}}));
+  EXPECT_EQ(
+      json["policy"]["realised"]["kv_cache"],
+      nlohmann::ordered_json({{"device", 0.0}, {"host", 1.0}, {"disk", 0.0}}));
+  EXPECT_EQ(json["bytes_moved"]["disk_read"], 2'000'000'000);
+  EXPECT_EQ(json["bytes_moved"]["disk_write"], 0);
+  EXPECT_EQ(json["stall_seconds"]["weights"], 2);
+  EXPECT_EQ(json["stall_seconds"]["kv_cache"], 0.75);
+  EXPECT_EQ(json["stall_seconds"]["activations"], 0);
+  EXPECT_EQ(json["compute_seconds"]["projections"], 3);
+  EXPECT_EQ(json["compute_seconds"]["dequantize"], 0.5);
+  EXPECT_EQ(json["wire_seconds"]["disk_read"], 4);
+  EXPECT_EQ(json["peak_memory_bytes"]["host"], 3 << 20);
+  EXPECT_EQ(json["peak_memory_bytes"]["disk"], 0);
+}
+
+TEST(RunReportTest, Table) {
+  const std::string table = RuntimeTable(Report(), Stats(), 5, 2);
+  EXPECT_THAT(table, HasSubstr("projections                   3.000   30.0 %"));
+  EXPECT_THAT(table, HasSubstr("between steps                 2.500   25.0 %"));
+  EXPECT_THAT(table, HasSubstr("wire: disk read               4.000   40.0 %  "
+                               "2.000 GB, 0.50 GB/s while busy"));
+  EXPECT_THAT(table, HasSubstr("3.0 MiB\n"));
+  // What carried nothing is not shown.
+  EXPECT_THAT(table, Not(HasSubstr("disk write")));
+  EXPECT_THAT(table, Not(HasSubstr("disk 0")));
+}
+
+TEST(RunReportTest, AnEmptyRunDividesByNothing) {
+  const std::string table = RuntimeTable({}, {}, 0, 1);
+  EXPECT_THAT(table, Not(HasSubstr("nan")));
+  EXPECT_THAT(table, Not(HasSubstr("inf")));
+}
+
+TEST(RuntimeReportTest, SumsAndDifferences) {
+  RuntimeReport sum = Report();
+  sum += Report();
+  EXPECT_EQ(sum.stats.projection_seconds, 6);
+  EXPECT_EQ(sum.stats.disk_read_bytes, 4'000'000'000u);
+  EXPECT_EQ(sum.placement.weight_bytes, 2000u);
+  EXPECT_EQ(sum.host_peak_bytes, 6u << 20);
+  const SweepStats difference = sum.stats - Stats();
+  EXPECT_EQ(difference.projection_seconds, 3);
+  EXPECT_EQ(difference.kv_stall_seconds, 0.75);
+  EXPECT_EQ(difference.disk_read_bytes, 2'000'000'000u);
+}
+
+}  // namespace
+}  // namespace sluice
