@@ -1,0 +1,341 @@
+#!/usr/bin/env python3
+"""The offloading runtime on the 1.1B shape, beside its bounds and llama.cpp.
+
+    bench_offload.py [--bin build/release/bin] [--disk-dir DIR] [--rounds 3]
+                     [--llama-cpp BIN_DIR --gguf FILE...] [--cases ram,disk,...]
+
+The shape: hidden 2048, 22 layers, 32 heads, 4 KV heads, MLP 5632, vocabulary
+32000; random weights, bfloat16; prompts of 128 tokens, 32 generated. Cases:
+
+  ram        everything in memory; bound: oneDNN's products alone; llama.cpp
+  disk       in a cgroup of half the model's bytes (v1 or v2; needs root); bound:
+             the longer of disk and products; llama.cpp with mmap in the same
+  overlap    where disk and compute take about as long: overlap on and off
+  kv         KV of twice the budget on disk; bound: its bytes at the disk's rate
+  compress   few sequences, weights from disk: bfloat16, 8 and 4 bits
+  ablation   disk, with one technique off at a time (FlexGen, table 5)
+  budget     a model of four times the budget, in a cgroup of the budget + 300 MB
+
+Each round runs all variants of a case, and what bounds them, one after the
+other, so that all meet the same machine. Prints medians and spread, and adds
+the case to tests/bench/results/offload.json. Standard library only.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+from bench_end_to_end import machine, summary
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PROMPT, NEW = 128, 32
+SHAPE = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048,
+         "num_hidden_layers": 22, "num_attention_heads": 32, "num_key_value_heads": 4,
+         "intermediate_size": 5632, "vocab_size": 32000, "max_position_embeddings": 2048,
+         "rms_norm_eps": 1e-5, "torch_dtype": "bfloat16", "hidden_act": "silu",
+         "rope_theta": 10000.0, "tie_word_embeddings": False, "bos_token_id": 1,
+         "eos_token_id": 2}
+RATE = "generation_tokens_per_second"
+MB = 1 << 20
+
+
+class Cgroup:
+    """A memory group of our own, which the commands run in. Page cache counts."""
+
+    def __init__(self, limit):
+        self.limit = limit
+
+    def __enter__(self):
+        v1 = "/sys/fs/cgroup/memory"
+        self.v1 = os.path.isdir(v1)
+        self.path = os.path.join(v1 if self.v1 else "/sys/fs/cgroup",
+                                 f"sluice-bench-{os.getpid()}")
+        os.mkdir(self.path)
+        self._write("memory.limit_in_bytes" if self.v1 else "memory.max", self.limit)
+        return self
+
+    def _write(self, name, value):
+        with open(os.path.join(self.path, name), "w") as f:
+            f.write(str(value))
+
+    def enter(self):
+        self._write("cgroup.procs", os.getpid())
+
+    def peak(self):
+        name = "memory.max_usage_in_bytes" if self.v1 else "memory.peak"
+        with open(os.path.join(self.path, name)) as f:
+            return int(f.read())
+
+    def __exit__(self, *_):
+        for _ in range(50):
+            try:
+                os.rmdir(self.path)
+                return
+            except OSError:
+                time.sleep(0.1)
+
+
+class Bench:
+    def __init__(self, args, scratch):
+        self.args = args
+        self.model = os.path.join(scratch, "model")
+        self.scratch = scratch
+        os.mkdir(self.model)
+        with open(os.path.join(self.model, "config.json"), "w") as f:
+            json.dump(SHAPE, f)
+        self.results = {}
+
+    def requests(self, count, prompt=PROMPT, new=NEW):
+        path = os.path.join(self.scratch, f"{count}-{prompt}-{new}.jsonl")
+        if not os.path.exists(path):
+            rng = random.Random(5)
+            with open(path, "w") as f:
+                for i in range(count):
+                    f.write(json.dumps({
+                        "custom_id": f"b{i}", "method": "POST", "url": "/v1/completions",
+                        "body": {"prompt": [rng.randrange(5, 31900) for _ in range(prompt)],
+                                 "max_tokens": new, "ignore_eos": True,
+                                 "temperature": 0}}) + "\n")
+        return path
+
+    def sluice(self, count, *flags, prompt=PROMPT, new=NEW, cgroup=None):
+        done = subprocess.run(
+            [os.path.join(self.args.bin, "sluice"), "run", "--model", self.model,
+             "--load-format", "dummy", "-i", self.requests(count, prompt, new), "-o",
+             os.devnull, "--json", "-q", "--dtype", "bfloat16", "--max-model-len",
+             str(prompt + new), "--gbs", str(count), *flags],
+            capture_output=True, text=True, preexec_fn=cgroup.enter if cgroup else None)
+        if done.returncode != 0:
+            sys.exit(f"sluice run {' '.join(flags)} ended with {done.returncode}:\n{done.stderr}")
+        run = json.loads(done.stdout.splitlines()[-1])
+        assert run["completed"] == count and run["generation_tokens"] == count * new, run
+        return run
+
+    def products(self, count, prompt=PROMPT, new=NEW):
+        """Seconds of the matrix products alone, by oneDNN."""
+        s = SHAPE
+        bound = json.loads(subprocess.run(
+            [os.path.join(self.args.bin, "gemm_bound"), "bfloat16", str(s["num_hidden_layers"]),
+             str(s["hidden_size"]), "2048", "256", str(s["intermediate_size"]), "1",
+             str(s["vocab_size"]), str(count), str(prompt), str(new), "2048"],
+            check=True, capture_output=True, text=True).stdout)
+        return count * new / bound[RATE]
+
+    def disk_rate(self):
+        """Bytes per second of large direct reads of the images, in order."""
+        images = []
+        for root, _, files in os.walk(self.args.disk_dir):
+            images += [os.path.join(root, f) for f in sorted(files) if f.endswith(".img")]
+        if not images:
+            return None
+        size, start = 0, time.monotonic()
+        for image in images[:24]:
+            subprocess.run(["dd", f"if={image}", "of=/dev/null", "bs=8M", "iflag=direct"],
+                           check=True, capture_output=True)
+            size += os.path.getsize(image)
+        return size / (time.monotonic() - start)
+
+    def llama(self, gguf, counts, cgroup=None):
+        """llama.cpp's best generated tokens/s over group sizes."""
+        best = 0
+        for count in counts:
+            done = subprocess.run(
+                [os.path.join(self.args.llama_cpp, "llama-batched-bench"), "-m", gguf, "-c",
+                 str(count * (PROMPT + NEW)), "-b", "2048", "-ub", "512", "-npp", str(PROMPT),
+                 "-ntg", str(NEW), "-npl", str(count), "-t", str(os.cpu_count()),
+                 "--output-format", "jsonl"],
+                capture_output=True, text=True, preexec_fn=cgroup.enter if cgroup else None)
+            for line in done.stdout.splitlines():
+                if line.startswith("{"):
+                    run = json.loads(line)
+                    best = max(best, run["pl"] * run["tg"] / run["t"])
+        return best
+
+    def peers(self, counts, cgroup=None):
+        if not self.args.llama_cpp:
+            return {}
+        return {os.path.basename(g): self.llama(g, counts, cgroup) for g in self.args.gguf}
+
+    def record(self, case, rounds):
+        """rounds: a list of dicts of figures with the same keys."""
+        figures = {k: summary([r[k] for r in rounds]) for k in rounds[0]}
+        for name, s in figures.items():
+            print(f"{case:10} {name:44} {s['median']:10.3f}   {s['least']:10.3f} .. "
+                  f"{s['most']:10.3f}", flush=True)
+        entry = {"date": datetime.date.today().isoformat(), "machine": machine(),
+                 "rounds": len(rounds), "figures": figures}
+        results = {}
+        if os.path.exists(self.args.result):
+            with open(self.args.result) as f:
+                results = json.load(f)
+        results[case] = entry
+        with open(self.args.result, "w") as f:
+            json.dump(results, f, indent=1)
+            f.write("\n")
+
+    def disk_flags(self):
+        return ["--disk-dir", self.args.disk_dir, "--disk-space", "32GiB"]
+
+    # The cases.
+
+    def ram(self):
+        count = 64
+        rounds = []
+        for _ in range(self.args.rounds):
+            bound = count * NEW / self.products(count)
+            run = self.sluice(count)
+            row = {"products alone, tokens/s": bound, "sluice, tokens/s": run[RATE],
+                   "share of bound": run[RATE] / bound}
+            for name, rate in self.peers((8, 32)).items():
+                row[f"llama.cpp {name}, tokens/s"] = rate
+                row[f"times llama.cpp {name}"] = run[RATE] / rate
+            rounds.append(row)
+        self.record("ram", rounds)
+
+    def half(self, *policy, count=64, flags=()):
+        total = 2_200_000_000
+        with Cgroup(total // 2) as group:
+            run = self.sluice(count, "--host-memory", str(total // 2 - 230 * MB),
+                              *self.disk_flags(), *flags,
+                              *(["--policy", " ".join(policy)] if policy else []), cgroup=group)
+            run["cgroup_peak"] = group.peak()
+        return run
+
+    def disk(self):
+        count = 64
+        self.half(count=count)  # makes the images
+        rounds = []
+        for _ in range(self.args.rounds):
+            products = self.products(count)
+            rate = self.disk_rate()
+            run = self.half(count=count)
+            disk = run["bytes_moved"]["disk_read"] / rate
+            bound = count * NEW / max(disk, products)
+            row = {"disk, GB/s": rate * 1e-9, "products alone, s": products,
+                   "bytes read at the disk's rate, s": disk, "bound, tokens/s": bound,
+                   "sluice, tokens/s": run[RATE], "share of bound": run[RATE] / bound,
+                   "share of weights in memory": run["policy"]["realised"]["weights"]["host"],
+                   "stall for weights, s": run["stall_seconds"]["weights"],
+                   "peak of the cgroup, MB": run["cgroup_peak"] * 1e-6}
+            if self.args.llama_cpp:
+                with Cgroup(1_100_000_000) as group:
+                    for name, peer in self.peers((8,), group).items():
+                        row[f"llama.cpp {name}, tokens/s"] = peer
+                        row[f"times llama.cpp {name}"] = run[RATE] / peer if peer else 0
+            rounds.append(row)
+        self.record("disk", rounds)
+
+    def overlap(self):
+        rounds = []
+        count = 32
+        for _ in range(self.args.rounds):
+            on = self.sluice(count, *self.disk_flags(), "--policy", "w=0/0/100")
+            off = self.sluice(count, *self.disk_flags(), "--policy", "w=0/0/100 overlap=off")
+            compute = sum(on["compute_seconds"].values())
+            disk = on["wire_seconds"]["disk_read"]
+            rounds.append({
+                "compute, s": compute, "disk busy, s": disk, "wall, overlap on, s":
+                on["wall_seconds"], "wall over the longest resource":
+                on["wall_seconds"] / max(compute, disk), "wall, overlap off, s":
+                off["wall_seconds"], "off over on": off["wall_seconds"] / on["wall_seconds"]})
+        self.record("overlap", rounds)
+
+    def kv(self):
+        rounds = []
+        count, prompt, new = 32, 1024, 32
+        for _ in range(self.args.rounds):
+            rate = self.disk_rate()
+            run = self.sluice(count, *self.disk_flags(), "--policy",
+                              "w=0/100/0 c=0/0/100 compress-weights=none", "--max-step-tokens",
+                              "2048", prompt=prompt, new=new)
+            moved = run["bytes_moved"]
+            products = self.products(count, prompt, new)
+            disk = moved["disk_read"] / rate
+            bound = max(disk, products)
+            rounds.append({
+                "disk, GB/s": rate * 1e-9, "read, GB": moved["disk_read"] * 1e-9,
+                "written, GB": moved["disk_write"] * 1e-9, "reads at the disk's rate, s": disk,
+                "products alone, s": products, "compute, s": sum(run["compute_seconds"].values()),
+                "wall, s": run["wall_seconds"], "share of the longest bound":
+                bound / run["wall_seconds"], "decode: share of the disk's rate":
+                moved["disk_read"] / rate / run["decode_seconds"],
+                "stall for KV, s": run["stall_seconds"]["kv_cache"]})
+        self.record("kv", rounds)
+
+    def compress(self):
+        rounds = []
+        count = 8
+        for _ in range(self.args.rounds):
+            row = {}
+            for name in ("none", "int8", "int4"):
+                run = self.sluice(count, *self.disk_flags(), "--policy",
+                                  f"w=0/0/100 compress-weights={name}", new=64)
+                row[f"{name} from disk, tokens/s"] = run[RATE]
+                row[f"{name}, compute, s"] = sum(run["compute_seconds"].values())
+            for name in ("int8", "int4"):
+                row[f"{name} over none"] = (row[f"{name} from disk, tokens/s"] /
+                                            row["none from disk, tokens/s"])
+            rounds.append(row)
+        self.record("compress", rounds)
+
+    def ablation(self):
+        rounds = []
+        for _ in range(self.args.rounds):
+            row = {}
+            for name, policy, count, flags in (
+                    ("all", ["num-microbatches=4", "gbs=16"], 64, []),
+                    ("no overlap", ["num-microbatches=4", "gbs=16", "overlap=off"], 64, []),
+                    ("row by row", ["num-microbatches=4", "gbs=16", "schedule=row"], 64, []),
+                    ("one micro-batch of 16", ["num-microbatches=1", "gbs=16"], 64, []),
+                    ("no refill", ["num-microbatches=4", "gbs=16"], 64, ["--no-refill"])):
+                run = self.half(*policy, count=count, flags=flags)
+                row[f"{name}, tokens/s"] = run[RATE]
+            rounds.append(row)
+        self.record("ablation", rounds)
+
+    def budget(self):
+        rounds = []
+        for _ in range(self.args.rounds):
+            budget = 550_000_000
+            with Cgroup(budget + 300 * MB) as group:
+                run = self.sluice(16, "--host-memory", str(budget), "--max-step-tokens", "512",
+                                  *self.disk_flags(), cgroup=group)
+                rounds.append({
+                    "model over budget": 2_200_000_000 / budget,
+                    "charged at most, MB": run["peak_memory_bytes"]["host"] * 1e-6,
+                    "budget, MB": budget * 1e-6, "peak of the cgroup, MB": group.peak() * 1e-6,
+                    "limit of the cgroup, MB": (budget + 300 * MB) * 1e-6,
+                    "sluice, tokens/s": run[RATE]})
+        self.record("budget", rounds)
+
+
+def main():
+    cases = ("ram", "disk", "overlap", "kv", "compress", "ablation", "budget")
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--bin", default=os.path.join(HERE, "..", "..", "build/release/bin"))
+    parser.add_argument("--disk-dir", default="/var/tmp/sluice-bench")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--llama-cpp", help="directory of llama-batched-bench")
+    parser.add_argument("--gguf", nargs="*", default=[], help="models of make_gguf.py")
+    parser.add_argument("--cases", default=",".join(cases))
+    parser.add_argument("--result", default=os.path.join(HERE, "results", "offload.json"))
+    args = parser.parse_args()
+    unknown = set(args.cases.split(",")) - set(cases)
+    if unknown:
+        parser.error(f"no such case: {' '.join(sorted(unknown))}")
+    os.makedirs(args.disk_dir, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as scratch:
+        bench = Bench(args, scratch)
+        for case in args.cases.split(","):
+            getattr(bench, case)()
+
+
+if __name__ == "__main__":
+    main()
