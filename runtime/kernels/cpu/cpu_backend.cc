@@ -62,7 +62,8 @@ absl::Status CpuBackend::Initialize() {
                             MakeEmbeddingLayout(spec_, PositionRows(), *gemm_));
   }
   if (options_.layers.end == spec_.num_layers) {
-    SLUICE_ASSIGN_OR_RETURN(head_, MakeHeadLayout(spec_, *gemm_));
+    SLUICE_ASSIGN_OR_RETURN(
+        head_, MakeHeadLayout(spec_, options_.weight_format, *gemm_));
   }
 
   const size_t element = gemm_->element_bytes();

@@ -89,6 +89,7 @@ absl::StatusOr<LayerLayout> MakeLayerLayout(const DecoderSpec& spec,
 }
 
 absl::StatusOr<HeadLayout> MakeHeadLayout(const DecoderSpec& spec,
+                                          WeightFormat format,
                                           GemmEngine& gemm) {
   const bool layer_norm = spec.norm == NormKind::kLayerNorm;
   HeadLayout layout;
@@ -103,7 +104,9 @@ absl::StatusOr<HeadLayout> MakeHeadLayout(const DecoderSpec& spec,
   }
   SLUICE_ASSIGN_OR_RETURN(
       layout.head,
-      builder.Matrix(spec.vocab_size, spec.embed_dim, WeightFormat::kFull));
+      builder.Matrix(spec.vocab_size, spec.embed_dim,
+                     format == WeightFormat::kFull ? WeightFormat::kFull
+                                                   : WeightFormat::kInt8));
   layout.bytes = builder.Finish();
   return layout;
 }

@@ -65,11 +65,14 @@ struct EmbeddingLayout {
   size_t bytes = 0;
 };
 
-// `format` is that of the layers' matrices; embedding and head stay full.
+// `format` is that of the layers' matrices. A head of quantized layers has 8
+// bits: it is a large part of what is read, and the logits' errors are the
+// answer's. Its small projection and the embedding stay full.
 absl::StatusOr<LayerLayout> MakeLayerLayout(const DecoderSpec& spec,
                                             WeightFormat format,
                                             GemmEngine& gemm);
 absl::StatusOr<HeadLayout> MakeHeadLayout(const DecoderSpec& spec,
+                                          WeightFormat format,
                                           GemmEngine& gemm);
 // `position_rows`: rows of the position table that may be looked up.
 absl::StatusOr<EmbeddingLayout> MakeEmbeddingLayout(const DecoderSpec& spec,
