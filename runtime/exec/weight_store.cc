@@ -212,8 +212,10 @@ void WeightStore::Begin(Slot& slot, int unit) {
   slot.unit = unit;
   slot.issued = u.read_begin;
   // The head of the panel that the cut goes through.
-  std::memcpy(slot.buffer.as<std::byte>() + (u.split - u.slot_begin),
-              u.resident.as<std::byte>() + u.split, u.read_begin - u.split);
+  if (u.read_begin > u.split) {
+    std::memcpy(slot.buffer.as<std::byte>() + (u.split - u.slot_begin),
+                u.resident.as<std::byte>() + u.split, u.read_begin - u.split);
+  }
   filling_.push_back(static_cast<int>(&slot - slots_.data()));
   next_unit_ = NextStreamed(unit);
 }
