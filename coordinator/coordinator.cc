@@ -183,6 +183,7 @@ class CoordinatorImpl : public Coordinator {
     dispatch.vocab_size = spec.vocab_size;
     dispatch.eos_tokens = model_->generation_defaults().eos_token_ids;
     dispatch.refill = options_.refill;
+    dispatch.kv_by_need = options_.kv_by_need;
     SLUICE_ASSIGN_OR_RETURN(dispatcher_,
                             Dispatcher::Create(std::move(dispatch)));
     workers_ = WorkerAttachService::Create(dispatcher_->sink(), {});

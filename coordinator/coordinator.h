@@ -46,6 +46,8 @@ class Coordinator {
     int32_t most_model_len = 0;  // if that is 0: not more than so many; 0: all
     int32_t default_max_tokens = 128;
     bool refill = true;  // false: a block refills only when all ended
+    // false: each sequence's greatest KV cache is reserved from its start
+    bool kv_by_need = true;
     absl::Duration heartbeat_interval = absl::Seconds(1);
     absl::Duration heartbeat_timeout = absl::Seconds(10);
     // A new worker waits so long for others before the plan changes.

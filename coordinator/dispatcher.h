@@ -32,6 +32,9 @@ class Dispatcher {
     int32_t vocab_size = 0;
     std::vector<int32_t> eos_tokens;
     bool refill = true;
+    // Shares the KV pages by the sequences' future use, where all stages take
+    // them by need; false: by each sequence's maximum, always.
+    bool kv_by_need = true;
     int32_t least_window = 64;  // requests held, at least
     // With so much not taken by the queue nothing more is computed: results
     // with scores of long prompts are large, and no number of requests bounds

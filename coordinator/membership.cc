@@ -178,6 +178,7 @@ void Membership::OnStageReady(WorkerId id, Worker& worker,
   worker.load_done = worker.load_total = std::max<uint64_t>(
       {worker.load_total, ready.weight_bytes(), uint64_t{1}});
   kv_pages_ = INT64_MAX;
+  kv_by_need_ = true;
   for (WorkerId stage : stages_) {
     const Worker& other = workers_.at(stage);
     if (!other.ready) return;
@@ -189,12 +190,14 @@ void Membership::OnStageReady(WorkerId id, Worker& worker,
       return;
     }
     kv_pages_ = std::min(kv_pages_, other.stage_ready.kv_pages());
+    kv_by_need_ = kv_by_need_ && other.stage_ready.kv_by_need();
   }
   page_tokens_ = ready.page_tokens();
   phase_ = Phase::kRunning;
   detail_.clear();
   LogInfo(absl::StrCat("plan ready epoch=", epoch_.value(),
                        " stages=", stages_.size(), " kv_pages=", kv_pages_,
+                       kv_by_need_ ? " by need" : " reserved",
                        " page_tokens=", page_tokens_));
 }
 

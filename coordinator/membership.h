@@ -70,6 +70,8 @@ class Membership {
   int32_t num_blocks() const;
   // Capacity of the running plan: that of the tightest stage.
   int64_t kv_pages() const { return kv_pages_; }
+  // Whether all its stages take pages by need.
+  bool kv_by_need() const { return kv_by_need_; }
   int32_t page_tokens() const { return page_tokens_; }
 
   // Why nothing moves: "waiting for workers: 1 of 2 registered",
@@ -114,6 +116,7 @@ class Membership {
   PlanEpoch epoch_;
   std::vector<WorkerId> stages_;  // of the present plan
   int64_t kv_pages_ = 0;
+  bool kv_by_need_ = false;
   int32_t page_tokens_ = 0;
   absl::Duration changed_at_;
   absl::Duration advanced_at_;

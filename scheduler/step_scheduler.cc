@@ -10,6 +10,12 @@
 namespace sluice {
 namespace {
 
+// How fast the lengths of ended sequences are forgotten, and the weight of the
+// assumption, to begin with, that all run on to max_tokens: those that end
+// early are seen first.
+constexpr double kLengthsForgotten = 1.0 / 64;
+constexpr double kLengthsAssumed = 4;
+
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
@@ -37,14 +43,27 @@ absl::StatusOr<StepScheduler> StepScheduler::Create(const Options& options) {
   return StepScheduler(options);
 }
 
-StepScheduler::StepScheduler(const Options& options)
-    : options_(options), blocks_(options.num_blocks) {
-  for (Block& block : blocks_)
-    block.micro_batches.resize(options.num_microbatches);
+StepScheduler::StepScheduler(const Options& options) : options_(options) {
+  for (int32_t b = 0; b < options.num_blocks; ++b) {
+    blocks_.push_back({.micro_batches = std::vector<std::vector<Running>>(
+                           options.num_microbatches),
+                       .profile = UsageProfile(options.page_tokens)});
+  }
 }
 
 int64_t StepScheduler::PagesFor(int32_t max_tokens) const {
   return CeilDiv(max_tokens, options_.page_tokens);
+}
+
+int64_t StepScheduler::Claim(const Block& block) const {
+  return options_.reserve == Reserve::kProfile ? block.profile.Peak()
+                                               : block.maximum_pages;
+}
+
+int64_t StepScheduler::pages_reserved() const {
+  int64_t pages = 0;
+  for (const Block& block : blocks_) pages += Claim(block);
+  return pages;
 }
 
 bool StepScheduler::Fits(int32_t max_tokens) const {
@@ -63,7 +82,15 @@ std::optional<StepScheduler::StepDecision> StepScheduler::FormStep(
     BlockId block_id) {
   assert(block_id.value() >= 0 && block_id.value() < options_.num_blocks);
   Block& block = blocks_[block_id.value()];
-  if (block.in_flight) return std::nullopt;
+  if (block.in_flight || AwaitsFinish(block)) return std::nullopt;
+  if (block.sequences > 0) {
+    // Each of them has a segment in this step, or one ahead of it has: there
+    // will be a step.
+    block.profile.Advance();
+    const double share =
+        static_cast<double>(options_.kv_pages) / options_.num_blocks;
+    block.credit = std::min(block.credit + share, share);
+  }
 
   std::vector<int32_t> left(block.micro_batches.size());
   for (size_t m = 0; m < left.size(); ++m)
@@ -86,14 +113,20 @@ std::optional<StepScheduler::StepDecision> StepScheduler::FormStep(
   return decision;
 }
 
+bool StepScheduler::AwaitsFinish(const Block& block) {
+  for (const std::vector<Running>& micro_batch : block.micro_batches) {
+    for (const Running& sequence : micro_batch) {
+      if (sequence.cached_tokens >= sequence.max_tokens) return true;
+    }
+  }
+  return false;
+}
+
 int32_t StepScheduler::PlanTokens(std::vector<Running>& micro_batch) const {
   int32_t left = options_.max_step_tokens;
   for (Running& sequence : micro_batch) {
-    sequence.planned_tokens = 0;
-    if (!sequence.decoding || sequence.cached_tokens >= sequence.max_tokens)
-      continue;
-    sequence.planned_tokens = 1;
-    --left;
+    sequence.planned_tokens = sequence.decoding ? 1 : 0;
+    left -= sequence.planned_tokens;
   }
   for (Running& sequence : micro_batch) {
     if (sequence.decoding) continue;
@@ -130,8 +163,6 @@ void StepScheduler::Admit(int32_t block_index, std::vector<int32_t>& left,
 
   while (!waiting_.empty() && block.sequences < block_limit) {
     const Waiting& head = waiting_.front();
-    const int64_t pages = PagesFor(head.max_tokens);
-    if (!MayTakePages(block, pages)) return;
     int32_t best = -1;
     for (int32_t m = 0; m < options_.num_microbatches; ++m) {
       const int64_t size = block.micro_batches[m].size();
@@ -142,28 +173,102 @@ void StepScheduler::Admit(int32_t block_index, std::vector<int32_t>& left,
         best = m;
     }
     if (best < 0) return;
-
+    std::vector<Running>& micro_batch = block.micro_batches[best];
     const int32_t planned = std::min(left[best], head.known_tokens);
+    UsageProfile::Use use;
+    if (options_.reserve == Reserve::kMaximum) {
+      const int64_t pages = PagesFor(head.max_tokens);
+      if (!MayClaim(block, block.maximum_pages + pages)) return;
+      block.maximum_pages += pages;
+    } else {
+      if (block.sequences > 0 && block.credit <= 0 &&
+          Paces(head, block_limit)) {
+        return;
+      }
+      use = UseOf(head, micro_batch, planned, block.profile.now());
+      if (!MayClaim(block, block.profile.PeakWith(use))) return;
+      block.profile.Add(use);
+      const auto cost = static_cast<double>(PageSteps(
+          head.known_tokens, ExpectedEnd(head), options_.page_tokens));
+      block.credit = std::max(block.credit, 0.0) - cost;
+    }
+
     left[best] -= planned;
-    block.micro_batches[best].push_back({.id = head.id,
-                                         .known_tokens = head.known_tokens,
-                                         .max_tokens = head.max_tokens,
-                                         .admission = admissions_++,
-                                         .planned_tokens = planned});
+    micro_batch.push_back({.id = head.id,
+                           .known_tokens = head.known_tokens,
+                           .max_tokens = head.max_tokens,
+                           .admission = admissions_++,
+                           .planned_tokens = planned,
+                           .use = use});
     running_[head.id] = {block_index, best};
     ++block.sequences;
-    block.pages += pages;
-    pages_reserved_ += pages;
     admitted.push_back(head.id);
     waiting_index_.erase(head.id);
     waiting_.pop_front();
   }
 }
 
-bool StepScheduler::MayTakePages(const Block& block, int64_t pages) const {
-  if (pages_reserved_ + pages > options_.kv_pages) return false;
-  if (block.pages + pages <= CeilDiv(options_.kv_pages, options_.num_blocks))
-    return true;
+UsageProfile::Use StepScheduler::UseOf(const Waiting& sequence,
+                                       const std::vector<Running>& micro_batch,
+                                       int32_t planned, int64_t now) const {
+  const int64_t rest = sequence.known_tokens - planned;
+  int64_t rest_ahead = 0;
+  for (const Running& other : micro_batch) {
+    if (other.decoding) continue;
+    rest_ahead +=
+        other.known_tokens - other.cached_tokens - other.planned_tokens;
+  }
+  // Those ahead may be gone by the next step, or all decode until the last.
+  const int64_t ahead = static_cast<int64_t>(micro_batch.size());
+  const int64_t soonest = CeilDiv(rest, options_.max_step_tokens);
+  const int64_t latest =
+      rest == 0 ? 0
+                : CeilDiv(rest_ahead + rest, options_.max_step_tokens - ahead);
+  return {.grows = now + soonest,
+          .end = now + latest + sequence.max_tokens - sequence.known_tokens + 1,
+          .known = sequence.known_tokens,
+          .max = sequence.max_tokens};
+}
+
+int32_t StepScheduler::ExpectedEnd(const Waiting& sequence) const {
+  const double share = steps_allowed_ > 0 ? steps_run_ / steps_allowed_ : 1;
+  return sequence.known_tokens +
+         static_cast<int32_t>(share *
+                              (sequence.max_tokens - sequence.known_tokens));
+}
+
+bool StepScheduler::Paces(const Waiting& sequence, int64_t block_limit) const {
+  if (!options_.refill) return false;
+  const double pages = static_cast<double>(options_.kv_pages);
+  // If as many as a block takes fit even at their maximum, it is full at once.
+  if (static_cast<double>(block_limit * PagesFor(sequence.max_tokens)) *
+          options_.num_blocks <=
+      pages) {
+    return false;
+  }
+  const int32_t end = ExpectedEnd(sequence);
+  const double average =
+      static_cast<double>(
+          PageSteps(sequence.known_tokens, end, options_.page_tokens)) /
+      (end - sequence.known_tokens + 1);
+  const double saved = static_cast<double>(PagesFor(end)) - average;
+  return saved * static_cast<double>(running() + waiting()) >= pages;
+}
+
+void StepScheduler::LearnFrom(const Running& ended) {
+  if (!ended.decoding || ended.use.max <= ended.use.known) return;
+  const double allowed = ended.use.max - ended.use.known;
+  if (steps_allowed_ == 0) {
+    steps_run_ = steps_allowed_ = kLengthsAssumed * allowed;
+  }
+  steps_run_ +=
+      ended.cached_tokens - ended.use.known - kLengthsForgotten * steps_run_;
+  steps_allowed_ += allowed - kLengthsForgotten * steps_allowed_;
+}
+
+bool StepScheduler::MayClaim(const Block& block, int64_t pages) const {
+  if (pages_reserved() - Claim(block) + pages > options_.kv_pages) return false;
+  if (pages <= CeilDiv(options_.kv_pages, options_.num_blocks)) return true;
   return std::all_of(blocks_.begin(), blocks_.end(), [&](const Block& other) {
     return other.sequences >= block.sequences;
   });
@@ -177,6 +282,20 @@ void StepScheduler::OnStepDone(BlockId block_id) {
   for (std::vector<Running>& micro_batch : block.micro_batches) {
     for (Running& sequence : micro_batch) {
       if (sequence.planned_tokens > 0 && sequence.ReachesKnownEnd()) {
+        if (!sequence.decoding && options_.reserve == Reserve::kProfile) {
+          // The prefill is complete: from here on all is exact.
+          const int64_t now = block.profile.now();
+          const UsageProfile::Use exact = {
+              .grows = now,
+              .end = now + sequence.use.max - sequence.use.known + 1,
+              .known = sequence.use.known,
+              .max = sequence.use.max};
+          if (exact != sequence.use) {
+            block.profile.Remove(sequence.use);
+            block.profile.Add(exact);
+            sequence.use = exact;
+          }
+        }
         sequence.cached_tokens = sequence.known_tokens++;
         sequence.decoding = true;
       } else {
@@ -212,10 +331,13 @@ void StepScheduler::Finish(SequenceId id) {
 }
 
 void StepScheduler::Release(Block& block, const Running& sequence) {
-  const int64_t pages = PagesFor(sequence.max_tokens);
   --block.sequences;
-  block.pages -= pages;
-  pages_reserved_ -= pages;
+  if (options_.reserve == Reserve::kProfile) {
+    block.profile.Remove(sequence.use);
+    LearnFrom(sequence);
+  } else {
+    block.maximum_pages -= PagesFor(sequence.max_tokens);
+  }
   pending_release_.push_back(sequence.id);
 }
 
@@ -234,8 +356,10 @@ std::vector<SequenceId> StepScheduler::Clear() {
       }
       micro_batch.clear();
     }
+    block.profile = UsageProfile(options_.page_tokens);
     block.sequences = 0;
-    block.pages = 0;
+    block.maximum_pages = 0;
+    block.credit = 0;
     block.in_flight = false;
   }
   std::sort(ran.begin(), ran.end());
@@ -247,7 +371,7 @@ std::vector<SequenceId> StepScheduler::Clear() {
   waiting_index_.clear();
   running_.clear();
   pending_release_.clear();
-  pages_reserved_ = 0;
+  steps_run_ = steps_allowed_ = 0;
   return ids;
 }
 

@@ -26,7 +26,7 @@ struct Flags {
   int32_t min_workers = 1, blocks = 0, gbs = 0, num_microbatches = 1;
   int32_t max_step_tokens = 2048, max_model_len = 0, default_max_tokens = 128;
   double heartbeat_timeout = 10;
-  bool no_refill = false;
+  bool no_refill = false, reserve_kv = false;
 };
 
 void AddFlags(CLI::App& app, Flags& f) {
@@ -96,6 +96,10 @@ void AddFlags(CLI::App& app, Flags& f) {
   app.add_flag("--no-refill", f.no_refill,
                "start new sequences only when a whole block has ended")
       ->envname("SLUICE_NO_REFILL");
+  app.add_flag("--reserve-kv", f.reserve_kv,
+               "reserve the KV cache that a sequence may come to need from its "
+               "start on, instead of sharing it by need")
+      ->envname("SLUICE_RESERVE_KV");
   app.add_option("--heartbeat-timeout", f.heartbeat_timeout,
                  "seconds after which a silent worker counts as dead")
       ->check(CLI::PositiveNumber)
@@ -136,6 +140,7 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
   options.max_model_len = f.max_model_len;
   options.default_max_tokens = f.default_max_tokens;
   options.refill = !f.no_refill;
+  options.kv_by_need = !f.reserve_kv;
   options.heartbeat_timeout = absl::Seconds(f.heartbeat_timeout);
   options.metrics = metrics->registry();
   SLUICE_ASSIGN_OR_RETURN(auto coordinator,

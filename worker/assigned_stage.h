@@ -23,8 +23,8 @@ class StageReporter {
   virtual ~StageReporter() = default;
   virtual void Progress(PlanEpoch epoch, uint64_t bytes_done,
                         uint64_t bytes_total) = 0;
-  virtual void Ready(PlanEpoch epoch, int64_t kv_pages, int32_t page_tokens,
-                     uint64_t weight_bytes) = 0;
+  virtual void Ready(PlanEpoch epoch, int64_t kv_pages, bool kv_by_need,
+                     int32_t page_tokens, uint64_t weight_bytes) = 0;
   virtual void Failed(PlanEpoch epoch, const absl::Status& status) = 0;
   virtual void Result(const StepResult& result, double compute_seconds) = 0;
 };

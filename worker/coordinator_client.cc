@@ -43,12 +43,13 @@ class Session : public StageReporter {
     Send(std::move(message));
   }
 
-  void Ready(PlanEpoch epoch, int64_t kv_pages, int32_t page_tokens,
-             uint64_t weight_bytes) override {
+  void Ready(PlanEpoch epoch, int64_t kv_pages, bool kv_by_need,
+             int32_t page_tokens, uint64_t weight_bytes) override {
     v1::WorkerMessage message;
     auto* ready = message.mutable_stage_ready();
     ready->set_epoch(epoch.value());
     ready->set_kv_pages(kv_pages);
+    ready->set_kv_by_need(kv_by_need);
     ready->set_page_tokens(page_tokens);
     ready->set_weight_bytes(weight_bytes);
     Send(std::move(message));

@@ -310,8 +310,8 @@ void StageRunner::Play(Run& run) {
       MutexLock lock(&run.mu);
       run.ready = !run.closed;
     }
-    a.reporter->Ready(a.epoch, executor_->kv_pages(), executor_->page_tokens(),
-                      executor_->weight_bytes());
+    a.reporter->Ready(a.epoch, executor_->kv_pages(), executor_->kv_by_need(),
+                      executor_->page_tokens(), executor_->weight_bytes());
     LogInfo(absl::StrCat("epoch=", a.epoch.value(), " ", a.Name(),
                          " is ready: ", executor_->weight_bytes() >> 20,
                          " MiB of weights, ", executor_->kv_pages(),

@@ -97,9 +97,12 @@ absl::Status CheckMicroBatch(const MicroBatch& batch, const PlanLimits& limits,
       return SegmentError(
           segment,
           absl::StrCat("position ", segment.start, " and ", segment.num_tokens,
-                       " more exceed the reserved ", pages->capacity));
+                       " more exceed the sequence's ", pages->capacity));
     }
     SLUICE_RETURN_IF_ERROR(CheckScores(segment, limits));
+    SLUICE_RETURN_IF_ERROR(
+        Annotate(tables->Grow(pages, segment.start + segment.num_tokens),
+                 absl::StrCat("sequence ", segment.sequence.value())));
     pages->length += segment.num_tokens;
     rows += segment.num_tokens;
   }

@@ -27,7 +27,8 @@ absl::Status CheckAdmission(const SequenceAdmission& admission,
                             const PlanLimits& limits);
 
 // Checks a micro-batch against the sequences, and moves their lengths on past
-// its tokens. kInvalidArgument says what does not fit.
+// its tokens, for which they get pages. kInvalidArgument says what does not
+// fit; kResourceExhausted names a sequence for which no page is left.
 absl::Status CheckMicroBatch(const MicroBatch& batch, const PlanLimits& limits,
                              PageTables* tables);
 

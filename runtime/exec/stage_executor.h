@@ -65,10 +65,12 @@ class StageExecutor {
       const std::atomic<bool>* cancelled);
   virtual ~StageExecutor() = default;
 
-  // What sequences may take in all: pages of page_tokens() positions. A
-  // sequence of n positions takes ceil(n / page_tokens) pages, reserved at
-  // admission.
+  // What sequences may take in all: pages of page_tokens() positions. n
+  // positions of a sequence take ceil(n / page_tokens) pages: with kv_by_need()
+  // those computed so far, else its max_tokens from its admission on (see
+  // PageTables).
   virtual int64_t kv_pages() const = 0;
+  virtual bool kv_by_need() const = 0;
   virtual int64_t kv_pages_used() const = 0;
   virtual int32_t page_tokens() const = 0;
   virtual uint64_t weight_bytes() const = 0;

@@ -43,6 +43,7 @@ class StageSweep : public StageExecutor {
   ~StageSweep() override;
 
   int64_t kv_pages() const override { return tables_.num_pages(); }
+  bool kv_by_need() const override { return tables_.by_need(); }
   int64_t kv_pages_used() const override { return tables_.num_used(); }
   int32_t page_tokens() const override { return kPageTokens; }
   uint64_t weight_bytes() const override { return parts_.weights->bytes(); }

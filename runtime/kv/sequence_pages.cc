@@ -7,10 +7,16 @@
 #include "common/status_macros.h"
 
 namespace sluice {
+namespace {
+
+int64_t PagesFor(int32_t positions) {
+  return (int64_t{positions} + kPageTokens - 1) / kPageTokens;
+}
+
+}  // namespace
 
 PageTables::PageTables(const TierPages& pages, int32_t longest) {
-  const int64_t longest_pages =
-      (int64_t{longest} + kPageTokens - 1) / kPageTokens;
+  const int64_t longest_pages = PagesFor(longest);
   int64_t spare = -(longest_pages - 1);
   for (size_t tier = 0; tier < kNumTiers; ++tier) {
     pools_[tier] = PagePool(pages[tier]);
@@ -19,6 +25,9 @@ PageTables::PageTables(const TierPages& pages, int32_t longest) {
     // most so many more than one such tier.
     if (pages[tier] > 0) spare += longest_pages - 1;
   }
+  by_need_ = pages[static_cast<size_t>(Tier::kDisk)] <= 0 &&
+             std::count_if(pages.begin(), pages.end(),
+                           [](int64_t of_tier) { return of_tier > 0; }) == 1;
   num_pages_ = std::max<int64_t>(0, num_pages_ - std::max<int64_t>(0, spare));
 }
 
@@ -33,7 +42,7 @@ absl::Status PageTables::Admit(SequenceId id, int32_t max_tokens) {
     return absl::InvalidArgumentError(
         absl::StrCat("sequence ", id.value(), " is admitted already"));
   }
-  const int64_t count = (int64_t{max_tokens} + kPageTokens - 1) / kPageTokens;
+  const int64_t count = PagesFor(max_tokens);
   // The fastest tier if none has room: its error is as good as another's.
   size_t best = 0;
   double least = 2;
@@ -41,7 +50,7 @@ absl::Status PageTables::Admit(SequenceId id, int32_t max_tokens) {
     const PagePool& pool = pools_[tier];
     if (pool.num_pages() == 0) continue;
     if (least == 2) best = tier;
-    if (pool.num_free() < count) continue;
+    if (!by_need_ && pool.num_free() < count) continue;
     const double fill = static_cast<double>(pool.num_used() + count) /
                         static_cast<double>(pool.num_pages());
     if (fill < least) {
@@ -52,11 +61,28 @@ absl::Status PageTables::Admit(SequenceId id, int32_t max_tokens) {
   SequencePages table;
   table.tier = static_cast<Tier>(best);
   table.capacity = max_tokens;
-  SLUICE_RETURN_IF_ERROR(Annotate(
-      pools_[best].Take(count, &table.pages),
-      absl::StrCat("sequence ", id.value(), " of ", max_tokens, " positions")));
+  table.pages.reserve(static_cast<size_t>(count));
+  const auto name = [&] {
+    return absl::StrCat("sequence ", id.value(), " of ", max_tokens,
+                        " positions");
+  };
+  if (!by_need_) {
+    SLUICE_RETURN_IF_ERROR(
+        Annotate(pools_[best].Take(count, &table.pages), name()));
+  } else if (count > pools_[best].num_pages()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(name(), ": the KV cache has ", pools_[best].num_pages(),
+                     " pages, but ", count, " are needed"));
+  }
   tables_.emplace(id, std::move(table));
   return absl::OkStatus();
+}
+
+absl::Status PageTables::Grow(SequencePages* table, int32_t positions) {
+  const int64_t lacking =
+      PagesFor(positions) - static_cast<int64_t>(table->pages.size());
+  if (lacking <= 0) return absl::OkStatus();
+  return pools_[static_cast<size_t>(table->tier)].Take(lacking, &table->pages);
 }
 
 absl::Status PageTables::Release(SequenceId id) {

@@ -17,12 +17,28 @@ namespace sluice {
 // pages[p / kPageTokens]; a page number holds for all layers.
 struct SequencePages {
   Tier tier = Tier::kHost;
+  // Never moves in memory while the sequence lives: its views stay valid while
+  // it grows.
   std::vector<int32_t> pages;
   int32_t length = 0;    // positions written so far
-  int32_t capacity = 0;  // positions reserved
+  int32_t capacity = 0;  // positions that it may come to
 };
 
-// The page tables of all sequences of a stage. Not thread-safe.
+// The page tables of all sequences of a stage: which pages each sequence has,
+// in the one tier that it was given at admission.
+//
+// If all pages lie in one tier, and it is not the disk, sequences take them by
+// need: none at admission, and one more whenever the next position has none.
+// Sequences at different positions then need the average of their sizes, not
+// the sum of the greatest ones (FlexGen, appendix A.2.1: the diagonal block
+// schedule). Otherwise a sequence takes at admission all that `max_tokens`
+// positions need, and keeps them:
+// * With several tiers, since it can't change tiers later: room in another one
+//   would be of no use to a sequence whose own tier has filled up meanwhile.
+// * On disk, since only pages taken together follow each other there, to be
+//   read in large requests.
+//
+// Not thread-safe.
 class PageTables {
  public:
   // By tier: how many pages it has.
@@ -30,21 +46,32 @@ class PageTables {
   // `longest`: most positions of a sequence.
   PageTables(const TierPages& pages, int32_t longest);
 
-  // Pages that callers may count on, wherever they lie: as long as the
-  // sequences admitted take no more in all, each finds room within one tier.
-  // That is all of them if there is one tier, and a sequence fewer for each
-  // further one.
+  // Whether pages are taken by need.
+  bool by_need() const { return by_need_; }
+
+  // Pages that callers may count on, wherever they lie. By need: as long as the
+  // positions that sequences are grown to need no more in all, each gets its
+  // page. Otherwise: as long as the `max_tokens` of the sequences admitted need
+  // no more in all, each finds room within one tier. That is all of them if
+  // there is one tier, and a sequence fewer for each further one.
   int64_t num_pages() const { return num_pages_; }
+  // Taken by sequences.
   int64_t num_used() const;
   const PagePool& pool(Tier tier) const {
     return pools_[static_cast<size_t>(tier)];
   }
 
-  // Reserves pages for `max_tokens` positions in the tier that then is the
-  // least full of those with room, so that the tiers' shares of the sequences
-  // follow their shares of the pages. kInvalidArgument if the sequence is known
-  // already; kResourceExhausted if there are too few pages.
+  // By need: makes an empty table. Otherwise: takes pages for `max_tokens`
+  // positions in the tier that then is the least full of those with room, so
+  // that the tiers' shares of the sequences follow their shares of the pages.
+  // kInvalidArgument if the sequence is known already; kResourceExhausted if
+  // `max_tokens` positions need more pages than there are, or, unless by need,
+  // than are left.
   absl::Status Admit(SequenceId id, int32_t max_tokens);
+  // Takes the pages that the first `positions` positions lack.
+  // REQUIRES: positions <= table->capacity, and the table is one of these.
+  // kResourceExhausted if too few are left; the table is then as it was.
+  absl::Status Grow(SequencePages* table, int32_t positions);
   // kInvalidArgument for an unknown sequence.
   absl::Status Release(SequenceId id);
   void Clear();
@@ -56,6 +83,7 @@ class PageTables {
  private:
   std::array<PagePool, kNumTiers> pools_;
   int64_t num_pages_ = 0;
+  bool by_need_ = false;
   absl::flat_hash_map<SequenceId, SequencePages> tables_;
 };
 

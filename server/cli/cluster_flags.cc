@@ -57,6 +57,9 @@ void ClusterFlags::AddTo(CLI::App* app) {
       ->capture_default_str();
   app->add_flag("--no-refill", no_refill,
                 "start new sequences only when a whole block has ended");
+  app->add_flag("--reserve-kv", reserve_kv,
+                "reserve the KV cache that a sequence may come to need from "
+                "its start on, instead of sharing it by need");
   app->add_option("--served-model-name", served_model_name,
                   "what requests may call the model; default: its directory");
   app->add_option("--state-dir", state_dir,
@@ -81,6 +84,7 @@ absl::Status ClusterFlags::Apply(LocalCluster::Options* options) const {
   c.policy = policy;
   c.dummy_weights = load_format == "dummy";
   c.refill = !no_refill;
+  c.kv_by_need = !reserve_kv;
   // All workers are here from the start.
   c.settle_time = absl::ZeroDuration();
   return absl::OkStatus();

@@ -23,6 +23,7 @@ struct ClusterFlags {
   int32_t workers = 1, threads = 0, gbs = 0, num_microbatches = 1, blocks = 0;
   int32_t max_model_len = 0, max_step_tokens = 2048;
   bool no_refill = false;
+  bool reserve_kv = false;
 
   void AddTo(CLI::App* app);
   // Sets what the flags say, all but the state directory, the trace, the

@@ -49,9 +49,10 @@ class DispatcherTest : public testing::Test {
     }
   }
 
-  void Start(Model model, int64_t kv_pages = 64, int32_t page_tokens = 8) {
+  void Start(Model model, int64_t kv_pages = 64, int32_t page_tokens = 8,
+             bool kv_by_need = true) {
     model_ = model;
-    pipeline_.emplace(std::move(model), kv_pages, page_tokens);
+    pipeline_.emplace(std::move(model), kv_pages, page_tokens, kv_by_need);
     auto dispatcher = Dispatcher::Create(options_);
     ASSERT_TRUE(dispatcher.ok()) << dispatcher.status();
     dispatcher_ = *std::move(dispatcher);
@@ -228,6 +229,29 @@ TEST_F(DispatcherTest, KeepsABlockInFlightPerStage) {
   EXPECT_EQ(state.num_blocks(), 3);
   EXPECT_EQ(state.workers_size(), 3);
 }
+
+// Pages for two sequences of the greatest length, and slots for many: no stage
+// is ever asked for more pages than it has (the pipeline's violations).
+class ScarcePagesTest : public DispatcherTest {
+ protected:
+  void Run(bool stages_by_need, bool by_need) {
+    options_.kv_by_need = by_need;
+    options_.membership.policy.gbs = 16;
+    options_.membership.num_blocks = 3;
+    Start(HashModel(40), 18, 8, stages_by_need);
+    const std::vector<Request> requests = AddRequests(1, 200, 5);
+    AddWorker("a");
+    AddWorker("b");
+    queue_.WaitForResults(200);
+    ExpectResults(requests);
+  }
+};
+
+TEST_F(ScarcePagesTest, TakenByNeed) { Run(true, true); }
+
+TEST_F(ScarcePagesTest, ReservedByTheStages) { Run(false, true); }
+
+TEST_F(ScarcePagesTest, ReservedByTheDispatcher) { Run(true, false); }
 
 TEST_F(DispatcherTest, WithoutRefillTheTokensAreTheSame) {
   options_.refill = false;

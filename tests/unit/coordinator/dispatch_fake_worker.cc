@@ -7,10 +7,12 @@
 
 namespace sluice {
 
-FakePipeline::FakePipeline(Model model, int64_t kv_pages, int32_t page_tokens)
+FakePipeline::FakePipeline(Model model, int64_t kv_pages, int32_t page_tokens,
+                           bool kv_by_need)
     : model_(std::move(model)),
       kv_pages_(kv_pages),
-      page_tokens_(page_tokens) {}
+      page_tokens_(page_tokens),
+      kv_by_need_(kv_by_need) {}
 
 void FakePipeline::Assign(const v1::AssignStage& assign,
                           std::shared_ptr<FakeWorker> who) {
@@ -20,7 +22,6 @@ void FakePipeline::Assign(const v1::AssignStage& assign,
     epoch_ = assign.epoch();
     assigned_ = assign;
     sequences_.clear();
-    pages_ = 0;
     last_stage_ = nullptr;
   }
   if (assign.stage() == assign.num_stages() - 1) last_stage_ = std::move(who);
@@ -70,9 +71,6 @@ v1::StepResult FakePipeline::Compute(const v1::StepPlan& plan) {
   const auto violation = [&](const std::string& what) {
     violations_.push_back(absl::StrCat("step ", plan.step(), ": ", what));
   };
-  const auto pages = [&](int32_t tokens) {
-    return (tokens + page_tokens_ - 1) / page_tokens_;
-  };
   if (plan.step() <= last_step_) violation("out of order");
   last_step_ = plan.step();
   if (plan.block() < 0 || plan.block() >= assigned_.num_blocks()) {
@@ -85,7 +83,6 @@ v1::StepResult FakePipeline::Compute(const v1::StepPlan& plan) {
       violation(absl::StrCat("releases unknown sequence ", id));
       continue;
     }
-    pages_ -= pages(it->second.max_tokens);
     sequences_.erase(it);
   }
   for (const v1::SequenceAdmission& admission : plan.admit()) {
@@ -96,9 +93,7 @@ v1::StepResult FakePipeline::Compute(const v1::StepPlan& plan) {
     if (!sequences_.emplace(admission.sequence(), sequence).second) {
       violation(absl::StrCat("admits ", admission.sequence(), " twice"));
     }
-    pages_ += pages(admission.max_tokens());
   }
-  if (pages_ > kv_pages_) violation("takes more pages than there are");
   if (static_cast<int64_t>(sequences_.size()) > assigned_.max_sequences()) {
     violation("has more sequences than announced");
   }
@@ -132,6 +127,14 @@ v1::StepResult FakePipeline::Compute(const v1::StepPlan& plan) {
       sampled->set_token(model_(it->second.seed, tokens));
     }
   }
+  int64_t pages = 0;
+  for (const auto& [id, sequence] : sequences_) {
+    const int64_t positions = kv_by_need_
+                                  ? static_cast<int64_t>(sequence.tokens.size())
+                                  : sequence.max_tokens;
+    pages += (positions + page_tokens_ - 1) / page_tokens_;
+  }
+  if (pages > kv_pages_) violation("takes more pages than there are");
   return result;
 }
 
@@ -258,6 +261,7 @@ void FakeWorker::OnAssign(const v1::AssignStage& assign) {
     v1::StageReady* ready = answer.mutable_stage_ready();
     ready->set_epoch(assign.epoch());
     ready->set_kv_pages(pipeline_->kv_pages());
+    ready->set_kv_by_need(pipeline_->kv_by_need());
     ready->set_page_tokens(pipeline_->page_tokens());
     ready->set_weight_bytes(1000);
   }

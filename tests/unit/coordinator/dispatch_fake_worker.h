@@ -25,7 +25,9 @@ class FakeWorker;
 // could not carry out is noted as a violation. Thread-safe.
 class FakePipeline {
  public:
-  FakePipeline(Model model, int64_t kv_pages, int32_t page_tokens);
+  // `kv_by_need`: as in v1::StageReady.
+  FakePipeline(Model model, int64_t kv_pages, int32_t page_tokens,
+               bool kv_by_need = true);
 
   void Assign(const v1::AssignStage& assign, std::shared_ptr<FakeWorker> who);
   // Computes the plan and sends the result; a plan of an old epoch is dropped.
@@ -38,6 +40,7 @@ class FakePipeline {
 
   int64_t kv_pages() const { return kv_pages_; }
   int32_t page_tokens() const { return page_tokens_; }
+  bool kv_by_need() const { return kv_by_need_; }
   std::vector<std::string> violations() const;
   int64_t steps() const;
   // The most blocks whose steps were being computed at one time.
@@ -61,6 +64,7 @@ class FakePipeline {
   const Model model_;
   const int64_t kv_pages_;
   const int32_t page_tokens_;
+  const bool kv_by_need_;
   mutable Mutex mu_;
   std::function<void(int64_t)> on_step_ ABSL_GUARDED_BY(mu_);
   std::function<void(v1::StepResult*)> on_result_ ABSL_GUARDED_BY(mu_);
@@ -68,7 +72,6 @@ class FakePipeline {
   v1::AssignStage assigned_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<FakeWorker> last_stage_ ABSL_GUARDED_BY(mu_);
   std::map<int64_t, Sequence> sequences_ ABSL_GUARDED_BY(mu_);
-  int64_t pages_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t last_step_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t steps_ ABSL_GUARDED_BY(mu_) = 0;
   std::set<int32_t> blocks_seen_ ABSL_GUARDED_BY(mu_);

@@ -72,11 +72,12 @@ class MembershipTest : public testing::Test {
   }
 
   void Ready(int64_t id, int64_t kv_pages = 50, int32_t page_tokens = 16,
-             int64_t epoch = 0) {
+             int64_t epoch = 0, bool kv_by_need = true) {
     v1::WorkerMessage message;
     v1::StageReady* ready = message.mutable_stage_ready();
     ready->set_epoch(epoch > 0 ? epoch : members().epoch().value());
     ready->set_kv_pages(kv_pages);
+    ready->set_kv_by_need(kv_by_need);
     ready->set_page_tokens(page_tokens);
     members().OnMessage(WorkerId(id), std::move(message));
     members().Advance();
@@ -150,6 +151,7 @@ TEST_F(MembershipTest, PlansLoadsAndRuns) {
   EXPECT_EQ(members().phase(), Phase::kRunning);
   EXPECT_EQ(members().detail(), "");
   EXPECT_EQ(members().kv_pages(), 50);
+  EXPECT_TRUE(members().kv_by_need());
   EXPECT_EQ(members().page_tokens(), 16);
 
   v1::StepPlan plan;
@@ -385,6 +387,16 @@ TEST_F(MembershipTest, IgnoresNewsOfOlderPlans) {
   Failed(1, absl::StatusCode::kInternal, "late", /*epoch=*/1);
   EXPECT_EQ(members().phase(), Phase::kLoading);
   EXPECT_EQ(State(1), "WORKER_STATE_LOADING");
+}
+
+TEST_F(MembershipTest, OneStageThatReservesPagesDecidesForAll) {
+  Attach(1, "a");
+  Attach(2, "b");
+  Settle();
+  Ready(1, 50, 16, /*epoch=*/0, /*kv_by_need=*/false);
+  Ready(2);
+  ASSERT_EQ(members().phase(), Phase::kRunning);
+  EXPECT_FALSE(members().kv_by_need());
 }
 
 TEST_F(MembershipTest, RefusesStagesThatDoNotGoTogether) {

@@ -61,8 +61,74 @@ TEST(PagePoolTest, PrefersConsecutivePages) {
   EXPECT_EQ(pool.num_free(), 0);
 }
 
-TEST(PageTablesTest, ReservesWholePages) {
+PageTables::TierPages Disk(int64_t pages) { return {0, 0, pages}; }
+
+TEST(PageTablesTest, TakesPagesByNeedInOneTier) {
   PageTables tables(Host(8), 100);
+  EXPECT_TRUE(tables.by_need());
+  EXPECT_EQ(tables.num_pages(), 8);
+  ASSERT_TRUE(tables.Admit(SequenceId(1), 3 * kPageTokens).ok());
+  ASSERT_TRUE(tables.Admit(SequenceId(2), 8 * kPageTokens).ok());
+  EXPECT_EQ(tables.num_used(), 0);
+  SequencePages* one = tables.Find(SequenceId(1));
+  ASSERT_TRUE(tables.Grow(one, 1).ok());
+  EXPECT_EQ(one->pages.size(), 1u);
+  const int32_t* at = one->pages.data();
+  ASSERT_TRUE(tables.Grow(one, kPageTokens).ok());
+  EXPECT_EQ(one->pages.size(), 1u);
+  ASSERT_TRUE(tables.Grow(one, 3 * kPageTokens).ok());
+  EXPECT_EQ(one->pages.size(), 3u);
+  ASSERT_TRUE(tables.Grow(one, 5).ok());
+  EXPECT_EQ(one->pages.size(), 3u) << "never shrinks";
+  EXPECT_EQ(one->pages.data(), at) << "never moves";
+  // The other one finds what is left, and no more.
+  SequencePages* two = tables.Find(SequenceId(2));
+  ASSERT_TRUE(tables.Grow(two, 5 * kPageTokens).ok());
+  const absl::Status full = tables.Grow(two, 5 * kPageTokens + 1);
+  EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
+  EXPECT_EQ(two->pages.size(), 5u);
+  EXPECT_EQ(tables.num_used(), 8);
+  std::set<int32_t> all(one->pages.begin(), one->pages.end());
+  all.insert(two->pages.begin(), two->pages.end());
+  EXPECT_EQ(all.size(), 8u);
+  ASSERT_TRUE(tables.Release(SequenceId(1)).ok());
+  EXPECT_EQ(tables.num_used(), 5);
+  ASSERT_TRUE(tables.Grow(tables.Find(SequenceId(2)), 8 * kPageTokens).ok());
+  // More than there ever are.
+  const absl::Status long_one = tables.Admit(SequenceId(3), 8 * 32 + 1);
+  EXPECT_TRUE(absl::IsResourceExhausted(long_one)) << long_one;
+  EXPECT_EQ(tables.Find(SequenceId(3)), nullptr);
+  tables.Clear();
+  EXPECT_EQ(tables.num_used(), 0);
+}
+
+TEST(PageTablesTest, OnlyOneTierOfMemoryGivesByNeed) {
+  EXPECT_TRUE(PageTables({8, 0, 0}, 100).by_need());
+  EXPECT_TRUE(PageTables({0, 8, 0}, 100).by_need());
+  EXPECT_FALSE(PageTables({0, 0, 8}, 100).by_need());
+  EXPECT_FALSE(PageTables({8, 8, 0}, 100).by_need());
+  EXPECT_FALSE(PageTables({0, 8, 8}, 100).by_need());
+}
+
+// On disk what is read together lies together, however sequences take turns.
+TEST(PageTablesTest, OnDiskPagesFollowEachOther) {
+  PageTables tables(Disk(8), 4 * kPageTokens);
+  EXPECT_EQ(tables.num_pages(), 8);
+  ASSERT_TRUE(tables.Admit(SequenceId(1), 4 * kPageTokens).ok());
+  ASSERT_TRUE(tables.Admit(SequenceId(2), 4 * kPageTokens).ok());
+  for (int32_t n = 1; n <= 4 * kPageTokens; ++n) {
+    ASSERT_TRUE(tables.Grow(tables.Find(SequenceId(1)), n).ok());
+    ASSERT_TRUE(tables.Grow(tables.Find(SequenceId(2)), n).ok());
+  }
+  EXPECT_EQ(tables.Find(SequenceId(1))->pages,
+            (std::vector<int32_t>{0, 1, 2, 3}));
+  EXPECT_EQ(tables.Find(SequenceId(2))->pages,
+            (std::vector<int32_t>{4, 5, 6, 7}));
+  EXPECT_TRUE(absl::IsResourceExhausted(tables.Admit(SequenceId(3), 1)));
+}
+
+TEST(PageTablesTest, ReservesWholePages) {
+  PageTables tables(Disk(8), 100);
   ASSERT_TRUE(tables.Admit(SequenceId(1), 1).ok());
   ASSERT_TRUE(tables.Admit(SequenceId(2), kPageTokens).ok());
   ASSERT_TRUE(tables.Admit(SequenceId(3), kPageTokens + 1).ok());
@@ -80,7 +146,7 @@ TEST(PageTablesTest, ReservesWholePages) {
 }
 
 TEST(PageTablesTest, Errors) {
-  PageTables tables(Host(2), 100);
+  PageTables tables(Disk(2), 100);
   ASSERT_TRUE(tables.Admit(SequenceId(1), 5).ok());
   EXPECT_TRUE(absl::IsInvalidArgument(tables.Admit(SequenceId(1), 5)));
   EXPECT_TRUE(absl::IsInvalidArgument(tables.Release(SequenceId(2))));
@@ -122,6 +188,49 @@ TEST(PageTablesTest, PromisedPagesAreFound) {
       ASSERT_TRUE(tables.Release(SequenceId(live[victim])).ok());
       live.erase(live.begin() + static_cast<int64_t>(victim));
     }
+    // Growing takes nothing more.
+    if (live.empty()) continue;
+    SequencePages* table =
+        tables.Find(SequenceId(live[random() % live.size()]));
+    const int64_t used = tables.num_used();
+    ASSERT_TRUE(tables.Grow(table, table->capacity).ok());
+    ASSERT_EQ(tables.num_used(), used);
+  }
+}
+
+// The same by need: as long as the positions grown to need no more in all.
+TEST(PageTablesTest, PromisedPagesAreFoundByNeed) {
+  std::mt19937 random(6);
+  PageTables tables(Host(23), 9 * kPageTokens);
+  struct Live {
+    int64_t id;
+    int32_t positions;
+  };
+  const auto pages = [](int32_t positions) {
+    return (positions + kPageTokens - 1) / kPageTokens;
+  };
+  std::vector<Live> live;
+  int64_t next = 0, used = 0;
+  for (int i = 0; i < 20000; ++i) {
+    if (live.empty() || random() % 20 == 0) {
+      ASSERT_TRUE(tables.Admit(SequenceId(next), 9 * kPageTokens).ok());
+      live.push_back({next++, 0});
+    }
+    const size_t chosen = random() % live.size();
+    Live& one = live[chosen];
+    const int32_t to = std::min<int32_t>(
+        9 * kPageTokens,
+        one.positions + 1 + static_cast<int32_t>(random() % 40));
+    if (used + pages(to) - pages(one.positions) <= tables.num_pages()) {
+      ASSERT_TRUE(tables.Grow(tables.Find(SequenceId(one.id)), to).ok());
+      used += pages(to) - pages(one.positions);
+      one.positions = to;
+    } else {
+      ASSERT_TRUE(tables.Release(SequenceId(one.id)).ok());
+      used -= pages(one.positions);
+      live.erase(live.begin() + static_cast<int64_t>(chosen));
+    }
+    ASSERT_EQ(tables.num_used(), used);
   }
 }
 

@@ -72,7 +72,19 @@ TEST_F(StagePlanTest, PagesComeAndGo) {
   auto stage = Load({0, 2});
   StepPlan plan = Plan();
   plan.admit.push_back({SequenceId(2), 40, 40, {}});
+  ASSERT_TRUE(stage->kv_by_need());
   ASSERT_TRUE(Run(*stage, plan).ok());
+  EXPECT_EQ(stage->kv_pages_used(), 1) << "the second has no position yet";
+  const auto chunk = [&](int32_t start, int32_t num_tokens) {
+    StepPlan step;
+    step.micro_batches = {{{{SequenceId(2), start, num_tokens, false}},
+                           std::vector<int32_t>(num_tokens, 1)}};
+    ASSERT_TRUE(Run(*stage, step).ok());
+  };
+  chunk(0, 16);
+  chunk(16, 16);
+  EXPECT_EQ(stage->kv_pages_used(), 2);
+  chunk(32, 1);
   EXPECT_EQ(stage->kv_pages_used(), 3);
   StepPlan release;
   release.release = {SequenceId(2)};
@@ -125,7 +137,7 @@ TEST_F(StagePlanTest, RefusesPlansThatDoNotFit) {
         p.admit[0].max_tokens = 4, p.admit[0].prompt_tokens = 3,
         p.micro_batches[0].segments[0].num_tokens = 5;
       },
-      "exceed the reserved");
+      "exceed the sequence's");
   invalid([](Plan& p) { p.micro_batches[0].segments[0].num_tokens = 0; },
           "0 tokens");
   invalid([](Plan& p) { p.micro_batches[0].segments[0].num_tokens = 3; },
@@ -139,7 +151,7 @@ TEST_F(StagePlanTest, RefusesPlansThatDoNotFit) {
         p.micro_batches[0].segments[0].num_tokens =
             std::numeric_limits<int32_t>::max();
       },
-      "exceed the reserved");
+      "exceed the sequence's");
   ASSERT_TRUE(RunChanged([](Plan&) {}).ok());
 }
 
@@ -244,8 +256,25 @@ TEST_F(StagePlanTest, NoPageLeft) {
   plan.admit = {{SequenceId(1), 4, 64, {}},
                 {SequenceId(2), 4, 64, {}},
                 {SequenceId(3), 4, 64, {}}};
-  const absl::Status status = Run(**stage, plan);
+  ASSERT_TRUE(Run(**stage, plan).ok());
+  // All three to their ends, one after the other: the third finds no page.
+  absl::Status status;
+  for (int32_t id = 1; id <= 3 && status.ok(); ++id) {
+    for (int32_t start = id == 1 ? 4 : 0; start < 64 && status.ok();) {
+      const int32_t n = std::min(16, 64 - start);
+      StepPlan step;
+      step.micro_batches = {
+          {{{SequenceId(id), start, n, false}}, std::vector<int32_t>(n, 1)}};
+      status = Run(**stage, step);
+      start += n;
+    }
+  }
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_NE(status.message().find("sequence "), std::string::npos) << status;
+  EXPECT_NE(status.message().find("pages left"), std::string::npos) << status;
+  EXPECT_EQ((*stage)->kv_pages_used(), (*stage)->kv_pages());
+  (*stage)->Reset();
+  ASSERT_TRUE(Run(**stage, plan).ok());
 }
 
 TEST_F(StagePlanTest, HiddenStatesMustFit) {

@@ -12,6 +12,7 @@ namespace sluice {
 namespace {
 
 using ::testing::HasSubstr;
+using Reserve = StepScheduler::Reserve;
 
 // "-release +admit | micro-batch | micro-batch": segments are
 // sequence:start+tokens, with a "!" if they sample. "idle" if there is no step.
@@ -186,7 +187,7 @@ TEST_F(StepSchedulerTest, WithoutRefillABlockRunsEmptyFirst) {
 }
 
 TEST_F(StepSchedulerTest, PagesLimitAdmissionWithoutOvertaking) {
-  Make({.kv_pages = 4, .page_tokens = 10});
+  Make({.kv_pages = 4, .page_tokens = 10, .reserve = Reserve::kMaximum});
   EXPECT_TRUE(s_->Fits(40));
   EXPECT_FALSE(s_->Fits(41));
   Enqueue(1, 1, 11);  // 2 pages
@@ -237,7 +238,10 @@ TEST_F(StepSchedulerTest, ScarcePagesAreSharedByTheBlocks) {
 }
 
 TEST_F(StepSchedulerTest, ASequenceLargerThanABlocksShareOfPages) {
-  Make({.num_blocks = 2, .kv_pages = 6, .page_tokens = 10});
+  Make({.num_blocks = 2,
+        .kv_pages = 6,
+        .page_tokens = 10,
+        .reserve = Reserve::kMaximum});
   Enqueue(1, 1, 10);
   Enqueue(2, 1, 10);
   Enqueue(3, 1, 40);
@@ -248,6 +252,21 @@ TEST_F(StepSchedulerTest, ASequenceLargerThanABlocksShareOfPages) {
   Done(0);
   Finish(2);
   EXPECT_EQ(Form(0), "-2 +4 | 1:1+1! 4:0+1!");
+}
+
+TEST_F(StepSchedulerTest, ABlockWaitsForASequenceAtItsMaximum) {
+  Make({.num_blocks = 2, .gbs = 2});
+  Enqueue(1, 2, 2);
+  Enqueue(2, 2, 2);
+  Enqueue(3, 2, 9);
+  EXPECT_EQ(Form(0), "+1 +2 | 1:0+2! 2:0+2!");
+  EXPECT_EQ(Form(1), "+3 | 3:0+2!");
+  Done(0);
+  Finish(1);
+  EXPECT_EQ(Form(0), "idle") << "2 holds its pages";
+  EXPECT_EQ(Next(1), "-1 | 3:2+1!");
+  Finish(2);
+  EXPECT_EQ(Next(1), "-2 | 3:3+1!");
 }
 
 TEST_F(StepSchedulerTest, ReleaseRidesOnAnyBlocksNextStep) {
@@ -294,7 +313,10 @@ TEST_F(StepSchedulerTest, NoStepForReleasesWhileACancelledOneIsInFlight) {
 }
 
 TEST_F(StepSchedulerTest, ABlocksShareOfPagesComesBack) {
-  Make({.num_blocks = 2, .kv_pages = 8, .page_tokens = 10});
+  Make({.num_blocks = 2,
+        .kv_pages = 8,
+        .page_tokens = 10,
+        .reserve = Reserve::kMaximum});
   const auto enqueue = [&] {
     for (int i = 1; i <= 11; ++i) Enqueue(i, 1, i == 5 ? 40 : 10);
   };

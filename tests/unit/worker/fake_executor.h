@@ -117,6 +117,7 @@ class FakeExecutor : public StageExecutor {
   }
 
   int64_t kv_pages() const override { return 100; }
+  bool kv_by_need() const override { return true; }
   int64_t kv_pages_used() const override { return sequences_; }
   int32_t page_tokens() const override { return 16; }
   uint64_t weight_bytes() const override {

@@ -198,6 +198,7 @@ TEST_F(WorkerChainTest, ReportsProgressAndWhatIsLoaded) {
   EXPECT_EQ(progress.load_progress().bytes_total(), 1000u);
   const v1::StageReady ready = coordinator_.AwaitReady("w0", 1);
   EXPECT_EQ(ready.kv_pages(), 100);
+  EXPECT_TRUE(ready.kv_by_need());
   EXPECT_EQ(ready.page_tokens(), 16);
   EXPECT_EQ(ready.weight_bytes(), 6000u);
   EXPECT_EQ(workers_[0]->metrics().Value("sluice_weight_bytes{worker=w0}"),
