@@ -2,12 +2,14 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <system_error>
 #include <utility>
 
@@ -28,6 +30,8 @@ constexpr uint32_t kVersion = 1;
 constexpr size_t kMaxKeyBytes = 1024;
 constexpr size_t kWriteBytes = size_t{8} << 20;
 constexpr char kTemporarySuffix[] = ".tmp";
+// A writer locks its file right after making it.
+constexpr time_t kOrphanSeconds = 60;
 
 struct FixedHeader {
   char magic[8];
@@ -57,11 +61,16 @@ MemoryBudget* Unlimited() {
 }
 
 // Removes temporary files whose writer is gone: a writer holds a lock on its
-// own, which goes with its process.
+// own, which goes with its process. Young ones may not have theirs yet.
 void RemoveOrphans(const fs::path& dir) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(dir, error)) {
     if (!absl::EndsWith(entry.path().string(), kTemporarySuffix)) continue;
+    struct stat info;
+    if (stat(entry.path().c_str(), &info) != 0 ||
+        time(nullptr) - info.st_mtime < kOrphanSeconds) {
+      continue;
+    }
     const int fd = open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
     if (fd < 0) continue;
     if (flock(fd, LOCK_EX | LOCK_NB) == 0) unlink(entry.path().c_str());
@@ -213,7 +222,7 @@ absl::Status ImageFile::Write(const fs::path& path, const std::string& key,
     SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<DiskFile> file,
                             DiskFile::Create(temporary.path().string(),
                                              FileBytes(image.size()), budget));
-    flock(file->fd(), LOCK_EX | LOCK_NB);
+    flock(file->fd(), LOCK_EX);
     for (size_t begin = 0; begin < image.size(); begin += kWriteBytes) {
       SLUICE_RETURN_IF_ERROR(file->Write(
           header_bytes + begin,

@@ -6,6 +6,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -138,8 +139,15 @@ TEST_F(ImageFileTest, NoRoomLeavesNoFile) {
 TEST_F(ImageFileTest, RemovesWhatTheDeadLeftAndNothingElse) {
   const std::string orphan = path_ + ".1.0.tmp";
   const std::string alive = path_ + ".2.0.tmp";
-  std::ofstream(orphan) << "half";
-  std::ofstream(alive) << "half";
+  const std::string young = path_ + ".3.0.tmp";
+  for (const std::string& name : {orphan, alive, young}) {
+    std::ofstream(name) << "half";
+  }
+  for (const std::string& name : {orphan, alive}) {
+    std::filesystem::last_write_time(
+        name, std::filesystem::file_time_type::clock::now() -
+                  std::chrono::minutes(2));
+  }
   const int fd = open(alive.c_str(), O_RDONLY);
   ASSERT_EQ(flock(fd, LOCK_EX | LOCK_NB), 0);
   ASSERT_TRUE(ImageFile::Write(path_, "key", image(), &disk_).ok());
