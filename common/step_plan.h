@@ -42,7 +42,7 @@ struct SequenceAdmission {
   SequenceId sequence;
   int32_t prompt_tokens = 0;  // original prompt; later tokens count as
                               // generated, also when replayed after a failure
-  int32_t max_tokens = 0;  // positions that it may come to, in all
+  int32_t max_tokens = 0;     // positions that it may come to, in all
   SamplingParams sampling;
 };
 

@@ -39,6 +39,24 @@ def test_opt_is_the_same_on_1_2_3_5_workers_with_and_without_refill():
     check_equal(OPT)
 
 
+def test_scarce_kv_is_shared_by_need_or_reserved_with_the_same_tokens():
+    lines = [json.dumps({
+        "custom_id": f"r{i}", "method": "POST", "url": "/v1/completions",
+        "body": {"prompt": "In the beginning God created", "max_tokens": 90 - i % 3 * 20,
+                 "temperature": 1, "seed": i, "ignore_eos": i % 4 > 0}}) for i in range(60)]
+    flags = ("--dtype", "float32", "--workers", "1", "--max-step-tokens", "128",
+             "--max-model-len", "128")
+    # What six of the greatest length need, for 64 slots.
+    few, results = harness.run(LLAMA, lines, *flags, "--gbs", "6")
+    base = harness.answers(results)
+    for reserve in ((), ("--reserve-kv",)):
+        figures, results = harness.run(
+            LLAMA, lines, *flags, "--gbs", "64", *reserve,
+            "--host-memory", str(few["peak_memory_bytes"]["host"] + (64 << 10)))
+        assert figures["completed"] == len(lines), figures
+        assert harness.answers(results) == base, reserve
+
+
 def test_bfloat16_gives_the_same_whatever_the_batch():
     lines = harness.mixed_requests(24)
     _, alone = harness.run(LLAMA, lines, "--dtype", "bfloat16", "--gbs", "1")
