@@ -181,9 +181,15 @@ class GrpcJobClient : public JobClient {
 }  // namespace
 
 std::unique_ptr<JobClient> JobClient::Connect(const std::string& address) {
-  return FromChannel(
-      grpc::CreateChannel(address, grpc::InsecureChannelCredentials()),
-      address);
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  auto channel = grpc::CreateCustomChannel(
+      address, grpc::InsecureChannelCredentials(), arguments);
+  // A connection may fail though the coordinator is there (seen on a busy
+  // machine): calls that come too soon would fail with it.
+  channel->WaitForConnected(std::chrono::system_clock::now() +
+                            std::chrono::seconds(1));
+  return FromChannel(std::move(channel), address);
 }
 
 std::unique_ptr<JobClient> JobClient::FromChannel(

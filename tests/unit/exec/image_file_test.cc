@@ -151,8 +151,8 @@ TEST_F(ImageFileTest, RemovesWhatTheDeadLeftAndNothingElse) {
   const int fd = open(alive.c_str(), O_RDONLY);
   ASSERT_EQ(flock(fd, LOCK_EX | LOCK_NB), 0);
   ASSERT_TRUE(ImageFile::Write(path_, "key", image(), &disk_).ok());
-  EXPECT_THAT(Files(),
-              testing::UnorderedElementsAre("unit.img", "unit.img.2.0.tmp"));
+  EXPECT_THAT(Files(), testing::UnorderedElementsAre(
+                           "unit.img", "unit.img.2.0.tmp", "unit.img.3.0.tmp"));
   close(fd);
 }
 
