@@ -28,7 +28,8 @@ enum class Schedule {
   kRowByRow,
 };
 
-// Where decoding attends to KV that lives in host memory.
+// Where decoding attends to KV that lives in host memory. The CPU backend, for
+// which host and device are one, makes no difference.
 enum class AttentionSite { kHost, kDevice };
 
 // How one worker runs its stage (FlexGen, section 4.3: the policy of 11
