@@ -22,6 +22,7 @@ static_assert(sizeof(SweepStats) == sizeof(double) * std::size(kSeconds) +
 
 constexpr uint64_t RealisedPlacement::*kPlaced[] = {
     &RealisedPlacement::embedding_bytes,
+    &RealisedPlacement::embedding_host_bytes,
     &RealisedPlacement::weight_bytes,
     &RealisedPlacement::weight_host_bytes,
     &RealisedPlacement::weight_device_bytes,

@@ -5,6 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "runtime/exec/embedding_store.h"
+#include "runtime/exec/image_store.h"
 #include "runtime/exec/stage_memory.h"
 #include "runtime/exec/stage_sweep.h"
 #include "runtime/model/dummy_source.h"
@@ -156,6 +158,8 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
   needs.num_layers = options.layers.size();
   if (options.layers.begin == 0) {
     needs.embedding_bytes = backend.EmbeddingBytes();
+    needs.embedding_rows_bytes =
+        EmbeddingStore::MemoryBytes(backend, policy.max_step_tokens);
   }
   if (options.layers.end == spec.num_layers) {
     needs.head_bytes = backend.HeadBytes();
@@ -199,6 +203,29 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
     return absl::OkStatus();
   };
   SLUICE_RETURN_IF_ERROR(report(0));
+  std::unique_ptr<ImageStore> images;
+  if (plan.needs_images()) {
+    SLUICE_ASSIGN_OR_RETURN(images,
+                            ImageStore::Create({.backend = &backend,
+                                                .source = &source,
+                                                .disk_dir = options.disk_dir,
+                                                .memory = memory,
+                                                .disk = options.disk_budget}));
+  }
+  if (options.layers.begin == 0) {
+    EmbeddingStore::Options embedding;
+    embedding.backend = &backend;
+    embedding.source = &source;
+    embedding.max_rows = policy.max_step_tokens;
+    embedding.memory = memory;
+    if (plan.embedding_on_disk) embedding.images = images.get();
+    embedding.io = parts.io.get();
+    embedding.stall_seconds = &parts.stats->weight_stall_seconds;
+    SLUICE_ASSIGN_OR_RETURN(parts.embedding,
+                            EmbeddingStore::Load(embedding, report));
+    parts.placement.embedding_bytes = parts.embedding->bytes();
+    parts.placement.embedding_host_bytes = parts.embedding->resident_bytes();
+  }
   WeightStore::Options weights;
   weights.backend = &backend;
   weights.source = &source;
@@ -208,9 +235,8 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
   weights.slots = plan.weight_slots;
   weights.overlap = policy.overlap;
   weights.memory = memory;
-  weights.disk = options.disk_budget;
+  if (plan.weights.disk > 0) weights.images = images.get();
   weights.io = parts.io.get();
-  weights.disk_dir = options.disk_dir;
   weights.stall_seconds = &parts.stats->weight_stall_seconds;
   SLUICE_ASSIGN_OR_RETURN(parts.weights, WeightStore::Load(weights, report));
 
@@ -233,9 +259,10 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
     stager.stall_seconds = &parts.stats->kv_stall_seconds;
     SLUICE_ASSIGN_OR_RETURN(parts.stager, KvStager::Create(stager));
   }
-  parts.placement.embedding_bytes = needs.embedding_bytes;
-  parts.placement.weight_bytes = parts.weights->bytes();
-  parts.placement.weight_host_bytes = parts.weights->resident_bytes();
+  parts.placement.weight_bytes =
+      parts.placement.embedding_bytes + parts.weights->bytes();
+  parts.placement.weight_host_bytes =
+      parts.placement.embedding_host_bytes + parts.weights->resident_bytes();
   const uint64_t page_bytes = backend.kv_layout().page_bytes();
   parts.placement.kv_bytes =
       static_cast<uint64_t>(plan.host_pages + plan.disk_pages) * page_bytes;

@@ -54,40 +54,63 @@ absl::Status CheckFits(const MemoryBudget& budget,
 // What a slot takes besides the streamed share of a unit: the head of the part
 // in which the resident bytes end, and rounding.
 uint64_t SlotExtra(const StageNeeds& needs) {
-  return needs.part_bytes + 2 * PlacementGranule(std::max(needs.layer_bytes,
-                                                          needs.head_bytes));
+  return needs.part_bytes +
+         2 * PlacementGranule(std::max(needs.layer_bytes, needs.head_bytes));
 }
 
-// The part of the streamed units that all slots take if the share `memory` of
-// each unit stays.
-uint64_t SlotBytes(const StageNeeds& needs, double memory, int slots) {
-  if (memory >= 1) return 0;
-  const uint64_t unit = std::max(needs.layer_bytes, needs.head_bytes);
-  const uint64_t streamed =
-      static_cast<uint64_t>((1 - memory) * static_cast<double>(unit)) +
-      SlotExtra(needs);
-  return static_cast<uint64_t>(slots) * std::min(unit, streamed);
+// Of layers and head, with the share `disk` of them on disk.
+uint64_t ResidentBytes(const StageNeeds& needs, double disk) {
+  const uint64_t all = needs.layer_bytes * needs.num_layers + needs.head_bytes;
+  return static_cast<uint64_t>((1 - disk) * static_cast<double>(all));
 }
 
-}  // namespace
+// What all slots take then.
+uint64_t SlotBytes(const StageNeeds& needs, double disk, int slots) {
+  if (disk <= 0) return 0;
+  std::vector<size_t> units(needs.num_layers, needs.layer_bytes);
+  if (needs.head_bytes > 0) units.push_back(needs.head_bytes);
+  const uint64_t all = needs.layer_bytes * needs.num_layers + needs.head_bytes;
+  const auto streamed =
+      static_cast<uint64_t>(EvenLevel(units, disk * static_cast<double>(all)));
+  return static_cast<uint64_t>(slots) *
+         std::min(std::max(needs.layer_bytes, needs.head_bytes),
+                  streamed + SlotExtra(needs));
+}
 
-absl::StatusOr<StageMemory> PlanStageMemory(const StageNeeds& needs,
-                                            const Policy& policy,
-                                            bool may_use_disk,
-                                            MemoryBudget* memory,
-                                            MemoryBudget* disk) {
-  StageMemory plan;
+uint64_t WeightBytes(const StageNeeds& needs, double disk, int slots) {
+  return ResidentBytes(needs, disk) + SlotBytes(needs, disk, slots);
+}
+
+// The least share on disk with which weights and slots take no more than
+// `room`; 1 if none does.
+double LeastDiskShare(const StageNeeds& needs, uint64_t room, int slots) {
+  double share = 1;
+  for (double step = 0.5; step > 1e-9; step /= 2) {
+    if (WeightBytes(needs, share - step, slots) <= room) share -= step;
+  }
+  return share;
+}
+
+uint64_t EmbeddingBytes(const StageNeeds& needs, const StageMemory& plan) {
+  return plan.embedding_on_disk ? needs.embedding_rows_bytes
+                                : needs.embedding_bytes;
+}
+
+// Decides all but plan->embedding_on_disk, which is given.
+void Place(const StageNeeds& needs, const Policy& policy, bool may_use_disk,
+           uint64_t free, StageMemory* plan) {
   const uint64_t streamable =
       needs.layer_bytes * needs.num_layers + needs.head_bytes;
   const uint64_t page = needs.layer_page_bytes * needs.num_layers;
   const int64_t all_pages = needs.max_sequence_pages * needs.max_sequences;
-  const uint64_t fixed = needs.embedding_bytes + needs.expanded_bytes;
-  const uint64_t free = memory->free_bytes();
-  const uint64_t room = free > fixed + kSlack ? free - fixed - kSlack : 0;
+  const uint64_t fixed =
+      EmbeddingBytes(needs, *plan) + needs.expanded_bytes + kSlack;
+  const uint64_t room = free > fixed ? free - fixed : 0;
   // A third slot lets the wire go on while the sweep waits for it, where it
   // does not cost too many weights their place.
   const uint64_t unit = std::max(needs.layer_bytes, needs.head_bytes);
-  const int slots = policy.overlap && 3 * unit <= room / 3 ? 3 : 2;
+  plan->weight_slots = policy.overlap && 3 * unit <= room / 3 ? 3 : 2;
+  const int slots = plan->weight_slots;
 
   // KV cache.
   double kv_memory = 1;
@@ -99,77 +122,77 @@ absl::StatusOr<StageMemory> PlanStageMemory(const StageNeeds& needs,
     // The weights that must stay leave so much; with a disk, they yield half,
     // but for their slots.
     const uint64_t for_weights =
-        may_use_disk
-            ? std::min(streamable, std::max(room / 2, unit * slots))
-            : streamable;
+        may_use_disk ? std::min(streamable, std::max(room / 2, unit * slots))
+                     : streamable;
     kv_room = room > for_weights ? room - for_weights : 0;
   } else {
-    const double share = policy.weights.device + policy.weights.host;
-    const uint64_t for_weights =
-        static_cast<uint64_t>(share * static_cast<double>(streamable)) +
-        SlotBytes(needs, share, slots);
+    const uint64_t for_weights = WeightBytes(needs, policy.weights.disk, slots);
     kv_room = room > for_weights ? room - for_weights : 0;
   }
   const auto memory_pages = static_cast<int64_t>(
       std::ceil(kv_memory * static_cast<double>(all_pages)));
   if (policy.automatic_kv_cache) {
-    plan.host_pages = std::min<int64_t>(
+    plan->host_pages = std::min<int64_t>(
         memory_pages, std::max<int64_t>(static_cast<int64_t>(kv_room / page),
                                         needs.max_sequence_pages));
   } else {
-    plan.host_pages = memory_pages;
-    plan.disk_pages = all_pages - memory_pages;
+    plan->host_pages = memory_pages;
+    plan->disk_pages = all_pages - memory_pages;
     // A tier that has pages has them for a sequence at least.
-    if (plan.disk_pages > 0) {
-      plan.disk_pages = std::max(plan.disk_pages, needs.max_sequence_pages);
+    if (plan->disk_pages > 0) {
+      plan->disk_pages = std::max(plan->disk_pages, needs.max_sequence_pages);
     }
-    if (plan.host_pages > 0) {
-      plan.host_pages = std::max(plan.host_pages, needs.max_sequence_pages);
+    if (plan->host_pages > 0) {
+      plan->host_pages = std::max(plan->host_pages, needs.max_sequence_pages);
     }
   }
-  if (plan.disk_pages > 0) {
+  if (plan->disk_pages > 0) {
     const int64_t batch_pages =
         needs.max_sequence_pages * needs.sequences_per_batch;
     const int64_t group = std::clamp<int64_t>(
         static_cast<int64_t>(kStagingGroupBytes / needs.layer_page_bytes),
         needs.max_sequence_pages,
         std::max(batch_pages, needs.max_sequence_pages));
-    plan.kv_staging_bytes =
+    plan->kv_staging_bytes =
         KvStager::StagingBytes(needs.layer_page_bytes, group);
   }
   const uint64_t kv_bytes =
-      static_cast<uint64_t>(plan.host_pages) * page + plan.kv_staging_bytes;
+      static_cast<uint64_t>(plan->host_pages) * page + plan->kv_staging_bytes;
 
   // Weights.
   const uint64_t for_weights = room > kv_bytes ? room - kv_bytes : 0;
   if (policy.automatic_weights) {
-    if (streamable <= for_weights || !may_use_disk) {
-      plan.weights = {0, 1, 0};
-    } else {
-      // share * streamable + SlotBytes(share) = for_weights, and no less than
-      // nothing.
-      const auto unit =
-          static_cast<double>(std::max(needs.layer_bytes, needs.head_bytes));
-      const double slot = unit * slots;
-      const double left = static_cast<double>(for_weights) - slot -
-                          static_cast<double>(slots * SlotExtra(needs));
-      const double share =
-          left > 0 ? left / (static_cast<double>(streamable) - slot) : 0;
-      const double host = std::clamp(share, 0.0, 1.0);
-      plan.weights = {0, host, 1 - host};
-    }
+    const double share = streamable <= for_weights || !may_use_disk
+                             ? 0
+                             : LeastDiskShare(needs, for_weights, slots);
+    plan->weights = {0, 1 - share, share};
   } else {
-    plan.weights = {0, policy.weights.device + policy.weights.host,
-                    policy.weights.disk};
+    plan->weights = {0, policy.weights.device + policy.weights.host,
+                     policy.weights.disk};
   }
-  const double host = plan.weights.host;
-  plan.weight_slots = plan.weights.disk > 0 ? slots : 0;
+  if (plan->weights.disk == 0) plan->weight_slots = 0;
+}
+
+}  // namespace
+
+absl::StatusOr<StageMemory> PlanStageMemory(const StageNeeds& needs,
+                                            const Policy& policy,
+                                            bool may_use_disk,
+                                            MemoryBudget* memory,
+                                            MemoryBudget* disk) {
+  StageMemory plan;
+  Place(needs, policy, may_use_disk, memory->free_bytes(), &plan);
+  if (plan.weights.disk > 0 &&
+      needs.embedding_rows_bytes < needs.embedding_bytes) {
+    plan.embedding_on_disk = true;
+    Place(needs, policy, may_use_disk, memory->free_bytes(), &plan);
+  }
+  const uint64_t page = needs.layer_page_bytes * needs.num_layers;
   std::vector<Want> wants = {
-      {"embedding", needs.embedding_bytes},
+      {"embedding", EmbeddingBytes(needs, plan)},
       {"expanded layer", needs.expanded_bytes},
-      {"weights in memory",
-       static_cast<uint64_t>(host * static_cast<double>(streamable))},
-      {"weight slots", SlotBytes(needs, host, plan.weight_slots)},
+      {"weights in memory", ResidentBytes(needs, plan.weights.disk)},
+      {"weight slots", SlotBytes(needs, plan.weights.disk, plan.weight_slots)},
       {"kv cache", static_cast<uint64_t>(plan.host_pages) * page},
       {"kv staging", plan.kv_staging_bytes}};
   std::string advice = may_use_disk
@@ -187,11 +210,15 @@ absl::StatusOr<StageMemory> PlanStageMemory(const StageNeeds& needs,
   if (plan.uses_disk()) {
     std::vector<Want> on_disk = {
         {"kv cache", static_cast<uint64_t>(plan.disk_pages) * page}};
-    if (plan.weights.disk > 0) {
+    if (plan.needs_images()) {
       uint64_t images =
           ImageFile::FileBytes(needs.layer_bytes) * needs.num_layers;
-      if (needs.head_bytes > 0)
+      if (needs.head_bytes > 0) {
         images += ImageFile::FileBytes(needs.head_bytes);
+      }
+      if (plan.embedding_on_disk) {
+        images += ImageFile::FileBytes(needs.embedding_bytes);
+      }
       on_disk.push_back({"weight images", images});
     }
     SLUICE_RETURN_IF_ERROR(

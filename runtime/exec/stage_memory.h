@@ -11,6 +11,7 @@ namespace sluice {
 // What a stage has to place, in bytes.
 struct StageNeeds {
   uint64_t embedding_bytes = 0;
+  uint64_t embedding_rows_bytes = 0;  // what it takes with its table on disk
   uint64_t layer_bytes = 0;
   int num_layers = 0;
   uint64_t head_bytes = 0;
@@ -29,11 +30,14 @@ struct StageNeeds {
 // Where it goes.
 struct StageMemory {
   TierFractions weights;  // of layers and head
+  // Wherever any weights are: no bytes are wanted less often than its.
+  bool embedding_on_disk = false;
   int weight_slots = 0;
   int64_t host_pages = 0;
   int64_t disk_pages = 0;
   uint64_t kv_staging_bytes = 0;
-  bool uses_disk() const { return weights.disk > 0 || disk_pages > 0; }
+  bool needs_images() const { return weights.disk > 0 || embedding_on_disk; }
+  bool uses_disk() const { return needs_images() || disk_pages > 0; }
 };
 
 // Decides before anything is loaded. Shares that the policy names are kept;

@@ -147,6 +147,16 @@ void StageSweep::OrderItems(size_t num_batches) {
   }
 }
 
+absl::Status StageSweep::Embed(Work* work) {
+  work->x = buffers_.Acquire(work->view.rows, limits_.hidden_size);
+  SLUICE_ASSIGN_OR_RETURN(const EmbeddingStore::Rows rows,
+                          parts_.embedding->Gather(work->view.tokens));
+  BatchView view = work->view;
+  view.tokens = rows.tokens;
+  const Timed timed(&parts_.stats->projection_seconds, row_, "embed");
+  return backend_->Embed(rows.image, view, work->x->data());
+}
+
 absl::StatusOr<Backend::LayerImage> StageSweep::AcquireLayer(int local) {
   SLUICE_ASSIGN_OR_RETURN(const ImageView view, parts_.weights->Acquire(local));
   if (parts_.expanded.data() == nullptr) {
@@ -194,10 +204,7 @@ absl::Status StageSweep::RunStep(
     Work& work = work_[k];
     if (layer == 0) {
       if (limits_.first) {
-        const Timed timed(&parts_.stats->projection_seconds, row_, "embed");
-        work.x = buffers_.Acquire(work.view.rows, limits_.hidden_size);
-        SLUICE_RETURN_IF_ERROR(backend_->Embed(parts_.weights->embedding(),
-                                               work.view, work.x->data()));
+        SLUICE_RETURN_IF_ERROR(Embed(&work));
       } else {
         work.x = std::move(hidden[k]);
       }

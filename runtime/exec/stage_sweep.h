@@ -7,6 +7,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "runtime/exec/embedding_store.h"
 #include "runtime/exec/kv_stager.h"
 #include "runtime/exec/plan_check.h"
 #include "runtime/exec/stage_executor.h"
@@ -26,6 +27,7 @@ struct StageParts {
   std::unique_ptr<IoEngine> io;  // with anything on disk
   std::unique_ptr<SweepStats> stats;
   std::unique_ptr<Backend> backend;
+  std::unique_ptr<EmbeddingStore> embedding;  // first stage
   std::unique_ptr<WeightStore> weights;
   std::unique_ptr<KvArena> kv;       // null if all sequences are on disk
   std::unique_ptr<KvStager> stager;  // null if none is
@@ -46,7 +48,9 @@ class StageSweep : public StageExecutor {
   bool kv_by_need() const override { return tables_.by_need(); }
   int64_t kv_pages_used() const override { return tables_.num_used(); }
   int32_t page_tokens() const override { return kPageTokens; }
-  uint64_t weight_bytes() const override { return parts_.weights->bytes(); }
+  uint64_t weight_bytes() const override {
+    return parts_.placement.weight_bytes;
+  }
   bool is_first() const override { return limits_.first; }
   bool is_last() const override { return last_; }
   absl::Status RunStep(const StepPlan& plan,
@@ -87,6 +91,7 @@ class StageSweep : public StageExecutor {
   // The (layer, micro-batch) pairs of a step, in the schedule's order; layers
   // count from the stage's first.
   void OrderItems(size_t num_batches);
+  absl::Status Embed(Work* work);
   absl::StatusOr<Backend::LayerImage> AcquireLayer(int local);
   absl::Status ComputeItem(size_t item, const Backend::LayerImage& image);
   absl::Status AttendItem(size_t item);

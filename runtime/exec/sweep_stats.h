@@ -38,9 +38,10 @@ struct SweepStats {
 };
 
 // Where a stage's weights and KV cache were placed. What is on neither host nor
-// device is on disk; the embedding is always in memory.
+// device is on disk.
 struct RealisedPlacement {
-  uint64_t embedding_bytes = 0;  // part of the weights
+  // Parts of the weights; no part of the policy's shares.
+  uint64_t embedding_bytes = 0, embedding_host_bytes = 0;
   uint64_t weight_bytes = 0, weight_host_bytes = 0, weight_device_bytes = 0;
   uint64_t kv_bytes = 0, kv_host_bytes = 0, kv_device_bytes = 0;
 };

@@ -10,6 +10,11 @@ namespace sluice {
 std::vector<UnitPlacement> PlaceWeights(std::span<const size_t> unit_bytes,
                                         const TierFractions& fractions) {
   std::vector<UnitPlacement> units;
+  double all = 0;
+  for (const size_t bytes : unit_bytes) all += static_cast<double>(bytes);
+  const double off_device =
+      EvenLevel(unit_bytes, (fractions.host + fractions.disk) * all);
+  const double on_disk = EvenLevel(unit_bytes, fractions.disk * all);
   double want_device = 0, want_host = 0;  // so far, in bytes
   double got_device = 0, got_host = 0;
   const auto cut = [](double bytes, size_t limit, size_t granule) {
@@ -21,8 +26,9 @@ std::vector<UnitPlacement> PlaceWeights(std::span<const size_t> unit_bytes,
   for (const size_t bytes : unit_bytes) {
     UnitPlacement unit;
     unit.bytes = bytes;
-    want_device += fractions.device * static_cast<double>(bytes);
-    want_host += fractions.host * static_cast<double>(bytes);
+    const auto size = static_cast<double>(bytes);
+    want_device += size - std::min(size, off_device);
+    want_host += std::min(size, off_device) - std::min(size, on_disk);
     const size_t granule = PlacementGranule(bytes);
     unit.device_end = cut(want_device - got_device, bytes, granule);
     got_device += static_cast<double>(unit.device_end);
@@ -35,6 +41,18 @@ std::vector<UnitPlacement> PlaceWeights(std::span<const size_t> unit_bytes,
     units.push_back(unit);
   }
   return units;
+}
+
+double EvenLevel(std::span<const size_t> unit_bytes, double total) {
+  std::vector<size_t> ascending(unit_bytes.begin(), unit_bytes.end());
+  std::sort(ascending.begin(), ascending.end());
+  for (size_t i = 0; i < ascending.size(); ++i) {
+    const double level = total / static_cast<double>(ascending.size() - i);
+    const auto bytes = static_cast<double>(ascending[i]);
+    if (level <= bytes) return level;
+    total -= bytes;
+  }
+  return ascending.empty() ? 0 : static_cast<double>(ascending.back());
 }
 
 size_t PlacementGranule(size_t unit_bytes) {

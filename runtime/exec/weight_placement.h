@@ -18,12 +18,17 @@ struct UnitPlacement {
   size_t disk_bytes() const { return bytes - host_end; }
 };
 
-// Cuts each image so that all together follow the fractions: every image about
-// alike, so that each layer brings the wires equal work, and the rounding to
-// its PlacementGranule is carried from one image to the next: the whole is off
-// by half a granule at most. `fractions` add up to 1.
+// Cuts each image so that all together follow the fractions. Every image gives
+// up the same number of bytes, or all it has (see EvenLevel), so that what is
+// streamed takes as little memory as can be; the rounding to its
+// PlacementGranule is carried from one image to the next: the whole is off by
+// half a granule at most. `fractions` add up to 1.
 std::vector<UnitPlacement> PlaceWeights(std::span<const size_t> unit_bytes,
                                         const TierFractions& fractions);
+
+// How many bytes each unit gives up for all to give up `total` together, if
+// each gives the same or all it has: sum of min(bytes, level) = total.
+double EvenLevel(std::span<const size_t> unit_bytes, double total);
 
 // Bytes in which a unit may be cut and is checked: about 1/256 of it, from one
 // to sixteen disk blocks.

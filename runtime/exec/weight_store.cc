@@ -2,22 +2,16 @@
 
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/logging.h"
 #include "common/mutex.h"
 #include "common/status_macros.h"
-#include "runtime/memory/checksum.h"
 #include "runtime/trace/trace.h"
 
 namespace sluice {
 namespace {
-
-namespace fs = std::filesystem;
 
 // Part of an image that is loaded at a time.
 constexpr size_t kLoadBytes = size_t{16} << 20;
@@ -41,7 +35,6 @@ absl::StatusOr<std::unique_ptr<WeightStore>> WeightStore::Load(
 
 absl::Status WeightStore::LoadUnits(const Progress& progress) {
   Backend& backend = *options_.backend;
-  const bool first = options_.layers.begin == 0;
   const bool last = options_.layers.end == options_.num_layers;
   for (int i = 0; i < options_.layers.size(); ++i) {
     unit_bytes_.push_back(backend.LayerBytes());
@@ -55,26 +48,8 @@ absl::Status WeightStore::LoadUnits(const Progress& progress) {
     units_.back().name = "head";
   }
   placement_ = PlaceWeights(unit_bytes_, options_.fractions);
-  const bool disk = std::any_of(
-      placement_.begin(), placement_.end(),
-      [](const UnitPlacement& unit) { return unit.disk_bytes() > 0; });
-
-  std::string key, dir;
-  if (disk) {
-    SLUICE_ASSIGN_OR_RETURN(dir, ImageDir(&key));
-  }
-  if (first) {
-    SLUICE_ASSIGN_OR_RETURN(
-        embedding_, HostBuffer::Create("embedding", backend.EmbeddingBytes(),
-                                       options_.memory));
-    SLUICE_RETURN_IF_ERROR(backend.PackEmbedding(*options_.source, progress,
-                                                 embedding_.as<std::byte>()));
-    bytes_ += embedding_.bytes();
-    resident_bytes_ += embedding_.bytes();
-  }
   for (int i = 0; i < num_units(); ++i) {
-    SLUICE_RETURN_IF_ERROR(
-        Annotate(LoadUnit(i, dir, key, progress), units_[i].name));
+    SLUICE_RETURN_IF_ERROR(Annotate(LoadUnit(i, progress), units_[i].name));
     bytes_ += placement_[i].bytes;
     resident_bytes_ += placement_[i].host_end;
   }
@@ -91,28 +66,6 @@ absl::Status WeightStore::LoadUnits(const Progress& progress) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> WeightStore::ImageDir(std::string* key) {
-  SLUICE_ASSIGN_OR_RETURN(
-      const std::string content,
-      options_.source->ContentId(
-          (fs::path(options_.disk_dir) / "content-hashes").string()));
-  *key = absl::StrCat(content, ";", options_.backend->ImageKey());
-  const fs::path dir =
-      fs::path(options_.disk_dir) / "images" /
-      absl::StrFormat("%016x",
-                      BlockChecksum(std::as_bytes(
-                          std::span<const char>(key->data(), key->size()))));
-  std::error_code error;
-  fs::create_directories(dir, error);
-  if (error) {
-    return absl::Status(
-        absl::ErrnoToStatusCode(error.value()),
-        absl::StrCat("can't make the directory ", dir.string(), ": ",
-                     error.message(), "; choose another --disk-dir"));
-  }
-  return dir.string();
-}
-
 absl::Status WeightStore::Pack(int index, const Progress& progress,
                                std::byte* image) {
   Backend& backend = *options_.backend;
@@ -123,9 +76,7 @@ absl::Status WeightStore::Pack(int index, const Progress& progress,
   return backend.PackHead(*options_.source, progress, image);
 }
 
-absl::Status WeightStore::LoadUnit(int index, const std::string& dir,
-                                   const std::string& key,
-                                   const Progress& progress) {
+absl::Status WeightStore::LoadUnit(int index, const Progress& progress) {
   Unit& unit = units_[index];
   const UnitPlacement& place = placement_[index];
   const size_t bytes = place.bytes;
@@ -134,35 +85,26 @@ absl::Status WeightStore::LoadUnit(int index, const std::string& dir,
       index < options_.layers.size()
           ? absl::StrCat("weights layer ", options_.layers.begin + index)
           : unit.name;
-  if (dir.empty()) {
+  if (options_.images == nullptr) {
     SLUICE_ASSIGN_OR_RETURN(unit.resident,
                             HostBuffer::Create(label, bytes, options_.memory));
     unit.split = bytes;
     return Pack(index, progress, unit.resident.as<std::byte>());
   }
-  const fs::path path = fs::path(dir) / absl::StrCat(unit.name, ".img");
   unit.read_begin = resident;
-  absl::Status status = OpenUnit(index, path, key, label);
-  if (status.ok()) {
-    SLUICE_RETURN_IF_ERROR(progress(bytes));
-  } else if (absl::IsNotFound(status) || absl::IsFailedPrecondition(status) ||
-             absl::IsDataLoss(status)) {
-    if (!absl::IsNotFound(status)) {
-      LogWarning(absl::StrCat(status.message(), "; making it anew"));
-    }
-    unit.image.reset();
-    unit.resident = HostBuffer();
-    {
-      SLUICE_ASSIGN_OR_RETURN(
-          HostBuffer whole,
-          HostBuffer::Create("image being made", bytes, options_.memory));
-      SLUICE_RETURN_IF_ERROR(Pack(index, progress, whole.as<std::byte>()));
-      SLUICE_RETURN_IF_ERROR(ImageFile::Write(
-          path, key, {whole.as<std::byte>(), bytes}, options_.disk));
-    }
-    status = OpenUnit(index, path, key, label);
-  }
-  SLUICE_RETURN_IF_ERROR(status);
+  bool packed = false;
+  SLUICE_ASSIGN_OR_RETURN(unit.image, options_.images->Get(
+                                          unit.name, bytes,
+                                          [&](std::byte* image) {
+                                            packed = true;
+                                            unit.resident = HostBuffer();
+                                            return Pack(index, progress, image);
+                                          },
+                                          [&](const ImageFile& image) {
+                                            return ReadResident(index, label,
+                                                                image);
+                                          }));
+  if (!packed) SLUICE_RETURN_IF_ERROR(progress(bytes));
   if (resident == bytes) {
     unit.split = bytes;
     return absl::OkStatus();
@@ -177,13 +119,10 @@ absl::Status WeightStore::LoadUnit(int index, const std::string& dir,
   return absl::OkStatus();
 }
 
-absl::Status WeightStore::OpenUnit(int index, const fs::path& path,
-                                   const std::string& key,
-                                   const std::string& label) {
+absl::Status WeightStore::ReadResident(int index, const std::string& label,
+                                       const ImageFile& image) {
   Unit& unit = units_[index];
   const size_t resident = placement_[index].host_end;
-  SLUICE_ASSIGN_OR_RETURN(unit.image,
-                          ImageFile::Open(path, key, placement_[index].bytes));
   if (resident == 0) return absl::OkStatus();
   SLUICE_ASSIGN_OR_RETURN(unit.resident,
                           HostBuffer::Create(label, resident, options_.memory));
@@ -191,12 +130,12 @@ absl::Status WeightStore::OpenUnit(int index, const fs::path& path,
   for (size_t begin = 0; begin < resident; begin += kLoadBytes) {
     const size_t size = std::min(kLoadBytes, resident - begin);
     done.Expect(1);
-    options_.io->Read(unit.image->file(), unit.image->image_offset() + begin,
+    options_.io->Read(image.file(), image.image_offset() + begin,
                       {unit.resident.as<std::byte>() + begin, size}, &done,
                       {"weights"});
     SLUICE_RETURN_IF_ERROR(done.Wait());
   }
-  return unit.image->Check(0, {unit.resident.as<std::byte>(), resident});
+  return image.Check(0, {unit.resident.as<std::byte>(), resident});
 }
 
 int WeightStore::NextStreamed(int unit) const {

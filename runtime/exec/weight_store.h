@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <span>
@@ -15,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "common/policy.h"
 #include "runtime/exec/image_file.h"
+#include "runtime/exec/image_store.h"
 #include "runtime/exec/weight_placement.h"
 #include "runtime/kernels/backend.h"
 #include "runtime/memory/host_buffer.h"
@@ -27,8 +27,7 @@ namespace sluice {
 
 // The weights of one stage, wherever they lie: a prefix of each unit (a layer,
 // and the head) stays in memory, the rest is read from the stage's image on
-// disk into one of a few slots, sweep after sweep. The embedding stays in
-// memory as a whole, as only some of its rows are looked at.
+// disk into one of a few slots, sweep after sweep.
 //
 // Units are used in order, over and over: Acquire(0), Release(0), Acquire(1) up
 // to the last one, then 0 again. What will be acquired next is read ahead, as
@@ -47,30 +46,26 @@ class WeightStore {
     // Whether to read ahead at all.
     bool overlap = true;
     MemoryBudget* memory = nullptr;
-    MemoryBudget* disk = nullptr;  // with a disk share
-    IoEngine* io = nullptr;        // with a disk share
-    // Where images are kept; "" without a disk share.
-    std::string disk_dir;
+    // With a disk share.
+    const ImageStore* images = nullptr;
+    IoEngine* io = nullptr;
     // Adds the seconds that Acquire waited.
     double* stall_seconds = nullptr;
   };
   using Progress = std::function<absl::Status(uint64_t bytes)>;
 
   // Reads, converts and packs what has no image yet; fills memory. Errors as in
-  // TensorSource, ImageFile and MemoryBudget; progress() may stop it. An image
-  // that is damaged or of another kind is made anew.
+  // TensorSource, ImageStore and MemoryBudget; progress() may stop it.
   static absl::StatusOr<std::unique_ptr<WeightStore>> Load(
       const Options& options, const Progress& progress);
   ~WeightStore();
 
   int num_units() const { return static_cast<int>(units_.size()); }
   bool streams() const { return max_streamed_ > 0; }
-  // All weights, and those in memory; embedding included.
+  // All weights, and those in memory.
   uint64_t bytes() const { return bytes_; }
   uint64_t resident_bytes() const { return resident_bytes_; }
   const std::vector<UnitPlacement>& placement() const { return placement_; }
-
-  ImageView embedding() const { return ImageView::Whole(embedding_.data()); }
 
   // Waits until the unit's weights are there. The first time that a unit comes
   // from disk it is checked: kDataLoss, and the damaged image is removed.
@@ -105,13 +100,11 @@ class WeightStore {
 
   explicit WeightStore(const Options& options) : options_(options) {}
   absl::Status LoadUnits(const Progress& progress);
-  absl::Status LoadUnit(int index, const std::string& dir,
-                        const std::string& key, const Progress& progress);
-  // Opens a unit's image, reads what is to stay in memory, and checks that.
-  absl::Status OpenUnit(int index, const std::filesystem::path& path,
-                        const std::string& key, const std::string& label);
+  absl::Status LoadUnit(int index, const Progress& progress);
+  // Reads what is to stay in memory of a unit's image, and checks that.
+  absl::Status ReadResident(int index, const std::string& label,
+                            const ImageFile& image);
   absl::Status Pack(int index, const Progress& progress, std::byte* image);
-  absl::StatusOr<std::string> ImageDir(std::string* key);
   void Begin(Slot& slot, int unit);
   void Issue(Slot& slot, size_t end);
   absl::Status CheckStreamed(Unit& unit, const Slot& slot);
@@ -122,7 +115,6 @@ class WeightStore {
   std::vector<size_t> unit_bytes_;
   std::vector<UnitPlacement> placement_;
   std::vector<Unit> units_;
-  HostBuffer embedding_;
   std::vector<Slot> slots_;
   size_t max_streamed_ = 0;
   uint64_t bytes_ = 0;

@@ -65,6 +65,12 @@ class Backend {
   virtual size_t EmbeddingBytes() const = 0;
   virtual size_t LayerBytes() const = 0;
   virtual size_t HeadBytes() const = 0;
+  // The embedding's table lies at the head of its image: the row of token t is
+  // bytes [t, t + 1) * EmbeddingRowBytes(), and nothing else is looked up by
+  // token. A caller may show an image with other rows there, and give Embed
+  // their numbers for tokens.
+  virtual size_t EmbeddingRowBytes() const = 0;
+  virtual size_t EmbeddingTableBytes() const = 0;
   // Where the parts of an image begin that must not straddle a split,
   // ascending, from 0.
   virtual std::span<const size_t> LayerParts() const = 0;

@@ -32,9 +32,9 @@ nlohmann::ordered_json RuntimeFigures(const Policy& asked,
        {{"asked", PolicyText(asked)},
         {"realised",
          {{"weights",
-           // The embedding, always in memory, is no part of the policy.
+           // The embedding is no part of the policy.
            Shares(p.weight_bytes - p.embedding_bytes,
-                  p.weight_host_bytes - p.embedding_bytes,
+                  p.weight_host_bytes - p.embedding_host_bytes,
                   p.weight_device_bytes)},
           {"kv_cache",
            Shares(p.kv_bytes, p.kv_host_bytes, p.kv_device_bytes)}}}}},

@@ -90,9 +90,19 @@ absl::Status CpuBackend::Initialize() {
                                spec_.vocab_size * sizeof(float),
                            budget));
   }
+  // What the threads have for themselves, on top of the heap.
+  const int32_t sparse_context =
+      options_.sparsity < 1 ? options_.max_model_len : 0;
+  SLUICE_ASSIGN_OR_RETURN(
+      thread_scratch_,
+      budget->Charge(
+          "workspace",
+          gemm_->scratch_bytes() +
+              pool_.num_threads() *
+                  (AttentionScratch::Bytes(spec_.head_dim, sparse_context) +
+                   kPageTokens * spec_.head_dim * sizeof(float))));
   for (int i = 0; i < pool_.num_threads(); ++i) {
-    attention_scratch_.emplace_back(
-        spec_.head_dim, options_.sparsity < 1 ? options_.max_model_len : 0);
+    attention_scratch_.emplace_back(spec_.head_dim, sparse_context);
   }
   rotated_.resize(static_cast<size_t>(pool_.num_threads()) * kPageTokens *
                   spec_.head_dim);
@@ -126,9 +136,16 @@ int64_t CpuBackend::PositionRows() const {
 }
 
 std::string CpuBackend::ImageKey() const {
-  return absl::StrCat("cpu;", gemm_->LayoutKey(),
-                      ";weights=", WeightFormatName(options_.weight_format),
-                      ";positions=", PositionRows());
+  std::string key =
+      absl::StrCat("cpu;", gemm_->LayoutKey(),
+                   ";weights=", WeightFormatName(options_.weight_format),
+                   ";positions=", PositionRows());
+  // All that any stage packs, so that all find the same images.
+  for (const MatrixLayout* matrix :
+       {&layer_.qkv, &layer_.out, &layer_.up, &layer_.down}) {
+    absl::StrAppend(&key, ";", absl::Hex(matrix->packing));
+  }
+  return key;
 }
 
 absl::Status CpuBackend::PackEmbedding(const TensorSource& source,

@@ -25,6 +25,12 @@ class CpuBackend : public Backend {
   size_t EmbeddingBytes() const override { return embedding_.bytes; }
   size_t LayerBytes() const override { return layer_.bytes; }
   size_t HeadBytes() const override { return head_.bytes; }
+  size_t EmbeddingRowBytes() const override {
+    return static_cast<size_t>(spec_.embed_dim) * gemm_->element_bytes();
+  }
+  size_t EmbeddingTableBytes() const override {
+    return static_cast<size_t>(spec_.vocab_size) * EmbeddingRowBytes();
+  }
   std::span<const size_t> LayerParts() const override { return layer_.parts; }
   std::span<const size_t> HeadParts() const override { return head_.parts; }
   std::string ImageKey() const override;
@@ -107,6 +113,7 @@ class CpuBackend : public Backend {
   HostBuffer attention_;  // [rows, q_width] in dtype
   HostBuffer wide_;       // float [rows, q + 2 kv], then [rows, inner] in dtype
   HostBuffer logits_;     // float [head group, vocab]; last stage
+  MemoryCharge thread_scratch_;  // of gemm_ and of the next two
   std::vector<AttentionScratch> attention_scratch_;  // per thread
   std::vector<float> rotated_;  // per thread [kPageTokens, head_dim]
   std::vector<SegmentPart> parts_;

@@ -58,7 +58,7 @@ struct HeadLayout {
 };
 
 struct EmbeddingLayout {
-  size_t table = 0;      // [vocab, embed_dim] in the engine's dtype
+  size_t table = 0;      // [vocab, embed_dim] in the engine's dtype; first
   size_t positions = 0;  // [position_rows, hidden] in the engine's dtype
   int64_t position_rows = 0;
   MatrixLayout project_in;  // n is 0 if the model has none

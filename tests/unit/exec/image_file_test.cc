@@ -156,6 +156,43 @@ TEST_F(ImageFileTest, RemovesWhatTheDeadLeftAndNothingElse) {
   close(fd);
 }
 
+// Against filling up drop by drop.
+TEST(WeightPlacementTest, EvenLevel) {
+  const std::vector<size_t> bytes = {70, 20, 100, 20, 0, 55};
+  for (int total = 0; total <= 265; ++total) {
+    int level = 0, sum = 0;
+    while (sum < total) {
+      ++level;
+      sum = 0;
+      for (const size_t b : bytes) sum += std::min<int>(b, level);
+    }
+    const double got = EvenLevel(bytes, total);
+    EXPECT_LE(got, level);
+    EXPECT_GT(got, level - 1.0 - (total == 0 ? 1 : 0));
+    double given = 0;
+    for (const size_t b : bytes) given += std::min<double>(b, got);
+    EXPECT_NEAR(given, total, 1e-9);
+  }
+  EXPECT_EQ(EvenLevel({}, 5), 0);
+}
+
+// The head of a small model is larger than a layer; no slot need be.
+TEST(WeightPlacementTest, UnitsGiveUpTheSame) {
+  std::vector<size_t> bytes(22, 88'080'384);
+  bytes.push_back(131'072'000);
+  const double all = 22 * 88'080'384.0 + 131'072'000;
+  for (const double disk : {0.1, 0.3, 0.7, 0.95}) {
+    const auto units = PlaceWeights(bytes, {0, 1 - disk, disk});
+    size_t most = 0;
+    for (const UnitPlacement& unit : units) {
+      most = std::max(most, unit.disk_bytes());
+    }
+    EXPECT_LE(
+        static_cast<double>(most),
+        std::max(disk * all / 23, disk * all - 22 * 88'080'384.0) + 2 * 65'536);
+  }
+}
+
 TEST(WeightPlacementTest, SharesAddUpAndAreEven) {
   for (const TierFractions& f : std::vector<TierFractions>{{1, 0, 0},
                                                            {0, 1, 0},

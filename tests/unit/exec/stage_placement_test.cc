@@ -155,9 +155,10 @@ TEST_P(StagePlacementTest, SharesAreRealisedToAPercent) {
     RunWith(spec, policy, dir.path(), {}, &run);
     ASSERT_FALSE(HasFatalFailure());
     const RealisedPlacement& p = run.placement;
-    EXPECT_NEAR(static_cast<double>(p.weight_host_bytes - p.embedding_bytes) /
-                    static_cast<double>(p.weight_bytes - p.embedding_bytes),
-                1 - disk, 0.01);
+    EXPECT_NEAR(
+        static_cast<double>(p.weight_host_bytes - p.embedding_host_bytes) /
+            static_cast<double>(p.weight_bytes - p.embedding_bytes),
+        1 - disk, 0.01);
   }
 }
 

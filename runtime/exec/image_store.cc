@@ -1,0 +1,74 @@
+#include "runtime/exec/image_store.h"
+
+#include <span>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/logging.h"
+#include "common/status_macros.h"
+#include "runtime/memory/checksum.h"
+#include "runtime/memory/host_buffer.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ImageStore>> ImageStore::Create(
+    const Options& options) {
+  SLUICE_ASSIGN_OR_RETURN(
+      const std::string content,
+      options.source->ContentId(
+          (fs::path(options.disk_dir) / "content-hashes").string()));
+  std::string key = absl::StrCat(content, ";", options.backend->ImageKey());
+  const fs::path dir =
+      fs::path(options.disk_dir) / "images" /
+      absl::StrFormat("%016x",
+                      BlockChecksum(std::as_bytes(
+                          std::span<const char>(key.data(), key.size()))));
+  std::error_code error;
+  fs::create_directories(dir, error);
+  if (error) {
+    return absl::Status(
+        absl::ErrnoToStatusCode(error.value()),
+        absl::StrCat("can't make the directory ", dir.string(), ": ",
+                     error.message(), "; choose another --disk-dir"));
+  }
+  return std::unique_ptr<ImageStore>(
+      new ImageStore(options, std::move(key), dir));
+}
+
+absl::StatusOr<std::unique_ptr<ImageFile>> ImageStore::Get(
+    const std::string& name, size_t bytes, Pack pack, Use use) const {
+  const fs::path path = dir_ / absl::StrCat(name, ".img");
+  const auto open = [&]() -> absl::StatusOr<std::unique_ptr<ImageFile>> {
+    SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<ImageFile> image,
+                            ImageFile::Open(path, key_, bytes));
+    SLUICE_RETURN_IF_ERROR(use(*image));
+    return image;
+  };
+  absl::StatusOr<std::unique_ptr<ImageFile>> image = open();
+  const absl::Status& status = image.status();
+  if (!absl::IsNotFound(status) && !absl::IsFailedPrecondition(status) &&
+      !absl::IsDataLoss(status)) {
+    return image;
+  }
+  if (!absl::IsNotFound(status)) {
+    LogWarning(absl::StrCat(status.message(), "; making it anew"));
+  }
+  {
+    SLUICE_ASSIGN_OR_RETURN(
+        HostBuffer whole,
+        HostBuffer::Create("image being made", bytes, options_.memory));
+    SLUICE_RETURN_IF_ERROR(pack(whole.as<std::byte>()));
+    SLUICE_RETURN_IF_ERROR(ImageFile::Write(
+        path, key_, {whole.as<std::byte>(), bytes}, options_.disk));
+  }
+  return open();
+}
+
+}  // namespace sluice
