@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "common/logging.h"
 #include "common/status_macros.h"
+#include "common/thread.h"
 
 namespace sluice {
 
@@ -148,6 +149,27 @@ absl::Status WaitUntilLoaded(LocalCluster& cluster, ProgressDisplay& display) {
   return absl::OkStatus();
 }
 
+namespace {
+
+// Sees that a job ends whose workers fail again and again. Confined to a
+// thread.
+class FailureWatch {
+ public:
+  explicit FailureWatch(const LocalCluster* cluster) : cluster_(cluster) {}
+  // To be called with each state of the job. False when the workers have
+  // failed for the third time since anything was last computed.
+  bool Update(const v1::Job& job);
+  // kFailedPrecondition with the last failure after a false; OK before.
+  const absl::Status& status() const { return status_; }
+
+ private:
+  const LocalCluster* const cluster_;
+  int64_t done_ = -1;   // tokens and requests
+  int64_t epoch_ = 0;   // of the plan that did the last of them
+  std::string detail_;  // of the last failure
+  absl::Status status_;
+};
+
 bool FailureWatch::Update(const v1::Job& job) {
   constexpr int64_t kMostFailures = 3;
   const int64_t epoch = cluster_->coordinator().cluster_state().epoch();
@@ -164,6 +186,33 @@ bool FailureWatch::Update(const v1::Job& job) {
   status_ = absl::FailedPreconditionError(absl::StrCat(
       "given up after ", kMostFailures, " failures in a row: ", detail_));
   return false;
+}
+
+}  // namespace
+
+absl::StatusOr<v1::Job> FollowJob(
+    LocalCluster& cluster, const std::string& id,
+    const std::function<absl::Status(const v1::Result&)>& on_result,
+    const std::function<void(const v1::Job&)>& on_update) {
+  JobClient& client = cluster.client();
+  absl::Status results;
+  Thread reader("results", [&] {
+    results = client.StreamResults(id, 0, true, on_result);
+    if (!results.ok()) client.CancelJob(id).IgnoreError();
+  });
+  FailureWatch failures(&cluster);
+  const absl::StatusOr<v1::Job> last =
+      client.WatchJob(id, [&](const v1::Job& now) {
+        on_update(now);
+        return failures.Update(now);
+      });
+  if (!last.ok() || !failures.status().ok()) {
+    client.CancelJob(id).IgnoreError();
+  }
+  reader.Join();
+  SLUICE_RETURN_IF_ERROR(failures.status());
+  SLUICE_RETURN_IF_ERROR(results);
+  return last;
 }
 
 }  // namespace sluice

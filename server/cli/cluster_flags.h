@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -56,24 +57,13 @@ class StateDir {
 // kFailedPrecondition names the worker that can't load its stage.
 absl::Status WaitUntilLoaded(LocalCluster& cluster, ProgressDisplay& display);
 
-// Sees that a job ends whose workers fail again and again: in one process
-// nothing comes to help. Confined to a thread.
-class FailureWatch {
- public:
-  // `cluster` must outlive the watch.
-  explicit FailureWatch(const LocalCluster* cluster) : cluster_(cluster) {}
-  // To be called with each state of the job. False when the workers have
-  // failed for the third time since anything was last computed.
-  bool Update(const v1::Job& job);
-  // kFailedPrecondition with the last failure after a false; OK before.
-  const absl::Status& status() const { return status_; }
-
- private:
-  const LocalCluster* const cluster_;
-  int64_t done_ = -1;   // tokens and requests
-  int64_t epoch_ = 0;   // of the plan that did the last of them
-  std::string detail_;  // of the last failure
-  absl::Status status_;
-};
+// Follows a job to its end: gives each result to `on_result`, on a thread of
+// its own, and each state to `on_update`. An error of on_result, or workers
+// that fail again and again, since in one process nothing comes to help
+// (kFailedPrecondition with the last failure), cancels the job and is returned.
+absl::StatusOr<v1::Job> FollowJob(
+    LocalCluster& cluster, const std::string& id,
+    const std::function<absl::Status(const v1::Result&)>& on_result,
+    const std::function<void(const v1::Job&)>& on_update);
 
 }  // namespace sluice

@@ -11,7 +11,6 @@
 #include "common/clock.h"
 #include "common/logging.h"
 #include "common/status_macros.h"
-#include "common/thread.h"
 #include "server/cli/cluster_flags.h"
 #include "server/cli/commands.h"
 #include "server/cli/job_io.h"
@@ -60,26 +59,13 @@ absl::Status Run(const RunFlags& flags) {
   JobClient& client = cluster->client();
   SLUICE_ASSIGN_OR_RETURN(v1::Job job,
                           client.CreateJob(spec, &input->stream(), nullptr));
-  FailureWatch failures(cluster.get());
-  // Results are written while the job runs; the watch only shows progress.
-  absl::Status written;
-  Thread writer("results", [&] {
-    written = client.StreamResults(
-        job.id(), 0, true,
-        [&](const v1::Result& result) { return files->Write(result); });
-  });
-  absl::StatusOr<v1::Job> last =
-      client.WatchJob(job.id(), [&](const v1::Job& now) {
-        display.Update(now);
-        return failures.Update(now);
-      });
+  // Results are written while the job runs; the updates only show progress.
+  const absl::StatusOr<v1::Job> last = FollowJob(
+      *cluster, job.id(),
+      [&](const v1::Result& result) { return files->Write(result); },
+      [&](const v1::Job& now) { display.Update(now); });
   display.Finish();
-  if (!last.ok() || !failures.status().ok())
-    cluster->client().CancelJob(job.id()).IgnoreError();
-  writer.Join();
   SLUICE_RETURN_IF_ERROR(last.status());
-  SLUICE_RETURN_IF_ERROR(failures.status());
-  SLUICE_RETURN_IF_ERROR(written);
   SLUICE_RETURN_IF_ERROR(files->Close());
   const double wall = MonotonicSeconds() - loaded;
   const v1::ClusterState state = cluster->coordinator().cluster_state();

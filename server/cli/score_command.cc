@@ -16,7 +16,6 @@
 #include "common/clock.h"
 #include "common/mutex.h"
 #include "common/status_macros.h"
-#include "common/thread.h"
 #include "server/cli/cluster_flags.h"
 #include "server/cli/commands.h"
 #include "server/cli/job_io.h"
@@ -117,7 +116,6 @@ class RequestLines : public std::streambuf {
 absl::StatusOr<ScoreSum> RunJob(LocalCluster& cluster, RequestLines* lines,
                                 ProgressDisplay& display) {
   JobClient& client = cluster.client();
-  FailureWatch failures(&cluster);
   std::istream input(lines);
   v1::JobSpec spec;
   spec.set_name("score");
@@ -127,42 +125,28 @@ absl::StatusOr<ScoreSum> RunJob(LocalCluster& cluster, RequestLines* lines,
   Mutex mu;
   ScoreSum sum;  // guarded by mu
   size_t done = 0;
-  absl::Status added;
-  Thread reader("scores", [&] {
-    added =
-        client.StreamResults(job.id(), 0, true, [&](const v1::Result& result) {
-          MutexLock lock(&mu);
-          if (done >= windows.size()) {
-            return absl::InternalError("there are more results than windows");
-          }
-          const RequestLines::Window& window = windows[done++];
-          return AddScores(result.line(), window.ids, window.first_counted,
-                           &sum);
-        });
-    // One window that can't be scored spoils the figure.
-    if (!added.ok()) client.CancelJob(job.id()).IgnoreError();
-  });
-  const absl::StatusOr<v1::Job> last =
-      client.WatchJob(job.id(), [&](const v1::Job& now) {
-        MutexLock lock(&mu);
-        std::string text = absl::StrFormat("%d/%d windows, %d tokens scored",
-                                           done, windows.size(), sum.tokens());
-        if (sum.tokens() > 0) {
-          absl::StrAppendFormat(&text, ", perplexity so far %.4f",
-                                sum.perplexity());
-        }
-        if (!now.detail().empty())
-          absl::StrAppend(&text, " (", now.detail(), ")");
-        display.UpdateText(text);
-        return failures.Update(now);
-      });
+  // One window that can't be scored spoils the figure.
+  const auto add = [&](const v1::Result& result) -> absl::Status {
+    MutexLock lock(&mu);
+    if (done >= windows.size()) {
+      return absl::InternalError("there are more results than windows");
+    }
+    const RequestLines::Window& window = windows[done++];
+    return AddScores(result.line(), window.ids, window.first_counted, &sum);
+  };
+  const auto show = [&](const v1::Job& now) {
+    MutexLock lock(&mu);
+    std::string text = absl::StrFormat("%d/%d windows, %d tokens scored", done,
+                                       windows.size(), sum.tokens());
+    if (sum.tokens() > 0) {
+      absl::StrAppendFormat(&text, ", perplexity so far %.4f",
+                            sum.perplexity());
+    }
+    if (!now.detail().empty()) absl::StrAppend(&text, " (", now.detail(), ")");
+    display.UpdateText(text);
+  };
+  const absl::StatusOr<v1::Job> last = FollowJob(cluster, job.id(), add, show);
   display.Finish();
-  if (!last.ok() || !failures.status().ok()) {
-    client.CancelJob(job.id()).IgnoreError();
-  }
-  reader.Join();
-  SLUICE_RETURN_IF_ERROR(failures.status());
-  SLUICE_RETURN_IF_ERROR(added);
   SLUICE_RETURN_IF_ERROR(last.status());
   if (done != windows.size()) {
     return absl::InternalError(absl::StrCat(

@@ -1,34 +1,10 @@
-#include <atomic>
-#include <cstdlib>
 #include <memory>
-#include <new>
 
 #include "gtest/gtest.h"
 #include "runtime/memory/copy_engine.h"
 #include "runtime/memory/io_engine.h"
+#include "tests/unit/allocation/allocation_count.h"
 #include "tests/unit/memory/disk_testing.h"
-
-// Counts what this program allocates, on any thread. Not inlined, or GCC takes
-// the pairs apart and warns that they do not match.
-
-namespace {
-std::atomic<int64_t> allocations = 0;
-}  // namespace
-
-[[gnu::noinline]] void* operator new(size_t size) {
-  ++allocations;
-  if (void* p = std::malloc(size)) return p;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void* operator new(size_t size,
-                                     const std::nothrow_t&) noexcept {
-  ++allocations;
-  return std::malloc(size);
-}
-[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, size_t) noexcept {
-  std::free(p);
-}
 
 namespace sluice {
 namespace {
@@ -71,9 +47,9 @@ TEST(IoAllocationTest, NoneInSteadyState) {
       return copied.Wait().ok() && written.Wait().ok();
     };
     for (int i = 0; i < 10; ++i) ASSERT_TRUE(round());
-    const int64_t before = allocations;
+    const int64_t before = AllocationCount();
     for (int i = 0; i < 50; ++i) ASSERT_TRUE(round());
-    EXPECT_EQ(allocations, before);
+    EXPECT_EQ(AllocationCount(), before);
   }
 }
 

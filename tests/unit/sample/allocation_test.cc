@@ -1,35 +1,11 @@
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
 #include <random>
 #include <vector>
 
 #include "runtime/sample/distribution.h"
 #include "runtime/sample/sampler.h"
-
-// Counts what this program allocates. Not inlined, or GCC takes the pairs apart
-// and warns that they do not match.
-
-namespace {
-std::atomic<int64_t> allocations = 0;
-}  // namespace
-
-[[gnu::noinline]] void* operator new(size_t size) {
-  ++allocations;
-  if (void* p = std::malloc(size)) return p;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void* operator new(size_t size,
-                                     const std::nothrow_t&) noexcept {
-  ++allocations;
-  return std::malloc(size);
-}
-[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, size_t) noexcept {
-  std::free(p);
-}
+#include "tests/unit/allocation/allocation_count.h"
 
 namespace sluice {
 namespace {
@@ -51,11 +27,11 @@ TEST(AllocationTest, NoneInSteadyState) {
     sampler.Observe(0, std::vector<int32_t>{1, 2, 3});
     int64_t before = 0;
     for (int round = 0; round < 3; ++round) {
-      before = allocations;
+      before = AllocationCount();
       logits = given;
       EXPECT_GE(sampler.Sample(logits, 10, scratch).token, 0);
     }
-    EXPECT_EQ(allocations, before);
+    EXPECT_EQ(AllocationCount(), before);
   }
 }
 
@@ -67,10 +43,10 @@ TEST(AllocationTest, ScoringNeedsNone) {
   TokenLogprob top[20];
   int64_t before = 0;
   for (int round = 0; round < 3; ++round) {
-    before = allocations;
+    before = AllocationCount();
     EXPECT_LT(ScoreToken(logits, 7, top, scratch), 0);
   }
-  EXPECT_EQ(allocations, before);
+  EXPECT_EQ(AllocationCount(), before);
 }
 
 }  // namespace
