@@ -93,11 +93,11 @@ absl::Status Set(absl::string_view key, absl::string_view value,
         value == "zigzag" ? Schedule::kZigZag : Schedule::kRowByRow;
     return absl::OkStatus();
   }
-  if (key == "overlap") {
+  if (key == "overlap" || key == "packing") {
     if (value != "on" && value != "off") {
       return Invalid(key, value, "on or off");
     }
-    policy->overlap = value == "on";
+    (key == "overlap" ? policy->overlap : policy->packing) = value == "on";
     return absl::OkStatus();
   }
   TierFractions* fractions = nullptr;
@@ -116,8 +116,8 @@ absl::Status Set(absl::string_view key, absl::string_view value,
     return absl::InvalidArgumentError(absl::StrCat(
         "policy: unknown key ", key,
         "; known are gbs, num-microbatches, max-step-tokens, threads, w, c, h, "
-        "compress-weights, compress-kv, attention-site, sparsity, schedule and "
-        "overlap"));
+        "compress-weights, compress-kv, attention-site, sparsity, schedule, "
+        "overlap and packing"));
   }
   if (key == kind) {
     if (value == "auto" && automatic != nullptr) {
@@ -215,7 +215,8 @@ std::string PolicyText(const Policy& p) {
       p.attention_site == AttentionSite::kHost ? "host" : "device",
       " sparsity=", p.sparsity,
       " schedule=", p.schedule == Schedule::kZigZag ? "zigzag" : "row",
-      " overlap=", p.overlap ? "on" : "off", " threads=", p.compute_threads);
+      " overlap=", p.overlap ? "on" : "off",
+      " packing=", p.packing ? "on" : "off", " threads=", p.compute_threads);
 }
 
 }  // namespace sluice

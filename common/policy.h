@@ -53,7 +53,10 @@ struct Policy {
   AttentionSite attention_site = AttentionSite::kHost;
   float sparsity = 1;  // share of V that a decoding row reads
   Schedule schedule = Schedule::kZigZag;
-  bool overlap = true;          // move data while computing
+  bool overlap = true;  // move data while computing
+  // Off: each prompt chunk of a micro-batch takes as many rows as the longest,
+  // as in systems that pad; for comparison.
+  bool packing = true;
   int32_t compute_threads = 0;  // 0: as the worker was configured
 
   friend bool operator==(const Policy&, const Policy&) = default;
@@ -70,7 +73,7 @@ struct Policy {
 //   attention-site   host or device
 //   sparsity         above 0, up to 1
 //   schedule         zigzag or row
-//   overlap          on or off
+//   overlap, packing on or off
 //
 // kInvalidArgument names the key.
 absl::Status UpdatePolicy(absl::string_view text, Policy* policy);

@@ -193,9 +193,12 @@ class DispatcherImpl : public Dispatcher {
     scheduler.kv_pages = membership_.kv_pages();
     scheduler.page_tokens = membership_.page_tokens();
     scheduler.refill = options_.refill;
-    scheduler.reserve = options_.kv_by_need && membership_.kv_by_need()
-                            ? StepScheduler::Reserve::kProfile
-                            : StepScheduler::Reserve::kMaximum;
+    scheduler.packing = policy.packing;
+    // Padded prefill takes longer than a profile allows for.
+    scheduler.reserve =
+        options_.kv_by_need && membership_.kv_by_need() && policy.packing
+            ? StepScheduler::Reserve::kProfile
+            : StepScheduler::Reserve::kMaximum;
     if (absl::Status status =
             driver_.StartEpoch(membership_.epoch(), scheduler);
         !status.ok()) {

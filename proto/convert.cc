@@ -326,6 +326,7 @@ void ToProto(const Policy& policy, v1::Policy* out) {
                         ? v1::SCHEDULE_ZIG_ZAG
                         : v1::SCHEDULE_ROW_BY_ROW);
   out->set_no_overlap(!policy.overlap);
+  out->set_no_packing(!policy.packing);
 }
 
 absl::StatusOr<Policy> FromProto(const v1::Policy& in) {
@@ -394,6 +395,7 @@ absl::StatusOr<Policy> FromProto(const v1::Policy& in) {
   policy.schedule = in.schedule() == v1::SCHEDULE_ZIG_ZAG ? Schedule::kZigZag
                                                           : Schedule::kRowByRow;
   policy.overlap = !in.no_overlap();
+  policy.packing = !in.no_packing();
   return policy;
 }
 

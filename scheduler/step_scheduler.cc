@@ -29,6 +29,11 @@ absl::Status StepScheduler::Options::Validate() const {
         max_step_tokens, ", kv_pages ", kv_pages, ", page_tokens ", page_tokens,
         ": all must be positive"));
   }
+  if (!packing && reserve == Reserve::kProfile) {
+    return absl::InvalidArgumentError(
+        "step scheduler: without packing, pages must be reserved at their "
+        "maximum");
+  }
   if (max_step_tokens < gbs) {
     return absl::InvalidArgumentError(
         absl::StrCat("step scheduler: max_step_tokens ", max_step_tokens,
@@ -92,9 +97,10 @@ std::optional<StepScheduler::StepDecision> StepScheduler::FormStep(
     block.credit = std::min(block.credit + share, share);
   }
 
-  std::vector<int32_t> left(block.micro_batches.size());
-  for (size_t m = 0; m < left.size(); ++m)
-    left[m] = PlanTokens(block.micro_batches[m]);
+  std::vector<ChunkRoom> left;
+  for (std::vector<Running>& micro_batch : block.micro_batches) {
+    left.push_back(PlanTokens(micro_batch));
+  }
   StepDecision decision;
   Admit(block_id.value(), left, decision.admit);
 
@@ -122,19 +128,36 @@ bool StepScheduler::AwaitsFinish(const Block& block) {
   return false;
 }
 
-int32_t StepScheduler::PlanTokens(std::vector<Running>& micro_batch) const {
+int32_t StepScheduler::ChunkRoom::Fit(int32_t rest) const {
+  if (packing_) return std::min(rest, tokens_);
+  const int32_t each = tokens_ / (chunks_ + 1);
+  return longest_ > each ? 0 : std::min(rest, each);
+}
+
+void StepScheduler::ChunkRoom::Take(int32_t chunk) {
+  if (packing_) {
+    tokens_ -= chunk;
+  } else if (chunk > 0) {
+    ++chunks_;
+    longest_ = std::max(longest_, chunk);
+  }
+}
+
+StepScheduler::ChunkRoom StepScheduler::PlanTokens(
+    std::vector<Running>& micro_batch) const {
   int32_t left = options_.max_step_tokens;
   for (Running& sequence : micro_batch) {
     sequence.planned_tokens = sequence.decoding ? 1 : 0;
     left -= sequence.planned_tokens;
   }
+  ChunkRoom room(left, options_.packing);
   for (Running& sequence : micro_batch) {
     if (sequence.decoding) continue;
     sequence.planned_tokens =
-        std::min(left, sequence.known_tokens - sequence.cached_tokens);
-    left -= sequence.planned_tokens;
+        room.Fit(sequence.known_tokens - sequence.cached_tokens);
+    room.Take(sequence.planned_tokens);
   }
-  return left;
+  return room;
 }
 
 std::vector<Segment> StepScheduler::Segments(
@@ -151,7 +174,7 @@ std::vector<Segment> StepScheduler::Segments(
   return segments;
 }
 
-void StepScheduler::Admit(int32_t block_index, std::vector<int32_t>& left,
+void StepScheduler::Admit(int32_t block_index, std::vector<ChunkRoom>& left,
                           std::vector<SequenceId>& admitted) {
   Block& block = blocks_[block_index];
   if (!options_.refill && block.sequences > 0) return;
@@ -167,14 +190,14 @@ void StepScheduler::Admit(int32_t block_index, std::vector<int32_t>& left,
     for (int32_t m = 0; m < options_.num_microbatches; ++m) {
       const int64_t size = block.micro_batches[m].size();
       if (size >= micro_batch_limit) continue;
-      if (options_.refill && left[m] == 0) continue;
+      if (options_.refill && left[m].Fit(head.known_tokens) == 0) continue;
       if (best < 0 ||
           size < static_cast<int64_t>(block.micro_batches[best].size()))
         best = m;
     }
     if (best < 0) return;
     std::vector<Running>& micro_batch = block.micro_batches[best];
-    const int32_t planned = std::min(left[best], head.known_tokens);
+    const int32_t planned = left[best].Fit(head.known_tokens);
     UsageProfile::Use use;
     if (options_.reserve == Reserve::kMaximum) {
       const int64_t pages = PagesFor(head.max_tokens);
@@ -193,7 +216,7 @@ void StepScheduler::Admit(int32_t block_index, std::vector<int32_t>& left,
       block.credit = std::max(block.credit, 0.0) - cost;
     }
 
-    left[best] -= planned;
+    left[best].Take(planned);
     micro_batch.push_back({.id = head.id,
                            .known_tokens = head.known_tokens,
                            .max_tokens = head.max_tokens,

@@ -89,9 +89,12 @@ class StepScheduler {
     int32_t page_tokens = 32;        // positions in a page
     bool refill = true;  // admit into blocks whose sequences still run
     Reserve reserve = Reserve::kProfile;
+    // Off: each prefill chunk of a micro-batch counts as much as the longest,
+    // as if padded to it. Not with Reserve::kProfile.
+    bool packing = true;
 
-    // kInvalidArgument unless all sizes are positive and
-    // max_step_tokens >= gbs.
+    // kInvalidArgument unless all sizes are positive,
+    // max_step_tokens >= gbs, and packing is on with Reserve::kProfile.
     absl::Status Validate() const;
   };
 
@@ -186,16 +189,32 @@ class StepScheduler {
     int32_t micro_batch;
   };
 
+  // What a step leaves for the prefill chunks of a micro-batch.
+  class ChunkRoom {
+   public:
+    ChunkRoom(int32_t tokens, bool packing)
+        : tokens_(tokens), packing_(packing) {}
+    // How much of `rest` tokens fits as the next chunk.
+    int32_t Fit(int32_t rest) const;
+    void Take(int32_t chunk);
+
+   private:
+    int32_t tokens_;
+    bool packing_;
+    int32_t chunks_ = 0;
+    int32_t longest_ = 0;
+  };
+
   explicit StepScheduler(const Options& options);
 
   int64_t PagesFor(int32_t max_tokens) const;
   int64_t Claim(const Block& block) const;
   // Whether a sequence has got to its maximum and was not finished.
   static bool AwaitsFinish(const Block& block);
-  // Sets planned_tokens of the sequences; returns the tokens left to plan.
-  int32_t PlanTokens(std::vector<Running>& micro_batch) const;
+  // Sets planned_tokens of the sequences; returns the room left.
+  ChunkRoom PlanTokens(std::vector<Running>& micro_batch) const;
   static std::vector<Segment> Segments(const std::vector<Running>& micro_batch);
-  void Admit(int32_t block_index, std::vector<int32_t>& left,
+  void Admit(int32_t block_index, std::vector<ChunkRoom>& left,
              std::vector<SequenceId>& admitted);
   // What the sequence may use if it is admitted now, `planned` of its tokens in
   // the present step, behind those of the micro-batch.

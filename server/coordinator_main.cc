@@ -82,11 +82,12 @@ void AddFlags(CLI::App& app, Flags& f) {
                  "new tokens of a micro-batch in one step")
       ->capture_default_str()
       ->envname("SLUICE_MAX_STEP_TOKENS");
-  app.add_option("--policy", f.policy,
-                 "key=value pairs, or @FILE of them, which win over the flags "
-                 "above; may be repeated. Keys: gbs num-microbatches "
-                 "max-step-tokens threads w c h compress-weights compress-kv "
-                 "attention-site sparsity schedule overlap (see README.md)")
+  app.add_option(
+         "--policy", f.policy,
+         "key=value pairs, or @FILE of them, which win over the flags "
+         "above; may be repeated. Keys: gbs num-microbatches "
+         "max-step-tokens threads w c h compress-weights compress-kv "
+         "attention-site sparsity schedule overlap packing (see README.md)")
       ->envname("SLUICE_POLICY");
   app.add_option("--load-format", f.load_format,
                  "auto, or dummy: workers make random weights")

@@ -38,6 +38,15 @@ absl::Status CheckScores(const Segment& segment, const PlanLimits& limits) {
 
 }  // namespace
 
+SegmentRows::SegmentRows(const MicroBatch& batch, bool packing) {
+  if (!packing) {
+    for (const Segment& segment : batch.segments) {
+      least_ = std::max(least_, segment.num_tokens);
+    }
+  }
+  for (const Segment& segment : batch.segments) total_ += Of(segment);
+}
+
 absl::Status CheckAdmission(const SequenceAdmission& admission,
                             const PlanLimits& limits) {
   if (admission.max_tokens < 1 || admission.max_tokens > limits.max_model_len) {
@@ -111,6 +120,12 @@ absl::Status CheckMicroBatch(const MicroBatch& batch, const PlanLimits& limits,
         absl::StrCat("a micro-batch has ", batch.tokens.size(),
                      " tokens, but its segments ", rows));
   }
+  const int64_t padded = SegmentRows(batch, limits.packing).total();
+  if (padded > limits.max_step_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a micro-batch has ", padded, " rows with its padding, but this stage ",
+        "takes ", limits.max_step_tokens, " at most"));
+  }
   return absl::OkStatus();
 }
 
@@ -129,7 +144,8 @@ absl::Status CheckHidden(
         " micro-batches, but there are hidden states of ", hidden.size()));
   }
   for (size_t k = 0; k < hidden.size(); ++k) {
-    const int64_t rows = plan.micro_batches[k].tokens.size();
+    const int64_t rows =
+        SegmentRows(plan.micro_batches[k], limits.packing).total();
     if (hidden[k] == nullptr || hidden[k]->rows() != rows ||
         hidden[k]->cols() != limits.hidden_size) {
       return absl::InvalidArgumentError(

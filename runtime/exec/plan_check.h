@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -20,6 +21,22 @@ struct PlanLimits {
   int32_t vocab_size = 0;
   int32_t hidden_size = 0;
   bool first = false;
+  bool packing = true;  // see Policy
+};
+
+// Rows of x that the segments of a micro-batch take: their tokens; without
+// packing, all but single tokens as many as the longest.
+class SegmentRows {
+ public:
+  SegmentRows(const MicroBatch& batch, bool packing);
+  int32_t Of(const Segment& segment) const {
+    return segment.num_tokens == 1 ? 1 : std::max(segment.num_tokens, least_);
+  }
+  int64_t total() const { return total_; }
+
+ private:
+  int32_t least_ = 0;
+  int64_t total_ = 0;
 };
 
 // kInvalidArgument if the admission is out of range.

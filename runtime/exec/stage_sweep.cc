@@ -40,7 +40,8 @@ StageSweep::StageSweep(const DecoderSpec& spec, const Options& options,
               .max_sequences = options.max_sequences,
               .vocab_size = spec.vocab_size,
               .hidden_size = spec.hidden_size,
-              .first = options.layers.begin == 0},
+              .first = options.layers.begin == 0,
+              .packing = options.policy.packing},
       parts_(std::move(parts)),
       backend_(parts_.backend.get()),
       tables_(parts_.pages, options.max_model_len),
@@ -98,7 +99,10 @@ void StageSweep::View(const MicroBatch& batch, Work* work,
   work->segments.clear();
   work->runs.clear();
   groups->clear();
+  const SegmentRows rows(batch, limits_.packing);
+  work->padded_tokens.clear();
   int32_t row = 0;
+  size_t token = 0;
   for (const Segment& segment : batch.segments) {
     const SequencePages& table = *tables_.Find(segment.sequence);
     const auto index = static_cast<int32_t>(work->segments.size());
@@ -111,7 +115,15 @@ void StageSweep::View(const MicroBatch& batch, Work* work,
                               .start = segment.start,
                               .num_tokens = segment.num_tokens,
                               .pages = pages});
-    row += segment.num_tokens;
+    row += rows.Of(segment);
+    if (!limits_.packing && limits_.first) {
+      // Rows of padding compute some token, whose results nobody looks at.
+      const auto from = batch.tokens.begin() + token;
+      work->padded_tokens.insert(work->padded_tokens.end(), from,
+                                 from + segment.num_tokens);
+      work->padded_tokens.resize(row, *from);
+      token += segment.num_tokens;
+    }
     bool extends = !work->runs.empty() && work->runs.back().staged == staged;
     if (staged) {
       const auto count = static_cast<int64_t>(pages.size());
@@ -128,8 +140,9 @@ void StageSweep::View(const MicroBatch& batch, Work* work,
       work->runs.push_back({index, 1, staged});
     }
   }
-  work->view = {
-      .rows = row, .tokens = batch.tokens, .segments = work->segments};
+  work->view = {.rows = row,
+                .tokens = limits_.packing ? batch.tokens : work->padded_tokens,
+                .segments = work->segments};
 }
 
 void StageSweep::OrderItems(size_t num_batches) {
@@ -317,11 +330,13 @@ absl::Status StageSweep::SampleBatch(const MicroBatch& batch, const Work& work,
   head_rows_.clear();
   head_row_of_x_.clear();
   size_t samples = result->tokens.size();
+  size_t first = 0;
   for (size_t s = 0; s < batch.segments.size(); ++s) {
     const Segment& segment = batch.segments[s];
     const int32_t row = work.segments[s].row;
-    const auto tokens =
-        std::span<const int32_t>(batch.tokens).subspan(row, segment.num_tokens);
+    const auto tokens = std::span<const int32_t>(batch.tokens)
+                            .subspan(first, segment.num_tokens);
+    first += segment.num_tokens;
     Sampler* sampler = samplers_[segment.sequence].get();
     sampler->Observe(segment.start, tokens);
     if (segment.score_begin < segment.score_end) {

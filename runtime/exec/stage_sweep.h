@@ -73,6 +73,7 @@ class StageSweep : public StageExecutor {
   struct Work {
     std::vector<SegmentView> segments;
     std::vector<Run> runs;
+    std::vector<int32_t> padded_tokens;  // without packing
     BatchView view;
     std::shared_ptr<ActivationBuffer> x;
   };

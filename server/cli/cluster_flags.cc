@@ -38,11 +38,12 @@ void ClusterFlags::AddTo(CLI::App* app) {
                   "enough")
       ->check(CLI::IsMember({"auto", "dummy"}))
       ->capture_default_str();
-  app->add_option("--policy", policy,
-                  "key=value pairs, or @FILE of them, which win over other "
-                  "flags; may be repeated. Keys: gbs num-microbatches "
-                  "max-step-tokens threads w c h compress-weights compress-kv "
-                  "attention-site sparsity schedule overlap (see README.md)");
+  app->add_option(
+      "--policy", policy,
+      "key=value pairs, or @FILE of them, which win over other "
+      "flags; may be repeated. Keys: gbs num-microbatches "
+      "max-step-tokens threads w c h compress-weights compress-kv "
+      "attention-site sparsity schedule overlap packing (see README.md)");
   app->add_option("--trace", trace,
                   "write a timeline (Chrome trace, for Perfetto) here");
   app->add_option("--max-model-len", max_model_len,

@@ -72,6 +72,7 @@ def check_placements(model):
                 ("w=0/20/80 c=0/0/100 num-microbatches=3", 0.8, 1),
                 ("w=0/0/100 c=0/50/50 schedule=row num-microbatches=2", 1, 0.5),
                 ("w=0/50/50 c=0/0/100 overlap=off", 0.5, 1),
+                ("packing=off num-microbatches=2", 0, 0),
                 ("w.host=0.25 w.disk=0.75 threads=1", 0.75, 0)]:
             figures, results = harness.run(model, lines, *SMALL, "--disk-dir", disk,
                                            *policy(text))
@@ -105,6 +106,9 @@ def test_stages_share_a_disk():
             *policy("w=0/0/100,c=0/0/100,num-microbatches=2"))
         assert harness.answers(results) == base
         assert realised(figures, "weights", "disk") > 0.99, figures
+    # Padding goes over links, too.
+    results = harness.run(LLAMA, lines, *SMALL, "--workers", "3", *policy("packing=off"))[1]
+    assert harness.answers(results) == base
 
 
 def test_compressed_data_says_the_same_in_memory_and_on_disk():

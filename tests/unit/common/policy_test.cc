@@ -67,6 +67,8 @@ TEST(PolicyTest, EachKey) {
             Schedule::kZigZag);
   EXPECT_FALSE(Updated("overlap=off").overlap);
   EXPECT_TRUE(Updated("overlap=off overlap=on").overlap);
+  EXPECT_FALSE(Updated("packing=off").packing);
+  EXPECT_TRUE(Updated("packing=off").overlap);
 }
 
 TEST(PolicyTest, WhatIsNotNamedStays) {
@@ -144,6 +146,7 @@ TEST(PolicyTest, ErrorsNameTheKey) {
   ExpectRefused("sparsity=nan", "sparsity=nan");
   ExpectRefused("schedule=diagonal", "schedule=diagonal");
   ExpectRefused("overlap=maybe", "overlap=maybe");
+  ExpectRefused("packing=1", "packing=1");
   ExpectRefused("speed=11", "speed");
   ExpectRefused("gbs", "gbs: expected key=value");
   ExpectRefused("=4", "=4: expected key=value");
@@ -167,7 +170,8 @@ TEST(PolicyTest, TheTextSaysAllAndReadsBack) {
         "w=0/50/50 c=10/20/70 h=100/0/0 gbs=3 num-microbatches=4 "
         "max-step-tokens=99 threads=2 compress-weights=int8 "
         "compress-kv=int4 attention-site=device sparsity=0.125 "
-        "schedule=row overlap=off"}) {
+        "schedule=row overlap=off",
+        "packing=off"}) {
     const Policy policy = Updated(text);
     EXPECT_TRUE(Updated(PolicyText(policy)) == policy) << PolicyText(policy);
   }

@@ -119,6 +119,8 @@ TEST_P(StagePlacementTest, SameBitsWhereverThingsLie) {
            {"w=0/0/100 c=0/0/100 schedule=row", true, true},
            {"w=0/70/30 c=0/30/70 schedule=row", true, true},
            {"schedule=row"},
+           {"packing=off"},
+           {"packing=off w=0/50/50 num-microbatches=5", true},
            {"w=0/0/100 num-microbatches=1", true},
            {"w=0/50/50 c=0/0/100 num-microbatches=1", true, true},
            {"w=0/0/100 num-microbatches=5 c=0/10/90", true, true},

@@ -14,13 +14,14 @@ namespace {
 
 class StagePlanTest : public testing::Test {
  protected:
-  std::unique_ptr<StageExecutor> Load(LayerRange layers) {
+  std::unique_ptr<StageExecutor> Load(LayerRange layers, bool packing = true) {
     StageExecutor::Options options;
     options.layers = layers;
     options.max_model_len = 64;
     options.max_sequences = 3;
     options.host_budget = &budget_;
     options.policy.max_step_tokens = 16;
+    options.policy.packing = packing;
     auto stage = LoadStage(spec_, RandomSource(), options, nullptr, nullptr);
     EXPECT_TRUE(stage.ok()) << stage.status();
     return *std::move(stage);
@@ -153,6 +154,22 @@ TEST_F(StagePlanTest, RefusesPlansThatDoNotFit) {
       },
       "exceed the sequence's");
   ASSERT_TRUE(RunChanged([](Plan&) {}).ok());
+}
+
+// 9 and 2 tokens are 18 rows, of 16.
+TEST_F(StagePlanTest, PaddingCounts) {
+  StepPlan plan;
+  plan.admit = {{SequenceId(1), 9, 10, {}}, {SequenceId(2), 2, 10, {}}};
+  plan.micro_batches = {
+      {{{SequenceId(1), 0, 9, true}, {SequenceId(2), 0, 2, true}},
+       {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2}}};
+  EXPECT_TRUE(Run(*Load({0, 2}), plan).ok());
+  const absl::Status status = Run(*Load({0, 2}, false), plan);
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_NE(status.message().find("18 rows"), std::string::npos) << status;
+  plan.micro_batches[0].segments[0].num_tokens = 8;
+  plan.micro_batches[0].tokens.erase(plan.micro_batches[0].tokens.begin());
+  EXPECT_TRUE(Run(*Load({0, 2}, false), plan).ok());
 }
 
 TEST_F(StagePlanTest, RefusesScoresThatDoNotFit) {

@@ -387,6 +387,7 @@ Policy FullPolicy() {
           .sparsity = 0.125f,
           .schedule = Schedule::kRowByRow,
           .overlap = false,
+          .packing = false,
           .compute_threads = 6};
 }
 

@@ -81,6 +81,7 @@ TEST_F(StepSchedulerTest, OptionsAreChecked) {
   bad([](Options& o) { o.kv_pages = 0; }, "kv_pages 0");
   bad([](Options& o) { o.page_tokens = 0; }, "page_tokens 0");
   bad([](Options& o) { o.max_step_tokens = 63; }, "less than gbs 64");
+  bad([](Options& o) { o.packing = false; }, "without packing");
 }
 
 TEST_F(StepSchedulerTest, NothingToDo) {
@@ -156,6 +157,20 @@ TEST_F(StepSchedulerTest, DecodeIsNeverHeldUpByPrefill) {
   EXPECT_EQ(Form(), "-1 | 2:2+1! 3:2+2");
   EXPECT_EQ(Next(), "| 2:3+1! 3:4+1!");
   EXPECT_EQ(Next(), "| 2:4+1! 3:5+1!");
+}
+
+// Two chunks of which the longer has 50 tokens are 100 rows.
+TEST_F(StepSchedulerTest, WithoutPackingAChunkCountsAsMuchAsTheLongest) {
+  Make({.gbs = 4,
+        .max_step_tokens = 100,
+        .reserve = Reserve::kMaximum,
+        .packing = false});
+  Enqueue(1, 30, 40);
+  Enqueue(2, 60, 80);
+  Enqueue(3, 20, 30);
+  EXPECT_EQ(Form(), "+1 +2 | 1:0+30! 2:0+50");
+  EXPECT_EQ(Next(), "+3 | 1:30+1! 2:50+10! 3:0+20!");
+  EXPECT_EQ(Next(), "| 1:31+1! 2:60+1! 3:20+1!");
 }
 
 TEST_F(StepSchedulerTest, AFreedSlotIsRefilledInTheSameStep) {

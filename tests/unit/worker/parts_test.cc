@@ -59,7 +59,7 @@ TEST(MachineTest, DescribesTheCpu) {
 class StepAssemblerTest : public ::testing::Test {
  protected:
   // Micro-batch k of a step whose micro-batches have 1, 2, ... tokens.
-  ArrivedFrame Frame(int64_t step, int k, int batches = 2, int rows = -1) {
+  ArrivedFrame Frame(int64_t step, int k, int batches = 2) {
     ActivationFrame frame;
     frame.step = step;
     frame.micro_batch = k;
@@ -72,7 +72,7 @@ class StepAssemblerTest : public ::testing::Test {
       }
       frame.plan = std::move(plan);
     }
-    if (batches > 0) frame.hidden = pool_.Acquire(rows >= 0 ? rows : k + 1, 4);
+    if (batches > 0) frame.hidden = pool_.Acquire(k + 1, 4);
     return {std::move(frame), OnceOnExit([this] { ++consumed_; })};
   }
 
@@ -135,8 +135,10 @@ TEST_F(StepAssemblerTest, RepeatedSteps) {
   EXPECT_TRUE(assembler_.Add(Frame(6, 0, 1)).ok());
 }
 
-TEST_F(StepAssemblerTest, RowsThatDoNotFitThePlan) {
-  ExpectRefused(Frame(1, 0, 1, 9), "has 1 tokens, but 9 rows");
+TEST_F(StepAssemblerTest, NoActivations) {
+  ArrivedFrame frame = Frame(1, 0, 1);
+  frame.frame.hidden = nullptr;
+  ExpectRefused(std::move(frame), "has no activations");
 }
 
 TEST_F(StepAssemblerTest, StepsOfTheFirstStageAreOrderedToo) {
