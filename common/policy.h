@@ -46,6 +46,7 @@ struct Policy {
   bool automatic_kv_cache = true;
   TierFractions weights;
   TierFractions kv_cache;
+  // Of micro-batches between their turns; see ActivationStager.
   TierFractions activations;
   DType dtype = DType::kFloat32;
   WeightFormat compress_weights = WeightFormat::kFull;

@@ -28,7 +28,10 @@ constexpr uint64_t RealisedPlacement::*kPlaced[] = {
     &RealisedPlacement::weight_device_bytes,
     &RealisedPlacement::kv_bytes,
     &RealisedPlacement::kv_host_bytes,
-    &RealisedPlacement::kv_device_bytes};
+    &RealisedPlacement::kv_device_bytes,
+    &RealisedPlacement::activation_bytes,
+    &RealisedPlacement::activation_host_bytes,
+    &RealisedPlacement::activation_device_bytes};
 static_assert(sizeof(RealisedPlacement) ==
               sizeof(uint64_t) * std::size(kPlaced));
 

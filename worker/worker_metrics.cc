@@ -85,6 +85,7 @@ WorkerMetrics::WorkerMetrics(MetricsRegistry* metrics, const std::string& name)
     };
     weights_on[i] = placed("weights");
     kv_on[i] = placed("kv");
+    activations_on[i] = placed("activations");
     memory_peak[i] = metrics->GetGauge(
         "sluice_memory_peak_bytes", "Most bytes charged to the tier's budget",
         {{"tier", tiers[i]}, {"worker", name}});
@@ -121,6 +122,8 @@ void WorkerMetrics::CountRuntime(const RuntimeReport& report,
   set(weights_on, p.weight_host_bytes,
       p.weight_bytes - p.weight_host_bytes - p.weight_device_bytes);
   set(kv_on, p.kv_host_bytes, p.kv_bytes - p.kv_host_bytes - p.kv_device_bytes);
+  set(activations_on, p.activation_host_bytes,
+      p.activation_bytes - p.activation_host_bytes - p.activation_device_bytes);
   set(memory_peak, report.host_peak_bytes, report.disk_peak_bytes);
 }
 

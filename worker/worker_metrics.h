@@ -51,6 +51,7 @@ struct WorkerMetrics {
   std::vector<SweepCounter> sweep;
   Gauge* weights_on[2];  // host, disk
   Gauge* kv_on[2];
+  Gauge* activations_on[2];
   Gauge* memory_peak[2];
 };
 

@@ -60,7 +60,8 @@ bool MayUseDisk(const StageExecutor::Options& options) {
   const Policy& policy = options.policy;
   return options.disk_budget != nullptr && !options.disk_dir.empty() &&
          (policy.automatic_weights || policy.automatic_kv_cache ||
-          policy.weights.disk > 0 || policy.kv_cache.disk > 0);
+          policy.weights.disk > 0 || policy.kv_cache.disk > 0 ||
+          policy.activations.disk > 0);
 }
 
 }  // namespace
@@ -88,14 +89,11 @@ absl::Status StageExecutor::Options::Validate(const DecoderSpec& spec) const {
         "the policy's gbs, num_microbatches and max_step_tokens must be at "
         "least 1");
   }
-  const bool disk = policy.weights.disk > 0 || policy.kv_cache.disk > 0;
+  const bool disk = policy.weights.disk > 0 || policy.kv_cache.disk > 0 ||
+                    policy.activations.disk > 0;
   if (disk && (disk_dir.empty() || disk_budget == nullptr)) {
     return absl::InvalidArgumentError(
         "the policy puts data on disk, but this worker has no --disk-dir");
-  }
-  if (policy.activations.disk > 0) {
-    return absl::UnimplementedError(
-        "activations on disk are not supported by this build");
   }
   if (max_model_len < 1) {
     return absl::InvalidArgumentError("max_model_len must be at least 1");
@@ -131,11 +129,19 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
   MemoryBudget* memory = options.host_budget;
   StageParts parts;
   parts.stats = std::make_unique<SweepStats>();
-  SLUICE_ASSIGN_OR_RETURN(
-      parts.activations,
-      memory->Charge("activations",
-                     uint64_t{sizeof(float)} * policy.num_microbatches *
-                         policy.max_step_tokens * spec.hidden_size));
+  const ActivationStager::Shape activations = {
+      .num_batches = policy.num_microbatches,
+      .max_rows = policy.max_step_tokens,
+      .hidden = spec.hidden_size,
+      .disk = policy.activations.disk};
+  // A single micro-batch has nobody to make room for.
+  const bool stage_activations =
+      policy.activations.disk > 0 && policy.num_microbatches > 1;
+  if (!stage_activations) {
+    SLUICE_ASSIGN_OR_RETURN(
+        parts.activations,
+        memory->Charge("activations", activations.total_bytes()));
+  }
   const bool may_use_disk = MayUseDisk(options);
   SLUICE_ASSIGN_OR_RETURN(
       parts.backend,
@@ -177,11 +183,16 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
       (int64_t{options.max_model_len} + kPageTokens - 1) / kPageTokens;
   needs.max_sequences = options.max_sequences;
   needs.sequences_per_batch = std::min(policy.gbs, options.max_sequences);
+  if (stage_activations) {
+    needs.activation_memory_bytes = activations.memory_bytes();
+    needs.activation_staging_bytes = activations.staging_bytes();
+    needs.activation_disk_bytes = activations.disk_bytes();
+  }
   SLUICE_ASSIGN_OR_RETURN(const StageMemory plan,
                           PlanStageMemory(needs, policy, may_use_disk, memory,
                                           options.disk_budget));
 
-  if (plan.uses_disk()) {
+  if (plan.uses_disk() || stage_activations) {
     IoEngine::Options io;
     io.tracer = options.tracer;
     SLUICE_ASSIGN_OR_RETURN(parts.io, IoEngine::Create(io));
@@ -259,6 +270,24 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
     stager.stall_seconds = &parts.stats->kv_stall_seconds;
     SLUICE_ASSIGN_OR_RETURN(parts.stager, KvStager::Create(stager));
   }
+  if (stage_activations) {
+    ActivationStager::Options stager;
+    stager.shape = activations;
+    stager.disk_dir = options.disk_dir;
+    stager.memory = memory;
+    stager.disk = options.disk_budget;
+    stager.io = parts.io.get();
+    stager.overlap = policy.overlap;
+    stager.stall_seconds = &parts.stats->activation_stall_seconds;
+    stager.read_bytes = &parts.stats->activation_read_bytes;
+    stager.write_bytes = &parts.stats->activation_write_bytes;
+    SLUICE_ASSIGN_OR_RETURN(parts.activation_stager,
+                            ActivationStager::Create(stager));
+  }
+  parts.placement.activation_bytes = activations.total_bytes();
+  parts.placement.activation_host_bytes = stage_activations
+                                              ? activations.memory_bytes()
+                                              : activations.total_bytes();
   parts.placement.weight_bytes =
       parts.placement.embedding_bytes + parts.weights->bytes();
   parts.placement.weight_host_bytes =

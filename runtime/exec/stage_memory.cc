@@ -103,8 +103,9 @@ void Place(const StageNeeds& needs, const Policy& policy, bool may_use_disk,
       needs.layer_bytes * needs.num_layers + needs.head_bytes;
   const uint64_t page = needs.layer_page_bytes * needs.num_layers;
   const int64_t all_pages = needs.max_sequence_pages * needs.max_sequences;
-  const uint64_t fixed =
-      EmbeddingBytes(needs, *plan) + needs.expanded_bytes + kSlack;
+  const uint64_t fixed = EmbeddingBytes(needs, *plan) + needs.expanded_bytes +
+                         needs.activation_memory_bytes +
+                         needs.activation_staging_bytes + kSlack;
   const uint64_t room = free > fixed ? free - fixed : 0;
   // A third slot lets the wire go on while the sweep waits for it, where it
   // does not cost too many weights their place.
@@ -191,6 +192,8 @@ absl::StatusOr<StageMemory> PlanStageMemory(const StageNeeds& needs,
   std::vector<Want> wants = {
       {"embedding", EmbeddingBytes(needs, plan)},
       {"expanded layer", needs.expanded_bytes},
+      {"activations", needs.activation_memory_bytes},
+      {"activation staging", needs.activation_staging_bytes},
       {"weights in memory", ResidentBytes(needs, plan.weights.disk)},
       {"weight slots", SlotBytes(needs, plan.weights.disk, plan.weight_slots)},
       {"kv cache", static_cast<uint64_t>(plan.host_pages) * page},
@@ -207,9 +210,10 @@ absl::StatusOr<StageMemory> PlanStageMemory(const StageNeeds& needs,
   }
   SLUICE_RETURN_IF_ERROR(CheckFits(*memory, wants, advice));
 
-  if (plan.uses_disk()) {
+  if (plan.uses_disk() || needs.activation_disk_bytes > 0) {
     std::vector<Want> on_disk = {
-        {"kv cache", static_cast<uint64_t>(plan.disk_pages) * page}};
+        {"kv cache", static_cast<uint64_t>(plan.disk_pages) * page},
+        {"activations", needs.activation_disk_bytes}};
     if (plan.needs_images()) {
       uint64_t images =
           ImageFile::FileBytes(needs.layer_bytes) * needs.num_layers;

@@ -21,6 +21,10 @@ struct StageNeeds {
   int64_t max_sequence_pages = 0;  // of the longest sequence
   int64_t max_sequences = 0;
   int64_t sequences_per_batch = 0;
+  // Of activations that are partly on disk; else they are charged already.
+  uint64_t activation_memory_bytes = 0;
+  uint64_t activation_staging_bytes = 0;
+  uint64_t activation_disk_bytes = 0;
 
   uint64_t weight_bytes() const {
     return embedding_bytes + layer_bytes * num_layers + head_bytes;

@@ -1,6 +1,7 @@
 #include "runtime/exec/stage_sweep.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
@@ -54,6 +55,7 @@ StageSweep::~StageSweep() = default;
 
 void StageSweep::Reset() {
   if (parts_.stager != nullptr) parts_.stager->Reset();
+  if (parts_.activation_stager != nullptr) parts_.activation_stager->Reset();
   parts_.weights->Rewind();
   parts_.weights->ReadAhead(1);
   tables_.Clear();
@@ -160,14 +162,57 @@ void StageSweep::OrderItems(size_t num_batches) {
   }
 }
 
-absl::Status StageSweep::Embed(Work* work) {
-  work->x = buffers_.Acquire(work->view.rows, limits_.hidden_size);
-  SLUICE_ASSIGN_OR_RETURN(const EmbeddingStore::Rows rows,
-                          parts_.embedding->Gather(work->view.tokens));
-  BatchView view = work->view;
-  view.tokens = rows.tokens;
+absl::Status StageSweep::BeginTurns(size_t num_batches) {
+  if (parts_.activation_stager == nullptr) return absl::OkStatus();
+  turns_.clear();
+  batch_rows_.clear();
+  for (const auto& [layer, k] : order_) turns_.push_back(k);
+  for (size_t k = 0; k < num_batches; ++k) {
+    batch_rows_.push_back(work_[k].view.rows);
+    if (last_) turns_.push_back(static_cast<int32_t>(k));
+  }
+  return parts_.activation_stager->BeginStep(turns_, batch_rows_);
+}
+
+absl::Status StageSweep::BringRows(
+    size_t item, std::span<std::shared_ptr<ActivationBuffer>> hidden) {
+  const auto [layer, k] = order_[item];
+  Work& work = work_[k];
+  ActivationStager* const stager = parts_.activation_stager.get();
+  if (stager != nullptr) {
+    SLUICE_ASSIGN_OR_RETURN(work.rows, stager->Take(k));
+    stager->ReadAhead();
+  }
+  if (layer > 0) return absl::OkStatus();
+  if (!limits_.first) {
+    if (stager == nullptr) {
+      work.x = std::move(hidden[k]);
+      work.rows = work.x->data();
+    } else {
+      std::memcpy(work.rows, hidden[k]->data(), hidden[k]->bytes());
+      hidden[k].reset();
+    }
+    return absl::OkStatus();
+  }
+  if (stager == nullptr) {
+    work.x = buffers_.Acquire(work.view.rows, limits_.hidden_size);
+    work.rows = work.x->data();
+  }
+  SLUICE_ASSIGN_OR_RETURN(const EmbeddingStore::Rows embedding,
+                          parts_.embedding->Gather(work.view.tokens));
+  BatchView view = work.view;
+  view.tokens = embedding.tokens;
   const Timed timed(&parts_.stats->projection_seconds, row_, "embed");
-  return backend_->Embed(rows.image, view, work->x->data());
+  return backend_->Embed(embedding.image, view, work.rows);
+}
+
+std::shared_ptr<ActivationBuffer> StageSweep::Output(int32_t k) {
+  Work& work = work_[k];
+  if (parts_.activation_stager == nullptr) return std::move(work.x);
+  std::shared_ptr<ActivationBuffer> out =
+      buffers_.Acquire(work.view.rows, limits_.hidden_size);
+  std::memcpy(out->data(), work.rows, out->bytes());
+  return out;
 }
 
 absl::StatusOr<Backend::LayerImage> StageSweep::AcquireLayer(int local) {
@@ -209,19 +254,13 @@ absl::Status StageSweep::RunStep(
 
   OrderItems(num_batches);
   if (parts_.stager != nullptr) parts_.stager->BeginStep(groups_, order_);
+  SLUICE_RETURN_IF_ERROR(BeginTurns(num_batches));
   Backend::LayerImage image;
   int held = -1;  // the layer that `image` shows
   const int last_layer = options_.layers.size() - 1;
   for (size_t item = 0; item < order_.size(); ++item) {
     const auto [layer, k] = order_[item];
-    Work& work = work_[k];
-    if (layer == 0) {
-      if (limits_.first) {
-        SLUICE_RETURN_IF_ERROR(Embed(&work));
-      } else {
-        work.x = std::move(hidden[k]);
-      }
-    }
+    SLUICE_RETURN_IF_ERROR(BringRows(item, hidden));
     if (held != layer) {
       SLUICE_ASSIGN_OR_RETURN(image, AcquireLayer(layer));
       held = layer;
@@ -245,7 +284,7 @@ absl::Status StageSweep::RunStep(
       }
     }
     if (layer == last_layer && !last_) {
-      SLUICE_RETURN_IF_ERROR(emit(k, std::move(work.x)));
+      SLUICE_RETURN_IF_ERROR(emit(k, Output(k)));
     }
   }
   if (last_) SLUICE_RETURN_IF_ERROR(RunHead(plan, result));
@@ -257,13 +296,16 @@ absl::Status StageSweep::ComputeItem(size_t item,
   const auto [local, k] = order_[item];
   const int layer = options_.layers.begin + local;
   Work& work = work_[k];
-  float* x = work.x->data();
+  float* x = work.rows;
   const TraceArgs args = {{{"layer", layer}, {"micro_batch", k}}};
   {
     const Timed timed(&parts_.stats->projection_seconds, row_, "qkv", args);
     SLUICE_RETURN_IF_ERROR(backend_->ProjectQkv(layer, image, work.view, x));
   }
   SLUICE_RETURN_IF_ERROR(AttendItem(item));
+  if (parts_.activation_stager != nullptr) {
+    parts_.activation_stager->ReadAhead();
+  }
   {
     const Timed timed(&parts_.stats->projection_seconds, row_, "out and mlp",
                       args);
@@ -313,6 +355,11 @@ absl::Status StageSweep::RunHead(const StepPlan& plan, StepResult* result) {
   SLUICE_ASSIGN_OR_RETURN(const ImageView image, parts_.weights->Acquire(unit));
   parts_.weights->ReadAhead(1);
   for (size_t k = 0; k < plan.micro_batches.size(); ++k) {
+    if (parts_.activation_stager != nullptr) {
+      SLUICE_ASSIGN_OR_RETURN(work_[k].rows, parts_.activation_stager->Take(
+                                                 static_cast<int32_t>(k)));
+      parts_.activation_stager->ReadAhead();
+    }
     const Timed timed(&parts_.stats->head_seconds, row_, "head and sampling",
                       {{{"micro_batch", static_cast<int64_t>(k)}}});
     SLUICE_RETURN_IF_ERROR(
@@ -364,7 +411,7 @@ absl::Status StageSweep::SampleBatch(const MicroBatch& batch, const Work& work,
   result->tokens.resize(samples);
   const size_t vocab = limits_.vocab_size;
   return backend_->Head(
-      image, head_row_of_x_, work.x->data(),
+      image, head_row_of_x_, work.rows,
       [&](int32_t first, std::span<float> logits) {
         const int rows = static_cast<int>(logits.size() / vocab);
         if (options_.logits_observer) {

@@ -7,6 +7,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "runtime/exec/activation_stager.h"
 #include "runtime/exec/embedding_store.h"
 #include "runtime/exec/kv_stager.h"
 #include "runtime/exec/plan_check.h"
@@ -33,7 +34,9 @@ struct StageParts {
   std::unique_ptr<KvStager> stager;  // null if none is
   PageTables::TierPages pages = {};
   HostBuffer expanded;  // a layer's full weights, if they are expanded at all
+  // One of the two: with a share of the activations on disk, the stager.
   MemoryCharge activations;
+  std::unique_ptr<ActivationStager> activation_stager;
   RealisedPlacement placement;
 };
 
@@ -75,7 +78,8 @@ class StageSweep : public StageExecutor {
     std::vector<Run> runs;
     std::vector<int32_t> padded_tokens;  // without packing
     BatchView view;
-    std::shared_ptr<ActivationBuffer> x;
+    std::shared_ptr<ActivationBuffer> x;  // null with an activation stager
+    float* rows = nullptr;  // [view.rows, hidden], while it is its turn
   };
   // A row whose logits are wanted.
   struct HeadRow {
@@ -92,7 +96,14 @@ class StageSweep : public StageExecutor {
   // The (layer, micro-batch) pairs of a step, in the schedule's order; layers
   // count from the stage's first.
   void OrderItems(size_t num_batches);
-  absl::Status Embed(Work* work);
+  // Tells the activation stager whose turn it is when.
+  absl::Status BeginTurns(size_t num_batches);
+  // Points Work::rows of the item's micro-batch at its residual stream, which
+  // begins with the embedding or with `hidden`.
+  absl::Status BringRows(size_t item,
+                         std::span<std::shared_ptr<ActivationBuffer>> hidden);
+  // What the stage gives on of micro-batch `k`.
+  std::shared_ptr<ActivationBuffer> Output(int32_t k);
   absl::StatusOr<Backend::LayerImage> AcquireLayer(int local);
   absl::Status ComputeItem(size_t item, const Backend::LayerImage& image);
   absl::Status AttendItem(size_t item);
@@ -115,6 +126,7 @@ class StageSweep : public StageExecutor {
   std::vector<Work> work_;
   std::vector<std::vector<KvStager::Group>> groups_;  // by micro-batch
   std::vector<std::pair<int32_t, int32_t>> order_;
+  std::vector<int32_t> turns_, batch_rows_;  // for the activation stager
   std::vector<HeadRow> head_rows_;
   std::vector<int32_t> head_row_of_x_;  // parallel
 };

@@ -37,13 +37,16 @@ struct SweepStats {
   }
 };
 
-// Where a stage's weights and KV cache were placed. What is on neither host nor
-// device is on disk.
+// Where a stage's weights, KV cache and activations were placed. What is on
+// neither host nor device is on disk.
 struct RealisedPlacement {
   // Parts of the weights; no part of the policy's shares.
   uint64_t embedding_bytes = 0, embedding_host_bytes = 0;
   uint64_t weight_bytes = 0, weight_host_bytes = 0, weight_device_bytes = 0;
   uint64_t kv_bytes = 0, kv_host_bytes = 0, kv_device_bytes = 0;
+  // Room for a block's, between their turns (see ActivationStager).
+  uint64_t activation_bytes = 0, activation_host_bytes = 0,
+           activation_device_bytes = 0;
 };
 
 }  // namespace sluice

@@ -97,6 +97,29 @@ def test_opt_says_the_same_wherever_its_data_lies():
     check_placements(OPT)
 
 
+def test_activations_on_disk_say_the_same():
+    lines = harness.mixed_requests(20)
+    flags = (*FP32, "--gbs", "4", "--max-step-tokens", "128")
+    base = harness.answers(harness.run(LLAMA, lines, *flags)[1])
+    with DiskDir() as disk:
+        for text, workers, share in [
+                ("h=0/0/100 num-microbatches=4", 1, 1),
+                ("h=0/50/50 num-microbatches=4 w=0/50/50 c=0/0/100", 1, 0.5),
+                ("h=0/0/100 num-microbatches=4", 2, 1),
+                ("h=0/0/100 num-microbatches=4 overlap=off", 1, 1),
+                # Alone, a micro-batch stays in memory.
+                ("h=0/0/100 num-microbatches=1", 1, 0)]:
+            figures, results = harness.run(
+                LLAMA, lines, *flags, "--workers", str(workers), "--disk-dir", disk,
+                *policy(text))
+            assert harness.answers(results) == base, text
+            assert abs(realised(figures, "activations", "disk") - share) < 0.03, (text, figures)
+            moved = figures["bytes_moved"]
+            assert (moved["disk_write"] > 0) == (share > 0), (text, figures)
+            assert (figures["stall_seconds"]["activations"] > 0) <= (share > 0), (text, figures)
+            assert not left_over(disk), left_over(disk)
+
+
 def test_stages_share_a_disk():
     lines = harness.mixed_requests(20)
     base = harness.answers(harness.run(LLAMA, lines, *SMALL)[1])
@@ -252,6 +275,7 @@ def test_errors_name_the_cause():
         # Nowhere to put them.
         assert "--disk-dir" in refused(*policy("w=0/50/50"))
         assert "--disk-dir" in refused(*policy("c=0/0/100"))
+        assert "--disk-dir" in refused(*policy("h=0/0/100"))
         for text in ("w=0/50/51", "gbs=0", "speed=9", "@/nowhere/policy", "schedule=up"):
             assert "policy: " in refused(*policy(text)), text
         assert "max_step_tokens is 37" in refused(*policy("gbs=38"))
@@ -266,6 +290,9 @@ def test_too_little_disk_space_is_refused_with_a_table():
         error = refused("--disk-dir", disk, "--disk-space", "64KiB",
                         *policy("w=0/100/0 c=0/0/100"))
         assert "disk" in error and "65536" in error, error
+        error = refused("--disk-dir", disk, "--disk-space", "64KiB",
+                        *policy("h=0/0/100 num-microbatches=8"))
+        assert "activations" in error and "65536" in error, error
 
 
 def test_too_little_memory_is_refused_with_a_table():

@@ -1,5 +1,5 @@
-// Wherever weights and KV cache lie, and in whatever order a block is computed,
-// the tokens and logits are the same bits as with all in memory.
+// Wherever weights, KV cache and activations lie, and in whatever order a block
+// is computed, the tokens and logits are the same bits as with all in memory.
 
 #include <gtest/gtest.h>
 
@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/exec/stage_loader.h"
 #include "tests/parity/random_source.h"
 #include "tests/parity/stage_chain.h"
 #include "tests/unit/exec/scratch_dir.h"
@@ -50,7 +51,7 @@ std::vector<ChainRequest> Requests(int32_t vocab) {
 struct Outcome {
   std::vector<std::vector<int32_t>> tokens;
   std::map<StageChain::Position, std::vector<float>> logits;
-  SweepStats stats;
+  SweepStats stats;  // bytes only, of all stages
   RealisedPlacement placement;
 };
 
@@ -81,7 +82,13 @@ void RunWith(const DecoderSpec& spec, const Policy& policy,
   for (auto& [position, logits] : (*chain)->logits()) {
     run->logits[{position.first - 100, position.second}] = logits;
   }
-  run->stats = (*chain)->stage(0).stats();
+  for (int i = 0; i < (*chain)->num_stages(); ++i) {
+    const SweepStats stats = (*chain)->stage(i).stats();
+    run->stats.disk_read_bytes += stats.disk_read_bytes;
+    run->stats.disk_write_bytes += stats.disk_write_bytes;
+    run->stats.activation_read_bytes += stats.activation_read_bytes;
+    run->stats.activation_write_bytes += stats.activation_write_bytes;
+  }
   run->placement = (*chain)->stage(0).placement();
 }
 
@@ -89,6 +96,7 @@ struct Case {
   const char* policy;
   bool weights_move = false;
   bool kv_moves = false;
+  bool activations_move = false;
 };
 
 class StagePlacementTest : public testing::TestWithParam<bool> {};
@@ -126,6 +134,18 @@ TEST_P(StagePlacementTest, SameBitsWhereverThingsLie) {
            {"w=0/0/100 num-microbatches=5 c=0/10/90", true, true},
            {"w=0/25/75 num-microbatches=5", true},
            {"c=0/0/100 num-microbatches=5 schedule=row", false, true},
+           {"h=0/0/100", false, false, true},
+           {"h=0/50/50", false, false, true},
+           {"h=0/0/100 num-microbatches=5", false, false, true},
+           {"h=0/30/70 num-microbatches=5 w=0/50/50 c=0/50/50", true, true,
+            true},
+           {"h=20/20/60 num-microbatches=4 w=0/0/100 c=0/0/100", true, true,
+            true},
+           {"h=0/0/100 num-microbatches=3 overlap=off", false, false, true},
+           {"h=0/0/100 num-microbatches=4 schedule=row w=0/0/100", true, false,
+            true},
+           // Alone, a micro-batch stays in memory.
+           {"h=0/0/100 num-microbatches=1"},
        }) {
     SCOPED_TRACE(c.policy);
     Policy policy = base;
@@ -138,8 +158,13 @@ TEST_P(StagePlacementTest, SameBitsWhereverThingsLie) {
       EXPECT_TRUE(run.tokens == expected.tokens);
       EXPECT_TRUE(run.logits == expected.logits);
       // It really went over the disk.
-      EXPECT_EQ(run.stats.disk_read_bytes > 0, c.weights_move || c.kv_moves);
-      EXPECT_EQ(run.stats.disk_write_bytes > 0, c.kv_moves);
+      EXPECT_EQ(run.stats.disk_read_bytes > 0,
+                c.weights_move || c.kv_moves || c.activations_move);
+      EXPECT_EQ(run.stats.disk_write_bytes > 0,
+                c.kv_moves || c.activations_move);
+      EXPECT_EQ(run.stats.activation_write_bytes > 0, c.activations_move);
+      EXPECT_EQ(run.stats.activation_read_bytes,
+                run.stats.activation_write_bytes);
     }
   }
 }
@@ -149,9 +174,10 @@ TEST_P(StagePlacementTest, SharesAreRealisedToAPercent) {
   ScratchDir dir;
   for (const double disk : {0.0, 0.1, 0.25, 0.5, 0.9, 1.0}) {
     Policy policy;
-    policy.max_step_tokens = 256;
+    policy.max_step_tokens = 1024;
+    policy.num_microbatches = 3;
     policy.automatic_weights = policy.automatic_kv_cache = false;
-    policy.weights = {0, 1 - disk, disk};
+    policy.weights = policy.activations = {0, 1 - disk, disk};
     policy.kv_cache = {0, 1, 0};
     Outcome run;
     RunWith(spec, policy, dir.path(), {}, &run);
@@ -161,6 +187,69 @@ TEST_P(StagePlacementTest, SharesAreRealisedToAPercent) {
         static_cast<double>(p.weight_host_bytes - p.embedding_host_bytes) /
             static_cast<double>(p.weight_bytes - p.embedding_bytes),
         1 - disk, 0.01);
+    EXPECT_EQ(p.activation_bytes, sizeof(float) * 3 * 1024 *
+                                      static_cast<uint64_t>(spec.hidden_size));
+    EXPECT_NEAR(static_cast<double>(p.activation_host_bytes) /
+                    static_cast<double>(p.activation_bytes),
+                1 - disk, 0.01);
+  }
+}
+
+// A step that ends early, with activations on their way to and from the disk,
+// disturbs none after the reset.
+TEST_P(StagePlacementTest, AStepThatBreaksOffLeavesNoActivations) {
+  const DecoderSpec spec = Spec(GetParam());
+  ScratchDir dir;
+  MemoryBudget memory(Tier::kHost, uint64_t{1} << 30);
+  MemoryBudget disk(Tier::kDisk, uint64_t{1} << 30);
+  constexpr int kBatches = 4;
+  StepPlan plan;
+  for (int k = 0; k < kBatches; ++k) {
+    const SequenceId id(k);
+    plan.admit.push_back({id, 50, 60, {}});
+    plan.micro_batches.push_back({{{id, 0, 50, false}}, {}});
+    for (int i = 0; i < 50; ++i) {
+      plan.micro_batches.back().tokens.push_back((i * 7 + k) % spec.vocab_size);
+    }
+  }
+  const auto load = [&](const char* policy) {
+    StageExecutor::Options options;
+    options.layers = {0, 3};
+    EXPECT_TRUE(UpdatePolicy(policy, &options.policy).ok());
+    options.policy.max_step_tokens = 64;
+    options.policy.num_microbatches = kBatches;
+    options.max_model_len = 200;
+    options.max_sequences = kBatches;
+    options.host_budget = &memory;
+    options.disk_budget = &disk;
+    options.disk_dir = dir.path();
+    auto stage = LoadStage(spec, RandomSource(3), options, nullptr, nullptr);
+    EXPECT_TRUE(stage.ok()) << stage.status();
+    return *std::move(stage);
+  };
+  // What the stage gives on, up to micro-batch `end`.
+  const auto run = [&](StageExecutor& stage, int end) {
+    std::vector<std::vector<float>> out;
+    const absl::Status status = stage.RunStep(
+        plan, {},
+        [&](int32_t k, const std::shared_ptr<ActivationBuffer>& x) {
+          if (k == end) return absl::AbortedError("nobody listens");
+          out.emplace_back(x->data(), x->data() + x->rows() * x->cols());
+          return absl::OkStatus();
+        },
+        nullptr);
+    EXPECT_EQ(absl::IsAborted(status), end < kBatches) << status;
+    return out;
+  };
+  const auto expected = run(*load("h=0/100/0"), kBatches);
+  for (const char* policy : {"h=0/0/100", "h=0/50/50 schedule=row"}) {
+    const auto stage = load(policy);
+    for (const int end : {0, 1, 2, 3}) {
+      run(*stage, end);
+      stage->Reset();
+      EXPECT_TRUE(run(*stage, kBatches) == expected) << policy << " " << end;
+      stage->Reset();
+    }
   }
 }
 
@@ -229,7 +318,8 @@ TEST_P(StagePlacementTest, ImagesAreReusedAndDamagedOnesMadeAnew) {
 TEST_P(StagePlacementTest, TooLittleDiskIsRefusedBeforeLoading) {
   const DecoderSpec spec = Spec(GetParam());
   ScratchDir dir;
-  for (const char* text : {"w=0/0/100", "c=0/0/100"}) {
+  for (const char* text :
+       {"w=0/0/100", "c=0/0/100", "h=0/0/100 num-microbatches=8"}) {
     StageChain::Options options;
     ASSERT_TRUE(UpdatePolicy(text, &options.policy).ok());
     options.policy.max_step_tokens = 256;

@@ -30,7 +30,9 @@ RuntimeReport Report() {
   report.placement = {.weight_bytes = 1000,
                       .weight_host_bytes = 250,
                       .weight_device_bytes = 125,
-                      .kv_bytes = 0};
+                      .kv_bytes = 0,
+                      .activation_bytes = 800,
+                      .activation_host_bytes = 200};
   report.host_peak_bytes = 3 << 20;
   return report;
 }
@@ -46,6 +48,9 @@ TEST(RunReportTest, Figures) {
   EXPECT_EQ(
       json["policy"]["realised"]["kv_cache"],
       nlohmann::ordered_json({{"device", 0.0}, {"host", 1.0}, {"disk", 0.0}}));
+  EXPECT_EQ(json["policy"]["realised"]["activations"],
+            nlohmann::ordered_json(
+                {{"device", 0.0}, {"host", 0.25}, {"disk", 0.75}}));
   EXPECT_EQ(json["bytes_moved"]["disk_read"], 2'000'000'000);
   EXPECT_EQ(json["bytes_moved"]["disk_write"], 0);
   EXPECT_EQ(json["stall_seconds"]["weights"], 2);
@@ -82,6 +87,7 @@ TEST(RuntimeReportTest, SumsAndDifferences) {
   EXPECT_EQ(sum.stats.projection_seconds, 6);
   EXPECT_EQ(sum.stats.disk_read_bytes, 4'000'000'000u);
   EXPECT_EQ(sum.placement.weight_bytes, 2000u);
+  EXPECT_EQ(sum.placement.activation_host_bytes, 400u);
   EXPECT_EQ(sum.host_peak_bytes, 6u << 20);
   const SweepStats difference = sum.stats - Stats();
   EXPECT_EQ(difference.projection_seconds, 3);
