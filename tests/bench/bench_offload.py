@@ -223,20 +223,37 @@ class Bench:
     def half(self, *policy, count=64, flags=()):
         total = 2_200_000_000
         with Cgroup(total // 2) as group:
-            run = self.sluice(count, "--host-memory", str(total // 2 - 230 * MB),
+            run = self.sluice(count, "--host-memory", str(total // 2 - 100 * MB),
                               *self.disk_flags(), *flags,
                               *(["--policy", " ".join(policy)] if policy else []), cgroup=group)
             run["cgroup_peak"] = group.peak()
         return run
 
+    def mixed_products(self, count, gbs, step_tokens):
+        """Seconds of the products alone, if prefill and decode share steps of so many rows."""
+        s = SHAPE
+        bound = json.loads(subprocess.run(
+            [os.path.join(self.args.bin, "gemm_bound"), "bfloat16", str(s["num_hidden_layers"]),
+             str(s["hidden_size"]), "2048", "256", str(s["intermediate_size"]), "1",
+             str(s["vocab_size"]), str(gbs), str(PROMPT), str(NEW), str(step_tokens)],
+            check=True, capture_output=True, text=True).stdout)
+        layer = sum(p["seconds"] for p in bound["products"] if p["rows"] == step_tokens)
+        head = sum(p["seconds"] for p in bound["products"] if p["name"] == "head")
+        rows = count * (PROMPT + NEW - 1)
+        return rows / step_tokens * s["num_hidden_layers"] * layer + count * NEW / gbs * head
+
     def disk(self):
-        count = 64
-        self.half(count=count)  # makes the images
+        # More requests than slots, and as many new tokens in a step as 64 slots of this length
+        # want: two prompts begin in each while 62 sequences decode, so that every pass over
+        # the weights has work for the cores.
+        count, gbs, step_tokens = 192, 64, 320
+        shape = (f"gbs={gbs}", f"max-step-tokens={step_tokens}")
+        self.half(*shape, count=gbs)  # makes the images
         rounds = []
         for _ in range(self.args.rounds):
-            products = self.products(count)
+            products = self.mixed_products(count, gbs, step_tokens)
             rate = self.disk_rate()
-            run = self.half(count=count)
+            run = self.half(*shape, count=count)
             disk = run["bytes_moved"]["disk_read"] / rate
             bound = count * NEW / max(disk, products)
             row = {"disk, GB/s": rate * 1e-9, "products alone, s": products,
@@ -247,7 +264,7 @@ class Bench:
                    "peak of the cgroup, MB": run["cgroup_peak"] * 1e-6}
             if self.args.llama_cpp:
                 with Cgroup(1_100_000_000) as group:
-                    for name, peer in self.peers((8,), group).items():
+                    for name, peer in self.peers((32, 64), group).items():
                         row[f"llama.cpp {name}, tokens/s"] = peer
                         row[f"times llama.cpp {name}"] = run[RATE] / peer if peer else 0
             rounds.append(row)
