@@ -5,9 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -129,10 +130,11 @@ TEST_P(GoldenScoresTest, AgreesInFloat32) {
             }
           }
         }
-        ASSERT_EQ(std::memcmp(got.logprobs.data(), first[i].logprobs.data(),
-                              count * sizeof(float)),
-                  0)
-            << "prompt " << i;
+        for (size_t t = 0; t < count; ++t) {
+          ASSERT_EQ(std::bit_cast<uint32_t>(got.logprobs[t]),
+                    std::bit_cast<uint32_t>(first[i].logprobs[t]))
+              << "prompt " << i << " token " << t;
+        }
         for (size_t t = 0; t < got.top.size(); ++t) {
           ASSERT_EQ(got.top[t].token, first[i].top[t].token);
           ASSERT_EQ(got.top[t].logprob, first[i].top[t].logprob);
