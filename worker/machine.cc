@@ -16,13 +16,18 @@
 
 namespace sluice {
 
-absl::StatusOr<uint64_t> DefaultDiskSpace(const std::string& dir) {
+absl::Status MakeDiskDir(const std::string& dir) {
   std::error_code error;
   std::filesystem::create_directories(dir, error);
   if (error) {
     return absl::FailedPreconditionError(
         absl::StrCat("can't make the directory ", dir, ": ", error.message()));
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> DefaultDiskSpace(const std::string& dir) {
+  SLUICE_RETURN_IF_ERROR(MakeDiskDir(dir));
   SLUICE_ASSIGN_OR_RETURN(const uint64_t bytes, FreeDiskBytes(dir));
   return bytes / 10 * 9;
 }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
@@ -13,6 +14,9 @@ namespace sluice {
 std::string DescribeCpu();
 // The same from the text of /proc/cpuinfo.
 std::string DescribeCpu(absl::string_view cpuinfo);
+
+// Makes `dir`, and what it lies in, if it is not there. Errors name it.
+absl::Status MakeDiskDir(const std::string& dir);
 
 // 90 % of what `dir` has free; makes it if it is not there. Errors name it.
 absl::StatusOr<uint64_t> DefaultDiskSpace(const std::string& dir);

@@ -51,9 +51,13 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(Options options) {
     SLUICE_ASSIGN_OR_RETURN(model.fingerprint, dir->Fingerprint());
   }
   if (!options.disk_dir.empty()) {
-    absl::StatusOr<uint64_t> space = DefaultDiskSpace(options.disk_dir);
-    if (!space.ok()) return Annotate(space.status(), "--disk-dir");
-    if (options.disk_space_bytes == 0) options.disk_space_bytes = *space;
+    absl::Status made = MakeDiskDir(options.disk_dir);
+    if (made.ok() && options.disk_space_bytes == 0) {
+      absl::StatusOr<uint64_t> space = DefaultDiskSpace(options.disk_dir);
+      made = space.status();
+      options.disk_space_bytes = space.value_or(0);
+    }
+    if (!made.ok()) return Annotate(made, "--disk-dir");
   }
   model.hidden_size = dir->spec().hidden_size;
   model.num_layers = dir->spec().num_layers;

@@ -61,10 +61,11 @@ absl::Status CreateError(const std::string& what, const std::string& dir,
                    strerror(error), "; ", advice, kOtherDir));
 }
 
-// Bytes free for this user; 0 with errno set if that cannot be read.
+// Bytes free for this user. False if that cannot be read, or if the file system
+// does not say: some of those in user space, and ramfs, have no blocks at all.
 bool FreeBytes(int fd, uint64_t* bytes) {
   struct statvfs stats;
-  if (fstatvfs(fd, &stats) != 0) return false;
+  if (fstatvfs(fd, &stats) != 0 || stats.f_blocks == 0) return false;
   *bytes = static_cast<uint64_t>(stats.f_bavail) * stats.f_frsize;
   return true;
 }
@@ -102,6 +103,12 @@ absl::StatusOr<uint64_t> FreeDiskBytes(const std::string& dir) {
         absl::StrCat("cannot read how much is free in directory ", dir, ": ",
                      strerror(error), "; ",
                      error == ENOENT ? "create it, or " : "", kOtherDir));
+  }
+  if (stats.f_blocks == 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the file system of directory ", dir,
+                     " does not say how much is free; say how much may be ",
+                     "used with --disk-space"));
   }
   return static_cast<uint64_t>(stats.f_bavail) * stats.f_frsize;
 }

@@ -22,7 +22,7 @@ inline constexpr uint64_t RoundUpToDisk(uint64_t bytes) {
 }
 
 // Bytes that this process may still write to the file system of `dir`. Errors
-// as DiskFile's.
+// as DiskFile's; kFailedPrecondition also if the file system does not say.
 absl::StatusOr<uint64_t> FreeDiskBytes(const std::string& dir);
 
 // A file that is read and written past the page cache (O_DIRECT).

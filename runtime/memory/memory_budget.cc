@@ -5,6 +5,21 @@
 #include "absl/strings/str_cat.h"
 
 namespace sluice {
+namespace {
+
+const char* LimitFlag(Tier tier) {
+  switch (tier) {
+    case Tier::kDevice:
+      return "--device-memory";
+    case Tier::kHost:
+      return "--host-memory";
+    case Tier::kDisk:
+      break;
+  }
+  return "--disk-space";
+}
+
+}  // namespace
 
 const char* TierName(Tier tier) {
   switch (tier) {
@@ -36,10 +51,10 @@ absl::StatusOr<MemoryCharge> MemoryBudget::Charge(const std::string& name,
                                                   uint64_t bytes) {
   MutexLock lock(&mu_);
   if (bytes > limit_ - used_) {
-    std::string message =
-        absl::StrCat(TierName(tier_), " memory: ", name, " asks for ", bytes,
-                     " bytes, but only ", limit_ - used_, " of ", limit_,
-                     " are left; held:");
+    std::string message = absl::StrCat(
+        TierName(tier_), " memory: ", name, " asks for ", bytes,
+        " bytes, but only ", limit_ - used_, " of ", limit_,
+        " are left; give it more with ", LimitFlag(tier_), "; held:");
     if (holders_.empty()) absl::StrAppend(&message, " nothing");
     const char* separator = " ";
     for (const auto& [holder, held] : holders_) {

@@ -186,24 +186,30 @@ def run_bounded(*flags):
         return done, results
 
 
-def check_damaged(damage, *weights):
-    """After `damage` (a function of a file), a run gives the right tokens or an
-    error that names the file; and a start after that is as good as new."""
+def check_damaged(damage, says, *weights):
+    """After `damage` (a function of a file), a run says what is wrong with which
+    file, and gives the right tokens or that as its error; and a start after that
+    is as good as new."""
     with DiskDir() as disk:
         flags = (*SMALL, "--disk-dir", disk, *weights)
         done, results = run_bounded(*flags)
         assert done.returncode == 0, done.stderr
         base = harness.answers(results)
-        victim = sorted(images(disk))[0]
+        names = set(images(disk))
+        victim = sorted(names)[0]
         damage(victim)
         done, results = run_bounded(*flags)
+        assert f"{victim} is {says}" in done.stderr, done.stderr
         if done.returncode == 0:
             assert harness.answers(results) == base, done.stderr
         else:
-            assert os.path.basename(victim) in done.stderr, done.stderr
             done, results = run_bounded(*flags)
             assert done.returncode == 0, done.stderr
             assert harness.answers(results) == base
+        # Mended: nothing to say of it any more, and nothing else there.
+        done, results = run_bounded(*flags)
+        assert done.returncode == 0 and victim not in done.stderr, done.stderr
+        assert set(images(disk)) == names and not left_over(disk), os.listdir(disk)
 
 
 def flip(path, offset):
@@ -215,24 +221,26 @@ def flip(path, offset):
 
 
 def test_a_flipped_byte_in_an_image():
-    check_damaged(lambda p: flip(p, os.path.getsize(p) * 2 // 3), *policy("w=0/0/100"))
+    check_damaged(lambda p: flip(p, os.path.getsize(p) * 2 // 3), "damaged",
+                  *policy("w=0/0/100"))
 
 
 def test_a_flipped_byte_in_the_part_that_stays_in_memory():
-    check_damaged(lambda p: flip(p, os.path.getsize(p) * 2 // 3), *policy("w=0/90/10"))
+    check_damaged(lambda p: flip(p, os.path.getsize(p) * 2 // 3), "damaged",
+                  *policy("w=0/90/10"))
 
 
 def test_a_flipped_byte_in_an_images_header():
-    check_damaged(lambda p: flip(p, 1200), *policy("w=0/0/100"))
+    check_damaged(lambda p: flip(p, 1200), "damaged", *policy("w=0/0/100"))
 
 
 def test_a_truncated_image():
     check_damaged(lambda p: os.truncate(p, os.path.getsize(p) // 2 // 4096 * 4096),
-                  *policy("w=0/0/100"))
+                  "damaged", *policy("w=0/0/100"))
 
 
 def test_an_empty_image():
-    check_damaged(lambda p: os.truncate(p, 0), *policy("w=0/0/100"))
+    check_damaged(lambda p: os.truncate(p, 0), "damaged", *policy("w=0/0/100"))
 
 
 def test_an_image_of_another_version():
@@ -240,7 +248,7 @@ def test_an_image_of_another_version():
         with open(path, "r+b") as f:
             f.seek(8)  # behind the magic
             f.write((999).to_bytes(4, "little"))
-    check_damaged(other_version, *policy("w=0/0/100"))
+    check_damaged(other_version, "an image of another version", *policy("w=0/0/100"))
 
 
 def test_changed_weights_make_other_images():

@@ -121,6 +121,17 @@ TEST(DiskFaultsTest, ADiskWithoutRoomSaysWhatIsFree) {
   EXPECT_EQ(budget.used_bytes(), 0u);
 }
 
+TEST(DiskFaultsTest, AFileSystemThatDoesNotSayWhatIsFree) {
+  struct statfs info;
+  if (statfs("/proc", &info) != 0 || info.f_blocks != 0) {
+    GTEST_SKIP() << "/proc is no procfs here, as in a bare chroot";
+  }
+  const absl::Status status = FreeDiskBytes("/proc").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(),
+              AllOf(HasSubstr("/proc"), HasSubstr("--disk-space")));
+}
+
 // Sets the soft limit of file sizes for a scope, without the signal.
 class FileSizeLimit {
  public:

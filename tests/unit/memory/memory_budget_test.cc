@@ -52,13 +52,14 @@ TEST(MemoryBudget, RefusalSaysWhoAskedWhatIsLeftAndWhoHolds) {
     EXPECT_THAT(message, HasSubstr("activations asks for"));
     EXPECT_THAT(message, HasSubstr("40 of 100"));
     EXPECT_THAT(message, HasSubstr("weights 60"));
+    EXPECT_THAT(message, HasSubstr("--device-memory"));
   }
   EXPECT_EQ(budget.used_bytes(), 60u);
   EXPECT_TRUE(budget.Charge("activations", 40).ok());
   MemoryBudget none(Tier::kDisk, 0);
   EXPECT_TRUE(none.Charge("x", 0).ok());
   EXPECT_THAT(std::string(none.Charge("x", 1).status().message()),
-              HasSubstr("held: nothing"));
+              HasSubstr("--disk-space; held: nothing"));
 }
 
 TEST(MemoryBudget, ChargesMove) {
