@@ -8,7 +8,10 @@ group the sum of squared errors of
              the range, from each of which rounding to codes and fitting by least squares
              alternate until nothing changes
 
-both in float64, with scale and minimum not rounded to float16. Needs numpy alone.
+both in float64, with scale and minimum not rounded to float16; and, as "q4_0", that of
+llama.cpp's 4-bit format, which takes the same 4.5 bits a number: 32 numbers share a float16
+scale, -1/8 of the one that is largest in magnitude, and the codes stand for -8 to 7 scales.
+Needs numpy alone.
 """
 
 import json
@@ -80,6 +83,21 @@ def optimum(group, bits):
     return best
 
 
+def q4_0(x):
+    """quantize_row_q4_0_ref of ggml-quants.c, in float32 as there."""
+    blocks = x.astype(np.float32).reshape(-1, 32)
+    largest = np.take_along_axis(blocks, np.abs(blocks).argmax(1)[:, None], 1)
+    scale = largest / np.float32(-8)
+    inverse = np.where(scale == 0, 0, np.float32(1) / np.where(scale == 0, 1, scale))
+    q = np.minimum(15, np.trunc(blocks * inverse + np.float32(8.5)))
+    back = (q - 8) * scale.astype(np.float16).astype(np.float64)
+    return ((back.reshape(x.shape) - x) ** 2).sum(1)
+
+
+def rounded(values):
+    return [float(f"{v:.7g}") for v in values]
+
+
 def make_all():
     rng = np.random.default_rng(20240)
     by_kind = {name: x.astype(np.float32) for name, x in kinds(rng).items()}
@@ -91,13 +109,14 @@ def make_all():
         as_defined = plain(exact, 2**bits - 1)
         assert (np.array(at_best) <= as_defined).all()
         errors_of[str(bits)] = {
-            "plain": [float(f"{e:.7g}") for e in as_defined],
-            "optimum": [float(f"{e:.7g}") for e in at_best],
+            "plain": rounded(as_defined),
+            "optimum": rounded(at_best),
         }
     OUT.mkdir(exist_ok=True)
     (OUT / "groups.bin").write_bytes(groups.astype("<f4").tobytes())
     (OUT / "groups.json").write_text(json.dumps(
-        {"size": SIZE, "groups_per_kind": GROUPS, "kinds": list(by_kind), "bits": errors_of},
+        {"size": SIZE, "groups_per_kind": GROUPS, "kinds": list(by_kind), "bits": errors_of,
+         "q4_0": rounded(q4_0(exact))},
         indent=1) + "\n")
     print(f"quant: {len(groups)} groups")
 
