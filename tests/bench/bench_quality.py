@@ -67,9 +67,14 @@ def main():
                 figures.setdefault(model, {})[name] = score["perplexity"]
                 print(f"{model:10} {name:36} {score['perplexity']:9.4f}   "
                       f"{score['tokens_scored']} tokens", flush=True)
+    result = {}
+    if os.path.exists(a.result):  # quality_llamacpp.py writes there, too
+        with open(a.result) as f:
+            result = json.load(f)
+    result |= {"date": datetime.date.today().isoformat(), "machine": machine(),
+               "chapters": len(inputs) // 2, "perplexity": figures}
     with open(a.result, "w") as f:
-        json.dump({"date": datetime.date.today().isoformat(), "machine": machine(),
-                   "chapters": len(inputs) // 2, "perplexity": figures}, f, indent=1)
+        json.dump(result, f, indent=1)
         f.write("\n")
 
 

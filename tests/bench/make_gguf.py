@@ -1,67 +1,174 @@
 #!/usr/bin/env python3
-"""Writes a GGUF file with random weights of a Llama's shape, for llama.cpp.
+"""Writes a Llama as a GGUF file, for llama.cpp: of random weights, or a model's own.
 
     make_gguf.py FILE [--layers 22] [--hidden 2048] [--heads 32] [--kv-heads 4]
                  [--inner 5632] [--vocab 32000]
+    make_gguf.py FILE --model DIR [--type f32] [--untie]
 
-What llama.cpp is measured with beside us: the same shapes, 16 bits, no
-vocabulary. Needs the packages gguf and numpy of PyPI.
+What llama.cpp is measured with beside us: the same shapes, or the same weights.
+No vocabulary, so that it takes token ids alone. --model reads a directory in
+Hugging Face's layout, of the plain Llama architecture. Needs the packages gguf
+and numpy of PyPI; --model also safetensors.
 """
 
 import argparse
+import dataclasses
+import glob
+import json
+import os
+import sys
 
 import gguf
 import numpy as np
+
+TYPES = {"f32": (np.float32, gguf.LlamaFileType.ALL_F32),
+         "f16": (np.float16, gguf.LlamaFileType.MOSTLY_F16)}
+
+
+@dataclasses.dataclass
+class Shape:
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    inner: int
+    vocab: int
+    context: int = 2048
+    norm_eps: float = 1e-5
+    rope_theta: float = 10000.0
+    own_head: bool = True  # or the embedding is the head
+
+    @property
+    def head_dim(self):
+        return self.hidden // self.heads
+
+
+class RandomWeights:
+    """Matrices [rows, cols] of normal numbers with variance 1 / cols; norms of ones."""
+
+    def __init__(self):
+        self.rng = np.random.default_rng(1)
+        # One matrix of numbers, cut anew for each tensor: drawing 10^9 takes minutes.
+        self.pool = self.rng.standard_normal(1 << 22, dtype=np.float32).astype(np.float16)
+
+    def norm(self, name, size):
+        return np.ones(size, dtype=np.float32)
+
+    def matrix(self, name, rows, cols, rotary_heads=0):
+        start = int(self.rng.integers(0, 1 << 20))
+        values = np.resize(self.pool[start:], rows * cols).reshape(rows, cols)
+        return values * np.float16(cols ** -0.5)
+
+
+class ModelWeights:
+    """The tensors of a model directory, by Hugging Face's names."""
+
+    def __init__(self, directory):
+        from safetensors.numpy import load_file
+
+        self.tensors = {}
+        for path in sorted(glob.glob(os.path.join(directory, "*.safetensors"))):
+            self.tensors.update(load_file(path))
+
+    def norm(self, name, size):
+        values = self.tensors.pop(name).astype(np.float32)
+        assert values.shape == (size,), (name, values.shape)
+        return values
+
+    def matrix(self, name, rows, cols, rotary_heads=0):
+        values = self.tensors.pop(name)
+        assert values.shape == (rows, cols), (name, values.shape)
+        if rotary_heads:
+            # Hugging Face rotates the pairs (i, i + half) of a head, llama.cpp (2 i, 2 i + 1).
+            values = values.reshape(rotary_heads, 2, -1, cols).swapaxes(1, 2)
+        return values.reshape(rows, cols)
+
+
+def shape_of_model(directory):
+    """Of config.json; exits if what it says has no place in the file that `write` makes."""
+    with open(os.path.join(directory, "config.json")) as f:
+        c = json.load(f)
+    rope = c.get("rope_parameters") or c.get("rope_scaling") or {}
+    heads, hidden = c["num_attention_heads"], c["hidden_size"]
+    if (c["model_type"] != "llama" or c.get("attention_bias") or c.get("mlp_bias")
+            or rope.get("rope_type", "default") != "default"
+            or c.get("head_dim", hidden // heads) * heads != hidden):
+        sys.exit(f"{directory}: not a plain Llama")
+    return Shape(layers=c["num_hidden_layers"], hidden=hidden, heads=heads,
+                 kv_heads=c.get("num_key_value_heads", heads), inner=c["intermediate_size"],
+                 vocab=c["vocab_size"], context=c["max_position_embeddings"],
+                 norm_eps=c["rms_norm_eps"],
+                 rope_theta=rope.get("rope_theta", c.get("rope_theta", 10000.0)),
+                 own_head=not c.get("tie_word_embeddings", False))
+
+
+def write(path, shape, weights, file_type, untie=False):
+    """untie: a head of its own, equal to the embedding that the model uses as its head."""
+    dtype, kind = TYPES[file_type]
+    s = shape
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(s.layers)
+    writer.add_context_length(s.context)
+    writer.add_embedding_length(s.hidden)
+    writer.add_feed_forward_length(s.inner)
+    writer.add_head_count(s.heads)
+    writer.add_head_count_kv(s.kv_heads)
+    writer.add_rope_dimension_count(s.head_dim)
+    writer.add_rope_freq_base(s.rope_theta)
+    writer.add_layer_norm_rms_eps(s.norm_eps)
+    writer.add_vocab_size(s.vocab)
+    writer.add_file_type(kind)
+    writer.add_tokenizer_model("no_vocab")
+
+    def norm(name, source):
+        writer.add_tensor(name + ".weight", weights.norm(source + ".weight", s.hidden))
+
+    def matrix(name, source, rows, cols, rotary_heads=0):
+        values = weights.matrix(source + ".weight", rows, cols, rotary_heads)
+        values = np.ascontiguousarray(values, dtype=dtype)
+        writer.add_tensor(name + ".weight", values)
+        return values
+
+    kv = s.head_dim * s.kv_heads
+    embedding = matrix("token_embd", "model.embed_tokens", s.vocab, s.hidden)
+    for i in range(s.layers):
+        to, layer = f"blk.{i}.", f"model.layers.{i}."
+        norm(to + "attn_norm", layer + "input_layernorm")
+        matrix(to + "attn_q", layer + "self_attn.q_proj", s.hidden, s.hidden, s.heads)
+        matrix(to + "attn_k", layer + "self_attn.k_proj", kv, s.hidden, s.kv_heads)
+        matrix(to + "attn_v", layer + "self_attn.v_proj", kv, s.hidden)
+        matrix(to + "attn_output", layer + "self_attn.o_proj", s.hidden, s.hidden)
+        norm(to + "ffn_norm", layer + "post_attention_layernorm")
+        matrix(to + "ffn_gate", layer + "mlp.gate_proj", s.inner, s.hidden)
+        matrix(to + "ffn_up", layer + "mlp.up_proj", s.inner, s.hidden)
+        matrix(to + "ffn_down", layer + "mlp.down_proj", s.hidden, s.inner)
+    norm("output_norm", "model.norm")
+    if s.own_head:
+        matrix("output", "lm_head", s.vocab, s.hidden)
+    elif untie:
+        writer.add_tensor("output.weight", embedding)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("file")
+    parser.add_argument("--model", help="a model directory, whose weights and shape are taken")
+    parser.add_argument("--type", choices=TYPES, default="f16", help="of the matrices")
+    parser.add_argument("--untie", action="store_true",
+                        help="write a tied head as a matrix of its own")
     for name, value in (("layers", 22), ("hidden", 2048), ("heads", 32), ("kv-heads", 4),
                         ("inner", 5632), ("vocab", 32000)):
         parser.add_argument(f"--{name}", type=int, default=value)
     a = parser.parse_args()
-    head_dim = a.hidden // a.heads
-    kv = head_dim * a.kv_heads
-    rng = np.random.default_rng(1)
-    # One matrix of numbers, cut anew for each tensor: drawing 10^9 takes minutes.
-    pool = rng.standard_normal(1 << 22, dtype=np.float32).astype(np.float16)
-
-    def matrix(rows, cols):
-        start = int(rng.integers(0, 1 << 20))
-        values = np.resize(pool[start:], rows * cols).reshape(rows, cols)
-        return values * np.float16(cols ** -0.5)
-
-    writer = gguf.GGUFWriter(a.file, "llama")
-    writer.add_block_count(a.layers)
-    writer.add_context_length(2048)
-    writer.add_embedding_length(a.hidden)
-    writer.add_feed_forward_length(a.inner)
-    writer.add_head_count(a.heads)
-    writer.add_head_count_kv(a.kv_heads)
-    writer.add_rope_dimension_count(head_dim)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(a.vocab)
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
-    writer.add_tokenizer_model("no_vocab")
-    ones = np.ones(a.hidden, dtype=np.float32)
-    writer.add_tensor("token_embd.weight", matrix(a.vocab, a.hidden))
-    for i in range(a.layers):
-        writer.add_tensor(f"blk.{i}.attn_norm.weight", ones)
-        writer.add_tensor(f"blk.{i}.attn_q.weight", matrix(a.hidden, a.hidden))
-        writer.add_tensor(f"blk.{i}.attn_k.weight", matrix(kv, a.hidden))
-        writer.add_tensor(f"blk.{i}.attn_v.weight", matrix(kv, a.hidden))
-        writer.add_tensor(f"blk.{i}.attn_output.weight", matrix(a.hidden, a.hidden))
-        writer.add_tensor(f"blk.{i}.ffn_norm.weight", ones)
-        writer.add_tensor(f"blk.{i}.ffn_gate.weight", matrix(a.inner, a.hidden))
-        writer.add_tensor(f"blk.{i}.ffn_up.weight", matrix(a.inner, a.hidden))
-        writer.add_tensor(f"blk.{i}.ffn_down.weight", matrix(a.hidden, a.inner))
-    writer.add_tensor("output_norm.weight", ones)
-    writer.add_tensor("output.weight", matrix(a.vocab, a.hidden))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    if a.model:
+        write(a.file, shape_of_model(a.model), ModelWeights(a.model), a.type, a.untie)
+    else:
+        shape = Shape(a.layers, a.hidden, a.heads, a.kv_heads, a.inner, a.vocab)
+        write(a.file, shape, RandomWeights(), a.type)
 
 
 if __name__ == "__main__":
