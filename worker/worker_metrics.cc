@@ -76,6 +76,19 @@ WorkerMetrics::WorkerMetrics(MetricsRegistry* metrics, const std::string& name)
                      metrics->GetCounter("sluice_tier_bytes_total",
                                          "Bytes moved between tiers", labels)});
   }
+  const std::tuple<const char*, const char*, uint64_t SweepStats::*> kinds[] = {
+      {"weights", "read", &SweepStats::weight_read_bytes},
+      {"kv", "read", &SweepStats::kv_read_bytes},
+      {"kv", "write", &SweepStats::kv_write_bytes},
+      {"activations", "read", &SweepStats::activation_read_bytes},
+      {"activations", "write", &SweepStats::activation_write_bytes}};
+  for (const auto& [kind, direction, bytes] : kinds) {
+    sweep.push_back(
+        {nullptr, bytes,
+         metrics->GetCounter(
+             "sluice_disk_bytes_total", "Bytes the disk carried for sweeps",
+             {{"direction", direction}, {"kind", kind}, {"worker", name}})});
+  }
   const char* const tiers[] = {"host", "disk"};
   for (size_t i = 0; i < std::size(tiers); ++i) {
     const auto placed = [&](const char* kind) {

@@ -117,10 +117,11 @@ absl::StatusOr<EmbeddingStore::Rows> EmbeddingStore::Gather(
     for (size_t i = 0; i < count; ++i) {
       const size_t begin = row_bytes_ * tokens[first + i];
       const size_t from = DownToDisk(begin);
+      const size_t bytes = RoundUpToDisk(begin + row_bytes_) - from;
       options_.io->Read(image_->file(), image_->image_offset() + from,
-                        {blocks_.as<std::byte>() + i * blocks,
-                         RoundUpToDisk(begin + row_bytes_) - from},
-                        &done_, {"embedding"});
+                        {blocks_.as<std::byte>() + i * blocks, bytes}, &done_,
+                        {"embedding"});
+      if (options_.read_bytes != nullptr) *options_.read_bytes += bytes;
     }
     SLUICE_RETURN_IF_ERROR(done_.Wait());
     for (size_t i = 0; i < count; ++i) {

@@ -35,6 +35,7 @@ class EmbeddingStore {
     const ImageStore* images = nullptr;
     IoEngine* io = nullptr;
     double* stall_seconds = nullptr;  // adds what Gather waited
+    uint64_t* read_bytes = nullptr;   // and what it read
   };
   // Errors as in ImageStore::Get, TensorSource and MemoryBudget.
   static absl::StatusOr<std::unique_ptr<EmbeddingStore>> Load(

@@ -173,6 +173,9 @@ bool KvStager::TryRead(absl::Status* status) {
       options_.io->Read(*file_, FileOffset(layer, member.pages[i]),
                         {to + i * page_bytes_, (end - i) * page_bytes_},
                         &ticket.read, {"kv", {{{"layer", layer}}}});
+      if (options_.read_bytes != nullptr) {
+        *options_.read_bytes += (end - i) * page_bytes_;
+      }
       i = end;
     }
     to += member.pages.size() * page_bytes_;
@@ -239,6 +242,9 @@ void KvStager::Put() {
       options_.io->Write(*file_, FileOffset(ticket.layer, member.pages[i]),
                          {from + i * page_bytes_, (end - i) * page_bytes_},
                          &ticket.written, {"kv", {{{"layer", ticket.layer}}}});
+      if (options_.write_bytes != nullptr) {
+        *options_.write_bytes += (end - i) * page_bytes_;
+      }
       i = end;
     }
     from += member.pages.size() * page_bytes_;

@@ -38,6 +38,8 @@ class KvStager {
     IoEngine* io = nullptr;
     bool overlap = true;              // read ahead
     double* stall_seconds = nullptr;  // adds what Take waited
+    uint64_t* read_bytes = nullptr;   // add what the disk carried
+    uint64_t* write_bytes = nullptr;
   };
   // All pointers must outlive the stager. The errors of DiskFile and
   // HostBuffer.

@@ -232,6 +232,7 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
     if (plan.embedding_on_disk) embedding.images = images.get();
     embedding.io = parts.io.get();
     embedding.stall_seconds = &parts.stats->weight_stall_seconds;
+    embedding.read_bytes = &parts.stats->weight_read_bytes;
     SLUICE_ASSIGN_OR_RETURN(parts.embedding,
                             EmbeddingStore::Load(embedding, report));
     parts.placement.embedding_bytes = parts.embedding->bytes();
@@ -249,6 +250,7 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
   if (plan.weights.disk > 0) weights.images = images.get();
   weights.io = parts.io.get();
   weights.stall_seconds = &parts.stats->weight_stall_seconds;
+  weights.read_bytes = &parts.stats->weight_read_bytes;
   SLUICE_ASSIGN_OR_RETURN(parts.weights, WeightStore::Load(weights, report));
 
   parts.pages[static_cast<size_t>(Tier::kHost)] = plan.host_pages;
@@ -268,6 +270,8 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
     stager.io = parts.io.get();
     stager.overlap = policy.overlap;
     stager.stall_seconds = &parts.stats->kv_stall_seconds;
+    stager.read_bytes = &parts.stats->kv_read_bytes;
+    stager.write_bytes = &parts.stats->kv_write_bytes;
     SLUICE_ASSIGN_OR_RETURN(parts.stager, KvStager::Create(stager));
   }
   if (stage_activations) {

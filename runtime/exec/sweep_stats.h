@@ -22,6 +22,7 @@ struct SweepStats {
   double disk_write_seconds = 0;
   uint64_t disk_read_bytes = 0;
   uint64_t disk_write_bytes = 0;
+  // What the disk carried for whom, in sweeps.
   uint64_t weight_read_bytes = 0;
   uint64_t kv_read_bytes = 0;
   uint64_t kv_write_bytes = 0;

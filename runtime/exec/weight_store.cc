@@ -168,6 +168,9 @@ void WeightStore::Issue(Slot& slot, size_t end) {
       {slot.buffer.as<std::byte>() + (slot.issued - unit.slot_begin),
        end - slot.issued},
       slot.done.get(), {"weights", {{{"unit", slot.unit}}}});
+  if (options_.read_bytes != nullptr) {
+    *options_.read_bytes += end - slot.issued;
+  }
   slot.issued = end;
 }
 

@@ -51,6 +51,7 @@ class WeightStore {
     IoEngine* io = nullptr;
     // Adds the seconds that Acquire waited.
     double* stall_seconds = nullptr;
+    uint64_t* read_bytes = nullptr;  // adds what the disk carried for sweeps
   };
   using Progress = std::function<absl::Status(uint64_t bytes)>;
 

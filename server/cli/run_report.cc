@@ -42,6 +42,13 @@ nlohmann::ordered_json RuntimeFigures(const Policy& asked,
       {"bytes_moved",
        {{"disk_read", stats.disk_read_bytes},
         {"disk_write", stats.disk_write_bytes}}},
+      {"disk_bytes",
+       {{"weights", {{"read", stats.weight_read_bytes}}},
+        {"kv_cache",
+         {{"read", stats.kv_read_bytes}, {"write", stats.kv_write_bytes}}},
+        {"activations",
+         {{"read", stats.activation_read_bytes},
+          {"write", stats.activation_write_bytes}}}}},
       {"stall_seconds",
        {{"weights", stats.weight_stall_seconds},
         {"kv_cache", stats.kv_stall_seconds},
@@ -89,6 +96,16 @@ std::string RuntimeTable(const RuntimeReport& report, const SweepStats& stats,
   };
   wire("wire: disk read", stats.disk_read_seconds, stats.disk_read_bytes);
   wire("wire: disk write", stats.disk_write_seconds, stats.disk_write_bytes);
+  const auto carried = [&](const char* name, uint64_t read, uint64_t write) {
+    if (read == 0 && write == 0) return;
+    absl::StrAppendFormat(
+        &text, "disk: %-18s %10.3f GB read, %.3f GB written\n", name,
+        static_cast<double>(read) / 1e9, static_cast<double>(write) / 1e9);
+  };
+  carried("weights", stats.weight_read_bytes, 0);
+  carried("KV cache", stats.kv_read_bytes, stats.kv_write_bytes);
+  carried("activations", stats.activation_read_bytes,
+          stats.activation_write_bytes);
   absl::StrAppendFormat(
       &text, "peak memory              %10.1f MiB",
       static_cast<double>(report.host_peak_bytes) / (1 << 20));

@@ -86,6 +86,11 @@ def check_placements(model):
             moved = figures["bytes_moved"]
             assert (moved["disk_read"] > 0) == (weights > 0 or kv > 0), (text, figures)
             assert (moved["disk_write"] > 0) == (kv > 0), (text, figures)
+            of = figures["disk_bytes"]
+            assert (of["weights"]["read"] > 0) == (weights > 0), (text, figures)
+            assert (of["kv_cache"]["read"] > 0) == (kv > 0), (text, figures)
+            # The last writes may be under way still.
+            assert of["kv_cache"]["write"] >= moved["disk_write"], (text, figures)
             assert not left_over(disk), left_over(disk)
 
 

@@ -21,6 +21,9 @@ SweepStats Stats() {
   stats.kv_stall_seconds = 0.75;
   stats.disk_read_seconds = 4;
   stats.disk_read_bytes = 2'000'000'000;
+  stats.weight_read_bytes = 1'500'000'000;
+  stats.kv_read_bytes = 500'000'000;
+  stats.kv_write_bytes = 7;
   return stats;
 }
 
@@ -53,6 +56,10 @@ TEST(RunReportTest, Figures) {
                 {{"device", 0.0}, {"host", 0.25}, {"disk", 0.75}}));
   EXPECT_EQ(json["bytes_moved"]["disk_read"], 2'000'000'000);
   EXPECT_EQ(json["bytes_moved"]["disk_write"], 0);
+  EXPECT_EQ(json["disk_bytes"]["weights"]["read"], 1'500'000'000);
+  EXPECT_EQ(json["disk_bytes"]["kv_cache"]["read"], 500'000'000);
+  EXPECT_EQ(json["disk_bytes"]["kv_cache"]["write"], 7);
+  EXPECT_EQ(json["disk_bytes"]["activations"]["read"], 0);
   EXPECT_EQ(json["stall_seconds"]["weights"], 2);
   EXPECT_EQ(json["stall_seconds"]["kv_cache"], 0.75);
   EXPECT_EQ(json["stall_seconds"]["activations"], 0);
@@ -69,6 +76,9 @@ TEST(RunReportTest, Table) {
   EXPECT_THAT(table, HasSubstr("between steps                 2.500   25.0 %"));
   EXPECT_THAT(table, HasSubstr("wire: disk read               4.000   40.0 %  "
                                "2.000 GB, 0.50 GB/s while busy"));
+  EXPECT_THAT(table, HasSubstr("disk: KV cache                 0.500 GB read, "
+                               "0.000 GB written"));
+  EXPECT_THAT(table, Not(HasSubstr("disk: activations")));
   EXPECT_THAT(table, HasSubstr("3.0 MiB\n"));
   // What carried nothing is not shown.
   EXPECT_THAT(table, Not(HasSubstr("disk write")));
