@@ -111,6 +111,7 @@ absl::Status Set(absl::string_view key, absl::string_view value,
     automatic = &policy->automatic_kv_cache;
   } else if (kind == "h") {
     fractions = &policy->activations;
+    automatic = &policy->automatic_activations;
   }
   if (fractions == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -120,13 +121,13 @@ absl::Status Set(absl::string_view key, absl::string_view value,
         "overlap and packing"));
   }
   if (key == kind) {
-    if (value == "auto" && automatic != nullptr) {
+    if (value == "auto") {
       *automatic = true;
       *fractions = TierFractions();
       return absl::OkStatus();
     }
     SLUICE_RETURN_IF_ERROR(SetFractions(key, value, fractions));
-    if (automatic != nullptr) *automatic = false;
+    *automatic = false;
     return absl::OkStatus();
   }
   double share = 0;
@@ -134,7 +135,7 @@ absl::Status Set(absl::string_view key, absl::string_view value,
     return Invalid(key, value, "a share from 0 to 1");
   }
   // The first of the nine that is named clears the others of its kind.
-  if (automatic != nullptr && *automatic) *fractions = {0, 0, 0};
+  if (*automatic) *fractions = {0, 0, 0};
   const absl::string_view tier = key.substr(kind.size() + 1);
   if (tier == "device") {
     fractions->device = share;
@@ -146,7 +147,7 @@ absl::Status Set(absl::string_view key, absl::string_view value,
     return absl::InvalidArgumentError(
         absl::StrCat("policy: unknown key ", key));
   }
-  if (automatic != nullptr) *automatic = false;
+  *automatic = false;
   return absl::OkStatus();
 }
 
@@ -209,7 +210,7 @@ std::string PolicyText(const Policy& p) {
       " max-step-tokens=", p.max_step_tokens,
       " w=", p.automatic_weights ? "auto" : FractionsText(p.weights),
       " c=", p.automatic_kv_cache ? "auto" : FractionsText(p.kv_cache),
-      " h=", FractionsText(p.activations),
+      " h=", p.automatic_activations ? "auto" : FractionsText(p.activations),
       " compress-weights=", WeightFormatName(p.compress_weights),
       " compress-kv=", WeightFormatName(p.compress_kv), " attention-site=",
       p.attention_site == AttentionSite::kHost ? "host" : "device",

@@ -28,8 +28,10 @@ enum class Schedule {
   kRowByRow,
 };
 
-// Where decoding attends to KV that lives in host memory. The CPU backend, for
-// which host and device are one, makes no difference.
+// Where KV that lives in host memory or on disk is attended: on the host, which
+// then gets q, k and v of the new positions and gives the result back; or on
+// the device, to which KV is copied. The CPU backend, for which host and device
+// are one, makes no difference.
 enum class AttentionSite { kHost, kDevice };
 
 // How one worker runs its stage (FlexGen, section 4.3: the policy of 11
@@ -40,10 +42,11 @@ struct Policy {
       1;  // micro-batches that share one pass over the weights
   int32_t max_step_tokens = 2048;  // new tokens in a micro-batch of one step:
                                    // bounds activations and prefill chunks
-  // Memory first, disk for what is left: `weights` and `kv_cache` are chosen
-  // by the worker when it loads.
+  // Device first, then memory, then disk: these are chosen by the worker when
+  // it loads.
   bool automatic_weights = true;
   bool automatic_kv_cache = true;
+  bool automatic_activations = true;  // never the disk
   TierFractions weights;
   TierFractions kv_cache;
   // Of micro-batches between their turns; see ActivationStager.
@@ -68,7 +71,7 @@ struct Policy {
 //
 //   gbs, num-microbatches, max-step-tokens, threads   whole numbers
 //   w, c, h     weights, KV cache, activations: device/host/disk in per cent
-//               ("w=0/50/50"), or "auto" (not h)
+//               ("w=0/50/50"), or "auto"
 //   w.device, w.host, w.disk, and so on: one of the nine, 0 to 1
 //   compress-weights, compress-kv   none, int8 or int4
 //   attention-site   host or device

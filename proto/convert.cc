@@ -316,6 +316,7 @@ void ToProto(const Policy& policy, v1::Policy* out) {
   out->set_compute_threads(policy.compute_threads);
   out->set_explicit_weights(!policy.automatic_weights);
   out->set_explicit_kv_cache(!policy.automatic_kv_cache);
+  out->set_explicit_activations(!policy.automatic_activations);
   out->set_compress_weights(ToProto(policy.compress_weights));
   out->set_compress_kv(ToProto(policy.compress_kv));
   out->set_attention_site(policy.attention_site == AttentionSite::kHost
@@ -370,6 +371,7 @@ absl::StatusOr<Policy> FromProto(const v1::Policy& in) {
   policy.compute_threads = in.compute_threads();
   policy.automatic_weights = !in.explicit_weights();
   policy.automatic_kv_cache = !in.explicit_kv_cache();
+  policy.automatic_activations = !in.explicit_activations();
   SLUICE_ASSIGN_OR_RETURN(policy.compress_weights,
                           FromProto(in.compress_weights(), "compress_weights"));
   SLUICE_ASSIGN_OR_RETURN(policy.compress_kv,

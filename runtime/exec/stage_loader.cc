@@ -5,10 +5,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "runtime/exec/device_plan.h"
 #include "runtime/exec/embedding_store.h"
 #include "runtime/exec/image_store.h"
 #include "runtime/exec/stage_memory.h"
 #include "runtime/exec/stage_sweep.h"
+#include "runtime/memory/cpu_device.h"
 #include "runtime/model/dummy_source.h"
 #include "runtime/model/tensor_names.h"
 
@@ -64,6 +66,71 @@ bool MayUseDisk(const StageExecutor::Options& options) {
           policy.activations.disk > 0);
 }
 
+// Micro-batches between ProjectQkv and ProjectOut at a time: two, if one is
+// projected while the host attends for another.
+int AttentionSlots(const Policy& policy) {
+  return policy.overlap && policy.attention_site == AttentionSite::kHost ? 2
+                                                                         : 1;
+}
+
+// What a stage has on a device besides weights that stay.
+absl::Status LoadDeviceParts(const DecoderSpec& spec,
+                             const StageExecutor::Options& options,
+                             const DevicePlan& plan, StageParts* parts) {
+  const Policy& policy = options.policy;
+  Device* device = parts->device.get();
+  const KvLayout& layout = parts->backend->kv_layout();
+  SLUICE_RETURN_IF_ERROR(parts->device_weights->Start(parts->weights.get()));
+  if (plan.kv_pages > 0) {
+    SLUICE_ASSIGN_OR_RETURN(parts->device_kv,
+                            KvArena::CreateOn(device, layout, plan.kv_pages));
+  }
+  SLUICE_ASSIGN_OR_RETURN(
+      parts->device_activations,
+      DeviceActivations::Create(
+          {.device = device,
+           .hidden_size = spec.hidden_size,
+           .max_rows = policy.max_step_tokens,
+           .num_batches = policy.num_microbatches,
+           .resident = plan.resident_batches,
+           .slots = plan.activation_slots,
+           .disk = parts->activation_stager.get(),
+           .stall_seconds = &parts->stats->activation_stall_seconds}));
+  DeviceAttention::Options attention;
+  attention.backend = parts->backend.get();
+  attention.device_kv = parts->device_kv.get();
+  attention.host_kv = parts->kv.get();
+  attention.disk = parts->stager.get();
+  attention.stats = parts->stats.get();
+  attention.row = parts->trace_row;
+  attention.first_layer = options.layers.begin;
+  attention.slots = AttentionSlots(policy);
+  attention.overlap = policy.overlap;
+  if (plan.staging_slots > 0) {
+    SLUICE_ASSIGN_OR_RETURN(
+        attention.staged,
+        DeviceKvStager::Create(
+            {.device = device,
+             .layout = layout,
+             .group_pages = plan.staging_pages,
+             .slots = plan.staging_slots,
+             .stall_seconds = &parts->stats->kv_stall_seconds}));
+  } else if (parts->kv != nullptr || parts->stager != nullptr) {
+    attention.on_host = std::make_unique<HostAttention>(HostAttention::Options{
+        .device = device,
+        .on_device = parts->backend.get(),
+        .on_host = parts->host_backend.get(),
+        .kv = parts->kv.get(),
+        .stager = parts->stager.get(),
+        .slots = attention.slots,
+        .tracer = options.tracer,
+        .stall_seconds = &parts->stats->attention_stall_seconds});
+  }
+  parts->device_attention =
+      std::make_unique<DeviceAttention>(std::move(attention));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<StageExecutor>> StageExecutor::Load(
@@ -113,6 +180,10 @@ absl::Status StageExecutor::Options::Validate(const DecoderSpec& spec) const {
   if (host_budget == nullptr) {
     return absl::InvalidArgumentError("host_budget is missing");
   }
+  if ((backend != BackendKind::kCpu) != (device_budget != nullptr)) {
+    return absl::InvalidArgumentError(
+        "a device_budget goes with a backend that has memory of its own");
+  }
   return absl::OkStatus();
 }
 
@@ -121,6 +192,7 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
     const StageExecutor::Options& options,
     const StageExecutor::Progress& progress,
     const std::atomic<bool>* cancelled) {
+  SLUICE_RETURN_IF_ERROR(CheckBackendKind(options.backend));
   SLUICE_RETURN_IF_ERROR(options.Validate(spec));
   SLUICE_RETURN_IF_ERROR(CheckTensors(spec, source, options.layers));
   const Policy& policy = options.policy;
@@ -129,34 +201,40 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
   MemoryBudget* memory = options.host_budget;
   StageParts parts;
   parts.stats = std::make_unique<SweepStats>();
-  const ActivationStager::Shape activations = {
-      .num_batches = policy.num_microbatches,
-      .max_rows = policy.max_step_tokens,
-      .hidden = spec.hidden_size,
-      .disk = policy.activations.disk};
-  // A single micro-batch has nobody to make room for.
-  const bool stage_activations =
-      policy.activations.disk > 0 && policy.num_microbatches > 1;
-  if (!stage_activations) {
-    SLUICE_ASSIGN_OR_RETURN(
-        parts.activations,
-        memory->Charge("activations", activations.total_bytes()));
-  }
+  parts.trace_row = AddTraceRow(options.tracer, "compute");
   const bool may_use_disk = MayUseDisk(options);
+  Backend::Options backend_options = {
+      .layers = options.layers,
+      .dtype = policy.dtype,
+      .weight_format = policy.compress_weights,
+      .kv_format = KvFormatOf(policy),
+      .kv_page_alignment = may_use_disk ? kDiskAlignment : 64,
+      .sparsity = policy.sparsity,
+      .max_rows = policy.max_step_tokens,
+      .max_model_len = options.max_model_len,
+      .threads = threads,
+      .cores = options.cores,
+      .budget = memory};
+  if (options.device_budget != nullptr) {
+    SLUICE_ASSIGN_OR_RETURN(parts.device,
+                            CpuDevice::Create({.budget = options.device_budget,
+                                               .tracer = options.tracer}));
+    backend_options.device = parts.device.get();
+    backend_options.attention_slots = AttentionSlots(policy);
+  }
   SLUICE_ASSIGN_OR_RETURN(
-      parts.backend,
-      Backend::Create(BackendKind::kCpu, spec,
-                      {.layers = options.layers,
-                       .dtype = policy.dtype,
-                       .weight_format = policy.compress_weights,
-                       .kv_format = KvFormatOf(policy),
-                       .kv_page_alignment = may_use_disk ? kDiskAlignment : 64,
-                       .sparsity = policy.sparsity,
-                       .max_rows = policy.max_step_tokens,
-                       .max_model_len = options.max_model_len,
-                       .threads = threads,
-                       .cores = options.cores,
-                       .budget = memory}));
+      parts.backend, Backend::Create(options.backend, spec, backend_options));
+  if (parts.device != nullptr) {
+    // It has the embedding, but never the head.
+    backend_options.layers.end =
+        std::min(options.layers.end, spec.num_layers - 1);
+    backend_options.device = nullptr;
+    // These threads and the device's would be in each other's way.
+    backend_options.cores.clear();
+    SLUICE_ASSIGN_OR_RETURN(
+        parts.host_backend,
+        Backend::Create(BackendKind::kCpu, spec, backend_options));
+  }
   Backend& backend = *parts.backend;
 
   StageNeeds needs;
@@ -175,35 +253,63 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
   if (policy.num_microbatches > 1) {
     needs.expanded_bytes = backend.ExpandedLayerBytes();
   }
+  const uint64_t expanded_bytes = needs.expanded_bytes;
   needs.part_bytes =
       std::max(LargestPart(backend.LayerParts(), needs.layer_bytes),
                LargestPart(backend.HeadParts(), needs.head_bytes));
   needs.layer_page_bytes = backend.kv_layout().layer_page_bytes();
   needs.max_sequence_pages =
       (int64_t{options.max_model_len} + kPageTokens - 1) / kPageTokens;
-  needs.max_sequences = options.max_sequences;
+  needs.kv_pages = needs.max_sequence_pages * options.max_sequences;
   needs.sequences_per_batch = std::min(policy.gbs, options.max_sequences);
+  needs.activation_bytes = uint64_t{sizeof(float)} * policy.max_step_tokens *
+                           static_cast<uint64_t>(spec.hidden_size);
+  const uint64_t weight_bytes = needs.weight_bytes();
+  DevicePlan on_device;
+  Policy rest = policy;
+  if (parts.device != nullptr) {
+    SLUICE_ASSIGN_OR_RETURN(on_device,
+                            PlanDevice(needs, policy, *options.device_budget));
+    needs = NeedsBesideDevice(needs, on_device);
+    rest = PolicyBesideDevice(policy, on_device);
+  }
+  // Of micro-batches that don't stay on a device.
+  const ActivationStager::Shape activations = {
+      .num_batches = policy.num_microbatches - on_device.resident_batches,
+      .max_rows = policy.max_step_tokens,
+      .hidden = spec.hidden_size,
+      .disk = rest.activations.disk};
+  // A single micro-batch has nobody to make room for.
+  const bool stage_activations =
+      rest.activations.disk > 0 && activations.num_batches > 1;
   if (stage_activations) {
     needs.activation_memory_bytes = activations.memory_bytes();
     needs.activation_staging_bytes = activations.staging_bytes();
     needs.activation_disk_bytes = activations.disk_bytes();
   }
-  SLUICE_ASSIGN_OR_RETURN(const StageMemory plan,
-                          PlanStageMemory(needs, policy, may_use_disk, memory,
-                                          options.disk_budget));
+  // The others are in host memory; those of a device begin and end there.
+  const int in_memory =
+      stage_activations ? on_device.resident_batches : policy.num_microbatches;
+  SLUICE_ASSIGN_OR_RETURN(
+      parts.activations,
+      memory->Charge("activations", needs.activation_bytes * in_memory));
+  SLUICE_ASSIGN_OR_RETURN(
+      StageMemory plan,
+      PlanStageMemory(needs, rest, may_use_disk, memory, options.disk_budget));
+  plan.weights = WithDevice(on_device, plan.weights);
 
   if (plan.uses_disk() || stage_activations) {
     IoEngine::Options io;
     io.tracer = options.tracer;
     SLUICE_ASSIGN_OR_RETURN(parts.io, IoEngine::Create(io));
   }
-  if (needs.expanded_bytes > 0) {
-    SLUICE_ASSIGN_OR_RETURN(
-        parts.expanded,
-        HostBuffer::Create("expanded layer", needs.expanded_bytes, memory));
+  if (expanded_bytes > 0) {
+    SLUICE_ASSIGN_OR_RETURN(parts.expanded,
+                            WorkBuffer::Create("expanded layer", expanded_bytes,
+                                               memory, parts.device.get()));
   }
 
-  const uint64_t total = needs.weight_bytes();
+  const uint64_t total = weight_bytes;
   uint64_t done = 0;
   const auto report = [&](uint64_t bytes) -> absl::Status {
     done += bytes;
@@ -251,8 +357,25 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
   weights.io = parts.io.get();
   weights.stall_seconds = &parts.stats->weight_stall_seconds;
   weights.read_bytes = &parts.stats->weight_read_bytes;
+  if (parts.device != nullptr) {
+    parts.device_weights =
+        std::make_unique<DeviceWeights>(DeviceWeights::Options{
+            .device = parts.device.get(),
+            .backend = &backend,
+            .num_layers = options.layers.size(),
+            .slots = on_device.weight_slots,
+            .overlap = policy.overlap,
+            .stall_seconds = &parts.stats->weight_stall_seconds});
+    // It is DeviceWeights' thread that waits for them and reads them.
+    weights.stall_seconds = nullptr;
+    weights.read_bytes = parts.device_weights->store_read_bytes();
+    weights.to_device = [&](int unit, std::span<const std::byte> bytes) {
+      return parts.device_weights->Keep(unit, bytes);
+    };
+  }
   SLUICE_ASSIGN_OR_RETURN(parts.weights, WeightStore::Load(weights, report));
 
+  parts.pages[static_cast<size_t>(Tier::kDevice)] = on_device.kv_pages;
   parts.pages[static_cast<size_t>(Tier::kHost)] = plan.host_pages;
   parts.pages[static_cast<size_t>(Tier::kDisk)] = plan.disk_pages;
   if (plan.host_pages > 0) {
@@ -272,6 +395,11 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
     stager.stall_seconds = &parts.stats->kv_stall_seconds;
     stager.read_bytes = &parts.stats->kv_read_bytes;
     stager.write_bytes = &parts.stats->kv_write_bytes;
+    if (parts.device != nullptr &&
+        policy.attention_site == AttentionSite::kHost) {
+      // It is HostAttention's thread that waits for it.
+      stager.stall_seconds = nullptr;
+    }
     SLUICE_ASSIGN_OR_RETURN(parts.stager, KvStager::Create(stager));
   }
   if (stage_activations) {
@@ -288,7 +416,13 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
     SLUICE_ASSIGN_OR_RETURN(parts.activation_stager,
                             ActivationStager::Create(stager));
   }
-  parts.placement.activation_bytes = activations.total_bytes();
+  if (parts.device != nullptr) {
+    SLUICE_RETURN_IF_ERROR(LoadDeviceParts(spec, options, on_device, &parts));
+  }
+  parts.placement.activation_bytes =
+      needs.activation_bytes * policy.num_microbatches;
+  parts.placement.activation_device_bytes =
+      needs.activation_bytes * on_device.resident_batches;
   parts.placement.activation_host_bytes = stage_activations
                                               ? activations.memory_bytes()
                                               : activations.total_bytes();
@@ -296,9 +430,14 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
       parts.placement.embedding_bytes + parts.weights->bytes();
   parts.placement.weight_host_bytes =
       parts.placement.embedding_host_bytes + parts.weights->resident_bytes();
+  parts.placement.weight_device_bytes = parts.weights->device_bytes();
   const uint64_t page_bytes = backend.kv_layout().page_bytes();
   parts.placement.kv_bytes =
-      static_cast<uint64_t>(plan.host_pages + plan.disk_pages) * page_bytes;
+      static_cast<uint64_t>(on_device.kv_pages + plan.host_pages +
+                            plan.disk_pages) *
+      page_bytes;
+  parts.placement.kv_device_bytes =
+      static_cast<uint64_t>(on_device.kv_pages) * page_bytes;
   parts.placement.kv_host_bytes =
       static_cast<uint64_t>(plan.host_pages) * page_bytes;
   return std::make_unique<StageSweep>(spec, options, std::move(parts), threads);

@@ -10,6 +10,7 @@
 #include "common/status_macros.h"
 #include "runtime/exec/image_file.h"
 #include "runtime/exec/kv_stager.h"
+#include "runtime/exec/tier_table.h"
 #include "runtime/exec/weight_placement.h"
 
 namespace sluice {
@@ -19,37 +20,6 @@ namespace {
 constexpr uint64_t kSlack = 4096;
 // Staging for KV on disk: enough for requests of several MiB.
 constexpr uint64_t kStagingGroupBytes = uint64_t{8} << 20;
-
-struct Want {
-  std::string name;
-  uint64_t bytes;
-};
-
-std::string Table(const MemoryBudget& budget, const std::vector<Want>& wants) {
-  std::string table =
-      absl::StrFormat("\n  %-34s %14d", "budget", budget.limit_bytes());
-  for (const auto& [name, bytes] : budget.holders()) {
-    absl::StrAppendFormat(&table, "\n  %-34s %14d",
-                          absl::StrCat(name, " (held)"), bytes);
-  }
-  for (const Want& want : wants) {
-    if (want.bytes == 0) continue;
-    absl::StrAppendFormat(&table, "\n  %-34s %14d", want.name, want.bytes);
-  }
-  return table;
-}
-
-absl::Status CheckFits(const MemoryBudget& budget,
-                       const std::vector<Want>& wants,
-                       absl::string_view advice) {
-  uint64_t sum = 0;
-  for (const Want& want : wants) sum += want.bytes;
-  const uint64_t free = budget.free_bytes();
-  if (sum <= free) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      TierName(budget.tier()), " memory is short by ", sum - free,
-      " bytes for this stage; ", advice, "; bytes:", Table(budget, wants)));
-}
 
 // What a slot takes besides the streamed share of a unit: the head of the part
 // in which the resident bytes end, and rounding.
@@ -102,9 +72,9 @@ void Place(const StageNeeds& needs, const Policy& policy, bool may_use_disk,
   const uint64_t streamable =
       needs.layer_bytes * needs.num_layers + needs.head_bytes;
   const uint64_t page = needs.layer_page_bytes * needs.num_layers;
-  const int64_t all_pages = needs.max_sequence_pages * needs.max_sequences;
+  const int64_t all_pages = needs.kv_pages;
   const uint64_t fixed = EmbeddingBytes(needs, *plan) + needs.expanded_bytes +
-                         needs.activation_memory_bytes +
+                         needs.loading_bytes + needs.activation_memory_bytes +
                          needs.activation_staging_bytes + kSlack;
   const uint64_t room = free > fixed ? free - fixed : 0;
   // A third slot lets the wire go on while the sweep waits for it, where it
@@ -189,9 +159,10 @@ absl::StatusOr<StageMemory> PlanStageMemory(const StageNeeds& needs,
     Place(needs, policy, may_use_disk, memory->free_bytes(), &plan);
   }
   const uint64_t page = needs.layer_page_bytes * needs.num_layers;
-  std::vector<Want> wants = {
+  std::vector<TierWant> wants = {
       {"embedding", EmbeddingBytes(needs, plan)},
       {"expanded layer", needs.expanded_bytes},
+      {"a layer on its way to the device", needs.loading_bytes},
       {"activations", needs.activation_memory_bytes},
       {"activation staging", needs.activation_staging_bytes},
       {"weights in memory", ResidentBytes(needs, plan.weights.disk)},
@@ -211,18 +182,15 @@ absl::StatusOr<StageMemory> PlanStageMemory(const StageNeeds& needs,
   SLUICE_RETURN_IF_ERROR(CheckFits(*memory, wants, advice));
 
   if (plan.uses_disk() || needs.activation_disk_bytes > 0) {
-    std::vector<Want> on_disk = {
+    std::vector<TierWant> on_disk = {
         {"kv cache", static_cast<uint64_t>(plan.disk_pages) * page},
         {"activations", needs.activation_disk_bytes}};
     if (plan.needs_images()) {
+      const uint64_t head = needs.head_bytes + needs.device_head_bytes;
       uint64_t images =
-          ImageFile::FileBytes(needs.layer_bytes) * needs.num_layers;
-      if (needs.head_bytes > 0) {
-        images += ImageFile::FileBytes(needs.head_bytes);
-      }
-      if (plan.embedding_on_disk) {
-        images += ImageFile::FileBytes(needs.embedding_bytes);
-      }
+          ImageFile::FileBytes(needs.layer_bytes + needs.device_layer_bytes) *
+          needs.num_layers;
+      if (head > 0) images += ImageFile::FileBytes(head);
       on_disk.push_back({"weight images", images});
     }
     SLUICE_RETURN_IF_ERROR(

@@ -2,36 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "runtime/exec/timed.h"
 #include "runtime/sample/distribution.h"
 
 namespace sluice {
-namespace {
-
-// Adds the time of a scope to a total, and shows it in the timeline.
-class Timed {
- public:
-  Timed(double* seconds, TraceRow* row, const char* name,
-        const TraceArgs& args = {})
-      : seconds_(seconds), row_(row), name_(name), args_(args) {}
-  ~Timed() {
-    const int64_t end = TraceNow();
-    *seconds_ += static_cast<double>(end - start_) * 1e-9;
-    if (row_ != nullptr) row_->Add(name_, "compute", start_, end, args_);
-  }
-
- private:
-  double* const seconds_;
-  TraceRow* const row_;
-  const char* const name_;
-  const TraceArgs args_;
-  const int64_t start_ = TraceNow();
-};
-
-}  // namespace
-
 StageSweep::StageSweep(const DecoderSpec& spec, const Options& options,
                        StageParts parts, int threads)
     : options_(options),
@@ -45,19 +23,30 @@ StageSweep::StageSweep(const DecoderSpec& spec, const Options& options,
               .packing = options.policy.packing},
       parts_(std::move(parts)),
       backend_(parts_.backend.get()),
+      host_backend_(parts_.host_backend != nullptr ? parts_.host_backend.get()
+                                                   : backend_),
+      device_weights_(parts_.device_weights.get()),
+      device_x_(parts_.device_activations.get()),
+      device_attention_(parts_.device_attention.get()),
       tables_(parts_.pages, options.max_model_len),
-      row_(AddTraceRow(options.tracer, "compute")),
+      row_(parts_.trace_row),
       scratch_(threads) {
-  parts_.weights->ReadAhead(1);
+  if (device_weights_ == nullptr) parts_.weights->ReadAhead(1);
 }
 
 StageSweep::~StageSweep() = default;
 
 void StageSweep::Reset() {
+  if (device_attention_ != nullptr) device_attention_->Reset();
+  if (device_x_ != nullptr) device_x_->Reset();
   if (parts_.stager != nullptr) parts_.stager->Reset();
   if (parts_.activation_stager != nullptr) parts_.activation_stager->Reset();
-  parts_.weights->Rewind();
-  parts_.weights->ReadAhead(1);
+  if (device_weights_ != nullptr) {
+    device_weights_->Rewind();
+  } else {
+    parts_.weights->Rewind();
+    parts_.weights->ReadAhead(1);
+  }
   tables_.Clear();
   samplers_.clear();
 }
@@ -70,6 +59,15 @@ SweepStats StageSweep::stats() const {
     stats.disk_write_seconds = totals.write_busy_seconds;
     stats.disk_read_bytes = totals.bytes_read;
     stats.disk_write_bytes = totals.bytes_written;
+  }
+  if (parts_.device != nullptr) {
+    const Device::Totals totals = parts_.device->totals();
+    stats.h2d_seconds = totals.h2d_busy_seconds;
+    stats.d2h_seconds = totals.d2h_busy_seconds;
+    stats.h2d_bytes = totals.h2d_bytes;
+    stats.d2h_bytes = totals.d2h_bytes;
+    stats.weight_read_bytes = device_weights_->read_bytes();
+    stats.host_attention_seconds = device_attention_->host_seconds();
   }
   return stats;
 }
@@ -96,15 +94,27 @@ absl::Status StageSweep::ReleaseAndAdmit(const StepPlan& plan) {
   return absl::OkStatus();
 }
 
-void StageSweep::View(const MicroBatch& batch, Work* work,
+void StageSweep::View(const MicroBatch& batch, StageWork* work,
                       std::vector<KvStager::Group>* groups) {
   work->segments.clear();
   work->runs.clear();
+  work->members.clear();
+  work->on_host = false;
   groups->clear();
+  // Pages that a run may have: a group, where runs are staged.
+  const auto limit = [&](Tier tier) {
+    int64_t pages = std::numeric_limits<int64_t>::max();
+    if (tier == Tier::kDisk) pages = parts_.stager->MaxGroupPages();
+    if (device_attention_ != nullptr) {
+      pages = std::min(pages, device_attention_->MaxRunPages(tier));
+    }
+    return pages;
+  };
   const SegmentRows rows(batch, limits_.packing);
   work->padded_tokens.clear();
   int32_t row = 0;
   size_t token = 0;
+  int64_t run_pages = 0;
   for (const Segment& segment : batch.segments) {
     const SequencePages& table = *tables_.Find(segment.sequence);
     const auto index = static_cast<int32_t>(work->segments.size());
@@ -112,7 +122,6 @@ void StageSweep::View(const MicroBatch& batch, Work* work,
     const int32_t end = segment.start + segment.num_tokens;
     const auto pages = std::span<const int32_t>(table.pages)
                            .first((end + kPageTokens - 1) / kPageTokens);
-    const bool staged = table.tier == Tier::kDisk;
     work->segments.push_back({.row = row,
                               .start = segment.start,
                               .num_tokens = segment.num_tokens,
@@ -126,21 +135,27 @@ void StageSweep::View(const MicroBatch& batch, Work* work,
       work->padded_tokens.resize(row, *from);
       token += segment.num_tokens;
     }
-    bool extends = !work->runs.empty() && work->runs.back().staged == staged;
-    if (staged) {
-      const auto count = static_cast<int64_t>(pages.size());
-      extends = extends && groups->back().num_pages + count <=
-                               parts_.stager->MaxGroupPages();
-      if (!extends) groups->emplace_back();
+    const auto count = static_cast<int64_t>(pages.size());
+    if (work->runs.empty() || work->runs.back().tier != table.tier ||
+        run_pages + count > limit(table.tier)) {
+      work->runs.push_back({index, 0, table.tier});
+      run_pages = 0;
+      if (table.tier == Tier::kDisk) groups->emplace_back();
+    }
+    ++work->runs.back().count;
+    run_pages += count;
+    if (table.tier == Tier::kDisk) {
       groups->back().num_pages += count;
       groups->back().members.push_back(
           {segment.sequence, index, pages, segment.start, segment.num_tokens});
     }
-    if (extends) {
-      ++work->runs.back().count;
-    } else {
-      work->runs.push_back({index, 1, staged});
-    }
+    if (device_attention_ == nullptr) continue;
+    work->members.push_back({.sequence = segment.sequence,
+                             .segment = index,
+                             .pages = pages,
+                             .start = segment.start,
+                             .num_tokens = segment.num_tokens});
+    work->on_host = work->on_host || device_attention_->OnHost(table.tier);
   }
   work->view = {.rows = row,
                 .tokens = limits_.packing ? batch.tokens : work->padded_tokens,
@@ -162,22 +177,68 @@ void StageSweep::OrderItems(size_t num_batches) {
   }
 }
 
+absl::StatusOr<ImageView> StageSweep::AcquireUnit(int unit) {
+  return device_weights_ != nullptr ? device_weights_->Acquire(unit)
+                                    : parts_.weights->Acquire(unit);
+}
+
+void StageSweep::ReleaseUnit(int unit) {
+  if (device_weights_ != nullptr) {
+    device_weights_->Release(unit);
+  } else {
+    parts_.weights->Release(unit);
+  }
+}
+
+absl::StatusOr<Backend::LayerImage> StageSweep::AcquireLayer(int local) {
+  SLUICE_ASSIGN_OR_RETURN(const ImageView view, AcquireUnit(local));
+  if (parts_.expanded.data() == nullptr) {
+    return Backend::LayerImage{view, false};
+  }
+  const Timed timed(&parts_.stats->expand_seconds, row_, "dequantize",
+                    {{{"layer", local}}});
+  SLUICE_RETURN_IF_ERROR(
+      backend_->ExpandLayer(view, parts_.expanded.as<std::byte>()));
+  return Backend::LayerImage{ImageView::Whole(parts_.expanded.data()), true};
+}
+
 absl::Status StageSweep::BeginTurns(size_t num_batches) {
-  if (parts_.activation_stager == nullptr) return absl::OkStatus();
-  turns_.clear();
   batch_rows_.clear();
-  for (const auto& [layer, k] : order_) turns_.push_back(k);
   for (size_t k = 0; k < num_batches; ++k) {
     batch_rows_.push_back(work_[k].view.rows);
-    if (last_) turns_.push_back(static_cast<int32_t>(k));
+  }
+  if (device_x_ != nullptr) {
+    return device_x_->BeginStep(batch_rows_, order_, last_);
+  }
+  if (parts_.activation_stager == nullptr) return absl::OkStatus();
+  turns_.clear();
+  for (const auto& [layer, k] : order_) turns_.push_back(k);
+  for (size_t k = 0; last_ && k < num_batches; ++k) {
+    turns_.push_back(static_cast<int32_t>(k));
   }
   return parts_.activation_stager->BeginStep(turns_, batch_rows_);
+}
+
+absl::Status StageSweep::Embed(const BatchView& view, float* x) {
+  SLUICE_ASSIGN_OR_RETURN(const EmbeddingStore::Rows embedding,
+                          parts_.embedding->Gather(view.tokens));
+  BatchView batch = view;
+  batch.tokens = embedding.tokens;
+  const Timed timed(&parts_.stats->projection_seconds, row_, "embed");
+  return host_backend_->Embed(embedding.image, batch, x);
 }
 
 absl::Status StageSweep::BringRows(
     size_t item, std::span<std::shared_ptr<ActivationBuffer>> hidden) {
   const auto [layer, k] = order_[item];
-  Work& work = work_[k];
+  StageWork& work = work_[k];
+  if (device_x_ != nullptr) {
+    SLUICE_ASSIGN_OR_RETURN(work.rows, device_x_->Acquire(k));
+    if (options_.policy.overlap && item + 1 < order_.size()) {
+      device_x_->Prefetch(order_[item + 1].second);
+    }
+    return absl::OkStatus();
+  }
   ActivationStager* const stager = parts_.activation_stager.get();
   if (stager != nullptr) {
     SLUICE_ASSIGN_OR_RETURN(work.rows, stager->Take(k));
@@ -198,16 +259,28 @@ absl::Status StageSweep::BringRows(
     work.x = buffers_.Acquire(work.view.rows, limits_.hidden_size);
     work.rows = work.x->data();
   }
-  SLUICE_ASSIGN_OR_RETURN(const EmbeddingStore::Rows embedding,
-                          parts_.embedding->Gather(work.view.tokens));
-  BatchView view = work.view;
-  view.tokens = embedding.tokens;
-  const Timed timed(&parts_.stats->projection_seconds, row_, "embed");
-  return backend_->Embed(embedding.image, view, work.rows);
+  return Embed(work.view, work.rows);
 }
 
-std::shared_ptr<ActivationBuffer> StageSweep::Output(int32_t k) {
-  Work& work = work_[k];
+absl::Status StageSweep::Enter(
+    std::span<std::shared_ptr<ActivationBuffer>> hidden, size_t num_batches) {
+  for (size_t k = 0; k < num_batches; ++k) {
+    std::shared_ptr<ActivationBuffer> x;
+    if (limits_.first) {
+      x = buffers_.Acquire(work_[k].view.rows, limits_.hidden_size);
+      SLUICE_RETURN_IF_ERROR(Embed(work_[k].view, x->data()));
+    } else {
+      x = std::move(hidden[k]);
+    }
+    SLUICE_RETURN_IF_ERROR(device_x_->Enter(k, std::move(x)));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<ActivationBuffer>> StageSweep::Output(
+    int32_t k) {
+  if (device_x_ != nullptr) return device_x_->Leave(k);
+  StageWork& work = work_[k];
   if (parts_.activation_stager == nullptr) return std::move(work.x);
   std::shared_ptr<ActivationBuffer> out =
       buffers_.Acquire(work.view.rows, limits_.hidden_size);
@@ -215,19 +288,16 @@ std::shared_ptr<ActivationBuffer> StageSweep::Output(int32_t k) {
   return out;
 }
 
-absl::StatusOr<Backend::LayerImage> StageSweep::AcquireLayer(int local) {
-  SLUICE_ASSIGN_OR_RETURN(const ImageView view, parts_.weights->Acquire(local));
-  if (parts_.expanded.data() == nullptr) {
-    return Backend::LayerImage{view, false};
-  }
-  const Timed timed(&parts_.stats->expand_seconds, row_, "dequantize",
-                    {{{"layer", local}}});
-  SLUICE_RETURN_IF_ERROR(
-      backend_->ExpandLayer(view, parts_.expanded.as<std::byte>()));
-  return Backend::LayerImage{ImageView::Whole(parts_.expanded.data()), true};
+absl::Status StageSweep::RunStep(
+    const StepPlan& plan, std::span<std::shared_ptr<ActivationBuffer>> hidden,
+    const Emit& emit, StepResult* result) {
+  const absl::Status status = Sweep(plan, hidden, emit, result);
+  // What is under way must not see another step's work.
+  if (!status.ok() && device_attention_ != nullptr) device_attention_->Reset();
+  return status;
 }
 
-absl::Status StageSweep::RunStep(
+absl::Status StageSweep::Sweep(
     const StepPlan& plan, std::span<std::shared_ptr<ActivationBuffer>> hidden,
     const Emit& emit, StepResult* result) {
   SLUICE_RETURN_IF_ERROR(ReleaseAndAdmit(plan));
@@ -255,9 +325,22 @@ absl::Status StageSweep::RunStep(
   OrderItems(num_batches);
   if (parts_.stager != nullptr) parts_.stager->BeginStep(groups_, order_);
   SLUICE_RETURN_IF_ERROR(BeginTurns(num_batches));
+  if (device_x_ != nullptr) {
+    device_attention_->BeginStep(work_, order_);
+    // At once: later the host backend may be busy with attention.
+    SLUICE_RETURN_IF_ERROR(Enter(hidden, num_batches));
+  }
   Backend::LayerImage image;
   int held = -1;  // the layer that `image` shows
   const int last_layer = options_.layers.size() - 1;
+  const auto finish = [&](size_t item) -> absl::Status {
+    SLUICE_RETURN_IF_ERROR(FinishItem(item, image));
+    const auto [layer, k] = order_[item];
+    if (layer != last_layer || last_) return absl::OkStatus();
+    SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<ActivationBuffer> out, Output(k));
+    return emit(k, std::move(out));
+  };
+  bool deferred = false;  // the item before is not finished
   for (size_t item = 0; item < order_.size(); ++item) {
     const auto [layer, k] = order_[item];
     SLUICE_RETURN_IF_ERROR(BringRows(item, hidden));
@@ -268,65 +351,93 @@ absl::Status StageSweep::RunStep(
     // While this micro-batch computes, its share of the layers ahead and the
     // KV of the next ones come in.
     const bool row_by_row = options_.policy.schedule == Schedule::kRowByRow;
-    parts_.weights->ReadAhead(row_by_row
-                                  ? 1
-                                  : static_cast<double>(k + 1) /
-                                        static_cast<double>(num_batches));
-    SLUICE_RETURN_IF_ERROR(ComputeItem(item, image));
+    if (device_weights_ == nullptr) {
+      parts_.weights->ReadAhead(row_by_row
+                                    ? 1
+                                    : static_cast<double>(k + 1) /
+                                          static_cast<double>(num_batches));
+    }
+    SLUICE_RETURN_IF_ERROR(BeginItem(item, image));
+    if (deferred) SLUICE_RETURN_IF_ERROR(finish(item - 1));
+    deferred = MayDefer(item);
+    if (!deferred) SLUICE_RETURN_IF_ERROR(finish(item));
     if (item + 1 == order_.size() || order_[item + 1].first != layer) {
-      parts_.weights->Release(layer);
+      ReleaseUnit(layer);
       held = -1;
       // Over the head, which no row-by-row step but the last one wants.
       if (row_by_row && layer == last_layer && item + 1 < order_.size() &&
           last_) {
-        SLUICE_RETURN_IF_ERROR(parts_.weights->Acquire(layer + 1).status());
-        parts_.weights->Release(layer + 1);
+        SLUICE_RETURN_IF_ERROR(AcquireUnit(layer + 1).status());
+        ReleaseUnit(layer + 1);
       }
-    }
-    if (layer == last_layer && !last_) {
-      SLUICE_RETURN_IF_ERROR(emit(k, Output(k)));
     }
   }
   if (last_) SLUICE_RETURN_IF_ERROR(RunHead(plan, result));
   return absl::OkStatus();
 }
 
-absl::Status StageSweep::ComputeItem(size_t item,
-                                     const Backend::LayerImage& image) {
+bool StageSweep::MayDefer(size_t item) const {
+  return options_.policy.overlap && work_[order_[item].second].on_host &&
+         device_x_->may_hold_two() && item + 1 < order_.size() &&
+         order_[item + 1].first == order_[item].first;
+}
+
+absl::Status StageSweep::BeginItem(size_t item,
+                                   const Backend::LayerImage& image) {
   const auto [local, k] = order_[item];
   const int layer = options_.layers.begin + local;
-  Work& work = work_[k];
-  float* x = work.rows;
+  StageWork& work = work_[k];
   const TraceArgs args = {{{"layer", layer}, {"micro_batch", k}}};
+  if (device_attention_ != nullptr) {
+    work.view.attention_slot = device_attention_->Slot(item);
+  }
   {
     const Timed timed(&parts_.stats->projection_seconds, row_, "qkv", args);
-    SLUICE_RETURN_IF_ERROR(backend_->ProjectQkv(layer, image, work.view, x));
+    SLUICE_RETURN_IF_ERROR(
+        backend_->ProjectQkv(layer, image, work.view, work.rows));
   }
-  SLUICE_RETURN_IF_ERROR(AttendItem(item));
+  if (device_attention_ == nullptr) return absl::OkStatus();
+  return device_attention_->Begin(item);
+}
+
+absl::Status StageSweep::FinishItem(size_t item,
+                                    const Backend::LayerImage& image) {
+  const auto [local, k] = order_[item];
+  const int layer = options_.layers.begin + local;
+  StageWork& work = work_[k];
+  const TraceArgs args = {{{"layer", layer}, {"micro_batch", k}}};
+  SLUICE_RETURN_IF_ERROR(device_attention_ != nullptr
+                             ? device_attention_->Finish(item)
+                             : AttendItem(item));
   if (parts_.activation_stager != nullptr) {
     parts_.activation_stager->ReadAhead();
   }
   {
     const Timed timed(&parts_.stats->projection_seconds, row_, "out and mlp",
                       args);
-    SLUICE_RETURN_IF_ERROR(backend_->ProjectOut(layer, image, work.view, x));
-    SLUICE_RETURN_IF_ERROR(backend_->Mlp(layer, image, work.view, x));
+    SLUICE_RETURN_IF_ERROR(
+        backend_->ProjectOut(layer, image, work.view, work.rows));
+    SLUICE_RETURN_IF_ERROR(backend_->Mlp(layer, image, work.view, work.rows));
   }
-  return absl::OkStatus();
+  if (device_x_ == nullptr) return absl::OkStatus();
+  // It stays where it is if its next layer is next.
+  const bool stays = item + 1 < order_.size() && order_[item + 1].second == k;
+  return stays ? absl::OkStatus() : device_x_->Release(k);
 }
 
 absl::Status StageSweep::AttendItem(size_t item) {
   const auto [local, k] = order_[item];
   const int layer = options_.layers.begin + local;
-  Work& work = work_[k];
+  StageWork& work = work_[k];
   const TraceArgs args = {{{"layer", layer}, {"micro_batch", k}}};
   if (parts_.stager != nullptr) {
     parts_.stager->ReadAhead(static_cast<int32_t>(item) + 1);
   }
   // Those in memory first: meanwhile the others come.
-  for (const bool staged : {false, true}) {
-    for (const Run& run : work.runs) {
-      if (run.staged != staged) continue;
+  for (const Tier tier : {Tier::kHost, Tier::kDisk}) {
+    for (const SegmentRun& run : work.runs) {
+      if (run.tier != tier) continue;
+      const bool staged = tier == Tier::kDisk;
       if (staged) {
         const KvStager::Group* group = nullptr;
         SLUICE_RETURN_IF_ERROR(parts_.stager->Take(work.segments, &group));
@@ -352,10 +463,15 @@ absl::Status StageSweep::AttendItem(size_t item) {
 
 absl::Status StageSweep::RunHead(const StepPlan& plan, StepResult* result) {
   const int unit = options_.layers.size();
-  SLUICE_ASSIGN_OR_RETURN(const ImageView image, parts_.weights->Acquire(unit));
-  parts_.weights->ReadAhead(1);
+  SLUICE_ASSIGN_OR_RETURN(const ImageView image, AcquireUnit(unit));
+  if (device_weights_ == nullptr) parts_.weights->ReadAhead(1);
   for (size_t k = 0; k < plan.micro_batches.size(); ++k) {
-    if (parts_.activation_stager != nullptr) {
+    if (device_x_ != nullptr) {
+      SLUICE_ASSIGN_OR_RETURN(work_[k].rows, device_x_->Acquire(k));
+      if (options_.policy.overlap && k + 1 < plan.micro_batches.size()) {
+        device_x_->Prefetch(k + 1);
+      }
+    } else if (parts_.activation_stager != nullptr) {
       SLUICE_ASSIGN_OR_RETURN(work_[k].rows, parts_.activation_stager->Take(
                                                  static_cast<int32_t>(k)));
       parts_.activation_stager->ReadAhead();
@@ -365,13 +481,15 @@ absl::Status StageSweep::RunHead(const StepPlan& plan, StepResult* result) {
     SLUICE_RETURN_IF_ERROR(
         SampleBatch(plan.micro_batches[k], work_[k], image, result));
     work_[k].x.reset();
+    if (device_x_ != nullptr) device_x_->Drop(k);
   }
-  parts_.weights->Release(unit);
-  parts_.weights->ReadAhead(1);
+  ReleaseUnit(unit);
+  if (device_weights_ == nullptr) parts_.weights->ReadAhead(1);
   return absl::OkStatus();
 }
 
-absl::Status StageSweep::SampleBatch(const MicroBatch& batch, const Work& work,
+absl::Status StageSweep::SampleBatch(const MicroBatch& batch,
+                                     const StageWork& work,
                                      const ImageView& image,
                                      StepResult* result) {
   head_rows_.clear();
@@ -421,7 +539,7 @@ absl::Status StageSweep::SampleBatch(const MicroBatch& batch, const Work& work,
                                      logits.subspan(i * vocab, vocab));
           }
         }
-        backend_->ParallelFor(rows, [&](int i, int thread) {
+        host_backend_->ParallelFor(rows, [&](int i, int thread) {
           const HeadRow& row = head_rows_[first + i];
           const std::span<float> own = logits.subspan(i * vocab, vocab);
           if (row.target >= 0) {

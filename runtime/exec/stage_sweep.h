@@ -8,15 +8,21 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "runtime/exec/activation_stager.h"
+#include "runtime/exec/device_activations.h"
+#include "runtime/exec/device_attention.h"
+#include "runtime/exec/device_weights.h"
 #include "runtime/exec/embedding_store.h"
 #include "runtime/exec/kv_stager.h"
 #include "runtime/exec/plan_check.h"
 #include "runtime/exec/stage_executor.h"
+#include "runtime/exec/stage_work.h"
 #include "runtime/exec/weight_store.h"
 #include "runtime/kernels/backend.h"
 #include "runtime/kv/batch_view.h"
 #include "runtime/kv/kv_arena.h"
 #include "runtime/kv/sequence_pages.h"
+#include "runtime/memory/device.h"
+#include "runtime/memory/work_buffer.h"
 #include "runtime/sample/sampler.h"
 #include "runtime/trace/trace.h"
 
@@ -27,17 +33,26 @@ struct StageParts {
   // Destroyed last.
   std::unique_ptr<IoEngine> io;  // with anything on disk
   std::unique_ptr<SweepStats> stats;
+  std::unique_ptr<Device> device;  // null: device and host memory are the same
   std::unique_ptr<Backend> backend;
+  // With a device: embeds, and attends to KV that is not on the device.
+  std::unique_ptr<Backend> host_backend;
   std::unique_ptr<EmbeddingStore> embedding;  // first stage
   std::unique_ptr<WeightStore> weights;
-  std::unique_ptr<KvArena> kv;       // null if all sequences are on disk
-  std::unique_ptr<KvStager> stager;  // null if none is
+  std::unique_ptr<KvArena> kv;         // null if no sequence is in host memory
+  std::unique_ptr<KvArena> device_kv;  // null if none is on a device
+  std::unique_ptr<KvStager> stager;    // null if none is on disk
   PageTables::TierPages pages = {};
-  HostBuffer expanded;  // a layer's full weights, if they are expanded at all
-  // One of the two: with a share of the activations on disk, the stager.
+  WorkBuffer expanded;  // a layer's full weights, if they are expanded at all
   MemoryCharge activations;
+  // With a share of them on disk; see ActivationStager.
   std::unique_ptr<ActivationStager> activation_stager;
   RealisedPlacement placement;
+  TraceRow* trace_row = nullptr;  // of the computing thread; may be null
+  // With a device.
+  std::unique_ptr<DeviceWeights> device_weights;
+  std::unique_ptr<DeviceActivations> device_activations;
+  std::unique_ptr<DeviceAttention> device_attention;
 };
 
 // The sweep over one backend.
@@ -66,21 +81,6 @@ class StageSweep : public StageExecutor {
   }
 
  private:
-  // Consecutive segments whose pages are in memory, or one group from disk.
-  struct Run {
-    int32_t first = 0;
-    int32_t count = 0;
-    bool staged = false;
-  };
-  // A micro-batch of the step at hand.
-  struct Work {
-    std::vector<SegmentView> segments;
-    std::vector<Run> runs;
-    std::vector<int32_t> padded_tokens;  // without packing
-    BatchView view;
-    std::shared_ptr<ActivationBuffer> x;  // null with an activation stager
-    float* rows = nullptr;  // [view.rows, hidden], while it is its turn
-  };
   // A row whose logits are wanted.
   struct HeadRow {
     SequenceId sequence;
@@ -90,26 +90,43 @@ class StageSweep : public StageExecutor {
     size_t slot;     // of the result's scores or tokens
   };
 
+  absl::Status Sweep(const StepPlan& plan,
+                     std::span<std::shared_ptr<ActivationBuffer>> hidden,
+                     const Emit& emit, StepResult* result);
   absl::Status ReleaseAndAdmit(const StepPlan& plan);
-  void View(const MicroBatch& batch, Work* work,
+  void View(const MicroBatch& batch, StageWork* work,
             std::vector<KvStager::Group>* groups);
   // The (layer, micro-batch) pairs of a step, in the schedule's order; layers
   // count from the stage's first.
   void OrderItems(size_t num_batches);
+  absl::StatusOr<ImageView> AcquireUnit(int unit);
+  void ReleaseUnit(int unit);
+  absl::StatusOr<Backend::LayerImage> AcquireLayer(int local);
   // Tells the activation stager whose turn it is when.
   absl::Status BeginTurns(size_t num_batches);
-  // Points Work::rows of the item's micro-batch at its residual stream, which
-  // begins with the embedding or with `hidden`.
+  // Points StageWork::rows of the item's micro-batch at its residual stream,
+  // where the item is computed. Without a device, it begins with the embedding
+  // or with `hidden` here.
   absl::Status BringRows(size_t item,
                          std::span<std::shared_ptr<ActivationBuffer>> hidden);
+  // With a device: gives all micro-batches their residual streams.
+  absl::Status Enter(std::span<std::shared_ptr<ActivationBuffer>> hidden,
+                     size_t num_batches);
+  // x = embedding, in host memory.
+  absl::Status Embed(const BatchView& view, float* x);
   // What the stage gives on of micro-batch `k`.
-  std::shared_ptr<ActivationBuffer> Output(int32_t k);
-  absl::StatusOr<Backend::LayerImage> AcquireLayer(int local);
-  absl::Status ComputeItem(size_t item, const Backend::LayerImage& image);
+  absl::StatusOr<std::shared_ptr<ActivationBuffer>> Output(int32_t k);
+  // The two halves of an item: up to what can be begun of its attention, and
+  // the rest. Between them another item may begin, if MayDefer().
+  absl::Status BeginItem(size_t item, const Backend::LayerImage& image);
+  absl::Status FinishItem(size_t item, const Backend::LayerImage& image);
+  // Whether there is something to wait for in this item that the next one need
+  // not wait for.
+  bool MayDefer(size_t item) const;
   absl::Status AttendItem(size_t item);
   absl::Status RunHead(const StepPlan& plan, StepResult* result);
   // Logits of the rows that the micro-batch's segments want sampled or scored.
-  absl::Status SampleBatch(const MicroBatch& batch, const Work& work,
+  absl::Status SampleBatch(const MicroBatch& batch, const StageWork& work,
                            const ImageView& image, StepResult* result);
 
   const Options options_;
@@ -117,13 +134,18 @@ class StageSweep : public StageExecutor {
   const PlanLimits limits_;
   StageParts parts_;
   Backend* const backend_;
+  Backend* const host_backend_;  // the same, where device and host are one
+  // The device's own, or null.
+  DeviceWeights* const device_weights_;
+  DeviceActivations* const device_x_;
+  DeviceAttention* const device_attention_;
   PageTables tables_;
   ActivationPool buffers_;
   TraceRow* const row_;
 
   absl::flat_hash_map<SequenceId, std::unique_ptr<Sampler>> samplers_;
   std::vector<SamplerScratch> scratch_;  // per thread
-  std::vector<Work> work_;
+  std::vector<StageWork> work_;
   std::vector<std::vector<KvStager::Group>> groups_;  // by micro-batch
   std::vector<std::pair<int32_t, int32_t>> order_;
   std::vector<int32_t> turns_, batch_rows_;  // for the activation stager

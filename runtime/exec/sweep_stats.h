@@ -17,9 +17,16 @@ struct SweepStats {
   double weight_stall_seconds = 0;
   double kv_stall_seconds = 0;
   double activation_stall_seconds = 0;
+  double attention_stall_seconds = 0;  // for attention on the host
+  // The host's attention for a device, which meanwhile may compute.
+  double host_attention_seconds = 0;
   // Of which a wire had something to do, and what it moved.
   double disk_read_seconds = 0;
   double disk_write_seconds = 0;
+  double h2d_seconds = 0;  // host to device
+  double d2h_seconds = 0;
+  uint64_t h2d_bytes = 0;
+  uint64_t d2h_bytes = 0;
   uint64_t disk_read_bytes = 0;
   uint64_t disk_write_bytes = 0;
   // What the disk carried for whom, in sweeps.
@@ -34,7 +41,8 @@ struct SweepStats {
            head_seconds;
   }
   double stall_seconds() const {
-    return weight_stall_seconds + kv_stall_seconds + activation_stall_seconds;
+    return weight_stall_seconds + kv_stall_seconds + activation_stall_seconds +
+           attention_stall_seconds;
   }
 };
 

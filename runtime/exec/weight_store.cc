@@ -50,8 +50,12 @@ absl::Status WeightStore::LoadUnits(const Progress& progress) {
   placement_ = PlaceWeights(unit_bytes_, options_.fractions);
   for (int i = 0; i < num_units(); ++i) {
     SLUICE_RETURN_IF_ERROR(Annotate(LoadUnit(i, progress), units_[i].name));
+    if (placement_[i].device_end > 0) {
+      SLUICE_RETURN_IF_ERROR(Annotate(MoveToDevice(i), units_[i].name));
+    }
     bytes_ += placement_[i].bytes;
-    resident_bytes_ += placement_[i].host_end;
+    resident_bytes_ += placement_[i].host_end - placement_[i].device_end;
+    device_bytes_ += placement_[i].device_end;
   }
   if (!streams()) return absl::OkStatus();
   // Two at least: one in use, one being filled.
@@ -138,6 +142,24 @@ absl::Status WeightStore::ReadResident(int index, const std::string& label,
   return image.Check(0, {unit.resident.as<std::byte>(), resident});
 }
 
+absl::Status WeightStore::MoveToDevice(int index) {
+  Unit& unit = units_[index];
+  const size_t begin = placement_[index].device_end;
+  const size_t rest = placement_[index].host_end - begin;
+  SLUICE_RETURN_IF_ERROR(
+      options_.to_device(index, {unit.resident.as<std::byte>(), begin}));
+  HostBuffer kept;
+  if (rest > 0) {
+    SLUICE_ASSIGN_OR_RETURN(
+        kept, HostBuffer::Create(absl::StrCat("weights ", unit.name), rest,
+                                 options_.memory));
+    std::memcpy(kept.data(), unit.resident.as<std::byte>() + begin, rest);
+  }
+  unit.resident = std::move(kept);
+  unit.resident_begin = begin;
+  return absl::OkStatus();
+}
+
 int WeightStore::NextStreamed(int unit) const {
   for (int i = 1; i <= num_units(); ++i) {
     const int next = (unit + i) % num_units();
@@ -151,9 +173,11 @@ void WeightStore::Begin(Slot& slot, int unit) {
   slot.unit = unit;
   slot.issued = u.read_begin;
   // The head of the panel that the cut goes through.
-  if (u.read_begin > u.split) {
-    std::memcpy(slot.buffer.as<std::byte>() + (u.split - u.slot_begin),
-                u.resident.as<std::byte>() + u.split, u.read_begin - u.split);
+  const size_t head = std::max(u.split, u.resident_begin);
+  if (u.read_begin > head) {
+    std::memcpy(slot.buffer.as<std::byte>() + (head - u.slot_begin),
+                u.resident.as<std::byte>() + (head - u.resident_begin),
+                u.read_begin - head);
   }
   filling_.push_back(static_cast<int>(&slot - slots_.data()));
   next_unit_ = NextStreamed(unit);
@@ -255,7 +279,7 @@ absl::Status WeightStore::CheckStreamed(Unit& unit, const Slot& slot) {
 }
 
 ImageView WeightStore::View(const Unit& unit, const Slot* slot) const {
-  return {unit.resident.as<std::byte>(),
+  return {unit.resident.as<std::byte>() - unit.resident_begin,
           slot == nullptr ? nullptr : slot->buffer.as<std::byte>(), unit.split,
           unit.slot_begin};
 }

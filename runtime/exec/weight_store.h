@@ -52,6 +52,11 @@ class WeightStore {
     // Adds the seconds that Acquire waited.
     double* stall_seconds = nullptr;
     uint64_t* read_bytes = nullptr;  // adds what the disk carried for sweeps
+    // With a device share: gets each unit's bytes from its beginning that are
+    // to live on the device. They leave host memory then, and what Acquire
+    // shows of them is undefined.
+    std::function<absl::Status(int unit, std::span<const std::byte> bytes)>
+        to_device;
   };
   using Progress = std::function<absl::Status(uint64_t bytes)>;
 
@@ -63,9 +68,11 @@ class WeightStore {
 
   int num_units() const { return static_cast<int>(units_.size()); }
   bool streams() const { return max_streamed_ > 0; }
-  // All weights, and those in memory.
+  // All weights, and those in host memory.
   uint64_t bytes() const { return bytes_; }
   uint64_t resident_bytes() const { return resident_bytes_; }
+  // Those that went to the device.
+  uint64_t device_bytes() const { return device_bytes_; }
   const std::vector<UnitPlacement>& placement() const { return placement_; }
 
   // Waits until the unit's weights are there. The first time that a unit comes
@@ -83,6 +90,7 @@ class WeightStore {
   struct Unit {
     std::string name;
     HostBuffer resident;
+    size_t resident_begin = 0;  // image offset: what lies before is on a device
     std::unique_ptr<ImageFile> image;
     bool checked = false;
     int held_slot = -1;  // between Acquire and Release, if streamed
@@ -106,6 +114,7 @@ class WeightStore {
   absl::Status ReadResident(int index, const std::string& label,
                             const ImageFile& image);
   absl::Status Pack(int index, const Progress& progress, std::byte* image);
+  absl::Status MoveToDevice(int index);
   void Begin(Slot& slot, int unit);
   void Issue(Slot& slot, size_t end);
   absl::Status CheckStreamed(Unit& unit, const Slot& slot);
@@ -120,6 +129,7 @@ class WeightStore {
   size_t max_streamed_ = 0;
   uint64_t bytes_ = 0;
   uint64_t resident_bytes_ = 0;
+  uint64_t device_bytes_ = 0;
   int next_unit_ = -1;       // to be begun next; -1: nothing is streamed
   std::deque<int> filling_;  // slots not yet acquired, in order of use
 };

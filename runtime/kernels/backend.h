@@ -10,6 +10,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/types.h"
 #include "runtime/kernels/image_view.h"
 #include "runtime/kv/batch_view.h"
@@ -20,7 +21,21 @@
 
 namespace sluice {
 
-enum class BackendKind { kCpu, kCuda };
+class Device;
+
+enum class BackendKind {
+  kCpu,
+  // The CPU with device memory of its own beside the host's: every copy that a
+  // GPU needs, without one. For tests.
+  kCpuDiscrete,
+  kCuda,
+};
+
+// "cpu", "cpu-discrete" or "cuda", as in --device; kInvalidArgument for others.
+absl::StatusOr<BackendKind> ParseBackendKind(absl::string_view name);
+
+// Whether this build has it: kUnimplemented if not.
+absl::Status CheckBackendKind(BackendKind kind);
 
 // What a backend is told while it packs. Returns an error to stop. Called on
 // the packing thread with the bytes done since the last call, counted as they
@@ -48,11 +63,18 @@ class Backend {
     size_t kv_page_alignment = 64;  // of a page of one layer, in bytes
     // Share of the positions whose V a decoding row reads (1: all).
     float sparsity = 1;
-    int32_t max_rows = 0;            // rows in a micro-batch
-    int32_t max_model_len = 0;       // positions in a sequence
-    int32_t threads = 1;             // the calling one included
-    std::vector<int> cores;          // one for each thread, or empty
+    int32_t max_rows = 0;       // rows in a micro-batch
+    int32_t max_model_len = 0;  // positions in a sequence
+    int32_t threads = 1;        // the calling one included
+    std::vector<int> cores;     // one for each thread, or empty
+    // Micro-batches whose rows may be between ProjectQkv and ProjectOut at a
+    // time: BatchView::attention_slot is below it.
+    int32_t attention_slots = 1;
     MemoryBudget* budget = nullptr;  // for the work space; outlives the backend
+    // Of kinds with memory of their own: where the work space lies, and all
+    // that the computing calls take. What then is charged to `budget` is for
+    // packing and for logits on their way to the sink. Outlives the backend.
+    Device* device = nullptr;
   };
 
   // Makes a backend with its work space charged. kUnimplemented: not built in,
@@ -118,9 +140,21 @@ class Backend {
   virtual absl::Status Mlp(int layer, const LayerImage& image,
                            const BatchView& batch, float* x) = 0;
 
+  // What lies between the three steps, for attention elsewhere (another
+  // backend's Attend, on a copy of the rows): the q, k and v of each row of the
+  // micro-batch in `slot`, before positions are applied, and what attention
+  // gave it. Where the backend computes; valid as long as it lives.
+  struct AttentionRows {
+    std::byte* qkv = nullptr;  // float [rows, q + 2 kv]
+    size_t qkv_bytes = 0;      // of a row
+    std::byte* out = nullptr;  // [rows, q], in the dtype
+    size_t out_bytes = 0;      // of a row
+  };
+  virtual AttentionRows attention_rows(int32_t slot) = 0;
+
   // Logits of some rows of x, in groups: `sink` gets the indices (into
   // `rows_of_x`) [first, first + logits.size() / vocab) and their logits, which
-  // it may overwrite. Groups come in order.
+  // it may overwrite, in host memory. Groups come in order.
   using LogitsSink =
       absl::FunctionRef<absl::Status(int32_t first, std::span<float> logits)>;
   virtual absl::Status Head(const ImageView& image,
@@ -128,6 +162,7 @@ class Backend {
                             LogitsSink sink) = 0;
 
   // Runs body(task, thread) on the backend's host threads: for work on logits.
+  // On the calling one, and from any, where the device has none.
   virtual void ParallelFor(
       int num_tasks, absl::FunctionRef<void(int task, int thread)> body) = 0;
 };

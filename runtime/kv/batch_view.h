@@ -17,7 +17,6 @@ struct SegmentView {
   std::span<const int32_t> pages;
   // Page number 0 of the layer at hand, in the arena or the staging buffer that
   // holds the sequence: page n lies at kv + n * KvLayout::layer_page_bytes().
-  // Null: in the arena of the backend.
   std::byte* kv = nullptr;
 };
 
@@ -26,6 +25,9 @@ struct BatchView {
   int32_t rows = 0;
   std::span<const int32_t> tokens;  // [rows]; used by the embedding only
   std::span<const SegmentView> segments;
+  // Which of the backend's work spaces holds q, k and v and what attention gave
+  // (Backend::Options::attention_slots).
+  int32_t attention_slot = 0;
 };
 
 }  // namespace sluice

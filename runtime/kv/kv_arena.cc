@@ -11,10 +11,9 @@
 
 namespace sluice {
 
-absl::StatusOr<std::unique_ptr<KvArena>> KvArena::Create(const KvLayout& layout,
-                                                         int64_t num_pages,
-                                                         MemoryBudget* budget) {
-  std::unique_ptr<KvArena> arena(new KvArena(layout, num_pages));
+namespace {
+
+absl::StatusOr<size_t> ArenaBytes(const KvLayout& layout, int64_t num_pages) {
   size_t bytes = 0;
   if (__builtin_mul_overflow(layout.page_bytes(), num_pages, &bytes) ||
       __builtin_add_overflow(bytes, KvLayout::kSlackBytes, &bytes)) {
@@ -22,6 +21,16 @@ absl::StatusOr<std::unique_ptr<KvArena>> KvArena::Create(const KvLayout& layout,
         absl::StrCat("a KV cache of ", num_pages, " pages of ",
                      layout.page_bytes(), " bytes is beyond any memory"));
   }
+  return bytes;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<KvArena>> KvArena::Create(const KvLayout& layout,
+                                                         int64_t num_pages,
+                                                         MemoryBudget* budget) {
+  std::unique_ptr<KvArena> arena(new KvArena(layout, num_pages));
+  SLUICE_ASSIGN_OR_RETURN(const size_t bytes, ArenaBytes(layout, num_pages));
   SLUICE_ASSIGN_OR_RETURN(arena->charge_, budget->Charge("kv cache", bytes));
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -37,8 +46,18 @@ absl::StatusOr<std::unique_ptr<KvArena>> KvArena::Create(const KvLayout& layout,
   return arena;
 }
 
+absl::StatusOr<std::unique_ptr<KvArena>> KvArena::CreateOn(
+    Device* device, const KvLayout& layout, int64_t num_pages) {
+  std::unique_ptr<KvArena> arena(new KvArena(layout, num_pages));
+  SLUICE_ASSIGN_OR_RETURN(const size_t bytes, ArenaBytes(layout, num_pages));
+  SLUICE_ASSIGN_OR_RETURN(arena->on_device_,
+                          device->Allocate("kv cache", bytes));
+  arena->base_ = arena->on_device_.as<std::byte>();
+  return arena;
+}
+
 KvArena::~KvArena() {
-  if (base_ != nullptr) munmap(base_, mapped_);
+  if (mapped_ > 0) munmap(base_, mapped_);
 }
 
 }  // namespace sluice

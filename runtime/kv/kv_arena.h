@@ -6,13 +6,14 @@
 
 #include "absl/status/statusor.h"
 #include "runtime/kv/kv_layout.h"
+#include "runtime/memory/device.h"
 #include "runtime/memory/memory_budget.h"
 
 namespace sluice {
 
-// K and V of a stage's sequences in host memory, as [layer][page]. Reserved at
-// once; the operating system backs a page when it is first written. Not
-// thread-safe to create, free to use from any thread.
+// K and V of a stage's sequences in the memory of host or device, as
+// [layer][page]. Reserved at once; the operating system backs a page when it is
+// first written. Not thread-safe to create, free to use from any thread.
 class KvArena {
  public:
   // Charges all of it, KvLayout::kSlackBytes included, to `budget` as "kv
@@ -21,6 +22,10 @@ class KvArena {
   static absl::StatusOr<std::unique_ptr<KvArena>> Create(const KvLayout& layout,
                                                          int64_t num_pages,
                                                          MemoryBudget* budget);
+  // In the memory of a device, which must outlive the arena. The errors of
+  // Device::Allocate.
+  static absl::StatusOr<std::unique_ptr<KvArena>> CreateOn(
+      Device* device, const KvLayout& layout, int64_t num_pages);
   ~KvArena();
   KvArena(const KvArena&) = delete;
   KvArena& operator=(const KvArena&) = delete;
@@ -41,6 +46,7 @@ class KvArena {
   int64_t num_pages_;
   std::byte* base_ = nullptr;
   size_t mapped_ = 0;
+  DeviceBuffer on_device_;
   MemoryCharge charge_;
 };
 

@@ -30,6 +30,12 @@ absl::StatusOr<std::unique_ptr<StageChain>> StageChain::Create(
       stage.disk_budget = chain->budgets_.back().get();
       stage.disk_dir = options.disk_dir;
     }
+    if (options.device_bytes > 0) {
+      chain->budgets_.push_back(
+          std::make_unique<MemoryBudget>(Tier::kDevice, options.device_bytes));
+      stage.device_budget = chain->budgets_.back().get();
+      stage.backend = BackendKind::kCpuDiscrete;
+    }
     if (borders[i + 1] == spec.num_layers) {
       stage.logits_observer = [chain = chain.get()](
                                   SequenceId id, int32_t position,

@@ -29,6 +29,8 @@ class StageChain {
     uint64_t budget_bytes = uint64_t{4} << 30;  // of each stage
     std::string disk_dir;                       // "": no disk
     uint64_t disk_bytes = uint64_t{4} << 30;    // of each stage
+    // Of each stage: the discrete CPU backend computes. 0: the CPU backend.
+    uint64_t device_bytes = 0;
   };
   using Position = std::pair<int64_t, int32_t>;  // sequence, position
 
@@ -47,7 +49,7 @@ class StageChain {
   std::map<Position, std::vector<float>>& logits() { return logits_; }
 
  private:
-  // Memory's and disk's, stage by stage.
+  // Memory's, disk's and the device's, stage by stage.
   std::vector<std::unique_ptr<MemoryBudget>> budgets_;
   std::vector<std::unique_ptr<StageExecutor>> stages_;
   std::map<Position, std::vector<float>> logits_;

@@ -22,7 +22,7 @@ constexpr int32_t kHeadRows = kTileRows;
 
 int32_t RoundUp(int32_t n, int32_t to) { return (n + to - 1) / to * to; }
 
-const float* Floats(const HostBuffer& buffer, int64_t offset = 0) {
+const float* Floats(const WorkBuffer& buffer, int64_t offset = 0) {
   return buffer.data() == nullptr ? nullptr : buffer.as<float>() + offset;
 }
 
@@ -47,6 +47,10 @@ absl::StatusOr<std::unique_ptr<Backend>> CpuBackend::Create(
   return self;
 }
 
+int32_t CpuBackend::HeadRows(int32_t max_rows) {
+  return std::min(kHeadRows, max_rows);
+}
+
 absl::Status CpuBackend::Initialize() {
   MemoryBudget* budget = options_.budget;
   SLUICE_ASSIGN_OR_RETURN(gemm_, GemmEngine::Create(options_.dtype, &pool_));
@@ -68,27 +72,29 @@ absl::Status CpuBackend::Initialize() {
 
   const size_t element = gemm_->element_bytes();
   const size_t rows = GemmEngine::ReadableRows(options_.max_rows);
+  const size_t qkv = (q_width_ + 2 * kv_width_) * sizeof(float);
   const size_t wide =
-      std::max((q_width_ + 2 * kv_width_) * sizeof(float),
+      std::max(options_.attention_slots == 1 ? qkv : 0,
                std::max(spec_.intermediate_size, spec_.embed_dim) * element);
+  const auto create = [&](const char* name, size_t bytes) {
+    return WorkBuffer::Create(name, bytes, budget, options_.device);
+  };
   SLUICE_ASSIGN_OR_RETURN(
       normed_,
-      HostBuffer::Create(
-          "workspace",
-          rows * std::max(spec_.hidden_size, spec_.embed_dim) * element,
-          budget));
-  SLUICE_ASSIGN_OR_RETURN(
-      attention_,
-      HostBuffer::Create("workspace", rows * q_width_ * element, budget));
-  SLUICE_ASSIGN_OR_RETURN(wide_,
-                          HostBuffer::Create("workspace", rows * wide, budget));
+      create("workspace",
+             rows * std::max(spec_.hidden_size, spec_.embed_dim) * element));
+  for (int slot = 0; slot < options_.attention_slots; ++slot) {
+    SLUICE_ASSIGN_OR_RETURN(attention_.emplace_back(),
+                            create("workspace", rows * q_width_ * element));
+    if (options_.attention_slots == 1) break;
+    SLUICE_ASSIGN_OR_RETURN(qkv_.emplace_back(),
+                            create("workspace", rows * qkv));
+  }
+  SLUICE_ASSIGN_OR_RETURN(wide_, create("workspace", rows * wide));
   if (options_.layers.end == spec_.num_layers) {
     SLUICE_ASSIGN_OR_RETURN(
-        logits_,
-        HostBuffer::Create("workspace",
-                           size_t{1} * std::min(kHeadRows, options_.max_rows) *
-                               spec_.vocab_size * sizeof(float),
-                           budget));
+        logits_, create("workspace", size_t{1} * HeadRows(options_.max_rows) *
+                                         spec_.vocab_size * sizeof(float)));
   }
   // What the threads have for themselves, on top of the heap.
   const int32_t sparse_context =
@@ -111,10 +117,8 @@ absl::Status CpuBackend::Initialize() {
   const int32_t half = spec_.rotary.dim / 2;
   const size_t bytes =
       static_cast<size_t>(options_.max_model_len) * half * sizeof(float);
-  SLUICE_ASSIGN_OR_RETURN(rotary_cos_,
-                          HostBuffer::Create("rotary table", bytes, budget));
-  SLUICE_ASSIGN_OR_RETURN(rotary_sin_,
-                          HostBuffer::Create("rotary table", bytes, budget));
+  SLUICE_ASSIGN_OR_RETURN(rotary_cos_, create("rotary table", bytes));
+  SLUICE_ASSIGN_OR_RETURN(rotary_sin_, create("rotary table", bytes));
   pool_.ParallelFor(options_.max_model_len, [&](int position, int) {
     float* cos = rotary_cos_.as<float>() + int64_t{1} * position * half;
     float* sin = rotary_sin_.as<float>() + int64_t{1} * position * half;
@@ -313,7 +317,7 @@ void CpuBackend::StoreKvOf(const BatchView& batch, int32_t first_segment,
                                        kv_layout_.layer_page_bytes();
     float* rotated =
         rotated_.data() + static_cast<size_t>(thread) * kPageTokens * head_dim;
-    const float* rows = wide_.as<float>() +
+    const float* rows = Qkv(batch.attention_slot) +
                         (int64_t{segment.row} + part.first) * stride + q_width_;
     for (int32_t head = 0; head < spec_.num_kv_heads; ++head) {
       const float* k = rows + head * head_dim;
@@ -359,6 +363,8 @@ void CpuBackend::AttendOf(int layer, const BatchView& batch,
   // there is enough else for the other threads.
   const bool all_heads =
       parts_.size() >= size_t{4} * static_cast<size_t>(pool_.num_threads());
+  const float* qkv = Qkv(batch.attention_slot);
+  std::byte* out = attention_[batch.attention_slot].as<std::byte>();
   const int32_t heads_per_task = all_heads ? kv_heads : 1;
   const int32_t tasks_per_part = kv_heads / heads_per_task;
   pool_.ParallelFor(parts_.size() * tasks_per_part, [&](int task, int thread) {
@@ -383,13 +389,12 @@ void CpuBackend::AttendOf(int layer, const BatchView& batch,
         const int32_t position = segment.start + token;
         const int64_t row = segment.row + token;
         const int64_t angle = int64_t{position} * half;
-        RotateHead(wide_.as<float>() + row * stride + head * head_dim,
+        RotateHead(qkv + row * stride + head * head_dim,
                    Floats(rotary_cos_, angle), Floats(rotary_sin_, angle), half,
                    head_dim, spec_.attention_scale, scratch.query(r));
         call.begin[r] = window > 0 ? std::max(0, position + 1 - window) : 0;
         call.end[r] = position + 1;
-        call.out[r] = attention_.as<std::byte>() +
-                      (row * q_width_ + head * head_dim) * element;
+        call.out[r] = out + (row * q_width_ + head * head_dim) * element;
       }
       call.head = segment.kv + kv_layout_.head_offset(kv_head);
       call.next = nullptr;
@@ -422,11 +427,12 @@ absl::Status CpuBackend::ProjectQkv(int layer, const LayerImage& image,
   const LayerLayout& w = LayoutOf(image);
   NormRows(spec_.pre_norm ? &w.norm1 : nullptr, image.view, x, batch.rows);
   const int64_t width = w.qkv.n;
+  float* qkv = Qkv(batch.attention_slot);
   return gemm_->Multiply(
       w.qkv, image.view, normed_.data(), batch.rows,
       [&](int32_t row, int32_t rows, int32_t col, int32_t cols, float* tile) {
         StoreTile(tile, rows, cols, w.qkv_bias.In(image.view, col),
-                  wide_.as<float>() + row * width + col, width);
+                  qkv + row * width + col, width);
       });
 }
 
@@ -441,7 +447,8 @@ absl::Status CpuBackend::ProjectOut(int layer, const LayerImage& image,
                                     const BatchView& batch, float* x) {
   const LayerLayout& w = LayoutOf(image);
   SLUICE_RETURN_IF_ERROR(MultiplyAdd(w.out, w.out_bias, image.view,
-                                     attention_.data(), batch.rows, x));
+                                     attention_[batch.attention_slot].data(),
+                                     batch.rows, x));
   if (!spec_.pre_norm) NormRowsInPlace(w.norm1, image.view, x, batch.rows);
   return absl::OkStatus();
 }

@@ -10,17 +10,20 @@
 #include "runtime/kernels/cpu/gemm.h"
 #include "runtime/kernels/cpu/layer_layout.h"
 #include "runtime/kernels/cpu/weight_packer.h"
-#include "runtime/memory/host_buffer.h"
+#include "runtime/memory/work_buffer.h"
 
 namespace sluice {
 
 // The processor as compute device: products by oneDNN, all else by Highway,
-// weights
-// and pages used where they lie. See Backend for the contract.
+// weights and pages used where they lie. Of Options::device it uses nothing but
+// memory, for its work space. See Backend for the contract.
 class CpuBackend : public Backend {
  public:
   static absl::StatusOr<std::unique_ptr<Backend>> Create(
       const DecoderSpec& spec, const Options& options);
+
+  // Rows whose logits the sink of Head gets at most at a time.
+  static int32_t HeadRows(int32_t max_rows);
 
   size_t EmbeddingBytes() const override { return embedding_.bytes; }
   size_t LayerBytes() const override { return layer_.bytes; }
@@ -55,6 +58,12 @@ class CpuBackend : public Backend {
                    float* x) override;
   absl::Status Head(const ImageView& image, std::span<const int32_t> rows_of_x,
                     const float* x, LogitsSink sink) override;
+  AttentionRows attention_rows(int32_t slot) override {
+    return {reinterpret_cast<std::byte*>(Qkv(slot)),
+            (q_width_ + 2 * kv_width_) * sizeof(float),
+            attention_[slot].as<std::byte>(),
+            q_width_ * gemm_->element_bytes()};
+  }
   void ParallelFor(int num_tasks,
                    absl::FunctionRef<void(int, int)> body) override {
     pool_.ParallelFor(num_tasks, body);
@@ -73,6 +82,10 @@ class CpuBackend : public Backend {
   // Rows of the position table that may be looked up.
   int64_t PositionRows() const;
 
+  // [rows, q + 2 kv]
+  float* Qkv(int32_t slot) {
+    return qkv_.empty() ? wide_.as<float>() : qkv_[slot].as<float>();
+  }
   const LayerLayout& LayoutOf(const LayerImage& image) const {
     return image.expanded ? expanded_ : layer_;
   }
@@ -105,14 +118,17 @@ class CpuBackend : public Backend {
   LayerLayout layer_;
   LayerLayout expanded_;  // with quantized weights
   HeadLayout head_;
-  HostBuffer rotary_cos_;  // [max_model_len, rotary.dim / 2]
-  HostBuffer rotary_sin_;
+  WorkBuffer rotary_cos_;  // [max_model_len, rotary.dim / 2]
+  WorkBuffer rotary_sin_;
 
   // Work space. Inputs of products have rows up to a multiple of kTileRows.
-  HostBuffer normed_;     // [rows, max(hidden, embed_dim)] in dtype
-  HostBuffer attention_;  // [rows, q_width] in dtype
-  HostBuffer wide_;       // float [rows, q + 2 kv], then [rows, inner] in dtype
-  HostBuffer logits_;     // float [head group, vocab]; last stage
+  WorkBuffer normed_;  // [rows, max(hidden, embed_dim)] in dtype
+  std::vector<WorkBuffer> attention_;  // per slot [rows, q_width] in dtype
+  // float [rows, q + 2 kv] if there is one slot, then [rows, inner] in dtype
+  WorkBuffer wide_;
+  std::vector<WorkBuffer>
+      qkv_;            // with more slots, each: float [rows, q + 2 kv]
+  WorkBuffer logits_;  // float [head group, vocab]; last stage
   MemoryCharge thread_scratch_;  // of gemm_ and of the next two
   std::vector<AttentionScratch> attention_scratch_;  // per thread
   std::vector<float> rotated_;  // per thread [kPageTokens, head_dim]

@@ -8,6 +8,7 @@
 namespace sluice {
 
 // kUnimplemented in a build without CUDA.
+absl::Status CheckCuda();
 absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(
     const DecoderSpec& spec, const Backend::Options& options);
 

@@ -2,10 +2,14 @@
 
 namespace sluice {
 
-absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(
-    const DecoderSpec& spec, const Backend::Options& options) {
+absl::Status CheckCuda() {
   return absl::UnimplementedError(
       "this build of Sluice has no CUDA backend; use the CPU backend");
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(
+    const DecoderSpec& spec, const Backend::Options& options) {
+  return CheckCuda();
 }
 
 }  // namespace sluice

@@ -91,8 +91,11 @@ TEST(PolicyTest, FractionsInPerCent) {
   EXPECT_EQ(policy.weights, (TierFractions{0, 0.5, 0.5}));
   EXPECT_EQ(policy.kv_cache, (TierFractions{0.2, 0.3, 0.5}));
   EXPECT_EQ(policy.activations, (TierFractions{0, 0, 1}));
-  EXPECT_TRUE(Updated("w=auto c=auto", policy).automatic_weights);
-  EXPECT_TRUE(Updated("w=auto c=auto", policy).automatic_kv_cache);
+  EXPECT_FALSE(policy.automatic_activations);
+  const Policy automatic = Updated("w=auto c=auto h=auto", policy);
+  EXPECT_TRUE(automatic.automatic_weights);
+  EXPECT_TRUE(automatic.automatic_kv_cache);
+  EXPECT_TRUE(automatic.automatic_activations);
 }
 
 TEST(PolicyTest, TheNineFractionsOneByOne) {
@@ -133,7 +136,7 @@ TEST(PolicyTest, ErrorsNameTheKey) {
   ExpectRefused("w=0/50/51", "w=0/50/51");
   ExpectRefused("c=-10/60/50", "c=-10/60/50");
   ExpectRefused("c=nan/50/50", "c=nan/50/50");
-  ExpectRefused("h=auto", "h=auto");
+  ExpectRefused("h=much", "h=much");
   ExpectRefused("w.disk=1.5", "w.disk=1.5");
   ExpectRefused("w.disk=nan", "w.disk=nan");
   ExpectRefused("w.tape=1", "w.tape");

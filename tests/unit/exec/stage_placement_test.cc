@@ -11,86 +11,11 @@
 #include "runtime/exec/stage_loader.h"
 #include "tests/parity/random_source.h"
 #include "tests/parity/stage_chain.h"
+#include "tests/unit/exec/placement_testing.h"
 #include "tests/unit/exec/scratch_dir.h"
 
 namespace sluice {
 namespace {
-
-DecoderSpec Spec(bool opt) {
-  if (!opt) return LlamaSpec(4, 96, 6, 2, 200, 301);
-  DecoderSpec spec = LlamaSpec(4, 64, 4, 4, 130, 150);
-  spec.model_type = "opt";
-  spec.norm = NormKind::kLayerNorm;
-  spec.gated_mlp = false;
-  spec.activation = Activation::kRelu;
-  spec.qkv_bias = spec.out_bias = spec.mlp_bias = true;
-  spec.positions = PositionKind::kLearned;
-  spec.position_offset = 2;
-  spec.max_positions = 400;
-  return spec;
-}
-
-std::vector<ChainRequest> Requests(int32_t vocab) {
-  std::vector<ChainRequest> requests;
-  uint32_t state = 1;
-  int i = 0;
-  for (const int length : {1, 2, 31, 32, 33, 70, 150, 5, 64, 40}) {
-    ChainRequest request;
-    request.new_tokens = 10;
-    request.chunk = 48;
-    request.enters_at_step = i++ % 4;
-    for (int j = 0; j < length; ++j) {
-      state = state * 1664525u + 1013904223u;
-      request.prompt.push_back((state >> 8) % vocab);
-    }
-    requests.push_back(request);
-  }
-  return requests;
-}
-
-struct Outcome {
-  std::vector<std::vector<int32_t>> tokens;
-  std::map<StageChain::Position, std::vector<float>> logits;
-  SweepStats stats;  // bytes only, of all stages
-  RealisedPlacement placement;
-};
-
-// Twice: the second time with images that are there.
-void RunWith(const DecoderSpec& spec, const Policy& policy,
-             const std::string& dir, std::vector<int> cuts, Outcome* run) {
-  StageChain::Options options;
-  options.policy = policy;
-  options.disk_dir = dir;
-  options.cuts = std::move(cuts);
-  options.max_model_len = 200;
-  options.max_sequences = 12;
-  options.compute_threads = 2;
-  auto chain = StageChain::Create(spec, RandomSource(3), options);
-  ASSERT_TRUE(chain.ok()) << chain.status();
-  for (int round = 0; round < 2; ++round) {
-    // The second time with whatever the first one left behind.
-    (*chain)->logits().clear();
-    auto tokens = RunRequests(**chain, Requests(spec.vocab_size),
-                              policy.num_microbatches, 100 * round);
-    ASSERT_TRUE(tokens.ok()) << tokens.status();
-    if (round > 0) {
-      EXPECT_EQ(run->tokens, *tokens);
-    }
-    run->tokens = *std::move(tokens);
-    (*chain)->Reset();
-  }
-  for (auto& [position, logits] : (*chain)->logits()) {
-    run->logits[{position.first - 100, position.second}] = logits;
-  }
-  for (int i = 0; i < (*chain)->num_stages(); ++i) {
-    const SweepStats stats = (*chain)->stage(i).stats();
-    run->stats.disk_read_bytes += stats.disk_read_bytes;
-    run->stats.disk_write_bytes += stats.disk_write_bytes;
-    run->stats.activation_read_bytes += stats.activation_read_bytes;
-    run->stats.activation_write_bytes += stats.activation_write_bytes;
-  }
-  run->placement = (*chain)->stage(0).placement();
-}
 
 struct Case {
   const char* policy;
@@ -102,13 +27,13 @@ struct Case {
 class StagePlacementTest : public testing::TestWithParam<bool> {};
 
 TEST_P(StagePlacementTest, SameBitsWhereverThingsLie) {
-  const DecoderSpec spec = Spec(GetParam());
+  const DecoderSpec spec = PlacementSpec(GetParam());
   ScratchDir dir;
   Policy base;
   base.max_step_tokens = 256;
   base.num_microbatches = 2;
   Outcome expected;
-  RunWith(spec, base, "", {}, &expected);
+  RunPlacement(spec, {.policy = base}, &expected);
   ASSERT_FALSE(HasFatalFailure());
   for (const Case& c : std::vector<Case>{
            {"w=0/100/0 c=0/100/0"},
@@ -153,7 +78,8 @@ TEST_P(StagePlacementTest, SameBitsWhereverThingsLie) {
     for (const std::vector<int>& cuts :
          {std::vector<int>{}, std::vector<int>{1, 3}}) {
       Outcome run;
-      RunWith(spec, policy, dir.path(), cuts, &run);
+      RunPlacement(
+          spec, {.policy = policy, .disk_dir = dir.path(), .cuts = cuts}, &run);
       ASSERT_FALSE(HasFatalFailure());
       EXPECT_TRUE(run.tokens == expected.tokens);
       EXPECT_TRUE(run.logits == expected.logits);
@@ -170,7 +96,7 @@ TEST_P(StagePlacementTest, SameBitsWhereverThingsLie) {
 }
 
 TEST_P(StagePlacementTest, SharesAreRealisedToAPercent) {
-  const DecoderSpec spec = Spec(GetParam());
+  const DecoderSpec spec = PlacementSpec(GetParam());
   ScratchDir dir;
   for (const double disk : {0.0, 0.1, 0.25, 0.5, 0.9, 1.0}) {
     Policy policy;
@@ -180,7 +106,7 @@ TEST_P(StagePlacementTest, SharesAreRealisedToAPercent) {
     policy.weights = policy.activations = {0, 1 - disk, disk};
     policy.kv_cache = {0, 1, 0};
     Outcome run;
-    RunWith(spec, policy, dir.path(), {}, &run);
+    RunPlacement(spec, {.policy = policy, .disk_dir = dir.path()}, &run);
     ASSERT_FALSE(HasFatalFailure());
     const RealisedPlacement& p = run.placement;
     EXPECT_NEAR(
@@ -198,7 +124,7 @@ TEST_P(StagePlacementTest, SharesAreRealisedToAPercent) {
 // A step that ends early, with activations on their way to and from the disk,
 // disturbs none after the reset.
 TEST_P(StagePlacementTest, AStepThatBreaksOffLeavesNoActivations) {
-  const DecoderSpec spec = Spec(GetParam());
+  const DecoderSpec spec = PlacementSpec(GetParam());
   ScratchDir dir;
   MemoryBudget memory(Tier::kHost, uint64_t{1} << 30);
   MemoryBudget disk(Tier::kDisk, uint64_t{1} << 30);
@@ -263,7 +189,7 @@ std::vector<std::filesystem::path> Images(const std::string& dir) {
 }
 
 TEST_P(StagePlacementTest, ImagesAreReusedAndDamagedOnesMadeAnew) {
-  const DecoderSpec spec = Spec(GetParam());
+  const DecoderSpec spec = PlacementSpec(GetParam());
   ScratchDir dir;
   StageChain::Options options;
   options.policy.max_step_tokens = 256;
@@ -273,7 +199,7 @@ TEST_P(StagePlacementTest, ImagesAreReusedAndDamagedOnesMadeAnew) {
   const auto run = [&]() -> absl::StatusOr<std::vector<std::vector<int32_t>>> {
     auto chain = StageChain::Create(spec, RandomSource(3), options);
     if (!chain.ok()) return chain.status();
-    return RunRequests(**chain, Requests(spec.vocab_size), 1);
+    return RunRequests(**chain, PlacementRequests(spec.vocab_size), 1);
   };
   const auto expected = run();
   ASSERT_TRUE(expected.ok()) << expected.status();
@@ -316,7 +242,7 @@ TEST_P(StagePlacementTest, ImagesAreReusedAndDamagedOnesMadeAnew) {
 }
 
 TEST_P(StagePlacementTest, TooLittleDiskIsRefusedBeforeLoading) {
-  const DecoderSpec spec = Spec(GetParam());
+  const DecoderSpec spec = PlacementSpec(GetParam());
   ScratchDir dir;
   for (const char* text :
        {"w=0/0/100", "c=0/0/100", "h=0/0/100 num-microbatches=8"}) {
@@ -347,7 +273,7 @@ TEST_P(StagePlacementTest, TooLittleDiskIsRefusedBeforeLoading) {
 
 // As much as fits stays in memory, the rest comes from disk, in any budget.
 TEST_P(StagePlacementTest, AutomaticPlacementUsesWhatIsThere) {
-  const DecoderSpec spec = Spec(GetParam());
+  const DecoderSpec spec = PlacementSpec(GetParam());
   ScratchDir dir;
   StageChain::Options options;
   options.policy.max_step_tokens = 256;
@@ -355,7 +281,8 @@ TEST_P(StagePlacementTest, AutomaticPlacementUsesWhatIsThere) {
   options.max_sequences = 12;
   auto roomy = StageChain::Create(spec, RandomSource(3), options);
   ASSERT_TRUE(roomy.ok()) << roomy.status();
-  const auto expected = RunRequests(**roomy, Requests(spec.vocab_size), 1);
+  const auto expected =
+      RunRequests(**roomy, PlacementRequests(spec.vocab_size), 1);
   const uint64_t all = (*roomy)->budget(0).used_bytes();
   const uint64_t weights = (*roomy)->stage(0).weight_bytes();
   options.disk_dir = dir.path();
@@ -365,7 +292,8 @@ TEST_P(StagePlacementTest, AutomaticPlacementUsesWhatIsThere) {
         all - static_cast<uint64_t>((1 - share) * static_cast<double>(weights));
     auto chain = StageChain::Create(spec, RandomSource(3), options);
     ASSERT_TRUE(chain.ok()) << share << ": " << chain.status();
-    const auto tokens = RunRequests(**chain, Requests(spec.vocab_size), 1);
+    const auto tokens =
+        RunRequests(**chain, PlacementRequests(spec.vocab_size), 1);
     ASSERT_TRUE(tokens.ok()) << tokens.status();
     EXPECT_EQ(*tokens, *expected);
     EXPECT_LE((*chain)->budget(0).peak_bytes(), options.budget_bytes);

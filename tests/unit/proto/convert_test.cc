@@ -377,6 +377,7 @@ Policy FullPolicy() {
           .max_step_tokens = 500,
           .automatic_weights = false,
           .automatic_kv_cache = false,
+          .automatic_activations = false,
           .weights = {0.5, 0.25, 0.25},
           .kv_cache = {0, 0, 1},
           .activations = {1, 0, 0},

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/mutex.h"
+#include "common/thread.h"
+#include "runtime/exec/weight_store.h"
+#include "runtime/kernels/backend.h"
+#include "runtime/memory/device.h"
+#include "runtime/memory/io_completion.h"
+
+namespace sluice {
+
+// The weights of one stage as a device with memory of its own sees them: a
+// prefix of each unit lives on the device, the rest is copied there, sweep
+// after sweep, from wherever the WeightStore below has it.
+//
+// A thread takes unit after unit from the store, in the order of use and as far
+// ahead as there are slots, and copies it in pieces of which few are on the
+// wire at a time, so that other copies need not wait behind a whole layer.
+// Acquire waits for its own unit only.
+//
+// Used by one thread, but for the store's loading, before Start().
+class DeviceWeights {
+ public:
+  struct Options {
+    // All pointers must outlive this.
+    Device* device = nullptr;
+    Backend* backend = nullptr;
+    int num_layers = 0;  // of the stage; a unit more is the head
+    int slots = 2;
+    bool overlap = true;  // copy before it is asked for
+    // Adds the seconds that Acquire waited.
+    double* stall_seconds = nullptr;
+  };
+  explicit DeviceWeights(const Options& options) : options_(options) {}
+  ~DeviceWeights();
+
+  // WeightStore::Options::to_device. Charged to the device.
+  absl::Status Keep(int unit, std::span<const std::byte> prefix);
+  // Takes the store over: from now on nobody else may use it but for what it
+  // tells about itself, and for the embedding. It must outlive this.
+  absl::Status Start(WeightStore* store);
+
+  // WeightStore::Options::read_bytes; and what it says, as of the last unit.
+  uint64_t* store_read_bytes() { return &store_read_bytes_; }
+  uint64_t read_bytes() const;
+
+  // As WeightStore's. The first error, of the store or of a copy, sticks until
+  // Rewind().
+  absl::StatusOr<ImageView> Acquire(int unit);
+  void Release(int unit);
+  void Rewind();
+
+ private:
+  struct Unit {
+    DeviceBuffer resident;
+    size_t bytes = 0;
+    size_t device_end = 0;
+    // As in WeightStore::Unit, where the device's bytes end.
+    size_t split = 0;
+    size_t slot_begin = 0;
+    int held_slot = -1;  // between Acquire and Release
+    bool streamed() const { return device_end < bytes; }
+  };
+  struct Slot {
+    DeviceBuffer buffer;
+    int unit = -1;  // -1: free
+    bool full = false;
+  };
+  // Copies that are on the wire at a time.
+  static constexpr int kInFlight = 2;
+
+  void Loop();
+  absl::Status Fill(int unit, const Slot& slot);
+  int NextStreamed(int unit) const;
+  Slot* FreeSlot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const Options options_;
+  WeightStore* store_ = nullptr;
+  std::vector<Unit> units_;
+
+  uint64_t store_read_bytes_ = 0;  // the thread's own
+  mutable Mutex mu_;
+  CondVar changed_;
+  std::vector<Slot> slots_ ABSL_GUARDED_BY(mu_);
+  std::deque<int> queue_ ABSL_GUARDED_BY(mu_);  // slots in order of use
+  int next_ ABSL_GUARDED_BY(mu_) = -1;          // unit to be filled next
+  int wanted_ ABSL_GUARDED_BY(mu_) = -1;        // unit that Acquire waits for
+  bool rewinding_ ABSL_GUARDED_BY(mu_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  uint64_t read_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::Status status_ ABSL_GUARDED_BY(mu_);
+
+  Thread thread_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,128 @@
+#include "runtime/kernels/cpu/discrete_backend.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "runtime/kernels/cpu/cpu_backend.h"
+
+namespace sluice {
+
+absl::StatusOr<std::unique_ptr<Backend>> DiscreteBackend::Create(
+    const DecoderSpec& spec, const Options& options) {
+  if (options.device == nullptr) {
+    return absl::InvalidArgumentError(
+        "the discrete CPU backend needs a device for its memory");
+  }
+  std::unique_ptr<DiscreteBackend> self(new DiscreteBackend(spec, options));
+  SLUICE_ASSIGN_OR_RETURN(self->cpu_, CpuBackend::Create(spec, options));
+  if (options.layers.end == spec.num_layers) {
+    SLUICE_ASSIGN_OR_RETURN(
+        self->logits_,
+        HostBuffer::Create("logits",
+                           size_t{1} * CpuBackend::HeadRows(options.max_rows) *
+                               spec.vocab_size * sizeof(float),
+                           options.budget));
+  }
+  return self;
+}
+
+absl::Status DiscreteBackend::Check(absl::string_view what, const void* data,
+                                    size_t bytes) const {
+  if (device_->Contains(data, bytes)) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("the device was to compute with ",
+                                          what, " (", bytes,
+                                          " bytes) outside its memory"));
+}
+
+absl::Status DiscreteBackend::CheckImage(absl::string_view what,
+                                         const ImageView& image,
+                                         size_t bytes) const {
+  if (image.split > 0) {
+    SLUICE_RETURN_IF_ERROR(Check(what, image.low, image.split));
+  }
+  if (image.split >= bytes) return absl::OkStatus();
+  return Check(what, image.high + (image.split - image.high_offset),
+               bytes - image.split);
+}
+
+absl::Status DiscreteBackend::CheckRows(const float* x, int64_t rows) const {
+  return Check("activations", x,
+               static_cast<size_t>(rows * hidden_size_) * sizeof(float));
+}
+
+absl::Status DiscreteBackend::CheckCall(const LayerImage& image,
+                                        const BatchView& batch,
+                                        const float* x) const {
+  SLUICE_RETURN_IF_ERROR(
+      CheckImage("weights", image.view,
+                 image.expanded ? ExpandedLayerBytes() : LayerBytes()));
+  return CheckRows(x, batch.rows);
+}
+
+absl::Status DiscreteBackend::ExpandLayer(const ImageView& image,
+                                          std::byte* out) {
+  SLUICE_RETURN_IF_ERROR(CheckImage("weights", image, LayerBytes()));
+  SLUICE_RETURN_IF_ERROR(Check("an expanded layer", out, ExpandedLayerBytes()));
+  return cpu_->ExpandLayer(image, out);
+}
+
+absl::Status DiscreteBackend::Embed(const ImageView& image,
+                                    const BatchView& batch, float* x) {
+  SLUICE_RETURN_IF_ERROR(CheckImage("the embedding", image, EmbeddingBytes()));
+  SLUICE_RETURN_IF_ERROR(CheckRows(x, batch.rows));
+  return cpu_->Embed(image, batch, x);
+}
+
+absl::Status DiscreteBackend::ProjectQkv(int layer, const LayerImage& image,
+                                         const BatchView& batch,
+                                         const float* x) {
+  SLUICE_RETURN_IF_ERROR(CheckCall(image, batch, x));
+  return cpu_->ProjectQkv(layer, image, batch, x);
+}
+
+absl::Status DiscreteBackend::Attend(int layer, const BatchView& batch,
+                                     int32_t first_segment, int32_t count) {
+  const size_t page_bytes = kv_layout().layer_page_bytes();
+  for (const SegmentView& segment :
+       batch.segments.subspan(first_segment, count)) {
+    for (const int32_t page : segment.pages) {
+      SLUICE_RETURN_IF_ERROR(
+          Check("a KV page", segment.kv + page * page_bytes, page_bytes));
+    }
+  }
+  return cpu_->Attend(layer, batch, first_segment, count);
+}
+
+absl::Status DiscreteBackend::ProjectOut(int layer, const LayerImage& image,
+                                         const BatchView& batch, float* x) {
+  SLUICE_RETURN_IF_ERROR(CheckCall(image, batch, x));
+  return cpu_->ProjectOut(layer, image, batch, x);
+}
+
+absl::Status DiscreteBackend::Mlp(int layer, const LayerImage& image,
+                                  const BatchView& batch, float* x) {
+  SLUICE_RETURN_IF_ERROR(CheckCall(image, batch, x));
+  return cpu_->Mlp(layer, image, batch, x);
+}
+
+absl::Status DiscreteBackend::Head(const ImageView& image,
+                                   std::span<const int32_t> rows_of_x,
+                                   const float* x, LogitsSink sink) {
+  if (rows_of_x.empty()) return absl::OkStatus();
+  SLUICE_RETURN_IF_ERROR(CheckImage("the head", image, HeadBytes()));
+  SLUICE_RETURN_IF_ERROR(
+      CheckRows(x, *std::max_element(rows_of_x.begin(), rows_of_x.end()) + 1));
+  return cpu_->Head(
+      image, rows_of_x, x,
+      [&](int32_t first, std::span<float> logits) -> absl::Status {
+        IoCompletion done;
+        done.Expect(1);
+        device_->CopyOut({logits_.as<std::byte>(), logits.size_bytes()},
+                         std::as_bytes(logits), &done, {"logits"});
+        SLUICE_RETURN_IF_ERROR(done.Wait());
+        return sink(first, {logits_.as<float>(), logits.size()});
+      });
+}
+
+}  // namespace sluice

@@ -1,0 +1,102 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "runtime/kernels/backend.h"
+#include "runtime/memory/device.h"
+#include "runtime/memory/host_buffer.h"
+
+namespace sluice {
+
+// A CPU backend that behaves as one with memory of its own does: its arithmetic
+// is CpuBackend's, bit for bit, but its work space lies on Options::device, and
+// a computing call whose weights, activations or pages do not is refused with
+// kInternal, which names what was elsewhere. So a copy that the stage forgot
+// can't go unnoticed on a machine without a GPU.
+//
+// Two things are the host's, as for any device: packing writes images into host
+// memory, and the sink of Head gets its logits there. Scratch of a thread (the
+// query and the sums of one attention call) is neither's.
+class DiscreteBackend : public Backend {
+ public:
+  // kInvalidArgument without a device.
+  static absl::StatusOr<std::unique_ptr<Backend>> Create(
+      const DecoderSpec& spec, const Options& options);
+
+  size_t EmbeddingBytes() const override { return cpu_->EmbeddingBytes(); }
+  size_t LayerBytes() const override { return cpu_->LayerBytes(); }
+  size_t HeadBytes() const override { return cpu_->HeadBytes(); }
+  size_t EmbeddingRowBytes() const override {
+    return cpu_->EmbeddingRowBytes();
+  }
+  size_t EmbeddingTableBytes() const override {
+    return cpu_->EmbeddingTableBytes();
+  }
+  std::span<const size_t> LayerParts() const override {
+    return cpu_->LayerParts();
+  }
+  std::span<const size_t> HeadParts() const override {
+    return cpu_->HeadParts();
+  }
+  std::string ImageKey() const override { return cpu_->ImageKey(); }
+  absl::Status PackEmbedding(const TensorSource& source, LoadProgress progress,
+                             std::byte* image) override {
+    return cpu_->PackEmbedding(source, progress, image);
+  }
+  absl::Status PackLayer(int layer, const TensorSource& source,
+                         LoadProgress progress, std::byte* image) override {
+    return cpu_->PackLayer(layer, source, progress, image);
+  }
+  absl::Status PackHead(const TensorSource& source, LoadProgress progress,
+                        std::byte* image) override {
+    return cpu_->PackHead(source, progress, image);
+  }
+  size_t ExpandedLayerBytes() const override {
+    return cpu_->ExpandedLayerBytes();
+  }
+  absl::Status ExpandLayer(const ImageView& image, std::byte* out) override;
+  const KvLayout& kv_layout() const override { return cpu_->kv_layout(); }
+  absl::Status Embed(const ImageView& image, const BatchView& batch,
+                     float* x) override;
+  absl::Status ProjectQkv(int layer, const LayerImage& image,
+                          const BatchView& batch, const float* x) override;
+  absl::Status Attend(int layer, const BatchView& batch, int32_t first_segment,
+                      int32_t count) override;
+  absl::Status ProjectOut(int layer, const LayerImage& image,
+                          const BatchView& batch, float* x) override;
+  absl::Status Mlp(int layer, const LayerImage& image, const BatchView& batch,
+                   float* x) override;
+  AttentionRows attention_rows(int32_t slot) override {
+    return cpu_->attention_rows(slot);
+  }
+  absl::Status Head(const ImageView& image, std::span<const int32_t> rows_of_x,
+                    const float* x, LogitsSink sink) override;
+  void ParallelFor(int num_tasks,
+                   absl::FunctionRef<void(int, int)> body) override {
+    for (int task = 0; task < num_tasks; ++task) body(task, 0);
+  }
+
+ private:
+  DiscreteBackend(const DecoderSpec& spec, const Options& options)
+      : hidden_size_(spec.hidden_size), device_(options.device) {}
+  absl::Status Check(absl::string_view what, const void* data,
+                     size_t bytes) const;
+  // An image of so many bytes.
+  absl::Status CheckImage(absl::string_view what, const ImageView& image,
+                          size_t bytes) const;
+  // A layer's weights, and its activations.
+  absl::Status CheckCall(const LayerImage& image, const BatchView& batch,
+                         const float* x) const;
+  absl::Status CheckRows(const float* x, int64_t rows) const;
+
+  const int64_t hidden_size_;
+  Device* const device_;
+  std::unique_ptr<Backend> cpu_;
+  HostBuffer logits_;  // last stage
+};
+
+}  // namespace sluice

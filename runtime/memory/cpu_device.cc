@@ -1,0 +1,134 @@
+#include "runtime/memory/cpu_device.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/memory/disk_file.h"
+
+namespace sluice {
+
+absl::StatusOr<std::unique_ptr<CpuDevice>> CpuDevice::Create(
+    const Options& options) {
+  // Whole pages: the last one may be beyond the budget, and is not given out.
+  const size_t bytes = RoundUpToDisk(
+      std::max<uint64_t>(options.budget->limit_bytes(), kDiskAlignment));
+  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot map ", bytes,
+                     " bytes as device memory: ", std::strerror(errno)));
+  }
+  return std::unique_ptr<CpuDevice>(
+      new CpuDevice(options, static_cast<std::byte*>(base), bytes));
+}
+
+CpuDevice::CpuDevice(const Options& options, std::byte* base, size_t bytes)
+    : Device(options.budget),
+      base_(base),
+      bytes_(bytes),
+      h2d_({.name = "h2d", .cores = options.cores, .tracer = options.tracer}),
+      d2h_({.name = "d2h", .cores = options.cores, .tracer = options.tracer}) {
+  MutexLock lock(&mu_);
+  free_.emplace(0, bytes);
+}
+
+CpuDevice::~CpuDevice() { munmap(base_, bytes_); }
+
+bool CpuDevice::Contains(const void* data, size_t bytes) const {
+  const auto at = reinterpret_cast<uintptr_t>(data);
+  const auto base = reinterpret_cast<uintptr_t>(base_);
+  return at >= base && bytes <= bytes_ && at - base <= bytes_ - bytes;
+}
+
+bool CpuDevice::Touches(const void* data, size_t bytes) const {
+  const auto at = reinterpret_cast<uintptr_t>(data);
+  const auto base = reinterpret_cast<uintptr_t>(base_);
+  return at < base + bytes_ && at + bytes > base;
+}
+
+void CpuDevice::CopyIn(std::span<std::byte> device,
+                       std::span<const std::byte> host, IoCompletion* done,
+                       const IoLabel& label) {
+  if (!Contains(device.data(), device.size()) ||
+      Touches(host.data(), host.size())) {
+    done->Done(absl::InternalError(absl::StrCat(
+        "h2d: ", device.size(), " bytes do not go from host to device")));
+    return;
+  }
+  h2d_.Copy(device, host, done, label);
+}
+
+void CpuDevice::CopyOut(std::span<std::byte> host,
+                        std::span<const std::byte> device, IoCompletion* done,
+                        const IoLabel& label) {
+  if (!Contains(device.data(), device.size()) ||
+      Touches(host.data(), host.size())) {
+    done->Done(absl::InternalError(absl::StrCat(
+        "d2h: ", device.size(), " bytes do not go from device to host")));
+    return;
+  }
+  d2h_.Copy(host, device, done, label);
+}
+
+void CpuDevice::CopyWithin(std::span<std::byte> to,
+                           std::span<const std::byte> from,
+                           IoCompletion* done) {
+  if (to.size() != from.size() || !Contains(to.data(), to.size()) ||
+      !Contains(from.data(), from.size())) {
+    done->Done(absl::InternalError(
+        absl::StrCat("device: ", from.size(), " bytes do not go within it")));
+    return;
+  }
+  if (!to.empty()) std::memcpy(to.data(), from.data(), to.size());
+  done->Done(absl::OkStatus());
+}
+
+Device::Totals CpuDevice::totals() const {
+  const CopyEngine::Totals in = h2d_.totals();
+  const CopyEngine::Totals out = d2h_.totals();
+  return {in.bytes, out.bytes, in.busy_seconds, out.busy_seconds};
+}
+
+absl::StatusOr<void*> CpuDevice::Take(const std::string& name, size_t bytes) {
+  MutexLock lock(&mu_);
+  for (auto it = free_.begin(); it != free_.end(); ++it) {
+    if (it->second < bytes) continue;
+    const size_t at = it->first;
+    const size_t rest = it->second - bytes;
+    free_.erase(it);
+    if (rest > 0) free_.emplace(at + bytes, rest);
+    return base_ + at;
+  }
+  return absl::ResourceExhaustedError(absl::StrCat("device memory: no ", bytes,
+                                                   " bytes in one piece for ",
+                                                   name, " are left"));
+}
+
+void CpuDevice::GiveBack(void* data, size_t bytes) {
+  // The next owner finds zeros, and the system has its memory back meanwhile.
+  madvise(data, bytes, MADV_DONTNEED);
+  MutexLock lock(&mu_);
+  size_t begin = static_cast<size_t>(static_cast<std::byte*>(data) - base_);
+  auto next = free_.lower_bound(begin);
+  if (next != free_.end() && next->first == begin + bytes) {
+    bytes += next->second;
+    next = free_.erase(next);
+  }
+  if (next != free_.begin()) {
+    const auto before = std::prev(next);
+    if (before->first + before->second == begin) {
+      before->second += bytes;
+      return;
+    }
+  }
+  free_.emplace(begin, bytes);
+}
+
+}  // namespace sluice

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "runtime/memory/io_completion.h"
+#include "runtime/memory/io_engine.h"
+#include "runtime/memory/memory_budget.h"
+
+namespace sluice {
+
+class Device;
+
+// Zeroed memory of a device, charged to the device's budget. Aligned to 4096
+// bytes. Move-only; the device must outlive it.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  DeviceBuffer(DeviceBuffer&& other) noexcept { *this = std::move(other); }
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept;
+  ~DeviceBuffer();
+
+  // An address of the device: not for the host to follow.
+  void* data() const { return data_; }
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+  size_t bytes() const { return bytes_; }
+  std::span<std::byte> span() const { return {as<std::byte>(), bytes_}; }
+
+ private:
+  friend class Device;
+  Device* device_ = nullptr;
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+  MemoryCharge charge_;
+};
+
+// A compute device with memory of its own: that memory, and the wires between
+// it and the host's. Host and device never follow each other's addresses; what
+// one has and the other needs is copied here. Thread-safe.
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  // Charges the budget under `name`, in whole 4096 bytes. kResourceExhausted if
+  // it, or the device, has no room.
+  absl::StatusOr<DeviceBuffer> Allocate(const std::string& name, size_t bytes);
+
+  // Begin a copy, of spans of the same size, and return; one part of `done`,
+  // which the caller must have been told to Expect(), is done at its end.
+  // Copies of one direction are done in the order of their calls, each visible
+  // to what is begun after its completion. kInternal, through `done`, if a side
+  // is not where it should be: on the device, or off it. The memory must live
+  // until then.
+  virtual void CopyIn(std::span<std::byte> device,
+                      std::span<const std::byte> host, IoCompletion* done,
+                      const IoLabel& label = {}) = 0;
+  virtual void CopyOut(std::span<std::byte> host,
+                       std::span<const std::byte> device, IoCompletion* done,
+                       const IoLabel& label = {}) = 0;
+  // Within the device; costs no wire. Spans must not overlap.
+  virtual void CopyWithin(std::span<std::byte> to,
+                          std::span<const std::byte> from,
+                          IoCompletion* done) = 0;
+
+  // Whether all these bytes lie on the device, or some do.
+  virtual bool Contains(const void* data, size_t bytes) const = 0;
+  virtual bool Touches(const void* data, size_t bytes) const = 0;
+
+  // What the wires carried, host to device and back, and how long they were
+  // busy.
+  struct Totals {
+    uint64_t h2d_bytes = 0;
+    uint64_t d2h_bytes = 0;
+    double h2d_busy_seconds = 0;
+    double d2h_busy_seconds = 0;
+  };
+  virtual Totals totals() const = 0;
+
+ protected:
+  explicit Device(MemoryBudget* budget) : budget_(budget) {}
+  // Of zeroed memory in whole 4096 bytes.
+  virtual absl::StatusOr<void*> Take(const std::string& name, size_t bytes) = 0;
+  virtual void GiveBack(void* data, size_t bytes) = 0;
+
+ private:
+  friend class DeviceBuffer;
+  MemoryBudget* const budget_;
+};
+
+}  // namespace sluice

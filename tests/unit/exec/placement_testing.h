@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "common/policy.h"
+#include "runtime/exec/sweep_stats.h"
+#include "runtime/model/decoder_spec.h"
+#include "tests/parity/stage_chain.h"
+
+namespace sluice {
+
+// What the tests of placement run: a small model, Llama's kind or OPT's, and
+// prompts of many lengths that enter one after the other.
+DecoderSpec PlacementSpec(bool opt);
+std::vector<ChainRequest> PlacementRequests(int32_t vocab);
+
+struct PlacementRun {
+  Policy policy;
+  std::string disk_dir;       // "": no disk
+  std::vector<int> cuts;      // layers at which stages begin
+  uint64_t device_bytes = 0;  // 0: device and host are the same memory
+};
+
+struct Outcome {
+  std::vector<std::vector<int32_t>> tokens;
+  std::map<StageChain::Position, std::vector<float>> logits;
+  SweepStats stats;  // bytes, and the host's attention, of all stages
+  RealisedPlacement placement;  // of the first stage
+};
+
+// Runs the requests twice, the second time with whatever the first one left
+// behind: images on disk, and an executor that was reset. Fails the test on an
+// error, or if the runs differ.
+void RunPlacement(const DecoderSpec& spec, const PlacementRun& run,
+                  Outcome* outcome);
+
+}  // namespace sluice
