@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/mutex.h"
 #include "common/status_macros.h"
+#include "runtime/kernels/backend.h"
 #include "runtime/memory/cpu_topology.h"
 #include "runtime/memory/host_memory.h"
 #include "server/coordinator_server.h"
@@ -75,6 +76,14 @@ class LocalClusterImpl : public LocalCluster {
     if (!options.host_memory.empty()) {
       SLUICE_ASSIGN_OR_RETURN(memory, ParseByteSize(options.host_memory));
     }
+    SLUICE_ASSIGN_OR_RETURN(const BackendKind backend,
+                            ParseBackendKind(options.device));
+    uint64_t device_memory = 0;
+    if (!options.device_memory.empty()) {
+      absl::StatusOr<uint64_t> bytes = ParseByteSize(options.device_memory);
+      if (!bytes.ok()) return Annotate(bytes.status(), "--device-memory");
+      device_memory = *bytes;
+    }
     SLUICE_ASSIGN_OR_RETURN(const uint64_t disk_space, DiskSpace(options));
     for (int i = 0; i < options.num_workers; ++i) {
       Worker::Options worker;
@@ -83,6 +92,8 @@ class LocalClusterImpl : public LocalCluster {
       worker.coordinator_address = kCoordinator;
       worker.link_address = absl::StrCat("local:worker-", i);
       worker.host_memory_bytes = memory / options.num_workers;
+      worker.backend = backend;
+      worker.device_memory_bytes = device_memory / options.num_workers;
       worker.disk_dir = options.disk_dir;
       worker.disk_space_bytes = disk_space / options.num_workers;
       worker.dummy_weights = options.coordinator.dummy_weights;

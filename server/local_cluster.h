@@ -24,6 +24,10 @@ class LocalCluster {
     int32_t num_workers = 1;
     // Over all workers, as "8GiB"; "": DefaultHostMemory().
     std::string host_memory;
+    // As in --device; and, over all workers, the memory of those that have
+    // their own, as "20GiB".
+    std::string device = "cpu";
+    std::string device_memory;
     // Weights and KV cache of all workers; "": no disk tier.
     std::string disk_dir;
     std::string disk_space;       // over all workers; "": DefaultDiskSpace()

@@ -29,7 +29,8 @@ constexpr timespec kTick = {.tv_sec = 0, .tv_nsec = 200'000'000};
 struct Flags {
   std::string coordinator = "127.0.0.1:7070", model, host = "127.0.0.1",
               advertise, name, host_memory, log_level = "info", disk_dir,
-              disk_space, load_format = "auto", trace;
+              disk_space, load_format = "auto", trace, device = "cpu",
+              device_memory;
   int port = 0, metrics_port = 0, threads = 0;
 };
 
@@ -55,6 +56,15 @@ void AddFlags(CLI::App& app, Flags& f) {
   app.add_option("--name", f.name,
                  "unique among live workers; default: host name and pid")
       ->envname("SLUICE_NAME");
+  app.add_option("--device", f.device,
+                 "what computes: cpu; cpu-discrete, for tests: the CPU with "
+                 "device memory of its own; or cuda")
+      ->check(CLI::IsMember({"cpu", "cpu-discrete", "cuda"}))
+      ->capture_default_str()
+      ->envname("SLUICE_DEVICE");
+  app.add_option("--device-memory", f.device_memory,
+                 "most memory of the device, as 20GiB, if it has its own")
+      ->envname("SLUICE_DEVICE_MEMORY");
   app.add_option("--host-memory", f.host_memory,
                  "most memory for weights, KV cache and activations, as 8GiB; "
                  "default: 75 % of what is available")
@@ -140,6 +150,12 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
     absl::StatusOr<uint64_t> bytes = sluice::ParseByteSize(f.host_memory);
     if (!bytes.ok()) return sluice::Annotate(bytes.status(), "--host-memory");
     options.host_memory_bytes = *bytes;
+  }
+  SLUICE_ASSIGN_OR_RETURN(options.backend, sluice::ParseBackendKind(f.device));
+  if (!f.device_memory.empty()) {
+    absl::StatusOr<uint64_t> bytes = sluice::ParseByteSize(f.device_memory);
+    if (!bytes.ok()) return sluice::Annotate(bytes.status(), "--device-memory");
+    options.device_memory_bytes = *bytes;
   }
   options.pin_threads = true;
   options.disk_dir = f.disk_dir;

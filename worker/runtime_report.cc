@@ -6,15 +6,28 @@ namespace sluice {
 namespace {
 
 constexpr double SweepStats::*kSeconds[] = {
-    &SweepStats::projection_seconds,       &SweepStats::attention_seconds,
-    &SweepStats::expand_seconds,           &SweepStats::head_seconds,
-    &SweepStats::weight_stall_seconds,     &SweepStats::kv_stall_seconds,
-    &SweepStats::activation_stall_seconds, &SweepStats::disk_read_seconds,
+    &SweepStats::projection_seconds,
+    &SweepStats::attention_seconds,
+    &SweepStats::expand_seconds,
+    &SweepStats::head_seconds,
+    &SweepStats::weight_stall_seconds,
+    &SweepStats::kv_stall_seconds,
+    &SweepStats::activation_stall_seconds,
+    &SweepStats::attention_stall_seconds,
+    &SweepStats::host_attention_seconds,
+    &SweepStats::h2d_seconds,
+    &SweepStats::d2h_seconds,
+    &SweepStats::disk_read_seconds,
     &SweepStats::disk_write_seconds};
 constexpr uint64_t SweepStats::*kBytes[] = {
-    &SweepStats::disk_read_bytes,       &SweepStats::disk_write_bytes,
-    &SweepStats::weight_read_bytes,     &SweepStats::kv_read_bytes,
-    &SweepStats::kv_write_bytes,        &SweepStats::activation_read_bytes,
+    &SweepStats::h2d_bytes,
+    &SweepStats::d2h_bytes,
+    &SweepStats::disk_read_bytes,
+    &SweepStats::disk_write_bytes,
+    &SweepStats::weight_read_bytes,
+    &SweepStats::kv_read_bytes,
+    &SweepStats::kv_write_bytes,
+    &SweepStats::activation_read_bytes,
     &SweepStats::activation_write_bytes};
 // A field that is added there must be added here.
 static_assert(sizeof(SweepStats) == sizeof(double) * std::size(kSeconds) +
@@ -52,6 +65,7 @@ SweepStats operator-(SweepStats a, const SweepStats& b) {
 RuntimeReport& RuntimeReport::operator+=(const RuntimeReport& other) {
   stats += other.stats;
   for (const auto field : kPlaced) placement.*field += other.placement.*field;
+  device_peak_bytes += other.device_peak_bytes;
   host_peak_bytes += other.host_peak_bytes;
   disk_peak_bytes += other.disk_peak_bytes;
   return *this;

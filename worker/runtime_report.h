@@ -12,6 +12,7 @@ namespace sluice {
 struct RuntimeReport {
   SweepStats stats;
   RealisedPlacement placement;  // zeros without a stage
+  uint64_t device_peak_bytes = 0;
   uint64_t host_peak_bytes = 0;
   uint64_t disk_peak_bytes = 0;
 

@@ -259,6 +259,9 @@ void StageRunner::PublishReport() {
     report.stats += executor_->stats();
     report.placement = executor_->placement();
   }
+  if (options_.device_budget != nullptr) {
+    report.device_peak_bytes = options_.device_budget->peak_bytes();
+  }
   report.host_peak_bytes = options_.host_budget->peak_bytes();
   if (options_.disk_budget != nullptr) {
     report.disk_peak_bytes = options_.disk_budget->peak_bytes();
@@ -391,6 +394,8 @@ absl::Status StageRunner::LoadExecutor(Run& run) {
   options.max_model_len = a.max_model_len;
   options.max_sequences = a.max_sequences;
   options.compute_threads = ThreadsOf(a);
+  options.backend = options_.backend;
+  options.device_budget = options_.device_budget;
   options.host_budget = options_.host_budget;
   options.disk_budget = options_.disk_budget;
   options.disk_dir = options_.disk_dir;

@@ -23,6 +23,16 @@ absl::Status Worker::Options::Validate() const {
   if (host_memory_bytes == 0) {
     return absl::InvalidArgumentError("worker: no host memory");
   }
+  if (backend != BackendKind::kCpu && device_memory_bytes == 0) {
+    return absl::InvalidArgumentError(
+        "worker: this device has memory of its own: say how much of it with "
+        "--device-memory");
+  }
+  if (backend == BackendKind::kCpu && device_memory_bytes > 0) {
+    return absl::InvalidArgumentError(
+        "worker: --device-memory is for devices with memory of their own; the "
+        "CPU's is --host-memory");
+  }
   if (compute_threads < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("worker: ", compute_threads, " compute threads"));
@@ -40,6 +50,7 @@ absl::Status Worker::Options::Validate() const {
 }
 
 absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(Options options) {
+  SLUICE_RETURN_IF_ERROR(CheckBackendKind(options.backend));
   SLUICE_RETURN_IF_ERROR(options.Validate());
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<ModelDir> opened,
                           ModelDir::Open(options.model_dir));

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/metrics.h"
+#include "runtime/kernels/backend.h"
 #include "runtime/trace/trace.h"
 #include "worker/channel_factory.h"
 #include "worker/runtime_report.h"
@@ -33,6 +34,10 @@ class Worker {
     std::string link_address;
     std::string metrics_address;     // for display; "" if none
     uint64_t host_memory_bytes = 0;  // hard budget for weights, KV, workspace
+    // What computes, and, where that has memory of its own, the hard budget for
+    // it; 0 otherwise.
+    BackendKind backend = BackendKind::kCpu;
+    uint64_t device_memory_bytes = 0;
     // Where weight images and KV cache may be kept; made if it is not there.
     // "": no disk tier. Workers may share one.
     std::string disk_dir;

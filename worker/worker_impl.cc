@@ -45,6 +45,7 @@ class WorkerImpl : public Worker,
         metrics_(options_.metrics != nullptr ? options_.metrics
                                              : null_metrics_.get(),
                  options_.name),
+        device_budget_(Tier::kDevice, options_.device_memory_bytes),
         budget_(Tier::kHost, options_.host_memory_bytes),
         disk_budget_(Tier::kDisk, options_.disk_space_bytes),
         links_({.channels = options_.channels,
@@ -54,6 +55,10 @@ class WorkerImpl : public Worker,
             {.loader = std::move(model.loader),
              .hidden_size = model.hidden_size,
              .compute_threads = threads_,
+             .backend = options_.backend,
+             .device_budget = options_.backend == BackendKind::kCpu
+                                  ? nullptr
+                                  : &device_budget_,
              .host_budget = &budget_,
              .disk_budget = options_.disk_dir.empty() ? nullptr : &disk_budget_,
              .disk_dir = options_.disk_dir,
@@ -156,6 +161,7 @@ class WorkerImpl : public Worker,
   const int32_t threads_;
   const std::unique_ptr<MetricsRegistry> null_metrics_;
   const WorkerMetrics metrics_;
+  MemoryBudget device_budget_;
   MemoryBudget budget_;
   MemoryBudget disk_budget_;
   GrpcLinkFactory links_;

@@ -53,7 +53,8 @@ WorkerMetrics::WorkerMetrics(MetricsRegistry* metrics, const std::string& name)
       {"head", &SweepStats::head_seconds},
       {"stall_weights", &SweepStats::weight_stall_seconds},
       {"stall_kv", &SweepStats::kv_stall_seconds},
-      {"stall_activations", &SweepStats::activation_stall_seconds}};
+      {"stall_activations", &SweepStats::activation_stall_seconds},
+      {"stall_attention", &SweepStats::attention_stall_seconds}};
   for (const auto& [activity, seconds] : activities) {
     sweep.push_back(
         {seconds, nullptr,
@@ -65,7 +66,9 @@ WorkerMetrics::WorkerMetrics(MetricsRegistry* metrics, const std::string& name)
       wires[] = {{"disk_read", &SweepStats::disk_read_seconds,
                   &SweepStats::disk_read_bytes},
                  {"disk_write", &SweepStats::disk_write_seconds,
-                  &SweepStats::disk_write_bytes}};
+                  &SweepStats::disk_write_bytes},
+                 {"h2d", &SweepStats::h2d_seconds, &SweepStats::h2d_bytes},
+                 {"d2h", &SweepStats::d2h_seconds, &SweepStats::d2h_bytes}};
   for (const auto& [wire, seconds, bytes] : wires) {
     const MetricLabels labels = {{"wire", wire}, {"worker", name}};
     sweep.push_back(
@@ -89,7 +92,12 @@ WorkerMetrics::WorkerMetrics(MetricsRegistry* metrics, const std::string& name)
              "sluice_disk_bytes_total", "Bytes the disk carried for sweeps",
              {{"direction", direction}, {"kind", kind}, {"worker", name}})});
   }
-  const char* const tiers[] = {"host", "disk"};
+  sweep.push_back(
+      {&SweepStats::host_attention_seconds, nullptr,
+       metrics->GetCounter("sluice_host_attention_seconds_total",
+                           "Seconds in which the host attended for a device",
+                           {{"worker", name}})});
+  const char* const tiers[kNumTiers] = {"device", "host", "disk"};
   for (size_t i = 0; i < std::size(tiers); ++i) {
     const auto placed = [&](const char* kind) {
       return metrics->GetGauge(
@@ -127,17 +135,21 @@ void WorkerMetrics::CountRuntime(const RuntimeReport& report,
                               : static_cast<double>(since.*c.bytes);
     if (amount > 0) c.counter->Add(amount);
   }
-  const auto set = [](Gauge* const gauges[2], uint64_t host, uint64_t disk) {
-    gauges[0]->Set(static_cast<double>(host));
-    gauges[1]->Set(static_cast<double>(disk));
+  const auto set = [](Gauge* const gauges[kNumTiers], uint64_t device,
+                      uint64_t host, uint64_t disk) {
+    gauges[0]->Set(static_cast<double>(device));
+    gauges[1]->Set(static_cast<double>(host));
+    gauges[2]->Set(static_cast<double>(disk));
   };
   const RealisedPlacement& p = report.placement;
-  set(weights_on, p.weight_host_bytes,
+  set(weights_on, p.weight_device_bytes, p.weight_host_bytes,
       p.weight_bytes - p.weight_host_bytes - p.weight_device_bytes);
-  set(kv_on, p.kv_host_bytes, p.kv_bytes - p.kv_host_bytes - p.kv_device_bytes);
-  set(activations_on, p.activation_host_bytes,
+  set(kv_on, p.kv_device_bytes, p.kv_host_bytes,
+      p.kv_bytes - p.kv_host_bytes - p.kv_device_bytes);
+  set(activations_on, p.activation_device_bytes, p.activation_host_bytes,
       p.activation_bytes - p.activation_host_bytes - p.activation_device_bytes);
-  set(memory_peak, report.host_peak_bytes, report.disk_peak_bytes);
+  set(memory_peak, report.device_peak_bytes, report.host_peak_bytes,
+      report.disk_peak_bytes);
 }
 
 void WorkerMetrics::CountStep(const StepPlan& plan, double seconds) const {

@@ -7,6 +7,7 @@
 #include "common/metrics.h"
 #include "common/step_plan.h"
 #include "common/types.h"
+#include "runtime/memory/memory_budget.h"
 #include "worker/runtime_report.h"
 
 namespace sluice {
@@ -49,10 +50,10 @@ struct WorkerMetrics {
     Counter* counter;
   };
   std::vector<SweepCounter> sweep;
-  Gauge* weights_on[2];  // host, disk
-  Gauge* kv_on[2];
-  Gauge* activations_on[2];
-  Gauge* memory_peak[2];
+  Gauge* weights_on[kNumTiers];  // by Tier
+  Gauge* kv_on[kNumTiers];
+  Gauge* activations_on[kNumTiers];
+  Gauge* memory_peak[kNumTiers];
 };
 
 }  // namespace sluice

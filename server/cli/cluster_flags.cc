@@ -24,6 +24,14 @@ void ClusterFlags::AddTo(CLI::App* app) {
       ->capture_default_str();
   app->add_option("--threads", threads,
                   "compute threads over all workers; 0: all cores");
+  app->add_option("--device", device,
+                  "what computes: cpu; cpu-discrete, for tests: the CPU with "
+                  "device memory of its own; or cuda")
+      ->check(CLI::IsMember({"cpu", "cpu-discrete", "cuda"}))
+      ->capture_default_str();
+  app->add_option("--device-memory", device_memory,
+                  "hard budget over all workers, as 20GiB, for devices with "
+                  "memory of their own");
   app->add_option("--host-memory", host_memory,
                   "hard budget over all workers, as 8GiB; default: 75 % of "
                   "what is free");
@@ -72,6 +80,8 @@ absl::Status ClusterFlags::Apply(LocalCluster::Options* options) const {
   options->num_workers = workers;
   options->compute_threads = threads;
   options->host_memory = host_memory;
+  options->device = device;
+  options->device_memory = device_memory;
   options->disk_dir = disk_dir;
   options->disk_space = disk_space;
   Coordinator::Options& c = options->coordinator;

@@ -19,7 +19,8 @@ namespace sluice {
 // it is run, not what is run on it. Shared by the commands that start one.
 struct ClusterFlags {
   std::string model, dtype = "auto", host_memory, served_model_name, state_dir;
-  std::string disk_dir, disk_space, load_format = "auto", trace;
+  std::string device = "cpu", device_memory, disk_dir, disk_space,
+              load_format = "auto", trace;
   std::vector<std::string> policy;
   int32_t workers = 1, threads = 0, gbs = 0, num_microbatches = 1, blocks = 0;
   int32_t max_model_len = 0, max_step_tokens = 2048;

@@ -41,7 +41,9 @@ nlohmann::ordered_json RuntimeFigures(const Policy& asked,
                                  p.activation_device_bytes)}}}}},
       {"bytes_moved",
        {{"disk_read", stats.disk_read_bytes},
-        {"disk_write", stats.disk_write_bytes}}},
+        {"disk_write", stats.disk_write_bytes},
+        {"h2d", stats.h2d_bytes},
+        {"d2h", stats.d2h_bytes}}},
       {"disk_bytes",
        {{"weights", {{"read", stats.weight_read_bytes}}},
         {"kv_cache",
@@ -52,17 +54,23 @@ nlohmann::ordered_json RuntimeFigures(const Policy& asked,
       {"stall_seconds",
        {{"weights", stats.weight_stall_seconds},
         {"kv_cache", stats.kv_stall_seconds},
-        {"activations", stats.activation_stall_seconds}}},
+        {"activations", stats.activation_stall_seconds},
+        {"host_attention", stats.attention_stall_seconds}}},
       {"compute_seconds",
        {{"projections", stats.projection_seconds},
         {"attention", stats.attention_seconds},
         {"dequantize", stats.expand_seconds},
         {"head", stats.head_seconds}}},
+      {"host_attention_seconds", stats.host_attention_seconds},
       {"wire_seconds",
        {{"disk_read", stats.disk_read_seconds},
-        {"disk_write", stats.disk_write_seconds}}},
+        {"disk_write", stats.disk_write_seconds},
+        {"h2d", stats.h2d_seconds},
+        {"d2h", stats.d2h_seconds}}},
       {"peak_memory_bytes",
-       {{"host", report.host_peak_bytes}, {"disk", report.disk_peak_bytes}}}};
+       {{"device", report.device_peak_bytes},
+        {"host", report.host_peak_bytes},
+        {"disk", report.disk_peak_bytes}}}};
 }
 
 std::string RuntimeTable(const RuntimeReport& report, const SweepStats& stats,
@@ -84,6 +92,9 @@ std::string RuntimeTable(const RuntimeReport& report, const SweepStats& stats,
   line("waiting for weights", stats.weight_stall_seconds);
   line("waiting for KV cache", stats.kv_stall_seconds);
   line("waiting for activations", stats.activation_stall_seconds);
+  if (stats.host_attention_seconds > 0) {
+    line("waiting for attention", stats.attention_stall_seconds);
+  }
   line("between steps",
        std::max(0.0, all - stats.compute_seconds() - stats.stall_seconds()));
   const auto wire = [&](const char* name, double seconds, uint64_t bytes) {
@@ -94,6 +105,11 @@ std::string RuntimeTable(const RuntimeReport& report, const SweepStats& stats,
         seconds, percent(seconds), gigabytes,
         seconds > 0 ? gigabytes / seconds : 0.0);
   };
+  if (stats.host_attention_seconds > 0) {
+    line("host: attention", stats.host_attention_seconds);
+  }
+  wire("wire: host to device", stats.h2d_seconds, stats.h2d_bytes);
+  wire("wire: device to host", stats.d2h_seconds, stats.d2h_bytes);
   wire("wire: disk read", stats.disk_read_seconds, stats.disk_read_bytes);
   wire("wire: disk write", stats.disk_write_seconds, stats.disk_write_bytes);
   const auto carried = [&](const char* name, uint64_t read, uint64_t write) {
@@ -109,6 +125,11 @@ std::string RuntimeTable(const RuntimeReport& report, const SweepStats& stats,
   absl::StrAppendFormat(
       &text, "peak memory              %10.1f MiB",
       static_cast<double>(report.host_peak_bytes) / (1 << 20));
+  if (report.device_peak_bytes > 0) {
+    absl::StrAppendFormat(
+        &text, ", device %.1f MiB",
+        static_cast<double>(report.device_peak_bytes) / (1 << 20));
+  }
   if (report.disk_peak_bytes > 0) {
     absl::StrAppendFormat(
         &text, ", disk %.1f MiB",

@@ -9,9 +9,9 @@
 namespace sluice {
 
 // The runtime's part of `sluice run --json`: policy (asked and realised),
-// bytes_moved, stall_seconds, compute_seconds, wire_seconds and
-// peak_memory_bytes. `asked` is the policy and `stats` is what the run added;
-// seconds are summed over workers.
+// bytes_moved, stall_seconds, compute_seconds, host_attention_seconds,
+// wire_seconds and peak_memory_bytes. `asked` is the policy and `stats` is what
+// the run added; seconds are summed over workers.
 nlohmann::ordered_json RuntimeFigures(const Policy& asked,
                                       const RuntimeReport& report,
                                       const SweepStats& stats);

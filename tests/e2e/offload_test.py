@@ -57,7 +57,7 @@ def check_placements(model):
     figures, results = harness.run(model, lines, *SMALL)
     base = harness.answers(results)
     assert figures["completed"] == len(lines), figures
-    assert figures["bytes_moved"] == {"disk_read": 0, "disk_write": 0}, figures
+    assert not any(figures["bytes_moved"].values()), figures
     assert realised(figures, "weights", "host") == 1
     with DiskDir() as disk:
         for text, weights, kv in [
@@ -123,6 +123,49 @@ def test_activations_on_disk_say_the_same():
             assert (moved["disk_write"] > 0) == (share > 0), (text, figures)
             assert (figures["stall_seconds"]["activations"] > 0) <= (share > 0), (text, figures)
             assert not left_over(disk), left_over(disk)
+
+
+def test_a_device_with_memory_of_its_own():
+    lines = harness.mixed_requests(20)
+    base = harness.answers(harness.run(LLAMA, lines, *SMALL)[1])
+    device = ("--device", "cpu-discrete", "--device-memory", "64MiB")
+    with DiskDir() as disk, tempfile.TemporaryDirectory() as directory:
+        trace = os.path.join(directory, "trace.json")
+        for text, flags, weights, kv, h in [
+                ("", (), (1, 0, 0), (1, 0, 0), 1),
+                ("w=40/30/30 c=30/30/40 h=50/50/0 num-microbatches=2",
+                 ("--disk-dir", disk, "--trace", trace),
+                 (0.4, 0.3, 0.3), (0.3, 0.3, 0.4), 0.5),
+                ("w=20/30/50 c=0/50/50 h=0/100/0 num-microbatches=2 attention-site=device",
+                 ("--disk-dir", disk, "--workers", "2"), (0.2, 0.3, 0.5), (0, 0.5, 0.5), 0),
+                ("h=40/30/30 num-microbatches=5", ("--disk-dir", disk), (1, 0, 0), (1, 0, 0), 0.4)]:
+            figures, results = harness.run(LLAMA, lines, *SMALL, *device, *flags, *policy(text))
+            assert harness.answers(results) == base, text
+            for share, tier in zip(weights, ("device", "host", "disk")):
+                assert abs(realised(figures, "weights", tier) - share) < 0.01, (text, figures)
+            for share, tier in zip(kv, ("device", "host", "disk")):
+                # A page is a large part of a cache as small as these.
+                assert abs(realised(figures, "kv_cache", tier) - share) < 0.1, (text, figures)
+            assert realised(figures, "activations", "device") == h, (text, figures)
+            moved = figures["bytes_moved"]
+            assert moved["h2d"] > 0 and moved["d2h"] > 0, figures
+            assert 0 < figures["wire_seconds"]["h2d"] <= figures["wall_seconds"] * 2.05, figures
+            assert 0 < figures["peak_memory_bytes"]["device"] <= 64 << 20, figures
+            assert not left_over(disk), left_over(disk)
+        with open(trace) as f:
+            rows = {e["args"]["name"] for e in json.load(f)["traceEvents"]
+                    if e["name"] == "thread_name"}
+        assert {"compute", "h2d", "d2h", "host attention", "disk read"} <= rows, rows
+
+
+def test_a_device_that_cannot_be_used():
+    assert "no CUDA" in refused("--device", "cuda", "--device-memory", "1GiB")
+    assert "--device-memory" in refused("--device", "cpu-discrete")
+    assert "--host-memory" in refused("--device-memory", "1GiB")
+    error = refused("--device", "cpu-discrete", "--device-memory", "3MiB",
+                    *policy("w=100/0/0"))
+    assert "--device-memory" in error and "3145728" in error, error
+    assert re.search(r"\n +weights +\d+", error), error
 
 
 def test_stages_share_a_disk():
@@ -349,7 +392,7 @@ def test_figures_and_trace():
         assert set(compute) == {"projections", "attention", "dequantize", "head"}
         assert compute["projections"] > 0 and compute["head"] > 0, figures
         stalls = figures["stall_seconds"]
-        assert set(stalls) == {"weights", "kv_cache", "activations"}
+        assert set(stalls) == {"weights", "kv_cache", "activations", "host_attention"}
         assert sum(compute.values()) + sum(stalls.values()) <= wall * 1.05, figures
         assert 0 < figures["wire_seconds"]["disk_read"] <= wall * 1.05, figures
         assert figures["peak_memory_bytes"]["host"] > 0

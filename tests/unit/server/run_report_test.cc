@@ -19,6 +19,9 @@ SweepStats Stats() {
   stats.head_seconds = 0.25;
   stats.weight_stall_seconds = 2;
   stats.kv_stall_seconds = 0.75;
+  stats.host_attention_seconds = 2.5;
+  stats.h2d_seconds = 1.5;
+  stats.h2d_bytes = 3'000'000'000;
   stats.disk_read_seconds = 4;
   stats.disk_read_bytes = 2'000'000'000;
   stats.weight_read_bytes = 1'500'000'000;
@@ -35,7 +38,9 @@ RuntimeReport Report() {
                       .weight_device_bytes = 125,
                       .kv_bytes = 0,
                       .activation_bytes = 800,
-                      .activation_host_bytes = 200};
+                      .activation_host_bytes = 200,
+                      .activation_device_bytes = 100};
+  report.device_peak_bytes = 5 << 20;
   report.host_peak_bytes = 3 << 20;
   return report;
 }
@@ -53,7 +58,12 @@ TEST(RunReportTest, Figures) {
       nlohmann::ordered_json({{"device", 0.0}, {"host", 1.0}, {"disk", 0.0}}));
   EXPECT_EQ(json["policy"]["realised"]["activations"],
             nlohmann::ordered_json(
-                {{"device", 0.0}, {"host", 0.25}, {"disk", 0.75}}));
+                {{"device", 0.125}, {"host", 0.25}, {"disk", 0.625}}));
+  EXPECT_EQ(json["bytes_moved"]["h2d"], 3'000'000'000);
+  EXPECT_EQ(json["bytes_moved"]["d2h"], 0);
+  EXPECT_EQ(json["wire_seconds"]["h2d"], 1.5);
+  EXPECT_EQ(json["host_attention_seconds"], 2.5);
+  EXPECT_EQ(json["peak_memory_bytes"]["device"], 5 << 20);
   EXPECT_EQ(json["bytes_moved"]["disk_read"], 2'000'000'000);
   EXPECT_EQ(json["bytes_moved"]["disk_write"], 0);
   EXPECT_EQ(json["disk_bytes"]["weights"]["read"], 1'500'000'000);
@@ -79,9 +89,14 @@ TEST(RunReportTest, Table) {
   EXPECT_THAT(table, HasSubstr("disk: KV cache                 0.500 GB read, "
                                "0.000 GB written"));
   EXPECT_THAT(table, Not(HasSubstr("disk: activations")));
-  EXPECT_THAT(table, HasSubstr("3.0 MiB\n"));
+  EXPECT_THAT(table,
+              HasSubstr("host: attention               2.500   25.0 %\n"));
+  EXPECT_THAT(table, HasSubstr("wire: host to device          1.500   15.0 %  "
+                               "3.000 GB, 2.00 GB/s while busy"));
+  EXPECT_THAT(table, HasSubstr("3.0 MiB, device 5.0 MiB\n"));
   // What carried nothing is not shown.
   EXPECT_THAT(table, Not(HasSubstr("disk write")));
+  EXPECT_THAT(table, Not(HasSubstr("device to host")));
   EXPECT_THAT(table, Not(HasSubstr("disk 0")));
 }
 
@@ -99,6 +114,8 @@ TEST(RuntimeReportTest, SumsAndDifferences) {
   EXPECT_EQ(sum.placement.weight_bytes, 2000u);
   EXPECT_EQ(sum.placement.activation_host_bytes, 400u);
   EXPECT_EQ(sum.host_peak_bytes, 6u << 20);
+  EXPECT_EQ(sum.device_peak_bytes, 10u << 20);
+  EXPECT_EQ(sum.placement.activation_device_bytes, 200u);
   const SweepStats difference = sum.stats - Stats();
   EXPECT_EQ(difference.projection_seconds, 3);
   EXPECT_EQ(difference.kv_stall_seconds, 0.75);
