@@ -1,0 +1,174 @@
+// The discrete CPU backend computes only with what is on its device.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/kernels/backend.h"
+#include "runtime/memory/cpu_device.h"
+#include "tests/parity/random_source.h"
+
+namespace sluice {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int32_t kRows = 3;
+
+class DiscreteBackendTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto device = CpuDevice::Create({.budget = &device_memory_});
+    ASSERT_TRUE(device.ok()) << device.status();
+    device_ = *std::move(device);
+    auto backend = Backend::Create(BackendKind::kCpuDiscrete, spec_, Options());
+    ASSERT_TRUE(backend.ok()) << backend.status();
+    backend_ = *std::move(backend);
+    host_image_.resize(backend_->LayerBytes() + 4096);
+    image_ = Align(host_image_.data());
+    ASSERT_TRUE(
+        backend_
+            ->PackLayer(
+                0, source_, [](uint64_t) { return absl::OkStatus(); }, image_)
+            .ok());
+    layer_ = Allocate(backend_->LayerBytes());
+    std::memcpy(layer_.data(), image_, backend_->LayerBytes());
+    x_ = Allocate(kRows * spec_.hidden_size * sizeof(float));
+    pages_ = Allocate(backend_->kv_layout().layer_page_bytes() +
+                      KvLayout::kSlackBytes);
+    host_x_.resize(kRows * spec_.hidden_size);
+    segments_ = {{.row = 0,
+                  .start = 0,
+                  .num_tokens = kRows,
+                  .pages = page_numbers_,
+                  .kv = pages_.as<std::byte>()}};
+    batch_ = {.rows = kRows, .tokens = tokens_, .segments = segments_};
+  }
+  Backend::Options Options() {
+    return {.layers = {0, 1},
+            .max_rows = 16,
+            .max_model_len = 64,
+            .budget = &host_memory_,
+            .device = device_.get()};
+  }
+  static std::byte* Align(std::byte* p) {
+    const auto at = reinterpret_cast<uintptr_t>(p);
+    return p + ((at + 4095) / 4096 * 4096 - at);
+  }
+  DeviceBuffer Allocate(size_t bytes) {
+    auto buffer = device_->Allocate("test", bytes);
+    EXPECT_TRUE(buffer.ok()) << buffer.status();
+    return *std::move(buffer);
+  }
+  Backend::LayerImage OnDevice() const {
+    return {ImageView::Whole(layer_.data()), false};
+  }
+  Backend::LayerImage OnHost() const {
+    return {ImageView::Whole(image_), false};
+  }
+  static void ExpectRefused(const absl::Status& status, const char* word) {
+    EXPECT_TRUE(absl::IsInternal(status)) << status;
+    EXPECT_THAT(status.message(), HasSubstr(word));
+  }
+
+  const DecoderSpec spec_ = LlamaSpec(1, 32, 2, 2, 64, 50);
+  RandomSource source_{3};
+  MemoryBudget host_memory_{Tier::kHost, uint64_t{1} << 26};
+  MemoryBudget device_memory_{Tier::kDevice, uint64_t{1} << 26};
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Backend> backend_;
+  std::vector<std::byte> host_image_;
+  std::byte* image_ = nullptr;
+  DeviceBuffer layer_, x_, pages_;
+  std::vector<float> host_x_;
+  const std::vector<int32_t> page_numbers_ = {0};
+  const std::vector<int32_t> tokens_ = {1, 2, 3};
+  std::vector<SegmentView> segments_;
+  BatchView batch_;
+};
+
+TEST_F(DiscreteBackendTest, ComputesWithWhatIsOnTheDevice) {
+  float* x = x_.as<float>();
+  EXPECT_TRUE(backend_->ProjectQkv(0, OnDevice(), batch_, x).ok());
+  EXPECT_TRUE(backend_->Attend(0, batch_, 0, 1).ok());
+  EXPECT_TRUE(backend_->ProjectOut(0, OnDevice(), batch_, x).ok());
+  EXPECT_TRUE(backend_->Mlp(0, OnDevice(), batch_, x).ok());
+  // Work space, too, lies there.
+  const Backend::AttentionRows rows = backend_->attention_rows(0);
+  EXPECT_TRUE(device_->Contains(rows.qkv, kRows * rows.qkv_bytes));
+  EXPECT_TRUE(device_->Contains(rows.out, kRows * rows.out_bytes));
+  EXPECT_GT(device_memory_.holders()["workspace"], 0u);
+}
+
+TEST_F(DiscreteBackendTest, RefusesWhatIsNot) {
+  float* x = x_.as<float>();
+  float* host_x = host_x_.data();
+  ExpectRefused(backend_->ProjectQkv(0, OnHost(), batch_, x), "weights");
+  ExpectRefused(backend_->ProjectQkv(0, OnDevice(), batch_, host_x),
+                "activations");
+  ExpectRefused(backend_->ProjectOut(0, OnHost(), batch_, x), "weights");
+  ExpectRefused(backend_->ProjectOut(0, OnDevice(), batch_, host_x),
+                "activations");
+  ExpectRefused(backend_->Mlp(0, OnHost(), batch_, x), "weights");
+  ExpectRefused(backend_->Mlp(0, OnDevice(), batch_, host_x), "activations");
+  // The part behind the split only.
+  Backend::LayerImage split = OnDevice();
+  split.view = {layer_.as<std::byte>(), image_, backend_->LayerParts()[1], 0};
+  ExpectRefused(backend_->Mlp(0, split, batch_, x), "weights");
+
+  ExpectRefused(backend_->Head(
+                    ImageView::Whole(image_), tokens_, x,
+                    [](int32_t, std::span<float>) { return absl::OkStatus(); }),
+                "the head");
+  ExpectRefused(backend_->Embed(ImageView::Whole(image_), batch_, x),
+                "the embedding");
+  std::vector<std::byte> host_pages(pages_.bytes());
+  segments_[0].kv = host_pages.data();
+  ExpectRefused(backend_->Attend(0, batch_, 0, 1), "a KV page");
+}
+
+TEST_F(DiscreteBackendTest, LogitsReachTheHost) {
+  std::vector<std::byte> host(backend_->HeadBytes() + 4096);
+  std::byte* image = Align(host.data());
+  ASSERT_TRUE(backend_
+                  ->PackHead(
+                      source_, [](uint64_t) { return absl::OkStatus(); }, image)
+                  .ok());
+  const DeviceBuffer head = Allocate(backend_->HeadBytes());
+  std::memcpy(head.data(), image, backend_->HeadBytes());
+  size_t count = 0;
+  const std::vector<int32_t> rows = {0, 2};
+  EXPECT_TRUE(backend_
+                  ->Head(ImageView::Whole(head.data()), rows, x_.as<float>(),
+                         [&](int32_t, std::span<float> logits) {
+                           EXPECT_FALSE(device_->Touches(logits.data(),
+                                                         logits.size_bytes()));
+                           count += logits.size();
+                           return absl::OkStatus();
+                         })
+                  .ok());
+  EXPECT_EQ(count, 2u * 50);
+}
+
+TEST_F(DiscreteBackendTest, NeedsADevice) {
+  Backend::Options options = Options();
+  options.device = nullptr;
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      Backend::Create(BackendKind::kCpuDiscrete, spec_, options).status()));
+}
+
+TEST(BackendKindTest, ParsesItsNames) {
+  EXPECT_EQ(*ParseBackendKind("cpu"), BackendKind::kCpu);
+  EXPECT_EQ(*ParseBackendKind("cpu-discrete"), BackendKind::kCpuDiscrete);
+  EXPECT_EQ(*ParseBackendKind("cuda"), BackendKind::kCuda);
+  EXPECT_TRUE(absl::IsInvalidArgument(ParseBackendKind("tpu").status()));
+  EXPECT_TRUE(CheckBackendKind(BackendKind::kCpuDiscrete).ok());
+  EXPECT_TRUE(absl::IsUnimplemented(CheckBackendKind(BackendKind::kCuda)));
+}
+
+}  // namespace
+}  // namespace sluice
