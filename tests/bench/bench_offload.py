@@ -15,6 +15,14 @@ The shape: hidden 2048, 22 layers, 32 heads, 4 KV heads, MLP 5632, vocabulary
   compress   few sequences, weights from disk: bfloat16, 8 and 4 bits
   ablation   disk, with one technique off at a time (FlexGen, table 5)
   budget     a model of four times the budget, in a cgroup of the budget + 300 MB
+  ragged     mixed lengths as HELM's, weights from disk: refilled slots; refill off;
+             every request as long as the longest prompt and the longest answer
+  diagonal   outputs of 4 times the prompt, weights from disk, KV memory for 32
+             sequences of full length: KV by need and staggered, and reserved
+
+The last two take thousands of steps, and therefore a small shape: hidden 1024, 2
+layers, 16 heads, 4 KV heads, MLP 2816, vocabulary 8192: 61 MB that each step reads
+from the disk, for which it waits as a large model's does.
 
 Each round runs all variants of a case, and what bounds them, one after the
 other, so that all meet the same machine. Prints medians and spread, and adds
@@ -24,6 +32,7 @@ the case to tests/bench/results/offload.json. Standard library only.
 import argparse
 import datetime
 import json
+import math
 import mmap
 import os
 import queue
@@ -45,6 +54,8 @@ SHAPE = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_s
          "rms_norm_eps": 1e-5, "torch_dtype": "bfloat16", "hidden_act": "silu",
          "rope_theta": 10000.0, "tie_word_embeddings": False, "bos_token_id": 1,
          "eos_token_id": 2}
+SMALL_SHAPE = {**SHAPE, "hidden_size": 1024, "num_hidden_layers": 2,
+               "num_attention_heads": 16, "intermediate_size": 2816, "vocab_size": 8192}
 RATE = "generation_tokens_per_second"
 MB = 1 << 20
 
@@ -89,37 +100,45 @@ class Bench:
     def __init__(self, args, scratch):
         self.args = args
         self.model = os.path.join(scratch, "model")
+        self.small_model = os.path.join(scratch, "small")
         self.scratch = scratch
-        os.mkdir(self.model)
-        with open(os.path.join(self.model, "config.json"), "w") as f:
-            json.dump(SHAPE, f)
+        for path, shape in ((self.model, SHAPE), (self.small_model, SMALL_SHAPE)):
+            os.mkdir(path)
+            with open(os.path.join(path, "config.json"), "w") as f:
+                json.dump(shape, f)
         self.results = {}
 
-    def requests(self, count, prompt=PROMPT, new=NEW):
-        path = os.path.join(self.scratch, f"{count}-{prompt}-{new}.jsonl")
+    def requests(self, lengths):
+        """A file of random prompts; lengths: (prompt, generated) of each request."""
+        path = os.path.join(self.scratch, f"requests-{hash(tuple(lengths)):x}.jsonl")
         if not os.path.exists(path):
             rng = random.Random(5)
             with open(path, "w") as f:
-                for i in range(count):
+                for i, (prompt, new) in enumerate(lengths):
                     f.write(json.dumps({
                         "custom_id": f"b{i}", "method": "POST", "url": "/v1/completions",
-                        "body": {"prompt": [rng.randrange(5, 31900) for _ in range(prompt)],
+                        "body": {"prompt": [rng.randrange(5, 8000) for _ in range(prompt)],
                                  "max_tokens": new, "ignore_eos": True,
                                  "temperature": 0}}) + "\n")
         return path
 
-    def sluice(self, count, *flags, prompt=PROMPT, new=NEW, cgroup=None):
+    def run(self, model, lengths, *flags, cgroup=None):
+        longest = max(prompt for prompt, _ in lengths) + max(new for _, new in lengths)
         done = subprocess.run(
-            [os.path.join(self.args.bin, "sluice"), "run", "--model", self.model,
-             "--load-format", "dummy", "-i", self.requests(count, prompt, new), "-o",
-             os.devnull, "--json", "-q", "--dtype", "bfloat16", "--max-model-len",
-             str(prompt + new), "--gbs", str(count), *flags],
+            [os.path.join(self.args.bin, "sluice"), "run", "--model", model,
+             "--load-format", "dummy", "-i", self.requests(lengths), "-o", os.devnull,
+             "--json", "-q", "--dtype", "bfloat16", "--max-model-len", str(longest), *flags],
             capture_output=True, text=True, preexec_fn=cgroup.enter if cgroup else None)
         if done.returncode != 0:
             sys.exit(f"sluice run {' '.join(flags)} ended with {done.returncode}:\n{done.stderr}")
         run = json.loads(done.stdout.splitlines()[-1])
-        assert run["completed"] == count and run["generation_tokens"] == count * new, run
+        assert run["completed"] == len(lengths), run
+        assert run["generation_tokens"] == sum(new for _, new in lengths), run
         return run
+
+    def sluice(self, count, *flags, prompt=PROMPT, new=NEW, cgroup=None):
+        return self.run(self.model, [(prompt, new)] * count, "--gbs", str(count), *flags,
+                        cgroup=cgroup)
 
     def products(self, count, prompt=PROMPT, new=NEW):
         """Seconds of the matrix products alone, by oneDNN."""
@@ -353,9 +372,77 @@ class Bench:
                     "sluice, tokens/s": run[RATE]})
         self.record("budget", rounds)
 
+    def ragged(self):
+        rng = random.Random(11)
+
+        def length(median, sigma, most):
+            return max(1, min(most, round(median * math.exp(rng.gauss(0, sigma)))))
+        # Prompts of some dozens to hundreds of tokens, answers from a word to a
+        # paragraph: log-normal, cut off at a limit as HELM cuts them.
+        lengths = [(length(96, 0.8, 512), length(16, 1.0, 128)) for _ in range(192)]
+        longest = (max(p for p, _ in lengths), max(n for _, n in lengths))
+        useful = sum(n for _, n in lengths)
+        flags = ("--gbs", "32", "--max-step-tokens", "512", *self.disk_flags(), "--policy",
+                 "w=0/0/100")
+        rounds = []
+        for _ in range(self.args.rounds):
+            refilled = self.run(self.small_model, lengths, *flags)
+            blocks = self.run(self.small_model, lengths, *flags, "--no-refill")
+            padded = self.run(self.small_model, [longest] * len(lengths), *flags)
+            rate = {name: useful / run["wall_seconds"] for name, run in (
+                ("refilled", refilled), ("refill off", blocks), ("padded", padded))}
+            rounds.append({
+                "prompt, median": statistics.median(p for p, _ in lengths),
+                "prompt, longest": longest[0],
+                "answer, median": statistics.median(n for _, n in lengths),
+                "answer, longest": longest[1],
+                **{f"{name}, useful tokens/s": r for name, r in rate.items()},
+                "over refill off": rate["refilled"] / rate["refill off"],
+                "over padded": rate["refilled"] / rate["padded"],
+                "stall for weights, s": refilled["stall_seconds"]["weights"],
+                "wall, s": refilled["wall_seconds"]})
+        self.record("ragged", rounds)
+
+    def diagonal(self):
+        s, n, count, fits, page = 64, 256, 416, 32, 32
+        flags = ("--max-step-tokens", "512", *self.disk_flags(), "--policy", "w=0/0/100")
+        # The memory in which so many sequences fit in full and no more: how many
+        # weights are read ahead depends on it, too.
+        memory = 4 << 30
+        while True:
+            peak = self.run(self.small_model, [(s, n)], *flags, "--gbs", str(fits),
+                            "--host-memory", str(memory))["peak_memory_bytes"]["host"]
+            if memory - peak < 8192:
+                break
+            memory = peak + 4096
+        flags += ("--gbs", str(2 * fits), "--host-memory", str(memory))
+        # What sequences in lockstep hold at their end, and spread ones on average.
+        pages = [-(-(s + i) // page) for i in range(1, n + 1)]
+        rounds = []
+        rounds = []
+        for _ in range(self.args.rounds):
+            need = self.run(self.small_model, [(s, n)] * count, *flags)
+            reserved = self.run(self.small_model, [(s, n)] * count, *flags, "--reserve-kv")
+            rounds.append({
+                "by need, tokens/s": need[RATE], "reserved, tokens/s": reserved[RATE],
+                "sequences in full that KV memory holds": fits,
+                "gain": need[RATE] / reserved[RATE],
+                "the paper's (2s+2n)/(2s+n)": (2 * s + 2 * n) / (2 * s + n),
+                f"the same in pages of {page}": pages[-1] * n / sum(pages),
+                "reads of the weights, reserved over by need":
+                reserved["bytes_moved"]["disk_read"] / need["bytes_moved"]["disk_read"],
+                "by need, stall for weights, s": need["stall_seconds"]["weights"],
+                "by need, wall, s": need["wall_seconds"],
+                "reserved, wall, s": reserved["wall_seconds"],
+                "memory of both, MB": need["peak_memory_bytes"]["host"] * 1e-6})
+            assert (need["peak_memory_bytes"]["host"] ==
+                    reserved["peak_memory_bytes"]["host"]), (need, reserved)
+        self.record("diagonal", rounds)
+
 
 def main():
-    cases = ("ram", "disk", "overlap", "kv", "compress", "ablation", "budget")
+    cases = ("ram", "disk", "overlap", "kv", "compress", "ablation", "budget", "ragged",
+             "diagonal")
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--bin", default=os.path.join(HERE, "..", "..", "build/release/bin"))
     parser.add_argument("--disk-dir", default="/var/tmp/sluice-bench")
