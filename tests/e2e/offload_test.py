@@ -478,6 +478,7 @@ def test_workers_of_a_cluster_use_their_disk():
             assert total(r'sluice_runtime_seconds_total{.*activity="stall_weights".*}') >= 0
             assert total(r'sluice_placement_bytes{.*kind="weights".*tier="disk".*}') > 0
             assert total(r'sluice_placement_bytes{.*kind="kv".*tier="host".*}') > 0
+            assert total(r'sluice_placement_bytes{.*kind="activations".*tier="host".*}') > 0
             assert total(r'sluice_memory_peak_bytes{.*tier="host".*}') > 0
         with open(trace) as f:
             assert "traceEvents" in json.load(f)
