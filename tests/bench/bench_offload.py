@@ -419,7 +419,6 @@ class Bench:
         # What sequences in lockstep hold at their end, and spread ones on average.
         pages = [-(-(s + i) // page) for i in range(1, n + 1)]
         rounds = []
-        rounds = []
         for _ in range(self.args.rounds):
             need = self.run(self.small_model, [(s, n)] * count, *flags)
             reserved = self.run(self.small_model, [(s, n)] * count, *flags, "--reserve-kv")
