@@ -86,7 +86,7 @@ TEST(RunReportTest, Table) {
   EXPECT_THAT(table, HasSubstr("between steps                 2.500   25.0 %"));
   EXPECT_THAT(table, HasSubstr("wire: disk read               4.000   40.0 %  "
                                "2.000 GB, 0.50 GB/s while busy"));
-  EXPECT_THAT(table, HasSubstr("disk: KV cache                 0.500 GB read, "
+  EXPECT_THAT(table, HasSubstr("disk: KV cache                0.500 GB read, "
                                "0.000 GB written"));
   EXPECT_THAT(table, Not(HasSubstr("disk: activations")));
   EXPECT_THAT(table,
