@@ -279,7 +279,10 @@ absl::Status WeightStore::CheckStreamed(Unit& unit, const Slot& slot) {
 }
 
 ImageView WeightStore::View(const Unit& unit, const Slot* slot) const {
-  return {unit.resident.as<std::byte>() - unit.resident_begin,
+  // Without a byte in memory, nothing is below the split but what the device
+  // has.
+  const std::byte* resident = unit.resident.as<std::byte>();
+  return {resident == nullptr ? nullptr : resident - unit.resident_begin,
           slot == nullptr ? nullptr : slot->buffer.as<std::byte>(), unit.split,
           unit.slot_begin};
 }
