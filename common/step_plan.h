@@ -46,6 +46,10 @@ struct SequenceAdmission {
   SamplingParams sampling;
 };
 
+// A sequence has one segment in a step. (Chunks that follow each other are
+// possible where its KV cache stays in one place; kInvalidArgument where it is
+// on disk.)
+//
 // Stages apply plans of one epoch strictly in the order in which the dispatcher
 // sent them: first `release`, then `admit`, then the computation. A plan may
 // hold no micro-batches (it then only releases).

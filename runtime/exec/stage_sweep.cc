@@ -297,6 +297,22 @@ absl::Status StageSweep::RunStep(
   return status;
 }
 
+absl::Status StageSweep::CheckStaged(size_t num_batches) {
+  staged_.clear();
+  for (size_t k = 0; k < num_batches; ++k) {
+    for (const KvStager::Group& group : groups_[k]) {
+      for (const KvStager::Member& member : group.members) {
+        if (staged_.insert(member.sequence).second) continue;
+        return absl::InvalidArgumentError(
+            absl::StrCat("sequence ", member.sequence.value(),
+                         " has two segments in a step, but its KV cache is on "
+                         "disk"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status StageSweep::Sweep(
     const StepPlan& plan, std::span<std::shared_ptr<ActivationBuffer>> hidden,
     const Emit& emit, StepResult* result) {
@@ -313,6 +329,7 @@ absl::Status StageSweep::Sweep(
                  absl::StrCat("micro-batch ", k)));
     View(plan.micro_batches[k], &work_[k], &groups_[k]);
   }
+  SLUICE_RETURN_IF_ERROR(CheckStaged(num_batches));
   if (last_) {
     result->epoch = plan.epoch;
     result->block = plan.block;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "runtime/exec/activation_stager.h"
 #include "runtime/exec/device_activations.h"
@@ -101,6 +102,9 @@ class StageSweep : public StageExecutor {
   void OrderItems(size_t num_batches);
   absl::StatusOr<ImageView> AcquireUnit(int unit);
   void ReleaseUnit(int unit);
+  // kInvalidArgument if a sequence is in two groups of the step: each would
+  // have pages of its own.
+  absl::Status CheckStaged(size_t num_batches);
   absl::StatusOr<Backend::LayerImage> AcquireLayer(int local);
   // Tells the activation stager whose turn it is when.
   absl::Status BeginTurns(size_t num_batches);
@@ -147,6 +151,7 @@ class StageSweep : public StageExecutor {
   std::vector<SamplerScratch> scratch_;  // per thread
   std::vector<StageWork> work_;
   std::vector<std::vector<KvStager::Group>> groups_;  // by micro-batch
+  absl::flat_hash_set<SequenceId> staged_;            // of the step
   std::vector<std::pair<int32_t, int32_t>> order_;
   std::vector<int32_t> turns_, batch_rows_;  // for the activation stager
   std::vector<HeadRow> head_rows_;

@@ -179,6 +179,44 @@ TEST_P(StagePlacementTest, AStepThatBreaksOffLeavesNoActivations) {
   }
 }
 
+// Each segment would have a copy of the pages of its own.
+TEST_P(StagePlacementTest, TwoChunksOfASequenceOnDiskAreRefused) {
+  const DecoderSpec spec = PlacementSpec(GetParam());
+  ScratchDir dir;
+  MemoryBudget memory(Tier::kHost, uint64_t{1} << 30);
+  MemoryBudget disk(Tier::kDisk, uint64_t{1} << 30);
+  StageExecutor::Options options;
+  options.layers = {0, spec.num_layers};
+  ASSERT_TRUE(UpdatePolicy("c=0/0/100", &options.policy).ok());
+  options.policy.max_step_tokens = 64;
+  options.max_model_len = 200;
+  options.max_sequences = 2;
+  options.host_budget = &memory;
+  options.disk_budget = &disk;
+  options.disk_dir = dir.path();
+  auto stage = LoadStage(spec, RandomSource(3), options, nullptr, nullptr);
+  ASSERT_TRUE(stage.ok()) << stage.status();
+  const MicroBatch begin = {{{SequenceId(1), 0, 2, false}}, {1, 2}};
+  const MicroBatch end = {{{SequenceId(1), 2, 1, true}}, {3}};
+  StepPlan plan;
+  plan.admit = {{SequenceId(1), 3, 10, {}}};
+  StepResult result;
+  for (const bool together : {false, true}) {
+    (*stage)->Reset();
+    plan.micro_batches = {begin, end};
+    if (together) {
+      plan.micro_batches = {{{begin.segments[0], end.segments[0]}, {1, 2, 3}}};
+    }
+    const absl::Status status = (*stage)->RunStep(plan, {}, nullptr, &result);
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_NE(status.message().find("two segments"), std::string::npos)
+        << status;
+  }
+  (*stage)->Reset();
+  plan.micro_batches = {begin};
+  EXPECT_TRUE((*stage)->RunStep(plan, {}, nullptr, &result).ok());
+}
+
 // All images below a directory.
 std::vector<std::filesystem::path> Images(const std::string& dir) {
   std::vector<std::filesystem::path> images;
