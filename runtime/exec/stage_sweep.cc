@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "runtime/exec/timed.h"
-#include "runtime/sample/distribution.h"
 
 namespace sluice {
 StageSweep::StageSweep(const DecoderSpec& spec, const Options& options,
@@ -29,8 +28,15 @@ StageSweep::StageSweep(const DecoderSpec& spec, const Options& options,
       device_x_(parts_.device_activations.get()),
       device_attention_(parts_.device_attention.get()),
       tables_(parts_.pages, options.max_model_len),
-      row_(parts_.trace_row),
-      scratch_(threads) {
+      row_(parts_.trace_row) {
+  if (last_) {
+    head_ = std::make_unique<StageHead>(
+        StageHead::Options{.backend = backend_,
+                           .host_backend = host_backend_,
+                           .vocab_size = spec.vocab_size,
+                           .threads = threads,
+                           .logits_observer = options.logits_observer});
+  }
   if (device_weights_ == nullptr) parts_.weights->ReadAhead(1);
 }
 
@@ -48,7 +54,7 @@ void StageSweep::Reset() {
     parts_.weights->ReadAhead(1);
   }
   tables_.Clear();
-  samplers_.clear();
+  if (last_) head_->Clear();
 }
 
 SweepStats StageSweep::stats() const {
@@ -75,7 +81,7 @@ SweepStats StageSweep::stats() const {
 absl::Status StageSweep::ReleaseAndAdmit(const StepPlan& plan) {
   for (const SequenceId id : plan.release) {
     SLUICE_RETURN_IF_ERROR(Annotate(tables_.Release(id), "release"));
-    samplers_.erase(id);
+    if (last_) head_->Release(id);
   }
   for (const SequenceAdmission& admission : plan.admit) {
     SLUICE_RETURN_IF_ERROR(CheckAdmission(admission, limits_));
@@ -86,10 +92,7 @@ absl::Status StageSweep::ReleaseAndAdmit(const StepPlan& plan) {
     }
     SLUICE_RETURN_IF_ERROR(
         tables_.Admit(admission.sequence, admission.max_tokens));
-    if (last_) {
-      samplers_[admission.sequence] = std::make_unique<Sampler>(
-          admission.sampling, admission.prompt_tokens);
-    }
+    if (last_) head_->Admit(admission);
   }
   return absl::OkStatus();
 }
@@ -334,8 +337,7 @@ absl::Status StageSweep::Sweep(
     result->epoch = plan.epoch;
     result->block = plan.block;
     result->step = plan.step;
-    result->tokens.clear();
-    result->scores.clear();
+    head_->Begin(result);
   }
   if (num_batches == 0) return absl::OkStatus();
 
@@ -389,7 +391,7 @@ absl::Status StageSweep::Sweep(
       }
     }
   }
-  if (last_) SLUICE_RETURN_IF_ERROR(RunHead(plan, result));
+  if (last_) SLUICE_RETURN_IF_ERROR(RunHead(plan));
   return absl::OkStatus();
 }
 
@@ -478,7 +480,7 @@ absl::Status StageSweep::AttendItem(size_t item) {
   return absl::OkStatus();
 }
 
-absl::Status StageSweep::RunHead(const StepPlan& plan, StepResult* result) {
+absl::Status StageSweep::RunHead(const StepPlan& plan) {
   const int unit = options_.layers.size();
   SLUICE_ASSIGN_OR_RETURN(const ImageView image, AcquireUnit(unit));
   if (device_weights_ == nullptr) parts_.weights->ReadAhead(1);
@@ -495,86 +497,18 @@ absl::Status StageSweep::RunHead(const StepPlan& plan, StepResult* result) {
     }
     const Timed timed(&parts_.stats->head_seconds, row_, "head and sampling",
                       {{{"micro_batch", static_cast<int64_t>(k)}}});
-    SLUICE_RETURN_IF_ERROR(
-        SampleBatch(plan.micro_batches[k], work_[k], image, result));
+    SLUICE_RETURN_IF_ERROR(head_->Add(image, plan.micro_batches[k],
+                                      work_[k].segments, work_[k].rows));
     work_[k].x.reset();
     if (device_x_ != nullptr) device_x_->Drop(k);
+  }
+  {
+    const Timed timed(&parts_.stats->head_seconds, row_, "head and sampling");
+    SLUICE_RETURN_IF_ERROR(head_->Flush(image));
   }
   ReleaseUnit(unit);
   if (device_weights_ == nullptr) parts_.weights->ReadAhead(1);
   return absl::OkStatus();
-}
-
-absl::Status StageSweep::SampleBatch(const MicroBatch& batch,
-                                     const StageWork& work,
-                                     const ImageView& image,
-                                     StepResult* result) {
-  head_rows_.clear();
-  head_row_of_x_.clear();
-  size_t samples = result->tokens.size();
-  size_t first = 0;
-  for (size_t s = 0; s < batch.segments.size(); ++s) {
-    const Segment& segment = batch.segments[s];
-    const int32_t row = work.segments[s].row;
-    const auto tokens = std::span<const int32_t>(batch.tokens)
-                            .subspan(first, segment.num_tokens);
-    first += segment.num_tokens;
-    Sampler* sampler = samplers_[segment.sequence].get();
-    sampler->Observe(segment.start, tokens);
-    if (segment.score_begin < segment.score_end) {
-      TokenScores& scores = result->scores.emplace_back();
-      const size_t count = segment.score_end - segment.score_begin;
-      scores.sequence = segment.sequence;
-      scores.begin = segment.score_begin;
-      scores.logprobs.resize(count);
-      scores.num_top = sampler->num_top();
-      scores.top.resize(count * scores.num_top);
-    }
-    for (int32_t p = segment.score_begin; p < segment.score_end; ++p) {
-      const int32_t i = p - segment.start;
-      head_rows_.push_back(
-          {segment.sequence, p, sampler,
-           i < segment.num_tokens ? tokens[i] : segment.next_token,
-           result->scores.size() - 1});
-      head_row_of_x_.push_back(row + i - 1);
-    }
-    if (!segment.sample) continue;
-    head_rows_.push_back({segment.sequence, segment.start + segment.num_tokens,
-                          sampler, -1, samples++});
-    head_row_of_x_.push_back(row + segment.num_tokens - 1);
-  }
-  result->tokens.resize(samples);
-  const size_t vocab = limits_.vocab_size;
-  return backend_->Head(
-      image, head_row_of_x_, work.rows,
-      [&](int32_t first, std::span<float> logits) {
-        const int rows = static_cast<int>(logits.size() / vocab);
-        if (options_.logits_observer) {
-          for (int i = 0; i < rows; ++i) {
-            const HeadRow& row = head_rows_[first + i];
-            options_.logits_observer(row.sequence, row.position - 1,
-                                     logits.subspan(i * vocab, vocab));
-          }
-        }
-        host_backend_->ParallelFor(rows, [&](int i, int thread) {
-          const HeadRow& row = head_rows_[first + i];
-          const std::span<float> own = logits.subspan(i * vocab, vocab);
-          if (row.target >= 0) {
-            TokenScores& scores = result->scores[row.slot];
-            const size_t at = row.position - scores.begin;
-            scores.logprobs[at] =
-                ScoreToken(own, row.target,
-                           std::span<TokenLogprob>(scores.top)
-                               .subspan(at * scores.num_top, scores.num_top),
-                           scratch_[thread]);
-            return;
-          }
-          SampledToken& token = result->tokens[row.slot];
-          token = row.sampler->Sample(own, row.position, scratch_[thread]);
-          token.sequence = row.sequence;
-        });
-        return absl::OkStatus();
-      });
 }
 
 }  // namespace sluice

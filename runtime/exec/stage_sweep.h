@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "runtime/exec/activation_stager.h"
@@ -16,6 +15,7 @@
 #include "runtime/exec/kv_stager.h"
 #include "runtime/exec/plan_check.h"
 #include "runtime/exec/stage_executor.h"
+#include "runtime/exec/stage_head.h"
 #include "runtime/exec/stage_work.h"
 #include "runtime/exec/weight_store.h"
 #include "runtime/kernels/backend.h"
@@ -24,7 +24,6 @@
 #include "runtime/kv/sequence_pages.h"
 #include "runtime/memory/device.h"
 #include "runtime/memory/work_buffer.h"
-#include "runtime/sample/sampler.h"
 #include "runtime/trace/trace.h"
 
 namespace sluice {
@@ -82,15 +81,6 @@ class StageSweep : public StageExecutor {
   }
 
  private:
-  // A row whose logits are wanted.
-  struct HeadRow {
-    SequenceId sequence;
-    int32_t position;  // that its logits predict
-    const Sampler* sampler;
-    int32_t target;  // the token to be scored; -1: sample
-    size_t slot;     // of the result's scores or tokens
-  };
-
   absl::Status Sweep(const StepPlan& plan,
                      std::span<std::shared_ptr<ActivationBuffer>> hidden,
                      const Emit& emit, StepResult* result);
@@ -128,10 +118,7 @@ class StageSweep : public StageExecutor {
   // not wait for.
   bool MayDefer(size_t item) const;
   absl::Status AttendItem(size_t item);
-  absl::Status RunHead(const StepPlan& plan, StepResult* result);
-  // Logits of the rows that the micro-batch's segments want sampled or scored.
-  absl::Status SampleBatch(const MicroBatch& batch, const StageWork& work,
-                           const ImageView& image, StepResult* result);
+  absl::Status RunHead(const StepPlan& plan);
 
   const Options options_;
   const bool last_;
@@ -147,15 +134,12 @@ class StageSweep : public StageExecutor {
   ActivationPool buffers_;
   TraceRow* const row_;
 
-  absl::flat_hash_map<SequenceId, std::unique_ptr<Sampler>> samplers_;
-  std::vector<SamplerScratch> scratch_;  // per thread
+  std::unique_ptr<StageHead> head_;  // last stage
   std::vector<StageWork> work_;
   std::vector<std::vector<KvStager::Group>> groups_;  // by micro-batch
   absl::flat_hash_set<SequenceId> staged_;            // of the step
   std::vector<std::pair<int32_t, int32_t>> order_;
   std::vector<int32_t> turns_, batch_rows_;  // for the activation stager
-  std::vector<HeadRow> head_rows_;
-  std::vector<int32_t> head_row_of_x_;  // parallel
 };
 
 }  // namespace sluice

@@ -152,14 +152,18 @@ class Backend {
   };
   virtual AttentionRows attention_rows(int32_t slot) = 0;
 
-  // Logits of some rows of x, in groups: `sink` gets the indices (into
-  // `rows_of_x`) [first, first + logits.size() / vocab) and their logits, which
-  // it may overwrite, in host memory. Groups come in order.
-  using LogitsSink =
-      absl::FunctionRef<absl::Status(int32_t first, std::span<float> logits)>;
-  virtual absl::Status Head(const ImageView& image,
-                            std::span<const int32_t> rows_of_x, const float* x,
-                            LogitsSink sink) = 0;
+  // Logits, in two steps, so that rows of several micro-batches can share one
+  // pass over the head. First, some rows of x become rows [at, at + n) of the
+  // head's input, of which there are head_rows(). Nothing else may be computed
+  // until the logits are.
+  virtual int32_t head_rows() const = 0;
+  virtual absl::Status HeadInput(const ImageView& image,
+                                 std::span<const int32_t> rows_of_x,
+                                 const float* x, int32_t at) = 0;
+  // Then the logits of input rows [0, rows): [rows, vocab] in host memory, for
+  // the caller to overwrite, until the next call.
+  virtual absl::StatusOr<std::span<float>> HeadLogits(const ImageView& image,
+                                                      int32_t rows) = 0;
 
   // Runs body(task, thread) on the backend's host threads: for work on logits.
   // On the calling one, and from any, where the device has none.

@@ -479,61 +479,59 @@ absl::Status CpuBackend::Mlp(int layer, const LayerImage& image,
   return absl::OkStatus();
 }
 
-absl::Status CpuBackend::Head(const ImageView& image,
-                              std::span<const int32_t> rows_of_x,
-                              const float* x, LogitsSink sink) {
+absl::Status CpuBackend::HeadInput(const ImageView& image,
+                                   std::span<const int32_t> rows_of_x,
+                                   const float* x, int32_t at) {
   const int64_t hidden = spec_.hidden_size;
-  const int64_t vocab = spec_.vocab_size;
-  const size_t element = gemm_->element_bytes();
-  const int32_t total = static_cast<int32_t>(rows_of_x.size());
-  for (int32_t first = 0; first < total; first += kHeadRows) {
-    const int32_t rows = std::min(kHeadRows, total - first);
-    pool_.ParallelFor(rows, [&](int task, int) {
-      const float* in = x + rows_of_x[first + task] * hidden;
-      void* out = normed_.as<std::byte>() + task * hidden * element;
-      if (spec_.final_norm) {
-        Norm(head_.norm, image, in, options_.dtype, out);
-      } else if (options_.dtype == DType::kFloat32) {
-        std::memcpy(out, in, hidden * sizeof(float));
-      } else {
-        FloatToBf16(in, hidden, static_cast<uint16_t*>(out));
-      }
-    });
-    const void* input = normed_.data();
-    if (head_.project_out.n > 0) {
-      // attention_ is free here, and may be narrower than embed_dim: the
-      // projection goes through wide_.
-      const int64_t dim = spec_.embed_dim;
-      SLUICE_RETURN_IF_ERROR(gemm_->Multiply(
-          head_.project_out, image, normed_.data(), rows,
-          [&](int32_t row, int32_t count, int32_t col, int32_t cols,
-              float* tile) {
-            for (int32_t i = 0; i < count; ++i) {
-              const int64_t to = (row + i) * dim + col;
-              if (options_.dtype == DType::kFloat32) {
-                std::memcpy(wide_.as<float>() + to, tile + i * cols,
-                            cols * sizeof(float));
-              } else {
-                FloatToBf16(tile + i * cols, cols, wide_.as<uint16_t>() + to);
-              }
-            }
-          }));
-      input = wide_.data();
+  const int64_t row_bytes = hidden * gemm_->element_bytes();
+  pool_.ParallelFor(rows_of_x.size(), [&](int task, int) {
+    const float* in = x + rows_of_x[task] * hidden;
+    void* out = normed_.as<std::byte>() + (at + task) * row_bytes;
+    if (spec_.final_norm) {
+      Norm(head_.norm, image, in, options_.dtype, out);
+    } else if (options_.dtype == DType::kFloat32) {
+      std::memcpy(out, in, hidden * sizeof(float));
+    } else {
+      FloatToBf16(in, hidden, static_cast<uint16_t*>(out));
     }
-    float* logits = logits_.as<float>();
-    SLUICE_RETURN_IF_ERROR(
-        gemm_->Multiply(head_.head, image, input, rows,
-                        [&](int32_t row, int32_t count, int32_t col,
-                            int32_t cols, float* tile) {
-                          for (int32_t i = 0; i < count; ++i) {
-                            std::memcpy(logits + (row + i) * vocab + col,
-                                        tile + i * cols, cols * sizeof(float));
-                          }
-                        }));
-    SLUICE_RETURN_IF_ERROR(sink(
-        first, std::span<float>(logits, static_cast<size_t>(rows) * vocab)));
-  }
+  });
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::span<float>> CpuBackend::HeadLogits(const ImageView& image,
+                                                        int32_t rows) {
+  const int64_t vocab = spec_.vocab_size;
+  const void* input = normed_.data();
+  if (head_.project_out.n > 0) {
+    // attention_ is free here, and may be narrower than embed_dim: the
+    // projection goes through wide_.
+    const int64_t dim = spec_.embed_dim;
+    SLUICE_RETURN_IF_ERROR(gemm_->Multiply(
+        head_.project_out, image, normed_.data(), rows,
+        [&](int32_t row, int32_t count, int32_t col, int32_t cols,
+            float* tile) {
+          for (int32_t i = 0; i < count; ++i) {
+            const int64_t to = (row + i) * dim + col;
+            if (options_.dtype == DType::kFloat32) {
+              std::memcpy(wide_.as<float>() + to, tile + i * cols,
+                          cols * sizeof(float));
+            } else {
+              FloatToBf16(tile + i * cols, cols, wide_.as<uint16_t>() + to);
+            }
+          }
+        }));
+    input = wide_.data();
+  }
+  float* logits = logits_.as<float>();
+  SLUICE_RETURN_IF_ERROR(gemm_->Multiply(
+      head_.head, image, input, rows,
+      [&](int32_t row, int32_t count, int32_t col, int32_t cols, float* tile) {
+        for (int32_t i = 0; i < count; ++i) {
+          std::memcpy(logits + (row + i) * vocab + col, tile + i * cols,
+                      cols * sizeof(float));
+        }
+      }));
+  return std::span<float>(logits, static_cast<size_t>(rows) * vocab);
 }
 
 }  // namespace sluice

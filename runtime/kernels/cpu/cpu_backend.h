@@ -56,8 +56,12 @@ class CpuBackend : public Backend {
                           const BatchView& batch, float* x) override;
   absl::Status Mlp(int layer, const LayerImage& image, const BatchView& batch,
                    float* x) override;
-  absl::Status Head(const ImageView& image, std::span<const int32_t> rows_of_x,
-                    const float* x, LogitsSink sink) override;
+  int32_t head_rows() const override { return HeadRows(options_.max_rows); }
+  absl::Status HeadInput(const ImageView& image,
+                         std::span<const int32_t> rows_of_x, const float* x,
+                         int32_t at) override;
+  absl::StatusOr<std::span<float>> HeadLogits(const ImageView& image,
+                                              int32_t rows) override;
   AttentionRows attention_rows(int32_t slot) override {
     return {reinterpret_cast<std::byte*>(Qkv(slot)),
             (q_width_ + 2 * kv_width_) * sizeof(float),

@@ -106,23 +106,27 @@ absl::Status DiscreteBackend::Mlp(int layer, const LayerImage& image,
   return cpu_->Mlp(layer, image, batch, x);
 }
 
-absl::Status DiscreteBackend::Head(const ImageView& image,
-                                   std::span<const int32_t> rows_of_x,
-                                   const float* x, LogitsSink sink) {
+absl::Status DiscreteBackend::HeadInput(const ImageView& image,
+                                        std::span<const int32_t> rows_of_x,
+                                        const float* x, int32_t at) {
   if (rows_of_x.empty()) return absl::OkStatus();
   SLUICE_RETURN_IF_ERROR(CheckImage("the head", image, HeadBytes()));
   SLUICE_RETURN_IF_ERROR(
       CheckRows(x, *std::max_element(rows_of_x.begin(), rows_of_x.end()) + 1));
-  return cpu_->Head(
-      image, rows_of_x, x,
-      [&](int32_t first, std::span<float> logits) -> absl::Status {
-        IoCompletion done;
-        done.Expect(1);
-        device_->CopyOut({logits_.as<std::byte>(), logits.size_bytes()},
-                         std::as_bytes(logits), &done, {"logits"});
-        SLUICE_RETURN_IF_ERROR(done.Wait());
-        return sink(first, {logits_.as<float>(), logits.size()});
-      });
+  return cpu_->HeadInput(image, rows_of_x, x, at);
+}
+
+absl::StatusOr<std::span<float>> DiscreteBackend::HeadLogits(
+    const ImageView& image, int32_t rows) {
+  SLUICE_RETURN_IF_ERROR(CheckImage("the head", image, HeadBytes()));
+  SLUICE_ASSIGN_OR_RETURN(const std::span<float> logits,
+                          cpu_->HeadLogits(image, rows));
+  IoCompletion done;
+  done.Expect(1);
+  device_->CopyOut({logits_.as<std::byte>(), logits.size_bytes()},
+                   std::as_bytes(logits), &done, {"logits"});
+  SLUICE_RETURN_IF_ERROR(done.Wait());
+  return std::span<float>(logits_.as<float>(), logits.size());
 }
 
 }  // namespace sluice

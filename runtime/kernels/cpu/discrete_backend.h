@@ -19,7 +19,7 @@ namespace sluice {
 // can't go unnoticed on a machine without a GPU.
 //
 // Two things are the host's, as for any device: packing writes images into host
-// memory, and the sink of Head gets its logits there. Scratch of a thread (the
+// memory, and HeadLogits gives its logits there. Scratch of a thread (the
 // query and the sums of one attention call) is neither's.
 class DiscreteBackend : public Backend {
  public:
@@ -73,8 +73,12 @@ class DiscreteBackend : public Backend {
   AttentionRows attention_rows(int32_t slot) override {
     return cpu_->attention_rows(slot);
   }
-  absl::Status Head(const ImageView& image, std::span<const int32_t> rows_of_x,
-                    const float* x, LogitsSink sink) override;
+  int32_t head_rows() const override { return cpu_->head_rows(); }
+  absl::Status HeadInput(const ImageView& image,
+                         std::span<const int32_t> rows_of_x, const float* x,
+                         int32_t at) override;
+  absl::StatusOr<std::span<float>> HeadLogits(const ImageView& image,
+                                              int32_t rows) override;
   void ParallelFor(int num_tasks,
                    absl::FunctionRef<void(int, int)> body) override {
     for (int task = 0; task < num_tasks; ++task) body(task, 0);

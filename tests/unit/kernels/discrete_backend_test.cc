@@ -120,9 +120,9 @@ TEST_F(DiscreteBackendTest, RefusesWhatIsNot) {
   split.view = {layer_.as<std::byte>(), image_, backend_->LayerParts()[1], 0};
   ExpectRefused(backend_->Mlp(0, split, batch_, x), "weights");
 
-  ExpectRefused(backend_->Head(
-                    ImageView::Whole(image_), tokens_, x,
-                    [](int32_t, std::span<float>) { return absl::OkStatus(); }),
+  ExpectRefused(backend_->HeadInput(ImageView::Whole(image_), tokens_, x, 0),
+                "the head");
+  ExpectRefused(backend_->HeadLogits(ImageView::Whole(image_), 1).status(),
                 "the head");
   ExpectRefused(backend_->Embed(ImageView::Whole(image_), batch_, x),
                 "the embedding");
@@ -140,18 +140,13 @@ TEST_F(DiscreteBackendTest, LogitsReachTheHost) {
                   .ok());
   const DeviceBuffer head = Allocate(backend_->HeadBytes());
   std::memcpy(head.data(), image, backend_->HeadBytes());
-  size_t count = 0;
   const std::vector<int32_t> rows = {0, 2};
-  EXPECT_TRUE(backend_
-                  ->Head(ImageView::Whole(head.data()), rows, x_.as<float>(),
-                         [&](int32_t, std::span<float> logits) {
-                           EXPECT_FALSE(device_->Touches(logits.data(),
-                                                         logits.size_bytes()));
-                           count += logits.size();
-                           return absl::OkStatus();
-                         })
-                  .ok());
-  EXPECT_EQ(count, 2u * 50);
+  const ImageView view = ImageView::Whole(head.data());
+  ASSERT_TRUE(backend_->HeadInput(view, rows, x_.as<float>(), 0).ok());
+  const auto logits = backend_->HeadLogits(view, 2);
+  ASSERT_TRUE(logits.ok()) << logits.status();
+  EXPECT_FALSE(device_->Touches(logits->data(), logits->size_bytes()));
+  EXPECT_EQ(logits->size(), 2u * 50);
 }
 
 TEST_F(DiscreteBackendTest, NeedsADevice) {

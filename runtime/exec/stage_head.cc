@@ -1,0 +1,116 @@
+#include "runtime/exec/stage_head.h"
+
+#include <algorithm>
+
+#include "common/status_macros.h"
+#include "runtime/sample/distribution.h"
+
+namespace sluice {
+
+void StageHead::Admit(const SequenceAdmission& admission) {
+  samplers_[admission.sequence] =
+      std::make_unique<Sampler>(admission.sampling, admission.prompt_tokens);
+}
+
+void StageHead::Clear() {
+  samplers_.clear();
+  pending_.clear();
+}
+
+void StageHead::Begin(StepResult* result) {
+  result_ = result;
+  result_->tokens.clear();
+  result_->scores.clear();
+  pending_.clear();
+}
+
+absl::Status StageHead::Add(const ImageView& image, const MicroBatch& batch,
+                            std::span<const SegmentView> segments,
+                            const float* x) {
+  batch_rows_.clear();
+  row_of_x_.clear();
+  size_t samples = result_->tokens.size();
+  size_t first = 0;
+  for (size_t s = 0; s < batch.segments.size(); ++s) {
+    const Segment& segment = batch.segments[s];
+    const int32_t row = segments[s].row;
+    const auto tokens = std::span<const int32_t>(batch.tokens)
+                            .subspan(first, segment.num_tokens);
+    first += segment.num_tokens;
+    Sampler* sampler = samplers_[segment.sequence].get();
+    sampler->Observe(segment.start, tokens);
+    if (segment.score_begin < segment.score_end) {
+      TokenScores& scores = result_->scores.emplace_back();
+      const size_t count = segment.score_end - segment.score_begin;
+      scores.sequence = segment.sequence;
+      scores.begin = segment.score_begin;
+      scores.logprobs.resize(count);
+      scores.num_top = sampler->num_top();
+      scores.top.resize(count * scores.num_top);
+    }
+    for (int32_t p = segment.score_begin; p < segment.score_end; ++p) {
+      const int32_t i = p - segment.start;
+      batch_rows_.push_back(
+          {segment.sequence, p, sampler,
+           i < segment.num_tokens ? tokens[i] : segment.next_token,
+           result_->scores.size() - 1});
+      row_of_x_.push_back(row + i - 1);
+    }
+    if (!segment.sample) continue;
+    batch_rows_.push_back({segment.sequence, segment.start + segment.num_tokens,
+                           sampler, -1, samples++});
+    row_of_x_.push_back(row + segment.num_tokens - 1);
+  }
+  result_->tokens.resize(samples);
+
+  const auto capacity = static_cast<size_t>(options_.backend->head_rows());
+  for (size_t begin = 0; begin < batch_rows_.size();) {
+    if (pending_.size() == capacity) SLUICE_RETURN_IF_ERROR(Flush(image));
+    const size_t count =
+        std::min(batch_rows_.size() - begin, capacity - pending_.size());
+    SLUICE_RETURN_IF_ERROR(options_.backend->HeadInput(
+        image, std::span<const int32_t>(row_of_x_).subspan(begin, count), x,
+        static_cast<int32_t>(pending_.size())));
+    pending_.insert(pending_.end(), batch_rows_.begin() + begin,
+                    batch_rows_.begin() + begin + count);
+    begin += count;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StageHead::Flush(const ImageView& image) {
+  if (pending_.empty()) return absl::OkStatus();
+  const auto rows = static_cast<int32_t>(pending_.size());
+  SLUICE_ASSIGN_OR_RETURN(const std::span<float> logits,
+                          options_.backend->HeadLogits(image, rows));
+  const size_t vocab = options_.vocab_size;
+  if (options_.logits_observer) {
+    for (int32_t i = 0; i < rows; ++i) {
+      options_.logits_observer(pending_[i].sequence, pending_[i].position - 1,
+                               logits.subspan(i * vocab, vocab));
+    }
+  }
+  options_.host_backend->ParallelFor(rows, [&](int i, int thread) {
+    Use(pending_[i], logits.subspan(i * vocab, vocab), thread);
+  });
+  pending_.clear();
+  return absl::OkStatus();
+}
+
+void StageHead::Use(const Row& row, std::span<float> logits, int thread) {
+  if (row.target < 0) {
+    SampledToken& token = result_->tokens[row.slot];
+    token = row.sampler->Sample(logits, row.position, scratch_[thread]);
+    token.sequence = row.sequence;
+    return;
+  }
+  TokenScores& scores = result_->scores[row.slot];
+  const size_t at = row.position - scores.begin;
+  scores.logprobs[at] =
+      ScoreToken(logits, row.target,
+                 std::span<TokenLogprob>(scores.top)
+                     .subspan(at * scores.num_top, scores.num_top),
+                 scratch_[thread]);
+}
+
+}  // namespace sluice

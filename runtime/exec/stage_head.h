@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "common/step_plan.h"
+#include "common/types.h"
+#include "runtime/kernels/backend.h"
+#include "runtime/kernels/image_view.h"
+#include "runtime/kv/batch_view.h"
+#include "runtime/sample/sampler.h"
+
+namespace sluice {
+
+// The last stage's end of a step: from the residual stream to logits, and from
+// those to sampled tokens and scores. The rows of several micro-batches go
+// through the head together, as far as its input has room: its weights are then
+// read, and dequantized, once for all of them. Used by one thread.
+class StageHead {
+ public:
+  struct Options {
+    Backend* backend = nullptr;       // computes the logits
+    Backend* host_backend = nullptr;  // has the threads that sample
+    int32_t vocab_size = 0;
+    int threads = 1;  // of host_backend
+    // See StageExecutor::Options.
+    std::function<void(SequenceId, int32_t position, std::span<const float>)>
+        logits_observer;
+  };
+  // Pointers must outlive the head.
+  explicit StageHead(Options options)
+      : options_(std::move(options)), scratch_(options_.threads) {}
+
+  void Admit(const SequenceAdmission& admission);
+  void Release(SequenceId sequence) { samplers_.erase(sequence); }
+  // Forgets all sequences.
+  void Clear();
+
+  // Begins a step, whose tokens and scores go to `result`.
+  void Begin(StepResult* result);
+  // Takes the rows of a micro-batch that are to be sampled or scored. `x`,
+  // [rows, hidden], is read before this returns; the results may be there only
+  // after Flush. `segments` are those of the batch.
+  absl::Status Add(const ImageView& image, const MicroBatch& batch,
+                   std::span<const SegmentView> segments, const float* x);
+  // Gives the results that are missing.
+  absl::Status Flush(const ImageView& image);
+
+ private:
+  // A row whose logits are wanted.
+  struct Row {
+    SequenceId sequence;
+    int32_t position;  // that its logits predict
+    const Sampler* sampler;
+    int32_t target;  // the token to be scored; -1: sample
+    size_t slot;     // of the result's scores or tokens
+  };
+  void Use(const Row& row, std::span<float> logits, int thread);
+
+  const Options options_;
+  absl::flat_hash_map<SequenceId, std::unique_ptr<Sampler>> samplers_;
+  std::vector<SamplerScratch> scratch_;  // per thread
+  StepResult* result_ = nullptr;
+  std::vector<Row> batch_rows_;
+  std::vector<int32_t> row_of_x_;  // parallel
+  std::vector<Row> pending_;       // in the head's input
+};
+
+}  // namespace sluice
