@@ -11,7 +11,7 @@ The shape: hidden 2048, 22 layers, 32 heads, 4 KV heads, MLP 5632, vocabulary
   disk       in a cgroup of half the model's bytes (v1 or v2; needs root); bound:
              the longer of disk and products; llama.cpp with mmap in the same
   overlap    where disk and compute take about as long: overlap on and off
-  kv         KV of twice the budget on disk; bound: its bytes at the disk's rate
+  kv         all KV on disk; bound: the longer of its bytes at the disk's rate and products
   compress   few sequences, weights from disk: bfloat16, 8 and 4 bits
   ablation   disk, with one technique off at a time (FlexGen, table 5)
   budget     a model of four times the budget, in a cgroup of the budget + 300 MB
@@ -33,15 +33,12 @@ import argparse
 import datetime
 import json
 import math
-import mmap
 import os
-import queue
 import random
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 
 from bench_end_to_end import machine, summary
@@ -151,44 +148,14 @@ class Bench:
         return count * new / bound[RATE]
 
     def disk_rate(self):
-        """Bytes per second of large direct reads, eight at a time, of the images last made.
+        """Bytes per second that the disk gives a run which waits for nothing else.
 
-        The second of two passes: a run reads the same bytes over and over, which the machine
-        below a virtual disk may then have in its memory.
+        Of a run of two requests, whose every step waits for the weights. Plain direct reads of
+        the whole images are no bound: dd and threads of pread gave 0.9 to 2.0 GB/s where this
+        gave 2.9, perhaps as the machine below a virtual disk keeps what is read over and over.
         """
-        made = {}
-        for root, _, files in os.walk(self.args.disk_dir):
-            paths = [os.path.join(root, name) for name in files if name.endswith(".img")]
-            if paths:
-                made[max(os.path.getmtime(path) for path in paths)] = paths
-        pieces = []
-        for path in made[max(made)]:
-            pieces += [(path, offset)
-                       for offset in range(0, os.path.getsize(path) - (4 << 20), 4 << 20)]
-
-        def work(jobs):
-            buffer = mmap.mmap(-1, 4 << 20)
-            while True:
-                try:
-                    path, offset = jobs.get_nowait()
-                except queue.Empty:
-                    return
-                fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
-                os.preadv(fd, [buffer], offset)
-                os.close(fd)
-
-        for _ in range(2):
-            jobs = queue.SimpleQueue()
-            for piece in pieces:
-                jobs.put(piece)
-            start = time.monotonic()
-            threads = [threading.Thread(target=work, args=(jobs,)) for _ in range(8)]
-            for t in threads:
-                t.start()
-            for t in threads:
-                t.join()
-            rate = (len(pieces) * (4 << 20)) / (time.monotonic() - start)
-        return rate
+        run = self.half("gbs=64", "max-step-tokens=320", count=2)
+        return run["bytes_moved"]["disk_read"] / run["wire_seconds"]["disk_read"]
 
     def llama(self, gguf, counts, cgroup=None):
         """llama.cpp's best generated tokens/s over group sizes."""
