@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
-#include "runtime/trace/trace.h"
+#include "runtime/exec/timed.h"
 
 namespace sluice {
 namespace {
@@ -112,16 +112,6 @@ std::array<IoCompletion*, 2> ActivationStager::WritesBefore() {
   return {slot, &SlotOf(stored_by_[turn.batch]).written};
 }
 
-absl::Status ActivationStager::Await(IoCompletion& done) {
-  if (done.ready()) return done.status();
-  const int64_t start = TraceNow();
-  const absl::Status status = done.Wait();
-  if (options_.stall_seconds != nullptr) {
-    *options_.stall_seconds += static_cast<double>(TraceNow() - start) * 1e-9;
-  }
-  return status;
-}
-
 void ActivationStager::Bring() {
   const Turn& t = turns_[brought_];
   Slot& slot = SlotOf(brought_);
@@ -171,17 +161,18 @@ absl::StatusOr<float*> ActivationStager::Take(int32_t batch) {
   if (next_ > 0) {
     Store(next_ - 1);
     if (!options_.overlap) {
-      SLUICE_RETURN_IF_ERROR(Await(SlotOf(next_ - 1).written));
+      SLUICE_RETURN_IF_ERROR(
+          WaitTimed(SlotOf(next_ - 1).written, options_.stall_seconds));
     }
   }
   if (brought_ == next_) {
     for (IoCompletion* write : WritesBefore()) {
-      SLUICE_RETURN_IF_ERROR(Await(*write));
+      SLUICE_RETURN_IF_ERROR(WaitTimed(*write, options_.stall_seconds));
     }
     Bring();
   }
   Slot& slot = SlotOf(next_);
-  SLUICE_RETURN_IF_ERROR(Await(slot.read));
+  SLUICE_RETURN_IF_ERROR(WaitTimed(slot.read, options_.stall_seconds));
   ++next_;
   return reinterpret_cast<float*>(slot.data);
 }

@@ -100,7 +100,6 @@ class ActivationStager {
   uint64_t StreamBytes(int32_t batch) const;
   void Bring();  // turn brought_
   void Store(size_t turn);
-  absl::Status Await(IoCompletion& done);
   // What must be written before turn brought_ can be brought: its slot's last
   // stream, and its own, which may be the same.
   std::array<IoCompletion*, 2> WritesBefore();

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
-#include "runtime/trace/trace.h"
+#include "runtime/exec/timed.h"
 
 namespace sluice {
 
@@ -110,16 +110,6 @@ void DeviceActivations::Store(size_t k) {
       {"activations", {{{"micro_batch", static_cast<int64_t>(k)}}}});
 }
 
-absl::Status DeviceActivations::Wait(IoCompletion& done) {
-  if (done.ready()) return done.status();
-  const int64_t start = TraceNow();
-  const absl::Status status = done.Wait();
-  if (options_.stall_seconds != nullptr) {
-    *options_.stall_seconds += static_cast<double>(TraceNow() - start) * 1e-9;
-  }
-  return status;
-}
-
 absl::Status DeviceActivations::Enter(size_t k,
                                       std::shared_ptr<ActivationBuffer> x) {
   Batch& batch = batches_[k];
@@ -147,7 +137,7 @@ absl::StatusOr<DeviceActivations::Slot*> DeviceActivations::FreeSlot(
     return absl::InternalError("all slots for activations are in use");
   }
   if (!wait && !stored->out.ready()) return nullptr;
-  SLUICE_RETURN_IF_ERROR(Wait(stored->out));
+  SLUICE_RETURN_IF_ERROR(WaitTimed(stored->out, options_.stall_seconds));
   batches_[stored->batch].slot = nullptr;
   stored->batch = -1;
   return stored;
@@ -171,9 +161,9 @@ absl::StatusOr<float*> DeviceActivations::Acquire(size_t k) {
     Load(k, slot);
   }
   batch.slot->held = true;
-  SLUICE_RETURN_IF_ERROR(Wait(batch.slot->in));
+  SLUICE_RETURN_IF_ERROR(WaitTimed(batch.slot->in, options_.stall_seconds));
   // It may still be on its way back from the layer before.
-  SLUICE_RETURN_IF_ERROR(Wait(batch.slot->out));
+  SLUICE_RETURN_IF_ERROR(WaitTimed(batch.slot->out, options_.stall_seconds));
   return batch.slot->buffer.as<float>();
 }
 
@@ -184,7 +174,7 @@ absl::Status DeviceActivations::Release(size_t k) {
   batch.slot->held = false;
   if (options_.disk == nullptr) return absl::OkStatus();
   // The stager puts it away when the next one's turn comes.
-  SLUICE_RETURN_IF_ERROR(Wait(batch.slot->out));
+  SLUICE_RETURN_IF_ERROR(WaitTimed(batch.slot->out, options_.stall_seconds));
   Forget(batch);
   options_.disk->ReadAhead();
   return absl::OkStatus();
@@ -195,7 +185,7 @@ absl::StatusOr<std::shared_ptr<ActivationBuffer>> DeviceActivations::Leave(
   Batch& batch = batches_[k];
   if (batch.resident) Store(k);
   if (batch.slot != nullptr) {
-    SLUICE_RETURN_IF_ERROR(Wait(batch.slot->out));
+    SLUICE_RETURN_IF_ERROR(WaitTimed(batch.slot->out, options_.stall_seconds));
   }
   Forget(batch);
   if (batch.home != nullptr) return std::move(batch.home);

@@ -93,8 +93,6 @@ class DeviceActivations {
   std::span<std::byte> Host(const Batch& batch) const;
   void Load(size_t k, Slot* slot);
   void Store(size_t k);
-  // Adds to the stalls what it takes.
-  absl::Status Wait(IoCompletion& done);
   // A slot for another micro-batch: at once, or null; or when one is stored.
   absl::StatusOr<Slot*> FreeSlot(bool wait);
   void Forget(Batch& batch);

@@ -4,7 +4,8 @@
 #include <numeric>
 
 #include "common/status_macros.h"
-#include "runtime/trace/trace.h"
+#include "runtime/exec/timed.h"
+#include "runtime/kv/sequence_pages.h"
 
 namespace sluice {
 
@@ -32,16 +33,6 @@ absl::StatusOr<std::unique_ptr<DeviceKvStager>> DeviceKvStager::Create(
 
 DeviceKvStager::~DeviceKvStager() { Reset(); }
 
-absl::Status DeviceKvStager::Wait(IoCompletion& done) {
-  if (done.ready()) return done.status();
-  const int64_t start = TraceNow();
-  const absl::Status status = done.Wait();
-  if (options_.stall_seconds != nullptr) {
-    *options_.stall_seconds += static_cast<double>(TraceNow() - start) * 1e-9;
-  }
-  return status;
-}
-
 absl::StatusOr<bool> DeviceKvStager::Load(int32_t layer,
                                           std::span<const Member> members,
                                           bool wait) {
@@ -57,7 +48,7 @@ absl::StatusOr<bool> DeviceKvStager::Load(int32_t layer,
         });
     if (!shared) continue;
     if (slot->state != State::kPut) return false;
-    SLUICE_RETURN_IF_ERROR(Wait(slot->out));
+    SLUICE_RETURN_IF_ERROR(WaitTimed(slot->out, options_.stall_seconds));
   }
   Slot* chosen = nullptr;
   for (const auto& slot : slots_) {
@@ -65,7 +56,7 @@ absl::StatusOr<bool> DeviceKvStager::Load(int32_t layer,
     if (chosen == nullptr || slot->out.ready()) chosen = slot.get();
   }
   if (chosen == nullptr || (!wait && !chosen->out.ready())) return false;
-  SLUICE_RETURN_IF_ERROR(Wait(chosen->out));
+  SLUICE_RETURN_IF_ERROR(WaitTimed(chosen->out, options_.stall_seconds));
   chosen->state = State::kLoaded;
   chosen->layer = layer;
   chosen->members.assign(members.begin(), members.end());
@@ -76,18 +67,13 @@ absl::StatusOr<bool> DeviceKvStager::Load(int32_t layer,
   std::byte* to = chosen->buffer.as<std::byte>();
   for (const Member& member : members) {
     const int32_t held = (member.start + kPageTokens - 1) / kPageTokens;
-    for (int32_t i = 0; i < held;) {
-      int32_t end = i + 1;
-      while (end < held && member.pages[end] == member.pages[end - 1] + 1) {
-        ++end;
-      }
+    ForEachPageRun(member.pages, 0, held, [&](int32_t i, int32_t end) {
       chosen->in.Expect(1);
       options_.device->CopyIn(
           {to + i * page_bytes_, (end - i) * page_bytes_},
           {member.kv + member.pages[i] * page_bytes_, (end - i) * page_bytes_},
           &chosen->in, {"kv", {{{"layer", layer}}}});
-      i = end;
-    }
+    });
     to += member.pages.size() * page_bytes_;
   }
   chosen->in.Done(absl::OkStatus());
@@ -99,7 +85,7 @@ absl::Status DeviceKvStager::Take(std::span<SegmentView> segments) {
   taken_ = loaded_.front();
   loaded_.pop_front();
   taken_->state = State::kTaken;
-  SLUICE_RETURN_IF_ERROR(Wait(taken_->in));
+  SLUICE_RETURN_IF_ERROR(WaitTimed(taken_->in, options_.stall_seconds));
   std::byte* at = taken_->buffer.as<std::byte>();
   for (const Member& member : taken_->members) {
     SegmentView& segment = segments[member.segment];
@@ -118,18 +104,15 @@ void DeviceKvStager::Put() {
   for (const Member& member : slot.members) {
     const int32_t last =
         (member.start + member.num_tokens - 1) / kPageTokens + 1;
-    for (int32_t i = member.start / kPageTokens; i < last;) {
-      int32_t end = i + 1;
-      while (end < last && member.pages[end] == member.pages[end - 1] + 1) {
-        ++end;
-      }
-      slot.out.Expect(1);
-      options_.device->CopyOut(
-          {member.kv + member.pages[i] * page_bytes_, (end - i) * page_bytes_},
-          {from + i * page_bytes_, (end - i) * page_bytes_}, &slot.out,
-          {"kv", {{{"layer", slot.layer}}}});
-      i = end;
-    }
+    ForEachPageRun(member.pages, member.start / kPageTokens, last,
+                   [&](int32_t i, int32_t end) {
+                     slot.out.Expect(1);
+                     options_.device->CopyOut(
+                         {member.kv + member.pages[i] * page_bytes_,
+                          (end - i) * page_bytes_},
+                         {from + i * page_bytes_, (end - i) * page_bytes_},
+                         &slot.out, {"kv", {{{"layer", slot.layer}}}});
+                   });
     from += member.pages.size() * page_bytes_;
   }
   slot.out.Done(absl::OkStatus());
@@ -138,7 +121,8 @@ void DeviceKvStager::Put() {
 absl::Status DeviceKvStager::Flush() {
   absl::Status first;
   for (const auto& slot : slots_) {
-    if (slot->state == State::kPut) first.Update(Wait(slot->out));
+    if (slot->state == State::kPut)
+      first.Update(WaitTimed(slot->out, options_.stall_seconds));
   }
   return first;
 }

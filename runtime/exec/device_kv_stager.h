@@ -79,7 +79,6 @@ class DeviceKvStager {
   };
 
   explicit DeviceKvStager(const Options& options) : options_(options) {}
-  absl::Status Wait(IoCompletion& done);
 
   const Options options_;
   size_t page_bytes_ = 0;

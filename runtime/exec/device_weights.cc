@@ -54,7 +54,7 @@ absl::Status DeviceWeights::Start(WeightStore* store) {
             : options_.backend->HeadParts();
     unit.split =
         *(std::upper_bound(parts.begin(), parts.end(), unit.device_end) - 1);
-    unit.slot_begin = unit.split / kDiskAlignment * kDiskAlignment;
+    unit.slot_begin = RoundDownToDisk(unit.split);
     most = std::max(most, unit.bytes - unit.slot_begin);
   }
   if (most == 0) return absl::OkStatus();

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "common/status_macros.h"
-#include "runtime/trace/trace.h"
+#include "runtime/exec/timed.h"
 
 namespace sluice {
 namespace {
@@ -15,8 +15,6 @@ namespace {
 constexpr size_t kCheckBytes = size_t{4} << 20;
 // Rows that are read together: enough for a deep queue.
 constexpr size_t kRowsTogether = 256;
-
-size_t DownToDisk(size_t n) { return n / kDiskAlignment * kDiskAlignment; }
 
 // The blocks that a row may touch.
 size_t RowBlocks(size_t row_bytes) {
@@ -33,7 +31,8 @@ size_t BlocksBytes(size_t row_bytes) {
 
 size_t EmbeddingStore::MemoryBytes(const Backend& backend, int32_t max_rows) {
   const size_t row = backend.EmbeddingRowBytes();
-  return backend.EmbeddingBytes() - DownToDisk(backend.EmbeddingTableBytes()) +
+  return backend.EmbeddingBytes() -
+         RoundDownToDisk(backend.EmbeddingTableBytes()) +
          static_cast<size_t>(max_rows) * row + BlocksBytes(row);
 }
 
@@ -58,7 +57,7 @@ absl::StatusOr<std::unique_ptr<EmbeddingStore>> EmbeddingStore::Load(
 absl::Status EmbeddingStore::LoadTable(LoadProgress progress) {
   Backend& backend = *options_.backend;
   row_bytes_ = backend.EmbeddingRowBytes();
-  tail_begin_ = DownToDisk(backend.EmbeddingTableBytes());
+  tail_begin_ = RoundDownToDisk(backend.EmbeddingTableBytes());
   const auto max_rows = static_cast<size_t>(options_.max_rows);
   SLUICE_ASSIGN_OR_RETURN(
       rows_, HostBuffer::Create("embedding rows", max_rows * row_bytes_,
@@ -109,30 +108,26 @@ absl::Status EmbeddingStore::Use(const ImageFile& image) {
 absl::StatusOr<EmbeddingStore::Rows> EmbeddingStore::Gather(
     std::span<const int32_t> tokens) {
   if (image_ == nullptr) return Rows{ImageView::Whole(whole_.data()), tokens};
-  const int64_t start = TraceNow();
   const size_t blocks = RowBlocks(row_bytes_);
   for (size_t first = 0; first < tokens.size(); first += kRowsTogether) {
     const size_t count = std::min(kRowsTogether, tokens.size() - first);
     done_.Expect(static_cast<int>(count));
     for (size_t i = 0; i < count; ++i) {
       const size_t begin = row_bytes_ * tokens[first + i];
-      const size_t from = DownToDisk(begin);
+      const size_t from = RoundDownToDisk(begin);
       const size_t bytes = RoundUpToDisk(begin + row_bytes_) - from;
       options_.io->Read(image_->file(), image_->image_offset() + from,
                         {blocks_.as<std::byte>() + i * blocks, bytes}, &done_,
                         {"embedding"});
       if (options_.read_bytes != nullptr) *options_.read_bytes += bytes;
     }
-    SLUICE_RETURN_IF_ERROR(done_.Wait());
+    SLUICE_RETURN_IF_ERROR(WaitTimed(done_, options_.stall_seconds));
     for (size_t i = 0; i < count; ++i) {
       const size_t begin = row_bytes_ * tokens[first + i];
       std::memcpy(rows_.as<std::byte>() + (first + i) * row_bytes_,
                   blocks_.as<std::byte>() + i * blocks + begin % kDiskAlignment,
                   row_bytes_);
     }
-  }
-  if (options_.stall_seconds != nullptr) {
-    *options_.stall_seconds += static_cast<double>(TraceNow() - start) * 1e-9;
   }
   const ImageView view = {rows_.as<std::byte>(), tail_.as<std::byte>(),
                           options_.backend->EmbeddingTableBytes(), tail_begin_};

@@ -6,7 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
-#include "runtime/trace/trace.h"
+#include "runtime/exec/timed.h"
+#include "runtime/kv/sequence_pages.h"
 
 namespace sluice {
 namespace {
@@ -99,17 +100,9 @@ absl::Status KvStager::Reclaim(bool wait) {
   while (taken_ > 0) {
     Ticket& ticket = *tickets_[oldest_ % kTickets];
     if (!ticket.put) break;
-    if (!ticket.written.ready()) {
-      if (!wait) break;
-      const int64_t start = TraceNow();
-      ticket.written.Wait().IgnoreError();
-      if (options_.stall_seconds != nullptr) {
-        *options_.stall_seconds +=
-            static_cast<double>(TraceNow() - start) * 1e-9;
-      }
-    }
+    if (!ticket.written.ready() && !wait) break;
     wait = false;
-    SLUICE_RETURN_IF_ERROR(ticket.written.status());
+    SLUICE_RETURN_IF_ERROR(WaitTimed(ticket.written, options_.stall_seconds));
     ++oldest_;
     --num_tickets_;
     --taken_;
@@ -164,11 +157,7 @@ bool KvStager::TryRead(absl::Status* status) {
   for (const Member& member : group.members) {
     ticket.sequences.push_back(member.sequence);
     const int32_t held = (member.start + kPageTokens - 1) / kPageTokens;
-    for (int32_t i = 0; i < held;) {
-      int32_t end = i + 1;
-      while (end < held && member.pages[end] == member.pages[end - 1] + 1) {
-        ++end;
-      }
+    ForEachPageRun(member.pages, 0, held, [&](int32_t i, int32_t end) {
       ticket.read.Expect(1);
       options_.io->Read(*file_, FileOffset(layer, member.pages[i]),
                         {to + i * page_bytes_, (end - i) * page_bytes_},
@@ -176,8 +165,7 @@ bool KvStager::TryRead(absl::Status* status) {
       if (options_.read_bytes != nullptr) {
         *options_.read_bytes += (end - i) * page_bytes_;
       }
-      i = end;
-    }
+    });
     to += member.pages.size() * page_bytes_;
   }
   ticket.read.Done(absl::OkStatus());
@@ -206,14 +194,7 @@ absl::Status KvStager::Take(std::span<SegmentView> segments,
   }
   Ticket& ticket = *tickets_[(oldest_ + taken_) % kTickets];
   ++taken_;
-  if (!ticket.read.ready()) {
-    const int64_t start = TraceNow();
-    ticket.read.Wait().IgnoreError();
-    if (options_.stall_seconds != nullptr) {
-      *options_.stall_seconds += static_cast<double>(TraceNow() - start) * 1e-9;
-    }
-  }
-  SLUICE_RETURN_IF_ERROR(ticket.read.status());
+  SLUICE_RETURN_IF_ERROR(WaitTimed(ticket.read, options_.stall_seconds));
   std::byte* at = ring_.as<std::byte>() + ticket.begin;
   for (const Member& member : ticket.group->members) {
     SegmentView& segment = segments[member.segment];
@@ -233,20 +214,17 @@ void KvStager::Put() {
   for (const Member& member : ticket.group->members) {
     const int32_t last =
         (member.start + member.num_tokens - 1) / kPageTokens + 1;
-    for (int32_t i = member.start / kPageTokens; i < last;) {
-      int32_t end = i + 1;
-      while (end < last && member.pages[end] == member.pages[end - 1] + 1) {
-        ++end;
-      }
-      ticket.written.Expect(1);
-      options_.io->Write(*file_, FileOffset(ticket.layer, member.pages[i]),
+    ForEachPageRun(member.pages, member.start / kPageTokens, last,
+                   [&](int32_t i, int32_t end) {
+                     ticket.written.Expect(1);
+                     options_.io->Write(
+                         *file_, FileOffset(ticket.layer, member.pages[i]),
                          {from + i * page_bytes_, (end - i) * page_bytes_},
                          &ticket.written, {"kv", {{{"layer", ticket.layer}}}});
-      if (options_.write_bytes != nullptr) {
-        *options_.write_bytes += (end - i) * page_bytes_;
-      }
-      i = end;
-    }
+                     if (options_.write_bytes != nullptr) {
+                       *options_.write_bytes += (end - i) * page_bytes_;
+                     }
+                   });
     from += member.pages.size() * page_bytes_;
   }
   ticket.written.Done(absl::OkStatus());

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "absl/status/status.h"
+#include "runtime/memory/io_completion.h"
 #include "runtime/trace/trace.h"
 
 namespace sluice {
@@ -25,5 +27,16 @@ class Timed {
   const TraceArgs args_;
   const int64_t start_ = TraceNow();
 };
+
+// Waits, and adds the time to a total, which may be null.
+inline absl::Status WaitTimed(IoCompletion& done, double* seconds) {
+  if (done.ready()) return done.status();
+  const int64_t start = TraceNow();
+  const absl::Status status = done.Wait();
+  if (seconds != nullptr) {
+    *seconds += static_cast<double>(TraceNow() - start) * 1e-9;
+  }
+  return status;
+}
 
 }  // namespace sluice

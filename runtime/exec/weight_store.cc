@@ -8,15 +8,13 @@
 #include "absl/strings/str_format.h"
 #include "common/mutex.h"
 #include "common/status_macros.h"
-#include "runtime/trace/trace.h"
+#include "runtime/exec/timed.h"
 
 namespace sluice {
 namespace {
 
 // Part of an image that is loaded at a time.
 constexpr size_t kLoadBytes = size_t{16} << 20;
-
-size_t DownToDisk(size_t n) { return n / kDiskAlignment * kDiskAlignment; }
 
 }  // namespace
 
@@ -118,7 +116,7 @@ absl::Status WeightStore::LoadUnit(int index, const Progress& progress) {
                                             : options_.backend->HeadParts();
   const auto after = std::upper_bound(parts.begin(), parts.end(), resident);
   unit.split = *(after - 1);
-  unit.slot_begin = DownToDisk(unit.split);
+  unit.slot_begin = RoundDownToDisk(unit.split);
   max_streamed_ = std::max(max_streamed_, bytes - unit.slot_begin);
   return absl::OkStatus();
 }
@@ -211,7 +209,7 @@ void WeightStore::ReadAhead(double share) {
     size_t end = bytes;
     if (i + 1 == filling_.size() && share < 1) {
       end = unit.read_begin +
-            DownToDisk(static_cast<size_t>(
+            RoundDownToDisk(static_cast<size_t>(
                 share * static_cast<double>(bytes - unit.read_begin)));
     }
     Issue(slot, end);
@@ -238,14 +236,7 @@ absl::StatusOr<ImageView> WeightStore::Acquire(int index) {
         absl::StrCat("weights of ", unit.name, " are not next"));
   }
   Issue(*slot, placement_[index].bytes);
-  if (!slot->done->ready()) {
-    const int64_t start = TraceNow();
-    slot->done->Wait().IgnoreError();
-    if (options_.stall_seconds != nullptr) {
-      *options_.stall_seconds += static_cast<double>(TraceNow() - start) * 1e-9;
-    }
-  }
-  SLUICE_RETURN_IF_ERROR(slot->done->status());
+  SLUICE_RETURN_IF_ERROR(WaitTimed(*slot->done, options_.stall_seconds));
   filling_.pop_front();
   unit.held_slot = static_cast<int>(slot - slots_.data());
   if (!unit.checked) {

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -86,5 +87,18 @@ class PageTables {
   bool by_need_ = false;
   absl::flat_hash_map<SequenceId, SequencePages> tables_;
 };
+
+// Calls fn(first, end) for each run of pages [first, end) within [begin, end)
+// of a sequence whose numbers follow each other: what is one request.
+template <typename Fn>
+void ForEachPageRun(std::span<const int32_t> pages, int32_t begin, int32_t end,
+                    Fn fn) {
+  for (int32_t i = begin; i < end;) {
+    int32_t next = i + 1;
+    while (next < end && pages[next] == pages[next - 1] + 1) ++next;
+    fn(i, next);
+    i = next;
+  }
+}
 
 }  // namespace sluice

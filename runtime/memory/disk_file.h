@@ -21,6 +21,10 @@ inline constexpr uint64_t RoundUpToDisk(uint64_t bytes) {
   return (bytes + kDiskAlignment - 1) / kDiskAlignment * kDiskAlignment;
 }
 
+inline constexpr uint64_t RoundDownToDisk(uint64_t bytes) {
+  return bytes / kDiskAlignment * kDiskAlignment;
+}
+
 // Bytes that this process may still write to the file system of `dir`. Errors
 // as DiskFile's; kFailedPrecondition also if the file system does not say.
 absl::StatusOr<uint64_t> FreeDiskBytes(const std::string& dir);
