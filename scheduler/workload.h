@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace sluice {
+
+// The requests of a job, by length.
+struct LengthClass {
+  int32_t prompt = 0;  // tokens
+  int32_t output = 0;  // tokens that are generated, on average
+  int64_t count = 0;   // requests
+  friend bool operator==(const LengthClass&, const LengthClass&) = default;
+};
+
+// Classes in the order in which the requests come, evenly mixed.
+struct Workload {
+  std::vector<LengthClass> classes;
+
+  int64_t requests() const;
+  double prompt_tokens() const;
+  double output_tokens() const;
+  int32_t longest() const;  // positions: prompt and output of one request
+
+  // kInvalidArgument: no requests; a class without prompt or output tokens.
+  absl::Status Check() const;
+};
+
+// The steps of one kind that a job takes, all blocks together: averages of one
+// block's step. What is prefilled and what is decoded share steps.
+struct StepShape {
+  double count = 0;          // steps of this kind in the whole job
+  double micro_batches = 1;  // with rows in them
+  double prefill_rows = 0;   // in all micro-batches
+  double prefill_pairs = 0;  // positions attended, summed over those rows
+  double decode_rows = 0;
+  double decode_positions = 0;  // attended, summed over those rows
+  double read_positions = 0;    // of sequences that were there before the step:
+                                // what is read of KV that is on its way
+  double head_rows = 0;         // rows that get logits
+};
+
+// How a block is formed and refilled.
+struct BlockShape {
+  int32_t gbs = 0;
+  int32_t num_microbatches = 1;
+  int32_t num_blocks = 1;
+  int32_t max_step_tokens = 2048;
+  bool refill = true;
+};
+
+// The steps of a whole job, as StepScheduler would form them: those with like
+// contents are merged, into at most `most_kinds`. Jobs of more requests than
+// some blocks' worth are followed through their start, as long as it takes to
+// be steady, and their end; what lies between is multiplied. Deterministic.
+// REQUIRES: workload.Check() is OK and block's sizes are positive.
+std::vector<StepShape> StepsOf(const Workload& workload,
+                               const BlockShape& block, int most_kinds);
+
+// FlexGen's two kinds (section 4.2): one prefill of whole prompts, then
+// output - 1 decode steps, for blocks that are started together; no refill.
+std::vector<StepShape> BlockSteps(const Workload& workload,
+                                  const BlockShape& block);
+
+}  // namespace sluice
