@@ -239,8 +239,9 @@ class Bench:
     def disk(self):
         # More requests than slots, and as many new tokens in a step as 64 slots of this length
         # want: two prompts begin in each while 62 sequences decode, so that every pass over
-        # the weights has work for the cores.
-        count, gbs, step_tokens = 192, 64, 320
+        # the weights has work for the cores. The last 31 passes begin none: they have fewer and
+        # fewer rows, and wait for the disk. Six blocks' requests make them one pass in seven.
+        count, gbs, step_tokens = 384, 64, 320
         shape = (f"gbs={gbs}", f"max-step-tokens={step_tokens}")
         self.half(*shape, count=2)  # makes the images
         rounds = []
@@ -258,7 +259,8 @@ class Bench:
                    "peak of the cgroup, MB": run["cgroup_peak"] * 1e-6}
             if self.args.llama_cpp:
                 with Cgroup(1_100_000_000) as group:
-                    for name, peer in self.peers((32, 64), group).items():
+                    # 64 sequences gave 12.6 tokens/s and 192 do not fit.
+                    for name, peer in self.peers((128,), group).items():
                         row[f"llama.cpp {name}, tokens/s"] = peer
                         row[f"times llama.cpp {name}"] = run[RATE] / peer if peer else 0
             rounds.append(row)
@@ -285,24 +287,30 @@ class Bench:
 
     def kv(self):
         rounds = []
-        count, prompt, new = 16, 1024, 64
+        new = 64
         for _ in range(self.args.rounds):
             rate = self.disk_rate()
-            run = self.sluice(count, *self.disk_flags(), "--policy",
-                              "w=0/100/0 c=0/0/100 compress-weights=none", "--max-step-tokens",
-                              "2048", prompt=prompt, new=new)
-            moved = run["bytes_moved"]
-            products = self.products(count, prompt, new)
-            disk = moved["disk_read"] / rate
-            bound = max(disk, products)
-            rounds.append({
-                "disk, GB/s": rate * 1e-9, "read, GB": moved["disk_read"] * 1e-9,
-                "written, GB": moved["disk_write"] * 1e-9, "reads at the disk's rate, s": disk,
-                "products alone, s": products, "compute, s": sum(run["compute_seconds"].values()),
-                "wall, s": run["wall_seconds"], "share of the longest bound":
-                bound / run["wall_seconds"], "decode: share of the disk's rate":
-                moved["disk_read"] / rate / run["decode_seconds"],
-                "stall for KV, s": run["stall_seconds"]["kv_cache"]})
+            row = {"disk, GB/s": rate * 1e-9}
+            # Half in memory: twice the KV memory there is. A decode step reads so many bytes
+            # per row that the disk is what it waits for in both.
+            for name, tiers, count, prompt in (("all on disk", "0/0/100", 16, 1024),
+                                               ("half on disk", "0/50/50", 16, 1920)):
+                run = self.sluice(count, *self.disk_flags(), "--policy",
+                                  f"w=0/100/0 c={tiers} compress-weights=none",
+                                  "--max-step-tokens", "2048", prompt=prompt, new=new)
+                moved = run["bytes_moved"]
+                products = self.products(count, prompt, new)
+                bound = max(moved["disk_read"] / rate, products)
+                row.update({
+                    f"{name}: KV read, GB": moved["disk_read"] * 1e-9,
+                    f"{name}: KV written, GB": moved["disk_write"] * 1e-9,
+                    f"{name}: wall, s": run["wall_seconds"],
+                    f"{name}: decode, s": run["decode_seconds"],
+                    f"{name}: stall for KV, s": run["stall_seconds"]["kv_cache"],
+                    f"{name}: share of the longest bound": bound / run["wall_seconds"],
+                    f"{name}: decode, share of the disk's rate":
+                    moved["disk_read"] / rate / run["decode_seconds"]})
+            rounds.append(row)
         self.record("kv", rounds)
 
     def compress(self):
@@ -322,18 +330,45 @@ class Bench:
         self.record("compress", rounds)
 
     def ablation(self):
+        # Mixed lengths, so that slots fall free one by one. The policy of the first row is each
+        # other row's, with the one change that its name says.
+        rng = random.Random(7)
+        lengths = [(rng.randrange(64, 193), rng.randrange(16, 49)) for _ in range(96)]
+        new = sum(n for _, n in lengths)
+        longest = max(p for p, _ in lengths) + max(n for _, n in lengths)
+        memory = 2_200_000_000 // 2 - 100 * MB
+        block = ("gbs=16", "num-microbatches=4")
+        # Three tiers: a device that holds half of the weights, KV on the host.
+        device = ("--device", "cpu-discrete", "--device-memory", "8GiB", "--policy",
+                  "w=50/50/0 c=0/100/0")
         rounds = []
         for _ in range(self.args.rounds):
-            row = {}
-            for name, policy, count, flags in (
-                    ("all", ["num-microbatches=4", "gbs=16"], 64, []),
-                    ("no overlap", ["num-microbatches=4", "gbs=16", "overlap=off"], 64, []),
-                    ("row by row", ["num-microbatches=4", "gbs=16", "schedule=row"], 64, []),
-                    ("one micro-batch of 16", ["num-microbatches=1", "gbs=16"], 64, []),
-                    ("no refill", ["num-microbatches=4", "gbs=16"], 64, ["--no-refill"])):
-                run = self.half(*policy, count=count, flags=flags)
-                row[f"{name}, tokens/s"] = run[RATE]
-            rounds.append(row)
+            rates = {}
+            for name, model, flags in (
+                    ("all", "disk", block),
+                    ("no overlap", "disk", (*block, "overlap=off")),
+                    ("row by row", "disk", (*block, "schedule=row")),
+                    ("one micro-batch", "disk", ("gbs=16", "num-microbatches=1")),
+                    ("no refill", "disk", block),
+                    ("no packing", "disk", (*block, "packing=off")),
+                    ("on a device: all", "device", (*block, "attention-site=host")),
+                    ("on a device: no host attention", "device",
+                     (*block, "attention-site=device"))):
+                flags = ("--policy", " ".join(flags), "--max-step-tokens", "512",
+                         *(("--no-refill",) if name == "no refill" else ()))
+                if model == "disk":
+                    with Cgroup(memory + 100 * MB) as group:
+                        run = self.run(self.model, lengths, "--host-memory", str(memory),
+                                       *self.disk_flags(), *flags, cgroup=group)
+                else:
+                    run = self.run(self.model, lengths, *device, *flags)
+                rates[name] = new / run["wall_seconds"]
+            rounds.append({
+                "longest sequence": longest,
+                **{f"{name}, tokens/s": rate for name, rate in rates.items()},
+                **{f"{name}, share of all": rate / rates["on a device: all" if
+                                                        name.startswith("on") else "all"]
+                   for name, rate in rates.items() if not name.endswith("all")}})
         self.record("ablation", rounds)
 
     def budget(self):
