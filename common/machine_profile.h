@@ -152,7 +152,9 @@ struct MachineProfile {
 
   // kInvalidArgument names the field that is missing, zero, negative, not
   // finite or absurd (a rate of more than 1e18 a second, more than 1 PiB of
-  // memory), and says what it must be.
+  // memory), and says what it must be. Afterwards the compute profile that runs
+  // the layers has all rates, as has the host's beside a device but for
+  // products; the disk's are there if disk_bytes is not 0; seconds may be 0.
   absl::Status Check() const;
   friend bool operator==(const MachineProfile&,
                          const MachineProfile&) = default;

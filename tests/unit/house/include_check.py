@@ -20,8 +20,8 @@ MAY_INCLUDE = {
     "runtime": ["runtime/", "common/"],
     "worker": ["worker/", "runtime/", "proto/", "common/"],
     "coordinator": ["coordinator/", "scheduler/", "proto/", "common/", "runtime/text/",
-                    "runtime/model/"],
-    "server": ["server/", "coordinator/", "proto/", "common/"],
+                    "runtime/model/", "runtime/profile/profile_json.h"],
+    "server": ["server/", "coordinator/", "proto/", "common/", "runtime/profile/profile_json.h"],
 }
 ROOMS = [*MAY_INCLUDE, "tests", "deploy"]
 

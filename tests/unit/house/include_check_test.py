@@ -25,6 +25,8 @@ GOOD = {
     "worker/main.cc": "#include <grpcpp/grpcpp.h>\n#include <CLI/CLI.hpp>\n",
     "coordinator/plan.cc": '#include "scheduler/partition.h"\n#include "runtime/text/tokenizer.h"\n'
                            '#include "runtime/model/decoder_spec.h"\n',
+    "coordinator/profiles.cc": '#include "runtime/profile/profile_json.h"\n',
+    "server/cli/profiles.cc": '#include "runtime/profile/profile_json.h"\n',
     "coordinator/worker_service.cc": '#include "sluice/v1/pipeline.grpc.pb.h"\n',
     "server/job_client.h": "#pragma once\n#include <grpcpp/channel.h>\n",
     "server/local_cluster.cc": '#include "worker/worker.h"\n',
@@ -64,6 +66,9 @@ BAD = [
     ("runtime/kernels/cpu/a.cc", "#include <cublas_v2.h>\n", "CUDA stays in"),
     ("coordinator/a.cc", '#include "runtime/kernels/backend.h"\n', "coordinator must not include"),
     ("coordinator/a.cc", '#include "runtime/exec/sweep.h"\n', "coordinator must not include"),
+    ("coordinator/a.cc", '#include "runtime/profile/profiler.h"\n',
+     "coordinator must not include"),
+    ("server/a.cc", '#include "runtime/profile/profiler.h"\n', "server must not include"),
     ("coordinator/a.cc", '#include "worker/stage.h"\n', "coordinator must not include"),
     ("coordinator/a.cc", '#include "sluice/v1/pipeline.grpc.pb.h"\n', "gRPC stays in"),
     ("server/a.cc", '#include "worker/stage.h"\n', "server must not include"),

@@ -1,0 +1,267 @@
+#include "common/machine_profile.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+
+namespace sluice {
+namespace {
+
+// More than these is a slip of the pen, not a machine.
+constexpr double kMostRate = 1e18;                    // per second
+constexpr double kMostSeconds = 3600;                 // of one step, row, token
+constexpr uint64_t kMostMemory = uint64_t{1} << 50;   // 1 PiB
+constexpr uint64_t kMostDisk = uint64_t{1} << 60;     // 1 EiB
+constexpr uint64_t kMostRequest = uint64_t{1} << 40;  // 1 TiB
+constexpr int32_t kMostThreads = 1 << 16;
+constexpr int32_t kMostDepth = 1 << 16;
+
+absl::Status Bad(absl::string_view field, double value,
+                 absl::string_view must) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": ", value, " must be ", must));
+}
+
+absl::Status CheckRate(absl::string_view field, double rate) {
+  if (rate == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, ": missing or 0; it must be above 0"));
+  }
+  if (!(rate > 0) || !std::isfinite(rate)) {
+    return Bad(field, rate, "a finite number above 0");
+  }
+  if (rate > kMostRate) return Bad(field, rate, "at most 1e18 a second");
+  return absl::OkStatus();
+}
+
+absl::Status CheckSeconds(absl::string_view field, double seconds) {
+  if (!(seconds >= 0) || !std::isfinite(seconds)) {
+    return Bad(field, seconds, "a finite number of seconds, 0 or more");
+  }
+  if (seconds > kMostSeconds) return Bad(field, seconds, "at most 3600");
+  return absl::OkStatus();
+}
+
+absl::Status CheckBytes(absl::string_view field, uint64_t bytes,
+                        uint64_t most) {
+  if (bytes <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": ", bytes, " must be at most ", most, " bytes"));
+}
+
+absl::Status CheckCount(absl::string_view field, int64_t count, int64_t most) {
+  if (count >= 1 && count <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      field, ": ", count, " must be a whole number within 1..", most));
+}
+
+absl::Status CheckProducts(absl::string_view field,
+                           const std::vector<ProductRate>& products) {
+  for (size_t i = 0; i < products.size(); ++i) {
+    const std::string name = absl::StrCat(field, "[", i, "]");
+    for (size_t j = 0; j < i; ++j) {
+      if (products[i].dtype != products[j].dtype ||
+          products[i].weights != products[j].weights) {
+        continue;
+      }
+      return absl::InvalidArgumentError(absl::StrCat(
+          name, ": the same dtype and weights as ", field, "[", j, "]"));
+    }
+    SLUICE_RETURN_IF_ERROR(
+        products[i].flops_by_rows.Check(absl::StrCat(name, ".flops_by_rows")));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckAttention(absl::string_view field,
+                            const std::vector<AttentionRate>& attention) {
+  if (attention.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, ": missing; it needs a format at least"));
+  }
+  for (size_t i = 0; i < attention.size(); ++i) {
+    const std::string name = absl::StrCat(field, "[", i, "]");
+    for (size_t j = 0; j < i; ++j) {
+      if (attention[i].format != attention[j].format) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, ": the same format as ", field, "[", j, "]"));
+    }
+    SLUICE_RETURN_IF_ERROR(attention[i].decode_bytes_by_context.Check(
+        absl::StrCat(name, ".decode_bytes_by_context")));
+    SLUICE_RETURN_IF_ERROR(attention[i].prefill_flops_by_context.Check(
+        absl::StrCat(name, ".prefill_flops_by_context")));
+  }
+  return absl::OkStatus();
+}
+
+// `layers`: whether it runs them, and does not only attend.
+absl::Status CheckCompute(absl::string_view field, const ComputeProfile& c,
+                          bool layers) {
+  const auto name = [&](absl::string_view member) {
+    return absl::StrCat(field, ".", member);
+  };
+  SLUICE_RETURN_IF_ERROR(
+      CheckRate(name("memory_bytes_per_second"), c.memory_bytes_per_second));
+  if (layers && c.products.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name("products"), ": missing; it needs a number format at least"));
+  }
+  SLUICE_RETURN_IF_ERROR(CheckProducts(name("products"), c.products));
+  SLUICE_RETURN_IF_ERROR(CheckAttention(name("attention"), c.attention));
+  SLUICE_RETURN_IF_ERROR(CheckRate(name("quantize_bytes_per_second"),
+                                   c.quantize_bytes_per_second));
+  SLUICE_RETURN_IF_ERROR(CheckRate(name("dequantize_bytes_per_second"),
+                                   c.dequantize_bytes_per_second));
+  SLUICE_RETURN_IF_ERROR(CheckSeconds(name("layer_seconds"), c.layer_seconds));
+  SLUICE_RETURN_IF_ERROR(
+      CheckSeconds(name("row_element_seconds"), c.row_element_seconds));
+  SLUICE_RETURN_IF_ERROR(CheckSeconds(name("logit_seconds"), c.logit_seconds));
+  const std::string share = name("share_by_threads");
+  SLUICE_RETURN_IF_ERROR(c.share_by_threads.Check(share));
+  for (const RateCurve::Point& point : c.share_by_threads.points()) {
+    if (point.rate > 2) {
+      return Bad(share, point.rate, "a share of all threads' rate, about 1");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckDisk(const DiskProfile& disk, bool needed) {
+  if (needed || disk.read_bytes_per_second != 0) {
+    SLUICE_RETURN_IF_ERROR(
+        CheckRate("disk.read_bytes_per_second", disk.read_bytes_per_second));
+  }
+  if (needed || disk.write_bytes_per_second != 0) {
+    SLUICE_RETURN_IF_ERROR(
+        CheckRate("disk.write_bytes_per_second", disk.write_bytes_per_second));
+  }
+  for (size_t i = 0; i < disk.rates.size(); ++i) {
+    const DiskRate& rate = disk.rates[i];
+    const std::string name = absl::StrCat("disk.rates[", i, "].");
+    if (rate.request_bytes == 0 || rate.request_bytes > kMostRequest) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, "request_bytes: ", rate.request_bytes,
+                       " must be within 1..", kMostRequest));
+    }
+    SLUICE_RETURN_IF_ERROR(
+        CheckCount(absl::StrCat(name, "depth"), rate.depth, kMostDepth));
+    SLUICE_RETURN_IF_ERROR(
+        CheckRate(absl::StrCat(name, "read_bytes_per_second"),
+                  rate.read_bytes_per_second));
+    SLUICE_RETURN_IF_ERROR(
+        CheckRate(absl::StrCat(name, "write_bytes_per_second"),
+                  rate.write_bytes_per_second));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+double RateCurve::At(double x) const {
+  const auto next = std::upper_bound(
+      points_.begin(), points_.end(), x,
+      [](double value, const Point& point) { return value < point.x; });
+  if (next == points_.begin()) return points_.front().rate;
+  if (next == points_.end()) return points_.back().rate;
+  const Point& a = *(next - 1);
+  const double share = std::log(x / a.x) / std::log(next->x / a.x);
+  return a.rate + share * (next->rate - a.rate);
+}
+
+double RateCurve::Best() const {
+  double best = 0;
+  for (const Point& point : points_) best = std::max(best, point.rate);
+  return best;
+}
+
+RateCurve RateCurve::Scaled(double factor) const {
+  RateCurve scaled = *this;
+  for (Point& point : scaled.points_) point.rate *= factor;
+  return scaled;
+}
+
+absl::Status RateCurve::Check(absl::string_view what) const {
+  if (points_.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ": missing; it needs a point [x, rate] at least"));
+  }
+  double before = 0;
+  for (size_t i = 0; i < points_.size(); ++i) {
+    const std::string name = absl::StrCat(what, "[", i, "]");
+    const Point& point = points_[i];
+    if (!std::isfinite(point.x) || !(point.x > 0)) {
+      return Bad(absl::StrCat(name, ".x"), point.x, "a finite number above 0");
+    }
+    if (point.x <= before) {
+      return Bad(absl::StrCat(name, ".x"), point.x,
+                 absl::StrCat("above that of the point before, ", before));
+    }
+    before = point.x;
+    SLUICE_RETURN_IF_ERROR(CheckRate(absl::StrCat(name, ".rate"), point.rate));
+  }
+  return absl::OkStatus();
+}
+
+const ProductRate* ComputeProfile::Products(DType dtype,
+                                            WeightFormat weights) const {
+  for (const ProductRate& rate : products) {
+    if (rate.dtype == dtype && rate.weights == weights) return &rate;
+  }
+  return nullptr;
+}
+
+const AttentionRate* ComputeProfile::Attention(KvFormat format) const {
+  for (const AttentionRate& rate : attention) {
+    if (rate.format == format) return &rate;
+  }
+  return nullptr;
+}
+
+const LinkProfile* MachineProfile::Link(absl::string_view peer) const {
+  const LinkProfile* any = nullptr;
+  for (const LinkProfile& link : links) {
+    if (link.peer == peer) return &link;
+    if (link.peer.empty()) any = &link;
+  }
+  return any;
+}
+
+absl::Status MachineProfile::Check() const {
+  SLUICE_RETURN_IF_ERROR(
+      CheckBytes("device_memory_bytes", device_memory_bytes, kMostMemory));
+  if (host_memory_bytes == 0) {
+    return absl::InvalidArgumentError(
+        "host_memory_bytes: missing or 0; it must be above 0");
+  }
+  SLUICE_RETURN_IF_ERROR(
+      CheckBytes("host_memory_bytes", host_memory_bytes, kMostMemory));
+  SLUICE_RETURN_IF_ERROR(CheckBytes("disk_bytes", disk_bytes, kMostDisk));
+  SLUICE_RETURN_IF_ERROR(CheckCount("threads", threads, kMostThreads));
+  SLUICE_RETURN_IF_ERROR(CheckCompute("host", host, !has_device()));
+  if (has_device()) {
+    SLUICE_RETURN_IF_ERROR(
+        CheckCompute("device_compute", device_compute, true));
+    SLUICE_RETURN_IF_ERROR(CheckRate("host_to_device_bytes_per_second",
+                                     host_to_device_bytes_per_second));
+    SLUICE_RETURN_IF_ERROR(CheckRate("device_to_host_bytes_per_second",
+                                     device_to_host_bytes_per_second));
+  } else if (!(device_compute == ComputeProfile())) {
+    return absl::InvalidArgumentError(
+        "device_compute: given, but device_memory_bytes is 0: what computes "
+        "without memory of its own is `host`");
+  }
+  SLUICE_RETURN_IF_ERROR(CheckDisk(disk, disk_bytes > 0));
+  for (size_t i = 0; i < links.size(); ++i) {
+    const std::string name = absl::StrCat("links[", i, "].");
+    SLUICE_RETURN_IF_ERROR(CheckRate(absl::StrCat(name, "bytes_per_second"),
+                                     links[i].bytes_per_second));
+    SLUICE_RETURN_IF_ERROR(CheckSeconds(absl::StrCat(name, "latency_seconds"),
+                                        links[i].latency_seconds));
+  }
+  return CheckSeconds("step_seconds", step_seconds);
+}
+
+}  // namespace sluice

@@ -1,0 +1,228 @@
+#include "common/machine_profile.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <string>
+
+#include "tests/unit/common/sample_profile.h"
+
+namespace sluice {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+TEST(RateCurveTest, IsStraightOverTheLogarithm) {
+  const RateCurve curve({{1, 10}, {100, 30}, {200, 20}});
+  EXPECT_EQ(curve.At(1), 10);
+  EXPECT_DOUBLE_EQ(curve.At(10), 20);  // half of the way in log x
+  EXPECT_EQ(curve.At(100), 30);
+  EXPECT_DOUBLE_EQ(curve.At(100 * std::sqrt(2.0)), 25);
+  EXPECT_EQ(curve.At(200), 20);
+  EXPECT_EQ(curve.Best(), 30);
+}
+
+TEST(RateCurveTest, IsLevelOutside) {
+  const RateCurve curve({{4, 10}, {100, 30}});
+  EXPECT_EQ(curve.At(0), 10);
+  EXPECT_EQ(curve.At(0.5), 10);
+  EXPECT_EQ(curve.At(1e9), 30);
+  EXPECT_EQ(RateCurve::Constant(7).At(0.001), 7);
+  EXPECT_EQ(RateCurve::Constant(7).At(1e6), 7);
+  EXPECT_EQ(RateCurve().Best(), 0);
+}
+
+TEST(RateCurveTest, Scales) {
+  const RateCurve curve({{4, 10}, {100, 30}});
+  EXPECT_EQ(curve.Scaled(0.5), RateCurve({{4, 5}, {100, 15}}));
+  EXPECT_EQ(curve, RateCurve({{4, 10}, {100, 30}}));
+}
+
+TEST(RateCurveTest, ChecksItsPoints) {
+  const struct {
+    RateCurve curve;
+    const char* error;
+  } kCases[] = {
+      {RateCurve(), "c: missing"},
+      {RateCurve({{1, 1}, {2, 0}}), "c[1].rate: missing or 0"},
+      {RateCurve({{1, -1}}), "c[0].rate: -1 must be"},
+      {RateCurve({{1, kNan}}), "c[0].rate: nan must be"},
+      {RateCurve({{1, kInf}}), "c[0].rate: inf must be"},
+      {RateCurve({{1, 2e18}}), "c[0].rate: 2e+18 must be at most"},
+      {RateCurve({{0, 1}}), "c[0].x: 0 must be"},
+      {RateCurve({{-1, 1}}), "c[0].x: -1 must be"},
+      {RateCurve({{kNan, 1}}), "c[0].x: nan must be"},
+      {RateCurve({{1, 1}, {kInf, 1}}), "c[1].x: inf must be"},
+      {RateCurve({{1, 1}, {1, 1}}), "c[1].x: 1 must be above"},
+      {RateCurve({{2, 1}, {1, 1}}), "c[1].x: 1 must be above"},
+  };
+  for (const auto& c : kCases) {
+    const absl::Status status = c.curve.Check("c");
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << c.error;
+    EXPECT_THAT(std::string(status.message()), StartsWith(c.error));
+  }
+  EXPECT_TRUE(RateCurve({{0.5, 1}, {2, 1e18}}).Check("c").ok());
+}
+
+TEST(MachineProfileTest, FindsWhatItHas) {
+  const MachineProfile p = SampleProfile();
+  ASSERT_NE(p.host.Products(DType::kBFloat16, WeightFormat::kInt4), nullptr);
+  EXPECT_EQ(p.host.Products(DType::kBFloat16, WeightFormat::kInt4)->weights,
+            WeightFormat::kInt4);
+  EXPECT_EQ(p.host.Products(DType::kFloat32, WeightFormat::kInt4), nullptr);
+  ASSERT_NE(p.host.Attention(KvFormat::kInt4), nullptr);
+  EXPECT_EQ(p.host.Attention(KvFormat::kInt4)->format, KvFormat::kInt4);
+  EXPECT_EQ(p.host.Attention(KvFormat::kFloat32), nullptr);
+  ASSERT_NE(p.Link("10.0.0.2:7080"), nullptr);
+  EXPECT_EQ(p.Link("10.0.0.2:7080")->bytes_per_second, 1.25e9);
+  EXPECT_EQ(p.Link("elsewhere")->bytes_per_second, 1e9);
+  EXPECT_EQ(p.Link(""), p.Link("elsewhere"));
+  EXPECT_EQ(MachineProfile().Link("elsewhere"), nullptr);
+}
+
+TEST(MachineProfileTest, TheDeviceRunsTheLayers) {
+  MachineProfile p = SampleProfile();
+  EXPECT_TRUE(p.has_device());
+  EXPECT_EQ(&p.compute(), &p.device_compute);
+  p.device_memory_bytes = 0;
+  EXPECT_FALSE(p.has_device());
+  EXPECT_EQ(&p.compute(), &p.host);
+}
+
+TEST(MachineProfileTest, GoodOnesPass) {
+  MachineProfile p = SampleProfile();
+  EXPECT_TRUE(p.Check().ok()) << p.Check();
+  // Beside a device the host only attends.
+  p.host.products.clear();
+  EXPECT_TRUE(p.Check().ok()) << p.Check();
+
+  MachineProfile cpu = SampleProfile();
+  cpu.device_memory_bytes = 0;
+  cpu.device_compute = ComputeProfile();
+  cpu.host_to_device_bytes_per_second = 0;
+  cpu.device_to_host_bytes_per_second = 0;
+  cpu.disk_bytes = 0;
+  cpu.disk = DiskProfile();
+  cpu.links.clear();
+  cpu.remarks.clear();
+  cpu.step_seconds = 0;
+  cpu.host.layer_seconds = 0;
+  EXPECT_TRUE(cpu.Check().ok()) << cpu.Check();
+}
+
+// What is made wrong in a good profile, and what is said of it.
+struct Wrong {
+  std::function<void(MachineProfile&)> with;
+  const char* error;
+};
+
+TEST(MachineProfileTest, EachBadValueIsNamed) {
+  using P = MachineProfile;
+  const Wrong kWrong[] = {
+      {[](P& p) { p.host_memory_bytes = 0; }, "host_memory_bytes: missing"},
+      {[](P& p) { p.host_memory_bytes = uint64_t{1} << 51; },
+       "host_memory_bytes: 2251799813685248 must be at most"},
+      {[](P& p) { p.device_memory_bytes = uint64_t{1} << 51; },
+       "device_memory_bytes: 2251799813685248 must be at most"},
+      {[](P& p) { p.disk_bytes = uint64_t{1} << 61; },
+       "disk_bytes: 2305843009213693952 must be at most"},
+      {[](P& p) { p.threads = 0; }, "threads: 0 must be"},
+      {[](P& p) { p.threads = -1; }, "threads: -1 must be"},
+      {[](P& p) { p.threads = 1 << 20; }, "threads: 1048576 must be"},
+      {[](P& p) { p.host.memory_bytes_per_second = kNan; },
+       "host.memory_bytes_per_second: nan"},
+      {[](P& p) { p.device_compute.memory_bytes_per_second = 0; },
+       "device_compute.memory_bytes_per_second: missing or 0"},
+      {[](P& p) { p.device_compute.products.clear(); },
+       "device_compute.products: missing"},
+      {[](P& p) { p.device_compute = ComputeProfile(); },
+       "device_compute.memory_bytes_per_second: missing or 0"},
+      {[](P& p) { p.device_memory_bytes = 0; }, "device_compute: given, but"},
+      {[](P& p) {
+         p.device_memory_bytes = 0;
+         p.device_compute = ComputeProfile();
+         p.host.products.clear();
+       },
+       "host.products: missing"},
+      {[](P& p) { p.host.products[1].flops_by_rows = RateCurve(); },
+       "host.products[1].flops_by_rows: missing"},
+      {[](P& p) {
+         p.host.products[1].flops_by_rows = RateCurve({{1, 1e9}, {2, -1}});
+       },
+       "host.products[1].flops_by_rows[1].rate: -1"},
+      {[](P& p) { p.host.products[2] = p.host.products[0]; },
+       "host.products[2]: the same dtype and weights as host.products[0]"},
+      {[](P& p) { p.host.attention.clear(); }, "host.attention: missing"},
+      {[](P& p) { p.host.attention[1] = p.host.attention[0]; },
+       "host.attention[1]: the same format as host.attention[0]"},
+      {[](P& p) {
+         p.device_compute.attention[0].decode_bytes_by_context = RateCurve();
+       },
+       "device_compute.attention[0].decode_bytes_by_context: missing"},
+      {[](P& p) {
+         p.host.attention[1].prefill_flops_by_context =
+             RateCurve::Constant(kInf);
+       },
+       "host.attention[1].prefill_flops_by_context[0].rate: inf"},
+      {[](P& p) { p.host.quantize_bytes_per_second = -1; },
+       "host.quantize_bytes_per_second: -1"},
+      {[](P& p) { p.host.dequantize_bytes_per_second = 0; },
+       "host.dequantize_bytes_per_second: missing or 0"},
+      {[](P& p) { p.host.layer_seconds = -1e-6; },
+       "host.layer_seconds: -1e-06"},
+      {[](P& p) { p.host.row_element_seconds = kNan; },
+       "host.row_element_seconds: nan"},
+      {[](P& p) { p.host.logit_seconds = 1e5; },
+       "host.logit_seconds: 100000 must be at most"},
+      {[](P& p) { p.host.share_by_threads = RateCurve(); },
+       "host.share_by_threads: missing"},
+      {[](P& p) {
+         p.host.share_by_threads = RateCurve({{1, 50}, {2, 100}});
+       },
+       "host.share_by_threads: 50 must be a share"},
+      {[](P& p) { p.host_to_device_bytes_per_second = 0; },
+       "host_to_device_bytes_per_second: missing or 0"},
+      {[](P& p) { p.device_to_host_bytes_per_second = 1e20; },
+       "device_to_host_bytes_per_second: 1e+20 must be at most"},
+      {[](P& p) { p.disk.read_bytes_per_second = 0; },
+       "disk.read_bytes_per_second: missing or 0"},
+      {[](P& p) { p.disk.write_bytes_per_second = kNan; },
+       "disk.write_bytes_per_second: nan"},
+      {[](P& p) {
+         p.disk_bytes = 0;
+         p.disk.write_bytes_per_second = -3;
+       },
+       "disk.write_bytes_per_second: -3"},
+      {[](P& p) { p.disk.rates[0].request_bytes = 0; },
+       "disk.rates[0].request_bytes: 0"},
+      {[](P& p) { p.disk.rates[1].depth = 0; }, "disk.rates[1].depth: 0"},
+      {[](P& p) { p.disk.rates[1].read_bytes_per_second = kInf; },
+       "disk.rates[1].read_bytes_per_second: inf"},
+      {[](P& p) { p.disk.rates[1].write_bytes_per_second = 0; },
+       "disk.rates[1].write_bytes_per_second: missing or 0"},
+      {[](P& p) { p.links[1].bytes_per_second = 0; },
+       "links[1].bytes_per_second: missing or 0"},
+      {[](P& p) { p.links[0].latency_seconds = -1; },
+       "links[0].latency_seconds: -1"},
+      {[](P& p) { p.step_seconds = kInf; }, "step_seconds: inf"},
+  };
+  for (const Wrong& wrong : kWrong) {
+    MachineProfile p = SampleProfile();
+    wrong.with(p);
+    const absl::Status status = p.Check();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << wrong.error;
+    EXPECT_THAT(std::string(status.message()), StartsWith(wrong.error));
+  }
+  EXPECT_THAT(std::string(MachineProfile().Check().message()),
+              HasSubstr("host_memory_bytes: missing"));
+}
+
+}  // namespace
+}  // namespace sluice
