@@ -24,7 +24,7 @@ enum class Resource {
   kHostToDevice,
   kDeviceToHost,
   kDeviceCompute,  // of a CPU-only worker: its cores
-  kHostCompute,    // attention beside a device
+  kHostCompute,    // attention and sampling beside a device
   kLink,           // to the next stage
 };
 inline constexpr int kNumResources = 7;
@@ -50,16 +50,31 @@ using ResourceSeconds = std::array<double, kNumResources>;
 // How the resources' times make up a step's.
 enum class Overlap {
   kFull,     // the longest: dependencies instead of barriers
-  kBarrier,  // FlexGen's: a barrier after each micro-batch; the weights of the
-             // next layer come during the first alone
+  kBarrier,  // FlexGen's (section 4.2, figure 4): a barrier after each
+             // micro-batch of each half of a layer (attention and MLP are
+             // layers of their own there); the weights of the next half come
+             // during the first micro-batch alone; device and host compute in
+             // turn
   kNone,     // the sum
 };
 
+// The defaults are what Sluice's runtime does; the rest is for predicting
+// others, FlexGen above all.
 struct CostOptions {
-  Overlap overlap = Overlap::kFull;
+  Overlap overlap = Overlap::kFull;  // kNone for a policy without overlap
   // 0: the policy's num_microbatches share one expansion of quantized weights;
   // FlexGen expands for each.
   bool expand_per_micro_batch = false;
+  // Prompts are attended on the device wherever their KV goes then.
+  bool prefill_on_device = false;
+  // Positions of K and V that are moved together, if any of them is.
+  int32_t page_positions = 32;
+  // Of an element of activations on their way.
+  double activation_bytes = 4;
+  // What KV gets of the rates between host and device. FlexGen's is in pageable
+  // memory: it goes through a buffer, there and back.
+  double kv_in_share = 1;
+  double kv_out_share = 1;
 };
 
 // One stage on one machine.
@@ -71,9 +86,22 @@ struct StageCase {
   int32_t num_blocks = 1;
   int32_t longest = 0;  // positions of a sequence, for which KV is reserved
   CostOptions options;
-};
+  // Which fractions may be above 0. A tier that is used at all has costs that
+  // do not depend on how much (slots for streamed weights, staging for KV, the
+  // embedding goes to disk with the first byte of other weights): the forms
+  // are right for policies that use all of these, on the safe side for those
+  // that use fewer, and wrong for others. See SupportOf.
+  std::array<bool, kNumFractions> may_use = {true, true, true, true, true,
+                                             true, true, true, true};
 
-// Seconds on each resource for one step of `step`'s kind through the stage.
+  bool MayUse(int kind, int tier) const { return may_use[3 * kind + tier]; }
+};
+// Those that are above 0.
+std::array<bool, kNumFractions> SupportOf(const Fractions& fractions);
+
+// Seconds on each resource for one step of `step`'s kind through the stage. A
+// number format that the profile has no rate for gets that of the nearest one.
+// REQUIRES: model, machine and policy are checked; step.micro_batches > 0.
 ResourceForms StepCost(const StageCase& stage, const StepShape& step);
 
 // Seconds for such a step with given fractions: overlap considered.
@@ -86,8 +114,10 @@ struct CapacityRow {
   LinearForm bytes;
   double limit = 0;
 };
-// For each tier that the machine has: what stays, and all work space of the
-// runtime (see StageNeeds in runtime/exec/stage_memory.h).
+// For each tier that the machine has, and the disk in any case: what stays, and
+// all work space of the runtime (see stage_bytes.h). What is the greatest of
+// several linear forms has a row for each, all of the same name: a tier holds
+// what the largest of its rows says.
 std::vector<CapacityRow> Capacities(const StageCase& stage);
 
 }  // namespace sluice

@@ -25,8 +25,12 @@ struct ModelShape {
   int64_t kv_width() const { return int64_t{kv_heads} * head_dim; }
   // Weights of a layer's matrices: q, k, v, out; up, down and perhaps gate.
   int64_t layer_elements() const;
-  int64_t head_elements() const { return int64_t{vocab} * embed; }
-  int64_t embedding_elements() const;  // with learned positions
+  // With the projections between embed and hidden, where these differ.
+  int64_t head_elements() const {
+    return int64_t{vocab} * embed +
+           (embed == hidden ? 0 : int64_t{embed} * hidden);
+  }
+  int64_t embedding_elements() const;  // and with learned positions
   // Of layers [begin, end), with the embedding of the first and the head of
   // the last.
   int64_t stage_elements(LayerRange layers) const;

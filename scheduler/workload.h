@@ -31,15 +31,17 @@ struct Workload {
 // The steps of one kind that a job takes, all blocks together: averages of one
 // block's step. What is prefilled and what is decoded share steps.
 struct StepShape {
-  double count = 0;          // steps of this kind in the whole job
-  double micro_batches = 1;  // with rows in them
-  double prefill_rows = 0;   // in all micro-batches
-  double prefill_pairs = 0;  // positions attended, summed over those rows
+  double count = 0;           // steps of this kind in the whole job
+  double micro_batches = 1;   // with rows in them
+  double prefill_rows = 0;    // in all micro-batches
+  double prefill_chunks = 0;  // prompts, or parts of them, that these rows are
+  double prefill_pairs = 0;   // positions attended, summed over those rows
   double decode_rows = 0;
   double decode_positions = 0;  // attended, summed over those rows
-  double read_positions = 0;    // of sequences that were there before the step:
-                                // what is read of KV that is on its way
-  double head_rows = 0;         // rows that get logits
+  // Positions that were there before the step, of all sequences in it: what is
+  // read of KV that has to come from elsewhere.
+  double read_positions = 0;
+  double head_rows = 0;  // rows that get logits
 };
 
 // How a block is formed and refilled.
