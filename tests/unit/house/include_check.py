@@ -56,6 +56,8 @@ COMPOSITION_ROOTS = [
     "worker/main.cc",
 ]
 
+GLPK_ONLY_IN = ["scheduler/linear_program.cc"]
+
 CODE = (".h", ".cc", ".cu", ".cuh")
 ONCE_PER_TARGET = "-inl.h"  # Highway includes such a header again for each instruction set
 MOST_LINES = 800
@@ -93,6 +95,8 @@ def include_error(path, included):
         return f"include {included} from the root of the tree"
     if matches(included, CUDA) and not matches(path, CUDA_ONLY_IN):
         return f"{included}: CUDA stays in {', '.join(CUDA_ONLY_IN)}"
+    if included == "glpk.h" and path not in GLPK_ONLY_IN:
+        return f"glpk.h stays in {', '.join(GLPK_ONLY_IN)}"
     if path in COMPOSITION_ROOTS:
         return None
     if matches(included, MUST_NOT_INCLUDE.get(room, [])):
