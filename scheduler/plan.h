@@ -31,7 +31,10 @@ struct StagePlan {
   std::string worker;  // MachineProfile::name
   int machine = 0;     // index in PlanRequest::machines
   LayerRange layers;
-  Policy policy;              // fractions explicit, automatic_* false
+  // Fractions explicit, automatic_* false. But KV that is all in memory and
+  // taken by need stays automatic: named shares would reserve the longest
+  // request's for each sequence.
+  Policy policy;
   ResourceSeconds busy = {};  // of each resource, over the whole job
   double seconds = 0;         // of the stage's steps, over the whole job
   std::vector<CapacityUse> capacities;
@@ -40,6 +43,7 @@ struct StagePlan {
 struct Plan {
   std::vector<StagePlan> stages;  // in order of their layers
   BlockShape block;
+  int64_t kv_positions = 0;      // reserved, for all sequences in flight
   double steps = 0;              // in the job, all blocks together
   double seconds = 0;            // of the job
   double tokens_per_second = 0;  // generated

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <vector>
+
+#include "absl/types/span.h"
+#include "scheduler/plan.h"
+
+namespace sluice {
+
+// The plan of given stages whose fractions are all named (automatic KV that is
+// taken by need excepted), with its predictions. `steps` are JobSteps() of the
+// block. The request and the stages must have been checked.
+Plan BuildPlan(const PlanRequest& request,
+               const std::vector<StageChoice>& stages, const BlockShape& block,
+               absl::Span<const StepShape> steps);
+
+// Plan::latency_seconds of a job of `seconds`.
+double LatencySeconds(const PlanRequest& request, const BlockShape& block,
+                      absl::Span<const StepShape> steps, double seconds);
+
+}  // namespace sluice
