@@ -19,9 +19,10 @@
 namespace sluice {
 namespace {
 
-// Blocks' worth of requests that a longer job is followed for; and how many of
-// them are over before it counts as steady.
+// Blocks' worth of requests that a longer job is followed for, but at least so
+// many requests; and how many of them are over before it counts as steady.
 constexpr int64_t kGenerations = 6;
+constexpr int64_t kLeastFollowed = 2000;
 constexpr int64_t kStartGenerations = 2;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -312,37 +313,65 @@ std::vector<StepShape> Kinds(const std::vector<StepShape>& steps,
   return result;
 }
 
-// Makes the sums over all steps those that the workload has.
-void Conserve(const Workload& workload, std::vector<StepShape>* kinds) {
-  StepShape is{.count = 0, .micro_batches = 0};
-  for (const StepShape& kind : *kinds) AddTimes(kind, &is);
-  double rows = 0, pairs = 0, decode = 0, positions = 0;
+// What the steps of a job add up to, however they are formed.
+StepShape TotalOf(const Workload& workload) {
+  StepShape total;
   for (const LengthClass& c : workload.classes) {
     const auto n = static_cast<double>(c.count);
     const double s = c.prompt, steps = c.output - 1;
-    rows += n * s;
-    pairs += n * s * (s + 1) / 2;
-    decode += n * steps;
-    positions += n * steps * (s + (steps + 1) / 2);
+    total.prefill_rows += n * s;
+    total.prefill_pairs += n * s * (s + 1) / 2;
+    total.decode_rows += n * steps;
+    total.decode_positions += n * steps * (s + (steps + 1) / 2);
+    total.head_rows += n * c.output;
   }
-  const auto factor = [](double wanted, double found) {
-    return found > 0 ? wanted / found : 1;
+  return total;
+}
+
+StepShape TotalOf(const std::vector<StepShape>& steps) {
+  StepShape total{.count = 0, .micro_batches = 0};
+  for (const StepShape& step : steps) AddTimes(step, &total);
+  return total;
+}
+
+// Makes the sums over all steps those that the job has, where following only a
+// part of it left them a little off.
+void Conserve(const StepShape& wanted, std::vector<StepShape>* kinds) {
+  const StepShape found = TotalOf(*kinds);
+  const auto factor = [](double want, double have) {
+    return have > 0 ? want / have : 1;
   };
-  const double requests = static_cast<double>(workload.requests());
-  const double f_rows = factor(rows, is.prefill_rows);
-  const double f_pairs = factor(pairs, is.prefill_pairs);
-  const double f_decode = factor(decode, is.decode_rows);
-  const double f_positions = factor(positions, is.decode_positions);
-  const double f_head = factor(decode + requests, is.head_rows);
+  const double rows = factor(wanted.prefill_rows, found.prefill_rows);
+  const double pairs = factor(wanted.prefill_pairs, found.prefill_pairs);
+  const double decode = factor(wanted.decode_rows, found.decode_rows);
+  const double positions =
+      factor(wanted.decode_positions, found.decode_positions);
+  const double head = factor(wanted.head_rows, found.head_rows);
   for (StepShape& kind : *kinds) {
-    kind.prefill_rows *= f_rows;
-    kind.prefill_chunks *= f_rows;
-    kind.prefill_pairs *= f_pairs;
-    kind.decode_rows *= f_decode;
-    kind.decode_positions *= f_positions;
-    kind.read_positions *= f_positions > 0 ? f_positions : 1;
-    kind.head_rows *= f_head;
+    kind.prefill_rows *= rows;
+    kind.prefill_chunks *= rows;
+    kind.prefill_pairs *= pairs;
+    kind.decode_rows *= decode;
+    kind.decode_positions *= positions;
+    kind.read_positions *= positions;
+    kind.head_rows *= head;
   }
+}
+
+// How often steps [begin, end) of `steps`, which stand for the middle of a
+// longer job, have to come for all of them to make up `wanted`: by what is
+// decoded, for a sequence keeps its place while it decodes.
+double TimesOf(const std::vector<StepShape>& steps, size_t begin, size_t end,
+               const StepShape& wanted) {
+  const StepShape all = TotalOf(steps);
+  const StepShape middle = TotalOf(
+      std::vector<StepShape>(steps.begin() + static_cast<ptrdiff_t>(begin),
+                             steps.begin() + static_cast<ptrdiff_t>(end)));
+  const bool decodes = middle.decode_rows > 0;
+  const double missing = decodes ? wanted.decode_rows - all.decode_rows
+                                 : wanted.prefill_rows - all.prefill_rows;
+  const double each = decodes ? middle.decode_rows : middle.prefill_rows;
+  return each > 0 ? 1 + std::max(0.0, missing) / each : 1;
 }
 
 }  // namespace
@@ -352,32 +381,29 @@ std::vector<StepShape> StepsOf(const Workload& workload,
   const int64_t requests = workload.requests();
   const int64_t slots =
       int64_t{block.gbs} * block.num_microbatches * block.num_blocks;
-  const int64_t followed = std::min(requests, kGenerations * slots);
+  const int64_t followed =
+      std::min(requests, std::max(kGenerations * slots, kLeastFollowed));
   Follower job(workload, block, followed);
   std::vector<StepShape> steps;
-  // Steps [steady_begin, steady_end) are those between start and end, in which
-  // `steady` requests are admitted.
-  size_t steady_begin = 0, steady_end = 0;
-  int64_t steady = 0;
+  // Steps [begin, end) are those between start and end.
+  size_t begin = 0, end = 0;
   while (!job.Done()) {
-    if (steady_begin == 0 &&
-        followed - job.waiting() >= kStartGenerations * slots) {
-      steady_begin = steps.size();
-      steady = job.waiting();
+    if (begin == 0 && followed - job.waiting() >= kStartGenerations * slots) {
+      begin = steps.size();
     }
     for (int32_t b = 0; b < block.num_blocks; ++b) {
       const StepShape step = job.Step(b);
       if (step.count > 0) steps.push_back(step);
     }
-    if (job.waiting() > 0) steady_end = steps.size();
+    if (job.waiting() > 0) end = steps.size();
   }
-  if (followed < requests && steady > 0 && steady_end > steady_begin) {
-    const double times = 1 + static_cast<double>(requests - followed) /
-                                 static_cast<double>(steady);
-    for (size_t i = steady_begin; i < steady_end; ++i) steps[i].count = times;
+  const StepShape wanted = TotalOf(workload);
+  if (followed < requests && begin < end) {
+    const double times = TimesOf(steps, begin, end, wanted);
+    for (size_t i = begin; i < end; ++i) steps[i].count = times;
   }
   std::vector<StepShape> kinds = Kinds(steps, most_kinds);
-  Conserve(workload, &kinds);
+  Conserve(wanted, &kinds);
   return kinds;
 }
 
