@@ -149,18 +149,23 @@ class CapacityRows {
   void DeviceRows() {
     LinearForm base = Constant(bytes_.workspace + bytes_.expanded);
     // Activations: those that stay, a whole number of micro-batches, and slots
-    // for the others.
+    // for the others, as many as these at most, but two.
     const double activation = RoundUpToDisk(bytes_.activations);
     const bool resident = Uses(kActivations, kOnDevice);
     const bool others =
         Uses(kActivations, kOnHost) || Uses(kActivations, kOnDisk);
+    const double few = policy_.overlap ? 4 : 2;
+    LinearForm stay;
     if (resident) {
-      base.Add(Fraction(kActivations, kOnDevice, batches_ * activation));
-      if (others && batches_ > 1) base.Add(Constant(activation / 2));
+      stay.Add(Fraction(kActivations, kOnDevice, batches_ * activation));
+      if (others && batches_ > 1) stay.Add(Constant(activation / 2));
     }
-    if (others) {
-      const double few = policy_.overlap ? 4 : 2;
-      base.Add(Constant(std::max(2.0, std::min(few, batches_)) * activation));
+    std::vector<LinearForm> activations = {stay};
+    if (others && batches_ > few) {
+      activations[0].Add(Constant(few * activation));
+    } else if (others) {
+      activations[0].Add(Constant(2 * activation));
+      activations.push_back(Constant(batches_ * activation));
     }
     const bool off_device = Uses(kKv, kOnHost) || kv_on_disk_;
     if (off_device && policy_.attention_site == AttentionSite::kDevice) {
@@ -193,8 +198,10 @@ class CapacityRows {
         slots = {Constant(count * RoundUpToDisk(unit_))};
       }
     }
-    Emit("device memory", static_cast<double>(machine_.device_memory_bytes),
-         base, slots, kv);
+    for (const LinearForm& form : activations) {
+      Emit("device memory", static_cast<double>(machine_.device_memory_bytes),
+           Sum({base, form}), slots, kv);
+    }
   }
 
   // PlanStageMemory, and what is charged before it.
@@ -236,19 +243,22 @@ class CapacityRows {
         weights_on_disk_ ? Levels({kOnDisk})
                          : std::vector<LinearForm>{LinearForm()};
 
-    // While packing. An image that is made for the disk is whole in memory, but
-    // what lies in memory of the units before, with it, is no more than all of
-    // that and one unit's streamed share.
+    // While packing: the table, the last layer, the head. An image that is made
+    // for the disk is whole in memory; with what lies there of the units
+    // before, that is all that stays and one unit's streamed share.
     const std::string what = "host memory";
-    Emit(what, limit,
-         Sum({base, Constant(std::max(bytes_.packing, bytes_.table_packing))}),
-         levels);
-    if (table_on_disk) {
-      rows_.push_back({what,
-                       Constant(before + expanded + bytes_.embedding_rows +
-                                bytes_.embedding +
-                                std::max(bytes_.packing, bytes_.table_packing)),
-                       limit});
+    rows_.push_back(
+        {what,
+         Constant(before + expanded + bytes_.table_packing + bytes_.embedding +
+                  (table_on_disk ? embedding : 0)),
+         limit});
+    std::vector<LinearForm> twice = levels;
+    for (LinearForm& level : twice) level.Add(LinearForm(level));
+    const double head_here = has_device_ ? 0 : bytes_.head;
+    Emit(what, limit, Sum({base, Constant(bytes_.layer_packing - head_here)}),
+         twice);
+    if (bytes_.head > 0) {
+      Emit(what, limit, Sum({base, Constant(bytes_.head_packing)}), levels);
     }
 
     std::vector<LinearForm> slots = {LinearForm()};

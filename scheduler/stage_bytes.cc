@@ -33,6 +33,9 @@ constexpr int64_t kRowsTogether = 256;
 constexpr int64_t kCheckBytes = int64_t{4} << 20;
 // WeightPacker (runtime/kernels/cpu/weight_packer.cc).
 constexpr int64_t kTableRows = 64;
+// Buffers of a backend: rows for norms, attention, q, k and v in two slots,
+// MLP; logits; two tables of angles; an expanded layer.
+constexpr int64_t kDeviceBuffers = 10;
 // Rows of the position table before position 0, at most (OPT: 2).
 constexpr int64_t kPositionOffset = 2;
 
@@ -269,9 +272,11 @@ StageBytes StageBytesOf(const StageCase& stage) {
       device && p.overlap && p.attention_site == AttentionSite::kHost ? 2 : 1;
   const Workspace space = WorkspaceOf(stage, last, slots);
   if (device) {
-    // The host's backend has no head; logits come back to it.
+    // The host's backend has no head; logits come back to it. On the device
+    // each buffer is whole blocks.
     const Workspace beside = WorkspaceOf(stage, false, slots);
-    bytes.workspace = static_cast<double>(space.buffers);
+    bytes.workspace =
+        static_cast<double>(space.buffers + kDeviceBuffers * kDiskBlock);
     bytes.host_workspace =
         static_cast<double>(space.threads + beside.buffers + beside.threads);
     if (last) {
@@ -283,14 +288,16 @@ StageBytes StageBytesOf(const StageCase& stage) {
   }
   const int32_t threads =
       p.compute_threads > 0 ? p.compute_threads : stage.machine->threads;
-  const int64_t k = std::max<int64_t>({m.hidden, q, m.intermediate});
-  bytes.packing = 4.0 * threads * kPanelWidth *
-                  static_cast<double>(last ? std::max<int64_t>(k, m.embed) : k);
+  const auto panels = [&](int64_t inputs) {
+    return 4.0 * threads * kPanelWidth * static_cast<double>(inputs);
+  };
+  bytes.layer_packing =
+      panels(std::max<int64_t>({m.hidden, q, m.intermediate}));
+  if (last) bytes.head_packing = panels(std::max(m.embed, m.hidden));
   if (first) {
     bytes.table_packing =
-        4.0 * threads *
-        std::max(kTableRows * std::max(m.embed, m.hidden),
-                 m.embed == m.hidden ? 0 : kPanelWidth * m.embed);
+        std::max(4.0 * threads * kTableRows * std::max(m.embed, m.hidden),
+                 m.embed == m.hidden ? 0 : panels(m.embed));
   }
   return bytes;
 }

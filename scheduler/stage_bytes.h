@@ -37,7 +37,7 @@ struct StageBytes {
   // host beside a device. Its threads' scratch memory included.
   double workspace = 0, host_workspace = 0;
   // What packing takes while weights are loaded.
-  double packing = 0, table_packing = 0;
+  double table_packing = 0, layer_packing = 0, head_packing = 0;
 
   // All KV pages of all layers.
   double kv_pages() const {

@@ -191,6 +191,9 @@ absl::StatusOr<StageMemory> PlanStageMemory(const StageNeeds& needs,
           ImageFile::FileBytes(needs.layer_bytes + needs.device_layer_bytes) *
           needs.num_layers;
       if (head > 0) images += ImageFile::FileBytes(head);
+      if (plan.embedding_on_disk) {
+        images += ImageFile::FileBytes(needs.embedding_bytes);
+      }
       on_disk.push_back({"weight images", images});
     }
     SLUICE_RETURN_IF_ERROR(
