@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "common/status_macros.h"
 #include "runtime/exec/tier_table.h"
@@ -15,60 +14,26 @@ namespace {
 
 // Rounding of one allocation.
 constexpr uint64_t kRounding = kDiskAlignment;
-// Staging for KV on its way to the device: enough for copies of several MiB.
-constexpr uint64_t kStagingGroupBytes = uint64_t{8} << 20;
 // Activations that are in use or on their way at a time: of a micro-batch that
 // computes, one that waits for its attention, one that comes and one that goes.
 constexpr int kActivationSlots = 4;
 constexpr int kFewestActivationSlots = 2;
 
-uint64_t UnitBytes(const StageNeeds& needs) {
-  return std::max(needs.layer_bytes, needs.head_bytes);
-}
-
-uint64_t Streamable(const StageNeeds& needs) {
-  return needs.layer_bytes * needs.num_layers + needs.head_bytes;
-}
-
-// Bytes of each unit, or all it has, that are not on the device if the share
-// `device` is.
-uint64_t Level(const StageNeeds& needs, double device) {
-  std::vector<size_t> units(needs.num_layers, needs.layer_bytes);
-  if (needs.head_bytes > 0) units.push_back(needs.head_bytes);
-  return static_cast<uint64_t>(
-      EvenLevel(units, (1 - device) * static_cast<double>(Streamable(needs))));
-}
-
 uint64_t ResidentBytes(const StageNeeds& needs, double device) {
-  return static_cast<uint64_t>(device * static_cast<double>(Streamable(needs)));
+  return static_cast<uint64_t>(device *
+                               static_cast<double>(needs.streamable_bytes()));
 }
 
-// What all slots for the others take: with the head of the part that the cut
-// goes through, and rounding.
 uint64_t SlotBytes(const StageNeeds& needs, double device, int slots) {
-  if (device >= 1) return 0;
-  const uint64_t extra =
-      needs.part_bytes + 2 * PlacementGranule(UnitBytes(needs));
-  return slots * RoundUpToDisk(
-                     std::min(UnitBytes(needs), Level(needs, device) + extra));
+  return needs.slot_bytes(1 - device, slots, kRounding);
 }
 
 uint64_t WeightBytes(const StageNeeds& needs, double device, int slots) {
   // Each unit is rounded to granules and is an allocation.
   const uint64_t rounding =
-      PlacementGranule(UnitBytes(needs)) + kRounding * (needs.num_layers + 1);
+      PlacementGranule(needs.unit_bytes()) + kRounding * (needs.num_layers + 1);
   return ResidentBytes(needs, device) + SlotBytes(needs, device, slots) +
          (device > 0 ? rounding : 0);
-}
-
-// The largest share with which weights and slots take no more than `room`.
-double WeightShare(const StageNeeds& needs, uint64_t room, int slots) {
-  if (WeightBytes(needs, 1, slots) <= room) return 1;
-  double share = 0;
-  for (double step = 0.5; step > 1e-9; step /= 2) {
-    if (WeightBytes(needs, share + step, slots) <= room) share += step;
-  }
-  return share;
 }
 
 }  // namespace
@@ -109,11 +74,7 @@ absl::StatusOr<DevicePlan> PlanDevice(const StageNeeds& needs,
 
   // KV cache that the policy puts somewhere.
   const bool staged = policy.attention_site == AttentionSite::kDevice;
-  const int64_t batch_pages = std::max<int64_t>(1, needs.sequences_per_batch) *
-                              needs.max_sequence_pages;
-  const int64_t group = std::clamp<int64_t>(
-      static_cast<int64_t>(kStagingGroupBytes / needs.layer_page_bytes),
-      needs.max_sequence_pages, batch_pages);
+  const int64_t group = needs.kv_group_pages();
   const int groups = policy.overlap ? 3 : 1;
   const uint64_t staging =
       groups *
@@ -139,10 +100,12 @@ absl::StatusOr<DevicePlan> PlanDevice(const StageNeeds& needs,
   }
 
   // Weights; then what is left is for KV.
-  const int slots = policy.overlap && 3 * UnitBytes(needs) <= room / 3 ? 3 : 2;
+  const int slots = needs.weight_slots(policy.overlap, room);
   const auto weights_in = [&](uint64_t bytes) {
-    return policy.automatic_weights ? WeightShare(needs, bytes, slots)
-                                    : policy.weights.device;
+    if (!policy.automatic_weights) return policy.weights.device;
+    return LargestShare([&](double share) {
+      return WeightBytes(needs, share, slots) <= bytes;
+    });
   };
   plan.weights = weights_in(room);
   if (policy.automatic_kv_cache) {
@@ -178,13 +141,13 @@ absl::StatusOr<DevicePlan> PlanDevice(const StageNeeds& needs,
 
 StageNeeds NeedsBesideDevice(const StageNeeds& needs, const DevicePlan& plan) {
   StageNeeds rest = needs;
-  const uint64_t level = Level(needs, plan.weights);
+  const uint64_t level = needs.streamed_bytes(1 - plan.weights);
   rest.layer_bytes = std::min(needs.layer_bytes, level);
   rest.head_bytes = std::min(needs.head_bytes, level);
   rest.device_layer_bytes = needs.layer_bytes - rest.layer_bytes;
   rest.device_head_bytes = needs.head_bytes - rest.head_bytes;
   // On its way to the device a unit is in host memory as a whole.
-  rest.loading_bytes = plan.weights > 0 ? UnitBytes(needs) : 0;
+  rest.loading_bytes = plan.weights > 0 ? needs.unit_bytes() : 0;
   rest.expanded_bytes = 0;
   rest.kv_pages = std::max<int64_t>(0, needs.kv_pages - plan.kv_pages);
   return rest;

@@ -18,47 +18,14 @@ namespace {
 
 // What an arena and the like take besides their contents.
 constexpr uint64_t kSlack = 4096;
-// Staging for KV on disk: enough for requests of several MiB.
-constexpr uint64_t kStagingGroupBytes = uint64_t{8} << 20;
-
-// What a slot takes besides the streamed share of a unit: the head of the part
-// in which the resident bytes end, and rounding.
-uint64_t SlotExtra(const StageNeeds& needs) {
-  return needs.part_bytes +
-         2 * PlacementGranule(std::max(needs.layer_bytes, needs.head_bytes));
-}
-
 // Of layers and head, with the share `disk` of them on disk.
 uint64_t ResidentBytes(const StageNeeds& needs, double disk) {
-  const uint64_t all = needs.layer_bytes * needs.num_layers + needs.head_bytes;
-  return static_cast<uint64_t>((1 - disk) * static_cast<double>(all));
-}
-
-// What all slots take then.
-uint64_t SlotBytes(const StageNeeds& needs, double disk, int slots) {
-  if (disk <= 0) return 0;
-  std::vector<size_t> units(needs.num_layers, needs.layer_bytes);
-  if (needs.head_bytes > 0) units.push_back(needs.head_bytes);
-  const uint64_t all = needs.layer_bytes * needs.num_layers + needs.head_bytes;
-  const auto streamed =
-      static_cast<uint64_t>(EvenLevel(units, disk * static_cast<double>(all)));
-  return static_cast<uint64_t>(slots) *
-         std::min(std::max(needs.layer_bytes, needs.head_bytes),
-                  streamed + SlotExtra(needs));
+  return static_cast<uint64_t>((1 - disk) *
+                               static_cast<double>(needs.streamable_bytes()));
 }
 
 uint64_t WeightBytes(const StageNeeds& needs, double disk, int slots) {
-  return ResidentBytes(needs, disk) + SlotBytes(needs, disk, slots);
-}
-
-// The least share on disk with which weights and slots take no more than
-// `room`; 1 if none does.
-double LeastDiskShare(const StageNeeds& needs, uint64_t room, int slots) {
-  double share = 1;
-  for (double step = 0.5; step > 1e-9; step /= 2) {
-    if (WeightBytes(needs, share - step, slots) <= room) share -= step;
-  }
-  return share;
+  return ResidentBytes(needs, disk) + needs.slot_bytes(disk, slots);
 }
 
 uint64_t EmbeddingBytes(const StageNeeds& needs, const StageMemory& plan) {
@@ -69,18 +36,14 @@ uint64_t EmbeddingBytes(const StageNeeds& needs, const StageMemory& plan) {
 // Decides all but plan->embedding_on_disk, which is given.
 void Place(const StageNeeds& needs, const Policy& policy, bool may_use_disk,
            uint64_t free, StageMemory* plan) {
-  const uint64_t streamable =
-      needs.layer_bytes * needs.num_layers + needs.head_bytes;
+  const uint64_t streamable = needs.streamable_bytes();
   const uint64_t page = needs.layer_page_bytes * needs.num_layers;
   const int64_t all_pages = needs.kv_pages;
   const uint64_t fixed = EmbeddingBytes(needs, *plan) + needs.expanded_bytes +
                          needs.loading_bytes + needs.activation_memory_bytes +
                          needs.activation_staging_bytes + kSlack;
   const uint64_t room = free > fixed ? free - fixed : 0;
-  // A third slot lets the wire go on while the sweep waits for it, where it
-  // does not cost too many weights their place.
-  const uint64_t unit = std::max(needs.layer_bytes, needs.head_bytes);
-  plan->weight_slots = policy.overlap && 3 * unit <= room / 3 ? 3 : 2;
+  plan->weight_slots = needs.weight_slots(policy.overlap, room);
   const int slots = plan->weight_slots;
 
   // KV cache.
@@ -93,7 +56,8 @@ void Place(const StageNeeds& needs, const Policy& policy, bool may_use_disk,
     // The weights that must stay leave so much; with a disk, they yield half,
     // but for their slots.
     const uint64_t for_weights =
-        may_use_disk ? std::min(streamable, std::max(room / 2, unit * slots))
+        may_use_disk ? std::min(streamable,
+                                std::max(room / 2, needs.unit_bytes() * slots))
                      : streamable;
     kv_room = room > for_weights ? room - for_weights : 0;
   } else {
@@ -118,14 +82,8 @@ void Place(const StageNeeds& needs, const Policy& policy, bool may_use_disk,
     }
   }
   if (plan->disk_pages > 0) {
-    const int64_t batch_pages =
-        needs.max_sequence_pages * needs.sequences_per_batch;
-    const int64_t group = std::clamp<int64_t>(
-        static_cast<int64_t>(kStagingGroupBytes / needs.layer_page_bytes),
-        needs.max_sequence_pages,
-        std::max(batch_pages, needs.max_sequence_pages));
     plan->kv_staging_bytes =
-        KvStager::StagingBytes(needs.layer_page_bytes, group);
+        KvStager::StagingBytes(needs.layer_page_bytes, needs.kv_group_pages());
   }
   const uint64_t kv_bytes =
       static_cast<uint64_t>(plan->host_pages) * page + plan->kv_staging_bytes;
@@ -133,9 +91,12 @@ void Place(const StageNeeds& needs, const Policy& policy, bool may_use_disk,
   // Weights.
   const uint64_t for_weights = room > kv_bytes ? room - kv_bytes : 0;
   if (policy.automatic_weights) {
-    const double share = streamable <= for_weights || !may_use_disk
-                             ? 0
-                             : LeastDiskShare(needs, for_weights, slots);
+    const double share =
+        streamable <= for_weights || !may_use_disk
+            ? 0
+            : 1 - LargestShare([&](double in_memory) {
+                return WeightBytes(needs, 1 - in_memory, slots) <= for_weights;
+              });
     plan->weights = {0, 1 - share, share};
   } else {
     plan->weights = {0, policy.weights.device + policy.weights.host,
@@ -166,7 +127,7 @@ absl::StatusOr<StageMemory> PlanStageMemory(const StageNeeds& needs,
       {"activations", needs.activation_memory_bytes},
       {"activation staging", needs.activation_staging_bytes},
       {"weights in memory", ResidentBytes(needs, plan.weights.disk)},
-      {"weight slots", SlotBytes(needs, plan.weights.disk, plan.weight_slots)},
+      {"weight slots", needs.slot_bytes(plan.weights.disk, plan.weight_slots)},
       {"kv cache", static_cast<uint64_t>(plan.host_pages) * page},
       {"kv staging", plan.kv_staging_bytes}};
   std::string advice = may_use_disk

@@ -4,38 +4,10 @@
 
 #include "absl/status/statusor.h"
 #include "common/policy.h"
+#include "runtime/exec/stage_needs.h"
 #include "runtime/memory/memory_budget.h"
 
 namespace sluice {
-
-// What a stage has to place, in bytes.
-struct StageNeeds {
-  uint64_t embedding_bytes = 0;
-  uint64_t embedding_rows_bytes = 0;  // what it takes with its table on disk
-  uint64_t layer_bytes = 0;
-  int num_layers = 0;
-  uint64_t head_bytes = 0;
-  uint64_t part_bytes = 0;  // the largest part that must not be split
-  uint64_t expanded_bytes = 0;
-  uint64_t layer_page_bytes = 0;   // a KV page of one layer
-  int64_t max_sequence_pages = 0;  // of the longest sequence
-  int64_t kv_pages = 0;            // that are worth having
-  int64_t sequences_per_batch = 0;
-  uint64_t activation_bytes = 0;  // of a micro-batch
-  // Of activations that are partly on disk; else they are charged already.
-  uint64_t activation_memory_bytes = 0;
-  uint64_t activation_staging_bytes = 0;
-  uint64_t activation_disk_bytes = 0;
-  // Beside a device: what of each layer and of the head is there, and what
-  // loading takes in host memory for a time.
-  uint64_t device_layer_bytes = 0;
-  uint64_t device_head_bytes = 0;
-  uint64_t loading_bytes = 0;
-
-  uint64_t weight_bytes() const {
-    return embedding_bytes + layer_bytes * num_layers + head_bytes;
-  }
-};
 
 // Where it goes.
 struct StageMemory {

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/functional/function_ref.h"
+
+namespace sluice {
+
+// What a stage has to place, in bytes.
+struct StageNeeds {
+  uint64_t embedding_bytes = 0;
+  uint64_t embedding_rows_bytes = 0;  // what it takes with its table on disk
+  uint64_t layer_bytes = 0;
+  int num_layers = 0;
+  uint64_t head_bytes = 0;
+  uint64_t part_bytes = 0;  // the largest part that must not be split
+  uint64_t expanded_bytes = 0;
+  uint64_t layer_page_bytes = 0;   // a KV page of one layer
+  int64_t max_sequence_pages = 0;  // of the longest sequence
+  int64_t kv_pages = 0;            // that are worth having
+  int64_t sequences_per_batch = 0;
+  uint64_t activation_bytes = 0;  // of a micro-batch
+  // Of activations that are partly on disk; else they are charged already.
+  uint64_t activation_memory_bytes = 0;
+  uint64_t activation_staging_bytes = 0;
+  uint64_t activation_disk_bytes = 0;
+  // Beside a device: what of each layer and of the head is there, and what
+  // loading takes in host memory for a time.
+  uint64_t device_layer_bytes = 0;
+  uint64_t device_head_bytes = 0;
+  uint64_t loading_bytes = 0;
+
+  // Layers and head: what the policy's shares of weights are shares of.
+  uint64_t streamable_bytes() const {
+    return layer_bytes * num_layers + head_bytes;
+  }
+  uint64_t weight_bytes() const { return embedding_bytes + streamable_bytes(); }
+  // The larger of a layer and the head.
+  uint64_t unit_bytes() const { return std::max(layer_bytes, head_bytes); }
+  // Most that is streamed of a unit if the share `away` of all lies elsewhere
+  // and units give up equal bytes.
+  uint64_t streamed_bytes(double away) const;
+  // What so many slots for streamed parts take then, each in an allocation that
+  // is rounded up to `rounding`: with the head of the part in which the bytes
+  // that stay end.
+  uint64_t slot_bytes(double away, int slots, uint64_t rounding = 1) const;
+  // A slot more than two lets the wire go on while the sweep waits for it,
+  // where it does not cost too many weights their place.
+  int weight_slots(bool overlap, uint64_t room) const {
+    return overlap && 3 * unit_bytes() <= room / 3 ? 3 : 2;
+  }
+  // KV pages of a layer that are moved together: enough for requests of several
+  // MiB, no fewer than a sequence has, no more than a micro-batch has.
+  int64_t kv_group_pages() const;
+};
+
+// The largest share from 0 to 1, to a millionth or so, for which `fits` holds,
+// if it holds for all that are smaller; 0 if it holds for none.
+double LargestShare(absl::FunctionRef<bool(double share)> fits);
+
+}  // namespace sluice
