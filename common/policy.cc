@@ -165,7 +165,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
 }
 
 std::string FractionsText(const TierFractions& f) {
-  return absl::StrFormat("%g/%g/%g", 100 * f.device, 100 * f.host,
+  return absl::StrFormat("%.9g/%.9g/%.9g", 100 * f.device, 100 * f.host,
                          100 * f.disk);
 }
 

@@ -77,8 +77,21 @@ void BlockDriver::Finish(SequenceId id) {
   if (sequence.admitted) --jobs_[sequence.request().job].running;
   stats_.latency_seconds.push_back(
       absl::ToDoubleSeconds(options_.clock->Monotonic() - sequence.taken_at()));
+  const int32_t allowed = sequence.request().max_tokens;
   finished_.push_back(sequence.TakeFinished());
+  const Generation& generation = finished_.back().generation;
+  if (generation.status.ok()) {
+    ++ended_;
+    generated_ += generation.generated;
+    allowed_ += allowed;
+  }
   sequences_.erase(it);
+}
+
+double BlockDriver::output_share() const {
+  constexpr int64_t kEnough = 32;
+  if (ended_ < kEnough || allowed_ == 0) return 1;
+  return static_cast<double>(generated_) / static_cast<double>(allowed_);
 }
 
 void BlockDriver::Cancel(JobId job) {
@@ -218,6 +231,7 @@ absl::Status BlockDriver::OnResult(StepResult result) {
 
 void BlockDriver::CountPhases(const Block& block, absl::Duration now) {
   const int64_t tokens = block.prefill_tokens + block.decode_tokens;
+  rows_ += tokens;
   if (tokens > 0) {
     const double seconds = absl::ToDoubleSeconds(now - counted_until_);
     const double prefill = seconds * static_cast<double>(block.prefill_tokens) /

@@ -84,6 +84,11 @@ class BlockDriver {
   int64_t running() const { return scheduler_ ? scheduler_->running() : 0; }
   int64_t blocks_in_flight() const;
   PhaseSeconds phase_seconds() const { return phase_seconds_; }
+  // Rows of all steps that came back: tokens prefilled and decoded.
+  int64_t rows() const { return rows_; }
+  // What requests that ended generated, of what they were allowed to; 1 as long
+  // as too few have ended to say.
+  double output_share() const;
   std::optional<PlanEpoch> epoch() const { return epoch_; }
 
  private:
@@ -121,6 +126,10 @@ class BlockDriver {
   Stats stats_;
   absl::flat_hash_map<JobId, JobStats> jobs_;
   PhaseSeconds phase_seconds_;
+  int64_t rows_ = 0;
+  int64_t ended_ = 0;
+  int64_t generated_ = 0;
+  int64_t allowed_ = 0;
   absl::Duration counted_until_;  // while a step is in flight
   int64_t next_sequence_ = 1;
   int64_t next_step_ = 1;

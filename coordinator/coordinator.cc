@@ -1,6 +1,7 @@
 #include "coordinator/coordinator.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,8 @@
 #include "common/status_macros.h"
 #include "coordinator/dispatcher.h"
 #include "coordinator/planner.h"
+#include "coordinator/planning/model_shape_of.h"
+#include "coordinator/planning/policy_choices.h"
 #include "coordinator/worker_service.h"
 #include "runtime/text/dummy_tokenizer.h"
 
@@ -16,6 +19,7 @@ namespace sluice {
 namespace {
 
 constexpr int32_t kMaxGbs = 8192;
+constexpr int32_t kDefaultStepTokens = 2048;
 
 absl::Status CheckRange(absl::string_view name, int64_t value, int64_t least,
                         int64_t most) {
@@ -29,10 +33,10 @@ absl::Status CheckStep(int32_t gbs, int32_t num_microbatches,
                        int32_t max_step_tokens) {
   SLUICE_RETURN_IF_ERROR(CheckRange("gbs", gbs, 0, kMaxGbs));
   SLUICE_RETURN_IF_ERROR(
-      CheckRange("num_microbatches", num_microbatches, 1, 64));
+      CheckRange("num_microbatches", num_microbatches, 0, 64));
   SLUICE_RETURN_IF_ERROR(
-      CheckRange("max_step_tokens", max_step_tokens, 1, 1 << 20));
-  if (max_step_tokens < gbs) {
+      CheckRange("max_step_tokens", max_step_tokens, 0, 1 << 20));
+  if (max_step_tokens > 0 && max_step_tokens < gbs) {
     return absl::InvalidArgumentError(absl::StrCat(
         "max_step_tokens is ", max_step_tokens, ", but a micro-batch of gbs ",
         gbs, " sequences needs a token for each"));
@@ -71,6 +75,7 @@ class CoordinatorImpl : public Coordinator {
   JobManager& jobs() override { return *jobs_; }
   const Tokenizer& tokenizer() const override { return *tokenizer_; }
   const Policy& policy() const override { return policy_; }
+  ModelShape shape() const override { return ShapeOf(model_->spec()); }
   int32_t max_model_len() const override { return options_.max_model_len; }
   grpc::Service* worker_service() override { return workers_->service(); }
   bool ready() const override { return dispatcher_->ready(); }
@@ -133,9 +138,13 @@ class CoordinatorImpl : public Coordinator {
 
   absl::Status MakePolicy() {
     policy_.gbs = options_.gbs;
-    policy_.num_microbatches = options_.num_microbatches;
-    policy_.max_step_tokens = options_.max_step_tokens;
+    policy_.num_microbatches = std::max(1, options_.num_microbatches);
+    policy_.max_step_tokens = options_.max_step_tokens > 0
+                                  ? options_.max_step_tokens
+                                  : kDefaultStepTokens;
     policy_.dtype = ResolveDType(options_.dtype, model_->spec());
+    SLUICE_ASSIGN_OR_RETURN(plan_, PlanNamedBy(options_.policy));
+    if (plan_) return CheckPlan();
     for (const std::string& text : options_.policy) {
       SLUICE_RETURN_IF_ERROR(UpdatePolicy(text, &policy_));
     }
@@ -145,6 +154,42 @@ class CoordinatorImpl : public Coordinator {
     }
     return CheckStep(policy_.gbs, policy_.num_microbatches,
                      policy_.max_step_tokens);
+  }
+
+  absl::Status CheckPlan() {
+    const int32_t layers = plan_->stages.back().layers.end;
+    if (layers != model_->spec().num_layers) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the plan has ", layers, " layers, but the model in ",
+          options_.model_dir.string(), " has ", model_->spec().num_layers));
+    }
+    const int32_t stages = static_cast<int32_t>(plan_->stages.size());
+    if (plan_->block.num_blocks < stages) plan_->block.num_blocks = stages;
+    options_.min_workers = std::max(options_.min_workers, stages);
+    policy_.gbs = plan_->block.gbs;
+    policy_.num_microbatches = plan_->block.num_microbatches;
+    policy_.max_step_tokens = plan_->block.max_step_tokens;
+    return CheckStep(policy_.gbs, policy_.num_microbatches,
+                     policy_.max_step_tokens);
+  }
+
+  absl::StatusOr<PlanningOptions> Planning() const {
+    PlanningOptions planning;
+    planning.model = ShapeOf(model_->spec());
+    planning.dtype = policy_.dtype;
+    planning.split = options_.split;
+    SLUICE_ASSIGN_OR_RETURN(planning.choices, ChoicesLeftBy(options_.policy));
+    PolicyChoices& choices = planning.choices;
+    const auto fix = [](int32_t value, std::vector<int32_t>* list) {
+      if (value > 0 && list->empty()) *list = {value};
+    };
+    fix(options_.gbs, &choices.gbs);
+    fix(options_.num_microbatches, &choices.num_microbatches);
+    fix(options_.max_step_tokens, &choices.max_step_tokens);
+    fix(options_.num_blocks, &choices.num_blocks);
+    planning.max_model_len = options_.max_model_len;
+    planning.refill = options_.refill;
+    return planning;
   }
 
   absl::Status OpenJobs() {
@@ -172,6 +217,12 @@ class CoordinatorImpl : public Coordinator {
     members.num_blocks = options_.num_blocks;
     members.max_model_len = options_.max_model_len;
     members.policy = policy_;
+    members.fixed_plan = plan_;
+    members.plan_jobs =
+        options_.plan_jobs && !plan_ && !NamesFractions(options_.policy);
+    if (members.plan_jobs) {
+      SLUICE_ASSIGN_OR_RETURN(dispatch.planning, Planning());
+    }
     members.model_fingerprint = fingerprint_;
     members.heartbeat_interval = options_.heartbeat_interval;
     members.heartbeat_timeout = options_.heartbeat_timeout;
@@ -200,6 +251,7 @@ class CoordinatorImpl : public Coordinator {
   std::unique_ptr<ChatTemplate> chat_template_;  // null if there is none
   std::string fingerprint_;                      // "" without weights
   Policy policy_;
+  std::optional<Plan> plan_;  // the user's
   // The jobs call the dispatcher as long as they live. The dispatcher uses them
   // only until Shutdown, so they go first.
   std::unique_ptr<Dispatcher> dispatcher_;

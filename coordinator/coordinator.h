@@ -14,6 +14,7 @@
 #include "common/types.h"
 #include "coordinator/job_manager.h"
 #include "runtime/text/tokenizer.h"
+#include "scheduler/plan.h"
 #include "sluice/v1/cluster.pb.h"
 
 namespace grpc {
@@ -32,13 +33,18 @@ class Coordinator {
     std::filesystem::path state_dir;
     std::filesystem::path input_root;  // "": no server-side paths
     DTypeChoice dtype = DTypeChoice::kAuto;
-    int32_t min_workers = 1;  // plan as soon as so many are registered
-    int32_t num_blocks = 0;   // 0: one per stage
-    int32_t gbs = 0;          // sequences per micro-batch; 0: default
-    int32_t num_microbatches = 1;
-    int32_t max_step_tokens = 2048;
+    int32_t min_workers = 1;       // plan as soon as so many are registered
+    int32_t num_blocks = 0;        // 0: one per stage
+    int32_t gbs = 0;               // sequences per micro-batch; 0: default
+    int32_t num_microbatches = 0;  // 0: 1, or the planner's choice
+    int32_t max_step_tokens = 0;   // 0: 2048, or the planner's choice
     // In the form of UpdatePolicy, applied in order over what the above say.
+    // Or one that names a file with a plan (see PlanToJson).
     std::vector<std::string> policy;
+    // Plans are made for the jobs from the workers' profiles, where all have
+    // one and the policy names no shares of tiers.
+    bool plan_jobs = false;
+    Split split = Split::kEven;
     // Workers make random weights: config.json is enough of a model, and bytes
     // are its tokens if it has no tokenizer.
     bool dummy_weights = false;
@@ -67,6 +73,8 @@ class Coordinator {
   virtual const Tokenizer& tokenizer() const = 0;
   // What the workers are told.
   virtual const Policy& policy() const = 0;
+  // The model's sizes, for planning.
+  virtual ModelShape shape() const = 0;
   // Positions of a sequence, as asked for or as the model has.
   virtual int32_t max_model_len() const = 0;
 

@@ -14,6 +14,7 @@
 #include "coordinator/block_driver.h"
 #include "coordinator/dispatch_metrics.h"
 #include "coordinator/inbox.h"
+#include "coordinator/planning/plan_json.h"
 #include "coordinator/queue_threads.h"
 #include "proto/convert.h"
 
@@ -42,6 +43,11 @@ class DispatcherImpl : public Dispatcher {
         options_.queue, [this](absl::StatusOr<std::vector<Request>> requests) {
           inbox_.PutFetched(std::move(requests));
         });
+    if (options_.membership.plan_jobs) {
+      planner_ = std::make_unique<JobPlanner>(
+          options_.queue, options_.planning,
+          [this](PlanAnswer answer) { inbox_.PutPlanned(std::move(answer)); });
+    }
     Publish();
     thread_ = Thread("dispatcher", [this] { Run(); });
   }
@@ -67,6 +73,7 @@ class DispatcherImpl : public Dispatcher {
     MutexLock lock(&shutdown_mu_);
     inbox_.Close();
     thread_.Join();
+    planner_.reset();
     fetcher_.reset();
     writer_.reset();
   }
@@ -78,7 +85,9 @@ class DispatcherImpl : public Dispatcher {
       for (WorkerEvent& event : events->workers) OnWorker(std::move(event));
       if (events->fetched) OnFetched(*std::move(events->fetched));
       for (JobId job : events->cancelled) OnCancel(job);
+      if (events->planned) membership_.OnPlanned(*std::move(events->planned));
       if (events->new_work) {
+        if (driver_.live() == 0) membership_.OnNewJobs();
         maybe_work_ = work_meanwhile_ = true;
         fetch_failure_.clear();
       }
@@ -138,6 +147,13 @@ class DispatcherImpl : public Dispatcher {
   // Moves everything on as far as it goes now.
   void Pump() {
     membership_.Advance();
+    if (std::optional<PlanTask> task = membership_.TakePlanTask();
+        task && planner_ != nullptr) {
+      planner_->Search(*std::move(task));
+    }
+    if (std::optional<Plan> plan = membership_.TakeNewPlan()) {
+      writer_->ReportPlan(PlanToJson(*plan));
+    }
     FollowPlan();
     std::vector<StepPlan> plans;
     if (writer_->unwritten_bytes() < options_.max_unwritten_bytes) {
@@ -184,7 +200,7 @@ class DispatcherImpl : public Dispatcher {
       driver_.StopEpoch();
     }
     if (!running || driver_.epoch()) return;
-    const Policy& policy = options_.membership.policy;
+    const Policy& policy = membership_.policy();
     StepScheduler::Options scheduler;
     scheduler.num_blocks = membership_.num_blocks();
     scheduler.gbs = policy.gbs;
@@ -230,6 +246,10 @@ class DispatcherImpl : public Dispatcher {
   }
 
   void Measure(absl::Duration now) {
+    const BlockDriver::PhaseSeconds phases = driver_.phase_seconds();
+    membership_.OnProgressOf(static_cast<double>(driver_.rows()),
+                             phases.prefill + phases.decode,
+                             driver_.output_share());
     const BlockDriver::Stats stats = driver_.TakeStats();
     metrics_.Observe(stats);
     const double seconds = absl::ToDoubleSeconds(now - measured_at_);
@@ -279,6 +299,7 @@ class DispatcherImpl : public Dispatcher {
   Inbox inbox_;
   std::unique_ptr<CompletionThread> writer_;
   std::unique_ptr<RequestFetcher> fetcher_;
+  std::unique_ptr<JobPlanner> planner_;  // null: none are made
 
   // Of the dispatcher's thread.
   Membership membership_;

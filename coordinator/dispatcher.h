@@ -26,6 +26,8 @@ class Dispatcher {
  public:
   struct Options {
     Membership::Options membership;
+    // For membership.plan_jobs.
+    PlanningOptions planning;
     RequestQueue* queue = nullptr;  // all three must outlive the dispatcher
     const Tokenizer* tokenizer = nullptr;
     MetricsRegistry* metrics = nullptr;

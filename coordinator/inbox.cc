@@ -44,6 +44,12 @@ void Inbox::PutFetched(absl::StatusOr<std::vector<Request>> requests) {
   WakeLocked();
 }
 
+void Inbox::PutPlanned(PlanAnswer answer) {
+  MutexLock lock(&mu_);
+  events_.planned = std::move(answer);
+  WakeLocked();
+}
+
 void Inbox::Wake() {
   MutexLock lock(&mu_);
   WakeLocked();

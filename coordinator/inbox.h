@@ -8,6 +8,7 @@
 #include "absl/time/time.h"
 #include "common/mutex.h"
 #include "common/types.h"
+#include "coordinator/planning/job_planner.h"
 #include "coordinator/request.h"
 #include "coordinator/worker_stream.h"
 
@@ -20,6 +21,8 @@ struct DispatchEvents {
   // The answer to the one fetch under way.
   std::optional<absl::StatusOr<std::vector<Request>>> fetched;
   bool new_work = false;  // there may be requests to fetch
+  // The answer to the newest search for a plan.
+  std::optional<PlanAnswer> planned;
 };
 
 // The dispatcher's mailbox. Worker events are bounded: their readers wait for
@@ -33,6 +36,7 @@ class Inbox : public WorkerEventSink {
   void NotifyWork();
   void Cancel(JobId job);
   void PutFetched(absl::StatusOr<std::vector<Request>> requests);
+  void PutPlanned(PlanAnswer answer);
   // Wakes the dispatcher without telling it anything.
   void Wake();
   // Ends it: Push fails, Wait returns nothing.

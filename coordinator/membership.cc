@@ -4,8 +4,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/logging.h"
+#include "coordinator/planning/plan_json.h"
 #include "proto/convert.h"
+#include "runtime/profile/profile_json.h"
 
 namespace sluice {
 namespace {
@@ -26,6 +29,47 @@ bool IsTransient(absl::StatusCode code) {
          code == absl::StatusCode::kCancelled ||
          code == absl::StatusCode::kFailedPrecondition ||
          code == absl::StatusCode::kDeadlineExceeded;
+}
+
+// nullopt without one, or if it makes no sense.
+std::optional<MachineProfile> ProfileOf(const v1::Register& info) {
+  if (info.profile_json().empty()) return std::nullopt;
+  absl::StatusOr<MachineProfile> profile = ProfileFromJson(info.profile_json());
+  if (!profile.ok()) {
+    LogWarning(absl::StrCat("worker '", info.name(), "' has a profile that ",
+                            "can't be used: ", profile.status().message()));
+    return std::nullopt;
+  }
+  profile->name = info.name();
+  // The budget it has now counts.
+  profile->host_memory_bytes = info.host_memory_bytes();
+  return *std::move(profile);
+}
+
+double BestProducts(const MachineProfile& machine) {
+  double best = 0;
+  for (const ProductRate& product : machine.compute().products) {
+    best = std::max(best, product.flops_by_rows.Best());
+  }
+  return best;
+}
+
+ResourceTotals TotalsOf(const v1::RuntimeTotals& runtime) {
+  ResourceTotals totals;
+  const auto set = [&](Resource resource, double seconds, uint64_t bytes) {
+    const auto r = static_cast<size_t>(resource);
+    totals.busy_seconds[r] = seconds;
+    totals.bytes[r] = static_cast<double>(bytes);
+  };
+  set(Resource::kDiskRead, runtime.disk_read_seconds(),
+      runtime.disk_read_bytes());
+  set(Resource::kDiskWrite, runtime.disk_write_seconds(),
+      runtime.disk_write_bytes());
+  set(Resource::kHostToDevice, runtime.h2d_seconds(), runtime.h2d_bytes());
+  set(Resource::kDeviceToHost, runtime.d2h_seconds(), runtime.d2h_bytes());
+  set(Resource::kDeviceCompute, runtime.compute_seconds(), 0);
+  set(Resource::kHostCompute, runtime.host_attention_seconds(), 0);
+  return totals;
 }
 
 }  // namespace
@@ -57,6 +101,7 @@ std::optional<v1::StepResult> Membership::OnMessage(WorkerId id,
       break;
     case v1::WorkerMessage::kHeartbeat:
       worker.heartbeat = std::move(*message.mutable_heartbeat());
+      monitor_.Observe(worker.stage, TotalsOf(worker.heartbeat.runtime()));
       break;
     case v1::WorkerMessage::kLoadProgress:
       if (message.load_progress().epoch() == epoch_.value()) {
@@ -141,6 +186,8 @@ void Membership::OnRegister(WorkerId id, Worker& worker,
   }
   worker.registered = true;
   worker.info = info;
+  worker.profile = ProfileOf(info);
+  planning_failed_ = false;
   if (const auto it = former_layers_.find(info.name());
       it != former_layers_.end()) {
     worker.layers = it->second;
@@ -211,7 +258,14 @@ void Membership::OnStageFailed(Worker& worker, const v1::StageFailed& failed) {
       "worker '", worker.info.name(), "' failed in stage ", worker.stage,
       " (layers ", worker.layers.begin, " to ", worker.layers.end - 1,
       "): ", absl::StatusCodeToString(code), ": ", Clip(failed.message()));
-  if (phase_ == Phase::kLoading && !IsTransient(code)) worker.failure = why;
+  if (phase_ == Phase::kLoading && plan_ && !options_.fixed_plan &&
+      code == absl::StatusCode::kResourceExhausted) {
+    // The planner was too bold; what the workers choose themselves fits.
+    LogWarning(absl::StrCat("the plan does not fit: ", why));
+    planning_failed_ = true;
+  } else if (phase_ == Phase::kLoading && !IsTransient(code)) {
+    worker.failure = why;
+  }
   PlanFailed(why);
 }
 
@@ -231,6 +285,8 @@ void Membership::EndPlan(const std::string& why, LogLevel level) {
   Log(level, absl::StrCat("plan ended epoch=", epoch_.value(), ": ", why));
   phase_ = Phase::kNoPlan;
   stages_.clear();
+  plan_.reset();
+  monitor_.Stop();
   for (auto& [id, worker] : workers_) {
     worker.stage = -1;
     worker.ready = false;
@@ -311,10 +367,217 @@ void Membership::Advance() {
       detail_ = std::move(decision.detail);
       break;
     case PlanDecision::Action::kPlan:
+      if (Plans(decision.stages)) {
+        std::vector<WorkerId> workers;
+        for (const StageAssignment& stage : decision.stages) {
+          workers.push_back(stage.worker);
+        }
+        BeginSearch(std::move(workers), std::nullopt);
+        break;
+      }
       EndPlan("a plan with more workers follows", LogLevel::kInfo);
-      StartPlan(std::move(decision.stages));
+      plan_workers_ = static_cast<int32_t>(decision.stages.size());
+      if (options_.fixed_plan) {
+        StartPlan(AssignFixed(decision.stages), &*options_.fixed_plan);
+      } else {
+        StartPlan(std::move(decision.stages), nullptr);
+      }
       break;
   }
+  FollowMeasured();
+}
+
+bool Membership::Plans(const std::vector<StageAssignment>& stages) const {
+  if (!options_.plan_jobs || options_.fixed_plan || planning_failed_) {
+    return false;
+  }
+  return std::all_of(stages.begin(), stages.end(),
+                     [&](const StageAssignment& stage) {
+                       return workers_.at(stage.worker).profile.has_value();
+                     });
+}
+
+void Membership::BeginSearch(std::vector<WorkerId> workers,
+                             std::optional<Plan> present) {
+  if (search_ && search_->workers == workers &&
+      search_->present.has_value() == present.has_value()) {
+    return;
+  }
+  search_ = Search();
+  search_->ticket = ++last_ticket_;
+  search_->workers = std::move(workers);
+  search_->present = std::move(present);
+  if (phase_ == Phase::kNoPlan) detail_ = "planning";
+}
+
+std::vector<MachineProfile> Membership::Machines(
+    const std::vector<WorkerId>& workers) const {
+  std::vector<MachineProfile> machines;
+  for (WorkerId id : workers) machines.push_back(*workers_.at(id).profile);
+  return machines;
+}
+
+std::optional<PlanTask> Membership::TakePlanTask() {
+  if (!search_ || search_->taken) return std::nullopt;
+  for (WorkerId id : search_->workers) {
+    if (!workers_.contains(id)) {
+      search_.reset();  // the next Advance finds who is left
+      return std::nullopt;
+    }
+  }
+  search_->taken = true;
+  PlanTask task;
+  task.ticket = search_->ticket;
+  task.machines = Machines(search_->workers);
+  task.present = search_->present;
+  task.output_share = output_share_;
+  return task;
+}
+
+void Membership::OnPlanned(PlanAnswer answer) {
+  if (!search_ || search_->ticket != answer.ticket) return;
+  const Search search = *search_;
+  if (absl::IsNotFound(answer.plan.status())) {
+    if (search.present) {
+      search_.reset();
+    } else {
+      search_->no_work = true;
+      detail_ = "a plan is made when a job comes";
+    }
+    return;
+  }
+  search_.reset();
+  const bool all_there = std::all_of(
+      search.workers.begin(), search.workers.end(), [&](WorkerId id) {
+        return workers_.contains(id) && workers_.at(id).registered;
+      });
+  if (!all_there) return;
+  if (!answer.plan.ok()) {
+    if (search.present) {
+      // It goes on, with a prediction that knows what was measured.
+      if (answer.present && phase_ == Phase::kRunning && plan_) {
+        plan_ = std::move(answer.present);
+        monitor_.Start(*plan_, Machines(stages_), answer.rows);
+        plan_rows_ = rows_;
+        plan_seconds_ = seconds_;
+      }
+      LogInfo(absl::StrCat("the plan stays: ", answer.plan.status().message()));
+      return;
+    }
+    LogWarning(absl::StrCat("no plan was found, the workers choose: ",
+                            answer.plan.status().message()));
+    planning_failed_ = true;
+    return;  // the next Advance begins without one
+  }
+  std::vector<StageAssignment> stages;
+  for (const StagePlan& stage : answer.plan->stages) {
+    stages.push_back(
+        {search.workers[static_cast<size_t>(stage.machine)], stage.layers});
+  }
+  EndPlan("a better plan follows", LogLevel::kInfo);
+  plan_workers_ = static_cast<int32_t>(search.workers.size());
+  StartPlan(std::move(stages), &*answer.plan);
+  if (!plan_) return;  // a worker went while it was told
+  new_plan_ = true;
+  monitor_.Start(*plan_, Machines(stages_), answer.rows);
+  plan_rows_ = rows_;
+  plan_seconds_ = seconds_;
+}
+
+std::optional<Plan> Membership::TakeNewPlan() {
+  if (!std::exchange(new_plan_, false)) return std::nullopt;
+  return plan_;
+}
+
+void Membership::OnNewJobs() {
+  if (search_ && search_->no_work) {
+    search_.reset();
+  } else if (phase_ == Phase::kRunning && plan_ && options_.plan_jobs &&
+             !options_.fixed_plan) {
+    BeginSearch(stages_, plan_);
+  }
+}
+
+void Membership::OnProgressOf(double rows, double seconds,
+                              double output_share) {
+  rows_ = rows;
+  seconds_ = seconds;
+  output_share_ = output_share;
+  monitor_.Progress(rows - plan_rows_, seconds - plan_seconds_);
+}
+
+void Membership::FollowMeasured() {
+  if (phase_ != Phase::kRunning || search_ || !monitor_.active() ||
+      !options_.plan_jobs || options_.fixed_plan) {
+    return;
+  }
+  std::optional<std::vector<MachineProfile>> machines = monitor_.Refit();
+  if (!machines) return;
+  for (size_t s = 0; s < stages_.size(); ++s) {
+    Worker& worker = workers_.at(stages_[s]);
+    const MachineProfile& before = *worker.profile;
+    LogInfo(absl::StrFormat(
+        "worker '%s' is not as its profile says: disk reads %.3g GB/s, not "
+        "%.3g; products %.3g TFLOP/s at best, not %.3g",
+        worker.info.name(), (*machines)[s].disk.read_bytes_per_second * 1e-9,
+        before.disk.read_bytes_per_second * 1e-9,
+        BestProducts((*machines)[s]) * 1e-12, BestProducts(before) * 1e-12));
+    worker.profile = std::move((*machines)[s]);
+  }
+  monitor_.Stop();
+  BeginSearch(stages_, plan_);
+}
+
+std::vector<StageAssignment> Membership::AssignFixed(
+    const std::vector<StageAssignment>& stages) const {
+  // First those that the plan names; the others take what is left, in order.
+  const std::vector<StagePlan>& planned = options_.fixed_plan->stages;
+  std::vector<StageAssignment> assigned(planned.size());
+  std::vector<WorkerId> free;
+  for (const StageAssignment& stage : stages) free.push_back(stage.worker);
+  std::vector<bool> done(planned.size());
+  for (size_t s = 0; s < planned.size(); ++s) {
+    const auto it = std::find_if(free.begin(), free.end(), [&](WorkerId id) {
+      return workers_.at(id).info.name() == planned[s].worker;
+    });
+    if (it == free.end()) continue;
+    assigned[s] = {*it, planned[s].layers};
+    done[s] = true;
+    free.erase(it);
+  }
+  for (size_t s = 0; s < planned.size(); ++s) {
+    if (done[s]) continue;
+    assigned[s] = {free.front(), planned[s].layers};
+    free.erase(free.begin());
+  }
+  return assigned;
+}
+
+Policy Membership::StagePolicy(size_t stage) const {
+  Policy policy = options_.policy;
+  if (!plan_) return policy;
+  const Policy& planned = plan_->stages[stage].policy;
+  policy.gbs = planned.gbs;
+  policy.num_microbatches = planned.num_microbatches;
+  policy.max_step_tokens = planned.max_step_tokens;
+  policy.weights = planned.weights;
+  policy.automatic_weights = planned.automatic_weights;
+  policy.kv_cache = planned.kv_cache;
+  policy.automatic_kv_cache = planned.automatic_kv_cache;
+  policy.activations = planned.activations;
+  policy.automatic_activations = planned.automatic_activations;
+  if (!options_.fixed_plan && planned.kv_cache.disk == 0) {
+    // Shares of the KV of as many sequences as could be, of the greatest
+    // length, which need not be there: pages are shared by need, and take what
+    // the weights leave.
+    policy.kv_cache = TierFractions();
+    policy.automatic_kv_cache = true;
+  }
+  policy.compress_weights = planned.compress_weights;
+  policy.compress_kv = planned.compress_kv;
+  policy.attention_site = planned.attention_site;
+  policy.compute_threads = planned.compute_threads;
+  return policy;
 }
 
 ClusterView Membership::View() const {
@@ -327,7 +590,7 @@ ClusterView Membership::View() const {
   }
   view.min_workers = options_.min_workers;
   view.num_layers = options_.num_layers;
-  view.plan_stages = static_cast<int32_t>(stages_.size());
+  view.plan_stages = stages_.empty() ? 0 : plan_workers_;
   view.since_change = now - changed_at_;
   view.settle_time = options_.settle_time;
   view.back_off = std::max(absl::ZeroDuration(), retry_at_ - now);
@@ -335,7 +598,13 @@ ClusterView Membership::View() const {
   return view;
 }
 
-void Membership::StartPlan(std::vector<StageAssignment> stages) {
+void Membership::StartPlan(std::vector<StageAssignment> stages,
+                           const Plan* plan) {
+  plan_.reset();
+  if (plan != nullptr) {
+    plan_ = *plan;
+    plan_policy_ = StagePolicy(0);
+  }
   epoch_ = PlanEpoch(epoch_.value() + 1);
   phase_ = Phase::kLoading;
   for (auto& [id, worker] : workers_) {
@@ -371,10 +640,10 @@ void Membership::StartPlan(std::vector<StageAssignment> stages) {
       assign->set_next_link_address(
           workers_.at(stages_[s + 1]).info.link_address());
     }
-    ToProto(options_.policy, assign->mutable_policy());
+    const Policy policy = StagePolicy(s);
+    ToProto(policy, assign->mutable_policy());
     assign->set_max_model_len(options_.max_model_len);
-    assign->set_max_sequences(blocks * options_.policy.gbs *
-                              options_.policy.num_microbatches);
+    assign->set_max_sequences(blocks * policy.gbs * policy.num_microbatches);
     assign->set_num_blocks(blocks);
     messages.emplace_back(stages_[s], std::move(message));
   }
@@ -392,6 +661,7 @@ void Membership::StartPlan(std::vector<StageAssignment> stages) {
 }
 
 int32_t Membership::num_blocks() const {
+  if (plan_) return plan_->block.num_blocks;
   return std::max(options_.num_blocks, static_cast<int32_t>(stages_.size()));
 }
 
@@ -419,7 +689,8 @@ void Membership::Describe(v1::ClusterState* state) const {
   state->set_min_workers(options_.min_workers);
   state->set_num_layers(options_.num_layers);
   state->set_num_blocks(phase_ == Phase::kNoPlan ? 0 : num_blocks());
-  state->set_gbs(options_.policy.gbs);
+  state->set_gbs(policy().gbs);
+  if (plan_) state->set_plan(PlanToJson(*plan_));
   for (const auto& [id, worker] : workers_) {
     if (!worker.registered) continue;
     v1::WorkerInfo* info = state->add_workers();
@@ -452,8 +723,24 @@ void Membership::Describe(v1::ClusterState* state) const {
     info->set_busy_seconds(worker.heartbeat.busy_seconds());
     info->set_waiting_seconds(worker.heartbeat.waiting_seconds());
     info->set_idle_seconds(worker.heartbeat.idle_seconds());
+    if (monitor_.active() && worker.stage >= 0) {
+      for (int r = 0; r < kNumResources; ++r) {
+        const auto resource = static_cast<Resource>(r);
+        const double predicted =
+            monitor_.PredictedSeconds(worker.stage, resource);
+        const double measured =
+            monitor_.MeasuredSeconds(worker.stage, resource);
+        if (predicted == 0 && measured == 0) continue;
+        v1::ResourceUse* use = info->add_resources();
+        const absl::string_view name = ResourceName(resource);
+        use->set_resource(name.data(), name.size());
+        use->set_predicted_seconds(predicted);
+        use->set_measured_seconds(measured);
+      }
+    }
     info->set_detail(worker.failure);
     info->set_version(worker.info.version());
+    info->set_profile(worker.info.profile_json());
   }
 }
 

@@ -12,8 +12,11 @@
 #include "absl/time/time.h"
 #include "common/clock.h"
 #include "common/logging.h"
+#include "common/machine_profile.h"
 #include "common/policy.h"
 #include "coordinator/planner.h"
+#include "coordinator/planning/job_planner.h"
+#include "coordinator/planning/plan_monitor.h"
 #include "coordinator/worker_stream.h"
 #include "sluice/v1/cluster.pb.h"
 #include "sluice/v1/pipeline.pb.h"
@@ -28,9 +31,16 @@ class Membership {
   struct Options {
     int32_t min_workers = 1;
     int32_t num_layers = 0;
-    int32_t num_blocks = 0;         // at least; never fewer than stages
-    int32_t max_model_len = 0;      // positions per sequence
-    Policy policy;                  // the same for each worker
+    int32_t num_blocks = 0;     // at least; never fewer than stages
+    int32_t max_model_len = 0;  // positions per sequence
+    // Of each worker. With a plan of the planner's or the user's: what that
+    // leaves open.
+    Policy policy;
+    // Plans are made for the jobs that wait, from the workers' profiles, if all
+    // have one (see PlanTask).
+    bool plan_jobs = false;
+    // The user's own: stages go to the workers that it names, or by order.
+    std::optional<Plan> fixed_plan;
     std::string model_fingerprint;  // "": that of the first worker counts
     absl::Duration heartbeat_interval = absl::Seconds(1);
     absl::Duration heartbeat_timeout = absl::Seconds(10);
@@ -56,6 +66,19 @@ class Membership {
   // it is time. To be called after each event and regularly.
   void Advance();
 
+  // A search to be made, and its answer, which is OK for another plan to take
+  // the present one's place.
+  std::optional<PlanTask> TakePlanTask();
+  void OnPlanned(PlanAnswer answer);
+  // The plan that OnPlanned began, once; for the jobs' records.
+  std::optional<Plan> TakeNewPlan();
+  // Jobs came while nothing was computed: the present plan may not be theirs.
+  void OnNewJobs();
+  // Tokens computed since the coordinator began, wall seconds with steps in
+  // flight, and how much of what they may generate requests do. The plan is
+  // made anew if its prediction does not hold.
+  void OnProgressOf(double rows, double seconds, double output_share);
+
   // The last stage broke the protocol: its stream is cut, the plan ends.
   void BreakLastStage(const absl::Status& reason);
   // Sends a step to the first stage. REQUIRES: phase() == kRunning.
@@ -68,6 +91,10 @@ class Membership {
   PlanEpoch epoch() const { return epoch_; }
   // Of the present plan. REQUIRES: phase() != kNoPlan.
   int32_t num_blocks() const;
+  // What its stages have in common: gbs, num_microbatches, max_step_tokens.
+  const Policy& policy() const {
+    return plan_ ? plan_policy_ : options_.policy;
+  }
   // Capacity of the running plan: that of the tightest stage.
   int64_t kv_pages() const { return kv_pages_; }
   // Whether all its stages take pages by need.
@@ -85,6 +112,7 @@ class Membership {
     std::shared_ptr<WorkerStream> stream;
     bool registered = false;
     v1::Register info;
+    std::optional<MachineProfile> profile;
     absl::Duration silent;  // see Advance
     v1::Heartbeat heartbeat;
     int32_t stage = -1;  // in the present plan
@@ -104,7 +132,18 @@ class Membership {
   // The plan did not work out: waits before the next one.
   void PlanFailed(const std::string& why);
   void EndPlan(const std::string& why, LogLevel level = LogLevel::kWarning);
-  void StartPlan(std::vector<StageAssignment> stages);
+  // `plan`: whose stages these are, or null.
+  void StartPlan(std::vector<StageAssignment> stages, const Plan* plan);
+  // The policy of a stage of `plan_`.
+  Policy StagePolicy(size_t stage) const;
+  // Whether a plan for these workers is to be searched for.
+  bool Plans(const std::vector<StageAssignment>& stages) const;
+  void BeginSearch(std::vector<WorkerId> workers, std::optional<Plan> present);
+  std::vector<StageAssignment> AssignFixed(
+      const std::vector<StageAssignment>& stages) const;
+  std::vector<MachineProfile> Machines(
+      const std::vector<WorkerId>& workers) const;
+  void FollowMeasured();
   void SendOrBreak(WorkerId id, v1::CoordinatorMessage message);
   ClusterView View() const;
 
@@ -115,6 +154,26 @@ class Membership {
   Phase phase_ = Phase::kNoPlan;
   PlanEpoch epoch_;
   std::vector<WorkerId> stages_;  // of the present plan
+  std::optional<Plan> plan_;      // unless the workers choose themselves
+  // That the present plan could have had; it may have stages for fewer.
+  int32_t plan_workers_ = 0;
+  Policy plan_policy_;
+  bool new_plan_ = false;
+  struct Search {
+    int64_t ticket = 0;
+    std::vector<WorkerId> workers;
+    std::optional<Plan> present;
+    bool taken = false;
+    bool no_work = false;  // to be repeated when there is
+  };
+  std::optional<Search> search_;
+  int64_t last_ticket_ = 0;
+  // A plan of the planner's did not fit: the workers choose from now on.
+  bool planning_failed_ = false;
+  PlanMonitor monitor_;
+  double rows_ = 0, seconds_ = 0;            // since the coordinator began
+  double plan_rows_ = 0, plan_seconds_ = 0;  // of these, before the plan ran
+  double output_share_ = 1;
   int64_t kv_pages_ = 0;
   bool kv_by_need_ = false;
   int32_t page_tokens_ = 0;

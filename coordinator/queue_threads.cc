@@ -93,6 +93,12 @@ void CompletionThread::ReportDetail(std::string detail) {
   changed_.NotifyOne();
 }
 
+void CompletionThread::ReportPlan(std::string plan) {
+  MutexLock lock(&mu_);
+  plan_ = std::move(plan);
+  changed_.NotifyOne();
+}
+
 int64_t CompletionThread::unwritten_bytes() const {
   MutexLock lock(&mu_);
   return unwritten_bytes_;
@@ -108,16 +114,20 @@ void CompletionThread::Run() {
     std::vector<FinishedRequest> finished;
     std::vector<JobProgress> progress;
     std::optional<std::string> detail;
+    std::optional<std::string> plan;
     {
       MutexLock lock(&mu_);
-      while (finished_.empty() && progress_.empty() && !detail_ && !closed_) {
-        changed_.Wait(&mu_);
-      }
-      if (finished_.empty() && progress_.empty() && !detail_) return;
+      const auto nothing = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+        return finished_.empty() && progress_.empty() && !detail_ && !plan_;
+      };
+      while (nothing() && !closed_) changed_.Wait(&mu_);
+      if (nothing()) return;
       finished.swap(finished_);
       progress.swap(progress_);
       detail.swap(detail_);
+      plan.swap(plan_);
     }
+    if (plan) queue_->ReportPlan(*plan);
     if (detail) queue_->ReportDetail(*detail);
     for (const JobProgress& p : progress) {
       queue_->ReportProgress(p.job, p.running, p.new_tokens);

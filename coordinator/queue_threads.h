@@ -64,6 +64,7 @@ class CompletionThread {
   void Write(std::vector<FinishedRequest> finished);
   void Report(std::vector<JobProgress> progress);
   void ReportDetail(std::string detail);
+  void ReportPlan(std::string plan);
 
   // Results that the queue has not taken yet.
   int64_t unwritten() const;
@@ -81,6 +82,7 @@ class CompletionThread {
   std::vector<FinishedRequest> finished_ ABSL_GUARDED_BY(mu_);
   std::vector<JobProgress> progress_ ABSL_GUARDED_BY(mu_);
   std::optional<std::string> detail_ ABSL_GUARDED_BY(mu_);
+  std::optional<std::string> plan_ ABSL_GUARDED_BY(mu_);
   int64_t unwritten_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t unwritten_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;

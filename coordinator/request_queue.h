@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "coordinator/planning/length_histogram.h"
 #include "coordinator/request.h"
 
 namespace sluice {
@@ -19,6 +20,10 @@ class RequestQueue {
   // error result here and is left out.
   virtual absl::StatusOr<std::vector<Request>> TakeRequests(size_t max) = 0;
 
+  // Of all requests without a result, handed out or not, for the planner. Of
+  // very long jobs a part stands for all. Reads the store: takes a while.
+  virtual absl::StatusOr<LengthHistogram> PendingLengths() = 0;
+
   // Records the result. Returns at once, in general: a writer thread commits
   // results in groups; waits when it is far behind. Exactly one result per
   // request ever becomes visible.
@@ -30,6 +35,9 @@ class RequestQueue {
                               int64_t new_tokens) = 0;
   // Sequences of this job that had to be prefilled again.
   virtual void ReportReplays(JobId job, int64_t count) = 0;
+  // The plan by which unfinished jobs are run from now on, as JSON; recorded
+  // with each.
+  virtual void ReportPlan(const std::string& plan) = 0;
   // Shown as the detail of unfinished jobs: why nothing moves; "" if it does.
   virtual void ReportDetail(const std::string& detail) = 0;
 };

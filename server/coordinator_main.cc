@@ -20,11 +20,12 @@ namespace {
 struct Flags {
   std::string model, served_model_name, host = "127.0.0.1", state_dir,
                                         input_root, dtype = "auto";
-  std::string log_level = "info", load_format = "auto";
+  std::string log_level = "info", load_format = "auto", plan = "on",
+              split = "even";
   std::vector<std::string> policy;
   int port = 7070, metrics_port = 7071;
-  int32_t min_workers = 1, blocks = 0, gbs = 0, num_microbatches = 1;
-  int32_t max_step_tokens = 2048, max_model_len = 0, default_max_tokens = 128;
+  int32_t min_workers = 1, blocks = 0, gbs = 0, num_microbatches = 0;
+  int32_t max_step_tokens = 0, max_model_len = 0, default_max_tokens = 128;
   double heartbeat_timeout = 10;
   bool no_refill = false, reserve_kv = false;
 };
@@ -73,14 +74,13 @@ void AddFlags(CLI::App& app, Flags& f) {
   app.add_option("--gbs", f.gbs, "sequences in a micro-batch")
       ->envname("SLUICE_GBS");
   app.add_option("--num-microbatches", f.num_microbatches,
-                 "micro-batches in a block")
-      ->capture_default_str()
+                 "micro-batches in a block; default: 1, or planned")
       ->envname("SLUICE_NUM_MICROBATCHES");
   app.add_option("--blocks", f.blocks, "blocks in flight; default: one a stage")
       ->envname("SLUICE_BLOCKS");
   app.add_option("--max-step-tokens", f.max_step_tokens,
-                 "new tokens of a micro-batch in one step")
-      ->capture_default_str()
+                 "new tokens of a micro-batch in one step; default: 2048, or "
+                 "planned")
       ->envname("SLUICE_MAX_STEP_TOKENS");
   app.add_option(
          "--policy", f.policy,
@@ -89,6 +89,18 @@ void AddFlags(CLI::App& app, Flags& f) {
          "max-step-tokens threads w c h compress-weights compress-kv "
          "attention-site sparsity schedule overlap packing (see README.md)")
       ->envname("SLUICE_POLICY");
+  app.add_option("--plan", f.plan,
+                 "on: plan each job from the workers' profiles, if all have "
+                 "one; what other flags say stays")
+      ->check(CLI::IsMember({"on", "off"}))
+      ->capture_default_str()
+      ->envname("SLUICE_PLAN");
+  app.add_option("--split", f.split,
+                 "with --plan on: even, as many layers for each worker, or "
+                 "balanced, by what each can do")
+      ->check(CLI::IsMember({"even", "balanced"}))
+      ->capture_default_str()
+      ->envname("SLUICE_SPLIT");
   app.add_option("--load-format", f.load_format,
                  "auto, or dummy: workers make random weights")
       ->check(CLI::IsMember({"auto", "dummy"}))
@@ -137,6 +149,9 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
   options.num_microbatches = f.num_microbatches;
   options.max_step_tokens = f.max_step_tokens;
   options.policy = f.policy;
+  options.plan_jobs = f.plan == "on";
+  options.split =
+      f.split == "balanced" ? sluice::Split::kBalanced : sluice::Split::kEven;
   options.dummy_weights = f.load_format == "dummy";
   options.max_model_len = f.max_model_len;
   options.default_max_tokens = f.default_max_tokens;

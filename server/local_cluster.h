@@ -32,6 +32,9 @@ class LocalCluster {
     std::string disk_dir;
     std::string disk_space;       // over all workers; "": DefaultDiskSpace()
     int32_t compute_threads = 0;  // over all workers; 0: all cores
+    // With coordinator.plan_jobs: a file with the profile of this machine; "":
+    // the cached one, which is measured if it is not there.
+    std::string profile;
     MetricsRegistry* metrics = nullptr;
     Tracer* tracer = nullptr;  // if set, must outlive the cluster
   };

@@ -80,6 +80,8 @@ int main(int argc, char** argv) {
   sluice::AddClusterCommand(&app, &coordinator, &chosen);
   sluice::AddRunCommand(&app, &chosen);
   sluice::AddScoreCommand(&app, &chosen);
+  sluice::AddPlanCommand(&app, &coordinator, &chosen);
+  sluice::AddSimulateCommand(&app, &coordinator, &chosen);
   AddEnvironmentTwins(&app);
   try {
     app.parse(argc, argv);

@@ -279,6 +279,19 @@ class CoordinatorClientImpl : public CoordinatorClient {
     heartbeat->set_idle_seconds(totals.usage.idle_seconds);
     heartbeat->set_link_bytes_sent(totals.link_bytes_sent);
     heartbeat->set_kv_pages_used(totals.kv_pages_used);
+    const SweepStats& did = totals.runtime;
+    auto* runtime = heartbeat->mutable_runtime();
+    runtime->set_compute_seconds(did.compute_seconds());
+    runtime->set_host_attention_seconds(did.host_attention_seconds);
+    runtime->set_stall_seconds(did.stall_seconds());
+    runtime->set_disk_read_seconds(did.disk_read_seconds);
+    runtime->set_disk_write_seconds(did.disk_write_seconds);
+    runtime->set_h2d_seconds(did.h2d_seconds);
+    runtime->set_d2h_seconds(did.d2h_seconds);
+    runtime->set_disk_read_bytes(did.disk_read_bytes);
+    runtime->set_disk_write_bytes(did.disk_write_bytes);
+    runtime->set_h2d_bytes(did.h2d_bytes);
+    runtime->set_d2h_bytes(did.d2h_bytes);
     return message;
   }
 

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/step_plan.h"
+#include "runtime/exec/sweep_stats.h"
 #include "worker/assigned_stage.h"
 #include "worker/channel_factory.h"
 #include "worker/usage_meter.h"
@@ -34,6 +35,7 @@ struct WorkerTotals {
   UsageTotals usage;
   uint64_t link_bytes_sent = 0;
   uint64_t kv_pages_used = 0;
+  SweepStats runtime;
 };
 
 // Receives what the coordinator says, on one thread, in order; must not wait.

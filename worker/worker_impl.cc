@@ -152,6 +152,7 @@ class WorkerImpl : public Worker,
     totals.usage = runner_.usage();
     totals.link_bytes_sent = runner_.link_bytes_sent();
     totals.kv_pages_used = static_cast<uint64_t>(runner_.kv_pages_used());
+    totals.runtime = runner_.report().stats;
     return totals;
   }
 

@@ -22,6 +22,8 @@ namespace sluice {
 namespace {
 
 constexpr int64_t kTakeRows = 4096;
+// Of one job, for the planner.
+constexpr int64_t kMostCountedRequests = 32768;
 constexpr int64_t kCancelRows = 1000;
 constexpr int64_t kPurgeRows = 2000;
 constexpr size_t kReadBytes = 1 << 20;
@@ -324,7 +326,45 @@ absl::StatusOr<std::vector<Request>> JobManagerImpl::TakeRequests(size_t max) {
   return taken;
 }
 
+absl::StatusOr<LengthHistogram> JobManagerImpl::PendingLengths() {
+  LengthHistogram lengths;
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<JobRecord> jobs,
+                          store_->UnfinishedJobs());
+  for (const JobRecord& job : jobs) {
+    if (job.state != v1::JOB_STATE_IN_PROGRESS) continue;
+    LengthHistogram read;
+    for (int64_t from = 0; read.requests() < kMostCountedRequests;) {
+      SLUICE_ASSIGN_OR_RETURN(
+          const std::vector<StoredRequest> rows,
+          store_->ReadRequests(job.id, from, kTakeRows));
+      for (const StoredRequest& row : rows) {
+        Request request;
+        // One that can't be read any more ends with an error when it is taken.
+        if (!DecodeRequestParams(row.params, &request).ok()) continue;
+        read.Add(static_cast<int32_t>(row.prompt.size()), request.max_tokens);
+      }
+      if (static_cast<int64_t>(rows.size()) < kTakeRows) break;
+      from = rows.back().index + 1;
+    }
+    if (read.requests() == 0) continue;
+    // Each that was read stands for as many as make up all.
+    lengths.Add(read, std::max<int64_t>(1, job.pending() / read.requests()));
+  }
+  return lengths;
+}
+
 // -- Recording.
+
+void JobManagerImpl::ReportPlan(const std::string& plan) {
+  MutexLock lock(&commit_mu_);
+  absl::StatusOr<std::vector<JobRecord>> jobs = store_->SetPlan(plan);
+  if (!jobs.ok()) {
+    LogWarning(absl::StrCat("the plan could not be stored: ",
+                            jobs.status().ToString()));
+    return;
+  }
+  for (const JobRecord& job : *jobs) live_.Update(job);
+}
 
 void JobManagerImpl::Complete(const Request& request, Generation generation) {
   live_.CountQueued(request.job, 1);

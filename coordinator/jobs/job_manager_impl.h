@@ -47,9 +47,11 @@ class JobManagerImpl : public JobManager {
   void Flush() override;
 
   absl::StatusOr<std::vector<Request>> TakeRequests(size_t max) override;
+  absl::StatusOr<LengthHistogram> PendingLengths() override;
   void Complete(const Request& request, Generation generation) override;
   void ReportProgress(JobId job, int64_t running, int64_t new_tokens) override;
   void ReportReplays(JobId job, int64_t count) override;
+  void ReportPlan(const std::string& plan) override;
   void ReportDetail(const std::string& detail) override;
 
  private:

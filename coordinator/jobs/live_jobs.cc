@@ -156,6 +156,7 @@ v1::Job LiveJobs::DescribeLocked(const JobRecord& record,
   job.set_prompt_tokens(record.prompt_tokens);
   job.set_generation_tokens(record.generation_tokens);
   job.set_replays(record.replays);
+  job.set_plan(record.plan);
   SetTime(record.created_us, job.mutable_created_at());
   if (record.started_us) {
     SetTime(record.started_us, job.mutable_in_progress_at());

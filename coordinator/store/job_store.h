@@ -35,6 +35,7 @@ struct JobRecord {
   int64_t prompt_tokens = 0;
   int64_t generation_tokens = 0;
   int64_t replays = 0;
+  std::string plan;  // JSON of the last plan that it ran by; "": none was made
 
   int64_t pending() const { return total - completed - failed; }
 };
@@ -102,6 +103,9 @@ class JobStore {
   // IN_PROGRESS becomes CANCELLING; any other state stays. The job as it is
   // then.
   virtual absl::StatusOr<JobRecord> BeginCancel(JobId job) = 0;
+  // Records the plan with all that are IN_PROGRESS; gives these.
+  virtual absl::StatusOr<std::vector<JobRecord>> SetPlan(
+      absl::string_view plan) = 0;
   // Hides the job at once and for ever; PurgeSome reclaims its space. For jobs
   // that have ended and for uploads that broke off.
   virtual absl::Status MarkDeleted(JobId job) = 0;

@@ -31,7 +31,8 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr int64_t kApplicationId = 0x534c5543;  // "SLUC"
-constexpr int64_t kSchemaVersion = 1;
+// 2: jobs have a plan.
+constexpr int64_t kSchemaVersion = 2;
 constexpr int kDeleted = 100;
 
 constexpr char kSchema[] = R"(
@@ -50,7 +51,8 @@ CREATE TABLE jobs(
   cancelled INTEGER NOT NULL DEFAULT 0,
   prompt_tokens INTEGER NOT NULL DEFAULT 0,
   generation_tokens INTEGER NOT NULL DEFAULT 0,
-  replays INTEGER NOT NULL DEFAULT 0);
+  replays INTEGER NOT NULL DEFAULT 0,
+  plan TEXT NOT NULL DEFAULT '');
 CREATE INDEX jobs_by_state ON jobs(state);
 CREATE TABLE requests(
   job INTEGER NOT NULL,
@@ -69,7 +71,8 @@ CREATE TABLE results(
 
 #define SLUICE_JOB_COLUMNS                                               \
   "id, model, spec, state, created_us, started_us, finished_us, total, " \
-  "completed, failed, cancelled, prompt_tokens, generation_tokens, replays"
+  "completed, failed, cancelled, prompt_tokens, generation_tokens, "      \
+  "replays, plan"
 
 // Published and not deleted.
 #define SLUICE_VISIBLE "state BETWEEN 2 AND 99"
@@ -99,6 +102,7 @@ absl::StatusOr<JobRecord> ReadJob(const SqliteStatement& row) {
   job.prompt_tokens = row.Int(11);
   job.generation_tokens = row.Int(12);
   job.replays = row.Int(13);
+  job.plan = std::string(row.Bytes(14));
   return job;
 }
 
@@ -122,6 +126,18 @@ absl::StatusOr<std::vector<JobRecord>> ReadJobs(SqliteStatement& statement) {
   }
 }
 
+// Files of earlier versions are brought up to date.
+absl::Status MigrateSchema(SqliteDb* db, int64_t version) {
+  if (version == kSchemaVersion) return absl::OkStatus();
+  SqliteTransaction transaction(db);
+  SLUICE_RETURN_IF_ERROR(transaction.Begin());
+  SLUICE_RETURN_IF_ERROR(db->Exec(
+      absl::StrCat("ALTER TABLE jobs ADD COLUMN plan TEXT NOT NULL DEFAULT '';"
+                   "PRAGMA user_version=",
+                   kSchemaVersion, ";")));
+  return transaction.Commit();
+}
+
 // A new file gets the schema; anything but our own file is refused.
 absl::Status PrepareSchema(SqliteDb* db, const std::string& path) {
   SLUICE_ASSIGN_OR_RETURN(const int64_t tables,
@@ -138,7 +154,7 @@ absl::Status PrepareSchema(SqliteDb* db, const std::string& path) {
         absl::StrCat(path,
                      " is a database of another program; use another state "
                      "directory"));
-  } else if (version != kSchemaVersion) {
+  } else if (version < 1 || version > kSchemaVersion) {
     return absl::FailedPreconditionError(absl::StrCat(
         path, " has format version ", version, ", this program knows ",
         kSchemaVersion, "; use the version of Sluice that wrote it"));
@@ -152,7 +168,7 @@ absl::Status PrepareSchema(SqliteDb* db, const std::string& path) {
         "(journal mode ",
         mode, "); use a local directory"));
   }
-  if (tables > 0) return absl::OkStatus();
+  if (tables > 0) return MigrateSchema(db, version);
   SqliteTransaction transaction(db);
   SLUICE_RETURN_IF_ERROR(transaction.Begin());
   SLUICE_RETURN_IF_ERROR(
@@ -181,6 +197,8 @@ class SqliteJobStore : public JobStore {
   absl::StatusOr<std::vector<JobRecord>> UnfinishedJobs() override;
   absl::StatusOr<int64_t> CountJobs(v1::JobState state) override;
   absl::StatusOr<JobRecord> BeginCancel(JobId job) override;
+  absl::StatusOr<std::vector<JobRecord>> SetPlan(
+      absl::string_view plan) override;
   absl::Status MarkDeleted(JobId job) override;
   absl::Status MarkUnpublishedDeleted() override;
   absl::StatusOr<bool> PurgeSome(int64_t rows) override;
@@ -206,7 +224,7 @@ class SqliteJobStore : public JobStore {
   std::unique_ptr<SqliteDb> writer_ ABSL_GUARDED_BY(write_mu_);
   struct {
     SqliteStatement create_job, publish_job, job, cancel_job, delete_job,
-        delete_unpublished, find_deleted, forget_job;
+        delete_unpublished, find_deleted, forget_job, set_plan, running_jobs;
     SqliteStatement add_request, remove_request, add_result, count_results;
     SqliteStatement purge_requests, purge_results;
   } write_ ABSL_GUARDED_BY(write_mu_);
@@ -275,6 +293,9 @@ absl::Status SqliteJobStore::PrepareStatements()
       {w, &write_.find_deleted,
        "SELECT id FROM jobs WHERE state = 100 LIMIT 1"},
       {w, &write_.forget_job, "DELETE FROM jobs WHERE id = ?1"},
+      {w, &write_.set_plan, "UPDATE jobs SET plan = ?1 WHERE state = 2"},
+      {w, &write_.running_jobs,
+       "SELECT " SLUICE_JOB_COLUMNS " FROM jobs WHERE state = 2 ORDER BY id"},
       {w, &write_.add_request, "INSERT INTO requests VALUES(?1,?2,?3,?4,?5)"},
       {w, &write_.remove_request,
        "DELETE FROM requests WHERE job = ?1 AND idx = ?2"},
@@ -442,6 +463,14 @@ absl::StatusOr<JobRecord> SqliteJobStore::BeginCancel(JobId job) {
   SLUICE_RETURN_IF_ERROR(RunAlone(write_.cancel_job));
   write_.job.Bind(1, job.value());
   return ReadOneJob(write_.job, NoJob(job));
+}
+
+absl::StatusOr<std::vector<JobRecord>> SqliteJobStore::SetPlan(
+    absl::string_view plan) {
+  MutexLock lock(&write_mu_);
+  write_.set_plan.BindText(1, plan);
+  SLUICE_RETURN_IF_ERROR(RunAlone(write_.set_plan));
+  return ReadJobs(write_.running_jobs);
 }
 
 absl::Status SqliteJobStore::MarkDeleted(JobId job) {

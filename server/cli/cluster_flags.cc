@@ -52,19 +52,27 @@ void ClusterFlags::AddTo(CLI::App* app) {
       "flags; may be repeated. Keys: gbs num-microbatches "
       "max-step-tokens threads w c h compress-weights compress-kv "
       "attention-site sparsity schedule overlap packing (see README.md)");
+  app->add_option("--plan", plan,
+                  "on: measure this machine once (sluice profile), and choose "
+                  "the policy that is best for the job; what other flags say "
+                  "stays")
+      ->check(CLI::IsMember({"on", "off"}))
+      ->capture_default_str();
+  app->add_option("--profile", profile,
+                  "with --plan on: the machine's profile, instead of measuring "
+                  "it");
   app->add_option("--trace", trace,
                   "write a timeline (Chrome trace, for Perfetto) here");
   app->add_option("--max-model-len", max_model_len,
                   "positions of prompt and answer; default: the model's");
   app->add_option("--gbs", gbs, "sequences in a micro-batch");
   app->add_option("--num-microbatches", num_microbatches,
-                  "micro-batches in a block")
-      ->capture_default_str();
+                  "micro-batches in a block; default: 1, or planned");
   app->add_option("--blocks", blocks,
                   "blocks in flight; default: one a worker");
   app->add_option("--max-step-tokens", max_step_tokens,
-                  "new tokens of a micro-batch in one step")
-      ->capture_default_str();
+                  "new tokens of a micro-batch in one step; default: 2048, or "
+                  "planned");
   app->add_flag("--no-refill", no_refill,
                 "start new sequences only when a whole block has ended");
   app->add_flag("--reserve-kv", reserve_kv,
@@ -94,6 +102,8 @@ absl::Status ClusterFlags::Apply(LocalCluster::Options* options) const {
   c.max_step_tokens = max_step_tokens;
   c.max_model_len = max_model_len;
   c.policy = policy;
+  c.plan_jobs = plan == "on";
+  options->profile = profile;
   c.dummy_weights = load_format == "dummy";
   c.refill = !no_refill;
   c.kv_by_need = !reserve_kv;

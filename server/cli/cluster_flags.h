@@ -22,8 +22,9 @@ struct ClusterFlags {
   std::string device = "cpu", device_memory, disk_dir, disk_space,
               load_format = "auto", trace;
   std::vector<std::string> policy;
-  int32_t workers = 1, threads = 0, gbs = 0, num_microbatches = 1, blocks = 0;
-  int32_t max_model_len = 0, max_step_tokens = 2048;
+  int32_t workers = 1, threads = 0, gbs = 0, num_microbatches = 0, blocks = 0;
+  int32_t max_model_len = 0, max_step_tokens = 0;
+  std::string plan = "off", profile;
   bool no_refill = false;
   bool reserve_kv = false;
 

@@ -29,6 +29,10 @@ void AddListCommand(CLI::App* app, const std::string* coordinator,
 void AddClusterCommand(CLI::App* app, const std::string* coordinator,
                        Command* chosen);
 void AddRunCommand(CLI::App* app, Command* chosen);
+void AddPlanCommand(CLI::App* app, const std::string* coordinator,
+                    Command* chosen);
+void AddSimulateCommand(CLI::App* app, const std::string* coordinator,
+                        Command* chosen);
 void AddScoreCommand(CLI::App* app, Command* chosen);
 
 }  // namespace sluice

@@ -3,6 +3,7 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "common/clock.h"
 #include "common/logging.h"
 #include "common/status_macros.h"
+#include "coordinator/planning/plan_json.h"
 #include "server/cli/cluster_flags.h"
 #include "server/cli/commands.h"
 #include "server/cli/job_io.h"
@@ -52,13 +54,22 @@ absl::Status Run(const RunFlags& flags) {
   ProgressDisplay display(Clock::Real(), flags.quiet);
   SLUICE_ASSIGN_OR_RETURN(auto cluster,
                           LocalCluster::Start(std::move(options)));
+  JobClient& client = cluster->client();
+  v1::Job job;
+  // A plan is made for a job that is there; else the workers load first, so
+  // that an input from a pipe is read when it can be worked on.
+  const auto create = [&] {
+    absl::StatusOr<v1::Job> created =
+        client.CreateJob(spec, &input->stream(), nullptr);
+    if (created.ok()) job = *std::move(created);
+    return created.status();
+  };
+  const bool planned = flags.cluster.plan == "on";
+  if (planned) SLUICE_RETURN_IF_ERROR(create());
   SLUICE_RETURN_IF_ERROR(WaitUntilLoaded(*cluster, display));
   const double loaded = MonotonicSeconds();
   const SweepStats loading = cluster->report().stats;
-
-  JobClient& client = cluster->client();
-  SLUICE_ASSIGN_OR_RETURN(v1::Job job,
-                          client.CreateJob(spec, &input->stream(), nullptr));
+  if (!planned) SLUICE_RETURN_IF_ERROR(create());
   // Results are written while the job runs; the updates only show progress.
   const absl::StatusOr<v1::Job> last = FollowJob(
       *cluster, job.id(),
@@ -73,6 +84,11 @@ absl::Status Run(const RunFlags& flags) {
   const SweepStats stats = report.stats - loading;
   const double rate = wall > 0 ? last->generation_tokens() / wall : 0;
 
+  std::optional<Plan> plan;
+  if (!last->plan().empty()) {
+    SLUICE_ASSIGN_OR_RETURN(plan, ParsePlan(last->plan()));
+  }
+
   if (!flags.quiet) {
     std::cerr << absl::StrFormat(
         "%d requests: %d completed, %d failed; %d prompt + %d generated "
@@ -81,6 +97,7 @@ absl::Status Run(const RunFlags& flags) {
         last->counts().failed(), last->prompt_tokens(),
         last->generation_tokens(), wall, rate);
     std::cerr << RuntimeTable(report, stats, wall, flags.cluster.workers);
+    if (plan) std::cerr << PredictionTable(*plan, stats, wall, rate);
   }
   if (flags.json) {
     nlohmann::ordered_json line = {
@@ -98,7 +115,13 @@ absl::Status Run(const RunFlags& flags) {
         {"dtype", state.dtype()},
         {"gbs", state.gbs()},
         {"blocks", state.num_blocks()}};
-    line.update(RuntimeFigures(cluster->coordinator().policy(), report, stats));
+    line.update(RuntimeFigures(
+        plan ? plan->stages.front().policy : cluster->coordinator().policy(),
+        report, stats));
+    if (plan) {
+      line["plan"] = nlohmann::ordered_json::parse(last->plan());
+      line["predicted"] = PredictionFigures(*plan, stats);
+    }
     std::cout << line.dump() << std::endl;
   }
   SLUICE_RETURN_IF_ERROR(flags.cluster.WriteTrace(tracer.get()));

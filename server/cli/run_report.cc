@@ -21,6 +21,29 @@ nlohmann::ordered_json Shares(uint64_t bytes, uint64_t host, uint64_t device) {
           {"disk", share(bytes - host - device)}};
 }
 
+// Of each resource, as the worker counts its own.
+ResourceSeconds Measured(const SweepStats& stats) {
+  ResourceSeconds seconds = {};
+  const auto set = [&](Resource resource, double value) {
+    seconds[static_cast<size_t>(resource)] = value;
+  };
+  set(Resource::kDiskRead, stats.disk_read_seconds);
+  set(Resource::kDiskWrite, stats.disk_write_seconds);
+  set(Resource::kHostToDevice, stats.h2d_seconds);
+  set(Resource::kDeviceToHost, stats.d2h_seconds);
+  set(Resource::kDeviceCompute, stats.compute_seconds());
+  set(Resource::kHostCompute, stats.host_attention_seconds);
+  return seconds;
+}
+
+ResourceSeconds Predicted(const Plan& plan) {
+  ResourceSeconds seconds = {};
+  for (const StagePlan& stage : plan.stages) {
+    for (int r = 0; r < kNumResources; ++r) seconds[r] += stage.busy[r];
+  }
+  return seconds;
+}
+
 }  // namespace
 
 nlohmann::ordered_json RuntimeFigures(const Policy& asked,
@@ -137,6 +160,41 @@ std::string RuntimeTable(const RuntimeReport& report, const SweepStats& stats,
   }
   text += "\n";
   return text;
+}
+
+std::string PredictionTable(const Plan& plan, const SweepStats& stats,
+                            double wall_seconds, double tokens_per_second) {
+  std::string text = absl::StrFormat(
+      "%-24s %10s %10s\n%-24s %10.1f %10.1f\n%-24s %10.2f %10.2f\n", "plan",
+      "predicted", "measured", "generated tokens/s", plan.tokens_per_second,
+      tokens_per_second, "seconds", plan.seconds, wall_seconds);
+  const ResourceSeconds predicted = Predicted(plan);
+  const ResourceSeconds measured = Measured(stats);
+  for (int r = 0; r < kNumResources; ++r) {
+    if (predicted[r] == 0 && measured[r] == 0) continue;
+    absl::StrAppendFormat(&text, "%-24s %10.2f %10.2f\n",
+                          ResourceName(static_cast<Resource>(r)), predicted[r],
+                          measured[r]);
+  }
+  return text;
+}
+
+nlohmann::ordered_json PredictionFigures(const Plan& plan,
+                                         const SweepStats& stats) {
+  nlohmann::ordered_json resources = nlohmann::ordered_json::object();
+  const ResourceSeconds predicted = Predicted(plan);
+  const ResourceSeconds measured = Measured(stats);
+  for (int r = 0; r < kNumResources; ++r) {
+    if (predicted[r] == 0 && measured[r] == 0) continue;
+    const absl::string_view name = ResourceName(static_cast<Resource>(r));
+    resources[std::string(name.data(), name.size())] = {
+        {"predicted_seconds", predicted[r]}, {"measured_seconds", measured[r]}};
+  }
+  const absl::string_view binding = ResourceName(plan.binding_resource);
+  return {{"tokens_per_second", plan.tokens_per_second},
+          {"seconds", plan.seconds},
+          {"binding", std::string(binding.data(), binding.size())},
+          {"resources", std::move(resources)}};
 }
 
 }  // namespace sluice

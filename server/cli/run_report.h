@@ -4,6 +4,7 @@
 #include <string>
 
 #include "common/policy.h"
+#include "scheduler/plan.h"
 #include "server/local_cluster.h"
 
 namespace sluice {
@@ -21,5 +22,12 @@ nlohmann::ordered_json RuntimeFigures(const Policy& asked,
 // Lines end in '\n'.
 std::string RuntimeTable(const RuntimeReport& report, const SweepStats& stats,
                          double wall_seconds, int workers);
+
+// What the plan expected beside what was: throughput, and seconds of each
+// resource, summed over the stages. Lines end in '\n'.
+std::string PredictionTable(const Plan& plan, const SweepStats& stats,
+                            double wall_seconds, double tokens_per_second);
+nlohmann::ordered_json PredictionFigures(const Plan& plan,
+                                         const SweepStats& stats);
 
 }  // namespace sluice

@@ -156,6 +156,27 @@ absl::StatusOr<std::vector<Request>> MemoryQueue::TakeRequests(size_t max) {
   return taken;
 }
 
+absl::StatusOr<LengthHistogram> MemoryQueue::PendingLengths() {
+  MutexLock lock(&mu_);
+  LengthHistogram lengths;
+  for (const Request& request : waiting_) {
+    lengths.Add(static_cast<int32_t>(request.prompt.size()),
+                request.max_tokens);
+  }
+  return lengths;
+}
+
+void MemoryQueue::ReportPlan(const std::string& plan) {
+  MutexLock lock(&mu_);
+  plans_.push_back(plan);
+  changed_.NotifyAll();
+}
+
+std::vector<std::string> MemoryQueue::plans() const {
+  MutexLock lock(&mu_);
+  return plans_;
+}
+
 void MemoryQueue::Complete(const Request& request, Generation generation) {
   MutexLock lock(&mu_);
   const bool first = results_

@@ -84,9 +84,11 @@ class MemoryQueue : public RequestQueue {
   void FailReads(absl::Status status);
 
   absl::StatusOr<std::vector<Request>> TakeRequests(size_t max) override;
+  absl::StatusOr<LengthHistogram> PendingLengths() override;
   void Complete(const Request& request, Generation generation) override;
   void ReportProgress(JobId job, int64_t running, int64_t new_tokens) override;
   void ReportReplays(JobId job, int64_t count) override;
+  void ReportPlan(const std::string& plan) override;
   void ReportDetail(const std::string& detail) override;
 
   // Each waits until it is so.
@@ -99,6 +101,7 @@ class MemoryQueue : public RequestQueue {
   std::map<std::pair<int64_t, int64_t>, Generation> results() const;
   int64_t doubled() const;
   int64_t replays() const;
+  std::vector<std::string> plans() const;  // all that were reported
   size_t largest_take() const;
   size_t taken() const;
 
@@ -106,6 +109,7 @@ class MemoryQueue : public RequestQueue {
   mutable Mutex mu_;
   CondVar changed_;
   std::vector<Request> waiting_ ABSL_GUARDED_BY(mu_);  // next last
+  std::vector<std::string> plans_ ABSL_GUARDED_BY(mu_);
   std::map<std::pair<int64_t, int64_t>, Generation> results_
       ABSL_GUARDED_BY(mu_);
   int64_t doubled_ ABSL_GUARDED_BY(mu_) = 0;

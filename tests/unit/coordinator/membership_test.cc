@@ -4,109 +4,13 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
-#include "tests/unit/coordinator/dispatch_testing.h"
+#include "tests/unit/coordinator/membership_testing.h"
 
 namespace sluice {
 namespace {
 
 using testing::HasSubstr;
 using Phase = Membership::Phase;
-
-class RecordingStream : public WorkerStream {
- public:
-  void Accept() override { accepted = true; }
-  bool Send(v1::CoordinatorMessage message) override {
-    if (full || !broken.ok()) return false;
-    sent.push_back(std::move(message));
-    return true;
-  }
-  void Break(const absl::Status& reason) override {
-    if (broken.ok()) broken = reason;
-  }
-
-  bool accepted = false;
-  bool full = false;
-  absl::Status broken;
-  std::vector<v1::CoordinatorMessage> sent;
-};
-
-class MembershipTest : public testing::Test {
- protected:
-  MembershipTest() {
-    options_.num_layers = 4;
-    options_.max_model_len = 100;
-    options_.min_workers = 2;
-    options_.clock = &clock_;
-  }
-
-  Membership& members() {
-    if (!members_) members_.emplace(options_);
-    return *members_;
-  }
-
-  static v1::WorkerMessage Register(const std::string& name) {
-    v1::WorkerMessage message;
-    v1::Register* info = message.mutable_register_();
-    info->set_name(name);
-    info->set_link_address(absl::StrCat("link:", name));
-    info->set_model_fingerprint("f00d");
-    info->set_version("1");
-    return message;
-  }
-
-  std::shared_ptr<RecordingStream> Attach(int64_t id,
-                                          v1::WorkerMessage message) {
-    auto stream = std::make_shared<RecordingStream>();
-    members().OnOpened(WorkerId(id), stream);
-    members().OnMessage(WorkerId(id), std::move(message));
-    return stream;
-  }
-  std::shared_ptr<RecordingStream> Attach(int64_t id, const std::string& name) {
-    return Attach(id, Register(name));
-  }
-
-  // Lets the settle time pass and the clock be looked at.
-  void Settle() {
-    clock_.Advance(options_.settle_time);
-    members().Advance();
-  }
-
-  void Ready(int64_t id, int64_t kv_pages = 50, int32_t page_tokens = 16,
-             int64_t epoch = 0, bool kv_by_need = true) {
-    v1::WorkerMessage message;
-    v1::StageReady* ready = message.mutable_stage_ready();
-    ready->set_epoch(epoch > 0 ? epoch : members().epoch().value());
-    ready->set_kv_pages(kv_pages);
-    ready->set_kv_by_need(kv_by_need);
-    ready->set_page_tokens(page_tokens);
-    members().OnMessage(WorkerId(id), std::move(message));
-    members().Advance();
-  }
-
-  void Failed(int64_t id, absl::StatusCode code, const std::string& text,
-              int64_t epoch = 0) {
-    v1::WorkerMessage message;
-    v1::StageFailed* failed = message.mutable_stage_failed();
-    failed->set_epoch(epoch > 0 ? epoch : members().epoch().value());
-    failed->set_code(static_cast<int>(code));
-    failed->set_message(text);
-    members().OnMessage(WorkerId(id), std::move(message));
-    members().Advance();
-  }
-
-  std::string State(int64_t id) {
-    v1::ClusterState state;
-    members().Describe(&state);
-    for (const v1::WorkerInfo& info : state.workers()) {
-      if (info.id() == id) return v1::WorkerState_Name(info.state());
-    }
-    return "";
-  }
-
-  ManualClock clock_;
-  Membership::Options options_;
-  std::optional<Membership> members_;
-};
 
 TEST_F(MembershipTest, PlansLoadsAndRuns) {
   auto a = Attach(1, "a");

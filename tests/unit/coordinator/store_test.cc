@@ -286,6 +286,43 @@ TEST_F(StoreTest, ANewerVersion) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("version 99"));
 }
 
+TEST_F(StoreTest, AFileOfVersionOneIsBroughtUpToDate) {
+  JobRecord job;
+  job.model = "m";
+  ASSERT_TRUE(store_->CreateJob(&job).ok());
+  ASSERT_TRUE(store_->AddRows(job.id, {{0, "", {1, 2}, "{}"}}, {}).ok());
+  ASSERT_TRUE(store_->PublishJob(job.id, 1, 0, 7).ok());
+  store_.reset();
+  auto db = SqliteDb::Open(path().string());
+  // As version 1 had it.
+  ASSERT_TRUE((*db)->Exec("ALTER TABLE jobs DROP COLUMN plan;"
+                          "PRAGMA user_version=1")
+                  .ok());
+  db->reset();
+  auto store = OpenSqliteJobStore({.path = path()});
+  ASSERT_TRUE(store.ok()) << store.status();
+  const auto found = (*store)->GetJob(job.id);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->total, 1);
+  EXPECT_EQ(found->plan, "");
+}
+
+TEST_F(StoreTest, APlanIsRecordedWithJobsInProgress) {
+  JobRecord ended;
+  JobRecord runs;
+  ASSERT_TRUE(store_->CreateJob(&ended).ok());
+  ASSERT_TRUE(store_->PublishJob(ended.id, 1, 1, 7).ok());
+  ASSERT_TRUE(store_->CreateJob(&runs).ok());
+  ASSERT_TRUE(store_->AddRows(runs.id, {{0, "", {1, 2}, "{}"}}, {}).ok());
+  ASSERT_TRUE(store_->PublishJob(runs.id, 1, 0, 7).ok());
+  const auto changed = store_->SetPlan(R"({"version":1})");
+  ASSERT_TRUE(changed.ok()) << changed.status();
+  ASSERT_EQ(changed->size(), 1u);
+  EXPECT_EQ((*changed)[0].id, runs.id);
+  EXPECT_EQ(store_->GetJob(runs.id)->plan, R"({"version":1})");
+  EXPECT_EQ(store_->GetJob(ended.id)->plan, "");
+}
+
 TEST_F(StoreTest, ADirectoryInItsPlace) {
   const absl::Status status =
       OpenSqliteJobStore({.path = dir_.path()}).status();

@@ -21,7 +21,8 @@ MAY_INCLUDE = {
     "worker": ["worker/", "runtime/", "proto/", "common/"],
     "coordinator": ["coordinator/", "scheduler/", "proto/", "common/", "runtime/text/",
                     "runtime/model/", "runtime/profile/profile_json.h"],
-    "server": ["server/", "coordinator/", "proto/", "common/", "runtime/profile/profile_json.h"],
+    "server": ["server/", "coordinator/", "scheduler/", "proto/", "common/",
+               "runtime/profile/profile_json.h"],
 }
 ROOMS = [*MAY_INCLUDE, "tests", "deploy"]
 

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "scheduler/plan.h"
+
+namespace sluice {
+
+// A plan as text: JSON, version 1. What was decided (stages with layers and
+// policy, blocks) and what is expected of it.
+//
+//   {"version": 1, "num_blocks": 2,
+//    "stages": [{"worker": "a", "machine": 0, "layers": [0, 11],
+//                "policy": "gbs 64 ... w 0/40/60 ...",
+//                "predicted": {"seconds": 12.5, "disk read": 11.9, ...},
+//                "capacities": [{"what": "host memory", "bytes": .., "limit":
+//                ..}]}, ...],
+//    "predicted": {"seconds": .., "tokens_per_second": .., "steps": ..,
+//                  "latency_seconds": .., "binding": "disk read", "stage": 0,
+//                  "bytes_per_token": {"disk read": ..}}}
+//
+// Seconds and bytes of resources that the plan does not use are left out.
+std::string PlanToJson(const Plan& plan);
+
+// The inverse: what it prints, PlanToJson prints again. Only "version",
+// "stages" with "layers" and "policy", and "num_blocks" must be there.
+// kInvalidArgument names the key that is missing, unknown or wrong, or the
+// stage that does not begin where the one before ends.
+absl::StatusOr<Plan> ParsePlan(absl::string_view json);
+
+// Whether a text is meant as a plan, rather than as key=value pairs.
+bool LooksLikePlan(absl::string_view text);
+
+}  // namespace sluice

@@ -1,0 +1,159 @@
+#include "coordinator/planning/plan_monitor.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace sluice {
+namespace {
+
+void ScaleCompute(double speed, ComputeProfile* compute) {
+  compute->memory_bytes_per_second *= speed;
+  for (ProductRate& product : compute->products) {
+    product.flops_by_rows = product.flops_by_rows.Scaled(speed);
+  }
+  for (AttentionRate& attention : compute->attention) {
+    attention.decode_bytes_by_context =
+        attention.decode_bytes_by_context.Scaled(speed);
+    attention.prefill_flops_by_context =
+        attention.prefill_flops_by_context.Scaled(speed);
+  }
+  compute->quantize_bytes_per_second *= speed;
+  compute->dequantize_bytes_per_second *= speed;
+  compute->layer_seconds /= speed;
+  compute->row_element_seconds /= speed;
+  compute->logit_seconds /= speed;
+}
+
+// What the profile says a wire carries; 0 for what computes.
+double ProfileRate(const MachineProfile& machine, Resource resource) {
+  switch (resource) {
+    case Resource::kDiskRead:
+      return machine.disk.read_bytes_per_second;
+    case Resource::kDiskWrite:
+      return machine.disk.write_bytes_per_second;
+    case Resource::kHostToDevice:
+      return machine.host_to_device_bytes_per_second;
+    case Resource::kDeviceToHost:
+      return machine.device_to_host_bytes_per_second;
+    case Resource::kDeviceCompute:
+    case Resource::kHostCompute:
+    case Resource::kLink:
+      return 0;
+  }
+  return 0;
+}
+
+}  // namespace
+
+void ScaleResource(Resource resource, double speed, MachineProfile* machine) {
+  switch (resource) {
+    case Resource::kDiskRead:
+      machine->disk.read_bytes_per_second *= speed;
+      for (DiskRate& rate : machine->disk.rates) {
+        rate.read_bytes_per_second *= speed;
+      }
+      break;
+    case Resource::kDiskWrite:
+      machine->disk.write_bytes_per_second *= speed;
+      for (DiskRate& rate : machine->disk.rates) {
+        rate.write_bytes_per_second *= speed;
+      }
+      break;
+    case Resource::kHostToDevice:
+      machine->host_to_device_bytes_per_second *= speed;
+      break;
+    case Resource::kDeviceToHost:
+      machine->device_to_host_bytes_per_second *= speed;
+      break;
+    case Resource::kDeviceCompute:
+      ScaleCompute(speed, machine->has_device() ? &machine->device_compute
+                                                : &machine->host);
+      break;
+    case Resource::kHostCompute:
+      ScaleCompute(speed, &machine->host);
+      break;
+    case Resource::kLink:
+      for (LinkProfile& link : machine->links) link.bytes_per_second *= speed;
+      break;
+  }
+}
+
+void PlanMonitor::Start(const Plan& plan, std::vector<MachineProfile> machines,
+                        double rows) {
+  stages_.clear();
+  rows_ = seconds_ = 0;
+  for (size_t s = 0; s < plan.stages.size() && s < machines.size(); ++s) {
+    Stage& stage = stages_.emplace_back();
+    stage.machine = std::move(machines[s]);
+    for (int r = 0; r < kNumResources; ++r) {
+      stage.predicted[r] = rows > 0 ? plan.stages[s].busy[r] / rows : 0;
+    }
+  }
+}
+
+void PlanMonitor::Stop() { stages_.clear(); }
+
+void PlanMonitor::Observe(int stage, const ResourceTotals& totals) {
+  if (stage < 0 || stage >= static_cast<int>(stages_.size())) return;
+  Stage& s = stages_[static_cast<size_t>(stage)];
+  if (!s.first) s.first = totals;
+  s.last = totals;
+}
+
+void PlanMonitor::Progress(double rows, double seconds) {
+  rows_ = rows;
+  seconds_ = seconds;
+}
+
+double PlanMonitor::PredictedSeconds(int stage, Resource resource) const {
+  return stages_[static_cast<size_t>(stage)]
+             .predicted[static_cast<size_t>(resource)] *
+         rows_;
+}
+
+double PlanMonitor::MeasuredSeconds(int stage, Resource resource) const {
+  const Stage& s = stages_[static_cast<size_t>(stage)];
+  const auto r = static_cast<size_t>(resource);
+  return s.first ? s.last.busy_seconds[r] - s.first->busy_seconds[r] : 0;
+}
+
+double PlanMonitor::Speed(const Stage& stage, Resource resource) const {
+  if (!stage.first) return 1;
+  const auto r = static_cast<size_t>(resource);
+  const double busy = stage.last.busy_seconds[r] - stage.first->busy_seconds[r];
+  const double predicted = stage.predicted[r] * rows_;
+  if (busy < options_.least_busy_seconds ||
+      std::max(busy, predicted) < options_.least_share * seconds_) {
+    return 1;
+  }
+  const double rate = ProfileRate(stage.machine, resource);
+  double speed = 1;
+  if (rate > 0) {
+    speed = (stage.last.bytes[r] - stage.first->bytes[r]) / busy / rate;
+  } else if (resource == Resource::kDeviceCompute ||
+             resource == Resource::kHostCompute) {
+    speed = predicted / busy;
+  }
+  if (!(speed > 0)) return 1;
+  return speed > options_.tolerance || speed < 1 / options_.tolerance ? speed
+                                                                      : 1;
+}
+
+std::optional<std::vector<MachineProfile>> PlanMonitor::Refit() const {
+  std::vector<MachineProfile> machines;
+  bool off = false;
+  for (const Stage& stage : stages_) {
+    MachineProfile& machine = machines.emplace_back(stage.machine);
+    for (int r = 0; r < kNumResources; ++r) {
+      const auto resource = static_cast<Resource>(r);
+      const double speed = Speed(stage, resource);
+      if (speed == 1) continue;
+      ScaleResource(resource, speed, &machine);
+      off = true;
+    }
+  }
+  if (!off) return std::nullopt;
+  return machines;
+}
+
+}  // namespace sluice

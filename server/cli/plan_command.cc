@@ -1,0 +1,536 @@
+// `sluice plan` and `sluice simulate`: what a job would take on machines that
+// are here, or are not.
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "common/status_macros.h"
+#include "coordinator/coordinator.h"
+#include "coordinator/planning/length_histogram.h"
+#include "coordinator/planning/model_shape_of.h"
+#include "coordinator/planning/plan_json.h"
+#include "coordinator/planning/policy_choices.h"
+#include "runtime/profile/profile_json.h"
+#include "scheduler/partition.h"
+#include "scheduler/plan.h"
+#include "scheduler/simulator.h"
+#include "server/cli/cluster_flags.h"
+#include "server/cli/commands.h"
+#include "server/cli/frontier_svg.h"
+#include "server/cli/job_io.h"
+#include "server/cli/plan_report.h"
+#include "server/job_client.h"
+
+namespace sluice {
+namespace {
+
+constexpr int kFrontierPoints = 12;
+constexpr int64_t kMostMachines = 4096;
+constexpr size_t kUploadBytes = 1 << 20;
+
+// What both commands have to know: a model, a workload, machines.
+struct PlanFlags {
+  std::string model, dtype = "auto", input, format = "auto", lengths;
+  std::string split = "even", cluster, plan, output, svg;
+  std::vector<std::string> profiles, policy, allow;
+  int32_t max_model_len = 0, max_tokens = 0, workers = 0, gbs = 0, blocks = 0;
+  int32_t num_microbatches = 0, max_step_tokens = 0;
+  double latency = 0;
+  bool running = false, json = false, frontier = false, no_refill = false;
+
+  void AddTo(CLI::App* app);
+};
+
+void PlanFlags::AddTo(CLI::App* app) {
+  app->add_option("--model", model,
+                  "model directory; its config.json is enough with --lengths")
+      ->required();
+  app->add_option("-i,--input", input, "the job's file: JSONL, or text");
+  app->add_option("--format", format, "of the input: auto, jsonl or text")
+      ->capture_default_str();
+  app->add_option("--lengths", lengths,
+                  "instead of a file: PROMPT:GENERATED:REQUESTS, several with "
+                  "commas, as 512:32:10000");
+  app->add_option("--max-tokens", max_tokens,
+                  "tokens to generate where the input does not say");
+  app->add_option("--profile", profiles,
+                  "a machine's profile (sluice profile -o FILE); repeated, in "
+                  "the order of the stages; default: this machine's");
+  app->add_option("--workers", workers,
+                  "so many workers on each machine; default: 1");
+  app->add_option("--cluster", cluster,
+                  "a file of machines: {\"machines\": [{\"profile\": "
+                  "\"a.json\", \"count\": 8, \"workers\": 1}, ...]}");
+  app->add_flag("--running", running,
+                "the machines of the running cluster (--coordinator)");
+  app->add_option("--dtype", dtype, "auto (the model's), float32 or bfloat16")
+      ->capture_default_str();
+  app->add_option("--split", split, "of the layers: even or balanced")
+      ->check(CLI::IsMember({"even", "balanced"}))
+      ->capture_default_str();
+  app->add_option("--max-model-len", max_model_len,
+                  "positions of prompt and answer; default: the longest "
+                  "request's");
+  app->add_option("--policy", policy,
+                  "key=value pairs that are not to be chosen (gbs, "
+                  "num-microbatches, max-step-tokens, threads, "
+                  "compress-weights, compress-kv, attention-site); with shares "
+                  "of tiers (w, c, h) nothing is chosen, and what the policy "
+                  "would do is predicted");
+  app->add_option("--gbs", gbs, "sequences in a micro-batch");
+  app->add_option("--num-microbatches", num_microbatches,
+                  "micro-batches in a block");
+  app->add_option("--blocks", blocks, "blocks in flight");
+  app->add_option("--max-step-tokens", max_step_tokens,
+                  "new tokens of a micro-batch in one step");
+  app->add_option("--allow", allow,
+                  "formats that may be chosen besides the model's own: int8, "
+                  "int4 (weights), kv-int8, kv-int4. They change answers")
+      ->check(CLI::IsMember({"int8", "int4", "kv-int8", "kv-int4"}));
+  app->add_flag("--no-refill", no_refill,
+                "start new sequences only when a whole block has ended");
+  app->add_flag("--json", json, "JSON instead of tables");
+}
+
+absl::StatusOr<LengthHistogram> ParseLengths(const std::string& text) {
+  LengthHistogram lengths;
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    const std::vector<absl::string_view> fields = absl::StrSplit(part, ':');
+    int32_t prompt = 0;
+    int32_t output = 0;
+    int64_t count = 0;
+    if (fields.size() != 3 || !absl::SimpleAtoi(fields[0], &prompt) ||
+        !absl::SimpleAtoi(fields[1], &output) ||
+        !absl::SimpleAtoi(fields[2], &count) || prompt < 1 || output < 1 ||
+        count < 1) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--lengths: \"", part,
+          "\" is not PROMPT:GENERATED:REQUESTS, numbers from 1 on"));
+    }
+    lengths.Add(prompt, output, count);
+  }
+  return lengths;
+}
+
+// The model and, of an input, its requests' lengths, as a coordinator sees
+// them: the same code reads both.
+struct Case {
+  PlanRequest request;
+  std::unique_ptr<StateDir> state_dir;
+  std::unique_ptr<Coordinator> coordinator;
+};
+
+absl::Status CountInput(const PlanFlags& flags, Coordinator& coordinator,
+                        LengthHistogram* lengths) {
+  JobFlags job;
+  job.input = flags.input;
+  job.format = flags.format;
+  if (flags.max_tokens > 0) job.max_tokens = flags.max_tokens;
+  SLUICE_ASSIGN_OR_RETURN(const v1::JobSpec spec, job.ToSpec());
+  SLUICE_ASSIGN_OR_RETURN(auto input, InputFile::Open(flags.input));
+  v1::Job existing;
+  SLUICE_ASSIGN_OR_RETURN(auto upload,
+                          coordinator.jobs().BeginUpload(spec, &existing));
+  std::string buffer(kUploadBytes, '\0');
+  while (input->stream()) {
+    input->stream().read(buffer.data(),
+                         static_cast<std::streamsize>(buffer.size()));
+    const auto got = static_cast<size_t>(input->stream().gcount());
+    SLUICE_RETURN_IF_ERROR(
+        upload->Append(absl::string_view(buffer.data(), got)));
+  }
+  if (input->stream().bad()) {
+    return absl::UnavailableError(absl::StrCat(flags.input, ": can't be read"));
+  }
+  SLUICE_ASSIGN_OR_RETURN(const v1::Job job_state, upload->Commit());
+  if (job_state.counts().failed() > 0) {
+    std::cerr << "sluice: " << job_state.counts().failed() << " of "
+              << job_state.counts().total()
+              << " lines are no valid requests and are left out\n";
+  }
+  SLUICE_ASSIGN_OR_RETURN(*lengths, coordinator.jobs().PendingLengths());
+  if (lengths->requests() == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(flags.input, ": no request to plan for"));
+  }
+  return absl::OkStatus();
+}
+
+// `workers` that share a machine's memory and disk space evenly, and its cores
+// and disk as they need them.
+void AddWorkers(const MachineProfile& machine, int32_t workers,
+                std::vector<MachineProfile>* machines) {
+  for (int32_t w = 0; w < workers; ++w) {
+    MachineProfile part = machine;
+    if (part.machine.empty()) part.machine = part.name;
+    if (workers > 1) absl::StrAppend(&part.name, "/", w);
+    part.device_memory_bytes /= workers;
+    part.host_memory_bytes /= workers;
+    part.disk_bytes /= workers;
+    machines->push_back(std::move(part));
+  }
+}
+
+// See --cluster. Profiles' names are relative to the file's directory.
+absl::StatusOr<std::vector<MachineProfile>> ReadClusterFile(
+    const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) {
+    return absl::NotFoundError(absl::StrCat(path, ": can't be read"));
+  }
+  const auto json = nlohmann::json::parse(in, nullptr,
+                                          /*allow_exceptions=*/false);
+  const auto bad = [&](absl::string_view what) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", what));
+  };
+  if (!json.is_object() || !json.contains("machines") ||
+      !json["machines"].is_array() || json["machines"].empty()) {
+    return bad("no JSON object with a list of \"machines\"");
+  }
+  std::vector<MachineProfile> machines;
+  for (size_t i = 0; i < json["machines"].size(); ++i) {
+    const auto& entry = json["machines"][i];
+    const std::string where = absl::StrCat("machines[", i, "]");
+    if (!entry.is_object() || !entry.contains("profile") ||
+        !entry["profile"].is_string()) {
+      return bad(absl::StrCat(where, ".profile: expected a file's name"));
+    }
+    int64_t numbers[2] = {1, 1};
+    for (const auto& [key, value] : entry.items()) {
+      if (key == "profile") continue;
+      if (key != "count" && key != "workers") {
+        return bad(absl::StrCat(where, ": unknown key ", key));
+      }
+      if (!value.is_number_integer() || value.get<int64_t>() < 1 ||
+          value.get<int64_t>() > kMostMachines) {
+        return bad(
+            absl::StrCat(where, ".", key, ": expected 1 to ", kMostMachines));
+      }
+      numbers[key == "count" ? 0 : 1] = value.get<int64_t>();
+    }
+    if (static_cast<int64_t>(machines.size()) + numbers[0] * numbers[1] >
+        kMostMachines) {
+      return bad(absl::StrCat("more than ", kMostMachines, " workers"));
+    }
+    const std::filesystem::path file = entry["profile"].get<std::string>();
+    SLUICE_ASSIGN_OR_RETURN(
+        const MachineProfile profile,
+        ReadProfileFile(
+            (std::filesystem::path(path).parent_path() / file).string()));
+    for (int64_t m = 0; m < numbers[0]; ++m) {
+      MachineProfile machine = profile;
+      if (machine.name.empty()) machine.name = file.stem().string();
+      if (numbers[0] > 1) absl::StrAppend(&machine.name, "-", m);
+      machine.machine = machine.name;
+      AddWorkers(machine, static_cast<int32_t>(numbers[1]), &machines);
+    }
+  }
+  return machines;
+}
+
+absl::StatusOr<std::vector<MachineProfile>> ReadMachines(
+    const PlanFlags& flags, const std::string& coordinator) {
+  std::vector<MachineProfile> machines;
+  if (!flags.cluster.empty()) return ReadClusterFile(flags.cluster);
+  if (flags.running) {
+    const auto client = JobClient::Connect(coordinator);
+    SLUICE_ASSIGN_OR_RETURN(const v1::ClusterState state,
+                            client->GetClusterState());
+    for (const v1::WorkerInfo& worker : state.workers()) {
+      if (worker.profile().empty()) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("worker '", worker.name(),
+                         "' has no profile; start it without --no-profile"));
+      }
+      absl::StatusOr<MachineProfile> profile =
+          ProfileFromJson(worker.profile());
+      if (!profile.ok()) {
+        return Annotate(profile.status(), absl::StrCat(worker.name()));
+      }
+      machines.push_back(*std::move(profile));
+    }
+    if (machines.empty()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("no worker is registered at ", coordinator));
+    }
+    return machines;
+  }
+  for (const std::string& path : flags.profiles) {
+    SLUICE_ASSIGN_OR_RETURN(MachineProfile profile, ReadProfileFile(path));
+    if (profile.name.empty()) {
+      profile.name = std::filesystem::path(path).stem().string();
+    }
+    machines.push_back(std::move(profile));
+  }
+  if (machines.empty()) {
+    return absl::InvalidArgumentError(
+        "say for which machines: --profile FILE (sluice profile -o FILE makes "
+        "this machine's), --cluster FILE or --running");
+  }
+  std::vector<MachineProfile> parts;
+  for (const MachineProfile& machine : machines) {
+    AddWorkers(machine, std::max(1, flags.workers), &parts);
+  }
+  return parts;
+}
+
+absl::StatusOr<Case> MakeCase(const PlanFlags& flags,
+                              const std::string& coordinator) {
+  if (flags.input.empty() == flags.lengths.empty()) {
+    return absl::InvalidArgumentError(
+        "say what is to be generated: -i FILE or --lengths, one of them");
+  }
+  Case c;
+  SLUICE_ASSIGN_OR_RETURN(c.state_dir, StateDir::Open(""));
+  Coordinator::Options options;
+  options.model_dir = flags.model;
+  options.state_dir = c.state_dir->path();
+  options.dummy_weights = true;  // only descriptions are read
+  options.max_model_len = flags.max_model_len;
+  options.policy = flags.policy;
+  options.gbs = flags.gbs;
+  options.num_microbatches = flags.num_microbatches;
+  options.max_step_tokens = flags.max_step_tokens;
+  SLUICE_ASSIGN_OR_RETURN(options.dtype, ParseDTypeChoice(flags.dtype));
+  SLUICE_ASSIGN_OR_RETURN(c.coordinator,
+                          Coordinator::Create(std::move(options)));
+  LengthHistogram lengths;
+  if (flags.input.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(lengths, ParseLengths(flags.lengths));
+  } else {
+    SLUICE_RETURN_IF_ERROR(CountInput(flags, *c.coordinator, &lengths));
+  }
+  PlanRequest& request = c.request;
+  request.model = c.coordinator->shape();
+  request.dtype = c.coordinator->policy().dtype;
+  request.workload = lengths.ToWorkload();
+  request.split = flags.split == "balanced" ? Split::kBalanced : Split::kEven;
+  request.refill = !flags.no_refill;
+  request.most_latency_seconds = flags.latency;
+  if (flags.max_model_len > 0) {
+    request.least_positions = request.most_positions = flags.max_model_len;
+  }
+  if (!NamesFractions(flags.policy)) {
+    SLUICE_ASSIGN_OR_RETURN(request.choices, ChoicesLeftBy(flags.policy));
+  }
+  const auto fix = [](int32_t value, std::vector<int32_t>* list) {
+    if (value > 0) *list = {value};
+  };
+  fix(flags.gbs, &request.choices.gbs);
+  fix(flags.num_microbatches, &request.choices.num_microbatches);
+  fix(flags.blocks, &request.choices.num_blocks);
+  fix(flags.max_step_tokens, &request.choices.max_step_tokens);
+  for (const std::string& format : flags.allow) {
+    (format[0] == 'k' ? request.choices.kv_formats
+                      : request.choices.weight_formats)
+        .push_back(format.find("int8") != std::string::npos
+                       ? WeightFormat::kInt8
+                       : WeightFormat::kInt4);
+  }
+  SLUICE_ASSIGN_OR_RETURN(request.machines, ReadMachines(flags, coordinator));
+  return c;
+}
+
+absl::Status WriteFile(const std::string& path, const std::string& text) {
+  std::ofstream out(path, std::ios::binary | std::ios::trunc);
+  out << text;
+  out.close();
+  if (!out) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(path, ": can't be written"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShowFrontier(const PlanFlags& flags, const Case& c) {
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<Plan> plans,
+                          Frontier(c.request, kFrontierPoints));
+  if (flags.json) {
+    std::cout << FrontierJson(plans).dump() << std::endl;
+  } else {
+    std::cout << FrontierTable(plans) << std::flush;
+  }
+  if (flags.svg.empty()) return absl::OkStatus();
+  std::vector<FrontierPoint> points;
+  for (const Plan& plan : plans) {
+    const Policy& policy = plan.stages.front().policy;
+    points.push_back(
+        {plan.latency_seconds, plan.tokens_per_second,
+         absl::StrCat("gbs ", policy.gbs, " x ", policy.num_microbatches)});
+  }
+  return WriteFile(
+      flags.svg,
+      FrontierSvg(
+          absl::StrCat(std::filesystem::path(flags.model).filename().string(),
+                       ": throughput over latency"),
+          points));
+}
+
+// The best plan; or, for a policy that says where everything lies, what it
+// would do.
+absl::StatusOr<PlanResult> Decide(const PlanFlags& flags, const Case& c) {
+  if (!NamesFractions(flags.policy)) return MakePlan(c.request);
+  const std::vector<LayerRange> ranges = SplitEvenly(
+      c.request.model.num_layers, static_cast<int>(c.request.machines.size()));
+  std::vector<StageChoice> stages;
+  for (size_t s = 0; s < ranges.size(); ++s) {
+    stages.push_back({static_cast<int>(s), ranges[s], c.coordinator->policy()});
+  }
+  PlanResult result;
+  SLUICE_ASSIGN_OR_RETURN(
+      result.best,
+      EvaluatePlan(c.request, stages,
+                   std::max(flags.blocks, static_cast<int>(ranges.size()))));
+  result.candidates = 1;
+  return result;
+}
+
+absl::Status RunPlan(const PlanFlags& flags, const std::string& coordinator) {
+  if (!flags.svg.empty() && !flags.frontier) {
+    return absl::InvalidArgumentError("--svg is the picture of --frontier");
+  }
+  SLUICE_ASSIGN_OR_RETURN(const Case c, MakeCase(flags, coordinator));
+  if (flags.frontier) return ShowFrontier(flags, c);
+  SLUICE_ASSIGN_OR_RETURN(const PlanResult result, Decide(flags, c));
+  if (!flags.output.empty()) {
+    SLUICE_RETURN_IF_ERROR(
+        WriteFile(flags.output, PlanToJson(result.best) + "\n"));
+  }
+  if (flags.json) {
+    auto line = nlohmann::ordered_json::parse(PlanToJson(result.best));
+    auto rejected = nlohmann::ordered_json::array();
+    for (const Alternative& other : result.rejected) {
+      rejected.push_back({{"description", other.description},
+                          {"tokens_per_second", other.tokens_per_second},
+                          {"why", other.why}});
+    }
+    const nlohmann::ordered_json all = {
+        {"plan", std::move(line)},
+        {"rejected", std::move(rejected)},
+        {"candidates", result.candidates},
+        {"programs_solved", result.programs_solved}};
+    std::cout << all.dump() << std::endl;
+  } else {
+    std::cout << PlanTable(result.best, result.rejected) << std::flush;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunSimulate(const PlanFlags& flags,
+                         const std::string& coordinator) {
+  SLUICE_ASSIGN_OR_RETURN(const Case c, MakeCase(flags, coordinator));
+  Plan plan;
+  if (flags.plan.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(PlanResult result, MakePlan(c.request));
+    plan = std::move(result.best);
+  } else {
+    SLUICE_ASSIGN_OR_RETURN(std::optional<Plan> named,
+                            PlanNamedBy({absl::StrCat("@", flags.plan)}));
+    if (!named) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(flags.plan, ": no plan, as sluice plan -o writes one"));
+    }
+    std::vector<StageChoice> stages;
+    for (const StagePlan& stage : named->stages) {
+      stages.push_back({stage.machine, stage.layers, stage.policy});
+    }
+    SLUICE_ASSIGN_OR_RETURN(
+        plan, EvaluatePlan(c.request, stages, named->block.num_blocks));
+  }
+  SLUICE_ASSIGN_OR_RETURN(const SimulationResult result,
+                          Simulate(c.request, plan, SimulationOptions()));
+  if (flags.json) {
+    auto stages = nlohmann::ordered_json::array();
+    for (size_t s = 0; s < result.stages.size(); ++s) {
+      nlohmann::ordered_json busy = nlohmann::ordered_json::object();
+      for (int r = 0; r < kNumResources; ++r) {
+        const absl::string_view name = ResourceName(static_cast<Resource>(r));
+        if (result.stages[s].busy[r] > 0) {
+          busy[std::string(name.data(), name.size())] =
+              result.stages[s].busy[r];
+        }
+      }
+      stages.push_back({{"worker", plan.stages[s].worker},
+                        {"utilization", result.stages[s].utilization},
+                        {"busy_seconds", std::move(busy)}});
+    }
+    const nlohmann::ordered_json line = {
+        {"seconds", result.seconds},
+        {"steps", result.steps},
+        {"tokens_per_second", result.tokens_per_second},
+        {"latency_seconds", result.latency_seconds},
+        {"predicted_tokens_per_second", plan.tokens_per_second},
+        {"stages", std::move(stages)}};
+    std::cout << line.dump() << std::endl;
+    return absl::OkStatus();
+  }
+  std::cout << absl::StrFormat(
+      "simulated: %.4g generated tokens/s, %.4g s, %d steps; the closed form "
+      "says %.4g tokens/s\n\n%-20s %10s\n",
+      result.tokens_per_second, result.seconds, result.steps,
+      plan.tokens_per_second, "worker", "busy");
+  for (size_t s = 0; s < result.stages.size(); ++s) {
+    std::cout << absl::StrFormat("%-20s %8.1f %%\n", plan.stages[s].worker,
+                                 100 * result.stages[s].utilization);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddPlanCommand(CLI::App* app, const std::string* coordinator,
+                    Command* chosen) {
+  CLI::App* cmd = app->add_subcommand(
+      "plan", "The best policy for a job, and what it would take");
+  auto flags = std::make_shared<PlanFlags>();
+  flags->AddTo(cmd);
+  cmd->add_option("-o,--output", flags->output,
+                  "write the plan here (JSON), for --policy @FILE");
+  cmd->add_option("--latency", flags->latency,
+                  "seconds that a request may take at most");
+  cmd->add_flag("--frontier", flags->frontier,
+                "plans from the least latency to the highest throughput");
+  cmd->add_option("--svg", flags->svg, "with --frontier: a picture of it");
+  cmd->footer(
+      "Examples:\n"
+      "  sluice plan --model ./llama -i prompts.jsonl\n"
+      "  sluice plan --model ./llama --lengths 512:32:10000 --profile "
+      "a.json --profile b.json --split balanced -o plan.json\n"
+      "  sluice run --model ./llama -i prompts.jsonl -o answers.jsonl "
+      "--policy @plan.json\n"
+      "  sluice plan --model ./llama --lengths 512:32:10000 --frontier "
+      "--svg frontier.svg");
+  cmd->callback(
+      [=] { *chosen = [=] { return RunPlan(*flags, *coordinator); }; });
+}
+
+void AddSimulateCommand(CLI::App* app, const std::string* coordinator,
+                        Command* chosen) {
+  CLI::App* cmd = app->add_subcommand(
+      "simulate", "A job on a cluster, event by event, without either");
+  auto flags = std::make_shared<PlanFlags>();
+  flags->AddTo(cmd);
+  cmd->add_option("--plan", flags->plan,
+                  "a plan (sluice plan -o); default: the best one");
+  cmd->footer(
+      "Examples:\n"
+      "  sluice simulate --model ./llama --lengths 512:32:10000 --profile "
+      "a.json --profile b.json\n"
+      "  sluice simulate --model ./llama -i prompts.jsonl --cluster "
+      "cluster.json --split balanced");
+  cmd->callback(
+      [=] { *chosen = [=] { return RunSimulate(*flags, *coordinator); }; });
+}
+
+}  // namespace sluice

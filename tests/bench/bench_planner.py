@@ -1,0 +1,240 @@
+#!/usr/bin/env python3
+"""The planner beside reality: predictions, choices and adapting, on this machine.
+
+    bench_planner.py [--bin build/release/bin] [--disk-dir DIR] [--cases predict,grid,adapt]
+
+  predict   policies and workloads of many kinds, predicted by `sluice plan` from this
+            machine's profile, then run: throughput and binding resource
+  grid      in three regimes (all in memory, weights on disk, more KV than memory): the
+            planner's choice beside a grid of policies, all measured
+  adapt     the disk throttled in the middle of a job (cgroup blkio, v1; needs root): the
+            rate after the plan was made anew, beside a plan made for the slow disk
+
+Shape: hidden 1024, 12 layers, 16 heads, 4 KV heads, MLP 2816, vocabulary 8192; random
+bfloat16 weights; 0.3 GB. Prints a table, and adds the case to
+tests/bench/results/planner.json. Standard library only. Run it on a machine that does
+nothing else.
+"""
+
+import argparse
+import datetime
+import itertools
+import json
+import math
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+from bench_end_to_end import machine
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SHAPE = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 1024,
+         "num_hidden_layers": 12, "num_attention_heads": 16, "num_key_value_heads": 4,
+         "intermediate_size": 2816, "vocab_size": 8192, "max_position_embeddings": 4096,
+         "rms_norm_eps": 1e-5, "torch_dtype": "bfloat16", "hidden_act": "silu",
+         "rope_theta": 10000.0, "tie_word_embeddings": False, "bos_token_id": 1,
+         "eos_token_id": 2}
+MB = 1 << 20
+RESOURCES = {"disk read": "disk_read", "disk write": "disk_write",
+             "host to device": "h2d", "device to host": "d2h"}
+
+
+class Bench:
+    def __init__(self, args, scratch):
+        self.args = args
+        self.scratch = scratch
+        self.model = os.path.join(scratch, "model")
+        os.mkdir(self.model)
+        with open(os.path.join(self.model, "config.json"), "w") as f:
+            json.dump(SHAPE, f)
+        path = os.path.join(scratch, "profile.json")
+        self.sluice("profile", "--disk-dir", args.disk_dir, "-o", path)
+        with open(path) as f:
+            self.profile = json.load(f)
+
+    def sluice(self, *command, preexec=None):
+        done = subprocess.run([os.path.join(self.args.bin, "sluice"), *command],
+                              capture_output=True, text=True, preexec_fn=preexec)
+        if done.returncode != 0:
+            sys.exit(f"sluice {' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
+        return done.stdout
+
+    def requests(self, lengths):
+        path = os.path.join(self.scratch, f"requests-{hash(tuple(lengths)):x}.jsonl")
+        if not os.path.exists(path):
+            rng = random.Random(5)
+            with open(path, "w") as f:
+                for i, (prompt, new) in enumerate(lengths):
+                    f.write(json.dumps({
+                        "custom_id": f"b{i}", "method": "POST", "url": "/v1/completions",
+                        "body": {"prompt": [rng.randrange(5, 8000) for _ in range(prompt)],
+                                 "max_tokens": new, "ignore_eos": True,
+                                 "temperature": 0}}) + "\n")
+        return path
+
+    def profile_file(self, memory, **disk):
+        """This machine's profile, with another memory budget or disk."""
+        profile = json.loads(json.dumps(self.profile))
+        profile["host_memory_bytes"] = memory
+        profile["disk"].update(disk)
+        path = os.path.join(self.scratch, "profile-used.json")
+        with open(path, "w") as f:
+            json.dump(profile, f)
+        return path
+
+    def common(self, lengths, workers):
+        longest = max(p + n for p, n in lengths)
+        return ["--model", self.model, "-i", self.requests(lengths), "--dtype", "bfloat16",
+                "--max-model-len", str(longest), "--workers", str(workers)]
+
+    def predict_one(self, lengths, memory, policy, workers):
+        out = self.sluice("plan", *self.common(lengths, workers), "--json", "--profile",
+                          self.profile_file(memory), "--policy", policy)
+        return json.loads(out)["plan"]
+
+    def run_one(self, lengths, memory, policy, workers, *flags, preexec=None):
+        policy = ["--policy", policy] if policy else []
+        out = self.sluice("run", *self.common(lengths, workers), "--load-format", "dummy", "-o",
+                          os.devnull, "--json", "-q", "--host-memory", str(memory), "--disk-dir",
+                          self.args.disk_dir, "--disk-space", "16GiB", *policy, *flags,
+                          preexec=preexec)
+        run = json.loads(out.splitlines()[-1])
+        assert run["completed"] == len(lengths), run
+        return run
+
+    def record(self, case, figures):
+        entry = {"date": datetime.date.today().isoformat(), "machine": machine(), **figures}
+        results = {}
+        if os.path.exists(self.args.result):
+            with open(self.args.result) as f:
+                results = json.load(f)
+        results[case] = entry
+        with open(self.args.result, "w") as f:
+            json.dump(results, f, indent=1)
+            f.write("\n")
+
+    @staticmethod
+    def busy(run, workers):
+        """Measured seconds of each resource; compute of several workers shares the cores."""
+        busy = {name: run["wire_seconds"][key] for name, key in RESOURCES.items()}
+        busy["device compute"] = sum(run["compute_seconds"].values()) / workers
+        return busy
+
+    def predict(self):
+        rng = random.Random(3)
+        short = [(64, 64)] * 192
+        usual = [(128, 32)] * 192
+        long = [(768, 24)] * 48
+        talk = [(32, 192)] * 128
+        mixed = [(rng.randrange(16, 400), rng.randrange(4, 96)) for _ in range(192)]
+        ram, half = 4 << 30, 220 * MB
+        cases = []
+        for name, lengths in (("short", short), ("usual", usual), ("long", long),
+                              ("talk", talk), ("mixed", mixed)):
+            cases.append((f"{name}, in memory", lengths, ram,
+                          "gbs=64 w=0/100/0 max-step-tokens=512", 1))
+            cases.append((f"{name}, weights on disk", lengths, ram,
+                          "gbs=32 num-microbatches=2 w=0/0/100 max-step-tokens=256", 1))
+        for name, lengths in (("usual", usual), ("mixed", mixed)):
+            for share in (30, 70):
+                cases.append((f"{name}, {share} % on disk", lengths, ram,
+                              f"gbs=32 w=0/{100 - share}/{share} max-step-tokens=256", 1))
+            cases.append((f"{name}, few sequences, on disk", lengths[:48], ram,
+                          "gbs=8 w=0/0/100 max-step-tokens=128", 1))
+            cases.append((f"{name}, int4 from disk", lengths, ram,
+                          "gbs=32 w=0/0/100 compress-weights=int4 max-step-tokens=256", 1))
+            cases.append((f"{name}, int4 in memory", lengths, ram,
+                          "gbs=32 w=0/100/0 compress-weights=int4 max-step-tokens=256", 1))
+            cases.append((f"{name}, KV on disk", lengths, ram,
+                          "gbs=32 w=0/100/0 c=0/0/100 max-step-tokens=512", 1))
+        cases.append(("long, KV on disk", long, ram,
+                      "gbs=24 w=0/100/0 c=0/0/100 max-step-tokens=1024", 1))
+        cases.append(("long, half of KV on disk", long, ram,
+                      "gbs=24 w=0/100/0 c=0/50/50 max-step-tokens=1024", 1))
+        for workers in (2, 3):
+            cases.append((f"usual, {workers} workers", usual, ram,
+                          "gbs=32 w=0/100/0 max-step-tokens=256", workers))
+            cases.append((f"mixed, {workers} workers, on disk", mixed, ram,
+                          "gbs=32 w=0/0/100 max-step-tokens=256", workers))
+        del half
+        rows = []
+        for name, lengths, memory, policy, workers in cases:
+            plan = self.predict_one(lengths, memory, policy, workers)
+            run = self.run_one(lengths, memory, policy, workers)
+            predicted = plan["predicted"]["tokens_per_second"]
+            measured = run["generation_tokens"] / run["wall_seconds"]
+            busy = self.busy(run, workers)
+            binding = max(busy, key=busy.get)
+            rows.append({"case": name, "policy": policy, "workers": workers,
+                         "predicted_tokens_per_second": predicted,
+                         "measured_tokens_per_second": measured,
+                         "error": predicted / measured - 1,
+                         "binding_predicted": plan["predicted"]["binding"],
+                         "binding_measured": binding, "busy_seconds": busy,
+                         "wall_seconds": run["wall_seconds"]})
+            r = rows[-1]
+            print(f"{name:34} {predicted:9.1f} {measured:9.1f} {100 * r['error']:7.1f} %  "
+                  f"{r['binding_predicted']:15} {binding:15}", flush=True)
+        errors = [abs(r["error"]) for r in rows]
+        figures = {"runs": len(rows), "median_error": statistics.median(errors),
+                   "worst_error": max(errors),
+                   "binding_right": sum(r["binding_predicted"] == r["binding_measured"]
+                                        for r in rows) / len(rows), "rows": rows}
+        print({k: v for k, v in figures.items() if k != "rows"})
+        self.record("predict", figures)
+
+    def grid(self):
+        figures = {}
+        usual = [(128, 32)] * 96
+        long = [(512, 32)] * 48
+        for regime, lengths, memory in (("in memory", usual, 2 << 30),
+                                        ("weights on disk", usual, 300 * MB),
+                                        ("more KV than memory", long, 360 * MB)):
+            chosen = self.run_one(lengths, memory, "", 1, "--plan", "on", "--profile",
+                                  self.profile_file(memory))
+            rate = chosen["generation_tokens"] / chosen["wall_seconds"]
+            measured = []
+            for gbs, nm, step in itertools.product((4, 8, 16, 32, 64), (1, 2, 4),
+                                                   (128, 256, 512, 1024)):
+                if step < gbs:
+                    continue
+                policy = f"gbs={gbs} num-microbatches={nm} max-step-tokens={step}"
+                try:
+                    run = self.run_one(lengths, memory, policy, 1)
+                except SystemExit:
+                    continue  # does not fit
+                measured.append((run["generation_tokens"] / run["wall_seconds"], policy))
+            best = max(measured)
+            figures[regime] = {"chosen": chosen["policy"]["asked"], "plan": chosen["plan"],
+                               "chosen_tokens_per_second": rate, "policies": len(measured),
+                               "best": best[1], "best_tokens_per_second": best[0],
+                               "share_of_best": rate / best[0]}
+            print(f"{regime:20} planned {rate:8.1f}, best of {len(measured)} {best[0]:8.1f} "
+                  f"({best[1]}): {100 * rate / best[0]:.1f} %", flush=True)
+        self.record("grid", figures)
+
+
+def main():
+    cases = ("predict", "grid")
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--bin", default=os.path.join(HERE, "..", "..", "build/release/bin"))
+    parser.add_argument("--disk-dir", default="/var/tmp/sluice-bench")
+    parser.add_argument("--cases", default=",".join(cases))
+    parser.add_argument("--result", default=os.path.join(HERE, "results", "planner.json"))
+    args = parser.parse_args()
+    unknown = set(args.cases.split(",")) - set(cases)
+    if unknown:
+        parser.error(f"no such case: {' '.join(sorted(unknown))}")
+    os.makedirs(args.disk_dir, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as scratch:
+        bench = Bench(args, scratch)
+        for case in args.cases.split(","):
+            getattr(bench, case)()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+#include "coordinator/planning/length_histogram.h"
+
+#include <gtest/gtest.h>
+
+namespace sluice {
+namespace {
+
+TEST(LengthHistogramTest, LikeLengthsShareAClassWithTheirAverage) {
+  LengthHistogram histogram;
+  histogram.Add(128, 32);
+  histogram.Add(130, 34);
+  histogram.Add(1000, 1);
+  const Workload workload = histogram.ToWorkload();
+  ASSERT_EQ(workload.classes.size(), 2u);
+  EXPECT_EQ(workload.classes[0], (LengthClass{129, 33, 2}));
+  EXPECT_EQ(workload.classes[1], (LengthClass{1000, 1, 1}));
+  EXPECT_EQ(histogram.requests(), 3);
+}
+
+TEST(LengthHistogramTest, NumberOfClassesIsBounded) {
+  LengthHistogram histogram;
+  int64_t prompts = 0;
+  for (int32_t prompt = 1; prompt <= 100'000; prompt += 7) {
+    histogram.Add(prompt, prompt % 512 + 1);
+    prompts += prompt;
+  }
+  const Workload workload = histogram.ToWorkload();
+  EXPECT_LT(workload.classes.size(), 700u);
+  EXPECT_NEAR(workload.prompt_tokens(), static_cast<double>(prompts),
+              0.001 * static_cast<double>(prompts));
+}
+
+TEST(LengthHistogramTest, OutputsAreScaledButNeverVanish) {
+  LengthHistogram histogram;
+  histogram.Add(10, 100, 5);
+  histogram.Add(10, 1, 5);
+  histogram.Add(10, 0, 5);  // scored, not generated
+  const Workload workload = histogram.ToWorkload(0.25);
+  ASSERT_EQ(workload.classes.size(), 3u);
+  EXPECT_EQ(workload.classes[0].output, 1);
+  EXPECT_EQ(workload.classes[1].output, 1);
+  EXPECT_EQ(workload.classes[2].output, 25);
+}
+
+TEST(LengthHistogramTest, AddsAnotherSoManyTimes) {
+  LengthHistogram part;
+  part.Add(100, 20, 2);
+  LengthHistogram all;
+  all.Add(100, 10, 1);
+  all.Add(part, 3);
+  EXPECT_EQ(all.requests(), 7);
+  EXPECT_DOUBLE_EQ(all.ToWorkload().prompt_tokens(), 700);
+}
+
+TEST(LengthHistogramTest, EmptyIsAnEmptyWorkload) {
+  EXPECT_TRUE(LengthHistogram().ToWorkload().classes.empty());
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,117 @@
+#include "coordinator/planning/plan_monitor.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/unit/common/sample_profile.h"
+
+namespace sluice {
+namespace {
+
+constexpr auto kRead = static_cast<size_t>(Resource::kDiskRead);
+constexpr auto kCompute = static_cast<size_t>(Resource::kDeviceCompute);
+
+// One stage on a machine without a device, whose disk reads 2 GB/s. For each of
+// 1000 rows 50 ms of the disk and 40 ms of the cores were predicted.
+class PlanMonitorTest : public testing::Test {
+ protected:
+  PlanMonitorTest() {
+    machine_ = SampleProfile();
+    machine_.device_memory_bytes = 0;
+    machine_.device_compute = {};
+    machine_.disk.read_bytes_per_second = 2e9;
+    machine_.disk.rates = {{1 << 20, 32, 2e9, 1e9}};
+    StagePlan& stage = plan_.stages.emplace_back();
+    stage.busy[kRead] = 50;
+    stage.busy[kCompute] = 40;
+    monitor_.Start(plan_, {machine_}, 1000);
+    totals_.busy_seconds[kRead] = 7;  // of earlier plans
+    totals_.bytes[kRead] = 99e9;
+    monitor_.Observe(0, totals_);
+  }
+
+  // So much more, for so many rows.
+  void Did(double rows, double read_seconds, double read_rate,
+           double compute_seconds) {
+    totals_.busy_seconds[kRead] += read_seconds;
+    totals_.bytes[kRead] += read_seconds * read_rate;
+    totals_.busy_seconds[kCompute] += compute_seconds;
+    monitor_.Observe(0, totals_);
+    rows_ += rows;
+    seconds_ += std::max(read_seconds, compute_seconds);
+    monitor_.Progress(rows_, seconds_);
+  }
+
+  MachineProfile machine_;
+  Plan plan_;
+  PlanMonitor monitor_;
+  ResourceTotals totals_;
+  double rows_ = 0, seconds_ = 0;
+};
+
+TEST_F(PlanMonitorTest, APredictionThatHoldsIsLeftAlone) {
+  Did(400, 20, 2e9, 16);
+  EXPECT_FALSE(monitor_.Refit().has_value());
+  EXPECT_DOUBLE_EQ(monitor_.PredictedSeconds(0, Resource::kDiskRead), 20);
+  EXPECT_DOUBLE_EQ(monitor_.MeasuredSeconds(0, Resource::kDiskRead), 20);
+  // Within the tolerance of 1.3.
+  Did(400, 20, 1.7e9, 20);
+  EXPECT_FALSE(monitor_.Refit().has_value());
+}
+
+TEST_F(PlanMonitorTest, ASlowDiskIsNoticedAndItsRateIsTheMeasuredOne) {
+  Did(100, 20, 0.5e9, 4);
+  const auto machines = monitor_.Refit();
+  ASSERT_TRUE(machines.has_value());
+  ASSERT_EQ(machines->size(), 1u);
+  EXPECT_NEAR((*machines)[0].disk.read_bytes_per_second, 0.5e9, 1);
+  EXPECT_NEAR((*machines)[0].disk.rates[0].read_bytes_per_second, 0.5e9, 1);
+  // The cores did as predicted.
+  EXPECT_EQ((*machines)[0].host, machine_.host);
+}
+
+TEST_F(PlanMonitorTest, SlowCoresAreNoticed) {
+  Did(200, 10, 2e9, 16);  // 8 predicted
+  const auto machines = monitor_.Refit();
+  ASSERT_TRUE(machines.has_value());
+  EXPECT_NEAR((*machines)[0].host.products[0].flops_by_rows.Best(),
+              machine_.host.products[0].flops_by_rows.Best() / 2, 1);
+  EXPECT_NEAR((*machines)[0].host.layer_seconds,
+              machine_.host.layer_seconds * 2, 1e-9);
+  EXPECT_EQ((*machines)[0].disk, machine_.disk);
+}
+
+TEST_F(PlanMonitorTest, FasterThanThoughtIsNoticedToo) {
+  Did(800, 13, 6e9, 32);
+  const auto machines = monitor_.Refit();
+  ASSERT_TRUE(machines.has_value());
+  EXPECT_NEAR((*machines)[0].disk.read_bytes_per_second, 6e9, 1);
+}
+
+TEST_F(PlanMonitorTest, TooLittleToTell) {
+  Did(2, 2.5, 0.1e9, 0.1);  // less than three seconds of work
+  EXPECT_FALSE(monitor_.Refit().has_value());
+}
+
+TEST_F(PlanMonitorTest, WhatDoesNotMatterIsLeftAlone) {
+  // The disk is slow, but takes a tenth of the time.
+  plan_.stages[0].busy[kRead] = 2;
+  monitor_.Start(plan_, {machine_}, 1000);
+  monitor_.Observe(0, totals_);
+  rows_ = seconds_ = 0;
+  Did(1000, 4, 1e9, 42);
+  EXPECT_FALSE(monitor_.Refit().has_value());
+}
+
+TEST_F(PlanMonitorTest, NothingBeforeTheFirstObservation) {
+  monitor_.Start(plan_, {machine_}, 1000);
+  monitor_.Progress(500, 100);
+  EXPECT_EQ(monitor_.MeasuredSeconds(0, Resource::kDiskRead), 0);
+  EXPECT_FALSE(monitor_.Refit().has_value());
+  monitor_.Observe(3, totals_);  // no such stage
+  monitor_.Stop();
+  EXPECT_FALSE(monitor_.active());
+  EXPECT_FALSE(monitor_.Refit().has_value());
+}
+
+}  // namespace
+}  // namespace sluice
