@@ -14,7 +14,6 @@
 #include "coordinator/block_driver.h"
 #include "coordinator/dispatch_metrics.h"
 #include "coordinator/inbox.h"
-#include "coordinator/planning/plan_json.h"
 #include "coordinator/queue_threads.h"
 #include "proto/convert.h"
 
@@ -151,8 +150,8 @@ class DispatcherImpl : public Dispatcher {
         task && planner_ != nullptr) {
       planner_->Search(*std::move(task));
     }
-    if (std::optional<Plan> plan = membership_.TakeNewPlan()) {
-      writer_->ReportPlan(PlanToJson(*plan));
+    if (std::optional<std::string> plan = membership_.TakeNewPlan()) {
+      writer_->ReportPlan(*std::move(plan));
     }
     FollowPlan();
     std::vector<StepPlan> plans;

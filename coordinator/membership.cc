@@ -457,6 +457,7 @@ void Membership::OnPlanned(PlanAnswer answer) {
       // It goes on, with a prediction that knows what was measured.
       if (answer.present && phase_ == Phase::kRunning && plan_) {
         plan_ = std::move(answer.present);
+        new_plan_ = true;
         monitor_.Start(*plan_, Machines(stages_), answer.rows);
         plan_rows_ = rows_;
         plan_seconds_ = seconds_;
@@ -478,15 +479,14 @@ void Membership::OnPlanned(PlanAnswer answer) {
   plan_workers_ = static_cast<int32_t>(search.workers.size());
   StartPlan(std::move(stages), &*answer.plan);
   if (!plan_) return;  // a worker went while it was told
-  new_plan_ = true;
   monitor_.Start(*plan_, Machines(stages_), answer.rows);
   plan_rows_ = rows_;
   plan_seconds_ = seconds_;
 }
 
-std::optional<Plan> Membership::TakeNewPlan() {
+std::optional<std::string> Membership::TakeNewPlan() {
   if (!std::exchange(new_plan_, false)) return std::nullopt;
-  return plan_;
+  return plan_ ? PlanToJson(*plan_) : std::string();
 }
 
 void Membership::OnNewJobs() {
@@ -600,6 +600,8 @@ ClusterView Membership::View() const {
 
 void Membership::StartPlan(std::vector<StageAssignment> stages,
                            const Plan* plan) {
+  new_plan_ = plan != nullptr || planned_before_;
+  planned_before_ = plan != nullptr;
   plan_.reset();
   if (plan != nullptr) {
     plan_ = *plan;

@@ -70,8 +70,9 @@ class Membership {
   // the present one's place.
   std::optional<PlanTask> TakePlanTask();
   void OnPlanned(PlanAnswer answer);
-  // The plan that OnPlanned began, once; for the jobs' records.
-  std::optional<Plan> TakeNewPlan();
+  // The present plan as JSON, "" for the workers' own choice, if it changed or
+  // another prediction is made of it; for the jobs' records.
+  std::optional<std::string> TakeNewPlan();
   // Jobs came while nothing was computed: the present plan may not be theirs.
   void OnNewJobs();
   // Tokens computed since the coordinator began, wall seconds with steps in
@@ -159,6 +160,7 @@ class Membership {
   int32_t plan_workers_ = 0;
   Policy plan_policy_;
   bool new_plan_ = false;
+  bool planned_before_ = false;  // the plan before the present one was made
   struct Search {
     int64_t ticket = 0;
     std::vector<WorkerId> workers;

@@ -35,8 +35,8 @@ class RequestQueue {
                               int64_t new_tokens) = 0;
   // Sequences of this job that had to be prefilled again.
   virtual void ReportReplays(JobId job, int64_t count) = 0;
-  // The plan by which unfinished jobs are run from now on, as JSON; recorded
-  // with each.
+  // The plan by which jobs are run from now on, as JSON, or "" for none;
+  // recorded with each that has not ended.
   virtual void ReportPlan(const std::string& plan) = 0;
   // Shown as the detail of unfinished jobs: why nothing moves; "" if it does.
   virtual void ReportDetail(const std::string& detail) = 0;

@@ -232,6 +232,7 @@ absl::StatusOr<v1::Job> JobManagerImpl::Publish(
     SLUICE_ASSIGN_OR_RETURN(
         job, store_->PublishJob(id, totals.lines, totals.failed, NowMicros()));
     live_.Add(job);
+    if (!plan_.empty()) RecordPlan();
   }
   for (const auto& [code, count] : totals.errors) {
     metrics_.CountErrors(code, count);
@@ -334,9 +335,8 @@ absl::StatusOr<LengthHistogram> JobManagerImpl::PendingLengths() {
     if (job.state != v1::JOB_STATE_IN_PROGRESS) continue;
     LengthHistogram read;
     for (int64_t from = 0; read.requests() < kMostCountedRequests;) {
-      SLUICE_ASSIGN_OR_RETURN(
-          const std::vector<StoredRequest> rows,
-          store_->ReadRequests(job.id, from, kTakeRows));
+      SLUICE_ASSIGN_OR_RETURN(const std::vector<StoredRequest> rows,
+                              store_->ReadRequests(job.id, from, kTakeRows));
       for (const StoredRequest& row : rows) {
         Request request;
         // One that can't be read any more ends with an error when it is taken.
@@ -357,7 +357,12 @@ absl::StatusOr<LengthHistogram> JobManagerImpl::PendingLengths() {
 
 void JobManagerImpl::ReportPlan(const std::string& plan) {
   MutexLock lock(&commit_mu_);
-  absl::StatusOr<std::vector<JobRecord>> jobs = store_->SetPlan(plan);
+  plan_ = plan;
+  RecordPlan();
+}
+
+void JobManagerImpl::RecordPlan() {
+  absl::StatusOr<std::vector<JobRecord>> jobs = store_->SetPlan(plan_);
   if (!jobs.ok()) {
     LogWarning(absl::StrCat("the plan could not be stored: ",
                             jobs.status().ToString()));

@@ -63,6 +63,8 @@ class JobManagerImpl : public JobManager {
   absl::StatusOr<v1::Job> FindExisting(const v1::JobSpec& spec);
   absl::StatusOr<v1::Job> Publish(JobId job, const JobUpload::Totals& totals);
   void Abandon(JobId job);
+  // Records plan_ with the jobs in progress.
+  void RecordPlan() ABSL_EXCLUSIVE_LOCKS_REQUIRED(commit_mu_);
   absl::StatusOr<Request> Restore(JobId job, StoredRequest stored) const;
 
   // For the writer's thread.
@@ -82,7 +84,8 @@ class JobManagerImpl : public JobManager {
   std::unique_ptr<JobStore> store_;
 
   Mutex commit_mu_;
-  Mutex take_mu_;  // one TakeRequests at a time
+  std::string plan_ ABSL_GUARDED_BY(commit_mu_);  // of jobs that begin
+  Mutex take_mu_;                                 // one TakeRequests at a time
 
   Mutex mu_;
   std::function<void()> on_work_ ABSL_GUARDED_BY(mu_);

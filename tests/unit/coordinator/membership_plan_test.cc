@@ -135,7 +135,9 @@ TEST_F(MembershipPlanTest, WorkersGetWhatThePlanSays) {
   EXPECT_DOUBLE_EQ(Last(*a_).policy().weights().disk(), 0.25);
   EXPECT_EQ(members().policy().gbs, 5);
   EXPECT_EQ(members().num_blocks(), 3);
-  ASSERT_TRUE(members().TakeNewPlan().has_value());
+  const std::optional<std::string> plan = members().TakeNewPlan();
+  ASSERT_TRUE(plan.has_value());
+  EXPECT_TRUE(ParsePlan(*plan).ok());
   EXPECT_FALSE(members().TakeNewPlan().has_value());
   Ready(1);
   Ready(2);
@@ -167,6 +169,7 @@ TEST_F(MembershipPlanTest, WithoutAPlanTheWorkersChoose) {
          absl::ResourceExhaustedError("host memory is short by 1 GiB"));
   ASSERT_EQ(members().phase(), Phase::kLoading);
   EXPECT_FALSE(Last(*a_).policy().explicit_weights());
+  EXPECT_FALSE(members().TakeNewPlan().has_value());  // nor was there one
   EXPECT_EQ(Last(*a_).layers().end(), 2);
   EXPECT_EQ(members().policy().gbs, options_.policy.gbs);
 }
@@ -193,10 +196,12 @@ TEST_F(MembershipPlanTest, APlanThatDoesNotFitIsNotTriedAgain) {
   Answer(Task().ticket, TwoStages());
   Failed(1, absl::StatusCode::kResourceExhausted, "too large");
   EXPECT_EQ(members().phase(), Phase::kNoPlan);
+  EXPECT_TRUE(members().TakeNewPlan().has_value());
   clock_.Advance(options_.first_back_off);
   members().Advance();
   ASSERT_EQ(members().phase(), Phase::kLoading);
   EXPECT_FALSE(Last(*a_).policy().explicit_weights());
+  EXPECT_EQ(members().TakeNewPlan(), "");
 }
 
 TEST_F(MembershipPlanTest, AnAnswerForWorkersThatAreGoneIsNoPlan) {
