@@ -20,7 +20,6 @@ import argparse
 import datetime
 import itertools
 import json
-import math
 import os
 import random
 import statistics
@@ -131,7 +130,7 @@ class Bench:
         long = [(768, 24)] * 48
         talk = [(32, 192)] * 128
         mixed = [(rng.randrange(16, 400), rng.randrange(4, 96)) for _ in range(192)]
-        ram, half = 4 << 30, 220 * MB
+        ram = 4 << 30
         cases = []
         for name, lengths in (("short", short), ("usual", usual), ("long", long),
                               ("talk", talk), ("mixed", mixed)):
@@ -160,7 +159,6 @@ class Bench:
                           "gbs=32 w=0/100/0 max-step-tokens=256", workers))
             cases.append((f"mixed, {workers} workers, on disk", mixed, ram,
                           "gbs=32 w=0/0/100 max-step-tokens=256", workers))
-        del half
         rows = []
         for name, lengths, memory, policy, workers in cases:
             plan = self.predict_one(lengths, memory, policy, workers)
@@ -218,8 +216,109 @@ class Bench:
         self.record("grid", figures)
 
 
+    def watched(self, lengths, memory, profile, *flags, group=None, throttle_at=None,
+                rate=None):
+        """Runs a planned job; gives when results came, and when plans were made, in seconds."""
+        out = os.path.join(self.scratch, "watched.jsonl")
+        log = os.path.join(self.scratch, "watched.log")
+        command = [os.path.join(self.args.bin, "sluice"), "--log-level", "info", "run",
+                   *self.common(lengths, 1), "--load-format", "dummy", "-o", out, "--json", "-q",
+                   "--host-memory", str(memory), "--disk-dir", self.args.disk_dir,
+                   "--disk-space", "16GiB", "--plan", "on", "--profile", profile, *flags]
+        with open(log, "w") as f:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=f, text=True,
+                                       preexec_fn=group.enter if group else None)
+        start, times, lines, plans = time.time(), [], 0, []
+        while process.poll() is None:
+            time.sleep(0.1)
+            now = time.time() - start
+            if throttle_at is not None and lines >= throttle_at:
+                group.throttle(rate)
+                throttle_at = None
+                print(f"  throttled at {now:.1f} s, after {lines} results", flush=True)
+            if os.path.exists(out):
+                with open(out, "rb") as f:
+                    n = f.read().count(b"\n")
+                times += [now] * (n - lines)
+                lines = n
+            with open(log) as f:
+                made = f.read().count("plan ready")
+            while len(plans) < made:
+                plans.append(now)
+        if process.returncode != 0:
+            with open(log) as f:
+                sys.exit(f"{' '.join(command)} ended with {process.returncode}:\n{f.read()}")
+        run = json.loads(process.stdout.read().splitlines()[-1])
+        with open(out) as f:
+            answers = [json.loads(line)["response"]["body"]["choices"] for line in f]
+        return run, times, plans, answers
+
+    def adapt(self):
+        # Few sequences fit beside the weights; what the disk has to bring must be shared by
+        # more of them when it is slow.
+        lengths, memory, slow = [(64, 64)] * 1024, 230 * MB, 250e6
+        fast = self.profile_file(memory)
+        with Blkio(self.args.disk_dir) as group:
+            run, times, plans, answers = self.watched(
+                lengths, memory, fast, group=group, throttle_at=200, rate=slow)
+        with Blkio(self.args.disk_dir) as group:
+            group.throttle(slow)
+            made_for, slow_times, _, slow_answers = self.watched(
+                lengths, memory, self.profile_file(memory, read_bytes_per_second=slow,
+                                                   write_bytes_per_second=slow),
+                group=group)
+        assert answers == slow_answers
+
+        def rate(when):
+            """Results a second in the middle of a list of times."""
+            a, b = len(when) // 8, len(when) * 7 // 8
+            return (b - a) / (when[b] - when[a])
+        after = [t for t in times if t > plans[-1] + 2]
+        figures = {"plans": len(plans), "plan made after, s": plans[-1],
+                   "results a second, after": rate(after),
+                   "results a second, plan for the slow disk": rate(slow_times),
+                   "share": rate(after) / rate(slow_times), "same_tokens": True,
+                   "plan at the end": run["plan"], "plan for the slow disk": made_for["plan"]}
+        print({k: v for k, v in figures.items() if not k.startswith("plan ")})
+        self.record("adapt", figures)
+
+
+class Blkio:
+    """A group of our own whose reads and writes of one disk can be throttled."""
+
+    def __init__(self, path):
+        dev = os.stat(path).st_dev
+        sys_path = os.path.realpath(f"/sys/dev/block/{os.major(dev)}:{os.minor(dev)}")
+        if os.path.exists(os.path.join(sys_path, "partition")):
+            sys_path = os.path.dirname(sys_path)
+        with open(os.path.join(sys_path, "dev")) as f:
+            self.device = f.read().strip()
+
+    def __enter__(self):
+        self.path = f"/sys/fs/cgroup/blkio/sluice-bench-{os.getpid()}"
+        os.mkdir(self.path)
+        return self
+
+    def enter(self):
+        with open(os.path.join(self.path, "cgroup.procs"), "w") as f:
+            f.write(str(os.getpid()))
+
+    def throttle(self, rate):
+        for kind in ("read", "write"):
+            with open(os.path.join(self.path, f"blkio.throttle.{kind}_bps_device"), "w") as f:
+                f.write(f"{self.device} {int(rate)}")
+
+    def __exit__(self, *_):
+        for _ in range(50):
+            try:
+                os.rmdir(self.path)
+                return
+            except OSError:
+                time.sleep(0.1)
+
+
 def main():
-    cases = ("predict", "grid")
+    cases = ("predict", "grid", "adapt")
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--bin", default=os.path.join(HERE, "..", "..", "build/release/bin"))
     parser.add_argument("--disk-dir", default="/var/tmp/sluice-bench")
