@@ -141,7 +141,7 @@ class CoordinatorImpl : public Coordinator {
     policy_.num_microbatches = std::max(1, options_.num_microbatches);
     policy_.max_step_tokens = options_.max_step_tokens > 0
                                   ? options_.max_step_tokens
-                                  : kDefaultStepTokens;
+                                  : std::max(kDefaultStepTokens, options_.gbs);
     policy_.dtype = ResolveDType(options_.dtype, model_->spec());
     SLUICE_ASSIGN_OR_RETURN(plan_, PlanNamedBy(options_.policy));
     if (plan_) return CheckPlan();

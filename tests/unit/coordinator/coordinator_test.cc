@@ -132,9 +132,9 @@ TEST_F(CoordinatorTest, ChecksItsOptions) {
       [](auto* o) { o->min_workers = 0; },
       [](auto* o) { o->num_blocks = -1; },
       [](auto* o) { o->gbs = -1; },
-      [](auto* o) { o->gbs = 4096; },  // more than max_step_tokens
-      [](auto* o) { o->num_microbatches = 0; },
-      [](auto* o) { o->max_step_tokens = 0; },
+      [](auto* o) { o->gbs = 4096, o->max_step_tokens = 2048; },
+      [](auto* o) { o->num_microbatches = -1; },
+      [](auto* o) { o->max_step_tokens = -1; },
       [](auto* o) { o->max_model_len = -1; },
       [](auto* o) { o->default_max_tokens = 0; },
       [](auto* o) { o->heartbeat_interval = absl::ZeroDuration(); },

@@ -137,6 +137,7 @@ class DispatcherTest : public testing::Test {
   AsciiTokenizer tokenizer_;
   MemoryQueue queue_;
   std::unique_ptr<MetricsRegistry> metrics_;
+  ManualClock manual_clock_;  // outlives the dispatcher
   Dispatcher::Options options_;
   Model model_;
   std::optional<FakePipeline> pipeline_;
@@ -492,7 +493,7 @@ TEST_F(DispatcherTest, ShowsThatReadingFailsAndTriesAgain) {
 }
 
 TEST_F(DispatcherTest, AHungWorkerIsDropped) {
-  ManualClock clock;
+  ManualClock& clock = manual_clock_;
   options_.membership.clock = &clock;
   options_.membership.min_workers = 2;
   Start(HashModel(40));
