@@ -267,6 +267,7 @@ class CoordinatorClientImpl : public CoordinatorClient {
     out->set_version(identity.version);
     out->set_metrics_address(identity.metrics_address);
     out->set_model_dir(identity.model_dir);
+    out->set_profile_json(identity.profile_json);
     return message;
   }
 

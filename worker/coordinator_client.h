@@ -29,6 +29,7 @@ struct WorkerIdentity {
   std::string version;
   std::string metrics_address;
   std::string model_dir;
+  std::string profile_json;  // "": none
 };
 
 struct WorkerTotals {

@@ -5,15 +5,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 
 namespace sluice {
-
-// "cpu: <model>, <widest instruction set that matters to the kernels>", for
-// people.
-std::string DescribeCpu();
-// The same from the text of /proc/cpuinfo.
-std::string DescribeCpu(absl::string_view cpuinfo);
 
 // Makes `dir`, and what it lies in, if it is not there. Errors name it.
 absl::Status MakeDiskDir(const std::string& dir);

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <atomic>
 #include <climits>
 #include <csignal>
 #include <cstdint>
@@ -10,14 +11,19 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/logging.h"
+#include "common/machine_profile.h"
 #include "common/status_macros.h"
+#include "common/thread.h"
 #include "runtime/memory/host_memory.h"
+#include "runtime/model/model_dir.h"
 #include "server/metrics/metrics_server.h"
 #include "worker/link/link_server.h"
 #include "worker/worker.h"
+#include "worker/worker_profile.h"
 
 namespace {
 
@@ -30,8 +36,9 @@ struct Flags {
   std::string coordinator = "127.0.0.1:7070", model, host = "127.0.0.1",
               advertise, name, host_memory, log_level = "info", disk_dir,
               disk_space, load_format = "auto", trace, device = "cpu",
-              device_memory;
+              device_memory, profile;
   int port = 0, metrics_port = 0, threads = 0;
+  bool no_profile = false;
 };
 
 void AddFlags(CLI::App& app, Flags& f) {
@@ -83,6 +90,17 @@ void AddFlags(CLI::App& app, Flags& f) {
       ->check(CLI::IsMember({"auto", "dummy"}))
       ->capture_default_str()
       ->envname("SLUICE_LOAD_FORMAT");
+  auto* profile =
+      app.add_option("--profile", f.profile,
+                     "profile of this machine, as `sluice profile -o FILE` "
+                     "writes it; default: measured at the first start, about "
+                     "20 s, and kept in --disk-dir or ~/.cache/sluice")
+          ->envname("SLUICE_PROFILE");
+  app.add_flag("--no-profile", f.no_profile,
+               "do without a profile: the coordinator cannot plan for this "
+               "worker")
+      ->excludes(profile)
+      ->envname("SLUICE_NO_PROFILE");
   app.add_option("--trace", f.trace,
                  "write a timeline (Chrome trace, for Perfetto) here at the "
                  "end")
@@ -136,6 +154,53 @@ std::string WithPort(const std::string& host, int port) {
   return has_port ? host : sluice::JoinHostPort(host, port);
 }
 
+// The profile of this machine, measured if there is none yet; null without one.
+// kCancelled if a signal comes meanwhile.
+absl::StatusOr<std::shared_ptr<const sluice::MachineProfile>> Profile(
+    const Flags& f, const sluice::Worker::Options& options,
+    const sigset_t& signals) {
+  using sluice::MachineProfile;
+  if (f.no_profile) return nullptr;
+  SLUICE_ASSIGN_OR_RETURN(const sluice::ProfilerOptions machine,
+                          sluice::ProfilerOptionsOf(options));
+  if (!f.profile.empty()) {
+    absl::StatusOr<MachineProfile> read =
+        sluice::ReadWorkerProfile(f.profile, machine);
+    if (!read.ok()) return sluice::Annotate(read.status(), "--profile");
+    return std::make_shared<const MachineProfile>(*std::move(read));
+  }
+  std::atomic<bool> cancelled{false}, done{false};
+  absl::StatusOr<MachineProfile> profile = absl::UnknownError("not measured");
+  double told = -1;
+  sluice::Thread thread("profiling", [&] {
+    profile = sluice::CachedProfile(
+        sluice::ProfileCacheOf(machine),
+        [&](absl::string_view what, double share) {
+          constexpr double kTell = 0.2;  // of the whole
+          if (told >= 0 && share < told + kTell) return;
+          sluice::LogInfo(absl::StrCat(
+              "measuring this machine (once; --no-profile to do without): ",
+              static_cast<int>(100 * share), " %, ", what));
+          told = share;
+        },
+        &cancelled);
+    done = true;
+  });
+  int signal = 0;
+  while (!done) {
+    signal = sigtimedwait(&signals, nullptr, &kTick);
+    if (signal > 0) cancelled = true;
+  }
+  thread.Join();
+  if (absl::IsCancelled(profile.status())) return profile.status();
+  if (!profile.ok()) {
+    sluice::LogWarning(absl::StrCat("no profile of this machine: ",
+                                    std::string(profile.status().message())));
+    return nullptr;
+  }
+  return std::make_shared<const MachineProfile>(*std::move(profile));
+}
+
 absl::Status Serve(const Flags& f, const sigset_t& signals) {
   sluice::Worker::Options options;
   options.name =
@@ -168,6 +233,13 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
     if (!bytes.ok()) return sluice::Annotate(bytes.status(), "--disk-space");
     options.disk_space_bytes = *bytes;
   }
+  // What is wrong with these shows before the time that measuring takes.
+  SLUICE_RETURN_IF_ERROR(sluice::CheckBackendKind(options.backend));
+  SLUICE_RETURN_IF_ERROR(options.Validate());
+  SLUICE_RETURN_IF_ERROR(sluice::ModelDir::Open(options.model_dir).status());
+  auto profile = Profile(f, options, signals);
+  if (absl::IsCancelled(profile.status())) return absl::OkStatus();
+  SLUICE_ASSIGN_OR_RETURN(options.profile, std::move(profile));
   std::unique_ptr<sluice::Tracer> tracer;
   if (!f.trace.empty()) {
     tracer = std::make_unique<sluice::Tracer>(

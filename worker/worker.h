@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/machine_profile.h"
 #include "common/metrics.h"
 #include "runtime/kernels/backend.h"
 #include "runtime/trace/trace.h"
@@ -47,6 +48,9 @@ class Worker {
     // Pins each compute thread to a core of its own, if there are as many
     // threads as cores. Not for workers that share cores.
     bool pin_threads = false;
+    // What was measured here, for the coordinator to plan by; null: nothing.
+    // Goes out under this worker's name.
+    std::shared_ptr<const MachineProfile> profile;
     ChannelFactory channels;
     MetricsRegistry* metrics = nullptr;  // if set, must outlive the worker
     Tracer* tracer = nullptr;            // the same

@@ -11,12 +11,13 @@
 #include "common/status_macros.h"
 #include "runtime/memory/cpu_topology.h"
 #include "runtime/memory/memory_budget.h"
+#include "runtime/profile/machine_facts.h"
+#include "runtime/profile/profile_json.h"
 #include "sluice/v1/pipeline.pb.h"
 #include "worker/assigned_stage.h"
 #include "worker/coordinator_client.h"
 #include "worker/link/grpc_link_factory.h"
 #include "worker/link/link_service.h"
-#include "worker/machine.h"
 
 namespace sluice {
 namespace {
@@ -91,6 +92,11 @@ class WorkerImpl : public Worker,
     client.identity.version = kVersion;
     client.identity.metrics_address = options_.metrics_address;
     client.identity.model_dir = options_.model_dir.string();
+    if (options_.profile != nullptr) {
+      MachineProfile profile = *options_.profile;
+      profile.name = options_.name;
+      client.identity.profile_json = ProfileToJson(profile);
+    }
     client.handler = this;
     client.reconnect_delay = options_.reconnect_delay;
     client_ = CoordinatorClient::Start(std::move(client));

@@ -15,6 +15,18 @@ absl::StatusOr<BackendKind> ParseBackendKind(absl::string_view name) {
       "no device \"", name, "\": expected cpu, cpu-discrete or cuda"));
 }
 
+absl::string_view BackendKindName(BackendKind kind) {
+  switch (kind) {
+    case BackendKind::kCpu:
+      return "cpu";
+    case BackendKind::kCpuDiscrete:
+      return "cpu-discrete";
+    case BackendKind::kCuda:
+      return "cuda";
+  }
+  return "unknown";
+}
+
 absl::Status CheckBackendKind(BackendKind kind) {
   return kind == BackendKind::kCuda ? CheckCuda() : absl::OkStatus();
 }

@@ -33,6 +33,8 @@ enum class BackendKind {
 
 // "cpu", "cpu-discrete" or "cuda", as in --device; kInvalidArgument for others.
 absl::StatusOr<BackendKind> ParseBackendKind(absl::string_view name);
+// The inverse.
+absl::string_view BackendKindName(BackendKind kind);
 
 // Whether this build has it: kUnimplemented if not.
 absl::Status CheckBackendKind(BackendKind kind);

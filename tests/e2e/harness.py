@@ -144,6 +144,8 @@ class Cluster:
         self.metrics_url = match.group(1)
 
     def start_worker(self, name, *flags):
+        if "--profile" not in (*self.worker_flags, *flags):
+            flags = ("--no-profile", *flags)  # measuring takes its time
         self.workers[name] = Process(self.directory, name, [
             os.path.join(BIN, "sluice-worker"), "--model", self.model,
             "--coordinator", f"127.0.0.1:{self.port}", "--name", name,

@@ -6,7 +6,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker/test_metrics.h"
-#include "worker/machine.h"
 #include "worker/step_assembler.h"
 #include "worker/usage_meter.h"
 
@@ -43,17 +42,6 @@ TEST(UsageMeterTest, TimeGoesToOneStateAtATime) {
   EXPECT_EQ(metrics.Value("busy{}"), 2);
   EXPECT_EQ(metrics.Value("waiting{}"), 3);
   EXPECT_EQ(metrics.Value("idle{}"), 1);  // since it has counters
-}
-
-TEST(MachineTest, DescribesTheCpu) {
-  EXPECT_EQ(DescribeCpu("processor : 0\nmodel name\t: Fast CPU @ 3: GHz\n"
-                        "flags\t\t: fpu avx2 avx512f avx512_bf16\n"),
-            "cpu: Fast CPU @ 3: GHz, AVX-512 bf16");
-  EXPECT_EQ(DescribeCpu("model name : Old\nflags : fpu sse2\n"),
-            "cpu: Old, baseline");
-  EXPECT_EQ(DescribeCpu("Features\t: fp asimd\n"), "cpu: unknown, NEON");
-  EXPECT_EQ(DescribeCpu(""), "cpu: unknown, baseline");
-  EXPECT_THAT(DescribeCpu(), HasSubstr("cpu: "));
 }
 
 class StepAssemblerTest : public ::testing::Test {

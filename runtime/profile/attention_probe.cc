@@ -1,0 +1,215 @@
+#include "runtime/profile/attention_probe.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "common/status_macros.h"
+#include "runtime/kernels/backend.h"
+#include "runtime/kernels/cpu/attention.h"
+#include "runtime/kernels/cpu/compute_pool.h"
+#include "runtime/kv/batch_view.h"
+#include "runtime/kv/kv_arena.h"
+#include "runtime/memory/host_buffer.h"
+#include "runtime/profile/measure.h"
+#include "runtime/profile/probe_model.h"
+
+namespace sluice {
+namespace {
+
+// Bytes of K and V that no cache holds.
+constexpr uint64_t kBeyondCache = uint64_t{96} << 20;
+constexpr int32_t kHidden = 2048;
+constexpr int32_t kHeadDim = 128;
+// A KV head has four query heads.
+constexpr int32_t kContexts[] = {32, 128, 512, 2048};
+constexpr int32_t kPrompts[] = {32, 128, 512, 2048};
+constexpr int32_t kMostRows = 2048;
+
+// One layer's attention on its own.
+class AttentionProbe {
+ public:
+  static absl::StatusOr<std::unique_ptr<AttentionProbe>> Create(
+      const AttentionProbeOptions& options) {
+    auto self = std::make_unique<AttentionProbe>();
+    // A layer in the middle: nothing is embedded, and there is no head.
+    self->spec_ = ProbeModel(3, kHidden, kHeadDim, kHeadDim, 64);
+    Backend::Options backend;
+    backend.layers = {1, 2};
+    backend.dtype = options.format == KvFormat::kFloat32 ? DType::kFloat32
+                                                         : DType::kBFloat16;
+    backend.kv_format = options.format;
+    backend.max_rows = kMostRows;
+    backend.max_model_len = kContexts[std::size(kContexts) - 1] + 1;
+    backend.threads = options.threads;
+    backend.cores = options.cores;
+    backend.budget = options.budget;
+    absl::StatusOr<std::unique_ptr<Backend>> made =
+        Backend::Create(BackendKind::kCpu, self->spec_, backend);
+    if (absl::IsUnimplemented(made.status())) {
+      // Pages are the same whatever computes beside them.
+      backend.dtype = DType::kFloat32;
+      made = Backend::Create(BackendKind::kCpu, self->spec_, backend);
+    }
+    SLUICE_RETURN_IF_ERROR(made.status());
+    self->backend_ = *std::move(made);
+    const KvLayout& layout = self->backend_->kv_layout();
+    const uint64_t room =
+        std::min(kBeyondCache, options.budget->free_bytes() / 2);
+    const int64_t least = 2 * kMostRows / kPageTokens;
+    const auto pages = std::max<int64_t>(
+        least, static_cast<int64_t>(room / layout.page_bytes()));
+    SLUICE_ASSIGN_OR_RETURN(self->kv_,
+                            KvArena::Create(layout, pages, options.budget));
+    self->Fill();
+    return self;
+  }
+
+  // Sequences with `context` positions, the last of which is new: bytes of K
+  // and V per second.
+  absl::StatusOr<double> DecodeBytes(int32_t context, double seconds,
+                                     const std::atomic<bool>* cancelled) {
+    const int32_t pages_each = (context + kPageTokens - 1) / kPageTokens;
+    const auto count = static_cast<int32_t>(
+        std::min<int64_t>(kMostRows, kv_->num_pages() / pages_each));
+    std::vector<SegmentView> segments;
+    std::vector<std::vector<int32_t>> tables = Tables(count, pages_each);
+    for (int32_t s = 0; s < count; ++s) {
+      segments.push_back({.row = s,
+                          .start = context - 1,
+                          .num_tokens = 1,
+                          .pages = tables[static_cast<size_t>(s)],
+                          .kv = kv_->LayerBase(0)});
+    }
+    SLUICE_ASSIGN_OR_RETURN(const double once,
+                            Time(count, segments, seconds, cancelled));
+    const KvLayout& layout = backend_->kv_layout();
+    return static_cast<double>(count) * context *
+           static_cast<double>(layout.layer_page_bytes()) / kPageTokens / once;
+  }
+
+  // As many whole prompts as a step has: flops per second.
+  absl::StatusOr<double> PrefillFlops(int32_t prompt, double seconds,
+                                      const std::atomic<bool>* cancelled) {
+    const int32_t count = kMostRows / prompt;
+    const int32_t pages_each = (prompt + kPageTokens - 1) / kPageTokens;
+    std::vector<SegmentView> segments;
+    std::vector<std::vector<int32_t>> tables = Tables(count, pages_each);
+    for (int32_t s = 0; s < count; ++s) {
+      segments.push_back({.row = s * prompt,
+                          .start = 0,
+                          .num_tokens = prompt,
+                          .pages = tables[static_cast<size_t>(s)],
+                          .kv = kv_->LayerBase(0)});
+    }
+    SLUICE_ASSIGN_OR_RETURN(const double once,
+                            Time(count * prompt, segments, seconds, cancelled));
+    const double pairs = 0.5 * count * prompt * (prompt + 1.0);
+    return 4 * pairs * spec_.num_heads * spec_.head_dim / once;
+  }
+
+ private:
+  // Pages of random K and V: one that is computed, and copies of it.
+  void Fill() {
+    const KvLayout& layout = backend_->kv_layout();
+    std::vector<float> k(kPageTokens * kHeadDim), v(k.size());
+    FillFloats(k.data(), k.size());
+    FillFloats(v.data(), v.size());
+    std::byte* const first = kv_->LayerBase(0);
+    for (int32_t head = 0; head < layout.num_kv_heads; ++head) {
+      StoreKv(k.data(), kHeadDim, v.data(), kHeadDim, 0, kPageTokens, kHeadDim,
+              layout.format, first + layout.head_offset(head));
+    }
+    for (int64_t page = 1; page < kv_->num_pages(); ++page) {
+      std::memcpy(first + static_cast<size_t>(page) * layout.layer_page_bytes(),
+                  first, layout.layer_page_bytes());
+    }
+    const Backend::AttentionRows rows = backend_->attention_rows(0);
+    FillFloats(reinterpret_cast<float*>(rows.qkv),
+               rows.qkv_bytes * kMostRows / sizeof(float));
+  }
+
+  static std::vector<std::vector<int32_t>> Tables(int32_t count,
+                                                  int32_t pages_each) {
+    std::vector<std::vector<int32_t>> tables(static_cast<size_t>(count));
+    int32_t page = 0;
+    for (std::vector<int32_t>& table : tables) {
+      for (int32_t i = 0; i < pages_each; ++i) table.push_back(page++);
+    }
+    return tables;
+  }
+
+  absl::StatusOr<double> Time(int32_t rows,
+                              std::span<const SegmentView> segments,
+                              double seconds,
+                              const std::atomic<bool>* cancelled) {
+    const BatchView batch = {.rows = rows, .segments = segments};
+    return TimeCalls(seconds, 2, cancelled, [&] {
+      return backend_->Attend(1, batch, 0,
+                              static_cast<int32_t>(segments.size()));
+    });
+  }
+
+  DecoderSpec spec_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<KvArena> kv_;
+};
+
+}  // namespace
+
+absl::StatusOr<AttentionRate> MeasureAttention(
+    const AttentionProbeOptions& options, double seconds,
+    const std::atomic<bool>* cancelled) {
+  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<AttentionProbe> probe,
+                          AttentionProbe::Create(options));
+  const double each =
+      seconds / static_cast<double>(std::size(kContexts) + std::size(kPrompts));
+  AttentionRate rate;
+  rate.format = options.format;
+  std::vector<RateCurve::Point> decode, prefill;
+  for (const int32_t context : kContexts) {
+    SLUICE_ASSIGN_OR_RETURN(const double bytes,
+                            probe->DecodeBytes(context, each, cancelled));
+    decode.push_back({static_cast<double>(context), bytes});
+  }
+  for (const int32_t prompt : kPrompts) {
+    SLUICE_ASSIGN_OR_RETURN(const double flops,
+                            probe->PrefillFlops(prompt, each, cancelled));
+    prefill.push_back({(prompt + 1) / 2.0, flops});
+  }
+  rate.decode_bytes_by_context = RateCurve(std::move(decode));
+  rate.prefill_flops_by_context = RateCurve(std::move(prefill));
+  return rate;
+}
+
+absl::StatusOr<double> MeasureKvQuantization(
+    const AttentionProbeOptions& options, double seconds,
+    const std::atomic<bool>* cancelled) {
+  constexpr int kPages = 512;
+  const KvLayout layout{1, 1, kHeadDim, options.format};
+  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<KvArena> kv,
+                          KvArena::Create(layout, kPages, options.budget));
+  const size_t floats = size_t{kPageTokens} * kHeadDim;
+  SLUICE_ASSIGN_OR_RETURN(
+      const HostBuffer rows,
+      HostBuffer::Create("profile", kPages * 2 * floats * sizeof(float),
+                         options.budget));
+  FillFloats(rows.as<float>(), kPages * 2 * floats);
+  ComputePool pool(options.threads, options.cores);
+  SLUICE_ASSIGN_OR_RETURN(
+      const double once, TimeCalls(seconds, 3, cancelled, [&] {
+        pool.ParallelFor(kPages, [&](int page, int) {
+          const float* k =
+              rows.as<float>() + static_cast<size_t>(page) * 2 * floats;
+          StoreKv(k, kHeadDim, k + floats, kHeadDim, 0, kPageTokens, kHeadDim,
+                  options.format,
+                  kv->LayerBase(0) +
+                      static_cast<size_t>(page) * layout.layer_page_bytes());
+        });
+        return absl::OkStatus();
+      }));
+  return static_cast<double>(kPages * 2 * floats * sizeof(float)) / once;
+}
+
+}  // namespace sluice

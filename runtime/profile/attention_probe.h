@@ -1,0 +1,33 @@
+#pragma once
+
+#include <atomic>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/machine_profile.h"
+#include "runtime/memory/memory_budget.h"
+
+namespace sluice {
+
+struct AttentionProbeOptions {
+  KvFormat format = KvFormat::kBFloat16;
+  int threads = 1;
+  std::vector<int> cores;  // as of Backend::Options
+  MemoryBudget* budget = nullptr;
+};
+
+// Measures attention through the CPU backend, as the executor calls it: new
+// positions' K and V are stored and their queries rotated on the way, 4 query
+// heads share a KV head, and the pages are more than the caches hold. With less
+// than all of that in half of the budget's room, on fewer sequences. Takes
+// about `seconds`. kResourceExhausted.
+absl::StatusOr<AttentionRate> MeasureAttention(
+    const AttentionProbeOptions& options, double seconds,
+    const std::atomic<bool>* cancelled);
+
+// Bytes of float32 K and V per second that become pages of a quantized format.
+absl::StatusOr<double> MeasureKvQuantization(
+    const AttentionProbeOptions& options, double seconds,
+    const std::atomic<bool>* cancelled);
+
+}  // namespace sluice

@@ -1,0 +1,159 @@
+#include "runtime/profile/disk_probe.h"
+
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/clock.h"
+#include "common/status_macros.h"
+#include "runtime/memory/disk_file.h"
+#include "runtime/memory/host_buffer.h"
+#include "runtime/memory/io_engine.h"
+#include "runtime/profile/measure.h"
+
+namespace sluice {
+namespace {
+
+constexpr uint64_t kMostFile = uint64_t{1} << 30;
+constexpr uint64_t kLeastFile = uint64_t{16} << 20;
+// Jobs, two of which are under way: large enough for any depth.
+constexpr size_t kJob = size_t{8} << 20;
+// Of the whole time: the first write, then each of reads and writes as the
+// runtime makes them; what is left is for the table.
+constexpr double kFirstShare = 0.25;
+constexpr double kMainShare = 0.2;
+
+struct Case {
+  size_t request_bytes;
+  int depth;
+};
+constexpr Case kTable[] = {
+    {4096, 1},
+    {4096, 32},
+    {size_t{64} << 10, 1},
+    {size_t{64} << 10, 32},
+    {size_t{256} << 10, 8},
+    {size_t{1} << 20, 1},
+    {size_t{1} << 20, 8},
+    {size_t{4} << 20, 8},
+};
+
+class DiskProbe {
+ public:
+  DiskProbe(DiskFile* file, std::span<std::byte> memory,
+            const std::atomic<bool>* cancelled)
+      : file_(file), memory_(memory), cancelled_(cancelled) {}
+
+  // Bytes per second of reads or writes from the file's beginning, over and
+  // over within `limit` bytes, for `seconds` and at least two jobs. `*covered`,
+  // if given, ends the run when all of the file is done, and gets how much was.
+  absl::StatusOr<double> Run(const IoEngine::Options& options, bool write,
+                             uint64_t limit, double seconds,
+                             uint64_t* covered = nullptr) {
+    IoCompletion done[2];  // outlives the engine
+    SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<IoEngine> engine,
+                            IoEngine::Create(options));
+    // Small requests at a small depth are slow: a job of them must not take
+    // the whole time.
+    const size_t job = std::min<size_t>(
+        kJob,
+        options.request_bytes * static_cast<size_t>(options.queue_depth) * 4);
+    absl::Status status;
+    uint64_t bytes = 0;
+    const double start = MonotonicSeconds();
+    for (int turn = 0; status.ok(); turn ^= 1) {
+      const uint64_t at = bytes % limit;
+      const size_t step = std::min<uint64_t>(job, limit - at);
+      status = done[turn].Wait();
+      if (status.ok()) status = CheckNotCancelled(cancelled_);
+      if (!status.ok()) break;
+      done[turn].Expect(1);
+      const auto part = memory_.subspan(static_cast<size_t>(turn) * kJob, step);
+      if (write) {
+        engine->Write(*file_, at, part, &done[turn]);
+      } else {
+        engine->Read(*file_, at, part, &done[turn]);
+      }
+      bytes += step;
+      if (covered != nullptr && bytes >= limit) break;
+      if (bytes >= 2 * job && MonotonicSeconds() - start > seconds) break;
+    }
+    for (IoCompletion& half : done) {
+      const absl::Status ended = half.Wait();
+      if (status.ok()) status = ended;
+    }
+    SLUICE_RETURN_IF_ERROR(status);
+    const double took = MonotonicSeconds() - start;
+    if (covered != nullptr) *covered = std::min<uint64_t>(bytes, limit);
+    return static_cast<double>(bytes) / std::max(took, 1e-9);
+  }
+
+ private:
+  DiskFile* const file_;
+  const std::span<std::byte> memory_;
+  const std::atomic<bool>* const cancelled_;
+};
+
+}  // namespace
+
+absl::StatusOr<DiskProfile> MeasureDisk(const std::string& dir,
+                                        MemoryBudget* disk,
+                                        MemoryBudget* memory, double seconds,
+                                        const std::atomic<bool>* cancelled) {
+  SLUICE_ASSIGN_OR_RETURN(const uint64_t free, FreeDiskBytes(dir));
+  const uint64_t bytes =
+      RoundDownToDisk(std::min({kMostFile, disk->free_bytes(), free / 4}));
+  if (bytes < kLeastFile) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the disk of ", dir, " has no room for a file to measure it with: ",
+        free, " bytes are free, of which ", disk->free_bytes(),
+        " may be used; it takes ", kLeastFile,
+        ", and four times as many free"));
+  }
+  SLUICE_ASSIGN_OR_RETURN(const HostBuffer buffer,
+                          HostBuffer::Create("profile", 2 * kJob, memory));
+  // A file system may keep zeros in no place at all.
+  FillFloats(buffer.as<float>(), 2 * kJob / sizeof(float));
+  SLUICE_ASSIGN_OR_RETURN(
+      const std::unique_ptr<DiskFile> file,
+      DiskFile::CreateTemporary(dir, "profile", bytes, disk));
+  DiskProbe probe(file.get(),
+                  std::span<std::byte>(buffer.as<std::byte>(), 2 * kJob),
+                  cancelled);
+  DiskProfile profile;
+  profile.direct = file->direct();
+  // What was never written reads as zeros, from no disk.
+  const IoEngine::Options runtime;
+  uint64_t written = 0;
+  SLUICE_RETURN_IF_ERROR(
+      probe.Run(runtime, true, bytes, seconds * kFirstShare, &written)
+          .status());
+  SLUICE_ASSIGN_OR_RETURN(
+      profile.write_bytes_per_second,
+      probe.Run(runtime, true, written, seconds * kMainShare));
+  SLUICE_ASSIGN_OR_RETURN(
+      profile.read_bytes_per_second,
+      probe.Run(runtime, false, written, seconds * kMainShare));
+  const double each = seconds * (1 - kFirstShare - 2 * kMainShare) /
+                      (2 * static_cast<double>(std::size(kTable)));
+  for (const Case& c : kTable) {
+    IoEngine::Options options;
+    options.request_bytes = c.request_bytes;
+    options.queue_depth = c.depth;
+    DiskRate rate = {c.request_bytes, c.depth};
+    SLUICE_ASSIGN_OR_RETURN(rate.read_bytes_per_second,
+                            probe.Run(options, false, written, each));
+    SLUICE_ASSIGN_OR_RETURN(rate.write_bytes_per_second,
+                            probe.Run(options, true, written, each));
+    profile.rates.push_back(rate);
+  }
+  profile.rates.push_back({runtime.request_bytes, runtime.queue_depth,
+                           profile.read_bytes_per_second,
+                           profile.write_bytes_per_second});
+  return profile;
+}
+
+}  // namespace sluice

@@ -1,0 +1,49 @@
+#include "runtime/profile/measure.h"
+
+#include <algorithm>
+
+#include "common/clock.h"
+#include "common/status_macros.h"
+
+namespace sluice {
+
+absl::Status CheckNotCancelled(const std::atomic<bool>* cancelled) {
+  if (cancelled == nullptr || !cancelled->load(std::memory_order_relaxed)) {
+    return absl::OkStatus();
+  }
+  return absl::CancelledError("measuring the machine was cancelled");
+}
+
+double TypicalSeconds(std::vector<double> times) {
+  const auto fourth =
+      times.begin() + static_cast<std::ptrdiff_t>(times.size() / 4);
+  std::nth_element(times.begin(), fourth, times.end());
+  return *fourth;
+}
+
+absl::StatusOr<double> TimeCalls(double seconds, int least,
+                                 const std::atomic<bool>* cancelled,
+                                 absl::FunctionRef<absl::Status()> body) {
+  SLUICE_RETURN_IF_ERROR(body());
+  std::vector<double> times;
+  const double start = MonotonicSeconds();
+  double now = start;
+  while (now - start < seconds || static_cast<int>(times.size()) < least) {
+    SLUICE_RETURN_IF_ERROR(CheckNotCancelled(cancelled));
+    SLUICE_RETURN_IF_ERROR(body());
+    const double end = MonotonicSeconds();
+    times.push_back(end - now);
+    now = end;
+  }
+  return TypicalSeconds(std::move(times));
+}
+
+void FillFloats(float* out, size_t count) {
+  uint32_t state = 1;
+  for (size_t i = 0; i < count; ++i) {
+    state = state * 1664525u + 1013904223u;
+    out[i] = static_cast<float>(static_cast<int32_t>(state)) * 0x1p-31f;
+  }
+}
+
+}  // namespace sluice

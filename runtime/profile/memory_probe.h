@@ -1,0 +1,30 @@
+#pragma once
+
+#include <atomic>
+
+#include "absl/status/statusor.h"
+#include "runtime/kernels/cpu/compute_pool.h"
+#include "runtime/memory/device.h"
+#include "runtime/memory/memory_budget.h"
+
+namespace sluice {
+
+// Bytes per second that the pool's threads read together, of memory that no
+// cache holds. Takes about `seconds`, and up to 256 MiB of `budget`.
+absl::StatusOr<double> MeasureMemoryReads(ComputePool* pool,
+                                          MemoryBudget* budget, double seconds,
+                                          const std::atomic<bool>* cancelled);
+
+struct CopyRates {
+  double to_device_bytes_per_second = 0;
+  double to_host_bytes_per_second = 0;
+};
+// Copies in each direction, as many under way as the runtime has: one, of
+// megabytes. Up to 64 MiB of each budget.
+absl::StatusOr<CopyRates> MeasureCopies(Device* device,
+                                        MemoryBudget* device_budget,
+                                        MemoryBudget* host_budget,
+                                        double seconds,
+                                        const std::atomic<bool>* cancelled);
+
+}  // namespace sluice

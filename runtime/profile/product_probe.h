@@ -1,0 +1,75 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/machine_profile.h"
+#include "runtime/kernels/cpu/compute_pool.h"
+#include "runtime/kernels/cpu/gemm.h"
+#include "runtime/memory/host_buffer.h"
+#include "runtime/memory/memory_budget.h"
+
+namespace sluice {
+
+// Measures products as a decoder layer makes them: its four matrices one after
+// the other, through GemmEngine, with the results stored. Copies of the layer
+// take turns, so that few rows find their weights in memory and not in a cache.
+class ProductProbe {
+ public:
+  // Pool and budget must outlive the probe. The layer is of a 1.1B model
+  // (hidden 2048), or half as wide, and so on, if half of the budget's room is
+  // too small for that. kUnimplemented if there are no products of this dtype
+  // here; kResourceExhausted.
+  static absl::StatusOr<std::unique_ptr<ProductProbe>> Create(
+      DType dtype, WeightFormat format, ComputePool* pool,
+      MemoryBudget* budget);
+
+  // Flops per second by rows, in about `seconds`.
+  absl::StatusOr<RateCurve> FlopsByRows(double seconds,
+                                        const std::atomic<bool>* cancelled);
+  // The same of other numbers of rows, in their order.
+  absl::StatusOr<std::vector<double>> Flops(std::span<const int32_t> rows,
+                                            double seconds,
+                                            const std::atomic<bool>* cancelled);
+  // Bytes of full weights per second that Dequantize makes of a layer's.
+  // REQUIRES: a quantized format.
+  absl::StatusOr<double> DequantizedBytes(double seconds,
+                                          const std::atomic<bool>* cancelled);
+
+  static constexpr int32_t kMostRows = 2048;
+
+ private:
+  // A matrix [n, k] of the layer.
+  struct Matrix {
+    MatrixLayout layout;
+    size_t row_floats = 0;  // that a row of its result takes where it is stored
+  };
+
+  ProductProbe() = default;
+  // Packs the first copy, and copies it.
+  absl::Status Fill(MemoryBudget* budget);
+  absl::Status Multiply(const Matrix& matrix, size_t copy, int32_t rows);
+
+  ComputePool* pool_ = nullptr;
+  std::unique_ptr<GemmEngine> engine_;
+  std::vector<Matrix> matrices_;
+  size_t copy_bytes_ = 0;
+  size_t copies_ = 0;
+  HostBuffer images_;
+  HostBuffer input_;
+  HostBuffer output_;
+  std::vector<MatrixLayout> full_;  // of the matrices, with a quantized format
+  HostBuffer expanded_;
+};
+
+// How much of all threads' rate 1, 2, 4, ... threads have, up to `threads`: of
+// products of 64 rows, in the dtype that is faster. `cores` as of ComputePool.
+absl::StatusOr<RateCurve> MeasureShareByThreads(
+    DType dtype, int threads, const std::vector<int>& cores,
+    MemoryBudget* budget, double seconds, const std::atomic<bool>* cancelled);
+
+}  // namespace sluice

@@ -1,0 +1,151 @@
+#include "runtime/profile/profile_cache.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <span>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/logging.h"
+#include "common/status_macros.h"
+#include "runtime/memory/checksum.h"
+#include "runtime/profile/machine_facts.h"
+#include "runtime/profile/profile_json.h"
+
+namespace sluice {
+namespace {
+
+// How often who waits for another process's measuring looks again.
+constexpr absl::Duration kLockPoll = absl::Milliseconds(50);
+
+std::string Environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// Holds a directory for one process at a time, where the file system can do
+// that.
+class DirLock {
+ public:
+  ~DirLock() {
+    if (fd_ >= 0) close(fd_);
+  }
+  absl::Status Take(const std::string& dir,
+                    const std::atomic<bool>* cancelled) {
+    fd_ = open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    while (fd_ >= 0 && flock(fd_, LOCK_EX | LOCK_NB) != 0 &&
+           (errno == EWOULDBLOCK || errno == EINTR)) {
+      SLUICE_RETURN_IF_ERROR(CheckNotCancelled(cancelled));
+      absl::SleepFor(kLockPoll);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+std::string CacheFile(const std::string& dir, const std::string& fingerprint) {
+  const uint64_t hash = BlockChecksum(
+      std::as_bytes(std::span(fingerprint.data(), fingerprint.size())));
+  return absl::StrCat(dir, "/sluice-profile-",
+                      absl::Hex(hash, absl::kZeroPad16), ".json");
+}
+
+// What is in the cache; kNotFound, or why it is of no use.
+absl::StatusOr<MachineProfile> Find(const std::string& path,
+                                    const std::string& fingerprint,
+                                    const ProfilerOptions& machine) {
+  SLUICE_ASSIGN_OR_RETURN(MachineProfile profile, ReadProfileFile(path));
+  if (profile.fingerprint != fingerprint) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": it is of another machine"));
+  }
+  SLUICE_RETURN_IF_ERROR(Annotate(SetCapacities(machine, &profile), path));
+  return profile;
+}
+
+}  // namespace
+
+std::string ProfileCacheDir(const std::string& disk_dir) {
+  if (!disk_dir.empty()) return disk_dir;
+  // As the XDG Base Directory Specification has it: relative paths don't count.
+  const std::string cache = Environment("XDG_CACHE_HOME");
+  if (!cache.empty() && cache[0] == '/') return cache + "/sluice";
+  const std::string home = Environment("HOME");
+  return home.empty() ? "" : home + "/.cache/sluice";
+}
+
+absl::Status SetCapacities(const ProfilerOptions& machine,
+                           MachineProfile* profile) {
+  const bool device = machine.backend != BackendKind::kCpu;
+  if (device != profile->has_device()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the profile is of a machine ", device ? "without" : "with",
+        " a device that has memory of its own, but --device is ",
+        BackendKindName(machine.backend)));
+  }
+  profile->machine = MachineId();
+  profile->threads = machine.threads;
+  profile->host_memory_bytes = machine.host_memory_bytes;
+  profile->device_memory_bytes = machine.device_memory_bytes;
+  const bool disk = profile->disk.read_bytes_per_second > 0 &&
+                    profile->disk.write_bytes_per_second > 0;
+  profile->disk_bytes = disk ? machine.disk_bytes : 0;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<MachineProfile> FindCachedProfile(
+    const ProfileCacheOptions& options) {
+  if (options.cache_dir.empty()) {
+    return absl::NotFoundError("no directory that keeps profiles");
+  }
+  SLUICE_ASSIGN_OR_RETURN(const std::string fingerprint,
+                          MachineFingerprint(options.machine, SLUICE_VERSION));
+  return Find(CacheFile(options.cache_dir, fingerprint), fingerprint,
+              options.machine);
+}
+
+absl::StatusOr<MachineProfile> CachedProfile(
+    const ProfileCacheOptions& options, const ProfileProgress& progress,
+    const std::atomic<bool>* cancelled) {
+  SLUICE_RETURN_IF_ERROR(options.machine.Validate());
+  SLUICE_ASSIGN_OR_RETURN(const std::string fingerprint,
+                          MachineFingerprint(options.machine, SLUICE_VERSION));
+  DirLock lock;
+  std::string path;
+  if (!options.cache_dir.empty()) {
+    // What cannot be made shows when the profile is written.
+    std::error_code ignored;
+    std::filesystem::create_directories(options.cache_dir, ignored);
+    SLUICE_RETURN_IF_ERROR(lock.Take(options.cache_dir, cancelled));
+    path = CacheFile(options.cache_dir, fingerprint);
+    absl::StatusOr<MachineProfile> found =
+        Find(path, fingerprint, options.machine);
+    if (found.ok()) return found;
+    if (!absl::IsNotFound(found.status())) {
+      LogWarning(absl::StrCat("measuring the machine again: ",
+                              std::string(found.status().message())));
+    }
+  }
+  SLUICE_ASSIGN_OR_RETURN(
+      MachineProfile profile,
+      options.measure(options.machine, progress, cancelled));
+  profile.fingerprint = fingerprint;
+  if (!path.empty()) {
+    const absl::Status written = WriteProfileFile(profile, path);
+    if (!written.ok()) {
+      LogWarning(absl::StrCat("the machine will be measured again: ",
+                              std::string(written.message())));
+    }
+  }
+  return profile;
+}
+
+}  // namespace sluice

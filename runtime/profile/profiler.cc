@@ -1,0 +1,355 @@
+#include "runtime/profile/profiler.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/status_macros.h"
+#include "common/thread.h"
+#include "runtime/kernels/cpu/compute_pool.h"
+#include "runtime/kernels/cpu/gemm.h"
+#include "runtime/memory/cpu_device.h"
+#include "runtime/memory/cpu_topology.h"
+#include "runtime/memory/io_engine.h"
+#include "runtime/memory/memory_budget.h"
+#include "runtime/profile/attention_probe.h"
+#include "runtime/profile/disk_probe.h"
+#include "runtime/profile/memory_probe.h"
+#include "runtime/profile/product_probe.h"
+#include "runtime/profile/stage_probe.h"
+
+namespace sluice {
+namespace {
+
+// Shares of the whole time.
+constexpr double kDiskShare = 0.2;
+constexpr double kMemoryShare = 0.03;
+constexpr double kCopyShare = 0.03;
+constexpr double kProductShare = 0.42;
+constexpr double kDequantizeShare = 0.02;
+constexpr double kAttentionShare = 0.16;
+constexpr double kQuantizeShare = 0.01;
+constexpr double kThreadShare = 0.04;
+constexpr double kLayerShare = 0.08;
+constexpr double kSamplingShare = 0.01;
+
+constexpr DType kDTypes[] = {DType::kBFloat16, DType::kFloat32};
+constexpr WeightFormat kWeightFormats[] = {
+    WeightFormat::kFull, WeightFormat::kInt8, WeightFormat::kInt4};
+constexpr KvFormat kKvFormats[] = {KvFormat::kBFloat16, KvFormat::kFloat32,
+                                   KvFormat::kInt8, KvFormat::kInt4};
+
+// One run of the profiler.
+class Profiler {
+ public:
+  Profiler(const ProfilerOptions& options, const ProfileProgress& progress,
+           const std::atomic<bool>* cancelled)
+      : options_(options),
+        progress_(progress),
+        cancelled_(cancelled),
+        device_budget_(Tier::kDevice, options.device_memory_bytes),
+        host_(Tier::kHost, options.host_memory_bytes),
+        disk_(Tier::kDisk, options.disk_bytes),
+        has_device_(options.backend != BackendKind::kCpu) {}
+
+  absl::StatusOr<MachineProfile> Run() {
+    // Before we are what runs.
+    const MachineFacts facts = ReadMachineFacts();
+    profile_.machine = MachineId();
+    profile_.device = facts.cpu;
+    profile_.device_memory_bytes = options_.device_memory_bytes;
+    profile_.host_memory_bytes = options_.host_memory_bytes;
+    profile_.disk_bytes = options_.disk_bytes;
+    profile_.threads = options_.threads;
+    SLUICE_RETURN_IF_ERROR(Disk());
+    SLUICE_RETURN_IF_ERROR(Memory());
+    SLUICE_RETURN_IF_ERROR(Products());
+    SLUICE_RETURN_IF_ERROR(Attention());
+    SLUICE_RETURN_IF_ERROR(Rest());
+    std::vector<std::string> remarks = Remarks(facts, profile_, io_uring_);
+    profile_.remarks.insert(profile_.remarks.end(), remarks.begin(),
+                            remarks.end());
+    if (progress_) progress_("done", 1);
+    return std::move(profile_);
+  }
+
+ private:
+  // Says what comes, which takes `share` of the time; returns that in seconds.
+  double Begin(absl::string_view what, double share) {
+    if (progress_) progress_(what, std::min(done_, 1.0));
+    done_ += share;
+    return share * options_.seconds;
+  }
+
+  absl::Status Disk() {
+    if (options_.disk_dir.empty()) return absl::OkStatus();
+    const double seconds = Begin("disk", kDiskShare);
+    SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<IoEngine> engine,
+                            IoEngine::Create({}));
+    io_uring_ = engine->backend() == IoEngine::Backend::kUring;
+    absl::StatusOr<DiskProfile> disk =
+        MeasureDisk(options_.disk_dir, &disk_, &host_, seconds, cancelled_);
+    if (absl::IsResourceExhausted(disk.status())) {
+      profile_.disk_bytes = 0;
+      profile_.remarks.push_back(
+          absl::StrCat("no disk tier: ", std::string(disk.status().message())));
+      return absl::OkStatus();
+    }
+    SLUICE_RETURN_IF_ERROR(disk.status());
+    profile_.disk = *std::move(disk);
+    return absl::OkStatus();
+  }
+
+  absl::Status Memory() {
+    ComputePool pool(options_.threads, options_.cores);
+    SLUICE_ASSIGN_OR_RETURN(
+        profile_.host.memory_bytes_per_second,
+        MeasureMemoryReads(&pool, &host_, Begin("memory", kMemoryShare),
+                           cancelled_));
+    if (!has_device_) return absl::OkStatus();
+    const double seconds = Begin("copies to and from the device", kCopyShare);
+    SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<CpuDevice> device,
+                            CpuDevice::Create({.budget = &device_budget_}));
+    SLUICE_ASSIGN_OR_RETURN(const CopyRates rates,
+                            MeasureCopies(device.get(), &device_budget_, &host_,
+                                          seconds, cancelled_));
+    profile_.host_to_device_bytes_per_second = rates.to_device_bytes_per_second;
+    profile_.device_to_host_bytes_per_second = rates.to_host_bytes_per_second;
+    return absl::OkStatus();
+  }
+
+  absl::Status Products() {
+    ComputePool pool(options_.threads, options_.cores);
+    constexpr double kCases = std::size(kDTypes) * std::size(kWeightFormats);
+    double dequantize_seconds = 0;  // for a byte
+    int dequantized = 0;
+    for (const DType dtype : kDTypes) {
+      for (const WeightFormat format : kWeightFormats) {
+        const double seconds = Begin(
+            absl::StrCat(
+                "products in ", DTypeName(dtype),
+                format == WeightFormat::kFull ? "" : ", weights in ",
+                format == WeightFormat::kFull ? "" : WeightFormatName(format)),
+            kProductShare / kCases);
+        auto probe = ProductProbe::Create(dtype, format, &pool, &host_);
+        // A processor may lack a dtype, but not both.
+        if (absl::IsUnimplemented(probe.status()) &&
+            dtype == DType::kBFloat16) {
+          continue;
+        }
+        SLUICE_RETURN_IF_ERROR(probe.status());
+        SLUICE_ASSIGN_OR_RETURN(RateCurve curve,
+                                (*probe)->FlopsByRows(seconds, cancelled_));
+        profile_.host.products.push_back({dtype, format, std::move(curve)});
+        if (format == WeightFormat::kFull) continue;
+        SLUICE_ASSIGN_OR_RETURN(
+            const double bytes,
+            (*probe)->DequantizedBytes(
+                Begin("dequantizing", kDequantizeShare / 4), cancelled_));
+        dequantize_seconds += 1 / bytes;
+        ++dequantized;
+      }
+    }
+    dtype_ = profile_.host.products.front().dtype;
+    // The formats are alike: what counts is writing the full weights.
+    profile_.host.dequantize_bytes_per_second =
+        dequantized / dequantize_seconds;
+    SLUICE_ASSIGN_OR_RETURN(
+        profile_.host.share_by_threads,
+        MeasureShareByThreads(dtype_, options_.threads, options_.cores, &host_,
+                              Begin("threads", kThreadShare), cancelled_));
+    return absl::OkStatus();
+  }
+
+  absl::Status Attention() {
+    for (const KvFormat format : kKvFormats) {
+      const double seconds =
+          Begin(absl::StrCat("attention over ", KvFormatName(format)),
+                kAttentionShare / std::size(kKvFormats));
+      SLUICE_ASSIGN_OR_RETURN(
+          AttentionRate rate,
+          MeasureAttention(AttentionOptions(format), seconds, cancelled_));
+      profile_.host.attention.push_back(std::move(rate));
+    }
+    SLUICE_ASSIGN_OR_RETURN(
+        profile_.host.quantize_bytes_per_second,
+        MeasureKvQuantization(AttentionOptions(KvFormat::kInt4),
+                              Begin("quantizing", kQuantizeShare), cancelled_));
+    return absl::OkStatus();
+  }
+
+  AttentionProbeOptions AttentionOptions(KvFormat format) {
+    return {.format = format,
+            .threads = options_.threads,
+            .cores = options_.cores,
+            .budget = &host_};
+  }
+
+  absl::Status Rest() {
+    SLUICE_ASSIGN_OR_RETURN(
+        profile_.host.logit_seconds,
+        MeasureSampling(options_.threads, options_.cores, &host_,
+                        Begin("sampling", kSamplingShare), cancelled_));
+    const double seconds = Begin("layers", kLayerShare);
+    const StageProbeOptions on_host = {.dtype = dtype_,
+                                       .threads = options_.threads,
+                                       .cores = options_.cores,
+                                       .host_budget = &host_};
+    SLUICE_RETURN_IF_ERROR(
+        MeasureLayerOverheads(on_host, has_device_ ? seconds / 2 : seconds,
+                              cancelled_, &profile_.host));
+    if (!has_device_) return absl::OkStatus();
+    // The discrete device is the same processor, and has the same kernels.
+    profile_.device_compute = profile_.host;
+    StageProbeOptions on_device = on_host;
+    on_device.backend = options_.backend;
+    on_device.device_budget = &device_budget_;
+    return MeasureLayerOverheads(on_device, seconds / 2, cancelled_,
+                                 &profile_.device_compute);
+  }
+
+  const ProfilerOptions& options_;
+  const ProfileProgress& progress_;
+  const std::atomic<bool>* const cancelled_;
+  MemoryBudget device_budget_;
+  MemoryBudget host_;
+  MemoryBudget disk_;
+  const bool has_device_;
+  MachineProfile profile_;
+  DType dtype_ = DType::kFloat32;  // the first that there are products of
+  bool io_uring_ = true;
+  double done_ = 0;
+};
+
+}  // namespace
+
+absl::Status ProfilerOptions::Validate() const {
+  if (threads < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("profile: ", threads, " threads"));
+  }
+  if (host_memory_bytes == 0) {
+    return absl::InvalidArgumentError("profile: no host memory");
+  }
+  if ((backend != BackendKind::kCpu) != (device_memory_bytes > 0)) {
+    return absl::InvalidArgumentError(
+        "profile: device memory goes with a device that has its own");
+  }
+  if (disk_dir.empty() != (disk_bytes == 0)) {
+    return absl::InvalidArgumentError(
+        "profile: a disk directory goes with space on the disk");
+  }
+  if (!(seconds > 0)) {
+    return absl::InvalidArgumentError("profile: no time to measure");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<MachineProfile> MeasureMachine(
+    const ProfilerOptions& options, const ProfileProgress& progress,
+    const std::atomic<bool>* cancelled) {
+  SLUICE_RETURN_IF_ERROR(CheckBackendKind(options.backend));
+  SLUICE_RETURN_IF_ERROR(options.Validate());
+  std::optional<absl::StatusOr<MachineProfile>> result;
+  // The caller's thread keeps its cores.
+  Thread thread("profile", [&] {
+    if (!options.cores.empty()) {
+      BindThisThread(std::span(options.cores).first(1));
+    }
+    result = Profiler(options, progress, cancelled).Run();
+  });
+  thread.Join();
+  return *std::move(result);
+}
+
+std::vector<std::string> Remarks(const MachineFacts& facts,
+                                 const MachineProfile& profile, bool io_uring) {
+  constexpr double kSlowDisk = 5e8;
+  constexpr double kOthers = 0.3;  // of a core
+  constexpr uint64_t kFewBytes = uint64_t{512} << 20;
+  std::vector<std::string> remarks;
+  const DiskProfile& disk = profile.disk;
+  if (profile.disk_bytes > 0) {
+    if (disk.read_bytes_per_second < kSlowDisk) {
+      remarks.push_back(absl::StrFormat(
+          "slow disk: it reads %.0f MB/s, so that each GB of weights on it "
+          "takes %.1f s of every sweep; another directory may be faster",
+          disk.read_bytes_per_second / 1e6, 1e9 / disk.read_bytes_per_second));
+    }
+    if (!disk.direct) {
+      remarks.push_back(
+          "no O_DIRECT in the disk directory: data goes through the page "
+          "cache, which costs memory and processor time, and rates are those "
+          "of the cache; tmpfs, for one, is memory, not disk");
+    }
+    if (!io_uring) {
+      const bool limited = facts.locked_bytes_limit < (uint64_t{8} << 20);
+      remarks.push_back(absl::StrCat(
+          "no io_uring: the disk is read by threads, which takes more "
+          "processor time",
+          limited
+              ? absl::StrCat("; this process may lock only ",
+                             facts.locked_bytes_limit >> 10,
+                             " KiB of memory (ulimit -l), which is too little "
+                             "for it before Linux 5.12")
+              : "; the kernel is old, or forbids it (seccomp)"));
+    }
+  }
+  if (profile.host.Products(DType::kBFloat16, WeightFormat::kFull) == nullptr) {
+    remarks.push_back("no products in bfloat16: models run in float32");
+  } else if (!absl::StrContains(facts.cpu, "AMX") &&
+             !absl::StrContains(facts.cpu, "bf16")) {
+    remarks.push_back(
+        "neither AMX nor AVX-512 bf16: bfloat16 saves memory, but its "
+        "products are not faster than float32's");
+  }
+  if (profile.host_memory_bytes < kFewBytes) {
+    remarks.push_back(absl::StrFormat(
+        "measured within %d MiB of memory, some of which the processor's "
+        "caches hold: products of few rows may be slower than this",
+        profile.host_memory_bytes >> 20));
+  }
+  if (facts.load > kOthers) {
+    remarks.push_back(absl::StrFormat(
+        "other work ran here (load %.1f on %d hardware threads, last minute): "
+        "measure again when the machine is quiet",
+        facts.load, facts.hardware_threads));
+  }
+  if (profile.threads > facts.hardware_threads && facts.hardware_threads > 0) {
+    remarks.push_back(
+        absl::StrFormat("%d threads compute, but there are %d hardware threads",
+                        profile.threads, facts.hardware_threads));
+  }
+  return remarks;
+}
+
+absl::StatusOr<std::string> MachineFingerprint(const ProfilerOptions& options,
+                                               const std::string& version) {
+  const MachineFacts facts = ReadMachineFacts();
+  ComputePool pool(1);
+  FingerprintParts parts;
+  parts.cpu = facts.cpu;
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat32}) {
+    const auto engine = GemmEngine::Create(dtype, &pool);
+    if (absl::IsUnimplemented(engine.status())) continue;
+    SLUICE_RETURN_IF_ERROR(engine.status());
+    parts.kernels = (*engine)->LayoutKey();
+    break;
+  }
+  parts.device = std::string(BackendKindName(options.backend));
+  parts.threads = options.threads;
+  parts.cores = options.cores;
+  parts.memory_bytes = facts.memory_bytes;
+  parts.host_memory_bytes = options.host_memory_bytes;
+  parts.device_memory_bytes = options.device_memory_bytes;
+  parts.disk_bytes = options.disk_bytes;
+  parts.disk_dir = options.disk_dir;
+  parts.version = version;
+  return Fingerprint(parts);
+}
+
+}  // namespace sluice

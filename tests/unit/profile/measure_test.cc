@@ -1,0 +1,57 @@
+#include "runtime/profile/measure.h"
+
+#include <gtest/gtest.h>
+
+namespace sluice {
+namespace {
+
+TEST(MeasureTest, TypicalIsWhatAFourthIsBelow) {
+  EXPECT_EQ(TypicalSeconds({5}), 5);
+  EXPECT_EQ(TypicalSeconds({9, 1}), 1);
+  EXPECT_EQ(TypicalSeconds({8, 7, 6, 5, 4, 3, 2, 1}), 3);
+}
+
+TEST(MeasureTest, CallsOnceMoreThanAsked) {
+  int calls = 0;
+  const auto seconds = TimeCalls(0, 5, nullptr, [&] {
+    ++calls;
+    return absl::OkStatus();
+  });
+  ASSERT_TRUE(seconds.ok());
+  EXPECT_GE(*seconds, 0);
+  EXPECT_EQ(calls, 6);
+}
+
+TEST(MeasureTest, ErrorsEndIt) {
+  int calls = 0;
+  EXPECT_EQ(TimeCalls(1000, 5, nullptr,
+                      [&] {
+                        return ++calls == 3 ? absl::DataLossError("gone")
+                                            : absl::OkStatus();
+                      })
+                .status()
+                .code(),
+            absl::StatusCode::kDataLoss);
+  EXPECT_EQ(calls, 3);
+  std::atomic<bool> cancelled{false};
+  EXPECT_EQ(TimeCalls(1000, 5, &cancelled,
+                      [&] {
+                        cancelled = true;
+                        return absl::OkStatus();
+                      })
+                .status()
+                .code(),
+            absl::StatusCode::kCancelled);
+}
+
+TEST(MeasureTest, NumbersAreSmallAndDiffer) {
+  float x[1000];
+  FillFloats(x, 1000);
+  for (int i = 0; i < 1000; ++i) {
+    EXPECT_LE(std::abs(x[i]), 1);
+    EXPECT_TRUE(i == 0 || x[i] != x[i - 1]);
+  }
+}
+
+}  // namespace
+}  // namespace sluice
