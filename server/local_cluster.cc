@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +20,7 @@
 #include "server/coordinator_server.h"
 #include "worker/machine.h"
 #include "worker/worker.h"
+#include "worker/worker_profile.h"
 
 namespace sluice {
 namespace {
@@ -40,6 +43,44 @@ absl::StatusOr<uint64_t> DiskSpace(const LocalCluster::Options& options) {
   return space;
 }
 
+// What all workers have together.
+absl::StatusOr<Worker::Options> AllWorkers(
+    const LocalCluster::Options& options) {
+  if (options.num_workers < 1 || options.num_workers > 256) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--workers ", options.num_workers, " is not within 1..256"));
+  }
+  Worker::Options all;
+  all.compute_threads = options.compute_threads > 0
+                            ? options.compute_threads
+                            : UsableCoreCount(UsableCores());
+  all.host_memory_bytes = DefaultHostMemory();
+  if (!options.host_memory.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(all.host_memory_bytes,
+                            ParseByteSize(options.host_memory));
+  }
+  SLUICE_ASSIGN_OR_RETURN(all.backend, ParseBackendKind(options.device));
+  if (!options.device_memory.empty()) {
+    absl::StatusOr<uint64_t> bytes = ParseByteSize(options.device_memory);
+    if (!bytes.ok()) return Annotate(bytes.status(), "--device-memory");
+    all.device_memory_bytes = *bytes;
+  }
+  all.disk_dir = options.disk_dir;
+  SLUICE_ASSIGN_OR_RETURN(all.disk_space_bytes, DiskSpace(options));
+  return all;
+}
+
+absl::StatusOr<MachineProfile> ProfileFor(const LocalCluster::Options& options,
+                                          const Worker::Options& all) {
+  SLUICE_ASSIGN_OR_RETURN(const ProfilerOptions machine,
+                          ProfilerOptionsOf(all));
+  if (!options.profile.empty()) {
+    return ReadWorkerProfile(options.profile, machine);
+  }
+  return CachedProfile(ProfileCacheOf(machine), options.profile_progress,
+                       nullptr);
+}
+
 class LocalClusterImpl : public LocalCluster {
  public:
   ~LocalClusterImpl() override {
@@ -53,9 +94,10 @@ class LocalClusterImpl : public LocalCluster {
   }
 
   absl::Status Init(Options options) {
-    if (options.num_workers < 1 || options.num_workers > 256) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "--workers ", options.num_workers, " is not within 1..256"));
+    SLUICE_ASSIGN_OR_RETURN(const Worker::Options all, AllWorkers(options));
+    std::optional<MachineProfile> profile;
+    if (options.coordinator.plan_jobs) {
+      SLUICE_ASSIGN_OR_RETURN(profile, ProfileFor(options, all));
     }
     options.coordinator.min_workers = options.num_workers;
     options.coordinator.metrics = options.metrics;
@@ -69,37 +111,28 @@ class LocalClusterImpl : public LocalCluster {
       MutexLock lock(&mu_);
       channels_[kCoordinator] = coordinator_server_->InProcessChannel();
     }
-    const int cores = options.compute_threads > 0
-                          ? options.compute_threads
-                          : UsableCoreCount(UsableCores());
-    uint64_t memory = DefaultHostMemory();
-    if (!options.host_memory.empty()) {
-      SLUICE_ASSIGN_OR_RETURN(memory, ParseByteSize(options.host_memory));
-    }
-    SLUICE_ASSIGN_OR_RETURN(const BackendKind backend,
-                            ParseBackendKind(options.device));
-    uint64_t device_memory = 0;
-    if (!options.device_memory.empty()) {
-      absl::StatusOr<uint64_t> bytes = ParseByteSize(options.device_memory);
-      if (!bytes.ok()) return Annotate(bytes.status(), "--device-memory");
-      device_memory = *bytes;
-    }
-    SLUICE_ASSIGN_OR_RETURN(const uint64_t disk_space, DiskSpace(options));
     for (int i = 0; i < options.num_workers; ++i) {
-      Worker::Options worker;
+      Worker::Options worker = all;
       worker.name = absl::StrCat("local-", i);
       worker.model_dir = options.coordinator.model_dir;
       worker.coordinator_address = kCoordinator;
       worker.link_address = absl::StrCat("local:worker-", i);
-      worker.host_memory_bytes = memory / options.num_workers;
-      worker.backend = backend;
-      worker.device_memory_bytes = device_memory / options.num_workers;
-      worker.disk_dir = options.disk_dir;
-      worker.disk_space_bytes = disk_space / options.num_workers;
+      worker.host_memory_bytes /= options.num_workers;
+      worker.device_memory_bytes /= options.num_workers;
+      worker.disk_space_bytes /= options.num_workers;
+      if (profile) {
+        // They share cores and disk as they need them.
+        MachineProfile part = *profile;
+        part.host_memory_bytes = worker.host_memory_bytes;
+        part.device_memory_bytes = worker.device_memory_bytes;
+        part.disk_bytes /= options.num_workers;
+        worker.profile = std::make_shared<const MachineProfile>(part);
+      }
       worker.dummy_weights = options.coordinator.dummy_weights;
       worker.pin_threads = options.num_workers == 1;
       // Stages compute at the same time: cores are divided among them.
-      worker.compute_threads = std::max(1, (cores + i) / options.num_workers);
+      worker.compute_threads =
+          std::max(1, (all.compute_threads + i) / options.num_workers);
       worker.channels = [this](const std::string& address) {
         return ChannelTo(address);
       };
@@ -155,6 +188,11 @@ class LocalClusterImpl : public LocalCluster {
 };
 
 }  // namespace
+
+absl::StatusOr<MachineProfile> LocalCluster::Profile(const Options& options) {
+  SLUICE_ASSIGN_OR_RETURN(const Worker::Options all, AllWorkers(options));
+  return ProfileFor(options, all);
+}
 
 absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(
     Options options) {

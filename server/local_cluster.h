@@ -8,7 +8,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/machine_profile.h"
 #include "coordinator/coordinator.h"
+#include "runtime/profile/measure.h"
 #include "runtime/trace/trace.h"
 #include "server/job_client.h"
 #include "worker/runtime_report.h"
@@ -35,10 +37,14 @@ class LocalCluster {
     // With coordinator.plan_jobs: a file with the profile of this machine; "":
     // the cached one, which is measured if it is not there.
     std::string profile;
+    ProfileProgress profile_progress;  // of measuring; may be empty
     MetricsRegistry* metrics = nullptr;
     Tracer* tracer = nullptr;  // if set, must outlive the cluster
   };
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Start(Options options);
+  // The profile of this machine, as the workers of such a cluster have it
+  // together: from options.profile, the cache, or measured now.
+  static absl::StatusOr<MachineProfile> Profile(const Options& options);
   virtual ~LocalCluster() = default;
 
   virtual Coordinator& coordinator() = 0;

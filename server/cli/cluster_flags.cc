@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "common/logging.h"
 #include "common/status_macros.h"
@@ -151,6 +152,14 @@ absl::StatusOr<std::unique_ptr<StateDir>> StateDir::Open(
 StateDir::~StateDir() {
   std::error_code ignored;
   if (temporary_) std::filesystem::remove_all(path_, ignored);
+}
+
+ProfileProgress ShowProfiling(ProgressDisplay* display) {
+  return [display](absl::string_view what, double share) {
+    display->UpdateText(absl::StrFormat(
+        "measuring this machine, once: %.0f %%, %s", 100 * share, what));
+    if (share >= 1) display->Finish();
+  };
 }
 
 absl::Status WaitUntilLoaded(LocalCluster& cluster, ProgressDisplay& display) {

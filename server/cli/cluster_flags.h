@@ -55,6 +55,9 @@ class StateDir {
   bool temporary_ = false;
 };
 
+// For LocalCluster::Options::profile_progress.
+ProfileProgress ShowProfiling(ProgressDisplay* display);
+
 // Returns when the cluster can compute, showing how far it is meanwhile.
 // kFailedPrecondition names the worker that can't load its stage.
 absl::Status WaitUntilLoaded(LocalCluster& cluster, ProgressDisplay& display);

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "common/clock.h"
 #include "common/status_macros.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/planning/length_histogram.h"
@@ -30,6 +31,7 @@
 #include "server/cli/frontier_svg.h"
 #include "server/cli/job_io.h"
 #include "server/cli/plan_report.h"
+#include "server/cli/progress.h"
 #include "server/job_client.h"
 
 namespace sluice {
@@ -43,6 +45,7 @@ constexpr size_t kUploadBytes = 1 << 20;
 struct PlanFlags {
   std::string model, dtype = "auto", input, format = "auto", lengths;
   std::string split = "even", cluster, plan, output, svg;
+  std::string host_memory, disk_dir, disk_space;
   std::vector<std::string> profiles, policy, allow;
   int32_t max_model_len = 0, max_tokens = 0, workers = 0, gbs = 0, blocks = 0;
   int32_t num_microbatches = 0, max_step_tokens = 0;
@@ -67,6 +70,11 @@ void PlanFlags::AddTo(CLI::App* app) {
   app->add_option("--profile", profiles,
                   "a machine's profile (sluice profile -o FILE); repeated, in "
                   "the order of the stages; default: this machine's");
+  app->add_option("--host-memory", host_memory,
+                  "of this machine, as in sluice run");
+  app->add_option("--disk-dir", disk_dir, "of this machine, as in sluice run");
+  app->add_option("--disk-space", disk_space,
+                  "of this machine, as in sluice run");
   app->add_option("--workers", workers,
                   "so many workers on each machine; default: 1");
   app->add_option("--cluster", cluster,
@@ -274,9 +282,16 @@ absl::StatusOr<std::vector<MachineProfile>> ReadMachines(
     machines.push_back(std::move(profile));
   }
   if (machines.empty()) {
-    return absl::InvalidArgumentError(
-        "say for which machines: --profile FILE (sluice profile -o FILE makes "
-        "this machine's), --cluster FILE or --running");
+    LocalCluster::Options options;
+    options.host_memory = flags.host_memory;
+    options.disk_dir = flags.disk_dir;
+    options.disk_space = flags.disk_space;
+    ProgressDisplay display(Clock::Real(), flags.json);
+    options.profile_progress = ShowProfiling(&display);
+    SLUICE_ASSIGN_OR_RETURN(MachineProfile profile,
+                            LocalCluster::Profile(options));
+    profile.name = "this machine";
+    machines.push_back(std::move(profile));
   }
   std::vector<MachineProfile> parts;
   for (const MachineProfile& machine : machines) {

@@ -52,6 +52,7 @@ absl::Status Run(const RunFlags& flags) {
 
   const double start = MonotonicSeconds();
   ProgressDisplay display(Clock::Real(), flags.quiet);
+  options.profile_progress = ShowProfiling(&display);
   SLUICE_ASSIGN_OR_RETURN(auto cluster,
                           LocalCluster::Start(std::move(options)));
   JobClient& client = cluster->client();
