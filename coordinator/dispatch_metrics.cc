@@ -24,7 +24,8 @@ std::string StateLabel(int state) {
 
 }  // namespace
 
-DispatchMetrics::DispatchMetrics(MetricsRegistry* registry) {
+DispatchMetrics::DispatchMetrics(MetricsRegistry* registry)
+    : registry_(registry) {
   running_ = registry->GetGauge("sluice_num_requests_running",
                                 "Requests being generated now.");
   waiting_ = registry->GetGauge(
@@ -92,6 +93,22 @@ void DispatchMetrics::Set(const v1::ClusterState& state,
   }
   for (int i = 0; i < v1::WorkerState_ARRAYSIZE; ++i) {
     if (workers_[i] != nullptr) workers_[i]->Set(counts[i]);
+  }
+  for (const v1::WorkerInfo& worker : state.workers()) {
+    for (const v1::ResourceUse& use : worker.resources()) {
+      const auto gauge = [&](const char* name, const char* help) {
+        return registry_->GetGauge(name, help,
+                                   {{"stage", std::to_string(worker.stage())},
+                                    {"resource", use.resource()}});
+      };
+      gauge("sluice_plan_predicted_seconds",
+            "Busy seconds that the plan predicted for what was computed since "
+            "it began.")
+          ->Set(use.predicted_seconds());
+      gauge("sluice_plan_measured_seconds",
+            "Busy seconds since the plan began.")
+          ->Set(use.measured_seconds());
+    }
   }
 }
 

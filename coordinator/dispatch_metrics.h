@@ -17,6 +17,7 @@ class DispatchMetrics {
            int64_t unwritten_results);
 
  private:
+  MetricsRegistry* const registry_;
   Gauge* running_;
   Gauge* waiting_;
   Gauge* epoch_;

@@ -343,7 +343,12 @@ void AddClusterCommand(CLI::App* app, const std::string* coordinator,
                                        {"waiting", state.waiting()},
                                        {"generation_tokens_per_second",
                                         state.generation_tokens_per_second()},
+                                       {"plan", nullptr},
                                        {"workers", nlohmann::json::array()}};
+        if (!state.plan().empty()) {
+          json["plan"] =
+              nlohmann::ordered_json::parse(state.plan(), nullptr, false);
+        }
         for (const v1::WorkerInfo& w : state.workers()) {
           nlohmann::ordered_json worker = {
               {"name", w.name()},
@@ -358,7 +363,14 @@ void AddClusterCommand(CLI::App* app, const std::string* coordinator,
               {"busy_seconds", w.busy_seconds()},
               {"waiting_seconds", w.waiting_seconds()},
               {"idle_seconds", w.idle_seconds()},
+              {"resources", nlohmann::json::array()},
               {"detail", w.detail()}};
+          for (const v1::ResourceUse& use : w.resources()) {
+            worker["resources"].push_back(
+                {{"resource", use.resource()},
+                 {"predicted_seconds", use.predicted_seconds()},
+                 {"measured_seconds", use.measured_seconds()}});
+          }
           json["workers"].push_back(std::move(worker));
         }
         std::cout << json.dump() << std::endl;
@@ -383,6 +395,11 @@ void AddClusterCommand(CLI::App* app, const std::string* coordinator,
             total > 0 ? 100 * w.busy_seconds() / total : 0.0,
             w.host_memory_bytes() / 1073741824.0, w.device(),
             w.detail().empty() ? "" : ": ", w.detail());
+        for (const v1::ResourceUse& use : w.resources()) {
+          std::cout << absl::StrFormat(
+              "    %-18s %10.1f s predicted, %10.1f s measured\n",
+              use.resource(), use.predicted_seconds(), use.measured_seconds());
+        }
       }
       return absl::OkStatus();
     };

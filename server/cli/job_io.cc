@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "coordinator/job_manager.h"
+#include "coordinator/planning/plan_json.h"
 
 namespace sluice {
 namespace {
@@ -146,6 +147,9 @@ std::string JobToJson(const v1::Job& job) {
   json["generation_tokens"] = job.generation_tokens();
   json["generation_tokens_per_second"] = job.generation_tokens_per_second();
   json["replays"] = job.replays();
+  if (!job.plan().empty()) {
+    json["plan"] = nlohmann::ordered_json::parse(job.plan(), nullptr, false);
+  }
   if (job.has_created_at()) json["created_at"] = job.created_at().seconds();
   if (job.has_in_progress_at()) {
     json["in_progress_at"] = job.in_progress_at().seconds();
@@ -155,6 +159,23 @@ std::string JobToJson(const v1::Job& job) {
     json["metadata"][key] = value;
   }
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+// "2 stages, 1 block of 64 x 2: 48.1 tokens/s, bound by disk read of a".
+std::string PlanLine(const Plan& plan) {
+  const size_t stages = plan.stages.size();
+  const StagePlan& binding =
+      plan.stages[static_cast<size_t>(plan.binding_stage)];
+  std::string text = absl::StrFormat(
+      "%d stage%s, %d block%s of %d x %d", stages, stages == 1 ? "" : "s",
+      plan.block.num_blocks, plan.block.num_blocks == 1 ? "" : "s",
+      plan.block.gbs, plan.block.num_microbatches);
+  if (plan.tokens_per_second > 0) {
+    absl::StrAppendFormat(&text, "; expected %.1f tokens/s, bound by %s of %s",
+                          plan.tokens_per_second,
+                          ResourceName(plan.binding_resource), binding.worker);
+  }
+  return text;
 }
 
 std::string JobToText(const v1::Job& job) {
@@ -176,6 +197,11 @@ std::string JobToText(const v1::Job& job) {
   if (job.replays() > 0) {
     absl::StrAppend(&text, "\n  replays    ", job.replays(),
                     " sequences started again after a failure");
+  }
+  if (!job.plan().empty()) {
+    if (const absl::StatusOr<Plan> plan = ParsePlan(job.plan()); plan.ok()) {
+      absl::StrAppend(&text, "\n  plan       ", PlanLine(*plan));
+    }
   }
   absl::StrAppend(&text, "\n  created    ", TimeText(job.created_at()));
   if (job.has_finished_at()) {
