@@ -81,6 +81,12 @@ class CapacityRows {
   }
   double SlotExtra() const { return bytes_.part + 2 * Granule(); }
 
+  // A third slot where it does not cost too much of the room that the rest
+  // leaves; in doubt, too.
+  double SlotsWithin(double room) const {
+    return policy_.overlap && 3 * unit_ <= 1.01 * room / 3 ? 3 : 2;
+  }
+
   // EvenLevel, if the share that these fractions add up to leaves: each unit
   // gives the same or all it has. The greatest of these forms.
   std::vector<LinearForm> Levels(std::initializer_list<TierIndex> tiers) const {
@@ -147,6 +153,7 @@ class CapacityRows {
 
   // PlanDevice.
   void DeviceRows() {
+    const auto limit = static_cast<double>(machine_.device_memory_bytes);
     LinearForm base = Constant(bytes_.workspace + bytes_.expanded);
     // Activations: those that stay, a whole number of micro-batches, and slots
     // for the others, as many as these at most, but two.
@@ -173,6 +180,11 @@ class CapacityRows {
       base.Add(Constant(
           slots * RoundUpToDisk(GroupPages() * bytes_.layer_page + kKvSlack)));
     }
+    // What the rest leaves, at most.
+    const double room =
+        limit - base.constant -
+        activation *
+            (others ? std::max(2.0, std::min(few, batches_)) : batches_);
     std::vector<LinearForm> kv = {LinearForm()};
     if (Uses(kKv, kOnDevice)) {
       kv = KvOn(kOnDevice, 0.5);
@@ -184,9 +196,7 @@ class CapacityRows {
     }
     std::vector<LinearForm> slots = {LinearForm()};
     if (Uses(kWeights, kOnHost) || weights_on_disk_) {
-      // Three where they do not cost too much; what decides that is what the
-      // rest leaves, so three.
-      const double count = policy_.overlap ? 3 : 2;
+      const double count = SlotsWithin(room);
       slots = Levels({kOnHost, kOnDisk});
       for (LinearForm& slot : slots) {
         LinearForm all = Constant(count * (SlotExtra() + kRounding));
@@ -199,8 +209,7 @@ class CapacityRows {
       }
     }
     for (const LinearForm& form : activations) {
-      Emit("device memory", static_cast<double>(machine_.device_memory_bytes),
-           Sum({base, form}), slots, kv);
+      Emit("device memory", limit, Sum({base, form}), slots, kv);
     }
   }
 
@@ -266,9 +275,9 @@ class CapacityRows {
       const double room =
           limit - (has_device_ ? bytes_.host_workspace : bytes_.workspace) -
           (least_activations + embedding + expanded + loading + kSlack);
-      const bool three =
-          policy_.overlap && (has_device_ || 3 * unit_ <= room / 3);
-      const double count = three ? 3 : 2;
+      // Beside a device that has a share of each unit the units are smaller.
+      const bool smaller = has_device_ && Uses(kWeights, kOnDevice);
+      const double count = policy_.overlap && smaller ? 3 : SlotsWithin(room);
       slots = levels;
       for (LinearForm& slot : slots) {
         LinearForm all = Constant(count * SlotExtra());

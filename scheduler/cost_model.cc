@@ -186,32 +186,37 @@ class StepCoster {
     if (!has_device_) return;
     const double in = machine_.host_to_device_bytes_per_second;
     const double out = machine_.device_to_host_bytes_per_second;
-    const auto to_device = [&](double bytes, double rate) {
+    // KV of host memory, and KV on its way from or to the disk.
+    const auto to_device = [&](double bytes, double share) {
       Add(&parts_.kv, Resource::kHostToDevice,
-          Share(kKv, {kOnHost, kOnDisk}, Seconds(bytes, rate)));
+          Share(kKv, {kOnHost}, Seconds(bytes, in * share)));
+      Add(&parts_.kv, Resource::kHostToDevice,
+          Share(kKv, {kOnDisk}, Seconds(bytes, in)));
     };
-    const auto from_device = [&](double bytes, double rate) {
+    const auto from_device = [&](double bytes, double share) {
       Add(&parts_.kv, Resource::kDeviceToHost,
-          Share(kKv, {kOnHost, kOnDisk}, Seconds(bytes, rate)));
+          Share(kKv, {kOnHost}, Seconds(bytes, out * share)));
+      Add(&parts_.kv, Resource::kDeviceToHost,
+          Share(kKv, {kOnDisk}, Seconds(bytes, out)));
     };
     if (policy_.attention_site == AttentionSite::kDevice) {
-      to_device(read, in * options_.kv_in_share);
-      from_device(written, out * options_.kv_out_share);
+      to_device(read, options_.kv_in_share);
+      from_device(written, options_.kv_out_share);
       return;
     }
     // q, k and v there, what attention gives back.
     double rows = rows_;
     if (options_.prefill_on_device) {
       rows = step_.decode_rows;
-      from_device(prompts, out * options_.kv_out_share);
+      from_device(prompts, options_.kv_out_share);
     }
     const double qkv =
         static_cast<double>(model_.query_width() + 2 * model_.kv_width()) *
         options_.activation_bytes;
     const double result = static_cast<double>(model_.query_width()) *
                           (policy_.dtype == DType::kFloat32 ? 4 : 2);
-    from_device(rows * qkv * layers_, out);
-    to_device(rows * result * layers_, in);
+    from_device(rows * qkv * layers_, 1);
+    to_device(rows * result * layers_, 1);
   }
 
   // FlexGen A.3, but nothing moves while there is but one micro-batch, or row
@@ -294,7 +299,9 @@ class StepCoster {
 
   // Attention of prompts by flops, of decoding rows by the bytes of K and V
   // that it reads (FlexGen A.3, att, counts flops for both; decoding is bound
-  // by memory). Sparse: all of K, a share of V (FlexGen, section 5).
+  // by memory). Sparse: all of K, a share of V (FlexGen, section 5). Of
+  // quantized KV, the rates are those of attention in its format, which
+  // includes making codes of new K and V (LM-Offload 3, eqs. 5 to 7).
   struct AttentionSeconds {
     double prefill = 0, decode = 0;
   };
@@ -317,15 +324,6 @@ class StepCoster {
       seconds.decode =
           Seconds(bytes, At(rate->decode_bytes_by_context,
                             step_.decode_positions / step_.decode_rows));
-    }
-    // LM-Offload 3, eqs. 20 and 7: new K and V are quantized.
-    if (policy_.compress_kv != WeightFormat::kFull) {
-      const double position =
-          model_.kv_bytes_per_position(UnquantizedKvFormat(policy_.dtype)) *
-          layers_;
-      const double bandwidth = compute.quantize_bytes_per_second;
-      seconds.prefill += Seconds(step_.prefill_rows * position, bandwidth);
-      seconds.decode += Seconds(step_.decode_rows * position, bandwidth);
     }
     return seconds;
   }

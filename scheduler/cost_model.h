@@ -71,8 +71,8 @@ struct CostOptions {
   int32_t page_positions = 32;
   // Of an element of activations on their way.
   double activation_bytes = 4;
-  // What KV gets of the rates between host and device. FlexGen's is in pageable
-  // memory: it goes through a buffer, there and back.
+  // What KV that lives in host memory gets of the rates between host and
+  // device. FlexGen's is pageable: it goes through a buffer, there and back.
   double kv_in_share = 1;
   double kv_out_share = 1;
 };
