@@ -19,11 +19,21 @@
 namespace sluice {
 namespace {
 
-// Blocks' worth of requests that a longer job is followed for, but at least so
-// many requests; and how many of them are over before it counts as steady.
-constexpr int64_t kGenerations = 6;
-constexpr int64_t kLeastFollowed = 2000;
-constexpr int64_t kStartGenerations = 2;
+// How much of a longer job is followed: requests for each slot, and how many of
+// them are over before it counts as steady. With few slots more, for their
+// sequences' lengths to average out; with many less, for they do so at once.
+struct Following {
+  int64_t start = 0;
+  int64_t all = 0;
+};
+Following FollowingFor(int64_t slots) {
+  constexpr int64_t kManySlots = 2048;
+  constexpr int64_t kFewRequests = 2000;
+  constexpr int64_t kMostForSlot = 40;
+  if (slots >= kManySlots) return {slots, 3 * slots};
+  return {2 * slots,
+          std::max(6 * slots, std::min(kFewRequests, kMostForSlot * slots))};
+}
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -285,7 +295,7 @@ void MergeKinds(const std::array<double, 3>& scale, size_t most,
 std::vector<StepShape> Kinds(const std::vector<StepShape>& steps,
                              int most_kinds) {
   // First by a grid, coarse enough for few kinds.
-  constexpr int kCells = 6;
+  constexpr std::array<int, 3> kCells = {4, 4, 2};
   std::array<double, 3> scale = {};
   for (const StepShape& step : steps) {
     const std::array<double, 3> x = Contents(step);
@@ -297,7 +307,7 @@ std::vector<StepShape> Kinds(const std::vector<StepShape>& steps,
     std::array<int, 3> cell = {};
     for (size_t i = 0; i < x.size(); ++i) {
       // 0 for nothing, which is another kind of step than a little.
-      if (x[i] > 0) cell[i] = 1 + static_cast<int>(kCells * x[i] / scale[i]);
+      if (x[i] > 0) cell[i] = 1 + static_cast<int>(kCells[i] * x[i] / scale[i]);
     }
     AddTimes(step, &cells[cell].total);
   }
@@ -381,14 +391,14 @@ std::vector<StepShape> StepsOf(const Workload& workload,
   const int64_t requests = workload.requests();
   const int64_t slots =
       int64_t{block.gbs} * block.num_microbatches * block.num_blocks;
-  const int64_t followed =
-      std::min(requests, std::max(kGenerations * slots, kLeastFollowed));
+  const Following following = FollowingFor(slots);
+  const int64_t followed = std::min(requests, following.all);
   Follower job(workload, block, followed);
   std::vector<StepShape> steps;
   // Steps [begin, end) are those between start and end.
   size_t begin = 0, end = 0;
   while (!job.Done()) {
-    if (begin == 0 && followed - job.waiting() >= kStartGenerations * slots) {
+    if (begin == 0 && followed - job.waiting() >= following.start) {
       begin = steps.size();
     }
     for (int32_t b = 0; b < block.num_blocks; ++b) {
