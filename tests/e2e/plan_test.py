@@ -1,0 +1,203 @@
+"""Plans: made by the command and by a coordinator, carried out, and refused where
+they make no sense. The same tokens, whatever the plan."""
+
+import functools
+import json
+import os
+import sys
+import tempfile
+import urllib.request
+
+import harness
+
+LLAMA = os.path.join(harness.MODELS, "llama-kjv")
+FP32 = ("--dtype", "float32")
+# By hand, so that nothing is measured: what a small machine might do.
+PROFILE = {
+    "version": 1, "name": "small", "host_memory_bytes": 512 << 20, "disk_bytes": 1 << 30,
+    "threads": 2,
+    "host": {
+        "memory_bytes_per_second": 2e10,
+        "products": [{"dtype": "float32", "weights": "none",
+                      "flops_by_rows": [[1, 5e9], [64, 2e11], [512, 3e11]]}],
+        "attention": [{"format": "float32", "decode_bytes_by_context": 1e10,
+                       "prefill_flops_by_context": 1e11}],
+        "quantize_bytes_per_second": 1e9, "dequantize_bytes_per_second": 5e9,
+        "layer_seconds": 5e-5, "row_element_seconds": 1e-9, "logit_seconds": 2e-10,
+        "share_by_threads": [[1, 0.55], [2, 1]]},
+    "disk": {"read_bytes_per_second": 2e9, "write_bytes_per_second": 1e9, "direct": True},
+    "step_seconds": 5e-4}
+
+
+class Files:
+    """A directory with a profile and requests."""
+
+    def __enter__(self):
+        self.directory = tempfile.TemporaryDirectory(prefix="sluice-plan-")
+        self.lines = harness.mixed_requests(24)
+        self.input = self.path("in.jsonl")
+        harness.write_lines(self.input, self.lines)
+        self.profile = self.write("profile.json", PROFILE)
+        return self
+
+    def __exit__(self, *_):
+        self.directory.cleanup()
+
+    def path(self, name):
+        return os.path.join(self.directory.name, name)
+
+    def write(self, name, value):
+        with open(self.path(name), "w") as f:
+            f.write(value if isinstance(value, str) else json.dumps(value))
+        return self.path(name)
+
+
+@functools.lru_cache
+def answers_without_plan():
+    return harness.answers(harness.run(LLAMA, harness.mixed_requests(24), *FP32)[1])
+
+
+def plan(files, *flags, check=True):
+    return harness.sluice("plan", "--model", LLAMA, *FP32, "-i", files.input, *flags,
+                          check=check)
+
+
+def check_command(files, base):
+    out = files.path("plan.json")
+    text = plan(files, "--profile", files.profile, "-o", out).stdout
+    assert "<- binding" in text and "tokens/s" in text, text
+    # What the command writes, run takes as it is, and computes the same.
+    figures, results = harness.run(LLAMA, files.lines, *FP32, "--policy", f"@{out}",
+                                   "--max-model-len", "512")
+    assert harness.answers(results) == base
+    with open(out) as f:
+        written = json.load(f)
+    assert figures["plan"]["stages"][0]["policy"] == written["stages"][0]["policy"], figures
+    predicted = figures["predicted"]["resources"]["compute"]
+    assert predicted["predicted_seconds"] > 0 and predicted["measured_seconds"] > 0, figures
+    # JSON, twice the same.
+    again = [json.loads(plan(files, "--profile", files.profile, "--json").stdout)
+             for _ in range(2)]
+    assert again[0] == again[1] and again[0]["plan"]["stages"] == written["stages"]
+    # A policy that is given is predicted.
+    given = json.loads(plan(files, "--profile", files.profile, "--json", "--policy",
+                            "gbs=3 w=0/40/60").stdout)["plan"]
+    assert "gbs=3 " in given["stages"][0]["policy"]
+    assert given["predicted"]["bytes_per_token"]["disk read"] > 0
+    # Several machines, one of them thrice, balanced; simulated.
+    slow = json.loads(json.dumps(PROFILE))
+    for product in slow["host"]["products"]:
+        product["flops_by_rows"] = [[x, r / 3] for x, r in product["flops_by_rows"]]
+    files.write("slow.json", slow)
+    cluster = files.write("cluster.json", {"machines": [
+        {"profile": "profile.json"}, {"profile": "slow.json", "count": 1}]})
+    two = json.loads(plan(files, "--cluster", cluster, "--split", "balanced",
+                          "--json").stdout)["plan"]
+    sizes = [s["layers"][1] - s["layers"][0] for s in two["stages"]]
+    assert sizes[0] > sizes[-1] or len(sizes) == 1, two
+    simulated = json.loads(harness.sluice(
+        "simulate", "--model", LLAMA, *FP32, "--lengths", "64:16:200", "--cluster", cluster,
+        "--json").stdout)
+    off = simulated["tokens_per_second"] / simulated["predicted_tokens_per_second"]
+    assert 0.8 < off < 1.25, simulated
+    picture = files.path("frontier.svg")
+    frontier = plan(files, "--profile", files.profile, "--frontier", "--svg", picture).stdout
+    assert len(frontier.splitlines()) >= 2, frontier
+    with open(picture) as f:
+        assert f.read().startswith("<svg")
+
+
+def check_bad_input(files):
+    def refused(*flags):
+        done = plan(files, *flags, check=False)
+        assert done.returncode in (1, 2), (flags, done)
+        lines = done.stderr.strip().splitlines()
+        assert len(lines) == 1, done.stderr
+        return lines[0]
+
+    bad = json.loads(json.dumps(PROFILE))
+    bad["disk"]["read_bytes_per_second"] = 0
+    error = refused("--profile", files.write("zero.json", bad))
+    assert "zero.json" in error and "disk.read_bytes_per_second" in error, error
+    error = refused("--profile", files.write("nan.json", '{"version": 1, "threads": NaN}'))
+    assert "nan.json" in error, error
+    assert "nowhere.json" in refused("--profile", files.path("nowhere.json"))
+    assert "machines[0].profile" in refused(
+        "--cluster", files.write("bad-cluster.json", {"machines": [{"count": 2}]}))
+    small = json.loads(json.dumps(PROFILE))
+    small["host_memory_bytes"] = 1 << 20
+    small["disk_bytes"] = 0
+    error = refused("--profile", files.write("tiny.json", small))
+    assert "host memory" in error, error
+    done = harness.sluice("plan", "--model", LLAMA, "--lengths", "0:1:1", "--profile",
+                          files.profile, check=False)
+    assert done.returncode == 2 and "PROMPT:GENERATED:REQUESTS" in done.stderr, done
+    done = harness.sluice("plan", "--model", LLAMA, "--profile", files.profile, check=False)
+    assert done.returncode == 2 and "--lengths" in done.stderr, done
+    empty = files.write("empty.jsonl", "")
+    done = harness.sluice("plan", "--model", LLAMA, "-i", empty, "--profile", files.profile,
+                          check=False)
+    assert done.returncode != 0 and "no requests" in done.stderr, done
+    wrong = files.write("wrong-plan.json", {"version": 1, "num_blocks": 1, "stages": [
+        {"layers": [0, 999], "policy": "gbs=2"}]})
+    done = harness.sluice("run", "--model", LLAMA, "-i", files.input, "-o", os.devnull,
+                          "--policy", f"@{wrong}", check=False)
+    assert done.returncode == 2 and "999 layers" in done.stderr, done
+
+
+def check_local(files, base):
+    figures, results = harness.run(LLAMA, files.lines, *FP32, "--plan", "on", "--profile",
+                                   files.profile, "--max-model-len", "512")
+    assert harness.answers(results) == base
+    assert figures["plan"]["stages"][0]["worker"] == "local-0", figures
+    assert f"gbs={figures['gbs']} " in figures["policy"]["asked"], figures
+
+
+def check_cluster(files, base):
+    worker_flags = ("--profile", files.profile)
+    with harness.Cluster(LLAMA, workers=2, coordinator_flags=[*FP32],
+                         worker_flags=worker_flags) as cluster:
+        state = json.loads(cluster.sluice("cluster", "--json").stdout)
+        assert state["plan"] is None, state  # there is no job yet
+        job = cluster.submit(files.input)["id"]
+        status = cluster.wait_for_end(job)
+        assert status["request_counts"]["completed"] == len(files.lines), status
+        assert harness.answers(cluster.results(job)) == base
+        # Recorded with the job, shown with the cluster and in the metrics.
+        assert [s["worker"] for s in status["plan"]["stages"]] == ["worker-0", "worker-1"]
+        assert "expected" in cluster.sluice("status", job).stdout
+        state = json.loads(cluster.sluice("cluster", "--json").stdout)
+        assert state["plan"]["stages"] == status["plan"]["stages"]
+        metrics = urllib.request.urlopen(cluster.metrics_url).read().decode()
+        assert "sluice_plan_predicted_seconds{" in metrics, metrics
+        # A later job runs by the plan that is there, which is recorded with it.
+        second = cluster.submit(files.input)["id"]
+        assert cluster.wait_for_end(second)["plan"] is not None
+        # Plans for the cluster that runs.
+        done = cluster.sluice("plan", "--model", LLAMA, *FP32, "-i", files.input, "--running",
+                              "--json")
+        assert len(json.loads(done.stdout)["plan"]["stages"]) == 2
+
+
+def test_the_commands_plan_and_run_carries_it_out():
+    with Files() as files:
+        check_command(files, answers_without_plan())
+
+
+def test_what_makes_no_sense_is_refused_in_one_line():
+    with Files() as files:
+        check_bad_input(files)
+
+
+def test_run_plans_for_itself():
+    with Files() as files:
+        check_local(files, answers_without_plan())
+
+
+def test_a_cluster_plans_its_jobs():
+    with Files() as files:
+        check_cluster(files, answers_without_plan())
+
+
+if __name__ == "__main__":
+    harness.run_tests(sys.modules[__name__])
