@@ -82,6 +82,7 @@ int main(int argc, char** argv) {
   sluice::AddScoreCommand(&app, &chosen);
   sluice::AddPlanCommand(&app, &coordinator, &chosen);
   sluice::AddSimulateCommand(&app, &coordinator, &chosen);
+  sluice::AddProfileCommand(&app, &chosen);
   AddEnvironmentTwins(&app);
   try {
     app.parse(argc, argv);

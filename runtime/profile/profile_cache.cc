@@ -128,8 +128,8 @@ absl::StatusOr<MachineProfile> CachedProfile(
     path = CacheFile(options.cache_dir, fingerprint);
     absl::StatusOr<MachineProfile> found =
         Find(path, fingerprint, options.machine);
-    if (found.ok()) return found;
-    if (!absl::IsNotFound(found.status())) {
+    if (found.ok() && !options.refresh) return found;
+    if (!found.ok() && !absl::IsNotFound(found.status())) {
       LogWarning(absl::StrCat("measuring the machine again: ",
                               std::string(found.status().message())));
     }

@@ -14,6 +14,7 @@ struct ProfileCacheOptions {
   ProfilerOptions machine;
   // Where measured profiles are kept; made if it is not there. "": nowhere.
   std::string cache_dir;
+  bool refresh = false;  // measure in any case, and keep that
   // How a machine is measured; tests put something else here.
   std::function<absl::StatusOr<MachineProfile>(
       const ProfilerOptions&, const ProfileProgress&, const std::atomic<bool>*)>

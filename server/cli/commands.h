@@ -34,5 +34,6 @@ void AddPlanCommand(CLI::App* app, const std::string* coordinator,
 void AddSimulateCommand(CLI::App* app, const std::string* coordinator,
                         Command* chosen);
 void AddScoreCommand(CLI::App* app, Command* chosen);
+void AddProfileCommand(CLI::App* app, Command* chosen);
 
 }  // namespace sluice

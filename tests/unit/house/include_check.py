@@ -54,6 +54,7 @@ COMPOSITION_ROOTS = [
     "server/sluice_main.cc",
     "server/local_cluster.h",
     "server/local_cluster.cc",
+    "server/local_profile.cc",
     "worker/main.cc",
 ]
 

@@ -83,6 +83,14 @@ TEST_F(ProfileCacheTest, MeasuresOnce) {
   EXPECT_THAT(File(), HasSubstr("/sluice-profile-"));
 }
 
+TEST_F(ProfileCacheTest, RefreshesWhenAsked) {
+  Get();
+  options_.refresh = true;
+  EXPECT_EQ(Get().name, "measurement 2");
+  options_.refresh = false;
+  EXPECT_EQ(Get().name, "measurement 2");
+}
+
 TEST_F(ProfileCacheTest, CapacitiesAreThoseOfNow) {
   EXPECT_EQ(Get().host_memory_bytes, uint64_t{8} << 30);
   options_.machine.host_memory_bytes = uint64_t{5} << 30;

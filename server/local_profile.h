@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/machine_profile.h"
+
+namespace sluice {
+
+// What of this machine is to be measured; as the flags of the same names.
+struct LocalProfileOptions {
+  std::string device = "cpu";
+  std::string device_memory;  // as "20GiB"; needed by devices with their own
+  std::string host_memory;    // "": DefaultHostMemory()
+  std::string disk_dir;       // "": no disk tier
+  std::string disk_space;     // "": DefaultDiskSpace()
+  int32_t threads = 0;        // 0: all cores
+  // Off: what a worker or command of the same options measured before will do.
+  bool fresh = true;
+  // That measuring takes, about; 0: as long as it takes to be good. What was
+  // measured in another time is not kept.
+  double seconds = 0;
+};
+
+// Measures this machine, and keeps what was found for workers and commands that
+// start here later. Named after the host. `progress` gets what is measured and
+// how much is done, on another thread. kInvalidArgument names the flag; else
+// the errors of MeasureMachine.
+absl::StatusOr<MachineProfile> LocalProfile(
+    const LocalProfileOptions& options,
+    const std::function<void(absl::string_view what, double share)>& progress);
+
+}  // namespace sluice
