@@ -18,6 +18,7 @@
 #include "runtime/memory/cpu_topology.h"
 #include "runtime/memory/host_memory.h"
 #include "server/coordinator_server.h"
+#include "server/local_profile.h"
 #include "worker/machine.h"
 #include "worker/worker.h"
 #include "worker/worker_profile.h"
@@ -72,13 +73,20 @@ absl::StatusOr<Worker::Options> AllWorkers(
 
 absl::StatusOr<MachineProfile> ProfileFor(const LocalCluster::Options& options,
                                           const Worker::Options& all) {
-  SLUICE_ASSIGN_OR_RETURN(const ProfilerOptions machine,
-                          ProfilerOptionsOf(all));
   if (!options.profile.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(const ProfilerOptions machine,
+                            ProfilerOptionsOf(all));
     return ReadWorkerProfile(options.profile, machine);
   }
-  return CachedProfile(ProfileCacheOf(machine), options.profile_progress,
-                       nullptr);
+  LocalProfileOptions local;
+  local.device = options.device;
+  local.device_memory = options.device_memory;
+  local.host_memory = options.host_memory;
+  local.disk_dir = options.disk_dir;
+  local.disk_space = options.disk_space;
+  local.threads = options.compute_threads;
+  local.fresh = false;
+  return LocalProfile(local, options.profile_progress);
 }
 
 class LocalClusterImpl : public LocalCluster {
@@ -188,11 +196,6 @@ class LocalClusterImpl : public LocalCluster {
 };
 
 }  // namespace
-
-absl::StatusOr<MachineProfile> LocalCluster::Profile(const Options& options) {
-  SLUICE_ASSIGN_OR_RETURN(const Worker::Options all, AllWorkers(options));
-  return ProfileFor(options, all);
-}
 
 absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(
     Options options) {

@@ -2,15 +2,15 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "common/machine_profile.h"
 #include "coordinator/coordinator.h"
-#include "runtime/profile/measure.h"
 #include "runtime/trace/trace.h"
 #include "server/job_client.h"
 #include "worker/runtime_report.h"
@@ -37,14 +37,12 @@ class LocalCluster {
     // With coordinator.plan_jobs: a file with the profile of this machine; "":
     // the cached one, which is measured if it is not there.
     std::string profile;
-    ProfileProgress profile_progress;  // of measuring; may be empty
+    // Told of the measuring, on another thread; may be empty.
+    std::function<void(absl::string_view what, double share)> profile_progress;
     MetricsRegistry* metrics = nullptr;
     Tracer* tracer = nullptr;  // if set, must outlive the cluster
   };
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Start(Options options);
-  // The profile of this machine, as the workers of such a cluster have it
-  // together: from options.profile, the cache, or measured now.
-  static absl::StatusOr<MachineProfile> Profile(const Options& options);
   virtual ~LocalCluster() = default;
 
   virtual Coordinator& coordinator() = 0;

@@ -154,10 +154,11 @@ StateDir::~StateDir() {
   if (temporary_) std::filesystem::remove_all(path_, ignored);
 }
 
-ProfileProgress ShowProfiling(ProgressDisplay* display) {
+std::function<void(absl::string_view what, double share)> ShowProfiling(
+    ProgressDisplay* display) {
   return [display](absl::string_view what, double share) {
-    display->UpdateText(absl::StrFormat(
-        "measuring this machine, once: %.0f %%, %s", 100 * share, what));
+    display->UpdateText(absl::StrFormat("measuring this machine: %.0f %%, %s",
+                                        100 * share, what));
     if (share >= 1) display->Finish();
   };
 }

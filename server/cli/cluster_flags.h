@@ -56,7 +56,8 @@ class StateDir {
 };
 
 // For LocalCluster::Options::profile_progress.
-ProfileProgress ShowProfiling(ProgressDisplay* display);
+std::function<void(absl::string_view what, double share)> ShowProfiling(
+    ProgressDisplay* display);
 
 // Returns when the cluster can compute, showing how far it is meanwhile.
 // kFailedPrecondition names the worker that can't load its stage.

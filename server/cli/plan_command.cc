@@ -33,6 +33,7 @@
 #include "server/cli/plan_report.h"
 #include "server/cli/progress.h"
 #include "server/job_client.h"
+#include "server/local_profile.h"
 
 namespace sluice {
 namespace {
@@ -282,15 +283,14 @@ absl::StatusOr<std::vector<MachineProfile>> ReadMachines(
     machines.push_back(std::move(profile));
   }
   if (machines.empty()) {
-    LocalCluster::Options options;
+    LocalProfileOptions options;
     options.host_memory = flags.host_memory;
     options.disk_dir = flags.disk_dir;
     options.disk_space = flags.disk_space;
+    options.fresh = false;
     ProgressDisplay display(Clock::Real(), flags.json);
-    options.profile_progress = ShowProfiling(&display);
     SLUICE_ASSIGN_OR_RETURN(MachineProfile profile,
-                            LocalCluster::Profile(options));
-    profile.name = "this machine";
+                            LocalProfile(options, ShowProfiling(&display)));
     machines.push_back(std::move(profile));
   }
   std::vector<MachineProfile> parts;

@@ -4,10 +4,10 @@
 #include <memory>
 #include <string>
 
-#include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/status_macros.h"
 #include "runtime/profile/profile_json.h"
+#include "server/cli/cluster_flags.h"
 #include "server/cli/commands.h"
 #include "server/cli/profile_table.h"
 #include "server/cli/progress.h"
@@ -27,10 +27,7 @@ absl::StatusOr<MachineProfile> GetProfile(const ProfileFlags& flags) {
   ProgressDisplay display(Clock::Real(), flags.quiet);
   LocalProfileOptions machine = flags.machine;
   machine.fresh = !flags.cached;
-  return LocalProfile(machine, [&](absl::string_view what, double share) {
-    display.UpdateText(absl::StrCat(
-        "measuring: ", static_cast<int>(100 * share), " %, ", what));
-  });
+  return LocalProfile(machine, ShowProfiling(&display));
 }
 
 absl::Status Run(const ProfileFlags& flags) {
