@@ -33,9 +33,18 @@ double FillSeconds(absl::Span<const PipelineStage> stages, int num_blocks);
 
 // Seconds of a job's rounds of several kinds: `rounds[k]` of kind k, in which
 // stage s takes seconds[s][k].
+//
+// Which kinds meet in the pipeline matters: a quick step behind a slow one
+// takes as long. With `mixing` 0 all blocks do steps of the same kind at a
+// time, as blocks do that start together with requests of one length. With 1
+// kinds come at random: of n blocks' steps, the chance that the slowest is of
+// kind k is F(k)^n - F(k - 1)^n, F being the share of steps of kinds up to k by
+// their time; that step goes through all stages at its pace while the others,
+// each of the average of kinds up to k, wait behind it. In between, the
+// geometric mean.
 double JobSeconds(const std::vector<PipelineStage>& stages,
                   const std::vector<std::vector<double>>& seconds,
                   const std::vector<double>& rounds, int num_blocks,
-                  double step_seconds);
+                  double step_seconds, double mixing = 0);
 
 }  // namespace sluice

@@ -8,6 +8,7 @@
 #include "common/status_macros.h"
 #include "scheduler/automatic_policy.h"
 #include "scheduler/plan_builder.h"
+#include "scheduler/rehearsal.h"
 #include "scheduler/stage_case.h"
 
 namespace sluice {
@@ -113,7 +114,9 @@ absl::StatusOr<Plan> EvaluatePlan(const PlanRequest& request,
                                          block, &stage.policy));
   }
   block.gbs = gbs;
-  return BuildPlan(request, resolved, block, JobSteps(request, block));
+  Plan plan = BuildPlan(request, resolved, block, JobSteps(request, block));
+  SLUICE_RETURN_IF_ERROR(Rehearse(request, &plan));
+  return plan;
 }
 
 bool Fits(const Plan& plan) {

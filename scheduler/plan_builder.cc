@@ -51,6 +51,26 @@ double BytesOf(const MachineProfile& machine, Resource resource,
   return 0;
 }
 
+// How much kinds of steps are mixed in the pipeline: requests of one length
+// begin and end together, in all blocks; unlike outputs spread them. The chance
+// that two requests are of unlike classes, if outputs differ by much. Fitted to
+// simulated jobs, for ranking; Rehearse() says what it is for a given plan.
+double MixingOf(const PlanRequest& request) {
+  if (!request.refill) return 0;
+  double n = 0, sum = 0, squares = 0, alike = 0;
+  for (const LengthClass& c : request.workload.classes) {
+    const auto count = static_cast<double>(c.count);
+    n += count;
+    sum += count * c.output;
+    squares += count * c.output * c.output;
+    alike += count * count;
+  }
+  const double mean = sum / n;
+  const double deviation = std::sqrt(std::max(0.0, squares / n - mean * mean));
+  return std::max(0.1,
+                  (1 - alike / (n * n)) * std::min(1.0, 2 * deviation / mean));
+}
+
 double StepsIn(absl::Span<const StepShape> steps) {
   double count = 0;
   for (const StepShape& step : steps) count += step.count;
@@ -118,23 +138,30 @@ Plan BuildPlan(const PlanRequest& request,
   for (const StepShape& step : steps) {
     rounds.push_back(step.count / block.num_blocks);
   }
-  plan.seconds =
-      JobSeconds(pipeline, seconds, rounds, block.num_blocks, step_seconds);
+  plan.seconds = JobSeconds(pipeline, seconds, rounds, block.num_blocks,
+                            step_seconds, MixingOf(request));
   plan.latency_seconds = LatencySeconds(request, block, steps, plan.seconds);
 
+  Summarize(request, &plan);
+  return plan;
+}
+
+void Summarize(const PlanRequest& request, Plan* plan) {
+  const MachineClasses classes(request.machines);
   const double tokens = request.workload.output_tokens();
-  if (plan.seconds > 0) plan.tokens_per_second = tokens / plan.seconds;
+  if (plan->seconds > 0) plan->tokens_per_second = tokens / plan->seconds;
   std::map<int, double> machine_seconds;
-  for (size_t s = 0; s < stages.size(); ++s) {
-    machine_seconds[pipeline[s].machine] += plan.stages[s].seconds;
+  for (const StagePlan& stage : plan->stages) {
+    machine_seconds[classes.host(stage.machine)] += stage.seconds;
   }
+  plan->bytes_per_token = {};
   double most_machine = -1;
   double most_busy = -1;
-  for (size_t s = 0; s < stages.size(); ++s) {
-    const StagePlan& stage = plan.stages[s];
-    const double machine = machine_seconds[pipeline[s].machine];
+  for (size_t s = 0; s < plan->stages.size(); ++s) {
+    const StagePlan& stage = plan->stages[s];
+    const double machine = machine_seconds[classes.host(stage.machine)];
     for (int r = 0; r < kNumResources; ++r) {
-      plan.bytes_per_token[r] +=
+      plan->bytes_per_token[r] +=
           BytesOf(request.machines[stage.machine], static_cast<Resource>(r),
                   stage.busy[r]) /
           tokens;
@@ -144,11 +171,10 @@ Plan BuildPlan(const PlanRequest& request,
       }
       most_machine = machine;
       most_busy = stage.busy[r];
-      plan.binding_stage = static_cast<int>(s);
-      plan.binding_resource = static_cast<Resource>(r);
+      plan->binding_stage = static_cast<int>(s);
+      plan->binding_resource = static_cast<Resource>(r);
     }
   }
-  return plan;
 }
 
 }  // namespace sluice

@@ -14,6 +14,10 @@ Plan BuildPlan(const PlanRequest& request,
                const std::vector<StageChoice>& stages, const BlockShape& block,
                absl::Span<const StepShape> steps);
 
+// Sets what follows from a plan's seconds and its stages': tokens a second,
+// bytes per token, what binds.
+void Summarize(const PlanRequest& request, Plan* plan);
+
 // Plan::latency_seconds of a job of `seconds`.
 double LatencySeconds(const PlanRequest& request, const BlockShape& block,
                       absl::Span<const StepShape> steps, double seconds);

@@ -18,6 +18,7 @@ constexpr int kNumKinds = 3;  // weights, KV cache, activations
 constexpr int kNumTiers = 3;  // device, host, disk
 // Fractions come in such steps.
 constexpr double kGrain = 1e-4;
+constexpr double kLeastOnDisk = 10 * kGrain;
 // Of the objective, which is about 1: for all seconds of all resources
 // together, and for what lies one tier further away.
 constexpr double kCostOfUse = 1e-3;
@@ -181,18 +182,22 @@ double RoundingBytes(const LinearForm& bytes, const TierMask& mask) {
     if (TiersOf(mask, kind) < 2) continue;
     double most = 0;
     for (int tier = 0; tier < kNumTiers; ++tier) {
-      most = std::max(most, std::abs(bytes.slope[Index(kind, tier)]));
+      const int i = Index(kind, tier);
+      if (mask[i]) most = std::max(most, std::abs(bytes.slope[i]));
     }
     rounding += 2 * kGrain * most;
   }
   return rounding;
 }
 
-// The nine fractions as variables that add up.
+// The nine fractions as variables that add up. Weights that may be on disk are,
+// a little: with the first of them the embedding goes there, which the
+// capacities count on.
 LinearProgram FractionsProgram(const TierMask& mask) {
   LinearProgram program;
   for (int i = 0; i < kNumFractions; ++i) {
-    program.AddVariable(0, 0, mask[i] ? 1 : 0);
+    const double least = i == Index(0, 2) && mask[i] ? kLeastOnDisk : 0;
+    program.AddVariable(0, least, mask[i] ? 1 : 0);
   }
   for (int kind = 0; kind < kNumKinds; ++kind) {
     LinearProgram::Row& row = program.AddRow(1, 1);
@@ -375,11 +380,13 @@ absl::StatusOr<StageAnswer> SolveStage(const StageQuestion& question,
   const std::vector<TierMask> patterns = Patterns(machine);
   const std::vector<Policy> policies = PoliciesOf(question);
   StageAnswer best;
-  for (const Policy& policy : policies) {
-    for (const TierMask& mask : patterns) {
+  for (const TierMask& mask : patterns) {
+    for (const Policy& policy : policies) {
       const Case c = MakeCase(question, mask, policy);
       SLUICE_RETURN_IF_ERROR(TryCase(c, question.steps, programs, &best));
     }
+    // What fits is never offloaded, not even where that would spread the work.
+    if (best.fits && &mask == &patterns.front()) return best;
   }
   return best;
 }
@@ -403,10 +410,11 @@ absl::StatusOr<StageShortage> ShortageOf(const StageQuestion& question) {
 double StageBound(const StageQuestion& question) {
   const MachineProfile& machine = question.request->machines[question.machine];
   double least = kInfinity;
-  for (const Policy& policy : PoliciesOf(question)) {
-    // What the last pattern may do, each other may do too, or less.
-    const Case c = MakeCase(question, Patterns(machine).back(), policy);
-    least = std::min(least, CaseBound(c, question.steps));
+  for (const TierMask& mask : Patterns(machine)) {
+    for (const Policy& policy : PoliciesOf(question)) {
+      const Case c = MakeCase(question, mask, policy);
+      least = std::min(least, CaseBound(c, question.steps));
+    }
   }
   return least;
 }

@@ -45,10 +45,11 @@ struct StageAnswer {
 //              the fractions of weights, KV cache and activations add up to 1
 //              each capacity holds
 //
-// Among equals data stays on the device before the host, and there before the
-// disk, and wires are used least: small costs see to it, together worth less
-// than a hundredth of the time. A latency bound needs no row: for a given block
-// it bounds what is minimised.
+// If all fits on the nearest tier, there it is, whatever else there might be
+// gained. Among equals data stays on the device before the host, and there
+// before the disk, and wires are used least: small costs see to it, together
+// worth less than a hundredth of the time. A latency bound needs no row: for a
+// given block it bounds what is minimised.
 //
 // Fractions come in hundredths of a per cent, so that they can be printed and
 // read back. Adds the programs solved to *programs. kInternal: Solve() failed.

@@ -130,6 +130,7 @@ class Job : public StepSource {
           step.decode_positions += pairs;
         } else {
           step.prefill_rows += rows;
+          step.prefill_chunks += 1;
           step.prefill_pairs += pairs;
         }
         step.read_positions += start;

@@ -62,7 +62,7 @@ void SimulateHundreds() {
   }
   PlanRequest request = BigRequest(machines);
   request.model.num_layers = 400;
-  request.choices.gbs = {16};
+  request.choices.gbs = {2};
   request.choices.num_microbatches = {1};
   request.choices.num_blocks = {200};
   request.choices.max_step_tokens = {512};

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <vector>
@@ -165,6 +166,67 @@ TEST(PipelineTimeTest, SumsTheKindsOfSteps) {
   const double mixed = RunPipeline(stages, 2, 0, &in_turns, 0).seconds;
   EXPECT_LT(mixed, closed);
   EXPECT_GT(mixed, 0.8 * closed);
+}
+
+// Steps of random kinds, each as slow in all stages as in one.
+class RandomSteps : public StepSource {
+ public:
+  RandomSteps(const std::vector<std::vector<double>>& seconds,
+              const std::vector<double>& shares, int num_blocks, int steps)
+      : seconds_(seconds),
+        kinds_(shares.begin(), shares.end()),
+        left_(num_blocks, steps) {}
+  bool Next(int block, double now, std::vector<double>* seconds) override {
+    if (left_[block] == 0) return false;
+    --left_[block];
+    const size_t kind = kinds_(rng_);
+    for (size_t s = 0; s < seconds_.size(); ++s) {
+      (*seconds)[s] = seconds_[s][kind];
+    }
+    return true;
+  }
+  void Done(int block, double now) override {}
+
+ private:
+  const std::vector<std::vector<double>>& seconds_;
+  std::discrete_distribution<size_t> kinds_;
+  std::mt19937_64 rng_;
+  std::vector<int> left_;
+};
+
+TEST(PipelineTimeTest, KindsAtRandomHoldEachOtherUp) {
+  std::mt19937_64 rng(3);
+  std::uniform_real_distribution<double> share(0, 1);
+  std::vector<double> errors;
+  for (int i = 0; i < 200; ++i) {
+    const int stages = 1 + static_cast<int>(rng() % 8);
+    const int kinds = 1 + static_cast<int>(rng() % 5);
+    const int num_blocks = stages + static_cast<int>(rng() % (stages + 1));
+    const int steps = 300;
+    std::vector<PipelineStage> pipeline;
+    std::vector<std::vector<double>> seconds(stages);
+    std::vector<double> rounds;
+    for (int k = 0; k < kinds; ++k) {
+      rounds.push_back(0.05 + share(rng));
+      const double slow = 0.1 + share(rng);
+      for (int s = 0; s < stages; ++s) {
+        seconds[s].push_back(slow * (1 + 0.1 * share(rng)));
+      }
+    }
+    for (int s = 0; s < stages; ++s) pipeline.push_back({.machine = s});
+    double all = 0;
+    for (const double r : rounds) all += r;
+    for (double& r : rounds) r *= steps / all;
+    RandomSteps source(seconds, rounds, num_blocks, steps);
+    const double simulated =
+        RunPipeline(pipeline, num_blocks, 0, &source, 0).seconds;
+    const double closed =
+        JobSeconds(pipeline, seconds, rounds, num_blocks, 0, 1);
+    errors.push_back(std::abs(closed / simulated - 1));
+    EXPECT_LT(errors.back(), 0.25) << stages << " stages " << num_blocks;
+  }
+  std::sort(errors.begin(), errors.end());
+  EXPECT_LT(errors[errors.size() / 2], 0.06);
 }
 
 TEST(PipelineTimeTest, NoRoundsTakeNoTime) {
