@@ -159,7 +159,7 @@ int32_t ResolveAutomatic(const PlanRequest& request, int machine,
   policy->automatic_weights = false;
   policy->automatic_activations = false;
   policy->automatic_kv_cache =
-      asked.automatic_kv_cache && TakesKvByNeed(request, profile, block);
+      asked.automatic_kv_cache && !profile.has_device();
   return gbs;
 }
 

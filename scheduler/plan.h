@@ -31,9 +31,9 @@ struct StagePlan {
   std::string worker;  // MachineProfile::name
   int machine = 0;     // index in PlanRequest::machines
   LayerRange layers;
-  // Fractions explicit, automatic_* false. But KV that is all in memory and
-  // taken by need stays automatic: named shares would reserve the longest
-  // request's for each sequence.
+  // Fractions explicit, automatic_* false. But KV that is all in memory of a
+  // machine without a device stays automatic: its pages are taken by need,
+  // while named shares reserve the longest request's for each sequence.
   Policy policy;
   ResourceSeconds busy = {};  // of each resource, over the whole job
   double seconds = 0;         // of the stage's steps, over the whole job

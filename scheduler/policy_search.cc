@@ -140,8 +140,8 @@ Policy PolicyOf(const StageQuestion& q, AttentionSite site, int32_t threads) {
 Case MakeCase(const StageQuestion& q, const TierMask& mask, Policy policy) {
   const PlanRequest& request = *q.request;
   const MachineProfile& machine = request.machines[q.machine];
-  policy.automatic_kv_cache =
-      !mask[Index(1, 2)] && TakesKvByNeed(request, machine, q.block);
+  // Named shares would reserve the longest request's for each sequence.
+  policy.automatic_kv_cache = !mask[Index(1, 2)] && !machine.has_device();
   Case c = {
       .mask = mask,
       .stage = MakeStageCase(request, q.machine, q.layers, policy, q.block)};
@@ -354,7 +354,6 @@ absl::Status TryCase(const Case& c, absl::Span<const StepShape> steps,
   if (best->fits && answer.seconds >= (1 - kEqual) * best->seconds) {
     return absl::OkStatus();
   }
-  // By need, KV stays automatic.
   const bool automatic_kv = answer.policy.automatic_kv_cache;
   SetFractions(fractions, &answer.policy);
   answer.policy.automatic_kv_cache = automatic_kv;

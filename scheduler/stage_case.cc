@@ -57,14 +57,6 @@ std::vector<StepShape> JobSteps(const PlanRequest& request,
                         : BlockSteps(request.workload, block);
 }
 
-bool TakesKvByNeed(const PlanRequest& request, const MachineProfile& machine,
-                   const BlockShape& block) {
-  Policy automatic;
-  automatic.automatic_kv_cache = true;
-  return ReservedPositions(request, machine, automatic, block) <
-         request.longest();
-}
-
 int32_t ReservedPositions(const PlanRequest& request,
                           const MachineProfile& machine, const Policy& policy,
                           const BlockShape& block) {

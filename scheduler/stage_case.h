@@ -40,10 +40,6 @@ int32_t ReservedPositions(const PlanRequest& request,
                           const MachineProfile& machine, const Policy& policy,
                           const BlockShape& block);
 
-// Whether ReservedPositions() is less than request.longest() for automatic KV.
-bool TakesKvByNeed(const PlanRequest& request, const MachineProfile& machine,
-                   const BlockShape& block);
-
 // `policy` with the block's sizes and the request's dtype, which may use the
 // tiers that its fractions name. The request must outlive the result.
 StageCase MakeStageCase(const PlanRequest& request, int machine,
