@@ -46,7 +46,7 @@ def test_measures_and_writes():
     assert {"float32"} <= {r["dtype"] for r in p["host"]["products"]}
     assert {"int4", "bfloat16"} <= {r["format"] for r in p["host"]["attention"]}
     assert p["links"][0]["bytes_per_second"] > 0 and p["step_seconds"] > 0
-    assert "measuring: 0 %, disk" in done.stderr
+    assert "measuring this machine: 0 %, disk" in done.stderr
     assert os.listdir(disk) == [], "nothing is left, and this is not kept"
 
 
