@@ -1,6 +1,6 @@
 #include "scheduler/plan_shortage.h"
 
-#include <algorithm>
+#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -48,6 +48,33 @@ absl::StatusOr<Lack> LackOf(const PlanRequest& request, const Candidate& c) {
 bool DoesFit(const PlanRequest& request, const Candidate& c) {
   const auto lack = LackOf(request, c);
   return lack.ok() && lack->fits();
+}
+
+// Whether machines that hold more could take more layers.
+void AddBalancedSplit(const PlanRequest& request, const Candidate& c,
+                      std::vector<std::string>* remedies) {
+  if (request.split == Split::kBalanced || NumStages(request) == 1) return;
+  std::vector<std::vector<int>> machines;
+  for (int m = 0; m < static_cast<int>(request.machines.size()); ++m) {
+    machines.push_back({m});
+  }
+  const auto layers_that_fit = [&](int machine, LayerRange layers) {
+    int64_t programs = 0;
+    const auto answer = SolveStage({.request = &request,
+                                    .machine = machine,
+                                    .layers = layers,
+                                    .block = c.block,
+                                    .weights = c.weights,
+                                    .kv = c.kv},
+                                   &programs);
+    return answer.ok() && answer->fits
+               ? static_cast<double>(layers.size())
+               : std::numeric_limits<double>::infinity();
+  };
+  if (!SplitBalanced(request.model.num_layers, machines, layers_that_fit)
+           .empty()) {
+    remedies->push_back("a balanced split of the layers");
+  }
 }
 
 void AddSmallerBlock(const PlanRequest& request, const Candidate& c,
@@ -133,6 +160,7 @@ absl::StatusOr<Shortage> FindShortage(const PlanRequest& request) {
     remedies->push_back(absl::StrCat(BytesText(remedy.missing_bytes), " more ",
                                      remedy.what, " for ", shortage.worker));
   }
+  AddBalancedSplit(request, smallest, remedies);
   AddSmallerBlock(request, smallest, remedies);
   AddShorterSequences(request, smallest, remedies);
   AddFormats(request, smallest, &Candidate::weights, "compress-weights",

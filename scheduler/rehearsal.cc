@@ -31,6 +31,8 @@ Workload Shortened(const Workload& workload, double share) {
 }  // namespace
 
 absl::Status Rehearse(const PlanRequest& request, Plan* plan) {
+  // Requests that are longer than request.most_positions never run.
+  if (plan->kv_positions < request.workload.longest()) return absl::OkStatus();
   const auto requests = static_cast<double>(request.workload.requests());
   const double slots = static_cast<double>(plan->block.gbs) *
                        plan->block.num_microbatches * plan->block.num_blocks;

@@ -229,6 +229,27 @@ TEST(MakePlanTest, ASmallerBlockOrShorterSequencesAreRemedies) {
   EXPECT_THAT(message, HasSubstr("gbs="));
 }
 
+TEST(MakePlanTest, ABalancedSplitIsARemedyWhereOneMachineHoldsMore) {
+  PlanRequest request =
+      TestRequest({TestMachine("small", 0.9e9, 0), TestMachine("big", 8e9, 0)});
+  const absl::Status status = MakePlan(request).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("balanced split"));
+  request.split = Split::kBalanced;
+  EXPECT_TRUE(Fits(Made(request).best));
+}
+
+TEST(MakePlanTest, RequestsThatAreTooLongAreNotRehearsed) {
+  PlanRequest request = TestRequest(Machines(1, 8e9, 0));
+  request.most_positions = 100;  // of 320
+  request.choices.gbs = {1};
+  request.choices.num_microbatches = {1};
+  request.choices.num_blocks = {1};
+  const Plan plan = Made(request).best;
+  EXPECT_EQ(plan.kv_positions, 100);
+  EXPECT_GT(plan.tokens_per_second, 0);
+}
+
 TEST(MakePlanTest, BadInputIsAClearError) {
   const auto fails = [](const PlanRequest& request) {
     const absl::Status status = MakePlan(request).status();
