@@ -257,7 +257,8 @@ MachineProfile PaperMachine(absl::string_view hardware,
   ComputeProfile& host = machine.host;
   host.memory_bytes_per_second = constants.host_attention_bytes;
   host.products = device.products;
-  // On the host 4 bits are read no faster, by positions.
+  // On the host 4 bits are read no faster, by positions. Prompts are never
+  // attended there (CostOptions::prefill_on_device).
   host.attention = {
       {KvFormat::kBFloat16, RateCurve::Constant(constants.host_attention_bytes),
        prefill},
