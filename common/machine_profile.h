@@ -56,13 +56,15 @@ struct ProductRate {
   friend bool operator==(const ProductRate&, const ProductRate&) = default;
 };
 
-// Attention over K and V in one format.
+// Attention over K and V in one format, with what comes before it: positions
+// are applied, and new K and V are put into this format.
 struct AttentionRate {
   KvFormat format = KvFormat::kBFloat16;
-  // Of one decoding row per sequence: bytes of K and V by positions attended.
-  RateCurve decode_bytes_by_context;
-  // Of packed prompts: flops (4 x query width x pairs of positions) by
+  // Of one decoding row per sequence: bytes of K and V, scales included, by
   // positions attended.
+  RateCurve decode_bytes_by_context;
+  // Of packed prompts: flops (4 x query width x pairs of positions) by the
+  // positions that a row attends on average.
   RateCurve prefill_flops_by_context;
   friend bool operator==(const AttentionRate&, const AttentionRate&) = default;
 };
@@ -72,8 +74,9 @@ struct ComputeProfile {
   double memory_bytes_per_second = 0;  // plain reads of what it computes on
   std::vector<ProductRate> products;
   std::vector<AttentionRate> attention;
-  // Making weights of one format into another: bytes of the full format.
+  // Making K and V into codes: bytes of float32.
   double quantize_bytes_per_second = 0;
+  // Making codes of weights into full ones: bytes of these.
   double dequantize_bytes_per_second = 0;
   // What a layer of a micro-batch costs beyond its products and attention: so
   // much each time, and so much for each row and element of the hidden state
