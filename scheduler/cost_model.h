@@ -62,8 +62,8 @@ enum class Overlap {
 // others, FlexGen above all.
 struct CostOptions {
   Overlap overlap = Overlap::kFull;  // kNone for a policy without overlap
-  // 0: the policy's num_microbatches share one expansion of quantized weights;
-  // FlexGen expands for each.
+  // Quantized weights are expanded for each micro-batch, as FlexGen does, and
+  // not once for all of them.
   bool expand_per_micro_batch = false;
   // Prompts are attended on the device wherever their KV goes then.
   bool prefill_on_device = false;

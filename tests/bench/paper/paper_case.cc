@@ -20,16 +20,6 @@ constexpr double kGiB = 1024.0 * 1024 * 1024;
 // for one GPU batch (section 3.1).
 constexpr int32_t kGbsOfBlocks = 64;
 
-absl::StatusOr<std::vector<PublishedRun>> ReadRuns(const std::string& name) {
-  const std::string path =
-      absl::StrCat(SLUICE_TESTS_DIR, "/bench/paper/", name);
-  std::ifstream file(path);
-  if (!file) return absl::NotFoundError(absl::StrCat("can't read ", path));
-  std::stringstream text;
-  text << file.rdbuf();
-  return ParsePublishedRuns(text.str());
-}
-
 double HostMemory(absl::string_view hardware) {
   return hardware == "t4" ? 208 * kGiB : 240e9;
 }
@@ -88,6 +78,7 @@ absl::StatusOr<std::vector<PublishedRun>> ParsePublishedRuns(
     };
     if (fields.size() != 14) return bad();
     if (fields[0] == "hw") continue;
+    if (fields[0] != "t4" && fields[0] != "a100") return bad();
     PublishedRun run;
     run.hardware = fields[0];
     run.model = fields[1];
@@ -100,6 +91,8 @@ absl::StatusOr<std::vector<PublishedRun>> ParsePublishedRuns(
     for (int i = 0; i < 6; ++i) {
       ok = ok && absl::SimpleAtoi(fields[6 + i], &percent[i]);
     }
+    ok = ok && run.prompt > 0 && run.output > 0 && run.gbs > 0 &&
+         run.num_microbatches > 0 && run.tokens_per_second > 0;
     if (!ok) return bad();
     const auto tiers = [&](int first) {
       const double device = percent[first] / 100.0;
@@ -135,11 +128,19 @@ absl::StatusOr<std::vector<PublishedRun>> ParsePublishedRuns(
   return runs;
 }
 
+absl::StatusOr<std::vector<PublishedRun>> ReadRuns(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return absl::NotFoundError(absl::StrCat("can't read ", path));
+  std::stringstream text;
+  text << file.rdbuf();
+  return ParsePublishedRuns(text.str());
+}
+
 absl::StatusOr<std::vector<PublishedRun>> MeasuredRuns() {
-  return ReadRuns("flexgen_measured.csv");
+  return ReadRuns(SLUICE_TESTS_DIR "/bench/paper/flexgen_measured.csv");
 }
 absl::StatusOr<std::vector<PublishedRun>> MoreRuns() {
-  return ReadRuns("flexgen_more.csv");
+  return ReadRuns(SLUICE_TESTS_DIR "/bench/paper/flexgen_more.csv");
 }
 
 absl::StatusOr<ModelShape> PaperModel(absl::string_view name) {

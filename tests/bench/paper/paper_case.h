@@ -103,6 +103,8 @@ double Median(std::vector<double> values);  // REQUIRES: not empty
 // Whether the constants were fitted on this run (see fitted.cc).
 bool WasFitted(const PublishedRun& run);
 
+// kNotFound: no such file.
+absl::StatusOr<std::vector<PublishedRun>> ReadRuns(const std::string& path);
 // Both tables, in the tree.
 absl::StatusOr<std::vector<PublishedRun>> MeasuredRuns();
 absl::StatusOr<std::vector<PublishedRun>> MoreRuns();

@@ -11,6 +11,10 @@
 
 // Prints what the cost model says of FlexGen's published runs beside what was
 // measured, and the planner's policies beside FlexGen's: tables in Markdown.
+//
+//   paper_table [FILE]
+//
+// With a file of runs in the format of flexgen_measured.csv: those alone.
 
 namespace sluice {
 namespace {
@@ -123,11 +127,17 @@ absl::Status Print() {
   return PrintSearch(measured);
 }
 
+absl::Status PrintFile(const std::string& path) {
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<PublishedRun> runs, ReadRuns(path));
+  return PrintRuns(runs);
+}
+
 }  // namespace
 }  // namespace sluice
 
-int main() {
-  const absl::Status status = sluice::Print();
+int main(int argc, char** argv) {
+  const absl::Status status =
+      argc > 1 ? sluice::PrintFile(argv[1]) : sluice::Print();
   if (!status.ok()) absl::FPrintF(stderr, "%s\n", status.ToString());
   return status.ok() ? 0 : 1;
 }

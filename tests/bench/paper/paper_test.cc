@@ -64,11 +64,15 @@ TEST(PaperTest, RefusesLinesThatAreNoRuns) {
   for (const std::string& bad :
        {good + ",1", std::string("t4,opt-30b"),
         std::string("t4,opt-30b,x,32,64,8,0,100,0,100,0,100,compC,8.38"),
-        std::string("t4,opt-30b,512,32,64,8,0,100,0,100,0,100,compX,8.38")}) {
+        std::string("t4,opt-30b,512,32,64,8,0,100,0,100,0,100,compX,8.38"),
+        std::string("v100,opt-30b,512,32,64,8,0,100,0,100,0,100,cc,8.38"),
+        std::string("t4,opt-30b,512,32,0,8,0,100,0,100,0,100,cc,8.38")}) {
     const auto runs = ParsePublishedRuns("# head\n" + bad);
     EXPECT_EQ(runs.status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(runs.status().message()), HasSubstr("line 2"));
   }
+  EXPECT_EQ(ReadRuns("/nowhere/runs.csv").status().code(),
+            absl::StatusCode::kNotFound);
   EXPECT_EQ(PaperModel("opt-1t").status().code(), absl::StatusCode::kNotFound);
 }
 
