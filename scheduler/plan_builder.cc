@@ -5,6 +5,7 @@
 #include <map>
 
 #include "scheduler/pipeline_time.h"
+#include "scheduler/stage_bytes.h"
 #include "scheduler/stage_case.h"
 
 namespace sluice {
@@ -127,7 +128,10 @@ Plan BuildPlan(const PlanRequest& request,
     pipeline.push_back({.machine = classes.host(choice.machine)});
     seconds.push_back(std::move(of_steps));
     step_seconds = std::max(step_seconds, machine.step_seconds);
-    const int64_t kv_positions = int64_t{stage.longest} * block.gbs *
+    // Whole pages for each sequence, as the capacities count them.
+    const int64_t pages =
+        (int64_t{stage.longest} + kPagePositions - 1) / kPagePositions;
+    const int64_t kv_positions = pages * kPagePositions * block.gbs *
                                  block.num_microbatches * block.num_blocks;
     plan.kv_positions = plan.stages.empty()
                             ? kv_positions

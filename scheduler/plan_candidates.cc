@@ -27,7 +27,7 @@ Values MicroBatchValues(GridSize size) {
 
 Values StepTokenValues(GridSize size) {
   if (size == GridSize::kCoarse) return {512, 2048, 8192};
-  return {256, 512, 1024, 2048, 4096, 8192};
+  return {16, 64, 128, 256, 384, 512, 768, 1024, 2048, 4096, 8192};
 }
 
 Values Sorted(Values values) {
