@@ -45,7 +45,7 @@ absl::StatusOr<MachineProfile> MeasureWorkerMachine(
   constexpr double kLinkShare = 0.02;
   const ProfileProgress before_link = [&](absl::string_view what,
                                           double share) {
-    if (progress) progress(what, share * (1 - kLinkShare));
+    if (progress && share < 1) progress(what, share * (1 - kLinkShare));
   };
   SLUICE_ASSIGN_OR_RETURN(MachineProfile profile,
                           MeasureMachine(options, before_link, cancelled));

@@ -25,7 +25,7 @@
 namespace sluice {
 namespace {
 
-// Shares of the whole time.
+// Shares of the whole time; they add up to about 1.
 constexpr double kDiskShare = 0.2;
 constexpr double kMemoryShare = 0.03;
 constexpr double kCopyShare = 0.03;
@@ -81,8 +81,14 @@ class Profiler {
   // Says what comes, which takes `share` of the time; returns that in seconds.
   double Begin(absl::string_view what, double share) {
     if (progress_) progress_(what, std::min(done_, 1.0));
-    done_ += share;
+    done_ += share / Total();
     return share * options_.seconds;
+  }
+
+  // Of the shares that are wanted.
+  double Total() const {
+    return 1 - (options_.disk_dir.empty() ? kDiskShare : 0) -
+           (has_device_ ? 0 : kCopyShare);
   }
 
   absl::Status Disk() {
