@@ -182,13 +182,13 @@ absl::StatusOr<std::vector<double>> ProductProbe::Flops(
   const auto step = [&](size_t i) {
     return rows[i] >= kManyRows ? matrices_.size() - 1 : 1;
   };
-  // By number of rows and matrix. In rounds over all of them, so that what
-  // disturbs for a while does not fall on one.
-  std::vector<std::vector<std::vector<double>>> times(
-      rows.size(), std::vector<std::vector<double>>(matrices_.size()));
   for (size_t i = 0; i < matrices_.size(); ++i) {
     SLUICE_RETURN_IF_ERROR(Multiply(matrices_[i], 0, rows[0]));
   }
+  // By number of rows: of all matrices together, for a layer takes what they
+  // take together. In rounds over all numbers, so that what disturbs for a
+  // while does not fall on one.
+  std::vector<std::vector<double>> times(rows.size());
   size_t copy = 0;
   const double end = MonotonicSeconds() + seconds;
   for (int round = 0; round < kLeastRounds || MonotonicSeconds() < end;
@@ -198,23 +198,22 @@ absl::StatusOr<std::vector<double>> ProductProbe::Flops(
       const int repeats = rows[r] <= kFewRows ? 3 : 1;
       for (int repeat = 0; repeat < repeats; ++repeat) {
         copy = (copy + 1) % copies_;
+        SLUICE_RETURN_IF_ERROR(CheckNotCancelled(cancelled));
+        const double start = MonotonicSeconds();
         for (size_t i = 0; i < matrices_.size(); i += step(r)) {
-          SLUICE_RETURN_IF_ERROR(CheckNotCancelled(cancelled));
-          const double start = MonotonicSeconds();
           SLUICE_RETURN_IF_ERROR(Multiply(matrices_[i], copy, rows[r]));
-          times[r][i].push_back(MonotonicSeconds() - start);
         }
+        times[r].push_back(MonotonicSeconds() - start);
       }
     }
   }
   std::vector<double> rates;
   for (size_t r = 0; r < rows.size(); ++r) {
-    double flops = 0, took = 0;
+    double flops = 0;
     for (size_t i = 0; i < matrices_.size(); i += step(r)) {
       flops += FlopsOf(matrices_[i].layout, rows[r]);
-      took += TypicalSeconds(std::move(times[r][i]));
     }
-    rates.push_back(flops / took);
+    rates.push_back(flops / TypicalSeconds(std::move(times[r])));
   }
   return rates;
 }

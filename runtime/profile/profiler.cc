@@ -205,17 +205,24 @@ class Profiler {
                                        .threads = options_.threads,
                                        .cores = options_.cores,
                                        .host_budget = &host_};
-    SLUICE_RETURN_IF_ERROR(
+    SLUICE_ASSIGN_OR_RETURN(
+        const LayerOverheads host,
         MeasureLayerOverheads(on_host, has_device_ ? seconds / 2 : seconds,
-                              cancelled_, &profile_.host));
+                              cancelled_));
+    profile_.host.layer_seconds = host.layer_seconds;
+    profile_.host.row_element_seconds = host.row_element_seconds;
     if (!has_device_) return absl::OkStatus();
     // The discrete device is the same processor, and has the same kernels.
     profile_.device_compute = profile_.host;
     StageProbeOptions on_device = on_host;
     on_device.backend = options_.backend;
     on_device.device_budget = &device_budget_;
-    return MeasureLayerOverheads(on_device, seconds / 2, cancelled_,
-                                 &profile_.device_compute);
+    SLUICE_ASSIGN_OR_RETURN(
+        const LayerOverheads device,
+        MeasureLayerOverheads(on_device, seconds / 2, cancelled_));
+    profile_.device_compute.layer_seconds = device.layer_seconds;
+    profile_.device_compute.row_element_seconds = device.row_element_seconds;
+    return absl::OkStatus();
   }
 
   const ProfilerOptions& options_;

@@ -5,7 +5,6 @@
 #include <span>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/status_macros.h"
 #include "common/step_plan.h"
@@ -20,17 +19,28 @@
 namespace sluice {
 namespace {
 
-// Steps before the sequences begin anew: few, so that attention counts little.
-constexpr int32_t kPositions = 8;
-
 struct Shape {
   int32_t layers, hidden, head_dim, intermediate, rows;
-};
-constexpr Shape kTiny = {16, 64, 16, 128, 1};
-constexpr Shape kMiddle = {2, 1024, 64, 2816, 256};
 
-// A stage from the middle of a model, which neither embeds nor samples, and
-// sequences that all decode.
+  // Of a layer's matrices; a fourth as many KV heads as heads.
+  double Elements() const {
+    return 1.0 * hidden * (2.5 * hidden + 3.0 * intermediate);
+  }
+};
+// Too small for anything but what a layer costs in any case.
+constexpr Shape kTiny = {16, 64, 16, 128, 1};
+// The same but for their products.
+constexpr Shape kNarrow = {4, 1024, 64, 256, 256};
+constexpr Shape kWide = {2, 1024, 64, 2816, 256};
+
+// Of a layer.
+struct LayerTime {
+  double all = 0;
+  double attention = 0;
+};
+
+// A stage from the middle of a model, which neither embeds nor samples, and one
+// prompt. (What decoding rows take beside this is in the rates of attention.)
 class ProbeStage {
  public:
   static absl::StatusOr<std::unique_ptr<ProbeStage>> Create(
@@ -42,11 +52,11 @@ class ProbeStage {
                                         shape.head_dim, shape.intermediate, 64);
     StageExecutor::Options stage;
     stage.layers = {1, 1 + shape.layers};
-    stage.policy.gbs = shape.rows;
+    stage.policy.gbs = 1;
     stage.policy.max_step_tokens = shape.rows;
     stage.policy.dtype = options.dtype;
-    stage.max_model_len = kPositions;
-    stage.max_sequences = shape.rows;
+    stage.max_model_len = shape.rows;
+    stage.max_sequences = 1;
     stage.compute_threads = options.threads;
     stage.cores = options.cores;
     stage.backend = options.backend;
@@ -57,38 +67,18 @@ class ProbeStage {
     return self;
   }
 
-  // Seconds that a layer of a step takes.
-  absl::StatusOr<double> LayerSeconds(double seconds,
-                                      const std::atomic<bool>* cancelled) {
-    std::vector<double> times;
-    const double end = MonotonicSeconds() + seconds;
-    for (int step = 0; step < 3 * kPositions || MonotonicSeconds() < end;
-         ++step) {
-      SLUICE_RETURN_IF_ERROR(CheckNotCancelled(cancelled));
-      SLUICE_ASSIGN_OR_RETURN(const double took, Step());
-      if (step >= kPositions) times.push_back(took);  // the first ones warm up
-    }
-    return TypicalSeconds(std::move(times)) / shape_.layers;
-  }
-
- private:
-  absl::StatusOr<double> Step() {
-    if (position_ == kPositions) {
-      stage_->Reset();
-      position_ = 0;
-    }
+  absl::StatusOr<LayerTime> Step() {
+    stage_->Reset();
     StepPlan plan;
+    plan.admit.push_back({SequenceId(0), shape_.rows, shape_.rows});
     MicroBatch& batch = plan.micro_batches.emplace_back();
-    for (int32_t s = 0; s < shape_.rows; ++s) {
-      if (position_ == 0) plan.admit.push_back({SequenceId(s), 1, kPositions});
-      batch.segments.push_back({SequenceId(s), position_, 1, true});
-      batch.tokens.push_back(0);
-    }
-    ++position_;
+    batch.segments.push_back({SequenceId(0), 0, shape_.rows, true});
+    batch.tokens.resize(static_cast<size_t>(shape_.rows));
     std::shared_ptr<ActivationBuffer> in =
         pool_.Acquire(shape_.rows, shape_.hidden);
     FillFloats(in->data(), in->bytes() / sizeof(float));
     StepResult result;
+    const double attended = stage_->stats().attention_seconds;
     const double start = MonotonicSeconds();
     SLUICE_RETURN_IF_ERROR(stage_->RunStep(
         plan, std::span(&in, 1),
@@ -96,57 +86,68 @@ class ProbeStage {
           return absl::OkStatus();
         },
         &result));
-    return MonotonicSeconds() - start;
+    const double all = MonotonicSeconds() - start;
+    const double attention = stage_->stats().attention_seconds - attended;
+    return LayerTime{all / shape_.layers, attention / shape_.layers};
   }
 
+ private:
   Shape shape_;
   ActivationPool pool_;
   std::unique_ptr<StageExecutor> stage_;
-  int32_t position_ = 0;
 };
 
-absl::StatusOr<double> LayerSeconds(const StageProbeOptions& options,
-                                    const Shape& shape, double seconds,
+constexpr int kLeastSteps = 16;
+
+absl::StatusOr<double> MeasureLayer(const StageProbeOptions& options,
+                                    double seconds,
                                     const std::atomic<bool>* cancelled) {
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<ProbeStage> stage,
-                          ProbeStage::Create(options, shape, cancelled));
-  return stage->LayerSeconds(seconds, cancelled);
+                          ProbeStage::Create(options, kTiny, cancelled));
+  return TimeCalls(seconds, kLeastSteps, cancelled,
+                   [&] { return stage->Step().status(); });
+}
+
+// Seconds for a row and element, from what layers of two widths take beside
+// attention: a line through both, at no products.
+absl::StatusOr<double> MeasureRows(const StageProbeOptions& options,
+                                   double layer_seconds, double seconds,
+                                   const std::atomic<bool>* cancelled) {
+  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<ProbeStage> narrow,
+                          ProbeStage::Create(options, kNarrow, cancelled));
+  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<ProbeStage> wide,
+                          ProbeStage::Create(options, kWide, cancelled));
+  std::vector<double> narrow_times, wide_times;
+  const double end = MonotonicSeconds() + seconds;
+  // In turns, so that what disturbs for a while falls on both.
+  while (narrow_times.size() < kLeastSteps || MonotonicSeconds() < end) {
+    SLUICE_RETURN_IF_ERROR(CheckNotCancelled(cancelled));
+    SLUICE_ASSIGN_OR_RETURN(const LayerTime n, narrow->Step());
+    SLUICE_ASSIGN_OR_RETURN(const LayerTime w, wide->Step());
+    narrow_times.push_back(n.all - n.attention);
+    wide_times.push_back(w.all - w.attention);
+  }
+  const double n = TypicalSeconds(std::move(narrow_times));
+  const double w = TypicalSeconds(std::move(wide_times));
+  const double share =
+      kNarrow.Elements() / (kWide.Elements() - kNarrow.Elements());
+  const double rest = n - share * (w - n) - layer_seconds;
+  return std::max(0.0, rest) / (1.0 * kNarrow.rows * kNarrow.hidden);
 }
 
 }  // namespace
 
-absl::Status MeasureLayerOverheads(const StageProbeOptions& options,
-                                   double seconds,
-                                   const std::atomic<bool>* cancelled,
-                                   ComputeProfile* compute) {
-  const ProductRate* products =
-      compute->Products(options.dtype, WeightFormat::kFull);
-  const AttentionRate* attention =
-      compute->Attention(UnquantizedKvFormat(options.dtype));
-  if (products == nullptr || attention == nullptr) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "no products or attention measured in ", DTypeName(options.dtype)));
-  }
+absl::StatusOr<LayerOverheads> MeasureLayerOverheads(
+    const StageProbeOptions& options, double seconds,
+    const std::atomic<bool>* cancelled) {
+  LayerOverheads overheads;
+  SLUICE_ASSIGN_OR_RETURN(const double step,
+                          MeasureLayer(options, 0.2 * seconds, cancelled));
+  overheads.layer_seconds = step / kTiny.layers;
   SLUICE_ASSIGN_OR_RETURN(
-      compute->layer_seconds,
-      LayerSeconds(options, kTiny, 0.3 * seconds, cancelled));
-  SLUICE_ASSIGN_OR_RETURN(
-      const double whole,
-      LayerSeconds(options, kMiddle, 0.7 * seconds, cancelled));
-  const double hidden = kMiddle.hidden;
-  const double kv_width = hidden / 4;
-  const double elements =
-      hidden * (2 * hidden + 2 * kv_width) + 3 * hidden * kMiddle.intermediate;
-  const double rows = kMiddle.rows;
-  const double multiplying =
-      2 * rows * elements / products->flops_by_rows.At(rows);
-  const double element_bytes = options.dtype == DType::kFloat32 ? 4 : 2;
-  const double positions = (kPositions + 1) / 2.0;
-  const double attending = rows * positions * 2 * kv_width * element_bytes /
-                           attention->decode_bytes_by_context.At(positions);
-  const double rest = whole - multiplying - attending - compute->layer_seconds;
-  compute->row_element_seconds = std::max(0.0, rest) / (rows * hidden);
-  return absl::OkStatus();
+      overheads.row_element_seconds,
+      MeasureRows(options, overheads.layer_seconds, 0.8 * seconds, cancelled));
+  return overheads;
 }
 
 absl::StatusOr<double> MeasureSampling(int threads,

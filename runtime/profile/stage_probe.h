@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/machine_profile.h"
+#include "common/types.h"
 #include "runtime/kernels/backend.h"
 #include "runtime/memory/memory_budget.h"
 
@@ -19,16 +19,19 @@ struct StageProbeOptions {
   MemoryBudget* host_budget = nullptr;
 };
 
-// Runs small stages of random weights through the executor, and sets
-// `layer_seconds` and `row_element_seconds` of `compute` to what its products
-// and attention, which must be there, leave unexplained: the first from a layer
-// too small to count otherwise, the second from one that is large enough to be
-// like others and small enough that products don't drown the rest. Takes about
-// `seconds`, and up to 200 MiB. kResourceExhausted.
-absl::Status MeasureLayerOverheads(const StageProbeOptions& options,
-                                   double seconds,
-                                   const std::atomic<bool>* cancelled,
-                                   ComputeProfile* compute);
+// See ComputeProfile.
+struct LayerOverheads {
+  double layer_seconds = 0;
+  double row_element_seconds = 0;
+};
+
+// Runs small stages of random weights through the executor: what a layer takes
+// that is too small for anything to count, and what the rows of larger ones
+// take beside attention and products. Takes about `seconds`, and up to 100 MiB.
+// kResourceExhausted.
+absl::StatusOr<LayerOverheads> MeasureLayerOverheads(
+    const StageProbeOptions& options, double seconds,
+    const std::atomic<bool>* cancelled);
 
 // Seconds for each logit that greedy sampling of a step's rows takes, with all
 // threads.
