@@ -1,0 +1,138 @@
+#include "worker/worker_profile.h"
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/profile/profile_json.h"
+#include "tests/unit/common/sample_profile.h"
+#include "tests/unit/exec/scratch_dir.h"
+#include "tests/unit/worker/fake_executor.h"
+#include "tests/unit/worker/test_coordinator.h"
+#include "worker/link/link_server.h"
+#include "worker/link_profile.h"
+#include "worker/worker_impl.h"
+
+namespace sluice {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+MachineProfile CpuProfile() {
+  MachineProfile p = SampleProfile();
+  p.device_memory_bytes = 0;
+  p.device_compute = ComputeProfile();
+  p.host_to_device_bytes_per_second = 0;
+  p.device_to_host_bytes_per_second = 0;
+  return p;
+}
+
+Worker::Options Options(const std::string& coordinator) {
+  Worker::Options options;
+  options.name = "w0";
+  options.model_dir = "/models/test";
+  options.coordinator_address = coordinator;
+  options.host_memory_bytes = uint64_t{1} << 30;
+  options.compute_threads = 3;
+  options.channels = TcpChannels();
+  options.reconnect_delay = absl::Milliseconds(5);
+  return options;
+}
+
+// What a worker with these options says when it registers.
+std::string RegisteredProfile(std::shared_ptr<const MachineProfile> profile) {
+  TestCoordinator coordinator;
+  Worker::Options options = Options(coordinator.address());
+  options.link_address = "127.0.0.1:1";
+  options.profile = std::move(profile);
+  FakeModel fake;
+  WorkerModel model;
+  model.fingerprint = "f1";
+  model.hidden_size = FakeModel::kHidden;
+  model.num_layers = FakeModel::kLayers;
+  model.loader = fake.Loader();
+  const std::unique_ptr<Worker> worker =
+      CreateWorker(std::move(options), std::move(model));
+  const std::string json = coordinator.AwaitAttached("w0").profile_json();
+  worker->Shutdown();
+  return json;
+}
+
+TEST(WorkerProfileTest, IsSentUnderTheWorkersName) {
+  const auto profile = ProfileFromJson(
+      RegisteredProfile(std::make_shared<const MachineProfile>(CpuProfile())));
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  MachineProfile expected = CpuProfile();
+  expected.name = "w0";
+  EXPECT_EQ(*profile, expected);
+}
+
+TEST(WorkerProfileTest, NoneIsSentWithoutOne) {
+  EXPECT_EQ(RegisteredProfile(nullptr), "");
+}
+
+TEST(WorkerProfileTest, TakesWhatTheWorkerMayUse) {
+  const ScratchDir dir;
+  Worker::Options options = Options("nowhere");
+  options.disk_dir = dir.path() + "/made/for/it";
+  options.disk_space_bytes = 123456;
+  auto machine = ProfilerOptionsOf(options);
+  ASSERT_TRUE(machine.ok()) << machine.status();
+  EXPECT_EQ(machine->threads, 3);
+  EXPECT_TRUE(machine->cores.empty());
+  EXPECT_EQ(machine->host_memory_bytes, options.host_memory_bytes);
+  EXPECT_EQ(machine->disk_dir, options.disk_dir);
+  EXPECT_EQ(machine->disk_bytes, 123456u);
+  EXPECT_TRUE(std::filesystem::is_directory(options.disk_dir));
+  EXPECT_EQ(ProfileCacheOf(*machine).cache_dir, options.disk_dir);
+  options.disk_space_bytes = 0;  // 90 % of what is free
+  options.compute_threads = 0;   // all cores
+  machine = ProfilerOptionsOf(options);
+  ASSERT_TRUE(machine.ok()) << machine.status();
+  EXPECT_GT(machine->disk_bytes, 0u);
+  EXPECT_GE(machine->threads, 1);
+  std::ofstream(dir.path() + "/file") << "x";
+  options.disk_dir = dir.path() + "/file/below";
+  EXPECT_THAT(std::string(ProfilerOptionsOf(options).status().message()),
+              StartsWith("--disk-dir: "));
+}
+
+TEST(WorkerProfileTest, AFileGetsTheWorkersCapacities) {
+  const ScratchDir dir;
+  const std::string path = dir.path() + "/profile.json";
+  ASSERT_TRUE(WriteProfileFile(CpuProfile(), path).ok());
+  const auto machine = ProfilerOptionsOf(Options("nowhere"));
+  ASSERT_TRUE(machine.ok());
+  const auto profile = ReadWorkerProfile(path, *machine);
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  EXPECT_EQ(profile->host_memory_bytes, uint64_t{1} << 30);
+  EXPECT_EQ(profile->disk_bytes, 0u);
+  EXPECT_EQ(profile->threads, 3);
+  EXPECT_EQ(profile->host, CpuProfile().host);
+  ASSERT_TRUE(WriteProfileFile(SampleProfile(), path).ok());
+  EXPECT_THAT(std::string(ReadWorkerProfile(path, *machine).status().message()),
+              StartsWith(path + ": the profile is of a machine with a device"));
+}
+
+TEST(LinkProfileTest, MeasuresTheLoopback) {
+  const auto link = MeasureLoopbackLink(0.01, nullptr);
+  ASSERT_TRUE(link.ok()) << link.status();
+  EXPECT_EQ(link->peer, "");
+  EXPECT_GT(link->bytes_per_second, 0);
+  EXPECT_GT(link->latency_seconds, 0);
+}
+
+TEST(LinkProfileTest, CanBeStopped) {
+  const std::atomic<bool> cancelled{true};
+  EXPECT_EQ(MeasureLoopbackLink(1e6, &cancelled).status().code(),
+            absl::StatusCode::kCancelled);
+}
+
+}  // namespace
+}  // namespace sluice
