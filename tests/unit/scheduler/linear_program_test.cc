@@ -151,7 +151,7 @@ LinearProgram RandomProgram(std::mt19937_64& rng) {
 TEST(LinearProgramTest, EqualsEnumerationOfVertices) {
   std::mt19937_64 rng(1);
   int optimal = 0, infeasible = 0, unbounded = 0;
-  for (int i = 0; i < 2000; ++i) {
+  for (int i = 0; i < 1200; ++i) {
     SCOPED_TRACE(i);
     const LinearProgram p = RandomProgram(rng);
     const std::optional<double> best = BestVertex(p, kBox);
@@ -171,9 +171,9 @@ TEST(LinearProgramTest, EqualsEnumerationOfVertices) {
     }
   }
   // All three kinds were there.
-  EXPECT_GT(optimal, 1000);
-  EXPECT_GT(infeasible, 100);
-  EXPECT_GT(unbounded, 100);
+  EXPECT_GT(optimal, 500);
+  EXPECT_GT(infeasible, 60);
+  EXPECT_GT(unbounded, 60);
 }
 
 TEST(LinearProgramTest, SolvesWithoutRowsOrVariables) {
