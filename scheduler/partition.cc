@@ -158,11 +158,11 @@ std::vector<LayerRange> SplitEvenly(int num_layers, int num_workers) {
 
 std::vector<BalancedStage> SplitBalanced(
     int num_layers, const std::vector<std::vector<int>>& machines,
-    StageCostFunction cost) {
+    StageCostFunction cost, double less_than) {
   if (num_layers <= 0) return {};
   Balancer balancer(num_layers, machines, cost);
   Balancer::Split best;
-  if (!balancer.Fill(kInfinity, false, &best)) return {};
+  if (!balancer.Fill(less_than, true, &best)) return {};
   Balancer::Split tried;
   double unreachable = 0;  // no split costs as little
   // Each round finds a cost that is lower, or that there is none; the halving

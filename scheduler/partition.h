@@ -1,5 +1,6 @@
 #pragma once
 
+#include <limits>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -38,9 +39,10 @@ using StageCostFunction = absl::FunctionRef<double(int worker, LayerRange)>;
 // that is met is lowered to the cost that meets it. So only few ranges are
 // priced, and those again and again: let `cost` remember.
 //
-// Empty if no split has a finite cost.
+// Empty if no split has a finite cost below `less_than`.
 std::vector<BalancedStage> SplitBalanced(
     int num_layers, const std::vector<std::vector<int>>& machines,
-    StageCostFunction cost);
+    StageCostFunction cost,
+    double less_than = std::numeric_limits<double>::infinity());
 
 }  // namespace sluice

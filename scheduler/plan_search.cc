@@ -37,6 +37,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr size_t kStarts = 3;
 // The best candidates, of which a short job is simulated.
 constexpr int kRehearsals = 6;
+constexpr double kLeeway = 1.05;
 // Plans that differ less are equals: the one with the smaller block is better.
 constexpr double kEqual = 1e-6;
 
@@ -44,7 +45,7 @@ enum class Objective { kThroughput, kLatency };
 
 // What became of a candidate.
 struct Outcome {
-  enum class Kind { kSolved, kBounded, kTooLarge, kTooSlow };
+  enum class Kind { kSolved, kBounded, kNoBetter, kTooLarge, kTooSlow };
   Kind kind = Kind::kBounded;
   double seconds = kInfinity;  // of the job: kBounded: at least so many
   double latency = kInfinity;
@@ -127,12 +128,14 @@ class PlanSearch {
     return it->second;
   }
 
-  // Empty: none fits.
-  std::vector<BalancedStage> SplitOf(const Candidate& c,
-                                     StageCostFunction cost) const;
+  // Empty: none fits; or, where it is to be balanced, none takes less than so
+  // many seconds.
+  std::vector<BalancedStage> SplitOf(const Candidate& c, StageCostFunction cost,
+                                     double less_than) const;
   // Seconds of the job that the split at its best cannot be below.
   double BoundOf(const Candidate& c);
-  Outcome Try(const Candidate& c);
+  // Of no use unless its slowest machine takes less than so many seconds.
+  Outcome Try(const Candidate& c, double less_than = kInfinity);
   // Considers a candidate and keeps its outcome, and the best.
   void Consider(const Candidate& c, double bound);
   void Refine(const Candidate& start, const Grid& grid);
@@ -177,11 +180,12 @@ class PlanSearch {
 };
 
 std::vector<BalancedStage> PlanSearch::SplitOf(const Candidate& c,
-                                               StageCostFunction cost) const {
+                                               StageCostFunction cost,
+                                               double less_than) const {
   if (request_.split == Split::kBalanced) {
     std::vector<std::vector<int>> machines;
     for (const size_t g : order_) machines.push_back(groups_[g]);
-    return SplitBalanced(request_.model.num_layers, machines, cost);
+    return SplitBalanced(request_.model.num_layers, machines, cost, less_than);
   }
   std::vector<BalancedStage> stages;
   for (const LayerRange& layers :
@@ -199,7 +203,7 @@ double PlanSearch::BoundOf(const Candidate& c) {
   };
   std::map<int, double> machines;
   double longest = 0;
-  for (const BalancedStage& stage : SplitOf(c, bound)) {
+  for (const BalancedStage& stage : SplitOf(c, bound, kInfinity)) {
     double& seconds = machines[classes_.host(stage.worker)];
     seconds += bound(stage.worker, stage.layers);
     longest = std::max(longest, seconds);
@@ -207,15 +211,20 @@ double PlanSearch::BoundOf(const Candidate& c) {
   return longest;
 }
 
-Outcome PlanSearch::Try(const Candidate& c) {
-  const std::vector<BalancedStage> split =
-      SplitOf(c, [&](int machine, LayerRange layers) {
+Outcome PlanSearch::Try(const Candidate& c, double less_than) {
+  const std::vector<BalancedStage> split = SplitOf(
+      c,
+      [&](int machine, LayerRange layers) {
         const StageAnswer& answer = Answer(c, machine, layers);
         return answer.fits ? answer.seconds : kInfinity;
-      });
+      },
+      less_than);
   Outcome outcome;
   if (split.empty()) {
-    outcome.kind = Outcome::Kind::kTooLarge;
+    outcome.kind =
+        request_.split == Split::kBalanced && std::isfinite(less_than)
+            ? Outcome::Kind::kNoBetter
+            : Outcome::Kind::kTooLarge;
     return outcome;
   }
   std::vector<StageChoice> stages;
@@ -238,7 +247,12 @@ void PlanSearch::Consider(const Candidate& c, double bound) {
     // What is always too slow tells the least latency only if it fits.
     outcome.kind = Outcome::Kind::kTooSlow;
   } else if (Score(c, bound) < (1 - kEqual) * BestScore()) {
-    outcome = Try(c);
+    // A job takes no less than its slowest machine. Some leeway, for the closed
+    // form to be corrected.
+    const double less_than = objective_ == Objective::kThroughput
+                                 ? kLeeway * BestScore()
+                                 : kInfinity;
+    outcome = Try(c, less_than);
   }
   if (outcome.kind == Outcome::Kind::kSolved) {
     const double score = Score(c, outcome.seconds);
@@ -432,6 +446,8 @@ std::string PlanSearch::WhyNot(const Candidate& c, const Outcome& outcome) {
     case Outcome::Kind::kTooSlow:
       return absl::StrFormat("a request takes %.3g seconds, more than asked",
                              outcome.latency);
+    case Outcome::Kind::kNoBetter:
+      return "no split of the layers that fits is faster";
     case Outcome::Kind::kBounded:
       return "could not be faster, even with room for all";
     case Outcome::Kind::kTooLarge: {

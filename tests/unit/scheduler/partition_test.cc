@@ -171,6 +171,12 @@ TEST(SplitBalancedTest, EqualsBruteForceOnSmallClusters) {
     }
     ASSERT_EQ(next, static_cast<int>(c.layers.size()));
     EXPECT_DOUBLE_EQ(c.CostOf(stages), best);
+    // What is not below a bound is not found, all else is.
+    const auto cost = [&](int w, LayerRange r) { return c.Cost(w, r); };
+    const int layers = static_cast<int>(c.layers.size());
+    EXPECT_TRUE(SplitBalanced(layers, c.machines, cost, best).empty());
+    EXPECT_DOUBLE_EQ(
+        c.CostOf(SplitBalanced(layers, c.machines, cost, best * 1.001)), best);
     if (static_cast<int>(stages.size()) < workers) ++left_out;
     if (workers > static_cast<int>(c.machines.size())) ++shared;
   }
