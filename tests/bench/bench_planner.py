@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The planner beside reality: predictions, choices and adapting, on this machine.
 
-    bench_planner.py [--bin build/release/bin] [--disk-dir DIR] [--cases predict,grid,adapt]
+    bench_planner.py [--bin build/release/bin] [--disk-dir DIR] [--cases predict,grid,...]
 
   predict   policies and workloads of many kinds, predicted by `sluice plan` from this
             machine's profile, then run: throughput and binding resource
@@ -9,6 +9,8 @@
             planner's choice beside a grid of policies, all measured
   adapt     the disk throttled in the middle of a job (cgroup blkio, v1; needs root): the
             rate after the plan was made anew, beside a plan made for the slow disk
+  balanced  two workers, one of which gets a third of its core (cgroups cpu and cpuset,
+            v1; needs root): the balanced split beside the even one
 
 Shape: hidden 1024, 12 layers, 16 heads, 4 KV heads, MLP 2816, vocabulary 8192; random
 bfloat16 weights; 0.3 GB. Prints a table, and adds the case to
@@ -120,7 +122,7 @@ class Bench:
     def busy(run, workers):
         """Measured seconds of each resource; compute of several workers shares the cores."""
         busy = {name: run["wire_seconds"][key] for name, key in RESOURCES.items()}
-        busy["device compute"] = sum(run["compute_seconds"].values()) / workers
+        busy["compute"] = sum(run["compute_seconds"].values()) / workers
         return busy
 
     def predict(self):
@@ -283,6 +285,121 @@ class Bench:
         self.record("adapt", figures)
 
 
+    def balanced(self):
+        """Two workers of one core each, one of them allowed a third of its core."""
+        lengths = [(64, 32)] * 384
+        with Cpu("fast", 0, 1.0) as fast, Cpu("slow", 1, 1 / 3) as slow:
+            profiles = {}
+            for group in (fast, slow):
+                path = os.path.join(self.scratch, f"{group.name}.json")
+                self.sluice("profile", "--threads", "1", "--host-memory", "2GiB", "-o", path,
+                            preexec=group.enter)
+                with open(path) as f:
+                    profile = json.load(f)
+                profile["machine"] = group.name  # they share nothing
+                with open(path, "w") as f:
+                    json.dump(profile, f)
+                profiles[group.name] = path
+            rates, layers, answers = {}, {}, {}
+            for split in ("even", "balanced"):
+                rates[split], layers[split], answers[split] = self.run_cluster(
+                    split, lengths, [(fast, profiles["fast"]), (slow, profiles["slow"])])
+                print(f"{split:10} {rates[split]:8.1f} tokens/s, layers {layers[split]}",
+                      flush=True)
+        assert answers["even"] == answers["balanced"]
+        figures = {"rates": rates, "layers": layers,
+                   "balanced over even": rates["balanced"] / rates["even"]}
+        print(f"balanced over even: {figures['balanced over even']:.2f}")
+        self.record("balanced", figures)
+
+    def run_cluster(self, split, lengths, workers):
+        state = tempfile.mkdtemp(dir=self.scratch)
+        longest = max(p + n for p, n in lengths)
+        started = []
+
+        def start(command, preexec=None):
+            log = open(os.path.join(state, f"log-{len(started)}"), "w")
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True,
+                                       preexec_fn=preexec)
+            started.append(process)
+            line = process.stdout.readline()
+            if not line:
+                sys.exit(f"{' '.join(command)} did not start: see {log.name}")
+            return line
+        try:
+            line = start([os.path.join(self.args.bin, "sluice-coordinator"), "--model",
+                          self.model, "--state-dir", os.path.join(state, "state"), "--port",
+                          "0", "--metrics-port", "0", "--min-workers", "2", "--dtype",
+                          "bfloat16", "--load-format", "dummy", "--split", split,
+                          "--max-model-len", str(longest)])
+            address = line.split()[2].rstrip(",")
+            for group, profile in workers:
+                start([os.path.join(self.args.bin, "sluice-worker"), "--model", self.model,
+                       "--coordinator", address, "--name", group.name, "--threads", "1",
+                       "--host-memory", "2GiB", "--load-format", "dummy", "--metrics-port", "0",
+                       "--profile", profile], group.enter)
+            job = json.loads(self.sluice("--coordinator", address, "submit", "-i",
+                                         self.requests(lengths), "--json"))["id"]
+
+            def status():
+                return json.loads(self.sluice("--coordinator", address, "status", job, "--json"))
+            now = status()
+            while now["generation_tokens_per_second"] == 0:
+                time.sleep(0.05)
+                now = status()
+            begin = time.time()
+            while now["status"] == "in_progress":
+                time.sleep(0.05)
+                now = status()
+            seconds = time.time() - begin
+            assert now["request_counts"]["completed"] == len(lengths), now
+            answers = [json.loads(line)["response"]["body"]["choices"] for line in self.sluice(
+                "--coordinator", address, "results", job).splitlines()]
+            return (now["generation_tokens"] / seconds,
+                    [s["layers"] for s in now["plan"]["stages"]], answers)
+        finally:
+            for process in reversed(started):
+                process.terminate()
+                process.wait()
+
+
+class Cpu:
+    """A group of our own on one core, which gets a share of its time (cgroups v1)."""
+
+    def __init__(self, name, core, share):
+        self.name, self.core, self.share = name, core, share
+
+    def __enter__(self):
+        self.paths = {kind: f"/sys/fs/cgroup/{kind}/sluice-bench-{os.getpid()}-{self.name}"
+                      for kind in ("cpu", "cpuset")}
+        for path in self.paths.values():
+            os.mkdir(path)
+        self.write("cpuset", "cpuset.cpus", self.core)
+        self.write("cpuset", "cpuset.mems", 0)
+        if self.share < 1:
+            # Short periods: a pipeline must not wait long for a stage's turn.
+            self.write("cpu", "cpu.cfs_period_us", 10000)
+            self.write("cpu", "cpu.cfs_quota_us", int(10000 * self.share))
+        return self
+
+    def write(self, kind, name, value):
+        with open(os.path.join(self.paths[kind], name), "w") as f:
+            f.write(str(value))
+
+    def enter(self):
+        for kind in self.paths:
+            self.write(kind, "cgroup.procs", os.getpid())
+
+    def __exit__(self, *_):
+        for path in self.paths.values():
+            for _ in range(50):
+                try:
+                    os.rmdir(path)
+                    break
+                except OSError:
+                    time.sleep(0.1)
+
+
 class Blkio:
     """A group of our own whose reads and writes of one disk can be throttled."""
 
@@ -318,7 +435,7 @@ class Blkio:
 
 
 def main():
-    cases = ("predict", "grid", "adapt")
+    cases = ("predict", "grid", "adapt", "balanced")
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--bin", default=os.path.join(HERE, "..", "..", "build/release/bin"))
     parser.add_argument("--disk-dir", default="/var/tmp/sluice-bench")
