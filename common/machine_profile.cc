@@ -138,6 +138,8 @@ absl::Status CheckDisk(const DiskProfile& disk, bool needed) {
     SLUICE_RETURN_IF_ERROR(
         CheckRate("disk.write_bytes_per_second", disk.write_bytes_per_second));
   }
+  SLUICE_RETURN_IF_ERROR(CheckSeconds("disk.compute_seconds_per_byte",
+                                      disk.compute_seconds_per_byte));
   for (size_t i = 0; i < disk.rates.size(); ++i) {
     const DiskRate& rate = disk.rates[i];
     const std::string name = absl::StrCat("disk.rates[", i, "].");

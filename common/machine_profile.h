@@ -104,9 +104,13 @@ struct DiskRate {
 };
 
 struct DiskProfile {
-  // As the runtime reads and writes: large requests, many in flight.
+  // As the runtime reads and writes: large requests, many in flight. Reads, as
+  // they are while all threads compute, which is when it matters.
   double read_bytes_per_second = 0;
   double write_bytes_per_second = 0;
+  // What computing loses to a byte that is read meanwhile: seconds of all
+  // threads, for the requests and for the bandwidth of memory.
+  double compute_seconds_per_byte = 0;
   // Over request sizes and depths, for people and for small requests.
   std::vector<DiskRate> rates;
   bool direct = true;  // O_DIRECT works in the worker's directory

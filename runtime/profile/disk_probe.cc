@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/status_macros.h"
+#include "common/thread.h"
 #include "runtime/memory/disk_file.h"
 #include "runtime/memory/host_buffer.h"
 #include "runtime/memory/io_engine.h"
@@ -97,34 +98,77 @@ class DiskProbe {
   const std::atomic<bool>* const cancelled_;
 };
 
-}  // namespace
+// What to measure with.
+struct Scratch {
+  HostBuffer buffer;
+  std::unique_ptr<DiskFile> file;
+  uint64_t bytes = 0;
 
-absl::StatusOr<DiskProfile> MeasureDisk(const std::string& dir,
-                                        MemoryBudget* disk,
-                                        MemoryBudget* memory, double seconds,
-                                        const std::atomic<bool>* cancelled) {
+  std::span<std::byte> memory() const {
+    return std::span<std::byte>(buffer.as<std::byte>(), 2 * kJob);
+  }
+};
+
+absl::StatusOr<Scratch> MakeScratch(const std::string& dir, uint64_t most,
+                                    MemoryBudget* disk, MemoryBudget* memory) {
+  Scratch scratch;
   SLUICE_ASSIGN_OR_RETURN(const uint64_t free, FreeDiskBytes(dir));
-  const uint64_t bytes =
-      RoundDownToDisk(std::min({kMostFile, disk->free_bytes(), free / 4}));
-  if (bytes < kLeastFile) {
+  scratch.bytes =
+      RoundDownToDisk(std::min({most, disk->free_bytes(), free / 4}));
+  if (scratch.bytes < kLeastFile) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the disk of ", dir, " has no room for a file to measure it with: ",
         free, " bytes are free, of which ", disk->free_bytes(),
         " may be used; it takes ", kLeastFile,
         ", and four times as many free"));
   }
-  SLUICE_ASSIGN_OR_RETURN(const HostBuffer buffer,
+  SLUICE_ASSIGN_OR_RETURN(scratch.buffer,
                           HostBuffer::Create("profile", 2 * kJob, memory));
   // A file system may keep zeros in no place at all.
-  FillFloats(buffer.as<float>(), 2 * kJob / sizeof(float));
+  FillFloats(scratch.buffer.as<float>(), 2 * kJob / sizeof(float));
   SLUICE_ASSIGN_OR_RETURN(
-      const std::unique_ptr<DiskFile> file,
-      DiskFile::CreateTemporary(dir, "profile", bytes, disk));
-  DiskProbe probe(file.get(),
-                  std::span<std::byte>(buffer.as<std::byte>(), 2 * kJob),
-                  cancelled);
+      scratch.file,
+      DiskFile::CreateTemporary(dir, "profile", scratch.bytes, disk));
+  return scratch;
+}
+
+}  // namespace
+
+absl::StatusOr<double> MeasureDiskBeside(absl::FunctionRef<absl::Status()> body,
+                                         const std::string& dir,
+                                         MemoryBudget* disk,
+                                         MemoryBudget* memory, double seconds,
+                                         const std::atomic<bool>* cancelled) {
+  SLUICE_ASSIGN_OR_RETURN(const Scratch scratch,
+                          MakeScratch(dir, kMostFile / 4, disk, memory));
+  DiskProbe probe(scratch.file.get(), scratch.memory(), cancelled);
+  uint64_t written = 0;
+  SLUICE_RETURN_IF_ERROR(
+      probe.Run(IoEngine::Options(), true, scratch.bytes, seconds, &written)
+          .status());
+  absl::StatusOr<double> rate = absl::UnknownError("not measured");
+  std::atomic<bool> ended = false;
+  Thread reader("profile-reads", [&] {
+    rate = probe.Run(IoEngine::Options(), false, written, seconds);
+    ended = true;
+  });
+  absl::Status status;
+  while (!ended && status.ok()) status = body();
+  reader.Join();
+  SLUICE_RETURN_IF_ERROR(status);
+  return rate;
+}
+
+absl::StatusOr<DiskProfile> MeasureDisk(const std::string& dir,
+                                        MemoryBudget* disk,
+                                        MemoryBudget* memory, double seconds,
+                                        const std::atomic<bool>* cancelled) {
+  SLUICE_ASSIGN_OR_RETURN(const Scratch scratch,
+                          MakeScratch(dir, kMostFile, disk, memory));
+  DiskProbe probe(scratch.file.get(), scratch.memory(), cancelled);
+  const uint64_t bytes = scratch.bytes;
   DiskProfile profile;
-  profile.direct = file->direct();
+  profile.direct = scratch.file->direct();
   // What was never written reads as zeros, from no disk.
   const IoEngine::Options runtime;
   uint64_t written = 0;

@@ -3,6 +3,8 @@
 #include <atomic>
 #include <string>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/machine_profile.h"
 #include "runtime/memory/memory_budget.h"
@@ -22,5 +24,14 @@ absl::StatusOr<DiskProfile> MeasureDisk(const std::string& dir,
                                         MemoryBudget* disk,
                                         MemoryBudget* memory, double seconds,
                                         const std::atomic<bool>* cancelled);
+
+// Bytes per second that are read as the runtime reads, while `body` is called
+// again and again on this thread, for about `seconds`. Errors as MeasureDisk's,
+// and the body's.
+absl::StatusOr<double> MeasureDiskBeside(absl::FunctionRef<absl::Status()> body,
+                                         const std::string& dir,
+                                         MemoryBudget* disk,
+                                         MemoryBudget* memory, double seconds,
+                                         const std::atomic<bool>* cancelled);
 
 }  // namespace sluice

@@ -83,6 +83,7 @@ Json ToJson(const DiskProfile& disk) {
   return {{"read_bytes_per_second", disk.read_bytes_per_second},
           {"write_bytes_per_second", disk.write_bytes_per_second},
           {"rates", ListToJson(disk.rates)},
+          {"compute_seconds_per_byte", disk.compute_seconds_per_byte},
           {"direct", disk.direct}};
 }
 
@@ -361,6 +362,7 @@ absl::Status Read(const Json& json, const std::string& path, DiskProfile* out) {
       .Member("read_bytes_per_second", &out->read_bytes_per_second)
       .Member("write_bytes_per_second", &out->write_bytes_per_second)
       .Member("rates", &out->rates)
+      .Member("compute_seconds_per_byte", &out->compute_seconds_per_byte)
       .Member("direct", &out->direct)
       .End();
 }

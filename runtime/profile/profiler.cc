@@ -29,7 +29,8 @@ namespace {
 constexpr double kDiskShare = 0.2;
 constexpr double kMemoryShare = 0.03;
 constexpr double kCopyShare = 0.03;
-constexpr double kProductShare = 0.42;
+constexpr double kProductShare = 0.37;
+constexpr double kBesideShare = 0.05;
 constexpr double kDequantizeShare = 0.02;
 constexpr double kAttentionShare = 0.16;
 constexpr double kQuantizeShare = 0.01;
@@ -87,7 +88,7 @@ class Profiler {
 
   // Of the shares that are wanted.
   double Total() const {
-    return 1 - (options_.disk_dir.empty() ? kDiskShare : 0) -
+    return 1 - (options_.disk_dir.empty() ? kDiskShare + kBesideShare : 0) -
            (has_device_ ? 0 : kCopyShare);
   }
 
@@ -151,6 +152,9 @@ class Profiler {
         SLUICE_ASSIGN_OR_RETURN(RateCurve curve,
                                 (*probe)->FlopsByRows(seconds, cancelled_));
         profile_.host.products.push_back({dtype, format, std::move(curve)});
+        if (profile_.host.products.size() == 1) {
+          SLUICE_RETURN_IF_ERROR(DiskBesideProducts(**probe));
+        }
         if (format == WeightFormat::kFull) continue;
         SLUICE_ASSIGN_OR_RETURN(
             const double bytes,
@@ -168,6 +172,37 @@ class Profiler {
         profile_.host.share_by_threads,
         MeasureShareByThreads(dtype_, options_.threads, options_.cores, &host_,
                               Begin("threads", kThreadShare), cancelled_));
+    return absl::OkStatus();
+  }
+
+  // What disk and cores take from each other, which in a sweep work at the same
+  // time.
+  absl::Status DiskBesideProducts(ProductProbe& products) {
+    if (profile_.disk.read_bytes_per_second == 0) return absl::OkStatus();
+    constexpr int32_t kRows[] = {256};
+    constexpr double kOne = 0.02;  // seconds of a measurement within
+    const double seconds = Begin("disk beside products", kBesideShare);
+    SLUICE_ASSIGN_OR_RETURN(const std::vector<double> alone,
+                            products.Flops(kRows, seconds / 3, cancelled_));
+    double sum = 0;
+    int count = 0;
+    SLUICE_ASSIGN_OR_RETURN(
+        const double read,
+        MeasureDiskBeside(
+            [&] {
+              const auto rates = products.Flops(kRows, kOne, cancelled_);
+              if (!rates.ok()) return rates.status();
+              sum += rates->front();
+              ++count;
+              return absl::OkStatus();
+            },
+            options_.disk_dir, &disk_, &host_, seconds / 3, cancelled_));
+    DiskProfile& disk = profile_.disk;
+    disk.read_bytes_per_second = std::min(disk.read_bytes_per_second, read);
+    if (count > 0) {
+      disk.compute_seconds_per_byte =
+          std::max(0.0, 1 - sum / count / alone.front()) / read;
+    }
     return absl::OkStatus();
   }
 

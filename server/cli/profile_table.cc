@@ -144,7 +144,7 @@ std::string Compute(const char* what, const ComputeProfile& c) {
 std::string Disk(const MachineProfile& p) {
   std::string text = "\ndisk\n";
   if (p.disk_bytes == 0) return text + "  no disk tier (--disk-dir)\n";
-  text += KeyValue("  as the runtime reads",
+  text += KeyValue("  as the runtime reads beside computing",
                    BytesPerSecond(p.disk.read_bytes_per_second));
   text += KeyValue("  as the runtime writes",
                    BytesPerSecond(p.disk.write_bytes_per_second));

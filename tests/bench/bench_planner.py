@@ -12,8 +12,8 @@
   balanced  two workers, one of which gets a third of its core (cgroups cpu and cpuset,
             v1; needs root): the balanced split beside the even one
 
-Shape: hidden 1024, 12 layers, 16 heads, 4 KV heads, MLP 2816, vocabulary 8192; random
-bfloat16 weights; 0.3 GB. Prints a table, and adds the case to
+Shape: that of a model of 1.1B, with 6 of its 22 layers: hidden 2048, 32 heads, 4 KV heads, MLP
+5632, vocabulary 8192; random bfloat16 weights; 0.6 GB. Prints a table, and adds the case to
 tests/bench/results/planner.json. Standard library only. Run it on a machine that does
 nothing else.
 """
@@ -33,9 +33,9 @@ import time
 from bench_end_to_end import machine
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-SHAPE = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 1024,
-         "num_hidden_layers": 12, "num_attention_heads": 16, "num_key_value_heads": 4,
-         "intermediate_size": 2816, "vocab_size": 8192, "max_position_embeddings": 4096,
+SHAPE = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048,
+         "num_hidden_layers": 6, "num_attention_heads": 32, "num_key_value_heads": 4,
+         "intermediate_size": 5632, "vocab_size": 8192, "max_position_embeddings": 4096,
          "rms_norm_eps": 1e-5, "torch_dtype": "bfloat16", "hidden_act": "silu",
          "rope_theta": 10000.0, "tie_word_embeddings": False, "bos_token_id": 1,
          "eos_token_id": 2}
@@ -127,11 +127,11 @@ class Bench:
 
     def predict(self):
         rng = random.Random(3)
-        short = [(64, 64)] * 192
-        usual = [(128, 32)] * 192
-        long = [(768, 24)] * 48
-        talk = [(32, 192)] * 128
-        mixed = [(rng.randrange(16, 400), rng.randrange(4, 96)) for _ in range(192)]
+        short = [(64, 64)] * 96
+        usual = [(128, 32)] * 96
+        long = [(768, 24)] * 24
+        talk = [(32, 192)] * 64
+        mixed = [(rng.randrange(16, 400), rng.randrange(4, 96)) for _ in range(96)]
         ram = 4 << 30
         cases = []
         for name, lengths in (("short", short), ("usual", usual), ("long", long),
@@ -175,6 +175,7 @@ class Bench:
                          "error": predicted / measured - 1,
                          "binding_predicted": plan["predicted"]["binding"],
                          "binding_measured": binding, "busy_seconds": busy,
+                         "predicted_busy_seconds": plan["stages"][0]["predicted"],
                          "wall_seconds": run["wall_seconds"]})
             r = rows[-1]
             print(f"{name:34} {predicted:9.1f} {measured:9.1f} {100 * r['error']:7.1f} %  "

@@ -46,6 +46,7 @@ inline MachineProfile SampleProfile() {
   p.disk.read_bytes_per_second = 3.3e9;
   p.disk.write_bytes_per_second = 0.1e9 / 3;
   p.disk.rates = {{1 << 20, 32, 3.3e9, 1e9}, {4096, 1, 1e7, 2e7}};
+  p.disk.compute_seconds_per_byte = 2.5e-11;
   p.disk.direct = false;
   p.links = {{"", 1e9, 1e-4}, {"10.0.0.2:7080", 1.25e9, 5e-5}};
   p.step_seconds = 3e-4;

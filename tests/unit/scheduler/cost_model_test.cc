@@ -195,6 +195,29 @@ TEST_F(CostModelTest, KvOnDiskIsReadAndWrittenByPages) {
               4 * (100 + 31) * position / 5e5, 1e-9);
 }
 
+TEST_F(CostModelTest, ReadingTakesTheCoresSomeTime) {
+  for (const Fractions& f :
+       {weights_on_disk_, kv_on_disk_, activations_on_disk_}) {
+    stage_.may_use = SupportOf(f);
+    const double disk = Seconds(Resource::kDiskRead, f);
+    const double before = Seconds(Resource::kDeviceCompute, f);
+    machine_.disk.compute_seconds_per_byte = 2e-8;  // a fiftieth of a second
+    // The lookup of the embedding, which is small, is left out.
+    EXPECT_NEAR(Seconds(Resource::kDeviceCompute, f) - before, disk * 0.02,
+                disk * 0.001);
+    EXPECT_DOUBLE_EQ(Seconds(Resource::kDiskRead, f), disk);
+    machine_.disk.compute_seconds_per_byte = 0;
+  }
+  machine_ = Gpu();
+  machine_.disk.compute_seconds_per_byte = 2e-8;
+  // The host's, and not the device's.
+  const double host = Seconds(Resource::kHostCompute, weights_on_disk_);
+  const double device = Seconds(Resource::kDeviceCompute, weights_on_disk_);
+  machine_.disk.compute_seconds_per_byte = 0;
+  EXPECT_GT(host, Seconds(Resource::kHostCompute, weights_on_disk_));
+  EXPECT_DOUBLE_EQ(device, Seconds(Resource::kDeviceCompute, weights_on_disk_));
+}
+
 TEST_F(CostModelTest, ActivationsMoveBetweenTurns) {
   stage_.may_use = SupportOf(activations_on_disk_);
   const double bytes = 4 * 16 * 64 * 4;

@@ -28,7 +28,7 @@ TEST(ProfileTableTest, ShowsAllWithUnits) {
                            "dequantizing weights +20.0 GB/s",
                            "20.0 us a layer, 1.25 ns for each row",
                            "share of the rate +52 % +100 %",
-                           "as the runtime reads +3.30 GB/s",
+                           "as the runtime reads beside computing +3.30 GB/s",
                            "1 MiB +32 +3.30 GB/s +1.00 GB/s",
                            "4 KiB +1 +10.0 MB/s +20.0 MB/s",
                            "to any peer +1.00 GB/s, 100.0 us",
