@@ -207,6 +207,22 @@ absl::Status RateCurve::Check(absl::string_view what) const {
   return absl::OkStatus();
 }
 
+void ComputeProfile::Scale(double speed) {
+  memory_bytes_per_second *= speed;
+  for (ProductRate& product : products) {
+    product.flops_by_rows = product.flops_by_rows.Scaled(speed);
+  }
+  for (AttentionRate& rate : attention) {
+    rate.decode_bytes_by_context = rate.decode_bytes_by_context.Scaled(speed);
+    rate.prefill_flops_by_context = rate.prefill_flops_by_context.Scaled(speed);
+  }
+  quantize_bytes_per_second *= speed;
+  dequantize_bytes_per_second *= speed;
+  layer_seconds /= speed;
+  row_element_seconds /= speed;
+  logit_seconds /= speed;
+}
+
 const ProductRate* ComputeProfile::Products(DType dtype,
                                             WeightFormat weights) const {
   for (const ProductRate& rate : products) {

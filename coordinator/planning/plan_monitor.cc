@@ -6,24 +6,6 @@
 namespace sluice {
 namespace {
 
-void ScaleCompute(double speed, ComputeProfile* compute) {
-  compute->memory_bytes_per_second *= speed;
-  for (ProductRate& product : compute->products) {
-    product.flops_by_rows = product.flops_by_rows.Scaled(speed);
-  }
-  for (AttentionRate& attention : compute->attention) {
-    attention.decode_bytes_by_context =
-        attention.decode_bytes_by_context.Scaled(speed);
-    attention.prefill_flops_by_context =
-        attention.prefill_flops_by_context.Scaled(speed);
-  }
-  compute->quantize_bytes_per_second *= speed;
-  compute->dequantize_bytes_per_second *= speed;
-  compute->layer_seconds /= speed;
-  compute->row_element_seconds /= speed;
-  compute->logit_seconds /= speed;
-}
-
 // What the profile says a wire carries; 0 for what computes.
 double ProfileRate(const MachineProfile& machine, Resource resource) {
   switch (resource) {
@@ -66,11 +48,11 @@ void ScaleResource(Resource resource, double speed, MachineProfile* machine) {
       machine->device_to_host_bytes_per_second *= speed;
       break;
     case Resource::kDeviceCompute:
-      ScaleCompute(speed, machine->has_device() ? &machine->device_compute
-                                                : &machine->host);
+      (machine->has_device() ? machine->device_compute : machine->host)
+          .Scale(speed);
       break;
     case Resource::kHostCompute:
-      ScaleCompute(speed, &machine->host);
+      machine->host.Scale(speed);
       break;
     case Resource::kLink:
       for (LinkProfile& link : machine->links) link.bytes_per_second *= speed;

@@ -71,7 +71,7 @@ CREATE TABLE results(
 
 #define SLUICE_JOB_COLUMNS                                               \
   "id, model, spec, state, created_us, started_us, finished_us, total, " \
-  "completed, failed, cancelled, prompt_tokens, generation_tokens, "      \
+  "completed, failed, cancelled, prompt_tokens, generation_tokens, "     \
   "replays, plan"
 
 // Published and not deleted.

@@ -25,7 +25,7 @@ namespace sluice {
 namespace {
 
 // Goes up when the same machine would be measured otherwise.
-constexpr int kMeasuring = 1;
+constexpr int kMeasuring = 2;
 
 // Budgets from here on allow all that the probes want.
 constexpr uint64_t kAmple = uint64_t{1} << 30;
@@ -104,8 +104,50 @@ std::string MachineId() {
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "localhost";
 }
 
+double CpuQuota(absl::string_view groups, const std::string& root) {
+  double least = 0;
+  const auto limit = [&](double quota, double period) {
+    if (!(quota > 0) || !(period > 0)) return;
+    const double cores = quota / period;
+    if (least == 0 || cores < least) least = cores;
+  };
+  for (const absl::string_view line :
+       absl::StrSplit(groups, '\n', absl::SkipEmpty())) {
+    // id:controllers:path
+    const std::vector<absl::string_view> fields =
+        absl::StrSplit(line, absl::MaxSplits(':', 2));
+    if (fields.size() != 3) continue;
+    const std::vector<absl::string_view> controllers =
+        absl::StrSplit(fields[1], ',');
+    const bool first_version = std::find(controllers.begin(), controllers.end(),
+                                         "cpu") != controllers.end();
+    if (!first_version && !fields[1].empty()) continue;
+    std::filesystem::path dir = std::string(fields[2]);
+    // Groups above limit it, too.
+    for (;; dir = dir.parent_path()) {
+      double quota = 0;
+      double period = 0;
+      if (first_version) {
+        const std::string at = absl::StrCat(root, "/cpu", dir.string(), "/");
+        std::ifstream(at + "cpu.cfs_quota_us") >> quota;
+        std::ifstream(at + "cpu.cfs_period_us") >> period;
+      } else {
+        std::ifstream(absl::StrCat(root, dir.string(), "/cpu.max")) >> quota >>
+            period;  // "max" is no number
+      }
+      limit(quota, period);
+      if (!dir.has_relative_path()) break;
+    }
+  }
+  return least;
+}
+
 MachineFacts ReadMachineFacts() {
   MachineFacts facts;
+  std::ifstream groups("/proc/self/cgroup");
+  std::ostringstream text;
+  text << groups.rdbuf();
+  facts.cpu_quota = CpuQuota(text.str(), "/sys/fs/cgroup");
   facts.cpu = DescribeCpu();
   facts.memory_bytes = MemoryBytes();
   struct rlimit limit;
@@ -126,8 +168,8 @@ std::string Fingerprint(const FingerprintParts& parts) {
       parts.version, "; ", parts.cpu, "; ", parts.kernels, "; device ",
       parts.device, "; threads ", parts.threads, " on cores ",
       parts.cores.empty() ? "any" : absl::StrJoin(parts.cores, ","),
-      "; memory ", parts.memory_bytes, "; room ",
-      Allows(parts.host_memory_bytes), " on the host, ",
+      "; time of ", parts.cpu_quota, " cores; memory ", parts.memory_bytes,
+      "; room ", Allows(parts.host_memory_bytes), " on the host, ",
       Allows(parts.device_memory_bytes), " on the device, ",
       parts.disk_dir.empty() ? "none" : Allows(parts.disk_bytes),
       " on disk; disk ", DiskText(parts.disk_dir));

@@ -18,6 +18,11 @@ std::string DescribeCpu(absl::string_view cpuinfo);
 // other machine has: the id of the running kernel, else the host's name.
 std::string MachineId();
 
+// Cores' worth of time that control groups give a process: the least along its
+// path, of both versions; 0 if none limits it. `groups`: as /proc/self/cgroup
+// has them; `root`: where they are mounted.
+double CpuQuota(absl::string_view groups, const std::string& root);
+
 // What the system says of the machine and of what it lets this process do.
 struct MachineFacts {
   std::string cpu;                  // DescribeCpu()
@@ -25,6 +30,7 @@ struct MachineFacts {
   uint64_t locked_bytes_limit = 0;  // RLIMIT_MEMLOCK; UINT64_MAX: none
   double load = 0;                  // processes that run, over the last minute
   int hardware_threads = 0;
+  double cpu_quota = 0;  // cores' worth of time that it gets; 0: no limit
 };
 MachineFacts ReadMachineFacts();
 
@@ -36,6 +42,7 @@ struct FingerprintParts {
   std::string device;   // as in --device
   int32_t threads = 0;
   std::vector<int> cores;
+  double cpu_quota = 0;
   uint64_t memory_bytes = 0;  // of the machine
   uint64_t host_memory_bytes = 0, device_memory_bytes = 0, disk_bytes = 0;
   std::string disk_dir;  // "": none

@@ -71,6 +71,12 @@ class Profiler {
     SLUICE_RETURN_IF_ERROR(Products());
     SLUICE_RETURN_IF_ERROR(Attention());
     SLUICE_RETURN_IF_ERROR(Rest());
+    // A probe sees its full speed in the part of a period that it gets.
+    if (facts.cpu_quota > 0 && facts.cpu_quota < options_.threads) {
+      const double share = facts.cpu_quota / options_.threads;
+      profile_.host.Scale(share);
+      if (has_device_) profile_.device_compute.Scale(share);
+    }
     std::vector<std::string> remarks = Remarks(facts, profile_, io_uring_);
     profile_.remarks.insert(profile_.remarks.end(), remarks.begin(),
                             remarks.end());
@@ -367,6 +373,12 @@ std::vector<std::string> Remarks(const MachineFacts& facts,
         "measure again when the machine is quiet",
         facts.load, facts.hardware_threads));
   }
+  if (facts.cpu_quota > 0 && facts.cpu_quota < profile.threads) {
+    remarks.push_back(absl::StrFormat(
+        "a control group gives this process %.2f cores' worth of time for its "
+        "%d threads: rates of computing are that much lower than measured",
+        facts.cpu_quota, profile.threads));
+  }
   if (profile.threads > facts.hardware_threads && facts.hardware_threads > 0) {
     remarks.push_back(
         absl::StrFormat("%d threads compute, but there are %d hardware threads",
@@ -381,6 +393,7 @@ absl::StatusOr<std::string> MachineFingerprint(const ProfilerOptions& options,
   ComputePool pool(1);
   FingerprintParts parts;
   parts.cpu = facts.cpu;
+  parts.cpu_quota = facts.cpu_quota;
   for (const DType dtype : {DType::kBFloat16, DType::kFloat32}) {
     const auto engine = GemmEngine::Create(dtype, &pool);
     if (absl::IsUnimplemented(engine.status())) continue;

@@ -378,9 +378,9 @@ class Cpu:
         self.write("cpuset", "cpuset.cpus", self.core)
         self.write("cpuset", "cpuset.mems", 0)
         if self.share < 1:
-            # Short periods: a pipeline must not wait long for a stage's turn.
-            self.write("cpu", "cpu.cfs_period_us", 10000)
-            self.write("cpu", "cpu.cfs_quota_us", int(10000 * self.share))
+            # In shorter periods the kernel's tick lets it have more than that.
+            self.write("cpu", "cpu.cfs_period_us", 100000)
+            self.write("cpu", "cpu.cfs_quota_us", int(100000 * self.share))
         return self
 
     def write(self, kind, name, value):

@@ -295,8 +295,9 @@ TEST_F(StoreTest, AFileOfVersionOneIsBroughtUpToDate) {
   store_.reset();
   auto db = SqliteDb::Open(path().string());
   // As version 1 had it.
-  ASSERT_TRUE((*db)->Exec("ALTER TABLE jobs DROP COLUMN plan;"
-                          "PRAGMA user_version=1")
+  ASSERT_TRUE((*db)
+                  ->Exec("ALTER TABLE jobs DROP COLUMN plan;"
+                         "PRAGMA user_version=1")
                   .ok());
   db->reset();
   auto store = OpenSqliteJobStore({.path = path()});

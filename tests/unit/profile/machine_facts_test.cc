@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <set>
 #include <string>
@@ -36,6 +38,36 @@ TEST(MachineFactsTest, ReadsThisMachine) {
   EXPECT_EQ(MachineId(), MachineId());
 }
 
+TEST(CpuQuotaTest, IsTheLeastOfTheGroupsAlongThePath) {
+  const ScratchDir root;
+  const auto write = [&](const std::string& dir, const std::string& name,
+                         const std::string& text) {
+    const std::filesystem::path path = root.path() + "/" + dir;
+    std::filesystem::create_directories(path);
+    std::ofstream(path / name) << text;
+  };
+  // Version 1: 1.5 cores above, half a core in the group itself.
+  write("cpu/a", "cpu.cfs_quota_us", "150000\n");
+  write("cpu/a", "cpu.cfs_period_us", "100000\n");
+  write("cpu/a/b", "cpu.cfs_quota_us", "5000\n");
+  write("cpu/a/b", "cpu.cfs_period_us", "10000\n");
+  EXPECT_DOUBLE_EQ(CpuQuota("4:cpu,cpuacct:/a/b\n2:memory:/x\n", root.path()),
+                   0.5);
+  EXPECT_DOUBLE_EQ(CpuQuota("4:cpuacct,cpu:/a\n", root.path()), 1.5);
+  // -1 is no limit.
+  write("cpu/free", "cpu.cfs_quota_us", "-1\n");
+  write("cpu/free", "cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(CpuQuota("4:cpu:/free\n", root.path()), 0);
+  EXPECT_EQ(CpuQuota("4:cpuset:/a\n", root.path()), 0);
+  // Version 2.
+  write("pod", "cpu.max", "max 100000\n");
+  write("pod/one", "cpu.max", "25000 100000\n");
+  EXPECT_DOUBLE_EQ(CpuQuota("0::/pod/one\n", root.path()), 0.25);
+  EXPECT_EQ(CpuQuota("0::/pod\n", root.path()), 0);
+  EXPECT_EQ(CpuQuota("", root.path()), 0);
+  EXPECT_EQ(CpuQuota("no such line\n0::/nowhere\n", root.path()), 0);
+}
+
 FingerprintParts Parts() {
   FingerprintParts parts;
   parts.cpu = "cpu: Fast";
@@ -56,6 +88,7 @@ TEST(FingerprintTest, ChangesWithWhatRatesDependOn) {
   const std::function<void(FingerprintParts&)> kChanges[] = {
       [](FingerprintParts&) {},
       [](FingerprintParts& p) { p.cpu = "cpu: Slow"; },
+      [](FingerprintParts& p) { p.cpu_quota = 0.5; },
       [](FingerprintParts& p) { p.kernels = "oneDNN 4"; },
       [](FingerprintParts& p) { p.device = "cpu-discrete"; },
       [](FingerprintParts& p) { p.threads = 3; },

@@ -74,8 +74,10 @@ TEST(ProfilerTest, MeasuresAllThatThePlannerWants) {
   EXPECT_EQ(p->host.share_by_threads.points().size(), 2u);
   EXPECT_EQ(p->host.share_by_threads.At(2), 1);
   EXPECT_GT(p->disk.rates.size(), 4u);
-  EXPECT_EQ(p->disk.rates.back().read_bytes_per_second,
+  // Beside computing it is no faster.
+  EXPECT_GE(p->disk.rates.back().read_bytes_per_second,
             p->disk.read_bytes_per_second);
+  EXPECT_GE(p->disk.compute_seconds_per_byte, 0);
   EXPECT_EQ(told.front(), "disk");
   EXPECT_EQ(told.back(), "done");
   EXPECT_EQ(last, 1);
