@@ -288,7 +288,7 @@ class Bench:
 
     def balanced(self):
         """Two workers of one core each, one of them allowed a third of its core."""
-        lengths = [(64, 32)] * 384
+        lengths = [(64, 32)] * 256
         with Cpu("fast", 0, 1.0) as fast, Cpu("slow", 1, 1 / 3) as slow:
             profiles = {}
             for group in (fast, slow):
