@@ -64,6 +64,7 @@ void PlanMonitor::Start(const Plan& plan, std::vector<MachineProfile> machines,
                         double rows) {
   stages_.clear();
   rows_ = seconds_ = 0;
+  planned_rows_ = rows;
   for (size_t s = 0; s < plan.stages.size() && s < machines.size(); ++s) {
     Stage& stage = stages_.emplace_back();
     stage.machine = std::move(machines[s]);
@@ -112,8 +113,9 @@ double PlanMonitor::Speed(const Stage& stage, Resource resource) const {
   double speed = 1;
   if (rate > 0) {
     speed = (stage.last.bytes[r] - stage.first->bytes[r]) / busy / rate;
-  } else if (resource == Resource::kDeviceCompute ||
-             resource == Resource::kHostCompute) {
+  } else if ((resource == Resource::kDeviceCompute ||
+              resource == Resource::kHostCompute) &&
+             rows_ >= options_.least_rows_share * planned_rows_) {
     speed = predicted / busy;
   }
   if (!(speed > 0)) return 1;

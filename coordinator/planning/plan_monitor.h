@@ -26,6 +26,10 @@ class PlanMonitor {
     double least_busy_seconds = 3;
     // and so much of the job's time it must take, by prediction or in truth.
     double least_share = 0.3;
+    // Of the plan's rows must be computed before the cores are judged: their
+    // prediction is an average over prompts and answers, and prompts come
+    // first.
+    double least_rows_share = 0.2;
   };
 
   PlanMonitor() : PlanMonitor(Options()) {}
@@ -66,6 +70,7 @@ class PlanMonitor {
 
   const Options options_;
   std::vector<Stage> stages_;
+  double planned_rows_ = 0;
   double rows_ = 0;
   double seconds_ = 0;
 };

@@ -80,6 +80,13 @@ TEST_F(PlanMonitorTest, SlowCoresAreNoticed) {
   EXPECT_EQ((*machines)[0].disk, machine_.disk);
 }
 
+TEST_F(PlanMonitorTest, CoresAreNotJudgedByTheFirstPrompts) {
+  Did(150, 7.5, 2e9, 16);  // 6 predicted, but prompts come first
+  EXPECT_FALSE(monitor_.Refit().has_value());
+  Did(50, 2.5, 2e9, 1);
+  EXPECT_TRUE(monitor_.Refit().has_value());
+}
+
 TEST_F(PlanMonitorTest, FasterThanThoughtIsNoticedToo) {
   Did(800, 13, 6e9, 32);
   const auto machines = monitor_.Refit();
