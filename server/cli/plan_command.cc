@@ -77,7 +77,8 @@ void PlanFlags::AddTo(CLI::App* app) {
   app->add_option("--disk-space", disk_space,
                   "of this machine, as in sluice run");
   app->add_option("--workers", workers,
-                  "so many workers on each machine; default: 1");
+                  "so many workers on each machine; default: 1")
+      ->check(CLI::Range(1, 256));
   app->add_option("--cluster", cluster,
                   "a file of machines: {\"machines\": [{\"profile\": "
                   "\"a.json\", \"count\": 8, \"workers\": 1}, ...]}");
@@ -306,6 +307,10 @@ absl::StatusOr<Case> MakeCase(const PlanFlags& flags,
     return absl::InvalidArgumentError(
         "say what is to be generated: -i FILE or --lengths, one of them");
   }
+  if (!flags.cluster.empty() + flags.running + !flags.profiles.empty() > 1) {
+    return absl::InvalidArgumentError(
+        "say for which machines once: --profile, --cluster or --running");
+  }
   Case c;
   SLUICE_ASSIGN_OR_RETURN(c.state_dir, StateDir::Open(""));
   Coordinator::Options options;
@@ -327,6 +332,14 @@ absl::StatusOr<Case> MakeCase(const PlanFlags& flags,
     SLUICE_RETURN_IF_ERROR(CountInput(flags, *c.coordinator, &lengths));
   }
   PlanRequest& request = c.request;
+  for (const LengthClass& lengths_of : lengths.ToWorkload().classes) {
+    const int64_t positions = int64_t{lengths_of.prompt} + lengths_of.output;
+    if (positions <= c.coordinator->max_model_len()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--lengths: requests of ", positions,
+                     " positions, prompt and answer, but there are only ",
+                     c.coordinator->max_model_len(), " (--max-model-len)"));
+  }
   request.model = c.coordinator->shape();
   request.dtype = c.coordinator->policy().dtype;
   request.workload = lengths.ToWorkload();

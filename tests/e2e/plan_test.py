@@ -132,6 +132,12 @@ def check_bad_input(files):
     done = harness.sluice("plan", "--model", LLAMA, "--lengths", "0:1:1", "--profile",
                           files.profile, check=False)
     assert done.returncode == 2 and "PROMPT:GENERATED:REQUESTS" in done.stderr, done
+    done = harness.sluice("plan", "--model", LLAMA, "--lengths", "999999:1:1", "--profile",
+                          files.profile, check=False)
+    assert done.returncode == 2 and "1000000 positions" in done.stderr, done
+    assert "once" in refused("--profile", files.profile, "--running")
+    done = plan(files, "--profile", files.profile, "--workers", "-2", check=False)
+    assert done.returncode == 2 and "--workers" in done.stderr, done
     done = harness.sluice("plan", "--model", LLAMA, "--profile", files.profile, check=False)
     assert done.returncode == 2 and "--lengths" in done.stderr, done
     empty = files.write("empty.jsonl", "")

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/planning/model_shape_of.h"
 #include "runtime/exec/stage_loader.h"
 #include "runtime/kernels/cpu/compute_pool.h"
 #include "runtime/kernels/cpu/gemm.h"
@@ -24,23 +25,6 @@ namespace {
 
 constexpr double kSpare = 1 << 20;
 constexpr double kShare = 1.05;
-
-ModelShape ShapeOf(const DecoderSpec& spec) {
-  ModelShape shape;
-  shape.num_layers = spec.num_layers;
-  shape.hidden = spec.hidden_size;
-  shape.embed = spec.embed_dim;
-  shape.heads = spec.num_heads;
-  shape.kv_heads = spec.num_kv_heads;
-  shape.head_dim = spec.head_dim;
-  shape.intermediate = spec.intermediate_size;
-  shape.vocab = spec.vocab_size;
-  shape.position_rows = spec.positions == PositionKind::kLearned
-                            ? spec.max_positions + spec.position_offset
-                            : 0;
-  shape.gated_mlp = spec.gated_mlp;
-  return shape;
-}
 
 class Random {
  public:
