@@ -25,6 +25,32 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 SEQUENCES, PROMPT, NEW = 64, 128, 32
 
 
+def record_case(path, case, entry):
+    """Puts a case, with date and machine, into a file of results."""
+    results = {}
+    if os.path.exists(path):
+        with open(path) as f:
+            results = json.load(f)
+    results[case] = {"date": datetime.date.today().isoformat(), "machine": machine(), **entry}
+    with open(path, "w") as f:
+        json.dump(results, f, indent=1)
+        f.write("\n")
+
+
+def requests_file(directory, lengths):
+    """A file of random prompts; lengths: (prompt, generated) of each request."""
+    path = os.path.join(directory, f"requests-{hash(tuple(lengths)):x}.jsonl")
+    if not os.path.exists(path):
+        rng = random.Random(5)
+        with open(path, "w") as f:
+            for i, (prompt, new) in enumerate(lengths):
+                f.write(json.dumps({
+                    "custom_id": f"b{i}", "method": "POST", "url": "/v1/completions",
+                    "body": {"prompt": [rng.randrange(5, 8000) for _ in range(prompt)],
+                             "max_tokens": new, "ignore_eos": True, "temperature": 0}}) + "\n")
+    return path
+
+
 def machine():
     info = {"cores": os.cpu_count(), "kernel": platform.release()}
     with open("/proc/cpuinfo") as f:

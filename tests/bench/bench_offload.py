@@ -30,7 +30,6 @@ the case to tests/bench/results/offload.json. Standard library only.
 """
 
 import argparse
-import datetime
 import json
 import math
 import os
@@ -41,7 +40,7 @@ import sys
 import tempfile
 import time
 
-from bench_end_to_end import machine, summary
+from bench_end_to_end import record_case, requests_file, summary
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROMPT, NEW = 128, 32
@@ -105,25 +104,11 @@ class Bench:
                 json.dump(shape, f)
         self.results = {}
 
-    def requests(self, lengths):
-        """A file of random prompts; lengths: (prompt, generated) of each request."""
-        path = os.path.join(self.scratch, f"requests-{hash(tuple(lengths)):x}.jsonl")
-        if not os.path.exists(path):
-            rng = random.Random(5)
-            with open(path, "w") as f:
-                for i, (prompt, new) in enumerate(lengths):
-                    f.write(json.dumps({
-                        "custom_id": f"b{i}", "method": "POST", "url": "/v1/completions",
-                        "body": {"prompt": [rng.randrange(5, 8000) for _ in range(prompt)],
-                                 "max_tokens": new, "ignore_eos": True,
-                                 "temperature": 0}}) + "\n")
-        return path
-
     def run(self, model, lengths, *flags, cgroup=None):
         longest = max(prompt for prompt, _ in lengths) + max(new for _, new in lengths)
         done = subprocess.run(
             [os.path.join(self.args.bin, "sluice"), "run", "--model", model,
-             "--load-format", "dummy", "-i", self.requests(lengths), "-o", os.devnull,
+             "--load-format", "dummy", "-i", requests_file(self.scratch, lengths), "-o", os.devnull,
              "--json", "-q", "--dtype", "bfloat16", "--max-model-len", str(longest), *flags],
             capture_output=True, text=True, preexec_fn=cgroup.enter if cgroup else None)
         if done.returncode != 0:
@@ -184,16 +169,7 @@ class Bench:
         for name, s in figures.items():
             print(f"{case:10} {name:44} {s['median']:10.3f}   {s['least']:10.3f} .. "
                   f"{s['most']:10.3f}", flush=True)
-        entry = {"date": datetime.date.today().isoformat(), "machine": machine(),
-                 "rounds": len(rounds), "figures": figures}
-        results = {}
-        if os.path.exists(self.args.result):
-            with open(self.args.result) as f:
-                results = json.load(f)
-        results[case] = entry
-        with open(self.args.result, "w") as f:
-            json.dump(results, f, indent=1)
-            f.write("\n")
+        record_case(self.args.result, case, {"rounds": len(rounds), "figures": figures})
 
     def disk_flags(self):
         return ["--disk-dir", self.args.disk_dir, "--disk-space", "32GiB"]

@@ -19,7 +19,6 @@ nothing else.
 """
 
 import argparse
-import datetime
 import itertools
 import json
 import os
@@ -30,7 +29,7 @@ import sys
 import tempfile
 import time
 
-from bench_end_to_end import machine
+from bench_end_to_end import record_case, requests_file
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SHAPE = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048,
@@ -64,19 +63,6 @@ class Bench:
             sys.exit(f"sluice {' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
         return done.stdout
 
-    def requests(self, lengths):
-        path = os.path.join(self.scratch, f"requests-{hash(tuple(lengths)):x}.jsonl")
-        if not os.path.exists(path):
-            rng = random.Random(5)
-            with open(path, "w") as f:
-                for i, (prompt, new) in enumerate(lengths):
-                    f.write(json.dumps({
-                        "custom_id": f"b{i}", "method": "POST", "url": "/v1/completions",
-                        "body": {"prompt": [rng.randrange(5, 8000) for _ in range(prompt)],
-                                 "max_tokens": new, "ignore_eos": True,
-                                 "temperature": 0}}) + "\n")
-        return path
-
     def profile_file(self, memory, **disk):
         """This machine's profile, with another memory budget or disk."""
         profile = json.loads(json.dumps(self.profile))
@@ -89,7 +75,7 @@ class Bench:
 
     def common(self, lengths, workers):
         longest = max(p + n for p, n in lengths)
-        return ["--model", self.model, "-i", self.requests(lengths), "--dtype", "bfloat16",
+        return ["--model", self.model, "-i", requests_file(self.scratch, lengths), "--dtype", "bfloat16",
                 "--max-model-len", str(longest), "--workers", str(workers)]
 
     def predict_one(self, lengths, memory, policy, workers):
@@ -108,15 +94,7 @@ class Bench:
         return run
 
     def record(self, case, figures):
-        entry = {"date": datetime.date.today().isoformat(), "machine": machine(), **figures}
-        results = {}
-        if os.path.exists(self.args.result):
-            with open(self.args.result) as f:
-                results = json.load(f)
-        results[case] = entry
-        with open(self.args.result, "w") as f:
-            json.dump(results, f, indent=1)
-            f.write("\n")
+        record_case(self.args.result, case, figures)
 
     @staticmethod
     def busy(run, workers):
@@ -340,7 +318,7 @@ class Bench:
                        "--host-memory", "2GiB", "--load-format", "dummy", "--metrics-port", "0",
                        "--profile", profile], group.enter)
             job = json.loads(self.sluice("--coordinator", address, "submit", "-i",
-                                         self.requests(lengths), "--json"))["id"]
+                                         requests_file(self.scratch, lengths), "--json"))["id"]
 
             def status():
                 return json.loads(self.sluice("--coordinator", address, "status", job, "--json"))
