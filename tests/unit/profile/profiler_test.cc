@@ -72,7 +72,7 @@ TEST(ProfilerTest, MeasuresAllThatThePlannerWants) {
   EXPECT_GT(p->host.layer_seconds, 0);
   EXPECT_GT(p->host.logit_seconds, 0);
   EXPECT_EQ(p->host.share_by_threads.points().size(), 2u);
-  EXPECT_EQ(p->host.share_by_threads.At(2), 1);
+  EXPECT_DOUBLE_EQ(p->host.share_by_threads.At(2), 1);
   EXPECT_GT(p->disk.rates.size(), 4u);
   // Beside computing it is no faster.
   EXPECT_GE(p->disk.rates.back().read_bytes_per_second,
