@@ -1,5 +1,6 @@
 #include "runtime/exec/activation_stager.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -8,6 +9,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -240,19 +242,39 @@ TEST_F(ActivationStagerTest, AFailedWriteShowsInTheStepAndNotAfter) {
   }
 }
 
-// Cuts the files without a name in `dir` that this process has open.
-int TruncateTemporaryFiles(const std::string& dir) {
-  int found = 0;
-  for (const auto& fd : std::filesystem::directory_iterator("/proc/self/fd")) {
-    std::error_code ignored;
-    const std::string target =
-        std::filesystem::read_symlink(fd.path(), ignored).string();
-    if (absl::StrContains(target, dir) && truncate(fd.path().c_str(), 0) == 0) {
-      ++found;
+// Takes what was written away from the files in `dir` that this process has
+// open, for as long as it lives: what is read then ends at once.
+class EmptiedFiles {
+ public:
+  explicit EmptiedFiles(const std::string& dir) {
+    std::vector<int> found;
+    for (const auto& fd :
+         std::filesystem::directory_iterator("/proc/self/fd")) {
+      std::error_code ignored;
+      const std::string target =
+          std::filesystem::read_symlink(fd.path(), ignored).string();
+      if (absl::StrContains(target, dir)) {
+        found.push_back(std::stoi(fd.path().filename()));
+      }
+    }
+    const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    for (const int fd : found) {
+      saved_.emplace_back(fd, dup(fd));
+      dup2(null, fd);
+    }
+    close(null);
+  }
+  ~EmptiedFiles() {
+    for (const auto& [fd, saved] : saved_) {
+      dup2(saved, fd);
+      close(saved);
     }
   }
-  return found;
-}
+  size_t size() const { return saved_.size(); }
+
+ private:
+  std::vector<std::pair<int, int>> saved_;
+};
 
 TEST_F(ActivationStagerTest, AFailedReadShowsInTheStepAndNotAfter) {
   for (const bool overlap : {true, false}) {
@@ -261,13 +283,17 @@ TEST_F(ActivationStagerTest, AFailedReadShowsInTheStepAndNotAfter) {
     const std::vector<int32_t> rows = {1, 1, 1, 200};
     // All but the next one's stream are on disk.
     ASSERT_TRUE(RunStep(**stager, rows, 4, false, 0, 7).ok());
-    ASSERT_EQ(TruncateTemporaryFiles(dir_.path()), 1);
-    absl::Status status;
-    for (const int32_t k : {3, 0, 1, 2})
-      status.Update((*stager)->Take(k).status());
-    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
-    EXPECT_TRUE(absl::StrContains(status.message(), "activations")) << status;
-    (*stager)->Reset();
+    {
+      const EmptiedFiles emptied(dir_.path());
+      ASSERT_EQ(emptied.size(), 1);
+      absl::Status status;
+      for (const int32_t k : {3, 0, 1, 2}) {
+        status.Update((*stager)->Take(k).status());
+      }
+      EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+      EXPECT_TRUE(absl::StrContains(status.message(), "activations")) << status;
+      (*stager)->Reset();
+    }
     EXPECT_TRUE(RunStep(**stager, rows, 4, false, 1000).ok());
   }
 }
