@@ -220,4 +220,16 @@ std::string PolicyText(const Policy& p) {
       " packing=", p.packing ? "on" : "off", " threads=", p.compute_threads);
 }
 
+KvFormat KvFormatOf(const Policy& policy) {
+  switch (policy.compress_kv) {
+    case WeightFormat::kInt8:
+      return KvFormat::kInt8;
+    case WeightFormat::kInt4:
+      return KvFormat::kInt4;
+    case WeightFormat::kFull:
+      break;
+  }
+  return UnquantizedKvFormat(policy.dtype);
+}
+
 }  // namespace sluice

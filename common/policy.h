@@ -85,4 +85,7 @@ absl::Status UpdatePolicy(absl::string_view text, Policy* policy);
 // "w 0/50/50 c auto ...": the keys of UpdatePolicy, without dtype.
 std::string PolicyText(const Policy& policy);
 
+// Of the policy's KV cache.
+KvFormat KvFormatOf(const Policy& policy);
+
 }  // namespace sluice

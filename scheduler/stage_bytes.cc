@@ -189,18 +189,6 @@ Workspace WorkspaceOf(const StageCase& stage, bool last, int slots) {
 
 }  // namespace
 
-KvFormat KvFormatOf(const Policy& policy) {
-  switch (policy.compress_kv) {
-    case WeightFormat::kInt8:
-      return KvFormat::kInt8;
-    case WeightFormat::kInt4:
-      return KvFormat::kInt4;
-    case WeightFormat::kFull:
-      break;
-  }
-  return UnquantizedKvFormat(policy.dtype);
-}
-
 StageBytes StageBytesOf(const StageCase& stage) {
   const ModelShape& m = *stage.model;
   const Policy& p = stage.policy;

@@ -48,7 +48,4 @@ struct StageBytes {
 
 StageBytes StageBytesOf(const StageCase& stage);
 
-// Of the policy's KV cache.
-KvFormat KvFormatOf(const Policy& policy);
-
 }  // namespace sluice

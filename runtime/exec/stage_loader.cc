@@ -37,18 +37,6 @@ absl::Status CheckTensors(const DecoderSpec& spec, const TensorSource& source,
   return absl::OkStatus();
 }
 
-KvFormat KvFormatOf(const Policy& policy) {
-  switch (policy.compress_kv) {
-    case WeightFormat::kInt8:
-      return KvFormat::kInt8;
-    case WeightFormat::kInt4:
-      return KvFormat::kInt4;
-    case WeightFormat::kFull:
-      break;
-  }
-  return UnquantizedKvFormat(policy.dtype);
-}
-
 uint64_t LargestPart(std::span<const size_t> begins, uint64_t end) {
   uint64_t largest = 0;
   for (size_t i = 0; i < begins.size(); ++i) {

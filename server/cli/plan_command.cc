@@ -26,6 +26,7 @@
 #include "scheduler/partition.h"
 #include "scheduler/plan.h"
 #include "scheduler/simulator.h"
+#include "server/cli/cluster_file.h"
 #include "server/cli/cluster_flags.h"
 #include "server/cli/commands.h"
 #include "server/cli/frontier_svg.h"
@@ -39,7 +40,6 @@ namespace sluice {
 namespace {
 
 constexpr int kFrontierPoints = 12;
-constexpr int64_t kMostMachines = 4096;
 constexpr size_t kUploadBytes = 1 << 20;
 
 // What both commands have to know: a model, a workload, machines.
@@ -175,78 +175,6 @@ absl::Status CountInput(const PlanFlags& flags, Coordinator& coordinator,
         absl::StrCat(flags.input, ": no request to plan for"));
   }
   return absl::OkStatus();
-}
-
-// `workers` that share a machine's memory and disk space evenly, and its cores
-// and disk as they need them.
-void AddWorkers(const MachineProfile& machine, int32_t workers,
-                std::vector<MachineProfile>* machines) {
-  for (int32_t w = 0; w < workers; ++w) {
-    MachineProfile part = machine;
-    if (part.machine.empty()) part.machine = part.name;
-    if (workers > 1) absl::StrAppend(&part.name, "/", w);
-    part.device_memory_bytes /= workers;
-    part.host_memory_bytes /= workers;
-    part.disk_bytes /= workers;
-    machines->push_back(std::move(part));
-  }
-}
-
-// See --cluster. Profiles' names are relative to the file's directory.
-absl::StatusOr<std::vector<MachineProfile>> ReadClusterFile(
-    const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) {
-    return absl::NotFoundError(absl::StrCat(path, ": can't be read"));
-  }
-  const auto json = nlohmann::json::parse(in, nullptr,
-                                          /*allow_exceptions=*/false);
-  const auto bad = [&](absl::string_view what) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": ", what));
-  };
-  if (!json.is_object() || !json.contains("machines") ||
-      !json["machines"].is_array() || json["machines"].empty()) {
-    return bad("no JSON object with a list of \"machines\"");
-  }
-  std::vector<MachineProfile> machines;
-  for (size_t i = 0; i < json["machines"].size(); ++i) {
-    const auto& entry = json["machines"][i];
-    const std::string where = absl::StrCat("machines[", i, "]");
-    if (!entry.is_object() || !entry.contains("profile") ||
-        !entry["profile"].is_string()) {
-      return bad(absl::StrCat(where, ".profile: expected a file's name"));
-    }
-    int64_t numbers[2] = {1, 1};
-    for (const auto& [key, value] : entry.items()) {
-      if (key == "profile") continue;
-      if (key != "count" && key != "workers") {
-        return bad(absl::StrCat(where, ": unknown key ", key));
-      }
-      if (!value.is_number_integer() || value.get<int64_t>() < 1 ||
-          value.get<int64_t>() > kMostMachines) {
-        return bad(
-            absl::StrCat(where, ".", key, ": expected 1 to ", kMostMachines));
-      }
-      numbers[key == "count" ? 0 : 1] = value.get<int64_t>();
-    }
-    if (static_cast<int64_t>(machines.size()) + numbers[0] * numbers[1] >
-        kMostMachines) {
-      return bad(absl::StrCat("more than ", kMostMachines, " workers"));
-    }
-    const std::filesystem::path file = entry["profile"].get<std::string>();
-    SLUICE_ASSIGN_OR_RETURN(
-        const MachineProfile profile,
-        ReadProfileFile(
-            (std::filesystem::path(path).parent_path() / file).string()));
-    for (int64_t m = 0; m < numbers[0]; ++m) {
-      MachineProfile machine = profile;
-      if (machine.name.empty()) machine.name = file.stem().string();
-      if (numbers[0] > 1) absl::StrAppend(&machine.name, "-", m);
-      machine.machine = machine.name;
-      AddWorkers(machine, static_cast<int32_t>(numbers[1]), &machines);
-    }
-  }
-  return machines;
 }
 
 absl::StatusOr<std::vector<MachineProfile>> ReadMachines(

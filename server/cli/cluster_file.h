@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/machine_profile.h"
+
+namespace sluice {
+
+// `workers` that share a machine's memory and disk space evenly, and its cores
+// and disk as they need them.
+void AddWorkers(const MachineProfile& machine, int32_t workers,
+                std::vector<MachineProfile>* machines);
+
+// A file of machines for `sluice plan --cluster`:
+//
+//   {"machines": [{"profile": "a.json", "count": 8, "workers": 1}, ...]}
+//
+// Profiles' names are relative to the file's directory; count and workers are 1
+// if left out. kNotFound, or kInvalidArgument with the file and the entry.
+absl::StatusOr<std::vector<MachineProfile>> ReadClusterFile(
+    const std::string& path);
+
+}  // namespace sluice
