@@ -41,10 +41,9 @@ absl::Status DeviceAttention::Begin(size_t item) {
   const auto [local, k] = order_[item];
   StageWork& work = work_[k];
   if (work.on_host) {
-    options_.on_host->Begin(options_.first_layer + local, local,
-                            static_cast<int32_t>(item), &work);
+    options_.on_host->Begin(options_.first_layer + local, local, &work);
   } else if (options_.staged != nullptr && options_.disk != nullptr) {
-    options_.disk->ReadAhead(static_cast<int32_t>(item) + 1);
+    options_.disk->ReadAhead();
   }
   for (const SegmentRun& run : work.runs) {
     if (run.tier != Tier::kDevice) continue;
@@ -132,7 +131,7 @@ absl::Status DeviceAttention::FinishStaged(size_t item) {
     // The disk gets what the host has.
     SLUICE_RETURN_IF_ERROR(staged.Flush());
     options_.disk->Put();
-    options_.disk->ReadAhead(static_cast<int32_t>(item) + 1);
+    options_.disk->ReadAhead();
   }
   return options_.overlap ? LoadUpTo(item + 1, kAllRuns, false)
                           : absl::OkStatus();

@@ -56,11 +56,10 @@ void HostAttention::CopyRows(Job& job, bool to_host) {
   done.Done(absl::OkStatus());
 }
 
-void HostAttention::Begin(int layer, int local, int32_t item, StageWork* work) {
+void HostAttention::Begin(int layer, int local, StageWork* work) {
   Job& job = *jobs_[work->view.attention_slot];
   job.layer = layer;
   job.local = local;
-  job.item = item;
   job.work = work;
   CopyRows(job, true);
   MutexLock lock(&mu_);
@@ -129,7 +128,7 @@ void HostAttention::Loop() {
 
 absl::Status HostAttention::Run(Job& job) {
   StageWork& work = *job.work;
-  if (options_.stager != nullptr) options_.stager->ReadAhead(job.item + 1);
+  if (options_.stager != nullptr) options_.stager->ReadAhead();
   // Those in memory first: meanwhile the others come.
   for (const Tier tier : {Tier::kHost, Tier::kDisk}) {
     for (const SegmentRun& run : work.runs) {
@@ -156,7 +155,7 @@ absl::Status HostAttention::Run(Job& job) {
       if (tier == Tier::kDisk) options_.stager->Put();
     }
   }
-  if (options_.stager != nullptr) options_.stager->ReadAhead(job.item + 1);
+  if (options_.stager != nullptr) options_.stager->ReadAhead();
   return absl::OkStatus();
 }
 

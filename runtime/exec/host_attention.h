@@ -49,10 +49,10 @@ class HostAttention {
 
   // Begins the attention of `work`, of which the device has q, k and v of
   // `layer` (of the model; `local` of the stage) in view.attention_slot: the
-  // runs of KV that are on host or disk. `item` is its place in the step's
-  // order. The slot's job before must have been waited for, and `work` must
-  // stay as it is, but for other runs' segments, until this one is.
-  void Begin(int layer, int local, int32_t item, StageWork* work);
+  // runs of KV that are on host or disk. The slot's job before must have been
+  // waited for, and `work` must stay as it is, but for other runs' segments,
+  // until this one is.
+  void Begin(int layer, int local, StageWork* work);
   // Until the job of the slot is done and its results are on the device.
   absl::Status Wait(int32_t slot);
   // Until no job is under way, whatever becomes of them.
@@ -65,7 +65,6 @@ class HostAttention {
   struct Job {
     int layer = 0;
     int local = 0;
-    int32_t item = 0;
     StageWork* work = nullptr;
     bool done = true;
     absl::Status status;

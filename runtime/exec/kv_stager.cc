@@ -70,6 +70,7 @@ void KvStager::BeginStep(const std::vector<std::vector<Group>>& per_batch,
   for (size_t i = 0; i < num_tickets_; ++i) {
     tickets_[(oldest_ + i) % kTickets]->group = nullptr;
   }
+  ReadAhead();
 }
 
 bool KvStager::Allocate(size_t bytes, size_t* begin) {
@@ -172,11 +173,10 @@ bool KvStager::TryRead(absl::Status* status) {
   return true;
 }
 
-void KvStager::ReadAhead(int32_t item) {
+void KvStager::ReadAhead() {
   if (!options_.overlap || per_batch_ == nullptr) return;
   absl::Status status;
-  while (next_item_ < order_.size() &&
-         next_item_ <= static_cast<size_t>(item) && TryRead(&status)) {
+  while (TryRead(&status)) {
   }
   // An error shows when the group is taken.
 }

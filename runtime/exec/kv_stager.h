@@ -68,11 +68,12 @@ class KvStager {
 
   // The groups of a step, in order of use: each list of `per_batch` in each
   // layer, micro-batch by micro-batch. Ends the step before, whose groups must
-  // all have been put back.
+  // all have been put back. Reads the first ones ahead.
   void BeginStep(const std::vector<std::vector<Group>>& per_batch,
                  std::span<const std::pair<int32_t, int32_t>> order);
-  // Reads ahead for items up to and including `item`.
-  void ReadAhead(int32_t item);
+  // Reads groups ahead, as many as the memory holds: the disk need not wait
+  // until the layer before is computed. Take() and Put() make room for more.
+  void ReadAhead();
   // Waits for the next group and points `segments` (the micro-batch's) at its
   // pages: SegmentView::kv and pages.
   absl::Status Take(std::span<SegmentView> segments, const Group** group);

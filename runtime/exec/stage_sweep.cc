@@ -450,7 +450,7 @@ absl::Status StageSweep::AttendItem(size_t item) {
   StageWork& work = work_[k];
   const TraceArgs args = {{{"layer", layer}, {"micro_batch", k}}};
   if (parts_.stager != nullptr) {
-    parts_.stager->ReadAhead(static_cast<int32_t>(item) + 1);
+    parts_.stager->ReadAhead();
   }
   // Those in memory first: meanwhile the others come.
   for (const Tier tier : {Tier::kHost, Tier::kDisk}) {
@@ -473,7 +473,7 @@ absl::Status StageSweep::AttendItem(size_t item) {
       }
       if (staged) {
         parts_.stager->Put();
-        parts_.stager->ReadAhead(static_cast<int32_t>(item) + 1);
+        parts_.stager->ReadAhead();
       }
     }
   }

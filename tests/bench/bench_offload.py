@@ -139,7 +139,7 @@ class Bench:
         the whole images are no bound: dd and threads of pread gave 0.9 to 2.0 GB/s where this
         gave 2.9, perhaps as the machine below a virtual disk keeps what is read over and over.
         """
-        run = self.half("gbs=64", "max-step-tokens=320", count=2)
+        run = self.half("gbs=128", "max-step-tokens=640", count=2)
         return run["bytes_moved"]["disk_read"] / run["wire_seconds"]["disk_read"]
 
     def llama(self, gguf, counts, cgroup=None):
@@ -213,11 +213,11 @@ class Bench:
         return rows / step_tokens * s["num_hidden_layers"] * layer + count * NEW / gbs * head
 
     def disk(self):
-        # More requests than slots, and as many new tokens in a step as 64 slots of this length
-        # want: two prompts begin in each while 62 sequences decode, so that every pass over
+        # More requests than slots, and as many new tokens in a step as the slots of this length
+        # want: four prompts begin in each while 124 sequences decode, so that every pass over
         # the weights has work for the cores. The last 31 passes begin none: they have fewer and
         # fewer rows, and wait for the disk. Six blocks' requests make them one pass in seven.
-        count, gbs, step_tokens = 384, 64, 320
+        count, gbs, step_tokens = 768, 128, 640
         shape = (f"gbs={gbs}", f"max-step-tokens={step_tokens}")
         self.half(*shape, count=2)  # makes the images
         rounds = []
@@ -267,9 +267,9 @@ class Bench:
         for _ in range(self.args.rounds):
             rate = self.disk_rate()
             row = {"disk, GB/s": rate * 1e-9}
-            # Half in memory: twice the KV memory there is. A decode step reads so many bytes
-            # per row that the disk is what it waits for in both.
-            for name, tiers, count, prompt in (("all on disk", "0/0/100", 16, 1024),
+            # Half in memory: twice the KV memory there is; there the products, the attention
+            # and the disk take about as long. All on disk, a step waits for the disk.
+            for name, tiers, count, prompt in (("all on disk", "0/0/100", 16, 1920),
                                                ("half on disk", "0/50/50", 16, 1920)):
                 run = self.sluice(count, *self.disk_flags(), "--policy",
                                   f"w=0/100/0 c={tiers} compress-weights=none",
