@@ -23,6 +23,12 @@ constexpr double kKvSlack = 256;    // KvLayout::kSlackBytes
 constexpr double kRounding = 4096;  // of an allocation on a device
 constexpr double kStagingGroup = 8 << 20;
 constexpr double kMostGranule = 16 * kDiskBlock;
+constexpr double kWindow = 8 << 20;  // ImageStore
+
+// Of making an image with `work` beside its window.
+double Packing(double work, double image) {
+  return work + std::min(image, kWindow);
+}
 
 double RoundUpToDisk(double bytes) {
   return std::ceil(bytes / kDiskBlock) * kDiskBlock;
@@ -252,22 +258,32 @@ class CapacityRows {
         weights_on_disk_ ? Levels({kOnDisk})
                          : std::vector<LinearForm>{LinearForm()};
 
-    // While packing: the table, the last layer, the head. An image that is made
-    // for the disk is whole in memory; with what lies there of the units
-    // before, that is all that stays and one unit's streamed share.
+    // While packing: the table, the last layer, the head, each beside what lies
+    // in memory of the units before.
     const std::string what = "host memory";
     rows_.push_back(
         {what,
-         Constant(before + expanded + bytes_.table_packing + bytes_.embedding +
-                  (table_on_disk ? embedding : 0)),
+         Constant(before + expanded +
+                  (table_on_disk ? embedding + Packing(bytes_.table_packing,
+                                                       bytes_.embedding)
+                                 : bytes_.embedding + bytes_.table_packing)),
          limit});
     std::vector<LinearForm> twice = levels;
     for (LinearForm& level : twice) level.Add(LinearForm(level));
     const double head_here = has_device_ ? 0 : bytes_.head;
-    Emit(what, limit, Sum({base, Constant(bytes_.layer_packing - head_here)}),
+    const auto packing = [&](double work, double unit) {
+      if (!weights_on_disk_) return work;
+      // Beside a device the unit is whole in memory, as `loading` says.
+      return has_device_ ? Packing(work, unit) : Packing(work, unit) - unit;
+    };
+    Emit(what, limit,
+         Sum({base, Constant(packing(bytes_.layer_packing, bytes_.layer) -
+                             head_here)}),
          twice);
     if (bytes_.head > 0) {
-      Emit(what, limit, Sum({base, Constant(bytes_.head_packing)}), levels);
+      Emit(what, limit,
+           Sum({base, Constant(packing(bytes_.head_packing, bytes_.head))}),
+           levels);
     }
 
     std::vector<LinearForm> slots = {LinearForm()};

@@ -276,16 +276,23 @@ StageBytes StageBytesOf(const StageCase& stage) {
   }
   const int32_t threads =
       p.compute_threads > 0 ? p.compute_threads : stage.machine->threads;
-  const auto panels = [&](int64_t inputs) {
-    return 4.0 * threads * kPanelWidth * static_cast<double>(inputs);
+  // Rows as they are read, and a panel as it is packed.
+  const auto panels = [&](int64_t inputs, WeightFormat format) {
+    return static_cast<double>(
+        threads * (4 * kPanelWidth * inputs +
+                   PanelBytes(kPanelWidth, inputs, p.dtype, format)));
   };
-  bytes.layer_packing =
-      panels(std::max<int64_t>({m.hidden, q, m.intermediate}));
-  if (last) bytes.head_packing = panels(std::max(m.embed, m.hidden));
+  bytes.layer_packing = panels(std::max<int64_t>({m.hidden, q, m.intermediate}),
+                               p.compress_weights);
+  if (last) {
+    bytes.head_packing =
+        panels(std::max(m.embed, m.hidden), HeadFormat(p.compress_weights));
+  }
   if (first) {
-    bytes.table_packing =
-        std::max(4.0 * threads * kTableRows * std::max(m.embed, m.hidden),
-                 m.embed == m.hidden ? 0 : panels(m.embed));
+    bytes.table_packing = std::max(
+        static_cast<double>((4 + element) * threads * kTableRows *
+                            std::max(m.embed, m.hidden)),
+        m.embed == m.hidden ? 0 : panels(m.embed, WeightFormat::kFull));
   }
   return bytes;
 }

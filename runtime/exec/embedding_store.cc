@@ -48,8 +48,9 @@ absl::StatusOr<std::unique_ptr<EmbeddingStore>> EmbeddingStore::Load(
   SLUICE_ASSIGN_OR_RETURN(
       self->whole_,
       HostBuffer::Create("embedding", self->bytes_, options.memory));
-  SLUICE_RETURN_IF_ERROR(backend.PackEmbedding(*options.source, progress,
-                                               self->whole_.as<std::byte>()));
+  SLUICE_RETURN_IF_ERROR(backend.PackEmbedding(
+      *options.source, progress,
+      ImageWindow::Whole(self->whole_.as<std::byte>(), self->bytes_)));
   self->resident_bytes_ = self->bytes_;
   return self;
 }
@@ -76,10 +77,10 @@ absl::Status EmbeddingStore::LoadTable(LoadProgress progress) {
   SLUICE_ASSIGN_OR_RETURN(
       image_, options_.images->Get(
                   "embedding", bytes_,
-                  [&](std::byte* image) {
+                  [&](const ImageWindow& to) {
                     packed = true;
                     return backend.PackEmbedding(*options_.source, progress,
-                                                 image);
+                                                 to);
                   },
                   [&](const ImageFile& image) { return Use(image); }));
   if (!packed) SLUICE_RETURN_IF_ERROR(progress(bytes_));

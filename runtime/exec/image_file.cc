@@ -183,13 +183,16 @@ absl::StatusOr<std::unique_ptr<ImageFile>> ImageFile::Open(
 }
 
 absl::Status ImageFile::Write(const fs::path& path, const std::string& key,
-                              std::span<const std::byte> image,
-                              MemoryBudget* budget) {
+                              size_t image_bytes, std::span<std::byte> memory,
+                              Fill fill, MemoryBudget* budget) {
   if (key.size() > kMaxKeyBytes) {
     return absl::InternalError("an image's key is too long");
   }
-  const size_t granule = PlacementGranule(image.size());
-  const uint64_t header_bytes = HeaderBytes(image.size());
+  const size_t granule = PlacementGranule(image_bytes);
+  if (memory.size() < image_bytes && memory.size() % granule != 0) {
+    return absl::InternalError("an image's window is no multiple of a granule");
+  }
+  const uint64_t header_bytes = HeaderBytes(image_bytes);
   SLUICE_ASSIGN_OR_RETURN(
       HostBuffer header,
       HostBuffer::Create("image header", header_bytes, Unlimited()));
@@ -197,22 +200,13 @@ absl::Status ImageFile::Write(const fs::path& path, const std::string& key,
   std::memcpy(fixed.magic, kMagic, sizeof(kMagic));
   fixed.version = kVersion;
   fixed.key_bytes = static_cast<uint32_t>(key.size());
-  fixed.image_bytes = image.size();
+  fixed.image_bytes = image_bytes;
   fixed.granule = granule;
-  fixed.num_granules = NumGranules(image.size());
+  fixed.num_granules = NumGranules(image_bytes);
   std::byte* next = header.as<std::byte>();
   std::memcpy(next, &fixed, sizeof(fixed));
   std::memcpy(next + sizeof(fixed), key.data(), key.size());
   next += sizeof(fixed) + kMaxKeyBytes;
-  for (size_t begin = 0; begin < image.size(); begin += granule) {
-    const uint64_t checksum = BlockChecksum(
-        image.subspan(begin, std::min(granule, image.size() - begin)));
-    std::memcpy(next, &checksum, sizeof(checksum));
-    next += sizeof(checksum);
-  }
-  const size_t checked = next - header.as<std::byte>();
-  const uint64_t checksum = BlockChecksum({header.as<std::byte>(), checked});
-  std::memcpy(next, &checksum, sizeof(checksum));
 
   RemoveOrphans(path.parent_path());
   static std::atomic<int> counter{0};
@@ -221,13 +215,29 @@ absl::Status ImageFile::Write(const fs::path& path, const std::string& key,
   {
     SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<DiskFile> file,
                             DiskFile::Create(temporary.path().string(),
-                                             FileBytes(image.size()), budget));
+                                             FileBytes(image_bytes), budget));
     flock(file->fd(), LOCK_EX);
-    for (size_t begin = 0; begin < image.size(); begin += kWriteBytes) {
-      SLUICE_RETURN_IF_ERROR(file->Write(
-          header_bytes + begin,
-          image.subspan(begin, std::min(kWriteBytes, image.size() - begin))));
+    for (size_t begin = 0; begin < image_bytes; begin += memory.size()) {
+      const std::span<std::byte> window =
+          memory.first(std::min(memory.size(), image_bytes - begin));
+      std::memset(window.data(), 0, window.size());
+      SLUICE_RETURN_IF_ERROR(
+          fill({window.data(), begin, begin + window.size()}));
+      for (size_t i = 0; i < window.size(); i += granule) {
+        const uint64_t checksum = BlockChecksum(
+            window.subspan(i, std::min(granule, window.size() - i)));
+        std::memcpy(next, &checksum, sizeof(checksum));
+        next += sizeof(checksum);
+      }
+      for (size_t i = 0; i < window.size(); i += kWriteBytes) {
+        SLUICE_RETURN_IF_ERROR(file->Write(
+            header_bytes + begin + i,
+            window.subspan(i, std::min(kWriteBytes, window.size() - i))));
+      }
     }
+    const size_t checked = next - header.as<std::byte>();
+    const uint64_t checksum = BlockChecksum({header.as<std::byte>(), checked});
+    std::memcpy(next, &checksum, sizeof(checksum));
     SLUICE_RETURN_IF_ERROR(
         file->Write(0, {header.as<std::byte>(), header.bytes()}));
     SLUICE_RETURN_IF_ERROR(file->Sync());

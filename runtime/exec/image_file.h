@@ -8,8 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "runtime/kernels/image_window.h"
 #include "runtime/memory/disk_file.h"
 #include "runtime/memory/memory_budget.h"
 
@@ -35,11 +37,15 @@ class ImageFile {
       const std::filesystem::path& path, const std::string& key,
       size_t image_bytes);
 
-  // kResourceExhausted if the budget or the disk has no room; then no file is
-  // left. `image` is aligned for direct I/O. Charged while the file is written.
+  // Fills a window of the image.
+  using Fill = absl::FunctionRef<absl::Status(const ImageWindow& window)>;
+  // Writes the image window by window, each in `memory`: of a size that is a
+  // multiple of 64 KiB or at least the image's, aligned for direct I/O.
+  // kResourceExhausted if the budget or the disk has no room, or fill's error;
+  // then no file is left. Charged while the file is written.
   static absl::Status Write(const std::filesystem::path& path,
-                            const std::string& key,
-                            std::span<const std::byte> image,
+                            const std::string& key, size_t image_bytes,
+                            std::span<std::byte> memory, Fill fill,
                             MemoryBudget* budget);
 
   // The room that a file takes.

@@ -1,5 +1,6 @@
 #include "runtime/exec/image_store.h"
 
+#include <algorithm>
 #include <span>
 #include <system_error>
 #include <utility>
@@ -15,6 +16,10 @@ namespace sluice {
 namespace {
 
 namespace fs = std::filesystem;
+
+// Of an image that is being made: large enough that the parts that it cuts,
+// which are packed twice, are few.
+constexpr size_t kWindowBytes = size_t{8} << 20;
 
 }  // namespace
 
@@ -62,11 +67,12 @@ absl::StatusOr<std::unique_ptr<ImageFile>> ImageStore::Get(
   }
   {
     SLUICE_ASSIGN_OR_RETURN(
-        HostBuffer whole,
-        HostBuffer::Create("image being made", bytes, options_.memory));
-    SLUICE_RETURN_IF_ERROR(pack(whole.as<std::byte>()));
+        HostBuffer window,
+        HostBuffer::Create("image being made", std::min(bytes, kWindowBytes),
+                           options_.memory));
     SLUICE_RETURN_IF_ERROR(ImageFile::Write(
-        path, key_, {whole.as<std::byte>(), bytes}, options_.disk));
+        path, key_, bytes, {window.as<std::byte>(), window.bytes()}, pack,
+        options_.disk));
   }
   return open();
 }

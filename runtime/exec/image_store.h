@@ -34,8 +34,8 @@ class ImageStore {
   static absl::StatusOr<std::unique_ptr<ImageStore>> Create(
       const Options& options);
 
-  // Fills `image`, zeroed memory of the image's size.
-  using Pack = absl::FunctionRef<absl::Status(std::byte* image)>;
+  // Fills a window of the image: one of the whole, if memory has room for it.
+  using Pack = ImageFile::Fill;
   // Reads what the caller wants to have at once, and checks it.
   using Use = absl::FunctionRef<absl::Status(const ImageFile& image)>;
   // Opens image `name` and lets `use` have it. If there is none, or open or use

@@ -69,13 +69,13 @@ absl::Status WeightStore::LoadUnits(const Progress& progress) {
 }
 
 absl::Status WeightStore::Pack(int index, const Progress& progress,
-                               std::byte* image) {
+                               const ImageWindow& to) {
   Backend& backend = *options_.backend;
   if (index < options_.layers.size()) {
     return backend.PackLayer(options_.layers.begin + index, *options_.source,
-                             progress, image);
+                             progress, to);
   }
-  return backend.PackHead(*options_.source, progress, image);
+  return backend.PackHead(*options_.source, progress, to);
 }
 
 absl::Status WeightStore::LoadUnit(int index, const Progress& progress) {
@@ -91,16 +91,17 @@ absl::Status WeightStore::LoadUnit(int index, const Progress& progress) {
     SLUICE_ASSIGN_OR_RETURN(unit.resident,
                             HostBuffer::Create(label, bytes, options_.memory));
     unit.split = bytes;
-    return Pack(index, progress, unit.resident.as<std::byte>());
+    return Pack(index, progress,
+                ImageWindow::Whole(unit.resident.as<std::byte>(), bytes));
   }
   unit.read_begin = resident;
   bool packed = false;
   SLUICE_ASSIGN_OR_RETURN(unit.image, options_.images->Get(
                                           unit.name, bytes,
-                                          [&](std::byte* image) {
+                                          [&](const ImageWindow& to) {
                                             packed = true;
                                             unit.resident = HostBuffer();
-                                            return Pack(index, progress, image);
+                                            return Pack(index, progress, to);
                                           },
                                           [&](const ImageFile& image) {
                                             return ReadResident(index, label,

@@ -113,7 +113,7 @@ class WeightStore {
   // Reads what is to stay in memory of a unit's image, and checks that.
   absl::Status ReadResident(int index, const std::string& label,
                             const ImageFile& image);
-  absl::Status Pack(int index, const Progress& progress, std::byte* image);
+  absl::Status Pack(int index, const Progress& progress, const ImageWindow& to);
   absl::Status MoveToDevice(int index);
   void Begin(Slot& slot, int unit);
   void Issue(Slot& slot, size_t end);

@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "common/types.h"
 #include "runtime/kernels/image_view.h"
+#include "runtime/kernels/image_window.h"
 #include "runtime/kv/batch_view.h"
 #include "runtime/kv/kv_layout.h"
 #include "runtime/memory/memory_budget.h"
@@ -102,15 +103,18 @@ class Backend {
   // What the bytes of an image depend on, beside the weights themselves.
   virtual std::string ImageKey() const = 0;
 
-  // Read, convert and pack tensors into `image`, zeroed memory at a 4096-byte
-  // boundary. `layer` counts from the model's first.
+  // Read, convert and pack what of the tensors lies in the window of their
+  // image; progress adds up to the window. `layer` counts from the model's
+  // first.
   virtual absl::Status PackEmbedding(const TensorSource& source,
                                      LoadProgress progress,
-                                     std::byte* image) = 0;
+                                     const ImageWindow& to) = 0;
   virtual absl::Status PackLayer(int layer, const TensorSource& source,
-                                 LoadProgress progress, std::byte* image) = 0;
+                                 LoadProgress progress,
+                                 const ImageWindow& to) = 0;
   virtual absl::Status PackHead(const TensorSource& source,
-                                LoadProgress progress, std::byte* image) = 0;
+                                LoadProgress progress,
+                                const ImageWindow& to) = 0;
 
   // Quantized weights can be expanded once for several micro-batches: from a
   // layer's image into one of ExpandedLayerBytes() (0 if they are not

@@ -154,18 +154,20 @@ std::string CpuBackend::ImageKey() const {
 
 absl::Status CpuBackend::PackEmbedding(const TensorSource& source,
                                        LoadProgress progress,
-                                       std::byte* image) {
-  return packer_->PackEmbedding(embedding_, source, progress, image);
+                                       const ImageWindow& to) {
+  return packer_->PackEmbedding(embedding_, source, progress, to);
 }
 
 absl::Status CpuBackend::PackLayer(int layer, const TensorSource& source,
-                                   LoadProgress progress, std::byte* image) {
-  return packer_->PackLayer(layer_, layer, source, progress, image);
+                                   LoadProgress progress,
+                                   const ImageWindow& to) {
+  return packer_->PackLayer(layer_, layer, source, progress, to);
 }
 
 absl::Status CpuBackend::PackHead(const TensorSource& source,
-                                  LoadProgress progress, std::byte* image) {
-  return packer_->PackHead(head_, source, progress, image);
+                                  LoadProgress progress,
+                                  const ImageWindow& to) {
+  return packer_->PackHead(head_, source, progress, to);
 }
 
 size_t CpuBackend::ExpandedLayerBytes() const { return expanded_.bytes; }

@@ -38,11 +38,11 @@ class CpuBackend : public Backend {
   std::span<const size_t> HeadParts() const override { return head_.parts; }
   std::string ImageKey() const override;
   absl::Status PackEmbedding(const TensorSource& source, LoadProgress progress,
-                             std::byte* image) override;
+                             const ImageWindow& to) override;
   absl::Status PackLayer(int layer, const TensorSource& source,
-                         LoadProgress progress, std::byte* image) override;
+                         LoadProgress progress, const ImageWindow& to) override;
   absl::Status PackHead(const TensorSource& source, LoadProgress progress,
-                        std::byte* image) override;
+                        const ImageWindow& to) override;
   size_t ExpandedLayerBytes() const override;
   absl::Status ExpandLayer(const ImageView& image, std::byte* out) override;
   const KvLayout& kv_layout() const override { return kv_layout_; }

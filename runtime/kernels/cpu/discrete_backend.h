@@ -44,16 +44,17 @@ class DiscreteBackend : public Backend {
   }
   std::string ImageKey() const override { return cpu_->ImageKey(); }
   absl::Status PackEmbedding(const TensorSource& source, LoadProgress progress,
-                             std::byte* image) override {
-    return cpu_->PackEmbedding(source, progress, image);
+                             const ImageWindow& to) override {
+    return cpu_->PackEmbedding(source, progress, to);
   }
   absl::Status PackLayer(int layer, const TensorSource& source,
-                         LoadProgress progress, std::byte* image) override {
-    return cpu_->PackLayer(layer, source, progress, image);
+                         LoadProgress progress,
+                         const ImageWindow& to) override {
+    return cpu_->PackLayer(layer, source, progress, to);
   }
   absl::Status PackHead(const TensorSource& source, LoadProgress progress,
-                        std::byte* image) override {
-    return cpu_->PackHead(source, progress, image);
+                        const ImageWindow& to) override {
+    return cpu_->PackHead(source, progress, to);
   }
   size_t ExpandedLayerBytes() const override {
     return cpu_->ExpandedLayerBytes();

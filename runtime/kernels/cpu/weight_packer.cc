@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -47,6 +48,43 @@ class FirstError {
 // Rows of a table that are read in one piece.
 constexpr int64_t kTableRows = 64;
 
+// The bytes that the window has of [offset, offset + size).
+size_t BytesWithin(const ImageWindow& to, size_t offset, size_t size) {
+  if (!to.Touches(offset, size)) return 0;
+  return std::min(to.end, offset + size) - std::max(to.begin, offset);
+}
+
+// Copies what the window has of `bytes`, which belong at `offset`.
+void CopyWithin(const ImageWindow& to, size_t offset,
+                std::span<const std::byte> bytes) {
+  const size_t size = BytesWithin(to, offset, bytes.size());
+  if (size == 0) return;
+  const size_t from = std::max(to.begin, offset);
+  std::memcpy(to.At(from), bytes.data() + (from - offset), size);
+}
+
+void CopyWithin(const ImageWindow& to, size_t offset,
+                std::span<const float> values) {
+  CopyWithin(to, offset, std::as_bytes(values));
+}
+
+// Calls progress with what is packed of a window, and at the end with what
+// nothing was packed into.
+class WindowProgress {
+ public:
+  WindowProgress(LoadProgress progress, const ImageWindow& to)
+      : progress_(progress), left_(to.bytes()) {}
+  absl::Status operator()(uint64_t bytes) const {
+    left_ -= bytes;
+    return progress_(bytes);
+  }
+  absl::Status Rest() { return progress_(left_); }
+
+ private:
+  LoadProgress progress_;
+  mutable uint64_t left_;
+};
+
 }  // namespace
 
 std::vector<WeightPacker::PanelRows> WeightPacker::Concatenate(
@@ -82,19 +120,36 @@ std::vector<WeightPacker::PanelRows> WeightPacker::Interleave(
 absl::Status WeightPacker::PackMatrix(const MatrixLayout& layout,
                                       const std::vector<PanelRows>& panels,
                                       const TensorSource& source,
-                                      LoadProgress progress, std::byte* image) {
+                                      LoadProgress progress,
+                                      const ImageWindow& to) {
+  const auto within = [&](int panel) {
+    return BytesWithin(to, layout.panel_offset(panel),
+                       layout.panel_bytes(panel));
+  };
+  int begin = 0;
+  int end = static_cast<int>(panels.size());
+  while (begin < end && within(begin) == 0) ++begin;
+  while (begin < end && within(end - 1) == 0) --end;
+  if (begin == end) return absl::OkStatus();
+
   const int64_t k = layout.k;
   const size_t staging_floats = GemmEngine::kPanelWidth * k;
+  // A panel that lies across a border of the window.
+  const size_t panel_bytes =
+      (std::max(layout.whole_panel_bytes, layout.last_panel_bytes) + 63) / 64 *
+      64;
   const int threads = pool_->num_threads();
   SLUICE_ASSIGN_OR_RETURN(
       HostBuffer staging,
-      HostBuffer::Create("load staging",
-                         staging_floats * threads * sizeof(float), budget_));
-  const int num_panels = static_cast<int>(panels.size());
+      HostBuffer::Create(
+          "load staging",
+          (staging_floats * sizeof(float) + panel_bytes) * threads, budget_));
+  std::byte* const cut_panels =
+      staging.as<std::byte>() + staging_floats * sizeof(float) * threads;
   const int group = 4 * threads;
   FirstError error;
-  for (int first = 0; first < num_panels; first += group) {
-    const int count = std::min(group, num_panels - first);
+  for (int first = begin; first < end; first += group) {
+    const int count = std::min(group, end - first);
     pool_->ParallelFor(count, [&](int task, int thread) {
       const int panel = first + task;
       float* rows = staging.as<float>() + thread * staging_floats;
@@ -105,80 +160,115 @@ absl::Status WeightPacker::PackMatrix(const MatrixLayout& layout,
         if (!status.ok()) return error.Set(std::move(status));
         row += run.end - run.begin;
       }
-      absl::Status status = gemm_->Pack(layout, panel, rows, thread,
-                                        image + layout.panel_offset(panel));
+      const size_t offset = layout.panel_offset(panel);
+      const size_t bytes = layout.panel_bytes(panel);
+      const bool whole = to.Holds(offset, bytes);
+      std::byte* const cut = cut_panels + thread * panel_bytes;
+      if (!whole) std::memset(cut, 0, bytes);
+      absl::Status status =
+          gemm_->Pack(layout, panel, rows, thread, whole ? to.At(offset) : cut);
       if (!status.ok()) {
         error.Set(Annotate(std::move(status), panels[panel][0].ref->name));
+      } else if (!whole) {
+        CopyWithin(to, offset, std::span<const std::byte>(cut, bytes));
       }
     });
     SLUICE_RETURN_IF_ERROR(error.Get());
-    // Rounded so that the parts add up to the whole.
-    const uint64_t before = layout.bytes * first / num_panels;
-    SLUICE_RETURN_IF_ERROR(
-        progress(layout.bytes * (first + count) / num_panels - before));
+    uint64_t done = 0;
+    for (int panel = first; panel < first + count; ++panel) {
+      done += within(panel);
+    }
+    SLUICE_RETURN_IF_ERROR(progress(done));
   }
   return absl::OkStatus();
 }
 
 absl::Status WeightPacker::PackTable(const TensorRef& ref, int64_t rows,
-                                     const TensorSource& source,
-                                     LoadProgress progress, std::byte* out) {
+                                     size_t offset, const TensorSource& source,
+                                     LoadProgress progress,
+                                     const ImageWindow& to) {
   const int64_t cols = ref.shape[1];
-  const size_t element = gemm_->element_bytes();
+  const size_t row_bytes = gemm_->element_bytes() * cols;
+  const size_t table_bytes = row_bytes * rows;
+  if (!to.Touches(offset, table_bytes)) return absl::OkStatus();
+  // The rows that the window has some of.
+  const auto first_row =
+      static_cast<int64_t>((std::max(to.begin, offset) - offset) / row_bytes);
+  const auto end_row = static_cast<int64_t>(
+      (std::min(to.end, offset + table_bytes) - offset + row_bytes - 1) /
+      row_bytes);
   const int threads = pool_->num_threads();
+  const bool direct = gemm_->dtype() == DType::kFloat32;
+  const size_t floats = kTableRows * cols;
+  const size_t chunk_bytes = kTableRows * row_bytes;
   SLUICE_ASSIGN_OR_RETURN(
       HostBuffer staging,
       HostBuffer::Create("load staging",
-                         threads * kTableRows * cols * sizeof(float), budget_));
-  const int64_t chunks = (rows + kTableRows - 1) / kTableRows;
+                         threads * (floats * sizeof(float) + chunk_bytes),
+                         budget_));
+  std::byte* const cut_chunks =
+      staging.as<std::byte>() + threads * floats * sizeof(float);
+  const int64_t chunks = (end_row - first_row + kTableRows - 1) / kTableRows;
   const int64_t group = 16 * threads;
   FirstError error;
   for (int64_t first = 0; first < chunks; first += group) {
     const int64_t count = std::min(group, chunks - first);
+    const auto row_of = [&](int64_t chunk) {
+      return std::min(first_row + chunk * kTableRows, end_row);
+    };
     pool_->ParallelFor(static_cast<int>(count), [&](int task, int thread) {
-      const int64_t begin = (first + task) * kTableRows;
-      const int64_t end = std::min(begin + kTableRows, rows);
-      const bool direct = gemm_->dtype() == DType::kFloat32;
-      float* target = direct ? reinterpret_cast<float*>(out) + begin * cols
-                             : staging.as<float>() + thread * kTableRows * cols;
-      absl::Status status = source.ReadRows(ref, begin, end, target);
+      const int64_t begin = row_of(first + task);
+      const int64_t end = row_of(first + task + 1);
+      const size_t at = offset + begin * row_bytes;
+      const size_t bytes = (end - begin) * row_bytes;
+      const bool whole = to.Holds(at, bytes);
+      std::byte* const out =
+          whole ? to.At(at) : cut_chunks + thread * chunk_bytes;
+      float* const values = direct ? reinterpret_cast<float*>(out)
+                                   : staging.as<float>() + thread * floats;
+      absl::Status status = source.ReadRows(ref, begin, end, values);
       if (!status.ok()) return error.Set(std::move(status));
       if (!direct) {
-        for (int64_t row = begin; row < end; ++row) {
-          FloatToBf16(target + (row - begin) * cols, static_cast<int32_t>(cols),
+        for (int64_t row = 0; row < end - begin; ++row) {
+          FloatToBf16(values + row * cols, static_cast<int32_t>(cols),
                       reinterpret_cast<uint16_t*>(out) + row * cols);
         }
       }
+      if (!whole) CopyWithin(to, at, std::span<const std::byte>(out, bytes));
     });
     SLUICE_RETURN_IF_ERROR(error.Get());
-    const int64_t done =
-        std::min(rows, (first + count) * kTableRows) - first * kTableRows;
-    SLUICE_RETURN_IF_ERROR(progress(done * cols * element));
+    const size_t at = offset + row_of(first) * row_bytes;
+    SLUICE_RETURN_IF_ERROR(progress(
+        BytesWithin(to, at, offset + row_of(first + count) * row_bytes - at)));
   }
   return absl::OkStatus();
 }
 
 absl::Status WeightPacker::PackVectors(
     const VectorLayout& layout, const std::vector<const TensorRef*>& tensors,
-    const TensorSource& source, std::byte* image) {
+    const TensorSource& source, const ImageWindow& to) {
   if (layout.length == 0) return absl::OkStatus();
-  float* next = reinterpret_cast<float*>(image + layout.offset);
+  std::vector<float> values(layout.length);
+  float* next = values.data();
   for (const TensorRef* ref : tensors) {
     SLUICE_RETURN_IF_ERROR(source.ReadRows(*ref, 0, 1, next));
     next += Length(*ref);
   }
+  CopyWithin(to, layout.offset, std::span<const float>(values));
   return absl::OkStatus();
 }
 
 absl::Status WeightPacker::PackLayer(const LayerLayout& layout, int layer,
                                      const TensorSource& source,
-                                     LoadProgress progress, std::byte* image) {
+                                     LoadProgress progress,
+                                     const ImageWindow& to) {
   const std::vector<TensorRef> t = LayerTensors(spec_, layer);
-  const auto vectors = [&](const VectorLayout& to,
+  WindowProgress count(progress, to);
+  const auto vectors = [&](const VectorLayout& vector,
                            const std::vector<Role>& roles) {
     std::vector<const TensorRef*> from;
     for (Role role : roles) from.push_back(Find(t, role));
-    return PackVectors(to, from, source, image);
+    return PackVectors(vector, from, source, to);
   };
   SLUICE_RETURN_IF_ERROR(vectors(layout.norm1.weight, {Role::kNorm1Weight}));
   SLUICE_RETURN_IF_ERROR(vectors(layout.norm1.bias, {Role::kNorm1Bias}));
@@ -200,13 +290,15 @@ absl::Status WeightPacker::PackLayer(const LayerLayout& layout, int layer,
         source.ReadRows(*Find(t, Role::kGateBias), 0, 1, plain.data()));
     SLUICE_RETURN_IF_ERROR(
         source.ReadRows(*Find(t, Role::kUpBias), 0, 1, plain.data() + inner));
-    float* next = reinterpret_cast<float*>(image + layout.up_bias.offset);
+    std::vector<float> mixed(plain.size());
+    float* next = mixed.data();
     for (const PanelRows& panel : up_panels) {
       for (const RowRun& run : panel) {
         const float* from = plain.data() + (run.ref == gate ? 0 : inner);
         next = std::copy(from + run.begin, from + run.end, next);
       }
     }
+    CopyWithin(to, layout.up_bias.offset, std::span<const float>(mixed));
   } else {
     SLUICE_RETURN_IF_ERROR(vectors(layout.up_bias, {Role::kUpBias}));
   }
@@ -214,61 +306,52 @@ absl::Status WeightPacker::PackLayer(const LayerLayout& layout, int layer,
       PackMatrix(layout.qkv,
                  Concatenate({Find(t, Role::kQWeight), Find(t, Role::kKWeight),
                               Find(t, Role::kVWeight)}),
-                 source, progress, image));
-  SLUICE_RETURN_IF_ERROR(PackMatrix(layout.out,
-                                    Concatenate({Find(t, Role::kOutWeight)}),
-                                    source, progress, image));
-  SLUICE_RETURN_IF_ERROR(
-      PackMatrix(layout.up, up_panels, source, progress, image));
+                 source, count, to));
+  SLUICE_RETURN_IF_ERROR(PackMatrix(
+      layout.out, Concatenate({Find(t, Role::kOutWeight)}), source, count, to));
+  SLUICE_RETURN_IF_ERROR(PackMatrix(layout.up, up_panels, source, count, to));
   SLUICE_RETURN_IF_ERROR(PackMatrix(layout.down,
                                     Concatenate({Find(t, Role::kDownWeight)}),
-                                    source, progress, image));
-  // What is not matrices.
-  return progress(layout.bytes - layout.qkv.bytes - layout.out.bytes -
-                  layout.up.bytes - layout.down.bytes);
+                                    source, count, to));
+  return count.Rest();
 }
 
 absl::Status WeightPacker::PackEmbedding(const EmbeddingLayout& layout,
                                          const TensorSource& source,
                                          LoadProgress progress,
-                                         std::byte* image) {
+                                         const ImageWindow& to) {
   const std::vector<TensorRef> t = EmbeddingTensors(spec_);
-  uint64_t done = 0;
-  const auto count = [&](uint64_t bytes) {
-    done += bytes;
-    return progress(bytes);
-  };
+  WindowProgress count(progress, to);
   SLUICE_RETURN_IF_ERROR(PackTable(*Find(t, Role::kEmbedding), spec_.vocab_size,
-                                   source, count, image + layout.table));
+                                   layout.table, source, count, to));
   if (const TensorRef* p = Find(t, Role::kPositionEmbedding)) {
-    SLUICE_RETURN_IF_ERROR(PackTable(*p, layout.position_rows, source, count,
-                                     image + layout.positions));
+    SLUICE_RETURN_IF_ERROR(PackTable(*p, layout.position_rows, layout.positions,
+                                     source, count, to));
   }
   if (const TensorRef* p = Find(t, Role::kProjectIn)) {
     SLUICE_RETURN_IF_ERROR(
-        PackMatrix(layout.project_in, Concatenate({p}), source, count, image));
+        PackMatrix(layout.project_in, Concatenate({p}), source, count, to));
   }
-  return progress(layout.bytes - done);
+  return count.Rest();
 }
 
 absl::Status WeightPacker::PackHead(const HeadLayout& layout,
                                     const TensorSource& source,
-                                    LoadProgress progress, std::byte* image) {
+                                    LoadProgress progress,
+                                    const ImageWindow& to) {
   const std::vector<TensorRef> t = HeadTensors(spec_);
+  WindowProgress count(progress, to);
   SLUICE_RETURN_IF_ERROR(PackVectors(
-      layout.norm.weight, {Find(t, Role::kFinalNormWeight)}, source, image));
+      layout.norm.weight, {Find(t, Role::kFinalNormWeight)}, source, to));
   SLUICE_RETURN_IF_ERROR(PackVectors(
-      layout.norm.bias, {Find(t, Role::kFinalNormBias)}, source, image));
-  uint64_t matrices = layout.head.bytes;
+      layout.norm.bias, {Find(t, Role::kFinalNormBias)}, source, to));
   if (const TensorRef* p = Find(t, Role::kProjectOut)) {
-    matrices += layout.project_out.bytes;
-    SLUICE_RETURN_IF_ERROR(PackMatrix(layout.project_out, Concatenate({p}),
-                                      source, progress, image));
+    SLUICE_RETURN_IF_ERROR(
+        PackMatrix(layout.project_out, Concatenate({p}), source, count, to));
   }
-  SLUICE_RETURN_IF_ERROR(PackMatrix(layout.head,
-                                    Concatenate({Find(t, Role::kHead)}), source,
-                                    progress, image));
-  return progress(layout.bytes - matrices);
+  SLUICE_RETURN_IF_ERROR(PackMatrix(
+      layout.head, Concatenate({Find(t, Role::kHead)}), source, count, to));
+  return count.Rest();
 }
 
 }  // namespace sluice

@@ -26,15 +26,16 @@ class WeightPacker {
                MemoryBudget* budget)
       : spec_(spec), gemm_(gemm), pool_(pool), budget_(budget) {}
 
-  // `image` has the layout's bytes, zeroed or not: gaps are left alone.
+  // `to` is a window of an image of the layout; gaps are left alone. What lies
+  // across its borders is packed once for each window that has some of it.
   absl::Status PackLayer(const LayerLayout& layout, int layer,
                          const TensorSource& source, LoadProgress progress,
-                         std::byte* image);
+                         const ImageWindow& to);
   absl::Status PackEmbedding(const EmbeddingLayout& layout,
                              const TensorSource& source, LoadProgress progress,
-                             std::byte* image);
+                             const ImageWindow& to);
   absl::Status PackHead(const HeadLayout& layout, const TensorSource& source,
-                        LoadProgress progress, std::byte* image);
+                        LoadProgress progress, const ImageWindow& to);
 
  private:
   // Rows of tensors that lie side by side in a panel.
@@ -55,15 +56,16 @@ class WeightPacker {
   absl::Status PackMatrix(const MatrixLayout& layout,
                           const std::vector<PanelRows>& panels,
                           const TensorSource& source, LoadProgress progress,
-                          std::byte* image);
-  // A table of which rows are looked up, in the engine's dtype.
-  absl::Status PackTable(const TensorRef& ref, int64_t rows,
+                          const ImageWindow& to);
+  // A table of which rows are looked up, in the engine's dtype, from `offset`
+  // on in the image.
+  absl::Status PackTable(const TensorRef& ref, int64_t rows, size_t offset,
                          const TensorSource& source, LoadProgress progress,
-                         std::byte* out);
+                         const ImageWindow& to);
   // Nothing if the layout is empty.
   absl::Status PackVectors(const VectorLayout& layout,
                            const std::vector<const TensorRef*>& tensors,
-                           const TensorSource& source, std::byte* image);
+                           const TensorSource& source, const ImageWindow& to);
 
   const DecoderSpec& spec_;
   GemmEngine* const gemm_;

@@ -7,8 +7,10 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 
 #include "runtime/exec/weight_placement.h"
@@ -35,6 +37,25 @@ class ImageFileTest : public testing::Test {
     return {image_.as<std::byte>(), kBytes};
   }
 
+  // In windows of so many bytes, if it is not said otherwise the whole.
+  absl::Status Write(const std::string& path, MemoryBudget* disk,
+                     size_t window = kBytes) {
+    auto memory = HostBuffer::Create("window", window, &memory_);
+    if (!memory.ok()) return memory.status();
+    return ImageFile::Write(
+        path, "key", kBytes, {memory->as<std::byte>(), window},
+        [&](const ImageWindow& to) {
+          for (size_t i = 0; i < to.bytes(); ++i) {
+            if (to.data[i] != std::byte{}) {
+              return absl::InternalError("a window that is not zeroed");
+            }
+          }
+          std::memcpy(to.data, image_.as<std::byte>() + to.begin, to.bytes());
+          return absl::OkStatus();
+        },
+        disk);
+  }
+
   std::vector<std::string> Files() const {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(dir_.path())) {
@@ -51,6 +72,7 @@ class ImageFileTest : public testing::Test {
     file.put(static_cast<char>(byte ^ 1));
   }
 
+  static constexpr size_t kGrain = 65536;
   static constexpr size_t kBytes = 1'232'896;  // 301 disk blocks
   ScratchDir dir_;
   const std::string path_ = dir_.path() + "/unit.img";
@@ -60,7 +82,7 @@ class ImageFileTest : public testing::Test {
 };
 
 TEST_F(ImageFileTest, ComesBackAsItWas) {
-  ASSERT_TRUE(ImageFile::Write(path_, "key", image(), &disk_).ok());
+  ASSERT_TRUE(Write(path_, &disk_).ok());
   EXPECT_EQ(disk_.used_bytes(), 0u);
   EXPECT_THAT(Files(), testing::ElementsAre("unit.img"));
   EXPECT_EQ(std::filesystem::file_size(path_), ImageFile::FileBytes(kBytes));
@@ -79,9 +101,38 @@ TEST_F(ImageFileTest, ComesBackAsItWas) {
   EXPECT_TRUE((*file)->Check(granule, image().subspan(granule)).ok());
 }
 
+TEST_F(ImageFileTest, WindowsMakeTheSameFile) {
+  const auto read = [&] {
+    std::ifstream in(path_, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
+  ASSERT_TRUE(Write(path_, &disk_).ok());
+  const std::string whole = read();
+  for (const size_t window : {kGrain, 3 * kGrain}) {
+    ASSERT_TRUE(Write(path_, &disk_, window).ok());
+    EXPECT_EQ(read(), whole) << window;
+  }
+  // Granules must not lie across windows.
+  EXPECT_TRUE(absl::IsInternal(Write(path_, &disk_, 4096 + 1024)));
+}
+
+TEST_F(ImageFileTest, AFailedWindowLeavesNoFile) {
+  auto memory = HostBuffer::Create("window", kGrain, &memory_);
+  ASSERT_TRUE(memory.ok());
+  const absl::Status status = ImageFile::Write(
+      path_, "key", kBytes, {memory->as<std::byte>(), memory->bytes()},
+      [&](const ImageWindow& to) {
+        return to.begin > 0 ? absl::DataLossError("no more") : absl::OkStatus();
+      },
+      &disk_);
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_THAT(Files(), testing::IsEmpty());
+  EXPECT_EQ(disk_.used_bytes(), 0u);
+}
+
 TEST_F(ImageFileTest, OthersAreTold) {
   EXPECT_TRUE(absl::IsNotFound(ImageFile::Open(path_, "key", kBytes).status()));
-  ASSERT_TRUE(ImageFile::Write(path_, "key", image(), &disk_).ok());
+  ASSERT_TRUE(Write(path_, &disk_).ok());
   for (const auto& [key, bytes] : std::vector<std::pair<std::string, size_t>>{
            {"kez", kBytes}, {"key2", kBytes}, {"key", kBytes + 4096}}) {
     const auto other = ImageFile::Open(path_, key, bytes);
@@ -96,7 +147,7 @@ TEST_F(ImageFileTest, OthersAreTold) {
 }
 
 TEST_F(ImageFileTest, DamageIsFound) {
-  ASSERT_TRUE(ImageFile::Write(path_, "key", image(), &disk_).ok());
+  ASSERT_TRUE(Write(path_, &disk_).ok());
   auto file = ImageFile::Open(path_, "key", kBytes);
   ASSERT_TRUE(file.ok());
   const uint64_t offset = (*file)->image_offset();
@@ -127,12 +178,11 @@ TEST_F(ImageFileTest, DamageIsFound) {
 
 TEST_F(ImageFileTest, NoRoomLeavesNoFile) {
   MemoryBudget tight(Tier::kDisk, kBytes);
-  const absl::Status budget = ImageFile::Write(path_, "key", image(), &tight);
+  const absl::Status budget = Write(path_, &tight);
   EXPECT_TRUE(absl::IsResourceExhausted(budget)) << budget;
   EXPECT_THAT(Files(), testing::IsEmpty());
   EXPECT_EQ(tight.used_bytes(), 0u);
-  const absl::Status nowhere = ImageFile::Write(
-      dir_.path() + "/no/such/dir.img", "key", image(), &disk_);
+  const absl::Status nowhere = Write(dir_.path() + "/no/such/dir.img", &disk_);
   EXPECT_FALSE(nowhere.ok());
 }
 
@@ -150,7 +200,7 @@ TEST_F(ImageFileTest, RemovesWhatTheDeadLeftAndNothingElse) {
   }
   const int fd = open(alive.c_str(), O_RDONLY);
   ASSERT_EQ(flock(fd, LOCK_EX | LOCK_NB), 0);
-  ASSERT_TRUE(ImageFile::Write(path_, "key", image(), &disk_).ok());
+  ASSERT_TRUE(Write(path_, &disk_).ok());
   EXPECT_THAT(Files(), testing::UnorderedElementsAre(
                            "unit.img", "unit.img.2.0.tmp", "unit.img.3.0.tmp"));
   close(fd);

@@ -30,11 +30,11 @@ class DiscreteBackendTest : public testing::Test {
     backend_ = *std::move(backend);
     host_image_.resize(backend_->LayerBytes() + 4096);
     image_ = Align(host_image_.data());
-    ASSERT_TRUE(
-        backend_
-            ->PackLayer(
-                0, source_, [](uint64_t) { return absl::OkStatus(); }, image_)
-            .ok());
+    ASSERT_TRUE(backend_
+                    ->PackLayer(
+                        0, source_, [](uint64_t) { return absl::OkStatus(); },
+                        ImageWindow::Whole(image_, backend_->LayerBytes()))
+                    .ok());
     layer_ = Allocate(backend_->LayerBytes());
     std::memcpy(layer_.data(), image_, backend_->LayerBytes());
     x_ = Allocate(kRows * spec_.hidden_size * sizeof(float));
@@ -136,7 +136,8 @@ TEST_F(DiscreteBackendTest, LogitsReachTheHost) {
   std::byte* image = Align(host.data());
   ASSERT_TRUE(backend_
                   ->PackHead(
-                      source_, [](uint64_t) { return absl::OkStatus(); }, image)
+                      source_, [](uint64_t) { return absl::OkStatus(); },
+                      ImageWindow::Whole(image, backend_->HeadBytes()))
                   .ok());
   const DeviceBuffer head = Allocate(backend_->HeadBytes());
   std::memcpy(head.data(), image, backend_->HeadBytes());

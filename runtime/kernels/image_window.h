@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace sluice {
+
+// Bytes [begin, end) of an image that is being made, in zeroed memory: an image
+// is packed window by window where memory has no room for the whole. `begin`
+// and the address are multiples of 4096.
+struct ImageWindow {
+  std::byte* data = nullptr;
+  size_t begin = 0;
+  size_t end = 0;
+
+  static ImageWindow Whole(std::byte* image, size_t bytes) {
+    return {image, 0, bytes};
+  }
+  size_t bytes() const { return end - begin; }
+  bool Holds(size_t offset, size_t size) const {
+    return offset >= begin && offset + size <= end;
+  }
+  bool Touches(size_t offset, size_t size) const {
+    return offset < end && begin < offset + size;
+  }
+  // Of a byte of the image that it holds.
+  std::byte* At(size_t offset) const { return data + (offset - begin); }
+};
+
+}  // namespace sluice

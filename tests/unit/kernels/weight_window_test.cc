@@ -1,0 +1,112 @@
+// An image packed window by window is the image packed at once.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "runtime/kernels/backend.h"
+#include "runtime/memory/host_buffer.h"
+#include "tests/parity/random_source.h"
+
+namespace sluice {
+namespace {
+
+using Pack =
+    std::function<absl::Status(LoadProgress progress, const ImageWindow& to)>;
+
+class WeightWindowTest : public testing::Test {
+ protected:
+  // In windows of `window` bytes; the last one may be smaller.
+  std::vector<std::byte> Packed(size_t bytes, size_t window, const Pack& pack) {
+    std::vector<std::byte> image;
+    for (size_t begin = 0; begin < bytes; begin += window) {
+      const size_t size = std::min(window, bytes - begin);
+      // Of that size, so that the sanitizers see what is written beyond.
+      auto buffer = HostBuffer::Create("window", size, &memory_);
+      EXPECT_TRUE(buffer.ok()) << buffer.status();
+      uint64_t done = 0;
+      const absl::Status status = pack(
+          [&](uint64_t n) {
+            done += n;
+            return absl::OkStatus();
+          },
+          {buffer->as<std::byte>(), begin, begin + size});
+      EXPECT_TRUE(status.ok()) << status;
+      EXPECT_EQ(done, size);
+      image.insert(image.end(), buffer->as<std::byte>(),
+                   buffer->as<std::byte>() + size);
+    }
+    return image;
+  }
+
+  void ExpectAllWindowsAgree(const std::string& what, size_t bytes,
+                             const Pack& pack) {
+    const std::vector<std::byte> whole = Packed(bytes, bytes, pack);
+    for (const size_t window : {size_t{4096}, size_t{12288}, size_t{1} << 17}) {
+      EXPECT_EQ(Packed(bytes, window, pack), whole)
+          << what << " in windows of " << window;
+    }
+  }
+
+  void Check(const DecoderSpec& spec, DType dtype, WeightFormat format) {
+    auto backend = Backend::Create(BackendKind::kCpu, spec,
+                                   {.layers = {0, 1},
+                                    .dtype = dtype,
+                                    .weight_format = format,
+                                    .kv_format = UnquantizedKvFormat(dtype),
+                                    .max_rows = 16,
+                                    .max_model_len = 64,
+                                    .threads = 2,
+                                    .budget = &memory_});
+    ASSERT_TRUE(backend.ok()) << backend.status();
+    Backend& b = **backend;
+    ExpectAllWindowsAgree("layer", b.LayerBytes(),
+                          [&](LoadProgress progress, const ImageWindow& to) {
+                            return b.PackLayer(0, source_, progress, to);
+                          });
+    ExpectAllWindowsAgree("embedding", b.EmbeddingBytes(),
+                          [&](LoadProgress progress, const ImageWindow& to) {
+                            return b.PackEmbedding(source_, progress, to);
+                          });
+    ExpectAllWindowsAgree("head", b.HeadBytes(),
+                          [&](LoadProgress progress, const ImageWindow& to) {
+                            return b.PackHead(source_, progress, to);
+                          });
+  }
+
+  RandomSource source_{3};
+  MemoryBudget memory_{Tier::kHost, uint64_t{1} << 28};
+};
+
+TEST_F(WeightWindowTest, GatedWithRotaryPositions) {
+  const DecoderSpec spec = LlamaSpec(1, 72, 6, 2, 200, 1003);
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const WeightFormat format :
+         {WeightFormat::kFull, WeightFormat::kInt8, WeightFormat::kInt4}) {
+      Check(spec, dtype, format);
+    }
+  }
+}
+
+TEST_F(WeightWindowTest, BiasesLearnedPositionsAndProjections) {
+  DecoderSpec spec = LlamaSpec(1, 64, 4, 4, 144, 515);
+  spec.norm = NormKind::kLayerNorm;
+  spec.positions = PositionKind::kLearned;
+  spec.max_positions = 100;
+  spec.position_offset = 2;
+  spec.embed_dim = 40;
+  spec.qkv_bias = spec.out_bias = spec.mlp_bias = true;
+  for (const bool gated : {true, false}) {
+    spec.gated_mlp = gated;
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      Check(spec, dtype, WeightFormat::kFull);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice
