@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "scheduler/cost_model.h"
@@ -23,11 +24,11 @@ constexpr double kKvSlack = 256;    // KvLayout::kSlackBytes
 constexpr double kRounding = 4096;  // of an allocation on a device
 constexpr double kStagingGroup = 8 << 20;
 constexpr double kMostGranule = 16 * kDiskBlock;
-constexpr double kWindow = 8 << 20;  // ImageStore
+constexpr double kLeastWindow = 4 << 20;  // ImageStore
 
 // Of making an image with `work` beside its window.
 double Packing(double work, double image) {
-  return work + std::min(image, kWindow);
+  return work + std::min(image, std::max(kLeastWindow, image / 16));
 }
 
 double RoundUpToDisk(double bytes) {
@@ -58,7 +59,7 @@ class CapacityRows {
         layers_(stage.layers.size()),
         batches_(policy_.num_microbatches),
         streamable_(bytes_.layer * layers_ + bytes_.head),
-        unit_(std::max(bytes_.layer, bytes_.head)),
+        unit_(std::max(bytes_.layer, bytes_.head_first)),
         page_(bytes_.layer_page * layers_),
         has_device_(machine_.has_device()),
         weights_on_disk_(Uses(kWeights, kOnDisk)),
@@ -100,22 +101,22 @@ class CapacityRows {
     for (const TierIndex tier : tiers) {
       all.Add(Fraction(kWeights, tier, streamable_));
     }
-    std::vector<LinearForm> levels(1);
-    if (bytes_.head == 0) {
-      levels[0].Add(all, 1 / layers_);
-      return levels;
+    // Sizes of units, and how many have them.
+    std::vector<std::pair<double, double>> units = {{bytes_.layer, layers_}};
+    if (bytes_.head_sections > 0) {
+      units.emplace_back(bytes_.head_last, 1);
+      units.emplace_back(bytes_.head_other, bytes_.head_sections - 1);
     }
-    levels[0].Add(all, 1 / (layers_ + 1));
-    // When the smaller ones have given all they have.
-    LinearForm rest;
-    if (bytes_.head > bytes_.layer) {
-      rest.Add(all);
-      rest.Add(Constant(-layers_ * bytes_.layer));
-    } else {
-      rest.Add(all, 1 / layers_);
-      rest.Add(Constant(-bytes_.head / layers_));
+    std::sort(units.begin(), units.end());
+    double left = layers_ + bytes_.head_sections;
+    std::vector<LinearForm> levels;
+    for (const auto& [size, count] : units) {
+      if (count == 0) continue;
+      levels.emplace_back().Add(all, 1 / left);
+      // The larger ones, when these have given all they have.
+      all.Add(Constant(-size * count));
+      left -= count;
     }
-    levels.push_back(rest);
     return levels;
   }
 
@@ -198,7 +199,8 @@ class CapacityRows {
     }
     if (Uses(kWeights, kOnDevice)) {
       base.Add(Fraction(kWeights, kOnDevice, streamable_));
-      base.Add(Constant(Granule() + kRounding * (layers_ + 1)));
+      base.Add(
+          Constant(Granule() + kRounding * (layers_ + bytes_.head_sections)));
     }
     std::vector<LinearForm> slots = {LinearForm()};
     if (Uses(kWeights, kOnHost) || weights_on_disk_) {
@@ -268,22 +270,18 @@ class CapacityRows {
                                                        bytes_.embedding)
                                  : bytes_.embedding + bytes_.table_packing)),
          limit});
-    std::vector<LinearForm> twice = levels;
-    for (LinearForm& level : twice) level.Add(LinearForm(level));
-    const double head_here = has_device_ ? 0 : bytes_.head;
-    const auto packing = [&](double work, double unit) {
-      if (!weights_on_disk_) return work;
-      // Beside a device the unit is whole in memory, as `loading` says.
-      return has_device_ ? Packing(work, unit) : Packing(work, unit) - unit;
+    // Of an image, its window instead of what will stay of it; if it goes to a
+    // device, all of it, as `loading` says.
+    const auto pack = [&](double work, double unit, double to_come) {
+      const double window = !weights_on_disk_ ? -to_come
+                            : loading > 0     ? Packing(0, unit)
+                                              : Packing(0, unit) - unit;
+      Emit(what, limit, Sum({base, Constant(work + window)}), levels);
     };
-    Emit(what, limit,
-         Sum({base, Constant(packing(bytes_.layer_packing, bytes_.layer) -
-                             head_here)}),
-         twice);
-    if (bytes_.head > 0) {
-      Emit(what, limit,
-           Sum({base, Constant(packing(bytes_.head_packing, bytes_.head))}),
-           levels);
+    pack(bytes_.layer_packing, bytes_.layer, has_device_ ? 0 : bytes_.head);
+    if (bytes_.head_sections > 0) {
+      pack(bytes_.head_packing, bytes_.head_first, 0);
+      pack(bytes_.head_packing, bytes_.head_last, 0);
     }
 
     std::vector<LinearForm> slots = {LinearForm()};

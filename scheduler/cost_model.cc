@@ -164,7 +164,8 @@ class StepCoster {
   void Weights() {
     const double passes =
         policy_.schedule == Schedule::kRowByRow ? batches_ : 1;
-    const double moved = bytes_.layer * layers_ * passes + bytes_.head;
+    const double moved =
+        bytes_.layer * layers_ * passes + bytes_.head * HeadReads();
     DiskRead(&parts_.weights,
              Share(kWeights, {kOnDisk},
                    Seconds(moved, machine_.disk.read_bytes_per_second)));
@@ -366,12 +367,22 @@ class StepCoster {
               on_host / host_share_ + calls * machine_.host.layer_seconds));
   }
 
+  // As many rows go through the head together as its input has room for.
+  double HeadPasses() const {
+    return std::ceil(step_.head_rows / static_cast<double>(bytes_.head_rows));
+  }
+  // How often its weights are read for that: of a head of one section, once for
+  // all passes.
+  double HeadReads() const {
+    return bytes_.head_sections > 1 ? HeadPasses()
+                                    : std::min(1.0, HeadPasses());
+  }
+
   // FlexGen A.3 has no LM head: rows of all micro-batches share its passes
   // (runtime/exec/stage_head.cc), and sampling is the host's.
   void Head() {
     if (!last_ || step_.head_rows <= 0) return;
-    const double most = std::min(128, policy_.max_step_tokens);
-    const double passes = std::ceil(step_.head_rows / most);
+    const double passes = HeadPasses();
     const WeightFormat format = policy_.compress_weights == WeightFormat::kFull
                                     ? WeightFormat::kFull
                                     : WeightFormat::kInt8;

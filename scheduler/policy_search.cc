@@ -83,6 +83,11 @@ std::vector<TierMask> Patterns(const MachineProfile& machine) {
       }
     }
     patterns.push_back(mask);
+    // With no weights but on disk a slot is a whole layer, and no more.
+    if (far[0] == 2 && far[1] == far[2]) {
+      for (int tier = nearest; tier < 2; ++tier) mask[Index(0, tier)] = false;
+      patterns.push_back(mask);
+    }
   }
   return patterns;
 }

@@ -38,6 +38,7 @@ constexpr int64_t kTableRows = 64;
 constexpr int64_t kDeviceBuffers = 10;
 // Rows of the position table before position 0, at most (OPT: 2).
 constexpr int64_t kPositionOffset = 2;
+constexpr int64_t kLeastHeadSection = 1 << 20;  // CpuBackend
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t RoundUp(int64_t n, int64_t to) { return CeilDiv(n, to) * to; }
@@ -86,13 +87,43 @@ WeightFormat HeadFormat(WeightFormat format) {
                                        : WeightFormat::kInt8;
 }
 
-int64_t HeadBytes(const ModelShape& m, DType dtype, WeightFormat format) {
-  int64_t bytes = 2 * VectorBytes(m.hidden) +
-                  MatrixBytes(m.vocab, m.embed, dtype, HeadFormat(format));
-  if (m.embed != m.hidden) {
-    bytes += MatrixBytes(m.embed, m.hidden, dtype, WeightFormat::kFull);
+// Sections of columns, the first with what comes before the matrix.
+struct HeadSections {
+  int64_t count = 0;
+  int64_t first = 0;  // bytes
+  int64_t other = 0;  // of each of the others; the last may be smaller
+  int64_t last = 0;
+  int64_t bytes() const {
+    return count == 1 ? first : first + (count - 2) * other + last;
   }
-  return RoundUp(bytes, kDiskBlock);
+};
+
+HeadSections HeadSectionsOf(const ModelShape& m, DType dtype,
+                            WeightFormat format, int64_t layer_bytes) {
+  const WeightFormat head = HeadFormat(format);
+  const int64_t whole = MatrixBytes(m.vocab, m.embed, dtype, head);
+  const int64_t panels = CeilDiv(m.vocab, kPanelWidth);
+  const int64_t wanted =
+      CeilDiv(whole, std::max(layer_bytes, kLeastHeadSection));
+  const int64_t section_panels = CeilDiv(panels, wanted);
+  const int64_t columns =
+      std::min<int64_t>(m.vocab, section_panels * kPanelWidth);
+  HeadSections sections;
+  sections.count = CeilDiv(panels, section_panels);
+  sections.other =
+      RoundUp(MatrixBytes(columns, m.embed, dtype, head), kDiskBlock);
+  sections.last = RoundUp(
+      MatrixBytes(m.vocab - (sections.count - 1) * section_panels * kPanelWidth,
+                  m.embed, dtype, head),
+      kDiskBlock);
+  sections.first =
+      2 * VectorBytes(m.hidden) + MatrixBytes(columns, m.embed, dtype, head);
+  if (m.embed != m.hidden) {
+    sections.first +=
+        MatrixBytes(m.embed, m.hidden, dtype, WeightFormat::kFull);
+  }
+  sections.first = RoundUp(sections.first, kDiskBlock);
+  return sections;
 }
 
 // PlacementGranule and ImageFile::FileBytes.
@@ -146,6 +177,17 @@ int64_t AttentionScratchBytes(int64_t head_dim, int64_t sparse_context) {
          16 * kCacheLine + kPagePositions * head_dim * 4;
 }
 
+int64_t Sequences(const StageCase& stage) {
+  return int64_t{stage.policy.gbs} * stage.policy.num_microbatches *
+         stage.num_blocks;
+}
+
+// In stage_loader.cc.
+int64_t HeadRows(const StageCase& stage) {
+  return std::min({int64_t{128}, int64_t{stage.policy.max_step_tokens},
+                   std::max(int64_t{32}, Sequences(stage))});
+}
+
 // CpuBackend::Initialize: what lies where it computes, and what its threads
 // have.
 struct Workspace {
@@ -166,8 +208,7 @@ Workspace WorkspaceOf(const StageCase& stage, bool last, int slots) {
                           slots * q * element + wide);
   if (slots > 1) space.buffers += slots * rows * qkv;
   if (last) {
-    space.buffers +=
-        4 * std::min<int64_t>(kTileRows, p.max_step_tokens) * m.vocab;
+    space.buffers += 4 * HeadRows(stage) * m.vocab;
   }
   // Angles for rotary positions, of at most a head's size.
   if (m.position_rows == 0) {
@@ -199,6 +240,7 @@ StageBytes StageBytesOf(const StageCase& stage) {
   const int64_t q = m.query_width();
 
   int64_t embedding = 0, head = 0;
+  HeadSections sections;
   const int64_t layer = LayerBytes(m, p.dtype, p.compress_weights);
   int64_t part = std::max(
       {PanelBytes(kPanelWidth, m.hidden, p.dtype, p.compress_weights),
@@ -207,7 +249,8 @@ StageBytes StageBytesOf(const StageCase& stage) {
        VectorBytes(std::max<int64_t>(q + 2 * m.kv_width(),
                                      2 * int64_t{m.intermediate}))});
   if (last) {
-    head = HeadBytes(m, p.dtype, p.compress_weights);
+    sections = HeadSectionsOf(m, p.dtype, p.compress_weights, layer);
+    head = sections.bytes();
     part = std::max(part, PanelBytes(kPanelWidth, m.embed, p.dtype,
                                      HeadFormat(p.compress_weights)));
   }
@@ -242,7 +285,16 @@ StageBytes StageBytesOf(const StageCase& stage) {
   bytes.head = static_cast<double>(head);
   bytes.part = static_cast<double>(part);
   bytes.layer_file = static_cast<double>(FileBytes(layer));
-  if (last) bytes.head_file = static_cast<double>(FileBytes(head));
+  if (last) {
+    bytes.head_sections = static_cast<int>(sections.count);
+    bytes.head_first = static_cast<double>(sections.first);
+    bytes.head_other = static_cast<double>(sections.other);
+    bytes.head_last = static_cast<double>(sections.last);
+    bytes.head_file = static_cast<double>(
+        FileBytes(sections.first) +
+        std::max<int64_t>(0, sections.count - 2) * FileBytes(sections.other) +
+        (sections.count > 1 ? FileBytes(sections.last) : 0));
+  }
   if (p.compress_weights != WeightFormat::kFull && p.num_microbatches > 1) {
     bytes.expanded =
         static_cast<double>(LayerBytes(m, p.dtype, WeightFormat::kFull));
@@ -251,7 +303,8 @@ StageBytes StageBytesOf(const StageCase& stage) {
   bytes.layer_page = static_cast<double>(
       LayerPageBytes(m, KvFormatOf(p), stage.machine->disk_bytes > 0));
   bytes.sequence_pages = CeilDiv(std::max(1, stage.longest), kPagePositions);
-  bytes.sequences = int64_t{p.gbs} * p.num_microbatches * stage.num_blocks;
+  bytes.sequences = Sequences(stage);
+  bytes.head_rows = HeadRows(stage);
   bytes.activations = 4.0 * p.max_step_tokens * m.hidden;
 
   // AttentionSlots in stage_loader.cc: with a device two micro-batches may be
@@ -269,7 +322,7 @@ StageBytes StageBytesOf(const StageCase& stage) {
         static_cast<double>(space.threads + beside.buffers + beside.threads);
     if (last) {
       bytes.host_workspace +=
-          4.0 * std::min<int64_t>(kTileRows, p.max_step_tokens) * m.vocab;
+          static_cast<double>(4 * bytes.head_rows * m.vocab);
     }
   } else {
     bytes.workspace = static_cast<double>(space.buffers + space.threads);

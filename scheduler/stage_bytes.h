@@ -18,6 +18,11 @@ struct StageBytes {
   // Images (runtime/kernels/cpu/layer_layout.h): matrices in panels of 128
   // columns, biases and norms in float32. 0 where the stage has none.
   double embedding = 0, layer = 0, head = 0;
+  // The head's sections: the first is the largest, the last the smallest.
+  int head_sections = 0;
+  double head_first = 0, head_other = 0, head_last = 0;
+  // Rows that go through it at a time.
+  int64_t head_rows = 0;
   // The largest part of an image that is not cut.
   double part = 0;
   // On disk, with header and checksums.

@@ -31,7 +31,7 @@ uint64_t SlotBytes(const StageNeeds& needs, double device, int slots) {
 uint64_t WeightBytes(const StageNeeds& needs, double device, int slots) {
   // Each unit is rounded to granules and is an allocation.
   const uint64_t rounding =
-      PlacementGranule(needs.unit_bytes()) + kRounding * (needs.num_layers + 1);
+      PlacementGranule(needs.unit_bytes()) + kRounding * needs.num_units();
   return ResidentBytes(needs, device) + SlotBytes(needs, device, slots) +
          (device > 0 ? rounding : 0);
 }
@@ -143,9 +143,13 @@ StageNeeds NeedsBesideDevice(const StageNeeds& needs, const DevicePlan& plan) {
   StageNeeds rest = needs;
   const uint64_t level = needs.streamed_bytes(1 - plan.weights);
   rest.layer_bytes = std::min(needs.layer_bytes, level);
-  rest.head_bytes = std::min(needs.head_bytes, level);
   rest.device_layer_bytes = needs.layer_bytes - rest.layer_bytes;
-  rest.device_head_bytes = needs.head_bytes - rest.head_bytes;
+  rest.device_head_sections.clear();
+  for (uint64_t& section : rest.head_sections) {
+    const uint64_t here = std::min(section, level);
+    rest.device_head_sections.push_back(section - here);
+    section = here;
+  }
   // On its way to the device a unit is in host memory as a whole.
   rest.loading_bytes = plan.weights > 0 ? needs.unit_bytes() : 0;
   rest.expanded_bytes = 0;

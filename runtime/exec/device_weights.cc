@@ -51,7 +51,8 @@ absl::Status DeviceWeights::Start(WeightStore* store) {
     const std::span<const size_t> parts =
         static_cast<int>(i) < options_.num_layers
             ? options_.backend->LayerParts()
-            : options_.backend->HeadParts();
+            : options_.backend->HeadParts(static_cast<int>(i) -
+                                          options_.num_layers);
     unit.split =
         *(std::upper_bound(parts.begin(), parts.end(), unit.device_end) - 1);
     unit.slot_begin = RoundDownToDisk(unit.split);
@@ -65,20 +66,27 @@ absl::Status DeviceWeights::Start(WeightStore* store) {
       SLUICE_ASSIGN_OR_RETURN(slot.buffer,
                               options_.device->Allocate("weight slots", most));
     }
-    next_ = NextStreamed(-1);
+    order_ = FirstSweep();
+    SkipResident();
   }
   store_ = store;
   thread_ = Thread("weights", [this] { Loop(); });
   return absl::OkStatus();
 }
 
-int DeviceWeights::NextStreamed(int unit) const {
-  const int count = static_cast<int>(units_.size());
-  for (int i = 1; i <= count; ++i) {
-    const int next = (unit + i) % count;
-    if (units_[next].streamed()) return next;
+void DeviceWeights::BeginSweep(int layer_passes, int head_passes) {
+  if (store_ == nullptr) return;
+  MutexLock lock(&mu_);
+  order_.Begin(layer_passes, head_passes);
+  SkipResident();
+  sweeps_.emplace_back(layer_passes, head_passes);
+  changed_.NotifyAll();
+}
+
+void DeviceWeights::SkipResident() {
+  while (order_.unit() >= 0 && !units_[order_.unit()].streamed()) {
+    order_.Next();
   }
-  return -1;
 }
 
 DeviceWeights::Slot* DeviceWeights::FreeSlot() {
@@ -95,23 +103,29 @@ void DeviceWeights::Loop() {
       store_->Rewind();
       for (Slot& slot : slots_) slot.unit = -1;
       queue_.clear();
-      next_ = NextStreamed(-1);
+      order_ = FirstSweep();
+      SkipResident();
+      sweeps_.clear();
       wanted_ = -1;
       status_ = absl::OkStatus();
       rewinding_ = false;
       changed_.NotifyAll();
     }
     Slot* slot = FreeSlot();
-    if (slot == nullptr || !status_.ok() ||
-        (!options_.overlap && wanted_ != next_)) {
+    const int unit = order_.unit();
+    if (slot == nullptr || !status_.ok() || unit < 0 ||
+        (!options_.overlap && wanted_ != unit)) {
       changed_.Wait(&mu_);
       continue;
     }
-    const int unit = next_;
     slot->unit = unit;
     slot->full = false;
     queue_.push_back(static_cast<int>(slot - slots_.data()));
-    next_ = NextStreamed(unit);
+    order_.Next();
+    SkipResident();
+    for (; !sweeps_.empty(); sweeps_.pop_front()) {
+      store_->BeginSweep(sweeps_.front().first, sweeps_.front().second);
+    }
     // The slot is this thread's own until it is full.
     const Slot& filling = *slot;
     mu_.Unlock();

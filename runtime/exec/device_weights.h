@@ -4,12 +4,14 @@
 #include <deque>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/mutex.h"
 #include "common/thread.h"
+#include "runtime/exec/unit_order.h"
 #include "runtime/exec/weight_store.h"
 #include "runtime/kernels/backend.h"
 #include "runtime/memory/device.h"
@@ -33,7 +35,7 @@ class DeviceWeights {
     // All pointers must outlive this.
     Device* device = nullptr;
     Backend* backend = nullptr;
-    int num_layers = 0;  // of the stage; a unit more is the head
+    int num_layers = 0;  // of the stage; further units are the head's
     int slots = 2;
     bool overlap = true;  // copy before it is asked for
     // Adds the seconds that Acquire waited.
@@ -52,6 +54,8 @@ class DeviceWeights {
   uint64_t* store_read_bytes() { return &store_read_bytes_; }
   uint64_t read_bytes() const;
 
+  // As WeightStore's.
+  void BeginSweep(int layer_passes, int head_passes);
   // As WeightStore's. The first error, of the store or of a copy, sticks until
   // Rewind().
   absl::StatusOr<ImageView> Acquire(int unit);
@@ -79,7 +83,11 @@ class DeviceWeights {
 
   void Loop();
   absl::Status Fill(int unit, const Slot& slot);
-  int NextStreamed(int unit) const;
+  UnitOrder FirstSweep() const {
+    return {options_.num_layers,
+            static_cast<int>(units_.size()) - options_.num_layers};
+  }
+  void SkipResident() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Slot* FreeSlot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Options options_;
@@ -91,8 +99,11 @@ class DeviceWeights {
   CondVar changed_;
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mu_);
   std::deque<int> queue_ ABSL_GUARDED_BY(mu_);  // slots in order of use
-  int next_ ABSL_GUARDED_BY(mu_) = -1;          // unit to be filled next
-  int wanted_ ABSL_GUARDED_BY(mu_) = -1;        // unit that Acquire waits for
+  // Stands at the unit to be filled next.
+  UnitOrder order_ ABSL_GUARDED_BY(mu_){1, 0};
+  // Sweeps that the store has not been told of.
+  std::deque<std::pair<int, int>> sweeps_ ABSL_GUARDED_BY(mu_);
+  int wanted_ ABSL_GUARDED_BY(mu_) = -1;  // unit that Acquire waits for
   bool rewinding_ ABSL_GUARDED_BY(mu_) = false;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   uint64_t read_bytes_ ABSL_GUARDED_BY(mu_) = 0;

@@ -17,9 +17,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of an image that is being made: large enough that the parts that it cuts,
-// which are packed twice, are few.
-constexpr size_t kWindowBytes = size_t{8} << 20;
+// Of an image that is being made: little beside the slots for units that large,
+// and large enough that the parts that it cuts, which are packed twice, are
+// few.
+size_t WindowBytes(size_t image_bytes) {
+  constexpr size_t kLeast = size_t{4} << 20;
+  constexpr size_t kGrain = size_t{64} << 10;
+  return std::min(image_bytes,
+                  std::max(kLeast, image_bytes / 16 / kGrain * kGrain));
+}
 
 }  // namespace
 
@@ -68,7 +74,7 @@ absl::StatusOr<std::unique_ptr<ImageFile>> ImageStore::Get(
   {
     SLUICE_ASSIGN_OR_RETURN(
         HostBuffer window,
-        HostBuffer::Create("image being made", std::min(bytes, kWindowBytes),
+        HostBuffer::Create("image being made", WindowBytes(bytes),
                            options_.memory));
     SLUICE_RETURN_IF_ERROR(ImageFile::Write(
         path, key_, bytes, {window.as<std::byte>(), window.bytes()}, pack,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/status_macros.h"
+#include "runtime/exec/timed.h"
 #include "runtime/sample/distribution.h"
 
 namespace sluice {
@@ -15,6 +16,7 @@ void StageHead::Admit(const SequenceAdmission& admission) {
 void StageHead::Clear() {
   samplers_.clear();
   pending_.clear();
+  first_.reset();
 }
 
 void StageHead::Begin(StepResult* result) {
@@ -24,7 +26,29 @@ void StageHead::Begin(StepResult* result) {
   pending_.clear();
 }
 
-absl::Status StageHead::Add(const ImageView& image, const MicroBatch& batch,
+int StageHead::Passes(const StepPlan& plan) const {
+  int64_t rows = 0;
+  for (const MicroBatch& batch : plan.micro_batches) {
+    for (const Segment& segment : batch.segments) {
+      rows += std::max(0, segment.score_end - segment.score_begin) +
+              (segment.sample ? 1 : 0);
+    }
+  }
+  const int32_t most = options_.backend->head_rows();
+  const auto passes = static_cast<int>((rows + most - 1) / most);
+  // A single section stays acquired.
+  return options_.backend->num_head_sections() == 1 ? std::min(1, passes)
+                                                    : passes;
+}
+
+absl::StatusOr<ImageView> StageHead::First() {
+  if (!first_) {
+    SLUICE_ASSIGN_OR_RETURN(first_, options_.acquire(0));
+  }
+  return *first_;
+}
+
+absl::Status StageHead::Add(const MicroBatch& batch,
                             std::span<const SegmentView> segments,
                             const float* x) {
   batch_rows_.clear();
@@ -65,7 +89,9 @@ absl::Status StageHead::Add(const ImageView& image, const MicroBatch& batch,
 
   const auto capacity = static_cast<size_t>(options_.backend->head_rows());
   for (size_t begin = 0; begin < batch_rows_.size();) {
-    if (pending_.size() == capacity) SLUICE_RETURN_IF_ERROR(Flush(image));
+    if (pending_.size() == capacity) SLUICE_RETURN_IF_ERROR(Flush());
+    SLUICE_ASSIGN_OR_RETURN(const ImageView image, First());
+    const Timed timed(options_.seconds, options_.row, "head input");
     const size_t count =
         std::min(batch_rows_.size() - begin, capacity - pending_.size());
     SLUICE_RETURN_IF_ERROR(options_.backend->HeadInput(
@@ -78,11 +104,25 @@ absl::Status StageHead::Add(const ImageView& image, const MicroBatch& batch,
   return absl::OkStatus();
 }
 
-absl::Status StageHead::Flush(const ImageView& image) {
+absl::Status StageHead::Flush() {
   if (pending_.empty()) return absl::OkStatus();
   const auto rows = static_cast<int32_t>(pending_.size());
-  SLUICE_ASSIGN_OR_RETURN(const std::span<float> logits,
-                          options_.backend->HeadLogits(image, rows));
+  const int sections = options_.backend->num_head_sections();
+  std::span<float> logits;
+  for (int section = 0; section < sections; ++section) {
+    SLUICE_ASSIGN_OR_RETURN(const ImageView image,
+                            section == 0 ? First() : options_.acquire(section));
+    {
+      const Timed timed(options_.seconds, options_.row, "head",
+                        {{{"section", section}}});
+      SLUICE_ASSIGN_OR_RETURN(
+          logits, options_.backend->HeadLogits(image, section, rows));
+    }
+    if (sections == 1) break;
+    options_.release(section);
+    if (section == 0) first_.reset();
+  }
+  const Timed timed(options_.seconds, options_.row, "sampling");
   const size_t vocab = options_.vocab_size;
   if (options_.logits_observer) {
     for (int32_t i = 0; i < rows; ++i) {
@@ -94,6 +134,13 @@ absl::Status StageHead::Flush(const ImageView& image) {
     Use(pending_[i], logits.subspan(i * vocab, vocab), thread);
   });
   pending_.clear();
+  return absl::OkStatus();
+}
+
+absl::Status StageHead::Finish() {
+  SLUICE_RETURN_IF_ERROR(Flush());
+  if (first_) options_.release(0);
+  first_.reset();
   return absl::OkStatus();
 }
 

@@ -4,25 +4,29 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/step_plan.h"
 #include "common/types.h"
 #include "runtime/kernels/backend.h"
 #include "runtime/kernels/image_view.h"
 #include "runtime/kv/batch_view.h"
 #include "runtime/sample/sampler.h"
+#include "runtime/trace/trace.h"
 
 namespace sluice {
 
 // The last stage's end of a step: from the residual stream to logits, and from
 // those to sampled tokens and scores. The rows of several micro-batches go
 // through the head together, as far as its input has room: its weights are then
-// read, and dequantized, once for all of them. Used by one thread.
+// read, and dequantized, once for all of them. A head of several sections is
+// passed through once for each such input. Used by one thread.
 class StageHead {
  public:
   struct Options {
@@ -30,6 +34,11 @@ class StageHead {
     Backend* host_backend = nullptr;  // has the threads that sample
     int32_t vocab_size = 0;
     int threads = 1;  // of host_backend
+    // Shows a section's image until it is released.
+    std::function<absl::StatusOr<ImageView>(int section)> acquire;
+    std::function<void(int section)> release;
+    double* seconds = nullptr;  // adds what computing took
+    TraceRow* row = nullptr;    // may be null
     // See StageExecutor::Options.
     std::function<void(SequenceId, int32_t position, std::span<const float>)>
         logits_observer;
@@ -45,13 +54,15 @@ class StageHead {
 
   // Begins a step, whose tokens and scores go to `result`.
   void Begin(StepResult* result);
+  // How often a step's rows go through the head's sections.
+  int Passes(const StepPlan& plan) const;
   // Takes the rows of a micro-batch that are to be sampled or scored. `x`,
   // [rows, hidden], is read before this returns; the results may be there only
-  // after Flush. `segments` are those of the batch.
-  absl::Status Add(const ImageView& image, const MicroBatch& batch,
+  // after Finish. `segments` are those of the batch.
+  absl::Status Add(const MicroBatch& batch,
                    std::span<const SegmentView> segments, const float* x);
   // Gives the results that are missing.
-  absl::Status Flush(const ImageView& image);
+  absl::Status Finish();
 
  private:
   // A row whose logits are wanted.
@@ -62,6 +73,10 @@ class StageHead {
     int32_t target;  // the token to be scored; -1: sample
     size_t slot;     // of the result's scores or tokens
   };
+  // Shows the first section's image, which stays acquired.
+  absl::StatusOr<ImageView> First();
+  // Passes what is in the head's input through all sections.
+  absl::Status Flush();
   void Use(const Row& row, std::span<float> logits, int thread);
 
   const Options options_;
@@ -69,8 +84,9 @@ class StageHead {
   std::vector<SamplerScratch> scratch_;  // per thread
   StepResult* result_ = nullptr;
   std::vector<Row> batch_rows_;
-  std::vector<int32_t> row_of_x_;  // parallel
-  std::vector<Row> pending_;       // in the head's input
+  std::vector<int32_t> row_of_x_;   // parallel
+  std::vector<Row> pending_;        // in the head's input
+  std::optional<ImageView> first_;  // the first section, while it is acquired
 };
 
 }  // namespace sluice

@@ -37,6 +37,13 @@ absl::Status CheckTensors(const DecoderSpec& spec, const TensorSource& source,
   return absl::OkStatus();
 }
 
+// A large vocabulary's logits take memory: no more rows of them than there are
+// sequences to be sampled, if those are not few, for which scoring would wait.
+int32_t HeadRows(const StageExecutor::Options& options) {
+  return std::min({128, options.policy.max_step_tokens,
+                   std::max(32, options.max_sequences)});
+}
+
 uint64_t LargestPart(std::span<const size_t> begins, uint64_t end) {
   uint64_t largest = 0;
   for (size_t i = 0; i < begins.size(); ++i) {
@@ -199,6 +206,7 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
       .kv_page_alignment = may_use_disk ? kDiskAlignment : 64,
       .sparsity = policy.sparsity,
       .max_rows = policy.max_step_tokens,
+      .head_rows = HeadRows(options),
       .max_model_len = options.max_model_len,
       .threads = threads,
       .cores = options.cores,
@@ -234,7 +242,9 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
         EmbeddingStore::MemoryBytes(backend, policy.max_step_tokens);
   }
   if (options.layers.end == spec.num_layers) {
-    needs.head_bytes = backend.HeadBytes();
+    for (int s = 0; s < backend.num_head_sections(); ++s) {
+      needs.head_sections.push_back(backend.HeadBytes(s));
+    }
   }
   // Several micro-batches share one expansion; a single one dequantizes inside
   // its products.
@@ -242,9 +252,12 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
     needs.expanded_bytes = backend.ExpandedLayerBytes();
   }
   const uint64_t expanded_bytes = needs.expanded_bytes;
-  needs.part_bytes =
-      std::max(LargestPart(backend.LayerParts(), needs.layer_bytes),
-               LargestPart(backend.HeadParts(), needs.head_bytes));
+  needs.part_bytes = LargestPart(backend.LayerParts(), needs.layer_bytes);
+  for (size_t s = 0; s < needs.head_sections.size(); ++s) {
+    needs.part_bytes = std::max(
+        needs.part_bytes, LargestPart(backend.HeadParts(static_cast<int>(s)),
+                                      needs.head_sections[s]));
+  }
   needs.layer_page_bytes = backend.kv_layout().layer_page_bytes();
   needs.max_sequence_pages =
       (int64_t{options.max_model_len} + kPageTokens - 1) / kPageTokens;

@@ -24,8 +24,10 @@ uint64_t ResidentBytes(const StageNeeds& needs, double disk) {
                                static_cast<double>(needs.streamable_bytes()));
 }
 
+// What stays of all units together is rounded to a granule.
 uint64_t WeightBytes(const StageNeeds& needs, double disk, int slots) {
-  return ResidentBytes(needs, disk) + needs.slot_bytes(disk, slots);
+  return ResidentBytes(needs, disk) + needs.slot_bytes(disk, slots) +
+         (disk > 0 ? PlacementGranule(needs.unit_bytes()) : 0);
 }
 
 uint64_t EmbeddingBytes(const StageNeeds& needs, const StageMemory& plan) {
@@ -147,11 +149,16 @@ absl::StatusOr<StageMemory> PlanStageMemory(const StageNeeds& needs,
         {"kv cache", static_cast<uint64_t>(plan.disk_pages) * page},
         {"activations", needs.activation_disk_bytes}};
     if (plan.needs_images()) {
-      const uint64_t head = needs.head_bytes + needs.device_head_bytes;
       uint64_t images =
           ImageFile::FileBytes(needs.layer_bytes + needs.device_layer_bytes) *
           needs.num_layers;
-      if (head > 0) images += ImageFile::FileBytes(head);
+      for (size_t s = 0; s < needs.head_sections.size(); ++s) {
+        uint64_t section = needs.head_sections[s];
+        if (!needs.device_head_sections.empty()) {
+          section += needs.device_head_sections[s];
+        }
+        images += ImageFile::FileBytes(section);
+      }
       if (plan.embedding_on_disk) {
         images += ImageFile::FileBytes(needs.embedding_bytes);
       }

@@ -13,7 +13,7 @@ constexpr uint64_t kStagingGroupBytes = uint64_t{8} << 20;
 
 uint64_t StageNeeds::streamed_bytes(double away) const {
   std::vector<size_t> units(num_layers, layer_bytes);
-  if (head_bytes > 0) units.push_back(head_bytes);
+  units.insert(units.end(), head_sections.begin(), head_sections.end());
   return static_cast<uint64_t>(
       EvenLevel(units, away * static_cast<double>(streamable_bytes())));
 }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 
@@ -13,7 +15,7 @@ struct StageNeeds {
   uint64_t embedding_rows_bytes = 0;  // what it takes with its table on disk
   uint64_t layer_bytes = 0;
   int num_layers = 0;
-  uint64_t head_bytes = 0;
+  std::vector<uint64_t> head_sections;  // empty without a head
   uint64_t part_bytes = 0;  // the largest part that must not be split
   uint64_t expanded_bytes = 0;
   uint64_t layer_page_bytes = 0;   // a KV page of one layer
@@ -25,19 +27,29 @@ struct StageNeeds {
   uint64_t activation_memory_bytes = 0;
   uint64_t activation_staging_bytes = 0;
   uint64_t activation_disk_bytes = 0;
-  // Beside a device: what of each layer and of the head is there, and what
+  // Beside a device: what of each layer and section is there, and what
   // loading takes in host memory for a time.
   uint64_t device_layer_bytes = 0;
-  uint64_t device_head_bytes = 0;
+  std::vector<uint64_t> device_head_sections;  // or empty
   uint64_t loading_bytes = 0;
 
   // Layers and head: what the policy's shares of weights are shares of.
   uint64_t streamable_bytes() const {
-    return layer_bytes * num_layers + head_bytes;
+    return std::accumulate(head_sections.begin(), head_sections.end(),
+                           layer_bytes * num_layers);
   }
   uint64_t weight_bytes() const { return embedding_bytes + streamable_bytes(); }
-  // The larger of a layer and the head.
-  uint64_t unit_bytes() const { return std::max(layer_bytes, head_bytes); }
+  // The largest of a layer and the sections of the head.
+  uint64_t unit_bytes() const {
+    uint64_t most = layer_bytes;
+    for (const uint64_t section : head_sections) {
+      most = std::max(most, section);
+    }
+    return most;
+  }
+  int num_units() const {
+    return num_layers + static_cast<int>(head_sections.size());
+  }
   // Most that is streamed of a unit if the share `away` of all lies elsewhere
   // and units give up equal bytes.
   uint64_t streamed_bytes(double away) const;

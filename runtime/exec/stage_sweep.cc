@@ -30,12 +30,19 @@ StageSweep::StageSweep(const DecoderSpec& spec, const Options& options,
       tables_(parts_.pages, options.max_model_len),
       row_(parts_.trace_row) {
   if (last_) {
-    head_ = std::make_unique<StageHead>(
-        StageHead::Options{.backend = backend_,
-                           .host_backend = host_backend_,
-                           .vocab_size = spec.vocab_size,
-                           .threads = threads,
-                           .logits_observer = options.logits_observer});
+    head_ = std::make_unique<StageHead>(StageHead::Options{
+        .backend = backend_,
+        .host_backend = host_backend_,
+        .vocab_size = spec.vocab_size,
+        .threads = threads,
+        .acquire = [this](int section) { return AcquireHead(section); },
+        .release =
+            [this](int section) {
+              ReleaseUnit(options_.layers.size() + section);
+            },
+        .seconds = &parts_.stats->head_seconds,
+        .row = row_,
+        .logits_observer = options.logits_observer});
   }
   if (device_weights_ == nullptr) parts_.weights->ReadAhead(1);
 }
@@ -193,6 +200,27 @@ void StageSweep::ReleaseUnit(int unit) {
   }
 }
 
+void StageSweep::BeginWeights(const StepPlan& plan) {
+  // A single layer stays acquired from row to row.
+  const int layer_passes = options_.policy.schedule == Schedule::kRowByRow &&
+                                   options_.layers.size() > 1
+                               ? static_cast<int>(plan.micro_batches.size())
+                               : 1;
+  const int head_passes = last_ ? head_->Passes(plan) : 0;
+  if (device_weights_ != nullptr) {
+    device_weights_->BeginSweep(layer_passes, head_passes);
+  } else {
+    parts_.weights->BeginSweep(layer_passes, head_passes);
+  }
+}
+
+absl::StatusOr<ImageView> StageSweep::AcquireHead(int section) {
+  SLUICE_ASSIGN_OR_RETURN(const ImageView image,
+                          AcquireUnit(options_.layers.size() + section));
+  if (device_weights_ == nullptr) parts_.weights->ReadAhead(1);
+  return image;
+}
+
 absl::StatusOr<Backend::LayerImage> StageSweep::AcquireLayer(int local) {
   SLUICE_ASSIGN_OR_RETURN(const ImageView view, AcquireUnit(local));
   if (parts_.expanded.data() == nullptr) {
@@ -342,6 +370,7 @@ absl::Status StageSweep::Sweep(
   if (num_batches == 0) return absl::OkStatus();
 
   OrderItems(num_batches);
+  BeginWeights(plan);
   if (parts_.stager != nullptr) parts_.stager->BeginStep(groups_, order_);
   SLUICE_RETURN_IF_ERROR(BeginTurns(num_batches));
   if (device_x_ != nullptr) {
@@ -383,12 +412,6 @@ absl::Status StageSweep::Sweep(
     if (item + 1 == order_.size() || order_[item + 1].first != layer) {
       ReleaseUnit(layer);
       held = -1;
-      // Over the head, which no row-by-row step but the last one wants.
-      if (row_by_row && layer == last_layer && item + 1 < order_.size() &&
-          last_) {
-        SLUICE_RETURN_IF_ERROR(AcquireUnit(layer + 1).status());
-        ReleaseUnit(layer + 1);
-      }
     }
   }
   if (last_) SLUICE_RETURN_IF_ERROR(RunHead(plan));
@@ -481,9 +504,6 @@ absl::Status StageSweep::AttendItem(size_t item) {
 }
 
 absl::Status StageSweep::RunHead(const StepPlan& plan) {
-  const int unit = options_.layers.size();
-  SLUICE_ASSIGN_OR_RETURN(const ImageView image, AcquireUnit(unit));
-  if (device_weights_ == nullptr) parts_.weights->ReadAhead(1);
   for (size_t k = 0; k < plan.micro_batches.size(); ++k) {
     if (device_x_ != nullptr) {
       SLUICE_ASSIGN_OR_RETURN(work_[k].rows, device_x_->Acquire(k));
@@ -495,18 +515,12 @@ absl::Status StageSweep::RunHead(const StepPlan& plan) {
                                                  static_cast<int32_t>(k)));
       parts_.activation_stager->ReadAhead();
     }
-    const Timed timed(&parts_.stats->head_seconds, row_, "head and sampling",
-                      {{{"micro_batch", static_cast<int64_t>(k)}}});
-    SLUICE_RETURN_IF_ERROR(head_->Add(image, plan.micro_batches[k],
-                                      work_[k].segments, work_[k].rows));
+    SLUICE_RETURN_IF_ERROR(
+        head_->Add(plan.micro_batches[k], work_[k].segments, work_[k].rows));
     work_[k].x.reset();
     if (device_x_ != nullptr) device_x_->Drop(k);
   }
-  {
-    const Timed timed(&parts_.stats->head_seconds, row_, "head and sampling");
-    SLUICE_RETURN_IF_ERROR(head_->Flush(image));
-  }
-  ReleaseUnit(unit);
+  SLUICE_RETURN_IF_ERROR(head_->Finish());
   if (device_weights_ == nullptr) parts_.weights->ReadAhead(1);
   return absl::OkStatus();
 }

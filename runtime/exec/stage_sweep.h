@@ -96,6 +96,9 @@ class StageSweep : public StageExecutor {
   // have pages of its own.
   absl::Status CheckStaged(size_t num_batches);
   absl::StatusOr<Backend::LayerImage> AcquireLayer(int local);
+  absl::StatusOr<ImageView> AcquireHead(int section);
+  // Tells the weights in which order the step uses them.
+  void BeginWeights(const StepPlan& plan);
   // Tells the activation stager whose turn it is when.
   absl::Status BeginTurns(size_t num_batches);
   // Points StageWork::rows of the item's micro-batch at its residual stream,

@@ -41,9 +41,13 @@ absl::Status WeightStore::LoadUnits(const Progress& progress) {
         absl::StrFormat("layer-%04d", options_.layers.begin + i);
   }
   if (last) {
-    unit_bytes_.push_back(backend.HeadBytes());
-    units_.emplace_back();
-    units_.back().name = "head";
+    const int sections = backend.num_head_sections();
+    for (int s = 0; s < sections; ++s) {
+      unit_bytes_.push_back(backend.HeadBytes(s));
+      units_.emplace_back();
+      units_.back().name =
+          sections == 1 ? "head" : absl::StrFormat("head-%04d", s);
+    }
   }
   placement_ = PlaceWeights(unit_bytes_, options_.fractions);
   for (int i = 0; i < num_units(); ++i) {
@@ -64,7 +68,7 @@ absl::Status WeightStore::LoadUnits(const Progress& progress) {
         HostBuffer::Create("weight slots", max_streamed_, options_.memory));
     slot.done = std::make_unique<IoCompletion>();
   }
-  next_unit_ = NextStreamed(-1);
+  Rewind();
   return absl::OkStatus();
 }
 
@@ -75,7 +79,8 @@ absl::Status WeightStore::Pack(int index, const Progress& progress,
     return backend.PackLayer(options_.layers.begin + index, *options_.source,
                              progress, to);
   }
-  return backend.PackHead(*options_.source, progress, to);
+  return backend.PackHead(index - options_.layers.size(), *options_.source,
+                          progress, to);
 }
 
 absl::Status WeightStore::LoadUnit(int index, const Progress& progress) {
@@ -112,9 +117,10 @@ absl::Status WeightStore::LoadUnit(int index, const Progress& progress) {
     unit.split = bytes;
     return absl::OkStatus();
   }
-  const std::span<const size_t> parts = index < options_.layers.size()
-                                            ? options_.backend->LayerParts()
-                                            : options_.backend->HeadParts();
+  const std::span<const size_t> parts =
+      index < options_.layers.size()
+          ? options_.backend->LayerParts()
+          : options_.backend->HeadParts(index - options_.layers.size());
   const auto after = std::upper_bound(parts.begin(), parts.end(), resident);
   unit.split = *(after - 1);
   unit.slot_begin = RoundDownToDisk(unit.split);
@@ -159,12 +165,13 @@ absl::Status WeightStore::MoveToDevice(int index) {
   return absl::OkStatus();
 }
 
-int WeightStore::NextStreamed(int unit) const {
-  for (int i = 1; i <= num_units(); ++i) {
-    const int next = (unit + i) % num_units();
-    if (units_[next].split < placement_[next].bytes) return next;
-  }
-  return -1;
+void WeightStore::BeginSweep(int layer_passes, int head_passes) {
+  order_.Begin(layer_passes, head_passes);
+  if (streams()) SkipResident();
+}
+
+void WeightStore::SkipResident() {
+  while (order_.unit() >= 0 && !IsStreamed(order_.unit())) order_.Next();
 }
 
 void WeightStore::Begin(Slot& slot, int unit) {
@@ -179,7 +186,8 @@ void WeightStore::Begin(Slot& slot, int unit) {
                 u.read_begin - head);
   }
   filling_.push_back(static_cast<int>(&slot - slots_.data()));
-  next_unit_ = NextStreamed(unit);
+  order_.Next();
+  SkipResident();
 }
 
 void WeightStore::Issue(Slot& slot, size_t end) {
@@ -200,7 +208,7 @@ void WeightStore::Issue(Slot& slot, size_t end) {
 void WeightStore::ReadAhead(double share) {
   if (!streams() || !options_.overlap) return;
   for (Slot& slot : slots_) {
-    if (slot.unit < 0 && next_unit_ >= 0) Begin(slot, next_unit_);
+    if (slot.unit < 0 && order_.unit() >= 0) Begin(slot, order_.unit());
   }
   // All but the last one wholly: it is their turn before.
   for (size_t i = 0; i < filling_.size(); ++i) {
@@ -223,7 +231,7 @@ absl::StatusOr<ImageView> WeightStore::Acquire(int index) {
   Slot* slot = nullptr;
   if (!filling_.empty()) {
     slot = &slots_[filling_.front()];
-  } else if (next_unit_ == index) {
+  } else if (order_.unit() == index) {
     for (Slot& candidate : slots_) {
       if (candidate.unit < 0) slot = &candidate;
     }
@@ -293,7 +301,9 @@ void WeightStore::Rewind() {
   }
   for (Unit& unit : units_) unit.held_slot = -1;
   filling_.clear();
-  next_unit_ = NextStreamed(-1);
+  order_ =
+      UnitOrder(options_.layers.size(), num_units() - options_.layers.size());
+  SkipResident();
 }
 
 }  // namespace sluice

@@ -15,6 +15,7 @@
 #include "common/policy.h"
 #include "runtime/exec/image_file.h"
 #include "runtime/exec/image_store.h"
+#include "runtime/exec/unit_order.h"
 #include "runtime/exec/weight_placement.h"
 #include "runtime/kernels/backend.h"
 #include "runtime/memory/host_buffer.h"
@@ -26,12 +27,12 @@
 namespace sluice {
 
 // The weights of one stage, wherever they lie: a prefix of each unit (a layer,
-// and the head) stays in memory, the rest is read from the stage's image on
-// disk into one of a few slots, sweep after sweep.
+// or a section of the head) stays in memory, the rest is read from the stage's
+// image on disk into one of a few slots, sweep after sweep.
 //
-// Units are used in order, over and over: Acquire(0), Release(0), Acquire(1) up
-// to the last one, then 0 again. What will be acquired next is read ahead, as
-// far as there are slots. Used by one thread.
+// Units are used in the order that BeginSweep tells, each Acquired and
+// Released. What will be acquired next is read ahead, as far as there are
+// slots. Used by one thread.
 class WeightStore {
  public:
   struct Options {
@@ -75,6 +76,8 @@ class WeightStore {
   uint64_t device_bytes() const { return device_bytes_; }
   const std::vector<UnitPlacement>& placement() const { return placement_; }
 
+  // A sweep begins, as in UnitOrder: the units of the one before were all used.
+  void BeginSweep(int layer_passes, int head_passes);
   // Waits until the unit's weights are there. The first time that a unit comes
   // from disk it is checked: kDataLoss, and the damaged image is removed.
   absl::StatusOr<ImageView> Acquire(int unit);
@@ -119,7 +122,11 @@ class WeightStore {
   void Issue(Slot& slot, size_t end);
   absl::Status CheckStreamed(Unit& unit, const Slot& slot);
   ImageView View(const Unit& unit, const Slot* slot) const;
-  int NextStreamed(int unit) const;
+  // Has order_ stand at a unit that is streamed, or before the next sweep.
+  void SkipResident();
+  bool IsStreamed(int unit) const {
+    return units_[unit].split < placement_[unit].bytes;
+  }
 
   const Options options_;
   std::vector<size_t> unit_bytes_;
@@ -130,7 +137,7 @@ class WeightStore {
   uint64_t bytes_ = 0;
   uint64_t resident_bytes_ = 0;
   uint64_t device_bytes_ = 0;
-  int next_unit_ = -1;       // to be begun next; -1: nothing is streamed
+  UnitOrder order_{1, 0};    // stands at the unit to be begun next
   std::deque<int> filling_;  // slots not yet acquired, in order of use
 };
 

@@ -67,6 +67,7 @@ class Backend {
     // Share of the positions whose V a decoding row reads (1: all).
     float sparsity = 1;
     int32_t max_rows = 0;       // rows in a micro-batch
+    int32_t head_rows = 128;    // rows that go through the head at a time
     int32_t max_model_len = 0;  // positions in a sequence
     int32_t threads = 1;        // the calling one included
     std::vector<int> cores;     // one for each thread, or empty
@@ -89,7 +90,10 @@ class Backend {
   // Sizes of images: multiples of 4096. All layers are alike.
   virtual size_t EmbeddingBytes() const = 0;
   virtual size_t LayerBytes() const = 0;
-  virtual size_t HeadBytes() const = 0;
+  // The head's matrix is cut into sections of columns, none of which is much
+  // larger than a layer: a large vocabulary's need not be in memory at once.
+  virtual int num_head_sections() const = 0;
+  virtual size_t HeadBytes(int section) const = 0;
   // The embedding's table lies at the head of its image: the row of token t is
   // bytes [t, t + 1) * EmbeddingRowBytes(), and nothing else is looked up by
   // token. A caller may show an image with other rows there, and give Embed
@@ -99,7 +103,7 @@ class Backend {
   // Where the parts of an image begin that must not straddle a split,
   // ascending, from 0.
   virtual std::span<const size_t> LayerParts() const = 0;
-  virtual std::span<const size_t> HeadParts() const = 0;
+  virtual std::span<const size_t> HeadParts(int section) const = 0;
   // What the bytes of an image depend on, beside the weights themselves.
   virtual std::string ImageKey() const = 0;
 
@@ -112,7 +116,7 @@ class Backend {
   virtual absl::Status PackLayer(int layer, const TensorSource& source,
                                  LoadProgress progress,
                                  const ImageWindow& to) = 0;
-  virtual absl::Status PackHead(const TensorSource& source,
+  virtual absl::Status PackHead(int section, const TensorSource& source,
                                 LoadProgress progress,
                                 const ImageWindow& to) = 0;
 
@@ -161,14 +165,16 @@ class Backend {
   // Logits, in two steps, so that rows of several micro-batches can share one
   // pass over the head. First, some rows of x become rows [at, at + n) of the
   // head's input, of which there are head_rows(). Nothing else may be computed
-  // until the logits are.
+  // until the logits are. `image`: the head's first section.
   virtual int32_t head_rows() const = 0;
   virtual absl::Status HeadInput(const ImageView& image,
                                  std::span<const int32_t> rows_of_x,
                                  const float* x, int32_t at) = 0;
-  // Then the logits of input rows [0, rows): [rows, vocab] in host memory, for
-  // the caller to overwrite, until the next call.
+  // Then the logits of input rows [0, rows), section by section, each with its
+  // image. The last one gives all: [rows, vocab] in host memory, for the caller
+  // to overwrite, until the next call. The others give an empty span.
   virtual absl::StatusOr<std::span<float>> HeadLogits(const ImageView& image,
+                                                      int section,
                                                       int32_t rows) = 0;
 
   // Runs body(task, thread) on the backend's host threads: for work on logits.

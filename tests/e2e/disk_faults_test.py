@@ -19,6 +19,7 @@ from offload_test import LLAMA, images, left_over, policy, run_bounded
 
 FLAGS = ("--dtype", "float32", "--gbs", "4", "--max-step-tokens", "128")
 # More than any of the disks has: the disk itself has to refuse.
+IMAGES = 8  # six layers, and the head in two sections
 SPACE = ("--disk-space", "1GiB")
 NOBODY = 65534
 
@@ -82,7 +83,7 @@ def test_a_disk_that_fills_while_images_are_built():
         disk.grow("64m")
         assert good_answers(*flags, *SPACE) == base
         now = images(disk.path)
-        assert len(now) == 7 and not left_over(disk.path), now
+        assert len(now) == IMAGES and not left_over(disk.path), now
         # What was finished before is taken.
         assert {p: i for p, i in now.items() if p in built} == built
 
@@ -278,7 +279,7 @@ def check_without_direct_io(disk, why, *space):
         said = [line for line in done.stderr.splitlines() if "through the page cache" in line]
         # Once for the images' directory, once for the other files'.
         assert len(said) == 2 and all(why in line and disk in line for line in said), done.stderr
-    assert len(images(disk)) == 7 and not left_over(disk)
+    assert len(images(disk)) == IMAGES and not left_over(disk)
 
 
 def test_a_disk_that_is_memory_is_used_through_the_cache():

@@ -18,7 +18,7 @@ constexpr int32_t kTileRows = GemmEngine::kTileRows;
 constexpr int32_t kRowsPerTask = 16;
 // Rows whose logits are computed together: enough to amortise reading the head,
 // few enough that the logits do not take much.
-constexpr int32_t kHeadRows = kTileRows;
+constexpr size_t kLeastHeadSection = size_t{1} << 20;
 
 int32_t RoundUp(int32_t n, int32_t to) { return (n + to - 1) / to * to; }
 
@@ -47,10 +47,6 @@ absl::StatusOr<std::unique_ptr<Backend>> CpuBackend::Create(
   return self;
 }
 
-int32_t CpuBackend::HeadRows(int32_t max_rows) {
-  return std::min(kHeadRows, max_rows);
-}
-
 absl::Status CpuBackend::Initialize() {
   MemoryBudget* budget = options_.budget;
   SLUICE_ASSIGN_OR_RETURN(gemm_, GemmEngine::Create(options_.dtype, &pool_));
@@ -67,7 +63,9 @@ absl::Status CpuBackend::Initialize() {
   }
   if (options_.layers.end == spec_.num_layers) {
     SLUICE_ASSIGN_OR_RETURN(
-        head_, MakeHeadLayout(spec_, options_.weight_format, *gemm_));
+        head_,
+        MakeHeadLayout(spec_, options_.weight_format,
+                       std::max(layer_.bytes, kLeastHeadSection), *gemm_));
   }
 
   const size_t element = gemm_->element_bytes();
@@ -93,7 +91,7 @@ absl::Status CpuBackend::Initialize() {
   SLUICE_ASSIGN_OR_RETURN(wide_, create("workspace", rows * wide));
   if (options_.layers.end == spec_.num_layers) {
     SLUICE_ASSIGN_OR_RETURN(
-        logits_, create("workspace", size_t{1} * HeadRows(options_.max_rows) *
+        logits_, create("workspace", size_t{1} * options_.head_rows *
                                          spec_.vocab_size * sizeof(float)));
   }
   // What the threads have for themselves, on top of the heap.
@@ -164,10 +162,10 @@ absl::Status CpuBackend::PackLayer(int layer, const TensorSource& source,
   return packer_->PackLayer(layer_, layer, source, progress, to);
 }
 
-absl::Status CpuBackend::PackHead(const TensorSource& source,
+absl::Status CpuBackend::PackHead(int section, const TensorSource& source,
                                   LoadProgress progress,
                                   const ImageWindow& to) {
-  return packer_->PackHead(head_, source, progress, to);
+  return packer_->PackHead(head_[section], source, progress, to);
 }
 
 size_t CpuBackend::ExpandedLayerBytes() const { return expanded_.bytes; }
@@ -490,7 +488,7 @@ absl::Status CpuBackend::HeadInput(const ImageView& image,
     const float* in = x + rows_of_x[task] * hidden;
     void* out = normed_.as<std::byte>() + (at + task) * row_bytes;
     if (spec_.final_norm) {
-      Norm(head_.norm, image, in, options_.dtype, out);
+      Norm(head_[0].norm, image, in, options_.dtype, out);
     } else if (options_.dtype == DType::kFloat32) {
       std::memcpy(out, in, hidden * sizeof(float));
     } else {
@@ -501,15 +499,17 @@ absl::Status CpuBackend::HeadInput(const ImageView& image,
 }
 
 absl::StatusOr<std::span<float>> CpuBackend::HeadLogits(const ImageView& image,
+                                                        int section,
                                                         int32_t rows) {
   const int64_t vocab = spec_.vocab_size;
   const void* input = normed_.data();
-  if (head_.project_out.n > 0) {
+  if (head_[0].project_out.n > 0) input = wide_.data();
+  if (section == 0 && head_[0].project_out.n > 0) {
     // attention_ is free here, and may be narrower than embed_dim: the
     // projection goes through wide_.
     const int64_t dim = spec_.embed_dim;
     SLUICE_RETURN_IF_ERROR(gemm_->Multiply(
-        head_.project_out, image, normed_.data(), rows,
+        head_[0].project_out, image, normed_.data(), rows,
         [&](int32_t row, int32_t count, int32_t col, int32_t cols,
             float* tile) {
           for (int32_t i = 0; i < count; ++i) {
@@ -522,17 +522,18 @@ absl::StatusOr<std::span<float>> CpuBackend::HeadLogits(const ImageView& image,
             }
           }
         }));
-    input = wide_.data();
   }
+  const HeadSectionLayout& layout = head_[section];
   float* logits = logits_.as<float>();
   SLUICE_RETURN_IF_ERROR(gemm_->Multiply(
-      head_.head, image, input, rows,
+      layout.head, image, input, rows,
       [&](int32_t row, int32_t count, int32_t col, int32_t cols, float* tile) {
         for (int32_t i = 0; i < count; ++i) {
-          std::memcpy(logits + (row + i) * vocab + col, tile + i * cols,
-                      cols * sizeof(float));
+          std::memcpy(logits + (row + i) * vocab + layout.first_column + col,
+                      tile + i * cols, cols * sizeof(float));
         }
       }));
+  if (section + 1 < num_head_sections()) return std::span<float>();
   return std::span<float>(logits, static_cast<size_t>(rows) * vocab);
 }
 

@@ -22,12 +22,12 @@ class CpuBackend : public Backend {
   static absl::StatusOr<std::unique_ptr<Backend>> Create(
       const DecoderSpec& spec, const Options& options);
 
-  // Rows whose logits the sink of Head gets at most at a time.
-  static int32_t HeadRows(int32_t max_rows);
-
   size_t EmbeddingBytes() const override { return embedding_.bytes; }
   size_t LayerBytes() const override { return layer_.bytes; }
-  size_t HeadBytes() const override { return head_.bytes; }
+  int num_head_sections() const override {
+    return static_cast<int>(head_.size());
+  }
+  size_t HeadBytes(int section) const override { return head_[section].bytes; }
   size_t EmbeddingRowBytes() const override {
     return static_cast<size_t>(spec_.embed_dim) * gemm_->element_bytes();
   }
@@ -35,14 +35,16 @@ class CpuBackend : public Backend {
     return static_cast<size_t>(spec_.vocab_size) * EmbeddingRowBytes();
   }
   std::span<const size_t> LayerParts() const override { return layer_.parts; }
-  std::span<const size_t> HeadParts() const override { return head_.parts; }
+  std::span<const size_t> HeadParts(int section) const override {
+    return head_[section].parts;
+  }
   std::string ImageKey() const override;
   absl::Status PackEmbedding(const TensorSource& source, LoadProgress progress,
                              const ImageWindow& to) override;
   absl::Status PackLayer(int layer, const TensorSource& source,
                          LoadProgress progress, const ImageWindow& to) override;
-  absl::Status PackHead(const TensorSource& source, LoadProgress progress,
-                        const ImageWindow& to) override;
+  absl::Status PackHead(int section, const TensorSource& source,
+                        LoadProgress progress, const ImageWindow& to) override;
   size_t ExpandedLayerBytes() const override;
   absl::Status ExpandLayer(const ImageView& image, std::byte* out) override;
   const KvLayout& kv_layout() const override { return kv_layout_; }
@@ -56,11 +58,12 @@ class CpuBackend : public Backend {
                           const BatchView& batch, float* x) override;
   absl::Status Mlp(int layer, const LayerImage& image, const BatchView& batch,
                    float* x) override;
-  int32_t head_rows() const override { return HeadRows(options_.max_rows); }
+  int32_t head_rows() const override { return options_.head_rows; }
   absl::Status HeadInput(const ImageView& image,
                          std::span<const int32_t> rows_of_x, const float* x,
                          int32_t at) override;
   absl::StatusOr<std::span<float>> HeadLogits(const ImageView& image,
+                                              int section,
                                               int32_t rows) override;
   AttentionRows attention_rows(int32_t slot) override {
     return {reinterpret_cast<std::byte*>(Qkv(slot)),
@@ -121,7 +124,7 @@ class CpuBackend : public Backend {
   EmbeddingLayout embedding_;
   LayerLayout layer_;
   LayerLayout expanded_;  // with quantized weights
-  HeadLayout head_;
+  std::vector<HeadSectionLayout> head_;
   WorkBuffer rotary_cos_;  // [max_model_len, rotary.dim / 2]
   WorkBuffer rotary_sin_;
 

@@ -18,11 +18,10 @@ absl::StatusOr<std::unique_ptr<Backend>> DiscreteBackend::Create(
   SLUICE_ASSIGN_OR_RETURN(self->cpu_, CpuBackend::Create(spec, options));
   if (options.layers.end == spec.num_layers) {
     SLUICE_ASSIGN_OR_RETURN(
-        self->logits_,
-        HostBuffer::Create("logits",
-                           size_t{1} * CpuBackend::HeadRows(options.max_rows) *
-                               spec.vocab_size * sizeof(float),
-                           options.budget));
+        self->logits_, HostBuffer::Create("logits",
+                                          size_t{1} * self->cpu_->head_rows() *
+                                              spec.vocab_size * sizeof(float),
+                                          options.budget));
   }
   return self;
 }
@@ -110,17 +109,18 @@ absl::Status DiscreteBackend::HeadInput(const ImageView& image,
                                         std::span<const int32_t> rows_of_x,
                                         const float* x, int32_t at) {
   if (rows_of_x.empty()) return absl::OkStatus();
-  SLUICE_RETURN_IF_ERROR(CheckImage("the head", image, HeadBytes()));
+  SLUICE_RETURN_IF_ERROR(CheckImage("the head", image, HeadBytes(0)));
   SLUICE_RETURN_IF_ERROR(
       CheckRows(x, *std::max_element(rows_of_x.begin(), rows_of_x.end()) + 1));
   return cpu_->HeadInput(image, rows_of_x, x, at);
 }
 
 absl::StatusOr<std::span<float>> DiscreteBackend::HeadLogits(
-    const ImageView& image, int32_t rows) {
-  SLUICE_RETURN_IF_ERROR(CheckImage("the head", image, HeadBytes()));
+    const ImageView& image, int section, int32_t rows) {
+  SLUICE_RETURN_IF_ERROR(CheckImage("the head", image, HeadBytes(section)));
   SLUICE_ASSIGN_OR_RETURN(const std::span<float> logits,
-                          cpu_->HeadLogits(image, rows));
+                          cpu_->HeadLogits(image, section, rows));
+  if (logits.empty()) return logits;
   IoCompletion done;
   done.Expect(1);
   device_->CopyOut({logits_.as<std::byte>(), logits.size_bytes()},

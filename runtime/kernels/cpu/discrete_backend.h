@@ -29,7 +29,10 @@ class DiscreteBackend : public Backend {
 
   size_t EmbeddingBytes() const override { return cpu_->EmbeddingBytes(); }
   size_t LayerBytes() const override { return cpu_->LayerBytes(); }
-  size_t HeadBytes() const override { return cpu_->HeadBytes(); }
+  int num_head_sections() const override { return cpu_->num_head_sections(); }
+  size_t HeadBytes(int section) const override {
+    return cpu_->HeadBytes(section);
+  }
   size_t EmbeddingRowBytes() const override {
     return cpu_->EmbeddingRowBytes();
   }
@@ -39,8 +42,8 @@ class DiscreteBackend : public Backend {
   std::span<const size_t> LayerParts() const override {
     return cpu_->LayerParts();
   }
-  std::span<const size_t> HeadParts() const override {
-    return cpu_->HeadParts();
+  std::span<const size_t> HeadParts(int section) const override {
+    return cpu_->HeadParts(section);
   }
   std::string ImageKey() const override { return cpu_->ImageKey(); }
   absl::Status PackEmbedding(const TensorSource& source, LoadProgress progress,
@@ -52,9 +55,9 @@ class DiscreteBackend : public Backend {
                          const ImageWindow& to) override {
     return cpu_->PackLayer(layer, source, progress, to);
   }
-  absl::Status PackHead(const TensorSource& source, LoadProgress progress,
-                        const ImageWindow& to) override {
-    return cpu_->PackHead(source, progress, to);
+  absl::Status PackHead(int section, const TensorSource& source,
+                        LoadProgress progress, const ImageWindow& to) override {
+    return cpu_->PackHead(section, source, progress, to);
   }
   size_t ExpandedLayerBytes() const override {
     return cpu_->ExpandedLayerBytes();
@@ -79,6 +82,7 @@ class DiscreteBackend : public Backend {
                          std::span<const int32_t> rows_of_x, const float* x,
                          int32_t at) override;
   absl::StatusOr<std::span<float>> HeadLogits(const ImageView& image,
+                                              int section,
                                               int32_t rows) override;
   void ParallelFor(int num_tasks,
                    absl::FunctionRef<void(int, int)> body) override {

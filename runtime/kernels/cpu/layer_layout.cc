@@ -1,5 +1,7 @@
 #include "runtime/kernels/cpu/layer_layout.h"
 
+#include <algorithm>
+
 #include "common/status_macros.h"
 
 namespace sluice {
@@ -88,27 +90,42 @@ absl::StatusOr<LayerLayout> MakeLayerLayout(const DecoderSpec& spec,
   return layout;
 }
 
-absl::StatusOr<HeadLayout> MakeHeadLayout(const DecoderSpec& spec,
-                                          WeightFormat format,
-                                          GemmEngine& gemm) {
+absl::StatusOr<std::vector<HeadSectionLayout>> MakeHeadLayout(
+    const DecoderSpec& spec, WeightFormat format, size_t section_bytes,
+    GemmEngine& gemm) {
   const bool layer_norm = spec.norm == NormKind::kLayerNorm;
-  HeadLayout layout;
-  Builder builder(gemm, &layout.parts);
-  layout.norm = builder.Norm(
-      spec.final_norm && (!layer_norm || spec.norm_affine),
-      spec.final_norm && layer_norm && spec.norm_affine, spec.hidden_size);
-  if (spec.embed_dim != spec.hidden_size) {
-    SLUICE_ASSIGN_OR_RETURN(
-        layout.project_out,
-        builder.Matrix(spec.embed_dim, spec.hidden_size, WeightFormat::kFull));
-  }
+  const WeightFormat head_format =
+      format == WeightFormat::kFull ? WeightFormat::kFull : WeightFormat::kInt8;
   SLUICE_ASSIGN_OR_RETURN(
-      layout.head,
-      builder.Matrix(spec.vocab_size, spec.embed_dim,
-                     format == WeightFormat::kFull ? WeightFormat::kFull
-                                                   : WeightFormat::kInt8));
-  layout.bytes = builder.Finish();
-  return layout;
+      const MatrixLayout whole,
+      gemm.Layout(spec.vocab_size, spec.embed_dim, head_format, 0));
+  const auto panels = static_cast<size_t>(whole.num_panels());
+  const size_t wanted = (whole.bytes + section_bytes - 1) / section_bytes;
+  const size_t section_panels = (panels + wanted - 1) / wanted;
+  std::vector<HeadSectionLayout> sections;
+  for (size_t panel = 0; panel < panels; panel += section_panels) {
+    HeadSectionLayout& section = sections.emplace_back();
+    Builder builder(gemm, &section.parts);
+    if (panel == 0) {
+      section.norm = builder.Norm(
+          spec.final_norm && (!layer_norm || spec.norm_affine),
+          spec.final_norm && layer_norm && spec.norm_affine, spec.hidden_size);
+      if (spec.embed_dim != spec.hidden_size) {
+        SLUICE_ASSIGN_OR_RETURN(section.project_out,
+                                builder.Matrix(spec.embed_dim, spec.hidden_size,
+                                               WeightFormat::kFull));
+      }
+    }
+    const auto last =
+        static_cast<int>(std::min(panels, panel + section_panels)) - 1;
+    section.first_column = whole.panel_begin(static_cast<int>(panel));
+    SLUICE_ASSIGN_OR_RETURN(
+        section.head,
+        builder.Matrix(whole.panel_end(last) - section.first_column,
+                       spec.embed_dim, head_format));
+    section.bytes = builder.Finish();
+  }
+  return sections;
 }
 
 absl::StatusOr<EmbeddingLayout> MakeEmbeddingLayout(const DecoderSpec& spec,

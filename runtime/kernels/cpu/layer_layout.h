@@ -11,10 +11,10 @@
 #include "runtime/model/decoder_spec.h"
 
 // How the CPU backend's weights lie in an image: one block of bytes for the
-// embedding, for each layer and for the head, without pointers, so that it can
-// lie in memory, on disk, or partly here and partly there. Parts (vectors and
-// the panels of matrices) begin at multiples of 64 bytes; images are multiples
-// of 4096.
+// embedding, for each layer and for each section of the head, without pointers,
+// so that it can lie in memory, on disk, or partly here and partly there. Parts
+// (vectors and the panels of matrices) begin at multiples of 64 bytes; images
+// are multiples of 4096.
 
 namespace sluice {
 
@@ -49,10 +49,13 @@ struct LayerLayout {
   size_t bytes = 0;
 };
 
-struct HeadLayout {
+// Some columns of the head's matrix, and in the first section what comes before
+// it.
+struct HeadSectionLayout {
   NormLayout norm;
   MatrixLayout project_out;  // n is 0 if the model has none
   MatrixLayout head;
+  int32_t first_column = 0;
   std::vector<size_t> parts;
   size_t bytes = 0;
 };
@@ -71,9 +74,11 @@ struct EmbeddingLayout {
 absl::StatusOr<LayerLayout> MakeLayerLayout(const DecoderSpec& spec,
                                             WeightFormat format,
                                             GemmEngine& gemm);
-absl::StatusOr<HeadLayout> MakeHeadLayout(const DecoderSpec& spec,
-                                          WeightFormat format,
-                                          GemmEngine& gemm);
+// As many sections as make none much larger than `section_bytes`, if a panel is
+// not.
+absl::StatusOr<std::vector<HeadSectionLayout>> MakeHeadLayout(
+    const DecoderSpec& spec, WeightFormat format, size_t section_bytes,
+    GemmEngine& gemm);
 // `position_rows`: rows of the position table that may be looked up.
 absl::StatusOr<EmbeddingLayout> MakeEmbeddingLayout(const DecoderSpec& spec,
                                                     int64_t position_rows,

@@ -87,23 +87,30 @@ class WindowProgress {
 
 }  // namespace
 
-std::vector<WeightPacker::PanelRows> WeightPacker::Concatenate(
-    const std::vector<const TensorRef*>& tensors) {
+std::vector<WeightPacker::PanelRows> WeightPacker::IntoPanels(
+    const std::vector<RowRun>& runs) {
   std::vector<PanelRows> panels;
   int64_t room = 0;
-  for (const TensorRef* ref : tensors) {
-    for (int64_t row = 0; row < ref->shape[0];) {
+  for (const RowRun& run : runs) {
+    for (int64_t row = run.begin; row < run.end;) {
       if (room == 0) {
         panels.emplace_back();
         room = GemmEngine::kPanelWidth;
       }
-      const int64_t count = std::min(room, ref->shape[0] - row);
-      panels.back().push_back({ref, row, row + count});
+      const int64_t count = std::min(room, run.end - row);
+      panels.back().push_back({run.ref, row, row + count});
       row += count;
       room -= count;
     }
   }
   return panels;
+}
+
+std::vector<WeightPacker::PanelRows> WeightPacker::Concatenate(
+    const std::vector<const TensorRef*>& tensors) {
+  std::vector<RowRun> runs;
+  for (const TensorRef* ref : tensors) runs.push_back({ref, 0, ref->shape[0]});
+  return IntoPanels(runs);
 }
 
 std::vector<WeightPacker::PanelRows> WeightPacker::Interleave(
@@ -335,7 +342,7 @@ absl::Status WeightPacker::PackEmbedding(const EmbeddingLayout& layout,
   return count.Rest();
 }
 
-absl::Status WeightPacker::PackHead(const HeadLayout& layout,
+absl::Status WeightPacker::PackHead(const HeadSectionLayout& layout,
                                     const TensorSource& source,
                                     LoadProgress progress,
                                     const ImageWindow& to) {
@@ -345,12 +352,16 @@ absl::Status WeightPacker::PackHead(const HeadLayout& layout,
       layout.norm.weight, {Find(t, Role::kFinalNormWeight)}, source, to));
   SLUICE_RETURN_IF_ERROR(PackVectors(
       layout.norm.bias, {Find(t, Role::kFinalNormBias)}, source, to));
-  if (const TensorRef* p = Find(t, Role::kProjectOut)) {
+  const TensorRef* p = Find(t, Role::kProjectOut);
+  if (p != nullptr && layout.project_out.n > 0) {
     SLUICE_RETURN_IF_ERROR(
         PackMatrix(layout.project_out, Concatenate({p}), source, count, to));
   }
-  SLUICE_RETURN_IF_ERROR(PackMatrix(
-      layout.head, Concatenate({Find(t, Role::kHead)}), source, count, to));
+  SLUICE_RETURN_IF_ERROR(
+      PackMatrix(layout.head,
+                 IntoPanels({{Find(t, Role::kHead), layout.first_column,
+                              layout.first_column + layout.head.n}}),
+                 source, count, to));
   return count.Rest();
 }
 

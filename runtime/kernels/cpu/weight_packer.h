@@ -34,8 +34,9 @@ class WeightPacker {
   absl::Status PackEmbedding(const EmbeddingLayout& layout,
                              const TensorSource& source, LoadProgress progress,
                              const ImageWindow& to);
-  absl::Status PackHead(const HeadLayout& layout, const TensorSource& source,
-                        LoadProgress progress, const ImageWindow& to);
+  absl::Status PackHead(const HeadSectionLayout& layout,
+                        const TensorSource& source, LoadProgress progress,
+                        const ImageWindow& to);
 
  private:
   // Rows of tensors that lie side by side in a panel.
@@ -46,7 +47,9 @@ class WeightPacker {
   };
   using PanelRows = std::vector<RowRun>;
 
-  // Tensors one after the other.
+  // Rows of tensors one after the other.
+  static std::vector<PanelRows> IntoPanels(const std::vector<RowRun>& runs);
+  // All of them.
   static std::vector<PanelRows> Concatenate(
       const std::vector<const TensorRef*>& tensors);
   // Half a panel of each.

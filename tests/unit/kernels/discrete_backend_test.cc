@@ -122,7 +122,7 @@ TEST_F(DiscreteBackendTest, RefusesWhatIsNot) {
 
   ExpectRefused(backend_->HeadInput(ImageView::Whole(image_), tokens_, x, 0),
                 "the head");
-  ExpectRefused(backend_->HeadLogits(ImageView::Whole(image_), 1).status(),
+  ExpectRefused(backend_->HeadLogits(ImageView::Whole(image_), 0, 1).status(),
                 "the head");
   ExpectRefused(backend_->Embed(ImageView::Whole(image_), batch_, x),
                 "the embedding");
@@ -132,19 +132,19 @@ TEST_F(DiscreteBackendTest, RefusesWhatIsNot) {
 }
 
 TEST_F(DiscreteBackendTest, LogitsReachTheHost) {
-  std::vector<std::byte> host(backend_->HeadBytes() + 4096);
+  std::vector<std::byte> host(backend_->HeadBytes(0) + 4096);
   std::byte* image = Align(host.data());
   ASSERT_TRUE(backend_
                   ->PackHead(
-                      source_, [](uint64_t) { return absl::OkStatus(); },
-                      ImageWindow::Whole(image, backend_->HeadBytes()))
+                      0, source_, [](uint64_t) { return absl::OkStatus(); },
+                      ImageWindow::Whole(image, backend_->HeadBytes(0)))
                   .ok());
-  const DeviceBuffer head = Allocate(backend_->HeadBytes());
-  std::memcpy(head.data(), image, backend_->HeadBytes());
+  const DeviceBuffer head = Allocate(backend_->HeadBytes(0));
+  std::memcpy(head.data(), image, backend_->HeadBytes(0));
   const std::vector<int32_t> rows = {0, 2};
   const ImageView view = ImageView::Whole(head.data());
   ASSERT_TRUE(backend_->HeadInput(view, rows, x_.as<float>(), 0).ok());
-  const auto logits = backend_->HeadLogits(view, 2);
+  const auto logits = backend_->HeadLogits(view, 0, 2);
   ASSERT_TRUE(logits.ok()) << logits.status();
   EXPECT_FALSE(device_->Touches(logits->data(), logits->size_bytes()));
   EXPECT_EQ(logits->size(), 2u * 50);

@@ -1,0 +1,58 @@
+#pragma once
+
+namespace sluice {
+
+// In which order sweeps use the units of a stage's weights: its layers, then
+// the sections of its head, if it has any. A sweep may go through its layers
+// several times (row by row), and then through the head several times or not at
+// all: which, is known when it begins. Whoever reads ahead may go through a
+// coming sweep's layers once before.
+class UnitOrder {
+ public:
+  // At the first sweep's first unit. `layers` > 0.
+  UnitOrder(int layers, int sections) : layers_(layers), sections_(sections) {}
+
+  // What the sweep that begins uses; its coming was the end of the last one.
+  void Begin(int layer_passes, int head_passes) {
+    layer_passes_ = layer_passes;
+    head_passes_ = head_passes;
+    known_ = true;
+    SkipWhatIsNotUsed();
+  }
+
+  // The next unit; -1: the next sweep must begin first.
+  int unit() const {
+    if (!known_ && (in_head_ || pass_ > 0)) return -1;
+    return in_head_ ? layers_ + at_ : at_;
+  }
+  // Past unit(), which is not -1.
+  void Next() {
+    if (++at_ < (in_head_ ? sections_ : layers_)) return;
+    at_ = 0;
+    ++pass_;
+    if (known_) SkipWhatIsNotUsed();
+  }
+
+ private:
+  void SkipWhatIsNotUsed() {
+    if (!in_head_ && pass_ >= layer_passes_) {
+      in_head_ = true;
+      pass_ = 0;
+    }
+    if (in_head_ && (sections_ == 0 || pass_ >= head_passes_)) {
+      in_head_ = known_ = false;
+      pass_ = 0;
+    }
+  }
+
+  int layers_;
+  int sections_;
+  int layer_passes_ = 1;
+  int head_passes_ = 1;
+  bool known_ = false;  // of the sweep that unit() belongs to
+  bool in_head_ = false;
+  int pass_ = 0;
+  int at_ = 0;
+};
+
+}  // namespace sluice
