@@ -1,0 +1,160 @@
+#pragma once
+
+#include <cstddef>
+#include <tuple>
+#include <utility>
+
+#include "tests/cuda/emulation/block.h"
+#include "tests/cuda/emulation/device_functions.h"
+#include "tests/cuda/emulation/vector_types.h"
+
+// Stands in for the CUDA Toolkit's <cuda_runtime.h> where kernels are compiled
+// as host code: what they, their launches and their tests use of it, with one
+// device, whose streams do everything at once. A pointer to host memory is no
+// pointer to device memory, and the other way round: copies refuse them, though
+// kernels, being host code, could follow them.
+
+// The device's compute capability, as nvcc has it for device code.
+#ifndef __CUDA_ARCH__
+#define __CUDA_ARCH__ 900
+#endif
+
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorInvalidConfiguration = 9,
+  cudaErrorInsufficientDriver = 35,
+  cudaErrorNoDevice = 100,
+  cudaErrorInvalidDevice = 101,
+  cudaErrorInvalidResourceHandle = 400,
+  cudaErrorNotReady = 600,
+  cudaErrorLaunchFailure = 719,
+};
+// Of a launch that failed, with what the emulation saw.
+const char* cudaGetErrorString(cudaError_t error);
+cudaError_t cudaGetLastError();
+cudaError_t cudaPeekAtLastError();
+
+enum cudaMemcpyKind {
+  cudaMemcpyHostToHost,
+  cudaMemcpyHostToDevice,
+  cudaMemcpyDeviceToHost,
+  cudaMemcpyDeviceToDevice,
+  cudaMemcpyDefault,
+};
+
+// --- Devices
+// -------------------------------------------------------------------
+
+struct cudaDeviceProp {
+  char name[256];
+  size_t totalGlobalMem;
+  size_t sharedMemPerBlock;
+  size_t sharedMemPerBlockOptin;
+  int major;
+  int minor;
+  int multiProcessorCount;
+  int maxThreadsPerMultiProcessor;
+};
+enum cudaDeviceAttr {
+  cudaDevAttrMultiProcessorCount = 16,
+  cudaDevAttrComputeCapabilityMajor = 75,
+  cudaDevAttrComputeCapabilityMinor = 76,
+  cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
+};
+cudaError_t cudaGetDeviceCount(int* count);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetDevice(int* device);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute,
+                                   int device);
+cudaError_t cudaDeviceSynchronize();
+cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes);
+
+// --- Streams and events
+// -------------------------------------------------------
+
+using cudaStream_t = struct CUstream_st*;
+using cudaEvent_t = struct CUevent_st*;
+inline constexpr unsigned cudaStreamNonBlocking = 1;
+inline constexpr unsigned cudaEventDisableTiming = 2;
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamQuery(cudaStream_t stream);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
+                                unsigned flags = 0);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream = nullptr);
+cudaError_t cudaEventQuery(cudaEvent_t event);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*body)(void* data),
+                               void* data);
+
+// --- Memory
+// --------------------------------------------------------------------
+
+// Not a byte more than asked for, at a multiple of 256.
+cudaError_t cudaMalloc(void** data, size_t bytes);
+template <typename T>
+cudaError_t cudaMalloc(T** data, size_t bytes) {
+  return cudaMalloc(reinterpret_cast<void**>(data), bytes);
+}
+cudaError_t cudaFree(void* data);
+inline constexpr unsigned cudaHostAllocDefault = 0;
+inline constexpr unsigned cudaHostAllocPortable = 1;
+cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned flags);
+cudaError_t cudaFreeHost(void* data);
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes,
+                       cudaMemcpyKind kind);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes,
+                            cudaMemcpyKind kind, cudaStream_t stream = nullptr);
+cudaError_t cudaMemset(void* to, int value, size_t bytes);
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes,
+                            cudaStream_t stream = nullptr);
+
+// --- Launches
+// -------------------------------------------------------------------
+
+struct cudaLaunchConfig_t {
+  dim3 gridDim;
+  dim3 blockDim;
+  size_t dynamicSmemBytes = 0;
+  cudaStream_t stream = nullptr;
+};
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+
+namespace sluice::emulation {
+
+// Checks what CUDA checks of a launch, and runs it.
+cudaError_t LaunchGrid(const cudaLaunchConfig_t& config, const void* kernel,
+                       void (*body)(const void* arg), const void* arg);
+cudaError_t SetSharedLimit(const void* kernel, int bytes);
+
+}  // namespace sluice::emulation
+
+template <typename... Parameters>
+cudaError_t cudaFuncSetAttribute(void (*kernel)(Parameters...),
+                                 cudaFuncAttribute, int value) {
+  return sluice::emulation::SetSharedLimit(
+      reinterpret_cast<const void*>(kernel), value);
+}
+
+template <typename... Parameters, typename... Args>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config,
+                               void (*kernel)(Parameters...), Args&&... args) {
+  struct Call {
+    void (*kernel)(Parameters...);
+    std::tuple<Parameters...> args;
+  };
+  const Call call{kernel, {std::forward<Args>(args)...}};
+  return sluice::emulation::LaunchGrid(
+      *config, reinterpret_cast<const void*>(kernel),
+      [](const void* arg) {
+        const Call& call = *static_cast<const Call*>(arg);
+        std::apply(call.kernel, call.args);
+      },
+      &call);
+}
