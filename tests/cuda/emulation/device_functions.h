@@ -1,5 +1,7 @@
 #pragma once
 
+#include <math.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -18,7 +20,7 @@
 #define __constant__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
-#define __align__(n) alignas(n)
+#define __align__(n) __attribute__((aligned(n)))
 // One block runs at a time.
 #define __shared__ static
 
@@ -245,6 +247,10 @@ T __ldg(const T* address) {
 }
 template <typename T>
 T __ldcs(const T* address) {
+  return *address;
+}
+template <typename T>
+T __ldcg(const T* address) {
   return *address;
 }
 template <typename T>
