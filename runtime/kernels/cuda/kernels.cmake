@@ -1,0 +1,19 @@
+# The sources of the device's kernels: compiled by nvcc for devices, and as host code for tests/cuda.
+set(SLUICE_CUDA_KERNELS
+  ${CMAKE_CURRENT_LIST_DIR}/activation.cu
+  ${CMAKE_CURRENT_LIST_DIR}/activation.h
+  ${CMAKE_CURRENT_LIST_DIR}/attention_types.h
+  ${CMAKE_CURRENT_LIST_DIR}/cuda_status.cc
+  ${CMAKE_CURRENT_LIST_DIR}/cuda_status.h
+  ${CMAKE_CURRENT_LIST_DIR}/elements.cuh
+  ${CMAKE_CURRENT_LIST_DIR}/embedding.cu
+  ${CMAKE_CURRENT_LIST_DIR}/embedding.h
+  ${CMAKE_CURRENT_LIST_DIR}/kv_append.cu
+  ${CMAKE_CURRENT_LIST_DIR}/kv_append.h
+  ${CMAKE_CURRENT_LIST_DIR}/launch.h
+  ${CMAKE_CURRENT_LIST_DIR}/norm.cu
+  ${CMAKE_CURRENT_LIST_DIR}/norm.h
+  ${CMAKE_CURRENT_LIST_DIR}/quantized_matrix.cu
+  ${CMAKE_CURRENT_LIST_DIR}/quantized_matrix.h
+  ${CMAKE_CURRENT_LIST_DIR}/rotary.cuh
+  ${CMAKE_CURRENT_LIST_DIR}/row_grid.h)

@@ -1,0 +1,137 @@
+#include <algorithm>
+
+#include "runtime/kernels/cuda/elements.cuh"
+#include "runtime/kernels/cuda/launch.h"
+#include "runtime/kernels/cuda/norm.h"
+#include "runtime/kernels/cuda/row_grid.h"
+
+namespace sluice {
+namespace {
+
+enum class Kind { kRms, kLayer, kConvert };
+
+// The block's sum, in every thread. `partial` is for this alone.
+__device__ __forceinline__ float BlockSum(float x, float (&partial)[32]) {
+#pragma unroll
+  for (int bit = 16; bit > 0; bit /= 2) {
+    x += __shfl_xor_sync(0xffffffffu, x, bit);
+  }
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int warps = static_cast<int>(blockDim.x / 32);
+  __syncthreads();  // the sum before has been read
+  if (lane == 0) partial[threadIdx.x / 32] = x;
+  __syncthreads();
+  float sum = lane < warps ? partial[lane] : 0;
+#pragma unroll
+  for (int bit = 16; bit > 0; bit /= 2) {
+    sum += __shfl_xor_sync(0xffffffffu, sum, bit);
+  }
+  return sum;
+}
+
+// A block per row, whose elements it reads up to three times: all but the first
+// time from the L1 cache.
+template <Kind kKind, int kCount, typename T>
+__global__ void __launch_bounds__(1024) NormKernel(NormRowsArgs args, T* out) {
+  __shared__ float partial[32];
+  const int n = args.n;
+  const int64_t from =
+      args.rows_of_x == nullptr ? blockIdx.x : args.rows_of_x[blockIdx.x];
+  const float* x = args.x + from * n;
+  T* to = out + static_cast<int64_t>(blockIdx.x) * n;
+  const int first = static_cast<int>(threadIdx.x) * kCount;
+  const int step = static_cast<int>(blockDim.x) * kCount;
+
+  float mean = 0;
+  if constexpr (kKind == Kind::kLayer) {
+    float sum = 0;
+    for (int i = first; i < n; i += step) {
+      float v[kCount];
+      LoadFloats(x + i, v);
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) sum += v[j];
+    }
+    mean = BlockSum(sum, partial) / static_cast<float>(n);
+  }
+  float factor = 1;
+  if constexpr (kKind != Kind::kConvert) {
+    float squares = 0;
+    for (int i = first; i < n; i += step) {
+      float v[kCount];
+      LoadFloats(x + i, v);
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) {
+        squares += (v[j] - mean) * (v[j] - mean);
+      }
+    }
+    factor = 1.0f / sqrtf(BlockSum(squares, partial) / static_cast<float>(n) +
+                          args.eps);
+  }
+  for (int i = first; i < n; i += step) {
+    float v[kCount];
+    LoadFloats(x + i, v);
+    if constexpr (kKind != Kind::kConvert) {
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) v[j] = (v[j] - mean) * factor;
+      if (args.weight != nullptr) {
+        float w[kCount];
+        LoadFloats(args.weight + i, w);
+#pragma unroll
+        for (int j = 0; j < kCount; ++j) v[j] *= w[j];
+      }
+    }
+    if constexpr (kKind == Kind::kLayer) {
+      if (args.bias != nullptr) {
+        float b[kCount];
+        LoadFloats(args.bias + i, b);
+#pragma unroll
+        for (int j = 0; j < kCount; ++j) v[j] += b[j];
+      }
+    }
+    StoreFloats(v, to + i);
+  }
+}
+
+template <Kind kKind, typename T>
+absl::Status Norm(const NormRowsArgs& args, T* out, cudaStream_t stream) {
+  if (args.n <= 0) {
+    return absl::InvalidArgumentError("a norm of rows without elements");
+  }
+  const bool wide = TakeWide(args.n, args.x, args.weight, args.bias, out);
+  // Some four packs to a thread; whole warps.
+  const int32_t packs = (args.n + 4 * kWide - 1) / (4 * kWide);
+  const int32_t threads = std::min(1024, (packs + 31) / 32 * 32);
+  return Launch(wide ? &NormKernel<kKind, kWide, T> : &NormKernel<kKind, 1, T>,
+                args.rows, threads, 0, stream, args, out);
+}
+
+}  // namespace
+
+template <typename T>
+absl::Status RmsNormRows(const NormRowsArgs& args, T* out,
+                         cudaStream_t stream) {
+  return Norm<Kind::kRms>(args, out, stream);
+}
+
+template <typename T>
+absl::Status LayerNormRows(const NormRowsArgs& args, T* out,
+                           cudaStream_t stream) {
+  return Norm<Kind::kLayer>(args, out, stream);
+}
+
+template <typename T>
+absl::Status ConvertRows(const NormRowsArgs& args, T* out,
+                         cudaStream_t stream) {
+  return Norm<Kind::kConvert>(args, out, stream);
+}
+
+#define SLUICE_INSTANTIATE(T)                                                 \
+  template absl::Status RmsNormRows(const NormRowsArgs&, T*, cudaStream_t);   \
+  template absl::Status LayerNormRows(const NormRowsArgs&, T*, cudaStream_t); \
+  template absl::Status ConvertRows(const NormRowsArgs&, T*, cudaStream_t);
+SLUICE_INSTANTIATE(float)
+SLUICE_INSTANTIATE(__half)
+SLUICE_INSTANTIATE(__nv_bfloat16)
+#undef SLUICE_INSTANTIATE
+
+}  // namespace sluice
