@@ -1,0 +1,305 @@
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/kernels/cuda/attention_fma.cuh"
+#include "runtime/kernels/cuda/attention_mma.cuh"
+#include "runtime/kernels/cuda/attention_types.h"
+#include "runtime/kernels/cuda/launch.h"
+
+// Causal attention of several new tokens of each of some sequences, packed: a
+// segment's rows (a token and a query head of one KV head each, token by token)
+// are cut into tiles, one for each block, whose rows share all that is read.
+
+namespace sluice {
+
+// Which tile a block has.
+struct PrefillBlock {
+  AttentionSegment segment;
+  int kv_head;
+  int first_row, last_row;  // of the segment; the last one is included
+  int end;                  // of the segment's positions
+  int first_page, last_page;
+
+  __device__ __forceinline__ explicit PrefillBlock(const PrefillArgs& args) {
+    // Later tiles look at more positions: they go first.
+    const int tile = static_cast<int>(gridDim.x - 1 - blockIdx.x);
+    int low = 0, high = args.segments;
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      if (__ldg(args.tile_begin + middle) <= tile) {
+        low = middle;
+      } else {
+        high = middle;
+      }
+    }
+    segment = args.common.segments[low];
+    kv_head = static_cast<int>(blockIdx.y);
+    first_row = (tile - __ldg(args.tile_begin + low)) * args.tile_rows;
+    last_row = min(segment.num_tokens * args.common.group,
+                   first_row + args.tile_rows) -
+               1;
+    end = segment.start + segment.num_tokens;
+    first_page = Begin(args.common, first_row) / kPageTokens;
+    last_page = (End(args.common, last_row) + kPageTokens - 1) / kPageTokens;
+  }
+
+  // Positions that a row sees: [Begin, End).
+  __device__ __forceinline__ int End(const AttentionArgs& args, int row) const {
+    return segment.start + row / args.group + 1;
+  }
+  __device__ __forceinline__ int Begin(const AttentionArgs& args,
+                                       int row) const {
+    return args.window > 0 ? max(0, End(args, row) - args.window) : 0;
+  }
+  // Of a row, in [.., num_heads] of something per token and head.
+  __device__ __forceinline__ int Head(const AttentionArgs& args,
+                                      int row) const {
+    return kv_head * args.group + row % args.group;
+  }
+  __device__ __forceinline__ int64_t PackedRow(const AttentionArgs& args,
+                                               int row) const {
+    return segment.row + row / args.group;
+  }
+  __device__ __forceinline__ float Query(const AttentionArgs& args, int row,
+                                         int d) const {
+    return args.scale * args.q[PackedRow(args, row) * args.q_stride +
+                               Head(args, row) * args.block.head_dim + d];
+  }
+  // Where a row's result begins.
+  __device__ __forceinline__ int64_t Out(const AttentionArgs& args,
+                                         int row) const {
+    return (PackedRow(args, row) * args.num_heads + Head(args, row)) *
+           args.block.head_dim;
+  }
+};
+
+// On tensor cores; the result is bfloat16.
+template <KvFormat kFormat, MmaType kType, int kMaxDim, bool kWhole,
+          int kRowTiles>
+__global__ void __launch_bounds__(kPrefillThreads)
+    PrefillMma(const PrefillArgs args) {
+  if constexpr (kMmaRunsHere<kFormat, kType>) {
+    using Tile = MmaTile<kFormat, kType, kMaxDim, kWhole, kRowTiles, false>;
+    SLUICE_DYNAMIC_SHARED(std::byte, shared);
+    const AttentionArgs& common = args.common;
+    const KvBlock& layout = common.block;
+    const PrefillBlock block(args);
+    const int thread = static_cast<int>(threadIdx.x);
+    const int threads = static_cast<int>(blockDim.x);
+    const int lane = thread % 32;
+    const int warp = thread / 32;
+
+    auto* queries = reinterpret_cast<unsigned short*>(shared);
+    std::byte* stages = shared + args.tile_rows * Tile::kQueryStride * 2;
+    const int width = (layout.head_dim + 15) / 16 * 16;
+    for (int i = thread; i < args.tile_rows * width; i += threads) {
+      const int r = i / width;
+      const int d = i % width;
+      const int row = block.first_row + r;
+      const float x = row <= block.last_row && d < layout.head_dim
+                          ? block.Query(common, row, d)
+                          : 0.0f;
+      Tile::StoreQuery(x, d, queries + r * Tile::kQueryStride, 0);
+    }
+
+    // The lane's rows and those of the warp; rows that do not exist look where
+    // the last one does.
+    const int warp_row = block.first_row + warp * Tile::kRows;
+    const int low = min(warp_row, block.last_row);
+    const int high = min(warp_row + Tile::kRows - 1, block.last_row);
+    const int warp_begin = block.Begin(common, low);
+    const int warp_end = block.End(common, high);
+    const int all_begin = block.Begin(common, high);
+    const int all_end = block.End(common, low);
+    int begin[kRowTiles][2], end[kRowTiles][2];
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row =
+            min(warp_row + 16 * m + 8 * h + lane / 4, block.last_row);
+        begin[m][h] = block.Begin(common, row);
+        end[m][h] = block.End(common, row);
+      }
+    }
+
+    Tile tile;
+    tile.Reset();
+    const std::byte* head =
+        block.segment.kv + static_cast<int64_t>(block.kv_head) * layout.bytes;
+    const int32_t* table =
+        common.pages + block.segment.first_page + block.first_page;
+    const int count = block.last_page - block.first_page;
+    int pages = 0;  // lane l: the number of page i + l, i a multiple of 32
+    const auto begin_copy = [&](int i) {
+      if (i % 32 == 0) pages = i + lane < count ? __ldg(table + i + lane) : 0;
+      const int64_t page = __shfl_sync(kAllLanes, pages, i % 32);
+      if (i < count) {
+        CopyBlock<kFormat>(head + page * layout.page_bytes, layout, true,
+                           thread, threads,
+                           stages + i % args.stages * layout.bytes);
+      }
+      CommitCopies();
+    };
+    const int ahead = args.stages - 1;
+    for (int i = 0; i < ahead; ++i) begin_copy(i);
+    for (int i = 0; i < count; ++i) {
+      if (ahead > 0) WaitCopies(ahead - 1);
+      // Page i is here, and nobody looks at page i - 1 any more.
+      __syncthreads();
+      begin_copy(i + ahead);
+      if (ahead == 0) {
+        WaitCopies(0);
+        __syncthreads();
+      }
+      std::byte* stage = stages + i % args.stages * layout.bytes;
+      const int position = (block.first_page + i) * kPageTokens;
+      if (position + kPageTokens > block.end) {
+        ClearV<kFormat>(stage, layout, 0, block.end - position, thread,
+                        threads);
+        __syncthreads();
+      }
+      if (warp_row > block.last_row || position >= warp_end ||
+          position + kPageTokens <= warp_begin) {
+        continue;
+      }
+      float s[kRowTiles][4][4];
+      Tile::Scores(stage, layout,
+                   queries + warp * Tile::kRows * Tile::kQueryStride, 0, lane,
+                   s);
+      if (position < all_begin || position + kPageTokens > all_end) {
+#pragma unroll
+        for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+          for (int n = 0; n < 4; ++n) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+              const int at =
+                  position + Tile::PositionOf(n, lane % 4 * 2 + e % 2);
+              if (at < begin[m][e / 2] || at >= end[m][e / 2]) {
+                s[m][n][e] = -INFINITY;
+              }
+            }
+          }
+        }
+      }
+      tile.Weigh(s);
+      tile.AddValues(stage, layout, lane, s);
+    }
+    tile.Finish();
+
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = warp_row + 16 * m + 8 * h + lane / 4;
+        if (row > block.last_row) continue;
+        auto* out = reinterpret_cast<unsigned short*>(common.out) +
+                    block.Out(common, row);
+        const float share = 1.0f / tile.sum[m][h];
+        // Elements that lie side by side are written together.
+        if constexpr (IsQuantized(kFormat)) {
+#pragma unroll
+          for (int n = 0; n < kMaxDim / 8; n += 4) {
+#pragma unroll
+            for (int e = 2 * h; e < 2 * h + 2; ++e) {
+              const int d = Tile::ElementOf(n, lane % 4 * 2 + e % 2);
+              if (d >= layout.head_dim) continue;
+              *reinterpret_cast<uint2*>(out + d) = make_uint2(
+                  Pack<MmaType::kBFloat16>(tile.acc[m][n][e] * share,
+                                           tile.acc[m][n + 1][e] * share),
+                  Pack<MmaType::kBFloat16>(tile.acc[m][n + 2][e] * share,
+                                           tile.acc[m][n + 3][e] * share));
+            }
+          }
+        } else {
+#pragma unroll
+          for (int n = 0; n < kMaxDim / 8; ++n) {
+            const int d = Tile::ElementOf(n, lane % 4 * 2);
+            if (d >= layout.head_dim) continue;
+            *reinterpret_cast<uint32_t*>(out + d) =
+                Pack<MmaType::kBFloat16>(tile.acc[m][n][2 * h] * share,
+                                         tile.acc[m][n][2 * h + 1] * share);
+          }
+        }
+      }
+    }
+  }
+}
+
+// A row of a warp in float32 arithmetic: kRows rows of its block's tile.
+template <KvFormat kFormat, int kRows, int kColumns>
+__global__ void __launch_bounds__(kPrefillThreads)
+    PrefillFma(const PrefillArgs args) {
+  SLUICE_DYNAMIC_SHARED(float, shared);
+  const AttentionArgs& common = args.common;
+  const KvBlock& layout = common.block;
+  const PrefillBlock block(args);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  const int warp_row = block.first_row + warp * kRows;
+  // From here on, warps go their own ways.
+  if (warp_row > block.last_row) return;
+  const int stride = (layout.head_dim + 3) / 4 * 4;
+  float* queries = shared + warp * kRows * stride;
+  float* weights = shared + warps * kRows * stride + warp * kPageTokens * kRows;
+  int begin[kRows], end[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const int row = min(warp_row + r, block.last_row);
+    begin[r] = block.Begin(common, row);
+    end[r] = block.End(common, row);
+    for (int d = lane; d < stride; d += 32) {
+      queries[r * stride + d] =
+          d < layout.head_dim ? block.Query(common, row, d) : 0.0f;
+    }
+  }
+  __syncwarp();
+  FmaTile<kFormat, kRows, kColumns> tile;
+  tile.Reset();
+  const std::byte* head =
+      block.segment.kv + static_cast<int64_t>(block.kv_head) * layout.bytes;
+  const int32_t* table = common.pages + block.segment.first_page;
+  for (int page = begin[0] / kPageTokens; page * kPageTokens < end[kRows - 1];
+       ++page) {
+    const std::byte* at =
+        head + static_cast<int64_t>(__ldg(table + page)) * layout.page_bytes;
+    const int position = page * kPageTokens + lane;
+    float s[kRows];
+    tile.Scores(at, layout, queries, stride, lane, s);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (position < begin[r] || position >= end[r]) s[r] = -INFINITY;
+    }
+    tile.Add(at, layout, max(0, begin[0] - page * kPageTokens),
+             min(kPageTokens, end[kRows - 1] - page * kPageTokens), lane, s,
+             weights);
+  }
+  tile.Finish();
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const int row = warp_row + r;
+    if (row > block.last_row) break;
+    const int64_t out = block.Out(common, row);
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      const int d = lane + 32 * c;
+      if (d >= layout.head_dim) continue;
+      const float x = tile.acc[r][c] / tile.sum[r];
+      if (common.out_bf16) {
+        static_cast<__nv_bfloat16*>(common.out)[out + d] =
+            __float2bfloat16_rn(x);
+      } else {
+        static_cast<float*>(common.out)[out + d] = x;
+      }
+    }
+  }
+}
+
+}  // namespace sluice
