@@ -186,6 +186,19 @@ TYPED_TEST(RowsTest, Sums) {
   }
 }
 
+// More rows than a grid may have blocks in y or z.
+TEST(AddRowsTest, ManyRows) {
+  constexpr int kRows = 70000;
+  const DeviceArray<float> x(std::vector<float>(kRows * 3, 1.0f));
+  const DeviceArray<float> bias(std::vector<float>{1, 2, 3});
+  ASSERT_TRUE(
+      AddRows<float>(nullptr, bias.data(), kRows, 3, x.data(), nullptr).ok());
+  const std::vector<float> sums = x.Read();
+  for (int i = 0; i < kRows * 3; ++i) {
+    ASSERT_EQ(sums[i], 2.0f + static_cast<float>(i % 3));
+  }
+}
+
 TYPED_TEST(RowsTest, LooksUp) {
   using T = TypeParam;
   Random random(6);

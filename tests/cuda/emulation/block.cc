@@ -9,6 +9,7 @@
 #include <cstring>
 #include <numeric>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -81,7 +82,7 @@ class Runner {
  public:
   std::string Run(const Grid& grid, void (*body)(const void*), const void* arg);
 
-  void Fault(const std::string& what);
+  void Fault(std::string what);
   int Barrier(const char* name, bool predicate);
   void Meet(const char* name, unsigned mask, void* request,
             void (*complete)(const Requests&));
@@ -258,8 +259,9 @@ void Runner::Wait(const char* name) {
   thread.waits_at = nullptr;
 }
 
-void Runner::Fault(const std::string& what) {
-  fault_ = absl::StrCat("thread ", Text(current_->index), ": ", what);
+void Runner::Fault(std::string what) {
+  fault_ = absl::StrCat("thread ", Text(current_->index), ": ",
+                        std::exchange(what, {}));
   // Never resumed.
   current_->fiber.Suspend();
 }
@@ -347,8 +349,8 @@ std::string RunGrid(const Grid& grid, void (*body)(const void* arg),
   return TheRunner().Run(grid, body, arg);
 }
 
-void Fault(const std::string& what) {
-  TheRunner().Fault(what);
+void Fault(std::string what) {
+  TheRunner().Fault(std::move(what));
   __builtin_unreachable();
 }
 

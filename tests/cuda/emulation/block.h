@@ -38,8 +38,9 @@ std::string RunGrid(const Grid& grid, void (*body)(const void* arg),
 
 // The rest is for the thread that is running.
 
-// Abandons the kernel.
-[[noreturn]] void Fault(const std::string& what);
+// Abandons the kernel. Nothing on the thread's stack is destroyed: callers keep
+// nothing there that owns memory.
+[[noreturn]] void Fault(std::string what);
 
 // Waits until all threads of the block are at a barrier. Returns in how many of
 // them `predicate` is true.
