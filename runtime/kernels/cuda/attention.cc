@@ -161,10 +161,15 @@ AttentionArgs CommonArgs(const AttentionShape& shape,
   return args;
 }
 
-absl::Status CheckData(const AttentionData& data) {
+absl::Status CheckData(const AttentionShape& shape, const AttentionData& data) {
   if (data.q == nullptr || data.out == nullptr || data.segments == nullptr ||
       data.pages == nullptr) {
     return absl::InvalidArgumentError("attention without its data");
+  }
+  if (shape.TensorCores() && (reinterpret_cast<uintptr_t>(data.q) % 8 != 0 ||
+                              data.q_stride % 2 != 0)) {
+    return absl::InvalidArgumentError(
+        "attention of queries that do not lie in pairs of floats");
   }
   if (data.window < 0) {
     return absl::InvalidArgumentError(
@@ -277,7 +282,7 @@ absl::Status LaunchDecode(const AttentionShape& shape,
                           const AttentionData& data, void* workspace,
                           cudaStream_t stream) {
   if (plan.sequences == 0) return absl::OkStatus();
-  SLUICE_RETURN_IF_ERROR(CheckData(data));
+  SLUICE_RETURN_IF_ERROR(CheckData(shape, data));
   SLUICE_RETURN_IF_ERROR(CheckWorkspace(workspace, plan.workspace_bytes));
   DecodeArgs args = MakeDecodeArgs(shape, plan, data);
   args.partials = static_cast<float*>(workspace);
@@ -319,7 +324,7 @@ absl::Status LaunchSparse(const AttentionShape& shape,
                           const AttentionData& data, void* workspace,
                           cudaStream_t stream) {
   if (plan.sequences == 0) return absl::OkStatus();
-  SLUICE_RETURN_IF_ERROR(CheckData(data));
+  SLUICE_RETURN_IF_ERROR(CheckData(shape, data));
   SLUICE_RETURN_IF_ERROR(CheckWorkspace(workspace, plan.workspace_bytes));
   DecodeArgs args = MakeDecodeArgs(shape, plan.scores, data);
   args.score_stride = ScoreStride(plan.max_context);
@@ -376,7 +381,7 @@ absl::Status LaunchPrefill(const AttentionShape& shape,
                            int32_t segments, const int32_t* tile_begin,
                            int32_t tiles, cudaStream_t stream) {
   if (segments == 0 || tiles == 0) return absl::OkStatus();
-  SLUICE_RETURN_IF_ERROR(CheckData(data));
+  SLUICE_RETURN_IF_ERROR(CheckData(shape, data));
   if (tile_begin == nullptr) {
     return absl::InvalidArgumentError("prefill attention without its tiles");
   }

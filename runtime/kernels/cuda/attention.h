@@ -63,7 +63,8 @@ struct AttentionShape {
 // until the stream has passed.
 struct AttentionData {
   // Rows of q with positions applied: head h of packed row r at q + r *
-  // q_stride + h * head_dim, unscaled.
+  // q_stride + h * head_dim, unscaled. With tensor cores, q lies at a
+  // multiple of 8 bytes and q_stride is even.
   const float* q = nullptr;
   int64_t q_stride = 0;
   // [rows, num_heads, head_dim] in the shape's dtype.

@@ -73,24 +73,40 @@ struct MmaTile {
     }
   }
 
-  // Where element d of a query lies in its row.
+  // Where element d of a query lies in its row. Pairs stay together.
   __device__ static __forceinline__ int QueryPlace(int d) {
     if constexpr (!IsQuantized(kFormat)) return d;
     const int e = d % 16;
     return d - e + e / 4 * 2 + (e & 1) + (e & 2) * 4;
   }
 
-  // Writes element d of a scaled query. The second half of what is exact lies
-  // `low_offset` elements behind the first.
-  __device__ static __forceinline__ void StoreQuery(float x, int d,
-                                                    unsigned short* row,
-                                                    int low_offset) {
-    const uint32_t high = Pack<kType>(x, 0);
-    row[QueryPlace(d)] = static_cast<unsigned short>(high);
-    if constexpr (kExact) {
-      const float rest = x - Unpack<kType>(high).x;
-      row[low_offset + QueryPlace(d)] =
-          static_cast<unsigned short>(Pack<kType>(rest, 0));
+  // Writes a row's query, times `scale`, and zeros up to the next multiple of
+  // 16 elements; nothing but zeros if `query` is null. By all lanes of a warp.
+  // The second part of what is exact lies `low_offset` elements behind the
+  // first.
+  __device__ static __forceinline__ void StoreQuery(const float* query,
+                                                    float scale,
+                                                    const KvBlock& block,
+                                                    int lane, int low_offset,
+                                                    unsigned short* row) {
+    const int head_dim = HeadDim(block);
+#pragma unroll
+    for (int first = 0; first < kMaxDim; first += 64) {
+      const int d = first + 2 * lane;
+      if (d >= (head_dim + 15) / 16 * 16) continue;
+      float2 x = make_float2(0, 0);
+      if (query != nullptr && d < head_dim) {
+        x = *reinterpret_cast<const float2*>(query + d);
+        x.x *= scale;
+        x.y *= scale;
+      }
+      const uint32_t high = Pack<kType>(x.x, x.y);
+      *reinterpret_cast<uint32_t*>(row + QueryPlace(d)) = high;
+      if constexpr (kExact) {
+        const float2 rounded = Unpack<kType>(high);
+        *reinterpret_cast<uint32_t*>(row + low_offset + QueryPlace(d)) =
+            Pack<kType>(x.x - rounded.x, x.y - rounded.y);
+      }
     }
   }
 

@@ -46,11 +46,11 @@ struct DecodeBlock {
   __device__ __forceinline__ const std::byte* Head(const KvBlock& block) const {
     return segment.kv + static_cast<int64_t>(kv_head) * block.bytes;
   }
-  // Element d of head first_head + r's query.
-  __device__ __forceinline__ float Query(const AttentionArgs& args, int r,
-                                         int d) const {
-    return args.scale * args.q[segment.row * args.q_stride +
-                               (first_head + r) * args.block.head_dim + d];
+  // Head first_head + r's query, unscaled.
+  __device__ __forceinline__ const float* Query(const AttentionArgs& args,
+                                                int r) const {
+    return args.q + segment.row * args.q_stride +
+           (first_head + r) * args.block.head_dim;
   }
 };
 
@@ -164,16 +164,14 @@ template <typename Tile>
 __device__ __forceinline__ void StoreQueries(const DecodeArgs& args,
                                              const DecodeBlock& block,
                                              unsigned short* queries) {
-  const int head_dim = args.common.block.head_dim;
-  const int width = (head_dim + 15) / 16 * 16;
-  for (int i = static_cast<int>(threadIdx.x); i < Tile::kRows * width;
-       i += static_cast<int>(blockDim.x)) {
-    const int r = i / width;
-    const int d = i % width;
-    const float x =
-        r < block.heads && d < head_dim ? block.Query(args.common, r, d) : 0.0f;
-    Tile::StoreQuery(x, d, queries + r * Tile::kQueryStride,
-                     Tile::kRows * Tile::kQueryStride);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  for (int r = static_cast<int>(threadIdx.x) / 32; r < Tile::kRows;
+       r += warps) {
+    Tile::StoreQuery(r < block.heads ? block.Query(args.common, r) : nullptr,
+                     args.common.scale, args.common.block, lane,
+                     Tile::kRows * Tile::kQueryStride,
+                     queries + r * Tile::kQueryStride);
   }
   __syncthreads();
 }
@@ -307,8 +305,9 @@ __device__ __forceinline__ void StoreFmaQueries(const DecodeArgs& args,
        i += static_cast<int>(blockDim.x)) {
     const int r = i / stride;
     const int d = i % stride;
-    queries[i] =
-        r < block.heads && d < head_dim ? block.Query(args.common, r, d) : 0.0f;
+    queries[i] = r < block.heads && d < head_dim
+                     ? args.common.scale * block.Query(args.common, r)[d]
+                     : 0.0f;
   }
   __syncthreads();
 }

@@ -65,10 +65,11 @@ struct PrefillBlock {
                                                int row) const {
     return segment.row + row / args.group;
   }
-  __device__ __forceinline__ float Query(const AttentionArgs& args, int row,
-                                         int d) const {
-    return args.scale * args.q[PackedRow(args, row) * args.q_stride +
-                               Head(args, row) * args.block.head_dim + d];
+  // A row's query, unscaled.
+  __device__ __forceinline__ const float* Query(const AttentionArgs& args,
+                                                int row) const {
+    return args.q + PackedRow(args, row) * args.q_stride +
+           Head(args, row) * args.block.head_dim;
   }
   // Where a row's result begins.
   __device__ __forceinline__ int64_t Out(const AttentionArgs& args,
@@ -96,15 +97,12 @@ __global__ void __launch_bounds__(kPrefillThreads)
 
     auto* queries = reinterpret_cast<unsigned short*>(shared);
     std::byte* stages = shared + args.tile_rows * Tile::kQueryStride * 2;
-    const int width = (layout.head_dim + 15) / 16 * 16;
-    for (int i = thread; i < args.tile_rows * width; i += threads) {
-      const int r = i / width;
-      const int d = i % width;
+#pragma unroll 4
+    for (int r = warp; r < args.tile_rows; r += threads / 32) {
       const int row = block.first_row + r;
-      const float x = row <= block.last_row && d < layout.head_dim
-                          ? block.Query(common, row, d)
-                          : 0.0f;
-      Tile::StoreQuery(x, d, queries + r * Tile::kQueryStride, 0);
+      Tile::StoreQuery(
+          row <= block.last_row ? block.Query(common, row) : nullptr,
+          common.scale, layout, lane, 0, queries + r * Tile::kQueryStride);
     }
 
     // The lane's rows and those of the warp; rows that do not exist look where
@@ -256,8 +254,9 @@ __global__ void __launch_bounds__(kPrefillThreads)
     begin[r] = block.Begin(common, row);
     end[r] = block.End(common, row);
     for (int d = lane; d < stride; d += 32) {
-      queries[r * stride + d] =
-          d < layout.head_dim ? block.Query(common, row, d) : 0.0f;
+      queries[r * stride + d] = d < layout.head_dim
+                                    ? common.scale * block.Query(common, row)[d]
+                                    : 0.0f;
     }
   }
   __syncwarp();
