@@ -442,7 +442,7 @@ TEST_F(CudaAttentionPlanTest, LaunchesRefuseWhatIsMissing) {
       EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     }
   };
-  for (int i = 0; i < 7; ++i) {
+  for (int i = 0; i < 8; ++i) {
     AttentionData data = good;
     if (i == 0) data.q = nullptr;
     if (i == 1) data.out = nullptr;
@@ -451,6 +451,7 @@ TEST_F(CudaAttentionPlanTest, LaunchesRefuseWhatIsMissing) {
     if (i == 4) data.window = -1;
     if (i == 5) data.q = x + 1;
     if (i == 6) data.q_stride = 1;
+    if (i == 7) data.out = x + 1;
     expect_refused(data);
   }
   for (void* workspace :

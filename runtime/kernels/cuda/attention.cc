@@ -166,10 +166,12 @@ absl::Status CheckData(const AttentionShape& shape, const AttentionData& data) {
       data.pages == nullptr) {
     return absl::InvalidArgumentError("attention without its data");
   }
-  if (shape.TensorCores() && (reinterpret_cast<uintptr_t>(data.q) % 8 != 0 ||
-                              data.q_stride % 2 != 0)) {
+  if (shape.TensorCores() &&
+      (reinterpret_cast<uintptr_t>(data.q) % 8 != 0 || data.q_stride % 2 != 0 ||
+       reinterpret_cast<uintptr_t>(data.out) % 8 != 0)) {
     return absl::InvalidArgumentError(
-        "attention of queries that do not lie in pairs of floats");
+        "attention of queries that do not lie in pairs of floats, or with a "
+        "result that is not at 8 bytes");
   }
   if (data.window < 0) {
     return absl::InvalidArgumentError(

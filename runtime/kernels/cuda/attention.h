@@ -67,7 +67,8 @@ struct AttentionData {
   // multiple of 8 bytes and q_stride is even.
   const float* q = nullptr;
   int64_t q_stride = 0;
-  // [rows, num_heads, head_dim] in the shape's dtype.
+  // [rows, num_heads, head_dim] in the shape's dtype; at a multiple of 8 bytes
+  // with tensor cores.
   void* out = nullptr;
   const AttentionSegment* segments = nullptr;
   const int32_t* pages = nullptr;  // the table that the segments point into
