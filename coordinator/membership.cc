@@ -6,9 +6,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/logging.h"
+#include "coordinator/link_plan.h"
 #include "coordinator/planning/plan_json.h"
+#include "coordinator/worker_facts.h"
 #include "proto/convert.h"
-#include "runtime/profile/profile_json.h"
 
 namespace sluice {
 namespace {
@@ -16,6 +17,7 @@ namespace {
 constexpr size_t kMostNameBytes = 256;
 constexpr size_t kMostTextBytes = 4096;
 constexpr size_t kMostFormerWorkers = 4096;
+constexpr size_t kMostLinkIdBytes = 1024;
 
 std::string Clip(const std::string& text) {
   return text.substr(0, kMostTextBytes);
@@ -31,45 +33,12 @@ bool IsTransient(absl::StatusCode code) {
          code == absl::StatusCode::kDeadlineExceeded;
 }
 
-// nullopt without one, or if it makes no sense.
-std::optional<MachineProfile> ProfileOf(const v1::Register& info) {
-  if (info.profile_json().empty()) return std::nullopt;
-  absl::StatusOr<MachineProfile> profile = ProfileFromJson(info.profile_json());
-  if (!profile.ok()) {
-    LogWarning(absl::StrCat("worker '", info.name(), "' has a profile that ",
-                            "can't be used: ", profile.status().message()));
-    return std::nullopt;
-  }
-  profile->name = info.name();
-  // The budget it has now counts.
-  profile->host_memory_bytes = info.host_memory_bytes();
-  return *std::move(profile);
-}
-
 double BestProducts(const MachineProfile& machine) {
   double best = 0;
   for (const ProductRate& product : machine.compute().products) {
     best = std::max(best, product.flops_by_rows.Best());
   }
   return best;
-}
-
-ResourceTotals TotalsOf(const v1::RuntimeTotals& runtime) {
-  ResourceTotals totals;
-  const auto set = [&](Resource resource, double seconds, uint64_t bytes) {
-    const auto r = static_cast<size_t>(resource);
-    totals.busy_seconds[r] = seconds;
-    totals.bytes[r] = static_cast<double>(bytes);
-  };
-  set(Resource::kDiskRead, runtime.disk_read_seconds(),
-      runtime.disk_read_bytes());
-  set(Resource::kDiskWrite, runtime.disk_write_seconds(),
-      runtime.disk_write_bytes());
-  set(Resource::kHostToDevice, runtime.h2d_seconds(), runtime.h2d_bytes());
-  set(Resource::kDeviceToHost, runtime.d2h_seconds(), runtime.d2h_bytes());
-  set(Resource::kDeviceCompute, runtime.compute_seconds(), 0);
-  set(Resource::kHostCompute, runtime.host_attention_seconds(), 0);
-  return totals;
 }
 
 }  // namespace
@@ -115,6 +84,9 @@ std::optional<v1::StepResult> Membership::OnMessage(WorkerId id,
     case v1::WorkerMessage::kStageFailed:
       OnStageFailed(worker, message.stage_failed());
       break;
+    case v1::WorkerMessage::kLinkId:
+      OnLinkId(id, worker, std::move(*message.mutable_link_id()));
+      break;
     case v1::WorkerMessage::kStepResult:
       if (phase_ == Phase::kRunning && id == stages_.back() &&
           message.step_result().epoch() == epoch_.value()) {
@@ -139,7 +111,8 @@ absl::Status Membership::CheckRegister(const v1::Register& info) const {
   }
   for (const std::string* text :
        {&info.link_address(), &info.model_fingerprint(), &info.device(),
-        &info.version(), &info.metrics_address(), &info.model_dir()}) {
+        &info.version(), &info.metrics_address(), &info.model_dir(),
+        &info.gpu_uuid()}) {
     if (text->size() > kMostTextBytes) {
       return absl::InvalidArgumentError(
           absl::StrCat("worker '", info.name(), "' registered with a text of ",
@@ -201,7 +174,10 @@ void Membership::OnRegister(WorkerId id, Worker& worker,
   changed_at_ = options_.clock->Monotonic();
   failures_ = 0;  // with another worker everything is different
   retry_at_ = absl::ZeroDuration();
-  for (auto& [other_id, other] : workers_) other.failure.clear();
+  for (auto& [other_id, other] : workers_) {
+    other.failure.clear();
+    other.nccl_failed = false;
+  }
   LogInfo(absl::StrCat("worker registered name=", info.name(),
                        " id=", id.value(), " link=", info.link_address(),
                        " device=", info.device()));
@@ -248,7 +224,31 @@ void Membership::OnStageReady(WorkerId id, Worker& worker,
                        " page_tokens=", page_tokens_));
 }
 
+void Membership::OnLinkId(WorkerId id, const Worker& worker, v1::LinkId link) {
+  if (link.id().size() > kMostLinkIdBytes) {
+    Remove(id, absl::InvalidArgumentError(absl::StrCat(
+                   "a link's id of ", link.id().size(), " bytes")));
+    return;
+  }
+  const auto stage = static_cast<size_t>(worker.stage);
+  if (phase_ == Phase::kNoPlan || link.epoch() != epoch_.value() ||
+      worker.stage < 0 || stage >= links_.size() ||
+      links_[stage] != v1::LINK_TRANSPORT_NCCL) {
+    return;
+  }
+  v1::CoordinatorMessage message;
+  *message.mutable_link_id() = std::move(link);
+  SendOrBreak(stages_[stage + 1], std::move(message));
+}
+
 void Membership::OnStageFailed(Worker& worker, const v1::StageFailed& failed) {
+  const bool nccl_failed =
+      failed.epoch() == epoch_.value() &&
+      failed.code() == static_cast<int32_t>(absl::StatusCode::kUnimplemented) &&
+      LinkAbility::Of(worker.info).nccl && !worker.nccl_failed;
+  // Also when the plan has ended: the other end of a link may have been first
+  // to say so, without knowing why.
+  worker.nccl_failed |= nccl_failed;
   if (phase_ == Phase::kNoPlan || failed.epoch() != epoch_.value() ||
       worker.stage < 0) {
     return;
@@ -263,7 +263,7 @@ void Membership::OnStageFailed(Worker& worker, const v1::StageFailed& failed) {
     // The planner was too bold; what the workers choose themselves fits.
     LogWarning(absl::StrCat("the plan does not fit: ", why));
     planning_failed_ = true;
-  } else if (phase_ == Phase::kLoading && !IsTransient(code)) {
+  } else if (phase_ == Phase::kLoading && !nccl_failed && !IsTransient(code)) {
     worker.failure = why;
   }
   PlanFailed(why);
@@ -285,6 +285,7 @@ void Membership::EndPlan(const std::string& why, LogLevel level) {
   Log(level, absl::StrCat("plan ended epoch=", epoch_.value(), ": ", why));
   phase_ = Phase::kNoPlan;
   stages_.clear();
+  links_.clear();
   plan_.reset();
   monitor_.Stop();
   for (auto& [id, worker] : workers_) {
@@ -367,6 +368,7 @@ void Membership::Advance() {
       detail_ = std::move(decision.detail);
       break;
     case PlanDecision::Action::kPlan:
+      if (!LinksFor(decision.stages)) break;
       if (Plans(decision.stages)) {
         std::vector<WorkerId> workers;
         for (const StageAssignment& stage : decision.stages) {
@@ -598,11 +600,32 @@ ClusterView Membership::View() const {
   return view;
 }
 
+std::optional<std::vector<v1::LinkTransport>> Membership::LinksFor(
+    const std::vector<StageAssignment>& stages) {
+  std::vector<LinkAbility> abilities;
+  for (const StageAssignment& stage : stages) {
+    const Worker& worker = workers_.at(stage.worker);
+    abilities.push_back(LinkAbility::Of(worker.info));
+    abilities.back().nccl_failed = worker.nccl_failed;
+  }
+  LinkPlan plan = PlanLinks(abilities);
+  if (plan.misfit < 0) return std::move(plan.links);
+  // Sits out if there are others enough.
+  LogWarning(plan.why);
+  workers_.at(stages[static_cast<size_t>(plan.misfit)].worker).failure =
+      plan.why;
+  if (phase_ == Phase::kNoPlan) PlanFailed(plan.why);
+  return std::nullopt;
+}
+
 void Membership::StartPlan(std::vector<StageAssignment> stages,
                            const Plan* plan) {
+  plan_.reset();
+  std::optional<std::vector<v1::LinkTransport>> links = LinksFor(stages);
+  if (!links.has_value()) return;
+  links_ = *std::move(links);
   new_plan_ = plan != nullptr || planned_before_;
   planned_before_ = plan != nullptr;
-  plan_.reset();
   if (plan != nullptr) {
     plan_ = *plan;
     plan_policy_ = StagePolicy(0);
@@ -641,7 +664,9 @@ void Membership::StartPlan(std::vector<StageAssignment> stages,
     if (s + 1 < stages_.size()) {
       assign->set_next_link_address(
           workers_.at(stages_[s + 1]).info.link_address());
+      assign->set_next_link(links_[s]);
     }
+    if (s > 0) assign->set_previous_link(links_[s - 1]);
     const Policy policy = StagePolicy(s);
     ToProto(policy, assign->mutable_policy());
     assign->set_max_model_len(options_.max_model_len);
@@ -712,6 +737,11 @@ void Membership::Describe(v1::ClusterState* state) const {
       info->set_layer_end(worker.layers.end);
     }
     info->set_link_address(worker.info.link_address());
+    const auto stage = static_cast<size_t>(worker.stage);
+    if (worker.stage >= 0 && stage < links_.size()) {
+      info->set_next_link(links_[stage] == v1::LINK_TRANSPORT_NCCL ? "nccl"
+                                                                   : "grpc");
+    }
     info->set_metrics_address(worker.info.metrics_address());
     info->set_device(worker.info.device());
     info->set_host_memory_bytes(worker.info.host_memory_bytes());

@@ -123,18 +123,24 @@ class Membership {
     uint64_t load_done = 0;
     uint64_t load_total = 0;
     std::string failure;
+    bool nccl_failed = false;  // since a worker last came
   };
 
   absl::Status CheckRegister(const v1::Register& info) const;
   void OnRegister(WorkerId id, Worker& worker, const v1::Register& info);
   void OnStageReady(WorkerId id, Worker& worker, const v1::StageReady& ready);
   void OnStageFailed(Worker& worker, const v1::StageFailed& failed);
+  void OnLinkId(WorkerId id, const Worker& worker, v1::LinkId link);
   void Remove(WorkerId id, const absl::Status& reason);
   // The plan did not work out: waits before the next one.
   void PlanFailed(const std::string& why);
   void EndPlan(const std::string& why, LogLevel level = LogLevel::kWarning);
-  // `plan`: whose stages these are, or null.
+  // `plan`: whose stages these are, or null. Fails the plan if they can't be
+  // linked.
   void StartPlan(std::vector<StageAssignment> stages, const Plan* plan);
+  // nullopt, with the misfit marked, if these can't be linked.
+  std::optional<std::vector<v1::LinkTransport>> LinksFor(
+      const std::vector<StageAssignment>& stages);
   // The policy of a stage of `plan_`.
   Policy StagePolicy(size_t stage) const;
   // Whether a plan for these workers is to be searched for.
@@ -154,8 +160,9 @@ class Membership {
   absl::flat_hash_map<std::string, LayerRange> former_layers_;
   Phase phase_ = Phase::kNoPlan;
   PlanEpoch epoch_;
-  std::vector<WorkerId> stages_;  // of the present plan
-  std::optional<Plan> plan_;      // unless the workers choose themselves
+  std::vector<WorkerId> stages_;          // of the present plan
+  std::vector<v1::LinkTransport> links_;  // from each of its stages to the next
+  std::optional<Plan> plan_;  // unless the workers choose themselves
   // That the present plan could have had; it may have stages for fewer.
   int32_t plan_workers_ = 0;
   Policy plan_policy_;

@@ -66,6 +66,7 @@ absl::StatusOr<Worker::Options> AllWorkers(
     if (!bytes.ok()) return Annotate(bytes.status(), "--device-memory");
     all.device_memory_bytes = *bytes;
   }
+  all.link = LinkChoice::kGrpc;  // which here is a call within the process
   all.disk_dir = options.disk_dir;
   SLUICE_ASSIGN_OR_RETURN(all.disk_space_bytes, DiskSpace(options));
   return all;

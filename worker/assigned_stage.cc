@@ -7,6 +7,21 @@
 #include "sluice/v1/pipeline.pb.h"
 
 namespace sluice {
+namespace {
+
+absl::StatusOr<LinkTransport> ParseTransport(v1::LinkTransport proto) {
+  switch (proto) {
+    case v1::LINK_TRANSPORT_GRPC:
+      return LinkTransport::kGrpc;
+    case v1::LINK_TRANSPORT_NCCL:
+      return LinkTransport::kNccl;
+    default:
+      return absl::InvalidArgumentError(absl::StrCat(
+          "assignment: unknown link transport ", static_cast<int>(proto)));
+  }
+}
+
+}  // namespace
 
 std::string AssignedStage::Name() const {
   return absl::StrCat("stage ", stage.value(), " of ", num_stages, " (layers ",
@@ -54,6 +69,13 @@ absl::StatusOr<AssignedStage> ParseAssignedStage(
                      a.num_blocks, ": all must be positive"));
   }
   SLUICE_ASSIGN_OR_RETURN(a.policy, FromProto(proto.policy()));
+  if (!a.is_first()) {
+    SLUICE_ASSIGN_OR_RETURN(a.previous_link,
+                            ParseTransport(proto.previous_link()));
+  }
+  if (!a.is_last()) {
+    SLUICE_ASSIGN_OR_RETURN(a.next_link, ParseTransport(proto.next_link()));
+  }
   return a;
 }
 

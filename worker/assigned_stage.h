@@ -9,6 +9,7 @@
 #include "common/policy.h"
 #include "common/step_plan.h"
 #include "common/types.h"
+#include "worker/link/link.h"
 
 namespace sluice {
 
@@ -27,6 +28,8 @@ class StageReporter {
                      int32_t page_tokens, uint64_t weight_bytes) = 0;
   virtual void Failed(PlanEpoch epoch, const absl::Status& status) = 0;
   virtual void Result(const StepResult& result, double compute_seconds) = 0;
+  // For the next stage: see LinkReceiver::Join.
+  virtual void LinkId(PlanEpoch epoch, const std::string& id) = 0;
 };
 
 // The part of a plan that one worker plays.
@@ -36,6 +39,9 @@ struct AssignedStage {
   int32_t num_stages = 0;
   LayerRange layers;
   std::string next_address;  // "" on the last stage
+  // What carries activations from the stage before, and to the next one.
+  LinkTransport previous_link = LinkTransport::kGrpc;
+  LinkTransport next_link = LinkTransport::kGrpc;
   Policy policy;
   int32_t max_model_len = 0;
   int32_t max_sequences = 0;

@@ -74,6 +74,13 @@ class Session : public StageReporter {
     }
   }
 
+  void LinkId(PlanEpoch epoch, const std::string& id) override {
+    v1::WorkerMessage message;
+    message.mutable_link_id()->set_epoch(epoch.value());
+    message.mutable_link_id()->set_id(id);
+    Send(std::move(message));
+  }
+
   // Cancels the stream if the coordinator does not take our messages: it is
   // not alive in any useful sense.
   void Send(v1::WorkerMessage message) {
@@ -247,6 +254,10 @@ class CoordinatorClientImpl : public CoordinatorClient {
       case v1::CoordinatorMessage::kRetire:
         options_.handler->OnRetire(PlanEpoch(message.retire().epoch()));
         break;
+      case v1::CoordinatorMessage::kLinkId:
+        options_.handler->OnLinkId(PlanEpoch(message.link_id().epoch()),
+                                   message.link_id().id());
+        break;
       case v1::CoordinatorMessage::kRegistered:
       case v1::CoordinatorMessage::KIND_NOT_SET:
         LogWarning("the coordinator sent a message of no known kind");
@@ -268,6 +279,12 @@ class CoordinatorClientImpl : public CoordinatorClient {
     out->set_metrics_address(identity.metrics_address);
     out->set_model_dir(identity.model_dir);
     out->set_profile_json(identity.profile_json);
+    for (const LinkTransport transport : identity.link_transports) {
+      out->add_link_transports(transport == LinkTransport::kNccl
+                                   ? v1::LINK_TRANSPORT_NCCL
+                                   : v1::LINK_TRANSPORT_GRPC);
+    }
+    out->set_gpu_uuid(identity.gpu_uuid);
     return message;
   }
 

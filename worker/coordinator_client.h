@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -29,7 +30,9 @@ struct WorkerIdentity {
   std::string version;
   std::string metrics_address;
   std::string model_dir;
-  std::string profile_json;  // "": none
+  std::string profile_json;                    // "": none
+  std::vector<LinkTransport> link_transports;  // see v1::Register
+  std::string gpu_uuid;
 };
 
 struct WorkerTotals {
@@ -51,6 +54,7 @@ class CoordinatorHandler {
   // A plan for `epoch` that can't be read.
   virtual void OnBadPlan(PlanEpoch epoch, const absl::Status& status) = 0;
   virtual void OnRetire(PlanEpoch epoch) = 0;
+  virtual void OnLinkId(PlanEpoch epoch, const std::string& id) = 0;
   // Every OnAttached is followed by one.
   virtual void OnDetached() = 0;
   // For heartbeats; called on another thread.

@@ -60,7 +60,7 @@ absl::StatusOr<LinkProfile> MeasureLoopbackLink(
   // In this order, so that what is used ends last.
   CountingSink sink;
   const std::unique_ptr<LinkService> service =
-      LinkService::Create(&sink, nullptr);
+      LinkService::Create(&sink, nullptr, nullptr);
   service->Accept(kEpoch, {.max_rows = kManyRows,
                            .cols = kCols,
                            .max_micro_batches = 2,
@@ -71,7 +71,7 @@ absl::StatusOr<LinkProfile> MeasureLoopbackLink(
   GrpcLinkFactory links({.channels = TcpChannels()});
   SLUICE_ASSIGN_OR_RETURN(
       const std::unique_ptr<LinkSender> sender,
-      links.Connect(JoinHostPort("127.0.0.1", server->port()), kEpoch));
+      links.Connect(JoinHostPort("127.0.0.1", server->port()), kEpoch, {}));
   ActivationPool pool;
   int64_t sent = 0;
   const auto send = [&](int64_t rows) {

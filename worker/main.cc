@@ -36,7 +36,8 @@ struct Flags {
   std::string coordinator = "127.0.0.1:7070", model, host = "127.0.0.1",
               advertise, name, host_memory, log_level = "info", disk_dir,
               disk_space, load_format = "auto", trace, device = "cpu",
-              device_memory, profile;
+              device_memory, profile, link = "auto",
+              nccl_library = "libnccl.so.2", cuda_library = "libcuda.so.1";
   int port = 0, metrics_port = 0, threads = 0;
   bool no_profile = false;
 };
@@ -72,6 +73,21 @@ void AddFlags(CLI::App& app, Flags& f) {
   app.add_option("--device-memory", f.device_memory,
                  "most memory of the device, as 20GiB, if it has its own")
       ->envname("SLUICE_DEVICE_MEMORY");
+  app.add_option("--link", f.link,
+                 "what carries activations from worker to worker: grpc; nccl, "
+                 "from GPU to GPU, or nothing; or auto: nccl between workers "
+                 "that compute on GPUs and have libnccl")
+      ->check(CLI::IsMember({"auto", "grpc", "nccl"}))
+      ->capture_default_str()
+      ->envname("SLUICE_LINK");
+  app.add_option("--nccl-library", f.nccl_library,
+                 "where NCCL is, if not where the system looks")
+      ->capture_default_str()
+      ->envname("SLUICE_NCCL_LIBRARY");
+  app.add_option("--cuda-library", f.cuda_library,
+                 "where the CUDA driver is, if not where the system looks")
+      ->capture_default_str()
+      ->envname("SLUICE_CUDA_LIBRARY");
   app.add_option("--host-memory", f.host_memory,
                  "most memory for weights, KV cache and activations, as 8GiB; "
                  "default: 75 % of what is available")
@@ -222,6 +238,9 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
     if (!bytes.ok()) return sluice::Annotate(bytes.status(), "--device-memory");
     options.device_memory_bytes = *bytes;
   }
+  SLUICE_ASSIGN_OR_RETURN(options.link, sluice::ParseLinkChoice(f.link));
+  options.nccl_library = f.nccl_library;
+  options.cuda_library = f.cuda_library;
   options.pin_threads = true;
   options.disk_dir = f.disk_dir;
   options.dummy_weights = f.load_format == "dummy";
@@ -236,6 +255,10 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
   // What is wrong with these shows before the time that measuring takes.
   SLUICE_RETURN_IF_ERROR(sluice::CheckBackendKind(options.backend));
   SLUICE_RETURN_IF_ERROR(options.Validate());
+  SLUICE_RETURN_IF_ERROR(sluice::OpenPayloads(options.link, options.backend,
+                                              options.nccl_library,
+                                              options.cuda_library)
+                             .status());
   SLUICE_RETURN_IF_ERROR(sluice::ModelDir::Open(options.model_dir).status());
   auto profile = Profile(f, options, signals);
   if (absl::IsCancelled(profile.status())) return absl::OkStatus();

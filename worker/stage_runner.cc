@@ -21,7 +21,9 @@ constexpr double kProgressIntervalSeconds = 0.2;
 
 bool SameWeights(const AssignedStage& a, const AssignedStage& b) {
   return a.layers == b.layers && a.max_model_len == b.max_model_len &&
-         a.max_sequences == b.max_sequences && a.policy == b.policy;
+         a.max_sequences == b.max_sequences && a.policy == b.policy &&
+         // Whose staging memory is taken before weights take the rest.
+         a.previous_link == b.previous_link && a.next_link == b.next_link;
 }
 
 // Room for two steps: one that is computed or sent, and one behind it.
@@ -202,6 +204,17 @@ void StageRunner::OnBadPlan(PlanEpoch epoch, const absl::Status& status) {
   Fail(*run, status);
 }
 
+void StageRunner::OnLinkId(PlanEpoch epoch, const std::string& id) {
+  const RunPtr run = current();
+  if (run == nullptr || run->assignment.epoch != epoch) {
+    LogWarning(
+        absl::StrCat("dropped a link's id of stale epoch ", epoch.value()));
+    return;
+  }
+  // Not under the run's lock: a link that can't be joined ends the run.
+  options_.receiver->Join(epoch, id, MostPayloadBytes(run->assignment));
+}
+
 absl::Status StageRunner::OnFrame(ActivationFrame frame,
                                   std::function<void()> on_consumed) {
   OnceOnExit consumed(std::move(on_consumed));
@@ -296,6 +309,7 @@ void StageRunner::DropExecutor() {
   executor_.reset();
   PublishReport();
   link_buffers_.Release();
+  link_staging_.Release();
   options_.metrics->weight_bytes->Set(0);
 }
 
@@ -364,6 +378,12 @@ void StageRunner::Play(Run& run) {
 absl::Status StageRunner::Prepare(Run& run) {
   const AssignedStage& a = run.assignment;
   meter_.Switch(UsageMeter::State::kIdle);
+  const bool nccl = a.previous_link == LinkTransport::kNccl ||
+                    a.next_link == LinkTransport::kNccl;
+  if (nccl && options_.payloads == nullptr) {
+    return absl::FailedPreconditionError(
+        "its activations are to travel by NCCL, which this worker has not");
+  }
   if (executor_ == nullptr || !SameWeights(a, loaded_)) {
     SLUICE_RETURN_IF_ERROR(LoadExecutor(run));
   }
@@ -374,6 +394,7 @@ absl::Status StageRunner::Prepare(Run& run) {
     terms.cols = options_.hidden_size;
     terms.max_micro_batches = a.policy.num_microbatches;
     terms.credits = static_cast<int32_t>(FramesInFlight(a));
+    terms.transport = a.previous_link;
     MutexLock lock(&run.mu);
     if (run.closed) return absl::CancelledError("the epoch is over");
     options_.receiver->Accept(a.epoch, terms);
@@ -388,6 +409,15 @@ absl::Status StageRunner::LoadExecutor(Run& run) {
       link_buffers_,
       options_.host_budget->Charge("link buffers",
                                    LinkBufferBytes(a, options_.hidden_size)));
+  if (options_.payloads != nullptr && options_.device_budget != nullptr) {
+    const uint64_t sides = (a.previous_link == LinkTransport::kNccl ? 1 : 0) +
+                           (a.next_link == LinkTransport::kNccl ? 1 : 0);
+    SLUICE_ASSIGN_OR_RETURN(
+        link_staging_,
+        options_.device_budget->Charge(
+            "link staging",
+            sides * options_.payloads->StagingBytes(MostPayloadBytes(a))));
+  }
   StageExecutor::Options options;
   options.layers = a.layers;
   options.policy = a.policy;
@@ -417,6 +447,7 @@ absl::Status StageRunner::LoadExecutor(Run& run) {
       options_.loader(options, progress, &run.stopped);
   if (!loaded.ok()) {
     link_buffers_.Release();
+    link_staging_.Release();
     return Annotate(loaded.status(), "can't load");
   }
   executor_ = *std::move(loaded);
@@ -428,13 +459,30 @@ absl::Status StageRunner::LoadExecutor(Run& run) {
   return absl::OkStatus();
 }
 
+size_t StageRunner::MostPayloadBytes(const AssignedStage& a) const {
+  return sizeof(float) * static_cast<size_t>(a.policy.max_step_tokens) *
+         static_cast<size_t>(options_.hidden_size);
+}
+
 absl::Status StageRunner::ConnectNext(Run& run) {
   const AssignedStage& a = run.assignment;
+  LinkOptions link_options;
+  // The link goes before the run does.
+  link_options.on_broken = [this, &run](const absl::Status& status) {
+    Fail(run, status);
+  };
+  if (a.next_link == LinkTransport::kNccl) {
+    link_options.payloads.transport = options_.payloads;
+    link_options.payloads.max_bytes = MostPayloadBytes(a);
+    link_options.payloads.hand_out = [&a](const std::string& id) {
+      a.reporter->LinkId(a.epoch, id);
+    };
+  }
   const absl::Duration deadline =
       options_.clock->Monotonic() + options_.connect_timeout;
   for (;;) {
     absl::StatusOr<std::unique_ptr<LinkSender>> link =
-        options_.links->Connect(a.next_address, a.epoch);
+        options_.links->Connect(a.next_address, a.epoch, link_options);
     if (link.ok()) {
       std::shared_ptr<LinkSender> shared = *std::move(link);
       MutexLock lock(&run.mu);

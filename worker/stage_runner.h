@@ -62,6 +62,8 @@ class StageRunner : public FrameSink {
     Tracer* tracer = nullptr;  // may be null
     LinkFactory* links = nullptr;
     LinkReceiver* receiver = nullptr;
+    // Carries the activations of NCCL links; null: there are none here.
+    PayloadTransport* payloads = nullptr;
     const WorkerMetrics* metrics = nullptr;
     const Clock* clock = nullptr;
     // For the next stage's worker to take the link; it may be just starting.
@@ -82,6 +84,9 @@ class StageRunner : public FrameSink {
   void OnPlan(StepPlan plan);
   // A plan that could not be read; ends the stage if it is of its epoch.
   void OnBadPlan(PlanEpoch epoch, const absl::Status& status);
+
+  // The stage before has made the channel of its link.
+  void OnLinkId(PlanEpoch epoch, const std::string& id);
 
   absl::Status OnFrame(ActivationFrame frame,
                        std::function<void()> on_consumed) override;
@@ -117,6 +122,7 @@ class StageRunner : public FrameSink {
   absl::Status LoadExecutor(Run& run);
   void DropExecutor();
   absl::Status ConnectNext(Run& run);
+  size_t MostPayloadBytes(const AssignedStage& a) const;
   absl::Status Compute(Run& run, StageStep step);
   absl::Status Emit(Run& run, ActivationFrame frame);
   void PublishKvUsage();
@@ -141,6 +147,7 @@ class StageRunner : public FrameSink {
   std::unique_ptr<StageExecutor> executor_;
   AssignedStage loaded_;       // what executor_ was loaded for
   MemoryCharge link_buffers_;  // while executor_ is there
+  MemoryCharge link_staging_;  // the same, of the device
   SweepStats earlier_stats_;   // of the executors before
 
   Thread compute_;

@@ -1,7 +1,9 @@
 #include "worker/worker.h"
 
+#include <memory>
 #include <utility>
 
+#include "common/logging.h"
 #include "common/status_macros.h"
 #include "runtime/exec/stage_executor.h"
 #include "runtime/model/model_dir.h"
@@ -77,7 +79,15 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(Options options) {
                        const std::atomic<bool>* cancelled) {
     return StageExecutor::Load(*dir, stage, progress, cancelled);
   };
-  return CreateWorker(std::move(options), std::move(model));
+  SLUICE_ASSIGN_OR_RETURN(
+      std::unique_ptr<PayloadTransport> payloads,
+      OpenPayloads(options.link, options.backend, options.nccl_library,
+                   options.cuda_library));
+  if (payloads != nullptr) {
+    LogInfo(absl::StrCat("links may go by ", payloads->name()));
+  }
+  return CreateWorker(std::move(options), std::move(model),
+                      std::move(payloads));
 }
 
 }  // namespace sluice

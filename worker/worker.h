@@ -13,6 +13,7 @@
 #include "runtime/kernels/backend.h"
 #include "runtime/trace/trace.h"
 #include "worker/channel_factory.h"
+#include "worker/link_choice.h"
 #include "worker/runtime_report.h"
 
 namespace grpc {
@@ -48,6 +49,11 @@ class Worker {
     // Pins each compute thread to a core of its own, if there are as many
     // threads as cores. Not for workers that share cores.
     bool pin_threads = false;
+    // What carries activations to the stages next to this one, and where NCCL
+    // and CUDA are looked for (as dlopen does).
+    LinkChoice link = LinkChoice::kAuto;
+    std::string nccl_library = "libnccl.so.2";
+    std::string cuda_library = "libcuda.so.1";
     // What was measured here, for the coordinator to plan by; null: nothing.
     // Goes out under this worker's name.
     std::shared_ptr<const MachineProfile> profile;

@@ -35,7 +35,8 @@ class WorkerImpl : public Worker,
                    private FrameSink,
                    private CoordinatorHandler {
  public:
-  WorkerImpl(Options options, WorkerModel model)
+  WorkerImpl(Options options, WorkerModel model,
+             std::unique_ptr<PayloadTransport> payloads)
       : options_(std::move(options)),
         num_layers_(model.num_layers),
         fingerprint_(std::move(model.fingerprint)),
@@ -51,7 +52,8 @@ class WorkerImpl : public Worker,
         disk_budget_(Tier::kDisk, options_.disk_space_bytes),
         links_({.channels = options_.channels,
                 .bytes_sent = metrics_.link_bytes_sent}),
-        link_service_(LinkService::Create(this, metrics_.link_bytes_received)),
+        link_service_(LinkService::Create(this, payloads.get(),
+                                          metrics_.link_bytes_received)),
         runner_(
             {.loader = std::move(model.loader),
              .hidden_size = model.hidden_size,
@@ -68,8 +70,10 @@ class WorkerImpl : public Worker,
              .tracer = options_.tracer,
              .links = &links_,
              .receiver = link_service_.get(),
+             .payloads = payloads.get(),
              .metrics = &metrics_,
-             .clock = Clock::Real()}) {
+             .clock = Clock::Real()}),
+        payloads_(std::move(payloads)) {
     if (!options_.link_address.empty()) Announce(options_.link_address);
   }
 
@@ -96,6 +100,13 @@ class WorkerImpl : public Worker,
       MachineProfile profile = *options_.profile;
       profile.name = options_.name;
       client.identity.profile_json = ProfileToJson(profile);
+    }
+    if (payloads_ == nullptr || options_.link != LinkChoice::kNccl) {
+      client.identity.link_transports.push_back(LinkTransport::kGrpc);
+    }
+    if (payloads_ != nullptr) {
+      client.identity.link_transports.push_back(LinkTransport::kNccl);
+      client.identity.gpu_uuid = payloads_->gpu_uuid();
     }
     client.handler = this;
     client.reconnect_delay = options_.reconnect_delay;
@@ -148,6 +159,9 @@ class WorkerImpl : public Worker,
     LogInfo(absl::StrCat("epoch=", epoch.value(), " retired to be a spare"));
     runner_.Retire();
   }
+  void OnLinkId(PlanEpoch epoch, const std::string& id) override {
+    runner_.OnLinkId(epoch, id);
+  }
   void OnDetached() override {
     attached_ = false;
     runner_.Detach();
@@ -175,6 +189,8 @@ class WorkerImpl : public Worker,
   const std::unique_ptr<LinkService> link_service_;
   StageRunner runner_;
   std::atomic<bool> attached_{false};
+  // Its threads call what is above.
+  const std::unique_ptr<PayloadTransport> payloads_;
 
   Mutex mu_;
   bool shutdown_ ABSL_GUARDED_BY(mu_) = false;
@@ -183,9 +199,11 @@ class WorkerImpl : public Worker,
 
 }  // namespace
 
-std::unique_ptr<Worker> CreateWorker(Worker::Options options,
-                                     WorkerModel model) {
-  return std::make_unique<WorkerImpl>(std::move(options), std::move(model));
+std::unique_ptr<Worker> CreateWorker(
+    Worker::Options options, WorkerModel model,
+    std::unique_ptr<PayloadTransport> payloads) {
+  return std::make_unique<WorkerImpl>(std::move(options), std::move(model),
+                                      std::move(payloads));
 }
 
 }  // namespace sluice

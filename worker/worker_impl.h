@@ -19,7 +19,9 @@ struct WorkerModel {
 
 // Worker::Create without the model directory, for tests of what goes on around
 // the computation. `options` have been validated.
-std::unique_ptr<Worker> CreateWorker(Worker::Options options,
-                                     WorkerModel model);
+// `payloads` is for NCCL links, or null.
+std::unique_ptr<Worker> CreateWorker(
+    Worker::Options options, WorkerModel model,
+    std::unique_ptr<PayloadTransport> payloads = nullptr);
 
 }  // namespace sluice

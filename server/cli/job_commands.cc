@@ -357,6 +357,7 @@ void AddClusterCommand(CLI::App* app, const std::string* coordinator,
               {"layer_begin", w.layer_begin()},
               {"layer_end", w.layer_end()},
               {"link_address", w.link_address()},
+              {"next_link", w.next_link()},
               {"metrics_address", w.metrics_address()},
               {"device", w.device()},
               {"host_memory_bytes", w.host_memory_bytes()},
@@ -387,13 +388,14 @@ void AddClusterCommand(CLI::App* app, const std::string* coordinator,
         const double total =
             w.busy_seconds() + w.waiting_seconds() + w.idle_seconds();
         std::cout << absl::StrFormat(
-            "  %-24s %-8s %-14s %3.0f %% busy  %5.1f GiB  %s%s%s\n", w.name(),
+            "  %-24s %-8s %-14s %3.0f %% busy  %5.1f GiB  %s%s%s%s\n", w.name(),
             state_name,
             w.stage() < 0 ? std::string("-")
                           : absl::StrFormat("layers %d-%d", w.layer_begin(),
                                             w.layer_end() - 1),
             total > 0 ? 100 * w.busy_seconds() / total : 0.0,
             w.host_memory_bytes() / 1073741824.0, w.device(),
+            w.next_link() == "nccl" ? ", hands on by NCCL" : "",
             w.detail().empty() ? "" : ": ", w.detail());
         for (const v1::ResourceUse& use : w.resources()) {
           std::cout << absl::StrFormat(

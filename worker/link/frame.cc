@@ -106,6 +106,7 @@ struct Header {
   uint64_t micro_batch = 0;
   uint64_t rows = 0;
   uint64_t cols = 0;
+  uint64_t detached_bytes = 0;
   bool has_plan = false;
   std::string plan;
   uint64_t payload_bytes = 0;
@@ -124,6 +125,8 @@ struct Header {
         return &rows;
       case v1::Frame::kColsFieldNumber:
         return &cols;
+      case v1::Frame::kDetachedBytesFieldNumber:
+        return &detached_bytes;
       default:
         return nullptr;
     }
@@ -218,14 +221,16 @@ absl::StatusOr<std::shared_ptr<const StepPlan>> ReadPlan(
 
 }  // namespace
 
-absl::StatusOr<grpc::ByteBuffer> EncodeFrame(const ActivationFrame& frame) {
+absl::StatusOr<grpc::ByteBuffer> EncodeFrame(const ActivationFrame& frame,
+                                             bool detached) {
   v1::Frame header;
   header.set_epoch(frame.epoch.value());
   header.set_block(frame.block.value());
   header.set_step(frame.step);
   header.set_micro_batch(frame.micro_batch);
   if (frame.plan != nullptr) ToProto(*frame.plan, header.mutable_plan());
-  const size_t payload = frame.hidden != nullptr ? frame.hidden->bytes() : 0;
+  size_t payload = frame.hidden != nullptr ? frame.hidden->bytes() : 0;
+  if (detached) header.set_detached_bytes(std::exchange(payload, 0));
   if (frame.hidden != nullptr) {
     header.set_rows(static_cast<uint32_t>(frame.hidden->rows()));
     header.set_cols(static_cast<uint32_t>(frame.hidden->cols()));
@@ -241,7 +246,7 @@ absl::StatusOr<grpc::ByteBuffer> EncodeFrame(const ActivationFrame& frame) {
   std::string bytes;
   bytes.reserve(header_bytes + 16);
   header.AppendToString(&bytes);
-  if (frame.hidden == nullptr) {
+  if (frame.hidden == nullptr || detached) {
     const grpc::Slice slice(bytes);
     return grpc::ByteBuffer(&slice, 1);
   }
@@ -290,7 +295,8 @@ absl::StatusOr<ActivationFrame> DecodeFrame(const grpc::ByteBuffer& bytes,
   if (header.has_plan) {
     SLUICE_ASSIGN_OR_RETURN(frame.plan, ReadPlan(header, limits));
     if (frame.plan->micro_batches.empty()) {
-      if (header.rows != 0 || header.cols != 0 || header.payload_bytes != 0) {
+      if (header.rows != 0 || header.cols != 0 || header.payload_bytes != 0 ||
+          header.detached_bytes != 0) {
         return Malformed("activations with a plan without micro-batches");
       }
       return frame;
@@ -304,10 +310,17 @@ absl::StatusOr<ActivationFrame> DecodeFrame(const grpc::ByteBuffer& bytes,
     return Malformed(absl::StrCat("hidden size ", header.cols,
                                   ", the model's is ", limits.cols));
   }
-  if (header.payload_bytes != header.rows * header.cols * sizeof(float)) {
-    return Malformed(absl::StrCat("activations of ", header.payload_bytes,
-                                  " bytes for ", header.rows, " rows of ",
-                                  header.cols, " floats"));
+  const uint64_t expected =
+      limits.detached ? header.detached_bytes : header.payload_bytes;
+  if (expected != header.rows * header.cols * sizeof(float)) {
+    return Malformed(absl::StrCat(
+        limits.detached ? "detached " : "", "activations of ", expected,
+        " bytes for ", header.rows, " rows of ", header.cols, " floats"));
+  }
+  if (header.payload_bytes + header.detached_bytes != expected) {
+    return Malformed(limits.detached
+                         ? "activations on a stream of detached ones"
+                         : "detached activations on a stream with its own");
   }
   for (const grpc::Slice& slice : slices) TakeOver(slice.begin());
   frame.hidden = pool->Acquire(static_cast<int64_t>(header.rows),

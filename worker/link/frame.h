@@ -16,7 +16,10 @@
 //   fields 1..7 (epoch, block, step, micro_batch, plan, rows, cols)
 //   tag of field 15, varint length, float32 little-endian payload
 //
-// Any protobuf implementation can read it. Ours reads fields 1..7 in any order,
+// On a stream with detached payloads, field 8 (detached_bytes) stands for field
+// 15, and the payload comes by the channel beside it.
+//
+// Any protobuf implementation can read it. Ours reads fields 1..8 in any order,
 // skips unknown ones, and wants field 15 last.
 
 namespace sluice {
@@ -30,13 +33,16 @@ struct FrameLimits {
   int64_t max_rows = 0;           // of one micro-batch
   int64_t cols = 0;               // hidden size
   int32_t max_micro_batches = 0;  // of one step
+  bool detached = false;          // payloads come beside the frames
 };
 
-// The payload refers to frame.hidden's memory and keeps it alive.
-// kInvalidArgument: too large a frame.
-absl::StatusOr<grpc::ByteBuffer> EncodeFrame(const ActivationFrame& frame);
+// The payload refers to frame.hidden's memory and keeps it alive; if
+// `detached`, it is only announced. kInvalidArgument: too large a frame.
+absl::StatusOr<grpc::ByteBuffer> EncodeFrame(const ActivationFrame& frame,
+                                             bool detached = false);
 
-// kInvalidArgument names the field that is malformed or out of `limits`.
+// kInvalidArgument names the field that is malformed or out of `limits`. A
+// detached payload's buffer has its size, but no contents yet.
 absl::StatusOr<ActivationFrame> DecodeFrame(const grpc::ByteBuffer& bytes,
                                             const FrameLimits& limits,
                                             ActivationPool* pool);

@@ -6,6 +6,8 @@
 #include <grpcpp/support/client_callback.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <functional>
 #include <utility>
 
 #include "common/mutex.h"
@@ -23,6 +25,8 @@ namespace {
 constexpr int64_t kMaxCredits = int64_t{1} << 20;
 // How long a peer has to acknowledge the end of a stream.
 constexpr absl::Duration kCloseTimeout = absl::Seconds(1);
+// Detached payloads that have not left yet: one under way, and one behind it.
+constexpr int kMostPayloads = 2;
 
 // What a broken stream means to the stage that sends: refusals are told apart,
 // all else is a link that is gone.
@@ -51,9 +55,18 @@ absl::Status LinkStatus(const grpc::Status& grpc_status,
 class Stream
     : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  Stream(std::string address, PlanEpoch epoch, Counter* bytes_sent)
-      : address_(std::move(address)), bytes_counter_(bytes_sent) {
+  Stream(std::string address, PlanEpoch epoch, const LinkOptions& options,
+         Counter* bytes_sent)
+      : address_(std::move(address)),
+        detached_(options.payloads.transport != nullptr),
+        on_broken_(options.on_broken),
+        bytes_counter_(bytes_sent) {
     context_.AddMetadata(kEpochMetadata, absl::StrCat(epoch.value()));
+    if (detached_) {
+      context_.AddMetadata(
+          kPayloadsMetadata,
+          std::string(LinkTransportName(LinkTransport::kNccl)));
+    }
   }
 
   static void Start(const std::shared_ptr<Stream>& self,
@@ -87,11 +100,34 @@ class Stream
     return connected_ ? absl::OkStatus() : status_;
   }
 
+  // Opens this end of the channel of detached payloads, which begins to connect
+  // when the receiver says that it joins. Called once, when connected.
+  static absl::StatusOr<std::string> OpenChannel(
+      const std::shared_ptr<Stream>& self, const DetachedPayloads& payloads) {
+    SLUICE_ASSIGN_OR_RETURN(std::string id, payloads.transport->NewId());
+    SLUICE_ASSIGN_OR_RETURN(
+        std::shared_ptr<PayloadChannel> channel,
+        payloads.transport->Open(
+            {.end = PayloadTransport::End::kSender,
+             .id = id,
+             .max_bytes = payloads.max_bytes,
+             .on_broken = [self](const absl::Status& status) {
+               self->FailPayloads(status);
+             }}));
+    MutexLock lock(&self->mu_);
+    self->channel_ = std::move(channel);
+    self->channel_checksum_ = LinkIdChecksum(id);
+    return id;
+  }
+
   absl::Status Send(const ActivationFrame& frame) {
-    SLUICE_ASSIGN_OR_RETURN(grpc::ByteBuffer bytes, EncodeFrame(frame));
+    SLUICE_ASSIGN_OR_RETURN(grpc::ByteBuffer bytes,
+                            EncodeFrame(frame, detached_));
     {
       MutexLock lock(&mu_);
-      while (!closed_ && !done_ && (broken_ || writing_ || credits_ == 0)) {
+      while (!closed_ && !done_ &&
+             (broken_ || writing_ || credits_ == 0 ||
+              payloads_ >= kMostPayloads)) {
         changed_.Wait(&mu_);
       }
       if (closed_) return Closed();
@@ -99,9 +135,18 @@ class Stream
       --credits_;
       writing_ = true;
       out_.Swap(&bytes);
-      bytes_sent_ += out_.Length();
+      uint64_t sent = out_.Length();
+      // Under the lock, so that payloads have the order of their headers.
+      if (detached_ && frame.hidden != nullptr && frame.hidden->bytes() > 0) {
+        sent += frame.hidden->bytes();
+        ++payloads_;
+        channel_->Push(
+            {frame.hidden->data(), frame.hidden->bytes()},
+            [self = self_, hidden = frame.hidden] { self->OnPayloadSent(); });
+      }
+      bytes_sent_ += sent;
       if (bytes_counter_ != nullptr) {
-        bytes_counter_->Add(static_cast<double>(out_.Length()));
+        bytes_counter_->Add(static_cast<double>(sent));
       }
     }
     StartWrite(&out_);
@@ -116,6 +161,7 @@ class Stream
       if (closed_) return;
       closed_ = true;
       changed_.NotifyAll();
+      if (channel_ != nullptr) channel_->Stop();
       end = PrepareEndLocked();
     }
     Perform(end);
@@ -147,11 +193,12 @@ class Stream
     {
       MutexLock lock(&mu_);
       if (ok) {
-        const absl::StatusOr<uint32_t> frames = DecodeCredit(in_);
-        malformed = !frames.ok();
+        const absl::StatusOr<Credit> credit = DecodeCredit(in_);
+        malformed = !credit.ok();
         if (!malformed) {
           connected_ = true;
-          credits_ = std::min<int64_t>(credits_ + *frames, kMaxCredits);
+          credits_ = std::min<int64_t>(credits_ + credit->frames, kMaxCredits);
+          if (credit->joined.has_value()) malformed = !JoinLocked(*credit);
         }
       } else {
         broken_ = true;
@@ -184,9 +231,27 @@ class Stream
   void OnDone(const grpc::Status& status) override {
     TakeOver(this);
     std::shared_ptr<Stream> last;
+    absl::Status why = LinkStatus(status, address_);
+    bool tell = false;
+    {
+      MutexLock lock(&mu_);
+      // What the receiver says is the cause more often than what its channel
+      // did.
+      const bool by_us = status.error_code() == grpc::StatusCode::CANCELLED;
+      if (by_us && !payload_error_.ok()) {
+        why = payload_error_;
+        tell = true;
+      } else {
+        tell = !absl::IsFailedPrecondition(why);
+      }
+      tell = tell && connected_ && !closed_ && on_broken_ != nullptr;
+    }
+    // Before the owner may go on, and who is told with it.
+    if (tell) on_broken_(why);
     MutexLock lock(&mu_);
-    status_ = LinkStatus(status, address_);
+    status_ = std::move(why);
     done_ = true;
+    if (channel_ != nullptr) channel_->Stop();
     // Before `lock` goes, so that this object outlives it.
     last = std::move(self_);
     // The owner holds a reference until it has seen done_.
@@ -206,6 +271,34 @@ class Stream
     return {.half_close = !broken_, .remove_hold = true};
   }
 
+  // False if the receiver joins another channel than ours.
+  bool JoinLocked(const Credit& credit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (channel_ == nullptr || *credit.joined != channel_checksum_) {
+      payload_error_ = absl::FailedPreconditionError(
+          absl::StrCat("link to ", address_,
+                       ": the receiver was handed another NCCL id than this "
+                       "end has made"));
+      return false;
+    }
+    channel_->Start();
+    return true;
+  }
+
+  // On the channel's thread.
+  void OnPayloadSent() {
+    MutexLock lock(&mu_);
+    --payloads_;
+    changed_.NotifyAll();
+  }
+  void FailPayloads(const absl::Status& status) {
+    {
+      MutexLock lock(&mu_);
+      if (!payload_error_.ok() || done_) return;
+      payload_error_ = Annotate(status, absl::StrCat("link to ", address_));
+    }
+    context_.TryCancel();
+  }
+
   void Perform(const End& end) {
     if (end.half_close) StartWritesDone();
     if (end.remove_hold) RemoveHold();
@@ -217,6 +310,8 @@ class Stream
   }
 
   const std::string address_;
+  const bool detached_;
+  const std::function<void(const absl::Status&)> on_broken_;
   Counter* const bytes_counter_;
   grpc::ClientContext context_;
   std::unique_ptr<grpc::GenericStub> stub_;
@@ -235,6 +330,12 @@ class Stream
   bool ended_ ABSL_GUARDED_BY(mu_) = false;   // the hold is removed
   bool done_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mu_);  // set with done_
+
+  // Of detached payloads.
+  std::shared_ptr<PayloadChannel> channel_ ABSL_GUARDED_BY(mu_);
+  uint64_t channel_checksum_ ABSL_GUARDED_BY(mu_) = 0;
+  int payloads_ ABSL_GUARDED_BY(mu_) = 0;  // that have not left yet
+  absl::Status payload_error_ ABSL_GUARDED_BY(mu_);
 };
 
 class GrpcLinkSender : public LinkSender {
@@ -263,16 +364,22 @@ GrpcLinkFactory::GrpcLinkFactory(Options options)
 }
 
 absl::StatusOr<std::unique_ptr<LinkSender>> GrpcLinkFactory::Connect(
-    const std::string& address, PlanEpoch epoch) {
+    const std::string& address, PlanEpoch epoch, const LinkOptions& options) {
   std::shared_ptr<grpc::Channel> channel = options_.channels(address);
   if (channel == nullptr) {
     return absl::UnavailableError(
         absl::StrCat("link to ", address, ": no such address"));
   }
-  auto stream = std::make_shared<Stream>(address, epoch, options_.bytes_sent);
+  auto stream =
+      std::make_shared<Stream>(address, epoch, options, options_.bytes_sent);
   Stream::Start(stream, std::move(channel));
   auto sender = std::make_unique<GrpcLinkSender>(stream);
   SLUICE_RETURN_IF_ERROR(stream->WaitConnected(options_.connect_timeout));
+  if (options.payloads.transport != nullptr) {
+    SLUICE_ASSIGN_OR_RETURN(const std::string id,
+                            Stream::OpenChannel(stream, options.payloads));
+    options.payloads.hand_out(id);
+  }
   return sender;
 }
 

@@ -10,7 +10,8 @@
 
 namespace sluice {
 
-// Links over LinkService::Send streams. Thread-safe.
+// Links over LinkService::Send streams, with or without their payloads.
+// Thread-safe.
 class GrpcLinkFactory : public LinkFactory {
  public:
   struct Options {
@@ -23,9 +24,11 @@ class GrpcLinkFactory : public LinkFactory {
 
   // Opens a stream and waits until the peer has taken it. kUnavailable if
   // nobody answers (worth another try: it may be starting); else as the peer
-  // refused, kFailedPrecondition for a stale epoch.
+  // refused, kFailedPrecondition for a stale epoch. Then opens this end of the
+  // channel of detached payloads, if they are, and hands out its id.
   absl::StatusOr<std::unique_ptr<LinkSender>> Connect(
-      const std::string& address, PlanEpoch epoch) override;
+      const std::string& address, PlanEpoch epoch,
+      const LinkOptions& options) override;
 
  private:
   const Options options_;

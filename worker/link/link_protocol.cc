@@ -2,30 +2,40 @@
 
 #include <grpcpp/support/slice.h>
 
+#include <span>
 #include <string>
 
+#include "runtime/memory/checksum.h"
 #include "sluice/v1/pipeline.pb.h"
 #include "worker/link/tsan_handoff.h"
 
 namespace sluice {
 
-grpc::ByteBuffer EncodeCredit(uint32_t frames) {
-  v1::Credit credit;
-  credit.set_frames(frames);
-  const grpc::Slice slice(credit.SerializeAsString());
+uint64_t LinkIdChecksum(const std::string& id) {
+  return BlockChecksum(std::as_bytes(std::span(id)));
+}
+
+grpc::ByteBuffer EncodeCredit(const Credit& credit) {
+  v1::Credit message;
+  message.set_frames(credit.frames);
+  if (credit.joined.has_value()) message.set_joined(*credit.joined);
+  const grpc::Slice slice(message.SerializeAsString());
   return grpc::ByteBuffer(&slice, 1);
 }
 
-absl::StatusOr<uint32_t> DecodeCredit(const grpc::ByteBuffer& bytes) {
+absl::StatusOr<Credit> DecodeCredit(const grpc::ByteBuffer& bytes) {
   constexpr size_t kMaxBytes = 1024;
-  v1::Credit credit;
+  v1::Credit message;
   grpc::Slice slice;
   if (!bytes.Valid() || bytes.Length() > kMaxBytes ||
       !bytes.DumpToSingleSlice(&slice).ok() ||
-      !credit.ParseFromArray(slice.begin(), static_cast<int>(slice.size()))) {
+      !message.ParseFromArray(slice.begin(), static_cast<int>(slice.size()))) {
     return absl::InvalidArgumentError("link: malformed credit");
   }
-  return credit.frames();
+  Credit credit;
+  credit.frames = message.frames();
+  if (message.has_joined()) credit.joined = message.joined();
+  return credit;
 }
 
 }  // namespace sluice

@@ -1,9 +1,12 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 #include "common/types.h"
+#include "worker/link/link.h"
 
 namespace sluice {
 
@@ -14,6 +17,8 @@ struct LinkTerms {
   int32_t max_micro_batches = 0;  // of one step
   int32_t credits = 0;            // frames that may wait here, >= those of one
                                   // step, which is only computed when complete
+  // A stream that says otherwise is refused.
+  LinkTransport transport = LinkTransport::kGrpc;
 };
 
 // The receiving end of links, as a stage controls it. Streams are told apart by
@@ -28,6 +33,11 @@ class LinkReceiver {
   virtual void Advance(PlanEpoch epoch) = 0;
   // Advances to `epoch` and grants its stream credits, now or when it comes.
   virtual void Accept(PlanEpoch epoch, const LinkTerms& terms) = 0;
+  // The stream of `epoch`, which is there, has detached payloads, of at most
+  // `max_bytes` each: they come by the channel of this id. Before this it gets
+  // no credits.
+  virtual void Join(PlanEpoch epoch, const std::string& id,
+                    size_t max_bytes) = 0;
   // `epoch` is over here: it and older ones are refused, with `reason`'s code
   // and message for the stream that is open.
   virtual void End(PlanEpoch epoch, const absl::Status& reason) = 0;

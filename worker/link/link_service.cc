@@ -34,11 +34,12 @@ class Stream
     : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   Stream(LinkServiceImpl* service, grpc::CallbackServerContext* context,
-         PlanEpoch epoch)
+         PlanEpoch epoch, LinkTransport transport)
       : service_(service),
         context_(context),
         epoch_(epoch),
-        out_(EncodeCredit(0)) {
+        transport_(transport),
+        out_(EncodeCredit({})) {
     HandOff(this);
   }
 
@@ -65,21 +66,32 @@ class Stream
   }
 
   void Open(const LinkTerms& terms) {
+    if (terms.transport != transport_) {
+      End(absl::InvalidArgumentError(absl::StrCat(
+          "the sender's activations come by ", LinkTransportName(transport_),
+          ", but this stage was told ", LinkTransportName(terms.transport))));
+      return;
+    }
     {
       MutexLock lock(&mu_);
       if (open_) return;
       open_ = true;
-      limits_ = {terms.max_rows, terms.cols, terms.max_micro_batches};
+      limits_ = {terms.max_rows, terms.cols, terms.max_micro_batches,
+                 transport_ != LinkTransport::kGrpc};
     }
     Grant(terms.credits);
   }
+
+  // Opens this end of the channel of detached payloads.
+  void Join(const std::shared_ptr<Stream>& self, PayloadTransport* transport,
+            const std::string& id, size_t max_bytes);
 
   void Grant(int64_t frames) {
     {
       MutexLock lock(&mu_);
       if (end_status_.has_value()) return;
       owed_ += frames;
-      if (writing_) return;
+      if (writing_ || !HasNewsLocked()) return;
       PrepareCreditLocked();
     }
     StartWrite(&out_);
@@ -91,10 +103,14 @@ class Stream
       MutexLock lock(&mu_);
       if (end_status_.has_value()) return;
       end_status_ = status;
+      if (channel_ != nullptr) channel_->Stop();
       if (writing_) return;  // OnWriteDone finishes
     }
     Finish(ToGrpcStatus(status));
   }
+
+  // End, which the sink learns, too.
+  void Break(const absl::Status& status);
 
   bool unused() const {
     MutexLock lock(&mu_);
@@ -112,7 +128,7 @@ class Stream
       writing_ = false;
       end = end_status_;
       if (!end.has_value()) {
-        if (owed_ == 0 || !ok) return;
+        if (!HasNewsLocked() || !ok) return;
         PrepareCreditLocked();
       }
     }
@@ -124,16 +140,29 @@ class Stream
   }
 
  private:
+  // With detached payloads, frames may come once their channel is there.
+  bool HasNewsLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (transport_ != LinkTransport::kGrpc && channel_ == nullptr) return false;
+    return owed_ > 0 || joined_.has_value();
+  }
   void PrepareCreditLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     writing_ = true;
-    out_ = EncodeCredit(static_cast<uint32_t>(owed_));
+    out_ = EncodeCredit(
+        {static_cast<uint32_t>(owed_), std::exchange(joined_, std::nullopt)});
     granted_ += owed_;
     owed_ = 0;
   }
+  // Takes what OnReadDone has read; an error breaks the stream.
+  absl::Status Take(const grpc::ByteBuffer& bytes, const FrameLimits& limits,
+                    const std::shared_ptr<Stream>& self);
+  // A frame with its payload. On the channel's thread if that is detached.
+  absl::Status Deliver(ActivationFrame frame,
+                       const std::shared_ptr<Stream>& self);
 
   LinkServiceImpl* const service_;
   grpc::CallbackServerContext* const context_;
   const PlanEpoch epoch_;
+  const LinkTransport transport_;
 
   mutable Mutex mu_;
   grpc::ByteBuffer in_;   // gRPC's between StartRead and OnReadDone
@@ -148,6 +177,9 @@ class Stream
   bool writing_ ABSL_GUARDED_BY(mu_) = true;
   bool got_frames_ ABSL_GUARDED_BY(mu_) = false;
   std::optional<absl::Status> end_status_ ABSL_GUARDED_BY(mu_);
+  // Of detached payloads; set by Join.
+  std::shared_ptr<PayloadChannel> channel_ ABSL_GUARDED_BY(mu_);
+  std::optional<uint64_t> joined_ ABSL_GUARDED_BY(mu_);  // to be said
 };
 
 using RawLinkService =
@@ -155,8 +187,9 @@ using RawLinkService =
 
 class LinkServiceImpl : public LinkService, private RawLinkService {
  public:
-  LinkServiceImpl(FrameSink* sink, Counter* bytes_received)
-      : sink_(sink), bytes_received_(bytes_received) {
+  LinkServiceImpl(FrameSink* sink, PayloadTransport* payloads,
+                  Counter* bytes_received)
+      : sink_(sink), payloads_(payloads), bytes_received_(bytes_received) {
     HandOff(this);
   }
   ~LinkServiceImpl() override { TakeOver(this); }
@@ -170,6 +203,12 @@ class LinkServiceImpl : public LinkService, private RawLinkService {
   void Accept(PlanEpoch epoch, const LinkTerms& terms) override {
     EndBelow(epoch, StaleEpoch(epoch), terms);
     if (std::shared_ptr<Stream> stream = Find(epoch)) stream->Open(terms);
+  }
+
+  void Join(PlanEpoch epoch, const std::string& id, size_t max_bytes) override {
+    if (std::shared_ptr<Stream> stream = Find(epoch)) {
+      stream->Join(stream, payloads_, id, max_bytes);
+    }
   }
 
   void End(PlanEpoch epoch, const absl::Status& reason) override {
@@ -239,16 +278,16 @@ class LinkServiceImpl : public LinkService, private RawLinkService {
       grpc::CallbackServerContext* context) override {
     TakeOver(this);
     const absl::StatusOr<PlanEpoch> epoch = ReadEpoch(*context);
+    const absl::StatusOr<LinkTransport> transport = ReadTransport(*context);
     auto stream =
-        std::make_shared<Stream>(this, context, epoch.value_or(PlanEpoch()));
+        std::make_shared<Stream>(this, context, epoch.value_or(PlanEpoch()),
+                                 transport.value_or(LinkTransport::kGrpc));
     Stream* const reactor = stream.get();
-    if (!epoch.ok()) {
-      stream->Refuse(stream, epoch.status());
-      return reactor;
-    }
     std::shared_ptr<Stream> replaced;
     std::optional<LinkTerms> terms;
-    const absl::Status status = Register(stream, &replaced, &terms);
+    absl::Status status = epoch.status();
+    status.Update(transport.status());
+    if (status.ok()) status = Register(stream, &replaced, &terms);
     if (!status.ok()) {
       stream->Refuse(stream, status);
       return reactor;
@@ -274,6 +313,23 @@ class LinkServiceImpl : public LinkService, private RawLinkService {
           absl::StrCat("metadata ", kEpochMetadata, " is missing or no epoch"));
     }
     return PlanEpoch(epoch);
+  }
+
+  absl::StatusOr<LinkTransport> ReadTransport(
+      const grpc::CallbackServerContext& context) const {
+    const auto& metadata = context.client_metadata();
+    const auto it = metadata.find(kPayloadsMetadata);
+    if (it == metadata.end()) return LinkTransport::kGrpc;
+    const absl::string_view name(it->second.data(), it->second.size());
+    if (name != LinkTransportName(LinkTransport::kNccl)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "metadata ", kPayloadsMetadata, " is ", name, ", not nccl"));
+    }
+    if (payloads_ == nullptr) {
+      return absl::FailedPreconditionError(
+          "the sender's activations come by NCCL, which this worker has not");
+    }
+    return LinkTransport::kNccl;
   }
 
   // A second stream of an epoch takes the place of one that was not used yet:
@@ -302,6 +358,7 @@ class LinkServiceImpl : public LinkService, private RawLinkService {
   }
 
   FrameSink* const sink_;
+  PayloadTransport* const payloads_;
   Counter* const bytes_received_;
   ActivationPool pool_;
 
@@ -336,30 +393,88 @@ void Stream::OnReadDone(bool ok) {
   }
   if (bytes.Valid()) {
     service_->CountBytes(bytes.Length());
-    absl::Status status;
-    if (!has_credit) {
-      status = absl::ResourceExhaustedError("a frame came without a credit");
-    } else {
-      absl::StatusOr<ActivationFrame> frame =
-          DecodeFrame(bytes, limits, service_->pool());
-      bytes.Clear();
-      status = frame.status();
-      if (status.ok() && frame->epoch != epoch_) {
-        status = absl::InvalidArgumentError("a frame of another epoch");
-      }
-      if (status.ok()) {
-        status = service_->sink()->OnFrame(*std::move(frame),
-                                           [self] { self->Grant(1); });
-      }
-    }
-    if (!status.ok()) {
-      End(status);
-      if (service_->Remove(this)) {
-        service_->sink()->OnLinkBroken(epoch_, status);
-      }
-    }
+    const absl::Status status =
+        has_credit
+            ? Take(bytes, limits, self)
+            : absl::ResourceExhaustedError("a frame came without a credit");
+    bytes.Clear();
+    if (!status.ok()) Break(status);
   }
   StartRead(&in_);
+}
+
+absl::Status Stream::Take(const grpc::ByteBuffer& bytes,
+                          const FrameLimits& limits,
+                          const std::shared_ptr<Stream>& self) {
+  SLUICE_ASSIGN_OR_RETURN(ActivationFrame frame,
+                          DecodeFrame(bytes, limits, service_->pool()));
+  if (frame.epoch != epoch_) {
+    return absl::InvalidArgumentError("a frame of another epoch");
+  }
+  if (!limits.detached) return Deliver(std::move(frame), self);
+  std::shared_ptr<PayloadChannel> channel;
+  {
+    MutexLock lock(&mu_);
+    channel = channel_;
+  }
+  // Frames without a payload wait there for those before them.
+  PayloadView payload;
+  if (frame.hidden != nullptr) {
+    payload = {frame.hidden->data(), frame.hidden->bytes()};
+  }
+  channel->Push(payload, [self, frame = std::move(frame)]() mutable {
+    if (frame.hidden != nullptr) {
+      self->service_->CountBytes(frame.hidden->bytes());
+    }
+    const absl::Status status = self->Deliver(std::move(frame), self);
+    if (!status.ok()) self->Break(status);
+  });
+  return absl::OkStatus();
+}
+
+absl::Status Stream::Deliver(ActivationFrame frame,
+                             const std::shared_ptr<Stream>& self) {
+  {
+    MutexLock lock(&mu_);
+    if (end_status_.has_value()) return absl::OkStatus();
+  }
+  return service_->sink()->OnFrame(std::move(frame),
+                                   [self] { self->Grant(1); });
+}
+
+void Stream::Join(const std::shared_ptr<Stream>& self,
+                  PayloadTransport* transport, const std::string& id,
+                  size_t max_bytes) {
+  if (transport_ == LinkTransport::kGrpc) {
+    Break(absl::FailedPreconditionError(
+        "an NCCL id came for a link whose activations come by gRPC"));
+    return;
+  }
+  absl::StatusOr<std::unique_ptr<PayloadChannel>> channel =
+      transport->Open({.end = PayloadTransport::End::kReceiver,
+                       .id = id,
+                       .max_bytes = max_bytes,
+                       .on_broken = [self](const absl::Status& status) {
+                         self->Break(status);
+                       }});
+  if (!channel.ok()) {
+    Break(channel.status());
+    return;
+  }
+  {
+    MutexLock lock(&mu_);
+    if (end_status_.has_value()) return;
+    if (channel_ != nullptr) return;  // handed out twice
+    channel_ = *std::move(channel);
+    channel_->Start();
+    joined_ = LinkIdChecksum(id);
+  }
+  Grant(0);
+}
+
+void Stream::Break(const absl::Status& status) {
+  End(status);
+  if (service_->Remove(this)) service_->sink()->OnLinkBroken(epoch_, status);
 }
 
 void Stream::OnDone() {
@@ -375,15 +490,17 @@ void Stream::OnDone() {
   std::shared_ptr<Stream> last;
   MutexLock lock(&mu_);
   if (!end_status_.has_value()) end_status_ = absl::OkStatus();
+  if (channel_ != nullptr) channel_->Stop();
   last = std::move(self_);
 }
 
 }  // namespace
 
 std::unique_ptr<LinkService> LinkService::Create(FrameSink* sink,
+                                                 PayloadTransport* payloads,
                                                  Counter* bytes_received) {
   KeepCallbackQueue();
-  return std::make_unique<LinkServiceImpl>(sink, bytes_received);
+  return std::make_unique<LinkServiceImpl>(sink, payloads, bytes_received);
 }
 
 }  // namespace sluice

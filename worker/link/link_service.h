@@ -17,8 +17,12 @@ namespace sluice {
 // Thread-safe.
 class LinkService : public LinkReceiver {
  public:
-  // `sink` must outlive the service; `bytes_received` may be null.
+  // `sink` must outlive the service. `payloads` may be null: streams whose
+  // payloads are detached are then refused; else it is not called after the
+  // server's Shutdown, and is to be destroyed before the service.
+  // `bytes_received` may be null.
   static std::unique_ptr<LinkService> Create(FrameSink* sink,
+                                             PayloadTransport* payloads,
                                              Counter* bytes_received);
   virtual grpc::Service* service() = 0;
 };

@@ -323,5 +323,55 @@ TEST(FrameTest, RefusesToEncodeMoreThanAFrameMayHold) {
   EXPECT_THAT(bytes.status().ToString(), HasSubstr("max_step_tokens"));
 }
 
+constexpr FrameLimits kDetached = {
+    .max_rows = 64, .cols = 8, .max_micro_batches = 4, .detached = true};
+
+TEST(DetachedFrameTest, AnnouncesItsPayload) {
+  const auto bytes = EncodeFrame(Frame(1, 5, {}), /*detached=*/true);
+  ASSERT_TRUE(bytes.ok());
+  v1::Frame proto;
+  ASSERT_TRUE(proto.ParseFromString(Flatten(*bytes)));
+  EXPECT_EQ(proto.rows(), 5u);
+  EXPECT_EQ(proto.detached_bytes(), 5u * 8 * sizeof(float));
+  EXPECT_TRUE(proto.activations().empty());
+  ActivationPool pool;
+  const auto frame = DecodeFrame(*bytes, kDetached, &pool);
+  ASSERT_TRUE(frame.ok()) << frame.status();
+  EXPECT_EQ(frame->micro_batch, 1);
+  ASSERT_NE(frame->hidden, nullptr);
+  EXPECT_EQ(frame->hidden->rows(), 5);
+  EXPECT_EQ(frame->hidden->cols(), 8);
+}
+
+TEST(DetachedFrameTest, IsRefusedWhereItIsNotExpected) {
+  ActivationPool pool;
+  const auto refused = [&](v1::Frame proto, const FrameLimits& limits,
+                           const std::string& why) {
+    const grpc::Slice slice(proto.SerializeAsString());
+    const auto frame = DecodeFrame(grpc::ByteBuffer(&slice, 1), limits, &pool);
+    EXPECT_EQ(frame.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(frame.status().ToString(), HasSubstr(why));
+  };
+  v1::Frame here;
+  here.set_epoch(7);
+  here.set_micro_batch(1);
+  here.set_rows(2);
+  here.set_cols(8);
+  v1::Frame detached = here;
+  here.set_activations(std::string(64, 'x'));
+  refused(here, kDetached, "detached activations of 0 bytes for 2 rows");
+  detached.set_detached_bytes(64);
+  refused(detached, kLimits, "activations of 0 bytes for 2 rows");
+  // Both at once.
+  here.set_detached_bytes(64);
+  refused(here, kDetached, "activations on a stream of detached ones");
+  refused(here, kLimits, "detached activations on a stream with its own");
+  detached.set_detached_bytes(60);
+  refused(detached, kDetached, "detached activations of 60 bytes for 2 rows");
+  detached.set_detached_bytes(uint64_t{1} << 60);
+  detached.set_rows(4'000'000'000u);
+  refused(detached, kDetached, "4000000000 rows");
+}
+
 }  // namespace
 }  // namespace sluice

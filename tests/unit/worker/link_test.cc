@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "common/mutex.h"
 #include "common/thread.h"
@@ -111,7 +112,7 @@ enum class Transport { kTcp, kInProcess };
 
 class LinkTest : public ::testing::TestWithParam<Transport> {
  protected:
-  LinkTest() : service_(LinkService::Create(&sink_, nullptr)) {
+  LinkTest() : service_(LinkService::Create(&sink_, nullptr, nullptr)) {
     if (GetParam() == Transport::kTcp) {
       auto server = LinkServer::Start("127.0.0.1", 0, service_->service());
       EXPECT_TRUE(server.ok()) << server.status();
@@ -145,7 +146,7 @@ class LinkTest : public ::testing::TestWithParam<Transport> {
   }
 
   std::unique_ptr<LinkSender> Connect(PlanEpoch epoch = kEpoch) {
-    auto link = factory_->Connect(address_, epoch);
+    auto link = factory_->Connect(address_, epoch, {});
     EXPECT_TRUE(link.ok()) << link.status();
     return *std::move(link);
   }
@@ -279,13 +280,13 @@ TEST_P(LinkTest, EarlyStreamWaitsForItsEpoch) {
 
 TEST_P(LinkTest, StaleEpochIsRefused) {
   service_->Accept(PlanEpoch(6), kTerms);
-  const auto link = factory_->Connect(address_, kEpoch);
+  const auto link = factory_->Connect(address_, kEpoch, {});
   ASSERT_FALSE(link.ok());
   EXPECT_EQ(link.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(link.status().ToString(), HasSubstr("stale epoch"));
   // Another coordinator counts anew.
   service_->Forget(absl::UnavailableError("detached"));
-  EXPECT_TRUE(factory_->Connect(address_, kEpoch).ok());
+  EXPECT_TRUE(factory_->Connect(address_, kEpoch, {}).ok());
 }
 
 TEST_P(LinkTest, NewEpochWakesTheSenderOfTheOldOne) {
@@ -333,6 +334,44 @@ TEST_P(LinkTest, DeadReceiverWakesTheSender) {
   StopServer();
   sender.Join();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+}
+
+// Whether or not it sends: what it sent last may have been lost.
+TEST_P(LinkTest, SenderIsToldOfABreak) {
+  Mutex mu;
+  CondVar changed;
+  std::vector<absl::Status> told;
+  const auto on_broken = [&](const absl::Status& status) {
+    MutexLock lock(&mu);
+    told.push_back(status);
+    changed.NotifyAll();
+  };
+  auto link = factory_->Connect(address_, kEpoch, {.on_broken = on_broken});
+  ASSERT_TRUE(link.ok());
+  // An epoch that is over is no break, nor is a link that was closed.
+  auto over =
+      factory_->Connect(address_, PlanEpoch(4), {.on_broken = on_broken});
+  ASSERT_TRUE(over.ok());
+  service_->Advance(kEpoch);
+  EXPECT_EQ((*over)->Send(Frame(0)).code(),
+            absl::StatusCode::kFailedPrecondition);
+  auto closed =
+      factory_->Connect(address_, PlanEpoch(6), {.on_broken = on_broken});
+  ASSERT_TRUE(closed.ok());
+  (*closed)->Close();
+  (*closed).reset();
+  {
+    MutexLock lock(&mu);
+    EXPECT_TRUE(told.empty());
+  }
+  service_->End(kEpoch, absl::ResourceExhaustedError("no page left"));
+  MutexLock lock(&mu);
+  while (told.empty()) {
+    if (!changed.WaitFor(&mu, kLong)) FAIL() << "nobody was told";
+  }
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(told[0].ToString(), HasSubstr("no page left"));
 }
 
 // Plays a sender that does what it likes.
@@ -459,7 +498,7 @@ TEST_P(LinkTest, SecondSenderOfAnEpoch) {
   sink_.AwaitCount(1);
   EXPECT_FALSE(unused->Send(Frame(0)).ok());
   // But not of one that was.
-  const auto second = factory_->Connect(address_, kEpoch);
+  const auto second = factory_->Connect(address_, kEpoch, {});
   EXPECT_EQ(second.status().code(), absl::StatusCode::kAlreadyExists);
   EXPECT_FALSE(sink_.broken());
 }
@@ -467,7 +506,7 @@ TEST_P(LinkTest, SecondSenderOfAnEpoch) {
 TEST_P(LinkTest, WaitingStreamsAreBounded) {
   std::vector<std::unique_ptr<LinkSender>> links;
   for (int i = 0; i < 16; ++i) links.push_back(Connect(PlanEpoch(100 + i)));
-  const auto link = factory_->Connect(address_, PlanEpoch(999));
+  const auto link = factory_->Connect(address_, PlanEpoch(999), {});
   EXPECT_EQ(link.status().code(), absl::StatusCode::kResourceExhausted);
 }
 
@@ -492,20 +531,20 @@ INSTANTIATE_TEST_SUITE_P(Transports, LinkTest,
 TEST(GrpcLinkFactoryTest, NobodyThere) {
   GrpcLinkFactory tcp({.channels = TcpChannels()});
   // Port 9 of loopback: discard, which nobody serves.
-  EXPECT_EQ(tcp.Connect("127.0.0.1:9", kEpoch).status().code(),
+  EXPECT_EQ(tcp.Connect("127.0.0.1:9", kEpoch, {}).status().code(),
             absl::StatusCode::kUnavailable);
   GrpcLinkFactory none(
       {.channels = [](const std::string&) { return nullptr; }});
-  EXPECT_EQ(none.Connect("x", kEpoch).status().code(),
+  EXPECT_EQ(none.Connect("x", kEpoch, {}).status().code(),
             absl::StatusCode::kUnavailable);
 }
 
 TEST(LinkServerTest, PortThatIsTaken) {
   TestSink sink;
-  auto service = LinkService::Create(&sink, nullptr);
+  auto service = LinkService::Create(&sink, nullptr, nullptr);
   auto first = LinkServer::Start("127.0.0.1", 0, service->service());
   ASSERT_TRUE(first.ok());
-  auto other = LinkService::Create(&sink, nullptr);
+  auto other = LinkService::Create(&sink, nullptr, nullptr);
   const auto second =
       LinkServer::Start("127.0.0.1", (*first)->port(), other->service());
   EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);

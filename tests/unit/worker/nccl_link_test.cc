@@ -1,0 +1,459 @@
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "common/thread.h"
+#include "gmock/gmock.h"
+#include "proto/grpc_status.h"
+#include "sluice/v1/pipeline.grpc.pb.h"
+#include "tests/unit/worker/nccl_testing.h"
+#include "tests/unit/worker/test_metrics.h"
+#include "worker/link/grpc_link_factory.h"
+#include "worker/link/link_protocol.h"
+#include "worker/link/link_server.h"
+#include "worker/link/link_service.h"
+
+// A link whose headers go by gRPC and whose payloads by (fake) NCCL; the test
+// plays the coordinator, which takes ids from one end to the other.
+
+namespace sluice {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr PlanEpoch kEpoch(5);
+constexpr LinkTerms kTerms = {.max_rows = 4096,
+                              .cols = 16,
+                              .max_micro_batches = 2,
+                              .credits = 3,
+                              .transport = LinkTransport::kNccl};
+constexpr size_t kMostBytes = 4096 * 16 * sizeof(float);
+constexpr absl::Duration kLong = absl::Seconds(60);  // never reached
+
+class QueueSink : public FrameSink {
+ public:
+  struct Got {
+    ActivationFrame frame;
+    std::function<void()> on_consumed;
+  };
+  absl::Status OnFrame(ActivationFrame frame,
+                       std::function<void()> on_consumed) override {
+    MutexLock lock(&mu_);
+    frames_.push_back({std::move(frame), std::move(on_consumed)});
+    changed_.NotifyAll();
+    return absl::OkStatus();
+  }
+  void OnLinkBroken(PlanEpoch epoch, const absl::Status& status) override {
+    MutexLock lock(&mu_);
+    broken_ = status;
+    changed_.NotifyAll();
+  }
+  Got Take() {
+    MutexLock lock(&mu_);
+    while (frames_.empty()) {
+      if (!changed_.WaitFor(&mu_, kLong)) ADD_FAILURE() << "no frame came";
+    }
+    Got got = std::move(frames_.front());
+    frames_.pop_front();
+    return got;
+  }
+  void AwaitCount(size_t n) {
+    MutexLock lock(&mu_);
+    while (frames_.size() < n) {
+      if (!changed_.WaitFor(&mu_, kLong)) ADD_FAILURE() << "too few frames";
+    }
+  }
+  size_t count() {
+    MutexLock lock(&mu_);
+    return frames_.size();
+  }
+  absl::Status AwaitBroken() {
+    MutexLock lock(&mu_);
+    while (broken_.ok()) {
+      if (!changed_.WaitFor(&mu_, kLong)) ADD_FAILURE() << "nothing broke";
+    }
+    return broken_;
+  }
+  bool broken() {
+    MutexLock lock(&mu_);
+    return !broken_.ok();
+  }
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  std::deque<Got> frames_ ABSL_GUARDED_BY(mu_);
+  absl::Status broken_ ABSL_GUARDED_BY(mu_);
+};
+
+class NcclLinkTest : public ::testing::Test {
+ protected:
+  explicit NcclLinkTest(bool receiver_has_nccl = true)
+      : service_(LinkService::Create(
+            &sink_, receiver_has_nccl ? receiving_.get() : nullptr,
+            metrics_.GetCounter("received", "", {}))),
+        server_(*LinkServer::Start("127.0.0.1", 0, service_->service())),
+        factory_({.channels = TcpChannels(),
+                  .connect_timeout = kLong,
+                  .bytes_sent = metrics_.GetCounter("sent", "", {})}) {}
+
+  // As a worker goes: streams, threads of channels, the rest.
+  ~NcclLinkTest() override {
+    server_->Shutdown();
+    sending_.reset();
+    receiving_.reset();
+  }
+
+  absl::StatusOr<std::unique_ptr<LinkSender>> TryConnect(
+      PlanEpoch epoch, std::function<void(const std::string&)> hand_out) {
+    return factory_.Connect(JoinHostPort("127.0.0.1", server_->port()), epoch,
+                            {.payloads = {.transport = sending_.get(),
+                                          .max_bytes = kMostBytes,
+                                          .hand_out = std::move(hand_out)},
+                             .on_broken = [this](const absl::Status& status) {
+                               sender_broken_.Tell(status);
+                             }});
+  }
+
+  std::unique_ptr<LinkSender> Connect(PlanEpoch epoch = kEpoch) {
+    auto link = TryConnect(epoch, [this, epoch](const std::string& id) {
+      service_->Join(epoch, id, kMostBytes);
+    });
+    EXPECT_TRUE(link.ok()) << link.status();
+    return *std::move(link);
+  }
+
+  ActivationFrame Frame(int64_t step, int rows = 2, PlanEpoch epoch = kEpoch) {
+    auto plan = std::make_shared<StepPlan>();
+    plan->epoch = epoch;
+    plan->step = step;
+    MicroBatch& batch = plan->micro_batches.emplace_back();
+    if (rows > 0) {
+      batch.segments.push_back({SequenceId(1), 0, rows, true});
+      batch.tokens.assign(rows, 1);
+    }
+    ActivationFrame frame;
+    frame.epoch = epoch;
+    frame.step = step;
+    frame.plan = std::move(plan);
+    frame.hidden = pool_.Acquire(rows, kTerms.cols);
+    for (int64_t i = 0; i < rows * kTerms.cols; ++i) {
+      frame.hidden->data()[i] = static_cast<float>(step * 1000 + i);
+    }
+    return frame;
+  }
+
+  static ActivationFrame PlanAlone(int64_t step) {
+    auto plan = std::make_shared<StepPlan>();
+    plan->epoch = kEpoch;
+    plan->step = step;
+    return {kEpoch, BlockId(), step, 0, plan, nullptr};
+  }
+
+  static void ExpectFrame(const ActivationFrame& frame, int64_t step,
+                          int rows = 2) {
+    EXPECT_EQ(frame.step, step);
+    ASSERT_NE(frame.hidden, nullptr);
+    ASSERT_EQ(frame.hidden->rows(), rows);
+    for (int64_t i = 0; i < rows * kTerms.cols; ++i) {
+      ASSERT_EQ(frame.hidden->data()[i], static_cast<float>(step * 1000 + i));
+    }
+  }
+
+  // Sends until that fails; why.
+  absl::Status SendOn(LinkSender& link, int rows = 2) {
+    absl::Status status;
+    for (int i = 0; status.ok(); ++i) status = link.Send(Frame(i, rows));
+    return status;
+  }
+
+  const FakeGpuGuard guard_;
+  TestMetrics metrics_;
+  QueueSink sink_;
+  News sender_broken_;
+  std::unique_ptr<PayloadTransport> sending_ = FakeTransport();
+  std::unique_ptr<PayloadTransport> receiving_ = FakeTransport();
+  std::unique_ptr<LinkService> service_;
+  std::unique_ptr<LinkServer> server_;
+  GrpcLinkFactory factory_;
+  ActivationPool pool_;
+};
+
+TEST_F(NcclLinkTest, FramesArriveInOrderAndUnharmed) {
+  service_->Accept(kEpoch, kTerms);
+  const long before = fake_gpu_counts().bytes_sent;
+  auto link = Connect();
+  constexpr int kFrames = 200;
+  Thread sender("sender", [&] {
+    for (int i = 0; i < kFrames; ++i) {
+      // Some without rows, some without a micro-batch: they keep their places.
+      EXPECT_TRUE(link->Send(i % 5 == 4 ? PlanAlone(i) : Frame(i, i % 7)).ok());
+    }
+  });
+  long bytes = 0;
+  for (int i = 0; i < kFrames; ++i) {
+    QueueSink::Got got = sink_.Take();
+    if (i % 5 == 4) {
+      EXPECT_EQ(got.frame.step, i);
+      EXPECT_EQ(got.frame.hidden, nullptr);
+    } else {
+      ExpectFrame(got.frame, i, i % 7);
+      bytes += static_cast<long>(got.frame.hidden->bytes());
+    }
+    got.on_consumed();
+  }
+  sender.Join();
+  // All of the payload went the other way, and is counted.
+  EXPECT_EQ(fake_gpu_counts().bytes_sent - before, bytes);
+  EXPECT_GT(link->bytes_sent(), static_cast<uint64_t>(bytes));
+  EXPECT_EQ(metrics_.Value("sent{}"), static_cast<double>(link->bytes_sent()));
+  EXPECT_EQ(metrics_.Value("sent{}"), metrics_.Value("received{}"));
+}
+
+TEST_F(NcclLinkTest, LargeFrames) {
+  service_->Accept(kEpoch, kTerms);
+  auto link = Connect();
+  Thread sender("sender", [&] {
+    for (int i = 0; i < 6; ++i) EXPECT_TRUE(link->Send(Frame(i, 4096)).ok());
+  });
+  for (int i = 0; i < 6; ++i) {
+    QueueSink::Got got = sink_.Take();
+    ExpectFrame(got.frame, i, 4096);
+    got.on_consumed();
+  }
+  sender.Join();
+}
+
+TEST_F(NcclLinkTest, CreditsStopTheSender) {
+  service_->Accept(kEpoch, kTerms);
+  auto link = Connect();
+  std::atomic<int> sent = 0;
+  Thread sender("sender", [&] {
+    for (int i = 0; i < 6 && link->Send(Frame(i)).ok(); ++i) ++sent;
+  });
+  sink_.AwaitCount(3);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_LE(sent, 3 + i);
+    EXPECT_EQ(sink_.count(), 3u);
+    QueueSink::Got got = sink_.Take();
+    ExpectFrame(got.frame, i);
+    got.on_consumed();
+    sink_.AwaitCount(3);
+  }
+  sender.Join();
+}
+
+// The receiver's stage may be loaded long after both ends have joined, or long
+// before.
+TEST_F(NcclLinkTest, AcceptAfterJoin) {
+  auto link = Connect();
+  Thread sender("sender", [&] { EXPECT_TRUE(link->Send(Frame(0)).ok()); });
+  service_->Accept(kEpoch, kTerms);
+  ExpectFrame(sink_.Take().frame, 0);
+  sender.Join();
+}
+
+TEST_F(NcclLinkTest, JoinAfterAccept) {
+  service_->Accept(kEpoch, kTerms);
+  std::string handed_out;
+  auto link =
+      TryConnect(kEpoch, [&](const std::string& id) { handed_out = id; });
+  ASSERT_TRUE(link.ok()) << link.status();
+  Thread sender("sender", [&] { EXPECT_TRUE((*link)->Send(Frame(0)).ok()); });
+  EXPECT_EQ(sink_.count(), 0u);
+  service_->Join(kEpoch, handed_out, kMostBytes);
+  service_->Join(kEpoch, handed_out, kMostBytes);        // once is enough
+  service_->Join(PlanEpoch(4), handed_out, kMostBytes);  // no such stream
+  ExpectFrame(sink_.Take().frame, 0);
+  sender.Join();
+}
+
+TEST_F(NcclLinkTest, EndsThatWereToldDifferentIds) {
+  service_->Accept(kEpoch, kTerms);
+  const std::string other = *receiving_->NewId();
+  auto link = TryConnect(kEpoch, [&](const std::string&) {
+    service_->Join(kEpoch, other, kMostBytes);
+  });
+  ASSERT_TRUE(link.ok()) << link.status();
+  const absl::Status status = SendOn(**link);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_THAT(status.ToString(), HasSubstr("another NCCL id"));
+}
+
+TEST_F(NcclLinkTest, ReceiverThatWasToldGrpc) {
+  LinkTerms terms = kTerms;
+  terms.transport = LinkTransport::kGrpc;
+  auto link = Connect();
+  service_->Accept(kEpoch, terms);
+  const absl::Status status = SendOn(*link);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_THAT(status.ToString(), HasSubstr("come by nccl"));
+}
+
+TEST_F(NcclLinkTest, SenderThatWasToldGrpc) {
+  auto link =
+      factory_.Connect(JoinHostPort("127.0.0.1", server_->port()), kEpoch, {});
+  ASSERT_TRUE(link.ok());
+  service_->Accept(kEpoch, kTerms);
+  EXPECT_THAT(SendOn(**link).ToString(), HasSubstr("come by grpc"));
+}
+
+TEST_F(NcclLinkTest, PayloadsByWhoKnowsWhat) {
+  const auto stub = v1::LinkService::NewStub(
+      TcpChannels()(JoinHostPort("127.0.0.1", server_->port())));
+  grpc::ClientContext context;
+  context.AddMetadata(kEpochMetadata, "5");
+  context.AddMetadata(kPayloadsMetadata, "pigeons");
+  const auto stream = stub->Send(&context);
+  v1::Credit credit;
+  EXPECT_FALSE(stream->Read(&credit));
+  const absl::Status status = FromGrpcStatus(stream->Finish());
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.ToString(), HasSubstr("is pigeons, not nccl"));
+}
+
+TEST_F(NcclLinkTest, IdForAGrpcLink) {
+  LinkTerms terms = kTerms;
+  terms.transport = LinkTransport::kGrpc;
+  service_->Accept(kEpoch, terms);
+  auto link =
+      factory_.Connect(JoinHostPort("127.0.0.1", server_->port()), kEpoch, {});
+  ASSERT_TRUE(link.ok());
+  service_->Join(kEpoch, std::string(128, 'x'), kMostBytes);
+  EXPECT_EQ(sink_.AwaitBroken().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(NcclLinkTest, IdThatIsNone) {
+  service_->Accept(kEpoch, kTerms);
+  auto link = TryConnect(kEpoch, [&](const std::string&) {
+    service_->Join(kEpoch, "short", kMostBytes);
+  });
+  ASSERT_TRUE(link.ok());
+  EXPECT_THAT(SendOn(**link).ToString(), HasSubstr("an NCCL id of 5 bytes"));
+  EXPECT_EQ(sink_.AwaitBroken().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(NcclLinkTest, CloseInTheMiddleOfAPayload) {
+  service_->Accept(kEpoch, kTerms);
+  auto link = Connect();
+  fake_gpu_stall_after(100'000);
+  absl::Status status;
+  Thread sender("sender", [&] { status = SendOn(*link, 4096); });
+  AwaitStalled();
+  link->Close();
+  sender.Join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  link.reset();
+  fake_gpu_stall_after(0);
+  // The next epoch has a link of its own.
+  service_->Accept(PlanEpoch(6), kTerms);
+  auto next = Connect(PlanEpoch(6));
+  ASSERT_TRUE(next->Send(Frame(7, 4096, PlanEpoch(6))).ok());
+  ExpectFrame(sink_.Take().frame, 7, 4096);
+}
+
+TEST_F(NcclLinkTest, NewEpochInTheMiddleOfAPayload) {
+  service_->Accept(kEpoch, kTerms);
+  auto link = Connect();
+  fake_gpu_stall_after(100'000);
+  absl::Status status;
+  Thread sender("sender", [&] { status = SendOn(*link, 4096); });
+  AwaitStalled();
+  service_->Advance(PlanEpoch(6));
+  sender.Join();
+  EXPECT_FALSE(status.ok());
+  EXPECT_EQ(link->Send(Frame(9)), status);  // the first error sticks
+  link.reset();
+  fake_gpu_stall_after(0);
+  service_->Accept(PlanEpoch(6), kTerms);
+  auto next = Connect(PlanEpoch(6));
+  ASSERT_TRUE(next->Send(Frame(7, 2, PlanEpoch(6))).ok());
+  ExpectFrame(sink_.Take().frame, 7);
+  EXPECT_FALSE(sink_.broken());
+}
+
+// NCCL says nothing, but gRPC does.
+TEST_F(NcclLinkTest, ReceiverThatDiesInTheMiddleOfAPayload) {
+  service_->Accept(kEpoch, kTerms);
+  auto link = Connect();
+  fake_gpu_mute_errors(1);
+  fake_gpu_stall_after(100'000);
+  absl::Status status;
+  Thread sender("sender", [&] { status = SendOn(*link, 4096); });
+  AwaitStalled();
+  server_->Shutdown();
+  sender.Join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+}
+
+// gRPC says nothing, but NCCL does.
+TEST_F(NcclLinkTest, ChannelThatBreaksAlone) {
+  service_->Accept(kEpoch, kTerms);
+  auto link = TryConnect(kEpoch, [&](const std::string& id) {
+    service_->Join(kEpoch, id, 64);  // too little for what comes
+  });
+  ASSERT_TRUE(link.ok());
+  const absl::Status status = SendOn(**link, 4096);
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(sink_.AwaitBroken().ToString(), HasSubstr("was made for 64"));
+  EXPECT_EQ(sink_.count(), 0u);
+}
+
+TEST_F(NcclLinkTest, EndsThatNcclCannotConnect) {
+  fake_gpu_fail_init(2);
+  service_->Accept(kEpoch, kTerms);
+  auto link = Connect();
+  // Known without a frame being sent.
+  const absl::Status status = sender_broken_.AwaitStatus();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
+  EXPECT_THAT(status.ToString(), HasSubstr("NCCL can't connect"));
+  EXPECT_EQ(SendOn(*link), status);
+}
+
+TEST_F(NcclLinkTest, EndOfAnEpochTellsTheSenderWhy) {
+  service_->Accept(kEpoch, kTerms);
+  auto link = Connect();
+  ASSERT_TRUE(link->Send(Frame(0)).ok());
+  sink_.AwaitCount(1);
+  fake_gpu_mute_errors(1);  // so that this is not what the sender sees first
+  service_->End(kEpoch, absl::ResourceExhaustedError("no page left"));
+  const absl::Status status = SendOn(*link);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_THAT(status.ToString(), HasSubstr("no page left"));
+}
+
+TEST_F(NcclLinkTest, ManyEpochsLeaveNothingBehind) {
+  const long made = fake_gpu_counts().comms_made;
+  for (int i = 0; i < 20; ++i) {
+    const PlanEpoch epoch(10 + i);
+    service_->Accept(epoch, kTerms);
+    auto link = Connect(epoch);
+    ASSERT_TRUE(link->Send(Frame(i, 2, epoch)).ok());
+    QueueSink::Got got = sink_.Take();
+    ExpectFrame(got.frame, i);
+    got.on_consumed();
+    link->Close();
+  }
+  EXPECT_EQ(fake_gpu_counts().comms_made - made, 40);
+}
+
+class NoNcclLinkTest : public NcclLinkTest {
+ protected:
+  NoNcclLinkTest() : NcclLinkTest(/*receiver_has_nccl=*/false) {}
+};
+
+TEST_F(NoNcclLinkTest, ReceiverWithoutNcclRefuses) {
+  const auto link = TryConnect(
+      kEpoch, [](const std::string&) { ADD_FAILURE() << "no id is needed"; });
+  EXPECT_EQ(link.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(link.status().ToString(),
+              HasSubstr("by NCCL, which this worker has not"));
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/mutex.h"
+#include "worker/link/nccl_library.h"
+#include "worker/link/payload_channel.h"
+
+namespace sluice {
+
+// One end of a communicator of two, in which rank 0 sends and rank 1 receives.
+//
+// One thread, in Run, makes every call of NCCL and CUDA. It never blocks in
+// one: the communicator is of the non-blocking kind, transfers end in events,
+// and the thread polls these, the communicator's own error (NCCL's watchdog)
+// and Stop. So a peer that dies ends what waits for it, by whatever notices
+// first, and without a time limit; then ncclCommAbort ends what is on the GPU.
+//
+// Host payloads pass through one of two pieces of device memory, on two
+// streams, so that copying one goes on beside sending another. Neither stream
+// is one that computes.
+class NcclChannel {
+ public:
+  // `library` and `context`, the device's, must outlive the channel.
+  NcclChannel(const NcclLibrary* library, cuda::Context* context,
+              PayloadTransport::ChannelOptions options);
+
+  // As in PayloadChannel.
+  void Start();
+  void Push(PayloadView payload, std::function<void()> done);
+  void Stop();
+
+  // The thread's body: returns once stopped or broken and all is given back.
+  void Run();
+  bool finished() const;
+
+  static constexpr int kLanes = 2;
+
+ private:
+  struct Item {
+    PayloadView payload;
+    std::function<void()> done;
+  };
+  // What one payload under way uses.
+  struct Lane {
+    cuda::DeviceAddress staging = 0;
+    cuda::Event* first = nullptr;  // between copying and transfer
+    cuda::Event* last = nullptr;
+  };
+  // Under way on the device, or, if empty, waiting for those before it.
+  struct Flight {
+    Item item;
+    int lane = -1;
+  };
+
+  // On the thread.
+  absl::Status Play();
+  absl::Status Connect();
+  absl::Status MakeLanes();
+  absl::Status Launch(Item item);
+  absl::Status Transfer(const Item& item, Lane& lane);
+  // Whether the oldest flight has landed; an error if it never will.
+  absl::StatusOr<bool> Land();
+  // Waits while `result` says that NCCL is still at it. kCancelled: stopped.
+  absl::Status Settle(int result, absl::string_view call);
+  absl::Status CheckComm();
+  void GiveBack();
+
+  // Waits for news from other threads, a little longer each time in a row.
+  void Pause();
+  bool stopped() const;
+
+  const nccl::Api& nccl_;
+  const cuda::Api& cuda_;
+  const NcclLibrary* const library_;
+  cuda::Context* const context_;
+  PayloadTransport::ChannelOptions options_;
+
+  mutable Mutex mu_;
+  CondVar changed_;
+  std::deque<Item> queue_ ABSL_GUARDED_BY(mu_);
+  bool started_ ABSL_GUARDED_BY(mu_) = false;
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  bool finished_ ABSL_GUARDED_BY(mu_) = false;
+
+  // The thread's own.
+  nccl::Comm* comm_ = nullptr;
+  cuda::Stream* transfers_ = nullptr;
+  cuda::Stream* copies_ = nullptr;
+  Lane lanes_[kLanes];
+  int next_lane_ = 0;
+  std::deque<Flight> flights_;
+  absl::Duration pause_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "runtime/kernels/backend.h"
+#include "worker/link/payload_channel.h"
+
+namespace sluice {
+
+// What a worker's user says about its links, as in --link.
+enum class LinkChoice {
+  kAuto,  // NCCL if this worker computes on a GPU and has libnccl, else gRPC;
+          // gRPC to a worker that has no NCCL
+  kGrpc,
+  kNccl,  // or nothing
+};
+
+// "auto", "grpc" or "nccl"; kInvalidArgument for others.
+absl::StatusOr<LinkChoice> ParseLinkChoice(absl::string_view name);
+
+// What carries the payloads of a worker's NCCL links; null if it has none. An
+// error, as of CreateNcclTransport, only with LinkChoice::kNccl.
+absl::StatusOr<std::unique_ptr<PayloadTransport>> OpenPayloads(
+    LinkChoice choice, BackendKind backend, const std::string& nccl_library,
+    const std::string& cuda_library);
+
+}  // namespace sluice
