@@ -28,13 +28,17 @@ class NcclChannelTest : public ::testing::Test {
  protected:
   NcclChannelTest() : a_(FakeTransport()), b_(FakeTransport()) {}
 
-  // Lets all threads end, and what they hold go.
   ~NcclChannelTest() override {
+    Join();
+    EXPECT_EQ(fake_gpu_counts().roots, roots_before_);
+  }
+
+  // Lets all threads end, and what they hold go: payloads have to live so long.
+  void Join() {
     sender_.reset();
     receiver_.reset();
     a_.reset();
     b_.reset();
-    EXPECT_EQ(fake_gpu_counts().roots, roots_before_);
   }
 
   std::unique_ptr<PayloadChannel> Open(PayloadTransport& transport, End end,
@@ -196,6 +200,7 @@ TEST_F(NcclChannelTest, StopWhileAPayloadDoesNotCome) {
   // The other end learns it from NCCL.
   EXPECT_EQ(sender_broken_.AwaitStatus().code(),
             absl::StatusCode::kUnavailable);
+  Join();
 }
 
 TEST_F(NcclChannelTest, PeerThatGoesInTheMiddleOfAPayload) {
@@ -211,6 +216,7 @@ TEST_F(NcclChannelTest, PeerThatGoesInTheMiddleOfAPayload) {
   EXPECT_THAT(status.ToString(), HasSubstr("NCCL has lost the other end"));
   EXPECT_EQ(received_.count(), 0);
   EXPECT_EQ(sent_.count(), 0);
+  Join();
 }
 
 TEST_F(NcclChannelTest, ReceiverThatGoesInTheMiddleOfAPayload) {
@@ -223,6 +229,7 @@ TEST_F(NcclChannelTest, ReceiverThatGoesInTheMiddleOfAPayload) {
   receiver_->Stop();
   EXPECT_EQ(sender_broken_.AwaitStatus().code(),
             absl::StatusCode::kUnavailable);
+  Join();
 }
 
 // Then others must notice, and Stop is enough.
@@ -240,6 +247,7 @@ TEST_F(NcclChannelTest, PeerWhoseDeathNcclDoesNotTell) {
   b_.reset();
   EXPECT_FALSE(receiver_broken_.told());
   EXPECT_EQ(received_.count(), 1);
+  Join();
 }
 
 TEST_F(NcclChannelTest, EndsThatDoNotAgree) {
@@ -249,6 +257,7 @@ TEST_F(NcclChannelTest, EndsThatDoNotAgree) {
   Receive(to);
   const absl::Status status = receiver_broken_.AwaitStatus();
   EXPECT_THAT(status.ToString(), HasSubstr("invalid argument"));
+  Join();
 }
 
 TEST_F(NcclChannelTest, ConnectionThatFails) {
@@ -291,6 +300,7 @@ TEST_F(NcclChannelTest, TooLargeAPayload) {
   Send(from);
   EXPECT_THAT(sender_broken_.AwaitStatus().ToString(),
               HasSubstr("the channel was made for 200000"));
+  Join();
 }
 
 TEST_F(NcclChannelTest, PayloadsAfterTheEndAreDropped) {
