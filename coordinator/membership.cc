@@ -518,12 +518,16 @@ void Membership::FollowMeasured() {
   for (size_t s = 0; s < stages_.size(); ++s) {
     Worker& worker = workers_.at(stages_[s]);
     const MachineProfile& before = *worker.profile;
+    const MachineProfile& now = (*machines)[s];
     LogInfo(absl::StrFormat(
         "worker '%s' is not as its profile says: disk reads %.3g GB/s, not "
-        "%.3g; products %.3g TFLOP/s at best, not %.3g",
-        worker.info.name(), (*machines)[s].disk.read_bytes_per_second * 1e-9,
+        "%.3g, and writes %.3g, not %.3g; products %.3g TFLOP/s at best, not "
+        "%.3g",
+        worker.info.name(), now.disk.read_bytes_per_second * 1e-9,
         before.disk.read_bytes_per_second * 1e-9,
-        BestProducts((*machines)[s]) * 1e-12, BestProducts(before) * 1e-12));
+        now.disk.write_bytes_per_second * 1e-9,
+        before.disk.write_bytes_per_second * 1e-9, BestProducts(now) * 1e-12,
+        BestProducts(before) * 1e-12));
     worker.profile = std::move((*machines)[s]);
   }
   monitor_.Stop();

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """The planner beside reality: predictions, choices and adapting, on this machine.
 
-    bench_planner.py [--bin build/release/bin] [--disk-dir DIR] [--cases predict,grid,...]
+    bench_planner.py [--bin build/release/bin] [--disk-dir DIR] [--cases predict,grid_memory,...]
 
   predict   policies and workloads of many kinds, predicted by `sluice plan` from this
             machine's profile, then run: throughput and binding resource
-  grid      in three regimes (all in memory, weights on disk, more KV than memory): the
-            planner's choice beside a grid of policies, all measured
+  grid_*    all in memory, weights on disk (_disk), more KV than memory (_kv): the planner's
+            choice beside a grid of policies, all measured
   adapt     the disk throttled in the middle of a job (cgroup blkio, v1; needs root): the
             rate after the plan was made anew, beside a plan made for the slow disk
   balanced  two workers, one of which gets a third of its core (cgroups cpu and cpuset,
@@ -23,11 +23,13 @@ import itertools
 import json
 import os
 import random
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 
 from bench_end_to_end import record_case, requests_file
 
@@ -166,103 +168,120 @@ class Bench:
         print({k: v for k, v in figures.items() if k != "rows"})
         self.record("predict", figures)
 
-    def grid(self):
-        figures = {}
-        usual = [(128, 32)] * 96
-        long = [(512, 32)] * 48
-        for regime, lengths, memory in (("in memory", usual, 2 << 30),
-                                        ("weights on disk", usual, 300 * MB),
-                                        ("more KV than memory", long, 360 * MB)):
-            chosen = self.run_one(lengths, memory, "", 1, "--plan", "on", "--profile",
-                                  self.profile_file(memory))
-            rate = chosen["generation_tokens"] / chosen["wall_seconds"]
-            measured = []
-            for gbs, nm, step in itertools.product((4, 8, 16, 32, 64), (1, 2, 4),
-                                                   (128, 256, 512, 1024)):
-                if step < gbs:
-                    continue
-                policy = f"gbs={gbs} num-microbatches={nm} max-step-tokens={step}"
-                try:
-                    run = self.run_one(lengths, memory, policy, 1)
-                except SystemExit:
-                    continue  # does not fit
-                measured.append((run["generation_tokens"] / run["wall_seconds"], policy))
-            best = max(measured)
-            figures[regime] = {"chosen": chosen["policy"]["asked"], "plan": chosen["plan"],
-                               "chosen_tokens_per_second": rate, "policies": len(measured),
-                               "best": best[1], "best_tokens_per_second": best[0],
-                               "share_of_best": rate / best[0]}
-            print(f"{regime:20} planned {rate:8.1f}, best of {len(measured)} {best[0]:8.1f} "
-                  f"({best[1]}): {100 * rate / best[0]:.1f} %", flush=True)
-        self.record("grid", figures)
+    def grid_memory(self):
+        self.grid("grid_memory", [(128, 32)] * 48, 2 << 30, (
+            ("gbs", (4, 8, 16, 32, 64)), ("num-microbatches", (1, 2)),
+            ("max-step-tokens", (64, 128, 256, 512, 1024, 2048))))
 
+    def grid_disk(self):
+        self.grid("grid_disk", [(128, 32)] * 48, 330 * MB, (
+            ("gbs", (8, 16, 32, 64)), ("num-microbatches", (1, 2)),
+            ("max-step-tokens", (128, 256, 512, 1024)), ("w", ("", "0/0/100"))))
 
-    def watched(self, lengths, memory, profile, *flags, group=None, throttle_at=None,
-                rate=None):
-        """Runs a planned job; gives when results came, and when plans were made, in seconds."""
-        out = os.path.join(self.scratch, "watched.jsonl")
-        log = os.path.join(self.scratch, "watched.log")
-        command = [os.path.join(self.args.bin, "sluice"), "--log-level", "info", "run",
-                   *self.common(lengths, 1), "--load-format", "dummy", "-o", out, "--json", "-q",
-                   "--host-memory", str(memory), "--disk-dir", self.args.disk_dir,
-                   "--disk-space", "16GiB", "--plan", "on", "--profile", profile, *flags]
-        with open(log, "w") as f:
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=f, text=True,
-                                       preexec_fn=group.enter if group else None)
-        start, times, lines, plans = time.time(), [], 0, []
-        while process.poll() is None:
-            time.sleep(0.1)
-            now = time.time() - start
-            if throttle_at is not None and lines >= throttle_at:
-                group.throttle(rate)
-                throttle_at = None
-                print(f"  throttled at {now:.1f} s, after {lines} results", flush=True)
-            if os.path.exists(out):
-                with open(out, "rb") as f:
-                    n = f.read().count(b"\n")
-                times += [now] * (n - lines)
-                lines = n
-            with open(log) as f:
-                made = f.read().count("plan ready")
-            while len(plans) < made:
-                plans.append(now)
-        if process.returncode != 0:
-            with open(log) as f:
-                sys.exit(f"{' '.join(command)} ended with {process.returncode}:\n{f.read()}")
-        run = json.loads(process.stdout.read().splitlines()[-1])
-        with open(out) as f:
-            answers = [json.loads(line)["response"]["body"]["choices"] for line in f]
-        return run, times, plans, answers
+    def grid_kv(self):
+        self.grid("grid_kv", [(512, 32)] * 24, 360 * MB, (
+            ("gbs", (8, 16, 32)), ("num-microbatches", (1, 2)),
+            ("max-step-tokens", (256, 512, 1024)),
+            ("w c", ("", "0/0/100 0/0/100", "0/50/50 0/0/100", "0/40/60 0/20/80"))))
+
+    def grid(self, case, lengths, memory, knobs):
+        """The planner's choice beside all combinations of the knobs' values."""
+        flags = ("--plan", "on", "--profile", self.profile_file(memory))
+        chosen = self.run_one(lengths, memory, "", 1, *flags)
+        rates = {}
+        for values in itertools.product(*(v for _, v in knobs)):
+            policy = {}
+            for (names, _), value in zip(knobs, values):
+                policy.update(zip(names.split(), str(value).split()))
+            if int(policy["max-step-tokens"]) < int(policy["gbs"]):
+                continue  # each sequence of a block has a row in each step
+            text = " ".join(f"{k}={v}" for k, v in policy.items())
+            try:
+                rates[text] = [self.rate(lengths, memory, text)]
+            except SystemExit as error:
+                assert "memory" in str(error), error  # it does not fit
+        measured = len(rates)
+        # The best of many noisy figures is too good: the first ones again, in turn with the
+        # choice, and medians of all.
+        first = sorted(rates, key=lambda k: -rates[k][0])[:4]
+        plan = []
+        for _ in range(5):
+            plan.append(self.rate(lengths, memory, "", *flags))
+            for policy in first:
+                rates[policy].append(self.rate(lengths, memory, policy))
+        rate = statistics.median(plan)
+        best = max(first, key=lambda k: statistics.median(rates[k]))
+        most = statistics.median(rates[best])
+        print(f"{case:20} planned {rate:8.1f}, best of {measured} {most:8.1f} ({best}): "
+              f"{100 * rate / most:.1f} %", flush=True)
+        self.record(case, {
+            "chosen": chosen["policy"]["asked"], "plan": chosen["plan"],
+            "chosen_tokens_per_second": rate, "chosen_rates": plan, "policies": measured,
+            "best": best, "best_tokens_per_second": most, "best_rates": rates[best],
+            "share_of_best": rate / most, "rates": {k: r[0] for k, r in rates.items()}})
+
+    def rate(self, lengths, memory, policy, *flags):
+        run = self.run_one(lengths, memory, policy, 1, *flags)
+        return run["generation_tokens"] / run["wall_seconds"]
 
     def adapt(self):
-        # Few sequences fit beside the weights; what the disk has to bring must be shared by
-        # more of them when it is slow.
-        lengths, memory, slow = [(64, 64)] * 1024, 230 * MB, 250e6
-        fast = self.profile_file(memory)
-        with Blkio(self.args.disk_dir) as group:
-            run, times, plans, answers = self.watched(
-                lengths, memory, fast, group=group, throttle_at=200, rate=slow)
-        with Blkio(self.args.disk_dir) as group:
-            group.throttle(slow)
-            made_for, slow_times, _, slow_answers = self.watched(
-                lengths, memory, self.profile_file(memory, read_bytes_per_second=slow,
-                                                   write_bytes_per_second=slow),
-                group=group)
-        assert answers == slow_answers
+        # Weights and KV cache do not fit together: on a good disk KV goes there, and on one that
+        # hardly takes writes it had better not.
+        lengths, memory, slow = [(64, 64)] * 512, 230 * MB, (1000e6, 40e6)
+        rows = sum(prompt + new for prompt, new in lengths)
+        longest = max(prompt + new for prompt, new in lengths)
+        throttle_at, least_after, until = 0.15 * rows, 0.05 * rows, 0.9 * rows
 
-        def rate(when):
-            """Results a second in the middle of a list of times."""
-            a, b = len(when) // 8, len(when) * 7 // 8
-            return (b - a) / (when[b] - when[a])
-        after = [t for t in times if t > plans[-1] + 2]
-        figures = {"plans": len(plans), "plan made after, s": plans[-1],
-                   "results a second, after": rate(after),
-                   "results a second, plan for the slow disk": rate(slow_times),
-                   "share": rate(after) / rate(slow_times), "same_tokens": True,
-                   "plan at the end": run["plan"], "plan for the slow disk": made_for["plan"]}
+        def job(profile, throttle_first):
+            """Times (s), rows computed and number of the plan; answers; the last plan."""
+            with Blkio(self.args.disk_dir) as group:
+                if throttle_first:
+                    group.throttle(*slow)
+                flags = ["--host-memory", str(memory), "--disk-dir", self.args.disk_dir,
+                         "--disk-space", "16GiB"]
+                with Cluster(self, longest, [("worker", profile, flags, group.enter)]) as cluster:
+                    id = cluster.submit(lengths)
+                    seen, throttled = [], throttle_first
+                    start = time.time()
+                    while cluster.status(id)["status"] == "in_progress":
+                        done = cluster.metric(0, "sluice_worker_tokens_total")
+                        seen.append((time.time() - start, done,
+                                     cluster.metric(-1, "sluice_plan_epoch")))
+                        if not throttled and done >= throttle_at:
+                            group.throttle(*slow)
+                            throttled = True
+                            print(f"  throttled at {seen[-1][0]:.1f} s", flush=True)
+                        time.sleep(0.2)
+                    return seen, cluster.answers(id), cluster.status(id)["plan"]
+
+        def rate(seen, first):
+            """Rows a second from so many rows on, but for the job's end."""
+            a = next(s for s in seen if s[1] >= first)
+            b = next(s for s in seen if s[1] >= until)
+            return (b[1] - a[1]) / (b[0] - a[0])
+        seen, answers, plan = job(self.profile_file(memory), False)
+        slow_profile = self.profile_file(memory, read_bytes_per_second=slow[0],
+                                         write_bytes_per_second=slow[1])
+        slow_seen, slow_answers, slow_plan = job(slow_profile, True)
+        assert answers == slow_answers
+        epochs = sorted({s[2] for s in seen})
+        if len(epochs) < 2:
+            sys.exit("the plan stayed as it was")
+        changed = next(s for s in seen if s[2] == epochs[-1])
+        throttled = next(s for s in seen if s[1] >= throttle_at)
+        first = changed[1] + least_after
+        before = [s for s in seen if throttled[0] + 1 < s[0] < changed[0]]
+        figures = {
+            "plans": len(epochs), "new plan after the disk got slow, s": changed[0] - throttled[0],
+            "rows a second, before": throttled[1] / throttled[0],
+            "rows a second, slow disk, old plan":
+            (before[-1][1] - before[0][1]) / (before[-1][0] - before[0][0]),
+            "rows a second, new plan": rate(seen, first),
+            "rows a second, plan for the slow disk": rate(slow_seen, first),
+            "share": rate(seen, first) / rate(slow_seen, first), "same_tokens": True,
+            "plan at the end": plan, "plan for the slow disk": slow_plan}
         print({k: v for k, v in figures.items() if not k.startswith("plan ")})
         self.record("adapt", figures)
-
 
     def balanced(self):
         """Two workers of one core each, one of them allowed a third of its core."""
@@ -292,54 +311,92 @@ class Bench:
         self.record("balanced", figures)
 
     def run_cluster(self, split, lengths, workers):
-        state = tempfile.mkdtemp(dir=self.scratch)
         longest = max(p + n for p, n in lengths)
-        started = []
-
-        def start(command, preexec=None):
-            log = open(os.path.join(state, f"log-{len(started)}"), "w")
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True,
-                                       preexec_fn=preexec)
-            started.append(process)
-            line = process.stdout.readline()
-            if not line:
-                sys.exit(f"{' '.join(command)} did not start: see {log.name}")
-            return line
-        try:
-            line = start([os.path.join(self.args.bin, "sluice-coordinator"), "--model",
-                          self.model, "--state-dir", os.path.join(state, "state"), "--port",
-                          "0", "--metrics-port", "0", "--min-workers", "2", "--dtype",
-                          "bfloat16", "--load-format", "dummy", "--split", split,
-                          "--max-model-len", str(longest)])
-            address = line.split()[2].rstrip(",")
-            for group, profile in workers:
-                start([os.path.join(self.args.bin, "sluice-worker"), "--model", self.model,
-                       "--coordinator", address, "--name", group.name, "--threads", "1",
-                       "--host-memory", "2GiB", "--load-format", "dummy", "--metrics-port", "0",
-                       "--profile", profile], group.enter)
-            job = json.loads(self.sluice("--coordinator", address, "submit", "-i",
-                                         requests_file(self.scratch, lengths), "--json"))["id"]
-
-            def status():
-                return json.loads(self.sluice("--coordinator", address, "status", job, "--json"))
-            now = status()
+        workers = [(group.name, profile, ["--threads", "1", "--host-memory", "2GiB"], group.enter)
+                   for group, profile in workers]
+        with Cluster(self, longest, workers, "--split", split) as cluster:
+            job = cluster.submit(lengths)
+            now = cluster.status(job)
             while now["generation_tokens_per_second"] == 0:
                 time.sleep(0.05)
-                now = status()
+                now = cluster.status(job)
             begin = time.time()
             while now["status"] == "in_progress":
                 time.sleep(0.05)
-                now = status()
+                now = cluster.status(job)
             seconds = time.time() - begin
             assert now["request_counts"]["completed"] == len(lengths), now
-            answers = [json.loads(line)["response"]["body"]["choices"] for line in self.sluice(
-                "--coordinator", address, "results", job).splitlines()]
             return (now["generation_tokens"] / seconds,
-                    [s["layers"] for s in now["plan"]["stages"]], answers)
-        finally:
-            for process in reversed(started):
-                process.terminate()
-                process.wait()
+                    [s["layers"] for s in now["plan"]["stages"]], cluster.answers(job))
+
+
+class Cluster:
+    """A coordinator that plans, and workers: (name, profile, flags, what to do before exec)."""
+
+    def __init__(self, bench, longest, workers, *flags):
+        self.bench, self.longest, self.workers, self.flags = bench, longest, workers, flags
+        self.started, self.metrics = [], []
+
+    def __enter__(self):
+        self.state = tempfile.mkdtemp(dir=self.bench.scratch)
+        program = os.path.join(self.bench.args.bin, "sluice-")
+        try:
+            self.address = self.start([
+                program + "coordinator", "--model", self.bench.model, "--state-dir",
+                os.path.join(self.state, "state"), "--port", "0", "--min-workers",
+                str(len(self.workers)), "--dtype", "bfloat16", "--load-format", "dummy",
+                "--max-model-len", str(self.longest), *self.flags]).split()[2].rstrip(",")
+            for name, profile, flags, preexec in self.workers:
+                self.start([program + "worker", "--model", self.bench.model, "--coordinator",
+                            self.address, "--name", name, "--load-format", "dummy", "--profile",
+                            profile, *flags], preexec)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def start(self, command, preexec=None):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+        log = os.path.join(self.state, f"log-{len(self.started)}")
+        with open(log, "w") as f:
+            process = subprocess.Popen([*command, "--metrics-port", str(port)],
+                                       stdout=subprocess.PIPE, stderr=f, text=True,
+                                       preexec_fn=preexec)
+        self.started.append(process)
+        self.metrics.append(port)
+        line = process.stdout.readline()
+        if not line:
+            with open(log) as f:
+                sys.exit(f"{' '.join(command)} did not start:\n{f.read()}")
+        return line
+
+    def client(self, *command):
+        return self.bench.sluice("--coordinator", self.address, *command)
+
+    def submit(self, lengths):
+        return json.loads(self.client(
+            "submit", "-i", requests_file(self.bench.scratch, lengths), "--json"))["id"]
+
+    def status(self, job):
+        return json.loads(self.client("status", job, "--json"))
+
+    def answers(self, job):
+        return [json.loads(line)["response"]["body"]["choices"]
+                for line in self.client("results", job).splitlines()]
+
+    def metric(self, worker, name):
+        """The sum over all labels; worker -1: the coordinator's."""
+        url = f"http://127.0.0.1:{self.metrics[worker + 1]}/metrics"
+        with urllib.request.urlopen(url) as answer:
+            lines = answer.read().decode().splitlines()
+        return sum(float(line.split()[-1]) for line in lines
+                   if line.startswith((name + " ", name + "{")))
+
+    def __exit__(self, *_):
+        for process in reversed(self.started):
+            process.terminate()
+            process.wait()
 
 
 class Cpu:
@@ -399,8 +456,8 @@ class Blkio:
         with open(os.path.join(self.path, "cgroup.procs"), "w") as f:
             f.write(str(os.getpid()))
 
-    def throttle(self, rate):
-        for kind in ("read", "write"):
+    def throttle(self, read, write):
+        for kind, rate in (("read", read), ("write", write)):
             with open(os.path.join(self.path, f"blkio.throttle.{kind}_bps_device"), "w") as f:
                 f.write(f"{self.device} {int(rate)}")
 
@@ -414,7 +471,7 @@ class Blkio:
 
 
 def main():
-    cases = ("predict", "grid", "adapt", "balanced")
+    cases = ("predict", "grid_memory", "grid_disk", "grid_kv", "adapt", "balanced")
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--bin", default=os.path.join(HERE, "..", "..", "build/release/bin"))
     parser.add_argument("--disk-dir", default="/var/tmp/sluice-bench")

@@ -146,7 +146,7 @@ class LinkTest : public ::testing::TestWithParam<Transport> {
   }
 
   std::unique_ptr<LinkSender> Connect(PlanEpoch epoch = kEpoch) {
-    auto link = factory_->Connect(address_, epoch, {});
+    auto link = factory_->Connect(address_, epoch, LinkOptions());
     EXPECT_TRUE(link.ok()) << link.status();
     return *std::move(link);
   }
@@ -280,13 +280,13 @@ TEST_P(LinkTest, EarlyStreamWaitsForItsEpoch) {
 
 TEST_P(LinkTest, StaleEpochIsRefused) {
   service_->Accept(PlanEpoch(6), kTerms);
-  const auto link = factory_->Connect(address_, kEpoch, {});
+  const auto link = factory_->Connect(address_, kEpoch, LinkOptions());
   ASSERT_FALSE(link.ok());
   EXPECT_EQ(link.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(link.status().ToString(), HasSubstr("stale epoch"));
   // Another coordinator counts anew.
   service_->Forget(absl::UnavailableError("detached"));
-  EXPECT_TRUE(factory_->Connect(address_, kEpoch, {}).ok());
+  EXPECT_TRUE(factory_->Connect(address_, kEpoch, LinkOptions()).ok());
 }
 
 TEST_P(LinkTest, NewEpochWakesTheSenderOfTheOldOne) {
@@ -498,7 +498,7 @@ TEST_P(LinkTest, SecondSenderOfAnEpoch) {
   sink_.AwaitCount(1);
   EXPECT_FALSE(unused->Send(Frame(0)).ok());
   // But not of one that was.
-  const auto second = factory_->Connect(address_, kEpoch, {});
+  const auto second = factory_->Connect(address_, kEpoch, LinkOptions());
   EXPECT_EQ(second.status().code(), absl::StatusCode::kAlreadyExists);
   EXPECT_FALSE(sink_.broken());
 }
