@@ -216,8 +216,8 @@ class Bench:
         # More requests than slots, and as many new tokens in a step as the slots of this length
         # want: four prompts begin in each while 124 sequences decode, so that every pass over
         # the weights has work for the cores. The last 31 passes begin none: they have fewer and
-        # fewer rows, and wait for the disk. Eight blocks' requests make them one pass in nine.
-        count, gbs, step_tokens = 1024, 128, 640
+        # fewer rows, and wait for the disk. Six blocks' requests make them one pass in seven.
+        count, gbs, step_tokens = 768, 128, 640
         shape = (f"gbs={gbs}", f"max-step-tokens={step_tokens}")
         self.half(*shape, count=2)  # makes the images
         rounds = []

@@ -341,22 +341,21 @@ TEST_P(LinkTest, SenderIsToldOfABreak) {
   Mutex mu;
   CondVar changed;
   std::vector<absl::Status> told;
-  const auto on_broken = [&](const absl::Status& status) {
+  LinkOptions options;
+  options.on_broken = [&](const absl::Status& status) {
     MutexLock lock(&mu);
     told.push_back(status);
     changed.NotifyAll();
   };
-  auto link = factory_->Connect(address_, kEpoch, {.on_broken = on_broken});
+  auto link = factory_->Connect(address_, kEpoch, options);
   ASSERT_TRUE(link.ok());
   // An epoch that is over is no break, nor is a link that was closed.
-  auto over =
-      factory_->Connect(address_, PlanEpoch(4), {.on_broken = on_broken});
+  auto over = factory_->Connect(address_, PlanEpoch(4), options);
   ASSERT_TRUE(over.ok());
   service_->Advance(kEpoch);
   EXPECT_EQ((*over)->Send(Frame(0)).code(),
             absl::StatusCode::kFailedPrecondition);
-  auto closed =
-      factory_->Connect(address_, PlanEpoch(6), {.on_broken = on_broken});
+  auto closed = factory_->Connect(address_, PlanEpoch(6), options);
   ASSERT_TRUE(closed.ok());
   (*closed)->Close();
   (*closed).reset();
