@@ -34,7 +34,7 @@ class ImageStore {
   static absl::StatusOr<std::unique_ptr<ImageStore>> Create(
       const Options& options);
 
-  // Fills a window of the image: one of the whole, if memory has room for it.
+  // Fills a window of the image (ImageFile::Write says how large they are).
   using Pack = ImageFile::Fill;
   // Reads what the caller wants to have at once, and checks it.
   using Use = absl::FunctionRef<absl::Status(const ImageFile& image)>;

@@ -95,22 +95,9 @@ TEST_F(NcclChainTest, ThreeStagesKeepOrderWithBlocksInFlight) {
   const long before = fake_gpu_counts().bytes_sent;
   AssignNccl(1);
   constexpr int kSteps = 20;
-  for (int step = 0; step < kSteps; ++step) {
-    for (int block = 0; block < 3; ++block) {
-      coordinator_.Send("w0", Step(1, block, step));
-    }
-  }
-  for (int step = 0; step < kSteps; ++step) {
-    for (int block = 0; block < 3; ++block) {
-      ExpectResult(coordinator_.AwaitResult("w2"), 1, block, step);
-    }
-  }
-  const auto bytes = [&](int i, const std::string& direction) {
-    return workers_[i]->metrics().Value(absl::StrCat(
-        "sluice_link_bytes_total{direction=", direction, ",worker=w", i, "}"));
-  };
-  EXPECT_EQ(bytes(0, "sent"), bytes(1, "received"));
-  EXPECT_EQ(bytes(1, "sent"), bytes(2, "received"));
+  ExpectStepsInOrder(kSteps, /*blocks=*/3);
+  EXPECT_EQ(LinkBytes(0, "sent"), LinkBytes(1, "received"));
+  EXPECT_EQ(LinkBytes(1, "sent"), LinkBytes(2, "received"));
   // Of each block, two sequences of 3 rows and then of one; over two links.
   EXPECT_EQ(fake_gpu_counts().bytes_sent - before,
             2 * 3 * 2 * (3 + kSteps - 1) * 4 * FakeModel::kHidden);

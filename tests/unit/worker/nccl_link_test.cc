@@ -2,7 +2,6 @@
 #include <grpcpp/client_context.h>
 
 #include <atomic>
-#include <deque>
 #include <memory>
 #include <string>
 #include <utility>
@@ -11,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "proto/grpc_status.h"
 #include "sluice/v1/pipeline.grpc.pb.h"
+#include "tests/unit/worker/link_sink.h"
 #include "tests/unit/worker/nccl_testing.h"
 #include "tests/unit/worker/test_metrics.h"
 #include "worker/link/grpc_link_factory.h"
@@ -34,62 +34,6 @@ constexpr LinkTerms kTerms = {.max_rows = 4096,
                               .transport = LinkTransport::kNccl};
 constexpr size_t kMostBytes = 4096 * 16 * sizeof(float);
 constexpr absl::Duration kLong = absl::Seconds(60);  // never reached
-
-class QueueSink : public FrameSink {
- public:
-  struct Got {
-    ActivationFrame frame;
-    std::function<void()> on_consumed;
-  };
-  absl::Status OnFrame(ActivationFrame frame,
-                       std::function<void()> on_consumed) override {
-    MutexLock lock(&mu_);
-    frames_.push_back({std::move(frame), std::move(on_consumed)});
-    changed_.NotifyAll();
-    return absl::OkStatus();
-  }
-  void OnLinkBroken(PlanEpoch epoch, const absl::Status& status) override {
-    MutexLock lock(&mu_);
-    broken_ = status;
-    changed_.NotifyAll();
-  }
-  Got Take() {
-    MutexLock lock(&mu_);
-    while (frames_.empty()) {
-      if (!changed_.WaitFor(&mu_, kLong)) ADD_FAILURE() << "no frame came";
-    }
-    Got got = std::move(frames_.front());
-    frames_.pop_front();
-    return got;
-  }
-  void AwaitCount(size_t n) {
-    MutexLock lock(&mu_);
-    while (frames_.size() < n) {
-      if (!changed_.WaitFor(&mu_, kLong)) ADD_FAILURE() << "too few frames";
-    }
-  }
-  size_t count() {
-    MutexLock lock(&mu_);
-    return frames_.size();
-  }
-  absl::Status AwaitBroken() {
-    MutexLock lock(&mu_);
-    while (broken_.ok()) {
-      if (!changed_.WaitFor(&mu_, kLong)) ADD_FAILURE() << "nothing broke";
-    }
-    return broken_;
-  }
-  bool broken() {
-    MutexLock lock(&mu_);
-    return !broken_.ok();
-  }
-
- private:
-  Mutex mu_;
-  CondVar changed_;
-  std::deque<Got> frames_ ABSL_GUARDED_BY(mu_);
-  absl::Status broken_ ABSL_GUARDED_BY(mu_);
-};
 
 class NcclLinkTest : public ::testing::Test {
  protected:
@@ -174,7 +118,7 @@ class NcclLinkTest : public ::testing::Test {
 
   const FakeGpuGuard guard_;
   TestMetrics metrics_;
-  QueueSink sink_;
+  TestSink sink_;
   News sender_broken_;
   std::unique_ptr<PayloadTransport> sending_ = FakeTransport();
   std::unique_ptr<PayloadTransport> receiving_ = FakeTransport();
@@ -197,7 +141,7 @@ TEST_F(NcclLinkTest, FramesArriveInOrderAndUnharmed) {
   });
   long bytes = 0;
   for (int i = 0; i < kFrames; ++i) {
-    QueueSink::Got got = sink_.Take();
+    TestSink::Got got = sink_.Take();
     if (i % 5 == 4) {
       EXPECT_EQ(got.frame.step, i);
       EXPECT_EQ(got.frame.hidden, nullptr);
@@ -222,7 +166,7 @@ TEST_F(NcclLinkTest, LargeFrames) {
     for (int i = 0; i < 6; ++i) EXPECT_TRUE(link->Send(Frame(i, 4096)).ok());
   });
   for (int i = 0; i < 6; ++i) {
-    QueueSink::Got got = sink_.Take();
+    TestSink::Got got = sink_.Take();
     ExpectFrame(got.frame, i, 4096);
     got.on_consumed();
   }
@@ -240,7 +184,7 @@ TEST_F(NcclLinkTest, CreditsStopTheSender) {
   for (int i = 0; i < 3; ++i) {
     EXPECT_LE(sent, 3 + i);
     EXPECT_EQ(sink_.count(), 3u);
-    QueueSink::Got got = sink_.Take();
+    TestSink::Got got = sink_.Take();
     ExpectFrame(got.frame, i);
     got.on_consumed();
     sink_.AwaitCount(3);
@@ -325,7 +269,8 @@ TEST_F(NcclLinkTest, IdForAGrpcLink) {
       factory_.Connect(JoinHostPort("127.0.0.1", server_->port()), kEpoch, {});
   ASSERT_TRUE(link.ok());
   service_->Join(kEpoch, std::string(128, 'x'), kMostBytes);
-  EXPECT_EQ(sink_.AwaitBroken().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(sink_.AwaitBroken(kEpoch).code(),
+            absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_F(NcclLinkTest, IdThatIsNone) {
@@ -335,7 +280,8 @@ TEST_F(NcclLinkTest, IdThatIsNone) {
   });
   ASSERT_TRUE(link.ok());
   EXPECT_THAT(SendOn(**link).ToString(), HasSubstr("an NCCL id of 5 bytes"));
-  EXPECT_EQ(sink_.AwaitBroken().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(sink_.AwaitBroken(kEpoch).code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(NcclLinkTest, CloseInTheMiddleOfAPayload) {
@@ -400,7 +346,8 @@ TEST_F(NcclLinkTest, ChannelThatBreaksAlone) {
   ASSERT_TRUE(link.ok());
   const absl::Status status = SendOn(**link, 4096);
   EXPECT_FALSE(status.ok());
-  EXPECT_THAT(sink_.AwaitBroken().ToString(), HasSubstr("was made for 64"));
+  EXPECT_THAT(sink_.AwaitBroken(kEpoch).ToString(),
+              HasSubstr("was made for 64"));
   EXPECT_EQ(sink_.count(), 0u);
 }
 
@@ -434,7 +381,7 @@ TEST_F(NcclLinkTest, ManyEpochsLeaveNothingBehind) {
     service_->Accept(epoch, kTerms);
     auto link = Connect(epoch);
     ASSERT_TRUE(link->Send(Frame(i, 2, epoch)).ok());
-    QueueSink::Got got = sink_.Take();
+    TestSink::Got got = sink_.Take();
     ExpectFrame(got.frame, i);
     got.on_consumed();
     link->Close();

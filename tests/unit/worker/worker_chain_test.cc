@@ -56,17 +56,7 @@ TEST_F(WorkerChainTest, ReportsProgressAndWhatIsLoaded) {
 TEST_F(WorkerChainTest, ThreeStagesKeepOrderWithBlocksInFlight) {
   StartWorkers(3);
   AssignAll(1);
-  constexpr int kSteps = 20;
-  for (int step = 0; step < kSteps; ++step) {
-    for (int block = 0; block < 3; ++block) {
-      coordinator_.Send("w0", Step(1, block, step));
-    }
-  }
-  for (int step = 0; step < kSteps; ++step) {
-    for (int block = 0; block < 3; ++block) {
-      ExpectResult(coordinator_.AwaitResult("w2"), 1, block, step);
-    }
-  }
+  ExpectStepsInOrder(/*steps=*/20, /*blocks=*/3);
   for (const auto& worker : workers_) {
     const std::string label = absl::StrCat("{worker=", worker->name(), "}");
     TestMetrics& metrics = worker->metrics();
@@ -82,17 +72,14 @@ TEST_F(WorkerChainTest, ThreeStagesKeepOrderWithBlocksInFlight) {
                   worker->name(), "}")),
               19 * 2 * 3);
   }
-  const auto bytes = [&](int i, const std::string& direction) {
-    return workers_[i]->metrics().Value(absl::StrCat(
-        "sluice_link_bytes_total{direction=", direction, ",worker=w", i, "}"));
-  };
-  EXPECT_GT(bytes(0, "sent"), 60 * 2 * 32);
-  EXPECT_EQ(bytes(0, "sent"), bytes(1, "received"));
-  EXPECT_EQ(bytes(1, "sent"), bytes(2, "received"));
-  EXPECT_EQ(bytes(2, "sent"), 0);
+  EXPECT_GT(LinkBytes(0, "sent"), 60 * 2 * 32);
+  EXPECT_EQ(LinkBytes(0, "sent"), LinkBytes(1, "received"));
+  EXPECT_EQ(LinkBytes(1, "sent"), LinkBytes(2, "received"));
+  EXPECT_EQ(LinkBytes(2, "sent"), 0);
   coordinator_.AwaitHeartbeat("w1", [&](const v1::Heartbeat& h) {
-    return h.link_bytes_sent() == bytes(1, "sent") && h.kv_pages_used() == 6 &&
-           h.busy_seconds() > 0 && h.waiting_seconds() > 0;
+    return h.link_bytes_sent() == LinkBytes(1, "sent") &&
+           h.kv_pages_used() == 6 && h.busy_seconds() > 0 &&
+           h.waiting_seconds() > 0;
   });
   EXPECT_GT(workers_[1]->metrics().Value(
                 "sluice_stage_waiting_seconds_total{stage=1,worker=w1}"),

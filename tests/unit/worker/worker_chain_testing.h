@@ -163,6 +163,27 @@ class WorkerChainTest : public ::testing::Test {
                  block, step);
   }
 
+  // Steps of epoch 1, all sent at once, through all stages.
+  void ExpectStepsInOrder(int steps, int blocks) {
+    for (int step = 0; step < steps; ++step) {
+      for (int block = 0; block < blocks; ++block) {
+        coordinator_.Send("w0", Step(1, block, step));
+      }
+    }
+    for (int step = 0; step < steps; ++step) {
+      for (int block = 0; block < blocks; ++block) {
+        ExpectResult(coordinator_.AwaitResult(workers_.back()->name()), 1,
+                     block, step);
+      }
+    }
+  }
+
+  // What worker `i` has "sent" or "received" over its links.
+  double LinkBytes(int i, const std::string& direction) {
+    return workers_[i]->metrics().Value(absl::StrCat(
+        "sluice_link_bytes_total{direction=", direction, ",worker=w", i, "}"));
+  }
+
   TestCoordinator coordinator_;
   std::vector<std::unique_ptr<TestWorker>> workers_;
 };

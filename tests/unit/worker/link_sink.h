@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <utility>
+
+#include "common/mutex.h"
+#include "gtest/gtest.h"
+#include "worker/link/link.h"
+
+namespace sluice {
+
+// Keeps frames until the test takes them, and their credits.
+class TestSink : public FrameSink {
+ public:
+  struct Got {
+    ActivationFrame frame;
+    std::function<void()> on_consumed;
+  };
+
+  absl::Status OnFrame(ActivationFrame frame,
+                       std::function<void()> on_consumed) override {
+    MutexLock lock(&mu_);
+    if (!refuse_.ok()) {
+      return refuse_;
+    }
+    frames_.push_back({std::move(frame), std::move(on_consumed)});
+    changed_.NotifyAll();
+    return absl::OkStatus();
+  }
+
+  void OnLinkBroken(PlanEpoch epoch, const absl::Status& status) override {
+    MutexLock lock(&mu_);
+    broken_epoch_ = epoch;
+    broken_ = status;
+    changed_.NotifyAll();
+  }
+
+  Got Take() {
+    MutexLock lock(&mu_);
+    while (frames_.empty()) {
+      if (!changed_.WaitFor(&mu_, kNever)) ADD_FAILURE() << "no frame came";
+    }
+    Got got = std::move(frames_.front());
+    frames_.pop_front();
+    return got;
+  }
+
+  void AwaitCount(size_t n) {
+    MutexLock lock(&mu_);
+    while (frames_.size() < n) {
+      if (!changed_.WaitFor(&mu_, kNever)) ADD_FAILURE() << "too few frames";
+    }
+  }
+
+  size_t count() const {
+    MutexLock lock(&mu_);
+    return frames_.size();
+  }
+
+  absl::Status AwaitBroken(PlanEpoch epoch) {
+    MutexLock lock(&mu_);
+    while (broken_.ok()) {
+      if (!changed_.WaitFor(&mu_, kNever)) ADD_FAILURE() << "nothing broke";
+    }
+    EXPECT_EQ(broken_epoch_, epoch);
+    return broken_;
+  }
+
+  bool broken() const {
+    MutexLock lock(&mu_);
+    return !broken_.ok();
+  }
+
+  void Refuse(absl::Status status) {
+    MutexLock lock(&mu_);
+    refuse_ = std::move(status);
+  }
+
+ private:
+  static constexpr absl::Duration kNever = absl::Seconds(60);
+
+  mutable Mutex mu_;
+  CondVar changed_;
+  std::deque<Got> frames_ ABSL_GUARDED_BY(mu_);
+  PlanEpoch broken_epoch_ ABSL_GUARDED_BY(mu_);
+  absl::Status broken_ ABSL_GUARDED_BY(mu_);
+  absl::Status refuse_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace sluice
