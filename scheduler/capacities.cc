@@ -91,7 +91,7 @@ class CapacityRows {
   // A third slot where it does not cost too much of the room that the rest
   // leaves; in doubt, too.
   double SlotsWithin(double room) const {
-    return policy_.overlap && 3 * unit_ <= 1.01 * room / 3 ? 3 : 2;
+    return policy_.overlap && unit_ <= 1.01 * room / 18 ? 3 : 2;
   }
 
   // EvenLevel, if the share that these fractions add up to leaves: each unit
