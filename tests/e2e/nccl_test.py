@@ -11,8 +11,7 @@ import sys
 import tempfile
 
 import harness
-from recovery_test import (LLAMA, check_results, running_or_over, undisturbed,
-                           with_enough_work)
+from recovery_test import (LLAMA, check_results, replace_killed, undisturbed, with_enough_work)
 
 FAKE = os.environ.get("SLUICE_FAKE_GPU", "")
 NCCL_FLAGS = ("--link", "nccl", "--nccl-library", FAKE, "--cuda-library", FAKE)
@@ -109,13 +108,7 @@ def kill_each_stage(count):
         job = cluster.run(lines)
         hit = True
         for victim in [f"worker-{i}" for i in range(STAGES)]:
-            running_or_over(cluster, job)
-            cluster.workers[victim].kill9()
-            state = harness.wait_for(
-                lambda: (s := cluster.status(job))["detail"] and s
-                or s["status"] == "completed" and s,
-                "the job to pause")
-            cluster.start_worker(victim)
+            state = replace_killed(cluster, job, victim)
             hit = hit and state["status"] != "completed"
         state = cluster.wait_for_end(job, 300)
         assert state["status"] == "completed", state

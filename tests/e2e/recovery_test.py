@@ -105,6 +105,18 @@ def running_or_over(cluster, job):
     return harness.wait_for(look, "the job to run")
 
 
+def replace_killed(cluster, job, victim):
+    """Kills a worker in the middle of the job and starts another; the state in between."""
+    running_or_over(cluster, job)
+    cluster.workers[victim].kill9()
+    state = harness.wait_for(
+        lambda: (s := cluster.status(job))["detail"] and s
+        or s["status"] == "completed" and s,
+        "the job to pause")
+    cluster.start_worker(victim)
+    return state
+
+
 def kill_each_worker(count):
     lines = harness.mixed_requests(count, max_tokens=64)
     expected = undisturbed(lines)
@@ -114,13 +126,7 @@ def kill_each_worker(count):
         job = cluster.submit(path)["id"]
         hit = True
         for victim in ("worker-1", "worker-0"):
-            running_or_over(cluster, job)
-            cluster.workers[victim].kill9()
-            state = harness.wait_for(
-                lambda: (s := cluster.status(job))["detail"] and s
-                or s["status"] == "completed" and s,
-                "the job to pause")
-            cluster.start_worker(victim)
+            state = replace_killed(cluster, job, victim)
             if state["status"] == "completed":
                 hit = False
                 continue

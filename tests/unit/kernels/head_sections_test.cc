@@ -12,6 +12,7 @@
 #include "runtime/memory/host_buffer.h"
 #include "runtime/model/tensor_names.h"
 #include "tests/parity/random_source.h"
+#include "tests/unit/kernels/small_backend.h"
 
 namespace sluice {
 namespace {
@@ -51,15 +52,7 @@ void Check(int32_t embed_dim, DType dtype, WeightFormat format, double bound) {
   spec.embed_dim = embed_dim;
   const RandomSource source(7);
   MemoryBudget memory(Tier::kHost, uint64_t{1} << 28);
-  auto backend = Backend::Create(BackendKind::kCpu, spec,
-                                 {.layers = {0, 1},
-                                  .dtype = dtype,
-                                  .weight_format = format,
-                                  .kv_format = UnquantizedKvFormat(dtype),
-                                  .max_rows = 16,
-                                  .max_model_len = 64,
-                                  .threads = 2,
-                                  .budget = &memory});
+  auto backend = SmallBackend(spec, dtype, format, &memory);
   ASSERT_TRUE(backend.ok()) << backend.status();
   Backend& b = **backend;
   ASSERT_GT(b.num_head_sections(), 1);

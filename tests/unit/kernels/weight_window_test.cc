@@ -11,6 +11,7 @@
 #include "runtime/kernels/backend.h"
 #include "runtime/memory/host_buffer.h"
 #include "tests/parity/random_source.h"
+#include "tests/unit/kernels/small_backend.h"
 
 namespace sluice {
 namespace {
@@ -53,15 +54,7 @@ class WeightWindowTest : public testing::Test {
   }
 
   void Check(const DecoderSpec& spec, DType dtype, WeightFormat format) {
-    auto backend = Backend::Create(BackendKind::kCpu, spec,
-                                   {.layers = {0, 1},
-                                    .dtype = dtype,
-                                    .weight_format = format,
-                                    .kv_format = UnquantizedKvFormat(dtype),
-                                    .max_rows = 16,
-                                    .max_model_len = 64,
-                                    .threads = 2,
-                                    .budget = &memory_});
+    auto backend = SmallBackend(spec, dtype, format, &memory_);
     ASSERT_TRUE(backend.ok()) << backend.status();
     Backend& b = **backend;
     ExpectAllWindowsAgree("layer", b.LayerBytes(),

@@ -15,7 +15,7 @@
 #include "gtest/gtest.h"
 #include "proto/grpc_status.h"
 #include "sluice/v1/pipeline.grpc.pb.h"
-#include "tests/unit/worker/link_sink.h"
+#include "tests/unit/worker/link_testing.h"
 #include "worker/link/frame.h"
 #include "worker/link/grpc_link_factory.h"
 #include "worker/link/link_protocol.h"
@@ -77,23 +77,7 @@ class LinkTest : public ::testing::TestWithParam<Transport> {
 
   // Micro-batch 0 of step `step`, of `rows` rows that say so.
   ActivationFrame Frame(int64_t step, int rows = 2) {
-    auto plan = std::make_shared<StepPlan>();
-    plan->epoch = kEpoch;
-    plan->step = step;
-    MicroBatch& batch = plan->micro_batches.emplace_back();
-    if (rows > 0) {
-      batch.segments.push_back({SequenceId(1), 0, rows, true});
-      batch.tokens.assign(rows, 1);
-    }
-    ActivationFrame frame;
-    frame.epoch = kEpoch;
-    frame.step = step;
-    frame.plan = std::move(plan);
-    frame.hidden = pool_.Acquire(rows, kTerms.cols);
-    for (int64_t i = 0; i < rows * kTerms.cols; ++i) {
-      frame.hidden->data()[i] = static_cast<float>(step * 1000 + i);
-    }
-    return frame;
+    return TestFrame(pool_, kEpoch, step, rows, kTerms.cols);
   }
 
   static void ExpectFrame(const ActivationFrame& frame, int64_t step,

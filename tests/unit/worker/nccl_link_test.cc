@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "proto/grpc_status.h"
 #include "sluice/v1/pipeline.grpc.pb.h"
-#include "tests/unit/worker/link_sink.h"
+#include "tests/unit/worker/link_testing.h"
 #include "tests/unit/worker/nccl_testing.h"
 #include "tests/unit/worker/test_metrics.h"
 #include "worker/link/grpc_link_factory.h"
@@ -73,23 +73,7 @@ class NcclLinkTest : public ::testing::Test {
   }
 
   ActivationFrame Frame(int64_t step, int rows = 2, PlanEpoch epoch = kEpoch) {
-    auto plan = std::make_shared<StepPlan>();
-    plan->epoch = epoch;
-    plan->step = step;
-    MicroBatch& batch = plan->micro_batches.emplace_back();
-    if (rows > 0) {
-      batch.segments.push_back({SequenceId(1), 0, rows, true});
-      batch.tokens.assign(rows, 1);
-    }
-    ActivationFrame frame;
-    frame.epoch = epoch;
-    frame.step = step;
-    frame.plan = std::move(plan);
-    frame.hidden = pool_.Acquire(rows, kTerms.cols);
-    for (int64_t i = 0; i < rows * kTerms.cols; ++i) {
-      frame.hidden->data()[i] = static_cast<float>(step * 1000 + i);
-    }
-    return frame;
+    return TestFrame(pool_, epoch, step, rows, kTerms.cols);
   }
 
   static ActivationFrame PlanAlone(int64_t step) {

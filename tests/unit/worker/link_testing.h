@@ -1,12 +1,15 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <utility>
 
 #include "common/mutex.h"
 #include "gtest/gtest.h"
+#include "runtime/exec/activation_buffer.h"
 #include "worker/link/link.h"
 
 namespace sluice {
@@ -88,5 +91,27 @@ class TestSink : public FrameSink {
   absl::Status broken_ ABSL_GUARDED_BY(mu_);
   absl::Status refuse_ ABSL_GUARDED_BY(mu_);
 };
+
+// Micro-batch 0 of step `step`, of `rows` rows of activations that say so.
+inline ActivationFrame TestFrame(ActivationPool& pool, PlanEpoch epoch,
+                                 int64_t step, int rows, int cols) {
+  auto plan = std::make_shared<StepPlan>();
+  plan->epoch = epoch;
+  plan->step = step;
+  MicroBatch& batch = plan->micro_batches.emplace_back();
+  if (rows > 0) {
+    batch.segments.push_back({SequenceId(1), 0, rows, true});
+    batch.tokens.assign(rows, 1);
+  }
+  ActivationFrame frame;
+  frame.epoch = epoch;
+  frame.step = step;
+  frame.plan = std::move(plan);
+  frame.hidden = pool.Acquire(rows, cols);
+  for (int i = 0; i < rows * cols; ++i) {
+    frame.hidden->data()[i] = static_cast<float>(step * 1000 + i);
+  }
+  return frame;
+}
 
 }  // namespace sluice
