@@ -8,8 +8,8 @@
 #include "runtime/kernels/cpu/attention.h"
 #include "runtime/kernels/cpu/compute_pool.h"
 #include "runtime/kernels/cpu/gemm.h"
-#include "runtime/kernels/cpu/layer_layout.h"
-#include "runtime/kernels/cpu/weight_packer.h"
+#include "runtime/kernels/layer_layout.h"
+#include "runtime/kernels/weight_packer.h"
 #include "runtime/memory/work_buffer.h"
 
 namespace sluice {

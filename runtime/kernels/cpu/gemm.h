@@ -14,8 +14,9 @@
 #include "absl/status/statusor.h"
 #include "common/types.h"
 #include "runtime/kernels/cpu/compute_pool.h"
-#include "runtime/kernels/cpu/matrix_layout.h"
 #include "runtime/kernels/image_view.h"
+#include "runtime/kernels/matrix_layout.h"
+#include "runtime/kernels/matrix_packer.h"
 
 // Matrix products y = a * W^T by oneDNN, with W packed once, in memory that
 // someone else owns.
@@ -47,11 +48,9 @@ struct GemmThread;
 
 // Makes and runs the products of one backend. Used by one caller at a time,
 // but for Pack.
-class GemmEngine {
+class GemmEngine : public MatrixPacker {
  public:
-  // Columns in a panel; a panel of K x 128 and a tile of 128 x K stay in L2 for
-  // the usual K. Independent of the number of threads, so that results are too.
-  static constexpr int32_t kPanelWidth = 128;
+  static constexpr int32_t kPanelWidth = kPanelColumns;
   // Rows in the largest tile.
   static constexpr int32_t kTileRows = 128;
   // Rows that must be readable in the input of a product of `rows`: whole
@@ -60,33 +59,23 @@ class GemmEngine {
   static constexpr int32_t ReadableRows(int32_t rows) {
     return (rows + kTileRows - 1) / kTileRows * kTileRows + 32;
   }
-  // Alignment of panels within an image. An ImageView's addresses must have it
-  // too.
-  static constexpr size_t kPanelAlignment = 64;
-
   // kUnimplemented if oneDNN has no products of this dtype on this machine.
   // `pool` must outlive the engine.
   static absl::StatusOr<std::unique_ptr<GemmEngine>> Create(DType dtype,
                                                             ComputePool* pool);
-  ~GemmEngine();
+  ~GemmEngine() override;
 
-  DType dtype() const { return dtype_; }
-  size_t element_bytes() const { return dtype_ == DType::kFloat32 ? 4 : 2; }
-
-  // How W, [n, k], will lie from `offset` (a multiple of kPanelAlignment) on.
-  // Makes the primitives of its shape. kInvalidArgument for sizes below 1 or an
-  // unaligned offset.
+  DType dtype() const override { return dtype_; }
+  // Makes the primitives of the shape, too.
   absl::StatusOr<MatrixLayout> Layout(int32_t n, int32_t k, WeightFormat format,
-                                      size_t offset);
-
-  // Packs rows [panel_begin, panel_end) of W, float32 [columns, k] row-major
-  // and contiguous, to `out`, panel_bytes at a 64-byte boundary: all of it is
-  // written. Panels may be packed by several threads at once, each with its own
-  // `thread` in [0, pool->num_threads()), while none calls anything else.
-  // kInvalidArgument if a quantized format cannot hold a weight (NaN, infinite,
-  // larger than 1e30).
+                                      size_t offset) override;
+  // `thread` is in [0, pool->num_threads()).
   absl::Status Pack(const MatrixLayout& w, int panel, const float* rows,
-                    int thread, std::byte* out);
+                    int thread, std::byte* out) override;
+  // So that a tile has all that the activation needs.
+  bool interleaves_gate() const override { return true; }
+  // Epilogues have float32.
+  bool wants_typed_bias() const override { return false; }
 
   // Gets a finished tile: rows [row, row + rows), columns [col, col + cols),
   // float32 with `cols` floats from row to row. May overwrite it.

@@ -6,11 +6,12 @@
 
 #include "absl/status/statusor.h"
 #include "common/types.h"
-#include "runtime/kernels/cpu/gemm.h"
 #include "runtime/kernels/image_view.h"
+#include "runtime/kernels/matrix_layout.h"
+#include "runtime/kernels/matrix_packer.h"
 #include "runtime/model/decoder_spec.h"
 
-// How the CPU backend's weights lie in an image: one block of bytes for the
+// How a backend's weights lie in an image: one block of bytes for the
 // embedding, for each layer and for each section of the head, without pointers,
 // so that it can lie in memory, on disk, or partly here and partly there. Parts
 // (vectors and the panels of matrices) begin at multiples of 64 bytes; images
@@ -18,10 +19,12 @@
 
 namespace sluice {
 
-// Float32; length 0 where the model has none.
+// Of float32, unless said otherwise; length 0 where the model has none.
 struct VectorLayout {
   size_t offset = 0;
   int64_t length = 0;
+  DType dtype = DType::kFloat32;
+  size_t bytes() const { return length * ElementBytes(dtype); }
   const float* In(const ImageView& image, int64_t first = 0) const {
     if (length == 0) return nullptr;
     return reinterpret_cast<const float*>(image.At(offset)) + first;
@@ -37,12 +40,14 @@ struct LayerLayout {
   NormLayout norm1, norm2;
   VectorLayout qkv_bias, out_bias;
   VectorLayout up_bias;  // in the order of up's columns
+  // The same in the packer's dtype, if it wants that.
+  VectorLayout up_bias_typed;
   VectorLayout down_bias;
   // Q, K and V side by side.
   MatrixLayout qkv;
   MatrixLayout out;
-  // Gated: each panel holds some gate columns, then the same up columns, so
-  // that a tile has all that the activation needs.
+  // Gated: gate and up columns, in turns or one after the other, as
+  // MatrixPacker says.
   MatrixLayout up;
   MatrixLayout down;
   std::vector<size_t> parts;  // where parts begin, ascending, from 0
@@ -61,8 +66,8 @@ struct HeadSectionLayout {
 };
 
 struct EmbeddingLayout {
-  size_t table = 0;      // [vocab, embed_dim] in the engine's dtype; first
-  size_t positions = 0;  // [position_rows, hidden] in the engine's dtype
+  size_t table = 0;      // [vocab, embed_dim] in the packer's dtype; first
+  size_t positions = 0;  // [position_rows, hidden] in the packer's dtype
   int64_t position_rows = 0;
   MatrixLayout project_in;  // n is 0 if the model has none
   size_t bytes = 0;
@@ -73,15 +78,15 @@ struct EmbeddingLayout {
 // answer's. Its small projection and the embedding stay full.
 absl::StatusOr<LayerLayout> MakeLayerLayout(const DecoderSpec& spec,
                                             WeightFormat format,
-                                            GemmEngine& gemm);
+                                            MatrixPacker& packer);
 // As many sections as make none much larger than `section_bytes`, if a panel is
 // not.
 absl::StatusOr<std::vector<HeadSectionLayout>> MakeHeadLayout(
     const DecoderSpec& spec, WeightFormat format, size_t section_bytes,
-    GemmEngine& gemm);
+    MatrixPacker& packer);
 // `position_rows`: rows of the position table that may be looked up.
 absl::StatusOr<EmbeddingLayout> MakeEmbeddingLayout(const DecoderSpec& spec,
                                                     int64_t position_rows,
-                                                    GemmEngine& gemm);
+                                                    MatrixPacker& packer);
 
 }  // namespace sluice

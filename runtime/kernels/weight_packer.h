@@ -7,8 +7,8 @@
 #include "absl/status/status.h"
 #include "runtime/kernels/backend.h"
 #include "runtime/kernels/cpu/compute_pool.h"
-#include "runtime/kernels/cpu/gemm.h"
-#include "runtime/kernels/cpu/layer_layout.h"
+#include "runtime/kernels/layer_layout.h"
+#include "runtime/kernels/matrix_packer.h"
 #include "runtime/memory/host_buffer.h"
 #include "runtime/model/decoder_spec.h"
 #include "runtime/model/tensor_names.h"
@@ -22,9 +22,9 @@ namespace sluice {
 class WeightPacker {
  public:
   // All must outlive the packer.
-  WeightPacker(const DecoderSpec& spec, GemmEngine* gemm, ComputePool* pool,
+  WeightPacker(const DecoderSpec& spec, MatrixPacker* packer, ComputePool* pool,
                MemoryBudget* budget)
-      : spec_(spec), gemm_(gemm), pool_(pool), budget_(budget) {}
+      : spec_(spec), packer_(packer), pool_(pool), budget_(budget) {}
 
   // `to` is a window of an image of the layout; gaps are left alone. What lies
   // across its borders is packed once for each window that has some of it.
@@ -60,7 +60,7 @@ class WeightPacker {
                           const std::vector<PanelRows>& panels,
                           const TensorSource& source, LoadProgress progress,
                           const ImageWindow& to);
-  // A table of which rows are looked up, in the engine's dtype, from `offset`
+  // A table of which rows are looked up, in the packer's dtype, from `offset`
   // on in the image.
   absl::Status PackTable(const TensorRef& ref, int64_t rows, size_t offset,
                          const TensorSource& source, LoadProgress progress,
@@ -71,7 +71,7 @@ class WeightPacker {
                            const TensorSource& source, const ImageWindow& to);
 
   const DecoderSpec& spec_;
-  GemmEngine* const gemm_;
+  MatrixPacker* const packer_;
   ComputePool* const pool_;
   MemoryBudget* const budget_;
 };

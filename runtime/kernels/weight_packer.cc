@@ -1,4 +1,4 @@
-#include "runtime/kernels/cpu/weight_packer.h"
+#include "runtime/kernels/weight_packer.h"
 
 #include <algorithm>
 #include <cstring>
@@ -48,6 +48,15 @@ class FirstError {
 // Rows of a table that are read in one piece.
 constexpr int64_t kTableRows = 64;
 
+// To a dtype of two bytes.
+void Convert(const float* from, int64_t count, DType dtype, std::byte* to) {
+  constexpr int64_t kPart = 1 << 16;
+  for (int64_t i = 0; i < count; i += kPart) {
+    FloatToBf16(from + i, static_cast<int32_t>(std::min(kPart, count - i)),
+                reinterpret_cast<uint16_t*>(to) + i);
+  }
+}
+
 // The bytes that the window has of [offset, offset + size).
 size_t BytesWithin(const ImageWindow& to, size_t offset, size_t size) {
   if (!to.Touches(offset, size)) return 0;
@@ -95,7 +104,7 @@ std::vector<WeightPacker::PanelRows> WeightPacker::IntoPanels(
     for (int64_t row = run.begin; row < run.end;) {
       if (room == 0) {
         panels.emplace_back();
-        room = GemmEngine::kPanelWidth;
+        room = kPanelColumns;
       }
       const int64_t count = std::min(room, run.end - row);
       panels.back().push_back({run.ref, row, row + count});
@@ -116,7 +125,7 @@ std::vector<WeightPacker::PanelRows> WeightPacker::Concatenate(
 std::vector<WeightPacker::PanelRows> WeightPacker::Interleave(
     const TensorRef* a, const TensorRef* b) {
   std::vector<PanelRows> panels;
-  constexpr int64_t kHalf = GemmEngine::kPanelWidth / 2;
+  constexpr int64_t kHalf = kPanelColumns / 2;
   for (int64_t row = 0; row < a->shape[0]; row += kHalf) {
     const int64_t end = std::min(row + kHalf, a->shape[0]);
     panels.push_back({{a, row, end}, {b, row, end}});
@@ -140,7 +149,7 @@ absl::Status WeightPacker::PackMatrix(const MatrixLayout& layout,
   if (begin == end) return absl::OkStatus();
 
   const int64_t k = layout.k;
-  const size_t staging_floats = GemmEngine::kPanelWidth * k;
+  const size_t staging_floats = kPanelColumns * k;
   // A panel that lies across a border of the window.
   const size_t panel_bytes =
       (std::max(layout.whole_panel_bytes, layout.last_panel_bytes) + 63) / 64 *
@@ -172,8 +181,8 @@ absl::Status WeightPacker::PackMatrix(const MatrixLayout& layout,
       const bool whole = to.Holds(offset, bytes);
       std::byte* const cut = cut_panels + thread * panel_bytes;
       if (!whole) std::memset(cut, 0, bytes);
-      absl::Status status =
-          gemm_->Pack(layout, panel, rows, thread, whole ? to.At(offset) : cut);
+      absl::Status status = packer_->Pack(layout, panel, rows, thread,
+                                          whole ? to.At(offset) : cut);
       if (!status.ok()) {
         error.Set(Annotate(std::move(status), panels[panel][0].ref->name));
       } else if (!whole) {
@@ -195,7 +204,7 @@ absl::Status WeightPacker::PackTable(const TensorRef& ref, int64_t rows,
                                      LoadProgress progress,
                                      const ImageWindow& to) {
   const int64_t cols = ref.shape[1];
-  const size_t row_bytes = gemm_->element_bytes() * cols;
+  const size_t row_bytes = packer_->element_bytes() * cols;
   const size_t table_bytes = row_bytes * rows;
   if (!to.Touches(offset, table_bytes)) return absl::OkStatus();
   // The rows that the window has some of.
@@ -205,7 +214,8 @@ absl::Status WeightPacker::PackTable(const TensorRef& ref, int64_t rows,
       (std::min(to.end, offset + table_bytes) - offset + row_bytes - 1) /
       row_bytes);
   const int threads = pool_->num_threads();
-  const bool direct = gemm_->dtype() == DType::kFloat32;
+  const DType dtype = packer_->dtype();
+  const bool direct = dtype == DType::kFloat32;
   const size_t floats = kTableRows * cols;
   const size_t chunk_bytes = kTableRows * row_bytes;
   SLUICE_ASSIGN_OR_RETURN(
@@ -235,12 +245,7 @@ absl::Status WeightPacker::PackTable(const TensorRef& ref, int64_t rows,
                                    : staging.as<float>() + thread * floats;
       absl::Status status = source.ReadRows(ref, begin, end, values);
       if (!status.ok()) return error.Set(std::move(status));
-      if (!direct) {
-        for (int64_t row = 0; row < end - begin; ++row) {
-          FloatToBf16(values + row * cols, static_cast<int32_t>(cols),
-                      reinterpret_cast<uint16_t*>(out) + row * cols);
-        }
-      }
+      if (!direct) Convert(values, (end - begin) * cols, dtype, out);
       if (!whole) CopyWithin(to, at, std::span<const std::byte>(out, bytes));
     });
     SLUICE_RETURN_IF_ERROR(error.Get());
@@ -261,7 +266,13 @@ absl::Status WeightPacker::PackVectors(
     SLUICE_RETURN_IF_ERROR(source.ReadRows(*ref, 0, 1, next));
     next += Length(*ref);
   }
-  CopyWithin(to, layout.offset, std::span<const float>(values));
+  if (layout.dtype == DType::kFloat32) {
+    CopyWithin(to, layout.offset, std::span<const float>(values));
+  } else {
+    std::vector<std::byte> typed(layout.bytes());
+    Convert(values.data(), layout.length, layout.dtype, typed.data());
+    CopyWithin(to, layout.offset, std::span<const std::byte>(typed));
+  }
   return absl::OkStatus();
 }
 
@@ -287,9 +298,16 @@ absl::Status WeightPacker::PackLayer(const LayerLayout& layout, int layer,
   SLUICE_RETURN_IF_ERROR(vectors(layout.down_bias, {Role::kDownBias}));
   const TensorRef* up = Find(t, Role::kUpWeight);
   const TensorRef* gate = Find(t, Role::kGateWeight);
-  const std::vector<PanelRows> up_panels =
-      spec_.gated_mlp ? Interleave(gate, up) : Concatenate({up});
-  if (layout.up_bias.length > 0 && spec_.gated_mlp) {
+  const bool interleave = spec_.gated_mlp && packer_->interleaves_gate();
+  std::vector<PanelRows> up_panels;
+  if (interleave) {
+    up_panels = Interleave(gate, up);
+  } else if (spec_.gated_mlp) {
+    up_panels = Concatenate({gate, up});
+  } else {
+    up_panels = Concatenate({up});
+  }
+  if (layout.up_bias.length > 0 && interleave) {
     // In the order of the panels' columns.
     const int64_t inner = spec_.intermediate_size;
     std::vector<float> plain(2 * inner);
@@ -306,8 +324,12 @@ absl::Status WeightPacker::PackLayer(const LayerLayout& layout, int layer,
       }
     }
     CopyWithin(to, layout.up_bias.offset, std::span<const float>(mixed));
+  } else if (spec_.gated_mlp) {
+    SLUICE_RETURN_IF_ERROR(
+        vectors(layout.up_bias, {Role::kGateBias, Role::kUpBias}));
   } else {
     SLUICE_RETURN_IF_ERROR(vectors(layout.up_bias, {Role::kUpBias}));
+    SLUICE_RETURN_IF_ERROR(vectors(layout.up_bias_typed, {Role::kUpBias}));
   }
   SLUICE_RETURN_IF_ERROR(
       PackMatrix(layout.qkv,
