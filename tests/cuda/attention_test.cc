@@ -291,12 +291,11 @@ TEST(CudaSparseAttentionTest, KeepsTheFirstOfTheLargest) {
     const DeviceArray<std::byte> out(8 * sizeof(float));
     const DeviceArray<std::byte> memory(world.memory);
     const DeviceArray<int32_t> pages(world.pages);
-    AttentionSegment segment = world.host_segments[0];
-    segment.kv = memory.data();
     const DeviceArray<AttentionSegment> segments(
-        std::vector<AttentionSegment>{segment});
+        std::vector<AttentionSegment>{world.host_segments[0]});
     DecodeArgs args;
     args.common.block = MakeKvBlock(choice.shape.kv);
+    args.common.kv = memory.data();
     args.common.segments = segments.data();
     args.common.pages = pages.data();
     args.common.out = out.data();
@@ -428,12 +427,12 @@ TEST_F(CudaAttentionPlanTest, LaunchesRefuseWhatIsMissing) {
   alignas(8) float x[2] = {};
   AttentionSegment segment;
   int32_t page = 0;
-  const AttentionData good{x, 2, x, &segment, &page, 0};
+  alignas(16) std::byte room[32];
+  const AttentionData good{x, 2, x, room, &segment, &page, 0};
   const auto decode = PlanDecode(shape_, kH100, 1, 4096);
   const auto sparse = PlanSparse(shape_, kH100, 1, 4096, 0.5f, 1 << 30);
   const auto prefill = PlanPrefill(shape_, kH100);
   ASSERT_TRUE(decode.ok() && sparse.ok() && prefill.ok());
-  alignas(16) std::byte room[32];
   const auto expect_refused = [&](const AttentionData& data) {
     for (const absl::Status& status :
          {LaunchDecode(shape_, kH100, *decode, data, room, nullptr),
@@ -442,7 +441,7 @@ TEST_F(CudaAttentionPlanTest, LaunchesRefuseWhatIsMissing) {
       EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     }
   };
-  for (int i = 0; i < 8; ++i) {
+  for (int i = 0; i < 9; ++i) {
     AttentionData data = good;
     if (i == 0) data.q = nullptr;
     if (i == 1) data.out = nullptr;
@@ -452,6 +451,7 @@ TEST_F(CudaAttentionPlanTest, LaunchesRefuseWhatIsMissing) {
     if (i == 5) data.q = x + 1;
     if (i == 6) data.q_stride = 1;
     if (i == 7) data.out = x + 1;
+    if (i == 8) data.kv = nullptr;
     expect_refused(data);
   }
   for (void* workspace :
@@ -486,11 +486,11 @@ TEST_F(CudaAttentionPlanTest, KnowsTheDevice) {
 
 TEST(AttentionBatchTest, PutsKindsApart) {
   const std::vector<int32_t> pages = {7, 3, 9, 1};
-  alignas(16) std::byte kv[16];
-  const std::vector<SegmentView> views = {{0, 40, 1, pages, kv},
-                                          {1, 0, 33, pages, kv},
-                                          {34, 99, 1, pages, kv},
-                                          {35, 31, 5, pages, kv}};
+  alignas(16) std::byte kv[64];
+  const std::vector<SegmentView> views = {{0, 40, 1, pages, kv + 32},
+                                          {1, 0, 33, pages, kv + 16},
+                                          {34, 99, 1, pages, kv + 16},
+                                          {35, 31, 5, pages, kv + 48}};
   const BatchView view{.rows = 40, .segments = views};
   AttentionBatch batch;
   for (int round = 0; round < 2; ++round) {
@@ -499,6 +499,9 @@ TEST(AttentionBatchTest, PutsKindsApart) {
     EXPECT_EQ(batch.pages,
               std::vector<int32_t>({7, 3, 7, 3, 7, 3, 9, 1, 7, 3}));
     EXPECT_EQ(batch.segments[3].first_page, 8);
+    EXPECT_EQ(batch.kv, kv + 16);
+    EXPECT_EQ(batch.segments[0].kv_offset, 16);
+    EXPECT_EQ(batch.segments[3].kv_offset, 32);
     ASSERT_EQ(batch.decode.size(), 2u);
     EXPECT_EQ(batch.decode[1].row, 34);
     EXPECT_EQ(batch.decode[1].first_page, 4);

@@ -77,7 +77,6 @@ std::vector<std::byte> Fill(const AttentionWorld::Choice& choice,
   const float factor =
       choice.spread * 3 / std::sqrt(float(head_dim)) / choice.shape.scale;
   for (float& x : *q) x *= factor;
-  for (AttentionSegment& segment : *segments) segment.kv = memory.data();
   return memory;
 }
 
@@ -152,9 +151,9 @@ std::vector<float> AttentionWorld::OnDevice(const AttentionDevice& device,
   const DeviceArray<std::byte> out(static_cast<size_t>(rows) * shape.num_heads *
                                    shape.kv.head_dim *
                                    (shape.dtype == DType::kFloat32 ? 4 : 2));
-  AttentionData data = {device_q_.data(),    q_stride,
-                        out.data(),          decode.data(),
-                        device_pages.data(), choice.window};
+  AttentionData data = {device_q_.data(), q_stride,      out.data(),
+                        batch.kv,         decode.data(), device_pages.data(),
+                        choice.window};
   if (!batch.decode.empty()) {
     Decode(device, data, static_cast<int>(batch.decode.size()),
            batch.max_context, sparsity);

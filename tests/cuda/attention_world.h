@@ -53,8 +53,8 @@ struct AttentionWorld {
   std::vector<float> q;  // [rows, q_stride], of which the first are q
   int64_t q_stride = 0;
   std::vector<int32_t> pages;
-  std::vector<AttentionSegment> host_segments;  // with kv of `memory`
-  std::vector<std::byte> memory;                // filled with all before it
+  std::vector<AttentionSegment> host_segments;
+  std::vector<std::byte> memory;  // filled with all before it
 
  private:
   std::span<const int32_t> PagesOf(size_t sequence) const;

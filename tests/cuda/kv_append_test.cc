@@ -143,9 +143,13 @@ std::vector<std::byte> Case::ByDevice() const {
   std::vector<std::unique_ptr<DeviceArray<std::byte>>> memory;
   std::vector<AttentionSegment> device_segments;
   std::vector<int32_t> table;
+  std::byte* kv_begin = nullptr;
   for (size_t s = 0; s < segments.size(); ++s) {
     memory.push_back(std::make_unique<DeviceArray<std::byte>>(arenas[s]));
-    device_segments.push_back({.kv = memory[s]->data(),
+    if (s == 0 || memory[s]->data() < kv_begin) kv_begin = memory[s]->data();
+  }
+  for (size_t s = 0; s < segments.size(); ++s) {
+    device_segments.push_back({.kv_offset = memory[s]->data() - kv_begin,
                                .first_page = static_cast<int32_t>(table.size()),
                                .row = segments[s].row,
                                .start = segments[s].start,
@@ -164,6 +168,7 @@ std::vector<std::byte> Case::ByDevice() const {
   KvAppendArgs args;
   args.block = MakeKvBlock(layout);
   args.num_kv_heads = layout.num_kv_heads;
+  args.kv = kv_begin;
   args.segments = dsegments.data();
   args.pages = dtable.data();
   args.runs = druns.data();

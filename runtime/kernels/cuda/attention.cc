@@ -148,6 +148,7 @@ AttentionArgs CommonArgs(const AttentionShape& shape,
                          const AttentionData& data) {
   AttentionArgs args;
   args.block = MakeKvBlock(shape.kv);
+  args.kv = data.kv;
   args.segments = data.segments;
   args.pages = data.pages;
   args.q = data.q;
@@ -162,8 +163,8 @@ AttentionArgs CommonArgs(const AttentionShape& shape,
 }
 
 absl::Status CheckData(const AttentionShape& shape, const AttentionData& data) {
-  if (data.q == nullptr || data.out == nullptr || data.segments == nullptr ||
-      data.pages == nullptr) {
+  if (data.q == nullptr || data.out == nullptr || data.kv == nullptr ||
+      data.segments == nullptr || data.pages == nullptr) {
     return absl::InvalidArgumentError("attention without its data");
   }
   if (shape.TensorCores() &&

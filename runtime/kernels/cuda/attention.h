@@ -70,6 +70,8 @@ struct AttentionData {
   // [rows, num_heads, head_dim] in the shape's dtype; at a multiple of 8 bytes
   // with tensor cores.
   void* out = nullptr;
+  // Where the layer's pages begin; at a multiple of 16 bytes.
+  const std::byte* kv = nullptr;
   const AttentionSegment* segments = nullptr;
   const int32_t* pages = nullptr;  // the table that the segments point into
   int32_t window = 0;  // positions that a token sees, its own included; 0: all

@@ -34,6 +34,10 @@ absl::Status Check(const SegmentView& segment, int64_t group) {
 absl::Status FillAttentionBatch(const BatchView& batch, int32_t first_segment,
                                 int32_t count, int32_t group, int32_t window,
                                 int32_t tile_rows, AttentionBatch* out) {
+  out->kv = nullptr;
+  for (const SegmentView& view : batch.segments.subspan(first_segment, count)) {
+    if (out->kv == nullptr || view.kv < out->kv) out->kv = view.kv;
+  }
   out->segments.clear();
   out->pages.clear();
   out->decode.clear();
@@ -45,7 +49,7 @@ absl::Status FillAttentionBatch(const BatchView& batch, int32_t first_segment,
     const int32_t end = view.start + view.num_tokens;
     const int32_t used = (end + kPageTokens - 1) / kPageTokens;
     AttentionSegment segment;
-    segment.kv = view.kv;
+    segment.kv_offset = view.kv - out->kv;
     segment.first_page = static_cast<int32_t>(out->pages.size());
     segment.row = view.row;
     segment.start = view.start;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -12,6 +13,10 @@ namespace sluice {
 // What attention's kernels are told of a call, in host memory, to be copied to
 // the device as it is. Kept from call to call, it allocates no more.
 struct AttentionBatch {
+  // Where the layer's pages begin: the least of the segments' addresses, from
+  // which their offsets count. All that follows is the same for every layer
+  // whose pages lie alike.
+  std::byte* kv = nullptr;
   // In the batch's order, as the kernels that write K and V want them.
   std::vector<AttentionSegment> segments;
   // The table of page numbers that segments point into.

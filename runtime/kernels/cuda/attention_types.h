@@ -15,8 +15,9 @@ inline constexpr int32_t kMaxHeadDim = 256;
 // A sequence's part in a call, in device memory: packed rows [row, row +
 // num_tokens) are positions [start, start + num_tokens).
 struct AttentionSegment {
-  // Page number 0 of the layer, in device memory; at a multiple of 16 bytes.
-  const std::byte* kv = nullptr;
+  // Where page number 0 lies, in bytes from where the layer's pages begin, so
+  // that the segments of a step are the same for all layers. A multiple of 16.
+  int64_t kv_offset = 0;
   // Where the numbers of its pages begin in the table of page numbers.
   int32_t first_page = 0;
   int32_t row = 0;
@@ -62,6 +63,7 @@ inline constexpr int kPrefillThreads = 128;
 // What every attention kernel is told.
 struct AttentionArgs {
   KvBlock block;
+  const std::byte* kv = nullptr;  // where the layer's pages begin
   const AttentionSegment* segments = nullptr;
   const int32_t* pages = nullptr;
   // Rows of q with positions applied: head h of packed row r at q + r *

@@ -43,8 +43,10 @@ struct DecodeBlock {
   }
 
   // The KV head's block in page number 0.
-  __device__ __forceinline__ const std::byte* Head(const KvBlock& block) const {
-    return segment.kv + static_cast<int64_t>(kv_head) * block.bytes;
+  __device__ __forceinline__ const std::byte* Head(
+      const AttentionArgs& args) const {
+    return args.kv + segment.kv_offset +
+           static_cast<int64_t>(kv_head) * args.block.bytes;
   }
   // Head first_head + r's query, unscaled.
   __device__ __forceinline__ const float* Query(const AttentionArgs& args,
@@ -127,7 +129,7 @@ __device__ __forceinline__ void ForEachStagedPage(const DecodeArgs& args,
   const int first = block.first_page + warp;
   const int count = max(0, (block.last_page - first + warps - 1) / warps);
   const int stage_bytes = values ? layout.bytes : layout.v;
-  const std::byte* head = block.Head(layout);
+  const std::byte* head = block.Head(args.common);
   const int32_t* table = args.common.pages + block.segment.first_page + first;
   int pages = 0;  // lane l: the number of page i + l, i a multiple of 32
   const auto begin_copy = [&](int i) {
@@ -331,7 +333,7 @@ __global__ void __launch_bounds__(kDecodeThreads)
   weights += warp * kPageTokens * kRows;
   FmaTile<kFormat, kRows, kColumns> tile;
   tile.Reset();
-  const std::byte* head = block.Head(layout);
+  const std::byte* head = block.Head(args.common);
   const int32_t* table = args.common.pages + block.segment.first_page;
   for (int page = block.first_page + warp; page < block.last_page;
        page += warps) {
@@ -380,7 +382,7 @@ __global__ void __launch_bounds__(kDecodeThreads)
                (static_cast<int64_t>(block.sequence) * args.common.num_heads +
                 block.first_head) *
                    args.score_stride;
-  const std::byte* head = block.Head(layout);
+  const std::byte* head = block.Head(args.common);
   const int32_t* table = args.common.pages + block.segment.first_page;
   for (int page = block.first_page + warp; page < block.last_page;
        page += warps) {

@@ -58,8 +58,7 @@ __device__ __forceinline__ Run FindRun(const KvAppendArgs& args) {
   const int64_t from =
       (static_cast<int64_t>(segment.row) + run.first) * args.stride +
       head * args.block.head_dim;
-  // Attention reads what is written here: its segments say const.
-  std::byte* kv = const_cast<std::byte*>(segment.kv);
+  std::byte* kv = args.kv + segment.kv_offset;
   return {run.count,
           position % kPageTokens,
           position,

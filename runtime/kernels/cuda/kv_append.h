@@ -45,6 +45,7 @@ struct KvAppendArgs {
   KvBlock block;
   int32_t num_kv_heads = 0;
   // In device memory.
+  std::byte* kv = nullptr;  // where the layer's pages begin
   const AttentionSegment* segments = nullptr;
   const int32_t* pages = nullptr;
   const KvRun* runs = nullptr;

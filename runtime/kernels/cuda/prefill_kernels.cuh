@@ -128,8 +128,8 @@ __global__ void __launch_bounds__(kPrefillThreads)
 
     Tile tile;
     tile.Reset();
-    const std::byte* head =
-        block.segment.kv + static_cast<int64_t>(block.kv_head) * layout.bytes;
+    const std::byte* head = common.kv + block.segment.kv_offset +
+                            static_cast<int64_t>(block.kv_head) * layout.bytes;
     const int32_t* table =
         common.pages + block.segment.first_page + block.first_page;
     const int count = block.last_page - block.first_page;
@@ -262,8 +262,8 @@ __global__ void __launch_bounds__(kPrefillThreads)
   __syncwarp();
   FmaTile<kFormat, kRows, kColumns> tile;
   tile.Reset();
-  const std::byte* head =
-      block.segment.kv + static_cast<int64_t>(block.kv_head) * layout.bytes;
+  const std::byte* head = common.kv + block.segment.kv_offset +
+                          static_cast<int64_t>(block.kv_head) * layout.bytes;
   const int32_t* table = common.pages + block.segment.first_page;
   for (int page = begin[0] / kPageTokens; page * kPageTokens < end[kRows - 1];
        ++page) {

@@ -211,7 +211,8 @@ __global__ void __launch_bounds__(kThreads) SparseValues(const KeptArgs args) {
   const int parts = kThreads / width;
   const int lane = thread % width;
   const std::byte* values =
-      segment.kv + static_cast<int64_t>(head / common.group) * layout.bytes;
+      common.kv + segment.kv_offset +
+      static_cast<int64_t>(head / common.group) * layout.bytes;
   const int32_t* table = common.pages + segment.first_page;
   float4 acc[kLaneFours];
 #pragma unroll
