@@ -1,24 +1,26 @@
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <map>
-#include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/mutex.h"
 #include "common/thread_annotations.h"
-
-struct CUstream_st {};
-struct CUevent_st {};
+#include "tests/cuda/emulation/streams.h"
 
 namespace {
 
 constexpr size_t kDeviceBytes = size_t{4} << 30;
 constexpr size_t kDeviceAlignment = 256;
+constexpr size_t kHostPage = 4096;
 constexpr int kPlainShared = 48 << 10;
 constexpr int kMostShared =
     __CUDA_ARCH__ >= 900 ? 227 << 10 : (__CUDA_ARCH__ >= 800 ? 163 : 64) << 10;
@@ -28,9 +30,8 @@ struct Device {
   sluice::Mutex mutex;
   std::map<uintptr_t, size_t> memory ABSL_GUARDED_BY(mutex);
   std::map<uintptr_t, size_t> pinned ABSL_GUARDED_BY(mutex);
+  size_t pin_limit ABSL_GUARDED_BY(mutex) = std::numeric_limits<size_t>::max();
   size_t used_bytes ABSL_GUARDED_BY(mutex) = 0;
-  std::set<cudaStream_t> streams ABSL_GUARDED_BY(mutex);
-  std::set<cudaEvent_t> events ABSL_GUARDED_BY(mutex);
   std::map<const void*, int> shared_limits ABSL_GUARDED_BY(mutex);
 };
 
@@ -39,17 +40,10 @@ Device& TheDevice() {
   return device;
 }
 
-thread_local cudaError_t last_error = cudaSuccess;
 thread_local std::string launch_failure;
 
-cudaError_t Record(cudaError_t error) {
-  if (error != cudaSuccess) last_error = error;
-  return error;
-}
-
-cudaError_t RecordUnless(bool good, cudaError_t error) {
-  return Record(good ? cudaSuccess : error);
-}
+using sluice::emulation::LostError;
+using sluice::emulation::Record;
 
 // Whether all of [data, data + bytes) is the device's, or none of it.
 enum class Place { kDevice, kHost, kBoth };
@@ -68,17 +62,42 @@ Place PlaceOf(Device& device, const void* data, size_t bytes)
   return reaches ? Place::kBoth : Place::kHost;
 }
 
-bool KnownStream(cudaStream_t stream) {
-  if (stream == nullptr) return true;
-  Device& device = TheDevice();
-  sluice::MutexLock lock(&device.mutex);
-  return device.streams.contains(stream);
+bool Overlaps(const std::map<uintptr_t, size_t>& ranges, uintptr_t begin,
+              uintptr_t end) {
+  const auto it = ranges.lower_bound(end);
+  if (it == ranges.begin()) return false;
+  const auto before = std::prev(it);
+  return before->first + before->second > begin;
 }
 
-bool KnownEvent(cudaEvent_t event) {
-  Device& device = TheDevice();
-  sluice::MutexLock lock(&device.mutex);
-  return device.events.contains(event);
+bool IsPinned(Device& device, const void* data, size_t bytes)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(device.mutex) {
+  const auto begin = reinterpret_cast<uintptr_t>(data);
+  auto it = device.pinned.upper_bound(begin);
+  if (it == device.pinned.begin()) return false;
+  --it;
+  return begin + bytes <= it->first + it->second;
+}
+
+size_t PinnedBytes(Device& device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(device.mutex) {
+  size_t sum = 0;
+  for (const auto& [begin, bytes] : device.pinned) sum += bytes;
+  return sum;
+}
+
+// Whether a copy of some kind may go from here to there.
+bool IsCopy(Device& device, const void* to, const void* from, size_t bytes,
+            cudaMemcpyKind kind) ABSL_EXCLUSIVE_LOCKS_REQUIRED(device.mutex) {
+  const Place to_place = PlaceOf(device, to, bytes);
+  const Place from_place = PlaceOf(device, from, bytes);
+  if (to_place == Place::kBoth || from_place == Place::kBoth) return false;
+  if (kind == cudaMemcpyDefault) return true;
+  const bool to_device =
+      kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+  const bool from_device =
+      kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+  return to_device == (to_place == Place::kDevice) &&
+         from_device == (from_place == Place::kDevice);
 }
 
 bool InRange(unsigned n, unsigned most) { return n > 0 && n <= most; }
@@ -86,6 +105,11 @@ bool InRange(unsigned n, unsigned most) { return n > 0 && n <= most; }
 }  // namespace
 
 const char* cudaGetErrorString(cudaError_t error) {
+  if (error != cudaSuccess && error == LostError()) {
+    thread_local std::string text;
+    text = sluice::emulation::LostText();
+    if (!text.empty()) return text.c_str();
+  }
   switch (error) {
     case cudaSuccess:
       return "no error";
@@ -105,34 +129,42 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "invalid resource handle";
     case cudaErrorNotReady:
       return "device not ready";
+    case cudaErrorECCUncorrectable:
+      return "uncorrectable ECC error encountered";
+    case cudaErrorIllegalAddress:
+      return "an illegal memory access was encountered";
+    case cudaErrorHostMemoryAlreadyRegistered:
+      return "part or all of the requested memory range is already mapped";
+    case cudaErrorHostMemoryNotRegistered:
+      return "pointer does not correspond to a registered memory region";
     case cudaErrorLaunchFailure:
       return launch_failure.c_str();
+    default:
+      break;
   }
   return "unrecognized error code";
 }
 
-cudaError_t cudaGetLastError() {
-  return std::exchange(last_error, cudaSuccess);
-}
-cudaError_t cudaPeekAtLastError() { return last_error; }
-
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
-  return cudaSuccess;
+  *count = sluice::emulation::DeviceCount();
+  return *count > 0 ? cudaSuccess : Record(cudaErrorNoDevice);
 }
 
 cudaError_t cudaSetDevice(int device) {
-  return RecordUnless(device == 0, cudaErrorInvalidDevice);
+  return Record(sluice::emulation::SetCurrentDevice(device));
 }
 
 cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+  *device = sluice::emulation::CurrentDevice();
   return cudaSuccess;
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
-  if (device != 0) return Record(cudaErrorInvalidDevice);
+  if (device < 0 || device >= sluice::emulation::DeviceCount()) {
+    return Record(cudaErrorInvalidDevice);
+  }
   *properties = {};
+  properties->pciBusID = device + 1;
   std::snprintf(properties->name, sizeof properties->name, "emulated device");
   properties->totalGlobalMem = kDeviceBytes;
   properties->sharedMemPerBlock = kPlainShared;
@@ -166,9 +198,12 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute,
   return Record(cudaErrorInvalidValue);
 }
 
-cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+cudaError_t cudaDeviceSynchronize() {
+  return sluice::emulation::FinishDevice();
+}
 
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
+  if (LostError() != cudaSuccess) return Record(LostError());
   Device& device = TheDevice();
   sluice::MutexLock lock(&device.mutex);
   *free_bytes = kDeviceBytes - device.used_bytes;
@@ -176,77 +211,9 @@ cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   return cudaSuccess;
 }
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  Device& device = TheDevice();
-  sluice::MutexLock lock(&device.mutex);
-  *stream = new CUstream_st;
-  device.streams.insert(*stream);
-  return cudaSuccess;
-}
-
-cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  Device& device = TheDevice();
-  sluice::MutexLock lock(&device.mutex);
-  if (device.streams.erase(stream) == 0) {
-    return Record(cudaErrorInvalidResourceHandle);
-  }
-  delete stream;
-  return cudaSuccess;
-}
-
-cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  return RecordUnless(KnownStream(stream), cudaErrorInvalidResourceHandle);
-}
-
-cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  return cudaStreamSynchronize(stream);
-}
-
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
-                                unsigned) {
-  return RecordUnless(KnownStream(stream) && KnownEvent(event),
-                      cudaErrorInvalidResourceHandle);
-}
-
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  Device& device = TheDevice();
-  sluice::MutexLock lock(&device.mutex);
-  *event = new CUevent_st;
-  device.events.insert(*event);
-  return cudaSuccess;
-}
-
-cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  Device& device = TheDevice();
-  sluice::MutexLock lock(&device.mutex);
-  if (device.events.erase(event) == 0) {
-    return Record(cudaErrorInvalidResourceHandle);
-  }
-  delete event;
-  return cudaSuccess;
-}
-
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  return cudaStreamWaitEvent(stream, event, 0);
-}
-
-cudaError_t cudaEventQuery(cudaEvent_t event) {
-  return RecordUnless(KnownEvent(event), cudaErrorInvalidResourceHandle);
-}
-
-cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  return cudaEventQuery(event);
-}
-
-cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*body)(void* data),
-                               void* data) {
-  if (!KnownStream(stream)) return Record(cudaErrorInvalidResourceHandle);
-  body(data);
-  return cudaSuccess;
-}
-
 cudaError_t cudaMalloc(void** data, size_t bytes) {
   *data = nullptr;
+  if (LostError() != cudaSuccess) return Record(LostError());
   if (bytes == 0) return cudaSuccess;
   Device& device = TheDevice();
   sluice::MutexLock lock(&device.mutex);
@@ -263,6 +230,7 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
 
 cudaError_t cudaFree(void* data) {
   if (data == nullptr) return cudaSuccess;
+  sluice::emulation::FinishDevice();
   Device& device = TheDevice();
   sluice::MutexLock lock(&device.mutex);
   const auto it = device.memory.find(reinterpret_cast<uintptr_t>(data));
@@ -270,48 +238,76 @@ cudaError_t cudaFree(void* data) {
   device.used_bytes -= it->second;
   device.memory.erase(it);
   std::free(data);
-  return cudaSuccess;
+  return Record(LostError());
 }
 
 cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned) {
-  if (posix_memalign(data, 4096, bytes) != 0) {
+  *data = nullptr;
+  if (LostError() != cudaSuccess) return Record(LostError());
+  Device& device = TheDevice();
+  sluice::MutexLock lock(&device.mutex);
+  if (bytes >
+          device.pin_limit - std::min(device.pin_limit, PinnedBytes(device)) ||
+      posix_memalign(data, kHostPage, bytes) != 0) {
     *data = nullptr;
     return Record(cudaErrorMemoryAllocation);
   }
-  Device& device = TheDevice();
-  sluice::MutexLock lock(&device.mutex);
   device.pinned[reinterpret_cast<uintptr_t>(*data)] = bytes;
   return cudaSuccess;
 }
 
 cudaError_t cudaFreeHost(void* data) {
   if (data == nullptr) return cudaSuccess;
+  sluice::emulation::FinishDevice();
   Device& device = TheDevice();
   sluice::MutexLock lock(&device.mutex);
   if (device.pinned.erase(reinterpret_cast<uintptr_t>(data)) == 0) {
     return Record(cudaErrorInvalidValue);
   }
   std::free(data);
+  return Record(LostError());
+}
+
+cudaError_t cudaHostRegister(void* data, size_t bytes, unsigned) {
+  if (LostError() != cudaSuccess) return Record(LostError());
+  if (data == nullptr || bytes == 0) return Record(cudaErrorInvalidValue);
+  const auto begin = reinterpret_cast<uintptr_t>(data);
+  Device& device = TheDevice();
+  sluice::MutexLock lock(&device.mutex);
+  if (Overlaps(device.pinned, begin / kHostPage * kHostPage,
+               (begin + bytes + kHostPage - 1) / kHostPage * kHostPage)) {
+    return Record(cudaErrorHostMemoryAlreadyRegistered);
+  }
+  if (PlaceOf(device, data, bytes) != Place::kHost) {
+    return Record(cudaErrorInvalidValue);
+  }
+  if (bytes >
+      device.pin_limit - std::min(device.pin_limit, PinnedBytes(device))) {
+    return Record(cudaErrorMemoryAllocation);
+  }
+  device.pinned[begin] = bytes;
   return cudaSuccess;
+}
+
+cudaError_t cudaHostUnregister(void* data) {
+  Device& device = TheDevice();
+  sluice::MutexLock lock(&device.mutex);
+  if (device.pinned.erase(reinterpret_cast<uintptr_t>(data)) == 0) {
+    return Record(cudaErrorHostMemoryNotRegistered);
+  }
+  return Record(LostError());
 }
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes,
                        cudaMemcpyKind kind) {
-  if (bytes == 0) return cudaSuccess;
+  const cudaError_t error = sluice::emulation::FinishStreamZero();
+  if (error != cudaSuccess || bytes == 0) return error;
   {
     Device& device = TheDevice();
     sluice::MutexLock lock(&device.mutex);
-    const Place to_place = PlaceOf(device, to, bytes);
-    const Place from_place = PlaceOf(device, from, bytes);
-    const bool to_device =
-        kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
-    const bool from_device =
-        kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
-    const bool whole = to_place != Place::kBoth && from_place != Place::kBoth;
-    const bool agrees = kind == cudaMemcpyDefault ||
-                        (to_device == (to_place == Place::kDevice) &&
-                         from_device == (from_place == Place::kDevice));
-    if (!whole || !agrees) return Record(cudaErrorInvalidValue);
+    if (!IsCopy(device, to, from, bytes, kind)) {
+      return Record(cudaErrorInvalidValue);
+    }
   }
   std::memmove(to, from, bytes);
   return cudaSuccess;
@@ -319,11 +315,54 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes,
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes,
                             cudaMemcpyKind kind, cudaStream_t stream) {
-  if (!KnownStream(stream)) return Record(cudaErrorInvalidResourceHandle);
-  return cudaMemcpy(to, from, bytes, kind);
+  using sluice::emulation::Enqueue;
+  using sluice::emulation::WorkKind;
+  if (!sluice::emulation::IsStream(stream)) {
+    return Record(cudaErrorInvalidResourceHandle);
+  }
+  if (LostError() != cudaSuccess) return Record(LostError());
+  if (bytes == 0) return cudaSuccess;
+  bool from_pageable = false;
+  bool to_pageable = false;
+  {
+    Device& device = TheDevice();
+    sluice::MutexLock lock(&device.mutex);
+    if (!IsCopy(device, to, from, bytes, kind)) {
+      return Record(cudaErrorInvalidValue);
+    }
+    from_pageable = PlaceOf(device, from, bytes) == Place::kHost &&
+                    !IsPinned(device, from, bytes);
+    to_pageable = PlaceOf(device, to, bytes) == Place::kHost &&
+                  !IsPinned(device, to, bytes);
+  }
+  if (from_pageable || to_pageable) cudaStreamSynchronize(stream);
+  if (from_pageable) {
+    const auto* data = static_cast<const char*>(from);
+    return Enqueue(stream, WorkKind::kCopy,
+                   [to, copy = std::vector<char>(data, data + bytes)] {
+                     std::memcpy(to, copy.data(), copy.size());
+                     return cudaSuccess;
+                   });
+  }
+  const cudaError_t error = Enqueue(stream, WorkKind::kCopy, [=] {
+    std::memmove(to, from, bytes);
+    return cudaSuccess;
+  });
+  return error == cudaSuccess && to_pageable ? cudaStreamSynchronize(stream)
+                                             : error;
 }
 
 cudaError_t cudaMemset(void* to, int value, size_t bytes) {
+  const cudaError_t error = cudaMemsetAsync(to, value, bytes, nullptr);
+  return error == cudaSuccess ? cudaStreamSynchronize(nullptr) : error;
+}
+
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes,
+                            cudaStream_t stream) {
+  if (!sluice::emulation::IsStream(stream)) {
+    return Record(cudaErrorInvalidResourceHandle);
+  }
+  if (LostError() != cudaSuccess) return Record(LostError());
   if (bytes == 0) return cudaSuccess;
   {
     Device& device = TheDevice();
@@ -332,14 +371,11 @@ cudaError_t cudaMemset(void* to, int value, size_t bytes) {
       return Record(cudaErrorInvalidValue);
     }
   }
-  std::memset(to, value, bytes);
-  return cudaSuccess;
-}
-
-cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes,
-                            cudaStream_t stream) {
-  if (!KnownStream(stream)) return Record(cudaErrorInvalidResourceHandle);
-  return cudaMemset(to, value, bytes);
+  return sluice::emulation::Enqueue(stream,
+                                    sluice::emulation::WorkKind::kKernel, [=] {
+                                      std::memset(to, value, bytes);
+                                      return cudaSuccess;
+                                    });
 }
 
 namespace sluice::emulation {
@@ -352,9 +388,16 @@ cudaError_t SetSharedLimit(const void* kernel, int bytes) {
   return cudaSuccess;
 }
 
+void SetPinLimit(size_t bytes) {
+  Device& device = TheDevice();
+  MutexLock lock(&device.mutex);
+  device.pin_limit = bytes;
+}
+
 cudaError_t LaunchGrid(const cudaLaunchConfig_t& config, const void* kernel,
-                       void (*body)(const void* arg), const void* arg) {
-  if (!KnownStream(config.stream)) {
+                       std::function<void()> body) {
+  if (LostError() != cudaSuccess) return Record(LostError());
+  if (!IsStreamHere(config.stream)) {
     return Record(cudaErrorInvalidResourceHandle);
   }
   const dim3& grid = config.gridDim;
@@ -376,11 +419,28 @@ cudaError_t LaunchGrid(const cudaLaunchConfig_t& config, const void* kernel,
       return Record(cudaErrorInvalidValue);
     }
   }
-  const std::string fault =
-      RunGrid({grid, block, config.dynamicSmemBytes}, body, arg);
-  if (fault.empty()) return cudaSuccess;
-  launch_failure = absl::StrCat("unspecified launch failure: ", fault);
-  return Record(cudaErrorLaunchFailure);
+  const Grid shape = {grid, block, config.dynamicSmemBytes};
+  const auto run = [shape, body = std::move(body)] {
+    return RunGrid(
+        shape,
+        [](const void* arg) {
+          (*static_cast<const std::function<void()>*>(arg))();
+        },
+        &body);
+  };
+  if (CurrentTiming() == Timing::kAtOnce) {
+    const std::string fault = run();
+    if (fault.empty()) return cudaSuccess;
+    launch_failure = absl::StrCat("unspecified launch failure: ", fault);
+    return Record(cudaErrorLaunchFailure);
+  }
+  return Enqueue(config.stream, WorkKind::kKernel, [run] {
+    const std::string fault = run();
+    if (fault.empty()) return cudaSuccess;
+    LoseDevice(cudaErrorLaunchFailure,
+               absl::StrCat("unspecified launch failure: ", fault));
+    return cudaErrorLaunchFailure;
+  });
 }
 
 }  // namespace sluice::emulation

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <tuple>
 #include <utility>
 
@@ -10,9 +11,10 @@
 
 // Stands in for the CUDA Toolkit's <cuda_runtime.h> where kernels are compiled
 // as host code: what they, their launches and their tests use of it, with one
-// device, whose streams do everything at once. A pointer to host memory is no
-// pointer to device memory, and the other way round: copies refuse them, though
-// kernels, being host code, could follow them.
+// device, whose streams do everything at once, unless a test has it otherwise
+// (streams.h). A pointer to host memory is no pointer to device memory, and the
+// other way round: copies refuse them, though kernels, being host code, could
+// follow them.
 
 // The device's compute capability, as nvcc has it for device code.
 #ifndef __CUDA_ARCH__
@@ -27,11 +29,28 @@ enum cudaError_t {
   cudaErrorInsufficientDriver = 35,
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
+  cudaErrorECCUncorrectable = 214,
+  cudaErrorNvlinkUncorrectable = 220,
+  cudaErrorContained = 226,
   cudaErrorInvalidResourceHandle = 400,
   cudaErrorNotReady = 600,
+  cudaErrorIllegalAddress = 700,
+  cudaErrorLaunchTimeout = 702,
+  cudaErrorContextIsDestroyed = 709,
+  cudaErrorAssert = 710,
+  cudaErrorHostMemoryAlreadyRegistered = 712,
+  cudaErrorHostMemoryNotRegistered = 713,
+  cudaErrorHardwareStackError = 714,
+  cudaErrorIllegalInstruction = 715,
+  cudaErrorMisalignedAddress = 716,
+  cudaErrorInvalidAddressSpace = 717,
+  cudaErrorInvalidPc = 718,
   cudaErrorLaunchFailure = 719,
+  cudaErrorTensorMemoryLeak = 721,
+  cudaErrorMpsClientTerminated = 810,
 };
-// Of a launch that failed, with what the emulation saw.
+// Of a launch that failed, or a device that is broken, with what the emulation
+// saw.
 const char* cudaGetErrorString(cudaError_t error);
 cudaError_t cudaGetLastError();
 cudaError_t cudaPeekAtLastError();
@@ -56,6 +75,9 @@ struct cudaDeviceProp {
   int minor;
   int multiProcessorCount;
   int maxThreadsPerMultiProcessor;
+  int pciDomainID;
+  int pciBusID;
+  int pciDeviceID;
 };
 enum cudaDeviceAttr {
   cudaDevAttrMultiProcessorCount = 16,
@@ -77,7 +99,10 @@ cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes);
 
 using cudaStream_t = struct CUstream_st*;
 using cudaEvent_t = struct CUevent_st*;
+inline constexpr unsigned cudaStreamDefault = 0;
 inline constexpr unsigned cudaStreamNonBlocking = 1;
+inline constexpr unsigned cudaEventDefault = 0;
+inline constexpr unsigned cudaEventBlockingSync = 1;
 inline constexpr unsigned cudaEventDisableTiming = 2;
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
@@ -90,6 +115,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream = nullptr);
 cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start,
+                                 cudaEvent_t end);
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*body)(void* data),
                                void* data);
 
@@ -107,8 +134,15 @@ inline constexpr unsigned cudaHostAllocDefault = 0;
 inline constexpr unsigned cudaHostAllocPortable = 1;
 cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned flags);
 cudaError_t cudaFreeHost(void* data);
+inline constexpr unsigned cudaHostRegisterDefault = 0;
+inline constexpr unsigned cudaHostRegisterPortable = 1;
+// Ranges that share a page with another one are refused, too.
+cudaError_t cudaHostRegister(void* data, size_t bytes, unsigned flags);
+cudaError_t cudaHostUnregister(void* data);
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes,
                        cudaMemcpyKind kind);
+// With host memory that is not pinned: waits for the stream before, and if it
+// goes there, for the copy.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes,
                             cudaMemcpyKind kind, cudaStream_t stream = nullptr);
 cudaError_t cudaMemset(void* to, int value, size_t bytes);
@@ -128,10 +162,12 @@ enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 
 namespace sluice::emulation {
 
-// Checks what CUDA checks of a launch, and runs it.
+// Checks what CUDA checks of a launch, and has the stream run it.
 cudaError_t LaunchGrid(const cudaLaunchConfig_t& config, const void* kernel,
-                       void (*body)(const void* arg), const void* arg);
+                       std::function<void()> body);
 cudaError_t SetSharedLimit(const void* kernel, int bytes);
+// Most host memory that may be pinned; at first, all of it.
+void SetPinLimit(size_t bytes);
 
 }  // namespace sluice::emulation
 
@@ -145,16 +181,9 @@ cudaError_t cudaFuncSetAttribute(void (*kernel)(Parameters...),
 template <typename... Parameters, typename... Args>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config,
                                void (*kernel)(Parameters...), Args&&... args) {
-  struct Call {
-    void (*kernel)(Parameters...);
-    std::tuple<Parameters...> args;
-  };
-  const Call call{kernel, {std::forward<Args>(args)...}};
   return sluice::emulation::LaunchGrid(
       *config, reinterpret_cast<const void*>(kernel),
-      [](const void* arg) {
-        const Call& call = *static_cast<const Call*>(arg);
-        std::apply(call.kernel, call.args);
-      },
-      &call);
+      [kernel, args = std::tuple<Parameters...>(std::forward<Args>(args)...)] {
+        std::apply(kernel, args);
+      });
 }

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <functional>
+#include <string>
+
+// What streams have to do, and when it is done; and what may happen to a
+// device.
+
+namespace sluice::emulation {
+
+// When streams do their work. What events and waits promise holds in each case,
+// and nothing else does: so a wait that is missing is seen as wrong bytes.
+enum class Timing {
+  // In the call that begins it. A kernel that fails does so there, too.
+  kAtOnce,
+  // Kernels, and what follows them in their stream, not before somebody waits
+  // for it; copies elsewhere at once. Shows copies that don't wait for kernels.
+  // A kernel that fails takes the device with it.
+  kLateKernels,
+  // Copies in streams not before somebody has waited for some time; kernels at
+  // once. Shows kernels that don't wait for copies.
+  kLateCopies,
+};
+// Does what is left to do, and changes the timing for what follows.
+void SetTiming(Timing timing);
+
+// Breaks the device: from now on every call fails with this error, as after a
+// kernel that ran astray. With cudaSuccess the device is repaired, as no real
+// one is without a new process. `what` goes with the error's name.
+void LoseDevice(cudaError_t error, const std::string& what = "");
+
+// How many devices there are; one at first. They share their memory, and refuse
+// each other's streams and events.
+void SetDeviceCount(int count);
+
+// The rest is for the emulation itself.
+
+enum class WorkKind { kKernel, kCopy, kOther };
+// Puts the work behind what `stream` has to do, or does it at once. An error
+// that it returns later breaks the device.
+cudaError_t Enqueue(cudaStream_t stream, WorkKind kind,
+                    std::function<cudaError_t()> work);
+// Whether it is one, of the calling thread's device or of any.
+bool IsStream(cudaStream_t stream);
+bool IsStreamHere(cudaStream_t stream);
+// Waits for all that stream 0 has to do, as calls without a stream do first.
+cudaError_t FinishStreamZero();
+cudaError_t FinishDevice();
+Timing CurrentTiming();
+// What LoseDevice said, or a kernel.
+cudaError_t LostError();
+std::string LostText();
+// Of the calling thread.
+int CurrentDevice();
+cudaError_t SetCurrentDevice(int device);
+int DeviceCount();
+// Makes `error` the calling thread's last one; returns it.
+cudaError_t Record(cudaError_t error);
+
+}  // namespace sluice::emulation
