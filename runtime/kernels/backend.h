@@ -54,6 +54,12 @@ using LoadProgress = absl::FunctionRef<absl::Status(uint64_t bytes)>;
 // (SegmentView). x is the residual stream of a micro-batch, float32
 // [rows, hidden].
 //
+// Computing calls may return before they are done, on backends with memory of
+// their own: they are done in order, each as of what memory holds by then, and
+// what was shown in host memory (the batch, rows_of_x) has been read. Results
+// are there for later calls; for others, and before anybody else writes to
+// memory that a call reads, after Finish().
+//
 // Confined to one thread, but for what it starts itself. After an error in a
 // computing call, x and the KV pages of the batch are undefined.
 class Backend {
@@ -176,6 +182,9 @@ class Backend {
   virtual absl::StatusOr<std::span<float>> HeadLogits(const ImageView& image,
                                                       int section,
                                                       int32_t rows) = 0;
+
+  // Waits for all that computing calls have begun, and says what went wrong.
+  virtual absl::Status Finish() { return absl::OkStatus(); }
 
   // Runs body(task, thread) on the backend's host threads: for work on logits.
   // On the calling one, and from any, where the device has none.

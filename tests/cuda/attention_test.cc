@@ -329,6 +329,18 @@ TEST_F(CudaAttentionPlanTest, SplitsWhereThereIsLittleElseToDo) {
   EXPECT_GE(few->pages_per_split, few->warps);
   EXPECT_GE(few->splits * few->pages_per_split * kPageTokens, 4096 + 31);
   EXPECT_EQ(few->workspace_bytes, size_t{4} * 32 * few->splits * 130);
+  // As many splits as work space allows: few, or none.
+  const auto fewer =
+      PlanDecode(shape_, kH100, 1, 4096, size_t{4} * 32 * 130 * 5 + 1);
+  ASSERT_TRUE(fewer.ok());
+  EXPECT_EQ(fewer->splits, 5);
+  EXPECT_EQ(fewer->workspace_bytes, size_t{4} * 32 * 5 * 130);
+  EXPECT_GE(fewer->splits * fewer->pages_per_split * kPageTokens, 4096 + 31);
+  const auto whole = PlanDecode(shape_, kH100, 1, 4096, 0);
+  ASSERT_TRUE(whole.ok());
+  EXPECT_EQ(whole->splits, 1);
+  EXPECT_EQ(whole->workspace_bytes, 0u);
+  EXPECT_GE(whole->pages_per_split * kPageTokens, 4096 + 31);
   const auto many = PlanDecode(shape_, kH100, 256, 1000);
   ASSERT_TRUE(many.ok());
   EXPECT_EQ(many->splits, 1);

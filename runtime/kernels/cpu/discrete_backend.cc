@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "runtime/kernels/cpu/cpu_backend.h"
 
@@ -26,50 +25,28 @@ absl::StatusOr<std::unique_ptr<Backend>> DiscreteBackend::Create(
   return self;
 }
 
-absl::Status DiscreteBackend::Check(absl::string_view what, const void* data,
-                                    size_t bytes) const {
-  if (device_->Contains(data, bytes)) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("the device was to compute with ",
-                                          what, " (", bytes,
-                                          " bytes) outside its memory"));
-}
-
-absl::Status DiscreteBackend::CheckImage(absl::string_view what,
-                                         const ImageView& image,
-                                         size_t bytes) const {
-  if (image.split > 0) {
-    SLUICE_RETURN_IF_ERROR(Check(what, image.low, image.split));
-  }
-  if (image.split >= bytes) return absl::OkStatus();
-  return Check(what, image.high + (image.split - image.high_offset),
-               bytes - image.split);
-}
-
-absl::Status DiscreteBackend::CheckRows(const float* x, int64_t rows) const {
-  return Check("activations", x,
-               static_cast<size_t>(rows * hidden_size_) * sizeof(float));
-}
-
 absl::Status DiscreteBackend::CheckCall(const LayerImage& image,
                                         const BatchView& batch,
                                         const float* x) const {
   SLUICE_RETURN_IF_ERROR(
-      CheckImage("weights", image.view,
-                 image.expanded ? ExpandedLayerBytes() : LayerBytes()));
-  return CheckRows(x, batch.rows);
+      checks_.Image("weights", image.view,
+                    image.expanded ? ExpandedLayerBytes() : LayerBytes()));
+  return checks_.Rows(x, batch.rows);
 }
 
 absl::Status DiscreteBackend::ExpandLayer(const ImageView& image,
                                           std::byte* out) {
-  SLUICE_RETURN_IF_ERROR(CheckImage("weights", image, LayerBytes()));
-  SLUICE_RETURN_IF_ERROR(Check("an expanded layer", out, ExpandedLayerBytes()));
+  SLUICE_RETURN_IF_ERROR(checks_.Image("weights", image, LayerBytes()));
+  SLUICE_RETURN_IF_ERROR(
+      checks_.Check("an expanded layer", out, ExpandedLayerBytes()));
   return cpu_->ExpandLayer(image, out);
 }
 
 absl::Status DiscreteBackend::Embed(const ImageView& image,
                                     const BatchView& batch, float* x) {
-  SLUICE_RETURN_IF_ERROR(CheckImage("the embedding", image, EmbeddingBytes()));
-  SLUICE_RETURN_IF_ERROR(CheckRows(x, batch.rows));
+  SLUICE_RETURN_IF_ERROR(
+      checks_.Image("the embedding", image, EmbeddingBytes()));
+  SLUICE_RETURN_IF_ERROR(checks_.Rows(x, batch.rows));
   return cpu_->Embed(image, batch, x);
 }
 
@@ -82,14 +59,8 @@ absl::Status DiscreteBackend::ProjectQkv(int layer, const LayerImage& image,
 
 absl::Status DiscreteBackend::Attend(int layer, const BatchView& batch,
                                      int32_t first_segment, int32_t count) {
-  const size_t page_bytes = kv_layout().layer_page_bytes();
-  for (const SegmentView& segment :
-       batch.segments.subspan(first_segment, count)) {
-    for (const int32_t page : segment.pages) {
-      SLUICE_RETURN_IF_ERROR(
-          Check("a KV page", segment.kv + page * page_bytes, page_bytes));
-    }
-  }
+  SLUICE_RETURN_IF_ERROR(
+      checks_.Pages(kv_layout(), batch, first_segment, count));
   return cpu_->Attend(layer, batch, first_segment, count);
 }
 
@@ -109,15 +80,15 @@ absl::Status DiscreteBackend::HeadInput(const ImageView& image,
                                         std::span<const int32_t> rows_of_x,
                                         const float* x, int32_t at) {
   if (rows_of_x.empty()) return absl::OkStatus();
-  SLUICE_RETURN_IF_ERROR(CheckImage("the head", image, HeadBytes(0)));
-  SLUICE_RETURN_IF_ERROR(
-      CheckRows(x, *std::max_element(rows_of_x.begin(), rows_of_x.end()) + 1));
+  SLUICE_RETURN_IF_ERROR(checks_.Image("the head", image, HeadBytes(0)));
+  SLUICE_RETURN_IF_ERROR(checks_.Rows(
+      x, *std::max_element(rows_of_x.begin(), rows_of_x.end()) + 1));
   return cpu_->HeadInput(image, rows_of_x, x, at);
 }
 
 absl::StatusOr<std::span<float>> DiscreteBackend::HeadLogits(
     const ImageView& image, int section, int32_t rows) {
-  SLUICE_RETURN_IF_ERROR(CheckImage("the head", image, HeadBytes(section)));
+  SLUICE_RETURN_IF_ERROR(checks_.Image("the head", image, HeadBytes(section)));
   SLUICE_ASSIGN_OR_RETURN(const std::span<float> logits,
                           cpu_->HeadLogits(image, section, rows));
   if (logits.empty()) return logits;

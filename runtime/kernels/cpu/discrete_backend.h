@@ -5,8 +5,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "runtime/kernels/backend.h"
+#include "runtime/kernels/device_checks.h"
 #include "runtime/memory/device.h"
 #include "runtime/memory/host_buffer.h"
 
@@ -91,18 +91,12 @@ class DiscreteBackend : public Backend {
 
  private:
   DiscreteBackend(const DecoderSpec& spec, const Options& options)
-      : hidden_size_(spec.hidden_size), device_(options.device) {}
-  absl::Status Check(absl::string_view what, const void* data,
-                     size_t bytes) const;
-  // An image of so many bytes.
-  absl::Status CheckImage(absl::string_view what, const ImageView& image,
-                          size_t bytes) const;
+      : checks_(options.device, spec.hidden_size), device_(options.device) {}
   // A layer's weights, and its activations.
   absl::Status CheckCall(const LayerImage& image, const BatchView& batch,
                          const float* x) const;
-  absl::Status CheckRows(const float* x, int64_t rows) const;
 
-  const int64_t hidden_size_;
+  const DeviceChecks checks_;
   Device* const device_;
   std::unique_ptr<Backend> cpu_;
   HostBuffer logits_;  // last stage

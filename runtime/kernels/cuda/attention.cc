@@ -114,7 +114,7 @@ absl::Status ChooseDecodeBlock(const AttentionShape& shape,
 absl::StatusOr<DecodePlan> Plan(const AttentionShape& shape,
                                 const AttentionDevice& device,
                                 int32_t sequences, int32_t max_context,
-                                bool scores_only) {
+                                bool scores_only, size_t workspace_limit) {
   SLUICE_RETURN_IF_ERROR(shape.Validate());
   SLUICE_RETURN_IF_ERROR(CheckDevice(device));
   if (sequences < 0 || max_context <= 0) {
@@ -137,10 +137,16 @@ absl::StatusOr<DecodePlan> Plan(const AttentionShape& shape,
   plan.pages_per_split = static_cast<int32_t>(std::clamp<int64_t>(
       (pages + splits - 1) / splits, 2 * plan.warps, kMaxPagesPerSplit));
   plan.splits = (pages + plan.pages_per_split - 1) / plan.pages_per_split;
-  if (plan.splits > 1 && !scores_only) {
-    plan.workspace_bytes = sizeof(float) * sequences * shape.num_heads *
-                           plan.splits * (shape.kv.head_dim + 2);
+  if (plan.splits == 1 || scores_only || sequences == 0) return plan;
+  const size_t split_bytes =
+      sizeof(float) * sequences * shape.num_heads * (shape.kv.head_dim + 2);
+  if (plan.splits * split_bytes > workspace_limit) {
+    const auto most = static_cast<int32_t>(
+        std::max<size_t>(1, workspace_limit / split_bytes));
+    plan.pages_per_split = (pages + most - 1) / most;
+    plan.splits = (pages + plan.pages_per_split - 1) / plan.pages_per_split;
   }
+  if (plan.splits > 1) plan.workspace_bytes = plan.splits * split_bytes;
   return plan;
 }
 
@@ -276,8 +282,9 @@ bool AttentionShape::TensorCores() const {
 
 absl::StatusOr<DecodePlan> PlanDecode(const AttentionShape& shape,
                                       const AttentionDevice& device,
-                                      int32_t sequences, int32_t max_context) {
-  return Plan(shape, device, sequences, max_context, false);
+                                      int32_t sequences, int32_t max_context,
+                                      size_t workspace_limit) {
+  return Plan(shape, device, sequences, max_context, false, workspace_limit);
 }
 
 absl::Status LaunchDecode(const AttentionShape& shape,
@@ -304,8 +311,9 @@ absl::StatusOr<SparsePlan> PlanSparse(const AttentionShape& shape,
         absl::StrCat("sparse attention that keeps a share of ", sparsity));
   }
   SparsePlan plan;
-  SLUICE_ASSIGN_OR_RETURN(plan.scores,
-                          Plan(shape, device, sequences, max_context, true));
+  SLUICE_ASSIGN_OR_RETURN(
+      plan.scores,
+      Plan(shape, device, sequences, max_context, true, workspace_limit));
   plan.sequences = sequences;
   plan.max_context = max_context;
   plan.sparsity = sparsity;

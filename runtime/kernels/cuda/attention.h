@@ -91,10 +91,12 @@ struct DecodePlan {
 };
 
 // For `sequences` segments of one token each, of which none attends more than
-// `max_context` positions (a window counted as a whole).
+// `max_context` positions (a window counted as a whole). With no more than
+// `workspace_limit` bytes of work space, of which any number will do.
 absl::StatusOr<DecodePlan> PlanDecode(const AttentionShape& shape,
                                       const AttentionDevice& device,
-                                      int32_t sequences, int32_t max_context);
+                                      int32_t sequences, int32_t max_context,
+                                      size_t workspace_limit = SIZE_MAX);
 
 // Attends segments [0, plan.sequences) of data.segments. kInvalidArgument if
 // the work space is missing or not aligned; else what Launch returns.

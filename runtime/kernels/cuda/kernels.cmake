@@ -41,3 +41,21 @@ set(SLUICE_CUDA_KERNELS
   ${CMAKE_CURRENT_LIST_DIR}/rotary.cuh
   ${CMAKE_CURRENT_LIST_DIR}/row_grid.h
   ${CMAKE_CURRENT_LIST_DIR}/sparse_attention.cu)
+
+# The backend that uses them: host code, with cuBLASLt.
+set(SLUICE_CUDA_BACKEND
+  ${CMAKE_CURRENT_LIST_DIR}/batch_attention.cc
+  ${CMAKE_CURRENT_LIST_DIR}/batch_attention.h
+  ${CMAKE_CURRENT_LIST_DIR}/cuda_backend_impl.cc
+  ${CMAKE_CURRENT_LIST_DIR}/cuda_backend_impl.h
+  ${CMAKE_CURRENT_LIST_DIR}/device_matrices.cc
+  ${CMAKE_CURRENT_LIST_DIR}/device_matrices.h
+  ${CMAKE_CURRENT_LIST_DIR}/dtype_dispatch.h
+  ${CMAKE_CURRENT_LIST_DIR}/image_products.cc
+  ${CMAKE_CURRENT_LIST_DIR}/image_products.h
+  ${CMAKE_CURRENT_LIST_DIR}/pinned_buffer.cc
+  ${CMAKE_CURRENT_LIST_DIR}/pinned_buffer.h
+  ${CMAKE_CURRENT_LIST_DIR}/product_engine.cc
+  ${CMAKE_CURRENT_LIST_DIR}/product_engine.h
+  ${CMAKE_CURRENT_LIST_DIR}/upload_ring.cc
+  ${CMAKE_CURRENT_LIST_DIR}/upload_ring.h)

@@ -352,6 +352,21 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes,
                                              : error;
 }
 
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from,
+                              size_t from_pitch, size_t width, size_t height,
+                              cudaMemcpyKind kind, cudaStream_t stream) {
+  if (width > to_pitch || width > from_pitch) {
+    return Record(cudaErrorInvalidValue);
+  }
+  for (size_t row = 0; row < height; ++row) {
+    const cudaError_t error = cudaMemcpyAsync(
+        static_cast<char*>(to) + row * to_pitch,
+        static_cast<const char*>(from) + row * from_pitch, width, kind, stream);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
 cudaError_t cudaMemset(void* to, int value, size_t bytes) {
   const cudaError_t error = cudaMemsetAsync(to, value, bytes, nullptr);
   return error == cudaSuccess ? cudaStreamSynchronize(nullptr) : error;
@@ -386,6 +401,12 @@ cudaError_t SetSharedLimit(const void* kernel, int bytes) {
   MutexLock lock(&device.mutex);
   device.shared_limits[kernel] = bytes;
   return cudaSuccess;
+}
+
+bool IsDeviceMemory(const void* data, size_t bytes) {
+  Device& device = TheDevice();
+  MutexLock lock(&device.mutex);
+  return PlaceOf(device, data, bytes) == Place::kDevice;
 }
 
 void SetPinLimit(size_t bytes) {

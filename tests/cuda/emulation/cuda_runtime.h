@@ -145,6 +145,11 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes,
 // goes there, for the copy.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes,
                             cudaMemcpyKind kind, cudaStream_t stream = nullptr);
+// `height` rows of `width` bytes, `pitch` bytes apart; else as cudaMemcpyAsync.
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from,
+                              size_t from_pitch, size_t width, size_t height,
+                              cudaMemcpyKind kind,
+                              cudaStream_t stream = nullptr);
 cudaError_t cudaMemset(void* to, int value, size_t bytes);
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes,
                             cudaStream_t stream = nullptr);
@@ -166,6 +171,8 @@ namespace sluice::emulation {
 cudaError_t LaunchGrid(const cudaLaunchConfig_t& config, const void* kernel,
                        std::function<void()> body);
 cudaError_t SetSharedLimit(const void* kernel, int bytes);
+// Whether all these bytes lie in one allocation of the device's memory.
+bool IsDeviceMemory(const void* data, size_t bytes);
 // Most host memory that may be pinned; at first, all of it.
 void SetPinLimit(size_t bytes);
 

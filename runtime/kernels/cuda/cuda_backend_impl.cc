@@ -1,0 +1,538 @@
+#include "runtime/kernels/cuda/cuda_backend_impl.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "runtime/kernels/cuda/activation.h"
+#include "runtime/kernels/cuda/cuda_status.h"
+#include "runtime/kernels/cuda/dtype_dispatch.h"
+#include "runtime/kernels/cuda/embedding.h"
+
+namespace sluice {
+namespace {
+
+constexpr size_t kLeastHeadSection = size_t{1} << 20;
+
+// What cuBLASLt has for an activation.
+std::optional<Epilogue> FusedActivation(Activation activation) {
+  switch (activation) {
+    case Activation::kRelu:
+      return Epilogue::kRelu;
+    case Activation::kGeluTanh:
+      return Epilogue::kGeluTanh;
+    case Activation::kSilu:
+    case Activation::kGelu:
+      break;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+CudaBackend::CudaBackend(const DecoderSpec& spec, const Options& options,
+                         const Place& place)
+    : spec_(spec),
+      options_(options),
+      place_(place),
+      kv_layout_{.num_layers = options.layers.size(),
+                 .num_kv_heads = spec.num_kv_heads,
+                 .head_dim = spec.head_dim,
+                 .format = options.kv_format,
+                 .page_alignment = options.kv_page_alignment},
+      checks_(options.device, spec.hidden_size),
+      q_width_(spec.num_heads * spec.head_dim),
+      kv_width_(spec.num_kv_heads * spec.head_dim),
+      pool_(options.threads, options.cores),
+      matrices_(options.dtype) {}
+
+CudaBackend::~CudaBackend() {
+  // What is under way uses memory that is given back.
+  if (Enter().ok()) cudaStreamSynchronize(place_.stream);
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> CudaBackend::Create(
+    const DecoderSpec& spec, const Options& options, const Place& place) {
+  if (options.device == nullptr) {
+    return absl::InvalidArgumentError(
+        "the CUDA backend needs a device for its memory");
+  }
+  std::unique_ptr<CudaBackend> self(new CudaBackend(spec, options, place));
+  SLUICE_RETURN_IF_ERROR(self->Initialize());
+  return self;
+}
+
+absl::Status CudaBackend::Enter() const {
+  return CudaStatus(cudaSetDevice(place_.ordinal), "turning to the device");
+}
+
+int64_t CudaBackend::PositionRows() const {
+  return int64_t{options_.max_model_len} + spec_.position_offset;
+}
+
+absl::Status CudaBackend::MakeLayouts() {
+  SLUICE_ASSIGN_OR_RETURN(
+      layer_, MakeLayerLayout(spec_, options_.weight_format, matrices_));
+  if (options_.weight_format != WeightFormat::kFull) {
+    SLUICE_ASSIGN_OR_RETURN(
+        expanded_, MakeLayerLayout(spec_, WeightFormat::kFull, matrices_));
+  }
+  if (options_.layers.begin == 0) {
+    SLUICE_ASSIGN_OR_RETURN(
+        embedding_, MakeEmbeddingLayout(spec_, PositionRows(), matrices_));
+  }
+  if (options_.layers.end == spec_.num_layers) {
+    SLUICE_ASSIGN_OR_RETURN(
+        head_,
+        MakeHeadLayout(spec_, options_.weight_format,
+                       std::max(layer_.bytes, kLeastHeadSection), matrices_));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<MatrixLayout> CudaBackend::Matrices() const {
+  std::vector<MatrixLayout> all = {layer_.qkv, layer_.out, layer_.up,
+                                   layer_.down};
+  if (embedding_.project_in.n > 0) all.push_back(embedding_.project_in);
+  for (const HeadSectionLayout& section : head_) {
+    if (section.project_out.n > 0) all.push_back(section.project_out);
+    all.push_back(section.head);
+  }
+  return all;
+}
+
+absl::Status CudaBackend::Initialize() {
+  SLUICE_RETURN_IF_ERROR(Enter());
+  SLUICE_ASSIGN_OR_RETURN(device_, CurrentAttentionDevice());
+  packer_ = std::make_unique<WeightPacker>(spec_, &matrices_, &pool_,
+                                           options_.budget);
+  SLUICE_RETURN_IF_ERROR(MakeLayouts());
+
+  const size_t element = matrices_.element_bytes();
+  const size_t rows = options_.max_rows;
+  const size_t head_rows = options_.head_rows;
+  const size_t qkv = rows * (q_width_ + 2 * kv_width_) * sizeof(float);
+  const bool quantized = options_.weight_format != WeightFormat::kFull;
+  // Few rows of a product with quantized weights come as float.
+  const size_t float_rows =
+      quantized ? std::min<size_t>(rows, kQuantizedProductRows) : 0;
+  const size_t up = std::max(rows * layer_.up.n * element,
+                             float_rows * layer_.up.n * sizeof(float));
+  SLUICE_ASSIGN_OR_RETURN(
+      normed_,
+      Allocate(rows * std::max(spec_.hidden_size, spec_.embed_dim) * element));
+  for (int slot = 0; slot < options_.attention_slots; ++slot) {
+    SLUICE_ASSIGN_OR_RETURN(attention_out_.emplace_back(),
+                            Allocate(rows * q_width_ * element));
+    if (options_.attention_slots == 1) break;
+    SLUICE_ASSIGN_OR_RETURN(qkv_.emplace_back(), Allocate(qkv));
+  }
+  SLUICE_ASSIGN_OR_RETURN(
+      wide_, Allocate(std::max({options_.attention_slots == 1 ? qkv : 0, up,
+                                head_rows * spec_.embed_dim * element})));
+  if (spec_.gated_mlp || quantized) {
+    SLUICE_ASSIGN_OR_RETURN(inner_,
+                            Allocate((spec_.gated_mlp ? rows : float_rows) *
+                                     spec_.intermediate_size * element));
+  }
+  if (!head_.empty()) {
+    int32_t columns = 0;
+    for (const HeadSectionLayout& section : head_) {
+      columns = std::max(columns, section.head.n);
+    }
+    SLUICE_ASSIGN_OR_RETURN(logits_,
+                            Allocate(head_rows * columns * sizeof(float)));
+    SLUICE_ASSIGN_OR_RETURN(
+        host_logits_,
+        PinnedBuffer::Create("logits",
+                             head_rows * spec_.vocab_size * sizeof(float),
+                             options_.budget));
+  }
+  SLUICE_RETURN_IF_ERROR(MakeRotaryTable());
+  return MakeAttention();
+}
+
+absl::Status CudaBackend::MakeAttention() {
+  AttentionShape shape;
+  shape.kv = kv_layout_;
+  shape.num_heads = spec_.num_heads;
+  shape.dtype = options_.dtype;
+  shape.scale = spec_.attention_scale;
+  const std::vector<MatrixLayout> matrices = Matrices();
+  SLUICE_ASSIGN_OR_RETURN(const size_t for_products,
+                          ImageProducts::WorkspaceBytes(
+                              matrices, options_.max_rows, device_.processors));
+  SLUICE_ASSIGN_OR_RETURN(const size_t for_attention,
+                          BatchAttention::WorkspaceBytes(
+                              shape, device_, options_.sparsity,
+                              options_.max_rows, options_.max_model_len));
+  SLUICE_ASSIGN_OR_RETURN(workspace_,
+                          Allocate(std::max(for_products, for_attention)));
+  const size_t tokens = sizeof(int32_t) * options_.max_rows;
+  SLUICE_ASSIGN_OR_RETURN(
+      ring_,
+      UploadRing::Create(
+          {.device = options_.device,
+           .host = options_.budget,
+           .stream = place_.stream,
+           .most_bytes = std::max(
+               2 * tokens, BatchAttention::UploadBytes(
+                               options_.max_rows, options_.max_model_len))}));
+  SLUICE_ASSIGN_OR_RETURN(
+      products_, ImageProducts::Create({.device = options_.device,
+                                        .stream = place_.stream,
+                                        .dtype = options_.dtype,
+                                        .processors = device_.processors,
+                                        .workspace = workspace_.data(),
+                                        .workspace_bytes = workspace_.bytes()},
+                                       matrices));
+  BatchAttention::Options attention;
+  attention.shape = shape;
+  attention.device = device_;
+  attention.sparsity = options_.sparsity;
+  if (rotary_cos_.data() != nullptr) {
+    attention.rotary = {rotary_cos_.as<float>(), rotary_sin_.as<float>(),
+                        spec_.rotary.dim / 2};
+  }
+  attention.ring = ring_.get();
+  attention.workspace = workspace_.data();
+  attention.workspace_bytes = workspace_.bytes();
+  attention.stream = place_.stream;
+  SLUICE_ASSIGN_OR_RETURN(attention_, BatchAttention::Create(attention));
+  return absl::OkStatus();
+}
+
+absl::Status CudaBackend::MakeRotaryTable() {
+  if (spec_.positions != PositionKind::kRotary) return absl::OkStatus();
+  const int32_t half = spec_.rotary.dim / 2;
+  const size_t bytes =
+      static_cast<size_t>(options_.max_model_len) * half * sizeof(float);
+  SLUICE_ASSIGN_OR_RETURN(rotary_cos_,
+                          options_.device->Allocate("rotary table", bytes));
+  SLUICE_ASSIGN_OR_RETURN(rotary_sin_,
+                          options_.device->Allocate("rotary table", bytes));
+  SLUICE_ASSIGN_OR_RETURN(
+      const PinnedBuffer table,
+      PinnedBuffer::Create("load staging", std::max<size_t>(bytes, 1),
+                           options_.budget));
+  const std::pair<DeviceBuffer*, double (*)(double)> tables[] = {
+      {&rotary_cos_, std::cos}, {&rotary_sin_, std::sin}};
+  for (const auto& [to, function] : tables) {
+    pool_.ParallelFor(options_.max_model_len, [&](int position, int) {
+      float* row = table.as<float>() + int64_t{1} * position * half;
+      for (int32_t i = 0; i < half; ++i) {
+        // The angle in float32, as the models were trained.
+        const float angle =
+            static_cast<float>(position) * spec_.rotary.inv_freq[i];
+        row[i] = static_cast<float>(function(static_cast<double>(angle))) *
+                 spec_.rotary.attention_factor;
+      }
+    });
+    SLUICE_RETURN_IF_ERROR(
+        CudaStatus(cudaMemcpyAsync(to->data(), table.as<float>(), bytes,
+                                   cudaMemcpyHostToDevice, place_.stream),
+                   "copying the angles of positions"));
+    SLUICE_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(place_.stream),
+                                      "copying the angles of positions"));
+  }
+  return absl::OkStatus();
+}
+
+std::string CudaBackend::ImageKey() const {
+  return absl::StrCat("cuda;", matrices_.LayoutKey(), ";weights=",
+                      std::string(WeightFormatName(options_.weight_format)),
+                      ";positions=", PositionRows());
+}
+
+absl::Status CudaBackend::PackEmbedding(const TensorSource& source,
+                                        LoadProgress progress,
+                                        const ImageWindow& to) {
+  return packer_->PackEmbedding(embedding_, source, progress, to);
+}
+
+absl::Status CudaBackend::PackLayer(int layer, const TensorSource& source,
+                                    LoadProgress progress,
+                                    const ImageWindow& to) {
+  return packer_->PackLayer(layer_, layer, source, progress, to);
+}
+
+absl::Status CudaBackend::PackHead(int section, const TensorSource& source,
+                                   LoadProgress progress,
+                                   const ImageWindow& to) {
+  return packer_->PackHead(head_[section], source, progress, to);
+}
+
+absl::Status CudaBackend::ExpandLayer(const ImageView& image, std::byte* out) {
+  SLUICE_RETURN_IF_ERROR(Enter());
+  SLUICE_RETURN_IF_ERROR(checks_.Image("weights", image, layer_.bytes));
+  SLUICE_RETURN_IF_ERROR(
+      checks_.Check("an expanded layer", out, expanded_.bytes));
+  for (const auto vector :
+       {&LayerLayout::qkv_bias, &LayerLayout::out_bias, &LayerLayout::up_bias,
+        &LayerLayout::up_bias_typed, &LayerLayout::down_bias}) {
+    SLUICE_RETURN_IF_ERROR(
+        CopyVector(image, layer_.*vector, expanded_.*vector, out));
+  }
+  for (const auto norm : {&LayerLayout::norm1, &LayerLayout::norm2}) {
+    const NormLayout& from = layer_.*norm;
+    const NormLayout& to = expanded_.*norm;
+    SLUICE_RETURN_IF_ERROR(CopyVector(image, from.weight, to.weight, out));
+    SLUICE_RETURN_IF_ERROR(CopyVector(image, from.bias, to.bias, out));
+  }
+  for (const auto matrix : {&LayerLayout::qkv, &LayerLayout::out,
+                            &LayerLayout::up, &LayerLayout::down}) {
+    SLUICE_RETURN_IF_ERROR(products_->Expand(layer_.*matrix, image,
+                                             out + (expanded_.*matrix).offset));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaBackend::CopyVector(const ImageView& image,
+                                     const VectorLayout& from,
+                                     const VectorLayout& to, std::byte* out) {
+  if (from.length == 0) return absl::OkStatus();
+  return CudaStatus(
+      cudaMemcpyAsync(out + to.offset, image.At(from.offset), from.bytes(),
+                      cudaMemcpyDeviceToDevice, place_.stream),
+      "copying a layer's vectors");
+}
+
+absl::Status CudaBackend::CheckCall(const LayerImage& image,
+                                    const BatchView& batch,
+                                    const float* x) const {
+  SLUICE_RETURN_IF_ERROR(Enter());
+  SLUICE_RETURN_IF_ERROR(checks_.Image(
+      "weights", image.view, image.expanded ? expanded_.bytes : layer_.bytes));
+  return checks_.Rows(x, batch.rows);
+}
+
+absl::Status CudaBackend::Norm(const NormLayout* norm, const ImageView& image,
+                               const float* x, const int32_t* rows_of_x,
+                               int32_t rows, DType dtype, void* out) const {
+  NormRowsArgs args;
+  args.x = x;
+  args.rows_of_x = rows_of_x;
+  args.rows = rows;
+  args.n = spec_.hidden_size;
+  args.eps = spec_.norm_eps;
+  return WithElement(dtype, [&](auto* type) {
+    auto* const to = static_cast<decltype(type)>(out);
+    if (norm == nullptr) return ConvertRows(args, to, place_.stream);
+    args.weight = norm->weight.In(image);
+    args.bias = norm->bias.In(image);
+    return spec_.norm == NormKind::kRmsNorm
+               ? RmsNormRows(args, to, place_.stream)
+               : LayerNormRows(args, to, place_.stream);
+  });
+}
+
+absl::Status CudaBackend::Embed(const ImageView& image, const BatchView& batch,
+                                float* x) {
+  SLUICE_RETURN_IF_ERROR(Enter());
+  SLUICE_RETURN_IF_ERROR(
+      checks_.Image("the embedding", image, embedding_.bytes));
+  SLUICE_RETURN_IF_ERROR(checks_.Rows(x, batch.rows));
+  // Tokens, then positions.
+  const int32_t rows = batch.rows;
+  numbers_.assign(batch.tokens.begin(), batch.tokens.begin() + rows);
+  numbers_.resize(2 * rows);
+  for (const SegmentView& segment : batch.segments) {
+    for (int32_t i = 0; i < segment.num_tokens; ++i) {
+      numbers_[rows + segment.row + i] = segment.start + i;
+    }
+  }
+  SLUICE_ASSIGN_OR_RETURN(const std::byte* const uploaded,
+                          ring_->Put(std::as_bytes(std::span(numbers_))));
+  const auto* const tokens = reinterpret_cast<const int32_t*>(uploaded);
+  const bool project = embedding_.project_in.n > 0;
+  SLUICE_RETURN_IF_ERROR(WithElement(options_.dtype, [&](auto* type) {
+    using T = ElementOf<decltype(type)>;
+    const auto* const table =
+        reinterpret_cast<const T*>(image.At(embedding_.table));
+    if (project) {
+      return GatherRows(table, tokens, rows, spec_.embed_dim, normed_.as<T>(),
+                        place_.stream);
+    }
+    return GatherRows(table, tokens, rows, spec_.embed_dim, x, place_.stream);
+  }));
+  if (project) {
+    SLUICE_RETURN_IF_ERROR(products_->ToFloat(
+        ProductOf(embedding_.project_in, image, rows, normed_.data()), nullptr,
+        false, x));
+  }
+  if (spec_.positions != PositionKind::kLearned) return absl::OkStatus();
+  return WithElement(options_.dtype, [&](auto* type) {
+    using T = ElementOf<decltype(type)>;
+    return AddGatheredRows(
+        reinterpret_cast<const T*>(image.At(embedding_.positions)),
+        tokens + rows, spec_.position_offset, rows, spec_.hidden_size, x,
+        place_.stream);
+  });
+}
+
+absl::Status CudaBackend::ProjectQkv(int layer, const LayerImage& image,
+                                     const BatchView& batch, const float* x) {
+  SLUICE_RETURN_IF_ERROR(CheckCall(image, batch, x));
+  const LayerLayout& w = LayoutOf(image);
+  SLUICE_RETURN_IF_ERROR(Norm(spec_.pre_norm ? &w.norm1 : nullptr, image.view,
+                              x, nullptr, batch.rows, options_.dtype,
+                              normed_.data()));
+  return products_->ToFloat(
+      ProductOf(w.qkv, image.view, batch.rows, normed_.data()),
+      w.qkv_bias.In(image.view), false, Qkv(batch.attention_slot));
+}
+
+absl::Status CudaBackend::Attend(int layer, const BatchView& batch,
+                                 int32_t first_segment, int32_t count) {
+  SLUICE_RETURN_IF_ERROR(Enter());
+  SLUICE_RETURN_IF_ERROR(
+      checks_.Pages(kv_layout_, batch, first_segment, count));
+  const size_t model_layer = layer;
+  const int32_t window = model_layer < spec_.sliding_window.size()
+                             ? spec_.sliding_window[model_layer]
+                             : 0;
+  return attention_->Attend(batch, first_segment, count, window,
+                            Qkv(batch.attention_slot),
+                            attention_out_[batch.attention_slot].data());
+}
+
+absl::Status CudaBackend::ProjectOut(int layer, const LayerImage& image,
+                                     const BatchView& batch, float* x) {
+  SLUICE_RETURN_IF_ERROR(CheckCall(image, batch, x));
+  const LayerLayout& w = LayoutOf(image);
+  ImageProducts::Product product =
+      ProductOf(w.out, image.view, batch.rows,
+                attention_out_[batch.attention_slot].data());
+  // Q, k and v, if they are there, are done with.
+  product.spare = wide_.data();
+  product.spare_bytes = wide_.bytes();
+  SLUICE_RETURN_IF_ERROR(
+      products_->ToFloat(product, w.out_bias.In(image.view), true, x));
+  if (spec_.pre_norm) return absl::OkStatus();
+  return Norm(&w.norm1, image.view, x, nullptr, batch.rows, DType::kFloat32, x);
+}
+
+absl::StatusOr<const void*> CudaBackend::MlpUp(const LayerLayout& w,
+                                               const ImageView& image,
+                                               int32_t rows) {
+  const ImageProducts::Product product =
+      ProductOf(w.up, image, rows, normed_.data());
+  const auto activate = [&](const auto* from, auto* to) {
+    const float* const bias = w.up_bias.In(image);
+    const int32_t n = spec_.intermediate_size;
+    return spec_.gated_mlp ? GateRows(spec_.activation, from, bias, rows, n, to,
+                                      place_.stream)
+                           : ActivateRows(spec_.activation, from, bias, rows, n,
+                                          to, place_.stream);
+  };
+  if (ImageProducts::OnlyToFloat(w.up, rows)) {
+    SLUICE_RETURN_IF_ERROR(
+        products_->ToFloat(product, nullptr, false, wide_.as<float>()));
+    SLUICE_RETURN_IF_ERROR(WithElement(options_.dtype, [&](auto* type) {
+      return activate(wide_.as<const float>(),
+                      static_cast<decltype(type)>(inner_.data()));
+    }));
+    return inner_.data();
+  }
+  const std::optional<Epilogue> fused =
+      spec_.gated_mlp ? std::nullopt : FusedActivation(spec_.activation);
+  if (fused.has_value()) {
+    const VectorLayout& bias =
+        options_.dtype == DType::kFloat32 ? w.up_bias : w.up_bias_typed;
+    SLUICE_RETURN_IF_ERROR(
+        products_->ToTyped(product, *fused, bias.In(image), wide_.data()));
+    return wide_.data();
+  }
+  SLUICE_RETURN_IF_ERROR(
+      products_->ToTyped(product, Epilogue::kNone, nullptr, wide_.data()));
+  void* const to = spec_.gated_mlp ? inner_.data() : wide_.data();
+  SLUICE_RETURN_IF_ERROR(WithElement(options_.dtype, [&](auto* type) {
+    using T = ElementOf<decltype(type)>;
+    return activate(wide_.as<const T>(), static_cast<T*>(to));
+  }));
+  return to;
+}
+
+absl::Status CudaBackend::Mlp(int layer, const LayerImage& image,
+                              const BatchView& batch, float* x) {
+  SLUICE_RETURN_IF_ERROR(CheckCall(image, batch, x));
+  const LayerLayout& w = LayoutOf(image);
+  SLUICE_RETURN_IF_ERROR(Norm(spec_.pre_norm ? &w.norm2 : nullptr, image.view,
+                              x, nullptr, batch.rows, options_.dtype,
+                              normed_.data()));
+  SLUICE_ASSIGN_OR_RETURN(const void* const inner,
+                          MlpUp(w, image.view, batch.rows));
+  ImageProducts::Product product =
+      ProductOf(w.down, image.view, batch.rows, inner);
+  // The up matrix's inputs and, if they are not these, its results are done
+  // with.
+  const DeviceBuffer& spare = inner == wide_.data() ? normed_ : wide_;
+  product.spare = spare.data();
+  product.spare_bytes = spare.bytes();
+  SLUICE_RETURN_IF_ERROR(
+      products_->ToFloat(product, w.down_bias.In(image.view), true, x));
+  if (spec_.pre_norm) return absl::OkStatus();
+  return Norm(&w.norm2, image.view, x, nullptr, batch.rows, DType::kFloat32, x);
+}
+
+Backend::AttentionRows CudaBackend::attention_rows(int32_t slot) {
+  return {reinterpret_cast<std::byte*>(Qkv(slot)),
+          (q_width_ + 2 * kv_width_) * sizeof(float),
+          attention_out_[slot].as<std::byte>(),
+          q_width_ * matrices_.element_bytes()};
+}
+
+absl::Status CudaBackend::HeadInput(const ImageView& image,
+                                    std::span<const int32_t> rows_of_x,
+                                    const float* x, int32_t at) {
+  if (rows_of_x.empty()) return absl::OkStatus();
+  SLUICE_RETURN_IF_ERROR(Enter());
+  SLUICE_RETURN_IF_ERROR(checks_.Image("the head", image, head_[0].bytes));
+  SLUICE_RETURN_IF_ERROR(checks_.Rows(
+      x, *std::max_element(rows_of_x.begin(), rows_of_x.end()) + 1));
+  SLUICE_ASSIGN_OR_RETURN(const std::byte* const rows,
+                          ring_->Put(std::as_bytes(rows_of_x)));
+  return Norm(spec_.final_norm ? &head_[0].norm : nullptr, image, x,
+              reinterpret_cast<const int32_t*>(rows),
+              static_cast<int32_t>(rows_of_x.size()), options_.dtype,
+              normed_.as<std::byte>() +
+                  at * spec_.hidden_size * matrices_.element_bytes());
+}
+
+absl::StatusOr<std::span<float>> CudaBackend::HeadLogits(const ImageView& image,
+                                                         int section,
+                                                         int32_t rows) {
+  SLUICE_RETURN_IF_ERROR(Enter());
+  const HeadSectionLayout& layout = head_[section];
+  SLUICE_RETURN_IF_ERROR(checks_.Image("the head", image, layout.bytes));
+  const bool project = head_[0].project_out.n > 0;
+  if (section == 0 && project) {
+    SLUICE_RETURN_IF_ERROR(products_->ToTyped(
+        ProductOf(layout.project_out, image, rows, normed_.data()),
+        Epilogue::kNone, nullptr, wide_.data()));
+  }
+  SLUICE_RETURN_IF_ERROR(
+      products_->ToFloat(ProductOf(layout.head, image, rows,
+                                   project ? wide_.data() : normed_.data()),
+                         nullptr, false, logits_.as<float>()));
+  const size_t width = layout.head.n * sizeof(float);
+  const size_t vocab = spec_.vocab_size;
+  SLUICE_RETURN_IF_ERROR(CudaStatus(
+      cudaMemcpy2DAsync(host_logits_.as<float>() + layout.first_column,
+                        vocab * sizeof(float), logits_.data(), width, width,
+                        rows, cudaMemcpyDeviceToHost, place_.stream),
+      "copying logits to the host"));
+  if (section + 1 < num_head_sections()) return std::span<float>();
+  SLUICE_RETURN_IF_ERROR(Finish());
+  return std::span<float>(host_logits_.as<float>(), rows * vocab);
+}
+
+absl::Status CudaBackend::Finish() {
+  SLUICE_RETURN_IF_ERROR(Enter());
+  return CudaStatus(cudaStreamSynchronize(place_.stream),
+                    "computing on the device");
+}
+
+}  // namespace sluice

@@ -1,0 +1,189 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/kernels/backend.h"
+#include "runtime/kernels/cpu/compute_pool.h"
+#include "runtime/kernels/cuda/batch_attention.h"
+#include "runtime/kernels/cuda/device_matrices.h"
+#include "runtime/kernels/cuda/image_products.h"
+#include "runtime/kernels/cuda/norm.h"
+#include "runtime/kernels/cuda/pinned_buffer.h"
+#include "runtime/kernels/cuda/upload_ring.h"
+#include "runtime/kernels/device_checks.h"
+#include "runtime/kernels/layer_layout.h"
+#include "runtime/kernels/weight_packer.h"
+#include "runtime/memory/device.h"
+
+namespace sluice {
+
+// A GPU as compute device: products by cuBLASLt, all else by the kernels beside
+// this file. See Backend for the contract, and layer by layer CpuBackend for
+// what is computed.
+//
+// Computing calls put their work into one stream and return; what they are told
+// of a batch is copied at once. They wait only where the device is far behind
+// (UploadRing), or for the first product of a shape, of which several
+// algorithms are timed (ProductEngine). Logits are waited for: sampling is the
+// host's, whose random stream, penalties and logprobs then are the same for any
+// device, and a device that has brought a batch's logits has nothing else to do
+// with them.
+//
+// Memory is Options::device's, taken at once: activations between the calls,
+// work space, the ring, and scratch memory for quantized matrices.
+class CudaBackend : public Backend {
+ public:
+  // Where it computes: in a stream of the device's, which outlives the backend.
+  struct Place {
+    int ordinal = 0;
+    cudaStream_t stream = nullptr;
+  };
+  // kInvalidArgument without a device; kUnimplemented for what kernels cannot
+  // do; kResourceExhausted.
+  static absl::StatusOr<std::unique_ptr<Backend>> Create(
+      const DecoderSpec& spec, const Options& options, const Place& place);
+  ~CudaBackend() override;
+
+  size_t EmbeddingBytes() const override { return embedding_.bytes; }
+  size_t LayerBytes() const override { return layer_.bytes; }
+  int num_head_sections() const override {
+    return static_cast<int>(head_.size());
+  }
+  size_t HeadBytes(int section) const override { return head_[section].bytes; }
+  size_t EmbeddingRowBytes() const override {
+    return static_cast<size_t>(spec_.embed_dim) * matrices_.element_bytes();
+  }
+  size_t EmbeddingTableBytes() const override {
+    return static_cast<size_t>(spec_.vocab_size) * EmbeddingRowBytes();
+  }
+  std::span<const size_t> LayerParts() const override { return layer_.parts; }
+  std::span<const size_t> HeadParts(int section) const override {
+    return head_[section].parts;
+  }
+  std::string ImageKey() const override;
+  absl::Status PackEmbedding(const TensorSource& source, LoadProgress progress,
+                             const ImageWindow& to) override;
+  absl::Status PackLayer(int layer, const TensorSource& source,
+                         LoadProgress progress, const ImageWindow& to) override;
+  absl::Status PackHead(int section, const TensorSource& source,
+                        LoadProgress progress, const ImageWindow& to) override;
+  size_t ExpandedLayerBytes() const override { return expanded_.bytes; }
+  absl::Status ExpandLayer(const ImageView& image, std::byte* out) override;
+  const KvLayout& kv_layout() const override { return kv_layout_; }
+  absl::Status Embed(const ImageView& image, const BatchView& batch,
+                     float* x) override;
+  absl::Status ProjectQkv(int layer, const LayerImage& image,
+                          const BatchView& batch, const float* x) override;
+  absl::Status Attend(int layer, const BatchView& batch, int32_t first_segment,
+                      int32_t count) override;
+  absl::Status ProjectOut(int layer, const LayerImage& image,
+                          const BatchView& batch, float* x) override;
+  absl::Status Mlp(int layer, const LayerImage& image, const BatchView& batch,
+                   float* x) override;
+  AttentionRows attention_rows(int32_t slot) override;
+  int32_t head_rows() const override { return options_.head_rows; }
+  absl::Status HeadInput(const ImageView& image,
+                         std::span<const int32_t> rows_of_x, const float* x,
+                         int32_t at) override;
+  absl::StatusOr<std::span<float>> HeadLogits(const ImageView& image,
+                                              int section,
+                                              int32_t rows) override;
+  absl::Status Finish() override;
+  void ParallelFor(int num_tasks,
+                   absl::FunctionRef<void(int, int)> body) override {
+    for (int task = 0; task < num_tasks; ++task) body(task, 0);
+  }
+
+ private:
+  CudaBackend(const DecoderSpec& spec, const Options& options,
+              const Place& place);
+  absl::Status Initialize();
+  absl::Status MakeLayouts();
+  absl::Status MakeRotaryTable();
+  absl::Status MakeAttention();
+  absl::StatusOr<DeviceBuffer> Allocate(size_t bytes) {
+    return options_.device->Allocate("workspace", bytes);
+  }
+  // All matrices that products are taken with.
+  std::vector<MatrixLayout> Matrices() const;
+  // Rows of the position table that may be looked up.
+  int64_t PositionRows() const;
+  // Makes the device the calling thread's.
+  absl::Status Enter() const;
+
+  // [rows, q + 2 kv]
+  float* Qkv(int32_t slot) const {
+    return qkv_.empty() ? wide_.as<float>() : qkv_[slot].as<float>();
+  }
+  const LayerLayout& LayoutOf(const LayerImage& image) const {
+    return image.expanded ? expanded_ : layer_;
+  }
+  absl::Status CheckCall(const LayerImage& image, const BatchView& batch,
+                         const float* x) const;
+  ImageProducts::Product ProductOf(const MatrixLayout& w,
+                                   const ImageView& image, int32_t rows,
+                                   const void* x) const {
+    return {.w = &w, .image = image, .rows = rows, .x = x};
+  }
+  // Norm of rows of x, to `out` in `dtype`; plain conversion if `norm` is null.
+  // `rows_of_x`: see NormRowsArgs.
+  absl::Status Norm(const NormLayout* norm, const ImageView& image,
+                    const float* x, const int32_t* rows_of_x, int32_t rows,
+                    DType dtype, void* out) const;
+  // act(x w_up^T + bias), gated or plain, of normed_: [rows, intermediate] in
+  // the dtype.
+  absl::StatusOr<const void*> MlpUp(const LayerLayout& w,
+                                    const ImageView& image, int32_t rows);
+  absl::Status CopyVector(const ImageView& image, const VectorLayout& from,
+                          const VectorLayout& to, std::byte* out);
+
+  const DecoderSpec spec_;
+  const Options options_;
+  const Place place_;
+  const KvLayout kv_layout_;
+  const DeviceChecks checks_;
+  const int32_t q_width_;
+  const int32_t kv_width_;
+  ComputePool pool_;  // for packing
+  DeviceMatrices matrices_;
+  std::unique_ptr<WeightPacker> packer_;
+  AttentionDevice device_;
+
+  EmbeddingLayout embedding_;
+  LayerLayout layer_;
+  LayerLayout expanded_;  // with quantized weights
+  std::vector<HeadSectionLayout> head_;
+
+  DeviceBuffer rotary_cos_;  // [max_model_len, rotary.dim / 2]
+  DeviceBuffer rotary_sin_;
+  DeviceBuffer normed_;  // [rows, max(hidden, embed_dim)] in dtype
+  std::vector<DeviceBuffer>
+      attention_out_;  // per slot [rows, q_width] in dtype
+  // float [rows, q + 2 kv] if there is one slot; then what the first product of
+  // an MLP gives: [rows, up] in dtype, or float of few rows; then [head rows,
+  // embed_dim] in dtype.
+  DeviceBuffer wide_;
+  std::vector<DeviceBuffer> qkv_;  // with more slots, each: [rows, q + 2 kv]
+  // [rows, intermediate] in dtype: of a gated MLP, or of few rows of quantized
+  // products; other results are in wide_.
+  DeviceBuffer inner_;
+  DeviceBuffer logits_;  // float [head rows, columns of a section]; last stage
+  PinnedBuffer host_logits_;  // float [head rows, vocab]; last stage
+  DeviceBuffer workspace_;    // of whatever is computed at the time
+  std::unique_ptr<UploadRing> ring_;
+  std::unique_ptr<ImageProducts> products_;
+  std::optional<BatchAttention> attention_;
+  std::vector<int32_t> numbers_;  // on their way to the ring
+};
+
+}  // namespace sluice

@@ -1,0 +1,115 @@
+#pragma once
+
+#include <cublasLt.h>
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/types.h"
+
+namespace sluice {
+
+// What a product does with its sums before it rounds and writes them. By
+// whichever formula cuBLASLt has: its GELU is the one with tanh.
+enum class Epilogue { kNone, kRelu, kGeluTanh };
+
+// Products with full weight matrices on a device, by cuBLASLt: y = x w^T, in
+// float32, bfloat16 or float16, summed in float32.
+//
+// Which of cuBLASLt's algorithms is best is found out by timing some that its
+// heuristics name, the first time that a shape comes up, and remembered; row
+// counts that are near each other share that. So a shape's first product waits
+// for the device. Results of a row depend on the algorithm, in their last bits,
+// and so on how many rows are computed with it.
+//
+// Confined to one thread.
+class ProductEngine {
+ public:
+  struct Options {
+    cudaStream_t stream = nullptr;
+    // Device memory at a multiple of 256 bytes that nothing else on the stream
+    // needs across a product. Algorithms that want more are not considered.
+    void* workspace = nullptr;
+    size_t workspace_bytes = 0;
+    // Algorithms that are timed for a shape; 1: the first that heuristics name.
+    int candidates = 6;
+  };
+  static absl::StatusOr<std::unique_ptr<ProductEngine>> Create(
+      const Options& options);
+  ~ProductEngine();
+  ProductEngine(const ProductEngine&) = delete;
+  ProductEngine& operator=(const ProductEngine&) = delete;
+
+  // Pointers are to device memory, to be left alone until the stream has
+  // passed.
+  struct Product {
+    int32_t rows = 0;
+    int32_t n = 0;
+    int32_t k = 0;
+    DType in = DType::kFloat32;   // of x and w
+    DType out = DType::kFloat32;  // of y and bias: float32, or as `in`
+    const void* x = nullptr;      // [rows, k]
+    const void* w = nullptr;      // [n, k]
+    const void* bias = nullptr;   // [n], or null
+    Epilogue epilogue = Epilogue::kNone;
+    bool accumulate = false;  // y += ..., before the epilogue
+    void* y = nullptr;        // [rows, n]
+    int64_t y_stride = 0;     // elements from row to row
+    // Memory that may be overwritten. To accumulate more than once, as timing
+    // does, takes another place for the result: rows * n elements, or fewer
+    // rows are timed.
+    void* spare = nullptr;
+    size_t spare_bytes = 0;
+  };
+  // kUnimplemented if cuBLASLt has nothing for such a product on this device.
+  absl::Status Multiply(const Product& product);
+
+ private:
+  // What algorithms are chosen for; with `rows` as they are, or one for all
+  // that share a choice.
+  struct Shape {
+    int32_t rows, n, k;
+    DType in, out;
+    Epilogue epilogue;
+    bool bias, accumulate;
+    int64_t y_stride;
+    int alignment[4];  // of w, x, y and bias, as far as it matters
+    template <typename H>
+    friend H AbslHashValue(H h, const Shape& s) {
+      return H::combine(std::move(h), s.rows, s.n, s.k, s.in, s.out, s.epilogue,
+                        s.bias, s.accumulate, s.y_stride, s.alignment[0],
+                        s.alignment[1], s.alignment[2], s.alignment[3]);
+    }
+    friend bool operator==(const Shape&, const Shape&) = default;
+  };
+  // A shape as cuBLASLt wants to be told of it.
+  class Problem;
+
+  explicit ProductEngine(const Options& options);
+  static Shape ShapeOf(const Product& product);
+  absl::StatusOr<Problem*> ProblemFor(const Product& product);
+  absl::StatusOr<cublasLtMatmulAlgo_t> Choose(const Product& product,
+                                              const Shape& shape,
+                                              Problem& problem);
+  // Seconds that the product takes with this algorithm; y is what it was if it
+  // accumulates.
+  absl::StatusOr<double> Time(const Product& product, Problem& problem,
+                              const cublasLtMatmulAlgo_t& algo);
+  absl::Status Run(const Product& product, Problem& problem,
+                   const cublasLtMatmulAlgo_t& algo);
+
+  const Options options_;
+  cublasLtHandle_t handle_ = nullptr;
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+  // By shapes with rounded rows, and by those with their own.
+  absl::flat_hash_map<Shape, cublasLtMatmulAlgo_t> chosen_;
+  absl::flat_hash_map<Shape, std::unique_ptr<Problem>> problems_;
+};
+
+}  // namespace sluice

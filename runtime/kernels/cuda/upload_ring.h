@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <array>
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <span>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/kernels/cuda/pinned_buffer.h"
+#include "runtime/memory/device.h"
+#include "runtime/memory/memory_budget.h"
+
+namespace sluice {
+
+// The small data that a step's kernels read (page tables, positions, numbers of
+// rows), on its way from the host to the device: through a ring of pinned
+// memory and one of the same size on the device, in the order of a stream.
+//
+// Known by its content: what is asked for again, as each layer asks for what
+// the layer before had, is there already, unless so much has followed that the
+// ring came round. Used by one thread.
+class UploadRing {
+ public:
+  struct Options {
+    Device* device = nullptr;
+    MemoryBudget* host = nullptr;
+    cudaStream_t stream = nullptr;
+    // The most that a Put may bring; rounded up. The ring has room for several.
+    size_t most_bytes = 0;
+  };
+  // Pointers must outlive the ring. kResourceExhausted.
+  static absl::StatusOr<std::unique_ptr<UploadRing>> Create(
+      const Options& options);
+  ~UploadRing();
+  UploadRing(const UploadRing&) = delete;
+  UploadRing& operator=(const UploadRing&) = delete;
+
+  size_t most_bytes() const { return part_bytes_; }
+
+  // `content` on the device, at a multiple of 256 bytes, for what is launched
+  // on the stream before the next Put. kInvalidArgument for more than
+  // most_bytes(); an error of the device.
+  absl::StatusOr<const std::byte*> Put(std::span<const std::byte> content);
+
+ private:
+  // Parts that the ring is filled by: before one is filled again, the copies
+  // from it must be done.
+  static constexpr int kParts = 4;
+  struct Entry {
+    size_t offset;
+    size_t bytes;
+  };
+
+  explicit UploadRing(const Options& options) : options_(options) {}
+  // Of an entry with this content; -1 if there is none.
+  int Find(std::span<const std::byte> content) const;
+  absl::Status NextPart();
+
+  const Options options_;
+  size_t part_bytes_ = 0;
+  PinnedBuffer host_;
+  DeviceBuffer device_;
+  std::array<cudaEvent_t, kParts> copied_ = {};
+  std::deque<Entry> entries_;  // in the order in which they came
+  int next_ = 0;               // the entry to look at first
+  int part_ = 0;               // that is being filled
+  size_t used_ = 0;            // of it
+};
+
+}  // namespace sluice

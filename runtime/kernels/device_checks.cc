@@ -1,0 +1,48 @@
+#include "runtime/kernels/device_checks.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+
+namespace sluice {
+
+absl::Status DeviceChecks::Check(absl::string_view what, const void* data,
+                                 size_t bytes) const {
+  if (device_->Contains(data, bytes)) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("the device was to compute with ",
+                                          what, " (", bytes,
+                                          " bytes) outside its memory"));
+}
+
+absl::Status DeviceChecks::Image(absl::string_view what, const ImageView& image,
+                                 size_t bytes) const {
+  if (image.split > 0) {
+    SLUICE_RETURN_IF_ERROR(
+        Check(what, image.low, std::min(image.split, bytes)));
+  }
+  if (image.split >= bytes) return absl::OkStatus();
+  return Check(what, image.high + (image.split - image.high_offset),
+               bytes - image.split);
+}
+
+absl::Status DeviceChecks::Rows(const float* x, int64_t rows) const {
+  return Check("activations", x,
+               static_cast<size_t>(rows * hidden_size_) * sizeof(float));
+}
+
+absl::Status DeviceChecks::Pages(const KvLayout& layout, const BatchView& batch,
+                                 int32_t first_segment, int32_t count) const {
+  const size_t page_bytes = layout.layer_page_bytes();
+  for (const SegmentView& segment :
+       batch.segments.subspan(first_segment, count)) {
+    if (segment.pages.empty()) continue;
+    const auto [least, most] =
+        std::minmax_element(segment.pages.begin(), segment.pages.end());
+    SLUICE_RETURN_IF_ERROR(Check("a KV page", segment.kv + *least * page_bytes,
+                                 (int64_t{1} + *most - *least) * page_bytes));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sluice

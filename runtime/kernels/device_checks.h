@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "runtime/kernels/image_view.h"
+#include "runtime/kv/batch_view.h"
+#include "runtime/kv/kv_layout.h"
+#include "runtime/memory/device.h"
+
+namespace sluice {
+
+// For backends with memory of their own: whether what they are to compute with
+// lies there. Each is kInternal if not, and names what was elsewhere: a copy
+// that the stage forgot.
+class DeviceChecks {
+ public:
+  DeviceChecks(const Device* device, int64_t hidden_size)
+      : device_(device), hidden_size_(hidden_size) {}
+
+  absl::Status Check(absl::string_view what, const void* data,
+                     size_t bytes) const;
+  // An image of so many bytes.
+  absl::Status Image(absl::string_view what, const ImageView& image,
+                     size_t bytes) const;
+  // Rows [0, rows) of a residual stream.
+  absl::Status Rows(const float* x, int64_t rows) const;
+  // All pages of the segments.
+  absl::Status Pages(const KvLayout& layout, const BatchView& batch,
+                     int32_t first_segment, int32_t count) const;
+
+ private:
+  const Device* const device_;
+  const int64_t hidden_size_;
+};
+
+}  // namespace sluice
