@@ -217,6 +217,7 @@ void Membership::OnStageReady(WorkerId id, Worker& worker,
   }
   page_tokens_ = ready.page_tokens();
   phase_ = Phase::kRunning;
+  load_time_ = std::min(load_time_, options_.clock->Monotonic() - load_began_);
   detail_.clear();
   LogInfo(absl::StrCat("plan ready epoch=", epoch_.value(),
                        " stages=", stages_.size(), " kv_pages=", kv_pages_,
@@ -432,6 +433,7 @@ std::optional<PlanTask> Membership::TakePlanTask() {
   task.ticket = search_->ticket;
   task.machines = Machines(search_->workers);
   task.present = search_->present;
+  if (task.present) task.load_seconds = absl::ToDoubleSeconds(load_time_);
   task.output_share = output_share_;
   return task;
 }
@@ -636,6 +638,7 @@ void Membership::StartPlan(std::vector<StageAssignment> stages,
   }
   epoch_ = PlanEpoch(epoch_.value() + 1);
   phase_ = Phase::kLoading;
+  load_began_ = options_.clock->Monotonic();
   for (auto& [id, worker] : workers_) {
     worker.stage = -1;
     worker.ready = false;

@@ -182,6 +182,9 @@ class Membership {
   PlanMonitor monitor_;
   double rows_ = 0, seconds_ = 0;            // since the coordinator began
   double plan_rows_ = 0, plan_seconds_ = 0;  // of these, before the plan ran
+  // From a plan's beginning until it runs: the shortest that there was.
+  absl::Duration load_began_;
+  absl::Duration load_time_ = absl::InfiniteDuration();
   double output_share_ = 1;
   int64_t kv_pages_ = 0;
   bool kv_by_need_ = false;

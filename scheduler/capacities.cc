@@ -142,8 +142,19 @@ class CapacityRows {
         (tier != kOnDisk && kv_on_disk_);
     if (!shared) return {Fraction(kKv, tier, all)};
     const double least = static_cast<double>(bytes_.sequence_pages) * page_;
-    return {Sum({Fraction(kKv, tier, all), Constant(rounded * page_)}),
-            Constant(least)};
+    const double stranded = StrandedKv(tier);
+    return {
+        Sum({Fraction(kKv, tier, all), Constant(rounded * page_ + stranded)}),
+        Constant(least + stranded)};
+  }
+  // StageNeeds::stranded_pages: what the furthest tier has more.
+  double StrandedKv(TierIndex tier) const {
+    const bool device = has_device_ && Uses(kKv, kOnDevice);
+    const bool host =
+        Uses(kKv, kOnHost) || (!has_device_ && Uses(kKv, kOnDevice));
+    if (tier != (kv_on_disk_ ? kOnDisk : kOnHost)) return 0;
+    const int nearer = (device ? 1 : 0) + (host && kv_on_disk_ ? 1 : 0);
+    return nearer * static_cast<double>(bytes_.sequence_pages - 1) * page_;
   }
 
   int64_t BatchPages() const {

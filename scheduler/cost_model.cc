@@ -73,6 +73,21 @@ double ReadRate(const DiskProfile& disk, double request_bytes) {
              : disk.read_bytes_per_second;
 }
 
+// What the smallest request takes when nothing else is asked for; 0 if that was
+// not measured.
+double RequestSeconds(const DiskProfile& disk, double DiskRate::*bytes_per_s) {
+  const DiskRate* least = nullptr;
+  for (const DiskRate& rate : disk.rates) {
+    if (rate.depth != 1 || !(rate.*bytes_per_s > 0)) continue;
+    if (least == nullptr || rate.request_bytes < least->request_bytes) {
+      least = &rate;
+    }
+  }
+  return least == nullptr ? 0
+                          : static_cast<double>(least->request_bytes) /
+                                (least->*bytes_per_s);
+}
+
 // What a step costs, by what it is for.
 struct StepParts {
   ResourceForms weights, kv, activations;  // moved
@@ -246,6 +261,18 @@ class StepCoster {
     Add(&parts_.activations, Resource::kDiskWrite,
         Share(kActivations, {kOnDisk},
               Seconds(moved, disk.write_bytes_per_second)));
+    // Each is asked for a turn ahead and waited for: what a request takes
+    // beside its bytes counts, too.
+    const double requests =
+        moved > 0 ? several * turns * layers_ * batches_ : 0;
+    Add(&parts_.activations, Resource::kDiskRead,
+        Share(
+            kActivations, {kOnDisk},
+            requests * RequestSeconds(disk, &DiskRate::read_bytes_per_second)));
+    Add(&parts_.activations, Resource::kDiskWrite,
+        Share(kActivations, {kOnDisk},
+              requests *
+                  RequestSeconds(disk, &DiskRate::write_bytes_per_second)));
     if (!has_device_) return;
     const double in = machine_.host_to_device_bytes_per_second;
     const double out = machine_.device_to_host_bytes_per_second;

@@ -49,6 +49,12 @@ absl::StatusOr<Plan> FindPlan(const PlanningOptions& options,
           absl::StrFormat("the present plan gives %.4g tokens/s, the best %.4g",
                           rate, result.best.tokens_per_second));
     }
+    const double saved = (*present)->seconds - result.best.seconds;
+    if (saved < task.load_seconds) {
+      return absl::AlreadyExistsError(absl::StrFormat(
+          "the best plan would save %.3g s, but loading takes %.3g s", saved,
+          task.load_seconds));
+    }
   }
   return std::move(result.best);
 }

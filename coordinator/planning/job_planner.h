@@ -22,8 +22,8 @@ struct PlanningOptions {
   PolicyChoices choices;
   int32_t max_model_len = 0;  // positions that the workers allow a sequence
   bool refill = true;
-  // A plan takes a running one's place only if it is so many times as fast:
-  // loading costs time.
+  // A plan takes a running one's place only if it is so many times as fast,
+  // and saves more time than loading takes.
   double least_gain = 1.1;
 };
 
@@ -34,6 +34,7 @@ struct PlanTask {
   // The plan that runs, if there is one to be beaten. Its stages' machines are
   // indices of `machines`.
   std::optional<Plan> present;
+  double load_seconds = 0;  // until another plan would run
   // How much of what they may generate requests do.
   double output_share = 1;
 };

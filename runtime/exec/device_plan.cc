@@ -154,6 +154,7 @@ StageNeeds NeedsBesideDevice(const StageNeeds& needs, const DevicePlan& plan) {
   rest.loading_bytes = plan.weights > 0 ? needs.unit_bytes() : 0;
   rest.expanded_bytes = 0;
   rest.kv_pages = std::max<int64_t>(0, needs.kv_pages - plan.kv_pages);
+  rest.kv_on_device = plan.kv_pages > 0;
   return rest;
 }
 

@@ -82,6 +82,13 @@ void Place(const StageNeeds& needs, const Policy& policy, bool may_use_disk,
     if (plan->host_pages > 0) {
       plan->host_pages = std::max(plan->host_pages, needs.max_sequence_pages);
     }
+    // The furthest makes up for what cannot be used, so that all find a place.
+    const int tiers = (needs.kv_on_device ? 1 : 0) +
+                      (plan->host_pages > 0 ? 1 : 0) +
+                      (plan->disk_pages > 0 ? 1 : 0);
+    int64_t& furthest =
+        plan->disk_pages > 0 ? plan->disk_pages : plan->host_pages;
+    if (furthest > 0) furthest += needs.stranded_pages(tiers);
   }
   if (plan->disk_pages > 0) {
     plan->kv_staging_bytes =

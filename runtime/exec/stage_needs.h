@@ -21,6 +21,7 @@ struct StageNeeds {
   uint64_t layer_page_bytes = 0;   // a KV page of one layer
   int64_t max_sequence_pages = 0;  // of the longest sequence
   int64_t kv_pages = 0;            // that are worth having
+  bool kv_on_device = false;       // there are others on a device
   int64_t sequences_per_batch = 0;
   uint64_t activation_bytes = 0;  // of a micro-batch
   // Of activations that are partly on disk; else they are charged already.
@@ -62,6 +63,11 @@ struct StageNeeds {
   // 1.1B shape in half its bytes ran as fast with either.
   int weight_slots(bool overlap, uint64_t room) const {
     return overlap && unit_bytes() <= room / 18 ? 3 : 2;
+  }
+  // Pages that sequences, each of which lies in one tier, cannot use: so many
+  // fewer than the longest needs are left in each of `tiers` but one.
+  int64_t stranded_pages(int tiers) const {
+    return std::max(0, tiers - 1) * (max_sequence_pages - 1);
   }
   // KV pages of a layer that are moved together: enough for requests of several
   // MiB, no fewer than a sequence has, no more than a micro-batch has.

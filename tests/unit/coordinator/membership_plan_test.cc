@@ -93,6 +93,7 @@ class MembershipPlanTest : public MembershipTest {
   void Run() {
     AttachTwo();
     Answer(Task().ticket, TwoStages());
+    clock_.Advance(absl::Seconds(3));
     Ready(1);
     Ready(2);
     ASSERT_EQ(members().phase(), Phase::kRunning);
@@ -245,6 +246,7 @@ TEST_F(MembershipPlanTest, ASlowDiskLeadsToAnotherPlan) {
   members().Advance();
   const PlanTask task = Task();
   ASSERT_TRUE(task.present.has_value());
+  EXPECT_EQ(task.load_seconds, 3);
   EXPECT_NEAR(task.machines[0].disk.read_bytes_per_second, 1e8, 1);
   EXPECT_NEAR(task.machines[1].disk.read_bytes_per_second, 3.3e9, 1);
   v1::ClusterState state;

@@ -225,6 +225,14 @@ TEST_F(CostModelTest, ActivationsMoveBetweenTurns) {
               1e-9);
   EXPECT_NEAR(Seconds(Resource::kDiskWrite, activations_on_disk_), bytes / 5e5,
               1e-9);
+  // Two in each of four layers, each a request of its own.
+  machine_.disk.rates = {{4096, 1, 4096 / 0.01, 4096 / 0.02},
+                         {4096, 32, 4e6, 4e6},
+                         {65536, 1, 4e6, 4e6}};
+  EXPECT_NEAR(Seconds(Resource::kDiskRead, activations_on_disk_),
+              bytes / 1e6 + 8 * 0.01, 1e-9);
+  EXPECT_NEAR(Seconds(Resource::kDiskWrite, activations_on_disk_),
+              bytes / 5e5 + 8 * 0.02, 1e-9);
   // A single micro-batch waits for nobody, and row by row nobody waits.
   step_.micro_batches = 1;
   EXPECT_EQ(Seconds(Resource::kDiskRead, activations_on_disk_), 0);

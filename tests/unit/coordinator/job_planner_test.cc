@@ -1,0 +1,66 @@
+#include "coordinator/planning/job_planner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "tests/unit/scheduler/plan_testing.h"
+
+namespace sluice {
+namespace {
+
+using ::testing::HasSubstr;
+
+class FindPlanTest : public testing::Test {
+ protected:
+  FindPlanTest() {
+    const PlanRequest request = TestRequest({TestMachine("a", 4e9, 1e11)});
+    options_.model = request.model;
+    options_.max_model_len = 320;
+    workload_ = request.workload;
+    task_.machines = request.machines;
+    // Steps of a single sequence.
+    PlanningOptions slow = options_;
+    slow.choices.gbs = {1};
+    slow.choices.num_microbatches = {1};
+    std::optional<Plan> none;
+    auto plan = FindPlan(slow, workload_, task_, &none);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    task_.present = *plan;
+  }
+
+  PlanningOptions options_;
+  Workload workload_;
+  PlanTask task_;
+};
+
+TEST_F(FindPlanTest, ABetterPlanTakesThePresentOnesPlace) {
+  std::optional<Plan> present;
+  const auto best = FindPlan(options_, workload_, task_, &present);
+  ASSERT_TRUE(best.ok()) << best.status();
+  ASSERT_TRUE(present.has_value());
+  EXPECT_GT(best->tokens_per_second, 2 * present->tokens_per_second);
+  // And is then the one to beat.
+  task_.present = *best;
+  EXPECT_TRUE(absl::IsAlreadyExists(
+      FindPlan(options_, workload_, task_, &present).status()));
+}
+
+TEST_F(FindPlanTest, NoneThatSavesLessThanLoadingTakes) {
+  std::optional<Plan> present;
+  const auto best = FindPlan(options_, workload_, task_, &present);
+  ASSERT_TRUE(best.ok()) << best.status();
+  const double saved = present->seconds - best->seconds;
+  task_.load_seconds = 0.99 * saved;
+  EXPECT_TRUE(FindPlan(options_, workload_, task_, &present).ok());
+  task_.load_seconds = 1.01 * saved;
+  const absl::Status status =
+      FindPlan(options_, workload_, task_, &present).status();
+  EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("but loading takes"));
+  EXPECT_TRUE(present.has_value());
+}
+
+}  // namespace
+}  // namespace sluice
