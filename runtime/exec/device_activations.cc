@@ -170,6 +170,7 @@ absl::StatusOr<float*> DeviceActivations::Acquire(size_t k) {
 absl::Status DeviceActivations::Release(size_t k) {
   Batch& batch = batches_[k];
   if (batch.resident) return absl::OkStatus();
+  SLUICE_RETURN_IF_ERROR(options_.compute->Finish());
   Store(k);
   batch.slot->held = false;
   if (options_.disk == nullptr) return absl::OkStatus();
@@ -183,7 +184,10 @@ absl::Status DeviceActivations::Release(size_t k) {
 absl::StatusOr<std::shared_ptr<ActivationBuffer>> DeviceActivations::Leave(
     size_t k) {
   Batch& batch = batches_[k];
-  if (batch.resident) Store(k);
+  if (batch.resident) {
+    SLUICE_RETURN_IF_ERROR(options_.compute->Finish());
+    Store(k);
+  }
   if (batch.slot != nullptr) {
     SLUICE_RETURN_IF_ERROR(WaitTimed(batch.slot->out, options_.stall_seconds));
   }
@@ -195,9 +199,14 @@ absl::StatusOr<std::shared_ptr<ActivationBuffer>> DeviceActivations::Leave(
   return out;
 }
 
-void DeviceActivations::Drop(size_t k) {
-  batches_[k].home.reset();
-  Forget(batches_[k]);
+absl::Status DeviceActivations::Drop(size_t k) {
+  Batch& batch = batches_[k];
+  batch.home.reset();
+  // Others get the slot; that of a resident one keeps what it has until the
+  // step is over.
+  if (!batch.resident) SLUICE_RETURN_IF_ERROR(options_.compute->Finish());
+  Forget(batch);
+  return absl::OkStatus();
 }
 
 void DeviceActivations::Forget(Batch& batch) {

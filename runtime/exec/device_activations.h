@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "runtime/exec/activation_buffer.h"
 #include "runtime/exec/activation_stager.h"
+#include "runtime/exec/device_compute.h"
 #include "runtime/memory/device.h"
 #include "runtime/memory/io_completion.h"
 
@@ -27,7 +28,9 @@ namespace sluice {
 class DeviceActivations {
  public:
   struct Options {
-    Device* device = nullptr;  // outlives this
+    // Both outlive this.
+    Device* device = nullptr;
+    DeviceCompute* compute = nullptr;  // what is computed with them
     int64_t hidden_size = 0;
     int64_t max_rows = 0;  // of a micro-batch
     int num_batches = 0;
@@ -62,14 +65,15 @@ class DeviceActivations {
   // Its [rows, hidden] on the device, when it is there. Those that are
   // prefetched must be next.
   absl::StatusOr<float*> Acquire(size_t k);
-  // Begins to take it back to where it lives. It was changed.
+  // Begins to take it back to where it lives, when the device has computed it.
   absl::Status Release(size_t k);
   // Ends its life on the device: gives what it is now, in host memory.
   // REQUIRES: it is not held.
   absl::StatusOr<std::shared_ptr<ActivationBuffer>> Leave(size_t k);
   // The same, of one that nobody wants any more. It may be held.
-  void Drop(size_t k);
+  absl::Status Drop(size_t k);
   // Forgets the step, whatever state it is in.
+  // REQUIRES: the device computes with none of it.
   void Reset();
 
  private:

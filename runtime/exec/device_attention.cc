@@ -41,7 +41,8 @@ absl::Status DeviceAttention::Begin(size_t item) {
   const auto [local, k] = order_[item];
   StageWork& work = work_[k];
   if (work.on_host) {
-    options_.on_host->Begin(options_.first_layer + local, local, &work);
+    SLUICE_RETURN_IF_ERROR(
+        options_.on_host->Begin(options_.first_layer + local, local, &work));
   } else if (options_.staged != nullptr && options_.disk != nullptr) {
     options_.disk->ReadAhead();
   }
@@ -105,7 +106,7 @@ absl::Status DeviceAttention::FinishStaged(size_t item) {
       SLUICE_RETURN_IF_ERROR(LoadUpTo(item, kAllRuns, false));
     }
     SLUICE_RETURN_IF_ERROR(Attend(item, work.runs[r]));
-    staged.Put();
+    SLUICE_RETURN_IF_ERROR(staged.Put());
     if (!options_.overlap) SLUICE_RETURN_IF_ERROR(staged.Flush());
   }
   std::vector<DeviceKvStager::Member> members;
@@ -127,7 +128,7 @@ absl::Status DeviceAttention::FinishStaged(size_t item) {
     }
     SLUICE_RETURN_IF_ERROR(staged.Take(work.segments));
     SLUICE_RETURN_IF_ERROR(Attend(item, run));
-    staged.Put();
+    SLUICE_RETURN_IF_ERROR(staged.Put());
     // The disk gets what the host has.
     SLUICE_RETURN_IF_ERROR(staged.Flush());
     options_.disk->Put();

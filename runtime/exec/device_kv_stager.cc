@@ -96,7 +96,8 @@ absl::Status DeviceKvStager::Take(std::span<SegmentView> segments) {
   return absl::OkStatus();
 }
 
-void DeviceKvStager::Put() {
+absl::Status DeviceKvStager::Put() {
+  SLUICE_RETURN_IF_ERROR(options_.compute->Finish());
   Slot& slot = *taken_;
   slot.state = State::kPut;
   slot.out.Expect(1);
@@ -116,6 +117,7 @@ void DeviceKvStager::Put() {
     from += member.pages.size() * page_bytes_;
   }
   slot.out.Done(absl::OkStatus());
+  return absl::OkStatus();
 }
 
 absl::Status DeviceKvStager::Flush() {

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/types.h"
+#include "runtime/exec/device_compute.h"
 #include "runtime/kv/batch_view.h"
 #include "runtime/kv/kv_layout.h"
 #include "runtime/memory/device.h"
@@ -26,7 +27,9 @@ namespace sluice {
 class DeviceKvStager {
  public:
   struct Options {
-    Device* device = nullptr;  // outlives this
+    // Both outlive this.
+    Device* device = nullptr;
+    DeviceCompute* compute = nullptr;  // what attends to the pages
     KvLayout layout;
     int64_t group_pages = 0;  // of a slot
     int slots = 2;
@@ -61,11 +64,12 @@ class DeviceKvStager {
   // pages: SegmentView::kv and pages.
   absl::Status Take(std::span<SegmentView> segments);
   // Begins to write back what the new positions of the group changed, the last
-  // one taken.
-  void Put();
+  // one taken, when the device has attended to it.
+  absl::Status Put();
   // Waits for all writes: the first error of any.
   absl::Status Flush();
   // Forgets all groups.
+  // REQUIRES: the device attends to none of them.
   void Reset();
 
  private:

@@ -208,13 +208,15 @@ absl::StatusOr<ImageView> DeviceWeights::Acquire(int index) {
   return view;
 }
 
-void DeviceWeights::Release(int index) {
+absl::Status DeviceWeights::Release(int index) {
   int& held = units_[index].held_slot;
-  if (held < 0) return;
+  if (held < 0) return absl::OkStatus();
+  SLUICE_RETURN_IF_ERROR(options_.compute->Finish());
   MutexLock lock(&mu_);
   slots_[held].unit = -1;
   held = -1;
   changed_.NotifyAll();
+  return absl::OkStatus();
 }
 
 void DeviceWeights::Rewind() {

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "common/mutex.h"
 #include "common/thread.h"
+#include "runtime/exec/device_compute.h"
 #include "runtime/exec/unit_order.h"
 #include "runtime/exec/weight_store.h"
 #include "runtime/kernels/backend.h"
@@ -35,6 +36,7 @@ class DeviceWeights {
     // All pointers must outlive this.
     Device* device = nullptr;
     Backend* backend = nullptr;
+    DeviceCompute* compute = nullptr;  // of the same backend
     int num_layers = 0;  // of the stage; further units are the head's
     int slots = 2;
     bool overlap = true;  // copy before it is asked for
@@ -59,7 +61,10 @@ class DeviceWeights {
   // As WeightStore's. The first error, of the store or of a copy, sticks until
   // Rewind().
   absl::StatusOr<ImageView> Acquire(int unit);
-  void Release(int unit);
+  // What was brought for the unit may be overwritten now: waits until the
+  // device has computed with it.
+  absl::Status Release(int unit);
+  // REQUIRES: the device computes with none of these.
   void Rewind();
 
  private:

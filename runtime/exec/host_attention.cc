@@ -56,7 +56,8 @@ void HostAttention::CopyRows(Job& job, bool to_host) {
   done.Done(absl::OkStatus());
 }
 
-void HostAttention::Begin(int layer, int local, StageWork* work) {
+absl::Status HostAttention::Begin(int layer, int local, StageWork* work) {
+  SLUICE_RETURN_IF_ERROR(options_.compute->Finish());
   Job& job = *jobs_[work->view.attention_slot];
   job.layer = layer;
   job.local = local;
@@ -66,6 +67,7 @@ void HostAttention::Begin(int layer, int local, StageWork* work) {
   job.done = false;
   queue_.push_back(&job);
   changed_.NotifyAll();
+  return absl::OkStatus();
 }
 
 absl::Status HostAttention::Wait(int32_t slot) {

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "common/mutex.h"
 #include "common/thread.h"
+#include "runtime/exec/device_compute.h"
 #include "runtime/exec/kv_stager.h"
 #include "runtime/exec/stage_work.h"
 #include "runtime/kernels/backend.h"
@@ -35,6 +36,7 @@ class HostAttention {
     // All pointers must outlive this.
     Device* device = nullptr;
     Backend* on_device = nullptr;
+    DeviceCompute* compute = nullptr;  // of on_device
     Backend* on_host = nullptr;
     const KvArena* kv = nullptr;  // null: nothing in host memory
     KvStager* stager = nullptr;   // null: nothing on disk
@@ -47,12 +49,12 @@ class HostAttention {
   explicit HostAttention(const Options& options);
   ~HostAttention();
 
-  // Begins the attention of `work`, of which the device has q, k and v of
-  // `layer` (of the model; `local` of the stage) in view.attention_slot: the
-  // runs of KV that are on host or disk. The slot's job before must have been
+  // Begins the attention of `work`, when the device has q, k and v of `layer`
+  // (of the model; `local` of the stage) in view.attention_slot: the runs of KV
+  // that are on host or disk. The slot's job before must have been
   // waited for, and `work` must stay as it is, but for other runs' segments,
   // until this one is.
-  void Begin(int layer, int local, StageWork* work);
+  absl::Status Begin(int layer, int local, StageWork* work);
   // Until the job of the slot is done and its results are on the device.
   absl::Status Wait(int32_t slot);
   // Until no job is under way, whatever becomes of them.

@@ -55,6 +55,10 @@ class StageExecutor {
     // position is that of the last input token.
     std::function<void(SequenceId, int32_t position, std::span<const float>)>
         logits_observer;
+    // Tests only: stands between the stage and what computes for it. The device
+    // is null where the backend has no memory of its own.
+    std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>, Device*)>
+        wrap_backend;
     absl::Status Validate(const DecoderSpec& spec) const;
   };
 

@@ -119,8 +119,8 @@ absl::Status StageHead::Flush() {
           logits, options_.backend->HeadLogits(image, section, rows));
     }
     if (sections == 1) break;
-    options_.release(section);
     if (section == 0) first_.reset();
+    SLUICE_RETURN_IF_ERROR(options_.release(section));
   }
   const Timed timed(options_.seconds, options_.row, "sampling");
   const size_t vocab = options_.vocab_size;
@@ -139,9 +139,9 @@ absl::Status StageHead::Flush() {
 
 absl::Status StageHead::Finish() {
   SLUICE_RETURN_IF_ERROR(Flush());
-  if (first_) options_.release(0);
+  if (!first_) return absl::OkStatus();
   first_.reset();
-  return absl::OkStatus();
+  return options_.release(0);
 }
 
 void StageHead::Use(const Row& row, std::span<float> logits, int thread) {

@@ -36,7 +36,7 @@ class StageHead {
     int threads = 1;  // of host_backend
     // Shows a section's image until it is released.
     std::function<absl::StatusOr<ImageView>(int section)> acquire;
-    std::function<void(int section)> release;
+    std::function<absl::Status(int section)> release;
     double* seconds = nullptr;  // adds what computing took
     TraceRow* row = nullptr;    // may be null
     // See StageExecutor::Options.
@@ -57,8 +57,8 @@ class StageHead {
   // How often a step's rows go through the head's sections.
   int Passes(const StepPlan& plan) const;
   // Takes the rows of a micro-batch that are to be sampled or scored. `x`,
-  // [rows, hidden], is read before this returns; the results may be there only
-  // after Finish. `segments` are those of the batch.
+  // [rows, hidden], is read by a computing call of the backend; the results may
+  // be there only after Finish. `segments` are those of the batch.
   absl::Status Add(const MicroBatch& batch,
                    std::span<const SegmentView> segments, const float* x);
   // Gives the results that are missing.

@@ -84,6 +84,7 @@ absl::Status LoadDeviceParts(const DecoderSpec& spec,
       parts->device_activations,
       DeviceActivations::Create(
           {.device = device,
+           .compute = parts->device_compute.get(),
            .hidden_size = spec.hidden_size,
            .max_rows = policy.max_step_tokens,
            .num_batches = policy.num_microbatches,
@@ -106,6 +107,7 @@ absl::Status LoadDeviceParts(const DecoderSpec& spec,
         attention.staged,
         DeviceKvStager::Create(
             {.device = device,
+             .compute = parts->device_compute.get(),
              .layout = layout,
              .group_pages = plan.staging_pages,
              .slots = plan.staging_slots,
@@ -114,6 +116,7 @@ absl::Status LoadDeviceParts(const DecoderSpec& spec,
     attention.on_host = std::make_unique<HostAttention>(HostAttention::Options{
         .device = device,
         .on_device = parts->backend.get(),
+        .compute = parts->device_compute.get(),
         .on_host = parts->host_backend.get(),
         .kv = parts->kv.get(),
         .stager = parts->stager.get(),
@@ -231,15 +234,27 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
         parts.host_backend,
         Backend::Create(BackendKind::kCpu, spec, backend_options));
   }
+  if (options.wrap_backend) {
+    parts.backend =
+        options.wrap_backend(std::move(parts.backend), parts.device.get());
+  }
   Backend& backend = *parts.backend;
+  if (parts.device != nullptr) {
+    parts.device_compute = std::make_unique<DeviceCompute>(
+        &backend, &parts.stats->projection_seconds, parts.trace_row);
+  }
+
+  // Tokens are looked up on the host.
+  Backend& embedder =
+      parts.host_backend != nullptr ? *parts.host_backend : backend;
 
   StageNeeds needs;
   needs.layer_bytes = backend.LayerBytes();
   needs.num_layers = options.layers.size();
   if (options.layers.begin == 0) {
-    needs.embedding_bytes = backend.EmbeddingBytes();
+    needs.embedding_bytes = embedder.EmbeddingBytes();
     needs.embedding_rows_bytes =
-        EmbeddingStore::MemoryBytes(backend, policy.max_step_tokens);
+        EmbeddingStore::MemoryBytes(embedder, policy.max_step_tokens);
   }
   if (options.layers.end == spec.num_layers) {
     for (int s = 0; s < backend.num_head_sections(); ++s) {
@@ -321,22 +336,29 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
     return absl::OkStatus();
   };
   SLUICE_RETURN_IF_ERROR(report(0));
-  std::unique_ptr<ImageStore> images;
+  // For the layers and the head, and for the embedding: of different backends,
+  // if there are two.
+  std::unique_ptr<ImageStore> images, embedding_images;
+  const auto image_store = [&](const Backend& of) {
+    return ImageStore::Create({.backend = &of,
+                               .source = &source,
+                               .disk_dir = options.disk_dir,
+                               .memory = memory,
+                               .disk = options.disk_budget});
+  };
   if (plan.needs_images()) {
-    SLUICE_ASSIGN_OR_RETURN(images,
-                            ImageStore::Create({.backend = &backend,
-                                                .source = &source,
-                                                .disk_dir = options.disk_dir,
-                                                .memory = memory,
-                                                .disk = options.disk_budget}));
+    SLUICE_ASSIGN_OR_RETURN(images, image_store(backend));
+  }
+  if (plan.embedding_on_disk) {
+    SLUICE_ASSIGN_OR_RETURN(embedding_images, image_store(embedder));
   }
   if (options.layers.begin == 0) {
     EmbeddingStore::Options embedding;
-    embedding.backend = &backend;
+    embedding.backend = &embedder;
     embedding.source = &source;
     embedding.max_rows = policy.max_step_tokens;
     embedding.memory = memory;
-    if (plan.embedding_on_disk) embedding.images = images.get();
+    embedding.images = embedding_images.get();
     embedding.io = parts.io.get();
     embedding.stall_seconds = &parts.stats->weight_stall_seconds;
     embedding.read_bytes = &parts.stats->weight_read_bytes;
@@ -363,6 +385,7 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
         std::make_unique<DeviceWeights>(DeviceWeights::Options{
             .device = parts.device.get(),
             .backend = &backend,
+            .compute = parts.device_compute.get(),
             .num_layers = options.layers.size(),
             .slots = on_device.weight_slots,
             .overlap = policy.overlap,

@@ -24,6 +24,7 @@ StageSweep::StageSweep(const DecoderSpec& spec, const Options& options,
       backend_(parts_.backend.get()),
       host_backend_(parts_.host_backend != nullptr ? parts_.host_backend.get()
                                                    : backend_),
+      device_compute_(parts_.device_compute.get()),
       device_weights_(parts_.device_weights.get()),
       device_x_(parts_.device_activations.get()),
       device_attention_(parts_.device_attention.get()),
@@ -38,7 +39,7 @@ StageSweep::StageSweep(const DecoderSpec& spec, const Options& options,
         .acquire = [this](int section) { return AcquireHead(section); },
         .release =
             [this](int section) {
-              ReleaseUnit(options_.layers.size() + section);
+              return ReleaseUnit(options_.layers.size() + section);
             },
         .seconds = &parts_.stats->head_seconds,
         .row = row_,
@@ -47,9 +48,15 @@ StageSweep::StageSweep(const DecoderSpec& spec, const Options& options,
   if (device_weights_ == nullptr) parts_.weights->ReadAhead(1);
 }
 
-StageSweep::~StageSweep() = default;
+// Before its memory goes.
+StageSweep::~StageSweep() { Settle(); }
+
+void StageSweep::Settle() {
+  if (device_compute_ != nullptr) device_compute_->Finish().IgnoreError();
+}
 
 void StageSweep::Reset() {
+  Settle();
   if (device_attention_ != nullptr) device_attention_->Reset();
   if (device_x_ != nullptr) device_x_->Reset();
   if (parts_.stager != nullptr) parts_.stager->Reset();
@@ -192,12 +199,10 @@ absl::StatusOr<ImageView> StageSweep::AcquireUnit(int unit) {
                                     : parts_.weights->Acquire(unit);
 }
 
-void StageSweep::ReleaseUnit(int unit) {
-  if (device_weights_ != nullptr) {
-    device_weights_->Release(unit);
-  } else {
-    parts_.weights->Release(unit);
-  }
+absl::Status StageSweep::ReleaseUnit(int unit) {
+  if (device_weights_ != nullptr) return device_weights_->Release(unit);
+  parts_.weights->Release(unit);
+  return absl::OkStatus();
 }
 
 void StageSweep::BeginWeights(const StepPlan& plan) {
@@ -323,8 +328,10 @@ absl::Status StageSweep::RunStep(
     const StepPlan& plan, std::span<std::shared_ptr<ActivationBuffer>> hidden,
     const Emit& emit, StepResult* result) {
   const absl::Status status = Sweep(plan, hidden, emit, result);
+  if (status.ok() || device_compute_ == nullptr) return status;
   // What is under way must not see another step's work.
-  if (!status.ok() && device_attention_ != nullptr) device_attention_->Reset();
+  Settle();
+  device_attention_->Reset();
   return status;
 }
 
@@ -410,12 +417,14 @@ absl::Status StageSweep::Sweep(
     deferred = MayDefer(item);
     if (!deferred) SLUICE_RETURN_IF_ERROR(finish(item));
     if (item + 1 == order_.size() || order_[item + 1].first != layer) {
-      ReleaseUnit(layer);
+      SLUICE_RETURN_IF_ERROR(ReleaseUnit(layer));
       held = -1;
     }
   }
   if (last_) SLUICE_RETURN_IF_ERROR(RunHead(plan));
-  return absl::OkStatus();
+  // What went wrong goes wrong in the step that it is part of.
+  return device_compute_ != nullptr ? device_compute_->Finish()
+                                    : absl::OkStatus();
 }
 
 bool StageSweep::MayDefer(size_t item) const {
@@ -518,7 +527,7 @@ absl::Status StageSweep::RunHead(const StepPlan& plan) {
     SLUICE_RETURN_IF_ERROR(
         head_->Add(plan.micro_batches[k], work_[k].segments, work_[k].rows));
     work_[k].x.reset();
-    if (device_x_ != nullptr) device_x_->Drop(k);
+    if (device_x_ != nullptr) SLUICE_RETURN_IF_ERROR(device_x_->Drop(k));
   }
   SLUICE_RETURN_IF_ERROR(head_->Finish());
   if (device_weights_ == nullptr) parts_.weights->ReadAhead(1);

@@ -10,6 +10,7 @@
 #include "runtime/exec/activation_stager.h"
 #include "runtime/exec/device_activations.h"
 #include "runtime/exec/device_attention.h"
+#include "runtime/exec/device_compute.h"
 #include "runtime/exec/device_weights.h"
 #include "runtime/exec/embedding_store.h"
 #include "runtime/exec/kv_stager.h"
@@ -50,6 +51,7 @@ struct StageParts {
   RealisedPlacement placement;
   TraceRow* trace_row = nullptr;  // of the computing thread; may be null
   // With a device.
+  std::unique_ptr<DeviceCompute> device_compute;
   std::unique_ptr<DeviceWeights> device_weights;
   std::unique_ptr<DeviceActivations> device_activations;
   std::unique_ptr<DeviceAttention> device_attention;
@@ -91,7 +93,9 @@ class StageSweep : public StageExecutor {
   // count from the stage's first.
   void OrderItems(size_t num_batches);
   absl::StatusOr<ImageView> AcquireUnit(int unit);
-  void ReleaseUnit(int unit);
+  absl::Status ReleaseUnit(int unit);
+  // With a device: waits for it, whatever becomes of what it computes.
+  void Settle();
   // kInvalidArgument if a sequence is in two groups of the step: each would
   // have pages of its own.
   absl::Status CheckStaged(size_t num_batches);
@@ -130,6 +134,7 @@ class StageSweep : public StageExecutor {
   Backend* const backend_;
   Backend* const host_backend_;  // the same, where device and host are one
   // The device's own, or null.
+  DeviceCompute* const device_compute_;
   DeviceWeights* const device_weights_;
   DeviceActivations* const device_x_;
   DeviceAttention* const device_attention_;

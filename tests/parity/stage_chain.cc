@@ -36,6 +36,7 @@ absl::StatusOr<std::unique_ptr<StageChain>> StageChain::Create(
       stage.device_budget = chain->budgets_.back().get();
       stage.backend = BackendKind::kCpuDiscrete;
     }
+    stage.wrap_backend = options.wrap_backend;
     if (borders[i + 1] == spec.num_layers) {
       stage.logits_observer = [chain = chain.get()](
                                   SequenceId id, int32_t position,

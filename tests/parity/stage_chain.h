@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -20,6 +21,9 @@ namespace sluice {
 // run them.
 class StageChain {
  public:
+  // StageExecutor::Options's.
+  using WrapBackend = std::function<std::unique_ptr<Backend>(
+      std::unique_ptr<Backend>, Device*)>;
   struct Options {
     std::vector<int> cuts;  // layers at which stages begin, without the first 0
     Policy policy;
@@ -31,6 +35,7 @@ class StageChain {
     uint64_t disk_bytes = uint64_t{4} << 30;    // of each stage
     // Of each stage: the discrete CPU backend computes. 0: the CPU backend.
     uint64_t device_bytes = 0;
+    WrapBackend wrap_backend;  // or null
   };
   using Position = std::pair<int64_t, int32_t>;  // sequence, position
 

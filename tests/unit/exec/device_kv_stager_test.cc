@@ -26,6 +26,7 @@ class DeviceKvStagerTest : public testing::Test {
   }
   void Make(int slots, int64_t pages) {
     auto stager = DeviceKvStager::Create({.device = device_.get(),
+                                          .compute = &compute_,
                                           .layout = layout_,
                                           .group_pages = pages,
                                           .slots = slots});
@@ -60,6 +61,7 @@ class DeviceKvStagerTest : public testing::Test {
   const KvLayout layout_{.num_layers = 1, .num_kv_heads = 1, .head_dim = 16};
   MemoryBudget budget_{Tier::kDevice, uint64_t{1} << 22};
   std::unique_ptr<Device> device_;
+  DeviceCompute compute_;
   std::vector<std::byte> host_;
   std::unique_ptr<DeviceKvStager> stager_;
 };
@@ -82,7 +84,7 @@ TEST_F(DeviceKvStagerTest, BringsWhatIsThereAndWritesBackWhatChanged) {
   std::memset(
       segments[1].kv + segments[1].pages[0] * layout_.layer_page_bytes(), 200,
       layout_.layer_page_bytes());
-  stager_->Put();
+  ASSERT_TRUE(stager_->Put().ok());
   ASSERT_TRUE(stager_->Flush().ok());
   EXPECT_EQ(Page(3)[0], std::byte{4}) << "no new position is in it";
   EXPECT_EQ(Page(4)[0], std::byte{5});
@@ -98,7 +100,7 @@ TEST_F(DeviceKvStagerTest, WaitsForRoomOnlyIfAsked) {
   EXPECT_FALSE(Load(0, {Member(2, b, 1)}, true)) << "the slot is in use";
   ASSERT_TRUE(stager_->Take(segments).ok());
   EXPECT_FALSE(Load(0, {Member(2, b, 1)}, true));
-  stager_->Put();
+  ASSERT_TRUE(stager_->Put().ok());
   EXPECT_TRUE(Load(0, {Member(2, b, 1)}, true));
 }
 
@@ -115,10 +117,10 @@ TEST_F(DeviceKvStagerTest, ALaterGroupSeesWhatAnEarlierOneWrote) {
   ASSERT_TRUE(stager_->Take(first).ok());
   std::memset(first[0].kv, 77, layout_.layer_page_bytes());
   EXPECT_FALSE(Load(5, {Member(1, a, 2)}));
-  stager_->Put();
+  ASSERT_TRUE(stager_->Put().ok());
   ASSERT_TRUE(Load(5, {Member(1, a, 2)}));
   ASSERT_TRUE(stager_->Take(second).ok());  // of layer 6
-  stager_->Put();
+  ASSERT_TRUE(stager_->Put().ok());
   ASSERT_TRUE(stager_->Take(second).ok());
   EXPECT_EQ(PageByte(second[0], 0), 77);
 }

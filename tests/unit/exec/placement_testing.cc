@@ -47,6 +47,7 @@ void RunPlacement(const DecoderSpec& spec, const PlacementRun& run,
   options.disk_dir = run.disk_dir;
   options.cuts = run.cuts;
   options.device_bytes = run.device_bytes;
+  options.wrap_backend = run.wrap_backend;
   options.max_model_len = 200;
   options.max_sequences = 12;
   options.compute_threads = 2;
@@ -78,6 +79,7 @@ void RunPlacement(const DecoderSpec& spec, const PlacementRun& run,
     outcome->stats.host_attention_seconds += stats.host_attention_seconds;
   }
   outcome->placement = (*chain)->stage(0).placement();
+  if (run.observe) run.observe(**chain);
 }
 
 }  // namespace sluice

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -22,6 +23,8 @@ struct PlacementRun {
   std::string disk_dir;       // "": no disk
   std::vector<int> cuts;      // layers at which stages begin
   uint64_t device_bytes = 0;  // 0: device and host are the same memory
+  StageChain::WrapBackend wrap_backend;      // or null
+  std::function<void(StageChain&)> observe;  // at the end; or null
 };
 
 struct Outcome {

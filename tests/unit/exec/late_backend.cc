@@ -1,0 +1,209 @@
+#include "tests/unit/exec/late_backend.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "runtime/kv/kv_layout.h"
+
+namespace sluice {
+namespace {
+
+constexpr std::byte kPoison{0xff};
+
+bool IsPoison(const std::byte* data, size_t bytes) {
+  return std::all_of(data, data + bytes,
+                     [](std::byte b) { return b == kPoison; });
+}
+
+}  // namespace
+
+struct LateBackend::Batch {
+  std::vector<int32_t> tokens;
+  std::vector<std::vector<int32_t>> pages;
+  std::vector<SegmentView> segments;
+  BatchView view;
+};
+
+std::shared_ptr<LateBackend::Batch> LateBackend::Keep(const BatchView& batch) {
+  auto kept = std::make_shared<Batch>();
+  kept->tokens.assign(batch.tokens.begin(), batch.tokens.end());
+  kept->segments.assign(batch.segments.begin(), batch.segments.end());
+  kept->pages.reserve(batch.segments.size());
+  for (SegmentView& segment : kept->segments) {
+    segment.pages =
+        kept->pages.emplace_back(segment.pages.begin(), segment.pages.end());
+  }
+  kept->view = batch;
+  kept->view.tokens = kept->tokens;
+  kept->view.segments = kept->segments;
+  return kept;
+}
+
+LateBackend::Range& LateBackend::Read(absl::string_view what, const void* data,
+                                      size_t bytes) {
+  auto* const begin = static_cast<std::byte*>(const_cast<void*>(data));
+  Range& range = ranges_[begin];
+  range.what = std::string(what);
+  const size_t known = range.saved.size();
+  if (bytes > known) {
+    range.saved.insert(range.saved.end(), begin + known, begin + bytes);
+    if (range.poisoned) std::fill(begin + known, begin + bytes, kPoison);
+  }
+  return range;
+}
+
+void LateBackend::Write(absl::string_view what, const void* data,
+                        size_t bytes) {
+  Range& range = Read(what, data, bytes);
+  range.poisoned = true;
+  auto* const begin = static_cast<std::byte*>(const_cast<void*>(data));
+  std::fill(begin, begin + range.saved.size(), kPoison);
+}
+
+void LateBackend::ReadImage(absl::string_view what, const ImageView& image,
+                            size_t bytes) {
+  const size_t split = std::min(image.split, bytes);
+  if (split > 0) Read(what, image.low, split);
+  if (split < bytes) Read(what, image.At(split), bytes - split);
+}
+
+void LateBackend::ReadLayer(const LayerImage& image) {
+  ReadImage("weights", image.view,
+            image.expanded ? ExpandedLayerBytes() : LayerBytes());
+}
+
+absl::Status LateBackend::ExpandLayer(const ImageView& image, std::byte* out) {
+  ReadImage("weights", image, LayerBytes());
+  Write("an expanded layer", out, ExpandedLayerBytes());
+  calls_.push_back(
+      [this, image, out] { return inner_->ExpandLayer(image, out); });
+  return absl::OkStatus();
+}
+
+absl::Status LateBackend::Embed(const ImageView& image, const BatchView& batch,
+                                float* x) {
+  ReadImage("the embedding", image, EmbeddingBytes());
+  Write("activations", x, RowBytes(batch.rows));
+  calls_.push_back([this, image, batch = Keep(batch), x] {
+    return inner_->Embed(image, batch->view, x);
+  });
+  return absl::OkStatus();
+}
+
+absl::Status LateBackend::ProjectQkv(int layer, const LayerImage& image,
+                                     const BatchView& batch, const float* x) {
+  ReadLayer(image);
+  Read("activations", x, RowBytes(batch.rows));
+  const AttentionRows rows = attention_rows(batch.attention_slot);
+  Write("q, k and v", rows.qkv, batch.rows * rows.qkv_bytes);
+  calls_.push_back([this, layer, image, batch = Keep(batch), x] {
+    return inner_->ProjectQkv(layer, image, batch->view, x);
+  });
+  return absl::OkStatus();
+}
+
+absl::Status LateBackend::Attend(int layer, const BatchView& batch,
+                                 int32_t first_segment, int32_t count) {
+  const AttentionRows rows = attention_rows(batch.attention_slot);
+  Read("q, k and v", rows.qkv, batch.rows * rows.qkv_bytes);
+  const size_t page_bytes = kv_layout().layer_page_bytes();
+  for (const SegmentView& segment :
+       batch.segments.subspan(first_segment, count)) {
+    const int32_t first_written = segment.start / kPageTokens;
+    for (size_t i = 0; i < segment.pages.size(); ++i) {
+      const std::byte* const page = segment.kv + segment.pages[i] * page_bytes;
+      if (static_cast<int32_t>(i) < first_written) {
+        Read("a KV page", page, page_bytes);
+      } else {
+        Write("a KV page", page, page_bytes);
+      }
+    }
+  }
+  calls_.push_back([this, layer, batch = Keep(batch), first_segment, count] {
+    return inner_->Attend(layer, batch->view, first_segment, count);
+  });
+  return absl::OkStatus();
+}
+
+absl::Status LateBackend::ProjectOut(int layer, const LayerImage& image,
+                                     const BatchView& batch, float* x) {
+  ReadLayer(image);
+  const AttentionRows rows = attention_rows(batch.attention_slot);
+  Read("what attention gave", rows.out, batch.rows * rows.out_bytes);
+  Write("activations", x, RowBytes(batch.rows));
+  calls_.push_back([this, layer, image, batch = Keep(batch), x] {
+    return inner_->ProjectOut(layer, image, batch->view, x);
+  });
+  return absl::OkStatus();
+}
+
+absl::Status LateBackend::Mlp(int layer, const LayerImage& image,
+                              const BatchView& batch, float* x) {
+  ReadLayer(image);
+  Write("activations", x, RowBytes(batch.rows));
+  calls_.push_back([this, layer, image, batch = Keep(batch), x] {
+    return inner_->Mlp(layer, image, batch->view, x);
+  });
+  return absl::OkStatus();
+}
+
+absl::Status LateBackend::HeadInput(const ImageView& image,
+                                    std::span<const int32_t> rows_of_x,
+                                    const float* x, int32_t at) {
+  if (rows_of_x.empty()) return absl::OkStatus();
+  ReadImage("the head", image, HeadBytes(0));
+  Read("activations", x,
+       RowBytes(1 + *std::max_element(rows_of_x.begin(), rows_of_x.end())));
+  calls_.push_back(
+      [this, image,
+       rows = std::vector<int32_t>(rows_of_x.begin(), rows_of_x.end()), x,
+       at] { return inner_->HeadInput(image, rows, x, at); });
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::span<float>> LateBackend::HeadLogits(const ImageView& image,
+                                                         int section,
+                                                         int32_t rows) {
+  if (section + 1 < num_head_sections()) {
+    ReadImage("the head", image, HeadBytes(section));
+    calls_.push_back([this, image, section, rows] {
+      return inner_->HeadLogits(image, section, rows).status();
+    });
+    return std::span<float>();
+  }
+  SLUICE_RETURN_IF_ERROR(ComputeAll());
+  return inner_->HeadLogits(image, section, rows);
+}
+
+absl::Status LateBackend::Finish() {
+  if (!calls_.empty()) ++waits_;
+  return ComputeAll();
+}
+
+absl::Status LateBackend::ComputeAll() {
+  const auto calls = std::exchange(calls_, {});
+  const auto ranges = std::exchange(ranges_, {});
+  absl::Status status;
+  for (const auto& [data, range] : ranges) {
+    const size_t bytes = range.saved.size();
+    const bool same = range.poisoned
+                          ? IsPoison(data, bytes)
+                          : std::memcmp(data, range.saved.data(), bytes) == 0;
+    if (!same) {
+      status.Update(absl::InternalError(
+          absl::StrCat(range.what, " (", bytes,
+                       " bytes) changed before the device had computed")));
+    }
+    if (range.poisoned) std::memcpy(data, range.saved.data(), bytes);
+  }
+  SLUICE_RETURN_IF_ERROR(status);
+  for (const auto& call : calls) {
+    ++computed_;
+    SLUICE_RETURN_IF_ERROR(call());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sluice

@@ -1,0 +1,130 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "runtime/kernels/backend.h"
+
+namespace sluice {
+
+// A backend that computes as late as it may: what it is told is done by the
+// next Finish(), or when logits are asked for. Until then its results are all
+// ones (NaN, as floats), and what it is to read must stay as it was, or
+// Finish() is kInternal and says what was overwritten. So a stage that copies
+// what is not yet computed, or gives away memory that is still read, gives
+// wrong answers or fails, every time.
+//
+// Around a backend whose memory is a CpuDevice's.
+class LateBackend : public Backend {
+ public:
+  LateBackend(std::unique_ptr<Backend> inner, int64_t hidden_size)
+      : inner_(std::move(inner)), hidden_size_(hidden_size) {}
+
+  // Calls of Finish() that found something to compute.
+  int waits() const { return waits_; }
+  // Computing calls that were done.
+  int computed() const { return computed_; }
+
+  size_t EmbeddingBytes() const override { return inner_->EmbeddingBytes(); }
+  size_t LayerBytes() const override { return inner_->LayerBytes(); }
+  int num_head_sections() const override { return inner_->num_head_sections(); }
+  size_t HeadBytes(int section) const override {
+    return inner_->HeadBytes(section);
+  }
+  size_t EmbeddingRowBytes() const override {
+    return inner_->EmbeddingRowBytes();
+  }
+  size_t EmbeddingTableBytes() const override {
+    return inner_->EmbeddingTableBytes();
+  }
+  std::span<const size_t> LayerParts() const override {
+    return inner_->LayerParts();
+  }
+  std::span<const size_t> HeadParts(int section) const override {
+    return inner_->HeadParts(section);
+  }
+  std::string ImageKey() const override { return inner_->ImageKey(); }
+  absl::Status PackEmbedding(const TensorSource& source, LoadProgress progress,
+                             const ImageWindow& to) override {
+    return inner_->PackEmbedding(source, progress, to);
+  }
+  absl::Status PackLayer(int layer, const TensorSource& source,
+                         LoadProgress progress,
+                         const ImageWindow& to) override {
+    return inner_->PackLayer(layer, source, progress, to);
+  }
+  absl::Status PackHead(int section, const TensorSource& source,
+                        LoadProgress progress, const ImageWindow& to) override {
+    return inner_->PackHead(section, source, progress, to);
+  }
+  size_t ExpandedLayerBytes() const override {
+    return inner_->ExpandedLayerBytes();
+  }
+  const KvLayout& kv_layout() const override { return inner_->kv_layout(); }
+  AttentionRows attention_rows(int32_t slot) override {
+    return inner_->attention_rows(slot);
+  }
+  int32_t head_rows() const override { return inner_->head_rows(); }
+  void ParallelFor(int num_tasks,
+                   absl::FunctionRef<void(int, int)> body) override {
+    inner_->ParallelFor(num_tasks, body);
+  }
+
+  absl::Status ExpandLayer(const ImageView& image, std::byte* out) override;
+  absl::Status Embed(const ImageView& image, const BatchView& batch,
+                     float* x) override;
+  absl::Status ProjectQkv(int layer, const LayerImage& image,
+                          const BatchView& batch, const float* x) override;
+  absl::Status Attend(int layer, const BatchView& batch, int32_t first_segment,
+                      int32_t count) override;
+  absl::Status ProjectOut(int layer, const LayerImage& image,
+                          const BatchView& batch, float* x) override;
+  absl::Status Mlp(int layer, const LayerImage& image, const BatchView& batch,
+                   float* x) override;
+  absl::Status HeadInput(const ImageView& image,
+                         std::span<const int32_t> rows_of_x, const float* x,
+                         int32_t at) override;
+  absl::StatusOr<std::span<float>> HeadLogits(const ImageView& image,
+                                              int section,
+                                              int32_t rows) override;
+  absl::Status Finish() override;
+
+ private:
+  // A batch that stays as it was when it was shown.
+  struct Batch;
+  // Memory that is to be read or written, from an address on.
+  struct Range {
+    std::string what;
+    std::vector<std::byte> saved;  // what it held
+    bool poisoned = false;         // results will be there
+  };
+
+  static std::shared_ptr<Batch> Keep(const BatchView& batch);
+  Range& Read(absl::string_view what, const void* data, size_t bytes);
+  void ReadImage(absl::string_view what, const ImageView& image, size_t bytes);
+  void ReadLayer(const LayerImage& image);
+  void Write(absl::string_view what, const void* data, size_t bytes);
+  // Of rows of the residual stream.
+  size_t RowBytes(int64_t rows) const {
+    return static_cast<size_t>(rows * hidden_size_) * sizeof(float);
+  }
+  absl::Status ComputeAll();
+
+  const std::unique_ptr<Backend> inner_;
+  const int64_t hidden_size_;
+  std::vector<std::function<absl::Status()>> calls_;
+  std::map<std::byte*, Range> ranges_;
+  int waits_ = 0;
+  int computed_ = 0;
+};
+
+}  // namespace sluice
