@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
@@ -77,19 +78,16 @@ void LateBackend::ReadLayer(const LayerImage& image) {
 absl::Status LateBackend::ExpandLayer(const ImageView& image, std::byte* out) {
   ReadImage("weights", image, LayerBytes());
   Write("an expanded layer", out, ExpandedLayerBytes());
-  calls_.push_back(
-      [this, image, out] { return inner_->ExpandLayer(image, out); });
-  return absl::OkStatus();
+  return Later([this, image, out] { return inner_->ExpandLayer(image, out); });
 }
 
 absl::Status LateBackend::Embed(const ImageView& image, const BatchView& batch,
                                 float* x) {
   ReadImage("the embedding", image, EmbeddingBytes());
   Write("activations", x, RowBytes(batch.rows));
-  calls_.push_back([this, image, batch = Keep(batch), x] {
+  return Later([this, image, batch = Keep(batch), x] {
     return inner_->Embed(image, batch->view, x);
   });
-  return absl::OkStatus();
 }
 
 absl::Status LateBackend::ProjectQkv(int layer, const LayerImage& image,
@@ -98,10 +96,9 @@ absl::Status LateBackend::ProjectQkv(int layer, const LayerImage& image,
   Read("activations", x, RowBytes(batch.rows));
   const AttentionRows rows = attention_rows(batch.attention_slot);
   Write("q, k and v", rows.qkv, batch.rows * rows.qkv_bytes);
-  calls_.push_back([this, layer, image, batch = Keep(batch), x] {
+  return Later([this, layer, image, batch = Keep(batch), x] {
     return inner_->ProjectQkv(layer, image, batch->view, x);
   });
-  return absl::OkStatus();
 }
 
 absl::Status LateBackend::Attend(int layer, const BatchView& batch,
@@ -121,10 +118,9 @@ absl::Status LateBackend::Attend(int layer, const BatchView& batch,
       }
     }
   }
-  calls_.push_back([this, layer, batch = Keep(batch), first_segment, count] {
+  return Later([this, layer, batch = Keep(batch), first_segment, count] {
     return inner_->Attend(layer, batch->view, first_segment, count);
   });
-  return absl::OkStatus();
 }
 
 absl::Status LateBackend::ProjectOut(int layer, const LayerImage& image,
@@ -133,20 +129,18 @@ absl::Status LateBackend::ProjectOut(int layer, const LayerImage& image,
   const AttentionRows rows = attention_rows(batch.attention_slot);
   Read("what attention gave", rows.out, batch.rows * rows.out_bytes);
   Write("activations", x, RowBytes(batch.rows));
-  calls_.push_back([this, layer, image, batch = Keep(batch), x] {
+  return Later([this, layer, image, batch = Keep(batch), x] {
     return inner_->ProjectOut(layer, image, batch->view, x);
   });
-  return absl::OkStatus();
 }
 
 absl::Status LateBackend::Mlp(int layer, const LayerImage& image,
                               const BatchView& batch, float* x) {
   ReadLayer(image);
   Write("activations", x, RowBytes(batch.rows));
-  calls_.push_back([this, layer, image, batch = Keep(batch), x] {
+  return Later([this, layer, image, batch = Keep(batch), x] {
     return inner_->Mlp(layer, image, batch->view, x);
   });
-  return absl::OkStatus();
 }
 
 absl::Status LateBackend::HeadInput(const ImageView& image,
@@ -156,11 +150,9 @@ absl::Status LateBackend::HeadInput(const ImageView& image,
   ReadImage("the head", image, HeadBytes(0));
   Read("activations", x,
        RowBytes(1 + *std::max_element(rows_of_x.begin(), rows_of_x.end())));
-  calls_.push_back(
-      [this, image,
-       rows = std::vector<int32_t>(rows_of_x.begin(), rows_of_x.end()), x,
-       at] { return inner_->HeadInput(image, rows, x, at); });
-  return absl::OkStatus();
+  return Later([this, image,
+                rows = std::vector<int32_t>(rows_of_x.begin(), rows_of_x.end()),
+                x, at] { return inner_->HeadInput(image, rows, x, at); });
 }
 
 absl::StatusOr<std::span<float>> LateBackend::HeadLogits(const ImageView& image,
@@ -168,13 +160,21 @@ absl::StatusOr<std::span<float>> LateBackend::HeadLogits(const ImageView& image,
                                                          int32_t rows) {
   if (section + 1 < num_head_sections()) {
     ReadImage("the head", image, HeadBytes(section));
-    calls_.push_back([this, image, section, rows] {
+    SLUICE_RETURN_IF_ERROR(Later([this, image, section, rows] {
       return inner_->HeadLogits(image, section, rows).status();
-    });
+    }));
     return std::span<float>();
   }
   SLUICE_RETURN_IF_ERROR(ComputeAll());
   return inner_->HeadLogits(image, section, rows);
+}
+
+absl::Status LateBackend::Later(std::function<absl::Status()> call) {
+  if (fail_in_ >= 0 && fail_in_-- == 0) {
+    return absl::UnavailableError("a call that was to fail");
+  }
+  calls_.push_back(std::move(call));
+  return absl::OkStatus();
 }
 
 absl::Status LateBackend::Finish() {

@@ -31,6 +31,8 @@ class LateBackend : public Backend {
 
   // Calls of Finish() that found something to compute.
   int waits() const { return waits_; }
+  // Of the computing calls, the next but so many fails when it is told, once.
+  void FailCall(int in) { fail_in_ = in; }
   // Computing calls that were done.
   int computed() const { return computed_; }
 
@@ -117,6 +119,7 @@ class LateBackend : public Backend {
   size_t RowBytes(int64_t rows) const {
     return static_cast<size_t>(rows * hidden_size_) * sizeof(float);
   }
+  absl::Status Later(std::function<absl::Status()> call);
   absl::Status ComputeAll();
 
   const std::unique_ptr<Backend> inner_;
@@ -125,6 +128,7 @@ class LateBackend : public Backend {
   std::map<std::byte*, Range> ranges_;
   int waits_ = 0;
   int computed_ = 0;
+  int fail_in_ = -1;
 };
 
 }  // namespace sluice

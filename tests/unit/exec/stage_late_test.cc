@@ -117,6 +117,59 @@ TEST_P(StageLateTest, AResidentModelDoesNotWait) {
   }
 }
 
+// What nobody asked the logits of is computed in its step, too.
+TEST_P(StageLateTest, StepsWithoutANewTokenAreDoneAtTheirEnd) {
+  ChainRequest request = PlacementRequests(spec_.vocab_size)[6];
+  ASSERT_GT(request.prompt.size(), 3 * 48u);
+  StageChain::Options options;
+  options.policy = With("w=100/0/0 c=100/0/0 h=100/0/0 num-microbatches=1");
+  options.max_model_len = 200;
+  auto plain = StageChain::Create(spec_, RandomSource(3), options);
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  const auto expected = RunRequests(**plain, {request}, 1);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  options.device_bytes = kRoomy;
+  options.wrap_backend = Late();
+  auto late = StageChain::Create(spec_, RandomSource(3), options);
+  ASSERT_TRUE(late.ok()) << late.status();
+  const auto tokens = RunRequests(**late, {request}, 1);
+  ASSERT_TRUE(tokens.ok()) << tokens.status();
+  EXPECT_EQ(*tokens, *expected);
+  EXPECT_EQ(late_->waits(), 3);
+}
+
+// A call that fails leaves others that were not computed. They disturb nothing
+// after the reset.
+TEST_P(StageLateTest, CallsBeforeOneThatFailsLeaveNothing) {
+  for (const char* text :
+       {"w=100/0/0 c=100/0/0 h=100/0/0", "w=20/40/40 c=20/40/40 h=0/100/0",
+        "w=20/40/40 c=0/50/50 attention-site=device"}) {
+    SCOPED_TRACE(text);
+    StageChain::Options options;
+    options.policy = With(text);
+    options.max_model_len = 200;
+    options.max_sequences = 12;
+    options.disk_dir = dir_.path();
+    options.device_bytes = kRoomy;
+    options.wrap_backend = Late();
+    auto chain = StageChain::Create(spec_, RandomSource(3), options);
+    ASSERT_TRUE(chain.ok()) << chain.status();
+    const auto requests = PlacementRequests(spec_.vocab_size);
+    const auto expected = RunRequests(**chain, requests, 2);
+    ASSERT_TRUE(expected.ok()) << expected.status();
+    for (const int call : {0, 3, 10, 17, 30}) {
+      late_->FailCall(call);
+      EXPECT_TRUE(absl::IsUnavailable(
+          RunRequests(**chain, requests, 2, 1000).status()));
+      (*chain)->Reset();
+      const auto again = RunRequests(**chain, requests, 2);
+      ASSERT_TRUE(again.ok()) << again.status();
+      EXPECT_EQ(*again, *expected);
+      (*chain)->Reset();
+    }
+  }
+}
+
 // A step that ends early, with calls that were not computed, disturbs none
 // after the reset.
 TEST_P(StageLateTest, AStepThatBreaksOffLeavesNothing) {
