@@ -5,6 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/number_format.h"
 #include "common/strong_int.h"
 
 namespace sluice {
@@ -30,10 +31,6 @@ struct LayerRange {
   friend bool operator==(const LayerRange&, const LayerRange&) = default;
 };
 
-// Number format of weights in computation and of the KV cache. Accumulation and
-// the residual stream are always float32.
-enum class DType { kFloat32, kBFloat16 };
-
 inline absl::string_view DTypeName(DType dtype) {
   return dtype == DType::kFloat32 ? "float32" : "bfloat16";
 }
@@ -46,18 +43,10 @@ enum class DTypeChoice { kAuto, kFloat32, kBFloat16 };
 // kInvalidArgument otherwise.
 absl::StatusOr<DTypeChoice> ParseDTypeChoice(absl::string_view text);
 
-// How weight matrices are kept: in the engine's dtype, or group-wise quantized
-// to 8 or 4 bits (runtime/quant/group_codec.h).
-enum class WeightFormat { kFull, kInt8, kInt4 };
-
 // "none", "int8" or "int4".
 absl::string_view WeightFormatName(WeightFormat format);
 // The inverse; kInvalidArgument for anything else.
 absl::StatusOr<WeightFormat> ParseWeightFormat(absl::string_view text);
-
-// Number format of the KV cache: as computed, or quantized by groups (see
-// KvLayout in runtime/kv/kv_layout.h).
-enum class KvFormat { kFloat32, kBFloat16, kInt8, kInt4 };
 
 // "float32", "bfloat16", "int8", "int4".
 absl::string_view KvFormatName(KvFormat format);

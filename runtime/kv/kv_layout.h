@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "common/types.h"
+#include "common/number_format.h"
 
 namespace sluice {
 

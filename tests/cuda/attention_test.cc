@@ -15,7 +15,8 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/kernels/cpu/attention.h"
 #include "runtime/kernels/cuda/attention_batch.h"
-#include "runtime/kernels/cuda/attention_launch.h"
+#include "runtime/kernels/cuda/attention_kernels.h"
+#include "runtime/kernels/cuda/launch.h"
 #include "tests/cuda/attention_world.h"
 #ifdef SLUICE_CUDA_EMULATED
 #include "tests/cuda/emulation/block.h"
@@ -302,9 +303,10 @@ TEST(CudaSparseAttentionTest, KeepsTheFirstOfTheLargest) {
     args.common.num_heads = args.common.group = 1;
     args.scores = device_scores.data();
     args.score_stride = n;
-    ASSERT_TRUE(
-        AttendKept(KvFormat::kFloat32, args, sparsity, 1, kept.data(), nullptr)
-            .ok());
+    ASSERT_TRUE(Launch(AttendKept(KvFormat::kFloat32), dim3(1, 1),
+                       dim3(kKeptThreads), KeptSharedBytes(8), nullptr,
+                       KeptArgs{args, sparsity, kept.data()})
+                    .ok());
     auto got = kept.Read();
     got.resize(count);
     ASSERT_EQ(got, want) << "of " << n;

@@ -4,8 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
-#include "runtime/kernels/cuda/attention_launch.h"
+#include "runtime/kernels/cuda/attention_kernels.h"
 #include "runtime/kernels/cuda/cuda_status.h"
+#include "runtime/kernels/cuda/launch.h"
 
 namespace sluice {
 namespace {
@@ -20,12 +21,6 @@ constexpr size_t kReservedSharedBytes = 1 << 10;
 constexpr int32_t kMmaRows = 16;
 constexpr int64_t kMaxGridY = 65535;
 constexpr float kLog2E = 1.44269504088896340736f;
-
-// Heads rounded up to what tensor-core kernels are made for.
-int32_t KernelHeadDim(int32_t head_dim) {
-  if (head_dim == 64) return 64;
-  return head_dim <= kSmallHeadDim ? kSmallHeadDim : kMaxHeadDim;
-}
 
 MmaType TypeOf(const AttentionDevice& device) {
   return device.capability >= 80 ? MmaType::kBFloat16 : MmaType::kHalf;
@@ -42,7 +37,7 @@ size_t DecodeShared(const AttentionShape& shape, bool scores_only,
   const size_t head_dim = block.head_dim;
   if (shape.TensorCores()) {
     const size_t queries =
-        2 * kMmaRows * (KernelHeadDim(block.head_dim) + 8) * 2;
+        2 * kMmaRows * (KernelHeadDim(shape.kv.format, block.head_dim) + 8) * 2;
     const size_t pages = static_cast<size_t>(warps) * stages *
                          (scores_only ? block.v : block.bytes);
     const size_t results =
@@ -208,25 +203,53 @@ DecodeArgs MakeDecodeArgs(const AttentionShape& shape, const DecodePlan& plan,
   return args;
 }
 
+// Null if no kernel knows the KV format.
+DecodeKernel ChooseDecode(const AttentionShape& shape,
+                          const AttentionDevice& device, const DecodePlan& plan,
+                          bool scores_only) {
+  const int head_dim = shape.kv.head_dim;
+  if (!shape.TensorCores()) {
+    return DecodeFloat32(shape.kv.format, head_dim, plan.chunk_heads,
+                         scores_only);
+  }
+  switch (shape.kv.format) {
+    case KvFormat::kInt8:
+      return DecodeInt8(head_dim, scores_only);
+    case KvFormat::kInt4:
+      return DecodeInt4(head_dim, scores_only);
+    default:
+      return DecodeBf16(TypeOf(device), head_dim, scores_only);
+  }
+}
+
+PrefillKernel ChoosePrefill(const AttentionShape& shape,
+                            const AttentionDevice& device) {
+  const int head_dim = shape.kv.head_dim;
+  if (!shape.TensorCores()) return PrefillFloat32(shape.kv.format, head_dim);
+  switch (shape.kv.format) {
+    case KvFormat::kInt8:
+      return PrefillInt8(head_dim);
+    case KvFormat::kInt4:
+      return PrefillInt4(head_dim);
+    default:
+      return PrefillBf16(TypeOf(device), head_dim);
+  }
+}
+
+absl::Status UnknownFormat() {
+  return absl::InternalError("a KV format that no attention kernel knows");
+}
+
 absl::Status LaunchPart(const AttentionShape& shape,
                         const AttentionDevice& device, const DecodePlan& plan,
                         const DecodeArgs& args, int32_t sequences,
                         bool scores_only, cudaStream_t stream) {
-  const LaunchSize size{
-      dim3(static_cast<unsigned>(int64_t{sequences} * plan.splits),
-           shape.kv.num_kv_heads * plan.chunks),
-      plan.warps * 32, plan.shared_bytes, stream};
-  if (!shape.TensorCores()) {
-    return DecodeFloat32(shape.kv.format, args, scores_only, size);
-  }
-  switch (shape.kv.format) {
-    case KvFormat::kInt8:
-      return DecodeInt8(args, scores_only, size);
-    case KvFormat::kInt4:
-      return DecodeInt4(args, scores_only, size);
-    default:
-      return DecodeBf16(args, TypeOf(device), scores_only, size);
-  }
+  const DecodeKernel kernel = ChooseDecode(shape, device, plan, scores_only);
+  if (kernel == nullptr) return UnknownFormat();
+  return Launch(kernel,
+                dim3(static_cast<unsigned>(int64_t{sequences} * plan.splits),
+                     shape.kv.num_kv_heads * plan.chunks),
+                dim3(plan.warps * 32), plan.shared_bytes, stream, args);
 }
 
 // Of a sequence: its scores and the positions that are kept.
@@ -299,7 +322,8 @@ absl::Status LaunchDecode(const AttentionShape& shape,
   SLUICE_RETURN_IF_ERROR(
       LaunchPart(shape, device, plan, args, plan.sequences, false, stream));
   if (plan.splits == 1) return absl::OkStatus();
-  return CombineSplits(args, plan.sequences, stream);
+  return Launch(CombineSplits(), dim3(plan.sequences, shape.num_heads),
+                dim3(kCombineThreads), 0, stream, args);
 }
 
 absl::StatusOr<SparsePlan> PlanSparse(const AttentionShape& shape,
@@ -340,6 +364,8 @@ absl::Status LaunchSparse(const AttentionShape& shape,
   DecodeArgs args = MakeDecodeArgs(shape, plan.scores, data);
   args.score_stride = ScoreStride(plan.max_context);
   args.scores = static_cast<float*>(workspace);
+  const KeptKernel attend = AttendKept(shape.kv.format);
+  if (attend == nullptr) return UnknownFormat();
   auto* kept = reinterpret_cast<int*>(args.scores + plan.sequences_at_once *
                                                         shape.num_heads *
                                                         args.score_stride);
@@ -350,8 +376,10 @@ absl::Status LaunchSparse(const AttentionShape& shape,
     args.common.segments = data.segments + first;
     SLUICE_RETURN_IF_ERROR(
         LaunchPart(shape, device, plan.scores, args, count, true, stream));
-    SLUICE_RETURN_IF_ERROR(
-        AttendKept(shape.kv.format, args, plan.sparsity, count, kept, stream));
+    SLUICE_RETURN_IF_ERROR(Launch(
+        attend, dim3(count, shape.num_heads), dim3(kKeptThreads),
+        KeptSharedBytes(shape.kv.head_dim), stream,
+        KeptArgs{.decode = args, .sparsity = plan.sparsity, .kept = kept}));
   }
   return absl::OkStatus();
 }
@@ -370,7 +398,7 @@ absl::StatusOr<PrefillPlan> PlanPrefill(const AttentionShape& shape,
     if (plan.shared_bytes <= device.shared_bytes) return plan;
     return TooLittleShared(shape, device.shared_bytes);
   }
-  const int32_t width = KernelHeadDim(shape.kv.head_dim);
+  const int32_t width = KernelHeadDim(shape.kv.format, shape.kv.head_dim);
   const int32_t warp_rows = width <= kSmallHeadDim ? 2 * kMmaRows : kMmaRows;
   for (const int32_t warps : {4, 2, 1}) {
     for (const int32_t stages : {2, 1}) {
@@ -402,19 +430,10 @@ absl::Status LaunchPrefill(const AttentionShape& shape,
   args.segments = segments;
   args.tile_rows = plan.tile_rows;
   args.stages = plan.stages;
-  const LaunchSize size{dim3(tiles, shape.kv.num_kv_heads), plan.warps * 32,
-                        plan.shared_bytes, stream};
-  if (!shape.TensorCores()) {
-    return PrefillFloat32(shape.kv.format, args, size);
-  }
-  switch (shape.kv.format) {
-    case KvFormat::kInt8:
-      return PrefillInt8(args, size);
-    case KvFormat::kInt4:
-      return PrefillInt4(args, size);
-    default:
-      return PrefillBf16(args, TypeOf(device), size);
-  }
+  const PrefillKernel kernel = ChoosePrefill(shape, device);
+  if (kernel == nullptr) return UnknownFormat();
+  return Launch(kernel, dim3(tiles, shape.kv.num_kv_heads),
+                dim3(plan.warps * 32), plan.shared_bytes, stream, args);
 }
 
 }  // namespace sluice

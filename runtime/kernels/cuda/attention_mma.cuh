@@ -33,14 +33,15 @@ constexpr bool kMmaRunsHere =
     true;
 #endif
 
-// kRowTiles times 16 rows; heads of at most kMaxDim elements, a multiple of 32:
-// of just so many with kWhole, which leaves the compiler free to load ahead.
+// kRowTiles times 16 rows; heads of at most kMaxDim elements, a multiple of 32
+// (of 16 in bfloat16): of just so many with kWhole, which leaves the compiler
+// free to load ahead.
 // With kExact, queries and weights are taken as the sum of two 16-bit numbers
 // each: twice the products, and errors as small as float32 sums leave.
 template <KvFormat kFormat, MmaType kType, int kMaxDim, bool kWhole,
           int kRowTiles, bool kExact>
 struct MmaTile {
-  static_assert(kMaxDim % 32 == 0);
+  static_assert(kMaxDim % (IsQuantized(kFormat) ? 32 : 16) == 0);
   static_assert(kFormat == KvFormat::kBFloat16 || kType == MmaType::kHalf);
   static constexpr int kRows = 16 * kRowTiles;
   // Elements from row to row of a query in shared memory: 8 rows fall on
@@ -137,8 +138,8 @@ struct MmaTile {
         for (int i = 0; i < 4; ++i) s[m][n][i] = 0;
       }
     }
-    const unsigned short* row =
-        query + (lane % 16) * kQueryStride + lane / 16 * 8;
+    const SharedAddress row =
+        SharedAddressOf(query + (lane % 16) * kQueryStride + lane / 16 * 8);
     uint32_t scales[4], minima[4];
 #pragma unroll
     for (int step = 0; step < kMaxDim / 16; ++step) {
@@ -155,12 +156,12 @@ struct MmaTile {
 #pragma unroll
       for (int m = 0; m < kRowTiles; ++m) {
         uint32_t q[4];
-        LoadMatrices<false>(row + m * 16 * kQueryStride + step * 16, q);
+        LoadMatrices<false>(row + 2 * (m * 16 * kQueryStride + step * 16), q);
 #pragma unroll
         for (int n = 0; n < 4; ++n) Mma<kType>(s[m][n], q, k[n][0], k[n][1]);
         if constexpr (kExact) {
           LoadMatrices<false>(
-              row + low_offset + m * 16 * kQueryStride + step * 16, q);
+              row + 2 * (low_offset + m * 16 * kQueryStride + step * 16), q);
 #pragma unroll
           for (int n = 0; n < 4; ++n) Mma<kType>(s[m][n], q, k[n][0], k[n][1]);
         }
@@ -277,19 +278,13 @@ struct MmaTile {
         }
       }
     } else {
-      const int row_chunks = HeadDim(block) / 8;
 #pragma unroll
       for (int n = 0; n < kMaxDim / 8; n += 2) {
         if (n * 8 >= HeadDim(block)) break;
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
           uint32_t v[4];
-          // The last pair of tiles may be one: the second is never looked at.
-          const int chunk =
-              (16 * j + lane % 16) * row_chunks +
-              (kWhole ? n + lane / 16 : min(n + lane / 16, row_chunks - 1));
-          LoadMatrices<true>(
-              stage + block.v + PlaceV<kFormat>(chunk, shift) * 16, v);
+          LoadMatrices<true>(ElementsOfV(stage, block, shift, n, j, lane), v);
           if constexpr (kType == MmaType::kHalf) ConvertToHalf(v);
 #pragma unroll
           for (int m = 0; m < kRowTiles; ++m) {
@@ -332,19 +327,50 @@ struct MmaTile {
                                                          const KvBlock& block,
                                                          int step, int lane,
                                                          uint32_t (&k)[4][2]) {
-    int row = 16 * step + lane % 16;
-    if constexpr (!kWhole) row = min(row, HeadDim(block) - 1);
+    // PlaceK: a row's four chunks change places by the row's number, which
+    // steps do not change. Written so that nothing but the first address stays
+    // in a register from page to page.
+    static_assert(kFormat != KvFormat::kBFloat16 || kPageTokens == 32);
+    constexpr int kRowBytes = kPageTokens * 2;
+    int row = lane % 16;
+    if constexpr (!kWhole) row = min(row, HeadDim(block) - 1 - 16 * step);
+    const SharedAddress first = SharedAddressOf(stage) + row * kRowBytes +
+                                ((lane / 16) ^ (row / 2 % 4)) * 16;
     const bool half_empty = 16 * step + 8 >= HeadDim(block);
 #pragma unroll
     for (int pair = 0; pair < 2; ++pair) {
       uint32_t x[4];
-      const int chunk = row * (kPageTokens / 8) + 2 * pair + lane / 16;
-      LoadMatrices<true>(stage + PlaceK<kFormat>(chunk) * 16, x);
+      LoadMatrices<true>((first ^ (pair * 32)) + 16 * step * kRowBytes, x);
       if constexpr (kType == MmaType::kHalf) ConvertToHalf(x);
       k[2 * pair][0] = x[0];
       k[2 * pair][1] = half_empty ? 0 : x[1];
       k[2 * pair + 1][0] = x[2];
       k[2 * pair + 1][1] = half_empty ? 0 : x[3];
+    }
+  }
+
+  // Where the lane's row of elements [8 n, 8 n + 16) of positions [16 j, 16 j +
+  // 16) lies, n even.
+  __device__ static __forceinline__ SharedAddress
+  ElementsOfV(const std::byte* stage, const KvBlock& block, int shift, int n,
+              int j, int lane) {
+    if constexpr (kWhole && (kMaxDim == 64 || kMaxDim == 128)) {
+      // PlaceV: each eight chunks of a row change places by the row's number.
+      // Stages and rows begin at multiples of 128 bytes. Written so that
+      // nothing but the first address stays in a register from page to page.
+      const int row = lane % 16;
+      const SharedAddress first = SharedAddressOf(stage + block.v) +
+                                  row * kMaxDim * 2 +
+                                  ((lane / 16) ^ (row % 8)) * 16;
+      return (first ^ (n % 8 * 16)) + n / 8 * 128 + j * 16 * kMaxDim * 2;
+    } else {
+      // The last pair of tiles may be one: the second is never looked at.
+      const int row_chunks = HeadDim(block) / 8;
+      const int chunk =
+          (16 * j + lane % 16) * row_chunks +
+          (kWhole ? n + lane / 16 : min(n + lane / 16, row_chunks - 1));
+      return SharedAddressOf(stage + block.v +
+                             PlaceV<kFormat>(chunk, shift) * 16);
     }
   }
 

@@ -96,12 +96,36 @@ struct DecodeArgs {
   int64_t score_stride = 0;
 };
 
+// Of the second half of sparse attention: the largest of decode.scores, which
+// it overwrites, and their rows of V.
+struct KeptArgs {
+  DecodeArgs decode;
+  float sparsity = 1;
+  int* kept = nullptr;  // [sequences, num_heads, score_stride]
+};
+
+inline constexpr int kKeptThreads = 256;
+
+// Fours of elements of a row of V, the last one perhaps not whole.
+constexpr int KeptFours(int head_dim) { return (head_dim + 3) / 4; }
+// Threads that take a row of V together.
+constexpr int KeptWidth(int head_dim) {
+  int width = 1;
+  while (width < KeptFours(head_dim) && width < 32) width *= 2;
+  return width;
+}
+// Shared memory: of each such group of threads, its sums of V and of weights.
+constexpr size_t KeptSharedBytes(int head_dim) {
+  return sizeof(float) * (kKeptThreads / KeptWidth(head_dim)) *
+         (4 * KeptFours(head_dim) + 1);
+}
+
 struct PrefillArgs {
   AttentionArgs common;
   const int32_t* tile_begin = nullptr;  // [segments + 1]
   int32_t segments = 0;
   int32_t tile_rows = 0;
-  int32_t stages = 0;  // pages in shared memory
+  int32_t stages = 0;  // pages in shared memory: 1 or 2
 };
 
 }  // namespace sluice

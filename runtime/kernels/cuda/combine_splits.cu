@@ -1,13 +1,12 @@
-#include "runtime/kernels/cuda/attention_launch.h"
+#include "runtime/kernels/cuda/attention_kernels.h"
 #include "runtime/kernels/cuda/decode_kernels.cuh"
 
 namespace sluice {
 namespace {
 
-constexpr int kThreads = 128;
-
 // A sequence and a query head for each block.
-__global__ void __launch_bounds__(kThreads) Combine(const DecodeArgs args) {
+__global__ void __launch_bounds__(kCombineThreads)
+    Combine(const DecodeArgs args) {
   const int sequence = static_cast<int>(blockIdx.x);
   const int head = static_cast<int>(blockIdx.y);
   const AttentionSegment segment = args.common.segments[sequence];
@@ -25,7 +24,8 @@ __global__ void __launch_bounds__(kThreads) Combine(const DecodeArgs args) {
   for (int i = 0; i < splits; ++i) {
     top = fmaxf(top, parts[i * (head_dim + 2) + head_dim]);
   }
-  for (int d = static_cast<int>(threadIdx.x); d < head_dim; d += kThreads) {
+  for (int d = static_cast<int>(threadIdx.x); d < head_dim;
+       d += kCombineThreads) {
     float value = 0, sum = 0;
     for (int i = 0; i < splits; ++i) {
       const float* part = parts + i * (head_dim + 2);
@@ -41,10 +41,6 @@ __global__ void __launch_bounds__(kThreads) Combine(const DecodeArgs args) {
 
 }  // namespace
 
-absl::Status CombineSplits(const DecodeArgs& args, int sequences,
-                           cudaStream_t stream) {
-  return Launch(Combine, dim3(sequences, args.common.num_heads), dim3(kThreads),
-                0, stream, args);
-}
+DecodeKernel CombineSplits() { return Combine; }
 
 }  // namespace sluice

@@ -1,15 +1,13 @@
-#include "runtime/kernels/cuda/attention_launch.h"
-#include "runtime/kernels/cuda/decode_launch.cuh"
+#include "runtime/kernels/cuda/attention_kernels.h"
+#include "runtime/kernels/cuda/decode_choice.cuh"
 
 namespace sluice {
 
-absl::Status DecodeBf16(const DecodeArgs& args, MmaType type, bool scores_only,
-                        const LaunchSize& size) {
+DecodeKernel DecodeBf16(MmaType type, int head_dim, bool scores_only) {
   constexpr auto kFormat = KvFormat::kBFloat16;
   return type == MmaType::kHalf
-             ? LaunchDecodeMma<kFormat, MmaType::kHalf>(args, scores_only, size)
-             : LaunchDecodeMma<kFormat, MmaType::kBFloat16>(args, scores_only,
-                                                            size);
+             ? ChooseDecode<kFormat, MmaType::kHalf>(head_dim, scores_only)
+             : ChooseDecode<kFormat, MmaType::kBFloat16>(head_dim, scores_only);
 }
 
 }  // namespace sluice

@@ -1,45 +1,43 @@
-#include "runtime/kernels/cuda/attention_launch.h"
+#include "runtime/kernels/cuda/attention_kernels.h"
 #include "runtime/kernels/cuda/decode_kernels.cuh"
 
 namespace sluice {
 namespace {
 
+// The other formats come here with odd head sizes or float32 models only: one
+// kernel for all sizes is enough.
 template <KvFormat kFormat, int kRows>
-absl::Status LaunchRows(const DecodeArgs& args, bool scores_only,
-                        const LaunchSize& size) {
-  void (*kernel)(DecodeArgs) = ScoreFma<kFormat, kRows>;
-  if (!scores_only) {
-    kernel = args.common.block.head_dim <= kSmallHeadDim
-                 ? DecodeFma<kFormat, kRows, kSmallHeadDim / 32>
-                 : DecodeFma<kFormat, kRows, kMaxHeadDim / 32>;
+DecodeKernel ChooseColumns(int head_dim, bool scores_only) {
+  if (scores_only) return ScoreFma<kFormat, kRows>;
+  if constexpr (kFormat == KvFormat::kFloat32) {
+    if (head_dim <= kSmallHeadDim) {
+      return DecodeFma<kFormat, kRows, kSmallHeadDim / 32>;
+    }
   }
-  return Launch(kernel, size.grid, dim3(size.threads), size.shared_bytes,
-                size.stream, args);
+  return DecodeFma<kFormat, kRows, kMaxHeadDim / 32>;
 }
 
 template <KvFormat kFormat>
-absl::Status LaunchAs(const DecodeArgs& args, bool scores_only,
-                      const LaunchSize& size) {
-  return args.chunk_heads == 1
-             ? LaunchRows<kFormat, 1>(args, scores_only, size)
-             : LaunchRows<kFormat, kFmaRows>(args, scores_only, size);
+DecodeKernel Choose(int head_dim, int heads, bool scores_only) {
+  return heads == 1 ? ChooseColumns<kFormat, 1>(head_dim, scores_only)
+                    : ChooseColumns<kFormat, kFmaRows>(head_dim, scores_only);
 }
 
 }  // namespace
 
-absl::Status DecodeFloat32(KvFormat format, const DecodeArgs& args,
-                           bool scores_only, const LaunchSize& size) {
+DecodeKernel DecodeFloat32(KvFormat format, int head_dim, int heads,
+                           bool scores_only) {
   switch (format) {
     case KvFormat::kFloat32:
-      return LaunchAs<KvFormat::kFloat32>(args, scores_only, size);
+      return Choose<KvFormat::kFloat32>(head_dim, heads, scores_only);
     case KvFormat::kBFloat16:
-      return LaunchAs<KvFormat::kBFloat16>(args, scores_only, size);
+      return Choose<KvFormat::kBFloat16>(head_dim, heads, scores_only);
     case KvFormat::kInt8:
-      return LaunchAs<KvFormat::kInt8>(args, scores_only, size);
+      return Choose<KvFormat::kInt8>(head_dim, heads, scores_only);
     case KvFormat::kInt4:
-      return LaunchAs<KvFormat::kInt4>(args, scores_only, size);
+      return Choose<KvFormat::kInt4>(head_dim, heads, scores_only);
   }
-  return absl::InternalError("a KV format that no attention kernel knows");
+  return nullptr;
 }
 
 }  // namespace sluice

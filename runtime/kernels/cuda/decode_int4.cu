@@ -1,12 +1,10 @@
-#include "runtime/kernels/cuda/attention_launch.h"
-#include "runtime/kernels/cuda/decode_launch.cuh"
+#include "runtime/kernels/cuda/attention_kernels.h"
+#include "runtime/kernels/cuda/decode_choice.cuh"
 
 namespace sluice {
 
-absl::Status DecodeInt4(const DecodeArgs& args, bool scores_only,
-                        const LaunchSize& size) {
-  return LaunchDecodeMma<KvFormat::kInt4, MmaType::kHalf>(args, scores_only,
-                                                          size);
+DecodeKernel DecodeInt4(int head_dim, bool scores_only) {
+  return ChooseDecode<KvFormat::kInt4, MmaType::kHalf>(head_dim, scores_only);
 }
 
 }  // namespace sluice

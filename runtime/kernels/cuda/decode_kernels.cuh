@@ -8,7 +8,7 @@
 #include "runtime/kernels/cuda/attention_fma.cuh"
 #include "runtime/kernels/cuda/attention_mma.cuh"
 #include "runtime/kernels/cuda/attention_types.h"
-#include "runtime/kernels/cuda/launch.h"
+#include "runtime/kernels/cuda/dynamic_shared.h"
 
 // Attention of one new token each of many sequences. A block has some query
 // heads of one KV head, which share what is read, and a split of the
@@ -138,8 +138,8 @@ __device__ __forceinline__ void ForEachStagedPage(const DecodeArgs& args,
     }
     const int64_t page = __shfl_sync(kAllLanes, pages, i % 32);
     if (i < count) {
-      CopyBlock<kFormat>(head + page * layout.page_bytes, layout, values, lane,
-                         32, stages + i % args.stages * stage_bytes);
+      CopyBlock<kFormat, 8>(head + page * layout.page_bytes, layout, values,
+                            lane, 32, stages + i % args.stages * stage_bytes);
     }
     CommitCopies();
   };
@@ -179,7 +179,7 @@ __device__ __forceinline__ void StoreQueries(const DecodeArgs& args,
 }
 
 template <KvFormat kFormat, MmaType kType, int kMaxDim, bool kWhole>
-__global__ void __launch_bounds__(kDecodeThreads)
+__global__ void __launch_bounds__(kDecodeThreads, 2)
     DecodeMma(const DecodeArgs args) {
   if constexpr (kMmaRunsHere<kFormat, kType>) {
     using Tile = MmaTile<kFormat, kType, kMaxDim, kWhole, 1, true>;

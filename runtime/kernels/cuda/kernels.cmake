@@ -7,18 +7,19 @@ set(SLUICE_CUDA_KERNELS
   ${CMAKE_CURRENT_LIST_DIR}/attention_batch.cc
   ${CMAKE_CURRENT_LIST_DIR}/attention_batch.h
   ${CMAKE_CURRENT_LIST_DIR}/attention_fma.cuh
-  ${CMAKE_CURRENT_LIST_DIR}/attention_launch.h
+  ${CMAKE_CURRENT_LIST_DIR}/attention_kernels.h
   ${CMAKE_CURRENT_LIST_DIR}/attention_mma.cuh
   ${CMAKE_CURRENT_LIST_DIR}/attention_types.h
   ${CMAKE_CURRENT_LIST_DIR}/combine_splits.cu
   ${CMAKE_CURRENT_LIST_DIR}/cuda_status.cc
   ${CMAKE_CURRENT_LIST_DIR}/cuda_status.h
   ${CMAKE_CURRENT_LIST_DIR}/decode_bf16.cu
+  ${CMAKE_CURRENT_LIST_DIR}/decode_choice.cuh
   ${CMAKE_CURRENT_LIST_DIR}/decode_float32.cu
   ${CMAKE_CURRENT_LIST_DIR}/decode_int4.cu
   ${CMAKE_CURRENT_LIST_DIR}/decode_int8.cu
   ${CMAKE_CURRENT_LIST_DIR}/decode_kernels.cuh
-  ${CMAKE_CURRENT_LIST_DIR}/decode_launch.cuh
+  ${CMAKE_CURRENT_LIST_DIR}/dynamic_shared.h
   ${CMAKE_CURRENT_LIST_DIR}/elements.cuh
   ${CMAKE_CURRENT_LIST_DIR}/embedding.cu
   ${CMAKE_CURRENT_LIST_DIR}/embedding.h
@@ -30,11 +31,11 @@ set(SLUICE_CUDA_KERNELS
   ${CMAKE_CURRENT_LIST_DIR}/norm.cu
   ${CMAKE_CURRENT_LIST_DIR}/norm.h
   ${CMAKE_CURRENT_LIST_DIR}/prefill_bf16.cu
+  ${CMAKE_CURRENT_LIST_DIR}/prefill_choice.cuh
   ${CMAKE_CURRENT_LIST_DIR}/prefill_float32.cu
   ${CMAKE_CURRENT_LIST_DIR}/prefill_int4.cu
   ${CMAKE_CURRENT_LIST_DIR}/prefill_int8.cu
   ${CMAKE_CURRENT_LIST_DIR}/prefill_kernels.cuh
-  ${CMAKE_CURRENT_LIST_DIR}/prefill_launch.cuh
   ${CMAKE_CURRENT_LIST_DIR}/ptx.cuh
   ${CMAKE_CURRENT_LIST_DIR}/quantized_matrix.cu
   ${CMAKE_CURRENT_LIST_DIR}/quantized_matrix.h

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "common/types.h"
+#include "common/number_format.h"
 #include "runtime/kernels/cuda/attention_types.h"
 
 // Elements of K and V from a head's block (see KvLayout), as floats.

@@ -46,14 +46,15 @@ __device__ __forceinline__ int PlaceV(int i, int shift) {
 }
 
 // Begins to copy a head's block from `page` to `stage`, by `threads` threads of
-// which this is number `thread`; of K alone if not `values`.
-template <KvFormat kFormat>
+// which this is number `thread`; of K alone if not `values`. kAtOnce copies of
+// a thread are begun together: no more than it has.
+template <KvFormat kFormat, int kAtOnce>
 __device__ __forceinline__ void CopyBlock(const std::byte* page,
                                           const KvBlock& block, bool values,
                                           int thread, int threads,
                                           std::byte* stage) {
   const int k_chunks = block.k_scales / 16;
-#pragma unroll 8
+#pragma unroll kAtOnce
   for (int i = thread; i < k_chunks; i += threads) {
     CopyAsync16(stage + PlaceK<kFormat>(i) * 16, page + i * 16);
   }
@@ -66,7 +67,7 @@ __device__ __forceinline__ void CopyBlock(const std::byte* page,
   if (!values) return;
   const int shift = VShift<kFormat>(block.head_dim);
   const int v_chunks = (block.v_scales - block.v) / 16;
-#pragma unroll 8
+#pragma unroll kAtOnce
   for (int i = thread; i < v_chunks; i += threads) {
     CopyAsync16(stage + block.v + PlaceV<kFormat>(i, shift) * 16,
                 page + block.v + i * 16);

@@ -9,27 +9,15 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "runtime/kernels/cuda/cuda_status.h"
+#include "runtime/kernels/cuda/dynamic_shared.h"  // for kernels beside launches
 
 // How kernels are launched. The sources of kernels are compiled by nvcc, and by
 // any C++ compiler against tests/cuda/emulation. Both see CUDA's own names, but
-// for two things that C++ cannot have: <<<...>>> and `extern __shared__`. Their
-// one spelling for both is here.
+// for two things that C++ cannot have: <<<...>>> and `extern __shared__`
+// (dynamic_shared.h). The first one's spelling for both is here.
 //
 // So that the emulation sees an access beyond a shared array, kernels live in
 // anonymous namespaces (GCC's AddressSanitizer guards no inline variables).
-
-// In a kernel: `name` is a Type* to the block's dynamic shared memory, of which
-// there is what Launch was given; at a multiple of 128 bytes. Two such names in
-// one kernel are the same memory.
-#ifdef __CUDACC__
-#define SLUICE_DYNAMIC_SHARED(Type, name)                                  \
-  extern __shared__ __align__(128) unsigned char sluice_dynamic_shared_[]; \
-  Type* const name = reinterpret_cast<Type*>(sluice_dynamic_shared_)
-#else
-#define SLUICE_DYNAMIC_SHARED(Type, name) \
-  Type* const name =                      \
-      reinterpret_cast<Type*>(::sluice::emulation::DynamicShared())
-#endif
 
 namespace sluice {
 
@@ -48,7 +36,7 @@ absl::Status Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block,
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return absl::OkStatus();
   cudaError_t error = cudaSuccess;
   if (dynamic_shared_bytes > kPlainSharedBytes) {
-    error = cudaFuncSetAttribute(kernel,
+    error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  static_cast<int>(dynamic_shared_bytes));
   }

@@ -1,14 +1,13 @@
-#include "runtime/kernels/cuda/attention_launch.h"
-#include "runtime/kernels/cuda/prefill_launch.cuh"
+#include "runtime/kernels/cuda/attention_kernels.h"
+#include "runtime/kernels/cuda/prefill_choice.cuh"
 
 namespace sluice {
 
-absl::Status PrefillBf16(const PrefillArgs& args, MmaType type,
-                         const LaunchSize& size) {
+PrefillKernel PrefillBf16(MmaType type, int head_dim) {
   constexpr auto kFormat = KvFormat::kBFloat16;
   return type == MmaType::kHalf
-             ? LaunchPrefillMma<kFormat, MmaType::kHalf>(args, size)
-             : LaunchPrefillMma<kFormat, MmaType::kBFloat16>(args, size);
+             ? ChoosePrefill<kFormat, MmaType::kHalf>(head_dim)
+             : ChoosePrefill<kFormat, MmaType::kBFloat16>(head_dim);
 }
 
 }  // namespace sluice

@@ -1,33 +1,24 @@
-#include "runtime/kernels/cuda/attention_launch.h"
+#include "runtime/kernels/cuda/attention_kernels.h"
 #include "runtime/kernels/cuda/prefill_kernels.cuh"
 
 namespace sluice {
-namespace {
 
-template <KvFormat kFormat>
-absl::Status LaunchAs(const PrefillArgs& args, const LaunchSize& size) {
-  return Launch(args.common.block.head_dim <= kSmallHeadDim
-                    ? PrefillFma<kFormat, kFmaRows, kSmallHeadDim / 32>
-                    : PrefillFma<kFormat, kFmaRows, kMaxHeadDim / 32>,
-                size.grid, dim3(size.threads), size.shared_bytes, size.stream,
-                args);
-}
-
-}  // namespace
-
-absl::Status PrefillFloat32(KvFormat format, const PrefillArgs& args,
-                            const LaunchSize& size) {
+PrefillKernel PrefillFloat32(KvFormat format, int head_dim) {
+  // The other formats come here with odd head sizes or float32 models only: one
+  // kernel for all sizes is enough.
   switch (format) {
     case KvFormat::kFloat32:
-      return LaunchAs<KvFormat::kFloat32>(args, size);
+      return head_dim <= kSmallHeadDim
+                 ? PrefillFma<KvFormat::kFloat32, kFmaRows, kSmallHeadDim / 32>
+                 : PrefillFma<KvFormat::kFloat32, kFmaRows, kMaxHeadDim / 32>;
     case KvFormat::kBFloat16:
-      return LaunchAs<KvFormat::kBFloat16>(args, size);
+      return PrefillFma<KvFormat::kBFloat16, kFmaRows, kMaxHeadDim / 32>;
     case KvFormat::kInt8:
-      return LaunchAs<KvFormat::kInt8>(args, size);
+      return PrefillFma<KvFormat::kInt8, kFmaRows, kMaxHeadDim / 32>;
     case KvFormat::kInt4:
-      return LaunchAs<KvFormat::kInt4>(args, size);
+      return PrefillFma<KvFormat::kInt4, kFmaRows, kMaxHeadDim / 32>;
   }
-  return absl::InternalError("a KV format that no attention kernel knows");
+  return nullptr;
 }
 
 }  // namespace sluice

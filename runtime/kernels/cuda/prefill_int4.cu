@@ -1,10 +1,10 @@
-#include "runtime/kernels/cuda/attention_launch.h"
-#include "runtime/kernels/cuda/prefill_launch.cuh"
+#include "runtime/kernels/cuda/attention_kernels.h"
+#include "runtime/kernels/cuda/prefill_choice.cuh"
 
 namespace sluice {
 
-absl::Status PrefillInt4(const PrefillArgs& args, const LaunchSize& size) {
-  return LaunchPrefillMma<KvFormat::kInt4, MmaType::kHalf>(args, size);
+PrefillKernel PrefillInt4(int head_dim) {
+  return ChoosePrefill<KvFormat::kInt4, MmaType::kHalf>(head_dim);
 }
 
 }  // namespace sluice

@@ -1,10 +1,10 @@
-#include "runtime/kernels/cuda/attention_launch.h"
-#include "runtime/kernels/cuda/prefill_launch.cuh"
+#include "runtime/kernels/cuda/attention_kernels.h"
+#include "runtime/kernels/cuda/prefill_choice.cuh"
 
 namespace sluice {
 
-absl::Status PrefillInt8(const PrefillArgs& args, const LaunchSize& size) {
-  return LaunchPrefillMma<KvFormat::kInt8, MmaType::kHalf>(args, size);
+PrefillKernel PrefillInt8(int head_dim) {
+  return ChoosePrefill<KvFormat::kInt8, MmaType::kHalf>(head_dim);
 }
 
 }  // namespace sluice

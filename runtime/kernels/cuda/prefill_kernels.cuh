@@ -9,7 +9,7 @@
 #include "runtime/kernels/cuda/attention_fma.cuh"
 #include "runtime/kernels/cuda/attention_mma.cuh"
 #include "runtime/kernels/cuda/attention_types.h"
-#include "runtime/kernels/cuda/launch.h"
+#include "runtime/kernels/cuda/dynamic_shared.h"
 
 // Causal attention of several new tokens of each of some sequences, packed: a
 // segment's rows (a token and a query head of one KV head each, token by token)
@@ -54,7 +54,11 @@ struct PrefillBlock {
   }
   __device__ __forceinline__ int Begin(const AttentionArgs& args,
                                        int row) const {
-    return args.window > 0 ? max(0, End(args, row) - args.window) : 0;
+    return BeginBefore(args, End(args, row));
+  }
+  __device__ __forceinline__ static int BeginBefore(const AttentionArgs& args,
+                                                    int end) {
+    return args.window > 0 ? max(0, end - args.window) : 0;
   }
   // Of a row, in [.., num_heads] of something per token and head.
   __device__ __forceinline__ int Head(const AttentionArgs& args,
@@ -105,42 +109,32 @@ __global__ void __launch_bounds__(kPrefillThreads)
           common.scale, layout, lane, 0, queries + r * Tile::kQueryStride);
     }
 
-    // The lane's rows and those of the warp; rows that do not exist look where
-    // the last one does.
+    // The warp's rows end where its first one sees to, or later: from `all_end`
+    // to `warp_end`. Rows that do not exist look where the last one does.
     const int warp_row = block.first_row + warp * Tile::kRows;
-    const int low = min(warp_row, block.last_row);
-    const int high = min(warp_row + Tile::kRows - 1, block.last_row);
-    const int warp_begin = block.Begin(common, low);
-    const int warp_end = block.End(common, high);
-    const int all_begin = block.Begin(common, high);
-    const int all_end = block.End(common, low);
-    int begin[kRowTiles][2], end[kRowTiles][2];
-#pragma unroll
-    for (int m = 0; m < kRowTiles; ++m) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int row =
-            min(warp_row + 16 * m + 8 * h + lane / 4, block.last_row);
-        begin[m][h] = block.Begin(common, row);
-        end[m][h] = block.End(common, row);
-      }
-    }
+    const int all_end = block.End(common, min(warp_row, block.last_row));
+    const int warp_end =
+        block.End(common, min(warp_row + Tile::kRows - 1, block.last_row));
 
     Tile tile;
     tile.Reset();
     const std::byte* head = common.kv + block.segment.kv_offset +
                             static_cast<int64_t>(block.kv_head) * layout.bytes;
-    const int32_t* table =
-        common.pages + block.segment.first_page + block.first_page;
+    const int first_page = block.segment.first_page + block.first_page;
     const int count = block.last_page - block.first_page;
     int pages = 0;  // lane l: the number of page i + l, i a multiple of 32
+    const auto stage_of = [&](int i) {
+      return stages + (i & (args.stages - 1)) * layout.bytes;
+    };
     const auto begin_copy = [&](int i) {
-      if (i % 32 == 0) pages = i + lane < count ? __ldg(table + i + lane) : 0;
+      if (i % 32 == 0) {
+        pages =
+            i + lane < count ? __ldg(common.pages + first_page + i + lane) : 0;
+      }
       const int64_t page = __shfl_sync(kAllLanes, pages, i % 32);
       if (i < count) {
-        CopyBlock<kFormat>(head + page * layout.page_bytes, layout, true,
-                           thread, threads,
-                           stages + i % args.stages * layout.bytes);
+        CopyBlock<kFormat, 4>(head + page * layout.page_bytes, layout, true,
+                              thread, threads, stage_of(i));
       }
       CommitCopies();
     };
@@ -155,7 +149,7 @@ __global__ void __launch_bounds__(kPrefillThreads)
         WaitCopies(0);
         __syncthreads();
       }
-      std::byte* stage = stages + i % args.stages * layout.bytes;
+      std::byte* stage = stage_of(i);
       const int position = (block.first_page + i) * kPageTokens;
       if (position + kPageTokens > block.end) {
         ClearV<kFormat>(stage, layout, 0, block.end - position, thread,
@@ -163,24 +157,31 @@ __global__ void __launch_bounds__(kPrefillThreads)
         __syncthreads();
       }
       if (warp_row > block.last_row || position >= warp_end ||
-          position + kPageTokens <= warp_begin) {
+          position + kPageTokens <=
+              PrefillBlock::BeginBefore(common, all_end)) {
         continue;
       }
       float s[kRowTiles][4][4];
       Tile::Scores(stage, layout,
                    queries + warp * Tile::kRows * Tile::kQueryStride, 0, lane,
                    s);
-      if (position < all_begin || position + kPageTokens > all_end) {
+      // Registers are scarce: what few pages need is not kept.
+      if (position + kPageTokens > all_end ||
+          position < PrefillBlock::BeginBefore(common, warp_end)) {
 #pragma unroll
         for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
-          for (int n = 0; n < 4; ++n) {
+          for (int h = 0; h < 2; ++h) {
+            const int row = warp_row + 16 * m + 8 * h + lane / 4;
+            const int end = block.End(common, min(row, block.last_row));
+            const int begin = PrefillBlock::BeginBefore(common, end);
 #pragma unroll
-            for (int e = 0; e < 4; ++e) {
-              const int at =
-                  position + Tile::PositionOf(n, lane % 4 * 2 + e % 2);
-              if (at < begin[m][e / 2] || at >= end[m][e / 2]) {
-                s[m][n][e] = -INFINITY;
+            for (int n = 0; n < 4; ++n) {
+#pragma unroll
+              for (int e = 2 * h; e < 2 * h + 2; ++e) {
+                const int at =
+                    position + Tile::PositionOf(n, lane % 4 * 2 + e % 2);
+                if (at < begin || at >= end) s[m][n][e] = -INFINITY;
               }
             }
           }

@@ -43,15 +43,28 @@ __device__ __forceinline__ float Exp2(float x) {
 #endif
 }
 
+// An address in shared memory, which bits can be set in.
+#ifdef __CUDACC__
+using SharedAddress = uint32_t;
+__device__ __forceinline__ SharedAddress SharedAddressOf(const void* shared) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+}
+#else
+using SharedAddress = uintptr_t;
+inline SharedAddress SharedAddressOf(const void* shared) {
+  return reinterpret_cast<uintptr_t>(shared);
+}
+#endif
+
 // Copies 16 bytes to shared memory, both at multiples of 16. They are there
 // after WaitCopies of their group (on devices before 8.0: at once), for other
 // threads after a barrier.
 __device__ __forceinline__ void CopyAsync16(void* to, const void* from) {
 #if defined(__CUDACC__) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
-                   static_cast<unsigned>(__cvta_generic_to_shared(to))),
-               "l"(from)
-               : "memory");
+  asm volatile(
+      "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(SharedAddressOf(to)),
+      "l"(from)
+      : "memory");
 #else
   *static_cast<uint4*>(to) = *static_cast<const uint4*>(from);
 #endif
@@ -83,24 +96,23 @@ __device__ __forceinline__ void WaitCopies(int pending) {
 // matrix i as the left side of a product takes it: row g, columns 2 t and 2 t +
 // 1; or, transposed, as the right side does: rows 2 t and 2 t + 1, column g.
 template <bool kTransposed>
-__device__ __forceinline__ void LoadMatrices(const void* row,
+__device__ __forceinline__ void LoadMatrices(SharedAddress row,
                                              uint32_t (&out)[4]) {
 #ifdef __CUDACC__
-  const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(row));
   if constexpr (kTransposed) {
     asm volatile(
         "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
         : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
-        : "r"(at)
+        : "r"(row)
         : "memory");
   } else {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
-                 : "r"(at)
+                 : "r"(row)
                  : "memory");
   }
 #else
-  emulation::LoadMatrices(kTransposed, row, out);
+  emulation::LoadMatrices(kTransposed, reinterpret_cast<const void*>(row), out);
 #endif
 }
 

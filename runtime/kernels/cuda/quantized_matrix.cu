@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <type_traits>
 
 #include "common/status_macros.h"
 #include "runtime/kernels/cuda/elements.cuh"
@@ -174,9 +175,18 @@ __global__ void __launch_bounds__(kThreads)
 // --- Products
 // ------------------------------------------------------------------------
 
+// Of x: told by data, since only what brings x to shared memory looks at it.
+enum class Element { kFloat, kHalf, kBFloat16 };
+template <typename T>
+constexpr Element kElementOf = std::is_same_v<T, float>    ? Element::kFloat
+                               : std::is_same_v<T, __half> ? Element::kHalf
+                                                           : Element::kBFloat16;
+
 struct ProductArgs {
   QuantizedMatrix w;
   QuantizedProductPlan plan;
+  Element element;
+  const void* x;
   const float* bias;
   bool accumulate;
   float* y;
@@ -196,11 +206,27 @@ __host__ __device__ constexpr int ChunkInputs(int rows) {
   return rows <= 4 ? 512 : 2048 / rows;
 }
 
+// Inputs [first, first + kChunk) of all rows, 0 where there are none.
+template <typename T, int kRows, int kChunk>
+__device__ __forceinline__ void LoadInputs(const ProductArgs& args, int first,
+                                           float (&inputs)[kRows][kChunk]) {
+  const T* x = static_cast<const T*>(args.x);
+  for (int at = static_cast<int>(threadIdx.x); at < kRows * kChunk;
+       at += kThreads) {
+    const int row = at / kChunk;
+    const int input = first + at % kChunk;
+    inputs[row][at % kChunk] =
+        row < args.plan.rows && input < args.w.k
+            ? ToFloat(x[static_cast<int64_t>(row) * args.w.k + input])
+            : 0;
+  }
+}
+
 // A block takes a group's columns for a part of the inputs. Its warps take
 // turns with the pairs of inputs; x is in shared memory, sums in registers.
-template <typename T, int kRows, int kBits>
+template <int kRows, int kBits>
 __global__ void __launch_bounds__(kThreads)
-    ProductKernel(ProductArgs args, const T* x) {
+    ProductKernel(const ProductArgs args) {
   constexpr int kChunk = ChunkInputs(kRows);
   constexpr int kSteps = kChunk / 2 / kStepPairs;
   constexpr int kPart = kRows < 4 ? kRows : 4;  // rows that are summed together
@@ -209,7 +235,6 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ float sums[kWarps][kPart][kGroup];
   __shared__ int turn;
 
-  const int k = args.w.k;
   const int rows = args.plan.rows;
   const int groups = static_cast<int>(gridDim.x) / args.plan.splits;
   const int g = static_cast<int>(blockIdx.x) % groups;
@@ -229,13 +254,16 @@ __global__ void __launch_bounds__(kThreads)
           group.WordOf(first + step * kStepPairs + me / kGroupThreads, end);
     }
     __syncthreads();  // the chunk before is used up
-    for (int at = me; at < kRows * kChunk; at += kThreads) {
-      const int row = at / kChunk;
-      const int input = 2 * first + at % kChunk;
-      inputs[row][at % kChunk] =
-          row < rows && input < k
-              ? ToFloat(x[static_cast<int64_t>(row) * k + input])
-              : 0;
+    switch (args.element) {
+      case Element::kFloat:
+        LoadInputs<float>(args, 2 * first, inputs);
+        break;
+      case Element::kHalf:
+        LoadInputs<__half>(args, 2 * first, inputs);
+        break;
+      case Element::kBFloat16:
+        LoadInputs<__nv_bfloat16>(args, 2 * first, inputs);
+        break;
     }
     for (int at = me; at < kChunk; at += kThreads) {
       params[at] = group.ParamsOf(2 * first + at);
@@ -324,13 +352,13 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <typename T, int kBits>
+template <int kBits>
 auto ProductKernelFor(int32_t rows) {
-  if (rows == 1) return &ProductKernel<T, 1, kBits>;
-  if (rows == 2) return &ProductKernel<T, 2, kBits>;
-  if (rows <= 4) return &ProductKernel<T, 4, kBits>;
-  if (rows <= 8) return &ProductKernel<T, 8, kBits>;
-  return &ProductKernel<T, kQuantizedProductRows, kBits>;
+  if (rows == 1) return &ProductKernel<1, kBits>;
+  if (rows == 2) return &ProductKernel<2, kBits>;
+  if (rows <= 4) return &ProductKernel<4, kBits>;
+  if (rows <= 8) return &ProductKernel<8, kBits>;
+  return &ProductKernel<kQuantizedProductRows, kBits>;
 }
 
 }  // namespace
@@ -405,11 +433,18 @@ absl::Status QuantizedProduct(const QuantizedMatrix& w,
     return absl::InvalidArgumentError(
         "a quantized product in parts without its work space");
   }
-  const ProductArgs args{
-      w, plan, bias, accumulate, y, static_cast<float*>(workspace), counters};
-  return Launch(w.bits == 4 ? ProductKernelFor<T, 4>(plan.rows)
-                            : ProductKernelFor<T, 8>(plan.rows),
-                w.groups() * plan.splits, kThreads, 0, stream, args, x);
+  const ProductArgs args{w,
+                         plan,
+                         kElementOf<T>,
+                         x,
+                         bias,
+                         accumulate,
+                         y,
+                         static_cast<float*>(workspace),
+                         counters};
+  return Launch(w.bits == 4 ? ProductKernelFor<4>(plan.rows)
+                            : ProductKernelFor<8>(plan.rows),
+                w.groups() * plan.splits, kThreads, 0, stream, args);
 }
 
 #define SLUICE_INSTANTIATE(T)                                        \

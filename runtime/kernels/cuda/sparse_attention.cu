@@ -1,5 +1,6 @@
-#include "runtime/kernels/cuda/attention_launch.h"
+#include "runtime/kernels/cuda/attention_kernels.h"
 #include "runtime/kernels/cuda/decode_kernels.cuh"
+#include "runtime/kernels/cuda/dynamic_shared.h"
 
 // What follows the scores in sparse attention: the weights of the largest, then
 // their rows of V. The smallest score to keep is found digit by digit of its
@@ -9,7 +10,7 @@
 namespace sluice {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = kKeptThreads;
 constexpr int kWarps = kThreads / 32;
 constexpr int kDigits = 256;  // values of 8 bits
 
@@ -173,12 +174,6 @@ __device__ Kept KeepLargest(float* scores, int n, int count, int* kept) {
   return {at, FloatAt(top)};
 }
 
-struct KeptArgs {
-  DecodeArgs decode;
-  float sparsity;
-  int* kept;
-};
-
 // Fours of elements that a lane has, at most.
 constexpr int kLaneFours = kMaxHeadDim / 4 / 32;
 
@@ -203,9 +198,8 @@ __global__ void __launch_bounds__(kThreads) SparseValues(const KeptArgs args) {
                                       args.sparsity, static_cast<float>(n))))));
   const Kept found = KeepLargest(scores, n, count, kept);
 
-  const int fours = (layout.head_dim + 3) / 4;
-  int width = 1;  // lanes that take a row of V together
-  while (width < fours && width < 32) width *= 2;
+  const int fours = KeptFours(layout.head_dim);
+  const int width = KeptWidth(layout.head_dim);
   const int thread = static_cast<int>(threadIdx.x);
   const int part = thread / width;
   const int parts = kThreads / width;
@@ -263,29 +257,18 @@ __global__ void __launch_bounds__(kThreads) SparseValues(const KeptArgs args) {
 
 }  // namespace
 
-absl::Status AttendKept(KvFormat format, const DecodeArgs& args, float sparsity,
-                        int sequences, int* kept, cudaStream_t stream) {
-  const int fours = (args.common.block.head_dim + 3) / 4;
-  int width = 1;
-  while (width < fours && width < 32) width *= 2;
-  const int parts = kThreads / width;
-  const size_t shared_bytes = sizeof(float) * parts * (4 * fours + 1);
-  const auto launch = [&](void (*kernel)(KeptArgs)) {
-    return Launch(kernel, dim3(sequences, args.common.num_heads),
-                  dim3(kThreads), shared_bytes, stream,
-                  KeptArgs{args, sparsity, kept});
-  };
+KeptKernel AttendKept(KvFormat format) {
   switch (format) {
     case KvFormat::kFloat32:
-      return launch(SparseValues<KvFormat::kFloat32>);
+      return SparseValues<KvFormat::kFloat32>;
     case KvFormat::kBFloat16:
-      return launch(SparseValues<KvFormat::kBFloat16>);
+      return SparseValues<KvFormat::kBFloat16>;
     case KvFormat::kInt8:
-      return launch(SparseValues<KvFormat::kInt8>);
+      return SparseValues<KvFormat::kInt8>;
     case KvFormat::kInt4:
-      return launch(SparseValues<KvFormat::kInt4>);
+      return SparseValues<KvFormat::kInt4>;
   }
-  return absl::InternalError("a KV format that no attention kernel knows");
+  return nullptr;
 }
 
 }  // namespace sluice

@@ -178,11 +178,9 @@ void SetPinLimit(size_t bytes);
 
 }  // namespace sluice::emulation
 
-template <typename... Parameters>
-cudaError_t cudaFuncSetAttribute(void (*kernel)(Parameters...),
-                                 cudaFuncAttribute, int value) {
-  return sluice::emulation::SetSharedLimit(
-      reinterpret_cast<const void*>(kernel), value);
+inline cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute,
+                                        int value) {
+  return sluice::emulation::SetSharedLimit(kernel, value);
 }
 
 template <typename... Parameters, typename... Args>

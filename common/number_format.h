@@ -1,0 +1,21 @@
+#pragma once
+
+// Number formats. By themselves, so that code for devices, which is compiled
+// once for each generation of them, can name them and include little else; what
+// reads and writes their names is in common/types.h.
+
+namespace sluice {
+
+// Number format of weights in computation and of the KV cache. Accumulation and
+// the residual stream are always float32.
+enum class DType { kFloat32, kBFloat16 };
+
+// How weight matrices are kept: in the engine's dtype, or group-wise quantized
+// to 8 or 4 bits (runtime/quant/group_codec.h).
+enum class WeightFormat { kFull, kInt8, kInt4 };
+
+// Number format of the KV cache: as computed, or quantized by groups (see
+// KvLayout in runtime/kv/kv_layout.h).
+enum class KvFormat { kFloat32, kBFloat16, kInt8, kInt4 };
+
+}  // namespace sluice
