@@ -28,7 +28,8 @@ absl::string_view BackendKindName(BackendKind kind) {
 }
 
 absl::Status CheckBackendKind(BackendKind kind) {
-  return kind == BackendKind::kCuda ? CheckCuda() : absl::OkStatus();
+  return kind == BackendKind::kCuda ? ReadGpuFacts(0).status()
+                                    : absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> Backend::Create(

@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdint>
 #include <cstring>
-#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/memory/disk_file.h"
@@ -31,27 +29,11 @@ absl::StatusOr<std::unique_ptr<CpuDevice>> CpuDevice::Create(
 
 CpuDevice::CpuDevice(const Options& options, std::byte* base, size_t bytes)
     : Device(options.budget),
-      base_(base),
-      bytes_(bytes),
+      arena_(base, bytes),
       h2d_({.name = "h2d", .cores = options.cores, .tracer = options.tracer}),
-      d2h_({.name = "d2h", .cores = options.cores, .tracer = options.tracer}) {
-  MutexLock lock(&mu_);
-  free_.emplace(0, bytes);
-}
+      d2h_({.name = "d2h", .cores = options.cores, .tracer = options.tracer}) {}
 
-CpuDevice::~CpuDevice() { munmap(base_, bytes_); }
-
-bool CpuDevice::Contains(const void* data, size_t bytes) const {
-  const auto at = reinterpret_cast<uintptr_t>(data);
-  const auto base = reinterpret_cast<uintptr_t>(base_);
-  return at >= base && bytes <= bytes_ && at - base <= bytes_ - bytes;
-}
-
-bool CpuDevice::Touches(const void* data, size_t bytes) const {
-  const auto at = reinterpret_cast<uintptr_t>(data);
-  const auto base = reinterpret_cast<uintptr_t>(base_);
-  return at < base + bytes_ && at + bytes > base;
-}
+CpuDevice::~CpuDevice() { munmap(arena_.base(), arena_.bytes()); }
 
 void CpuDevice::CopyIn(std::span<std::byte> device,
                        std::span<const std::byte> host, IoCompletion* done,
@@ -97,38 +79,13 @@ Device::Totals CpuDevice::totals() const {
 }
 
 absl::StatusOr<void*> CpuDevice::Take(const std::string& name, size_t bytes) {
-  MutexLock lock(&mu_);
-  for (auto it = free_.begin(); it != free_.end(); ++it) {
-    if (it->second < bytes) continue;
-    const size_t at = it->first;
-    const size_t rest = it->second - bytes;
-    free_.erase(it);
-    if (rest > 0) free_.emplace(at + bytes, rest);
-    return base_ + at;
-  }
-  return absl::ResourceExhaustedError(absl::StrCat("device memory: no ", bytes,
-                                                   " bytes in one piece for ",
-                                                   name, " are left"));
+  return arena_.Take(name, bytes);
 }
 
 void CpuDevice::GiveBack(void* data, size_t bytes) {
   // The next owner finds zeros, and the system has its memory back meanwhile.
   madvise(data, bytes, MADV_DONTNEED);
-  MutexLock lock(&mu_);
-  size_t begin = static_cast<size_t>(static_cast<std::byte*>(data) - base_);
-  auto next = free_.lower_bound(begin);
-  if (next != free_.end() && next->first == begin + bytes) {
-    bytes += next->second;
-    next = free_.erase(next);
-  }
-  if (next != free_.begin()) {
-    const auto before = std::prev(next);
-    if (before->first + before->second == begin) {
-      before->second += bytes;
-      return;
-    }
-  }
-  free_.emplace(begin, bytes);
+  arena_.GiveBack(data, bytes);
 }
 
 }  // namespace sluice

@@ -1,14 +1,13 @@
 #pragma once
 
 #include <cstddef>
-#include <map>
 #include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/mutex.h"
 #include "runtime/memory/copy_engine.h"
 #include "runtime/memory/device.h"
+#include "runtime/memory/device_arena.h"
 #include "runtime/trace/trace.h"
 
 namespace sluice {
@@ -35,8 +34,12 @@ class CpuDevice : public Device {
                IoCompletion* done, const IoLabel& label) override;
   void CopyWithin(std::span<std::byte> to, std::span<const std::byte> from,
                   IoCompletion* done) override;
-  bool Contains(const void* data, size_t bytes) const override;
-  bool Touches(const void* data, size_t bytes) const override;
+  bool Contains(const void* data, size_t bytes) const override {
+    return arena_.Contains(data, bytes);
+  }
+  bool Touches(const void* data, size_t bytes) const override {
+    return arena_.Touches(data, bytes);
+  }
   Totals totals() const override;
 
  protected:
@@ -46,13 +49,9 @@ class CpuDevice : public Device {
  private:
   CpuDevice(const Options& options, std::byte* base, size_t bytes);
 
-  std::byte* const base_;
-  const size_t bytes_;
+  DeviceArena arena_;
   CopyEngine h2d_;
   CopyEngine d2h_;
-  Mutex mu_;
-  // Free ranges: offset to size; neighbours are joined.
-  std::map<size_t, size_t> free_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace sluice

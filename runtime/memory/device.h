@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/memory/io_completion.h"
 #include "runtime/memory/io_engine.h"
@@ -82,6 +83,10 @@ class Device {
     double d2h_busy_seconds = 0;
   };
   virtual Totals totals() const = 0;
+
+  // OK as long as the device works. An error, with the mark of
+  // common/device_loss.h, once it is of no more use to this process.
+  virtual absl::Status Health() { return absl::OkStatus(); }
 
  protected:
   explicit Device(MemoryBudget* budget) : budget_(budget) {}

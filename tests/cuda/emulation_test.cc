@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "common/device_loss.h"
 #include "runtime/kernels/cuda/cuda_status.h"
 #include "runtime/kernels/cuda/launch.h"
 #include "tests/cuda/device_array.h"
@@ -396,6 +397,14 @@ TEST(LaunchTest, ErrorsHaveTheirCodes) {
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(CudaStatus(cudaErrorInvalidResourceHandle, "a").code(),
             absl::StatusCode::kInternal);
+  EXPECT_FALSE(IsDeviceLoss(CudaStatus(cudaErrorInvalidResourceHandle, "a")));
+  for (const cudaError_t error :
+       {cudaErrorIllegalAddress, cudaErrorLaunchFailure,
+        cudaErrorECCUncorrectable, static_cast<cudaError_t>(721)}) {
+    const absl::Status lost = CudaStatus(error, "a");
+    EXPECT_EQ(lost.code(), absl::StatusCode::kInternal);
+    EXPECT_TRUE(IsDeviceLoss(lost)) << lost;
+  }
 }
 
 TEST(RuntimeTest, CopiesKnowHostFromDevice) {

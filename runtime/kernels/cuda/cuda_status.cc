@@ -1,6 +1,10 @@
 #include "runtime/kernels/cuda/cuda_status.h"
 
+#include <string>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
+#include "common/device_loss.h"
 
 namespace sluice {
 namespace {
@@ -10,6 +14,7 @@ absl::StatusCode CodeOf(cudaError_t error) {
     case cudaErrorMemoryAllocation:
       return absl::StatusCode::kResourceExhausted;
     case cudaErrorNoDevice:
+    case cudaErrorInvalidDevice:
     case cudaErrorInsufficientDriver:
       return absl::StatusCode::kFailedPrecondition;
     case cudaErrorInvalidValue:
@@ -20,6 +25,33 @@ absl::StatusCode CodeOf(cudaError_t error) {
   }
 }
 
+// Of which CUDA says that the process must be terminated and launched anew, or
+// that the hardware is at fault.
+bool IsForGood(cudaError_t error) {
+  switch (error) {
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorContextIsDestroyed:
+    case cudaErrorAssert:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure:
+    case cudaErrorUnknown:
+      return true;
+    default:
+      break;
+  }
+  // Those that not all toolkits have names for: cudaErrorContained,
+  // cudaErrorTensorMemoryLeak, cudaErrorMpsClientTerminated.
+  const int code = static_cast<int>(error);
+  return code == 226 || code == 721 || code == 810;
+}
+
 }  // namespace
 
 absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
@@ -27,7 +59,8 @@ absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
   const std::string text =
       absl::StrCat(what, ": CUDA: ", cudaGetErrorString(error));
   (void)cudaGetLastError();
-  return absl::Status(CodeOf(error), text);
+  absl::Status status(CodeOf(error), text);
+  return IsForGood(error) ? DeviceLoss(std::move(status)) : status;
 }
 
 }  // namespace sluice

@@ -11,8 +11,14 @@ set(SLUICE_CUDA_KERNELS
   ${CMAKE_CURRENT_LIST_DIR}/attention_mma.cuh
   ${CMAKE_CURRENT_LIST_DIR}/attention_types.h
   ${CMAKE_CURRENT_LIST_DIR}/combine_splits.cu
+  ${CMAKE_CURRENT_LIST_DIR}/cuda_device.cc
+  ${CMAKE_CURRENT_LIST_DIR}/cuda_device.h
+  ${CMAKE_CURRENT_LIST_DIR}/cuda_health.cc
+  ${CMAKE_CURRENT_LIST_DIR}/cuda_health.h
   ${CMAKE_CURRENT_LIST_DIR}/cuda_status.cc
   ${CMAKE_CURRENT_LIST_DIR}/cuda_status.h
+  ${CMAKE_CURRENT_LIST_DIR}/cuda_wire.cc
+  ${CMAKE_CURRENT_LIST_DIR}/cuda_wire.h
   ${CMAKE_CURRENT_LIST_DIR}/decode_bf16.cu
   ${CMAKE_CURRENT_LIST_DIR}/decode_choice.cuh
   ${CMAKE_CURRENT_LIST_DIR}/decode_float32.cu

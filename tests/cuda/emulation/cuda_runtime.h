@@ -31,7 +31,6 @@ enum cudaError_t {
   cudaErrorInvalidDevice = 101,
   cudaErrorECCUncorrectable = 214,
   cudaErrorNvlinkUncorrectable = 220,
-  cudaErrorContained = 226,
   cudaErrorInvalidResourceHandle = 400,
   cudaErrorNotReady = 600,
   cudaErrorIllegalAddress = 700,
@@ -46,8 +45,7 @@ enum cudaError_t {
   cudaErrorInvalidAddressSpace = 717,
   cudaErrorInvalidPc = 718,
   cudaErrorLaunchFailure = 719,
-  cudaErrorTensorMemoryLeak = 721,
-  cudaErrorMpsClientTerminated = 810,
+  cudaErrorUnknown = 999,
 };
 // Of a launch that failed, or a device that is broken, with what the emulation
 // saw.

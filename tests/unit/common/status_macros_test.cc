@@ -5,6 +5,8 @@
 #include <memory>
 #include <string>
 
+#include "common/device_loss.h"
+
 namespace sluice {
 namespace {
 
@@ -51,6 +53,14 @@ TEST(StatusMacrosTest, AnnotateKeepsTheCode) {
   EXPECT_EQ(Annotate(absl::DataLossError("short"), "file \"x\""),
             absl::DataLossError("file \"x\": short"));
   EXPECT_EQ(Annotate(absl::OkStatus(), "file"), absl::OkStatus());
+}
+
+TEST(StatusMacrosTest, AnnotateKeepsTheMarkOfALostDevice) {
+  const absl::Status lost = DeviceLoss(absl::InternalError("gone"));
+  EXPECT_TRUE(IsDeviceLoss(Annotate(lost, "step 3")));
+  EXPECT_EQ(Annotate(lost, "step 3").message(), "step 3: gone");
+  EXPECT_FALSE(IsDeviceLoss(Annotate(absl::InternalError("gone"), "step 3")));
+  EXPECT_FALSE(IsDeviceLoss(absl::OkStatus()));
 }
 
 }  // namespace

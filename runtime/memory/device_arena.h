@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/mutex.h"
+
+namespace sluice {
+
+// The memory of a device, given out in pieces: the first that is large enough.
+// Pieces that come back join their neighbours. Thread-safe.
+class DeviceArena {
+ public:
+  // Owns none of it.
+  DeviceArena(std::byte* base, size_t bytes);
+
+  // kResourceExhausted if no such piece is free; `name` says what it was for.
+  absl::StatusOr<void*> Take(const std::string& name, size_t bytes);
+  void GiveBack(void* data, size_t bytes);
+
+  // Whether all these bytes lie here, or some do.
+  bool Contains(const void* data, size_t bytes) const;
+  bool Touches(const void* data, size_t bytes) const;
+
+  std::byte* base() const { return base_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* const base_;
+  const size_t bytes_;
+  Mutex mu_;
+  // Free ranges: offset to size; no two are neighbours.
+  std::map<size_t, size_t> free_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace sluice
