@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/mutex.h"
 #include "common/status_macros.h"
-#include "runtime/kernels/backend.h"
+#include "runtime/kernels/device_choice.h"
 #include "runtime/memory/cpu_topology.h"
 #include "runtime/memory/host_memory.h"
 #include "server/coordinator_server.h"
@@ -60,12 +60,10 @@ absl::StatusOr<Worker::Options> AllWorkers(
     SLUICE_ASSIGN_OR_RETURN(all.host_memory_bytes,
                             ParseByteSize(options.host_memory));
   }
-  SLUICE_ASSIGN_OR_RETURN(all.backend, ParseBackendKind(options.device));
-  if (!options.device_memory.empty()) {
-    absl::StatusOr<uint64_t> bytes = ParseByteSize(options.device_memory);
-    if (!bytes.ok()) return Annotate(bytes.status(), "--device-memory");
-    all.device_memory_bytes = *bytes;
-  }
+  SLUICE_ASSIGN_OR_RETURN(all.device, ParseDevice(options.device));
+  SLUICE_RETURN_IF_ERROR(CheckDevice(all.device));
+  SLUICE_ASSIGN_OR_RETURN(all.device_memory_bytes,
+                          ParseDeviceMemory(all.device, options.device_memory));
   all.link = LinkChoice::kGrpc;  // which here is a call within the process
   all.disk_dir = options.disk_dir;
   SLUICE_ASSIGN_OR_RETURN(all.disk_space_bytes, DiskSpace(options));

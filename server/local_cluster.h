@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -27,7 +28,7 @@ class LocalCluster {
     // Over all workers, as "8GiB"; "": DefaultHostMemory().
     std::string host_memory;
     // As in --device; and, over all workers, the memory of those that have
-    // their own, as "20GiB".
+    // their own, as "20GiB" ("": see ParseDeviceMemory).
     std::string device = "cpu";
     std::string device_memory;
     // Weights and KV cache of all workers; "": no disk tier.

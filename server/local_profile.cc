@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
-#include "runtime/kernels/backend.h"
+#include "runtime/kernels/device_choice.h"
 #include "runtime/memory/host_memory.h"
 #include "runtime/profile/profile_cache.h"
 #include "worker/worker_profile.h"
@@ -29,18 +29,17 @@ absl::StatusOr<MachineProfile> LocalProfile(
     const LocalProfileOptions& options,
     const std::function<void(absl::string_view what, double share)>& progress) {
   Worker::Options worker;
-  SLUICE_ASSIGN_OR_RETURN(worker.backend, ParseBackendKind(options.device));
-  SLUICE_RETURN_IF_ERROR(CheckBackendKind(worker.backend));
-  SLUICE_ASSIGN_OR_RETURN(worker.device_memory_bytes,
-                          Size("--device-memory", options.device_memory, 0));
-  if ((worker.backend != BackendKind::kCpu) !=
-      (worker.device_memory_bytes > 0)) {
+  SLUICE_ASSIGN_OR_RETURN(worker.device, ParseDevice(options.device));
+  SLUICE_RETURN_IF_ERROR(CheckDevice(worker.device));
+  SLUICE_ASSIGN_OR_RETURN(
+      worker.device_memory_bytes,
+      ParseDeviceMemory(worker.device, options.device_memory));
+  if (worker.device.has_memory() != (worker.device_memory_bytes > 0)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--device-memory goes with devices that have memory of their own; ",
         options.device,
-        worker.backend == BackendKind::kCpu
-            ? " has not: its memory is --host-memory"
-            : " does: say how much of it may be used"));
+        worker.device.has_memory() ? " does: say how much of it may be used"
+                                   : " has not: its memory is --host-memory"));
   }
   SLUICE_ASSIGN_OR_RETURN(
       worker.host_memory_bytes,

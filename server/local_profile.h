@@ -13,7 +13,7 @@ namespace sluice {
 // What of this machine is to be measured; as the flags of the same names.
 struct LocalProfileOptions {
   std::string device = "cpu";
-  std::string device_memory;  // as "20GiB"; needed by devices with their own
+  std::string device_memory;  // as "20GiB"; "": as ParseDeviceMemory has it
   std::string host_memory;    // "": DefaultHostMemory()
   std::string disk_dir;       // "": no disk tier
   std::string disk_space;     // "": DefaultDiskSpace()

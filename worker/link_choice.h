@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "runtime/kernels/backend.h"
+#include "runtime/kernels/device_choice.h"
 #include "worker/link/payload_channel.h"
 
 namespace sluice {
@@ -21,10 +21,11 @@ enum class LinkChoice {
 // "auto", "grpc" or "nccl"; kInvalidArgument for others.
 absl::StatusOr<LinkChoice> ParseLinkChoice(absl::string_view name);
 
-// What carries the payloads of a worker's NCCL links; null if it has none. An
+// What carries the payloads of a worker's NCCL links, from the GPU that it
+// computes on, or else from the first one; null if it has none. An
 // error, as of CreateNcclTransport, only with LinkChoice::kNccl.
 absl::StatusOr<std::unique_ptr<PayloadTransport>> OpenPayloads(
-    LinkChoice choice, BackendKind backend, const std::string& nccl_library,
-    const std::string& cuda_library);
+    LinkChoice choice, const DeviceChoice& device,
+    const std::string& nccl_library, const std::string& cuda_library);
 
 }  // namespace sluice

@@ -65,13 +65,14 @@ void AddFlags(CLI::App& app, Flags& f) {
                  "unique among live workers; default: host name and pid")
       ->envname("SLUICE_NAME");
   app.add_option("--device", f.device,
-                 "what computes: cpu; cpu-discrete, for tests: the CPU with "
-                 "device memory of its own; or cuda")
-      ->check(CLI::IsMember({"cpu", "cpu-discrete", "cuda"}))
+                 "what computes: cpu; cuda, the first GPU, or cuda:N; "
+                 "cpu-discrete, for tests: the CPU with device memory of its "
+                 "own")
       ->capture_default_str()
       ->envname("SLUICE_DEVICE");
   app.add_option("--device-memory", f.device_memory,
-                 "most memory of the device, as 20GiB, if it has its own")
+                 "most memory of the device, as 20GiB, if it has its own; "
+                 "default: what a GPU has free, but for about 1 GiB")
       ->envname("SLUICE_DEVICE_MEMORY");
   app.add_option("--link", f.link,
                  "what carries activations from worker to worker: grpc; nccl, "
@@ -232,12 +233,12 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
     if (!bytes.ok()) return sluice::Annotate(bytes.status(), "--host-memory");
     options.host_memory_bytes = *bytes;
   }
-  SLUICE_ASSIGN_OR_RETURN(options.backend, sluice::ParseBackendKind(f.device));
-  if (!f.device_memory.empty()) {
-    absl::StatusOr<uint64_t> bytes = sluice::ParseByteSize(f.device_memory);
-    if (!bytes.ok()) return sluice::Annotate(bytes.status(), "--device-memory");
-    options.device_memory_bytes = *bytes;
-  }
+  SLUICE_ASSIGN_OR_RETURN(options.device, sluice::ParseDevice(f.device));
+  // What is wrong with these shows before the time that measuring takes.
+  SLUICE_RETURN_IF_ERROR(sluice::CheckDevice(options.device));
+  SLUICE_ASSIGN_OR_RETURN(
+      options.device_memory_bytes,
+      sluice::ParseDeviceMemory(options.device, f.device_memory));
   SLUICE_ASSIGN_OR_RETURN(options.link, sluice::ParseLinkChoice(f.link));
   options.nccl_library = f.nccl_library;
   options.cuda_library = f.cuda_library;
@@ -252,10 +253,8 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
     if (!bytes.ok()) return sluice::Annotate(bytes.status(), "--disk-space");
     options.disk_space_bytes = *bytes;
   }
-  // What is wrong with these shows before the time that measuring takes.
-  SLUICE_RETURN_IF_ERROR(sluice::CheckBackendKind(options.backend));
   SLUICE_RETURN_IF_ERROR(options.Validate());
-  SLUICE_RETURN_IF_ERROR(sluice::OpenPayloads(options.link, options.backend,
+  SLUICE_RETURN_IF_ERROR(sluice::OpenPayloads(options.link, options.device,
                                               options.nccl_library,
                                               options.cuda_library)
                              .status());

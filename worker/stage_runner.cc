@@ -424,7 +424,7 @@ absl::Status StageRunner::LoadExecutor(Run& run) {
   options.max_model_len = a.max_model_len;
   options.max_sequences = a.max_sequences;
   options.compute_threads = ThreadsOf(a);
-  options.backend = options_.backend;
+  options.device = options_.device;
   options.device_budget = options_.device_budget;
   options.host_budget = options_.host_budget;
   options.disk_budget = options_.disk_budget;

@@ -49,7 +49,7 @@ class StageRunner : public FrameSink {
     StageLoader loader;
     int64_t hidden_size = 0;
     int32_t compute_threads = 1;  // if the policy does not say
-    BackendKind backend = BackendKind::kCpu;
+    DeviceChoice device;
     MemoryBudget* device_budget = nullptr;  // as in StageExecutor::Options
     MemoryBudget* host_budget = nullptr;
     // The disk tier; null and "" without.

@@ -25,12 +25,12 @@ absl::Status Worker::Options::Validate() const {
   if (host_memory_bytes == 0) {
     return absl::InvalidArgumentError("worker: no host memory");
   }
-  if (backend != BackendKind::kCpu && device_memory_bytes == 0) {
+  if (device.has_memory() && device_memory_bytes == 0) {
     return absl::InvalidArgumentError(
         "worker: this device has memory of its own: say how much of it with "
         "--device-memory");
   }
-  if (backend == BackendKind::kCpu && device_memory_bytes > 0) {
+  if (!device.has_memory() && device_memory_bytes > 0) {
     return absl::InvalidArgumentError(
         "worker: --device-memory is for devices with memory of their own; the "
         "CPU's is --host-memory");
@@ -52,7 +52,7 @@ absl::Status Worker::Options::Validate() const {
 }
 
 absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(Options options) {
-  SLUICE_RETURN_IF_ERROR(CheckBackendKind(options.backend));
+  SLUICE_RETURN_IF_ERROR(CheckDevice(options.device));
   SLUICE_RETURN_IF_ERROR(options.Validate());
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<ModelDir> opened,
                           ModelDir::Open(options.model_dir));
@@ -81,7 +81,7 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(Options options) {
   };
   SLUICE_ASSIGN_OR_RETURN(
       std::unique_ptr<PayloadTransport> payloads,
-      OpenPayloads(options.link, options.backend, options.nccl_library,
+      OpenPayloads(options.link, options.device, options.nccl_library,
                    options.cuda_library));
   if (payloads != nullptr) {
     LogInfo(absl::StrCat("links may go by ", payloads->name()));

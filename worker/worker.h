@@ -10,7 +10,7 @@
 #include "absl/time/time.h"
 #include "common/machine_profile.h"
 #include "common/metrics.h"
-#include "runtime/kernels/backend.h"
+#include "runtime/kernels/device_choice.h"
 #include "runtime/trace/trace.h"
 #include "worker/channel_factory.h"
 #include "worker/link_choice.h"
@@ -38,7 +38,7 @@ class Worker {
     uint64_t host_memory_bytes = 0;  // hard budget for weights, KV, workspace
     // What computes, and, where that has memory of its own, the hard budget for
     // it; 0 otherwise.
-    BackendKind backend = BackendKind::kCpu;
+    DeviceChoice device;
     uint64_t device_memory_bytes = 0;
     // Where weight images and KV cache may be kept; made if it is not there.
     // "": no disk tier. Workers may share one.

@@ -58,10 +58,9 @@ class WorkerImpl : public Worker,
             {.loader = std::move(model.loader),
              .hidden_size = model.hidden_size,
              .compute_threads = threads_,
-             .backend = options_.backend,
-             .device_budget = options_.backend == BackendKind::kCpu
-                                  ? nullptr
-                                  : &device_budget_,
+             .device = options_.device,
+             .device_budget =
+                 options_.device.has_memory() ? &device_budget_ : nullptr,
              .host_budget = &budget_,
              .disk_budget = options_.disk_dir.empty() ? nullptr : &disk_budget_,
              .disk_dir = options_.disk_dir,
@@ -92,7 +91,9 @@ class WorkerImpl : public Worker,
     client.identity.model_fingerprint = fingerprint_;
     client.identity.host_memory_bytes = options_.host_memory_bytes;
     client.identity.compute_threads = threads_;
-    client.identity.device = DescribeCpu();
+    client.identity.device = options_.device.backend == BackendKind::kCuda
+                                 ? DescribeDevice(options_.device)
+                                 : DescribeCpu();
     client.identity.version = kVersion;
     client.identity.metrics_address = options_.metrics_address;
     client.identity.model_dir = options_.model_dir.string();

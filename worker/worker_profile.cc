@@ -14,7 +14,7 @@ namespace sluice {
 absl::StatusOr<ProfilerOptions> ProfilerOptionsOf(
     const Worker::Options& options) {
   ProfilerOptions machine;
-  machine.backend = options.backend;
+  machine.device = options.device;
   machine.cores = UsableCores();
   machine.threads = options.compute_threads > 0
                         ? options.compute_threads

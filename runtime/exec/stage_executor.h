@@ -15,7 +15,7 @@
 #include "common/types.h"
 #include "runtime/exec/activation_buffer.h"
 #include "runtime/exec/sweep_stats.h"
-#include "runtime/kernels/backend.h"
+#include "runtime/kernels/device_choice.h"
 #include "runtime/memory/memory_budget.h"
 #include "runtime/model/model_dir.h"
 #include "runtime/trace/trace.h"
@@ -40,8 +40,8 @@ class StageExecutor {
     int32_t max_sequences = 0;    // over all blocks in flight; bounds the KV
                                   // cache that is worth having
     int32_t compute_threads = 1;  // the calling thread included
-    BackendKind backend = BackendKind::kCpu;
-    // With a backend that has memory of its own; else null.
+    DeviceChoice device;
+    // With a device that has memory of its own; else null.
     MemoryBudget* device_budget = nullptr;  // must outlive the executor
     MemoryBudget* host_budget = nullptr;    // must outlive the executor
     // For data on disk: both or none.

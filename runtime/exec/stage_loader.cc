@@ -10,7 +10,6 @@
 #include "runtime/exec/image_store.h"
 #include "runtime/exec/stage_memory.h"
 #include "runtime/exec/stage_sweep.h"
-#include "runtime/memory/cpu_device.h"
 #include "runtime/model/dummy_source.h"
 #include "runtime/model/tensor_names.h"
 
@@ -178,9 +177,9 @@ absl::Status StageExecutor::Options::Validate(const DecoderSpec& spec) const {
   if (host_budget == nullptr) {
     return absl::InvalidArgumentError("host_budget is missing");
   }
-  if ((backend != BackendKind::kCpu) != (device_budget != nullptr)) {
+  if (device.has_memory() != (device_budget != nullptr)) {
     return absl::InvalidArgumentError(
-        "a device_budget goes with a backend that has memory of its own");
+        "a device_budget goes with a device that has memory of its own");
   }
   return absl::OkStatus();
 }
@@ -190,7 +189,7 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
     const StageExecutor::Options& options,
     const StageExecutor::Progress& progress,
     const std::atomic<bool>* cancelled) {
-  SLUICE_RETURN_IF_ERROR(CheckBackendKind(options.backend));
+  SLUICE_RETURN_IF_ERROR(CheckDevice(options.device));
   SLUICE_RETURN_IF_ERROR(options.Validate(spec));
   SLUICE_RETURN_IF_ERROR(CheckTensors(spec, source, options.layers));
   const Policy& policy = options.policy;
@@ -215,14 +214,15 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
       .cores = options.cores,
       .budget = memory};
   if (options.device_budget != nullptr) {
-    SLUICE_ASSIGN_OR_RETURN(parts.device,
-                            CpuDevice::Create({.budget = options.device_budget,
-                                               .tracer = options.tracer}));
+    SLUICE_ASSIGN_OR_RETURN(
+        parts.device,
+        CreateDevice(options.device, options.device_budget, options.tracer));
     backend_options.device = parts.device.get();
     backend_options.attention_slots = AttentionSlots(policy);
   }
   SLUICE_ASSIGN_OR_RETURN(
-      parts.backend, Backend::Create(options.backend, spec, backend_options));
+      parts.backend,
+      Backend::Create(options.device.backend, spec, backend_options));
   if (parts.device != nullptr) {
     // It has the embedding, but never the head.
     backend_options.layers.end =

@@ -32,14 +32,6 @@ enum class BackendKind {
   kCuda,
 };
 
-// "cpu", "cpu-discrete" or "cuda", as in --device; kInvalidArgument for others.
-absl::StatusOr<BackendKind> ParseBackendKind(absl::string_view name);
-// The inverse.
-absl::string_view BackendKindName(BackendKind kind);
-
-// Whether this build has it: kUnimplemented if not.
-absl::Status CheckBackendKind(BackendKind kind);
-
 // What a backend is told while it packs. Returns an error to stop. Called on
 // the packing thread with the bytes done since the last call, counted as they
 // lie in the image.

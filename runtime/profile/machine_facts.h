@@ -39,7 +39,7 @@ MachineFacts ReadMachineFacts();
 struct FingerprintParts {
   std::string cpu;      // DescribeCpu()
   std::string kernels;  // GemmEngine::LayoutKey()
-  std::string device;   // as in --device
+  std::string device;   // DescribeDevice()
   int32_t threads = 0;
   std::vector<int> cores;
   double cpu_quota = 0;

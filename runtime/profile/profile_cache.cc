@@ -84,12 +84,12 @@ std::string ProfileCacheDir(const std::string& disk_dir) {
 
 absl::Status SetCapacities(const ProfilerOptions& machine,
                            MachineProfile* profile) {
-  const bool device = machine.backend != BackendKind::kCpu;
+  const bool device = machine.device.has_memory();
   if (device != profile->has_device()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the profile is of a machine ", device ? "without" : "with",
         " a device that has memory of its own, but --device is ",
-        BackendKindName(machine.backend)));
+        DeviceName(machine.device)));
   }
   profile->machine = MachineId();
   profile->threads = machine.threads;

@@ -12,7 +12,6 @@
 #include "common/thread.h"
 #include "runtime/kernels/cpu/compute_pool.h"
 #include "runtime/kernels/cpu/gemm.h"
-#include "runtime/memory/cpu_device.h"
 #include "runtime/memory/cpu_topology.h"
 #include "runtime/memory/io_engine.h"
 #include "runtime/memory/memory_budget.h"
@@ -55,13 +54,15 @@ class Profiler {
         device_budget_(Tier::kDevice, options.device_memory_bytes),
         host_(Tier::kHost, options.host_memory_bytes),
         disk_(Tier::kDisk, options.disk_bytes),
-        has_device_(options.backend != BackendKind::kCpu) {}
+        has_device_(options.device.has_memory()) {}
 
   absl::StatusOr<MachineProfile> Run() {
     // Before we are what runs.
     const MachineFacts facts = ReadMachineFacts();
     profile_.machine = MachineId();
-    profile_.device = facts.cpu;
+    profile_.device = options_.device.backend == BackendKind::kCuda
+                          ? DescribeDevice(options_.device)
+                          : facts.cpu;
     profile_.device_memory_bytes = options_.device_memory_bytes;
     profile_.host_memory_bytes = options_.host_memory_bytes;
     profile_.disk_bytes = options_.disk_bytes;
@@ -125,8 +126,9 @@ class Profiler {
                            cancelled_));
     if (!has_device_) return absl::OkStatus();
     const double seconds = Begin("copies to and from the device", kCopyShare);
-    SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<CpuDevice> device,
-                            CpuDevice::Create({.budget = &device_budget_}));
+    SLUICE_ASSIGN_OR_RETURN(
+        const std::unique_ptr<Device> device,
+        CreateDevice(options_.device, &device_budget_, nullptr));
     SLUICE_ASSIGN_OR_RETURN(const CopyRates rates,
                             MeasureCopies(device.get(), &device_budget_, &host_,
                                           seconds, cancelled_));
@@ -256,7 +258,7 @@ class Profiler {
     // The discrete device is the same processor, and has the same kernels.
     profile_.device_compute = profile_.host;
     StageProbeOptions on_device = on_host;
-    on_device.backend = options_.backend;
+    on_device.device = options_.device;
     on_device.device_budget = &device_budget_;
     SLUICE_ASSIGN_OR_RETURN(
         const LayerOverheads device,
@@ -289,7 +291,7 @@ absl::Status ProfilerOptions::Validate() const {
   if (host_memory_bytes == 0) {
     return absl::InvalidArgumentError("profile: no host memory");
   }
-  if ((backend != BackendKind::kCpu) != (device_memory_bytes > 0)) {
+  if (device.has_memory() != (device_memory_bytes > 0)) {
     return absl::InvalidArgumentError(
         "profile: device memory goes with a device that has its own");
   }
@@ -306,7 +308,7 @@ absl::Status ProfilerOptions::Validate() const {
 absl::StatusOr<MachineProfile> MeasureMachine(
     const ProfilerOptions& options, const ProfileProgress& progress,
     const std::atomic<bool>* cancelled) {
-  SLUICE_RETURN_IF_ERROR(CheckBackendKind(options.backend));
+  SLUICE_RETURN_IF_ERROR(CheckDevice(options.device));
   SLUICE_RETURN_IF_ERROR(options.Validate());
   std::optional<absl::StatusOr<MachineProfile>> result;
   // The caller's thread keeps its cores.
@@ -401,7 +403,7 @@ absl::StatusOr<std::string> MachineFingerprint(const ProfilerOptions& options,
     parts.kernels = (*engine)->LayoutKey();
     break;
   }
-  parts.device = std::string(BackendKindName(options.backend));
+  parts.device = DescribeDevice(options.device);
   parts.threads = options.threads;
   parts.cores = options.cores;
   parts.memory_bytes = facts.memory_bytes;

@@ -8,19 +8,19 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/machine_profile.h"
-#include "runtime/kernels/backend.h"
+#include "runtime/kernels/device_choice.h"
 #include "runtime/profile/machine_facts.h"
 #include "runtime/profile/measure.h"
 
 namespace sluice {
 
 struct ProfilerOptions {
-  BackendKind backend = BackendKind::kCpu;
+  DeviceChoice device;
   int32_t threads = 1;  // that compute
   // One for each thread, or empty.
   std::vector<int> cores;
-  // What can really be used; also bounds what is measured with. device: with a
-  // backend that has memory of its own, else 0.
+  // What can really be used; also bounds what is measured with. device: of one
+  // that has memory of its own, else 0.
   uint64_t device_memory_bytes = 0;
   uint64_t host_memory_bytes = 0;
   // "" and 0: no disk tier. The directory must be there.
@@ -40,7 +40,7 @@ struct ProfilerOptions {
 // machine should be quiet meanwhile; the profile's remarks say if it was not.
 //
 // With a disk too small to measure, the profile has no disk tier, and a remark.
-// kUnimplemented as CheckBackendKind; kResourceExhausted if the memory is too
+// As CheckDevice; kResourceExhausted if the memory is too
 // small for the probes; kCancelled; the errors of DiskFile. Runs on a thread of
 // its own, and calls `progress`, which may be empty, there.
 absl::StatusOr<MachineProfile> MeasureMachine(

@@ -59,7 +59,7 @@ class ProbeStage {
     stage.max_sequences = 1;
     stage.compute_threads = options.threads;
     stage.cores = options.cores;
-    stage.backend = options.backend;
+    stage.device = options.device;
     stage.device_budget = options.device_budget;
     stage.host_budget = options.host_budget;
     SLUICE_ASSIGN_OR_RETURN(self->stage_, LoadStage(spec, DummySource(), stage,

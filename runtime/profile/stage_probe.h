@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/types.h"
-#include "runtime/kernels/backend.h"
+#include "runtime/kernels/device_choice.h"
 #include "runtime/memory/memory_budget.h"
 
 namespace sluice {
@@ -14,7 +14,7 @@ struct StageProbeOptions {
   DType dtype = DType::kBFloat16;
   int threads = 1;
   std::vector<int> cores;  // as of StageExecutor::Options
-  BackendKind backend = BackendKind::kCpu;
+  DeviceChoice device;
   MemoryBudget* device_budget = nullptr;  // with a device; else null
   MemoryBudget* host_budget = nullptr;
 };

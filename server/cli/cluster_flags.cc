@@ -26,13 +26,14 @@ void ClusterFlags::AddTo(CLI::App* app) {
   app->add_option("--threads", threads,
                   "compute threads over all workers; 0: all cores");
   app->add_option("--device", device,
-                  "what computes: cpu; cpu-discrete, for tests: the CPU with "
-                  "device memory of its own; or cuda")
-      ->check(CLI::IsMember({"cpu", "cpu-discrete", "cuda"}))
+                  "what computes: cpu; cuda, the first GPU, or cuda:N; "
+                  "cpu-discrete, for tests: the CPU with device memory of its "
+                  "own")
       ->capture_default_str();
   app->add_option("--device-memory", device_memory,
                   "hard budget over all workers, as 20GiB, for devices with "
-                  "memory of their own");
+                  "memory of their own; default: what a GPU has free, but for "
+                  "about 1 GiB");
   app->add_option("--host-memory", host_memory,
                   "hard budget over all workers, as 8GiB; default: 75 % of "
                   "what is free");

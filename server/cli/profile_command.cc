@@ -60,12 +60,13 @@ void AddProfileCommand(CLI::App* app, Command* chosen) {
                   "what may be used of it, as 100GiB; default: 90 % of what "
                   "is free");
   cmd->add_option("--device", machine.device,
-                  "what computes: cpu; cpu-discrete, for tests: the CPU with "
-                  "device memory of its own; or cuda")
-      ->check(CLI::IsMember({"cpu", "cpu-discrete", "cuda"}))
+                  "what computes: cpu; cuda, the first GPU, or cuda:N; "
+                  "cpu-discrete, for tests: the CPU with device memory of its "
+                  "own")
       ->capture_default_str();
   cmd->add_option("--device-memory", machine.device_memory,
-                  "what may be used of the device's own memory, as 20GiB");
+                  "what may be used of the device's own memory, as 20GiB; "
+                  "default: what a GPU has free, but for about 1 GiB");
   cmd->add_option("--host-memory", machine.host_memory,
                   "what may be used of memory, as 8GiB; default: 75 % of what "
                   "is free");

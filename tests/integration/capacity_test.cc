@@ -181,7 +181,7 @@ Loaded Load(const Case& c) {
   options.compute_threads = c.machine.threads;
   options.host_budget = &host;
   if (c.machine.has_device()) {
-    options.backend = BackendKind::kCpuDiscrete;
+    options.device.backend = BackendKind::kCpuDiscrete;
     options.device_budget = &device;
   }
   if (c.disk) {

@@ -1,11 +1,22 @@
 #include "tests/parity/stage_chain.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 
 #include "common/status_macros.h"
 #include "runtime/exec/stage_loader.h"
 
 namespace sluice {
+
+DeviceChoice TestDevice() {
+  const char* const name = std::getenv("SLUICE_TEST_DEVICE");
+  if (name == nullptr) return {BackendKind::kCpuDiscrete};
+  const absl::StatusOr<DeviceChoice> device = ParseDevice(name);
+  if (device.ok() && device->has_memory()) return *device;
+  std::fprintf(stderr, "SLUICE_TEST_DEVICE=%s is no such device\n", name);
+  std::abort();
+}
 
 absl::StatusOr<std::unique_ptr<StageChain>> StageChain::Create(
     const DecoderSpec& spec, const TensorSource& source,
@@ -34,7 +45,7 @@ absl::StatusOr<std::unique_ptr<StageChain>> StageChain::Create(
       chain->budgets_.push_back(
           std::make_unique<MemoryBudget>(Tier::kDevice, options.device_bytes));
       stage.device_budget = chain->budgets_.back().get();
-      stage.backend = BackendKind::kCpuDiscrete;
+      stage.device = options.device;
     }
     stage.wrap_backend = options.wrap_backend;
     if (borders[i + 1] == spec.num_layers) {

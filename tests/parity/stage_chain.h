@@ -17,6 +17,10 @@
 
 namespace sluice {
 
+// The device with memory of its own that tests of such devices use: the
+// discrete CPU, or what the environment's SLUICE_TEST_DEVICE says, as --device.
+DeviceChoice TestDevice();
+
 // Stages of one model in this process, one after the other, as a pipeline would
 // run them.
 class StageChain {
@@ -33,8 +37,9 @@ class StageChain {
     uint64_t budget_bytes = uint64_t{4} << 30;  // of each stage
     std::string disk_dir;                       // "": no disk
     uint64_t disk_bytes = uint64_t{4} << 30;    // of each stage
-    // Of each stage: the discrete CPU backend computes. 0: the CPU backend.
+    // Of each stage: `device` computes. 0: the CPU.
     uint64_t device_bytes = 0;
+    DeviceChoice device = TestDevice();
     WrapBackend wrap_backend;  // or null
   };
   using Position = std::pair<int64_t, int32_t>;  // sequence, position

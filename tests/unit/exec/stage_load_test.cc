@@ -4,7 +4,8 @@
 #include <vector>
 
 #include "runtime/exec/stage_loader.h"
-#include "runtime/kernels/backend.h"
+#include "runtime/kernels/device_choice.h"
+#include "runtime/model/dummy_source.h"
 #include "tests/parity/random_source.h"
 
 namespace sluice {
@@ -216,10 +217,16 @@ TEST_F(StageLoadTest, TensorErrorsComeThrough) {
   EXPECT_EQ(budget_.used_bytes(), 0u);
 }
 
-TEST_F(StageLoadTest, CudaIsNotBuiltIn) {
-  auto backend = Backend::Create(BackendKind::kCuda, spec_, {});
-  EXPECT_TRUE(absl::IsUnimplemented(backend.status())) << backend.status();
-  EXPECT_NE(backend.status().message().find("CUDA"), std::string::npos);
+TEST_F(StageLoadTest, AGpuThatIsNotHereIsRefused) {
+  MemoryBudget device(Tier::kDevice, 1 << 20);
+  options_.device = {BackendKind::kCuda, 999};
+  options_.device_budget = &device;
+  const absl::Status status =
+      LoadStage(spec_, DummySource(), options_, nullptr, nullptr).status();
+  EXPECT_TRUE(absl::IsUnimplemented(status) ||
+              absl::IsFailedPrecondition(status))
+      << status;
+  EXPECT_NE(status.message().find("--device cuda:999"), std::string::npos);
 }
 
 }  // namespace

@@ -157,14 +157,5 @@ TEST_F(DiscreteBackendTest, NeedsADevice) {
       Backend::Create(BackendKind::kCpuDiscrete, spec_, options).status()));
 }
 
-TEST(BackendKindTest, ParsesItsNames) {
-  EXPECT_EQ(*ParseBackendKind("cpu"), BackendKind::kCpu);
-  EXPECT_EQ(*ParseBackendKind("cpu-discrete"), BackendKind::kCpuDiscrete);
-  EXPECT_EQ(*ParseBackendKind("cuda"), BackendKind::kCuda);
-  EXPECT_TRUE(absl::IsInvalidArgument(ParseBackendKind("tpu").status()));
-  EXPECT_TRUE(CheckBackendKind(BackendKind::kCpuDiscrete).ok());
-  EXPECT_TRUE(absl::IsUnimplemented(CheckBackendKind(BackendKind::kCuda)));
-}
-
 }  // namespace
 }  // namespace sluice

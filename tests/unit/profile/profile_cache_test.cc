@@ -188,7 +188,7 @@ TEST(SetCapacitiesTest, TheDeviceMustBeTheSame) {
   MachineProfile p = SampleProfile();
   EXPECT_THAT(std::string(SetCapacities(machine, &p).message()),
               HasSubstr("--device is cpu"));
-  machine.backend = BackendKind::kCpuDiscrete;
+  machine.device.backend = BackendKind::kCpuDiscrete;
   machine.device_memory_bytes = 1 << 20;
   ASSERT_TRUE(SetCapacities(machine, &p).ok());
   EXPECT_EQ(p.threads, 3);

@@ -94,7 +94,7 @@ TEST(ProfilerTest, MeasuresADeviceWithMemoryOfItsOwn) {
   options.disk_dir = dir.path();
   options.disk_bytes = 1 << 20;
   options.threads = 1;
-  options.backend = BackendKind::kCpuDiscrete;
+  options.device.backend = BackendKind::kCpuDiscrete;
   options.device_memory_bytes = 128 << 20;
   const auto p = MeasureMachine(options, nullptr, nullptr);
   ASSERT_TRUE(p.ok()) << p.status();
@@ -154,7 +154,7 @@ TEST(ProfilerTest, WrongOptionsAreNamed) {
        "device memory"},
       {[] {
          auto o = Small();
-         o.backend = BackendKind::kCpuDiscrete;
+         o.device.backend = BackendKind::kCpuDiscrete;
          return o;
        }(),
        "device memory"},
@@ -184,10 +184,10 @@ TEST(ProfilerTest, WrongOptionsAreNamed) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(c.error));
   }
   ProfilerOptions cuda = Small();
-  cuda.backend = BackendKind::kCuda;
+  cuda.device = {BackendKind::kCuda, 999};
   cuda.device_memory_bytes = 1 << 30;
-  EXPECT_EQ(MeasureMachine(cuda, nullptr, nullptr).status().code(),
-            absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(MeasureMachine(cuda, nullptr, nullptr).status().ToString(),
+              HasSubstr("--device cuda:999"));
 }
 
 TEST(ProfilerTest, TooLittleMemoryIsAnError) {

@@ -177,7 +177,7 @@ TEST_F(NcclChainTest, WorkerWithoutNcclRefusesSuchAStage) {
 
 TEST_F(NcclChainTest, StagingMemoryIsTheDevices) {
   Start(2, [](Worker::Options* o) {
-    o->backend = BackendKind::kCpuDiscrete;
+    o->device.backend = BackendKind::kCpuDiscrete;
     o->device_memory_bytes = 2 * 2 * 32 * FakeModel::kHidden * 4;
   });
   AssignNccl(1);  // one side each, of two payloads of 32 rows: half of it

@@ -69,7 +69,7 @@ TEST(LinkChoiceTest, WhoHasNccl) {
   const FakeGpuGuard guard;
   const auto open = [](LinkChoice choice, BackendKind backend,
                        const std::string& nccl) {
-    return OpenPayloads(choice, backend, nccl, SLUICE_FAKE_GPU);
+    return OpenPayloads(choice, {backend}, nccl, SLUICE_FAKE_GPU);
   };
   const std::string none = "/nowhere/libnccl.so.2";
   EXPECT_EQ(*open(LinkChoice::kGrpc, BackendKind::kCuda, SLUICE_FAKE_GPU),
@@ -89,6 +89,12 @@ TEST(LinkChoiceTest, WhoHasNccl) {
       open(LinkChoice::kNccl, BackendKind::kCuda, none).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(status.ToString(), HasSubstr("--link nccl: can't load NCCL"));
+  // It is the GPU that computes.
+  EXPECT_THAT(OpenPayloads(LinkChoice::kNccl, {BackendKind::kCuda, 5},
+                           SLUICE_FAKE_GPU, SLUICE_FAKE_GPU)
+                  .status()
+                  .ToString(),
+              HasSubstr("there is no GPU 5"));
 }
 
 }  // namespace

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "runtime/kernels/backend.h"
+#include "runtime/memory/device.h"
+#include "runtime/memory/memory_budget.h"
+#include "runtime/trace/trace.h"
+
+namespace sluice {
+
+// What computes, as in --device.
+struct DeviceChoice {
+  BackendKind backend = BackendKind::kCpu;
+  int ordinal = 0;  // which GPU, as CUDA counts those that the process may use
+
+  // Beside the host's; then there is a Device.
+  bool has_memory() const { return backend != BackendKind::kCpu; }
+};
+
+// "cpu", "cpu-discrete", "cuda", which is the first GPU, or "cuda:N".
+// kInvalidArgument for others.
+absl::StatusOr<DeviceChoice> ParseDevice(absl::string_view name);
+// The inverse; of a GPU always with its number.
+std::string DeviceName(const DeviceChoice& device);
+
+// Whether it is here. kUnimplemented if this build has it not,
+// kFailedPrecondition if this machine has not; each says what to do.
+absl::Status CheckDevice(const DeviceChoice& device);
+
+// A GPU's number, name and architecture; of others, DeviceName().
+std::string DescribeDevice(const DeviceChoice& device);
+
+// What --device-memory says, in bytes. "": what a GPU has free, but for what
+// CUDA, its libraries and NCCL take beside the arena; 0 for others.
+// kInvalidArgument names the flag; else the errors of CheckDevice.
+absl::StatusOr<uint64_t> ParseDeviceMemory(const DeviceChoice& device,
+                                           const std::string& text);
+
+// A device with all that `budget`, which must outlive it, has left. `tracer`
+// may be null. REQUIRES: it has memory of its own. kResourceExhausted, and the
+// errors of CheckDevice.
+absl::StatusOr<std::unique_ptr<Device>> CreateDevice(const DeviceChoice& device,
+                                                     MemoryBudget* budget,
+                                                     Tracer* tracer);
+
+}  // namespace sluice

@@ -1,0 +1,71 @@
+"""`--device`: what is not here, or not at all, is one clear sentence."""
+
+import os
+import subprocess
+import sys
+import tempfile
+
+import harness
+
+LLAMA = os.path.join(harness.MODELS, "llama-kjv")
+# One that no machine has: the build is without CUDA, or the machine without a
+# GPU, or without so many.
+NOWHERE = "cuda:99"
+# Words of each of the three.
+REASONS = ["this build of Sluice is without CUDA", "there is no GPU that this process can use",
+           "there is no GPU 99: this process can use "]
+
+
+def ends_of_all_programs(*device):
+    """What each program that takes --device ends with."""
+    with tempfile.TemporaryDirectory(prefix="sluice-e2e-") as directory:
+        lines = os.path.join(directory, "in.jsonl")
+        harness.write_lines(lines, ['{"prompt": "In the", "max_tokens": 2}'])
+        output = ["--output", os.path.join(directory, "out.jsonl")]
+        for name, *args in [
+            ("sluice", "run", "--model", LLAMA, "--input", lines, *output),
+            ("sluice", "run", "--model", LLAMA, "--input", lines, *output, "--plan", "on"),
+            ("sluice", "profile"),
+            ("sluice-worker", "--model", LLAMA),
+            ("sluice-worker", "--model", LLAMA, "--no-profile", "--link", "nccl"),
+        ]:
+            done = subprocess.run(
+                [os.path.join(harness.BIN, name), *args, "--device", *device],
+                capture_output=True, text=True, timeout=60 * harness.SLOW)
+            yield [name, *args], done
+
+
+def complaint(done, name):
+    """The program's last line; what comes before it is its log."""
+    last = done.stderr.rstrip("\n").split("\n")[-1]
+    assert last.startswith(f"{name}: "), done.stderr
+    return last
+
+
+def test_a_gpu_that_is_not_here():
+    for command, done in ends_of_all_programs(NOWHERE):
+        assert done.returncode == 1, (command, done)
+        last = complaint(done, command[0])
+        assert last.startswith(f"{command[0]}: --device {NOWHERE}: "), (command, last)
+        assert any(reason in last for reason in REASONS), (command, last)
+        assert done.stdout == "", (command, done.stdout)
+    print(last)
+
+
+def test_a_name_of_nothing():
+    for device in ["gpu", "cuda:one", "cuda:-1"]:
+        for command, done in ends_of_all_programs(device):
+            assert done.returncode == 2, (command, done)
+            last = complaint(done, command[0])
+            assert (f'no device "{device}": expected cpu, cpu-discrete, cuda, or cuda:N'
+                    in last), (command, last)
+
+
+def test_memory_of_a_gpu_that_is_not_here():
+    for command, done in ends_of_all_programs(NOWHERE, "--device-memory", "16GiB"):
+        assert done.returncode == 1, (command, done)
+        assert f"--device {NOWHERE}: " in complaint(done, command[0]), (command, done)
+
+
+if __name__ == "__main__":
+    harness.run_tests(sys.modules[__name__])
