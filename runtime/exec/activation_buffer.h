@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/mutex.h"
+#include "runtime/memory/device.h"
 
 namespace sluice {
 
@@ -13,7 +14,9 @@ namespace sluice {
 // 64-byte aligned.
 class ActivationBuffer {
  public:
-  ActivationBuffer() = default;
+  // With `copies`, what it has is pinned for that device, which must be there
+  // for each Resize(): see Device::Pin.
+  explicit ActivationBuffer(Device* copies = nullptr) : copies_(copies) {}
   ~ActivationBuffer();
   ActivationBuffer(const ActivationBuffer&) = delete;
   ActivationBuffer& operator=(const ActivationBuffer&) = delete;
@@ -30,6 +33,10 @@ class ActivationBuffer {
   }
 
  private:
+  void Free();
+
+  Device* const copies_;
+  HostPin pin_;
   float* data_ = nullptr;
   size_t capacity_ = 0;  // floats
   int64_t rows_ = 0;
@@ -41,11 +48,13 @@ class ActivationBuffer {
 // is gone. Thread-safe.
 class ActivationPool {
  public:
-  ActivationPool();
+  // `copies` as in ActivationBuffer, there for each Acquire().
+  explicit ActivationPool(Device* copies = nullptr);
   std::shared_ptr<ActivationBuffer> Acquire(int64_t rows, int64_t cols);
 
  private:
   struct State;
+  Device* const copies_;
   std::shared_ptr<State> state_;
 };
 

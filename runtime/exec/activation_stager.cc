@@ -55,7 +55,7 @@ absl::StatusOr<std::unique_ptr<ActivationStager>> ActivationStager::Create(
   SLUICE_ASSIGN_OR_RETURN(
       self->staging_,
       HostBuffer::Create("activation staging", shape.staging_bytes(),
-                         options.memory));
+                         options.memory, options.copies));
   for (size_t i = 0; i < kSlots; ++i) {
     self->slots_[i].data =
         self->staging_.as<std::byte>() + i * (shape.staging_bytes() / kSlots);

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "runtime/memory/device.h"
 #include "runtime/memory/disk_file.h"
 #include "runtime/memory/host_buffer.h"
 #include "runtime/memory/io_completion.h"
@@ -49,6 +50,8 @@ class ActivationStager {
     Shape shape;
     std::string disk_dir;
     MemoryBudget* memory = nullptr;
+    // Copies from and to host memory, which is pinned for it; may be null.
+    Device* copies = nullptr;
     MemoryBudget* disk = nullptr;
     IoEngine* io = nullptr;
     bool overlap = true;              // false: nothing moves while computing

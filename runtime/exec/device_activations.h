@@ -93,7 +93,8 @@ class DeviceActivations {
     bool resident = false;
   };
 
-  explicit DeviceActivations(const Options& options) : options_(options) {}
+  explicit DeviceActivations(const Options& options)
+      : options_(options), outputs_(options.device) {}
   std::span<std::byte> Host(const Batch& batch) const;
   void Load(size_t k, Slot* slot);
   void Store(size_t k);

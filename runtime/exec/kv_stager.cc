@@ -30,8 +30,8 @@ absl::StatusOr<std::unique_ptr<KvStager>> KvStager::Create(
   std::unique_ptr<KvStager> self(new KvStager(options));
   self->page_bytes_ = options.layout.layer_page_bytes();
   SLUICE_ASSIGN_OR_RETURN(
-      self->ring_,
-      HostBuffer::Create("kv staging", options.staging_bytes, options.memory));
+      self->ring_, HostBuffer::Create("kv staging", options.staging_bytes,
+                                      options.memory, options.copies));
   self->max_group_pages_ = static_cast<int64_t>(
       (options.staging_bytes - RoundUpToDisk(KvLayout::kSlackBytes)) /
       ((kConcurrentGroups + 1) * self->page_bytes_));

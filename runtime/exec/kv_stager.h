@@ -11,6 +11,7 @@
 #include "common/types.h"
 #include "runtime/kv/batch_view.h"
 #include "runtime/kv/kv_layout.h"
+#include "runtime/memory/device.h"
 #include "runtime/memory/disk_file.h"
 #include "runtime/memory/host_buffer.h"
 #include "runtime/memory/io_completion.h"
@@ -34,6 +35,8 @@ class KvStager {
     size_t staging_bytes = 0;  // StagingBytes() of a sequence at least
     std::string disk_dir;
     MemoryBudget* memory = nullptr;
+    // Copies from and to host memory, which is pinned for it; may be null.
+    Device* copies = nullptr;
     MemoryBudget* disk = nullptr;
     IoEngine* io = nullptr;
     bool overlap = true;              // read ahead

@@ -227,7 +227,7 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
     // It has the embedding, but never the head.
     backend_options.layers.end =
         std::min(options.layers.end, spec.num_layers - 1);
-    backend_options.device = nullptr;
+    backend_options.beside = std::exchange(backend_options.device, nullptr);
     // These threads and the device's would be in each other's way.
     backend_options.cores.clear();
     SLUICE_ASSIGN_OR_RETURN(
@@ -376,6 +376,7 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
   weights.slots = plan.weight_slots;
   weights.overlap = policy.overlap;
   weights.memory = memory;
+  weights.copies = parts.device.get();
   if (plan.weights.disk > 0) weights.images = images.get();
   weights.io = parts.io.get();
   weights.stall_seconds = &parts.stats->weight_stall_seconds;
@@ -403,8 +404,12 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
   parts.pages[static_cast<size_t>(Tier::kHost)] = plan.host_pages;
   parts.pages[static_cast<size_t>(Tier::kDisk)] = plan.disk_pages;
   if (plan.host_pages > 0) {
-    SLUICE_ASSIGN_OR_RETURN(parts.kv, KvArena::Create(backend.kv_layout(),
-                                                      plan.host_pages, memory));
+    // On its way to the device only with attention there.
+    SLUICE_ASSIGN_OR_RETURN(
+        parts.kv,
+        KvArena::Create(
+            backend.kv_layout(), plan.host_pages, memory,
+            on_device.staging_slots > 0 ? parts.device.get() : nullptr));
   }
   if (plan.disk_pages > 0) {
     KvStager::Options stager;
@@ -413,6 +418,7 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
     stager.staging_bytes = plan.kv_staging_bytes;
     stager.disk_dir = options.disk_dir;
     stager.memory = memory;
+    if (on_device.staging_slots > 0) stager.copies = parts.device.get();
     stager.disk = options.disk_budget;
     stager.io = parts.io.get();
     stager.overlap = policy.overlap;
@@ -431,6 +437,7 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
     stager.shape = activations;
     stager.disk_dir = options.disk_dir;
     stager.memory = memory;
+    stager.copies = parts.device.get();
     stager.disk = options.disk_budget;
     stager.io = parts.io.get();
     stager.overlap = policy.overlap;

@@ -29,6 +29,7 @@ StageSweep::StageSweep(const DecoderSpec& spec, const Options& options,
       device_x_(parts_.device_activations.get()),
       device_attention_(parts_.device_attention.get()),
       tables_(parts_.pages, options.max_model_len),
+      buffers_(parts_.device.get()),
       row_(parts_.trace_row) {
   if (last_) {
     head_ = std::make_unique<StageHead>(StageHead::Options{

@@ -55,6 +55,7 @@ absl::Status WeightStore::LoadUnits(const Progress& progress) {
     if (placement_[i].device_end > 0) {
       SLUICE_RETURN_IF_ERROR(Annotate(MoveToDevice(i), units_[i].name));
     }
+    units_[i].resident.PinFor(options_.copies);
     bytes_ += placement_[i].bytes;
     resident_bytes_ += placement_[i].host_end - placement_[i].device_end;
     device_bytes_ += placement_[i].device_end;
@@ -64,8 +65,8 @@ absl::Status WeightStore::LoadUnits(const Progress& progress) {
   slots_.resize(std::max(2, options_.slots));
   for (Slot& slot : slots_) {
     SLUICE_ASSIGN_OR_RETURN(
-        slot.buffer,
-        HostBuffer::Create("weight slots", max_streamed_, options_.memory));
+        slot.buffer, HostBuffer::Create("weight slots", max_streamed_,
+                                        options_.memory, options_.copies));
     slot.done = std::make_unique<IoCompletion>();
   }
   Rewind();

@@ -18,6 +18,7 @@
 #include "runtime/exec/unit_order.h"
 #include "runtime/exec/weight_placement.h"
 #include "runtime/kernels/backend.h"
+#include "runtime/memory/device.h"
 #include "runtime/memory/host_buffer.h"
 #include "runtime/memory/io_completion.h"
 #include "runtime/memory/io_engine.h"
@@ -47,6 +48,8 @@ class WeightStore {
     // Whether to read ahead at all.
     bool overlap = true;
     MemoryBudget* memory = nullptr;
+    // Copies from and to host memory, which is pinned for it; may be null.
+    Device* copies = nullptr;
     // With a disk share.
     const ImageStore* images = nullptr;
     IoEngine* io = nullptr;

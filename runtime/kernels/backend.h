@@ -77,6 +77,9 @@ class Backend {
     // that the computing calls take. What then is charged to `budget` is for
     // packing and for logits on their way to the sink. Outlives the backend.
     Device* device = nullptr;
+    // Of a backend without that, beside a device: what is copied between both,
+    // which is attention_rows(). Outlives the backend.
+    Device* beside = nullptr;
   };
 
   // Makes a backend with its work space charged. kUnimplemented: not built in,

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "runtime/memory/disk_file.h"
 
 namespace sluice {
 
@@ -28,7 +29,8 @@ absl::StatusOr<size_t> ArenaBytes(const KvLayout& layout, int64_t num_pages) {
 
 absl::StatusOr<std::unique_ptr<KvArena>> KvArena::Create(const KvLayout& layout,
                                                          int64_t num_pages,
-                                                         MemoryBudget* budget) {
+                                                         MemoryBudget* budget,
+                                                         Device* copies) {
   std::unique_ptr<KvArena> arena(new KvArena(layout, num_pages));
   SLUICE_ASSIGN_OR_RETURN(const size_t bytes, ArenaBytes(layout, num_pages));
   SLUICE_ASSIGN_OR_RETURN(arena->charge_, budget->Charge("kv cache", bytes));
@@ -43,6 +45,10 @@ absl::StatusOr<std::unique_ptr<KvArena>> KvArena::Create(const KvLayout& layout,
   madvise(base, bytes, MADV_HUGEPAGE);
   arena->base_ = static_cast<std::byte*>(base);
   arena->mapped_ = bytes;
+  if (copies != nullptr) {
+    // The mapping is of whole pages.
+    arena->pin_ = copies->Pin({arena->base_, RoundUpToDisk(bytes)});
+  }
   return arena;
 }
 
@@ -57,6 +63,7 @@ absl::StatusOr<std::unique_ptr<KvArena>> KvArena::CreateOn(
 }
 
 KvArena::~KvArena() {
+  pin_.Release();
   if (mapped_ > 0) munmap(base_, mapped_);
 }
 

@@ -18,10 +18,11 @@ class KvArena {
  public:
   // Charges all of it, KvLayout::kSlackBytes included, to `budget` as "kv
   // cache". kResourceExhausted if that fails, or if the address space cannot be
-  // had.
-  static absl::StatusOr<std::unique_ptr<KvArena>> Create(const KvLayout& layout,
-                                                         int64_t num_pages,
-                                                         MemoryBudget* budget);
+  // had. With `copies`, pinned for that device (Device::Pin): then the system
+  // backs all of it at once.
+  static absl::StatusOr<std::unique_ptr<KvArena>> Create(
+      const KvLayout& layout, int64_t num_pages, MemoryBudget* budget,
+      Device* copies = nullptr);
   // In the memory of a device, which must outlive the arena. The errors of
   // Device::Allocate.
   static absl::StatusOr<std::unique_ptr<KvArena>> CreateOn(
@@ -48,6 +49,7 @@ class KvArena {
   size_t mapped_ = 0;
   DeviceBuffer on_device_;
   MemoryCharge charge_;
+  HostPin pin_;
 };
 
 }  // namespace sluice

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <utility>
@@ -42,6 +43,26 @@ class DeviceBuffer {
   MemoryCharge charge_;
 };
 
+// Keeps host memory pinned, for one device or for none. The memory must outlive
+// this, which may outlive the device. Move-only.
+class HostPin {
+ public:
+  HostPin() = default;
+  explicit HostPin(std::function<void()> unpin) : unpin_(std::move(unpin)) {}
+  HostPin(HostPin&& other) noexcept { *this = std::move(other); }
+  HostPin& operator=(HostPin&& other) noexcept {
+    std::swap(unpin_, other.unpin_);
+    return *this;
+  }
+  ~HostPin() { Release(); }
+  void Release() {
+    if (unpin_ != nullptr) std::exchange(unpin_, nullptr)();
+  }
+
+ private:
+  std::function<void()> unpin_;
+};
+
 // A compute device with memory of its own: that memory, and the wires between
 // it and the host's. Host and device never follow each other's addresses; what
 // one has and the other needs is copied here. Thread-safe.
@@ -73,6 +94,12 @@ class Device {
   // Whether all these bytes lie on the device, or some do.
   virtual bool Contains(const void* data, size_t bytes) const = 0;
   virtual bool Touches(const void* data, size_t bytes) const = 0;
+
+  // Pins host memory that is copied again and again, where that makes copies
+  // faster, and free of waiting for who begins them; whole pages, no part of
+  // which is pinned already. Memory that cannot be pinned is copied all the
+  // same: the device says so in the log.
+  virtual HostPin Pin(std::span<std::byte> host) { return {}; }
 
   // What the wires carried, host to device and back, and how long they were
   // busy.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "runtime/memory/device.h"
 #include "runtime/memory/memory_budget.h"
 
 namespace sluice {
@@ -19,9 +20,15 @@ class HostBuffer {
   HostBuffer& operator=(HostBuffer&& other) noexcept;
   ~HostBuffer();
 
-  // kResourceExhausted if `budget` or the system has no room.
+  // kResourceExhausted if `budget` or the system has no room. With `copies`,
+  // pinned for that device, as by PinFor().
   static absl::StatusOr<HostBuffer> Create(const std::string& name,
-                                           size_t bytes, MemoryBudget* budget);
+                                           size_t bytes, MemoryBudget* budget,
+                                           Device* copies = nullptr);
+
+  // For memory that is copied to or from `device`, which may be null: see
+  // Device::Pin. Less than a page is not worth it.
+  void PinFor(Device* device);
 
   void* data() const { return data_; }
   template <typename T>
@@ -34,6 +41,7 @@ class HostBuffer {
   void* data_ = nullptr;
   size_t bytes_ = 0;
   MemoryCharge charge_;
+  HostPin pin_;
 };
 
 }  // namespace sluice

@@ -17,14 +17,16 @@ class WorkBuffer {
  public:
   WorkBuffer() = default;
 
-  // On `device`, unless that is null; then in host memory, charged to `budget`.
+  // On `device`, unless that is null; then in host memory, charged to `budget`
+  // and pinned for `copies`, which may be null, too.
   static absl::StatusOr<WorkBuffer> Create(const std::string& name,
                                            size_t bytes, MemoryBudget* budget,
-                                           Device* device) {
+                                           Device* device,
+                                           Device* copies = nullptr) {
     WorkBuffer buffer;
     if (device == nullptr) {
       SLUICE_ASSIGN_OR_RETURN(buffer.host_,
-                              HostBuffer::Create(name, bytes, budget));
+                              HostBuffer::Create(name, bytes, budget, copies));
     } else {
       SLUICE_ASSIGN_OR_RETURN(buffer.device_, device->Allocate(name, bytes));
     }

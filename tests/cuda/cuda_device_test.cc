@@ -361,7 +361,62 @@ TEST_P(CudaDeviceTest, WhatCannotBeHadIsSaid) {
   EXPECT_LE(*free_bytes, facts->memory_bytes);
 }
 
+TEST_P(CudaDeviceTest, HostMemoryIsPinnedAsLongAsItIsHeld) {
+  const DeviceBuffer there = Allocate(8192);
+  for (int i = 0; i < 3; ++i) {
+    // Again and again at what may be the same address.
+    auto host = HostBuffer::Create("data", 8192, &host_, device_.get());
+    ASSERT_TRUE(host.ok()) << host.status();
+    HostBuffer moved = *std::move(host);
+    HostBuffer again = std::move(moved);
+    again.PinFor(device_.get());
+    Fill(again, i);
+    const HostBuffer back = Host(8192);
 #ifdef SLUICE_CUDA_EMULATED
+    const size_t before = emulation::PageableBytes();
+    ASSERT_TRUE(In(there.span(), Span(again)).ok());
+    EXPECT_EQ(emulation::PageableBytes(), before);
+#else
+    ASSERT_TRUE(In(there.span(), Span(again)).ok());
+#endif
+    ASSERT_TRUE(Out(Span(back), there.span()).ok());
+    EXPECT_EQ(std::memcmp(back.data(), again.data(), 8192), 0);
+  }
+  // Small buffers share their pages with others.
+  auto small = HostBuffer::Create("data", 100, &host_, device_.get());
+  ASSERT_TRUE(small.ok());
+  EXPECT_TRUE(In(there.span().first(100), Span(*small)).ok());
+}
+
+#ifdef SLUICE_CUDA_EMULATED
+TEST_P(CudaDeviceTest, MemoryThatCannotBePinnedIsCopiedAllTheSame) {
+  const DeviceBuffer there = Allocate(8192);
+  emulation::SetPinLimit(0);
+  testing::internal::CaptureStderr();
+  auto host = HostBuffer::Create("data", 8192, &host_, device_.get());
+  auto more = HostBuffer::Create("data", 8192, &host_, device_.get());
+  const std::string log = testing::internal::GetCapturedStderr();
+  emulation::SetPinLimit(size_t{1} << 40);
+  ASSERT_TRUE(host.ok() && more.ok());
+  EXPECT_THAT(log, HasSubstr("GPU 0: pinning 8192 bytes: CUDA: out of memory"));
+  EXPECT_THAT(log, HasSubstr("some host memory stays unpinned"));
+  EXPECT_EQ(log.find("unpinned"), log.rfind("unpinned")) << "said once";
+  Fill(*host, 4);
+  const size_t before = emulation::PageableBytes();
+  ASSERT_TRUE(In(there.span(), Span(*host)).ok());
+  ASSERT_TRUE(Out(Span(*more), there.span()).ok());
+  EXPECT_EQ(emulation::PageableBytes(), before + 2 * 8192);
+  EXPECT_EQ(std::memcmp(host->data(), more->data(), 8192), 0);
+  EXPECT_TRUE(device_->Health().ok());
+}
+
+TEST_P(CudaDeviceTest, PinsMayOutliveTheDevice) {
+  auto host = HostBuffer::Create("data", 8192, &host_, device_.get());
+  ASSERT_TRUE(host.ok());
+  device_.reset();
+  *host = HostBuffer();
+}
+
 TEST_P(CudaDeviceTest, ASecondDeviceIsTakenOnEveryThread) {
   device_.reset();
   emulation::SetDeviceCount(2);

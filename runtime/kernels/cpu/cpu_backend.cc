@@ -77,18 +77,21 @@ absl::Status CpuBackend::Initialize() {
   const auto create = [&](const char* name, size_t bytes) {
     return WorkBuffer::Create(name, bytes, budget, options_.device);
   };
+  const auto create_copied = [&](size_t bytes) {
+    return WorkBuffer::Create("workspace", bytes, budget, options_.device,
+                              options_.beside);
+  };
   SLUICE_ASSIGN_OR_RETURN(
       normed_,
       create("workspace",
              rows * std::max(spec_.hidden_size, spec_.embed_dim) * element));
   for (int slot = 0; slot < options_.attention_slots; ++slot) {
     SLUICE_ASSIGN_OR_RETURN(attention_.emplace_back(),
-                            create("workspace", rows * q_width_ * element));
+                            create_copied(rows * q_width_ * element));
     if (options_.attention_slots == 1) break;
-    SLUICE_ASSIGN_OR_RETURN(qkv_.emplace_back(),
-                            create("workspace", rows * qkv));
+    SLUICE_ASSIGN_OR_RETURN(qkv_.emplace_back(), create_copied(rows * qkv));
   }
-  SLUICE_ASSIGN_OR_RETURN(wide_, create("workspace", rows * wide));
+  SLUICE_ASSIGN_OR_RETURN(wide_, create_copied(rows * wide));
   if (options_.layers.end == spec_.num_layers) {
     SLUICE_ASSIGN_OR_RETURN(
         logits_, create("workspace", size_t{1} * options_.head_rows *

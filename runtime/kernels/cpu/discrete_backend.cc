@@ -20,7 +20,7 @@ absl::StatusOr<std::unique_ptr<Backend>> DiscreteBackend::Create(
         self->logits_, HostBuffer::Create("logits",
                                           size_t{1} * self->cpu_->head_rows() *
                                               spec.vocab_size * sizeof(float),
-                                          options.budget));
+                                          options.budget, options.device));
   }
   return self;
 }

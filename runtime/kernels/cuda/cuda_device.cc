@@ -1,11 +1,14 @@
 #include "runtime/kernels/cuda/cuda_device.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/logging.h"
 #include "common/status_macros.h"
 #include "runtime/kernels/cuda/cuda_status.h"
 #include "runtime/memory/disk_file.h"
@@ -186,6 +189,38 @@ void CudaDevice::CopyWithin(std::span<std::byte> to,
   }
   h2d_->Copy(to.data(), from.data(), from.size(), cudaMemcpyDeviceToDevice,
              done);
+}
+
+HostPin CudaDevice::Pin(std::span<std::byte> host) {
+  if (host.empty()) return {};
+  absl::Status status = MakeCurrent();
+  if (status.ok()) {
+    status = Check(
+        cudaHostRegister(host.data(), host.size(), cudaHostRegisterPortable),
+        absl::StrCat("pinning ", host.size(), " bytes"));
+  }
+  if (status.ok()) {
+    return HostPin([data = host.data(), ordinal = ordinal()] {
+      // Of a device that is lost nothing is pinned any more.
+      (void)cudaSetDevice(ordinal);
+      (void)cudaHostUnregister(data);
+      (void)cudaGetLastError();
+    });
+  }
+  if (!pinning_refused_.exchange(true)) {
+    rlimit limit = {};
+    std::string locked;
+    if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 &&
+        limit.rlim_cur != RLIM_INFINITY) {
+      locked = absl::StrCat("; this process may lock ", limit.rlim_cur >> 10,
+                            " KiB (ulimit -l)");
+    }
+    LogWarning(absl::StrCat(
+        status.message(), locked,
+        ": some host memory stays unpinned, which makes copies slower and who "
+        "begins them wait"));
+  }
+  return {};
 }
 
 Device::Totals CudaDevice::totals() const {

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -67,6 +68,8 @@ class CudaDevice : public Device {
   bool Touches(const void* data, size_t bytes) const override {
     return arena_->Touches(data, bytes);
   }
+  // Maps the memory for all devices. The system may refuse.
+  HostPin Pin(std::span<std::byte> host) override;
   Totals totals() const override;
   absl::Status Health() override;
 
@@ -86,6 +89,7 @@ class CudaDevice : public Device {
   std::unique_ptr<DeviceArena> arena_;
   std::unique_ptr<CudaWire> h2d_;
   std::unique_ptr<CudaWire> d2h_;
+  std::atomic<bool> pinning_refused_{false};
 };
 
 }  // namespace sluice

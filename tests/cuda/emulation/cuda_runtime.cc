@@ -32,6 +32,7 @@ struct Device {
   std::map<uintptr_t, size_t> pinned ABSL_GUARDED_BY(mutex);
   size_t pin_limit ABSL_GUARDED_BY(mutex) = std::numeric_limits<size_t>::max();
   size_t used_bytes ABSL_GUARDED_BY(mutex) = 0;
+  size_t pageable_bytes ABSL_GUARDED_BY(mutex) = 0;
   std::map<const void*, int> shared_limits ABSL_GUARDED_BY(mutex);
 };
 
@@ -334,6 +335,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes,
                     !IsPinned(device, from, bytes);
     to_pageable = PlaceOf(device, to, bytes) == Place::kHost &&
                   !IsPinned(device, to, bytes);
+    if (from_pageable || to_pageable) device.pageable_bytes += bytes;
   }
   if (from_pageable || to_pageable) cudaStreamSynchronize(stream);
   if (from_pageable) {
@@ -413,6 +415,12 @@ void SetPinLimit(size_t bytes) {
   Device& device = TheDevice();
   MutexLock lock(&device.mutex);
   device.pin_limit = bytes;
+}
+
+size_t PageableBytes() {
+  Device& device = TheDevice();
+  MutexLock lock(&device.mutex);
+  return device.pageable_bytes;
 }
 
 cudaError_t LaunchGrid(const cudaLaunchConfig_t& config, const void* kernel,

@@ -173,6 +173,8 @@ cudaError_t SetSharedLimit(const void* kernel, int bytes);
 bool IsDeviceMemory(const void* data, size_t bytes);
 // Most host memory that may be pinned; at first, all of it.
 void SetPinLimit(size_t bytes);
+// What was copied in streams from or to host memory that is not pinned.
+size_t PageableBytes();
 
 }  // namespace sluice::emulation
 

@@ -45,7 +45,7 @@ namespace sluice::emulation {
 namespace {
 
 // How long a wait for late copies takes at least.
-constexpr std::chrono::microseconds kPatience{200};
+constexpr std::chrono::microseconds kPatience{100};
 
 struct State {
   Mutex mutex;

@@ -1,0 +1,37 @@
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "runtime/kernels/cpu/discrete_backend.h"
+#include "runtime/kernels/cuda/cuda_backend.h"
+#include "tests/cuda/emulation/streams.h"
+
+// Programs with this have a GPU that computes as the discrete CPU does: the
+// device is the emulated one with all its streams, and since its memory is the
+// host's, DiscreteBackend may follow its addresses. What the CPU computes is
+// done at once, so that copies that come late are missed by what does not wait.
+
+namespace sluice {
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(
+    const DecoderSpec& spec, const Backend::Options& options) {
+  return DiscreteBackend::Create(spec, options);
+}
+
+namespace {
+
+// For tests that take any device with memory of its own, and with the timing
+// that the program is built for.
+class GpuOfTheTests : public testing::Environment {
+ public:
+  void SetUp() override {
+    setenv("SLUICE_TEST_DEVICE", "cuda", 1);
+    emulation::SetTiming(emulation::Timing::SLUICE_TEST_TIMING);
+  }
+};
+
+const testing::Environment* const gpu_of_the_tests =
+    testing::AddGlobalTestEnvironment(new GpuOfTheTests);
+
+}  // namespace
+}  // namespace sluice
