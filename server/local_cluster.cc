@@ -167,6 +167,12 @@ class LocalClusterImpl : public LocalCluster {
   Coordinator& coordinator() override { return *coordinator_; }
   const Coordinator& coordinator() const override { return *coordinator_; }
   JobClient& client() override { return *client_; }
+  absl::Status health() const override {
+    for (const auto& worker : workers_) {
+      SLUICE_RETURN_IF_ERROR(worker->health());
+    }
+    return absl::OkStatus();
+  }
   RuntimeReport report() const override {
     RuntimeReport sum;
     for (const auto& worker : workers_) sum += worker->report();

@@ -49,6 +49,8 @@ class LocalCluster {
   virtual Coordinator& coordinator() = 0;
   virtual const Coordinator& coordinator() const = 0;
   virtual JobClient& client() = 0;
+  // OK, or why a worker can't go on, and nor can the cluster: Worker::health().
+  virtual absl::Status health() const = 0;
   // The sum over the workers.
   virtual RuntimeReport report() const = 0;
 };

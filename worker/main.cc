@@ -303,21 +303,26 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
             << std::endl;
   bool serving = false;
   int signal;
+  absl::Status health;
   while ((signal = sigtimedwait(&signals, nullptr, &kTick)) < 0) {
+    health = worker->health();
+    if (!health.ok()) break;
     if (worker->ready() == serving) continue;
     serving = !serving;
     server->SetServing(serving);
   }
-  sluice::LogInfo(absl::StrCat("signal ", signal, ": shutting down"));
+  sluice::LogInfo(health.ok()
+                      ? absl::StrCat("signal ", signal, ": shutting down")
+                      : "shutting down, for another process to take over");
   // A second one ends the process at once.
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
   server->SetServing(false);
   worker->Shutdown();
   server->Shutdown();
   if (tracer != nullptr) {
-    return sluice::Annotate(tracer->WriteJson(f.trace), "--trace");
+    health.Update(sluice::Annotate(tracer->WriteJson(f.trace), "--trace"));
   }
-  return absl::OkStatus();
+  return health;
 }
 
 }  // namespace

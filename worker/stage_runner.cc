@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/bounded_queue.h"
+#include "common/device_loss.h"
 #include "common/logging.h"
 #include "common/status_macros.h"
 #include "runtime/memory/cpu_topology.h"
@@ -369,10 +370,13 @@ void StageRunner::Play(Run& run) {
   }
   link.reset();
   // What was damaged is made anew by the next load.
-  if (absl::IsDataLoss(status)) DropExecutor();
+  if (absl::IsDataLoss(status) || IsDeviceLoss(status)) DropExecutor();
   if (executor_ != nullptr) executor_->Reset();
   PublishKvUsage();
   meter_.Switch(UsageMeter::State::kIdle);
+  if (IsDeviceLoss(status) && options_.on_device_loss) {
+    options_.on_device_loss(Annotate(status, a.Name()));
+  }
 }
 
 absl::Status StageRunner::Prepare(Run& run) {

@@ -66,6 +66,10 @@ class StageRunner : public FrameSink {
     PayloadTransport* payloads = nullptr;
     const WorkerMetrics* metrics = nullptr;
     const Clock* clock = nullptr;
+    // Told why a stage has failed, which has been reported, if the device is of
+    // no more use (common/device_loss.h). On the compute thread; must not wait.
+    // May be empty.
+    std::function<void(const absl::Status&)> on_device_loss;
     // For the next stage's worker to take the link; it may be just starting.
     absl::Duration connect_timeout = absl::Seconds(20);
     absl::Duration connect_retry = absl::Milliseconds(100);

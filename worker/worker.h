@@ -24,7 +24,8 @@ namespace sluice {
 
 // A worker: attaches to a coordinator, loads the layers it is told to, runs
 // steps, and hands activations on. When the coordinator goes away it keeps its
-// weights and attaches again, until Shutdown. Thread-safe.
+// weights and attaches again, until Shutdown. When its device is lost it says
+// so and takes its leave. Thread-safe.
 class Worker {
  public:
   struct Options {
@@ -80,6 +81,10 @@ class Worker {
 
   // True while attached to a coordinator and its stage, if any, is loaded.
   virtual bool ready() const = 0;
+
+  // OK, or why this worker has left its coordinator and will not come back: its
+  // device is lost to this process, and only another one can be of use.
+  virtual absl::Status health() const = 0;
 
   // As of the last step.
   virtual RuntimeReport report() const = 0;

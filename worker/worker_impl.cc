@@ -9,6 +9,7 @@
 #include "common/logging.h"
 #include "common/mutex.h"
 #include "common/status_macros.h"
+#include "common/thread.h"
 #include "runtime/memory/cpu_topology.h"
 #include "runtime/memory/memory_budget.h"
 #include "runtime/profile/machine_facts.h"
@@ -71,7 +72,9 @@ class WorkerImpl : public Worker,
              .receiver = link_service_.get(),
              .payloads = payloads.get(),
              .metrics = &metrics_,
-             .clock = Clock::Real()}),
+             .clock = Clock::Real(),
+             .on_device_loss =
+                 [this](const absl::Status& why) { OnDeviceLoss(why); }}),
         payloads_(std::move(payloads)) {
     if (!options_.link_address.empty()) Announce(options_.link_address);
   }
@@ -82,7 +85,7 @@ class WorkerImpl : public Worker,
 
   void Announce(const std::string& link_address) override {
     MutexLock lock(&mu_);
-    if (client_ != nullptr || shutdown_) return;
+    if (client_ != nullptr || shutdown_ || !health_.ok()) return;
     CoordinatorClient::Options client;
     client.address = options_.coordinator_address;
     client.channels = options_.channels;
@@ -116,16 +119,22 @@ class WorkerImpl : public Worker,
 
   bool ready() const override { return attached_ && runner_.ready(); }
 
+  absl::Status health() const override {
+    MutexLock lock(&mu_);
+    return health_;
+  }
+
   RuntimeReport report() const override { return runner_.report(); }
 
   void Shutdown() override {
-    std::unique_ptr<CoordinatorClient> client;
+    Thread leaving;
     {
       MutexLock lock(&mu_);
       shutdown_ = true;
-      client = std::move(client_);
+      leaving = std::move(leaving_);
     }
-    if (client != nullptr) client->Shutdown();
+    leaving.Join();
+    Leave();
     runner_.Shutdown();
   }
 
@@ -168,6 +177,24 @@ class WorkerImpl : public Worker,
     runner_.Detach();
   }
 
+  // What the stage said of it goes out before the leave.
+  void OnDeviceLoss(const absl::Status& why) {
+    MutexLock lock(&mu_);
+    if (!health_.ok()) return;
+    LogError(absl::StrCat("leaving for good: ", why.message()));
+    health_ = why;
+    if (!shutdown_) leaving_ = Thread("leaving", [this] { Leave(); });
+  }
+
+  void Leave() {
+    std::unique_ptr<CoordinatorClient> client;
+    {
+      MutexLock lock(&mu_);
+      client = std::move(client_);
+    }
+    if (client != nullptr) client->Shutdown();
+  }
+
   WorkerTotals totals() override {
     WorkerTotals totals;
     totals.usage = runner_.usage();
@@ -193,9 +220,11 @@ class WorkerImpl : public Worker,
   // Its threads call what is above.
   const std::unique_ptr<PayloadTransport> payloads_;
 
-  Mutex mu_;
+  mutable Mutex mu_;
   bool shutdown_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status health_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<CoordinatorClient> client_ ABSL_GUARDED_BY(mu_);
+  Thread leaving_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "server/cli/cluster_flags.h"
 
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -166,6 +167,7 @@ std::function<void(absl::string_view what, double share)> ShowProfiling(
 
 absl::Status WaitUntilLoaded(LocalCluster& cluster, ProgressDisplay& display) {
   while (!cluster.coordinator().ready()) {
+    SLUICE_RETURN_IF_ERROR(cluster.health());
     const v1::ClusterState state = cluster.coordinator().cluster_state();
     for (const v1::WorkerInfo& worker : state.workers()) {
       // In one process nothing comes to help: an error here is final.
@@ -182,6 +184,8 @@ absl::Status WaitUntilLoaded(LocalCluster& cluster, ProgressDisplay& display) {
 }
 
 namespace {
+
+constexpr std::chrono::milliseconds kHealthPoll{50};
 
 // Sees that a job ends whose workers fail again and again. Confined to a
 // thread.
@@ -232,6 +236,14 @@ absl::StatusOr<v1::Job> FollowJob(
     results = client.StreamResults(id, 0, true, on_result);
     if (!results.ok()) client.CancelJob(id).IgnoreError();
   });
+  std::atomic<bool> ended = false;
+  // A worker that is gone for good may leave the job without another change.
+  Thread watch("health", [&] {
+    while (!ended && cluster.health().ok()) {
+      std::this_thread::sleep_for(kHealthPoll);
+    }
+    if (!ended) client.CancelJob(id).IgnoreError();
+  });
   FailureWatch failures(&cluster);
   const absl::StatusOr<v1::Job> last =
       client.WatchJob(id, [&](const v1::Job& now) {
@@ -241,7 +253,10 @@ absl::StatusOr<v1::Job> FollowJob(
   if (!last.ok() || !failures.status().ok()) {
     client.CancelJob(id).IgnoreError();
   }
+  ended = true;
+  watch.Join();
   reader.Join();
+  SLUICE_RETURN_IF_ERROR(cluster.health());
   SLUICE_RETURN_IF_ERROR(failures.status());
   SLUICE_RETURN_IF_ERROR(results);
   return last;

@@ -60,13 +60,15 @@ std::function<void(absl::string_view what, double share)> ShowProfiling(
     ProgressDisplay* display);
 
 // Returns when the cluster can compute, showing how far it is meanwhile.
-// kFailedPrecondition names the worker that can't load its stage.
+// kFailedPrecondition names the worker that can't load its stage; the errors of
+// LocalCluster::health().
 absl::Status WaitUntilLoaded(LocalCluster& cluster, ProgressDisplay& display);
 
 // Follows a job to its end: gives each result to `on_result`, on a thread of
 // its own, and each state to `on_update`. An error of on_result, or workers
 // that fail again and again, since in one process nothing comes to help
-// (kFailedPrecondition with the last failure), cancels the job and is returned.
+// (kFailedPrecondition with the last failure) or for the last time
+// (LocalCluster::health()), cancels the job and is returned.
 absl::StatusOr<v1::Job> FollowJob(
     LocalCluster& cluster, const std::string& id,
     const std::function<absl::Status(const v1::Result&)>& on_result,

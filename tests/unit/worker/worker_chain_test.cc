@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "common/device_loss.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker/worker_chain_testing.h"
@@ -328,6 +329,45 @@ TEST_F(WorkerChainTest, DamagedWeightsAreLoadedAgain) {
   AssignAll(2);
   EXPECT_EQ(workers_[0]->model().loads(), 2);
   ExpectStepWorks(2);
+}
+
+TEST_F(WorkerChainTest, AWorkerWhoseDeviceIsLostLeavesForGood) {
+  StartWorkers(2);
+  AssignAll(1);
+  ExpectStepWorks(1);
+  EXPECT_TRUE(workers_[1]->worker().health().ok());
+  workers_[1]->model().FailSteps(
+      DeviceLoss(absl::InternalError("GPU 0: gone")));
+  coordinator_.Send("w0", Step(1, 3, 7));
+  const v1::StageFailed failed = coordinator_.AwaitFailed("w1", 1);
+  EXPECT_EQ(failed.code(), static_cast<int>(absl::StatusCode::kInternal));
+  EXPECT_EQ(failed.message(),
+            "stage 1 of 2 (layers 3 to 5): block 3 step 7: GPU 0: gone");
+  coordinator_.AwaitDetached("w1");
+  EXPECT_FALSE(workers_[1]->worker().ready());
+  EXPECT_EQ(workers_[1]->worker().health().message(),
+            "stage 1 of 2 (layers 3 to 5): block 3 step 7: GPU 0: gone");
+  EXPECT_EQ(workers_[1]->model().live_executors(), 0)
+      << "nothing is left of the stage";
+  // The other one is well, and goes on with whoever takes its place.
+  EXPECT_TRUE(workers_[0]->worker().health().ok());
+  workers_.push_back(
+      std::make_unique<TestWorker>("w2", coordinator_.address()));
+  coordinator_.AwaitAttached("w2");
+  std::swap(workers_[1], workers_[2]);
+  workers_.pop_back();
+  AssignAll(2);
+  ExpectStepWorks(2);
+}
+
+TEST_F(WorkerChainTest, ADeviceThatIsLostWhileLoadingIsTheEnd) {
+  StartWorkers(1);
+  workers_[0]->model().FailLoads(DeviceLoss(absl::InternalError("ECC")));
+  coordinator_.Send("w0", Assignment(1, 0));
+  EXPECT_EQ(coordinator_.AwaitFailed("w0", 1).message(),
+            "stage 0 of 1 (layers 0 to 5): can't load: ECC");
+  coordinator_.AwaitDetached("w0");
+  EXPECT_TRUE(IsDeviceLoss(workers_[0]->worker().health()));
 }
 
 TEST_F(WorkerChainTest, RepeatedStepsAreRefused) {
