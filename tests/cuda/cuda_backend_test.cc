@@ -11,10 +11,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/cuda/backend_world.h"
-#include "tests/cuda/emulation/streams.h"
 #include "tests/cuda/parity.h"
 #include "tests/cuda/plain_device.h"
 #include "tests/parity/random_source.h"
+#ifdef SLUICE_CUDA_EMULATED
+#include "tests/cuda/emulation/streams.h"
+#endif
 
 namespace sluice {
 namespace {
@@ -202,6 +204,7 @@ TEST(CudaBackendTest, RandomModels) {
   for (int seed = 0; seed < 60; ++seed) CompareRandomModel(seed);
 }
 
+#ifdef SLUICE_CUDA_EMULATED
 // However late the device is.
 TEST(CudaBackendTest, NothingIsReadBeforeItIsThere) {
   for (const auto timing :
@@ -211,6 +214,7 @@ TEST(CudaBackendTest, NothingIsReadBeforeItIsThere) {
   }
   emulation::SetTiming(emulation::Timing::kAtOnce);
 }
+#endif
 
 }  // namespace
 }  // namespace sluice

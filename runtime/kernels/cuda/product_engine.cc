@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "runtime/kernels/cuda/cublas_library.h"
 #include "runtime/kernels/cuda/cuda_status.h"
 
 namespace sluice {
@@ -146,6 +147,7 @@ ProductEngine::ProductEngine(const Options& options) : options_(options) {}
 
 absl::StatusOr<std::unique_ptr<ProductEngine>> ProductEngine::Create(
     const Options& options) {
+  SLUICE_RETURN_IF_ERROR(LoadCublas());
   std::unique_ptr<ProductEngine> self(new ProductEngine(options));
   SLUICE_RETURN_IF_ERROR(
       CublasStatus(cublasLtCreate(&self->handle_), "starting"));

@@ -40,6 +40,7 @@ class ProductEngine {
     // Algorithms that are timed for a shape; 1: the first that heuristics name.
     int candidates = 6;
   };
+  // kFailedPrecondition if there is no cuBLASLt (see LoadCublas).
   static absl::StatusOr<std::unique_ptr<ProductEngine>> Create(
       const Options& options);
   ~ProductEngine();

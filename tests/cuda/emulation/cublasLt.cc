@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/kernels/cuda/cublas_library.h"
 #include "tests/cuda/emulation/streams.h"
 
 // Checks first what the documentation of cublasLtMatmul asks for; then computes
@@ -513,3 +514,10 @@ void SetCublasFailure(cublasStatus_t status) { failure = status; }
 int LiveCublasObjects() { return live_objects; }
 
 }  // namespace sluice::emulation
+
+namespace sluice {
+
+absl::Status LoadCublas() { return absl::OkStatus(); }
+std::string CublasPath() { return "emulation"; }
+
+}  // namespace sluice
