@@ -60,7 +60,7 @@ def llama(hidden, layers, heads, kv_heads, mlp, **more):
 SHAPES = {"opt-6.7b": opt(4096, 32, 32), "opt-30b": opt(7168, 48, 56),
           "llama-3-8b": llama(4096, 32, 32, 8, 14336),
           "llama-3-70b": llama(8192, 80, 64, 8, 28672),
-          "opt-tiny": opt(128, 3, 4, vocab_size=512),
+          "opt-tiny": opt(128, 24, 4, vocab_size=512),
           "llama-tiny": llama(128, 3, 4, 2, 256, vocab_size=512, bos_token_id=1, eos_token_id=2)}
 
 # shape, device memory, prompt: what matters most comes first.
@@ -70,7 +70,7 @@ CASES = [("opt-30b", "16GiB", 512), ("llama-3-8b", "", 512), ("opt-6.7b", "", 51
          ("llama-3-8b", "", 1024), ("opt-6.7b", "", 1024), ("llama-3-8b", "16GiB", 1024),
          ("opt-6.7b", "16GiB", 1024), ("opt-30b", "", 1024), ("llama-3-70b", "16GiB", 1024),
          ("llama-3-70b", "", 1024)]
-TINY_CASES = [("opt-tiny", "3MiB", 24), ("llama-tiny", "64MiB", 24)]
+TINY_CASES = [("opt-tiny", "14MiB", 24), ("llama-tiny", "64MiB", 24)]
 
 
 def bytes_of(text):

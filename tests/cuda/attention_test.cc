@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <numeric>
@@ -128,7 +129,12 @@ Choice RandomChoice(unsigned seed, Kind kind, KvFormat format) {
   return choice;
 }
 
-constexpr int kCases = 50;
+// Random shapes of each kind; as many as SLUICE_TEST_CASES says under a
+// sanitizer of the device, which takes its time.
+unsigned Cases() {
+  const char* cases = std::getenv("SLUICE_TEST_CASES");
+  return cases != nullptr ? std::atoi(cases) : 50;
+}
 
 // On a device there is none but that one.
 AttentionDevice DeviceFor(unsigned seed) {
@@ -143,7 +149,7 @@ AttentionDevice DeviceFor(unsigned seed) {
 class CudaAttentionTest : public testing::TestWithParam<KvFormat> {};
 
 TEST_P(CudaAttentionTest, DecodeOfRandomShapes) {
-  for (unsigned seed = 0; seed < kCases && !HasFailure(); ++seed) {
+  for (unsigned seed = 0; seed < Cases() && !HasFailure(); ++seed) {
     ExpectAgreement(RandomChoice(seed, Kind::kDecode, GetParam()),
                     Kind::kDecode, DeviceFor(seed));
   }
@@ -151,14 +157,14 @@ TEST_P(CudaAttentionTest, DecodeOfRandomShapes) {
 
 // Some of whose segments are of one token.
 TEST_P(CudaAttentionTest, PrefillOfRandomShapes) {
-  for (unsigned seed = 100; seed < 100 + kCases && !HasFailure(); ++seed) {
+  for (unsigned seed = 100; seed < 100 + Cases() && !HasFailure(); ++seed) {
     ExpectAgreement(RandomChoice(seed, Kind::kPrefill, GetParam()),
                     Kind::kPrefill, DeviceFor(seed));
   }
 }
 
 TEST_P(CudaAttentionTest, SparseOfRandomShapes) {
-  for (unsigned seed = 200; seed < 200 + kCases; ++seed) {
+  for (unsigned seed = 200; seed < 200 + Cases(); ++seed) {
     const Choice choice = RandomChoice(seed, Kind::kSparse, GetParam());
     SCOPED_TRACE(Describe(choice));
     const AttentionWorld world(choice);
