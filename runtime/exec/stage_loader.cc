@@ -465,12 +465,14 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
   const uint64_t page_bytes = backend.kv_layout().page_bytes();
   parts.placement.kv_bytes =
       static_cast<uint64_t>(on_device.kv_pages + plan.host_pages +
-                            plan.disk_pages) *
+                            plan.disk_pages - plan.stranded_pages) *
       page_bytes;
   parts.placement.kv_device_bytes =
       static_cast<uint64_t>(on_device.kv_pages) * page_bytes;
   parts.placement.kv_host_bytes =
-      static_cast<uint64_t>(plan.host_pages) * page_bytes;
+      static_cast<uint64_t>(plan.host_pages -
+                            (plan.disk_pages > 0 ? 0 : plan.stranded_pages)) *
+      page_bytes;
   return std::make_unique<StageSweep>(spec, options, std::move(parts), threads);
 }
 

@@ -88,7 +88,8 @@ void Place(const StageNeeds& needs, const Policy& policy, bool may_use_disk,
                       (plan->disk_pages > 0 ? 1 : 0);
     int64_t& furthest =
         plan->disk_pages > 0 ? plan->disk_pages : plan->host_pages;
-    if (furthest > 0) furthest += needs.stranded_pages(tiers);
+    plan->stranded_pages = furthest > 0 ? needs.stranded_pages(tiers) : 0;
+    furthest += plan->stranded_pages;
   }
   if (plan->disk_pages > 0) {
     plan->kv_staging_bytes =

@@ -17,6 +17,9 @@ struct StageMemory {
   int weight_slots = 0;
   int64_t host_pages = 0;
   int64_t disk_pages = 0;
+  // Of the furthest tier's pages, those that make up for what is left of the
+  // others, too little for a sequence: no share of the cache.
+  int64_t stranded_pages = 0;
   uint64_t kv_staging_bytes = 0;
   bool needs_images() const { return weights.disk > 0 || embedding_on_disk; }
   bool uses_disk() const { return needs_images() || disk_pages > 0; }
