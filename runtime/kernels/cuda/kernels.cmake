@@ -53,6 +53,7 @@ set(SLUICE_CUDA_KERNELS
 set(SLUICE_CUDA_BACKEND
   ${CMAKE_CURRENT_LIST_DIR}/batch_attention.cc
   ${CMAKE_CURRENT_LIST_DIR}/batch_attention.h
+  ${CMAKE_CURRENT_LIST_DIR}/cuda_backend.cc
   ${CMAKE_CURRENT_LIST_DIR}/cuda_backend_impl.cc
   ${CMAKE_CURRENT_LIST_DIR}/cuda_backend_impl.h
   ${CMAKE_CURRENT_LIST_DIR}/device_matrices.cc

@@ -27,6 +27,7 @@ std::atomic<int> live_objects{0};
 std::atomic<int> products{0}, heuristics{0};
 std::atomic<int> by_algorithm[kAlgorithms];
 std::atomic<int> fast_algorithm{-1};
+std::atomic<unsigned> offered{7};
 std::atomic<cublasStatus_t> failure{CUBLAS_STATUS_SUCCESS};
 
 size_t ElementBytes(cudaDataType type) { return type == CUDA_R_32F ? 4 : 2; }
@@ -392,7 +393,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
                                    std::end(preference->alignment),
                                    [](uint32_t bytes) { return bytes >= 16; });
   for (int i = 0; i < kAlgorithms && *returned < requested; ++i) {
-    if (!Supports(i, *a, *b, *d) || (i == kAligned && !aligned) ||
+    if ((offered >> i & 1) == 0 || !Supports(i, *a, *b, *d) ||
+        (i == kAligned && !aligned) ||
         WorkspaceOf(i, *d) > preference->workspace) {
       continue;
     }
@@ -510,6 +512,7 @@ CublasCounts TakeCublasCounts() {
 }
 
 void SetFastAlgorithm(int algorithm) { fast_algorithm = algorithm; }
+void OfferAlgorithms(unsigned mask) { offered = mask; }
 void SetCublasFailure(cublasStatus_t status) { failure = status; }
 int LiveCublasObjects() { return live_objects; }
 

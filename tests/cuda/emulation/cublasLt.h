@@ -135,6 +135,8 @@ CublasCounts TakeCublasCounts();
 // Of the algorithms, the one that tests want to find best takes no time, the
 // others take some; -1: none does.
 void SetFastAlgorithm(int algorithm);
+// Offers only algorithms whose bits are in `mask`: 7 at first, all of them.
+void OfferAlgorithms(unsigned mask);
 // All products fail with this, as a library does that cannot load a kernel.
 void SetCublasFailure(cublasStatus_t status);
 // Objects that were created and not destroyed.

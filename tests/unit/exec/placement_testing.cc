@@ -47,6 +47,7 @@ void RunPlacement(const DecoderSpec& spec, const PlacementRun& run,
   options.disk_dir = run.disk_dir;
   options.cuts = run.cuts;
   options.device_bytes = run.device_bytes;
+  options.device = run.device;
   options.wrap_backend = run.wrap_backend;
   options.max_model_len = 200;
   options.max_sequences = 12;

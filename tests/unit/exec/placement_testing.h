@@ -23,6 +23,7 @@ struct PlacementRun {
   std::string disk_dir;       // "": no disk
   std::vector<int> cuts;      // layers at which stages begin
   uint64_t device_bytes = 0;  // 0: device and host are the same memory
+  DeviceChoice device = TestDevice();
   StageChain::WrapBackend wrap_backend;      // or null
   std::function<void(StageChain&)> observe;  // at the end; or null
 };

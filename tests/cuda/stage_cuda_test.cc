@@ -1,0 +1,141 @@
+// Whole stages on the CUDA backend: wherever weights, KV cache and activations
+// lie, and wherever attention runs, tokens and logits are those of the CPU
+// backend with all in memory, but for the order in which sums are taken. The
+// streams of the device do their work as late as they may.
+
+#include <cublasLt.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/cuda/emulation/streams.h"
+#include "tests/parity/stage_chain.h"
+#include "tests/unit/exec/placement_testing.h"
+#include "tests/unit/exec/scratch_dir.h"
+
+namespace sluice {
+namespace {
+
+constexpr uint64_t kRoomy = uint64_t{128} << 20;
+
+class StageCudaTest : public testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    // Of all algorithms one, so that nothing depends on how long they took.
+    emulation::OfferAlgorithms(1 << 2);
+    emulation::SetTiming(emulation::Timing::SLUICE_TEST_TIMING);
+  }
+  void TearDown() override {
+    emulation::SetTiming(emulation::Timing::kAtOnce);
+    emulation::OfferAlgorithms(7);
+  }
+
+  static Policy With(const std::string& text) {
+    Policy policy;
+    policy.max_step_tokens = 256;
+    policy.num_microbatches = 2;
+    const absl::Status status = UpdatePolicy(text, &policy);
+    EXPECT_TRUE(status.ok()) << status;
+    return policy;
+  }
+
+  Outcome Run(const std::string& text, const std::vector<int>& cuts = {}) {
+    Outcome run;
+    RunPlacement(spec_,
+                 {.policy = With(text),
+                  .disk_dir = dir_.path(),
+                  .cuts = cuts,
+                  .device_bytes = kRoomy,
+                  .device = {BackendKind::kCuda}},
+                 &run);
+    return run;
+  }
+
+  // The largest relative error of the logits of a position; of each sequence's
+  // first only, which no token of its own led to, or of all.
+  static double Error(const Outcome& got, const Outcome& want,
+                      bool first_only = false) {
+    EXPECT_EQ(got.logits.size(), want.logits.size());
+    double most = 0;
+    int64_t last_sequence = -1;
+    for (const auto& [position, expected] : want.logits) {
+      if (std::exchange(last_sequence, position.first) == position.first &&
+          first_only) {
+        continue;
+      }
+      const auto it = got.logits.find(position);
+      if (it == got.logits.end()) return 1;
+      double error = 0, norm = 0;
+      for (size_t i = 0; i < expected.size(); ++i) {
+        error += std::pow(it->second[i] - expected[i], 2);
+        norm += std::pow(expected[i], 2);
+      }
+      most = std::max(most, std::sqrt(error / norm));
+    }
+    return most;
+  }
+
+  const DecoderSpec spec_ = PlacementSpec(GetParam());
+  ScratchDir dir_;
+};
+
+TEST_P(StageCudaTest, SameTokensWhereverThingsLie) {
+  Outcome expected;
+  RunPlacement(spec_, {.policy = With("")}, &expected);
+  ASSERT_FALSE(HasFatalFailure());
+  int count = 0;
+  for (const char* text : {
+           "w=100/0/0 c=100/0/0 h=100/0/0",
+           "w=0/50/50 c=0/50/50 h=0/50/50 num-microbatches=3",
+           "w=40/30/30 c=40/30/30 h=50/50/0",
+           "w=30/70/0 c=20/40/40 h=40/60/0 attention-site=device",
+           "w=33/67/0 c=30/70/0 h=50/50/0 schedule=row packing=off",
+       }) {
+    SCOPED_TRACE(text);
+    const Outcome run = Run(
+        text, count++ % 3 == 1 ? std::vector<int>{1, 3} : std::vector<int>{});
+    ASSERT_FALSE(HasFatalFailure());
+    EXPECT_TRUE(run.tokens == expected.tokens);
+    EXPECT_LT(Error(run, expected), 1e-5);
+  }
+}
+
+// What is quantized is the same wherever it lies. The groups of a device's gate
+// and up columns are not the CPU's, and what attention on the host makes of
+// codes is a little other than what the device does.
+TEST_P(StageCudaTest, CompressedDataToo) {
+  struct Case {
+    const char* formats;
+    double bound;      // between placements
+    double cpu_bound;  // to the CPU
+  };
+  for (const Case& c :
+       {Case{"compress-weights=int8 compress-kv=int4 ", 2e-1, 3e-1},
+        Case{"compress-weights=int4 num-microbatches=1 ", 1e-5, 3e-1}}) {
+    Outcome on_cpu;
+    RunPlacement(spec_, {.policy = With(c.formats)}, &on_cpu);
+    const Outcome expected =
+        Run(absl::StrCat(c.formats, "w=100/0/0 c=100/0/0 h=100/0/0"));
+    ASSERT_FALSE(HasFatalFailure());
+    EXPECT_LT(Error(expected, on_cpu, true), c.cpu_bound) << c.formats;
+    for (const char* text : {"w=30/30/40 c=30/70/0"}) {
+      SCOPED_TRACE(absl::StrCat(c.formats, text));
+      const Outcome run = Run(absl::StrCat(c.formats, text));
+      ASSERT_FALSE(HasFatalFailure());
+      EXPECT_LT(Error(run, expected, true), c.bound);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, StageCudaTest, testing::Bool(),
+                         [](const auto& info) {
+                           return info.param ? "opt" : "llama";
+                         });
+
+}  // namespace
+}  // namespace sluice
