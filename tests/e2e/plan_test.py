@@ -159,6 +159,10 @@ def check_local(files, base):
     assert f"gbs={figures['gbs']} " in figures["policy"]["asked"], figures
 
 
+def scrape(cluster):
+    return urllib.request.urlopen(cluster.metrics_url).read().decode()
+
+
 def check_cluster(files, base):
     worker_flags = ("--profile", files.profile)
     with harness.Cluster(LLAMA, workers=2, coordinator_flags=[*FP32],
@@ -174,8 +178,9 @@ def check_cluster(files, base):
         assert "expected" in cluster.sluice("status", job).stdout
         state = json.loads(cluster.sluice("cluster", "--json").stdout)
         assert state["plan"]["stages"] == status["plan"]["stages"]
-        metrics = urllib.request.urlopen(cluster.metrics_url).read().decode()
-        assert "sluice_plan_predicted_seconds{" in metrics, metrics
+        # Gauges are set at intervals: the job may be over before the first.
+        harness.wait_for(lambda: "sluice_plan_predicted_seconds{" in scrape(cluster),
+                         "the plan's seconds in the metrics")
         # A later job runs by the plan that is there, which is recorded with it.
         second = cluster.submit(files.input)["id"]
         assert cluster.wait_for_end(second)["plan"] is not None
