@@ -25,7 +25,8 @@ constexpr int32_t kHeadDim = 128;
 // A KV head has four query heads.
 constexpr int32_t kContexts[] = {32, 128, 512, 2048};
 constexpr int32_t kPrompts[] = {32, 128, 512, 2048};
-constexpr int32_t kMostRows = 2048;
+// Calls that are begun before a device is waited for.
+constexpr int kInFlight = 8;
 
 // One layer's attention on its own.
 class AttentionProbe {
@@ -33,6 +34,8 @@ class AttentionProbe {
   static absl::StatusOr<std::unique_ptr<AttentionProbe>> Create(
       const AttentionProbeOptions& options) {
     auto self = std::make_unique<AttentionProbe>();
+    self->device_ = options.device;
+    self->most_rows_ = options.most_rows;
     // A layer in the middle: nothing is embedded, and there is no head.
     self->spec_ = ProbeModel(3, kHidden, kHeadDim, kHeadDim, 64);
     Backend::Options backend;
@@ -40,30 +43,52 @@ class AttentionProbe {
     backend.dtype = options.format == KvFormat::kFloat32 ? DType::kFloat32
                                                          : DType::kBFloat16;
     backend.kv_format = options.format;
-    backend.max_rows = kMostRows;
+    backend.max_rows = options.most_rows;
     backend.max_model_len = kContexts[std::size(kContexts) - 1] + 1;
     backend.threads = options.threads;
     backend.cores = options.cores;
     backend.budget = options.budget;
+    backend.device = options.device;
     absl::StatusOr<std::unique_ptr<Backend>> made =
-        Backend::Create(BackendKind::kCpu, self->spec_, backend);
+        Backend::Create(options.backend, self->spec_, backend);
     if (absl::IsUnimplemented(made.status())) {
       // Pages are the same whatever computes beside them.
       backend.dtype = DType::kFloat32;
-      made = Backend::Create(BackendKind::kCpu, self->spec_, backend);
+      made = Backend::Create(options.backend, self->spec_, backend);
     }
     SLUICE_RETURN_IF_ERROR(made.status());
     self->backend_ = *std::move(made);
     const KvLayout& layout = self->backend_->kv_layout();
-    const uint64_t room =
-        std::min(kBeyondCache, options.budget->free_bytes() / 2);
-    const int64_t least = 2 * kMostRows / kPageTokens;
+    const MemoryBudget& memory =
+        options.device == nullptr ? *options.budget : *options.device_budget;
+    const uint64_t room = std::min(kBeyondCache, memory.free_bytes() / 2);
+    const int64_t least = 2 * options.most_rows / kPageTokens;
     const auto pages = std::max<int64_t>(
         least, static_cast<int64_t>(room / layout.page_bytes()));
-    SLUICE_ASSIGN_OR_RETURN(self->kv_,
-                            KvArena::Create(layout, pages, options.budget));
-    self->Fill();
+    if (options.device == nullptr) {
+      SLUICE_ASSIGN_OR_RETURN(self->kv_,
+                              KvArena::Create(layout, pages, options.budget));
+    } else {
+      SLUICE_ASSIGN_OR_RETURN(self->kv_,
+                              KvArena::CreateOn(options.device, layout, pages));
+    }
+    SLUICE_RETURN_IF_ERROR(self->Fill());
     return self;
+  }
+
+  // Float32 K and V of a position.
+  size_t position_bytes() const {
+    return sizeof(float) * 2 * static_cast<size_t>(spec_.num_kv_heads) *
+           static_cast<size_t>(spec_.head_dim);
+  }
+  // Positions per second, of sequences that have one each.
+  absl::StatusOr<double> FirstPositions(double seconds,
+                                        const std::atomic<bool>* cancelled) {
+    constexpr int32_t kContext = 1;
+    SLUICE_ASSIGN_OR_RETURN(const double bytes,
+                            DecodeBytes(kContext, seconds, cancelled));
+    return bytes * kPageTokens /
+           static_cast<double>(backend_->kv_layout().layer_page_bytes());
   }
 
   // Sequences with `context` positions, the last of which is new: bytes of K
@@ -72,7 +97,7 @@ class AttentionProbe {
                                      const std::atomic<bool>* cancelled) {
     const int32_t pages_each = (context + kPageTokens - 1) / kPageTokens;
     const auto count = static_cast<int32_t>(
-        std::min<int64_t>(kMostRows, kv_->num_pages() / pages_each));
+        std::min<int64_t>(most_rows_, kv_->num_pages() / pages_each));
     std::vector<SegmentView> segments;
     std::vector<std::vector<int32_t>> tables = Tables(count, pages_each);
     for (int32_t s = 0; s < count; ++s) {
@@ -92,7 +117,7 @@ class AttentionProbe {
   // As many whole prompts as a step has: flops per second.
   absl::StatusOr<double> PrefillFlops(int32_t prompt, double seconds,
                                       const std::atomic<bool>* cancelled) {
-    const int32_t count = kMostRows / prompt;
+    const int32_t count = most_rows_ / prompt;
     const int32_t pages_each = (prompt + kPageTokens - 1) / kPageTokens;
     std::vector<SegmentView> segments;
     std::vector<std::vector<int32_t>> tables = Tables(count, pages_each);
@@ -111,23 +136,38 @@ class AttentionProbe {
 
  private:
   // Pages of random K and V: one that is computed, and copies of it.
-  void Fill() {
+  absl::Status Fill() {
     const KvLayout& layout = backend_->kv_layout();
     std::vector<float> k(kPageTokens * kHeadDim), v(k.size());
     FillFloats(k.data(), k.size());
     FillFloats(v.data(), v.size());
-    std::byte* const first = kv_->LayerBase(0);
+    std::vector<std::byte> page_bytes(layout.layer_page_bytes());
     for (int32_t head = 0; head < layout.num_kv_heads; ++head) {
       StoreKv(k.data(), kHeadDim, v.data(), kHeadDim, 0, kPageTokens, kHeadDim,
-              layout.format, first + layout.head_offset(head));
+              layout.format, page_bytes.data() + layout.head_offset(head));
     }
-    for (int64_t page = 1; page < kv_->num_pages(); ++page) {
-      std::memcpy(first + static_cast<size_t>(page) * layout.layer_page_bytes(),
-                  first, layout.layer_page_bytes());
+    for (int64_t page = 0; page < kv_->num_pages(); ++page) {
+      SLUICE_RETURN_IF_ERROR(Put(
+          page_bytes,
+          kv_->LayerBase(0) + static_cast<size_t>(page) * page_bytes.size()));
     }
     const Backend::AttentionRows rows = backend_->attention_rows(0);
-    FillFloats(reinterpret_cast<float*>(rows.qkv),
-               rows.qkv_bytes * kMostRows / sizeof(float));
+    std::vector<float> qkv(rows.qkv_bytes / sizeof(float) *
+                           static_cast<size_t>(most_rows_));
+    FillFloats(qkv.data(), qkv.size());
+    return Put(std::as_bytes(std::span(qkv)), rows.qkv);
+  }
+
+  // Where the backend computes.
+  absl::Status Put(std::span<const std::byte> bytes, std::byte* to) {
+    if (device_ == nullptr) {
+      std::memcpy(to, bytes.data(), bytes.size());
+      return absl::OkStatus();
+    }
+    IoCompletion done;
+    done.Expect(1);
+    device_->CopyIn({to, bytes.size()}, bytes, &done);
+    return done.Wait();
   }
 
   static std::vector<std::vector<int32_t>> Tables(int32_t count,
@@ -145,13 +185,22 @@ class AttentionProbe {
                               double seconds,
                               const std::atomic<bool>* cancelled) {
     const BatchView batch = {.rows = rows, .segments = segments};
-    return TimeCalls(seconds, 2, cancelled, [&] {
-      return backend_->Attend(1, batch, 0,
-                              static_cast<int32_t>(segments.size()));
-    });
+    const int calls = device_ == nullptr ? 1 : kInFlight;
+    SLUICE_ASSIGN_OR_RETURN(
+        const double all,
+        TimeCalls(seconds, 2, cancelled, [&]() -> absl::Status {
+          for (int i = 0; i < calls; ++i) {
+            SLUICE_RETURN_IF_ERROR(backend_->Attend(
+                1, batch, 0, static_cast<int32_t>(segments.size())));
+          }
+          return backend_->Finish();
+        }));
+    return all / calls;
   }
 
   DecoderSpec spec_;
+  int32_t most_rows_ = 0;
+  Device* device_ = nullptr;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<KvArena> kv_;
 };
@@ -169,11 +218,13 @@ absl::StatusOr<AttentionRate> MeasureAttention(
   rate.format = options.format;
   std::vector<RateCurve::Point> decode, prefill;
   for (const int32_t context : kContexts) {
+    if (context > options.most_rows) break;
     SLUICE_ASSIGN_OR_RETURN(const double bytes,
                             probe->DecodeBytes(context, each, cancelled));
     decode.push_back({static_cast<double>(context), bytes});
   }
   for (const int32_t prompt : kPrompts) {
+    if (prompt > options.most_rows) break;
     SLUICE_ASSIGN_OR_RETURN(const double flops,
                             probe->PrefillFlops(prompt, each, cancelled));
     prefill.push_back({(prompt + 1) / 2.0, flops});
@@ -186,6 +237,13 @@ absl::StatusOr<AttentionRate> MeasureAttention(
 absl::StatusOr<double> MeasureKvQuantization(
     const AttentionProbeOptions& options, double seconds,
     const std::atomic<bool>* cancelled) {
+  if (options.device != nullptr) {
+    SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<AttentionProbe> probe,
+                            AttentionProbe::Create(options));
+    SLUICE_ASSIGN_OR_RETURN(const double positions,
+                            probe->FirstPositions(seconds, cancelled));
+    return positions * static_cast<double>(probe->position_bytes());
+  }
   constexpr int kPages = 512;
   const KvLayout layout{1, 1, kHeadDim, options.format};
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<KvArena> kv,

@@ -14,6 +14,8 @@ constexpr size_t kReadBytes = size_t{256} << 20;
 constexpr size_t kReadTask = size_t{1} << 20;
 constexpr size_t kCopyBytes = size_t{64} << 20;
 constexpr size_t kCopyPart = size_t{4} << 20;
+constexpr size_t kWithinBytes = size_t{512} << 20;
+constexpr int kWithinInFlight = 8;
 
 // As much of `wanted` as half of a budget's room has, in whole parts.
 size_t RoomFor(size_t wanted, size_t part, const MemoryBudget& budget) {
@@ -65,8 +67,9 @@ absl::StatusOr<CopyRates> MeasureCopies(Device* device,
                                         const std::atomic<bool>* cancelled) {
   const size_t bytes = std::min(RoomFor(kCopyBytes, kCopyPart, *device_budget),
                                 RoomFor(kCopyBytes, kCopyPart, *host_budget));
-  SLUICE_ASSIGN_OR_RETURN(const HostBuffer host,
-                          HostBuffer::Create("profile", bytes, host_budget));
+  SLUICE_ASSIGN_OR_RETURN(
+      const HostBuffer host,
+      HostBuffer::Create("profile", bytes, host_budget, device));
   SLUICE_ASSIGN_OR_RETURN(const DeviceBuffer there,
                           device->Allocate("profile", bytes));
   std::memset(host.data(), 1, bytes);
@@ -92,6 +95,27 @@ absl::StatusOr<CopyRates> MeasureCopies(Device* device,
         static_cast<double>(bytes) / once;
   }
   return rates;
+}
+
+absl::StatusOr<double> MeasureDeviceMemory(Device* device,
+                                           const MemoryBudget& device_budget,
+                                           double seconds,
+                                           const std::atomic<bool>* cancelled) {
+  const size_t bytes = RoomFor(kWithinBytes, kCopyPart, device_budget) / 2;
+  SLUICE_ASSIGN_OR_RETURN(const DeviceBuffer from,
+                          device->Allocate("profile", bytes));
+  SLUICE_ASSIGN_OR_RETURN(const DeviceBuffer to,
+                          device->Allocate("profile", bytes));
+  SLUICE_ASSIGN_OR_RETURN(const double once,
+                          TimeCalls(seconds, 3, cancelled, [&] {
+                            IoCompletion done;
+                            done.Expect(kWithinInFlight);
+                            for (int i = 0; i < kWithinInFlight; ++i) {
+                              device->CopyWithin(to.span(), from.span(), &done);
+                            }
+                            return done.Wait();
+                          }));
+  return 2.0 * kWithinInFlight * static_cast<double>(bytes) / once;
 }
 
 }  // namespace sluice

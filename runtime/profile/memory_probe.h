@@ -27,4 +27,11 @@ absl::StatusOr<CopyRates> MeasureCopies(Device* device,
                                         double seconds,
                                         const std::atomic<bool>* cancelled);
 
+// Bytes per second that the device reads and writes of its own memory, as a
+// copy within it does both. Up to 512 MiB of its budget.
+absl::StatusOr<double> MeasureDeviceMemory(Device* device,
+                                           const MemoryBudget& device_budget,
+                                           double seconds,
+                                           const std::atomic<bool>* cancelled);
+
 }  // namespace sluice

@@ -17,6 +17,7 @@
 #include "runtime/memory/memory_budget.h"
 #include "runtime/profile/attention_probe.h"
 #include "runtime/profile/disk_probe.h"
+#include "runtime/profile/layer_probe.h"
 #include "runtime/profile/memory_probe.h"
 #include "runtime/profile/product_probe.h"
 #include "runtime/profile/stage_probe.h"
@@ -36,6 +37,15 @@ constexpr double kQuantizeShare = 0.01;
 constexpr double kThreadShare = 0.04;
 constexpr double kLayerShare = 0.08;
 constexpr double kSamplingShare = 0.01;
+// A GPU's, on top of the rest.
+constexpr double kDeviceMemoryShare = 0.02;
+constexpr double kDeviceProductShare = 0.25;
+constexpr double kDeviceDequantizeShare = 0.02;
+constexpr double kDeviceAttentionShare = 0.12;
+constexpr double kDeviceQuantizeShare = 0.01;
+constexpr double kDeviceShare = kDeviceMemoryShare + kDeviceProductShare +
+                                kDeviceDequantizeShare + kDeviceAttentionShare +
+                                kDeviceQuantizeShare;
 
 constexpr DType kDTypes[] = {DType::kBFloat16, DType::kFloat32};
 constexpr WeightFormat kWeightFormats[] = {
@@ -54,7 +64,8 @@ class Profiler {
         device_budget_(Tier::kDevice, options.device_memory_bytes),
         host_(Tier::kHost, options.host_memory_bytes),
         disk_(Tier::kDisk, options.disk_bytes),
-        has_device_(options.device.has_memory()) {}
+        has_device_(options.device.has_memory()),
+        measures_device_(options.device.backend == BackendKind::kCuda) {}
 
   absl::StatusOr<MachineProfile> Run() {
     // Before we are what runs.
@@ -96,7 +107,8 @@ class Profiler {
   // Of the shares that are wanted.
   double Total() const {
     return 1 - (options_.disk_dir.empty() ? kDiskShare + kBesideShare : 0) -
-           (has_device_ ? 0 : kCopyShare);
+           (has_device_ ? 0 : kCopyShare) +
+           (measures_device_ ? kDeviceShare : 0);
   }
 
   absl::Status Disk() {
@@ -255,16 +267,100 @@ class Profiler {
     profile_.host.layer_seconds = host.layer_seconds;
     profile_.host.row_element_seconds = host.row_element_seconds;
     if (!has_device_) return absl::OkStatus();
-    // The discrete device is the same processor, and has the same kernels.
-    profile_.device_compute = profile_.host;
     StageProbeOptions on_device = on_host;
     on_device.device = options_.device;
     on_device.device_budget = &device_budget_;
     SLUICE_ASSIGN_OR_RETURN(
         const LayerOverheads device,
         MeasureLayerOverheads(on_device, seconds / 2, cancelled_));
+    if (measures_device_) {
+      SLUICE_RETURN_IF_ERROR(DeviceCompute(device));
+    } else {
+      // The discrete device is the same processor, and has the same kernels.
+      profile_.device_compute = profile_.host;
+    }
     profile_.device_compute.layer_seconds = device.layer_seconds;
     profile_.device_compute.row_element_seconds = device.row_element_seconds;
+    return absl::OkStatus();
+  }
+
+  // What a device computes with, but for what layers take beside it.
+  absl::Status DeviceCompute(const LayerOverheads& overheads) {
+    ComputeProfile& compute = profile_.device_compute;
+    SLUICE_ASSIGN_OR_RETURN(
+        const std::unique_ptr<Device> device,
+        CreateDevice(options_.device, &device_budget_, nullptr));
+    SLUICE_ASSIGN_OR_RETURN(
+        compute.memory_bytes_per_second,
+        MeasureDeviceMemory(device.get(), device_budget_,
+                            Begin("memory of the device", kDeviceMemoryShare),
+                            cancelled_));
+    LayerProbeOptions layer = {.backend = options_.device.backend,
+                               .device = device.get(),
+                               .device_budget = &device_budget_,
+                               .host_budget = &host_,
+                               .overheads = overheads,
+                               .threads = options_.threads,
+                               .cores = options_.cores,
+                               .most_rows = options_.device_rows};
+    constexpr double kCases = std::size(kDTypes) * std::size(kWeightFormats);
+    double dequantize_seconds = 0;  // for a byte
+    int dequantized = 0;
+    for (const DType dtype : kDTypes) {
+      for (const WeightFormat format : kWeightFormats) {
+        const double seconds =
+            Begin(absl::StrCat("the device's products in ", DTypeName(dtype)),
+                  kDeviceProductShare / kCases);
+        layer.dtype = dtype;
+        layer.format = format;
+        auto probe = LayerProbe::Create(layer);
+        // As old GPUs lack bfloat16.
+        if (absl::IsUnimplemented(probe.status())) continue;
+        SLUICE_RETURN_IF_ERROR(probe.status());
+        SLUICE_ASSIGN_OR_RETURN(RateCurve curve,
+                                (*probe)->FlopsByRows(seconds, cancelled_));
+        compute.products.push_back({dtype, format, std::move(curve)});
+        if (format == WeightFormat::kFull) continue;
+        SLUICE_ASSIGN_OR_RETURN(
+            const double bytes,
+            (*probe)->DequantizedBytes(
+                Begin("dequantizing there", kDeviceDequantizeShare / kCases),
+                cancelled_));
+        dequantize_seconds += 1 / bytes;
+        ++dequantized;
+      }
+    }
+    if (dequantized == 0) {
+      return absl::UnimplementedError(absl::StrCat(
+          DeviceName(options_.device), " computes in none of the dtypes"));
+    }
+    compute.dequantize_bytes_per_second = dequantized / dequantize_seconds;
+    AttentionProbeOptions attention = AttentionOptions(KvFormat::kInt4);
+    attention.backend = options_.device.backend;
+    attention.device = device.get();
+    attention.device_budget = &device_budget_;
+    attention.most_rows = options_.device_rows;
+    SLUICE_ASSIGN_OR_RETURN(
+        compute.quantize_bytes_per_second,
+        MeasureKvQuantization(attention,
+                              Begin("quantizing there", kDeviceQuantizeShare),
+                              cancelled_));
+    for (const KvFormat format : kKvFormats) {
+      attention.format = format;
+      SLUICE_ASSIGN_OR_RETURN(
+          AttentionRate rate,
+          MeasureAttention(attention,
+                           Begin(absl::StrCat("the device's attention over ",
+                                              KvFormatName(format)),
+                                 kDeviceAttentionShare / std::size(kKvFormats)),
+                           cancelled_));
+      compute.attention.push_back(std::move(rate));
+    }
+    // The host samples, of logits that come by the wire.
+    compute.logit_seconds =
+        profile_.host.logit_seconds +
+        sizeof(float) / profile_.device_to_host_bytes_per_second;
+    compute.share_by_threads = RateCurve({{1, 1}});
     return absl::OkStatus();
   }
 
@@ -275,6 +371,8 @@ class Profiler {
   MemoryBudget host_;
   MemoryBudget disk_;
   const bool has_device_;
+  // Else its rates are the host's.
+  const bool measures_device_;
   MachineProfile profile_;
   DType dtype_ = DType::kFloat32;  // the first that there are products of
   bool io_uring_ = true;

@@ -26,6 +26,8 @@ struct ProfilerOptions {
   // "" and 0: no disk tier. The directory must be there.
   std::string disk_dir;
   uint64_t disk_bytes = 0;
+  // Rows of a step that a GPU is measured with, at most.
+  int32_t device_rows = 2048;
   // That it takes, about: probes get shares of it. A slow machine takes longer,
   // since each probe has a least number of repeats.
   double seconds = 20;
@@ -40,9 +42,9 @@ struct ProfilerOptions {
 // machine should be quiet meanwhile; the profile's remarks say if it was not.
 //
 // With a disk too small to measure, the profile has no disk tier, and a remark.
-// As CheckDevice; kResourceExhausted if the memory is too
-// small for the probes; kCancelled; the errors of DiskFile. Runs on a thread of
-// its own, and calls `progress`, which may be empty, there.
+// The errors of CheckDevice; kResourceExhausted if the memory is too small for
+// the probes; kCancelled; the errors of DiskFile. Runs on a thread of its own,
+// and calls `progress`, which may be empty, there.
 absl::StatusOr<MachineProfile> MeasureMachine(
     const ProfilerOptions& options, const ProfileProgress& progress,
     const std::atomic<bool>* cancelled);

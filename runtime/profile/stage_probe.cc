@@ -33,6 +33,11 @@ constexpr Shape kTiny = {16, 64, 16, 128, 1};
 constexpr Shape kNarrow = {4, 1024, 64, 256, 256};
 constexpr Shape kWide = {2, 1024, 64, 2816, 256};
 
+// More than any of them needs of a device.
+constexpr uint64_t kMostDevice = uint64_t{1} << 30;
+// What the wide one gets of little; the narrow one needs nearly as much.
+constexpr double kWideShare = 0.55;
+
 // Of a layer.
 struct LayerTime {
   double all = 0;
@@ -43,8 +48,9 @@ struct LayerTime {
 // prompt. (What decoding rows take beside this is in the rates of attention.)
 class ProbeStage {
  public:
+  // With `share` of what a device has left.
   static absl::StatusOr<std::unique_ptr<ProbeStage>> Create(
-      const StageProbeOptions& options, const Shape& shape,
+      const StageProbeOptions& options, const Shape& shape, double share,
       const std::atomic<bool>* cancelled) {
     auto self = std::make_unique<ProbeStage>();
     self->shape_ = shape;
@@ -60,7 +66,16 @@ class ProbeStage {
     stage.compute_threads = options.threads;
     stage.cores = options.cores;
     stage.device = options.device;
-    stage.device_budget = options.device_budget;
+    if (options.device_budget != nullptr) {
+      const uint64_t part = std::min(
+          kMostDevice, static_cast<uint64_t>(
+                           share * static_cast<double>(
+                                       options.device_budget->free_bytes())));
+      SLUICE_ASSIGN_OR_RETURN(self->charge_,
+                              options.device_budget->Charge("profile", part));
+      self->device_ = std::make_unique<MemoryBudget>(Tier::kDevice, part);
+      stage.device_budget = self->device_.get();
+    }
     stage.host_budget = options.host_budget;
     SLUICE_ASSIGN_OR_RETURN(self->stage_, LoadStage(spec, DummySource(), stage,
                                                     nullptr, cancelled));
@@ -94,6 +109,9 @@ class ProbeStage {
  private:
   Shape shape_;
   ActivationPool pool_;
+  // Of the stage, which is destroyed first.
+  MemoryCharge charge_;
+  std::unique_ptr<MemoryBudget> device_;
   std::unique_ptr<StageExecutor> stage_;
 };
 
@@ -103,7 +121,7 @@ absl::StatusOr<double> MeasureLayer(const StageProbeOptions& options,
                                     double seconds,
                                     const std::atomic<bool>* cancelled) {
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<ProbeStage> stage,
-                          ProbeStage::Create(options, kTiny, cancelled));
+                          ProbeStage::Create(options, kTiny, 1, cancelled));
   return TimeCalls(seconds, kLeastSteps, cancelled,
                    [&] { return stage->Step().status(); });
 }
@@ -113,10 +131,11 @@ absl::StatusOr<double> MeasureLayer(const StageProbeOptions& options,
 absl::StatusOr<double> MeasureRows(const StageProbeOptions& options,
                                    double layer_seconds, double seconds,
                                    const std::atomic<bool>* cancelled) {
+  SLUICE_ASSIGN_OR_RETURN(
+      const std::unique_ptr<ProbeStage> wide,
+      ProbeStage::Create(options, kWide, kWideShare, cancelled));
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<ProbeStage> narrow,
-                          ProbeStage::Create(options, kNarrow, cancelled));
-  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<ProbeStage> wide,
-                          ProbeStage::Create(options, kWide, cancelled));
+                          ProbeStage::Create(options, kNarrow, 1, cancelled));
   std::vector<double> narrow_times, wide_times;
   const double end = MonotonicSeconds() + seconds;
   // In turns, so that what disturbs for a while falls on both.

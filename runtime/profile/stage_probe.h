@@ -15,7 +15,8 @@ struct StageProbeOptions {
   int threads = 1;
   std::vector<int> cores;  // as of StageExecutor::Options
   DeviceChoice device;
-  MemoryBudget* device_budget = nullptr;  // with a device; else null
+  // With a device; else null. Each stage takes its part, at once.
+  MemoryBudget* device_budget = nullptr;
   MemoryBudget* host_budget = nullptr;
 };
 

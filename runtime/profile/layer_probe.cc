@@ -1,0 +1,170 @@
+#include "runtime/profile/layer_probe.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "common/status_macros.h"
+#include "runtime/kv/batch_view.h"
+#include "runtime/memory/host_buffer.h"
+#include "runtime/profile/measure.h"
+#include "runtime/profile/probe_model.h"
+
+namespace sluice {
+namespace {
+
+// Bytes of weights that no cache holds.
+constexpr uint64_t kBeyondCache = uint64_t{128} << 20;
+// Of an image that is filled at a time.
+constexpr size_t kPartBytes = size_t{16} << 20;
+constexpr int32_t kMostHidden = 4096;
+constexpr int32_t kLeastHidden = 256;
+constexpr int32_t kHeadDim = 128;
+constexpr int32_t kRows[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048};
+// Layers that are begun before one waits for them, at least: waiting is no part
+// of what a layer takes.
+constexpr size_t kInFlight = 8;
+// What is left of a layer's time beside overheads, at least: these were
+// measured elsewhere, and may be too large for it.
+constexpr double kLeastShare = 0.25;
+
+int32_t InnerOf(int32_t hidden) { return hidden * 11 / 4; }
+
+// Of the layer's matrices, with a fourth as many KV heads as heads.
+double Elements(const DecoderSpec& spec) {
+  const double hidden = spec.hidden_size;
+  const double q = 1.0 * spec.num_heads * spec.head_dim;
+  const double kv = 1.0 * spec.num_kv_heads * spec.head_dim;
+  return hidden * (2 * q + 2 * kv + 3.0 * spec.intermediate_size);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LayerProbe>> LayerProbe::Create(
+    const LayerProbeOptions& options) {
+  std::unique_ptr<LayerProbe> self(new LayerProbe(options));
+  const uint64_t room = options.device_budget->free_bytes() / 3;
+  int32_t hidden = kMostHidden;
+  // In float32, with room for what computing takes.
+  const auto needs = [](int32_t h) {
+    const uint64_t width = static_cast<uint64_t>(h);
+    return kBeyondCache + 2 * sizeof(float) * 11 * width * width;
+  };
+  while (hidden > kLeastHidden && needs(hidden) > room) hidden /= 2;
+  SLUICE_RETURN_IF_ERROR(self->Init(hidden));
+  return self;
+}
+
+absl::Status LayerProbe::Init(int32_t hidden) {
+  // A layer in the middle: nothing is embedded, and there is no head.
+  spec_ = ProbeModel(3, hidden, kHeadDim, InnerOf(hidden), 64);
+  Backend::Options backend;
+  backend.layers = {1, 2};
+  backend.dtype = options_.dtype;
+  backend.weight_format = options_.format;
+  backend.max_rows = options_.most_rows;
+  backend.max_model_len = options_.most_rows;
+  backend.threads = options_.threads;
+  backend.cores = options_.cores;
+  backend.budget = options_.host_budget;
+  backend.device = options_.device;
+  SLUICE_ASSIGN_OR_RETURN(backend_,
+                          Backend::Create(options_.backend, spec_, backend));
+  const size_t x_bytes = sizeof(float) *
+                         static_cast<size_t>(options_.most_rows) *
+                         static_cast<size_t>(hidden);
+  SLUICE_ASSIGN_OR_RETURN(x_, options_.device->Allocate("profile", x_bytes));
+  if (options_.format != WeightFormat::kFull) {
+    SLUICE_ASSIGN_OR_RETURN(
+        expanded_,
+        options_.device->Allocate("profile", backend_->ExpandedLayerBytes()));
+  }
+  return MakeImages();
+}
+
+absl::Status LayerProbe::MakeImages() {
+  const size_t bytes = backend_->LayerBytes();
+  SLUICE_ASSIGN_OR_RETURN(
+      const HostBuffer host,
+      HostBuffer::Create("profile", std::min(bytes, kPartBytes),
+                         options_.host_budget, options_.device));
+  // Ones in any dtype, or something like it.
+  uint16_t* const words = host.as<uint16_t>();
+  for (size_t i = 0; i < host.bytes() / 2; ++i) {
+    words[i] = static_cast<uint16_t>(0x3f80 + i % 61);
+  }
+  const uint64_t most =
+      std::min(kBeyondCache + bytes, options_.device_budget->free_bytes() / 2);
+  IoCompletion done;
+  while (images_.empty() || (images_.size() + 1) * bytes <= most) {
+    SLUICE_ASSIGN_OR_RETURN(images_.emplace_back(),
+                            options_.device->Allocate("profile", bytes));
+    for (size_t at = 0; at < bytes; at += host.bytes()) {
+      const size_t part = std::min(host.bytes(), bytes - at);
+      done.Expect(1);
+      options_.device->CopyIn(images_.back().span().subspan(at, part),
+                              {host.as<std::byte>(), part}, &done);
+      SLUICE_RETURN_IF_ERROR(done.Wait());
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<double> LayerProbe::LayerSeconds(
+    int32_t rows, double seconds, const std::atomic<bool>* cancelled) {
+  const BatchView batch = {.rows = rows};
+  const size_t layers = std::max(images_.size(), kInFlight);
+  float* const x = x_.as<float>();
+  SLUICE_ASSIGN_OR_RETURN(
+      const double once,
+      TimeCalls(seconds, 3, cancelled, [&]() -> absl::Status {
+        for (size_t i = 0; i < layers; ++i) {
+          const Backend::LayerImage image = {
+              ImageView::Whole(images_[i % images_.size()].as<std::byte>()),
+              false};
+          SLUICE_RETURN_IF_ERROR(backend_->ProjectQkv(1, image, batch, x));
+          SLUICE_RETURN_IF_ERROR(backend_->ProjectOut(1, image, batch, x));
+          SLUICE_RETURN_IF_ERROR(backend_->Mlp(1, image, batch, x));
+        }
+        return backend_->Finish();
+      }));
+  const double layer = once / static_cast<double>(layers);
+  const double rest =
+      options_.overheads.layer_seconds +
+      options_.overheads.row_element_seconds * rows * spec_.hidden_size;
+  return std::max(kLeastShare * layer, layer - rest);
+}
+
+absl::StatusOr<RateCurve> LayerProbe::FlopsByRows(
+    double seconds, const std::atomic<bool>* cancelled) {
+  std::vector<RateCurve::Point> points;
+  for (const int32_t rows : kRows) {
+    if (rows > options_.most_rows) break;
+    SLUICE_ASSIGN_OR_RETURN(
+        const double layer,
+        LayerSeconds(rows, seconds / static_cast<double>(std::size(kRows)),
+                     cancelled));
+    points.push_back(
+        {static_cast<double>(rows), 2 * rows * Elements(spec_) / layer});
+  }
+  return RateCurve(std::move(points));
+}
+
+absl::StatusOr<double> LayerProbe::DequantizedBytes(
+    double seconds, const std::atomic<bool>* cancelled) {
+  const size_t layers = std::max(images_.size(), kInFlight);
+  SLUICE_ASSIGN_OR_RETURN(
+      const double once,
+      TimeCalls(seconds, 3, cancelled, [&]() -> absl::Status {
+        for (size_t i = 0; i < layers; ++i) {
+          SLUICE_RETURN_IF_ERROR(backend_->ExpandLayer(
+              ImageView::Whole(images_[i % images_.size()].as<std::byte>()),
+              expanded_.as<std::byte>()));
+        }
+        return backend_->Finish();
+      }));
+  return static_cast<double>(layers) *
+         static_cast<double>(backend_->ExpandedLayerBytes()) / once;
+}
+
+}  // namespace sluice
