@@ -15,10 +15,11 @@ namespace {
 
 // Bytes of weights that no cache holds.
 constexpr uint64_t kBeyondCache = uint64_t{128} << 20;
+constexpr size_t kMostImages = 8;
 // Of an image that is filled at a time.
 constexpr size_t kPartBytes = size_t{16} << 20;
 constexpr int32_t kMostHidden = 4096;
-constexpr int32_t kLeastHidden = 256;
+constexpr int32_t kLeastHidden = 128;
 constexpr int32_t kHeadDim = 128;
 constexpr int32_t kRows[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048};
 // Layers that are begun before one waits for them, at least: waiting is no part
@@ -96,7 +97,8 @@ absl::Status LayerProbe::MakeImages() {
   const uint64_t most =
       std::min(kBeyondCache + bytes, options_.device_budget->free_bytes() / 2);
   IoCompletion done;
-  while (images_.empty() || (images_.size() + 1) * bytes <= most) {
+  while (images_.empty() || (images_.size() < kMostImages &&
+                             (images_.size() + 1) * bytes <= most)) {
     SLUICE_ASSIGN_OR_RETURN(images_.emplace_back(),
                             options_.device->Allocate("profile", bytes));
     for (size_t at = 0; at < bytes; at += host.bytes()) {
@@ -117,7 +119,7 @@ absl::StatusOr<double> LayerProbe::LayerSeconds(
   float* const x = x_.as<float>();
   SLUICE_ASSIGN_OR_RETURN(
       const double once,
-      TimeCalls(seconds, 3, cancelled, [&]() -> absl::Status {
+      TimeCalls(seconds, 2, cancelled, [&]() -> absl::Status {
         for (size_t i = 0; i < layers; ++i) {
           const Backend::LayerImage image = {
               ImageView::Whole(images_[i % images_.size()].as<std::byte>()),
@@ -155,7 +157,7 @@ absl::StatusOr<double> LayerProbe::DequantizedBytes(
   const size_t layers = std::max(images_.size(), kInFlight);
   SLUICE_ASSIGN_OR_RETURN(
       const double once,
-      TimeCalls(seconds, 3, cancelled, [&]() -> absl::Status {
+      TimeCalls(seconds, 2, cancelled, [&]() -> absl::Status {
         for (size_t i = 0; i < layers; ++i) {
           SLUICE_RETURN_IF_ERROR(backend_->ExpandLayer(
               ImageView::Whole(images_[i % images_.size()].as<std::byte>()),

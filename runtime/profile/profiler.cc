@@ -270,6 +270,9 @@ class Profiler {
     StageProbeOptions on_device = on_host;
     on_device.device = options_.device;
     on_device.device_budget = &device_budget_;
+    if (measures_device_) {
+      on_device.most_rows = std::max(1, options_.device_rows / 8);
+    }
     SLUICE_ASSIGN_OR_RETURN(
         const LayerOverheads device,
         MeasureLayerOverheads(on_device, seconds / 2, cancelled_));

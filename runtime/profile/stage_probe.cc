@@ -50,9 +50,10 @@ class ProbeStage {
  public:
   // With `share` of what a device has left.
   static absl::StatusOr<std::unique_ptr<ProbeStage>> Create(
-      const StageProbeOptions& options, const Shape& shape, double share,
+      const StageProbeOptions& options, Shape shape, double share,
       const std::atomic<bool>* cancelled) {
     auto self = std::make_unique<ProbeStage>();
+    shape.rows = std::min(shape.rows, options.most_rows);
     self->shape_ = shape;
     const DecoderSpec spec = ProbeModel(shape.layers + 2, shape.hidden,
                                         shape.head_dim, shape.intermediate, 64);
@@ -151,7 +152,8 @@ absl::StatusOr<double> MeasureRows(const StageProbeOptions& options,
   const double share =
       kNarrow.Elements() / (kWide.Elements() - kNarrow.Elements());
   const double rest = n - share * (w - n) - layer_seconds;
-  return std::max(0.0, rest) / (1.0 * kNarrow.rows * kNarrow.hidden);
+  return std::max(0.0, rest) /
+         (1.0 * std::min(kNarrow.rows, options.most_rows) * kNarrow.hidden);
 }
 
 }  // namespace

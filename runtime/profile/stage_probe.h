@@ -18,6 +18,8 @@ struct StageProbeOptions {
   // With a device; else null. Each stage takes its part, at once.
   MemoryBudget* device_budget = nullptr;
   MemoryBudget* host_budget = nullptr;
+  // Of a step; 256 are enough to tell.
+  int32_t most_rows = 256;
 };
 
 // See ComputeProfile.
