@@ -23,19 +23,35 @@ constexpr size_t kLeastAlignment = 256;
 
 uint64_t MiB(uint64_t bytes) { return bytes >> 20; }
 
+// "12.4"
+std::string Version(int version) {
+  return absl::StrCat(version / 1000, ".", version % 1000 / 10);
+}
+
+// Without any driver, too, CUDA says that it is too old.
+std::string WhyNoDevice(cudaError_t error) {
+  int driver = 0;
+  int runtime = 0;
+  const bool known = cudaDriverGetVersion(&driver) == cudaSuccess &&
+                     cudaRuntimeGetVersion(&runtime) == cudaSuccess;
+  const absl::Status status = CudaStatus(error, "nvidia-smi may say more");
+  if (known && driver == 0) return "no NVIDIA driver is installed";
+  if (known && error == cudaErrorInsufficientDriver) {
+    return absl::StrCat("the NVIDIA driver is for CUDA ", Version(driver),
+                        ", and this build is of CUDA ", Version(runtime));
+  }
+  return std::string(status.message());
+}
+
 }  // namespace
 
 absl::StatusOr<GpuFacts> ReadGpuFacts(int ordinal) {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess) {
-    // Without a driver, too, CUDA says that it is too old.
-    const absl::Status status = CudaStatus(
-        error,
-        "there is no GPU that this process can use (nvidia-smi shows "
-        "what is wrong; --device cpu does without)");
-    return absl::Status(absl::StatusCode::kFailedPrecondition,
-                        status.message());
+    return absl::FailedPreconditionError(absl::StrCat(
+        "there is no GPU that this process can use: ", WhyNoDevice(error),
+        "; --device cpu does without"));
   }
   if (ordinal < 0 || ordinal >= count) {
     return absl::FailedPreconditionError(absl::StrCat(

@@ -18,6 +18,7 @@
 
 namespace {
 
+constexpr int kRuntimeVersion = 12000;
 constexpr size_t kDeviceBytes = size_t{4} << 30;
 constexpr size_t kDeviceAlignment = 256;
 constexpr size_t kHostPage = 4096;
@@ -146,7 +147,21 @@ const char* cudaGetErrorString(cudaError_t error) {
   return "unrecognized error code";
 }
 
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = sluice::emulation::DriverVersion();
+  return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = kRuntimeVersion;
+  return cudaSuccess;
+}
+
 cudaError_t cudaGetDeviceCount(int* count) {
+  if (sluice::emulation::DriverVersion() < kRuntimeVersion) {
+    *count = 0;
+    return Record(cudaErrorInsufficientDriver);
+  }
   *count = sluice::emulation::DeviceCount();
   return *count > 0 ? cudaSuccess : Record(cudaErrorNoDevice);
 }

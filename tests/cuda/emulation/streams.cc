@@ -56,6 +56,7 @@ struct State {
   std::atomic<cudaError_t> lost{cudaSuccess};
   std::atomic<Timing> timing{Timing::kAtOnce};
   std::atomic<int> devices{1};
+  std::atomic<int> driver_version{13000};
   // Held by who does a stream's work: one piece at a time, of all streams.
   Mutex engine;
 };
@@ -183,6 +184,8 @@ std::string LostText() {
   return state.lost_text;
 }
 
+void SetDriverVersion(int version) { TheState().driver_version = version; }
+int DriverVersion() { return TheState().driver_version; }
 void SetDeviceCount(int count) { TheState().devices = count; }
 int DeviceCount() { return TheState().devices; }
 int CurrentDevice() { return current_device; }

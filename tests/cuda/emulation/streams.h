@@ -35,6 +35,10 @@ void LoseDevice(cudaError_t error, const std::string& what = "");
 // each other's streams and events.
 void SetDeviceCount(int count);
 
+// The driver's version, as CUDA counts them; 0: there is none. At first, one
+// that is new enough.
+void SetDriverVersion(int version);
+
 // The rest is for the emulation itself.
 
 enum class WorkKind { kKernel, kCopy, kOther };
@@ -56,6 +60,7 @@ std::string LostText();
 int CurrentDevice();
 cudaError_t SetCurrentDevice(int device);
 int DeviceCount();
+int DriverVersion();
 // Makes `error` the calling thread's last one; returns it.
 cudaError_t Record(cudaError_t error);
 
