@@ -281,6 +281,12 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
         absl::StrCat(HostName(), metrics->address().substr(colon));
   }
   const uint64_t memory = options.host_memory_bytes;
+  const std::string device =
+      options.device.has_memory()
+          ? absl::StrCat(" device=\"", sluice::DescribeDevice(options.device),
+                         "\" device_memory=", options.device_memory_bytes >> 20,
+                         " MiB")
+          : "";
   const std::string name = options.name;
   SLUICE_ASSIGN_OR_RETURN(auto worker,
                           sluice::Worker::Create(std::move(options)));
@@ -295,7 +301,7 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
   }
   const std::string link_address = WithPort(AdvertisedHost(f), server->port());
   sluice::LogInfo(absl::StrCat("worker=", name, " link=", link_address,
-                               " memory=", memory >> 20, " MiB"));
+                               " memory=", memory >> 20, " MiB", device));
   worker->Announce(link_address);
   // Scripts that start a worker on port 0 read this line.
   std::cout << "listening on " << sluice::JoinHostPort(f.host, server->port())
