@@ -8,7 +8,7 @@ namespace sluice {
 
 // Number format of weights in computation and of the KV cache. Accumulation and
 // the residual stream are always float32.
-enum class DType { kFloat32, kBFloat16 };
+enum class DType { kFloat32, kBFloat16, kFloat16 };
 
 // How weight matrices are kept: in the engine's dtype, or group-wise quantized
 // to 8 or 4 bits (runtime/quant/group_codec.h).
@@ -16,6 +16,6 @@ enum class WeightFormat { kFull, kInt8, kInt4 };
 
 // Number format of the KV cache: as computed, or quantized by groups (see
 // KvLayout in runtime/kv/kv_layout.h).
-enum class KvFormat { kFloat32, kBFloat16, kInt8, kInt4 };
+enum class KvFormat { kFloat32, kBFloat16, kFloat16, kInt8, kInt4 };
 
 }  // namespace sluice

@@ -10,8 +10,22 @@ absl::StatusOr<DTypeChoice> ParseDTypeChoice(absl::string_view text) {
   if (text == "float32" || text == "fp32" || text == "float")
     return DTypeChoice::kFloat32;
   if (text == "bfloat16" || text == "bf16") return DTypeChoice::kBFloat16;
-  return absl::InvalidArgumentError(
-      absl::StrCat("dtype \"", text, "\" is none of auto, float32, bfloat16"));
+  if (text == "float16" || text == "fp16" || text == "half")
+    return DTypeChoice::kFloat16;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "dtype \"", text, "\" is none of auto, float32, bfloat16, float16"));
+}
+
+absl::string_view DTypeName(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return "float32";
+    case DType::kBFloat16:
+      return "bfloat16";
+    case DType::kFloat16:
+      return "float16";
+  }
+  return "unknown";
 }
 
 absl::string_view WeightFormatName(WeightFormat format) {
@@ -41,6 +55,8 @@ absl::string_view KvFormatName(KvFormat format) {
       return "float32";
     case KvFormat::kBFloat16:
       return "bfloat16";
+    case KvFormat::kFloat16:
+      return "float16";
     case KvFormat::kInt8:
       return "int8";
     case KvFormat::kInt4:
@@ -53,11 +69,13 @@ absl::StatusOr<KvFormat> ParseKvFormat(absl::string_view text) {
   if (text == "float32" || text == "fp32" || text == "float")
     return KvFormat::kFloat32;
   if (text == "bfloat16" || text == "bf16") return KvFormat::kBFloat16;
+  if (text == "float16" || text == "fp16" || text == "half")
+    return KvFormat::kFloat16;
   if (text == "int8") return KvFormat::kInt8;
   if (text == "int4") return KvFormat::kInt4;
   return absl::InvalidArgumentError(
       absl::StrCat("KV cache format \"", text,
-                   "\" is none of float32, bfloat16, int8, int4"));
+                   "\" is none of float32, bfloat16, float16, int8, int4"));
 }
 
 }  // namespace sluice

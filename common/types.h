@@ -31,16 +31,15 @@ struct LayerRange {
   friend bool operator==(const LayerRange&, const LayerRange&) = default;
 };
 
-inline absl::string_view DTypeName(DType dtype) {
-  return dtype == DType::kFloat32 ? "float32" : "bfloat16";
-}
+// "float32", "bfloat16" or "float16".
+absl::string_view DTypeName(DType dtype);
 
 // What the user asked for; kAuto follows the model's own dtype (see
 // ResolveDType in runtime/model/decoder_spec.h).
-enum class DTypeChoice { kAuto, kFloat32, kBFloat16 };
+enum class DTypeChoice { kAuto, kFloat32, kBFloat16, kFloat16 };
 
-// Parses "auto", "float32" or "bfloat16" (also "fp32", "float", "bf16");
-// kInvalidArgument otherwise.
+// Parses "auto", "float32", "bfloat16" or "float16" (also "fp32", "float",
+// "bf16", "fp16", "half"); kInvalidArgument otherwise.
 absl::StatusOr<DTypeChoice> ParseDTypeChoice(absl::string_view text);
 
 // "none", "int8" or "int4".
@@ -48,7 +47,7 @@ absl::string_view WeightFormatName(WeightFormat format);
 // The inverse; kInvalidArgument for anything else.
 absl::StatusOr<WeightFormat> ParseWeightFormat(absl::string_view text);
 
-// "float32", "bfloat16", "int8", "int4".
+// "float32", "bfloat16", "float16", "int8", "int4".
 absl::string_view KvFormatName(KvFormat format);
 // The inverse; also takes the short names of ParseDTypeChoice.
 // kInvalidArgument otherwise.
@@ -56,7 +55,15 @@ absl::StatusOr<KvFormat> ParseKvFormat(absl::string_view text);
 
 // The format that keeps K and V as they are computed.
 inline KvFormat UnquantizedKvFormat(DType dtype) {
-  return dtype == DType::kFloat32 ? KvFormat::kFloat32 : KvFormat::kBFloat16;
+  switch (dtype) {
+    case DType::kBFloat16:
+      return KvFormat::kBFloat16;
+    case DType::kFloat16:
+      return KvFormat::kFloat16;
+    case DType::kFloat32:
+      break;
+  }
+  return KvFormat::kFloat32;
 }
 
 }  // namespace sluice

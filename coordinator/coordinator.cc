@@ -142,7 +142,8 @@ class CoordinatorImpl : public Coordinator {
     policy_.max_step_tokens = options_.max_step_tokens > 0
                                   ? options_.max_step_tokens
                                   : std::max(kDefaultStepTokens, options_.gbs);
-    policy_.dtype = ResolveDType(options_.dtype, model_->spec());
+    policy_.dtype =
+        ResolveDType(options_.dtype, model_->spec(), options_.has_float16);
     SLUICE_ASSIGN_OR_RETURN(plan_, PlanNamedBy(options_.policy));
     if (plan_) return CheckPlan();
     for (const std::string& text : options_.policy) {

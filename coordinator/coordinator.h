@@ -33,6 +33,9 @@ class Coordinator {
     std::filesystem::path state_dir;
     std::filesystem::path input_root;  // "": no server-side paths
     DTypeChoice dtype = DTypeChoice::kAuto;
+    // Whether all workers compute in float16 too, as GPUs do: kAuto then keeps
+    // to it for models that are in it.
+    bool has_float16 = false;
     int32_t min_workers = 1;       // plan as soon as so many are registered
     int32_t num_blocks = 0;        // 0: one per stage
     int32_t gbs = 0;               // sequences per micro-batch; 0: default

@@ -311,8 +311,17 @@ void ToProto(const Policy& policy, v1::Policy* out) {
   ToProto(policy.weights, out->mutable_weights());
   ToProto(policy.kv_cache, out->mutable_kv_cache());
   ToProto(policy.activations, out->mutable_activations());
-  out->set_dtype(policy.dtype == DType::kFloat32 ? v1::DTYPE_FLOAT32
-                                                 : v1::DTYPE_BFLOAT16);
+  switch (policy.dtype) {
+    case DType::kFloat32:
+      out->set_dtype(v1::DTYPE_FLOAT32);
+      break;
+    case DType::kBFloat16:
+      out->set_dtype(v1::DTYPE_BFLOAT16);
+      break;
+    case DType::kFloat16:
+      out->set_dtype(v1::DTYPE_FLOAT16);
+      break;
+  }
   out->set_compute_threads(policy.compute_threads);
   out->set_explicit_weights(!policy.automatic_weights);
   out->set_explicit_kv_cache(!policy.automatic_kv_cache);
@@ -363,6 +372,9 @@ absl::StatusOr<Policy> FromProto(const v1::Policy& in) {
       break;
     case v1::DTYPE_BFLOAT16:
       policy.dtype = DType::kBFloat16;
+      break;
+    case v1::DTYPE_FLOAT16:
+      policy.dtype = DType::kFloat16;
       break;
     default:
       return absl::InvalidArgumentError(

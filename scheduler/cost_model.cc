@@ -40,10 +40,14 @@ double At(const RateCurve& curve, double x) {
   return curve.empty() ? 0 : curve.At(std::max(x, 1e-3));
 }
 
-// Of the wanted formats, or of the nearest that are there.
+// Of the wanted formats, or of the nearest that are there. Profiles have no
+// float16: bfloat16, as wide, takes as long.
 const ProductRate* NearestProducts(const ComputeProfile& compute, DType dtype,
                                    WeightFormat format) {
   if (const ProductRate* exact = compute.Products(dtype, format)) return exact;
+  if (dtype == DType::kFloat16) {
+    return NearestProducts(compute, DType::kBFloat16, format);
+  }
   if (const ProductRate* full = compute.Products(dtype, WeightFormat::kFull)) {
     return full;
   }
@@ -53,6 +57,9 @@ const ProductRate* NearestProducts(const ComputeProfile& compute, DType dtype,
 const AttentionRate* NearestAttention(const ComputeProfile& compute,
                                       KvFormat format) {
   if (const AttentionRate* exact = compute.Attention(format)) return exact;
+  if (format == KvFormat::kFloat16) {
+    return NearestAttention(compute, KvFormat::kBFloat16);
+  }
   return compute.attention.empty() ? nullptr : &compute.attention.front();
 }
 

@@ -38,6 +38,7 @@ double ModelShape::kv_bytes_per_position(KvFormat format) const {
       head = 4.0 * head_dim;
       break;
     case KvFormat::kBFloat16:
+    case KvFormat::kFloat16:
       head = 2.0 * head_dim;
       break;
     case KvFormat::kInt8:

@@ -142,7 +142,8 @@ int64_t LayerPageBytes(const ModelShape& m, KvFormat format, bool disk) {
   int64_t head = 0;
   switch (format) {
     case KvFormat::kFloat32:
-    case KvFormat::kBFloat16: {
+    case KvFormat::kBFloat16:
+    case KvFormat::kFloat16: {
       const int64_t part =
           d * kPagePositions * (format == KvFormat::kFloat32 ? 4 : 2);
       head = part + RoundUp(part, kCacheLine);

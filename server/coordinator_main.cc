@@ -60,7 +60,8 @@ void AddFlags(CLI::App& app, Flags& f) {
   app.add_option("--input-root", f.input_root,
                  "jobs may name input files under this directory")
       ->envname("SLUICE_INPUT_ROOT");
-  app.add_option("--dtype", f.dtype, "auto (the model's), float32 or bfloat16")
+  app.add_option("--dtype", f.dtype,
+                 "auto (the model's), float32, bfloat16 or, on GPUs, float16")
       ->capture_default_str()
       ->envname("SLUICE_DTYPE");
   app.add_option("--max-model-len", f.max_model_len,

@@ -106,6 +106,13 @@ class LocalClusterImpl : public LocalCluster {
     if (options.coordinator.plan_jobs) {
       SLUICE_ASSIGN_OR_RETURN(profile, ProfileFor(options, all));
     }
+    options.coordinator.has_float16 = all.device.backend == BackendKind::kCuda;
+    if (options.coordinator.dtype == DTypeChoice::kFloat16 &&
+        !options.coordinator.has_float16) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--dtype float16 is for --device cuda; with ", DeviceName(all.device),
+          " say bfloat16, which is as small, or float32"));
+    }
     options.coordinator.min_workers = options.num_workers;
     options.coordinator.metrics = options.metrics;
     SLUICE_ASSIGN_OR_RETURN(coordinator_,

@@ -136,7 +136,7 @@ absl::StatusOr<EmbeddingLayout> MakeEmbeddingLayout(const DecoderSpec& spec,
                                                     MatrixPacker& packer) {
   EmbeddingLayout layout;
   Builder builder(packer, nullptr);
-  const size_t element = packer.element_bytes();
+  const size_t element = ElementBytes(packer.table_dtype());
   layout.table =
       builder.Bytes(element * spec.vocab_size * size_t{1} * spec.embed_dim);
   if (spec.positions == PositionKind::kLearned) {

@@ -66,8 +66,8 @@ struct HeadSectionLayout {
 };
 
 struct EmbeddingLayout {
-  size_t table = 0;      // [vocab, embed_dim] in the packer's dtype; first
-  size_t positions = 0;  // [position_rows, hidden] in the packer's dtype
+  size_t table = 0;  // [vocab, embed_dim] in the packer's table_dtype; first
+  size_t positions = 0;  // [position_rows, hidden] in the same
   int64_t position_rows = 0;
   MatrixLayout project_in;  // n is 0 if the model has none
   size_t bytes = 0;

@@ -16,8 +16,10 @@ class MatrixPacker {
  public:
   virtual ~MatrixPacker() = default;
 
-  // Of the elements of full matrices and of tables.
+  // Of the elements of full matrices.
   virtual DType dtype() const = 0;
+  // Of tables of which rows are looked up.
+  virtual DType table_dtype() const { return dtype(); }
   size_t element_bytes() const { return ElementBytes(dtype()); }
 
   // How W, [n, k], will lie from `offset` (a multiple of kPanelAlignment) on.

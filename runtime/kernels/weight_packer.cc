@@ -48,15 +48,6 @@ class FirstError {
 // Rows of a table that are read in one piece.
 constexpr int64_t kTableRows = 64;
 
-// To a dtype of two bytes.
-void Convert(const float* from, int64_t count, DType dtype, std::byte* to) {
-  constexpr int64_t kPart = 1 << 16;
-  for (int64_t i = 0; i < count; i += kPart) {
-    FloatToBf16(from + i, static_cast<int32_t>(std::min(kPart, count - i)),
-                reinterpret_cast<uint16_t*>(to) + i);
-  }
-}
-
 // The bytes that the window has of [offset, offset + size).
 size_t BytesWithin(const ImageWindow& to, size_t offset, size_t size) {
   if (!to.Touches(offset, size)) return 0;
@@ -204,7 +195,8 @@ absl::Status WeightPacker::PackTable(const TensorRef& ref, int64_t rows,
                                      LoadProgress progress,
                                      const ImageWindow& to) {
   const int64_t cols = ref.shape[1];
-  const size_t row_bytes = packer_->element_bytes() * cols;
+  const DType dtype = packer_->table_dtype();
+  const size_t row_bytes = ElementBytes(dtype) * cols;
   const size_t table_bytes = row_bytes * rows;
   if (!to.Touches(offset, table_bytes)) return absl::OkStatus();
   // The rows that the window has some of.
@@ -214,7 +206,6 @@ absl::Status WeightPacker::PackTable(const TensorRef& ref, int64_t rows,
       (std::min(to.end, offset + table_bytes) - offset + row_bytes - 1) /
       row_bytes);
   const int threads = pool_->num_threads();
-  const DType dtype = packer_->dtype();
   const bool direct = dtype == DType::kFloat32;
   const size_t floats = kTableRows * cols;
   const size_t chunk_bytes = kTableRows * row_bytes;
@@ -245,7 +236,7 @@ absl::Status WeightPacker::PackTable(const TensorRef& ref, int64_t rows,
                                    : staging.as<float>() + thread * floats;
       absl::Status status = source.ReadRows(ref, begin, end, values);
       if (!status.ok()) return error.Set(std::move(status));
-      if (!direct) Convert(values, (end - begin) * cols, dtype, out);
+      if (!direct) ConvertFloats(values, (end - begin) * cols, dtype, out);
       if (!whole) CopyWithin(to, at, std::span<const std::byte>(out, bytes));
     });
     SLUICE_RETURN_IF_ERROR(error.Get());
@@ -270,7 +261,7 @@ absl::Status WeightPacker::PackVectors(
     CopyWithin(to, layout.offset, std::span<const float>(values));
   } else {
     std::vector<std::byte> typed(layout.bytes());
-    Convert(values.data(), layout.length, layout.dtype, typed.data());
+    ConvertFloats(values.data(), layout.length, layout.dtype, typed.data());
     CopyWithin(to, layout.offset, std::span<const std::byte>(typed));
   }
   return absl::OkStatus();

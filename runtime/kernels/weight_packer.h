@@ -60,7 +60,7 @@ class WeightPacker {
                           const std::vector<PanelRows>& panels,
                           const TensorSource& source, LoadProgress progress,
                           const ImageWindow& to);
-  // A table of which rows are looked up, in the packer's dtype, from `offset`
+  // A table of which rows are looked up, in its dtype, from `offset`
   // on in the image.
   absl::Status PackTable(const TensorRef& ref, int64_t rows, size_t offset,
                          const TensorSource& source, LoadProgress progress,

@@ -53,9 +53,8 @@ DType ReadDType(ConfigReader& reader) {
   std::string name = reader.String(key, "float32");
   if (name.rfind("torch.", 0) == 0) name = name.substr(6);
   if (name == "float32" || name == "float") return DType::kFloat32;
-  if (name == "bfloat16" || name == "float16" || name == "half") {
-    return DType::kBFloat16;
-  }
+  if (name == "bfloat16") return DType::kBFloat16;
+  if (name == "float16" || name == "half") return DType::kFloat16;
   reader.Unsupported(key, absl::StrCat("\"", name, "\""));
   return DType::kFloat32;
 }
@@ -292,16 +291,21 @@ absl::StatusOr<DecoderSpec> ParseDecoderSpec(absl::string_view config_json) {
                    "\" is not supported (llama, mistral, opt, qwen2 are)"));
 }
 
-DType ResolveDType(DTypeChoice choice, const DecoderSpec& spec) {
+DType ResolveDType(DTypeChoice choice, const DecoderSpec& spec,
+                   bool has_float16) {
   switch (choice) {
     case DTypeChoice::kFloat32:
       return DType::kFloat32;
     case DTypeChoice::kBFloat16:
       return DType::kBFloat16;
+    case DTypeChoice::kFloat16:
+      return DType::kFloat16;
     case DTypeChoice::kAuto:
       break;
   }
-  return spec.native_dtype;
+  return spec.native_dtype == DType::kFloat16 && !has_float16
+             ? DType::kBFloat16
+             : spec.native_dtype;
 }
 
 int64_t KvBytesPerTokenPerLayer(const DecoderSpec& spec, DType dtype) {

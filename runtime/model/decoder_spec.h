@@ -66,8 +66,7 @@ struct DecoderSpec {
                                         // including one's own; 0: all
   bool tied_embeddings = false;         // the head is the embedding matrix
 
-  DType native_dtype = DType::kFloat32;  // of config.json; float16 counts as
-                                         // bfloat16, its 2-byte peer here
+  DType native_dtype = DType::kFloat32;  // of config.json
   std::vector<int32_t> eos_token_ids;    // of config.json
   int32_t bos_token_id = -1;
 };
@@ -78,8 +77,10 @@ struct DecoderSpec {
 // rope_theta + rope_scaling / rope_parameters.
 absl::StatusOr<DecoderSpec> ParseDecoderSpec(absl::string_view config_json);
 
-// kAuto gives the model's native dtype.
-DType ResolveDType(DTypeChoice choice, const DecoderSpec& spec);
+// kAuto gives the model's native dtype; for float16, unless `has_float16`,
+// bfloat16, which is as wide and which processors compute with.
+DType ResolveDType(DTypeChoice choice, const DecoderSpec& spec,
+                   bool has_float16 = false);
 
 // Bytes of K and V of one token in one layer.
 int64_t KvBytesPerTokenPerLayer(const DecoderSpec& spec, DType dtype);

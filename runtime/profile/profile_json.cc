@@ -235,11 +235,12 @@ absl::Status ReadName(const Json& json, const std::string& path,
 }
 
 absl::StatusOr<DType> ParseDType(absl::string_view name) {
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+  for (const DType dtype :
+       {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     if (DTypeName(dtype) == name) return dtype;
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("\"", name, "\" must be float32 or bfloat16"));
+      absl::StrCat("\"", name, "\" must be float32, bfloat16 or float16"));
 }
 
 absl::Status Read(const Json& json, const std::string& path, DType* out) {

@@ -5,6 +5,11 @@
 
 namespace sluice {
 
+// A float16 in memory, told from other 16 bits.
+struct Float16 {
+  uint16_t bits;
+};
+
 // The largest finite float16.
 inline constexpr float kMaxFloat16 = 65504.0f;
 

@@ -22,7 +22,8 @@ void ClusterFlags::AddTo(CLI::App* app) {
       ->required();
   app->add_option("--workers", workers, "stages to split the layers over")
       ->capture_default_str();
-  app->add_option("--dtype", dtype, "auto (the model's), float32 or bfloat16")
+  app->add_option("--dtype", dtype,
+                  "auto (the model's), float32, bfloat16 or, on GPUs, float16")
       ->capture_default_str();
   app->add_option("--threads", threads,
                   "compute threads over all workers; 0: all cores");

@@ -84,7 +84,8 @@ void PlanFlags::AddTo(CLI::App* app) {
                   "\"a.json\", \"count\": 8, \"workers\": 1}, ...]}");
   app->add_flag("--running", running,
                 "the machines of the running cluster (--coordinator)");
-  app->add_option("--dtype", dtype, "auto (the model's), float32 or bfloat16")
+  app->add_option("--dtype", dtype,
+                  "auto (the model's), float32, bfloat16 or, on GPUs, float16")
       ->capture_default_str();
   app->add_option("--split", split, "of the layers: even or balanced")
       ->check(CLI::IsMember({"even", "balanced"}))

@@ -177,7 +177,8 @@ std::vector<float> AttentionWorld::Floats(
     } else {
       uint16_t bits;
       std::memcpy(&bits, out.data() + 2 * i, 2);
-      floats[i] = BFloat16ToFloat(bits);
+      floats[i] = choice.shape.dtype == DType::kBFloat16 ? BFloat16ToFloat(bits)
+                                                         : Float16ToFloat(bits);
     }
   }
   return floats;

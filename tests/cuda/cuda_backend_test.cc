@@ -31,6 +31,11 @@ class Worlds {
     device_ = std::make_unique<PlainDevice>(&memory_);
     WorldOptions on_cpu = options;
     on_cpu.cut_images = false;
+    // The CPU has no layers in float16.
+    if (on_cpu.dtype == DType::kFloat16) on_cpu.dtype = DType::kFloat32;
+    if (on_cpu.kv_format == KvFormat::kFloat16) {
+      on_cpu.kv_format = KvFormat::kFloat32;
+    }
     cpu_ = BackendWorld::Create(spec_, source_, on_cpu, nullptr, nullptr);
     gpu_ =
         BackendWorld::Create(spec_, source_, options, device_.get(), stream_);
@@ -92,8 +97,10 @@ DecoderSpec OptSpec(int32_t hidden, int32_t heads, int32_t inner) {
 // to the dtype at the same places, but for a bit here and there; KV codes and
 // the choice of positions hang on such bits.
 double Bound(const WorldOptions& options) {
-  double bound = options.dtype == DType::kFloat32 ? 2e-5 : 1.5e-2;
-  if (options.kv_format == KvFormat::kInt8) bound = std::max(bound, 5e-3);
+  double bound = options.dtype == DType::kFloat32    ? 2e-5
+                 : options.dtype == DType::kBFloat16 ? 1.5e-2
+                                                     : 4e-3;
+  if (options.kv_format == KvFormat::kInt8) bound = std::max(bound, 1e-2);
   if (options.kv_format == KvFormat::kInt4) bound = std::max(bound, 5e-2);
   if (options.sparsity < 1) {
     const bool codes = options.kv_format == KvFormat::kInt8 ||
@@ -170,7 +177,8 @@ WorldOptions RandomOptions(Random& random, int seed) {
   WorldOptions options;
   options.num_sequences = kSequences;
   options.seed = static_cast<unsigned>(seed);
-  if (random.Coin()) options.dtype = DType::kBFloat16;
+  options.dtype = std::vector<DType>{DType::kFloat32, DType::kBFloat16,
+                                     DType::kFloat16}[random.Int(0, 2)];
   options.weight_format =
       std::vector<WeightFormat>{WeightFormat::kFull, WeightFormat::kInt8,
                                 WeightFormat::kInt4}[random.Int(0, 2)];

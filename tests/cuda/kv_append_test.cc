@@ -229,13 +229,11 @@ TEST_P(AppendKvTest, OddValues) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, AppendKvTest,
-                         testing::Values(KvFormat::kFloat32,
-                                         KvFormat::kBFloat16, KvFormat::kInt8,
-                                         KvFormat::kInt4),
-                         [](const auto& info) {
-                           return std::string(KvFormatName(info.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Formats, AppendKvTest,
+    testing::Values(KvFormat::kFloat32, KvFormat::kBFloat16, KvFormat::kFloat16,
+                    KvFormat::kInt8, KvFormat::kInt4),
+    [](const auto& info) { return std::string(KvFormatName(info.param)); });
 
 TEST(AppendKvArgsTest, WhatCannotBeIsRefused) {
   KvAppendArgs args;

@@ -154,7 +154,8 @@ class ProductEngineTest : public testing::Test {
 TEST_F(ProductEngineTest, MultipliesAnything) {
   for (int i = 0; i < 80; ++i) {
     Case c = {random_.Int(1, 40), random_.Size(90), random_.Size(90)};
-    if (random_.Coin()) c.in = c.out = DType::kBFloat16;
+    c.in = c.out = std::vector<DType>{DType::kFloat32, DType::kBFloat16,
+                                      DType::kFloat16}[random_.Int(0, 2)];
     if (random_.Coin()) c.out = DType::kFloat32;
     c.bias = random_.Coin();
     c.accumulate = c.out == DType::kFloat32 && random_.Coin();

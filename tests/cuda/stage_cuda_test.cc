@@ -45,9 +45,12 @@ class StageCudaTest : public testing::TestWithParam<bool> {
   }
 
   Outcome Run(const std::string& text, const std::vector<int>& cuts = {}) {
+    return Run(With(text), cuts);
+  }
+  Outcome Run(const Policy& policy, const std::vector<int>& cuts = {}) {
     Outcome run;
     RunPlacement(spec_,
-                 {.policy = With(text),
+                 {.policy = policy,
                   .disk_dir = dir_.path(),
                   .cuts = cuts,
                   .device_bytes = kRoomy,
@@ -129,6 +132,21 @@ TEST_P(StageCudaTest, CompressedDataToo) {
       ASSERT_FALSE(HasFatalFailure());
       EXPECT_LT(Error(run, expected, true), c.bound);
     }
+  }
+}
+
+// In float16 the host embeds and attends, but has no layers of its own.
+TEST_P(StageCudaTest, InFloat16) {
+  Outcome expected;
+  RunPlacement(spec_, {.policy = With("")}, &expected);
+  for (const char* text :
+       {"w=100/0/0 c=100/0/0 h=100/0/0", "w=40/30/30 c=0/50/50 h=50/50/0"}) {
+    SCOPED_TRACE(text);
+    Policy policy = With(text);
+    policy.dtype = DType::kFloat16;
+    const Outcome run = Run(policy);
+    ASSERT_FALSE(HasFatalFailure());
+    EXPECT_LT(Error(run, expected, true), 1e-2);
   }
 }
 

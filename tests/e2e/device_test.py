@@ -52,6 +52,19 @@ def test_a_gpu_that_is_not_here():
     print(last)
 
 
+def test_float16_without_a_gpu():
+    with tempfile.TemporaryDirectory(prefix="sluice-e2e-") as directory:
+        lines = os.path.join(directory, "in.jsonl")
+        harness.write_lines(lines, ['{"prompt": "In the", "max_tokens": 2}'])
+        done = subprocess.run(
+            [os.path.join(harness.BIN, "sluice"), "run", "--model", LLAMA, "--input", lines,
+             "--output", os.path.join(directory, "out.jsonl"), "--dtype", "float16"],
+            capture_output=True, text=True, timeout=60 * harness.SLOW)
+    assert done.returncode == 1, done
+    assert "--dtype float16 is for --device cuda" in complaint(done, "sluice"), done.stderr
+    assert "bfloat16" in complaint(done, "sluice"), done.stderr
+
+
 def test_a_name_of_nothing():
     for device in ["gpu", "cuda:one", "cuda:-1"]:
         for command, done in ends_of_all_programs(device):

@@ -200,11 +200,7 @@ HWY_INLINE void AttendAs(const AttentionCall& call, const float* query,
     const VF sum = hn::Set(d, state.sum[r]);
     ForEachVector(head_dim, [&](size_t i, size_t count) HWY_ATTR {
       const VF x = hn::Div(LoadWide(acc + r * stride + i), sum);
-      if (call.out_dtype == DType::kFloat32) {
-        StorePart(x, static_cast<float*>(call.out[r]) + i, count);
-      } else {
-        StorePart(x, static_cast<uint16_t*>(call.out[r]) + i, count);
-      }
+      StorePartAs(call.out_dtype, x, call.out[r], i, count);
     });
   }
 }
@@ -213,8 +209,10 @@ void AttendImpl(const AttentionCall& call, const float* query, float* acc,
                 size_t stride) {
   if (call.format == KvFormat::kFloat32) {
     AttendAs<float>(call, query, acc, stride);
-  } else {
+  } else if (call.format == KvFormat::kBFloat16) {
     AttendAs<uint16_t>(call, query, acc, stride);
+  } else {
+    AttendAs<Float16>(call, query, acc, stride);
   }
 }
 

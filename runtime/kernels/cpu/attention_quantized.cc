@@ -464,11 +464,7 @@ HWY_INLINE void WriteRow(const AttentionCall& call, const HeadBlock& block,
     const float* minima = sums + (1 + i / kKvGroup) * kSumLanes;
     const VF base = hn::SumOfLanes(d, LoadWide(minima));
     const VF value = hn::Div(hn::Add(LoadWide(x + i), base), sum);
-    if (call.out_dtype == DType::kFloat32) {
-      StorePart(value, static_cast<float*>(call.out[r]) + i, count);
-    } else {
-      StorePart(value, static_cast<uint16_t*>(call.out[r]) + i, count);
-    }
+    StorePartAs(call.out_dtype, value, call.out[r], i, count);
   });
 }
 

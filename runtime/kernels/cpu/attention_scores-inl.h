@@ -159,20 +159,6 @@ HWY_INLINE VI32 ByteDot(VI32 sum, VU32 x, VI32 y) {
 #define SLUICE_BYTE_DOT 0
 #endif
 
-// A vector of float16, NaN and infinity included.
-HWY_INLINE VF LoadHalf(const uint16_t* p) {
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
-  const hn::Rebind<hwy::float16_t, DF> dh;
-  return hn::PromoteTo(
-      DF(), hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(p)));
-#else
-  // Where the processor has no conversion, Highway's makes numbers of them.
-  HWY_ALIGN float wide[kMaxLanes];
-  for (size_t i = 0; i < hn::Lanes(DF()); ++i) wide[i] = Float16ToFloat(p[i]);
-  return hn::Load(DF(), wide);
-#endif
-}
-
 // Rounds a row's query to codes of kInt4Levels or kInt8Levels at most, each
 // group by its largest element.
 template <bool kInt4>

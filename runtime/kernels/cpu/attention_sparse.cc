@@ -152,6 +152,9 @@ HWY_INLINE void ScorePages(const AttentionCall& call, const HeadBlock& block,
     } else if constexpr (kFormat == KvFormat::kBFloat16) {
       Scores<kRows>(reinterpret_cast<const uint16_t*>(head), query,
                     scratch.stride(), block.head_dim, next, s);
+    } else if constexpr (kFormat == KvFormat::kFloat16) {
+      Scores<kRows>(reinterpret_cast<const Float16*>(head), query,
+                    scratch.stride(), block.head_dim, next, s);
     } else {
       CodeScores<kRows, kFormat == KvFormat::kInt4>(head, block, next, queries,
                                                     s);
@@ -314,17 +317,15 @@ HWY_INLINE void AttendRow(const AttentionCall& call, const HeadBlock& block,
     AddKept<float>(rows, weights, acc);
   } else if constexpr (kFormat == KvFormat::kBFloat16) {
     AddKept<uint16_t>(rows, weights, acc);
+  } else if constexpr (kFormat == KvFormat::kFloat16) {
+    AddKept<Float16>(rows, weights, acc);
   } else {
     AddKeptCodes<kFormat == KvFormat::kInt4>(rows, weights, s, acc);
   }
   const VF total = hn::Set(d, sum);
   ForEachVector(block.head_dim, [&](size_t i, size_t n) HWY_ATTR {
     const VF value = hn::Div(LoadWide(acc + i), total);
-    if (call.out_dtype == DType::kFloat32) {
-      StorePart(value, static_cast<float*>(call.out[row]) + i, n);
-    } else {
-      StorePart(value, static_cast<uint16_t*>(call.out[row]) + i, n);
-    }
+    StorePartAs(call.out_dtype, value, call.out[row], i, n);
   });
 }
 
@@ -383,6 +384,8 @@ void AttendSparseImpl(const AttentionCall& call, AttentionScratch& scratch,
       return AttendAs<KvFormat::kFloat32>(call, scratch, masks);
     case KvFormat::kBFloat16:
       return AttendAs<KvFormat::kBFloat16>(call, scratch, masks);
+    case KvFormat::kFloat16:
+      return AttendAs<KvFormat::kFloat16>(call, scratch, masks);
     case KvFormat::kInt8:
       return AttendAs<KvFormat::kInt8>(call, scratch, masks);
     case KvFormat::kInt4:

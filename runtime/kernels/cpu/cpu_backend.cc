@@ -49,7 +49,17 @@ absl::StatusOr<std::unique_ptr<Backend>> CpuBackend::Create(
 
 absl::Status CpuBackend::Initialize() {
   MemoryBudget* budget = options_.budget;
-  SLUICE_ASSIGN_OR_RETURN(gemm_, GemmEngine::Create(options_.dtype, &pool_));
+  const bool float16 = options_.dtype == DType::kFloat16;
+  if (float16 && options_.beside == nullptr) {
+    return absl::UnimplementedError(
+        "the CPU does not compute in float16: say --dtype bfloat16, which is "
+        "as "
+        "small, or --dtype float32 (float16 is for --device cuda)");
+  }
+  SLUICE_ASSIGN_OR_RETURN(
+      gemm_,
+      GemmEngine::Create(float16 ? DType::kFloat32 : options_.dtype, &pool_));
+  gemm_->set_table_dtype(options_.dtype);
   packer_ = std::make_unique<WeightPacker>(spec_, gemm_.get(), &pool_, budget);
   SLUICE_ASSIGN_OR_RETURN(
       layer_, MakeLayerLayout(spec_, options_.weight_format, *gemm_));
@@ -68,7 +78,7 @@ absl::Status CpuBackend::Initialize() {
                        std::max(layer_.bytes, kLeastHeadSection), *gemm_));
   }
 
-  const size_t element = gemm_->element_bytes();
+  const size_t element = ElementBytes(options_.dtype);
   const size_t rows = GemmEngine::ReadableRows(options_.max_rows);
   const size_t qkv = (q_width_ + 2 * kv_width_) * sizeof(float);
   const size_t wide =
@@ -84,7 +94,8 @@ absl::Status CpuBackend::Initialize() {
   SLUICE_ASSIGN_OR_RETURN(
       normed_,
       create("workspace",
-             rows * std::max(spec_.hidden_size, spec_.embed_dim) * element));
+             rows * std::max(spec_.hidden_size * element,
+                             spec_.embed_dim * gemm_->element_bytes())));
   for (int slot = 0; slot < options_.attention_slots; ++slot) {
     SLUICE_ASSIGN_OR_RETURN(attention_.emplace_back(),
                             create_copied(rows * q_width_ * element));
@@ -145,6 +156,9 @@ std::string CpuBackend::ImageKey() const {
       absl::StrCat("cpu;", gemm_->LayoutKey(),
                    ";weights=", WeightFormatName(options_.weight_format),
                    ";positions=", PositionRows());
+  if (options_.dtype != gemm_->dtype()) {
+    absl::StrAppend(&key, ";tables=", DTypeName(options_.dtype));
+  }
   // All that any stage packs, so that all find the same images.
   for (const MatrixLayout* matrix :
        {&layer_.qkv, &layer_.out, &layer_.up, &layer_.down}) {
@@ -249,13 +263,21 @@ absl::Status CpuBackend::Embed(const ImageView& image, const BatchView& batch,
       embedding_.position_rows > 0 ? image.At(embedding_.positions) : nullptr;
   const int64_t hidden = spec_.hidden_size;
   const int64_t dim = spec_.embed_dim;
-  const bool bf16 = options_.dtype == DType::kBFloat16;
+  const DType dtype = options_.dtype;
+  const auto row_of = [&](const std::byte* rows, int64_t row, int64_t width) {
+    return rows + row * width * ElementBytes(dtype);
+  };
   const bool project = embedding_.project_in.n > 0;
   if (project) {
     const int64_t row_bytes = dim * gemm_->element_bytes();
     for (int32_t row = 0; row < batch.rows; ++row) {
-      std::memcpy(normed_.as<std::byte>() + row * row_bytes,
-                  table + batch.tokens[row] * row_bytes, row_bytes);
+      const std::byte* const from = row_of(table, batch.tokens[row], dim);
+      std::byte* const to = normed_.as<std::byte>() + row * row_bytes;
+      if (dtype == gemm_->dtype()) {
+        std::memcpy(to, from, row_bytes);
+      } else {
+        ToFloats(from, dim, dtype, reinterpret_cast<float*>(to));
+      }
     }
     SLUICE_RETURN_IF_ERROR(gemm_->Multiply(
         embedding_.project_in, image, normed_.data(), batch.rows,
@@ -273,24 +295,14 @@ absl::Status CpuBackend::Embed(const ImageView& image, const BatchView& batch,
       const int32_t row = segment.row + i;
       float* out = x + row * hidden;
       if (!project) {
-        const int64_t from = batch.tokens[row] * dim;
-        if (bf16) {
-          Bf16ToFloat(reinterpret_cast<const uint16_t*>(table) + from, dim,
-                      out);
-        } else {
-          std::memcpy(out, reinterpret_cast<const float*>(table) + from,
-                      dim * sizeof(float));
-        }
+        ToFloats(row_of(table, batch.tokens[row], dim), dim, dtype, out);
       }
       if (spec_.positions != PositionKind::kLearned) continue;
-      const int64_t from =
-          (int64_t{segment.start} + i + spec_.position_offset) * hidden;
-      if (bf16) {
-        AddBf16Row(out, reinterpret_cast<const uint16_t*>(positions) + from,
-                   hidden);
-      } else {
-        AddRow(out, reinterpret_cast<const float*>(positions) + from, hidden);
-      }
+      AddRowOf(
+          dtype,
+          row_of(positions, int64_t{segment.start} + i + spec_.position_offset,
+                 hidden),
+          hidden, out);
     }
   });
   return absl::OkStatus();
@@ -361,7 +373,7 @@ void CpuBackend::AttendOf(int layer, const BatchView& batch,
   const int32_t window = model_layer < spec_.sliding_window.size()
                              ? spec_.sliding_window[model_layer]
                              : 0;
-  const size_t element = gemm_->element_bytes();
+  const size_t element = ElementBytes(options_.dtype);
   // The heads of a page are neighbours in memory: one thread takes them all if
   // there is enough else for the other threads.
   const bool all_heads =

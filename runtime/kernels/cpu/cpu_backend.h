@@ -16,7 +16,8 @@ namespace sluice {
 
 // The processor as compute device: products by oneDNN, all else by Highway,
 // weights and pages used where they lie. Of Options::device it uses nothing but
-// memory, for its work space. See Backend for the contract.
+// memory, for its work space. In float16 it computes no layers: beside a device
+// that does, it embeds and attends. See Backend for the contract.
 class CpuBackend : public Backend {
  public:
   static absl::StatusOr<std::unique_ptr<Backend>> Create(
@@ -29,7 +30,7 @@ class CpuBackend : public Backend {
   }
   size_t HeadBytes(int section) const override { return head_[section].bytes; }
   size_t EmbeddingRowBytes() const override {
-    return static_cast<size_t>(spec_.embed_dim) * gemm_->element_bytes();
+    return static_cast<size_t>(spec_.embed_dim) * ElementBytes(options_.dtype);
   }
   size_t EmbeddingTableBytes() const override {
     return static_cast<size_t>(spec_.vocab_size) * EmbeddingRowBytes();
@@ -69,7 +70,7 @@ class CpuBackend : public Backend {
     return {reinterpret_cast<std::byte*>(Qkv(slot)),
             (q_width_ + 2 * kv_width_) * sizeof(float),
             attention_[slot].as<std::byte>(),
-            q_width_ * gemm_->element_bytes()};
+            q_width_ * ElementBytes(options_.dtype)};
   }
   void ParallelFor(int num_tasks,
                    absl::FunctionRef<void(int, int)> body) override {

@@ -64,7 +64,7 @@ struct GemmEngine::PanelShapes {
 };
 
 GemmEngine::GemmEngine(DType dtype, ComputePool* pool)
-    : dtype_(dtype), pool_(pool) {}
+    : dtype_(dtype), table_dtype_(dtype), pool_(pool) {}
 GemmEngine::~GemmEngine() = default;
 
 absl::StatusOr<std::unique_ptr<GemmEngine>> GemmEngine::Create(

@@ -63,9 +63,12 @@ class GemmEngine : public MatrixPacker {
   // `pool` must outlive the engine.
   static absl::StatusOr<std::unique_ptr<GemmEngine>> Create(DType dtype,
                                                             ComputePool* pool);
+  // Of the tables beside the engine's matrices, if not its own.
+  void set_table_dtype(DType dtype) { table_dtype_ = dtype; }
   ~GemmEngine() override;
 
   DType dtype() const override { return dtype_; }
+  DType table_dtype() const override { return table_dtype_; }
   // Makes the primitives of the shape, too.
   absl::StatusOr<MatrixLayout> Layout(int32_t n, int32_t k, WeightFormat format,
                                       size_t offset) override;
@@ -126,6 +129,7 @@ class GemmEngine : public MatrixPacker {
   absl::Status Error() const;
 
   const DType dtype_;
+  DType table_dtype_;
   ComputePool* const pool_;
   std::map<std::pair<int32_t, int32_t>, std::unique_ptr<GemmShape>> shapes_;
   std::vector<std::unique_ptr<GemmThread>> threads_;

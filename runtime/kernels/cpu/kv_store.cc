@@ -92,18 +92,27 @@ void Transpose(const float* rows, int32_t stride, int32_t count,
   }
 }
 
+void Narrow(const float* x, int32_t n, uint16_t* out) {
+  FloatToBf16(x, n, out);
+}
+void Narrow(const float* x, int32_t n, Float16* out) {
+  for (int32_t i = 0; i < n; ++i) out[i].bits = FloatToFloat16(x[i]);
+}
+
+// T: uint16_t, which is a bfloat16, or Float16.
+template <typename T>
 void Transpose(const float* rows, int32_t stride, int32_t count,
-               int32_t head_dim, uint16_t* out) {
-  uint16_t narrow[kConvertFloats];
+               int32_t head_dim, T* out) {
+  T narrow[kConvertFloats];
   for (int32_t first = 0; first < head_dim;
        first += kConvertFloats / kPageTokens) {
     const int32_t width =
         std::min(kConvertFloats / kPageTokens, head_dim - first);
     for (int32_t j = 0; j < count; ++j) {
-      FloatToBf16(rows + j * stride + first, width, narrow + j * width);
+      Narrow(rows + j * stride + first, width, narrow + j * width);
     }
     for (int32_t i = 0; i < width; ++i) {
-      uint16_t* to = out + (first + i) * kPageTokens;
+      T* to = out + (first + i) * kPageTokens;
       for (int32_t j = 0; j < count; ++j) to[j] = narrow[j * width + i];
     }
   }
@@ -112,8 +121,9 @@ void Transpose(const float* rows, int32_t stride, int32_t count,
 void CopyRow(const float* row, int32_t n, float* out) {
   std::memcpy(out, row, n * sizeof(float));
 }
-void CopyRow(const float* row, int32_t n, uint16_t* out) {
-  FloatToBf16(row, n, out);
+template <typename T>
+void CopyRow(const float* row, int32_t n, T* out) {
+  Narrow(row, n, out);
 }
 
 template <typename T>
@@ -211,10 +221,13 @@ void StoreKv(const float* k_rows, int32_t k_stride, const float* v_rows,
   if (format == KvFormat::kFloat32) {
     StoreKvAs(k_rows, k_stride, v_rows, v_stride, slot, count, head_dim,
               reinterpret_cast<float*>(head), reinterpret_cast<float*>(v));
-  } else {
+  } else if (format == KvFormat::kBFloat16) {
     StoreKvAs(k_rows, k_stride, v_rows, v_stride, slot, count, head_dim,
               reinterpret_cast<uint16_t*>(head),
               reinterpret_cast<uint16_t*>(v));
+  } else {
+    StoreKvAs(k_rows, k_stride, v_rows, v_stride, slot, count, head_dim,
+              reinterpret_cast<Float16*>(head), reinterpret_cast<Float16*>(v));
   }
 }
 

@@ -4,7 +4,10 @@
 #include <cstdint>
 #include <cstring>
 
+#include "common/types.h"
 #include "hwy/highway.h"
+#include "runtime/model/float_convert.h"
+#include "runtime/quant/float16.h"
 
 #if defined(SLUICE_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SLUICE_SIMD_INL_H_
@@ -30,6 +33,22 @@ HWY_INLINE VF LoadWide(const uint16_t* p) {
   return hn::BitCast(DF(), hn::ShiftLeft<16>(wide));
 }
 
+// A vector of float16, NaN and infinity included.
+HWY_INLINE VF LoadHalf(const uint16_t* p) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+  const hn::Rebind<hwy::float16_t, DF> dh;
+  return hn::PromoteTo(
+      DF(), hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(p)));
+#else
+  // Where the processor has no conversion, Highway's makes numbers of them.
+  HWY_ALIGN float wide[kMaxLanes];
+  for (size_t i = 0; i < hn::Lanes(DF()); ++i) wide[i] = Float16ToFloat(p[i]);
+  return hn::Load(DF(), wide);
+#endif
+}
+
+HWY_INLINE VF LoadWide(const Float16* p) { return LoadHalf(&p->bits); }
+
 HWY_INLINE void StoreWide(VF v, float* p) { hn::StoreU(v, DF(), p); }
 HWY_INLINE void StoreWide(VF v, uint16_t* p) {
   const DU32 du;
@@ -42,6 +61,16 @@ HWY_INLINE void StoreWide(VF v, uint16_t* p) {
   // Below 2^16, so that signed saturation leaves it alone.
   const hn::Rebind<int32_t, DF> di;
   hn::StoreU(hn::DemoteTo(DU16(), hn::BitCast(di, out)), DU16(), p);
+}
+
+// Few are stored: none of what Highway makes of it, which on some targets
+// rounds another way.
+HWY_INLINE void StoreWide(VF v, Float16* p) {
+  HWY_ALIGN float wide[kMaxLanes];
+  hn::Store(v, DF(), wide);
+  for (size_t i = 0; i < hn::Lanes(DF()); ++i) {
+    p[i].bits = FloatToFloat16(wide[i]);
+  }
 }
 
 // The first n elements (0 < n <= lanes); the other lanes are zero.
@@ -62,6 +91,18 @@ HWY_INLINE void StorePart(VF v, T* p, size_t n) {
   HWY_ALIGN T buffer[kMaxLanes];
   StoreWide(v, buffer);
   std::memcpy(p, buffer, n * sizeof(T));
+}
+
+// To element `at` of `out`, of a dtype.
+HWY_INLINE void StorePartAs(DType dtype, VF v, void* out, size_t at, size_t n) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return StorePart(v, static_cast<float*>(out) + at, n);
+    case DType::kBFloat16:
+      return StorePart(v, static_cast<uint16_t*>(out) + at, n);
+    case DType::kFloat16:
+      return StorePart(v, static_cast<Float16*>(out) + at, n);
+  }
 }
 
 // Calls body(offset, count) for whole vectors, and for the rest.

@@ -1,6 +1,7 @@
 #include "runtime/kernels/cpu/vector_ops.h"
 
 #include <cmath>
+#include <cstring>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "runtime/kernels/cpu/vector_ops.cc"
@@ -331,6 +332,20 @@ void AddBf16Row(float* out, const uint16_t* y, int32_t n) {
   HWY_DYNAMIC_DISPATCH(AddBf16RowImpl)(out, y, n);
 }
 
+void AddRowOf(DType dtype, const void* y, int32_t n, float* out) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return AddRow(out, static_cast<const float*>(y), n);
+    case DType::kBFloat16:
+      return AddBf16Row(out, static_cast<const uint16_t*>(y), n);
+    case DType::kFloat16:
+      for (int32_t i = 0; i < n; ++i) {
+        out[i] += Float16ToFloat(static_cast<const uint16_t*>(y)[i]);
+      }
+      return;
+  }
+}
+
 void RotateHead(const float* x, const float* cos, const float* sin,
                 int32_t half, int32_t n, float scale, float* out) {
   HWY_DYNAMIC_DISPATCH(RotateHeadImpl)(x, cos, sin, half, n, scale, out);
@@ -342,6 +357,39 @@ void FloatToBf16(const float* x, int32_t n, uint16_t* out) {
 
 void Bf16ToFloat(const uint16_t* x, int32_t n, float* out) {
   HWY_DYNAMIC_DISPATCH(Bf16ToFloatImpl)(x, n, out);
+}
+
+void ConvertFloats(const float* x, int64_t n, DType dtype, void* out) {
+  switch (dtype) {
+    case DType::kFloat32:
+      std::memcpy(out, x, n * sizeof(float));
+      return;
+    case DType::kBFloat16:
+      HWY_DYNAMIC_DISPATCH(FloatToBf16Impl)(x, n, static_cast<uint16_t*>(out));
+      return;
+    case DType::kFloat16:
+      for (int64_t i = 0; i < n; ++i) {
+        static_cast<uint16_t*>(out)[i] = FloatToFloat16(x[i]);
+      }
+      return;
+  }
+}
+
+void ToFloats(const void* x, int64_t n, DType dtype, float* out) {
+  switch (dtype) {
+    case DType::kFloat32:
+      std::memcpy(out, x, n * sizeof(float));
+      return;
+    case DType::kBFloat16:
+      HWY_DYNAMIC_DISPATCH(Bf16ToFloatImpl)
+      (static_cast<const uint16_t*>(x), n, out);
+      return;
+    case DType::kFloat16:
+      for (int64_t i = 0; i < n; ++i) {
+        out[i] = Float16ToFloat(static_cast<const uint16_t*>(x)[i]);
+      }
+      return;
+  }
 }
 
 }  // namespace sluice

@@ -43,6 +43,8 @@ void StoreTile(const float* tile, int32_t rows, int32_t cols, const float* bias,
 // out[i] += y[i].
 void AddRow(float* out, const float* y, int32_t n);
 void AddBf16Row(float* out, const uint16_t* y, int32_t n);
+// y in a dtype.
+void AddRowOf(DType dtype, const void* y, int32_t n, float* out);
 
 // Rotary embedding of one head: for i < half, the pair (x[i], x[i + half]) is
 // turned by the angle of cos[i], sin[i]; elements from 2 * half to n are copied
@@ -53,6 +55,11 @@ void RotateHead(const float* x, const float* cos, const float* sin,
 
 void FloatToBf16(const float* x, int32_t n, uint16_t* out);
 void Bf16ToFloat(const uint16_t* x, int32_t n, float* out);
+
+// To and from a dtype, of any number of elements: copied, or rounded to nearest
+// even.
+void ConvertFloats(const float* x, int64_t n, DType dtype, void* out);
+void ToFloats(const void* x, int64_t n, DType dtype, float* out);
 
 // Rounds to nearest even; NaN stays NaN.
 inline uint16_t RoundToBf16(float x) {

@@ -155,7 +155,7 @@ AttentionArgs CommonArgs(const AttentionShape& shape,
   args.q = data.q;
   args.q_stride = data.q_stride;
   args.out = data.out;
-  args.out_bf16 = shape.dtype == DType::kBFloat16;
+  args.out_type = shape.dtype;
   args.num_heads = shape.num_heads;
   args.group = shape.group();
   args.window = data.window;
@@ -213,6 +213,8 @@ DecodeKernel ChooseDecode(const AttentionShape& shape,
                          scores_only);
   }
   switch (shape.kv.format) {
+    case KvFormat::kFloat16:
+      return DecodeFp16(head_dim, scores_only);
     case KvFormat::kInt8:
       return DecodeInt8(head_dim, scores_only);
     case KvFormat::kInt4:
@@ -227,6 +229,8 @@ PrefillKernel ChoosePrefill(const AttentionShape& shape,
   const int head_dim = shape.kv.head_dim;
   if (!shape.TensorCores()) return PrefillFloat32(shape.kv.format, head_dim);
   switch (shape.kv.format) {
+    case KvFormat::kFloat16:
+      return PrefillFp16(head_dim);
     case KvFormat::kInt8:
       return PrefillInt8(head_dim);
     case KvFormat::kInt4:
@@ -299,7 +303,7 @@ absl::Status AttentionShape::Validate() const {
 }
 
 bool AttentionShape::TensorCores() const {
-  return dtype == DType::kBFloat16 && kv.format != KvFormat::kFloat32 &&
+  return dtype != DType::kFloat32 && kv.format != KvFormat::kFloat32 &&
          kv.head_dim % 8 == 0;
 }
 

@@ -26,12 +26,12 @@
 // they hold. A score that is no number has no weight, and an infinite one makes
 // a NaN, as on the CPU.
 //
-// With dtype kBFloat16, formats but float32 and head sizes that are multiples
-// of 8, products are taken on tensor cores: in decode with queries and weights
-// in two parts, so that results differ from float32's by what a sum of floats
-// does (unquantized) or by rounding K and V to half (quantized); in prefill
-// with queries and weights rounded to bfloat16 (half, where codes are). All
-// else is float32 arithmetic.
+// With a dtype of 16 bits, formats but float32 and head sizes that are
+// multiples of 8, products are taken on tensor cores: in decode with queries
+// and weights in two parts, so that results differ from float32's by what a sum
+// of floats does (unquantized) or by rounding K and V to half (quantized); in
+// prefill with queries and weights rounded to bfloat16 (half, where K and V or
+// codes are). All else is float32 arithmetic.
 
 namespace sluice {
 

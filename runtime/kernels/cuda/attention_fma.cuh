@@ -15,6 +15,22 @@
 
 namespace sluice {
 
+// An element of a result.
+__device__ __forceinline__ void StoreOut(const AttentionArgs& args,
+                                         int64_t index, float x) {
+  switch (args.out_type) {
+    case DType::kFloat32:
+      static_cast<float*>(args.out)[index] = x;
+      break;
+    case DType::kBFloat16:
+      static_cast<__nv_bfloat16*>(args.out)[index] = __float2bfloat16_rn(x);
+      break;
+    case DType::kFloat16:
+      static_cast<__half*>(args.out)[index] = __float2half_rn(x);
+      break;
+  }
+}
+
 // kRows rows; heads of at most 32 * kColumns elements. Of K, a lane has a
 // position of the page; of V, and of the result, each 32nd element.
 //

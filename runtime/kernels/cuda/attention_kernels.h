@@ -21,7 +21,8 @@ inline constexpr int kSmallHeadDim = 128;
 constexpr int WholeHeadDim(KvFormat format, int head_dim) {
   const bool whole =
       head_dim == 64 || head_dim == 128 ||
-      (format == KvFormat::kBFloat16 && (head_dim == 80 || head_dim == 96));
+      ((format == KvFormat::kBFloat16 || format == KvFormat::kFloat16) &&
+       (head_dim == 80 || head_dim == 96));
   return whole ? head_dim : 0;
 }
 
@@ -34,10 +35,12 @@ constexpr int KernelHeadDim(KvFormat format, int head_dim) {
 // On tensor cores. `type` says how bfloat16 is multiplied. Blocks of up to
 // kDecodeThreads.
 DecodeKernel DecodeBf16(MmaType type, int head_dim, bool scores_only);
+DecodeKernel DecodeFp16(int head_dim, bool scores_only);
 DecodeKernel DecodeInt8(int head_dim, bool scores_only);
 DecodeKernel DecodeInt4(int head_dim, bool scores_only);
 // Blocks of up to kPrefillThreads.
 PrefillKernel PrefillBf16(MmaType type, int head_dim);
+PrefillKernel PrefillFp16(int head_dim);
 PrefillKernel PrefillInt8(int head_dim);
 PrefillKernel PrefillInt4(int head_dim);
 

@@ -34,15 +34,18 @@ constexpr bool kMmaRunsHere =
 #endif
 
 // kRowTiles times 16 rows; heads of at most kMaxDim elements, a multiple of 32
-// (of 16 in bfloat16): of just so many with kWhole, which leaves the compiler
-// free to load ahead.
-// With kExact, queries and weights are taken as the sum of two 16-bit numbers
-// each: twice the products, and errors as small as float32 sums leave.
+// (of 16 in formats of 16 bits): of just so many with kWhole, which leaves the
+// compiler free to load ahead. With kExact, queries and weights are taken as
+// the sum of two 16-bit numbers each: twice the products, and errors as small
+// as float32 sums leave.
 template <KvFormat kFormat, MmaType kType, int kMaxDim, bool kWhole,
           int kRowTiles, bool kExact>
 struct MmaTile {
   static_assert(kMaxDim % (IsQuantized(kFormat) ? 32 : 16) == 0);
   static_assert(kFormat == KvFormat::kBFloat16 || kType == MmaType::kHalf);
+  // Elements of bfloat16 that are multiplied as half.
+  static constexpr bool kConverts =
+      kFormat == KvFormat::kBFloat16 && kType == MmaType::kHalf;
   static constexpr int kRows = 16 * kRowTiles;
   // Elements from row to row of a query in shared memory: 8 rows fall on
   // different banks.
@@ -285,7 +288,7 @@ struct MmaTile {
         for (int j = 0; j < 2; ++j) {
           uint32_t v[4];
           LoadMatrices<true>(ElementsOfV(stage, block, shift, n, j, lane), v);
-          if constexpr (kType == MmaType::kHalf) ConvertToHalf(v);
+          if constexpr (kConverts) ConvertToHalf(v);
 #pragma unroll
           for (int m = 0; m < kRowTiles; ++m) {
             Mma<kType>(acc[m][n], high[m][j], v[0], v[1]);
@@ -330,7 +333,7 @@ struct MmaTile {
     // PlaceK: a row's four chunks change places by the row's number, which
     // steps do not change. Written so that nothing but the first address stays
     // in a register from page to page.
-    static_assert(kFormat != KvFormat::kBFloat16 || kPageTokens == 32);
+    static_assert(!IsNarrow(kFormat) || kPageTokens == 32);
     constexpr int kRowBytes = kPageTokens * 2;
     int row = lane % 16;
     if constexpr (!kWhole) row = min(row, HeadDim(block) - 1 - 16 * step);
@@ -341,7 +344,7 @@ struct MmaTile {
     for (int pair = 0; pair < 2; ++pair) {
       uint32_t x[4];
       LoadMatrices<true>((first ^ (pair * 32)) + 16 * step * kRowBytes, x);
-      if constexpr (kType == MmaType::kHalf) ConvertToHalf(x);
+      if constexpr (kConverts) ConvertToHalf(x);
       k[2 * pair][0] = x[0];
       k[2 * pair][1] = half_empty ? 0 : x[1];
       k[2 * pair + 1][0] = x[2];

@@ -70,9 +70,9 @@ struct AttentionArgs {
   // q_stride + h * head_dim, not yet scaled.
   const float* q = nullptr;
   int64_t q_stride = 0;
-  // [rows, num_heads, head_dim], bfloat16 or float32.
+  // [rows, num_heads, head_dim] of out_type.
   void* out = nullptr;
-  bool out_bf16 = false;
+  DType out_type = DType::kFloat32;
   int32_t num_heads = 0;
   int32_t group = 0;   // query heads of a KV head
   int32_t window = 0;  // positions that a token sees, its own included; 0: all

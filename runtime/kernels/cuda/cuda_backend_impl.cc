@@ -106,6 +106,11 @@ std::vector<MatrixLayout> CudaBackend::Matrices() const {
 absl::Status CudaBackend::Initialize() {
   SLUICE_RETURN_IF_ERROR(Enter());
   SLUICE_ASSIGN_OR_RETURN(device_, CurrentAttentionDevice());
+  if (options_.dtype == DType::kBFloat16 && device_.capability < 80) {
+    return absl::UnimplementedError(
+        "this GPU has no products in bfloat16, which came with compute "
+        "capability 8.0: say --dtype float16, which is as small, or float32");
+  }
   packer_ = std::make_unique<WeightPacker>(spec_, &matrices_, &pool_,
                                            options_.budget);
   SLUICE_RETURN_IF_ERROR(MakeLayouts());

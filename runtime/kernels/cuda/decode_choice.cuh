@@ -17,13 +17,13 @@ DecodeKernel ChooseDecode(int head_dim, bool scores_only) {
       return choose(DecodeMma<kFormat, kType, 64, true>,
                     ScoreMma<kFormat, kType, 64, true>);
     case 80:
-      if constexpr (kFormat == KvFormat::kBFloat16) {
+      if constexpr (IsNarrow(kFormat)) {
         return choose(DecodeMma<kFormat, kType, 80, true>,
                       ScoreMma<kFormat, kType, 80, true>);
       }
       break;
     case 96:
-      if constexpr (kFormat == KvFormat::kBFloat16) {
+      if constexpr (IsNarrow(kFormat)) {
         return choose(DecodeMma<kFormat, kType, 96, true>,
                       ScoreMma<kFormat, kType, 96, true>);
       }

@@ -32,6 +32,8 @@ DecodeKernel DecodeFloat32(KvFormat format, int head_dim, int heads,
       return Choose<KvFormat::kFloat32>(head_dim, heads, scores_only);
     case KvFormat::kBFloat16:
       return Choose<KvFormat::kBFloat16>(head_dim, heads, scores_only);
+    case KvFormat::kFloat16:
+      return Choose<KvFormat::kFloat16>(head_dim, heads, scores_only);
     case KvFormat::kInt8:
       return Choose<KvFormat::kInt8>(head_dim, heads, scores_only);
     case KvFormat::kInt4:

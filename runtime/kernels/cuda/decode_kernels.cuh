@@ -56,15 +56,6 @@ struct DecodeBlock {
   }
 };
 
-__device__ __forceinline__ void StoreOut(const AttentionArgs& args,
-                                         int64_t index, float x) {
-  if (args.out_bf16) {
-    static_cast<__nv_bfloat16*>(args.out)[index] = __float2bfloat16_rn(x);
-  } else {
-    static_cast<float*>(args.out)[index] = x;
-  }
-}
-
 // Puts together what the warps found: acc [warps][kRows][head_dim] and state
 // [warps][kRows]{largest score, sum of weights}, in shared memory.
 template <int kRows>

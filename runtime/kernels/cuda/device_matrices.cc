@@ -1,7 +1,6 @@
 #include "runtime/kernels/cuda/device_matrices.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "runtime/kernels/cpu/vector_ops.h"
@@ -58,17 +57,9 @@ absl::Status DeviceMatrices::Pack(const MatrixLayout& w, int panel,
     return DevicePanelCodec(columns, w.k, BitsOf(w.format), dtype_)
         .Encode(rows, out);
   }
-  const size_t row_bytes = w.k * element_bytes();
-  for (int32_t row = 0; row < columns; ++row) {
-    const float* from = rows + int64_t{row} * w.k;
-    std::byte* to = out + row * row_bytes;
-    if (dtype_ == DType::kFloat32) {
-      std::memcpy(to, from, row_bytes);
-    } else {
-      FloatToBf16(from, w.k, reinterpret_cast<uint16_t*>(to));
-    }
-  }
-  const size_t used = columns * row_bytes;
+  const int64_t count = int64_t{columns} * w.k;
+  ConvertFloats(rows, count, dtype_, out);
+  const size_t used = count * element_bytes();
   std::fill(out + used, out + w.panel_bytes(panel), std::byte{});
   return absl::OkStatus();
 }

@@ -22,6 +22,7 @@ set(SLUICE_CUDA_KERNELS
   ${CMAKE_CURRENT_LIST_DIR}/decode_bf16.cu
   ${CMAKE_CURRENT_LIST_DIR}/decode_choice.cuh
   ${CMAKE_CURRENT_LIST_DIR}/decode_float32.cu
+  ${CMAKE_CURRENT_LIST_DIR}/decode_fp16.cu
   ${CMAKE_CURRENT_LIST_DIR}/decode_int4.cu
   ${CMAKE_CURRENT_LIST_DIR}/decode_int8.cu
   ${CMAKE_CURRENT_LIST_DIR}/decode_kernels.cuh
@@ -39,6 +40,7 @@ set(SLUICE_CUDA_KERNELS
   ${CMAKE_CURRENT_LIST_DIR}/prefill_bf16.cu
   ${CMAKE_CURRENT_LIST_DIR}/prefill_choice.cuh
   ${CMAKE_CURRENT_LIST_DIR}/prefill_float32.cu
+  ${CMAKE_CURRENT_LIST_DIR}/prefill_fp16.cu
   ${CMAKE_CURRENT_LIST_DIR}/prefill_int4.cu
   ${CMAKE_CURRENT_LIST_DIR}/prefill_int8.cu
   ${CMAKE_CURRENT_LIST_DIR}/prefill_kernels.cuh

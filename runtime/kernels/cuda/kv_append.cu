@@ -95,6 +95,9 @@ __device__ __forceinline__ void StoreAs(float x, float* to) { *to = x; }
 __device__ __forceinline__ void StoreAs(float x, __nv_bfloat16* to) {
   *to = __float2bfloat16_rn(x);
 }
+__device__ __forceinline__ void StoreAs(float x, __half* to) {
+  *to = __float2half_rn(x);
+}
 
 template <typename T>
 __device__ __forceinline__ void StorePlain(const KvAppendArgs& args,
@@ -264,8 +267,9 @@ __global__ void __launch_bounds__(kThreads)
   RotateRun(args, run, k);
   __syncthreads();
   if constexpr (!Quantized(kFormat)) {
-    using T =
-        std::conditional_t<kFormat == KvFormat::kFloat32, float, __nv_bfloat16>;
+    using Narrow = std::conditional_t<kFormat == KvFormat::kBFloat16,
+                                      __nv_bfloat16, __half>;
+    using T = std::conditional_t<kFormat == KvFormat::kFloat32, float, Narrow>;
     StorePlain<T>(args, run, k);
   } else {
     constexpr bool kInt4 = kFormat == KvFormat::kInt4;
@@ -331,6 +335,9 @@ absl::Status AppendKv(const KvAppendArgs& args, KvFormat format,
       break;
     case KvFormat::kBFloat16:
       kernel = &AppendKernel<KvFormat::kBFloat16>;
+      break;
+    case KvFormat::kFloat16:
+      kernel = &AppendKernel<KvFormat::kFloat16>;
       break;
     case KvFormat::kInt8:
       kernel = &AppendKernel<KvFormat::kInt8>;

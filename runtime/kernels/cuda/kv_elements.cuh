@@ -18,6 +18,20 @@ constexpr bool IsQuantized(KvFormat format) {
   return format == KvFormat::kInt8 || format == KvFormat::kInt4;
 }
 
+// Elements of 16 bits.
+constexpr bool IsNarrow(KvFormat format) {
+  return format == KvFormat::kBFloat16 || format == KvFormat::kFloat16;
+}
+
+template <KvFormat kFormat>
+__device__ __forceinline__ float NarrowToFloat(unsigned short bits) {
+  if constexpr (kFormat == KvFormat::kBFloat16) {
+    return __bfloat162float(__ushort_as_bfloat16(bits));
+  } else {
+    return __half2float(__ushort_as_half(bits));
+  }
+}
+
 struct ScaleAndMinimum {
   float scale;
   float minimum;
@@ -74,9 +88,8 @@ __device__ __forceinline__ void LoadK4(const std::byte* page,
       } else if constexpr (kFormat == KvFormat::kFloat32) {
         k[e] = reinterpret_cast<const float*>(page)[d * kPageTokens + slot];
       } else {
-        k[e] = __bfloat162float(
-            __ushort_as_bfloat16(reinterpret_cast<const unsigned short*>(
-                page)[d * kPageTokens + slot]));
+        k[e] = NarrowToFloat<kFormat>(reinterpret_cast<const unsigned short*>(
+            page)[d * kPageTokens + slot]);
       }
     }
   }
@@ -89,9 +102,9 @@ __device__ __forceinline__ float LoadV(const std::byte* page,
   const std::byte* row = page + block.v + slot * block.v_row_bytes;
   if constexpr (kFormat == KvFormat::kFloat32) {
     return reinterpret_cast<const float*>(row)[d];
-  } else if constexpr (kFormat == KvFormat::kBFloat16) {
-    return __bfloat162float(
-        __ushort_as_bfloat16(reinterpret_cast<const unsigned short*>(row)[d]));
+  } else if constexpr (IsNarrow(kFormat)) {
+    return NarrowToFloat<kFormat>(
+        reinterpret_cast<const unsigned short*>(row)[d]);
   } else {
     const ScaleAndMinimum scale =
         ScaleAt(page, block.v_scales, d / kKvGroup, slot);

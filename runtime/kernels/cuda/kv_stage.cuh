@@ -17,7 +17,7 @@ namespace sluice {
 // Where chunk i of K's codes or elements lies.
 template <KvFormat kFormat>
 __device__ __forceinline__ int PlaceK(int i) {
-  if constexpr (kFormat == KvFormat::kBFloat16) return i ^ (i >> 3 & 3);
+  if constexpr (IsNarrow(kFormat)) return i ^ (i >> 3 & 3);
   if constexpr (kFormat == KvFormat::kInt8) return i ^ (i >> 3 & 3) << 1;
   return i ^ (i >> 3 & 1) << 1;
 }
@@ -25,7 +25,7 @@ __device__ __forceinline__ int PlaceK(int i) {
 // How rows of V are spread: depends on their length.
 template <KvFormat kFormat>
 __device__ __forceinline__ constexpr int VShift(int head_dim) {
-  if constexpr (kFormat == KvFormat::kBFloat16) {
+  if constexpr (IsNarrow(kFormat)) {
     // Eight neighbouring rows are read together.
     return head_dim >= 256 ? 5 : head_dim >= 128 ? 4 : 3;
   } else {
@@ -40,7 +40,7 @@ __device__ __forceinline__ constexpr int VShift(int head_dim) {
 // Where chunk i of V's codes or elements lies.
 template <KvFormat kFormat>
 __device__ __forceinline__ int PlaceV(int i, int shift) {
-  if constexpr (kFormat == KvFormat::kBFloat16) return i ^ (i >> shift & 7);
+  if constexpr (IsNarrow(kFormat)) return i ^ (i >> shift & 7);
   if constexpr (kFormat == KvFormat::kInt8) return i ^ (i >> shift & 3) << 1;
   return i ^ (i >> shift & 3);
 }

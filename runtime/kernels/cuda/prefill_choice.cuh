@@ -13,12 +13,12 @@ PrefillKernel ChoosePrefill(int head_dim) {
     case 64:
       return PrefillMma<kFormat, kType, 64, true, 2>;
     case 80:
-      if constexpr (kFormat == KvFormat::kBFloat16) {
+      if constexpr (IsNarrow(kFormat)) {
         return PrefillMma<kFormat, kType, 80, true, 2>;
       }
       break;
     case 96:
-      if constexpr (kFormat == KvFormat::kBFloat16) {
+      if constexpr (IsNarrow(kFormat)) {
         return PrefillMma<kFormat, kType, 96, true, 2>;
       }
       break;

@@ -13,6 +13,8 @@ PrefillKernel PrefillFloat32(KvFormat format, int head_dim) {
                  : PrefillFma<KvFormat::kFloat32, kFmaRows, kMaxHeadDim / 32>;
     case KvFormat::kBFloat16:
       return PrefillFma<KvFormat::kBFloat16, kFmaRows, kMaxHeadDim / 32>;
+    case KvFormat::kFloat16:
+      return PrefillFma<KvFormat::kFloat16, kFmaRows, kMaxHeadDim / 32>;
     case KvFormat::kInt8:
       return PrefillFma<KvFormat::kInt8, kFmaRows, kMaxHeadDim / 32>;
     case KvFormat::kInt4:

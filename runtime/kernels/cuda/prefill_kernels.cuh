@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 #include <cstddef>
@@ -83,7 +82,7 @@ struct PrefillBlock {
   }
 };
 
-// On tensor cores; the result is bfloat16.
+// On tensor cores; the result has 16 bits.
 template <KvFormat kFormat, MmaType kType, int kMaxDim, bool kWhole,
           int kRowTiles>
 __global__ void __launch_bounds__(kPrefillThreads)
@@ -192,6 +191,10 @@ __global__ void __launch_bounds__(kPrefillThreads)
     }
     tile.Finish();
 
+    const bool half = common.out_type == DType::kFloat16;
+    const auto pack = [half](float x, float y) {
+      return half ? Pack<MmaType::kHalf>(x, y) : Pack<MmaType::kBFloat16>(x, y);
+    };
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
@@ -209,11 +212,11 @@ __global__ void __launch_bounds__(kPrefillThreads)
             for (int e = 2 * h; e < 2 * h + 2; ++e) {
               const int d = Tile::ElementOf(n, lane % 4 * 2 + e % 2);
               if (d >= layout.head_dim) continue;
-              *reinterpret_cast<uint2*>(out + d) = make_uint2(
-                  Pack<MmaType::kBFloat16>(tile.acc[m][n][e] * share,
-                                           tile.acc[m][n + 1][e] * share),
-                  Pack<MmaType::kBFloat16>(tile.acc[m][n + 2][e] * share,
-                                           tile.acc[m][n + 3][e] * share));
+              *reinterpret_cast<uint2*>(out + d) =
+                  make_uint2(pack(tile.acc[m][n][e] * share,
+                                  tile.acc[m][n + 1][e] * share),
+                             pack(tile.acc[m][n + 2][e] * share,
+                                  tile.acc[m][n + 3][e] * share));
             }
           }
         } else {
@@ -222,8 +225,8 @@ __global__ void __launch_bounds__(kPrefillThreads)
             const int d = Tile::ElementOf(n, lane % 4 * 2);
             if (d >= layout.head_dim) continue;
             *reinterpret_cast<uint32_t*>(out + d) =
-                Pack<MmaType::kBFloat16>(tile.acc[m][n][2 * h] * share,
-                                         tile.acc[m][n][2 * h + 1] * share);
+                pack(tile.acc[m][n][2 * h] * share,
+                     tile.acc[m][n][2 * h + 1] * share);
           }
         }
       }
@@ -291,13 +294,7 @@ __global__ void __launch_bounds__(kPrefillThreads)
     for (int c = 0; c < kColumns; ++c) {
       const int d = lane + 32 * c;
       if (d >= layout.head_dim) continue;
-      const float x = tile.acc[r][c] / tile.sum[r];
-      if (common.out_bf16) {
-        static_cast<__nv_bfloat16*>(common.out)[out + d] =
-            __float2bfloat16_rn(x);
-      } else {
-        static_cast<float*>(common.out)[out + d] = x;
-      }
+      StoreOut(common, out + d, tile.acc[r][c] / tile.sum[r]);
     }
   }
 }

@@ -35,7 +35,15 @@ absl::Status CublasStatus(cublasStatus_t status, absl::string_view what) {
 }
 
 cudaDataType CudaType(DType dtype) {
-  return dtype == DType::kFloat32 ? CUDA_R_32F : CUDA_R_16BF;
+  switch (dtype) {
+    case DType::kBFloat16:
+      return CUDA_R_16BF;
+    case DType::kFloat16:
+      return CUDA_R_16F;
+    case DType::kFloat32:
+      break;
+  }
+  return CUDA_R_32F;
 }
 
 size_t Bytes(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }

@@ -44,10 +44,12 @@ __device__ __forceinline__ float4 LoadV4(const std::byte* page,
   const std::byte* row = page + block.v + slot * block.v_row_bytes;
   if constexpr (kFormat == KvFormat::kFloat32) {
     return *reinterpret_cast<const float4*>(row + d * 4);
-  } else if constexpr (kFormat == KvFormat::kBFloat16) {
+  } else if constexpr (IsNarrow(kFormat)) {
+    constexpr auto kType =
+        kFormat == KvFormat::kBFloat16 ? MmaType::kBFloat16 : MmaType::kHalf;
     const auto x = *reinterpret_cast<const uint2*>(row + d * 2);
-    const float2 first = Unpack<MmaType::kBFloat16>(x.x);
-    const float2 second = Unpack<MmaType::kBFloat16>(x.y);
+    const float2 first = Unpack<kType>(x.x);
+    const float2 second = Unpack<kType>(x.y);
     return make_float4(first.x, first.y, second.x, second.y);
   } else {
     const ScaleAndMinimum s = ScaleAt(page, block.v_scales, d / kKvGroup, slot);
@@ -263,6 +265,8 @@ KeptKernel AttendKept(KvFormat format) {
       return SparseValues<KvFormat::kFloat32>;
     case KvFormat::kBFloat16:
       return SparseValues<KvFormat::kBFloat16>;
+    case KvFormat::kFloat16:
+      return SparseValues<KvFormat::kFloat16>;
     case KvFormat::kInt8:
       return SparseValues<KvFormat::kInt8>;
     case KvFormat::kInt4:

@@ -39,15 +39,19 @@ TEST(DTypeTest, ParsesItsNames) {
     EXPECT_EQ(*ParseDTypeChoice(name), DTypeChoice::kFloat32) << name;
   for (const char* name : {"bfloat16", "bf16"})
     EXPECT_EQ(*ParseDTypeChoice(name), DTypeChoice::kBFloat16) << name;
+  for (const char* name : {"float16", "fp16", "half"})
+    EXPECT_EQ(*ParseDTypeChoice(name), DTypeChoice::kFloat16) << name;
   EXPECT_EQ(*ParseDTypeChoice("auto"), DTypeChoice::kAuto);
   EXPECT_EQ(*ParseDTypeChoice(DTypeName(DType::kFloat32)),
             DTypeChoice::kFloat32);
   EXPECT_EQ(*ParseDTypeChoice(DTypeName(DType::kBFloat16)),
             DTypeChoice::kBFloat16);
+  EXPECT_EQ(*ParseDTypeChoice(DTypeName(DType::kFloat16)),
+            DTypeChoice::kFloat16);
 }
 
 TEST(DTypeTest, RefusesOtherNames) {
-  for (const char* name : {"", "float16", "Float32", "auto "}) {
+  for (const char* name : {"", "float64", "Float32", "auto "}) {
     const absl::Status status = ParseDTypeChoice(name).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(status.message()),
@@ -77,12 +81,14 @@ TEST(LoggingTest, ShowsTheLevelAskedForAndAbove) {
 }
 
 TEST(KvFormatTest, ParsesItsNames) {
-  for (const KvFormat format : {KvFormat::kFloat32, KvFormat::kBFloat16,
-                                KvFormat::kInt8, KvFormat::kInt4}) {
+  for (const KvFormat format :
+       {KvFormat::kFloat32, KvFormat::kBFloat16, KvFormat::kFloat16,
+        KvFormat::kInt8, KvFormat::kInt4}) {
     EXPECT_EQ(*ParseKvFormat(KvFormatName(format)), format);
   }
   EXPECT_EQ(*ParseKvFormat("fp32"), KvFormat::kFloat32);
   EXPECT_EQ(*ParseKvFormat("bf16"), KvFormat::kBFloat16);
+  EXPECT_EQ(*ParseKvFormat("fp16"), KvFormat::kFloat16);
   for (const char* name : {"", "auto", "int", "INT4", "int2"}) {
     const absl::Status status = ParseKvFormat(name).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
@@ -90,6 +96,7 @@ TEST(KvFormatTest, ParsesItsNames) {
   }
   EXPECT_EQ(UnquantizedKvFormat(DType::kFloat32), KvFormat::kFloat32);
   EXPECT_EQ(UnquantizedKvFormat(DType::kBFloat16), KvFormat::kBFloat16);
+  EXPECT_EQ(UnquantizedKvFormat(DType::kFloat16), KvFormat::kFloat16);
 }
 
 }  // namespace

@@ -217,6 +217,20 @@ TEST_F(StageLoadTest, TensorErrorsComeThrough) {
   EXPECT_EQ(budget_.used_bytes(), 0u);
 }
 
+TEST_F(StageLoadTest, TheCpuSaysWhatToComputeInInsteadOfFloat16) {
+  MemoryBudget device(Tier::kDevice, 1 << 26);
+  options_.policy.dtype = DType::kFloat16;
+  for (const BackendKind kind :
+       {BackendKind::kCpu, BackendKind::kCpuDiscrete}) {
+    options_.device = {kind};
+    options_.device_budget = kind == BackendKind::kCpu ? nullptr : &device;
+    const absl::Status status =
+        LoadStage(spec_, DummySource(), options_, nullptr, nullptr).status();
+    EXPECT_TRUE(absl::IsUnimplemented(status)) << status;
+    EXPECT_NE(status.message().find("--dtype bfloat16"), std::string::npos);
+  }
+}
+
 TEST_F(StageLoadTest, AGpuThatIsNotHereIsRefused) {
   MemoryBudget device(Tier::kDevice, 1 << 20);
   options_.device = {BackendKind::kCuda, 999};

@@ -182,13 +182,11 @@ TEST_P(SparseAttentionTest, AllOfThemIsAlmostDense) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, SparseAttentionTest,
-                         testing::Values(KvFormat::kFloat32,
-                                         KvFormat::kBFloat16, KvFormat::kInt8,
-                                         KvFormat::kInt4),
-                         [](const auto& i) {
-                           return std::string(KvFormatName(i.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Formats, SparseAttentionTest,
+    testing::Values(KvFormat::kFloat32, KvFormat::kBFloat16, KvFormat::kFloat16,
+                    KvFormat::kInt8, KvFormat::kInt4),
+    [](const auto& i) { return std::string(KvFormatName(i.param)); });
 
 }  // namespace
 }  // namespace sluice

@@ -180,18 +180,17 @@ TEST_P(AttentionTest, CountsTheBytesOfV) {
   cache.Attend(rows, 1, &bytes);
   const uint64_t row = GetParam() == KvFormat::kFloat32    ? 160
                        : GetParam() == KvFormat::kBFloat16 ? 80
+                       : GetParam() == KvFormat::kFloat16  ? 80
                        : GetParam() == KvFormat::kInt8     ? 40 + 4
                                                            : 20 + 4;
   EXPECT_EQ(bytes, 5 + 73 * row);
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, AttentionTest,
-                         testing::Values(KvFormat::kFloat32,
-                                         KvFormat::kBFloat16, KvFormat::kInt8,
-                                         KvFormat::kInt4),
-                         [](const auto& i) {
-                           return std::string(KvFormatName(i.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Formats, AttentionTest,
+    testing::Values(KvFormat::kFloat32, KvFormat::kBFloat16, KvFormat::kFloat16,
+                    KvFormat::kInt8, KvFormat::kInt4),
+    [](const auto& i) { return std::string(KvFormatName(i.param)); });
 
 }  // namespace
 }  // namespace sluice

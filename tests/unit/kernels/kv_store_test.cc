@@ -20,7 +20,8 @@ namespace sluice {
 namespace {
 
 constexpr KvFormat kFormats[] = {KvFormat::kFloat32, KvFormat::kBFloat16,
-                                 KvFormat::kInt8, KvFormat::kInt4};
+                                 KvFormat::kFloat16, KvFormat::kInt8,
+                                 KvFormat::kInt4};
 
 TEST(KvLayoutTest, Sizes) {
   struct Case {
@@ -33,6 +34,7 @@ TEST(KvLayoutTest, Sizes) {
       {KvFormat::kFloat32, 64, 0, 8192, 256, 0, 16384},
       {KvFormat::kBFloat16, 64, 0, 4096, 128, 0, 8192},
       {KvFormat::kBFloat16, 5, 0, 320, 10, 0, 640},
+      {KvFormat::kFloat16, 64, 0, 4096, 128, 0, 8192},
       {KvFormat::kInt8, 64, 2048, 2176, 64, 4224, 4352},
       {KvFormat::kInt4, 64, 1024, 1152, 32, 2176, 2304},
       {KvFormat::kInt4, 128, 2048, 2304, 64, 4352, 4608},

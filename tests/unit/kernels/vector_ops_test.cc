@@ -8,6 +8,8 @@
 #include <random>
 #include <vector>
 
+#include "runtime/model/float_convert.h"
+#include "runtime/quant/float16.h"
 #include "tests/unit/kernels/targets.h"
 
 namespace sluice {
@@ -197,6 +199,34 @@ TEST(VectorOpsTest, Bf16RoundsToNearestEven) {
     EXPECT_EQ(back[7], infinity);
     EXPECT_TRUE(std::isnan(back[14]));
   });
+}
+
+TEST(VectorOpsTest, ConvertsToAndFromDTypes) {
+  // More than one call's worth, and what float16 can't hold.
+  std::vector<float> x = Random(70'001, 5, 100);
+  x[3] = 1e30F;
+  x[4] = -1e-30F;
+  x[70'000] = std::numeric_limits<float>::infinity();
+  for (const DType dtype :
+       {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    std::vector<std::byte> narrow(x.size() * 4);
+    ConvertFloats(x.data(), static_cast<int64_t>(x.size()), dtype,
+                  narrow.data());
+    std::vector<float> back(x.size());
+    ToFloats(narrow.data(), static_cast<int64_t>(x.size()), dtype, back.data());
+    std::vector<float> sums(x.size(), 1.0F);
+    AddRowOf(dtype, narrow.data(), static_cast<int32_t>(x.size()), sums.data());
+    for (size_t i = 0; i < x.size(); ++i) {
+      float want = x[i];
+      if (dtype == DType::kBFloat16) {
+        want = BFloat16ToFloat(RoundToBf16(x[i]));
+      } else if (dtype == DType::kFloat16) {
+        want = Float16ToFloat(FloatToFloat16(x[i]));
+      }
+      ASSERT_EQ(back[i], want) << i;
+      ASSERT_EQ(sums[i], 1 + want) << i;
+    }
+  }
 }
 
 TEST(VectorOpsTest, RowSums) {

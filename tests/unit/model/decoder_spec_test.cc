@@ -131,7 +131,7 @@ TEST(DecoderSpec, Dtypes) {
   };
   EXPECT_EQ(dtype(R"("torch_dtype": "float32")"), DType::kFloat32);
   EXPECT_EQ(dtype(R"("torch_dtype": "bfloat16")"), DType::kBFloat16);
-  EXPECT_EQ(dtype(R"("torch_dtype": "float16")"), DType::kBFloat16);
+  EXPECT_EQ(dtype(R"("torch_dtype": "float16")"), DType::kFloat16);
   EXPECT_EQ(dtype(R"("dtype": "bfloat16")"), DType::kBFloat16);
   EXPECT_EQ(dtype(R"("dtype": "float32", "torch_dtype": "bfloat16")"),
             DType::kFloat32);
@@ -141,6 +141,12 @@ TEST(DecoderSpec, Dtypes) {
   EXPECT_EQ(ResolveDType(DTypeChoice::kAuto, spec), DType::kBFloat16);
   EXPECT_EQ(ResolveDType(DTypeChoice::kFloat32, spec), DType::kFloat32);
   EXPECT_EQ(ResolveDType(DTypeChoice::kBFloat16, spec), DType::kBFloat16);
+  EXPECT_EQ(ResolveDType(DTypeChoice::kFloat16, spec), DType::kFloat16);
+  const DecoderSpec half =
+      Parse(R"({"model_type": "llama", "torch_dtype": "float16"})");
+  EXPECT_EQ(ResolveDType(DTypeChoice::kAuto, half), DType::kBFloat16);
+  EXPECT_EQ(ResolveDType(DTypeChoice::kAuto, half, true), DType::kFloat16);
+  EXPECT_EQ(ResolveDType(DTypeChoice::kAuto, spec, true), DType::kBFloat16);
   EXPECT_EQ(KvBytesPerTokenPerLayer(spec, DType::kFloat32), 2 * 4 * 128 * 4);
   EXPECT_EQ(KvBytesPerTokenPerLayer(spec, DType::kBFloat16), 2 * 4 * 128 * 2);
 }

@@ -393,7 +393,9 @@ Policy FullPolicy() {
 }
 
 TEST(ConvertTest, PolicyThereAndBack) {
-  for (const Policy& policy : {Policy(), FullPolicy()}) {
+  Policy half;
+  half.dtype = DType::kFloat16;
+  for (const Policy& policy : {Policy(), FullPolicy(), half}) {
     v1::Policy wire;
     ToProto(policy, &wire);
     const auto back = FromProto(Resent(wire));
