@@ -180,9 +180,8 @@ class Bench:
 
     def grid_kv(self):
         self.grid("grid_kv", [(512, 32)] * 24, 360 * MB, (
-            ("gbs", (8, 16, 32)), ("num-microbatches", (1, 2)),
-            ("max-step-tokens", (256, 512, 1024)),
-            ("w c", ("", "0/0/100 0/0/100", "0/50/50 0/0/100", "0/40/60 0/20/80"))))
+            ("gbs", (8, 16, 24, 32)), ("num-microbatches", (1, 2, 3)),
+            ("max-step-tokens", (256, 512, 1024)), ("w c", ("", "0/0/100 0/0/100"))))
 
     def grid(self, case, lengths, memory, knobs):
         """The planner's choice beside all combinations of the knobs' values."""
