@@ -60,6 +60,8 @@ class DeviceActivations {
   absl::Status Enter(size_t k, std::shared_ptr<ActivationBuffer> x);
   // Begins to bring it to the device, if there is room.
   void Prefetch(size_t k);
+  // Whether it stays on the device from layer to layer.
+  bool resident(size_t k) const { return batches_[k].resident; }
   // Whether a second micro-batch may be acquired before the first is released.
   bool may_hold_two() const { return options_.disk == nullptr; }
   // Its [rows, hidden] on the device, when it is there. Those that are

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <deque>
 #include <memory>
@@ -55,6 +56,12 @@ class DeviceWeights {
   // WeightStore::Options::read_bytes; and what it says, as of the last unit.
   uint64_t* store_read_bytes() { return &store_read_bytes_; }
   uint64_t read_bytes() const;
+
+  // Whether any layer is not on the device as a whole.
+  bool streams_layers() const {
+    return std::any_of(units_.begin(), units_.begin() + options_.num_layers,
+                       [](const Unit& unit) { return unit.streamed(); });
+  }
 
   // As WeightStore's.
   void BeginSweep(int layer_passes, int head_passes);

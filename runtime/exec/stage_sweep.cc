@@ -386,13 +386,25 @@ absl::Status StageSweep::Sweep(
     // At once: later the host backend may be busy with attention.
     SLUICE_RETURN_IF_ERROR(Enter(hidden, num_batches));
   }
+  SLUICE_RETURN_IF_ERROR(StaysOnDevice(num_batches)
+                             ? RunOnDevice(hidden, num_batches, emit)
+                             : RunItems(hidden, num_batches, emit));
+  if (last_) SLUICE_RETURN_IF_ERROR(RunHead(plan));
+  // What went wrong goes wrong in the step that it is part of.
+  return device_compute_ != nullptr ? device_compute_->Finish()
+                                    : absl::OkStatus();
+}
+
+absl::Status StageSweep::RunItems(
+    std::span<std::shared_ptr<ActivationBuffer>> hidden, size_t num_batches,
+    const Emit& emit) {
   Backend::LayerImage image;
   int held = -1;  // the layer that `image` shows
   const int last_layer = options_.layers.size() - 1;
   const auto finish = [&](size_t item) -> absl::Status {
     SLUICE_RETURN_IF_ERROR(FinishItem(item, image));
     const auto [layer, k] = order_[item];
-    if (layer != last_layer || last_) return absl::OkStatus();
+    if (layer != last_layer || last_ || emits_later_) return absl::OkStatus();
     SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<ActivationBuffer> out, Output(k));
     return emit(k, std::move(out));
   };
@@ -422,10 +434,51 @@ absl::Status StageSweep::Sweep(
       held = -1;
     }
   }
-  if (last_) SLUICE_RETURN_IF_ERROR(RunHead(plan));
-  // What went wrong goes wrong in the step that it is part of.
-  return device_compute_ != nullptr ? device_compute_->Finish()
-                                    : absl::OkStatus();
+  return absl::OkStatus();
+}
+
+bool StageSweep::StaysOnDevice(size_t num_batches) const {
+  if (device_x_ == nullptr || device_weights_->streams_layers()) return false;
+  // The next stage should have the first micro-batch while this one computes
+  // the second.
+  if (!last_ && num_batches > 1) return false;
+  for (size_t k = 0; k < num_batches; ++k) {
+    const std::vector<SegmentRun>& runs = work_[k].runs;
+    if (!device_x_->resident(k) || runs.size() > 1) return false;
+    if (!runs.empty() && runs[0].tier != Tier::kDevice) return false;
+  }
+  return true;
+}
+
+absl::Status StageSweep::RunOnDevice(
+    std::span<std::shared_ptr<ActivationBuffer>> hidden, size_t num_batches,
+    const Emit& emit) {
+  views_.clear();
+  rows_of_.clear();
+  for (size_t k = 0; k < num_batches; ++k) {
+    SLUICE_ASSIGN_OR_RETURN(work_[k].rows, device_x_->Acquire(k));
+    views_.push_back(work_[k].view);
+    rows_of_.push_back(work_[k].rows);
+  }
+  bool replayed = false;
+  {
+    const Timed timed(&parts_.stats->projection_seconds, row_, "layers");
+    SLUICE_ASSIGN_OR_RETURN(replayed, backend_->ReplayLayers(views_, rows_of_));
+  }
+  if (!replayed) {
+    emits_later_ = true;
+    const absl::Status status = RunItems(hidden, num_batches, emit);
+    emits_later_ = false;
+    SLUICE_RETURN_IF_ERROR(status);
+    SLUICE_RETURN_IF_ERROR(backend_->EndLayers());
+  }
+  if (last_) return absl::OkStatus();
+  for (size_t k = 0; k < num_batches; ++k) {
+    SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<ActivationBuffer> out,
+                            Output(static_cast<int32_t>(k)));
+    SLUICE_RETURN_IF_ERROR(emit(static_cast<int32_t>(k), std::move(out)));
+  }
+  return absl::OkStatus();
 }
 
 bool StageSweep::MayDefer(size_t item) const {

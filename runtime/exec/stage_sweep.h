@@ -126,6 +126,16 @@ class StageSweep : public StageExecutor {
   bool MayDefer(size_t item) const;
   absl::Status AttendItem(size_t item);
   absl::Status RunHead(const StepPlan& plan);
+  // Whether nothing of the step's layers is anywhere but on a device, nor given
+  // on before all are done.
+  bool StaysOnDevice(size_t num_batches) const;
+  // The step's items, one after the other.
+  absl::Status RunItems(std::span<std::shared_ptr<ActivationBuffer>> hidden,
+                        size_t num_batches, const Emit& emit);
+  // Of a step that stays on the device: by the backend as a whole, if it has
+  // recorded such steps.
+  absl::Status RunOnDevice(std::span<std::shared_ptr<ActivationBuffer>> hidden,
+                           size_t num_batches, const Emit& emit);
 
   const Options options_;
   const bool last_;
@@ -148,6 +158,9 @@ class StageSweep : public StageExecutor {
   absl::flat_hash_set<SequenceId> staged_;            // of the step
   std::vector<std::pair<int32_t, int32_t>> order_;
   std::vector<int32_t> turns_, batch_rows_;  // for the activation stager
+  std::vector<BatchView> views_;             // for the backend
+  std::vector<float*> rows_of_;              // parallel
+  bool emits_later_ = false;  // what a step gives on, when its layers are done
 };
 
 }  // namespace sluice

@@ -178,6 +178,21 @@ class Backend {
                                                       int section,
                                                       int32_t rows) = 0;
 
+  // A step's layers as one, for steps all of whose weights, pages and residual
+  // streams stay on the device, where they were in the step before: what the
+  // calls from ProjectQkv to Mlp compute is then told by the batches (but for
+  // where their pages begin) and by where their residual streams lie.
+  //
+  // Asked before the first of these calls. True: they have been begun, and the
+  // caller leaves them out. False: it makes them, in the order of all such
+  // steps, with one Attend() for a batch and without a Finish() between them,
+  // and then calls EndLayers().
+  virtual absl::StatusOr<bool> ReplayLayers(std::span<const BatchView> batches,
+                                            std::span<float* const> x) {
+    return false;
+  }
+  virtual absl::Status EndLayers() { return absl::OkStatus(); }
+
   // Waits for all that computing calls have begun, and says what went wrong.
   virtual absl::Status Finish() { return absl::OkStatus(); }
 

@@ -158,7 +158,8 @@ WorldOutput BackendWorld::Run(const WorldStep& step) {
   std::vector<std::vector<SegmentView>> segments(step.size());
   std::vector<std::vector<int32_t>> tokens(step.size());
   std::vector<BatchView> batches;
-  std::vector<Piece> x;
+  std::vector<Piece>& x = x_;
+  std::vector<float*> rows_of;
   for (size_t k = 0; k < step.size(); ++k) {
     int32_t row = 0;
     for (const WorldSegment& segment : step[k]) {
@@ -177,12 +178,21 @@ WorldOutput BackendWorld::Run(const WorldStep& step) {
     }
     batches.push_back(
         {.rows = row, .tokens = tokens[k], .segments = segments[k]});
-    x.push_back(Allocate(size_t{4} * row * spec_.hidden_size));
+    if (x.size() <= k) {
+      x.push_back(Allocate(size_t{4} * options_.max_rows * spec_.hidden_size));
+    }
+    rows_of.push_back(reinterpret_cast<float*>(x[k].data()));
     ExpectOk(backend_->Embed(embedding_.view, batches[k],
                              reinterpret_cast<float*>(x[k].data())));
   }
-  for (int layer = 0; layer < spec_.num_layers; ++layer) {
-    RunLayer(layer, batches, segments, x);
+  const auto replayed = backend_->ReplayLayers(batches, rows_of);
+  EXPECT_TRUE(replayed.ok()) << replayed.status();
+  if (!replayed.ok()) return {};
+  if (!*replayed) {
+    for (int layer = 0; layer < spec_.num_layers; ++layer) {
+      RunLayer(layer, batches, segments, x);
+    }
+    ExpectOk(backend_->EndLayers());
   }
   WorldOutput out;
   for (size_t k = 0; k < step.size(); ++k) {
@@ -223,9 +233,12 @@ void BackendWorld::RunLayer(int layer, std::vector<BatchView>& batches,
     // With two slots, a micro-batch is projected before the one before it goes
     // on.
     if (options_.attention_slots > 1 && k > 0) finish(k - 1);
-    // In two goes, sometimes.
+    // In two goes, sometimes; but not in steps that may be replayed.
     const auto count = static_cast<int32_t>(segments[k].size());
-    const int32_t first = count > 2 ? count / 3 : 0;
+    const bool generates = std::all_of(
+        segments[k].begin(), segments[k].end(),
+        [](const SegmentView& segment) { return segment.num_tokens == 1; });
+    const int32_t first = count > 2 && !generates ? count / 3 : 0;
     ExpectOk(backend_->Attend(layer, batches[k], first, count - first));
     if (first > 0) ExpectOk(backend_->Attend(layer, batches[k], 0, first));
     if (options_.attention_slots == 1) finish(k);

@@ -51,6 +51,7 @@ struct WorldOutput {
   std::vector<float> logits;
 };
 
+// As a stage does it whose data stays where it is: layers may be replayed.
 class BackendWorld {
  public:
   // On the CPU; or with a device, on that.
@@ -108,6 +109,7 @@ class BackendWorld {
   std::vector<Image> layers_, head_;
   Piece expanded_;
   std::vector<Piece> pages_;  // by layer
+  std::vector<Piece> x_;      // by micro-batch
   std::vector<Sequence> sequences_;
 };
 

@@ -212,6 +212,37 @@ TEST(CudaBackendTest, RandomModels) {
   for (int seed = 0; seed < 60; ++seed) CompareRandomModel(seed);
 }
 
+// Step after step of one new token each, as it is when sequences are generated:
+// recorded, after some, and then launched as one.
+void CompareRecordedSteps(int seed) {
+  Random random(seed);
+  const DecoderSpec spec = RandomSpec(random);
+  const WorldOptions options = RandomOptions(random, seed);
+  SCOPED_TRACE(absl::StrCat("seed ", seed));
+  Worlds worlds(spec, options);
+  ASSERT_TRUE(worlds.ok());
+  worlds.Compare({{{0, 0, 5}, {1, 0, 60}, {2, 0, 31}}, {{3, 0, 1}, {4, 0, 70}}},
+                 Bound(options));
+#ifdef SLUICE_CUDA_EMULATED
+  emulation::TakeGraphLaunches();
+#endif
+  constexpr int kSteps = 8;
+  for (int i = 0; i < kSteps; ++i) {
+    const WorldStep step = {{{0, 5 + i, 1}, {1, 60 + i, 1}, {2, 31 + i, 1}},
+                            {{3, 1 + i, 1}, {4, 70 + i, 1}}};
+    worlds.Compare(step, Bound(options));
+    // Others in between.
+    if (i == 5) worlds.Compare({{{0, 5 + i, 3}, {2, 31 + i, 1}}}, 1);
+  }
+#ifdef SLUICE_CUDA_EMULATED
+  EXPECT_EQ(emulation::TakeGraphLaunches(), kSteps - 3);
+#endif
+}
+
+TEST(CudaBackendTest, RecordedSteps) {
+  for (int seed = 200; seed < 212; ++seed) CompareRecordedSteps(seed);
+}
+
 #ifdef SLUICE_CUDA_EMULATED
 // However late the device is.
 TEST(CudaBackendTest, NothingIsReadBeforeItIsThere) {
@@ -219,6 +250,7 @@ TEST(CudaBackendTest, NothingIsReadBeforeItIsThere) {
        {emulation::Timing::kLateKernels, emulation::Timing::kLateCopies}) {
     emulation::SetTiming(timing);
     for (int seed = 100; seed < 106; ++seed) CompareRandomModel(seed);
+    for (int seed = 212; seed < 215; ++seed) CompareRecordedSteps(seed);
   }
   emulation::SetTiming(emulation::Timing::kAtOnce);
 }

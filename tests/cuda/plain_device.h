@@ -45,6 +45,13 @@ class PlainDevice : public Device {
     const auto before = std::prev(it);
     return before->first + before->second > begin;
   }
+  HostPin Pin(std::span<std::byte> host) override {
+    if (cudaHostRegister(host.data(), host.size(), cudaHostRegisterDefault) !=
+        cudaSuccess) {
+      return {};
+    }
+    return HostPin([data = host.data()] { cudaHostUnregister(data); });
+  }
   Totals totals() const override { return {}; }
 
  protected:

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/cuda/emulation/streams.h"
+#include "tests/parity/random_source.h"
 #include "tests/parity/stage_chain.h"
 #include "tests/unit/exec/placement_testing.h"
 #include "tests/unit/exec/scratch_dir.h"
@@ -133,6 +134,40 @@ TEST_P(StageCudaTest, CompressedDataToo) {
       EXPECT_LT(Error(run, expected, true), c.bound);
     }
   }
+}
+
+// Steps that come again and again are launched as one: by a stage in the
+// middle, which gives something on, and by the last one.
+TEST_P(StageCudaTest, StepsAreRecorded) {
+  StageChain::Options options;
+  options.policy = With("w=100/0/0 c=100/0/0 h=100/0/0 num-microbatches=1");
+  options.max_model_len = 200;
+  options.cuts = {2};
+  std::vector<ChainRequest> requests = PlacementRequests(spec_.vocab_size);
+  requests.resize(5);
+  for (ChainRequest& request : requests) {
+    request.enters_at_step = 0;
+    request.new_tokens = 14;
+  }
+  auto on_cpu = StageChain::Create(spec_, RandomSource(3), options);
+  ASSERT_TRUE(on_cpu.ok()) << on_cpu.status();
+  const auto expected = RunRequests(**on_cpu, requests, 1);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  options.device_bytes = kRoomy;
+  options.device = {BackendKind::kCuda};
+  auto on_gpu = StageChain::Create(spec_, RandomSource(3), options);
+  ASSERT_TRUE(on_gpu.ok()) << on_gpu.status();
+  emulation::TakeGraphLaunches();
+  for (int round = 0; round < 2; ++round) {
+    const auto tokens = RunRequests(**on_gpu, requests, 1, 100 * round);
+    ASSERT_TRUE(tokens.ok()) << tokens.status();
+    EXPECT_EQ(*tokens, *expected);
+    // All but the first ones, which show what will come again.
+    EXPECT_GE(emulation::TakeGraphLaunches(), 2 * (round == 0 ? 9 : 12));
+    (*on_gpu)->Reset();
+  }
+  on_gpu->reset();
+  EXPECT_EQ(emulation::LiveGraphs(), 0);
 }
 
 // In float16 the host embeds and attends, but has no layers of its own.

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <functional>
 #include <vector>
 
 #include "runtime/kernels/cuda/cuda_status.h"
@@ -202,6 +203,73 @@ TEST_F(StreamsTest, HostMemoryIsPinnedOnce) {
   EXPECT_EQ(cudaHostUnregister(data), cudaSuccess);
   EXPECT_EQ(cudaGetLastError(), cudaErrorMemoryAllocation);
   std::free(page);
+}
+
+// --- Graphs
+
+TEST_F(StreamsTest, GraphsDoWhatWasCaptured) {
+  for (const Timing timing : {Timing::kAtOnce, Timing::kLateKernels}) {
+    SetTiming(timing);
+    data_.Write({1, 2, 3});
+    ASSERT_EQ(
+        cudaStreamBeginCapture(compute_, cudaStreamCaptureModeThreadLocal),
+        cudaSuccess);
+    Add();
+    Add();
+    cudaGraph_t graph = nullptr;
+    ASSERT_EQ(cudaStreamEndCapture(compute_, &graph), cudaSuccess);
+    EXPECT_THAT(data_.Read(), ElementsAre(1, 2, 3)) << "nothing was done";
+    cudaGraphExec_t exec = nullptr;
+    ASSERT_EQ(cudaGraphInstantiate(&exec, graph), cudaSuccess);
+    EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    emulation::TakeGraphLaunches();
+    for (int i = 0; i < 2; ++i) {
+      ASSERT_EQ(cudaGraphLaunch(exec, compute_), cudaSuccess);
+    }
+    EXPECT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
+    EXPECT_EQ(cudaStreamSynchronize(compute_), cudaSuccess);
+    EXPECT_THAT(data_.Read(), ElementsAre(5, 6, 7));
+    EXPECT_EQ(emulation::TakeGraphLaunches(), 2);
+    EXPECT_EQ(emulation::LiveGraphs(), 0);
+  }
+}
+
+TEST_F(StreamsTest, WaitingBreaksACapture) {
+  void* memory = nullptr;
+  const std::vector<std::function<void()>> waits = {
+      [&] { cudaStreamSynchronize(compute_); },
+      [&] { cudaStreamQuery(compute_); },
+      [&] { cudaDeviceSynchronize(); },
+      [&] { cudaMalloc(&memory, 4); },
+      [&] { cudaEventRecord(event_, compute_); },
+      [&] {
+        int pageable = 0;
+        cudaMemcpyAsync(&pageable, data_.data(), 4, cudaMemcpyDeviceToHost,
+                        compute_);
+      }};
+  for (const auto& wait : waits) {
+    ASSERT_EQ(
+        cudaStreamBeginCapture(compute_, cudaStreamCaptureModeThreadLocal),
+        cudaSuccess);
+    Add();
+    wait();
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaStreamEndCapture(compute_, &graph),
+              cudaErrorStreamCaptureInvalidated);
+    EXPECT_EQ(graph, nullptr);
+    (void)cudaGetLastError();
+  }
+  // Other streams, and other threads, do what they like.
+  ASSERT_EQ(cudaStreamBeginCapture(compute_, cudaStreamCaptureModeThreadLocal),
+            cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(copies_), cudaSuccess);
+  EXPECT_EQ(cudaStreamBeginCapture(compute_, cudaStreamCaptureModeThreadLocal),
+            cudaErrorIllegalState);
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(compute_, &graph), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  EXPECT_EQ(cudaStreamEndCapture(compute_, &graph), cudaErrorIllegalState);
+  (void)cudaGetLastError();
 }
 
 }  // namespace

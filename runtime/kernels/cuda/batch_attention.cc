@@ -39,6 +39,7 @@ absl::StatusOr<BatchAttention> BatchAttention::Create(const Options& options) {
 absl::StatusOr<size_t> BatchAttention::WorkspaceBytes(
     const AttentionShape& shape, const AttentionDevice& device, float sparsity,
     int32_t max_rows, int32_t max_context) {
+  max_context = PlannedContext(max_context);
   size_t most = 0;
   for (int64_t sequences = 1; sequences <= max_rows; sequences *= 2) {
     SLUICE_ASSIGN_OR_RETURN(
@@ -104,11 +105,12 @@ size_t BatchAttention::Add(const std::vector<T>& values) {
   return at;
 }
 
+// Of single tokens, the parts before the pages have sizes that depend on the
+// number of segments only.
 BatchAttention::Places BatchAttention::Collect() {
   content_.clear();
   Places at = {};
   at.segments = at.decode = at.prefill = Add(batch_.segments);
-  at.pages = Add(batch_.pages);
   at.runs = Add(runs_);
   at.positions = Add(positions_);
   // If there is one kind only, its segments are all of them.
@@ -117,7 +119,49 @@ BatchAttention::Places BatchAttention::Collect() {
     at.prefill = Add(batch_.prefill);
   }
   at.tile_begin = Add(batch_.tile_begin);
+  at.pages = Add(batch_.pages);
   return at;
+}
+
+absl::StatusOr<BatchAttention::Places> BatchAttention::Prepare(
+    const BatchView& batch, int32_t first, int32_t count, int32_t window) {
+  SLUICE_RETURN_IF_ERROR(FillAttentionBatch(batch, first, count,
+                                            options_.shape.group(), window,
+                                            prefill_.tile_rows, &batch_));
+  longest_run_ = MakeKvRuns(batch, first, count, &runs_);
+  first_row_ = batch.segments[first].row;
+  const SegmentView& last = batch.segments[first + count - 1];
+  positions_.assign(last.row + last.num_tokens - first_row_, 0);
+  for (const SegmentView& segment : batch.segments.subspan(first, count)) {
+    for (int32_t i = 0; i < segment.num_tokens; ++i) {
+      positions_[segment.row - first_row_ + i] = segment.start + i;
+    }
+  }
+  return Collect();
+}
+
+size_t BatchAttention::UploadBound(int32_t segments, int32_t positions) {
+  return kBatchBytes + segments * SegmentBytes(1, positions);
+}
+
+int32_t BatchAttention::PlannedContext(int32_t positions) {
+  constexpr int32_t kStep = 256;
+  return (positions + kStep - 1) / kStep * kStep;
+}
+
+absl::StatusOr<std::span<const std::byte>> BatchAttention::UploadOf(
+    const BatchView& batch) {
+  const auto count = static_cast<int32_t>(batch.segments.size());
+  if (Together(batch, 0, count) < count) return std::span<const std::byte>();
+  // Where the arena lies makes no difference.
+  segments_.assign(batch.segments.begin(), batch.segments.end());
+  for (SegmentView& segment : segments_) {
+    segment.kv = static_cast<std::byte*>(options_.workspace);
+  }
+  BatchView view = batch;
+  view.segments = segments_;
+  SLUICE_RETURN_IF_ERROR(Prepare(view, 0, count, 0).status());
+  return std::span<const std::byte>(content_);
 }
 
 absl::Status BatchAttention::AttendPart(const BatchView& batch, int32_t first,
@@ -125,18 +169,8 @@ absl::Status BatchAttention::AttendPart(const BatchView& batch, int32_t first,
                                         float* qkv, void* out) {
   const AttentionShape& shape = options_.shape;
   const cudaStream_t stream = options_.stream;
-  SLUICE_RETURN_IF_ERROR(FillAttentionBatch(
-      batch, first, count, shape.group(), window, prefill_.tile_rows, &batch_));
-  const int32_t longest_run = MakeKvRuns(batch, first, count, &runs_);
-  const int32_t first_row = batch.segments[first].row;
-  const SegmentView& last = batch.segments[first + count - 1];
-  positions_.assign(last.row + last.num_tokens - first_row, 0);
-  for (const SegmentView& segment : batch.segments.subspan(first, count)) {
-    for (int32_t i = 0; i < segment.num_tokens; ++i) {
-      positions_[segment.row - first_row + i] = segment.start + i;
-    }
-  }
-  const Places at = Collect();
+  SLUICE_ASSIGN_OR_RETURN(const Places at,
+                          Prepare(batch, first, count, window));
   SLUICE_ASSIGN_OR_RETURN(const std::byte* const uploaded,
                           options_.ring->Put(content_));
   const auto* const segments =
@@ -152,7 +186,7 @@ absl::Status BatchAttention::AttendPart(const BatchView& batch, int32_t first,
       RotateRows(options_.rotary,
                  reinterpret_cast<const int32_t*>(uploaded + at.positions),
                  static_cast<int32_t>(positions_.size()), shape.num_heads,
-                 head_dim, stride, qkv + first_row * stride, stream));
+                 head_dim, stride, qkv + first_row_ * stride, stream));
   KvAppendArgs append;
   append.block = MakeKvBlock(shape.kv);
   append.num_kv_heads = shape.kv.num_kv_heads;
@@ -166,7 +200,7 @@ absl::Status BatchAttention::AttendPart(const BatchView& batch, int32_t first,
   append.stride = stride;
   append.rotary = options_.rotary;
   SLUICE_RETURN_IF_ERROR(
-      AppendKv(append, shape.kv.format, longest_run, stream));
+      AppendKv(append, shape.kv.format, longest_run_, stream));
 
   AttentionData data;
   data.q = qkv;
@@ -193,18 +227,19 @@ absl::Status BatchAttention::AttendPart(const BatchView& batch, int32_t first,
 absl::Status BatchAttention::AttendDecode(const AttentionData& data) {
   const AttentionShape& shape = options_.shape;
   const auto sequences = static_cast<int32_t>(batch_.decode.size());
+  int32_t context = PlannedContext(batch_.max_context);
+  if (data.window > 0) context = std::min(context, data.window);
   if (options_.sparsity < 1) {
     SLUICE_ASSIGN_OR_RETURN(
         const SparsePlan plan,
-        PlanSparse(shape, options_.device, sequences, batch_.max_context,
+        PlanSparse(shape, options_.device, sequences, context,
                    options_.sparsity, options_.workspace_bytes));
     return LaunchSparse(shape, options_.device, plan, data, options_.workspace,
                         options_.stream);
   }
-  SLUICE_ASSIGN_OR_RETURN(
-      const DecodePlan plan,
-      PlanDecode(shape, options_.device, sequences, batch_.max_context,
-                 options_.workspace_bytes));
+  SLUICE_ASSIGN_OR_RETURN(const DecodePlan plan,
+                          PlanDecode(shape, options_.device, sequences, context,
+                                     options_.workspace_bytes));
   return LaunchDecode(shape, options_.device, plan, data, options_.workspace,
                       options_.stream);
 }

@@ -57,6 +57,18 @@ class BatchAttention {
   absl::Status Attend(const BatchView& batch, int32_t first, int32_t count,
                       int32_t window, float* qkv, void* out);
 
+  // For a batch of one new token each, all of whose pages lie in one arena:
+  // what Attend of all its segments uploads, of any layer; empty if it takes
+  // several parts. For batches of as many segments its parts lie alike, so that
+  // what is launched for one of them is right for another, too, if
+  // PlannedContext() is the same.
+  absl::StatusOr<std::span<const std::byte>> UploadOf(const BatchView& batch);
+  // The most bytes of that, for so many segments of up to so many positions.
+  static size_t UploadBound(int32_t segments, int32_t positions);
+  // The positions that launches are planned for, of those that are attended:
+  // some more, so that plans stay the same for a while.
+  static int32_t PlannedContext(int32_t positions);
+
  private:
   // Where parts of what is uploaded begin.
   struct Places {
@@ -70,7 +82,9 @@ class BatchAttention {
   absl::Status AttendPart(const BatchView& batch, int32_t first, int32_t count,
                           int32_t window, float* qkv, void* out);
   absl::Status AttendDecode(const AttentionData& data);
-  // Collects what is to be uploaded of the batch, in content_.
+  // Prepares what is to be uploaded of these segments, in content_.
+  absl::StatusOr<Places> Prepare(const BatchView& batch, int32_t first,
+                                 int32_t count, int32_t window);
   Places Collect();
   template <typename T>
   size_t Add(const std::vector<T>& values);
@@ -81,6 +95,9 @@ class BatchAttention {
   std::vector<KvRun> runs_;
   std::vector<int32_t> positions_;
   std::vector<std::byte> content_;
+  int32_t longest_run_ = 0;
+  int32_t first_row_ = 0;
+  std::vector<SegmentView> segments_;  // for UploadOf
 };
 
 }  // namespace sluice

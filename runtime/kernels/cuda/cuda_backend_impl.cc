@@ -46,11 +46,13 @@ CudaBackend::CudaBackend(const DecoderSpec& spec, const Options& options,
       q_width_(spec.num_heads * spec.head_dim),
       kv_width_(spec.num_kv_heads * spec.head_dim),
       pool_(options.threads, options.cores),
-      matrices_(options.dtype) {}
+      matrices_(options.dtype),
+      graphs_(place.stream) {}
 
 CudaBackend::~CudaBackend() {
   // What is under way uses memory that is given back.
-  if (Enter().ok()) cudaStreamSynchronize(place_.stream);
+  Finish().IgnoreError();
+  if (step_copied_ != nullptr) (void)cudaEventDestroy(step_copied_);
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> CudaBackend::Create(
@@ -151,9 +153,9 @@ absl::Status CudaBackend::Initialize() {
                             Allocate(head_rows * columns * sizeof(float)));
     SLUICE_ASSIGN_OR_RETURN(
         host_logits_,
-        PinnedBuffer::Create("logits",
-                             head_rows * spec_.vocab_size * sizeof(float),
-                             options_.budget));
+        HostBuffer::Create("logits",
+                           head_rows * spec_.vocab_size * sizeof(float),
+                           options_.budget, options_.device));
   }
   SLUICE_RETURN_IF_ERROR(MakeRotaryTable());
   return MakeAttention();
@@ -206,7 +208,14 @@ absl::Status CudaBackend::MakeAttention() {
   attention.workspace_bytes = workspace_.bytes();
   attention.stream = place_.stream;
   SLUICE_ASSIGN_OR_RETURN(attention_, BatchAttention::Create(attention));
-  return absl::OkStatus();
+  const size_t step_bytes = 2 * ring_->most_bytes();
+  SLUICE_ASSIGN_OR_RETURN(step_data_, Allocate(step_bytes));
+  SLUICE_ASSIGN_OR_RETURN(
+      step_host_, HostBuffer::Create("workspace", step_bytes, options_.budget,
+                                     options_.device));
+  return CudaStatus(
+      cudaEventCreateWithFlags(&step_copied_, cudaEventDisableTiming),
+      "making an event");
 }
 
 absl::Status CudaBackend::MakeRotaryTable() {
@@ -219,9 +228,9 @@ absl::Status CudaBackend::MakeRotaryTable() {
   SLUICE_ASSIGN_OR_RETURN(rotary_sin_,
                           options_.device->Allocate("rotary table", bytes));
   SLUICE_ASSIGN_OR_RETURN(
-      const PinnedBuffer table,
-      PinnedBuffer::Create("load staging", std::max<size_t>(bytes, 1),
-                           options_.budget));
+      const HostBuffer table,
+      HostBuffer::Create("load staging", std::max<size_t>(bytes, 1),
+                         options_.budget));
   const std::pair<DeviceBuffer*, double (*)(double)> tables[] = {
       {&rotary_cos_, std::cos}, {&rotary_sin_, std::sin}};
   for (const auto& [to, function] : tables) {
@@ -534,8 +543,102 @@ absl::StatusOr<std::span<float>> CudaBackend::HeadLogits(const ImageView& image,
   return std::span<float>(host_logits_.as<float>(), rows * vocab);
 }
 
+StepGraphs::Key CudaBackend::KeyOf(std::span<const BatchView> batches,
+                                   std::span<float* const> x) const {
+  StepGraphs::Key key;
+  for (size_t k = 0; k < batches.size(); ++k) {
+    const BatchView& batch = batches[k];
+    if (batch.rows == 0 ||
+        static_cast<size_t>(batch.rows) != batch.segments.size()) {
+      return {};
+    }
+    int32_t longest = 0;
+    for (const SegmentView& segment : batch.segments) {
+      if (segment.num_tokens != 1) return {};
+      longest = std::max(longest, segment.start + 1);
+    }
+    key.push_back(batch.rows);
+    key.push_back(BatchAttention::PlannedContext(longest));
+    key.push_back(reinterpret_cast<intptr_t>(x[k]));
+  }
+  return key;
+}
+
+absl::StatusOr<bool> CudaBackend::BringStepData(
+    std::span<const BatchView> batches, const StepGraphs::Key& key) {
+  constexpr size_t kAlignment = 256;
+  size_t bytes = 0;
+  for (size_t i = 0; i < key.size(); i += 3) {
+    bytes += BatchAttention::UploadBound(static_cast<int32_t>(key[i]),
+                                         static_cast<int32_t>(key[i + 1]));
+    bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  if (bytes > step_data_.bytes()) return false;
+  // It is read already where logits were waited for.
+  SLUICE_RETURN_IF_ERROR(CudaStatus(cudaEventSynchronize(step_copied_),
+                                    "waiting for a step's data to be read"));
+  placed_.clear();
+  size_t at = 0;
+  size_t end = 0;
+  for (size_t k = 0; k < batches.size(); ++k) {
+    SLUICE_ASSIGN_OR_RETURN(const std::span<const std::byte> content,
+                            attention_->UploadOf(batches[k]));
+    if (content.empty()) return false;
+    placed_.push_back(
+        {{content.begin(), content.end()}, step_data_.as<std::byte>() + at});
+    std::copy(content.begin(), content.end(), step_host_.as<std::byte>() + at);
+    end = at + content.size();
+    at += BatchAttention::UploadBound(static_cast<int32_t>(key[3 * k]),
+                                      static_cast<int32_t>(key[3 * k + 1]));
+    at = (at + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  SLUICE_RETURN_IF_ERROR(
+      CudaStatus(cudaMemcpyAsync(step_data_.data(), step_host_.data(), end,
+                                 cudaMemcpyHostToDevice, place_.stream),
+                 "copying a step's data"));
+  SLUICE_RETURN_IF_ERROR(CudaStatus(
+      cudaEventRecord(step_copied_, place_.stream), "recording an event"));
+  return true;
+}
+
+absl::StatusOr<bool> CudaBackend::ReplayLayers(
+    std::span<const BatchView> batches, std::span<float* const> x) {
+  SLUICE_RETURN_IF_ERROR(Enter());
+  LeaveRecording();
+  const StepGraphs::Key key = KeyOf(batches, x);
+  if (key.empty()) return false;
+  const bool has = graphs_.Has(key);
+  if (!has && !graphs_.Wants(key)) return false;
+  SLUICE_ASSIGN_OR_RETURN(const bool brought, BringStepData(batches, key));
+  if (!brought) return false;
+  if (has) {
+    SLUICE_RETURN_IF_ERROR(graphs_.Launch(key));
+    return true;
+  }
+  SLUICE_RETURN_IF_ERROR(graphs_.Begin(key));
+  ring_->PutAmong(&placed_);
+  products_->AllowTiming(false);
+  return false;
+}
+
+void CudaBackend::LeaveRecording() {
+  if (ring_ != nullptr) ring_->PutAmong(nullptr);
+  if (products_ != nullptr) products_->AllowTiming(true);
+  graphs_.Abort();
+}
+
+absl::Status CudaBackend::EndLayers() {
+  if (!graphs_.recording()) return absl::OkStatus();
+  SLUICE_RETURN_IF_ERROR(Enter());
+  const absl::Status status = graphs_.End();
+  LeaveRecording();
+  return status;
+}
+
 absl::Status CudaBackend::Finish() {
   SLUICE_RETURN_IF_ERROR(Enter());
+  // Of a step that broke off.
+  LeaveRecording();
   return CudaStatus(cudaStreamSynchronize(place_.stream),
                     "computing on the device");
 }

@@ -18,12 +18,13 @@
 #include "runtime/kernels/cuda/device_matrices.h"
 #include "runtime/kernels/cuda/image_products.h"
 #include "runtime/kernels/cuda/norm.h"
-#include "runtime/kernels/cuda/pinned_buffer.h"
+#include "runtime/kernels/cuda/step_graphs.h"
 #include "runtime/kernels/cuda/upload_ring.h"
 #include "runtime/kernels/device_checks.h"
 #include "runtime/kernels/layer_layout.h"
 #include "runtime/kernels/weight_packer.h"
 #include "runtime/memory/device.h"
+#include "runtime/memory/host_buffer.h"
 
 namespace sluice {
 
@@ -98,6 +99,11 @@ class CudaBackend : public Backend {
   absl::StatusOr<std::span<float>> HeadLogits(const ImageView& image,
                                               int section,
                                               int32_t rows) override;
+  // Steps of one new token each are recorded as CUDA graphs when they come
+  // again and again.
+  absl::StatusOr<bool> ReplayLayers(std::span<const BatchView> batches,
+                                    std::span<float* const> x) override;
+  absl::Status EndLayers() override;
   absl::Status Finish() override;
   void ParallelFor(int num_tasks,
                    absl::FunctionRef<void(int, int)> body) override {
@@ -120,6 +126,15 @@ class CudaBackend : public Backend {
   int64_t PositionRows() const;
   // Makes the device the calling thread's.
   absl::Status Enter() const;
+  // What a recorded step depends on; empty if it cannot be recorded.
+  StepGraphs::Key KeyOf(std::span<const BatchView> batches,
+                        std::span<float* const> x) const;
+  // Brings what kernels are told of the batches to where recorded steps look
+  // for it. False if there is no room.
+  absl::StatusOr<bool> BringStepData(std::span<const BatchView> batches,
+                                     const StepGraphs::Key& key);
+  // What ends a recording, however it ends.
+  void LeaveRecording();
 
   // [rows, q + 2 kv]
   float* Qkv(int32_t slot) const {
@@ -178,12 +193,20 @@ class CudaBackend : public Backend {
   // products; other results are in wide_.
   DeviceBuffer inner_;
   DeviceBuffer logits_;  // float [head rows, columns of a section]; last stage
-  PinnedBuffer host_logits_;  // float [head rows, vocab]; last stage
-  DeviceBuffer workspace_;    // of whatever is computed at the time
+  HostBuffer host_logits_;  // float [head rows, vocab]; last stage
+  DeviceBuffer workspace_;  // of whatever is computed at the time
   std::unique_ptr<UploadRing> ring_;
   std::unique_ptr<ImageProducts> products_;
   std::optional<BatchAttention> attention_;
   std::vector<int32_t> numbers_;  // on their way to the ring
+
+  // Recorded steps, and their batches' data: on the host, on its way, and on
+  // the device, in the same places for all steps of a key.
+  StepGraphs graphs_;
+  HostBuffer step_host_;
+  DeviceBuffer step_data_;
+  cudaEvent_t step_copied_ = nullptr;
+  std::vector<UploadRing::Placed> placed_;
 };
 
 }  // namespace sluice

@@ -68,6 +68,9 @@ class ImageProducts {
     return w.format != WeightFormat::kFull && rows <= kQuantizedProductRows;
   }
 
+  // ProductEngine's.
+  void AllowTiming(bool allow) { engine_->AllowTiming(allow); }
+
   // The full matrix [n, k], in the dtype, from a quantized one.
   absl::Status Expand(const MatrixLayout& w, const ImageView& image, void* out);
 

@@ -63,9 +63,9 @@ set(SLUICE_CUDA_BACKEND
   ${CMAKE_CURRENT_LIST_DIR}/dtype_dispatch.h
   ${CMAKE_CURRENT_LIST_DIR}/image_products.cc
   ${CMAKE_CURRENT_LIST_DIR}/image_products.h
-  ${CMAKE_CURRENT_LIST_DIR}/pinned_buffer.cc
-  ${CMAKE_CURRENT_LIST_DIR}/pinned_buffer.h
   ${CMAKE_CURRENT_LIST_DIR}/product_engine.cc
   ${CMAKE_CURRENT_LIST_DIR}/product_engine.h
+  ${CMAKE_CURRENT_LIST_DIR}/step_graphs.cc
+  ${CMAKE_CURRENT_LIST_DIR}/step_graphs.h
   ${CMAKE_CURRENT_LIST_DIR}/upload_ring.cc
   ${CMAKE_CURRENT_LIST_DIR}/upload_ring.h)

@@ -229,7 +229,7 @@ absl::StatusOr<ProductEngine::Problem*> ProductEngine::ProblemFor(
   }
   if (!fits) {
     SLUICE_ASSIGN_OR_RETURN(problem->algo, Choose(product, shape, *problem));
-    chosen_.emplace(rounded, problem->algo);
+    if (timing_) chosen_.emplace(rounded, problem->algo);
   }
   return (problems_[shape] = std::move(problem)).get();
 }
@@ -284,7 +284,7 @@ absl::StatusOr<cublasLtMatmulAlgo_t> ProductEngine::Choose(
     return CublasStatus(CUBLAS_STATUS_NOT_SUPPORTED, name());
   }
   cublasLtMatmulAlgo_t best = results.front().algo;
-  if (results.size() == 1) return best;
+  if (results.size() == 1 || !timing_) return best;
 
   // Timed where its own result goes, or elsewhere, with as many rows as there
   // is room for.

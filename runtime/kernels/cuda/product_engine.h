@@ -71,6 +71,10 @@ class ProductEngine {
   // kUnimplemented if cuBLASLt has nothing for such a product on this device.
   absl::Status Multiply(const Product& product);
 
+  // Whether algorithms may be timed, which waits for the stream. If not, a new
+  // shape gets the first that heuristics name, and is not remembered.
+  void AllowTiming(bool allow) { timing_ = allow; }
+
  private:
   // What algorithms are chosen for; with `rows` as they are, or one for all
   // that share a choice.
@@ -108,6 +112,7 @@ class ProductEngine {
   const Options options_;
   cublasLtHandle_t handle_ = nullptr;
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
+  bool timing_ = true;
   // By shapes with rounded rows, and by those with their own.
   absl::flat_hash_map<Shape, cublasLtMatmulAlgo_t> chosen_;
   absl::flat_hash_map<Shape, std::unique_ptr<Problem>> problems_;

@@ -7,11 +7,12 @@
 #include <deque>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runtime/kernels/cuda/pinned_buffer.h"
 #include "runtime/memory/device.h"
+#include "runtime/memory/host_buffer.h"
 #include "runtime/memory/memory_budget.h"
 
 namespace sluice {
@@ -46,6 +47,16 @@ class UploadRing {
   // most_bytes(); an error of the device.
   absl::StatusOr<const std::byte*> Put(std::span<const std::byte> content);
 
+  // What a Put would bring, and where it is on the device already.
+  struct Placed {
+    std::vector<std::byte> content;
+    const std::byte* at = nullptr;
+  };
+  // While a step is recorded: what is launched must find its data in the same
+  // place each time. From now on Puts are of these, which must outlive that, or
+  // kInternal; of the ring again with null.
+  void PutAmong(const std::vector<Placed>* placed) { placed_ = placed; }
+
  private:
   // Parts that the ring is filled by: before one is filled again, the copies
   // from it must be done.
@@ -62,9 +73,10 @@ class UploadRing {
 
   const Options options_;
   size_t part_bytes_ = 0;
-  PinnedBuffer host_;
+  HostBuffer host_;
   DeviceBuffer device_;
   std::array<cudaEvent_t, kParts> copied_ = {};
+  const std::vector<Placed>* placed_ = nullptr;
   std::deque<Entry> entries_;  // in the order in which they came
   int next_ = 0;               // the entry to look at first
   int part_ = 0;               // that is being filled

@@ -141,6 +141,12 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "pointer does not correspond to a registered memory region";
     case cudaErrorLaunchFailure:
       return launch_failure.c_str();
+    case cudaErrorIllegalState:
+      return "the operation cannot be performed in the present state";
+    case cudaErrorStreamCaptureUnsupported:
+      return "operation not permitted when stream is capturing";
+    case cudaErrorStreamCaptureInvalidated:
+      return "operation failed due to a previous error during capture";
     default:
       break;
   }
@@ -215,6 +221,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute,
 }
 
 cudaError_t cudaDeviceSynchronize() {
+  const cudaError_t error = sluice::emulation::BreakCaptureHere();
+  if (error != cudaSuccess) return error;
   return sluice::emulation::FinishDevice();
 }
 
@@ -229,6 +237,8 @@ cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
 
 cudaError_t cudaMalloc(void** data, size_t bytes) {
   *data = nullptr;
+  const cudaError_t error = sluice::emulation::BreakCaptureHere();
+  if (error != cudaSuccess) return error;
   if (LostError() != cudaSuccess) return Record(LostError());
   if (bytes == 0) return cudaSuccess;
   Device& device = TheDevice();
@@ -246,6 +256,8 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
 
 cudaError_t cudaFree(void* data) {
   if (data == nullptr) return cudaSuccess;
+  const cudaError_t error = sluice::emulation::BreakCaptureHere();
+  if (error != cudaSuccess) return error;
   sluice::emulation::FinishDevice();
   Device& device = TheDevice();
   sluice::MutexLock lock(&device.mutex);
@@ -472,7 +484,7 @@ cudaError_t LaunchGrid(const cudaLaunchConfig_t& config, const void* kernel,
         },
         &body);
   };
-  if (CurrentTiming() == Timing::kAtOnce) {
+  if (CurrentTiming() == Timing::kAtOnce && !IsCapturing(config.stream)) {
     const std::string fault = run();
     if (fault.empty()) return cudaSuccess;
     launch_failure = absl::StrCat("unspecified launch failure: ", fault);

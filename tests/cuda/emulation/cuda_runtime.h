@@ -32,6 +32,7 @@ enum cudaError_t {
   cudaErrorECCUncorrectable = 214,
   cudaErrorNvlinkUncorrectable = 220,
   cudaErrorInvalidResourceHandle = 400,
+  cudaErrorIllegalState = 401,
   cudaErrorNotReady = 600,
   cudaErrorIllegalAddress = 700,
   cudaErrorLaunchTimeout = 702,
@@ -45,6 +46,8 @@ enum cudaError_t {
   cudaErrorInvalidAddressSpace = 717,
   cudaErrorInvalidPc = 718,
   cudaErrorLaunchFailure = 719,
+  cudaErrorStreamCaptureUnsupported = 900,
+  cudaErrorStreamCaptureInvalidated = 901,
   cudaErrorUnknown = 999,
 };
 // Of a launch that failed, or a device that is broken, with what the emulation
@@ -120,6 +123,28 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start,
                                  cudaEvent_t end);
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*body)(void* data),
                                void* data);
+
+// --- Graphs
+// -------------------------------------------------------------------
+
+using cudaGraph_t = struct CUgraph_st*;
+using cudaGraphExec_t = struct CUgraphExec_st*;
+enum cudaStreamCaptureMode {
+  cudaStreamCaptureModeGlobal,
+  cudaStreamCaptureModeThreadLocal,
+  cudaStreamCaptureModeRelaxed,
+};
+// Of one stream: kernels, copies and products, in their order. What would wait
+// for it meanwhile breaks the capture, as do events, copies of memory that is
+// not pinned, and memory that the capturing thread asks for or gives back.
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream,
+                                   cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph,
+                                 unsigned long long flags = 0);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 
 // --- Memory
 // --------------------------------------------------------------------

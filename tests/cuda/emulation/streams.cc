@@ -7,6 +7,7 @@
 #include <set>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "common/mutex.h"
 #include "common/thread_annotations.h"
@@ -29,11 +30,27 @@ struct Work {
 
 }  // namespace
 
+// Work that a graph has.
+struct Captured {
+  sluice::emulation::WorkKind kind;
+  std::function<cudaError_t()> run;
+};
+struct CUgraph_st {
+  std::vector<Captured> work;
+};
+struct CUgraphExec_st {
+  std::vector<Captured> work;
+};
+
 // Under State::mutex.
 struct CUstream_st {
   int device = 0;
   bool blocking = false;
   std::deque<Work> work;  // the first of it may be under way
+  // While it is captured.
+  std::unique_ptr<CUgraph_st> capture;
+  std::thread::id capturing_thread;
+  bool capture_broken = false;
 };
 struct CUevent_st {
   int device = 0;
@@ -57,6 +74,7 @@ struct State {
   std::atomic<Timing> timing{Timing::kAtOnce};
   std::atomic<int> devices{1};
   std::atomic<int> driver_version{13000};
+  std::atomic<int> graph_launches{0}, live_graphs{0};
   // Held by who does a stream's work: one piece at a time, of all streams.
   Mutex engine;
 };
@@ -126,6 +144,14 @@ cudaError_t Put(cudaStream_t stream, Work work) {
   {
     MutexLock lock(&state.mutex);
     stream = Resolve(state, stream);
+    if (stream->capture != nullptr) {
+      if (work.needs != nullptr || work.mark != nullptr) {
+        stream->capture_broken = true;
+        return Record(cudaErrorStreamCaptureUnsupported);
+      }
+      stream->capture->work.push_back({work.kind, std::move(work.run)});
+      return cudaSuccess;
+    }
     stream->work.push_back(std::move(work));
   }
   MutexLock engine(&state.engine);
@@ -215,6 +241,39 @@ cudaError_t Enqueue(cudaStream_t stream, WorkKind kind,
   return Put(stream, {.kind = kind, .run = std::move(work)});
 }
 
+bool IsCapturing(cudaStream_t stream) {
+  State& state = TheState();
+  MutexLock lock(&state.mutex);
+  return Resolve(state, stream)->capture != nullptr;
+}
+
+cudaError_t BreakCaptureOf(cudaStream_t stream) {
+  State& state = TheState();
+  MutexLock lock(&state.mutex);
+  stream = Resolve(state, stream);
+  if (stream->capture == nullptr) return cudaSuccess;
+  stream->capture_broken = true;
+  return Record(cudaErrorStreamCaptureUnsupported);
+}
+
+cudaError_t BreakCaptureHere() {
+  State& state = TheState();
+  MutexLock lock(&state.mutex);
+  bool any = false;
+  for (cudaStream_t stream : state.streams) {
+    if (stream->capture == nullptr ||
+        stream->capturing_thread != std::this_thread::get_id()) {
+      continue;
+    }
+    stream->capture_broken = true;
+    any = true;
+  }
+  return any ? Record(cudaErrorStreamCaptureUnsupported) : cudaSuccess;
+}
+
+int TakeGraphLaunches() { return TheState().graph_launches.exchange(0); }
+int LiveGraphs() { return TheState().live_graphs; }
+
 cudaError_t FinishStreamZero() {
   State& state = TheState();
   std::set<cudaStream_t> streams;
@@ -285,6 +344,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (!IsStream(stream)) return Record(cudaErrorInvalidResourceHandle);
+  const cudaError_t error = BreakCaptureOf(stream);
+  if (error != cudaSuccess) return error;
   if (stream == nullptr) return FinishStreamZero();
   BePatient();
   State& state = TheState();
@@ -295,6 +356,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   if (!IsStream(stream)) return Record(cudaErrorInvalidResourceHandle);
+  const cudaError_t error = BreakCaptureOf(stream);
+  if (error != cudaSuccess) return error;
   State& state = TheState();
   if (stream == nullptr) stream = &state.zero;
   {
@@ -315,6 +378,77 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
   }
   if (mark == nullptr) return Record(LostError());
   return Put(stream, {.needs = std::move(mark)});
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream,
+                                   cudaStreamCaptureMode mode) {
+  // The stream 0 cannot be captured; of other modes nothing is emulated.
+  if (stream == nullptr || mode != cudaStreamCaptureModeThreadLocal) {
+    return Record(cudaErrorStreamCaptureUnsupported);
+  }
+  if (!IsStreamHere(stream)) return Record(cudaErrorInvalidResourceHandle);
+  if (LostError() != cudaSuccess) return Record(LostError());
+  State& state = TheState();
+  MutexLock lock(&state.mutex);
+  if (stream->capture != nullptr) return Record(cudaErrorIllegalState);
+  stream->capture = std::make_unique<CUgraph_st>();
+  stream->capturing_thread = std::this_thread::get_id();
+  stream->capture_broken = false;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  *graph = nullptr;
+  if (stream == nullptr || !IsStream(stream)) {
+    return Record(cudaErrorInvalidResourceHandle);
+  }
+  State& state = TheState();
+  MutexLock lock(&state.mutex);
+  if (stream->capture == nullptr) return Record(cudaErrorIllegalState);
+  const std::unique_ptr<CUgraph_st> captured = std::move(stream->capture);
+  if (stream->capture_broken) return Record(cudaErrorStreamCaptureInvalidated);
+  ++state.live_graphs;
+  *graph = new CUgraph_st(std::move(*captured));
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph,
+                                 unsigned long long flags) {
+  *exec = nullptr;
+  if (graph == nullptr || flags != 0) return Record(cudaErrorInvalidValue);
+  if (LostError() != cudaSuccess) return Record(LostError());
+  ++TheState().live_graphs;
+  *exec = new CUgraphExec_st{graph->work};
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
+  if (exec == nullptr || !IsStreamHere(stream)) {
+    return Record(cudaErrorInvalidValue);
+  }
+  const cudaError_t error = BreakCaptureOf(stream);
+  if (error != cudaSuccess) return error;
+  if (LostError() != cudaSuccess) return Record(LostError());
+  ++TheState().graph_launches;
+  for (const Captured& work : exec->work) {
+    const cudaError_t put = Enqueue(stream, work.kind, work.run);
+    if (put != cudaSuccess) return put;
+  }
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  if (graph == nullptr) return Record(cudaErrorInvalidValue);
+  --TheState().live_graphs;
+  delete graph;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  if (exec == nullptr) return Record(cudaErrorInvalidValue);
+  --TheState().live_graphs;
+  delete exec;
+  return cudaSuccess;
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {

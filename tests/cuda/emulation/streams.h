@@ -39,6 +39,10 @@ void SetDeviceCount(int count);
 // that is new enough.
 void SetDriverVersion(int version);
 
+// Graphs that were launched since the last call; graphs that live.
+int TakeGraphLaunches();
+int LiveGraphs();
+
 // The rest is for the emulation itself.
 
 enum class WorkKind { kKernel, kCopy, kOther };
@@ -49,6 +53,12 @@ cudaError_t Enqueue(cudaStream_t stream, WorkKind kind,
 // Whether it is one, of the calling thread's device or of any.
 bool IsStream(cudaStream_t stream);
 bool IsStreamHere(cudaStream_t stream);
+// Whether the stream is being captured; and what is said of a call that may not
+// be made then, of that stream or by this thread, after which the capture is of
+// no use: OK if there is none.
+bool IsCapturing(cudaStream_t stream);
+cudaError_t BreakCaptureOf(cudaStream_t stream);
+cudaError_t BreakCaptureHere();
 // Waits for all that stream 0 has to do, as calls without a stream do first.
 cudaError_t FinishStreamZero();
 cudaError_t FinishDevice();

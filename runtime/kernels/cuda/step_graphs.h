@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace sluice {
+
+// CUDA graphs of what steps launch: a step that comes again and again is
+// recorded, and from then on launched as one, which costs the host almost
+// nothing and the device less than kernel after kernel. Used by one thread.
+class StepGraphs {
+ public:
+  // All that what is launched depends on, but for what memory holds.
+  using Key = std::vector<int64_t>;
+
+  explicit StepGraphs(cudaStream_t stream) : stream_(stream) {}
+  ~StepGraphs();
+  StepGraphs(const StepGraphs&) = delete;
+  StepGraphs& operator=(const StepGraphs&) = delete;
+
+  bool Has(const Key& key) const { return graphs_.contains(key); }
+  // Launches the step. REQUIRES: Has().
+  absl::Status Launch(const Key& key) { return Launch(graphs_.at(key)); }
+  // Whether a step that was not is to be: it was asked for often enough. By
+  // then all that happens once for a shape has happened.
+  bool Wants(const Key& key);
+
+  // What is launched on the stream until End() is recorded instead. Nobody may
+  // wait for the stream meanwhile.
+  absl::Status Begin(const Key& key);
+  // Ends the recording, and launches what was recorded.
+  absl::Status End();
+  // Ends it, and forgets what was recorded.
+  void Abort();
+  bool recording() const { return recording_; }
+
+ private:
+  struct Graph {
+    cudaGraphExec_t exec = nullptr;
+    int64_t used = 0;  // when, for the last time
+  };
+
+  absl::Status Launch(Graph& graph);
+  void Forget(Graph& graph);
+
+  const cudaStream_t stream_;
+  std::map<Key, Graph> graphs_;
+  std::map<Key, int> asked_;
+  int64_t time_ = 0;
+  Key key_;  // of what is recorded
+  bool recording_ = false;
+};
+
+}  // namespace sluice
