@@ -120,7 +120,7 @@ struct DiskProfile {
 };
 
 struct LinkProfile {
-  std::string peer;  // "": any
+  std::string peer;  // the name of the worker at the other end; "": any
   double bytes_per_second = 0;
   double latency_seconds = 0;
   friend bool operator==(const LinkProfile&, const LinkProfile&) = default;

@@ -18,6 +18,8 @@
 namespace sluice {
 namespace {
 
+// Some seconds are normal where there are many workers.
+constexpr absl::Duration kMostLinkTime = absl::Seconds(20);
 constexpr int32_t kMaxGbs = 8192;
 constexpr int32_t kDefaultStepTokens = 2048;
 
@@ -228,6 +230,7 @@ class CoordinatorImpl : public Coordinator {
     members.heartbeat_interval = options_.heartbeat_interval;
     members.heartbeat_timeout = options_.heartbeat_timeout;
     members.settle_time = options_.settle_time;
+    members.most_link_time = kMostLinkTime;
     members.clock = Clock::Real();
     dispatch.queue = jobs_.get();
     dispatch.tokenizer = tokenizer_.get();

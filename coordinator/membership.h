@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
@@ -45,6 +46,9 @@ class Membership {
     absl::Duration heartbeat_interval = absl::Seconds(1);
     absl::Duration heartbeat_timeout = absl::Seconds(10);
     absl::Duration settle_time = absl::Milliseconds(200);
+    // How long the first search for a plan waits for workers that measure their
+    // links to each other; 0: they are not asked to.
+    absl::Duration most_link_time;
     // Wait before the plan that follows a failed one; doubles up to the most.
     absl::Duration first_back_off = absl::Milliseconds(500);
     absl::Duration most_back_off = absl::Seconds(60);
@@ -124,6 +128,9 @@ class Membership {
     uint64_t load_total = 0;
     std::string failure;
     bool nccl_failed = false;  // since a worker last came
+    // Links to these were asked for, and are waited for until then.
+    absl::flat_hash_set<std::string> links_asked;
+    absl::Duration links_due;
   };
 
   absl::Status CheckRegister(const v1::Register& info) const;
@@ -145,6 +152,10 @@ class Membership {
   Policy StagePolicy(size_t stage) const;
   // Whether a plan for these workers is to be searched for.
   bool Plans(const std::vector<StageAssignment>& stages) const;
+  // Whether the links between these are known, as far as they will be: asks
+  // for those that are not.
+  bool KnowsLinks(const std::vector<StageAssignment>& stages);
+  void OnLinksMeasured(Worker& worker, const v1::LinksMeasured& measured);
   void BeginSearch(std::vector<WorkerId> workers, std::optional<Plan> present);
   std::vector<StageAssignment> AssignFixed(
       const std::vector<StageAssignment>& stages) const;

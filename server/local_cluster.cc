@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/logging.h"
 #include "common/mutex.h"
 #include "common/status_macros.h"
 #include "runtime/kernels/device_choice.h"
@@ -151,6 +152,7 @@ class LocalClusterImpl : public LocalCluster {
         return ChannelTo(address);
       };
       worker.metrics = options.metrics;
+      worker.failure_level = LogLevel::kInfo;
       worker.tracer = options.tracer;
       const std::string link_address = worker.link_address;
       SLUICE_ASSIGN_OR_RETURN(auto created, Worker::Create(std::move(worker)));

@@ -81,6 +81,22 @@ class Session : public StageReporter {
     Send(std::move(message));
   }
 
+  void LinksMeasured(const std::vector<LinkSurvey::Measured>& measured) {
+    v1::WorkerMessage message;
+    auto* out = message.mutable_links_measured();
+    for (const LinkSurvey::Measured& one : measured) {
+      auto* link = out->add_links();
+      link->set_peer(one.peer);
+      if (one.link.ok()) {
+        link->set_bytes_per_second(one.link->bytes_per_second);
+        link->set_latency_seconds(one.link->latency_seconds);
+      } else {
+        link->set_error(std::string(one.link.status().message()));
+      }
+    }
+    Send(std::move(message));
+  }
+
   // Cancels the stream if the coordinator does not take our messages: it is
   // not alive in any useful sense.
   void Send(v1::WorkerMessage message) {
@@ -258,6 +274,18 @@ class CoordinatorClientImpl : public CoordinatorClient {
         options_.handler->OnLinkId(PlanEpoch(message.link_id().epoch()),
                                    message.link_id().id());
         break;
+      case v1::CoordinatorMessage::kMeasureLinks: {
+        std::vector<LinkSurvey::Peer> peers;
+        for (const auto& peer : message.measure_links().peers()) {
+          peers.push_back({peer.name(), peer.link_address()});
+        }
+        options_.handler->OnMeasureLinks(
+            std::move(peers),
+            [session](std::vector<LinkSurvey::Measured> measured) {
+              session->LinksMeasured(measured);
+            });
+        break;
+      }
       case v1::CoordinatorMessage::kRegistered:
       case v1::CoordinatorMessage::KIND_NOT_SET:
         LogWarning("the coordinator sent a message of no known kind");

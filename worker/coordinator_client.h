@@ -11,6 +11,7 @@
 #include "runtime/exec/sweep_stats.h"
 #include "worker/assigned_stage.h"
 #include "worker/channel_factory.h"
+#include "worker/link_survey.h"
 #include "worker/usage_meter.h"
 
 namespace sluice {
@@ -55,6 +56,10 @@ class CoordinatorHandler {
   virtual void OnBadPlan(PlanEpoch epoch, const absl::Status& status) = 0;
   virtual void OnRetire(PlanEpoch epoch) = 0;
   virtual void OnLinkId(PlanEpoch epoch, const std::string& id) = 0;
+  // `answer` may be called on any thread, once; it reaches the coordinator for
+  // as long as this stream lives.
+  virtual void OnMeasureLinks(std::vector<LinkSurvey::Peer> peers,
+                              LinkSurvey::Done answer) = 0;
   // Every OnAttached is followed by one.
   virtual void OnDetached() = 0;
   // For heartbeats; called on another thread.

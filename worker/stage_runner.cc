@@ -143,9 +143,10 @@ void StageRunner::Fail(Run& run, const absl::Status& status) {
     // about epochs, which Detach then forgets.
     options_.receiver->End(a.epoch, named);
   }
-  LogError(absl::StrCat("epoch=", a.epoch.value(), " stage failed: ",
-                        absl::StatusCodeToString(named.code()), ": ",
-                        named.message()));
+  Log(options_.failure_level,
+      absl::StrCat("epoch=", a.epoch.value(),
+                   " stage failed: ", absl::StatusCodeToString(named.code()),
+                   ": ", named.message()));
   a.reporter->Failed(a.epoch, named);
   Stop(run);
 }

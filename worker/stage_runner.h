@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
+#include "common/logging.h"
 #include "common/mutex.h"
 #include "common/thread.h"
 #include "runtime/exec/stage_executor.h"
@@ -70,6 +71,7 @@ class StageRunner : public FrameSink {
     // no more use (common/device_loss.h). On the compute thread; must not wait.
     // May be empty.
     std::function<void(const absl::Status&)> on_device_loss;
+    LogLevel failure_level = LogLevel::kError;  // as in Worker::Options
     // For the next stage's worker to take the link; it may be just starting.
     absl::Duration connect_timeout = absl::Seconds(20);
     absl::Duration connect_retry = absl::Milliseconds(100);

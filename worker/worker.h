@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/logging.h"
 #include "common/machine_profile.h"
 #include "common/metrics.h"
 #include "runtime/kernels/device_choice.h"
@@ -62,6 +63,9 @@ class Worker {
     MetricsRegistry* metrics = nullptr;  // if set, must outlive the worker
     Tracer* tracer = nullptr;            // the same
     absl::Duration reconnect_delay = absl::Milliseconds(500);
+    // Of what is logged when a stage fails. The coordinator is told in any
+    // case: where it has the same log, once is enough.
+    LogLevel failure_level = LogLevel::kError;
     absl::Status Validate() const;
   };
 

@@ -19,11 +19,14 @@
 #include "worker/coordinator_client.h"
 #include "worker/link/grpc_link_factory.h"
 #include "worker/link/link_service.h"
+#include "worker/link_survey.h"
 
 namespace sluice {
 namespace {
 
 constexpr char kVersion[] = SLUICE_VERSION;
+// For each link that is measured.
+constexpr double kSurveySeconds = 0.2;
 
 std::vector<int> CoresToPin(const Worker::Options& options, int32_t threads) {
   if (!options.pin_threads) return {};
@@ -74,7 +77,11 @@ class WorkerImpl : public Worker,
              .metrics = &metrics_,
              .clock = Clock::Real(),
              .on_device_loss =
-                 [this](const absl::Status& why) { OnDeviceLoss(why); }}),
+                 [this](const absl::Status& why) { OnDeviceLoss(why); },
+             .failure_level = options_.failure_level}),
+        // Its bytes are nobody's activations.
+        probes_({.channels = options_.channels}),
+        survey_(&probes_, kSurveySeconds),
         payloads_(std::move(payloads)) {
     if (!options_.link_address.empty()) Announce(options_.link_address);
   }
@@ -134,6 +141,7 @@ class WorkerImpl : public Worker,
       leaving = std::move(leaving_);
     }
     leaving.Join();
+    survey_.Cancel();
     Leave();
     runner_.Shutdown();
   }
@@ -172,8 +180,13 @@ class WorkerImpl : public Worker,
   void OnLinkId(PlanEpoch epoch, const std::string& id) override {
     runner_.OnLinkId(epoch, id);
   }
+  void OnMeasureLinks(std::vector<LinkSurvey::Peer> peers,
+                      LinkSurvey::Done answer) override {
+    survey_.Start(std::move(peers), std::move(answer));
+  }
   void OnDetached() override {
     attached_ = false;
+    survey_.Cancel();
     runner_.Detach();
   }
 
@@ -216,6 +229,8 @@ class WorkerImpl : public Worker,
   GrpcLinkFactory links_;
   const std::unique_ptr<LinkService> link_service_;
   StageRunner runner_;
+  GrpcLinkFactory probes_;
+  LinkSurvey survey_;
   std::atomic<bool> attached_{false};
   // Its threads call what is above.
   const std::unique_ptr<PayloadTransport> payloads_;

@@ -365,7 +365,12 @@ void AddClusterCommand(CLI::App* app, const std::string* coordinator,
               {"waiting_seconds", w.waiting_seconds()},
               {"idle_seconds", w.idle_seconds()},
               {"resources", nlohmann::json::array()},
+              {"profile", nullptr},
               {"detail", w.detail()}};
+          if (!w.profile().empty()) {
+            worker["profile"] =
+                nlohmann::ordered_json::parse(w.profile(), nullptr, false);
+          }
           for (const v1::ResourceUse& use : w.resources()) {
             worker["resources"].push_back(
                 {{"resource", use.resource()},

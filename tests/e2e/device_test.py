@@ -60,7 +60,7 @@ def test_float16_without_a_gpu():
             [os.path.join(harness.BIN, "sluice"), "run", "--model", LLAMA, "--input", lines,
              "--output", os.path.join(directory, "out.jsonl"), "--dtype", "float16"],
             capture_output=True, text=True, timeout=60 * harness.SLOW)
-    assert done.returncode == 1, done
+    assert done.returncode == 2, done
     assert "--dtype float16 is for --device cuda" in complaint(done, "sluice"), done.stderr
     assert "bfloat16" in complaint(done, "sluice"), done.stderr
 

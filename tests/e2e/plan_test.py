@@ -178,6 +178,11 @@ def check_cluster(files, base):
         assert "expected" in cluster.sluice("status", job).stdout
         state = json.loads(cluster.sluice("cluster", "--json").stdout)
         assert state["plan"]["stages"] == status["plan"]["stages"]
+        # Before it was made, the workers measured their links.
+        for worker, peer in (("worker-0", "worker-1"), ("worker-1", "worker-0")):
+            profile = next(w["profile"] for w in state["workers"] if w["name"] == worker)
+            link = next(x for x in profile["links"] if x["peer"] == peer)
+            assert link["bytes_per_second"] > 0 and link["latency_seconds"] > 0, profile
         # Gauges are set at intervals: the job may be over before the first.
         harness.wait_for(lambda: "sluice_plan_predicted_seconds{" in scrape(cluster),
                          "the plan's seconds in the metrics")

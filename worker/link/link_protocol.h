@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/types.h"
 
 // What both ends of a link agree on beside the frames.
 //
@@ -47,6 +48,16 @@ inline constexpr char kLinkMethod[] = "/sluice.v1.LinkService/Send";
 inline constexpr char kEpochMetadata[] = "sluice-epoch";  // decimal
 // A LinkTransport's name; absent for gRPC.
 inline constexpr char kPayloadsMetadata[] = "sluice-payloads";
+
+// A stream of this epoch belongs to no plan (those count from 1): it measures
+// the link, and what it carries is dropped where it arrives. Frames have up to
+// kProbeRows rows of kProbeCols columns. While they have one row, each waits
+// for the one before, so that the sender sees round trips; from the first that
+// has more, kProbeFrames are under way together.
+inline constexpr PlanEpoch kProbeEpoch(0);
+inline constexpr int64_t kProbeRows = 1024;
+inline constexpr int64_t kProbeCols = 1024;  // 4 MiB of activations
+inline constexpr int32_t kProbeFrames = 4;
 
 struct Credit {
   uint32_t frames = 0;

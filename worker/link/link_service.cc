@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +27,12 @@ namespace {
 // Streams of epochs that have not begun here; a plan has one sender per stage,
 // so more than a few come from something that is no sender.
 constexpr size_t kMaxWaitingStreams = 16;
+// Each has a few frames of kProbeRows at most.
+constexpr size_t kMaxProbes = 16;
+constexpr LinkTerms kProbeTerms = {.max_rows = kProbeRows,
+                                   .cols = kProbeCols,
+                                   .max_micro_batches = 2,
+                                   .credits = 1};
 
 class LinkServiceImpl;
 
@@ -44,6 +51,7 @@ class Stream
   }
 
   PlanEpoch epoch() const { return epoch_; }
+  bool is_probe() const { return epoch_ == kProbeEpoch; }
 
   // Takes the stream: acknowledges it and begins to read. One of Begin and
   // Refuse is called, once.
@@ -158,6 +166,8 @@ class Stream
   // A frame with its payload. On the channel's thread if that is detached.
   absl::Status Deliver(ActivationFrame frame,
                        const std::shared_ptr<Stream>& self);
+  // A probe's frame: drops it.
+  void Drop(ActivationFrame frame);
 
   LinkServiceImpl* const service_;
   grpc::CallbackServerContext* const context_;
@@ -176,6 +186,7 @@ class Stream
   // acknowledgement is the first write.
   bool writing_ ABSL_GUARDED_BY(mu_) = true;
   bool got_frames_ ABSL_GUARDED_BY(mu_) = false;
+  bool got_rows_ ABSL_GUARDED_BY(mu_) = false;  // a probe's frame with many
   std::optional<absl::Status> end_status_ ABSL_GUARDED_BY(mu_);
   // Of detached payloads; set by Join.
   std::shared_ptr<PayloadChannel> channel_ ABSL_GUARDED_BY(mu_);
@@ -234,10 +245,11 @@ class LinkServiceImpl : public LinkService, private RawLinkService {
       bytes_received_->Add(static_cast<double>(bytes));
     }
   }
-  // Whether the stream was still wanted.
+  // Whether the stream was still wanted, for a plan.
   bool Remove(const Stream* stream) {
     std::shared_ptr<Stream> removed;
     MutexLock lock(&mu_);
+    probes_.erase(stream);
     auto it = streams_.find(stream->epoch());
     if (it == streams_.end() || it->second.get() != stream) return false;
     removed = std::move(it->second);
@@ -287,7 +299,10 @@ class LinkServiceImpl : public LinkService, private RawLinkService {
     std::optional<LinkTerms> terms;
     absl::Status status = epoch.status();
     status.Update(transport.status());
-    if (status.ok()) status = Register(stream, &replaced, &terms);
+    if (status.ok()) {
+      status = stream->is_probe() ? RegisterProbe(stream.get(), &terms)
+                                  : Register(stream, &replaced, &terms);
+    }
     if (!status.ok()) {
       stream->Refuse(stream, status);
       return reactor;
@@ -332,6 +347,17 @@ class LinkServiceImpl : public LinkService, private RawLinkService {
     return LinkTransport::kNccl;
   }
 
+  absl::Status RegisterProbe(const Stream* stream,
+                             std::optional<LinkTerms>* terms) {
+    MutexLock lock(&mu_);
+    if (probes_.size() >= kMaxProbes) {
+      return absl::ResourceExhaustedError("too many links are measured");
+    }
+    probes_.insert(stream);
+    *terms = kProbeTerms;
+    return absl::OkStatus();
+  }
+
   // A second stream of an epoch takes the place of one that was not used yet:
   // its sender gave up waiting for an answer and tries again.
   absl::Status Register(const std::shared_ptr<Stream>& stream,
@@ -364,6 +390,7 @@ class LinkServiceImpl : public LinkService, private RawLinkService {
 
   Mutex mu_;
   std::map<PlanEpoch, std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mu_);
+  std::set<const Stream*> probes_ ABSL_GUARDED_BY(mu_);
   // Epochs below are over.
   std::optional<PlanEpoch> floor_ ABSL_GUARDED_BY(mu_);
   // Of epoch *floor_; empty while it has not been accepted.
@@ -392,7 +419,7 @@ void Stream::OnReadDone(bool ok) {
     if (end_status_.has_value()) bytes.Clear();
   }
   if (bytes.Valid()) {
-    service_->CountBytes(bytes.Length());
+    if (!is_probe()) service_->CountBytes(bytes.Length());
     const absl::Status status =
         has_credit
             ? Take(bytes, limits, self)
@@ -438,8 +465,22 @@ absl::Status Stream::Deliver(ActivationFrame frame,
     MutexLock lock(&mu_);
     if (end_status_.has_value()) return absl::OkStatus();
   }
+  if (is_probe()) {
+    Drop(std::move(frame));
+    return absl::OkStatus();
+  }
   return service_->sink()->OnFrame(std::move(frame),
                                    [self] { self->Grant(1); });
+}
+
+void Stream::Drop(ActivationFrame frame) {
+  int32_t credits = 1;
+  if (frame.hidden != nullptr && frame.hidden->rows() > 1) {
+    MutexLock lock(&mu_);
+    if (!std::exchange(got_rows_, true)) credits = kProbeFrames;
+  }
+  frame.hidden.reset();
+  Grant(credits);
 }
 
 void Stream::Join(const std::shared_ptr<Stream>& self,

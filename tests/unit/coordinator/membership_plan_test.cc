@@ -307,5 +307,95 @@ TEST_F(MembershipPlanTest, TheUsersOwnPlanGoesToTheWorkersThatItNames) {
   EXPECT_EQ(members().num_blocks(), 3);
 }
 
+class MembershipLinksTest : public MembershipPlanTest {
+ protected:
+  MembershipLinksTest() { options_.most_link_time = absl::Seconds(20); }
+
+  static std::vector<std::string> Asked(const RecordingStream& stream) {
+    std::vector<std::string> names;
+    if (!stream.sent.back().has_measure_links()) return names;
+    for (const auto& peer : stream.sent.back().measure_links().peers()) {
+      names.push_back(absl::StrCat(peer.name(), " ", peer.link_address()));
+    }
+    return names;
+  }
+  void Measured(int64_t id, const std::string& peer, double rate) {
+    v1::WorkerMessage message;
+    auto* link = message.mutable_links_measured()->add_links();
+    link->set_peer(peer);
+    link->set_bytes_per_second(rate);
+    link->set_latency_seconds(0.01);
+    members().OnMessage(WorkerId(id), std::move(message));
+    members().Advance();
+  }
+};
+
+TEST_F(MembershipLinksTest, AreMeasuredBeforeTheFirstSearch) {
+  AttachTwo();
+  EXPECT_THAT(Asked(*a_), testing::ElementsAre("b link:b"));
+  EXPECT_THAT(Asked(*b_), testing::ElementsAre("a link:a"));
+  EXPECT_EQ(members().detail(), "measuring links");
+  EXPECT_FALSE(members().TakePlanTask().has_value());
+  const size_t sent = a_->sent.size();
+  Measured(1, "b", 5e6);
+  EXPECT_FALSE(members().TakePlanTask().has_value());
+  EXPECT_EQ(a_->sent.size(), sent) << "asked once";
+  Measured(2, "a", 6e6);
+  const PlanTask task = Task();
+  EXPECT_EQ(task.machines[0].Link("b")->bytes_per_second, 5e6);
+  EXPECT_EQ(task.machines[0].Link("")->bytes_per_second, 5e6);
+  EXPECT_EQ(task.machines[1].Link("a")->bytes_per_second, 6e6);
+  // `sluice plan --running` gets the same.
+  v1::ClusterState state;
+  members().Describe(&state);
+  const auto shown = ProfileFromJson(state.workers(0).profile());
+  ASSERT_TRUE(shown.ok()) << shown.status();
+  EXPECT_EQ(shown->Link("b")->bytes_per_second, 5e6);
+  // Another worker: only what is new is measured.
+  Answer(task.ticket, TwoStages());
+  Ready(1);
+  Ready(2);
+  const auto c = Attach(3, Register("c"));
+  Settle();
+  EXPECT_THAT(Asked(*a_), testing::ElementsAre("c link:c"));
+  EXPECT_THAT(Asked(*c), testing::SizeIs(2));
+  EXPECT_EQ(members().phase(), Phase::kRunning);
+}
+
+TEST_F(MembershipLinksTest, AreNotWaitedForForEver) {
+  AttachTwo();
+  Measured(1, "b", 5e6);
+  clock_.Advance(absl::Seconds(19));
+  members().Advance();
+  EXPECT_FALSE(members().TakePlanTask().has_value());
+  // Both are heard of meanwhile.
+  Heartbeat(1, 0, 0);
+  Heartbeat(2, 0, 0);
+  clock_.Advance(absl::Seconds(1));
+  members().Advance();
+  const PlanTask task = Task();
+  EXPECT_EQ(task.machines[0].Link("b")->bytes_per_second, 5e6);
+  // What comes late is for the next search.
+  Measured(2, "a", 6e6);
+  EXPECT_FALSE(members().TakePlanTask().has_value());
+}
+
+TEST_F(MembershipLinksTest, WhatAProfileSaysOfAPeerStands) {
+  v1::WorkerMessage a = Register("a");
+  auto profile = ProfileFromJson(a.register_().profile_json());
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  profile->links.push_back(
+      {.peer = "b", .bytes_per_second = 7e6, .latency_seconds = 0.5});
+  a.mutable_register_()->set_profile_json(ProfileToJson(*profile));
+  a_ = Attach(1, std::move(a));
+  b_ = Attach(2, Register("b"));
+  Settle();
+  EXPECT_THAT(Asked(*a_), testing::IsEmpty());
+  EXPECT_THAT(Asked(*b_), testing::ElementsAre("a link:a"));
+  Measured(1, "b", 1);  // nobody asked
+  Measured(2, "a", 6e6);
+  EXPECT_EQ(Task().machines[0].Link("b")->bytes_per_second, 7e6);
+}
+
 }  // namespace
 }  // namespace sluice

@@ -134,7 +134,8 @@ TEST(ProfileJsonTest, NamesWhatIsWrong) {
        "host.products[1].weight: no such key"},
       {WithText("\"dtype\": \"bfloat16\", \"weights\": \"int4\"",
                 "\"dtype\": \"auto\""),
-       "host.products[1].dtype: \"auto\" must be float32 or bfloat16"},
+       "host.products[1].dtype: \"auto\" must be float32, bfloat16 or "
+       "float16"},
       {WithText("\"int4\"", "\"int3\""), "host.products[1].weights: "},
       {WithText("\"format\": \"bfloat16\"", "\"format\": \"fp8\""),
        "host.attention[0].format: "},
