@@ -40,8 +40,8 @@ double At(const RateCurve& curve, double x) {
   return curve.empty() ? 0 : curve.At(std::max(x, 1e-3));
 }
 
-// Of the wanted formats, or of the nearest that are there. Profiles have no
-// float16: bfloat16, as wide, takes as long.
+// Of the wanted formats, or of the nearest that are there. Profiles have
+// float16 only where there is no bfloat16, which, as wide, takes as long.
 const ProductRate* NearestProducts(const ComputeProfile& compute, DType dtype,
                                    WeightFormat format) {
   if (const ProductRate* exact = compute.Products(dtype, format)) return exact;

@@ -47,11 +47,26 @@ constexpr double kDeviceShare = kDeviceMemoryShare + kDeviceProductShare +
                                 kDeviceDequantizeShare + kDeviceAttentionShare +
                                 kDeviceQuantizeShare;
 
+// Rows of a step that a GPU is measured with, at most.
+constexpr double kDeviceRows = 2048;
+constexpr double kLeastDeviceRows = 32;
+
+int32_t DeviceRows(double seconds) {
+  return static_cast<int32_t>(
+      std::clamp(kDeviceRows * seconds, kLeastDeviceRows, kDeviceRows));
+}
+
 constexpr DType kDTypes[] = {DType::kBFloat16, DType::kFloat32};
 constexpr WeightFormat kWeightFormats[] = {
     WeightFormat::kFull, WeightFormat::kInt8, WeightFormat::kInt4};
 constexpr KvFormat kKvFormats[] = {KvFormat::kBFloat16, KvFormat::kFloat32,
                                    KvFormat::kInt8, KvFormat::kInt4};
+
+// Whether the error is that of a GPU before compute capability 8.0, which has
+// float16 in the place of bfloat16.
+bool LacksBFloat16(DType dtype, const absl::Status& status) {
+  return dtype == DType::kBFloat16 && absl::IsUnimplemented(status);
+}
 
 // One run of the profiler.
 class Profiler {
@@ -65,7 +80,8 @@ class Profiler {
         host_(Tier::kHost, options.host_memory_bytes),
         disk_(Tier::kDisk, options.disk_bytes),
         has_device_(options.device.has_memory()),
-        measures_device_(options.device.backend == BackendKind::kCuda) {}
+        measures_device_(options.device.backend == BackendKind::kCuda),
+        device_rows_(DeviceRows(options.seconds)) {}
 
   absl::StatusOr<MachineProfile> Run() {
     // Before we are what runs.
@@ -271,19 +287,23 @@ class Profiler {
     on_device.device = options_.device;
     on_device.device_budget = &device_budget_;
     if (measures_device_) {
-      on_device.most_rows = std::max(1, options_.device_rows / 8);
+      on_device.most_rows = device_rows_ / 8;
     }
-    SLUICE_ASSIGN_OR_RETURN(
-        const LayerOverheads device,
-        MeasureLayerOverheads(on_device, seconds / 2, cancelled_));
+    absl::StatusOr<LayerOverheads> device =
+        MeasureLayerOverheads(on_device, seconds / 2, cancelled_);
+    if (LacksBFloat16(dtype_, device.status())) {
+      on_device.dtype = DType::kFloat16;
+      device = MeasureLayerOverheads(on_device, seconds / 2, cancelled_);
+    }
+    SLUICE_RETURN_IF_ERROR(device.status());
     if (measures_device_) {
-      SLUICE_RETURN_IF_ERROR(DeviceCompute(device));
+      SLUICE_RETURN_IF_ERROR(DeviceCompute(*device));
     } else {
       // The discrete device is the same processor, and has the same kernels.
       profile_.device_compute = profile_.host;
     }
-    profile_.device_compute.layer_seconds = device.layer_seconds;
-    profile_.device_compute.row_element_seconds = device.row_element_seconds;
+    profile_.device_compute.layer_seconds = device->layer_seconds;
+    profile_.device_compute.row_element_seconds = device->row_element_seconds;
     return absl::OkStatus();
   }
 
@@ -305,7 +325,7 @@ class Profiler {
                                .overheads = overheads,
                                .threads = options_.threads,
                                .cores = options_.cores,
-                               .most_rows = options_.device_rows};
+                               .most_rows = device_rows_};
     constexpr double kCases = std::size(kDTypes) * std::size(kWeightFormats);
     double dequantize_seconds = 0;  // for a byte
     int dequantized = 0;
@@ -317,12 +337,15 @@ class Profiler {
         layer.dtype = dtype;
         layer.format = format;
         auto probe = LayerProbe::Create(layer);
-        // As old GPUs lack bfloat16.
+        if (LacksBFloat16(dtype, probe.status())) {
+          layer.dtype = DType::kFloat16;
+          probe = LayerProbe::Create(layer);
+        }
         if (absl::IsUnimplemented(probe.status())) continue;
         SLUICE_RETURN_IF_ERROR(probe.status());
         SLUICE_ASSIGN_OR_RETURN(RateCurve curve,
                                 (*probe)->FlopsByRows(seconds, cancelled_));
-        compute.products.push_back({dtype, format, std::move(curve)});
+        compute.products.push_back({layer.dtype, format, std::move(curve)});
         if (format == WeightFormat::kFull) continue;
         SLUICE_ASSIGN_OR_RETURN(
             const double bytes,
@@ -342,7 +365,7 @@ class Profiler {
     attention.backend = options_.device.backend;
     attention.device = device.get();
     attention.device_budget = &device_budget_;
-    attention.most_rows = options_.device_rows;
+    attention.most_rows = device_rows_;
     SLUICE_ASSIGN_OR_RETURN(
         compute.quantize_bytes_per_second,
         MeasureKvQuantization(attention,
@@ -376,6 +399,7 @@ class Profiler {
   const bool has_device_;
   // Else its rates are the host's.
   const bool measures_device_;
+  const int32_t device_rows_;
   MachineProfile profile_;
   DType dtype_ = DType::kFloat32;  // the first that there are products of
   bool io_uring_ = true;

@@ -26,10 +26,9 @@ struct ProfilerOptions {
   // "" and 0: no disk tier. The directory must be there.
   std::string disk_dir;
   uint64_t disk_bytes = 0;
-  // Rows of a step that a GPU is measured with, at most.
-  int32_t device_rows = 2048;
   // That it takes, about: probes get shares of it. A slow machine takes longer,
-  // since each probe has a least number of repeats.
+  // since each probe has a least number of repeats. In less than a second, a
+  // GPU is measured with shorter steps than the longest ones.
   double seconds = 20;
 
   absl::Status Validate() const;

@@ -19,12 +19,14 @@
 namespace {
 
 constexpr int kRuntimeVersion = 12000;
-constexpr size_t kDeviceBytes = size_t{4} << 30;
+constexpr size_t kDeviceBytes = size_t{1} << 30;
 constexpr size_t kDeviceAlignment = 256;
 constexpr size_t kHostPage = 4096;
 constexpr int kPlainShared = 48 << 10;
-constexpr int kMostShared =
-    __CUDA_ARCH__ >= 900 ? 227 << 10 : (__CUDA_ARCH__ >= 800 ? 163 : 64) << 10;
+int MostShared() {
+  const int capability = sluice::emulation::Capability();
+  return (capability >= 90 ? 227 : capability >= 80 ? 163 : 64) << 10;
+}
 
 // What the process has of the device.
 struct Device {
@@ -190,9 +192,9 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   std::snprintf(properties->name, sizeof properties->name, "emulated device");
   properties->totalGlobalMem = kDeviceBytes;
   properties->sharedMemPerBlock = kPlainShared;
-  properties->sharedMemPerBlockOptin = kMostShared;
-  properties->major = __CUDA_ARCH__ / 100;
-  properties->minor = __CUDA_ARCH__ / 10 % 10;
+  properties->sharedMemPerBlockOptin = MostShared();
+  properties->major = sluice::emulation::Capability() / 10;
+  properties->minor = sluice::emulation::Capability() % 10;
   properties->multiProcessorCount = 4;
   properties->maxThreadsPerMultiProcessor = 2048;
   return cudaSuccess;
@@ -214,7 +216,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute,
       *value = properties.minor;
       return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = kMostShared;
+      *value = MostShared();
       return cudaSuccess;
   }
   return Record(cudaErrorInvalidValue);
@@ -425,7 +427,7 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes,
 namespace sluice::emulation {
 
 cudaError_t SetSharedLimit(const void* kernel, int bytes) {
-  if (bytes < 0 || bytes > kMostShared) return Record(cudaErrorInvalidValue);
+  if (bytes < 0 || bytes > MostShared()) return Record(cudaErrorInvalidValue);
   Device& device = TheDevice();
   MutexLock lock(&device.mutex);
   device.shared_limits[kernel] = bytes;

@@ -74,6 +74,7 @@ struct State {
   std::atomic<Timing> timing{Timing::kAtOnce};
   std::atomic<int> devices{1};
   std::atomic<int> driver_version{13000};
+  std::atomic<int> capability{__CUDA_ARCH__ / 10};
   std::atomic<int> graph_launches{0}, live_graphs{0};
   // Held by who does a stream's work: one piece at a time, of all streams.
   Mutex engine;
@@ -212,6 +213,8 @@ std::string LostText() {
 
 void SetDriverVersion(int version) { TheState().driver_version = version; }
 int DriverVersion() { return TheState().driver_version; }
+void SetCapability(int capability) { TheState().capability = capability; }
+int Capability() { return TheState().capability; }
 void SetDeviceCount(int count) { TheState().devices = count; }
 int DeviceCount() { return TheState().devices; }
 int CurrentDevice() { return current_device; }

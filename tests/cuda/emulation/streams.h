@@ -39,6 +39,10 @@ void SetDeviceCount(int count);
 // that is new enough.
 void SetDriverVersion(int version);
 
+// The devices' compute capability, 10 * major + minor; at first, that which
+// kernels are compiled for.
+void SetCapability(int capability);
+
 // Graphs that were launched since the last call; graphs that live.
 int TakeGraphLaunches();
 int LiveGraphs();
@@ -71,6 +75,7 @@ int CurrentDevice();
 cudaError_t SetCurrentDevice(int device);
 int DeviceCount();
 int DriverVersion();
+int Capability();
 // Makes `error` the calling thread's last one; returns it.
 cudaError_t Record(cudaError_t error);
 
