@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """`sluice run` on a GPU, on real shapes with dummy weights.
 
-    bench_cuda.py --bin DIR [--device cuda] [--out FILE] [--cases NAME,...] [--limit 150]
-                  [--total 1800] [--memory-gb-s 3350] [--no-flexgen] [--no-plan] [--tiny]
+    bench_cuda.py --sluice PROGRAM [--device cuda] [--dtype auto] [--out FILE]
+                  [--cases NAME,...] [--limit 150] [--total 1800] [--memory-gb-s 3350]
+                  [--no-flexgen] [--no-plan] [--tiny]
 
 Shapes of OPT-6.7B and 30B, Llama-3-8B and 70B; prompts of 512 and 1024 tokens,
 32 generated; with `--device-memory 16GiB` (the T4 of FlexGen's paper) and with
-all that the device has. As many sequences as memory has room for, 256 at most.
+all that the device has. As many sequences as memory has room for, 256 at most. In
+bfloat16, or in float16 on GPUs without it (before compute capability 8.0).
 `--plan on`, by a profile that is measured once; predicted is beside measured.
 FlexGen runs the OPT cases, too, right after ours and within the same memory, where
 Python has torch and the package flexgen.
@@ -14,9 +16,9 @@ Python has torch and the package flexgen.
 Each run ends after `--limit` seconds, the whole after `--total`: cases that no
 time is left for are "skipped". One JSON object to --out, or to stdout:
 "cases" has a member for each, in the order in which they ran, the first ones
-those that matter most. --tiny is for machines without a GPU: shapes of which a
-processor makes a thousand tokens a second. Standard library only: it runs on a
-bare machine.
+those that matter most; "profile" is the machine's. --tiny is for the emulated GPU:
+small shapes, few sequences, a profile that is not exact. Standard library only: it
+runs on a bare machine.
 """
 
 import argparse
@@ -60,7 +62,7 @@ def llama(hidden, layers, heads, kv_heads, mlp, **more):
 SHAPES = {"opt-6.7b": opt(4096, 32, 32), "opt-30b": opt(7168, 48, 56),
           "llama-3-8b": llama(4096, 32, 32, 8, 14336),
           "llama-3-70b": llama(8192, 80, 64, 8, 28672),
-          "opt-tiny": opt(128, 24, 4, vocab_size=512),
+          "opt-tiny": opt(128, 6, 4, vocab_size=512),
           "llama-tiny": llama(128, 3, 4, 2, 256, vocab_size=512, bos_token_id=1, eos_token_id=2)}
 
 # shape, device memory, prompt: what matters most comes first.
@@ -70,7 +72,8 @@ CASES = [("opt-30b", "16GiB", 512), ("llama-3-8b", "", 512), ("opt-6.7b", "", 51
          ("llama-3-8b", "", 1024), ("opt-6.7b", "", 1024), ("llama-3-8b", "16GiB", 1024),
          ("opt-6.7b", "16GiB", 1024), ("opt-30b", "", 1024), ("llama-3-70b", "16GiB", 1024),
          ("llama-3-70b", "", 1024)]
-TINY_CASES = [("opt-tiny", "14MiB", 24), ("llama-tiny", "64MiB", 24)]
+TINY_CASES = [("opt-tiny", "64MiB", 24), ("llama-tiny", "", 24)]
+TINY_PROFILE = ["--seconds", "0.02", "--device-memory", "128MiB", "--host-memory", "256MiB"]
 
 
 def bytes_of(text):
@@ -80,7 +83,7 @@ def bytes_of(text):
 
 
 def weight_bytes(shape):
-    """Of a model in bfloat16, biases and norms left out."""
+    """Of a model in 16 bits, biases and norms left out."""
     hidden, layers = shape["hidden_size"], shape["num_hidden_layers"]
     if shape["model_type"] == "opt":
         layer = 12 * hidden * hidden
@@ -93,7 +96,7 @@ def weight_bytes(shape):
 
 
 def kv_bytes(shape):
-    """Of a token, in bfloat16."""
+    """Of a token, in 16 bits."""
     heads = shape.get("num_key_value_heads", shape["num_attention_heads"])
     head_dim = shape["hidden_size"] // shape["num_attention_heads"]
     return 2 * 2 * heads * head_dim * shape["num_hidden_layers"]
@@ -107,14 +110,30 @@ def free_host_bytes():
     return 8 * GIB
 
 
+def ask_gpu(field):
+    """What nvidia-smi says of the first GPU; "" if it can't."""
+    try:
+        out = subprocess.run(["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits"],
+                             capture_output=True, text=True, timeout=30).stdout
+        return out.split("\n")[0].strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
 def device_bytes():
     """Of the first GPU; 0 if nvidia-smi can't tell."""
     try:
-        out = subprocess.run(["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"],
-                             capture_output=True, text=True, timeout=30).stdout
-        return int(out.split()[0]) << 20
-    except (OSError, ValueError, IndexError, subprocess.SubprocessError):
+        return int(ask_gpu("memory.total")) << 20
+    except ValueError:
         return 0
+
+
+def dtype_here():
+    """What the first GPU computes in 16 bits with."""
+    try:
+        return "bfloat16" if float(ask_gpu("compute_cap")) >= 8 else "float16"
+    except ValueError:
+        return "bfloat16"
 
 
 def sequences_for(shape, device, prompt):
@@ -168,9 +187,9 @@ def measure(a, directory, name, memory, prompt, sequences, profile, limit):
         json.dump(shape, f)
     requests = os.path.join(directory, f"{sequences}x{prompt}.jsonl")
     write_requests(requests, sequences, prompt, shape["vocab_size"])
-    command = [os.path.join(a.bin, "sluice"), "run", "--model", model, "--load-format", "dummy",
+    command = [a.sluice, "run", "--model", model, "--load-format", "dummy",
                "-i", requests, "-o", os.path.join(directory, "out.jsonl"), "--json", "--quiet",
-               "--dtype", "bfloat16", "--device", a.device, "--no-refill"]
+               "--dtype", a.dtype, "--device", a.device, "--no-refill"]
     if memory:
         command += ["--device-memory", memory]
     if profile:
@@ -253,20 +272,23 @@ def measure_flexgen(name, memory, prompt, sequences, device, limit):
             **{f"{k}_tokens_per_second": float(v) for k, v in rates.items()}}
 
 
-def profile_of(a, directory, limit):
-    """(path or None, why not)"""
+def measure_profile(a, directory, limit):
+    """(path or None, what to say of it)"""
     path = os.path.join(directory, "profile.json")
-    status, _, err, _ = run([os.path.join(a.bin, "sluice"), "profile", "--device", a.device, "-o",
-                             path], limit)
-    if status == 0 and os.path.exists(path):
-        return path, None
-    return None, "timed out" if status is None else tail(err, 3)
+    sizes = TINY_PROFILE if a.tiny else []
+    status, _, err, seconds = run([a.sluice, "profile", "--device", a.device, "-o", path, *sizes],
+                                  limit)
+    if status != 0:
+        return None, {"seconds": seconds, **failure(status, err, limit)}
+    with open(path) as f:
+        return path, {"outcome": "passed", "seconds": seconds, "profile": json.load(f)}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--bin", required=True, help="where sluice is")
+    parser.add_argument("--sluice", required=True)
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--dtype", default="auto", choices=["auto", "bfloat16", "float16", "float32"])
     parser.add_argument("--out")
     parser.add_argument("--cases", help="as opt-30b/16GiB/512, comma-separated; default: all")
     parser.add_argument("--limit", type=float, default=150, help="seconds of a run")
@@ -290,16 +312,19 @@ def main():
         cases = [c for c in cases if label(c) in wanted]
     device = device_bytes()
     without = "--no-flexgen" if a.no_flexgen or a.tiny else flexgen_missing()
-    results = {"device": a.device, "device_bytes": device, "generated": NEW, "cases": {}}
+    if a.dtype == "auto":
+        a.dtype = dtype_here()
+    results = {"device": a.device, "device_bytes": device, "dtype": a.dtype, "generated": NEW,
+               "cases": {}}
     if without:
         results["flexgen"] = f"not run: {without}"
     failed = False
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as directory:
         profile = None
-        if not a.no_plan and not a.tiny:
-            profile, why = profile_of(a, directory, min(a.limit, left()))
-            if why:
-                results["plan"] = f"off, for there is no profile: {why}"
+        if not a.no_plan:
+            profile, results["profile"] = measure_profile(a, directory, min(a.limit, left()))
+            # Without one, plans are left out.
+            failed |= profile is None
         for case in cases:
             name, memory, prompt = case
             if left() < 5:

@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
-"""The same tokens on a device as on the CPU.
+"""A trained model's tokens on a device and on the CPU.
 
-    equivalence.py --sluice PROGRAM --model DIR --device cuda [--out FILE] [--tiny]
+    equivalence.py --sluice PROGRAM --model DIR [--device cuda] [--out FILE] [--tiny]
 
-A trained model in float32, greedy, through `sluice run` on the CPU and then on
-the device, under policies that differ in where weights, KV and activations lie
-and in how many stages there are. Every answer's text must be the CPU's. One JSON
-object to --out or stdout; exit status 1 if an answer differs or a run fails.
-Standard library only.
+The model, greedy, through `sluice run` on the CPU in float32 and then on the device,
+under policies that differ in where weights, KV and activations lie and in how many
+stages there are. In float32 each token must be the CPU's. In 16 bits a token that is
+nearly as likely as the best one may take its place, and everything after it is another
+text; so up to there, that one included, each token must be one that float32 finds as
+likely as its own choice, and must have the log-probability that float32 gives it, to
+within BOUNDS. Those are some times what rounding costs, and far below what an error
+does. One JSON object to --out or stdout; exit status 1 if an answer differs or a run
+fails. Standard library only.
 """
 
 import argparse
@@ -20,33 +24,74 @@ import tempfile
 PROMPTS = ["In the beginning", "And the LORD said unto Moses", "The words of", "And it came to pass",
            "Blessed are", "Now these are the names", "Behold, I", "And he said unto them",
            "For the king", "Thus saith", "And when they heard", "O give thanks unto the LORD"]
-POLICIES = [("all on the device", []),
-            ("half of the weights on the host", ["--policy", "w=50/50/0"]),
-            ("KV on the host, attended there", ["--policy", "c=0/100/0 attention-site=host"]),
-            ("KV on the host, attended on the device", ["--policy", "c=0/100/0 attention-site=device"]),
-            ("three micro-batches, activations on the host",
+POLICIES = [("all on the device", "float32", []),
+            ("half of the weights on the host", "float32", ["--policy", "w=50/50/0"]),
+            ("KV on the host, attended there", "float32",
+             ["--policy", "c=0/100/0 attention-site=host"]),
+            ("KV on the host, attended on the device", "float32",
+             ["--policy", "c=0/100/0 attention-site=device"]),
+            ("three micro-batches, activations on the host", "float32",
              ["--policy", "h=0/100/0 w=0/100/0 gbs=4 num-microbatches=3"]),
-            ("two stages", ["--workers", "2"])]
+            ("two stages", "float32", ["--workers", "2"]),
+            ("float16, all on the device", "float16", []),
+            ("float16, weights on the host, KV attended there", "float16",
+             ["--policy", "w=0/100/0 c=0/100/0 attention-site=host"]),
+            ("bfloat16, all on the device", "bfloat16", [])]
+# Of a log-probability.
+BOUNDS = {"float32": 1e-3, "float16": 0.02, "bfloat16": 0.15}
+TOP = 5  # of the likeliest tokens, float32 tells as many at each place
+NO_BFLOAT16 = "no products in bfloat16"  # what sluice says of GPUs before 8.0
 
 
-def answers(a, directory, extra):
-    """Texts by custom_id, or an error."""
+def answers(a, directory, dtype, extra):
+    """Of each custom_id [(token, log-probability, {token: log-probability}), ...], or an error."""
     out = os.path.join(directory, "out.jsonl")
     done = subprocess.run([a.sluice, "run", "--model", a.model, "-i",
-                           os.path.join(directory, "in.jsonl"), "-o", out, "--dtype", "float32",
+                           os.path.join(directory, "in.jsonl"), "-o", out, "--dtype", dtype,
                            "--temperature", "0", "--ignore-eos", "--max-tokens",
                            "8" if a.tiny else "32", "--quiet", *extra],
                           capture_output=True, text=True)
     if done.returncode != 0:
         return None, "\n".join(done.stderr.strip().splitlines()[-4:])
-    texts = {}
+    found = {}
     with open(out) as f:
         for line in f:
             result = json.loads(line)
             if result["error"]:
                 return None, str(result["error"])
-            texts[result["custom_id"]] = result["response"]["body"]["choices"][0]["text"]
-    return texts, None
+            logprobs = result["response"]["body"]["choices"][0]["logprobs"]
+            found[result["custom_id"]] = list(zip(
+                logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"]))
+    return found, None
+
+
+def compare(got, want, dtype):
+    """What there is to say of a policy's answers."""
+    bound = BOUNDS[dtype]
+    tokens = same = 0
+    largest = 0.0
+    wrong = []
+    for key, expected in want.items():
+        answer = got.get(key, [])
+        if len(answer) != len(expected):
+            wrong.append(f"{key} has {len(answer)} tokens, not {len(expected)}")
+        for place, (g, w) in enumerate(zip(answer, expected)):
+            tokens += 1
+            here = w[2].get(g[0])
+            if here is None:
+                wrong.append(f"{key}, token {place}: {g[0]!r}, which is none of float32's {TOP} likeliest")
+                break
+            # What it is off by; and where it is not float32's choice, how much less likely it is.
+            largest = max(largest, abs(g[1] - here), w[1] - here)
+            if g[0] != w[0]:
+                if dtype == "float32":
+                    wrong.append(f"{key}, token {place}: {g[0]!r}, not {w[0]!r}")
+                break
+            same += 1
+    if largest > bound:
+        wrong.append(f"a log-probability is off by {largest:.3g}")
+    return {"outcome": "failed" if wrong else "passed", "compared_tokens": tokens,
+            "same_tokens": same, "largest_difference": largest, "bound": bound, "wrong": wrong[:8]}
 
 
 def main():
@@ -63,25 +108,26 @@ def main():
     with tempfile.TemporaryDirectory(prefix="sluice-equivalence-") as directory:
         with open(os.path.join(directory, "in.jsonl"), "w") as f:
             for i, prompt in enumerate(prompts):
-                f.write(json.dumps({"custom_id": f"p{i}", "method": "POST",
-                                    "url": "/v1/completions", "body": {"prompt": prompt}}) + "\n")
-        want, error = answers(a, directory, ["--device", "cpu"])
+                f.write(json.dumps({"custom_id": f"p{i}", "method": "POST", "url": "/v1/completions",
+                                    "body": {"prompt": prompt, "logprobs": TOP}}) + "\n")
+        want, error = answers(a, directory, "float32", ["--device", "cpu"])
         if error:
             results["error"] = f"on the CPU: {error}"
             failed = True
         else:
-            for name, flags in POLICIES:
-                memory = ["--device-memory", "256MiB"]
-                got, error = answers(a, directory, ["--device", a.device, *memory, *flags])
-                if error:
-                    entry = {"outcome": "failed", "error": error}
+            for name, dtype, flags in POLICIES:
+                got, error = answers(a, directory, dtype, ["--device", a.device, "--device-memory",
+                                                           "256MiB", *flags])
+                if error and NO_BFLOAT16 in error:
+                    entry = {"outcome": "skipped", "why": error}
+                elif error:
+                    entry = {"outcome": "failed", "wrong": [error]}
                 else:
-                    other = sorted(i for i in want if got.get(i) != want[i])
-                    entry = {"outcome": "passed" if not other else "failed", "different": other}
-                failed |= entry["outcome"] != "passed"
+                    entry = compare(got, want, dtype)
+                if entry["outcome"] == "failed":
+                    failed = True
+                    print(f"{name}: {'; '.join(entry['wrong'])}", file=sys.stderr)
                 results["policies"][name] = entry
-                if error:
-                    print(f"{name}: {error}", file=sys.stderr)
     text = json.dumps(results, indent=1) + "\n"
     if a.out:
         with open(a.out, "w") as f:

@@ -6,9 +6,9 @@
 #   tests/cuda/pack.sh [--emulation] [--bin build/release/bin] [--gzip] FOLDER
 #
 # FOLDER gets run.sh, its Python file and one compressed file, 64 MiB at most
-# together. Build first: cmake --build build/release --target cuda_on_device
-# sluice. --emulation packs the emulated programs, for the rehearsal; --gzip
-# compresses less and faster than xz.
+# together. Build first: cmake --build build/release --target cuda_on_device.
+# --emulation packs the emulated programs, for the rehearsal; --gzip compresses
+# less and faster than xz.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 bin=$root/build/release/bin
@@ -16,7 +16,7 @@ emulation= gzip= folder=
 while [ $# -gt 0 ]; do
   case "$1" in
     -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
-    --emulation) emulation=yes ;;
+    --emulation) emulation=--emulation ;;
     --gzip) gzip=yes ;;
     --bin) bin=$2; shift ;;
     -*) echo "pack.sh: unknown flag $1" >&2; exit 2 ;;
@@ -26,20 +26,14 @@ while [ $# -gt 0 ]; do
 done
 [ -n "$folder" ] || { echo "pack.sh: into which folder?" >&2; exit 2; }
 
-if [ -n "$emulation" ]; then
-  programs=(cuda_kernels_test cuda_attention_test cuda_bench_emulated sluice)
-else
-  programs=(cuda_bench sluice)
-  for program in "$bin"/*_on_device; do
-    [ -x "$program" ] && programs+=("$(basename "$program")")
-  done
-  [ ${#programs[@]} -gt 2 ] || {
-    echo "pack.sh: $bin has no *_on_device: build with a CUDA Toolkit, target cuda_on_device" >&2
+target=cuda_on_device
+[ -n "$emulation" ] && target=cuda_rehearsal
+mapfile -t programs < <(python3 "$root/tests/cuda/run_parts.py" --list $emulation)
+for program in "${programs[@]}"; do
+  [ -x "$bin/$program" ] || {
+    echo "pack.sh: $bin/$program is not built; target $target makes it" >&2
     exit 1
   }
-fi
-for program in "${programs[@]}"; do
-  [ -x "$bin/$program" ] || { echo "pack.sh: $bin/$program is not built" >&2; exit 1; }
 done
 
 stage=$(mktemp -d -t sluice-pack-XXXXXX)

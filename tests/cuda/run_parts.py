@@ -1,23 +1,30 @@
 #!/usr/bin/env python3
 """Runs the parts of tests/cuda/run.sh, one after the other, and writes results.
 
-    run_parts.py --folder DIR [--emulation] [--out results.json] [--budget 570] [--only PART,...]
+    run_parts.py --folder DIR [--bin DIR] [--emulation] [--out results.json] [--budget 570]
+                 [--only PART,...]
+    run_parts.py --list [--emulation]    the programs that are run
 
-DIR is what pack.sh packed (bin, lib, model, commit) or the source tree. Parts:
+The folder is what pack.sh packed (bin, lib, model, commit); or, with --bin, where
+programs are, the source tree. Parts:
 
   machine      what is here; stops the run if there is no GPU
-  parity       every kernel against the CPU's, over random shapes
-  equivalence  the same tokens on the device as on the CPU, float32, a trained model
+  parity       kernels, products, the device, the backend and whole stages against the
+               CPU's, over random shapes; and a stage whose GPU is lost
+  equivalence  a trained model on the device and on the CPU: the same tokens in float32,
+               and ones as likely in 16 bits
   memcheck     compute-sanitizer over a few cases of each kernel
   racecheck    the same, for races
   kernels      cuda_bench: rates beside copies, data sheet and cuBLASLt's best
-  end_to_end   bench_cuda.py: models' shapes with dummy weights, FlexGen beside
+  end_to_end   bench_cuda.py: the machine's profile, and models' shapes with dummy
+               weights, predicted beside measured, FlexGen beside both
 
-A part that fails, hangs or is missing does not stop the others; each has a limit,
-and all together end within the budget. With --emulation the device is the one of
-tests/cuda/emulation, sluice computes with cpu-discrete, sizes are tiny and the
-sanitizers are left out: the file says "kind": "emulation", and its rates mean
-nothing. Standard library only.
+A part that fails, hangs or is missing does not stop the others. Each has a share of
+the budget (SHARES), and may take up to three times as much as long as later parts
+keep theirs; the last one has what is left. With --emulation the programs are linked
+with the device of tests/cuda/emulation: the parts, flags and policies are the same,
+but sizes are tiny, few suites are run, and there is no sanitizer. The file then says
+"kind": "emulation", and its rates mean nothing. Standard library only.
 """
 
 import argparse
@@ -34,8 +41,31 @@ import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-SKIPPED = 77  # device_present.cc
 
+# Seconds of each part; of parity's suites, of each. They add up to the budget, which leaves
+# half a minute of ten to unpack and to end.
+PARITY = {
+    "cuda_attention_test": 40,
+    "cuda_backend_test": 40,
+    "cuda_device_test": 15,
+    "cuda_kernels_test": 25,
+    "cuda_lost_stage_test": 15,
+    "cuda_products_test": 20,
+    "cuda_whole_stage_test": 35,
+}
+SANITIZED = ["cuda_attention_test", "cuda_kernels_test"]
+SHARES = {
+    "machine": 20,
+    **{f"parity: {name}": seconds for name, seconds in PARITY.items()},
+    "equivalence": 70,
+    **{f"{tool}: {name}": 30 for tool in ("memcheck", "racecheck") for name in SANITIZED},
+    "kernels": 70,
+    "end_to_end": 100,
+}
+BUDGET = sum(SHARES.values())
+assert BUDGET <= 570, BUDGET
+MOST_SHARES = 3
+TO_END = 5  # seconds, of the run itself
 # A few cases of each kernel: a sanitizer makes them tens to hundreds of times slower.
 SMALL = {
     "cuda_kernels_test": "RotateRowsTest.*:QuantizedMatrixTest/2.*:RowsTest/2.*:NormRowsTest.*:"
@@ -50,11 +80,25 @@ REHEARSED = {
 }
 
 
+def suites(emulation):
+    return sorted(REHEARSED if emulation else PARITY)
+
+
+def test_program(name, emulation):
+    return name if emulation else name + "_on_device"
+
+
+def programs(emulation):
+    """All that run.sh runs and pack.sh packs."""
+    others = ["cuda_bench_emulated", "sluice_emulated"] if emulation else ["cuda_bench", "sluice"]
+    return [test_program(name, emulation) for name in suites(emulation)] + others
+
+
 def tail(text, lines=25):
     return "\n".join(text.strip().splitlines()[-lines:])
 
 
-def output_of(command, timeout=30):
+def output_of(command, timeout=10):
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
         return done.stdout.strip() if done.returncode == 0 else ""
@@ -66,16 +110,19 @@ class Run:
     def __init__(self, a):
         self.a = a
         self.start = time.monotonic()
-        packed = os.path.isdir(os.path.join(a.folder, "bin"))
-        self.bin = os.path.join(a.folder, "bin" if packed else "build/release/bin")
-        if not packed and not a.emulation and not os.path.isdir(self.bin):
-            self.bin = os.path.join(a.folder, "build/cuda/bin")
+        packed = a.bin is None
+        self.bin = os.path.join(a.folder, "bin") if packed else a.bin
         self.model = os.path.join(a.folder, "model" if packed else "tests/models/llama-kjv")
         self.scripts = a.folder if packed else os.path.join(a.folder, "tests/bench")
         self.equivalence = os.path.join(a.folder if packed else HERE, "equivalence.py")
         self.work = tempfile.mkdtemp(prefix="sluice-cuda-results-")
         self.env = dict(os.environ)
         self.notes = []
+        # Of the parts that are to come.
+        absent = {f"parity: {name}" for name in set(PARITY) - set(suites(a.emulation))}
+        self.shares = {part: seconds * min(1, a.budget / BUDGET)
+                       for part, seconds in SHARES.items()
+                       if self.wanted(part.split(":")[0]) and part not in absent}
         self.packed_commit = None
         if packed:
             self._use_libraries(os.path.join(a.folder, "lib"))
@@ -87,7 +134,7 @@ class Run:
         self.results = {
             "kind": "emulation" if a.emulation else "device",
             "note": "A rehearsal without a GPU: rates mean nothing." if a.emulation else "",
-            "commit": self.packed_commit or self._commit(),
+            "commit": self.packed_commit or self._commit(), "programs": self.bin,
             "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             "budget_seconds": a.budget, "seconds": 0, "machine": {}, "parts": []}
         if not a.emulation:
@@ -102,16 +149,15 @@ class Run:
     def _use_libraries(self, lib):
         """The carried libraries; the C++ ones only where the system's own won't do, since
         what belongs to the machine (compute-sanitizer, cuBLASLt) may need those."""
-        paths = [lib]
-        probe = sorted(glob.glob(os.path.join(self.bin, "*")))[:1]
         before = self.env.get("LD_LIBRARY_PATH", "")
-        self.env["LD_LIBRARY_PATH"] = ":".join(paths + ([before] if before else []))
-        for program in probe:
+        after = [before] if before else []
+        self.env["LD_LIBRARY_PATH"] = ":".join([lib, *after])
+        for program in sorted(glob.glob(os.path.join(self.bin, "*"))):
             ldd = subprocess.run(["ldd", program], capture_output=True, text=True, env=self.env)
             if ldd.returncode != 0 or "not found" in ldd.stdout + ldd.stderr:
-                paths.append(os.path.join(lib, "cxx"))
                 self.notes.append("with the carried libstdc++")
-                self.env["LD_LIBRARY_PATH"] = ":".join(paths + ([before] if before else []))
+                self.env["LD_LIBRARY_PATH"] = ":".join([lib, os.path.join(lib, "cxx"), *after])
+                break
 
     def _find_cublas(self):
         """Where PyTorch has it, if it is nowhere that sluice looks itself."""
@@ -133,14 +179,27 @@ class Run:
         return self.a.budget - (time.monotonic() - self.start)
 
     def wanted(self, part):
-        return not self.a.only or part in self.a.only.split(",")
+        return part == "machine" or not self.a.only or part in self.a.only.split(",")
 
-    def program(self, name):
-        """A test's, in the kind that this run is about; None if it is not there."""
-        path = os.path.join(self.bin, name if self.a.emulation else name + "_on_device")
-        return path if os.access(path, os.X_OK) else None
+    def limit_of(self, part):
+        """Seconds that a part may take now."""
+        later = sum(seconds for other, seconds in self.shares.items() if other != part)
+        most = self.left() - TO_END - later
+        return most if part == "end_to_end" else min(MOST_SHARES * self.shares[part], most)
+
+    def program(self, part, name):
+        """Its path; None if it is not there, which is recorded."""
+        path = os.path.join(self.bin, name)
+        if os.access(path, os.X_OK):
+            return path
+        self.record(part, "missing", why=f"{name} is not in {self.bin}")
+        return None
+
+    def sluice(self, part):
+        return self.program(part, "sluice_emulated" if self.a.emulation else "sluice")
 
     def record(self, part, outcome, seconds=0.0, **more):
+        self.shares.pop(part, None)
         entry = {"part": part, "outcome": outcome, "seconds": round(seconds, 2), **more}
         self.results["parts"].append(entry)
         print(f"{part}: {outcome}, {seconds:.1f} s", file=sys.stderr, flush=True)
@@ -158,10 +217,10 @@ class Run:
             f.write("\n")
         os.replace(part, self.a.out)
 
-    def execute(self, part, command, limit, data=None):
+    def execute(self, part, command, data=None):
         """Runs a part's command. `data` names a JSON file that it writes, or is a function
         of its stdout."""
-        limit = min(limit, self.left())
+        limit = self.limit_of(part)
         if limit < 3:
             return self.record(part, "skipped", why="no time was left")
         start = time.monotonic()
@@ -172,7 +231,7 @@ class Run:
             try:
                 stdout, _ = process.communicate(timeout=limit)
                 status = process.returncode
-                outcome = {0: "passed", SKIPPED: "skipped"}.get(status, "failed")
+                outcome = "passed" if status == 0 else "failed"
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 stdout, _ = process.communicate()
@@ -210,7 +269,8 @@ class Run:
             info["memory_bytes"] = int(f.readline().split()[1]) * 1024
         fields = ["name", "driver_version", "memory.total", "power.limit", "clocks.max.sm",
                   "clocks.max.memory", "compute_cap", "pcie.link.gen.max", "pcie.link.width.max"]
-        smi = output_of(["nvidia-smi", "--query-gpu=" + ",".join(fields), "--format=csv,noheader"])
+        smi = output_of(["nvidia-smi", "--query-gpu=" + ",".join(fields), "--format=csv,noheader"],
+                        timeout=20)
         info["gpus"] = [dict(zip(fields, [v.strip() for v in line.split(",")]))
                         for line in smi.splitlines()]
         info["cublaslt"] = self.env.get("SLUICE_CUBLASLT_LIBRARY", "as the system finds it")
@@ -220,17 +280,17 @@ class Run:
         self.results["machine"] = info
         return bool(info["gpus"])
 
-    def gtest(self, part, name, gtest_filter, limit, wrapper=()):
-        program = self.program(name)
+    def gtest(self, part, name, gtest_filter, wrapper=()):
+        program = self.program(part, test_program(name, self.a.emulation))
         if program is None:
-            return self.record(part, "missing", why=f"{name} is not in {self.bin}")
+            return None
         report = os.path.join(self.work, "gtest.json")
         if os.path.exists(report):
             os.remove(report)
         command = [*wrapper, program, "--gtest_brief=1", f"--gtest_output=json:{report}"]
         if gtest_filter:
             command.append(f"--gtest_filter={gtest_filter}")
-        entry = self.execute(part, command, limit)
+        entry = self.execute(part, command)
         if os.path.exists(report):
             with open(report) as f:
                 counts = json.load(f)
@@ -243,17 +303,9 @@ class Run:
             self.write()
         return entry
 
-    def suites(self):
-        """Tests of kernels that are here."""
-        if self.a.emulation:
-            return sorted(REHEARSED)
-        names = [os.path.basename(p)[:-len("_on_device")]
-                 for p in glob.glob(os.path.join(self.bin, "*_on_device"))]
-        return sorted(set(names) | {"cuda_kernels_test", "cuda_attention_test"})
-
     def parity(self):
-        for name in self.suites():
-            self.gtest(f"parity: {name}", name, REHEARSED[name] if self.a.emulation else None, 90)
+        for name in suites(self.a.emulation):
+            self.gtest(f"parity: {name}", name, REHEARSED[name] if self.a.emulation else None)
 
     def sanitizer(self, tool):
         self.env["SLUICE_TEST_CASES"] = SMALL_CASES
@@ -266,17 +318,15 @@ class Run:
         checker = shutil.which("compute-sanitizer")
         for place in sorted(glob.glob("/usr/local/cuda*/bin/compute-sanitizer")):
             checker = checker or place
-        for name in self.suites():
-            if name not in SMALL:
-                continue
+        for name in SANITIZED:
             part = f"{tool}: {name}"
             if self.a.emulation:
                 # The emulation checks each access and barrier by itself.
-                self.gtest(part, name, REHEARSED[name], 30)
+                self.gtest(part, name, REHEARSED[name])
             elif checker is None:
                 self.record(part, "missing", why="there is no compute-sanitizer here")
             else:
-                self.gtest(part, name, SMALL[name], 60,
+                self.gtest(part, name, SMALL[name],
                            [checker, "--tool", tool, "--error-exitcode", "9",
                             "--target-processes", "application-only"])
 
@@ -287,44 +337,43 @@ class Run:
         self.sanitizer("racecheck")
 
     def equivalence_part(self):
-        sluice = os.path.join(self.bin, "sluice")
-        if not os.access(sluice, os.X_OK):
-            return self.record("equivalence", "missing", why=f"sluice is not in {self.bin}")
+        sluice = self.sluice("equivalence")
+        if sluice is None:
+            return
         report = os.path.join(self.work, "equivalence.json")
         command = [sys.executable, self.equivalence, "--sluice", sluice, "--model", self.model,
-                   "--device", "cpu-discrete" if self.a.emulation else "cuda", "--out", report]
+                   "--device", "cuda", "--out", report]
         if self.a.emulation:
             command.append("--tiny")
-        return self.execute("equivalence", command, 60, report)
+        self.execute("equivalence", command, report)
 
     def kernels(self):
-        name = "cuda_bench_emulated" if self.a.emulation else "cuda_bench"
-        program = os.path.join(self.bin, name)
-        if not os.access(program, os.X_OK):
-            return self.record("kernels", "missing", why=f"{name} is not in {self.bin}")
+        program = self.program("kernels",
+                               "cuda_bench_emulated" if self.a.emulation else "cuda_bench")
+        if program is None:
+            return
         command = [program] + (["--tiny"] if self.a.emulation else [])
-        entry = self.execute("kernels", command, 120, json.loads)
+        entry = self.execute("kernels", command, json.loads)
         device = entry.get("data", {}).get("device", {})
         copy = entry.get("data", {}).get("copy")
         self.bandwidth = device.get("spec_memory_gb_s") or (
             copy[0]["gb_s"] if isinstance(copy, list) else 0)
-        return entry
 
     def end_to_end(self):
-        sluice = os.path.join(self.bin, "sluice")
-        if not os.access(sluice, os.X_OK):
-            return self.record("end_to_end", "missing", why=f"sluice is not in {self.bin}")
+        sluice = self.sluice("end_to_end")
+        if sluice is None:
+            return
         report = os.path.join(self.work, "end_to_end.json")
-        # What is left, less what it takes to end.
-        total = max(5.0, self.left() - 15)
-        command = [sys.executable, os.path.join(self.scripts, "bench_cuda.py"), "--bin", self.bin,
-                   "--out", report, "--total", f"{total:.0f}", "--limit",
+        # What it may take, less what it takes to end.
+        total = max(5.0, self.limit_of("end_to_end") - 10)
+        command = [sys.executable, os.path.join(self.scripts, "bench_cuda.py"), "--sluice", sluice,
+                   "--device", "cuda", "--out", report, "--total", f"{total:.0f}", "--limit",
                    f"{min(120.0, total):.0f}"]
         if self.a.emulation:
-            command += ["--tiny", "--device", "cpu-discrete"]
+            command.append("--tiny")
         elif self.bandwidth:
             command += ["--memory-gb-s", f"{self.bandwidth:.0f}"]
-        return self.execute("end_to_end", command, total + 10, report)
+        self.execute("end_to_end", command, report)
 
     def all(self):
         there = self.machine()
@@ -353,12 +402,20 @@ class Run:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--folder", required=True)
+    parser.add_argument("--folder")
+    parser.add_argument("--bin", help="where programs are; default: in the folder's bin")
+    parser.add_argument("--list", action="store_true", help="name the programs, and run nothing")
     parser.add_argument("--emulation", action="store_true")
     parser.add_argument("--out", default="cuda-results.json")
-    parser.add_argument("--budget", type=float, default=570, help="seconds")
+    parser.add_argument("--budget", type=float, default=BUDGET, help="seconds")
     parser.add_argument("--only", help="parts, comma-separated")
-    run = Run(parser.parse_args())
+    a = parser.parse_args()
+    if a.list:
+        print("\n".join(programs(a.emulation)))
+        return 0
+    if not a.folder:
+        parser.error("--folder is missing")
+    run = Run(a)
     try:
         return run.all()
     finally:

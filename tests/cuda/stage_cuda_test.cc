@@ -1,7 +1,7 @@
 // Whole stages on the CUDA backend: wherever weights, KV cache and activations
 // lie, and wherever attention runs, tokens and logits are those of the CPU
 // backend with all in memory, but for the order in which sums are taken. The
-// streams of the device do their work as late as they may.
+// streams of the emulated device do their work as late as they may.
 
 #include <cublasLt.h>
 #include <gtest/gtest.h>
@@ -13,19 +13,29 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "tests/cuda/emulation/streams.h"
 #include "tests/parity/random_source.h"
 #include "tests/parity/stage_chain.h"
 #include "tests/unit/exec/placement_testing.h"
 #include "tests/unit/exec/scratch_dir.h"
+#ifdef SLUICE_CUDA_EMULATED
+#include "tests/cuda/emulation/streams.h"
+#endif
 
 namespace sluice {
 namespace {
 
 constexpr uint64_t kRoomy = uint64_t{128} << 20;
+#ifdef SLUICE_CUDA_EMULATED
+constexpr double kOtherOrder = 1e-5;
+#else
+// cuBLASLt's algorithms are chosen by what they take, and so may be others each
+// time.
+constexpr double kOtherOrder = 1e-4;
+#endif
 
 class StageCudaTest : public testing::TestWithParam<bool> {
  protected:
+#ifdef SLUICE_CUDA_EMULATED
   void SetUp() override {
     // Of all algorithms one, so that nothing depends on how long they took.
     emulation::OfferAlgorithms(1 << 2);
@@ -35,6 +45,7 @@ class StageCudaTest : public testing::TestWithParam<bool> {
     emulation::SetTiming(emulation::Timing::kAtOnce);
     emulation::OfferAlgorithms(7);
   }
+#endif
 
   static Policy With(const std::string& text) {
     Policy policy;
@@ -105,7 +116,7 @@ TEST_P(StageCudaTest, SameTokensWhereverThingsLie) {
         text, count++ % 3 == 1 ? std::vector<int>{1, 3} : std::vector<int>{});
     ASSERT_FALSE(HasFatalFailure());
     EXPECT_TRUE(run.tokens == expected.tokens);
-    EXPECT_LT(Error(run, expected), 1e-5);
+    EXPECT_LT(Error(run, expected), kOtherOrder);
   }
 }
 
@@ -120,7 +131,7 @@ TEST_P(StageCudaTest, CompressedDataToo) {
   };
   for (const Case& c :
        {Case{"compress-weights=int8 compress-kv=int4 ", 2e-1, 3e-1},
-        Case{"compress-weights=int4 num-microbatches=1 ", 1e-5, 3e-1}}) {
+        Case{"compress-weights=int4 num-microbatches=1 ", kOtherOrder, 3e-1}}) {
     Outcome on_cpu;
     RunPlacement(spec_, {.policy = With(c.formats)}, &on_cpu);
     const Outcome expected =
@@ -157,17 +168,23 @@ TEST_P(StageCudaTest, StepsAreRecorded) {
   options.device = {BackendKind::kCuda};
   auto on_gpu = StageChain::Create(spec_, RandomSource(3), options);
   ASSERT_TRUE(on_gpu.ok()) << on_gpu.status();
+#ifdef SLUICE_CUDA_EMULATED
   emulation::TakeGraphLaunches();
+#endif
   for (int round = 0; round < 2; ++round) {
     const auto tokens = RunRequests(**on_gpu, requests, 1, 100 * round);
     ASSERT_TRUE(tokens.ok()) << tokens.status();
     EXPECT_EQ(*tokens, *expected);
+#ifdef SLUICE_CUDA_EMULATED
     // All but the first ones, which show what will come again.
     EXPECT_GE(emulation::TakeGraphLaunches(), 2 * (round == 0 ? 9 : 12));
+#endif
     (*on_gpu)->Reset();
   }
   on_gpu->reset();
+#ifdef SLUICE_CUDA_EMULATED
   EXPECT_EQ(emulation::LiveGraphs(), 0);
+#endif
 }
 
 // In float16 the host embeds and attends, but has no layers of its own.
