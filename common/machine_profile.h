@@ -132,7 +132,7 @@ struct MachineProfile {
   std::string name;         // of the worker
   std::string machine;      // workers of one machine share its cores and disk
   std::string fingerprint;  // of what it was measured on; "": by hand
-  std::string device;       // for people: "cpu: <model>, avx512_bf16"
+  std::string device;       // "<processor>", or "cuda:0: <GPU>, sm_90"
   std::vector<std::string> remarks;  // what is odd, for people
 
   // What can really be used.
@@ -152,6 +152,8 @@ struct MachineProfile {
   double step_seconds = 0;
 
   bool has_device() const { return device_memory_bytes > 0; }
+  // A GPU, by what --device calls it; else a device is the CPU's, for tests.
+  bool has_gpu() const { return has_device() && device.starts_with("cuda"); }
   // What runs the layers.
   const ComputeProfile& compute() const {
     return has_device() ? device_compute : host;

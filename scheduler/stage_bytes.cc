@@ -39,6 +39,15 @@ constexpr int64_t kDeviceBuffers = 10;
 // Rows of the position table before position 0, at most (OPT: 2).
 constexpr int64_t kPositionOffset = 2;
 constexpr int64_t kLeastHeadSection = 1 << 20;  // CpuBackend
+// ImageProducts, BatchAttention and UploadRing (runtime/kernels/cuda).
+constexpr int64_t kGpuSplits = 16;
+constexpr int64_t kGpuProducts = int64_t{32} << 20;
+constexpr int64_t kGpuExpanded = int64_t{64} << 20;
+constexpr int64_t kGpuQuantizedRows = 16;
+constexpr int64_t kGpuAttention = int64_t{16} << 20;
+constexpr int64_t kGpuUpload = int64_t{1} << 20;
+constexpr int64_t kGpuRingParts = 4;
+constexpr int64_t kGpuStepParts = 2;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t RoundUp(int64_t n, int64_t to) { return CeilDiv(n, to) * to; }
@@ -229,6 +238,67 @@ Workspace WorkspaceOf(const StageCase& stage, bool last, int slots) {
   return space;
 }
 
+// CudaBackend::Initialize: what lies on the device, and what is copied to it
+// from as much on the host. Never less: what plans of launches want is taken at
+// its most.
+struct GpuSpace {
+  int64_t buffers = 0;
+  int64_t uploads = 0;
+};
+GpuSpace GpuSpaceOf(const StageCase& stage, bool last, int slots) {
+  const ModelShape& m = *stage.model;
+  const Policy& p = stage.policy;
+  const bool quantized = p.compress_weights != WeightFormat::kFull;
+  const int64_t element = ElementBytes(p.dtype);
+  const int64_t rows = p.max_step_tokens;
+  const int64_t few = quantized ? std::min(rows, kGpuQuantizedRows) : 0;
+  const int64_t q = m.query_width();
+  const int64_t qkv = rows * 4 * (q + 2 * m.kv_width());
+  const int64_t inner = m.intermediate;
+  const int64_t up = inner * (m.gated_mlp ? 2 : 1);
+  GpuSpace space;
+  space.buffers =
+      rows * element * (std::max(m.hidden, m.embed) + slots * q) +
+      std::max({slots == 1 ? qkv : 0, rows * up * element, few * up * 4,
+                HeadRows(stage) * m.embed * element}) +
+      (m.gated_mlp ? rows : few) * inner * element;
+  if (slots > 1) space.buffers += slots * qkv;
+  if (last) space.buffers += 4 * HeadRows(stage) * m.vocab;
+  if (m.position_rows == 0) {
+    space.buffers += 4 * int64_t{stage.longest} * m.head_dim;
+  }
+  const int64_t widest = std::max<int64_t>(
+      {q + 2 * m.kv_width(), up, m.hidden, m.embed, last ? m.vocab : 0});
+  // Sparse attention has a score of each head for each position; one sequence
+  // has room in any case.
+  const int64_t attention =
+      p.sparsity < 1 ? std::max(kGpuAttention, 8 * int64_t{m.heads} *
+                                                   RoundUp(stage.longest, 256))
+                     : kGpuAttention;
+  space.buffers += std::max(
+      std::min(kGpuProducts, kGpuSplits * rows * widest * 4), attention);
+  if (quantized) {
+    const int64_t deepest =
+        std::max<int64_t>({m.hidden, q, m.intermediate, m.embed});
+    space.buffers +=
+        std::max(std::min(kGpuExpanded, widest * deepest * element),
+                 kPanelWidth * deepest * element) +
+        RoundUp(4 * widest, kDiskBlock);
+  }
+  // Positions, segments, runs and page numbers.
+  const auto segment = [](int64_t tokens, int64_t end) {
+    return 48 + 4 * (CeilDiv(end, kPagePositions) + 1) +
+           12 * (CeilDiv(tokens, kPagePositions) + 1) + 4 * tokens;
+  };
+  const int64_t upload =
+      kDiskBlock +
+      std::max({8 * rows, segment(rows, stage.longest),
+                std::min(kGpuUpload, rows * segment(1, stage.longest))});
+  space.uploads = (kGpuRingParts + kGpuStepParts) * upload;
+  space.buffers += space.uploads;
+  return space;
+}
+
 }  // namespace
 
 StageBytes StageBytesOf(const StageCase& stage) {
@@ -317,10 +387,12 @@ StageBytes StageBytesOf(const StageCase& stage) {
     // The host's backend has no head; logits come back to it. On the device
     // each buffer is whole blocks.
     const Workspace beside = WorkspaceOf(stage, false, slots);
-    bytes.workspace =
-        static_cast<double>(space.buffers + kDeviceBuffers * kDiskBlock);
-    bytes.host_workspace =
-        static_cast<double>(space.threads + beside.buffers + beside.threads);
+    const bool gpu = stage.machine->has_gpu();
+    const GpuSpace on_gpu = gpu ? GpuSpaceOf(stage, last, slots) : GpuSpace();
+    bytes.workspace = static_cast<double>(
+        (gpu ? on_gpu.buffers : space.buffers) + kDeviceBuffers * kDiskBlock);
+    bytes.host_workspace = static_cast<double>(space.threads + on_gpu.uploads +
+                                               beside.buffers + beside.threads);
     if (last) {
       bytes.host_workspace +=
           static_cast<double>(4 * bytes.head_rows * m.vocab);
