@@ -12,8 +12,9 @@ inline constexpr int32_t kPagePositions = 32;
 
 // Sizes of what a stage's runtime keeps, in bytes: as it computes them itself
 // where the model's sizes are multiples of 64, up to a cache line or a disk
-// block here and there, and never less. tests/integration/capacity_test.cc
-// holds them against real stages.
+// block here and there, and never less; of a GPU's workspace, up to tens of
+// megabytes more. tests/integration/capacity_test.cc holds them against real
+// stages.
 struct StageBytes {
   // Images (runtime/kernels/layer_layout.h): matrices in panels of 128
   // columns, biases and norms in float32. 0 where the stage has none.

@@ -72,7 +72,7 @@ CASES = [("opt-30b", "16GiB", 512), ("llama-3-8b", "", 512), ("opt-6.7b", "", 51
          ("llama-3-8b", "", 1024), ("opt-6.7b", "", 1024), ("llama-3-8b", "16GiB", 1024),
          ("opt-6.7b", "16GiB", 1024), ("opt-30b", "", 1024), ("llama-3-70b", "16GiB", 1024),
          ("llama-3-70b", "", 1024)]
-TINY_CASES = [("opt-tiny", "64MiB", 24), ("llama-tiny", "", 24)]
+TINY_CASES = [("opt-tiny", "20MiB", 24), ("llama-tiny", "", 24)]
 TINY_PROFILE = ["--seconds", "0.02", "--device-memory", "128MiB", "--host-memory", "256MiB"]
 
 

@@ -20,7 +20,7 @@ fi
 "$here/pack.sh" --emulation --gzip --bin "$bin" "$work/carried"
 cd "$work"
 status=0
-env -u LD_LIBRARY_PATH "$work/carried/run.sh" --emulation --out "$work/results.json" --budget 200 || status=$?
+env -u LD_LIBRARY_PATH "$work/carried/run.sh" --emulation --out "$work/results.json" --budget 400 || status=$?
 python3 - "$work/results.json" $status <<'PY'
 import json, sys
 results = json.load(open(sys.argv[1]))
