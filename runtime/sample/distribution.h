@@ -6,9 +6,9 @@
 
 #include "common/sampling_params.h"
 #include "common/step_plan.h"
-#include "runtime/sample/sampler.h"
+#include "runtime/sample/sampler_scratch.h"
 
-// The parts of Sampler, apart from its state; for it and its tests.
+// The parts of Sampler, apart from its state; for it, PickToken and tests.
 //
 // Logits are [vocab]; those that are -inf are never drawn. The functions that
 // take a Peak read what FindPeak left in the scratch, for the same logits.

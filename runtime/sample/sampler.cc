@@ -19,8 +19,43 @@ void Sampler::Observe(int32_t start, std::span<const int32_t> tokens) {
   }
 }
 
+std::optional<PickRequest> Sampler::Request(int32_t position) const {
+  if (PenaltiesNeedCounts(params_) || !params_.logit_bias.empty() ||
+      params_.logprobs > 0) {
+    return std::nullopt;
+  }
+  PickRequest request;
+  request.logprob = params_.logprobs == 0 ? 1 : 0;
+  if (params_.temperature > 0) {
+    request.uniform = UniformAt(params_.seed, position);
+    request.temperature = params_.temperature;
+    request.top_k = params_.top_k;
+    request.top_p = params_.top_p;
+    request.min_p = params_.min_p;
+  }
+  return request;
+}
+
+std::optional<PickRequest> Sampler::ScoreRequest(int32_t target) const {
+  if (num_top() > 0) return std::nullopt;
+  PickRequest request;
+  request.target = target;
+  request.logprob = 1;
+  return request;
+}
+
+SampledToken Sampler::Accept(const Pick& pick) const {
+  SampledToken result;
+  result.token = pick.token;
+  if (params_.logprobs >= 0 && pick.token >= 0) result.logprob = pick.logprob;
+  return result;
+}
+
 SampledToken Sampler::Sample(std::span<float> logits, int32_t position,
                              SamplerScratch& scratch) const {
+  if (const std::optional<PickRequest> request = Request(position)) {
+    return Accept(PickToken(*request, logits, scratch));
+  }
   SampledToken result;
   result.token = -1;
   double log_sum_exp = 0;

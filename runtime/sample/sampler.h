@@ -2,27 +2,16 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <span>
-#include <utility>
-#include <vector>
 
 #include "common/sampling_params.h"
 #include "common/step_plan.h"
 #include "runtime/sample/penalties.h"
+#include "runtime/sample/pick.h"
+#include "runtime/sample/sampler_scratch.h"
 
 namespace sluice {
-
-// Scratch shared by the samplers of one thread, so that sampling allocates
-// nothing in steady state.
-struct SamplerScratch {
-  std::vector<float> block_maxima;  // of the logits
-  std::vector<double> block_sums;   // of the logits' exponentials
-  std::vector<int32_t> tokens;      // candidates, by token id
-  std::vector<float> weights;       // of the candidates
-  std::vector<float> selection;     // to be permuted
-  std::vector<std::pair<float, int32_t>> top;
-  std::vector<std::pair<int32_t, float>> changed;
-};
 
 // Picks the tokens of one sequence. Thread-compatible.
 //
@@ -49,6 +38,14 @@ class Sampler {
   // penalties, bias, temperature and truncation.
   SampledToken Sample(std::span<float> logits, int32_t position,
                       SamplerScratch& scratch) const;
+
+  // What Sample() would do, or scoring `target`, for whatever has the logits.
+  // Nothing if it takes more than that: penalties, a bias, likeliest tokens
+  // beside the one.
+  std::optional<PickRequest> Request(int32_t position) const;
+  std::optional<PickRequest> ScoreRequest(int32_t target) const;
+  // What Sample() gives when this is the answer to Request().
+  SampledToken Accept(const Pick& pick) const;
 
   // Likeliest tokens wanted beside each; 0 also if no log-probabilities are.
   int32_t num_top() const { return std::max(params_.logprobs, 0); }

@@ -9,6 +9,9 @@
 #include <set>
 #include <vector>
 
+#include "runtime/sample/distribution.h"
+#include "runtime/sample/philox.h"
+
 namespace sluice {
 namespace {
 
@@ -122,6 +125,67 @@ TEST(SamplerTest, LogprobsAreTheModels) {
   EXPECT_NEAR(result.top[0].logprob, 3 - sum, 1e-6);
   EXPECT_EQ(result.top[1].token, 1);
   EXPECT_NEAR(result.top[1].logprob, 2 - sum, 1e-6);
+}
+
+TEST(SamplerTest, RequestsWhatNeedsNothingElse) {
+  for (const SamplingParams& params :
+       std::vector<SamplingParams>{{.repetition_penalty = 1.1f},
+                                   {.presence_penalty = 1},
+                                   {.frequency_penalty = -1},
+                                   {.logit_bias = {{1, 2}}},
+                                   {.logprobs = 1}}) {
+    EXPECT_FALSE(Sampler(params, 0).Request(3).has_value());
+  }
+  EXPECT_FALSE(Sampler({.logprobs = 1}, 0).ScoreRequest(2).has_value());
+  // Scores are the model's.
+  EXPECT_TRUE(
+      Sampler({.repetition_penalty = 2}, 0).ScoreRequest(2).has_value());
+  const auto greedy = Sampler({.top_k = 3, .seed = 5}, 0).Request(3);
+  ASSERT_TRUE(greedy.has_value());
+  EXPECT_EQ(greedy->temperature, 0);
+  EXPECT_EQ(greedy->target, -1);
+  EXPECT_EQ(greedy->logprob, 0);
+  const Sampler sampler({.temperature = 0.5f,
+                         .top_k = 3,
+                         .top_p = 0.75f,
+                         .min_p = 0.25f,
+                         .seed = 5,
+                         .logprobs = 0},
+                        0);
+  const auto drawn = sampler.Request(3);
+  ASSERT_TRUE(drawn.has_value());
+  EXPECT_EQ(drawn->temperature, 0.5f);
+  EXPECT_EQ(drawn->top_k, 3);
+  EXPECT_EQ(drawn->top_p, 0.75f);
+  EXPECT_EQ(drawn->min_p, 0.25f);
+  EXPECT_EQ(drawn->logprob, 1);
+  EXPECT_EQ(drawn->uniform, UniformAt(5, 3));
+  EXPECT_NE(drawn->uniform, sampler.Request(4)->uniform);
+}
+
+TEST(SamplerTest, AcceptsWhatWasPicked) {
+  const Pick nothing{-1, kNan};
+  EXPECT_EQ(Sampler({.logprobs = 0}, 0).Accept(nothing).token, -1);
+  EXPECT_EQ(Sampler({.logprobs = 0}, 0).Accept(nothing).logprob, 0);
+  const SampledToken token = Sampler({.logprobs = 0}, 0).Accept({7, -2.5f});
+  EXPECT_EQ(token.token, 7);
+  EXPECT_EQ(token.logprob, -2.5f);
+  EXPECT_THAT(token.top, IsEmpty());
+}
+
+TEST(SamplerTest, ScoresAreAnsweredAsByScoreToken) {
+  SamplerScratch scratch;
+  const std::vector<float> logits = {1, 2, 3, -kInf};
+  const Sampler sampler({}, 0);
+  for (const int32_t target : {0, 2, 3}) {
+    const Pick pick = PickToken(*sampler.ScoreRequest(target), logits, scratch);
+    EXPECT_EQ(pick.token, target);
+    EXPECT_EQ(pick.logprob, ScoreToken(logits, target, {}, scratch));
+  }
+  const Pick nothing =
+      PickToken(*sampler.ScoreRequest(1), std::vector<float>{1, kNan}, scratch);
+  EXPECT_EQ(nothing.token, -1);
+  EXPECT_TRUE(std::isnan(nothing.logprob));
 }
 
 TEST(SamplerTest, LogprobsOnlyWhenAskedFor) {
