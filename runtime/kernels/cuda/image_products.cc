@@ -118,6 +118,7 @@ absl::Status ImageProducts::ToFloat(const Product& product, const float* bias,
                                     bool accumulate, float* y) {
   const MatrixLayout& w = *product.w;
   if (product.rows == 0) return absl::OkStatus();
+  const int64_t stride = product.y_stride > 0 ? product.y_stride : w.n;
   if (OnlyToFloat(w, product.rows)) {
     const QuantizedMatrix quantized = Quantized(w, product.image, 0, w.n);
     SLUICE_ASSIGN_OR_RETURN(
@@ -127,7 +128,7 @@ absl::Status ImageProducts::ToFloat(const Product& product, const float* bias,
       return QuantizedProduct(
           quantized, plan,
           static_cast<const ElementOf<decltype(type)>*>(product.x), bias,
-          accumulate, y, options_.workspace, counters_.as<int32_t>(),
+          accumulate, y, stride, options_.workspace, counters_.as<int32_t>(),
           options_.stream);
     });
   }
@@ -144,7 +145,7 @@ absl::Status ImageProducts::ToFloat(const Product& product, const float* bias,
                              .bias = bias == nullptr ? nullptr : bias + first,
                              .accumulate = accumulate,
                              .y = y + first,
-                             .y_stride = w.n,
+                             .y_stride = stride,
                              .spare = product.spare,
                              .spare_bytes = product.spare_bytes});
                       });

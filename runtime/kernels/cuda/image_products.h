@@ -50,12 +50,14 @@ class ImageProducts {
     ImageView image;
     int32_t rows = 0;
     const void* x = nullptr;  // [rows, k] in the dtype
+    // Elements from row to row of a result that is float; 0: n.
+    int64_t y_stride = 0;
     // ProductEngine::Product's.
     void* spare = nullptr;
     size_t spare_bytes = 0;
   };
-  // y = x w^T + bias, or y += x w^T + bias: float [rows, n]; `bias`, float [n],
-  // may be null.
+  // y = x w^T + bias, or y += x w^T + bias: float [rows, n], with
+  // product.y_stride; `bias`, float [n], may be null.
   absl::Status ToFloat(const Product& product, const float* bias,
                        bool accumulate, float* y);
   // y = epilogue(x w^T + bias): [rows, n] in the dtype; `bias`, [n] in the

@@ -190,13 +190,14 @@ struct ProductArgs {
   const float* bias;
   bool accumulate;
   float* y;
+  int64_t y_stride;
   float* partial;  // [splits, rows, n]
   int32_t* counters;
 };
 
 __device__ __forceinline__ void Finish(const ProductArgs& args, int row,
                                        int column, float sum) {
-  float* y = args.y + static_cast<int64_t>(row) * args.w.n + column;
+  float* y = args.y + row * args.y_stride + column;
   if (args.bias != nullptr) sum += args.bias[column];
   *y = args.accumulate ? *y + sum : sum;
 }
@@ -426,21 +427,16 @@ template <typename T>
 absl::Status QuantizedProduct(const QuantizedMatrix& w,
                               const QuantizedProductPlan& plan, const T* x,
                               const float* bias, bool accumulate, float* y,
-                              void* workspace, int32_t* counters,
-                              cudaStream_t stream) {
+                              int64_t y_stride, void* workspace,
+                              int32_t* counters, cudaStream_t stream) {
   SLUICE_RETURN_IF_ERROR(w.Validate());
   if (plan.splits > 1 && (workspace == nullptr || counters == nullptr)) {
     return absl::InvalidArgumentError(
         "a quantized product in parts without its work space");
   }
-  const ProductArgs args{w,
-                         plan,
-                         kElementOf<T>,
-                         x,
-                         bias,
-                         accumulate,
-                         y,
-                         static_cast<float*>(workspace),
+  const ProductArgs args{w,       plan,     kElementOf<T>,
+                         x,       bias,     accumulate,
+                         y,       y_stride, static_cast<float*>(workspace),
                          counters};
   return Launch(w.bits == 4 ? ProductKernelFor<4>(plan.rows)
                             : ProductKernelFor<8>(plan.rows),
@@ -452,7 +448,7 @@ absl::Status QuantizedProduct(const QuantizedMatrix& w,
                                          cudaStream_t);              \
   template absl::Status QuantizedProduct(                            \
       const QuantizedMatrix&, const QuantizedProductPlan&, const T*, \
-      const float*, bool, float*, void*, int32_t*, cudaStream_t);
+      const float*, bool, float*, int64_t, void*, int32_t*, cudaStream_t);
 SLUICE_INSTANTIATE(float)
 SLUICE_INSTANTIATE(__half)
 SLUICE_INSTANTIATE(__nv_bfloat16)

@@ -56,8 +56,9 @@ absl::StatusOr<QuantizedProductPlan> PlanQuantizedProduct(
     const QuantizedMatrix& w, int32_t rows, int32_t processors);
 
 // y = x w^T + bias, or, to accumulate, y += x w^T + bias: x is [rows, k] of T,
-// y float [rows, n]; `bias`, float [n], may be null. Weights are expanded in
-// registers, products are float32; the order of a sum depends on the plan only.
+// y float [rows, n], with `y_stride` elements from row to row; `bias`, float
+// [n], may be null. Weights are expanded in registers, products are float32;
+// the order of a sum depends on the plan only.
 //
 // `counters`, of w.groups() integers, is zero before and after; launches on
 // different streams need their own, and their own work space.
@@ -65,7 +66,7 @@ template <typename T>
 absl::Status QuantizedProduct(const QuantizedMatrix& w,
                               const QuantizedProductPlan& plan, const T* x,
                               const float* bias, bool accumulate, float* y,
-                              void* workspace, int32_t* counters,
-                              cudaStream_t stream);
+                              int64_t y_stride, void* workspace,
+                              int32_t* counters, cudaStream_t stream);
 
 }  // namespace sluice

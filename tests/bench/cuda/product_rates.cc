@@ -63,7 +63,7 @@ absl::StatusOr<nlohmann::json> Quantized(const Bench& bench,
   SLUICE_ASSIGN_OR_RETURN(
       const Spread seconds, bench.Time([&](cudaStream_t stream) {
         return QuantizedProduct(w, plan, x.as<const __nv_bfloat16>(), nullptr,
-                                false, y.as<float>(), workspace.data(),
+                                false, y.as<float>(), w.n, workspace.data(),
                                 counters.as<int32_t>(), stream);
       }));
   row["what"] = "product";
