@@ -49,6 +49,8 @@ set(SLUICE_CUDA_KERNELS
   ${CMAKE_CURRENT_LIST_DIR}/quantized_matrix.h
   ${CMAKE_CURRENT_LIST_DIR}/rotary.cuh
   ${CMAKE_CURRENT_LIST_DIR}/row_grid.h
+  ${CMAKE_CURRENT_LIST_DIR}/sampling.cu
+  ${CMAKE_CURRENT_LIST_DIR}/sampling.h
   ${CMAKE_CURRENT_LIST_DIR}/sparse_attention.cu)
 
 # The backend that uses them: host code, with cuBLASLt.

@@ -2,8 +2,8 @@
 //
 //   cuda_bench [--tiny] [PART...]
 //
-// Parts: copy, decode, prefill, quantized, products; all of them if none is
-// named. One JSON object to stdout:
+// Parts: copy, decode, prefill, quantized, products, sampling; all of them if
+// none is named. One JSON object to stdout:
 //
 //   device     what it is; its memory's and tensor cores' rates by its data
 //              sheet, where this knows it
@@ -15,6 +15,8 @@
 //              them: GB/s of the matrix as it lies in memory
 //   products   cuBLASLt as the backend uses it: TFLOP/s, and as a share of the
 //              best of all algorithms that its heuristics name
+//   sampling   tokens picked from rows of logits: GB/s of logits, each counted
+//              once, and as a share of the data sheet's
 //
 // A part that fails has a member "error" in its place, and the exit status is
 // 1. Each figure is the median of nine repeats of many calls between two
@@ -101,11 +103,10 @@ int Main(int argc, char** argv) {
     const char* name;
     absl::StatusOr<nlohmann::json> (*measure)(const Bench&);
   };
-  constexpr Part kParts[] = {{"copy", CopyRates},
-                             {"decode", DecodeRates},
-                             {"prefill", PrefillRates},
-                             {"quantized", QuantizedRates},
-                             {"products", ProductRates}};
+  constexpr Part kParts[] = {
+      {"copy", CopyRates},        {"decode", DecodeRates},
+      {"prefill", PrefillRates},  {"quantized", QuantizedRates},
+      {"products", ProductRates}, {"sampling", SamplingRates}};
   for (const std::string& name : wanted) {
     bool known = false;
     for (const Part& part : kParts) known |= name == part.name;

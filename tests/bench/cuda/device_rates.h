@@ -80,5 +80,6 @@ absl::StatusOr<nlohmann::json> DecodeRates(const Bench& bench);
 absl::StatusOr<nlohmann::json> PrefillRates(const Bench& bench);
 absl::StatusOr<nlohmann::json> QuantizedRates(const Bench& bench);
 absl::StatusOr<nlohmann::json> ProductRates(const Bench& bench);
+absl::StatusOr<nlohmann::json> SamplingRates(const Bench& bench);
 
 }  // namespace sluice::bench
