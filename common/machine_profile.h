@@ -83,7 +83,8 @@ struct ComputeProfile {
   // (norms, activations, residuals, moves).
   double layer_seconds = 0;
   double row_element_seconds = 0;
-  // Sampling a token: seconds for each element of its logits.
+  // Sampling the likeliest token: seconds for each element of its logits, which
+  // lie where this computes.
   double logit_seconds = 0;
   // How much of all threads' rate so many give: x threads, share of the rate.
   RateCurve share_by_threads;

@@ -412,8 +412,10 @@ class StepCoster {
                                     : std::min(1.0, HeadPasses());
   }
 
-  // FlexGen A.3 has no LM head: rows of all micro-batches share its passes
-  // (runtime/exec/stage_head.cc), and sampling is the host's.
+  // FlexGen A.3 has no LM head: rows of all micro-batches share its passes, and
+  // tokens are picked where their logits are (runtime/exec/stage_head.cc). Rows
+  // whose logits a device must bring to the host, for penalties or likeliest
+  // tokens, are as the others: what requests will ask for is not in a workload.
   void Head() {
     if (!last_ || step_.head_rows <= 0) return;
     const double passes = HeadPasses();
@@ -423,11 +425,8 @@ class StepCoster {
     Compute(&parts_.rest,
             ProductSeconds(static_cast<double>(model_.head_elements()), format,
                            step_.head_rows / passes, passes));
-    const double sampling =
-        machine_.host.logit_seconds * model_.vocab * step_.head_rows;
-    Add(&parts_.rest,
-        has_device_ ? Resource::kHostCompute : Resource::kDeviceCompute,
-        Constant(sampling / host_share_));
+    Compute(&parts_.rest,
+            machine_.compute().logit_seconds * model_.vocab * step_.head_rows);
   }
 
   void Others() {

@@ -24,7 +24,7 @@ enum class Resource {
   kHostToDevice,
   kDeviceToHost,
   kDeviceCompute,  // of a CPU-only worker: its cores
-  kHostCompute,    // attention and sampling beside a device
+  kHostCompute,    // attention beside a device
   kLink,           // to the next stage
 };
 inline constexpr int kNumResources = 7;

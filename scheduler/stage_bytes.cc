@@ -384,8 +384,8 @@ StageBytes StageBytesOf(const StageCase& stage) {
       device && p.overlap && p.attention_site == AttentionSite::kHost ? 2 : 1;
   const Workspace space = WorkspaceOf(stage, last, slots);
   if (device) {
-    // The host's backend has no head; logits come back to it. On the device
-    // each buffer is whole blocks.
+    // The host's backend has no head; all logits may come back to it. On the
+    // device each buffer is whole blocks.
     const Workspace beside = WorkspaceOf(stage, false, slots);
     const bool gpu = stage.machine->has_gpu();
     const GpuSpace on_gpu = gpu ? GpuSpaceOf(stage, last, slots) : GpuSpace();

@@ -108,33 +108,56 @@ absl::Status StageHead::Flush() {
   if (pending_.empty()) return absl::OkStatus();
   const auto rows = static_cast<int32_t>(pending_.size());
   const int sections = options_.backend->num_head_sections();
-  std::span<float> logits;
   for (int section = 0; section < sections; ++section) {
     SLUICE_ASSIGN_OR_RETURN(const ImageView image,
                             section == 0 ? First() : options_.acquire(section));
     {
       const Timed timed(options_.seconds, options_.row, "head",
                         {{{"section", section}}});
-      SLUICE_ASSIGN_OR_RETURN(
-          logits, options_.backend->HeadLogits(image, section, rows));
+      SLUICE_RETURN_IF_ERROR(
+          options_.backend->HeadLogits(image, section, rows));
     }
+    // What the last section gives is waited for while it is there.
+    if (section + 1 == sections) SLUICE_RETURN_IF_ERROR(TakeLogits());
+    // A single one is kept for the next rows.
     if (sections == 1) break;
     if (section == 0) first_.reset();
     SLUICE_RETURN_IF_ERROR(options_.release(section));
   }
   const Timed timed(options_.seconds, options_.row, "sampling");
-  const size_t vocab = options_.vocab_size;
-  if (options_.logits_observer) {
-    for (int32_t i = 0; i < rows; ++i) {
+  on_host_.clear();
+  for (int32_t i = 0; i < rows; ++i) {
+    if (taken_[i].picked()) {
+      Use(pending_[i], taken_[i].pick);
+      continue;
+    }
+    on_host_.push_back(i);
+    if (options_.logits_observer) {
       options_.logits_observer(pending_[i].sequence, pending_[i].position - 1,
-                               logits.subspan(i * vocab, vocab));
+                               taken_[i].logits);
     }
   }
-  options_.host_backend->ParallelFor(rows, [&](int i, int thread) {
-    Use(pending_[i], logits.subspan(i * vocab, vocab), thread);
-  });
+  options_.host_backend->ParallelFor(
+      static_cast<int>(on_host_.size()), [&](int task, int thread) {
+        const int i = on_host_[task];
+        Use(pending_[i], taken_[i].logits, thread);
+      });
   pending_.clear();
   return absl::OkStatus();
+}
+
+absl::Status StageHead::TakeLogits() {
+  const Timed timed(options_.seconds, options_.row, "logits");
+  taken_.assign(pending_.size(), Backend::LogitRow());
+  if (!options_.logits_observer) {
+    for (size_t i = 0; i < pending_.size(); ++i) {
+      const Row& row = pending_[i];
+      taken_[i].request = row.target < 0
+                              ? row.sampler->Request(row.position)
+                              : row.sampler->ScoreRequest(row.target);
+    }
+  }
+  return options_.backend->TakeLogits(taken_);
 }
 
 absl::Status StageHead::Finish() {
@@ -158,6 +181,17 @@ void StageHead::Use(const Row& row, std::span<float> logits, int thread) {
                  std::span<TokenLogprob>(scores.top)
                      .subspan(at * scores.num_top, scores.num_top),
                  scratch_[thread]);
+}
+
+void StageHead::Use(const Row& row, const Pick& pick) {
+  if (row.target < 0) {
+    SampledToken& token = result_->tokens[row.slot];
+    token = row.sampler->Accept(pick);
+    token.sequence = row.sequence;
+    return;
+  }
+  TokenScores& scores = result_->scores[row.slot];
+  scores.logprobs[row.position - scores.begin] = pick.logprob;
 }
 
 }  // namespace sluice

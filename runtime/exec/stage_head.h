@@ -17,7 +17,9 @@
 #include "runtime/kernels/backend.h"
 #include "runtime/kernels/image_view.h"
 #include "runtime/kv/batch_view.h"
+#include "runtime/sample/pick.h"
 #include "runtime/sample/sampler.h"
+#include "runtime/sample/sampler_scratch.h"
 #include "runtime/trace/trace.h"
 
 namespace sluice {
@@ -26,20 +28,21 @@ namespace sluice {
 // those to sampled tokens and scores. The rows of several micro-batches go
 // through the head together, as far as its input has room: its weights are then
 // read, and dequantized, once for all of them. A head of several sections is
-// passed through once for each such input. Used by one thread.
+// passed through once for each such input. What can be answered where the
+// backend has the logits is asked there (Sampler::Request); the host's threads
+// do the rest. Used by one thread.
 class StageHead {
  public:
   struct Options {
     Backend* backend = nullptr;       // computes the logits
     Backend* host_backend = nullptr;  // has the threads that sample
-    int32_t vocab_size = 0;
     int threads = 1;  // of host_backend
     // Shows a section's image until it is released.
     std::function<absl::StatusOr<ImageView>(int section)> acquire;
     std::function<absl::Status(int section)> release;
     double* seconds = nullptr;  // adds what computing took
     TraceRow* row = nullptr;    // may be null
-    // See StageExecutor::Options.
+    // See StageExecutor::Options. With one, the host gets all logits.
     std::function<void(SequenceId, int32_t position, std::span<const float>)>
         logits_observer;
   };
@@ -75,17 +78,22 @@ class StageHead {
   };
   // Shows the first section's image, which stays acquired.
   absl::StatusOr<ImageView> First();
-  // Passes what is in the head's input through all sections.
+  // Passes what is in the head's input through all sections, and answers it.
   absl::Status Flush();
+  // Sets taken_.
+  absl::Status TakeLogits();
   void Use(const Row& row, std::span<float> logits, int thread);
+  void Use(const Row& row, const Pick& pick);
 
   const Options options_;
   absl::flat_hash_map<SequenceId, std::unique_ptr<Sampler>> samplers_;
   std::vector<SamplerScratch> scratch_;  // per thread
   StepResult* result_ = nullptr;
   std::vector<Row> batch_rows_;
-  std::vector<int32_t> row_of_x_;   // parallel
-  std::vector<Row> pending_;        // in the head's input
+  std::vector<int32_t> row_of_x_;         // parallel
+  std::vector<Row> pending_;              // in the head's input
+  std::vector<Backend::LogitRow> taken_;  // parallel
+  std::vector<int> on_host_;  // of taken_, those whose logits the host has
   std::optional<ImageView> first_;  // the first section, while it is acquired
 };
 

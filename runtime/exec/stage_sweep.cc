@@ -35,7 +35,6 @@ StageSweep::StageSweep(const DecoderSpec& spec, const Options& options,
     head_ = std::make_unique<StageHead>(StageHead::Options{
         .backend = backend_,
         .host_backend = host_backend_,
-        .vocab_size = spec.vocab_size,
         .threads = threads,
         .acquire = [this](int section) { return AcquireHead(section); },
         .release =

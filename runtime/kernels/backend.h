@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -19,6 +20,7 @@
 #include "runtime/memory/memory_budget.h"
 #include "runtime/model/decoder_spec.h"
 #include "runtime/model/tensor_source.h"
+#include "runtime/sample/pick.h"
 
 namespace sluice {
 
@@ -75,7 +77,7 @@ class Backend {
     MemoryBudget* budget = nullptr;  // for the work space; outlives the backend
     // Of kinds with memory of their own: where the work space lies, and all
     // that the computing calls take. What then is charged to `budget` is for
-    // packing and for logits on their way to the sink. Outlives the backend.
+    // packing and for what is on its way between both. Outlives the backend.
     Device* device = nullptr;
     // Of a backend without that, beside a device: what is copied between both,
     // which is attention_rows(). Outlives the backend.
@@ -163,20 +165,32 @@ class Backend {
   };
   virtual AttentionRows attention_rows(int32_t slot) = 0;
 
-  // Logits, in two steps, so that rows of several micro-batches can share one
+  // Logits, in three steps, so that rows of several micro-batches can share one
   // pass over the head. First, some rows of x become rows [at, at + n) of the
   // head's input, of which there are head_rows(). Nothing else may be computed
-  // until the logits are. `image`: the head's first section.
+  // until the logits are taken. `image`: the head's first section.
   virtual int32_t head_rows() const = 0;
   virtual absl::Status HeadInput(const ImageView& image,
                                  std::span<const int32_t> rows_of_x,
                                  const float* x, int32_t at) = 0;
   // Then the logits of input rows [0, rows), section by section, each with its
-  // image. The last one gives all: [rows, vocab] in host memory, for the caller
-  // to overwrite, until the next call. The others give an empty span.
-  virtual absl::StatusOr<std::span<float>> HeadLogits(const ImageView& image,
-                                                      int section,
-                                                      int32_t rows) = 0;
+  // image.
+  virtual absl::Status HeadLogits(const ImageView& image, int section,
+                                  int32_t rows) = 0;
+  // And what becomes of them, once after the last section.
+  struct LogitRow {
+    // What may be answered where the logits are; none: the host wants them.
+    std::optional<PickRequest> request;
+    // Set, one or the other: the answer; or the logits, [vocab] in host memory,
+    // for the caller to overwrite, until the next computing call.
+    Pick pick;
+    std::span<float> logits;
+    bool picked() const { return logits.empty(); }
+  };
+  // Of input rows [0, rows.size()), of which there are logits. Brings those
+  // that the host wants; a backend whose logits are the host's gives all. Waits
+  // for what it gives, as Finish().
+  virtual absl::Status TakeLogits(std::span<LogitRow> rows) = 0;
 
   // A step's layers as one, for steps all of whose weights, pages and residual
   // streams stay on the device, where they were in the step before: what the

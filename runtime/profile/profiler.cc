@@ -382,10 +382,8 @@ class Profiler {
                            cancelled_));
       compute.attention.push_back(std::move(rate));
     }
-    // The host samples, of logits that come by the wire.
-    compute.logit_seconds =
-        profile_.host.logit_seconds +
-        sizeof(float) / profile_.device_to_host_bytes_per_second;
+    // Tokens are picked where the logits are, which are read once for that.
+    compute.logit_seconds = sizeof(float) / compute.memory_bytes_per_second;
     compute.share_by_threads = RateCurve({{1, 1}});
     return absl::OkStatus();
   }

@@ -246,17 +246,53 @@ void BackendWorld::RunLayer(int layer, std::vector<BatchView>& batches,
   if (options_.attention_slots > 1) finish(batches.size() - 1);
 }
 
+void BackendWorld::TakeLogits(std::vector<Backend::LogitRow>& rows) {
+  for (int section = 0; section < backend_->num_head_sections(); ++section) {
+    ExpectOk(backend_->HeadLogits(head_[section].view, section,
+                                  static_cast<int32_t>(rows.size())));
+  }
+  ExpectOk(backend_->TakeLogits(rows));
+}
+
+void BackendWorld::AppendLogits(int32_t rows, std::vector<float>* logits) {
+  // Once with picks from some of them, and then as they are.
+  std::vector<Backend::LogitRow> asked(rows);
+  std::vector<std::vector<float>> brought;
+  if (device_ != nullptr) {
+    for (Backend::LogitRow& row : asked) {
+      if (requests_.Coin()) {
+        row.request = RandomRequest(requests_, spec_.vocab_size);
+      }
+    }
+    TakeLogits(asked);
+    for (const Backend::LogitRow& row : asked) {
+      brought.emplace_back(row.logits.begin(), row.logits.end());
+    }
+  }
+  std::vector<Backend::LogitRow> taken(rows);
+  TakeLogits(taken);
+  for (int32_t i = 0; i < rows; ++i) {
+    const std::span<const float> row = taken[i].logits;
+    ASSERT_EQ(row.size(), static_cast<size_t>(spec_.vocab_size));
+    logits->insert(logits->end(), row.begin(), row.end());
+    if (device_ == nullptr) continue;
+    ASSERT_EQ(asked[i].picked(), asked[i].request.has_value());
+    if (asked[i].picked()) {
+      judge_.Expect(*asked[i].request, row, asked[i].pick);
+    } else {
+      EXPECT_TRUE(std::equal(row.begin(), row.end(), brought[i].begin(),
+                             brought[i].end()));
+    }
+  }
+}
+
 std::vector<float> BackendWorld::Logits(
     const std::vector<std::vector<SegmentView>>& step,
     const std::vector<Piece>& x) {
   std::vector<float> all;
   int32_t pending = 0;
   const auto flush = [&] {
-    for (int section = 0; section < backend_->num_head_sections(); ++section) {
-      auto logits = backend_->HeadLogits(head_[section].view, section, pending);
-      ASSERT_TRUE(logits.ok()) << logits.status();
-      all.insert(all.end(), logits->begin(), logits->end());
-    }
+    AppendLogits(pending, &all);
     pending = 0;
   };
   for (size_t k = 0; k < step.size(); ++k) {

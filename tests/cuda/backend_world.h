@@ -13,6 +13,8 @@
 #include "runtime/memory/memory_budget.h"
 #include "runtime/model/decoder_spec.h"
 #include "runtime/model/tensor_source.h"
+#include "tests/cuda/parity.h"
+#include "tests/cuda/pick_judge.h"
 
 // A model that is run through a backend call by call, as a stage does it, for
 // comparing backends.
@@ -45,7 +47,8 @@ struct WorldOptions {
 };
 
 // What a step gave: of each micro-batch, the residual stream after the last
-// layer, without rows of padding; and the logits of each segment's last row.
+// layer, without rows of padding; and the logits of each segment's last row. On
+// a device, picks from some of these were asked for, too, and judged.
 struct WorldOutput {
   std::vector<std::vector<float>> x;
   std::vector<float> logits;
@@ -86,7 +89,10 @@ class BackendWorld {
 
   BackendWorld(const DecoderSpec& spec, const WorldOptions& options,
                Device* device)
-      : spec_(spec), options_(options), device_(device) {}
+      : spec_(spec),
+        options_(options),
+        device_(device),
+        requests_(static_cast<int>(options.seed)) {}
   void Load(const TensorSource& source);
   Piece Allocate(size_t bytes);
   void Write(const Piece& to, const std::byte* from, size_t bytes);
@@ -96,6 +102,9 @@ class BackendWorld {
   void RunLayer(int layer, std::vector<BatchView>& batches,
                 std::vector<std::vector<SegmentView>>& segments,
                 std::vector<Piece>& x);
+  void TakeLogits(std::vector<Backend::LogitRow>& rows);
+  // Of the first rows of the head's input.
+  void AppendLogits(int32_t rows, std::vector<float>* logits);
   std::vector<float> Logits(const std::vector<std::vector<SegmentView>>& step,
                             const std::vector<Piece>& x);
 
@@ -104,6 +113,8 @@ class BackendWorld {
   Device* const device_;
   MemoryBudget memory_{Tier::kHost, uint64_t{1} << 32};
   uint32_t random_ = 0;
+  Random requests_;
+  PickJudge judge_;
   std::unique_ptr<Backend> backend_;
   Image embedding_;
   std::vector<Image> layers_, head_;

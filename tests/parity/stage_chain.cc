@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<StageChain>> StageChain::Create(
       stage.device = options.device;
     }
     stage.wrap_backend = options.wrap_backend;
-    if (borders[i + 1] == spec.num_layers) {
+    if (borders[i + 1] == spec.num_layers && options.observe_logits) {
       stage.logits_observer = [chain = chain.get()](
                                   SequenceId id, int32_t position,
                                   std::span<const float> logits) {

@@ -41,6 +41,8 @@ class StageChain {
     uint64_t device_bytes = 0;
     DeviceChoice device = TestDevice();
     WrapBackend wrap_backend;  // or null
+    // All logits go to the host, for logits().
+    bool observe_logits = true;
   };
   using Position = std::pair<int64_t, int32_t>;  // sequence, position
 
@@ -55,7 +57,7 @@ class StageChain {
   // Memory of stage 0, and then what belongs to it.
   const MemoryBudget& budget(int i) const { return *budgets_[i]; }
   int num_stages() const { return static_cast<int>(stages_.size()); }
-  // Logits of each position that was sampled.
+  // Logits of each position that was sampled, if they are observed.
   std::map<Position, std::vector<float>>& logits() { return logits_; }
 
  private:

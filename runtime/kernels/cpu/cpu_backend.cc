@@ -513,9 +513,8 @@ absl::Status CpuBackend::HeadInput(const ImageView& image,
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::span<float>> CpuBackend::HeadLogits(const ImageView& image,
-                                                        int section,
-                                                        int32_t rows) {
+absl::Status CpuBackend::HeadLogits(const ImageView& image, int section,
+                                    int32_t rows) {
   const int64_t vocab = spec_.vocab_size;
   const void* input = normed_.data();
   if (head_[0].project_out.n > 0) input = wide_.data();
@@ -540,16 +539,22 @@ absl::StatusOr<std::span<float>> CpuBackend::HeadLogits(const ImageView& image,
   }
   const HeadSectionLayout& layout = head_[section];
   float* logits = logits_.as<float>();
-  SLUICE_RETURN_IF_ERROR(gemm_->Multiply(
+  return gemm_->Multiply(
       layout.head, image, input, rows,
       [&](int32_t row, int32_t count, int32_t col, int32_t cols, float* tile) {
         for (int32_t i = 0; i < count; ++i) {
           std::memcpy(logits + (row + i) * vocab + layout.first_column + col,
                       tile + i * cols, cols * sizeof(float));
         }
-      }));
-  if (section + 1 < num_head_sections()) return std::span<float>();
-  return std::span<float>(logits, static_cast<size_t>(rows) * vocab);
+      });
+}
+
+absl::Status CpuBackend::TakeLogits(std::span<LogitRow> rows) {
+  const size_t vocab = spec_.vocab_size;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i].logits = {logits_.as<float>() + i * vocab, vocab};
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace sluice

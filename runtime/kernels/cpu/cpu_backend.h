@@ -63,9 +63,9 @@ class CpuBackend : public Backend {
   absl::Status HeadInput(const ImageView& image,
                          std::span<const int32_t> rows_of_x, const float* x,
                          int32_t at) override;
-  absl::StatusOr<std::span<float>> HeadLogits(const ImageView& image,
-                                              int section,
-                                              int32_t rows) override;
+  absl::Status HeadLogits(const ImageView& image, int section,
+                          int32_t rows) override;
+  absl::Status TakeLogits(std::span<LogitRow> rows) override;
   AttentionRows attention_rows(int32_t slot) override {
     return {reinterpret_cast<std::byte*>(Qkv(slot)),
             (q_width_ + 2 * kv_width_) * sizeof(float),

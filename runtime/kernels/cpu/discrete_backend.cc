@@ -86,18 +86,46 @@ absl::Status DiscreteBackend::HeadInput(const ImageView& image,
   return cpu_->HeadInput(image, rows_of_x, x, at);
 }
 
-absl::StatusOr<std::span<float>> DiscreteBackend::HeadLogits(
-    const ImageView& image, int section, int32_t rows) {
+absl::Status DiscreteBackend::HeadLogits(const ImageView& image, int section,
+                                         int32_t rows) {
   SLUICE_RETURN_IF_ERROR(checks_.Image("the head", image, HeadBytes(section)));
-  SLUICE_ASSIGN_OR_RETURN(const std::span<float> logits,
-                          cpu_->HeadLogits(image, section, rows));
-  if (logits.empty()) return logits;
+  return cpu_->HeadLogits(image, section, rows);
+}
+
+absl::Status DiscreteBackend::TakeLogits(std::span<LogitRow> rows) {
+  on_device_.assign(rows.size(), LogitRow());
+  SLUICE_RETURN_IF_ERROR(cpu_->TakeLogits(on_device_));
+  float* to = logits_.as<float>();
+  copies_.clear();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].request.has_value()) continue;
+    const std::span<const float> from = on_device_[i].logits;
+    rows[i].logits = {to, from.size()};
+    to += from.size();
+    // Neighbours go together.
+    if (!copies_.empty() &&
+        copies_.back().from.data() + copies_.back().from.size() ==
+            from.data()) {
+      Copy& copy = copies_.back();
+      copy.from = {copy.from.data(), copy.from.size() + from.size()};
+    } else {
+      copies_.push_back({from, rows[i].logits.data()});
+    }
+  }
   IoCompletion done;
-  done.Expect(1);
-  device_->CopyOut({logits_.as<std::byte>(), logits.size_bytes()},
-                   std::as_bytes(logits), &done, {"logits"});
-  SLUICE_RETURN_IF_ERROR(done.Wait());
-  return std::span<float>(logits_.as<float>(), logits.size());
+  done.Expect(static_cast<int>(copies_.size()));
+  for (const Copy& copy : copies_) {
+    device_->CopyOut(
+        std::as_writable_bytes(std::span(copy.to, copy.from.size())),
+        std::as_bytes(copy.from), &done, {"logits"});
+  }
+  cpu_->ParallelFor(static_cast<int>(rows.size()), [&](int i, int thread) {
+    LogitRow& row = rows[i];
+    if (!row.request.has_value()) return;
+    row.logits = {};
+    row.pick = PickToken(*row.request, on_device_[i].logits, scratch_[thread]);
+  });
+  return done.Wait();
 }
 
 }  // namespace sluice

@@ -2,13 +2,16 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "runtime/kernels/backend.h"
 #include "runtime/kernels/device_checks.h"
 #include "runtime/memory/device.h"
 #include "runtime/memory/host_buffer.h"
+#include "runtime/sample/sampler_scratch.h"
 
 namespace sluice {
 
@@ -19,8 +22,9 @@ namespace sluice {
 // can't go unnoticed on a machine without a GPU.
 //
 // Two things are the host's, as for any device: packing writes images into host
-// memory, and HeadLogits gives its logits there. Scratch of a thread (the
-// query and the sums of one attention call) is neither's.
+// memory, and TakeLogits gives logits there that it was not asked to pick from.
+// It picks as the host does. Scratch of a thread (the query and the sums of one
+// attention call) is neither's.
 class DiscreteBackend : public Backend {
  public:
   // kInvalidArgument without a device.
@@ -81,9 +85,9 @@ class DiscreteBackend : public Backend {
   absl::Status HeadInput(const ImageView& image,
                          std::span<const int32_t> rows_of_x, const float* x,
                          int32_t at) override;
-  absl::StatusOr<std::span<float>> HeadLogits(const ImageView& image,
-                                              int section,
-                                              int32_t rows) override;
+  absl::Status HeadLogits(const ImageView& image, int section,
+                          int32_t rows) override;
+  absl::Status TakeLogits(std::span<LogitRow> rows) override;
   void ParallelFor(int num_tasks,
                    absl::FunctionRef<void(int, int)> body) override {
     for (int task = 0; task < num_tasks; ++task) body(task, 0);
@@ -91,7 +95,9 @@ class DiscreteBackend : public Backend {
 
  private:
   DiscreteBackend(const DecoderSpec& spec, const Options& options)
-      : checks_(options.device, spec.hidden_size), device_(options.device) {}
+      : checks_(options.device, spec.hidden_size),
+        device_(options.device),
+        scratch_(options.threads) {}
   // A layer's weights, and its activations.
   absl::Status CheckCall(const LayerImage& image, const BatchView& batch,
                          const float* x) const;
@@ -99,7 +105,14 @@ class DiscreteBackend : public Backend {
   const DeviceChecks checks_;
   Device* const device_;
   std::unique_ptr<Backend> cpu_;
-  HostBuffer logits_;  // last stage
+  HostBuffer logits_;  // [head rows, vocab]; last stage
+  struct Copy {
+    std::span<const float> from;
+    float* to;
+  };
+  std::vector<LogitRow> on_device_;      // where CpuBackend has them
+  std::vector<Copy> copies_;             // of what the host wants
+  std::vector<SamplerScratch> scratch_;  // per thread
 };
 
 }  // namespace sluice

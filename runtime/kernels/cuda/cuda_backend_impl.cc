@@ -144,21 +144,27 @@ absl::Status CudaBackend::Initialize() {
                             Allocate((spec_.gated_mlp ? rows : float_rows) *
                                      spec_.intermediate_size * element));
   }
-  if (!head_.empty()) {
-    int32_t columns = 0;
-    for (const HeadSectionLayout& section : head_) {
-      columns = std::max(columns, section.head.n);
-    }
-    SLUICE_ASSIGN_OR_RETURN(logits_,
-                            Allocate(head_rows * columns * sizeof(float)));
-    SLUICE_ASSIGN_OR_RETURN(
-        host_logits_,
-        HostBuffer::Create("logits",
-                           head_rows * spec_.vocab_size * sizeof(float),
-                           options_.budget, options_.device));
-  }
+  if (!head_.empty()) SLUICE_RETURN_IF_ERROR(MakeHead());
   SLUICE_RETURN_IF_ERROR(MakeRotaryTable());
   return MakeAttention();
+}
+
+absl::Status CudaBackend::MakeHead() {
+  // Less would not be pinned.
+  constexpr size_t kPage = 4096;
+  const size_t rows = options_.head_rows;
+  const size_t bytes = rows * spec_.vocab_size * sizeof(float);
+  SLUICE_ASSIGN_OR_RETURN(logits_, Allocate(bytes));
+  SLUICE_ASSIGN_OR_RETURN(answers_, Allocate(rows * sizeof(Pick)));
+  SLUICE_ASSIGN_OR_RETURN(
+      host_logits_,
+      HostBuffer::Create("logits", bytes, options_.budget, options_.device));
+  SLUICE_ASSIGN_OR_RETURN(
+      host_answers_,
+      HostBuffer::Create("logits", std::max(kPage, rows * sizeof(Pick)),
+                         options_.budget, options_.device));
+  picks_.reserve(rows);
+  return absl::OkStatus();
 }
 
 absl::Status CudaBackend::MakeAttention() {
@@ -178,15 +184,16 @@ absl::Status CudaBackend::MakeAttention() {
   SLUICE_ASSIGN_OR_RETURN(workspace_,
                           Allocate(std::max(for_products, for_attention)));
   const size_t tokens = sizeof(int32_t) * options_.max_rows;
+  const size_t picks = head_.empty() ? 0 : sizeof(RowPick) * options_.head_rows;
   SLUICE_ASSIGN_OR_RETURN(
-      ring_,
-      UploadRing::Create(
-          {.device = options_.device,
-           .host = options_.budget,
-           .stream = place_.stream,
-           .most_bytes = std::max(
-               2 * tokens, BatchAttention::UploadBytes(
-                               options_.max_rows, options_.max_model_len))}));
+      ring_, UploadRing::Create(
+                 {.device = options_.device,
+                  .host = options_.budget,
+                  .stream = place_.stream,
+                  .most_bytes = std::max(
+                      {2 * tokens, picks,
+                       BatchAttention::UploadBytes(options_.max_rows,
+                                                   options_.max_model_len)})}));
   SLUICE_ASSIGN_OR_RETURN(
       products_, ImageProducts::Create({.device = options_.device,
                                         .stream = place_.stream,
@@ -515,9 +522,8 @@ absl::Status CudaBackend::HeadInput(const ImageView& image,
                   at * spec_.hidden_size * matrices_.element_bytes());
 }
 
-absl::StatusOr<std::span<float>> CudaBackend::HeadLogits(const ImageView& image,
-                                                         int section,
-                                                         int32_t rows) {
+absl::Status CudaBackend::HeadLogits(const ImageView& image, int section,
+                                     int32_t rows) {
   SLUICE_RETURN_IF_ERROR(Enter());
   const HeadSectionLayout& layout = head_[section];
   SLUICE_RETURN_IF_ERROR(checks_.Image("the head", image, layout.bytes));
@@ -527,20 +533,64 @@ absl::StatusOr<std::span<float>> CudaBackend::HeadLogits(const ImageView& image,
         ProductOf(layout.project_out, image, rows, normed_.data()),
         Epilogue::kNone, nullptr, wide_.data()));
   }
-  SLUICE_RETURN_IF_ERROR(
-      products_->ToFloat(ProductOf(layout.head, image, rows,
-                                   project ? wide_.data() : normed_.data()),
-                         nullptr, false, logits_.as<float>()));
-  const size_t width = layout.head.n * sizeof(float);
-  const size_t vocab = spec_.vocab_size;
-  SLUICE_RETURN_IF_ERROR(CudaStatus(
-      cudaMemcpy2DAsync(host_logits_.as<float>() + layout.first_column,
-                        vocab * sizeof(float), logits_.data(), width, width,
-                        rows, cudaMemcpyDeviceToHost, place_.stream),
-      "copying logits to the host"));
-  if (section + 1 < num_head_sections()) return std::span<float>();
+  ImageProducts::Product product = ProductOf(
+      layout.head, image, rows, project ? wide_.data() : normed_.data());
+  product.y_stride = spec_.vocab_size;
+  return products_->ToFloat(product, nullptr, false,
+                            logits_.as<float>() + layout.first_column);
+}
+
+absl::Status CudaBackend::TakeLogits(std::span<LogitRow> rows) {
+  SLUICE_RETURN_IF_ERROR(Enter());
+  picks_.clear();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (!rows[i].request.has_value()) continue;
+    picks_.push_back({*rows[i].request, static_cast<int32_t>(i)});
+  }
+  if (!picks_.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(const std::byte* const picks,
+                            ring_->Put(std::as_bytes(std::span(picks_))));
+    SLUICE_RETURN_IF_ERROR(PickTokens(logits_.as<float>(), spec_.vocab_size,
+                                      reinterpret_cast<const RowPick*>(picks),
+                                      static_cast<int32_t>(picks_.size()),
+                                      answers_.as<Pick>(), place_.stream));
+    SLUICE_RETURN_IF_ERROR(
+        CudaStatus(cudaMemcpyAsync(host_answers_.data(), answers_.data(),
+                                   picks_.size() * sizeof(Pick),
+                                   cudaMemcpyDeviceToHost, place_.stream),
+                   "copying tokens to the host"));
+  }
+  SLUICE_RETURN_IF_ERROR(CopyLogits(rows));
   SLUICE_RETURN_IF_ERROR(Finish());
-  return std::span<float>(host_logits_.as<float>(), rows * vocab);
+  for (size_t i = 0; i < picks_.size(); ++i) {
+    LogitRow& row = rows[picks_[i].row];
+    row.pick = host_answers_.as<Pick>()[i];
+    row.logits = {};
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaBackend::CopyLogits(std::span<LogitRow> rows) {
+  const size_t vocab = spec_.vocab_size;
+  float* to = host_logits_.as<float>();
+  for (size_t i = 0; i < rows.size();) {
+    // Neighbours go together.
+    size_t end = i;
+    for (; end < rows.size() && !rows[end].request.has_value(); ++end) {
+      rows[end].logits = {to + (end - i) * vocab, vocab};
+    }
+    if (end > i) {
+      const size_t count = (end - i) * vocab;
+      SLUICE_RETURN_IF_ERROR(
+          CudaStatus(cudaMemcpyAsync(to, logits_.as<float>() + i * vocab,
+                                     count * sizeof(float),
+                                     cudaMemcpyDeviceToHost, place_.stream),
+                     "copying logits to the host"));
+      to += count;
+    }
+    i = end + 1;
+  }
+  return absl::OkStatus();
 }
 
 StepGraphs::Key CudaBackend::KeyOf(std::span<const BatchView> batches,

@@ -18,6 +18,7 @@
 #include "runtime/kernels/cuda/device_matrices.h"
 #include "runtime/kernels/cuda/image_products.h"
 #include "runtime/kernels/cuda/norm.h"
+#include "runtime/kernels/cuda/sampling.h"
 #include "runtime/kernels/cuda/step_graphs.h"
 #include "runtime/kernels/cuda/upload_ring.h"
 #include "runtime/kernels/device_checks.h"
@@ -35,10 +36,10 @@ namespace sluice {
 // Computing calls put their work into one stream and return; what they are told
 // of a batch is copied at once. They wait only where the device is far behind
 // (UploadRing), or for the first product of a shape, of which several
-// algorithms are timed (ProductEngine). Logits are waited for: sampling is the
-// host's, whose random stream, penalties and logprobs then are the same for any
-// device, and a device that has brought a batch's logits has nothing else to do
-// with them.
+// algorithms are timed (ProductEngine), and for what TakeLogits gives. Tokens
+// are picked on the device, with the host's random numbers, where that takes no
+// more than a PickRequest says: the logits of a large vocabulary take the wire
+// as long as a step takes.
 //
 // Memory is Options::device's, taken at once: activations between the calls,
 // work space, the ring, and scratch memory for quantized matrices.
@@ -96,9 +97,9 @@ class CudaBackend : public Backend {
   absl::Status HeadInput(const ImageView& image,
                          std::span<const int32_t> rows_of_x, const float* x,
                          int32_t at) override;
-  absl::StatusOr<std::span<float>> HeadLogits(const ImageView& image,
-                                              int section,
-                                              int32_t rows) override;
+  absl::Status HeadLogits(const ImageView& image, int section,
+                          int32_t rows) override;
+  absl::Status TakeLogits(std::span<LogitRow> rows) override;
   // Steps of one new token each are recorded as CUDA graphs when they come
   // again and again.
   absl::StatusOr<bool> ReplayLayers(std::span<const BatchView> batches,
@@ -116,6 +117,7 @@ class CudaBackend : public Backend {
   absl::Status Initialize();
   absl::Status MakeLayouts();
   absl::Status MakeRotaryTable();
+  absl::Status MakeHead();
   absl::Status MakeAttention();
   absl::StatusOr<DeviceBuffer> Allocate(size_t bytes) {
     return options_.device->Allocate("workspace", bytes);
@@ -126,6 +128,8 @@ class CudaBackend : public Backend {
   int64_t PositionRows() const;
   // Makes the device the calling thread's.
   absl::Status Enter() const;
+  // Begins bringing the logits that are not asked about.
+  absl::Status CopyLogits(std::span<LogitRow> rows);
   // What a recorded step depends on; empty if it cannot be recorded.
   StepGraphs::Key KeyOf(std::span<const BatchView> batches,
                         std::span<float* const> x) const;
@@ -192,9 +196,14 @@ class CudaBackend : public Backend {
   // [rows, intermediate] in dtype: of a gated MLP, or of few rows of quantized
   // products; other results are in wide_.
   DeviceBuffer inner_;
-  DeviceBuffer logits_;  // float [head rows, columns of a section]; last stage
-  HostBuffer host_logits_;  // float [head rows, vocab]; last stage
-  DeviceBuffer workspace_;  // of whatever is computed at the time
+  // Of the last stage: [head rows, vocab], and as many answers; on the host,
+  // those rows that it wants.
+  DeviceBuffer logits_;
+  DeviceBuffer answers_;
+  HostBuffer host_logits_;
+  HostBuffer host_answers_;
+  std::vector<RowPick> picks_;  // on their way to the ring
+  DeviceBuffer workspace_;      // of whatever is computed at the time
   std::unique_ptr<UploadRing> ring_;
   std::unique_ptr<ImageProducts> products_;
   std::optional<BatchAttention> attention_;

@@ -155,18 +155,17 @@ absl::Status LateBackend::HeadInput(const ImageView& image,
                 x, at] { return inner_->HeadInput(image, rows, x, at); });
 }
 
-absl::StatusOr<std::span<float>> LateBackend::HeadLogits(const ImageView& image,
-                                                         int section,
-                                                         int32_t rows) {
-  if (section + 1 < num_head_sections()) {
-    ReadImage("the head", image, HeadBytes(section));
-    SLUICE_RETURN_IF_ERROR(Later([this, image, section, rows] {
-      return inner_->HeadLogits(image, section, rows).status();
-    }));
-    return std::span<float>();
-  }
+absl::Status LateBackend::HeadLogits(const ImageView& image, int section,
+                                     int32_t rows) {
+  ReadImage("the head", image, HeadBytes(section));
+  return Later([this, image, section, rows] {
+    return inner_->HeadLogits(image, section, rows);
+  });
+}
+
+absl::Status LateBackend::TakeLogits(std::span<LogitRow> rows) {
   SLUICE_RETURN_IF_ERROR(ComputeAll());
-  return inner_->HeadLogits(image, section, rows);
+  return inner_->TakeLogits(rows);
 }
 
 absl::Status LateBackend::Later(std::function<absl::Status()> call) {

@@ -17,7 +17,7 @@
 namespace sluice {
 
 // A backend that computes as late as it may: what it is told is done by the
-// next Finish(), or when logits are asked for. Until then its results are all
+// next Finish(), or when logits are taken. Until then its results are all
 // ones (NaN, as floats), and what it is to read must stay as it was, or
 // Finish() is kInternal and says what was overwritten. So a stage that copies
 // what is not yet computed, or gives away memory that is still read, gives
@@ -95,9 +95,9 @@ class LateBackend : public Backend {
   absl::Status HeadInput(const ImageView& image,
                          std::span<const int32_t> rows_of_x, const float* x,
                          int32_t at) override;
-  absl::StatusOr<std::span<float>> HeadLogits(const ImageView& image,
-                                              int section,
-                                              int32_t rows) override;
+  absl::Status HeadLogits(const ImageView& image, int section,
+                          int32_t rows) override;
+  absl::Status TakeLogits(std::span<LogitRow> rows) override;
   absl::Status Finish() override;
 
  private:

@@ -16,6 +16,7 @@
 #include "tests/parity/stage_chain.h"
 #include "tests/unit/exec/late_backend.h"
 #include "tests/unit/exec/placement_testing.h"
+#include "tests/unit/exec/sampling_kinds.h"
 #include "tests/unit/exec/scratch_dir.h"
 
 namespace sluice {
@@ -136,6 +137,40 @@ TEST_P(StageLateTest, StepsWithoutANewTokenAreDoneAtTheirEnd) {
   ASSERT_TRUE(tokens.ok()) << tokens.status();
   EXPECT_EQ(*tokens, *expected);
   EXPECT_EQ(late_->waits(), 3);
+}
+
+// Nor are logits that nobody brings read before they are there.
+TEST_P(StageLateTest, PicksAreOfWhatWasComputed) {
+  StageChain::Options options;
+  options.policy = With("w=100/0/0 c=100/0/0 h=100/0/0");
+  options.max_model_len = 64;
+  auto plain = StageChain::Create(spec_, RandomSource(3), options);
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  const auto expected =
+      RunSamplingKinds(**plain, SamplingKinds(), spec_.vocab_size);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  options.device_bytes = kRoomy;
+  options.wrap_backend = Late();
+  options.observe_logits = false;
+  auto late = StageChain::Create(spec_, RandomSource(3), options);
+  ASSERT_TRUE(late.ok()) << late.status();
+  const auto results =
+      RunSamplingKinds(**late, SamplingKinds(), spec_.vocab_size);
+  ASSERT_TRUE(results.ok()) << results.status();
+  for (size_t step = 0; step < expected->size(); ++step) {
+    const StepResult& got = (*results)[step];
+    const StepResult& want = (*expected)[step];
+    ASSERT_EQ(got.tokens.size(), want.tokens.size());
+    for (size_t i = 0; i < want.tokens.size(); ++i) {
+      EXPECT_EQ(got.tokens[i].token, want.tokens[i].token);
+      EXPECT_EQ(got.tokens[i].logprob, want.tokens[i].logprob);
+    }
+    ASSERT_EQ(got.scores.size(), want.scores.size());
+    for (size_t i = 0; i < want.scores.size(); ++i) {
+      EXPECT_EQ(got.scores[i].logprobs, want.scores[i].logprobs);
+    }
+  }
+  EXPECT_LE(late_->waits(), 1);
 }
 
 // A call that fails leaves others that were not computed. They disturb nothing

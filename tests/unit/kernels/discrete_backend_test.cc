@@ -122,7 +122,7 @@ TEST_F(DiscreteBackendTest, RefusesWhatIsNot) {
 
   ExpectRefused(backend_->HeadInput(ImageView::Whole(image_), tokens_, x, 0),
                 "the head");
-  ExpectRefused(backend_->HeadLogits(ImageView::Whole(image_), 0, 1).status(),
+  ExpectRefused(backend_->HeadLogits(ImageView::Whole(image_), 0, 1),
                 "the head");
   ExpectRefused(backend_->Embed(ImageView::Whole(image_), batch_, x),
                 "the embedding");
@@ -144,10 +144,54 @@ TEST_F(DiscreteBackendTest, LogitsReachTheHost) {
   const std::vector<int32_t> rows = {0, 2};
   const ImageView view = ImageView::Whole(head.data());
   ASSERT_TRUE(backend_->HeadInput(view, rows, x_.as<float>(), 0).ok());
-  const auto logits = backend_->HeadLogits(view, 0, 2);
-  ASSERT_TRUE(logits.ok()) << logits.status();
-  EXPECT_FALSE(device_->Touches(logits->data(), logits->size_bytes()));
-  EXPECT_EQ(logits->size(), 2u * 50);
+  ASSERT_TRUE(backend_->HeadLogits(view, 0, 2).ok());
+  std::vector<Backend::LogitRow> taken(2);
+  ASSERT_TRUE(backend_->TakeLogits(taken).ok());
+  for (const Backend::LogitRow& row : taken) {
+    EXPECT_FALSE(row.picked());
+    EXPECT_FALSE(device_->Touches(row.logits.data(), row.logits.size_bytes()));
+    EXPECT_EQ(row.logits.size(), 50u);
+  }
+}
+
+// Where it is asked, only the answer does.
+TEST_F(DiscreteBackendTest, PicksWhereTheLogitsAre) {
+  std::vector<std::byte> host(backend_->HeadBytes(0) + 4096);
+  std::byte* image = Align(host.data());
+  ASSERT_TRUE(backend_
+                  ->PackHead(
+                      0, source_, [](uint64_t) { return absl::OkStatus(); },
+                      ImageWindow::Whole(image, backend_->HeadBytes(0)))
+                  .ok());
+  const DeviceBuffer head = Allocate(backend_->HeadBytes(0));
+  std::memcpy(head.data(), image, backend_->HeadBytes(0));
+  for (int i = 0; i < kRows * spec_.hidden_size; ++i) {
+    x_.as<float>()[i] = static_cast<float>(i * i % 17) - 8;
+  }
+  const std::vector<int32_t> rows = {0, 1, 2, 1};
+  const ImageView view = ImageView::Whole(head.data());
+  const auto take = [&](std::vector<Backend::LogitRow>& taken) {
+    ASSERT_TRUE(backend_->HeadInput(view, rows, x_.as<float>(), 0).ok());
+    ASSERT_TRUE(backend_->HeadLogits(view, 0, 4).ok());
+    ASSERT_TRUE(backend_->TakeLogits(taken).ok());
+  };
+  PickRequest request;
+  request.temperature = 1;
+  request.uniform = 0.6;
+  request.logprob = 1;
+  std::vector<Backend::LogitRow> taken(4);
+  taken[1].request = request;
+  const uint64_t before = device_->totals().d2h_bytes;
+  take(taken);
+  EXPECT_EQ(device_->totals().d2h_bytes - before, 3 * 50 * sizeof(float));
+  EXPECT_FALSE(taken[0].picked());
+  ASSERT_TRUE(taken[1].picked());
+  EXPECT_FALSE(taken[2].picked());
+  // The last row's logits are the second one's.
+  SamplerScratch scratch;
+  const Pick want = PickToken(request, taken[3].logits, scratch);
+  EXPECT_EQ(taken[1].pick.token, want.token);
+  EXPECT_EQ(taken[1].pick.logprob, want.logprob);
 }
 
 TEST_F(DiscreteBackendTest, NeedsADevice) {

@@ -73,12 +73,17 @@ void Check(int32_t embed_dim, DType dtype, WeightFormat format, double bound) {
   const std::vector<int32_t> rows = {0, 1, 2, 3, 4};
   ASSERT_TRUE(
       b.HeadInput(ImageView::Whole(images[0].data()), rows, x.data(), 0).ok());
-  std::span<float> logits;
   for (int s = 0; s < b.num_head_sections(); ++s) {
-    EXPECT_TRUE(logits.empty());
-    auto result = b.HeadLogits(ImageView::Whole(images[s].data()), s, kRows);
-    ASSERT_TRUE(result.ok()) << result.status();
-    logits = *result;
+    const absl::Status status =
+        b.HeadLogits(ImageView::Whole(images[s].data()), s, kRows);
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  std::vector<Backend::LogitRow> taken(kRows);
+  ASSERT_TRUE(b.TakeLogits(taken).ok());
+  std::vector<float> logits;
+  for (const Backend::LogitRow& row : taken) {
+    EXPECT_FALSE(row.picked());
+    logits.insert(logits.end(), row.logits.begin(), row.logits.end());
   }
   std::vector<double> wanted(x.begin(), x.end());
   if (embed_dim != 64) {

@@ -445,6 +445,18 @@ TEST_F(DeviceCostTest, KvAttendedOnTheDeviceCrosses) {
               base_in + 0.5 * read / 2e6 + 0.25 * read / 4e6, 1e-9);
 }
 
+TEST_F(DeviceCostTest, TokensArePickedThere) {
+  stage_.layers = {2, 4};
+  const double before = Seconds(Resource::kDeviceCompute, on_device_);
+  const double host = Seconds(Resource::kHostCompute, on_device_);
+  machine_.host.logit_seconds = 1;
+  EXPECT_EQ(Seconds(Resource::kDeviceCompute, on_device_), before);
+  machine_.device_compute.logit_seconds = 1e-7;
+  EXPECT_NEAR(Seconds(Resource::kDeviceCompute, on_device_) - before,
+              1e-7 * 640 * 16, 1e-12);
+  EXPECT_EQ(Seconds(Resource::kHostCompute, on_device_), host);
+}
+
 TEST_F(DeviceCostTest, FlexGenAttendsPromptsOnTheDevice) {
   stage_.layers = {1, 3};
   stage_.options = {.prefill_on_device = true,
