@@ -514,8 +514,11 @@ void Stream::Join(const std::shared_ptr<Stream>& self,
 }
 
 void Stream::Break(const absl::Status& status) {
+  // Before it ends: its OnDone, which then comes on another thread, would take
+  // it for a stream that ended as it should, and nobody would be told.
+  const bool wanted = service_->Remove(this);
   End(status);
-  if (service_->Remove(this)) service_->sink()->OnLinkBroken(epoch_, status);
+  if (wanted) service_->sink()->OnLinkBroken(epoch_, status);
 }
 
 void Stream::OnDone() {
