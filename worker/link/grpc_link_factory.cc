@@ -25,6 +25,8 @@ namespace {
 constexpr int64_t kMaxCredits = int64_t{1} << 20;
 // How long a peer has to acknowledge the end of a stream.
 constexpr absl::Duration kCloseTimeout = absl::Seconds(1);
+// What the receiver has to say of it may come so long after its channel broke.
+constexpr absl::Duration kReasonTime = absl::Milliseconds(200);
 // Detached payloads that have not left yet: one under way, and one behind it.
 constexpr int kMostPayloads = 2;
 
@@ -295,6 +297,12 @@ class Stream
       MutexLock lock(&mu_);
       if (!payload_error_.ok() || done_) return;
       payload_error_ = Annotate(status, absl::StrCat("link to ", address_));
+      // If the receiver ended the link, why is on its way.
+      const absl::Time deadline = absl::Now() + kReasonTime;
+      while (!done_ && !closed_ && absl::Now() < deadline) {
+        changed_.WaitFor(&mu_, deadline - absl::Now());
+      }
+      if (done_) return;
     }
     context_.TryCancel();
   }
