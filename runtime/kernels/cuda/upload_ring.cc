@@ -96,7 +96,7 @@ absl::StatusOr<const std::byte*> UploadRing::Put(
     }
     const Entry entry = {part_ * part_bytes_ + used_, content.size()};
     std::byte* const from = host_.as<std::byte>() + entry.offset;
-    std::memcpy(from, content.data(), content.size());
+    std::copy(content.begin(), content.end(), from);
     SLUICE_RETURN_IF_ERROR(
         CudaStatus(cudaMemcpyAsync(device_.as<std::byte>() + entry.offset, from,
                                    content.size(), cudaMemcpyHostToDevice,
