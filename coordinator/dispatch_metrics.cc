@@ -17,6 +17,8 @@ std::string StateLabel(int state) {
       return "ready";
     case v1::WORKER_STATE_FAILED:
       return "failed";
+    case v1::WORKER_STATE_CHECKING:
+      return "checking";
     default:
       return "";
   }
