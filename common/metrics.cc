@@ -28,6 +28,7 @@ class NullMetrics : public MetricsRegistry {
                           const MetricLabels&) override {
     return &histogram_;
   }
+  void Remove(const std::string&, const MetricLabels&) override {}
 
  private:
   NullCounter counter_;

@@ -33,7 +33,9 @@ using MetricLabels = std::map<std::string, std::string>;
 // Where components register their metrics. Asking twice for the same name and
 // labels gives the same object. The registry owns what it returns and must
 // outlive its users. Names follow Prometheus: prefix "sluice_", base units,
-// "_total" on counters. Thread-safe.
+// "_total" on counters. A name has one type, one help text, one set of labels
+// and one of the layouts of common/metric_buckets.h, whichever program exports
+// it. Thread-safe.
 class MetricsRegistry {
  public:
   virtual ~MetricsRegistry() = default;
@@ -46,6 +48,9 @@ class MetricsRegistry {
                                   const std::string& help,
                                   const std::vector<double>& buckets,
                                   const MetricLabels& labels = {}) = 0;
+  // Ends a series, of whatever type, if there is one: of a worker that is gone,
+  // of a plan that is over. What was got for it must not be used any more.
+  virtual void Remove(const std::string& name, const MetricLabels& labels) = 0;
 };
 
 // A registry whose metrics go nowhere.

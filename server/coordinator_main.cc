@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/logging.h"
 #include "common/status_macros.h"
+#include "common/version.h"
 #include "coordinator/coordinator.h"
 #include "server/coordinator_server.h"
 #include "server/metrics/metrics_server.h"
@@ -122,7 +123,7 @@ void AddFlags(CLI::App& app, Flags& f) {
   app.add_option("--log-level", f.log_level, "debug, info, warning or error")
       ->capture_default_str()
       ->envname("SLUICE_LOG_LEVEL");
-  app.set_version_flag("--version", SLUICE_VERSION);
+  app.set_version_flag("--version", sluice::BuildVersion());
   app.footer(
       "Examples:\n"
       "  sluice-coordinator --model ./llama --state-dir /var/lib/sluice\n"
@@ -209,7 +210,7 @@ int main(int argc, char** argv) {
   std::string config = app.config_to_str(false, false);
   for (char& c : config) c = c == '\n' ? ' ' : c;
   sluice::LogInfo(
-      absl::StrCat("sluice-coordinator ", SLUICE_VERSION, " ", config));
+      absl::StrCat("sluice-coordinator ", sluice::BuildVersion(), " ", config));
   const absl::Status status = Serve(flags, signals);
   if (!status.ok()) {
     std::cerr << "sluice-coordinator: " << status.message() << "\n";

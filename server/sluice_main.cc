@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "common/logging.h"
+#include "common/version.h"
 #include "server/cli/commands.h"
 
 namespace {
@@ -52,7 +53,7 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is a write error
   CLI::App app{"Sluice: offline inference in bulk"};
   app.require_subcommand(1);
-  app.set_version_flag("--version", SLUICE_VERSION);
+  app.set_version_flag("--version", sluice::BuildVersion());
   std::string coordinator = "127.0.0.1:7070";
   std::string log_level = "warning";
   app.add_option("--coordinator", coordinator, "the coordinator's host:port")

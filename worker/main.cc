@@ -18,6 +18,7 @@
 #include "common/machine_profile.h"
 #include "common/status_macros.h"
 #include "common/thread.h"
+#include "common/version.h"
 #include "runtime/memory/host_memory.h"
 #include "runtime/model/model_dir.h"
 #include "server/metrics/metrics_server.h"
@@ -135,7 +136,7 @@ void AddFlags(CLI::App& app, Flags& f) {
   app.add_option("--log-level", f.log_level, "debug, info, warning or error")
       ->capture_default_str()
       ->envname("SLUICE_LOG_LEVEL");
-  app.set_version_flag("--version", SLUICE_VERSION);
+  app.set_version_flag("--version", sluice::BuildVersion());
   app.footer(
       "Examples:\n"
       "  sluice-worker --model ./llama\n"
@@ -358,7 +359,7 @@ int main(int argc, char** argv) {
   }
   std::string config = app.config_to_str(false, false);
   for (char& c : config) c = c == '\n' ? ' ' : c;
-  sluice::LogInfo(absl::StrCat("sluice-worker ", SLUICE_VERSION, " ", config));
+  sluice::LogInfo(absl::StrCat("sluice-worker ", sluice::BuildVersion(), " ", config));
   const absl::Status status = Serve(flags, signals);
   if (!status.ok()) {
     std::cerr << "sluice-worker: " << status.message() << "\n";

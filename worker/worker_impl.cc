@@ -10,6 +10,7 @@
 #include "common/mutex.h"
 #include "common/status_macros.h"
 #include "common/thread.h"
+#include "common/version.h"
 #include "runtime/memory/cpu_topology.h"
 #include "runtime/memory/memory_budget.h"
 #include "runtime/profile/machine_facts.h"
@@ -24,7 +25,6 @@
 namespace sluice {
 namespace {
 
-constexpr char kVersion[] = SLUICE_VERSION;
 // For each link that is measured.
 constexpr double kSurveySeconds = 0.2;
 
@@ -104,7 +104,7 @@ class WorkerImpl : public Worker,
     client.identity.device = options_.device.backend == BackendKind::kCuda
                                  ? DescribeDevice(options_.device)
                                  : DescribeCpu();
-    client.identity.version = kVersion;
+    client.identity.version = BuildVersion();
     client.identity.metrics_address = options_.metrics_address;
     client.identity.model_dir = options_.model_dir.string();
     if (options_.profile != nullptr) {

@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "common/logging.h"
 #include "common/status_macros.h"
+#include "common/version.h"
 #include "runtime/memory/checksum.h"
 #include "runtime/profile/machine_facts.h"
 #include "runtime/profile/profile_json.h"
@@ -107,7 +108,7 @@ absl::StatusOr<MachineProfile> FindCachedProfile(
     return absl::NotFoundError("no directory that keeps profiles");
   }
   SLUICE_ASSIGN_OR_RETURN(const std::string fingerprint,
-                          MachineFingerprint(options.machine, SLUICE_VERSION));
+                          MachineFingerprint(options.machine, ReleaseVersion()));
   return Find(CacheFile(options.cache_dir, fingerprint), fingerprint,
               options.machine);
 }
@@ -117,7 +118,7 @@ absl::StatusOr<MachineProfile> CachedProfile(
     const std::atomic<bool>* cancelled) {
   SLUICE_RETURN_IF_ERROR(options.machine.Validate());
   SLUICE_ASSIGN_OR_RETURN(const std::string fingerprint,
-                          MachineFingerprint(options.machine, SLUICE_VERSION));
+                          MachineFingerprint(options.machine, ReleaseVersion()));
   DirLock lock;
   std::string path;
   if (!options.cache_dir.empty()) {

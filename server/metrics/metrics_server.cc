@@ -46,6 +46,40 @@ class PrometheusHistogram : public Histogram {
   prometheus::Histogram* histogram_;
 };
 
+// The series of one type, by name and labels.
+template <typename Theirs, typename Ours>
+class SeriesMap {
+ public:
+  // `builder` makes the family, of which Add(labels, args...) makes the series.
+  template <typename Builder, typename... Args>
+  Ours* Get(const std::string& name, const std::string& help,
+            const MetricLabels& labels, prometheus::Registry* registry,
+            Builder builder, const Args&... args) {
+    Entry& entry = entries_[{name, labels}];
+    if (entry.ours == nullptr) {
+      entry.family = &builder.Name(name).Help(help).Register(*registry);
+      entry.theirs = &entry.family->Add(labels, args...);
+      entry.ours = std::make_unique<Ours>(entry.theirs);
+    }
+    return entry.ours.get();
+  }
+
+  void Remove(const std::string& name, const MetricLabels& labels) {
+    const auto it = entries_.find({name, labels});
+    if (it == entries_.end()) return;
+    it->second.family->Remove(it->second.theirs);
+    entries_.erase(it);
+  }
+
+ private:
+  struct Entry {
+    prometheus::Family<Theirs>* family = nullptr;
+    Theirs* theirs = nullptr;
+    std::unique_ptr<Ours> ours;
+  };
+  std::map<std::pair<std::string, MetricLabels>, Entry> entries_;
+};
+
 class PrometheusRegistry : public MetricsRegistry {
  public:
   PrometheusRegistry() : registry_(std::make_shared<prometheus::Registry>()) {}
@@ -53,44 +87,30 @@ class PrometheusRegistry : public MetricsRegistry {
   Counter* GetCounter(const std::string& name, const std::string& help,
                       const MetricLabels& labels) override {
     MutexLock lock(&mu_);
-    auto& slot = counters_[{name, labels}];
-    if (!slot) {
-      slot = std::make_unique<PrometheusCounter>(&prometheus::BuildCounter()
-                                                      .Name(name)
-                                                      .Help(help)
-                                                      .Register(*registry_)
-                                                      .Add(labels));
-    }
-    return slot.get();
+    return counters_.Get(name, help, labels, registry_.get(),
+                         prometheus::BuildCounter());
   }
 
   Gauge* GetGauge(const std::string& name, const std::string& help,
                   const MetricLabels& labels) override {
     MutexLock lock(&mu_);
-    auto& slot = gauges_[{name, labels}];
-    if (!slot) {
-      slot = std::make_unique<PrometheusGauge>(&prometheus::BuildGauge()
-                                                    .Name(name)
-                                                    .Help(help)
-                                                    .Register(*registry_)
-                                                    .Add(labels));
-    }
-    return slot.get();
+    return gauges_.Get(name, help, labels, registry_.get(),
+                       prometheus::BuildGauge());
   }
 
   Histogram* GetHistogram(const std::string& name, const std::string& help,
                           const std::vector<double>& buckets,
                           const MetricLabels& labels) override {
     MutexLock lock(&mu_);
-    auto& slot = histograms_[{name, labels}];
-    if (!slot) {
-      slot = std::make_unique<PrometheusHistogram>(&prometheus::BuildHistogram()
-                                                        .Name(name)
-                                                        .Help(help)
-                                                        .Register(*registry_)
-                                                        .Add(labels, buckets));
-    }
-    return slot.get();
+    return histograms_.Get(name, help, labels, registry_.get(),
+                           prometheus::BuildHistogram(), buckets);
+  }
+
+  void Remove(const std::string& name, const MetricLabels& labels) override {
+    MutexLock lock(&mu_);
+    counters_.Remove(name, labels);
+    gauges_.Remove(name, labels);
+    histograms_.Remove(name, labels);
   }
 
   const std::shared_ptr<prometheus::Registry>& registry() const {
@@ -98,13 +118,12 @@ class PrometheusRegistry : public MetricsRegistry {
   }
 
  private:
-  using Key = std::pair<std::string, MetricLabels>;
   std::shared_ptr<prometheus::Registry> registry_;
   Mutex mu_;
-  std::map<Key, std::unique_ptr<PrometheusCounter>> counters_
+  SeriesMap<prometheus::Counter, PrometheusCounter> counters_
       ABSL_GUARDED_BY(mu_);
-  std::map<Key, std::unique_ptr<PrometheusGauge>> gauges_ ABSL_GUARDED_BY(mu_);
-  std::map<Key, std::unique_ptr<PrometheusHistogram>> histograms_
+  SeriesMap<prometheus::Gauge, PrometheusGauge> gauges_ ABSL_GUARDED_BY(mu_);
+  SeriesMap<prometheus::Histogram, PrometheusHistogram> histograms_
       ABSL_GUARDED_BY(mu_);
 };
 

@@ -124,12 +124,21 @@ class TestMetrics::Metric : public Counter, public Gauge, public Histogram {
   double value_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-TestMetrics::Metric* TestMetrics::Get(const std::string& name,
-                                      const MetricLabels& labels) {
+namespace {
+
+std::string KeyOf(const std::string& name, const MetricLabels& labels) {
   std::string key = name;
   for (const auto& [label, value] : labels) {
     absl::StrAppend(&key, "{", label, "=", value, "}");
   }
+  return key;
+}
+
+}  // namespace
+
+TestMetrics::Metric* TestMetrics::Get(const std::string& name,
+                                      const MetricLabels& labels) {
+  const std::string key = KeyOf(name, labels);
   MutexLock lock(&mu_);
   auto& metric = metrics_[key];
   if (!metric) metric = std::make_unique<Metric>();
@@ -154,6 +163,11 @@ Histogram* TestMetrics::GetHistogram(const std::string& name,
                                      const std::vector<double>&,
                                      const MetricLabels& labels) {
   return Get(name, labels);
+}
+
+void TestMetrics::Remove(const std::string& name, const MetricLabels& labels) {
+  MutexLock lock(&mu_);
+  metrics_.erase(KeyOf(name, labels));
 }
 
 double TestMetrics::Value(const std::string& key) const {

@@ -75,6 +75,7 @@ class TestMetrics : public MetricsRegistry {
   Histogram* GetHistogram(const std::string& name, const std::string& help,
                           const std::vector<double>& buckets,
                           const MetricLabels& labels) override;
+  void Remove(const std::string& name, const MetricLabels& labels) override;
   // "name{label=value}"; a counter's or gauge's value, a histogram's count.
   double Value(const std::string& key) const;
 

@@ -33,6 +33,10 @@ class TestMetrics : public MetricsRegistry {
                           const MetricLabels& labels) override {
     return Get(name, labels);
   }
+  void Remove(const std::string& name, const MetricLabels& labels) override {
+    MutexLock lock(&mu_);
+    values_.erase(Key(name, labels));
+  }
 
  private:
   class Metric : public Counter, public Gauge, public Histogram {
@@ -54,12 +58,16 @@ class TestMetrics : public MetricsRegistry {
     const std::string key_;
   };
 
-  Metric* Get(const std::string& name, const MetricLabels& labels) {
+  static std::string Key(const std::string& name, const MetricLabels& labels) {
     std::string key = absl::StrCat(name, "{");
     for (const auto& [label, value] : labels) {
       absl::StrAppend(&key, key.back() == '{' ? "" : ",", label, "=", value);
     }
-    key += '}';
+    return key + '}';
+  }
+
+  Metric* Get(const std::string& name, const MetricLabels& labels) {
+    const std::string key = Key(name, labels);
     MutexLock lock(&mu_);
     values_.try_emplace(key, 0);
     metrics_.push_back(std::make_unique<Metric>(this, key));
