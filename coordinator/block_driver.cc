@@ -80,6 +80,12 @@ void BlockDriver::Finish(SequenceId id) {
   const int32_t allowed = sequence.request().max_tokens;
   finished_.push_back(sequence.TakeFinished());
   const Generation& generation = finished_.back().generation;
+  const auto prompt =
+      static_cast<int64_t>(finished_.back().request.prompt.size());
+  // An answer has its whole prompt counted (of one that is only scored, the
+  // last token was not computed: it predicts nothing), an error nothing of it.
+  jobs_[finished_.back().request.job].prompt_tokens +=
+      (generation.status.ok() ? prompt : 0) - sequence.prefilled;
   if (generation.status.ok()) {
     ++ended_;
     generated_ += generation.generated;
@@ -218,6 +224,10 @@ absl::Status BlockDriver::OnResult(StepResult result) {
   stats_.step_seconds.push_back(absl::ToDoubleSeconds(now - block.sent_at));
   CountPhases(block, now);
   scheduler_->OnStepDone(result.block);
+  for (const auto& [id, end] : block.prefilled) {
+    const auto it = sequences_.find(id);
+    if (it != sequences_.end()) CountPrompt(&it->second, end);
+  }
   for (SampledToken& token : result.tokens) {
     const SequenceId id = token.sequence;
     const auto it = sequences_.find(id);
@@ -227,6 +237,12 @@ absl::Status BlockDriver::OnResult(StepResult result) {
     if (it->second.Append(std::move(token))) Finish(id);
   }
   return absl::OkStatus();
+}
+
+void BlockDriver::CountPrompt(SequenceState* sequence, int32_t end) {
+  const int64_t before = sequence->prefilled;
+  sequence->prefilled = std::max(sequence->prefilled, end);
+  jobs_[sequence->request().job].prompt_tokens += sequence->prefilled - before;
 }
 
 void BlockDriver::CountPhases(const Block& block, absl::Duration now) {
@@ -279,6 +295,7 @@ StepPlan BlockDriver::ToPlan(BlockId block_id,
   block.sent_at = now;
   block.sampled.clear();
   block.scored.clear();
+  block.prefilled.clear();
   block.prefill_tokens = block.decode_tokens = 0;
   for (std::vector<Segment>& segments : decision.micro_batches) {
     MicroBatch& batch = plan.micro_batches.emplace_back();
@@ -291,6 +308,13 @@ StepPlan BlockDriver::ToPlan(BlockId block_id,
               static_cast<int32_t>(sequence.request().prompt.size());
       (decode ? block.decode_tokens : block.prefill_tokens) +=
           segment.num_tokens;
+      const auto prompt =
+          static_cast<int32_t>(sequence.request().prompt.size());
+      if (segment.start < prompt) {
+        block.prefilled.emplace_back(
+            segment.sequence,
+            std::min(segment.start + segment.num_tokens, prompt));
+      }
       const auto begin = tokens.begin() + segment.start;
       batch.tokens.insert(batch.tokens.end(), begin,
                           begin + segment.num_tokens);
@@ -335,7 +359,9 @@ absl::flat_hash_map<JobId, BlockDriver::JobStats> BlockDriver::TakeJobStats() {
   absl::flat_hash_map<JobId, JobStats> taken = jobs_;
   absl::erase_if(jobs_,
                  [](const auto& entry) { return entry.second.running == 0; });
-  for (auto& [job, stats] : jobs_) stats.new_tokens = stats.replays = 0;
+  for (auto& [job, stats] : jobs_) {
+    stats.new_tokens = stats.prompt_tokens = stats.replays = 0;
+  }
   return taken;
 }
 

@@ -41,6 +41,7 @@ class BlockDriver {
   struct JobStats {
     int64_t running = 0;  // now
     int64_t new_tokens = 0;
+    int64_t prompt_tokens = 0;  // computed, for the first time
     int64_t replays = 0;
   };
 
@@ -98,6 +99,8 @@ class BlockDriver {
     std::vector<SequenceId> sampled;  // whose tokens the result must hold
     // Whose scores it must hold, and up to which position.
     std::vector<std::pair<SequenceId, int32_t>> scored;
+    // Whose prompts it computes, and up to which position.
+    std::vector<std::pair<SequenceId, int32_t>> prefilled;
     absl::Duration sent_at;
     int64_t prefill_tokens = 0;
     int64_t decode_tokens = 0;
@@ -105,6 +108,7 @@ class BlockDriver {
 
   absl::Status CheckTokens(const Request& request) const;
   void Enqueue(SequenceId id);
+  void CountPrompt(SequenceState* sequence, int32_t end);
   void CountPhases(const Block& block, absl::Duration now);
   // Ends a sequence whose state says how.
   void Finish(SequenceId id);

@@ -239,7 +239,8 @@ class DispatcherImpl : public Dispatcher {
   void ReportJobs() {
     std::vector<JobProgress> progress;
     for (const auto& [job, stats] : driver_.TakeJobStats()) {
-      progress.push_back({job, stats.running, stats.new_tokens, stats.replays});
+      progress.push_back({job, stats.running, stats.new_tokens,
+                          stats.prompt_tokens, stats.replays});
     }
     if (!progress.empty()) writer_->Report(std::move(progress));
   }

@@ -30,7 +30,7 @@ class JobManager : public RequestQueue {
     std::filesystem::path input_root;  // for JobSpec.input_path; "" forbids it
     std::string served_model;          // the name that requests must ask for
     int32_t max_model_len = 0;
-    int32_t default_max_tokens = 128;
+    int32_t default_max_tokens = kDefaultMaxTokens;
     int64_t max_line_bytes = 16 << 20;
     int64_t max_requests_per_job = 100'000'000;
     // A longer result line becomes an error. Stores hold at most 1e9 bytes.

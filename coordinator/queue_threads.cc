@@ -82,6 +82,7 @@ void CompletionThread::Report(std::vector<JobProgress> progress) {
     }
     known->running = report.running;
     known->new_tokens += report.new_tokens;
+    known->prompt_tokens += report.prompt_tokens;
     known->replays += report.replays;
   }
   changed_.NotifyOne();
@@ -130,7 +131,7 @@ void CompletionThread::Run() {
     if (plan) queue_->ReportPlan(*plan);
     if (detail) queue_->ReportDetail(*detail);
     for (const JobProgress& p : progress) {
-      queue_->ReportProgress(p.job, p.running, p.new_tokens);
+      queue_->ReportProgress(p.job, p.running, p.new_tokens, p.prompt_tokens);
       if (p.replays > 0) queue_->ReportReplays(p.job, p.replays);
     }
     int64_t bytes = 0;

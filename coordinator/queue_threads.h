@@ -46,6 +46,7 @@ struct JobProgress {
   JobId job;
   int64_t running = 0;
   int64_t new_tokens = 0;
+  int64_t prompt_tokens = 0;
   int64_t replays = 0;
 };
 

@@ -11,6 +11,9 @@
 
 namespace sluice {
 
+// Tokens that a request gets which, like its job and its model, does not say.
+inline constexpr int32_t kDefaultMaxTokens = 128;
+
 enum class Endpoint { kChatCompletions, kCompletions };
 
 // One validated request of a job, ready to be generated.
@@ -23,6 +26,7 @@ struct Request {
   SamplingParams sampling;
   // To generate; prompt + max_tokens <= max_model_len. 0 only with echo.
   int32_t max_tokens = 0;
+  bool max_tokens_by_default = false;  // neither it nor its job said so
   std::vector<std::string> stop;
   bool ignore_eos = false;
   bool echo = false;        // completions: text starts with the prompt

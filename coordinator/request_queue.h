@@ -30,9 +30,10 @@ class RequestQueue {
   virtual void Complete(const Request& request, Generation generation) = 0;
 
   // For progress and metrics: requests of the job being generated now, and
-  // tokens generated since the last report.
-  virtual void ReportProgress(JobId job, int64_t running,
-                              int64_t new_tokens) = 0;
+  // since the last report tokens generated and tokens of prompts computed,
+  // those computed again after a failure left out.
+  virtual void ReportProgress(JobId job, int64_t running, int64_t new_tokens,
+                              int64_t prompt_tokens) = 0;
   // Sequences of this job that had to be prefilled again.
   virtual void ReportReplays(JobId job, int64_t count) = 0;
   // The plan by which jobs are run from now on, as JSON, or "" for none;

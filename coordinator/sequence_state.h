@@ -73,6 +73,7 @@ class SequenceState {
 
   bool admitted = false;      // to a block of the present epoch
   bool was_admitted = false;  // ever
+  int32_t prefilled = 0;      // positions of the prompt computed, ever
 
  private:
   // Only for requests with stop strings.

@@ -26,7 +26,8 @@ struct Flags {
   std::vector<std::string> policy;
   int port = 7070, metrics_port = 7071;
   int32_t min_workers = 1, blocks = 0, gbs = 0, num_microbatches = 0;
-  int32_t max_step_tokens = 0, max_model_len = 0, default_max_tokens = 128;
+  int32_t max_step_tokens = 0, max_model_len = 0,
+          default_max_tokens = sluice::kDefaultMaxTokens;
   double heartbeat_timeout = 10;
   bool no_refill = false, reserve_kv = false;
 };

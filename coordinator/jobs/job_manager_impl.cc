@@ -28,6 +28,16 @@ constexpr int64_t kCancelRows = 1000;
 constexpr int64_t kPurgeRows = 2000;
 constexpr size_t kReadBytes = 1 << 20;
 
+// Of requests and jobs that do not say; the model's own goes first.
+int64_t DefaultMaxTokens(const JobManager::Options& options) {
+  int64_t tokens = options.default_max_tokens;
+  if (options.model != nullptr) {
+    tokens = options.model->generation_defaults().max_new_tokens.value_or(
+        options.default_max_tokens);
+  }
+  return std::min<int64_t>(tokens, options.max_model_len);
+}
+
 }  // namespace
 
 std::string JobStateName(v1::JobState state) {
@@ -80,7 +90,8 @@ JobManagerImpl::JobManagerImpl(Options options, std::unique_ptr<StateLock> lock)
       state_lock_(std::move(lock)),
       metrics_(options_.metrics),
       token_texts_(options_.tokenizer),
-      live_(options_.served_model, options_.clock, &metrics_) {}
+      live_(options_.served_model, DefaultMaxTokens(options_), options_.clock,
+            &metrics_) {}
 
 JobManagerImpl::~JobManagerImpl() {
   if (writer_) writer_->Stop();
@@ -229,8 +240,7 @@ absl::StatusOr<v1::Job> JobManagerImpl::Publish(
   JobRecord job;
   {
     MutexLock lock(&commit_mu_);
-    SLUICE_ASSIGN_OR_RETURN(
-        job, store_->PublishJob(id, totals.lines, totals.failed, NowMicros()));
+    SLUICE_ASSIGN_OR_RETURN(job, store_->PublishJob(id, totals, NowMicros()));
     live_.Add(job);
     if (!plan_.empty()) RecordPlan();
   }
@@ -313,6 +323,7 @@ absl::StatusOr<std::vector<Request>> JobManagerImpl::TakeRequests(size_t max) {
       head.job = cursor->job;
       head.index = row.index;
       head.custom_id = row.custom_id;
+      head.prompt_tokens = static_cast<int64_t>(row.prompt.size());
       auto request = Restore(cursor->job, std::move(row));
       if (request.ok()) {
         taken.push_back(*std::move(request));
@@ -381,6 +392,8 @@ StoredResult JobManagerImpl::Format(const ResultHead& head,
   StoredResult result;
   result.job = head.job;
   result.index = head.index;
+  result.prompt_tokens = head.prompt_tokens;
+  result.max_tokens = head.max_tokens;
   result.replays = live_.TakeReplays(head.job);
   if (generation.status.ok()) {
     result.kind = ResultKind::kAnswer;
@@ -400,10 +413,10 @@ StoredResult JobManagerImpl::Format(const ResultHead& head,
       result.outcome = error.code;
       return result;
     }
-    result.prompt_tokens = head.prompt_tokens;
     result.generation_tokens = generation.generated;
-    result.outcome =
-        generation.finish_reason == FinishReason::kStop ? "stop" : "length";
+    const bool stopped = generation.finish_reason == FinishReason::kStop;
+    result.outcome = stopped ? "stop" : "length";
+    result.cut_by_default = head.max_tokens_by_default && !stopped;
     return result;
   }
   const LineError error = ErrorOfStatus(generation.status);
@@ -457,8 +470,8 @@ void JobManagerImpl::OnStoreState(const absl::Status& status) {
 void JobManagerImpl::Flush() { writer_->Flush(); }
 
 void JobManagerImpl::ReportProgress(JobId job, int64_t running,
-                                    int64_t new_tokens) {
-  live_.AddProgress(job, running, new_tokens);
+                                    int64_t new_tokens, int64_t prompt_tokens) {
+  live_.AddProgress(job, running, new_tokens, prompt_tokens);
 }
 
 void JobManagerImpl::ReportReplays(JobId job, int64_t count) {

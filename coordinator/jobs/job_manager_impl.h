@@ -49,7 +49,8 @@ class JobManagerImpl : public JobManager {
   absl::StatusOr<std::vector<Request>> TakeRequests(size_t max) override;
   absl::StatusOr<LengthHistogram> PendingLengths() override;
   void Complete(const Request& request, Generation generation) override;
-  void ReportProgress(JobId job, int64_t running, int64_t new_tokens) override;
+  void ReportProgress(JobId job, int64_t running, int64_t new_tokens,
+                      int64_t prompt_tokens) override;
   void ReportReplays(JobId job, int64_t count) override;
   void ReportPlan(const std::string& plan) override;
   void ReportDetail(const std::string& detail) override;

@@ -91,6 +91,9 @@ absl::Status JobUpload::OnLine(absl::string_view text, bool too_long) {
     result.line = FormatError(options_.job, index, line.custom_id, *line.error);
     buffered_bytes_ += result.line.size();
   } else {
+    totals_.prompt_tokens += static_cast<int64_t>(line.request.prompt.size());
+    totals_.max_tokens += line.request.max_tokens;
+    totals_.by_default += line.request.max_tokens_by_default;
     StoredRequest& request = requests_.emplace_back();
     request.index = index;
     request.params = EncodeRequestParams(line.request);

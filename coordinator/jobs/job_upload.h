@@ -19,9 +19,7 @@ namespace sluice {
 // time; bad ones become results at once. Thread-compatible.
 class JobUpload : public JobManager::Upload {
  public:
-  struct Totals {
-    int64_t lines = 0;
-    int64_t failed = 0;
+  struct Totals : JobTotals {
     std::map<std::string, int64_t> errors;  // by code
   };
   struct Options {

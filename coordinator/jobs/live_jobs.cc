@@ -20,9 +20,12 @@ void SetTime(int64_t us, google::protobuf::Timestamp* time) {
 
 }  // namespace
 
-LiveJobs::LiveJobs(std::string served_model, const Clock* clock,
-                   JobMetrics* metrics)
-    : served_model_(std::move(served_model)), clock_(clock), metrics_(metrics) {
+LiveJobs::LiveJobs(std::string served_model, int64_t default_max_tokens,
+                   const Clock* clock, JobMetrics* metrics)
+    : served_model_(std::move(served_model)),
+      default_max_tokens_(default_max_tokens),
+      clock_(clock),
+      metrics_(metrics) {
   MutexLock lock(&mu_);
   for (const v1::JobState state :
        {v1::JOB_STATE_IN_PROGRESS, v1::JOB_STATE_COMPLETED,
@@ -77,6 +80,8 @@ void LiveJobs::Add(const JobRecord& job) {
   if (IsTerminal(job.state)) return;
   Live& live = live_[job.id];
   live.record = job;
+  live.prompt_before = job.prompt_tokens;
+  live.generated_before = job.generation_tokens;
   if (job.state == v1::JOB_STATE_IN_PROGRESS) {
     SetWaiting(&live, job.pending());
     if (job.model == served_model_) runnable_.insert(RunKey(job));
@@ -142,6 +147,39 @@ std::string LiveJobs::DetailLocked(const JobRecord& record) const {
   return detail_;
 }
 
+// The expectation: requests that have not ended will need of what they may
+// generate the share that the others needed. Tokens of running requests are
+// counted as both needed and allowed, so that the first, short answers do not
+// speak for all.
+void LiveJobs::DescribeTokens(const JobRecord& record, const Live* live,
+                              v1::Job* job) {
+  const int64_t ended = record.prompt_tokens + record.generation_tokens;
+  if (live == nullptr) {
+    job->set_processed_tokens(ended);
+    job->set_expected_tokens(ended);
+    return;
+  }
+  // Of requests without a result, or with one on its way to the store.
+  const int64_t prompts = std::max<int64_t>(
+      0, live->prompt_before + live->prefilled - record.prompt_tokens);
+  const int64_t generated = std::max<int64_t>(
+      0, live->generated_before + live->generated - record.generation_tokens);
+  const int64_t processed = ended + prompts + generated;
+  job->set_processed_tokens(processed);
+  if (record.wanted_prompt_tokens <= 0) return;
+  const auto allowed =
+      static_cast<double>(record.answered_max_tokens + generated);
+  const auto needed = static_cast<double>(record.generation_tokens + generated);
+  const double share = allowed > 0 ? std::min(1.0, needed / allowed) : 1;
+  const int64_t prompts_left =
+      record.wanted_prompt_tokens - record.prompt_tokens - prompts;
+  const auto to_generate = static_cast<int64_t>(
+      share * static_cast<double>(record.wanted_max_tokens -
+                                  record.answered_max_tokens));
+  job->set_expected_tokens(processed + std::max<int64_t>(0, prompts_left) +
+                           std::max<int64_t>(0, to_generate - generated));
+}
+
 v1::Job LiveJobs::DescribeLocked(const JobRecord& record,
                                  const Live* live) const {
   v1::Job job;
@@ -157,6 +195,13 @@ v1::Job LiveJobs::DescribeLocked(const JobRecord& record,
   job.set_generation_tokens(record.generation_tokens);
   job.set_replays(record.replays);
   job.set_plan(record.plan);
+  job.set_default_max_tokens(
+      static_cast<int32_t>(record.spec.defaults().has_max_tokens()
+                               ? record.spec.defaults().max_tokens()
+                               : default_max_tokens_));
+  job.set_requests_by_default(record.by_default);
+  job.set_answers_cut_by_default(record.cut_by_default);
+  DescribeTokens(record, live, &job);
   SetTime(record.created_us, job.mutable_created_at());
   if (record.started_us) {
     SetTime(record.started_us, job.mutable_in_progress_at());
@@ -216,7 +261,8 @@ bool LiveJobs::Advance(JobId job, int64_t next_index, int64_t taken,
   return true;
 }
 
-void LiveJobs::AddProgress(JobId job, int64_t running, int64_t new_tokens) {
+void LiveJobs::AddProgress(JobId job, int64_t running, int64_t new_tokens,
+                           int64_t prompt_tokens) {
   MutexLock lock(&mu_);
   const absl::Duration now = clock_->Monotonic();
   if (rate_.empty() || now - rate_.back().first >= kRateSlot) {
@@ -229,6 +275,7 @@ void LiveJobs::AddProgress(JobId job, int64_t running, int64_t new_tokens) {
   running_ += running - live->running;
   live->running = running;
   live->generated += new_tokens;
+  live->prefilled += prompt_tokens;
   MarkDirty(live);
 }
 

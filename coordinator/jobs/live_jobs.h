@@ -29,7 +29,9 @@ class LiveJobs {
   // Version of a job that has ended.
   static constexpr uint64_t kEndedVersion = ~uint64_t{0};
 
-  LiveJobs(std::string served_model, const Clock* clock, JobMetrics* metrics);
+  // `default_max_tokens` holds for requests and jobs that do not say.
+  LiveJobs(std::string served_model, int64_t default_max_tokens,
+           const Clock* clock, JobMetrics* metrics);
 
   // -- Records. Calls must be in the order of the commits that they follow.
 
@@ -60,7 +62,8 @@ class LiveJobs {
 
   // -- Reports.
 
-  void AddProgress(JobId job, int64_t running, int64_t new_tokens);
+  void AddProgress(JobId job, int64_t running, int64_t new_tokens,
+                   int64_t prompt_tokens);
   void AddReplays(JobId job, int64_t count);
   // Replays since the last call, to be stored.
   int64_t TakeReplays(JobId job);
@@ -90,6 +93,9 @@ class LiveJobs {
     int64_t queued = 0;   // results on their way to the store
     int64_t running = 0;
     int64_t generated = 0;
+    int64_t prefilled = 0;
+    // Tokens of answers that were there when the job became live.
+    int64_t prompt_before = 0, generated_before = 0;
     int64_t replays = 0;  // not stored yet
     uint64_t version = 0;
     bool dirty = false;  // changed since `version`
@@ -111,7 +117,11 @@ class LiveJobs {
   double RateLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static std::pair<int64_t, JobId> RunKey(const JobRecord& record);
 
+  static void DescribeTokens(const JobRecord& record, const Live* live,
+                             v1::Job* job);
+
   const std::string served_model_;
+  const int64_t default_max_tokens_;
   const Clock* const clock_;
   JobMetrics* const metrics_;
 

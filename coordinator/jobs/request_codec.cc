@@ -47,6 +47,7 @@ std::string EncodeRequestParams(const Request& request) {
   if (sampling.logprobs >= 0) params["logprobs"] = sampling.logprobs;
   if (!sampling.logit_bias.empty()) params["logit_bias"] = sampling.logit_bias;
   if (!request.stop.empty()) params["stop"] = request.stop;
+  if (request.max_tokens_by_default) params["max_tokens_by_default"] = true;
   if (request.ignore_eos) params["ignore_eos"] = true;
   if (request.echo) params["echo"] = request.prompt_text;
   return params.dump();
@@ -63,6 +64,8 @@ absl::Status DecodeRequestParams(absl::string_view text, Request* request) {
     request->endpoint =
         endpoint == kChat ? Endpoint::kChatCompletions : Endpoint::kCompletions;
     request->max_tokens = params.at("max_tokens");
+    request->max_tokens_by_default =
+        params.value("max_tokens_by_default", false);
     sampling.seed = params.at("seed");
     Get(params, "temperature", &sampling.temperature);
     Get(params, "top_p", &sampling.top_p);

@@ -363,6 +363,9 @@ std::optional<LineError> RequestParser::SetMaxTokens(const RequestBody& body,
   if (body.max_tokens) wanted = *body.max_tokens;
   request->max_tokens =
       static_cast<int32_t>(std::clamp<int64_t>(wanted, least, room));
+  // Where the context ends sooner, that is what cuts it.
+  request->max_tokens_by_default =
+      !body.max_tokens && !defaults_.has_max_tokens() && wanted <= room;
   return std::nullopt;
 }
 

@@ -31,7 +31,7 @@ class RequestParser {
   struct Options {
     std::string served_model;
     int32_t max_model_len = 0;
-    int32_t default_max_tokens = 128;
+    int32_t default_max_tokens = kDefaultMaxTokens;
     const ModelDir* model = nullptr;  // may be null
     const Tokenizer* tokenizer = nullptr;
     const ChatTemplate* chat_template = nullptr;  // null: chat is an error

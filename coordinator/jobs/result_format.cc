@@ -218,6 +218,8 @@ ResultHead HeadOf(const Request& request) {
   head.custom_id = request.custom_id;
   head.endpoint = request.endpoint;
   head.prompt_tokens = static_cast<int64_t>(request.prompt.size());
+  head.max_tokens = request.max_tokens;
+  head.max_tokens_by_default = request.max_tokens_by_default;
   head.logprobs = request.sampling.logprobs >= 0;
   head.echo = request.echo;
   head.prompt_text = request.prompt_text;

@@ -20,6 +20,8 @@ struct ResultHead {
   std::string custom_id;  // "": none is known, null in the line
   Endpoint endpoint = Endpoint::kCompletions;
   int64_t prompt_tokens = 0;
+  int64_t max_tokens = 0;
+  bool max_tokens_by_default = false;
   bool logprobs = false;
   bool echo = false;
   std::string prompt_text;      // only if echo

@@ -35,6 +35,16 @@ struct JobRecord {
   int64_t prompt_tokens = 0;
   int64_t generation_tokens = 0;
   int64_t replays = 0;
+  // Of all requests but those that ended with an error: the tokens of their
+  // prompts, and what they may generate. Both 0: not known, as the job was made
+  // by an earlier version.
+  int64_t wanted_prompt_tokens = 0;
+  int64_t wanted_max_tokens = 0;
+  // What those that ended with an answer might have generated.
+  int64_t answered_max_tokens = 0;
+  // Requests with the default of max_tokens, and those that it ended.
+  int64_t by_default = 0;
+  int64_t cut_by_default = 0;
   std::string plan;  // JSON of the last plan that it ran by; "": none was made
 
   int64_t pending() const { return total - completed - failed; }
@@ -55,12 +65,24 @@ struct StoredResult {
   int64_t index = 0;
   ResultKind kind = ResultKind::kAnswer;
   std::string line;
-  int64_t prompt_tokens = 0;  // these are added to the job's
+  int64_t prompt_tokens = 0;  // of the request
+  int64_t max_tokens = 0;     // of the request
+  // These are added to the job's.
   int64_t generation_tokens = 0;
   int64_t replays = 0;
+  bool cut_by_default = false;
   // How it ended, for whoever commits it: a finish reason or an error code.
   // Not stored.
   std::string outcome;
+};
+
+// What an upload had in it.
+struct JobTotals {
+  int64_t lines = 0;
+  int64_t failed = 0;  // lines that are no request
+  int64_t prompt_tokens = 0;
+  int64_t max_tokens = 0;
+  int64_t by_default = 0;  // requests with the default of max_tokens
 };
 
 // Keeps jobs, their requests and their results. What a method has acknowledged
@@ -85,8 +107,8 @@ class JobStore {
                                absl::Span<const StoredRequest> requests,
                                absl::Span<const StoredResult> results) = 0;
   // Starts the job (or ends it, when no request is pending).
-  virtual absl::StatusOr<JobRecord> PublishJob(JobId job, int64_t total,
-                                               int64_t failed,
+  virtual absl::StatusOr<JobRecord> PublishJob(JobId job,
+                                               const JobTotals& totals,
                                                int64_t now_us) = 0;
 
   // -- Jobs. kNotFound if there is none (or it is not published, or deleted).

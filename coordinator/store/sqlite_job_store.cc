@@ -31,8 +31,8 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr int64_t kApplicationId = 0x534c5543;  // "SLUC"
-// 2: jobs have a plan.
-constexpr int64_t kSchemaVersion = 2;
+// 2: jobs have a plan. 3: they know the tokens that they want.
+constexpr int64_t kSchemaVersion = 3;
 constexpr int kDeleted = 100;
 
 constexpr char kSchema[] = R"(
@@ -52,7 +52,12 @@ CREATE TABLE jobs(
   prompt_tokens INTEGER NOT NULL DEFAULT 0,
   generation_tokens INTEGER NOT NULL DEFAULT 0,
   replays INTEGER NOT NULL DEFAULT 0,
-  plan TEXT NOT NULL DEFAULT '');
+  plan TEXT NOT NULL DEFAULT '',
+  wanted_prompt_tokens INTEGER NOT NULL DEFAULT 0,
+  wanted_max_tokens INTEGER NOT NULL DEFAULT 0,
+  answered_max_tokens INTEGER NOT NULL DEFAULT 0,
+  by_default INTEGER NOT NULL DEFAULT 0,
+  cut_by_default INTEGER NOT NULL DEFAULT 0);
 CREATE INDEX jobs_by_state ON jobs(state);
 CREATE TABLE requests(
   job INTEGER NOT NULL,
@@ -72,7 +77,8 @@ CREATE TABLE results(
 #define SLUICE_JOB_COLUMNS                                               \
   "id, model, spec, state, created_us, started_us, finished_us, total, " \
   "completed, failed, cancelled, prompt_tokens, generation_tokens, "     \
-  "replays, plan"
+  "replays, plan, wanted_prompt_tokens, wanted_max_tokens, "             \
+  "answered_max_tokens, by_default, cut_by_default"
 
 // Published and not deleted.
 #define SLUICE_VISIBLE "state BETWEEN 2 AND 99"
@@ -103,6 +109,11 @@ absl::StatusOr<JobRecord> ReadJob(const SqliteStatement& row) {
   job.generation_tokens = row.Int(12);
   job.replays = row.Int(13);
   job.plan = std::string(row.Bytes(14));
+  job.wanted_prompt_tokens = row.Int(15);
+  job.wanted_max_tokens = row.Int(16);
+  job.answered_max_tokens = row.Int(17);
+  job.by_default = row.Int(18);
+  job.cut_by_default = row.Int(19);
   return job;
 }
 
@@ -131,10 +142,19 @@ absl::Status MigrateSchema(SqliteDb* db, int64_t version) {
   if (version == kSchemaVersion) return absl::OkStatus();
   SqliteTransaction transaction(db);
   SLUICE_RETURN_IF_ERROR(transaction.Begin());
-  SLUICE_RETURN_IF_ERROR(db->Exec(
-      absl::StrCat("ALTER TABLE jobs ADD COLUMN plan TEXT NOT NULL DEFAULT '';"
-                   "PRAGMA user_version=",
-                   kSchemaVersion, ";")));
+  if (version < 2) {
+    SLUICE_RETURN_IF_ERROR(
+        db->Exec("ALTER TABLE jobs ADD COLUMN plan TEXT NOT NULL DEFAULT ''"));
+  }
+  for (const char* column :
+       {"wanted_prompt_tokens", "wanted_max_tokens", "answered_max_tokens",
+        "by_default", "cut_by_default"}) {
+    SLUICE_RETURN_IF_ERROR(
+        db->Exec(absl::StrCat("ALTER TABLE jobs ADD COLUMN ", column,
+                              " INTEGER NOT NULL DEFAULT 0")));
+  }
+  SLUICE_RETURN_IF_ERROR(
+      db->Exec(absl::StrCat("PRAGMA user_version=", kSchemaVersion)));
   return transaction.Commit();
 }
 
@@ -187,7 +207,7 @@ class SqliteJobStore : public JobStore {
   absl::Status CreateJob(JobRecord* job) override;
   absl::Status AddRows(JobId job, absl::Span<const StoredRequest> requests,
                        absl::Span<const StoredResult> results) override;
-  absl::StatusOr<JobRecord> PublishJob(JobId job, int64_t total, int64_t failed,
+  absl::StatusOr<JobRecord> PublishJob(JobId job, const JobTotals& totals,
                                        int64_t now_us) override;
   absl::StatusOr<JobRecord> GetJob(JobId job) override;
   absl::StatusOr<JobRecord> FindByRequestId(
@@ -277,6 +297,7 @@ absl::Status SqliteJobStore::PrepareStatements()
        "VALUES(?1, ?2, ?3, 1, ?4)"},
       {w, &write_.publish_job,
        "UPDATE jobs SET total = ?2, failed = ?3, started_us = ?4,"
+       " wanted_prompt_tokens = ?5, wanted_max_tokens = ?6, by_default = ?7,"
        " state = CASE WHEN ?2 = ?3 THEN 4 ELSE 2 END,"
        " finished_us = CASE WHEN ?2 = ?3 THEN ?4 ELSE 0 END "
        "WHERE id = ?1 AND state = 1"},
@@ -304,6 +325,10 @@ absl::Status SqliteJobStore::PrepareStatements()
        "UPDATE jobs SET completed = completed + ?2, failed = failed + ?3,"
        " cancelled = cancelled + ?4, prompt_tokens = prompt_tokens + ?5,"
        " generation_tokens = generation_tokens + ?6, replays = replays + ?7,"
+       " wanted_prompt_tokens = wanted_prompt_tokens - ?9,"
+       " wanted_max_tokens = wanted_max_tokens - ?10,"
+       " answered_max_tokens = answered_max_tokens + ?11,"
+       " cut_by_default = cut_by_default + ?12,"
        " finished_us = CASE WHEN completed + failed + ?2 + ?3 = total"
        "  AND state IN (2, 6) THEN ?8 ELSE finished_us END,"
        " state = CASE WHEN completed + failed + ?2 + ?3 = total THEN"
@@ -410,14 +435,17 @@ absl::Status SqliteJobStore::AddRows(JobId job,
   return CommitTimed(transaction);
 }
 
-absl::StatusOr<JobRecord> SqliteJobStore::PublishJob(JobId job, int64_t total,
-                                                     int64_t failed,
+absl::StatusOr<JobRecord> SqliteJobStore::PublishJob(JobId job,
+                                                     const JobTotals& totals,
                                                      int64_t now_us) {
   MutexLock lock(&write_mu_);
   write_.publish_job.Bind(1, job.value())
-      .Bind(2, total)
-      .Bind(3, failed)
-      .Bind(4, now_us);
+      .Bind(2, totals.lines)
+      .Bind(3, totals.failed)
+      .Bind(4, now_us)
+      .Bind(5, totals.prompt_tokens)
+      .Bind(6, totals.max_tokens)
+      .Bind(7, totals.by_default);
   SLUICE_RETURN_IF_ERROR(RunAlone(write_.publish_job));
   write_.job.Bind(1, job.value());
   return ReadOneJob(write_.job, NoJob(job));
@@ -539,6 +567,8 @@ absl::StatusOr<JobStore::Commit> SqliteJobStore::CommitResults(
   struct Delta {
     int64_t completed = 0, failed = 0, cancelled = 0;
     int64_t prompt_tokens = 0, generation_tokens = 0, replays = 0;
+    int64_t failed_prompt_tokens = 0, failed_max_tokens = 0;
+    int64_t answered_max_tokens = 0, cut_by_default = 0;
   };
   std::map<JobId, Delta> deltas;
   Commit commit;
@@ -558,11 +588,18 @@ absl::StatusOr<JobStore::Commit> SqliteJobStore::CommitResults(
     commit.recorded.push_back(pending);
     if (!pending) continue;
     SLUICE_RETURN_IF_ERROR(InsertResult(result));
-    delta.completed += result.kind == ResultKind::kAnswer;
-    delta.failed += result.kind != ResultKind::kAnswer;
-    delta.cancelled += result.kind == ResultKind::kCancelled;
-    delta.prompt_tokens += result.prompt_tokens;
     delta.generation_tokens += result.generation_tokens;
+    delta.cut_by_default += result.cut_by_default;
+    if (result.kind == ResultKind::kAnswer) {
+      ++delta.completed;
+      delta.prompt_tokens += result.prompt_tokens;
+      delta.answered_max_tokens += result.max_tokens;
+    } else {
+      ++delta.failed;
+      delta.cancelled += result.kind == ResultKind::kCancelled;
+      delta.failed_prompt_tokens += result.prompt_tokens;
+      delta.failed_max_tokens += result.max_tokens;
+    }
   }
   for (const auto& [job, delta] : deltas) {
     SqliteReset reset(&write_.count_results);
@@ -574,6 +611,10 @@ absl::StatusOr<JobStore::Commit> SqliteJobStore::CommitResults(
                                .Bind(6, delta.generation_tokens)
                                .Bind(7, delta.replays)
                                .Bind(8, now_us)
+                               .Bind(9, delta.failed_prompt_tokens)
+                               .Bind(10, delta.failed_max_tokens)
+                               .Bind(11, delta.answered_max_tokens)
+                               .Bind(12, delta.cut_by_default)
                                .Run());
     write_.job.Bind(1, job.value());
     auto record = ReadOneJob(write_.job, NoJob(job));

@@ -114,6 +114,38 @@ TEST_F(BlockDriverTest, ReplaysWithAllTokensKnown) {
   EXPECT_EQ(driver_.TakeJobStats().at(JobId(1)).replays, 2);
 }
 
+TEST_F(BlockDriverTest, CountsEachPositionOfAPromptOnce) {
+  const auto prompt_tokens = [this] {
+    const auto stats = driver_.TakeJobStats();
+    const auto it = stats.find(JobId(1));
+    return it == stats.end() ? 0 : it->second.prompt_tokens;
+  };
+  // In two steps of at most 16 tokens.
+  driver_.Add(MakeRequest(1, 0, "abcdefghijklmnopqrst", 2));
+  Start(1);
+  ASSERT_TRUE(driver_.OnResult(Answer(driver_.TakePlans().at(0), 66)).ok());
+  EXPECT_EQ(prompt_tokens(), 16);
+  Start(2);  // all again
+  ASSERT_TRUE(driver_.OnResult(Answer(driver_.TakePlans().at(0), 66)).ok());
+  EXPECT_EQ(prompt_tokens(), 0);
+  ASSERT_TRUE(driver_.OnResult(Answer(driver_.TakePlans().at(0), 66)).ok());
+  EXPECT_EQ(prompt_tokens(), 4);
+  ASSERT_TRUE(driver_.OnResult(Answer(driver_.TakePlans().at(0), 66)).ok());
+  EXPECT_THAT(driver_.TakeFinished(), SizeIs(1));
+  EXPECT_EQ(prompt_tokens(), 0);
+  // What is only scored has no step for its last token.
+  driver_.Add(Scored(1, "abc", 0));
+  ASSERT_TRUE(
+      driver_.OnResult(AnswerScored(driver_.TakePlans().at(0), 66)).ok());
+  EXPECT_THAT(driver_.TakeFinished(), SizeIs(1));
+  EXPECT_EQ(prompt_tokens(), 3);
+  // An error takes back what it had.
+  driver_.Add(MakeRequest(1, 2, "abcdefghijklmnopqrst", 2));
+  ASSERT_TRUE(driver_.OnResult(Answer(driver_.TakePlans().at(0), 66)).ok());
+  driver_.Cancel(JobId(1));
+  EXPECT_EQ(prompt_tokens(), 0);
+}
+
 TEST_F(BlockDriverTest, RefusesResultsThatDoNotFit) {
   driver_.Add(MakeRequest(1, 0, "abc", 9));
   Start(1, /*num_blocks=*/2);

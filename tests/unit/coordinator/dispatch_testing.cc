@@ -187,7 +187,7 @@ void MemoryQueue::Complete(const Request& request, Generation generation) {
   changed_.NotifyAll();
 }
 
-void MemoryQueue::ReportProgress(JobId, int64_t, int64_t new_tokens) {
+void MemoryQueue::ReportProgress(JobId, int64_t, int64_t new_tokens, int64_t) {
   MutexLock lock(&mu_);
   tokens_ += new_tokens;
   changed_.NotifyAll();

@@ -56,7 +56,7 @@ TEST_F(JobManagerTest, AJobFromSubmissionToItsResults) {
   EXPECT_THAT(*manager->TakeRequests(10), IsEmpty());
 
   clock.Advance(absl::Seconds(60));
-  manager->ReportProgress((*requests)[0].job, 3, 6);
+  manager->ReportProgress((*requests)[0].job, 3, 6, 9);
   for (const Request& request : *requests) {
     manager->Complete(request, Answer(request));
   }
@@ -560,9 +560,9 @@ TEST_F(JobManagerTest, WatchersSeeProgressDetailAndReplays) {
   manager->ReportDetail("");
   auto requests = manager->TakeRequests(2);
   version = *manager->WaitForChange(id, 0, absl::ZeroDuration());
-  manager->ReportProgress((*requests)[0].job, 2, 0);
+  manager->ReportProgress((*requests)[0].job, 2, 0, 0);
   clock.Advance(absl::Seconds(2));
-  manager->ReportProgress((*requests)[0].job, 2, 40);
+  manager->ReportProgress((*requests)[0].job, 2, 40, 0);
   manager->ReportReplays((*requests)[0].job, 3);
   next = *manager->WaitForChange(id, version, absl::Seconds(30));
   EXPECT_NE(next, version);
@@ -572,10 +572,83 @@ TEST_F(JobManagerTest, WatchersSeeProgressDetailAndReplays) {
   EXPECT_EQ(job.generated_so_far(), 40);
   EXPECT_EQ(job.replays(), 3);
   EXPECT_EQ(job.generation_tokens_per_second(), 20);
-  manager->ReportProgress((*requests)[0].job, 0, 0);
+  manager->ReportProgress((*requests)[0].job, 0, 0, 0);
   EXPECT_EQ(Get(id).generation_tokens_per_second(), 0);
   EXPECT_TRUE(absl::IsNotFound(
       manager->WaitForChange("job_99", 0, absl::ZeroDuration()).status()));
+}
+
+TEST_F(JobManagerTest, ProgressIsToldInTokens) {
+  // Four prompts of 3 tokens that may get 10 each.
+  v1::JobSpec spec;
+  spec.mutable_defaults()->set_max_tokens(10);
+  std::string lines = Prompts(4);
+  lines += "{}\n";
+  const std::string id = Submit(lines, spec)->id();
+  EXPECT_EQ(Get(id).processed_tokens(), 0);
+  EXPECT_EQ(Get(id).expected_tokens(), 52);
+  EXPECT_EQ(Get(id).default_max_tokens(), 10);
+
+  auto requests = manager->TakeRequests(4);
+  const JobId job = (*requests)[0].job;
+  manager->ReportProgress(job, 4, 4, 12);
+  EXPECT_EQ(Get(id).processed_tokens(), 16);
+  EXPECT_EQ(Get(id).expected_tokens(), 52);
+  // Two end after 2 tokens: (4 + 0) of (20 + 0), and 2 of the other 2.
+  manager->Complete((*requests)[0], Answer((*requests)[0]));
+  manager->Complete((*requests)[1], Answer((*requests)[1]));
+  manager->Flush();
+  EXPECT_EQ(Get(id).processed_tokens(), 16);
+  EXPECT_EQ(Get(id).expected_tokens(), 16 + 4);
+  manager->ReportProgress(job, 2, 4, 0);
+  EXPECT_EQ(Get(id).processed_tokens(), 20);
+  // (4 + 4) of (20 + 4) of what 20 may come to, of which 4 are there.
+  EXPECT_EQ(Get(id).expected_tokens(), 20 + 6 - 4);
+
+  // What was running is begun again; what was there stays.
+  Reopen();
+  EXPECT_EQ(Get(id).processed_tokens(), 10);
+  EXPECT_EQ(Get(id).expected_tokens(), 10 + 6 + 4);
+  requests = manager->TakeRequests(4);
+  ASSERT_EQ(requests->size(), 2u);
+  Generation failed;
+  failed.status = absl::ResourceExhaustedError("too long");
+  manager->Complete((*requests)[0], std::move(failed));
+  manager->Flush();
+  EXPECT_EQ(Get(id).expected_tokens(), 10 + 3 + 2);
+  manager->Complete((*requests)[1], Answer((*requests)[1]));
+  WaitForEnd(id);
+  EXPECT_EQ(Get(id).processed_tokens(), 15);
+  EXPECT_EQ(Get(id).expected_tokens(), 15);
+}
+
+TEST_F(JobManagerTest, CountsAnswersThatTheDefaultOfMaxTokensEnded) {
+  const std::string lines = R"({"prompt":"a"})"
+                            "\n"
+                            R"({"prompt":"b","max_tokens":2})"
+                            "\n"
+                            R"({"prompt":"c"})"
+                            "\n";
+  const std::string id = Submit(lines)->id();
+  EXPECT_EQ(Get(id).default_max_tokens(), options.default_max_tokens);
+  EXPECT_EQ(Get(id).requests_by_default(), 2);
+  auto requests = manager->TakeRequests(4);
+  for (size_t i = 0; i < 3; ++i) {
+    Generation generation = Answer((*requests)[i]);
+    if (i == 2) generation.finish_reason = FinishReason::kStop;
+    manager->Complete((*requests)[i], std::move(generation));
+  }
+  EXPECT_EQ(WaitForEnd(id).answers_cut_by_default(), 1);
+  Reopen();
+  EXPECT_EQ(Get(id).answers_cut_by_default(), 1);
+
+  // Where the job says, nothing was cut by default.
+  v1::JobSpec spec;
+  spec.mutable_defaults()->set_max_tokens(2);
+  const std::string said = Submit(Prompts(1), spec)->id();
+  AnswerAll();
+  EXPECT_EQ(Get(said).requests_by_default(), 0);
+  EXPECT_EQ(WaitForEnd(said).answers_cut_by_default(), 0);
 }
 
 TEST_F(JobManagerTest, OnWorkComesWithEachJob) {
@@ -732,7 +805,7 @@ TEST_F(JobManagerTest, EveryOneAtOnce) {
         while (answered < kJobs * kRequests) {
           auto requests = manager->TakeRequests(7);
           for (const Request& request : *requests) {
-            manager->ReportProgress(request.job, 1, 2);
+            manager->ReportProgress(request.job, 1, 2, 3);
             manager->Complete(request, Answer(request));
             ++answered;
           }

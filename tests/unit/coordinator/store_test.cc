@@ -66,7 +66,7 @@ class StoreTest : public testing::Test {
   JobId Running(int count) {
     const JobRecord job = NewJob();
     EXPECT_TRUE(store_->AddRows(job.id, Requests(0, count), {}).ok());
-    EXPECT_TRUE(store_->PublishJob(job.id, count, 0, 10).ok());
+    EXPECT_TRUE(store_->PublishJob(job.id, {.lines = count}, 10).ok());
     return job.id;
   }
 
@@ -80,7 +80,7 @@ TEST_F(StoreTest, AJobFromUploadToItsEnd) {
   StoredResult bad = Result(job.id, 1, ResultKind::kError);
   ASSERT_TRUE(store_->AddRows(job.id, Requests(0, 1), {&bad, 1}).ok());
   ASSERT_TRUE(store_->AddRows(job.id, Requests(2, 4), {}).ok());
-  auto published = store_->PublishJob(job.id, 4, 1, 10);
+  auto published = store_->PublishJob(job.id, {.lines = 4, .failed = 1}, 10);
   ASSERT_TRUE(published.ok()) << published.status();
   EXPECT_EQ(published->state, v1::JOB_STATE_IN_PROGRESS);
   EXPECT_EQ(published->pending(), 3);
@@ -162,7 +162,7 @@ TEST_F(StoreTest, RequestIdsAreUniqueAndFreedByDeletion) {
   again.spec.set_request_id("r");
   EXPECT_TRUE(absl::IsAlreadyExists(store_->CreateJob(&again)));
   EXPECT_TRUE(absl::IsNotFound(store_->FindByRequestId("r").status()));
-  ASSERT_TRUE(store_->PublishJob(job.id, 0, 0, 1).ok());
+  ASSERT_TRUE(store_->PublishJob(job.id, {}, 1).ok());
   EXPECT_EQ(store_->FindByRequestId("r")->id, job.id);
   ASSERT_TRUE(store_->MarkDeleted(job.id).ok());
   EXPECT_TRUE(absl::IsNotFound(store_->MarkDeleted(job.id)));
@@ -291,12 +291,17 @@ TEST_F(StoreTest, AFileOfVersionOneIsBroughtUpToDate) {
   job.model = "m";
   ASSERT_TRUE(store_->CreateJob(&job).ok());
   ASSERT_TRUE(store_->AddRows(job.id, {{0, "", {1, 2}, "{}"}}, {}).ok());
-  ASSERT_TRUE(store_->PublishJob(job.id, 1, 0, 7).ok());
+  ASSERT_TRUE(store_->PublishJob(job.id, {.lines = 1}, 7).ok());
   store_.reset();
   auto db = SqliteDb::Open(path().string());
   // As version 1 had it.
   ASSERT_TRUE((*db)
                   ->Exec("ALTER TABLE jobs DROP COLUMN plan;"
+                         "ALTER TABLE jobs DROP COLUMN wanted_prompt_tokens;"
+                         "ALTER TABLE jobs DROP COLUMN wanted_max_tokens;"
+                         "ALTER TABLE jobs DROP COLUMN answered_max_tokens;"
+                         "ALTER TABLE jobs DROP COLUMN by_default;"
+                         "ALTER TABLE jobs DROP COLUMN cut_by_default;"
                          "PRAGMA user_version=1")
                   .ok());
   db->reset();
@@ -312,10 +317,10 @@ TEST_F(StoreTest, APlanIsRecordedWithJobsInProgress) {
   JobRecord ended;
   JobRecord runs;
   ASSERT_TRUE(store_->CreateJob(&ended).ok());
-  ASSERT_TRUE(store_->PublishJob(ended.id, 1, 1, 7).ok());
+  ASSERT_TRUE(store_->PublishJob(ended.id, {.lines = 1, .failed = 1}, 7).ok());
   ASSERT_TRUE(store_->CreateJob(&runs).ok());
   ASSERT_TRUE(store_->AddRows(runs.id, {{0, "", {1, 2}, "{}"}}, {}).ok());
-  ASSERT_TRUE(store_->PublishJob(runs.id, 1, 0, 7).ok());
+  ASSERT_TRUE(store_->PublishJob(runs.id, {.lines = 1}, 7).ok());
   const auto changed = store_->SetPlan(R"({"version":1})");
   ASSERT_TRUE(changed.ok()) << changed.status();
   ASSERT_EQ(changed->size(), 1u);
