@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
+#include "common/limits.h"
 #include "common/mutex.h"
 #include "common/status_macros.h"
 #include "coordinator/dispatcher.h"
@@ -20,7 +21,6 @@ namespace {
 
 // Some seconds are normal where there are many workers.
 constexpr absl::Duration kMostLinkTime = absl::Seconds(20);
-constexpr int32_t kMaxGbs = 8192;
 constexpr int32_t kDefaultStepTokens = 2048;
 
 absl::Status CheckRange(absl::string_view name, int64_t value, int64_t least,
@@ -35,9 +35,9 @@ absl::Status CheckStep(int32_t gbs, int32_t num_microbatches,
                        int32_t max_step_tokens) {
   SLUICE_RETURN_IF_ERROR(CheckRange("gbs", gbs, 0, kMaxGbs));
   SLUICE_RETURN_IF_ERROR(
-      CheckRange("num_microbatches", num_microbatches, 0, 64));
+      CheckRange("num_microbatches", num_microbatches, 0, kMaxMicroBatches));
   SLUICE_RETURN_IF_ERROR(
-      CheckRange("max_step_tokens", max_step_tokens, 0, 1 << 20));
+      CheckRange("max_step_tokens", max_step_tokens, 0, kMaxStepTokens));
   if (max_step_tokens > 0 && max_step_tokens < gbs) {
     return absl::InvalidArgumentError(absl::StrCat(
         "max_step_tokens is ", max_step_tokens, ", but a micro-batch of gbs ",
@@ -270,7 +270,8 @@ absl::Status Coordinator::Options::Validate() const {
     return absl::InvalidArgumentError(
         "a model directory and a state directory must be given");
   }
-  SLUICE_RETURN_IF_ERROR(CheckRange("min_workers", min_workers, 1, 1024));
+  SLUICE_RETURN_IF_ERROR(
+      CheckRange("min_workers", min_workers, 1, kMaxWorkers));
   SLUICE_RETURN_IF_ERROR(CheckRange("num_blocks", num_blocks, 0, 1024));
   // A policy may change them, so that they need not fit together yet.
   SLUICE_RETURN_IF_ERROR(CheckRange("gbs", gbs, 0, kMaxGbs));

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <memory>
 
+#include "common/limits.h"
 #include "coordinator/worker_stream.h"
 
 namespace grpc {
@@ -20,7 +21,7 @@ namespace sluice {
 class WorkerAttachService {
  public:
   struct Options {
-    size_t max_workers = 1024;
+    size_t max_workers = kMaxWorkers;
     size_t outgoing_messages = 1024;  // queued per worker
   };
 

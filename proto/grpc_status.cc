@@ -2,12 +2,29 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
+#include "proto/wire_limits.h"
+
 namespace sluice {
+namespace {
+
+// At most kMaxStatusBytes of it, in whole characters.
+std::string Clip(absl::string_view message) {
+  if (message.size() <= static_cast<size_t>(kMaxStatusBytes)) {
+    return std::string(message);
+  }
+  constexpr absl::string_view kCut = " ...";
+  size_t size = static_cast<size_t>(kMaxStatusBytes) - kCut.size();
+  while (size > 0 && (message[size] & 0xC0) == 0x80) --size;
+  return absl::StrCat(message.substr(0, size), kCut);
+}
+
+}  // namespace
 
 grpc::Status ToGrpcStatus(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()),
-                      std::string(status.message()));
+                      Clip(status.message()));
 }
 
 absl::Status FromGrpcStatus(const grpc::Status& status) {

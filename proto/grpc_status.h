@@ -6,7 +6,8 @@
 
 namespace sluice {
 
-// The codes have the same numbers and meanings; messages are kept.
+// The codes have the same numbers and meanings; messages are kept, up to
+// kMaxStatusBytes.
 grpc::Status ToGrpcStatus(const absl::Status& status);
 absl::Status FromGrpcStatus(const grpc::Status& status);
 

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "common/thread.h"
 #include "coordinator/coordinator.h"
+#include "proto/grpc_endpoint.h"
 #include "server/cluster_service.h"
 #include "server/job_service.h"
 
@@ -18,13 +19,14 @@ namespace sluice {
 class CoordinatorServer {
  public:
   // Listens on `address` ("host:port", port 0 for a free one), or on no port at
-  // all if it is "": then only InProcessChannel reaches it. The coordinator
-  // must outlive the server.
+  // all if it is "": then only Channel reaches it. The coordinator must outlive
+  // the server.
   static absl::StatusOr<std::unique_ptr<CoordinatorServer>> Start(
       Coordinator* coordinator, const std::string& address);
   ~CoordinatorServer() { Shutdown(); }
 
-  std::shared_ptr<grpc::Channel> InProcessChannel();
+  // Within this process.
+  std::shared_ptr<grpc::Channel> Channel(ChannelKind kind);
   // 0 without a port.
   int port() const { return port_; }
 

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "proto/grpc_endpoint.h"
 #include "proto/grpc_status.h"
 #include "sluice/v1/cluster.grpc.pb.h"
 #include "sluice/v1/jobs.grpc.pb.h"
@@ -181,10 +182,7 @@ class GrpcJobClient : public JobClient {
 }  // namespace
 
 std::unique_ptr<JobClient> JobClient::Connect(const std::string& address) {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  auto channel = grpc::CreateCustomChannel(
-      address, grpc::InsecureChannelCredentials(), arguments);
+  auto channel = OpenChannel(ChannelKind::kClient, address);
   // A connection may fail though the coordinator is there (seen on a busy
   // machine): calls that come too soon would fail with it.
   channel->WaitForConnected(std::chrono::system_clock::now() +

@@ -15,6 +15,7 @@
 #include "common/logging.h"
 #include "common/mutex.h"
 #include "common/status_macros.h"
+#include "proto/grpc_endpoint.h"
 #include "runtime/kernels/device_choice.h"
 #include "runtime/memory/cpu_topology.h"
 #include "runtime/memory/host_memory.h"
@@ -120,11 +121,12 @@ class LocalClusterImpl : public LocalCluster {
                             Coordinator::Create(options.coordinator));
     SLUICE_ASSIGN_OR_RETURN(coordinator_server_,
                             CoordinatorServer::Start(coordinator_.get(), ""));
-    client_ = JobClient::FromChannel(coordinator_server_->InProcessChannel(),
-                                     kCoordinator);
+    client_ = JobClient::FromChannel(
+        coordinator_server_->Channel(ChannelKind::kClient), kCoordinator);
     {
       MutexLock lock(&mu_);
-      channels_[kCoordinator] = coordinator_server_->InProcessChannel();
+      channels_[kCoordinator] =
+          coordinator_server_->Channel(ChannelKind::kWorker);
     }
     for (int i = 0; i < options.num_workers; ++i) {
       Worker::Options worker = all;
@@ -156,16 +158,13 @@ class LocalClusterImpl : public LocalCluster {
       worker.tracer = options.tracer;
       const std::string link_address = worker.link_address;
       SLUICE_ASSIGN_OR_RETURN(auto created, Worker::Create(std::move(worker)));
-      grpc::ServerBuilder builder;
-      builder.RegisterService(created->link_service());
-      auto server = builder.BuildAndStart();
-      if (server == nullptr) {
-        return absl::InternalError("can't start a worker's in-process server");
-      }
+      SLUICE_ASSIGN_OR_RETURN(
+          auto server,
+          StartServer(ServerKind::kWorker, "", {created->link_service()}));
       {
         MutexLock lock(&mu_);
         channels_[link_address] =
-            server->InProcessChannel(grpc::ChannelArguments());
+            LocalChannel(ChannelKind::kWorker, server.get());
       }
       workers_.push_back(std::move(created));
       link_servers_.push_back(std::move(server));
@@ -193,10 +192,8 @@ class LocalClusterImpl : public LocalCluster {
     MutexLock lock(&mu_);
     auto it = channels_.find(address);
     // A lame channel fails each call with UNAVAILABLE, as a wrong address does.
-    return it != channels_.end()
-               ? it->second
-               : grpc::CreateChannel(address,
-                                     grpc::InsecureChannelCredentials());
+    return it != channels_.end() ? it->second
+                                 : OpenChannel(ChannelKind::kWorker, address);
   }
 
   std::unique_ptr<Coordinator> coordinator_;

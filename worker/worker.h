@@ -70,8 +70,7 @@ class Worker {
   };
 
   // Opens the model directory (its errors are returned) and starts to attach.
-  // The server of link_service() takes LinkService's settings from
-  // ConfigureLinkServer in worker/link/link_server.h.
+  // The server of link_service() is one of proto/grpc_endpoint.h.
   static absl::StatusOr<std::unique_ptr<Worker>> Create(Options options);
   virtual ~Worker() = default;
 

@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/limits.h"
 #include "coordinator/jobs/json_line.h"
 #include "coordinator/jobs/message_text.h"
 

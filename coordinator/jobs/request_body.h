@@ -20,7 +20,6 @@ inline constexpr double kMaxAlterationPenalty = 2;  // presence, frequency: +-
 inline constexpr double kMaxLogitBias = 100;        // +-
 inline constexpr size_t kMaxStopStrings = 16;
 inline constexpr size_t kMaxStopBytes = 1024;
-inline constexpr size_t kMaxLogitBiases = 1024;
 
 // What the body of a request says, each field checked by itself; what it does
 // not say is empty.

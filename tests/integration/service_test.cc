@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "coordinator/coordinator.h"
+#include "proto/grpc_endpoint.h"
 #include "server/coordinator_server.h"
 #include "server/job_client.h"
 #include "server/local_cluster.h"
@@ -61,9 +62,8 @@ class ServiceTest : public ::testing::Test {
     auto server = CoordinatorServer::Start(coordinator_.get(), "127.0.0.1:0");
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
-    channel_ =
-        grpc::CreateChannel("127.0.0.1:" + std::to_string(server_->port()),
-                            grpc::InsecureChannelCredentials());
+    channel_ = OpenChannel(ChannelKind::kClient,
+                           "127.0.0.1:" + std::to_string(server_->port()));
     jobs_ = v1::JobService::NewStub(channel_);
   }
 

@@ -12,6 +12,7 @@
 
 #include "common/status_macros.h"
 #include "proto/convert.h"
+#include "proto/wire_limits.h"
 #include "sluice/v1/pipeline.pb.h"
 #include "worker/link/tsan_handoff.h"
 
@@ -175,7 +176,7 @@ absl::StatusOr<Header> ReadHeader(SliceCursor* in) {
     } else if (field == v1::Frame::kPlanFieldNumber) {
       uint64_t size;
       if (wire_type != kBytes || header.has_plan || !in->ReadVarint(&size) ||
-          size > in->remaining() || size > kMaxFrameHeaderBytes) {
+          size > in->remaining() || size > kMaxStepPlanBytes) {
         return Malformed("plan is malformed");
       }
       header.has_plan = true;
@@ -236,12 +237,13 @@ absl::StatusOr<grpc::ByteBuffer> EncodeFrame(const ActivationFrame& frame,
     header.set_cols(static_cast<uint32_t>(frame.hidden->cols()));
   }
   const size_t header_bytes = header.ByteSizeLong();
-  if (header_bytes > kMaxFrameHeaderBytes ||
-      payload > kMaxFrameBytes - header_bytes - 16) {
+  if (header_bytes > kMaxStepPlanBytes + kFrameFieldBytes ||
+      payload > kMaxActivationBytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         "frame of ", payload, " bytes of activations and a plan of ",
-        header_bytes, " bytes is larger than a frame may be (", kMaxFrameBytes,
-        " and ", kMaxFrameHeaderBytes, "); use a lower max_step_tokens"));
+        header_bytes, " bytes is larger than a frame may be (",
+        kMaxActivationBytes, " and ", kMaxStepPlanBytes,
+        "); use a lower max_step_tokens"));
   }
   std::string bytes;
   bytes.reserve(header_bytes + 16);

@@ -24,10 +24,6 @@
 
 namespace sluice {
 
-// Bounds what one message may make a receiver allocate.
-inline constexpr size_t kMaxFrameBytes = size_t{1} << 30;
-inline constexpr size_t kMaxFrameHeaderBytes = size_t{64} << 20;
-
 // What a receiver expects of its epoch; checked before anything is allocated.
 struct FrameLimits {
   int64_t max_rows = 0;           // of one micro-batch

@@ -8,18 +8,12 @@
 
 namespace grpc {
 class Server;
-class ServerBuilder;
 class Service;
 }  // namespace grpc
 
 namespace sluice {
 
-// Message sizes and keep-alive for any server that carries LinkService. Without
-// it gRPC refuses frames of more than 4 MiB.
-void ConfigureLinkServer(grpc::ServerBuilder* builder);
-
-// Channels over TCP without TLS, with keep-alive, so that a peer that is gone
-// without a word is noticed within seconds.
+// Channels over TCP, as a worker has them to its coordinator and to others.
 ChannelFactory TcpChannels();
 
 // A worker's gRPC server: LinkService, grpc.health.v1 and reflection, without

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/bounded_queue.h"
+#include "proto/grpc_endpoint.h"
 #include "tests/unit/coordinator/dispatch_fake_worker.h"
 
 namespace sluice {
@@ -53,9 +54,8 @@ class CoordinatorTest : public testing::Test {
     auto coordinator = Coordinator::Create(options_);
     ASSERT_TRUE(coordinator.ok()) << coordinator.status();
     coordinator_ = *std::move(coordinator);
-    grpc::ServerBuilder builder;
-    builder.RegisterService(coordinator_->worker_service());
-    server_ = builder.BuildAndStart();
+    server_ = *StartServer(ServerKind::kCoordinator, "",
+                           {coordinator_->worker_service()});
   }
 
   void Stop() {
@@ -68,8 +68,8 @@ class CoordinatorTest : public testing::Test {
   }
 
   void AddWorker(const std::string& name) {
-    workers_.push_back(
-        FakeWorker::Attach(server_->InProcessChannel({}), &*pipeline_, name));
+    workers_.push_back(FakeWorker::Attach(
+        LocalChannel(ChannelKind::kWorker, server_.get()), &*pipeline_, name));
   }
 
   std::string CreateJob(int requests) {

@@ -8,6 +8,7 @@
 #include "common/bounded_queue.h"
 #include "coordinator/dispatcher.h"
 #include "coordinator/worker_service.h"
+#include "proto/grpc_endpoint.h"
 #include "tests/unit/coordinator/dispatch_fake_worker.h"
 #include "tests/unit/coordinator/dispatch_testing.h"
 
@@ -57,9 +58,7 @@ class DispatcherTest : public testing::Test {
     ASSERT_TRUE(dispatcher.ok()) << dispatcher.status();
     dispatcher_ = *std::move(dispatcher);
     service_ = WorkerAttachService::Create(dispatcher_->sink(), {});
-    grpc::ServerBuilder builder;
-    builder.RegisterService(service_->service());
-    server_ = builder.BuildAndStart();
+    server_ = *StartServer(ServerKind::kCoordinator, "", {service_->service()});
   }
 
   // Afterwards nothing calls the pipeline's hooks any more.
@@ -71,8 +70,8 @@ class DispatcherTest : public testing::Test {
   }
 
   std::shared_ptr<FakeWorker> AddWorker(const std::string& name) {
-    return workers_.emplace_back(
-        FakeWorker::Attach(server_->InProcessChannel({}), &*pipeline_, name));
+    return workers_.emplace_back(FakeWorker::Attach(
+        LocalChannel(ChannelKind::kWorker, server_.get()), &*pipeline_, name));
   }
 
   // Random requests of all sorts; each is added to the queue.

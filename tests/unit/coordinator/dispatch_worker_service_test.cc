@@ -3,6 +3,7 @@
 
 #include "common/bounded_queue.h"
 #include "coordinator/worker_service.h"
+#include "proto/grpc_endpoint.h"
 #include "sluice/v1/pipeline.grpc.pb.h"
 
 namespace sluice {
@@ -25,10 +26,9 @@ class WorkerServiceTest : public testing::Test {
   WorkerServiceTest()
       : service_(WorkerAttachService::Create(
             &sink_, {.max_workers = 2, .outgoing_messages = 3})) {
-    grpc::ServerBuilder builder;
-    builder.RegisterService(service_->service());
-    server_ = builder.BuildAndStart();
-    stub_ = v1::WorkerService::NewStub(server_->InProcessChannel({}));
+    server_ = *StartServer(ServerKind::kCoordinator, "", {service_->service()});
+    stub_ = v1::WorkerService::NewStub(
+        LocalChannel(ChannelKind::kWorker, server_.get()));
   }
   ~WorkerServiceTest() override {
     service_->Shutdown();

@@ -58,6 +58,10 @@ COMPOSITION_ROOTS = [
     "worker/main.cc",
 ]
 
+# All servers and channels have their limits from one place. The queue is of a server that nobody can reach.
+ENDPOINTS = re.compile(r"\b(ServerBuilder|CreateChannel|CreateCustomChannel|InProcessChannel)\b")
+ENDPOINTS_ONLY_IN = ["proto/grpc_endpoint.cc", "worker/link/callback_queue.cc"]
+
 GLPK_ONLY_IN = ["scheduler/linear_program.cc"]
 
 CODE = (".h", ".cc", ".cu", ".cuh")
@@ -123,6 +127,9 @@ def check_file(path, text):
             error = include and include_error(path, include.group(1))
             if error:
                 yield number, error
+            endpoint = ENDPOINTS.search(line)
+            if endpoint and path not in ENDPOINTS_ONLY_IN:
+                yield number, f"{endpoint.group(1)}: proto/grpc_endpoint.h makes servers and channels"
     header = path.endswith((".h", ".cuh")) and not path.endswith(ONCE_PER_TARGET)
     if header and not any(line.strip() == "#pragma once" for line in lines):
         yield 1, "has no #pragma once"

@@ -1,8 +1,6 @@
 #include <grpcpp/client_context.h>
 #include <grpcpp/generic/generic_stub.h>
-#include <grpcpp/security/credentials.h>
 #include <grpcpp/server.h>
-#include <grpcpp/server_builder.h>
 
 #include <memory>
 #include <string>
@@ -13,6 +11,7 @@
 #include "common/thread.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/grpc_endpoint.h"
 #include "proto/grpc_status.h"
 #include "sluice/v1/pipeline.grpc.pb.h"
 #include "tests/unit/worker/link_testing.h"
@@ -44,15 +43,10 @@ class LinkTest : public ::testing::TestWithParam<Transport> {
       address_ = JoinHostPort("127.0.0.1", tcp_server_->port());
       channels_ = TcpChannels();
     } else {
-      grpc::ServerBuilder builder;
-      ConfigureLinkServer(&builder);
-      builder.RegisterService(service_->service());
-      server_ = builder.BuildAndStart();
+      server_ = *StartServer(ServerKind::kWorker, "", {service_->service()});
       address_ = "in-process";
       channels_ = [this](const std::string&) {
-        grpc::ChannelArguments arguments;
-        arguments.SetMaxSendMessageSize(kMaxFrameBytes);
-        return server_->InProcessChannel(arguments);
+        return LocalChannel(ChannelKind::kWorker, server_.get());
       };
     }
     factory_ = std::make_unique<GrpcLinkFactory>(GrpcLinkFactory::Options{

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <grpcpp/server.h>
-#include <grpcpp/server_builder.h>
 
 #include <deque>
 #include <functional>
@@ -14,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/mutex.h"
 #include "gtest/gtest.h"
+#include "proto/grpc_endpoint.h"
 #include "sluice/v1/pipeline.grpc.pb.h"
 
 namespace sluice {
@@ -23,11 +23,8 @@ namespace sluice {
 class TestCoordinator : public v1::WorkerService::Service {
  public:
   TestCoordinator() {
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
-                             &port_);
-    builder.RegisterService(this);
-    server_ = builder.BuildAndStart();
+    server_ =
+        *StartServer(ServerKind::kCoordinator, "127.0.0.1:0", {this}, &port_);
   }
   ~TestCoordinator() override {
     Drop();

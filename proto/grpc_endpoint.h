@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace grpc {
+class Channel;
+class Server;
+class Service;
+}  // namespace grpc
+
+// The one place that makes gRPC servers and channels, within a process and
+// between machines, so that all have limits and both ends the same ones.
+
+namespace sluice {
+
+enum class ServerKind {
+  kCoordinator,  // JobService, ClusterService, WorkerService
+  kWorker,       // LinkService
+};
+
+enum class ChannelKind {
+  kClient,  // of a coordinator's users
+  kWorker,  // of workers, to their coordinator and to each other
+};
+
+// What a server or a channel allows, and how it notices a peer that is gone
+// without a word. 0 of a time or a count: gRPC's own default, or none.
+struct EndpointLimits {
+  int64_t max_receive_bytes = 0;  // of one message
+  int64_t max_send_bytes = 0;
+  int64_t max_metadata_bytes = 0;  // of one call, statuses included
+  // Pings when nothing was received for so long, and how long the answer may
+  // take; how often the other end may ping.
+  int keepalive_ms = 0;
+  int keepalive_timeout_ms = 0;
+  int least_ping_interval_ms = 0;
+  // Of servers.
+  int max_threads = 0;
+  // Of channels.
+  int first_reconnect_ms = 0;
+  int max_reconnect_ms = 0;
+  // Channels to one address share a connection.
+  bool share_connections = true;
+};
+
+const EndpointLimits& LimitsOf(ServerKind kind);
+const EndpointLimits& LimitsOf(ChannelKind kind);
+
+// A server of `services`, which must outlive it, with reflection and
+// grpc.health.v1, without TLS. Listens on `address` ("host:port", port 0 for a
+// free one, which `port` tells), or, if that is "", on none: then only
+// LocalChannel reaches it. kUnavailable if the address can't be had.
+absl::StatusOr<std::unique_ptr<grpc::Server>> StartServer(
+    ServerKind kind, const std::string& address,
+    const std::vector<grpc::Service*>& services, int* port = nullptr);
+
+// A channel over TCP to "host:port", without TLS. Connects when it is used.
+std::shared_ptr<grpc::Channel> OpenChannel(ChannelKind kind,
+                                           const std::string& address);
+
+// A channel to a server of this process.
+std::shared_ptr<grpc::Channel> LocalChannel(ChannelKind kind,
+                                            grpc::Server* server);
+
+}  // namespace sluice

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "common/limits.h"
+
+// How large the messages between processes may be, calculated from what is
+// allowed in them. Bytes of protobuf fields are upper bounds: tags, varints of
+// the type's full width, lengths.
+
+namespace sluice {
+
+// What a StepPlan's parts take at most.
+inline constexpr int64_t kSegmentBytes = 48;
+inline constexpr int64_t kPlanTokenBytes = 5;
+inline constexpr int64_t kReleaseBytes = 10;
+inline constexpr int64_t kLogitBiasBytes = 9;
+inline constexpr int64_t kAdmissionBytes = 112;  // without its logit_bias
+
+// Beyond these, what has to be said waits for the next plan.
+inline constexpr int64_t kMaxPlanLogitBiases = 6 << 20;
+inline constexpr int64_t kMaxPlanReleases = 1 << 22;
+
+// A StepPlan, as it goes to the first stage and from stage to stage.
+inline constexpr int64_t kMaxStepPlanBytes = int64_t{256} << 20;
+static_assert(int64_t{kMaxGbs} * kMaxMicroBatches *
+                      (kSegmentBytes + kAdmissionBytes) +
+                  kMaxBlockTokens * kPlanTokenBytes +
+                  kMaxPlanLogitBiases * kLogitBiasBytes +
+                  kMaxPlanReleases * kReleaseBytes + kMaxMicroBatches * 16 <
+              kMaxStepPlanBytes);
+static_assert(kMaxPlanLogitBiases >= int64_t{kMaxLogitBiases});
+
+// A Frame: a micro-batch's activations, with the plan of its step if it is the
+// first one.
+inline constexpr int64_t kFrameFieldBytes = 128;
+inline constexpr int64_t kMaxFrameBytes =
+    kMaxActivationBytes + kMaxStepPlanBytes + kFrameFieldBytes;
+static_assert(kMaxFrameBytes < INT32_MAX);  // protobuf's and gRPC's own limit
+
+// What clients and workers may send to a coordinator in one message. Larger
+// things come in parts: input files and step results.
+inline constexpr int64_t kMaxRequestBytes = int64_t{4} << 20;
+static_assert(kMaxWorkerNameBytes + kMaxProfileBytes +
+                  10 * kMaxWorkerTextBytes <
+              kMaxRequestBytes);
+static_assert(kMaxWorkers * (kMaxWorkerNameBytes + kMaxLinkErrorBytes + 64) <
+              kMaxRequestBytes);
+// Numbers in one part of a step result, each of at most 10 bytes.
+inline constexpr int64_t kMaxResultValues = 1 << 17;
+static_assert(kMaxResultValues * 10 * 2 < kMaxRequestBytes);
+
+// What a coordinator sends to a worker: plans of steps are the largest.
+inline constexpr int64_t kMaxInstructionBytes = kMaxStepPlanBytes + 1024;
+static_assert(kMaxWorkers * (kMaxWorkerNameBytes + kMaxWorkerTextBytes + 64) <
+              kMaxInstructionBytes);
+
+// What a coordinator answers to a client: a page of a list, which ends before
+// the entry that would take it beyond kMaxPageBytes, unless that is its only
+// one, beside a plan, which has a few hundred bytes for each stage.
+inline constexpr int64_t kMaxPageBytes = int64_t{4} << 20;
+inline constexpr int64_t kMaxPlanJsonBytes = kMaxWorkers * (int64_t{16} << 10);
+inline constexpr int64_t kMaxAnswerBytes =
+    kMaxPageBytes + 2 * kMaxPlanJsonBytes;
+static_assert(kMaxProfileBytes + kMaxWorkerNameBytes + 8 * kMaxWorkerTextBytes +
+                  2 * kMaxFailureBytes <
+              kMaxPageBytes);
+
+// A status travels in a call's metadata, which is limited too. Messages beyond
+// kMaxStatusBytes are cut; on the wire a byte may take three.
+inline constexpr int64_t kMaxStatusBytes = 8 << 10;
+inline constexpr int64_t kMaxMetadataBytes = 3 * kMaxStatusBytes + (8 << 10);
+
+}  // namespace sluice
