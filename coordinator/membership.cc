@@ -87,6 +87,8 @@ std::optional<v1::StepResult> Membership::OnMessage(WorkerId id,
         return std::move(*message.mutable_step_result());
       }
       break;
+    case v1::WorkerMessage::kModelContent:
+    case v1::WorkerMessage::kLinksReached:
     case v1::WorkerMessage::KIND_NOT_SET:
       break;  // a newer worker's message
   }

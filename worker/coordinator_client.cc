@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/bounded_queue.h"
+#include "common/limits.h"
 #include "common/logging.h"
 #include "common/mutex.h"
 #include "common/status_macros.h"
@@ -60,7 +61,8 @@ class Session : public StageReporter {
     auto* failed = message.mutable_stage_failed();
     failed->set_epoch(epoch.value());
     failed->set_code(static_cast<int32_t>(status.code()));
-    failed->set_message(std::string(status.message()));
+    failed->set_message(
+        std::string(status.message().substr(0, kMaxFailureBytes)));
     Send(std::move(message));
   }
 
@@ -91,7 +93,8 @@ class Session : public StageReporter {
         link->set_bytes_per_second(one.link->bytes_per_second);
         link->set_latency_seconds(one.link->latency_seconds);
       } else {
-        link->set_error(std::string(one.link.status().message()));
+        link->set_error(std::string(
+            one.link.status().message().substr(0, kMaxLinkErrorBytes)));
       }
     }
     Send(std::move(message));
@@ -286,6 +289,7 @@ class CoordinatorClientImpl : public CoordinatorClient {
             });
         break;
       }
+      case v1::CoordinatorMessage::kReachLinks:
       case v1::CoordinatorMessage::kRegistered:
       case v1::CoordinatorMessage::KIND_NOT_SET:
         LogWarning("the coordinator sent a message of no known kind");
