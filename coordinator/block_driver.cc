@@ -1,6 +1,7 @@
 #include "coordinator/block_driver.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -67,7 +68,9 @@ void BlockDriver::Enqueue(SequenceId id) {
     Finish(id);
     return;
   }
-  scheduler_->Enqueue(id, sequence.known_tokens(), sequence.most_tokens());
+  scheduler_->Enqueue(
+      id, sequence.known_tokens(), sequence.most_tokens(),
+      static_cast<int64_t>(sequence.request().sampling.logit_bias.size()));
 }
 
 void BlockDriver::Finish(SequenceId id) {
@@ -152,11 +155,14 @@ absl::Status BlockDriver::Check(const StepResult& result) const {
                                             " of block ", b,
                                             ", which is not in flight"));
   }
-  if (result.more && result.tokens.empty()) return absl::OkStatus();
   const std::vector<SequenceId>& expected = blocks_[b].sampled;
-  bool matches = !result.more && result.tokens.size() == expected.size();
-  for (size_t i = 0; matches && i < expected.size(); ++i) {
-    matches = result.tokens[i].sequence == expected[i] &&
+  const size_t before = blocks_[b].tokens.size();
+  const size_t left = expected.size() - before;
+  bool matches = result.more
+                     ? result.tokens.empty() || result.tokens.size() < left
+                     : result.tokens.size() == left;
+  for (size_t i = 0; matches && i < result.tokens.size(); ++i) {
+    matches = result.tokens[i].sequence == expected[before + i] &&
               result.tokens[i].token >= -1 &&
               result.tokens[i].token < options_.vocab_size;
   }
@@ -216,8 +222,10 @@ absl::Status BlockDriver::OnResult(StepResult result) {
   }
   if (absl::Status status = Check(result); !status.ok()) return status;
   if (absl::Status status = AddScores(result); !status.ok()) return status;
-  if (result.more) return absl::OkStatus();
   Block& block = blocks_[result.block.value()];
+  std::move(result.tokens.begin(), result.tokens.end(),
+            std::back_inserter(block.tokens));
+  if (result.more) return absl::OkStatus();
   block.in_flight = false;
   ++stats_.steps;
   const absl::Duration now = options_.clock->Monotonic();
@@ -228,7 +236,7 @@ absl::Status BlockDriver::OnResult(StepResult result) {
     const auto it = sequences_.find(id);
     if (it != sequences_.end()) CountPrompt(&it->second, end);
   }
-  for (SampledToken& token : result.tokens) {
+  for (SampledToken& token : std::exchange(block.tokens, {})) {
     const SequenceId id = token.sequence;
     const auto it = sequences_.find(id);
     if (it == sequences_.end()) continue;  // cancelled under way
@@ -294,6 +302,7 @@ StepPlan BlockDriver::ToPlan(BlockId block_id,
   block.step = plan.step;
   block.sent_at = now;
   block.sampled.clear();
+  block.tokens.clear();
   block.scored.clear();
   block.prefilled.clear();
   block.prefill_tokens = block.decode_tokens = 0;

@@ -96,7 +96,8 @@ class BlockDriver {
   struct Block {
     bool in_flight = false;
     int64_t step = 0;
-    std::vector<SequenceId> sampled;  // whose tokens the result must hold
+    std::vector<SequenceId> sampled;   // whose tokens the result must hold
+    std::vector<SampledToken> tokens;  // of them, that came in parts so far
     // Whose scores it must hold, and up to which position.
     std::vector<std::pair<SequenceId, int32_t>> scored;
     // Whose prompts it computes, and up to which position.

@@ -43,7 +43,26 @@ absl::Status CheckStep(int32_t gbs, int32_t num_microbatches,
         "max_step_tokens is ", max_step_tokens, ", but a micro-batch of gbs ",
         gbs, " sequences needs a token for each"));
   }
+  const int64_t block_tokens =
+      int64_t{max_step_tokens} * std::max(1, num_microbatches);
+  if (block_tokens > kMaxBlockTokens) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "max_step_tokens ", max_step_tokens, " in each of ", num_microbatches,
+        " micro-batches make steps of ", block_tokens, " tokens; at most ",
+        kMaxBlockTokens, " are possible"));
+  }
   return absl::OkStatus();
+}
+
+// What a step hands from stage to stage fits a message.
+absl::Status CheckActivations(int32_t max_step_tokens, int32_t hidden) {
+  const int64_t row = int64_t{hidden} * static_cast<int64_t>(sizeof(float));
+  if (max_step_tokens * row <= kMaxActivationBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "max_step_tokens is ", max_step_tokens,
+      "; with the model's hidden size of ", hidden, " it must be at most ",
+      kMaxActivationBytes / row, ", so that the activations of a step (", row,
+      " bytes a token) can go from stage to stage"));
 }
 
 std::string DirectoryName(const std::filesystem::path& path) {
@@ -155,8 +174,14 @@ class CoordinatorImpl : public Coordinator {
       policy_.gbs =
           std::min(DefaultGbs(model_->spec()), policy_.max_step_tokens);
     }
-    return CheckStep(policy_.gbs, policy_.num_microbatches,
-                     policy_.max_step_tokens);
+    return CheckPolicy();
+  }
+
+  absl::Status CheckPolicy() const {
+    SLUICE_RETURN_IF_ERROR(CheckStep(policy_.gbs, policy_.num_microbatches,
+                                     policy_.max_step_tokens));
+    return CheckActivations(policy_.max_step_tokens,
+                            model_->spec().hidden_size);
   }
 
   absl::Status CheckPlan() {
@@ -172,8 +197,7 @@ class CoordinatorImpl : public Coordinator {
     policy_.gbs = plan_->block.gbs;
     policy_.num_microbatches = plan_->block.num_microbatches;
     policy_.max_step_tokens = plan_->block.max_step_tokens;
-    return CheckStep(policy_.gbs, policy_.num_microbatches,
-                     policy_.max_step_tokens);
+    return CheckPolicy();
   }
 
   absl::StatusOr<PlanningOptions> Planning() const {

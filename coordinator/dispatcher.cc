@@ -16,6 +16,7 @@
 #include "coordinator/inbox.h"
 #include "coordinator/queue_threads.h"
 #include "proto/convert.h"
+#include "proto/wire_limits.h"
 
 namespace sluice {
 namespace {
@@ -209,6 +210,8 @@ class DispatcherImpl : public Dispatcher {
     scheduler.page_tokens = membership_.page_tokens();
     scheduler.refill = options_.refill;
     scheduler.packing = policy.packing;
+    scheduler.max_logit_biases = kMaxPlanLogitBiases;
+    scheduler.max_releases = kMaxPlanReleases;
     // Padded prefill takes longer than a profile allows for.
     scheduler.reserve =
         options_.kv_by_need && membership_.kv_by_need() && policy.packing

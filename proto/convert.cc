@@ -171,17 +171,15 @@ void AddScores(const TokenScores& scores, int64_t begin, int64_t end,
   }
 }
 
-void AddTokens(const StepResult& result, v1::StepResult* out) {
-  for (const SampledToken& token : result.tokens) {
-    v1::SampledToken* t = out->add_tokens();
-    t->set_sequence(token.sequence.value());
-    t->set_token(token.token);
-    t->set_logprob(token.logprob);
-    for (const TokenLogprob& top : token.top) {
-      v1::TokenLogprob* l = t->add_top();
-      l->set_token(top.token);
-      l->set_logprob(top.logprob);
-    }
+void AddToken(const SampledToken& token, v1::StepResult* out) {
+  v1::SampledToken* t = out->add_tokens();
+  t->set_sequence(token.sequence.value());
+  t->set_token(token.token);
+  t->set_logprob(token.logprob);
+  for (const TokenLogprob& top : token.top) {
+    v1::TokenLogprob* l = t->add_top();
+    l->set_token(top.token);
+    l->set_logprob(top.logprob);
   }
 }
 
@@ -190,7 +188,7 @@ void AddTokens(const StepResult& result, v1::StepResult* out) {
 void ToProto(const StepResult& result, v1::StepResult* out) {
   SetHead(result, out);
   out->set_more(result.more);
-  AddTokens(result, out);
+  for (const SampledToken& token : result.tokens) AddToken(token, out);
   for (const TokenScores& scores : result.scores) {
     AddScores(scores, 0, static_cast<int64_t>(scores.logprobs.size()), out);
   }
@@ -198,26 +196,37 @@ void ToProto(const StepResult& result, v1::StepResult* out) {
 
 std::vector<v1::StepResult> ToProtoParts(const StepResult& result,
                                          int64_t max_values) {
+  // A sequence, a position or token, and what holds them.
+  constexpr int64_t kHeadValues = 4;
   std::vector<v1::StepResult> parts(1);
   SetHead(result, &parts.back());
   int64_t room = max_values;
+  // A new part if this one has no room for so many numbers.
+  const auto make_room = [&](int64_t values) {
+    if (room >= values || room == max_values) return;
+    parts.back().set_more(true);
+    SetHead(result, &parts.emplace_back());
+    room = max_values;
+  };
   for (const TokenScores& scores : result.scores) {
     const int64_t values = 1 + 2 * int64_t{scores.num_top};  // of a token
     const auto size = static_cast<int64_t>(scores.logprobs.size());
     for (int64_t begin = 0; begin < size;) {
-      if (room < values && room < max_values) {
-        parts.back().set_more(true);
-        SetHead(result, &parts.emplace_back());
-        room = max_values;
-      }
-      const int64_t end =
-          std::min(size, begin + std::max<int64_t>(room / values, 1));
+      make_room(kHeadValues + values);
+      const int64_t end = std::min(
+          size, begin + std::max<int64_t>((room - kHeadValues) / values, 1));
       AddScores(scores, begin, end, &parts.back());
-      room -= (end - begin) * values;
+      room -= kHeadValues + (end - begin) * values;
       begin = end;
     }
   }
-  AddTokens(result, &parts.back());
+  for (const SampledToken& token : result.tokens) {
+    const int64_t values =
+        kHeadValues + 2 * static_cast<int64_t>(token.top.size());
+    make_room(values);
+    AddToken(token, &parts.back());
+    room -= values;
+  }
   parts.back().set_more(result.more);
   return parts;
 }

@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "common/policy.h"
 #include "common/step_plan.h"
+#include "proto/wire_limits.h"
 #include "sluice/v1/pipeline.pb.h"
 
 // Between the plain structs that the rooms share and their wire form. From*
@@ -23,11 +24,11 @@ absl::StatusOr<StepPlan> FromProto(const v1::StepPlan& in);
 void ToProto(const StepResult& result, v1::StepResult* out);
 absl::StatusOr<StepResult> FromProto(const v1::StepResult& in);
 
-// The same as messages of bounded size, in order. `max_values` bounds the
-// numbers (of at most 10 bytes) in a part's scores; a part has at least one
-// scored token.
+// The same as messages of bounded size, in order: first all scores, then all
+// tokens. `max_values` bounds the numbers (of at most 10 bytes) in a part; a
+// part has at least one scored or sampled token.
 std::vector<v1::StepResult> ToProtoParts(const StepResult& result,
-                                         int64_t max_values = 1 << 17);
+                                         int64_t max_values = kMaxResultValues);
 
 void ToProto(const Policy& policy, v1::Policy* out);
 absl::StatusOr<Policy> FromProto(const v1::Policy& in);

@@ -49,7 +49,7 @@ static_assert(kMaxWorkers * (kMaxWorkerNameBytes + kMaxLinkErrorBytes + 64) <
               kMaxRequestBytes);
 // Numbers in one part of a step result, each of at most 10 bytes.
 inline constexpr int64_t kMaxResultValues = 1 << 17;
-static_assert(kMaxResultValues * 10 * 2 < kMaxRequestBytes);
+static_assert(kMaxResultValues * 10 + 1024 < kMaxRequestBytes);
 
 // What a coordinator sends to a worker: plans of steps are the largest.
 inline constexpr int64_t kMaxInstructionBytes = kMaxStepPlanBytes + 1024;

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/limits.h"
 
 namespace sluice {
 namespace {
@@ -90,6 +91,11 @@ Grid MakeGrid(const PlanRequest& request, GridSize size) {
 
 bool IsSensible(const PlanRequest& request, const BlockShape& block) {
   if (block.max_step_tokens < block.gbs) return false;
+  // What no link could carry.
+  if (int64_t{block.max_step_tokens} * request.model.hidden * 4 >
+      kMaxActivationBytes) {
+    return false;
+  }
   const int64_t slots =
       int64_t{block.gbs} * block.num_microbatches * block.num_blocks;
   return slots < 2 * request.workload.requests();

@@ -22,12 +22,14 @@ int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 absl::Status StepScheduler::Options::Validate() const {
   if (num_blocks <= 0 || gbs <= 0 || num_microbatches <= 0 ||
-      max_step_tokens <= 0 || kv_pages <= 0 || page_tokens <= 0) {
+      max_step_tokens <= 0 || kv_pages <= 0 || page_tokens <= 0 ||
+      max_logit_biases <= 0 || max_releases <= 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "step scheduler: num_blocks ", num_blocks, ", gbs ", gbs,
         ", num_microbatches ", num_microbatches, ", max_step_tokens ",
         max_step_tokens, ", kv_pages ", kv_pages, ", page_tokens ", page_tokens,
-        ": all must be positive"));
+        ", max_logit_biases ", max_logit_biases, ", max_releases ",
+        max_releases, ": all must be positive"));
   }
   if (!packing && reserve == Reserve::kProfile) {
     return absl::InvalidArgumentError(
@@ -76,11 +78,11 @@ bool StepScheduler::Fits(int32_t max_tokens) const {
 }
 
 void StepScheduler::Enqueue(SequenceId id, int32_t known_tokens,
-                            int32_t max_tokens) {
+                            int32_t max_tokens, int64_t logit_biases) {
   assert(!waiting_index_.contains(id) && !running_.contains(id));
   assert(known_tokens >= 1 && known_tokens <= max_tokens && Fits(max_tokens));
-  waiting_index_[id] =
-      waiting_.insert(waiting_.end(), {id, known_tokens, max_tokens});
+  waiting_index_[id] = waiting_.insert(
+      waiting_.end(), {id, known_tokens, max_tokens, logit_biases});
 }
 
 std::optional<StepScheduler::StepDecision> StepScheduler::FormStep(
@@ -88,6 +90,14 @@ std::optional<StepScheduler::StepDecision> StepScheduler::FormStep(
   assert(block_id.value() >= 0 && block_id.value() < options_.num_blocks);
   Block& block = blocks_[block_id.value()];
   if (block.in_flight || AwaitsFinish(block)) return std::nullopt;
+  if (static_cast<int64_t>(pending_release_.size()) > options_.max_releases) {
+    StepDecision decision;
+    const auto end = pending_release_.begin() + options_.max_releases;
+    decision.release.assign(pending_release_.begin(), end);
+    pending_release_.erase(pending_release_.begin(), end);
+    block.in_flight = true;
+    return decision;
+  }
   if (block.sequences > 0) {
     // Each of them has a segment in this step, or one ahead of it has: there
     // will be a step.
@@ -183,9 +193,11 @@ void StepScheduler::Admit(int32_t block_index, std::vector<ChunkRoom>& left,
                CeilDiv(running() + waiting(), options_.num_blocks));
   const int64_t micro_batch_limit =
       CeilDiv(block_limit, options_.num_microbatches);
+  int64_t biases_left = options_.max_logit_biases;
 
   while (!waiting_.empty() && block.sequences < block_limit) {
     const Waiting& head = waiting_.front();
+    if (!admitted.empty() && head.logit_biases > biases_left) return;
     int32_t best = -1;
     for (int32_t m = 0; m < options_.num_microbatches; ++m) {
       const int64_t size = block.micro_batches[m].size();
@@ -216,6 +228,7 @@ void StepScheduler::Admit(int32_t block_index, std::vector<ChunkRoom>& left,
       block.credit = std::max(block.credit, 0.0) - cost;
     }
 
+    biases_left -= head.logit_biases;
     left[best].Take(planned);
     micro_batch.push_back({.id = head.id,
                            .known_tokens = head.known_tokens,

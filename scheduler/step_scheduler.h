@@ -39,6 +39,8 @@ namespace sluice {
 //   what each needs for max_tokens. A sequence is admitted only if the claims
 //   of all blocks together stay within kv_pages. (The proof is below.)
 // * With kProfile and `refill`, admissions are paced at first, see below.
+// * What a step admits has no more entries of logit_bias together than a plan
+//   has room for: who is next in line then comes with the next step.
 // * Blocks are balanced: one takes no more than
 //   ceil((running + waiting) / num_blocks) sequences, nor claims more than its
 //   even share of the pages unless no other block has fewer sequences; and a
@@ -92,6 +94,10 @@ class StepScheduler {
     // Off: each prefill chunk of a micro-batch counts as much as the longest,
     // as if padded to it. Not with Reserve::kProfile.
     bool packing = true;
+    // What one plan has room for: entries of logit_bias, of the sequences that
+    // it admits together; and releases.
+    int64_t max_logit_biases = 1 << 20;
+    int64_t max_releases = 1 << 20;
 
     // kInvalidArgument unless all sizes are positive,
     // max_step_tokens >= gbs, and packing is on with Reserve::kProfile.
@@ -113,9 +119,11 @@ class StepScheduler {
   // prefilled (the prompt, on replay also what was generated). No position
   // beyond `max_tokens` is ever planned: a sequence that has got there waits
   // for its Finish, and its block with it.
+  // `logit_biases` counts the entries of its logit_bias.
   // REQUIRES: `id` neither waits nor runs nor awaits its release;
   // 1 <= known_tokens <= max_tokens; Fits(max_tokens).
-  void Enqueue(SequenceId id, int32_t known_tokens, int32_t max_tokens);
+  void Enqueue(SequenceId id, int32_t known_tokens, int32_t max_tokens,
+               int64_t logit_biases = 0);
 
   // Whether a sequence with so many positions could ever be admitted.
   bool Fits(int32_t max_tokens) const;
@@ -131,8 +139,9 @@ class StepScheduler {
   // nullopt if there is nothing to do for it now, or if it is in flight.
   //
   // Pending releases ride on the next step of any block. Only when no sequence
-  // is left to run and no step is in flight is there a step of its own for
-  // them, without micro-batches; it needs its OnStepDone like any other.
+  // is left to run and no step is in flight, or when they are too many for one
+  // plan, is there a step of its own for them, without micro-batches; it needs
+  // its OnStepDone like any other.
   std::optional<StepDecision> FormStep(BlockId block);
 
   // The step of `block` came back: its sequences stand behind their segments,
@@ -157,6 +166,7 @@ class StepScheduler {
     SequenceId id;
     int32_t known_tokens;
     int32_t max_tokens;
+    int64_t logit_biases;
   };
 
   struct Running {

@@ -327,6 +327,52 @@ TEST_F(BlockDriverTest, ScoresAPromptAndGoesOn) {
   EXPECT_THAT(finished[0].generation.prompt_scores.logprobs, SizeIs(2));
 }
 
+// Of a result with many tokens, as of one with many scores, parts come.
+TEST_F(BlockDriverTest, TakesTokensInParts) {
+  Start(1);
+  for (int i = 0; i < 3; ++i) driver_.Add(MakeRequest(1, i, "ab", 1));
+  driver_.Add(Scored(3, "abc", 1));
+  const StepPlan plan = driver_.TakePlans().at(0);
+  const StepResult whole = AnswerScored(plan, 'x');
+  ASSERT_THAT(whole.tokens, SizeIs(4));
+  const auto part = [&](int scores, std::vector<int> tokens, bool more) {
+    StepResult part{whole.epoch, whole.block, whole.step, {}};
+    if (scores > 0) part.scores = whole.scores;
+    for (int i : tokens) part.tokens.push_back(whole.tokens[i]);
+    part.more = more;
+    return driver_.OnResult(part);
+  };
+  ASSERT_TRUE(part(1, {0}, true).ok());
+  ASSERT_TRUE(part(0, {1, 2}, true).ok());
+  EXPECT_THAT(driver_.TakeFinished(), SizeIs(0)) << "until all have come";
+  // Not the next one, one too many, or too few at the end.
+  EXPECT_EQ(part(0, {2}, true).code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(part(0, {3, 3}, true).code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(part(0, {}, false).code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(driver_.blocks_in_flight(), 1);
+  ASSERT_TRUE(part(0, {3}, false).ok());
+  EXPECT_EQ(driver_.blocks_in_flight(), 0);
+  EXPECT_THAT(driver_.TakeFinished(), SizeIs(4));
+}
+
+// What came of a step that is lost is forgotten with it.
+TEST_F(BlockDriverTest, TokensInPartsDoNotOutliveTheirEpoch) {
+  Start(1);
+  for (int i = 0; i < 2; ++i) driver_.Add(MakeRequest(1, i, "ab", 1));
+  StepResult first = Answer(driver_.TakePlans().at(0), 'x');
+  first.tokens.pop_back();
+  first.more = true;
+  ASSERT_TRUE(driver_.OnResult(first).ok());
+  driver_.StopEpoch();
+  Start(2);
+  ASSERT_TRUE(driver_.OnResult(Answer(driver_.TakePlans().at(0), 'y')).ok());
+  const std::vector<FinishedRequest> finished = driver_.TakeFinished();
+  ASSERT_THAT(finished, SizeIs(2));
+  for (const FinishedRequest& f : finished) {
+    EXPECT_EQ(f.generation.tokens, (std::vector<int32_t>{'y'}));
+  }
+}
+
 TEST_F(BlockDriverTest, WhatNeedsNoModelEndsAtOnce) {
   driver_.Add(Scored(0, "a", 0));        // nothing predicts its only token
   driver_.Add(Scored(1, "abc", 0, -1));  // only the text is wanted
@@ -413,7 +459,7 @@ TEST_F(BlockDriverTest, RefusesScoresThatDoNotFit) {
   refused([](R& r) { r.scores[0].top.pop_back(); });
   refused([](R& r) { r.scores[0].top[1].token = AsciiTokenizer::kVocab; });
   refused([](R& r) { r.scores[0].top[1].token = -2; });
-  refused([](R& r) { r.more = true; });  // tokens come last
+  refused([](R& r) { r.more = true; });  // nothing is left to come
 }
 
 TEST_F(BlockDriverTest, ScoresThatAreNoNumbersFailTheRequestOnly) {

@@ -41,8 +41,9 @@ class StepSchedulerTest : public ::testing::Test {
     ASSERT_TRUE(made.ok()) << made.status();
     s_.emplace(*std::move(made));
   }
-  void Enqueue(int64_t id, int32_t known, int32_t max) {
-    s_->Enqueue(SequenceId(id), known, max);
+  void Enqueue(int64_t id, int32_t known, int32_t max,
+               int64_t logit_biases = 0) {
+    s_->Enqueue(SequenceId(id), known, max, logit_biases);
   }
   void Finish(int64_t id) { s_->Finish(SequenceId(id)); }
   void Done(int32_t block = 0) { s_->OnStepDone(BlockId(block)); }
@@ -80,6 +81,8 @@ TEST_F(StepSchedulerTest, OptionsAreChecked) {
   bad([](Options& o) { o.max_step_tokens = 0; }, "max_step_tokens 0");
   bad([](Options& o) { o.kv_pages = 0; }, "kv_pages 0");
   bad([](Options& o) { o.page_tokens = 0; }, "page_tokens 0");
+  bad([](Options& o) { o.max_logit_biases = 0; }, "max_logit_biases 0");
+  bad([](Options& o) { o.max_releases = 0; }, "max_releases 0");
   bad([](Options& o) { o.max_step_tokens = 63; }, "less than gbs 64");
   bad([](Options& o) { o.packing = false; }, "without packing");
 }
@@ -135,6 +138,34 @@ TEST_F(StepSchedulerTest, PrefillIsCutAndDecodeComesFirst) {
   EXPECT_EQ(Next(), "+3 | 1:4+1! 2:7+3! 3:0+4!");
   EXPECT_EQ(Next(), "+4 | 1:5+1! 2:10+1! 3:4+1! 4:0+1!");
   EXPECT_EQ(Next(), "| 1:6+1! 2:11+1! 3:5+1! 4:1+1!");
+}
+
+TEST_F(StepSchedulerTest, APlanHasRoomForSoManyLogitBiases) {
+  Make({.gbs = 8, .max_step_tokens = 64, .max_logit_biases = 10});
+  Enqueue(1, 1, 9, 6);
+  Enqueue(2, 1, 9, 4);
+  Enqueue(3, 1, 9, 1);
+  Enqueue(4, 1, 9, 20);
+  Enqueue(5, 1, 9, 1);
+  EXPECT_EQ(Form(), "+1 +2 | 1:0+1! 2:0+1!");
+  EXPECT_EQ(Next(), "+3 | 1:1+1! 2:1+1! 3:0+1!") << "4 does not fit with it";
+  EXPECT_EQ(Next(), "+4 | 1:2+1! 2:2+1! 3:1+1! 4:0+1!")
+      << "beyond the limit, alone";
+  EXPECT_EQ(Next(), "+5 | 1:3+1! 2:3+1! 3:2+1! 4:1+1! 5:0+1!");
+}
+
+TEST_F(StepSchedulerTest, APlanHasRoomForSoManyReleases) {
+  Make({.gbs = 8, .max_step_tokens = 64, .max_releases = 2});
+  for (int id = 1; id <= 6; ++id) Enqueue(id, 1, 9);
+  EXPECT_EQ(Form(),
+            "+1 +2 +3 +4 +5 +6 | 1:0+1! 2:0+1! 3:0+1! 4:0+1! 5:0+1! 6:0+1!");
+  Done();
+  for (int id = 1; id <= 5; ++id) Finish(id);
+  EXPECT_EQ(Form(), "-1 -2");
+  EXPECT_EQ(Form(), "idle") << "in flight";
+  EXPECT_EQ(Next(), "-3 -4");
+  EXPECT_EQ(Next(), "-5 | 6:1+1!") << "what ran goes on where it was";
+  EXPECT_EQ(Next(), "| 6:2+1!");
 }
 
 TEST_F(StepSchedulerTest, AChunkThatEndsAtTheBudgetSamplesNothing) {
