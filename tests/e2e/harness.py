@@ -146,11 +146,12 @@ class Cluster:
     def start_worker(self, name, *flags):
         if "--profile" not in (*self.worker_flags, *flags):
             flags = ("--no-profile", *flags)  # measuring takes its time
+        if "--host-memory" not in (*self.worker_flags, *flags):
+            flags = ("--host-memory", "512MiB", *flags)
         self.workers[name] = Process(self.directory, name, [
             os.path.join(BIN, "sluice-worker"), "--model", self.model,
             "--coordinator", f"127.0.0.1:{self.port}", "--name", name,
-            "--threads", str(self.worker_threads), "--host-memory", "512MiB",
-            "--metrics-port", "0", *self.worker_flags, *flags])
+            "--threads", str(self.worker_threads), "--metrics-port", "0", *self.worker_flags, *flags])
         match = self.workers[name].wait_for_output(r"metrics on (\S+)")
         self.workers[name].metrics_url = match.group(1)
 
