@@ -78,8 +78,7 @@ void BlockDriver::Finish(SequenceId id) {
   SequenceState& sequence = it->second;
   if (scheduler_) scheduler_->Finish(id);
   if (sequence.admitted) --jobs_[sequence.request().job].running;
-  stats_.latency_seconds.push_back(
-      absl::ToDoubleSeconds(options_.clock->Monotonic() - sequence.taken_at()));
+  stats_.latency_seconds.push_back(SecondsSinceAccepted(sequence));
   const int32_t allowed = sequence.request().max_tokens;
   finished_.push_back(sequence.TakeFinished());
   const Generation& generation = finished_.back().generation;
@@ -90,6 +89,7 @@ void BlockDriver::Finish(SequenceId id) {
   jobs_[finished_.back().request.job].prompt_tokens +=
       (generation.status.ok() ? prompt : 0) - sequence.prefilled;
   if (generation.status.ok()) {
+    stats_.prompt_tokens += prompt - sequence.prefilled;
     ++ended_;
     generated_ += generation.generated;
     allowed_ += allowed;
@@ -251,6 +251,18 @@ void BlockDriver::CountPrompt(SequenceState* sequence, int32_t end) {
   const int64_t before = sequence->prefilled;
   sequence->prefilled = std::max(sequence->prefilled, end);
   jobs_[sequence->request().job].prompt_tokens += sequence->prefilled - before;
+  stats_.prompt_tokens += sequence->prefilled - before;
+}
+
+// A wall clock that was set back makes it 0, and one that nobody looked at the
+// time since the request came here.
+double BlockDriver::SecondsSinceAccepted(const SequenceState& sequence) const {
+  const absl::Time accepted = sequence.request().accepted;
+  const absl::Duration passed =
+      accepted == absl::InfiniteFuture()
+          ? options_.clock->Monotonic() - sequence.taken_at()
+          : options_.clock->Now() - accepted;
+  return std::max(0.0, absl::ToDoubleSeconds(passed));
 }
 
 void BlockDriver::CountPhases(const Block& block, absl::Duration now) {
@@ -292,8 +304,7 @@ StepPlan BlockDriver::ToPlan(BlockId block_id,
     sequence.admitted = true;
     ++jobs_[sequence.request().job].running;
     if (!std::exchange(sequence.was_admitted, true)) {
-      stats_.queue_seconds.push_back(
-          absl::ToDoubleSeconds(now - sequence.taken_at()));
+      stats_.queue_seconds.push_back(SecondsSinceAccepted(sequence));
     }
   }
   if (blocks_in_flight() == 0) counted_until_ = now;

@@ -32,11 +32,14 @@ class BlockDriver {
   // Observations since the last TakeStats.
   struct Stats {
     int64_t steps = 0;
-    int64_t tokens = 0;
+    int64_t prompt_tokens = 0;  // prefilled for the first time
+    int64_t tokens = 0;         // sampled
     int64_t replays = 0;
-    std::vector<double> step_seconds;     // from plan to result
-    std::vector<double> queue_seconds;    // of requests, until admitted
-    std::vector<double> latency_seconds;  // of requests that ended
+    std::vector<double> step_seconds;  // from plan to result
+    // Of requests, from the job's acceptance to admission to a block, and to
+    // the end.
+    std::vector<double> queue_seconds;
+    std::vector<double> latency_seconds;
   };
   struct JobStats {
     int64_t running = 0;  // now
@@ -110,6 +113,7 @@ class BlockDriver {
   absl::Status CheckTokens(const Request& request) const;
   void Enqueue(SequenceId id);
   void CountPrompt(SequenceState* sequence, int32_t end);
+  double SecondsSinceAccepted(const SequenceState& sequence) const;
   void CountPhases(const Block& block, absl::Duration now);
   // Ends a sequence whose state says how.
   void Finish(SequenceId id);

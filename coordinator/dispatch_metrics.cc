@@ -1,11 +1,20 @@
 #include "coordinator/dispatch_metrics.h"
 
+#include <algorithm>
 #include <array>
+#include <set>
 #include <string>
-#include <vector>
+#include <utility>
+
+#include "common/metric_buckets.h"
 
 namespace sluice {
 namespace {
+
+// For so long a worker that is gone is said to be down.
+constexpr absl::Duration kRememberGone = absl::Hours(1);
+// And no more of them than so many.
+constexpr size_t kMostGone = 256;
 
 std::string StateLabel(int state) {
   switch (state) {
@@ -48,34 +57,38 @@ DispatchMetrics::DispatchMetrics(MetricsRegistry* registry)
                                            {{"state", label}});
   }
   steps_ = registry->GetCounter("sluice_steps_total", "Steps completed.");
-  tokens_ = registry->GetCounter("sluice_sampled_tokens_total",
-                                 "Tokens sampled, replayed ones only once.");
+  prompt_tokens_ = registry->GetCounter(
+      "sluice_prompt_tokens_total",
+      "Tokens of prompts, as they are computed for the first time.");
+  generation_tokens_ = registry->GetCounter(
+      "sluice_generation_tokens_total",
+      "Tokens generated, as they are sampled; replayed ones only once.");
   replays_ = registry->GetCounter(
       "sluice_replays_total",
       "Requests that had to be prefilled again after a failure or a new plan.");
-  const std::vector<double> step = {0.001, 0.0025, 0.005, 0.01, 0.025,
-                                    0.05,  0.1,    0.25,  0.5,  1,
-                                    2.5,   5,      10,    30,   60};
-  const std::vector<double> request = {
-      0.1, 0.3, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400};
   step_seconds_ = registry->GetHistogram(
       "sluice_step_seconds",
       "Time from sending a block's step to its result, all stages included.",
-      step);
+      StepSecondsBuckets());
   queue_seconds_ = registry->GetHistogram(
       "sluice_request_queue_time_seconds",
-      "Time of a request from being read by the dispatcher to its admission to "
-      "a block.",
-      request);
+      "Time from the acceptance of a request's job to its admission to a "
+      "block.",
+      RequestSecondsBuckets());
   latency_seconds_ = registry->GetHistogram(
       "sluice_e2e_request_latency_seconds",
-      "Time of a request from being read by the dispatcher to its end.",
-      request);
+      "Time from the acceptance of a request's job to the request's end.",
+      RequestSecondsBuckets());
 }
 
 void DispatchMetrics::Observe(const BlockDriver::Stats& stats) {
   if (stats.steps > 0) steps_->Add(static_cast<double>(stats.steps));
-  if (stats.tokens > 0) tokens_->Add(static_cast<double>(stats.tokens));
+  if (stats.prompt_tokens > 0) {
+    prompt_tokens_->Add(static_cast<double>(stats.prompt_tokens));
+  }
+  if (stats.tokens > 0) {
+    generation_tokens_->Add(static_cast<double>(stats.tokens));
+  }
   if (stats.replays > 0) replays_->Add(static_cast<double>(stats.replays));
   for (double s : stats.step_seconds) step_seconds_->Observe(s);
   for (double s : stats.queue_seconds) queue_seconds_->Observe(s);
@@ -83,7 +96,8 @@ void DispatchMetrics::Observe(const BlockDriver::Stats& stats) {
 }
 
 void DispatchMetrics::Set(const v1::ClusterState& state,
-                          int64_t blocks_in_flight, int64_t unwritten_results) {
+                          int64_t blocks_in_flight, int64_t unwritten_results,
+                          absl::Duration now) {
   running_->Set(static_cast<double>(state.running()));
   waiting_->Set(static_cast<double>(state.waiting()));
   epoch_->Set(static_cast<double>(state.epoch()));
@@ -96,21 +110,81 @@ void DispatchMetrics::Set(const v1::ClusterState& state,
   for (int i = 0; i < v1::WorkerState_ARRAYSIZE; ++i) {
     if (workers_[i] != nullptr) workers_[i]->Set(counts[i]);
   }
+  SetWorkers(state, now);
+  SetPlan(state);
+}
+
+void DispatchMetrics::SetWorkers(const v1::ClusterState& state,
+                                 absl::Duration now) {
+  for (const v1::WorkerInfo& worker : state.workers()) {
+    seen_[worker.name()] = now;
+    Up(worker.name())->Set(1);
+    HeartbeatAge(worker.name())->Set(worker.seconds_since_heartbeat());
+  }
+  for (auto it = seen_.begin(); it != seen_.end();) {
+    const auto& [name, seen] = *it;
+    if (seen == now) {
+      ++it;
+      continue;
+    }
+    const MetricLabels labels = {{"worker", name}};
+    registry_->Remove("sluice_worker_heartbeat_age_seconds", labels);
+    if (now - seen < kRememberGone) {
+      Up(name)->Set(0);
+      ++it;
+    } else {
+      registry_->Remove("sluice_worker_up", labels);
+      it = seen_.erase(it);
+    }
+  }
+  // Restarted again and again, each time by another name.
+  while (seen_.size() > static_cast<size_t>(state.workers_size()) + kMostGone) {
+    const auto oldest = std::min_element(
+        seen_.begin(), seen_.end(),
+        [](const auto& a, const auto& b) { return a.second < b.second; });
+    registry_->Remove("sluice_worker_up", {{"worker", oldest->first}});
+    seen_.erase(oldest);
+  }
+}
+
+Gauge* DispatchMetrics::Up(const std::string& worker) {
+  return registry_->GetGauge(
+      "sluice_worker_up",
+      "1 for a worker that is attached, 0 for one that was within an hour.",
+      {{"worker", worker}});
+}
+
+Gauge* DispatchMetrics::HeartbeatAge(const std::string& worker) {
+  return registry_->GetGauge("sluice_worker_heartbeat_age_seconds",
+                             "Time since the worker was last heard of.",
+                             {{"worker", worker}});
+}
+
+void DispatchMetrics::SetPlan(const v1::ClusterState& state) {
+  constexpr char kPredicted[] = "sluice_plan_predicted_seconds";
+  constexpr char kMeasured[] = "sluice_plan_measured_seconds";
+  std::set<MetricLabels> present;
   for (const v1::WorkerInfo& worker : state.workers()) {
     for (const v1::ResourceUse& use : worker.resources()) {
-      const auto gauge = [&](const char* name, const char* help) {
-        return registry_->GetGauge(name, help,
-                                   {{"stage", std::to_string(worker.stage())},
-                                    {"resource", use.resource()}});
-      };
-      gauge("sluice_plan_predicted_seconds",
-            "Busy seconds that the plan predicted for what was computed since "
-            "it began.")
+      const MetricLabels labels = {{"stage", std::to_string(worker.stage())},
+                                   {"worker", worker.name()},
+                                   {"resource", use.resource()}};
+      registry_
+          ->GetGauge(kPredicted,
+                     "Busy seconds that the plan predicted for what was "
+                     "computed since it began.",
+                     labels)
           ->Set(use.predicted_seconds());
-      gauge("sluice_plan_measured_seconds",
-            "Busy seconds since the plan began.")
+      registry_
+          ->GetGauge(kMeasured, "Busy seconds since the plan began.", labels)
           ->Set(use.measured_seconds());
+      present.insert(labels);
     }
+  }
+  for (const MetricLabels& labels : std::exchange(planned_, present)) {
+    if (present.contains(labels)) continue;
+    registry_->Remove(kPredicted, labels);
+    registry_->Remove(kMeasured, labels);
   }
 }
 

@@ -1,5 +1,11 @@
 #pragma once
 
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+
+#include "absl/time/time.h"
 #include "common/metrics.h"
 #include "coordinator/block_driver.h"
 #include "sluice/v1/cluster.pb.h"
@@ -12,11 +18,16 @@ class DispatchMetrics {
   explicit DispatchMetrics(MetricsRegistry* registry);
 
   void Observe(const BlockDriver::Stats& stats);
-  // From running, waiting, epoch and workers of `state`.
+  // From running, waiting, epoch and workers of `state`. `now` is monotonic.
   void Set(const v1::ClusterState& state, int64_t blocks_in_flight,
-           int64_t unwritten_results);
+           int64_t unwritten_results, absl::Duration now);
 
  private:
+  void SetWorkers(const v1::ClusterState& state, absl::Duration now);
+  void SetPlan(const v1::ClusterState& state);
+  Gauge* Up(const std::string& worker);
+  Gauge* HeartbeatAge(const std::string& worker);
+
   MetricsRegistry* const registry_;
   Gauge* running_;
   Gauge* waiting_;
@@ -25,11 +36,14 @@ class DispatchMetrics {
   Gauge* unwritten_results_;
   Gauge* workers_[v1::WorkerState_ARRAYSIZE];
   Counter* steps_;
-  Counter* tokens_;
+  Counter* prompt_tokens_;
+  Counter* generation_tokens_;
   Counter* replays_;
   Histogram* step_seconds_;
   Histogram* queue_seconds_;
   Histogram* latency_seconds_;
+  std::map<std::string, absl::Duration> seen_;  // workers, and when last
+  std::set<MetricLabels> planned_;              // series of the present plan
 };
 
 }  // namespace sluice

@@ -174,6 +174,7 @@ class DispatcherImpl : public Dispatcher {
       if (driver_.epoch()) membership_.OnProgress();
       // First, so that a job that ends with these has its figures.
       ReportJobs();
+      Observe();
       writer_->Write(std::move(finished));
     }
     FetchMore();
@@ -253,16 +254,22 @@ class DispatcherImpl : public Dispatcher {
     membership_.OnProgressOf(static_cast<double>(driver_.rows()),
                              phases.prefill + phases.decode,
                              driver_.output_share());
-    const BlockDriver::Stats stats = driver_.TakeStats();
-    metrics_.Observe(stats);
+    Observe();
+    const auto tokens = static_cast<double>(std::exchange(tokens_, 0));
     const double seconds = absl::ToDoubleSeconds(now - measured_at_);
     measured_at_ = now;
     if (seconds > 0) {
       // Forgets with a time constant of a few seconds.
       const double weight = seconds / (seconds + 3);
-      rate_ += weight * (static_cast<double>(stats.tokens) / seconds - rate_);
-      if (driver_.live() == 0 && stats.tokens == 0) rate_ = 0;
+      rate_ += weight * (tokens / seconds - rate_);
+      if (driver_.live() == 0 && tokens == 0) rate_ = 0;
     }
+  }
+
+  void Observe() {
+    const BlockDriver::Stats stats = driver_.TakeStats();
+    metrics_.Observe(stats);
+    tokens_ += stats.tokens;
   }
 
   void Publish() {
@@ -284,7 +291,8 @@ class DispatcherImpl : public Dispatcher {
     } else {
       state.set_state(detail);
     }
-    metrics_.Set(state, driver_.blocks_in_flight(), writer_->unwritten());
+    metrics_.Set(state, driver_.blocks_in_flight(), writer_->unwritten(),
+                 clock_->Monotonic());
     detail_ = membership_.detail();
     {
       MutexLock lock(&mu_);
@@ -319,6 +327,7 @@ class DispatcherImpl : public Dispatcher {
   Membership::Phase published_phase_ = Membership::Phase::kNoPlan;
   absl::Duration reported_at_;
   absl::Duration measured_at_;
+  int64_t tokens_ = 0;  // sampled since measured_at_
   double rate_ = 0;
 
   mutable Mutex mu_;

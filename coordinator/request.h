@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "common/sampling_params.h"
 #include "common/step_plan.h"
 #include "common/types.h"
@@ -19,6 +20,8 @@ enum class Endpoint { kChatCompletions, kCompletions };
 // One validated request of a job, ready to be generated.
 struct Request {
   JobId job;
+  // When the job was accepted; by the wall's clock, as it may be days ago.
+  absl::Time accepted = absl::InfiniteFuture();
   int64_t index = 0;  // in the input, 0-based
   std::string custom_id;
   Endpoint endpoint = Endpoint::kCompletions;

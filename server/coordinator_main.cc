@@ -140,6 +140,7 @@ bool IsLoopback(const std::string& host) {
 absl::Status Serve(const Flags& f, const sigset_t& signals) {
   SLUICE_ASSIGN_OR_RETURN(auto metrics,
                           sluice::MetricsServer::Start(f.host, f.metrics_port));
+  sluice::SetBuildInfo(metrics->registry(), "none");
   sluice::Coordinator::Options options;
   options.model_dir = f.model;
   options.served_model_name = f.served_model_name;

@@ -274,6 +274,7 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
   }
   SLUICE_ASSIGN_OR_RETURN(auto metrics,
                           sluice::MetricsServer::Start(f.host, f.metrics_port));
+  sluice::SetBuildInfo(metrics->registry(), sluice::DeviceName(options.device));
   options.metrics = metrics->registry();
   options.metrics_address = metrics->address();
   if (IsWildcard(f.host)) {  // which is no address for others
@@ -359,7 +360,8 @@ int main(int argc, char** argv) {
   }
   std::string config = app.config_to_str(false, false);
   for (char& c : config) c = c == '\n' ? ' ' : c;
-  sluice::LogInfo(absl::StrCat("sluice-worker ", sluice::BuildVersion(), " ", config));
+  sluice::LogInfo(
+      absl::StrCat("sluice-worker ", sluice::BuildVersion(), " ", config));
   const absl::Status status = Serve(flags, signals);
   if (!status.ok()) {
     std::cerr << "sluice-worker: " << status.message() << "\n";

@@ -6,8 +6,10 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "common/disk_gauge.h"
 #include "common/logging.h"
 #include "common/mutex.h"
+#include "common/regular_update.h"
 #include "common/status_macros.h"
 #include "common/thread.h"
 #include "common/version.h"
@@ -27,6 +29,7 @@ namespace {
 
 // For each link that is measured.
 constexpr double kSurveySeconds = 0.2;
+constexpr absl::Duration kGaugeInterval = absl::Seconds(1);
 
 std::vector<int> CoresToPin(const Worker::Options& options, int32_t threads) {
   if (!options.pin_threads) return {};
@@ -82,7 +85,8 @@ class WorkerImpl : public Worker,
         // Its bytes are nobody's activations.
         probes_({.channels = options_.channels}),
         survey_(&probes_, kSurveySeconds),
-        payloads_(std::move(payloads)) {
+        payloads_(std::move(payloads)),
+        gauges_([this] { SetGauges(); }, kGaugeInterval) {
     if (!options_.link_address.empty()) Announce(options_.link_address);
   }
 
@@ -208,6 +212,15 @@ class WorkerImpl : public Worker,
     if (client != nullptr) client->Shutdown();
   }
 
+  void SetGauges() {
+    metrics_.SetBudgets(
+        options_.device.has_memory() ? &device_budget_ : nullptr, &budget_,
+        options_.disk_dir.empty() ? nullptr : &disk_budget_);
+    if (!options_.disk_dir.empty()) {
+      SetDiskFree(metrics_.registry, options_.disk_dir);
+    }
+  }
+
   WorkerTotals totals() override {
     WorkerTotals totals;
     totals.usage = runner_.usage();
@@ -234,6 +247,8 @@ class WorkerImpl : public Worker,
   std::atomic<bool> attached_{false};
   // Its threads call what is above.
   const std::unique_ptr<PayloadTransport> payloads_;
+
+  RegularUpdate gauges_;
 
   mutable Mutex mu_;
   bool shutdown_ ABSL_GUARDED_BY(mu_) = false;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/metric_buckets.h"
 
 namespace sluice {
 namespace {
@@ -34,18 +35,16 @@ WorkerMetrics::WorkerMetrics(MetricsRegistry* metrics, const std::string& name)
                                 {{"worker", name}})),
       prefill_tokens(Tokens(metrics, name, "prefill")),
       decode_tokens(Tokens(metrics, name, "decode")),
-      kv_cache_usage(metrics->GetGauge("sluice_kv_cache_usage",
-                                       "Share of the KV pages that is reserved",
+      kv_cache_usage(metrics->GetGauge("sluice_kv_cache_usage_perc",
+                                       "Share of the KV pages in use, 0 to 1.",
                                        {{"worker", name}})),
       weight_bytes(metrics->GetGauge("sluice_weight_bytes",
                                      "Bytes of weights loaded",
                                      {{"worker", name}})),
       step_seconds(
-          metrics->GetHistogram("sluice_step_seconds",
+          metrics->GetHistogram("sluice_stage_step_seconds",
                                 "Time to compute a step on this worker's stage",
-                                {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1,
-                                 0.2, 0.5, 1, 2, 5, 10, 30, 60},
-                                {{"worker", name}})) {
+                                StepSecondsBuckets(), {{"worker", name}})) {
   const std::pair<const char*, double SweepStats::*> activities[] = {
       {"projection", &SweepStats::projection_seconds},
       {"attention", &SweepStats::attention_seconds},
@@ -107,9 +106,19 @@ WorkerMetrics::WorkerMetrics(MetricsRegistry* metrics, const std::string& name)
     weights_on[i] = placed("weights");
     kv_on[i] = placed("kv");
     activations_on[i] = placed("activations");
-    memory_peak[i] = metrics->GetGauge(
-        "sluice_memory_peak_bytes", "Most bytes charged to the tier's budget",
-        {{"tier", tiers[i]}, {"worker", name}});
+    const MetricLabels tier = {{"tier", tiers[i]}, {"worker", name}};
+    memory_budget[i] = metrics->GetGauge(
+        "sluice_memory_budget_bytes",
+        "The tier's budget: --device-memory, --host-memory or --disk-space.",
+        tier);
+    memory_used[i] = metrics->GetGauge(
+        "sluice_memory_used_bytes",
+        "Bytes of the tier's budget that are set aside: memory "
+        "for KV cache is in use only as sequences need it.",
+        tier);
+    memory_peak[i] =
+        metrics->GetGauge("sluice_memory_peak_bytes",
+                          "Most bytes charged to the tier's budget", tier);
   }
 }
 
@@ -150,6 +159,17 @@ void WorkerMetrics::CountRuntime(const RuntimeReport& report,
       p.activation_bytes - p.activation_host_bytes - p.activation_device_bytes);
   set(memory_peak, report.device_peak_bytes, report.host_peak_bytes,
       report.disk_peak_bytes);
+}
+
+void WorkerMetrics::SetBudgets(const MemoryBudget* device,
+                               const MemoryBudget* host,
+                               const MemoryBudget* disk) const {
+  const MemoryBudget* const budgets[kNumTiers] = {device, host, disk};
+  for (size_t i = 0; i < kNumTiers; ++i) {
+    if (budgets[i] == nullptr) continue;
+    memory_budget[i]->Set(static_cast<double>(budgets[i]->limit_bytes()));
+    memory_used[i]->Set(static_cast<double>(budgets[i]->used_bytes()));
+  }
 }
 
 void WorkerMetrics::CountStep(const StepPlan& plan, double seconds) const {

@@ -25,6 +25,10 @@ struct WorkerMetrics {
   };
   StageSeconds ForStage(StageId stage) const;
 
+  // What there is to be taken, and what is. Null: there is no such tier.
+  void SetBudgets(const MemoryBudget* device, const MemoryBudget* host,
+                  const MemoryBudget* disk) const;
+
   // Counts a computed step and its tokens. A segment of one token behind
   // others is decode, the rest prefill.
   void CountStep(const StepPlan& plan, double seconds) const;
@@ -53,6 +57,8 @@ struct WorkerMetrics {
   Gauge* weights_on[kNumTiers];  // by Tier
   Gauge* kv_on[kNumTiers];
   Gauge* activations_on[kNumTiers];
+  Gauge* memory_budget[kNumTiers];
+  Gauge* memory_used[kNumTiers];
   Gauge* memory_peak[kNumTiers];
 };
 

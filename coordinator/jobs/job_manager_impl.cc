@@ -27,6 +27,7 @@ constexpr int64_t kMostCountedRequests = 32768;
 constexpr int64_t kCancelRows = 1000;
 constexpr int64_t kPurgeRows = 2000;
 constexpr size_t kReadBytes = 1 << 20;
+constexpr absl::Duration kGaugeInterval = absl::Seconds(5);
 
 // Of requests and jobs that do not say; the model's own goes first.
 int64_t DefaultMaxTokens(const JobManager::Options& options) {
@@ -128,6 +129,8 @@ absl::Status JobManagerImpl::Open() {
     SLUICE_ASSIGN_OR_RETURN(const int64_t count, store_->CountJobs(state));
     live_.CountEnded(state, count);
   }
+  state_gauges_ = std::make_unique<RegularUpdate>(
+      [this] { metrics_.SetState(options_.state_dir); }, kGaugeInterval);
   ResultWriter::Options writer;
   writer.format = [this](const ResultHead& head, const Generation& generation) {
     return Format(head, generation);
@@ -204,6 +207,7 @@ absl::StatusOr<std::unique_ptr<JobManager::Upload>> JobManagerImpl::BeginUpload(
     return Publish(id, totals);
   };
   upload.abandon = [this](JobId id) { Abandon(id); };
+  live_.CountUpload(1);
   RequestParser parser({.served_model = options_.served_model,
                         .max_model_len = options_.max_model_len,
                         .default_max_tokens = options_.default_max_tokens,
@@ -241,6 +245,7 @@ absl::StatusOr<v1::Job> JobManagerImpl::Publish(
   {
     MutexLock lock(&commit_mu_);
     SLUICE_ASSIGN_OR_RETURN(job, store_->PublishJob(id, totals, NowMicros()));
+    live_.CountUpload(-1);
     live_.Add(job);
     if (!plan_.empty()) RecordPlan();
   }
@@ -259,6 +264,7 @@ absl::StatusOr<v1::Job> JobManagerImpl::Publish(
 }
 
 void JobManagerImpl::Abandon(JobId job) {
+  live_.CountUpload(-1);
   const absl::Status status = store_->MarkDeleted(job);
   if (!status.ok()) {
     MutexLock lock(&mu_);
@@ -269,10 +275,13 @@ void JobManagerImpl::Abandon(JobId job) {
 
 // -- Handing out.
 
-absl::StatusOr<Request> JobManagerImpl::Restore(JobId job,
+absl::StatusOr<Request> JobManagerImpl::Restore(const LiveJobs::Cursor& cursor,
                                                 StoredRequest stored) const {
   Request request;
-  request.job = job;
+  request.job = cursor.job;
+  if (cursor.accepted_us > 0) {
+    request.accepted = absl::FromUnixMicros(cursor.accepted_us);
+  }
   request.index = stored.index;
   request.custom_id = std::move(stored.custom_id);
   request.prompt = std::move(stored.prompt);
@@ -324,7 +333,7 @@ absl::StatusOr<std::vector<Request>> JobManagerImpl::TakeRequests(size_t max) {
       head.index = row.index;
       head.custom_id = row.custom_id;
       head.prompt_tokens = static_cast<int64_t>(row.prompt.size());
-      auto request = Restore(cursor->job, std::move(row));
+      auto request = Restore(*cursor, std::move(row));
       if (request.ok()) {
         taken.push_back(*std::move(request));
         continue;

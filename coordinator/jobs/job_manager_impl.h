@@ -9,6 +9,7 @@
 
 #include "absl/types/span.h"
 #include "common/mutex.h"
+#include "common/regular_update.h"
 #include "coordinator/job_manager.h"
 #include "coordinator/jobs/job_metrics.h"
 #include "coordinator/jobs/job_upload.h"
@@ -66,7 +67,8 @@ class JobManagerImpl : public JobManager {
   void Abandon(JobId job);
   // Records plan_ with the jobs in progress.
   void RecordPlan() ABSL_EXCLUSIVE_LOCKS_REQUIRED(commit_mu_);
-  absl::StatusOr<Request> Restore(JobId job, StoredRequest stored) const;
+  absl::StatusOr<Request> Restore(const LiveJobs::Cursor& cursor,
+                                  StoredRequest stored) const;
 
   // For the writer's thread.
   StoredResult Format(const ResultHead& head, const Generation& generation);
@@ -94,6 +96,7 @@ class JobManagerImpl : public JobManager {
   std::set<JobId> cancelling_ ABSL_GUARDED_BY(mu_);
   std::set<JobId> abandoned_ ABSL_GUARDED_BY(mu_);
 
+  std::unique_ptr<RegularUpdate> state_gauges_;
   std::unique_ptr<ResultWriter> writer_;  // first to go
 };
 

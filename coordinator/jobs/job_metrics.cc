@@ -1,18 +1,24 @@
 #include "coordinator/jobs/job_metrics.h"
 
-#include <vector>
+#include <system_error>
 
+#include "common/disk_gauge.h"
+#include "common/metric_buckets.h"
 #include "coordinator/job_manager.h"
 
 namespace sluice {
 namespace {
 
-const std::vector<double>& TokenBuckets() {
-  static const std::vector<double>* const kBuckets = new std::vector<double>{
-      1,   2,    5,    10,   20,    50,    100,   200,
-      500, 1000, 2000, 5000, 10000, 20000, 50000, 100000};
-  return *kBuckets;
-}
+// What a request may end with besides an answer: of lines that are no requests,
+// and of requests that failed.
+constexpr const char* kErrorCodes[] = {
+    "batch_cancelled",  "duplicate_custom_id", "empty_line",
+    "invalid_json",     "invalid_request",     "invalid_utf8",
+    "line_too_long",    "missing_field",       "prompt_too_long",
+    "result_too_large", "unknown_endpoint",    "unknown_field",
+    "unknown_model",    "unsupported",         "failed_precondition",
+    "internal",         "invalid_argument",    "resource_exhausted"};
+constexpr const char* kFinishReasons[] = {"stop", "length"};
 
 }  // namespace
 
@@ -21,12 +27,9 @@ JobMetrics::JobMetrics(MetricsRegistry* registry)
       waiting_(registry->GetGauge(
           "sluice_num_requests_queued",
           "Requests of running jobs that the dispatcher has not got yet.")),
-      prompt_tokens_(registry->GetCounter(
-          "sluice_prompt_tokens_total",
-          "Prompt tokens of requests that ended with an answer.")),
-      generation_tokens_(registry->GetCounter(
-          "sluice_generation_tokens_total",
-          "Generated tokens of requests that ended with an answer.")),
+      database_bytes_(registry->GetGauge(
+          "sluice_state_database_bytes",
+          "Size of the database of jobs and results, its log included.")),
       request_prompt_tokens_(registry->GetHistogram(
           "sluice_request_prompt_tokens",
           "Prompt tokens of each answered request.", TokenBuckets())),
@@ -36,21 +39,25 @@ JobMetrics::JobMetrics(MetricsRegistry* registry)
       journal_fsync_seconds_(registry->GetHistogram(
           "sluice_journal_fsync_seconds",
           "Time to make one transaction of the job store durable.",
-          {0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1,
-           0.2, 0.5, 1, 2, 5, 10})) {}
+          DurableWriteSecondsBuckets())) {
+  // From the start, so that the first error is an increase, too.
+  for (const char* code : kErrorCodes) CountErrors(code, 0);
+  for (const char* reason : kFinishReasons) Successes(reason)->Add(0);
+}
+
+Counter* JobMetrics::Successes(const std::string& finished_reason) {
+  return registry_->GetCounter(
+      "sluice_request_success_total",
+      "Requests that ended with an answer, by why it ended.",
+      {{"finished_reason", finished_reason}});
+}
 
 void JobMetrics::CountResult(const StoredResult& result) {
   if (result.kind != ResultKind::kAnswer) {
     CountErrors(result.outcome, 1);
     return;
   }
-  registry_
-      ->GetCounter("sluice_request_success_total",
-                   "Requests that ended with an answer, by why it ended.",
-                   {{"finished_reason", result.outcome}})
-      ->Increment();
-  prompt_tokens_->Add(static_cast<double>(result.prompt_tokens));
-  generation_tokens_->Add(static_cast<double>(result.generation_tokens));
+  Successes(result.outcome)->Increment();
   request_prompt_tokens_->Observe(static_cast<double>(result.prompt_tokens));
   request_generation_tokens_->Observe(
       static_cast<double>(result.generation_tokens));
@@ -66,6 +73,18 @@ void JobMetrics::CountErrors(const std::string& code, int64_t count) {
 
 void JobMetrics::SetWaiting(int64_t requests) {
   waiting_->Set(static_cast<double>(requests));
+}
+
+void JobMetrics::SetState(const std::filesystem::path& state_dir) {
+  uintmax_t bytes = 0;
+  for (const char* name : {"sluice.db", "sluice.db-wal"}) {
+    std::error_code missing;
+    const uintmax_t size =
+        std::filesystem::file_size(state_dir / name, missing);
+    if (!missing) bytes += size;
+  }
+  database_bytes_->Set(static_cast<double>(bytes));
+  SetDiskFree(registry_, state_dir.string());
 }
 
 void JobMetrics::SetJobs(v1::JobState state, int64_t jobs) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <string>
 
@@ -21,14 +22,17 @@ class JobMetrics {
   // Lines of a published job that were no requests.
   void CountErrors(const std::string& code, int64_t count);
   void SetWaiting(int64_t requests);
+  // The database's size, and what is free beside it.
+  void SetState(const std::filesystem::path& state_dir);
   void SetJobs(v1::JobState state, int64_t jobs);
   Histogram* journal_fsync_seconds() const { return journal_fsync_seconds_; }
 
  private:
+  Counter* Successes(const std::string& finished_reason);
+
   MetricsRegistry* const registry_;
   Gauge* const waiting_;
-  Counter* const prompt_tokens_;
-  Counter* const generation_tokens_;
+  Gauge* const database_bytes_;
   Histogram* const request_prompt_tokens_;
   Histogram* const request_generation_tokens_;
   Histogram* const journal_fsync_seconds_;

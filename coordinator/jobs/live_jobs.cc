@@ -28,8 +28,8 @@ LiveJobs::LiveJobs(std::string served_model, int64_t default_max_tokens,
       metrics_(metrics) {
   MutexLock lock(&mu_);
   for (const v1::JobState state :
-       {v1::JOB_STATE_IN_PROGRESS, v1::JOB_STATE_COMPLETED,
-        v1::JOB_STATE_FAILED, v1::JOB_STATE_CANCELLING,
+       {v1::JOB_STATE_VALIDATING, v1::JOB_STATE_IN_PROGRESS,
+        v1::JOB_STATE_COMPLETED, v1::JOB_STATE_FAILED, v1::JOB_STATE_CANCELLING,
         v1::JOB_STATE_CANCELLED}) {
     CountState(state, 0);
   }
@@ -114,6 +114,11 @@ void LiveJobs::Update(const JobRecord& job) {
 void LiveJobs::CountEnded(v1::JobState state, int64_t count) {
   MutexLock lock(&mu_);
   CountState(state, count);
+}
+
+void LiveJobs::CountUpload(int64_t delta) {
+  MutexLock lock(&mu_);
+  CountState(v1::JOB_STATE_VALIDATING, delta);
 }
 
 void LiveJobs::NotifyDeleted(JobId job) {
@@ -245,7 +250,8 @@ std::optional<LiveJobs::Cursor> LiveJobs::NextRunnable() const {
   MutexLock lock(&mu_);
   if (runnable_.empty()) return std::nullopt;
   const JobId job = runnable_.begin()->second;
-  return Cursor{job, live_.at(job).next_index};
+  const Live& live = live_.at(job);
+  return Cursor{job, live.next_index, live.record.started_us};
 }
 
 bool LiveJobs::Advance(JobId job, int64_t next_index, int64_t taken,

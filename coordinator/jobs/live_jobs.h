@@ -41,6 +41,8 @@ class LiveJobs {
   void Update(const JobRecord& job);
   // An ended job was found at start-up (`count` of them) or deleted (-1).
   void CountEnded(v1::JobState state, int64_t count);
+  // An upload began (+1) or ended (-1).
+  void CountUpload(int64_t delta);
   void NotifyDeleted(JobId job);
 
   // `stored` as clients see it, with what only memory knows. If the job is
@@ -53,6 +55,7 @@ class LiveJobs {
   struct Cursor {
     JobId job;
     int64_t next_index = 0;
+    int64_t accepted_us = 0;  // as JobRecord::started_us
   };
   // The job whose requests come next.
   std::optional<Cursor> NextRunnable() const;

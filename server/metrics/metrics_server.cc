@@ -1,18 +1,23 @@
 #include "server/metrics/metrics_server.h"
 
+#include <CivetServer.h>
 #include <prometheus/counter.h>
-#include <prometheus/exposer.h>
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
 
 #include <exception>
 #include <map>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/mutex.h"
+#include "common/version.h"
+#include "server/metrics/process_metrics.h"
 
 namespace sluice {
 namespace {
@@ -129,13 +134,51 @@ class PrometheusRegistry : public MetricsRegistry {
 
 }  // namespace
 
+// GET /metrics, in Prometheus' text format. Not prometheus::Exposer, which puts
+// figures of its own among ours.
+class MetricsHandler : public CivetHandler {
+ public:
+  explicit MetricsHandler(prometheus::Registry* registry)
+      : registry_(registry) {}
+
+  bool handleGet(CivetServer*, mg_connection* connection) override {
+    std::vector<prometheus::MetricFamily> families = registry_->Collect();
+    for (prometheus::MetricFamily& family : process_.Collect()) {
+      families.push_back(std::move(family));
+    }
+    const std::string text = prometheus::TextSerializer().Serialize(families);
+    mg_printf(connection,
+              "HTTP/1.1 200 OK\r\n"
+              "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
+              "Content-Length: %zu\r\n\r\n",
+              text.size());
+    mg_write(connection, text.data(), text.size());
+    return true;
+  }
+
+ private:
+  prometheus::Registry* const registry_;
+  const ProcessMetrics process_;
+};
+
 struct MetricsServer::Impl {
   PrometheusRegistry registry;
-  std::unique_ptr<prometheus::Exposer> exposer;
+  MetricsHandler handler{registry.registry().get()};
+  std::unique_ptr<CivetServer> server;  // calls the handler
 };
 
 MetricsServer::MetricsServer() : impl_(std::make_unique<Impl>()) {}
 MetricsServer::~MetricsServer() = default;
+
+void SetBuildInfo(MetricsRegistry* registry, const std::string& device) {
+  registry
+      ->GetGauge("sluice_build_info",
+                 "1; which build this is, and what it computes on.",
+                 {{"version", ReleaseVersion()},
+                  {"commit", BuildCommit()},
+                  {"device", device}})
+      ->Set(1);
+}
 
 MetricsRegistry* MetricsServer::registry() { return &impl_->registry; }
 
@@ -144,11 +187,12 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
   std::unique_ptr<MetricsServer> server(new MetricsServer);
   const std::string wanted = absl::StrCat(host, ":", port);
   try {
-    server->impl_->exposer = std::make_unique<prometheus::Exposer>(wanted, 2);
-    server->impl_->exposer->RegisterCollectable(
-        server->impl_->registry.registry());
-    server->address_ = absl::StrCat(
-        host, ":", server->impl_->exposer->GetListeningPorts().at(0));
+    Impl& impl = *server->impl_;
+    impl.server = std::make_unique<CivetServer>(std::vector<std::string>{
+        "listening_ports", wanted, "num_threads", "2"});
+    impl.server->addHandler("/metrics", &impl.handler);
+    server->address_ =
+        absl::StrCat(host, ":", impl.server->getListeningPorts().at(0));
   } catch (const std::exception& e) {
     return absl::UnavailableError(
         absl::StrCat("can't serve metrics on ", wanted, ": ", e.what(),

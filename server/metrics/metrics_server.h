@@ -8,7 +8,8 @@
 
 namespace sluice {
 
-// Prometheus' /metrics over HTTP, with the registry behind it. Thread-safe.
+// Prometheus' /metrics over HTTP, with the registry behind it and the figures
+// of the process (see ProcessMetrics) beside. Thread-safe.
 class MetricsServer {
  public:
   // Listens on host:port; port 0 takes a free one. kUnavailable if the address
@@ -27,6 +28,9 @@ class MetricsServer {
   std::unique_ptr<Impl> impl_;
   std::string address_;
 };
+
+// Exports sluice_build_info. `device`: "cpu", "cuda:0", or "none".
+void SetBuildInfo(MetricsRegistry* registry, const std::string& device);
 
 // A registry on prometheus-cpp that nobody serves: `sluice run` reads it.
 std::unique_ptr<MetricsRegistry> CreatePrometheusRegistry();

@@ -146,6 +146,55 @@ TEST_F(BlockDriverTest, CountsEachPositionOfAPromptOnce) {
   EXPECT_EQ(prompt_tokens(), 0);
 }
 
+TEST_F(BlockDriverTest, CountsTokensAsTheyAreMade) {
+  driver_.Add(MakeRequest(1, 0, std::string(20, 'a'), 9));
+  Start(1);
+  // 16 tokens a step: the prompt takes two.
+  ASSERT_TRUE(driver_.OnResult(Answer(driver_.TakePlans().at(0), 'd')).ok());
+  BlockDriver::Stats stats = driver_.TakeStats();
+  EXPECT_EQ(stats.prompt_tokens, 16);
+  EXPECT_EQ(stats.tokens, 0);
+  ASSERT_TRUE(driver_.OnResult(Answer(driver_.TakePlans().at(0), 'd')).ok());
+  stats = driver_.TakeStats();
+  EXPECT_EQ(stats.prompt_tokens, 4);
+  EXPECT_EQ(stats.tokens, 1);
+  ASSERT_TRUE(driver_.OnResult(Answer(driver_.TakePlans().at(0), 'e')).ok());
+  EXPECT_EQ(driver_.TakeStats().tokens, 1);
+  // What is computed again is not counted again.
+  Start(2);
+  ASSERT_TRUE(driver_.OnResult(Answer(driver_.TakePlans().at(0), 'f')).ok());
+  ASSERT_TRUE(driver_.OnResult(Answer(driver_.TakePlans().at(0), 'f')).ok());
+  stats = driver_.TakeStats();
+  EXPECT_EQ(stats.prompt_tokens, 0);
+  EXPECT_EQ(stats.tokens, 1);
+  EXPECT_EQ(stats.latency_seconds.size(), 0u);
+}
+
+TEST_F(BlockDriverTest, CountsTheWholePromptOfWhatIsOnlyScored) {
+  driver_.Add(Scored(0, "abcd", 0));
+  Start(1);
+  ASSERT_TRUE(
+      driver_.OnResult(AnswerScored(driver_.TakePlans().at(0), 'x')).ok());
+  EXPECT_EQ(driver_.TakeFinished().size(), 1u);
+  EXPECT_EQ(driver_.TakeStats().prompt_tokens, 4);
+}
+
+TEST_F(BlockDriverTest, TimesARequestFromItsJobsAcceptance) {
+  Request request = MakeRequest(1, 0, "abc", 1);
+  request.accepted = clock_.Now() - absl::Hours(30);
+  driver_.Add(request);
+  // The wall's clock was set back meanwhile.
+  request.accepted = clock_.Now() + absl::Hours(1);
+  driver_.Add(request);
+  Start(1);
+  const StepPlan plan = driver_.TakePlans().at(0);
+  clock_.Advance(absl::Seconds(5));
+  ASSERT_TRUE(driver_.OnResult(Answer(plan, 'd')).ok());
+  const BlockDriver::Stats stats = driver_.TakeStats();
+  EXPECT_EQ(stats.queue_seconds, (std::vector<double>{30 * 3600, 0}));
+  EXPECT_EQ(stats.latency_seconds, (std::vector<double>{30 * 3600 + 5, 0}));
+}
+
 TEST_F(BlockDriverTest, RefusesResultsThatDoNotFit) {
   driver_.Add(MakeRequest(1, 0, "abc", 9));
   Start(1, /*num_blocks=*/2);

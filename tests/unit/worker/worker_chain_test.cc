@@ -62,8 +62,8 @@ TEST_F(WorkerChainTest, ThreeStagesKeepOrderWithBlocksInFlight) {
     const std::string label = absl::StrCat("{worker=", worker->name(), "}");
     TestMetrics& metrics = worker->metrics();
     EXPECT_EQ(metrics.Value("sluice_worker_steps_total" + label), 60);
-    EXPECT_EQ(metrics.Value("sluice_step_seconds" + label), 60);
-    EXPECT_EQ(metrics.Value("sluice_kv_cache_usage" + label), 0.06);
+    EXPECT_EQ(metrics.Value("sluice_stage_step_seconds" + label), 60);
+    EXPECT_EQ(metrics.Value("sluice_kv_cache_usage_perc" + label), 0.06);
     EXPECT_EQ(metrics.Value(absl::StrCat(
                   "sluice_worker_tokens_total{phase=prefill,worker=",
                   worker->name(), "}")),
