@@ -67,6 +67,8 @@ std::optional<v1::StepResult> Membership::OnMessage(WorkerId id,
       if (message.load_progress().epoch() == epoch_.value()) {
         worker.load_done = message.load_progress().bytes_done();
         worker.load_total = message.load_progress().bytes_total();
+        worker.load_rate.Observe(options_.clock->Monotonic(), worker.load_done,
+                                 worker.load_total);
       }
       break;
     case v1::WorkerMessage::kStageReady:
@@ -500,6 +502,7 @@ void Membership::StartPlan(std::vector<StageAssignment> stages,
     worker.stage = -1;
     worker.ready = false;
     worker.load_done = worker.load_total = 0;
+    worker.load_rate.Start();
   }
   stages_.clear();
   for (size_t s = 0; s < stages.size(); ++s) {
@@ -560,8 +563,14 @@ std::string Membership::detail() const {
   if (phase_ != Phase::kLoading) return detail_;
   uint64_t done = 0;
   uint64_t total = 0;
+  double rate = 0;
+  absl::Duration left;
   for (WorkerId id : stages_) {
     const Worker& worker = workers_.at(id);
+    if (!worker.ready) {
+      rate += worker.load_rate.bytes_per_second();
+      left = std::max(left, TimeLeft(worker.load_rate));
+    }
     // Without a report yet, a stage counts as not begun.
     const double fraction =
         worker.load_total == 0
@@ -572,7 +581,7 @@ std::string Membership::detail() const {
     total += 1000;
   }
   return absl::StrCat("loading layers: ", total == 0 ? 0 : done * 100 / total,
-                      " %");
+                      " %", RateText(rate, left));
 }
 
 void Membership::Describe(v1::ClusterState* state) const {

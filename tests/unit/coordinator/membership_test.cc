@@ -12,6 +12,28 @@ namespace {
 using testing::HasSubstr;
 using Phase = Membership::Phase;
 
+TEST_F(MembershipTest, SaysHowFastItLoadsAndWhatIsLeft) {
+  auto a = Attach(1, "a");
+  auto b = Attach(2, "b");
+  Settle();
+  ASSERT_EQ(members().phase(), Phase::kLoading);
+  constexpr uint64_t kGigabyte = 1'000'000'000;
+  const auto loaded = [&](int64_t worker, uint64_t done) {
+    v1::WorkerMessage progress;
+    progress.mutable_load_progress()->set_epoch(1);
+    progress.mutable_load_progress()->set_bytes_done(done * kGigabyte);
+    progress.mutable_load_progress()->set_bytes_total(100 * kGigabyte);
+    members().OnMessage(WorkerId(worker), progress);
+  };
+  loaded(1, 0);
+  loaded(2, 0);
+  clock_.Advance(absl::Seconds(5));
+  loaded(1, 20);
+  loaded(2, 10);
+  // The rate is that of both, the time that of the slower one.
+  EXPECT_EQ(members().detail(), "loading layers: 15 %, 6.0 GB/s, 0:45 left");
+}
+
 TEST_F(MembershipTest, PlansLoadsAndRuns) {
   auto a = Attach(1, "a");
   EXPECT_TRUE(a->accepted);
