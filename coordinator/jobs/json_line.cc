@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/utf8.h"
 #include "coordinator/jobs/message_text.h"
-#include "runtime/text/utf8.h"
 
 namespace sluice {
 namespace {

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_format.h"
-#include "runtime/text/utf8.h"
+#include "common/utf8.h"
 
 namespace sluice {
 

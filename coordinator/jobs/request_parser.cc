@@ -6,11 +6,11 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "common/utf8.h"
 #include "coordinator/jobs/json_line.h"
 #include "coordinator/jobs/message_text.h"
 #include "coordinator/jobs/request_body.h"
 #include "coordinator/jobs/request_messages.h"
-#include "runtime/text/utf8.h"
 
 namespace sluice {
 namespace {

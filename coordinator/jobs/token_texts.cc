@@ -7,8 +7,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/string_view.h"
+#include "common/utf8.h"
 #include "coordinator/jobs/message_text.h"
-#include "runtime/text/utf8.h"
 
 namespace sluice {
 namespace {

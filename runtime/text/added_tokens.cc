@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "common/status_macros.h"
+#include "common/utf8.h"
 #include "runtime/text/unicode.h"
-#include "runtime/text/utf8.h"
 
 namespace sluice {
 

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/status_macros.h"
+#include "common/utf8.h"
 #include "runtime/text/unicode.h"
-#include "runtime/text/utf8.h"
 
 namespace sluice {
 namespace {

@@ -9,10 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "common/status_macros.h"
+#include "common/utf8.h"
 #include "runtime/text/regex.h"
 #include "runtime/text/regex_json.h"
 #include "runtime/text/unicode.h"
-#include "runtime/text/utf8.h"
 
 namespace sluice {
 namespace {

@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
-#include "runtime/text/utf8.h"
+#include "common/utf8.h"
 
 namespace sluice {
 namespace {

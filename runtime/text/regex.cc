@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "common/utf8.h"
 #include "runtime/text/regex_syntax.h"
-#include "runtime/text/utf8.h"
 
 namespace sluice {
 namespace {

@@ -10,8 +10,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "common/utf8.h"
 #include "runtime/text/unicode_additions.h"
-#include "runtime/text/utf8.h"
 
 namespace sluice {
 namespace {

@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "common/utf8.h"
 #include "runtime/text/pieces.h"
 #include "runtime/text/tokenizer_parts.h"
-#include "runtime/text/utf8.h"
 
 namespace sluice {
 namespace {

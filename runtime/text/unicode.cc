@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "runtime/text/utf8.h"
+#include "common/utf8.h"
 
 namespace sluice {
 namespace {

@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "common/utf8.h"
 #include "runtime/text/detokenizer.h"
 #include "runtime/text/tokenizer.h"
-#include "runtime/text/utf8.h"
 
 namespace sluice {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
-#include "runtime/text/utf8.h"
+#include "common/utf8.h"
 
 namespace sluice {
 

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "common/thread.h"
+#include "common/utf8.h"
 #include "runtime/text/bpe_model.h"
 #include "runtime/text/unicode.h"
-#include "runtime/text/utf8.h"
 #include "tests/unit/text/model_files.h"
 
 namespace sluice {

@@ -1,4 +1,4 @@
-#include "runtime/text/utf8.h"
+#include "common/utf8.h"
 
 #include <cstring>
 
