@@ -3,6 +3,10 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <string>
+
+#include "common/text.h"
+
 namespace sluice {
 namespace {
 
@@ -51,8 +55,9 @@ bool SetLogLevel(absl::string_view level) {
 }
 
 void Log(LogLevel level, absl::string_view message) {
+  const std::string text = EscapeLinesForTerminal(message);
   Logger().log(ToSpdlog(level),
-               spdlog::string_view_t(message.data(), message.size()));
+               spdlog::string_view_t(text.data(), text.size()));
 }
 
 }  // namespace sluice

@@ -10,7 +10,9 @@ enum class LogLevel { kDebug, kInfo, kWarning, kError };
 // "error". False if `level` is none of these.
 bool SetLogLevel(absl::string_view level);
 
-// Writes one line to stderr: time, level, thread, message. Thread-safe.
+// Writes one line to stderr: time, level, thread, message. Thread-safe. What a
+// message quotes from outside can neither steer a terminal nor pass for another
+// line: it is escaped, and further lines are indented.
 // Messages carry their context as key=value
 // ("stage=1 job=job_17"); never put secrets or prompt text in one.
 void Log(LogLevel level, absl::string_view message);

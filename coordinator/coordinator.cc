@@ -9,6 +9,8 @@
 #include "common/limits.h"
 #include "common/mutex.h"
 #include "common/status_macros.h"
+#include "common/text.h"
+#include "common/utf8.h"
 #include "coordinator/dispatcher.h"
 #include "coordinator/planner.h"
 #include "coordinator/planning/model_shape_of.h"
@@ -84,7 +86,8 @@ class CoordinatorImpl : public Coordinator {
       options_.metrics = null_metrics_.get();
     }
     if (options_.served_model_name.empty()) {
-      options_.served_model_name = DirectoryName(options_.model_dir);
+      options_.served_model_name =
+          EscapeInvalidUtf8(DirectoryName(options_.model_dir));
     }
     SLUICE_RETURN_IF_ERROR(OpenModel());
     SLUICE_RETURN_IF_ERROR(MakePolicy());
@@ -104,7 +107,7 @@ class CoordinatorImpl : public Coordinator {
   v1::ClusterState cluster_state() const override {
     v1::ClusterState state = dispatcher_->cluster_state();
     state.set_model(options_.served_model_name);
-    state.set_model_dir(options_.model_dir.string());
+    state.set_model_dir(EscapeInvalidUtf8(options_.model_dir.string()));
     const absl::string_view dtype = DTypeName(policy_.dtype);
     state.set_dtype(dtype.data(), dtype.size());
     return state;
@@ -293,6 +296,11 @@ absl::Status Coordinator::Options::Validate() const {
   if (model_dir.empty() || state_dir.empty()) {
     return absl::InvalidArgumentError(
         "a model directory and a state directory must be given");
+  }
+  if (const auto at = FindInvalidUtf8(served_model_name)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "served_model_name \"", EscapeInvalidUtf8(served_model_name),
+        "\" is not UTF-8 at byte ", *at + 1));
   }
   SLUICE_RETURN_IF_ERROR(
       CheckRange("min_workers", min_workers, 1, kMaxWorkers));

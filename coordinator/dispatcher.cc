@@ -10,6 +10,7 @@
 #include "common/logging.h"
 #include "common/mutex.h"
 #include "common/status_macros.h"
+#include "common/text.h"
 #include "common/thread.h"
 #include "coordinator/block_driver.h"
 #include "coordinator/dispatch_metrics.h"
@@ -277,6 +278,7 @@ class DispatcherImpl : public Dispatcher {
     const bool ready = published_phase_ == Membership::Phase::kRunning;
     std::string detail = membership_.detail();
     if (detail.empty()) detail = fetch_failure_;
+    detail = EscapeInvalidUtf8(detail);  // it may name a file
     v1::ClusterState state;
     membership_.Describe(&state);
     state.set_running(driver_.running());

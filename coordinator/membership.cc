@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/logging.h"
+#include "common/text.h"
 #include "coordinator/link_plan.h"
 #include "coordinator/planning/plan_json.h"
 #include "coordinator/worker_facts.h"
@@ -18,8 +19,9 @@ constexpr size_t kMostTextBytes = 4096;
 constexpr size_t kMostFormerWorkers = 4096;
 constexpr size_t kMostLinkIdBytes = 1024;
 
+// Of a worker's text, what may stand in messages to clients.
 std::string Clip(const std::string& text) {
-  return text.substr(0, kMostTextBytes);
+  return EscapeInvalidUtf8(ClipUtf8(text, kMostTextBytes));
 }
 
 // Failures that say nothing about the worker itself: a neighbour is gone, or

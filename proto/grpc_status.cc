@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/text.h"
 #include "proto/wire_limits.h"
 
 namespace sluice {
@@ -14,9 +15,8 @@ std::string Clip(absl::string_view message) {
     return std::string(message);
   }
   constexpr absl::string_view kCut = " ...";
-  size_t size = static_cast<size_t>(kMaxStatusBytes) - kCut.size();
-  while (size > 0 && (message[size] & 0xC0) == 0x80) --size;
-  return absl::StrCat(message.substr(0, size), kCut);
+  const size_t size = static_cast<size_t>(kMaxStatusBytes) - kCut.size();
+  return absl::StrCat(ClipUtf8(message, size), kCut);
 }
 
 }  // namespace
@@ -24,7 +24,7 @@ std::string Clip(absl::string_view message) {
 grpc::Status ToGrpcStatus(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()),
-                      Clip(status.message()));
+                      Clip(EscapeInvalidUtf8(status.message())));
 }
 
 absl::Status FromGrpcStatus(const grpc::Status& status) {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/logging.h"
 #include "common/status_macros.h"
+#include "common/text.h"
 #include "common/version.h"
 #include "coordinator/coordinator.h"
 #include "server/coordinator_server.h"
@@ -215,7 +216,8 @@ int main(int argc, char** argv) {
       absl::StrCat("sluice-coordinator ", sluice::BuildVersion(), " ", config));
   const absl::Status status = Serve(flags, signals);
   if (!status.ok()) {
-    std::cerr << "sluice-coordinator: " << status.message() << "\n";
+    std::cerr << "sluice-coordinator: "
+              << sluice::EscapeLinesForTerminal(status.message()) << "\n";
     return absl::IsInvalidArgument(status) ? 2 : 1;
   }
   return 0;

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "common/logging.h"
+#include "common/text.h"
 #include "common/version.h"
 #include "server/cli/commands.h"
 
@@ -97,6 +98,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   const absl::Status status = chosen();
-  if (!status.ok()) std::cerr << "sluice: " << status.message() << "\n";
+  if (!status.ok())
+    std::cerr << "sluice: " << sluice::EscapeLinesForTerminal(status.message())
+              << "\n";
   return ExitCode(status);
 }

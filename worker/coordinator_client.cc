@@ -12,6 +12,7 @@
 #include "common/logging.h"
 #include "common/mutex.h"
 #include "common/status_macros.h"
+#include "common/text.h"
 #include "common/thread.h"
 #include "proto/convert.h"
 #include "proto/grpc_status.h"
@@ -61,8 +62,8 @@ class Session : public StageReporter {
     auto* failed = message.mutable_stage_failed();
     failed->set_epoch(epoch.value());
     failed->set_code(static_cast<int32_t>(status.code()));
-    failed->set_message(
-        std::string(status.message().substr(0, kMaxFailureBytes)));
+    failed->set_message(std::string(
+        ClipUtf8(EscapeInvalidUtf8(status.message()), kMaxFailureBytes)));
     Send(std::move(message));
   }
 
@@ -94,7 +95,8 @@ class Session : public StageReporter {
         link->set_latency_seconds(one.link->latency_seconds);
       } else {
         link->set_error(std::string(
-            one.link.status().message().substr(0, kMaxLinkErrorBytes)));
+            ClipUtf8(EscapeInvalidUtf8(one.link.status().message()),
+                     kMaxLinkErrorBytes)));
       }
     }
     Send(std::move(message));
@@ -301,15 +303,15 @@ class CoordinatorClientImpl : public CoordinatorClient {
     const WorkerIdentity& identity = options_.identity;
     v1::WorkerMessage message;
     auto* out = message.mutable_register_();
-    out->set_name(identity.name);
-    out->set_link_address(identity.link_address);
+    out->set_name(EscapeInvalidUtf8(identity.name));
+    out->set_link_address(EscapeInvalidUtf8(identity.link_address));
     out->set_model_fingerprint(identity.model_fingerprint);
     out->set_host_memory_bytes(identity.host_memory_bytes);
     out->set_compute_threads(identity.compute_threads);
-    out->set_device(identity.device);
+    out->set_device(EscapeInvalidUtf8(identity.device));
     out->set_version(identity.version);
-    out->set_metrics_address(identity.metrics_address);
-    out->set_model_dir(identity.model_dir);
+    out->set_metrics_address(EscapeInvalidUtf8(identity.metrics_address));
+    out->set_model_dir(EscapeInvalidUtf8(identity.model_dir));
     out->set_profile_json(identity.profile_json);
     for (const LinkTransport transport : identity.link_transports) {
       out->add_link_transports(transport == LinkTransport::kNccl

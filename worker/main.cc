@@ -17,6 +17,7 @@
 #include "common/logging.h"
 #include "common/machine_profile.h"
 #include "common/status_macros.h"
+#include "common/text.h"
 #include "common/thread.h"
 #include "common/version.h"
 #include "runtime/memory/host_memory.h"
@@ -364,7 +365,8 @@ int main(int argc, char** argv) {
       absl::StrCat("sluice-worker ", sluice::BuildVersion(), " ", config));
   const absl::Status status = Serve(flags, signals);
   if (!status.ok()) {
-    std::cerr << "sluice-worker: " << status.message() << "\n";
+    std::cerr << "sluice-worker: "
+              << sluice::EscapeLinesForTerminal(status.message()) << "\n";
     return absl::IsInvalidArgument(status) ? kExitUsage : kExitFailure;
   }
   return 0;

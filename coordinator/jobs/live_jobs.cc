@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/text.h"
 #include "coordinator/job_manager.h"
 #include "coordinator/jobs/job_ids.h"
 
@@ -220,7 +221,7 @@ v1::Job LiveJobs::DescribeLocked(const JobRecord& record,
         live->queued >= record.pending()) {
       job.set_state(v1::JOB_STATE_FINALIZING);
     }
-    job.set_detail(DetailLocked(record));
+    job.set_detail(EscapeInvalidUtf8(DetailLocked(record)));
     counts->set_running(live->running);
     job.set_replays(record.replays + live->replays);
     job.set_generated_so_far(live->generated);

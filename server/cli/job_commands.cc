@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "common/clock.h"
 #include "common/status_macros.h"
+#include "common/text.h"
 #include "coordinator/job_manager.h"
 #include "server/cli/commands.h"
 #include "server/cli/job_io.h"
@@ -304,10 +305,10 @@ void AddListCommand(CLI::App* app, const std::string* coordinator,
                                            "FAILED", "NAME");
             }
             std::cout << absl::StrFormat(
-                "%-14s %-12s %10d %10d %8d  %s\n", job.id(),
+                "%-14s %-12s %10d %10d %8d  %s\n", EscapeForTerminal(job.id()),
                 JobStateName(job.state()), job.counts().total(),
                 job.counts().completed(), job.counts().failed(),
-                job.spec().name());
+                EscapeForTerminal(job.spec().name()));
           }
           any = true;
         }
@@ -379,33 +380,35 @@ void AddClusterCommand(CLI::App* app, const std::string* coordinator,
           }
           json["workers"].push_back(std::move(worker));
         }
-        std::cout << json.dump() << std::endl;
+        std::cout << EscapeJsonForTerminal(json.dump()) << std::endl;
         return absl::OkStatus();
       }
       std::cout << absl::StrFormat(
           "model %s (%d layers, %s), plan %d: %s\n%d sequences running, %d "
           "requests waiting, %.1f tokens/s\n",
-          state.model(), state.num_layers(), state.dtype(), state.epoch(),
-          state.state(), state.running(), state.waiting(),
+          EscapeForTerminal(state.model()), state.num_layers(),
+          EscapeForTerminal(state.dtype()), state.epoch(),
+          EscapeForTerminal(state.state()), state.running(), state.waiting(),
           state.generation_tokens_per_second());
       for (const v1::WorkerInfo& w : state.workers()) {
         std::string state_name = v1::WorkerState_Name(w.state()).substr(13);
         const double total =
             w.busy_seconds() + w.waiting_seconds() + w.idle_seconds();
         std::cout << absl::StrFormat(
-            "  %-24s %-8s %-14s %3.0f %% busy  %5.1f GiB  %s%s%s%s\n", w.name(),
-            state_name,
+            "  %-24s %-8s %-14s %3.0f %% busy  %5.1f GiB  %s%s%s%s\n",
+            EscapeForTerminal(w.name()), state_name,
             w.stage() < 0 ? std::string("-")
                           : absl::StrFormat("layers %d-%d", w.layer_begin(),
                                             w.layer_end() - 1),
             total > 0 ? 100 * w.busy_seconds() / total : 0.0,
-            w.host_memory_bytes() / 1073741824.0, w.device(),
+            w.host_memory_bytes() / 1073741824.0, EscapeForTerminal(w.device()),
             w.next_link() == "nccl" ? ", hands on by NCCL" : "",
-            w.detail().empty() ? "" : ": ", w.detail());
+            w.detail().empty() ? "" : ": ", EscapeLinesForTerminal(w.detail()));
         for (const v1::ResourceUse& use : w.resources()) {
           std::cout << absl::StrFormat(
               "    %-18s %10.1f s predicted, %10.1f s measured\n",
-              use.resource(), use.predicted_seconds(), use.measured_seconds());
+              EscapeForTerminal(use.resource()), use.predicted_seconds(),
+              use.measured_seconds());
         }
       }
       return absl::OkStatus();

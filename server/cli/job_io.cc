@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
+#include "common/text.h"
 #include "coordinator/job_manager.h"
 #include "coordinator/planning/plan_json.h"
 
@@ -158,7 +159,8 @@ std::string JobToJson(const v1::Job& job) {
   for (const auto& [key, value] : job.spec().metadata()) {
     json["metadata"][key] = value;
   }
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return EscapeJsonForTerminal(
+      json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 // "2 stages, 1 block of 64 x 2: 48.1 tokens/s, bound by disk read of a".
@@ -173,18 +175,22 @@ std::string PlanLine(const Plan& plan) {
   if (plan.tokens_per_second > 0) {
     absl::StrAppendFormat(&text, "; expected %.1f tokens/s, bound by %s of %s",
                           plan.tokens_per_second,
-                          ResourceName(plan.binding_resource), binding.worker);
+                          ResourceName(plan.binding_resource),
+                          EscapeForTerminal(binding.worker));
   }
   return text;
 }
 
 std::string JobToText(const v1::Job& job) {
   const auto& counts = job.counts();
-  std::string text = absl::StrCat(job.id(), "  ", JobStateName(job.state()));
+  std::string text = absl::StrCat(EscapeForTerminal(job.id()), "  ",
+                                  JobStateName(job.state()));
   if (!job.spec().name().empty()) {
-    absl::StrAppend(&text, "  \"", job.spec().name(), "\"");
+    absl::StrAppend(&text, "  \"", EscapeForTerminal(job.spec().name()), "\"");
   }
-  if (!job.detail().empty()) absl::StrAppend(&text, "\n  ", job.detail());
+  if (!job.detail().empty()) {
+    absl::StrAppend(&text, "\n  ", EscapeLinesForTerminal(job.detail()));
+  }
   absl::StrAppend(&text, "\n  requests   ", counts.total(), " total, ",
                   counts.completed(), " completed, ", counts.failed(),
                   " failed, ", counts.running(), " running");

@@ -69,7 +69,7 @@ class ResultFiles {
 
 // One line of JSON, for --json.
 std::string JobToJson(const v1::Job& job);
-// Several lines for people.
+// Several lines for people, on any terminal.
 std::string JobToText(const v1::Job& job);
 
 }  // namespace sluice

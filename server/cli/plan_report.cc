@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/text.h"
 #include "coordinator/planning/plan_json.h"
 
 namespace sluice {
@@ -63,8 +64,9 @@ std::string PlanTable(const Plan& plan,
     const Policy& p = stage.policy;
     absl::StrAppendFormat(
         &text, "%-16s %4d-%-4d %-16s %-16s %-16s %s weights, %s KV, %s\n",
-        stage.worker, stage.layers.begin, stage.layers.end - 1,
-        Shares(p.weights), Shares(p.kv_cache), Shares(p.activations),
+        EscapeForTerminal(stage.worker), stage.layers.begin,
+        stage.layers.end - 1, Shares(p.weights), Shares(p.kv_cache),
+        Shares(p.activations),
         p.compress_weights == WeightFormat::kFull
             ? DTypeName(p.dtype)
             : WeightFormatName(p.compress_weights),
@@ -93,19 +95,21 @@ std::string PlanTable(const Plan& plan,
           std::clamp(static_cast<int>(share * kBarWidth + 0.5), 0, kBarWidth);
       const bool binding = static_cast<int>(s) == plan.binding_stage &&
                            r == static_cast<int>(plan.binding_resource);
-      absl::StrAppendFormat(
-          &text, "  %-16s %-15s %s%s %5.1f %%%s\n", stage.worker,
-          ResourceName(static_cast<Resource>(r)), std::string(filled, '#'),
-          std::string(kBarWidth - filled, '.'), 100 * share,
-          binding ? "  <- binding" : "");
+      absl::StrAppendFormat(&text, "  %-16s %-15s %s%s %5.1f %%%s\n",
+                            EscapeForTerminal(stage.worker),
+                            ResourceName(static_cast<Resource>(r)),
+                            std::string(filled, '#'),
+                            std::string(kBarWidth - filled, '.'), 100 * share,
+                            binding ? "  <- binding" : "");
     }
   }
   absl::StrAppend(&text, "\nmemory:\n");
   for (const StagePlan& stage : plan.stages) {
     for (const CapacityUse& use : stage.capacities) {
       if (use.bytes <= 0) continue;
-      absl::StrAppendFormat(&text, "  %-16s %-15s %s of %s%s\n", stage.worker,
-                            use.what, Bytes(use.bytes), Bytes(use.limit),
+      absl::StrAppendFormat(&text, "  %-16s %-15s %s of %s%s\n",
+                            EscapeForTerminal(stage.worker), use.what,
+                            Bytes(use.bytes), Bytes(use.limit),
                             use.bytes > use.limit ? ": DOES NOT FIT" : "");
     }
   }
@@ -114,10 +118,11 @@ std::string PlanTable(const Plan& plan,
     const Alternative& other = rejected[i];
     absl::StrAppendFormat(
         &text, "  %-32s %s\n", other.description,
-        other.tokens_per_second > 0
-            ? absl::StrFormat("%.4g tokens/s: %s", other.tokens_per_second,
-                              other.why)
-            : other.why);
+        EscapeForTerminal(other.tokens_per_second > 0
+                              ? absl::StrFormat("%.4g tokens/s: %s",
+                                                other.tokens_per_second,
+                                                other.why)
+                              : other.why));
   }
   if (rejected.size() > kMostRejected) {
     absl::StrAppend(&text, "  and ", rejected.size() - kMostRejected,

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/text.h"
 
 namespace sluice {
 namespace {
@@ -165,8 +166,8 @@ std::string Disk(const MachineProfile& p) {
 
 std::string ProfileTable(const MachineProfile& p) {
   std::string text;
-  text += KeyValue("machine", p.name);
-  text += KeyValue("device", p.device);
+  text += KeyValue("machine", EscapeForTerminal(p.name));
+  text += KeyValue("device", EscapeForTerminal(p.device));
   text += KeyValue("threads", absl::StrCat(p.threads));
   if (p.has_device()) {
     text += KeyValue("device memory", Size(p.device_memory_bytes));
@@ -186,8 +187,9 @@ std::string ProfileTable(const MachineProfile& p) {
   text += "\nlinks\n";
   for (const LinkProfile& link : p.links) {
     text += KeyValue(
-        link.peer.empty() ? "  to any peer"
-                          : absl::StrCat("  to ", link.peer).c_str(),
+        link.peer.empty()
+            ? "  to any peer"
+            : absl::StrCat("  to ", EscapeForTerminal(link.peer)).c_str(),
         absl::StrCat(
             BytesPerSecond(link.bytes_per_second), ", ",
             Seconds(link.latency_seconds),
@@ -196,7 +198,7 @@ std::string ProfileTable(const MachineProfile& p) {
   text += KeyValue("  a step, beside stages", Seconds(p.step_seconds));
   if (!p.remarks.empty()) text += "\nodd\n";
   for (const std::string& remark : p.remarks) {
-    text += absl::StrCat("  - ", remark, "\n");
+    text += absl::StrCat("  - ", EscapeForTerminal(remark), "\n");
   }
   return text;
 }

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/text.h"
 
 namespace sluice {
 namespace {
@@ -92,8 +93,9 @@ void ProgressDisplay::UpdateText(const std::string& text) {
   if (terminal_ || news) Show(text, false);
 }
 
-void ProgressDisplay::Show(const std::string& line, bool must_show) {
+void ProgressDisplay::Show(const std::string& text, bool must_show) {
   if (quiet_) return;
+  const std::string line = EscapeForTerminal(text);
   const absl::Duration now = clock_->Monotonic();
   const absl::Duration interval =
       terminal_ ? kTerminalInterval : kPlainInterval;
@@ -101,7 +103,8 @@ void ProgressDisplay::Show(const std::string& line, bool must_show) {
   last_shown_ = now;
   if (terminal_) {
     const size_t width = static_cast<size_t>(TerminalWidth() - 1);
-    std::fprintf(stderr, "\r\033[K%s", line.substr(0, width).c_str());
+    std::fprintf(stderr, "\r\033[K%s",
+                 std::string(ClipUtf8(line, width)).c_str());
     line_open_ = true;
   } else {
     std::fprintf(stderr, "%s\n", line.c_str());

@@ -44,7 +44,7 @@ class ProgressDisplay {
   void Finish();
 
  private:
-  void Show(const std::string& line, bool must_show);
+  void Show(const std::string& text, bool must_show);
 
   const Clock* const clock_;
   const bool quiet_;

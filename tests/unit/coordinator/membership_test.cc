@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "common/utf8.h"
 #include "tests/unit/coordinator/membership_testing.h"
 
 namespace sluice {
@@ -251,6 +252,33 @@ TEST_F(MembershipTest, RetiresAWorkerThatFailedToLoad) {
   ASSERT_EQ(members().phase(), Phase::kLoading);
   EXPECT_EQ(a->sent.back().assign_stage().num_stages(), 1);
   EXPECT_EQ(b->sent.back().retire().epoch(), 2);
+}
+
+TEST_F(MembershipTest, FailureTextsAreCutBetweenCharacters) {
+  options_.min_workers = 1;
+  Attach(1, "a");
+  Attach(2, "b");
+  for (const std::string& text :
+       {std::string(4095, 'x') + "\u00E9", std::string(4094, 'x') + "\u20AC",
+        std::string(4093, 'x') + "\U0001F600",
+        std::string("caf\xE9 is full")}) {
+    Settle();
+    clock_.Advance(absl::Minutes(2));
+    members().Advance();
+    ASSERT_EQ(members().phase(), Phase::kLoading);
+    Failed(1, absl::StatusCode::kResourceExhausted, text);
+    EXPECT_FALSE(FindInvalidUtf8(members().detail())) << text.substr(4090);
+    v1::ClusterState state;
+    members().Describe(&state);
+    for (const v1::WorkerInfo& info : state.workers()) {
+      EXPECT_FALSE(FindInvalidUtf8(info.detail()));
+    }
+    v1::WorkerMessage heartbeat;
+    heartbeat.mutable_heartbeat();
+    members().OnMessage(WorkerId(1), heartbeat);
+    members().OnMessage(WorkerId(2), heartbeat);
+  }
+  EXPECT_THAT(members().detail(), HasSubstr("caf\\xe9 is full"));
 }
 
 TEST_F(MembershipTest, BacksOffWhenAStageCannotLoad) {

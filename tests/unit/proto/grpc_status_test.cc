@@ -19,5 +19,11 @@ TEST(GrpcStatusTest, EveryCodeThereAndBack) {
             grpc::StatusCode::UNAUTHENTICATED);
 }
 
+TEST(GrpcStatusTest, MessagesAreUtf8) {
+  EXPECT_EQ(ToGrpcStatus(absl::NotFoundError("caf\xE9: no such file"))
+                .error_message(),
+            "caf\\xe9: no such file");
+}
+
 }  // namespace
 }  // namespace sluice
