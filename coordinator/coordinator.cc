@@ -16,6 +16,7 @@
 #include "coordinator/planning/model_shape_of.h"
 #include "coordinator/planning/policy_choices.h"
 #include "coordinator/worker_service.h"
+#include "runtime/model/model_path.h"
 #include "runtime/text/dummy_tokenizer.h"
 
 namespace sluice {
@@ -67,13 +68,6 @@ absl::Status CheckActivations(int32_t max_step_tokens, int32_t hidden) {
       " bytes a token) can go from stage to stage"));
 }
 
-std::string DirectoryName(const std::filesystem::path& path) {
-  const std::filesystem::path normal =
-      std::filesystem::absolute(path).lexically_normal();
-  return normal.has_filename() ? normal.filename().string()
-                               : normal.parent_path().filename().string();
-}
-
 class CoordinatorImpl : public Coordinator {
  public:
   explicit CoordinatorImpl(Options options) : options_(std::move(options)) {}
@@ -86,8 +80,7 @@ class CoordinatorImpl : public Coordinator {
       options_.metrics = null_metrics_.get();
     }
     if (options_.served_model_name.empty()) {
-      options_.served_model_name =
-          EscapeInvalidUtf8(DirectoryName(options_.model_dir));
+      options_.served_model_name = ModelName(options_.model_dir);
     }
     SLUICE_RETURN_IF_ERROR(OpenModel());
     SLUICE_RETURN_IF_ERROR(MakePolicy());

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "common/lfs_pointer.h"
 #include "common/status_macros.h"
 
 namespace sluice {
@@ -82,6 +83,10 @@ absl::StatusOr<std::string> ReadSmallFile(const std::filesystem::path& path,
   }
   close(fd);
   if (!status.ok()) return status;
+  if (IsLfsPointer(text)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path.string(), ": ", kLfsPointerAdvice));
+  }
   return text;
 }
 

@@ -10,16 +10,13 @@
 #include "common/status_macros.h"
 #include "runtime/model/config_reader.h"
 #include "runtime/model/json_file.h"
+#include "runtime/model/model_path.h"
 #include "runtime/model/safetensors_source.h"
 
 namespace sluice {
 namespace {
 
 constexpr size_t kMaxConfigBytes = size_t{16} << 20;
-constexpr char kMustHold[] =
-    "a model directory holds config.json, tokenizer files and "
-    "model.safetensors (or its shards and model.safetensors.index.json)";
-
 absl::StatusOr<GenerationDefaults> ParseGenerationDefaults(
     const nlohmann::json& config) {
   constexpr int32_t kMaxInt = std::numeric_limits<int32_t>::max();
@@ -51,20 +48,14 @@ absl::StatusOr<GenerationDefaults> ParseGenerationDefaults(
 absl::StatusOr<std::unique_ptr<ModelDir>> ModelDir::Open(
     const std::filesystem::path& path) {
   std::error_code error;
-  if (!std::filesystem::is_directory(path, error)) {
-    return absl::NotFoundError(
-        absl::StrCat(path.string(), ": no such directory; ", kMustHold));
-  }
+  if (!std::filesystem::is_directory(path, error)) return NotAModelDir(path);
   std::unique_ptr<ModelDir> dir(new ModelDir());
   dir->path_ = path;
 
   const std::filesystem::path config_path = path / "config.json";
   absl::StatusOr<std::string> config =
       ReadSmallFile(config_path, kMaxConfigBytes);
-  if (absl::IsNotFound(config.status())) {
-    return absl::NotFoundError(
-        absl::StrCat(config_path.string(), ": no such file; ", kMustHold));
-  }
+  if (absl::IsNotFound(config.status())) return NotAModelDir(path);
   SLUICE_RETURN_IF_ERROR(config.status());
   absl::StatusOr<DecoderSpec> spec = ParseDecoderSpec(*config);
   if (!spec.ok()) return Annotate(spec.status(), config_path.string());

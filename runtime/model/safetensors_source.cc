@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "common/lfs_pointer.h"
 #include "common/status_macros.h"
 #include "runtime/model/content_hashes.h"
 #include "runtime/model/float_convert.h"
@@ -34,6 +35,7 @@ constexpr char kTokenEmbedding[] = "embed_tokens.weight";
 constexpr char kHeadName[] = "lm_head.weight";
 constexpr size_t kChunkBytes = size_t{1} << 20;
 constexpr size_t kMaxShards = 10000;
+constexpr uint64_t kPointerBytes = 32;  // of a Git LFS pointer's beginning
 
 // Reads exactly `bytes` at `offset`.
 absl::Status ReadAt(int fd, const std::string& path, uint64_t offset,
@@ -154,6 +156,14 @@ absl::Status SafetensorsSource::OpenFile(const std::filesystem::path& path) {
       ReadAt(f.fd, f.path, 0, sizeof(header_bytes), &header_bytes));
   if (header_bytes > file_bytes - sizeof(header_bytes) ||
       header_bytes > kMaxSafetensorsHeaderBytes) {
+    // As a length, a pointer's first letters are beyond any file.
+    std::string beginning(std::min<uint64_t>(file_bytes, kPointerBytes), '\0');
+    SLUICE_RETURN_IF_ERROR(
+        ReadAt(f.fd, f.path, 0, beginning.size(), beginning.data()));
+    if (IsLfsPointer(beginning)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(f.path, ": ", kLfsPointerAdvice));
+    }
     return absl::InvalidArgumentError(absl::StrCat(
         f.path, ": header length ", header_bytes, " is beyond the file (",
         file_bytes, " bytes) or the limit of ", kMaxSafetensorsHeaderBytes));

@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "common/lfs_pointer.h"
 #include "common/status_macros.h"
 #include "common/utf8.h"
 
@@ -126,6 +127,10 @@ absl::StatusOr<std::string> ReadTextFile(const std::filesystem::path& path,
   if (!file.read(text.data(), static_cast<std::streamsize>(size))) {
     return absl::InvalidArgumentError(
         absl::StrCat(path.string(), ": cannot be read"));
+  }
+  if (IsLfsPointer(text)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path.string(), ": ", kLfsPointerAdvice));
   }
   return text;
 }

@@ -146,9 +146,10 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(
           (model_dir / "tokenizer.model").string(),
           ": SentencePiece models are not read: convert it to tokenizer.json"));
     }
-    return absl::NotFoundError(
-        absl::StrCat(model_dir.string(),
-                     ": neither tokenizer.json nor vocab.json and merges.txt"));
+    return absl::NotFoundError(absl::StrCat(
+        model_dir.string(),
+        ": neither tokenizer.json nor vocab.json and merges.txt; copy "
+        "them from the model's repository"));
   }
   SLUICE_ASSIGN_OR_RETURN(const TokenizerConfig config,
                           ReadTokenizerConfig(model_dir));
