@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/limits.h"
+#include "common/suggest.h"
 #include "coordinator/jobs/json_line.h"
 #include "coordinator/jobs/message_text.h"
 
@@ -81,6 +82,9 @@ class BodyReader {
   bool AddGenerationPrompt(const json& v);
   bool ChatTemplateKwargs(const json& v);
 
+  // The endpoint's field that was most likely meant by `name`; "" if none was.
+  std::string FieldLike(const std::string& name) const;
+
   const int32_t vocab_size_;
   const bool chat_;
   RequestBody* const body_;
@@ -123,6 +127,16 @@ const BodyReader::Field BodyReader::kFields[] = {
     {"user", kBoth, &BodyReader::Ignored},
 };
 
+std::string BodyReader::FieldLike(const std::string& name) const {
+  std::vector<std::string> names;
+  for (const Field& field : kFields) {
+    if (field.endpoints & (chat_ ? kChat : kCompletions)) {
+      names.emplace_back(field.name);
+    }
+  }
+  return ClosestTo(name, names);
+}
+
 std::optional<LineError> BodyReader::Read(const json& object) {
   const int endpoint = chat_ ? kChat : kCompletions;
   for (const auto& [name, value] : object.items()) {
@@ -136,14 +150,17 @@ std::optional<LineError> BodyReader::Read(const json& object) {
     field_ = name;
     if (known == nullptr && value.is_null()) continue;
     if (known == nullptr) {
-      Fail("unknown_field",
-           absl::StrCat(
-               QuoteForMessage(name),
-               elsewhere
-                   ? absl::StrCat(" is not a field of ",
-                                  chat_ ? "chat completions" : "completions")
-                   : std::string(" is not a field that Sluice knows"),
-               "; remove it"));
+      const std::string meant = elsewhere ? "" : FieldLike(name);
+      Fail(
+          "unknown_field",
+          absl::StrCat(
+              QuoteForMessage(name),
+              elsewhere
+                  ? absl::StrCat(" is not a field of ",
+                                 chat_ ? "chat completions" : "completions")
+                  : std::string(" is not a field that Sluice knows"),
+              meant.empty() ? "; remove it"
+                            : absl::StrCat("; did you mean \"", meant, "\"?")));
       if (name.size() > 64) error_->param.clear();
       return error_;
     }

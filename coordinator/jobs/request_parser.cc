@@ -208,9 +208,11 @@ std::optional<LineError> RequestParser::Build(RequestBody& body,
   if (body.model && *body.model != options_.served_model) {
     return LineError{"unknown_model",
                      absl::StrCat("\"model\" is ", QuoteForMessage(*body.model),
-                                  ", but this coordinator serves ",
+                                  ", but the model here is called ",
                                   QuoteForMessage(options_.served_model),
-                                  "; name that one or leave \"model\" out"),
+                                  "; name that one, leave \"model\" out, or "
+                                  "start with --served-model-name ",
+                                  QuoteForMessage(*body.model)),
                      "model"};
   }
   auto error = request->endpoint == Endpoint::kChatCompletions

@@ -282,7 +282,9 @@ TEST_F(RequestParserTest, EveryBadLineSaysWhatIsWrong) {
        "unknown_field", "extra", "into the body"},
       // Fields.
       {Completion(R"("model":"gpt-4")"), "unknown_model", "model",
-       "\"gpt-4\", but this coordinator serves \"test-model\""},
+       "\"gpt-4\", but the model here is called \"test-model\""},
+      {Completion(R"("model":"gpt-4")"), "unknown_model", "model",
+       "or start with --served-model-name \"gpt-4\""},
       {Completion(R"("model":3)"), "invalid_request", "model", "a string"},
       {Completion(R"("max_tokens":0)"), "unsupported", "max_tokens", "scoring"},
       {Completion(R"("max_tokens":-1)"), "invalid_request", "max_tokens",
@@ -344,7 +346,8 @@ TEST_F(RequestParserTest, EveryBadLineSaysWhatIsWrong) {
       {Completion(R"("messages":[])"), "unknown_field", "messages",
        "is not a field of completions"},
       {Completion(R"("temprature":1)"), "unknown_field", "temprature",
-       "\"temprature\" is not a field that Sluice knows"},
+       "\"temprature\" is not a field that Sluice knows; did you mean "
+       "\"temperature\"?"},
       {R"({"prompt":{"a":1}})", "invalid_request", "prompt", "an object"},
       {R"({"prompt":7})", "invalid_request", "prompt", "must be a string"},
       {R"({"prompt":[]})", "invalid_request", "prompt", "empty"},
