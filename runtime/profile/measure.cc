@@ -29,6 +29,7 @@ absl::StatusOr<double> TimeCalls(double seconds, int least,
   const double start = MonotonicSeconds();
   double now = start;
   while (now - start < seconds || static_cast<int>(times.size()) < least) {
+    if (seconds > 0 && !times.empty() && times.back() > seconds) break;
     SLUICE_RETURN_IF_ERROR(CheckNotCancelled(cancelled));
     SLUICE_RETURN_IF_ERROR(body());
     const double end = MonotonicSeconds();

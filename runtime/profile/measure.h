@@ -26,8 +26,9 @@ absl::Status CheckNotCancelled(const std::atomic<bool>* cancelled);
 double TypicalSeconds(std::vector<double> times);
 
 // TypicalSeconds of a call of `body`, after one that does not count: called
-// again and again until `seconds` have passed, but at least `least` times. The
-// body's error, or kCancelled.
+// again and again until `seconds` have passed, but at least `least` times,
+// unless a call alone takes longer than all of `seconds` (and these are not 0).
+// The body's error, or kCancelled.
 absl::StatusOr<double> TimeCalls(double seconds, int least,
                                  const std::atomic<bool>* cancelled,
                                  absl::FunctionRef<absl::Status()> body);

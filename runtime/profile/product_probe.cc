@@ -193,6 +193,7 @@ absl::StatusOr<std::vector<double>> ProductProbe::Flops(
   const double end = MonotonicSeconds() + seconds;
   for (int round = 0; round < kLeastRounds || MonotonicSeconds() < end;
        ++round) {
+    const double round_start = MonotonicSeconds();
     for (size_t r = 0; r < rows.size(); ++r) {
       // Few rows take little time, and are less even.
       const int repeats = rows[r] <= kFewRows ? 3 : 1;
@@ -206,6 +207,7 @@ absl::StatusOr<std::vector<double>> ProductProbe::Flops(
         times[r].push_back(MonotonicSeconds() - start);
       }
     }
+    if (seconds > 0 && MonotonicSeconds() - round_start > seconds) break;
   }
   std::vector<double> rates;
   for (size_t r = 0; r < rows.size(); ++r) {

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/clock.h"
 #include "common/status_macros.h"
 #include "common/thread.h"
 #include "runtime/kernels/cpu/compute_pool.h"
@@ -50,6 +51,11 @@ constexpr double kDeviceShare = kDeviceMemoryShare + kDeviceProductShare +
 // Rows of a step that a GPU is measured with, at most.
 constexpr double kDeviceRows = 2048;
 constexpr double kLeastDeviceRows = 32;
+
+// How much longer than wanted all may take before probes are cut short, and
+// what of its time each keeps at least: a time above 0, for one call.
+constexpr double kMostOverrun = 1.5;
+constexpr double kLeastHaste = 1e-3;
 
 int32_t DeviceRows(double seconds) {
   return static_cast<int32_t>(
@@ -105,6 +111,12 @@ class Profiler {
       profile_.host.Scale(share);
       if (has_device_) profile_.device_compute.Scale(share);
     }
+    if (hurried_) {
+      profile_.remarks.push_back(absl::StrFormat(
+          "measuring took %.0f s instead of %.0f, so parts of it were cut "
+          "short; `sluice profile` does it again when less else runs",
+          MonotonicSeconds() - start_, Total() * options_.seconds));
+    }
     std::vector<std::string> remarks = Remarks(facts, profile_, io_uring_);
     profile_.remarks.insert(profile_.remarks.end(), remarks.begin(),
                             remarks.end());
@@ -114,10 +126,20 @@ class Profiler {
 
  private:
   // Says what comes, which takes `share` of the time; returns that in seconds.
+  // Less of them when what came before took more than its share: what is left
+  // then divides the time that is left.
   double Begin(absl::string_view what, double share) {
     if (progress_) progress_(what, std::min(done_, 1.0));
+    const double all = Total() * options_.seconds;
+    const double wanted = all * std::max(1 - done_, share / Total());
+    const double left = kMostOverrun * all - (MonotonicSeconds() - start_);
     done_ += share / Total();
-    return share * options_.seconds;
+    double seconds = share * options_.seconds;
+    if (left < wanted) {
+      hurried_ = true;
+      seconds *= std::max(left / wanted, kLeastHaste);
+    }
+    return seconds;
   }
 
   // Of the shares that are wanted.
@@ -401,7 +423,9 @@ class Profiler {
   MachineProfile profile_;
   DType dtype_ = DType::kFloat32;  // the first that there are products of
   bool io_uring_ = true;
+  const double start_ = MonotonicSeconds();
   double done_ = 0;
+  bool hurried_ = false;
 };
 
 }  // namespace

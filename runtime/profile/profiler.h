@@ -26,9 +26,10 @@ struct ProfilerOptions {
   // "" and 0: no disk tier. The directory must be there.
   std::string disk_dir;
   uint64_t disk_bytes = 0;
-  // That it takes, about: probes get shares of it. A slow machine takes longer,
-  // since each probe has a least number of repeats. In less than a second, a
-  // GPU is measured with shorter steps than the longest ones.
+  // That it takes, about: probes get shares of it. A slow or busy machine takes
+  // longer, since each probe has a least number of repeats, but when half as
+  // much again has passed, what is left is measured once each. In less than a
+  // second, a GPU is measured with shorter steps than the longest ones.
   double seconds = 20;
 
   absl::Status Validate() const;

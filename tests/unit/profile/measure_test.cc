@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "absl/time/clock.h"
+
 namespace sluice {
 namespace {
 
@@ -20,6 +22,16 @@ TEST(MeasureTest, CallsOnceMoreThanAsked) {
   ASSERT_TRUE(seconds.ok());
   EXPECT_GE(*seconds, 0);
   EXPECT_EQ(calls, 6);
+}
+
+TEST(MeasureTest, ACallThatTakesAllTheTimeIsNotRepeated) {
+  int calls = 0;
+  ASSERT_TRUE(TimeCalls(1e-9, 1000, nullptr, [&] {
+                ++calls;
+                absl::SleepFor(absl::Milliseconds(1));
+                return absl::OkStatus();
+              }).ok());
+  EXPECT_EQ(calls, 2);  // one that does not count
 }
 
 TEST(MeasureTest, ErrorsEndIt) {
