@@ -19,6 +19,7 @@
 #include "runtime/kernels/device_choice.h"
 #include "runtime/memory/cpu_topology.h"
 #include "runtime/memory/host_memory.h"
+#include "runtime/model/model_dir.h"
 #include "server/coordinator_server.h"
 #include "server/local_profile.h"
 #include "worker/machine.h"
@@ -57,11 +58,8 @@ absl::StatusOr<Worker::Options> AllWorkers(
   all.compute_threads = options.compute_threads > 0
                             ? options.compute_threads
                             : UsableCoreCount(UsableCores());
-  all.host_memory_bytes = DefaultHostMemory();
-  if (!options.host_memory.empty()) {
-    SLUICE_ASSIGN_OR_RETURN(all.host_memory_bytes,
-                            ParseByteSize(options.host_memory));
-  }
+  SLUICE_ASSIGN_OR_RETURN(all.host_memory_bytes,
+                          ParseHostMemory(options.host_memory));
   SLUICE_ASSIGN_OR_RETURN(all.device, ParseDevice(options.device));
   SLUICE_RETURN_IF_ERROR(CheckDevice(all.device));
   SLUICE_ASSIGN_OR_RETURN(all.device_memory_bytes,
@@ -90,6 +88,19 @@ absl::StatusOr<MachineProfile> ProfileFor(const LocalCluster::Options& options,
   return LocalProfile(local, options.profile_progress);
 }
 
+// No more workers than there are layers: others would only hold memory.
+absl::Status FitWorkers(LocalCluster::Options* options) {
+  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<ModelDir> model,
+                          ModelDir::Open(options->coordinator.model_dir));
+  const int32_t layers = model->spec().num_layers;
+  if (options->num_workers <= layers) return absl::OkStatus();
+  LogWarning(absl::StrCat("--workers ", options->num_workers,
+                          ": the model has ", layers, " layers, so there are ",
+                          layers, " workers"));
+  options->num_workers = layers;
+  return absl::OkStatus();
+}
+
 class LocalClusterImpl : public LocalCluster {
  public:
   ~LocalClusterImpl() override {
@@ -103,6 +114,7 @@ class LocalClusterImpl : public LocalCluster {
   }
 
   absl::Status Init(Options options) {
+    SLUICE_RETURN_IF_ERROR(FitWorkers(&options));
     SLUICE_ASSIGN_OR_RETURN(const Worker::Options all, AllWorkers(options));
     std::optional<MachineProfile> profile;
     if (options.coordinator.plan_jobs) {

@@ -41,9 +41,8 @@ absl::StatusOr<MachineProfile> LocalProfile(
         worker.device.has_memory() ? " does: say how much of it may be used"
                                    : " has not: its memory is --host-memory"));
   }
-  SLUICE_ASSIGN_OR_RETURN(
-      worker.host_memory_bytes,
-      Size("--host-memory", options.host_memory, DefaultHostMemory()));
+  SLUICE_ASSIGN_OR_RETURN(worker.host_memory_bytes,
+                          ParseHostMemory(options.host_memory));
   if (options.disk_dir.empty() && !options.disk_space.empty()) {
     return absl::InvalidArgumentError("--disk-space needs a --disk-dir");
   }
@@ -62,6 +61,23 @@ absl::StatusOr<MachineProfile> LocalProfile(
   char name[HOST_NAME_MAX + 1] = {};
   profile.name = gethostname(name, sizeof(name) - 1) == 0 ? name : "localhost";
   return profile;
+}
+
+absl::Status SetBudgets(const std::string& host_memory,
+                        const std::string& disk_space,
+                        MachineProfile* profile) {
+  SLUICE_ASSIGN_OR_RETURN(
+      profile->host_memory_bytes,
+      Size("--host-memory", host_memory, profile->host_memory_bytes));
+  if (!disk_space.empty() && profile->disk_bytes == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--disk-space: the machine of profile '", profile->name,
+                     "' has no disk tier; `sluice profile --disk-dir DIR` "
+                     "measures one"));
+  }
+  SLUICE_ASSIGN_OR_RETURN(profile->disk_bytes, Size("--disk-space", disk_space,
+                                                    profile->disk_bytes));
+  return absl::OkStatus();
 }
 
 }  // namespace sluice

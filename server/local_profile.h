@@ -33,4 +33,10 @@ absl::StatusOr<MachineProfile> LocalProfile(
     const LocalProfileOptions& options,
     const std::function<void(absl::string_view what, double share)>& progress);
 
+// Gives a profile read from a file the budgets that the flags name, over all
+// workers of its machine. kInvalidArgument names the flag: one that makes no
+// sense, a disk's for a machine that has none.
+absl::Status SetBudgets(const std::string& host_memory,
+                        const std::string& disk_space, MachineProfile* profile);
+
 }  // namespace sluice

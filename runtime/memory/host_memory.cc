@@ -1,5 +1,7 @@
 #include "runtime/memory/host_memory.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -11,9 +13,13 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/logging.h"
+#include "common/status_macros.h"
 
 namespace sluice {
 namespace {
+
+constexpr double kLeastWithoutUnit = 1 << 20;
 
 // The first number of a one-line file; empty if there is none ("max").
 std::optional<uint64_t> ReadNumber(const std::string& path) {
@@ -84,7 +90,32 @@ absl::StatusOr<uint64_t> ParseByteSize(absl::string_view text) {
   }
   const double bytes = number * scale;
   if (!(bytes >= 1) || bytes >= 1e18) return error;
+  if (unit.empty() && bytes < kLeastWithoutUnit) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "size \"", text, "\" is ", text, " bytes; was ", text,
+        "GiB meant? Below 1 MiB a unit must be said (", text, "B for bytes)"));
+  }
   return static_cast<uint64_t>(bytes);
+}
+
+uint64_t MachineMemory() {
+  const int64_t pages = sysconf(_SC_PHYS_PAGES);
+  const int64_t page_bytes = sysconf(_SC_PAGE_SIZE);
+  return pages > 0 && page_bytes > 0
+             ? static_cast<uint64_t>(pages) * static_cast<uint64_t>(page_bytes)
+             : 0;
+}
+
+absl::StatusOr<uint64_t> ParseHostMemory(const std::string& text) {
+  if (text.empty()) return DefaultHostMemory();
+  const absl::StatusOr<uint64_t> bytes = ParseByteSize(text);
+  if (!bytes.ok()) return Annotate(bytes.status(), "--host-memory");
+  const uint64_t there = MachineMemory();
+  if (there > 0 && *bytes > there) {
+    LogWarning(absl::StrCat("--host-memory ", text, ": this machine has only ",
+                            there >> 20, " MiB"));
+  }
+  return bytes;
 }
 
 }  // namespace sluice

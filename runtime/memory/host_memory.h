@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -16,7 +17,16 @@ uint64_t AvailableHostMemory();
 uint64_t DefaultHostMemory();
 
 // "8GiB", "500MB", "1.5G" (binary, as is a bare K, M, G, T), "1073741824".
-// kInvalidArgument otherwise, and for zero.
+// kInvalidArgument otherwise, for zero, and for less than 1 MiB without a unit,
+// which is how one is forgotten.
 absl::StatusOr<uint64_t> ParseByteSize(absl::string_view text);
+
+// The budget that --host-memory `text` asks for, DefaultHostMemory() for "".
+// Logs a warning if the machine has less. Errors as ParseByteSize, naming the
+// flag.
+absl::StatusOr<uint64_t> ParseHostMemory(const std::string& text);
+
+// All that the machine has; 0 if that can't be read.
+uint64_t MachineMemory();
 
 }  // namespace sluice
