@@ -42,7 +42,7 @@ coordinator=$(sed -n 's/^listening on \([^,]*\),.*/\1/p' "$work/coordinator.out"
 metrics=("$(sed -n 's/.*metrics on //p' "$work/coordinator.out")")
 for i in 1 2; do
   "$bin/sluice-worker" --coordinator "$coordinator" --model "$model" --name "worker-$i" \
-    --threads "$(((jobs + 1) / 2))" --host-memory 1GiB --metrics-port 0 --no-profile \
+    --threads "$(((jobs + 1) / 2))" --host-memory 1GiB --port 0 --metrics-port 0 --no-profile \
     >"$work/worker-$i.out" 2>"$work/worker-$i.log" &
   pids+=($!)
   wait_for_line "$work/worker-$i.out" 'metrics on' $!

@@ -15,6 +15,9 @@
 #include "common/version.h"
 #include "coordinator/coordinator.h"
 #include "server/coordinator_server.h"
+#include "server/flags/checks.h"
+#include "server/flags/command_line.h"
+#include "server/flags/foreign_flags.h"
 #include "server/metrics/metrics_server.h"
 
 namespace {
@@ -25,7 +28,8 @@ struct Flags {
   std::string log_level = "info", load_format = "auto", plan = "on",
               split = "even";
   std::vector<std::string> policy;
-  int port = 7070, metrics_port = 7071;
+  int port = sluice::kCoordinatorPort,
+      metrics_port = sluice::kCoordinatorMetricsPort;
   int32_t min_workers = 1, blocks = 0, gbs = 0, num_microbatches = 0;
   int32_t max_step_tokens = 0, max_model_len = 0,
           default_max_tokens = sluice::kDefaultMaxTokens;
@@ -36,96 +40,85 @@ struct Flags {
 void AddFlags(CLI::App& app, Flags& f) {
   app.add_option("--model", f.model, "model directory (weights not needed)")
       ->required()
+      ->group(sluice::kMainGroup)
+      ->type_name("DIR")
       ->envname("SLUICE_MODEL");
   app.add_option("--state-dir", f.state_dir, "where jobs and results are kept")
       ->required()
-      ->envname("SLUICE_STATE_DIR");
+      ->group(sluice::kMainGroup)
+      ->type_name("DIR");
   app.add_option("--served-model-name", f.served_model_name,
                  "what requests call the model; default: its directory's name")
-      ->envname("SLUICE_SERVED_MODEL_NAME");
+      ->check(sluice::Utf8Text());
   app.add_option("--host", f.host, "address to listen on")
       ->capture_default_str()
-      ->envname("SLUICE_HOST");
+      ->group(sluice::kMainGroup);
   app.add_option("--port", f.port, "gRPC port; 0: any free one")
-      ->check(CLI::Range(0, 65535))
+      ->check(sluice::From(0, 65535))
       ->capture_default_str()
-      ->envname("SLUICE_PORT");
+      ->group(sluice::kMainGroup);
   app.add_option("--metrics-port", f.metrics_port,
                  "Prometheus port; 0: any free one")
-      ->check(CLI::Range(0, 65535))
-      ->capture_default_str()
-      ->envname("SLUICE_METRICS_PORT");
+      ->check(sluice::From(0, 65535))
+      ->capture_default_str();
   app.add_option("--min-workers", f.min_workers,
                  "plan only when so many workers are registered")
-      ->check(CLI::PositiveNumber)
+      ->check(sluice::AtLeast(1))
       ->capture_default_str()
-      ->envname("SLUICE_MIN_WORKERS");
+      ->group(sluice::kMainGroup);
   app.add_option("--input-root", f.input_root,
-                 "jobs may name input files under this directory")
-      ->envname("SLUICE_INPUT_ROOT");
+                 "jobs may name input files under this directory");
   app.add_option("--dtype", f.dtype,
                  "auto (the model's), float32, bfloat16 or, on GPUs, float16")
-      ->capture_default_str()
-      ->envname("SLUICE_DTYPE");
+      ->capture_default_str();
   app.add_option("--max-model-len", f.max_model_len,
-                 "positions of prompt and answer; default: the model's")
-      ->envname("SLUICE_MAX_MODEL_LEN");
+                 "positions of prompt and answer; default: the model's");
   app.add_option("--default-max-tokens", f.default_max_tokens,
                  "tokens to generate when nobody says")
       ->check(CLI::PositiveNumber)
-      ->capture_default_str()
-      ->envname("SLUICE_DEFAULT_MAX_TOKENS");
-  app.add_option("--gbs", f.gbs, "sequences in a micro-batch")
-      ->envname("SLUICE_GBS");
+      ->capture_default_str();
+  app.add_option("--gbs", f.gbs, "sequences in a micro-batch");
   app.add_option("--num-microbatches", f.num_microbatches,
-                 "micro-batches in a block; default: 1, or planned")
-      ->envname("SLUICE_NUM_MICROBATCHES");
-  app.add_option("--blocks", f.blocks, "blocks in flight; default: one a stage")
-      ->envname("SLUICE_BLOCKS");
+                 "micro-batches in a block; default: 1, or planned");
+  app.add_option("--blocks", f.blocks,
+                 "blocks in flight; default: one a stage");
   app.add_option("--max-step-tokens", f.max_step_tokens,
                  "new tokens of a micro-batch in one step; default: 2048, or "
-                 "planned")
-      ->envname("SLUICE_MAX_STEP_TOKENS");
+                 "planned");
   app.add_option(
-         "--policy", f.policy,
-         "key=value pairs, or @FILE of them, which win over the flags "
-         "above; may be repeated. Keys: gbs num-microbatches "
-         "max-step-tokens threads w c h compress-weights compress-kv "
-         "attention-site sparsity schedule overlap packing (see README.md)")
-      ->envname("SLUICE_POLICY");
+      "--policy", f.policy,
+      "key=value pairs, or @FILE of them, which win over the flags "
+      "above; may be repeated. Keys: gbs num-microbatches "
+      "max-step-tokens threads w c h compress-weights compress-kv "
+      "attention-site sparsity schedule overlap packing (see README.md)");
+  sluice::AddFormatAliases(&app, &f.policy);
   app.add_option("--plan", f.plan,
                  "on: plan each job from the workers' profiles, if all have "
                  "one; what other flags say stays")
       ->check(CLI::IsMember({"on", "off"}))
-      ->capture_default_str()
-      ->envname("SLUICE_PLAN");
+      ->capture_default_str();
   app.add_option("--split", f.split,
                  "with --plan on: even, as many layers for each worker, or "
                  "balanced, by what each can do")
       ->check(CLI::IsMember({"even", "balanced"}))
-      ->capture_default_str()
-      ->envname("SLUICE_SPLIT");
+      ->capture_default_str();
   app.add_option("--load-format", f.load_format,
                  "auto, or dummy: workers make random weights")
       ->check(CLI::IsMember({"auto", "dummy"}))
-      ->capture_default_str()
-      ->envname("SLUICE_LOAD_FORMAT");
+      ->capture_default_str();
   app.add_flag("--no-refill", f.no_refill,
-               "start new sequences only when a whole block has ended")
-      ->envname("SLUICE_NO_REFILL");
+               "start new sequences only when a whole block has ended");
   app.add_flag("--reserve-kv", f.reserve_kv,
                "reserve the KV cache that a sequence may come to need from its "
-               "start on, instead of sharing it by need")
-      ->envname("SLUICE_RESERVE_KV");
+               "start on, instead of sharing it by need");
   app.add_option("--heartbeat-timeout", f.heartbeat_timeout,
                  "seconds after which a silent worker counts as dead")
       ->check(CLI::PositiveNumber)
-      ->capture_default_str()
-      ->envname("SLUICE_HEARTBEAT_TIMEOUT");
+      ->capture_default_str();
   app.add_option("--log-level", f.log_level, "debug, info, warning or error")
       ->capture_default_str()
       ->envname("SLUICE_LOG_LEVEL");
-  app.set_version_flag("--version", sluice::BuildVersion());
+  app.set_version_flag("-V,--version", sluice::BuildVersion());
   app.footer(
       "Examples:\n"
       "  sluice-coordinator --model ./llama --state-dir /var/lib/sluice\n"
@@ -197,13 +190,13 @@ int main(int argc, char** argv) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
 
-  CLI::App app{"Sluice's coordinator: queues jobs and drives the workers"};
+  CLI::App app{"Sluice's coordinator: queues jobs and drives the workers",
+               "sluice-coordinator"};
   Flags flags;
   AddFlags(app, flags);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : 2;
+  sluice::AddEnvironmentTwins(&app, "SLUICE_COORDINATOR_");
+  if (const auto code = sluice::ParseCommandLine(&app, argc, argv)) {
+    return *code;
   }
   if (!sluice::SetLogLevel(flags.log_level)) {
     std::cerr << "sluice-coordinator: --log-level \"" << flags.log_level

@@ -4,14 +4,13 @@
 #include <csignal>
 #include <iostream>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/ascii.h"
 #include "common/logging.h"
 #include "common/text.h"
 #include "common/version.h"
 #include "server/cli/commands.h"
+#include "server/flags/command_line.h"
 
 namespace {
 
@@ -32,29 +31,13 @@ int ExitCode(const absl::Status& status) {
   }
 }
 
-// Gives every flag that has none its environment twin: --max-step-tokens can be
-// set by SLUICE_MAX_STEP_TOKENS.
-void AddEnvironmentTwins(CLI::App* app) {
-  for (CLI::Option* option : app->get_options()) {
-    const std::vector<std::string> names = option->get_lnames();
-    if (names.empty() || !option->get_envname().empty()) continue;
-    if (names[0] == "help" || names[0] == "version") continue;
-    std::string twin = "SLUICE_" + names[0];
-    for (char& c : twin) c = c == '-' ? '_' : absl::ascii_toupper(c);
-    option->envname(twin);
-  }
-  for (CLI::App* command : app->get_subcommands({})) {
-    AddEnvironmentTwins(command);
-  }
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is a write error
-  CLI::App app{"Sluice: offline inference in bulk"};
+  CLI::App app{"Sluice: offline inference in bulk", "sluice"};
   app.require_subcommand(1);
-  app.set_version_flag("--version", sluice::BuildVersion());
+  app.set_version_flag("-V,--version", sluice::BuildVersion());
   std::string coordinator = "127.0.0.1:7070";
   std::string log_level = "warning";
   app.add_option("--coordinator", coordinator, "the coordinator's host:port")
@@ -85,12 +68,9 @@ int main(int argc, char** argv) {
   sluice::AddPlanCommand(&app, &coordinator, &chosen);
   sluice::AddSimulateCommand(&app, &coordinator, &chosen);
   sluice::AddProfileCommand(&app, &chosen);
-  AddEnvironmentTwins(&app);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& e) {
-    const int code = app.exit(e);
-    return code == 0 ? 0 : 2;
+  sluice::AddEnvironmentTwins(&app, "SLUICE_");
+  if (const auto code = sluice::ParseCommandLine(&app, argc, argv)) {
+    return *code;
   }
   if (!sluice::SetLogLevel(log_level)) {
     std::cerr << "sluice: --log-level \"" << log_level

@@ -22,6 +22,8 @@
 #include "common/version.h"
 #include "runtime/memory/host_memory.h"
 #include "runtime/model/model_dir.h"
+#include "server/flags/checks.h"
+#include "server/flags/command_line.h"
 #include "server/metrics/metrics_server.h"
 #include "worker/link/link_server.h"
 #include "worker/worker.h"
@@ -40,104 +42,97 @@ struct Flags {
               disk_space, load_format = "auto", trace, device = "cpu",
               device_memory, profile, link = "auto",
               nccl_library = "libnccl.so.2", cuda_library = "libcuda.so.1";
-  int port = 0, metrics_port = 0, threads = 0;
+  int port = sluice::kLinkPort, metrics_port = sluice::kWorkerMetricsPort,
+      threads = 0;
   bool no_profile = false;
 };
 
 void AddFlags(CLI::App& app, Flags& f) {
-  app.add_option("--coordinator", f.coordinator, "address of the coordinator")
+  app.add_option("--coordinator", f.coordinator, "the coordinator's host:port")
+      ->check(sluice::Utf8Text())
       ->capture_default_str()
+      ->group(sluice::kMainGroup)
       ->envname("SLUICE_COORDINATOR");
   app.add_option("--model", f.model, "model directory, with weights")
       ->required()
+      ->group(sluice::kMainGroup)
+      ->type_name("DIR")
       ->envname("SLUICE_MODEL");
   app.add_option("--host", f.host,
                  "address to listen on, for other workers and metrics")
       ->capture_default_str()
-      ->envname("SLUICE_HOST");
+      ->group(sluice::kMainGroup);
   app.add_option("--port", f.port, "gRPC port; 0: any free one")
-      ->check(CLI::Range(0, 65535))
-      ->capture_default_str()
-      ->envname("SLUICE_PORT");
+      ->check(sluice::From(0, 65535))
+      ->capture_default_str();
   app.add_option("--advertise", f.advertise,
                  "host or host:port under which other workers reach this one; "
                  "default: --host, or the host's name if that is a wildcard")
-      ->envname("SLUICE_ADVERTISE");
+      ->check(sluice::Utf8Text())
+      ->group(sluice::kMainGroup);
   app.add_option("--name", f.name,
                  "unique among live workers; default: host name and pid")
-      ->envname("SLUICE_NAME");
+      ->check(sluice::Utf8Text());
   app.add_option("--device", f.device,
                  "what computes: cpu; cuda, the first GPU, or cuda:N; "
                  "cpu-discrete, for tests: the CPU with device memory of its "
                  "own")
-      ->capture_default_str()
-      ->envname("SLUICE_DEVICE");
+      ->capture_default_str();
   app.add_option("--device-memory", f.device_memory,
                  "most memory of the device, as 20GiB, if it has its own; "
-                 "default: what a GPU has free, but for about 1 GiB")
-      ->envname("SLUICE_DEVICE_MEMORY");
+                 "default: what a GPU has free, but for about 1 GiB");
   app.add_option("--link", f.link,
                  "what carries activations from worker to worker: grpc; nccl, "
                  "from GPU to GPU, or nothing; or auto: nccl between workers "
                  "that compute on GPUs and have libnccl")
       ->check(CLI::IsMember({"auto", "grpc", "nccl"}))
-      ->capture_default_str()
-      ->envname("SLUICE_LINK");
+      ->capture_default_str();
   app.add_option("--nccl-library", f.nccl_library,
                  "where NCCL is, if not where the system looks")
-      ->capture_default_str()
-      ->envname("SLUICE_NCCL_LIBRARY");
+      ->capture_default_str();
   app.add_option("--cuda-library", f.cuda_library,
                  "where the CUDA driver is, if not where the system looks")
-      ->capture_default_str()
-      ->envname("SLUICE_CUDA_LIBRARY");
+      ->capture_default_str();
   app.add_option("--host-memory", f.host_memory,
                  "most memory for weights, KV cache and activations, as 8GiB; "
                  "default: 75 % of what is available")
-      ->envname("SLUICE_HOST_MEMORY");
+      ->group(sluice::kMainGroup)
+      ->type_name("SIZE");
   app.add_option("--disk-dir", f.disk_dir,
                  "where weights and KV cache that don't fit into memory are "
-                 "kept; default: nowhere")
-      ->envname("SLUICE_DISK_DIR");
+                 "kept; default: nowhere");
   app.add_option("--disk-space", f.disk_space,
                  "hard budget on disk, as 100GiB; default: 90 % of what is "
-                 "free")
-      ->envname("SLUICE_DISK_SPACE");
+                 "free");
   app.add_option("--load-format", f.load_format,
                  "auto, or dummy: random weights, for which config.json is "
                  "enough")
       ->check(CLI::IsMember({"auto", "dummy"}))
-      ->capture_default_str()
-      ->envname("SLUICE_LOAD_FORMAT");
+      ->capture_default_str();
   auto* profile =
       app.add_option("--profile", f.profile,
                      "profile of this machine, as `sluice profile -o FILE` "
-                     "writes it; default: measured at the first start, about "
-                     "20 s, and kept in --disk-dir or ~/.cache/sluice")
-          ->envname("SLUICE_PROFILE");
+                     "writes it; default: measured at the first start, in 20 "
+                     "to 30 s, and kept in --disk-dir or ~/.cache/sluice");
   app.add_flag("--no-profile", f.no_profile,
                "do without a profile: the coordinator cannot plan for this "
                "worker")
-      ->excludes(profile)
-      ->envname("SLUICE_NO_PROFILE");
+      ->excludes(profile);
   app.add_option("--trace", f.trace,
                  "write a timeline (Chrome trace, for Perfetto) here at the "
-                 "end")
-      ->envname("SLUICE_TRACE");
+                 "end");
   app.add_option("--threads", f.threads,
                  "threads that compute; 0: one for each core")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str()
-      ->envname("SLUICE_THREADS");
+      ->check(sluice::AtLeast(0))
+      ->capture_default_str();
   app.add_option("--metrics-port", f.metrics_port,
                  "Prometheus port; 0: any free one")
-      ->check(CLI::Range(0, 65535))
-      ->capture_default_str()
-      ->envname("SLUICE_METRICS_PORT");
+      ->check(sluice::From(0, 65535))
+      ->capture_default_str();
   app.add_option("--log-level", f.log_level, "debug, info, warning or error")
       ->capture_default_str()
       ->envname("SLUICE_LOG_LEVEL");
-  app.set_version_flag("--version", sluice::BuildVersion());
+  app.set_version_flag("-V,--version", sluice::BuildVersion());
   app.footer(
       "Examples:\n"
       "  sluice-worker --model ./llama\n"
@@ -173,21 +168,11 @@ std::string WithPort(const std::string& host, int port) {
   return has_port ? host : sluice::JoinHostPort(host, port);
 }
 
-// The profile of this machine, measured if there is none yet; null without one.
-// kCancelled if a signal comes meanwhile.
-absl::StatusOr<std::shared_ptr<const sluice::MachineProfile>> Profile(
-    const Flags& f, const sluice::Worker::Options& options,
-    const sigset_t& signals) {
+// The profile of this machine, measured if there is none yet; null if that
+// can't be done. kCancelled if a signal comes meanwhile.
+absl::StatusOr<std::shared_ptr<const sluice::MachineProfile>> MeasuredProfile(
+    const sluice::ProfilerOptions& machine, const sigset_t& signals) {
   using sluice::MachineProfile;
-  if (f.no_profile) return nullptr;
-  SLUICE_ASSIGN_OR_RETURN(const sluice::ProfilerOptions machine,
-                          sluice::ProfilerOptionsOf(options));
-  if (!f.profile.empty()) {
-    absl::StatusOr<MachineProfile> read =
-        sluice::ReadWorkerProfile(f.profile, machine);
-    if (!read.ok()) return sluice::Annotate(read.status(), "--profile");
-    return std::make_shared<const MachineProfile>(*std::move(read));
-  }
   std::atomic<bool> cancelled{false}, done{false};
   absl::StatusOr<MachineProfile> profile = absl::UnknownError("not measured");
   double told = -1;
@@ -225,16 +210,12 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
   options.name =
       f.name.empty() ? absl::StrCat(HostName(), "-", getpid()) : f.name;
   options.model_dir = f.model;
-  options.coordinator_address = f.coordinator;
+  options.coordinator_address =
+      sluice::WithDefaultPort(f.coordinator, sluice::kCoordinatorPort);
   options.compute_threads = f.threads;
   options.channels = sluice::TcpChannels();
-  if (f.host_memory.empty()) {
-    options.host_memory_bytes = sluice::DefaultHostMemory();
-  } else {
-    absl::StatusOr<uint64_t> bytes = sluice::ParseByteSize(f.host_memory);
-    if (!bytes.ok()) return sluice::Annotate(bytes.status(), "--host-memory");
-    options.host_memory_bytes = *bytes;
-  }
+  SLUICE_ASSIGN_OR_RETURN(options.host_memory_bytes,
+                          sluice::ParseHostMemory(f.host_memory));
   SLUICE_ASSIGN_OR_RETURN(options.device, sluice::ParseDevice(f.device));
   // What is wrong with these shows before the time that measuring takes.
   SLUICE_RETURN_IF_ERROR(sluice::CheckDevice(options.device));
@@ -261,9 +242,16 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
                                               options.cuda_library)
                              .status());
   SLUICE_RETURN_IF_ERROR(sluice::ModelDir::Open(options.model_dir).status());
-  auto profile = Profile(f, options, signals);
-  if (absl::IsCancelled(profile.status())) return absl::OkStatus();
-  SLUICE_ASSIGN_OR_RETURN(options.profile, std::move(profile));
+  SLUICE_ASSIGN_OR_RETURN(const sluice::ProfilerOptions machine,
+                          sluice::ProfilerOptionsOf(options));
+  if (!f.profile.empty()) {
+    absl::StatusOr<sluice::MachineProfile> read =
+        sluice::ReadWorkerProfile(f.profile, machine);
+    if (!read.ok()) return sluice::Annotate(read.status(), "--profile");
+    options.profile =
+        std::make_shared<const sluice::MachineProfile>(*std::move(read));
+  }
+  const bool measure = options.profile == nullptr && !f.no_profile;
   std::unique_ptr<sluice::Tracer> tracer;
   if (!f.trace.empty()) {
     tracer = std::make_unique<sluice::Tracer>(
@@ -293,9 +281,16 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
   const std::string name = options.name;
   SLUICE_ASSIGN_OR_RETURN(auto worker,
                           sluice::Worker::Create(std::move(options)));
-  SLUICE_ASSIGN_OR_RETURN(
-      auto server,
-      sluice::LinkServer::Start(f.host, f.port, worker->link_service()));
+  auto started =
+      sluice::LinkServer::Start(f.host, f.port, worker->link_service());
+  if (!started.ok()) {
+    return absl::Status(
+        started.status().code(),
+        absl::StrCat(started.status().message(),
+                     "; several workers on a machine need ports of their own: "
+                     "--port 0 and --metrics-port 0 take any free ones"));
+  }
+  const std::unique_ptr<sluice::LinkServer> server = *std::move(started);
   if (!IsLoopback(f.host)) {
     sluice::LogWarning(absl::StrCat(
         "listening on ", f.host,
@@ -305,11 +300,22 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
   const std::string link_address = WithPort(AdvertisedHost(f), server->port());
   sluice::LogInfo(absl::StrCat("worker=", name, " link=", link_address,
                                " memory=", memory >> 20, " MiB", device));
-  worker->Announce(link_address);
   // Scripts that start a worker on port 0 read this line.
   std::cout << "listening on " << sluice::JoinHostPort(f.host, server->port())
             << ", metrics on http://" << metrics->address() << "/metrics"
             << std::endl;
+  // Ports, health and metrics are there while it measures.
+  if (measure) {
+    auto profile = MeasuredProfile(machine, signals);
+    if (absl::IsCancelled(profile.status())) {
+      worker->Shutdown();
+      server->Shutdown();
+      return absl::OkStatus();
+    }
+    SLUICE_RETURN_IF_ERROR(profile.status());
+    worker->SetProfile(*std::move(profile));
+  }
+  worker->Announce(link_address);
   bool serving = false;
   int signal;
   absl::Status health;
@@ -346,13 +352,13 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
 
   CLI::App app{
-      "Sluice's worker: computes some of a model's layers for a coordinator"};
+      "Sluice's worker: computes some of a model's layers for a coordinator",
+      "sluice-worker"};
   Flags flags;
   AddFlags(app, flags);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : kExitUsage;
+  sluice::AddEnvironmentTwins(&app, "SLUICE_WORKER_");
+  if (const auto code = sluice::ParseCommandLine(&app, argc, argv)) {
+    return *code;
   }
   if (!sluice::SetLogLevel(flags.log_level)) {
     std::cerr << "sluice-worker: --log-level \"" << flags.log_level

@@ -82,6 +82,10 @@ class Worker {
   // the options said so already.
   virtual void Announce(const std::string& link_address) = 0;
 
+  // What was measured here since Create, instead of Options::profile. No effect
+  // after Announce().
+  virtual void SetProfile(std::shared_ptr<const MachineProfile> profile) = 0;
+
   // True while attached to a coordinator and its stage, if any, is loaded.
   virtual bool ready() const = 0;
 

@@ -94,6 +94,11 @@ class WorkerImpl : public Worker,
 
   grpc::Service* link_service() override { return link_service_->service(); }
 
+  void SetProfile(std::shared_ptr<const MachineProfile> profile) override {
+    MutexLock lock(&mu_);
+    profile_ = std::move(profile);
+  }
+
   void Announce(const std::string& link_address) override {
     MutexLock lock(&mu_);
     if (client_ != nullptr || shutdown_ || !health_.ok()) return;
@@ -111,8 +116,8 @@ class WorkerImpl : public Worker,
     client.identity.version = BuildVersion();
     client.identity.metrics_address = options_.metrics_address;
     client.identity.model_dir = options_.model_dir.string();
-    if (options_.profile != nullptr) {
-      MachineProfile profile = *options_.profile;
+    if (profile_ != nullptr) {
+      MachineProfile profile = *profile_;
       profile.name = options_.name;
       client.identity.profile_json = ProfileToJson(profile);
     }
@@ -251,6 +256,8 @@ class WorkerImpl : public Worker,
   RegularUpdate gauges_;
 
   mutable Mutex mu_;
+  std::shared_ptr<const MachineProfile> profile_ ABSL_GUARDED_BY(mu_) =
+      options_.profile;
   bool shutdown_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status health_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<CoordinatorClient> client_ ABSL_GUARDED_BY(mu_);

@@ -14,78 +14,134 @@
 #include "common/logging.h"
 #include "common/status_macros.h"
 #include "common/thread.h"
+#include "server/flags/checks.h"
+#include "server/flags/command_line.h"
+#include "server/flags/foreign_flags.h"
 
 namespace sluice {
 
 void ClusterFlags::AddTo(CLI::App* app) {
-  app->add_option("--model", model, "model directory in Hugging Face's layout")
-      ->required();
-  app->add_option("--workers", workers, "stages to split the layers over")
-      ->capture_default_str();
+  AddMain(app);
+  AddPlacement(app);
+  AddBatching(app);
   app->add_option("--dtype", dtype,
                   "auto (the model's), float32, bfloat16 or, on GPUs, float16")
       ->capture_default_str();
-  app->add_option("--threads", threads,
-                  "compute threads over all workers; 0: all cores");
-  app->add_option("--device", device,
-                  "what computes: cpu; cuda, the first GPU, or cuda:N; "
-                  "cpu-discrete, for tests: the CPU with device memory of its "
-                  "own")
-      ->capture_default_str();
-  app->add_option("--device-memory", device_memory,
-                  "hard budget over all workers, as 20GiB, for devices with "
-                  "memory of their own; default: what a GPU has free, but for "
-                  "about 1 GiB");
-  app->add_option("--host-memory", host_memory,
-                  "hard budget over all workers, as 8GiB; default: 75 % of "
-                  "what is free");
-  app->add_option("--disk-dir", disk_dir,
-                  "where weights and KV cache that don't fit into memory are "
-                  "kept; default: nowhere");
-  app->add_option("--disk-space", disk_space,
-                  "hard budget on disk over all workers, as 100GiB; default: "
-                  "90 % of what is free");
+  app->add_option("--max-model-len", max_model_len,
+                  "positions of prompt and answer; default: the model's")
+      ->check(AtLeast(1));
+  app->add_option("--served-model-name", served_model_name,
+                  "what requests may call the model; default: its directory")
+      ->check(Utf8Text());
   app->add_option("--load-format", load_format,
                   "auto, or dummy: random weights, for which config.json is "
                   "enough")
       ->check(CLI::IsMember({"auto", "dummy"}))
       ->capture_default_str();
+  app->add_option("--state-dir", state_dir,
+                  "keep the job store here instead of in a temporary place")
+      ->type_name("DIR");
+  app->add_option("--trace", trace,
+                  "write a timeline (Chrome trace, for Perfetto) here")
+      ->type_name("FILE");
+}
+
+void ClusterFlags::AddMain(CLI::App* app) {
+  app->add_option("--model", model, "model directory in Hugging Face's layout")
+      ->required()
+      ->group(kMainGroup)
+      ->type_name("DIR");
+  app->add_option("--host-memory", host_memory,
+                  "hard budget over all workers, as 8GiB; default: 75 % of "
+                  "what is free")
+      ->group(kMainGroup)
+      ->type_name("SIZE");
+}
+
+void ClusterFlags::AddPlacement(CLI::App* app) {
+  const char* group = "Where it computes, and where data lies";
+  app->add_option("--device", device,
+                  "what computes: cpu; cuda, the first GPU, or cuda:N; "
+                  "cpu-discrete, for tests: the CPU with device memory of its "
+                  "own")
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--device-memory", device_memory,
+                  "hard budget over all workers, as 20GiB, for devices with "
+                  "memory of their own; default: what a GPU has free, but for "
+                  "about 1 GiB")
+      ->group(group)
+      ->type_name("SIZE");
+  app->add_option("--disk-dir", disk_dir,
+                  "where weights and KV cache that don't fit into memory are "
+                  "kept; default: nowhere")
+      ->group(group)
+      ->type_name("DIR");
+  app->add_option("--disk-space", disk_space,
+                  "hard budget on disk over all workers, as 100GiB; default: "
+                  "90 % of what is free")
+      ->group(group)
+      ->type_name("SIZE");
+  app->add_option("--workers", workers, "stages to split the layers over")
+      ->check(From(1, 256))
+      ->capture_default_str()
+      ->group(group);
+  AddAlias(app, "--pipeline-parallel-size", workers)->check(From(1, 256));
+  app->add_option("--threads", threads,
+                  "compute threads over all workers; default: one for each "
+                  "core")
+      ->check(AtLeast(0))
+      ->group(group);
   app->add_option(
-      "--policy", policy,
-      "key=value pairs, or @FILE of them, which win over other "
-      "flags; may be repeated. Keys: gbs num-microbatches "
-      "max-step-tokens threads w c h compress-weights compress-kv "
-      "attention-site sparsity schedule overlap packing (see README.md)");
+         "--policy", policy,
+         "key=value pairs, or @FILE of them, which win over other "
+         "flags; may be repeated. Keys: gbs num-microbatches "
+         "max-step-tokens threads w c h compress-weights compress-kv "
+         "attention-site sparsity schedule overlap packing (see README.md)")
+      ->group(group);
+  AddFormatAliases(app, &policy);
   app->add_option("--plan", plan,
-                  "on: measure this machine once (sluice profile), and choose "
-                  "the policy that is best for the job; what other flags say "
-                  "stays")
+                  "on: measure this machine once, which takes 20 to 30 s, and "
+                  "choose the policy that is best for the job, which pays for "
+                  "longer ones; what other flags say stays")
       ->check(CLI::IsMember({"on", "off"}))
-      ->capture_default_str();
+      ->capture_default_str()
+      ->group(group);
   app->add_option("--profile", profile,
                   "with --plan on: the machine's profile, instead of measuring "
-                  "it");
-  app->add_option("--trace", trace,
-                  "write a timeline (Chrome trace, for Perfetto) here");
-  app->add_option("--max-model-len", max_model_len,
-                  "positions of prompt and answer; default: the model's");
-  app->add_option("--gbs", gbs, "sequences in a micro-batch");
+                  "it")
+      ->group(group)
+      ->type_name("FILE");
+}
+
+void ClusterFlags::AddBatching(CLI::App* app) {
+  const char* group = "Batching";
+  app->add_option("--gbs", gbs,
+                  "sequences in a micro-batch; default: as the memory allows, "
+                  "or planned")
+      ->check(AtLeast(1))
+      ->group(group);
+  AddAlias(app, "--max-num-seqs", gbs)->check(AtLeast(1));
   app->add_option("--num-microbatches", num_microbatches,
-                  "micro-batches in a block; default: 1, or planned");
-  app->add_option("--blocks", blocks,
-                  "blocks in flight; default: one a worker");
+                  "micro-batches in a block; default: 1, or planned")
+      ->check(AtLeast(1))
+      ->group(group);
+  app->add_option("--blocks", blocks, "blocks in flight; default: one a worker")
+      ->check(AtLeast(1))
+      ->group(group);
   app->add_option("--max-step-tokens", max_step_tokens,
                   "new tokens of a micro-batch in one step; default: 2048, or "
-                  "planned");
+                  "planned")
+      ->check(AtLeast(1))
+      ->group(group);
+  AddAlias(app, "--max-num-batched-tokens", max_step_tokens)->check(AtLeast(1));
   app->add_flag("--no-refill", no_refill,
-                "start new sequences only when a whole block has ended");
+                "start new sequences only when a whole block has ended")
+      ->group(group);
   app->add_flag("--reserve-kv", reserve_kv,
                 "reserve the KV cache that a sequence may come to need from "
-                "its start on, instead of sharing it by need");
-  app->add_option("--served-model-name", served_model_name,
-                  "what requests may call the model; default: its directory");
-  app->add_option("--state-dir", state_dir,
-                  "keep the job store here instead of in a temporary place");
+                "its start on, instead of sharing it by need")
+      ->group(group);
 }
 
 absl::Status ClusterFlags::Apply(LocalCluster::Options* options) const {
@@ -159,7 +215,13 @@ StateDir::~StateDir() {
 
 std::function<void(absl::string_view what, double share)> ShowProfiling(
     ProgressDisplay* display) {
-  return [display](absl::string_view what, double share) {
+  return [display, told = false](absl::string_view what, double share) mutable {
+    if (!told && share < 1) {
+      // Before anything is waited for.
+      display->UpdateText("measuring this machine, once: 20 to 30 s");
+      display->Finish();
+    }
+    told = true;
     display->UpdateText(absl::StrFormat("measuring this machine: %.0f %%, %s",
                                         100 * share, what));
     if (share >= 1) display->Finish();

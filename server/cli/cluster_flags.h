@@ -38,6 +38,11 @@ struct ClusterFlags {
   // the whole with WriteTrace.
   absl::StatusOr<std::unique_ptr<Tracer>> MakeTracer() const;
   absl::Status WriteTrace(const Tracer* tracer) const;
+
+ private:
+  void AddMain(CLI::App* app);
+  void AddPlacement(CLI::App* app);
+  void AddBatching(CLI::App* app);
 };
 
 // A directory for the store, removed with all in it at the end unless the user

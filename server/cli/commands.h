@@ -8,6 +8,11 @@
 
 namespace sluice {
 
+// The groups of commands in help.
+constexpr char kAloneCommands[] = "On this machine alone";
+constexpr char kClusterCommands[] = "With a coordinator";
+constexpr char kPlanCommands[] = "Before anything runs";
+
 // Each adds one subcommand to `app`. When the user picked it, `*chosen` is set
 // to the function that carries it out.
 using Command = std::function<absl::Status()>;

@@ -12,9 +12,13 @@
 #include "common/text.h"
 #include "coordinator/job_manager.h"
 #include "coordinator/planning/plan_json.h"
+#include "server/flags/checks.h"
+#include "server/flags/command_line.h"
 
 namespace sluice {
 namespace {
+
+constexpr char kSamplingGroup[] = "Sampling";
 
 absl::Time FromProtoTime(const google::protobuf::Timestamp& t) {
   return absl::FromUnixSeconds(t.seconds()) + absl::Nanoseconds(t.nanos());
@@ -36,22 +40,37 @@ void JobFlags::AddTo(CLI::App* app) {
   app->add_option("-i,--input", input,
                   "JSONL file of requests (or plain text, a prompt a line); "
                   "- is stdin")
-      ->required();
+      ->required()
+      ->group(kMainGroup)
+      ->type_name("FILE");
+  AddAlias(app, "--input-file", input);
+  app->add_option("--max-tokens", max_tokens,
+                  "tokens to generate, for requests that do not say; default: "
+                  "what the model's generation_config.json says, or else 128")
+      ->check(AtLeast(1))
+      ->group(kMainGroup);
   app->add_option("--input-format", format,
                   "jsonl, text, or auto: text for *.txt, else jsonl")
       ->capture_default_str();
-  app->add_option("--name", name, "a name for people");
-  app->add_option("--max-tokens", max_tokens,
-                  "tokens to generate, for requests that do not say");
+  app->add_option("--name", name, "a name for people")->check(Utf8Text());
   app->add_option("--temperature", temperature,
-                  "0 is greedy; for requests that do not say");
-  app->add_option("--top-p", top_p, "for requests that do not say");
-  app->add_option("--top-k", top_k, "for requests that do not say");
+                  "0 is greedy; for requests that do not say, as are the next "
+                  "ones; defaults: the model's generation_config.json's")
+      ->check(From(0, 2))
+      ->group(kSamplingGroup);
+  app->add_option("--top-p", top_p, "the likeliest tokens that make up so much")
+      ->check(From(0, 1))
+      ->group(kSamplingGroup);
+  app->add_option("--top-k", top_k, "so many of the likeliest tokens; 0: all")
+      ->check(AtLeast(-1))
+      ->group(kSamplingGroup);
   app->add_option("--seed", seed,
                   "of the job; each request without a seed of its own derives "
-                  "one from it and its line");
+                  "one from it and its line")
+      ->group(kSamplingGroup);
   app->add_flag("--ignore-eos", ignore_eos,
-                "generate max-tokens tokens whatever the model says");
+                "generate max-tokens tokens whatever the model says")
+      ->group(kSamplingGroup);
 }
 
 absl::StatusOr<v1::JobSpec> JobFlags::ToSpec() const {
@@ -147,6 +166,9 @@ std::string JobToJson(const v1::Job& job) {
   json["prompt_tokens"] = job.prompt_tokens();
   json["generation_tokens"] = job.generation_tokens();
   json["generation_tokens_per_second"] = job.generation_tokens_per_second();
+  json["generated_so_far"] = job.generated_so_far();
+  json["processed_tokens"] = job.processed_tokens();
+  json["expected_tokens"] = job.expected_tokens();
   json["replays"] = job.replays();
   if (!job.plan().empty()) {
     json["plan"] = nlohmann::ordered_json::parse(job.plan(), nullptr, false);
@@ -194,8 +216,20 @@ std::string JobToText(const v1::Job& job) {
   absl::StrAppend(&text, "\n  requests   ", counts.total(), " total, ",
                   counts.completed(), " completed, ", counts.failed(),
                   " failed, ", counts.running(), " running");
+  if (!IsTerminal(job.state()) && job.expected_tokens() > 0) {
+    absl::StrAppend(
+        &text,
+        absl::StrFormat("\n  progress   %.0f %%, %d of about %d tokens "
+                        "computed",
+                        100.0 * static_cast<double>(job.processed_tokens()) /
+                            static_cast<double>(job.expected_tokens()),
+                        job.processed_tokens(), job.expected_tokens()));
+  }
   absl::StrAppend(&text, "\n  tokens     ", job.prompt_tokens(), " prompt, ",
                   job.generation_tokens(), " generated");
+  if (job.generated_so_far() > job.generation_tokens()) {
+    absl::StrAppend(&text, " in answers, ", job.generated_so_far(), " so far");
+  }
   if (job.generation_tokens_per_second() > 0) {
     absl::StrAppend(&text, absl::StrFormat(", %.1f a second now",
                                            job.generation_tokens_per_second()));

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -14,9 +15,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/clock.h"
 #include "common/status_macros.h"
+#include "common/text.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/planning/length_histogram.h"
 #include "coordinator/planning/model_shape_of.h"
@@ -33,6 +36,8 @@
 #include "server/cli/job_io.h"
 #include "server/cli/plan_report.h"
 #include "server/cli/progress.h"
+#include "server/flags/checks.h"
+#include "server/flags/command_line.h"
 #include "server/job_client.h"
 #include "server/local_profile.h"
 
@@ -45,7 +50,7 @@ constexpr size_t kUploadBytes = 1 << 20;
 // What both commands have to know: a model, a workload, machines.
 struct PlanFlags {
   std::string model, dtype = "auto", input, format = "auto", lengths;
-  std::string split = "even", cluster, plan, output, svg;
+  std::string load_format = "auto", split = "even", cluster, plan, output, svg;
   std::string host_memory, disk_dir, disk_space;
   std::vector<std::string> profiles, policy, allow;
   int32_t max_model_len = 0, max_tokens = 0, workers = 0, gbs = 0, blocks = 0;
@@ -59,23 +64,41 @@ struct PlanFlags {
 void PlanFlags::AddTo(CLI::App* app) {
   app->add_option("--model", model,
                   "model directory; its config.json is enough with --lengths")
-      ->required();
-  app->add_option("-i,--input", input, "the job's file: JSONL, or text");
-  app->add_option("--format", format, "of the input: auto, jsonl or text")
-      ->capture_default_str();
+      ->required()
+      ->group(kMainGroup)
+      ->type_name("DIR");
+  app->add_option("-i,--input", input, "the job's file: JSONL, or text")
+      ->group(kMainGroup)
+      ->type_name("FILE");
   app->add_option("--lengths", lengths,
                   "instead of a file: PROMPT:GENERATED:REQUESTS, several with "
-                  "commas, as 512:32:10000");
-  app->add_option("--max-tokens", max_tokens,
-                  "tokens to generate where the input does not say");
+                  "commas, as 512:32:10000")
+      ->group(kMainGroup);
   app->add_option("--profile", profiles,
                   "a machine's profile (sluice profile -o FILE); repeated, in "
-                  "the order of the stages; default: this machine's");
+                  "the order of the stages; default: this machine's")
+      ->group(kMainGroup)
+      ->type_name("FILE");
+  app->add_option("--input-format", format,
+                  "jsonl, text, or auto: text for *.txt, else jsonl")
+      ->capture_default_str();
+  AddAlias(app, "--format", format);
+  app->add_option("--max-tokens", max_tokens,
+                  "tokens to generate where the input does not say")
+      ->check(AtLeast(1));
   app->add_option("--host-memory", host_memory,
-                  "of this machine, as in sluice run");
-  app->add_option("--disk-dir", disk_dir, "of this machine, as in sluice run");
+                  "of this machine, as in sluice run, or of each --profile")
+      ->type_name("SIZE");
+  app->add_option("--disk-dir", disk_dir, "of this machine, as in sluice run")
+      ->type_name("DIR");
   app->add_option("--disk-space", disk_space,
-                  "of this machine, as in sluice run");
+                  "of this machine, as in sluice run, or of each --profile")
+      ->type_name("SIZE");
+  app->add_option("--load-format", load_format,
+                  "auto or dummy, as in sluice run; a plan reads no weights in "
+                  "any case")
+      ->check(CLI::IsMember({"auto", "dummy"}))
+      ->capture_default_str();
   app->add_option("--workers", workers,
                   "so many workers on each machine; default: 1")
       ->check(CLI::Range(1, 256));
@@ -178,12 +201,50 @@ absl::Status CountInput(const PlanFlags& flags, Coordinator& coordinator,
   return absl::OkStatus();
 }
 
+// Workers of one machine share its cores, which is not what who copied a
+// profile means.
+void NoteSharedMachines(const std::vector<std::string>& paths,
+                        const std::vector<MachineProfile>& machines) {
+  std::map<std::string, std::vector<std::string>> files;  // by machine
+  for (size_t i = 0; i < machines.size(); ++i) {
+    if (!machines[i].machine.empty()) {
+      files[machines[i].machine].push_back(paths[i]);
+    }
+  }
+  for (const auto& [machine, same] : files) {
+    if (same.size() < 2) continue;
+    std::cerr << "sluice: " << EscapeForTerminal(absl::StrJoin(same, " and "))
+              << " are one machine (\"machine\" is the same), whose cores "
+                 "their workers share; for several of a kind give --cluster "
+                 "with \"count\", or make \"machine\" differ\n";
+  }
+}
+
+// What of this machine is said has no place beside others.
+absl::Status CheckBudgets(const PlanFlags& flags) {
+  const bool elsewhere = flags.running || !flags.cluster.empty();
+  const char* machines = flags.running ? "--running" : "--cluster";
+  if (elsewhere && (!flags.host_memory.empty() || !flags.disk_space.empty())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--host-memory and --disk-space do not go with ", machines,
+                     ", whose machines have budgets of their own: edit these"));
+  }
+  if (!flags.disk_dir.empty() && (elsewhere || !flags.profiles.empty())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--disk-dir is of this machine, and does not go with ",
+                     elsewhere ? machines : "--profile",
+                     ", where each machine has its own disk"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<MachineProfile>> ReadMachines(
     const PlanFlags& flags, const std::string& coordinator) {
   std::vector<MachineProfile> machines;
   if (!flags.cluster.empty()) return ReadClusterFile(flags.cluster);
   if (flags.running) {
-    const auto client = JobClient::Connect(coordinator);
+    const auto client =
+        JobClient::Connect(WithDefaultPort(coordinator, kCoordinatorPort));
     SLUICE_ASSIGN_OR_RETURN(const v1::ClusterState state,
                             client->GetClusterState());
     for (const v1::WorkerInfo& worker : state.workers()) {
@@ -210,8 +271,11 @@ absl::StatusOr<std::vector<MachineProfile>> ReadMachines(
     if (profile.name.empty()) {
       profile.name = std::filesystem::path(path).stem().string();
     }
+    SLUICE_RETURN_IF_ERROR(
+        SetBudgets(flags.host_memory, flags.disk_space, &profile));
     machines.push_back(std::move(profile));
   }
+  NoteSharedMachines(flags.profiles, machines);
   if (machines.empty()) {
     LocalProfileOptions options;
     options.host_memory = flags.host_memory;
@@ -240,6 +304,7 @@ absl::StatusOr<Case> MakeCase(const PlanFlags& flags,
     return absl::InvalidArgumentError(
         "say for which machines once: --profile, --cluster or --running");
   }
+  SLUICE_RETURN_IF_ERROR(CheckBudgets(flags));
   Case c;
   SLUICE_ASSIGN_OR_RETURN(c.state_dir, StateDir::Open(""));
   Coordinator::Options options;
@@ -452,8 +517,11 @@ void AddPlanCommand(CLI::App* app, const std::string* coordinator,
       "plan", "The best policy for a job, and what it would take");
   auto flags = std::make_shared<PlanFlags>();
   flags->AddTo(cmd);
+  cmd->group(kPlanCommands);
   cmd->add_option("-o,--output", flags->output,
-                  "write the plan here (JSON), for --policy @FILE");
+                  "write the plan here (JSON), for --policy @FILE")
+      ->type_name("FILE")
+      ->envname("SLUICE_PLAN_OUTPUT");
   cmd->add_option("--latency", flags->latency,
                   "seconds that a request may take at most");
   cmd->add_flag("--frontier", flags->frontier,
@@ -478,8 +546,10 @@ void AddSimulateCommand(CLI::App* app, const std::string* coordinator,
       "simulate", "A job on a cluster, event by event, without either");
   auto flags = std::make_shared<PlanFlags>();
   flags->AddTo(cmd);
-  cmd->add_option("--plan", flags->plan,
-                  "a plan (sluice plan -o); default: the best one");
+  cmd->group(kPlanCommands);
+  cmd->add_option("--plan-file,--plan", flags->plan,
+                  "a plan (sluice plan -o); default: the best one")
+      ->type_name("FILE");
   cmd->footer(
       "Examples:\n"
       "  sluice simulate --model ./llama --lengths 512:32:10000 --profile "

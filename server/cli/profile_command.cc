@@ -11,6 +11,8 @@
 #include "server/cli/commands.h"
 #include "server/cli/profile_table.h"
 #include "server/cli/progress.h"
+#include "server/flags/checks.h"
+#include "server/flags/command_line.h"
 #include "server/local_profile.h"
 
 namespace sluice {
@@ -54,6 +56,7 @@ void AddProfileCommand(CLI::App* app, Command* chosen) {
       "attention, links. Takes about 20 s, in which nothing else should run");
   auto flags = std::make_shared<ProfileFlags>();
   LocalProfileOptions& machine = flags->machine;
+  cmd->group(kPlanCommands);
   cmd->add_option("--disk-dir", machine.disk_dir,
                   "measure the disk there; default: no disk tier");
   cmd->add_option("--disk-space", machine.disk_space,
@@ -72,10 +75,12 @@ void AddProfileCommand(CLI::App* app, Command* chosen) {
                   "is free");
   cmd->add_option("--threads", machine.threads,
                   "threads that compute; 0: all cores")
-      ->check(CLI::NonNegativeNumber);
+      ->check(AtLeast(0));
   cmd->add_option("-o,--output", flags->output,
                   "write the profile here, as JSON to read and to edit; - is "
-                  "stdout");
+                  "stdout")
+      ->type_name("FILE")
+      ->envname("SLUICE_PROFILE_OUTPUT");
   cmd->add_flag("--json", flags->json, "JSON on stdout instead of a table");
   auto* cached = cmd->add_flag(
       "--cached", flags->cached,

@@ -18,6 +18,7 @@
 #include "server/cli/job_io.h"
 #include "server/cli/progress.h"
 #include "server/cli/run_report.h"
+#include "server/flags/command_line.h"
 #include "server/local_cluster.h"
 #include "server/metrics/metrics_server.h"
 
@@ -140,11 +141,15 @@ void AddRunCommand(CLI::App* app, Command* chosen) {
   CLI::App* cmd = app->add_subcommand(
       "run", "Run one job in this process, without servers or ports");
   auto flags = std::make_shared<RunFlags>();
-  flags->job.AddTo(cmd);
+  cmd->group(kAloneCommands);
   flags->cluster.AddTo(cmd);
+  flags->job.AddTo(cmd);
   cmd->add_option("-o,--output", flags->output,
                   "result lines, in input order; - is stdout")
-      ->required();
+      ->required()
+      ->group(kMainGroup)
+      ->type_name("FILE");
+  AddAlias(cmd, "--output-file", flags->output);
   cmd->add_option("--errors", flags->errors,
                   "write error lines here instead of into --output");
   cmd->add_flag("--json", flags->json,

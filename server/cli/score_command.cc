@@ -21,6 +21,7 @@
 #include "server/cli/job_io.h"
 #include "server/cli/progress.h"
 #include "server/cli/score_windows.h"
+#include "server/flags/command_line.h"
 #include "server/local_cluster.h"
 #include "server/metrics/metrics_server.h"
 
@@ -281,11 +282,15 @@ void AddScoreCommand(CLI::App* app, Command* chosen) {
   CLI::App* cmd = app->add_subcommand(
       "score", "Print the perplexity of a text, without servers or ports");
   auto flags = std::make_shared<ScoreFlags>();
+  cmd->group(kAloneCommands);
   flags->cluster.AddTo(cmd);
   cmd->add_option("-i,--input", flags->inputs,
                   "plain text in UTF-8; - is stdin. Each file is a document of "
                   "its own")
-      ->required();
+      ->required()
+      ->group(kMainGroup)
+      ->type_name("FILE")
+      ->envname("SLUICE_SCORE_INPUT");
   cmd->add_option("--context", flags->context,
                   "tokens in a window; default: the model's positions, at most "
                   "2048");

@@ -139,7 +139,7 @@ class Cluster:
             os.path.join(BIN, "sluice-coordinator"), "--model", self.model,
             "--state-dir", os.path.join(self.directory, "state"),
             "--port", str(self.port), "--metrics-port", "0",
-            "--min-workers", str(self.min_workers), *self.coordinator_flags])
+            "--min-workers", str(max(1, self.min_workers)), *self.coordinator_flags])
         match = self.coordinator.wait_for_output(r"metrics on (\S+)")
         self.metrics_url = match.group(1)
 
@@ -151,7 +151,8 @@ class Cluster:
         self.workers[name] = Process(self.directory, name, [
             os.path.join(BIN, "sluice-worker"), "--model", self.model,
             "--coordinator", f"127.0.0.1:{self.port}", "--name", name,
-            "--threads", str(self.worker_threads), "--metrics-port", "0", *self.worker_flags, *flags])
+            "--threads", str(self.worker_threads), "--port", "0", "--metrics-port", "0",
+            *self.worker_flags, *flags])
         match = self.workers[name].wait_for_output(r"metrics on (\S+)")
         self.workers[name].metrics_url = match.group(1)
 

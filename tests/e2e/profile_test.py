@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import urllib.request
 
 import harness
 
@@ -109,11 +110,15 @@ def test_a_worker_can_be_stopped_while_it_measures():
     cache = os.path.join(directory, "cache")
     worker = subprocess.Popen(
         [os.path.join(harness.BIN, "sluice-worker"), "--model", LLAMA, "--threads", "1",
-         "--host-memory", "256MiB"],
-        env={**os.environ, "XDG_CACHE_HOME": cache}, stderr=subprocess.PIPE, text=True)
+         "--host-memory", "256MiB", "--port", "0", "--metrics-port", "0"],
+        env={**os.environ, "XDG_CACHE_HOME": cache}, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True)
     for line in worker.stderr:
         if "measuring this machine" in line:
             break
+    # It is there for those who look after it.
+    url = worker.stdout.readline().split("metrics on ")[1].strip()
+    assert b"sluice_" in urllib.request.urlopen(url, timeout=60).read()
     worker.send_signal(signal.SIGTERM)
     worker.communicate(timeout=60)
     assert worker.returncode == 0, worker.returncode

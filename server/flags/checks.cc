@@ -1,0 +1,73 @@
+#include "server/flags/checks.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "common/text.h"
+#include "common/utf8.h"
+
+namespace sluice {
+
+CLI::Validator Utf8Text() {
+  return CLI::Validator(
+      [](std::string& value) -> std::string {
+        const auto at = FindInvalidUtf8(value);
+        if (!at) return "";
+        return absl::StrCat("\"", EscapeForTerminal(value),
+                            "\" is not UTF-8 at byte ", *at + 1,
+                            "; write it as UTF-8");
+      },
+      "", "UTF-8");
+}
+
+CLI::Validator AtLeast(int64_t least) {
+  return CLI::Validator(
+      [least](std::string& value) -> std::string {
+        int64_t number = 0;
+        if (absl::SimpleAtoi(value, &number) && number >= least) return "";
+        return absl::StrCat("must be a whole number of at least ", least,
+                            ", not ", EscapeForTerminal(value));
+      },
+      "", "AT LEAST");
+}
+
+CLI::Validator From(double least, double most) {
+  return CLI::Validator(
+      [least, most](std::string& value) -> std::string {
+        double number = 0;
+        if (absl::SimpleAtod(value, &number) && number >= least &&
+            number <= most) {
+          return "";
+        }
+        return absl::StrCat("must be a number from ", least, " to ", most,
+                            ", not ", EscapeForTerminal(value));
+      },
+      "", "FROM");
+}
+
+std::string WithDefaultPort(const std::string& address, int port) {
+  absl::string_view rest = address;
+  for (const char* scheme : {"http://", "grpc://"}) {
+    if (absl::ConsumePrefix(&rest, scheme)) break;
+  }
+  const bool other = absl::StartsWith(rest, "unix:") ||
+                     absl::StartsWith(rest, "unix-abstract:") ||
+                     absl::StrContains(rest, "://") ||
+                     absl::StrContains(rest, ":///");
+  if (other || rest.empty()) return std::string(rest);
+  absl::ConsumeSuffix(&rest, "/");
+  const size_t colon = rest.rfind(':');
+  if (colon == absl::string_view::npos || rest.back() == ']') {
+    return absl::StrCat(rest, ":", port);
+  }
+  // Colons without brackets are an IPv6 address without a port.
+  if (rest.find(':') != colon && rest.front() != '[') {
+    return absl::StrCat("[", rest, "]:", port);
+  }
+  if (colon + 1 == rest.size()) return absl::StrCat(rest, port);
+  return std::string(rest);
+}
+
+}  // namespace sluice

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+
+namespace sluice {
+
+// Of an option's value, with ->check(...). The message goes after the flag's
+// name.
+
+// UTF-8, as all that goes into a message must be.
+CLI::Validator Utf8Text();
+// A number of at least `least`, or within the limits.
+CLI::Validator AtLeast(int64_t least);
+CLI::Validator From(double least, double most);
+
+// "host:port" for an address as people write it: without "http://" or
+// "grpc://" and a slash at the end, and with `port` if it has none. Paths of
+// sockets ("unix:...") and names of other resolvers ("dns:///...") stay.
+std::string WithDefaultPort(const std::string& address, int port);
+
+}  // namespace sluice

@@ -1,0 +1,185 @@
+#include "server/flags/command_line.h"
+
+#include <iostream>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/suggest.h"
+#include "common/text.h"
+#include "server/flags/foreign_flags.h"
+#include "server/flags/help_format.h"
+
+namespace sluice {
+namespace {
+
+// "sluice run".
+std::string FullName(const CLI::App& app) {
+  return app.get_parent() == nullptr
+             ? app.get_name()
+             : absl::StrCat(FullName(*app.get_parent()), " ", app.get_name());
+}
+
+// An option of `app` or, as with fallthrough, of what it is a command of.
+const CLI::Option* FindOption(const CLI::App* app, const std::string& name) {
+  for (; app != nullptr; app = app->get_parent()) {
+    if (const CLI::Option* option = app->get_option_no_throw(name)) {
+      return option;
+    }
+  }
+  return nullptr;
+}
+
+std::vector<std::string> ShownFlags(const CLI::App* app) {
+  std::vector<std::string> names;
+  for (; app != nullptr; app = app->get_parent()) {
+    for (const CLI::Option* option : app->get_options()) {
+      if (option->get_group().empty()) continue;
+      for (const std::string& name : option->get_lnames()) {
+        names.push_back(absl::StrCat("--", name));
+      }
+    }
+  }
+  return names;
+}
+
+std::string UnknownFlag(const CLI::App& app, const std::string& typed) {
+  const std::string shown = EscapeForTerminal(typed);
+  if (const std::string other = ForeignFlag(app, typed); !other.empty()) {
+    return absl::StrCat(shown, ": ", other);
+  }
+  const std::string meant = ClosestTo(typed, ShownFlags(&app));
+  if (!meant.empty()) {
+    return absl::StrCat("unknown flag ", shown, "; did you mean ", meant, "?");
+  }
+  return absl::StrCat("unknown flag ", shown, "; `", FullName(app),
+                      " --help` lists those that there are");
+}
+
+std::string UnknownCommand(const CLI::App& app, const std::string& typed) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands({})) {
+    names.push_back(command->get_name());
+  }
+  const std::string shown = EscapeForTerminal(typed);
+  const std::string meant = ClosestTo(typed, names);
+  if (!meant.empty()) {
+    return absl::StrCat("unknown command '", shown, "'; did you mean '", meant,
+                        "'?");
+  }
+  return absl::StrCat("unknown command '", shown, "'; `", FullName(app),
+                      " --help` lists those that there are");
+}
+
+// The command that the command line names, or `app`.
+const CLI::App* Chosen(const CLI::App* app) {
+  while (!app->get_subcommands().empty()) {
+    app = app->get_subcommands().front();
+  }
+  return app;
+}
+
+bool IsNumber(const std::string& text) {
+  return text.size() > 1 && (absl::ascii_isdigit(text[1]) || text[1] == '.');
+}
+
+void SetFormatter(CLI::App* app, const std::shared_ptr<HelpFormat>& format) {
+  app->formatter(format);
+  for (CLI::App* command : app->get_subcommands({})) {
+    SetFormatter(command, format);
+  }
+}
+
+void AddTwins(CLI::App* app, const std::string& prefix) {
+  for (CLI::Option* option : app->get_options()) {
+    const std::vector<std::string>& names = option->get_lnames();
+    if (names.empty() || option->get_group().empty()) continue;
+    if (names[0] == "help" || names[0] == "version") continue;
+    if (option->get_envname().empty()) {
+      option->envname(TwinName(prefix, names[0]));
+    }
+  }
+  for (CLI::App* command : app->get_subcommands({})) {
+    AddTwins(command, prefix);
+  }
+}
+
+}  // namespace
+
+void AddEnvironmentTwins(CLI::App* app, const std::string& prefix) {
+  AddTwins(app, prefix);
+  SetFormatter(app, std::make_shared<HelpFormat>(prefix));
+}
+
+std::string UnknownName(const CLI::App& app, int argc,
+                        const char* const* argv) {
+  const CLI::App* current = &app;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == "--") return "";
+    if (word.size() < 2 || word[0] != '-') {
+      if (current->get_subcommands({}).empty()) continue;
+      const CLI::App* next = nullptr;
+      for (const CLI::App* command : current->get_subcommands({})) {
+        if (command->get_name() == word) next = command;
+      }
+      if (next == nullptr) return UnknownCommand(*current, word);
+      current = next;
+      continue;
+    }
+    const bool is_long = absl::StartsWith(word, "--");
+    if (!is_long && IsNumber(word)) continue;
+    const std::string name =
+        is_long ? word.substr(0, word.find('=')) : word.substr(0, 2);
+    const CLI::Option* option = FindOption(current, name);
+    if (option == nullptr) return UnknownFlag(*current, is_long ? name : word);
+    for (const char* ends : {"--help", "--version"}) {
+      if (option->check_name(ends)) return "";
+    }
+    // What follows is its value, whatever that looks like.
+    const bool has_value = word.size() > name.size();
+    if (option->get_items_expected_min() > 0 && !has_value) ++i;
+  }
+  return "";
+}
+
+std::optional<int> ParseCommandLine(CLI::App* app, int argc,
+                                    const char* const* argv) {
+  const auto mistake = [app](const std::string& what) {
+    std::cerr << app->get_name() << ": " << what << "\n";
+    return kExitUsage;
+  };
+  const bool has_commands = !app->get_subcommands({}).empty();
+  if (argc < 2 && has_commands) {
+    std::cerr << app->help();
+    return kExitUsage;
+  }
+  if (const std::string unknown = UnknownName(*app, argc, argv);
+      !unknown.empty()) {
+    return mistake(unknown);
+  }
+  try {
+    app->parse(argc, argv);
+  } catch (const CLI::Success& e) {
+    return app->exit(e);
+  } catch (const CLI::RequiredError& e) {
+    const CLI::App* command = Chosen(app);
+    return mistake(absl::StrCat(has_commands && command == app
+                                    ? "a command is required"
+                                    : EscapeForTerminal(e.what()),
+                                "; see `", FullName(*command), " --help`"));
+  } catch (const CLI::ExtrasError&) {
+    const std::vector<std::string> extra = app->remaining(true);
+    return mistake(absl::StrCat(
+        "unexpected '", extra.empty() ? "" : EscapeForTerminal(extra.front()),
+        "'; see `", FullName(*Chosen(app)), " --help`"));
+  } catch (const CLI::ParseError& e) {
+    return mistake(EscapeForTerminal(e.what()));
+  }
+  return std::nullopt;
+}
+
+}  // namespace sluice
