@@ -149,11 +149,24 @@ class GrpcJobClient : public JobClient {
   }
 
   absl::StatusOr<v1::ClusterState> GetClusterState() override {
-    grpc::ClientContext context;
-    SetDeadline(context);
     v1::ClusterState state;
-    SLUICE_RETURN_IF_ERROR(Check(cluster_->GetClusterState(
-        &context, v1::GetClusterStateRequest(), &state)));
+    v1::GetClusterStateRequest request;
+    for (;;) {  // a large cluster comes in pages
+      grpc::ClientContext context;
+      SetDeadline(context);
+      v1::ClusterState page;
+      SLUICE_RETURN_IF_ERROR(
+          Check(cluster_->GetClusterState(&context, request, &page)));
+      const int64_t next = page.next_after();
+      if (request.after() == 0) {
+        state = std::move(page);
+      } else {
+        state.mutable_workers()->MergeFrom(page.workers());
+      }
+      if (next <= request.after()) break;
+      request.set_after(next);
+    }
+    state.clear_next_after();
     return state;
   }
 

@@ -49,6 +49,7 @@ class JobClient {
   virtual absl::Status StreamResults(
       const std::string& id, int64_t offset, bool follow,
       const std::function<absl::Status(const v1::Result&)>& on_result) = 0;
+  // With all workers, however many there are.
   virtual absl::StatusOr<v1::ClusterState> GetClusterState() = 0;
 };
 

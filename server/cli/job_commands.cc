@@ -13,10 +13,15 @@
 #include "common/clock.h"
 #include "common/status_macros.h"
 #include "common/text.h"
+#include "common/utf8.h"
 #include "coordinator/job_manager.h"
+#include "server/cli/cluster_report.h"
 #include "server/cli/commands.h"
+#include "server/cli/follow.h"
 #include "server/cli/job_io.h"
 #include "server/cli/progress.h"
+#include "server/flags/checks.h"
+#include "server/flags/command_line.h"
 #include "server/job_client.h"
 
 namespace sluice {
@@ -26,13 +31,37 @@ void Print(const v1::Job& job, bool json) {
   std::cout << (json ? JobToJson(job) : JobToText(job)) << std::endl;
 }
 
+std::unique_ptr<JobClient> Connect(const std::string& coordinator) {
+  return JobClient::Connect(WithDefaultPort(coordinator, kCoordinatorPort));
+}
+
+// Says once that the coordinator is away, below what `display` shows.
+Patience MakePatience(ProgressDisplay* display) {
+  Patience::Options options;
+  options.on_away = [display] {
+    display->Finish();
+    std::cerr << "the coordinator is away; trying again" << std::endl;
+  };
+  return Patience(std::move(options));
+}
+
+// Ctrl-C ends the command, not the job.
+void NoteThatJobGoesOn(const v1::Job& job) {
+  const std::string id = EscapeForTerminal(job.id());
+  NoteOnInterrupt(
+      IsTerminal(job.state())
+          ? absl::StrCat(id, " has ended; see: sluice results ", id)
+          : absl::StrCat(id, " goes on; follow it with: sluice watch ", id));
+}
+
 // Watches until the job has ended, with progress on stderr.
 absl::StatusOr<v1::Job> WatchWithProgress(JobClient& client,
                                           const std::string& id, bool quiet) {
   ProgressDisplay display(Clock::Real(), quiet);
-  return client.WatchJob(id, [&](const v1::Job& job) {
+  Patience patience = MakePatience(&display);
+  return WatchToEnd(client, id, patience, [&](const v1::Job& job) {
+    NoteThatJobGoesOn(job);
     display.Update(job);
-    return true;
   });
 }
 
@@ -42,8 +71,10 @@ absl::Status SaveResults(JobClient& client, const std::string& id,
                          int64_t* lines) {
   SLUICE_ASSIGN_OR_RETURN(auto files,
                           ResultFiles::Open(output, errors, append));
-  absl::Status status = client.StreamResults(
-      id, offset, follow,
+  ProgressDisplay display(Clock::Real(), true);
+  Patience patience = MakePatience(&display);
+  absl::Status status = StreamToEnd(
+      client, id, offset, follow, patience,
       [&](const v1::Result& result) { return files->Write(result); });
   *lines = files->lines();
   SLUICE_RETURN_IF_ERROR(files->Close());
@@ -57,7 +88,8 @@ struct OneJob {
 
   void AddTo(CLI::App* app) {
     app->add_option("job", id, "the job's id, as `sluice submit` printed it")
-        ->required();
+        ->required()
+        ->check(Utf8Text());
     app->add_flag("--json", json, "one JSON object on stdout");
   }
 };
@@ -78,20 +110,31 @@ void AddSubmitCommand(CLI::App* app, const std::string* coordinator,
   };
   auto flags = std::make_shared<Flags>();
   flags->job.AddTo(cmd);
+  auto* wait = cmd->add_flag("-w,--wait", flags->wait, "watch it to its end")
+                   ->group(kMainGroup);
+  auto* output =
+      cmd->add_option("-o,--output", flags->output,
+                      "with --wait: write the results here, - is stdout")
+          ->group(kMainGroup)
+          ->needs(wait);
+  AddAlias(cmd, "--output-file", flags->output)->needs(wait);
   cmd->add_option("--model", flags->model,
-                  "the served model's name; by default whatever is served");
+                  "the served model's name; by default whatever is served")
+      ->check(Utf8Text())
+      ->envname("SLUICE_SERVED_MODEL_NAME");
   cmd->add_option("--request-id", flags->request_id,
-                  "submitting twice with the same id makes one job");
+                  "submitting twice with the same id makes one job")
+      ->check(Utf8Text());
   cmd->add_option("--priority", flags->priority, "higher ones run first");
-  cmd->add_option("--metadata", flags->metadata, "key=value, up to 16 times");
+  cmd->add_option("--metadata", flags->metadata, "key=value, up to 16 times")
+      ->check(Utf8Text());
   cmd->add_flag("--server-path", flags->server_path,
                 "--input names a file under the coordinator's --input-root");
-  cmd->add_flag("-w,--wait", flags->wait, "watch it to its end");
-  cmd->add_option("-o,--output", flags->output,
-                  "with --wait: write the results here, - is stdout");
   cmd->add_option("--errors", flags->errors,
-                  "write error lines here instead of into --output");
+                  "with --output: write error lines here instead of there")
+      ->needs(output);
   cmd->add_flag("--json", flags->json, "one JSON object on stdout");
+  cmd->group(kClusterCommands);
   cmd->footer(
       "Examples:\n"
       "  sluice submit --input prompts.jsonl\n"
@@ -114,11 +157,16 @@ void AddSubmitCommand(CLI::App* app, const std::string* coordinator,
       }
       std::unique_ptr<InputFile> input;
       if (flags->server_path) {
+        if (const auto at = FindInvalidUtf8(flags->job.input)) {
+          return absl::InvalidArgumentError(absl::StrCat(
+              "--input \"", flags->job.input, "\" is not UTF-8 at byte ",
+              *at + 1, "; give the file on the coordinator such a name"));
+        }
         spec.set_input_path(flags->job.input);
       } else {
         SLUICE_ASSIGN_OR_RETURN(input, InputFile::Open(flags->job.input));
       }
-      auto client = JobClient::Connect(*coordinator);
+      auto client = Connect(*coordinator);
       ProgressDisplay display(Clock::Real(), flags->json);
       SLUICE_ASSIGN_OR_RETURN(
           v1::Job job,
@@ -128,6 +176,7 @@ void AddSubmitCommand(CLI::App* app, const std::string* coordinator,
                     absl::StrFormat("uploading: %.1f MB", bytes / 1e6));
               }));
       display.Finish();
+      NoteThatJobGoesOn(job);
       if (!flags->wait) {
         Print(job, flags->json);
         if (!flags->json) {
@@ -154,11 +203,12 @@ void AddStatusCommand(CLI::App* app, const std::string* coordinator,
   CLI::App* cmd = app->add_subcommand("status", "Show a job");
   auto flags = std::make_shared<OneJob>();
   flags->AddTo(cmd);
+  cmd->group(kClusterCommands);
   cmd->footer("Example:\n  sluice status job_1 --json | jq .request_counts");
   cmd->callback([=] {
     *chosen = [=]() -> absl::Status {
-      SLUICE_ASSIGN_OR_RETURN(
-          v1::Job job, JobClient::Connect(*coordinator)->GetJob(flags->id));
+      SLUICE_ASSIGN_OR_RETURN(v1::Job job,
+                              Connect(*coordinator)->GetJob(flags->id));
       Print(job, flags->json);
       return absl::OkStatus();
     };
@@ -171,19 +221,21 @@ void AddWatchCommand(CLI::App* app, const std::string* coordinator,
       "watch", "Show a job's progress, throughput and ETA until it ends");
   auto flags = std::make_shared<OneJob>();
   flags->AddTo(cmd);
+  cmd->group(kClusterCommands);
   cmd->footer(
       "With --json prints one JSON object for every change.\n"
       "Example:\n  sluice watch job_1");
   cmd->callback([=] {
     *chosen = [=]() -> absl::Status {
-      auto client = JobClient::Connect(*coordinator);
+      auto client = Connect(*coordinator);
       if (flags->json) {
-        return client
-            ->WatchJob(flags->id,
-                       [](const v1::Job& job) {
-                         Print(job, true);
-                         return true;
-                       })
+        ProgressDisplay display(Clock::Real(), true);
+        Patience patience = MakePatience(&display);
+        return WatchToEnd(*client, flags->id, patience,
+                          [](const v1::Job& job) {
+                            NoteThatJobGoesOn(job);
+                            Print(job, true);
+                          })
             .status();
       }
       SLUICE_ASSIGN_OR_RETURN(v1::Job job,
@@ -205,7 +257,9 @@ void AddResultsCommand(CLI::App* app, const std::string* coordinator,
     bool append = false;
   };
   auto flags = std::make_shared<Flags>();
-  cmd->add_option("job", flags->id, "the job's id")->required();
+  cmd->add_option("job", flags->id, "the job's id")
+      ->required()
+      ->check(Utf8Text());
   cmd->add_option("-o,--output", flags->output, "file, - is stdout")
       ->capture_default_str();
   cmd->add_option("--errors", flags->errors,
@@ -216,6 +270,7 @@ void AddResultsCommand(CLI::App* app, const std::string* coordinator,
   cmd->add_flag("-f,--follow", flags->follow,
                 "wait for results that are not there yet");
   cmd->add_flag("--append", flags->append, "append to the files");
+  cmd->group(kClusterCommands);
   cmd->footer(
       "Examples:\n"
       "  sluice results job_1 --output answers.jsonl --errors errors.jsonl\n"
@@ -225,8 +280,8 @@ void AddResultsCommand(CLI::App* app, const std::string* coordinator,
     *chosen = [=]() -> absl::Status {
       int64_t lines = 0;
       SLUICE_RETURN_IF_ERROR(SaveResults(
-          *JobClient::Connect(*coordinator), flags->id, flags->output,
-          flags->errors, flags->offset, flags->follow, flags->append, &lines));
+          *Connect(*coordinator), flags->id, flags->output, flags->errors,
+          flags->offset, flags->follow, flags->append, &lines));
       std::cerr << lines << " results\n";
       return absl::OkStatus();
     };
@@ -239,11 +294,12 @@ void AddCancelCommand(CLI::App* app, const std::string* coordinator,
       app->add_subcommand("cancel", "Stop a job; its results so far are kept");
   auto flags = std::make_shared<OneJob>();
   flags->AddTo(cmd);
+  cmd->group(kClusterCommands);
   cmd->footer("Example:\n  sluice cancel job_1");
   cmd->callback([=] {
     *chosen = [=]() -> absl::Status {
-      SLUICE_ASSIGN_OR_RETURN(
-          v1::Job job, JobClient::Connect(*coordinator)->CancelJob(flags->id));
+      SLUICE_ASSIGN_OR_RETURN(v1::Job job,
+                              Connect(*coordinator)->CancelJob(flags->id));
       Print(job, flags->json);
       return absl::OkStatus();
     };
@@ -256,11 +312,11 @@ void AddDeleteCommand(CLI::App* app, const std::string* coordinator,
       "delete", "Delete an ended job together with its results");
   auto flags = std::make_shared<OneJob>();
   flags->AddTo(cmd);
+  cmd->group(kClusterCommands);
   cmd->footer("Example:\n  sluice delete job_1");
   cmd->callback([=] {
     *chosen = [=]() -> absl::Status {
-      SLUICE_RETURN_IF_ERROR(
-          JobClient::Connect(*coordinator)->DeleteJob(flags->id));
+      SLUICE_RETURN_IF_ERROR(Connect(*coordinator)->DeleteJob(flags->id));
       if (flags->json) {
         std::cout << nlohmann::json{{"id", flags->id}, {"deleted", true}}
                   << std::endl;
@@ -284,10 +340,11 @@ void AddListCommand(CLI::App* app, const std::string* coordinator,
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   cmd->add_flag("--json", flags->json, "a JSON object a line on stdout");
+  cmd->group(kClusterCommands);
   cmd->footer("Example:\n  sluice list --limit 10");
   cmd->callback([=] {
     *chosen = [=]() -> absl::Status {
-      auto client = JobClient::Connect(*coordinator);
+      auto client = Connect(*coordinator);
       v1::ListJobsRequest request;
       int32_t left = flags->limit;
       bool any = false;
@@ -327,89 +384,16 @@ void AddClusterCommand(CLI::App* app, const std::string* coordinator,
       "cluster", "Show the workers, their layers and what they do");
   auto json_flag = std::make_shared<bool>(false);
   cmd->add_flag("--json", *json_flag, "one JSON object on stdout");
+  cmd->group(kClusterCommands);
   cmd->footer("Example:\n  sluice cluster");
   cmd->callback([=] {
     *chosen = [=]() -> absl::Status {
-      SLUICE_ASSIGN_OR_RETURN(
-          v1::ClusterState state,
-          JobClient::Connect(*coordinator)->GetClusterState());
+      SLUICE_ASSIGN_OR_RETURN(const v1::ClusterState state,
+                              Connect(*coordinator)->GetClusterState());
       if (*json_flag) {
-        nlohmann::ordered_json json = {{"model", state.model()},
-                                       {"dtype", state.dtype()},
-                                       {"state", state.state()},
-                                       {"epoch", state.epoch()},
-                                       {"min_workers", state.min_workers()},
-                                       {"num_layers", state.num_layers()},
-                                       {"running", state.running()},
-                                       {"waiting", state.waiting()},
-                                       {"generation_tokens_per_second",
-                                        state.generation_tokens_per_second()},
-                                       {"plan", nullptr},
-                                       {"workers", nlohmann::json::array()}};
-        if (!state.plan().empty()) {
-          json["plan"] =
-              nlohmann::ordered_json::parse(state.plan(), nullptr, false);
-        }
-        for (const v1::WorkerInfo& w : state.workers()) {
-          nlohmann::ordered_json worker = {
-              {"name", w.name()},
-              {"state", v1::WorkerState_Name(w.state())},
-              {"stage", w.stage()},
-              {"layer_begin", w.layer_begin()},
-              {"layer_end", w.layer_end()},
-              {"link_address", w.link_address()},
-              {"next_link", w.next_link()},
-              {"metrics_address", w.metrics_address()},
-              {"device", w.device()},
-              {"host_memory_bytes", w.host_memory_bytes()},
-              {"busy_seconds", w.busy_seconds()},
-              {"waiting_seconds", w.waiting_seconds()},
-              {"idle_seconds", w.idle_seconds()},
-              {"resources", nlohmann::json::array()},
-              {"profile", nullptr},
-              {"detail", w.detail()}};
-          if (!w.profile().empty()) {
-            worker["profile"] =
-                nlohmann::ordered_json::parse(w.profile(), nullptr, false);
-          }
-          for (const v1::ResourceUse& use : w.resources()) {
-            worker["resources"].push_back(
-                {{"resource", use.resource()},
-                 {"predicted_seconds", use.predicted_seconds()},
-                 {"measured_seconds", use.measured_seconds()}});
-          }
-          json["workers"].push_back(std::move(worker));
-        }
-        std::cout << EscapeJsonForTerminal(json.dump()) << std::endl;
-        return absl::OkStatus();
-      }
-      std::cout << absl::StrFormat(
-          "model %s (%d layers, %s), plan %d: %s\n%d sequences running, %d "
-          "requests waiting, %.1f tokens/s\n",
-          EscapeForTerminal(state.model()), state.num_layers(),
-          EscapeForTerminal(state.dtype()), state.epoch(),
-          EscapeForTerminal(state.state()), state.running(), state.waiting(),
-          state.generation_tokens_per_second());
-      for (const v1::WorkerInfo& w : state.workers()) {
-        std::string state_name = v1::WorkerState_Name(w.state()).substr(13);
-        const double total =
-            w.busy_seconds() + w.waiting_seconds() + w.idle_seconds();
-        std::cout << absl::StrFormat(
-            "  %-24s %-8s %-14s %3.0f %% busy  %5.1f GiB  %s%s%s%s\n",
-            EscapeForTerminal(w.name()), state_name,
-            w.stage() < 0 ? std::string("-")
-                          : absl::StrFormat("layers %d-%d", w.layer_begin(),
-                                            w.layer_end() - 1),
-            total > 0 ? 100 * w.busy_seconds() / total : 0.0,
-            w.host_memory_bytes() / 1073741824.0, EscapeForTerminal(w.device()),
-            w.next_link() == "nccl" ? ", hands on by NCCL" : "",
-            w.detail().empty() ? "" : ": ", EscapeLinesForTerminal(w.detail()));
-        for (const v1::ResourceUse& use : w.resources()) {
-          std::cout << absl::StrFormat(
-              "    %-18s %10.1f s predicted, %10.1f s measured\n",
-              EscapeForTerminal(use.resource()), use.predicted_seconds(),
-              use.measured_seconds());
-        }
+        std::cout << ClusterToJson(state) << std::endl;
+      } else {
+        std::cout << ClusterToText(state) << std::flush;
       }
       return absl::OkStatus();
     };

@@ -94,7 +94,7 @@ def test_cluster_command_shows_the_split():
             state = json.loads(cluster.sluice("cluster", "--json").stdout)
             workers = state["workers"]
             return (len(workers) == 2 and
-                    all(w["state"] == "WORKER_STATE_READY" for w in workers) and state)
+                    all(w["state"] == "ready" for w in workers) and state)
         state = harness.wait_for(ready, "both workers to load")
         ranges = sorted((w["layer_begin"], w["layer_end"]) for w in state["workers"])
         assert ranges == [(0, 3), (3, 6)], ranges

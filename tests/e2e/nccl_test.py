@@ -133,7 +133,7 @@ def settled(cluster):
     state = json.loads(cluster.sluice("cluster", "--json").stdout)
     found = {}
     for worker in state["workers"]:
-        if worker["state"] != "WORKER_STATE_READY":
+        if worker["state"] != "ready":
             return None
         process = cluster.workers[worker["name"]]
         names = threads(process)
@@ -204,7 +204,7 @@ def test_worker_that_insists_beside_one_that_has_none():
         check_results(cluster, job, lines, expected)
         state = json.loads(cluster.sluice("cluster", "--json").stdout)
         workers = {w["name"]: w for w in state["workers"]}
-        assert workers["worker-2"]["state"] == "WORKER_STATE_FAILED", workers
+        assert workers["worker-2"]["state"] == "failed", workers
         assert "was started with --link nccl" in workers["worker-2"]["detail"], workers
         assert workers["worker-0"]["next_link"] + workers["worker-1"]["next_link"] == "grpc"
 

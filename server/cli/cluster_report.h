@@ -1,0 +1,17 @@
+#pragma once
+
+#include <string>
+
+#include "sluice/v1/cluster.pb.h"
+
+namespace sluice {
+
+// "ready", "left_out": how a worker's state is called, as a job's is.
+std::string WorkerStateName(v1::WorkerState state);
+
+// One line of JSON, for --json.
+std::string ClusterToJson(const v1::ClusterState& state);
+// Lines for people, of at most 80 columns, on any terminal.
+std::string ClusterToText(const v1::ClusterState& state);
+
+}  // namespace sluice

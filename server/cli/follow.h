@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/job_client.h"
+
+namespace sluice {
+
+// Outlives a coordinator that goes away and comes back: jobs do, and so should
+// who follows them. Confined to a thread.
+class Patience {
+ public:
+  struct Options {
+    // Told once each time that the coordinator goes away.
+    std::function<void()> on_away;
+    std::function<void(absl::Duration)> sleep = absl::SleepFor;
+    absl::Duration first_wait = absl::Milliseconds(200);
+    absl::Duration most_wait = absl::Seconds(5);
+  };
+  explicit Patience(Options options) : options_(std::move(options)) {}
+
+  // Something came from the coordinator.
+  void Heard();
+  // After a call that failed: false if trying again is no use, because it has
+  // an answer, or because nobody has ever been heard there. Else waits, longer
+  // each time.
+  bool TryAgain(const absl::Status& status);
+
+ private:
+  const Options options_;
+  bool heard_ = false;
+  bool away_ = false;
+  absl::Duration wait_;
+};
+
+// JobClient::WatchJob, however often the coordinator restarts. Ends with the
+// job, or with its error: kNotFound when it is gone.
+absl::StatusOr<v1::Job> WatchToEnd(
+    JobClient& client, const std::string& id, Patience& patience,
+    const std::function<void(const v1::Job&)>& on_job);
+
+// JobClient::StreamResults, the same: each result comes once, in order.
+absl::Status StreamToEnd(
+    JobClient& client, const std::string& id, int64_t offset, bool follow,
+    Patience& patience,
+    const std::function<absl::Status(const v1::Result&)>& on_result);
+
+// From here on, Ctrl-C (SIGINT) and SIGTERM end the process with code 130 or
+// 143, with `note` as the last line on stderr: what was interrupted is only who
+// looked on.
+void NoteOnInterrupt(const std::string& note);
+
+}  // namespace sluice

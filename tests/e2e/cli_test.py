@@ -1,0 +1,199 @@
+"""What people type and what they are told: exact messages, names from outside,
+restarts of the coordinator below a command that follows a job."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import harness
+
+LLAMA = os.path.join(harness.MODELS, "llama-kjv")
+
+
+def start(*args):
+    """A `sluice` command that runs on."""
+    return subprocess.Popen([os.path.join(harness.BIN, "sluice"), *args],
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def fails(code, says, *args):
+    """The command ends with `code` and one line that is `says`."""
+    done = harness.sluice(*args, check=False)
+    assert done.returncode == code, (args, done.returncode, done.stderr)
+    assert done.stderr == f"sluice: {says}\n", (args, done.stderr)
+
+
+def test_mistakes_take_one_line_that_says_what_was_meant():
+    fails(2, "unknown command 'runn'; did you mean 'run'?", "runn")
+    fails(2, "unknown flag --max-token; did you mean --max-tokens?",
+          "run", "--model", LLAMA, "-i", "x", "-o", "y", "--max-token", "5")
+    fails(2, "--max-tokens: must be a whole number of at least 1, not -5",
+          "run", "--model", LLAMA, "-i", "x", "-o", "y", "--max-tokens", "-5")
+    fails(2, "--output requires --wait", "submit", "-i", "x", "-o", "y")
+    fails(2, "unknown flag --frobnicate; `sluice list --help` lists those that there are",
+          "list", "--frobnicate")
+    bare = harness.sluice(check=False)
+    assert bare.returncode == 2 and "sluice run --model" in bare.stderr, bare
+
+
+def test_help_fits_eighty_columns():
+    programs = [["sluice", c] for c in COMMANDS]
+    for command in [["sluice"], ["sluice-coordinator"], ["sluice-worker"], *programs]:
+        text = subprocess.run([os.path.join(harness.BIN, command[0]), *command[1:], "--help"],
+                              capture_output=True, text=True, check=True).stdout
+        long = [line for line in text.splitlines() if len(line) > 80]
+        assert not long, (command, long)
+        assert "log-level" in text, command
+
+
+COMMANDS = ("run", "score", "submit", "status", "watch", "results", "cancel", "delete", "list",
+            "cluster", "plan", "simulate", "profile")
+
+# Twins of flags that mean the same wherever they are, though each help says it in its own words.
+ONE_MEANING = {
+    "SLUICE_" + name for name in (
+        "MODEL COORDINATOR LOG_LEVEL INPUT INPUT_FORMAT OUTPUT ERRORS JSON LENGTHS MAX_TOKENS "
+        "MAX_MODEL_LEN PROFILE HOST_MEMORY DEVICE_MEMORY DISK_DIR DISK_SPACE WORKERS THREADS "
+        "POLICY GBS NUM_MICROBATCHES BLOCKS MAX_STEP_TOKENS LOAD_FORMAT SERVED_MODEL_NAME"
+    ).split()}
+
+
+def flags_of(program, *command):
+    """(flag, twin, what help says of it) of each flag."""
+    text = subprocess.run([os.path.join(harness.BIN, program), *command, "--help"],
+                          capture_output=True, text=True, check=True).stdout
+    prefix = program.upper().replace("-", "_") + "_"
+    rows = re.split(r"\n(?=  (?:-\w, |    )--)", text.split("\n\nExample")[0])
+    for row in rows[1:]:
+        row = " ".join(row.split("\n\n")[0].split())
+        flag = re.search(r"--([\w-]+)", row).group(1)
+        if flag in ("help", "version"):
+            continue
+        named = re.search(r"\(environment: (\w+)\)", row)
+        twin = named.group(1) if named else prefix + flag.upper().replace("-", "_")
+        yield flag, twin, row
+
+
+def test_a_twin_in_the_environment_has_one_meaning():
+    seen = {}  # twin: {what is said: where}
+    programs = [("sluice-coordinator",), ("sluice-worker",), *(("sluice", c) for c in COMMANDS)]
+    for program in programs:
+        flags = list(flags_of(*program))
+        assert len(flags) >= 2, program
+        for flag, twin, row in flags:
+            seen.setdefault(twin, {}).setdefault(row, (program, flag))
+    assert len(seen) > 80, len(seen)
+    for twin, meanings in seen.items():
+        assert len(meanings) == 1 or twin in ONE_MEANING, (twin, meanings)
+
+
+def test_names_that_are_not_utf8_are_refused_before_they_are_sent():
+    done = subprocess.run([os.path.join(harness.BIN, "sluice"), "submit", "-i", "x", "--name",
+                           b"caf\xe9"], capture_output=True)
+    assert done.returncode == 2 and b"is not UTF-8 at byte 4" in done.stderr, done
+
+
+def test_a_model_directory_need_not_be_utf8():
+    with tempfile.TemporaryDirectory(prefix="sluice-e2e-") as d:
+        model = os.fsencode(d) + b"/caf\xe9"
+        shutil.copytree(LLAMA, os.fsdecode(model))
+        harness.write_lines(f"{d}/in", ['{"prompt": "In the", "max_tokens": 2}'])
+        sluice = os.path.join(harness.BIN, "sluice")
+        subprocess.run([sluice, "run", "--model", model, "-i", f"{d}/in", "-o", f"{d}/out",
+                        "--host-memory", "1GiB"], check=True, capture_output=True,
+                       timeout=300 * harness.SLOW)
+        result = json.load(open(f"{d}/out"))
+        assert result["response"]["body"]["model"] == "caf\\xe9", result
+        with harness.Cluster(os.fsdecode(model), workers=1) as cluster:
+            assert json.loads(cluster.sluice("cluster", "--json").stdout)["model"] == "caf\\xe9"
+            job = cluster.submit(f"{d}/in")["id"]
+            assert cluster.wait_for_end(job)["status"] == "completed"
+
+
+def test_no_name_steers_the_terminal():
+    with tempfile.TemporaryDirectory(prefix="sluice-e2e-") as d, \
+            harness.Cluster(LLAMA, workers=0) as cluster:
+        cluster.start_worker("w\x1b[2J\nfake")
+        harness.write_lines(f"{d}/in", ['{"prompt": "In the", "max_tokens": 2}'])
+        job = cluster.submit(f"{d}/in", "--name", "a\x1b[31m\rb\nc\u202ed\u009b")["id"]
+        cluster.wait_for_end(job)
+        shown = [cluster.sluice(*c) for c in (["list"], ["status", job], ["watch", job],
+                                              ["cluster"], ["status", job, "--json"])]
+        for text in (t for done in shown for t in (done.stdout, done.stderr)):
+            bad = [c for c in text if (ord(c) < 32 and c != "\n") or c in "\x7f\u009b\u202e"]
+            assert not bad, (bad, text)
+        assert "a\\x1b[31m\\rb\\nc\\u202ed\\u009b" in shown[0].stdout, shown[0].stdout
+        assert json.loads(shown[4].stdout)["name"] == "a\x1b[31m\rb\nc\u202ed\u009b"
+        assert "\x1b" not in cluster.coordinator.log()
+
+
+def test_followers_outlive_a_restart_of_the_coordinator():
+    count = 60
+    with tempfile.TemporaryDirectory(prefix="sluice-e2e-") as d, \
+            harness.Cluster(LLAMA, workers=1, coordinator_flags=["--gbs", "2"]) as cluster:
+        where = ("--coordinator", f"http://127.0.0.1:{cluster.port}/")
+        harness.write_lines(f"{d}/in", harness.mixed_requests(count, max_tokens=40))
+        submit = start(*where, "submit", "-i", f"{d}/in", "--wait", "-o", f"{d}/waited")
+        job = harness.wait_for(
+            lambda: cluster.sluice("list", "--json").stdout, "the job") and "job_1"
+        watch = start(*where, "watch", job)
+        results = start(*where, "results", job, "--follow", "-o", f"{d}/followed")
+        # All three have heard of the job when some of it is done.
+        harness.wait_for(lambda: cluster.status(job)["request_counts"]["completed"] > 0,
+                         "a first answer")
+        harness.wait_for(lambda: "job_1" in watch.stderr.readline(), "the watcher to see it")
+        time.sleep(0.5)
+        cluster.coordinator.kill9()
+        time.sleep(1)
+        assert all(p.poll() is None for p in (submit, watch, results))
+        cluster.start_coordinator()
+        for process in (submit, watch, results):
+            out, err = process.communicate(timeout=300 * harness.SLOW)
+            assert process.returncode == 0, (process.args, out, err)
+            if process is not watch:
+                assert err.count("the coordinator is away; trying again") <= 1, err
+        for name in ("waited", "followed"):
+            lines = [json.loads(line) for line in open(f"{d}/{name}")]
+            assert [x["custom_id"] for x in lines] == [f"r{i}" for i in range(count)], name
+
+
+def test_ctrl_c_ends_the_watcher_and_not_the_job():
+    with tempfile.TemporaryDirectory(prefix="sluice-e2e-") as d, \
+            harness.Cluster(LLAMA, workers=0) as cluster:
+        harness.write_lines(f"{d}/in", ['{"prompt": "In the", "max_tokens": 2}'])
+        job = cluster.submit(f"{d}/in")["id"]
+        watch = start("--coordinator", f"127.0.0.1:{cluster.port}", "watch", job)
+        harness.wait_for(lambda: job in watch.stderr.readline(), "the watcher to see it")
+        watch.send_signal(signal.SIGINT)
+        _, err = watch.communicate(timeout=60 * harness.SLOW)
+        assert watch.returncode == 130, watch.returncode
+        assert err.endswith(f"{job} goes on; follow it with: sluice watch {job}\n"), err
+        cluster.start_worker("late")
+        assert cluster.wait_for_end(job)["status"] == "completed"
+
+
+def test_a_second_worker_on_a_machine_is_told_of_port_0():
+    port = harness.free_port()
+    with tempfile.TemporaryDirectory(prefix="sluice-e2e-") as d:
+        args = [os.path.join(harness.BIN, "sluice-worker"), "--model", LLAMA, "--no-profile",
+                "--coordinator", "127.0.0.1:1", "--host-memory", "512MiB", "--port", str(port),
+                "--metrics-port", "0"]
+        first = harness.Process(d, "first", args)
+        try:
+            first.wait_for_output("listening on")
+            second = subprocess.run(args, capture_output=True, text=True,
+                                    timeout=60 * harness.SLOW)
+            assert second.returncode == 1, second
+            assert "--port 0" in second.stderr, second.stderr
+        finally:
+            first.close()
+
+
+if __name__ == "__main__":
+    harness.run_tests(sys.modules[__name__])
