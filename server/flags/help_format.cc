@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "server/flags/command_line.h"
 
@@ -19,6 +21,7 @@ constexpr size_t kWidth = 80;
 constexpr size_t kLeastWidth = 60;
 constexpr size_t kMostWidth = 100;
 constexpr size_t kColumn = 29;  // where descriptions begin
+constexpr size_t kExampleIndent = 6;
 
 size_t Width() {
   winsize size{};
@@ -35,6 +38,26 @@ std::string Placeholder(const CLI::Option* option) {
   const std::string plain = type.substr(0, type.find_first_of(":{ "));
   if (plain == "INT" || plain == "UINT" || plain == "FLOAT") return "N";
   return plain;
+}
+
+// Lines of a footer: prose is wrapped, an example is cut as a shell takes it.
+std::string Footer(const std::string& text, size_t width) {
+  std::string out;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    if (line.size() <= width) {
+      absl::StrAppend(&out, line, "\n");
+      continue;
+    }
+    if (!absl::StartsWith(line, "  ")) {
+      absl::StrAppend(&out, Wrap(std::string(line), 0, 0, width), "\n");
+      continue;
+    }
+    const std::string cut =
+        Wrap(std::string(line), kExampleIndent, kExampleIndent, width - 2);
+    absl::StrAppend(&out, "  ", absl::StrReplaceAll(cut, {{"\n", " \\\n"}}),
+                    "\n");
+  }
+  return out;
 }
 
 bool IsHelp(const CLI::Option* option) {
@@ -177,16 +200,14 @@ std::string HelpFormat::make_help(const CLI::App* app, std::string name,
                   absl::StripAsciiWhitespace(make_usage(app, name)), "\n",
                   Commands(app), Groups(app));
   if (!app->get_footer().empty()) {
-    absl::StrAppend(&out, "\n", app->get_footer(), "\n");
+    absl::StrAppend(&out, "\n", Footer(app->get_footer(), Width()));
   }
   absl::StrAppend(
       &out, "\n",
-      Wrap(absl::StrCat("Each flag can be set in the environment, too: "
-                        "--log-level by ",
-                        TwinName("SLUICE_", "log-level"), ", any other by ",
-                        prefix_, " and its name, as ",
-                        TwinName(prefix_, "some-flag"),
-                        ", unless it says otherwise. The flag wins."),
+      Wrap(absl::StrCat("Each flag has a twin in the environment, ", prefix_,
+                        " and its name in capitals, unless it says otherwise: "
+                        "--some-flag is ",
+                        TwinName(prefix_, "some-flag"), ". The flag wins."),
            0, 0, Width()),
       "\n");
   return out;

@@ -134,7 +134,7 @@ def test_no_name_steers_the_terminal():
 
 
 def test_followers_outlive_a_restart_of_the_coordinator():
-    count = 60
+    count = 300
     with tempfile.TemporaryDirectory(prefix="sluice-e2e-") as d, \
             harness.Cluster(LLAMA, workers=1, coordinator_flags=["--gbs", "2"]) as cluster:
         where = ("--coordinator", f"http://127.0.0.1:{cluster.port}/")
@@ -148,11 +148,14 @@ def test_followers_outlive_a_restart_of_the_coordinator():
         harness.wait_for(lambda: cluster.status(job)["request_counts"]["completed"] > 0,
                          "a first answer")
         harness.wait_for(lambda: "job_1" in watch.stderr.readline(), "the watcher to see it")
-        time.sleep(0.5)
+        # Without a worker it cannot end before the restart.
+        cluster.workers["worker-0"].kill9()
+        assert cluster.status(job)["status"] == "in_progress"
         cluster.coordinator.kill9()
         time.sleep(1)
         assert all(p.poll() is None for p in (submit, watch, results))
         cluster.start_coordinator()
+        cluster.start_worker("worker-0")
         for process in (submit, watch, results):
             out, err = process.communicate(timeout=300 * harness.SLOW)
             assert process.returncode == 0, (process.args, out, err)
