@@ -94,9 +94,9 @@ class Session : public StageReporter {
         link->set_bytes_per_second(one.link->bytes_per_second);
         link->set_latency_seconds(one.link->latency_seconds);
       } else {
-        link->set_error(std::string(
-            ClipUtf8(EscapeInvalidUtf8(one.link.status().message()),
-                     kMaxLinkErrorBytes)));
+        link->set_error(
+            std::string(ClipUtf8(EscapeInvalidUtf8(one.link.status().message()),
+                                 kMaxLinkErrorBytes)));
       }
     }
     Send(std::move(message));
