@@ -5,8 +5,8 @@
 #include <optional>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/deadline.h"
 #include "common/mutex.h"
 
 namespace sluice {
@@ -46,11 +46,10 @@ class BoundedQueue {
 
   // As Pop, but gives up after `timeout`.
   std::optional<T> PopFor(absl::Duration timeout) {
-    const absl::Time deadline = absl::Now() + timeout;
+    const Deadline deadline = Deadline::In(timeout);
     MutexLock lock(&mu_);
-    while (items_.empty() && !closed_) {
-      const absl::Duration left = deadline - absl::Now();
-      if (left <= absl::ZeroDuration() || !ready_.WaitFor(&mu_, left)) break;
+    while (items_.empty() && !closed_ && !deadline.passed()) {
+      ready_.WaitFor(&mu_, deadline.left());
     }
     return TakeLocked();
   }

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "common/clock.h"
+#include "common/deadline.h"
 
 namespace sluice {
 
@@ -63,15 +63,10 @@ void Inbox::Close() {
 }
 
 std::optional<DispatchEvents> Inbox::Wait(absl::Duration timeout) {
-  const absl::Duration deadline = Clock::Real()->Monotonic() + timeout;
+  const Deadline deadline = Deadline::In(timeout);
   MutexLock lock(&mu_);
-  while (!woken_ && !closed_) {
-    if (timeout == absl::InfiniteDuration()) {
-      ready_.Wait(&mu_);
-      continue;
-    }
-    const absl::Duration left = deadline - Clock::Real()->Monotonic();
-    if (left <= absl::ZeroDuration() || !ready_.WaitFor(&mu_, left)) break;
+  while (!woken_ && !closed_ && !deadline.passed()) {
+    ready_.WaitFor(&mu_, deadline.left());
   }
   if (closed_) return std::nullopt;
   woken_ = false;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/bounded_queue.h"
+#include "common/deadline.h"
 #include "common/limits.h"
 #include "common/logging.h"
 #include "common/mutex.h"
@@ -151,10 +152,10 @@ class CoordinatorClientImpl : public CoordinatorClient {
       // The writer half-closes once all is written; a coordinator that is
       // well then ends the stream.
       session->outbox().Close();
-      const absl::Time deadline = absl::Now() + kLeaveTimeout;
+      const Deadline deadline = Deadline::In(kLeaveTimeout);
       MutexLock lock(&mu_);
-      while (session_ == session && absl::Now() < deadline) {
-        changed_.WaitFor(&mu_, deadline - absl::Now());
+      while (session_ == session && !deadline.passed()) {
+        changed_.WaitFor(&mu_, deadline.left());
       }
       if (session_ == session) session->Cancel();
     }
@@ -184,9 +185,9 @@ class CoordinatorClientImpl : public CoordinatorClient {
                 repeated > 0 ? absl::StrCat(" (attempt ", repeated + 1, ")")
                              : ""));
       }
-      const absl::Time deadline = absl::Now() + delay;
-      while (!shutdown_ && absl::Now() < deadline) {
-        changed_.WaitFor(&mu_, deadline - absl::Now());
+      const Deadline deadline = Deadline::In(delay);
+      while (!shutdown_ && !deadline.passed()) {
+        changed_.WaitFor(&mu_, deadline.left());
       }
       if (shutdown_) return;
       delay = std::min(delay * 2, options_.reconnect_delay * kMaxBackoff);
@@ -239,19 +240,18 @@ class CoordinatorClientImpl : public CoordinatorClient {
   // Heartbeats, and what the stage has to say, until the outbox is closed and
   // empty.
   void Write(Session& session, AttachStream& stream, absl::Duration interval) {
-    absl::Time next = absl::Now();
+    Deadline next = Deadline::In(absl::ZeroDuration());
     for (;;) {
-      const absl::Duration left = next - absl::Now();
       std::optional<v1::WorkerMessage> message =
-          session.outbox().PopFor(std::max(left, absl::ZeroDuration()));
+          session.outbox().PopFor(next.left());
       if (message.has_value()) {
         if (!stream.Write(*message)) return;
       } else if (session.outbox().closed()) {
         stream.WritesDone();
         return;
       }
-      if (absl::Now() < next) continue;
-      next = absl::Now() + interval;
+      if (!next.passed()) continue;
+      next = Deadline::In(interval);
       if (!stream.Write(HeartbeatNow())) return;
     }
   }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/deadline.h"
 #include "common/status_macros.h"
 #include "coordinator/jobs/job_ids.h"
 #include "coordinator/jobs/job_manager_impl.h"
@@ -66,7 +67,7 @@ absl::StatusOr<uint64_t> JobManagerImpl::WaitForChange(const std::string& id,
                                                        uint64_t version,
                                                        absl::Duration timeout) {
   SLUICE_ASSIGN_OR_RETURN(const JobId job, ParseJobId(id));
-  const absl::Time deadline = absl::Now() + timeout;
+  const Deadline deadline = Deadline::In(timeout);
   while (true) {
     const uint64_t deletions = live_.deletions();
     const uint64_t now = live_.WaitForChange(job, version, deadline);
@@ -74,8 +75,8 @@ absl::StatusOr<uint64_t> JobManagerImpl::WaitForChange(const std::string& id,
     // Ended, deleted or never there: the store knows.
     SLUICE_ASSIGN_OR_RETURN(const JobRecord stored, store_->GetJob(job));
     // Not ended after all: it was published just now.
-    if (!IsTerminal(stored.state) && absl::Now() < deadline) continue;
-    if (now != version || absl::Now() >= deadline) return now;
+    if (!IsTerminal(stored.state) && !deadline.passed()) continue;
+    if (now != version || deadline.passed()) return now;
     live_.WaitForDeletion(deletions, deadline);
   }
 }

@@ -321,12 +321,12 @@ bool LiveJobs::SetStoreDetail(const std::string& detail) {
 }
 
 uint64_t LiveJobs::WaitForChange(JobId job, uint64_t version,
-                                 absl::Time deadline) {
+                                 Deadline deadline) {
   MutexLock lock(&mu_);
   while (true) {
     Live* live = Get(job);
     if (live == nullptr) return kEndedVersion;
-    absl::Duration wait = deadline - absl::Now();
+    absl::Duration wait = deadline.left();
     if (live->dirty) {
       const double due = live->bumped_at + kBumpInterval - MonotonicSeconds();
       if (due <= 0) {
@@ -335,18 +335,17 @@ uint64_t LiveJobs::WaitForChange(JobId job, uint64_t version,
         wait = std::min(wait, absl::Seconds(due));
       }
     }
-    if (live->version != version || absl::Now() >= deadline) {
+    if (live->version != version || deadline.passed()) {
       return live->version;
     }
-    // Not forever in one go: the C++ library adds the time to its clock's.
-    changed_.WaitFor(&mu_, std::min(wait, absl::Hours(1)));
+    changed_.WaitFor(&mu_, wait);
   }
 }
 
-void LiveJobs::WaitForDeletion(uint64_t seen, absl::Time deadline) {
+void LiveJobs::WaitForDeletion(uint64_t seen, Deadline deadline) {
   MutexLock lock(&mu_);
-  while (deletions_ == seen && absl::Now() < deadline) {
-    changed_.WaitFor(&mu_, std::min(deadline - absl::Now(), absl::Hours(1)));
+  while (deletions_ == seen && !deadline.passed()) {
+    changed_.WaitFor(&mu_, deadline.left());
   }
 }
 

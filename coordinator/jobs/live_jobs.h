@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
+#include "common/deadline.h"
 #include "common/mutex.h"
 #include "common/types.h"
 #include "coordinator/jobs/job_metrics.h"
@@ -82,10 +83,10 @@ class LiveJobs {
 
   // As JobManager::WaitForChange for a live job; kEndedVersion if it is not
   // live (any more).
-  uint64_t WaitForChange(JobId job, uint64_t version, absl::Time deadline);
+  uint64_t WaitForChange(JobId job, uint64_t version, Deadline deadline);
   // Waits until a job is deleted or the deadline passed. `seen` is a value of
   // deletions() from before the caller looked for its job.
-  void WaitForDeletion(uint64_t seen, absl::Time deadline);
+  void WaitForDeletion(uint64_t seen, Deadline deadline);
   uint64_t deletions() const;
 
  private:

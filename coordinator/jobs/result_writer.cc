@@ -105,10 +105,8 @@ bool ResultWriter::CommitBatch(const std::vector<StoredResult>& batch) {
     ++failures_;
     changed_.NotifyAll();
     if (last) return false;
-    const absl::Time until = absl::Now() + wait;
-    while (!stop_ && absl::Now() < until) {
-      work_.WaitFor(&mu_, until - absl::Now());
-    }
+    const Deadline until = Deadline::In(wait);
+    while (!stop_ && !until.passed()) work_.WaitFor(&mu_, until.left());
     wait = std::min(wait * 2, options_.last_retry);
   }
 }
@@ -123,7 +121,7 @@ void ResultWriter::DoBackground() {
   }
   MutexLock lock(&mu_);
   if (!more.ok()) {
-    background_at_ = absl::Now() + options_.last_retry;
+    background_at_ = Deadline::In(options_.last_retry);
   } else if (*more) {
     background_ = true;
   }
@@ -135,18 +133,14 @@ void ResultWriter::Run() {
     {
       MutexLock lock(&mu_);
       while (waiting_.empty() && !background_ && !stop_) {
-        if (background_at_ == absl::InfiniteFuture()) {
-          work_.Wait(&mu_);
-        } else {
-          work_.WaitFor(&mu_, background_at_ - absl::Now());
-        }
-        if (absl::Now() >= background_at_) background_ = true;
+        work_.WaitFor(&mu_, background_at_.left());
+        if (background_at_.passed()) background_ = true;
       }
       if (waiting_.empty() && stop_) return;
       background = background_ && !stop_;
       if (background) {
         background_ = false;
-        background_at_ = absl::InfiniteFuture();
+        background_at_ = Deadline::Never();
       }
     }
     const std::vector<StoredResult> batch = TakeBatch();

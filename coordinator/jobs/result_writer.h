@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/deadline.h"
 #include "common/mutex.h"
 #include "common/thread.h"
 #include "coordinator/jobs/result_format.h"
@@ -81,7 +82,7 @@ class ResultWriter {
   uint64_t failures_ ABSL_GUARDED_BY(mu_) = 0;
   bool background_ ABSL_GUARDED_BY(mu_) = true;
   // When background work that failed is due again.
-  absl::Time background_at_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
+  Deadline background_at_ ABSL_GUARDED_BY(mu_) = Deadline::Never();
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   Thread thread_;
 };

@@ -96,7 +96,7 @@ class Cluster:
     """A coordinator and workers as processes. Use as a context manager."""
 
     def __init__(self, model, workers=2, coordinator_flags=(), worker_threads=1,
-                 worker_flags=()):
+                 worker_flags=(), launcher=()):
         self.model = model
         self.directory = tempfile.mkdtemp(prefix="sluice-e2e-")
         self.port = free_port()
@@ -105,6 +105,7 @@ class Cluster:
         self.coordinator_flags = list(coordinator_flags)
         self.worker_threads = worker_threads
         self.worker_flags = list(worker_flags)
+        self.launcher = list(launcher)  # what the next programs are started by
         self.coordinator = None
 
     def __enter__(self):
@@ -136,7 +137,7 @@ class Cluster:
 
     def start_coordinator(self):
         self.coordinator = Process(self.directory, "coordinator", [
-            os.path.join(BIN, "sluice-coordinator"), "--model", self.model,
+            *self.launcher, os.path.join(BIN, "sluice-coordinator"), "--model", self.model,
             "--state-dir", os.path.join(self.directory, "state"),
             "--port", str(self.port), "--metrics-port", "0",
             "--min-workers", str(max(1, self.min_workers)), *self.coordinator_flags])
@@ -149,7 +150,7 @@ class Cluster:
         if "--host-memory" not in (*self.worker_flags, *flags):
             flags = ("--host-memory", "512MiB", *flags)
         self.workers[name] = Process(self.directory, name, [
-            os.path.join(BIN, "sluice-worker"), "--model", self.model,
+            *self.launcher, os.path.join(BIN, "sluice-worker"), "--model", self.model,
             "--coordinator", f"127.0.0.1:{self.port}", "--name", name,
             "--threads", str(self.worker_threads), "--port", "0", "--metrics-port", "0",
             *self.worker_flags, *flags])

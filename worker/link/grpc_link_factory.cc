@@ -10,6 +10,7 @@
 #include <functional>
 #include <utility>
 
+#include "common/deadline.h"
 #include "common/mutex.h"
 #include "common/status_macros.h"
 #include "proto/grpc_status.h"
@@ -88,16 +89,15 @@ class Stream
   }
 
   absl::Status WaitConnected(absl::Duration timeout) {
-    const absl::Time deadline = absl::Now() + timeout;
+    const Deadline deadline = Deadline::In(timeout);
     MutexLock lock(&mu_);
     while (!connected_ && !done_) {
-      const absl::Duration left = deadline - absl::Now();
-      if (left <= absl::ZeroDuration()) {
+      if (deadline.passed()) {
         return absl::UnavailableError(
             absl::StrCat("link to ", address_, ": no answer within ",
                          absl::FormatDuration(timeout)));
       }
-      changed_.WaitFor(&mu_, left);
+      changed_.WaitFor(&mu_, deadline.left());
     }
     return connected_ ? absl::OkStatus() : status_;
   }
@@ -171,12 +171,10 @@ class Stream
 
   // Waits until gRPC has let go of the stream. Close() came before.
   void Join() {
-    const absl::Time deadline = absl::Now() + kCloseTimeout;
+    const Deadline deadline = Deadline::In(kCloseTimeout);
     MutexLock lock(&mu_);
-    while (!done_) {
-      const absl::Duration left = deadline - absl::Now();
-      if (left <= absl::ZeroDuration()) break;
-      changed_.WaitFor(&mu_, left);
+    while (!done_ && !deadline.passed()) {
+      changed_.WaitFor(&mu_, deadline.left());
     }
     if (done_) return;
     context_.TryCancel();
@@ -298,9 +296,9 @@ class Stream
       if (!payload_error_.ok() || done_) return;
       payload_error_ = Annotate(status, absl::StrCat("link to ", address_));
       // If the receiver ended the link, why is on its way.
-      const absl::Time deadline = absl::Now() + kReasonTime;
-      while (!done_ && !closed_ && absl::Now() < deadline) {
-        changed_.WaitFor(&mu_, deadline - absl::Now());
+      const Deadline deadline = Deadline::In(kReasonTime);
+      while (!done_ && !closed_ && !deadline.passed()) {
+        changed_.WaitFor(&mu_, deadline.left());
       }
       if (done_) return;
     }

@@ -64,6 +64,19 @@ ENDPOINTS_ONLY_IN = ["proto/grpc_endpoint.cc", "worker/link/callback_queue.cc"]
 
 GLPK_ONLY_IN = ["scheduler/linear_program.cc"]
 
+# The wall clock can be set to any time, so what waits by it may wait for hours: common/deadline.h
+# has the clock for that. Dates for people, times of files, and deadlines that go straight into
+# gRPC, which turns them into its own monotonic clock's at once, are named here.
+WALL_CLOCK = re.compile(r"\babsl::Now\(|\bsystem_clock\b|\bgettimeofday\b|\bCLOCK_REALTIME\b|"
+                        r"(?<![\w.>])(std::)?time\((nullptr|NULL|0)\)|\bwait_until\(|"
+                        r"\bpthread_cond_timedwait\b")
+WALL_CLOCK_ONLY_IN = ["tests/*", "common/clock.cc",
+                      "runtime/exec/image_file.cc", "runtime/model/content_hashes.cc",
+                      "runtime/text/chat_template.cc",
+                      "runtime/trace/trace.cc",
+                      "proto/*", "server/job_client.cc", "server/coordinator_server.cc",
+                      "server/local_cluster.cc", "worker/link/link_server.cc"]
+
 CODE = (".h", ".cc", ".cu", ".cuh")
 ONCE_PER_TARGET = "-inl.h"  # Highway includes such a header again for each instruction set
 MOST_LINES = 800
@@ -130,6 +143,9 @@ def check_file(path, text):
             endpoint = ENDPOINTS.search(line)
             if endpoint and path not in ENDPOINTS_ONLY_IN:
                 yield number, f"{endpoint.group(1)}: proto/grpc_endpoint.h makes servers and channels"
+            wall = WALL_CLOCK.search(line)
+            if wall and not matches(path, WALL_CLOCK_ONLY_IN):
+                yield number, (f"{wall.group()}: the wall clock may be set; wait by common/deadline.h")
     header = path.endswith((".h", ".cuh")) and not path.endswith(ONCE_PER_TARGET)
     if header and not any(line.strip() == "#pragma once" for line in lines):
         yield 1, "has no #pragma once"

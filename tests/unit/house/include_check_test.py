@@ -20,6 +20,7 @@ GOOD = {
     "runtime/kernels/cpu/simd-inl.h": "// Included once per target.\n",
     "runtime/kernels/cuda/gemm.cu": "#include <cublas_v2.h>\n#include <cuda_runtime.h>\n",
     "proto/grpc_endpoint.cc": "grpc::ServerBuilder builder;\n",
+    "worker/link/link_server.cc": "  server_->Shutdown(std::chrono::system_clock::now());\n",
     "worker/stage.cc": '#include "runtime/exec/sweep.h"\n#include "proto/convert.h"\n',
     "worker/link/grpc_link.cc": '#include <grpcpp/grpcpp.h>\n',
     "worker/link/nccl_link.cc": "#include <nccl.h>\n",
@@ -85,6 +86,9 @@ BAD = [
     ("runtime/a.h", "// #pragma once\n", "has no #pragma once"),
     ("tests/a.cc", "int x;\n" * 801, "has 801 lines"),
     ("tests/a.py", "x = 1\n" * 801 + "# long because too late\n", "has 802 lines"),
+    ("worker/a.cc", "  const auto end = absl::Now() + wait;\n", "the wall clock may be set"),
+    ("coordinator/a.cc", "  auto t = std::chrono::system_clock::now();\n", "the wall clock may be"),
+    ("runtime/a.cc", "  if (time(nullptr) > end) return;\n", "the wall clock may be set"),
     ("deploy/a.md", "ok\nsee .." + "/shared/x\n", "deploy/a.md:2: names"),
 ]
 
