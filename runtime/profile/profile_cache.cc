@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <filesystem>
 #include <span>
 #include <system_error>
@@ -14,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "common/logging.h"
 #include "common/status_macros.h"
+#include "common/user_cache.h"
 #include "common/version.h"
 #include "runtime/memory/checksum.h"
 #include "runtime/profile/machine_facts.h"
@@ -24,11 +24,6 @@ namespace {
 
 // How often who waits for another process's measuring looks again.
 constexpr absl::Duration kLockPoll = absl::Milliseconds(50);
-
-std::string Environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 // Holds a directory for one process at a time, where the file system can do
 // that.
@@ -75,12 +70,7 @@ absl::StatusOr<MachineProfile> Find(const std::string& path,
 }  // namespace
 
 std::string ProfileCacheDir(const std::string& disk_dir) {
-  if (!disk_dir.empty()) return disk_dir;
-  // As the XDG Base Directory Specification has it: relative paths don't count.
-  const std::string cache = Environment("XDG_CACHE_HOME");
-  if (!cache.empty() && cache[0] == '/') return cache + "/sluice";
-  const std::string home = Environment("HOME");
-  return home.empty() ? "" : home + "/.cache/sluice";
+  return disk_dir.empty() ? UserCacheDir() : disk_dir;
 }
 
 absl::Status SetCapacities(const ProfilerOptions& machine,

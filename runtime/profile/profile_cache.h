@@ -21,8 +21,7 @@ struct ProfileCacheOptions {
       measure = MeasureMachine;
 };
 
-// `disk_dir`, or without one $XDG_CACHE_HOME/sluice or ~/.cache/sluice; "" if
-// none of these is known.
+// `disk_dir`, or without one UserCacheDir().
 std::string ProfileCacheDir(const std::string& disk_dir);
 
 // The profile of this machine with these options: as it was measured before, if
