@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/text/detokenizer.h"
+
 namespace sluice {
 
 RequestFetcher::RequestFetcher(RequestQueue* queue, Done done)
@@ -138,7 +140,9 @@ void CompletionThread::Run() {
     for (FinishedRequest& f : finished) {
       bytes += MemoryBytes(f.generation);
       if (f.decode) {
-        f.generation.text = tokenizer_->Decode(f.generation.tokens, true);
+        f.generation.text =
+            DecodeAfter(*tokenizer_, f.request.prompt, f.generation.tokens,
+                        /*skip_special_tokens=*/true);
       }
       queue_->Complete(f.request, std::move(f.generation));
     }

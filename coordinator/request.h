@@ -46,7 +46,7 @@ enum class FinishReason { kStop, kLength };
 struct Generation {
   absl::Status status;
   FinishReason finish_reason = FinishReason::kStop;
-  std::string text;             // detokenized, without the stop string
+  std::string text;  // detokenized behind the prompt, without the stop string
   std::vector<int32_t> tokens;  // generated, without the end-of-sequence token
   int32_t generated = 0;        // tokens sampled, end of sequence included
   std::vector<SampledToken> logprobs;  // parallel to tokens, if asked for

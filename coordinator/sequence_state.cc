@@ -24,7 +24,7 @@ SequenceState::SequenceState(Request request,
   }
   if (!request_.stop.empty()) {
     stop_ = std::make_unique<StopWatch>(
-        StopWatch{IncrementalDetokenizer(tokenizer, true),
+        StopWatch{IncrementalDetokenizer(tokenizer, true, request_.prompt),
                   StopStringMatcher(request_.stop), ""});
   }
 }

@@ -135,11 +135,13 @@ class CompletionLogprobs {
   std::vector<std::string> names_;
 };
 
-// Follows the prompt's tokens through its text, in which the tokens that the
-// tokenizer adds do not stand, and a first space maybe neither.
-class PromptOffsets {
+// Follows tokens through their text, in which the tokens that the tokenizer
+// adds do not stand, and a first space maybe neither.
+class TextOffsets {
  public:
-  explicit PromptOffsets(absl::string_view text) : text_(text) {}
+  // `before`: characters before the text.
+  explicit TextOffsets(absl::string_view text, size_t before = 0)
+      : text_(text), characters_(before) {}
 
   // Where the token begins, in characters; one that begins inside a character
   // belongs to that.
@@ -178,8 +180,8 @@ class PromptOffsets {
   }
 
   const absl::string_view text_;
-  size_t at_ = 0;          // in bytes
-  size_t characters_ = 0;  // that begin before it
+  size_t at_ = 0;      // in bytes
+  size_t characters_;  // that begin before it
 };
 
 std::string FormatLogprobs(const ResultHead& head, const Generation& generation,
@@ -188,7 +190,7 @@ std::string FormatLogprobs(const ResultHead& head, const Generation& generation,
   const TokenScores& scores = generation.prompt_scores;
   assert(head.prompt.empty() ||
          scores.logprobs.size() + 1 == head.prompt.size());
-  PromptOffsets offsets(head.prompt_text);
+  TextOffsets offsets(head.prompt_text);
   for (size_t i = 0; i < head.prompt.size(); ++i) {
     const size_t offset = offsets.Next(tokens->Get(head.prompt[i]));
     if (i == 0) {
@@ -200,11 +202,11 @@ std::string FormatLogprobs(const ResultHead& head, const Generation& generation,
               offset);
     }
   }
-  size_t offset = head.echo ? CountCharacters(head.prompt_text) : 0;
+  TextOffsets answer(generation.text,
+                     head.echo ? CountCharacters(head.prompt_text) : 0);
   for (const SampledToken& sampled : generation.logprobs) {
+    const size_t offset = answer.Next(tokens->Get(sampled.token));
     out.Add(sampled.token, sampled.logprob, sampled.top, offset);
-    const TokenTexts::Entry& token = tokens->Get(sampled.token);
-    if (!token.special) offset += CountCharacters(token.text);
   }
   return std::move(out).Finish();
 }

@@ -1,21 +1,75 @@
 #include "runtime/text/detokenizer.h"
 
+#include <utility>
+
+#include "absl/strings/string_view.h"
+
 namespace sluice {
+namespace {
+
+// How many bytes of whole characters both texts begin with.
+size_t CommonStart(absl::string_view a, absl::string_view b) {
+  size_t at = 0;
+  while (at < a.size() && at < b.size() && a[at] == b[at]) ++at;
+  const auto inside = [&at](absl::string_view text) {
+    return at < text.size() && (static_cast<uint8_t>(text[at]) & 0xC0) == 0x80;
+  };
+  while (inside(a) || inside(b)) --at;
+  return at;
+}
+
+}  // namespace
 
 IncrementalDetokenizer::IncrementalDetokenizer(const Tokenizer* tokenizer,
                                                bool skip_special_tokens)
     : stream_(tokenizer->NewDecodeStream(skip_special_tokens)) {}
 
+IncrementalDetokenizer::IncrementalDetokenizer(const Tokenizer* tokenizer,
+                                               bool skip_special_tokens,
+                                               std::span<const int32_t> before)
+    : IncrementalDetokenizer(tokenizer, skip_special_tokens) {
+  if (before.empty()) return;
+  const auto ended = tokenizer->NewDecodeStream(skip_special_tokens);
+  for (const int32_t token : before) {
+    stream_->Append(token, &known_);
+    ended->Append(token, &known_);
+    known_.clear();
+  }
+  // What the stream still holds comes with the tokens behind.
+  ended->Flush(&known_);
+}
+
+std::string IncrementalDetokenizer::Take(std::string text) {
+  if (known_.empty() || text.empty()) return text;
+  const size_t skipped = CommonStart(text, known_);
+  if (skipped == text.size()) {
+    known_.erase(0, skipped);
+  } else {
+    known_.clear();
+  }
+  return text.substr(skipped);
+}
+
 std::string IncrementalDetokenizer::Append(int32_t token) {
   std::string text;
   stream_->Append(token, &text);
-  return text;
+  return Take(std::move(text));
 }
 
 std::string IncrementalDetokenizer::Flush() {
   std::string text;
   stream_->Flush(&text);
-  return text;
+  return Take(std::move(text));
+}
+
+std::string DecodeAfter(const Tokenizer& tokenizer,
+                        std::span<const int32_t> before,
+                        std::span<const int32_t> tokens,
+                        bool skip_special_tokens) {
+  IncrementalDetokenizer detokenizer(&tokenizer, skip_special_tokens, before);
+  std::string text;
+  for (const int32_t token : tokens) text += detokenizer.Append(token);
+  return text + detokenizer.Flush();
 }
 
 }  // namespace sluice

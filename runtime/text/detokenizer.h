@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "runtime/text/tokenizer.h"
@@ -16,6 +17,11 @@ namespace sluice {
 class IncrementalDetokenizer {
  public:
   IncrementalDetokenizer(const Tokenizer* tokenizer, bool skip_special_tokens);
+  // The text goes on behind that of `before`, and is what Decode of all tokens
+  // has beyond Decode of `before`: so it keeps a first space that a text of its
+  // own would lose. A character that `before` leaves unfinished is given whole.
+  IncrementalDetokenizer(const Tokenizer* tokenizer, bool skip_special_tokens,
+                         std::span<const int32_t> before);
 
   // Text that this token completes; may be empty.
   std::string Append(int32_t token);
@@ -23,7 +29,16 @@ class IncrementalDetokenizer {
   std::string Flush();
 
  private:
+  std::string Take(std::string text);
+
   std::unique_ptr<DecodeStream> stream_;
+  std::string known_;  // of the text to come, unless tokens change it
 };
+
+// The text of `tokens` behind that of `before`, in the same way.
+std::string DecodeAfter(const Tokenizer& tokenizer,
+                        std::span<const int32_t> before,
+                        std::span<const int32_t> tokens,
+                        bool skip_special_tokens);
 
 }  // namespace sluice

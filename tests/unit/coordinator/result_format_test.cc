@@ -119,7 +119,7 @@ TEST_F(ResultFormatTest, CompletionLogprobsAndEcho) {
     "token_logprobs": [-0.5, -9999.0, -2.0],
     "top_logprobs": [{"h": -0.5, "i": -1.5}, {"x": -0.25, "�": -9999.0},
                      {"�": -2.0}],
-    "text_offset": [2, 3, 4]})"));
+    "text_offset": [2, 3, 3]})"));
 }
 
 TEST_F(ResultFormatTest, ScoredPrompt) {

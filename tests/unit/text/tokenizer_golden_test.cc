@@ -108,6 +108,30 @@ TEST_P(TokenizerGoldenTest, DecodesAnyIds) {
   }
 }
 
+// What is generated behind a prompt is the rest of the text of both, as far as
+// Hugging Face leaves the prompt's text as it was.
+TEST_P(TokenizerGoldenTest, DecodesBehindAPrompt) {
+  const auto rows = ReadLines(GoldenDir() / GetParam() / "decode.jsonl");
+  int compared = 0;
+  for (const auto& row : rows) {
+    SCOPED_TRACE(row.dump());
+    const auto ids = row["ids"].get<Ids>();
+    const auto whole = row["decoded"].get<std::string>();
+    for (size_t cut = 0; cut <= ids.size(); ++cut) {
+      const std::span<const int32_t> prompt(ids.data(), cut);
+      const std::span<const int32_t> answer(ids.data() + cut, ids.size() - cut);
+      const std::string text = DecodeAfter(*tokenizer_, prompt, answer, true);
+      EXPECT_FALSE(FindInvalidUtf8(text));
+      const std::string before = tokenizer_->Decode(prompt, true);
+      if (whole.compare(0, before.size(), before) != 0) continue;
+      EXPECT_EQ(before + text, whole) << "cut at " << cut;
+      ++compared;
+    }
+    if (HasFailure()) break;
+  }
+  EXPECT_GT(compared, 1000);
+}
+
 TEST_P(TokenizerGoldenTest, VocabularyGoesBothWays) {
   ASSERT_GT(tokenizer_->vocab_size(), 0);
   for (int32_t id = 0; id < tokenizer_->vocab_size(); ++id) {
