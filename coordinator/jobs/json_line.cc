@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "common/utf8.h"
 #include "coordinator/jobs/message_text.h"
@@ -13,10 +14,13 @@
 namespace sluice {
 namespace {
 
-using json = nlohmann::json;
+using json = nlohmann::ordered_json;
 
 constexpr size_t kMaxDepth = 64;
 constexpr size_t kMaxValues = 1 << 20;
+// The names of an object with more are hashed: it is a list, in which each
+// search takes as long as it is.
+constexpr size_t kFewNames = 16;
 
 // Builds the value while it is read.
 class Builder : public nlohmann::json_sax<json> {
@@ -40,12 +44,12 @@ class Builder : public nlohmann::json_sax<json> {
   bool end_array() override { return Close(); }
 
   bool key(string_t& name) override {
-    const auto [it, is_new] = open_.back()->emplace(name, nullptr);
-    if (!is_new) {
+    auto& object = open_.back().value->get_ref<json::object_t&>();
+    if (!IsNew(name, object, &open_.back().names)) {
       return Fail(absl::StrCat("the name ", QuoteForMessage(name),
                                " is twice in one object"));
     }
-    slot_ = &*it;
+    slot_ = &object.emplace_back(name, nullptr).second;
     return true;
   }
 
@@ -68,6 +72,20 @@ class Builder : public nlohmann::json_sax<json> {
   }
 
  private:
+  struct Container {
+    json* value;
+    absl::flat_hash_set<std::string> names;  // only if there are many
+  };
+
+  static bool IsNew(const std::string& name, const json::object_t& object,
+                    absl::flat_hash_set<std::string>* names) {
+    if (object.size() < kFewNames) return object.find(name) == object.end();
+    if (names->empty()) {
+      for (const auto& [known, value] : object) names->insert(known);
+    }
+    return names->insert(name).second;
+  }
+
   bool Fail(std::string error) {
     error_ = std::move(error);
     return false;
@@ -78,9 +96,10 @@ class Builder : public nlohmann::json_sax<json> {
       root_ = std::move(value);
       return &root_;
     }
-    if (open_.back()->is_array()) {
-      open_.back()->push_back(std::move(value));
-      return &open_.back()->back();
+    json* const container = open_.back().value;
+    if (container->is_array()) {
+      container->push_back(std::move(value));
+      return &container->back();
     }
     *slot_ = std::move(value);
     return slot_;
@@ -102,7 +121,13 @@ class Builder : public nlohmann::json_sax<json> {
     if (open_.size() == kMaxDepth) {
       return Fail(absl::StrCat("more than ", kMaxDepth, " levels deep"));
     }
-    open_.push_back(Place(std::move(value)));
+    json* const place = Place(std::move(value));
+    // A list of names that grows copies what it holds, and the largest values
+    // are in the outer objects.
+    if (place->is_object() && open_.size() < 2) {
+      place->get_ref<json::object_t&>().reserve(kFewNames);
+    }
+    open_.push_back({place, {}});
     return true;
   }
 
@@ -113,7 +138,7 @@ class Builder : public nlohmann::json_sax<json> {
 
   json root_;
   // The containers being read. Only the innermost one grows, so none moves.
-  std::vector<json*> open_;
+  std::vector<Container> open_;
   json* slot_ = nullptr;  // where the value of the last name goes
   size_t values_ = 0;
   std::string error_;

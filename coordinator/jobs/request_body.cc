@@ -14,7 +14,7 @@
 namespace sluice {
 namespace {
 
-using json = nlohmann::json;
+using json = nlohmann::ordered_json;
 
 constexpr int kChat = 1, kCompletions = 2, kBoth = 3;
 
@@ -81,6 +81,13 @@ class BodyReader {
   bool ResponseFormat(const json& v);
   bool AddGenerationPrompt(const json& v);
   bool ChatTemplateKwargs(const json& v);
+  bool Tools(const json& v);
+  bool ToolChoice(const json& v);
+  bool ParallelToolCalls(const json& v);
+  bool Documents(const json& v);
+  bool ReasoningEffort(const json& v);
+  bool Objects(const json& v, json* out);
+  bool SetTemplateVariables();
 
   // The endpoint's field that was most likely meant by `name`; "" if none was.
   std::string FieldLike(const std::string& name) const;
@@ -92,12 +99,17 @@ class BodyReader {
   std::optional<LineError> error_;
   bool chat_logprobs_ = false;
   std::optional<int32_t> top_logprobs_;
+  json chat_template_kwargs_ = json::object();
+  json tools_, documents_, reasoning_effort_;  // null: not given
+  bool show_tools_ = true;
+  bool parallel_tool_calls_ = true;
 };
 
 const BodyReader::Field BodyReader::kFields[] = {
     {"add_generation_prompt", kChat, &BodyReader::AddGenerationPrompt},
     {"best_of", kCompletions, &BodyReader::One},
     {"chat_template_kwargs", kChat, &BodyReader::ChatTemplateKwargs},
+    {"documents", kChat, &BodyReader::Documents},
     {"echo", kCompletions, &BodyReader::Echo},
     {"frequency_penalty", kBoth, &BodyReader::FrequencyPenalty},
     {"ignore_eos", kBoth, &BodyReader::IgnoreEos},
@@ -111,8 +123,10 @@ const BodyReader::Field BodyReader::kFields[] = {
     {"min_p", kBoth, &BodyReader::MinP},
     {"model", kBoth, &BodyReader::Model},
     {"n", kBoth, &BodyReader::One},
+    {"parallel_tool_calls", kChat, &BodyReader::ParallelToolCalls},
     {"presence_penalty", kBoth, &BodyReader::PresencePenalty},
     {"prompt", kCompletions, &BodyReader::Prompt},
+    {"reasoning_effort", kChat, &BodyReader::ReasoningEffort},
     {"repetition_penalty", kBoth, &BodyReader::RepetitionPenalty},
     {"response_format", kBoth, &BodyReader::ResponseFormat},
     {"seed", kBoth, &BodyReader::Seed},
@@ -121,6 +135,8 @@ const BodyReader::Field BodyReader::kFields[] = {
     {"store", kBoth, &BodyReader::Ignored},
     {"stream", kBoth, &BodyReader::Stream},
     {"temperature", kBoth, &BodyReader::Temperature},
+    {"tool_choice", kChat, &BodyReader::ToolChoice},
+    {"tools", kChat, &BodyReader::Tools},
     {"top_k", kBoth, &BodyReader::TopK},
     {"top_logprobs", kChat, &BodyReader::TopLogprobs},
     {"top_p", kBoth, &BodyReader::TopP},
@@ -148,7 +164,9 @@ std::optional<LineError> BodyReader::Read(const json& object) {
       elsewhere = true;
     }
     field_ = name;
-    if (known == nullptr && value.is_null()) continue;
+    const bool empty = value.is_array() && value.empty();
+    if (known == nullptr && (value.is_null() || (empty && !elsewhere)))
+      continue;
     if (known == nullptr) {
       const std::string meant = elsewhere ? "" : FieldLike(name);
       Fail(
@@ -173,6 +191,7 @@ std::optional<LineError> BodyReader::Read(const json& object) {
     return error_;
   }
   if (chat_logprobs_) body_->logprobs = top_logprobs_.value_or(0);
+  if (!SetTemplateVariables()) return error_;
   if (body_->max_tokens == 0 && !body_->echo) {
     field_ = "max_tokens";
     Unsupported(
@@ -403,7 +422,66 @@ bool BodyReader::ChatTemplateKwargs(const json& v) {
                                reserved, "\""));
     }
   }
-  body_->chat_template_kwargs = v;
+  chat_template_kwargs_ = v;
+  return true;
+}
+
+// An empty list is as good as none.
+bool BodyReader::Objects(const json& v, json* out) {
+  if (!v.is_array()) return Wrong("a list of objects", v);
+  for (const json& item : v) {
+    if (!item.is_object()) return Wrong("a list of objects", item);
+  }
+  if (!v.empty()) *out = v;
+  return true;
+}
+
+bool BodyReader::Tools(const json& v) { return Objects(v, &tools_); }
+
+bool BodyReader::Documents(const json& v) { return Objects(v, &documents_); }
+
+bool BodyReader::ToolChoice(const json& v) {
+  if (v == "auto" || v == "none") {
+    show_tools_ = v == "auto";
+    return true;
+  }
+  return Unsupported(
+      "is supported only as \"auto\" or \"none\": nothing makes the model call "
+      "a tool, it is only shown them");
+}
+
+bool BodyReader::ParallelToolCalls(const json& v) {
+  return Boolean(v, &parallel_tool_calls_);
+}
+
+bool BodyReader::ReasoningEffort(const json& v) {
+  if (!v.is_string()) return Wrong("a string", v);
+  reasoning_effort_ = v;
+  return true;
+}
+
+bool BodyReader::SetTemplateVariables() {
+  if (!show_tools_) tools_ = nullptr;
+  if (!parallel_tool_calls_ && !tools_.is_null()) {
+    field_ = "parallel_tool_calls";
+    return Unsupported(
+        "of false is not supported with \"tools\": how many calls the model "
+        "makes is its own choice");
+  }
+  body_->template_variables = std::move(chat_template_kwargs_);
+  for (auto [name, value] :
+       {std::pair("tools", &tools_), std::pair("documents", &documents_),
+        std::pair("reasoning_effort", &reasoning_effort_)}) {
+    if (value->is_null()) continue;
+    field_ = name;
+    if (body_->template_variables.contains(name)) {
+      return Fail("invalid_request",
+                  absl::StrCat("\"", name,
+                               "\" is in \"chat_template_kwargs\", too; give "
+                               "only one"));
+    }
+    body_->template_variables[name] = std::move(*value);
+  }
   return true;
 }
 

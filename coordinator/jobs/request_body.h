@@ -25,9 +25,11 @@ inline constexpr size_t kMaxStopBytes = 1024;
 // not say is empty.
 struct RequestBody {
   std::optional<std::string> model;
-  nlohmann::json messages;  // null if absent; otherwise not checked yet
-  nlohmann::json prompt;    // likewise
-  nlohmann::json chat_template_kwargs;  // null or an object
+  nlohmann::ordered_json messages;  // null if absent; otherwise not checked yet
+  nlohmann::ordered_json prompt;    // likewise
+  // What the chat template gets beside the messages: tools, documents,
+  // reasoning_effort and all of chat_template_kwargs.
+  nlohmann::ordered_json template_variables = nlohmann::ordered_json::object();
   bool add_generation_prompt = true;
 
   std::optional<int64_t> max_tokens;
@@ -47,12 +49,12 @@ struct RequestBody {
 };
 
 // Reads a body (an object) for `endpoint`. Fields: OpenAI's for this endpoint,
-// and top_k, min_p, repetition_penalty, ignore_eos, add_generation_prompt and
-// chat_template_kwargs as in vLLM. A field that is null counts as absent. A
-// field that cannot be honoured is an error naming it, but for user, metadata,
-// store and service_tier, which have no meaning here. `vocab_size` bounds token
-// ids.
-std::optional<LineError> ReadRequestBody(const nlohmann::json& object,
+// and top_k, min_p, repetition_penalty, ignore_eos, add_generation_prompt,
+// documents and chat_template_kwargs as in vLLM. A field that is null counts as
+// absent, as does an unknown one that is an empty list. A field that cannot be
+// honoured is an error naming it, but for user, metadata, store and
+// service_tier, which have no meaning here. `vocab_size` bounds token ids.
+std::optional<LineError> ReadRequestBody(const nlohmann::ordered_json& object,
                                          Endpoint endpoint, int32_t vocab_size,
                                          RequestBody* body);
 

@@ -15,7 +15,7 @@
 namespace sluice {
 namespace {
 
-using json = nlohmann::json;
+using json = nlohmann::ordered_json;
 
 constexpr char kChatUrl[] = "/v1/chat/completions";
 constexpr char kCompletionsUrl[] = "/v1/completions";
@@ -314,18 +314,34 @@ std::optional<LineError> RequestParser::BuildChatPrompt(
                      "be used; use /v1/completions with \"prompt\"",
                      "messages"};
   }
-  auto messages = ReadMessages(body.messages);
+  json& variables = body.template_variables;
+  const auto given = [&](const char* name) {
+    const auto it = variables.find(name);
+    return it != variables.end() && !it->empty();
+  };
+  const ChatTemplate& chat_template = given("tools")
+                                          ? options_.chat_template->ForTools()
+                                          : *options_.chat_template;
+  // What the template does not read, the model would never see.
+  for (const char* name : {"tools", "documents", "reasoning_effort"}) {
+    if (given(name) && !chat_template.Reads(name)) {
+      return LineError{"unsupported",
+                       absl::StrCat("\"", name,
+                                    "\" is nothing that the model's chat "
+                                    "template knows; leave it out"),
+                       name};
+    }
+  }
+  auto messages = ReadMessages(body.messages, chat_template);
   if (auto* error = std::get_if<LineError>(&messages)) {
     return std::move(*error);
   }
-  json variables = body.chat_template_kwargs.is_object()
-                       ? std::move(body.chat_template_kwargs)
-                       : json::object();
+  for (const auto& [name, token] : options_.tokenizer->special_tokens()) {
+    if (!variables.contains(name)) variables[name] = token;
+  }
   variables["messages"] = std::move(std::get<json>(messages));
   variables["add_generation_prompt"] = body.add_generation_prompt;
-  variables["bos_token"] = options_.tokenizer->bos_token();
-  variables["eos_token"] = options_.tokenizer->eos_token();
-  auto text = options_.chat_template->Render(variables);
+  auto text = chat_template.Render(variables);
   if (!text.ok()) {
     return Invalid("messages",
                    absl::StrCat("the model's chat template refuses these "

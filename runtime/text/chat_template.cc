@@ -2,16 +2,18 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 #include <system_error>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/status_macros.h"
 #include "runtime/text/chat_template/ast.h"
-#include "runtime/text/chat_template/from_json.h"
-#include "runtime/text/chat_template/interpreter.h"
+#include "runtime/text/chat_template/content_forms.h"
 #include "runtime/text/chat_template/parser.h"
+#include "runtime/text/chat_template/render.h"
 
 namespace sluice {
 namespace {
@@ -43,8 +45,13 @@ absl::StatusOr<std::string> ReadFile(const std::filesystem::path& path) {
   return std::move(text).str();
 }
 
-// The template that "chat_template" of tokenizer_config.json holds.
-absl::StatusOr<std::string> TemplateOfConfig(const std::string& text) {
+struct Sources {
+  std::string main;
+  std::optional<std::string> for_tools;
+};
+
+// The templates that "chat_template" of tokenizer_config.json holds.
+absl::StatusOr<Sources> TemplatesOfConfig(const std::string& text) {
   nlohmann::json config;
   try {
     config = nlohmann::json::parse(text);
@@ -58,29 +65,38 @@ absl::StatusOr<std::string> TemplateOfConfig(const std::string& text) {
   if (it == config.end() || it->is_null()) {
     return absl::NotFoundError("no chat_template");
   }
-  if (it->is_string()) return it->get<std::string>();
+  if (it->is_string()) return Sources{it->get<std::string>(), std::nullopt};
   if (!it->is_array()) {
     return absl::InvalidArgumentError(
         "chat_template must be a string or a list of named templates");
   }
-  for (const nlohmann::json& entry : *it) {
-    if (!entry.is_object() ||
-        entry.value("name", nlohmann::json()) != nlohmann::json("default")) {
-      continue;
+  const auto named = [&](const char* name) -> std::optional<std::string> {
+    for (const nlohmann::json& entry : *it) {
+      if (!entry.is_object()) continue;
+      const auto own_name = entry.find("name");
+      const auto body = entry.find("template");
+      if (own_name != entry.end() && *own_name == name && body != entry.end() &&
+          body->is_string()) {
+        return body->get<std::string>();
+      }
     }
-    const auto body = entry.find("template");
-    if (body != entry.end() && body->is_string()) {
-      return body->get<std::string>();
-    }
+    return std::nullopt;
+  };
+  std::optional<std::string> main = named("default");
+  if (!main) {
+    return absl::InvalidArgumentError(
+        "chat_template is a list without a template named \"default\"");
   }
-  return absl::InvalidArgumentError(
-      "chat_template is a list without a template named \"default\"");
+  return Sources{*std::move(main), named("tool_use")};
 }
 
 }  // namespace
 
 struct ChatTemplate::Impl {
+  std::string source;
   std::unique_ptr<const jinja::Template> parsed;
+  jinja::ContentForms forms;
+  std::unique_ptr<const ChatTemplate> for_tools;  // null: this one
 };
 
 ChatTemplate::ChatTemplate() = default;
@@ -89,8 +105,19 @@ ChatTemplate::~ChatTemplate() = default;
 absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(
     const std::filesystem::path& model_dir) {
   std::filesystem::path path = model_dir / "chat_template.jinja";
-  absl::StatusOr<std::string> source = ReadFile(path);
-  if (absl::IsNotFound(source.status())) {
+  Sources sources;
+  absl::StatusOr<std::string> file = ReadFile(path);
+  if (file.ok()) {
+    sources.main = *std::move(file);
+    const auto more =
+        model_dir / "additional_chat_templates" / "tool_use.jinja";
+    absl::StatusOr<std::string> for_tools = ReadFile(more);
+    if (for_tools.ok()) {
+      sources.for_tools = *std::move(for_tools);
+    } else if (!absl::IsNotFound(for_tools.status())) {
+      return for_tools.status();
+    }
+  } else if (absl::IsNotFound(file.status())) {
     path = model_dir / "tokenizer_config.json";
     absl::StatusOr<std::string> config = ReadFile(path);
     if (absl::IsNotFound(config.status())) {
@@ -100,11 +127,13 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(
                        "tokenizer_config.json"));
     }
     SLUICE_RETURN_IF_ERROR(config.status());
-    source = TemplateOfConfig(*config);
-    if (!source.ok()) return Annotate(source.status(), path.string());
+    auto found = TemplatesOfConfig(*config);
+    if (!found.ok()) return Annotate(found.status(), path.string());
+    sources = *std::move(found);
+  } else {
+    return file.status();
   }
-  SLUICE_RETURN_IF_ERROR(source.status());
-  auto parsed = Parse(*source);
+  auto parsed = ParseBoth(sources.main, sources.for_tools);
   if (!parsed.ok()) {
     return Annotate(parsed.status(),
                     absl::StrCat(path.string(), ": chat template"));
@@ -114,11 +143,39 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(
 
 absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Parse(
     absl::string_view source) {
+  return ParseBoth(source, std::nullopt);
+}
+
+absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::ParseBoth(
+    absl::string_view source, const std::optional<std::string>& for_tools) {
   auto impl = std::make_unique<Impl>();
+  impl->source = std::string(source);
   SLUICE_ASSIGN_OR_RETURN(impl->parsed, jinja::ParseTemplate(source));
+  if (for_tools) {
+    auto other = Parse(*for_tools);
+    if (!other.ok()) return Annotate(other.status(), "tool_use");
+    impl->for_tools = *std::move(other);
+  }
+  impl->forms = jinja::FindContentForms(*impl->parsed);
   std::unique_ptr<ChatTemplate> result(new ChatTemplate());
   result->impl_ = std::move(impl);
   return result;
+}
+
+const ChatTemplate& ChatTemplate::ForTools() const {
+  return impl_->for_tools != nullptr ? *impl_->for_tools : *this;
+}
+
+bool ChatTemplate::Reads(absl::string_view variable) const {
+  return absl::StrContains(impl_->source, variable);
+}
+
+bool ChatTemplate::TakesParts(absl::string_view role) const {
+  return impl_->forms.roles_with_parts.contains(role);
+}
+
+bool ChatTemplate::TakesArgumentsAsText() const {
+  return impl_->forms.text_arguments;
 }
 
 absl::StatusOr<std::string> ChatTemplate::Render(
@@ -129,15 +186,7 @@ absl::StatusOr<std::string> ChatTemplate::Render(
 
 absl::StatusOr<std::string> ChatTemplate::RenderAt(
     const nlohmann::ordered_json& variables, absl::CivilSecond now) const {
-  SLUICE_ASSIGN_OR_RETURN(const jinja::Value context,
-                          jinja::ContextFromJson(variables));
-  // More to say, more to do.
-  const uint64_t input_bytes = jinja::ExtentOf(context).size;
-  jinja::Limits limits;
-  limits.work += 64 * input_bytes;
-  limits.bytes += 4 * input_bytes;
-  return jinja::Interpreter(*impl_->parsed, *context.AsDict(), now, limits)
-      .Run();
+  return jinja::RenderTemplate(*impl_->parsed, variables, now);
 }
 
 }  // namespace sluice

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -18,22 +19,37 @@ class ChatTemplate {
   ~ChatTemplate();
 
   // chat_template.jinja, or "chat_template" of tokenizer_config.json (a string,
-  // or a list whose "default" is taken). kNotFound if the model has none;
-  // kInvalidArgument with line and reason for a template that does not parse;
-  // kUnimplemented names a construct that is not supported.
+  // or a list whose "default" is taken). Where there is also one named
+  // "tool_use" (in that list, or additional_chat_templates/tool_use.jinja),
+  // ForTools gives it. kNotFound if the model has none; kInvalidArgument with
+  // line and reason for a template that does not parse; kUnimplemented names a
+  // construct that is not supported.
   static absl::StatusOr<std::unique_ptr<ChatTemplate>> Load(
       const std::filesystem::path& model_dir);
   static absl::StatusOr<std::unique_ptr<ChatTemplate>> Parse(
       absl::string_view source);
 
-  // `variables` is an object: messages, add_generation_prompt, bos_token,
-  // eos_token, tools, ... The order of keys counts (tojson shows it). tools and
-  // documents are none and add_generation_prompt false where not given; the
-  // names under which messages may carry reasoning are made to agree, as
-  // apply_chat_template does. kInvalidArgument for raise_exception (its message
-  // alone) and for errors of evaluation (with the template's line);
-  // kUnimplemented names what is not supported. Work and output are bounded: a
-  // template that loops away gives kResourceExhausted.
+  // The one for conversations with tools; lives as long as this.
+  const ChatTemplate& ForTools() const;
+
+  // Whether the template has this name in it: other variables change nothing.
+  bool Reads(absl::string_view variable) const;
+  // Whether a message of this role may have a list of text parts as its
+  // content: such templates put the parts together, others would drop the list,
+  // print it as code or refuse it. Found out by trying.
+  bool TakesParts(absl::string_view role) const;
+  // Whether the arguments of tool calls must be JSON in a string, instead of
+  // the object that it means. Found out likewise.
+  bool TakesArgumentsAsText() const;
+
+  // `variables` is an object: messages, add_generation_prompt, special tokens
+  // by their names, tools, ... The order of keys counts (tojson shows it).
+  // tools and documents are none and add_generation_prompt false where not
+  // given; the names under which messages may carry reasoning are made to
+  // agree, as apply_chat_template does. kInvalidArgument for raise_exception
+  // (its message alone) and for errors of evaluation (with the template's
+  // line); kUnimplemented names what is not supported. Work and output are
+  // bounded: a template that loops away gives kResourceExhausted.
   absl::StatusOr<std::string> Render(
       const nlohmann::ordered_json& variables) const;
   // With the time that strftime_now sees, instead of the local time.
@@ -42,6 +58,8 @@ class ChatTemplate {
 
  private:
   ChatTemplate();
+  static absl::StatusOr<std::unique_ptr<ChatTemplate>> ParseBoth(
+      absl::string_view source, const std::optional<std::string>& for_tools);
   struct Impl;
   std::unique_ptr<const Impl> impl_;
 };

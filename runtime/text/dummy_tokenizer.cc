@@ -17,10 +17,10 @@ constexpr size_t kMaxTextBytes = size_t{64} << 20;  // as all tokenizers
 
 class DummyTokenizer final : public Tokenizer {
  public:
-  explicit DummyTokenizer(int32_t vocab_size)
-      : vocab_size_(vocab_size),
-        bos_(vocab_size > kBos ? "<s>" : ""),
-        eos_(vocab_size > kEos ? "</s>" : "") {}
+  explicit DummyTokenizer(int32_t vocab_size) : vocab_size_(vocab_size) {
+    if (vocab_size > kBos) special_["bos_token"] = "<s>";
+    if (vocab_size > kEos) special_["eos_token"] = "</s>";
+  }
 
   absl::StatusOr<std::vector<int32_t>> Encode(
       absl::string_view text, bool add_special_tokens) const override {
@@ -34,7 +34,7 @@ class DummyTokenizer final : public Tokenizer {
     }
     std::vector<int32_t> ids;
     ids.reserve(text.size() + 1);
-    if (add_special_tokens && !bos_.empty()) ids.push_back(kBos);
+    if (add_special_tokens && vocab_size_ > kBos) ids.push_back(kBos);
     for (const char c : text) {
       const int32_t id = kFirstByte + static_cast<unsigned char>(c);
       if (id >= vocab_size_) {
@@ -86,8 +86,8 @@ class DummyTokenizer final : public Tokenizer {
   std::string IdToToken(int32_t id) const override {
     if (id < 0 || id >= vocab_size_) return "";
     if (id == 0) return "<unk>";
-    if (id == kBos) return bos_;
-    if (id == kEos) return eos_;
+    if (id == kBos) return "<s>";
+    if (id == kEos) return "</s>";
     if (id < kFirstName) return absl::StrFormat("<0x%02X>", id - kFirstByte);
     return absl::StrCat(" t", id);
   }
@@ -95,8 +95,9 @@ class DummyTokenizer final : public Tokenizer {
   bool IsSpecial(int32_t id) const override {
     return id >= 0 && id < kFirstByte && id < vocab_size_;
   }
-  const std::string& bos_token() const override { return bos_; }
-  const std::string& eos_token() const override { return eos_; }
+  const std::map<std::string, std::string>& special_tokens() const override {
+    return special_;
+  }
 
  private:
   class Stream final : public DecodeStream {
@@ -130,8 +131,7 @@ class DummyTokenizer final : public Tokenizer {
   };
 
   const int32_t vocab_size_;
-  const std::string bos_;
-  const std::string eos_;
+  std::map<std::string, std::string> special_;
 };
 
 }  // namespace

@@ -75,8 +75,9 @@ class PartsTokenizer : public Tokenizer {
     const AddedToken* token = parts_.added.IdToToken(id);
     return token != nullptr && parts_.added.IsSpecial(token->content);
   }
-  const std::string& bos_token() const override { return parts_.bos_token; }
-  const std::string& eos_token() const override { return parts_.eos_token; }
+  const std::map<std::string, std::string>& special_tokens() const override {
+    return parts_.special_tokens;
+  }
 
  private:
   class Stream : public DecodeStream {

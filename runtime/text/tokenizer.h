@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -61,9 +62,18 @@ class Tokenizer {
   virtual std::string IdToToken(int32_t id) const = 0;  // "" if unknown
   virtual bool IsSpecial(int32_t id) const = 0;
 
-  // As configured: "<s>", ...; "" if there is none. Chat templates use them.
-  virtual const std::string& bos_token() const = 0;
-  virtual const std::string& eos_token() const = 0;
+  // As configured, by name: {"bos_token", "<s>"}, {"pad_token", ...}, ... Those
+  // that there are; chat templates use them.
+  virtual const std::map<std::string, std::string>& special_tokens() const = 0;
+  // "" if there is none.
+  std::string bos_token() const { return SpecialToken("bos_token"); }
+  std::string eos_token() const { return SpecialToken("eos_token"); }
+
+ private:
+  std::string SpecialToken(const std::string& name) const {
+    const auto it = special_tokens().find(name);
+    return it == special_tokens().end() ? "" : it->second;
+  }
 };
 
 }  // namespace sluice

@@ -1,8 +1,11 @@
 #include "runtime/text/tokenizer_config.h"
 
+#include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
@@ -36,6 +39,34 @@ absl::StatusOr<AddedToken> SpecialTokenFromJson(const JsonPart& part) {
                           AddedTokenFromJson(part, /*special=*/true));
   token.special = true;
   return token;
+}
+
+bool IsToken(const nlohmann::json& value) {
+  return value.is_string() || (value.is_object() && value.contains("content") &&
+                               value["content"].is_string());
+}
+
+// Names of a model's own, which transformers takes from any key that ends as
+// the usual ones do, and from two objects of names and tokens.
+absl::Status ReadOwnTokens(const JsonPart& root, TokenizerConfig* config) {
+  for (const auto& [name, value] : root.value().items()) {
+    const bool usual = std::find(std::begin(kNames), std::end(kNames), name) !=
+                       std::end(kNames);
+    if (usual || !absl::EndsWith(name, "_token") || !IsToken(value)) continue;
+    SLUICE_ASSIGN_OR_RETURN(const JsonPart part, root.Get(name));
+    SLUICE_ASSIGN_OR_RETURN(config->named[name], SpecialTokenFromJson(part));
+  }
+  for (const char* list :
+       {"model_specific_special_tokens", "extra_special_tokens"}) {
+    SLUICE_ASSIGN_OR_RETURN(const auto tokens, root.Find(list));
+    if (!tokens || !tokens->value().is_object()) continue;
+    for (const auto& [name, value] : tokens->value().items()) {
+      if (!IsToken(value)) continue;
+      SLUICE_ASSIGN_OR_RETURN(const JsonPart part, tokens->Get(name));
+      SLUICE_ASSIGN_OR_RETURN(config->named[name], SpecialTokenFromJson(part));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ReadNamedTokens(const JsonPart& root, TokenizerConfig* config) {
@@ -108,10 +139,12 @@ absl::Status ReadAddedTokens(const JsonPart& root, TokenizerConfig* config) {
 
 }  // namespace
 
-std::string TokenizerConfig::TokenText(const std::string& name) const {
-  const auto it = named.find(name);
-  if (it == named.end() || !it->second) return "";
-  return it->second->content;
+std::map<std::string, std::string> TokenizerConfig::SpecialTokens() const {
+  std::map<std::string, std::string> texts;
+  for (const auto& [name, token] : named) {
+    if (token) texts[name] = token->content;
+  }
+  return texts;
 }
 
 absl::StatusOr<TokenizerConfig> ReadTokenizerConfig(
@@ -123,6 +156,7 @@ absl::StatusOr<TokenizerConfig> ReadTokenizerConfig(
   if (!json.is_null()) {
     const JsonPart root(&json, config_file.string());
     SLUICE_RETURN_IF_ERROR(ReadNamedTokens(root, &config));
+    SLUICE_RETURN_IF_ERROR(ReadOwnTokens(root, &config));
     SLUICE_ASSIGN_OR_RETURN(config.tokenizer_class,
                             root.StringOr("tokenizer_class", ""));
     SLUICE_ASSIGN_OR_RETURN(config.add_bos_token,

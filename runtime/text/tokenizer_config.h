@@ -14,8 +14,8 @@ namespace sluice {
 // What the files beside the vocabulary say: tokenizer_config.json,
 // special_tokens_map.json and added_tokens.json, merged as transformers does.
 struct TokenizerConfig {
-  // A named token ("bos_token"...): absent if no file has the key, nullopt if
-  // it is null.
+  // A named token ("bos_token", ..., and a model's own, as "image_token"):
+  // absent if no file has the key, nullopt if it is null.
   std::map<std::string, std::optional<AddedToken>> named;
   std::vector<AddedToken> added;  // by their ids
   std::vector<AddedToken> extra_special;
@@ -27,8 +27,8 @@ struct TokenizerConfig {
   bool add_eos_token = false;
   bool add_prefix_space = false;
 
-  // "" if there is no such token.
-  std::string TokenText(const std::string& name) const;
+  // The texts of the named tokens that there are.
+  std::map<std::string, std::string> SpecialTokens() const;
 };
 
 // Missing files are as good as empty ones.

@@ -75,8 +75,7 @@ absl::StatusOr<TokenizerParts> ReadTokenizerJson(
     parts.decoders.push_back(Decoder::Spaces());
   }
   SLUICE_RETURN_IF_ERROR(ReadAdded(root, config, &parts));
-  parts.bos_token = config.TokenText("bos_token");
-  parts.eos_token = config.TokenText("eos_token");
+  parts.special_tokens = config.SpecialTokens();
   return parts;
 }
 

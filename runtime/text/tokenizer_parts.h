@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,8 +25,7 @@ struct TokenizerParts {
   AddedTokens added;
   PostProcessor post_processor;
   std::vector<std::unique_ptr<Decoder>> decoders;
-  std::string bos_token;
-  std::string eos_token;
+  std::map<std::string, std::string> special_tokens;  // by name
 };
 
 constexpr size_t kMaxTokenizerFileBytes = size_t{1} << 30;

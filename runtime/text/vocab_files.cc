@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -130,12 +131,16 @@ absl::StatusOr<TokenizerParts> ReadVocabAndMerges(
   parts.added.Add(tokens, ModelView(parts.model.get()));
   SLUICE_RETURN_IF_ERROR(parts.added.Finish(parts.normalizer.get()));
 
-  parts.bos_token = config.TokenText("bos_token");
-  parts.eos_token = config.TokenText("eos_token");
+  parts.special_tokens = config.SpecialTokens();
   std::vector<int32_t> before;
   std::vector<int32_t> behind;
-  const auto bos = parts.added.TokenToId(parts.bos_token);
-  const auto eos = parts.added.TokenToId(parts.eos_token);
+  const auto id_of = [&](const char* name) -> std::optional<int32_t> {
+    const auto it = parts.special_tokens.find(name);
+    if (it == parts.special_tokens.end()) return std::nullopt;
+    return parts.added.TokenToId(it->second);
+  };
+  const auto bos = id_of("bos_token");
+  const auto eos = id_of("eos_token");
   if (config.add_bos_token && bos) before.push_back(*bos);
   if (config.add_eos_token && eos) behind.push_back(*eos);
   parts.post_processor =

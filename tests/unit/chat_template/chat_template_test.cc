@@ -449,6 +449,15 @@ class LoadTest : public ::testing::Test {
     if (!loaded.ok()) return "";
     return (*loaded)->Render(ordered_json::object()).value_or("error");
   }
+  std::string LoadedForTools() {
+    auto loaded = ChatTemplate::Load(dir_);
+    EXPECT_TRUE(loaded.ok()) << loaded.status();
+    if (!loaded.ok()) return "";
+    return (*loaded)
+        ->ForTools()
+        .Render(ordered_json::object())
+        .value_or("error");
+  }
   absl::Status LoadError() { return ChatTemplate::Load(dir_).status(); }
 
   std::filesystem::path dir_;
@@ -466,8 +475,14 @@ TEST_F(LoadTest, FromEitherFile) {
         R"({"chat_template": [{"name": "tool_use", "template": "no"},
                               {"name": "default", "template": "two"}]})");
   EXPECT_EQ(Loaded(), "two");
+  EXPECT_EQ(LoadedForTools(), "no");
   Write("chat_template.jinja", "three");
   EXPECT_EQ(Loaded(), "three");
+  EXPECT_EQ(LoadedForTools(), "three");
+  std::filesystem::create_directory(dir_ / "additional_chat_templates");
+  Write("additional_chat_templates/tool_use.jinja", "four");
+  EXPECT_EQ(Loaded(), "three");
+  EXPECT_EQ(LoadedForTools(), "four");
 }
 
 TEST_F(LoadTest, ErrorsNameTheFile) {

@@ -44,11 +44,12 @@ class AsciiTokenizer : public Tokenizer {
   std::optional<int32_t> TokenToId(absl::string_view token) const override;
   std::string IdToToken(int32_t id) const override;
   bool IsSpecial(int32_t id) const override { return id == kEos; }
-  const std::string& bos_token() const override { return none_; }
-  const std::string& eos_token() const override { return none_; }
+  const std::map<std::string, std::string>& special_tokens() const override {
+    return none_;
+  }
 
  private:
-  const std::string none_;
+  const std::map<std::string, std::string> none_;
 };
 
 // The token after `tokens`, -1 for logits that are no numbers.

@@ -76,15 +76,15 @@ std::unique_ptr<DecodeStream> ByteTokenizer::NewDecodeStream(
 }
 
 std::optional<int32_t> ByteTokenizer::TokenToId(absl::string_view token) const {
-  if (token == bos_) return 1;
-  if (token == eos_) return 2;
+  if (token == "<s>") return 1;
+  if (token == "</s>") return 2;
   return std::nullopt;
 }
 
 std::string ByteTokenizer::IdToToken(int32_t id) const {
   if (id == 0) return "<unk>";
-  if (id == 1) return bos_;
-  if (id == 2) return eos_;
+  if (id == 1) return "<s>";
+  if (id == 2) return "</s>";
   return absl::StrCat("<0x", absl::Hex(id - 3, absl::kZeroPad2), ">");
 }
 

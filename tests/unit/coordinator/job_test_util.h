@@ -43,12 +43,13 @@ class ByteTokenizer : public Tokenizer {
   std::optional<int32_t> TokenToId(absl::string_view token) const override;
   std::string IdToToken(int32_t id) const override;
   bool IsSpecial(int32_t id) const override { return id < 3; }
-  const std::string& bos_token() const override { return bos_; }
-  const std::string& eos_token() const override { return eos_; }
+  const std::map<std::string, std::string>& special_tokens() const override {
+    return special_;
+  }
 
  private:
-  const std::string bos_ = "<s>";
-  const std::string eos_ = "</s>";
+  const std::map<std::string, std::string> special_ = {{"bos_token", "<s>"},
+                                                       {"eos_token", "</s>"}};
 };
 
 // Turned by hand. Thread-safe.

@@ -396,5 +396,23 @@ TEST(TokenizerLoadTest, SmallTokenizerWorks) {
   EXPECT_EQ((*small)->vocab_size(), 8);
 }
 
+TEST(TokenizerLoadTest, AllNamedTokens) {
+  const ModelFiles model(
+      {{"tokenizer.json", SmallTokenizerJson().dump()},
+       {"tokenizer_config.json",
+        R"({"bos_token": "<s>", "eos_token": null, "pad_token": "a",
+            "mask_token": {"content": "b"}, "image_token": "c",
+            "video_token": {"content": "ab"}, "add_bos_token": true,
+            "extra_special_tokens": {"audio": "abc"},
+            "model_specific_special_tokens": {"other": "b"}})"}});
+  const auto tokenizer = Tokenizer::Load(model.dir());
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  const std::map<std::string, std::string> expected = {
+      {"bos_token", "<s>"}, {"pad_token", "a"},    {"mask_token", "b"},
+      {"image_token", "c"}, {"video_token", "ab"}, {"audio", "abc"},
+      {"other", "b"}};
+  EXPECT_EQ((*tokenizer)->special_tokens(), expected);
+}
+
 }  // namespace
 }  // namespace sluice
