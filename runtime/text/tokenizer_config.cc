@@ -163,8 +163,10 @@ absl::StatusOr<TokenizerConfig> ReadTokenizerConfig(
                             root.BoolOr("add_bos_token", false));
     SLUICE_ASSIGN_OR_RETURN(config.add_eos_token,
                             root.BoolOr("add_eos_token", false));
-    SLUICE_ASSIGN_OR_RETURN(config.add_prefix_space,
-                            root.BoolOr("add_prefix_space", false));
+    SLUICE_ASSIGN_OR_RETURN(const auto prefix, root.Find("add_prefix_space"));
+    if (prefix) {
+      SLUICE_ASSIGN_OR_RETURN(config.add_prefix_space, prefix->Bool());
+    }
     SLUICE_ASSIGN_OR_RETURN(const auto added,
                             root.Find("added_tokens_decoder"));
     if (added) {

@@ -25,7 +25,7 @@ struct TokenizerConfig {
   std::string tokenizer_class;  // "" if not told
   bool add_bos_token = false;
   bool add_eos_token = false;
-  bool add_prefix_space = false;
+  std::optional<bool> add_prefix_space;  // if told
 
   // The texts of the named tokens that there are.
   std::map<std::string, std::string> SpecialTokens() const;

@@ -100,8 +100,9 @@ absl::StatusOr<TokenizerParts> ReadVocabAndMerges(
   TokenizerParts parts;
   SLUICE_ASSIGN_OR_RETURN(parts.model, ReadModel(model_dir));
   if (kind == Kind::kGpt2) {
-    SLUICE_ASSIGN_OR_RETURN(parts.pre_tokenizer, PreTokenizer::CreateByteLevel(
-                                                     config.add_prefix_space));
+    SLUICE_ASSIGN_OR_RETURN(
+        parts.pre_tokenizer,
+        PreTokenizer::CreateByteLevel(config.add_prefix_space.value_or(false)));
   } else {
     const nlohmann::json json = nlohmann::json::parse(kQwen2Parts);
     const JsonPart root(&json, "Qwen2Tokenizer");

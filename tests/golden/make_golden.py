@@ -1,7 +1,7 @@
 """Makes every golden file of this folder, with Hugging Face as the outside judge.
 
-    python make_golden.py [tokenizers] [chat] [requests] [models] [logits] [scores]
-                          [quant] [kv_quant]
+    python make_golden.py [tokenizers] [prefix_space] [chat] [requests] [models]
+                          [logits] [scores] [quant] [kv_quant]
 
 Without arguments, all parts in that order. Wants the packages of
 ../models/requirements.txt, Debian's bible-kjv, and for what the trained models say
@@ -15,6 +15,7 @@ import os
 
 PARTS = {
     "tokenizers": "make_tokenizers",
+    "prefix_space": "make_prefix_space",
     "chat": "make_chat",
     "requests": "make_requests",
     "models": "make_models",

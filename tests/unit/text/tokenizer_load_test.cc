@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -394,6 +395,35 @@ TEST(TokenizerLoadTest, SmallTokenizerWorks) {
   EXPECT_EQ((*small)->bos_token(), "<s>");
   EXPECT_EQ((*small)->eos_token(), "");
   EXPECT_EQ((*small)->vocab_size(), 8);
+}
+
+TEST(TokenizerLoadTest, AddPrefixSpaceAsHuggingFacesClasses) {
+  const std::string folder = SLUICE_TESTS_DIR "/golden/tokenizers/";
+  const auto read = [](const std::string& file) {
+    std::ifstream in(file);
+    return json::parse(in);
+  };
+  const json cases = read(folder + "prefix_space.json");
+  ASSERT_EQ(cases.size(), 7u);
+  for (const json& row : cases) {
+    const std::string kind = folder + row["tokenizer"].get<std::string>();
+    json config = read(kind + "/tokenizer_config.json");
+    config["tokenizer_class"] = row["tokenizer_class"];
+    config["add_prefix_space"] = row["add_prefix_space"];
+    const ModelFiles model(
+        {{"tokenizer.json", read(kind + "/tokenizer.json").dump()},
+         {"tokenizer_config.json", config.dump()}});
+    const auto tokenizer = Tokenizer::Load(model.dir());
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+    for (const json& text : row["texts"]) {
+      const auto ids = text["ids"].get<Ids>();
+      EXPECT_EQ(*(*tokenizer)->Encode(text["text"].get<std::string>(), false),
+                ids)
+          << kind << text;
+      EXPECT_EQ((*tokenizer)->Decode(ids, false), text["decoded"])
+          << kind << text;
+    }
+  }
 }
 
 TEST(TokenizerLoadTest, AllNamedTokens) {
