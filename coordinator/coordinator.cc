@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/limits.h"
+#include "common/logging.h"
 #include "common/mutex.h"
 #include "common/status_macros.h"
 #include "common/text.h"
@@ -127,7 +128,12 @@ class CoordinatorImpl : public Coordinator {
     if (chat_template.ok()) {
       chat_template_ = *std::move(chat_template);
     } else if (!absl::IsNotFound(chat_template.status())) {
-      return Annotate(chat_template.status(), "chat template");
+      // Only chats need it.
+      no_chat_template_ =
+          absl::StrCat("the model's chat template cannot be used (",
+                       chat_template.status().message(), ")");
+      LogWarning(absl::StrCat(no_chat_template_,
+                              "; requests with \"messages\" will be refused"));
     }
     auto fingerprint =
         options_.dummy_weights
@@ -225,6 +231,7 @@ class CoordinatorImpl : public Coordinator {
     jobs.model = model_.get();
     jobs.tokenizer = tokenizer_.get();
     jobs.chat_template = chat_template_.get();
+    jobs.no_chat_template = no_chat_template_;
     jobs.clock = Clock::Real();
     jobs.metrics = options_.metrics;
     SLUICE_ASSIGN_OR_RETURN(jobs_, JobManager::Create(std::move(jobs)));
@@ -273,7 +280,8 @@ class CoordinatorImpl : public Coordinator {
   std::unique_ptr<ModelDir> model_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<ChatTemplate> chat_template_;  // null if there is none
-  std::string fingerprint_;                      // "" without weights
+  std::string no_chat_template_;  // why, if there is one that can't be used
+  std::string fingerprint_;       // "" without weights
   Policy policy_;
   std::optional<Plan> plan_;  // the user's
   // The jobs call the dispatcher as long as they live. The dispatcher uses them

@@ -38,6 +38,7 @@ class JobManager : public RequestQueue {
     const ModelDir* model = nullptr;       // generation defaults, eos ids
     const Tokenizer* tokenizer = nullptr;  // all must outlive the manager
     const ChatTemplate* chat_template = nullptr;  // null: chat lines are errors
+    std::string no_chat_template;  // why it is null; "": the model has none
     const Clock* clock = nullptr;
     MetricsRegistry* metrics = nullptr;
     absl::Status Validate() const;

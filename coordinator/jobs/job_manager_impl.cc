@@ -213,7 +213,8 @@ absl::StatusOr<std::unique_ptr<JobManager::Upload>> JobManagerImpl::BeginUpload(
                         .default_max_tokens = options_.default_max_tokens,
                         .model = options_.model,
                         .tokenizer = options_.tokenizer,
-                        .chat_template = options_.chat_template},
+                        .chat_template = options_.chat_template,
+                        .no_chat_template = options_.no_chat_template},
                        spec.defaults());
   return std::make_unique<JobUpload>(std::move(upload), std::move(parser),
                                      std::move(custom_ids));

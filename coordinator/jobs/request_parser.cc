@@ -309,10 +309,14 @@ std::optional<LineError> RequestParser::BuildChatPrompt(
     return Missing("messages", "chat completions need them");
   }
   if (options_.chat_template == nullptr) {
-    return LineError{"unsupported",
-                     "the model has no chat template, so \"messages\" cannot "
-                     "be used; use /v1/completions with \"prompt\"",
-                     "messages"};
+    return LineError{
+        "unsupported",
+        absl::StrCat(options_.no_chat_template.empty()
+                         ? "the model has no chat template"
+                         : options_.no_chat_template,
+                     ", so \"messages\" cannot be used; use /v1/completions "
+                     "with \"prompt\""),
+        "messages"};
   }
   json& variables = body.template_variables;
   const auto given = [&](const char* name) {

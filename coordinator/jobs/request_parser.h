@@ -35,6 +35,7 @@ class RequestParser {
     const ModelDir* model = nullptr;  // may be null
     const Tokenizer* tokenizer = nullptr;
     const ChatTemplate* chat_template = nullptr;  // null: chat is an error
+    std::string no_chat_template;  // why it is null; "": the model has none
   };
   RequestParser(Options options, v1::RequestDefaults defaults);
 

@@ -459,6 +459,21 @@ TEST_F(RequestParserTest, ChatNeedsATemplate) {
   EXPECT_THAT(error.message, HasSubstr("no chat template"));
 }
 
+TEST_F(RequestParserTest, ATemplateThatCannotBeUsedStopsOnlyChats) {
+  const RequestParser parser(
+      {.served_model = "test-model",
+       .max_model_len = 100,
+       .tokenizer = &tokenizer_,
+       .no_chat_template = "the model's chat template is broken"},
+      {});
+  EXPECT_FALSE(parser.ParseJson(R"({"prompt":"x"})", 0).error);
+  const RequestParser::Line line =
+      parser.ParseJson(R"({"messages":[{"role":"user","content":"x"}]})", 0);
+  ASSERT_TRUE(line.error);
+  EXPECT_EQ(line.error->code, "unsupported");
+  EXPECT_THAT(line.error->message, HasSubstr("template is broken, so"));
+}
+
 TEST_F(RequestParserTest, TheTemplatesOwnRefusalIsTold) {
   auto refusing = ChatTemplate::Parse("{{ raise_exception('roles!') }}");
   ASSERT_TRUE(refusing.ok()) << refusing.status();
