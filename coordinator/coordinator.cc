@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/clock.h"
 #include "common/limits.h"
 #include "common/logging.h"
@@ -115,7 +116,12 @@ class CoordinatorImpl : public Coordinator {
 
  private:
   absl::Status OpenModel() {
-    SLUICE_ASSIGN_OR_RETURN(model_, ModelDir::Open(options_.model_dir));
+    SLUICE_ASSIGN_OR_RETURN(
+        model_,
+        ModelDir::Open(options_.model_dir, options_.generation_config
+                                               ? ModelDir::Defaults::kAll
+                                               : ModelDir::Defaults::kOnlyEnd));
+    SLUICE_RETURN_IF_ERROR(CheckGenerationDefaults());
     auto tokenizer = Tokenizer::Load(options_.model_dir);
     if (tokenizer.ok()) {
       tokenizer_ = *std::move(tokenizer);
@@ -157,6 +163,19 @@ class CoordinatorImpl : public Coordinator {
               : positions;
     }
     return absl::OkStatus();
+  }
+
+  // Answers would not be those that the model's publisher means, and nobody
+  // would know.
+  absl::Status CheckGenerationDefaults() const {
+    const std::vector<std::string>& keys =
+        model_->generation_defaults().unsupported;
+    if (keys.empty()) return absl::OkStatus();
+    return absl::UnimplementedError(absl::StrCat(
+        (options_.model_dir / "generation_config.json").string(),
+        " asks for what Sluice does not do (", absl::StrJoin(keys, ", "),
+        "): remove that there, or start with --generation-config none, which "
+        "leaves all defaults of that file out"));
   }
 
   absl::Status MakePolicy() {

@@ -48,6 +48,8 @@ class Coordinator {
     // one and the policy names no shares of tiers.
     bool plan_jobs = false;
     Split split = Split::kEven;
+    // false: requests that do not say get nothing from generation_config.json.
+    bool generation_config = true;
     // Workers make random weights: config.json is enough of a model, and bytes
     // are its tokens if it has no tokenizer.
     bool dummy_weights = false;

@@ -26,7 +26,7 @@ struct Flags {
   std::string model, served_model_name, host = "127.0.0.1", state_dir,
                                         input_root, dtype = "auto";
   std::string log_level = "info", load_format = "auto", plan = "on",
-              split = "even";
+              split = "even", generation_config = "auto";
   std::vector<std::string> policy;
   int port = sluice::kCoordinatorPort,
       metrics_port = sluice::kCoordinatorMetricsPort;
@@ -76,6 +76,11 @@ void AddFlags(CLI::App& app, Flags& f) {
   app.add_option("--default-max-tokens", f.default_max_tokens,
                  "tokens to generate when nobody says")
       ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--generation-config", f.generation_config,
+                 "auto: requests that do not say get the values of the model's "
+                 "generation_config.json; none: as if it had none")
+      ->check(CLI::IsMember({"auto", "none"}))
       ->capture_default_str();
   app.add_option("--gbs", f.gbs, "sequences in a micro-batch");
   app.add_option("--num-microbatches", f.num_microbatches,
@@ -152,6 +157,7 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
       f.split == "balanced" ? sluice::Split::kBalanced : sluice::Split::kEven;
   options.dummy_weights = f.load_format == "dummy";
   options.max_model_len = f.max_model_len;
+  options.generation_config = f.generation_config == "auto";
   options.default_max_tokens = f.default_max_tokens;
   options.refill = !f.no_refill;
   options.kv_by_need = !f.reserve_kv;

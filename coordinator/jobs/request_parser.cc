@@ -380,6 +380,7 @@ std::optional<LineError> RequestParser::SetMaxTokens(const RequestBody& body,
         "max_tokens"};
   }
   int64_t wanted = options_.default_max_tokens;
+  if (generation_.max_length) wanted = *generation_.max_length - prompt;
   if (generation_.max_new_tokens) wanted = *generation_.max_new_tokens;
   if (defaults_.has_max_tokens()) wanted = defaults_.max_tokens();
   if (body.max_tokens) wanted = *body.max_tokens;

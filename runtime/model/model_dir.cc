@@ -2,13 +2,11 @@
 
 #include <xxhash.h>
 
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
-#include "runtime/model/config_reader.h"
 #include "runtime/model/json_file.h"
 #include "runtime/model/model_path.h"
 #include "runtime/model/safetensors_source.h"
@@ -17,36 +15,11 @@ namespace sluice {
 namespace {
 
 constexpr size_t kMaxConfigBytes = size_t{16} << 20;
-absl::StatusOr<GenerationDefaults> ParseGenerationDefaults(
-    const nlohmann::json& config) {
-  constexpr int32_t kMaxInt = std::numeric_limits<int32_t>::max();
-  ConfigReader reader(config);
-  GenerationDefaults defaults;
-  const auto number = [&](const char* key, double min, double max) {
-    const std::optional<double> value = reader.OptionalNumber(key, min, max);
-    return value ? std::optional<float>(static_cast<float>(*value))
-                 : std::nullopt;
-  };
-  if (reader.Has("do_sample")) {
-    defaults.do_sample = reader.Bool("do_sample", false);
-  }
-  defaults.temperature = number("temperature", 0, 1e6);
-  defaults.top_k = reader.OptionalInt("top_k", 0, kMaxInt);
-  defaults.top_p = number("top_p", 0, 1);
-  defaults.min_p = number("min_p", 0, 1);
-  defaults.repetition_penalty = number("repetition_penalty", 1e-6, 1e6);
-  defaults.max_new_tokens = reader.OptionalInt("max_new_tokens", 0, kMaxInt);
-  defaults.eos_token_ids = reader.OptionalInts("eos_token_id", -1, kMaxInt)
-                               .value_or(std::vector<int32_t>());
-  std::erase(defaults.eos_token_ids, -1);
-  SLUICE_RETURN_IF_ERROR(reader.status());
-  return defaults;
-}
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ModelDir>> ModelDir::Open(
-    const std::filesystem::path& path) {
+    const std::filesystem::path& path, Defaults which) {
   std::error_code error;
   if (!std::filesystem::is_directory(path, error)) return NotAModelDir(path);
   std::unique_ptr<ModelDir> dir(new ModelDir());
@@ -71,6 +44,11 @@ absl::StatusOr<std::unique_ptr<ModelDir>> ModelDir::Open(
       return Annotate(defaults.status(), generation_path.string());
     }
     dir->generation_ = *std::move(defaults);
+    if (which == Defaults::kOnlyEnd) {
+      GenerationDefaults only;
+      only.eos_token_ids = std::move(dir->generation_.eos_token_ids);
+      dir->generation_ = std::move(only);
+    }
   } else if (!absl::IsNotFound(generation.status())) {
     return generation.status();
   }

@@ -2,43 +2,31 @@
 
 #include <filesystem>
 #include <memory>
-#include <optional>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "runtime/model/decoder_spec.h"
+#include "runtime/model/generation_config.h"
 #include "runtime/model/tensor_source.h"
 
 namespace sluice {
-
-// generation_config.json: what requests that do not say get. Absent file: all
-// empty.
-struct GenerationDefaults {
-  // Hugging Face's meaning: greedy unless do_sample is true.
-  bool do_sample = false;
-  std::optional<float> temperature;
-  std::optional<int32_t> top_k;
-  std::optional<float> top_p;
-  std::optional<float> min_p;
-  std::optional<float> repetition_penalty;
-  std::optional<int32_t> max_new_tokens;
-  std::vector<int32_t>
-      eos_token_ids;  // generation_config.json's, or else config.json's
-};
 
 // A model directory in Hugging Face's layout, opened for reading. Weights are
 // not touched until asked for. Immutable, thread-safe.
 class ModelDir {
  public:
+  // What is taken from generation_config.json: all, or only what ends a text.
+  enum class Defaults { kAll, kOnlyEnd };
+
   // Errors name the file and what is wrong with it, and what a model directory
   // must hold. `path` may be a directory without weights (the coordinator's),
   // which then fails only in tensors().
   static absl::StatusOr<std::unique_ptr<ModelDir>> Open(
-      const std::filesystem::path& path);
+      const std::filesystem::path& path, Defaults which = Defaults::kAll);
 
   const std::filesystem::path& path() const { return path_; }
   const DecoderSpec& spec() const { return spec_; }
+  // Its eos_token_ids are generation_config.json's, or else config.json's.
   const GenerationDefaults& generation_defaults() const { return generation_; }
 
   // Hex digest over config.json and the headers of all weight files (names,

@@ -51,6 +51,7 @@ constexpr size_t kUploadBytes = 1 << 20;
 struct PlanFlags {
   std::string model, dtype = "auto", input, format = "auto", lengths;
   std::string load_format = "auto", split = "even", cluster, plan, output, svg;
+  std::string generation_config = "auto";
   std::string host_memory, disk_dir, disk_space;
   std::vector<std::string> profiles, policy, allow;
   int32_t max_model_len = 0, max_tokens = 0, workers = 0, gbs = 0, blocks = 0;
@@ -116,6 +117,11 @@ void PlanFlags::AddTo(CLI::App* app) {
   app->add_option("--max-model-len", max_model_len,
                   "positions of prompt and answer; default: the longest "
                   "request's");
+  app->add_option("--generation-config", generation_config,
+                  "auto or none, as in sluice run: how many tokens requests "
+                  "get that do not say")
+      ->check(CLI::IsMember({"auto", "none"}))
+      ->capture_default_str();
   app->add_option("--policy", policy,
                   "key=value pairs that are not to be chosen (gbs, "
                   "num-microbatches, max-step-tokens, threads, "
@@ -312,6 +318,7 @@ absl::StatusOr<Case> MakeCase(const PlanFlags& flags,
   options.state_dir = c.state_dir->path();
   options.dummy_weights = true;  // only descriptions are read
   options.max_model_len = flags.max_model_len;
+  options.generation_config = flags.generation_config == "auto";
   options.policy = flags.policy;
   options.gbs = flags.gbs;
   options.num_microbatches = flags.num_microbatches;

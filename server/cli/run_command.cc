@@ -28,7 +28,7 @@ namespace {
 struct RunFlags {
   JobFlags job;
   ClusterFlags cluster;
-  std::string output, errors;
+  std::string output, errors, generation_config = "auto";
   bool json = false, strict = false, quiet = false;
 };
 
@@ -46,6 +46,7 @@ absl::Status Run(const RunFlags& flags) {
   SLUICE_RETURN_IF_ERROR(flags.cluster.Apply(&options));
   options.metrics = metrics.get();
   options.coordinator.state_dir = state_dir->path();
+  options.coordinator.generation_config = flags.generation_config == "auto";
 
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Tracer> tracer,
                           flags.cluster.MakeTracer());
@@ -152,6 +153,11 @@ void AddRunCommand(CLI::App* app, Command* chosen) {
   AddAlias(cmd, "--output-file", flags->output);
   cmd->add_option("--errors", flags->errors,
                   "write error lines here instead of into --output");
+  cmd->add_option("--generation-config", flags->generation_config,
+                  "auto: requests that do not say get the values of the "
+                  "model's generation_config.json; none: as if it had none")
+      ->check(CLI::IsMember({"auto", "none"}))
+      ->capture_default_str();
   cmd->add_flag("--json", flags->json,
                 "figures as one JSON object in the last line of stdout");
   cmd->add_flag("--strict", flags->strict, "exit with 3 if any request failed");

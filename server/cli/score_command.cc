@@ -185,6 +185,7 @@ absl::Status Score(const ScoreFlags& flags) {
   SLUICE_RETURN_IF_ERROR(flags.cluster.Apply(&options));
   options.metrics = metrics.get();
   options.coordinator.state_dir = state_dir->path();
+  options.coordinator.generation_config = false;  // nothing is generated
   options.coordinator.most_model_len =
       flags.context > 0 ? flags.context : kDefaultContext;
 

@@ -200,6 +200,38 @@ TEST_F(CoordinatorTest, RandomWeightsNeedNoTokenizer) {
               ::testing::ElementsAre(3 + 'a'));
 }
 
+TEST_F(CoordinatorTest, ABrokenChatTemplateStopsNobodyElse) {
+  std::ofstream(options_.model_dir / "chat_template.jinja") << "{% if %}";
+  Start();
+  AddWorker("a");
+  v1::Job existing;
+  auto upload = coordinator_->jobs().BeginUpload({}, &existing);
+  ASSERT_TRUE(upload.ok()) << upload.status();
+  ASSERT_TRUE((*upload)
+                  ->Append("{\"prompt\":\"a\",\"max_tokens\":2}\n"
+                           "{\"messages\":[{\"role\":\"user\","
+                           "\"content\":\"a\"}]}\n")
+                  .ok());
+  auto job = (*upload)->Commit();
+  ASSERT_TRUE(job.ok()) << job.status();
+  // Lines that are no requests have their results at once.
+  EXPECT_EQ(job->counts().total(), 2);
+  EXPECT_EQ(job->counts().failed(), 1);
+}
+
+TEST_F(CoordinatorTest, RefusesGenerationConfigsThatItWouldNotFollow) {
+  std::ofstream(options_.model_dir / "generation_config.json")
+      << R"({"no_repeat_ngram_size": 3, "num_beams": 2})";
+  const absl::Status status = Coordinator::Create(options_).status();
+  EXPECT_TRUE(absl::IsUnimplemented(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              testing::AllOf(HasSubstr("generation_config.json"),
+                             HasSubstr("no_repeat_ngram_size 3, num_beams 2"),
+                             HasSubstr("--generation-config none")));
+  options_.generation_config = false;
+  EXPECT_TRUE(Coordinator::Create(options_).ok());
+}
+
 TEST_F(CoordinatorTest, NamesWhatIsWrongWithTheModel) {
   options_.max_model_len = 257;
   EXPECT_THAT(std::string(Coordinator::Create(options_).status().message()),

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "tests/unit/model/checkpoint_files.h"
 
@@ -107,9 +108,19 @@ TEST(ModelDir, GenerationDefaults) {
   EXPECT_EQ(all.max_new_tokens, 2048);
   EXPECT_THAT(all.eos_token_ids, ElementsAre(9));
 
+  EXPECT_FALSE(all.max_length.has_value());
+  EXPECT_THAT(all.unsupported, ElementsAre());
+  // Of these only the end of a text.
+  auto only_end = ModelDir::Open(dir.path(), ModelDir::Defaults::kOnlyEnd);
+  ASSERT_TRUE(only_end.ok()) << only_end.status();
+  EXPECT_FALSE((*only_end)->generation_defaults().do_sample);
+  EXPECT_FALSE((*only_end)->generation_defaults().top_k.has_value());
+  EXPECT_THAT((*only_end)->generation_defaults().eos_token_ids, ElementsAre(9));
+
   WriteFile(
       dir.path() / "generation_config.json",
       R"({"do_sample": null, "temperature": null, "eos_token_id": null})");
+  EXPECT_FALSE(defaults().top_k.has_value());
   EXPECT_FALSE(defaults().temperature.has_value());
   EXPECT_THAT(defaults().eos_token_ids, ElementsAre(5, 6));
 
@@ -124,6 +135,50 @@ TEST(ModelDir, GenerationDefaults) {
                 HasSubstr("generation_config.json"))
         << bad;
   }
+}
+
+absl::StatusOr<GenerationDefaults> Generation(const std::string& text) {
+  return ParseGenerationDefaults(nlohmann::json::parse(text));
+}
+
+TEST(GenerationConfig, SamplingHasHuggingFacesTopK) {
+  EXPECT_EQ(Generation(R"({"do_sample": true})")->top_k, 50);
+  EXPECT_EQ(Generation(R"({"do_sample": true, "top_k": null})")->top_k, 50);
+  EXPECT_EQ(Generation(R"({"do_sample": true, "top_k": 0})")->top_k, 0);
+  EXPECT_FALSE(Generation(R"({"do_sample": false})")->top_k.has_value());
+  EXPECT_FALSE(Generation("{}")->top_k.has_value());
+  EXPECT_EQ(Generation(R"({"max_length": 4096})")->max_length, 4096);
+}
+
+TEST(GenerationConfig, WhatChangesAnswersAndIsNotDoneIsNamed) {
+  // As transformers writes what it does not use.
+  EXPECT_THAT(Generation(R"({"num_beams": 1, "no_repeat_ngram_size": 0,
+      "suppress_tokens": null, "begin_suppress_tokens": [], "typical_p": 1.0,
+      "sequence_bias": {}, "token_healing": false, "min_length": 0,
+      "early_stopping": true, "length_penalty": 2.0, "pad_token_id": 0,
+      "transformers_version": "4.40.0", "cache_implementation": "static"})")
+                  ->unsupported,
+              ElementsAre());
+  EXPECT_THAT(
+      Generation(R"({"num_beams": 4, "no_repeat_ngram_size": 3,
+          "suppress_tokens": [1, 2], "guidance_scale": 1.5,
+          "bad_words_ids": [[7]], "token_healing": true,
+          "stop_strings": ["x"], "min_new_tokens": 4})")
+          ->unsupported,
+      testing::UnorderedElementsAre(
+          "num_beams 4", "no_repeat_ngram_size 3", "suppress_tokens [1,2]",
+          "guidance_scale 1.5", "bad_words_ids [[7]]", "token_healing true",
+          "stop_strings [\"x\"]", "min_new_tokens 4"));
+  // Without sampling these do nothing.
+  EXPECT_THAT(
+      Generation(R"({"typical_p": 0.5, "eta_cutoff": 0.1})")->unsupported,
+      ElementsAre());
+  EXPECT_THAT(
+      Generation(R"({"do_sample": true, "typical_p": 0.5, "eta_cutoff": 0.1})")
+          ->unsupported,
+      ElementsAre("eta_cutoff 0.1", "typical_p 0.5"));
+  EXPECT_EQ(Generation(R"({"max_length": "long"})").status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 RawTensor Matrix(const std::string& name, std::vector<float> values) {
