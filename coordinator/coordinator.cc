@@ -154,7 +154,7 @@ class CoordinatorImpl : public Coordinator {
     if (options_.max_model_len > positions) {
       return absl::InvalidArgumentError(absl::StrCat(
           "max_model_len is ", options_.max_model_len, ", but the model in ",
-          options_.model_dir.string(), " has only ", positions, " positions"));
+          options_.model_dir.string(), " ", model_->DescribePositions()));
     }
     if (options_.max_model_len == 0) {
       options_.max_model_len =

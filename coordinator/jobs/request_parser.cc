@@ -360,23 +360,34 @@ std::optional<LineError> RequestParser::SetMaxTokens(const RequestBody& body,
   const auto prompt = static_cast<int64_t>(request->prompt.size());
   const int64_t room = options_.max_model_len - prompt;
   const int64_t least = body.max_tokens == 0 ? 0 : 1;
+  // Why there is no more room.
+  const auto limit = [this]() -> std::string {
+    if (options_.model == nullptr) return "";
+    const int32_t most = options_.model->spec().max_positions;
+    return options_.max_model_len < most
+               ? absl::StrCat(" (--max-model-len; up to ", most,
+                              " is possible)")
+               : absl::StrCat(" (it ", options_.model->DescribePositions(),
+                              ")");
+  };
   if (room < least) {
     return LineError{
         "prompt_too_long",
         absl::StrCat("too long a prompt: it has ", prompt,
                      " tokens, and the model takes ", options_.max_model_len,
                      least > 0 ? " with at least 1 to generate" : "",
-                     "; shorten it"),
+                     "; shorten it", limit()),
         request->endpoint == Endpoint::kChatCompletions ? "messages"
                                                         : "prompt"};
   }
   if (body.max_tokens && *body.max_tokens > room) {
     return LineError{
         "prompt_too_long",
-        absl::StrCat(
-            "too long a prompt: its ", prompt, " tokens and ", *body.max_tokens,
-            " to generate (max_tokens) exceed the ", options_.max_model_len,
-            " that the model takes; shorten it or ask for at most ", room),
+        absl::StrCat("too long a prompt: its ", prompt, " tokens and ",
+                     *body.max_tokens, " to generate (max_tokens) exceed the ",
+                     options_.max_model_len,
+                     " that the model takes; shorten it or ask for at most ",
+                     room, limit()),
         "max_tokens"};
   }
   int64_t wanted = options_.default_max_tokens;

@@ -234,9 +234,11 @@ absl::StatusOr<DecoderSpec> ParseRotaryFamily(const json& config,
 
   spec.attention_scale =
       static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec.head_dim)));
-  SLUICE_ASSIGN_OR_RETURN(
-      spec.rotary,
-      ParseRotary(config, spec.head_dim, spec.max_positions, layer_types));
+  int32_t stretched_positions = 0;
+  SLUICE_ASSIGN_OR_RETURN(spec.rotary,
+                          ParseRotary(config, spec.head_dim, spec.max_positions,
+                                      layer_types, &stretched_positions));
+  spec.max_positions = std::max(spec.max_positions, stretched_positions);
   return spec;
 }
 

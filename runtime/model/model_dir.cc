@@ -9,6 +9,7 @@
 #include "common/status_macros.h"
 #include "runtime/model/json_file.h"
 #include "runtime/model/model_path.h"
+#include "runtime/model/positions.h"
 #include "runtime/model/safetensors_source.h"
 
 namespace sluice {
@@ -76,6 +77,10 @@ absl::StatusOr<std::string> ModelDir::Fingerprint() const {
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsSource> tensors,
                           SafetensorsSource::Open(path_));
   return tensors->Fingerprint(config_);
+}
+
+std::string ModelDir::DescribePositions() const {
+  return sluice::DescribePositions(spec_, config_);
 }
 
 std::string ModelDir::DummyFingerprint() const {

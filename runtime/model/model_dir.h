@@ -26,6 +26,8 @@ class ModelDir {
 
   const std::filesystem::path& path() const { return path_; }
   const DecoderSpec& spec() const { return spec_; }
+  // See positions.h.
+  std::string DescribePositions() const;
   // Its eos_token_ids are generation_config.json's, or else config.json's.
   const GenerationDefaults& generation_defaults() const { return generation_; }
 

@@ -18,6 +18,7 @@ using nlohmann::json;
 constexpr double kMax = 1e30;
 constexpr double kTiny = 1e-30;
 constexpr double kDefaultTheta = 10000.0;
+constexpr double kMostStretched = 1 << 30;
 
 // The arguments that all types share.
 struct Base {
@@ -80,13 +81,19 @@ RotarySpec Llama3(ConfigReader& reader, const Base& base) {
   return rotary;
 }
 
+// Rounded down, as far as positions are counted.
+int32_t Stretched(const Base& base, double factor) {
+  return static_cast<int32_t>(
+      std::min(base.original_max_positions * factor, kMostStretched));
+}
+
 double YarnMscale(double scale, double mscale) {
   return scale <= 1 ? 1.0 : 0.1 * mscale * std::log(scale) + 1.0;
 }
 
 // "YaRN: Efficient Context Window Extension of Large Language Models", 3.2-3.4.
-RotarySpec Yarn(ConfigReader& reader, const json& parameters,
-                const Base& base) {
+RotarySpec Yarn(ConfigReader& reader, const json& parameters, const Base& base,
+                int32_t* stretched) {
   RotarySpec rotary;
   if (!parameters.contains("factor")) reader.Fail("factor", "is missing");
   const double factor =
@@ -105,6 +112,7 @@ RotarySpec Yarn(ConfigReader& reader, const json& parameters,
   const bool truncate = reader.Bool("truncate", true);
   if (base.theta == 1) reader.Fail("rope_theta", "must not be 1 for yarn");
   if (!reader.status().ok()) return rotary;
+  *stretched = Stretched(base, factor);
 
   if (attention_factor) {
     rotary.attention_factor = static_cast<float>(*attention_factor);
@@ -189,7 +197,9 @@ RotarySpec LongRope(ConfigReader& reader, const Base& base) {
 
 absl::StatusOr<RotarySpec> ParseFlat(const json& config, const json& parameters,
                                      const std::string& prefix,
-                                     int32_t head_dim, int32_t max_positions) {
+                                     int32_t head_dim, int32_t max_positions,
+                                     int32_t* stretched) {
+  *stretched = 0;
   ConfigReader top(config);
   ConfigReader reader(parameters, prefix);
   const char* type_key =
@@ -233,6 +243,7 @@ absl::StatusOr<RotarySpec> ParseFlat(const json& config, const json& parameters,
     if (type == "linear") {
       rotary.inv_freq = DefaultInvFreq(base.theta, base.dim);
       for (float& f : rotary.inv_freq) f /= static_cast<float>(factor);
+      *stretched = Stretched(base, factor);
     } else if (base.dim <= 2) {
       reader.Fail("rope_type", "\"dynamic\" needs a head_dim beyond 2");
     } else {
@@ -246,7 +257,7 @@ absl::StatusOr<RotarySpec> ParseFlat(const json& config, const json& parameters,
   } else if (type == "llama3") {
     rotary = Llama3(reader, base);
   } else if (type == "yarn") {
-    rotary = Yarn(reader, parameters, base);
+    rotary = Yarn(reader, parameters, base, stretched);
   } else if (type == "longrope") {
     rotary = LongRope(reader, base);
   } else {
@@ -270,7 +281,7 @@ absl::StatusOr<RotarySpec> ParseFlat(const json& config, const json& parameters,
 
 absl::StatusOr<RotarySpec> ParseRotary(
     const json& config, int32_t head_dim, int32_t max_positions,
-    const std::vector<std::string>& layer_types) {
+    const std::vector<std::string>& layer_types, int32_t* stretched_positions) {
   if (head_dim % 2 != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "head_dim must be even for rotary embeddings, but is ", head_dim));
@@ -311,9 +322,11 @@ absl::StatusOr<RotarySpec> ParseRotary(
             absl::StrCat(prefix, layer_type, " is missing"));
       }
     }
-    return ParseFlat(config, *nested, nested_prefix, head_dim, max_positions);
+    return ParseFlat(config, *nested, nested_prefix, head_dim, max_positions,
+                     stretched_positions);
   }
-  return ParseFlat(config, *parameters, prefix, head_dim, max_positions);
+  return ParseFlat(config, *parameters, prefix, head_dim, max_positions,
+                   stretched_positions);
 }
 
 }  // namespace sluice

@@ -16,10 +16,15 @@ namespace sluice {
 // Settings come from rope_scaling (and top-level rope_theta), else from
 // rope_parameters, which may be nested by layer type; nested settings must
 // agree for all `layer_types` in use. Types: default, linear, llama3, yarn;
-// dynamic, which changes nothing up to `max_positions`; longrope only where it
-// never switches to its long factors.
+// dynamic, which changes nothing up to `max_positions` (beyond it transformers
+// takes other frequencies for each length, and keys of earlier steps keep
+// theirs, so that a sequence that is replayed would come out otherwise);
+// longrope only where it never switches to its long factors.
+//
+// *stretched_positions: how far linear and YaRN scaling reach, the original
+// positions times the factor; 0 for the other types.
 absl::StatusOr<RotarySpec> ParseRotary(
     const nlohmann::json& config, int32_t head_dim, int32_t max_positions,
-    const std::vector<std::string>& layer_types);
+    const std::vector<std::string>& layer_types, int32_t* stretched_positions);
 
 }  // namespace sluice

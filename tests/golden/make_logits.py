@@ -22,6 +22,8 @@ sys.path.insert(0, str(MODELS))
 import kjv  # noqa: E402
 
 RANDOM_LENGTHS = (1, 2, 7, 33, 70)
+# Beyond max_position_embeddings (160), as far as the scaling of their positions goes.
+SCALED_LENGTHS = {"llama-linear-rope": (200,), "qwen2-yarn": (200,)}
 DETAILED_LENGTH = 33  # the prompt whose every position is recorded
 TOP = 8
 NEW_TOKENS = 32
@@ -78,7 +80,7 @@ def every_position(logits):
 def random_prompts(model, name):
     """For each length the first random prompt whose greedy run is clear and not dull."""
     rng = random.Random(zlib.crc32(name.encode()))
-    for length in RANDOM_LENGTHS:
+    for length in RANDOM_LENGTHS + SCALED_LENGTHS.get(name, ()):
         # How lively a model can be depends on its weights: lower the bar slowly.
         for attempt in range(400):
             ids = [rng.randrange(3, model.config.vocab_size) for _ in range(length)]

@@ -235,7 +235,9 @@ TEST_F(CoordinatorTest, RefusesGenerationConfigsThatItWouldNotFollow) {
 TEST_F(CoordinatorTest, NamesWhatIsWrongWithTheModel) {
   options_.max_model_len = 257;
   EXPECT_THAT(std::string(Coordinator::Create(options_).status().message()),
-              HasSubstr("max_model_len is 257"));
+              testing::AllOf(HasSubstr("max_model_len is 257"),
+                             HasSubstr("takes 256 positions: "
+                                       "max_position_embeddings")));
   options_.max_model_len = 0;
   fs::remove(options_.model_dir / "tokenizer.json");
   EXPECT_FALSE(Coordinator::Create(options_).ok());

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/model/positions.h"
 #include "runtime/model/tensor_names.h"
 
 namespace sluice {
@@ -386,6 +387,53 @@ TEST(DecoderSpec, BadConfigsAreErrorsThatNameTheKey) {
     EXPECT_THAT(std::string(spec.status().message()), HasSubstr(bad.names))
         << bad.config;
   }
+}
+
+TEST(DecoderSpec, ScalingStretchesPositions) {
+  struct Case {
+    const char* scaling;
+    int32_t positions;
+    const char* why;
+  };
+  const Case cases[] = {
+      {R"({"rope_type": "default"})", 1000, "max_position_embeddings"},
+      {R"({"type": "linear", "factor": 2.5})", 2500, "linear"},
+      {R"({"type": "linear", "factor": 0.5})", 1000, "linear"},
+      {R"({"rope_type": "yarn", "factor": 4.0})", 4000, "yarn"},
+      {R"({"rope_type": "yarn", "factor": 4.0,
+           "original_max_position_embeddings": 1000})",
+       4000, "yarn"},
+      // Stretched already.
+      {R"({"rope_type": "yarn", "factor": 4.0,
+           "original_max_position_embeddings": 250})",
+       1000, "yarn"},
+      {R"({"rope_type": "yarn", "factor": 4.0,
+           "original_max_position_embeddings": 100})",
+       1000, "yarn"},
+      {R"({"type": "linear", "factor": 1e30})", 1 << 30, "linear"},
+      {R"({"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0,
+           "high_freq_factor": 4.0, "original_max_position_embeddings": 500})",
+       1000, "max_position_embeddings"},
+      {R"({"type": "dynamic", "factor": 4.0})", 1000, "\"dynamic\""},
+  };
+  for (const Case& c : cases) {
+    const std::string config =
+        absl::StrCat(R"({"model_type": "llama", "max_position_embeddings": 1000,
+                         "rope_scaling": )",
+                     c.scaling, "}");
+    const auto spec = ParseDecoderSpec(config);
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    EXPECT_EQ(spec->max_positions, c.positions) << c.scaling;
+    EXPECT_THAT(DescribePositions(*spec, config),
+                testing::AllOf(HasSubstr(absl::StrCat("takes ", c.positions)),
+                               HasSubstr(c.why)))
+        << c.scaling;
+  }
+  const std::string config = R"({"model_type": "opt"})";
+  const auto opt = ParseDecoderSpec(config);
+  ASSERT_TRUE(opt.ok()) << opt.status();
+  EXPECT_EQ(DescribePositions(*opt, config),
+            "takes 2048 positions: its table of positions has no more");
 }
 
 TEST(DecoderSpec, DeepJsonIsAnErrorNotAnOverflow) {
