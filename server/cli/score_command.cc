@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/clock.h"
+#include "common/logging.h"
 #include "common/mutex.h"
 #include "common/status_macros.h"
 #include "server/cli/cluster_flags.h"
@@ -221,12 +222,18 @@ absl::Status Score(const ScoreFlags& flags) {
     texts[i] = {};
   }
   WindowCutter cutter(windows, std::move(start_tokens), std::move(documents));
+  bool any = false;
+  for (size_t i = 0; i < flags.inputs.size(); ++i) {
+    any = any || cutter.CountedTokens(i) > 0;
+  }
   for (size_t i = 0; i < flags.inputs.size(); ++i) {
     if (cutter.CountedTokens(i) > 0) continue;
-    return absl::InvalidArgumentError(
+    const std::string why =
         absl::StrCat(flags.inputs[i],
                      " is too short: a token is scored given another one, "
-                     "so that at least 2 are needed"));
+                     "so that at least 2 are needed");
+    if (!any) return absl::InvalidArgumentError(why);
+    LogWarning(why + "; nothing of it is scored");
   }
   SLUICE_RETURN_IF_ERROR(WaitUntilLoaded(*cluster, display));
 
