@@ -11,8 +11,8 @@
 namespace sluice {
 
 // Zeroed host memory, charged to a budget. Aligned to 64 bytes; from 4096 bytes
-// on to 4096, as disk I/O wants it; to a huge page if it fills one. Memory up
-// to the next multiple of that (at most 4096) is there, too. Move-only.
+// on to 4096, as disk I/O wants it; to a huge page if it fills one: then the
+// system backs it where it is touched. Whole 4096 bytes are there. Move-only.
 class HostBuffer {
  public:
   HostBuffer() = default;

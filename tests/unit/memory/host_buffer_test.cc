@@ -1,8 +1,13 @@
 #include "runtime/memory/host_buffer.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdint>
+#include <span>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "gtest/gtest.h"
 
@@ -43,6 +48,65 @@ TEST(HostBufferTest, IsZeroedAlignedAndCharged) {
     EXPECT_EQ(budget.used_bytes(), c.bytes);
   }
   EXPECT_EQ(budget.used_bytes(), 0u);
+}
+
+// Pages of [data, data + bytes) that the system has backed.
+size_t BackedPages(const void* data, size_t bytes) {
+  std::vector<unsigned char> pages((bytes + 4095) / 4096);
+  EXPECT_EQ(mincore(const_cast<void*>(data), bytes, pages.data()), 0);
+  return std::count_if(pages.begin(), pages.end(),
+                       [](unsigned char page) { return page & 1; });
+}
+
+TEST(HostBufferTest, LargeOnesTakeMemoryWhereTheyAreTouched) {
+  constexpr size_t kBytes = (size_t{64} << 20) + 12345;
+  MemoryBudget budget(Tier::kHost, kBytes);
+  auto buffer = HostBuffer::Create("test", kBytes, &budget);
+  ASSERT_TRUE(buffer.ok()) << buffer.status();
+  EXPECT_EQ(BackedPages(buffer->data(), kBytes), 0u);
+  buffer->as<char>()[kBytes / 2] = 1;
+  buffer->as<char>()[kBytes - 1] = 2;
+  EXPECT_LE(BackedPages(buffer->data(), kBytes), 1024u);  // two huge pages
+  EXPECT_EQ(buffer->as<char>()[0], 0);
+}
+
+// Sees what is pinned.
+class PinningDevice : public Device {
+ public:
+  PinningDevice() : Device(nullptr) {}
+  void CopyIn(std::span<std::byte>, std::span<const std::byte>, IoCompletion*,
+              const IoLabel&) override {}
+  void CopyOut(std::span<std::byte>, std::span<const std::byte>, IoCompletion*,
+               const IoLabel&) override {}
+  void CopyWithin(std::span<std::byte>, std::span<const std::byte>,
+                  IoCompletion*) override {}
+  bool Contains(const void*, size_t) const override { return false; }
+  bool Touches(const void*, size_t) const override { return false; }
+  HostPin Pin(std::span<std::byte> host) override {
+    backed = BackedPages(host.data(), host.size()) * 4096;
+    return {};
+  }
+  Totals totals() const override { return {}; }
+  size_t backed = 0;
+
+ protected:
+  absl::StatusOr<void*> Take(const std::string&, size_t) override {
+    return absl::UnimplementedError("");
+  }
+  void GiveBack(void*, size_t) override {}
+};
+
+TEST(HostBufferTest, IsBackedByManyThreadsBeforeItIsPinned) {
+  if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "one core";
+  constexpr size_t kBytes = size_t{160} << 20;
+  MemoryBudget budget(Tier::kHost, kBytes);
+  auto buffer = HostBuffer::Create("test", kBytes, &budget);
+  ASSERT_TRUE(buffer.ok()) << buffer.status();
+  buffer->as<char>()[kBytes - 7] = 5;
+  PinningDevice device;
+  buffer->PinFor(&device);
+  EXPECT_EQ(device.backed, kBytes);
+  EXPECT_EQ(buffer->as<char>()[kBytes - 7], 5);
 }
 
 TEST(HostBufferTest, WantsRoom) {
