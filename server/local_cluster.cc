@@ -196,6 +196,7 @@ class LocalClusterImpl : public LocalCluster {
   RuntimeReport report() const override {
     RuntimeReport sum;
     for (const auto& worker : workers_) sum += worker->report();
+    sum.resident_peak_bytes = PeakResidentMemory();
     return sum;
   }
 

@@ -1,5 +1,6 @@
 #include "worker/runtime_report.h"
 
+#include <algorithm>
 #include <iterator>
 
 namespace sluice {
@@ -68,6 +69,10 @@ RuntimeReport& RuntimeReport::operator+=(const RuntimeReport& other) {
   device_peak_bytes += other.device_peak_bytes;
   host_peak_bytes += other.host_peak_bytes;
   disk_peak_bytes += other.disk_peak_bytes;
+  kv_host_peak_bytes += other.kv_host_peak_bytes;
+  resident_peak_bytes =
+      std::max(resident_peak_bytes, other.resident_peak_bytes);
+  disk_image_bytes += other.disk_image_bytes;
   return *this;
 }
 

@@ -15,6 +15,14 @@ struct RuntimeReport {
   uint64_t device_peak_bytes = 0;
   uint64_t host_peak_bytes = 0;
   uint64_t disk_peak_bytes = 0;
+  // Most of the KV cache in host memory that was in use, of
+  // placement.kv_host_bytes that there is room for.
+  uint64_t kv_host_peak_bytes = 0;
+  // Most memory in RAM at a time, of the process that all workers of the report
+  // share; 0: not known.
+  uint64_t resident_peak_bytes = 0;
+  // Weight images on disk, which stay there for the next run.
+  uint64_t disk_image_bytes = 0;
 
   RuntimeReport& operator+=(const RuntimeReport& other);
 };

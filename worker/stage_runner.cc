@@ -273,13 +273,20 @@ void StageRunner::PublishReport() {
   if (executor_ != nullptr) {
     report.stats += executor_->stats();
     report.placement = executor_->placement();
+    kv_host_peak_bytes_ =
+        std::max(kv_host_peak_bytes_, executor_->kv_host_used_bytes());
   }
+  report.kv_host_peak_bytes = kv_host_peak_bytes_;
   if (options_.device_budget != nullptr) {
     report.device_peak_bytes = options_.device_budget->peak_bytes();
   }
   report.host_peak_bytes = options_.host_budget->peak_bytes();
   if (options_.disk_budget != nullptr) {
     report.disk_peak_bytes = options_.disk_budget->peak_bytes();
+    const auto held = options_.disk_budget->holders();
+    if (const auto images = held.find("weight images"); images != held.end()) {
+      report.disk_image_bytes = images->second;
+    }
   }
   RuntimeReport before;
   {
@@ -287,6 +294,8 @@ void StageRunner::PublishReport() {
     before = std::exchange(report_, report);
   }
   options_.metrics->CountRuntime(report, report.stats - before.stats);
+  options_.metrics->SetBudgets(options_.device_budget, options_.host_budget,
+                               options_.disk_budget);
 }
 
 void StageRunner::ComputeLoop() {
@@ -331,10 +340,15 @@ void StageRunner::Play(Run& run) {
     }
     a.reporter->Ready(a.epoch, executor_->kv_pages(), executor_->kv_by_need(),
                       executor_->page_tokens(), executor_->weight_bytes());
-    LogInfo(absl::StrCat("epoch=", a.epoch.value(), " ", a.Name(),
-                         " is ready: ", executor_->weight_bytes() >> 20,
-                         " MiB of weights, ", executor_->kv_pages(),
-                         " KV pages of ", executor_->page_tokens(), " tokens"));
+    const uint64_t kv_host = executor_->placement().kv_host_bytes;
+    LogInfo(absl::StrCat(
+        "epoch=", a.epoch.value(), " ", a.Name(), " is ready: ",
+        executor_->weight_bytes() >> 20, " MiB of weights; KV cache for up to ",
+        executor_->kv_pages() * executor_->page_tokens(), " tokens",
+        kv_host > 0 ? absl::StrCat(", ", kv_host >> 20,
+                                   " MiB of memory, which is taken as "
+                                   "sequences need it")
+                    : ""));
     // Only now, as threads that were made before would share the core.
     if (!cores.empty()) BindThisThread({cores.data(), 1});
   }

@@ -155,6 +155,7 @@ class StageRunner : public FrameSink {
   MemoryCharge link_buffers_;  // while executor_ is there
   MemoryCharge link_staging_;  // the same, of the device
   SweepStats earlier_stats_;   // of the executors before
+  uint64_t kv_host_peak_bytes_ = 0;
 
   Thread compute_;
 };

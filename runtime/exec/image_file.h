@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -61,12 +62,16 @@ class ImageFile {
   // names the file and the place.
   absl::Status Check(size_t offset, std::span<const std::byte> data) const;
 
+  // Keeps what the file takes charged for as long as it is open.
+  void Hold(MemoryCharge charge) { charge_ = std::move(charge); }
+
   // Takes the file's name away; what is open stays readable.
   void Remove() const;
 
  private:
   ImageFile() = default;
   std::unique_ptr<DiskFile> file_;
+  MemoryCharge charge_;
   uint64_t image_offset_ = 0;
   size_t image_bytes_ = 0;
   size_t granule_ = 0;

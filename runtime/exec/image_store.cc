@@ -17,6 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr char kChargeName[] = "weight images";
+
 // Of an image that is being made: little beside the slots for units that large,
 // and large enough that the parts that it cuts, which are packed twice, are
 // few.
@@ -59,6 +61,10 @@ absl::StatusOr<std::unique_ptr<ImageFile>> ImageStore::Get(
   const auto open = [&]() -> absl::StatusOr<std::unique_ptr<ImageFile>> {
     SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<ImageFile> image,
                             ImageFile::Open(path, key_, bytes));
+    SLUICE_ASSIGN_OR_RETURN(
+        MemoryCharge charge,
+        options_.disk->Charge(kChargeName, ImageFile::FileBytes(bytes)));
+    image->Hold(std::move(charge));
     SLUICE_RETURN_IF_ERROR(use(*image));
     return image;
   };

@@ -27,7 +27,7 @@ class ImageStore {
     const TensorSource* source = nullptr;
     std::string disk_dir;
     MemoryBudget* memory = nullptr;  // an image that is being made
-    MemoryBudget* disk = nullptr;    // likewise
+    MemoryBudget* disk = nullptr;    // images that are made, or open
   };
   // Hashes the tensors if that was not done before. The errors of
   // TensorSource::ContentId and of making a directory.

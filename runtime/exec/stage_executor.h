@@ -80,6 +80,10 @@ class StageExecutor {
   virtual int64_t kv_pages() const = 0;
   virtual bool kv_by_need() const = 0;
   virtual int64_t kv_pages_used() const = 0;
+  // Of the KV cache in host memory, what was in use so far, since the load or
+  // Reset. The rest is room, which takes no memory until a sequence needs it
+  // (but where it is pinned for a device).
+  virtual uint64_t kv_host_used_bytes() const { return 0; }
   virtual int32_t page_tokens() const = 0;
   virtual uint64_t weight_bytes() const = 0;
   // Where things were placed, and what the sweeps did since the load.

@@ -68,6 +68,7 @@ void StageSweep::Reset() {
     parts_.weights->ReadAhead(1);
   }
   tables_.Clear();
+  if (parts_.kv != nullptr) parts_.kv->Trim();
   if (last_) head_->Clear();
 }
 

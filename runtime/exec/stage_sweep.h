@@ -67,6 +67,11 @@ class StageSweep : public StageExecutor {
   int64_t kv_pages() const override { return tables_.num_pages(); }
   bool kv_by_need() const override { return tables_.by_need(); }
   int64_t kv_pages_used() const override { return tables_.num_used(); }
+  uint64_t kv_host_used_bytes() const override {
+    return parts_.kv == nullptr
+               ? 0
+               : parts_.kv->BytesOf(tables_.pool(Tier::kHost).touched());
+  }
   int32_t page_tokens() const override { return kPageTokens; }
   uint64_t weight_bytes() const override {
     return parts_.placement.weight_bytes;

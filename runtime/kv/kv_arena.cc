@@ -46,6 +46,7 @@ absl::StatusOr<std::unique_ptr<KvArena>> KvArena::Create(const KvLayout& layout,
   arena->base_ = static_cast<std::byte*>(base);
   arena->mapped_ = bytes;
   if (copies != nullptr) {
+    arena->pinned_ = true;
     // The mapping is of whole pages.
     arena->pin_ = copies->Pin({arena->base_, RoundUpToDisk(bytes)});
   }
@@ -60,6 +61,10 @@ absl::StatusOr<std::unique_ptr<KvArena>> KvArena::CreateOn(
                           device->Allocate("kv cache", bytes));
   arena->base_ = arena->on_device_.as<std::byte>();
   return arena;
+}
+
+void KvArena::Trim() {
+  if (mapped_ > 0 && !pinned_) madvise(base_, mapped_, MADV_DONTNEED);
 }
 
 KvArena::~KvArena() {

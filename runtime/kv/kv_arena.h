@@ -31,6 +31,15 @@ class KvArena {
   KvArena(const KvArena&) = delete;
   KvArena& operator=(const KvArena&) = delete;
 
+  // Bytes of the first `pages` pages of all layers: what of the arena is in use
+  // if no others are.
+  uint64_t BytesOf(int64_t pages) const {
+    return static_cast<uint64_t>(pages) * layout_.page_bytes();
+  }
+  // Gives what the system has backed so far back to it, unless it is pinned or
+  // a device's. REQUIRES: nobody needs what is in it.
+  void Trim();
+
   const KvLayout& layout() const { return layout_; }
   int64_t num_pages() const { return num_pages_; }
 
@@ -47,6 +56,7 @@ class KvArena {
   int64_t num_pages_;
   std::byte* base_ = nullptr;
   size_t mapped_ = 0;
+  bool pinned_ = false;
   DeviceBuffer on_device_;
   MemoryCharge charge_;
   HostPin pin_;

@@ -35,6 +35,7 @@ absl::Status PagePool::Take(int64_t count, std::vector<int32_t>* pages) {
     free_.erase(best);
     if (end < run_end) free_.emplace(end, run_end);
     for (int32_t page = begin; page < end; ++page) pages->push_back(page);
+    touched_ = std::max<int64_t>(touched_, end);
     count -= end - begin;
   }
   return absl::OkStatus();

@@ -16,6 +16,11 @@ class PagePool {
   int64_t num_pages() const { return num_pages_; }
   int64_t num_used() const { return num_pages_ - num_free_; }
   int64_t num_free() const { return num_free_; }
+  // All pages that were ever taken, since Forget, are below this one: low ones
+  // are given first, so that what nobody needed stays untouched.
+  int64_t touched() const { return touched_; }
+  // REQUIRES: all are free.
+  void Forget() { touched_ = 0; }
 
   // Appends `count` pages to `pages`, or none: kResourceExhausted says how many
   // are left. In as few runs of consecutive pages as the free ones allow (the
@@ -29,6 +34,7 @@ class PagePool {
 
   int64_t num_pages_;
   int64_t num_free_;
+  int64_t touched_ = 0;
   std::map<int32_t, int32_t> free_;  // runs: begin to end, never adjacent
 };
 

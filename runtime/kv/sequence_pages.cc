@@ -101,6 +101,7 @@ void PageTables::Clear() {
     pools_[static_cast<size_t>(table.tier)].GiveBack(table.pages);
   }
   tables_.clear();
+  for (PagePool& pool : pools_) pool.Forget();
 }
 
 SequencePages* PageTables::Find(SequenceId id) {

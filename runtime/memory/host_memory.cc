@@ -13,6 +13,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/logging.h"
 #include "common/status_macros.h"
 
@@ -29,14 +30,16 @@ std::optional<uint64_t> ReadNumber(const std::string& path) {
   return std::nullopt;
 }
 
-std::optional<uint64_t> MemAvailable() {
-  std::ifstream file("/proc/meminfo");
-  std::string key;
-  uint64_t kib = 0;
-  std::string unit;
-  while (file >> key >> kib) {
-    std::getline(file, unit);
-    if (key == "MemAvailable:") return kib * 1024;
+// Of a file of lines "Key:  <number> kB", and others.
+std::optional<uint64_t> ReadKib(const char* path, absl::string_view key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    absl::string_view rest = line;
+    uint64_t kib = 0;
+    if (absl::ConsumePrefix(&rest, key) && absl::ConsumeSuffix(&rest, "kB") &&
+        absl::SimpleAtoi(absl::StripAsciiWhitespace(rest), &kib)) {
+      return kib * 1024;
+    }
   }
   return std::nullopt;
 }
@@ -44,7 +47,7 @@ std::optional<uint64_t> MemAvailable() {
 }  // namespace
 
 uint64_t AvailableHostMemory() {
-  uint64_t available = MemAvailable().value_or(0);
+  uint64_t available = ReadKib("/proc/meminfo", "MemAvailable:").value_or(0);
   const struct {
     const char* limit;
     const char* usage;
@@ -61,6 +64,10 @@ uint64_t AvailableHostMemory() {
     available = available == 0 ? left : std::min(available, left);
   }
   return available;
+}
+
+uint64_t PeakResidentMemory() {
+  return ReadKib("/proc/self/status", "VmHWM:").value_or(0);
 }
 
 uint64_t DefaultHostMemory() { return AvailableHostMemory() / 4 * 3; }

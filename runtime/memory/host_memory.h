@@ -13,6 +13,10 @@ namespace sluice {
 // 0 if neither can be read.
 uint64_t AvailableHostMemory();
 
+// Most memory that this process had in RAM at a time, its code included (the
+// kernel's VmHWM). Bytes; 0 if it can't be read.
+uint64_t PeakResidentMemory();
+
 // The default budget: three quarters of AvailableHostMemory().
 uint64_t DefaultHostMemory();
 

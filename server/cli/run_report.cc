@@ -21,6 +21,14 @@ nlohmann::ordered_json Shares(uint64_t bytes, uint64_t host, uint64_t device) {
           {"disk", share(bytes - host - device)}};
 }
 
+std::string Size(uint64_t bytes) {
+  return bytes >= uint64_t{10} << 30
+             ? absl::StrFormat("%.1f GiB",
+                               static_cast<double>(bytes) / (1 << 30))
+             : absl::StrFormat("%.1f MiB",
+                               static_cast<double>(bytes) / (1 << 20));
+}
+
 // Of each resource, as the worker counts its own.
 ResourceSeconds Measured(const SweepStats& stats) {
   ResourceSeconds seconds = {};
@@ -93,7 +101,11 @@ nlohmann::ordered_json RuntimeFigures(const Policy& asked,
       {"peak_memory_bytes",
        {{"device", report.device_peak_bytes},
         {"host", report.host_peak_bytes},
-        {"disk", report.disk_peak_bytes}}}};
+        {"disk", report.disk_peak_bytes},
+        {"resident", report.resident_peak_bytes}}},
+      {"kv_cache_bytes",
+       {{"room", p.kv_host_bytes}, {"needed", report.kv_host_peak_bytes}}},
+      {"weight_image_bytes", report.disk_image_bytes}};
 }
 
 std::string RuntimeTable(const RuntimeReport& report, const SweepStats& stats,
@@ -145,20 +157,33 @@ std::string RuntimeTable(const RuntimeReport& report, const SweepStats& stats,
   carried("KV cache", stats.kv_read_bytes, stats.kv_write_bytes);
   carried("activations", stats.activation_read_bytes,
           stats.activation_write_bytes);
-  absl::StrAppendFormat(
-      &text, "peak memory              %10.1f MiB",
-      static_cast<double>(report.host_peak_bytes) / (1 << 20));
-  if (report.device_peak_bytes > 0) {
-    absl::StrAppendFormat(
-        &text, ", device %.1f MiB",
-        static_cast<double>(report.device_peak_bytes) / (1 << 20));
+  const auto memory = [&](const char* name, uint64_t bytes) {
+    absl::StrAppendFormat(&text, "%-24s %10s", name, Size(bytes));
+  };
+  if (report.resident_peak_bytes > 0) {
+    memory("peak memory", report.resident_peak_bytes);
+    text += "\n";
   }
-  if (report.disk_peak_bytes > 0) {
-    absl::StrAppendFormat(
-        &text, ", disk %.1f MiB",
-        static_cast<double>(report.disk_peak_bytes) / (1 << 20));
+  memory("of --host-memory", report.host_peak_bytes);
+  absl::StrAppendFormat(&text, " set aside, at most");
+  if (const uint64_t room = report.placement.kv_host_bytes; room > 0) {
+    absl::StrAppendFormat(&text, "; %s of it for KV cache, %s needed",
+                          Size(room), Size(report.kv_host_peak_bytes));
   }
   text += "\n";
+  if (report.device_peak_bytes > 0) {
+    memory("of --device-memory", report.device_peak_bytes);
+    text += "\n";
+  }
+  if (report.disk_peak_bytes > 0) {
+    memory("of --disk-space", report.disk_peak_bytes);
+    if (report.disk_image_bytes > 0) {
+      absl::StrAppendFormat(&text,
+                            "; %s of it weights, which stay for the next run",
+                            Size(report.disk_image_bytes));
+    }
+    text += "\n";
+  }
   return text;
 }
 

@@ -11,8 +11,9 @@ namespace sluice {
 
 // The runtime's part of `sluice run --json`: policy (asked and realised),
 // bytes_moved, stall_seconds, compute_seconds, host_attention_seconds,
-// wire_seconds and peak_memory_bytes. `asked` is the policy and `stats` is what
-// the run added; seconds are summed over workers.
+// wire_seconds, peak_memory_bytes (of the budgets, and resident: what the
+// process really had), kv_cache_bytes and weight_image_bytes. `asked` is the
+// policy and `stats` is what the run added; seconds are summed over workers.
 nlohmann::ordered_json RuntimeFigures(const Policy& asked,
                                       const RuntimeReport& report,
                                       const SweepStats& stats);

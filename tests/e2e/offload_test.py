@@ -443,6 +443,16 @@ def test_random_weights_need_only_a_config():
         assert done.returncode == 1 and "tokenizer" in done.stderr, done.stderr
 
 
+def test_what_stays_on_disk_is_said():
+    lines = harness.mixed_requests(4)
+    with DiskDir() as disk:
+        for _ in range(2):  # made, then found
+            figures, _ = harness.run(LLAMA, lines, *SMALL, "--disk-dir", disk, *policy("w=0/0/100 c=0/0/100"))
+            kept = sum(os.path.getsize(path) for path in images(disk))
+            assert figures["weight_image_bytes"] == kept, figures
+            assert figures["peak_memory_bytes"]["disk"] > kept, figures
+
+
 def test_random_weights_in_place_of_a_models_own():
     lines = harness.mixed_requests(4)
     own = harness.answers(harness.run(LLAMA, lines)[1])

@@ -4,6 +4,7 @@ figures say."""
 import json
 import os
 import sys
+import tempfile
 
 import harness
 
@@ -55,6 +56,27 @@ def test_scarce_kv_is_shared_by_need_or_reserved_with_the_same_tokens():
             "--host-memory", str(few["peak_memory_bytes"]["host"] + (64 << 10)))
         assert figures["completed"] == len(lines), figures
         assert harness.answers(results) == base, reserve
+
+
+def test_memory_for_kv_is_taken_as_it_is_needed():
+    with tempfile.TemporaryDirectory() as model:
+        with open(os.path.join(model, "config.json"), "w") as f:
+            json.dump({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256,
+                       "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 128,
+                       "intermediate_size": 512, "vocab_size": 1000, "max_position_embeddings": 32768,
+                       "rms_norm_eps": 1e-5, "eos_token_id": 2, "torch_dtype": "float32"}, f)
+        lines = [json.dumps({
+            "custom_id": f"r{i}", "method": "POST", "url": "/v1/completions",
+            "body": {"prompt": [5 + i, 6, 7], "max_tokens": 4, "ignore_eos": True}}) for i in range(4)]
+        figures, results = harness.run(
+            model, lines, "--load-format", "dummy", "--host-memory", "3GiB")
+        assert figures["completed"] == 4, results
+        kv, peak = figures["kv_cache_bytes"], figures["peak_memory_bytes"]
+        assert peak["host"] > 2 << 30, peak  # set aside
+        assert kv["room"] > 2 << 30, kv
+        assert 0 < kv["needed"] <= 32 << 20, kv
+        # Code, libraries and work space; not what was set aside.
+        assert 0 < peak["resident"] < 1 << 30 or harness.SLOW > 1, peak
 
 
 def test_bfloat16_gives_the_same_whatever_the_batch():

@@ -127,6 +127,8 @@ TEST_P(EmbeddingStoreTest, RowsOnDiskAreTheRows) {
     ASSERT_TRUE(store.ok()) << store.status();
     EXPECT_EQ(progress_, (*store)->bytes());
     EXPECT_EQ((*store)->bytes(), (*resident)->bytes());
+    // What is kept on disk counts, also when it was there before.
+    EXPECT_EQ(disk_.used_bytes(), ImageFile::FileBytes((*store)->bytes()));
     EXPECT_EQ(memory_.used_bytes() - before,
               EmbeddingStore::MemoryBytes(*backend_, kMaxRows));
     for (const size_t count : {1, 2, 255, 256, 257, kMaxRows}) {

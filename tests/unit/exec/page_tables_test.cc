@@ -1,8 +1,11 @@
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 #include <set>
+#include <vector>
 
 #include "runtime/kv/kv_arena.h"
 #include "runtime/kv/page_pool.h"
@@ -247,6 +250,50 @@ TEST(KvArenaTest, LayersFollowEachOther) {
   EXPECT_EQ((*arena)->LayerBase(2), base + 2 * layer_bytes);
   // All of it is there.
   std::memset(base, 1, 3 * layer_bytes + KvLayout::kSlackBytes);
+}
+
+TEST(KvArenaTest, TakesMemoryAsItIsNeededAndGivesItBack) {
+  const KvLayout layout{2, 8, 128, KvFormat::kBFloat16};
+  constexpr int64_t kPages = 1000;
+  const size_t layer_bytes = kPages * layout.layer_page_bytes();
+  MemoryBudget budget(Tier::kHost, uint64_t{1} << 30);
+  auto arena = KvArena::Create(layout, kPages, &budget);
+  ASSERT_TRUE(arena.ok()) << arena.status();
+  const auto backed = [&] {
+    std::vector<unsigned char> pages(2 * layer_bytes / 4096);
+    EXPECT_EQ(
+        mincore((*arena)->LayerBase(0), 2 * layer_bytes, pages.data()), 0);
+    return std::count_if(pages.begin(), pages.end(),
+                         [](unsigned char page) { return page & 1; });
+  };
+  EXPECT_EQ(backed(), 0);
+  for (int layer = 0; layer < 2; ++layer) {
+    std::memset((*arena)->LayerBase(layer), 1, 3 * layout.layer_page_bytes());
+  }
+  EXPECT_GT(backed(), 0);
+  EXPECT_LE(backed(), 4 * 512);  // of each layer, two huge pages at most
+  EXPECT_EQ((*arena)->BytesOf(3), 3 * layout.page_bytes());
+  (*arena)->Trim();
+  EXPECT_EQ(backed(), 0);
+  EXPECT_EQ(*(*arena)->LayerBase(1), std::byte{0});
+}
+
+TEST(PageTablesTest, KnowsWhichPagesNobodyTouched) {
+  PageTables tables({0, 100, 0}, 64);
+  const auto touched = [&] { return tables.pool(Tier::kHost).touched(); };
+  EXPECT_EQ(touched(), 0);
+  for (int i = 1; i <= 3; ++i) {
+    ASSERT_TRUE(tables.Admit(SequenceId(i), 64).ok());
+    ASSERT_TRUE(tables.Grow(tables.Find(SequenceId(i)), 64).ok());
+  }
+  EXPECT_EQ(touched(), 6);
+  // What is given back is taken again before anything new is.
+  ASSERT_TRUE(tables.Release(SequenceId(1)).ok());
+  ASSERT_TRUE(tables.Admit(SequenceId(4), 64).ok());
+  ASSERT_TRUE(tables.Grow(tables.Find(SequenceId(4)), 64).ok());
+  EXPECT_EQ(touched(), 6);
+  tables.Clear();
+  EXPECT_EQ(touched(), 0);
 }
 
 TEST(KvArenaTest, BudgetTooSmall) {

@@ -93,11 +93,38 @@ TEST(RunReportTest, Table) {
               HasSubstr("host: attention               2.500   25.0 %\n"));
   EXPECT_THAT(table, HasSubstr("wire: host to device          1.500   15.0 %  "
                                "3.000 GB, 2.00 GB/s while busy"));
-  EXPECT_THAT(table, HasSubstr("3.0 MiB, device 5.0 MiB\n"));
+  EXPECT_THAT(table,
+              HasSubstr("of --host-memory            3.0 MiB set aside"));
+  EXPECT_THAT(table, HasSubstr("of --device-memory          5.0 MiB\n"));
+  EXPECT_THAT(table, Not(HasSubstr("peak memory")));  // not known
   // What carried nothing is not shown.
   EXPECT_THAT(table, Not(HasSubstr("disk write")));
   EXPECT_THAT(table, Not(HasSubstr("device to host")));
-  EXPECT_THAT(table, Not(HasSubstr("disk 0")));
+  EXPECT_THAT(table, Not(HasSubstr("--disk-space")));
+}
+
+TEST(RunReportTest, WhatWasTakenWhatWasSetAsideAndWhatStaysOnDisk) {
+  RuntimeReport report = Report();
+  report.resident_peak_bytes = uint64_t{3} << 30;
+  report.host_peak_bytes = uint64_t{16} << 30;
+  report.placement.kv_bytes = report.placement.kv_host_bytes = uint64_t{13}
+                                                               << 30;
+  report.kv_host_peak_bytes = 32 << 20;
+  report.disk_peak_bytes = uint64_t{15} << 30;
+  report.disk_image_bytes = uint64_t{14} << 30;
+  const std::string table = RuntimeTable(report, Stats(), 5, 1);
+  EXPECT_THAT(table, HasSubstr("peak memory              3072.0 MiB\n"));
+  EXPECT_THAT(table,
+              HasSubstr("of --host-memory           16.0 GiB set aside, at "
+                        "most; 13.0 GiB of it for KV cache, 32.0 MiB needed"));
+  EXPECT_THAT(table,
+              HasSubstr("of --disk-space            15.0 GiB; 14.0 GiB of it "
+                        "weights, which stay for the next run"));
+  const nlohmann::ordered_json json = RuntimeFigures(Policy(), report, Stats());
+  EXPECT_EQ(json["peak_memory_bytes"]["resident"], uint64_t{3} << 30);
+  EXPECT_EQ(json["kv_cache_bytes"]["room"], uint64_t{13} << 30);
+  EXPECT_EQ(json["kv_cache_bytes"]["needed"], 32 << 20);
+  EXPECT_EQ(json["weight_image_bytes"], uint64_t{14} << 30);
 }
 
 TEST(RunReportTest, AnEmptyRunDividesByNothing) {
