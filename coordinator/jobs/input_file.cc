@@ -42,7 +42,7 @@ absl::Status OpenError(const std::string& path, int error) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<InputFile>> InputFile::Open(
+absl::StatusOr<std::unique_ptr<NamedInputFile>> NamedInputFile::Open(
     const fs::path& root, const std::string& path) {
   if (root.empty()) {
     return absl::PermissionDeniedError(
@@ -69,7 +69,7 @@ absl::StatusOr<std::unique_ptr<InputFile>> InputFile::Open(
   const int fd =
       open(resolved.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (fd < 0) return OpenError(path, errno);
-  std::unique_ptr<InputFile> file(new InputFile(fd, path));
+  std::unique_ptr<NamedInputFile> file(new NamedInputFile(fd, path));
   struct stat info;
   if (fstat(fd, &info) != 0) return OpenError(path, errno);
   if (!S_ISREG(info.st_mode)) {
@@ -84,9 +84,9 @@ absl::StatusOr<std::unique_ptr<InputFile>> InputFile::Open(
   return file;
 }
 
-InputFile::~InputFile() { close(fd_); }
+NamedInputFile::~NamedInputFile() { close(fd_); }
 
-absl::StatusOr<size_t> InputFile::Read(char* buffer, size_t size) {
+absl::StatusOr<size_t> NamedInputFile::Read(char* buffer, size_t size) {
   while (true) {
     const ssize_t n = read(fd_, buffer, size);
     if (n >= 0) return static_cast<size_t>(n);

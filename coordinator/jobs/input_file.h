@@ -10,22 +10,22 @@
 namespace sluice {
 
 // A file on the coordinator's side that a client named.
-class InputFile {
+class NamedInputFile {
  public:
   // `path` is relative to `root` or inside it; symbolic links are followed, and
   // what they lead to must be inside too. kPermissionDenied outside the root or
   // if `root` is ""; kNotFound; kInvalidArgument if it is no regular file.
-  static absl::StatusOr<std::unique_ptr<InputFile>> Open(
+  static absl::StatusOr<std::unique_ptr<NamedInputFile>> Open(
       const std::filesystem::path& root, const std::string& path);
-  ~InputFile();
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
+  ~NamedInputFile();
+  NamedInputFile(const NamedInputFile&) = delete;
+  NamedInputFile& operator=(const NamedInputFile&) = delete;
 
   // The next bytes, up to `size` of them; 0 at the end.
   absl::StatusOr<size_t> Read(char* buffer, size_t size);
 
  private:
-  InputFile(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+  NamedInputFile(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
   const int fd_;
   const std::string path_;
 };

@@ -225,8 +225,8 @@ absl::StatusOr<v1::Job> JobManagerImpl::CreateFromPath(
   auto found = FindExisting(spec);
   if (found.ok() || !absl::IsNotFound(found.status())) return found;
   SLUICE_ASSIGN_OR_RETURN(
-      std::unique_ptr<InputFile> file,
-      InputFile::Open(options_.input_root, spec.input_path()));
+      std::unique_ptr<NamedInputFile> file,
+      NamedInputFile::Open(options_.input_root, spec.input_path()));
   v1::Job existing;
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Upload> upload,
                           BeginUpload(spec, &existing));
