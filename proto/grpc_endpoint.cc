@@ -45,7 +45,12 @@ constexpr EndpointLimits kClientChannel = {
     .max_receive_bytes = kMaxAnswerBytes,
     .max_send_bytes = kMaxRequestBytes,
     .max_metadata_bytes = kMaxMetadataBytes,
+    // Who follows a job for days notices that the coordinator's machine is gone,
+    // and finds it again soon after it is back.
+    .keepalive_ms = kKeepaliveMs,
+    .keepalive_timeout_ms = kKeepaliveMs,
     .first_reconnect_ms = 100,
+    .max_reconnect_ms = 2'000,
 };
 
 constexpr EndpointLimits kWorkerChannel = {
