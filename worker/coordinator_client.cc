@@ -12,19 +12,24 @@
 #include "common/limits.h"
 #include "common/logging.h"
 #include "common/mutex.h"
+#include "common/sampling_params.h"
 #include "common/status_macros.h"
 #include "common/text.h"
 #include "common/thread.h"
 #include "proto/convert.h"
 #include "proto/grpc_status.h"
+#include "proto/wire_limits.h"
 #include "sluice/v1/pipeline.grpc.pb.h"
 
 namespace sluice {
 namespace {
 
 constexpr int kMaxBackoff = 16;  // times reconnect_delay
-// Messages that may wait for the coordinator to read; a few are normal.
-constexpr size_t kMaxOutbox = 4096;
+// Messages that may wait for the coordinator to read; a few are normal. The
+// parts of the largest result are.
+constexpr size_t kMaxOutbox = 1 << 14;
+static_assert(2 * kMaxBlockTokens * (1 + 2 * kMaxTopLogprobs) <
+              kMaxOutbox * kMaxResultValues);
 // How long the coordinator has to see us off.
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(1);
 // The same trouble is told again after so many attempts.

@@ -122,6 +122,12 @@ def run_on_processes(model, lines, workers, *flags, worker_flags=(), disturb=Non
         return harness.answers(cluster.results(job))
 
 
+def needs_speed():
+    """Of tests whose vocabularies alone are a gigabyte."""
+    if harness.SLOW > 1:
+        raise harness.Skipped("a sanitizer would take minutes for so large a vocabulary")
+
+
 def shorter(lengths):
     """A sanitizer takes its time."""
     return lengths if harness.SLOW == 1 else [min(n, 520) for n in lengths]
@@ -162,18 +168,21 @@ def test_a_step_of_8192_rows_of_8192_numbers():
 # ---- heads and vocabularies of published models
 
 def test_llama_3_8b():
+    needs_speed()
     with Model(LLAMA_8B) as model:
         lines = requests(128256, shorter([1, 2, 700, 300]))
         check(model, lines, ("--workers", "2"))
 
 
 def test_qwen_2_5_7b():
+    needs_speed()
     with Model(QWEN_7B) as model:
         lines = requests(152064, shorter([1, 600, 33]))
         check(model, lines, ("--workers", "2"))
 
 
 def test_opt_30b():
+    needs_speed()
     with Model(OPT_30B) as model:
         lines = requests(50272, shorter([1, 300, 33]))
         check(model, lines, ("--workers", "2"), flags=("--host-memory", "4GiB"))

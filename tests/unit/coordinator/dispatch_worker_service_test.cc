@@ -1,9 +1,15 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
+
 #include "common/bounded_queue.h"
 #include "coordinator/worker_service.h"
+#include "proto/convert.h"
 #include "proto/grpc_endpoint.h"
+#include "proto/grpc_status.h"
+#include "proto/wire_limits.h"
 #include "sluice/v1/pipeline.grpc.pb.h"
 
 namespace sluice {
@@ -87,6 +93,87 @@ TEST_F(WorkerServiceTest, CarriesMessagesBothWaysInOrder) {
   while (call->Read(&message)) {
   }
   EXPECT_FALSE(call->Finish().ok());
+}
+
+// The largest that either end says: a plan of 10,000 sequences with all the
+// logit_bias that it may hold; the 20 alternatives of as many tokens.
+TEST_F(WorkerServiceTest, CarriesTheLargestPlansAndResults) {
+  constexpr int kSequences = 10'000;
+  grpc::ClientContext context;
+  auto call = stub_->Attach(&context);
+  ASSERT_TRUE(call->Write(Hello()));
+  auto stream = NextStream();
+  sink_.Next();
+  stream->Accept();
+  StepPlan plan;
+  StepResult result;
+  plan.micro_batches.emplace_back();
+  int64_t biases = kMaxPlanLogitBiases;
+  for (int i = 0; i < kSequences; ++i) {
+    const SequenceId id(i);
+    SequenceAdmission& admission = plan.admit.emplace_back();
+    admission.sequence = id;
+    admission.prompt_tokens = 1;
+    admission.max_tokens = 9;
+    const auto mine =
+        std::min<int64_t>(biases, static_cast<int64_t>(kMaxLogitBiases));
+    biases -= mine;
+    admission.sampling.logit_bias.assign(static_cast<size_t>(mine),
+                                         {INT32_MAX, -1.5f});
+    plan.micro_batches[0].segments.push_back({id, 0, 1, true});
+    plan.micro_batches[0].tokens.push_back(INT32_MAX);
+    SampledToken& token = result.tokens.emplace_back();
+    token.sequence = id;
+    token.token = INT32_MAX;
+    token.top.assign(kMaxTopLogprobs, {INT32_MAX, -0.5f});
+    TokenScores& scores = result.scores.emplace_back();
+    scores.sequence = id;
+    scores.num_top = kMaxTopLogprobs;
+    scores.logprobs = {-1.0f};
+    scores.top.assign(kMaxTopLogprobs, {INT32_MAX, -0.5f});
+  }
+  ASSERT_EQ(biases, 0);
+  {
+    v1::CoordinatorMessage message;
+    ToProto(plan, message.mutable_step_plan());
+    EXPECT_GT(message.ByteSizeLong(), size_t{50} << 20);
+    ASSERT_TRUE(stream->Send(std::move(message)));
+  }
+  v1::CoordinatorMessage got;
+  ASSERT_TRUE(call->Read(&got));
+  EXPECT_EQ(got.step_plan().admit_size(), kSequences);
+  EXPECT_EQ(got.step_plan().admit(0).sampling().logit_bias_token_size(),
+            static_cast<int>(kMaxLogitBiases));
+  int64_t tokens = 0, scores = 0;
+  for (v1::StepResult& part : ToProtoParts(result)) {
+    v1::WorkerMessage message;
+    *message.mutable_step_result() = std::move(part);
+    ASSERT_TRUE(call->Write(message));
+    const WorkerEvent event = sink_.Next();
+    const auto* arrived = std::get_if<v1::WorkerMessage>(&event.what);
+    ASSERT_NE(arrived, nullptr);
+    tokens += arrived->step_result().tokens_size();
+    scores += arrived->step_result().scores_size();
+  }
+  EXPECT_EQ(tokens, kSequences);
+  EXPECT_EQ(scores, kSequences);
+  call->WritesDone();
+  EXPECT_EQ(NextClosed().code(), absl::StatusCode::kCancelled);
+  call->Finish();
+}
+
+// What is beyond it ends the stream with the reason, at both ends.
+TEST_F(WorkerServiceTest, AMessageBeyondTheLimitIsNamed) {
+  grpc::ClientContext context;
+  auto call = stub_->Attach(&context);
+  v1::WorkerMessage message = Hello();
+  message.mutable_register_()->set_profile_json(
+      std::string(static_cast<size_t>(kMaxRequestBytes), 'x'));
+  call->Write(message);
+  const absl::Status status = FromGrpcStatus(call->Finish());
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  NextStream();
+  EXPECT_FALSE(NextClosed().ok());
 }
 
 TEST_F(WorkerServiceTest, ARefusedWorkerGetsTheReason) {

@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/convert.h"
+#include "proto/wire_limits.h"
 #include "sluice/v1/pipeline.pb.h"
 
 namespace sluice {
@@ -317,7 +318,11 @@ TEST(FrameTest, SurvivesRandomBytes) {
 TEST(FrameTest, RefusesToEncodeMoreThanAFrameMayHold) {
   ActivationFrame frame = Frame(1, 1, {});
   // Never touched, so never in memory.
-  frame.hidden->Resize(int64_t{1} << 20, 256);
+  constexpr int64_t kCols = 256;
+  constexpr int64_t kMost = kMaxActivationBytes / (kCols * sizeof(float));
+  frame.hidden->Resize(kMost, kCols);
+  EXPECT_TRUE(EncodeFrame(frame).ok());
+  frame.hidden->Resize(kMost + 1, kCols);
   const auto bytes = EncodeFrame(frame);
   ASSERT_FALSE(bytes.ok());
   EXPECT_THAT(bytes.status().ToString(), HasSubstr("max_step_tokens"));

@@ -2,6 +2,7 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/server.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "proto/grpc_endpoint.h"
 #include "proto/grpc_status.h"
+#include "proto/wire_limits.h"
 #include "sluice/v1/pipeline.grpc.pb.h"
 #include "tests/unit/worker/link_testing.h"
 #include "worker/link/frame.h"
@@ -119,6 +121,94 @@ TEST_P(LinkTest, FramesLargerThanGrpcsDefaultLimit) {
   auto link = Connect();
   ASSERT_TRUE(link->Send(Frame(1, 100'000)).ok());  // 6.4 MB
   ExpectFrame(sink_.Take().frame, 1, 100'000);
+}
+
+// 8,192 rows of 8,192 numbers, 256 MiB, twice under way together.
+TEST_P(LinkTest, WideFrames) {
+  constexpr int kRows = 8192, kCols = 8192;
+  service_->Accept(
+      kEpoch,
+      {.max_rows = kRows, .cols = kCols, .max_micro_batches = 1, .credits = 2});
+  auto link = Connect();
+  // Only some numbers are looked at: filling all takes its time.
+  const auto at = [](int row) { return int64_t{row} * kCols + row % kCols; };
+  for (int step = 0; step < 2; ++step) {
+    ActivationFrame frame = TestFrame(pool_, kEpoch, step, 1, kCols);
+    auto plan = std::make_shared<StepPlan>(*frame.plan);
+    plan->micro_batches[0].segments[0].num_tokens = kRows;
+    plan->micro_batches[0].tokens.assign(kRows, 1);
+    frame.plan = std::move(plan);
+    frame.hidden = pool_.Acquire(kRows, kCols);
+    for (int row = 0; row < kRows; ++row) {
+      frame.hidden->data()[at(row)] = static_cast<float>(step + row);
+    }
+    ASSERT_TRUE(link->Send(std::move(frame)).ok());
+  }
+  for (int step = 0; step < 2; ++step) {
+    const TestSink::Got got = sink_.Take();
+    ASSERT_EQ(got.frame.hidden->rows(), kRows);
+    ASSERT_EQ(got.frame.hidden->cols(), kCols);
+    EXPECT_EQ(got.frame.plan->micro_batches[0].tokens.size(), size_t{kRows});
+    for (int row = 0; row < kRows; ++row) {
+      ASSERT_EQ(got.frame.hidden->data()[at(row)],
+                static_cast<float>(step + row));
+    }
+  }
+}
+
+// Many sequences with all the logit_bias that a step may bring: a plan larger
+// than its activations.
+TEST_P(LinkTest, PlansOfTenThousandSequences) {
+  constexpr int kSequences = 10'000;
+  service_->Accept(kEpoch, {.max_rows = kSequences,
+                            .cols = kTerms.cols,
+                            .max_micro_batches = 1,
+                            .credits = 1});
+  auto link = Connect();
+  ActivationFrame frame = Frame(1, kSequences);
+  auto plan = std::make_shared<StepPlan>(*frame.plan);
+  MicroBatch& batch = plan->micro_batches[0];
+  batch.segments.clear();
+  int64_t biases = kMaxPlanLogitBiases;
+  for (int i = 0; i < kSequences; ++i) {
+    batch.segments.push_back({SequenceId(i), 0, 1, true});
+    SequenceAdmission& admission = plan->admit.emplace_back();
+    admission.sequence = SequenceId(i);
+    admission.prompt_tokens = 1;
+    admission.max_tokens = 9;
+    const auto mine =
+        std::min<int64_t>(biases, static_cast<int64_t>(kMaxLogitBiases));
+    admission.sampling.logit_bias.assign(static_cast<size_t>(mine),
+                                         {INT32_MAX, 1.5f});
+    biases -= mine;
+  }
+  ASSERT_EQ(biases, 0) << "all that there may be";
+  frame.plan = std::move(plan);
+  ASSERT_TRUE(link->Send(std::move(frame)).ok());
+  const TestSink::Got got = sink_.Take();
+  EXPECT_GT(link->bytes_sent(), size_t{50} << 20);
+  ASSERT_EQ(got.frame.plan->admit.size(), size_t{kSequences});
+  EXPECT_EQ(got.frame.plan->micro_batches[0].segments.size(),
+            size_t{kSequences});
+  EXPECT_EQ(got.frame.plan->admit[0].sampling.logit_bias.size(),
+            kMaxLogitBiases);
+}
+
+// What does not fit a frame is an error that says what to do, at the sender.
+TEST_P(LinkTest, FramesBeyondTheLimitAreRefusedBySender) {
+  service_->Accept(kEpoch, {.max_rows = 1 << 20,
+                            .cols = 1 << 10,
+                            .max_micro_batches = 1,
+                            .credits = 1});
+  auto link = Connect();
+  ActivationFrame frame = Frame(1, 1);
+  const int64_t cols = 1 << 10;
+  const int64_t rows = kMaxActivationBytes / (cols * 4) + 1;
+  // Never touched, so that it costs no memory.
+  frame.hidden = pool_.Acquire(rows, cols);
+  const absl::Status status = link->Send(std::move(frame));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.ToString(), HasSubstr("lower max_step_tokens"));
 }
 
 TEST_P(LinkTest, ZeroRowsAndPlansAlone) {
