@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/limits.h"
 #include "common/logging.h"
 #include "common/text.h"
 #include "coordinator/link_plan.h"
@@ -14,14 +15,12 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kMostNameBytes = 256;
-constexpr size_t kMostTextBytes = 4096;
 constexpr size_t kMostFormerWorkers = 4096;
 constexpr size_t kMostLinkIdBytes = 1024;
 
 // Of a worker's text, what may stand in messages to clients.
 std::string Clip(const std::string& text) {
-  return EscapeInvalidUtf8(ClipUtf8(text, kMostTextBytes));
+  return EscapeInvalidUtf8(ClipUtf8(text, kMaxFailureBytes));
 }
 
 // Failures that say nothing about the worker itself: a neighbour is gone, or
@@ -100,9 +99,9 @@ std::optional<v1::StepResult> Membership::OnMessage(WorkerId id,
 }
 
 absl::Status Membership::CheckRegister(const v1::Register& info) const {
-  if (info.name().empty() || info.name().size() > kMostNameBytes) {
+  if (info.name().empty() || info.name().size() > kMaxWorkerNameBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a worker's name must have 1 to ", kMostNameBytes,
+        absl::StrCat("a worker's name must have 1 to ", kMaxWorkerNameBytes,
                      " bytes, this one has ", info.name().size()));
   }
   if (info.link_address().empty()) {
@@ -113,11 +112,16 @@ absl::Status Membership::CheckRegister(const v1::Register& info) const {
        {&info.link_address(), &info.model_fingerprint(), &info.device(),
         &info.version(), &info.metrics_address(), &info.model_dir(),
         &info.gpu_uuid()}) {
-    if (text->size() > kMostTextBytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("worker '", info.name(), "' registered with a text of ",
-                       text->size(), " bytes; the most is ", kMostTextBytes));
+    if (text->size() > kMaxWorkerTextBytes) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "worker '", info.name(), "' registered with a text of ", text->size(),
+          " bytes; the most is ", kMaxWorkerTextBytes));
     }
+  }
+  if (info.profile_json().size() > kMaxProfileBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "worker '", info.name(), "' registered with a profile of ",
+        info.profile_json().size(), " bytes; the most is ", kMaxProfileBytes));
   }
   std::string fingerprint = options_.model_fingerprint;
   std::string whose = "the coordinator";

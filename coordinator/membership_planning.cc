@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/limits.h"
 #include "common/logging.h"
 #include "coordinator/link_facts.h"
 #include "coordinator/membership.h"
@@ -67,7 +68,11 @@ void Membership::OnLinksMeasured(Worker& worker,
   worker.links_due = absl::ZeroDuration();
   const std::string trouble =
       AddMeasuredLinks(measured, worker.links_asked, &*worker.profile);
-  worker.info.set_profile_json(ProfileToJson(*worker.profile));
+  // What is shown of it stays as it was if all links would be too much to show.
+  std::string shown = ProfileToJson(*worker.profile);
+  if (shown.size() <= kMaxProfileBytes) {
+    worker.info.set_profile_json(std::move(shown));
+  }
   if (trouble.empty()) return;
   LogWarning(absl::StrCat("worker '", worker.info.name(),
                           "' could not measure all links: ", trouble));

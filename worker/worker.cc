@@ -3,10 +3,12 @@
 #include <memory>
 #include <utility>
 
+#include "common/limits.h"
 #include "common/logging.h"
 #include "common/status_macros.h"
 #include "runtime/exec/stage_executor.h"
 #include "runtime/model/model_dir.h"
+#include "runtime/profile/profile_json.h"
 #include "worker/machine.h"
 #include "worker/worker_impl.h"
 
@@ -47,6 +49,16 @@ absl::Status Worker::Options::Validate() const {
   }
   if (disk_dir.empty() && disk_space_bytes > 0) {
     return absl::InvalidArgumentError("worker: disk space, but no directory");
+  }
+  if (profile != nullptr) {
+    const size_t bytes = ProfileToJson(*profile).size();
+    if (bytes > kMaxProfileBytes) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "worker: the profile of this machine takes ", bytes,
+          " bytes; at most ", kMaxProfileBytes,
+          " can be told to a coordinator. Leave out links, or have it measured "
+          "anew with `sluice profile`"));
+    }
   }
   return absl::OkStatus();
 }

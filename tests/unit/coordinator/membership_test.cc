@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "common/limits.h"
 #include "common/utf8.h"
 #include "tests/unit/coordinator/membership_testing.h"
 
@@ -85,6 +86,20 @@ TEST_F(MembershipTest, PlansLoadsAndRuns) {
   plan.set_step(7);
   members().SendPlan(plan);
   EXPECT_EQ(a->sent.back().step_plan().step(), 7);
+}
+
+TEST_F(MembershipTest, AProfileIsBounded) {
+  v1::WorkerMessage message = Register("a");
+  message.mutable_register_()->set_profile_json(
+      std::string(kMaxProfileBytes + 1, 'x'));
+  const auto a = Attach(1, message);
+  EXPECT_FALSE(a->accepted);
+  EXPECT_THAT(std::string(a->broken.message()),
+              HasSubstr("a profile of 262145 bytes; the most is 262144"));
+  // Up to it, who has one that can't be read takes part without.
+  message.mutable_register_()->set_profile_json(
+      std::string(kMaxProfileBytes, 'x'));
+  EXPECT_TRUE(Attach(2, message)->accepted);
 }
 
 TEST_F(MembershipTest, TakesResultsOfTheLastStageOnly) {
