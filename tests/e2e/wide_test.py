@@ -156,6 +156,20 @@ def test_defaults_on_1_to_3_workers():
         compare(base, run_on_processes(model, lines, 3), "processes")
 
 
+def test_score():
+    with Model(WIDE_4096) as model:
+        text = os.path.join(model, "text.txt")
+        with open(text, "w") as f:
+            f.write("In the beginning was the width, and the width was not tested. " * 30)
+        said = []
+        for workers in ("1", "2", "3"):
+            done = harness.sluice("score", "--model", model, *DUMMY, *MEMORY, "--json",
+                                  "--context", "300", "--workers", workers, "--input", text)
+            figures = json.loads(done.stdout.splitlines()[-1])
+            said.append([figures[k] for k in ("nll_nats", "perplexity", "tokens_scored", "windows")])
+        assert said[0] == said[1] == said[2], said
+
+
 def test_a_step_of_8192_rows_of_8192_numbers():
     rows = shorter([4096, 4096, 1])
     with Model({**WIDE_8192, "num_hidden_layers": 2}) as model:
