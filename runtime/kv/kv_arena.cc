@@ -4,11 +4,13 @@
 
 #include <cerrno>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "runtime/memory/disk_file.h"
+#include "runtime/memory/touch.h"
 
 namespace sluice {
 
@@ -48,7 +50,9 @@ absl::StatusOr<std::unique_ptr<KvArena>> KvArena::Create(const KvLayout& layout,
   if (copies != nullptr) {
     arena->pinned_ = true;
     // The mapping is of whole pages.
-    arena->pin_ = copies->Pin({arena->base_, RoundUpToDisk(bytes)});
+    const std::span<std::byte> pages = {arena->base_, RoundUpToDisk(bytes)};
+    Touch(pages);
+    arena->pin_ = copies->Pin(pages);
   }
   return arena;
 }

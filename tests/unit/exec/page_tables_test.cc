@@ -1,15 +1,15 @@
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstring>
 #include <random>
 #include <set>
-#include <vector>
+#include <thread>
 
 #include "runtime/kv/kv_arena.h"
 #include "runtime/kv/page_pool.h"
 #include "runtime/kv/sequence_pages.h"
+#include "tests/unit/memory/pinning_device.h"
 
 namespace sluice {
 namespace {
@@ -260,22 +260,31 @@ TEST(KvArenaTest, TakesMemoryAsItIsNeededAndGivesItBack) {
   auto arena = KvArena::Create(layout, kPages, &budget);
   ASSERT_TRUE(arena.ok()) << arena.status();
   const auto backed = [&] {
-    std::vector<unsigned char> pages(2 * layer_bytes / 4096);
-    EXPECT_EQ(
-        mincore((*arena)->LayerBase(0), 2 * layer_bytes, pages.data()), 0);
-    return std::count_if(pages.begin(), pages.end(),
-                         [](unsigned char page) { return page & 1; });
+    return BackedPages((*arena)->LayerBase(0), 2 * layer_bytes);
   };
-  EXPECT_EQ(backed(), 0);
+  EXPECT_EQ(backed(), 0u);
   for (int layer = 0; layer < 2; ++layer) {
     std::memset((*arena)->LayerBase(layer), 1, 3 * layout.layer_page_bytes());
   }
-  EXPECT_GT(backed(), 0);
-  EXPECT_LE(backed(), 4 * 512);  // of each layer, two huge pages at most
+  EXPECT_GT(backed(), 0u);
+  EXPECT_LE(backed(), 4u * 512);  // of each layer, two huge pages at most
   EXPECT_EQ((*arena)->BytesOf(3), 3 * layout.page_bytes());
   (*arena)->Trim();
-  EXPECT_EQ(backed(), 0);
+  EXPECT_EQ(backed(), 0u);
   EXPECT_EQ(*(*arena)->LayerBase(1), std::byte{0});
+}
+
+TEST(KvArenaTest, IsBackedByManyThreadsBeforeItIsPinned) {
+  if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "one core";
+  const KvLayout layout{2, 8, 128, KvFormat::kBFloat16};
+  MemoryBudget budget(Tier::kHost, uint64_t{1} << 30);
+  PinningDevice device;
+  auto arena = KvArena::Create(layout, 700, &budget, &device);
+  ASSERT_TRUE(arena.ok()) << arena.status();
+  EXPECT_GE(device.backed, 700 * layout.page_bytes());
+  (*arena)->Trim();  // which is for those that are not pinned
+  EXPECT_EQ(BackedPages((*arena)->LayerBase(0), layout.page_bytes()),
+            layout.page_bytes() / 4096);
 }
 
 TEST(PageTablesTest, KnowsWhichPagesNobodyTouched) {

@@ -1,15 +1,12 @@
 #include "runtime/memory/host_buffer.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstdint>
-#include <span>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/unit/memory/pinning_device.h"
 
 // Sanitizers would end the program where malloc refuses.
 extern "C" const char* __asan_default_options() {
@@ -50,14 +47,6 @@ TEST(HostBufferTest, IsZeroedAlignedAndCharged) {
   EXPECT_EQ(budget.used_bytes(), 0u);
 }
 
-// Pages of [data, data + bytes) that the system has backed.
-size_t BackedPages(const void* data, size_t bytes) {
-  std::vector<unsigned char> pages((bytes + 4095) / 4096);
-  EXPECT_EQ(mincore(const_cast<void*>(data), bytes, pages.data()), 0);
-  return std::count_if(pages.begin(), pages.end(),
-                       [](unsigned char page) { return page & 1; });
-}
-
 TEST(HostBufferTest, LargeOnesTakeMemoryWhereTheyAreTouched) {
   constexpr size_t kBytes = (size_t{64} << 20) + 12345;
   MemoryBudget budget(Tier::kHost, kBytes);
@@ -69,32 +58,6 @@ TEST(HostBufferTest, LargeOnesTakeMemoryWhereTheyAreTouched) {
   EXPECT_LE(BackedPages(buffer->data(), kBytes), 1024u);  // two huge pages
   EXPECT_EQ(buffer->as<char>()[0], 0);
 }
-
-// Sees what is pinned.
-class PinningDevice : public Device {
- public:
-  PinningDevice() : Device(nullptr) {}
-  void CopyIn(std::span<std::byte>, std::span<const std::byte>, IoCompletion*,
-              const IoLabel&) override {}
-  void CopyOut(std::span<std::byte>, std::span<const std::byte>, IoCompletion*,
-               const IoLabel&) override {}
-  void CopyWithin(std::span<std::byte>, std::span<const std::byte>,
-                  IoCompletion*) override {}
-  bool Contains(const void*, size_t) const override { return false; }
-  bool Touches(const void*, size_t) const override { return false; }
-  HostPin Pin(std::span<std::byte> host) override {
-    backed = BackedPages(host.data(), host.size()) * 4096;
-    return {};
-  }
-  Totals totals() const override { return {}; }
-  size_t backed = 0;
-
- protected:
-  absl::StatusOr<void*> Take(const std::string&, size_t) override {
-    return absl::UnimplementedError("");
-  }
-  void GiveBack(void*, size_t) override {}
-};
 
 TEST(HostBufferTest, IsBackedByManyThreadsBeforeItIsPinned) {
   if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "one core";
