@@ -98,7 +98,7 @@ def test_cluster_command_shows_the_split():
         state = harness.wait_for(ready, "both workers to load")
         ranges = sorted((w["layer_begin"], w["layer_end"]) for w in state["workers"])
         assert ranges == [(0, 3), (3, 6)], ranges
-        assert cluster.sluice("cluster").stdout.count("READY") == 2
+        assert cluster.sluice("cluster").stdout.count("ready") == 2
 
 
 if __name__ == "__main__":

@@ -200,6 +200,29 @@ def test_the_commands_plan_and_run_carries_it_out():
         check_command(files, answers_without_plan())
 
 
+def test_copies_of_a_profile_are_one_machine():
+    with Files() as files:
+        first, copy, other = (files.write(f"{name}.json", {**PROFILE, "machine": machine})
+                              for name, machine in (("a", "m1"), ("b", "m1"), ("c", "m2")))
+        said = plan(files, "--profile", first, "--profile", copy).stderr
+        assert f"{first} and {copy} are one machine" in said, said
+        assert plan(files, "--profile", first, "--profile", other).stderr == ""
+
+
+def test_budgets_count_beside_a_profile():
+    with Files() as files:
+        few = plan(files, "--profile", files.profile, "--host-memory", "1MiB", "--disk-space",
+                   "1MiB", check=False)
+        assert few.returncode != 0 and "memory" in few.stderr, few
+        plan(files, "--profile", files.profile, "--host-memory", "1GiB", "--load-format", "dummy")
+        for flags in (("--disk-dir", "/tmp"), ("--host-memory", "8")):
+            done = plan(files, "--profile", files.profile, *flags, check=False)
+            assert done.returncode == 2 and flags[0] in done.stderr, done
+        cluster = files.write("cluster.json", {"machines": [{"profile": files.profile}]})
+        done = plan(files, "--cluster", cluster, "--host-memory", "1GiB", check=False)
+        assert done.returncode == 2 and "do not go with --cluster" in done.stderr, done
+
+
 def test_what_makes_no_sense_is_refused_in_one_line():
     with Files() as files:
         check_bad_input(files)
