@@ -6,6 +6,7 @@
 #include "common/limits.h"
 #include "common/logging.h"
 #include "common/status_macros.h"
+#include "runtime/exec/image_store.h"
 #include "runtime/exec/stage_executor.h"
 #include "runtime/model/model_dir.h"
 #include "runtime/profile/profile_json.h"
@@ -83,6 +84,7 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(Options options) {
       options.disk_space_bytes = space.value_or(0);
     }
     if (!made.ok()) return Annotate(made, "--disk-dir");
+    ImageStore::RemoveOrphans(options.disk_dir);
   }
   model.hidden_size = dir->spec().hidden_size;
   model.num_layers = dir->spec().num_layers;

@@ -9,7 +9,6 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <ctime>
 #include <system_error>
 #include <utility>
 
@@ -30,8 +29,6 @@ constexpr uint32_t kVersion = 1;
 constexpr size_t kMaxKeyBytes = 1024;
 constexpr size_t kWriteBytes = size_t{8} << 20;
 constexpr char kTemporarySuffix[] = ".tmp";
-// A writer locks its file right after making it.
-constexpr time_t kOrphanSeconds = 60;
 
 struct FixedHeader {
   char magic[8];
@@ -60,21 +57,20 @@ MemoryBudget* Unlimited() {
   return budget;
 }
 
-// Removes temporary files whose writer is gone: a writer holds a lock on its
-// own, which goes with its process. Young ones may not have theirs yet.
-void RemoveOrphans(const fs::path& dir) {
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(dir, error)) {
-    if (!absl::EndsWith(entry.path().string(), kTemporarySuffix)) continue;
+// Makes a temporary file and locks it, against who removes orphans: that may
+// take it for one before it is locked, and it is made again then.
+absl::StatusOr<std::unique_ptr<DiskFile>> CreateLocked(const fs::path& path,
+                                                       uint64_t bytes,
+                                                       MemoryBudget* budget) {
+  for (;;) {
+    SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<DiskFile> file,
+                            DiskFile::Create(path.string(), bytes, budget));
     struct stat info;
-    if (stat(entry.path().c_str(), &info) != 0 ||
-        time(nullptr) - info.st_mtime < kOrphanSeconds) {
-      continue;
+    // Where there are no locks nobody takes it away either.
+    if (flock(file->fd(), LOCK_EX) != 0 || fstat(file->fd(), &info) != 0 ||
+        info.st_nlink > 0) {
+      return file;
     }
-    const int fd = open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) continue;
-    if (flock(fd, LOCK_EX | LOCK_NB) == 0) unlink(entry.path().c_str());
-    close(fd);
   }
 }
 
@@ -113,6 +109,24 @@ absl::Status SyncDirectory(const fs::path& dir) {
 }
 
 }  // namespace
+
+int ImageFile::RemoveOrphans(const fs::path& dir) {
+  int removed = 0;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(dir, error)) {
+    if (!absl::EndsWith(entry.path().string(), kTemporarySuffix)) continue;
+    // O_NONBLOCK: opening a FIFO must not wait for a writer.
+    const int fd =
+        open(entry.path().c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) continue;
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0 &&
+        unlink(entry.path().c_str()) == 0) {
+      ++removed;
+    }
+    close(fd);
+  }
+  return removed;
+}
 
 uint64_t ImageFile::FileBytes(size_t image_bytes) {
   return HeaderBytes(image_bytes) + RoundUpToDisk(image_bytes);
@@ -213,10 +227,9 @@ absl::Status ImageFile::Write(const fs::path& path, const std::string& key,
   TemporaryFile temporary(absl::StrCat(path.string(), ".", getpid(), ".",
                                        counter++, kTemporarySuffix));
   {
-    SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<DiskFile> file,
-                            DiskFile::Create(temporary.path().string(),
-                                             FileBytes(image_bytes), budget));
-    flock(file->fd(), LOCK_EX);
+    SLUICE_ASSIGN_OR_RETURN(
+        std::unique_ptr<DiskFile> file,
+        CreateLocked(temporary.path(), FileBytes(image_bytes), budget));
     for (size_t begin = 0; begin < image_bytes; begin += memory.size()) {
       const std::span<std::byte> window =
           memory.first(std::min(memory.size(), image_bytes - begin));

@@ -27,8 +27,8 @@ namespace sluice {
 //
 // The file is written under a temporary name, synced, and then renamed, so that
 // a name always stands for a whole image, and images of one key can be made by
-// several processes at once. Temporary files that a dead process left are
-// removed by the next writer in the directory.
+// several processes at once. Who writes holds a lock on its temporary file,
+// which goes with the process: see RemoveOrphans.
 class ImageFile {
  public:
   // `key` says what the bytes depend on. kNotFound: no such file.
@@ -48,6 +48,10 @@ class ImageFile {
                             const std::string& key, size_t image_bytes,
                             std::span<std::byte> memory, Fill fill,
                             MemoryBudget* budget);
+
+  // Removes the temporary files in `dir` that nobody is writing any more, and
+  // says how many there were.
+  static int RemoveOrphans(const std::filesystem::path& dir);
 
   // The room that a file takes.
   static uint64_t FileBytes(size_t image_bytes);

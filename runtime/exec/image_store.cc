@@ -29,6 +29,10 @@ size_t WindowBytes(size_t image_bytes) {
                   std::max(kLeast, image_bytes / 16 / kGrain * kGrain));
 }
 
+fs::path ImagesDir(const std::string& disk_dir) {
+  return fs::path(disk_dir) / "images";
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ImageStore>> ImageStore::Create(
@@ -39,7 +43,7 @@ absl::StatusOr<std::unique_ptr<ImageStore>> ImageStore::Create(
           (fs::path(options.disk_dir) / "content-hashes").string()));
   std::string key = absl::StrCat(content, ";", options.backend->ImageKey());
   const fs::path dir =
-      fs::path(options.disk_dir) / "images" /
+      ImagesDir(options.disk_dir) /
       absl::StrFormat("%016x",
                       BlockChecksum(std::as_bytes(
                           std::span<const char>(key.data(), key.size()))));
@@ -53,6 +57,18 @@ absl::StatusOr<std::unique_ptr<ImageStore>> ImageStore::Create(
   }
   return std::unique_ptr<ImageStore>(
       new ImageStore(options, std::move(key), dir));
+}
+
+void ImageStore::RemoveOrphans(const std::string& disk_dir) {
+  int removed = 0;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(ImagesDir(disk_dir), error)) {
+    removed += ImageFile::RemoveOrphans(entry.path());
+  }
+  if (removed > 0) {
+    LogInfo(absl::StrCat("removed ", removed, " unfinished images from ",
+                         disk_dir));
+  }
 }
 
 absl::StatusOr<std::unique_ptr<ImageFile>> ImageStore::Get(

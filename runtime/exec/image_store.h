@@ -34,6 +34,10 @@ class ImageStore {
   static absl::StatusOr<std::unique_ptr<ImageStore>> Create(
       const Options& options);
 
+  // Removes what processes that are gone left unfinished in `disk_dir`, of any
+  // model. To be called when a process begins to use the directory.
+  static void RemoveOrphans(const std::string& disk_dir);
+
   // Fills a window of the image (ImageFile::Write says how large they are).
   using Pack = ImageFile::Fill;
   // Reads what the caller wants to have at once, and checks it.

@@ -4,15 +4,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
 
+#include "runtime/exec/image_store.h"
 #include "runtime/exec/weight_placement.h"
 #include "runtime/memory/host_buffer.h"
 #include "tests/unit/exec/scratch_dir.h"
@@ -189,21 +191,65 @@ TEST_F(ImageFileTest, NoRoomLeavesNoFile) {
 TEST_F(ImageFileTest, RemovesWhatTheDeadLeftAndNothingElse) {
   const std::string orphan = path_ + ".1.0.tmp";
   const std::string alive = path_ + ".2.0.tmp";
-  const std::string young = path_ + ".3.0.tmp";
-  for (const std::string& name : {orphan, alive, young}) {
-    std::ofstream(name) << "half";
-  }
   for (const std::string& name : {orphan, alive}) {
-    std::filesystem::last_write_time(
-        name, std::filesystem::file_time_type::clock::now() -
-                  std::chrono::minutes(2));
+    std::ofstream(name) << "half";
   }
   const int fd = open(alive.c_str(), O_RDONLY);
   ASSERT_EQ(flock(fd, LOCK_EX | LOCK_NB), 0);
   ASSERT_TRUE(Write(path_, &disk_).ok());
-  EXPECT_THAT(Files(), testing::UnorderedElementsAre(
-                           "unit.img", "unit.img.2.0.tmp", "unit.img.3.0.tmp"));
+  EXPECT_THAT(Files(),
+              testing::UnorderedElementsAre("unit.img", "unit.img.2.0.tmp"));
+  EXPECT_EQ(ImageFile::RemoveOrphans(dir_.path()), 0);
   close(fd);
+  EXPECT_EQ(ImageFile::RemoveOrphans(dir_.path()), 1);
+  EXPECT_THAT(Files(), testing::UnorderedElementsAre("unit.img"));
+  EXPECT_EQ(ImageFile::RemoveOrphans(dir_.path() + "/none"), 0);
+}
+
+TEST_F(ImageFileTest, AWriterKeepsItsFileAndAKilledOneLosesIt) {
+  int told[2];
+  ASSERT_EQ(pipe(told), 0);
+  const pid_t writer = fork();
+  if (writer == 0) {
+    alignas(4096) static std::byte window[kBytes];
+    ImageFile::Write(
+        path_, "key", kBytes, window,
+        [&](const ImageWindow&) {
+          (void)!write(told[1], "x", 1);
+          for (;;) pause();
+          return absl::OkStatus();
+        },
+        &disk_)
+        .IgnoreError();
+    _exit(1);
+  }
+  char byte;
+  ASSERT_EQ(read(told[0], &byte, 1), 1);
+  EXPECT_EQ(ImageFile::RemoveOrphans(dir_.path()), 0);
+  EXPECT_EQ(Files().size(), 1u);
+  kill(writer, SIGKILL);
+  waitpid(writer, nullptr, 0);
+  EXPECT_EQ(ImageFile::RemoveOrphans(dir_.path()), 1);
+  EXPECT_THAT(Files(), testing::IsEmpty());
+  close(told[0]);
+  close(told[1]);
+}
+
+// Those of other models, too.
+TEST_F(ImageFileTest, AStoreIsSweptAsAWhole) {
+  const std::string images = dir_.path() + "/images";
+  for (const std::string model : {"/a", "/b"}) {
+    std::filesystem::create_directories(images + model);
+    std::ofstream(images + model + "/layer-0.img.1.0.tmp") << "half";
+    std::ofstream(images + model + "/layer-0.img") << "whole";
+  }
+  ImageStore::RemoveOrphans(dir_.path());
+  for (const std::string model : {"/a", "/b"}) {
+    EXPECT_FALSE(
+        std::filesystem::exists(images + model + "/layer-0.img.1.0.tmp"));
+    EXPECT_TRUE(std::filesystem::exists(images + model + "/layer-0.img"));
+  }
+  ImageStore::RemoveOrphans(dir_.path() + "/none");
 }
 
 // Against filling up drop by drop.
