@@ -416,6 +416,7 @@ absl::Status StageRunner::Prepare(Run& run) {
     terms.transport = a.previous_link;
     MutexLock lock(&run.mu);
     if (run.closed) return absl::CancelledError("the epoch is over");
+    options_.receiver->ReceiveInto(executor_->input_buffers());
     options_.receiver->Accept(a.epoch, terms);
   }
   return absl::OkStatus();

@@ -17,12 +17,12 @@ void ActivationBuffer::Free() {
   std::free(data_);
 }
 
-void ActivationBuffer::Resize(int64_t rows, int64_t cols) {
+void ActivationBuffer::Resize(int64_t rows, int64_t cols, Device* copies) {
   rows_ = rows;
   cols_ = cols;
   const size_t floats = static_cast<size_t>(rows * cols);
   if (floats <= capacity_) return;
-  const size_t alignment = copies_ != nullptr ? kPage : kAlignment;
+  const size_t alignment = copies != nullptr ? kPage : kAlignment;
   const size_t bytes =
       (floats * sizeof(float) + alignment - 1) / alignment * alignment;
   Free();
@@ -32,18 +32,36 @@ void ActivationBuffer::Resize(int64_t rows, int64_t cols) {
     throw std::bad_alloc();
   }
   capacity_ = bytes / sizeof(float);
-  if (copies_ != nullptr) {
-    pin_ = copies_->Pin({reinterpret_cast<std::byte*>(data_), bytes});
+  if (copies != nullptr) {
+    pin_ = copies->Pin({reinterpret_cast<std::byte*>(data_), bytes});
   }
 }
 
 struct ActivationPool::State {
   Mutex mu;
   std::vector<std::unique_ptr<ActivationBuffer>> free ABSL_GUARDED_BY(mu);
+  bool retired ABSL_GUARDED_BY(mu) = false;
+  // Held while memory is pinned, which takes its time; before `mu`.
+  Mutex device_mu;
+  Device* copies ABSL_GUARDED_BY(device_mu) = nullptr;
 };
 
 ActivationPool::ActivationPool(Device* copies)
-    : copies_(copies), state_(std::make_shared<State>()) {}
+    : state_(std::make_shared<State>()) {
+  MutexLock lock(&state_->device_mu);
+  state_->copies = copies;
+}
+
+void ActivationPool::Retire() {
+  {
+    MutexLock lock(&state_->device_mu);
+    state_->copies = nullptr;
+  }
+  std::vector<std::unique_ptr<ActivationBuffer>> unused;
+  MutexLock lock(&state_->mu);
+  state_->retired = true;
+  unused.swap(state_->free);
+}
 
 std::shared_ptr<ActivationBuffer> ActivationPool::Acquire(int64_t rows,
                                                           int64_t cols) {
@@ -55,13 +73,16 @@ std::shared_ptr<ActivationBuffer> ActivationPool::Acquire(int64_t rows,
       state_->free.pop_back();
     }
   }
-  if (buffer == nullptr) buffer = std::make_unique<ActivationBuffer>(copies_);
-  buffer->Resize(rows, cols);
+  if (buffer == nullptr) buffer = std::make_unique<ActivationBuffer>();
+  {
+    MutexLock lock(&state_->device_mu);
+    buffer->Resize(rows, cols, state_->copies);
+  }
   // The deleter holds the state, so that the buffer outlives the pool safely.
   return {buffer.release(), [state = state_](ActivationBuffer* b) {
             std::unique_ptr<ActivationBuffer> owned(b);
             MutexLock lock(&state->mu);
-            state->free.push_back(std::move(owned));
+            if (!state->retired) state->free.push_back(std::move(owned));
           }};
 }
 

@@ -14,15 +14,14 @@ namespace sluice {
 // 64-byte aligned.
 class ActivationBuffer {
  public:
-  // With `copies`, what it has is pinned for that device, which must be there
-  // for each Resize(): see Device::Pin.
-  explicit ActivationBuffer(Device* copies = nullptr) : copies_(copies) {}
+  ActivationBuffer() = default;
   ~ActivationBuffer();
   ActivationBuffer(const ActivationBuffer&) = delete;
   ActivationBuffer& operator=(const ActivationBuffer&) = delete;
 
-  // Contents are undefined afterwards. Allocates only when it has to grow.
-  void Resize(int64_t rows, int64_t cols);
+  // Contents are undefined afterwards. Allocates only when it has to grow; what
+  // it allocates with `copies` is pinned for that device: see Device::Pin.
+  void Resize(int64_t rows, int64_t cols, Device* copies = nullptr);
 
   float* data() { return data_; }
   const float* data() const { return data_; }
@@ -35,7 +34,6 @@ class ActivationBuffer {
  private:
   void Free();
 
-  Device* const copies_;
   HostPin pin_;
   float* data_ = nullptr;
   size_t capacity_ = 0;  // floats
@@ -48,13 +46,16 @@ class ActivationBuffer {
 // is gone. Thread-safe.
 class ActivationPool {
  public:
-  // `copies` as in ActivationBuffer, there for each Acquire().
+  // With `copies`, buffers are pinned for that device, which must be there
+  // until Retire().
   explicit ActivationPool(Device* copies = nullptr);
   std::shared_ptr<ActivationBuffer> Acquire(int64_t rows, int64_t cols);
+  // The device is about to go: nothing is pinned for it from now on, and
+  // buffers that come back are not kept.
+  void Retire();
 
  private:
   struct State;
-  Device* const copies_;
   std::shared_ptr<State> state_;
 };
 

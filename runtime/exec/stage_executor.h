@@ -109,6 +109,10 @@ class StageExecutor {
       const StepPlan& plan, std::span<std::shared_ptr<ActivationBuffer>> hidden,
       const Emit& emit, StepResult* result) = 0;
 
+  // Where input is best received: memory that goes to the device without a
+  // detour. May outlive the executor; null: anywhere.
+  virtual std::shared_ptr<ActivationPool> input_buffers() { return nullptr; }
+
   // Forgets all sequences and frees their pages: for a new plan epoch.
   virtual void Reset() = 0;
 };

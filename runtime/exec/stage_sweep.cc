@@ -29,7 +29,7 @@ StageSweep::StageSweep(const DecoderSpec& spec, const Options& options,
       device_x_(parts_.device_activations.get()),
       device_attention_(parts_.device_attention.get()),
       tables_(parts_.pages, options.max_model_len),
-      buffers_(parts_.device.get()),
+      buffers_(std::make_shared<ActivationPool>(parts_.device.get())),
       row_(parts_.trace_row) {
   if (last_) {
     head_ = std::make_unique<StageHead>(StageHead::Options{
@@ -49,7 +49,10 @@ StageSweep::StageSweep(const DecoderSpec& spec, const Options& options,
 }
 
 // Before its memory goes.
-StageSweep::~StageSweep() { Settle(); }
+StageSweep::~StageSweep() {
+  Settle();
+  buffers_->Retire();
+}
 
 void StageSweep::Settle() {
   if (device_compute_ != nullptr) device_compute_->Finish().IgnoreError();
@@ -293,7 +296,7 @@ absl::Status StageSweep::BringRows(
     return absl::OkStatus();
   }
   if (stager == nullptr) {
-    work.x = buffers_.Acquire(work.view.rows, limits_.hidden_size);
+    work.x = buffers_->Acquire(work.view.rows, limits_.hidden_size);
     work.rows = work.x->data();
   }
   return Embed(work.view, work.rows);
@@ -304,7 +307,7 @@ absl::Status StageSweep::Enter(
   for (size_t k = 0; k < num_batches; ++k) {
     std::shared_ptr<ActivationBuffer> x;
     if (limits_.first) {
-      x = buffers_.Acquire(work_[k].view.rows, limits_.hidden_size);
+      x = buffers_->Acquire(work_[k].view.rows, limits_.hidden_size);
       SLUICE_RETURN_IF_ERROR(Embed(work_[k].view, x->data()));
     } else {
       x = std::move(hidden[k]);
@@ -320,7 +323,7 @@ absl::StatusOr<std::shared_ptr<ActivationBuffer>> StageSweep::Output(
   StageWork& work = work_[k];
   if (parts_.activation_stager == nullptr) return std::move(work.x);
   std::shared_ptr<ActivationBuffer> out =
-      buffers_.Acquire(work.view.rows, limits_.hidden_size);
+      buffers_->Acquire(work.view.rows, limits_.hidden_size);
   std::memcpy(out->data(), work.rows, out->bytes());
   return out;
 }

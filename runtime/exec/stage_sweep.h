@@ -81,6 +81,7 @@ class StageSweep : public StageExecutor {
   absl::Status RunStep(const StepPlan& plan,
                        std::span<std::shared_ptr<ActivationBuffer>> hidden,
                        const Emit& emit, StepResult* result) override;
+  std::shared_ptr<ActivationPool> input_buffers() override { return buffers_; }
   void Reset() override;
   SweepStats stats() const override;
   const RealisedPlacement& placement() const override {
@@ -154,7 +155,7 @@ class StageSweep : public StageExecutor {
   DeviceActivations* const device_x_;
   DeviceAttention* const device_attention_;
   PageTables tables_;
-  ActivationPool buffers_;
+  const std::shared_ptr<ActivationPool> buffers_;
   TraceRow* const row_;
 
   std::unique_ptr<StageHead> head_;  // last stage

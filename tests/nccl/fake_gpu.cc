@@ -58,6 +58,7 @@ struct World {
   int fail_init = 0;
   bool hidden = false;
   std::map<uintptr_t, size_t> memory;  // of the device
+  std::map<uintptr_t, size_t> pinned;  // of the host
   std::map<uint64_t, int> roots;       // cookie of an id: its listener
 };
 
@@ -72,14 +73,17 @@ void Count(long FakeGpuCounts::*what, long by) {
   world().changed.notify_all();
 }
 
-bool OnDevice(const void* data, size_t bytes) {
-  World& w = world();
-  std::lock_guard lock(w.mu);
+bool Within(const std::map<uintptr_t, size_t>& memory, const void* data,
+            size_t bytes) {
+  std::lock_guard lock(world().mu);
   const auto address = reinterpret_cast<uintptr_t>(data);
-  auto it = w.memory.upper_bound(address);
-  if (it == w.memory.begin()) return false;
+  auto it = memory.upper_bound(address);
+  if (it == memory.begin()) return false;
   --it;
   return address + bytes <= it->first + it->second;
+}
+bool OnDevice(const void* data, size_t bytes) {
+  return Within(world().memory, data, bytes);
 }
 
 uint64_t Random() {
@@ -409,6 +413,14 @@ void fake_gpu_fail_init(int result) {
   std::lock_guard lock(world().mu);
   world().fail_init = result;
 }
+void fake_gpu_pin(const void* data, size_t bytes) {
+  std::lock_guard lock(world().mu);
+  world().pinned[reinterpret_cast<uintptr_t>(data)] = bytes;
+}
+void fake_gpu_unpin(const void* data) {
+  std::lock_guard lock(world().mu);
+  world().pinned.erase(reinterpret_cast<uintptr_t>(data));
+}
 void fake_gpu_hide_device(int hidden) {
   std::lock_guard lock(world().mu);
   world().hidden = hidden != 0;
@@ -479,6 +491,7 @@ int cuMemcpyHtoDAsync_v2(DeviceAddress to, const void* from, size_t bytes,
   if (!has_context) return kCudaInvalidContext;
   if (!OnDevice(data, bytes)) return kCudaInvalidValue;
   stream->stream.Put([=] { std::memcpy(data, from, bytes); });
+  if (!Within(world().pinned, from, bytes)) stream->stream.Sync();
   return 0;
 }
 int cuMemcpyDtoHAsync_v2(void* to, DeviceAddress from, size_t bytes,
@@ -487,6 +500,17 @@ int cuMemcpyDtoHAsync_v2(void* to, DeviceAddress from, size_t bytes,
   if (!has_context) return kCudaInvalidContext;
   if (!OnDevice(data, bytes)) return kCudaInvalidValue;
   stream->stream.Put([=] { std::memcpy(to, data, bytes); });
+  if (!Within(world().pinned, to, bytes)) stream->stream.Sync();
+  return 0;
+}
+int cuPointerGetAttribute(void* out, int attribute, DeviceAddress address) {
+  const void* const data =
+      reinterpret_cast<void*>(static_cast<uintptr_t>(address));
+  if (attribute != sluice::cuda::kPointerMemoryType ||
+      !Within(world().pinned, data, 1)) {
+    return kCudaInvalidValue;
+  }
+  *static_cast<unsigned*>(out) = sluice::cuda::kMemoryTypeHost;
   return 0;
 }
 int cuStreamCreate(Stream** stream, unsigned) {

@@ -6,11 +6,14 @@
 // It is stricter than the real ones where these are lenient: calls without a
 // context, on a communicator that is not ready, or with memory that is not the
 // device's are errors; and harsher where they may be: a transfer whose peer is
-// gone stays on its stream until ncclCommAbort.
+// gone stays on its stream until ncclCommAbort; a copy from or to host memory
+// that is not pinned returns when it is done, and all before it on its stream.
 //
 // From the environment, for programs: SLUICE_FAKE_GPU_STATS, a directory in
 // which each process leaves FakeGpuCounts as JSON in PID.json when it ends;
 // SLUICE_FAKE_GPU_UUID, for several processes on one GPU.
+
+#include <cstddef>
 
 extern "C" {
 
@@ -33,6 +36,9 @@ void fake_gpu_stall_after(long bytes);
 long fake_gpu_stalled();
 // ncclCommInitRankConfig fails, once it is under way, with this ncclResult_t.
 void fake_gpu_fail_init(int result);
+// Host memory becomes pinned, or is no more.
+void fake_gpu_pin(const void* data, size_t bytes);
+void fake_gpu_unpin(const void* data);
 // No device, if not 0.
 void fake_gpu_hide_device(int hidden);
 

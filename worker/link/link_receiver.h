@@ -2,10 +2,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "common/types.h"
+#include "runtime/exec/activation_buffer.h"
 #include "worker/link/link.h"
 
 namespace sluice {
@@ -29,6 +31,8 @@ struct LinkTerms {
 class LinkReceiver {
  public:
   virtual ~LinkReceiver() = default;
+  // Where activations are received from now on; null: anywhere.
+  virtual void ReceiveInto(std::shared_ptr<ActivationPool> buffers) = 0;
   // Streams older than `epoch` end.
   virtual void Advance(PlanEpoch epoch) = 0;
   // Advances to `epoch` and grants its stream credits, now or when it comes.

@@ -207,6 +207,11 @@ class LinkServiceImpl : public LinkService, private RawLinkService {
 
   grpc::Service* service() override { return this; }
 
+  void ReceiveInto(std::shared_ptr<ActivationPool> buffers) override {
+    MutexLock lock(&mu_);
+    buffers_ = buffers != nullptr ? std::move(buffers) : own_buffers_;
+  }
+
   void Advance(PlanEpoch epoch) override {
     EndBelow(epoch, StaleEpoch(epoch), std::nullopt);
   }
@@ -239,7 +244,10 @@ class LinkServiceImpl : public LinkService, private RawLinkService {
 
   // Called by streams.
   FrameSink* sink() { return sink_; }
-  ActivationPool* pool() { return &pool_; }
+  std::shared_ptr<ActivationPool> buffers() {
+    MutexLock lock(&mu_);
+    return buffers_;
+  }
   void CountBytes(size_t bytes) {
     if (bytes_received_ != nullptr) {
       bytes_received_->Add(static_cast<double>(bytes));
@@ -386,9 +394,11 @@ class LinkServiceImpl : public LinkService, private RawLinkService {
   FrameSink* const sink_;
   PayloadTransport* const payloads_;
   Counter* const bytes_received_;
-  ActivationPool pool_;
+  const std::shared_ptr<ActivationPool> own_buffers_ =
+      std::make_shared<ActivationPool>();
 
   Mutex mu_;
+  std::shared_ptr<ActivationPool> buffers_ ABSL_GUARDED_BY(mu_) = own_buffers_;
   std::map<PlanEpoch, std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mu_);
   std::set<const Stream*> probes_ ABSL_GUARDED_BY(mu_);
   // Epochs below are over.
@@ -433,8 +443,9 @@ void Stream::OnReadDone(bool ok) {
 absl::Status Stream::Take(const grpc::ByteBuffer& bytes,
                           const FrameLimits& limits,
                           const std::shared_ptr<Stream>& self) {
-  SLUICE_ASSIGN_OR_RETURN(ActivationFrame frame,
-                          DecodeFrame(bytes, limits, service_->pool()));
+  SLUICE_ASSIGN_OR_RETURN(
+      ActivationFrame frame,
+      DecodeFrame(bytes, limits, service_->buffers().get()));
   if (frame.epoch != epoch_) {
     return absl::InvalidArgumentError("a frame of another epoch");
   }

@@ -74,6 +74,10 @@ struct Uuid {
 inline constexpr int kSuccess = 0;
 inline constexpr int kNotReady = 600;
 
+// CU_POINTER_ATTRIBUTE_MEMORY_TYPE, and of pinned memory
+inline constexpr int kPointerMemoryType = 2;
+inline constexpr unsigned kMemoryTypeHost = 1;
+
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
 
@@ -99,6 +103,8 @@ struct Api {
   int (*EventDestroy)(Event* event);
   int (*EventRecord)(Event* event, Stream* stream);
   int (*EventQuery)(Event* event);
+  // An error of memory that the driver does not know.
+  int (*PointerGetAttribute)(void* out, int attribute, DeviceAddress address);
   int (*GetErrorString)(int result, const char** text);
 };
 

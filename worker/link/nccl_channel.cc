@@ -166,7 +166,8 @@ absl::Status NcclChannel::Connect() {
 absl::Status NcclChannel::MakeLanes() {
   SLUICE_RETURN_IF_ERROR(
       library_->CudaStatus(cuda_.CtxSetCurrent(context_), "cuCtxSetCurrent"));
-  for (cuda::Stream** stream : {&transfers_, &copies_}) {
+  for (cuda::Stream** stream :
+       {&transfers_, &lanes_[0].copies, &lanes_[1].copies}) {
     SLUICE_RETURN_IF_ERROR(library_->CudaStatus(
         cuda_.StreamCreate(stream, cuda::kStreamNonBlocking),
         "cuStreamCreate"));
@@ -218,11 +219,12 @@ absl::Status NcclChannel::Launch(Item item) {
   next_lane_ = (next_lane_ + 1) % kLanes;
   // In flight from here on: a copy may have begun when a later call fails.
   flights_.push_back({std::move(item), lane});
-  return Transfer(flights_.back().item, lanes_[lane]);
+  return Transfer(flights_.back());
 }
 
-absl::Status NcclChannel::Transfer(const Item& item, Lane& lane) {
-  const PayloadView& payload = item.payload;
+absl::Status NcclChannel::Transfer(Flight& flight) {
+  const PayloadView& payload = flight.item.payload;
+  Lane& lane = lanes_[flight.lane];
   const bool sends = options_.end == PayloadTransport::End::kSender;
   const auto cuda = [&](int result, absl::string_view call) {
     return library_->CudaStatus(result, call);
@@ -231,10 +233,10 @@ absl::Status NcclChannel::Transfer(const Item& item, Lane& lane) {
   if (sends && !payload.on_device) {
     SLUICE_RETURN_IF_ERROR(
         cuda(cuda_.MemcpyHtoDAsync(lane.staging, payload.data, payload.bytes,
-                                   copies_),
+                                   lane.copies),
              "cuMemcpyHtoDAsync"));
     SLUICE_RETURN_IF_ERROR(
-        cuda(cuda_.EventRecord(lane.first, copies_), "cuEventRecord"));
+        cuda(cuda_.EventRecord(lane.first, lane.copies), "cuEventRecord"));
     SLUICE_RETURN_IF_ERROR(cuda(
         cuda_.StreamWaitEvent(transfers_, lane.first, 0), "cuStreamWaitEvent"));
   }
@@ -247,25 +249,48 @@ absl::Status NcclChannel::Transfer(const Item& item, Lane& lane) {
         nccl_.Recv(data, payload.bytes, nccl::kUint8, 0, comm_, transfers_),
         "ncclRecv")));
   }
-  cuda::Stream* end = transfers_;
-  if (!sends && !payload.on_device) {
-    SLUICE_RETURN_IF_ERROR(
-        cuda(cuda_.EventRecord(lane.first, transfers_), "cuEventRecord"));
-    SLUICE_RETURN_IF_ERROR(cuda(cuda_.StreamWaitEvent(copies_, lane.first, 0),
-                                "cuStreamWaitEvent"));
-    SLUICE_RETURN_IF_ERROR(
-        cuda(cuda_.MemcpyDtoHAsync(payload.data, lane.staging, payload.bytes,
-                                   copies_),
-             "cuMemcpyDtoHAsync"));
-    end = copies_;
+  if (sends || payload.on_device || !IsPinned(payload)) {
+    flight.to_be_copied = !sends && !payload.on_device;
+    return cuda(cuda_.EventRecord(lane.last, transfers_), "cuEventRecord");
   }
-  return cuda(cuda_.EventRecord(lane.last, end), "cuEventRecord");
+  SLUICE_RETURN_IF_ERROR(
+      cuda(cuda_.EventRecord(lane.first, transfers_), "cuEventRecord"));
+  SLUICE_RETURN_IF_ERROR(cuda(cuda_.StreamWaitEvent(lane.copies, lane.first, 0),
+                              "cuStreamWaitEvent"));
+  return CopyOut(payload, lane);
+}
+
+bool NcclChannel::IsPinned(const PayloadView& payload) const {
+  const auto begin = reinterpret_cast<uintptr_t>(payload.data);
+  for (const uintptr_t address : {begin, begin + payload.bytes - 1}) {
+    unsigned type = 0;
+    if (cuda_.PointerGetAttribute(&type, cuda::kPointerMemoryType, address) !=
+            cuda::kSuccess ||
+        type != cuda::kMemoryTypeHost) {
+      return false;
+    }
+  }
+  return true;
+}
+
+absl::Status NcclChannel::CopyOut(const PayloadView& payload, Lane& lane) {
+  SLUICE_RETURN_IF_ERROR(
+      library_->CudaStatus(cuda_.MemcpyDtoHAsync(payload.data, lane.staging,
+                                                 payload.bytes, lane.copies),
+                           "cuMemcpyDtoHAsync"));
+  return library_->CudaStatus(cuda_.EventRecord(lane.last, lane.copies),
+                              "cuEventRecord");
 }
 
 absl::StatusOr<bool> NcclChannel::Land() {
-  const Flight& oldest = flights_.front();
+  Flight& oldest = flights_.front();
   if (oldest.lane < 0) return true;
-  const int result = cuda_.EventQuery(lanes_[oldest.lane].last);
+  Lane& lane = lanes_[oldest.lane];
+  int result = cuda_.EventQuery(lane.last);
+  if (result == cuda::kSuccess && std::exchange(oldest.to_be_copied, false)) {
+    SLUICE_RETURN_IF_ERROR(CopyOut(oldest.item.payload, lane));
+    result = cuda_.EventQuery(lane.last);
+  }
   if (result == cuda::kNotReady) return false;
   SLUICE_RETURN_IF_ERROR(library_->CudaStatus(result, "cuEventQuery"));
   return true;
@@ -280,7 +305,8 @@ void NcclChannel::GiveBack() {
         nccl_.CommAbort(std::exchange(comm_, nullptr)), "ncclCommAbort"));
   }
   // Until the device has let go of the memory that flights refer to.
-  for (cuda::Stream** stream : {&transfers_, &copies_}) {
+  for (cuda::Stream** stream :
+       {&transfers_, &lanes_[0].copies, &lanes_[1].copies}) {
     if (*stream == nullptr) continue;
     worst.Update(library_->CudaStatus(cuda_.StreamSynchronize(*stream),
                                       "cuStreamSynchronize"));

@@ -21,9 +21,12 @@ namespace sluice {
 // and Stop. So a peer that dies ends what waits for it, by whatever notices
 // first, and without a time limit; then ncclCommAbort ends what is on the GPU.
 //
-// Host payloads pass through one of two pieces of device memory, on two
-// streams, so that copying one goes on beside sending another. Neither stream
-// is one that computes.
+// Host payloads pass through one of two pieces of device memory, each with a
+// stream for its copies beside the one of transfers, so that copying one goes
+// on beside sending another. None of these streams computes.
+//
+// A copy to host memory that is not pinned makes its caller wait, and for all
+// that was put on its stream before: it is begun only once the payload is here.
 class NcclChannel {
  public:
   // `library` and `context`, the device's, must outlive the channel.
@@ -49,6 +52,7 @@ class NcclChannel {
   // What one payload under way uses.
   struct Lane {
     cuda::DeviceAddress staging = 0;
+    cuda::Stream* copies = nullptr;
     cuda::Event* first = nullptr;  // between copying and transfer
     cuda::Event* last = nullptr;
   };
@@ -56,6 +60,7 @@ class NcclChannel {
   struct Flight {
     Item item;
     int lane = -1;
+    bool to_be_copied = false;  // from the lane, when it has come
   };
 
   // On the thread.
@@ -63,7 +68,10 @@ class NcclChannel {
   absl::Status Connect();
   absl::Status MakeLanes();
   absl::Status Launch(Item item);
-  absl::Status Transfer(const Item& item, Lane& lane);
+  absl::Status Transfer(Flight& flight);
+  // Whether the device writes there by itself, without a call that waits.
+  bool IsPinned(const PayloadView& payload) const;
+  absl::Status CopyOut(const PayloadView& payload, Lane& lane);
   // Whether the oldest flight has landed; an error if it never will.
   absl::StatusOr<bool> Land();
   // Waits while `result` says that NCCL is still at it. kCancelled: stopped.
@@ -91,7 +99,6 @@ class NcclChannel {
   // The thread's own.
   nccl::Comm* comm_ = nullptr;
   cuda::Stream* transfers_ = nullptr;
-  cuda::Stream* copies_ = nullptr;
   Lane lanes_[kLanes];
   int next_lane_ = 0;
   std::deque<Flight> flights_;

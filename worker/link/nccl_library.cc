@@ -77,6 +77,7 @@ absl::StatusOr<std::unique_ptr<const NcclLibrary>> NcclLibrary::Load(
   cuda.Take("cuEventDestroy_v2", &c.EventDestroy);
   cuda.Take("cuEventRecord", &c.EventRecord);
   cuda.Take("cuEventQuery", &c.EventQuery);
+  cuda.Take("cuPointerGetAttribute", &c.PointerGetAttribute);
   cuda.Take("cuGetErrorString", &c.GetErrorString);
   SLUICE_RETURN_IF_ERROR(cuda.status());
 

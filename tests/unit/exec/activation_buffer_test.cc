@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <memory>
 #include <optional>
+#include <span>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -70,6 +74,57 @@ TEST(ActivationPoolTest, BuffersComeBackFromOtherThreads) {
     });
   }
   for (auto& thread : threads) thread.join();
+}
+
+// Counts what is pinned.
+class PinningDevice : public Device {
+ public:
+  explicit PinningDevice(int* pins) : Device(nullptr), pins_(pins) {}
+  HostPin Pin(std::span<std::byte> host) override {
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(host.data()) % 4096, 0u);
+    EXPECT_EQ(host.size() % 4096, 0u);
+    ++*pins_;
+    return HostPin([pins = pins_] { --*pins; });
+  }
+  void CopyIn(std::span<std::byte>, std::span<const std::byte>, IoCompletion*,
+              const IoLabel&) override {}
+  void CopyOut(std::span<std::byte>, std::span<const std::byte>, IoCompletion*,
+               const IoLabel&) override {}
+  void CopyWithin(std::span<std::byte>, std::span<const std::byte>,
+                  IoCompletion*) override {}
+  bool Contains(const void*, size_t) const override { return false; }
+  bool Touches(const void*, size_t) const override { return false; }
+  Totals totals() const override { return {}; }
+
+ private:
+  absl::StatusOr<void*> Take(const std::string&, size_t) override {
+    return nullptr;
+  }
+  void GiveBack(void*, size_t) override {}
+  int* const pins_;
+};
+
+TEST(ActivationPoolTest, PinsForItsDeviceUntilItRetires) {
+  int pins = 0;
+  ActivationPool pool;
+  std::shared_ptr<ActivationBuffer> kept;
+  {
+    PinningDevice device(&pins);
+    ActivationPool pinning(&device);
+    pool = pinning;
+    auto buffer = pool.Acquire(3, 5);
+    EXPECT_EQ(pins, 1);
+    kept = pool.Acquire(1, 1);
+    EXPECT_EQ(pins, 2);
+    buffer.reset();
+    pool.Retire();  // what is not in use goes
+    EXPECT_EQ(pins, 1);
+  }
+  // The device is gone; who has a pool or a buffer may go on.
+  const auto later = pool.Acquire(100, 100);
+  EXPECT_EQ(pins, 1);
+  kept.reset();
+  EXPECT_EQ(pins, 0);
 }
 
 }  // namespace

@@ -77,6 +77,9 @@ EXPECT_SAME(cuEventCreate, cuda::Api::EventCreate);
 EXPECT_SAME(cuEventDestroy, cuda::Api::EventDestroy);
 EXPECT_SAME(cuEventRecord, cuda::Api::EventRecord);
 EXPECT_SAME(cuEventQuery, cuda::Api::EventQuery);
+EXPECT_SAME(cuPointerGetAttribute, cuda::Api::PointerGetAttribute);
+static_assert(cuda::kPointerMemoryType == CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
+static_assert(cuda::kMemoryTypeHost == CU_MEMORYTYPE_HOST);
 EXPECT_SAME(cuGetErrorString, cuda::Api::GetErrorString);
 
 TEST(NcclAbiTest, ValuesAreThoseOfTheRealHeaders) {

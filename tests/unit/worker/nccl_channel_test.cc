@@ -114,6 +114,50 @@ TEST_F(NcclChannelTest, PayloadsArriveInOrderAndUnharmed) {
   EXPECT_FALSE(receiver_broken_.told());
 }
 
+TEST_F(NcclChannelTest, PinnedMemoryAndOtherMayMix) {
+  OpenBoth();
+  std::vector<std::string> from, to;
+  for (int i = 0; i < 40; ++i) {
+    from.push_back(Text(1000 * static_cast<size_t>(1 + i % 7), i));
+    to.emplace_back(from.back().size(), 'x');
+  }
+  for (size_t i = 0; i < from.size(); ++i) {
+    const bool pinned = i % 3 != 0;
+    if (pinned) fake_gpu_pin(to[i].data(), to[i].size());
+    Send(from[i]);
+    receiver_->Push({to[i].data(), to[i].size()}, [this, &to, &from, i] {
+      EXPECT_EQ(to[i], from[i]) << i;
+      received_.Add();
+    });
+  }
+  received_.AwaitCount(static_cast<int>(from.size()));
+  for (const std::string& text : to) fake_gpu_unpin(text.data());
+}
+
+// Neither kind of memory keeps the thread in the driver, as the destructor of
+// the transport shows, which waits for it.
+TEST_F(NcclChannelTest, StopInTheMiddleOfAPayload) {
+  for (const bool pinned : {true, false}) {
+    OpenBoth();
+    fake_gpu_stall_after(50'000);
+    std::string from = Text(kMost, 1), to(kMost, 'x');
+    if (pinned) fake_gpu_pin(to.data(), to.size());
+    Send(from);
+    Receive(to);
+    AwaitStalled();
+    receiver_->Stop();
+    receiver_.reset();
+    b_.reset();
+    EXPECT_EQ(received_.count(), 0);
+    fake_gpu_unpin(to.data());
+    sender_->Stop();
+    fake_gpu_stall_after(0);
+    Join();
+    a_ = FakeTransport();
+    b_ = FakeTransport();
+  }
+}
+
 TEST_F(NcclChannelTest, PayloadsThatCameBeforeTheStartWait) {
   OpenBoth(/*start=*/false);
   std::string from = Text(1000, 1), to(1000, 'x');
