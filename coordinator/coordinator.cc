@@ -18,6 +18,7 @@
 #include "coordinator/planning/model_shape_of.h"
 #include "coordinator/planning/policy_choices.h"
 #include "coordinator/worker_service.h"
+#include "runtime/model/content_check.h"
 #include "runtime/model/model_path.h"
 #include "runtime/text/dummy_tokenizer.h"
 
@@ -117,10 +118,11 @@ class CoordinatorImpl : public Coordinator {
  private:
   absl::Status OpenModel() {
     SLUICE_ASSIGN_OR_RETURN(
-        model_,
+        std::unique_ptr<ModelDir> opened,
         ModelDir::Open(options_.model_dir, options_.generation_config
                                                ? ModelDir::Defaults::kAll
                                                : ModelDir::Defaults::kOnlyEnd));
+    model_ = std::move(opened);
     SLUICE_RETURN_IF_ERROR(CheckGenerationDefaults());
     auto tokenizer = Tokenizer::Load(options_.model_dir);
     if (tokenizer.ok()) {
@@ -147,6 +149,13 @@ class CoordinatorImpl : public Coordinator {
             : model_->Fingerprint();
     if (fingerprint.ok()) {
       fingerprint_ = *std::move(fingerprint);
+      if (options_.compare_models) {
+        SLUICE_ASSIGN_OR_RETURN(
+            content_,
+            ContentCheck::Start({.model = model_,
+                                 .dummy_weights = options_.dummy_weights,
+                                 .cache_file = options_.hash_cache}));
+      }
     } else if (!absl::IsNotFound(fingerprint.status())) {
       return fingerprint.status();
     }
@@ -273,6 +282,16 @@ class CoordinatorImpl : public Coordinator {
       SLUICE_ASSIGN_OR_RETURN(dispatch.planning, Planning());
     }
     members.model_fingerprint = fingerprint_;
+    if (content_ != nullptr) {
+      members.model.own = [c = content_.get()] { return c->state(); };
+      members.model.own_dir = options_.model_dir.string();
+    }
+    if (options_.compare_models) {
+      members.model.begun = jobs_->ReportedModel();
+      members.model.jobs_begun = [j = jobs_.get()] {
+        return j->HasBegunJobs();
+      };
+    }
     members.heartbeat_interval = options_.heartbeat_interval;
     members.heartbeat_timeout = options_.heartbeat_timeout;
     members.settle_time = options_.settle_time;
@@ -296,7 +315,8 @@ class CoordinatorImpl : public Coordinator {
 
   Options options_;
   std::unique_ptr<MetricsRegistry> null_metrics_;
-  std::unique_ptr<ModelDir> model_;
+  std::shared_ptr<const ModelDir> model_;
+  std::unique_ptr<ContentCheck> content_;  // null: not to be compared
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<ChatTemplate> chat_template_;  // null if there is none
   std::string no_chat_template_;  // why, if there is one that can't be used

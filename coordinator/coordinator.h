@@ -53,6 +53,11 @@ class Coordinator {
     // Workers make random weights: config.json is enough of a model, and bytes
     // are its tokens if it has no tokenizer.
     bool dummy_weights = false;
+    // Whether workers are asked for the hashes of their model's files, which
+    // must be those of model_dir, if it has weights. What was found out there
+    // is kept in the file `hash_cache`; "": nowhere.
+    bool compare_models = true;
+    std::string hash_cache;
     int32_t max_model_len = 0;   // 0: the model's max_positions
     int32_t most_model_len = 0;  // if that is 0: not more than so many; 0: all
     int32_t default_max_tokens = 128;

@@ -155,6 +155,9 @@ class DispatcherImpl : public Dispatcher {
     if (std::optional<std::string> plan = membership_.TakeNewPlan()) {
       writer_->ReportPlan(*std::move(plan));
     }
+    if (std::optional<ModelContent> model = membership_.TakeBegunModel()) {
+      writer_->ReportModel(*std::move(model));
+    }
     FollowPlan();
     std::vector<StepPlan> plans;
     if (writer_->unwritten_bytes() < options_.max_unwritten_bytes) {

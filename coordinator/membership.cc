@@ -4,8 +4,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/limits.h"
 #include "common/logging.h"
+#include "common/status_macros.h"
 #include "common/text.h"
 #include "coordinator/link_plan.h"
 #include "coordinator/planning/plan_json.h"
@@ -37,6 +39,7 @@ bool IsTransient(absl::StatusCode code) {
 
 Membership::Membership(const Options& options)
     : options_(options),
+      identity_(options.model),
       changed_at_(options.clock->Monotonic()),
       advanced_at_(options.clock->Monotonic()),
       detail_(DecidePlan(View()).detail) {}
@@ -84,13 +87,15 @@ std::optional<v1::StepResult> Membership::OnMessage(WorkerId id,
     case v1::WorkerMessage::kLinksMeasured:
       OnLinksMeasured(worker, message.links_measured());
       break;
+    case v1::WorkerMessage::kModelContent:
+      OnModelContent(id, worker, message.model_content());
+      break;
     case v1::WorkerMessage::kStepResult:
       if (phase_ == Phase::kRunning && id == stages_.back() &&
           message.step_result().epoch() == epoch_.value()) {
         return std::move(*message.mutable_step_result());
       }
       break;
-    case v1::WorkerMessage::kModelContent:
     case v1::WorkerMessage::kLinksReached:
     case v1::WorkerMessage::KIND_NOT_SET:
       break;  // a newer worker's message
@@ -140,15 +145,18 @@ absl::Status Membership::CheckRegister(const v1::Register& info) const {
     }
     if (fingerprint.empty()) {
       fingerprint = other.info.model_fingerprint();
-      whose = absl::StrCat("worker '", other.info.name(), "'");
+      whose = absl::StrCat("worker '", other.info.name(), "' in ",
+                           other.info.model_dir());
     }
   }
+  ModelContent content;
+  SLUICE_RETURN_IF_ERROR(CheckContent(info, info.model_content(), &content));
+  // Of copies whose files have other headers the names and sizes may agree.
   if (info.model_fingerprint().empty() ||
       (!fingerprint.empty() && info.model_fingerprint() != fingerprint)) {
     return absl::FailedPreconditionError(absl::StrCat(
         "worker '", info.name(), "' has another model in ", info.model_dir(),
-        " (fingerprint '", info.model_fingerprint(), "') than ", whose, " ('",
-        fingerprint, "'); copy the model directory again"));
+        " than ", whose, "; copy the model directory again"));
   }
   return absl::OkStatus();
 }
@@ -156,13 +164,13 @@ absl::Status Membership::CheckRegister(const v1::Register& info) const {
 void Membership::OnRegister(WorkerId id, Worker& worker,
                             const v1::Register& info) {
   if (absl::Status status = CheckRegister(info); !status.ok()) {
-    LogWarning(absl::StrCat("worker refused: ", status.message()));
-    worker.stream->Break(status);
-    workers_.erase(id);
+    Refuse(id, worker, status);
     return;
   }
   worker.registered = true;
   worker.info = info;
+  worker.content = *ContentOf(info.model_content());
+  worker.info.clear_model_content();
   worker.profile = ProfileOf(info);
   if (worker.profile) {
     // What somebody knew and wrote into it needs no measuring.
@@ -181,17 +189,28 @@ void Membership::OnRegister(WorkerId id, Worker& worker,
   answer.mutable_registered()->set_heartbeat_interval_ms(
       absl::ToInt64Milliseconds(options_.heartbeat_interval));
   worker.stream->Accept();
-  changed_at_ = options_.clock->Monotonic();
-  failures_ = 0;  // with another worker everything is different
-  retry_at_ = absl::ZeroDuration();
-  for (auto& [other_id, other] : workers_) {
-    other.failure.clear();
-    other.nccl_failed = false;
-  }
   LogInfo(absl::StrCat("worker registered name=", info.name(),
                        " id=", id.value(), " link=", info.link_address(),
                        " device=", info.device()));
+  CompareModels();
   SendOrBreak(id, std::move(answer));
+}
+
+void Membership::OnJoined() {
+  changed_at_ = options_.clock->Monotonic();
+  failures_ = 0;
+  retry_at_ = absl::ZeroDuration();
+  for (auto& [id, worker] : workers_) {
+    worker.failure.clear();
+    worker.nccl_failed = false;
+  }
+}
+
+void Membership::Refuse(WorkerId id, Worker& worker,
+                        const absl::Status& reason) {
+  LogWarning(absl::StrCat("worker refused: ", reason.message()));
+  worker.stream->Break(reason);
+  workers_.erase(id);
 }
 
 void Membership::OnStageReady(WorkerId id, Worker& worker,
@@ -227,6 +246,7 @@ void Membership::OnStageReady(WorkerId id, Worker& worker,
   }
   page_tokens_ = ready.page_tokens();
   phase_ = Phase::kRunning;
+  if (identity_.Begin(worker.content)) begun_model_ = worker.content;
   load_time_ = std::min(load_time_, options_.clock->Monotonic() - load_began_);
   detail_.clear();
   LogInfo(absl::StrCat("plan ready epoch=", epoch_.value(),
@@ -370,13 +390,14 @@ void Membership::Advance() {
                    "no heartbeat for ",
                    absl::FormatDuration(options_.heartbeat_timeout))));
   }
+  CompareModels();
   PlanDecision decision = DecidePlan(View());
   switch (decision.action) {
     case PlanDecision::Action::kKeep:
       break;
     case PlanDecision::Action::kWait:
       EndPlan(decision.detail);
-      detail_ = std::move(decision.detail);
+      detail_ = absl::StrCat(decision.detail, CheckingDetail());
       break;
     case PlanDecision::Action::kPlan:
       if (!LinksFor(decision.stages)) break;
@@ -457,7 +478,7 @@ ClusterView Membership::View() const {
   const absl::Duration now = options_.clock->Monotonic();
   ClusterView view;
   for (const auto& [id, worker] : workers_) {
-    if (!worker.registered) continue;
+    if (!worker.same_model) continue;
     view.workers.push_back(
         {id, worker.info.name(), worker.layers, worker.failure});
   }
@@ -602,7 +623,9 @@ void Membership::Describe(v1::ClusterState* state) const {
     v1::WorkerInfo* info = state->add_workers();
     info->set_id(id.value());
     info->set_name(worker.info.name());
-    if (!worker.failure.empty()) {
+    if (!worker.same_model) {
+      info->set_state(v1::WORKER_STATE_CHECKING);
+    } else if (!worker.failure.empty()) {
       info->set_state(v1::WORKER_STATE_FAILED);
     } else if (worker.stage < 0) {
       info->set_state(v1::WORKER_STATE_SPARE);
@@ -627,7 +650,8 @@ void Membership::Describe(v1::ClusterState* state) const {
     info->set_compute_threads(worker.info.compute_threads());
     info->set_seconds_since_heartbeat(absl::ToDoubleSeconds(worker.silent));
     info->set_load_fraction(
-        worker.load_total == 0
+        !worker.same_model ? HashedShare(worker)
+        : worker.load_total == 0
             ? 0
             : std::min(1.0, static_cast<double>(worker.load_done) /
                                 static_cast<double>(worker.load_total)));
@@ -649,7 +673,10 @@ void Membership::Describe(v1::ClusterState* state) const {
         use->set_measured_seconds(measured);
       }
     }
-    info->set_detail(worker.failure);
+    info->set_detail(worker.same_model
+                         ? worker.failure
+                         : absl::StrFormat("checking its weights: %.0f %%",
+                                           100 * HashedShare(worker)));
     info->set_version(worker.info.version());
     info->set_profile(worker.info.profile_json());
   }

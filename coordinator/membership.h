@@ -16,6 +16,7 @@
 #include "common/machine_profile.h"
 #include "common/policy.h"
 #include "coordinator/load_rate.h"
+#include "coordinator/model_identity.h"
 #include "coordinator/planner.h"
 #include "coordinator/planning/job_planner.h"
 #include "coordinator/planning/plan_monitor.h"
@@ -44,6 +45,7 @@ class Membership {
     // The user's own: stages go to the workers that it names, or by order.
     std::optional<Plan> fixed_plan;
     std::string model_fingerprint;  // "": that of the first worker counts
+    ModelIdentity::Options model;   // which content of its files counts
     absl::Duration heartbeat_interval = absl::Seconds(1);
     absl::Duration heartbeat_timeout = absl::Seconds(10);
     absl::Duration settle_time = absl::Milliseconds(200);
@@ -78,6 +80,9 @@ class Membership {
   // The present plan as JSON, "" for the workers' own choice, if it changed or
   // another prediction is made of it; for the jobs' records.
   std::optional<std::string> TakeNewPlan();
+  // The copy of the model by which steps are computed from now on, if it is
+  // another one than before; to be kept with the jobs.
+  std::optional<ModelContent> TakeBegunModel();
   // Jobs came while nothing was computed: the present plan may not be theirs.
   void OnNewJobs();
   // Tokens computed since the coordinator began, wall seconds with steps in
@@ -118,6 +123,8 @@ class Membership {
     std::shared_ptr<WorkerStream> stream;
     bool registered = false;
     v1::Register info;
+    ModelContent content;     // of its copy of the model, as far as it is known
+    bool same_model = false;  // it is the one that counts; else it has to wait
     std::optional<MachineProfile> profile;
     absl::Duration silent;  // see Advance
     v1::Heartbeat heartbeat;
@@ -137,6 +144,24 @@ class Membership {
 
   absl::Status CheckRegister(const v1::Register& info) const;
   void OnRegister(WorkerId id, Worker& worker, const v1::Register& info);
+  // There is a worker more that plans may have: everything is different.
+  void OnJoined();
+  void Refuse(WorkerId id, Worker& worker, const absl::Status& reason);
+  // OK if what it said of its model makes sense, and does not differ from the
+  // copy that counts as far as both are known.
+  absl::Status CheckContent(const v1::Register& info,
+                            const v1::ModelContent& said,
+                            ModelContent* content) const;
+  // As ModelIdentity::Check.
+  absl::Status CompareModel(const v1::Register& info,
+                            const ModelContent& content) const;
+  void OnModelContent(WorkerId id, Worker& worker,
+                      const v1::ModelContent& said);
+  // Lets workers join whose copy turned out to be the one that counts.
+  void CompareModels();
+  double HashedShare(const Worker& worker) const;
+  // "; worker 'w2' is checking its weights: 43 %", or "" if none is.
+  std::string CheckingDetail() const;
   void OnStageReady(WorkerId id, Worker& worker, const v1::StageReady& ready);
   void OnStageFailed(Worker& worker, const v1::StageFailed& failed);
   void OnLinkId(WorkerId id, const Worker& worker, v1::LinkId link);
@@ -168,6 +193,8 @@ class Membership {
   ClusterView View() const;
 
   const Options options_;
+  ModelIdentity identity_;
+  std::optional<ModelContent> begun_model_;
   std::map<WorkerId, Worker> workers_;
   // What departed workers held, by name: they may come back with it.
   absl::flat_hash_map<std::string, LayerRange> former_layers_;

@@ -102,6 +102,12 @@ void CompletionThread::ReportPlan(std::string plan) {
   changed_.NotifyOne();
 }
 
+void CompletionThread::ReportModel(ModelContent model) {
+  MutexLock lock(&mu_);
+  model_ = std::move(model);
+  changed_.NotifyOne();
+}
+
 int64_t CompletionThread::unwritten_bytes() const {
   MutexLock lock(&mu_);
   return unwritten_bytes_;
@@ -118,10 +124,12 @@ void CompletionThread::Run() {
     std::vector<JobProgress> progress;
     std::optional<std::string> detail;
     std::optional<std::string> plan;
+    std::optional<ModelContent> model;
     {
       MutexLock lock(&mu_);
       const auto nothing = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-        return finished_.empty() && progress_.empty() && !detail_ && !plan_;
+        return finished_.empty() && progress_.empty() && !detail_ && !plan_ &&
+               !model_;
       };
       while (nothing() && !closed_) changed_.Wait(&mu_);
       if (nothing()) return;
@@ -129,7 +137,9 @@ void CompletionThread::Run() {
       progress.swap(progress_);
       detail.swap(detail_);
       plan.swap(plan_);
+      model.swap(model_);
     }
+    if (model) queue_->ReportModel(*model);
     if (plan) queue_->ReportPlan(*plan);
     if (detail) queue_->ReportDetail(*detail);
     for (const JobProgress& p : progress) {

@@ -66,6 +66,8 @@ class CompletionThread {
   void Report(std::vector<JobProgress> progress);
   void ReportDetail(std::string detail);
   void ReportPlan(std::string plan);
+  // Before any result that comes later.
+  void ReportModel(ModelContent model);
 
   // Results that the queue has not taken yet.
   int64_t unwritten() const;
@@ -84,6 +86,7 @@ class CompletionThread {
   std::vector<JobProgress> progress_ ABSL_GUARDED_BY(mu_);
   std::optional<std::string> detail_ ABSL_GUARDED_BY(mu_);
   std::optional<std::string> plan_ ABSL_GUARDED_BY(mu_);
+  std::optional<ModelContent> model_ ABSL_GUARDED_BY(mu_);
   int64_t unwritten_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t unwritten_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;

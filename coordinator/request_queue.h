@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "coordinator/planning/length_histogram.h"
 #include "coordinator/request.h"
+#include "runtime/model/model_content.h"
 
 namespace sluice {
 
@@ -39,6 +40,14 @@ class RequestQueue {
   // The plan by which jobs are run from now on, as JSON, or "" for none;
   // recorded with each that has not ended.
   virtual void ReportPlan(const std::string& plan) = 0;
+  // The copy of the model by which requests are answered from now on; kept with
+  // the unfinished jobs, for an answer by another one would not fit the others.
+  virtual void ReportModel(const ModelContent& /*model*/) {}
+  // What was reported last, in this life or an earlier one.
+  virtual ModelContent ReportedModel() { return {}; }
+  // Whether an unfinished job was begun: requests of it were handed out, or
+  // have answers.
+  virtual bool HasBegunJobs() { return false; }
   // Shown as the detail of unfinished jobs: why nothing moves; "" if it does.
   virtual void ReportDetail(const std::string& detail) = 0;
 };

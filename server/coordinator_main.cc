@@ -12,6 +12,7 @@
 #include "common/logging.h"
 #include "common/status_macros.h"
 #include "common/text.h"
+#include "common/user_cache.h"
 #include "common/version.h"
 #include "coordinator/coordinator.h"
 #include "server/coordinator_server.h"
@@ -163,6 +164,9 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
   options.kv_by_need = !f.reserve_kv;
   options.heartbeat_timeout = absl::Seconds(f.heartbeat_timeout);
   options.metrics = metrics->registry();
+  const std::string cache = sluice::UserCacheDir();
+  options.hash_cache =
+      absl::StrCat(cache.empty() ? f.state_dir : cache, "/content-hashes");
   SLUICE_ASSIGN_OR_RETURN(auto coordinator,
                           sluice::Coordinator::Create(options));
   SLUICE_ASSIGN_OR_RETURN(

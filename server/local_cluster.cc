@@ -128,6 +128,7 @@ class LocalClusterImpl : public LocalCluster {
           " say bfloat16, which is as small, or float32"));
     }
     options.coordinator.min_workers = options.num_workers;
+    options.coordinator.compare_models = false;
     options.coordinator.metrics = options.metrics;
     SLUICE_ASSIGN_OR_RETURN(coordinator_,
                             Coordinator::Create(options.coordinator));
@@ -158,6 +159,7 @@ class LocalClusterImpl : public LocalCluster {
         worker.profile = std::make_shared<const MachineProfile>(part);
       }
       worker.dummy_weights = options.coordinator.dummy_weights;
+      worker.hash_model = false;  // there is but one copy
       worker.pin_threads = options.num_workers == 1;
       // Stages compute at the same time: cores are divided among them.
       worker.compute_threads =

@@ -32,6 +32,8 @@ static_assert(2 * kMaxBlockTokens * (1 + 2 * kMaxTopLogprobs) <
               kMaxOutbox * kMaxResultValues);
 // How long the coordinator has to see us off.
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(1);
+// With small files, or those that were hashed before, all can be said at once.
+constexpr absl::Duration kContentTime = absl::Milliseconds(100);
 // The same trouble is told again after so many attempts.
 constexpr int kRepeatLog = 30;
 
@@ -215,7 +217,8 @@ class CoordinatorClientImpl : public CoordinatorClient {
     const std::unique_ptr<AttachStream> stream = stub->Attach(&context);
     Thread writer;
     v1::CoordinatorMessage message;
-    if (stream->Write(Registration()) && stream->Read(&message)) {
+    bool content_told = false;
+    if (stream->Write(Registration(&content_told)) && stream->Read(&message)) {
       if (message.has_registered()) {
         *attached = true;
         const absl::Duration interval = absl::Milliseconds(std::clamp<int64_t>(
@@ -224,8 +227,9 @@ class CoordinatorClientImpl : public CoordinatorClient {
                              " attached as worker ",
                              message.registered().worker_id()));
         options_.handler->OnAttached();
-        writer =
-            Thread("heartbeat", [&] { Write(*session, *stream, interval); });
+        writer = Thread("heartbeat", [&] {
+          Write(*session, *stream, interval, content_told);
+        });
         while (stream->Read(&message)) Dispatch(message, session);
         options_.handler->OnDetached();
       } else {
@@ -244,7 +248,8 @@ class CoordinatorClientImpl : public CoordinatorClient {
 
   // Heartbeats, and what the stage has to say, until the outbox is closed and
   // empty.
-  void Write(Session& session, AttachStream& stream, absl::Duration interval) {
+  void Write(Session& session, AttachStream& stream, absl::Duration interval,
+             bool content_told) {
     Deadline next = Deadline::In(absl::ZeroDuration());
     for (;;) {
       std::optional<v1::WorkerMessage> message =
@@ -258,6 +263,17 @@ class CoordinatorClientImpl : public CoordinatorClient {
       if (!next.passed()) continue;
       next = Deadline::In(interval);
       if (!stream.Write(HeartbeatNow())) return;
+      if (options_.content == nullptr) continue;
+      const ContentCheck::State content = options_.content->state();
+      if (content.outdated) {
+        // What was said of it holds no more: says anew who it is.
+        session.Cancel();
+      } else if (!content_told && (content.known() || !content.error.ok())) {
+        content_told = true;
+        v1::WorkerMessage told;
+        Fill(content, told.mutable_model_content());
+        if (!stream.Write(told)) return;
+      }
     }
   }
 
@@ -304,13 +320,23 @@ class CoordinatorClientImpl : public CoordinatorClient {
     }
   }
 
-  v1::WorkerMessage Registration() const {
+  static void Fill(const ContentCheck::State& state, v1::ModelContent* out) {
+    for (const ModelContent::File& file : state.content.files) {
+      auto* to = out->add_files();
+      to->set_name(EscapeInvalidUtf8(file.name));
+      to->set_bytes(file.bytes);
+      to->set_hash(file.hash);
+    }
+    out->set_error(EscapeInvalidUtf8(state.error.message()));
+  }
+
+  // `content_told`: whether it says all that there is to say of the model.
+  v1::WorkerMessage Registration(bool* content_told) const {
     const WorkerIdentity& identity = options_.identity;
     v1::WorkerMessage message;
     auto* out = message.mutable_register_();
     out->set_name(EscapeInvalidUtf8(identity.name));
     out->set_link_address(EscapeInvalidUtf8(identity.link_address));
-    out->set_model_fingerprint(identity.model_fingerprint);
     out->set_host_memory_bytes(identity.host_memory_bytes);
     out->set_compute_threads(identity.compute_threads);
     out->set_device(EscapeInvalidUtf8(identity.device));
@@ -324,6 +350,14 @@ class CoordinatorClientImpl : public CoordinatorClient {
                                    : v1::LINK_TRANSPORT_GRPC);
     }
     out->set_gpu_uuid(identity.gpu_uuid);
+    if (options_.content != nullptr) {
+      options_.content->Refresh();
+      const ContentCheck::State content =
+          options_.content->WaitKnown(kContentTime);
+      out->set_model_fingerprint(content.fingerprint);
+      Fill(content, out->mutable_model_content());
+      *content_told = content.known();
+    }
     return message;
   }
 
@@ -336,6 +370,13 @@ class CoordinatorClientImpl : public CoordinatorClient {
     heartbeat->set_idle_seconds(totals.usage.idle_seconds);
     heartbeat->set_link_bytes_sent(totals.link_bytes_sent);
     heartbeat->set_kv_pages_used(totals.kv_pages_used);
+    if (options_.content != nullptr) {
+      const ContentCheck::State content = options_.content->state();
+      if (!content.known()) {
+        heartbeat->set_hashed_bytes(content.hashed_bytes);
+        heartbeat->set_bytes_to_hash(content.bytes_to_hash);
+      }
+    }
     const SweepStats& did = totals.runtime;
     auto* runtime = heartbeat->mutable_runtime();
     runtime->set_compute_seconds(did.compute_seconds());

@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "common/step_plan.h"
 #include "runtime/exec/sweep_stats.h"
+#include "runtime/model/content_check.h"
 #include "worker/assigned_stage.h"
 #include "worker/channel_factory.h"
 #include "worker/link_survey.h"
@@ -24,7 +25,6 @@ class AssignStage;
 struct WorkerIdentity {
   std::string name;
   std::string link_address;
-  std::string model_fingerprint;
   uint64_t host_memory_bytes = 0;
   int32_t compute_threads = 0;
   std::string device;
@@ -75,6 +75,8 @@ class CoordinatorClient {
     std::string address;
     ChannelFactory channels;
     WorkerIdentity identity;
+    // What the worker's copy of the model holds; null: nothing is told.
+    ContentCheck* content = nullptr;
     CoordinatorHandler* handler = nullptr;
     // Doubles with each failure, up to 16 times as much.
     absl::Duration reconnect_delay = absl::Milliseconds(500);

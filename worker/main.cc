@@ -228,6 +228,10 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
   options.pin_threads = true;
   options.disk_dir = f.disk_dir;
   options.dummy_weights = f.load_format == "dummy";
+  if (const std::string cache = sluice::ProfileCacheDir(f.disk_dir);
+      !cache.empty()) {
+    options.hash_cache = cache + "/content-hashes";
+  }
   if (!f.disk_space.empty()) {
     if (f.disk_dir.empty()) {
       return absl::InvalidArgumentError("--disk-space needs a --disk-dir");

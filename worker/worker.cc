@@ -71,11 +71,12 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(Options options) {
                           ModelDir::Open(options.model_dir));
   const std::shared_ptr<const ModelDir> dir = std::move(opened);
   WorkerModel model;
-  if (options.dummy_weights) {
-    model.fingerprint = dir->DummyFingerprint();
-  } else {
-    SLUICE_ASSIGN_OR_RETURN(model.fingerprint, dir->Fingerprint());
-  }
+  SLUICE_ASSIGN_OR_RETURN(
+      model.content,
+      ContentCheck::Start({.model = dir,
+                           .dummy_weights = options.dummy_weights,
+                           .hash = options.hash_model,
+                           .cache_file = options.hash_cache}));
   if (!options.disk_dir.empty()) {
     absl::Status made = MakeDiskDir(options.disk_dir);
     if (made.ok() && options.disk_space_bytes == 0) {
@@ -88,10 +89,18 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(Options options) {
   }
   model.hidden_size = dir->spec().hidden_size;
   model.num_layers = dir->spec().num_layers;
-  model.loader = [dir](const StageExecutor::Options& stage,
-                       const StageExecutor::Progress& progress,
-                       const std::atomic<bool>* cancelled) {
-    return StageExecutor::Load(*dir, stage, progress, cancelled);
+  model.loader = [dir, content = model.content](
+                     const StageExecutor::Options& stage,
+                     const StageExecutor::Progress& progress,
+                     const std::atomic<bool>* cancelled)
+      -> absl::StatusOr<std::unique_ptr<StageExecutor>> {
+    // What is loaded is what was compared.
+    SLUICE_RETURN_IF_ERROR(content->Verify());
+    SLUICE_ASSIGN_OR_RETURN(
+        std::unique_ptr<StageExecutor> executor,
+        StageExecutor::Load(*dir, stage, progress, cancelled));
+    SLUICE_RETURN_IF_ERROR(content->Verify());
+    return executor;
   };
   SLUICE_ASSIGN_OR_RETURN(
       std::unique_ptr<PayloadTransport> payloads,

@@ -47,7 +47,12 @@ class Worker {
     std::string disk_dir;
     uint64_t disk_space_bytes = 0;  // hard budget; 0: DefaultDiskSpace
     bool dummy_weights = false;     // random ones: config.json is enough
-    int32_t compute_threads = 0;    // 0: all cores
+    // Whether the model's files are hashed, for the coordinator to compare them
+    // with others'; not where all workers read the same files. What was found
+    // out is kept in the file `hash_cache`; "": nowhere.
+    bool hash_model = true;
+    std::string hash_cache;
+    int32_t compute_threads = 0;  // 0: all cores
     // Pins each compute thread to a core of its own, if there are as many
     // threads as cores. Not for workers that share cores.
     bool pin_threads = false;

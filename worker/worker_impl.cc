@@ -46,7 +46,7 @@ class WorkerImpl : public Worker,
              std::unique_ptr<PayloadTransport> payloads)
       : options_(std::move(options)),
         num_layers_(model.num_layers),
-        fingerprint_(std::move(model.fingerprint)),
+        content_(std::move(model.content)),
         threads_(options_.compute_threads > 0 ? options_.compute_threads
                                               : UsableCoreCount(UsableCores())),
         null_metrics_(options_.metrics == nullptr ? CreateNullMetrics()
@@ -107,7 +107,6 @@ class WorkerImpl : public Worker,
     client.channels = options_.channels;
     client.identity.name = options_.name;
     client.identity.link_address = link_address;
-    client.identity.model_fingerprint = fingerprint_;
     client.identity.host_memory_bytes = options_.host_memory_bytes;
     client.identity.compute_threads = threads_;
     client.identity.device = options_.device.backend == BackendKind::kCuda
@@ -128,6 +127,7 @@ class WorkerImpl : public Worker,
       client.identity.link_transports.push_back(LinkTransport::kNccl);
       client.identity.gpu_uuid = payloads_->gpu_uuid();
     }
+    client.content = content_.get();
     client.handler = this;
     client.reconnect_delay = options_.reconnect_delay;
     client_ = CoordinatorClient::Start(std::move(client));
@@ -237,7 +237,7 @@ class WorkerImpl : public Worker,
 
   const Options options_;
   const int32_t num_layers_;
-  const std::string fingerprint_;
+  const std::shared_ptr<ContentCheck> content_;
   const int32_t threads_;
   const std::unique_ptr<MetricsRegistry> null_metrics_;
   const WorkerMetrics metrics_;

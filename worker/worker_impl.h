@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "runtime/model/content_check.h"
 #include "worker/stage_runner.h"
 #include "worker/worker.h"
 
@@ -11,7 +12,8 @@ namespace sluice {
 
 // What a worker has to know of its model, apart from how to load it.
 struct WorkerModel {
-  std::string fingerprint;
+  // What it holds; if null, as in tests, the coordinator is told nothing.
+  std::shared_ptr<ContentCheck> content;
   int64_t hidden_size = 0;
   int32_t num_layers = 0;
   StageLoader loader;

@@ -16,6 +16,7 @@
 #include "coordinator/jobs/input_file.h"
 #include "coordinator/jobs/job_ids.h"
 #include "coordinator/jobs/job_spec.h"
+#include "coordinator/jobs/model_record.h"
 #include "coordinator/jobs/request_codec.h"
 
 namespace sluice {
@@ -28,6 +29,7 @@ constexpr int64_t kCancelRows = 1000;
 constexpr int64_t kPurgeRows = 2000;
 constexpr size_t kReadBytes = 1 << 20;
 constexpr absl::Duration kGaugeInterval = absl::Seconds(5);
+constexpr char kModelRecord[] = "model";
 
 // Of requests and jobs that do not say; the model's own goes first.
 int64_t DefaultMaxTokens(const JobManager::Options& options) {
@@ -381,6 +383,29 @@ void JobManagerImpl::ReportPlan(const std::string& plan) {
   plan_ = plan;
   RecordPlan();
 }
+
+void JobManagerImpl::ReportModel(const ModelContent& model) {
+  const absl::Status written =
+      WriteModelRecord(options_.state_dir / kModelRecord, model);
+  if (!written.ok()) {
+    LogWarning(
+        absl::StrCat("which weights jobs began with could not be stored: ",
+                     written.message()));
+  }
+}
+
+ModelContent JobManagerImpl::ReportedModel() {
+  absl::StatusOr<ModelContent> model =
+      ReadModelRecord(options_.state_dir / kModelRecord);
+  if (model.ok()) return *std::move(model);
+  if (!absl::IsNotFound(model.status())) {
+    LogWarning(absl::StrCat(model.status().message(),
+                            "; which weights jobs began with is not known"));
+  }
+  return {};
+}
+
+bool JobManagerImpl::HasBegunJobs() { return live_.AnyBegun(); }
 
 void JobManagerImpl::RecordPlan() {
   absl::StatusOr<std::vector<JobRecord>> jobs = store_->SetPlan(plan_);

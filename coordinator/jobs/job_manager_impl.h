@@ -54,6 +54,9 @@ class JobManagerImpl : public JobManager {
                       int64_t prompt_tokens) override;
   void ReportReplays(JobId job, int64_t count) override;
   void ReportPlan(const std::string& plan) override;
+  void ReportModel(const ModelContent& model) override;
+  ModelContent ReportedModel() override;
+  bool HasBegunJobs() override;
   void ReportDetail(const std::string& detail) override;
 
  private:

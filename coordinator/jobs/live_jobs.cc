@@ -349,6 +349,15 @@ void LiveJobs::WaitForDeletion(uint64_t seen, Deadline deadline) {
   }
 }
 
+bool LiveJobs::AnyBegun() const {
+  MutexLock lock(&mu_);
+  return std::any_of(live_.begin(), live_.end(), [](const auto& entry) {
+    const Live& live = entry.second;
+    return live.record.state == v1::JOB_STATE_IN_PROGRESS &&
+           (live.next_index > 0 || live.record.completed > 0);
+  });
+}
+
 uint64_t LiveJobs::deletions() const {
   MutexLock lock(&mu_);
   return deletions_;

@@ -51,6 +51,10 @@ class LiveJobs {
   v1::Job Describe(const JobRecord& stored) const;
   std::optional<v1::Job> Find(JobId job) const;
 
+  // Whether requests of an unfinished job were handed out or have answers, and
+  // more are to come.
+  bool AnyBegun() const;
+
   // -- Handing out.
 
   struct Cursor {

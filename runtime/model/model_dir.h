@@ -25,6 +25,8 @@ class ModelDir {
       const std::filesystem::path& path, Defaults which = Defaults::kAll);
 
   const std::filesystem::path& path() const { return path_; }
+  // The text of config.json.
+  const std::string& config() const { return config_; }
   const DecoderSpec& spec() const { return spec_; }
   // See positions.h.
   std::string DescribePositions() const;

@@ -38,6 +38,14 @@ class SafetensorsSource final : public TensorSource {
   // Whether two tensors are of one dtype and shape and hold the same bytes.
   absl::StatusOr<bool> SameData(const std::string& a,
                                 const std::string& b) const;
+  struct FileInfo {
+    std::string name;
+    std::string path;
+    int fd;  // open as long as the source lives
+    uint64_t bytes;
+  };
+  // In order of name.
+  std::vector<FileInfo> Files() const;
   // Hex SHA-256 over `config` and, per file in order of name: its name, header
   // and size.
   std::string Fingerprint(absl::string_view config) const;
@@ -47,6 +55,7 @@ class SafetensorsSource final : public TensorSource {
     std::string name;
     std::string path;
     int fd = -1;
+    uint64_t bytes = 0;
     uint64_t data_offset = 0;
     std::string header_digest;
     SafetensorsHeader header;

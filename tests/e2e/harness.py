@@ -4,6 +4,7 @@ Everything runs on loopback ports that the system picks. A test is a function
 named test_*; run_tests() runs those of its module and prints a summary.
 """
 
+import atexit
 import json
 import os
 import re
@@ -39,6 +40,11 @@ def wait_for(condition, what, seconds=60):
             return value
         time.sleep(0.02)
     raise AssertionError(f"waited {seconds * SLOW} s in vain for {what}")
+
+
+# Programs keep what they found out about files here, and not in the user's cache.
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="sluice-cache-")
+atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 
 class Process:
@@ -96,7 +102,7 @@ class Cluster:
     """A coordinator and workers as processes. Use as a context manager."""
 
     def __init__(self, model, workers=2, coordinator_flags=(), worker_threads=1,
-                 worker_flags=(), launcher=()):
+                 worker_flags=(), launcher=(), started=True):
         self.model = model
         self.directory = tempfile.mkdtemp(prefix="sluice-e2e-")
         self.port = free_port()
@@ -107,8 +113,11 @@ class Cluster:
         self.worker_flags = list(worker_flags)
         self.launcher = list(launcher)  # what the next programs are started by
         self.coordinator = None
+        self.started = started  # False: the test starts them
 
     def __enter__(self):
+        if not self.started:
+            return self
         try:
             self.start_coordinator()
             for i in range(self.min_workers):

@@ -198,6 +198,10 @@ std::shared_ptr<FakeWorker> FakeWorker::Attach(
   info->set_name(name);
   info->set_link_address(absl::StrCat("link:", name));
   info->set_model_fingerprint("f00d");
+  v1::ModelContent::File* file = info->mutable_model_content()->add_files();
+  file->set_name("config.json");
+  file->set_bytes(1);
+  file->set_hash("c");
   worker->Send(hello);
   worker->thread_ = Thread("fake-worker", [w = worker.get()] { w->Run(); });
   return worker;

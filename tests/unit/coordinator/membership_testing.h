@@ -52,7 +52,21 @@ class MembershipTest : public testing::Test {
     info->set_link_address(absl::StrCat("link:", name));
     info->set_model_fingerprint("f00d");
     info->set_version("1");
+    SetFile(info->mutable_model_content(), "config.json", "c");
     return message;
+  }
+
+  // A file of one byte with this hash.
+  static void SetFile(v1::ModelContent* content, const std::string& name,
+                      const std::string& hash) {
+    v1::ModelContent::File* file = nullptr;
+    for (v1::ModelContent::File& f : *content->mutable_files()) {
+      if (f.name() == name) file = &f;
+    }
+    if (file == nullptr) file = content->add_files();
+    file->set_name(name);
+    file->set_bytes(1);
+    file->set_hash(hash);
   }
 
   std::shared_ptr<RecordingStream> Attach(int64_t id,

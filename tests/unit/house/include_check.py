@@ -71,7 +71,7 @@ WALL_CLOCK = re.compile(r"\babsl::Now\(|\bsystem_clock\b|\bgettimeofday\b|\bCLOC
                         r"(?<![\w.>])(std::)?time\((nullptr|NULL|0)\)|\bwait_until\(|"
                         r"\bpthread_cond_timedwait\b")
 WALL_CLOCK_ONLY_IN = ["tests/*", "common/clock.cc",
-                      "runtime/exec/image_file.cc", "runtime/model/content_hashes.cc",
+                      "runtime/model/content_hashes.cc",
                       "runtime/text/chat_template.cc",
                       "runtime/trace/trace.cc",
                       "proto/*", "server/job_client.cc", "server/coordinator_server.cc",

@@ -209,355 +209,356 @@ TEST_P(LinkTest, FramesBeyondTheLimitAreRefusedBySender) {
   const absl::Status status = link->Send(std::move(frame));
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(status.ToString(), HasSubstr("lower max_step_tokens"));
+}
 
-  TEST_P(LinkTest, FramesLieWhereTheStageWantsThem) {
-    auto buffers = std::make_shared<ActivationPool>();
-    const float* const place = buffers->Acquire(2, kTerms.cols)->data();
-    service_->ReceiveInto(buffers);
-    service_->Accept(kEpoch, kTerms);
-    auto link = Connect();
-    ASSERT_TRUE(link->Send(Frame(1)).ok());
-    EXPECT_EQ(sink_.Take().frame.hidden->data(), place);
-    service_->ReceiveInto(nullptr);
-    ASSERT_TRUE(link->Send(Frame(2)).ok());
-    EXPECT_NE(sink_.Take().frame.hidden->data(), place);
-  }
+TEST_P(LinkTest, FramesLieWhereTheStageWantsThem) {
+  auto buffers = std::make_shared<ActivationPool>();
+  const float* const place = buffers->Acquire(2, kTerms.cols)->data();
+  service_->ReceiveInto(buffers);
+  service_->Accept(kEpoch, kTerms);
+  auto link = Connect();
+  ASSERT_TRUE(link->Send(Frame(1)).ok());
+  EXPECT_EQ(sink_.Take().frame.hidden->data(), place);
+  service_->ReceiveInto(nullptr);
+  ASSERT_TRUE(link->Send(Frame(2)).ok());
+  EXPECT_NE(sink_.Take().frame.hidden->data(), place);
+}
 
-  TEST_P(LinkTest, ZeroRowsAndPlansAlone) {
-    service_->Accept(kEpoch, kTerms);
-    auto link = Connect();
-    ASSERT_TRUE(link->Send(Frame(1, 0)).ok());
+TEST_P(LinkTest, ZeroRowsAndPlansAlone) {
+  service_->Accept(kEpoch, kTerms);
+  auto link = Connect();
+  ASSERT_TRUE(link->Send(Frame(1, 0)).ok());
+  TestSink::Got got = sink_.Take();
+  ASSERT_NE(got.frame.hidden, nullptr);
+  EXPECT_EQ(got.frame.hidden->rows(), 0);
+  auto plan = std::make_shared<StepPlan>();
+  plan->epoch = kEpoch;
+  plan->step = 2;
+  plan->release = {SequenceId(3)};
+  ASSERT_TRUE(link->Send({kEpoch, BlockId(), 2, 0, plan, nullptr}).ok());
+  got = sink_.Take();
+  EXPECT_EQ(got.frame.hidden, nullptr);
+  EXPECT_EQ(got.frame.plan->release, plan->release);
+}
+
+// A receiver that does not consume stops the sender after as many frames as
+// it granted; each that it consumes lets one more through.
+TEST_P(LinkTest, CreditsStopTheSender) {
+  service_->Accept(kEpoch, kTerms);
+  auto link = Connect();
+  Mutex mu;
+  int sent = 0;
+  Thread sender("sender", [&] {
+    for (int i = 0; i < 6; ++i) {
+      if (!link->Send(Frame(i)).ok()) return;
+      MutexLock lock(&mu);
+      ++sent;
+    }
+  });
+  sink_.AwaitCount(3);
+  for (int i = 0; i < 3; ++i) {
+    {
+      MutexLock lock(&mu);
+      // The third Send may not have returned yet; a fourth can't have.
+      EXPECT_LE(sent, 3 + i);
+    }
+    EXPECT_EQ(sink_.count(), 3u);
     TestSink::Got got = sink_.Take();
-    ASSERT_NE(got.frame.hidden, nullptr);
-    EXPECT_EQ(got.frame.hidden->rows(), 0);
-    auto plan = std::make_shared<StepPlan>();
-    plan->epoch = kEpoch;
-    plan->step = 2;
-    plan->release = {SequenceId(3)};
-    ASSERT_TRUE(link->Send({kEpoch, BlockId(), 2, 0, plan, nullptr}).ok());
-    got = sink_.Take();
-    EXPECT_EQ(got.frame.hidden, nullptr);
-    EXPECT_EQ(got.frame.plan->release, plan->release);
-  }
-
-  // A receiver that does not consume stops the sender after as many frames as
-  // it granted; each that it consumes lets one more through.
-  TEST_P(LinkTest, CreditsStopTheSender) {
-    service_->Accept(kEpoch, kTerms);
-    auto link = Connect();
-    Mutex mu;
-    int sent = 0;
-    Thread sender("sender", [&] {
-      for (int i = 0; i < 6; ++i) {
-        if (!link->Send(Frame(i)).ok()) return;
-        MutexLock lock(&mu);
-        ++sent;
-      }
-    });
+    ExpectFrame(got.frame, i);
+    got.on_consumed();
     sink_.AwaitCount(3);
-    for (int i = 0; i < 3; ++i) {
-      {
-        MutexLock lock(&mu);
-        // The third Send may not have returned yet; a fourth can't have.
-        EXPECT_LE(sent, 3 + i);
-      }
-      EXPECT_EQ(sink_.count(), 3u);
-      TestSink::Got got = sink_.Take();
-      ExpectFrame(got.frame, i);
-      got.on_consumed();
-      sink_.AwaitCount(3);
-    }
-    sender.Join();
   }
+  sender.Join();
+}
 
-  TEST_P(LinkTest, EarlyStreamWaitsForItsEpoch) {
-    auto link = Connect();  // taken at once
-    Thread sender("sender", [&] { EXPECT_TRUE(link->Send(Frame(0)).ok()); });
-    service_->Accept(PlanEpoch(4), kTerms);  // not this one
-    EXPECT_EQ(sink_.count(), 0u);
-    service_->Advance(kEpoch);
-    EXPECT_EQ(sink_.count(), 0u);
-    service_->Accept(kEpoch, kTerms);
-    ExpectFrame(sink_.Take().frame, 0);
-    sender.Join();
-  }
+TEST_P(LinkTest, EarlyStreamWaitsForItsEpoch) {
+  auto link = Connect();  // taken at once
+  Thread sender("sender", [&] { EXPECT_TRUE(link->Send(Frame(0)).ok()); });
+  service_->Accept(PlanEpoch(4), kTerms);  // not this one
+  EXPECT_EQ(sink_.count(), 0u);
+  service_->Advance(kEpoch);
+  EXPECT_EQ(sink_.count(), 0u);
+  service_->Accept(kEpoch, kTerms);
+  ExpectFrame(sink_.Take().frame, 0);
+  sender.Join();
+}
 
-  TEST_P(LinkTest, StaleEpochIsRefused) {
-    service_->Accept(PlanEpoch(6), kTerms);
-    const auto link = factory_->Connect(address_, kEpoch, LinkOptions());
-    ASSERT_FALSE(link.ok());
-    EXPECT_EQ(link.status().code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_THAT(link.status().ToString(), HasSubstr("stale epoch"));
-    // Another coordinator counts anew.
-    service_->Forget(absl::UnavailableError("detached"));
-    EXPECT_TRUE(factory_->Connect(address_, kEpoch, LinkOptions()).ok());
-  }
+TEST_P(LinkTest, StaleEpochIsRefused) {
+  service_->Accept(PlanEpoch(6), kTerms);
+  const auto link = factory_->Connect(address_, kEpoch, LinkOptions());
+  ASSERT_FALSE(link.ok());
+  EXPECT_EQ(link.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(link.status().ToString(), HasSubstr("stale epoch"));
+  // Another coordinator counts anew.
+  service_->Forget(absl::UnavailableError("detached"));
+  EXPECT_TRUE(factory_->Connect(address_, kEpoch, LinkOptions()).ok());
+}
 
-  TEST_P(LinkTest, NewEpochWakesTheSenderOfTheOldOne) {
-    service_->Accept(kEpoch, kTerms);
-    auto link = Connect();
-    absl::Status status;
-    Thread sender("sender", [&] {
-      for (int i = 0; status.ok(); ++i) status = link->Send(Frame(i));
-    });
-    sink_.AwaitCount(3);  // it waits for a credit now, or will soon
-    service_->Advance(PlanEpoch(6));
-    sender.Join();
-    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
-    // The first error sticks.
-    EXPECT_EQ(link->Send(Frame(9)), status);
-    // Credits that come too late go nowhere.
-    sink_.Take().on_consumed();
-    EXPECT_FALSE(sink_.broken());
-  }
+TEST_P(LinkTest, NewEpochWakesTheSenderOfTheOldOne) {
+  service_->Accept(kEpoch, kTerms);
+  auto link = Connect();
+  absl::Status status;
+  Thread sender("sender", [&] {
+    for (int i = 0; status.ok(); ++i) status = link->Send(Frame(i));
+  });
+  sink_.AwaitCount(3);  // it waits for a credit now, or will soon
+  service_->Advance(PlanEpoch(6));
+  sender.Join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  // The first error sticks.
+  EXPECT_EQ(link->Send(Frame(9)), status);
+  // Credits that come too late go nowhere.
+  sink_.Take().on_consumed();
+  EXPECT_FALSE(sink_.broken());
+}
 
-  TEST_P(LinkTest, CloseWakesTheSenderAndIsNoBreak) {
-    service_->Accept(kEpoch, kTerms);
-    auto link = Connect();
-    absl::Status status;
-    Thread sender("sender", [&] {
-      for (int i = 0; status.ok(); ++i) status = link->Send(Frame(i));
-    });
-    sink_.AwaitCount(3);
-    link->Close();
-    sender.Join();
-    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-    link.reset();
-    StopServer();  // has seen the end of the stream by now
-    EXPECT_FALSE(sink_.broken());
-  }
+TEST_P(LinkTest, CloseWakesTheSenderAndIsNoBreak) {
+  service_->Accept(kEpoch, kTerms);
+  auto link = Connect();
+  absl::Status status;
+  Thread sender("sender", [&] {
+    for (int i = 0; status.ok(); ++i) status = link->Send(Frame(i));
+  });
+  sink_.AwaitCount(3);
+  link->Close();
+  sender.Join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  link.reset();
+  StopServer();  // has seen the end of the stream by now
+  EXPECT_FALSE(sink_.broken());
+}
 
-  TEST_P(LinkTest, DeadReceiverWakesTheSender) {
-    service_->Accept(kEpoch, kTerms);
-    auto link = Connect();
-    absl::Status status;
-    Thread sender("sender", [&] {
-      for (int i = 0; status.ok(); ++i) status = link->Send(Frame(i));
-    });
-    sink_.AwaitCount(3);
-    StopServer();
-    sender.Join();
-    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
-  }
+TEST_P(LinkTest, DeadReceiverWakesTheSender) {
+  service_->Accept(kEpoch, kTerms);
+  auto link = Connect();
+  absl::Status status;
+  Thread sender("sender", [&] {
+    for (int i = 0; status.ok(); ++i) status = link->Send(Frame(i));
+  });
+  sink_.AwaitCount(3);
+  StopServer();
+  sender.Join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+}
 
-  // Whether or not it sends: what it sent last may have been lost.
-  TEST_P(LinkTest, SenderIsToldOfABreak) {
-    Mutex mu;
-    CondVar changed;
-    std::vector<absl::Status> told;
-    LinkOptions options;
-    options.on_broken = [&](const absl::Status& status) {
-      MutexLock lock(&mu);
-      told.push_back(status);
-      changed.NotifyAll();
-    };
-    auto link = factory_->Connect(address_, kEpoch, options);
-    ASSERT_TRUE(link.ok());
-    // An epoch that is over is no break, nor is a link that was closed.
-    auto over = factory_->Connect(address_, PlanEpoch(4), options);
-    ASSERT_TRUE(over.ok());
-    service_->Advance(kEpoch);
-    EXPECT_EQ((*over)->Send(Frame(0)).code(),
-              absl::StatusCode::kFailedPrecondition);
-    auto closed = factory_->Connect(address_, PlanEpoch(6), options);
-    ASSERT_TRUE(closed.ok());
-    (*closed)->Close();
-    (*closed).reset();
-    {
-      MutexLock lock(&mu);
-      EXPECT_TRUE(told.empty());
-    }
-    service_->End(kEpoch, absl::ResourceExhaustedError("no page left"));
+// Whether or not it sends: what it sent last may have been lost.
+TEST_P(LinkTest, SenderIsToldOfABreak) {
+  Mutex mu;
+  CondVar changed;
+  std::vector<absl::Status> told;
+  LinkOptions options;
+  options.on_broken = [&](const absl::Status& status) {
     MutexLock lock(&mu);
-    while (told.empty()) {
-      if (!changed.WaitFor(&mu, kLong)) FAIL() << "nobody was told";
-    }
-    ASSERT_EQ(told.size(), 1u);
-    EXPECT_EQ(told[0].code(), absl::StatusCode::kResourceExhausted);
-    EXPECT_THAT(told[0].ToString(), HasSubstr("no page left"));
-  }
-
-  // Plays a sender that does what it likes.
-  class RawSender {
-   public:
-    RawSender(const std::shared_ptr<grpc::Channel>& channel,
-              const std::string& epoch)
-        : stub_(v1::LinkService::NewStub(channel)) {
-      if (!epoch.empty()) context_.AddMetadata(kEpochMetadata, epoch);
-      stream_ = stub_->Send(&context_);
-    }
-    void AwaitCredit() {
-      v1::Credit credit;
-      while (credit.frames() == 0 && stream_->Read(&credit)) {
-      }
-    }
-    void Write(const v1::Frame& frame) { stream_->Write(frame); }
-    void Cancel() { context_.TryCancel(); }
-    absl::Status Finish() {
-      v1::Credit credit;
-      while (stream_->Read(&credit)) {
-      }
-      return FromGrpcStatus(stream_->Finish());
-    }
-
-   private:
-    grpc::ClientContext context_;
-    std::unique_ptr<v1::LinkService::Stub> stub_;
-    std::unique_ptr<grpc::ClientReaderWriter<v1::Frame, v1::Credit>> stream_;
+    told.push_back(status);
+    changed.NotifyAll();
   };
+  auto link = factory_->Connect(address_, kEpoch, options);
+  ASSERT_TRUE(link.ok());
+  // An epoch that is over is no break, nor is a link that was closed.
+  auto over = factory_->Connect(address_, PlanEpoch(4), options);
+  ASSERT_TRUE(over.ok());
+  service_->Advance(kEpoch);
+  EXPECT_EQ((*over)->Send(Frame(0)).code(),
+            absl::StatusCode::kFailedPrecondition);
+  auto closed = factory_->Connect(address_, PlanEpoch(6), options);
+  ASSERT_TRUE(closed.ok());
+  (*closed)->Close();
+  (*closed).reset();
+  {
+    MutexLock lock(&mu);
+    EXPECT_TRUE(told.empty());
+  }
+  service_->End(kEpoch, absl::ResourceExhaustedError("no page left"));
+  MutexLock lock(&mu);
+  while (told.empty()) {
+    if (!changed.WaitFor(&mu, kLong)) FAIL() << "nobody was told";
+  }
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(told[0].ToString(), HasSubstr("no page left"));
+}
 
-  TEST_P(LinkTest, DeadSenderIsToldToTheSink) {
-    service_->Accept(kEpoch, kTerms);
+// Plays a sender that does what it likes.
+class RawSender {
+ public:
+  RawSender(const std::shared_ptr<grpc::Channel>& channel,
+            const std::string& epoch)
+      : stub_(v1::LinkService::NewStub(channel)) {
+    if (!epoch.empty()) context_.AddMetadata(kEpochMetadata, epoch);
+    stream_ = stub_->Send(&context_);
+  }
+  void AwaitCredit() {
+    v1::Credit credit;
+    while (credit.frames() == 0 && stream_->Read(&credit)) {
+    }
+  }
+  void Write(const v1::Frame& frame) { stream_->Write(frame); }
+  void Cancel() { context_.TryCancel(); }
+  absl::Status Finish() {
+    v1::Credit credit;
+    while (stream_->Read(&credit)) {
+    }
+    return FromGrpcStatus(stream_->Finish());
+  }
+
+ private:
+  grpc::ClientContext context_;
+  std::unique_ptr<v1::LinkService::Stub> stub_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::Frame, v1::Credit>> stream_;
+};
+
+TEST_P(LinkTest, DeadSenderIsToldToTheSink) {
+  service_->Accept(kEpoch, kTerms);
+  RawSender raw(channels_(address_), "5");
+  raw.AwaitCredit();
+  v1::Frame frame;
+  frame.set_epoch(5);
+  frame.set_micro_batch(1);
+  frame.set_cols(16);
+  raw.Write(frame);
+  sink_.AwaitCount(1);
+  raw.Cancel();
+  EXPECT_EQ(sink_.AwaitBroken(kEpoch).code(), absl::StatusCode::kUnavailable);
+}
+
+// A sender that got no answer in time tries again.
+TEST_P(LinkTest, StreamThatIsGivenUpUnusedIsNoBreak) {
+  service_->Accept(kEpoch, kTerms);
+  {
     RawSender raw(channels_(address_), "5");
     raw.AwaitCredit();
-    v1::Frame frame;
-    frame.set_epoch(5);
-    frame.set_micro_batch(1);
-    frame.set_cols(16);
-    raw.Write(frame);
-    sink_.AwaitCount(1);
     raw.Cancel();
-    EXPECT_EQ(sink_.AwaitBroken(kEpoch).code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(raw.Finish().code(), absl::StatusCode::kCancelled);
   }
+  auto link = Connect();
+  ASSERT_TRUE(link->Send(Frame(0)).ok());
+  ExpectFrame(sink_.Take().frame, 0);
+  link.reset();
+  StopServer();
+  EXPECT_FALSE(sink_.broken());
+}
 
-  // A sender that got no answer in time tries again.
-  TEST_P(LinkTest, StreamThatIsGivenUpUnusedIsNoBreak) {
-    service_->Accept(kEpoch, kTerms);
-    {
-      RawSender raw(channels_(address_), "5");
-      raw.AwaitCredit();
-      raw.Cancel();
-      EXPECT_EQ(raw.Finish().code(), absl::StatusCode::kCancelled);
-    }
-    auto link = Connect();
-    ASSERT_TRUE(link->Send(Frame(0)).ok());
-    ExpectFrame(sink_.Take().frame, 0);
-    link.reset();
-    StopServer();
-    EXPECT_FALSE(sink_.broken());
+TEST_P(LinkTest, ImpossibleSizesEndTheStream) {
+  service_->Accept(kEpoch, kTerms);
+  RawSender raw(channels_(address_), "5");
+  raw.AwaitCredit();
+  v1::Frame frame;
+  frame.set_epoch(5);
+  frame.set_micro_batch(1);
+  frame.set_rows(4'000'000'000u);
+  frame.set_cols(16);
+  frame.set_activations("tiny");
+  raw.Write(frame);
+  const absl::Status status = raw.Finish();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_THAT(status.ToString(), HasSubstr("4000000000 rows"));
+  EXPECT_EQ(sink_.AwaitBroken(kEpoch), status);
+}
+
+TEST_P(LinkTest, FrameOfAnotherEpochEndsTheStream) {
+  service_->Accept(kEpoch, kTerms);
+  RawSender raw(channels_(address_), "5");
+  raw.AwaitCredit();
+  v1::Frame frame;
+  frame.set_epoch(4);
+  frame.set_micro_batch(1);
+  frame.set_cols(16);
+  raw.Write(frame);
+  EXPECT_EQ(raw.Finish().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_P(LinkTest, FramesWithoutCreditEndTheStream) {
+  RawSender raw(channels_(address_), "5");  // not accepted: no credits
+  v1::Frame frame;
+  frame.set_epoch(5);
+  frame.set_micro_batch(1);
+  frame.set_cols(16);
+  raw.Write(frame);
+  EXPECT_EQ(raw.Finish().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_P(LinkTest, SinkThatRefusesEndsTheStream) {
+  sink_.Refuse(absl::FailedPreconditionError("stale"));
+  service_->Accept(kEpoch, kTerms);
+  auto link = Connect();
+  absl::Status status;
+  for (int i = 0; status.ok(); ++i) status = link->Send(Frame(i));
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+}
+
+TEST_P(LinkTest, StreamsWithoutAnEpochAreRefused) {
+  for (const std::string epoch : {"", "five", "-1"}) {
+    RawSender raw(channels_(address_), epoch);
+    EXPECT_EQ(raw.Finish().code(), absl::StatusCode::kInvalidArgument) << epoch;
   }
+}
 
-  TEST_P(LinkTest, ImpossibleSizesEndTheStream) {
-    service_->Accept(kEpoch, kTerms);
-    RawSender raw(channels_(address_), "5");
-    raw.AwaitCredit();
-    v1::Frame frame;
-    frame.set_epoch(5);
-    frame.set_micro_batch(1);
-    frame.set_rows(4'000'000'000u);
-    frame.set_cols(16);
-    frame.set_activations("tiny");
-    raw.Write(frame);
-    const absl::Status status = raw.Finish();
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-    EXPECT_THAT(status.ToString(), HasSubstr("4000000000 rows"));
-    EXPECT_EQ(sink_.AwaitBroken(kEpoch), status);
-  }
+TEST_P(LinkTest, SecondSenderOfAnEpoch) {
+  auto unused = Connect();
+  // Takes the place of one that was not used.
+  auto link = Connect();
+  service_->Accept(kEpoch, kTerms);
+  ASSERT_TRUE(link->Send(Frame(0)).ok());
+  sink_.AwaitCount(1);
+  EXPECT_FALSE(unused->Send(Frame(0)).ok());
+  // But not of one that was.
+  const auto second = factory_->Connect(address_, kEpoch, LinkOptions());
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_FALSE(sink_.broken());
+}
 
-  TEST_P(LinkTest, FrameOfAnotherEpochEndsTheStream) {
-    service_->Accept(kEpoch, kTerms);
-    RawSender raw(channels_(address_), "5");
-    raw.AwaitCredit();
-    v1::Frame frame;
-    frame.set_epoch(4);
-    frame.set_micro_batch(1);
-    frame.set_cols(16);
-    raw.Write(frame);
-    EXPECT_EQ(raw.Finish().code(), absl::StatusCode::kInvalidArgument);
-  }
+TEST_P(LinkTest, WaitingStreamsAreBounded) {
+  std::vector<std::unique_ptr<LinkSender>> links;
+  for (int i = 0; i < 16; ++i) links.push_back(Connect(PlanEpoch(100 + i)));
+  const auto link = factory_->Connect(address_, PlanEpoch(999), {});
+  EXPECT_EQ(link.status().code(), absl::StatusCode::kResourceExhausted);
+}
 
-  TEST_P(LinkTest, FramesWithoutCreditEndTheStream) {
-    RawSender raw(channels_(address_), "5");  // not accepted: no credits
-    v1::Frame frame;
-    frame.set_epoch(5);
-    frame.set_micro_batch(1);
-    frame.set_cols(16);
-    raw.Write(frame);
-    EXPECT_EQ(raw.Finish().code(), absl::StatusCode::kResourceExhausted);
-  }
+TEST_P(LinkTest, EndOfAnEpochTellsTheSenderWhy) {
+  service_->Accept(kEpoch, kTerms);
+  auto link = Connect();
+  service_->End(kEpoch, absl::ResourceExhaustedError("no page left"));
+  absl::Status status;
+  for (int i = 0; status.ok(); ++i) status = link->Send(Frame(i));
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(status.ToString(), HasSubstr("no page left"));
+}
 
-  TEST_P(LinkTest, SinkThatRefusesEndsTheStream) {
-    sink_.Refuse(absl::FailedPreconditionError("stale"));
-    service_->Accept(kEpoch, kTerms);
-    auto link = Connect();
-    absl::Status status;
-    for (int i = 0; status.ok(); ++i) status = link->Send(Frame(i));
-    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
-  }
+INSTANTIATE_TEST_SUITE_P(Transports, LinkTest,
+                         ::testing::Values(Transport::kTcp,
+                                           Transport::kInProcess),
+                         [](const auto& info) {
+                           return info.param == Transport::kTcp ? "Tcp"
+                                                                : "InProcess";
+                         });
 
-  TEST_P(LinkTest, StreamsWithoutAnEpochAreRefused) {
-    for (const std::string epoch : {"", "five", "-1"}) {
-      RawSender raw(channels_(address_), epoch);
-      EXPECT_EQ(raw.Finish().code(), absl::StatusCode::kInvalidArgument)
-          << epoch;
-    }
-  }
+TEST(GrpcLinkFactoryTest, NobodyThere) {
+  GrpcLinkFactory tcp({.channels = TcpChannels()});
+  // Port 9 of loopback: discard, which nobody serves.
+  EXPECT_EQ(tcp.Connect("127.0.0.1:9", kEpoch, {}).status().code(),
+            absl::StatusCode::kUnavailable);
+  GrpcLinkFactory none(
+      {.channels = [](const std::string&) { return nullptr; }});
+  EXPECT_EQ(none.Connect("x", kEpoch, {}).status().code(),
+            absl::StatusCode::kUnavailable);
+}
 
-  TEST_P(LinkTest, SecondSenderOfAnEpoch) {
-    auto unused = Connect();
-    // Takes the place of one that was not used.
-    auto link = Connect();
-    service_->Accept(kEpoch, kTerms);
-    ASSERT_TRUE(link->Send(Frame(0)).ok());
-    sink_.AwaitCount(1);
-    EXPECT_FALSE(unused->Send(Frame(0)).ok());
-    // But not of one that was.
-    const auto second = factory_->Connect(address_, kEpoch, LinkOptions());
-    EXPECT_EQ(second.status().code(), absl::StatusCode::kAlreadyExists);
-    EXPECT_FALSE(sink_.broken());
-  }
+TEST(LinkServerTest, PortThatIsTaken) {
+  TestSink sink;
+  auto service = LinkService::Create(&sink, nullptr, nullptr);
+  auto first = LinkServer::Start("127.0.0.1", 0, service->service());
+  ASSERT_TRUE(first.ok());
+  auto other = LinkService::Create(&sink, nullptr, nullptr);
+  const auto second =
+      LinkServer::Start("127.0.0.1", (*first)->port(), other->service());
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
+}
 
-  TEST_P(LinkTest, WaitingStreamsAreBounded) {
-    std::vector<std::unique_ptr<LinkSender>> links;
-    for (int i = 0; i < 16; ++i) links.push_back(Connect(PlanEpoch(100 + i)));
-    const auto link = factory_->Connect(address_, PlanEpoch(999), {});
-    EXPECT_EQ(link.status().code(), absl::StatusCode::kResourceExhausted);
-  }
-
-  TEST_P(LinkTest, EndOfAnEpochTellsTheSenderWhy) {
-    service_->Accept(kEpoch, kTerms);
-    auto link = Connect();
-    service_->End(kEpoch, absl::ResourceExhaustedError("no page left"));
-    absl::Status status;
-    for (int i = 0; status.ok(); ++i) status = link->Send(Frame(i));
-    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-    EXPECT_THAT(status.ToString(), HasSubstr("no page left"));
-  }
-
-  INSTANTIATE_TEST_SUITE_P(
-      Transports, LinkTest,
-      ::testing::Values(Transport::kTcp, Transport::kInProcess),
-      [](const auto& info) {
-        return info.param == Transport::kTcp ? "Tcp" : "InProcess";
-      });
-
-  TEST(GrpcLinkFactoryTest, NobodyThere) {
-    GrpcLinkFactory tcp({.channels = TcpChannels()});
-    // Port 9 of loopback: discard, which nobody serves.
-    EXPECT_EQ(tcp.Connect("127.0.0.1:9", kEpoch, {}).status().code(),
-              absl::StatusCode::kUnavailable);
-    GrpcLinkFactory none(
-        {.channels = [](const std::string&) { return nullptr; }});
-    EXPECT_EQ(none.Connect("x", kEpoch, {}).status().code(),
-              absl::StatusCode::kUnavailable);
-  }
-
-  TEST(LinkServerTest, PortThatIsTaken) {
-    TestSink sink;
-    auto service = LinkService::Create(&sink, nullptr, nullptr);
-    auto first = LinkServer::Start("127.0.0.1", 0, service->service());
-    ASSERT_TRUE(first.ok());
-    auto other = LinkService::Create(&sink, nullptr, nullptr);
-    const auto second =
-        LinkServer::Start("127.0.0.1", (*first)->port(), other->service());
-    EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
-  }
-
-  TEST(LinkServerTest, JoinsHostAndPort) {
-    EXPECT_EQ(JoinHostPort("127.0.0.1", 80), "127.0.0.1:80");
-    EXPECT_EQ(JoinHostPort("::1", 80), "[::1]:80");
-    EXPECT_EQ(JoinHostPort("[::1]", 80), "[::1]:80");
-  }
+TEST(LinkServerTest, JoinsHostAndPort) {
+  EXPECT_EQ(JoinHostPort("127.0.0.1", 80), "127.0.0.1:80");
+  EXPECT_EQ(JoinHostPort("::1", 80), "[::1]:80");
+  EXPECT_EQ(JoinHostPort("[::1]", 80), "[::1]:80");
+}
 
 }  // namespace
 }  // namespace sluice

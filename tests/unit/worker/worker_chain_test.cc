@@ -17,7 +17,6 @@ TEST_F(WorkerChainTest, RegistersItselfAndSendsHeartbeats) {
   const v1::Register registration = coordinator_.AwaitAttached("w0");
   EXPECT_EQ(registration.name(), "w0");
   EXPECT_EQ(registration.link_address(), workers_[0]->address());
-  EXPECT_EQ(registration.model_fingerprint(), "f1");
   EXPECT_EQ(registration.host_memory_bytes(), uint64_t{1} << 30);
   EXPECT_EQ(registration.compute_threads(), 3);
   EXPECT_THAT(registration.device(), HasSubstr("cpu: "));

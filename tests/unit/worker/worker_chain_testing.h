@@ -37,7 +37,6 @@ class TestWorker {
     options.reconnect_delay = absl::Milliseconds(5);
     if (change) change(&options);
     WorkerModel model;
-    model.fingerprint = "f1";
     model.hidden_size = FakeModel::kHidden;
     model.num_layers = FakeModel::kLayers;
     model.loader = model_.Loader();

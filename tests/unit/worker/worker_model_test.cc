@@ -36,6 +36,19 @@ Worker::Options Options(const std::string& name,
   return options;
 }
 
+// What an attached worker says of its model once it knows all.
+v1::ModelContent AwaitContent(TestCoordinator& coordinator,
+                              const v1::Register& registered) {
+  for (const auto& file : registered.model_content().files()) {
+    if (!file.hash().empty()) continue;
+    return coordinator
+        .Await(registered.name(),
+               [](const auto& m) { return m.has_model_content(); })
+        .model_content();
+  }
+  return registered.model_content();
+}
+
 class WorkerModelTest : public ::testing::TestWithParam<int> {
  protected:
   struct Member {
@@ -63,7 +76,8 @@ class WorkerModelTest : public ::testing::TestWithParam<int> {
       member->server = *std::move(server);
       member->address = JoinHostPort("127.0.0.1", member->server->port());
       member->worker->Announce(member->address);
-      coordinator_.AwaitAttached(member->name);
+      // Nothing is loaded before it is known what it is.
+      AwaitContent(coordinator_, coordinator_.AwaitAttached(member->name));
       members_.push_back(std::move(member));
     }
     for (int i = n - 1; i >= 0; --i) Assign(i);
@@ -72,11 +86,11 @@ class WorkerModelTest : public ::testing::TestWithParam<int> {
     }
   }
 
-  void Assign(int stage) {
+  void Assign(int stage, int64_t epoch = 1) {
     const int n = static_cast<int>(members_.size());
     v1::CoordinatorMessage message;
     auto* assign = message.mutable_assign_stage();
-    assign->set_epoch(1);
+    assign->set_epoch(epoch);
     assign->set_stage(stage);
     assign->set_num_stages(n);
     assign->mutable_layers()->set_begin(kLayers * stage / n);
@@ -157,6 +171,51 @@ TEST_P(WorkerModelTest, GreedyTokensAreTransformers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Stages, WorkerModelTest, ::testing::Values(1, 2, 3));
+
+class WorkerContentTest : public WorkerModelTest {};
+
+TEST_F(WorkerContentTest, FilesThatChangeAreNotLoadedButToldAnew) {
+  namespace fs = std::filesystem;
+  const fs::path copy = fs::path(::testing::TempDir()) / "worker_model_copy";
+  fs::remove_all(copy);
+  fs::copy(kModel, copy);
+  Worker::Options options = Options("w0", coordinator_.address());
+  options.model_dir = copy;
+  options.reconnect_delay = absl::Milliseconds(1);
+  auto member = std::make_unique<Member>();
+  member->name = "w0";
+  auto worker = Worker::Create(options);
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  member->worker = *std::move(worker);
+  auto server =
+      LinkServer::Start("127.0.0.1", 0, member->worker->link_service());
+  ASSERT_TRUE(server.ok()) << server.status();
+  member->server = *std::move(server);
+  member->worker->Announce("here");
+  const v1::ModelContent before =
+      AwaitContent(coordinator_, coordinator_.AwaitAttached("w0"));
+  ASSERT_EQ(before.files_size(), 2);
+  EXPECT_EQ(before.files(0).name(), "config.json");
+  EXPECT_EQ(before.files(1).name(), "model.safetensors");
+  EXPECT_EQ(before.files(1).hash().size(), 32u);
+  {
+    std::fstream file(copy / "model.safetensors",
+                      std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-1, std::ios::end);
+    file.put('\x7f');
+  }
+  members_.push_back(std::move(member));
+  Assign(0);
+  const v1::ModelContent after =
+      AwaitContent(coordinator_, coordinator_.AwaitAttached("w0", 2));
+  ASSERT_EQ(after.files_size(), 2);
+  EXPECT_EQ(after.files(0).hash(), before.files(0).hash());
+  EXPECT_NE(after.files(1).hash(), before.files(1).hash());
+  Assign(0, 2);
+  coordinator_.AwaitReady("w0", 2);
+  members_.clear();
+  fs::remove_all(copy);
+}
 
 TEST(WorkerCreateTest, NamesWhatIsWrong) {
   Worker::Options options = Options("w", "c");

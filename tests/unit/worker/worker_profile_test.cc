@@ -53,7 +53,6 @@ std::string RegisteredProfile(std::shared_ptr<const MachineProfile> profile) {
   options.profile = std::move(profile);
   FakeModel fake;
   WorkerModel model;
-  model.fingerprint = "f1";
   model.hidden_size = FakeModel::kHidden;
   model.num_layers = FakeModel::kLayers;
   model.loader = fake.Loader();

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace sluice {
+
+// What decides the answers of one copy of a model: config.json and its weight
+// files, in order of name.
+struct ModelContent {
+  struct File {
+    std::string name;
+    uint64_t bytes = 0;
+    std::string hash;  // of its content; "" as long as it is not known
+    friend bool operator==(const File&, const File&) = default;
+  };
+  std::vector<File> files;
+
+  // Whether all hashes are known (and there is a file).
+  bool known() const;
+  friend bool operator==(const ModelContent&, const ModelContent&) = default;
+};
+
+// How `mine` differs from `other`, as far as both are known, in a few words
+// that name a file: "model-00002-of-00004.safetensors differs". "": in nothing.
+std::string DifferenceOf(const ModelContent& mine, const ModelContent& other);
+
+}  // namespace sluice
