@@ -3,96 +3,212 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
+#include <deque>
+#include <optional>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
-#include "common/bounded_queue.h"
+#include "absl/strings/str_cat.h"
+#include "common/executor.h"
 #include "common/mutex.h"
-#include "common/thread.h"
+#include "proto/callback_queue.h"
 #include "proto/grpc_status.h"
+#include "proto/tsan_handoff.h"
 #include "sluice/v1/pipeline.grpc.pb.h"
 
 namespace sluice {
 namespace {
 
-using AttachStream =
-    grpc::ServerReaderWriter<v1::CoordinatorMessage, v1::WorkerMessage>;
+// They wait for room in the sink only, which all workers share.
+constexpr int kThreads = 2;
 
-class Session : public WorkerStream {
+class WorkerAttachServiceImpl;
+
+// One worker's stream. Keeps itself alive until gRPC is done with it. What may
+// wait, which is pushing events, is done on the strand.
+class Session : public WorkerStream,
+                public grpc::ServerBidiReactor<v1::WorkerMessage,
+                                               v1::CoordinatorMessage> {
  public:
-  Session(grpc::ServerContext* context, size_t outgoing_messages)
-      : outgoing_(outgoing_messages), context_(context) {}
+  Session(WorkerAttachServiceImpl* service, Executor* executor,
+          WorkerEventSink* sink, WorkerId id,
+          grpc::CallbackServerContext* context, size_t outgoing_messages)
+      : service_(service),
+        sink_(sink),
+        id_(id),
+        outgoing_messages_(outgoing_messages),
+        strand_(executor),
+        context_(context) {
+    HandOff(this);
+  }
+
+  // Takes the stream: one of Begin and Refuse is called, once.
+  void Begin(const std::shared_ptr<Session>& self) {
+    {
+      MutexLock lock(&mu_);
+      self_ = self;
+    }
+    strand_.Run([self] {
+      self->opened_ = self->sink_->Push({self->id_, WorkerOpened{self}});
+      self->ReadOn(self->opened_);
+    });
+  }
+  void Refuse(const std::shared_ptr<Session>& self, const absl::Status& why) {
+    {
+      MutexLock lock(&mu_);
+      self_ = self;
+    }
+    Break(why);
+  }
 
   void Accept() override {
-    MutexLock lock(&mu_);
-    accepted_ = true;
-    changed_.NotifyAll();
+    {
+      MutexLock lock(&mu_);
+      if (reason_.has_value() || accepted_) return;
+      accepted_ = true;
+      ReadLocked();
+    }
+    WriteNext();
   }
 
   bool Send(v1::CoordinatorMessage message) override {
-    return outgoing_.TryPush(message);
+    {
+      MutexLock lock(&mu_);
+      if (reason_.has_value() || outgoing_.size() >= outgoing_messages_) {
+        return false;
+      }
+      outgoing_.push_back(std::move(message));
+    }
+    WriteNext();
+    return true;
   }
 
   void Break(const absl::Status& reason) override {
-    MutexLock lock(&mu_);
-    if (!reason_.ok()) return;
-    reason_ = reason;  // before the queue ends, so that it is the first one
-    outgoing_.Close();
-    changed_.NotifyAll();
-    // The handler may hang in a read or a write.
-    if (context_ != nullptr && !awaiting_verdict_) context_->TryCancel();
+    {
+      MutexLock lock(&mu_);
+      if (reason_.has_value()) return;
+      reason_ = reason;
+      if (writing_) {
+        // It may hang, with a worker that does not read. OnWriteDone goes on.
+        if (context_ != nullptr) context_->TryCancel();
+        return;
+      }
+    }
+    HandOff(this);
+    Finish(ToGrpcStatus(reason));
   }
 
-  // From now on until AwaitVerdict returns, Break doesn't cancel the call, so
-  // that the handler can answer with the reason.
-  void BeginVerdict() {
-    MutexLock lock(&mu_);
-    awaiting_verdict_ = true;
+  void OnReadDone(bool ok) override {
+    const Reaction reaction(this);
+    std::shared_ptr<Session> self = Self();
+    self->strand_.Run([self, ok] { self->Take(ok); });
   }
 
-  // Waits for Accept or Break.
-  absl::Status AwaitVerdict() {
-    MutexLock lock(&mu_);
-    while (!accepted_ && reason_.ok()) changed_.Wait(&mu_);
-    awaiting_verdict_ = false;
-    return reason_;
+  void OnWriteDone(bool ok) override {
+    const Reaction reaction(this);
+    std::optional<absl::Status> end;
+    {
+      MutexLock lock(&mu_);
+      writing_ = false;
+      if (!ok && !reason_.has_value()) {
+        reason_ = absl::UnavailableError("the stream broke");
+      }
+      end = reason_;
+    }
+    if (end.has_value()) {
+      Finish(ToGrpcStatus(*end));
+    } else {
+      WriteNext();
+    }
   }
 
-  std::optional<v1::CoordinatorMessage> NextOutgoing() {
-    return outgoing_.Pop();
-  }
-
-  absl::Status reason() {
-    MutexLock lock(&mu_);
-    return reason_;
-  }
-
-  bool CallCancelled() {
-    MutexLock lock(&mu_);
-    return context_ == nullptr || context_->IsCancelled();
-  }
-
-  // The call ends: its context may not be touched any more.
-  void Detach() {
-    MutexLock lock(&mu_);
-    context_ = nullptr;
-  }
+  void OnDone() override;
 
  private:
-  BoundedQueue<v1::CoordinatorMessage> outgoing_;
+  std::shared_ptr<Session> Self() {
+    MutexLock lock(&mu_);
+    return self_;
+  }
+
+  // On the strand: takes what OnReadDone has read.
+  void Take(bool ok) {
+    if (!ok) {
+      if (registered_) {
+        // It half-closed, or is gone: OnDone tells them apart.
+        Break(absl::CancelledError("the worker left"));
+      } else {
+        Break(absl::UnavailableError("the stream ended before a Register"));
+      }
+      return;
+    }
+    if (!registered_ && !in_.has_register_()) {
+      Break(absl::InvalidArgumentError(
+          "the first message of a worker must be a Register"));
+      return;
+    }
+    const bool first = !std::exchange(registered_, true);
+    const bool pushed = sink_->Push({id_, std::move(in_)});
+    // After the first, Accept reads on. The next one may be coming already.
+    if (!first || !pushed) ReadOn(pushed);
+  }
+
+  void ReadOn(bool sink_is_open) {
+    if (!sink_is_open) {
+      Break(absl::UnavailableError("the coordinator shuts down"));
+      return;
+    }
+    MutexLock lock(&mu_);
+    if (!reason_.has_value()) ReadLocked();
+  }
+
+  // Under the lock, so that the stream is not finished meanwhile.
+  void ReadLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    HandOff(this);
+    StartRead(&in_);
+  }
+
+  void WriteNext() {
+    {
+      MutexLock lock(&mu_);
+      if (!accepted_ || writing_ || reason_.has_value() || outgoing_.empty()) {
+        return;
+      }
+      writing_ = true;
+      out_ = std::move(outgoing_.front());
+      outgoing_.pop_front();
+    }
+    HandOff(this);
+    StartWrite(&out_);
+  }
+
+  WorkerAttachServiceImpl* const service_;
+  WorkerEventSink* const sink_;
+  const WorkerId id_;
+  const size_t outgoing_messages_;
+  Strand strand_;
+  bool opened_ = false;         // on the strand: the sink knows of this
+  bool registered_ = false;     // on the strand
+  v1::WorkerMessage in_;        // gRPC's between StartRead and OnReadDone
+  v1::CoordinatorMessage out_;  // gRPC's while writing_
+
   Mutex mu_;
-  CondVar changed_;
-  grpc::ServerContext* context_ ABSL_GUARDED_BY(mu_);
+  grpc::CallbackServerContext* context_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<Session> self_ ABSL_GUARDED_BY(mu_);
+  std::deque<v1::CoordinatorMessage> outgoing_ ABSL_GUARDED_BY(mu_);
   bool accepted_ ABSL_GUARDED_BY(mu_) = false;
-  bool awaiting_verdict_ ABSL_GUARDED_BY(mu_) = false;
-  absl::Status reason_ ABSL_GUARDED_BY(mu_);
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  // Why it ends; from then on nothing is read or written any more.
+  std::optional<absl::Status> reason_ ABSL_GUARDED_BY(mu_);
 };
 
 class WorkerAttachServiceImpl : public WorkerAttachService,
-                                public v1::WorkerService::Service {
+                                private v1::WorkerService::CallbackService {
  public:
   WorkerAttachServiceImpl(WorkerEventSink* sink, const Options& options)
-      : sink_(sink), options_(options) {}
+      : sink_(sink), options_(options), executor_("worker-events", kThreads) {
+    HandOff(this);
+  }
+  ~WorkerAttachServiceImpl() override { TakeOver(this); }
 
   grpc::Service* service() override { return this; }
 
@@ -108,21 +224,28 @@ class WorkerAttachServiceImpl : public WorkerAttachService,
     }
   }
 
-  grpc::Status Attach(grpc::ServerContext* context,
-                      AttachStream* stream) override {
-    auto session =
-        std::make_shared<Session>(context, options_.outgoing_messages);
-    if (absl::Status status = Add(session); !status.ok()) {
-      return ToGrpcStatus(status);
-    }
-    const absl::Status status =
-        Serve(WorkerId(next_id_.fetch_add(1)), session, stream);
+  // Called by sessions that have ended.
+  void Remove(const std::shared_ptr<Session>& session) {
     MutexLock lock(&mu_);
     sessions_.erase(session);
-    return ToGrpcStatus(status);
   }
 
  private:
+  grpc::ServerBidiReactor<v1::WorkerMessage, v1::CoordinatorMessage>* Attach(
+      grpc::CallbackServerContext* context) override {
+    TakeOver(this);
+    auto session = std::make_shared<Session>(
+        this, &executor_, sink_, WorkerId(next_id_.fetch_add(1)), context,
+        options_.outgoing_messages);
+    Session* const reactor = session.get();
+    if (absl::Status status = Add(session); !status.ok()) {
+      session->Refuse(session, status);
+    } else {
+      session->Begin(session);
+    }
+    return reactor;
+  }
+
   absl::Status Add(const std::shared_ptr<Session>& session) {
     MutexLock lock(&mu_);
     if (shut_down_) {
@@ -137,80 +260,42 @@ class WorkerAttachServiceImpl : public WorkerAttachService,
     return absl::OkStatus();
   }
 
-  absl::Status Serve(WorkerId id, const std::shared_ptr<Session>& session,
-                     AttachStream* stream) {
-    if (!sink_->Push({id, WorkerOpened{session}})) {
-      return absl::UnavailableError("the coordinator shuts down");
-    }
-    absl::Status status = Register(id, session.get(), stream);
-    if (status.ok()) {
-      Exchange(id, session.get(), stream);
-      status = session->reason();
-    }
-    // What returns here is the worker's answer, which a cancellation would
-    // hide.
-    session->Detach();
-    session->Break(status);
-    sink_->Push({id, WorkerClosed{status}});
-    return status;
-  }
-
-  absl::Status Register(WorkerId id, Session* session, AttachStream* stream) {
-    v1::WorkerMessage message;
-    if (!stream->Read(&message)) {
-      const absl::Status reason = session->reason();
-      return reason.ok()
-                 ? absl::UnavailableError("the stream ended before a Register")
-                 : reason;
-    }
-    if (!message.has_register_()) {
-      return absl::InvalidArgumentError(
-          "the first message of a worker must be a Register");
-    }
-    session->BeginVerdict();
-    if (!sink_->Push({id, std::move(message)})) {
-      return absl::UnavailableError("the coordinator shuts down");
-    }
-    return session->AwaitVerdict();
-  }
-
-  // Reads and writes until the stream ends.
-  void Exchange(WorkerId id, Session* session, AttachStream* stream) {
-    // Both threads would want to send it with their first operation.
-    stream->SendInitialMetadata();
-    Thread writer("worker-out", [session, stream] {
-      while (std::optional<v1::CoordinatorMessage> message =
-                 session->NextOutgoing()) {
-        if (!stream->Write(*message)) break;
-      }
-      // Whoever closed the queue gave a reason before; this is for a failed
-      // write.
-      session->Break(absl::UnavailableError("the stream broke"));
-    });
-    v1::WorkerMessage message;
-    while (stream->Read(&message)) {
-      if (!sink_->Push({id, std::move(message)})) break;
-      message = v1::WorkerMessage();
-    }
-    // A worker that shuts down half-closes; one that dies does not get to it.
-    session->Break(session->CallCancelled()
-                       ? absl::UnavailableError("the worker's stream broke")
-                       : absl::CancelledError("the worker left"));
-    writer.Join();
-  }
-
   WorkerEventSink* const sink_;
   const Options options_;
   std::atomic<int64_t> next_id_{1};
   Mutex mu_;
   bool shut_down_ ABSL_GUARDED_BY(mu_) = false;
   absl::flat_hash_set<std::shared_ptr<Session>> sessions_ ABSL_GUARDED_BY(mu_);
+  Executor executor_;  // first to go: its tasks end sessions
 };
+
+void Session::OnDone() {
+  TakeOver(this);
+  std::shared_ptr<Session> self;
+  absl::Status reason;
+  {
+    MutexLock lock(&mu_);
+    self = std::move(self_);
+    reason = reason_.value_or(absl::UnavailableError("the stream broke"));
+    if (absl::IsCancelled(reason) && context_->IsCancelled()) {
+      reason = absl::UnavailableError("the worker's stream broke");
+    }
+    reason_ = reason;
+    context_ = nullptr;
+  }
+  service_->Remove(self);
+  HandOff(service_);  // to who destroys it, after the server's shutdown
+  // After the worker's messages, which may still wait for room.
+  self->strand_.Run([self, reason] {
+    if (self->opened_) self->sink_->Push({self->id_, WorkerClosed{reason}});
+  });
+}
 
 }  // namespace
 
 std::unique_ptr<WorkerAttachService> WorkerAttachService::Create(
     WorkerEventSink* sink, const Options& options) {
+  KeepCallbackQueue();
   return std::make_unique<WorkerAttachServiceImpl>(sink, options);
 }
 

@@ -13,11 +13,12 @@ class Service;
 namespace sluice {
 
 // The server side of WorkerService: turns each Attach stream into events for
-// `sink`, in a thread of its own that reads and one that writes. Thread-safe.
+// `sink`. Thread-safe.
 //
-// Threads rather than gRPC's callbacks: a reader that waits for room in the
-// sink is all the back-pressure needed, and a worker costs two mostly idle
-// threads.
+// gRPC's callbacks: a stream takes no thread, so that neither many workers nor
+// strangers' streams keep one from attaching. Events are pushed from two
+// threads of the service's own; while these wait for room in the sink, nothing
+// more is read.
 class WorkerAttachService {
  public:
   struct Options {

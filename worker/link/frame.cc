@@ -14,7 +14,7 @@
 #include "proto/convert.h"
 #include "proto/wire_limits.h"
 #include "sluice/v1/pipeline.pb.h"
-#include "worker/link/tsan_handoff.h"
+#include "proto/tsan_handoff.h"
 
 namespace sluice {
 namespace {

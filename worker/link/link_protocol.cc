@@ -7,7 +7,7 @@
 
 #include "runtime/memory/checksum.h"
 #include "sluice/v1/pipeline.pb.h"
-#include "worker/link/tsan_handoff.h"
+#include "proto/tsan_handoff.h"
 
 namespace sluice {
 

@@ -16,10 +16,10 @@
 #include "common/status_macros.h"
 #include "proto/grpc_status.h"
 #include "sluice/v1/pipeline.grpc.pb.h"
-#include "worker/link/callback_queue.h"
+#include "proto/callback_queue.h"
 #include "worker/link/frame.h"
 #include "worker/link/link_protocol.h"
-#include "worker/link/tsan_handoff.h"
+#include "proto/tsan_handoff.h"
 
 namespace sluice {
 namespace {

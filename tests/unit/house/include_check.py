@@ -60,7 +60,7 @@ COMPOSITION_ROOTS = [
 
 # All servers and channels have their limits from one place. The queue is of a server that nobody can reach.
 ENDPOINTS = re.compile(r"\b(ServerBuilder|CreateChannel|CreateCustomChannel|InProcessChannel)\b")
-ENDPOINTS_ONLY_IN = ["proto/grpc_endpoint.cc", "worker/link/callback_queue.cc"]
+ENDPOINTS_ONLY_IN = ["proto/grpc_endpoint.cc", "proto/callback_queue.cc"]
 
 GLPK_ONLY_IN = ["scheduler/linear_program.cc"]
 

@@ -1,4 +1,4 @@
-#include "worker/link/callback_queue.h"
+#include "proto/callback_queue.h"
 
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/server.h>
