@@ -23,6 +23,9 @@
 
 namespace {
 
+// How often /readyz learns whether jobs can run.
+constexpr timespec kTick = {0, 200'000'000};
+
 struct Flags {
   std::string model, served_model_name, host = "127.0.0.1", state_dir,
                                         input_root, dtype = "auto";
@@ -182,8 +185,14 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
   std::cout << "listening on " << f.host << ":" << server->port()
             << ", metrics on http://" << metrics->address() << "/metrics"
             << std::endl;
-  int signal = 0;
-  sigwait(&signals, &signal);
+  int signal;
+  while ((signal = sigtimedwait(&signals, nullptr, &kTick)) < 0) {
+    metrics->SetReady(
+        coordinator->ready()
+            ? absl::OkStatus()
+            : absl::UnavailableError(coordinator->cluster_state().state()));
+  }
+  metrics->SetReady(absl::UnavailableError("shutting down"));
   sluice::LogInfo(absl::StrCat("signal ", signal, ": shutting down"));
   server->Shutdown();
   return absl::OkStatus();
@@ -192,7 +201,7 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // Blocked before any thread starts, so that only sigwait takes them.
+  // Blocked before any thread starts, so that only sigtimedwait takes them.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);

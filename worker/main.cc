@@ -304,6 +304,7 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
   const std::string link_address = WithPort(AdvertisedHost(f), server->port());
   sluice::LogInfo(absl::StrCat("worker=", name, " link=", link_address,
                                " memory=", memory >> 20, " MiB", device));
+  metrics->SetReady(absl::UnavailableError("no stage is loaded"));
   // Scripts that start a worker on port 0 read this line.
   std::cout << "listening on " << sluice::JoinHostPort(f.host, server->port())
             << ", metrics on http://" << metrics->address() << "/metrics"
@@ -329,6 +330,8 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
     if (worker->ready() == serving) continue;
     serving = !serving;
     server->SetServing(serving);
+    metrics->SetReady(serving ? absl::OkStatus()
+                              : absl::UnavailableError("no stage is loaded"));
   }
   sluice::LogInfo(health.ok()
                       ? absl::StrCat("signal ", signal, ": shutting down")
@@ -336,6 +339,7 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
   // A second one ends the process at once.
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
   server->SetServing(false);
+  metrics->SetReady(absl::UnavailableError("shutting down"));
   worker->Shutdown();
   server->Shutdown();
   if (tracer != nullptr) {

@@ -104,7 +104,7 @@ StageRunner::RunPtr StageRunner::current() const {
 
 bool StageRunner::ready() const {
   const RunPtr run = current();
-  return run == nullptr || run->ready;
+  return run != nullptr && run->ready;
 }
 
 void StageRunner::Replace(RunPtr next, bool drop_weights) {

@@ -98,7 +98,7 @@ class StageRunner : public FrameSink {
                        std::function<void()> on_consumed) override;
   void OnLinkBroken(PlanEpoch epoch, const absl::Status& status) override;
 
-  // No stage is assigned, or it is loaded and runs.
+  // A stage is assigned, loaded, and runs.
   bool ready() const;
   UsageTotals usage() { return meter_.totals(); }
   uint64_t link_bytes_sent() const { return link_bytes_sent_; }

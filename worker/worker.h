@@ -91,7 +91,8 @@ class Worker {
   // after Announce().
   virtual void SetProfile(std::shared_ptr<const MachineProfile> profile) = 0;
 
-  // True while attached to a coordinator and its stage, if any, is loaded.
+  // True while attached to a coordinator, with a stage that is loaded. A spare
+  // worker is not ready.
   virtual bool ready() const = 0;
 
   // OK, or why this worker has left its coordinator and will not come back: its

@@ -1,13 +1,11 @@
 #include "server/metrics/metrics_server.h"
 
-#include <CivetServer.h>
 #include <prometheus/counter.h>
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
-#include <exception>
 #include <map>
 #include <string>
 #include <utility>
@@ -17,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/mutex.h"
 #include "common/version.h"
+#include "server/metrics/http_server.h"
 #include "server/metrics/process_metrics.h"
 
 namespace sluice {
@@ -134,38 +133,42 @@ class PrometheusRegistry : public MetricsRegistry {
 
 }  // namespace
 
-// GET /metrics, in Prometheus' text format. Not prometheus::Exposer, which puts
-// figures of its own among ours.
-class MetricsHandler : public CivetHandler {
- public:
-  explicit MetricsHandler(prometheus::Registry* registry)
-      : registry_(registry) {}
+struct MetricsServer::Impl {
+  HttpServer::Answer Get(absl::string_view path);
 
-  bool handleGet(CivetServer*, mg_connection* connection) override {
-    std::vector<prometheus::MetricFamily> families = registry_->Collect();
-    for (prometheus::MetricFamily& family : process_.Collect()) {
+  PrometheusRegistry registry;
+  const ProcessMetrics process;
+  Mutex mu;
+  absl::Status ready ABSL_GUARDED_BY(mu) = absl::UnavailableError("starting");
+  std::unique_ptr<HttpServer> http;  // first to go
+};
+
+HttpServer::Answer MetricsServer::Impl::Get(absl::string_view path) {
+  if (path == "/metrics") {
+    // Not prometheus::Exposer, which puts figures of its own among ours.
+    std::vector<prometheus::MetricFamily> families =
+        registry.registry()->Collect();
+    for (prometheus::MetricFamily& family : process.Collect()) {
       families.push_back(std::move(family));
     }
-    const std::string text = prometheus::TextSerializer().Serialize(families);
-    mg_printf(connection,
-              "HTTP/1.1 200 OK\r\n"
-              "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
-              "Content-Length: %zu\r\n\r\n",
-              text.size());
-    mg_write(connection, text.data(), text.size());
-    return true;
+    return {.content_type = "text/plain; version=0.0.4; charset=utf-8",
+            .body = prometheus::TextSerializer().Serialize(families)};
   }
-
- private:
-  prometheus::Registry* const registry_;
-  const ProcessMetrics process_;
-};
-
-struct MetricsServer::Impl {
-  PrometheusRegistry registry;
-  MetricsHandler handler{registry.registry().get()};
-  std::unique_ptr<CivetServer> server;  // calls the handler
-};
+  if (path == "/healthz") return {.body = "ok\n"};
+  if (path == "/readyz") {
+    MutexLock lock(&mu);
+    if (ready.ok()) return {.body = "ready\n"};
+    return {.code = 503,
+            .body = absl::StrCat("not ready: ", ready.message(), "\n")};
+  }
+  if (path == "/") {
+    return {.body =
+                "/metrics  for Prometheus\n"
+                "/healthz  whether this process lives\n"
+                "/readyz   whether it can do its work\n"};
+  }
+  return {.code = 404, .body = "there are /metrics, /healthz and /readyz\n"};
+}
 
 MetricsServer::MetricsServer() : impl_(std::make_unique<Impl>()) {}
 MetricsServer::~MetricsServer() = default;
@@ -182,22 +185,27 @@ void SetBuildInfo(MetricsRegistry* registry, const std::string& device) {
 
 MetricsRegistry* MetricsServer::registry() { return &impl_->registry; }
 
+void MetricsServer::SetReady(const absl::Status& ready) {
+  MutexLock lock(&impl_->mu);
+  impl_->ready = ready;
+}
+
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
     const std::string& host, int port) {
   std::unique_ptr<MetricsServer> server(new MetricsServer);
-  const std::string wanted = absl::StrCat(host, ":", port);
-  try {
-    Impl& impl = *server->impl_;
-    impl.server = std::make_unique<CivetServer>(std::vector<std::string>{
-        "listening_ports", wanted, "num_threads", "2"});
-    impl.server->addHandler("/metrics", &impl.handler);
-    server->address_ =
-        absl::StrCat(host, ":", impl.server->getListeningPorts().at(0));
-  } catch (const std::exception& e) {
+  Impl* const impl = server->impl_.get();
+  HttpServer::Options options;
+  options.host = host;
+  options.port = port;
+  options.answer = [impl](absl::string_view path) { return impl->Get(path); };
+  auto http = HttpServer::Start(std::move(options));
+  if (!http.ok()) {
     return absl::UnavailableError(
-        absl::StrCat("can't serve metrics on ", wanted, ": ", e.what(),
-                     "; is the port taken? Choose another --metrics-port"));
+        absl::StrCat("metrics: ", http.status().message(),
+                     "; choose another --metrics-port"));
   }
+  impl->http = *std::move(http);
+  server->address_ = absl::StrCat(host, ":", impl->http->port());
   return server;
 }
 

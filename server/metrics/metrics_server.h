@@ -9,16 +9,19 @@
 namespace sluice {
 
 // Prometheus' /metrics over HTTP, with the registry behind it and the figures
-// of the process (see ProcessMetrics) beside. Thread-safe.
+// of the process (see ProcessMetrics) beside, and probes: /healthz answers 200
+// as long as the process does, /readyz 200 or 503 with the reason. Thread-safe.
 class MetricsServer {
  public:
-  // Listens on host:port; port 0 takes a free one. kUnavailable if the address
-  // can't be bound.
+  // Not ready, to begin with. Listens on host:port; port 0 takes a free one.
+  // kUnavailable if the address can't be bound.
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(
       const std::string& host, int port);
   ~MetricsServer();
 
   MetricsRegistry* registry();
+  // What /readyz says: OK, or why not.
+  void SetReady(const absl::Status& ready);
   // "host:port" as bound.
   const std::string& address() const { return address_; }
 
