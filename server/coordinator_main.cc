@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/logging.h"
+#include "common/start_check.h"
 #include "common/status_macros.h"
 #include "common/text.h"
 #include "common/user_cache.h"
@@ -25,6 +26,9 @@ namespace {
 
 // How often /readyz learns whether jobs can run.
 constexpr timespec kTick = {0, 200'000'000};
+// What runs on a machine of few cores.
+constexpr int kThreads = 34;
+constexpr size_t kAddressBytes = size_t{256} << 20;
 
 struct Flags {
   std::string model, served_model_name, host = "127.0.0.1", state_dir,
@@ -208,6 +212,7 @@ int main(int argc, char** argv) {
   sigaddset(&signals, SIGTERM);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
+  sluice::RaiseFileLimit();
 
   CLI::App app{"Sluice's coordinator: queues jobs and drives the workers",
                "sluice-coordinator"};
@@ -226,7 +231,10 @@ int main(int argc, char** argv) {
   for (char& c : config) c = c == '\n' ? ' ' : c;
   sluice::LogInfo(
       absl::StrCat("sluice-coordinator ", sluice::BuildVersion(), " ", config));
-  const absl::Status status = Serve(flags, signals);
+  const absl::Status status = sluice::RunGuarded([&]() -> absl::Status {
+    SLUICE_RETURN_IF_ERROR(sluice::CheckStart(kThreads, kAddressBytes));
+    return Serve(flags, signals);
+  });
   if (!status.ok()) {
     std::cerr << "sluice-coordinator: "
               << sluice::EscapeLinesForTerminal(status.message()) << "\n";

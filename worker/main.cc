@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/logging.h"
 #include "common/machine_profile.h"
+#include "common/start_check.h"
 #include "common/status_macros.h"
 #include "common/text.h"
 #include "common/thread.h"
@@ -33,6 +34,9 @@ namespace {
 
 constexpr int kExitFailure = 1;
 constexpr int kExitUsage = 2;
+// Beside those that compute.
+constexpr int kThreads = 24;
+constexpr size_t kAddressBytes = size_t{128} << 20;
 // How often grpc.health.v1 learns whether the worker is ready.
 constexpr timespec kTick = {.tv_sec = 0, .tv_nsec = 200'000'000};
 
@@ -377,7 +381,10 @@ int main(int argc, char** argv) {
   for (char& c : config) c = c == '\n' ? ' ' : c;
   sluice::LogInfo(
       absl::StrCat("sluice-worker ", sluice::BuildVersion(), " ", config));
-  const absl::Status status = Serve(flags, signals);
+  const absl::Status status = sluice::RunGuarded([&]() -> absl::Status {
+    SLUICE_RETURN_IF_ERROR(sluice::CheckStart(kThreads, kAddressBytes));
+    return Serve(flags, signals);
+  });
   if (!status.ok()) {
     std::cerr << "sluice-worker: "
               << sluice::EscapeLinesForTerminal(status.message()) << "\n";
