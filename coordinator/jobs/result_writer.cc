@@ -101,12 +101,22 @@ bool ResultWriter::CommitBatch(const std::vector<StoredResult>& batch) {
     }
     failed = true;
     options_.on_store_state(status);
-    MutexLock lock(&mu_);
-    ++failures_;
-    changed_.NotifyAll();
-    if (last) return false;
-    const Deadline until = Deadline::In(wait);
-    while (!stop_ && !until.passed()) work_.WaitFor(&mu_, until.left());
+    bool background = false;
+    {
+      MutexLock lock(&mu_);
+      ++failures_;
+      changed_.NotifyAll();
+      if (last) return false;
+      const Deadline until = Deadline::In(wait);
+      while (!stop_ && !background_ && !until.passed()) {
+        work_.WaitFor(&mu_, until.left());
+      }
+      if (background_at_.passed()) background_ = true;
+      background = std::exchange(background_, false) && !stop_;
+      if (background) background_at_ = Deadline::Never();
+    }
+    // Which may be what makes room, if that is what lacks.
+    if (background) DoBackground();
     wait = std::min(wait * 2, options_.last_retry);
   }
 }

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/metrics.h"
 #include "common/types.h"
@@ -46,6 +47,7 @@ struct JobRecord {
   int64_t by_default = 0;
   int64_t cut_by_default = 0;
   std::string plan;  // JSON of the last plan that it ran by; "": none was made
+  std::string content;  // a hash of its input; "": of a job of long ago
 
   int64_t pending() const { return total - completed - failed; }
 };
@@ -83,6 +85,7 @@ struct JobTotals {
   int64_t prompt_tokens = 0;
   int64_t max_tokens = 0;
   int64_t by_default = 0;  // requests with the default of max_tokens
+  std::string content;     // a hash of the input
 };
 
 // Keeps jobs, their requests and their results. What a method has acknowledged
@@ -91,7 +94,9 @@ struct JobTotals {
 //
 // Errors: kResourceExhausted when the disk is full, kDataLoss when the store
 // is damaged, kUnavailable when it is busy; a call that failed changed nothing
-// and may be repeated. Thread-safe; reads do not wait for writes.
+// and may be repeated. Cancelling, deleting and purging work on a full disk
+// too, with room that is kept for them. Thread-safe; reads do not wait for
+// writes.
 class JobStore {
  public:
   virtual ~JobStore() = default;
@@ -166,8 +171,8 @@ struct SqliteJobStoreOptions {
 };
 
 // Opens or creates the database. kDataLoss if the file is damaged or no
-// database, kFailedPrecondition if it is another program's, of a newer version,
-// or cannot be opened.
+// database, or jobs that were accepted are missing; kFailedPrecondition if it
+// is another program's, of a newer version, or cannot be opened.
 absl::StatusOr<std::unique_ptr<JobStore>> OpenSqliteJobStore(
     const SqliteJobStoreOptions& options);
 

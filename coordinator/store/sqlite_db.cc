@@ -193,6 +193,15 @@ absl::StatusOr<SqliteStatement> SqliteDb::Prepare(absl::string_view sql) {
   return statement;
 }
 
+void SqliteDb::KeepLog() {
+  sqlite3_db_config(db_, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
+}
+
+void SqliteDb::EmptyLog() {
+  sqlite3_wal_checkpoint_v2(db_, nullptr, SQLITE_CHECKPOINT_TRUNCATE, nullptr,
+                            nullptr);
+}
+
 int64_t SqliteDb::last_insert_rowid() const {
   return sqlite3_last_insert_rowid(db_);
 }

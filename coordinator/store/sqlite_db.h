@@ -75,6 +75,12 @@ class SqliteDb {
   absl::StatusOr<int64_t> QueryInt(const std::string& sql);
   absl::StatusOr<SqliteStatement> Prepare(absl::string_view sql);
 
+  // Closing leaves the write-ahead log as it is, for others to look at.
+  void KeepLog();
+  // Brings the write-ahead log into the database and empties its file, as far
+  // as that is possible now.
+  void EmptyLog();
+
   int64_t last_insert_rowid() const;
   // Rows changed by the last insert, update or delete.
   int64_t changes() const;

@@ -7,78 +7,49 @@
 //   results   (job, idx) is unique, and a row only comes in when its request
 //             goes out (or was never one: a bad line)
 //
+//   accepted  how many jobs ever were published
+//
 // Prompts are int32 token ids, little-endian. A deleted job keeps state 100
 // until its rows are purged.
 
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
+#include <functional>
 #include <map>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
+#include "common/logging.h"
 #include "common/mutex.h"
 #include "common/status_macros.h"
+#include "coordinator/store/accepted_jobs.h"
 #include "coordinator/store/job_store.h"
+#include "coordinator/store/space_reserve.h"
 #include "coordinator/store/sqlite_db.h"
+#include "coordinator/store/sqlite_schema.h"
 
 namespace sluice {
 namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr int64_t kApplicationId = 0x534c5543;  // "SLUC"
-// 2: jobs have a plan. 3: they know the tokens that they want.
-constexpr int64_t kSchemaVersion = 3;
+// Deleting a job takes a few pages; giving rows back, some hundred.
+constexpr int64_t kReserveBytes = 4 << 20;
+// Of one transaction that has only the reserve.
+constexpr int64_t kFewRows = 64;
 constexpr int kDeleted = 100;
-
-constexpr char kSchema[] = R"(
-CREATE TABLE jobs(
-  id INTEGER PRIMARY KEY AUTOINCREMENT,
-  request_id TEXT UNIQUE,
-  model TEXT NOT NULL,
-  spec BLOB NOT NULL,
-  state INTEGER NOT NULL,
-  created_us INTEGER NOT NULL,
-  started_us INTEGER NOT NULL DEFAULT 0,
-  finished_us INTEGER NOT NULL DEFAULT 0,
-  total INTEGER NOT NULL DEFAULT 0,
-  completed INTEGER NOT NULL DEFAULT 0,
-  failed INTEGER NOT NULL DEFAULT 0,
-  cancelled INTEGER NOT NULL DEFAULT 0,
-  prompt_tokens INTEGER NOT NULL DEFAULT 0,
-  generation_tokens INTEGER NOT NULL DEFAULT 0,
-  replays INTEGER NOT NULL DEFAULT 0,
-  plan TEXT NOT NULL DEFAULT '',
-  wanted_prompt_tokens INTEGER NOT NULL DEFAULT 0,
-  wanted_max_tokens INTEGER NOT NULL DEFAULT 0,
-  answered_max_tokens INTEGER NOT NULL DEFAULT 0,
-  by_default INTEGER NOT NULL DEFAULT 0,
-  cut_by_default INTEGER NOT NULL DEFAULT 0);
-CREATE INDEX jobs_by_state ON jobs(state);
-CREATE TABLE requests(
-  job INTEGER NOT NULL,
-  idx INTEGER NOT NULL,
-  custom_id TEXT NOT NULL,
-  prompt BLOB NOT NULL,
-  params TEXT NOT NULL,
-  PRIMARY KEY(job, idx)) WITHOUT ROWID;
-CREATE TABLE results(
-  job INTEGER NOT NULL,
-  idx INTEGER NOT NULL,
-  is_error INTEGER NOT NULL,
-  line BLOB NOT NULL,
-  PRIMARY KEY(job, idx)) WITHOUT ROWID;
-)";
 
 #define SLUICE_JOB_COLUMNS                                               \
   "id, model, spec, state, created_us, started_us, finished_us, total, " \
   "completed, failed, cancelled, prompt_tokens, generation_tokens, "     \
   "replays, plan, wanted_prompt_tokens, wanted_max_tokens, "             \
-  "answered_max_tokens, by_default, cut_by_default"
+  "answered_max_tokens, by_default, cut_by_default, content"
 
 // Published and not deleted.
 #define SLUICE_VISIBLE "state BETWEEN 2 AND 99"
@@ -114,6 +85,7 @@ absl::StatusOr<JobRecord> ReadJob(const SqliteStatement& row) {
   job.answered_max_tokens = row.Int(17);
   job.by_default = row.Int(18);
   job.cut_by_default = row.Int(19);
+  job.content = std::string(row.Bytes(20));
   return job;
 }
 
@@ -137,72 +109,15 @@ absl::StatusOr<std::vector<JobRecord>> ReadJobs(SqliteStatement& statement) {
   }
 }
 
-// Files of earlier versions are brought up to date.
-absl::Status MigrateSchema(SqliteDb* db, int64_t version) {
-  if (version == kSchemaVersion) return absl::OkStatus();
-  SqliteTransaction transaction(db);
-  SLUICE_RETURN_IF_ERROR(transaction.Begin());
-  if (version < 2) {
-    SLUICE_RETURN_IF_ERROR(
-        db->Exec("ALTER TABLE jobs ADD COLUMN plan TEXT NOT NULL DEFAULT ''"));
-  }
-  for (const char* column :
-       {"wanted_prompt_tokens", "wanted_max_tokens", "answered_max_tokens",
-        "by_default", "cut_by_default"}) {
-    SLUICE_RETURN_IF_ERROR(
-        db->Exec(absl::StrCat("ALTER TABLE jobs ADD COLUMN ", column,
-                              " INTEGER NOT NULL DEFAULT 0")));
-  }
-  SLUICE_RETURN_IF_ERROR(
-      db->Exec(absl::StrCat("PRAGMA user_version=", kSchemaVersion)));
-  return transaction.Commit();
-}
-
-// A new file gets the schema; anything but our own file is refused.
-absl::Status PrepareSchema(SqliteDb* db, const std::string& path) {
-  SLUICE_ASSIGN_OR_RETURN(const int64_t tables,
-                          db->QueryInt("SELECT count(*) FROM sqlite_schema"));
-  SLUICE_ASSIGN_OR_RETURN(const int64_t application,
-                          db->QueryInt("PRAGMA application_id"));
-  SLUICE_ASSIGN_OR_RETURN(const int64_t version,
-                          db->QueryInt("PRAGMA user_version"));
-  if (tables == 0 && application == 0 && version == 0) {
-    // Takes effect only before the first table exists.
-    SLUICE_RETURN_IF_ERROR(db->Exec("PRAGMA auto_vacuum=INCREMENTAL"));
-  } else if (application != kApplicationId) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(path,
-                     " is a database of another program; use another state "
-                     "directory"));
-  } else if (version < 1 || version > kSchemaVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        path, " has format version ", version, ", this program knows ",
-        kSchemaVersion, "; use the version of Sluice that wrote it"));
-  }
-  SLUICE_ASSIGN_OR_RETURN(const std::string mode,
-                          db->QueryText("PRAGMA journal_mode=WAL"));
-  if (mode != "wal") {
-    return absl::FailedPreconditionError(absl::StrCat(
-        path,
-        ": the file system does not support SQLite's write-ahead log "
-        "(journal mode ",
-        mode, "); use a local directory"));
-  }
-  if (tables > 0) return MigrateSchema(db, version);
-  SqliteTransaction transaction(db);
-  SLUICE_RETURN_IF_ERROR(transaction.Begin());
-  SLUICE_RETURN_IF_ERROR(
-      db->Exec(absl::StrCat(kSchema, "PRAGMA application_id=", kApplicationId,
-                            "; PRAGMA user_version=", kSchemaVersion, ";")));
-  return transaction.Commit();
-}
-
 class SqliteJobStore : public JobStore {
  public:
-  explicit SqliteJobStore(Histogram* commit_seconds)
-      : commit_seconds_(commit_seconds) {}
+  explicit SqliteJobStore(const SqliteJobStoreOptions& options)
+      : path_(options.path),
+        commit_seconds_(options.commit_seconds),
+        accepted_jobs_(path_),
+        reserve_(path_.parent_path() / "reserve", kReserveBytes) {}
 
-  absl::Status Open(const std::filesystem::path& path);
+  absl::Status Open();
 
   absl::Status CreateJob(JobRecord* job) override;
   absl::Status AddRows(JobId job, absl::Span<const StoredRequest> requests,
@@ -238,13 +153,34 @@ class SqliteJobStore : public JobStore {
   absl::Status RunAlone(SqliteStatement& statement)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
 
+  // Opens the writer, unless jobs are missing.
+  absl::Status OpenWriter() ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
+  void WriteAccepted() ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
+  // Makes a change that frees room, now or later: on a full disk with what is
+  // kept for it. `change` is told whether it has only that.
+  absl::Status ChangeOnAnyDisk(
+      const std::function<absl::Status(bool little_room)>& change)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
+  // True if there is more to purge.
+  absl::StatusOr<bool> PurgeRows(int64_t rows, bool little_room)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
+  absl::StatusOr<Commit> CommitRows(absl::Span<const StoredResult> results,
+                                    int64_t now_us)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
+
+  const std::filesystem::path path_;
   Histogram* const commit_seconds_;
 
   Mutex write_mu_;
+  const AcceptedJobs accepted_jobs_;
+  SpaceReserve reserve_ ABSL_GUARDED_BY(write_mu_);
+  int64_t accepted_ ABSL_GUARDED_BY(write_mu_) = 0;
+  bool purged_ ABSL_GUARDED_BY(write_mu_) = false;  // and is not done with it
   std::unique_ptr<SqliteDb> writer_ ABSL_GUARDED_BY(write_mu_);
   struct {
-    SqliteStatement create_job, publish_job, job, cancel_job, delete_job,
-        delete_unpublished, find_deleted, forget_job, set_plan, running_jobs;
+    SqliteStatement create_job, publish_job, count_accepted, job, cancel_job,
+        delete_job, delete_unpublished, find_deleted, forget_job, set_plan,
+        running_jobs;
     SqliteStatement add_request, remove_request, add_result, count_results;
     SqliteStatement purge_requests, purge_results;
   } write_ ABSL_GUARDED_BY(write_mu_);
@@ -257,24 +193,46 @@ class SqliteJobStore : public JobStore {
   } read_ ABSL_GUARDED_BY(read_mu_);
 };
 
-absl::Status SqliteJobStore::Open(const std::filesystem::path& path) {
-  MutexLock write_lock(&write_mu_);
-  MutexLock read_lock(&read_mu_);
-  SLUICE_ASSIGN_OR_RETURN(writer_, SqliteDb::Open(path.string()));
+absl::Status SqliteJobStore::OpenWriter() {
+  std::error_code error;
+  const auto size = std::filesystem::file_size(path_, error);
+  // SQLite would delete the log of a database that is empty.
+  if (error || size == 0) {
+    SLUICE_RETURN_IF_ERROR(accepted_jobs_.Check(0));
+  }
+  SLUICE_ASSIGN_OR_RETURN(writer_, SqliteDb::Open(path_.string()));
   SLUICE_RETURN_IF_ERROR(writer_->Exec(
       "PRAGMA synchronous=FULL; PRAGMA cache_size=-16384;"
       // FAST: overwrite deleted rows only where that costs no extra write.
       "PRAGMA secure_delete=FAST; PRAGMA journal_size_limit=67108864;"
       "PRAGMA trusted_schema=OFF;"));
-  SLUICE_RETURN_IF_ERROR(PrepareSchema(writer_.get(), path.string()));
-  SLUICE_ASSIGN_OR_RETURN(reader_, SqliteDb::Open(path.string()));
+  SLUICE_ASSIGN_OR_RETURN(accepted_, CountAcceptedJobs(writer_.get()));
+  const absl::Status all_there = accepted_jobs_.Check(accepted_);
+  if (!all_there.ok()) writer_->KeepLog();
+  return all_there;
+}
+
+void SqliteJobStore::WriteAccepted() {
+  // The jobs are on disk anyway.
+  const absl::Status written = accepted_jobs_.Write(accepted_);
+  if (!written.ok()) LogWarning(std::string(written.message()));
+}
+
+absl::Status SqliteJobStore::Open() {
+  MutexLock write_lock(&write_mu_);
+  MutexLock read_lock(&read_mu_);
+  SLUICE_RETURN_IF_ERROR(OpenWriter());
+  SLUICE_RETURN_IF_ERROR(PrepareSqliteSchema(writer_.get(), path_.string()));
+  SLUICE_ASSIGN_OR_RETURN(reader_, SqliteDb::Open(path_.string()));
   SLUICE_RETURN_IF_ERROR(
       reader_->Exec("PRAGMA cache_size=-8192; PRAGMA query_only=ON;"
                     "PRAGMA trusted_schema=OFF;"));
   SLUICE_RETURN_IF_ERROR(PrepareStatements());
+  WriteAccepted();
+  reserve_.Fill();
   // The file's own name has to survive too.
   const int dir =
-      open(path.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+      open(path_.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (dir >= 0) {
     fsync(dir);
     close(dir);
@@ -299,8 +257,10 @@ absl::Status SqliteJobStore::PrepareStatements()
        "UPDATE jobs SET total = ?2, failed = ?3, started_us = ?4,"
        " wanted_prompt_tokens = ?5, wanted_max_tokens = ?6, by_default = ?7,"
        " state = CASE WHEN ?2 = ?3 THEN 4 ELSE 2 END,"
-       " finished_us = CASE WHEN ?2 = ?3 THEN ?4 ELSE 0 END "
+       " finished_us = CASE WHEN ?2 = ?3 THEN ?4 ELSE 0 END,"
+       " content = ?8 "
        "WHERE id = ?1 AND state = 1"},
+      {w, &write_.count_accepted, "UPDATE accepted SET jobs = jobs + 1"},
       {w, &write_.job,
        "SELECT " SLUICE_JOB_COLUMNS
        " FROM jobs WHERE id = ?1 AND " SLUICE_VISIBLE},
@@ -439,14 +399,24 @@ absl::StatusOr<JobRecord> SqliteJobStore::PublishJob(JobId job,
                                                      const JobTotals& totals,
                                                      int64_t now_us) {
   MutexLock lock(&write_mu_);
-  write_.publish_job.Bind(1, job.value())
-      .Bind(2, totals.lines)
-      .Bind(3, totals.failed)
-      .Bind(4, now_us)
-      .Bind(5, totals.prompt_tokens)
-      .Bind(6, totals.max_tokens)
-      .Bind(7, totals.by_default);
-  SLUICE_RETURN_IF_ERROR(RunAlone(write_.publish_job));
+  SqliteTransaction transaction(writer_.get());
+  SLUICE_RETURN_IF_ERROR(transaction.Begin());
+  SqliteReset reset(&write_.publish_job);
+  SLUICE_RETURN_IF_ERROR(write_.publish_job.Bind(1, job.value())
+                             .Bind(2, totals.lines)
+                             .Bind(3, totals.failed)
+                             .Bind(4, now_us)
+                             .Bind(5, totals.prompt_tokens)
+                             .Bind(6, totals.max_tokens)
+                             .Bind(7, totals.by_default)
+                             .BindBlob(8, totals.content)
+                             .Run());
+  if (writer_->changes() != 1) return NoJob(job);
+  SLUICE_RETURN_IF_ERROR(write_.count_accepted.Run());
+  SLUICE_RETURN_IF_ERROR(CommitTimed(transaction));
+  ++accepted_;
+  WriteAccepted();
+  reserve_.Fill();
   write_.job.Bind(1, job.value());
   return ReadOneJob(write_.job, NoJob(job));
 }
@@ -487,8 +457,10 @@ absl::StatusOr<int64_t> SqliteJobStore::CountJobs(v1::JobState state) {
 
 absl::StatusOr<JobRecord> SqliteJobStore::BeginCancel(JobId job) {
   MutexLock lock(&write_mu_);
-  write_.cancel_job.Bind(1, job.value());
-  SLUICE_RETURN_IF_ERROR(RunAlone(write_.cancel_job));
+  SLUICE_RETURN_IF_ERROR(ChangeOnAnyDisk([&](bool) {
+    write_.cancel_job.Bind(1, job.value());
+    return RunAlone(write_.cancel_job);
+  }));
   write_.job.Bind(1, job.value());
   return ReadOneJob(write_.job, NoJob(job));
 }
@@ -503,18 +475,55 @@ absl::StatusOr<std::vector<JobRecord>> SqliteJobStore::SetPlan(
 
 absl::Status SqliteJobStore::MarkDeleted(JobId job) {
   MutexLock lock(&write_mu_);
-  write_.delete_job.Bind(1, job.value());
-  SLUICE_RETURN_IF_ERROR(RunAlone(write_.delete_job));
-  return writer_->changes() == 1 ? absl::OkStatus() : NoJob(job);
+  int64_t changes = 0;
+  SLUICE_RETURN_IF_ERROR(ChangeOnAnyDisk([&](bool) {
+    write_.delete_job.Bind(1, job.value());
+    SLUICE_RETURN_IF_ERROR(RunAlone(write_.delete_job));
+    changes = writer_->changes();
+    return absl::OkStatus();
+  }));
+  return changes == 1 ? absl::OkStatus() : NoJob(job);
 }
 
 absl::Status SqliteJobStore::MarkUnpublishedDeleted() {
   MutexLock lock(&write_mu_);
-  return RunAlone(write_.delete_unpublished);
+  return ChangeOnAnyDisk(
+      [&](bool) { return RunAlone(write_.delete_unpublished); });
+}
+
+absl::Status SqliteJobStore::ChangeOnAnyDisk(
+    const std::function<absl::Status(bool little_room)>& change) {
+  absl::Status status = change(false);
+  if (!absl::IsResourceExhausted(status)) return status;
+  // Nobody else writes meanwhile, who could take the room.
+  reserve_.Release();
+  writer_->EmptyLog();
+  status = change(true);
+  writer_->EmptyLog();
+  reserve_.Fill();
+  return status;
 }
 
 absl::StatusOr<bool> SqliteJobStore::PurgeSome(int64_t rows) {
   MutexLock lock(&write_mu_);
+  bool more = false;
+  SLUICE_RETURN_IF_ERROR(ChangeOnAnyDisk([&](bool little_room) -> absl::Status {
+    SLUICE_ASSIGN_OR_RETURN(
+        more,
+        PurgeRows(little_room ? std::min(rows, kFewRows) : rows, little_room));
+    return absl::OkStatus();
+  }));
+  if (more) {
+    purged_ = true;
+  } else if (std::exchange(purged_, false)) {
+    // The log holds what was given back, until it comes into the database.
+    writer_->EmptyLog();
+    reserve_.Fill();
+  }
+  return more;
+}
+
+absl::StatusOr<bool> SqliteJobStore::PurgeRows(int64_t rows, bool little_room) {
   int64_t job = 0;
   {
     SqliteReset reset(&write_.find_deleted);
@@ -537,7 +546,11 @@ absl::StatusOr<bool> SqliteJobStore::PurgeSome(int64_t rows) {
   }
   SLUICE_RETURN_IF_ERROR(CommitTimed(transaction));
   // Gives free pages back to the file system, some at a time.
-  SLUICE_RETURN_IF_ERROR(writer_->Exec("PRAGMA incremental_vacuum(4096)"));
+  const absl::Status given =
+      writer_->Exec(little_room ? "PRAGMA incremental_vacuum(256)"
+                                : "PRAGMA incremental_vacuum(4096)");
+  // Without room for that, others still use the pages.
+  if (!given.ok() && !absl::IsResourceExhausted(given)) return given;
   return true;
 }
 
@@ -564,6 +577,23 @@ absl::StatusOr<std::vector<StoredRequest>> SqliteJobStore::ReadRequests(
 
 absl::StatusOr<JobStore::Commit> SqliteJobStore::CommitResults(
     absl::Span<const StoredResult> results, int64_t now_us) {
+  MutexLock lock(&write_mu_);
+  const bool cancels = std::all_of(
+      results.begin(), results.end(), [](const StoredResult& result) {
+        return result.kind == ResultKind::kCancelled;
+      });
+  if (!cancels) return CommitRows(results, now_us);
+  // Of what is cancelled, the requests are larger than the results.
+  Commit commit;
+  SLUICE_RETURN_IF_ERROR(ChangeOnAnyDisk([&](bool) -> absl::Status {
+    SLUICE_ASSIGN_OR_RETURN(commit, CommitRows(results, now_us));
+    return absl::OkStatus();
+  }));
+  return commit;
+}
+
+absl::StatusOr<JobStore::Commit> SqliteJobStore::CommitRows(
+    absl::Span<const StoredResult> results, int64_t now_us) {
   struct Delta {
     int64_t completed = 0, failed = 0, cancelled = 0;
     int64_t prompt_tokens = 0, generation_tokens = 0, replays = 0;
@@ -574,7 +604,6 @@ absl::StatusOr<JobStore::Commit> SqliteJobStore::CommitResults(
   Commit commit;
   commit.recorded.reserve(results.size());
 
-  MutexLock lock(&write_mu_);
   SqliteTransaction transaction(writer_.get());
   SLUICE_RETURN_IF_ERROR(transaction.Begin());
   for (const StoredResult& result : results) {
@@ -653,8 +682,8 @@ absl::StatusOr<std::vector<v1::Result>> SqliteJobStore::ReadResults(
 
 absl::StatusOr<std::unique_ptr<JobStore>> OpenSqliteJobStore(
     const SqliteJobStoreOptions& options) {
-  auto store = std::make_unique<SqliteJobStore>(options.commit_seconds);
-  SLUICE_RETURN_IF_ERROR(store->Open(options.path));
+  auto store = std::make_unique<SqliteJobStore>(options);
+  SLUICE_RETURN_IF_ERROR(store->Open());
   return store;
 }
 

@@ -9,8 +9,10 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/store/accepted_jobs.h"
 #include "coordinator/store/custom_id_set.h"
 #include "coordinator/store/job_store.h"
+#include "coordinator/store/space_reserve.h"
 #include "coordinator/store/sqlite_db.h"
 #include "coordinator/store/state_lock.h"
 #include "tests/unit/coordinator/job_test_util.h"
@@ -302,15 +304,118 @@ TEST_F(StoreTest, AFileOfVersionOneIsBroughtUpToDate) {
                          "ALTER TABLE jobs DROP COLUMN answered_max_tokens;"
                          "ALTER TABLE jobs DROP COLUMN by_default;"
                          "ALTER TABLE jobs DROP COLUMN cut_by_default;"
+                         "ALTER TABLE jobs DROP COLUMN content;"
+                         "DROP TABLE accepted;"
                          "PRAGMA user_version=1")
                   .ok());
   db->reset();
+  std::filesystem::remove(dir_.path() / "sluice.accepted");
   auto store = OpenSqliteJobStore({.path = path()});
   ASSERT_TRUE(store.ok()) << store.status();
   const auto found = (*store)->GetJob(job.id);
   ASSERT_TRUE(found.ok()) << found.status();
   EXPECT_EQ(found->total, 1);
   EXPECT_EQ(found->plan, "");
+  EXPECT_EQ(found->content, "");
+}
+
+class LostJobsTest : public StoreTest {
+ protected:
+  // The files as they are now, without the process, and all but `lost`.
+  absl::Status OpenCopyWithout(const std::string& lost) {
+    const std::filesystem::path copy = dir_.path() / "copy";
+    std::filesystem::remove_all(copy);
+    std::filesystem::create_directories(copy);
+    for (const auto& entry : std::filesystem::directory_iterator(dir_.path())) {
+      const std::string name = entry.path().filename().string();
+      if (name.ends_with("-shm") || !entry.is_regular_file()) continue;
+      std::filesystem::copy_file(entry.path(), copy / name);
+    }
+    if (!lost.empty()) std::filesystem::remove(copy / lost);
+    return OpenSqliteJobStore({.path = copy / "sluice.db"}).status();
+  }
+};
+
+TEST_F(LostJobsTest, AreSaidWhenTheLogOrTheDatabaseIsGone) {
+  Running(2);
+  Running(2);
+  EXPECT_TRUE(OpenCopyWithout("").ok());
+  for (const char* lost : {"sluice.db-wal", "sluice.db"}) {
+    const absl::Status status = OpenCopyWithout(lost);
+    EXPECT_TRUE(absl::IsDataLoss(status)) << lost << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("says that 2"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("knows of 0"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("sluice.db-wal"));
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("delete sluice.accepted"));
+  }
+  // A log without its database is left for others to look at.
+  EXPECT_TRUE(std::filesystem::exists(dir_.path() / "copy" / "sluice.db-wal"));
+  // As the message says.
+  EXPECT_TRUE(
+      std::filesystem::remove(dir_.path() / "copy" / "sluice.accepted"));
+  EXPECT_TRUE(
+      OpenSqliteJobStore({.path = dir_.path() / "copy" / "sluice.db"}).ok());
+}
+
+TEST_F(LostJobsTest, AreSaidWhenTheLogIsDamaged) {
+  Running(2);
+  const std::filesystem::path log = dir_.path() / "sluice.db-wal";
+  const auto whole = std::filesystem::file_size(log);
+  Running(2);
+  const std::filesystem::path copy = dir_.path() / "copy";
+  ASSERT_TRUE(OpenCopyWithout("").ok());
+  // Cut, then with garbage in it.
+  for (const bool cut : {true, false}) {
+    std::filesystem::remove_all(copy);
+    std::filesystem::create_directories(copy);
+    for (const char* name : {"sluice.db", "sluice.db-wal", "sluice.accepted"}) {
+      std::filesystem::copy_file(dir_.path() / name, copy / name);
+    }
+    if (cut) {
+      std::filesystem::resize_file(copy / "sluice.db-wal", whole);
+    } else {
+      std::fstream file(copy / "sluice.db-wal",
+                        std::ios::in | std::ios::out | std::ios::binary);
+      file.seekp(static_cast<std::streamoff>(whole) + 100);
+      file << std::string(5000, '?');
+    }
+    const absl::Status status =
+        OpenSqliteJobStore({.path = copy / "sluice.db"}).status();
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("knows of 1"));
+    // It was not touched.
+    EXPECT_GE(std::filesystem::file_size(copy / "sluice.db-wal"), whole);
+  }
+}
+
+TEST(AcceptedJobsTest, IsReadBackUnlessItIsTorn) {
+  TempDir dir;
+  const AcceptedJobs jobs(dir.path() / "sluice.db");
+  EXPECT_EQ(jobs.Read(), std::nullopt);
+  EXPECT_TRUE(jobs.Check(0).ok());
+  for (const int64_t count : {0L, 12L, 7L, 1L << 60}) {
+    EXPECT_TRUE(jobs.Write(count).ok());
+    EXPECT_EQ(jobs.Read(), count);
+  }
+  std::ofstream(dir.path() / "sluice.accepted") << "accepted jobs: 12 -1";
+  EXPECT_EQ(jobs.Read(), std::nullopt);
+}
+
+TEST(SpaceReserveTest, HoldsRoomUntilItIsReleased) {
+  TempDir dir;
+  SpaceReserve reserve(dir.path() / "reserve", 1 << 20);
+  EXPECT_EQ(reserve.held_bytes(), 0);
+  reserve.Fill();
+  EXPECT_EQ(reserve.held_bytes(), 1 << 20);
+  reserve.Fill();
+  EXPECT_EQ(reserve.held_bytes(), 1 << 20);
+  reserve.Release();
+  EXPECT_EQ(reserve.held_bytes(), 0);
+  // Another process finds what this one has left.
+  reserve.Fill();
+  EXPECT_EQ(SpaceReserve(dir.path() / "reserve", 1 << 20).held_bytes(),
+            1 << 20);
 }
 
 TEST_F(StoreTest, APlanIsRecordedWithJobsInProgress) {
