@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -58,15 +59,20 @@ class JobManager : public RequestQueue {
     virtual ~Upload() = default;
     // Any cut of the input; validates the lines that it completes.
     virtual absl::Status Append(absl::string_view data) = 0;
+    // Kept of a line that has begun.
+    virtual size_t unfinished_bytes() const = 0;
     // Makes the job durable and starts it.
     virtual absl::StatusOr<v1::Job> Commit() = 0;
   };
-  // With the request_id of a job that exists, `existing` gets that job and the
-  // result is null.
+  // With the request_id of a job that exists, an upload that makes none, and
+  // whose Commit answers that job if its input was the same: kAlreadyExists if
+  // not, or if the spec is not the same. kUnavailable while another upload with
+  // the request_id is under way.
   virtual absl::StatusOr<std::unique_ptr<Upload>> BeginUpload(
-      const v1::JobSpec& spec, v1::Job* existing) = 0;
+      const v1::JobSpec& spec) = 0;
   // Creates a job from spec.input_path: kPermissionDenied outside the root,
-  // kNotFound.
+  // kNotFound. With the request_id of a job that exists, and the same spec,
+  // that job; the file is not read again.
   virtual absl::StatusOr<v1::Job> CreateFromPath(const v1::JobSpec& spec) = 0;
 
   virtual absl::StatusOr<v1::Job> GetJob(const std::string& id) = 0;
@@ -81,12 +87,10 @@ class JobManager : public RequestQueue {
                                                       int64_t offset,
                                                       int64_t max_bytes) = 0;
 
-  // Waits until something about the job changed since `version` (0: returns at
-  // once) or the time-out passed; returns the present version. kNotFound if it
-  // was deleted.
-  virtual absl::StatusOr<uint64_t> WaitForChange(const std::string& id,
-                                                 uint64_t version,
-                                                 absl::Duration timeout) = 0;
+  // Waits until jobs have changed, ended or been deleted since the last call,
+  // or the time-out passed; which ones. Meant for one caller, who tells all
+  // that watch.
+  virtual std::vector<std::string> WaitForChanges(absl::Duration timeout) = 0;
 
   // Commits what was completed so far. Called by the destructor too.
   virtual void Flush() = 0;

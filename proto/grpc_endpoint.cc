@@ -26,10 +26,11 @@ constexpr EndpointLimits kCoordinatorServer = {
     .max_receive_bytes = kMaxRequestBytes,
     .max_send_bytes = std::max(kMaxInstructionBytes, kMaxAnswerBytes),
     .max_metadata_bytes = kMaxMetadataBytes,
+    .keepalive_ms = kKeepaliveMs,
+    .keepalive_timeout_ms = kKeepaliveMs,
     .least_ping_interval_ms = kKeepaliveMs / 2,
-    // A thread per open stream; a bound, so that clients can't exhaust the
-    // host.
-    .max_threads = 512,
+    // For gRPC's own services, which take one for each of their streams.
+    .max_threads = 32,
 };
 
 constexpr EndpointLimits kWorkerServer = {

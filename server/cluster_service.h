@@ -2,26 +2,32 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include "common/executor.h"
 #include "coordinator/coordinator.h"
 #include "sluice/v1/cluster.grpc.pb.h"
 
 namespace sluice {
 
-// ClusterService over a coordinator, which must outlive it. Thread-safe.
-class ClusterServiceImpl final : public v1::ClusterService::Service {
+// ClusterService over a coordinator, which must outlive it; it must outlive the
+// server. Thread-safe.
+class ClusterServiceImpl final : public v1::ClusterService::CallbackService {
  public:
-  explicit ClusterServiceImpl(const Coordinator* coordinator)
-      : coordinator_(coordinator) {}
+  // `queries` answers the calls; it must outlive the service.
+  ClusterServiceImpl(const Coordinator* coordinator, Executor* queries)
+      : coordinator_(coordinator), queries_(queries) {}
 
-  grpc::Status GetClusterState(grpc::ServerContext*,
-                               const v1::GetClusterStateRequest*,
-                               v1::ClusterState* response) override {
-    *response = coordinator_->cluster_state();
-    return grpc::Status::OK;
-  }
+  grpc::ServerUnaryReactor* GetClusterState(
+      grpc::CallbackServerContext*, const v1::GetClusterStateRequest* request,
+      v1::ClusterState* response) override;
 
  private:
   const Coordinator* const coordinator_;
+  Executor* const queries_;
 };
+
+// Of `state`, the workers with ids above `after`, in the order of their ids, as
+// many as fit `most_bytes` with the rest (at least one, if need be without its
+// profile); next_after says where to go on.
+void TakePage(int64_t after, size_t most_bytes, v1::ClusterState* state);
 
 }  // namespace sluice

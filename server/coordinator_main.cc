@@ -41,7 +41,7 @@ struct Flags {
   int32_t min_workers = 1, blocks = 0, gbs = 0, num_microbatches = 0;
   int32_t max_step_tokens = 0, max_model_len = 0,
           default_max_tokens = sluice::kDefaultMaxTokens;
-  double heartbeat_timeout = 10;
+  double heartbeat_timeout = 10, upload_idle_timeout = 60;
   bool no_refill = false, reserve_kv = false;
 };
 
@@ -128,6 +128,11 @@ void AddFlags(CLI::App& app, Flags& f) {
                  "seconds after which a silent worker counts as dead")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  app.add_option("--upload-idle-timeout", f.upload_idle_timeout,
+                 "seconds after which an upload from which nothing comes ends, "
+                 "and frees its request_id")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_option("--log-level", f.log_level, "debug, info, warning or error")
       ->capture_default_str()
       ->envname("SLUICE_LOG_LEVEL");
@@ -176,9 +181,12 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
       absl::StrCat(cache.empty() ? f.state_dir : cache, "/content-hashes");
   SLUICE_ASSIGN_OR_RETURN(auto coordinator,
                           sluice::Coordinator::Create(options));
+  sluice::JobServiceImpl::Options jobs;
+  jobs.uploads.idle_timeout = absl::Seconds(f.upload_idle_timeout);
   SLUICE_ASSIGN_OR_RETURN(
-      auto server, sluice::CoordinatorServer::Start(
-                       coordinator.get(), absl::StrCat(f.host, ":", f.port)));
+      auto server,
+      sluice::CoordinatorServer::Start(
+          coordinator.get(), absl::StrCat(f.host, ":", f.port), jobs));
   if (!IsLoopback(f.host)) {
     sluice::LogWarning(absl::StrCat(
         "listening on ", f.host,

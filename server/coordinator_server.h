@@ -6,6 +6,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/executor.h"
+#include "common/mutex.h"
 #include "common/thread.h"
 #include "coordinator/coordinator.h"
 #include "proto/grpc_endpoint.h"
@@ -16,13 +18,18 @@ namespace sluice {
 
 // A coordinator behind gRPC: JobService, ClusterService, WorkerService,
 // grpc.health.v1 and reflection. Thread-safe.
+//
+// Of health, JobService, ClusterService and WorkerService serve from the start
+// to the shutdown: jobs are accepted, and workers attach, before any job can
+// run. "", the whole, serves while a plan is loaded, so that jobs run.
 class CoordinatorServer {
  public:
   // Listens on `address` ("host:port", port 0 for a free one), or on no port at
   // all if it is "": then only Channel reaches it. The coordinator must outlive
   // the server.
   static absl::StatusOr<std::unique_ptr<CoordinatorServer>> Start(
-      Coordinator* coordinator, const std::string& address);
+      Coordinator* coordinator, const std::string& address,
+      const JobServiceImpl::Options& options = {});
   ~CoordinatorServer() { Shutdown(); }
 
   // Within this process.
@@ -35,16 +42,20 @@ class CoordinatorServer {
   void Shutdown();
 
  private:
-  explicit CoordinatorServer(Coordinator* coordinator)
-      : coordinator_(coordinator),
-        job_service_(&coordinator->jobs()),
-        cluster_service_(coordinator) {}
+  CoordinatorServer(Coordinator* coordinator,
+                    const JobServiceImpl::Options& options);
+  void ShowHealth();
 
   Coordinator* const coordinator_;
+  Executor queries_;
   JobServiceImpl job_service_;
   ClusterServiceImpl cluster_service_;
   std::unique_ptr<grpc::Server> server_;
   int port_ = 0;
+  Mutex mu_;
+  CondVar stopped_;
+  bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  Thread health_;
 };
 
 }  // namespace sluice

@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/mutex.h"
 #include "common/status_macros.h"
+#include "common/thread.h"
 #include "proto/grpc_endpoint.h"
 #include "proto/grpc_status.h"
 #include "sluice/v1/cluster.grpc.pb.h"
@@ -17,6 +19,54 @@ namespace sluice {
 namespace {
 
 constexpr std::streamsize kUploadChunk = 1 << 20;
+// Well below what coordinators allow.
+constexpr absl::Duration kUploadPulse = absl::Seconds(10);
+
+// Sends empty data while there is nothing else to send, so that the coordinator
+// does not take an upload whose input is slow to come for one that is dead.
+class UploadPulse {
+ public:
+  using Writer = grpc::ClientWriter<v1::CreateJobRequest>;
+  explicit UploadPulse(Writer* writer)
+      : writer_(writer), thread_("upload-pulse", [this] { Beat(); }) {}
+  ~UploadPulse() { Stop(); }
+
+  // False if the upload has ended.
+  bool Write(const v1::CreateJobRequest& message) {
+    MutexLock lock(&mu_);
+    wrote_ = true;
+    return writer_->Write(message);
+  }
+
+  void Stop() {
+    {
+      MutexLock lock(&mu_);
+      stop_ = true;
+      stopped_.NotifyAll();
+    }
+    thread_.Join();
+  }
+
+ private:
+  void Beat() {
+    v1::CreateJobRequest nothing;
+    nothing.set_data("");
+    MutexLock lock(&mu_);
+    while (!stop_) {
+      const bool waited = !stopped_.WaitFor(&mu_, kUploadPulse);
+      if (waited && !stop_ && !std::exchange(wrote_, false)) {
+        writer_->Write(nothing);
+      }
+    }
+  }
+
+  Writer* const writer_;
+  Mutex mu_;
+  CondVar stopped_;
+  bool wrote_ ABSL_GUARDED_BY(mu_) = false;
+  bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  Thread thread_;
+};
 
 class GrpcJobClient : public JobClient {
  public:
@@ -34,22 +84,26 @@ class GrpcJobClient : public JobClient {
     v1::CreateJobRequest message;
     *message.mutable_spec() = spec;
     bool open = writer->Write(message);
+    // The input may be a pipe from something slow.
+    UploadPulse pulse(writer.get());
     int64_t sent = 0;
     std::string buffer(kUploadChunk, '\0');
     while (open && input != nullptr) {
       input->read(buffer.data(), kUploadChunk);
       if (input->bad()) {
         context.TryCancel();
+        pulse.Stop();
         writer->Finish().ok();
         return absl::DataLossError("reading the input failed");
       }
       const std::streamsize got = input->gcount();
       if (got == 0) break;
       message.set_data(buffer.data(), static_cast<size_t>(got));
-      open = writer->Write(message);
+      open = pulse.Write(message);
       sent += got;
       if (progress) progress(sent);
     }
+    pulse.Stop();
     if (open) {
       message.set_commit(true);
       writer->Write(message);

@@ -4,48 +4,60 @@
 
 #include <atomic>
 
+#include "common/executor.h"
+#include "common/thread.h"
 #include "coordinator/job_manager.h"
+#include "server/follow_service.h"
+#include "server/upload_service.h"
 #include "sluice/v1/jobs.grpc.pb.h"
 
 namespace sluice {
 
-// JobService over a JobManager, which must outlive it. Thread-safe.
-class JobServiceImpl final : public v1::JobService::Service {
+// JobService over a JobManager, which must outlive it; it must outlive the
+// server. No call and no stream holds a thread while it waits for a client.
+// Thread-safe.
+class JobServiceImpl final : public v1::JobService::CallbackService {
  public:
-  explicit JobServiceImpl(JobManager* jobs) : jobs_(jobs) {}
+  struct Options {
+    FollowService::Options follow;
+    UploadService::Options uploads;
+  };
+  // `queries` answers what only asks; it must outlive the service.
+  JobServiceImpl(JobManager* jobs, Executor* queries, const Options& options);
+  ~JobServiceImpl() override;
 
-  // Ends streams that wait (Watch, StreamResults with follow) soon.
-  void BeginShutdown() { stopping_.store(true); }
+  // Ends the streams, which would go on for ever.
+  void BeginShutdown();
 
-  grpc::Status CreateJob(grpc::ServerContext* context,
-                         grpc::ServerReader<v1::CreateJobRequest>* reader,
-                         v1::Job* response) override;
-  grpc::Status GetJob(grpc::ServerContext* context,
-                      const v1::GetJobRequest* request,
-                      v1::Job* response) override;
-  grpc::Status ListJobs(grpc::ServerContext* context,
-                        const v1::ListJobsRequest* request,
-                        v1::ListJobsResponse* response) override;
-  grpc::Status WatchJob(grpc::ServerContext* context,
-                        const v1::WatchJobRequest* request,
-                        grpc::ServerWriter<v1::Job>* writer) override;
-  grpc::Status CancelJob(grpc::ServerContext* context,
-                         const v1::CancelJobRequest* request,
-                         v1::Job* response) override;
-  grpc::Status StreamResults(
-      grpc::ServerContext* context, const v1::StreamResultsRequest* request,
-      grpc::ServerWriter<v1::ResultChunk>* writer) override;
-  grpc::Status DeleteJob(grpc::ServerContext* context,
-                         const v1::DeleteJobRequest* request,
-                         v1::DeleteJobResponse* response) override;
+  grpc::ServerReadReactor<v1::CreateJobRequest>* CreateJob(
+      grpc::CallbackServerContext* context, v1::Job* response) override;
+  grpc::ServerUnaryReactor* GetJob(grpc::CallbackServerContext* context,
+                                   const v1::GetJobRequest* request,
+                                   v1::Job* response) override;
+  grpc::ServerUnaryReactor* ListJobs(grpc::CallbackServerContext* context,
+                                     const v1::ListJobsRequest* request,
+                                     v1::ListJobsResponse* response) override;
+  grpc::ServerWriteReactor<v1::Job>* WatchJob(
+      grpc::CallbackServerContext* context,
+      const v1::WatchJobRequest* request) override;
+  grpc::ServerUnaryReactor* CancelJob(grpc::CallbackServerContext* context,
+                                      const v1::CancelJobRequest* request,
+                                      v1::Job* response) override;
+  grpc::ServerWriteReactor<v1::ResultChunk>* StreamResults(
+      grpc::CallbackServerContext* context,
+      const v1::StreamResultsRequest* request) override;
+  grpc::ServerUnaryReactor* DeleteJob(grpc::CallbackServerContext* context,
+                                      const v1::DeleteJobRequest* request,
+                                      v1::DeleteJobResponse* response) override;
 
  private:
-  bool Stopping(const grpc::ServerContext* context) const {
-    return stopping_.load() || context->IsCancelled();
-  }
-
   JobManager* const jobs_;
-  std::atomic<bool> stopping_{false};
+  Executor* const queries_;
+  UploadService uploads_;
+  FollowService follow_;
+  Executor changes_;  // of jobs, which wait for the disk
+  std::atomic<bool> stop_{false};
+  Thread notifier_;
 };
 
 }  // namespace sluice

@@ -3,6 +3,8 @@
 
 #include "coordinator/jobs/job_manager_impl.h"
 
+#include <google/protobuf/util/message_differencer.h>
+
 #include <algorithm>
 #include <system_error>
 #include <utility>
@@ -16,6 +18,7 @@
 #include "coordinator/jobs/input_file.h"
 #include "coordinator/jobs/job_ids.h"
 #include "coordinator/jobs/job_spec.h"
+#include "coordinator/jobs/message_text.h"
 #include "coordinator/jobs/model_record.h"
 #include "coordinator/jobs/request_codec.h"
 
@@ -162,21 +165,36 @@ void JobManagerImpl::SetOnCancel(std::function<void(JobId)> on_cancel) {
 
 // -- Creating.
 
-absl::StatusOr<v1::Job> JobManagerImpl::FindExisting(const v1::JobSpec& spec) {
+absl::StatusOr<JobRecord> JobManagerImpl::FindExisting(
+    const v1::JobSpec& spec) {
   if (spec.request_id().empty()) return absl::NotFoundError("no request_id");
-  SLUICE_ASSIGN_OR_RETURN(const JobRecord job,
+  SLUICE_ASSIGN_OR_RETURN(JobRecord job,
                           store_->FindByRequestId(spec.request_id()));
-  return live_.Describe(job);
+  if (!google::protobuf::util::MessageDifferencer::Equals(job.spec, spec)) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        FormatJobId(job.id), " has the request_id ",
+        QuoteForMessage(spec.request_id()),
+        " and another spec; give a new job a request_id of its own"));
+  }
+  return job;
+}
+
+std::unique_ptr<JobManager::Upload> JobManagerImpl::Repeat(JobRecord job) {
+  return std::make_unique<RepeatedUpload>(
+      job.content, [this, job](bool same) -> absl::StatusOr<v1::Job> {
+        if (same) return live_.Describe(job);
+        return absl::AlreadyExistsError(absl::StrCat(
+            FormatJobId(job.id), " has the request_id ",
+            QuoteForMessage(job.spec.request_id()),
+            " and other requests; give a new job a request_id of its own"));
+      });
 }
 
 absl::StatusOr<std::unique_ptr<JobManager::Upload>> JobManagerImpl::BeginUpload(
-    const v1::JobSpec& spec, v1::Job* existing) {
+    const v1::JobSpec& spec) {
   SLUICE_RETURN_IF_ERROR(ValidateJobSpec(spec, options_.served_model));
   auto found = FindExisting(spec);
-  if (found.ok()) {
-    *existing = *std::move(found);
-    return std::unique_ptr<Upload>();
-  }
+  if (found.ok()) return Repeat(*std::move(found));
   if (!absl::IsNotFound(found.status())) return found.status();
 
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<CustomIdSet> custom_ids,
@@ -189,10 +207,8 @@ absl::StatusOr<std::unique_ptr<JobManager::Upload>> JobManagerImpl::BeginUpload(
   if (absl::IsAlreadyExists(created)) {
     // Its upload ended just now, or is still under way.
     found = FindExisting(spec);
-    if (found.ok()) {
-      *existing = *std::move(found);
-      return std::unique_ptr<Upload>();
-    }
+    if (found.ok()) return Repeat(*std::move(found));
+    if (!absl::IsNotFound(found.status())) return found.status();
     return absl::UnavailableError(
         "an upload with this request_id is under way; try again when it has "
         "ended");
@@ -205,6 +221,7 @@ absl::StatusOr<std::unique_ptr<JobManager::Upload>> JobManagerImpl::BeginUpload(
   upload.max_line_bytes = options_.max_line_bytes;
   upload.max_requests = options_.max_requests_per_job;
   upload.store = store_.get();
+  upload.long_line = &long_line_mu_;
   upload.publish = [this](JobId id, const JobUpload::Totals& totals) {
     return Publish(id, totals);
   };
@@ -224,15 +241,13 @@ absl::StatusOr<std::unique_ptr<JobManager::Upload>> JobManagerImpl::BeginUpload(
 
 absl::StatusOr<v1::Job> JobManagerImpl::CreateFromPath(
     const v1::JobSpec& spec) {
-  auto found = FindExisting(spec);
-  if (found.ok() || !absl::IsNotFound(found.status())) return found;
+  const auto found = FindExisting(spec);
+  if (found.ok()) return live_.Describe(*found);
+  if (!absl::IsNotFound(found.status())) return found.status();
   SLUICE_ASSIGN_OR_RETURN(
       std::unique_ptr<NamedInputFile> file,
       NamedInputFile::Open(options_.input_root, spec.input_path()));
-  v1::Job existing;
-  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Upload> upload,
-                          BeginUpload(spec, &existing));
-  if (upload == nullptr) return existing;
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Upload> upload, BeginUpload(spec));
   std::string buffer(kReadBytes, '\0');
   while (true) {
     SLUICE_ASSIGN_OR_RETURN(const size_t n,
@@ -563,9 +578,12 @@ absl::Status JobManagerImpl::DeleteJob(const std::string& id) {
 
 absl::StatusOr<bool> JobManagerImpl::DoBackgroundWork() {
   SLUICE_RETURN_IF_ERROR(RemoveAbandoned());
-  SLUICE_ASSIGN_OR_RETURN(const bool cancelled, CancelSome());
-  if (cancelled) return true;
-  return store_->PurgeSome(kPurgeRows);
+  const absl::StatusOr<bool> cancelled = CancelSome();
+  if (cancelled.ok() && *cancelled) return true;
+  // On a full disk, this makes room for the other.
+  SLUICE_ASSIGN_OR_RETURN(const bool purged, store_->PurgeSome(kPurgeRows));
+  if (purged) return true;
+  return cancelled;
 }
 
 absl::Status JobManagerImpl::RemoveAbandoned() {

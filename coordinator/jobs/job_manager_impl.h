@@ -32,7 +32,7 @@ class JobManagerImpl : public JobManager {
   void SetOnWork(std::function<void()> on_work) override;
   void SetOnCancel(std::function<void(JobId)> on_cancel) override;
   absl::StatusOr<std::unique_ptr<Upload>> BeginUpload(
-      const v1::JobSpec& spec, v1::Job* existing) override;
+      const v1::JobSpec& spec) override;
   absl::StatusOr<v1::Job> CreateFromPath(const v1::JobSpec& spec) override;
   absl::StatusOr<v1::Job> GetJob(const std::string& id) override;
   absl::StatusOr<v1::ListJobsResponse> ListJobs(
@@ -42,9 +42,7 @@ class JobManagerImpl : public JobManager {
   absl::StatusOr<v1::ResultChunk> ReadResults(const std::string& id,
                                               int64_t offset,
                                               int64_t max_bytes) override;
-  absl::StatusOr<uint64_t> WaitForChange(const std::string& id,
-                                         uint64_t version,
-                                         absl::Duration timeout) override;
+  std::vector<std::string> WaitForChanges(absl::Duration timeout) override;
   void Flush() override;
 
   absl::StatusOr<std::vector<Request>> TakeRequests(size_t max) override;
@@ -64,8 +62,10 @@ class JobManagerImpl : public JobManager {
 
   absl::Status Open();
   int64_t NowMicros() const;
-  // The job that has the spec's request_id; kNotFound if none has.
-  absl::StatusOr<v1::Job> FindExisting(const v1::JobSpec& spec);
+  // The job that has the spec's request_id; kNotFound if none has,
+  // kAlreadyExists if its spec is another.
+  absl::StatusOr<JobRecord> FindExisting(const v1::JobSpec& spec);
+  std::unique_ptr<Upload> Repeat(JobRecord job);
   absl::StatusOr<v1::Job> Publish(JobId job, const JobUpload::Totals& totals);
   void Abandon(JobId job);
   // Records plan_ with the jobs in progress.
@@ -92,6 +92,7 @@ class JobManagerImpl : public JobManager {
   Mutex commit_mu_;
   std::string plan_ ABSL_GUARDED_BY(commit_mu_);  // of jobs that begin
   Mutex take_mu_;                                 // one TakeRequests at a time
+  Mutex long_line_mu_;                            // see JobUpload
 
   Mutex mu_;
   std::function<void()> on_work_ ABSL_GUARDED_BY(mu_);

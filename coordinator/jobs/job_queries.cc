@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/deadline.h"
 #include "common/status_macros.h"
 #include "coordinator/jobs/job_ids.h"
 #include "coordinator/jobs/job_manager_impl.h"
@@ -14,6 +13,8 @@ namespace {
 
 constexpr int kDefaultPage = 50;
 constexpr int kMaxPage = 1000;
+// gRPC clients refuse messages of more than 4 MB.
+constexpr size_t kMostPageBytes = 2 << 20;
 
 }  // namespace
 
@@ -37,14 +38,22 @@ absl::StatusOr<v1::ListJobsResponse> JobManagerImpl::ListJobs(
                        ? kDefaultPage
                        : std::min(request.page_size(), kMaxPage);
   // One more tells whether there is another page.
-  SLUICE_ASSIGN_OR_RETURN(std::vector<JobRecord> jobs,
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<JobRecord> jobs,
                           store_->ListJobs(before, size + 1));
   v1::ListJobsResponse response;
-  if (static_cast<int>(jobs.size()) > size) {
-    jobs.pop_back();
-    response.set_next_page_token(FormatPageToken(jobs.back().id));
+  size_t bytes = 0;
+  for (const JobRecord& job : jobs) {
+    v1::Job described = live_.Describe(job);
+    bytes += described.ByteSizeLong();
+    const int count = response.jobs_size();
+    if (count == size || (count > 0 && bytes > kMostPageBytes)) {
+      SLUICE_ASSIGN_OR_RETURN(const JobId last,
+                              ParseJobId(response.jobs(count - 1).id()));
+      response.set_next_page_token(FormatPageToken(last));
+      break;
+    }
+    *response.add_jobs() = std::move(described);
   }
-  for (const JobRecord& job : jobs) *response.add_jobs() = live_.Describe(job);
   return response;
 }
 
@@ -63,22 +72,13 @@ absl::StatusOr<v1::ResultChunk> JobManagerImpl::ReadResults(
   return chunk;
 }
 
-absl::StatusOr<uint64_t> JobManagerImpl::WaitForChange(const std::string& id,
-                                                       uint64_t version,
-                                                       absl::Duration timeout) {
-  SLUICE_ASSIGN_OR_RETURN(const JobId job, ParseJobId(id));
-  const Deadline deadline = Deadline::In(timeout);
-  while (true) {
-    const uint64_t deletions = live_.deletions();
-    const uint64_t now = live_.WaitForChange(job, version, deadline);
-    if (now != LiveJobs::kEndedVersion) return now;
-    // Ended, deleted or never there: the store knows.
-    SLUICE_ASSIGN_OR_RETURN(const JobRecord stored, store_->GetJob(job));
-    // Not ended after all: it was published just now.
-    if (!IsTerminal(stored.state) && !deadline.passed()) continue;
-    if (now != version || deadline.passed()) return now;
-    live_.WaitForDeletion(deletions, deadline);
+std::vector<std::string> JobManagerImpl::WaitForChanges(
+    absl::Duration timeout) {
+  std::vector<std::string> ids;
+  for (const JobId job : live_.WaitForChanges(timeout)) {
+    ids.push_back(FormatJobId(job));
   }
+  return ids;
 }
 
 }  // namespace sluice

@@ -9,6 +9,7 @@ namespace {
 
 constexpr size_t kMaxNameBytes = 512;
 constexpr size_t kMaxRequestIdBytes = 128;
+constexpr size_t kMaxPathBytes = 4096;
 constexpr int kMaxMetadata = 16;
 constexpr size_t kMaxMetadataKeyBytes = 64;
 constexpr size_t kMaxMetadataValueBytes = 512;
@@ -48,6 +49,10 @@ absl::Status ValidateJobSpec(const v1::JobSpec& spec,
   if (spec.request_id().size() > kMaxRequestIdBytes) {
     return Wrong("request_id",
                  absl::StrCat("at most ", kMaxRequestIdBytes, " bytes"));
+  }
+  if (spec.input_path().size() > kMaxPathBytes) {
+    return Wrong("input_path",
+                 absl::StrCat("at most ", kMaxPathBytes, " bytes"));
   }
   if (!spec.model().empty() && spec.model() != served_model) {
     return absl::InvalidArgumentError(absl::StrCat(

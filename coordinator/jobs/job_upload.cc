@@ -1,5 +1,8 @@
 #include "coordinator/jobs/job_upload.h"
 
+#include <malloc.h>
+#include <xxhash.h>
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,8 +17,31 @@ namespace {
 // Of one transaction.
 constexpr size_t kMaxRows = 4096;
 constexpr size_t kMaxBytes = 4 << 20;
+constexpr size_t kLongLineBytes = 1 << 20;
 
 }  // namespace
+
+struct ContentHash::State {
+  XXH3_state_t* const xxh3 = XXH3_createState();
+  ~State() { XXH3_freeState(xxh3); }
+};
+
+ContentHash::ContentHash() : state_(std::make_unique<State>()) {
+  XXH3_128bits_reset(state_->xxh3);
+}
+
+ContentHash::~ContentHash() = default;
+
+void ContentHash::Add(absl::string_view data) {
+  XXH3_128bits_update(state_->xxh3, data.data(), data.size());
+}
+
+std::string ContentHash::Get() const {
+  XXH128_canonical_t bytes;
+  XXH128_canonicalFromHash(&bytes, XXH3_128bits_digest(state_->xxh3));
+  return std::string(reinterpret_cast<const char*>(bytes.digest),
+                     sizeof(bytes.digest));
+}
 
 JobUpload::JobUpload(Options options, RequestParser parser,
                      std::unique_ptr<CustomIdSet> custom_ids)
@@ -35,6 +61,7 @@ absl::Status JobUpload::Append(absl::string_view data) {
   if (published_) {
     return absl::FailedPreconditionError("the upload was committed");
   }
+  hash_.Add(data);
   if (status_.ok()) status_ = splitter_.Append(data);
   return status_;
 }
@@ -57,6 +84,7 @@ absl::StatusOr<v1::Job> JobUpload::Finish() {
         "no requests: the input has no lines; give at least one");
   }
   SLUICE_RETURN_IF_ERROR(Store());
+  totals_.content = hash_.Get();
   return options_.publish(options_.job, totals_);
 }
 
@@ -75,11 +103,11 @@ absl::Status JobUpload::OnLine(absl::string_view text, bool too_long) {
                   absl::StrCat("the line is longer than ",
                                options_.max_line_bytes, " bytes; shorten it"),
                   ""};
-  } else if (options_.format == v1::INPUT_FORMAT_TEXT) {
-    line = parser_.ParseText(text, index);
   } else {
-    line = parser_.ParseJson(text, index);
-    SLUICE_RETURN_IF_ERROR(CheckCustomId(&line));
+    line = Parse(text, index);
+    if (options_.format != v1::INPUT_FORMAT_TEXT) {
+      SLUICE_RETURN_IF_ERROR(CheckCustomId(&line));
+    }
   }
   if (line.error) {
     ++totals_.failed;
@@ -107,6 +135,19 @@ absl::Status JobUpload::OnLine(absl::string_view text, bool too_long) {
     return Store();
   }
   return absl::OkStatus();
+}
+
+RequestParser::Line JobUpload::Parse(absl::string_view text, int64_t index) {
+  const auto parse = [&] {
+    return options_.format == v1::INPUT_FORMAT_TEXT
+               ? parser_.ParseText(text, index)
+               : parser_.ParseJson(text, index);
+  };
+  if (text.size() <= kLongLineBytes) return parse();
+  MutexLock lock(options_.long_line);
+  RequestParser::Line line = parse();
+  malloc_trim(0);  // what the parts of the line took goes back to the system
+  return line;
 }
 
 absl::Status JobUpload::CheckCustomId(RequestParser::Line* line) {

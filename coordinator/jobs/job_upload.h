@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "common/mutex.h"
 #include "coordinator/job_manager.h"
 #include "coordinator/jobs/line_splitter.h"
 #include "coordinator/jobs/request_parser.h"
@@ -14,6 +15,43 @@
 #include "coordinator/store/job_store.h"
 
 namespace sluice {
+
+// A hash of the bytes of an upload, however they are cut. Thread-compatible.
+class ContentHash {
+ public:
+  ContentHash();
+  ~ContentHash();
+  void Add(absl::string_view data);
+  std::string Get() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// An upload of a job that is there: only looks whether the input is the same.
+// Thread-compatible.
+class RepeatedUpload : public JobManager::Upload {
+ public:
+  // `content` is the job's; "" is taken for any.
+  RepeatedUpload(std::string content,
+                 std::function<absl::StatusOr<v1::Job>(bool same)> answer)
+      : content_(std::move(content)), answer_(std::move(answer)) {}
+
+  absl::Status Append(absl::string_view data) override {
+    hash_.Add(data);
+    return absl::OkStatus();
+  }
+  size_t unfinished_bytes() const override { return 0; }
+  absl::StatusOr<v1::Job> Commit() override {
+    return answer_(content_.empty() || content_ == hash_.Get());
+  }
+
+ private:
+  const std::string content_;
+  const std::function<absl::StatusOr<v1::Job>(bool same)> answer_;
+  ContentHash hash_;
+};
 
 // One upload: lines go through the parser to the store, some thousand at a
 // time; bad ones become results at once. Thread-compatible.
@@ -28,6 +66,9 @@ class JobUpload : public JobManager::Upload {
     int64_t max_line_bytes = 0;
     int64_t max_requests = 0;
     JobStore* store = nullptr;  // must outlive the upload
+    // Held while a long line is parsed, which takes several times its size.
+    // Of all uploads; must outlive them.
+    Mutex* long_line = nullptr;
     // All rows are stored: makes the job public.
     std::function<absl::StatusOr<v1::Job>(JobId, const Totals&)> publish;
     // Not committed: takes back what was stored.
@@ -38,9 +79,13 @@ class JobUpload : public JobManager::Upload {
   ~JobUpload() override;
 
   absl::Status Append(absl::string_view data) override;
+  size_t unfinished_bytes() const override {
+    return splitter_.unfinished_bytes();
+  }
   absl::StatusOr<v1::Job> Commit() override;
 
  private:
+  RequestParser::Line Parse(absl::string_view text, int64_t index);
   absl::Status OnLine(absl::string_view text, bool too_long);
   absl::Status CheckCustomId(RequestParser::Line* line);
   absl::Status Store();  // what is buffered
@@ -50,6 +95,7 @@ class JobUpload : public JobManager::Upload {
   const RequestParser parser_;
   const std::unique_ptr<CustomIdSet> custom_ids_;
   LineSplitter splitter_;
+  ContentHash hash_;
   Totals totals_;
   std::vector<StoredRequest> requests_;
   std::vector<StoredResult> bad_lines_;

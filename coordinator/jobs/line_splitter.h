@@ -27,6 +27,8 @@ class LineSplitter {
   absl::Status Append(absl::string_view data);
   // Gives out a last line without end.
   absl::Status Finish();
+  // Of the line that has begun.
+  size_t unfinished_bytes() const { return kept_.size(); }
 
  private:
   void Keep(absl::string_view part);

@@ -10,7 +10,8 @@
 namespace sluice {
 namespace {
 
-constexpr double kBumpInterval = 0.2;  // seconds between changes of progress
+// Between two changes of a job's progress.
+constexpr absl::Duration kTellInterval = absl::Milliseconds(200);
 constexpr absl::Duration kRateSlot = absl::Milliseconds(500);
 constexpr absl::Duration kRateWindow = absl::Seconds(5);
 
@@ -46,22 +47,23 @@ LiveJobs::Live* LiveJobs::Get(JobId job) {
   return it == live_.end() ? nullptr : &it->second;
 }
 
-void LiveJobs::Bump(Live* live) {
-  live->version = ++last_version_;
+void LiveJobs::Tell(JobId job, Live* live) {
   live->dirty = false;
-  live->bumped_at = MonotonicSeconds();
+  live->told_at = Clock::Real()->Monotonic();
+  dirty_.erase(job);
+  changes_.insert(job);
   changed_.NotifyAll();
 }
 
-void LiveJobs::MarkDirty(Live* live) {
-  if (!live->dirty) {
-    live->dirty = true;
-    changed_.NotifyAll();  // waiters then know when to look again
-  }
+void LiveJobs::TellSoon(JobId job, Live* live) {
+  if (live->dirty) return;
+  live->dirty = true;
+  dirty_.insert(job);
+  changed_.NotifyAll();  // who waits then knows when to look again
 }
 
-void LiveJobs::BumpAll() {
-  for (auto& [id, live] : live_) Bump(&live);
+void LiveJobs::TellAll() {
+  for (auto& [id, live] : live_) Tell(id, &live);
 }
 
 void LiveJobs::SetWaiting(Live* live, int64_t waiting) {
@@ -87,7 +89,7 @@ void LiveJobs::Add(const JobRecord& job) {
     SetWaiting(&live, job.pending());
     if (job.model == served_model_) runnable_.insert(RunKey(job));
   }
-  Bump(&live);
+  Tell(job.id, &live);
 }
 
 void LiveJobs::Update(const JobRecord& job) {
@@ -97,14 +99,14 @@ void LiveJobs::Update(const JobRecord& job) {
   const v1::JobState before = live->record.state;
   live->record = job;
   if (before == job.state) {
-    MarkDirty(live);
+    TellSoon(job.id, live);
     return;
   }
   CountState(before, -1);
   CountState(job.state, 1);
   runnable_.erase(RunKey(job));
   SetWaiting(live, 0);
-  Bump(live);
+  Tell(job.id, live);
   if (IsTerminal(job.state)) {
     ended_generated_[job.id] = live->generated;
     running_ -= live->running;
@@ -125,7 +127,7 @@ void LiveJobs::CountUpload(int64_t delta) {
 void LiveJobs::NotifyDeleted(JobId job) {
   MutexLock lock(&mu_);
   ended_generated_.erase(job);
-  ++deletions_;
+  changes_.insert(job);
   changed_.NotifyAll();
 }
 
@@ -283,7 +285,7 @@ void LiveJobs::AddProgress(JobId job, int64_t running, int64_t new_tokens,
   live->running = running;
   live->generated += new_tokens;
   live->prefilled += prompt_tokens;
-  MarkDirty(live);
+  TellSoon(job, live);
 }
 
 void LiveJobs::AddReplays(JobId job, int64_t count) {
@@ -291,7 +293,7 @@ void LiveJobs::AddReplays(JobId job, int64_t count) {
   Live* live = Get(job);
   if (live == nullptr) return;
   live->replays += count;
-  MarkDirty(live);
+  TellSoon(job, live);
 }
 
 int64_t LiveJobs::TakeReplays(JobId job) {
@@ -309,43 +311,39 @@ void LiveJobs::SetDetail(const std::string& detail) {
   MutexLock lock(&mu_);
   if (detail_ == detail) return;
   detail_ = detail;
-  BumpAll();
+  TellAll();
 }
 
 bool LiveJobs::SetStoreDetail(const std::string& detail) {
   MutexLock lock(&mu_);
   if (store_detail_ == detail) return false;
   store_detail_ = detail;
-  BumpAll();
+  TellAll();
   return true;
 }
 
-uint64_t LiveJobs::WaitForChange(JobId job, uint64_t version,
-                                 Deadline deadline) {
+std::vector<JobId> LiveJobs::WaitForChanges(absl::Duration timeout) {
+  const absl::Duration deadline = Clock::Real()->Monotonic() + timeout;
   MutexLock lock(&mu_);
   while (true) {
-    Live* live = Get(job);
-    if (live == nullptr) return kEndedVersion;
-    absl::Duration wait = deadline.left();
-    if (live->dirty) {
-      const double due = live->bumped_at + kBumpInterval - MonotonicSeconds();
-      if (due <= 0) {
-        Bump(live);
+    const absl::Duration now = Clock::Real()->Monotonic();
+    absl::Duration wait = deadline - now;
+    std::vector<JobId> due;
+    for (const JobId job : dirty_) {
+      const absl::Duration left = live_.at(job).told_at + kTellInterval - now;
+      if (left <= absl::ZeroDuration()) {
+        due.push_back(job);
       } else {
-        wait = std::min(wait, absl::Seconds(due));
+        wait = std::min(wait, left);
       }
     }
-    if (live->version != version || deadline.passed()) {
-      return live->version;
+    for (const JobId job : due) Tell(job, &live_.at(job));
+    if (!changes_.empty() || now >= deadline) {
+      std::vector<JobId> changes(changes_.begin(), changes_.end());
+      changes_.clear();
+      return changes;
     }
     changed_.WaitFor(&mu_, wait);
-  }
-}
-
-void LiveJobs::WaitForDeletion(uint64_t seen, Deadline deadline) {
-  MutexLock lock(&mu_);
-  while (deletions_ == seen && !deadline.passed()) {
-    changed_.WaitFor(&mu_, deadline.left());
   }
 }
 
@@ -356,11 +354,6 @@ bool LiveJobs::AnyBegun() const {
     return live.record.state == v1::JOB_STATE_IN_PROGRESS &&
            (live.next_index > 0 || live.record.completed > 0);
   });
-}
-
-uint64_t LiveJobs::deletions() const {
-  MutexLock lock(&mu_);
-  return deletions_;
 }
 
 }  // namespace sluice

@@ -8,11 +8,11 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
-#include "common/deadline.h"
 #include "common/mutex.h"
 #include "common/types.h"
 #include "coordinator/jobs/job_metrics.h"
@@ -23,13 +23,10 @@ namespace sluice {
 
 // What is known in memory about the jobs that have not ended: their records as
 // last committed, how far their requests were handed out, what is being
-// generated, and who waits for a change. A fixed size per job. Thread-safe; no
+// generated, and what changed. A fixed size per job. Thread-safe; no
 // I/O.
 class LiveJobs {
  public:
-  // Version of a job that has ended.
-  static constexpr uint64_t kEndedVersion = ~uint64_t{0};
-
   // `default_max_tokens` holds for requests and jobs that do not say.
   LiveJobs(std::string served_model, int64_t default_max_tokens,
            const Clock* clock, JobMetrics* metrics);
@@ -82,16 +79,11 @@ class LiveJobs {
   // True if this is news.
   bool SetStoreDetail(const std::string& detail);
 
-  // -- Watching. Changes of progress and counters are noticed a few times a
+  // -- Watching. Changes of progress and counters are told a few times a
   // second, others at once.
 
-  // As JobManager::WaitForChange for a live job; kEndedVersion if it is not
-  // live (any more).
-  uint64_t WaitForChange(JobId job, uint64_t version, Deadline deadline);
-  // Waits until a job is deleted or the deadline passed. `seen` is a value of
-  // deletions() from before the caller looked for its job.
-  void WaitForDeletion(uint64_t seen, Deadline deadline);
-  uint64_t deletions() const;
+  // As JobManager::WaitForChanges.
+  std::vector<JobId> WaitForChanges(absl::Duration timeout);
 
  private:
   struct Live {
@@ -105,15 +97,15 @@ class LiveJobs {
     // Tokens of answers that were there when the job became live.
     int64_t prompt_before = 0, generated_before = 0;
     int64_t replays = 0;  // not stored yet
-    uint64_t version = 0;
-    bool dirty = false;  // changed since `version`
-    double bumped_at = 0;
+    bool dirty = false;   // changed since told_at
+    absl::Duration told_at = -absl::InfiniteDuration();
   };
 
   Live* Get(JobId job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Bump(Live* live) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void MarkDirty(Live* live) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void BumpAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // There is something to tell of the job, at once or soon.
+  void Tell(JobId job, Live* live) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TellSoon(JobId job, Live* live) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TellAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SetWaiting(Live* live, int64_t waiting)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CountState(v1::JobState state, int64_t delta)
@@ -145,8 +137,8 @@ class LiveJobs {
   std::deque<std::pair<absl::Duration, int64_t>> rate_ ABSL_GUARDED_BY(mu_);
   int64_t waiting_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t running_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t last_version_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t deletions_ ABSL_GUARDED_BY(mu_) = 0;
+  std::set<JobId> changes_ ABSL_GUARDED_BY(mu_);  // to be told
+  std::set<JobId> dirty_ ABSL_GUARDED_BY(mu_);    // to be told when it is time
   std::string detail_ ABSL_GUARDED_BY(mu_);
   std::string store_detail_ ABSL_GUARDED_BY(mu_);
 };

@@ -20,6 +20,9 @@ using json = nlohmann::ordered_json;
 constexpr char kChatUrl[] = "/v1/chat/completions";
 constexpr char kCompletionsUrl[] = "/v1/completions";
 constexpr size_t kMaxCustomIdBytes = 512;
+// Of a long text, for each position of the model.
+constexpr size_t kBytesToLookAt = 32;
+constexpr size_t kMostUtf8Bytes = 4;
 
 LineError Invalid(std::string param, std::string message) {
   return {"invalid_request", std::move(message), std::move(param)};
@@ -226,10 +229,35 @@ std::optional<LineError> RequestParser::Build(RequestBody& body,
   return std::nullopt;
 }
 
+// A text that is far too long is not tokenized to its end, which takes some
+// twenty times its size: its beginning shows that it does not fit. Tokens of
+// the beginning and of the whole differ where it is cut, not by a factor of
+// two.
+std::optional<LineError> RequestParser::CheckLength(
+    absl::string_view text, absl::string_view field) const {
+  const size_t enough =
+      static_cast<size_t>(options_.max_model_len) * kBytesToLookAt;
+  if (text.size() <= enough + kMostUtf8Bytes) return std::nullopt;
+  size_t end = enough;
+  while ((text[end] & 0xC0) == 0x80) ++end;  // within a character
+  const auto ids = options_.tokenizer->Encode(text.substr(0, end), false);
+  if (!ids.ok() ||
+      ids->size() / 2 <= static_cast<size_t>(options_.max_model_len)) {
+    return std::nullopt;
+  }
+  return LineError{
+      "prompt_too_long",
+      absl::StrCat("too long a prompt: it has more than ", ids->size() / 2,
+                   " tokens, and the model takes ", options_.max_model_len,
+                   "; shorten it"),
+      std::string(field)};
+}
+
 std::optional<LineError> RequestParser::EncodePrompt(absl::string_view text,
                                                      absl::string_view field,
                                                      bool add_special_tokens,
                                                      Request* request) const {
+  if (auto error = CheckLength(text, field)) return error;
   auto ids = options_.tokenizer->Encode(text, add_special_tokens);
   if (!ids.ok()) {
     return Invalid(std::string(field),

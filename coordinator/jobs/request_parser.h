@@ -62,6 +62,8 @@ class RequestParser {
                                        Request* request) const;
   std::optional<LineError> BuildChatPrompt(struct RequestBody& body,
                                            Request* request) const;
+  std::optional<LineError> CheckLength(absl::string_view text,
+                                       absl::string_view field) const;
   std::optional<LineError> EncodePrompt(absl::string_view text,
                                         absl::string_view field,
                                         bool add_special_tokens,

@@ -179,9 +179,7 @@ absl::Status CountInput(const PlanFlags& flags, Coordinator& coordinator,
   if (flags.max_tokens > 0) job.max_tokens = flags.max_tokens;
   SLUICE_ASSIGN_OR_RETURN(const v1::JobSpec spec, job.ToSpec());
   SLUICE_ASSIGN_OR_RETURN(auto input, InputFile::Open(flags.input));
-  v1::Job existing;
-  SLUICE_ASSIGN_OR_RETURN(auto upload,
-                          coordinator.jobs().BeginUpload(spec, &existing));
+  SLUICE_ASSIGN_OR_RETURN(auto upload, coordinator.jobs().BeginUpload(spec));
   std::string buffer(kUploadBytes, '\0');
   while (input->stream()) {
     input->stream().read(buffer.data(),

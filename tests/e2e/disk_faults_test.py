@@ -317,8 +317,8 @@ def test_a_clusters_job_waits_for_room():
             assert harness.answers(cluster.results(job)) == base
 
 
-if __name__ == "__main__":
-    # Mounts that nobody else sees, and that go with this process.
+def in_own_mounts():
+    """Runs this program again with mounts that nobody else sees, and that go with it."""
     if "SLUICE_OWN_MOUNTS" not in os.environ:
         own = subprocess.run(["unshare", "--mount", "true"], capture_output=True)
         if own.returncode == 0:
@@ -326,4 +326,8 @@ if __name__ == "__main__":
             os.execvp("unshare", ["unshare", "--mount", "--propagation", "private",
                                   sys.executable, *sys.argv])
         os.environ["SLUICE_OWN_MOUNTS"] = ""
+
+
+if __name__ == "__main__":
+    in_own_mounts()
     harness.run_tests(sys.modules[__name__])

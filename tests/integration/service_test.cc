@@ -137,9 +137,14 @@ std::string StringField(int number, const std::string& value) {
 
 TEST_F(ServiceTest, HealthAndReflectionAnswer) {
   // HealthCheckResponse{status: SERVING} on the wire.
-  const std::string serving("\x08\x01");
+  const std::string serving("\x08\x01"), not_serving("\x08\x02");
+  // Without a worker no job can run, but jobs may come, and workers.
+  EXPECT_EQ(
+      RawCall(channel_, "/grpc.health.v1.Health/Check", StringField(1, "")),
+      not_serving);
   for (const char* service :
-       {"", "sluice.v1.JobService", "sluice.v1.ClusterService"}) {
+       {"sluice.v1.JobService", "sluice.v1.ClusterService",
+        "sluice.v1.WorkerService"}) {
     EXPECT_EQ(RawCall(channel_, "/grpc.health.v1.Health/Check",
                       StringField(1, service)),
               serving)
@@ -196,8 +201,12 @@ TEST_F(ServiceTest, RequestIdMakesOneJob) {
   spec.set_request_id("nightly-1");
   v1::Job first, second;
   ASSERT_TRUE(Create(spec, {"{\"prompt\":\"a\"}\n"}, true, &first).ok());
-  ASSERT_TRUE(Create(spec, {"{\"prompt\":\"b\"}\n"}, true, &second).ok());
+  ASSERT_TRUE(Create(spec, {"{\"prompt\":", "\"a\"}\n"}, true, &second).ok());
   EXPECT_EQ(first.id(), second.id());
+  const grpc::Status other =
+      Create(spec, {"{\"prompt\":\"b\"}\n"}, true, &second);
+  EXPECT_EQ(other.error_code(), grpc::StatusCode::ALREADY_EXISTS);
+  EXPECT_THAT(other.error_message(), HasSubstr(first.id()));
   EXPECT_EQ(CountJobs(), 1);
 }
 

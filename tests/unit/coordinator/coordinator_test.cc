@@ -74,8 +74,7 @@ class CoordinatorTest : public testing::Test {
 
   std::string CreateJob(int requests) {
     v1::JobSpec spec;
-    v1::Job existing;
-    auto upload = coordinator_->jobs().BeginUpload(spec, &existing);
+    auto upload = coordinator_->jobs().BeginUpload(spec);
     EXPECT_TRUE(upload.ok()) << upload.status();
     for (int i = 0; i < requests; ++i) {
       EXPECT_TRUE(
@@ -90,15 +89,11 @@ class CoordinatorTest : public testing::Test {
   }
 
   v1::Job WaitForEnd(const std::string& id) {
-    uint64_t seen = 0;
     for (;;) {
-      auto version =
-          coordinator_->jobs().WaitForChange(id, seen, absl::Minutes(1));
-      EXPECT_TRUE(version.ok()) << version.status();
-      seen = *version;
       auto job = coordinator_->jobs().GetJob(id);
       EXPECT_TRUE(job.ok()) << job.status();
       if (IsTerminal(job->state())) return *job;
+      coordinator_->jobs().WaitForChanges(absl::Seconds(1));
     }
   }
 
@@ -204,8 +199,7 @@ TEST_F(CoordinatorTest, ABrokenChatTemplateStopsNobodyElse) {
   std::ofstream(options_.model_dir / "chat_template.jinja") << "{% if %}";
   Start();
   AddWorker("a");
-  v1::Job existing;
-  auto upload = coordinator_->jobs().BeginUpload({}, &existing);
+  auto upload = coordinator_->jobs().BeginUpload({});
   ASSERT_TRUE(upload.ok()) << upload.status();
   ASSERT_TRUE((*upload)
                   ->Append("{\"prompt\":\"a\",\"max_tokens\":2}\n"
@@ -276,12 +270,8 @@ TEST_F(CoordinatorTest, ShowsWhatAJobWaitsFor) {
   const std::string id = CreateJob(3);
   AddWorker("a");
   std::string detail;
-  uint64_t seen = 0;
   while (detail != "waiting for workers: 1 of 2 registered") {
-    auto version =
-        coordinator_->jobs().WaitForChange(id, seen, absl::Milliseconds(20));
-    ASSERT_TRUE(version.ok());
-    seen = *version;
+    coordinator_->jobs().WaitForChanges(absl::Milliseconds(20));
     detail = coordinator_->jobs().GetJob(id)->detail();
   }
   AddWorker("b");

@@ -32,8 +32,7 @@ int Run(const std::string& state_dir, int uploads, int requests) {
     return 1;
   }
   for (int i = 0; i < uploads; ++i) {
-    v1::Job existing;
-    auto upload = (*manager)->BeginUpload({}, &existing);
+    auto upload = (*manager)->BeginUpload({});
     if (!upload.ok() || !(*upload)->Append(Prompts(requests)).ok()) return 1;
     auto job = (*upload)->Commit();
     if (!job.ok()) return 1;

@@ -38,8 +38,7 @@ TEST(JobMemoryTest, AHundredThousandRequests) {
   constexpr int kRequests = 100'000;
   TestJobs jobs;
   ASSERT_TRUE(jobs.Open().ok());
-  v1::Job existing;
-  auto upload = jobs.manager->BeginUpload({}, &existing);
+  auto upload = jobs.manager->BeginUpload({});
   ASSERT_TRUE(upload.ok());
   for (int i = 0; i < kRequests; ++i) {
     ASSERT_TRUE(

@@ -198,9 +198,7 @@ void TestJobs::Reopen() {
 
 absl::StatusOr<v1::Job> TestJobs::Submit(absl::string_view input,
                                          const v1::JobSpec& spec) {
-  v1::Job existing;
-  SLUICE_ASSIGN_OR_RETURN(auto upload, manager->BeginUpload(spec, &existing));
-  if (upload == nullptr) return existing;
+  SLUICE_ASSIGN_OR_RETURN(auto upload, manager->BeginUpload(spec));
   SLUICE_RETURN_IF_ERROR(upload->Append(input));
   return upload->Commit();
 }
@@ -234,15 +232,20 @@ v1::Job TestJobs::Get(const std::string& id) {
 }
 
 v1::Job TestJobs::WaitForEnd(const std::string& id) {
-  uint64_t version = 0;
+  return WaitFor(id,
+                 [](const v1::Job& job) { return IsTerminal(job.state()); });
+}
+
+v1::Job TestJobs::WaitFor(
+    const std::string& id,
+    const std::function<bool(const v1::Job&)>& condition) {
+  const absl::Time deadline = absl::Now() + absl::Seconds(60);
   while (true) {
-    auto now = manager->WaitForChange(id, version, absl::Seconds(30));
-    EXPECT_TRUE(now.ok()) << now.status();
-    if (!now.ok()) return v1::Job();
-    EXPECT_NE(*now, version) << "nothing happens";
-    version = *now;
     v1::Job job = Get(id);
-    if (IsTerminal(job.state()) || testing::Test::HasFailure()) return job;
+    if (condition(job) || testing::Test::HasFailure()) return job;
+    EXPECT_LT(absl::Now(), deadline) << "waited in vain: " << job.DebugString();
+    // Others may wait too, and take the news away.
+    manager->WaitForChanges(absl::Milliseconds(20));
   }
 }
 

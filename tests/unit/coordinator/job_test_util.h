@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -103,6 +104,8 @@ struct TestJobs {
 
   // Waits until the job has ended.
   v1::Job WaitForEnd(const std::string& id);
+  v1::Job WaitFor(const std::string& id,
+                  const std::function<bool(const v1::Job&)>& condition);
   v1::Job Get(const std::string& id);
   // All result lines from the start up to the first one missing.
   std::vector<nlohmann::json> Results(const std::string& id);

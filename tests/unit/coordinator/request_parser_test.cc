@@ -200,6 +200,23 @@ TEST_F(RequestParserTest, SeedsDifferByLineAndRepeatByJob) {
             ~uint64_t{0});
 }
 
+TEST_F(RequestParserTest, OfATextThatIsFarTooLongTheBeginningIsEnough) {
+  // Of characters that the cut goes through.
+  for (const std::string character : {"x", "\u00e9", "\u20ac", "\U0001f600"}) {
+    std::string text;
+    while (text.size() < 100'000) text += character;
+    const LineError error = Bad(absl::StrCat(R"({"prompt":")", text, "\"}"));
+    EXPECT_EQ(error.code, "prompt_too_long");
+    EXPECT_EQ(error.param, "prompt");
+    EXPECT_THAT(error.message, HasSubstr("it has more than 160"));
+    EXPECT_THAT(error.message, HasSubstr("the model takes 100;"));
+  }
+  // And where it is not, all of it counts.
+  EXPECT_THAT(Bad(absl::StrCat(R"({"prompt":")", std::string(3000, 'x'), "\"}"))
+                  .message,
+              HasSubstr("it has 3001 tokens"));
+}
+
 TEST_F(RequestParserTest, LengthLimits) {
   const auto prompt = [](int bytes, const std::string& more = "") {
     return absl::StrCat(R"({"prompt":")", std::string(bytes, 'x'), "\"", more,

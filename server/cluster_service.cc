@@ -1,0 +1,48 @@
+#include "server/cluster_service.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "server/unary_service.h"
+
+namespace sluice {
+namespace {
+
+// gRPC clients refuse messages of more than 4 MB.
+constexpr size_t kMostBytes = 3 << 20;
+
+}  // namespace
+
+grpc::ServerUnaryReactor* ClusterServiceImpl::GetClusterState(
+    grpc::CallbackServerContext*, const v1::GetClusterStateRequest* request,
+    v1::ClusterState* response) {
+  return AnswerLater(queries_, [this, request, response] {
+    *response = coordinator_->cluster_state();
+    TakePage(request->after(), kMostBytes, response);
+    return absl::OkStatus();
+  });
+}
+
+void TakePage(int64_t after, size_t most_bytes, v1::ClusterState* state) {
+  std::vector<v1::WorkerInfo> workers;
+  for (v1::WorkerInfo& worker : *state->mutable_workers()) {
+    if (worker.id() > after) workers.push_back(std::move(worker));
+  }
+  state->clear_workers();
+  std::sort(workers.begin(), workers.end(),
+            [](const auto& a, const auto& b) { return a.id() < b.id(); });
+  size_t bytes = state->ByteSizeLong();
+  for (v1::WorkerInfo& worker : workers) {
+    // No real profile is that large.
+    if (worker.ByteSizeLong() > most_bytes) worker.clear_profile();
+    bytes += worker.ByteSizeLong();
+    if (bytes > most_bytes && state->workers_size() > 0) {
+      state->set_next_after(state->workers().rbegin()->id());
+      return;
+    }
+    *state->add_workers() = std::move(worker);
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,299 @@
+#include "server/follow_service.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "proto/grpc_status.h"
+#include "proto/tsan_handoff.h"
+
+namespace sluice {
+namespace {
+
+// They read the store; one of them may wait for the disk.
+constexpr int kThreads = 2;
+// Result lines in one message; many streams may each hold one.
+constexpr size_t kChunkBytes = 256 << 10;
+
+absl::Status ShuttingDown() {
+  return absl::UnavailableError("the coordinator is shutting down; try again");
+}
+
+}  // namespace
+
+// What the service knows of a stream. All that a stream does is done on its
+// strand, one thing after another.
+class FollowService::Stream {
+ public:
+  Stream(FollowService* service, std::string job, const char* kind)
+      : service_(service),
+        job_(std::move(job)),
+        kind_(kind),
+        strand_(service->executor()) {}
+  virtual ~Stream() = default;
+
+  const std::string& job() const { return job_; }
+  const char* kind() const { return kind_; }
+
+  // There may be something to send. `self` is this.
+  void Poke(const std::shared_ptr<Stream>& self) {
+    if (poked_.exchange(true)) return;  // and has not looked yet
+    strand_.Run([self] {
+      self->poked_.store(false);
+      self->changed_ = true;
+      self->Go();
+    });
+  }
+
+ protected:
+  // Sends or ends, if it is time to.
+  virtual void Go() = 0;
+
+  FollowService* const service_;
+  const std::string job_;
+  const char* const kind_;
+  Strand strand_;
+  bool changed_ = false;  // since the last look; on the strand
+  std::atomic<bool> poked_{false};
+};
+
+namespace {
+
+// A stream of messages of one kind. Keeps itself alive until gRPC is done with
+// it.
+template <class Message>
+class Follower : public FollowService::Stream,
+                 public grpc::ServerWriteReactor<Message> {
+ public:
+  Follower(FollowService* service, std::string job, const char* kind)
+      : Stream(service, std::move(job), kind) {}
+
+  // First of all.
+  void Keep(const std::shared_ptr<Follower>& self) {
+    self_ = self;
+    HandOff(this);
+  }
+  // Instead of the first Poke.
+  void Refuse(const absl::Status& why) { End(why); }
+
+  void OnWriteDone(bool ok) override {
+    const Reaction reaction(this);
+    this->strand_.Run([self = self_, ok] {
+      self->writing_ = false;
+      self->gone_ = self->gone_ || !ok;
+      self->Go();
+    });
+  }
+  void OnCancel() override {
+    const Reaction reaction(this);
+    this->strand_.Run([self = self_] {
+      self->gone_ = true;
+      self->Go();
+    });
+  }
+  void OnDone() override {
+    TakeOver(this);
+    const std::shared_ptr<Follower> self = std::move(self_);
+    this->service_->Remove(this);
+    HandOff(this->service_);
+  }
+
+ protected:
+  // What to send next; nothing if that is not there yet; or the end, OK or not.
+  struct Ended {
+    absl::Status status;
+  };
+  using Next = std::variant<std::monostate, Message, Ended>;
+  virtual Next Look() = 0;
+
+ private:
+  void Go() override {
+    if (ended_ || writing_) return;
+    if (gone_) return End(absl::CancelledError("the client left"));
+    if (this->service_->stopping()) return End(ShuttingDown());
+    Next next = Look();
+    if (auto* end = std::get_if<Ended>(&next)) return End(end->status);
+    if (auto* message = std::get_if<Message>(&next)) {
+      message_ = std::move(*message);
+      writing_ = true;
+      HandOff(this);
+      this->StartWrite(&message_);
+    }
+  }
+
+  void End(const absl::Status& status) {
+    ended_ = true;
+    HandOff(this);
+    this->Finish(ToGrpcStatus(status));
+  }
+
+  std::shared_ptr<Follower> self_;  // from Keep to OnDone
+  // On the strand.
+  Message message_;  // gRPC's while writing_
+  bool writing_ = false;
+  bool gone_ = false;  // the client
+  bool ended_ = false;
+};
+
+// The job's state at once, then whenever it has changed, up to its last.
+class Watcher : public Follower<v1::Job> {
+ public:
+  using Follower::Follower;
+
+ private:
+  Next Look() override {
+    if (last_) return Ended{};
+    if (!std::exchange(changed_, false)) return std::monostate();
+    absl::StatusOr<v1::Job> job = service_->jobs()->GetJob(job_);
+    if (!job.ok()) return Ended{job.status()};
+    last_ = IsTerminal(job->state());
+    return *std::move(job);
+  }
+
+  bool last_ = false;  // was sent
+};
+
+// Results in order. Of a line larger than a chunk, which is alone in its one,
+// pieces.
+class ResultReader : public Follower<v1::ResultChunk> {
+ public:
+  ResultReader(FollowService* service, const v1::StreamResultsRequest& request,
+               const char* kind)
+      : Follower(service, request.id(), kind),
+        follow_(request.follow()),
+        offset_(request.offset()) {}
+
+ private:
+  Next Look() override {
+    if (at_ < whole_.line().size()) return NextPiece();
+    if (offset_ < 0) {
+      return Ended{absl::InvalidArgumentError("offset must not be negative")};
+    }
+    // The state is read before the results, so that nothing that comes in
+    // between is missed.
+    absl::StatusOr<v1::Job> job = service_->jobs()->GetJob(job_);
+    if (!job.ok()) return Ended{job.status()};
+    absl::StatusOr<v1::ResultChunk> chunk =
+        service_->jobs()->ReadResults(job_, offset_, kChunkBytes);
+    if (!chunk.ok()) return Ended{chunk.status()};
+    if (chunk->results().empty()) {
+      if (!follow_ || IsTerminal(job->state())) return Ended{};
+      return std::monostate();
+    }
+    if (chunk->results_size() == 1 &&
+        chunk->results(0).line().size() > kChunkBytes) {
+      whole_ = std::move(*chunk->mutable_results(0));
+      at_ = 0;
+      return NextPiece();
+    }
+    offset_ = chunk->next_offset();
+    return *std::move(chunk);
+  }
+
+  v1::ResultChunk NextPiece() {
+    v1::ResultChunk piece;
+    v1::Result* result = piece.add_results();
+    result->set_index(whole_.index());
+    result->set_is_error(whole_.is_error());
+    result->set_line(whole_.line().substr(at_, kChunkBytes));
+    at_ += result->line().size();
+    if (at_ < whole_.line().size()) {
+      result->set_more(true);
+    } else {
+      ++offset_;
+      whole_ = v1::Result();
+      at_ = 0;
+    }
+    piece.set_next_offset(offset_);
+    return piece;
+  }
+
+  const bool follow_;
+  int64_t offset_;
+  v1::Result whole_;  // a line that is sent in pieces
+  size_t at_ = 0;     // of it sent
+};
+
+}  // namespace
+
+FollowService::FollowService(JobManager* jobs, const Options& options)
+    : jobs_(jobs), options_(options), executor_("job-streams", kThreads) {
+  HandOff(this);
+}
+
+FollowService::~FollowService() { TakeOver(this); }
+
+template <class F>
+F* FollowService::Add(std::shared_ptr<F> follower, const char* kind,
+                      size_t most) {
+  follower->Keep(follower);
+  bool full = false;
+  {
+    MutexLock lock(&mu_);
+    full = open_[kind] >= most;
+    if (!full) {
+      ++open_[kind];
+      streams_.emplace(follower->job(), follower);
+    }
+  }
+  F* const reactor = follower.get();
+  if (full) {
+    follower->Refuse(absl::ResourceExhaustedError(
+        absl::StrCat(most, " streams of ", kind,
+                     " are open, as many as may be; try again later")));
+  } else {
+    follower->Poke(follower);
+  }
+  return reactor;
+}
+
+grpc::ServerWriteReactor<v1::Job>* FollowService::Watch(
+    grpc::CallbackServerContext*, const std::string& id) {
+  constexpr char kKind[] = "WatchJob";
+  return Add(std::make_shared<Watcher>(this, id, kKind), kKind,
+             options_.max_watches);
+}
+
+grpc::ServerWriteReactor<v1::ResultChunk>* FollowService::Results(
+    grpc::CallbackServerContext*, const v1::StreamResultsRequest& request) {
+  constexpr char kKind[] = "StreamResults";
+  return Add(std::make_shared<ResultReader>(this, request, kKind), kKind,
+             options_.max_results);
+}
+
+void FollowService::Remove(const Stream* stream) {
+  std::shared_ptr<Stream> removed;
+  MutexLock lock(&mu_);
+  const auto [begin, end] = streams_.equal_range(stream->job());
+  const auto it = std::find_if(
+      begin, end, [&](const auto& e) { return e.second.get() == stream; });
+  if (it == end) return;  // was refused
+  --open_[stream->kind()];
+  removed = std::move(it->second);
+  streams_.erase(it);
+}
+
+void FollowService::Tell(const std::vector<std::string>& jobs) {
+  for (const std::string& job : jobs) {
+    std::vector<std::shared_ptr<Stream>> streams;
+    {
+      MutexLock lock(&mu_);
+      const auto [begin, end] = streams_.equal_range(job);
+      for (auto it = begin; it != end; ++it) streams.push_back(it->second);
+    }
+    for (const std::shared_ptr<Stream>& stream : streams) stream->Poke(stream);
+  }
+}
+
+void FollowService::BeginShutdown() {
+  stopping_.store(true);
+  std::vector<std::shared_ptr<Stream>> streams;
+  {
+    MutexLock lock(&mu_);
+    for (const auto& [job, stream] : streams_) streams.push_back(stream);
+  }
+  for (const std::shared_ptr<Stream>& stream : streams) stream->Poke(stream);
+}
+
+}  // namespace sluice

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/executor.h"
+#include "common/mutex.h"
+#include "coordinator/job_manager.h"
+#include "sluice/v1/jobs.pb.h"
+
+namespace sluice {
+
+// JobService's streams that follow a job: WatchJob and StreamResults. They take
+// no thread of their own: a few threads look for what there is to send when
+// the job has changed or when the client has taken what it had. Thread-safe.
+class FollowService {
+ public:
+  struct Options {
+    size_t max_watches = 4096;
+    size_t max_results = 512;  // each may hold a chunk of results
+  };
+  // `jobs` must outlive the service, and the service the server.
+  FollowService(JobManager* jobs, const Options& options);
+  ~FollowService();
+
+  grpc::ServerWriteReactor<v1::Job>* Watch(grpc::CallbackServerContext* context,
+                                           const std::string& id);
+  grpc::ServerWriteReactor<v1::ResultChunk>* Results(
+      grpc::CallbackServerContext* context,
+      const v1::StreamResultsRequest& request);
+
+  // These jobs have changed, ended or been deleted.
+  void Tell(const std::vector<std::string>& jobs);
+  // Ends the streams; new ones get kUnavailable.
+  void BeginShutdown();
+
+  // For streams.
+  class Stream;
+  JobManager* jobs() const { return jobs_; }
+  Executor* executor() { return &executor_; }
+  bool stopping() const { return stopping_.load(); }
+  void Remove(const Stream* stream);
+
+ private:
+  template <class Follower>
+  Follower* Add(std::shared_ptr<Follower> follower, const char* kind,
+                size_t most);
+
+  JobManager* const jobs_;
+  const Options options_;
+  std::atomic<bool> stopping_{false};
+  Mutex mu_;
+  std::multimap<std::string, std::shared_ptr<Stream>> streams_
+      ABSL_GUARDED_BY(mu_);                                  // by job
+  std::map<std::string, size_t> open_ ABSL_GUARDED_BY(mu_);  // by kind
+  Executor executor_;  // first to go: its tasks are the streams'
+};
+
+}  // namespace sluice

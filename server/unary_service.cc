@@ -1,0 +1,40 @@
+#include "server/unary_service.h"
+
+#include <utility>
+
+#include "proto/grpc_status.h"
+#include "proto/tsan_handoff.h"
+
+namespace sluice {
+namespace {
+
+// More are refused, rather than kept.
+constexpr size_t kMostWaiting = 10'000;
+
+class UnaryCall : public grpc::ServerUnaryReactor {
+ public:
+  void End(const absl::Status& status) {
+    HandOff(this);
+    Finish(ToGrpcStatus(status));
+  }
+  void OnDone() override {
+    TakeOver(this);
+    delete this;
+  }
+};
+
+}  // namespace
+
+grpc::ServerUnaryReactor* AnswerLater(Executor* executor,
+                                      std::function<absl::Status()> work) {
+  auto* const call = new UnaryCall;  // OnDone deletes it
+  if (executor->waiting() >= kMostWaiting) {
+    call->End(absl::ResourceExhaustedError(
+        "too many calls wait for an answer; try again later"));
+    return call;
+  }
+  executor->Run([call, work = std::move(work)] { call->End(work()); });
+  return call;
+}
+
+}  // namespace sluice

@@ -1,0 +1,344 @@
+#include "server/upload_service.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/clock.h"
+#include "proto/grpc_status.h"
+#include "proto/tsan_handoff.h"
+
+namespace sluice {
+namespace {
+
+constexpr int kThreads = 4;
+constexpr int kFileThreads = 2;
+
+absl::Status ShuttingDown() {
+  return absl::UnavailableError("the coordinator is shutting down; try again");
+}
+
+// Bytes of the longest line that `data` leaves unfinished or goes on with, if
+// `begun` bytes of the first are there.
+size_t LongestPart(absl::string_view data, size_t begun) {
+  const size_t first = data.find('\n');
+  if (first == absl::string_view::npos) return begun + data.size();
+  return std::max(begun + first, data.size() - data.rfind('\n') - 1);
+}
+
+}  // namespace
+
+// One upload. Keeps itself alive until gRPC is done with it. All that may wait
+// is done on the strand, one thing after another.
+class UploadService::Stream
+    : public grpc::ServerReadReactor<v1::CreateJobRequest> {
+ public:
+  Stream(UploadService* service, v1::Job* response)
+      : service_(service), response_(response), strand_(&service->executor_) {
+    HandOff(this);
+  }
+
+  // First of all.
+  void Keep(const std::shared_ptr<Stream>& self) { self_ = self; }
+  // Takes the stream: one of them is called, once.
+  void Begin() { Read(); }
+  void Refuse(const absl::Status& why) { End(why); }
+
+  // The rest is for any thread; `self` is this.
+
+  void EndSoon(const std::shared_ptr<Stream>& self,
+               const absl::Status& status) {
+    strand_.Run([self, status] { self->End(status); });
+  }
+
+  // Ends it if nothing came for `timeout`.
+  void EndIfIdle(const std::shared_ptr<Stream>& self, absl::Duration timeout) {
+    if (!IsIdle(timeout)) return;
+    strand_.Run([self, timeout] {
+      if (!self->IsIdle(timeout)) return;  // something came just now
+      self->End(absl::AbortedError(
+          absl::StrCat("nothing came for ", absl::FormatDuration(timeout),
+                       ": the upload was ended, and no job was made of it; "
+                       "send it again")));
+    });
+  }
+
+  // A long line may come now.
+  void EnterLongLine(const std::shared_ptr<Stream>& self) {
+    strand_.Run([self] {
+      self->in_long_line_ = true;
+      self->waits_ = false;
+      if (self->ended()) return self->LeaveLongLine();
+      self->Go(self->TakeData());
+    });
+  }
+
+  void OnReadDone(bool ok) override {
+    const Reaction reaction(this);
+    {
+      MutexLock lock(&mu_);
+      reading_since_.reset();
+    }
+    strand_.Run([self = self_, ok] {
+      if (self->ended()) return;
+      if (ok) {
+        self->Go(self->Take());
+      } else {
+        self->End(absl::CancelledError(
+            "the upload ended without `commit`: no job was made of it"));
+      }
+    });
+  }
+
+  void OnCancel() override {
+    const Reaction reaction(this);
+    EndSoon(self_, absl::CancelledError("the client left"));
+  }
+
+  void OnDone() override {
+    TakeOver(this);
+    const std::shared_ptr<Stream> self = std::move(self_);
+    service_->Remove(self);
+    HandOff(service_);
+  }
+
+ private:
+  // What a message leads to: the next one is read; or not, since something else
+  // goes on; or the end.
+  struct ReadOn {};
+  struct Wait {};
+  using Next = std::variant<ReadOn, Wait, absl::Status>;
+
+  void Read() {
+    MutexLock lock(&mu_);  // so that the stream is not finished meanwhile
+    if (ended_) return;
+    reading_since_ = Clock::Real()->Monotonic();
+    HandOff(this);
+    StartRead(&message_);
+  }
+
+  void Go(const Next& next) {
+    if (std::holds_alternative<ReadOn>(next)) Read();
+    if (const auto* end = std::get_if<absl::Status>(&next)) End(*end);
+  }
+
+  bool ended() {
+    MutexLock lock(&mu_);
+    return ended_;
+  }
+  bool IsIdle(absl::Duration timeout) {
+    MutexLock lock(&mu_);
+    return reading_since_ &&
+           Clock::Real()->Monotonic() - *reading_since_ >= timeout;
+  }
+
+  Next Take() {
+    if (!begun_) {
+      begun_ = true;
+      if (!message_.has_spec()) {
+        return absl::InvalidArgumentError("the first message must hold `spec`");
+      }
+      spec_ = message_.spec();
+      return BeginUpload();
+    }
+    switch (message_.kind_case()) {
+      case v1::CreateJobRequest::kData:
+        return TakeData();
+      case v1::CreateJobRequest::kCommit:
+        return Commit();
+      default:
+        return absl::InvalidArgumentError(
+            "after `spec`, messages must hold `data`, the last one `commit`");
+    }
+  }
+
+  Next BeginUpload() {
+    if (!spec_.input_path().empty()) return ReadOn();
+    auto upload = service_->jobs_->BeginUpload(spec_);
+    if (!upload.ok()) return upload.status();
+    upload_ = *std::move(upload);
+    return ReadOn();
+  }
+
+  Next TakeData() {
+    if (upload_ == nullptr) {
+      return absl::InvalidArgumentError(
+          "spec.input_path is set, so no `data` may come");
+    }
+    const bool long_line =
+        LongestPart(message_.data(), upload_->unfinished_bytes()) >
+        service_->options_.long_line_bytes;
+    if (long_line && !in_long_line_) {
+      in_long_line_ = service_->EnterLongLine(self_);
+      if (!in_long_line_) {
+        waits_ = true;
+        return Wait();
+      }
+    }
+    absl::Status status;
+    {
+      // Given free before the next message comes.
+      const std::unique_ptr<std::string> data(message_.release_data());
+      status = upload_->Append(*data);
+    }
+    if (upload_->unfinished_bytes() <= service_->options_.long_line_bytes) {
+      LeaveLongLine();
+    }
+    if (!status.ok()) return status;
+    return ReadOn();
+  }
+
+  Next Commit() {
+    if (!message_.commit()) {
+      return absl::InvalidArgumentError("`commit` must be true");
+    }
+    if (upload_ != nullptr) return Answer(upload_->Commit());
+    service_->files_.Run([self = self_] {
+      auto job = self->service_->jobs_->CreateFromPath(self->spec_);
+      self->strand_.Run([self, job = std::move(job)] {
+        if (!self->ended()) self->Go(self->Answer(job));
+      });
+    });
+    return Wait();
+  }
+
+  Next Answer(absl::StatusOr<v1::Job> job) {
+    if (!job.ok()) return job.status();
+    *response_ = *std::move(job);
+    return absl::OkStatus();
+  }
+
+  void LeaveLongLine() {
+    if (std::exchange(in_long_line_, false)) service_->LeaveLongLine();
+  }
+
+  void End(const absl::Status& status) {
+    {
+      MutexLock lock(&mu_);
+      if (ended_) return;
+      ended_ = true;
+    }
+    // Before the client hears of it, who may then use its request_id again.
+    upload_.reset();
+    LeaveLongLine();
+    if (waits_) service_->Forget(this);
+    HandOff(this);
+    Finish(ToGrpcStatus(status));
+  }
+
+  UploadService* const service_;
+  v1::Job* const response_;
+  std::shared_ptr<Stream> self_;  // from the start to OnDone
+  Strand strand_;
+
+  // On the strand.
+  bool begun_ = false;
+  v1::JobSpec spec_;
+  std::unique_ptr<JobManager::Upload> upload_;  // null for a path
+  bool in_long_line_ = false;
+  bool waits_ = false;            // for a long line
+  v1::CreateJobRequest message_;  // gRPC's while it reads
+
+  Mutex mu_;
+  std::optional<absl::Duration> reading_since_ ABSL_GUARDED_BY(mu_);
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+UploadService::UploadService(JobManager* jobs, const Options& options)
+    : jobs_(jobs),
+      options_(options),
+      executor_("uploads", kThreads),
+      files_("input-files", kFileThreads) {
+  HandOff(this);
+}
+
+UploadService::~UploadService() { TakeOver(this); }
+
+grpc::ServerReadReactor<v1::CreateJobRequest>* UploadService::Create(
+    grpc::CallbackServerContext*, v1::Job* response) {
+  auto stream = std::make_shared<Stream>(this, response);
+  Stream* const reactor = stream.get();
+  stream->Keep(stream);
+  bool full = false;
+  {
+    MutexLock lock(&mu_);
+    full = streams_.size() >= options_.max_uploads;
+    if (!full) streams_.insert(stream);
+  }
+  if (full) {
+    stream->Refuse(absl::ResourceExhaustedError(
+        absl::StrCat(options_.max_uploads,
+                     " uploads are open, as many as may be; try again later")));
+  } else if (stopping_.load()) {
+    stream->Refuse(ShuttingDown());
+  } else {
+    stream->Begin();
+  }
+  return reactor;
+}
+
+bool UploadService::EnterLongLine(const std::shared_ptr<Stream>& stream) {
+  MutexLock lock(&mu_);
+  if (long_lines_ < options_.max_long_lines) {
+    ++long_lines_;
+    return true;
+  }
+  waiting_.push_back(stream);
+  return false;
+}
+
+void UploadService::LeaveLongLine() {
+  std::shared_ptr<Stream> next;
+  {
+    MutexLock lock(&mu_);
+    if (waiting_.empty()) {
+      --long_lines_;
+      return;
+    }
+    next = std::move(waiting_.front());
+    waiting_.pop_front();
+  }
+  next->EnterLongLine(next);
+}
+
+void UploadService::Forget(const Stream* stream) {
+  MutexLock lock(&mu_);
+  const auto it =
+      std::find_if(waiting_.begin(), waiting_.end(),
+                   [&](const auto& s) { return s.get() == stream; });
+  if (it != waiting_.end()) waiting_.erase(it);
+}
+
+void UploadService::Remove(const std::shared_ptr<Stream>& stream) {
+  MutexLock lock(&mu_);
+  streams_.erase(stream);
+}
+
+void UploadService::EndIdle() {
+  std::vector<std::shared_ptr<Stream>> streams;
+  {
+    MutexLock lock(&mu_);
+    streams.assign(streams_.begin(), streams_.end());
+  }
+  for (const std::shared_ptr<Stream>& stream : streams) {
+    stream->EndIfIdle(stream, options_.idle_timeout);
+  }
+}
+
+void UploadService::BeginShutdown() {
+  stopping_.store(true);
+  std::vector<std::shared_ptr<Stream>> streams;
+  {
+    MutexLock lock(&mu_);
+    streams.assign(streams_.begin(), streams_.end());
+  }
+  for (const std::shared_ptr<Stream>& stream : streams) {
+    stream->EndSoon(stream, ShuttingDown());
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <set>
+
+#include "absl/time/time.h"
+#include "common/executor.h"
+#include "common/mutex.h"
+#include "coordinator/job_manager.h"
+#include "sluice/v1/jobs.pb.h"
+
+namespace sluice {
+
+// JobService's uploads: CreateJob. An upload takes no thread of its own; its
+// messages are worked on one at a time, by a few threads for all uploads, and
+// the next one is read when that is done. What unfinished long lines take is
+// bounded: more of them wait for their turn. Thread-safe.
+class UploadService {
+ public:
+  struct Options {
+    size_t max_uploads = 1024;
+    // One from which nothing comes so long ends, and frees its request_id.
+    absl::Duration idle_timeout = absl::Seconds(60);
+    // Lines of more bytes are long, and so many of them may be coming at once.
+    size_t long_line_bytes = 1 << 20;
+    size_t max_long_lines = 4;
+  };
+  // `jobs` must outlive the service, and the service the server.
+  UploadService(JobManager* jobs, const Options& options);
+  ~UploadService();
+
+  // `response` lives as long as the call.
+  grpc::ServerReadReactor<v1::CreateJobRequest>* Create(
+      grpc::CallbackServerContext* context, v1::Job* response);
+
+  // Ends uploads from which nothing came for too long; called every so often.
+  void EndIdle();
+  // Ends all uploads; new ones get kUnavailable.
+  void BeginShutdown();
+
+ private:
+  class Stream;
+
+  // Whether a long line may come; else the stream is told when it may.
+  bool EnterLongLine(const std::shared_ptr<Stream>& stream);
+  void LeaveLongLine();
+  void Forget(const Stream* stream);  // it waits for no long line any more
+  void Remove(const std::shared_ptr<Stream>& stream);
+
+  JobManager* const jobs_;
+  const Options options_;
+  std::atomic<bool> stopping_{false};
+  Mutex mu_;
+  std::set<std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mu_);
+  size_t long_lines_ ABSL_GUARDED_BY(mu_) = 0;
+  std::deque<std::shared_ptr<Stream>> waiting_ ABSL_GUARDED_BY(mu_);
+  // First to go: their tasks are the streams'.
+  Executor executor_;
+  Executor files_;  // for jobs from input paths, which take their time
+};
+
+}  // namespace sluice
