@@ -54,18 +54,22 @@ def test_the_space_behind_a_prompt_is_kept(directory):
             bodies += [{**common, "echo": True, "logprobs": 0}, common,
                        {**common, "stop": ["\u2603"]}]
         results = run(path, bodies)
-        spaces = 0
+        spaces = compared = 0
         for i, prompt in enumerate(harness.PROMPTS):
             echo, alone, watched = [choice(r) for r in results[3 * i:3 * i + 3]]
             assert echo["text"] == prompt + alone["text"], (echo, alone)
             assert watched["text"] == alone["text"], (watched, alone)
             spaces += alone["text"].startswith(" ")
             logprobs = echo["logprobs"]
-            # The first token of the prompt is special, the second may have lost its space.
+            # The first token of the prompt is special, the second may have lost its space. A
+            # byte is replaced when others in its run are no text.
+            whole = (echo["text"] + "\ufffd").index("\ufffd")
             for token, offset in list(zip(logprobs["tokens"], logprobs["text_offset"]))[2:]:
-                if "\ufffd" not in token and token not in ("<s>", "</s>", "<unk>"):
-                    assert echo["text"][offset:offset + len(token)] == token, echo
-        assert spaces > 0, tokenizer
+                if token in ("<s>", "</s>", "<unk>") or offset + len(token) > whole:
+                    continue
+                assert echo["text"][offset:offset + len(token)] == token, (token, offset, echo)
+                compared += offset >= len(prompt)
+        assert spaces > 0 and compared > 20, (tokenizer, spaces, compared)
 
 
 def test_scaling_stretches_positions(directory):
