@@ -91,8 +91,8 @@ struct SampledToken {
 
 // What the last stage returns for a StepPlan: one token for each segment with
 // `sample`, and scores for each segment that wants them, both in their order.
-// On its way a large one is cut into parts; all but the last have `more` and
-// hold scores only, maybe of a part of a segment.
+// On its way a large one is cut into parts, all but the last of which have
+// `more`: first the scores, maybe of a part of a segment, then the tokens.
 struct StepResult {
   PlanEpoch epoch;
   BlockId block;
