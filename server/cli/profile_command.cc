@@ -9,6 +9,7 @@
 #include "runtime/profile/profile_json.h"
 #include "server/cli/cluster_flags.h"
 #include "server/cli/commands.h"
+#include "server/cli/output_file.h"
 #include "server/cli/profile_table.h"
 #include "server/cli/progress.h"
 #include "server/flags/checks.h"
@@ -33,9 +34,19 @@ absl::StatusOr<MachineProfile> GetProfile(const ProfileFlags& flags) {
 }
 
 absl::Status Run(const ProfileFlags& flags) {
-  SLUICE_ASSIGN_OR_RETURN(const MachineProfile profile, GetProfile(flags));
+  // Before the measuring, which takes its time.
+  std::unique_ptr<OutputFile> output;
   if (!flags.output.empty() && flags.output != "-") {
-    SLUICE_RETURN_IF_ERROR(WriteProfileFile(profile, flags.output));
+    SLUICE_ASSIGN_OR_RETURN(output, OutputFile::Plan(flags.output, "--output"));
+    if (!flags.show.empty()) {
+      SLUICE_RETURN_IF_ERROR(
+          CheckDistinct({{flags.show, "--show"}}, {output.get()}));
+    }
+  }
+  SLUICE_ASSIGN_OR_RETURN(const MachineProfile profile, GetProfile(flags));
+  if (output != nullptr) {
+    SLUICE_RETURN_IF_ERROR(output->Write(ProfileToJson(profile)));
+    SLUICE_RETURN_IF_ERROR(output->Commit());
   }
   if (flags.json || flags.output == "-") {
     std::cout << ProfileToJson(profile);

@@ -1,0 +1,209 @@
+#include "server/cli/output_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+using testing::UnorderedElementsAre;
+
+class OutputFileTest : public testing::Test {
+ protected:
+  OutputFileTest() {
+    std::string name = (fs::temp_directory_path() / "output-XXXXXX").string();
+    EXPECT_NE(mkdtemp(name.data()), nullptr);
+    dir_ = name;
+  }
+  ~OutputFileTest() override { fs::remove_all(dir_); }
+
+  std::string Path(const std::string& name) const {
+    return (dir_ / name).string();
+  }
+  void Put(const std::string& name, const std::string& text) const {
+    std::ofstream(dir_ / name) << text;
+  }
+  std::string Get(const std::string& name) const {
+    std::ifstream in(dir_ / name);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  std::vector<std::string> Names() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(dir_)) {
+      names.push_back(entry.path().filename().string());
+    }
+    return names;
+  }
+  std::unique_ptr<OutputFile> Plan(const std::string& name,
+                                   const std::string& flag = "--output") const {
+    auto file = OutputFile::Plan(Path(name), flag);
+    EXPECT_TRUE(file.ok()) << file.status();
+    return file.ok() ? *std::move(file) : nullptr;
+  }
+  std::string Refusal(const std::string& path) const {
+    const absl::Status status = OutputFile::Plan(path, "--output").status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("--output " + path));
+    return std::string(status.message());
+  }
+
+  fs::path dir_;
+};
+
+TEST_F(OutputFileTest, WhatWasThereStaysUntilTheNewIsWhole) {
+  Put("out", "old");
+  auto file = Plan("out");
+  EXPECT_THAT(Names(), UnorderedElementsAre("out"));  // a plan makes nothing
+  ASSERT_TRUE(file->Write("new").ok());
+  ASSERT_TRUE(file->Flush().ok());
+  EXPECT_EQ(Get("out"), "old");
+  EXPECT_EQ(Get("out.sluice-partial"), "new");
+  ASSERT_TRUE(file->Commit().ok());
+  file.reset();
+  EXPECT_EQ(Get("out"), "new");
+  EXPECT_THAT(Names(), UnorderedElementsAre("out"));
+}
+
+TEST_F(OutputFileTest, WhatIsNotCommittedLeavesNothing) {
+  Put("out", "old");
+  auto file = Plan("out");
+  ASSERT_TRUE(file->Write("new").ok());
+  file.reset();
+  EXPECT_EQ(Get("out"), "old");
+  EXPECT_THAT(Names(), UnorderedElementsAre("out"));
+}
+
+TEST_F(OutputFileTest, TakesTheRestOfAKilledProcessesPlace) {
+  Put("out.sluice-partial", "much that was written by one that was killed");
+  auto file = Plan("out");
+  ASSERT_TRUE(file->Write("new").ok());
+  ASSERT_TRUE(file->Commit().ok());
+  EXPECT_EQ(Get("out"), "new");
+  EXPECT_THAT(Names(), UnorderedElementsAre("out"));
+}
+
+TEST_F(OutputFileTest, OneWritesAtATime) {
+  auto first = Plan("out");
+  ASSERT_TRUE(first->Write("first").ok());
+  auto second = Plan("out");
+  const absl::Status status = second->Open();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("another process"));
+  second.reset();  // and takes nothing away
+  ASSERT_TRUE(first->Commit().ok());
+  EXPECT_EQ(Get("out"), "first");
+}
+
+TEST_F(OutputFileTest, KeepsPermissionsAndFollowsLinks) {
+  Put("real", "old");
+  ASSERT_EQ(chmod(Path("real").c_str(), 0640), 0);
+  fs::create_symlink("real", dir_ / "link");
+  auto file = Plan("link");
+  ASSERT_TRUE(file->Write("new").ok());
+  ASSERT_TRUE(file->Commit().ok());
+  EXPECT_EQ(Get("real"), "new");
+  EXPECT_TRUE(fs::is_symlink(dir_ / "link"));
+  struct stat info {};
+  ASSERT_EQ(stat(Path("real").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 07777, 0640u);
+
+  // A new file gets what umask leaves.
+  const mode_t before = umask(027);
+  ASSERT_TRUE(WriteOutputFile(Path("fresh"), "--output", "x").ok());
+  umask(before);
+  ASSERT_EQ(stat(Path("fresh").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 07777, 0640u);
+
+  // A link to nothing yet makes what it leads to.
+  fs::create_symlink("later", dir_ / "dangling");
+  ASSERT_TRUE(WriteOutputFile(Path("dangling"), "--output", "y").ok());
+  EXPECT_EQ(Get("later"), "y");
+}
+
+TEST_F(OutputFileTest, AppendsInPlace) {
+  Put("out", "one\n");
+  auto file = Plan("out");
+  ASSERT_TRUE(file->Open(true).ok());
+  ASSERT_TRUE(file->Write("two\n").ok());
+  ASSERT_TRUE(file->Commit().ok());
+  EXPECT_EQ(Get("out"), "one\ntwo\n");
+}
+
+TEST_F(OutputFileTest, WritesDirectlyWhereNothingCanBeReplaced) {
+  auto null = OutputFile::Plan("/dev/null", "--output");
+  ASSERT_TRUE(null.ok()) << null.status();
+  EXPECT_FALSE((*null)->replaces());
+  EXPECT_TRUE((*null)->Write("x").ok());
+  EXPECT_TRUE((*null)->Commit().ok());
+  EXPECT_TRUE(fs::is_character_file("/dev/null"));
+
+  auto full = OutputFile::Plan("/dev/full", "--output");
+  ASSERT_TRUE(full.ok()) << full.status();
+  EXPECT_TRUE((*full)->Write("x").ok());
+  const absl::Status status = (*full)->Commit();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("/dev/full"));
+
+  for (const char* name : {"-", "/dev/stdout"}) {
+    auto out = OutputFile::Plan(name, "--output");
+    ASSERT_TRUE(out.ok()) << out.status();
+    EXPECT_EQ((*out)->path(), "-");
+    EXPECT_FALSE((*out)->replaces());
+  }
+  ASSERT_EQ(mkfifo(Path("pipe").c_str(), 0600), 0);
+  EXPECT_FALSE(Plan("pipe")->replaces());
+}
+
+TEST_F(OutputFileTest, SaysBeforehandWhatCannotBeWritten) {
+  EXPECT_THAT(Refusal(dir_.string()), HasSubstr("directory"));
+  EXPECT_THAT(Refusal(Path("missing/out")), HasSubstr("no directory"));
+  EXPECT_THAT(Refusal(Path("new/")), HasSubstr("directory"));
+  Put("file", "");
+  EXPECT_THAT(Refusal(Path("file/out")), HasSubstr("Not a directory"));
+  if (geteuid() == 0) return;  // may write everywhere
+  ASSERT_EQ(chmod(Path("file").c_str(), 0444), 0);
+  EXPECT_THAT(Refusal(Path("file")), HasSubstr("Permission denied"));
+}
+
+TEST_F(OutputFileTest, OneFileIsNotTwo) {
+  Put("in", "requests");
+  fs::create_symlink("in", dir_ / "soft");
+  fs::create_hard_link(dir_ / "in", dir_ / "hard");
+  for (const char* name : {"in", "soft", "hard"}) {
+    auto output = Plan(name);
+    const absl::Status status =
+        CheckDistinct({{Path("in"), "--input"}}, {output.get()});
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << name;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("--input " + Path("in") + " and --output " +
+                          Path(name) + " are one file"));
+  }
+  // Of files that are not there yet the names tell.
+  fs::create_directory_symlink(dir_, dir_ / "again");
+  auto output = Plan("out");
+  auto errors = Plan("again/out", "--errors");
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      CheckDistinct({}, {output.get(), nullptr, errors.get()})));
+  auto others = Plan("errors", "--errors");
+  EXPECT_TRUE(CheckDistinct({{Path("in"), "--input"}, {"-", "--input"}},
+                            {output.get(), others.get()})
+                  .ok());
+  // Devices hold nothing that could be lost.
+  auto null = OutputFile::Plan("/dev/null", "--output");
+  EXPECT_TRUE(
+      CheckDistinct({{"/dev/null", "--input"}}, {null->get(), null->get()})
+          .ok());
+}
+
+}  // namespace
+}  // namespace sluice
