@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -35,43 +36,66 @@ std::string FormatClock(absl::Duration duration) {
   return absl::StrFormat("%d:%02d", s / 60, s % 60);
 }
 
-std::string FormatProgress(const v1::Job& job, absl::Duration eta,
-                           int bar_width) {
+double ProgressShare(const v1::Job& job) {
   const auto& counts = job.counts();
   const int64_t ended = counts.completed() + counts.failed();
-  const double share =
-      counts.total() > 0 ? static_cast<double>(ended) / counts.total() : 0;
-  const int filled = static_cast<int>(share * bar_width);
-  std::string line =
-      absl::StrCat(job.id(), " [", std::string(filled, '#'),
-                   std::string(bar_width - filled, '-'), "] ",
-                   absl::StrFormat("%3.0f %%  %d/%d requests", share * 100,
-                                   ended, counts.total()));
-  if (counts.failed() > 0) {
-    absl::StrAppend(&line, ", ", counts.failed(), " failed");
+  if (ended >= counts.total()) return counts.total() > 0 ? 1 : 0;
+  double share = static_cast<double>(ended) / counts.total();
+  if (job.expected_tokens() > 0) {
+    share = static_cast<double>(job.processed_tokens()) / job.expected_tokens();
   }
+  constexpr double kMostBeforeTheEnd = 0.99;
+  return std::clamp(share, 0.0, kMostBeforeTheEnd);
+}
+
+std::string FormatProgress(const v1::Job& job, absl::Duration eta,
+                           size_t width) {
+  constexpr int kBar = 24;
+  const auto& counts = job.counts();
+  const int64_t ended = counts.completed() + counts.failed();
+  const double share = ProgressShare(job);
+  const int filled = static_cast<int>(share * kBar);
+  const std::string bar = absl::StrCat(" [", std::string(filled, '#'),
+                                       std::string(kBar - filled, '-'), "]");
+  const std::string requests = absl::StrFormat(
+      " %3.0f %%  %d/%d requests", share * 100, ended, counts.total());
+  std::string failed;
+  if (counts.failed() > 0)
+    failed = absl::StrCat(", ", counts.failed(), " failed");
+  std::string rate;
   if (job.generation_tokens_per_second() > 0) {
-    absl::StrAppend(&line, absl::StrFormat("  %.0f tok/s",
-                                           job.generation_tokens_per_second()));
+    rate = absl::StrFormat("  %.0f tok/s", job.generation_tokens_per_second());
   }
+  std::string left;
   if (ended < counts.total()) {
-    absl::StrAppend(&line, "  ETA ",
-                    eta < absl::ZeroDuration() ? "-:--" : FormatClock(eta));
+    left = absl::StrCat("  ETA ",
+                        eta < absl::ZeroDuration() ? "-:--" : FormatClock(eta));
   }
-  if (!job.detail().empty()) absl::StrAppend(&line, "  (", job.detail(), ")");
-  return line;
+  std::string reason;
+  if (!job.detail().empty()) reason = absl::StrCat("  (", job.detail(), ")");
+  const std::string lines[] = {
+      absl::StrCat(job.id(), bar, requests, failed, rate, left, reason),
+      absl::StrCat(job.id(), requests, failed, rate, left, reason),
+      absl::StrCat(job.id(), requests, failed, left, reason),
+      absl::StrCat(job.id(), requests, failed, reason),
+      absl::StrCat(job.id(), absl::StrFormat(" %3.0f %%", share * 100),
+                   reason)};
+  for (const std::string& line : lines) {
+    if (line.size() <= width) return line;
+  }
+  return lines[std::size(lines) - 1];
 }
 
 absl::Duration EtaEstimator::Update(const v1::Job& job, absl::Duration now) {
-  const int64_t ended = job.counts().completed() + job.counts().failed();
-  ended_.emplace_back(now, ended);
-  while (ended_.size() > 2 && now - ended_.front().first > kEtaWindow) {
-    ended_.pop_front();
+  const double share = ProgressShare(job);
+  done_.emplace_back(now, share);
+  while (done_.size() > 2 && now - done_.front().first > kEtaWindow) {
+    done_.pop_front();
   }
-  const int64_t gained = ended - ended_.front().second;
-  const double seconds = absl::ToDoubleSeconds(now - ended_.front().first);
+  const double gained = share - done_.front().second;
+  const double seconds = absl::ToDoubleSeconds(now - done_.front().first);
   if (gained <= 0 || seconds <= 0) return absl::Seconds(-1);
-  return absl::Seconds((job.counts().total() - ended) * seconds / gained);
+  return absl::Seconds((1 - share) * seconds / gained);
 }
 
 ProgressDisplay::ProgressDisplay(const Clock* clock, bool quiet)
@@ -84,7 +108,10 @@ void ProgressDisplay::Update(const v1::Job& job) {
   // A change of what holds the job up is news even between two intervals.
   const bool news = job.detail() != last_detail_;
   last_detail_ = job.detail();
-  Show(FormatProgress(job, eta, 24), ended || news);
+  // Where lines scroll by, width is no matter.
+  const size_t width =
+      terminal_ ? static_cast<size_t>(TerminalWidth() - 1) : std::string::npos;
+  Show(FormatProgress(job, eta, width), ended || news);
 }
 
 void ProgressDisplay::UpdateText(const std::string& text) {

@@ -11,15 +11,21 @@
 
 namespace sluice {
 
+// Of a job's work, what is done, 0 to 1: by tokens, or by requests where the
+// tokens to come are not known. 1 only if all requests have ended.
+double ProgressShare(const v1::Job& job);
+
 // One line about a job: "job_3 [#####-----]  52 %  520/1000 requests, 3 failed
-// 812 tok/s  ETA 0:14". Pure; `eta` < 0 means unknown.
+// 812 tok/s  ETA 0:14 (waiting for workers: 1 of 2)". Pure; `eta` < 0 means
+// unknown. What has no room in `width` is left out, first the bar; the reason
+// why nothing moves goes last.
 std::string FormatProgress(const v1::Job& job, absl::Duration eta,
-                           int bar_width);
+                           size_t width);
 
 // "0:07", "12:40", "3:05:00".
 std::string FormatClock(absl::Duration duration);
 
-// Estimates when a job ends from how fast its requests ended lately.
+// Estimates when a job ends from how fast its work was done lately.
 // Thread-compatible.
 class EtaEstimator {
  public:
@@ -27,8 +33,8 @@ class EtaEstimator {
   absl::Duration Update(const v1::Job& job, absl::Duration now);
 
  private:
-  std::deque<std::pair<absl::Duration, int64_t>>
-      ended_;  // over the last minute
+  // Shares done over the last minute.
+  std::deque<std::pair<absl::Duration, double>> done_;
 };
 
 // Shows a job's progress on stderr: a line that rewrites itself on a terminal,

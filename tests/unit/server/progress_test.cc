@@ -1,0 +1,59 @@
+#include "server/cli/progress.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace sluice {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+v1::Job MakeJob(int64_t total, int64_t completed, int64_t processed,
+                int64_t expected) {
+  v1::Job job;
+  job.set_id("job_1");
+  job.mutable_counts()->set_total(total);
+  job.mutable_counts()->set_completed(completed);
+  job.set_processed_tokens(processed);
+  job.set_expected_tokens(expected);
+  return job;
+}
+
+TEST(ProgressTest, GoesByTokens) {
+  EXPECT_DOUBLE_EQ(ProgressShare(MakeJob(10, 0, 250, 1000)), 0.25);
+  // All but the last token: not the end.
+  EXPECT_DOUBLE_EQ(ProgressShare(MakeJob(10, 9, 1000, 1000)), 0.99);
+  EXPECT_DOUBLE_EQ(ProgressShare(MakeJob(10, 10, 1000, 1000)), 1);
+  // A job that does not know its tokens goes by requests.
+  EXPECT_DOUBLE_EQ(ProgressShare(MakeJob(10, 4, 0, 0)), 0.4);
+  EXPECT_DOUBLE_EQ(ProgressShare(MakeJob(0, 0, 0, 0)), 0);
+}
+
+TEST(ProgressTest, EstimatesTheEndWhileNoRequestHasEnded) {
+  EtaEstimator eta;
+  EXPECT_LT(eta.Update(MakeJob(60, 0, 0, 1000), absl::Seconds(10)),
+            absl::ZeroDuration());
+  EXPECT_EQ(eta.Update(MakeJob(60, 0, 200, 1000), absl::Seconds(14)),
+            absl::Seconds(16));
+  EXPECT_EQ(eta.Update(MakeJob(60, 0, 400, 1000), absl::Seconds(18)),
+            absl::Seconds(12));
+}
+
+TEST(ProgressTest, TheReasonOutlivesTheBar) {
+  v1::Job job = MakeJob(3, 0, 10, 100);
+  const std::string wide = FormatProgress(job, absl::Seconds(7), 200);
+  EXPECT_EQ(wide,
+            "job_1 [##----------------------]  10 %  0/3 requests  ETA 0:07");
+  job.set_detail("waiting for workers: 1 of 2 registered");
+  EXPECT_THAT(FormatProgress(job, absl::Seconds(-1), 200), HasSubstr("[##--"));
+  for (const size_t width : {80, 60, 52}) {
+    const std::string line = FormatProgress(job, absl::Seconds(-1), width);
+    EXPECT_LE(line.size(), width);
+    EXPECT_THAT(line, HasSubstr("(waiting for workers: 1 of 2 registered)"));
+    EXPECT_THAT(line, Not(HasSubstr("#")));
+  }
+}
+
+}  // namespace
+}  // namespace sluice
