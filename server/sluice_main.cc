@@ -10,17 +10,21 @@
 #include "common/text.h"
 #include "common/version.h"
 #include "server/cli/commands.h"
+#include "server/cli/stop_signals.h"
 #include "server/flags/command_line.h"
 
 namespace {
 
-// For scripts: 0 done, 1 failed, 2 wrong usage or input, 3 some requests failed
-// (--strict), 4 the coordinator can't be reached.
+// For scripts: 0 done, 1 failed, 2 wrong usage or input, 3 all requests failed
+// (with --strict, some), 4 the coordinator can't be reached, 128 + the signal
+// that ended it.
 int ExitCode(const absl::Status& status) {
+  if (const int signal = sluice::SignalOf(status)) return 128 + signal;
   switch (status.code()) {
     case absl::StatusCode::kOk:
       return 0;
     case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:  // what the user named
       return 2;
     case absl::StatusCode::kAborted:
       return 3;
@@ -52,8 +56,9 @@ int main(int argc, char** argv) {
       "  sluice run --model ./llama -i prompts.jsonl -o answers.jsonl\n"
       "A cluster (see sluice-coordinator --help and sluice-worker --help):\n"
       "  sluice submit -i prompts.jsonl --wait -o answers.jsonl\n"
-      "Exit codes: 0 done, 1 failed, 2 wrong usage or input, 3 some requests "
-      "failed (--strict), 4 no coordinator");
+      "Exit codes: 0 done, 1 failed, 2 wrong usage or input, 3 all requests "
+      "failed\n(with --strict, some), 4 no coordinator, 130 stopped by "
+      "Ctrl-C");
   sluice::Command chosen;
   sluice::AddSubmitCommand(&app, &coordinator, &chosen);
   sluice::AddStatusCommand(&app, &coordinator, &chosen);
