@@ -19,6 +19,7 @@
 #include "coordinator/planning/policy_choices.h"
 #include "coordinator/worker_service.h"
 #include "runtime/model/content_check.h"
+#include "runtime/model/model_digests.h"
 #include "runtime/model/model_path.h"
 #include "runtime/text/dummy_tokenizer.h"
 
@@ -71,10 +72,47 @@ absl::Status CheckActivations(int32_t max_step_tokens, int32_t hidden) {
       " bytes a token) can go from stage to stage"));
 }
 
+// The part of a policy that answers depend on.
+std::string Formats(const Policy& policy) {
+  return absl::StrCat(
+      "compress-weights=", WeightFormatName(policy.compress_weights),
+      " compress-kv=", WeightFormatName(policy.compress_kv),
+      " sparsity=", policy.sparsity, " attention-site=",
+      policy.attention_site == AttentionSite::kHost ? "host" : "device");
+}
+
+std::string PlanFormats(const Plan& plan) {
+  std::string text;
+  for (const StagePlan& stage : plan.stages) {
+    absl::StrAppend(&text, text.empty() ? "" : "; ", "layers ",
+                    stage.layers.begin, " to ", stage.layers.end, ": ",
+                    Formats(stage.policy));
+  }
+  return text;
+}
+
 class CoordinatorImpl : public Coordinator {
  public:
   explicit CoordinatorImpl(Options options) : options_(std::move(options)) {}
   ~CoordinatorImpl() override { Shutdown(); }
+
+  absl::StatusOr<std::map<std::string, std::string>> Facts() {
+    SLUICE_RETURN_IF_ERROR(options_.Validate());
+    SLUICE_ASSIGN_OR_RETURN(model_, ModelDir::Open(options_.model_dir));
+    SLUICE_RETURN_IF_ERROR(SetMaxModelLen());
+    SLUICE_RETURN_IF_ERROR(MakePolicy());
+    SLUICE_ASSIGN_OR_RETURN(auto facts,
+                            ModelDigests(*model_, options_.dummy_weights));
+    facts["--served-model-name"] = options_.served_model_name.empty()
+                                       ? ModelName(options_.model_dir)
+                                       : options_.served_model_name;
+    facts["--max-model-len"] = absl::StrCat(options_.max_model_len);
+    facts["--load-format"] = options_.dummy_weights ? "dummy" : "auto";
+    const absl::string_view dtype = DTypeName(policy_.dtype);
+    facts["--dtype"] = std::string(dtype.data(), dtype.size());
+    facts["--policy"] = plan_ ? PlanFormats(*plan_) : Formats(policy_);
+    return facts;
+  }
 
   absl::Status Init() {
     SLUICE_RETURN_IF_ERROR(options_.Validate());
@@ -159,6 +197,10 @@ class CoordinatorImpl : public Coordinator {
     } else if (!absl::IsNotFound(fingerprint.status())) {
       return fingerprint.status();
     }
+    return SetMaxModelLen();
+  }
+
+  absl::Status SetMaxModelLen() {
     const int32_t positions = model_->spec().max_positions;
     if (options_.max_model_len > positions) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -366,6 +408,11 @@ absl::Status Coordinator::Options::Validate() const {
         ") not negative"));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::map<std::string, std::string>> Coordinator::AnswerFacts(
+    Options options) {
+  return CoordinatorImpl(std::move(options)).Facts();
 }
 
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -60,7 +61,7 @@ class Coordinator {
     std::string hash_cache;
     int32_t max_model_len = 0;   // 0: the model's max_positions
     int32_t most_model_len = 0;  // if that is 0: not more than so many; 0: all
-    int32_t default_max_tokens = 128;
+    int32_t default_max_tokens = kDefaultMaxTokens;
     bool refill = true;  // false: a block refills only when all ended
     // false: each sequence's greatest KV cache is reserved from its start
     bool kv_by_need = true;
@@ -71,6 +72,12 @@ class Coordinator {
     MetricsRegistry* metrics = nullptr;  // must outlive the coordinator
     absl::Status Validate() const;
   };
+
+  // What answers depend on besides requests and sampling parameters, by the
+  // flag or the file of the model directory that it comes from. Equal facts:
+  // equal answers. Checks options and model; makes and changes nothing.
+  static absl::StatusOr<std::map<std::string, std::string>> AnswerFacts(
+      Options options);
 
   // Opens model directory and store, resumes unfinished jobs.
   static absl::StatusOr<std::unique_ptr<Coordinator>> Create(Options options);
