@@ -98,7 +98,7 @@ class CoordinatorImpl : public Coordinator {
 
   absl::StatusOr<std::map<std::string, std::string>> Facts() {
     SLUICE_RETURN_IF_ERROR(options_.Validate());
-    SLUICE_ASSIGN_OR_RETURN(model_, ModelDir::Open(options_.model_dir));
+    SLUICE_RETURN_IF_ERROR(OpenModelDir());
     SLUICE_RETURN_IF_ERROR(SetMaxModelLen());
     SLUICE_RETURN_IF_ERROR(MakePolicy());
     SLUICE_ASSIGN_OR_RETURN(auto facts,
@@ -106,6 +106,7 @@ class CoordinatorImpl : public Coordinator {
     facts["--served-model-name"] = options_.served_model_name.empty()
                                        ? ModelName(options_.model_dir)
                                        : options_.served_model_name;
+    facts["--generation-config"] = options_.generation_config ? "auto" : "none";
     facts["--max-model-len"] = absl::StrCat(options_.max_model_len);
     facts["--load-format"] = options_.dummy_weights ? "dummy" : "auto";
     const absl::string_view dtype = DTypeName(policy_.dtype);
@@ -154,14 +155,18 @@ class CoordinatorImpl : public Coordinator {
   }
 
  private:
-  absl::Status OpenModel() {
+  absl::Status OpenModelDir() {
     SLUICE_ASSIGN_OR_RETURN(
         std::unique_ptr<ModelDir> opened,
         ModelDir::Open(options_.model_dir, options_.generation_config
                                                ? ModelDir::Defaults::kAll
                                                : ModelDir::Defaults::kOnlyEnd));
     model_ = std::move(opened);
-    SLUICE_RETURN_IF_ERROR(CheckGenerationDefaults());
+    return CheckGenerationDefaults();
+  }
+
+  absl::Status OpenModel() {
+    SLUICE_RETURN_IF_ERROR(OpenModelDir());
     auto tokenizer = Tokenizer::Load(options_.model_dir);
     if (tokenizer.ok()) {
       tokenizer_ = *std::move(tokenizer);

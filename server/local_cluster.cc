@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -101,10 +102,31 @@ absl::Status FitWorkers(LocalCluster::Options* options) {
   return absl::OkStatus();
 }
 
+// What the coordinator's options say of the workers.
+absl::Status SetUp(const Worker::Options& all, LocalCluster::Options* options) {
+  Coordinator::Options& coordinator = options->coordinator;
+  coordinator.has_float16 = all.device.backend == BackendKind::kCuda;
+  if (coordinator.dtype == DTypeChoice::kFloat16 && !coordinator.has_float16) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--dtype float16 is for --device cuda; with ", DeviceName(all.device),
+        " say bfloat16, which is as small, or float32"));
+  }
+  coordinator.min_workers = options->num_workers;
+  coordinator.compare_models = false;
+  return absl::OkStatus();
+}
+
 class LocalClusterImpl : public LocalCluster {
  public:
-  ~LocalClusterImpl() override {
-    // Workers first: one that loses its coordinator tries to find it again.
+  ~LocalClusterImpl() override { Shutdown(); }
+
+  void Shutdown() override {
+    stopping_ = true;
+    MutexLock lock(&shutdown_mu_);
+    if (std::exchange(shut_down_, true)) return;
+    // What was answered is stored before anything that may take long. Workers
+    // go before the coordinator: one that loses it tries to find it again.
+    if (coordinator_ != nullptr) coordinator_->jobs().Flush();
     for (auto& worker : workers_) worker->Shutdown();
     if (coordinator_server_ != nullptr) coordinator_server_->Shutdown();
     for (auto& server : link_servers_) {
@@ -120,15 +142,7 @@ class LocalClusterImpl : public LocalCluster {
     if (options.coordinator.plan_jobs) {
       SLUICE_ASSIGN_OR_RETURN(profile, ProfileFor(options, all));
     }
-    options.coordinator.has_float16 = all.device.backend == BackendKind::kCuda;
-    if (options.coordinator.dtype == DTypeChoice::kFloat16 &&
-        !options.coordinator.has_float16) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "--dtype float16 is for --device cuda; with ", DeviceName(all.device),
-          " say bfloat16, which is as small, or float32"));
-    }
-    options.coordinator.min_workers = options.num_workers;
-    options.coordinator.compare_models = false;
+    SLUICE_RETURN_IF_ERROR(SetUp(all, &options));
     options.coordinator.metrics = options.metrics;
     SLUICE_ASSIGN_OR_RETURN(coordinator_,
                             Coordinator::Create(options.coordinator));
@@ -186,6 +200,8 @@ class LocalClusterImpl : public LocalCluster {
     return absl::OkStatus();
   }
 
+  bool stopping() const override { return stopping_; }
+
   Coordinator& coordinator() override { return *coordinator_; }
   const Coordinator& coordinator() const override { return *coordinator_; }
   JobClient& client() override { return *client_; }
@@ -216,6 +232,9 @@ class LocalClusterImpl : public LocalCluster {
   std::unique_ptr<JobClient> client_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::unique_ptr<grpc::Server>> link_servers_;
+  std::atomic<bool> stopping_ = false;
+  Mutex shutdown_mu_;
+  bool shut_down_ ABSL_GUARDED_BY(shutdown_mu_) = false;
   Mutex mu_;
   std::map<std::string, std::shared_ptr<grpc::Channel>> channels_
       ABSL_GUARDED_BY(mu_);
@@ -228,6 +247,27 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(
   auto cluster = std::make_unique<LocalClusterImpl>();
   SLUICE_RETURN_IF_ERROR(cluster->Init(std::move(options)));
   return cluster;
+}
+
+absl::StatusOr<std::map<std::string, std::string>> LocalCluster::AnswerFacts(
+    Options options) {
+  SLUICE_ASSIGN_OR_RETURN(const Worker::Options all, AllWorkers(options));
+  SLUICE_RETURN_IF_ERROR(SetUp(all, &options));
+  // There need not be one yet.
+  if (options.coordinator.state_dir.empty())
+    options.coordinator.state_dir = ".";
+  SLUICE_ASSIGN_OR_RETURN(auto facts,
+                          Coordinator::AnswerFacts(options.coordinator));
+  // One GPU computes as another of its kind; that they are of a kind is not
+  // looked into.
+  switch (all.device.backend) {
+    case BackendKind::kCuda:
+      facts["--device"] = "cuda";
+      break;
+    default:
+      facts["--device"] = "cpu";
+  }
+  return facts;
 }
 
 }  // namespace sluice

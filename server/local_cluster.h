@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -44,6 +45,10 @@ class LocalCluster {
     Tracer* tracer = nullptr;  // if set, must outlive the cluster
   };
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Start(Options options);
+  // As Coordinator::AnswerFacts, the device included: checks what can be
+  // checked without starting anything.
+  static absl::StatusOr<std::map<std::string, std::string>> AnswerFacts(
+      Options options);
   virtual ~LocalCluster() = default;
 
   virtual Coordinator& coordinator() = 0;
@@ -53,6 +58,13 @@ class LocalCluster {
   virtual absl::Status health() const = 0;
   // The sum over the workers.
   virtual RuntimeReport report() const = 0;
+
+  // Ends it in order: stores what was answered, then waits for the steps under
+  // way. Calls of client() end with kUnavailable; the jobs and
+  // the report can still be asked. Called by the destructor too.
+  virtual void Shutdown() = 0;
+  // Shutdown was called.
+  virtual bool stopping() const = 0;
 };
 
 }  // namespace sluice

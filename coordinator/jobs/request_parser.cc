@@ -425,9 +425,11 @@ std::optional<LineError> RequestParser::SetMaxTokens(const RequestBody& body,
   if (body.max_tokens) wanted = *body.max_tokens;
   request->max_tokens =
       static_cast<int32_t>(std::clamp<int64_t>(wanted, least, room));
-  // Where the context ends sooner, that is what cuts it.
+  // Where the context ends sooner, that is what cuts it; and a length with the
+  // prompt, as some models say it, is no number to tell.
   request->max_tokens_by_default =
-      !body.max_tokens && !defaults_.has_max_tokens() && wanted <= room;
+      !body.max_tokens && !defaults_.has_max_tokens() && wanted <= room &&
+      (generation_.max_new_tokens || !generation_.max_length);
   return std::nullopt;
 }
 

@@ -14,6 +14,7 @@
 #include "common/logging.h"
 #include "common/status_macros.h"
 #include "common/thread.h"
+#include "server/cli/output_file.h"
 #include "server/flags/checks.h"
 #include "server/flags/command_line.h"
 #include "server/flags/foreign_flags.h"
@@ -39,7 +40,8 @@ void ClusterFlags::AddTo(CLI::App* app) {
       ->check(CLI::IsMember({"auto", "dummy"}))
       ->capture_default_str();
   app->add_option("--state-dir", state_dir,
-                  "keep the job store here instead of in a temporary place")
+                  "keep the job store here; default: in a temporary place or, "
+                  "where the output is a file, beside it until that is whole")
       ->type_name("DIR");
   app->add_option("--trace", trace,
                   "write a timeline (Chrome trace, for Perfetto) here")
@@ -174,9 +176,8 @@ absl::Status ClusterFlags::Apply(LocalCluster::Options* options) const {
 
 absl::StatusOr<std::unique_ptr<Tracer>> ClusterFlags::MakeTracer() const {
   if (trace.empty()) return nullptr;
-  auto tracer = std::make_unique<Tracer>(Tracer::Options());
-  SLUICE_RETURN_IF_ERROR(WriteTrace(tracer.get()));
-  return tracer;
+  SLUICE_RETURN_IF_ERROR(OutputFile::Plan(trace, "--trace").status());
+  return std::make_unique<Tracer>(Tracer::Options());
 }
 
 absl::Status ClusterFlags::WriteTrace(const Tracer* tracer) const {
@@ -188,29 +189,24 @@ absl::Status ClusterFlags::WriteTrace(const Tracer* tracer) const {
   return Annotate(tracer->WriteJson(trace), "--trace");
 }
 
-absl::StatusOr<std::unique_ptr<StateDir>> StateDir::Open(
-    const std::string& wanted) {
-  auto dir = std::make_unique<StateDir>();
-  if (!wanted.empty()) {
-    dir->path_ = wanted;
-    return dir;
-  }
+absl::StatusOr<std::unique_ptr<TemporaryStateDir>> TemporaryStateDir::Make() {
   std::error_code error;
   const std::filesystem::path tmp = std::filesystem::temp_directory_path(error);
   std::string name = ((error ? "/tmp" : tmp) / "sluice-run-XXXXXX").string();
   if (mkdtemp(name.data()) == nullptr) {
     return absl::Status(absl::ErrnoToStatusCode(errno),
                         absl::StrCat("can't make a directory ", name,
-                                     "; say where with --state-dir"));
+                                     "; say where with TMPDIR"));
   }
+  auto dir = std::make_unique<TemporaryStateDir>();
   dir->path_ = name;
-  dir->temporary_ = true;
   return dir;
 }
 
-StateDir::~StateDir() {
+TemporaryStateDir::~TemporaryStateDir() {
+  if (path_.empty()) return;
   std::error_code ignored;
-  if (temporary_) std::filesystem::remove_all(path_, ignored);
+  std::filesystem::remove_all(path_, ignored);
 }
 
 std::function<void(absl::string_view what, double share)> ShowProfiling(
@@ -228,15 +224,29 @@ std::function<void(absl::string_view what, double share)> ShowProfiling(
   };
 }
 
+namespace {
+
+// Which worker and layers it was is no matter where all are in one process:
+// what could not be loaded is.
+std::string WithoutPlace(const std::string& detail) {
+  constexpr absl::string_view kLoading = "can't load: ";
+  const size_t at = detail.find(kLoading.data());
+  if (at == std::string::npos) return detail;
+  return absl::StrCat("the model can't be loaded: ",
+                      detail.substr(at + kLoading.size()));
+}
+
+}  // namespace
+
 absl::Status WaitUntilLoaded(LocalCluster& cluster, ProgressDisplay& display) {
   while (!cluster.coordinator().ready()) {
+    if (cluster.stopping()) return absl::CancelledError("stopped");
     SLUICE_RETURN_IF_ERROR(cluster.health());
     const v1::ClusterState state = cluster.coordinator().cluster_state();
     for (const v1::WorkerInfo& worker : state.workers()) {
       // In one process nothing comes to help: an error here is final.
       if (worker.state() == v1::WORKER_STATE_FAILED) {
-        return absl::FailedPreconditionError(
-            absl::StrCat(worker.name(), ": ", worker.detail()));
+        return absl::FailedPreconditionError(WithoutPlace(worker.detail()));
       }
     }
     display.UpdateText(state.state());
@@ -297,7 +307,7 @@ absl::StatusOr<v1::Job> FollowJob(
   absl::Status results;
   Thread reader("results", [&] {
     results = client.StreamResults(id, 0, true, on_result);
-    if (!results.ok()) client.CancelJob(id).IgnoreError();
+    if (!results.ok()) cluster.Shutdown();
   });
   std::atomic<bool> ended = false;
   // A worker that is gone for good may leave the job without another change.
@@ -305,7 +315,7 @@ absl::StatusOr<v1::Job> FollowJob(
     while (!ended && cluster.health().ok()) {
       std::this_thread::sleep_for(kHealthPoll);
     }
-    if (!ended) client.CancelJob(id).IgnoreError();
+    if (!ended) cluster.Shutdown();
   });
   FailureWatch failures(&cluster);
   const absl::StatusOr<v1::Job> last =
@@ -313,9 +323,7 @@ absl::StatusOr<v1::Job> FollowJob(
         on_update(now);
         return failures.Update(now);
       });
-  if (!last.ok() || !failures.status().ok()) {
-    client.CancelJob(id).IgnoreError();
-  }
+  if (!last.ok() || !failures.status().ok()) cluster.Shutdown();
   ended = true;
   watch.Join();
   reader.Join();

@@ -33,9 +33,8 @@ struct ClusterFlags {
   // metrics and what LocalCluster sets itself. kInvalidArgument for a value out
   // of its range.
   absl::Status Apply(LocalCluster::Options* options) const;
-  // For --trace: null without. Writes a first, empty timeline, so that a file
-  // that can't be written shows before the work. The end of a command writes
-  // the whole with WriteTrace.
+  // For --trace: null without. A file that can't be written shows here, before
+  // the work; the end of a command writes it with WriteTrace.
   absl::StatusOr<std::unique_ptr<Tracer>> MakeTracer() const;
   absl::Status WriteTrace(const Tracer* tracer) const;
 
@@ -45,19 +44,15 @@ struct ClusterFlags {
   void AddBatching(CLI::App* app);
 };
 
-// A directory for the store, removed with all in it at the end unless the user
-// named it.
-class StateDir {
+// A temporary directory for a store, removed with all in it at the end.
+class TemporaryStateDir {
  public:
-  // `wanted`: "" for a temporary one.
-  static absl::StatusOr<std::unique_ptr<StateDir>> Open(
-      const std::string& wanted);
-  ~StateDir();
+  static absl::StatusOr<std::unique_ptr<TemporaryStateDir>> Make();
+  ~TemporaryStateDir();
   const std::filesystem::path& path() const { return path_; }
 
  private:
   std::filesystem::path path_;
-  bool temporary_ = false;
 };
 
 // For LocalCluster::Options::profile_progress.
@@ -66,14 +61,15 @@ std::function<void(absl::string_view what, double share)> ShowProfiling(
 
 // Returns when the cluster can compute, showing how far it is meanwhile.
 // kFailedPrecondition names the worker that can't load its stage; the errors of
-// LocalCluster::health().
+// LocalCluster::health(); kCancelled once the cluster was shut down.
 absl::Status WaitUntilLoaded(LocalCluster& cluster, ProgressDisplay& display);
 
 // Follows a job to its end: gives each result to `on_result`, on a thread of
 // its own, and each state to `on_update`. An error of on_result, or workers
 // that fail again and again, since in one process nothing comes to help
 // (kFailedPrecondition with the last failure) or for the last time
-// (LocalCluster::health()), cancels the job and is returned.
+// (LocalCluster::health()), shuts the cluster down and is returned: the job
+// stays as it is in its store. kUnavailable if something else shuts it down.
 absl::StatusOr<v1::Job> FollowJob(
     LocalCluster& cluster, const std::string& id,
     const std::function<absl::Status(const v1::Result&)>& on_result,

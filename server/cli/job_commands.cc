@@ -65,20 +65,38 @@ absl::StatusOr<v1::Job> WatchWithProgress(JobClient& client,
   });
 }
 
+// Brings what the coordinator has into the files; those that are there stay as
+// they are unless all of it came.
 absl::Status SaveResults(JobClient& client, const std::string& id,
-                         const std::string& output, const std::string& errors,
                          int64_t offset, bool follow, bool append,
-                         int64_t* lines) {
-  SLUICE_ASSIGN_OR_RETURN(auto files,
-                          ResultFiles::Open(output, errors, append));
+                         ResultFiles* files) {
   ProgressDisplay display(Clock::Real(), true);
   Patience patience = MakePatience(&display);
-  absl::Status status = StreamToEnd(
-      client, id, offset, follow, patience,
-      [&](const v1::Result& result) { return files->Write(result); });
-  *lines = files->lines();
-  SLUICE_RETURN_IF_ERROR(files->Close());
-  return status;
+  bool open = false;
+  SLUICE_RETURN_IF_ERROR(
+      StreamToEnd(client, id, offset, follow, patience,
+                  [&](const v1::Result& result) -> absl::Status {
+                    if (!std::exchange(open, true)) {
+                      SLUICE_RETURN_IF_ERROR(files->Open(append));
+                    }
+                    return files->Write(result);
+                  }));
+  SLUICE_RETURN_IF_ERROR(files->Open(append));
+  return files->Commit();
+}
+
+// Counts the errors of an ended job that has no answers.
+absl::StatusOr<ErrorCounts> CountErrors(JobClient& client,
+                                        const std::string& id) {
+  ErrorCounts errors;
+  ProgressDisplay display(Clock::Real(), true);
+  Patience patience = MakePatience(&display);
+  SLUICE_RETURN_IF_ERROR(StreamToEnd(client, id, 0, false, patience,
+                                     [&](const v1::Result& result) {
+                                       errors.Add(result);
+                                       return absl::OkStatus();
+                                     }));
+  return errors;
 }
 
 // A job id and the flags every command on one job has.
@@ -156,6 +174,7 @@ void AddSubmitCommand(CLI::App* app, const std::string* coordinator,
         (*spec.mutable_metadata())[pair.substr(0, eq)] = pair.substr(eq + 1);
       }
       std::unique_ptr<InputFile> input;
+      std::vector<NamedInput> inputs;
       if (flags->server_path) {
         if (const auto at = FindInvalidUtf8(flags->job.input)) {
           return absl::InvalidArgumentError(absl::StrCat(
@@ -165,6 +184,14 @@ void AddSubmitCommand(CLI::App* app, const std::string* coordinator,
         spec.set_input_path(flags->job.input);
       } else {
         SLUICE_ASSIGN_OR_RETURN(input, InputFile::Open(flags->job.input));
+        SLUICE_RETURN_IF_ERROR(
+            InputFile::CheckKind(flags->job.input, spec.format()));
+        inputs.push_back({flags->job.input, "--input"});
+      }
+      std::unique_ptr<ResultFiles> files;
+      if (!flags->output.empty()) {
+        SLUICE_ASSIGN_OR_RETURN(
+            files, ResultFiles::Plan(flags->output, flags->errors, inputs));
       }
       auto client = Connect(*coordinator);
       ProgressDisplay display(Clock::Real(), flags->json);
@@ -186,14 +213,15 @@ void AddSubmitCommand(CLI::App* app, const std::string* coordinator,
       }
       SLUICE_ASSIGN_OR_RETURN(
           job, WatchWithProgress(*client, job.id(), flags->json));
-      if (!flags->output.empty()) {
-        int64_t lines = 0;
-        SLUICE_RETURN_IF_ERROR(SaveResults(*client, job.id(), flags->output,
-                                           flags->errors, 0, false, false,
-                                           &lines));
+      if (files != nullptr) {
+        SLUICE_RETURN_IF_ERROR(
+            SaveResults(*client, job.id(), 0, false, false, files.get()));
       }
       Print(job, flags->json);
-      return absl::OkStatus();
+      if (job.counts().completed() > 0) return absl::OkStatus();
+      SLUICE_ASSIGN_OR_RETURN(const ErrorCounts errors,
+                              CountErrors(*client, job.id()));
+      return CheckAnySucceeded(job, errors);
     };
   });
 }
@@ -278,11 +306,12 @@ void AddResultsCommand(CLI::App* app, const std::string* coordinator,
       "  sluice results job_1 --follow | jq .custom_id");
   cmd->callback([=] {
     *chosen = [=]() -> absl::Status {
-      int64_t lines = 0;
-      SLUICE_RETURN_IF_ERROR(SaveResults(
-          *Connect(*coordinator), flags->id, flags->output, flags->errors,
-          flags->offset, flags->follow, flags->append, &lines));
-      std::cerr << lines << " results\n";
+      SLUICE_ASSIGN_OR_RETURN(
+          auto files, ResultFiles::Plan(flags->output, flags->errors, {}));
+      SLUICE_RETURN_IF_ERROR(SaveResults(*Connect(*coordinator), flags->id,
+                                         flags->offset, flags->follow,
+                                         flags->append, files.get()));
+      std::cerr << files->lines() << " results\n";
       return absl::OkStatus();
     };
   });

@@ -1,14 +1,24 @@
 #include "server/cli/job_io.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
+#include "common/clock.h"
+#include "common/status_macros.h"
 #include "common/text.h"
 #include "coordinator/job_manager.h"
 #include "coordinator/planning/plan_json.h"
@@ -20,6 +30,9 @@ namespace {
 
 constexpr char kSamplingGroup[] = "Sampling";
 
+// How much of an input shows what it is.
+constexpr size_t kHeadBytes = 64 << 10;
+
 absl::Time FromProtoTime(const google::protobuf::Timestamp& t) {
   return absl::FromUnixSeconds(t.seconds()) + absl::Nanoseconds(t.nanos());
 }
@@ -29,9 +42,61 @@ std::string TimeText(const google::protobuf::Timestamp& t) {
                           absl::UTCTimeZone());
 }
 
-absl::Status FileError(const std::string& what, const std::string& path) {
-  return absl::Status(absl::ErrnoToStatusCode(errno),
-                      absl::StrCat(what, " ", path, ": ", strerror(errno)));
+// What a file that begins like this is, if no line of it can be a request, and
+// what to do; else "".
+std::string WhatElseItIs(const std::string& path, absl::string_view head,
+                         v1::InputFormat format) {
+  static constexpr struct {
+    absl::string_view begin, name, unpack;
+  } kPacked[] = {{"\x1f\x8b", "gzip", "gunzip -c"},
+                 {"\x28\xb5\x2f\xfd", "zstd", "zstd -dc"},
+                 {"\xfd\x37zXZ", "xz", "xz -dc"},
+                 {"BZh", "bzip2", "bzip2 -dc"}};
+  for (const auto& packed : kPacked) {
+    if (!absl::StartsWith(head, packed.begin)) continue;
+    return absl::StrCat("this is ", packed.name,
+                        "; unpack it first: ", packed.unpack, " ", path,
+                        " | sluice ... -i -");
+  }
+  if (absl::StartsWith(head, "PK\x03\x04")) {
+    return "this is a ZIP archive (or a file of an office program); take the "
+           "file of requests out of it first";
+  }
+  if (absl::StartsWith(head, "PAR1")) {
+    return "this is Parquet; write its rows as JSON lines first";
+  }
+  if (absl::StartsWith(head, "\xff\xfe") ||
+      absl::StartsWith(head, "\xfe\xff")) {
+    return absl::StrCat("this is UTF-16; convert it first: iconv -t UTF-8 ",
+                        path);
+  }
+  if (format == v1::INPUT_FORMAT_TEXT) return "";
+  absl::ConsumePrefix(&head, "\xef\xbb\xbf");
+  const absl::string_view text = absl::StripAsciiWhitespace(head);
+  if (text.empty()) return "";
+  if (text.front() == '[' &&
+      absl::StartsWith(absl::StripLeadingAsciiWhitespace(text.substr(1)),
+                       "{")) {
+    return "this is one JSON list, where each line must be a JSON object; "
+           "convert it first: jq -c '.[]'";
+  }
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    const absl::string_view stripped = absl::StripLeadingAsciiWhitespace(line);
+    // Anything that was meant as JSON gets its own error.
+    if (absl::StartsWith(stripped, "{") || absl::StartsWith(stripped, "[")) {
+      return "";
+    }
+  }
+  const absl::string_view first = text.substr(0, text.find('\n'));
+  if (absl::EndsWithIgnoreCase(path, ".csv") ||
+      absl::EndsWithIgnoreCase(path, ".tsv") ||
+      first.find_first_of(",;\t") != absl::string_view::npos) {
+    return "this looks like a table (CSV), where each line must be a JSON "
+           "object; convert it first, or, if each line is a prompt, say "
+           "--input-format text";
+  }
+  return "no line of it is a JSON object; if each line is a prompt, say "
+         "--input-format text";
 }
 
 }  // namespace
@@ -45,8 +110,10 @@ void JobFlags::AddTo(CLI::App* app) {
       ->type_name("FILE");
   AddAlias(app, "--input-file", input);
   app->add_option("--max-tokens", max_tokens,
-                  "tokens to generate, for requests that do not say; default: "
-                  "what the model's generation_config.json says, or else 128")
+                  absl::StrCat("tokens to generate, for requests that do not "
+                               "say; default: what the model's "
+                               "generation_config.json says, or else ",
+                               kDefaultMaxTokens))
       ->check(AtLeast(1))
       ->group(kMainGroup);
   app->add_option("--input-format", format,
@@ -94,62 +161,135 @@ absl::StatusOr<v1::JobSpec> JobFlags::ToSpec() const {
   return spec;
 }
 
+absl::Status InputFile::Check(const std::string& path) {
+  if (path == "-") return absl::OkStatus();
+  struct stat info {};
+  if (stat(path.c_str(), &info) == 0) {
+    errno = 0;
+    if (S_ISDIR(info.st_mode)) {
+      errno = EISDIR;
+    } else if (access(path.c_str(), R_OK) == 0) {
+      return absl::OkStatus();
+    }
+  }
+  const std::string what =
+      absl::StrCat("can't read the input ", path, ": ", strerror(errno));
+  return errno == ENOENT ? absl::NotFoundError(what)
+                         : absl::InvalidArgumentError(what);
+}
+
 absl::StatusOr<std::unique_ptr<InputFile>> InputFile::Open(
     const std::string& path) {
+  SLUICE_RETURN_IF_ERROR(Check(path));
   auto input = std::make_unique<InputFile>();
   if (path == "-") return input;
   input->file_.open(path, std::ios::binary);
-  // A directory opens, and only fails when read.
-  if (!input->file_.is_open() || input->file_.peek() == EOF) {
-    if (!input->file_.is_open() || input->file_.bad()) {
-      return FileError("can't read the input", path);
-    }
-    input->file_.clear();
+  if (!input->file_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("can't read the input ", path, ": ", strerror(errno)));
   }
   return input;
 }
 
-absl::StatusOr<std::unique_ptr<ResultFiles>> ResultFiles::Open(
-    const std::string& output, const std::string& errors, bool append) {
+absl::Status InputFile::CheckKind(const std::string& path,
+                                  v1::InputFormat format) {
+  struct stat info {};
+  // Who opens a pipe has to read it.
+  if (path != "-" &&
+      (stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode))) {
+    return absl::OkStatus();
+  }
+  std::string head(kHeadBytes, '\0');
+  // Of stdin without moving on: it is read where it stands.
+  const int fd = path == "-" ? dup(STDIN_FILENO)
+                             : open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  ssize_t n = -1;
+  if (fd >= 0 && fstat(fd, &info) == 0 && S_ISREG(info.st_mode)) {
+    n = pread(fd, head.data(), head.size(),
+              path == "-" ? lseek(fd, 0, SEEK_CUR) : 0);
+  }
+  if (fd >= 0) close(fd);
+  if (n <= 0) return absl::OkStatus();  // whoever reads it says what is wrong
+  head.resize(static_cast<size_t>(n));
+  const std::string wrong = WhatElseItIs(path, head, format);
+  if (wrong.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--input ", path, ": ", wrong));
+}
+
+void ErrorCounts::Add(const v1::Result& result) {
+  if (!result.is_error()) return;
+  const auto line = nlohmann::json::parse(result.line(), nullptr, false);
+  std::string code = "unknown";
+  std::string message;
+  if (const auto error = line.is_object() ? line.find("error") : line.end();
+      error != line.end() && error->is_object()) {
+    code = error->value("code", code);
+    message = error->value("message", message);
+  }
+  if (total_ == 0) first_ = message;
+  ++total_;
+  ++by_code_[code];
+}
+
+std::string ErrorCounts::Text() const {
+  const std::string counts =
+      absl::StrJoin(by_code_, ", ", [](std::string* out, const auto& entry) {
+        absl::StrAppend(out, entry.second, " ", entry.first);
+      });
+  return absl::StrCat(counts, "; the first: ", first_);
+}
+
+absl::Status CheckAnySucceeded(const v1::Job& job, const ErrorCounts& errors) {
+  if (job.counts().completed() > 0 || job.counts().total() == 0) {
+    return absl::OkStatus();
+  }
+  return absl::AbortedError(absl::StrCat(
+      "nothing succeeded: ", job.counts().failed(), " of ",
+      job.counts().total(), " requests failed",
+      errors.total() > 0 ? absl::StrCat(" (", errors.Text(), ")") : ""));
+}
+
+absl::StatusOr<std::unique_ptr<ResultFiles>> ResultFiles::Plan(
+    const std::string& output, const std::string& errors,
+    const std::vector<NamedInput>& inputs) {
   auto files = std::make_unique<ResultFiles>();
-  const auto mode =
-      std::ios::binary | (append ? std::ios::app : std::ios::trunc);
-  files->output_name_ = output;
-  files->output_ = &std::cout;
-  if (output != "-") {
-    files->output_file_.open(output, std::ios::out | mode);
-    if (!files->output_file_) return FileError("can't write", output);
-    files->output_ = &files->output_file_;
-  }
-  files->errors_name_ = errors.empty() ? output : errors;
-  files->errors_ = files->output_;
+  SLUICE_ASSIGN_OR_RETURN(files->output_, OutputFile::Plan(output, "--output"));
   if (!errors.empty()) {
-    files->errors_file_.open(errors, std::ios::out | mode);
-    if (!files->errors_file_) return FileError("can't write", errors);
-    files->errors_ = &files->errors_file_;
+    SLUICE_ASSIGN_OR_RETURN(files->errors_,
+                            OutputFile::Plan(errors, "--errors"));
+    if (files->errors_->path() == "-" && files->output_->path() == "-") {
+      files->errors_ = nullptr;
+    }
   }
+  SLUICE_RETURN_IF_ERROR(
+      CheckDistinct(inputs, {files->output_.get(), files->errors_.get()}));
   return files;
 }
 
-absl::Status ResultFiles::Write(const v1::Result& result) {
-  std::ostream& out = result.is_error() ? *errors_ : *output_;
-  out.write(result.line().data(),
-            static_cast<std::streamsize>(result.line().size()));
-  out.put('\n');
-  if (!out) {
-    return FileError("can't write",
-                     result.is_error() ? errors_name_ : output_name_);
-  }
-  ++lines_;
-  return absl::OkStatus();
+absl::Status ResultFiles::Open(bool append) {
+  SLUICE_RETURN_IF_ERROR(output_->Open(append));
+  return errors_ ? errors_->Open(append) : absl::OkStatus();
 }
 
-absl::Status ResultFiles::Close() {
-  output_->flush();
-  if (!*output_) return FileError("can't write", output_name_);
-  errors_->flush();
-  if (!*errors_) return FileError("can't write", errors_name_);
-  return absl::OkStatus();
+absl::Status ResultFiles::Write(const v1::Result& result) {
+  constexpr double kFlushSeconds = 0.5;
+  error_counts_.Add(result);
+  OutputFile& out = result.is_error() && errors_ ? *errors_ : *output_;
+  SLUICE_RETURN_IF_ERROR(out.Write(result.line()));
+  SLUICE_RETURN_IF_ERROR(out.Write("\n"));
+  ++lines_;
+  const double now = MonotonicSeconds();
+  if (now - flushed_at_ < kFlushSeconds) return absl::OkStatus();
+  flushed_at_ = now;
+  SLUICE_RETURN_IF_ERROR(Open());
+  SLUICE_RETURN_IF_ERROR(output_->Flush());
+  return errors_ ? errors_->Flush() : absl::OkStatus();
+}
+
+absl::Status ResultFiles::Commit() {
+  SLUICE_RETURN_IF_ERROR(output_->Commit());
+  return errors_ ? errors_->Commit() : absl::OkStatus();
 }
 
 std::string JobToJson(const v1::Job& job) {

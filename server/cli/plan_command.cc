@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -167,7 +166,7 @@ absl::StatusOr<LengthHistogram> ParseLengths(const std::string& text) {
 // them: the same code reads both.
 struct Case {
   PlanRequest request;
-  std::unique_ptr<StateDir> state_dir;
+  std::unique_ptr<TemporaryStateDir> state_dir;
   std::unique_ptr<Coordinator> coordinator;
 };
 
@@ -310,7 +309,7 @@ absl::StatusOr<Case> MakeCase(const PlanFlags& flags,
   }
   SLUICE_RETURN_IF_ERROR(CheckBudgets(flags));
   Case c;
-  SLUICE_ASSIGN_OR_RETURN(c.state_dir, StateDir::Open(""));
+  SLUICE_ASSIGN_OR_RETURN(c.state_dir, TemporaryStateDir::Make());
   Coordinator::Options options;
   options.model_dir = flags.model;
   options.state_dir = c.state_dir->path();
@@ -369,15 +368,22 @@ absl::StatusOr<Case> MakeCase(const PlanFlags& flags,
   return c;
 }
 
-absl::Status WriteFile(const std::string& path, const std::string& text) {
-  std::ofstream out(path, std::ios::binary | std::ios::trunc);
-  out << text;
-  out.close();
-  if (!out) {
-    return absl::PermissionDeniedError(
-        absl::StrCat(path, ": can't be written"));
+// Before a search that takes its time.
+absl::Status CheckOutputs(const PlanFlags& flags) {
+  std::vector<NamedInput> inputs = {{flags.input, "--input"},
+                                    {flags.cluster, "--cluster"}};
+  for (const std::string& path : flags.profiles) {
+    inputs.push_back({path, "--profile"});
   }
-  return absl::OkStatus();
+  std::unique_ptr<OutputFile> output;
+  std::unique_ptr<OutputFile> svg;
+  if (!flags.output.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(output, OutputFile::Plan(flags.output, "--output"));
+  }
+  if (!flags.svg.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(svg, OutputFile::Plan(flags.svg, "--svg"));
+  }
+  return CheckDistinct(inputs, {output.get(), svg.get()});
 }
 
 absl::Status ShowFrontier(const PlanFlags& flags, const Case& c) {
@@ -396,8 +402,8 @@ absl::Status ShowFrontier(const PlanFlags& flags, const Case& c) {
         {plan.latency_seconds, plan.tokens_per_second,
          absl::StrCat("gbs ", policy.gbs, " x ", policy.num_microbatches)});
   }
-  return WriteFile(
-      flags.svg,
+  return WriteOutputFile(
+      flags.svg, "--svg",
       FrontierSvg(
           absl::StrCat(std::filesystem::path(flags.model).filename().string(),
                        ": throughput over latency"),
@@ -427,12 +433,13 @@ absl::Status RunPlan(const PlanFlags& flags, const std::string& coordinator) {
   if (!flags.svg.empty() && !flags.frontier) {
     return absl::InvalidArgumentError("--svg is the picture of --frontier");
   }
+  SLUICE_RETURN_IF_ERROR(CheckOutputs(flags));
   SLUICE_ASSIGN_OR_RETURN(const Case c, MakeCase(flags, coordinator));
   if (flags.frontier) return ShowFrontier(flags, c);
   SLUICE_ASSIGN_OR_RETURN(const PlanResult result, Decide(flags, c));
   if (!flags.output.empty()) {
-    SLUICE_RETURN_IF_ERROR(
-        WriteFile(flags.output, PlanToJson(result.best) + "\n"));
+    SLUICE_RETURN_IF_ERROR(WriteOutputFile(flags.output, "--output",
+                                           PlanToJson(result.best) + "\n"));
   }
   if (flags.json) {
     auto line = nlohmann::ordered_json::parse(PlanToJson(result.best));

@@ -1,5 +1,7 @@
 // `sluice run`: a coordinator and its workers in this process, for one job.
 
+#include <unistd.h>
+
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -12,12 +14,16 @@
 #include "common/clock.h"
 #include "common/logging.h"
 #include "common/status_macros.h"
+#include "common/version.h"
+#include "coordinator/job_manager.h"
 #include "coordinator/planning/plan_json.h"
 #include "server/cli/cluster_flags.h"
 #include "server/cli/commands.h"
 #include "server/cli/job_io.h"
 #include "server/cli/progress.h"
 #include "server/cli/run_report.h"
+#include "server/cli/run_state.h"
+#include "server/cli/stop_signals.h"
 #include "server/flags/command_line.h"
 #include "server/local_cluster.h"
 #include "server/metrics/metrics_server.h"
@@ -29,108 +35,289 @@ struct RunFlags {
   JobFlags job;
   ClusterFlags cluster;
   std::string output, errors, generation_config = "auto";
-  bool json = false, strict = false, quiet = false;
+  bool json = false, strict = false, quiet = false, restart = false;
 };
 
-absl::Status Run(const RunFlags& flags) {
-  SLUICE_ASSIGN_OR_RETURN(v1::JobSpec spec, flags.job.ToSpec());
-  SLUICE_ASSIGN_OR_RETURN(auto input, InputFile::Open(flags.job.input));
-  SLUICE_ASSIGN_OR_RETURN(auto files,
-                          ResultFiles::Open(flags.output, flags.errors, false));
-  SLUICE_ASSIGN_OR_RETURN(auto state_dir,
-                          StateDir::Open(flags.cluster.state_dir));
-
-  // The tracer and the metrics outlive the cluster.
-  const std::unique_ptr<MetricsRegistry> metrics = CreatePrometheusRegistry();
-  LocalCluster::Options options;
-  SLUICE_RETURN_IF_ERROR(flags.cluster.Apply(&options));
-  options.metrics = metrics.get();
-  options.coordinator.state_dir = state_dir->path();
-  options.coordinator.generation_config = flags.generation_config == "auto";
-
-  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Tracer> tracer,
-                          flags.cluster.MakeTracer());
-  options.tracer = tracer.get();
-
-  const double start = MonotonicSeconds();
-  ProgressDisplay display(Clock::Real(), flags.quiet);
-  options.profile_progress = ShowProfiling(&display);
-  SLUICE_ASSIGN_OR_RETURN(auto cluster,
-                          LocalCluster::Start(std::move(options)));
-  JobClient& client = cluster->client();
-  v1::Job job;
-  // A plan is made for a job that is there; else the workers load first, so
-  // that an input from a pipe is read when it can be worked on.
-  const auto create = [&] {
-    absl::StatusOr<v1::Job> created =
-        client.CreateJob(spec, &input->stream(), nullptr);
-    if (created.ok()) job = *std::move(created);
-    return created.status();
+// What of the flags answers depend on, beside the model's part.
+void AddFacts(const JobFlags& job, v1::InputFormat format,
+              RunState::Facts* facts) {
+  const auto add = [&](const char* flag, const auto& value) {
+    (*facts)[flag] = value ? absl::StrCat(*value) : "";
   };
-  const bool planned = flags.cluster.plan == "on";
-  if (planned) SLUICE_RETURN_IF_ERROR(create());
-  SLUICE_RETURN_IF_ERROR(WaitUntilLoaded(*cluster, display));
-  const double loaded = MonotonicSeconds();
-  const SweepStats loading = cluster->report().stats;
-  if (!planned) SLUICE_RETURN_IF_ERROR(create());
-  // Results are written while the job runs; the updates only show progress.
-  const absl::StatusOr<v1::Job> last = FollowJob(
-      *cluster, job.id(),
-      [&](const v1::Result& result) { return files->Write(result); },
-      [&](const v1::Job& now) { display.Update(now); });
-  display.Finish();
-  SLUICE_RETURN_IF_ERROR(last.status());
-  SLUICE_RETURN_IF_ERROR(files->Close());
-  const double wall = MonotonicSeconds() - loaded;
-  const v1::ClusterState state = cluster->coordinator().cluster_state();
-  const RuntimeReport report = cluster->report();
-  const SweepStats stats = report.stats - loading;
-  const double rate = wall > 0 ? last->generation_tokens() / wall : 0;
+  add("--max-tokens", job.max_tokens);
+  add("--temperature", job.temperature);
+  add("--top-p", job.top_p);
+  add("--top-k", job.top_k);
+  add("--seed", job.seed);
+  (*facts)["--ignore-eos"] = job.ignore_eos ? "given" : "";
+  (*facts)["the version of Sluice"] = ReleaseVersion();
+  (*facts)["--input-format"] =
+      format == v1::INPUT_FORMAT_TEXT ? "text" : "jsonl";
+}
 
-  std::optional<Plan> plan;
-  if (!last->plan().empty()) {
-    SLUICE_ASSIGN_OR_RETURN(plan, ParsePlan(last->plan()));
-  }
+// One run: what main() would hold, were it the only command.
+class Runner {
+ public:
+  explicit Runner(const RunFlags& flags)
+      : flags_(flags), display_(Clock::Real(), flags.quiet) {}
 
-  if (!flags.quiet) {
-    std::cerr << absl::StrFormat(
-        "%d requests: %d completed, %d failed; %d prompt + %d generated "
-        "tokens in %.2f s (%.1f generated tokens/s)\n",
-        last->counts().total(), last->counts().completed(),
-        last->counts().failed(), last->prompt_tokens(),
-        last->generation_tokens(), wall, rate);
-    std::cerr << RuntimeTable(report, stats, wall, flags.cluster.workers);
-    if (plan) std::cerr << PredictionTable(*plan, stats, wall, rate);
-  }
-  if (flags.json) {
-    nlohmann::ordered_json line = {
-        {"requests", last->counts().total()},
-        {"completed", last->counts().completed()},
-        {"failed", last->counts().failed()},
-        {"prompt_tokens", last->prompt_tokens()},
-        {"generation_tokens", last->generation_tokens()},
-        {"prefill_seconds", state.prefill_seconds()},
-        {"decode_seconds", state.decode_seconds()},
-        {"wall_seconds", wall},
-        {"generation_tokens_per_second", rate},
-        {"load_seconds", loaded - start},
-        {"workers", flags.cluster.workers},
-        {"dtype", state.dtype()},
-        {"gbs", state.gbs()},
-        {"blocks", state.num_blocks()}};
-    line.update(RuntimeFigures(
-        plan ? plan->stages.front().policy : cluster->coordinator().policy(),
-        report, stats));
-    if (plan) {
-      line["plan"] = nlohmann::ordered_json::parse(last->plan());
-      line["predicted"] = PredictionFigures(*plan, stats);
+  absl::Status Run() {
+    SLUICE_RETURN_IF_ERROR(Prepare());
+    // Until there are answers, nothing is worth more than its removal.
+    signals_.OnStop([this] {
+      state_.reset();
+      std::cerr << "\nsluice: stopped before anything was computed\n";
+      _exit(128 + signals_.signal());
+    });
+    auto started = LocalCluster::Start(std::move(options_));
+    if (!started.ok()) {
+      signals_.OnStop(nullptr);
+      return started.status();
     }
-    std::cout << line.dump() << std::endl;
+    cluster_ = *std::move(started);
+    signals_.OnStop([this] { cluster_->Shutdown(); });
+    absl::Status status = Compute();
+    display_.Finish();
+    signals_.OnStop(nullptr);
+    if (status.ok()) return Report();
+    cluster_->Shutdown();
+    return Explain(std::move(status));
   }
-  SLUICE_RETURN_IF_ERROR(flags.cluster.WriteTrace(tracer.get()));
-  if (flags.strict && last->counts().failed() > 0) {
-    return absl::AbortedError(absl::StrCat(last->counts().failed(), " of ",
-                                           last->counts().total(),
+
+ private:
+  absl::Status Prepare();
+  absl::Status FindJob();
+  absl::Status CreateJob();
+  absl::Status Compute();
+  absl::Status Explain(absl::Status status);
+  absl::Status Report();
+  void PrintFigures(const std::optional<Plan>& plan, double wall, double rate);
+  nlohmann::ordered_json Figures(const std::optional<Plan>& plan, double wall,
+                                 double rate) const;
+
+  const RunFlags& flags_;
+  StopSignals signals_;  // before all threads
+  ProgressDisplay display_;
+  v1::JobSpec spec_;
+  std::unique_ptr<ResultFiles> files_;
+  std::unique_ptr<RunState> state_;
+  // The tracer and the metrics outlive the cluster.
+  std::unique_ptr<MetricsRegistry> metrics_;
+  std::unique_ptr<Tracer> tracer_;
+  LocalCluster::Options options_;
+  std::unique_ptr<LocalCluster> cluster_;
+  v1::Job first_;  // as it was created, or found
+  v1::Job last_;
+  SweepStats loading_;
+  double start_ = 0, loaded_ = 0, ended_ = 0;
+};
+
+// Finds out all that can be wrong before anything is written.
+absl::Status Runner::Prepare() {
+  SLUICE_ASSIGN_OR_RETURN(spec_, flags_.job.ToSpec());
+  const std::string& input = flags_.job.input;
+  SLUICE_RETURN_IF_ERROR(InputFile::Check(input));
+  SLUICE_RETURN_IF_ERROR(InputFile::CheckKind(input, spec_.format()));
+  const NamedInput named = {input, "--input"};
+  SLUICE_ASSIGN_OR_RETURN(
+      files_, ResultFiles::Plan(flags_.output, flags_.errors, {named}));
+  if (!flags_.cluster.trace.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(const auto trace,
+                            OutputFile::Plan(flags_.cluster.trace, "--trace"));
+    SLUICE_RETURN_IF_ERROR(
+        CheckDistinct({named}, {&files_->output(), trace.get()}));
+  }
+  metrics_ = CreatePrometheusRegistry();
+  SLUICE_RETURN_IF_ERROR(flags_.cluster.Apply(&options_));
+  options_.coordinator.generation_config = flags_.generation_config == "auto";
+  options_.metrics = metrics_.get();
+  SLUICE_ASSIGN_OR_RETURN(tracer_, flags_.cluster.MakeTracer());
+  options_.tracer = tracer_.get();
+  options_.profile_progress = ShowProfiling(&display_);
+  start_ = MonotonicSeconds();
+  SLUICE_ASSIGN_OR_RETURN(RunState::Facts facts,
+                          LocalCluster::AnswerFacts(options_));
+  AddFacts(flags_.job, spec_.format(), &facts);
+  RunState::Options state;
+  state.input = input;
+  state.output = &files_->output();
+  state.state_dir = flags_.cluster.state_dir;
+  state.restart = flags_.restart;
+  SLUICE_ASSIGN_OR_RETURN(state_, RunState::Open(state, std::move(facts)));
+  options_.coordinator.state_dir = state_->path();
+  spec_.set_request_id(state_->request_id());
+  return absl::OkStatus();
+}
+
+// The job that an earlier, equal run made; if it came to none, first_ stays
+// empty.
+absl::Status Runner::FindJob() {
+  v1::ListJobsRequest request;
+  do {
+    SLUICE_ASSIGN_OR_RETURN(const v1::ListJobsResponse page,
+                            cluster_->client().ListJobs(request));
+    for (const v1::Job& job : page.jobs()) {
+      if (job.spec().request_id() != spec_.request_id()) continue;
+      first_ = job;
+      return absl::OkStatus();
+    }
+    request.set_page_token(page.next_page_token());
+  } while (!request.page_token().empty());
+  return absl::OkStatus();
+}
+
+absl::Status Runner::CreateJob() {
+  if (state_->resumes()) SLUICE_RETURN_IF_ERROR(FindJob());
+  const bool found = !first_.id().empty();
+  if (!found) {
+    SLUICE_ASSIGN_OR_RETURN(std::istream* const input, state_->OpenInput());
+    SLUICE_ASSIGN_OR_RETURN(
+        first_, cluster_->client().CreateJob(spec_, input, nullptr));
+  }
+  SLUICE_RETURN_IF_ERROR(state_->OnJobCreated());
+  if (flags_.quiet) return absl::OkStatus();
+  const v1::RequestCounts& counts = first_.counts();
+  if (found) {
+    std::cerr << "resuming: " << counts.completed() + counts.failed() << " of "
+              << counts.total() << " answers are there\n";
+  }
+  if (first_.requests_by_default() > 0) {
+    std::cerr << first_.requests_by_default() << " of " << counts.total()
+              << " requests do not say max_tokens: they end after at most "
+              << first_.default_max_tokens()
+              << " tokens (--max-tokens says otherwise)\n";
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Runner::Compute() {
+  // A plan is made for a job that is there, and of one that is there all may be
+  // done; else the workers load first.
+  const bool job_first = flags_.cluster.plan == "on" || state_->resumes();
+  if (job_first) SLUICE_RETURN_IF_ERROR(CreateJob());
+  if (!IsTerminal(first_.state())) {
+    SLUICE_RETURN_IF_ERROR(WaitUntilLoaded(*cluster_, display_));
+  }
+  loaded_ = MonotonicSeconds();
+  loading_ = cluster_->report().stats;
+  if (!job_first) SLUICE_RETURN_IF_ERROR(CreateJob());
+  // Results are written while the job runs; the updates only show progress.
+  SLUICE_RETURN_IF_ERROR(files_->Open());
+  SLUICE_ASSIGN_OR_RETURN(
+      last_,
+      FollowJob(
+          *cluster_, first_.id(),
+          [&](const v1::Result& result) { return files_->Write(result); },
+          [&](const v1::Job& now) { display_.Update(now); }));
+  ended_ = MonotonicSeconds();
+  return files_->Commit();
+}
+
+// Says what is kept of a run that did not come to its end.
+absl::Status Runner::Explain(absl::Status status) {
+  if (first_.id().empty() && signals_.signal() == 0) return status;
+  std::string kept;
+  absl::StatusOr<v1::Job> job = absl::NotFoundError("none");
+  if (!first_.id().empty()) {
+    job = cluster_->coordinator().jobs().GetJob(first_.id());
+  }
+  if (job.ok() && job->counts().completed() > 0) {
+    kept = absl::StrCat(job->counts().completed() + job->counts().failed(),
+                        " of ", job->counts().total(), " answers are ");
+    if (state_->durable()) {
+      absl::StrAppend(&kept, "kept in ", state_->path().string(),
+                      "; run the same command again to go on");
+    } else {
+      absl::StrAppend(&kept,
+                      "there, and none is kept: with a file as --output "
+                      "they would be");
+      files_->Commit().IgnoreError();  // whole lines
+    }
+  } else {
+    kept = "nothing was answered yet";
+    state_->DropJob();
+  }
+  if (const int signal = signals_.signal(); signal != 0) {
+    return StoppedBy(signal, absl::StrCat("stopped: ", kept));
+  }
+  return absl::Status(status.code(),
+                      absl::StrCat(status.message(), "; ", kept));
+}
+
+void Runner::PrintFigures(const std::optional<Plan>& plan, double wall,
+                          double rate) {
+  const RuntimeReport report = cluster_->report();
+  const SweepStats stats = report.stats - loading_;
+  std::cerr << absl::StrFormat(
+      "%d requests: %d completed, %d failed; %d prompt + %d generated "
+      "tokens in %.2f s (%.1f generated tokens/s)\n",
+      last_.counts().total(), last_.counts().completed(),
+      last_.counts().failed(), last_.prompt_tokens(), last_.generation_tokens(),
+      wall, rate);
+  if (files_->error_counts().total() > 0) {
+    std::cerr << "failed: " << files_->error_counts().Text() << "\n";
+  }
+  if (last_.answers_cut_by_default() > 0) {
+    std::cerr << last_.answers_cut_by_default()
+              << (last_.answers_cut_by_default() == 1 ? " answer was"
+                                                      : " answers were")
+              << " cut at max_tokens " << last_.default_max_tokens()
+              << ", the default; --max-tokens allows more\n";
+  }
+  std::cerr << RuntimeTable(report, stats, wall, flags_.cluster.workers);
+  if (plan) std::cerr << PredictionTable(*plan, stats, wall, rate);
+}
+
+nlohmann::ordered_json Runner::Figures(const std::optional<Plan>& plan,
+                                       double wall, double rate) const {
+  const v1::ClusterState state = cluster_->coordinator().cluster_state();
+  const RuntimeReport report = cluster_->report();
+  const SweepStats stats = report.stats - loading_;
+  nlohmann::ordered_json line = {
+      {"requests", last_.counts().total()},
+      {"completed", last_.counts().completed()},
+      {"failed", last_.counts().failed()},
+      {"resumed", first_.counts().completed()},
+      {"cut_by_default", last_.answers_cut_by_default()},
+      {"prompt_tokens", last_.prompt_tokens()},
+      {"generation_tokens", last_.generation_tokens()},
+      {"prefill_seconds", state.prefill_seconds()},
+      {"decode_seconds", state.decode_seconds()},
+      {"wall_seconds", wall},
+      {"generation_tokens_per_second", rate},
+      {"load_seconds", loaded_ - start_},
+      {"workers", flags_.cluster.workers},
+      {"dtype", state.dtype()},
+      {"gbs", state.gbs()},
+      {"blocks", state.num_blocks()}};
+  line.update(RuntimeFigures(
+      plan ? plan->stages.front().policy : cluster_->coordinator().policy(),
+      report, stats));
+  if (plan) {
+    line["plan"] = nlohmann::ordered_json::parse(last_.plan());
+    line["predicted"] = PredictionFigures(*plan, stats);
+  }
+  return line;
+}
+
+absl::Status Runner::Report() {
+  const double wall = ended_ - loaded_;
+  const auto generated = static_cast<double>(last_.generation_tokens() -
+                                             first_.generation_tokens());
+  const double rate = wall > 0 ? generated / wall : 0;
+  std::optional<Plan> plan;
+  if (!last_.plan().empty()) {
+    SLUICE_ASSIGN_OR_RETURN(plan, ParsePlan(last_.plan()));
+  }
+  if (!flags_.quiet) PrintFigures(plan, wall, rate);
+  if (flags_.json) std::cout << Figures(plan, wall, rate).dump() << std::endl;
+  SLUICE_RETURN_IF_ERROR(flags_.cluster.WriteTrace(tracer_.get()));
+  cluster_.reset();
+  SLUICE_RETURN_IF_ERROR(state_->Finish());
+  SLUICE_RETURN_IF_ERROR(CheckAnySucceeded(last_, files_->error_counts()));
+  if (flags_.strict && last_.counts().failed() > 0) {
+    return absl::AbortedError(absl::StrCat(last_.counts().failed(), " of ",
+                                           last_.counts().total(),
                                            " requests failed (--strict)"));
   }
   return absl::OkStatus();
@@ -153,22 +340,28 @@ void AddRunCommand(CLI::App* app, Command* chosen) {
   AddAlias(cmd, "--output-file", flags->output);
   cmd->add_option("--errors", flags->errors,
                   "write error lines here instead of into --output");
+  cmd->add_flag("--json", flags->json,
+                "figures as one JSON object in the last line of stdout");
+  cmd->add_flag("--strict", flags->strict, "exit with 3 if any request failed");
+  cmd->add_flag("--restart", flags->restart,
+                "begin anew, and give up the answers that an earlier run with "
+                "this output left");
   cmd->add_option("--generation-config", flags->generation_config,
                   "auto: requests that do not say get the values of the "
                   "model's generation_config.json; none: as if it had none")
       ->check(CLI::IsMember({"auto", "none"}))
       ->capture_default_str();
-  cmd->add_flag("--json", flags->json,
-                "figures as one JSON object in the last line of stdout");
-  cmd->add_flag("--strict", flags->strict, "exit with 3 if any request failed");
   cmd->add_flag("-q,--quiet", flags->quiet, "no progress");
   cmd->footer(
+      "A run that was stopped or killed goes on where it was when the same\n"
+      "command is given again: until the output is whole, answers are kept in\n"
+      "OUTPUT.sluice (or --state-dir).\n"
       "Examples:\n"
       "  sluice run --model ./llama -i prompts.jsonl -o answers.jsonl\n"
       "  sluice run --model ./llama -i prompts.txt -o - --max-tokens 32\n"
       "  sluice run --model ./llama -i in.jsonl -o out.jsonl --workers 2 "
       "--dtype bfloat16 --json");
-  cmd->callback([=] { *chosen = [=] { return Run(*flags); }; });
+  cmd->callback([=] { *chosen = [=] { return Runner(*flags).Run(); }; });
 }
 
 }  // namespace sluice

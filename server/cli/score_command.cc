@@ -1,8 +1,11 @@
 // `sluice score`: the perplexity of a text, by a coordinator and its workers in
 // this process. Its windows are requests of one job like any others.
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -20,8 +23,10 @@
 #include "server/cli/cluster_flags.h"
 #include "server/cli/commands.h"
 #include "server/cli/job_io.h"
+#include "server/cli/output_file.h"
 #include "server/cli/progress.h"
 #include "server/cli/score_windows.h"
+#include "server/cli/stop_signals.h"
 #include "server/flags/command_line.h"
 #include "server/local_cluster.h"
 #include "server/metrics/metrics_server.h"
@@ -163,43 +168,12 @@ nlohmann::ordered_json Number(double value) {
                               : nlohmann::ordered_json(nullptr);
 }
 
-absl::Status Score(const ScoreFlags& flags) {
-  WindowOptions windows;
-  SLUICE_ASSIGN_OR_RETURN(windows.start, ParseStart(flags.bos));
-  if (flags.context != 0 || flags.stride != 0) {
-    // As far as can be said without the model.
-    windows.context = flags.context != 0 ? flags.context : INT32_MAX;
-    windows.stride = flags.stride != 0 ? flags.stride : windows.context;
-    SLUICE_RETURN_IF_ERROR(windows.Validate(0));
-  }
-  std::vector<std::string> texts;
-  int64_t bytes = 0;
-  for (const std::string& path : flags.inputs) {
-    SLUICE_ASSIGN_OR_RETURN(std::string text, ReadText(path));
-    bytes += static_cast<int64_t>(text.size());
-    texts.push_back(std::move(text));
-  }
-  SLUICE_ASSIGN_OR_RETURN(auto state_dir,
-                          StateDir::Open(flags.cluster.state_dir));
-  const std::unique_ptr<MetricsRegistry> metrics = CreatePrometheusRegistry();
-  LocalCluster::Options options;
-  SLUICE_RETURN_IF_ERROR(flags.cluster.Apply(&options));
-  options.metrics = metrics.get();
-  options.coordinator.state_dir = state_dir->path();
-  options.coordinator.generation_config = false;  // nothing is generated
-  options.coordinator.most_model_len =
-      flags.context > 0 ? flags.context : kDefaultContext;
-
-  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Tracer> tracer,
-                          flags.cluster.MakeTracer());
-  options.tracer = tracer.get();
-
-  const double start = MonotonicSeconds();
-  ProgressDisplay display(Clock::Real(), flags.quiet);
-  SLUICE_ASSIGN_OR_RETURN(auto cluster,
-                          LocalCluster::Start(std::move(options)));
+// All that needs the model.
+absl::Status ScoreOn(LocalCluster& cluster, const ScoreFlags& flags,
+                     WindowOptions windows, int64_t bytes, double start,
+                     std::vector<std::string> texts, ProgressDisplay& display) {
   // While the workers load.
-  const Coordinator& coordinator = cluster->coordinator();
+  const Coordinator& coordinator = cluster.coordinator();
   const int32_t positions = coordinator.max_model_len();
   if (flags.context > positions) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -235,14 +209,12 @@ absl::Status Score(const ScoreFlags& flags) {
     if (!any) return absl::InvalidArgumentError(why);
     LogWarning(why + "; nothing of it is scored");
   }
-  SLUICE_RETURN_IF_ERROR(WaitUntilLoaded(*cluster, display));
+  SLUICE_RETURN_IF_ERROR(WaitUntilLoaded(cluster, display));
 
   const double loaded = MonotonicSeconds();
   RequestLines lines(&cutter);
-  SLUICE_ASSIGN_OR_RETURN(const ScoreSum sum,
-                          RunJob(*cluster, &lines, display));
+  SLUICE_ASSIGN_OR_RETURN(const ScoreSum sum, RunJob(cluster, &lines, display));
   const double wall = MonotonicSeconds() - loaded;
-  SLUICE_RETURN_IF_ERROR(flags.cluster.WriteTrace(tracer.get()));
   const auto scored = static_cast<double>(sum.tokens());
   const double rate = wall > 0 ? scored / wall : 0;
   // The scored tokens stand for their share of the bytes; all, as a rule.
@@ -267,8 +239,8 @@ absl::Status Score(const ScoreFlags& flags) {
         {"wall_seconds", wall},
         {"load_seconds", loaded - start},
         {"workers", flags.cluster.workers},
-        {"dtype", cluster->coordinator().cluster_state().dtype()},
-        {"policy", PolicyText(cluster->coordinator().policy())}};
+        {"dtype", cluster.coordinator().cluster_state().dtype()},
+        {"policy", PolicyText(cluster.coordinator().policy())}};
     std::cout << line.dump() << std::endl;
     return absl::OkStatus();
   }
@@ -282,6 +254,86 @@ absl::Status Score(const ScoreFlags& flags) {
       windows.stride, bits_per_byte, rate);
   std::cout.flush();
   return absl::OkStatus();
+}
+
+// A temporary one, or null where the user named one.
+absl::StatusOr<std::unique_ptr<TemporaryStateDir>> MakeStateDir(
+    const ClusterFlags& flags) {
+  if (flags.state_dir.empty()) return TemporaryStateDir::Make();
+  std::error_code error;
+  if (std::filesystem::exists(
+          std::filesystem::path(flags.state_dir) / "sluice.db", error)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--state-dir ", flags.state_dir,
+                     " holds other jobs; say another one, or leave it out"));
+  }
+  return nullptr;
+}
+
+absl::Status Score(const ScoreFlags& flags) {
+  StopSignals signals;  // before all threads
+  WindowOptions windows;
+  SLUICE_ASSIGN_OR_RETURN(windows.start, ParseStart(flags.bos));
+  if (flags.context != 0 || flags.stride != 0) {
+    // As far as can be said without the model.
+    windows.context = flags.context != 0 ? flags.context : INT32_MAX;
+    windows.stride = flags.stride != 0 ? flags.stride : windows.context;
+    SLUICE_RETURN_IF_ERROR(windows.Validate(0));
+  }
+  std::vector<std::string> texts;
+  int64_t bytes = 0;
+  for (const std::string& path : flags.inputs) {
+    SLUICE_ASSIGN_OR_RETURN(std::string text, ReadText(path));
+    bytes += static_cast<int64_t>(text.size());
+    texts.push_back(std::move(text));
+  }
+  if (!flags.cluster.trace.empty()) {
+    std::vector<NamedInput> inputs;
+    for (const std::string& path : flags.inputs) {
+      inputs.push_back({path, "--input"});
+    }
+    SLUICE_ASSIGN_OR_RETURN(const auto trace,
+                            OutputFile::Plan(flags.cluster.trace, "--trace"));
+    SLUICE_RETURN_IF_ERROR(CheckDistinct(inputs, {trace.get()}));
+  }
+  SLUICE_ASSIGN_OR_RETURN(auto state_dir, MakeStateDir(flags.cluster));
+  const std::unique_ptr<MetricsRegistry> metrics = CreatePrometheusRegistry();
+  LocalCluster::Options options;
+  SLUICE_RETURN_IF_ERROR(flags.cluster.Apply(&options));
+  options.metrics = metrics.get();
+  options.coordinator.state_dir =
+      state_dir ? state_dir->path().string() : flags.cluster.state_dir;
+  options.coordinator.generation_config = false;  // nothing is generated
+  options.coordinator.most_model_len =
+      flags.context > 0 ? flags.context : kDefaultContext;
+
+  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Tracer> tracer,
+                          flags.cluster.MakeTracer());
+  options.tracer = tracer.get();
+
+  const double start = MonotonicSeconds();
+  ProgressDisplay display(Clock::Real(), flags.quiet);
+  signals.OnStop([&] {
+    state_dir.reset();
+    std::cerr << "\nsluice: stopped before anything was scored\n";
+    _exit(128 + signals.signal());
+  });
+  auto started = LocalCluster::Start(std::move(options));
+  if (!started.ok()) {
+    signals.OnStop(nullptr);
+    return started.status();
+  }
+  auto cluster = *std::move(started);
+  signals.OnStop([&] { cluster->Shutdown(); });
+  const absl::Status status = ScoreOn(*cluster, flags, windows, bytes, start,
+                                      std::move(texts), display);
+  signals.OnStop(nullptr);
+  if (!status.ok() && signals.signal() != 0) {
+    return StoppedBy(signals.signal(),
+                     "stopped before the text was scored; nothing is kept");
+  }
+  SLUICE_RETURN_IF_ERROR(status);
+  return flags.cluster.WriteTrace(tracer.get());
 }
 
 }  // namespace

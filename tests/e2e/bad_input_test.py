@@ -102,7 +102,8 @@ def test_errors_can_go_to_a_file_of_their_own():
 
 
 def test_a_file_of_bad_lines_only_still_ends():
-    figures, results = harness.run(LLAMA, ["x", "", "{}"])
+    # Its exit code says that nothing succeeded.
+    figures, results = harness.run(LLAMA, ["x", "", "{}"], check=False)
     assert figures["failed"] == 3 and len(results) == 3
 
 

@@ -47,7 +47,7 @@ TEST(ProgressTest, TheReasonOutlivesTheBar) {
             "job_1 [##----------------------]  10 %  0/3 requests  ETA 0:07");
   job.set_detail("waiting for workers: 1 of 2 registered");
   EXPECT_THAT(FormatProgress(job, absl::Seconds(-1), 200), HasSubstr("[##--"));
-  for (const size_t width : {80, 60, 52}) {
+  for (const size_t width : {80, 60, 53}) {
     const std::string line = FormatProgress(job, absl::Seconds(-1), width);
     EXPECT_LE(line.size(), width);
     EXPECT_THAT(line, HasSubstr("(waiting for workers: 1 of 2 registered)"));

@@ -1,0 +1,125 @@
+#include "server/cli/job_io.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+class JobIoTest : public testing::Test {
+ protected:
+  JobIoTest() {
+    std::string name = (fs::temp_directory_path() / "job-io-XXXXXX").string();
+    EXPECT_NE(mkdtemp(name.data()), nullptr);
+    dir_ = name;
+  }
+  ~JobIoTest() override { fs::remove_all(dir_); }
+
+  std::string Put(const std::string& name, const std::string& text) const {
+    std::ofstream(dir_ / name, std::ios::binary) << text;
+    return (dir_ / name).string();
+  }
+  // "" where it may be a file of requests.
+  std::string Kind(const std::string& name, const std::string& text,
+                   v1::InputFormat format = v1::INPUT_FORMAT_JSONL) const {
+    const absl::Status status = InputFile::CheckKind(Put(name, text), format);
+    EXPECT_TRUE(status.ok() || absl::IsInvalidArgument(status)) << status;
+    return std::string(status.message());
+  }
+
+  fs::path dir_;
+};
+
+v1::Result ErrorLine(const std::string& code, const std::string& message) {
+  v1::Result result;
+  result.set_is_error(true);
+  result.set_line(R"({"custom_id":null,"response":null,"error":{"code":")" +
+                  code + R"(","message":")" + message + R"("}})");
+  return result;
+}
+
+TEST_F(JobIoTest, SaysWhatAnInputIsThatHoldsNoRequests) {
+  EXPECT_THAT(Kind("a.jsonl.gz", "\x1f\x8b\x08 and more"),
+              HasSubstr("gunzip -c"));
+  EXPECT_THAT(Kind("a.gz", "\x1f\x8b\x08", v1::INPUT_FORMAT_TEXT),
+              HasSubstr("gzip"));
+  EXPECT_THAT(Kind("a.zst", "\x28\xb5\x2f\xfd more"), HasSubstr("zstd"));
+  EXPECT_THAT(Kind("a.xz", "\xfd\x37zXZ more"), HasSubstr("xz"));
+  EXPECT_THAT(Kind("a.parquet", "PAR1 more"), HasSubstr("Parquet"));
+  EXPECT_THAT(Kind("a.xlsx", "PK\x03\x04 more"), HasSubstr("ZIP"));
+  EXPECT_THAT(Kind("a", "\xff\xfe{ "), HasSubstr("UTF-16"));
+  EXPECT_THAT(Kind("a.csv", "id,prompt\n1,\"Hello\"\n"), HasSubstr("CSV"));
+  EXPECT_THAT(Kind("a.json", "[\n {\"prompt\":\"x\"},\n {}]\n"),
+              HasSubstr("jq -c '.[]'"));
+  EXPECT_THAT(Kind("b.json", R"([{"prompt":"x"}])"), HasSubstr("jq"));
+  EXPECT_THAT(Kind("a.md", "Tell me a story\nAnd another\n"),
+              HasSubstr("--input-format text"));
+}
+
+TEST_F(JobIoTest, LetsRequestsPass) {
+  EXPECT_EQ(Kind("a", "{\"prompt\":\"x\"}\n"), "");
+  EXPECT_EQ(Kind("b", "\xef\xbb\xbf\n  {\"prompt\":\"x\"}\n"), "");
+  EXPECT_EQ(Kind("c", "not JSON, but one of many\n{\"prompt\":\"x\"}\n"), "");
+  EXPECT_EQ(Kind("d", "[\"a list\"]\n"), "");  // a line with an error
+  EXPECT_EQ(Kind("e", ""), "");
+  EXPECT_EQ(Kind("f", "Tell me, please\n", v1::INPUT_FORMAT_TEXT), "");
+  EXPECT_TRUE(InputFile::CheckKind("/dev/null", v1::INPUT_FORMAT_JSONL).ok());
+}
+
+TEST_F(JobIoTest, CountsErrorsByCode) {
+  ErrorCounts errors;
+  errors.Add(ErrorLine("too_long", "line 3: too long a prompt"));
+  errors.Add(ErrorLine("invalid_json", "line 4: no JSON"));
+  errors.Add(ErrorLine("too_long", "line 9: too long a prompt"));
+  v1::Result answer;
+  answer.set_line("{}");
+  errors.Add(answer);
+  EXPECT_EQ(errors.total(), 3);
+  EXPECT_EQ(errors.Text(),
+            "1 invalid_json, 2 too_long; the first: line 3: too long a prompt");
+  v1::Job job;
+  job.mutable_counts()->set_total(3);
+  job.mutable_counts()->set_failed(3);
+  const absl::Status status = CheckAnySucceeded(job, errors);
+  EXPECT_TRUE(absl::IsAborted(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr(errors.Text()));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("3 of 3"));
+  job.mutable_counts()->set_completed(1);
+  EXPECT_TRUE(CheckAnySucceeded(job, errors).ok());
+}
+
+TEST_F(JobIoTest, ResultsTakeTheirFilesPlacesTogether) {
+  const std::string output = Put("out", "old answers\n");
+  const std::string errors = Put("err", "old errors\n");
+  auto files = ResultFiles::Plan(output, errors, {});
+  ASSERT_TRUE(files.ok()) << files.status();
+  v1::Result answer;
+  answer.set_line(R"({"custom_id":"a"})");
+  ASSERT_TRUE((*files)->Write(answer).ok());
+  ASSERT_TRUE((*files)->Write(ErrorLine("bad", "line 2: bad")).ok());
+  const auto get = [](const std::string& path) {
+    std::ifstream in(path);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
+  EXPECT_EQ(get(output), "old answers\n");
+  EXPECT_EQ(get(errors), "old errors\n");
+  ASSERT_TRUE((*files)->Commit().ok());
+  EXPECT_EQ(get(output), "{\"custom_id\":\"a\"}\n");
+  EXPECT_THAT(get(errors), HasSubstr("line 2: bad"));
+  EXPECT_EQ((*files)->lines(), 2);
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(ResultFiles::Plan(output, output, {}).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      ResultFiles::Plan(output, "", {{output, "--input"}}).status()));
+  EXPECT_TRUE(ResultFiles::Plan("-", "-", {}).ok());
+}
+
+}  // namespace
+}  // namespace sluice

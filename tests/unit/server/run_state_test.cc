@@ -1,0 +1,196 @@
+#include "server/cli/run_state.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+using testing::Not;
+
+class RunStateTest : public testing::Test {
+ protected:
+  RunStateTest() {
+    std::string name =
+        (fs::temp_directory_path() / "run-state-XXXXXX").string();
+    EXPECT_NE(mkdtemp(name.data()), nullptr);
+    dir_ = name;
+    std::ofstream(dir_ / "in") << "{}\n";
+    auto output = OutputFile::Plan((dir_ / "out").string(), "--output");
+    EXPECT_TRUE(output.ok()) << output.status();
+    output_ = *std::move(output);
+    options_.input = (dir_ / "in").string();
+    options_.output = output_.get();
+  }
+  ~RunStateTest() override { fs::remove_all(dir_); }
+
+  absl::StatusOr<std::unique_ptr<RunState>> Open() const {
+    return RunState::Open(options_, facts_);
+  }
+  // A run that is killed when its job is stored.
+  void RunAndBeKilled() const {
+    auto state = Open();
+    ASSERT_TRUE(state.ok()) << state.status();
+    std::ofstream((*state)->path() / "sluice.db") << "store";
+    ASSERT_TRUE((*state)->OnJobCreated().ok());
+  }
+  std::string Refusal() const {
+    const absl::Status status = Open().status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    return std::string(status.message());
+  }
+
+  fs::path dir_;
+  std::unique_ptr<OutputFile> output_;
+  RunState::Options options_;
+  RunState::Facts facts_ = {{"--max-tokens", "32"}, {"tokenizer.json", "ab12"}};
+};
+
+TEST_F(RunStateTest, AnEqualRunGoesOnWithTheSameJob) {
+  std::string id;
+  {
+    auto state = Open();
+    ASSERT_TRUE(state.ok()) << state.status();
+    EXPECT_FALSE((*state)->resumes());
+    EXPECT_EQ((*state)->path(), dir_ / "out.sluice");
+    id = (*state)->request_id();
+    EXPECT_NE(id, "");
+  }
+  // Nothing was stored, so nothing stays.
+  EXPECT_FALSE(fs::exists(dir_ / "out.sluice"));
+  RunAndBeKilled();
+  EXPECT_TRUE(fs::exists(dir_ / "out.sluice" / "sluice.db"));
+  auto state = Open();
+  ASSERT_TRUE(state.ok()) << state.status();
+  EXPECT_TRUE((*state)->resumes());
+  EXPECT_EQ((*state)->request_id(), id);
+  ASSERT_TRUE((*state)->OnJobCreated().ok());
+  ASSERT_TRUE((*state)->Finish().ok());
+  EXPECT_FALSE(fs::exists(dir_ / "out.sluice"));
+}
+
+TEST_F(RunStateTest, AnotherRunIsToldWhatDiffers) {
+  RunAndBeKilled();
+  facts_["--max-tokens"] = "64";
+  EXPECT_THAT(Refusal(), HasSubstr("--max-tokens was 32 and is 64"));
+  EXPECT_THAT(Refusal(), HasSubstr("--restart"));
+  EXPECT_THAT(Refusal(), Not(HasSubstr("tokenizer")));
+  facts_["--max-tokens"] = "";
+  EXPECT_THAT(Refusal(), HasSubstr("--max-tokens was 32 and is not given"));
+  facts_["--max-tokens"] = "32";
+  facts_["tokenizer.json"] = "cd34";
+  EXPECT_THAT(Refusal(), HasSubstr("tokenizer.json is another one"));
+  facts_["tokenizer.json"] = "ab12";
+  std::ofstream(dir_ / "in") << "{ }\n";
+  EXPECT_THAT(Refusal(), HasSubstr("the input is another one"));
+  // None of which touches what is there.
+  EXPECT_TRUE(fs::exists(dir_ / "out.sluice" / "sluice.db"));
+  std::ofstream(dir_ / "in") << "{}\n";
+  EXPECT_TRUE((*Open())->resumes());
+}
+
+TEST_F(RunStateTest, RestartGivesUpWhatWasThere) {
+  RunAndBeKilled();
+  facts_["--max-tokens"] = "64";
+  options_.restart = true;
+  auto state = Open();
+  ASSERT_TRUE(state.ok()) << state.status();
+  EXPECT_FALSE((*state)->resumes());
+  EXPECT_FALSE(fs::exists(dir_ / "out.sluice" / "sluice.db"));
+}
+
+TEST_F(RunStateTest, NothingOfOthersIsTaken) {
+  fs::create_directory(dir_ / "out.sluice");
+  std::ofstream(dir_ / "out.sluice" / "sluice.db") << "a coordinator's";
+  EXPECT_THAT(Refusal(), HasSubstr("no `sluice run` made"));
+  options_.restart = true;
+  EXPECT_THAT(Refusal(), HasSubstr("no `sluice run` made"));
+  EXPECT_TRUE(fs::exists(dir_ / "out.sluice" / "sluice.db"));
+  fs::remove_all(dir_ / "out.sluice");
+  std::ofstream(dir_ / "out.sluice") << "a file";
+  EXPECT_THAT(Refusal(), HasSubstr("is no directory"));
+  fs::remove(dir_ / "out.sluice");
+  // What else lies there stays.
+  options_.restart = false;
+  fs::create_directory(dir_ / "out.sluice");
+  std::ofstream(dir_ / "out.sluice" / "notes") << "mine";
+  ASSERT_TRUE(Open().ok());
+  EXPECT_TRUE(fs::exists(dir_ / "out.sluice" / "notes"));
+}
+
+TEST_F(RunStateTest, ADamagedManifestIsSaid) {
+  RunAndBeKilled();
+  std::ofstream(dir_ / "out.sluice" / "run.json") << "{";
+  EXPECT_THAT(Refusal(), HasSubstr("run.json is damaged"));
+  options_.restart = true;
+  EXPECT_TRUE(Open().ok());
+}
+
+TEST_F(RunStateTest, ANamedDirectoryIsKeptAndServesOneRunAfterTheOther) {
+  options_.state_dir = (dir_ / "state").string();
+  RunAndBeKilled();
+  {
+    auto state = Open();
+    ASSERT_TRUE(state.ok()) << state.status();
+    EXPECT_TRUE((*state)->resumes());
+    ASSERT_TRUE((*state)->Finish().ok());
+  }
+  EXPECT_TRUE(fs::exists(dir_ / "state" / "sluice.db"));
+  {
+    // The same again: its answers are there.
+    auto state = Open();
+    ASSERT_TRUE(state.ok()) << state.status();
+    EXPECT_TRUE((*state)->resumes());
+    ASSERT_TRUE((*state)->Finish().ok());
+  }
+  facts_["--max-tokens"] = "64";
+  {
+    auto state = Open();
+    ASSERT_TRUE(state.ok()) << state.status();
+    EXPECT_FALSE((*state)->resumes());
+  }
+  // It came to no job: what was kept is there, and is no unended run's.
+  EXPECT_TRUE(fs::exists(dir_ / "state" / "sluice.db"));
+  facts_["--max-tokens"] = "65";
+  EXPECT_TRUE(Open().ok());
+}
+
+TEST_F(RunStateTest, WhatCannotBeResumedIsTemporary) {
+  auto output = OutputFile::Plan("/dev/null", "--output");
+  ASSERT_TRUE(output.ok());
+  options_.output = output->get();
+  fs::path path;
+  {
+    auto state = Open();
+    ASSERT_TRUE(state.ok()) << state.status();
+    EXPECT_FALSE((*state)->durable());
+    EXPECT_EQ((*state)->request_id(), "");
+    path = (*state)->path();
+    std::ofstream(path / "sluice.db") << "store";
+    ASSERT_TRUE((*state)->OnJobCreated().ok());
+  }
+  EXPECT_FALSE(fs::exists(path));
+}
+
+TEST_F(RunStateTest, TheInputIsReadFromItsBeginning) {
+  auto state = Open();
+  ASSERT_TRUE(state.ok()) << state.status();
+  auto input = (*state)->OpenInput();
+  ASSERT_TRUE(input.ok()) << input.status();
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(**input), {}), "{}\n");
+  // One that changes meanwhile makes no job.
+  std::ofstream(dir_ / "in") << "{}\n{}\n";
+  fs::last_write_time(dir_ / "in",
+                      fs::file_time_type::clock::now() + std::chrono::hours(1));
+  EXPECT_TRUE(absl::IsFailedPrecondition((*state)->OnJobCreated()));
+}
+
+}  // namespace
+}  // namespace sluice
