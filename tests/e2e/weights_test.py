@@ -96,7 +96,8 @@ def test_a_worker_with_a_flipped_byte_is_refused():
 def test_a_job_goes_on_with_the_weights_that_it_began_with():
     lines = harness.mixed_requests(max(100, 400 // harness.SLOW), max_tokens=64)
     expected = harness.answers(harness.run(LLAMA, lines)[1])
-    with harness.Cluster(LLAMA, workers=1, started=False) as cluster:
+    with harness.Cluster(LLAMA, workers=1, started=False, coordinator_flags=[
+            "--served-model-name", "m"]) as cluster:  # whatever directory it is in
         begun = copy_of_model(cluster.directory, "begun")
         other = copy_of_model(cluster.directory, "other")
         flip_a_byte(other, random.Random(2))
