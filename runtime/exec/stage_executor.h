@@ -13,6 +13,7 @@
 #include "common/policy.h"
 #include "common/step_plan.h"
 #include "common/types.h"
+#include "common/work_marks.h"
 #include "runtime/exec/activation_buffer.h"
 #include "runtime/exec/sweep_stats.h"
 #include "runtime/kernels/device_choice.h"
@@ -51,6 +52,9 @@ class StageExecutor {
     bool dummy_weights = false;
     std::vector<int> cores;    // one for each compute thread, or empty
     Tracer* tracer = nullptr;  // may be null; must outlive the executor
+    // Gets what loading and steps have done, piece by piece: in a long step it
+    // goes up all the time. May be null; must outlive the executor.
+    WorkMarks* marks = nullptr;
     // Tests only: sees each row of logits before sampling. [vocab]; the
     // position is that of the last input token.
     std::function<void(SequenceId, int32_t position, std::span<const float>)>

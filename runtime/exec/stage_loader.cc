@@ -212,7 +212,8 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
       .max_model_len = options.max_model_len,
       .threads = threads,
       .cores = options.cores,
-      .budget = memory};
+      .budget = memory,
+      .marks = options.marks};
   if (options.device_budget != nullptr) {
     SLUICE_ASSIGN_OR_RETURN(
         parts.device,
@@ -317,6 +318,7 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
   if (plan.uses_disk() || stage_activations) {
     IoEngine::Options io;
     io.tracer = options.tracer;
+    io.marks = options.marks;
     SLUICE_ASSIGN_OR_RETURN(parts.io, IoEngine::Create(io));
   }
   if (expanded_bytes > 0) {
@@ -329,6 +331,7 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
   uint64_t done = 0;
   const auto report = [&](uint64_t bytes) -> absl::Status {
     done += bytes;
+    AddMark(options.marks);
     if (progress) progress(done, total);
     if (cancelled != nullptr && cancelled->load(std::memory_order_relaxed)) {
       return absl::CancelledError("loading was cancelled");

@@ -527,6 +527,7 @@ absl::Status StageSweep::FinishItem(size_t item,
         backend_->ProjectOut(layer, image, work.view, work.rows));
     SLUICE_RETURN_IF_ERROR(backend_->Mlp(layer, image, work.view, work.rows));
   }
+  AddMark(options_.marks);
   if (device_x_ == nullptr) return absl::OkStatus();
   // It stays where it is if its next layer is next.
   const bool stays = item + 1 < order_.size() && order_[item + 1].second == k;

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/types.h"
+#include "common/work_marks.h"
 #include "runtime/kernels/image_view.h"
 #include "runtime/kernels/image_window.h"
 #include "runtime/kv/batch_view.h"
@@ -82,6 +83,9 @@ class Backend {
     // Of a backend without that, beside a device: what is copied between both,
     // which is attention_rows(). Outlives the backend.
     Device* beside = nullptr;
+    // Gets what the host threads have done, task by task; or null. Outlives the
+    // backend.
+    WorkMarks* marks = nullptr;
   };
 
   // Makes a backend with its work space charged. kUnimplemented: not built in,

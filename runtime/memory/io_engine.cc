@@ -36,8 +36,8 @@ absl::StatusOr<std::unique_ptr<IoEngine>> IoEngine::Create(
     const Options& options) {
   SLUICE_RETURN_IF_ERROR(options.Validate());
   std::unique_ptr<IoEngine> engine(new IoEngine());
-  engine->queue_ =
-      std::make_unique<IoQueue>(options.request_bytes, options.tracer);
+  engine->queue_ = std::make_unique<IoQueue>(options.request_bytes,
+                                             options.tracer, options.marks);
   if (options.backend != Backend::kThreads) {
     absl::StatusOr<std::unique_ptr<IoDriver>> driver =
         NewUringDriver(engine->queue_.get(), options);

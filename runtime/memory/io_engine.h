@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/work_marks.h"
 #include "runtime/memory/disk_file.h"
 #include "runtime/memory/io_completion.h"
 #include "runtime/trace/trace.h"
@@ -52,6 +53,8 @@ class IoEngine {
     // Gets the rows "disk read" and "disk write". Their spans tile the time in
     // which the wire was busy; each bears the label of the job that ended it.
     Tracer* tracer = nullptr;
+    // Gets one for each request that ends; or null. Outlives the engine.
+    WorkMarks* marks = nullptr;
 
     absl::Status Validate() const;
   };

@@ -15,8 +15,8 @@ absl::Status Stopping(const DiskFile& file) {
 }
 }  // namespace
 
-IoQueue::IoQueue(size_t request_bytes, Tracer* tracer)
-    : request_bytes_(request_bytes) {
+IoQueue::IoQueue(size_t request_bytes, Tracer* tracer, WorkMarks* marks)
+    : request_bytes_(request_bytes), marks_(marks) {
   wires_[0].row = AddTraceRow(tracer, "disk read");
   wires_[1].row = AddTraceRow(tracer, "disk write");
 }
@@ -100,6 +100,7 @@ void IoQueue::PopFirst(Wire* wire) {
 }
 
 IoDone IoQueue::Finish(const IoRequest& request, const absl::Status& status) {
+  AddMark(marks_);
   MutexLock lock(&mu_);
   const int64_t now = TraceNow();
   IoJob* job = request.job;

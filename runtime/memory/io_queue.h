@@ -51,7 +51,7 @@ struct IoDone {
 // and finish them. Thread-safe.
 class IoQueue {
  public:
-  IoQueue(size_t request_bytes, Tracer* tracer);
+  IoQueue(size_t request_bytes, Tracer* tracer, WorkMarks* marks = nullptr);
   // REQUIRES: closed, and all requests taken are finished.
   ~IoQueue();
 
@@ -96,6 +96,7 @@ class IoQueue {
   IoDone EndJob(IoJob* job, int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const size_t request_bytes_;
+  WorkMarks* const marks_;
   mutable Mutex mu_;
   CondVar work_;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;

@@ -22,8 +22,9 @@ inline void Pause() {
 
 }  // namespace
 
-ComputePool::ComputePool(int num_threads, const std::vector<int>& cores)
-    : num_threads_(num_threads < 1 ? 1 : num_threads) {
+ComputePool::ComputePool(int num_threads, const std::vector<int>& cores,
+                         WorkMarks* marks)
+    : num_threads_(num_threads < 1 ? 1 : num_threads), marks_(marks) {
   threads_.reserve(num_threads_ - 1);
   for (int i = 1; i < num_threads_; ++i) {
     threads_.emplace_back(
@@ -61,6 +62,7 @@ void ComputePool::RunTasks(int thread) {
   while (TakeTask(&remaining)) {
     const int32_t total = num_tasks_;
     (*body_)(total - static_cast<int32_t>(remaining), thread);
+    AddMark(marks_);
     // The caller may return from here on: nothing of the loop is touched after.
     if (done_.fetch_add(1) + 1 == total && caller_waits_.load()) {
       MutexLock lock(&mu_);
@@ -94,7 +96,10 @@ void ComputePool::WorkerLoop(int thread) {
 void ComputePool::ParallelFor(int num_tasks, Body body) {
   if (num_tasks <= 0) return;
   if (num_tasks == 1 || num_threads_ == 1) {
-    for (int i = 0; i < num_tasks; ++i) body(i, 0);
+    for (int i = 0; i < num_tasks; ++i) {
+      body(i, 0);
+      AddMark(marks_);
+    }
     return;
   }
   body_ = &body;

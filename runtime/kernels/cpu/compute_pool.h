@@ -7,6 +7,7 @@
 #include "absl/functional/function_ref.h"
 #include "common/mutex.h"
 #include "common/thread.h"
+#include "common/work_marks.h"
 
 namespace sluice {
 
@@ -21,7 +22,9 @@ class ComputePool {
  public:
   // `num_threads` >= 1, the calling thread included.
   // `cores`: where each thread is pinned, the calling one excepted; or empty.
-  explicit ComputePool(int num_threads, const std::vector<int>& cores = {});
+  // `marks`: gets one for each task that is done; or null. Outlives the pool.
+  explicit ComputePool(int num_threads, const std::vector<int>& cores = {},
+                       WorkMarks* marks = nullptr);
   ~ComputePool();
   ComputePool(const ComputePool&) = delete;
   ComputePool& operator=(const ComputePool&) = delete;
@@ -41,6 +44,7 @@ class ComputePool {
   void RunTasks(int thread);
 
   const int num_threads_;
+  WorkMarks* const marks_;
 
   // Generation of the loop in the upper half, tasks not yet taken in the lower.
   // Whoever takes a task knows by the generation that the fields below belong

@@ -38,7 +38,7 @@ CpuBackend::CpuBackend(const DecoderSpec& spec, const Options& options)
                  .page_alignment = options.kv_page_alignment},
       q_width_(spec.num_heads * spec.head_dim),
       kv_width_(spec.num_kv_heads * spec.head_dim),
-      pool_(options.threads, options.cores) {}
+      pool_(options.threads, options.cores, options.marks) {}
 
 absl::StatusOr<std::unique_ptr<Backend>> CpuBackend::Create(
     const DecoderSpec& spec, const Options& options) {

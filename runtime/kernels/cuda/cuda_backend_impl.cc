@@ -45,7 +45,7 @@ CudaBackend::CudaBackend(const DecoderSpec& spec, const Options& options,
       checks_(options.device, spec.hidden_size),
       q_width_(spec.num_heads * spec.head_dim),
       kv_width_(spec.num_kv_heads * spec.head_dim),
-      pool_(options.threads, options.cores),
+      pool_(options.threads, options.cores, options.marks),
       matrices_(options.dtype),
       graphs_(place.stream) {}
 
