@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "proto/convert.h"
 #include "sluice/v1/pipeline.pb.h"
@@ -21,7 +23,18 @@ absl::StatusOr<LinkTransport> ParseTransport(v1::LinkTransport proto) {
   }
 }
 
+constexpr absl::string_view kNextUnreachedUrl = "sluice/next-unreached";
+
 }  // namespace
+
+absl::Status NextUnreached(absl::Status status) {
+  status.SetPayload(kNextUnreachedUrl, absl::Cord());
+  return status;
+}
+
+bool IsNextUnreached(const absl::Status& status) {
+  return status.GetPayload(kNextUnreachedUrl).has_value();
+}
 
 std::string AssignedStage::Name() const {
   return absl::StrCat("stage ", stage.value(), " of ", num_stages, " (layers ",
@@ -40,6 +53,7 @@ absl::StatusOr<AssignedStage> ParseAssignedStage(
   a.max_model_len = proto.max_model_len();
   a.max_sequences = proto.max_sequences();
   a.num_blocks = proto.num_blocks();
+  a.prepare = proto.prepare();
   a.reporter = std::move(reporter);
   if (proto.epoch() < 0) {
     return absl::InvalidArgumentError(

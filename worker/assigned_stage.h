@@ -17,6 +17,27 @@ namespace v1 {
 class AssignStage;
 }  // namespace v1
 
+// `status`, which is an error, with a mark that says that the link to the next
+// stage could not be opened.
+absl::Status NextUnreached(absl::Status status);
+bool IsNextUnreached(const absl::Status& status);
+
+// What a stage is at: see v1::Activity.
+struct StageActivity {
+  enum class Kind {
+    kNone,
+    kLoading,
+    kConnecting,
+    kComputing,
+    kWaiting,
+    kBlocked
+  };
+  Kind kind = Kind::kNone;
+  PlanEpoch epoch;
+  uint64_t marks = 0;
+  int64_t last_step_out = 0;
+};
+
 // Takes a stage's news to the coordinator that assigned it; once that one is
 // gone, they go nowhere. Thread-safe; never waits.
 class StageReporter {
@@ -26,6 +47,7 @@ class StageReporter {
                         uint64_t bytes_total) = 0;
   virtual void Ready(PlanEpoch epoch, int64_t kv_pages, bool kv_by_need,
                      int32_t page_tokens, uint64_t weight_bytes) = 0;
+  // `status` may bear NextUnreached's mark.
   virtual void Failed(PlanEpoch epoch, const absl::Status& status) = 0;
   virtual void Result(const StepResult& result, double compute_seconds) = 0;
   // For the next stage: see LinkReceiver::Join.
@@ -46,6 +68,8 @@ struct AssignedStage {
   int32_t max_model_len = 0;
   int32_t max_sequences = 0;
   int32_t num_blocks = 0;
+  // Only to be loaded: the plan begins with another assignment of this epoch.
+  bool prepare = false;
   std::shared_ptr<StageReporter> reporter;
 
   bool is_first() const { return stage.value() == 0; }

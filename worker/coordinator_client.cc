@@ -37,6 +37,33 @@ constexpr absl::Duration kContentTime = absl::Milliseconds(100);
 // The same trouble is told again after so many attempts.
 constexpr int kRepeatLog = 30;
 
+v1::Activity::Kind ToProto(StageActivity::Kind kind) {
+  switch (kind) {
+    case StageActivity::Kind::kNone:
+      return v1::Activity::KIND_NONE;
+    case StageActivity::Kind::kLoading:
+      return v1::Activity::KIND_LOADING;
+    case StageActivity::Kind::kConnecting:
+      return v1::Activity::KIND_CONNECTING;
+    case StageActivity::Kind::kComputing:
+      return v1::Activity::KIND_COMPUTING;
+    case StageActivity::Kind::kWaiting:
+      return v1::Activity::KIND_WAITING;
+    case StageActivity::Kind::kBlocked:
+      return v1::Activity::KIND_BLOCKED;
+  }
+  return v1::Activity::KIND_NONE;
+}
+
+template <typename Message>
+std::vector<LinkSurvey::Peer> PeersOf(const Message& message) {
+  std::vector<LinkSurvey::Peer> peers;
+  for (const auto& peer : message.peers()) {
+    peers.push_back({peer.name(), peer.link_address()});
+  }
+  return peers;
+}
+
 // One Attach stream.
 class Session : public StageReporter {
  public:
@@ -72,6 +99,7 @@ class Session : public StageReporter {
     failed->set_code(static_cast<int32_t>(status.code()));
     failed->set_message(std::string(
         ClipUtf8(EscapeInvalidUtf8(status.message()), kMaxFailureBytes)));
+    failed->set_next_unreached(IsNextUnreached(status));
     Send(std::move(message));
   }
 
@@ -105,6 +133,21 @@ class Session : public StageReporter {
         link->set_error(
             std::string(ClipUtf8(EscapeInvalidUtf8(one.link.status().message()),
                                  kMaxLinkErrorBytes)));
+      }
+    }
+    Send(std::move(message));
+  }
+
+  void LinksReached(int64_t epoch, const std::vector<LinkSurvey::Peer>& peers,
+                    const std::vector<absl::Status>& reached) {
+    v1::WorkerMessage message;
+    auto* out = message.mutable_links_reached();
+    out->set_epoch(epoch);
+    for (size_t i = 0; i < peers.size(); ++i) {
+      auto* link = out->add_links();
+      link->set_peer(peers[i].name);
+      if (!reached[i].ok()) {
+        link->set_error(std::string(reached[i].message()));
       }
     }
     Send(std::move(message));
@@ -300,19 +343,24 @@ class CoordinatorClientImpl : public CoordinatorClient {
         options_.handler->OnLinkId(PlanEpoch(message.link_id().epoch()),
                                    message.link_id().id());
         break;
+      case v1::CoordinatorMessage::kReachLinks: {
+        const std::vector<LinkSurvey::Peer> peers =
+            PeersOf(message.reach_links());
+        options_.handler->OnReachLinks(
+            peers, [session, peers, epoch = message.reach_links().epoch()](
+                       const std::vector<absl::Status>& reached) {
+              session->LinksReached(epoch, peers, reached);
+            });
+        break;
+      }
       case v1::CoordinatorMessage::kMeasureLinks: {
-        std::vector<LinkSurvey::Peer> peers;
-        for (const auto& peer : message.measure_links().peers()) {
-          peers.push_back({peer.name(), peer.link_address()});
-        }
         options_.handler->OnMeasureLinks(
-            std::move(peers),
+            PeersOf(message.measure_links()),
             [session](std::vector<LinkSurvey::Measured> measured) {
               session->LinksMeasured(measured);
             });
         break;
       }
-      case v1::CoordinatorMessage::kReachLinks:
       case v1::CoordinatorMessage::kRegistered:
       case v1::CoordinatorMessage::KIND_NOT_SET:
         LogWarning("the coordinator sent a message of no known kind");
@@ -377,6 +425,11 @@ class CoordinatorClientImpl : public CoordinatorClient {
         heartbeat->set_bytes_to_hash(content.bytes_to_hash);
       }
     }
+    auto* activity = heartbeat->mutable_activity();
+    activity->set_kind(ToProto(totals.activity.kind));
+    activity->set_epoch(totals.activity.epoch.value());
+    activity->set_marks(totals.activity.marks);
+    activity->set_last_step_out(totals.activity.last_step_out);
     const SweepStats& did = totals.runtime;
     auto* runtime = heartbeat->mutable_runtime();
     runtime->set_compute_seconds(did.compute_seconds());

@@ -40,6 +40,7 @@ struct WorkerTotals {
   UsageTotals usage;
   uint64_t link_bytes_sent = 0;
   uint64_t kv_pages_used = 0;
+  StageActivity activity;
   SweepStats runtime;
 };
 
@@ -60,6 +61,9 @@ class CoordinatorHandler {
   // as long as this stream lives.
   virtual void OnMeasureLinks(std::vector<LinkSurvey::Peer> peers,
                               LinkSurvey::Done answer) = 0;
+  // The same; of each peer, whether its link could be opened.
+  virtual void OnReachLinks(std::vector<LinkSurvey::Peer> peers,
+                            LinkSurvey::Reached answer) = 0;
   // Every OnAttached is followed by one.
   virtual void OnDetached() = 0;
   // For heartbeats; called on another thread.

@@ -21,9 +21,17 @@ LinkSurvey::~LinkSurvey() {
 }
 
 void LinkSurvey::Start(std::vector<Peer> peers, Done done) {
+  Add({std::move(peers), std::move(done), nullptr});
+}
+
+void LinkSurvey::Reach(std::vector<Peer> peers, Reached done) {
+  Add({std::move(peers), nullptr, std::move(done)});
+}
+
+void LinkSurvey::Add(Task task) {
   MutexLock lock(&mu_);
   if (stopped_) return;
-  tasks_.push_back({std::move(peers), std::move(done)});
+  tasks_.push_back(std::move(task));
   if (!thread_.joinable()) thread_ = Thread("link survey", [this] { Run(); });
   changed_.NotifyAll();
 }
@@ -53,14 +61,25 @@ void LinkSurvey::Run() {
       cancelled_ = cancelled;
     }
     std::vector<Measured> measured;
+    std::vector<absl::Status> reached;
     for (const Peer& peer : task.peers) {
-      measured.push_back({peer.name, Measure(peer, *cancelled)});
+      if (task.done) {
+        measured.push_back({peer.name, Measure(peer, *cancelled)});
+      } else {
+        reached.push_back(
+            links_->Connect(peer.address, kProbeEpoch, {}).status());
+      }
     }
     {
       MutexLock lock(&mu_);
       cancelled_.reset();
     }
-    if (!*cancelled) task.done(std::move(measured));
+    if (*cancelled) continue;
+    if (task.done) {
+      task.done(std::move(measured));
+    } else {
+      task.reached(std::move(reached));
+    }
   }
 }
 

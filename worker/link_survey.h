@@ -15,8 +15,8 @@
 
 namespace sluice {
 
-// Measures the links to other workers, one after the other, on a thread of its
-// own (see MeasureLink). Thread-safe.
+// Opens links to other workers, and measures them (see MeasureLink), one after
+// the other, on a thread of its own. Thread-safe.
 class LinkSurvey {
  public:
   struct Peer {
@@ -28,6 +28,8 @@ class LinkSurvey {
     absl::StatusOr<LinkProfile> link;
   };
   using Done = std::function<void(std::vector<Measured>)>;
+  // Of each peer, whether a link to it can be opened.
+  using Reached = std::function<void(std::vector<absl::Status>)>;
 
   // `links` must outlive the survey.
   LinkSurvey(LinkFactory* links, double seconds_each)
@@ -40,14 +42,19 @@ class LinkSurvey {
   // survey's thread, with a result for each peer, unless Cancel() is first.
   // Never waits.
   void Start(std::vector<Peer> peers, Done done);
+  // The same, but links are only opened.
+  void Reach(std::vector<Peer> peers, Reached done);
   // Breaks off what is measured, and forgets what was asked. Never waits.
   void Cancel();
 
  private:
   struct Task {
     std::vector<Peer> peers;
-    Done done;
+    Done done;        // or
+    Reached reached;  // the other one is empty
   };
+
+  void Add(Task task);
 
   void Run();
   absl::StatusOr<LinkProfile> Measure(const Peer& peer,

@@ -59,6 +59,12 @@ struct StageRunner::Run {
   std::atomic<bool> ready{false};
   BoundedQueue<ActivationFrame> outbox;
 
+  // For activity(). The first is the compute thread's word for what it is at.
+  std::atomic<StageActivity::Kind> at{StageActivity::Kind::kLoading};
+  std::atomic<int64_t> frames_out{0};   // that it wants to be sent
+  std::atomic<int64_t> frames_sent{0};  // that the link has taken
+  std::atomic<int64_t> last_step_out{0};
+
   Mutex mu;
   CondVar changed;
   std::deque<Item> inbox ABSL_GUARDED_BY(mu);
@@ -73,6 +79,18 @@ struct StageRunner::Run {
     inbox.push_back(std::move(item));
     changed.NotifyAll();
     return true;
+  }
+
+  StageActivity::Kind Activity() {
+    using Kind = StageActivity::Kind;
+    const Kind kind = at;
+    if (kind != Kind::kWaiting && kind != Kind::kBlocked) return kind;
+    MutexLock lock(&mu);
+    // What waits here is this stage's turn, whether or not it notices.
+    if (kind == Kind::kWaiting && !inbox.empty()) return Kind::kComputing;
+    if (frames_sent >= frames_out) return kind;
+    return link != nullptr && link->blocked() ? Kind::kBlocked
+                                              : Kind::kComputing;
   }
 
   bool Waits() {
@@ -153,7 +171,11 @@ void StageRunner::Fail(Run& run, const absl::Status& status) {
 
 void StageRunner::Assign(AssignedStage assignment) {
   const RunPtr old = current();
-  if (old != nullptr && assignment.epoch <= old->assignment.epoch) {
+  const bool prepared = old != nullptr && old->assignment.prepare &&
+                        !assignment.prepare &&
+                        assignment.epoch == old->assignment.epoch;
+  if (old != nullptr && !prepared &&
+      assignment.epoch <= old->assignment.epoch) {
     assignment.reporter->Failed(
         assignment.epoch, absl::FailedPreconditionError(absl::StrCat(
                               "stale assignment: this worker is at epoch ",
@@ -184,12 +206,13 @@ void StageRunner::OnPlan(StepPlan plan) {
         absl::StrCat("dropped a plan of stale epoch ", plan.epoch.value()));
     return;
   }
-  if (plan.epoch != run->assignment.epoch || !run->assignment.is_first()) {
-    Fail(*run,
-         absl::FailedPreconditionError(absl::StrCat(
-             "got a plan of epoch ", plan.epoch.value(),
-             " but this stage is at epoch ", run->assignment.epoch.value(),
-             run->assignment.is_first() ? "" : " and is not the first")));
+  const AssignedStage& a = run->assignment;
+  if (plan.epoch != a.epoch || !a.is_first() || a.prepare) {
+    Fail(*run, absl::FailedPreconditionError(
+                   absl::StrCat("got a plan of epoch ", plan.epoch.value(),
+                                " but this stage is at epoch ", a.epoch.value(),
+                                a.is_first() ? "" : " and is not the first",
+                                a.prepare ? " and only being prepared" : "")));
     return;
   }
   Run::Item item;
@@ -260,6 +283,17 @@ std::vector<int> StageRunner::CoresOf(const AssignedStage& a) const {
   return options_.cores.size() == static_cast<size_t>(ThreadsOf(a))
              ? options_.cores
              : std::vector<int>();
+}
+
+StageActivity StageRunner::activity() const {
+  StageActivity activity;
+  if (const RunPtr run = current()) {
+    activity.kind = run->Activity();
+    activity.epoch = run->assignment.epoch;
+    activity.last_step_out = run->last_step_out;
+  }
+  activity.marks = marks_.count();
+  return activity;
 }
 
 RuntimeReport StageRunner::report() const {
@@ -333,7 +367,9 @@ void StageRunner::Play(Run& run) {
   Thread sender;
   absl::Status status = Prepare(run);
   if (status.ok()) {
-    if (!a.is_last()) sender = Thread("sender", [&] { SendLoop(run); });
+    if (!a.is_last() && !a.prepare) {
+      sender = Thread("sender", [&] { SendLoop(run); });
+    }
     {
       MutexLock lock(&run.mu);
       run.ready = !run.closed;
@@ -342,7 +378,8 @@ void StageRunner::Play(Run& run) {
                       executor_->page_tokens(), executor_->weight_bytes());
     const uint64_t kv_host = executor_->placement().kv_host_bytes;
     LogInfo(absl::StrCat(
-        "epoch=", a.epoch.value(), " ", a.Name(), " is ready: ",
+        "epoch=", a.epoch.value(), " ", a.Name(),
+        a.prepare ? " is prepared: " : " is ready: ",
         executor_->weight_bytes() >> 20, " MiB of weights; KV cache for up to ",
         executor_->kv_pages() * executor_->page_tokens(), " tokens",
         kv_host > 0 ? absl::StrCat(", ", kv_host >> 20,
@@ -359,8 +396,11 @@ void StageRunner::Play(Run& run) {
       meter_.Switch(in_flight ? UsageMeter::State::kWaiting
                               : UsageMeter::State::kIdle);
     }
+    run.at = StageActivity::Kind::kWaiting;
     std::optional<Run::Item> item = run.Take();
     if (!item.has_value()) break;
+    run.at = StageActivity::Kind::kComputing;
+    marks_.Add();
     std::optional<StageStep> step;
     if (item->plan != nullptr) {
       absl::StatusOr<StageStep> added =
@@ -406,6 +446,7 @@ absl::Status StageRunner::Prepare(Run& run) {
   if (executor_ == nullptr || !SameWeights(a, loaded_)) {
     SLUICE_RETURN_IF_ERROR(LoadExecutor(run));
   }
+  if (a.prepare) return absl::OkStatus();
   if (!a.is_last()) SLUICE_RETURN_IF_ERROR(ConnectNext(run));
   if (!a.is_first()) {
     LinkTerms terms;
@@ -452,9 +493,11 @@ absl::Status StageRunner::LoadExecutor(Run& run) {
   options.dummy_weights = options_.dummy_weights;
   options.cores = CoresOf(a);
   options.tracer = options_.tracer;
+  options.marks = &marks_;
   LogInfo(absl::StrCat("epoch=", a.epoch.value(), " loading ", a.Name()));
   absl::Duration reported = -absl::InfiniteDuration();
   const StageExecutor::Progress progress = [&](uint64_t done, uint64_t total) {
+    marks_.Add();
     const absl::Duration now = options_.clock->Monotonic();
     if (done < total &&
         now - reported < absl::Seconds(kProgressIntervalSeconds)) {
@@ -498,9 +541,11 @@ absl::Status StageRunner::ConnectNext(Run& run) {
       a.reporter->LinkId(a.epoch, id);
     };
   }
+  run.at = StageActivity::Kind::kConnecting;
   const absl::Duration deadline =
       options_.clock->Monotonic() + options_.connect_timeout;
   for (;;) {
+    marks_.Add();
     absl::StatusOr<std::unique_ptr<LinkSender>> link =
         options_.links->Connect(a.next_address, a.epoch, link_options);
     if (link.ok()) {
@@ -512,7 +557,9 @@ absl::Status StageRunner::ConnectNext(Run& run) {
     }
     if (!absl::IsUnavailable(link.status()) ||
         options_.clock->Monotonic() >= deadline) {
-      return Annotate(link.status(), "can't reach the next stage");
+      const absl::Status why =
+          Annotate(link.status(), "can't reach the next stage");
+      return absl::IsUnavailable(why) ? NextUnreached(why) : why;
     }
     MutexLock lock(&run.mu);
     if (!run.closed) run.changed.WaitFor(&run.mu, options_.connect_retry);
@@ -554,14 +601,21 @@ absl::Status StageRunner::Compute(Run& run, StageStep step) {
                                          " step ", plan->step));
   }
   options_.metrics->CountStep(*plan, seconds);
-  if (a.is_last()) a.reporter->Result(result, seconds);
+  marks_.Add();
+  if (a.is_last()) {
+    a.reporter->Result(result, seconds);
+    run.last_step_out = plan->step;
+  }
   return absl::OkStatus();
 }
 
 absl::Status StageRunner::Emit(Run& run, ActivationFrame frame) {
+  ++run.frames_out;
   if (run.outbox.TryPush(frame)) return absl::OkStatus();
   meter_.Switch(UsageMeter::State::kWaiting);
+  run.at = StageActivity::Kind::kBlocked;
   const bool sent = run.outbox.Push(std::move(frame));
+  run.at = StageActivity::Kind::kComputing;
   meter_.Switch(UsageMeter::State::kBusy);
   return sent ? absl::OkStatus() : absl::CancelledError("the epoch is over");
 }
@@ -581,7 +635,11 @@ void StageRunner::SendLoop(Run& run) {
     link = run.link;
   }
   uint64_t counted = 0;
+  size_t left = 0;  // frames of the step that come after this one
   while (std::optional<ActivationFrame> frame = run.outbox.Pop()) {
+    if (frame->plan != nullptr) left = frame->plan->micro_batches.size();
+    if (left > 0) --left;
+    const int64_t step = frame->step;
     const absl::Status status = link->Send(*std::move(frame));
     link_bytes_sent_ += link->bytes_sent() - counted;
     counted = link->bytes_sent();
@@ -589,6 +647,9 @@ void StageRunner::SendLoop(Run& run) {
       Fail(run, status);
       return;
     }
+    ++run.frames_sent;
+    if (left == 0) run.last_step_out = step;
+    marks_.Add();
   }
 }
 

@@ -14,6 +14,7 @@
 #include "common/logging.h"
 #include "common/mutex.h"
 #include "common/thread.h"
+#include "common/work_marks.h"
 #include "runtime/exec/stage_executor.h"
 #include "runtime/memory/memory_budget.h"
 #include "worker/assigned_stage.h"
@@ -42,7 +43,8 @@ using StageLoader =
 //
 // A stage ends when its epoch does: by a newer assignment, by Retire or Detach,
 // or by an error, of which the first is reported. Weights stay loaded until
-// another assignment needs others, or Retire. Thread-safe.
+// another assignment needs others, or Retire. A preparation only loads, and
+// ends with the next assignment, which finds the weights there. Thread-safe.
 class StageRunner : public FrameSink {
  public:
   // All pointers must outlive the runner.
@@ -79,8 +81,9 @@ class StageRunner : public FrameSink {
   explicit StageRunner(Options options);
   ~StageRunner() override;
 
-  // Ends the current stage and begins another. Reports kFailedPrecondition if
-  // the current one is of the same epoch or a newer one.
+  // Ends the current stage and begins another, or prepares it. Reports
+  // kFailedPrecondition if the current one is of a newer epoch, or of the same
+  // one and not its preparation.
   void Assign(AssignedStage assignment);
   // Ends the current stage and drops the weights.
   void Retire();
@@ -101,6 +104,7 @@ class StageRunner : public FrameSink {
   // A stage is assigned, loaded, and runs.
   bool ready() const;
   UsageTotals usage() { return meter_.totals(); }
+  StageActivity activity() const;
   uint64_t link_bytes_sent() const { return link_bytes_sent_; }
   int64_t kv_pages_used() const { return kv_pages_used_; }
   // As of the last step.
@@ -141,6 +145,7 @@ class StageRunner : public FrameSink {
   UsageMeter meter_;
   std::atomic<uint64_t> link_bytes_sent_{0};
   std::atomic<int64_t> kv_pages_used_{0};
+  WorkMarks marks_;
 
   mutable Mutex mu_;
   CondVar changed_;

@@ -193,6 +193,10 @@ class WorkerImpl : public Worker,
                       LinkSurvey::Done answer) override {
     survey_.Start(std::move(peers), std::move(answer));
   }
+  void OnReachLinks(std::vector<LinkSurvey::Peer> peers,
+                    LinkSurvey::Reached answer) override {
+    survey_.Reach(std::move(peers), std::move(answer));
+  }
   void OnDetached() override {
     attached_ = false;
     survey_.Cancel();
@@ -231,6 +235,7 @@ class WorkerImpl : public Worker,
     totals.usage = runner_.usage();
     totals.link_bytes_sent = runner_.link_bytes_sent();
     totals.kv_pages_used = static_cast<uint64_t>(runner_.kv_pages_used());
+    totals.activity = runner_.activity();
     totals.runtime = runner_.report().stats;
     return totals;
   }

@@ -186,6 +186,11 @@ class Stream
     return bytes_sent_;
   }
 
+  bool blocked() const {
+    MutexLock lock(&mu_);
+    return writing_ || credits_ == 0 || payloads_ >= kMostPayloads;
+  }
+
   void OnReadDone(bool ok) override {
     const Reaction reaction(this);
     End end;
@@ -357,6 +362,7 @@ class GrpcLinkSender : public LinkSender {
   }
   void Close() override { stream_->Close(); }
   uint64_t bytes_sent() const override { return stream_->bytes_sent(); }
+  bool blocked() const override { return stream_->blocked(); }
 
  private:
   const std::shared_ptr<Stream> stream_;

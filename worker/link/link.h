@@ -64,6 +64,9 @@ class LinkSender {
   // are lost.
   virtual void Close() = 0;
   virtual uint64_t bytes_sent() const = 0;
+  // Whether what is sent next waits for the receiver, which has not taken what
+  // came before.
+  virtual bool blocked() const = 0;
 };
 
 class LinkFactory {

@@ -177,6 +177,7 @@ class StoppedLink : public LinkFactory, public LinkSender {
       }
       void Close() override { to_->Close(); }
       uint64_t bytes_sent() const override { return 0; }
+      bool blocked() const override { return true; }
 
      private:
       StoppedLink* const to_;
@@ -196,6 +197,7 @@ class StoppedLink : public LinkFactory, public LinkSender {
     changed_.NotifyAll();
   }
   uint64_t bytes_sent() const override { return 0; }
+  bool blocked() const override { return true; }
   void AwaitSending() {
     MutexLock lock(&mu_);
     while (!sending_) changed_.Wait(&mu_);

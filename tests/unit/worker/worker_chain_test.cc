@@ -421,6 +421,120 @@ TEST_F(WorkerChainTest, NextStageThatIsNotThere) {
   ExpectStepWorks(2);
 }
 
+TEST_F(WorkerChainTest, APreparedStageIsTakenOverWithoutLoadingAgain) {
+  StartWorkers(2);
+  for (int stage = 0; stage < 2; ++stage) {
+    v1::CoordinatorMessage prepare = Assignment(7, stage);
+    prepare.mutable_assign_stage()->set_prepare(true);
+    coordinator_.Send(workers_[stage]->name(), prepare);
+    const v1::StageReady ready =
+        coordinator_.AwaitReady(workers_[stage]->name(), 7);
+    EXPECT_EQ(ready.kv_pages(), 100);
+  }
+  // It is no stage yet.
+  coordinator_.Send("w0", Step(7, 0, 0));
+  EXPECT_THAT(coordinator_.AwaitFailed("w0", 7).message(),
+              HasSubstr("only being prepared"));
+  AssignAll(7);
+  ExpectStepWorks(7);
+  for (const auto& worker : workers_) {
+    EXPECT_EQ(worker->model().loads(), 1);
+  }
+  // Nor can what runs be prepared.
+  v1::CoordinatorMessage late = Assignment(7, 0);
+  late.mutable_assign_stage()->set_prepare(true);
+  coordinator_.Send("w0", late);
+  EXPECT_THAT(coordinator_.AwaitFailed("w0", 7).message(), HasSubstr("stale"));
+  ExpectStepWorks(7, 0, 1);
+}
+
+TEST_F(WorkerChainTest, APreparationThatIsNotWantedAnyMoreIsCancelled) {
+  StartWorkers(1);
+  workers_[0]->model().CloseLoadGate();
+  v1::CoordinatorMessage prepare = Assignment(2, 0);
+  prepare.mutable_assign_stage()->set_prepare(true);
+  coordinator_.Send("w0", prepare);
+  workers_[0]->model().AwaitLoads(1);
+  v1::CoordinatorMessage retire;
+  retire.mutable_retire()->set_epoch(2);
+  coordinator_.Send("w0", retire);
+  coordinator_.AwaitHeartbeat("w0", [](const v1::Heartbeat& h) {
+    return h.activity().kind() == v1::Activity::KIND_NONE;
+  });
+  EXPECT_EQ(workers_[0]->model().cancelled_loads(), 1);
+}
+
+TEST_F(WorkerChainTest, SaysWhatItsStageIsAt) {
+  using Activity = v1::Activity;
+  const auto at = [this](const char* name, Activity::Kind kind,
+                         int64_t step_out) {
+    return coordinator_
+        .AwaitHeartbeat(name,
+                        [&](const v1::Heartbeat& h) {
+                          return h.activity().kind() == kind &&
+                                 h.activity().last_step_out() == step_out;
+                        })
+        .activity();
+  };
+  StartWorkers(2);
+  at("w0", Activity::KIND_NONE, 0);
+  workers_[1]->model().CloseLoadGate();
+  coordinator_.Send("w0", Assignment(3, 0));
+  coordinator_.Send("w1", Assignment(3, 1));
+  const Activity loading = at("w1", Activity::KIND_LOADING, 0);
+  EXPECT_EQ(loading.epoch(), 3);
+  at("w0", Activity::KIND_WAITING, 0);
+  workers_[1]->model().OpenLoadGate();
+  coordinator_.AwaitReady("w0", 3);
+  coordinator_.AwaitReady("w1", 3);
+  EXPECT_GT(at("w1", Activity::KIND_WAITING, 0).marks(), loading.marks());
+  // The last stage hangs in a step: the first one has handed it on, and can do
+  // so until nothing is taken any more.
+  workers_[1]->model().CloseStepGate();
+  coordinator_.Send("w0", Step(3, 0, 0));
+  coordinator_.Send("w0", Step(3, 0, 1));
+  const Activity hung = at("w1", Activity::KIND_COMPUTING, 0);
+  at("w0", Activity::KIND_WAITING, 1);
+  for (int step = 2; step < 20; ++step) {
+    coordinator_.Send("w0", Step(3, 0, step));
+  }
+  const Activity blocked = coordinator_
+                               .AwaitHeartbeat("w0",
+                                               [](const v1::Heartbeat& h) {
+                                                 return h.activity().kind() ==
+                                                        Activity::KIND_BLOCKED;
+                                               })
+                               .activity();
+  EXPECT_LT(blocked.last_step_out(), 19);
+  EXPECT_EQ(at("w1", Activity::KIND_COMPUTING, 0).marks(), hung.marks());
+  workers_[1]->model().OpenStepGate();
+  at("w1", Activity::KIND_WAITING, 19);
+  at("w0", Activity::KIND_WAITING, 19);
+}
+
+TEST_F(WorkerChainTest, SaysWhichLinksItCanOpen) {
+  StartWorkers(2);
+  v1::CoordinatorMessage question;
+  v1::ReachLinks* reach = question.mutable_reach_links();
+  reach->set_epoch(5);
+  const std::pair<const char*, std::string> peers[] = {
+      {"w1", workers_[1]->address()}, {"nobody", "127.0.0.1:1"}};
+  for (const auto& [name, address] : peers) {
+    reach->add_peers()->set_name(name);
+    reach->mutable_peers()->rbegin()->set_link_address(address);
+  }
+  coordinator_.Send("w0", question);
+  const v1::LinksReached answer =
+      coordinator_
+          .Await("w0", [](const auto& m) { return m.has_links_reached(); })
+          .links_reached();
+  EXPECT_EQ(answer.epoch(), 5);
+  ASSERT_EQ(answer.links_size(), 2);
+  EXPECT_EQ(answer.links(0).peer(), "w1");
+  EXPECT_EQ(answer.links(0).error(), "");
+  EXPECT_THAT(answer.links(1).error(), HasSubstr("127.0.0.1:1"));
+}
+
 TEST_F(WorkerChainTest, LosesItsCoordinatorAndKeepsItsWeights) {
   StartWorkers(2);
   AssignAll(7);
