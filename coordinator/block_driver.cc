@@ -367,6 +367,16 @@ int64_t BlockDriver::blocks_in_flight() const {
                        [](const Block& block) { return block.in_flight; });
 }
 
+std::optional<int64_t> BlockDriver::oldest_step() const {
+  std::optional<int64_t> oldest;
+  for (const Block& block : blocks_) {
+    if (block.in_flight && (!oldest || block.step < *oldest)) {
+      oldest = block.step;
+    }
+  }
+  return oldest;
+}
+
 std::vector<FinishedRequest> BlockDriver::TakeFinished() {
   return std::exchange(finished_, {});
 }

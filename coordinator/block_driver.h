@@ -87,6 +87,9 @@ class BlockDriver {
   int64_t live() const { return static_cast<int64_t>(sequences_.size()); }
   int64_t running() const { return scheduler_ ? scheduler_->running() : 0; }
   int64_t blocks_in_flight() const;
+  // Of the steps in flight, the one that was sent first. Steps are numbered in
+  // the order in which they are sent.
+  std::optional<int64_t> oldest_step() const;
   PhaseSeconds phase_seconds() const { return phase_seconds_; }
   // Rows of all steps that came back: tokens prefilled and decoded.
   int64_t rows() const { return rows_; }

@@ -341,6 +341,8 @@ class CoordinatorImpl : public Coordinator {
     }
     members.heartbeat_interval = options_.heartbeat_interval;
     members.heartbeat_timeout = options_.heartbeat_timeout;
+    members.stall_timeout = options_.stall_timeout;
+    members.look_up_names = true;
     members.settle_time = options_.settle_time;
     members.most_link_time = kMostLinkTime;
     members.clock = Clock::Real();
@@ -402,6 +404,12 @@ absl::Status Coordinator::Options::Validate() const {
       CheckRange("most_model_len", most_model_len, 0, INT32_MAX));
   SLUICE_RETURN_IF_ERROR(
       CheckRange("default_max_tokens", default_max_tokens, 1, INT32_MAX));
+  if (stall_timeout <= heartbeat_interval) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("stall_timeout (", absl::FormatDuration(stall_timeout),
+                     ") must be longer than heartbeat_interval (",
+                     absl::FormatDuration(heartbeat_interval), ")"));
+  }
   if (heartbeat_interval <= absl::ZeroDuration() ||
       heartbeat_timeout <= heartbeat_interval ||
       settle_time < absl::ZeroDuration()) {

@@ -67,6 +67,9 @@ class Coordinator {
     bool kv_by_need = true;
     absl::Duration heartbeat_interval = absl::Seconds(1);
     absl::Duration heartbeat_timeout = absl::Seconds(10);
+    // A worker that gets nothing done for so long, while it has work, is left
+    // out; longer if its work takes long pieces.
+    absl::Duration stall_timeout = absl::Seconds(60);
     // A new worker waits so long for others before the plan changes.
     absl::Duration settle_time = absl::Milliseconds(200);
     MetricsRegistry* metrics = nullptr;  // must outlive the coordinator

@@ -26,6 +26,10 @@ std::string StateLabel(int state) {
       return "ready";
     case v1::WORKER_STATE_FAILED:
       return "failed";
+    case v1::WORKER_STATE_PREPARING:
+      return "preparing";
+    case v1::WORKER_STATE_LEFT_OUT:
+      return "left_out";
     case v1::WORKER_STATE_CHECKING:
       return "checking";
     default:
@@ -56,6 +60,9 @@ DispatchMetrics::DispatchMetrics(MetricsRegistry* registry)
                                            "Registered workers by state.",
                                            {{"state", label}});
   }
+  for (const char* reason : {"link", "load", "lost", "stall", "step"}) {
+    PlanFailures(reason)->Add(0);
+  }
   steps_ = registry->GetCounter("sluice_steps_total", "Steps completed.");
   prompt_tokens_ = registry->GetCounter(
       "sluice_prompt_tokens_total",
@@ -81,6 +88,15 @@ DispatchMetrics::DispatchMetrics(MetricsRegistry* registry)
       RequestSecondsBuckets());
 }
 
+Counter* DispatchMetrics::PlanFailures(const std::string& reason) {
+  return registry_->GetCounter(
+      "sluice_plan_failures_total",
+      "Plans that ended, or never began, because a link could not be opened or "
+      "broke (link), a stage could not be loaded (load), a worker was lost "
+      "(lost) or stood still (stall), or a step failed (step).",
+      {{"reason", reason}});
+}
+
 void DispatchMetrics::Observe(const BlockDriver::Stats& stats) {
   if (stats.steps > 0) steps_->Add(static_cast<double>(stats.steps));
   if (stats.prompt_tokens > 0) {
@@ -103,6 +119,14 @@ void DispatchMetrics::Set(const v1::ClusterState& state,
   epoch_->Set(static_cast<double>(state.epoch()));
   blocks_in_flight_->Set(static_cast<double>(blocks_in_flight));
   unwritten_results_->Set(static_cast<double>(unwritten_results));
+  for (const v1::PlanFailures& failures : state.plan_failures()) {
+    int64_t& counted = plan_failures_[failures.reason()];
+    if (failures.count() > counted) {
+      PlanFailures(failures.reason())
+          ->Add(static_cast<double>(failures.count() - counted));
+    }
+    counted = failures.count();
+  }
   std::array<int, v1::WorkerState_ARRAYSIZE> counts{};
   for (const v1::WorkerInfo& worker : state.workers()) {
     ++counts[worker.state()];

@@ -18,7 +18,8 @@ class DispatchMetrics {
   explicit DispatchMetrics(MetricsRegistry* registry);
 
   void Observe(const BlockDriver::Stats& stats);
-  // From running, waiting, epoch and workers of `state`. `now` is monotonic.
+  // From running, waiting, epoch, workers and plan_failures of `state`. `now`
+  // is monotonic.
   void Set(const v1::ClusterState& state, int64_t blocks_in_flight,
            int64_t unwritten_results, absl::Duration now);
 
@@ -27,8 +28,10 @@ class DispatchMetrics {
   void SetPlan(const v1::ClusterState& state);
   Gauge* Up(const std::string& worker);
   Gauge* HeartbeatAge(const std::string& worker);
+  Counter* PlanFailures(const std::string& reason);
 
   MetricsRegistry* const registry_;
+  std::map<std::string, int64_t> plan_failures_;  // counted so far
   Gauge* running_;
   Gauge* waiting_;
   Gauge* epoch_;

@@ -15,6 +15,7 @@
 #include "coordinator/block_driver.h"
 #include "coordinator/dispatch_metrics.h"
 #include "coordinator/inbox.h"
+#include "coordinator/name_resolver.h"
 #include "coordinator/queue_threads.h"
 #include "proto/convert.h"
 #include "proto/wire_limits.h"
@@ -74,6 +75,7 @@ class DispatcherImpl : public Dispatcher {
     MutexLock lock(&shutdown_mu_);
     inbox_.Close();
     thread_.Join();
+    resolver_.reset();
     planner_.reset();
     fetcher_.reset();
     writer_.reset();
@@ -98,9 +100,12 @@ class DispatcherImpl : public Dispatcher {
 
   void OnWorker(WorkerEvent event) {
     if (auto* opened = std::get_if<WorkerOpened>(&event.what)) {
-      membership_.OnOpened(event.worker, std::move(opened->stream));
+      membership_.OnOpened(event.worker, std::move(opened->stream),
+                           std::move(opened->place));
     } else if (auto* closed = std::get_if<WorkerClosed>(&event.what)) {
       membership_.OnClosed(event.worker, closed->reason);
+    } else if (auto* resolved = std::get_if<WorkerResolved>(&event.what)) {
+      membership_.OnResolved(event.worker, resolved->addresses);
     } else if (std::optional<v1::StepResult> result = membership_.OnMessage(
                    event.worker,
                    std::get<v1::WorkerMessage>(std::move(event.what)))) {
@@ -147,7 +152,14 @@ class DispatcherImpl : public Dispatcher {
 
   // Moves everything on as far as it goes now.
   void Pump() {
+    membership_.OnSteps(driver_.oldest_step());
     membership_.Advance();
+    for (const Membership::Lookup& lookup : membership_.TakeLookups()) {
+      resolver_->Resolve(
+          lookup.host, [this, worker = lookup.worker](auto addresses) {
+            inbox_.Push({worker, WorkerResolved{std::move(addresses)}});
+          });
+    }
     if (std::optional<PlanTask> task = membership_.TakePlanTask();
         task && planner_ != nullptr) {
       planner_->Search(*std::move(task));
@@ -313,6 +325,7 @@ class DispatcherImpl : public Dispatcher {
   const Options options_;
   const Clock* const clock_;
   Inbox inbox_;
+  std::unique_ptr<NameResolver> resolver_ = std::make_unique<NameResolver>();
   std::unique_ptr<CompletionThread> writer_;
   std::unique_ptr<RequestFetcher> fetcher_;
   std::unique_ptr<JobPlanner> planner_;  // null: none are made

@@ -3,14 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/limits.h"
 #include "common/logging.h"
 #include "common/status_macros.h"
-#include "common/text.h"
 #include "coordinator/link_plan.h"
-#include "coordinator/planning/plan_json.h"
 #include "coordinator/worker_facts.h"
 #include "proto/convert.h"
 
@@ -20,19 +18,9 @@ namespace {
 constexpr size_t kMostFormerWorkers = 4096;
 constexpr size_t kMostLinkIdBytes = 1024;
 
-// Of a worker's text, what may stand in messages to clients.
-std::string Clip(const std::string& text) {
-  return EscapeInvalidUtf8(ClipUtf8(text, kMaxFailureBytes));
-}
-
-// Failures that say nothing about the worker itself: a neighbour is gone, or
-// an assignment was overtaken.
-bool IsTransient(absl::StatusCode code) {
-  return code == absl::StatusCode::kUnavailable ||
-         code == absl::StatusCode::kAborted ||
-         code == absl::StatusCode::kCancelled ||
-         code == absl::StatusCode::kFailedPrecondition ||
-         code == absl::StatusCode::kDeadlineExceeded;
+// One that comes back with another address was started anew, and gets a chance.
+std::string KeyOf(const v1::Register& info) {
+  return absl::StrCat(info.name(), " ", info.link_address());
 }
 
 }  // namespace
@@ -40,12 +28,16 @@ bool IsTransient(absl::StatusCode code) {
 Membership::Membership(const Options& options)
     : options_(options),
       identity_(options.model),
+      left_out_(options.first_left_out, options.most_left_out),
       changed_at_(options.clock->Monotonic()),
       advanced_at_(options.clock->Monotonic()),
       detail_(DecidePlan(View()).detail) {}
 
-void Membership::OnOpened(WorkerId id, std::shared_ptr<WorkerStream> stream) {
-  workers_[id].stream = std::move(stream);
+void Membership::OnOpened(WorkerId id, std::shared_ptr<WorkerStream> stream,
+                          PeerPlace place) {
+  Worker& worker = workers_[id];
+  worker.stream = std::move(stream);
+  worker.place = std::move(place);
 }
 
 std::optional<v1::StepResult> Membership::OnMessage(WorkerId id,
@@ -54,7 +46,7 @@ std::optional<v1::StepResult> Membership::OnMessage(WorkerId id,
   if (it == workers_.end()) return std::nullopt;  // dropped before
   Worker& worker = it->second;
   worker.silent = absl::ZeroDuration();
-  if (worker.registered == message.has_register_()) {
+  if (worker.registered == message.has_register_() || worker.resolving) {
     Remove(id, absl::InvalidArgumentError(
                    "a worker registers once, with its first message"));
     return std::nullopt;
@@ -64,22 +56,18 @@ std::optional<v1::StepResult> Membership::OnMessage(WorkerId id,
       OnRegister(id, worker, message.register_());
       break;
     case v1::WorkerMessage::kHeartbeat:
+      OnActivity(worker, message.heartbeat().activity());
       worker.heartbeat = std::move(*message.mutable_heartbeat());
       monitor_.Observe(worker.stage, TotalsOf(worker.heartbeat.runtime()));
       break;
     case v1::WorkerMessage::kLoadProgress:
-      if (message.load_progress().epoch() == epoch_.value()) {
-        worker.load_done = message.load_progress().bytes_done();
-        worker.load_total = message.load_progress().bytes_total();
-        worker.load_rate.Observe(options_.clock->Monotonic(), worker.load_done,
-                                 worker.load_total);
-      }
+      OnLoadProgress(worker, message.load_progress());
       break;
     case v1::WorkerMessage::kStageReady:
       OnStageReady(id, worker, message.stage_ready());
       break;
     case v1::WorkerMessage::kStageFailed:
-      OnStageFailed(worker, message.stage_failed());
+      OnStageFailed(id, worker, message.stage_failed());
       break;
     case v1::WorkerMessage::kLinkId:
       OnLinkId(id, worker, std::move(*message.mutable_link_id()));
@@ -90,13 +78,16 @@ std::optional<v1::StepResult> Membership::OnMessage(WorkerId id,
     case v1::WorkerMessage::kModelContent:
       OnModelContent(id, worker, message.model_content());
       break;
+    case v1::WorkerMessage::kLinksReached:
+      OnLinksReached(id, message.links_reached());
+      break;
     case v1::WorkerMessage::kStepResult:
       if (phase_ == Phase::kRunning && id == stages_.back() &&
           message.step_result().epoch() == epoch_.value()) {
+        plan_pace_.Moved();
         return std::move(*message.mutable_step_result());
       }
       break;
-    case v1::WorkerMessage::kLinksReached:
     case v1::WorkerMessage::KIND_NOT_SET:
       break;  // a newer worker's message
   }
@@ -161,16 +152,91 @@ absl::Status Membership::CheckRegister(const v1::Register& info) const {
   return absl::OkStatus();
 }
 
+absl::Status Membership::CheckPlace(const Worker& worker,
+                                    const v1::Register& info) const {
+  SLUICE_RETURN_IF_ERROR(CheckLinkAddress(info.name(), info.link_address(),
+                                          worker.addresses, worker.place));
+  // Loopback addresses do for workers on one machine: then all must be there.
+  const auto elsewhere = [](const Worker& w) {
+    return w.place.kind == PeerPlace::kElsewhere;
+  };
+  const bool mine = IsLoopbackLink(info.link_address(), worker.addresses);
+  for (const auto& [id, other] : workers_) {
+    if (!other.registered) continue;
+    const bool its = IsLoopbackLink(other.info.link_address(), other.addresses);
+    if (!(mine && elsewhere(other)) && !(its && elsewhere(worker))) continue;
+    const v1::Register& near = mine ? info : other.info;
+    const v1::Register& far = mine ? other.info : info;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "worker '", info.name(), "' can't work with '", other.info.name(),
+        "': they are on two machines, and '", far.name(), "' can't reach '",
+        near.name(), "' at ", near.link_address(), "; as for '", near.name(),
+        "', ", AdvertiseRemedy(PeerPlace())));
+  }
+  return absl::OkStatus();
+}
+
+void Membership::Refuse(WorkerId id, Worker& worker,
+                        const absl::Status& reason) {
+  const std::string name = ClipText(worker.info.name(), kMaxWorkerNameBytes);
+  // The same again and again, as it keeps trying, is no news.
+  if (absent_.Refused(name, std::string(reason.message()),
+                      options_.clock->Monotonic())) {
+    LogWarning(absl::StrCat("worker refused: ", reason.message()));
+  }
+  worker.stream->Break(reason);
+  workers_.erase(id);
+}
+
+std::vector<Membership::Lookup> Membership::TakeLookups() {
+  return std::exchange(lookups_, {});
+}
+
+void Membership::OnResolved(
+    WorkerId id, const absl::StatusOr<std::vector<std::string>>& addresses) {
+  const auto it = workers_.find(id);
+  if (it == workers_.end() || !it->second.resolving) return;
+  Worker& worker = it->second;
+  worker.resolving = false;
+  worker.silent = absl::ZeroDuration();
+  if (addresses.ok()) {
+    worker.addresses = *addresses;
+    OnRegister(id, worker, v1::Register(worker.info));
+    return;
+  }
+  Refuse(
+      id, worker,
+      absl::InvalidArgumentError(absl::StrCat(
+          "worker '", worker.info.name(), "' says that others reach it at ",
+          worker.info.link_address(), ", but ", addresses.status().message(),
+          " on the coordinator's machine; ", AdvertiseRemedy(worker.place))));
+}
+
 void Membership::OnRegister(WorkerId id, Worker& worker,
                             const v1::Register& info) {
+  worker.info = info;
   if (absl::Status status = CheckRegister(info); !status.ok()) {
     Refuse(id, worker, status);
     return;
   }
+  if (options_.look_up_names && worker.addresses.empty() &&
+      worker.place.kind != PeerPlace::kUnknown) {
+    const absl::StatusOr<std::string> host = HostOf(info.link_address());
+    if (host.ok() && !IsNumericHost(*host)) {
+      worker.resolving = true;
+      lookups_.push_back({id, *host});
+      return;
+    }
+  }
+  if (absl::Status status = CheckPlace(worker, info); !status.ok()) {
+    Refuse(id, worker, status);
+    return;
+  }
   worker.registered = true;
-  worker.info = info;
   worker.content = *ContentOf(info.model_content());
   worker.info.clear_model_content();
+  absent_.Present(info.name());
+  link_blame_.Forget(info.name());
   worker.profile = ProfileOf(info);
   if (worker.profile) {
     // What somebody knew and wrote into it needs no measuring.
@@ -206,23 +272,28 @@ void Membership::OnJoined() {
   }
 }
 
-void Membership::Refuse(WorkerId id, Worker& worker,
-                        const absl::Status& reason) {
-  LogWarning(absl::StrCat("worker refused: ", reason.message()));
-  worker.stream->Break(reason);
-  workers_.erase(id);
-}
-
 void Membership::OnStageReady(WorkerId id, Worker& worker,
                               const v1::StageReady& ready) {
-  if (phase_ != Phase::kLoading || ready.epoch() != epoch_.value() ||
-      worker.stage < 0) {
+  const bool preparing = worker.preparing && preparation_ &&
+                         ready.epoch() == preparation_->epoch.value();
+  if (!preparing && (phase_ != Phase::kLoading ||
+                     ready.epoch() != epoch_.value() || worker.stage < 0)) {
     return;
   }
   if (ready.kv_pages() <= 0 || ready.page_tokens() <= 0) {
     worker.failure = absl::StrCat("worker '", worker.info.name(),
                                   "' has no memory left for the KV cache");
-    PlanFailed(worker.failure);
+    if (preparing) {
+      ++plan_failures_["load"];
+      EndPreparation(worker.failure);
+    } else {
+      PlanFailed("load", worker.failure);
+    }
+    return;
+  }
+  worker.pace.Moved();
+  if (preparing) {
+    worker.prepared = true;
     return;
   }
   worker.ready = true;
@@ -235,7 +306,8 @@ void Membership::OnStageReady(WorkerId id, Worker& worker,
     const Worker& other = workers_.at(stage);
     if (!other.ready) return;
     if (other.stage_ready.page_tokens() != ready.page_tokens()) {
-      PlanFailed(absl::StrCat("worker '", worker.info.name(),
+      PlanFailed("load",
+                 absl::StrCat("worker '", worker.info.name(),
                               "' has KV pages of ", ready.page_tokens(),
                               " tokens, but worker '", other.info.name(),
                               "' of ", other.stage_ready.page_tokens()));
@@ -247,6 +319,13 @@ void Membership::OnStageReady(WorkerId id, Worker& worker,
   page_tokens_ = ready.page_tokens();
   phase_ = Phase::kRunning;
   if (identity_.Begin(worker.content)) begun_model_ = worker.content;
+  failed_before_.clear();
+  plan_pace_.Start();
+  oldest_step_.reset();
+  for (size_t s = 0; s + 1 < stages_.size(); ++s) {
+    link_blame_.OnReached(workers_.at(stages_[s]).info.name(),
+                          workers_.at(stages_[s + 1]).info.name());
+  }
   load_time_ = std::min(load_time_, options_.clock->Monotonic() - load_began_);
   detail_.clear();
   LogInfo(absl::StrCat("plan ready epoch=", epoch_.value(),
@@ -272,7 +351,13 @@ void Membership::OnLinkId(WorkerId id, const Worker& worker, v1::LinkId link) {
   SendOrBreak(stages_[stage + 1], std::move(message));
 }
 
-void Membership::OnStageFailed(Worker& worker, const v1::StageFailed& failed) {
+void Membership::OnStageFailed(WorkerId id, Worker& worker,
+                               const v1::StageFailed& failed) {
+  if (worker.preparing && preparation_ &&
+      failed.epoch() == preparation_->epoch.value()) {
+    OnPrepareFailed(id, worker, failed);
+    return;
+  }
   const bool nccl_failed =
       failed.epoch() == epoch_.value() &&
       failed.code() == static_cast<int32_t>(absl::StatusCode::kUnimplemented) &&
@@ -288,7 +373,7 @@ void Membership::OnStageFailed(Worker& worker, const v1::StageFailed& failed) {
   const std::string why = absl::StrCat(
       "worker '", worker.info.name(), "' failed in stage ", worker.stage,
       " (layers ", worker.layers.begin, " to ", worker.layers.end - 1,
-      "): ", absl::StatusCodeToString(code), ": ", Clip(failed.message()));
+      "): ", absl::StatusCodeToString(code), ": ", ClipText(failed.message()));
   if (phase_ == Phase::kLoading && plan_ && !options_.fixed_plan &&
       code == absl::StatusCode::kResourceExhausted) {
     // The planner was too bold; what the workers choose themselves fits.
@@ -296,11 +381,59 @@ void Membership::OnStageFailed(Worker& worker, const v1::StageFailed& failed) {
     planning_failed_ = true;
   } else if (phase_ == Phase::kLoading && !nccl_failed && !IsTransient(code)) {
     worker.failure = why;
+  } else if (phase_ == Phase::kRunning && !IsTransient(code) && failures_ > 0) {
+    // Not for the first time, with nothing finished in between.
+    LeaveOut(worker, why);
   }
-  PlanFailed(why);
+  const auto next = static_cast<size_t>(worker.stage) + 1;
+  const bool unreached = failed.next_unreached() && next < stages_.size();
+  if (unreached) BlameLink(worker, workers_.at(stages_[next]), why);
+  PlanFailed(unreached || code == absl::StatusCode::kUnavailable ? "link"
+             : phase_ == Phase::kLoading                         ? "load"
+                                                                 : "step",
+             why);
 }
 
-void Membership::PlanFailed(const std::string& why) {
+void Membership::BlameLink(const Worker& from, const Worker& to,
+                           const std::string& why) {
+  const LinkBlame::Verdict verdict =
+      link_blame_.OnUnreached(from.info.name(), to.info.name());
+  const bool near = verdict.culprit == from.info.name();
+  for (const auto& [id, worker] : workers_) {
+    const std::string& name = worker.info.name();
+    if (!worker.registered) continue;
+    if (std::find(verdict.innocent.begin(), verdict.innocent.end(), name) !=
+        verdict.innocent.end()) {
+      left_out_.Pardon(KeyOf(worker.info));
+    }
+  }
+  LeaveOut(near ? from : to,
+           near ? absl::StrCat("it can't reach several others; last: ", why)
+                : absl::StrCat("it can't be reached at ",
+                               to.info.link_address(), ": ", why));
+}
+
+void Membership::LeaveOut(const Worker& worker, const std::string& why) {
+  const absl::Duration now = options_.clock->Monotonic();
+  left_out_.Add(KeyOf(worker.info), ClipText(why), now);
+  LogWarning(absl::StrCat("worker '", worker.info.name(), "' is left out for ",
+                          absl::FormatDuration(OutOf(worker)->until - now),
+                          ", if there are others enough: ", why));
+}
+
+const LeftOut::Entry* Membership::OutOf(const Worker& worker) const {
+  return left_out_.Find(KeyOf(worker.info), options_.clock->Monotonic());
+}
+
+void Membership::OnProgress() {
+  failures_ = 0;
+  if (left_out_.empty()) return;
+  for (WorkerId id : stages_) left_out_.Pardon(KeyOf(workers_.at(id).info));
+}
+
+void Membership::PlanFailed(const char* kind, const std::string& why) {
+  ++plan_failures_[kind];
+  failed_before_ = why;
   failures_ = std::min(failures_ + 1, 30);
   const absl::Duration wait =
       std::min(options_.most_back_off,
@@ -319,9 +452,12 @@ void Membership::EndPlan(const std::string& why, LogLevel level) {
   links_.clear();
   plan_.reset();
   monitor_.Stop();
+  preparation_.reset();
+  oldest_step_.reset();
   for (auto& [id, worker] : workers_) {
     worker.stage = -1;
     worker.ready = false;
+    worker.preparing = worker.prepared = worker.reaching = false;
   }
 }
 
@@ -334,6 +470,9 @@ void Membership::Remove(WorkerId id, const absl::Status& reason) {
   if (it == workers_.end()) return;
   const Worker worker = std::move(it->second);
   workers_.erase(it);
+  if (worker.preparing) {
+    EndPreparation(absl::StrCat("worker '", worker.info.name(), "' is gone"));
+  }
   worker.stream->Break(reason);
   if (!worker.registered) return;
   // One that left on purpose is no cause for alarm.
@@ -345,7 +484,14 @@ void Membership::Remove(WorkerId id, const absl::Status& reason) {
     former_layers_[worker.info.name()] = worker.layers;
   }
   changed_at_ = options_.clock->Monotonic();
+  absent_.Lost(worker.info.name(), ClipText(std::string(reason.message())),
+               changed_at_);
   if (worker.stage >= 0) {
+    if (level != LogLevel::kInfo) {
+      ++plan_failures_[absl::IsDeadlineExceeded(reason) && OutOf(worker)
+                           ? "stall"
+                           : "lost"];
+    }
     EndPlan(absl::StrCat("worker '", worker.info.name(), "' is gone"), level);
   }
   // Others that failed because of it are not to blame.
@@ -356,6 +502,8 @@ void Membership::Remove(WorkerId id, const absl::Status& reason) {
 
 void Membership::BreakLastStage(const absl::Status& reason) {
   if (stages_.empty()) return;
+  LeaveOut(workers_.at(stages_.back()),
+           absl::StrCat("what it answered made no sense: ", reason.message()));
   Remove(stages_.back(), reason);
 }
 
@@ -382,6 +530,7 @@ void Membership::Advance() {
   advanced_at_ = now;
   std::vector<WorkerId> lost;
   for (auto& [id, worker] : workers_) {
+    if (worker.resolving) continue;  // it waits for us
     worker.silent += passed;
     if (worker.silent > options_.heartbeat_timeout) lost.push_back(id);
   }
@@ -391,6 +540,7 @@ void Membership::Advance() {
                    absl::FormatDuration(options_.heartbeat_timeout))));
   }
   CompareModels();
+  Watch(passed);
   PlanDecision decision = DecidePlan(View());
   switch (decision.action) {
     case PlanDecision::Action::kKeep:
@@ -398,8 +548,17 @@ void Membership::Advance() {
     case PlanDecision::Action::kWait:
       EndPlan(decision.detail);
       detail_ = absl::StrCat(decision.detail, CheckingDetail());
+      // The worker that is missing may have been here.
+      if (const std::string absent = absent_.newest();
+          !absent.empty() && absl::StartsWith(detail_, "waiting for workers")) {
+        absl::StrAppend(&detail_, "; ", absent);
+      }
       break;
-    case PlanDecision::Action::kPlan:
+    case PlanDecision::Action::kPlan: {
+      if (preparation_ &&
+          preparation_->workers >= static_cast<int>(decision.stages.size())) {
+        break;
+      }
       if (!LinksFor(decision.stages)) break;
       if (Plans(decision.stages)) {
         if (!KnowsLinks(decision.stages)) break;
@@ -410,15 +569,17 @@ void Membership::Advance() {
         BeginSearch(std::move(workers), std::nullopt);
         break;
       }
-      EndPlan("a plan with more workers follows", LogLevel::kInfo);
-      plan_workers_ = static_cast<int32_t>(decision.stages.size());
+      const auto workers = static_cast<int32_t>(decision.stages.size());
       if (options_.fixed_plan) {
-        StartPlan(AssignFixed(decision.stages), &*options_.fixed_plan);
+        FollowWith(AssignFixed(decision.stages), &*options_.fixed_plan, workers,
+                   0);
       } else {
-        StartPlan(std::move(decision.stages), nullptr);
+        FollowWith(std::move(decision.stages), nullptr, workers, 0);
       }
       break;
+    }
   }
+  FollowPreparation(passed);
   FollowMeasured();
 }
 
@@ -447,10 +608,10 @@ std::vector<StageAssignment> Membership::AssignFixed(
   return assigned;
 }
 
-Policy Membership::StagePolicy(size_t stage) const {
+Policy Membership::StagePolicy(const Plan* plan, size_t stage) const {
   Policy policy = options_.policy;
-  if (!plan_) return policy;
-  const Policy& planned = plan_->stages[stage].policy;
+  if (plan == nullptr) return policy;
+  const Policy& planned = plan->stages[stage].policy;
   policy.gbs = planned.gbs;
   policy.num_microbatches = planned.num_microbatches;
   policy.max_step_tokens = planned.max_step_tokens;
@@ -479,8 +640,10 @@ ClusterView Membership::View() const {
   ClusterView view;
   for (const auto& [id, worker] : workers_) {
     if (!worker.same_model) continue;
+    const LeftOut::Entry* const out = OutOf(worker);
     view.workers.push_back(
-        {id, worker.info.name(), worker.layers, worker.failure});
+        {id, worker.info.name(), worker.layers, worker.failure,
+         out == nullptr ? absl::ZeroDuration() : out->until - now});
   }
   view.min_workers = options_.min_workers;
   view.num_layers = options_.num_layers;
@@ -506,12 +669,37 @@ std::optional<std::vector<v1::LinkTransport>> Membership::LinksFor(
   LogWarning(plan.why);
   workers_.at(stages[static_cast<size_t>(plan.misfit)].worker).failure =
       plan.why;
-  if (phase_ == Phase::kNoPlan) PlanFailed(plan.why);
+  if (phase_ == Phase::kNoPlan) PlanFailed("link", plan.why);
   return std::nullopt;
 }
 
+v1::AssignStage Membership::Assignment(
+    const std::vector<StageAssignment>& stages,
+    const std::vector<v1::LinkTransport>& links, const Plan* plan,
+    PlanEpoch epoch, size_t s) const {
+  v1::AssignStage assign;
+  assign.set_epoch(epoch.value());
+  assign.set_stage(static_cast<int32_t>(s));
+  assign.set_num_stages(static_cast<int32_t>(stages.size()));
+  assign.mutable_layers()->set_begin(stages[s].layers.begin);
+  assign.mutable_layers()->set_end(stages[s].layers.end);
+  if (s + 1 < stages.size()) {
+    assign.set_next_link_address(
+        workers_.at(stages[s + 1].worker).info.link_address());
+    assign.set_next_link(links[s]);
+  }
+  if (s > 0) assign.set_previous_link(links[s - 1]);
+  const Policy policy = StagePolicy(plan, s);
+  const int32_t blocks = BlocksOf(plan, stages.size());
+  ToProto(policy, assign.mutable_policy());
+  assign.set_max_model_len(options_.max_model_len);
+  assign.set_max_sequences(blocks * policy.gbs * policy.num_microbatches);
+  assign.set_num_blocks(blocks);
+  return assign;
+}
+
 void Membership::StartPlan(std::vector<StageAssignment> stages,
-                           const Plan* plan) {
+                           const Plan* plan, std::optional<PlanEpoch> epoch) {
   plan_.reset();
   std::optional<std::vector<v1::LinkTransport>> links = LinksFor(stages);
   if (!links.has_value()) return;
@@ -520,9 +708,9 @@ void Membership::StartPlan(std::vector<StageAssignment> stages,
   planned_before_ = plan != nullptr;
   if (plan != nullptr) {
     plan_ = *plan;
-    plan_policy_ = StagePolicy(0);
+    plan_policy_ = StagePolicy(plan, 0);
   }
-  epoch_ = PlanEpoch(epoch_.value() + 1);
+  epoch_ = epoch ? *epoch : NextEpoch();
   phase_ = Phase::kLoading;
   load_began_ = options_.clock->Monotonic();
   for (auto& [id, worker] : workers_) {
@@ -530,6 +718,7 @@ void Membership::StartPlan(std::vector<StageAssignment> stages,
     worker.ready = false;
     worker.load_done = worker.load_total = 0;
     worker.load_rate.Start();
+    worker.pace.Start();
   }
   stages_.clear();
   for (size_t s = 0; s < stages.size(); ++s) {
@@ -544,28 +733,11 @@ void Membership::StartPlan(std::vector<StageAssignment> stages,
                        " stages=", stages_.size()));
 
   std::vector<std::pair<WorkerId, v1::CoordinatorMessage>> messages;
-  const int32_t blocks = num_blocks();
   // From the last stage on, so that a stage finds the next one expecting it.
   for (size_t s = stages_.size(); s-- > 0;) {
-    const Worker& worker = workers_.at(stages_[s]);
     v1::CoordinatorMessage message;
-    v1::AssignStage* assign = message.mutable_assign_stage();
-    assign->set_epoch(epoch_.value());
-    assign->set_stage(static_cast<int32_t>(s));
-    assign->set_num_stages(static_cast<int32_t>(stages_.size()));
-    assign->mutable_layers()->set_begin(worker.layers.begin);
-    assign->mutable_layers()->set_end(worker.layers.end);
-    if (s + 1 < stages_.size()) {
-      assign->set_next_link_address(
-          workers_.at(stages_[s + 1]).info.link_address());
-      assign->set_next_link(links_[s]);
-    }
-    if (s > 0) assign->set_previous_link(links_[s - 1]);
-    const Policy policy = StagePolicy(s);
-    ToProto(policy, assign->mutable_policy());
-    assign->set_max_model_len(options_.max_model_len);
-    assign->set_max_sequences(blocks * policy.gbs * policy.num_microbatches);
-    assign->set_num_blocks(blocks);
+    *message.mutable_assign_stage() =
+        Assignment(stages, links_, plan_ ? &*plan_ : nullptr, epoch_, s);
     messages.emplace_back(stages_[s], std::move(message));
   }
   for (auto& [id, worker] : workers_) {
@@ -581,105 +753,13 @@ void Membership::StartPlan(std::vector<StageAssignment> stages,
   for (auto& [id, message] : messages) SendOrBreak(id, std::move(message));
 }
 
+int32_t Membership::BlocksOf(const Plan* plan, size_t stages) const {
+  if (plan != nullptr) return plan->block.num_blocks;
+  return std::max(options_.num_blocks, static_cast<int32_t>(stages));
+}
+
 int32_t Membership::num_blocks() const {
-  if (plan_) return plan_->block.num_blocks;
-  return std::max(options_.num_blocks, static_cast<int32_t>(stages_.size()));
-}
-
-std::string Membership::detail() const {
-  if (phase_ != Phase::kLoading) return detail_;
-  uint64_t done = 0;
-  uint64_t total = 0;
-  double rate = 0;
-  absl::Duration left;
-  for (WorkerId id : stages_) {
-    const Worker& worker = workers_.at(id);
-    if (!worker.ready) {
-      rate += worker.load_rate.bytes_per_second();
-      left = std::max(left, TimeLeft(worker.load_rate));
-    }
-    // Without a report yet, a stage counts as not begun.
-    const double fraction =
-        worker.load_total == 0
-            ? 0
-            : std::min(1.0, static_cast<double>(worker.load_done) /
-                                static_cast<double>(worker.load_total));
-    done += static_cast<uint64_t>(fraction * 1000);
-    total += 1000;
-  }
-  return absl::StrCat("loading layers: ", total == 0 ? 0 : done * 100 / total,
-                      " %", RateText(rate, left));
-}
-
-void Membership::Describe(v1::ClusterState* state) const {
-  state->set_epoch(epoch_.value());
-  state->set_min_workers(options_.min_workers);
-  state->set_num_layers(options_.num_layers);
-  state->set_num_blocks(phase_ == Phase::kNoPlan ? 0 : num_blocks());
-  state->set_gbs(policy().gbs);
-  if (plan_) state->set_plan(PlanToJson(*plan_));
-  for (const auto& [id, worker] : workers_) {
-    if (!worker.registered) continue;
-    v1::WorkerInfo* info = state->add_workers();
-    info->set_id(id.value());
-    info->set_name(worker.info.name());
-    if (!worker.same_model) {
-      info->set_state(v1::WORKER_STATE_CHECKING);
-    } else if (!worker.failure.empty()) {
-      info->set_state(v1::WORKER_STATE_FAILED);
-    } else if (worker.stage < 0) {
-      info->set_state(v1::WORKER_STATE_SPARE);
-    } else {
-      info->set_state(worker.ready ? v1::WORKER_STATE_READY
-                                   : v1::WORKER_STATE_LOADING);
-    }
-    info->set_stage(worker.stage);
-    if (worker.stage >= 0) {
-      info->set_layer_begin(worker.layers.begin);
-      info->set_layer_end(worker.layers.end);
-    }
-    info->set_link_address(worker.info.link_address());
-    const auto stage = static_cast<size_t>(worker.stage);
-    if (worker.stage >= 0 && stage < links_.size()) {
-      info->set_next_link(links_[stage] == v1::LINK_TRANSPORT_NCCL ? "nccl"
-                                                                   : "grpc");
-    }
-    info->set_metrics_address(worker.info.metrics_address());
-    info->set_device(worker.info.device());
-    info->set_host_memory_bytes(worker.info.host_memory_bytes());
-    info->set_compute_threads(worker.info.compute_threads());
-    info->set_seconds_since_heartbeat(absl::ToDoubleSeconds(worker.silent));
-    info->set_load_fraction(
-        !worker.same_model ? HashedShare(worker)
-        : worker.load_total == 0
-            ? 0
-            : std::min(1.0, static_cast<double>(worker.load_done) /
-                                static_cast<double>(worker.load_total)));
-    info->set_busy_seconds(worker.heartbeat.busy_seconds());
-    info->set_waiting_seconds(worker.heartbeat.waiting_seconds());
-    info->set_idle_seconds(worker.heartbeat.idle_seconds());
-    if (monitor_.active() && worker.stage >= 0) {
-      for (int r = 0; r < kNumResources; ++r) {
-        const auto resource = static_cast<Resource>(r);
-        const double predicted =
-            monitor_.PredictedSeconds(worker.stage, resource);
-        const double measured =
-            monitor_.MeasuredSeconds(worker.stage, resource);
-        if (predicted == 0 && measured == 0) continue;
-        v1::ResourceUse* use = info->add_resources();
-        const absl::string_view name = ResourceName(resource);
-        use->set_resource(name.data(), name.size());
-        use->set_predicted_seconds(predicted);
-        use->set_measured_seconds(measured);
-      }
-    }
-    info->set_detail(worker.same_model
-                         ? worker.failure
-                         : absl::StrFormat("checking its weights: %.0f %%",
-                                           100 * HashedShare(worker)));
-    info->set_version(worker.info.version());
-    info->set_profile(worker.info.profile_json());
-  }
+  return BlocksOf(plan_ ? &*plan_ : nullptr, stages_.size());
 }
 
 }  // namespace sluice

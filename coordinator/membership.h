@@ -15,8 +15,12 @@
 #include "common/logging.h"
 #include "common/machine_profile.h"
 #include "common/policy.h"
+#include "coordinator/absent_workers.h"
+#include "coordinator/left_out.h"
+#include "coordinator/link_blame.h"
 #include "coordinator/load_rate.h"
 #include "coordinator/model_identity.h"
+#include "coordinator/pace.h"
 #include "coordinator/planner.h"
 #include "coordinator/planning/job_planner.h"
 #include "coordinator/planning/plan_monitor.h"
@@ -27,7 +31,14 @@
 namespace sluice {
 
 // The attached workers and the plan that they carry out: checks who registers,
-// notices who is gone, makes plans (see DecidePlan) and follows their loading.
+// notices who is gone or stands still, makes plans (see DecidePlan) and follows
+// their loading.
+//
+// A running plan goes on until the one that takes its place can begin: workers
+// that join load their stages ahead, and links to and from them are tried,
+// before it is ended (membership_preparing.cc). Whoever makes a plan fail is
+// named and left out of plans for a while, if there are others enough.
+//
 // Confined to the dispatcher's thread.
 class Membership {
  public:
@@ -55,6 +66,17 @@ class Membership {
     // Wait before the plan that follows a failed one; doubles up to the most.
     absl::Duration first_back_off = absl::Milliseconds(500);
     absl::Duration most_back_off = absl::Seconds(60);
+    // A stage that gets nothing done for so long, while it has work, is broken,
+    // unless it took nearly as long before (see Pace).
+    absl::Duration stall_timeout = absl::Seconds(60);
+    // For how long a worker is left out that a plan failed for; doubles up to
+    // the most.
+    absl::Duration first_left_out = absl::Seconds(10);
+    absl::Duration most_left_out = absl::Minutes(10);
+    // How long workers may take to say whether links can be opened.
+    absl::Duration most_reach_time = absl::Seconds(60);
+    // Link addresses with names are looked up when a worker registers.
+    bool look_up_names = false;
     const Clock* clock = nullptr;
   };
 
@@ -62,12 +84,31 @@ class Membership {
 
   explicit Membership(const Options& options);
 
-  void OnOpened(WorkerId id, std::shared_ptr<WorkerStream> stream);
+  void OnOpened(WorkerId id, std::shared_ptr<WorkerStream> stream,
+                PeerPlace place = {});
   // Returns the message's StepResult if it comes from the last stage of the
   // running plan.
   std::optional<v1::StepResult> OnMessage(WorkerId id,
                                           v1::WorkerMessage message);
   void OnClosed(WorkerId id, const absl::Status& reason);
+
+  // Names to be looked up (ResolveHost), each answered by OnResolved, until
+  // which the worker is not registered.
+  struct Lookup {
+    WorkerId worker;
+    std::string host;
+  };
+  std::vector<Lookup> TakeLookups();
+  void OnResolved(WorkerId id,
+                  const absl::StatusOr<std::vector<std::string>>& addresses);
+
+  // The step in flight that was sent first, if there is one: as long as that
+  // is the same, and no stage gets anything done, the plan stands still. To be
+  // called before each Advance.
+  void OnSteps(std::optional<int64_t> oldest) {
+    if (oldest != oldest_step_) plan_pace_.Moved();
+    oldest_step_ = oldest;
+  }
 
   // Drops workers that have been silent for too long and makes a new plan if
   // it is time. To be called after each event and regularly.
@@ -95,7 +136,7 @@ class Membership {
   // Sends a step to the first stage. REQUIRES: phase() == kRunning.
   void SendPlan(v1::StepPlan plan);
   // The running plan proved itself: a later failure starts with a short wait.
-  void OnProgress() { failures_ = 0; }
+  void OnProgress();
 
   Phase phase() const { return phase_; }
   // Of the newest plan; 0 before the first.
@@ -113,18 +154,24 @@ class Membership {
   int32_t page_tokens() const { return page_tokens_; }
 
   // Why nothing moves: "waiting for workers: 1 of 2 registered",
-  // "loading layers: 40 %, 1.2 GB/s, 0:35 left", a failure; "" while a plan runs.
+  // "loading layers: 40 %, 1.2 GB/s, 0:35 left", a failure; while a plan runs,
+  // which worker it does without, or "".
   std::string detail() const;
-  // Fills epoch, min_workers, num_layers, num_blocks, gbs and workers.
-  void Describe(v1::ClusterState* state) const;
+  // Fills epoch, min_workers, num_layers, num_blocks, gbs, workers, absent and
+  // plan_failures.
+  void Describe(v1::ClusterState* state);
 
  private:
   struct Worker {
     std::shared_ptr<WorkerStream> stream;
+    PeerPlace place;
     bool registered = false;
+    bool resolving = false;  // its Register waits for a name
     v1::Register info;
     ModelContent content;     // of its copy of the model, as far as it is known
     bool same_model = false;  // it is the one that counts; else it has to wait
+    std::vector<std::string>
+        addresses;  // of its link's host, if that is a name
     std::optional<MachineProfile> profile;
     absl::Duration silent;  // see Advance
     v1::Heartbeat heartbeat;
@@ -135,6 +182,10 @@ class Membership {
     uint64_t load_done = 0;
     uint64_t load_total = 0;
     LoadRate load_rate;
+    Pace pace;               // of loading
+    bool preparing = false;  // a stage of `preparation_`
+    bool prepared = false;   // and has loaded it
+    bool reaching = false;   // is to say which links it can open
     std::string failure;
     bool nccl_failed = false;  // since a worker last came
     // Links to these were asked for, and are waited for until then.
@@ -143,10 +194,11 @@ class Membership {
   };
 
   absl::Status CheckRegister(const v1::Register& info) const;
+  // Whether others can reach it.
+  absl::Status CheckPlace(const Worker& worker, const v1::Register& info) const;
   void OnRegister(WorkerId id, Worker& worker, const v1::Register& info);
   // There is a worker more that plans may have: everything is different.
   void OnJoined();
-  void Refuse(WorkerId id, Worker& worker, const absl::Status& reason);
   // OK if what it said of its model makes sense, and does not differ from the
   // copy that counts as far as both are known.
   absl::Status CheckContent(const v1::Register& info,
@@ -163,20 +215,56 @@ class Membership {
   // "; worker 'w2' is checking its weights: 43 %", or "" if none is.
   std::string CheckingDetail() const;
   void OnStageReady(WorkerId id, Worker& worker, const v1::StageReady& ready);
-  void OnStageFailed(Worker& worker, const v1::StageFailed& failed);
+  void OnStageFailed(WorkerId id, Worker& worker,
+                     const v1::StageFailed& failed);
+  void OnActivity(Worker& worker, const v1::Activity& activity);
+  void OnLoadProgress(Worker& worker, const v1::LoadProgress& progress);
   void OnLinkId(WorkerId id, const Worker& worker, v1::LinkId link);
   void Remove(WorkerId id, const absl::Status& reason);
-  // The plan did not work out: waits before the next one.
-  void PlanFailed(const std::string& why);
+  void Refuse(WorkerId id, Worker& worker, const absl::Status& reason);
+  // The plan did not work out: waits before the next one. `kind` is for
+  // metrics.
+  void PlanFailed(const char* kind, const std::string& why);
+  // Plans do without the worker for a while.
+  void LeaveOut(const Worker& worker, const std::string& why);
+  const LeftOut::Entry* OutOf(const Worker& worker) const;
+  // Of a link between stages of the present plan.
+  void BlameLink(const Worker& from, const Worker& to, const std::string& why);
+
+  // Who stands still: `passed` is time in which this process ran.
+  void Watch(absl::Duration passed);
+  bool LoadStalled(const Worker& worker) const;
+  // What the worker did last, for messages.
+  std::string StandsStill(const Worker& worker, absl::Duration still) const;
   void EndPlan(const std::string& why, LogLevel level = LogLevel::kWarning);
   // `plan`: whose stages these are, or null. Fails the plan if they can't be
-  // linked.
-  void StartPlan(std::vector<StageAssignment> stages, const Plan* plan);
+  // linked. `epoch`: that they were prepared for, or none.
+  void StartPlan(std::vector<StageAssignment> stages, const Plan* plan,
+                 std::optional<PlanEpoch> epoch = std::nullopt);
+  PlanEpoch NextEpoch() { return PlanEpoch(++last_epoch_); }
+  // What stage `s` of these is told.
+  v1::AssignStage Assignment(const std::vector<StageAssignment>& stages,
+                             const std::vector<v1::LinkTransport>& links,
+                             const Plan* plan, PlanEpoch epoch, size_t s) const;
+  int32_t BlocksOf(const Plan* plan, size_t stages) const;
+  // A plan that is to follow the present one: at once, or when those of its
+  // workers that are not in the present one are ready for it. `workers`: that
+  // it could have had. `rows`: see PlanAnswer.
+  void FollowWith(std::vector<StageAssignment> stages, const Plan* plan,
+                  int32_t workers, double rows);
+  void BeginNext(std::vector<StageAssignment> stages, const Plan* plan,
+                 int32_t workers, double rows, std::optional<PlanEpoch> epoch);
+  void OnLinksReached(WorkerId id, const v1::LinksReached& reached);
+  void OnPrepareFailed(WorkerId id, Worker& worker,
+                       const v1::StageFailed& failed);
+  void FollowPreparation(absl::Duration passed);
+  // The present plan goes on, without who was to join it.
+  void EndPreparation(const std::string& why);
   // nullopt, with the misfit marked, if these can't be linked.
   std::optional<std::vector<v1::LinkTransport>> LinksFor(
       const std::vector<StageAssignment>& stages);
-  // The policy of a stage of `plan_`.
-  Policy StagePolicy(size_t stage) const;
+  // The policy of a stage of `plan`, which may be null.
+  Policy StagePolicy(const Plan* plan, size_t stage) const;
   // Whether a plan for these workers is to be searched for.
   bool Plans(const std::vector<StageAssignment>& stages) const;
   // Whether the links between these are known, as far as they will be: asks
@@ -200,6 +288,7 @@ class Membership {
   absl::flat_hash_map<std::string, LayerRange> former_layers_;
   Phase phase_ = Phase::kNoPlan;
   PlanEpoch epoch_;
+  int64_t last_epoch_ = 0;                // given to a plan or a preparation
   std::vector<WorkerId> stages_;          // of the present plan
   std::vector<v1::LinkTransport> links_;  // from each of its stages to the next
   std::optional<Plan> plan_;  // unless the workers choose themselves
@@ -216,6 +305,23 @@ class Membership {
     bool no_work = false;  // to be repeated when there is
   };
   std::optional<Search> search_;
+  // What is to follow the running plan.
+  struct Preparation {
+    PlanEpoch epoch;
+    std::vector<StageAssignment> stages;
+    std::optional<Plan> plan;
+    int32_t workers = 0;
+    double rows = 0;
+    absl::Duration reach_time;  // since the links were asked for
+  };
+  std::optional<Preparation> preparation_;
+  LeftOut left_out_;
+  LinkBlame link_blame_;
+  AbsentWorkers absent_;
+  std::map<std::string, int64_t> plan_failures_;  // by kind
+  std::vector<Lookup> lookups_;
+  std::optional<int64_t> oldest_step_;
+  Pace plan_pace_;  // of the running plan
   int64_t last_ticket_ = 0;
   // A plan of the planner's did not fit: the workers choose from now on.
   bool planning_failed_ = false;
@@ -234,6 +340,7 @@ class Membership {
   int failures_ = 0;
   absl::Duration retry_at_;
   std::string last_failure_;
+  std::string failed_before_;  // why the plan before this one failed
   std::string detail_;
 };
 

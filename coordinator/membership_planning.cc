@@ -157,13 +157,8 @@ void Membership::OnPlanned(PlanAnswer answer) {
     stages.push_back(
         {search.workers[static_cast<size_t>(stage.machine)], stage.layers});
   }
-  EndPlan("a better plan follows", LogLevel::kInfo);
-  plan_workers_ = static_cast<int32_t>(search.workers.size());
-  StartPlan(std::move(stages), &*answer.plan);
-  if (!plan_) return;  // a worker went while it was told
-  monitor_.Start(*plan_, Machines(stages_), answer.rows);
-  plan_rows_ = rows_;
-  plan_seconds_ = seconds_;
+  FollowWith(std::move(stages), &*answer.plan,
+             static_cast<int32_t>(search.workers.size()), answer.rows);
 }
 
 std::optional<std::string> Membership::TakeNewPlan() {

@@ -68,13 +68,25 @@ PlanDecision DecidePlan(const ClusterView& view) {
     return decision;
   }
   std::vector<const WorkerView*> usable;
+  std::vector<const WorkerView*> failed;
+  std::vector<const WorkerView*> left_out;
   for (const WorkerView& worker : view.workers) {
-    if (worker.failure.empty()) usable.push_back(&worker);
+    if (worker.out_for > absl::ZeroDuration()) {
+      left_out.push_back(&worker);
+    } else {
+      (worker.failure.empty() ? usable : failed).push_back(&worker);
+    }
   }
-  const bool enough = static_cast<int64_t>(usable.size()) >= view.min_workers;
-  if (!enough) {
-    usable.clear();
-    for (const WorkerView& worker : view.workers) usable.push_back(&worker);
+  const auto least = static_cast<size_t>(view.min_workers);
+  const bool enough = usable.size() >= least;
+  if (!enough) usable.insert(usable.end(), failed.begin(), failed.end());
+  if (usable.size() < least) {
+    std::stable_sort(left_out.begin(), left_out.end(),
+                     [](const WorkerView* a, const WorkerView* b) {
+                       return a->out_for < b->out_for;
+                     });
+    usable.insert(usable.end(), left_out.begin(),
+                  left_out.begin() + (least - usable.size()));
   }
   const std::vector<LayerRange> ranges =
       SplitEvenly(view.num_layers, static_cast<int>(usable.size()));

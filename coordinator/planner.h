@@ -18,8 +18,9 @@ namespace sluice {
 struct WorkerView {
   WorkerId id;
   std::string name;
-  LayerRange loaded;    // layers that it holds already; empty if unknown
-  std::string failure;  // why its last assignment could not be loaded, or ""
+  LayerRange loaded;       // layers that it holds already; empty if unknown
+  std::string failure;     // why its last assignment could not be loaded, or ""
+  absl::Duration out_for;  // left out of plans for so long yet
 };
 
 struct ClusterView {
@@ -54,9 +55,10 @@ struct PlanDecision {
 
 // Rules:
 // * Fewer than min_workers: wait.
-// * Workers that failed to load their share sit out while the others are
-//   min_workers or more. When they are needed, they are tried again, after the
-//   back-off.
+// * Workers that failed to load their share, or are left out, sit out while the
+//   others are min_workers or more. When they are needed, they are tried again,
+//   after the back-off: all that failed to load, as shares get smaller, then of
+//   those left out as many as it takes, first whose time is up first.
 // * As many stages as workers that take part, but no more than layers. A plan
 //   under way is given up only for one with more stages.
 // * Membership must have been stable for settle_time.

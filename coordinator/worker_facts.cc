@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/logging.h"
+#include "common/text.h"
 #include "runtime/profile/profile_json.h"
 
 namespace sluice {
@@ -20,6 +21,18 @@ std::optional<MachineProfile> ProfileOf(const v1::Register& info) {
   // The budget it has now counts.
   profile->host_memory_bytes = info.host_memory_bytes();
   return *std::move(profile);
+}
+
+bool IsTransient(absl::StatusCode code) {
+  return code == absl::StatusCode::kUnavailable ||
+         code == absl::StatusCode::kAborted ||
+         code == absl::StatusCode::kCancelled ||
+         code == absl::StatusCode::kFailedPrecondition ||
+         code == absl::StatusCode::kDeadlineExceeded;
+}
+
+std::string ClipText(const std::string& text, size_t most) {
+  return EscapeInvalidUtf8(ClipUtf8(text, most));
 }
 
 ResourceTotals TotalsOf(const v1::RuntimeTotals& runtime) {

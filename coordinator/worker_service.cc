@@ -37,6 +37,7 @@ class Session : public WorkerStream,
         sink_(sink),
         id_(id),
         outgoing_messages_(outgoing_messages),
+        peer_(context->peer()),
         strand_(executor),
         context_(context) {
     HandOff(this);
@@ -49,7 +50,8 @@ class Session : public WorkerStream,
       self_ = self;
     }
     strand_.Run([self] {
-      self->opened_ = self->sink_->Push({self->id_, WorkerOpened{self}});
+      self->opened_ = self->sink_->Push(
+          {self->id_, WorkerOpened{self, PlaceOf(self->peer_)}});
       self->ReadOn(self->opened_);
     });
   }
@@ -185,6 +187,7 @@ class Session : public WorkerStream,
   WorkerEventSink* const sink_;
   const WorkerId id_;
   const size_t outgoing_messages_;
+  const std::string peer_;  // as gRPC writes it
   Strand strand_;
   bool opened_ = false;         // on the strand: the sink knows of this
   bool registered_ = false;     // on the strand

@@ -1,10 +1,14 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <variant>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/strong_int.h"
+#include "coordinator/link_address.h"
 #include "sluice/v1/pipeline.pb.h"
 
 // What the dispatcher sees of attached workers: events come in, messages go
@@ -31,15 +35,21 @@ class WorkerStream {
 
 struct WorkerOpened {
   std::shared_ptr<WorkerStream> stream;
+  PeerPlace place = {};  // where it attaches from
 };
 struct WorkerClosed {
   absl::Status reason;
 };
+// The answer to Membership::TakeLookups.
+struct WorkerResolved {
+  absl::StatusOr<std::vector<std::string>> addresses;
+};
 // Of one worker, in order: one WorkerOpened, its messages (the first is a
-// Register), one WorkerClosed.
+// Register), one WorkerClosed; and anywhere a WorkerResolved.
 struct WorkerEvent {
   WorkerId worker;
-  std::variant<WorkerOpened, v1::WorkerMessage, WorkerClosed> what;
+  std::variant<WorkerOpened, v1::WorkerMessage, WorkerClosed, WorkerResolved>
+      what;
 };
 
 // Where the events go. Thread-safe.

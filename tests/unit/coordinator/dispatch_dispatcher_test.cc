@@ -509,7 +509,9 @@ TEST_F(DispatcherTest, AHungWorkerIsDropped) {
   EXPECT_EQ(a->WaitForEnd().error_code(), grpc::StatusCode::CANCELLED);
   ended.Close();
   ticker.Join();
-  queue_.WaitForDetail("waiting for workers: 0 of 2 registered");
+  queue_.WaitForDetail(
+      "waiting for workers: 0 of 2 registered; worker 'a' was lost: no "
+      "heartbeat");
 }
 
 TEST_F(DispatcherTest, ShutdownLeavesRequestsWithoutResults) {

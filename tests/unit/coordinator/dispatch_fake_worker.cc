@@ -239,6 +239,7 @@ void FakeWorker::Run() {
   v1::CoordinatorMessage message;
   while (stream_->Read(&message)) {
     if (message.has_assign_stage()) OnAssign(message.assign_stage());
+    if (message.has_reach_links()) OnReachLinks(message.reach_links());
     if (message.has_step_plan()) pipeline_->Run(message.step_plan());
     MutexLock lock(&mu_);
     seen_.insert(message.kind_case());
@@ -261,13 +262,22 @@ void FakeWorker::OnAssign(const v1::AssignStage& assign) {
     *answer.mutable_stage_failed() = *failure;
     answer.mutable_stage_failed()->set_epoch(assign.epoch());
   } else {
-    pipeline_->Assign(assign, shared_from_this());
+    if (!assign.prepare()) pipeline_->Assign(assign, shared_from_this());
     v1::StageReady* ready = answer.mutable_stage_ready();
     ready->set_epoch(assign.epoch());
     ready->set_kv_pages(pipeline_->kv_pages());
     ready->set_kv_by_need(pipeline_->kv_by_need());
     ready->set_page_tokens(pipeline_->page_tokens());
     ready->set_weight_bytes(1000);
+  }
+  Send(answer);
+}
+
+void FakeWorker::OnReachLinks(const v1::ReachLinks& reach) {
+  v1::WorkerMessage answer;
+  answer.mutable_links_reached()->set_epoch(reach.epoch());
+  for (const auto& peer : reach.peers()) {
+    answer.mutable_links_reached()->add_links()->set_peer(peer.name());
   }
   Send(answer);
 }

@@ -101,6 +101,7 @@ class FakeWorker : public std::enable_shared_from_this<FakeWorker> {
   FakeWorker(std::shared_ptr<grpc::Channel> channel, FakePipeline* pipeline);
   void Run();
   void OnAssign(const v1::AssignStage& assign);
+  void OnReachLinks(const v1::ReachLinks& reach);
 
   FakePipeline* const pipeline_;
   std::shared_ptr<grpc::Channel> channel_;

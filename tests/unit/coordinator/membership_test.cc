@@ -155,7 +155,9 @@ TEST_F(MembershipTest, RefusesRegistrations) {
     EXPECT_THAT(std::string(stream->broken.message()), HasSubstr(c.part));
   }
   Settle();
-  EXPECT_EQ(members().detail(), "waiting for workers: 1 of 2 registered");
+  EXPECT_THAT(members().detail(),
+              HasSubstr("waiting for workers: 1 of 2 registered; worker 'b' "
+                        "was refused: worker 'b' has version 2"));
   // The name is free again once its owner left.
   members().OnClosed(WorkerId(1), absl::UnavailableError("gone"));
   EXPECT_TRUE(Attach(id, "a")->accepted);
@@ -198,7 +200,9 @@ TEST_F(MembershipTest, DropsWorkersThatFallSilent) {
   EXPECT_EQ(b->broken.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(mute->broken.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(members().phase(), Phase::kNoPlan);
-  EXPECT_EQ(members().detail(), "waiting for workers: 1 of 2 registered");
+  EXPECT_EQ(members().detail(),
+            "waiting for workers: 1 of 2 registered; worker 'b' was lost: no "
+            "heartbeat for 10s");
 }
 
 TEST_F(MembershipTest, AStopOfThisProcessIsNotTheWorkersSilence) {
@@ -238,6 +242,8 @@ TEST_F(MembershipTest, GrowsWhenAWorkerJoinsAndRetiresSpares) {
   Ready(1);
   auto b = Attach(2, "b");
   Settle();
+  AnswerPreparation(1, *a);
+  AnswerPreparation(2, *b);
   ASSERT_EQ(members().phase(), Phase::kLoading);
   Ready(1);
   Ready(2);
@@ -388,7 +394,9 @@ TEST_F(MembershipTest, DropsAWorkerThatDoesNotTakeMessages) {
   Settle();
   EXPECT_EQ(a->broken.code(), absl::StatusCode::kUnavailable);
   members().Advance();
-  EXPECT_EQ(members().detail(), "waiting for workers: 1 of 2 registered");
+  EXPECT_EQ(members().detail(),
+            "waiting for workers: 1 of 2 registered; worker 'a' was lost: the "
+            "worker does not take messages");
 }
 
 TEST_F(MembershipTest, CutsALastStageThatBreaksTheProtocol) {

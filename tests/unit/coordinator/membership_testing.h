@@ -109,6 +109,39 @@ class MembershipTest : public testing::Test {
     members().Advance();
   }
 
+  // A worker that is asked to prepare a stage says that it is done, and what
+  // it is asked to reach that it can, or `error`.
+  void AnswerPreparation(int64_t id, const RecordingStream& stream,
+                         const std::string& error = "") {
+    const auto messages = stream.sent;  // answers may lead to more
+    if (messages.empty()) return;
+    for (const v1::CoordinatorMessage& message : messages) {
+      if (message.has_assign_stage() && message.assign_stage().prepare()) {
+        Ready(id, 50, 16, message.assign_stage().epoch());
+      }
+      if (!message.has_reach_links()) continue;
+      v1::WorkerMessage answer;
+      answer.mutable_links_reached()->set_epoch(message.reach_links().epoch());
+      auto* link = answer.mutable_links_reached()->add_links();
+      link->set_peer(message.reach_links().peers(0).name());
+      link->set_error(error);
+      members().OnMessage(WorkerId(id), std::move(answer));
+      members().Advance();
+    }
+  }
+
+  // What the worker says that it is at, in a heartbeat.
+  void Beat(int64_t id, v1::Activity::Kind kind = v1::Activity::KIND_NONE,
+            uint64_t marks = 0, int64_t last_step_out = 0) {
+    v1::WorkerMessage message;
+    v1::Activity* activity = message.mutable_heartbeat()->mutable_activity();
+    activity->set_kind(kind);
+    activity->set_epoch(members().epoch().value());
+    activity->set_marks(marks);
+    activity->set_last_step_out(last_step_out);
+    members().OnMessage(WorkerId(id), std::move(message));
+  }
+
   std::string State(int64_t id) {
     v1::ClusterState state;
     members().Describe(&state);
