@@ -41,7 +41,7 @@ struct Flags {
   int32_t min_workers = 1, blocks = 0, gbs = 0, num_microbatches = 0;
   int32_t max_step_tokens = 0, max_model_len = 0,
           default_max_tokens = sluice::kDefaultMaxTokens;
-  double heartbeat_timeout = 10, upload_idle_timeout = 60;
+  double heartbeat_timeout = 10, stall_timeout = 60, upload_idle_timeout = 60;
   bool no_refill = false, reserve_kv = false;
 };
 
@@ -128,6 +128,12 @@ void AddFlags(CLI::App& app, Flags& f) {
                  "seconds after which a silent worker counts as dead")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  app.add_option("--stall-timeout", f.stall_timeout,
+                 "seconds after which a worker that lives, but gets nothing "
+                 "done although it has work, is left out of plans; ten times "
+                 "what a piece of its work was seen to take, if that is longer")
+      ->check(CLI::Range(2.0, 1e6))
+      ->capture_default_str();
   app.add_option("--upload-idle-timeout", f.upload_idle_timeout,
                  "seconds after which an upload from which nothing comes ends, "
                  "and frees its request_id")
@@ -175,6 +181,7 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
   options.refill = !f.no_refill;
   options.kv_by_need = !f.reserve_kv;
   options.heartbeat_timeout = absl::Seconds(f.heartbeat_timeout);
+  options.stall_timeout = absl::Seconds(f.stall_timeout);
   options.metrics = metrics->registry();
   const std::string cache = sluice::UserCacheDir();
   options.hash_cache =
