@@ -28,6 +28,7 @@ namespace fs = std::filesystem;
 constexpr char kManifest[] = "run.json";
 constexpr char kInput[] = "input";  // what came from a pipe
 constexpr char kStore[] = "sluice.db";
+constexpr char kStorePrefix[] = "sluice.";
 constexpr int kManifestVersion = 1;
 constexpr size_t kReadBytes = 1 << 20;
 
@@ -247,9 +248,13 @@ absl::Status RunState::Clear() {
 void RunState::Remove() {
   // By name: what else may be there is not ours.
   std::error_code error;
-  for (const char* suffix : {"-wal", "-shm", ""}) {
-    fs::remove(path_ / absl::StrCat(kStore, suffix), error);
+  std::vector<fs::path> store;  // the database and what belongs to it
+  for (const auto& entry : fs::directory_iterator(path_, error)) {
+    if (absl::StartsWith(entry.path().filename().string(), kStorePrefix)) {
+      store.push_back(entry.path());
+    }
   }
+  for (const fs::path& file : store) fs::remove(file, error);
   for (const char* name : {kInput, kManifest, "lock"}) {
     fs::remove(path_ / name, error);
     fs::remove(path_ / absl::StrCat(name, ".sluice-partial"), error);

@@ -38,7 +38,9 @@ class RunStateTest : public testing::Test {
   void RunAndBeKilled() const {
     auto state = Open();
     ASSERT_TRUE(state.ok()) << state.status();
-    std::ofstream((*state)->path() / "sluice.db") << "store";
+    for (const char* name : {"sluice.db", "sluice.db-wal", "sluice.accepted"}) {
+      std::ofstream((*state)->path() / name) << "store";
+    }
     ASSERT_TRUE((*state)->OnJobCreated().ok());
   }
   std::string Refusal() const {
