@@ -90,7 +90,7 @@ class Run:
     def tokens(self):
         with urllib.request.urlopen(self.cluster.metrics_url, timeout=60) as f:
             text = f.read().decode()
-        return float(re.search(r"^sluice_sampled_tokens_total (\S+)", text,
+        return float(re.search(r"^sluice_generation_tokens_total (\S+)", text,
                                re.M).group(1))
 
     def state(self):

@@ -13,11 +13,11 @@
 #include "common/deadline.h"
 #include "common/mutex.h"
 #include "common/status_macros.h"
-#include "proto/grpc_status.h"
 #include "proto/callback_queue.h"
+#include "proto/grpc_status.h"
+#include "proto/tsan_handoff.h"
 #include "worker/link/frame.h"
 #include "worker/link/link_protocol.h"
-#include "proto/tsan_handoff.h"
 
 namespace sluice {
 namespace {

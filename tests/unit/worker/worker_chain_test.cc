@@ -458,10 +458,11 @@ TEST_F(WorkerChainTest, APreparationThatIsNotWantedAnyMoreIsCancelled) {
   v1::CoordinatorMessage retire;
   retire.mutable_retire()->set_epoch(2);
   coordinator_.Send("w0", retire);
-  coordinator_.AwaitHeartbeat("w0", [](const v1::Heartbeat& h) {
-    return h.activity().kind() == v1::Activity::KIND_NONE;
-  });
+  coordinator_.Send("w0", Assignment(3, 0));
+  workers_[0]->model().AwaitLoads(2);
   EXPECT_EQ(workers_[0]->model().cancelled_loads(), 1);
+  workers_[0]->model().OpenLoadGate();
+  coordinator_.AwaitReady("w0", 3);
 }
 
 TEST_F(WorkerChainTest, SaysWhatItsStageIsAt) {
@@ -483,9 +484,9 @@ TEST_F(WorkerChainTest, SaysWhatItsStageIsAt) {
   coordinator_.Send("w1", Assignment(3, 1));
   const Activity loading = at("w1", Activity::KIND_LOADING, 0);
   EXPECT_EQ(loading.epoch(), 3);
+  coordinator_.AwaitReady("w0", 3);
   at("w0", Activity::KIND_WAITING, 0);
   workers_[1]->model().OpenLoadGate();
-  coordinator_.AwaitReady("w0", 3);
   coordinator_.AwaitReady("w1", 3);
   EXPECT_GT(at("w1", Activity::KIND_WAITING, 0).marks(), loading.marks());
   // The last stage hangs in a step: the first one has handed it on, and can do
