@@ -150,6 +150,7 @@ absl::Status RunState::OpenDurable(const Options& options, Facts facts) {
         ", where answers are kept until the output is whole, is no directory; "
         "move it away, or say where with --state-dir"));
   }
+  owned_ = !exists || fs::exists(path_ / kManifest, error);
   if (exists && options.restart) SLUICE_RETURN_IF_ERROR(Clear());
   SLUICE_ASSIGN_OR_RETURN(const nlohmann::json manifest, ReadManifest(path_));
   if (manifest.is_null() && fs::exists(path_ / kStore, error)) {
@@ -246,8 +247,12 @@ absl::Status RunState::Clear() {
 }
 
 void RunState::Remove() {
-  // By name: what else may be there is not ours.
   std::error_code error;
+  if (!named_ && owned_) {
+    fs::remove_all(path_, error);
+    return;
+  }
+  // By name: what else may be there is not ours.
   std::vector<fs::path> store;  // the database and what belongs to it
   for (const auto& entry : fs::directory_iterator(path_, error)) {
     if (absl::StartsWith(entry.path().filename().string(), kStorePrefix)) {
@@ -255,7 +260,7 @@ void RunState::Remove() {
     }
   }
   for (const fs::path& file : store) fs::remove(file, error);
-  for (const char* name : {kInput, kManifest, "lock"}) {
+  for (const char* name : {kInput, kManifest, "lock", "model", "reserve"}) {
     fs::remove(path_ / name, error);
     fs::remove(path_ / absl::StrCat(name, ".sluice-partial"), error);
   }

@@ -78,8 +78,9 @@ class RunState {
   bool named_ = false;  // by the user
   bool resumes_ = false;
   bool has_job_ = false;
-  bool ours_ = false;  // nobody else's things are in the directory
-  bool made_ = false;  // which this process made
+  bool ours_ = false;   // nobody else's things are in the directory
+  bool owned_ = false;  // a run made it, this one or an earlier
+  bool made_ = false;   // this one
   bool finished_ = false;
   std::filesystem::file_time_type input_time_;
   std::ifstream stream_;

@@ -239,7 +239,7 @@ def test_what_cannot_be_scored_is_told():
             return path
         good = file("good.txt", b"In the beginning God created.")
         cases = [
-            (["--input", os.path.join(directory, "none.txt")], 1, ["none.txt"]),
+            (["--input", os.path.join(directory, "none.txt")], 2, ["none.txt"]),
             (["--input", directory], 1, [directory]),
             (["--input", good, file("empty.txt", b"")], 2, ["empty.txt", "empty"]),
             (["--input", file("short.txt", b"a"), "--bos", "none"], 2,

@@ -38,7 +38,8 @@ class RunStateTest : public testing::Test {
   void RunAndBeKilled() const {
     auto state = Open();
     ASSERT_TRUE(state.ok()) << state.status();
-    for (const char* name : {"sluice.db", "sluice.db-wal", "sluice.accepted"}) {
+    for (const char* name : {"sluice.db", "sluice.db-wal", "sluice.accepted",
+                             "reserve", "other"}) {
       std::ofstream((*state)->path() / name) << "store";
     }
     ASSERT_TRUE((*state)->OnJobCreated().ok());
