@@ -70,7 +70,7 @@ def test_shows_and_checks_what_was_edited():
     assert done.returncode == 2, done
     assert f"{edited}: disk.read_bytes_per_second: -1 must be" in done.stderr
     done = profile("--show", os.path.join(directory, "none"), check=False)
-    assert done.returncode == 1 and "none" in done.stderr
+    assert done.returncode == 2 and "none" in done.stderr
 
 
 def test_wrong_flags_are_named():

@@ -240,7 +240,7 @@ def test_what_cannot_be_scored_is_told():
         good = file("good.txt", b"In the beginning God created.")
         cases = [
             (["--input", os.path.join(directory, "none.txt")], 2, ["none.txt"]),
-            (["--input", directory], 1, [directory]),
+            (["--input", directory], 2, [directory]),
             (["--input", good, file("empty.txt", b"")], 2, ["empty.txt", "empty"]),
             (["--input", file("short.txt", b"a"), "--bos", "none"], 2,
              ["short.txt", "at least 2"]),
@@ -257,7 +257,7 @@ def test_what_cannot_be_scored_is_told():
             (["--input", good, "--bos", "last"], 2, ["--bos", "last"]),
             (["--input", good, "--dtype", "int3"], 2, ["int3"]),
             (["--input", good, "--host-memory", "1KiB"], 1, []),
-            (["--input", good, "--model", os.path.join(directory, "no-model")], 1,
+            (["--input", good, "--model", os.path.join(directory, "no-model")], 2,
              ["no-model"]),
             ([], 2, ["--input"]),
         ]
