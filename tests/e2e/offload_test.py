@@ -440,7 +440,7 @@ def test_random_weights_need_only_a_config():
         # Without the flag, that is no model.
         done = harness.sluice("run", "--model", model, "-i", os.devnull, "-o", os.devnull,
                               check=False)
-        assert done.returncode == 1 and "tokenizer" in done.stderr, done.stderr
+        assert done.returncode == 2 and "no weights" in done.stderr, done.stderr
 
 
 def test_what_stays_on_disk_is_said():

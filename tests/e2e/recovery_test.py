@@ -186,7 +186,7 @@ def test_cancel_keeps_results_so_far():
         assert len(results) == 3000
         assert sum(r["error"] is None for r in results) == counts["completed"]
         cluster.sluice("delete", job)
-        assert cluster.sluice("status", job, check=False).returncode == 1
+        assert cluster.sluice("status", job, check=False).returncode == 2
 
 
 if __name__ == "__main__":
