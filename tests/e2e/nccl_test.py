@@ -139,7 +139,8 @@ def settled(cluster):
         names = threads(process)
         ends = (names["nccl-send"], names["nccl-recv"])
         fake = (names["fake-comm"], names["fake-stream"])
-        if ends != wanted[worker["stage"]] or fake != (sum(ends), 2 * sum(ends)):
+        # An end has a stream for transfers and one for the copies of each of its two lanes.
+        if ends != wanted[worker["stage"]] or fake != (sum(ends), 3 * sum(ends)):
             return None
         found[worker["name"]] = descriptors(process)
     return len(found) == STAGES and found

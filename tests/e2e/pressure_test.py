@@ -56,7 +56,7 @@ def submit_lines(cluster, lines, *flags):
 
 
 def bad_lines(count, length=400):
-    return ["x" * length] * count  # ends at once, with results
+    return [json.dumps({"prompt": 1, "user": "x" * length})] * count  # ends at once, with results
 
 
 def test_jobs_are_deleted_on_a_full_disk():

@@ -4,6 +4,7 @@ byte do not work together, and a job goes on with the weights that it began with
     python3 weights_test.py [--runs N] [--seed S] [TEST ...]
 """
 
+import json
 import os
 import random
 import re
@@ -45,9 +46,8 @@ def refusals(cluster):
 
 
 def states(cluster):
-    shown = cluster.sluice("cluster", "--json").stdout
-    return dict(zip(re.findall(r'"name": ?"([^"]*)"', shown),
-                    re.findall(r"WORKER_STATE_\w+", shown)))
+    shown = json.loads(cluster.sluice("cluster", "--json").stdout)
+    return {worker["name"]: worker["state"] for worker in shown["workers"]}
 
 
 def refuse_a_flipped_byte(rng):
