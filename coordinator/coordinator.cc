@@ -342,6 +342,7 @@ class CoordinatorImpl : public Coordinator {
     members.heartbeat_interval = options_.heartbeat_interval;
     members.heartbeat_timeout = options_.heartbeat_timeout;
     members.stall_timeout = options_.stall_timeout;
+    members.failure_level = options_.failure_level;
     members.look_up_names = true;
     members.settle_time = options_.settle_time;
     members.most_link_time = kMostLinkTime;

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/logging.h"
 #include "common/metrics.h"
 #include "common/policy.h"
 #include "common/types.h"
@@ -72,6 +73,9 @@ class Coordinator {
     absl::Duration stall_timeout = absl::Seconds(60);
     // A new worker waits so long for others before the plan changes.
     absl::Duration settle_time = absl::Milliseconds(200);
+    // Of what is logged when a plan fails. Where a job's end says so, too, once
+    // is enough.
+    LogLevel failure_level = LogLevel::kWarning;
     MetricsRegistry* metrics = nullptr;  // must outlive the coordinator
     absl::Status Validate() const;
   };

@@ -441,7 +441,7 @@ void Membership::PlanFailed(const char* kind, const std::string& why) {
   retry_at_ = options_.clock->Monotonic() + wait;
   last_failure_ = why;
   detail_ = why;
-  EndPlan(why);
+  EndPlan(why, options_.failure_level);
 }
 
 void Membership::EndPlan(const std::string& why, LogLevel level) {

@@ -77,6 +77,7 @@ class Membership {
     absl::Duration most_reach_time = absl::Seconds(60);
     // Link addresses with names are looked up when a worker registers.
     bool look_up_names = false;
+    LogLevel failure_level = LogLevel::kWarning;  // as in Coordinator::Options
     const Clock* clock = nullptr;
   };
 

@@ -12,6 +12,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/bytes_text.h"
 #include "common/status_macros.h"
 #include "scheduler/partition.h"
 #include "scheduler/plan.h"

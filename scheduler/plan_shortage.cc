@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/bytes_text.h"
 #include "common/status_macros.h"
 #include "scheduler/partition.h"
 #include "scheduler/plan_candidates.h"
@@ -122,13 +122,6 @@ void AddFormats(const PlanRequest& request, const Candidate& c,
 }
 
 }  // namespace
-
-std::string BytesText(double bytes) {
-  constexpr double kMiB = 1 << 20;
-  constexpr double kGiB = 1 << 30;
-  return bytes >= kGiB ? absl::StrFormat("%.1f GiB", bytes / kGiB)
-                       : absl::StrFormat("%.1f MiB", bytes / kMiB);
-}
 
 absl::StatusOr<Shortage> FindShortage(const PlanRequest& request) {
   SLUICE_RETURN_IF_ERROR(request.Check());

@@ -7,9 +7,6 @@
 
 namespace sluice {
 
-// "1.5 GiB"
-std::string BytesText(double bytes);
-
 // kResourceExhausted that says what FindShortage() found.
 absl::Status ShortageError(const PlanRequest& request);
 

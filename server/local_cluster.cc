@@ -144,6 +144,7 @@ class LocalClusterImpl : public LocalCluster {
     }
     SLUICE_RETURN_IF_ERROR(SetUp(all, &options));
     options.coordinator.metrics = options.metrics;
+    options.coordinator.failure_level = LogLevel::kInfo;
     SLUICE_ASSIGN_OR_RETURN(coordinator_,
                             Coordinator::Create(options.coordinator));
     SLUICE_ASSIGN_OR_RETURN(coordinator_server_,

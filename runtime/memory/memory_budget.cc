@@ -3,9 +3,14 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/bytes_text.h"
 
 namespace sluice {
 namespace {
+
+std::string Text(uint64_t bytes) {
+  return BytesText(static_cast<double>(bytes));
+}
 
 const char* LimitFlag(Tier tier) {
   switch (tier) {
@@ -52,13 +57,13 @@ absl::StatusOr<MemoryCharge> MemoryBudget::Charge(const std::string& name,
   MutexLock lock(&mu_);
   if (bytes > limit_ - used_) {
     std::string message = absl::StrCat(
-        TierName(tier_), " memory: ", name, " asks for ", bytes,
-        " bytes, but only ", limit_ - used_, " of ", limit_,
-        " are left; give it more with ", LimitFlag(tier_), "; held:");
+        TierName(tier_), " memory: ", name, " asks for ", Text(bytes), ", ",
+        Text(bytes - (limit_ - used_)), " more than is left of the ",
+        Text(limit_), " that ", LimitFlag(tier_), " gives; held:");
     if (holders_.empty()) absl::StrAppend(&message, " nothing");
     const char* separator = " ";
     for (const auto& [holder, held] : holders_) {
-      absl::StrAppend(&message, separator, holder, " ", held);
+      absl::StrAppend(&message, separator, holder, " ", Text(held));
       separator = ", ";
     }
     return absl::ResourceExhaustedError(message);

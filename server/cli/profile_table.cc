@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/bytes_text.h"
 #include "common/text.h"
 
 namespace sluice {
@@ -31,12 +32,7 @@ std::string BytesPerSecond(double rate) {
 }
 
 std::string Size(uint64_t bytes) {
-  constexpr uint64_t kGiB = uint64_t{1} << 30;
-  if (bytes == 0) return "none";
-  return bytes >= kGiB
-             ? absl::StrFormat("%.1f GiB", static_cast<double>(bytes) / kGiB)
-             : absl::StrFormat("%.0f MiB", static_cast<double>(bytes) /
-                                               (uint64_t{1} << 20));
+  return bytes == 0 ? "none" : BytesText(bytes);
 }
 
 std::string Seconds(double seconds) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "common/bytes_text.h"
 #include "common/types.h"
 
 namespace sluice {
@@ -19,14 +20,6 @@ nlohmann::ordered_json Shares(uint64_t bytes, uint64_t host, uint64_t device) {
   return {{"device", share(device)},
           {"host", share(host)},
           {"disk", share(bytes - host - device)}};
-}
-
-std::string Size(uint64_t bytes) {
-  return bytes >= uint64_t{10} << 30
-             ? absl::StrFormat("%.1f GiB",
-                               static_cast<double>(bytes) / (1 << 30))
-             : absl::StrFormat("%.1f MiB",
-                               static_cast<double>(bytes) / (1 << 20));
 }
 
 // Of each resource, as the worker counts its own.
@@ -158,7 +151,7 @@ std::string RuntimeTable(const RuntimeReport& report, const SweepStats& stats,
   carried("activations", stats.activation_read_bytes,
           stats.activation_write_bytes);
   const auto memory = [&](const char* name, uint64_t bytes) {
-    absl::StrAppendFormat(&text, "%-24s %10s", name, Size(bytes));
+    absl::StrAppendFormat(&text, "%-24s %10s", name, BytesText(bytes));
   };
   if (report.resident_peak_bytes > 0) {
     memory("peak memory", report.resident_peak_bytes);
@@ -168,7 +161,8 @@ std::string RuntimeTable(const RuntimeReport& report, const SweepStats& stats,
   absl::StrAppendFormat(&text, " set aside, at most");
   if (const uint64_t room = report.placement.kv_host_bytes; room > 0) {
     absl::StrAppendFormat(&text, "; %s of it for KV cache, %s needed",
-                          Size(room), Size(report.kv_host_peak_bytes));
+                          BytesText(room),
+                          BytesText(report.kv_host_peak_bytes));
   }
   text += "\n";
   if (report.device_peak_bytes > 0) {
@@ -180,7 +174,7 @@ std::string RuntimeTable(const RuntimeReport& report, const SweepStats& stats,
     if (report.disk_image_bytes > 0) {
       absl::StrAppendFormat(&text,
                             "; %s of it weights, which stay for the next run",
-                            Size(report.disk_image_bytes));
+                            BytesText(report.disk_image_bytes));
     }
     text += "\n";
   }

@@ -203,7 +203,7 @@ TEST_P(CudaDeviceTest, TheBudgetIsHardAndMemoryComesBackZeroed) {
     const auto too_much = device_->Allocate("weights", kBytes);
     EXPECT_TRUE(absl::IsResourceExhausted(too_much.status()));
     EXPECT_THAT(too_much.status().message(),
-                HasSubstr("device memory: weights asks for 1048576"));
+                HasSubstr("device memory: weights asks for 1.0 MiB"));
   }
   std::vector<DeviceBuffer> pieces;
   for (int i = 0; i < 8; ++i) {

@@ -106,7 +106,7 @@ TEST_F(CpuDeviceTest, TheBudgetIsHardAndMemoryComesBackZeroed) {
     const auto too_much = device_->Allocate("weights", kBytes);
     EXPECT_TRUE(absl::IsResourceExhausted(too_much.status()));
     EXPECT_THAT(too_much.status().message(),
-                HasSubstr("device memory: weights asks for 1048576"));
+                HasSubstr("device memory: weights asks for 1.0 MiB"));
   }
   EXPECT_EQ(budget_.used_bytes(), 0u);
   // All of it, in pieces that come back in any order, is one piece again.

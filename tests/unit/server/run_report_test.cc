@@ -113,7 +113,7 @@ TEST(RunReportTest, WhatWasTakenWhatWasSetAsideAndWhatStaysOnDisk) {
   report.disk_peak_bytes = uint64_t{15} << 30;
   report.disk_image_bytes = uint64_t{14} << 30;
   const std::string table = RuntimeTable(report, Stats(), 5, 1);
-  EXPECT_THAT(table, HasSubstr("peak memory              3072.0 MiB\n"));
+  EXPECT_THAT(table, HasSubstr("peak memory                 3.0 GiB\n"));
   EXPECT_THAT(table,
               HasSubstr("of --host-memory           16.0 GiB set aside, at "
                         "most; 13.0 GiB of it for KV cache, 32.0 MiB needed"));
