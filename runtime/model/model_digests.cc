@@ -31,7 +31,10 @@ constexpr const char* kTextFiles[] = {"added_tokens.json",
                                       "tokenizer_config.json",
                                       "vocab.json"};
 constexpr size_t kMostTextBytes = size_t{256} << 20;
-// Of each weight file.
+// Weights of so many bytes in all are read whole.
+constexpr uint64_t kMostWholeBytes = uint64_t{1} << 30;
+constexpr int64_t kPieceBytes = 1 << 20;
+// Of each file of larger ones.
 constexpr int64_t kSamples = 256;
 constexpr int64_t kSampleBytes = 4096;
 
@@ -44,7 +47,9 @@ std::string Hex(XXH128_hash_t hash) {
                       absl::Hex(hash.low64, absl::kZeroPad16));
 }
 
-absl::Status AddSample(const std::string& path, XXH3_state_t* state) {
+// Adds the file's content or, if not `whole`, a sample of it and the time of
+// its last change.
+absl::Status AddFile(const std::string& path, bool whole, XXH3_state_t* state) {
   const auto lost = [&] {
     return absl::DataLossError(absl::StrCat(path, " cannot be read"));
   };
@@ -56,10 +61,14 @@ absl::Status AddSample(const std::string& path, XXH3_state_t* state) {
   }
   const int64_t size = info.st_size;
   XXH3_128bits_update(state, &size, sizeof(size));
-  std::vector<char> buffer(kSampleBytes);
+  if (!whole) {
+    const int64_t changed[] = {info.st_mtim.tv_sec, info.st_mtim.tv_nsec};
+    XXH3_128bits_update(state, changed, sizeof(changed));
+  }
+  std::vector<char> buffer(whole ? kPieceBytes : kSampleBytes);
   int64_t done = 0;  // samples of a small file do not overlap
-  for (int64_t i = 0; i < kSamples && done < size; ++i) {
-    const int64_t at = std::max(done, size / kSamples * i);
+  for (int64_t i = 0; done < size && (whole || i < kSamples); ++i) {
+    const int64_t at = whole ? done : std::max(done, size / kSamples * i);
     const ssize_t n = pread(fd, buffer.data(), buffer.size(), at);
     if (n <= 0) {
       close(fd);
@@ -75,11 +84,15 @@ absl::Status AddSample(const std::string& path, XXH3_state_t* state) {
 absl::StatusOr<std::string> WeightsDigest(const ModelDir& model) {
   SLUICE_ASSIGN_OR_RETURN(const std::string fingerprint, model.Fingerprint());
   std::vector<std::string> files;
+  uint64_t bytes = 0;
   std::error_code error;
   for (const auto& entry :
        std::filesystem::directory_iterator(model.path(), error)) {
     if (entry.path().extension() == ".safetensors") {
       files.push_back(entry.path().string());
+      std::error_code unread;  // AddFile says what is wrong with it
+      const uintmax_t size = entry.file_size(unread);
+      if (!unread) bytes += size;
     }
   }
   std::sort(files.begin(), files.end());
@@ -89,7 +102,8 @@ absl::StatusOr<std::string> WeightsDigest(const ModelDir& model) {
   }
   XXH3_128bits_update(state.get(), fingerprint.data(), fingerprint.size());
   for (const std::string& file : files) {
-    SLUICE_RETURN_IF_ERROR(AddSample(file, state.get()));
+    SLUICE_RETURN_IF_ERROR(
+        AddFile(file, bytes <= kMostWholeBytes, state.get()));
   }
   return Hex(XXH3_128bits_digest(state.get()));
 }
