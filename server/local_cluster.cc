@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/logging.h"
 #include "common/mutex.h"
+#include "common/start_check.h"
 #include "common/status_macros.h"
 #include "proto/grpc_endpoint.h"
 #include "runtime/kernels/device_choice.h"
@@ -31,6 +32,9 @@ namespace sluice {
 namespace {
 
 constexpr char kCoordinator[] = "local:coordinator";
+// What coordinator and a worker start with, gRPC's threads among them.
+constexpr int kThreads = 48;
+constexpr size_t kAddressBytes = size_t{384} << 20;
 
 // Of all workers; 0 without a disk tier.
 absl::StatusOr<uint64_t> DiskSpace(const LocalCluster::Options& options) {
@@ -245,6 +249,7 @@ class LocalClusterImpl : public LocalCluster {
 
 absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(
     Options options) {
+  SLUICE_RETURN_IF_ERROR(CheckStart(kThreads, kAddressBytes));
   auto cluster = std::make_unique<LocalClusterImpl>();
   SLUICE_RETURN_IF_ERROR(cluster->Init(std::move(options)));
   return cluster;

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "common/logging.h"
+#include "common/start_check.h"
 #include "common/text.h"
 #include "common/version.h"
 #include "server/cli/commands.h"
@@ -82,9 +83,10 @@ int main(int argc, char** argv) {
               << "\" is none of debug, info, warning, error\n";
     return 2;
   }
-  const absl::Status status = chosen();
-  if (!status.ok())
+  const absl::Status status = sluice::RunGuarded(chosen);
+  if (!status.ok()) {
     std::cerr << "sluice: " << sluice::EscapeLinesForTerminal(status.message())
               << "\n";
+  }
   return ExitCode(status);
 }

@@ -24,6 +24,12 @@
 namespace sluice {
 namespace {
 
+// Why a link could not be used, as a message may carry it.
+std::string LinkError(const absl::Status& status) {
+  return std::string(
+      ClipUtf8(EscapeInvalidUtf8(status.message()), kMaxLinkErrorBytes));
+}
+
 constexpr int kMaxBackoff = 16;  // times reconnect_delay
 // Messages that may wait for the coordinator to read; a few are normal. The
 // parts of the largest result are.
@@ -130,9 +136,7 @@ class Session : public StageReporter {
         link->set_bytes_per_second(one.link->bytes_per_second);
         link->set_latency_seconds(one.link->latency_seconds);
       } else {
-        link->set_error(
-            std::string(ClipUtf8(EscapeInvalidUtf8(one.link.status().message()),
-                                 kMaxLinkErrorBytes)));
+        link->set_error(LinkError(one.link.status()));
       }
     }
     Send(std::move(message));
@@ -147,7 +151,7 @@ class Session : public StageReporter {
       auto* link = out->add_links();
       link->set_peer(peers[i].name);
       if (!reached[i].ok()) {
-        link->set_error(std::string(reached[i].message()));
+        link->set_error(LinkError(reached[i]));
       }
     }
     Send(std::move(message));

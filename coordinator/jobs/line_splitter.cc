@@ -27,15 +27,26 @@ absl::Status LineSplitter::Emit(absl::string_view line) {
     absl::ConsumePrefix(&line, kByteOrderMark);
   }
   absl::ConsumeSuffix(&line, "\r");
-  if (line.size() > max_line_bytes_) return on_line_("", true);
-  return on_line_(line, false);
+  if (line.size() > max_line_bytes_) return Give("", true);
+  if (line.empty()) {
+    ++empty_lines_;
+    return absl::OkStatus();
+  }
+  return Give(line, false);
+}
+
+absl::Status LineSplitter::Give(absl::string_view line, bool too_long) {
+  for (; empty_lines_ > 0; --empty_lines_) {
+    SLUICE_RETURN_IF_ERROR(on_line_("", false));
+  }
+  return on_line_(line, too_long);
 }
 
 absl::Status LineSplitter::EmitKept() {
   if (too_long_) {
     too_long_ = false;
     started_ = true;
-    return on_line_("", true);
+    return Give("", true);
   }
   std::string line;
   line.swap(kept_);

@@ -11,8 +11,8 @@ namespace sluice {
 
 // Cuts a stream into lines, whatever its pieces are. "\n" ends a line, one "\r"
 // before it is dropped, the last line may lack its end, a UTF-8 byte order mark
-// at the start is skipped. Holds at most one line; of a longer one than
-// `max_line_bytes` nothing. Thread-compatible.
+// at the start is skipped, and so are empty lines at the end. Holds at most one
+// line; of a longer one than `max_line_bytes` nothing. Thread-compatible.
 class LineSplitter {
  public:
   // `too_long`: the line exceeds the limit, and `line` is empty. An error ends
@@ -34,12 +34,15 @@ class LineSplitter {
   void Keep(absl::string_view part);
   absl::Status Emit(absl::string_view line);
   absl::Status EmitKept();
+  // Gives a line out, after the empty ones that turn out not to be the last.
+  absl::Status Give(absl::string_view line, bool too_long);
 
   const size_t max_line_bytes_;
   const OnLine on_line_;
-  std::string kept_;       // start of an unfinished line
-  bool too_long_ = false;  // the unfinished line is, and kept_ is empty
-  bool started_ = false;   // the byte order mark was looked for
+  std::string kept_;         // start of an unfinished line
+  bool too_long_ = false;    // the unfinished line is, and kept_ is empty
+  bool started_ = false;     // the byte order mark was looked for
+  int64_t empty_lines_ = 0;  // that were not given out yet
 };
 
 }  // namespace sluice

@@ -276,7 +276,10 @@ absl::Status ResultFiles::Write(const v1::Result& result) {
   constexpr double kFlushSeconds = 0.5;
   error_counts_.Add(result);
   OutputFile& out = result.is_error() && errors_ ? *errors_ : *output_;
-  SLUICE_RETURN_IF_ERROR(out.Write(result.line()));
+  SLUICE_RETURN_IF_ERROR(out.Open());
+  SLUICE_RETURN_IF_ERROR(out.Write(out.is_terminal()
+                                       ? EscapeJsonForTerminal(result.line())
+                                       : result.line()));
   SLUICE_RETURN_IF_ERROR(out.Write("\n"));
   ++lines_;
   const double now = MonotonicSeconds();

@@ -143,6 +143,7 @@ absl::Status OutputFile::Open(bool append) {
     SLUICE_RETURN_IF_ERROR(OpenPartial());
   }
   open_ = true;
+  terminal_ = isatty(fd_) == 1;
   return absl::OkStatus();
 }
 

@@ -45,6 +45,8 @@ class OutputFile {
   const std::string& target() const { return target_; }
   // Takes the place of a file, or makes one: no stdout, pipe or device.
   bool replaces() const { return replaces_; }
+  // Somebody sees what is written as it comes. Known once it is open.
+  bool is_terminal() const { return terminal_; }
 
  private:
   OutputFile(std::string path, std::string flag)
@@ -58,6 +60,7 @@ class OutputFile {
   std::string partial_;
   bool replaces_ = false;
   bool open_ = false;
+  bool terminal_ = false;
   bool committed_ = false;
   int fd_ = -1;
   std::string buffer_;

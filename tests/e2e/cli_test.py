@@ -134,6 +134,47 @@ def test_no_name_steers_the_terminal():
         assert "\x1b" not in cluster.coordinator.log()
 
 
+def test_no_answer_steers_the_terminal():
+    echoed = "a\x7f\u009b2J\u202eb"
+    with tempfile.TemporaryDirectory(prefix="sluice-e2e-") as d:
+        harness.write_lines(f"{d}/in", [json.dumps(
+            {"prompt": echoed, "max_tokens": 2, "echo": True}, ensure_ascii=False)])
+        run = [os.path.join(harness.BIN, "sluice"), "run", "--model", LLAMA, "-q",
+               "--host-memory", "512MiB", "-i", f"{d}/in", "-o", "-"]
+        piped = subprocess.run(run, capture_output=True, text=True, check=True).stdout
+        screen, terminal = os.openpty()
+        process = subprocess.Popen(run, stdout=terminal)
+        os.close(terminal)
+        shown = b""
+        try:
+            while part := os.read(screen, 1 << 16):
+                shown += part
+        except OSError:  # the other end is closed
+            pass
+        os.close(screen)
+        assert process.wait() == 0
+    assert echoed in json.loads(piped)["response"]["body"]["choices"][0]["text"], piped
+    assert "\u009b" in piped, "a file gets what the model says"
+    text = shown.decode()
+    assert not [c for c in text if c in "\x7f\u009b\u202e\x1b"], text
+    choice, = json.loads(text)["response"]["body"]["choices"]
+    assert choice == json.loads(piped)["response"]["body"]["choices"][0], (text, piped)
+
+
+def test_refused_threads_or_memory_are_one_sentence():
+    if harness.SANITIZED:
+        return
+    with tempfile.TemporaryDirectory(prefix="sluice-e2e-") as d:
+        harness.write_lines(f"{d}/in", ['{"prompt": "In the", "max_tokens": 2}'])
+        done = subprocess.run(
+            ["sh", "-c", 'ulimit -v 300000; exec "$@"', "sh",
+             os.path.join(harness.BIN, "sluice"), "run", "--model", LLAMA, "-q",
+             "--host-memory", "64MiB", "-i", f"{d}/in", "-o", f"{d}/out"],
+            capture_output=True, text=True)
+    assert done.returncode == 1, done
+    assert len(done.stderr.splitlines()) == 1 and "ulimit -v" in done.stderr, done
+
+
 def test_followers_outlive_a_restart_of_the_coordinator():
     count = 300
     with tempfile.TemporaryDirectory(prefix="sluice-e2e-") as d, \

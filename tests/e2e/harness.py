@@ -21,8 +21,10 @@ TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 MODELS = os.path.join(TESTS, "models")
 BIN = os.environ.get("SLUICE_BIN_DIR", "")
 # Sanitized programs are several times slower: deadlines stretch, and loads
-# shrink, by this factor. Nothing else may depend on it.
+# shrink, by this factor. Nothing else may depend on it but SANITIZED.
 SLOW = int(os.environ.get("SLUICE_TEST_SLOW", "1"))
+# A sanitizer maps terabytes of addresses at the start, and takes memory of its own.
+SANITIZED = SLOW > 1
 
 
 def free_port():

@@ -131,7 +131,7 @@ def test_errors_are_clear():
         (["--model", LLAMA, "-i", os.devnull, "-o", os.devnull, "--dtype", "int3"], ["int3"]),
         (["--model", LLAMA, "-i", os.devnull, "-o", os.devnull, "--workers", "0"], ["--workers"]),
         (["--model", LLAMA, "-i", os.devnull, "-o", os.devnull, "--host-memory", "1MiB"],
-         ["1048576"]),
+         ["of the 1.0 MiB"]),
         (["--model", LLAMA, "-i", os.devnull, "-o", os.devnull, "--host-memory", "much"], ["much"]),
     ]:
         done = harness.sluice("run", *flags, check=False)
