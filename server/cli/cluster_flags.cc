@@ -249,7 +249,8 @@ absl::Status WaitUntilLoaded(LocalCluster& cluster, ProgressDisplay& display) {
         return absl::FailedPreconditionError(WithoutPlace(worker.detail()));
       }
     }
-    display.UpdateText(state.state());
+    // Before the first plan there are workers, or soon will be.
+    display.UpdateText(state.epoch() == 0 ? "starting" : state.state());
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   display.Finish();

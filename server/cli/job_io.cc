@@ -126,7 +126,7 @@ void JobFlags::AddTo(CLI::App* app) {
       ->check(From(0, 2))
       ->group(kSamplingGroup);
   app->add_option("--top-p", top_p, "the likeliest tokens that make up so much")
-      ->check(From(0, 1))
+      ->check(AboveUpTo(0, 1))
       ->group(kSamplingGroup);
   app->add_option("--top-k", top_k, "so many of the likeliest tokens; 0: all")
       ->check(AtLeast(-1))
@@ -295,6 +295,23 @@ absl::Status ResultFiles::Commit() {
   return errors_ ? errors_->Commit() : absl::OkStatus();
 }
 
+std::string DefaultMaxTokensText(const v1::Job& job) {
+  if (!IsTerminal(job.state())) {
+    if (job.requests_by_default() == 0) return "";
+    return absl::StrCat(job.requests_by_default(), " of ", job.counts().total(),
+                        " requests do not say max_tokens: they end after at "
+                        "most ",
+                        job.default_max_tokens(),
+                        " tokens (--max-tokens says otherwise)");
+  }
+  if (job.answers_cut_by_default() == 0) return "";
+  return absl::StrCat(
+      job.answers_cut_by_default(),
+      job.answers_cut_by_default() == 1 ? " answer was" : " answers were",
+      " cut at max_tokens ", job.default_max_tokens(),
+      ", the default; --max-tokens allows more");
+}
+
 std::string JobToJson(const v1::Job& job) {
   nlohmann::ordered_json json;
   json["id"] = job.id();
@@ -313,6 +330,9 @@ std::string JobToJson(const v1::Job& job) {
   json["processed_tokens"] = job.processed_tokens();
   json["expected_tokens"] = job.expected_tokens();
   json["replays"] = job.replays();
+  json["default_max_tokens"] = job.default_max_tokens();
+  json["requests_by_default"] = job.requests_by_default();
+  json["answers_cut_by_default"] = job.answers_cut_by_default();
   if (!job.plan().empty()) {
     json["plan"] = nlohmann::ordered_json::parse(job.plan(), nullptr, false);
   }
@@ -376,6 +396,9 @@ std::string JobToText(const v1::Job& job) {
   if (job.generation_tokens_per_second() > 0) {
     absl::StrAppend(&text, absl::StrFormat(", %.1f a second now",
                                            job.generation_tokens_per_second()));
+  }
+  if (const std::string cut = DefaultMaxTokensText(job); !cut.empty()) {
+    absl::StrAppend(&text, "\n  ", cut);
   }
   if (job.replays() > 0) {
     absl::StrAppend(&text, "\n  replays    ", job.replays(),

@@ -101,6 +101,10 @@ class ResultFiles {
 // went wrong.
 absl::Status CheckAnySucceeded(const v1::Job& job, const ErrorCounts& errors);
 
+// Of a job that goes on, how many requests do not say max_tokens; of one that
+// has ended, how many answers were cut for it. "" if there are none.
+std::string DefaultMaxTokensText(const v1::Job& job);
+
 // One line of JSON, for --json.
 std::string JobToJson(const v1::Job& job);
 // Several lines for people, on any terminal.

@@ -181,11 +181,9 @@ absl::Status Runner::CreateJob() {
     std::cerr << "resuming: " << counts.completed() + counts.failed() << " of "
               << counts.total() << " answers are there\n";
   }
-  if (first_.requests_by_default() > 0) {
-    std::cerr << first_.requests_by_default() << " of " << counts.total()
-              << " requests do not say max_tokens: they end after at most "
-              << first_.default_max_tokens()
-              << " tokens (--max-tokens says otherwise)\n";
+  if (const std::string text = DefaultMaxTokensText(first_);
+      !text.empty() && !IsTerminal(first_.state())) {
+    std::cerr << text << "\n";
   }
   return absl::OkStatus();
 }
@@ -257,12 +255,8 @@ void Runner::PrintFigures(const std::optional<Plan>& plan, double wall,
   if (files_->error_counts().total() > 0) {
     std::cerr << "failed: " << files_->error_counts().Text() << "\n";
   }
-  if (last_.answers_cut_by_default() > 0) {
-    std::cerr << last_.answers_cut_by_default()
-              << (last_.answers_cut_by_default() == 1 ? " answer was"
-                                                      : " answers were")
-              << " cut at max_tokens " << last_.default_max_tokens()
-              << ", the default; --max-tokens allows more\n";
+  if (const std::string text = DefaultMaxTokensText(last_); !text.empty()) {
+    std::cerr << text << "\n";
   }
   std::cerr << RuntimeTable(report, stats, wall, flags_.cluster.workers);
   if (plan) std::cerr << PredictionTable(*plan, stats, wall, rate);

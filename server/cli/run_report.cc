@@ -110,6 +110,7 @@ std::string RuntimeTable(const RuntimeReport& report, const SweepStats& stats,
   std::string text =
       absl::StrFormat("%-24s %10s %8s\n", "activity", "seconds", "share");
   const auto line = [&](const char* name, double seconds) {
+    if (seconds < 0.0005) return;  // 0.000 tells nobody anything
     absl::StrAppendFormat(&text, "%-24s %10.3f %6.1f %%\n", name, seconds,
                           percent(seconds));
   };
@@ -120,9 +121,7 @@ std::string RuntimeTable(const RuntimeReport& report, const SweepStats& stats,
   line("waiting for weights", stats.weight_stall_seconds);
   line("waiting for KV cache", stats.kv_stall_seconds);
   line("waiting for activations", stats.activation_stall_seconds);
-  if (stats.host_attention_seconds > 0) {
-    line("waiting for attention", stats.attention_stall_seconds);
-  }
+  line("waiting for attention", stats.attention_stall_seconds);
   line("between steps",
        std::max(0.0, all - stats.compute_seconds() - stats.stall_seconds()));
   const auto wire = [&](const char* name, double seconds, uint64_t bytes) {
@@ -133,9 +132,7 @@ std::string RuntimeTable(const RuntimeReport& report, const SweepStats& stats,
         seconds, percent(seconds), gigabytes,
         seconds > 0 ? gigabytes / seconds : 0.0);
   };
-  if (stats.host_attention_seconds > 0) {
-    line("host: attention", stats.host_attention_seconds);
-  }
+  line("host: attention", stats.host_attention_seconds);
   wire("wire: host to device", stats.h2d_seconds, stats.h2d_bytes);
   wire("wire: device to host", stats.d2h_seconds, stats.d2h_bytes);
   wire("wire: disk read", stats.disk_read_seconds, stats.disk_read_bytes);

@@ -47,6 +47,20 @@ CLI::Validator From(double least, double most) {
       "", "FROM");
 }
 
+CLI::Validator AboveUpTo(double below, double most) {
+  return CLI::Validator(
+      [below, most](std::string& value) -> std::string {
+        double number = 0;
+        if (absl::SimpleAtod(value, &number) && number > below &&
+            number <= most) {
+          return "";
+        }
+        return absl::StrCat("must be a number above ", below, " and at most ",
+                            most, ", not ", EscapeForTerminal(value));
+      },
+      "", "ABOVE");
+}
+
 std::string WithDefaultPort(const std::string& address, int port) {
   absl::string_view rest = address;
   for (const char* scheme : {"http://", "grpc://"}) {

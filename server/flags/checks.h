@@ -11,9 +11,10 @@ namespace sluice {
 
 // UTF-8, as all that goes into a message must be.
 CLI::Validator Utf8Text();
-// A number of at least `least`, or within the limits.
+// A number of at least `least`, or within the limits, or above the lower one.
 CLI::Validator AtLeast(int64_t least);
 CLI::Validator From(double least, double most);
+CLI::Validator AboveUpTo(double below, double most);
 
 // "host:port" for an address as people write it: without "http://" or
 // "grpc://" and a slash at the end, and with `port` if it has none. Paths of

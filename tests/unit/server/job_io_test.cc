@@ -11,7 +11,9 @@ namespace sluice {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 class JobIoTest : public testing::Test {
  protected:
@@ -119,6 +121,27 @@ TEST_F(JobIoTest, ResultsTakeTheirFilesPlacesTogether) {
   EXPECT_TRUE(absl::IsInvalidArgument(
       ResultFiles::Plan(output, "", {{output, "--input"}}).status()));
   EXPECT_TRUE(ResultFiles::Plan("-", "-", {}).ok());
+}
+
+TEST(JobTextTest, SaysWhatTheDefaultOfMaxTokensDoes) {
+  v1::Job job;
+  job.set_id("job_1");
+  job.set_state(v1::JOB_STATE_IN_PROGRESS);
+  job.mutable_counts()->set_total(7);
+  EXPECT_THAT(JobToText(job), Not(HasSubstr("max_tokens")));
+  job.set_requests_by_default(3);
+  job.set_default_max_tokens(128);
+  EXPECT_THAT(JobToText(job),
+              HasSubstr("\n  3 of 7 requests do not say max_tokens: they end "
+                        "after at most 128 tokens (--max-tokens says"));
+  job.set_state(v1::JOB_STATE_COMPLETED);
+  EXPECT_THAT(JobToText(job), Not(HasSubstr("max_tokens")));
+  job.set_answers_cut_by_default(2);
+  EXPECT_THAT(JobToText(job),
+              HasSubstr("\n  2 answers were cut at max_tokens 128, the "
+                        "default; --max-tokens allows more"));
+  EXPECT_THAT(JobToJson(job), AllOf(HasSubstr("\"requests_by_default\":3"),
+                                    HasSubstr("\"answers_cut_by_default\":2")));
 }
 
 }  // namespace
