@@ -16,6 +16,8 @@ constexpr int kThreads = 2;
 // Result lines in one message; many streams may each hold one.
 constexpr size_t kChunkBytes = 256 << 10;
 
+constexpr const char* kKindNames[] = {"WatchJob", "StreamResults"};
+
 absl::Status ShuttingDown() {
   return absl::UnavailableError("the coordinator is shutting down; try again");
 }
@@ -26,7 +28,7 @@ absl::Status ShuttingDown() {
 // strand, one thing after another.
 class FollowService::Stream {
  public:
-  Stream(FollowService* service, std::string job, const char* kind)
+  Stream(FollowService* service, std::string job, Kind kind)
       : service_(service),
         job_(std::move(job)),
         kind_(kind),
@@ -34,7 +36,7 @@ class FollowService::Stream {
   virtual ~Stream() = default;
 
   const std::string& job() const { return job_; }
-  const char* kind() const { return kind_; }
+  Kind kind() const { return kind_; }
 
   // There may be something to send. `self` is this.
   void Poke(const std::shared_ptr<Stream>& self) {
@@ -52,7 +54,7 @@ class FollowService::Stream {
 
   FollowService* const service_;
   const std::string job_;
-  const char* const kind_;
+  const Kind kind_;
   Strand strand_;
   bool changed_ = false;  // since the last look; on the strand
   std::atomic<bool> poked_{false};
@@ -66,7 +68,7 @@ template <class Message>
 class Follower : public FollowService::Stream,
                  public grpc::ServerWriteReactor<Message> {
  public:
-  Follower(FollowService* service, std::string job, const char* kind)
+  Follower(FollowService* service, std::string job, FollowService::Kind kind)
       : Stream(service, std::move(job), kind) {}
 
   // First of all.
@@ -139,7 +141,8 @@ class Follower : public FollowService::Stream,
 // The job's state at once, then whenever it has changed, up to its last.
 class Watcher : public Follower<v1::Job> {
  public:
-  using Follower::Follower;
+  Watcher(FollowService* service, const std::string& id)
+      : Follower(service, id, FollowService::kWatch) {}
 
  private:
   Next Look() override {
@@ -158,9 +161,8 @@ class Watcher : public Follower<v1::Job> {
 // pieces.
 class ResultReader : public Follower<v1::ResultChunk> {
  public:
-  ResultReader(FollowService* service, const v1::StreamResultsRequest& request,
-               const char* kind)
-      : Follower(service, request.id(), kind),
+  ResultReader(FollowService* service, const v1::StreamResultsRequest& request)
+      : Follower(service, request.id(), FollowService::kResults),
         follow_(request.follow()),
         offset_(request.offset()) {}
 
@@ -225,8 +227,10 @@ FollowService::FollowService(JobManager* jobs, const Options& options)
 FollowService::~FollowService() { TakeOver(this); }
 
 template <class F>
-F* FollowService::Add(std::shared_ptr<F> follower, const char* kind,
-                      size_t most) {
+F* FollowService::Add(std::shared_ptr<F> follower) {
+  const Kind kind = follower->kind();
+  const size_t most =
+      kind == kWatch ? options_.max_watches : options_.max_results;
   follower->Keep(follower);
   bool full = false;
   {
@@ -240,7 +244,7 @@ F* FollowService::Add(std::shared_ptr<F> follower, const char* kind,
   F* const reactor = follower.get();
   if (full) {
     follower->Refuse(absl::ResourceExhaustedError(
-        absl::StrCat(most, " streams of ", kind,
+        absl::StrCat(most, " streams of ", kKindNames[kind],
                      " are open, as many as may be; try again later")));
   } else {
     follower->Poke(follower);
@@ -250,16 +254,12 @@ F* FollowService::Add(std::shared_ptr<F> follower, const char* kind,
 
 grpc::ServerWriteReactor<v1::Job>* FollowService::Watch(
     grpc::CallbackServerContext*, const std::string& id) {
-  constexpr char kKind[] = "WatchJob";
-  return Add(std::make_shared<Watcher>(this, id, kKind), kKind,
-             options_.max_watches);
+  return Add(std::make_shared<Watcher>(this, id));
 }
 
 grpc::ServerWriteReactor<v1::ResultChunk>* FollowService::Results(
     grpc::CallbackServerContext*, const v1::StreamResultsRequest& request) {
-  constexpr char kKind[] = "StreamResults";
-  return Add(std::make_shared<ResultReader>(this, request, kKind), kKind,
-             options_.max_results);
+  return Add(std::make_shared<ResultReader>(this, request));
 }
 
 void FollowService::Remove(const Stream* stream) {

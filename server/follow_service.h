@@ -40,6 +40,7 @@ class FollowService {
   void BeginShutdown();
 
   // For streams.
+  enum Kind { kWatch, kResults, kKinds };
   class Stream;
   JobManager* jobs() const { return jobs_; }
   Executor* executor() { return &executor_; }
@@ -48,16 +49,15 @@ class FollowService {
 
  private:
   template <class Follower>
-  Follower* Add(std::shared_ptr<Follower> follower, const char* kind,
-                size_t most);
+  Follower* Add(std::shared_ptr<Follower> follower);
 
   JobManager* const jobs_;
   const Options options_;
   std::atomic<bool> stopping_{false};
   Mutex mu_;
   std::multimap<std::string, std::shared_ptr<Stream>> streams_
-      ABSL_GUARDED_BY(mu_);                                  // by job
-  std::map<std::string, size_t> open_ ABSL_GUARDED_BY(mu_);  // by kind
+      ABSL_GUARDED_BY(mu_);  // by job
+  size_t open_[kKinds] ABSL_GUARDED_BY(mu_) = {};
   Executor executor_;  // first to go: its tasks are the streams'
 };
 

@@ -6,8 +6,10 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/mutex.h"
 #include "proto/grpc_status.h"
 #include "proto/wire_limits.h"
 #include "sluice/v1/cluster.grpc.pb.h"
@@ -21,17 +23,26 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// Answers with a text of `answer_bytes`, or with `status`.
+// Answers with a text of so many bytes, or with a status.
 class Cluster : public v1::ClusterService::Service {
  public:
   grpc::Status GetClusterState(grpc::ServerContext*,
                                const v1::GetClusterStateRequest*,
                                v1::ClusterState* response) override {
-    response->set_plan(std::string(answer_bytes, 'x'));
-    return ToGrpcStatus(status);
+    MutexLock lock(&mu_);
+    response->set_plan(std::string(answer_bytes_, 'x'));
+    return ToGrpcStatus(status_);
   }
-  size_t answer_bytes = 0;
-  absl::Status status;
+  void Say(size_t answer_bytes, absl::Status status = absl::OkStatus()) {
+    MutexLock lock(&mu_);
+    answer_bytes_ = answer_bytes;
+    status_ = std::move(status);
+  }
+
+ private:
+  Mutex mu_;
+  size_t answer_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::Status status_ ABSL_GUARDED_BY(mu_);
 };
 
 // Answers with the size of the request.
@@ -98,10 +109,11 @@ class EndpointTest : public ::testing::TestWithParam<bool> {
 };
 
 TEST_P(EndpointTest, AnswersFarBeyondGrpcsOwnLimit) {
-  cluster_.answer_bytes = kMaxAnswerBytes - 64;
+  constexpr size_t kBytes = kMaxAnswerBytes - 64;
+  cluster_.Say(kBytes);
   const auto got = Ask();
   ASSERT_TRUE(got.ok()) << got.status();
-  EXPECT_EQ(*got, cluster_.answer_bytes);
+  EXPECT_EQ(*got, kBytes);
 }
 
 TEST_P(EndpointTest, InstructionsFarBeyondGrpcsOwnLimit) {
@@ -138,7 +150,7 @@ TEST_P(EndpointTest, LongStatusesArrive) {
   for (const auto* character : {"x", "\xc3\xa9"}) {  // the other takes 6 bytes
     std::string text = "what was wrong: ";
     while (text.size() < 3 * kMaxStatusBytes) text += character;
-    cluster_.status = absl::DataLossError(text);
+    cluster_.Say(0, absl::DataLossError(text));
     const absl::Status status = Ask().status();
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
     const std::string got(status.message());
