@@ -202,7 +202,8 @@ class Run:
         self.shares.pop(part, None)
         entry = {"part": part, "outcome": outcome, "seconds": round(seconds, 2), **more}
         self.results["parts"].append(entry)
-        print(f"{part}: {outcome}, {seconds:.1f} s", file=sys.stderr, flush=True)
+        why = f": {more['why']}" if "why" in more else ""
+        print(f"{part}: {outcome}, {seconds:.1f} s{why}", file=sys.stderr, flush=True)
         self.write()
         return entry
 
