@@ -28,11 +28,19 @@ struct LateBackend::Batch {
 };
 
 std::shared_ptr<LateBackend::Batch> LateBackend::Keep(const BatchView& batch) {
+  return Keep(batch, 0, static_cast<int32_t>(batch.segments.size()));
+}
+
+std::shared_ptr<LateBackend::Batch> LateBackend::Keep(const BatchView& batch,
+                                                      int32_t first_segment,
+                                                      int32_t count) {
   auto kept = std::make_shared<Batch>();
   kept->tokens.assign(batch.tokens.begin(), batch.tokens.end());
-  kept->segments.assign(batch.segments.begin(), batch.segments.end());
-  kept->pages.reserve(batch.segments.size());
-  for (SegmentView& segment : kept->segments) {
+  kept->segments.resize(batch.segments.size());
+  kept->pages.reserve(count);
+  for (int32_t i = first_segment; i < first_segment + count; ++i) {
+    SegmentView& segment = kept->segments[i];
+    segment = batch.segments[i];
     segment.pages =
         kept->pages.emplace_back(segment.pages.begin(), segment.pages.end());
   }
@@ -118,7 +126,9 @@ absl::Status LateBackend::Attend(int layer, const BatchView& batch,
       }
     }
   }
-  return Later([this, layer, batch = Keep(batch), first_segment, count] {
+  // The other segments may be another thread's.
+  return Later([this, layer, batch = Keep(batch, first_segment, count),
+                first_segment, count] {
     return inner_->Attend(layer, batch->view, first_segment, count);
   });
 }

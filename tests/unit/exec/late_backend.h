@@ -111,6 +111,9 @@ class LateBackend : public Backend {
   };
 
   static std::shared_ptr<Batch> Keep(const BatchView& batch);
+  // Only some of its segments.
+  static std::shared_ptr<Batch> Keep(const BatchView& batch,
+                                     int32_t first_segment, int32_t count);
   Range& Read(absl::string_view what, const void* data, size_t bytes);
   void ReadImage(absl::string_view what, const ImageView& image, size_t bytes);
   void ReadLayer(const LayerImage& image);
