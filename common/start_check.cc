@@ -7,6 +7,7 @@
 #include <system_error>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "common/mutex.h"
 #include "common/thread.h"
@@ -26,6 +27,12 @@ absl::Status CheckThreads(int wanted) {
   CondVar changed;
   bool go = false;
   std::vector<Thread> threads;
+  // Lets the threads end, which then are joined, whatever happens here.
+  const absl::Cleanup end = [&] {
+    MutexLock lock(&mu);
+    go = true;
+    changed.NotifyAll();
+  };
   absl::Status status;
   try {
     for (int i = 0; i < wanted; ++i) {
@@ -39,10 +46,7 @@ absl::Status CheckThreads(int wanted) {
                                         threads.size(), " of the ", wanted,
                                         " threads that it needs"));
   }
-  MutexLock lock(&mu);
-  go = true;
-  changed.NotifyAll();
-  return status;  // the threads are joined once the lock is gone
+  return status;
 }
 
 }  // namespace

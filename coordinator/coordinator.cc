@@ -149,6 +149,7 @@ class CoordinatorImpl : public Coordinator {
   }
 
   void Shutdown() override {
+    if (jobs_ != nullptr) jobs_->BeginShutdown();
     if (dispatcher_ != nullptr) dispatcher_->Shutdown();
     if (workers_ != nullptr) workers_->Shutdown();
     if (jobs_ != nullptr) jobs_->Flush();

@@ -155,10 +155,11 @@ class DispatcherImpl : public Dispatcher {
     membership_.OnSteps(driver_.oldest_step());
     membership_.Advance();
     for (const Membership::Lookup& lookup : membership_.TakeLookups()) {
-      resolver_->Resolve(
+      const absl::Status asked = resolver_->Resolve(
           lookup.host, [this, worker = lookup.worker](auto addresses) {
             inbox_.Push({worker, WorkerResolved{std::move(addresses)}});
           });
+      if (!asked.ok()) membership_.OnResolved(lookup.worker, asked);
     }
     if (std::optional<PlanTask> task = membership_.TakePlanTask();
         task && planner_ != nullptr) {

@@ -67,13 +67,16 @@ class JobManager : public RequestQueue {
   // With the request_id of a job that exists, an upload that makes none, and
   // whose Commit answers that job if its input was the same: kAlreadyExists if
   // not, or if the spec is not the same. kUnavailable while another upload with
-  // the request_id is under way.
+  // the request_id is under way. `stopped`, if not null, is asked before every
+  // line: once it says so, Append fails with kCancelled.
   virtual absl::StatusOr<std::unique_ptr<Upload>> BeginUpload(
-      const v1::JobSpec& spec) = 0;
+      const v1::JobSpec& spec, std::function<bool()> stopped = nullptr) = 0;
   // Creates a job from spec.input_path: kPermissionDenied outside the root,
-  // kNotFound. With the request_id of a job that exists, and the same spec,
-  // that job; the file is not read again.
-  virtual absl::StatusOr<v1::Job> CreateFromPath(const v1::JobSpec& spec) = 0;
+  // kNotFound; kCancelled, as above. With the request_id of a job that exists,
+  // and the same spec, that job; the file is not read again.
+  virtual absl::StatusOr<v1::Job> CreateFromPath(
+      const v1::JobSpec& spec,
+      const std::function<bool()>& stopped = nullptr) = 0;
 
   virtual absl::StatusOr<v1::Job> GetJob(const std::string& id) = 0;
   virtual absl::StatusOr<v1::ListJobsResponse> ListJobs(
@@ -92,6 +95,9 @@ class JobManager : public RequestQueue {
   // that watch.
   virtual std::vector<std::string> WaitForChanges(absl::Duration timeout) = 0;
 
+  // Before whoever completes requests ends: completing one waits no more for
+  // results to be stored, as it does while a full disk takes none.
+  virtual void BeginShutdown() = 0;
   // Commits what was completed so far. Called by the destructor too.
   virtual void Flush() = 0;
 };

@@ -24,18 +24,16 @@ NameResolver::~NameResolver() {
   thread.Join();
 }
 
-void NameResolver::Resolve(std::string host, Answer answer) {
-  {
-    MutexLock lock(&mu_);
-    if (stopped_) return;
-    if (questions_.size() < kMostQuestions) {
-      questions_.push_back({std::move(host), std::move(answer)});
-      if (!thread_.joinable()) thread_ = Thread("resolver", [this] { Run(); });
-      changed_.NotifyAll();
-      return;
-    }
+absl::Status NameResolver::Resolve(std::string host, Answer answer) {
+  MutexLock lock(&mu_);
+  if (stopped_) return absl::OkStatus();
+  if (questions_.size() >= kMostQuestions) {
+    return absl::ResourceExhaustedError("too many names wait to be looked up");
   }
-  answer(absl::ResourceExhaustedError("too many names wait to be looked up"));
+  questions_.push_back({std::move(host), std::move(answer)});
+  if (!thread_.joinable()) thread_ = Thread("resolver", [this] { Run(); });
+  changed_.NotifyAll();
+  return absl::OkStatus();
 }
 
 void NameResolver::Run() {

@@ -26,9 +26,9 @@ class NameResolver {
   NameResolver& operator=(const NameResolver&) = delete;
 
   // `answer` is called on the resolver's thread, with the errors of
-  // ResolveHost; at once with kResourceExhausted where too many wait. Never
-  // waits.
-  void Resolve(std::string host, Answer answer);
+  // ResolveHost; kResourceExhausted where too many wait: then it is not called.
+  // Never waits.
+  absl::Status Resolve(std::string host, Answer answer);
 
  private:
   struct Question {

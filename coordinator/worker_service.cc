@@ -92,7 +92,10 @@ class Session : public WorkerStream,
       reason_ = reason;
       if (writing_) {
         // It may hang, with a worker that does not read. OnWriteDone goes on.
-        if (context_ != nullptr) context_->TryCancel();
+        if (context_ != nullptr) {
+          broke_ = context_->IsCancelled();
+          context_->TryCancel();
+        }
         return;
       }
     }
@@ -200,6 +203,8 @@ class Session : public WorkerStream,
   std::deque<v1::CoordinatorMessage> outgoing_ ABSL_GUARDED_BY(mu_);
   bool accepted_ ABSL_GUARDED_BY(mu_) = false;
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  // Whether the stream had broken before this end cancelled it, if it did.
+  std::optional<bool> broke_ ABSL_GUARDED_BY(mu_);
   // Why it ends; from then on nothing is read or written any more.
   std::optional<absl::Status> reason_ ABSL_GUARDED_BY(mu_);
 };
@@ -280,7 +285,7 @@ void Session::OnDone() {
     MutexLock lock(&mu_);
     self = std::move(self_);
     reason = reason_.value_or(absl::UnavailableError("the stream broke"));
-    if (absl::IsCancelled(reason) && context_->IsCancelled()) {
+    if (absl::IsCancelled(reason) && broke_.value_or(context_->IsCancelled())) {
       reason = absl::UnavailableError("the worker's stream broke");
     }
     reason_ = reason;

@@ -50,27 +50,28 @@ class UploadService::Stream
 
   // The rest is for any thread; `self` is this.
 
+  // What the strand is at does not go on for long.
   void EndSoon(const std::shared_ptr<Stream>& self,
                const absl::Status& status) {
+    stopped_.store(true);
     strand_.Run([self, status] { self->End(status); });
   }
 
-  // Ends it if nothing came for `timeout`.
-  void EndIfIdle(const std::shared_ptr<Stream>& self, absl::Duration timeout) {
-    if (!IsIdle(timeout)) return;
-    strand_.Run([self, timeout] {
-      if (!self->IsIdle(timeout)) return;  // something came just now
-      self->End(absl::AbortedError(
-          absl::StrCat("nothing came for ", absl::FormatDuration(timeout),
-                       ": the upload was ended, and no job was made of it; "
-                       "send it again")));
+  // Ends it if nothing came for too long, or, where others wait for a long
+  // line's turn, if its own takes too long.
+  void EndIfIdle(const std::shared_ptr<Stream>& self, bool others_wait) {
+    if (Idle(others_wait).ok() || asked_.exchange(true)) return;
+    strand_.Run([self, others_wait] {
+      self->asked_.store(false);
+      const absl::Status idle = self->Idle(others_wait);
+      if (!idle.ok()) self->End(idle);  // else something came just now
     });
   }
 
   // A long line may come now.
   void EnterLongLine(const std::shared_ptr<Stream>& self) {
     strand_.Run([self] {
-      self->in_long_line_ = true;
+      self->BeginLongLine();
       self->waits_ = false;
       if (self->ended()) return self->LeaveLongLine();
       self->Go(self->TakeData());
@@ -130,10 +131,26 @@ class UploadService::Stream
     MutexLock lock(&mu_);
     return ended_;
   }
-  bool IsIdle(absl::Duration timeout) {
+  // OK, or why it ends.
+  absl::Status Idle(bool others_wait) {
+    const Options& options = service_->options_;
+    const absl::Duration now = Clock::Real()->Monotonic();
+    const auto ended = [](absl::string_view what, absl::Duration limit) {
+      return absl::AbortedError(
+          absl::StrCat(what, " for ", absl::FormatDuration(limit),
+                       ": the upload was ended, and no job was made of it; "
+                       "send it again"));
+    };
     MutexLock lock(&mu_);
-    return reading_since_ &&
-           Clock::Real()->Monotonic() - *reading_since_ >= timeout;
+    if (reading_since_ && now - *reading_since_ >= options.idle_timeout) {
+      return ended("nothing came", options.idle_timeout);
+    }
+    if (others_wait && long_line_since_ &&
+        now - *long_line_since_ >= options.long_line_timeout) {
+      return ended("others waited while one line was coming",
+                   options.long_line_timeout);
+    }
+    return absl::OkStatus();
   }
 
   Next Take() {
@@ -158,7 +175,9 @@ class UploadService::Stream
 
   Next BeginUpload() {
     if (!spec_.input_path().empty()) return ReadOn();
-    auto upload = service_->jobs_->BeginUpload(spec_);
+    // The stream outlives its upload.
+    auto upload =
+        service_->jobs_->BeginUpload(spec_, [this] { return stopped_.load(); });
     if (!upload.ok()) return upload.status();
     upload_ = *std::move(upload);
     return ReadOn();
@@ -173,11 +192,11 @@ class UploadService::Stream
         LongestPart(message_.data(), upload_->unfinished_bytes()) >
         service_->options_.long_line_bytes;
     if (long_line && !in_long_line_) {
-      in_long_line_ = service_->EnterLongLine(self_);
-      if (!in_long_line_) {
+      if (!service_->EnterLongLine(self_)) {
         waits_ = true;
         return Wait();
       }
+      BeginLongLine();
     }
     absl::Status status;
     {
@@ -198,7 +217,9 @@ class UploadService::Stream
     }
     if (upload_ != nullptr) return Answer(upload_->Commit());
     service_->files_.Run([self = self_] {
-      auto job = self->service_->jobs_->CreateFromPath(self->spec_);
+      const auto stopped = [&self] { return self->stopped_.load(); };
+      if (stopped()) return;
+      auto job = self->service_->jobs_->CreateFromPath(self->spec_, stopped);
       self->strand_.Run([self, job = std::move(job)] {
         if (!self->ended()) self->Go(self->Answer(job));
       });
@@ -212,8 +233,19 @@ class UploadService::Stream
     return absl::OkStatus();
   }
 
+  void BeginLongLine() {
+    in_long_line_ = true;
+    MutexLock lock(&mu_);
+    long_line_since_ = Clock::Real()->Monotonic();
+  }
+
   void LeaveLongLine() {
-    if (std::exchange(in_long_line_, false)) service_->LeaveLongLine();
+    if (!std::exchange(in_long_line_, false)) return;
+    {
+      MutexLock lock(&mu_);
+      long_line_since_.reset();
+    }
+    service_->LeaveLongLine();
   }
 
   void End(const absl::Status& status) {
@@ -243,8 +275,11 @@ class UploadService::Stream
   bool waits_ = false;            // for a long line
   v1::CreateJobRequest message_;  // gRPC's while it reads
 
+  std::atomic<bool> stopped_{false};  // nobody waits for the job any more
+  std::atomic<bool> asked_{false};    // whether it is idle
   Mutex mu_;
   std::optional<absl::Duration> reading_since_ ABSL_GUARDED_BY(mu_);
+  std::optional<absl::Duration> long_line_since_ ABSL_GUARDED_BY(mu_);
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
 };
 
@@ -320,12 +355,14 @@ void UploadService::Remove(const std::shared_ptr<Stream>& stream) {
 
 void UploadService::EndIdle() {
   std::vector<std::shared_ptr<Stream>> streams;
+  bool some_wait = false;
   {
     MutexLock lock(&mu_);
     streams.assign(streams_.begin(), streams_.end());
+    some_wait = !waiting_.empty();
   }
   for (const std::shared_ptr<Stream>& stream : streams) {
-    stream->EndIfIdle(stream, options_.idle_timeout);
+    stream->EndIfIdle(stream, some_wait);
   }
 }
 

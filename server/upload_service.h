@@ -26,8 +26,10 @@ class UploadService {
     // One from which nothing comes so long ends, and frees its request_id.
     absl::Duration idle_timeout = absl::Seconds(60);
     // Lines of more bytes are long, and so many of them may be coming at once.
+    // One that takes longer ends its upload if others wait for their turn.
     size_t long_line_bytes = 1 << 20;
     size_t max_long_lines = 4;
+    absl::Duration long_line_timeout = absl::Minutes(10);
   };
   // `jobs` must outlive the service, and the service the server.
   UploadService(JobManager* jobs, const Options& options);

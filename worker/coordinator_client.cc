@@ -274,7 +274,7 @@ class CoordinatorClientImpl : public CoordinatorClient {
                              " attached as worker ",
                              message.registered().worker_id()));
         options_.handler->OnAttached();
-        writer = Thread("heartbeat", [&] {
+        writer = Thread("heartbeat", [&, interval, content_told] {
           Write(*session, *stream, interval, content_told);
         });
         while (stream->Read(&message)) Dispatch(message, session);

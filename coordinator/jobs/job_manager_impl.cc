@@ -182,7 +182,15 @@ absl::StatusOr<JobRecord> JobManagerImpl::FindExisting(
 std::unique_ptr<JobManager::Upload> JobManagerImpl::Repeat(JobRecord job) {
   return std::make_unique<RepeatedUpload>(
       job.content, [this, job](bool same) -> absl::StatusOr<v1::Job> {
-        if (same) return live_.Describe(job);
+        // As it is now: the upload took its time.
+        if (same) {
+          absl::StatusOr<v1::Job> now = GetJob(FormatJobId(job.id));
+          if (!absl::IsNotFound(now.status())) return now;
+          return absl::UnavailableError(
+              absl::StrCat(FormatJobId(job.id),
+                           ", which had this request_id, was deleted "
+                           "meanwhile; send it again"));
+        }
         return absl::AlreadyExistsError(absl::StrCat(
             FormatJobId(job.id), " has the request_id ",
             QuoteForMessage(job.spec.request_id()),
@@ -191,7 +199,7 @@ std::unique_ptr<JobManager::Upload> JobManagerImpl::Repeat(JobRecord job) {
 }
 
 absl::StatusOr<std::unique_ptr<JobManager::Upload>> JobManagerImpl::BeginUpload(
-    const v1::JobSpec& spec) {
+    const v1::JobSpec& spec, std::function<bool()> stopped) {
   SLUICE_RETURN_IF_ERROR(ValidateJobSpec(spec, options_.served_model));
   auto found = FindExisting(spec);
   if (found.ok()) return Repeat(*std::move(found));
@@ -226,6 +234,7 @@ absl::StatusOr<std::unique_ptr<JobManager::Upload>> JobManagerImpl::BeginUpload(
     return Publish(id, totals);
   };
   upload.abandon = [this](JobId id) { Abandon(id); };
+  upload.stopped = std::move(stopped);
   live_.CountUpload(1);
   RequestParser parser({.served_model = options_.served_model,
                         .max_model_len = options_.max_model_len,
@@ -240,16 +249,18 @@ absl::StatusOr<std::unique_ptr<JobManager::Upload>> JobManagerImpl::BeginUpload(
 }
 
 absl::StatusOr<v1::Job> JobManagerImpl::CreateFromPath(
-    const v1::JobSpec& spec) {
+    const v1::JobSpec& spec, const std::function<bool()>& stopped) {
   const auto found = FindExisting(spec);
   if (found.ok()) return live_.Describe(*found);
   if (!absl::IsNotFound(found.status())) return found.status();
   SLUICE_ASSIGN_OR_RETURN(
       std::unique_ptr<NamedInputFile> file,
       NamedInputFile::Open(options_.input_root, spec.input_path()));
-  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Upload> upload, BeginUpload(spec));
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Upload> upload,
+                          BeginUpload(spec, stopped));
   std::string buffer(kReadBytes, '\0');
   while (true) {
+    if (stopped && stopped()) return JobUpload::Stopped();
     SLUICE_ASSIGN_OR_RETURN(const size_t n,
                             file->Read(buffer.data(), buffer.size()));
     if (n == 0) return upload->Commit();
@@ -344,7 +355,7 @@ absl::StatusOr<std::vector<Request>> JobManagerImpl::TakeRequests(size_t max) {
         rows->empty() ? cursor->next_index : rows->back().index + 1;
     const auto count = static_cast<int64_t>(rows->size());
     // A job that was cancelled meanwhile gives nothing more.
-    if (!live_.Advance(cursor->job, next, count, count < limit)) continue;
+    if (!live_.Advance(cursor->job, next, count, rows->empty())) continue;
     for (StoredRequest& row : *rows) {
       ResultHead head;
       head.job = cursor->job;
@@ -381,7 +392,7 @@ absl::StatusOr<LengthHistogram> JobManagerImpl::PendingLengths() {
         if (!DecodeRequestParams(row.params, &request).ok()) continue;
         read.Add(static_cast<int32_t>(row.prompt.size()), request.max_tokens);
       }
-      if (static_cast<int64_t>(rows.size()) < kTakeRows) break;
+      if (rows.empty()) break;
       from = rows.back().index + 1;
     }
     if (read.requests() == 0) continue;
@@ -400,13 +411,21 @@ void JobManagerImpl::ReportPlan(const std::string& plan) {
 }
 
 void JobManagerImpl::ReportModel(const ModelContent& model) {
+  MutexLock lock(&commit_mu_);
+  model_ = model;
+  const absl::Status stored = StoreModel();
+  if (!stored.ok()) LogWarning(stored.message());  // no result is stored either
+}
+
+absl::Status JobManagerImpl::StoreModel() {
+  if (!model_) return absl::OkStatus();
   const absl::Status written =
-      WriteModelRecord(options_.state_dir / kModelRecord, model);
-  if (!written.ok()) {
-    LogWarning(
-        absl::StrCat("which weights jobs began with could not be stored: ",
-                     written.message()));
+      WriteModelRecord(options_.state_dir / kModelRecord, *model_);
+  if (written.ok()) {
+    model_.reset();
+    return absl::OkStatus();
   }
+  return Annotate(written, "which weights jobs began with could not be stored");
 }
 
 ModelContent JobManagerImpl::ReportedModel() {
@@ -481,6 +500,7 @@ absl::Status JobManagerImpl::Commit(absl::Span<const StoredResult> results) {
   JobStore::Commit commit;
   {
     MutexLock lock(&commit_mu_);
+    SLUICE_RETURN_IF_ERROR(StoreModel());
     SLUICE_ASSIGN_OR_RETURN(commit,
                             store_->CommitResults(results, NowMicros()));
     // Counted first: who sees the job end sees its results counted.
@@ -516,6 +536,8 @@ void JobManagerImpl::OnStoreState(const absl::Status& status) {
     LogError(absl::StrCat(detail, "; will be tried again"));
   }
 }
+
+void JobManagerImpl::BeginShutdown() { writer_->StopWaiting(); }
 
 void JobManagerImpl::Flush() { writer_->Flush(); }
 
@@ -622,7 +644,7 @@ absl::StatusOr<bool> JobManagerImpl::CancelSome() {
     results.push_back(Format(head, generation));
   }
   if (!results.empty()) SLUICE_RETURN_IF_ERROR(Commit(results));
-  if (static_cast<int64_t>(rows.size()) < kCancelRows) {
+  if (rows.empty()) {
     MutexLock lock(&mu_);
     cancelling_.erase(job);
   }

@@ -3,6 +3,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -32,8 +33,9 @@ class JobManagerImpl : public JobManager {
   void SetOnWork(std::function<void()> on_work) override;
   void SetOnCancel(std::function<void(JobId)> on_cancel) override;
   absl::StatusOr<std::unique_ptr<Upload>> BeginUpload(
-      const v1::JobSpec& spec) override;
-  absl::StatusOr<v1::Job> CreateFromPath(const v1::JobSpec& spec) override;
+      const v1::JobSpec& spec, std::function<bool()> stopped) override;
+  absl::StatusOr<v1::Job> CreateFromPath(
+      const v1::JobSpec& spec, const std::function<bool()>& stopped) override;
   absl::StatusOr<v1::Job> GetJob(const std::string& id) override;
   absl::StatusOr<v1::ListJobsResponse> ListJobs(
       const v1::ListJobsRequest& request) override;
@@ -43,6 +45,7 @@ class JobManagerImpl : public JobManager {
                                               int64_t offset,
                                               int64_t max_bytes) override;
   std::vector<std::string> WaitForChanges(absl::Duration timeout) override;
+  void BeginShutdown() override;
   void Flush() override;
 
   absl::StatusOr<std::vector<Request>> TakeRequests(size_t max) override;
@@ -68,6 +71,8 @@ class JobManagerImpl : public JobManager {
   std::unique_ptr<Upload> Repeat(JobRecord job);
   absl::StatusOr<v1::Job> Publish(JobId job, const JobUpload::Totals& totals);
   void Abandon(JobId job);
+  // Stores model_ if there is one.
+  absl::Status StoreModel() ABSL_EXCLUSIVE_LOCKS_REQUIRED(commit_mu_);
   // Records plan_ with the jobs in progress.
   void RecordPlan() ABSL_EXCLUSIVE_LOCKS_REQUIRED(commit_mu_);
   absl::StatusOr<Request> Restore(const LiveJobs::Cursor& cursor,
@@ -91,8 +96,10 @@ class JobManagerImpl : public JobManager {
 
   Mutex commit_mu_;
   std::string plan_ ABSL_GUARDED_BY(commit_mu_);  // of jobs that begin
-  Mutex take_mu_;                                 // one TakeRequests at a time
-  Mutex long_line_mu_;                            // see JobUpload
+  // What results to come are of, until that is stored: before them.
+  std::optional<ModelContent> model_ ABSL_GUARDED_BY(commit_mu_);
+  Mutex take_mu_;       // one TakeRequests at a time
+  Mutex long_line_mu_;  // see JobUpload
 
   Mutex mu_;
   std::function<void()> on_work_ ABSL_GUARDED_BY(mu_);

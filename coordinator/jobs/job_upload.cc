@@ -88,7 +88,12 @@ absl::StatusOr<v1::Job> JobUpload::Finish() {
   return options_.publish(options_.job, totals_);
 }
 
+absl::Status JobUpload::Stopped() {
+  return absl::CancelledError("the upload was stopped: no job was made of it");
+}
+
 absl::Status JobUpload::OnLine(absl::string_view text, bool too_long) {
+  if (options_.stopped && options_.stopped()) return Stopped();
   const int64_t index = totals_.lines;
   if (index >= options_.max_requests) {
     return absl::ResourceExhaustedError(

@@ -73,7 +73,11 @@ class JobUpload : public JobManager::Upload {
     std::function<absl::StatusOr<v1::Job>(JobId, const Totals&)> publish;
     // Not committed: takes back what was stored.
     std::function<void(JobId)> abandon;
+    // Nobody waits for the job any more; or null.
+    std::function<bool()> stopped;
   };
+  // What becomes of an upload that was stopped.
+  static absl::Status Stopped();
   JobUpload(Options options, RequestParser parser,
             std::unique_ptr<CustomIdSet> custom_ids);
   ~JobUpload() override;

@@ -28,7 +28,7 @@ absl::Status LineSplitter::Emit(absl::string_view line) {
   }
   absl::ConsumeSuffix(&line, "\r");
   if (line.size() > max_line_bytes_) return Give("", true);
-  if (line.empty()) {
+  if (line.empty() && empty_lines_ < kEmptyLines) {
     ++empty_lines_;
     return absl::OkStatus();
   }

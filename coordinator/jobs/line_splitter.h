@@ -11,10 +11,14 @@ namespace sluice {
 
 // Cuts a stream into lines, whatever its pieces are. "\n" ends a line, one "\r"
 // before it is dropped, the last line may lack its end, a UTF-8 byte order mark
-// at the start is skipped, and so are empty lines at the end. Holds at most one
-// line; of a longer one than `max_line_bytes` nothing. Thread-compatible.
+// at the start is skipped, and so are empty lines at the end, up to
+// kEmptyLines. Holds at most one line; of a longer one than `max_line_bytes`
+// nothing. Thread-compatible.
 class LineSplitter {
  public:
+  // So many are held back; more come out as they are found, so that one call
+  // gives out no more lines than it got.
+  static constexpr int kEmptyLines = 1000;
   // `too_long`: the line exceeds the limit, and `line` is empty. An error ends
   // the splitting and is passed on.
   using OnLine =
@@ -39,10 +43,10 @@ class LineSplitter {
 
   const size_t max_line_bytes_;
   const OnLine on_line_;
-  std::string kept_;         // start of an unfinished line
-  bool too_long_ = false;    // the unfinished line is, and kept_ is empty
-  bool started_ = false;     // the byte order mark was looked for
-  int64_t empty_lines_ = 0;  // that were not given out yet
+  std::string kept_;       // start of an unfinished line
+  bool too_long_ = false;  // the unfinished line is, and kept_ is empty
+  bool started_ = false;   // the byte order mark was looked for
+  int empty_lines_ = 0;    // that were not given out yet
 };
 
 }  // namespace sluice

@@ -28,7 +28,7 @@ void ResultWriter::Push(ResultHead head, Generation generation) {
   Item item{std::move(head), std::move(generation), 0};
   item.bytes = SizeOf(item.head, item.generation);
   MutexLock lock(&mu_);
-  while (!stop_ && (waiting_.size() >= options_.max_waiting ||
+  while (waits_ && (waiting_.size() >= options_.max_waiting ||
                     waiting_bytes_ >= options_.max_waiting_bytes)) {
     changed_.Wait(&mu_);
   }
@@ -36,6 +36,12 @@ void ResultWriter::Push(ResultHead head, Generation generation) {
   waiting_.push_back(std::move(item));
   ++pushed_;
   work_.NotifyAll();
+}
+
+void ResultWriter::StopWaiting() {
+  MutexLock lock(&mu_);
+  waits_ = false;
+  changed_.NotifyAll();
 }
 
 void ResultWriter::Wake() {
@@ -54,6 +60,7 @@ void ResultWriter::Flush() {
 void ResultWriter::Stop() {
   {
     MutexLock lock(&mu_);
+    waits_ = false;
     stop_ = true;
     work_.NotifyAll();
     changed_.NotifyAll();
@@ -147,6 +154,7 @@ void ResultWriter::Run() {
         if (background_at_.passed()) background_ = true;
       }
       if (waiting_.empty() && stop_) return;
+      if (background_at_.passed()) background_ = true;  // beside results, too
       background = background_ && !stop_;
       if (background) {
         background_ = false;

@@ -49,7 +49,11 @@ class ResultWriter {
   // As Stop.
   ~ResultWriter();
 
+  // Waits while too much waits to be committed.
   void Push(ResultHead head, Generation generation);
+  // From now on Push takes what comes at once: nobody makes more, and who ends
+  // must not wait for a disk that is full.
+  void StopWaiting();
   // There is background work.
   void Wake();
   // Returns when everything pushed before is committed, or could not be.
@@ -83,6 +87,7 @@ class ResultWriter {
   bool background_ ABSL_GUARDED_BY(mu_) = true;
   // When background work that failed is due again.
   Deadline background_at_ ABSL_GUARDED_BY(mu_) = Deadline::Never();
+  bool waits_ ABSL_GUARDED_BY(mu_) = true;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   Thread thread_;
 };

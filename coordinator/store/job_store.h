@@ -143,8 +143,8 @@ class JobStore {
 
   // -- Requests and results.
 
-  // Pending requests with index >= from, in order. Fewer than `limit`: there
-  // are no more.
+  // Pending requests with index >= from, in order: at most `limit`, and some
+  // MiB, but one at least. None: there are no more.
   virtual absl::StatusOr<std::vector<StoredRequest>> ReadRequests(
       JobId job, int64_t from, int64_t limit) = 0;
 

@@ -41,6 +41,8 @@ static_assert(std::endian::native == std::endian::little);
 
 // Deleting a job takes a few pages; giving rows back, some hundred.
 constexpr int64_t kReserveBytes = 4 << 20;
+// Of requests that are read at once.
+constexpr size_t kMaxReadBytes = 8 << 20;
 // Of one transaction that has only the reserve.
 constexpr int64_t kFewRows = 64;
 constexpr int kDeleted = 100;
@@ -561,9 +563,10 @@ absl::StatusOr<std::vector<StoredRequest>> SqliteJobStore::ReadRequests(
   SqliteReset reset(&read);
   read.Bind(1, job.value()).Bind(2, from).Bind(3, limit);
   std::vector<StoredRequest> requests;
-  while (true) {
+  size_t bytes = 0;
+  while (bytes < kMaxReadBytes) {
     SLUICE_ASSIGN_OR_RETURN(const bool row, read.Step());
-    if (!row) return requests;
+    if (!row) break;
     StoredRequest& request = requests.emplace_back();
     request.index = read.Int(0);
     request.custom_id = std::string(read.Bytes(1));
@@ -572,7 +575,9 @@ absl::StatusOr<std::vector<StoredRequest>> SqliteJobStore::ReadRequests(
     std::memcpy(request.prompt.data(), prompt.data(),
                 request.prompt.size() * 4);
     request.params = std::string(read.Bytes(3));
+    bytes += prompt.size() + request.custom_id.size() + request.params.size();
   }
+  return requests;
 }
 
 absl::StatusOr<JobStore::Commit> SqliteJobStore::CommitResults(

@@ -258,7 +258,7 @@ class HttpServer::Loop {
     // What it may still send must not reset the answer on its way.
     shutdown(c.fd, SHUT_WR);
     char rest[4096];
-    while (recv(c.fd, rest, sizeof(rest), 0) > 0) {
+    for (int i = 0; i < 16 && recv(c.fd, rest, sizeof(rest), 0) > 0; ++i) {
     }
     c.done = true;
   }

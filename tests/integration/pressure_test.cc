@@ -389,6 +389,29 @@ TEST_F(PressureTest, LongLinesComeOneAfterAnother) {
   }
 }
 
+TEST_F(PressureTest, ALongLineThatTakesTooLongKeepsNobodyWaiting) {
+  JobServiceImpl::Options options;
+  options.uploads.long_line_bytes = 1000;
+  options.uploads.max_long_lines = 1;
+  options.uploads.long_line_timeout = absl::Milliseconds(300);
+  Start(options);
+  const std::string part(2000, 'a');
+  auto slow = Begin("");
+  EXPECT_TRUE(slow->WriteData("{\"prompt\":\"" + part));
+  auto other = Begin("");
+  EXPECT_TRUE(other->WriteData("{\"prompt\":\"" + part));
+  other->WriteData("\"}\n");
+  other->WriteCommit();
+  // It says that it is there, and sends nothing.
+  while (slow->WriteData("")) absl::SleepFor(absl::Milliseconds(20));
+  const grpc::Status ended = slow->writer->Finish();
+  EXPECT_EQ(ended.error_code(), grpc::StatusCode::ABORTED);
+  EXPECT_THAT(ended.error_message(), HasSubstr("others waited"));
+  const grpc::Status status = other->writer->Finish();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(other->job.counts().total(), 1);
+}
+
 TEST(ClusterPageTest, HoldsAsManyWorkersAsFit) {
   v1::ClusterState all;
   for (const int id : {3, 1, 2, 5, 4}) {

@@ -245,6 +245,22 @@ TEST_F(WorkerServiceTest, ADyingWorkerIsNoticedAtOnce) {
   call->Finish();
 }
 
+TEST_F(WorkerServiceTest, AWorkerThatLeavesWhileItIsWrittenToHasLeft) {
+  grpc::ClientContext context;
+  auto call = stub_->Attach(&context);
+  ASSERT_TRUE(call->Write(Hello()));
+  auto stream = NextStream();
+  sink_.Next();
+  stream->Accept();
+  // More than fits on the way, to one that does not read.
+  v1::CoordinatorMessage message;
+  message.mutable_link_id()->set_id(std::string(16 << 20, 'x'));
+  EXPECT_TRUE(stream->Send(message));
+  call->WritesDone();
+  EXPECT_EQ(NextClosed().code(), absl::StatusCode::kCancelled);
+  call->Finish();
+}
+
 TEST_F(WorkerServiceTest, TheOutgoingQueueIsBounded) {
   grpc::ClientContext context;
   auto call = stub_->Attach(&context);

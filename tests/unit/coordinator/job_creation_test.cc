@@ -46,6 +46,38 @@ TEST_F(JobCreationTest, RequestIdsMakeCreationIdempotent) {
   EXPECT_NE(Submit(Prompts(2), spec)->id(), job->id());
 }
 
+TEST_F(JobCreationTest, ARepeatedUploadAnswersWithTheJobAsItIsAtItsEnd) {
+  v1::JobSpec spec;
+  spec.set_request_id("r");
+  const std::string id = Submit(Prompts(1), spec)->id();
+  auto upload = manager->BeginUpload(spec);
+  auto late = manager->BeginUpload(spec);
+  ASSERT_TRUE(upload.ok() && late.ok());
+  EXPECT_TRUE((*upload)->Append(Prompts(1)).ok());
+  EXPECT_TRUE((*late)->Append(Prompts(1)).ok());
+  AnswerAll();
+  WaitForEnd(id);
+  const auto job = (*upload)->Commit();
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->state(), v1::JOB_STATE_COMPLETED);
+  ASSERT_TRUE(manager->DeleteJob(id).ok());
+  EXPECT_TRUE(absl::IsUnavailable((*late)->Commit().status()));
+}
+
+TEST_F(JobCreationTest, AnUploadThatIsStoppedMakesNoJob) {
+  v1::JobSpec spec;
+  spec.set_request_id("r");
+  bool stopped = false;
+  auto upload = manager->BeginUpload(spec, [&] { return stopped; });
+  ASSERT_TRUE(upload.ok());
+  EXPECT_TRUE((*upload)->Append(Prompts(2)).ok());
+  stopped = true;
+  EXPECT_TRUE(absl::IsCancelled((*upload)->Append(Prompts(2))));
+  EXPECT_TRUE(absl::IsCancelled((*upload)->Commit().status()));
+  upload->reset();
+  EXPECT_EQ(manager->ListJobs({})->jobs_size(), 0);
+}
+
 TEST_F(JobCreationTest, ARequestIdIsNotForAnotherJob) {
   v1::JobSpec spec;
   spec.set_request_id("r");
@@ -95,6 +127,18 @@ TEST_F(InputPathTest, ReadsFilesUnderTheRoot) {
   // Idempotent even if the file has gone.
   std::filesystem::remove(root_ / "sub" / "in.jsonl");
   EXPECT_EQ(From("sub/in.jsonl", "r")->id(), job->id());
+}
+
+TEST_F(InputPathTest, AFileThatNobodyWaitsForAnyMoreMakesNoJob) {
+  v1::JobSpec spec;
+  spec.set_input_path("sub/in.jsonl");
+  for (int before = 0; before < 3; ++before) {
+    int asked = 0;
+    const auto stopped = [&] { return ++asked > before; };
+    EXPECT_TRUE(
+        absl::IsCancelled(manager->CreateFromPath(spec, stopped).status()));
+  }
+  EXPECT_EQ(manager->ListJobs({})->jobs_size(), 0);
 }
 
 TEST_F(InputPathTest, NothingLeadsOut) {

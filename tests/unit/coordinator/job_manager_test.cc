@@ -9,6 +9,7 @@
 #include <fstream>
 #include <set>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/thread.h"
 #include "coordinator/store/sqlite_db.h"
@@ -17,6 +18,7 @@
 namespace sluice {
 namespace {
 
+namespace fs = std::filesystem;
 using nlohmann::json;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -748,6 +750,44 @@ TEST_F(JobManagerTest, AFullDiskHoldsResultsBackAndLosesNone) {
 }
 
 // -- Files of the coordinator's.
+
+TEST_F(JobManagerTest, NoResultIsStoredBeforeWhatItsJobBeganWith) {
+  const std::string id = Submit(Prompts(1))->id();
+  // Nothing can be renamed to a folder that holds something.
+  const fs::path in_the_way = options.state_dir / "model";
+  fs::create_directories(in_the_way / "x");
+  ModelContent model;
+  model.files = {{"model.safetensors", 7, "0123"}};
+  manager->ReportModel(model);
+  AnswerAll();
+  const v1::Job waits = WaitFor(id, [](const v1::Job& job) {
+    return absl::StrContains(job.detail(), "which weights jobs began with");
+  });
+  EXPECT_EQ(waits.counts().completed(), 0);
+  fs::remove_all(in_the_way);
+  EXPECT_EQ(WaitForEnd(id).counts().completed(), 1);
+  EXPECT_EQ(manager->ReportedModel().files.size(), 1u);
+}
+
+TEST_F(JobManagerTest, LongPromptsAreReadAFewMiBAtATime) {
+  constexpr int kRequests = 12, kTokens = 1 << 20;
+  options.max_model_len = 2 * kTokens;
+  Reopen();
+  std::string input;
+  for (int i = 0; i < kRequests; ++i) {
+    absl::StrAppend(&input, "{\"prompt\":\"", std::string(kTokens, 'a' + i),
+                    "\",\"max_tokens\":1}\n");
+  }
+  const auto job = Submit(input);
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(manager->PendingLengths()->requests(), kRequests);
+  const auto taken = manager->TakeRequests(100);
+  ASSERT_TRUE(taken.ok()) << taken.status();
+  ASSERT_EQ(taken->size(), size_t{kRequests});
+  for (int i = 0; i < kRequests; ++i) EXPECT_EQ((*taken)[i].index, i);
+  EXPECT_TRUE(manager->TakeRequests(100)->empty());
+  ASSERT_TRUE(manager->CancelJob(job->id()).ok());
+}
 
 TEST_F(JobManagerTest, EveryOneAtOnce) {
   constexpr int kJobs = 3, kRequests = 300;

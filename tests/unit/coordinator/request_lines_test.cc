@@ -44,6 +44,10 @@ TEST(LineSplitterTest, AnyCutGivesTheSameLines) {
       {"a\r\n\r\nb\r", {"a", "", "b"}},
       {"a\n\n", {"a"}},
       {"a\n\n123456789\n\n", {"a", "", kTooLong}},
+      // Of very many empty lines, only so many are held back.
+      {std::string(LineSplitter::kEmptyLines, '\n'), {}},
+      {std::string(LineSplitter::kEmptyLines + 1, '\n'),
+       std::vector<std::string>(LineSplitter::kEmptyLines + 1)},
       {"a\r\r\n", {"a\r"}},
       {kMark, {}},
       {kMark + "\n", {}},

@@ -160,6 +160,36 @@ TEST_F(ResultWriterTest, PushWaitsWhenTheWriterIsFarBehind) {
   EXPECT_THAT(batches(), Each(Le(2u)));
 }
 
+TEST_F(ResultWriterTest, NobodyWhoEndsWaitsForADeadStore) {
+  options_.max_waiting = 2;
+  Start();
+  SetStatus(absl::ResourceExhaustedError("full"));
+  Push(0);
+  WaitForAttempts(1);
+  Thread pusher("pusher", [&] {
+    for (int i = 1; i <= 10; ++i) Push(i);
+  });
+  writer_->StopWaiting();
+  pusher.Join();
+  SetStatus(absl::OkStatus());
+  writer_->Stop();
+  EXPECT_EQ(committed().size(), 11u);
+}
+
+TEST_F(ResultWriterTest, BackgroundWorkIsRetriedWhileResultsKeepComing) {
+  {
+    MutexLock lock(&mu_);
+    background_failures_ = 1;
+  }
+  Start();
+  std::atomic<bool> end = false;
+  Thread pusher("pusher", [&] {
+    for (int i = 0; !end; ++i) Push(i);
+  });
+  WaitForBackground(2);
+  end = true;
+}
+
 TEST_F(ResultWriterTest, FailuresAreRetriedAndNothingIsLost) {
   Start();
   SetStatus(absl::ResourceExhaustedError("full"));
