@@ -228,6 +228,7 @@ FollowService::~FollowService() { TakeOver(this); }
 
 template <class F>
 F* FollowService::Add(std::shared_ptr<F> follower) {
+  TakeOver(this);
   const Kind kind = follower->kind();
   const size_t most =
       kind == kWatch ? options_.max_watches : options_.max_results;

@@ -33,6 +33,8 @@ JobServiceImpl::JobServiceImpl(JobManager* jobs, Executor* queries,
       changes_("job-changes", kChangeThreads) {
   KeepCallbackQueue();
   HandOff(this);
+  HandOff(queries_);
+  HandOff(&changes_);
   notifier_ = Thread("job-notifier", [this] {
     while (!stop_.load()) {
       follow_.Tell(jobs_->WaitForChanges(kTick));

@@ -27,6 +27,7 @@ class UnaryCall : public grpc::ServerUnaryReactor {
 
 grpc::ServerUnaryReactor* AnswerLater(Executor* executor,
                                       std::function<absl::Status()> work) {
+  TakeOver(executor);
   auto* const call = new UnaryCall;  // OnDone deletes it
   if (executor->waiting() >= kMostWaiting) {
     call->End(absl::ResourceExhaustedError(

@@ -295,6 +295,7 @@ UploadService::~UploadService() { TakeOver(this); }
 
 grpc::ServerReadReactor<v1::CreateJobRequest>* UploadService::Create(
     grpc::CallbackServerContext*, v1::Job* response) {
+  TakeOver(this);
   auto stream = std::make_shared<Stream>(this, response);
   Stream* const reactor = stream.get();
   stream->Keep(stream);
