@@ -214,27 +214,14 @@ absl::Status Runner::Compute() {
 // Says what is kept of a run that did not come to its end.
 absl::Status Runner::Explain(absl::Status status) {
   if (first_.id().empty() && signals_.signal() == 0) return status;
-  std::string kept;
-  absl::StatusOr<v1::Job> job = absl::NotFoundError("none");
+  absl::StatusOr<v1::Job> job = first_;
   if (!first_.id().empty()) {
     job = cluster_->coordinator().jobs().GetJob(first_.id());
   }
-  if (job.ok() && job->counts().completed() > 0) {
-    kept = absl::StrCat(job->counts().completed() + job->counts().failed(),
-                        " of ", job->counts().total(), " answers are ");
-    if (state_->durable()) {
-      absl::StrAppend(&kept, "kept in ", state_->path().string(),
-                      "; run the same command again to go on");
-    } else {
-      absl::StrAppend(&kept,
-                      "there, and none is kept: with a file as --output "
-                      "they would be");
-      files_->Commit().IgnoreError();  // whole lines
-    }
-  } else {
-    kept = "nothing was answered yet";
-    state_->DropJob();
+  if (!state_->durable() && (!job.ok() || job->counts().completed() > 0)) {
+    files_->Commit().IgnoreError();  // whole lines
   }
+  const std::string kept = state_->OnStopped(job);
   if (const int signal = signals_.signal(); signal != 0) {
     return StoppedBy(signal, absl::StrCat("stopped: ", kept));
   }

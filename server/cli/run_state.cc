@@ -159,7 +159,10 @@ absl::Status RunState::OpenDurable(const Options& options, Facts facts) {
                      " holds jobs that no `sluice run` made; say another "
                      "--state-dir"));
   }
-  ours_ = true;
+  if (!manifest.is_null()) {
+    previous_ = ManifestText(manifest);
+    resumes_ = true;  // what is there stays, until it is known to be of no use
+  }
   made_ = fs::create_directories(path_, error);
   if (error) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -174,10 +177,7 @@ absl::Status RunState::OpenDurable(const Options& options, Facts facts) {
     for (const auto& [name, value] : manifest["facts"].items()) {
       earlier[name] = value.is_string() ? value.get<std::string>() : "";
     }
-    if (earlier == facts_) {
-      resumes_ = fs::exists(path_ / kStore, error);
-    } else if (!manifest.value("finished", false)) {
-      resumes_ = true;  // what is there stays
+    if (earlier != facts_ && !manifest.value("finished", false)) {
       return absl::InvalidArgumentError(absl::StrCat(
           path_.string(),
           " keeps the answers of a run that was not ended and was not this "
@@ -186,14 +186,32 @@ absl::Status RunState::OpenDurable(const Options& options, Facts facts) {
           ". Run it as before to go on with it, or add --restart to give its "
           "answers up and begin anew"));
     }
+    resumes_ = earlier == facts_ && fs::exists(path_ / kStore, error);
   }
-  if (!manifest.is_null()) previous_ = ManifestText(manifest);
   nlohmann::json id(facts_);
   const std::string text =
       id.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
   request_id_ =
       absl::StrCat("sluice-run-", Hex(XXH3_128bits(text.data(), text.size())));
-  return WriteManifest();
+  return TakePlace();
+}
+
+absl::Status RunState::TakePlace() {
+  // A pipe may have been read for long.
+  SLUICE_ASSIGN_OR_RETURN(const nlohmann::json manifest, ReadManifest(path_));
+  const std::string now = manifest.is_null() ? "" : ManifestText(manifest);
+  if (now != previous_) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "another run began meanwhile to keep its answers in ", path_.string(),
+        "; wait for its end, or write to another output"));
+  }
+  SLUICE_RETURN_IF_ERROR(WriteManifest());
+  ours_ = true;
+  // Only now: without a manifest, a file of this name is the user's.
+  if (copy_ == nullptr) return absl::OkStatus();
+  SLUICE_RETURN_IF_ERROR(copy_->Commit());
+  copy_.reset();
+  return absl::OkStatus();
 }
 
 absl::Status RunState::ReadInput(const Options& options, Facts* facts) {
@@ -215,16 +233,22 @@ absl::Status RunState::ReadInput(const Options& options, Facts* facts) {
     input_time_ = fs::last_write_time(input_, error);
     read = DigestOf(fd, options.input, nullptr);
   } else {
-    input_ = (path_ / kInput).string();
-    auto copy = OutputFile::Plan(input_, "--state-dir");
-    read = copy.ok() ? DigestOf(fd, options.input, copy->get()) : copy.status();
-    if (read.ok()) {
-      if (absl::Status status = (*copy)->Commit(); !status.ok()) read = status;
-    }
+    read = CopyInput(fd, options.input);
   }
   close(fd);
   if (read.ok()) digest = *read;
   return read.status();
+}
+
+absl::StatusOr<std::string> RunState::CopyInput(int fd,
+                                                const std::string& name) {
+  input_ = (path_ / kInput).string();
+  SLUICE_ASSIGN_OR_RETURN(copy_, OutputFile::Plan(input_, "--state-dir"));
+  SLUICE_RETURN_IF_ERROR(copy_->Open());
+  SLUICE_ASSIGN_OR_RETURN(std::string digest, DigestOf(fd, name, copy_.get()));
+  // A full disk shows here, where nothing has been changed yet.
+  SLUICE_RETURN_IF_ERROR(copy_->Flush());
+  return digest;
 }
 
 absl::Status RunState::WriteManifest() {
@@ -268,20 +292,22 @@ void RunState::Remove() {
 }
 
 RunState::~RunState() {
-  if (path_.empty() || !(ours_ || temporary_)) return;
+  if (path_.empty()) return;
   std::error_code error;
+  copy_.reset();
   if (temporary_) {
     fs::remove_all(path_, error);
-  } else if (!previous_.empty()) {
-    // What the user keeps of earlier runs is no run's that was not ended.
-    if (!resumes_ && !has_job_) {
-      WriteOutputFile((path_ / kManifest).string(), "--state-dir", previous_)
-          .IgnoreError();
-    }
-  } else if (!resumes_ && !has_job_ && !finished_) {
-    Remove();
-    if (made_) fs::remove(path_, error);
+    return;
   }
+  if (resumes_ || has_job_ || finished_) return;
+  if (ours_ && !previous_.empty()) {
+    // What the user keeps of earlier runs is no run's that was not ended.
+    WriteOutputFile((path_ / kManifest).string(), "--state-dir", previous_)
+        .IgnoreError();
+  } else if (ours_) {
+    Remove();
+  }
+  if (made_) fs::remove(path_, error);  // unless something is in it
 }
 
 absl::StatusOr<std::istream*> RunState::OpenInput() {
@@ -307,6 +333,25 @@ absl::Status RunState::OnJobCreated() {
         absl::StrCat(input_, " changed while it was read; run again"));
   }
   return absl::OkStatus();
+}
+
+std::string RunState::OnStopped(const absl::StatusOr<v1::Job>& job) {
+  if (job.ok() && job->counts().completed() == 0) {
+    has_job_ = false;  // of which nothing is worth keeping
+    return "nothing was answered yet";
+  }
+  const std::string on = absl::StrCat("kept in ", path_.string(),
+                                      "; run the same command again to go on");
+  if (!job.ok()) {
+    const std::string unknown = absl::StrCat(
+        "how much was answered can't be found out: ", job.status().message());
+    return temporary_ ? unknown : absl::StrCat(unknown, "; all of it is ", on);
+  }
+  return absl::StrCat(job->counts().completed() + job->counts().failed(),
+                      " of ", job->counts().total(), " answers are ",
+                      temporary_ ? "there, and none is kept: with a file as "
+                                   "--output they would be"
+                                 : on);
 }
 
 absl::Status RunState::Finish() {

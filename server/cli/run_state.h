@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/cli/output_file.h"
+#include "sluice/v1/jobs.pb.h"
 
 namespace sluice {
 
@@ -54,8 +55,10 @@ class RunState {
   // The job has the whole input. kFailedPrecondition if that changed
   // since Open.
   absl::Status OnJobCreated();
-  // Of the job nothing is worth keeping, unless it was there before.
-  void DropJob() { has_job_ = false; }
+  // The run ends before its job does: says what is kept. `job` is as it is now,
+  // empty if it came to none; an error, if that can't be found out. One that is
+  // known to have no answers is not worth keeping, unless it was there before.
+  std::string OnStopped(const absl::StatusOr<v1::Job>& job);
   // The output is whole: removes the directory, or, where the user named it,
   // writes down that the job in it has ended.
   absl::Status Finish();
@@ -64,7 +67,9 @@ class RunState {
   RunState() = default;
   absl::Status OpenDurable(const Options& options, Facts facts);
   absl::Status ReadInput(const Options& options, Facts* facts);
-  absl::Status CheckEarlier(const Options& options, const Facts& facts);
+  absl::StatusOr<std::string> CopyInput(int fd, const std::string& name);
+  // Says in the directory that it is this run's, unless another's came first.
+  absl::Status TakePlace();
   absl::Status WriteManifest();
   absl::Status Clear();
   void Remove();
@@ -73,15 +78,16 @@ class RunState {
   std::string input_;  // what OpenInput opens; "-" is stdin
   std::string request_id_;
   Facts facts_;
-  std::string previous_;  // manifest, whose place this run's took
+  std::string previous_;  // manifest, whose place this run's takes
   bool temporary_ = false;
   bool named_ = false;  // by the user
   bool resumes_ = false;
   bool has_job_ = false;
-  bool ours_ = false;   // nobody else's things are in the directory
+  bool ours_ = false;   // the manifest is this run's
   bool owned_ = false;  // a run made it, this one or an earlier
   bool made_ = false;   // this one
   bool finished_ = false;
+  std::unique_ptr<OutputFile> copy_;  // of the input, not yet in its place
   std::filesystem::file_time_type input_time_;
   std::ifstream stream_;
 };

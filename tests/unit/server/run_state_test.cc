@@ -2,16 +2,19 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <thread>
 
 namespace sluice {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -134,6 +137,87 @@ TEST_F(RunStateTest, ADamagedManifestIsSaid) {
   EXPECT_THAT(Refusal(), HasSubstr("run.json is damaged"));
   options_.restart = true;
   EXPECT_TRUE(Open().ok());
+}
+
+TEST_F(RunStateTest, AnInputThatCannotBeReadCostsNoAnswers) {
+  const std::string in = options_.input;
+  for (const fs::path& state : {dir_ / "out.sluice", dir_ / "state"}) {
+    if (state == dir_ / "state") options_.state_dir = state.string();
+    for (const bool finished : {false, true}) {
+      options_.input = in;
+      RunAndBeKilled();
+      if (finished && !options_.state_dir.empty()) {
+        ASSERT_TRUE((*Open())->Finish().ok());
+      }
+      options_.input = (dir_ / "gone").string();
+      EXPECT_THAT(Refusal(), HasSubstr("can't read the input"));
+      EXPECT_TRUE(fs::exists(state / "sluice.db"));
+      // It is copied, as a pipe is, and somebody else does that already.
+      options_.input = "/dev/null";
+      auto other = OutputFile::Plan((state / "input").string(), "--output");
+      ASSERT_TRUE(other.ok()) << other.status();
+      ASSERT_TRUE((*other)->Open().ok());
+      const absl::Status status = Open().status();
+      EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+      EXPECT_TRUE(fs::exists(state / "input.sluice-partial"));
+      EXPECT_TRUE(fs::exists(state / "sluice.db"));
+      EXPECT_TRUE(fs::exists(state / "run.json"));
+    }
+    options_.input = in;
+    EXPECT_TRUE((*Open())->resumes());
+  }
+}
+
+TEST_F(RunStateTest, ARunThatBeganWhileAPipeWasReadGoesFirst) {
+  const std::string in = options_.input;
+  const std::string pipe = (dir_ / "pipe").string();
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  std::thread other([&] {
+    // Waits until the run below opens it, which has looked around by then.
+    std::ofstream writer(pipe);
+    writer << "{}\n" << std::flush;
+    RunState::Options options = options_;
+    options.input = in;
+    auto state = RunState::Open(options, facts_);
+    EXPECT_TRUE(state.ok()) << state.status();
+    std::ofstream(dir_ / "out.sluice" / "sluice.db") << "store";
+    EXPECT_TRUE((*state)->OnJobCreated().ok());
+  });
+  RunState::Options options = options_;
+  options.input = pipe;
+  const absl::Status status = RunState::Open(options, facts_).status();
+  other.join();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("another run began"));
+  EXPECT_TRUE(fs::exists(dir_ / "out.sluice" / "sluice.db"));
+  EXPECT_TRUE((*Open())->resumes());
+}
+
+TEST_F(RunStateTest, OnlyAJobThatIsKnownToHaveNoAnswersIsDropped) {
+  const fs::path store = dir_ / "out.sluice" / "sluice.db";
+  v1::Job job;
+  job.set_id("job_1");
+  job.mutable_counts()->set_total(3);
+  const auto stop = [&](const absl::StatusOr<v1::Job>& known) {
+    auto state = Open();
+    EXPECT_TRUE(state.ok()) << state.status();
+    std::ofstream(store) << "store";
+    EXPECT_TRUE((*state)->OnJobCreated().ok());
+    return (*state)->OnStopped(known);
+  };
+  EXPECT_EQ(stop(job), "nothing was answered yet");
+  EXPECT_FALSE(fs::exists(store));
+  EXPECT_THAT(stop(absl::DataLossError("the disk is ill")),
+              AllOf(HasSubstr("the disk is ill"), HasSubstr("kept in"),
+                    HasSubstr("run the same command again")));
+  EXPECT_TRUE(fs::exists(store));
+  // Of an earlier run something may be there.
+  EXPECT_EQ(stop(job), "nothing was answered yet");
+  EXPECT_TRUE(fs::exists(store));
+  job.mutable_counts()->set_completed(1);
+  job.mutable_counts()->set_failed(1);
+  EXPECT_THAT(stop(job), HasSubstr("2 of 3 answers are kept in"));
+  EXPECT_TRUE(fs::exists(store));
 }
 
 TEST_F(RunStateTest, ANamedDirectoryIsKeptAndServesOneRunAfterTheOther) {
