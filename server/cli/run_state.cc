@@ -5,10 +5,12 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
@@ -28,7 +30,12 @@ namespace fs = std::filesystem;
 constexpr char kManifest[] = "run.json";
 constexpr char kInput[] = "input";  // what came from a pipe
 constexpr char kStore[] = "sluice.db";
-constexpr char kStorePrefix[] = "sluice.";
+// What a coordinator makes beside the store.
+constexpr const char* kStoreFiles[] = {
+    "sluice.db-wal",   "sluice.db-shm", "sluice.db-journal",
+    "sluice.accepted", "lock",          "model",
+    "reserve"};
+constexpr char kUploadPrefix[] = "upload-";  // what one removes when it starts
 constexpr int kManifestVersion = 1;
 constexpr size_t kReadBytes = 1 << 20;
 
@@ -83,6 +90,77 @@ absl::StatusOr<nlohmann::json> ReadManifest(const fs::path& directory) {
         "give up what is kept there"));
   }
   return manifest;
+}
+
+// The names of all that a run makes in its directory, the manifest's last: what
+// is there without one is no run's.
+std::vector<std::string> NamesOfRun() {
+  std::vector<std::string> names = {kInput, kStore};
+  names.insert(names.end(), std::begin(kStoreFiles), std::end(kStoreFiles));
+  names.push_back(kManifest);
+  return names;
+}
+
+// kInvalidArgument if a run would write over, or remove, what is in a directory
+// without a manifest.
+absl::Status CheckFree(const fs::path& directory) {
+  std::error_code error;
+  if (fs::exists(directory / kStore, error)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(directory.string(),
+                     " holds jobs that no `sluice run` made; say another "
+                     "--state-dir"));
+  }
+  const std::vector<std::string> names = NamesOfRun();
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    const std::string name = entry.path().filename().string();
+    if (!absl::StartsWith(name, kUploadPrefix) &&
+        std::find(names.begin(), names.end(), name) == names.end()) {
+      continue;
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        entry.path().string(),
+        " was made by no `sluice run`, and one that keeps its answers in ",
+        directory.string(),
+        " would write over it; move it away, or say another --state-dir"));
+  }
+  return absl::OkStatus();
+}
+
+// kInvalidArgument if a directory's manifest is a file of somebody else's.
+// One that is damaged is not.
+absl::Status CheckManifestIsRuns(const fs::path& directory) {
+  const fs::path path = directory / kManifest;
+  std::ifstream in(path, std::ios::binary);
+  const auto manifest = nlohmann::json::parse(in, nullptr, false);
+  if (manifest.is_discarded() ||
+      (manifest.is_object() && manifest.contains("sluice_run"))) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(path.string(),
+                   " was made by no `sluice run`; move it away, or say another "
+                   "--state-dir"));
+}
+
+// kInvalidArgument if `file`, which `flag` names, is one of a run's own in
+// `directory`.
+absl::Status CheckIsNotRuns(const fs::path& directory, const std::string& file,
+                            absl::string_view flag) {
+  if (file.empty() || file == "-") return absl::OkStatus();
+  std::error_code error;
+  fs::path path = fs::weakly_canonical(file, error);
+  if (error) path = file;
+  const std::vector<std::string> names = NamesOfRun();
+  if (std::find(names.begin(), names.end(), path.filename().string()) ==
+          names.end() ||
+      !fs::equivalent(path.parent_path(), directory, error)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      flag, " ", file, " lies in ", directory.string(),
+      ", where a run keeps a file of its own by this name; move it away, or "
+      "say another --state-dir"));
 }
 
 template <typename Json>
@@ -150,15 +228,18 @@ absl::Status RunState::OpenDurable(const Options& options, Facts facts) {
         ", where answers are kept until the output is whole, is no directory; "
         "move it away, or say where with --state-dir"));
   }
-  owned_ = !exists || fs::exists(path_ / kManifest, error);
-  if (exists && options.restart) SLUICE_RETURN_IF_ERROR(Clear());
-  SLUICE_ASSIGN_OR_RETURN(const nlohmann::json manifest, ReadManifest(path_));
-  if (manifest.is_null() && fs::exists(path_ / kStore, error)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path_.string(),
-                     " holds jobs that no `sluice run` made; say another "
-                     "--state-dir"));
+  SLUICE_RETURN_IF_ERROR(CheckIsNotRuns(path_, options.input, "--input"));
+  SLUICE_RETURN_IF_ERROR(
+      CheckIsNotRuns(path_, options.output->target(), "--output"));
+  const bool earlier_run = fs::exists(path_ / kManifest, error);
+  if (earlier_run) {
+    SLUICE_RETURN_IF_ERROR(CheckManifestIsRuns(path_));
+  } else if (exists) {
+    SLUICE_RETURN_IF_ERROR(CheckFree(path_));
   }
+  owned_ = !exists || earlier_run;
+  if (earlier_run && options.restart) SLUICE_RETURN_IF_ERROR(Clear());
+  SLUICE_ASSIGN_OR_RETURN(const nlohmann::json manifest, ReadManifest(path_));
   if (!manifest.is_null()) {
     previous_ = ManifestText(manifest);
     resumes_ = true;  // what is there stays, until it is known to be of no use
@@ -243,6 +324,7 @@ absl::Status RunState::ReadInput(const Options& options, Facts* facts) {
 absl::StatusOr<std::string> RunState::CopyInput(int fd,
                                                 const std::string& name) {
   input_ = (path_ / kInput).string();
+  copied_input_ = true;
   SLUICE_ASSIGN_OR_RETURN(copy_, OutputFile::Plan(input_, "--state-dir"));
   SLUICE_RETURN_IF_ERROR(copy_->Open());
   SLUICE_ASSIGN_OR_RETURN(std::string digest, DigestOf(fd, name, copy_.get()));
@@ -260,10 +342,6 @@ absl::Status RunState::WriteManifest() {
 }
 
 absl::Status RunState::Clear() {
-  std::error_code error;
-  const bool other = fs::exists(path_ / kStore, error) &&
-                     !fs::exists(path_ / kManifest, error);
-  if (other) return absl::OkStatus();  // which is refused
   // Not while another run writes there.
   SLUICE_RETURN_IF_ERROR(StateLock::Acquire(path_).status());
   Remove();
@@ -272,23 +350,19 @@ absl::Status RunState::Clear() {
 
 void RunState::Remove() {
   std::error_code error;
-  if (!named_ && owned_) {
-    fs::remove_all(path_, error);
-    return;
-  }
   // By name: what else may be there is not ours.
-  std::vector<fs::path> store;  // the database and what belongs to it
-  for (const auto& entry : fs::directory_iterator(path_, error)) {
-    if (absl::StartsWith(entry.path().filename().string(), kStorePrefix)) {
-      store.push_back(entry.path());
-    }
-  }
-  for (const fs::path& file : store) fs::remove(file, error);
-  for (const char* name : {kInput, kManifest, "lock", "model", "reserve"}) {
+  for (const std::string& name : NamesOfRun()) {
     fs::remove(path_ / name, error);
+  }
+  for (const char* name : {kInput, kManifest}) {
     fs::remove(path_ / absl::StrCat(name, ".sluice-partial"), error);
   }
-  if (!named_) fs::remove(path_, error);
+  if (named_) return;
+  if (owned_) {
+    fs::remove_all(path_, error);
+  } else {
+    fs::remove(path_, error);
+  }
 }
 
 RunState::~RunState() {
@@ -325,7 +399,7 @@ absl::Status RunState::OnJobCreated() {
   stream_.close();
   if (temporary_) return absl::OkStatus();
   std::error_code error;
-  if (input_ == (path_ / kInput).string()) {
+  if (copied_input_) {
     fs::remove(input_, error);
   } else if (!resumes_ && fs::last_write_time(input_, error) != input_time_) {
     has_job_ = false;  // of which nothing is kept

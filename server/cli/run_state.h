@@ -34,7 +34,9 @@ class RunState {
 
   // Finds out whether an earlier run left answers to go on with. Reads the
   // input once; what comes from a pipe is kept till the job has it.
-  // kInvalidArgument names what differs from the earlier run, and the remedy.
+  // kInvalidArgument names what differs from the earlier run, or what in the
+  // directory is no run's and would be lost, and the remedy;
+  // kFailedPrecondition if another run writes there.
   static absl::StatusOr<std::unique_ptr<RunState>> Open(const Options& options,
                                                         Facts facts);
   // Removes what holds no answers.
@@ -83,9 +85,10 @@ class RunState {
   bool named_ = false;  // by the user
   bool resumes_ = false;
   bool has_job_ = false;
-  bool ours_ = false;   // the manifest is this run's
-  bool owned_ = false;  // a run made it, this one or an earlier
-  bool made_ = false;   // this one
+  bool copied_input_ = false;  // from a pipe, to input_
+  bool ours_ = false;          // the manifest is this run's
+  bool owned_ = false;         // a run made it, this one or an earlier
+  bool made_ = false;          // this one
   bool finished_ = false;
   std::unique_ptr<OutputFile> copy_;  // of the input, not yet in its place
   std::filesystem::file_time_type input_time_;

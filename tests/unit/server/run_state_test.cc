@@ -131,6 +131,90 @@ TEST_F(RunStateTest, NothingOfOthersIsTaken) {
   EXPECT_TRUE(fs::exists(dir_ / "out.sluice" / "notes"));
 }
 
+TEST_F(RunStateTest, NoFileOfTheUsersIsLostInANamedDirectory) {
+  options_.state_dir = dir_.string();
+  // Beside what a run makes, and not by its names.
+  for (const char* name : {"sluice.txt", "sluice.db.bak", "notes"}) {
+    std::ofstream(dir_ / name) << "mine";
+  }
+  for (const char* name :
+       {"input", "model", "lock", "reserve", "sluice.accepted", "sluice.db-wal",
+        "upload-1", "run.json"}) {
+    std::ofstream(dir_ / name) << "[\"mine\"]\n";
+    for (const bool restart : {false, true}) {
+      options_.restart = restart;
+      EXPECT_THAT(Refusal(), AllOf(HasSubstr((dir_ / name).string()),
+                                   HasSubstr("no `sluice run`"),
+                                   HasSubstr("say another --state-dir")));
+      EXPECT_TRUE(fs::exists(dir_ / name)) << name;
+    }
+    fs::remove(dir_ / name);
+  }
+  // A link that leads nowhere is a user's, too.
+  fs::create_symlink("nowhere", dir_ / "model");
+  EXPECT_THAT(Refusal(), HasSubstr("model"));
+  fs::remove(dir_ / "model");
+  // A run that fails takes what it made, one that restarts what another made.
+  for (const bool killed : {false, true}) {
+    if (killed) RunAndBeKilled();
+    options_.restart = killed;
+    auto state = Open();
+    ASSERT_TRUE(state.ok()) << state.status();
+    std::ofstream(dir_ / "sluice.db") << "store";
+    std::ofstream(dir_ / "sluice.db-wal") << "store";
+    state->reset();
+    for (const char* name : {"sluice.db", "sluice.db-wal", "run.json"}) {
+      EXPECT_FALSE(fs::exists(dir_ / name)) << name;
+    }
+    for (const char* name : {"in", "sluice.txt", "sluice.db.bak", "notes"}) {
+      EXPECT_TRUE(fs::exists(dir_ / name)) << name;
+    }
+  }
+}
+
+TEST_F(RunStateTest, NeitherInputNorOutputMayBeAFileOfTheRun) {
+  const fs::path state = dir_ / "state";
+  options_.state_dir = state.string();
+  RunAndBeKilled();
+  ASSERT_TRUE((*Open())->Finish().ok());
+  std::ofstream(state / "input") << "{}\n";
+  fs::create_symlink(state / "input", dir_ / "link");
+  for (const fs::path& input : {state / "input", dir_ / "link"}) {
+    options_.input = input.string();
+    for (const bool restart : {false, true}) {
+      options_.restart = restart;
+      EXPECT_THAT(Refusal(), HasSubstr("--input " + input.string()));
+    }
+  }
+  options_.input = (dir_ / "in").string();
+  auto output = OutputFile::Plan((state / "model").string(), "--output");
+  ASSERT_TRUE(output.ok()) << output.status();
+  options_.output = output->get();
+  EXPECT_THAT(Refusal(), HasSubstr("--output"));
+  EXPECT_TRUE(fs::exists(state / "input"));
+  // By another name, it may lie there.
+  options_.output = output_.get();
+  options_.restart = false;
+  options_.input = (state / "prompts").string();
+  std::ofstream(options_.input) << "{}\n";
+  auto run = Open();
+  ASSERT_TRUE(run.ok()) << run.status();
+  ASSERT_TRUE((*run)->OnJobCreated().ok());
+  EXPECT_TRUE(fs::exists(options_.input));
+}
+
+TEST_F(RunStateTest, APipeThatWasNotReadToItsEndStandsInNobodysWay) {
+  options_.state_dir = (dir_ / "state").string();
+  fs::create_directory(dir_ / "state");
+  std::ofstream(dir_ / "state" / "input.sluice-partial") << "a killed run's";
+  options_.input = "/dev/null";
+  auto state = Open();
+  ASSERT_TRUE(state.ok()) << state.status();
+  EXPECT_TRUE(fs::exists(dir_ / "state" / "input"));
+  ASSERT_TRUE((*state)->OnJobCreated().ok());
+  EXPECT_FALSE(fs::exists(dir_ / "state" / "input"));
+}
+
 TEST_F(RunStateTest, ADamagedManifestIsSaid) {
   RunAndBeKilled();
   std::ofstream(dir_ / "out.sluice" / "run.json") << "{";
