@@ -7,6 +7,7 @@
 #include <atomic>
 
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 
 namespace sluice {
 namespace {
@@ -66,6 +67,10 @@ absl::Status StreamToEnd(
     JobClient& client, const std::string& id, int64_t offset, bool follow,
     Patience& patience,
     const std::function<absl::Status(const v1::Result&)>& on_result) {
+  if (!patience.heard()) {
+    SLUICE_RETURN_IF_ERROR(client.GetJob(id).status());
+    patience.Heard();
+  }
   for (;;) {
     absl::Status own;  // of on_result, which is no absence
     const absl::Status status =

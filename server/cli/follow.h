@@ -26,6 +26,7 @@ class Patience {
 
   // Something came from the coordinator.
   void Heard();
+  bool heard() const { return heard_; }
   // After a call that failed: false if trying again is no use, because it has
   // an answer, or because nobody has ever been heard there. Else waits, longer
   // each time.
@@ -44,7 +45,9 @@ absl::StatusOr<v1::Job> WatchToEnd(
     JobClient& client, const std::string& id, Patience& patience,
     const std::function<void(const v1::Job&)>& on_job);
 
-// JobClient::StreamResults, the same: each result comes once, in order.
+// JobClient::StreamResults, the same: each result comes once, in order. As it
+// may be long before the first comes, it asks for the job when nobody has been
+// heard yet: kNotFound when there is none.
 absl::Status StreamToEnd(
     JobClient& client, const std::string& id, int64_t offset, bool follow,
     Patience& patience,

@@ -56,22 +56,23 @@ void NoteThatJobGoesOn(const v1::Job& job) {
 
 // Watches until the job has ended, with progress on stderr.
 absl::StatusOr<v1::Job> WatchWithProgress(JobClient& client,
-                                          const std::string& id, bool quiet) {
-  ProgressDisplay display(Clock::Real(), quiet);
-  Patience patience = MakePatience(&display);
-  return WatchToEnd(client, id, patience, [&](const v1::Job& job) {
-    NoteThatJobGoesOn(job);
-    display.Update(job);
-  });
+                                          const std::string& id,
+                                          Patience& patience,
+                                          ProgressDisplay* display) {
+  absl::StatusOr<v1::Job> last =
+      WatchToEnd(client, id, patience, [&](const v1::Job& job) {
+        NoteThatJobGoesOn(job);
+        display->Update(job);
+      });
+  display->Finish();
+  return last;
 }
 
 // Brings what the coordinator has into the files; those that are there stay as
 // they are unless all of it came.
 absl::Status SaveResults(JobClient& client, const std::string& id,
                          int64_t offset, bool follow, bool append,
-                         ResultFiles* files) {
-  ProgressDisplay display(Clock::Real(), true);
-  Patience patience = MakePatience(&display);
+                         Patience& patience, ResultFiles* files) {
   bool open = false;
   SLUICE_RETURN_IF_ERROR(
       StreamToEnd(client, id, offset, follow, patience,
@@ -87,10 +88,9 @@ absl::Status SaveResults(JobClient& client, const std::string& id,
 
 // Counts the errors of an ended job that has no answers.
 absl::StatusOr<ErrorCounts> CountErrors(JobClient& client,
-                                        const std::string& id) {
+                                        const std::string& id,
+                                        Patience& patience) {
   ErrorCounts errors;
-  ProgressDisplay display(Clock::Real(), true);
-  Patience patience = MakePatience(&display);
   SLUICE_RETURN_IF_ERROR(StreamToEnd(client, id, 0, false, patience,
                                      [&](const v1::Result& result) {
                                        errors.Add(result);
@@ -211,16 +211,19 @@ void AddSubmitCommand(CLI::App* app, const std::string* coordinator,
         }
         return absl::OkStatus();
       }
+      // One for all: who took the job is waited for from here on.
+      Patience patience = MakePatience(&display);
+      patience.Heard();
       SLUICE_ASSIGN_OR_RETURN(
-          job, WatchWithProgress(*client, job.id(), flags->json));
+          job, WatchWithProgress(*client, job.id(), patience, &display));
       if (files != nullptr) {
-        SLUICE_RETURN_IF_ERROR(
-            SaveResults(*client, job.id(), 0, false, false, files.get()));
+        SLUICE_RETURN_IF_ERROR(SaveResults(*client, job.id(), 0, false, false,
+                                           patience, files.get()));
       }
       Print(job, flags->json);
       if (job.counts().completed() > 0) return absl::OkStatus();
       SLUICE_ASSIGN_OR_RETURN(const ErrorCounts errors,
-                              CountErrors(*client, job.id()));
+                              CountErrors(*client, job.id(), patience));
       return CheckAnySucceeded(job, errors);
     };
   });
@@ -256,9 +259,9 @@ void AddWatchCommand(CLI::App* app, const std::string* coordinator,
   cmd->callback([=] {
     *chosen = [=]() -> absl::Status {
       auto client = Connect(*coordinator);
+      ProgressDisplay display(Clock::Real(), flags->json);
+      Patience patience = MakePatience(&display);
       if (flags->json) {
-        ProgressDisplay display(Clock::Real(), true);
-        Patience patience = MakePatience(&display);
         return WatchToEnd(*client, flags->id, patience,
                           [](const v1::Job& job) {
                             NoteThatJobGoesOn(job);
@@ -266,8 +269,9 @@ void AddWatchCommand(CLI::App* app, const std::string* coordinator,
                           })
             .status();
       }
-      SLUICE_ASSIGN_OR_RETURN(v1::Job job,
-                              WatchWithProgress(*client, flags->id, false));
+      SLUICE_ASSIGN_OR_RETURN(
+          v1::Job job,
+          WatchWithProgress(*client, flags->id, patience, &display));
       Print(job, false);
       return absl::OkStatus();
     };
@@ -308,9 +312,11 @@ void AddResultsCommand(CLI::App* app, const std::string* coordinator,
     *chosen = [=]() -> absl::Status {
       SLUICE_ASSIGN_OR_RETURN(
           auto files, ResultFiles::Plan(flags->output, flags->errors, {}));
+      ProgressDisplay display(Clock::Real(), true);
+      Patience patience = MakePatience(&display);
       SLUICE_RETURN_IF_ERROR(SaveResults(*Connect(*coordinator), flags->id,
                                          flags->offset, flags->follow,
-                                         flags->append, files.get()));
+                                         flags->append, patience, files.get()));
       std::cerr << files->lines() << " results\n";
       return absl::OkStatus();
     };

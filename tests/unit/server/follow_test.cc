@@ -53,7 +53,11 @@ class FlakyClient : public JobClient {
                                     const UploadProgress&) override {
     return v1::Job();
   }
+  absl::Status get_job;  // how GetJob ends
+  int gets = 0;
   absl::StatusOr<v1::Job> GetJob(const std::string&) override {
+    ++gets;
+    if (!get_job.ok()) return get_job;
     return v1::Job();
   }
   absl::StatusOr<v1::ListJobsResponse> ListJobs(
@@ -135,6 +139,45 @@ TEST_F(FollowTest, EachResultComesOnce) {
                   .ok());
   EXPECT_EQ(seen, (std::vector<int64_t>{10, 11, 12, 13, 14, 15, 16, 17, 18}));
   EXPECT_EQ(client_.offsets, (std::vector<int64_t>{10, 13, 13, 15}));
+}
+
+TEST_F(FollowTest, ARestartBeforeTheFirstResultIsOutlived) {
+  client_.script = {{0, away_}, {0, away_}, {2, absl::OkStatus()}};
+  Patience patience = MakePatience();
+  int seen = 0;
+  EXPECT_TRUE(
+      StreamToEnd(client_, "job_1", 0, true, patience, [&](const v1::Result&) {
+        ++seen;
+        return absl::OkStatus();
+      }).ok());
+  EXPECT_EQ(seen, 2);
+  EXPECT_EQ(told_, 1);
+}
+
+TEST_F(FollowTest, WhoWasHeardBeforeIsWaitedForFromTheStart) {
+  // As it is away, it could not be asked.
+  client_.get_job = away_;
+  client_.script = {{0, away_}, {2, absl::OkStatus()}};
+  Patience patience = MakePatience();
+  patience.Heard();
+  EXPECT_TRUE(
+      StreamToEnd(client_, "job_1", 0, false, patience, [](const v1::Result&) {
+        return absl::OkStatus();
+      }).ok());
+  EXPECT_EQ(client_.gets, 0);
+  EXPECT_EQ(told_, 1);
+}
+
+TEST_F(FollowTest, ResultsOfNobodyAreNotWaitedFor) {
+  for (const absl::Status& error : {away_, absl::NotFoundError("no job")}) {
+    client_.get_job = error;
+    Patience patience = MakePatience();
+    EXPECT_EQ(StreamToEnd(client_, "job_1", 0, true, patience,
+                          [](const v1::Result&) { return absl::OkStatus(); }),
+              error);
+  }
+  EXPECT_EQ(client_.calls, 0u);
+  EXPECT_EQ(told_, 0);
 }
 
 TEST_F(FollowTest, AnErrorOfTheReceiverIsFinal) {
