@@ -7,13 +7,13 @@
 #include <system_error>
 #include <thread>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "common/logging.h"
 #include "common/status_macros.h"
 #include "common/thread.h"
+#include "server/cli/failure_watch.h"
 #include "server/cli/output_file.h"
 #include "server/flags/checks.h"
 #include "server/flags/command_line.h"
@@ -261,43 +261,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kHealthPoll{50};
 
-// Sees that a job ends whose workers fail again and again. Confined to a
-// thread.
-class FailureWatch {
- public:
-  explicit FailureWatch(const LocalCluster* cluster) : cluster_(cluster) {}
-  // To be called with each state of the job. False when the workers have
-  // failed for the third time since anything was last computed.
-  bool Update(const v1::Job& job);
-  // kFailedPrecondition with the last failure after a false; OK before.
-  const absl::Status& status() const { return status_; }
-
- private:
-  const LocalCluster* const cluster_;
-  int64_t done_ = -1;   // tokens and requests
-  int64_t epoch_ = 0;   // of the plan that did the last of them
-  std::string detail_;  // of the last failure
-  absl::Status status_;
-};
-
-bool FailureWatch::Update(const v1::Job& job) {
-  constexpr int64_t kMostFailures = 3;
-  const int64_t epoch = cluster_->coordinator().cluster_state().epoch();
-  const int64_t done = job.generation_tokens() + job.counts().completed() +
-                       job.counts().failed();
-  if (done != done_) {
-    done_ = done;
-    epoch_ = epoch;
-  }
-  if (absl::StrContains(job.detail(), " failed in stage ")) {
-    detail_ = job.detail();
-  }
-  if (epoch - epoch_ < kMostFailures) return true;
-  status_ = absl::FailedPreconditionError(absl::StrCat(
-      "given up after ", kMostFailures, " failures in a row: ", detail_));
-  return false;
-}
-
 }  // namespace
 
 absl::StatusOr<v1::Job> FollowJob(
@@ -318,11 +281,11 @@ absl::StatusOr<v1::Job> FollowJob(
     }
     if (!ended) cluster.Shutdown();
   });
-  FailureWatch failures(&cluster);
+  FailureWatch failures;
   const absl::StatusOr<v1::Job> last =
       client.WatchJob(id, [&](const v1::Job& now) {
         on_update(now);
-        return failures.Update(now);
+        return failures.Update(now, cluster.coordinator().cluster_state());
       });
   if (!last.ok() || !failures.status().ok()) cluster.Shutdown();
   ended = true;
