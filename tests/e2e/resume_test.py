@@ -210,6 +210,60 @@ def test_a_pipe_is_read_once_and_a_signal_while_it_waits_leaves_nothing():
                     assert without_time(place.output) == without_time(place.path("whole.jsonl"))
 
 
+def test_answers_stay_when_the_input_of_the_same_command_cannot_be_read():
+    with Place() as place:
+        place.write(requests(COUNT))
+
+        def start(stdin):
+            return subprocess.Popen(
+                [os.path.join(harness.BIN, "sluice"), "run", "--model", LLAMA, "-i", "-", "-o",
+                 place.output, *FLAGS], stdin=stdin, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": place.tmp})
+
+        def pipe():
+            return subprocess.Popen(["cat", place.input], stdout=subprocess.PIPE)
+
+        with pipe() as cat:
+            process = start(cat.stdout)
+            place.wait_for_answers(process, 5)
+            process.kill()
+            process.communicate()
+        before = place.stored()
+        # A read of a directory fails.
+        directory = os.open(place.dir, os.O_RDONLY)
+        process = start(directory)
+        os.close(directory)
+        _, err = process.communicate(timeout=60 * harness.SLOW)
+        assert process.returncode == 2 and "can't read the input" in err, (process.returncode, err)
+        assert place.stored() == before
+        with pipe() as cat:
+            process = start(cat.stdout)
+            _, err = process.communicate(timeout=600 * harness.SLOW)
+        assert process.returncode == 0, err
+        assert f"resuming: {len(before)} of {COUNT} answers are there" in err, err
+        assert place.names() == ["in.jsonl", "out.jsonl"], place.names()
+
+
+def test_a_directory_of_the_users_own_loses_no_file_as_a_state_directory():
+    with Place() as place:
+        place.write(requests(20))
+        os.rename(place.input, place.path("input"))
+        os.symlink(LLAMA, place.path("model"))
+        before = place.names()
+
+        def refused(*flags):
+            done = subprocess.run(
+                [os.path.join(harness.BIN, "sluice"), "run", "--model", "model", "-o",
+                 "out.jsonl", *FLAGS, *flags], cwd=place.dir, stdin=subprocess.DEVNULL,
+                capture_output=True, text=True)
+            assert done.returncode == 2 and "say another --state-dir" in done.stderr, done
+            assert place.names() == before, place.names()
+
+        for more in ([], ["--restart"]):
+            refused("-i", "input", "--state-dir", ".", *more)
+            refused("-i", "-", "--state-dir", place.dir, *more)
+
+
 def test_stdout_gets_whole_lines_and_the_temporary_store_goes():
     with Place() as place:
         place.write(requests(COUNT))
