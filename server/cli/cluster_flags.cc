@@ -84,11 +84,11 @@ void ClusterFlags::AddPlacement(CLI::App* app) {
                   "90 % of what is free")
       ->group(group)
       ->type_name("SIZE");
-  app->add_option("--workers", workers, "stages to split the layers over")
+  app->add_option("--workers,--pipeline-parallel-size", workers,
+                  "stages to split the layers over")
       ->check(From(1, 256))
       ->capture_default_str()
       ->group(group);
-  AddAlias(app, "--pipeline-parallel-size", workers)->check(From(1, 256));
   app->add_option("--threads", threads,
                   "compute threads over all workers; default: one for each "
                   "core")
@@ -118,12 +118,11 @@ void ClusterFlags::AddPlacement(CLI::App* app) {
 
 void ClusterFlags::AddBatching(CLI::App* app) {
   const char* group = "Batching";
-  app->add_option("--gbs", gbs,
+  app->add_option("--gbs,--max-num-seqs", gbs,
                   "sequences in a micro-batch; default: as the memory allows, "
                   "or planned")
       ->check(AtLeast(1))
       ->group(group);
-  AddAlias(app, "--max-num-seqs", gbs)->check(AtLeast(1));
   app->add_option("--num-microbatches", num_microbatches,
                   "micro-batches in a block; default: 1, or planned")
       ->check(AtLeast(1))
@@ -131,12 +130,11 @@ void ClusterFlags::AddBatching(CLI::App* app) {
   app->add_option("--blocks", blocks, "blocks in flight; default: one a worker")
       ->check(AtLeast(1))
       ->group(group);
-  app->add_option("--max-step-tokens", max_step_tokens,
+  app->add_option("--max-step-tokens,--max-num-batched-tokens", max_step_tokens,
                   "new tokens of a micro-batch in one step; default: 2048, or "
                   "planned")
       ->check(AtLeast(1))
       ->group(group);
-  AddAlias(app, "--max-num-batched-tokens", max_step_tokens)->check(AtLeast(1));
   app->add_flag("--no-refill", no_refill,
                 "start new sequences only when a whole block has ended")
       ->group(group);

@@ -131,11 +131,10 @@ void AddSubmitCommand(CLI::App* app, const std::string* coordinator,
   auto* wait = cmd->add_flag("-w,--wait", flags->wait, "watch it to its end")
                    ->group(kMainGroup);
   auto* output =
-      cmd->add_option("-o,--output", flags->output,
+      cmd->add_option("-o,--output,--output-file", flags->output,
                       "with --wait: write the results here, - is stdout")
           ->group(kMainGroup)
           ->needs(wait);
-  AddAlias(cmd, "--output-file", flags->output)->needs(wait);
   cmd->add_option("--model", flags->model,
                   "the served model's name; by default whatever is served")
       ->check(Utf8Text())

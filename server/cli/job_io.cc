@@ -102,13 +102,12 @@ std::string WhatElseItIs(const std::string& path, absl::string_view head,
 }  // namespace
 
 void JobFlags::AddTo(CLI::App* app) {
-  app->add_option("-i,--input", input,
+  app->add_option("-i,--input,--input-file", input,
                   "JSONL file of requests (or plain text, a prompt a line); "
                   "- is stdin")
       ->required()
       ->group(kMainGroup)
       ->type_name("FILE");
-  AddAlias(app, "--input-file", input);
   app->add_option("--max-tokens", max_tokens,
                   absl::StrCat("tokens to generate, for requests that do not "
                                "say; default: what the model's "

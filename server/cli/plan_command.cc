@@ -79,10 +79,9 @@ void PlanFlags::AddTo(CLI::App* app) {
                   "the order of the stages; default: this machine's")
       ->group(kMainGroup)
       ->type_name("FILE");
-  app->add_option("--input-format", format,
+  app->add_option("--input-format,--format", format,
                   "jsonl, text, or auto: text for *.txt, else jsonl")
       ->capture_default_str();
-  AddAlias(app, "--format", format);
   app->add_option("--max-tokens", max_tokens,
                   "tokens to generate where the input does not say")
       ->check(AtLeast(1));

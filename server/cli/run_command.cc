@@ -313,12 +313,11 @@ void AddRunCommand(CLI::App* app, Command* chosen) {
   cmd->group(kAloneCommands);
   flags->cluster.AddTo(cmd);
   flags->job.AddTo(cmd);
-  cmd->add_option("-o,--output", flags->output,
+  cmd->add_option("-o,--output,--output-file", flags->output,
                   "result lines, in input order; - is stdout")
       ->required()
       ->group(kMainGroup)
       ->type_name("FILE");
-  AddAlias(cmd, "--output-file", flags->output);
   cmd->add_option("--errors", flags->errors,
                   "write error lines here instead of into --output");
   cmd->add_flag("--json", flags->json,

@@ -37,10 +37,8 @@ std::vector<std::string> ShownFlags(const CLI::App* app) {
   std::vector<std::string> names;
   for (; app != nullptr; app = app->get_parent()) {
     for (const CLI::Option* option : app->get_options()) {
-      if (option->get_group().empty()) continue;
-      for (const std::string& name : option->get_lnames()) {
-        names.push_back(absl::StrCat("--", name));
-      }
+      if (option->get_group().empty() || option->get_lnames().empty()) continue;
+      names.push_back(absl::StrCat("--", option->get_lnames()[0]));
     }
   }
   return names;

@@ -9,6 +9,10 @@ namespace sluice {
 // What the programs' command lines have in common: one line for a mistake that
 // says what was meant, help in groups, and a twin in the environment for each
 // flag.
+//
+// An option's first long name is the one that it goes by. Further ones, as in
+// "-o,--output,--output-file", are aliases, by which other programs know it:
+// taken, but not shown in help, and without a twin.
 
 constexpr int kExitUsage = 2;
 
@@ -20,13 +24,6 @@ constexpr int kWorkerMetricsPort = 7073;
 
 // The group of the flags that matter first, which help shows first.
 constexpr char kMainGroup[] = "Main";
-
-// Adds a flag's other name, by which other programs know it: taken, not shown
-// in help, without a twin. REQUIRES: `name` begins with "--".
-template <typename T>
-CLI::Option* AddAlias(CLI::App* app, const std::string& name, T& variable) {
-  return app->add_option(name, variable)->group("");
-}
 
 // Gives every flag shown that has none its twin: with the prefix "SLUICE_"
 // --max-step-tokens can be set by SLUICE_MAX_STEP_TOKENS. A flag wins over its

@@ -123,8 +123,9 @@ std::string HelpFormat::OptionRow(const CLI::Option* option) const {
   for (const std::string& name : option->get_snames()) {
     names.push_back(absl::StrCat("-", name));
   }
-  for (const std::string& name : option->get_lnames()) {
-    names.push_back(absl::StrCat("--", name));
+  // The others are aliases.
+  if (!option->get_lnames().empty()) {
+    names.push_back(absl::StrCat("--", option->get_lnames()[0]));
   }
   std::string shown = absl::StrCat(option->get_snames().empty() ? "    " : "",
                                    absl::StrJoin(names, ", "));

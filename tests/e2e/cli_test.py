@@ -44,6 +44,24 @@ def test_mistakes_take_one_line_that_says_what_was_meant():
     assert bare.returncode == 2 and "sluice run --model" in bare.stderr, bare
 
 
+def test_aliases_stand_in_for_the_flags_themselves():
+    with tempfile.TemporaryDirectory(prefix="sluice-e2e-") as d:
+        harness.write_lines(f"{d}/in", ['{"prompt": "In the", "max_tokens": 2}'])
+        done = harness.sluice(
+            "run", "--model", LLAMA, "--host-memory", "512MiB", "--input-file", f"{d}/in",
+            "--output-file", f"{d}/out", "--max-num-seqs", "3", "--max-num-batched-tokens", "64",
+            "--pipeline-parallel-size", "2", "--json")
+        figures = json.loads(done.stdout.splitlines()[-1])
+        assert (figures["gbs"], figures["workers"]) == (3, 2), figures
+        assert "response" in json.load(open(f"{d}/out"))
+        harness.sluice("plan", "--model", LLAMA, "--input", f"{d}/in", "--format", "text",
+                       "--host-memory", "512MiB")
+        missing = f"can't read the input {d}/none: No such file or directory"
+        fails(2, missing, "submit", "--input-file", f"{d}/none", "--wait", "--output-file",
+              f"{d}/out", "--errors", f"{d}/errors")
+    fails(2, "--output requires --wait", "submit", "-i", "x", "--output-file", "y")
+
+
 def test_help_fits_eighty_columns():
     programs = [["sluice", c] for c in COMMANDS]
     for command in [["sluice"], ["sluice-coordinator"], ["sluice-worker"], *programs]:

@@ -30,8 +30,10 @@ class CommandLineTest : public testing::Test {
         ->required()
         ->group(kMainGroup)
         ->type_name("DIR");
-    run->add_option("-o,--output", output_, "results")->group(kMainGroup);
-    AddAlias(run, "--output-file", output_);
+    auto* output =
+        run->add_option("-o,--output,--output-file", output_, "results")
+            ->group(kMainGroup);
+    run->add_option("--errors", errors_, "error lines")->needs(output);
     run->add_option("--name", name_, "for people")->check(Utf8Text());
     run->add_option("--max-tokens", max_tokens_,
                     "tokens to generate, for requests that do not say, and so "
@@ -40,7 +42,10 @@ class CommandLineTest : public testing::Test {
     run->add_option("--temperature", temperature_, "0 is greedy");
     AddFormatAliases(run, &policy_);
     run->add_flag("-q,--quiet", quiet_, "no progress");
-    app_.add_subcommand("results", "Write results");
+    CLI::App* results = app_.add_subcommand("results", "Write results");
+    results->add_option("--input,--input-file", input_, "requests")
+        ->required()
+        ->check(AtLeast(1));
     AddEnvironmentTwins(&app_, "SLUICE_");
   }
 
@@ -63,7 +68,8 @@ class CommandLineTest : public testing::Test {
   }
 
   CLI::App app_{"Offline inference", "sluice"};
-  std::string coordinator_ = "127.0.0.1:7070", model_, output_, name_;
+  std::string coordinator_ = "127.0.0.1:7070", model_, input_, output_, errors_,
+              name_;
   std::vector<std::string> policy_;
   int max_tokens_ = 0;
   double temperature_ = 0;
@@ -111,6 +117,23 @@ TEST_F(CommandLineTest, KnowsOtherProgramsFlags) {
   EXPECT_EQ(policy_, (std::vector<std::string>{"compress-kv=int8",
                                                "compress-weights=int4"}));
   EXPECT_EQ(output_, "x");
+}
+
+TEST_F(CommandLineTest, AliasesAreTheOptionItself) {
+  EXPECT_EQ(
+      Parse({"run", "--model", "m", "--output-file", "x", "--errors", "e"}),
+      "");
+  EXPECT_EQ(output_, "x");
+  EXPECT_EQ(Parse({"results", "--input-file", "7"}), "");
+  EXPECT_EQ(input_, "7");
+  // Mistakes are told by the name that help shows.
+  EXPECT_EQ(Parse({"results"}),
+            "sluice: --input is required; see `sluice results --help`\n");
+  EXPECT_EQ(Parse({"results", "--input-file", "0"}),
+            "sluice: --input: must be a whole number of at least 1, not 0\n");
+  EXPECT_EQ(Unknown({"run", "--output-fil", "x"}),
+            "unknown flag --output-fil; `sluice run --help` lists those that "
+            "there are");
 }
 
 TEST_F(CommandLineTest, FormatsThatAreNotThereAreRefused) {
