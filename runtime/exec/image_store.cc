@@ -36,11 +36,11 @@ fs::path ImagesDir(const std::string& disk_dir) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ImageStore>> ImageStore::Create(
-    const Options& options) {
+    const Options& options, TensorSource::Progress progress) {
   SLUICE_ASSIGN_OR_RETURN(
       const std::string content,
       options.source->ContentId(
-          (fs::path(options.disk_dir) / "content-hashes").string()));
+          (fs::path(options.disk_dir) / "content-hashes").string(), progress));
   std::string key = absl::StrCat(content, ";", options.backend->ImageKey());
   const fs::path dir =
       ImagesDir(options.disk_dir) /

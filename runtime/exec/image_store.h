@@ -29,10 +29,11 @@ class ImageStore {
     MemoryBudget* memory = nullptr;  // an image that is being made
     MemoryBudget* disk = nullptr;    // images that are made, or open
   };
-  // Hashes the tensors if that was not done before. The errors of
-  // TensorSource::ContentId and of making a directory.
+  // Hashes the tensors if that was not done before, and calls `progress` then
+  // as TensorSource::ContentId does. Its errors, and those of making a
+  // directory.
   static absl::StatusOr<std::unique_ptr<ImageStore>> Create(
-      const Options& options);
+      const Options& options, TensorSource::Progress progress);
 
   // Removes what processes that are gone left unfinished in `disk_dir`, of any
   // model. To be called when a process begins to use the directory.

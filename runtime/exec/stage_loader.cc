@@ -329,14 +329,18 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
 
   const uint64_t total = weight_bytes;
   uint64_t done = 0;
-  const auto report = [&](uint64_t bytes) -> absl::Status {
-    done += bytes;
+  // To be called after each piece of work, of a few MiB.
+  const auto go_on = [&]() -> absl::Status {
     AddMark(options.marks);
-    if (progress) progress(done, total);
     if (cancelled != nullptr && cancelled->load(std::memory_order_relaxed)) {
       return absl::CancelledError("loading was cancelled");
     }
     return absl::OkStatus();
+  };
+  const auto report = [&](uint64_t bytes) {
+    done += bytes;
+    if (progress) progress(done, total);
+    return go_on();
   };
   SLUICE_RETURN_IF_ERROR(report(0));
   // For the layers and the head, and for the embedding: of different backends,
@@ -347,7 +351,8 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
                                .source = &source,
                                .disk_dir = options.disk_dir,
                                .memory = memory,
-                               .disk = options.disk_budget});
+                               .disk = options.disk_budget},
+                              [&](uint64_t) { return go_on(); });
   };
   if (plan.needs_images()) {
     SLUICE_ASSIGN_OR_RETURN(images, image_store(backend));

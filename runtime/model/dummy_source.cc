@@ -30,7 +30,8 @@ absl::Status DummySource::Check(const TensorRef&) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> DummySource::ContentId(const std::string&) const {
+absl::StatusOr<std::string> DummySource::ContentId(const std::string&,
+                                                   Progress) const {
   return "dummy-1";
 }
 

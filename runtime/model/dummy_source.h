@@ -14,8 +14,8 @@ class DummySource final : public TensorSource {
   absl::Status ReadRows(const TensorRef& ref, int64_t row_begin,
                         int64_t row_end, float* out) const override;
   absl::Status Check(const TensorRef& ref) const override;
-  absl::StatusOr<std::string> ContentId(
-      const std::string& cache_file) const override;
+  absl::StatusOr<std::string> ContentId(const std::string& cache_file,
+                                        Progress progress) const override;
 };
 
 }  // namespace sluice

@@ -322,15 +322,13 @@ absl::Status SafetensorsSource::ReadRows(const TensorRef& ref,
 }
 
 absl::StatusOr<std::string> SafetensorsSource::ContentId(
-    const std::string& cache_file) const {
+    const std::string& cache_file, Progress progress) const {
   ContentHashes hashes(cache_file);
   Sha256 digest;
   // Files are opened in order of name.
   for (const auto& file : files_) {
     SLUICE_ASSIGN_OR_RETURN(const std::string hash,
-                            hashes.Of(file->path, file->fd, [](uint64_t) {
-                              return absl::OkStatus();
-                            }));
+                            hashes.Of(file->path, file->fd, progress));
     digest.AddField(hash);
   }
   return digest.Hex();

@@ -30,8 +30,8 @@ class SafetensorsSource final : public TensorSource {
   absl::Status ReadRows(const TensorRef& ref, int64_t row_begin,
                         int64_t row_end, float* out) const override;
   absl::Status Check(const TensorRef& ref) const override;
-  absl::StatusOr<std::string> ContentId(
-      const std::string& cache_file) const override;
+  absl::StatusOr<std::string> ContentId(const std::string& cache_file,
+                                        Progress progress) const override;
 
   // Whether the checkpoint has a tensor of this name (or its other spelling).
   bool Has(const std::string& name) const;

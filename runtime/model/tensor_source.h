@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/model/tensor_names.h"
@@ -29,8 +30,13 @@ class TensorSource {
   // the key of what is derived from the weights. May have to read them all;
   // `cache_file` (made if missing) remembers what was found, for files that
   // have not been touched since.
-  virtual absl::StatusOr<std::string> ContentId(
-      const std::string& cache_file) const = 0;
+  //
+  // `progress` is called after each piece that was read, of a few MiB; if it
+  // returns an error, that is ContentId's. Other errors: kDataLoss (an
+  // unreadable file), kAborted (one that changed while it was read).
+  using Progress = absl::FunctionRef<absl::Status(uint64_t bytes)>;
+  virtual absl::StatusOr<std::string> ContentId(const std::string& cache_file,
+                                                Progress progress) const = 0;
 };
 
 }  // namespace sluice

@@ -19,8 +19,8 @@ class RandomSource : public TensorSource {
   absl::Status Check(const TensorRef& ref) const override {
     return absl::OkStatus();
   }
-  absl::StatusOr<std::string> ContentId(
-      const std::string& cache_file) const override {
+  absl::StatusOr<std::string> ContentId(const std::string& cache_file,
+                                        Progress progress) const override {
     return "random " + std::to_string(seed_);
   }
 

@@ -56,7 +56,8 @@ class EmbeddingStoreTest : public testing::TestWithParam<Model> {
                                       .source = &source_,
                                       .disk_dir = dir_.path(),
                                       .memory = &memory_,
-                                      .disk = &disk_});
+                                      .disk = &disk_},
+                                     [](uint64_t) { return absl::OkStatus(); });
     ASSERT_TRUE(images.ok()) << images.status();
     images_ = *std::move(images);
   }
@@ -171,7 +172,8 @@ TEST_P(EmbeddingStoreTest, NoRoomOnDisk) {
                                     .source = &source_,
                                     .disk_dir = dir_.path(),
                                     .memory = &memory_,
-                                    .disk = &small});
+                                    .disk = &small},
+                                   [](uint64_t) { return absl::OkStatus(); });
   ASSERT_TRUE(images.ok()) << images.status();
   images_ = *std::move(images);
   const auto store = Load(true);

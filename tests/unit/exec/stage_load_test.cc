@@ -1,12 +1,15 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <vector>
 
+#include "common/status_macros.h"
 #include "runtime/exec/stage_loader.h"
 #include "runtime/kernels/device_choice.h"
 #include "runtime/model/dummy_source.h"
 #include "tests/parity/random_source.h"
+#include "tests/unit/exec/scratch_dir.h"
 
 namespace sluice {
 namespace {
@@ -99,6 +102,51 @@ TEST_F(StageLoadTest, Cancels) {
       &cancelled);
   EXPECT_TRUE(absl::IsCancelled(stage.status())) << stage.status();
   EXPECT_EQ(budget_.used_bytes(), 0u);
+}
+
+// Files whose content is not known yet take four reads to hash.
+class UnhashedSource final : public RandomSource {
+ public:
+  absl::StatusOr<std::string> ContentId(const std::string& cache_file,
+                                        Progress progress) const override {
+    for (int i = 0; i < 4; ++i) {
+      ++reads_;
+      if (on_read) on_read();
+      SLUICE_RETURN_IF_ERROR(progress(1));
+    }
+    return "hashed";
+  }
+  int reads() const { return reads_; }
+
+  std::function<void()> on_read;
+
+ private:
+  mutable int reads_ = 0;
+};
+
+TEST_F(StageLoadTest, HashingTheFilesIsWorkThatCanBeCancelled) {
+  ScratchDir dir;
+  MemoryBudget disk(Tier::kDisk, uint64_t{1} << 30);
+  WorkMarks marks;
+  options_.disk_dir = dir.path();
+  options_.disk_budget = &disk;
+  options_.policy.automatic_weights = false;
+  options_.policy.weights = {.device = 0, .host = 0, .disk = 1};
+  options_.marks = &marks;
+  std::vector<uint64_t> counts;
+  UnhashedSource source;
+  source.on_read = [&] { counts.push_back(marks.count()); };
+  auto stage = LoadStage(spec_, source, options_, nullptr, nullptr);
+  ASSERT_TRUE(stage.ok()) << stage.status();
+  ASSERT_GE(counts.size(), 4u);
+  for (size_t i = 1; i < 4; ++i) EXPECT_GT(counts[i], counts[i - 1]) << i;
+
+  std::atomic<bool> cancelled{false};
+  UnhashedSource other;
+  other.on_read = [&] { cancelled = true; };
+  stage = LoadStage(spec_, other, options_, nullptr, &cancelled);
+  EXPECT_TRUE(absl::IsCancelled(stage.status())) << stage.status();
+  EXPECT_EQ(other.reads(), 1);
 }
 
 TEST_F(StageLoadTest, WeightsThatDoNotFitAreRefusedBeforeReading) {

@@ -369,6 +369,25 @@ TEST(Safetensors, Shards) {
   }
 }
 
+TEST(Safetensors, ContentIdTellsOfItsReadsAndEndsWhenToldTo) {
+  TempDir dir;
+  const std::string file =
+      SafetensorsOf({{"t", "F32", {2}, BytesOf(std::vector<float>{1, 2})}});
+  WriteFile(dir.path() / "model.safetensors", file);
+  auto source = SafetensorsSource::Open(dir.path());
+  ASSERT_TRUE(source.ok()) << source.status();
+  uint64_t read = 0;
+  const auto id = (*source)->ContentId("", [&](uint64_t bytes) {
+    read += bytes;
+    return absl::OkStatus();
+  });
+  ASSERT_TRUE(id.ok()) << id.status();
+  EXPECT_EQ(read, file.size());
+  const auto cut = (*source)->ContentId(
+      "", [](uint64_t) { return absl::CancelledError("enough"); });
+  EXPECT_EQ(cut.status().code(), absl::StatusCode::kCancelled);
+}
+
 TEST(Safetensors, Fingerprints) {
   TempDir a, b, c;
   const std::string file =
