@@ -1,5 +1,6 @@
 #include "coordinator/jobs/json_line.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -49,6 +50,7 @@ class Builder : public nlohmann::json_sax<json> {
       return Fail(absl::StrCat("the name ", QuoteForMessage(name),
                                " is twice in one object"));
     }
+    if (object.size() == object.capacity()) Grow(&object);
     slot_ = &object.emplace_back(name, nullptr).second;
     return true;
   }
@@ -86,6 +88,17 @@ class Builder : public nlohmann::json_sax<json> {
     return names->insert(name).second;
   }
 
+  // Makes room for more names. Left to itself the list, whose names can't be
+  // moved, would copy the values, each with all that is below it.
+  static void Grow(json::object_t* object) {
+    json::object_t larger;
+    larger.reserve(std::max<size_t>(1, 2 * object->size()));
+    for (auto& [name, value] : *object) {
+      larger.emplace_back(name, std::move(value));
+    }
+    object->swap(larger);
+  }
+
   bool Fail(std::string error) {
     error_ = std::move(error);
     return false;
@@ -121,13 +134,7 @@ class Builder : public nlohmann::json_sax<json> {
     if (open_.size() == kMaxDepth) {
       return Fail(absl::StrCat("more than ", kMaxDepth, " levels deep"));
     }
-    json* const place = Place(std::move(value));
-    // A list of names that grows copies what it holds, and the largest values
-    // are in the outer objects.
-    if (place->is_object() && open_.size() < 2) {
-      place->get_ref<json::object_t&>().reserve(kFewNames);
-    }
-    open_.push_back({place, {}});
+    open_.push_back({Place(std::move(value)), {}});
     return true;
   }
 

@@ -1,10 +1,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <string>
+#include <variant>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/jobs/job_ids.h"
+#include "coordinator/jobs/json_line.h"
 #include "coordinator/jobs/line_splitter.h"
 #include "coordinator/jobs/message_text.h"
 
@@ -95,6 +99,23 @@ TEST(JobIdsTest, PageTokensAreCheckedWhole) {
                                  std::string("MTIz"), std::string("\xFF")}) {
     EXPECT_TRUE(absl::IsInvalidArgument(ParsePageToken(bad).status())) << bad;
   }
+}
+
+// Objects that grow after what is deep in them was read.
+TEST(JsonLineTest, NamesOfNestedObjectsKeepTheirValuesAndOrder) {
+  constexpr int kLevels = 60;
+  std::string line = R"([1,"two",{"three":[3.5,null,true]}])";
+  for (int level = 0; level < kLevels; ++level) {
+    std::string object = absl::StrCat("{\"z", level, "\":", line);
+    for (int i = 0; i < level; ++i) {
+      absl::StrAppend(&object, ",\"name ", i, "\":\"value ", i, "\"");
+    }
+    line = absl::StrCat(object, "}");
+  }
+  const auto value = ParseJsonLine(line);
+  const auto* json = std::get_if<nlohmann::ordered_json>(&value);
+  ASSERT_NE(json, nullptr);
+  EXPECT_EQ(json->dump(), line);
 }
 
 TEST(MessageTextTest, QuotesAnything) {
