@@ -9,6 +9,20 @@
 #include "common/utf8.h"
 
 namespace sluice {
+namespace {
+
+// Whether a target says how gRPC is to resolve it: "dns:host:80",
+// "ipv6:[::1]:80", "xds:///name". gRPC takes it so even where a host has the
+// name of a scheme.
+bool NamesResolver(absl::string_view target) {
+  for (const char* scheme : {"dns:", "ipv4:", "ipv6:", "unix:",
+                             "unix-abstract:", "vsock:", "xds:"}) {
+    if (absl::StartsWith(target, scheme)) return true;
+  }
+  return absl::StrContains(target, "://");
+}
+
+}  // namespace
 
 CLI::Validator Utf8Text() {
   return CLI::Validator(
@@ -66,11 +80,7 @@ std::string WithDefaultPort(const std::string& address, int port) {
   for (const char* scheme : {"http://", "grpc://"}) {
     if (absl::ConsumePrefix(&rest, scheme)) break;
   }
-  const bool other = absl::StartsWith(rest, "unix:") ||
-                     absl::StartsWith(rest, "unix-abstract:") ||
-                     absl::StrContains(rest, "://") ||
-                     absl::StrContains(rest, ":///");
-  if (other || rest.empty()) return std::string(rest);
+  if (rest.empty() || NamesResolver(rest)) return std::string(rest);
   absl::ConsumeSuffix(&rest, "/");
   const size_t colon = rest.rfind(':');
   if (colon == absl::string_view::npos || rest.back() == ']') {

@@ -17,8 +17,8 @@ CLI::Validator From(double least, double most);
 CLI::Validator AboveUpTo(double below, double most);
 
 // "host:port" for an address as people write it: without "http://" or
-// "grpc://" and a slash at the end, and with `port` if it has none. Paths of
-// sockets ("unix:...") and names of other resolvers ("dns:///...") stay.
+// "grpc://" and a slash at the end, and with `port` if it has none. Targets
+// that name gRPC's resolver ("unix:...", "dns:host", "ipv4:1.2.3.4:80") stay.
 std::string WithDefaultPort(const std::string& address, int port);
 
 }  // namespace sluice

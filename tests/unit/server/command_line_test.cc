@@ -190,7 +190,14 @@ TEST(ChecksTest, AddressesAsPeopleWriteThem) {
   EXPECT_EQ(WithDefaultPort("[::1]", 7070), "[::1]:7070");
   EXPECT_EQ(WithDefaultPort("[::1]:80", 7070), "[::1]:80");
   EXPECT_EQ(WithDefaultPort("unix:/run/sluice", 7070), "unix:/run/sluice");
-  EXPECT_EQ(WithDefaultPort("dns:///head:80", 7070), "dns:///head:80");
+  EXPECT_EQ(WithDefaultPort("nodns:80", 7070), "nodns:80");
+  for (const char* target :
+       {"unix:/run/sluice", "unix-abstract:sluice", "dns:///head:80",
+        "dns:head:80", "dns:head", "dns://9.9.9.9/head", "ipv4:10.0.0.1:80",
+        "ipv4:10.0.0.1:80,10.0.0.2:80", "ipv6:[::1]:80", "vsock:2:80",
+        "xds:///head"}) {
+    EXPECT_EQ(WithDefaultPort(target, 7070), target);
+  }
 }
 
 }  // namespace
