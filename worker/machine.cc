@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "runtime/exec/image_store.h"
 #include "runtime/memory/disk_file.h"
 
 namespace sluice {
@@ -22,7 +23,7 @@ absl::Status MakeDiskDir(const std::string& dir) {
 absl::StatusOr<uint64_t> DefaultDiskSpace(const std::string& dir) {
   SLUICE_RETURN_IF_ERROR(MakeDiskDir(dir));
   SLUICE_ASSIGN_OR_RETURN(const uint64_t bytes, FreeDiskBytes(dir));
-  return bytes / 10 * 9;
+  return (bytes + ImageStore::DiskBytes(dir)) / 10 * 9;
 }
 
 }  // namespace sluice

@@ -18,6 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kChargeName[] = "weight images";
+constexpr char kImageSuffix[] = ".img";
 
 // Of an image that is being made: little beside the slots for units that large,
 // and large enough that the parts that it cuts, which are packed twice, are
@@ -71,9 +72,22 @@ void ImageStore::RemoveOrphans(const std::string& disk_dir) {
   }
 }
 
+uint64_t ImageStore::DiskBytes(const std::string& disk_dir) {
+  uint64_t bytes = 0;
+  std::error_code error;
+  for (const auto& dir : fs::directory_iterator(ImagesDir(disk_dir), error)) {
+    for (const auto& file : fs::directory_iterator(dir.path(), error)) {
+      if (file.path().extension() != kImageSuffix) continue;
+      const uintmax_t size = file.file_size(error);
+      if (!error) bytes += size;
+    }
+  }
+  return bytes;
+}
+
 absl::StatusOr<std::unique_ptr<ImageFile>> ImageStore::Get(
     const std::string& name, size_t bytes, Pack pack, Use use) const {
-  const fs::path path = dir_ / absl::StrCat(name, ".img");
+  const fs::path path = dir_ / absl::StrCat(name, kImageSuffix);
   const auto open = [&]() -> absl::StatusOr<std::unique_ptr<ImageFile>> {
     SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<ImageFile> image,
                             ImageFile::Open(path, key_, bytes));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -38,6 +39,10 @@ class ImageStore {
   // Removes what processes that are gone left unfinished in `disk_dir`, of any
   // model. To be called when a process begins to use the directory.
   static void RemoveOrphans(const std::string& disk_dir);
+
+  // What the whole images in `disk_dir` take on disk, of any model; 0 if there
+  // are none.
+  static uint64_t DiskBytes(const std::string& disk_dir);
 
   // Fills a window of the image (ImageFile::Write says how large they are).
   using Pack = ImageFile::Fill;

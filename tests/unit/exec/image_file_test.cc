@@ -252,6 +252,18 @@ TEST_F(ImageFileTest, AStoreIsSweptAsAWhole) {
   ImageStore::RemoveOrphans(dir_.path() + "/none");
 }
 
+TEST_F(ImageFileTest, AStoreTellsWhatItsImagesTake) {
+  EXPECT_EQ(ImageStore::DiskBytes(dir_.path()), 0u);
+  const std::string images = dir_.path() + "/images";
+  for (const std::string model : {"/a", "/b"}) {
+    std::filesystem::create_directories(images + model);
+    std::ofstream(images + model + "/layer-0.img") << "whole";
+    std::ofstream(images + model + "/layer-1.img.1.0.tmp") << "unfinished";
+  }
+  std::ofstream(images + "/a/head.img") << "another";
+  EXPECT_EQ(ImageStore::DiskBytes(dir_.path()), 17u);
+}
+
 // Against filling up drop by drop.
 TEST(WeightPlacementTest, EvenLevel) {
   const std::vector<size_t> bytes = {70, 20, 100, 20, 0, 55};

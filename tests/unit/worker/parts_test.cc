@@ -1,3 +1,7 @@
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -6,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker/test_metrics.h"
+#include "worker/machine.h"
 #include "worker/step_assembler.h"
 #include "worker/usage_meter.h"
 
@@ -20,6 +25,23 @@ class HandClock : public Clock {
   absl::Duration Monotonic() const override { return now; }
   absl::Duration now = absl::Seconds(100);
 };
+
+// An image is charged again when it is used again, so what it takes is not
+// lost.
+TEST(MachineTest, TheDefaultDiskSpaceHasRoomForTheImagesThatAreThere) {
+  std::string pattern =
+      (std::filesystem::temp_directory_path() / "sluice-test-XXXXXX").string();
+  const std::filesystem::path dir = mkdtemp(pattern.data());
+  constexpr uint64_t kImageBytes = uint64_t{8} << 40;  // takes no room: a hole
+  const std::filesystem::path image = dir / "images" / "model" / "layer-0.img";
+  std::filesystem::create_directories(image.parent_path());
+  std::ofstream(image) << "image";
+  std::filesystem::resize_file(image, kImageBytes);
+  const absl::StatusOr<uint64_t> space = DefaultDiskSpace(dir.string());
+  ASSERT_TRUE(space.ok()) << space.status();
+  EXPECT_GE(*space, kImageBytes / 10 * 9);
+  std::filesystem::remove_all(dir);
+}
 
 TEST(UsageMeterTest, TimeGoesToOneStateAtATime) {
   HandClock clock;
