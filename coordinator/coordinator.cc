@@ -179,6 +179,13 @@ class CoordinatorImpl : public Coordinator {
     auto chat_template = ChatTemplate::Load(options_.model_dir);
     if (chat_template.ok()) {
       chat_template_ = *std::move(chat_template);
+      if (const auto for_tools = chat_template_->ForTools(); !for_tools.ok()) {
+        LogWarning(
+            absl::StrCat("the model's chat template for tools cannot be "
+                         "used (",
+                         for_tools.status().message(),
+                         "); requests with \"tools\" will be refused"));
+      }
     } else if (!absl::IsNotFound(chat_template.status())) {
       // Only chats need it.
       no_chat_template_ =

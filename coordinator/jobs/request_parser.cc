@@ -351,9 +351,17 @@ std::optional<LineError> RequestParser::BuildChatPrompt(
     const auto it = variables.find(name);
     return it != variables.end() && !it->empty();
   };
-  const ChatTemplate& chat_template = given("tools")
-                                          ? options_.chat_template->ForTools()
-                                          : *options_.chat_template;
+  absl::StatusOr<const ChatTemplate*> chosen = options_.chat_template;
+  if (given("tools")) chosen = options_.chat_template->ForTools();
+  if (!chosen.ok()) {
+    return LineError{
+        "unsupported",
+        absl::StrCat("the model's chat template for tools can't be used (",
+                     chosen.status().message(),
+                     "), so \"tools\" cannot be given; leave them out"),
+        "tools"};
+  }
+  const ChatTemplate& chat_template = **chosen;
   // What the template does not read, the model would never see.
   for (const char* name : {"tools", "documents", "reasoning_effort"}) {
     if (given(name) && !chat_template.Reads(name)) {

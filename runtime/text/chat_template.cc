@@ -47,7 +47,7 @@ absl::StatusOr<std::string> ReadFile(const std::filesystem::path& path) {
 
 struct Sources {
   std::string main;
-  std::optional<std::string> for_tools;
+  absl::StatusOr<std::string> for_tools = absl::NotFoundError("");
 };
 
 // The templates that "chat_template" of tokenizer_config.json holds.
@@ -65,7 +65,7 @@ absl::StatusOr<Sources> TemplatesOfConfig(const std::string& text) {
   if (it == config.end() || it->is_null()) {
     return absl::NotFoundError("no chat_template");
   }
-  if (it->is_string()) return Sources{it->get<std::string>(), std::nullopt};
+  if (it->is_string()) return Sources{it->get<std::string>()};
   if (!it->is_array()) {
     return absl::InvalidArgumentError(
         "chat_template must be a string or a list of named templates");
@@ -87,7 +87,11 @@ absl::StatusOr<Sources> TemplatesOfConfig(const std::string& text) {
     return absl::InvalidArgumentError(
         "chat_template is a list without a template named \"default\"");
   }
-  return Sources{*std::move(main), named("tool_use")};
+  Sources sources{*std::move(main)};
+  if (auto for_tools = named("tool_use")) {
+    sources.for_tools = *std::move(for_tools);
+  }
+  return sources;
 }
 
 }  // namespace
@@ -96,7 +100,8 @@ struct ChatTemplate::Impl {
   std::string source;
   std::unique_ptr<const jinja::Template> parsed;
   jinja::ContentForms forms;
-  std::unique_ptr<const ChatTemplate> for_tools;  // null: this one
+  // Null: this one. An error: it can't be used.
+  absl::StatusOr<std::unique_ptr<const ChatTemplate>> for_tools = nullptr;
 };
 
 ChatTemplate::ChatTemplate() = default;
@@ -105,18 +110,15 @@ ChatTemplate::~ChatTemplate() = default;
 absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(
     const std::filesystem::path& model_dir) {
   std::filesystem::path path = model_dir / "chat_template.jinja";
+  std::string path_for_tools;
   Sources sources;
   absl::StatusOr<std::string> file = ReadFile(path);
   if (file.ok()) {
     sources.main = *std::move(file);
     const auto more =
         model_dir / "additional_chat_templates" / "tool_use.jinja";
-    absl::StatusOr<std::string> for_tools = ReadFile(more);
-    if (for_tools.ok()) {
-      sources.for_tools = *std::move(for_tools);
-    } else if (!absl::IsNotFound(for_tools.status())) {
-      return for_tools.status();
-    }
+    path_for_tools = more.string();
+    sources.for_tools = ReadFile(more);
   } else if (absl::IsNotFound(file.status())) {
     path = model_dir / "tokenizer_config.json";
     absl::StatusOr<std::string> config = ReadFile(path);
@@ -130,40 +132,55 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(
     auto found = TemplatesOfConfig(*config);
     if (!found.ok()) return Annotate(found.status(), path.string());
     sources = *std::move(found);
+    path_for_tools = path.string();
   } else {
     return file.status();
   }
-  auto parsed = ParseBoth(sources.main, sources.for_tools);
+  auto parsed = ParseImpl(sources.main);
   if (!parsed.ok()) {
     return Annotate(parsed.status(),
                     absl::StrCat(path.string(), ": chat template"));
   }
-  return parsed;
+  // One that can't be used must not keep chats without tools from the other.
+  if (sources.for_tools.ok()) {
+    auto for_tools = Parse(*sources.for_tools);
+    if (for_tools.ok()) {
+      (*parsed)->for_tools = *std::move(for_tools);
+    } else {
+      (*parsed)->for_tools =
+          Annotate(for_tools.status(),
+                   absl::StrCat(path_for_tools, ": chat template tool_use"));
+    }
+  } else if (!absl::IsNotFound(sources.for_tools.status())) {
+    (*parsed)->for_tools = sources.for_tools.status();
+  }
+  return Wrap(*std::move(parsed));
 }
 
 absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Parse(
     absl::string_view source) {
-  return ParseBoth(source, std::nullopt);
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Impl> impl, ParseImpl(source));
+  return Wrap(std::move(impl));
 }
 
-absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::ParseBoth(
-    absl::string_view source, const std::optional<std::string>& for_tools) {
+absl::StatusOr<std::unique_ptr<ChatTemplate::Impl>> ChatTemplate::ParseImpl(
+    absl::string_view source) {
   auto impl = std::make_unique<Impl>();
   impl->source = std::string(source);
   SLUICE_ASSIGN_OR_RETURN(impl->parsed, jinja::ParseTemplate(source));
-  if (for_tools) {
-    auto other = Parse(*for_tools);
-    if (!other.ok()) return Annotate(other.status(), "tool_use");
-    impl->for_tools = *std::move(other);
-  }
   impl->forms = jinja::FindContentForms(*impl->parsed);
+  return impl;
+}
+
+std::unique_ptr<ChatTemplate> ChatTemplate::Wrap(std::unique_ptr<Impl> impl) {
   std::unique_ptr<ChatTemplate> result(new ChatTemplate());
   result->impl_ = std::move(impl);
   return result;
 }
 
-const ChatTemplate& ChatTemplate::ForTools() const {
-  return impl_->for_tools != nullptr ? *impl_->for_tools : *this;
+absl::StatusOr<const ChatTemplate*> ChatTemplate::ForTools() const {
+  SLUICE_RETURN_IF_ERROR(impl_->for_tools.status());
+  return *impl_->for_tools != nullptr ? impl_->for_tools->get() : this;
 }
 
 bool ChatTemplate::Reads(absl::string_view variable) const {

@@ -3,7 +3,6 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
-#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -21,16 +20,17 @@ class ChatTemplate {
   // chat_template.jinja, or "chat_template" of tokenizer_config.json (a string,
   // or a list whose "default" is taken). Where there is also one named
   // "tool_use" (in that list, or additional_chat_templates/tool_use.jinja),
-  // ForTools gives it. kNotFound if the model has none; kInvalidArgument with
-  // line and reason for a template that does not parse; kUnimplemented names a
-  // construct that is not supported.
+  // ForTools gives it, or what is wrong with it. kNotFound if the model has no
+  // template; kInvalidArgument with line and reason for one that does not
+  // parse; kUnimplemented names a construct that is not supported.
   static absl::StatusOr<std::unique_ptr<ChatTemplate>> Load(
       const std::filesystem::path& model_dir);
   static absl::StatusOr<std::unique_ptr<ChatTemplate>> Parse(
       absl::string_view source);
 
-  // The one for conversations with tools; lives as long as this.
-  const ChatTemplate& ForTools() const;
+  // The one for conversations with tools; lives as long as this. Where it can't
+  // be read or parsed, Load's error for it, which names the file.
+  absl::StatusOr<const ChatTemplate*> ForTools() const;
 
   // Whether the template has this name in it: other variables change nothing.
   bool Reads(absl::string_view variable) const;
@@ -57,10 +57,11 @@ class ChatTemplate {
                                        absl::CivilSecond now) const;
 
  private:
-  ChatTemplate();
-  static absl::StatusOr<std::unique_ptr<ChatTemplate>> ParseBoth(
-      absl::string_view source, const std::optional<std::string>& for_tools);
   struct Impl;
+  ChatTemplate();
+  static absl::StatusOr<std::unique_ptr<Impl>> ParseImpl(
+      absl::string_view source);
+  static std::unique_ptr<ChatTemplate> Wrap(std::unique_ptr<Impl> impl);
   std::unique_ptr<const Impl> impl_;
 };
 

@@ -453,10 +453,10 @@ class LoadTest : public ::testing::Test {
     auto loaded = ChatTemplate::Load(dir_);
     EXPECT_TRUE(loaded.ok()) << loaded.status();
     if (!loaded.ok()) return "";
-    return (*loaded)
-        ->ForTools()
-        .Render(ordered_json::object())
-        .value_or("error");
+    const auto for_tools = (*loaded)->ForTools();
+    EXPECT_TRUE(for_tools.ok()) << for_tools.status();
+    if (!for_tools.ok()) return "";
+    return (*for_tools)->Render(ordered_json::object()).value_or("error");
   }
   absl::Status LoadError() { return ChatTemplate::Load(dir_).status(); }
 
@@ -483,6 +483,36 @@ TEST_F(LoadTest, FromEitherFile) {
   Write("additional_chat_templates/tool_use.jinja", "four");
   EXPECT_EQ(Loaded(), "three");
   EXPECT_EQ(LoadedForTools(), "four");
+}
+
+// Chats without tools do not need the template for them.
+TEST_F(LoadTest, ABadTemplateForToolsIsOnlyTheirs) {
+  const auto error_for_tools = [&] {
+    auto loaded = ChatTemplate::Load(dir_);
+    EXPECT_TRUE(loaded.ok()) << loaded.status();
+    return loaded.ok() ? (*loaded)->ForTools().status() : loaded.status();
+  };
+  Write("tokenizer_config.json",
+        R"({"chat_template": [{"name": "default", "template": "one"},
+                              {"name": "tool_use", "template": "{% if %}"}]})");
+  EXPECT_EQ(Loaded(), "one");
+  EXPECT_EQ(error_for_tools().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(error_for_tools().message()),
+              testing::AllOf(HasSubstr("tokenizer_config.json"),
+                             HasSubstr("tool_use")));
+  Write("chat_template.jinja", "two");
+  const std::filesystem::path more =
+      dir_ / "additional_chat_templates" / "tool_use.jinja";
+  std::filesystem::create_directory(more.parent_path());
+  Write("additional_chat_templates/tool_use.jinja", "{{");
+  EXPECT_EQ(Loaded(), "two");
+  EXPECT_EQ(error_for_tools().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(error_for_tools().message()),
+              HasSubstr("tool_use.jinja"));
+  std::filesystem::remove(more);
+  std::filesystem::create_directory(more);  // which can't be read
+  EXPECT_EQ(Loaded(), "two");
+  EXPECT_EQ(error_for_tools().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(LoadTest, ErrorsNameTheFile) {

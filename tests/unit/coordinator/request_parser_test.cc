@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <random>
 #include <string>
 
@@ -489,6 +491,25 @@ TEST_F(RequestParserTest, ATemplateThatCannotBeUsedStopsOnlyChats) {
   ASSERT_TRUE(line.error);
   EXPECT_EQ(line.error->code, "unsupported");
   EXPECT_THAT(line.error->message, HasSubstr("template is broken, so"));
+}
+
+TEST_F(RequestParserTest, ATemplateForToolsThatCannotBeUsedStopsOnlyTools) {
+  const TempDir dir;
+  std::filesystem::create_directory(dir.path() / "additional_chat_templates");
+  std::ofstream(dir.path() / "chat_template.jinja")
+      << "{{ messages[0].content }}";
+  std::ofstream(dir.path() / "additional_chat_templates" / "tool_use.jinja")
+      << "{% if %}";
+  auto loaded = ChatTemplate::Load(dir.path());
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  template_ = *std::move(loaded);
+  Good(R"({"messages":[{"role":"user","content":"x"}]})");
+  const LineError error =
+      Bad(R"({"messages":[{"role":"user","content":"x"}],"tools":[)"
+          R"({"type":"function","function":{"name":"f"}}]})");
+  EXPECT_EQ(error.code, "unsupported");
+  EXPECT_EQ(error.param, "tools");
+  EXPECT_THAT(error.message, HasSubstr("tool_use.jinja"));
 }
 
 TEST_F(RequestParserTest, TheTemplatesOwnRefusalIsTold) {
