@@ -214,17 +214,18 @@ class CoordinatorImpl : public Coordinator {
   }
 
   absl::Status SetMaxModelLen() {
-    const int32_t positions = model_->spec().max_positions;
+    const DecoderSpec& spec = model_->spec();
+    const int32_t positions = spec.max_positions;
     if (options_.max_model_len > positions) {
       return absl::InvalidArgumentError(absl::StrCat(
           "max_model_len is ", options_.max_model_len, ", but the model in ",
           options_.model_dir.string(), " ", model_->DescribePositions()));
     }
-    if (options_.max_model_len == 0) {
+    if (options_.max_model_len == 0 && options_.most_model_len > 0) {
+      options_.max_model_len = std::min(positions, options_.most_model_len);
+    } else if (options_.max_model_len == 0) {
       options_.max_model_len =
-          options_.most_model_len > 0
-              ? std::min(positions, options_.most_model_len)
-              : positions;
+          spec.default_positions > 0 ? spec.default_positions : positions;
     }
     return absl::OkStatus();
   }

@@ -60,7 +60,7 @@ class Coordinator {
     // is kept in the file `hash_cache`; "": nowhere.
     bool compare_models = true;
     std::string hash_cache;
-    int32_t max_model_len = 0;   // 0: the model's max_positions
+    int32_t max_model_len = 0;   // 0: the model's (default_positions)
     int32_t most_model_len = 0;  // if that is 0: not more than so many; 0: all
     int32_t default_max_tokens = kDefaultMaxTokens;
     bool refill = true;  // false: a block refills only when all ended

@@ -234,11 +234,12 @@ absl::StatusOr<DecoderSpec> ParseRotaryFamily(const json& config,
 
   spec.attention_scale =
       static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec.head_dim)));
-  int32_t stretched_positions = 0;
+  PositionStretch stretch;
   SLUICE_ASSIGN_OR_RETURN(spec.rotary,
                           ParseRotary(config, spec.head_dim, spec.max_positions,
-                                      layer_types, &stretched_positions));
-  spec.max_positions = std::max(spec.max_positions, stretched_positions);
+                                      layer_types, &stretch));
+  if (stretch.uncertain) spec.default_positions = spec.max_positions;
+  spec.max_positions = std::max(spec.max_positions, stretch.positions);
   return spec;
 }
 

@@ -40,7 +40,10 @@ struct DecoderSpec {
   int32_t num_kv_heads = 0;  // divides num_heads
   int32_t head_dim = 0;
   int32_t intermediate_size = 0;
-  int32_t max_positions = 0;
+  int32_t max_positions = 0;  // the most that a sequence may have
+  // What it may have unless somebody asks for more, where the checkpoint does
+  // not say for sure that it is meant for max_positions; 0: those.
+  int32_t default_positions = 0;
 
   NormKind norm = NormKind::kRmsNorm;
   bool norm_affine =

@@ -93,7 +93,7 @@ double YarnMscale(double scale, double mscale) {
 
 // "YaRN: Efficient Context Window Extension of Large Language Models", 3.2-3.4.
 RotarySpec Yarn(ConfigReader& reader, const json& parameters, const Base& base,
-                int32_t* stretched) {
+                PositionStretch* stretch) {
   RotarySpec rotary;
   if (!parameters.contains("factor")) reader.Fail("factor", "is missing");
   const double factor =
@@ -112,7 +112,7 @@ RotarySpec Yarn(ConfigReader& reader, const json& parameters, const Base& base,
   const bool truncate = reader.Bool("truncate", true);
   if (base.theta == 1) reader.Fail("rope_theta", "must not be 1 for yarn");
   if (!reader.status().ok()) return rotary;
-  *stretched = Stretched(base, factor);
+  stretch->positions = Stretched(base, factor);
 
   if (attention_factor) {
     rotary.attention_factor = static_cast<float>(*attention_factor);
@@ -198,8 +198,8 @@ RotarySpec LongRope(ConfigReader& reader, const Base& base) {
 absl::StatusOr<RotarySpec> ParseFlat(const json& config, const json& parameters,
                                      const std::string& prefix,
                                      int32_t head_dim, int32_t max_positions,
-                                     int32_t* stretched) {
-  *stretched = 0;
+                                     PositionStretch* stretch) {
+  *stretch = {};
   ConfigReader top(config);
   ConfigReader reader(parameters, prefix);
   const char* type_key =
@@ -217,11 +217,11 @@ absl::StatusOr<RotarySpec> ParseFlat(const json& config, const json& parameters,
       reader.OptionalNumber("rope_theta", kTiny, kMax).value_or(top_theta);
   const std::optional<double> top_original =
       top.OptionalNumber("original_max_position_embeddings", 1, 1e12);
-  base.original_max_positions =
+  const std::optional<double> original =
       top_original
-          ? *top_original
-          : reader.OptionalNumber("original_max_position_embeddings", 1, 1e12)
-                .value_or(max_positions);
+          ? top_original
+          : reader.OptionalNumber("original_max_position_embeddings", 1, 1e12);
+  base.original_max_positions = original.value_or(max_positions);
   SLUICE_RETURN_IF_ERROR(top.status());
   SLUICE_RETURN_IF_ERROR(reader.status());
 
@@ -243,7 +243,8 @@ absl::StatusOr<RotarySpec> ParseFlat(const json& config, const json& parameters,
     if (type == "linear") {
       rotary.inv_freq = DefaultInvFreq(base.theta, base.dim);
       for (float& f : rotary.inv_freq) f /= static_cast<float>(factor);
-      *stretched = Stretched(base, factor);
+      stretch->positions = Stretched(base, factor);
+      stretch->uncertain = !original;
     } else if (base.dim <= 2) {
       reader.Fail("rope_type", "\"dynamic\" needs a head_dim beyond 2");
     } else {
@@ -257,7 +258,7 @@ absl::StatusOr<RotarySpec> ParseFlat(const json& config, const json& parameters,
   } else if (type == "llama3") {
     rotary = Llama3(reader, base);
   } else if (type == "yarn") {
-    rotary = Yarn(reader, parameters, base, stretched);
+    rotary = Yarn(reader, parameters, base, stretch);
   } else if (type == "longrope") {
     rotary = LongRope(reader, base);
   } else {
@@ -281,7 +282,7 @@ absl::StatusOr<RotarySpec> ParseFlat(const json& config, const json& parameters,
 
 absl::StatusOr<RotarySpec> ParseRotary(
     const json& config, int32_t head_dim, int32_t max_positions,
-    const std::vector<std::string>& layer_types, int32_t* stretched_positions) {
+    const std::vector<std::string>& layer_types, PositionStretch* stretch) {
   if (head_dim % 2 != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "head_dim must be even for rotary embeddings, but is ", head_dim));
@@ -323,10 +324,10 @@ absl::StatusOr<RotarySpec> ParseRotary(
       }
     }
     return ParseFlat(config, *nested, nested_prefix, head_dim, max_positions,
-                     stretched_positions);
+                     stretch);
   }
   return ParseFlat(config, *parameters, prefix, head_dim, max_positions,
-                   stretched_positions);
+                   stretch);
 }
 
 }  // namespace sluice

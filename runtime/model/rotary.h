@@ -9,6 +9,14 @@
 
 namespace sluice {
 
+// How far linear and YaRN scaling reach.
+struct PositionStretch {
+  int32_t positions = 0;  // original ones times the factor; 0: other types
+  // Linear scaling that does not say what the original length is: some write
+  // that as max_position_embeddings, others the length after scaling.
+  bool uncertain = false;
+};
+
 // Rotary frequencies of a config.json, in the float32 arithmetic of Hugging
 // Face transformers (modeling_rope_utils.py), operation by operation; only
 // powf may differ from theirs in the last bit.
@@ -21,10 +29,8 @@ namespace sluice {
 // theirs, so that a sequence that is replayed would come out otherwise);
 // longrope only where it never switches to its long factors.
 //
-// *stretched_positions: how far linear and YaRN scaling reach, the original
-// positions times the factor; 0 for the other types.
 absl::StatusOr<RotarySpec> ParseRotary(
     const nlohmann::json& config, int32_t head_dim, int32_t max_positions,
-    const std::vector<std::string>& layer_types, int32_t* stretched_positions);
+    const std::vector<std::string>& layer_types, PositionStretch* stretch);
 
 }  // namespace sluice

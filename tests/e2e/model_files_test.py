@@ -81,6 +81,12 @@ def test_scaling_stretches_positions(directory):
     too_long = run(yarn, [prompt], "--max-model-len", "150", check=False)[0]["error"]
     assert too_long["code"] == "prompt_too_long", too_long
     assert "up to 512 is possible" in too_long["message"], too_long
+    # Whether the 128 positions are those before or after scaling, it does not say.
+    linear = model(directory, rope_scaling={"type": "linear", "factor": 4.0})
+    too_long = run(linear, [prompt], check=False)[0]["error"]
+    assert too_long["code"] == "prompt_too_long", too_long
+    assert "--max-model-len; up to 512 is possible" in too_long["message"], too_long
+    assert choice(run(linear, [prompt], "--max-model-len", "512")[0])["finish_reason"] == "length"
     dynamic = model(directory, rope_scaling={"type": "dynamic", "factor": 4.0})
     error = run(dynamic, [prompt], check=False)[0]["error"]
     assert error["code"] == "prompt_too_long" and "yarn" in error["message"], error

@@ -436,6 +436,33 @@ TEST(DecoderSpec, ScalingStretchesPositions) {
             "takes 2048 positions: its table of positions has no more");
 }
 
+// Checkpoints with linear scaling alone may mean the length before or after it.
+TEST(DecoderSpec, UncertainStretchingIsNotTheDefault) {
+  struct Case {
+    const char* scaling;
+    int32_t by_default;  // 0: max_positions
+  };
+  const Case cases[] = {
+      {R"({"type": "linear", "factor": 4.0})", 1000},
+      {R"({"type": "linear", "factor": 4.0,
+           "original_max_position_embeddings": 1000})",
+       0},
+      {R"({"rope_type": "yarn", "factor": 4.0,
+           "original_max_position_embeddings": 1000})",
+       0},
+      {R"({"rope_type": "yarn", "factor": 4.0})", 0},
+  };
+  for (const Case& c : cases) {
+    const auto spec = ParseDecoderSpec(absl::StrCat(
+        R"({"model_type": "llama", "max_position_embeddings": 1000,
+            "rope_scaling": )",
+        c.scaling, "}"));
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    EXPECT_EQ(spec->default_positions, c.by_default) << c.scaling;
+    EXPECT_EQ(spec->max_positions, 4000) << c.scaling;
+  }
+}
+
 TEST(DecoderSpec, DeepJsonIsAnErrorNotAnOverflow) {
   for (const char* open : {"[", "{\"a\":"}) {
     std::string text = R"({"model_type": "llama", "x": )";
