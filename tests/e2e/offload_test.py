@@ -405,7 +405,7 @@ def test_figures_and_trace():
 
 def test_the_end_of_a_run_shows_where_time_went():
     done, _ = run_bounded(*SMALL)
-    for words in ("projections", "waiting for weights", "peak memory"):
+    for words in ("projections", "between steps", "peak memory"):
         assert words in done.stderr, done.stderr
     assert "disk read" not in done.stderr
     done, _ = run_bounded(*SMALL, "--quiet")
