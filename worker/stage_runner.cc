@@ -443,7 +443,10 @@ absl::Status StageRunner::Prepare(Run& run) {
     return absl::FailedPreconditionError(
         "its activations are to travel by NCCL, which this worker has not");
   }
-  if (executor_ == nullptr || !SameWeights(a, loaded_)) {
+  // The weights outlive the stream on which the coordinator was told what the
+  // files held when they were loaded.
+  if (executor_ == nullptr || !SameWeights(a, loaded_) ||
+      Content() != loaded_content_) {
     SLUICE_RETURN_IF_ERROR(LoadExecutor(run));
   }
   if (a.prepare) return absl::OkStatus();
@@ -461,6 +464,10 @@ absl::Status StageRunner::Prepare(Run& run) {
     options_.receiver->Accept(a.epoch, terms);
   }
   return absl::OkStatus();
+}
+
+ModelContent StageRunner::Content() const {
+  return options_.content ? options_.content() : ModelContent();
 }
 
 absl::Status StageRunner::LoadExecutor(Run& run) {
@@ -506,8 +513,12 @@ absl::Status StageRunner::LoadExecutor(Run& run) {
     reported = now;
     a.reporter->Progress(a.epoch, done, total);
   };
+  ModelContent content = Content();
   absl::StatusOr<std::unique_ptr<StageExecutor>> loaded =
       options_.loader(options, progress, &run.stopped);
+  if (loaded.ok() && Content() != content) {
+    loaded = absl::UnavailableError("the model's files were changed meanwhile");
+  }
   if (!loaded.ok()) {
     link_buffers_.Release();
     link_staging_.Release();
@@ -516,6 +527,7 @@ absl::Status StageRunner::LoadExecutor(Run& run) {
   executor_ = *std::move(loaded);
   loaded_ = a;
   loaded_.reporter = nullptr;
+  loaded_content_ = std::move(content);
   options_.metrics->weight_bytes->Set(
       static_cast<double>(executor_->weight_bytes()));
   PublishReport();

@@ -17,6 +17,7 @@
 #include "common/work_marks.h"
 #include "runtime/exec/stage_executor.h"
 #include "runtime/memory/memory_budget.h"
+#include "runtime/model/model_content.h"
 #include "worker/assigned_stage.h"
 #include "worker/link/link.h"
 #include "worker/link/link_receiver.h"
@@ -43,13 +44,18 @@ using StageLoader =
 //
 // A stage ends when its epoch does: by a newer assignment, by Retire or Detach,
 // or by an error, of which the first is reported. Weights stay loaded until
-// another assignment needs others, or Retire. A preparation only loads, and
-// ends with the next assignment, which finds the weights there. Thread-safe.
+// another assignment needs others, the model's files turn out to hold others,
+// or Retire. A preparation only loads, and ends with the next assignment, which
+// finds the weights there. Thread-safe.
 class StageRunner : public FrameSink {
  public:
   // All pointers must outlive the runner.
   struct Options {
     StageLoader loader;
+    // What the model's files hold, as the coordinator is told: weights that
+    // were loaded when they held something else are loaded again. Empty, as in
+    // tests: they are what they always were.
+    std::function<ModelContent()> content;
     int64_t hidden_size = 0;
     int32_t compute_threads = 1;  // if the policy does not say
     DeviceChoice device;
@@ -130,6 +136,7 @@ class StageRunner : public FrameSink {
   void Play(Run& run);
   absl::Status Prepare(Run& run);
   absl::Status LoadExecutor(Run& run);
+  ModelContent Content() const;
   void DropExecutor();
   absl::Status ConnectNext(Run& run);
   size_t MostPayloadBytes(const AssignedStage& a) const;
@@ -156,10 +163,11 @@ class StageRunner : public FrameSink {
 
   // The compute thread's own.
   std::unique_ptr<StageExecutor> executor_;
-  AssignedStage loaded_;       // what executor_ was loaded for
-  MemoryCharge link_buffers_;  // while executor_ is there
-  MemoryCharge link_staging_;  // the same, of the device
-  SweepStats earlier_stats_;   // of the executors before
+  AssignedStage loaded_;         // what executor_ was loaded for
+  ModelContent loaded_content_;  // and from
+  MemoryCharge link_buffers_;    // while executor_ is there
+  MemoryCharge link_staging_;    // the same, of the device
+  SweepStats earlier_stats_;     // of the executors before
   uint64_t kv_host_peak_bytes_ = 0;
 
   Thread compute_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -63,6 +64,10 @@ class WorkerImpl : public Worker,
                                           metrics_.link_bytes_received)),
         runner_(
             {.loader = std::move(model.loader),
+             .content = content_ == nullptr
+                            ? nullptr
+                            : std::function<ModelContent()>(
+                                  [this] { return content_->state().content; }),
              .hidden_size = model.hidden_size,
              .compute_threads = threads_,
              .device = options_.device,

@@ -172,39 +172,67 @@ TEST_P(WorkerModelTest, GreedyTokensAreTransformers) {
 
 INSTANTIATE_TEST_SUITE_P(Stages, WorkerModelTest, ::testing::Values(1, 2, 3));
 
-class WorkerContentTest : public WorkerModelTest {};
+class WorkerContentTest : public WorkerModelTest {
+ protected:
+  WorkerContentTest() {
+    std::filesystem::remove_all(copy_);
+    std::filesystem::copy(kModel, copy_);
+  }
+  ~WorkerContentTest() override {
+    members_.clear();
+    std::filesystem::remove_all(copy_);
+  }
 
-TEST_F(WorkerContentTest, FilesThatChangeAreNotLoadedButToldAnew) {
-  namespace fs = std::filesystem;
-  const fs::path copy = fs::path(::testing::TempDir()) / "worker_model_copy";
-  fs::remove_all(copy);
-  fs::copy(kModel, copy);
-  Worker::Options options = Options("w0", coordinator_.address());
-  options.model_dir = copy;
-  options.reconnect_delay = absl::Milliseconds(1);
-  auto member = std::make_unique<Member>();
-  member->name = "w0";
-  auto worker = Worker::Create(options);
-  ASSERT_TRUE(worker.ok()) << worker.status();
-  member->worker = *std::move(worker);
-  auto server =
-      LinkServer::Start("127.0.0.1", 0, member->worker->link_service());
-  ASSERT_TRUE(server.ok()) << server.status();
-  member->server = *std::move(server);
-  member->worker->Announce("here");
-  const v1::ModelContent before =
-      AwaitContent(coordinator_, coordinator_.AwaitAttached("w0"));
-  ASSERT_EQ(before.files_size(), 2);
-  EXPECT_EQ(before.files(0).name(), "config.json");
-  EXPECT_EQ(before.files(1).name(), "model.safetensors");
-  EXPECT_EQ(before.files(1).hash().size(), 32u);
-  {
-    std::fstream file(copy / "model.safetensors",
+  // A worker on a copy of the model; what it says of that.
+  v1::ModelContent StartOnCopy() {
+    Worker::Options options = Options("w0", coordinator_.address());
+    options.model_dir = copy_;
+    options.reconnect_delay = absl::Milliseconds(1);
+    auto member = std::make_unique<Member>();
+    member->name = "w0";
+    member->worker = *Worker::Create(options);
+    member->server =
+        *LinkServer::Start("127.0.0.1", 0, member->worker->link_service());
+    member->worker->Announce("here");
+    members_.push_back(std::move(member));
+    return AwaitContent(coordinator_, coordinator_.AwaitAttached("w0"));
+  }
+
+  // Another model, of files of the same names, sizes and headers.
+  void ChangeWeights() {
+    std::fstream file(copy_ / "model.safetensors",
                       std::ios::in | std::ios::out | std::ios::binary);
     file.seekp(-1, std::ios::end);
     file.put('\x7f');
   }
-  members_.push_back(std::move(member));
+
+  // The bytes of the weights that it reports to have read for `epoch`; 0 if it
+  // had them.
+  uint64_t AwaitLoaded(int64_t epoch) {
+    uint64_t loaded = 0;
+    coordinator_.Await("w0", [&](const auto& m) {
+      if (m.has_load_progress() && m.load_progress().epoch() == epoch) {
+        loaded = m.load_progress().bytes_done();
+      }
+      return m.has_stage_ready() && m.stage_ready().epoch() == epoch;
+    });
+    return loaded;
+  }
+
+  const std::filesystem::path copy_ =
+      std::filesystem::path(::testing::TempDir()) /
+      absl::StrCat(
+          "worker_model_copy_",
+          ::testing::UnitTest::GetInstance()->current_test_info()->name());
+};
+
+TEST_F(WorkerContentTest, FilesThatChangeAreNotLoadedButToldAnew) {
+  const v1::ModelContent before = StartOnCopy();
+  ASSERT_EQ(before.files_size(), 2);
+  EXPECT_EQ(before.files(0).name(), "config.json");
+  EXPECT_EQ(before.files(1).name(), "model.safetensors");
+  EXPECT_EQ(before.files(1).hash().size(), 32u);
+  ChangeWeights();
   Assign(0);
   const v1::ModelContent after =
       AwaitContent(coordinator_, coordinator_.AwaitAttached("w0", 2));
@@ -213,8 +241,26 @@ TEST_F(WorkerContentTest, FilesThatChangeAreNotLoadedButToldAnew) {
   EXPECT_NE(after.files(1).hash(), before.files(1).hash());
   Assign(0, 2);
   coordinator_.AwaitReady("w0", 2);
-  members_.clear();
-  fs::remove_all(copy);
+}
+
+TEST_F(WorkerContentTest, WeightsOfFilesThatChangedAreNotUsedAgain) {
+  const v1::ModelContent before = StartOnCopy();
+  Assign(0);
+  EXPECT_GT(AwaitLoaded(1), 0u);
+  coordinator_.Drop();
+  AwaitContent(coordinator_, coordinator_.AwaitAttached("w0", 2));
+  Assign(0);
+  EXPECT_EQ(AwaitLoaded(1), 0u);
+  // The plan that runs goes on with the weights that it has, but after the
+  // stream breaks the coordinator is told of the new ones.
+  ChangeWeights();
+  coordinator_.Drop();
+  const v1::ModelContent after =
+      AwaitContent(coordinator_, coordinator_.AwaitAttached("w0", 3));
+  ASSERT_EQ(after.files_size(), 2);
+  EXPECT_NE(after.files(1).hash(), before.files(1).hash());
+  Assign(0);
+  EXPECT_GT(AwaitLoaded(1), 0u);
 }
 
 TEST(WorkerCreateTest, NamesWhatIsWrong) {
