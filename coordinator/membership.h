@@ -125,7 +125,8 @@ class Membership {
   // The copy of the model by which steps are computed from now on, if it is
   // another one than before; to be kept with the jobs.
   std::optional<ModelContent> TakeBegunModel();
-  // Jobs came while nothing was computed: the present plan may not be theirs.
+  // Jobs came while nothing was computed: the present plan may not be theirs,
+  // nor the copy of the model that jobs before them began with.
   void OnNewJobs();
   // Tokens computed since the coordinator began, wall seconds with steps in
   // flight, and how much of what they may generate requests do. The plan is
@@ -212,6 +213,9 @@ class Membership {
                       const v1::ModelContent& said);
   // Lets workers join whose copy turned out to be the one that counts.
   void CompareModels();
+  // Sends workers away whose copy counted while jobs were unfinished that began
+  // with it, and counts no more.
+  void DropFormerModel();
   double HashedShare(const Worker& worker) const;
   // "; worker 'w2' is checking its weights: 43 %", or "" if none is.
   std::string CheckingDetail() const;

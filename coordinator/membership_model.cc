@@ -59,15 +59,32 @@ void Membership::CompareModels() {
     if (worker.registered && !worker.same_model) waiting.push_back(id);
   }
   for (const WorkerId id : waiting) {
-    Worker& worker = workers_.at(id);
+    const auto it = workers_.find(id);
+    if (it == workers_.end()) continue;  // went with one that was dropped
+    Worker& worker = it->second;
     const absl::Status status = CompareModel(worker.info, worker.content);
     if (absl::IsFailedPrecondition(status)) {
       Refuse(id, worker, status);
     } else if (status.ok()) {
       worker.same_model = true;
       OnJoined();
+      // Now that there is another, the two must not be in one plan.
+      DropFormerModel();
     }
   }
+}
+
+void Membership::DropFormerModel() {
+  std::vector<std::pair<WorkerId, absl::Status>> others;
+  for (const auto& [id, worker] : workers_) {
+    if (!worker.same_model) continue;
+    absl::Status status = identity_.Check(
+        {worker.info.name(), worker.info.model_dir(), worker.content}, nullptr);
+    if (absl::IsFailedPrecondition(status)) {
+      others.emplace_back(id, std::move(status));
+    }
+  }
+  for (const auto& [id, status] : others) Remove(id, status);
 }
 
 double Membership::HashedShare(const Worker& worker) const {

@@ -167,6 +167,7 @@ std::optional<std::string> Membership::TakeNewPlan() {
 }
 
 void Membership::OnNewJobs() {
+  DropFormerModel();
   if (search_ && search_->no_work) {
     search_.reset();
   } else if (phase_ == Phase::kRunning && plan_ && options_.plan_jobs &&

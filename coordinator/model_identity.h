@@ -43,7 +43,9 @@ class ModelIdentity {
 
   // Whether `copy` is the one that counts. OK: it is. kUnavailable: nobody can
   // say yet. kFailedPrecondition, in one line for people: it is another.
-  // `first`: that of a worker for which this said OK, or null.
+  // `first`: that of a worker for which this said OK, or null. What it says
+  // changes when the last job ends that began with another copy: those for
+  // which it said OK are then to be checked again, without `first`.
   absl::Status Check(const Copy& copy, const Copy* first) const;
 
   // Steps are computed from now on with `content`, which was checked. True if

@@ -183,6 +183,64 @@ TEST_F(MembershipModelTest, JobsOfAnEarlierLifeKeepTheirCopyToo) {
   EXPECT_FALSE(members().TakeBegunModel().has_value());  // nothing new
 }
 
+// The coordinator began anew, with another copy than its unfinished jobs.
+class MembershipFormerModelTest : public MembershipModelTest {
+ protected:
+  MembershipFormerModelTest() {
+    own_.content = Content("aa", "b7");
+    options_.model.own = [this] { return own_; };
+    options_.model.own_dir = "/models/head";
+    options_.model.begun = Content("aa", "bb");
+    options_.model.jobs_begun = [this] { return begun_; };
+  }
+
+  bool begun_ = true;
+};
+
+TEST_F(MembershipFormerModelTest, IsInNoPlanWithTheOneThatCounts) {
+  auto a = Attach(1, Shards("w1", "aa", "bb"));
+  EXPECT_FALSE(Attach(2, Shards("w2", "aa", "b7"))->accepted);
+  Settle();
+  Ready(1);
+  ASSERT_EQ(members().phase(), Membership::Phase::kRunning);
+  begun_ = false;  // the jobs ended
+  members().Advance();
+  EXPECT_EQ(members().phase(), Membership::Phase::kRunning);
+  auto b = Attach(3, Shards("w2", "aa", "b7"));
+  EXPECT_TRUE(b->accepted);
+  EXPECT_THAT(
+      a->broken.ToString(),
+      HasSubstr("worker 'w1' has another model in /models/w1 than the "
+                "coordinator in /models/head: m-2.safetensors differs"));
+  EXPECT_EQ(State(1), "");
+  Settle();
+  ASSERT_EQ(members().phase(), Membership::Phase::kLoading);
+  EXPECT_EQ(b->sent.back().assign_stage().num_stages(), 1);
+  EXPECT_FALSE(Attach(4, Shards("w1", "aa", "bb"))->accepted);
+}
+
+TEST_F(MembershipFormerModelTest, IsNoMoreWhenItsFilesAreHashedLast) {
+  auto a = Attach(1, Shards("w1", "aa", "bb"));
+  auto b = Attach(2, Shards("w2", "aa", ""));
+  begun_ = false;
+  Say(2, Hashed("aa", "b7"));
+  EXPECT_FALSE(a->broken.ok());
+  EXPECT_TRUE(b->broken.ok());
+  EXPECT_EQ(State(2), "WORKER_STATE_SPARE");
+}
+
+TEST_F(MembershipFormerModelTest, ComputesNoJobThatComesAfterThoseOfItsOwn) {
+  auto a = Attach(1, Shards("w1", "aa", "bb"));
+  Settle();
+  Ready(1);
+  members().OnNewJobs();  // while there are others yet
+  EXPECT_EQ(members().phase(), Membership::Phase::kRunning);
+  begun_ = false;
+  members().OnNewJobs();
+  EXPECT_THAT(a->broken.ToString(), HasSubstr("than the coordinator"));
+  EXPECT_EQ(members().phase(), Membership::Phase::kNoPlan);
+}
+
 TEST_F(MembershipModelTest, WhatNoDirectoryCanHoldIsRefused) {
   v1::WorkerMessage message = Shards("w1", "aa", "bb");
   for (int i = 0; i < 10'001; ++i) {
