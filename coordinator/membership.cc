@@ -29,6 +29,7 @@ Membership::Membership(const Options& options)
     : options_(options),
       identity_(options.model),
       left_out_(options.first_left_out, options.most_left_out),
+      losses_(options.first_left_out, options.most_left_out),
       changed_at_(options.clock->Monotonic()),
       advanced_at_(options.clock->Monotonic()),
       detail_(DecidePlan(View()).detail) {}
@@ -318,6 +319,7 @@ void Membership::OnStageReady(WorkerId id, Worker& worker,
   }
   page_tokens_ = ready.page_tokens();
   phase_ = Phase::kRunning;
+  losses_.Begin(options_.clock->Monotonic());
   if (identity_.Begin(worker.content)) begun_model_ = worker.content;
   failed_before_.clear();
   plan_pace_.Start();
@@ -425,8 +427,46 @@ const LeftOut::Entry* Membership::OutOf(const Worker& worker) const {
   return left_out_.Find(KeyOf(worker.info), options_.clock->Monotonic());
 }
 
+void Membership::OnLost(const Worker& worker) {
+  // The others may have said that their links broke before its stream did; and
+  // when many go at once that is one loss.
+  const bool of_plan = worker.stage >= 0 ||
+                       (phase_ == Phase::kNoPlan && worker.planned == epoch_);
+  if (!of_plan || epoch_ == lost_epoch_) return;
+  lost_epoch_ = epoch_;
+  losses_.Add(plan_workers_);
+  for (auto& [id, other] : workers_) other.newcomer = false;
+}
+
+bool Membership::NewcomersWait() const {
+  const absl::Duration now = options_.clock->Monotonic();
+  // A plan of the others that failed may need them.
+  if (failures_ > 0 || !losses_.hold(phase_ == Phase::kRunning, now)) {
+    return false;
+  }
+  int32_t others = 0;
+  for (const auto& [id, worker] : workers_) {
+    if (worker.same_model && !worker.newcomer && worker.failure.empty() &&
+        OutOf(worker) == nullptr) {
+      ++others;
+    }
+  }
+  return others >= options_.min_workers;
+}
+
+std::string Membership::WaitsFor(const Worker& worker) const {
+  if (!worker.same_model || !worker.newcomer || worker.stage >= 0 ||
+      !NewcomersWait()) {
+    return "";
+  }
+  return absl::StrCat("the last ", losses_.in_a_row(),
+                      " plans ended as a worker was lost, so who has come "
+                      "since waits for a while");
+}
+
 void Membership::OnProgress() {
   failures_ = 0;
+  losses_.Progress(plan_workers_, options_.clock->Monotonic());
   if (left_out_.empty()) return;
   for (WorkerId id : stages_) left_out_.Pardon(KeyOf(workers_.at(id).info));
 }
@@ -486,6 +526,7 @@ void Membership::Remove(WorkerId id, const absl::Status& reason) {
   changed_at_ = options_.clock->Monotonic();
   absent_.Lost(worker.info.name(), ClipText(std::string(reason.message())),
                changed_at_);
+  if (level != LogLevel::kInfo) OnLost(worker);
   if (worker.stage >= 0) {
     if (level != LogLevel::kInfo) {
       ++plan_failures_[absl::IsDeadlineExceeded(reason) && OutOf(worker)
@@ -637,13 +678,18 @@ Policy Membership::StagePolicy(const Plan* plan, size_t stage) const {
 
 ClusterView Membership::View() const {
   const absl::Duration now = options_.clock->Monotonic();
+  const bool wait = NewcomersWait();
   ClusterView view;
   for (const auto& [id, worker] : workers_) {
     if (!worker.same_model) continue;
     const LeftOut::Entry* const out = OutOf(worker);
+    absl::Duration out_for =
+        out == nullptr ? absl::ZeroDuration() : out->until - now;
+    if (wait && worker.newcomer) {
+      out_for = std::max(out_for, options_.first_left_out);
+    }
     view.workers.push_back(
-        {id, worker.info.name(), worker.layers, worker.failure,
-         out == nullptr ? absl::ZeroDuration() : out->until - now});
+        {id, worker.info.name(), worker.layers, worker.failure, out_for});
   }
   view.min_workers = options_.min_workers;
   view.num_layers = options_.num_layers;
@@ -725,6 +771,7 @@ void Membership::StartPlan(std::vector<StageAssignment> stages,
     stages_.push_back(stages[s].worker);
     Worker& worker = workers_.at(stages[s].worker);
     worker.stage = static_cast<int32_t>(s);
+    worker.planned = epoch_;
     worker.layers = stages[s].layers;
     worker.failure.clear();
   }

@@ -19,6 +19,7 @@
 #include "coordinator/left_out.h"
 #include "coordinator/link_blame.h"
 #include "coordinator/load_rate.h"
+#include "coordinator/losses.h"
 #include "coordinator/model_identity.h"
 #include "coordinator/pace.h"
 #include "coordinator/planner.h"
@@ -175,6 +176,9 @@ class Membership {
     std::vector<std::string>
         addresses;  // of its link's host, if that is a name
     std::optional<MachineProfile> profile;
+    // No plan has lost a worker since it came.
+    bool newcomer = true;
+    PlanEpoch planned;      // the last plan that it was in
     absl::Duration silent;  // see Advance
     v1::Heartbeat heartbeat;
     int32_t stage = -1;  // in the present plan
@@ -233,6 +237,12 @@ class Membership {
   // Plans do without the worker for a while.
   void LeaveOut(const Worker& worker, const std::string& why);
   const LeftOut::Entry* OutOf(const Worker& worker) const;
+  // Counts it if the newest plan ended as this one, who is gone, was in it.
+  void OnLost(const Worker& worker);
+  // Newcomers wait for the plan of the others, who are enough (see Losses).
+  bool NewcomersWait() const;
+  // Why the worker waits, for people; "" if it does not.
+  std::string WaitsFor(const Worker& worker) const;
   // Of a link between stages of the present plan.
   void BlameLink(const Worker& from, const Worker& to, const std::string& why);
 
@@ -321,6 +331,8 @@ class Membership {
   };
   std::optional<Preparation> preparation_;
   LeftOut left_out_;
+  Losses losses_;
+  PlanEpoch lost_epoch_;  // the last plan that was counted as lost
   LinkBlame link_blame_;
   AbsentWorkers absent_;
   std::map<std::string, int64_t> plan_failures_;  // by kind

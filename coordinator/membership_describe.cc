@@ -11,13 +11,15 @@
 namespace sluice {
 
 std::string Membership::detail() const {
-  if (phase_ == Phase::kRunning && !left_out_.empty()) {
+  if (phase_ == Phase::kRunning &&
+      (!left_out_.empty() || losses_.in_a_row() > 0)) {
     for (const auto& [id, worker] : workers_) {
       if (!worker.registered || worker.stage >= 0) continue;
-      if (const LeftOut::Entry* out = OutOf(worker)) {
-        return absl::StrCat("goes on without worker '", worker.info.name(),
-                            "': ", out->why);
-      }
+      const LeftOut::Entry* const out = OutOf(worker);
+      const std::string why = out != nullptr ? out->why : WaitsFor(worker);
+      if (why.empty()) continue;
+      return absl::StrCat("goes on without worker '", worker.info.name(),
+                          "': ", why);
     }
   }
   if (phase_ != Phase::kLoading) return detail_;
@@ -123,11 +125,12 @@ void Membership::Describe(v1::ClusterState* state) {
         use->set_measured_seconds(measured);
       }
     }
-    info->set_detail(
-        !worker.same_model ? absl::StrFormat("checking its weights: %.0f %%",
-                                             100 * HashedShare(worker))
-        : worker.failure.empty() && out != nullptr ? out->why
-                                                   : worker.failure);
+    info->set_detail(!worker.same_model
+                         ? absl::StrFormat("checking its weights: %.0f %%",
+                                           100 * HashedShare(worker))
+                     : !worker.failure.empty() ? worker.failure
+                     : out != nullptr          ? out->why
+                                               : WaitsFor(worker));
     info->set_version(worker.info.version());
     info->set_profile(worker.info.profile_json());
   }

@@ -33,7 +33,7 @@ class MembershipBlameTest : public MembershipTest {
           std::min(time, absl::Duration(absl::Seconds(2)));
       clock_.Advance(step);
       time -= step;
-      for (int64_t id = 1; id <= 4; ++id) Beat(id);
+      for (int64_t id = 1; id <= 5; ++id) Beat(id);
       members().Advance();
     }
   }
@@ -208,6 +208,127 @@ TEST_F(MembershipBlameTest, AStageThatFailsAgainAndAgainIsLeftOut) {
   EXPECT_EQ(State(2), "WORKER_STATE_LEFT_OUT");
   Wait(absl::Seconds(2));
   EXPECT_EQ(a->sent.back().assign_stage().num_stages(), 1);
+}
+
+// One of three, where two are enough, is lost again and again.
+class MembershipLossTest : public MembershipBlameTest {
+ protected:
+  void SetUp() override {
+    a_ = Attach(1, "a");
+    Attach(2, "b");
+    Return();
+    ExpectPlanOf(3);
+  }
+
+  // The third comes with a new number, and with a name that says it, too.
+  void Return() {
+    ++third_;
+    Attach(third_, absl::StrCat("c-", third_));
+    Settle();
+  }
+  void Lose() {
+    members().OnClosed(WorkerId(third_), absl::UnavailableError("killed"));
+  }
+  void ExpectPlanOf(int stages) {
+    EXPECT_EQ(members().phase(), Phase::kLoading);
+    EXPECT_EQ(a_->sent.back().assign_stage().num_stages(), stages);
+  }
+  // Two losses in a row, and the third comes back once more.
+  void LoseTwice() {
+    Lose();
+    Settle();
+    ExpectPlanOf(2);
+    Return();
+    ExpectPlanOf(3);  // that may happen
+    Lose();
+    Settle();
+    ExpectPlanOf(2);
+    Return();
+  }
+
+  std::shared_ptr<RecordingStream> a_;
+  int64_t third_ = 2;
+};
+
+TEST_F(MembershipLossTest, TheOthersComputeBeforeItMayTryAgain) {
+  LoseTwice();
+  Wait(absl::Seconds(60));  // while they load
+  ExpectPlanOf(2);
+  Ready(1);
+  Ready(2);
+  EXPECT_EQ(members().phase(), Phase::kRunning);
+  EXPECT_EQ(State(third_), "WORKER_STATE_SPARE");
+  EXPECT_EQ(members().detail(),
+            "goes on without worker 'c-5': the last 2 plans ended as a worker "
+            "was lost, so who has come since waits for a while");
+  const PlanEpoch epoch = members().epoch();
+  Wait(absl::Seconds(9));
+  EXPECT_EQ(State(third_), "WORKER_STATE_SPARE");
+  Wait(absl::Seconds(1));
+  EXPECT_EQ(State(third_), "WORKER_STATE_PREPARING");
+  EXPECT_EQ(members().detail(), "");
+  EXPECT_EQ(members().epoch(), epoch);
+}
+
+TEST_F(MembershipLossTest, HoweverSoonItIsBack) {
+  Lose();
+  Return();  // before anything is planned without it
+  ExpectPlanOf(3);
+  Lose();
+  Return();
+  ExpectPlanOf(2);
+  EXPECT_EQ(State(third_), "WORKER_STATE_SPARE");
+}
+
+TEST_F(MembershipLossTest, OthersMaySayFirstThatItIsGone) {
+  for (int i = 0; i < 2; ++i) {
+    Failed(2, absl::StatusCode::kUnavailable, "link broke");
+    Lose();
+    Return();
+  }
+  ExpectPlanOf(2);
+}
+
+TEST_F(MembershipLossTest, WithoutItTheOthersMustBeEnough) {
+  LoseTwice();
+  members().OnClosed(WorkerId(2), absl::UnavailableError("killed"));
+  Settle();
+  ExpectPlanOf(2);
+  Ready(1);
+  Ready(third_);
+  EXPECT_EQ(members().phase(), Phase::kRunning);
+}
+
+TEST_F(MembershipLossTest, WhatTheyCannotDoAloneTheyNeedItFor) {
+  LoseTwice();
+  ExpectPlanOf(2);
+  Failed(1, absl::StatusCode::kResourceExhausted, "needs 3 GB");
+  clock_.Advance(options_.first_back_off);
+  members().Advance();
+  EXPECT_EQ(State(third_), "WORKER_STATE_LOADING");
+}
+
+TEST_F(MembershipLossTest, LossesWithWorkDoneInBetweenAreNoRow) {
+  for (int i = 0; i < 5; ++i) {
+    for (int64_t id : {int64_t{1}, int64_t{2}, third_}) Ready(id);
+    ASSERT_EQ(members().phase(), Phase::kRunning);
+    members().OnProgress();
+    Lose();
+    Settle();
+    ExpectPlanOf(2);
+    Return();
+    ExpectPlanOf(3);
+  }
+}
+
+TEST_F(MembershipLossTest, WhoLeavesOnPurposeIsNotLost) {
+  for (int i = 0; i < 5; ++i) {
+    members().OnClosed(WorkerId(third_), absl::CancelledError("left"));
+    Settle();
+    ExpectPlanOf(2);
+    Return();
+    ExpectPlanOf(3);
+  }
 }
 
 TEST_F(MembershipBlameTest, WhoAnswersNonsenseIsLeftOut) {

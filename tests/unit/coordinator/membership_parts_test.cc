@@ -7,6 +7,7 @@
 #include "coordinator/absent_workers.h"
 #include "coordinator/left_out.h"
 #include "coordinator/link_blame.h"
+#include "coordinator/losses.h"
 #include "coordinator/pace.h"
 #include "coordinator/stall.h"
 #include "coordinator/worker_facts.h"
@@ -154,6 +155,47 @@ TEST(LeftOutTest, EachTimeTwiceAsLong) {
   now += 200 * kSecond;
   out.Add("w", "", now);
   EXPECT_EQ(out.Find("w", now)->until, now + 10 * kSecond);
+}
+
+TEST(LossesTest, OnlyWhenTheyComeInARowNewcomersWait) {
+  Losses losses(10 * kSecond, 60 * kSecond);
+  absl::Duration now = 1000 * kSecond;
+  EXPECT_FALSE(losses.hold(false, now));
+  losses.Add(3);
+  EXPECT_FALSE(losses.hold(false, now));
+  losses.Begin(now);
+  EXPECT_FALSE(losses.hold(true, now));
+  losses.Progress(3, now);
+  losses.Add(3);
+  EXPECT_FALSE(losses.hold(false, now));
+  for (const int seconds : {10, 20, 40, 60, 60}) {
+    losses.Add(3);
+    now += 1000 * kSecond;  // however long it takes to load
+    EXPECT_TRUE(losses.hold(false, now));
+    losses.Begin(now);
+    EXPECT_TRUE(losses.hold(true, now));
+    now += seconds * kSecond;
+    EXPECT_FALSE(losses.hold(true, now));
+  }
+}
+
+TEST(LossesTest, WhatFewerGetDoneSaysNothingOfTheOthersButInTheLongRun) {
+  Losses losses(10 * kSecond, 60 * kSecond);
+  const absl::Duration now = 1000 * kSecond;
+  losses.Add(3);
+  losses.Add(2);
+  losses.Begin(now);
+  losses.Progress(2, now);
+  EXPECT_EQ(losses.in_a_row(), 2);
+  losses.Progress(3, now);
+  EXPECT_EQ(losses.in_a_row(), 0);
+  losses.Add(3);
+  losses.Add(3);
+  losses.Begin(now);
+  losses.Progress(2, now + 70 * kSecond);
+  EXPECT_EQ(losses.in_a_row(), 2);
+  losses.Progress(2, now + 71 * kSecond);
+  EXPECT_EQ(losses.in_a_row(), 0);
 }
 
 TEST(LeftOutTest, IsBounded) {
