@@ -493,6 +493,8 @@ void Membership::EndPlan(const std::string& why, LogLevel level) {
   plan_.reset();
   monitor_.Stop();
   preparation_.reset();
+  // What would be better than this plan is no answer for the next one.
+  if (search_ && search_->present) search_.reset();
   oldest_step_.reset();
   for (auto& [id, worker] : workers_) {
     worker.stage = -1;

@@ -89,12 +89,14 @@ void PlanMonitor::Progress(double rows, double seconds) {
 }
 
 double PlanMonitor::PredictedSeconds(int stage, Resource resource) const {
+  if (stage < 0 || stage >= static_cast<int>(stages_.size())) return 0;
   return stages_[static_cast<size_t>(stage)]
              .predicted[static_cast<size_t>(resource)] *
          rows_;
 }
 
 double PlanMonitor::MeasuredSeconds(int stage, Resource resource) const {
+  if (stage < 0 || stage >= static_cast<int>(stages_.size())) return 0;
   const Stage& s = stages_[static_cast<size_t>(stage)];
   const auto r = static_cast<size_t>(resource);
   return s.first ? s.last.busy_seconds[r] - s.first->busy_seconds[r] : 0;

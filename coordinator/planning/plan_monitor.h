@@ -47,7 +47,7 @@ class PlanMonitor {
   // Tokens computed, and wall seconds with work, since Start.
   void Progress(double rows, double seconds);
 
-  // Of the rows so far.
+  // Of the rows so far; 0 for a stage that the plan does not have.
   double PredictedSeconds(int stage, Resource resource) const;
   double MeasuredSeconds(int stage, Resource resource) const;
 

@@ -276,6 +276,55 @@ TEST_F(MembershipPlanTest, APlanThatIsStillTheBestStays) {
   EXPECT_FALSE(members().TakePlanTask().has_value());
 }
 
+// A search for the running plan is under way when a larger one takes its place.
+class MembershipLateAnswerTest : public MembershipPlanTest {
+ protected:
+  void SetUp() override {
+    Run();
+    auto c = Attach(3, Register("c"));
+    Settle();
+    Plan larger = TwoStages();
+    larger.stages.push_back(larger.stages.back());
+    larger.stages[1].layers = {2, 3};
+    larger.stages[0].layers = {0, 2};
+    larger.stages[2].machine = 2;
+    Answer(Task().ticket, larger);
+    members().OnNewJobs();
+    late_ = Task();
+    ASSERT_TRUE(late_.present.has_value());
+    AnswerPreparation(1, *a_);
+    AnswerPreparation(2, *b_);
+    AnswerPreparation(3, *c);
+    ASSERT_EQ(members().phase(), Phase::kLoading);
+    for (int64_t id : {1, 2, 3}) Ready(id);
+    ASSERT_EQ(members().phase(), Phase::kRunning);
+    epoch_ = members().epoch();
+    ASSERT_TRUE(members().TakeNewPlan().has_value());
+  }
+
+  void TearDown() override {
+    EXPECT_EQ(members().phase(), Phase::kRunning);
+    EXPECT_EQ(members().epoch(), epoch_);
+    EXPECT_FALSE(members().TakeNewPlan().has_value());
+    v1::ClusterState state;
+    members().Describe(&state);
+    const absl::StatusOr<Plan> plan = ParsePlan(state.plan());
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_EQ(plan->stages.size(), 3u);
+  }
+
+  PlanTask late_;
+  PlanEpoch epoch_;
+};
+
+TEST_F(MembershipLateAnswerTest, ThatThePlanStaysChangesNothing) {
+  Answer(late_.ticket, absl::AlreadyExistsError("as good"), TwoStages());
+}
+
+TEST_F(MembershipLateAnswerTest, WithABetterPlanChangesNothing) {
+  Answer(late_.ticket, TwoStages());
+}
+
 TEST_F(MembershipPlanTest, StatusShowsPredictedBesideMeasured) {
   Run();
   members().OnProgressOf(0, 0, 1);

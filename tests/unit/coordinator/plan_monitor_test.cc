@@ -58,6 +58,14 @@ TEST_F(PlanMonitorTest, APredictionThatHoldsIsLeftAlone) {
   EXPECT_FALSE(monitor_.Refit().has_value());
 }
 
+TEST_F(PlanMonitorTest, OfStagesThatThePlanHasNotItKnowsNothing) {
+  Did(400, 20, 2e9, 16);
+  for (const int stage : {-1, 1}) {
+    EXPECT_EQ(monitor_.PredictedSeconds(stage, Resource::kDiskRead), 0);
+    EXPECT_EQ(monitor_.MeasuredSeconds(stage, Resource::kDiskRead), 0);
+  }
+}
+
 TEST_F(PlanMonitorTest, ASlowDiskIsNoticedAndItsRateIsTheMeasuredOne) {
   Did(100, 20, 0.5e9, 4);
   const auto machines = monitor_.Refit();
