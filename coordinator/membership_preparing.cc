@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -27,6 +28,13 @@ void Membership::FollowWith(std::vector<StageAssignment> stages,
   const std::optional<std::vector<v1::LinkTransport>> links = LinksFor(stages);
   if (!links.has_value()) return;
   EndPreparation("another plan is to follow");
+  // Whoever could not be told is gone, and the running plan with it if it was
+  // in that. The next Advance sees who is left.
+  const bool all_there = std::all_of(stages.begin(), stages.end(),
+                                     [&](const StageAssignment& stage) {
+                                       return workers_.contains(stage.worker);
+                                     });
+  if (phase_ != Phase::kRunning || !all_there) return;
   preparation_.emplace();
   preparation_->epoch = NextEpoch();
   preparation_->stages = stages;

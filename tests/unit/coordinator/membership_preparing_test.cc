@@ -210,6 +210,19 @@ TEST_F(MembershipPreparingTest, AnotherJoinerIsPreparedWithIt) {
   EXPECT_EQ(members().epoch(), PlanEpoch(3));
 }
 
+TEST_F(MembershipPreparingTest, AJoinerMayBeFoundGoneWhenAnotherComes) {
+  Join();
+  c_->full = true;  // its stream has ended, which is not known yet
+  auto d = Attach(4, "d");
+  Settle();
+  StillRuns();
+  EXPECT_FALSE(c_->broken.ok());
+  Settle();
+  StillRuns();
+  ASSERT_EQ(State(4), "WORKER_STATE_PREPARING");
+  EXPECT_EQ(d->sent[1].assign_stage().num_stages(), 3);
+}
+
 TEST_F(MembershipPreparingTest, WhoSaysNothingOfItsLinksIsNotWaitedFor) {
   options_.most_reach_time = absl::Seconds(5);
   Join();
