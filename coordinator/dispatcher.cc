@@ -90,7 +90,10 @@ class DispatcherImpl : public Dispatcher {
       for (JobId job : events->cancelled) OnCancel(job);
       if (events->planned) membership_.OnPlanned(*std::move(events->planned));
       if (events->new_work) {
-        if (driver_.live() == 0) membership_.OnNewJobs();
+        if (driver_.live() == 0 ||
+            membership_.phase() != Membership::Phase::kRunning) {
+          membership_.OnNewJobs();
+        }
         maybe_work_ = work_meanwhile_ = true;
         fetch_failure_.clear();
       }

@@ -126,8 +126,8 @@ class Membership {
   // The copy of the model by which steps are computed from now on, if it is
   // another one than before; to be kept with the jobs.
   std::optional<ModelContent> TakeBegunModel();
-  // Jobs came while nothing was computed: the present plan may not be theirs,
-  // nor the copy of the model that jobs before them began with.
+  // Jobs came while nothing was computed, or no plan ran: the present plan may
+  // not be theirs, nor the copy of the model that jobs before them began with.
   void OnNewJobs();
   // Tokens computed since the coordinator began, wall seconds with steps in
   // flight, and how much of what they may generate requests do. The plan is
@@ -317,7 +317,8 @@ class Membership {
     std::vector<WorkerId> workers;
     std::optional<Plan> present;
     bool taken = false;
-    bool no_work = false;  // to be repeated when there is
+    bool new_jobs = false;  // came since it began
+    bool no_work = false;   // to be repeated when there is
   };
   std::optional<Search> search_;
   // What is to follow the running plan.

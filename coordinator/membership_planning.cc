@@ -120,7 +120,11 @@ void Membership::OnPlanned(PlanAnswer answer) {
   if (!search_ || search_->ticket != answer.ticket) return;
   const Search search = *search_;
   if (absl::IsNotFound(answer.plan.status())) {
-    if (search.present) {
+    if (search.new_jobs) {
+      // It may have counted the requests before those.
+      search_.reset();
+      OnNewJobs();
+    } else if (search.present) {
       search_.reset();
     } else {
       search_->no_work = true;
@@ -170,6 +174,8 @@ void Membership::OnNewJobs() {
   DropFormerModel();
   if (search_ && search_->no_work) {
     search_.reset();
+  } else if (search_) {
+    search_->new_jobs = true;
   } else if (phase_ == Phase::kRunning && plan_ && options_.plan_jobs &&
              !options_.fixed_plan) {
     BeginSearch(stages_, plan_);

@@ -164,6 +164,35 @@ TEST_F(MembershipPlanTest, WithoutWorkItWaitsForSome) {
   EXPECT_EQ(members().phase(), Phase::kLoading);
 }
 
+TEST_F(MembershipPlanTest, AJobThatComesWhileItLooksForWorkIsNotMissed) {
+  AttachTwo();
+  const PlanTask task = Task();  // counts the requests, and then
+  members().OnNewJobs();
+  Answer(task.ticket, absl::NotFoundError("no requests wait"));
+  members().Advance();
+  Answer(Task().ticket, TwoStages());
+  EXPECT_EQ(members().phase(), Phase::kLoading);
+}
+
+TEST_F(MembershipPlanTest, JobsDoNotInterruptASearch) {
+  AttachTwo();
+  const PlanTask task = Task();
+  members().OnNewJobs();
+  members().Advance();
+  EXPECT_FALSE(members().TakePlanTask().has_value());
+  Answer(task.ticket, TwoStages());
+  EXPECT_EQ(members().phase(), Phase::kLoading);
+}
+
+TEST_F(MembershipPlanTest, NorIsOneThatComesWhileAPlanRuns) {
+  Run();
+  members().OnNewJobs();
+  const PlanTask task = Task();
+  members().OnNewJobs();
+  Answer(task.ticket, absl::NotFoundError("no requests wait"));
+  EXPECT_TRUE(Task().present.has_value());
+}
+
 TEST_F(MembershipPlanTest, WithoutAPlanTheWorkersChoose) {
   AttachTwo();
   Answer(Task().ticket,
