@@ -197,6 +197,7 @@ class Membership {
     // Links to these were asked for, and are waited for until then.
     absl::flat_hash_set<std::string> links_asked;
     absl::Duration links_due;
+    int links_owed = 0;  // answers; each is to all that was asked at once
   };
 
   absl::Status CheckRegister(const v1::Register& info) const;

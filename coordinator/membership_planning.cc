@@ -51,6 +51,7 @@ bool Membership::KnowsLinks(const std::vector<StageAssignment>& stages) {
     v1::MeasureLinks ask = LinksToMeasure(infos, i, &worker.links_asked);
     if (ask.peers_size() > 0) {
       worker.links_due = now + options_.most_link_time;
+      ++worker.links_owed;
       questions.emplace_back(stages[i].worker, v1::CoordinatorMessage());
       *questions.back().second.mutable_measure_links() = std::move(ask);
     }
@@ -64,8 +65,8 @@ bool Membership::KnowsLinks(const std::vector<StageAssignment>& stages) {
 void Membership::OnLinksMeasured(Worker& worker,
                                  const v1::LinksMeasured& measured) {
   // Late ones are welcome.
-  if (worker.links_due == absl::ZeroDuration() || !worker.profile) return;
-  worker.links_due = absl::ZeroDuration();
+  if (worker.links_owed == 0 || !worker.profile) return;
+  if (--worker.links_owed == 0) worker.links_due = absl::ZeroDuration();
   const std::string trouble =
       AddMeasuredLinks(measured, worker.links_asked, &*worker.profile);
   // What is shown of it stays as it was if all links would be too much to show.

@@ -440,6 +440,31 @@ TEST_F(MembershipLinksTest, AreMeasuredBeforeTheFirstSearch) {
   EXPECT_EQ(members().phase(), Phase::kRunning);
 }
 
+TEST_F(MembershipLinksTest, EachAnswerCountsIfThereWereTwoQuestions) {
+  AttachTwo();
+  const auto c = Attach(3, Register("c"));
+  Settle();
+  EXPECT_THAT(Asked(*a_), testing::ElementsAre("c link:c"));
+  Measured(1, "b", 5e6);
+  Measured(2, "a", 6e6);
+  Measured(2, "c", 7e6);
+  v1::WorkerMessage both;
+  for (const char* peer : {"a", "b"}) {
+    auto* link = both.mutable_links_measured()->add_links();
+    link->set_peer(peer);
+    link->set_bytes_per_second(8e6);
+  }
+  members().OnMessage(WorkerId(3), std::move(both));
+  members().Advance();
+  EXPECT_FALSE(members().TakePlanTask().has_value());  // a has not said all
+  Measured(1, "c", 9e6);
+  const PlanTask task = Task();
+  ASSERT_EQ(task.machines.size(), 3u);
+  EXPECT_EQ(task.machines[0].Link("b")->bytes_per_second, 5e6);
+  EXPECT_EQ(task.machines[0].Link("c")->bytes_per_second, 9e6);
+  EXPECT_EQ(task.machines[1].Link("c")->bytes_per_second, 7e6);
+}
+
 TEST_F(MembershipLinksTest, AreNotWaitedForForEver) {
   AttachTwo();
   Measured(1, "b", 5e6);
