@@ -14,6 +14,7 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -396,20 +397,28 @@ TEST_F(PressureTest, ALongLineThatTakesTooLongKeepsNobodyWaiting) {
   options.uploads.long_line_timeout = absl::Milliseconds(300);
   Start(options);
   const std::string part(2000, 'a');
-  auto slow = Begin("");
-  EXPECT_TRUE(slow->WriteData("{\"prompt\":\"" + part));
-  auto other = Begin("");
-  EXPECT_TRUE(other->WriteData("{\"prompt\":\"" + part));
-  other->WriteData("\"}\n");
-  other->WriteCommit();
-  // It says that it is there, and sends nothing.
-  while (slow->WriteData("")) absl::SleepFor(absl::Milliseconds(20));
-  const grpc::Status ended = slow->writer->Finish();
+  std::unique_ptr<Upload> uploads[] = {Begin(""), Begin("")};
+  for (auto& upload : uploads) {
+    EXPECT_TRUE(upload->WriteData("{\"prompt\":\"" + part));
+  }
+  // Both say that they are there, and send nothing, until one is ended: that
+  // whose turn it is.
+  while (uploads[0]->WriteData("")) {
+    absl::SleepFor(absl::Milliseconds(20));
+    if (!uploads[1]->WriteData("")) {
+      std::swap(uploads[0], uploads[1]);
+      break;
+    }
+  }
+  const grpc::Status ended = uploads[0]->writer->Finish();
   EXPECT_EQ(ended.error_code(), grpc::StatusCode::ABORTED);
   EXPECT_THAT(ended.error_message(), HasSubstr("others waited"));
-  const grpc::Status status = other->writer->Finish();
+  // The other has its turn, and no hurry.
+  absl::SleepFor(2 * options.uploads.long_line_timeout);
+  EXPECT_TRUE(uploads[1]->WriteData("\"}\n"));
+  const grpc::Status status = uploads[1]->Commit();
   EXPECT_TRUE(status.ok()) << status.error_message();
-  EXPECT_EQ(other->job.counts().total(), 1);
+  EXPECT_EQ(uploads[1]->job.counts().total(), 1);
 }
 
 TEST(ClusterPageTest, HoldsAsManyWorkersAsFit) {
