@@ -214,6 +214,11 @@ void MemoryQueue::WaitForDetail(const std::string& part) {
   while (!detail_ || !absl::StrContains(*detail_, part)) changed_.Wait(&mu_);
 }
 
+bool MemoryQueue::HasDetail(const std::string& part) const {
+  MutexLock lock(&mu_);
+  return detail_ && absl::StrContains(*detail_, part);
+}
+
 void MemoryQueue::WaitForReady() {
   MutexLock lock(&mu_);
   while (detail_ != "") changed_.Wait(&mu_);

@@ -96,6 +96,7 @@ class MemoryQueue : public RequestQueue {
   // Each waits until it is so.
   void WaitForResults(size_t count);
   void WaitForDetail(const std::string& part);
+  bool HasDetail(const std::string& part) const;
   void WaitForReady();  // nothing is in the way
   void WaitForTaken(size_t count);
   void WaitForTokens(int64_t count);
