@@ -74,13 +74,14 @@ void ImageStore::RemoveOrphans(const std::string& disk_dir) {
 
 uint64_t ImageStore::DiskBytes(const std::string& disk_dir) {
   uint64_t bytes = 0;
-  std::error_code error;
-  for (const auto& dir : fs::directory_iterator(ImagesDir(disk_dir), error)) {
-    for (const auto& file : fs::directory_iterator(dir.path(), error)) {
-      if (file.path().extension() != kImageSuffix) continue;
-      const uintmax_t size = file.file_size(error);
-      if (!error) bytes += size;
-    }
+  std::error_code error;  // what can't be read counts for nothing
+  fs::recursive_directory_iterator file(ImagesDir(disk_dir), error);
+  for (const fs::recursive_directory_iterator end; !error && file != end;
+       file.increment(error)) {
+    if (file->path().extension() != kImageSuffix) continue;
+    std::error_code gone;
+    const uintmax_t size = file->file_size(gone);
+    if (!gone) bytes += size;
   }
   return bytes;
 }

@@ -44,6 +44,16 @@ class WorkerServiceTest : public testing::Test {
   std::shared_ptr<WorkerStream> NextStream() {
     return std::get<WorkerOpened>(sink_.Next().what).stream;
   }
+  // That of a worker which has registered and is accepted.
+  std::shared_ptr<WorkerStream> Accepted(
+      grpc::ClientReaderWriter<v1::WorkerMessage, v1::CoordinatorMessage>*
+          call) {
+    EXPECT_TRUE(call->Write(Hello()));
+    std::shared_ptr<WorkerStream> stream = NextStream();
+    sink_.Next();
+    stream->Accept();
+    return stream;
+  }
   absl::Status NextClosed() {
     return std::get<WorkerClosed>(sink_.Next().what).reason;
   }
@@ -101,10 +111,7 @@ TEST_F(WorkerServiceTest, CarriesTheLargestPlansAndResults) {
   constexpr int kSequences = 10'000;
   grpc::ClientContext context;
   auto call = stub_->Attach(&context);
-  ASSERT_TRUE(call->Write(Hello()));
-  auto stream = NextStream();
-  sink_.Next();
-  stream->Accept();
+  auto stream = Accepted(call.get());
   StepPlan plan;
   StepResult result;
   plan.micro_batches.emplace_back();
@@ -223,10 +230,7 @@ TEST_F(WorkerServiceTest, BreakEndsAStreamThatSaysNothing) {
 TEST_F(WorkerServiceTest, BreakEndsAnAcceptedStream) {
   grpc::ClientContext context;
   auto call = stub_->Attach(&context);
-  ASSERT_TRUE(call->Write(Hello()));
-  auto stream = NextStream();
-  sink_.Next();
-  stream->Accept();
+  auto stream = Accepted(call.get());
   stream->Break(absl::InternalError("nonsense"));
   EXPECT_EQ(NextClosed(), absl::InternalError("nonsense"));
   EXPECT_FALSE(call->Finish().ok());
@@ -236,10 +240,7 @@ TEST_F(WorkerServiceTest, BreakEndsAnAcceptedStream) {
 TEST_F(WorkerServiceTest, ADyingWorkerIsNoticedAtOnce) {
   grpc::ClientContext context;
   auto call = stub_->Attach(&context);
-  ASSERT_TRUE(call->Write(Hello()));
-  auto stream = NextStream();
-  sink_.Next();
-  stream->Accept();
+  auto stream = Accepted(call.get());
   context.TryCancel();
   EXPECT_EQ(NextClosed().code(), absl::StatusCode::kUnavailable);
   call->Finish();
@@ -248,10 +249,7 @@ TEST_F(WorkerServiceTest, ADyingWorkerIsNoticedAtOnce) {
 TEST_F(WorkerServiceTest, AWorkerThatLeavesWhileItIsWrittenToHasLeft) {
   grpc::ClientContext context;
   auto call = stub_->Attach(&context);
-  ASSERT_TRUE(call->Write(Hello()));
-  auto stream = NextStream();
-  sink_.Next();
-  stream->Accept();
+  auto stream = Accepted(call.get());
   // More than fits on the way, to one that does not read.
   v1::CoordinatorMessage message;
   message.mutable_link_id()->set_id(std::string(16 << 20, 'x'));
