@@ -107,7 +107,7 @@ void AddFlags(CLI::App& app, Flags& f) {
                  "kept; default: nowhere");
   app.add_option("--disk-space", f.disk_space,
                  "hard budget on disk, as 100GiB; default: 90 % of what is "
-                 "free");
+                 "free or holds weights already");
   app.add_option("--load-format", f.load_format,
                  "auto, or dummy: random weights, for which config.json is "
                  "enough")

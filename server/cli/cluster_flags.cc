@@ -81,7 +81,8 @@ void ClusterFlags::AddPlacement(CLI::App* app) {
       ->type_name("DIR");
   app->add_option("--disk-space", disk_space,
                   "hard budget on disk over all workers, as 100GiB; default: "
-                  "90 % of what is free")
+                  "90 % of what is free or holds "
+                  "weights already")
       ->group(group)
       ->type_name("SIZE");
   app->add_option("--workers,--pipeline-parallel-size", workers,

@@ -72,7 +72,7 @@ void AddProfileCommand(CLI::App* app, Command* chosen) {
                   "measure the disk there; default: no disk tier");
   cmd->add_option("--disk-space", machine.disk_space,
                   "what may be used of it, as 100GiB; default: 90 % of what "
-                  "is free");
+                  "is free or holds weights already");
   cmd->add_option("--device", machine.device,
                   "what computes: cpu; cuda, the first GPU, or cuda:N; "
                   "cpu-discrete, for tests: the CPU with device memory of its "
