@@ -10,13 +10,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "common/logging.h"
-#include "common/metrics.h"
+#include "common/host/logging.h"
+#include "common/metrics/metrics.h"
 #include "common/policy.h"
 #include "common/types.h"
 #include "coordinator/job_manager.h"
-#include "runtime/text/tokenizer.h"
-#include "scheduler/plan.h"
+#include "runtime/text/tokenizer/tokenizer.h"
+#include "scheduler/plan/plan.h"
 #include "sluice/v1/cluster.pb.h"
 
 namespace grpc {

@@ -11,12 +11,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "common/clock.h"
-#include "common/metrics.h"
+#include "common/metrics/metrics.h"
+#include "common/threads/clock.h"
 #include "coordinator/request_queue.h"
 #include "runtime/model/model_dir.h"
 #include "runtime/text/chat_template.h"
-#include "runtime/text/tokenizer.h"
+#include "runtime/text/tokenizer/tokenizer.h"
 #include "sluice/v1/jobs.pb.h"
 
 namespace sluice {

@@ -6,7 +6,7 @@
 #include "absl/status/statusor.h"
 #include "coordinator/planning/length_histogram.h"
 #include "coordinator/request.h"
-#include "runtime/model/model_content.h"
+#include "runtime/model/checkpoint/model_content.h"
 
 namespace sluice {
 

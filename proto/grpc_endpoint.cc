@@ -13,7 +13,7 @@
 #include <mutex>
 
 #include "absl/strings/str_cat.h"
-#include "common/listen_probe.h"
+#include "common/host/listen_probe.h"
 #include "common/status_macros.h"
 #include "proto/wire_limits.h"
 
@@ -46,8 +46,8 @@ constexpr EndpointLimits kClientChannel = {
     .max_receive_bytes = kMaxAnswerBytes,
     .max_send_bytes = kMaxRequestBytes,
     .max_metadata_bytes = kMaxMetadataBytes,
-    // Who follows a job for days notices that the coordinator's machine is gone,
-    // and finds it again soon after it is back.
+    // Who follows a job for days notices that the coordinator's machine is
+    // gone, and finds it again soon after it is back.
     .keepalive_ms = kKeepaliveMs,
     .keepalive_timeout_ms = kKeepaliveMs,
     .first_reconnect_ms = 100,

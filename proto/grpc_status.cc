@@ -3,7 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "common/text.h"
+#include "common/text/text.h"
 #include "proto/wire_limits.h"
 
 namespace sluice {

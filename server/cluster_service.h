@@ -2,7 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include "common/executor.h"
+#include "common/threads/executor.h"
 #include "coordinator/coordinator.h"
 #include "sluice/v1/cluster.grpc.pb.h"
 

@@ -9,18 +9,18 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/logging.h"
-#include "common/start_check.h"
+#include "common/host/logging.h"
+#include "common/host/start_check.h"
+#include "common/host/user_cache.h"
+#include "common/metrics/metrics_server.h"
 #include "common/status_macros.h"
-#include "common/text.h"
-#include "common/user_cache.h"
+#include "common/text/text.h"
 #include "common/version.h"
 #include "coordinator/coordinator.h"
 #include "server/coordinator_server.h"
 #include "server/flags/checks.h"
 #include "server/flags/command_line.h"
 #include "server/flags/foreign_flags.h"
-#include "server/metrics/metrics_server.h"
 
 namespace {
 

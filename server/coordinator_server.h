@@ -6,9 +6,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "common/executor.h"
-#include "common/mutex.h"
-#include "common/thread.h"
+#include "common/threads/executor.h"
+#include "common/threads/mutex.h"
+#include "common/threads/thread.h"
 #include "coordinator/coordinator.h"
 #include "proto/grpc_endpoint.h"
 #include "server/cluster_service.h"

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "common/executor.h"
-#include "common/mutex.h"
+#include "common/threads/executor.h"
+#include "common/threads/mutex.h"
 #include "coordinator/job_manager.h"
 #include "sluice/v1/jobs.pb.h"
 

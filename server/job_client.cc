@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/mutex.h"
 #include "common/status_macros.h"
-#include "common/thread.h"
+#include "common/threads/mutex.h"
+#include "common/threads/thread.h"
 #include "proto/grpc_endpoint.h"
 #include "proto/grpc_status.h"
 #include "sluice/v1/cluster.grpc.pb.h"

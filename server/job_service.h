@@ -4,8 +4,8 @@
 
 #include <atomic>
 
-#include "common/executor.h"
-#include "common/thread.h"
+#include "common/threads/executor.h"
+#include "common/threads/thread.h"
 #include "coordinator/job_manager.h"
 #include "server/follow_service.h"
 #include "server/upload_service.h"

@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/logging.h"
-#include "common/mutex.h"
-#include "common/start_check.h"
+#include "common/host/logging.h"
+#include "common/host/start_check.h"
 #include "common/status_macros.h"
+#include "common/threads/mutex.h"
 #include "proto/grpc_endpoint.h"
 #include "runtime/kernels/device_choice.h"
 #include "runtime/memory/cpu_topology.h"
@@ -25,8 +25,8 @@
 #include "server/coordinator_server.h"
 #include "server/local_profile.h"
 #include "worker/machine.h"
+#include "worker/probe/worker_profile.h"
 #include "worker/worker.h"
-#include "worker/worker_profile.h"
 
 namespace sluice {
 namespace {

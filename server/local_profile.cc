@@ -10,7 +10,7 @@
 #include "runtime/kernels/device_choice.h"
 #include "runtime/memory/host_memory.h"
 #include "runtime/profile/profile_cache.h"
-#include "worker/worker_profile.h"
+#include "worker/probe/worker_profile.h"
 
 namespace sluice {
 namespace {

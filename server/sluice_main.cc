@@ -6,12 +6,12 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "common/logging.h"
-#include "common/start_check.h"
-#include "common/text.h"
+#include "common/host/logging.h"
+#include "common/host/start_check.h"
+#include "common/text/text.h"
 #include "common/version.h"
 #include "server/cli/commands.h"
-#include "server/cli/stop_signals.h"
+#include "server/cli/jobs/stop_signals.h"
 #include "server/flags/command_line.h"
 
 namespace {

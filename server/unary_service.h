@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "absl/status/status.h"
-#include "common/executor.h"
+#include "common/threads/executor.h"
 
 namespace sluice {
 

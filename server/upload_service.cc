@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/clock.h"
+#include "common/threads/clock.h"
 #include "proto/grpc_status.h"
 #include "proto/tsan_handoff.h"
 

@@ -7,15 +7,15 @@
 #include <utility>
 #include <vector>
 
-#include "common/bounded_queue.h"
-#include "common/deadline.h"
+#include "common/host/logging.h"
 #include "common/limits.h"
-#include "common/logging.h"
-#include "common/mutex.h"
 #include "common/sampling_params.h"
 #include "common/status_macros.h"
-#include "common/text.h"
-#include "common/thread.h"
+#include "common/text/text.h"
+#include "common/threads/bounded_queue.h"
+#include "common/threads/deadline.h"
+#include "common/threads/mutex.h"
+#include "common/threads/thread.h"
 #include "proto/convert.h"
 #include "proto/grpc_status.h"
 #include "proto/wire_limits.h"

@@ -9,10 +9,10 @@
 #include "absl/time/time.h"
 #include "common/step_plan.h"
 #include "runtime/exec/sweep_stats.h"
-#include "runtime/model/content_check.h"
-#include "worker/assigned_stage.h"
+#include "runtime/model/checkpoint/content_check.h"
 #include "worker/channel_factory.h"
-#include "worker/link_survey.h"
+#include "worker/probe/link_survey.h"
+#include "worker/stage/assigned_stage.h"
 #include "worker/usage_meter.h"
 
 namespace sluice {

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
-#include "runtime/exec/image_store.h"
-#include "runtime/memory/disk_file.h"
+#include "runtime/exec/weights/image_store.h"
+#include "runtime/memory/disk/disk_file.h"
 
 namespace sluice {
 

@@ -14,21 +14,21 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/logging.h"
+#include "common/host/logging.h"
+#include "common/host/start_check.h"
 #include "common/machine_profile.h"
-#include "common/start_check.h"
+#include "common/metrics/metrics_server.h"
 #include "common/status_macros.h"
-#include "common/text.h"
-#include "common/thread.h"
+#include "common/text/text.h"
+#include "common/threads/thread.h"
 #include "common/version.h"
 #include "runtime/memory/host_memory.h"
 #include "runtime/model/model_dir.h"
 #include "server/flags/checks.h"
 #include "server/flags/command_line.h"
-#include "server/metrics/metrics_server.h"
 #include "worker/link/link_server.h"
+#include "worker/probe/worker_profile.h"
 #include "worker/worker.h"
-#include "worker/worker_profile.h"
 
 namespace {
 

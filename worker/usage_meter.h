@@ -1,8 +1,8 @@
 #pragma once
 
-#include "common/clock.h"
-#include "common/metrics.h"
-#include "common/mutex.h"
+#include "common/metrics/metrics.h"
+#include "common/threads/clock.h"
+#include "common/threads/mutex.h"
 
 namespace sluice {
 

@@ -3,11 +3,11 @@
 #include <memory>
 #include <utility>
 
+#include "common/host/logging.h"
 #include "common/limits.h"
-#include "common/logging.h"
 #include "common/status_macros.h"
-#include "runtime/exec/image_store.h"
 #include "runtime/exec/stage_executor.h"
+#include "runtime/exec/weights/image_store.h"
 #include "runtime/model/model_dir.h"
 #include "runtime/profile/profile_json.h"
 #include "worker/machine.h"

@@ -8,13 +8,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "common/logging.h"
+#include "common/host/logging.h"
 #include "common/machine_profile.h"
-#include "common/metrics.h"
+#include "common/metrics/metrics.h"
 #include "runtime/kernels/device_choice.h"
 #include "runtime/trace/trace.h"
 #include "worker/channel_factory.h"
-#include "worker/link_choice.h"
+#include "worker/link/link_choice.h"
 #include "worker/runtime_report.h"
 
 namespace grpc {

@@ -6,24 +6,24 @@
 #include <utility>
 #include <vector>
 
-#include "common/clock.h"
-#include "common/disk_gauge.h"
-#include "common/logging.h"
-#include "common/mutex.h"
-#include "common/regular_update.h"
+#include "common/host/disk_gauge.h"
+#include "common/host/logging.h"
 #include "common/status_macros.h"
-#include "common/thread.h"
+#include "common/threads/clock.h"
+#include "common/threads/mutex.h"
+#include "common/threads/regular_update.h"
+#include "common/threads/thread.h"
 #include "common/version.h"
 #include "runtime/memory/cpu_topology.h"
 #include "runtime/memory/memory_budget.h"
 #include "runtime/profile/machine_facts.h"
 #include "runtime/profile/profile_json.h"
 #include "sluice/v1/pipeline.pb.h"
-#include "worker/assigned_stage.h"
 #include "worker/coordinator_client.h"
 #include "worker/link/grpc_link_factory.h"
 #include "worker/link/link_service.h"
-#include "worker/link_survey.h"
+#include "worker/probe/link_survey.h"
+#include "worker/stage/assigned_stage.h"
 
 namespace sluice {
 namespace {

@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "runtime/model/content_check.h"
-#include "worker/stage_runner.h"
+#include "runtime/model/checkpoint/content_check.h"
+#include "worker/stage/stage_runner.h"
 #include "worker/worker.h"
 
 namespace sluice {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/metric_buckets.h"
+#include "common/metrics/metric_buckets.h"
 
 namespace sluice {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "common/metrics.h"
+#include "common/metrics/metrics.h"
 #include "common/step_plan.h"
 #include "common/types.h"
 #include "runtime/memory/memory_budget.h"

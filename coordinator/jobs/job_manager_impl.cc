@@ -13,14 +13,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "common/logging.h"
+#include "common/host/logging.h"
 #include "common/status_macros.h"
-#include "coordinator/jobs/input_file.h"
 #include "coordinator/jobs/job_ids.h"
 #include "coordinator/jobs/job_spec.h"
-#include "coordinator/jobs/message_text.h"
 #include "coordinator/jobs/model_record.h"
-#include "coordinator/jobs/request_codec.h"
+#include "coordinator/jobs/requests/input_file.h"
+#include "coordinator/jobs/requests/message_text.h"
+#include "coordinator/jobs/requests/request_codec.h"
 
 namespace sluice {
 namespace {

@@ -9,14 +9,14 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "common/mutex.h"
-#include "common/regular_update.h"
+#include "common/threads/mutex.h"
+#include "common/threads/regular_update.h"
 #include "coordinator/job_manager.h"
 #include "coordinator/jobs/job_metrics.h"
 #include "coordinator/jobs/job_upload.h"
 #include "coordinator/jobs/live_jobs.h"
-#include "coordinator/jobs/result_writer.h"
-#include "coordinator/jobs/token_texts.h"
+#include "coordinator/jobs/results/result_writer.h"
+#include "coordinator/jobs/results/token_texts.h"
 #include "coordinator/store/job_store.h"
 #include "coordinator/store/state_lock.h"
 

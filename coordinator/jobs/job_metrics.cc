@@ -2,8 +2,8 @@
 
 #include <system_error>
 
-#include "common/disk_gauge.h"
-#include "common/metric_buckets.h"
+#include "common/host/disk_gauge.h"
+#include "common/metrics/metric_buckets.h"
 #include "coordinator/job_manager.h"
 
 namespace sluice {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "common/metrics.h"
+#include "common/metrics/metrics.h"
 #include "coordinator/store/job_store.h"
 #include "sluice/v1/jobs.pb.h"
 

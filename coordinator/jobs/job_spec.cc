@@ -1,8 +1,8 @@
 #include "coordinator/jobs/job_spec.h"
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/jobs/message_text.h"
-#include "coordinator/jobs/request_body.h"
+#include "coordinator/jobs/requests/message_text.h"
+#include "coordinator/jobs/requests/request_body.h"
 
 namespace sluice {
 namespace {

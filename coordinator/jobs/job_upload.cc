@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
-#include "coordinator/jobs/message_text.h"
-#include "coordinator/jobs/request_codec.h"
-#include "coordinator/jobs/result_format.h"
+#include "coordinator/jobs/requests/message_text.h"
+#include "coordinator/jobs/requests/request_codec.h"
+#include "coordinator/jobs/results/result_format.h"
 
 namespace sluice {
 namespace {

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "common/mutex.h"
+#include "common/threads/mutex.h"
 #include "coordinator/job_manager.h"
-#include "coordinator/jobs/line_splitter.h"
-#include "coordinator/jobs/request_parser.h"
+#include "coordinator/jobs/requests/line_splitter.h"
+#include "coordinator/jobs/requests/request_parser.h"
 #include "coordinator/store/custom_id_set.h"
 #include "coordinator/store/job_store.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "common/text.h"
+#include "common/text/text.h"
 #include "coordinator/job_manager.h"
 #include "coordinator/jobs/job_ids.h"
 

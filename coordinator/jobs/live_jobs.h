@@ -12,8 +12,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "common/clock.h"
-#include "common/mutex.h"
+#include "common/threads/clock.h"
+#include "common/threads/mutex.h"
 #include "common/types.h"
 #include "coordinator/jobs/job_metrics.h"
 #include "coordinator/store/job_store.h"

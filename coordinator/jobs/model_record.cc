@@ -14,7 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "runtime/model/content_hashes.h"
+#include "runtime/model/checkpoint/content_hashes.h"
 
 namespace sluice {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runtime/model/model_content.h"
+#include "runtime/model/checkpoint/model_content.h"
 
 namespace sluice {
 

@@ -7,10 +7,10 @@
 
 #include "absl/status/statusor.h"
 #include "common/machine_profile.h"
-#include "common/mutex.h"
-#include "common/thread.h"
+#include "common/threads/mutex.h"
+#include "common/threads/thread.h"
 #include "coordinator/request_queue.h"
-#include "scheduler/plan.h"
+#include "scheduler/plan/plan.h"
 
 namespace sluice {
 

@@ -4,7 +4,7 @@
 #include <map>
 #include <utility>
 
-#include "scheduler/workload.h"
+#include "scheduler/steps/workload.h"
 
 namespace sluice {
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "runtime/model/decoder_spec.h"
-#include "scheduler/model_shape.h"
+#include "scheduler/cost/model_shape.h"
 
 namespace sluice {
 

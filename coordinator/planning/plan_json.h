@@ -4,7 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "scheduler/plan.h"
+#include "scheduler/plan/plan.h"
 
 namespace sluice {
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "common/machine_profile.h"
-#include "scheduler/plan.h"
+#include "scheduler/plan/plan.h"
 
 namespace sluice {
 

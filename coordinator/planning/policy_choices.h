@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "scheduler/plan.h"
+#include "scheduler/plan/plan.h"
 
 namespace sluice {
 

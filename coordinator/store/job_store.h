@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "common/metrics.h"
+#include "common/metrics/metrics.h"
 #include "common/types.h"
 #include "sluice/v1/jobs.pb.h"
 

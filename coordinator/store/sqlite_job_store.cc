@@ -24,10 +24,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/clock.h"
-#include "common/logging.h"
-#include "common/mutex.h"
+#include "common/host/logging.h"
 #include "common/status_macros.h"
+#include "common/threads/clock.h"
+#include "common/threads/mutex.h"
 #include "coordinator/store/accepted_jobs.h"
 #include "coordinator/store/job_store.h"
 #include "coordinator/store/space_reserve.h"

@@ -7,7 +7,7 @@
 #include "runtime/exec/tier_table.h"
 #include "runtime/exec/weight_placement.h"
 #include "runtime/kv/kv_layout.h"
-#include "runtime/memory/disk_file.h"
+#include "runtime/memory/disk/disk_file.h"
 
 namespace sluice {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "absl/status/status.h"
 #include "common/step_plan.h"
-#include "runtime/exec/activation_buffer.h"
 #include "runtime/kv/sequence_pages.h"
+#include "runtime/memory/activation_buffer.h"
 #include "runtime/model/decoder_spec.h"
 
 namespace sluice {

@@ -36,7 +36,7 @@ class StageHead {
   struct Options {
     Backend* backend = nullptr;       // computes the logits
     Backend* host_backend = nullptr;  // has the threads that sample
-    int threads = 1;  // of host_backend
+    int threads = 1;                  // of host_backend
     // Shows a section's image until it is released.
     std::function<absl::StatusOr<ImageView>(int section)> acquire;
     std::function<absl::Status(int section)> release;

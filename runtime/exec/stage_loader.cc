@@ -6,12 +6,12 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "runtime/exec/device_plan.h"
-#include "runtime/exec/embedding_store.h"
-#include "runtime/exec/image_store.h"
 #include "runtime/exec/stage_memory.h"
 #include "runtime/exec/stage_sweep.h"
-#include "runtime/model/dummy_source.h"
-#include "runtime/model/tensor_names.h"
+#include "runtime/exec/weights/embedding_store.h"
+#include "runtime/exec/weights/image_store.h"
+#include "runtime/model/checkpoint/dummy_source.h"
+#include "runtime/model/checkpoint/tensor_names.h"
 
 namespace sluice {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "absl/status/statusor.h"
 #include "runtime/exec/stage_executor.h"
+#include "runtime/model/checkpoint/tensor_source.h"
 #include "runtime/model/decoder_spec.h"
-#include "runtime/model/tensor_source.h"
 
 namespace sluice {
 

@@ -8,10 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/status_macros.h"
-#include "runtime/exec/image_file.h"
-#include "runtime/exec/kv_stager.h"
+#include "runtime/exec/kv/kv_stager.h"
 #include "runtime/exec/tier_table.h"
 #include "runtime/exec/weight_placement.h"
+#include "runtime/exec/weights/image_file.h"
 
 namespace sluice {
 namespace {

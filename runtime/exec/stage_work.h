@@ -4,9 +4,9 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/exec/activation_buffer.h"
-#include "runtime/exec/device_kv_stager.h"
+#include "runtime/exec/kv/device_kv_stager.h"
 #include "runtime/kv/batch_view.h"
+#include "runtime/memory/activation_buffer.h"
 #include "runtime/memory/memory_budget.h"
 
 namespace sluice {

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "runtime/memory/io_completion.h"
+#include "runtime/memory/disk/io_completion.h"
 #include "runtime/trace/trace.h"
 
 namespace sluice {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/memory/disk_file.h"
+#include "runtime/memory/disk/disk_file.h"
 
 namespace sluice {
 

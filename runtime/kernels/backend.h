@@ -12,15 +12,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/threads/work_marks.h"
 #include "common/types.h"
-#include "common/work_marks.h"
 #include "runtime/kernels/image_view.h"
 #include "runtime/kernels/image_window.h"
 #include "runtime/kv/batch_view.h"
 #include "runtime/kv/kv_layout.h"
 #include "runtime/memory/memory_budget.h"
+#include "runtime/model/checkpoint/tensor_source.h"
 #include "runtime/model/decoder_spec.h"
-#include "runtime/model/tensor_source.h"
 #include "runtime/sample/pick.h"
 
 namespace sluice {

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/mutex.h"
 #include "common/status_macros.h"
+#include "common/threads/mutex.h"
 #include "runtime/kernels/cpu/vector_ops.h"
 
 namespace sluice {

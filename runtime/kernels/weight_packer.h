@@ -10,9 +10,9 @@
 #include "runtime/kernels/layer_layout.h"
 #include "runtime/kernels/matrix_packer.h"
 #include "runtime/memory/host_buffer.h"
+#include "runtime/model/checkpoint/tensor_names.h"
+#include "runtime/model/checkpoint/tensor_source.h"
 #include "runtime/model/decoder_spec.h"
-#include "runtime/model/tensor_names.h"
-#include "runtime/model/tensor_source.h"
 
 namespace sluice {
 

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
-#include "runtime/memory/disk_file.h"
+#include "runtime/memory/disk/disk_file.h"
 #include "runtime/memory/touch.h"
 
 namespace sluice {

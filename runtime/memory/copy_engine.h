@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "common/mutex.h"
-#include "common/thread.h"
-#include "runtime/memory/io_completion.h"
-#include "runtime/memory/io_engine.h"
+#include "common/threads/mutex.h"
+#include "common/threads/thread.h"
+#include "runtime/memory/disk/io_completion.h"
+#include "runtime/memory/disk/io_engine.h"
 #include "runtime/trace/trace.h"
 
 namespace sluice {

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/memory/disk_file.h"
+#include "runtime/memory/disk/disk_file.h"
 
 namespace sluice {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "common/status_macros.h"
-#include "runtime/memory/disk_file.h"
+#include "runtime/memory/disk/disk_file.h"
 
 namespace sluice {
 

@@ -9,8 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runtime/memory/io_completion.h"
-#include "runtime/memory/io_engine.h"
+#include "runtime/memory/disk/io_completion.h"
+#include "runtime/memory/disk/io_engine.h"
 #include "runtime/memory/memory_budget.h"
 
 namespace sluice {

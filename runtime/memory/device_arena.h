@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "common/mutex.h"
+#include "common/threads/mutex.h"
 
 namespace sluice {
 

@@ -14,7 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "common/logging.h"
+#include "common/host/logging.h"
 #include "common/status_macros.h"
 
 namespace sluice {

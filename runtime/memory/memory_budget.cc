@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "common/bytes_text.h"
+#include "common/text/bytes_text.h"
 
 namespace sluice {
 namespace {

@@ -4,7 +4,7 @@
 #include <thread>
 #include <vector>
 
-#include "common/thread.h"
+#include "common/threads/thread.h"
 
 namespace sluice {
 namespace {

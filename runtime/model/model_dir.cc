@@ -7,10 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "runtime/model/checkpoint/safetensors_source.h"
 #include "runtime/model/json_file.h"
 #include "runtime/model/model_path.h"
 #include "runtime/model/positions.h"
-#include "runtime/model/safetensors_source.h"
 
 namespace sluice {
 namespace {

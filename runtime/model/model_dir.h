@@ -5,9 +5,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "runtime/model/checkpoint/tensor_source.h"
 #include "runtime/model/decoder_spec.h"
 #include "runtime/model/generation_config.h"
-#include "runtime/model/tensor_source.h"
 
 namespace sluice {
 

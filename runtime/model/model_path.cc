@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "common/text.h"
+#include "common/text/text.h"
 
 namespace sluice {
 namespace {

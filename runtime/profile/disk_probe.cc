@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/clock.h"
 #include "common/status_macros.h"
-#include "common/thread.h"
-#include "runtime/memory/disk_file.h"
+#include "common/threads/clock.h"
+#include "common/threads/thread.h"
+#include "runtime/memory/disk/disk_file.h"
+#include "runtime/memory/disk/io_engine.h"
 #include "runtime/memory/host_buffer.h"
-#include "runtime/memory/io_engine.h"
 #include "runtime/profile/measure.h"
 
 namespace sluice {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "common/clock.h"
 #include "common/status_macros.h"
+#include "common/threads/clock.h"
 
 namespace sluice {
 

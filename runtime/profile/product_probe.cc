@@ -4,8 +4,8 @@
 #include <cstring>
 #include <utility>
 
-#include "common/clock.h"
 #include "common/status_macros.h"
+#include "common/threads/clock.h"
 #include "runtime/profile/measure.h"
 
 namespace sluice {

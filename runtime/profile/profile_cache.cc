@@ -11,9 +11,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "common/logging.h"
+#include "common/host/logging.h"
+#include "common/host/user_cache.h"
 #include "common/status_macros.h"
-#include "common/user_cache.h"
 #include "common/version.h"
 #include "runtime/memory/checksum.h"
 #include "runtime/profile/machine_facts.h"
@@ -97,8 +97,9 @@ absl::StatusOr<MachineProfile> FindCachedProfile(
   if (options.cache_dir.empty()) {
     return absl::NotFoundError("no directory that keeps profiles");
   }
-  SLUICE_ASSIGN_OR_RETURN(const std::string fingerprint,
-                          MachineFingerprint(options.machine, ReleaseVersion()));
+  SLUICE_ASSIGN_OR_RETURN(
+      const std::string fingerprint,
+      MachineFingerprint(options.machine, ReleaseVersion()));
   return Find(CacheFile(options.cache_dir, fingerprint), fingerprint,
               options.machine);
 }
@@ -107,8 +108,9 @@ absl::StatusOr<MachineProfile> CachedProfile(
     const ProfileCacheOptions& options, const ProfileProgress& progress,
     const std::atomic<bool>* cancelled) {
   SLUICE_RETURN_IF_ERROR(options.machine.Validate());
-  SLUICE_ASSIGN_OR_RETURN(const std::string fingerprint,
-                          MachineFingerprint(options.machine, ReleaseVersion()));
+  SLUICE_ASSIGN_OR_RETURN(
+      const std::string fingerprint,
+      MachineFingerprint(options.machine, ReleaseVersion()));
   DirLock lock;
   std::string path;
   if (!options.cache_dir.empty()) {

@@ -5,13 +5,13 @@
 #include <span>
 #include <utility>
 
-#include "common/clock.h"
 #include "common/status_macros.h"
 #include "common/step_plan.h"
+#include "common/threads/clock.h"
 #include "runtime/exec/stage_loader.h"
 #include "runtime/kernels/cpu/compute_pool.h"
 #include "runtime/memory/host_buffer.h"
-#include "runtime/model/dummy_source.h"
+#include "runtime/model/checkpoint/dummy_source.h"
 #include "runtime/profile/measure.h"
 #include "runtime/profile/probe_model.h"
 #include "runtime/sample/sampler.h"

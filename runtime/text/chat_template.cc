@@ -10,10 +10,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/status_macros.h"
-#include "runtime/text/chat_template/ast.h"
-#include "runtime/text/chat_template/content_forms.h"
-#include "runtime/text/chat_template/parser.h"
-#include "runtime/text/chat_template/render.h"
+#include "runtime/text/jinja/ast.h"
+#include "runtime/text/jinja/content_forms.h"
+#include "runtime/text/jinja/parser.h"
+#include "runtime/text/jinja/render.h"
 
 namespace sluice {
 namespace {

@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "runtime/text/tokenizer.h"
+#include "runtime/text/tokenizer/tokenizer.h"
 
 namespace sluice {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/mutex.h"
+#include "common/threads/mutex.h"
 
 namespace sluice {
 

@@ -5,8 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "common/text.h"
-#include "common/utf8.h"
+#include "common/text/text.h"
+#include "common/text/utf8.h"
 
 namespace sluice {
 namespace {

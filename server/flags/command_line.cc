@@ -8,8 +8,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "common/suggest.h"
-#include "common/text.h"
+#include "common/text/suggest.h"
+#include "common/text/text.h"
 #include "server/flags/foreign_flags.h"
 #include "server/flags/help_format.h"
 

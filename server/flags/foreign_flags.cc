@@ -2,7 +2,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/text.h"
+#include "common/text/text.h"
 
 namespace sluice {
 namespace {

@@ -19,11 +19,11 @@
 #include <utility>
 #include <vector>
 
-#include "common/thread.h"
+#include "common/threads/thread.h"
 #include "runtime/memory/checksum.h"
-#include "runtime/memory/disk_file.h"
+#include "runtime/memory/disk/disk_file.h"
+#include "runtime/memory/disk/io_engine.h"
 #include "runtime/memory/host_buffer.h"
-#include "runtime/memory/io_engine.h"
 
 namespace sluice {
 namespace {

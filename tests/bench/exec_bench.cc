@@ -16,7 +16,7 @@
 
 #include "absl/strings/string_view.h"
 #include "runtime/exec/stage_loader.h"
-#include "runtime/model/dummy_source.h"
+#include "runtime/model/checkpoint/dummy_source.h"
 #include "runtime/trace/trace.h"
 #include "tests/parity/random_source.h"
 
@@ -155,8 +155,8 @@ int Main(int argc, char** argv) {
       sequences * prompt / prefill, decode, decode_times.front(),
       decode_times.back(), sequences * (new_tokens - 1) / decode,
       sequences * new_tokens / (prefill + decode));
-  std::printf("processor time: prefill %.3f s, decode %.3f s\n", prefill_cpu[rounds / 2],
-              decode_cpu[rounds / 2]);
+  std::printf("processor time: prefill %.3f s, decode %.3f s\n",
+              prefill_cpu[rounds / 2], decode_cpu[rounds / 2]);
   const SweepStats stats = stage.stats();
   std::printf(
       "seconds in all: projections %.3f, attention %.3f, dequantize %.3f, head "

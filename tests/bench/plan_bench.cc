@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "scheduler/plan.h"
-#include "scheduler/simulator.h"
+#include "scheduler/plan/plan.h"
+#include "scheduler/simulate/simulator.h"
 #include "tests/unit/scheduler/plan_testing.h"
 
 namespace sluice {

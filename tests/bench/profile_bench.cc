@@ -15,12 +15,12 @@
 #include <utility>
 #include <vector>
 
-#include "common/clock.h"
+#include "common/threads/clock.h"
 #include "runtime/exec/stage_loader.h"
 #include "runtime/kv/kv_layout.h"
 #include "runtime/memory/cpu_topology.h"
 #include "runtime/memory/host_memory.h"
-#include "runtime/model/dummy_source.h"
+#include "runtime/model/checkpoint/dummy_source.h"
 #include "runtime/profile/measure.h"
 #include "runtime/profile/profile_json.h"
 #include "runtime/profile/profiler.h"

@@ -63,7 +63,7 @@ THEIRS = (
 
 
 def windows_of(texts, context):
-    """(ids, first that counts), cut as `sluice score` does (server/cli/score_windows.h)."""
+    """(ids, first that counts), cut as `sluice score` does (server/cli/run/score_windows.h)."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(os.path.join(MODEL, "tokenizer.json"))

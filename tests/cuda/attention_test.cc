@@ -1,4 +1,4 @@
-#include "runtime/kernels/cuda/attention.h"
+#include "runtime/kernels/cuda/attention/attention.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,10 +15,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/kernels/cpu/attention.h"
-#include "runtime/kernels/cuda/attention_batch.h"
-#include "runtime/kernels/cuda/attention_kernels.h"
-#include "runtime/kernels/cuda/launch.h"
-#include "tests/cuda/attention_world.h"
+#include "runtime/kernels/cuda/attention/attention_batch.h"
+#include "runtime/kernels/cuda/attention/attention_kernels.h"
+#include "runtime/kernels/cuda/device/launch.h"
+#include "tests/cuda/support/attention_world.h"
 #ifdef SLUICE_CUDA_EMULATED
 #include "tests/cuda/emulation/block.h"
 #endif

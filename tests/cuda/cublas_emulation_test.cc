@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "tests/cuda/device_array.h"
+#include "tests/cuda/support/device_array.h"
 
 namespace sluice {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/kernels/cuda/cublas_library.h"
+#include "runtime/kernels/cuda/gemm/cublas_library.h"
 
 #include <cublasLt.h>
 #include <gmock/gmock.h>

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "tests/cuda/backend_world.h"
-#include "tests/cuda/parity.h"
-#include "tests/cuda/plain_device.h"
+#include "tests/cuda/support/backend_world.h"
+#include "tests/cuda/support/parity.h"
+#include "tests/cuda/support/plain_device.h"
 #include "tests/parity/random_source.h"
 #ifdef SLUICE_CUDA_EMULATED
 #include "tests/cuda/emulation/streams.h"

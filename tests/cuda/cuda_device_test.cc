@@ -1,4 +1,4 @@
-#include "runtime/kernels/cuda/cuda_device.h"
+#include "runtime/kernels/cuda/device/cuda_device.h"
 
 #include <cstring>
 #include <memory>
@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "common/device_loss.h"
-#include "common/thread.h"
+#include "common/threads/thread.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/kernels/cuda/cuda_backend.h"
-#include "runtime/memory/disk_file.h"
+#include "runtime/memory/disk/disk_file.h"
 #include "runtime/memory/host_buffer.h"
 #include "runtime/trace/trace.h"
 #ifdef SLUICE_CUDA_EMULATED

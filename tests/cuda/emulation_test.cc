@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "common/device_loss.h"
-#include "runtime/kernels/cuda/cuda_status.h"
-#include "runtime/kernels/cuda/launch.h"
-#include "tests/cuda/device_array.h"
+#include "runtime/kernels/cuda/device/cuda_status.h"
+#include "runtime/kernels/cuda/device/launch.h"
+#include "tests/cuda/support/device_array.h"
 
 // That the emulation does what CUDA's documentation says, and sees what it
 // promises to see.

@@ -1,4 +1,4 @@
-#include "runtime/kernels/cuda/kv_append.h"
+#include "runtime/kernels/cuda/attention/kv_append.h"
 
 #include <gtest/gtest.h>
 
@@ -13,8 +13,8 @@
 #include "runtime/kernels/cpu/attention.h"
 #include "runtime/kernels/cpu/vector_ops.h"
 #include "runtime/kv/kv_layout.h"
-#include "tests/cuda/device_array.h"
-#include "tests/cuda/parity.h"
+#include "tests/cuda/support/device_array.h"
+#include "tests/cuda/support/parity.h"
 
 namespace sluice {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/kernels/cuda/product_engine.h"
+#include "runtime/kernels/cuda/gemm/product_engine.h"
 
 #include <gtest/gtest.h>
 
@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/model/float_convert.h"
 #include "runtime/quant/float16.h"
-#include "tests/cuda/device_array.h"
-#include "tests/cuda/parity.h"
+#include "tests/cuda/support/device_array.h"
+#include "tests/cuda/support/parity.h"
 
 namespace sluice {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/kernels/cuda/quantized_matrix.h"
+#include "runtime/kernels/cuda/gemm/quantized_matrix.h"
 
 #include <gtest/gtest.h>
 
@@ -9,8 +9,8 @@
 
 #include "runtime/quant/float16.h"
 #include "runtime/quant/group_codec.h"
-#include "tests/cuda/device_array.h"
-#include "tests/cuda/parity.h"
+#include "tests/cuda/support/device_array.h"
+#include "tests/cuda/support/parity.h"
 
 namespace sluice {
 namespace {

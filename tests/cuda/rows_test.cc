@@ -9,8 +9,8 @@
 #include "runtime/kernels/cuda/activation.h"
 #include "runtime/kernels/cuda/embedding.h"
 #include "runtime/kernels/cuda/norm.h"
-#include "tests/cuda/device_array.h"
-#include "tests/cuda/parity.h"
+#include "tests/cuda/support/device_array.h"
+#include "tests/cuda/support/parity.h"
 
 // Norms, activations, sums and look-ups by row, against the CPU's.
 

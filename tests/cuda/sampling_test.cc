@@ -10,9 +10,9 @@
 
 #include "runtime/sample/distribution.h"
 #include "runtime/sample/sampler.h"
-#include "tests/cuda/device_array.h"
-#include "tests/cuda/parity.h"
-#include "tests/cuda/pick_judge.h"
+#include "tests/cuda/support/device_array.h"
+#include "tests/cuda/support/parity.h"
+#include "tests/cuda/support/pick_judge.h"
 
 // Tokens that are picked on the device, against the host's Sampler.
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "runtime/kernels/cuda/activation.h"
-#include "tests/cuda/device_array.h"
+#include "tests/cuda/support/device_array.h"
 #ifdef SLUICE_CUDA_EMULATED
 #include "tests/cuda/emulation/streams.h"
 #endif

@@ -8,9 +8,9 @@
 #include <functional>
 #include <vector>
 
-#include "runtime/kernels/cuda/cuda_status.h"
-#include "runtime/kernels/cuda/launch.h"
-#include "tests/cuda/device_array.h"
+#include "runtime/kernels/cuda/device/cuda_status.h"
+#include "runtime/kernels/cuda/device/launch.h"
+#include "tests/cuda/support/device_array.h"
 
 // That streams of the emulation keep what CUDA promises of order, and show who
 // relies on more.

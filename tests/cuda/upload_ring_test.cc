@@ -1,4 +1,4 @@
-#include "runtime/kernels/cuda/upload_ring.h"
+#include "runtime/kernels/cuda/device/upload_ring.h"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "tests/cuda/parity.h"
-#include "tests/cuda/plain_device.h"
+#include "tests/cuda/support/parity.h"
+#include "tests/cuda/support/plain_device.h"
 #ifdef SLUICE_CUDA_EMULATED
 #include "tests/cuda/emulation/streams.h"
 #endif

@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "common/utf8.h"
+#include "common/text/utf8.h"
 #include "runtime/text/detokenizer.h"
-#include "runtime/text/tokenizer.h"
+#include "runtime/text/tokenizer/tokenizer.h"
 
 namespace sluice {
 namespace {

@@ -11,9 +11,9 @@
 #include "runtime/exec/stage_loader.h"
 #include "runtime/kernels/cpu/compute_pool.h"
 #include "runtime/kernels/cpu/gemm.h"
-#include "runtime/model/dummy_source.h"
-#include "scheduler/cost_model.h"
-#include "scheduler/stage_bytes.h"
+#include "runtime/model/checkpoint/dummy_source.h"
+#include "scheduler/cost/cost_model.h"
+#include "scheduler/cost/stage_bytes.h"
 #include "tests/parity/random_source.h"
 #include "tests/unit/exec/scratch_dir.h"
 

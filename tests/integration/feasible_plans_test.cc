@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/planning/model_shape_of.h"
-#include "runtime/model/dummy_source.h"
-#include "scheduler/plan.h"
+#include "runtime/model/checkpoint/dummy_source.h"
+#include "scheduler/plan/plan.h"
 #include "tests/parity/random_source.h"
 #include "tests/parity/stage_chain.h"
 #include "tests/unit/exec/scratch_dir.h"

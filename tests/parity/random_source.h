@@ -4,8 +4,8 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "runtime/model/checkpoint/tensor_source.h"
 #include "runtime/model/decoder_spec.h"
-#include "runtime/model/tensor_source.h"
 
 namespace sluice {
 

@@ -12,8 +12,8 @@
 #include "common/step_plan.h"
 #include "runtime/exec/stage_executor.h"
 #include "runtime/memory/memory_budget.h"
+#include "runtime/model/checkpoint/tensor_source.h"
 #include "runtime/model/decoder_spec.h"
-#include "runtime/model/tensor_source.h"
 
 namespace sluice {
 

@@ -12,9 +12,9 @@
 
 #include "common/status_macros.h"
 #include "proto/convert.h"
+#include "proto/tsan_handoff.h"
 #include "proto/wire_limits.h"
 #include "sluice/v1/pipeline.pb.h"
-#include "proto/tsan_handoff.h"
 
 namespace sluice {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "runtime/exec/activation_buffer.h"
+#include "runtime/memory/activation_buffer.h"
 #include "worker/link/link.h"
 
 // The wire form of a frame: a protobuf v1::Frame whose last field is

@@ -10,9 +10,9 @@
 #include <functional>
 #include <utility>
 
-#include "common/deadline.h"
-#include "common/mutex.h"
 #include "common/status_macros.h"
+#include "common/threads/deadline.h"
+#include "common/threads/mutex.h"
 #include "proto/callback_queue.h"
 #include "proto/grpc_status.h"
 #include "proto/tsan_handoff.h"

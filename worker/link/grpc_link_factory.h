@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "common/metrics.h"
+#include "common/metrics/metrics.h"
 #include "worker/channel_factory.h"
 #include "worker/link/link.h"
 

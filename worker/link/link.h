@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/step_plan.h"
-#include "runtime/exec/activation_buffer.h"
+#include "runtime/memory/activation_buffer.h"
 #include "worker/link/payload_channel.h"
 
 namespace sluice {

@@ -5,9 +5,9 @@
 #include <span>
 #include <string>
 
+#include "proto/tsan_handoff.h"
 #include "runtime/memory/checksum.h"
 #include "sluice/v1/pipeline.pb.h"
-#include "proto/tsan_handoff.h"
 
 namespace sluice {
 

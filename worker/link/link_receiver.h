@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "common/types.h"
-#include "runtime/exec/activation_buffer.h"
+#include "runtime/memory/activation_buffer.h"
 #include "worker/link/link.h"
 
 namespace sluice {

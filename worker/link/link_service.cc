@@ -12,14 +12,14 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
-#include "common/mutex.h"
 #include "common/status_macros.h"
-#include "proto/grpc_status.h"
-#include "sluice/v1/pipeline.grpc.pb.h"
+#include "common/threads/mutex.h"
 #include "proto/callback_queue.h"
+#include "proto/grpc_status.h"
+#include "proto/tsan_handoff.h"
+#include "sluice/v1/pipeline.grpc.pb.h"
 #include "worker/link/frame.h"
 #include "worker/link/link_protocol.h"
-#include "proto/tsan_handoff.h"
 
 namespace sluice {
 namespace {

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "common/metrics.h"
+#include "common/metrics/metrics.h"
 #include "worker/link/link.h"
 #include "worker/link/link_receiver.h"
 

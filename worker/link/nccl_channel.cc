@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/logging.h"
+#include "common/host/logging.h"
 #include "common/status_macros.h"
 
 namespace sluice {

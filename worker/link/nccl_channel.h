@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "common/mutex.h"
+#include "common/threads/mutex.h"
 #include "worker/link/nccl_library.h"
 #include "worker/link/payload_channel.h"
 

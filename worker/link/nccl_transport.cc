@@ -7,9 +7,9 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "common/mutex.h"
 #include "common/status_macros.h"
-#include "common/thread.h"
+#include "common/threads/mutex.h"
+#include "common/threads/thread.h"
 #include "worker/link/nccl_channel.h"
 #include "worker/link/nccl_library.h"
 

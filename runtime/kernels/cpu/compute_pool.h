@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "common/mutex.h"
-#include "common/thread.h"
-#include "common/work_marks.h"
+#include "common/threads/mutex.h"
+#include "common/threads/thread.h"
+#include "common/threads/work_marks.h"
 
 namespace sluice {
 

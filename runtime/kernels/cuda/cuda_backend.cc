@@ -1,7 +1,7 @@
 #include "runtime/kernels/cuda/cuda_backend.h"
 
 #include "runtime/kernels/cuda/cuda_backend_impl.h"
-#include "runtime/kernels/cuda/cuda_device.h"
+#include "runtime/kernels/cuda/device/cuda_device.h"
 
 namespace sluice {
 

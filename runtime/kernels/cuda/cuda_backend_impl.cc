@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "runtime/kernels/cuda/activation.h"
-#include "runtime/kernels/cuda/cuda_status.h"
-#include "runtime/kernels/cuda/dtype_dispatch.h"
+#include "runtime/kernels/cuda/device/cuda_status.h"
+#include "runtime/kernels/cuda/device/dtype_dispatch.h"
 #include "runtime/kernels/cuda/embedding.h"
 
 namespace sluice {

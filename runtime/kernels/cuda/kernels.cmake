@@ -2,72 +2,72 @@
 set(SLUICE_CUDA_KERNELS
   ${CMAKE_CURRENT_LIST_DIR}/activation.cu
   ${CMAKE_CURRENT_LIST_DIR}/activation.h
-  ${CMAKE_CURRENT_LIST_DIR}/attention.cc
-  ${CMAKE_CURRENT_LIST_DIR}/attention.h
-  ${CMAKE_CURRENT_LIST_DIR}/attention_batch.cc
-  ${CMAKE_CURRENT_LIST_DIR}/attention_batch.h
-  ${CMAKE_CURRENT_LIST_DIR}/attention_fma.cuh
-  ${CMAKE_CURRENT_LIST_DIR}/attention_kernels.h
-  ${CMAKE_CURRENT_LIST_DIR}/attention_mma.cuh
-  ${CMAKE_CURRENT_LIST_DIR}/attention_types.h
-  ${CMAKE_CURRENT_LIST_DIR}/combine_splits.cu
-  ${CMAKE_CURRENT_LIST_DIR}/cuda_device.cc
-  ${CMAKE_CURRENT_LIST_DIR}/cuda_device.h
-  ${CMAKE_CURRENT_LIST_DIR}/cuda_health.cc
-  ${CMAKE_CURRENT_LIST_DIR}/cuda_health.h
-  ${CMAKE_CURRENT_LIST_DIR}/cuda_status.cc
-  ${CMAKE_CURRENT_LIST_DIR}/cuda_status.h
-  ${CMAKE_CURRENT_LIST_DIR}/cuda_wire.cc
-  ${CMAKE_CURRENT_LIST_DIR}/cuda_wire.h
-  ${CMAKE_CURRENT_LIST_DIR}/decode_bf16.cu
-  ${CMAKE_CURRENT_LIST_DIR}/decode_choice.cuh
-  ${CMAKE_CURRENT_LIST_DIR}/decode_float32.cu
-  ${CMAKE_CURRENT_LIST_DIR}/decode_fp16.cu
-  ${CMAKE_CURRENT_LIST_DIR}/decode_int4.cu
-  ${CMAKE_CURRENT_LIST_DIR}/decode_int8.cu
-  ${CMAKE_CURRENT_LIST_DIR}/decode_kernels.cuh
-  ${CMAKE_CURRENT_LIST_DIR}/dynamic_shared.h
-  ${CMAKE_CURRENT_LIST_DIR}/elements.cuh
+  ${CMAKE_CURRENT_LIST_DIR}/attention/attention.cc
+  ${CMAKE_CURRENT_LIST_DIR}/attention/attention.h
+  ${CMAKE_CURRENT_LIST_DIR}/attention/attention_batch.cc
+  ${CMAKE_CURRENT_LIST_DIR}/attention/attention_batch.h
+  ${CMAKE_CURRENT_LIST_DIR}/attention/attention_fma.cuh
+  ${CMAKE_CURRENT_LIST_DIR}/attention/attention_kernels.h
+  ${CMAKE_CURRENT_LIST_DIR}/attention/attention_mma.cuh
+  ${CMAKE_CURRENT_LIST_DIR}/attention/attention_types.h
+  ${CMAKE_CURRENT_LIST_DIR}/attention/combine_splits.cu
+  ${CMAKE_CURRENT_LIST_DIR}/device/cuda_device.cc
+  ${CMAKE_CURRENT_LIST_DIR}/device/cuda_device.h
+  ${CMAKE_CURRENT_LIST_DIR}/device/cuda_health.cc
+  ${CMAKE_CURRENT_LIST_DIR}/device/cuda_health.h
+  ${CMAKE_CURRENT_LIST_DIR}/device/cuda_status.cc
+  ${CMAKE_CURRENT_LIST_DIR}/device/cuda_status.h
+  ${CMAKE_CURRENT_LIST_DIR}/device/cuda_wire.cc
+  ${CMAKE_CURRENT_LIST_DIR}/device/cuda_wire.h
+  ${CMAKE_CURRENT_LIST_DIR}/attention/instances/decode_bf16.cu
+  ${CMAKE_CURRENT_LIST_DIR}/attention/decode_choice.cuh
+  ${CMAKE_CURRENT_LIST_DIR}/attention/instances/decode_float32.cu
+  ${CMAKE_CURRENT_LIST_DIR}/attention/instances/decode_fp16.cu
+  ${CMAKE_CURRENT_LIST_DIR}/attention/instances/decode_int4.cu
+  ${CMAKE_CURRENT_LIST_DIR}/attention/instances/decode_int8.cu
+  ${CMAKE_CURRENT_LIST_DIR}/attention/decode_kernels.cuh
+  ${CMAKE_CURRENT_LIST_DIR}/device/dynamic_shared.h
+  ${CMAKE_CURRENT_LIST_DIR}/device/elements.cuh
   ${CMAKE_CURRENT_LIST_DIR}/embedding.cu
   ${CMAKE_CURRENT_LIST_DIR}/embedding.h
-  ${CMAKE_CURRENT_LIST_DIR}/kv_append.cu
-  ${CMAKE_CURRENT_LIST_DIR}/kv_append.h
-  ${CMAKE_CURRENT_LIST_DIR}/kv_elements.cuh
-  ${CMAKE_CURRENT_LIST_DIR}/kv_stage.cuh
-  ${CMAKE_CURRENT_LIST_DIR}/launch.h
+  ${CMAKE_CURRENT_LIST_DIR}/attention/kv_append.cu
+  ${CMAKE_CURRENT_LIST_DIR}/attention/kv_append.h
+  ${CMAKE_CURRENT_LIST_DIR}/attention/kv_elements.cuh
+  ${CMAKE_CURRENT_LIST_DIR}/attention/kv_stage.cuh
+  ${CMAKE_CURRENT_LIST_DIR}/device/launch.h
   ${CMAKE_CURRENT_LIST_DIR}/norm.cu
   ${CMAKE_CURRENT_LIST_DIR}/norm.h
-  ${CMAKE_CURRENT_LIST_DIR}/prefill_bf16.cu
-  ${CMAKE_CURRENT_LIST_DIR}/prefill_choice.cuh
-  ${CMAKE_CURRENT_LIST_DIR}/prefill_float32.cu
-  ${CMAKE_CURRENT_LIST_DIR}/prefill_fp16.cu
-  ${CMAKE_CURRENT_LIST_DIR}/prefill_int4.cu
-  ${CMAKE_CURRENT_LIST_DIR}/prefill_int8.cu
-  ${CMAKE_CURRENT_LIST_DIR}/prefill_kernels.cuh
-  ${CMAKE_CURRENT_LIST_DIR}/ptx.cuh
-  ${CMAKE_CURRENT_LIST_DIR}/quantized_matrix.cu
-  ${CMAKE_CURRENT_LIST_DIR}/quantized_matrix.h
+  ${CMAKE_CURRENT_LIST_DIR}/attention/instances/prefill_bf16.cu
+  ${CMAKE_CURRENT_LIST_DIR}/attention/prefill_choice.cuh
+  ${CMAKE_CURRENT_LIST_DIR}/attention/instances/prefill_float32.cu
+  ${CMAKE_CURRENT_LIST_DIR}/attention/instances/prefill_fp16.cu
+  ${CMAKE_CURRENT_LIST_DIR}/attention/instances/prefill_int4.cu
+  ${CMAKE_CURRENT_LIST_DIR}/attention/instances/prefill_int8.cu
+  ${CMAKE_CURRENT_LIST_DIR}/attention/prefill_kernels.cuh
+  ${CMAKE_CURRENT_LIST_DIR}/device/ptx.cuh
+  ${CMAKE_CURRENT_LIST_DIR}/gemm/quantized_matrix.cu
+  ${CMAKE_CURRENT_LIST_DIR}/gemm/quantized_matrix.h
   ${CMAKE_CURRENT_LIST_DIR}/rotary.cuh
-  ${CMAKE_CURRENT_LIST_DIR}/row_grid.h
+  ${CMAKE_CURRENT_LIST_DIR}/device/row_grid.h
   ${CMAKE_CURRENT_LIST_DIR}/sampling.cu
   ${CMAKE_CURRENT_LIST_DIR}/sampling.h
-  ${CMAKE_CURRENT_LIST_DIR}/sparse_attention.cu)
+  ${CMAKE_CURRENT_LIST_DIR}/attention/sparse_attention.cu)
 
 # The backend that uses them: host code, with cuBLASLt.
 set(SLUICE_CUDA_BACKEND
-  ${CMAKE_CURRENT_LIST_DIR}/batch_attention.cc
-  ${CMAKE_CURRENT_LIST_DIR}/batch_attention.h
+  ${CMAKE_CURRENT_LIST_DIR}/attention/batch_attention.cc
+  ${CMAKE_CURRENT_LIST_DIR}/attention/batch_attention.h
   ${CMAKE_CURRENT_LIST_DIR}/cuda_backend.cc
   ${CMAKE_CURRENT_LIST_DIR}/cuda_backend_impl.cc
   ${CMAKE_CURRENT_LIST_DIR}/cuda_backend_impl.h
-  ${CMAKE_CURRENT_LIST_DIR}/device_matrices.cc
-  ${CMAKE_CURRENT_LIST_DIR}/device_matrices.h
-  ${CMAKE_CURRENT_LIST_DIR}/dtype_dispatch.h
-  ${CMAKE_CURRENT_LIST_DIR}/image_products.cc
-  ${CMAKE_CURRENT_LIST_DIR}/image_products.h
-  ${CMAKE_CURRENT_LIST_DIR}/product_engine.cc
-  ${CMAKE_CURRENT_LIST_DIR}/product_engine.h
+  ${CMAKE_CURRENT_LIST_DIR}/gemm/device_matrices.cc
+  ${CMAKE_CURRENT_LIST_DIR}/gemm/device_matrices.h
+  ${CMAKE_CURRENT_LIST_DIR}/device/dtype_dispatch.h
+  ${CMAKE_CURRENT_LIST_DIR}/gemm/image_products.cc
+  ${CMAKE_CURRENT_LIST_DIR}/gemm/image_products.h
+  ${CMAKE_CURRENT_LIST_DIR}/gemm/product_engine.cc
+  ${CMAKE_CURRENT_LIST_DIR}/gemm/product_engine.h
   ${CMAKE_CURRENT_LIST_DIR}/step_graphs.cc
   ${CMAKE_CURRENT_LIST_DIR}/step_graphs.h
-  ${CMAKE_CURRENT_LIST_DIR}/upload_ring.cc
-  ${CMAKE_CURRENT_LIST_DIR}/upload_ring.h)
+  ${CMAKE_CURRENT_LIST_DIR}/device/upload_ring.cc
+  ${CMAKE_CURRENT_LIST_DIR}/device/upload_ring.h)

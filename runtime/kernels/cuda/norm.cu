@@ -1,9 +1,9 @@
 #include <algorithm>
 
-#include "runtime/kernels/cuda/elements.cuh"
-#include "runtime/kernels/cuda/launch.h"
+#include "runtime/kernels/cuda/device/elements.cuh"
+#include "runtime/kernels/cuda/device/launch.h"
+#include "runtime/kernels/cuda/device/row_grid.h"
 #include "runtime/kernels/cuda/norm.h"
-#include "runtime/kernels/cuda/row_grid.h"
 
 namespace sluice {
 namespace {

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/kernels/cuda/launch.h"
+#include "runtime/kernels/cuda/device/launch.h"
 #include "runtime/kernels/cuda/sampling.h"
 
 // A block for each row, whose logits it reads several times: some rows' fit

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "common/status_macros.h"
-#include "runtime/kernels/cuda/cuda_status.h"
+#include "runtime/kernels/cuda/device/cuda_status.h"
 
 namespace sluice {
 namespace {

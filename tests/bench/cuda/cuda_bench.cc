@@ -28,7 +28,7 @@
 #include <set>
 
 #include "common/status_macros.h"
-#include "runtime/kernels/cuda/cuda_status.h"
+#include "runtime/kernels/cuda/device/cuda_status.h"
 #include "tests/bench/cuda/device_rates.h"
 
 namespace sluice::bench {

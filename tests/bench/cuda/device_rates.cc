@@ -6,7 +6,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "common/status_macros.h"
-#include "runtime/kernels/cuda/cuda_status.h"
+#include "runtime/kernels/cuda/device/cuda_status.h"
 
 namespace sluice::bench {
 namespace {

@@ -12,7 +12,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runtime/kernels/cuda/attention.h"
+#include "runtime/kernels/cuda/attention/attention.h"
 
 // What cuda_bench's parts share: memory, a stopwatch and what the device is.
 

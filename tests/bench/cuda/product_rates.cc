@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "common/status_macros.h"
-#include "runtime/kernels/cuda/product_engine.h"
-#include "runtime/kernels/cuda/quantized_matrix.h"
+#include "runtime/kernels/cuda/gemm/product_engine.h"
+#include "runtime/kernels/cuda/gemm/quantized_matrix.h"
 #include "tests/bench/cuda/device_rates.h"
 
 namespace sluice::bench {

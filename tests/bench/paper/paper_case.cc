@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/status_macros.h"
-#include "scheduler/workload.h"
+#include "scheduler/steps/workload.h"
 
 namespace sluice {
 namespace {

@@ -7,8 +7,8 @@
 #include "absl/strings/string_view.h"
 #include "common/machine_profile.h"
 #include "common/policy.h"
-#include "scheduler/cost_model.h"
-#include "scheduler/model_shape.h"
+#include "scheduler/cost/cost_model.h"
+#include "scheduler/cost/model_shape.h"
 
 // Published runs of FlexGen, in the cost model's terms.
 

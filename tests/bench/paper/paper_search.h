@@ -3,7 +3,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "scheduler/plan.h"
+#include "scheduler/plan/plan.h"
 #include "tests/bench/paper/paper_case.h"
 
 namespace sluice {

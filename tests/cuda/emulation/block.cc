@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/mutex.h"
+#include "common/threads/mutex.h"
 #include "tests/cuda/emulation/fiber.h"
 
 namespace sluice::emulation {

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/kernels/cuda/cublas_library.h"
+#include "runtime/kernels/cuda/gemm/cublas_library.h"
 #include "tests/cuda/emulation/streams.h"
 
 // Checks first what the documentation of cublasLtMatmul asks for; then computes

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/mutex.h"
-#include "common/thread_annotations.h"
+#include "common/threads/mutex.h"
+#include "common/threads/thread_annotations.h"
 #include "tests/cuda/emulation/streams.h"
 
 namespace {

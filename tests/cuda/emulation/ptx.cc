@@ -1,4 +1,4 @@
-#include "runtime/kernels/cuda/ptx.cuh"
+#include "runtime/kernels/cuda/device/ptx.cuh"
 
 #include <cstring>
 

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "common/mutex.h"
-#include "common/thread_annotations.h"
+#include "common/threads/mutex.h"
+#include "common/threads/thread_annotations.h"
 
 namespace {
 

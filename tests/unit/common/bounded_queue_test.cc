@@ -1,11 +1,11 @@
-#include "common/bounded_queue.h"
+#include "common/threads/bounded_queue.h"
 
 #include <gtest/gtest.h>
 
 #include <memory>
 #include <vector>
 
-#include "common/thread.h"
+#include "common/threads/thread.h"
 
 namespace sluice {
 namespace {

@@ -1,4 +1,4 @@
-#include "common/bytes_text.h"
+#include "common/text/bytes_text.h"
 
 #include <gtest/gtest.h>
 

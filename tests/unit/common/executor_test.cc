@@ -1,4 +1,4 @@
-#include "common/executor.h"
+#include "common/threads/executor.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "common/bounded_queue.h"
+#include "common/threads/bounded_queue.h"
 
 namespace sluice {
 namespace {

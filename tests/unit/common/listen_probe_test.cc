@@ -1,4 +1,4 @@
-#include "common/listen_probe.h"
+#include "common/host/listen_probe.h"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>

@@ -1,8 +1,8 @@
-#include "common/mutex.h"
+#include "common/threads/mutex.h"
 
 #include <gtest/gtest.h>
 
-#include "common/thread.h"
+#include "common/threads/thread.h"
 
 namespace sluice {
 namespace {

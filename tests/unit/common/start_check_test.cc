@@ -1,4 +1,4 @@
-#include "common/start_check.h"
+#include "common/host/start_check.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,10 +1,10 @@
-#include "common/text.h"
+#include "common/text/text.h"
 
 #include <gtest/gtest.h>
 
 #include <string>
 
-#include "common/utf8.h"
+#include "common/text/utf8.h"
 
 namespace sluice {
 namespace {

@@ -1,4 +1,4 @@
-#include "common/thread.h"
+#include "common/threads/thread.h"
 
 #include <gtest/gtest.h>
 #include <pthread.h>
@@ -6,7 +6,7 @@
 #include <atomic>
 #include <string>
 
-#include "common/clock.h"
+#include "common/threads/clock.h"
 
 namespace sluice {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "common/logging.h"
+#include "common/host/logging.h"
 
 namespace sluice {
 namespace {

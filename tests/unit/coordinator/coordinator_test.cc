@@ -8,9 +8,9 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
-#include "common/bounded_queue.h"
+#include "common/threads/bounded_queue.h"
 #include "proto/grpc_endpoint.h"
-#include "tests/unit/coordinator/dispatch_fake_worker.h"
+#include "tests/unit/coordinator/dispatch/dispatch_fake_worker.h"
 
 namespace sluice {
 namespace {

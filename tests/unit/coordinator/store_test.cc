@@ -15,7 +15,7 @@
 #include "coordinator/store/space_reserve.h"
 #include "coordinator/store/sqlite_db.h"
 #include "coordinator/store/state_lock.h"
-#include "tests/unit/coordinator/job_test_util.h"
+#include "tests/unit/coordinator/jobs/job_test_util.h"
 
 namespace sluice {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/exec/activation_buffer.h"
+#include "runtime/memory/activation_buffer.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/exec/activation_stager.h"
+#include "runtime/exec/activations/activation_stager.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

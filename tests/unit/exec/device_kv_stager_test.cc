@@ -1,4 +1,4 @@
-#include "runtime/exec/device_kv_stager.h"
+#include "runtime/exec/kv/device_kv_stager.h"
 
 #include <gtest/gtest.h>
 

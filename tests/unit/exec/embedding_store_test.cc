@@ -1,6 +1,6 @@
 // The rows that come from a table on disk are those of the table in memory.
 
-#include "runtime/exec/embedding_store.h"
+#include "runtime/exec/weights/embedding_store.h"
 
 #include <gtest/gtest.h>
 

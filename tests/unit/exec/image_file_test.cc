@@ -1,4 +1,4 @@
-#include "runtime/exec/image_file.h"
+#include "runtime/exec/weights/image_file.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -14,8 +14,8 @@
 #include <iterator>
 #include <string>
 
-#include "runtime/exec/image_store.h"
 #include "runtime/exec/weight_placement.h"
+#include "runtime/exec/weights/image_store.h"
 #include "runtime/memory/host_buffer.h"
 #include "tests/unit/exec/scratch_dir.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/exec/kv_stager.h"
+#include "runtime/exec/kv/kv_stager.h"
 
 #include <gtest/gtest.h>
 

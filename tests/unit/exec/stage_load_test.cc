@@ -7,7 +7,7 @@
 #include "common/status_macros.h"
 #include "runtime/exec/stage_loader.h"
 #include "runtime/kernels/device_choice.h"
-#include "runtime/model/dummy_source.h"
+#include "runtime/model/checkpoint/dummy_source.h"
 #include "tests/parity/random_source.h"
 #include "tests/unit/exec/scratch_dir.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/exec/unit_order.h"
+#include "runtime/exec/weights/unit_order.h"
 
 #include <gtest/gtest.h>
 

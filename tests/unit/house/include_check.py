@@ -32,10 +32,11 @@ LIBRARIES = ["nlohmann/*", "sqlite3.h", "unicode/*", "pcre2.h", "hwy/*", "oneapi
 CLOCKS_THREADS_IO = ["chrono", "thread", "mutex", "shared_mutex", "condition_variable",
                      "atomic", "future", "fstream", "iostream", "cstdio", "stdio.h", "ctime",
                      "time.h", "unistd.h", "sys/*", "absl/time/*", "absl/synchronization/*",
-                     "common/clock.h", "common/thread.h", "common/mutex.h",
-                     "common/bounded_queue.h", "common/logging.h", "common/metrics.h"]
+                     "common/threads/clock.h", "common/threads/thread.h", "common/threads/mutex.h",
+                     "common/threads/bounded_queue.h", "common/host/logging.h", "common/metrics/metrics.h"]
 MUST_NOT_INCLUDE = {
     "common": WIRE + EDGE + LIBRARIES,
+    "common/metrics": WIRE + ["CLI/*"] + LIBRARIES,  # the exporter
     "scheduler": WIRE + EDGE + LIBRARIES + CLOCKS_THREADS_IO,
     "runtime": WIRE + EDGE,
     "coordinator": ["runtime/kernels/*"],
@@ -62,16 +63,16 @@ COMPOSITION_ROOTS = [
 ENDPOINTS = re.compile(r"\b(ServerBuilder|CreateChannel|CreateCustomChannel|InProcessChannel)\b")
 ENDPOINTS_ONLY_IN = ["proto/grpc_endpoint.cc", "proto/callback_queue.cc"]
 
-GLPK_ONLY_IN = ["scheduler/linear_program.cc"]
+GLPK_ONLY_IN = ["scheduler/plan/linear_program.cc"]
 
-# The wall clock can be set to any time, so what waits by it may wait for hours: common/deadline.h
+# The wall clock can be set to any time, so what waits by it may wait for hours: common/threads/deadline.h
 # has the clock for that. Dates for people, times of files, and deadlines that go straight into
 # gRPC, which turns them into its own monotonic clock's at once, are named here.
 WALL_CLOCK = re.compile(r"\babsl::Now\(|\bsystem_clock\b|\bgettimeofday\b|\bCLOCK_REALTIME\b|"
                         r"(?<![\w.>])(std::)?time\((nullptr|NULL|0)\)|\bwait_until\(|"
                         r"\bpthread_cond_timedwait\b")
-WALL_CLOCK_ONLY_IN = ["tests/*", "common/clock.cc",
-                      "runtime/model/content_hashes.cc",
+WALL_CLOCK_ONLY_IN = ["tests/*", "common/threads/clock.cc",
+                      "runtime/model/checkpoint/content_hashes.cc",
                       "runtime/text/chat_template.cc",
                       "runtime/trace/trace.cc",
                       "proto/*", "server/job_client.cc", "server/coordinator_server.cc",
@@ -118,7 +119,8 @@ def include_error(path, included):
         return f"glpk.h stays in {', '.join(GLPK_ONLY_IN)}"
     if path in COMPOSITION_ROOTS:
         return None
-    if matches(included, MUST_NOT_INCLUDE.get(room, [])):
+    drawer = "/".join(path.split("/")[:2])
+    if matches(included, MUST_NOT_INCLUDE.get(drawer, MUST_NOT_INCLUDE.get(room, []))):
         return f"{room} must not include {included}"
     if matches(included, GRPC) and not matches(path, GRPC_ONLY_IN):
         return f"{included}: gRPC stays in {', '.join(GRPC_ONLY_IN)}"
@@ -145,7 +147,7 @@ def check_file(path, text):
                 yield number, f"{endpoint.group(1)}: proto/grpc_endpoint.h makes servers and channels"
             wall = WALL_CLOCK.search(line)
             if wall and not matches(path, WALL_CLOCK_ONLY_IN):
-                yield number, (f"{wall.group()}: the wall clock may be set; wait by common/deadline.h")
+                yield number, (f"{wall.group()}: the wall clock may be set; wait by common/threads/deadline.h")
     header = path.endswith((".h", ".cuh")) and not path.endswith(ONCE_PER_TARGET)
     if header and not any(line.strip() == "#pragma once" for line in lines):
         yield 1, "has no #pragma once"

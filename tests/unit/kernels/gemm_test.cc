@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/memory/host_buffer.h"
 #include "runtime/kernels/cpu/vector_ops.h"
+#include "runtime/memory/host_buffer.h"
 #include "runtime/quant/group_codec.h"
 
 namespace sluice {

@@ -10,7 +10,7 @@
 
 #include "runtime/kernels/backend.h"
 #include "runtime/memory/host_buffer.h"
-#include "runtime/model/tensor_names.h"
+#include "runtime/model/checkpoint/tensor_names.h"
 #include "tests/parity/random_source.h"
 #include "tests/unit/kernels/small_backend.h"
 

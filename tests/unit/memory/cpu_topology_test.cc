@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "common/thread.h"
+#include "common/threads/thread.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

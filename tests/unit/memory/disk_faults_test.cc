@@ -29,8 +29,8 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/memory/disk_file.h"
-#include "runtime/memory/io_engine.h"
+#include "runtime/memory/disk/disk_file.h"
+#include "runtime/memory/disk/io_engine.h"
 #include "tests/unit/memory/disk_testing.h"
 
 namespace sluice {

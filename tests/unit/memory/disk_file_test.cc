@@ -1,4 +1,4 @@
-#include "runtime/memory/disk_file.h"
+#include "runtime/memory/disk/disk_file.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

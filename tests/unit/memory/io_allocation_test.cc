@@ -2,7 +2,7 @@
 
 #include "gtest/gtest.h"
 #include "runtime/memory/copy_engine.h"
-#include "runtime/memory/io_engine.h"
+#include "runtime/memory/disk/io_engine.h"
 #include "tests/unit/allocation/allocation_count.h"
 #include "tests/unit/memory/disk_testing.h"
 

@@ -1,9 +1,9 @@
-#include "runtime/memory/io_completion.h"
+#include "runtime/memory/disk/io_completion.h"
 
 #include <memory>
 #include <vector>
 
-#include "common/thread.h"
+#include "common/threads/thread.h"
 #include "gtest/gtest.h"
 
 namespace sluice {

@@ -1,4 +1,4 @@
-#include "runtime/memory/io_engine.h"
+#include "runtime/memory/disk/io_engine.h"
 
 #include <atomic>
 #include <memory>
@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/thread.h"
+#include "common/threads/thread.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/memory/copy_engine.h"

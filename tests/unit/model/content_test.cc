@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "common/mutex.h"
+#include "common/threads/mutex.h"
 #include "gmock/gmock.h"
-#include "runtime/model/content_check.h"
-#include "runtime/model/content_hashes.h"
-#include "runtime/model/model_content.h"
+#include "runtime/model/checkpoint/content_check.h"
+#include "runtime/model/checkpoint/content_hashes.h"
+#include "runtime/model/checkpoint/model_content.h"
 #include "tests/unit/model/checkpoint_files.h"
 
 namespace sluice {

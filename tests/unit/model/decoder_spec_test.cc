@@ -9,8 +9,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/model/checkpoint/tensor_names.h"
 #include "runtime/model/positions.h"
-#include "runtime/model/tensor_names.h"
 
 namespace sluice {
 namespace {

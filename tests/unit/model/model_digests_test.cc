@@ -1,4 +1,4 @@
-#include "runtime/model/model_digests.h"
+#include "runtime/model/checkpoint/model_digests.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

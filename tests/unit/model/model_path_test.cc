@@ -6,9 +6,9 @@
 #include <cstdlib>
 #include <string>
 
+#include "runtime/model/checkpoint/safetensors_source.h"
 #include "runtime/model/json_file.h"
 #include "runtime/model/model_dir.h"
-#include "runtime/model/safetensors_source.h"
 #include "tests/unit/model/checkpoint_files.h"
 
 namespace sluice {

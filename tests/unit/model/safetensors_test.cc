@@ -5,9 +5,9 @@
 #include <cmath>
 #include <limits>
 
+#include "runtime/model/checkpoint/safetensors_header.h"
+#include "runtime/model/checkpoint/safetensors_source.h"
 #include "runtime/model/float_convert.h"
-#include "runtime/model/safetensors_header.h"
-#include "runtime/model/safetensors_source.h"
 #include "tests/unit/model/checkpoint_files.h"
 
 namespace sluice {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "common/thread.h"
+#include "common/threads/thread.h"
 #include "runtime/profile/profile_json.h"
 #include "tests/unit/common/sample_profile.h"
 #include "tests/unit/exec/scratch_dir.h"

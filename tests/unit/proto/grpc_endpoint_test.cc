@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/mutex.h"
+#include "common/threads/mutex.h"
 #include "proto/grpc_status.h"
 #include "proto/wire_limits.h"
 #include "sluice/v1/cluster.grpc.pb.h"

@@ -1,4 +1,4 @@
-#include "scheduler/cost_model.h"
+#include "scheduler/cost/cost_model.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "scheduler/stage_bytes.h"
+#include "scheduler/cost/stage_bytes.h"
 
 namespace sluice {
 namespace {

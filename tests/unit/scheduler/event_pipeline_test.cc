@@ -1,4 +1,4 @@
-#include "scheduler/event_pipeline.h"
+#include "scheduler/simulate/event_pipeline.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "scheduler/pipeline_time.h"
+#include "scheduler/cost/pipeline_time.h"
 
 namespace sluice {
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "scheduler/step_scheduler.h"
-#include "scheduler/workload.h"
+#include "scheduler/steps/step_scheduler.h"
+#include "scheduler/steps/workload.h"
 
 namespace sluice {
 namespace {

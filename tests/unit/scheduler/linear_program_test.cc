@@ -1,4 +1,4 @@
-#include "scheduler/linear_program.h"
+#include "scheduler/plan/linear_program.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "scheduler/model_shape.h"
+#include "scheduler/cost/model_shape.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "scheduler/partition.h"
+#include "scheduler/plan/partition.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

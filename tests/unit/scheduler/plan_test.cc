@@ -1,4 +1,4 @@
-#include "scheduler/plan.h"
+#include "scheduler/plan/plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -3,8 +3,8 @@
 #include <string>
 
 #include "common/machine_profile.h"
-#include "scheduler/model_shape.h"
-#include "scheduler/plan.h"
+#include "scheduler/cost/model_shape.h"
+#include "scheduler/plan/plan.h"
 
 // Made-up machines and models for tests of the planner.
 

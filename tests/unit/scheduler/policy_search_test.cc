@@ -1,4 +1,4 @@
-#include "scheduler/policy_search.h"
+#include "scheduler/plan/policy_search.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/policy.h"
-#include "scheduler/stage_case.h"
+#include "scheduler/plan/stage_case.h"
 #include "tests/unit/scheduler/plan_testing.h"
 
 namespace sluice {

@@ -1,4 +1,4 @@
-#include "scheduler/simulator.h"
+#include "scheduler/simulate/simulator.h"
 
 #include <gtest/gtest.h>
 
@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "scheduler/plan_builder.h"
-#include "scheduler/stage_case.h"
+#include "scheduler/plan/plan_builder.h"
+#include "scheduler/plan/stage_case.h"
 #include "tests/unit/scheduler/plan_testing.h"
 
 namespace sluice {

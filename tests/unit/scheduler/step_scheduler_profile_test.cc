@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "scheduler/step_scheduler.h"
+#include "scheduler/steps/step_scheduler.h"
 
 // Admission by the future use of KV pages: what it decides, and what it gains
 // over reserving each sequence's maximum, in simulated jobs.

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "scheduler/step_scheduler.h"
+#include "scheduler/steps/step_scheduler.h"
 
 // Plays random arrivals, lengths, ends and cancellations against a scheduler,
 // as a dispatcher and stages would, and checks what must hold for every plan.

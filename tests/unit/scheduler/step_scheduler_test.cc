@@ -1,4 +1,4 @@
-#include "scheduler/step_scheduler.h"
+#include "scheduler/steps/step_scheduler.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

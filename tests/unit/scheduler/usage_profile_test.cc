@@ -1,4 +1,4 @@
-#include "scheduler/usage_profile.h"
+#include "scheduler/steps/usage_profile.h"
 
 #include <gtest/gtest.h>
 

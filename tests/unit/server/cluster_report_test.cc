@@ -1,4 +1,4 @@
-#include "server/cli/cluster_report.h"
+#include "server/cli/jobs/cluster_report.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

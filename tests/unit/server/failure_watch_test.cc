@@ -1,4 +1,4 @@
-#include "server/cli/failure_watch.h"
+#include "server/cli/jobs/failure_watch.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "server/cli/follow.h"
+#include "server/cli/jobs/follow.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "server/cli/job_io.h"
+#include "server/cli/jobs/job_io.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

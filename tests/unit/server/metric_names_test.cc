@@ -15,12 +15,12 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/disk_gauge.h"
-#include "common/metrics.h"
-#include "coordinator/dispatch_metrics.h"
+#include "common/host/disk_gauge.h"
+#include "common/metrics/metrics.h"
+#include "common/metrics/metrics_server.h"
+#include "coordinator/dispatch/dispatch_metrics.h"
 #include "coordinator/job_manager.h"
 #include "coordinator/jobs/job_metrics.h"
-#include "server/metrics/metrics_server.h"
 #include "worker/worker_metrics.h"
 
 namespace sluice {

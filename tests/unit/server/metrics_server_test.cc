@@ -1,4 +1,4 @@
-#include "server/metrics/metrics_server.h"
+#include "common/metrics/metrics_server.h"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/metrics/http_server.h"
+#include "common/metrics/http_server.h"
 
 namespace sluice {
 namespace {

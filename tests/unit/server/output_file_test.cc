@@ -1,4 +1,4 @@
-#include "server/cli/output_file.h"
+#include "server/cli/jobs/output_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "server/cli/profile_table.h"
+#include "server/cli/plan/profile_table.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "server/cli/progress.h"
+#include "server/cli/jobs/progress.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

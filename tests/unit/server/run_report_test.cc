@@ -1,4 +1,4 @@
-#include "server/cli/run_report.h"
+#include "server/cli/run/run_report.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "server/cli/run_state.h"
+#include "server/cli/run/run_state.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

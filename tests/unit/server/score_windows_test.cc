@@ -1,4 +1,4 @@
-#include "server/cli/score_windows.h"
+#include "server/cli/run/score_windows.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

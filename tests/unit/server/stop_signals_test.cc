@@ -1,4 +1,4 @@
-#include "server/cli/stop_signals.h"
+#include "server/cli/jobs/stop_signals.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

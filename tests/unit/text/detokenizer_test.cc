@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "common/utf8.h"
+#include "common/text/utf8.h"
 #include "tests/unit/text/model_files.h"
 
 namespace sluice {

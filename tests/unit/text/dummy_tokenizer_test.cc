@@ -1,4 +1,4 @@
-#include "runtime/text/dummy_tokenizer.h"
+#include "runtime/text/tokenizer/dummy_tokenizer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/text/tokenizer.h"
+#include "runtime/text/tokenizer/tokenizer.h"
 #include "tests/unit/text/model_files.h"
 
 namespace sluice {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/text/regex.h"
+#include "runtime/text/tokenizer/patterns/regex.h"
 
 namespace sluice {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/text/tokenizer.h"
+#include "runtime/text/tokenizer/tokenizer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "common/thread.h"
-#include "common/utf8.h"
-#include "runtime/text/bpe_model.h"
-#include "runtime/text/unicode.h"
+#include "common/text/utf8.h"
+#include "common/threads/thread.h"
+#include "runtime/text/tokenizer/bpe_model.h"
+#include "runtime/text/unicode/unicode.h"
 #include "tests/unit/text/model_files.h"
 
 namespace sluice {

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/mutex.h"
+#include "common/threads/mutex.h"
 #include "runtime/exec/stage_executor.h"
-#include "worker/stage_runner.h"
+#include "worker/stage/stage_runner.h"
 
 namespace sluice {
 

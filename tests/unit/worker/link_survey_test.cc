@@ -1,4 +1,4 @@
-#include "worker/link_survey.h"
+#include "worker/probe/link_survey.h"
 
 #include <algorithm>
 #include <atomic>
@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "common/metrics.h"
-#include "common/mutex.h"
+#include "common/metrics/metrics.h"
+#include "common/threads/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker/link_testing.h"
@@ -16,7 +16,7 @@
 #include "worker/link/link_protocol.h"
 #include "worker/link/link_server.h"
 #include "worker/link/link_service.h"
-#include "worker/link_profile.h"
+#include "worker/probe/link_profile.h"
 
 namespace sluice {
 namespace {

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "common/mutex.h"
-#include "common/thread.h"
+#include "common/threads/mutex.h"
+#include "common/threads/thread.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/grpc_endpoint.h"

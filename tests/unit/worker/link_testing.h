@@ -7,9 +7,9 @@
 #include <memory>
 #include <utility>
 
-#include "common/mutex.h"
+#include "common/threads/mutex.h"
 #include "gtest/gtest.h"
-#include "runtime/exec/activation_buffer.h"
+#include "runtime/memory/activation_buffer.h"
 #include "worker/link/link.h"
 
 namespace sluice {

@@ -2,7 +2,7 @@
 
 #include "gmock/gmock.h"
 #include "tests/unit/worker/nccl_testing.h"
-#include "worker/link_choice.h"
+#include "worker/link/link_choice.h"
 
 namespace sluice {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "common/thread.h"
+#include "common/threads/thread.h"
 #include "gmock/gmock.h"
 #include "proto/grpc_status.h"
 #include "sluice/v1/pipeline.grpc.pb.h"

@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/clock.h"
-#include "common/mutex.h"
+#include "common/threads/mutex.h"
 #include "gtest/gtest.h"
 #include "tests/nccl/fake_gpu.h"
 #include "worker/link/nccl_transport.h"

@@ -6,12 +6,12 @@
 #include <string>
 #include <utility>
 
-#include "common/clock.h"
+#include "common/threads/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/worker/test_metrics.h"
 #include "worker/machine.h"
-#include "worker/step_assembler.h"
+#include "worker/stage/step_assembler.h"
 #include "worker/usage_meter.h"
 
 namespace sluice {

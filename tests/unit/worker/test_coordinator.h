@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/mutex.h"
+#include "common/threads/mutex.h"
 #include "gtest/gtest.h"
 #include "proto/grpc_endpoint.h"
 #include "sluice/v1/pipeline.grpc.pb.h"

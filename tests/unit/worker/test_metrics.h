@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/metrics.h"
-#include "common/mutex.h"
+#include "common/metrics/metrics.h"
+#include "common/threads/mutex.h"
 
 namespace sluice {
 

@@ -1,4 +1,4 @@
-#include "worker/worker_profile.h"
+#include "worker/probe/worker_profile.h"
 
 #include <atomic>
 #include <filesystem>
@@ -15,7 +15,7 @@
 #include "tests/unit/worker/fake_executor.h"
 #include "tests/unit/worker/test_coordinator.h"
 #include "worker/link/link_server.h"
-#include "worker/link_profile.h"
+#include "worker/probe/link_profile.h"
 #include "worker/worker_impl.h"
 
 namespace sluice {

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <algorithm>
+
+#include "absl/time/time.h"
+#include "common/threads/clock.h"
+
+namespace sluice {
+
+// A moment on the monotonic clock: stays where it is when somebody sets the
+// machine's wall clock. A value.
+class Deadline {
+ public:
+  // `wait` from now; may be infinite.
+  static Deadline In(absl::Duration wait) {
+    return Deadline(Clock::Real()->Monotonic() + wait);
+  }
+  static Deadline Never() { return Deadline(absl::InfiniteDuration()); }
+
+  // Zero once it has passed.
+  absl::Duration left() const {
+    if (at_ == absl::InfiniteDuration()) return at_;
+    return std::max(absl::ZeroDuration(), at_ - Clock::Real()->Monotonic());
+  }
+  bool passed() const { return left() == absl::ZeroDuration(); }
+
+  friend bool operator==(const Deadline&, const Deadline&) = default;
+
+ private:
+  explicit Deadline(absl::Duration at) : at_(at) {}
+
+  absl::Duration at_;  // since the clock's start
+};
+
+}  // namespace sluice

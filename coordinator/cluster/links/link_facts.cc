@@ -1,0 +1,84 @@
+#include "coordinator/cluster/links/link_facts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace sluice {
+namespace {
+
+constexpr size_t kMostErrorBytes = 256;
+
+LinkProfile* FindLink(MachineProfile* profile, const std::string& peer) {
+  for (LinkProfile& link : profile->links) {
+    if (link.peer == peer) return &link;
+  }
+  profile->links.push_back({.peer = peer});
+  return &profile->links.back();
+}
+
+bool MakesSense(const v1::LinksMeasured::Link& link) {
+  return std::isfinite(link.bytes_per_second()) &&
+         link.bytes_per_second() > 0 && std::isfinite(link.latency_seconds()) &&
+         link.latency_seconds() >= 0;
+}
+
+}  // namespace
+
+v1::MeasureLinks LinksToMeasure(const std::vector<const v1::Register*>& workers,
+                                size_t place,
+                                absl::flat_hash_set<std::string>* asked) {
+  v1::MeasureLinks out;
+  const size_t peers = std::min(workers.size() - 1, kMostLinkPeers);
+  for (size_t i = 1; i <= peers; ++i) {
+    const v1::Register& peer = *workers[(place + i) % workers.size()];
+    if (!asked->insert(peer.name()).second) continue;
+    auto* to = out.add_peers();
+    to->set_name(peer.name());
+    to->set_link_address(peer.link_address());
+  }
+  return out;
+}
+
+std::string AddMeasuredLinks(const v1::LinksMeasured& measured,
+                             const absl::flat_hash_set<std::string>& asked,
+                             MachineProfile* profile) {
+  std::string trouble;
+  const auto tell = [&](const v1::LinksMeasured::Link& link,
+                        const std::string& why) {
+    absl::StrAppend(&trouble, trouble.empty() ? "" : "; ", "to '", link.peer(),
+                    "': ", why.substr(0, kMostErrorBytes));
+  };
+  for (const auto& link : measured.links()) {
+    if (!asked.contains(link.peer())) continue;
+    if (!link.error().empty()) {
+      tell(link, link.error());
+      continue;
+    }
+    if (!MakesSense(link)) {
+      tell(link, absl::StrCat(link.bytes_per_second(), " bytes/s and ",
+                              link.latency_seconds(), " s make no sense"));
+      continue;
+    }
+    LinkProfile* const to = FindLink(profile, link.peer());
+    to->bytes_per_second = link.bytes_per_second();
+    to->latency_seconds = link.latency_seconds();
+  }
+  bool any = false;
+  LinkProfile slowest;
+  for (const LinkProfile& link : profile->links) {
+    if (!asked.contains(link.peer)) continue;
+    slowest.bytes_per_second =
+        any ? std::min(slowest.bytes_per_second, link.bytes_per_second)
+            : link.bytes_per_second;
+    slowest.latency_seconds =
+        std::max(slowest.latency_seconds, link.latency_seconds);
+    any = true;
+  }
+  if (any) *FindLink(profile, "") = std::move(slowest);
+  return trouble;
+}
+
+}  // namespace sluice

@@ -1,0 +1,96 @@
+#include "coordinator/cluster/model_identity.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "proto/wire_limits.h"
+
+namespace sluice {
+namespace {
+
+constexpr int kMostFiles = 10'001;  // a model's shards, and config.json
+constexpr size_t kMostNameBytes = 255;
+constexpr size_t kMostHashBytes = 64;
+// All of them fit into one message.
+static_assert(kMostFiles * (kMostNameBytes + kMostHashBytes + 32) +
+                  kMaxProfileBytes + 12 * kMaxWorkerTextBytes <
+              kMaxRequestBytes);
+
+absl::Status Another(const ModelIdentity::Copy& copy, absl::string_view whose,
+                     absl::string_view difference, absl::string_view remedy) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("worker '", copy.worker, "' has another model in ", copy.dir,
+                   " than ", whose, ": ", difference, "; ", remedy));
+}
+
+}  // namespace
+
+absl::StatusOr<ModelContent> ContentOf(const v1::ModelContent& message) {
+  if (message.files_size() > kMostFiles) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a model of ", message.files_size(),
+                     " files; the most is ", kMostFiles));
+  }
+  ModelContent content;
+  content.files.reserve(static_cast<size_t>(message.files_size()));
+  for (const v1::ModelContent::File& file : message.files()) {
+    if (file.name().empty() || file.name().size() > kMostNameBytes ||
+        file.hash().size() > kMostHashBytes) {
+      return absl::InvalidArgumentError(
+          "a model's file has a name or a hash of no sensible length");
+    }
+    // Names end up in messages.
+    content.files.push_back(
+        {absl::Utf8SafeCEscape(file.name()), file.bytes(), file.hash()});
+  }
+  std::sort(content.files.begin(), content.files.end(),
+            [](const auto& a, const auto& b) { return a.name < b.name; });
+  return content;
+}
+
+absl::Status ModelIdentity::Check(const Copy& copy, const Copy* first) const {
+  constexpr char kCopyAgain[] = "copy it again";
+  const auto known = [&](const ModelContent& other, absl::string_view whose,
+                         absl::string_view remedy) {
+    const std::string difference = DifferenceOf(copy.content, other);
+    if (!difference.empty()) return Another(copy, whose, difference, remedy);
+    if (copy.content.known() && other.known()) return absl::OkStatus();
+    return absl::UnavailableError("the model's files are being compared");
+  };
+  const bool begun = options_.jobs_begun && options_.jobs_begun();
+  if (begun && running_) {
+    return known(*running_, "unfinished jobs began with",
+                 "copy that one again, or cancel these jobs");
+  }
+  if (begun && options_.begun.known()) {
+    return known(options_.begun, "unfinished jobs began with",
+                 "copy that one again, or cancel these jobs");
+  }
+  if (options_.own) {
+    const ContentCheck::State own = options_.own();
+    // What can't be read here may still be read by all workers.
+    if (own.error.ok()) {
+      return known(own.content,
+                   absl::StrCat("the coordinator in ", options_.own_dir),
+                   kCopyAgain);
+    }
+  }
+  if (first != nullptr) {
+    return known(first->content,
+                 absl::StrCat("worker '", first->worker, "' in ", first->dir),
+                 kCopyAgain);
+  }
+  if (copy.content.known()) return absl::OkStatus();
+  return absl::UnavailableError("the model's files are being compared");
+}
+
+bool ModelIdentity::Begin(const ModelContent& content) {
+  const ModelContent* before = running_ ? &*running_ : &options_.begun;
+  const bool news = !(*before == content);
+  running_ = content;
+  return news;
+}
+
+}  // namespace sluice

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "common/policy.h"
+#include "common/types.h"
+#include "coordinator/cluster/worker_stream.h"
+#include "runtime/model/decoder_spec.h"
+
+// Which workers form the pipeline: pure decisions, a snapshot in, an action
+// out.
+
+namespace sluice {
+
+struct WorkerView {
+  WorkerId id;
+  std::string name;
+  LayerRange loaded;       // layers that it holds already; empty if unknown
+  std::string failure;     // why its last assignment could not be loaded, or ""
+  absl::Duration out_for;  // left out of plans for so long yet
+};
+
+struct ClusterView {
+  std::vector<WorkerView> workers;  // registered ones
+  int32_t min_workers = 1;
+  int32_t num_layers = 0;
+  int32_t plan_stages = 0;  // of the plan that loads or runs; 0: there is none
+  absl::Duration since_change;  // since a worker last came or went
+  absl::Duration settle_time;
+  // The last plan failed: no new one until so much time has passed.
+  absl::Duration back_off;
+  std::string last_failure;  // of that plan, for people
+};
+
+struct StageAssignment {
+  WorkerId worker;
+  LayerRange layers;
+  friend bool operator==(const StageAssignment&,
+                         const StageAssignment&) = default;
+};
+
+struct PlanDecision {
+  enum class Action {
+    kKeep,  // the present plan goes on
+    kWait,  // no plan is possible now; `detail` says why
+    kPlan,  // a new plan: `stages`, in order
+  };
+  Action action = Action::kWait;
+  std::string detail;
+  std::vector<StageAssignment> stages;
+};
+
+// Rules:
+// * Fewer than min_workers: wait.
+// * Workers that failed to load their share, or are left out, sit out while the
+//   others are min_workers or more. When they are needed, they are tried again,
+//   after the back-off: all that failed to load, as shares get smaller, then of
+//   those left out as many as it takes, first whose time is up first.
+// * As many stages as workers that take part, but no more than layers. A plan
+//   under way is given up only for one with more stages.
+// * Membership must have been stable for settle_time.
+// * A worker gets the stage whose layers it holds most of already; without
+//   that, stages go by name, so that the same workers get the same layers
+//   after the coordinator restarts.
+PlanDecision DecidePlan(const ClusterView& view);
+
+// Sequences in a micro-batch when nobody says: 64 to 256. More make better use
+// of each pass over the weights, but the last stage holds a row of float32
+// logits for each, which are to stay within about 64 MiB.
+int32_t DefaultGbs(const DecoderSpec& spec);
+
+}  // namespace sluice

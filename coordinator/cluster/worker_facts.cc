@@ -1,0 +1,56 @@
+#include "coordinator/cluster/worker_facts.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/host/logging.h"
+#include "common/text/text.h"
+#include "runtime/profile/profile_json.h"
+
+namespace sluice {
+
+std::optional<MachineProfile> ProfileOf(const v1::Register& info) {
+  if (info.profile_json().empty()) return std::nullopt;
+  absl::StatusOr<MachineProfile> profile = ProfileFromJson(info.profile_json());
+  if (!profile.ok()) {
+    LogWarning(absl::StrCat("worker '", info.name(), "' has a profile that ",
+                            "can't be used: ", profile.status().message()));
+    return std::nullopt;
+  }
+  profile->name = info.name();
+  // The budget it has now counts.
+  profile->host_memory_bytes = info.host_memory_bytes();
+  return *std::move(profile);
+}
+
+bool IsTransient(absl::StatusCode code) {
+  return code == absl::StatusCode::kUnavailable ||
+         code == absl::StatusCode::kAborted ||
+         code == absl::StatusCode::kCancelled ||
+         code == absl::StatusCode::kFailedPrecondition ||
+         code == absl::StatusCode::kDeadlineExceeded;
+}
+
+std::string ClipText(const std::string& text, size_t most) {
+  return EscapeInvalidUtf8(ClipUtf8(text, most));
+}
+
+ResourceTotals TotalsOf(const v1::RuntimeTotals& runtime) {
+  ResourceTotals totals;
+  const auto set = [&](Resource resource, double seconds, uint64_t bytes) {
+    const auto r = static_cast<size_t>(resource);
+    totals.busy_seconds[r] = seconds;
+    totals.bytes[r] = static_cast<double>(bytes);
+  };
+  set(Resource::kDiskRead, runtime.disk_read_seconds(),
+      runtime.disk_read_bytes());
+  set(Resource::kDiskWrite, runtime.disk_write_seconds(),
+      runtime.disk_write_bytes());
+  set(Resource::kHostToDevice, runtime.h2d_seconds(), runtime.h2d_bytes());
+  set(Resource::kDeviceToHost, runtime.d2h_seconds(), runtime.d2h_bytes());
+  set(Resource::kDeviceCompute, runtime.compute_seconds(), 0);
+  set(Resource::kHostCompute, runtime.host_attention_seconds(), 0);
+  return totals;
+}
+
+}  // namespace sluice

@@ -1,0 +1,398 @@
+#include "coordinator/dispatch/block_driver.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace sluice {
+
+BlockDriver::BlockDriver(Options options)
+    : options_(std::move(options)),
+      eos_tokens_(options_.eos_tokens.begin(), options_.eos_tokens.end()) {}
+
+void BlockDriver::Add(Request request) {
+  const SequenceId id(next_sequence_++);
+  SequenceState& sequence =
+      sequences_
+          .try_emplace(id, std::move(request), &eos_tokens_, options_.tokenizer,
+                       options_.clock->Monotonic())
+          .first->second;
+  const Request& r = sequence.request();
+  if (absl::Status status = CheckTokens(r); !status.ok()) {
+    sequence.Fail(std::move(status));
+    Finish(id);
+  } else if (sequence.needs_nothing()) {
+    sequence.EndNow();
+    Finish(id);
+  } else if (scheduler_) {
+    Enqueue(id);
+  } else {
+    pending_.push_back(id);
+  }
+}
+
+// What no worker could compute must not get to one: it would fail there again
+// and again, together with all the other requests.
+absl::Status BlockDriver::CheckTokens(const Request& request) const {
+  if (request.prompt.empty()) {
+    return absl::InvalidArgumentError("the prompt has no tokens");
+  }
+  for (int32_t token : request.prompt) {
+    if (token < 0 || token >= options_.vocab_size) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the prompt has the token ", token,
+          ", but the model's vocabulary has ", options_.vocab_size, " tokens"));
+    }
+  }
+  for (const auto& [token, bias] : request.sampling.logit_bias) {
+    if (token < 0 || token >= options_.vocab_size) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "logit_bias names the token ", token,
+          ", but the model's vocabulary has ", options_.vocab_size, " tokens"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void BlockDriver::Enqueue(SequenceId id) {
+  SequenceState& sequence = sequences_.at(id);
+  if (!scheduler_->Fits(sequence.most_tokens())) {
+    sequence.Fail(absl::ResourceExhaustedError(absl::StrCat(
+        "the request needs room for ", sequence.most_tokens(),
+        " tokens (prompt ", sequence.request().prompt.size(), ", max_tokens ",
+        sequence.request().max_tokens,
+        "), more than the workers' KV cache holds; give the workers more "
+        "memory, add workers, or ask for fewer tokens")));
+    Finish(id);
+    return;
+  }
+  scheduler_->Enqueue(
+      id, sequence.known_tokens(), sequence.most_tokens(),
+      static_cast<int64_t>(sequence.request().sampling.logit_bias.size()));
+}
+
+void BlockDriver::Finish(SequenceId id) {
+  const auto it = sequences_.find(id);
+  SequenceState& sequence = it->second;
+  if (scheduler_) scheduler_->Finish(id);
+  if (sequence.admitted) --jobs_[sequence.request().job].running;
+  stats_.latency_seconds.push_back(SecondsSinceAccepted(sequence));
+  const int32_t allowed = sequence.request().max_tokens;
+  finished_.push_back(sequence.TakeFinished());
+  const Generation& generation = finished_.back().generation;
+  const auto prompt =
+      static_cast<int64_t>(finished_.back().request.prompt.size());
+  // An answer has its whole prompt counted (of one that is only scored, the
+  // last token was not computed: it predicts nothing), an error nothing of it.
+  jobs_[finished_.back().request.job].prompt_tokens +=
+      (generation.status.ok() ? prompt : 0) - sequence.prefilled;
+  if (generation.status.ok()) {
+    stats_.prompt_tokens += prompt - sequence.prefilled;
+    ++ended_;
+    generated_ += generation.generated;
+    allowed_ += allowed;
+  }
+  sequences_.erase(it);
+}
+
+double BlockDriver::output_share() const {
+  constexpr int64_t kEnough = 32;
+  if (ended_ < kEnough || allowed_ == 0) return 1;
+  return static_cast<double>(generated_) / static_cast<double>(allowed_);
+}
+
+void BlockDriver::Cancel(JobId job) {
+  std::vector<SequenceId> ids;
+  for (const auto& [id, sequence] : sequences_) {
+    if (sequence.request().job == job) ids.push_back(id);
+  }
+  std::sort(ids.begin(), ids.end());
+  for (SequenceId id : ids) {
+    sequences_.at(id).Fail(absl::CancelledError("the job was cancelled"));
+    Finish(id);
+  }
+}
+
+absl::Status BlockDriver::StartEpoch(PlanEpoch epoch,
+                                     const StepScheduler::Options& options) {
+  StopEpoch();
+  absl::StatusOr<StepScheduler> scheduler = StepScheduler::Create(options);
+  if (!scheduler.ok()) return scheduler.status();
+  scheduler_.emplace(*std::move(scheduler));
+  epoch_ = epoch;
+  blocks_.assign(options.num_blocks, {});
+  for (SequenceId id : std::exchange(pending_, {})) {
+    if (sequences_.contains(id)) Enqueue(id);
+  }
+  return absl::OkStatus();
+}
+
+void BlockDriver::StopEpoch() {
+  if (!epoch_) return;
+  std::vector<SequenceId> order = scheduler_->Clear();
+  for (SequenceId id : order) {
+    SequenceState& sequence = sequences_.at(id);
+    if (!sequence.admitted) continue;
+    sequence.admitted = false;
+    JobStats& job = jobs_[sequence.request().job];
+    --job.running;
+    ++job.replays;
+    ++stats_.replays;
+  }
+  pending_.insert(pending_.begin(), order.begin(), order.end());
+  scheduler_.reset();
+  epoch_.reset();
+  blocks_.clear();
+}
+
+absl::Status BlockDriver::Check(const StepResult& result) const {
+  const int32_t b = result.block.value();
+  if (b < 0 || b >= static_cast<int32_t>(blocks_.size()) ||
+      !blocks_[b].in_flight || blocks_[b].step != result.step) {
+    return absl::InternalError(absl::StrCat("a result for step ", result.step,
+                                            " of block ", b,
+                                            ", which is not in flight"));
+  }
+  const std::vector<SequenceId>& expected = blocks_[b].sampled;
+  const size_t before = blocks_[b].tokens.size();
+  const size_t left = expected.size() - before;
+  bool matches = result.more
+                     ? result.tokens.empty() || result.tokens.size() < left
+                     : result.tokens.size() == left;
+  for (size_t i = 0; matches && i < result.tokens.size(); ++i) {
+    matches = result.tokens[i].sequence == expected[before + i] &&
+              result.tokens[i].token >= -1 &&
+              result.tokens[i].token < options_.vocab_size;
+  }
+  if (!matches) {
+    return absl::InternalError(
+        absl::StrCat("the result of step ", result.step, " of block ", b,
+                     " does not hold a token for each of its ", expected.size(),
+                     " sequences that sample"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BlockDriver::AddScores(const StepResult& result) {
+  const auto wrong = [&](SequenceId id, absl::string_view what) {
+    return absl::InternalError(
+        absl::StrCat("the scores of sequence ", id.value(), " in step ",
+                     result.step, " of block ", result.block.value(), what));
+  };
+  const Block& block = blocks_[result.block.value()];
+  for (const TokenScores& scores : result.scores) {
+    const auto expected = std::find_if(
+        block.scored.begin(), block.scored.end(),
+        [&](const auto& entry) { return entry.first == scores.sequence; });
+    if (expected == block.scored.end()) {
+      return wrong(scores.sequence, " were not asked for");
+    }
+    const auto it = sequences_.find(scores.sequence);
+    if (it == sequences_.end()) continue;  // cancelled under way, or failed
+    const SequenceState& sequence = it->second;
+    const auto size = static_cast<int64_t>(scores.logprobs.size());
+    if (scores.begin != sequence.scored_until() || size == 0 ||
+        scores.begin + size > expected->second ||
+        scores.num_top != sequence.request().sampling.logprobs ||
+        static_cast<int64_t>(scores.top.size()) != size * scores.num_top) {
+      return wrong(scores.sequence, " do not fit what was asked for");
+    }
+    for (const TokenLogprob& top : scores.top) {
+      if (top.token < -1 || top.token >= options_.vocab_size) {
+        return wrong(scores.sequence, " name a token that does not exist");
+      }
+    }
+    if (it->second.AddScores(scores)) Finish(scores.sequence);
+  }
+  if (result.more) return absl::OkStatus();
+  for (const auto& [id, end] : block.scored) {
+    const auto it = sequences_.find(id);
+    if (it != sequences_.end() && it->second.scored_until() < end) {
+      return wrong(id, " are not complete");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BlockDriver::OnResult(StepResult result) {
+  if (!epoch_ || result.epoch != *epoch_) {
+    return absl::FailedPreconditionError("a result of another epoch");
+  }
+  if (absl::Status status = Check(result); !status.ok()) return status;
+  if (absl::Status status = AddScores(result); !status.ok()) return status;
+  Block& block = blocks_[result.block.value()];
+  std::move(result.tokens.begin(), result.tokens.end(),
+            std::back_inserter(block.tokens));
+  if (result.more) return absl::OkStatus();
+  block.in_flight = false;
+  ++stats_.steps;
+  const absl::Duration now = options_.clock->Monotonic();
+  stats_.step_seconds.push_back(absl::ToDoubleSeconds(now - block.sent_at));
+  CountPhases(block, now);
+  scheduler_->OnStepDone(result.block);
+  for (const auto& [id, end] : block.prefilled) {
+    const auto it = sequences_.find(id);
+    if (it != sequences_.end()) CountPrompt(&it->second, end);
+  }
+  for (SampledToken& token : std::exchange(block.tokens, {})) {
+    const SequenceId id = token.sequence;
+    const auto it = sequences_.find(id);
+    if (it == sequences_.end()) continue;  // cancelled under way
+    ++stats_.tokens;
+    ++jobs_[it->second.request().job].new_tokens;
+    if (it->second.Append(std::move(token))) Finish(id);
+  }
+  return absl::OkStatus();
+}
+
+void BlockDriver::CountPrompt(SequenceState* sequence, int32_t end) {
+  const int64_t before = sequence->prefilled;
+  sequence->prefilled = std::max(sequence->prefilled, end);
+  jobs_[sequence->request().job].prompt_tokens += sequence->prefilled - before;
+  stats_.prompt_tokens += sequence->prefilled - before;
+}
+
+// A wall clock that was set back makes it 0, and one that nobody looked at the
+// time since the request came here.
+double BlockDriver::SecondsSinceAccepted(const SequenceState& sequence) const {
+  const absl::Time accepted = sequence.request().accepted;
+  const absl::Duration passed =
+      accepted == absl::InfiniteFuture()
+          ? options_.clock->Monotonic() - sequence.taken_at()
+          : options_.clock->Now() - accepted;
+  return std::max(0.0, absl::ToDoubleSeconds(passed));
+}
+
+void BlockDriver::CountPhases(const Block& block, absl::Duration now) {
+  const int64_t tokens = block.prefill_tokens + block.decode_tokens;
+  rows_ += tokens;
+  if (tokens > 0) {
+    const double seconds = absl::ToDoubleSeconds(now - counted_until_);
+    const double prefill = seconds * static_cast<double>(block.prefill_tokens) /
+                           static_cast<double>(tokens);
+    phase_seconds_.prefill += prefill;
+    phase_seconds_.decode += seconds - prefill;
+  }
+  counted_until_ = now;
+}
+
+std::vector<StepPlan> BlockDriver::TakePlans() {
+  std::vector<StepPlan> plans;
+  if (!epoch_) return plans;
+  for (int32_t b = 0; b < static_cast<int32_t>(blocks_.size()); ++b) {
+    if (blocks_[b].in_flight) continue;
+    if (auto decision = scheduler_->FormStep(BlockId(b))) {
+      plans.push_back(ToPlan(BlockId(b), *std::move(decision)));
+    }
+  }
+  return plans;
+}
+
+StepPlan BlockDriver::ToPlan(BlockId block_id,
+                             StepScheduler::StepDecision decision) {
+  StepPlan plan;
+  plan.epoch = *epoch_;
+  plan.block = block_id;
+  plan.step = next_step_++;
+  plan.release = std::move(decision.release);
+  const absl::Duration now = options_.clock->Monotonic();
+  for (SequenceId id : decision.admit) {
+    SequenceState& sequence = sequences_.at(id);
+    plan.admit.push_back(sequence.Admission(id));
+    sequence.admitted = true;
+    ++jobs_[sequence.request().job].running;
+    if (!std::exchange(sequence.was_admitted, true)) {
+      stats_.queue_seconds.push_back(SecondsSinceAccepted(sequence));
+    }
+  }
+  if (blocks_in_flight() == 0) counted_until_ = now;
+  Block& block = blocks_[block_id.value()];
+  block.in_flight = true;
+  block.step = plan.step;
+  block.sent_at = now;
+  block.sampled.clear();
+  block.tokens.clear();
+  block.scored.clear();
+  block.prefilled.clear();
+  block.prefill_tokens = block.decode_tokens = 0;
+  for (std::vector<Segment>& segments : decision.micro_batches) {
+    MicroBatch& batch = plan.micro_batches.emplace_back();
+    for (Segment& segment : segments) {
+      const SequenceState& sequence = sequences_.at(segment.sequence);
+      const std::vector<int32_t>& tokens = sequence.tokens();
+      const bool decode =
+          segment.num_tokens == 1 &&
+          segment.start >=
+              static_cast<int32_t>(sequence.request().prompt.size());
+      (decode ? block.decode_tokens : block.prefill_tokens) +=
+          segment.num_tokens;
+      const auto prompt =
+          static_cast<int32_t>(sequence.request().prompt.size());
+      if (segment.start < prompt) {
+        block.prefilled.emplace_back(
+            segment.sequence,
+            std::min(segment.start + segment.num_tokens, prompt));
+      }
+      const auto begin = tokens.begin() + segment.start;
+      batch.tokens.insert(batch.tokens.end(), begin,
+                          begin + segment.num_tokens);
+      if (sequence.only_scores()) segment.sample = false;
+      if (segment.sample) block.sampled.push_back(segment.sequence);
+      SetScores(sequence, &segment);
+      if (segment.score_begin < segment.score_end) {
+        block.scored.emplace_back(segment.sequence, segment.score_end);
+      }
+    }
+    batch.segments = std::move(segments);
+  }
+  return plan;
+}
+
+// What the segment's rows predict of the prompt and is not known yet.
+void BlockDriver::SetScores(const SequenceState& sequence, Segment* segment) {
+  const std::vector<int32_t>& prompt = sequence.request().prompt;
+  const int32_t next = segment->start + segment->num_tokens;
+  const int32_t begin = std::max(segment->start + 1, sequence.scored_until());
+  const int32_t end = std::min(next + 1, static_cast<int32_t>(prompt.size()));
+  if (begin >= end) return;
+  segment->score_begin = begin;
+  segment->score_end = end;
+  if (end > next) segment->next_token = prompt[next];
+}
+
+int64_t BlockDriver::blocks_in_flight() const {
+  return std::count_if(blocks_.begin(), blocks_.end(),
+                       [](const Block& block) { return block.in_flight; });
+}
+
+std::optional<int64_t> BlockDriver::oldest_step() const {
+  std::optional<int64_t> oldest;
+  for (const Block& block : blocks_) {
+    if (block.in_flight && (!oldest || block.step < *oldest)) {
+      oldest = block.step;
+    }
+  }
+  return oldest;
+}
+
+std::vector<FinishedRequest> BlockDriver::TakeFinished() {
+  return std::exchange(finished_, {});
+}
+
+BlockDriver::Stats BlockDriver::TakeStats() {
+  return std::exchange(stats_, {});
+}
+
+absl::flat_hash_map<JobId, BlockDriver::JobStats> BlockDriver::TakeJobStats() {
+  absl::flat_hash_map<JobId, JobStats> taken = jobs_;
+  absl::erase_if(jobs_,
+                 [](const auto& entry) { return entry.second.running == 0; });
+  for (auto& [job, stats] : jobs_) {
+    stats.new_tokens = stats.prompt_tokens = stats.replays = 0;
+  }
+  return taken;
+}
+
+}  // namespace sluice

@@ -1,0 +1,150 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "common/step_plan.h"
+#include "common/threads/clock.h"
+#include "coordinator/dispatch/sequence_state.h"
+#include "coordinator/request_queue.h"
+#include "runtime/text/tokenizer/tokenizer.h"
+#include "scheduler/steps/step_scheduler.h"
+
+namespace sluice {
+
+// Generates requests on one plan epoch after the other: keeps their tokens,
+// forms the steps of all blocks and takes in what they sampled. No threads, no
+// I/O: plans and ended requests are fetched by the caller. Thread-compatible.
+class BlockDriver {
+ public:
+  struct Options {
+    const Tokenizer* tokenizer = nullptr;  // must outlive the driver
+    int32_t vocab_size = 0;                // of the model
+    std::vector<int32_t> eos_tokens;
+    const Clock* clock = nullptr;
+  };
+
+  // Observations since the last TakeStats.
+  struct Stats {
+    int64_t steps = 0;
+    int64_t prompt_tokens = 0;  // prefilled for the first time
+    int64_t tokens = 0;         // sampled
+    int64_t replays = 0;
+    std::vector<double> step_seconds;  // from plan to result
+    // Of requests, from the job's acceptance to admission to a block, and to
+    // the end.
+    std::vector<double> queue_seconds;
+    std::vector<double> latency_seconds;
+  };
+  struct JobStats {
+    int64_t running = 0;  // now
+    int64_t new_tokens = 0;
+    int64_t prompt_tokens = 0;  // computed, for the first time
+    int64_t replays = 0;
+  };
+
+  // Wall time with a step in flight. What passed between two results goes to
+  // prefill and decode by the tokens of the step that ended.
+  struct PhaseSeconds {
+    double prefill = 0;
+    double decode = 0;
+  };
+
+  explicit BlockDriver(Options options);
+
+  // Takes charge of a request until it comes out of TakeFinished.
+  void Add(Request request);
+  // Ends all requests of the job with kCancelled.
+  void Cancel(JobId job);
+
+  // Requests in charge go on in this epoch: those that had begun first, from
+  // the tokens known so far. Ends any epoch before.
+  absl::Status StartEpoch(PlanEpoch epoch,
+                          const StepScheduler::Options& options);
+  // Steps in flight are forgotten.
+  void StopEpoch();
+
+  // Takes in the result of a step, or a part of it. kFailedPrecondition for
+  // another epoch's (nothing happens); kInternal for one that answers no step
+  // in flight or does not match it: the sender is broken, the epoch must end.
+  absl::Status OnResult(StepResult result);
+
+  // Plans for all idle blocks that have work, to be sent in this order; they
+  // are in flight from now on.
+  std::vector<StepPlan> TakePlans();
+
+  std::vector<FinishedRequest> TakeFinished();
+  Stats TakeStats();
+  // Jobs that had something going on since the last call.
+  absl::flat_hash_map<JobId, JobStats> TakeJobStats();
+
+  // Requests in charge, and how many of them are admitted to a block.
+  int64_t live() const { return static_cast<int64_t>(sequences_.size()); }
+  int64_t running() const { return scheduler_ ? scheduler_->running() : 0; }
+  int64_t blocks_in_flight() const;
+  // Of the steps in flight, the one that was sent first. Steps are numbered in
+  // the order in which they are sent.
+  std::optional<int64_t> oldest_step() const;
+  PhaseSeconds phase_seconds() const { return phase_seconds_; }
+  // Rows of all steps that came back: tokens prefilled and decoded.
+  int64_t rows() const { return rows_; }
+  // What requests that ended generated, of what they were allowed to; 1 as long
+  // as too few have ended to say.
+  double output_share() const;
+  std::optional<PlanEpoch> epoch() const { return epoch_; }
+
+ private:
+  struct Block {
+    bool in_flight = false;
+    int64_t step = 0;
+    std::vector<SequenceId> sampled;   // whose tokens the result must hold
+    std::vector<SampledToken> tokens;  // of them, that came in parts so far
+    // Whose scores it must hold, and up to which position.
+    std::vector<std::pair<SequenceId, int32_t>> scored;
+    // Whose prompts it computes, and up to which position.
+    std::vector<std::pair<SequenceId, int32_t>> prefilled;
+    absl::Duration sent_at;
+    int64_t prefill_tokens = 0;
+    int64_t decode_tokens = 0;
+  };
+
+  absl::Status CheckTokens(const Request& request) const;
+  void Enqueue(SequenceId id);
+  void CountPrompt(SequenceState* sequence, int32_t end);
+  double SecondsSinceAccepted(const SequenceState& sequence) const;
+  void CountPhases(const Block& block, absl::Duration now);
+  // Ends a sequence whose state says how.
+  void Finish(SequenceId id);
+  StepPlan ToPlan(BlockId block, StepScheduler::StepDecision decision);
+  absl::Status Check(const StepResult& result) const;
+  // Checks and takes in the result's scores; sequences that end with them are
+  // finished.
+  absl::Status AddScores(const StepResult& result);
+  static void SetScores(const SequenceState& sequence, Segment* segment);
+
+  const Options options_;
+  const absl::flat_hash_set<int32_t> eos_tokens_;
+  std::optional<PlanEpoch> epoch_;
+  std::optional<StepScheduler> scheduler_;  // while there is an epoch
+  std::vector<Block> blocks_;
+  absl::flat_hash_map<SequenceId, SequenceState> sequences_;
+  std::vector<SequenceId> pending_;  // to be enqueued in the next epoch
+  std::vector<FinishedRequest> finished_;
+  Stats stats_;
+  absl::flat_hash_map<JobId, JobStats> jobs_;
+  PhaseSeconds phase_seconds_;
+  int64_t rows_ = 0;
+  int64_t ended_ = 0;
+  int64_t generated_ = 0;
+  int64_t allowed_ = 0;
+  absl::Duration counted_until_;  // while a step is in flight
+  int64_t next_sequence_ = 1;
+  int64_t next_step_ = 1;
+};
+
+}  // namespace sluice

@@ -1,0 +1,215 @@
+#include "coordinator/dispatch/dispatch_metrics.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "common/metrics/metric_buckets.h"
+
+namespace sluice {
+namespace {
+
+// For so long a worker that is gone is said to be down.
+constexpr absl::Duration kRememberGone = absl::Hours(1);
+// And no more of them than so many.
+constexpr size_t kMostGone = 256;
+
+std::string StateLabel(int state) {
+  switch (state) {
+    case v1::WORKER_STATE_SPARE:
+      return "spare";
+    case v1::WORKER_STATE_LOADING:
+      return "loading";
+    case v1::WORKER_STATE_READY:
+      return "ready";
+    case v1::WORKER_STATE_FAILED:
+      return "failed";
+    case v1::WORKER_STATE_PREPARING:
+      return "preparing";
+    case v1::WORKER_STATE_LEFT_OUT:
+      return "left_out";
+    case v1::WORKER_STATE_CHECKING:
+      return "checking";
+    default:
+      return "";
+  }
+}
+
+}  // namespace
+
+DispatchMetrics::DispatchMetrics(MetricsRegistry* registry)
+    : registry_(registry) {
+  running_ = registry->GetGauge("sluice_num_requests_running",
+                                "Requests being generated now.");
+  waiting_ = registry->GetGauge(
+      "sluice_num_requests_waiting",
+      "Requests that the dispatcher holds and that wait for a slot.");
+  epoch_ = registry->GetGauge("sluice_plan_epoch",
+                              "Number of the newest plan; 0 before the first.");
+  blocks_in_flight_ = registry->GetGauge("sluice_blocks_in_flight",
+                                         "Blocks whose step is under way.");
+  unwritten_results_ = registry->GetGauge(
+      "sluice_results_unwritten", "Results that the store has not taken yet.");
+  for (int i = 0; i < v1::WorkerState_ARRAYSIZE; ++i) {
+    const std::string label = StateLabel(i);
+    workers_[i] = label.empty()
+                      ? nullptr
+                      : registry->GetGauge("sluice_workers",
+                                           "Registered workers by state.",
+                                           {{"state", label}});
+  }
+  for (const char* reason : {"link", "load", "lost", "stall", "step"}) {
+    PlanFailures(reason)->Add(0);
+  }
+  steps_ = registry->GetCounter("sluice_steps_total", "Steps completed.");
+  prompt_tokens_ = registry->GetCounter(
+      "sluice_prompt_tokens_total",
+      "Tokens of prompts, as they are computed for the first time.");
+  generation_tokens_ = registry->GetCounter(
+      "sluice_generation_tokens_total",
+      "Tokens generated, as they are sampled; replayed ones only once.");
+  replays_ = registry->GetCounter(
+      "sluice_replays_total",
+      "Requests that had to be prefilled again after a failure or a new plan.");
+  step_seconds_ = registry->GetHistogram(
+      "sluice_step_seconds",
+      "Time from sending a block's step to its result, all stages included.",
+      StepSecondsBuckets());
+  queue_seconds_ = registry->GetHistogram(
+      "sluice_request_queue_time_seconds",
+      "Time from the acceptance of a request's job to its admission to a "
+      "block.",
+      RequestSecondsBuckets());
+  latency_seconds_ = registry->GetHistogram(
+      "sluice_e2e_request_latency_seconds",
+      "Time from the acceptance of a request's job to the request's end.",
+      RequestSecondsBuckets());
+}
+
+Counter* DispatchMetrics::PlanFailures(const std::string& reason) {
+  return registry_->GetCounter(
+      "sluice_plan_failures_total",
+      "Plans that ended, or never began, because a link could not be opened or "
+      "broke (link), a stage could not be loaded (load), a worker was lost "
+      "(lost) or stood still (stall), or a step failed (step).",
+      {{"reason", reason}});
+}
+
+void DispatchMetrics::Observe(const BlockDriver::Stats& stats) {
+  if (stats.steps > 0) steps_->Add(static_cast<double>(stats.steps));
+  if (stats.prompt_tokens > 0) {
+    prompt_tokens_->Add(static_cast<double>(stats.prompt_tokens));
+  }
+  if (stats.tokens > 0) {
+    generation_tokens_->Add(static_cast<double>(stats.tokens));
+  }
+  if (stats.replays > 0) replays_->Add(static_cast<double>(stats.replays));
+  for (double s : stats.step_seconds) step_seconds_->Observe(s);
+  for (double s : stats.queue_seconds) queue_seconds_->Observe(s);
+  for (double s : stats.latency_seconds) latency_seconds_->Observe(s);
+}
+
+void DispatchMetrics::Set(const v1::ClusterState& state,
+                          int64_t blocks_in_flight, int64_t unwritten_results,
+                          absl::Duration now) {
+  running_->Set(static_cast<double>(state.running()));
+  waiting_->Set(static_cast<double>(state.waiting()));
+  epoch_->Set(static_cast<double>(state.epoch()));
+  blocks_in_flight_->Set(static_cast<double>(blocks_in_flight));
+  unwritten_results_->Set(static_cast<double>(unwritten_results));
+  for (const v1::PlanFailures& failures : state.plan_failures()) {
+    int64_t& counted = plan_failures_[failures.reason()];
+    if (failures.count() > counted) {
+      PlanFailures(failures.reason())
+          ->Add(static_cast<double>(failures.count() - counted));
+    }
+    counted = failures.count();
+  }
+  std::array<int, v1::WorkerState_ARRAYSIZE> counts{};
+  for (const v1::WorkerInfo& worker : state.workers()) {
+    ++counts[worker.state()];
+  }
+  for (int i = 0; i < v1::WorkerState_ARRAYSIZE; ++i) {
+    if (workers_[i] != nullptr) workers_[i]->Set(counts[i]);
+  }
+  SetWorkers(state, now);
+  SetPlan(state);
+}
+
+void DispatchMetrics::SetWorkers(const v1::ClusterState& state,
+                                 absl::Duration now) {
+  for (const v1::WorkerInfo& worker : state.workers()) {
+    seen_[worker.name()] = now;
+    Up(worker.name())->Set(1);
+    HeartbeatAge(worker.name())->Set(worker.seconds_since_heartbeat());
+  }
+  for (auto it = seen_.begin(); it != seen_.end();) {
+    const auto& [name, seen] = *it;
+    if (seen == now) {
+      ++it;
+      continue;
+    }
+    const MetricLabels labels = {{"worker", name}};
+    registry_->Remove("sluice_worker_heartbeat_age_seconds", labels);
+    if (now - seen < kRememberGone) {
+      Up(name)->Set(0);
+      ++it;
+    } else {
+      registry_->Remove("sluice_worker_up", labels);
+      it = seen_.erase(it);
+    }
+  }
+  // Restarted again and again, each time by another name.
+  while (seen_.size() > static_cast<size_t>(state.workers_size()) + kMostGone) {
+    const auto oldest = std::min_element(
+        seen_.begin(), seen_.end(),
+        [](const auto& a, const auto& b) { return a.second < b.second; });
+    registry_->Remove("sluice_worker_up", {{"worker", oldest->first}});
+    seen_.erase(oldest);
+  }
+}
+
+Gauge* DispatchMetrics::Up(const std::string& worker) {
+  return registry_->GetGauge(
+      "sluice_worker_up",
+      "1 for a worker that is attached, 0 for one that was within an hour.",
+      {{"worker", worker}});
+}
+
+Gauge* DispatchMetrics::HeartbeatAge(const std::string& worker) {
+  return registry_->GetGauge("sluice_worker_heartbeat_age_seconds",
+                             "Time since the worker was last heard of.",
+                             {{"worker", worker}});
+}
+
+void DispatchMetrics::SetPlan(const v1::ClusterState& state) {
+  constexpr char kPredicted[] = "sluice_plan_predicted_seconds";
+  constexpr char kMeasured[] = "sluice_plan_measured_seconds";
+  std::set<MetricLabels> present;
+  for (const v1::WorkerInfo& worker : state.workers()) {
+    for (const v1::ResourceUse& use : worker.resources()) {
+      const MetricLabels labels = {{"stage", std::to_string(worker.stage())},
+                                   {"worker", worker.name()},
+                                   {"resource", use.resource()}};
+      registry_
+          ->GetGauge(kPredicted,
+                     "Busy seconds that the plan predicted for what was "
+                     "computed since it began.",
+                     labels)
+          ->Set(use.predicted_seconds());
+      registry_
+          ->GetGauge(kMeasured, "Busy seconds since the plan began.", labels)
+          ->Set(use.measured_seconds());
+      present.insert(labels);
+    }
+  }
+  for (const MetricLabels& labels : std::exchange(planned_, present)) {
+    if (present.contains(labels)) continue;
+    registry_->Remove(kPredicted, labels);
+    registry_->Remove(kMeasured, labels);
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/threads/mutex.h"
+#include "common/types.h"
+#include "coordinator/cluster/worker_stream.h"
+#include "coordinator/planning/job_planner.h"
+#include "coordinator/request.h"
+
+namespace sluice {
+
+// What happened since the dispatcher last looked.
+struct DispatchEvents {
+  std::vector<WorkerEvent> workers;  // in order of arrival
+  std::vector<JobId> cancelled;
+  // The answer to the one fetch under way.
+  std::optional<absl::StatusOr<std::vector<Request>>> fetched;
+  bool new_work = false;  // there may be requests to fetch
+  // The answer to the newest search for a plan.
+  std::optional<PlanAnswer> planned;
+};
+
+// The dispatcher's mailbox. Worker events are bounded: their readers wait for
+// room. All else is small by nature and never waits, so that it may come from
+// callers that hold locks. Thread-safe.
+class Inbox : public WorkerEventSink {
+ public:
+  explicit Inbox(size_t most_worker_events);
+
+  bool Push(WorkerEvent event) override;
+  void NotifyWork();
+  void Cancel(JobId job);
+  void PutFetched(absl::StatusOr<std::vector<Request>> requests);
+  void PutPlanned(PlanAnswer answer);
+  // Wakes the dispatcher without telling it anything.
+  void Wake();
+  // Ends it: Push fails, Wait returns nothing.
+  void Close();
+
+  // Waits for something, at most `timeout` (the answer may then be empty).
+  // nullopt once closed.
+  std::optional<DispatchEvents> Wait(absl::Duration timeout);
+
+ private:
+  void WakeLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const size_t most_worker_events_;
+  Mutex mu_;
+  CondVar ready_;
+  CondVar room_;
+  DispatchEvents events_ ABSL_GUARDED_BY(mu_);
+  bool woken_ ABSL_GUARDED_BY(mu_) = false;
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace sluice

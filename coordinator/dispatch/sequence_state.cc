@@ -1,0 +1,120 @@
+#include "coordinator/dispatch/sequence_state.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace sluice {
+
+SequenceState::SequenceState(Request request,
+                             const absl::flat_hash_set<int32_t>* eos_tokens,
+                             const Tokenizer* tokenizer,
+                             absl::Duration taken_at)
+    : request_(std::move(request)),
+      eos_tokens_(eos_tokens),
+      taken_at_(taken_at),
+      tokens_(request_.prompt),
+      scored_until_(static_cast<int32_t>(request_.prompt.size())) {
+  if (request_.scores_prompt()) {
+    scored_until_ = std::min(scored_until_, 1);
+    generation_.prompt_scores.begin = 1;
+    generation_.prompt_scores.num_top = request_.sampling.logprobs;
+  }
+  if (!request_.stop.empty()) {
+    stop_ = std::make_unique<StopWatch>(
+        StopWatch{IncrementalDetokenizer(tokenizer, true, request_.prompt),
+                  StopStringMatcher(request_.stop), ""});
+  }
+}
+
+int32_t SequenceState::most_tokens() const {
+  return static_cast<int32_t>(request_.prompt.size()) +
+         std::max(request_.max_tokens, 0);
+}
+
+SequenceAdmission SequenceState::Admission(SequenceId id) const {
+  return {id, static_cast<int32_t>(request_.prompt.size()), most_tokens(),
+          request_.sampling};
+}
+
+bool SequenceState::AddScores(const TokenScores& scores) {
+  TokenScores& all = generation_.prompt_scores;
+  const auto bad = std::find_if(scores.logprobs.begin(), scores.logprobs.end(),
+                                [](float x) { return std::isnan(x); });
+  if (bad != scores.logprobs.end()) {
+    generation_.status = absl::InternalError(absl::StrCat(
+        "the model's output at position ",
+        scores.begin + (bad - scores.logprobs.begin()), " is not a number"));
+    return true;
+  }
+  // At once, rather than growing into twice as much.
+  all.logprobs.reserve(request_.prompt.size() - 1);
+  all.top.reserve((request_.prompt.size() - 1) * all.num_top);
+  all.logprobs.insert(all.logprobs.end(), scores.logprobs.begin(),
+                      scores.logprobs.end());
+  all.top.insert(all.top.end(), scores.top.begin(), scores.top.end());
+  scored_until_ += static_cast<int32_t>(scores.logprobs.size());
+  if (!needs_nothing()) return false;
+  End(FinishReason::kLength);
+  return true;
+}
+
+bool SequenceState::Append(SampledToken sampled) {
+  ++generation_.generated;
+  if (sampled.token < 0) {
+    generation_.status = absl::InternalError(absl::StrCat(
+        "the model's output at position ", tokens_.size(), " is not a number"));
+    return true;
+  }
+  if (!request_.ignore_eos && eos_tokens_->contains(sampled.token)) {
+    End(FinishReason::kStop);
+    return true;
+  }
+  tokens_.push_back(sampled.token);
+  const int32_t token = sampled.token;
+  if (request_.sampling.logprobs >= 0) {
+    generation_.logprobs.push_back(std::move(sampled));
+  }
+  if (stop_ != nullptr) {
+    stop_->text += stop_->matcher.Append(stop_->detokenizer.Append(token));
+    if (stop_->matcher.stopped()) {
+      End(FinishReason::kStop);
+      return true;
+    }
+  }
+  if (generation_.generated >= request_.max_tokens) {
+    End(FinishReason::kLength);
+    return true;
+  }
+  return false;
+}
+
+void SequenceState::End(FinishReason reason) {
+  generation_.finish_reason = reason;
+  if (stop_ == nullptr || stop_->matcher.stopped()) return;
+  stop_->text += stop_->matcher.Append(stop_->detokenizer.Flush());
+  if (stop_->matcher.stopped()) {
+    generation_.finish_reason = FinishReason::kStop;
+  } else {
+    stop_->text += stop_->matcher.Flush();
+  }
+}
+
+void SequenceState::Fail(absl::Status status) {
+  generation_.status = std::move(status);
+}
+
+FinishedRequest SequenceState::TakeFinished() {
+  FinishedRequest finished;
+  generation_.tokens.assign(tokens_.begin() + request_.prompt.size(),
+                            tokens_.end());
+  if (stop_ != nullptr) generation_.text = std::move(stop_->text);
+  finished.decode = stop_ == nullptr && generation_.status.ok();
+  finished.generation = std::move(generation_);
+  finished.request = std::move(request_);
+  return finished;
+}
+
+}  // namespace sluice

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/time/time.h"
+#include "common/step_plan.h"
+#include "coordinator/request.h"
+#include "runtime/text/detokenizer.h"
+#include "runtime/text/stop_strings.h"
+#include "runtime/text/tokenizer/tokenizer.h"
+
+namespace sluice {
+
+// A request that has ended. With `decode`, generation.text is still to be
+// filled in from generation.tokens.
+struct FinishedRequest {
+  Request request;
+  Generation generation;
+  bool decode = false;
+};
+
+// One request being generated: the tokens known so far and the rules by which
+// it ends. Survives plan epochs. Thread-compatible.
+class SequenceState {
+ public:
+  // `eos_tokens` and `tokenizer` must outlive the sequence.
+  SequenceState(Request request, const absl::flat_hash_set<int32_t>* eos_tokens,
+                const Tokenizer* tokenizer, absl::Duration taken_at);
+
+  // Adds what the last stage sampled next. True if the sequence ended with it:
+  // a token that is -1 (the logits were not numbers), the end-of-sequence
+  // token, a stop string, or max_tokens, in this order.
+  bool Append(SampledToken sampled);
+
+  // The first position of the prompt that is still to be scored; the prompt's
+  // size if none is.
+  int32_t scored_until() const { return scored_until_; }
+  // Adds scores from scored_until() on. REQUIRES: none beyond the prompt.
+  // True if the sequence ended: with an error, as the logits were not numbers,
+  // or because nothing is to be generated and all is scored.
+  bool AddScores(const TokenScores& scores);
+
+  // Ends it from outside: with an error, or with the text so far as if
+  // max_tokens had been reached.
+  void Fail(absl::Status status);
+  void EndNow() { End(FinishReason::kLength); }
+
+  // The result, once ended. The sequence is of no use afterwards.
+  FinishedRequest TakeFinished();
+
+  const Request& request() const { return request_; }
+  // Prompt and generated tokens.
+  const std::vector<int32_t>& tokens() const { return tokens_; }
+  // How many of them are to be in the KV cache: all that predict something.
+  int32_t known_tokens() const {
+    return static_cast<int32_t>(tokens_.size()) - (only_scores() ? 1 : 0);
+  }
+  // Nothing is generated.
+  bool only_scores() const { return request_.max_tokens <= 0; }
+  // No model is needed.
+  bool needs_nothing() const {
+    return only_scores() &&
+           scored_until_ == static_cast<int32_t>(request_.prompt.size());
+  }
+  // Positions that it may come to need.
+  int32_t most_tokens() const;
+  SequenceAdmission Admission(SequenceId id) const;
+  absl::Duration taken_at() const { return taken_at_; }
+
+  bool admitted = false;      // to a block of the present epoch
+  bool was_admitted = false;  // ever
+  int32_t prefilled = 0;      // positions of the prompt computed, ever
+
+ private:
+  // Only for requests with stop strings.
+  struct StopWatch {
+    IncrementalDetokenizer detokenizer;
+    StopStringMatcher matcher;
+    std::string text;
+  };
+
+  void End(FinishReason reason);
+
+  Request request_;
+  const absl::flat_hash_set<int32_t>* eos_tokens_;
+  absl::Duration taken_at_;
+  std::vector<int32_t> tokens_;
+  int32_t scored_until_;
+  Generation generation_;
+  std::unique_ptr<StopWatch> stop_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,496 @@
+#include "coordinator/jobs/requests/request_body.h"
+
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/limits.h"
+#include "common/text/suggest.h"
+#include "coordinator/jobs/requests/json_line.h"
+#include "coordinator/jobs/requests/message_text.h"
+
+namespace sluice {
+namespace {
+
+using json = nlohmann::ordered_json;
+
+constexpr int kChat = 1, kCompletions = 2, kBoth = 3;
+
+// Each method reads one field; false: error_ says why it is wrong.
+class BodyReader {
+ public:
+  BodyReader(int32_t vocab_size, Endpoint endpoint, RequestBody* body)
+      : vocab_size_(vocab_size),
+        chat_(endpoint == Endpoint::kChatCompletions),
+        body_(body) {}
+
+  std::optional<LineError> Read(const json& object);
+
+ private:
+  struct Field {
+    absl::string_view name;
+    int endpoints;
+    bool (BodyReader::*read)(const json&);
+  };
+  static const Field kFields[];
+
+  bool Fail(absl::string_view code, std::string message) {
+    error_ =
+        LineError{std::string(code), std::move(message), std::string(field_)};
+    return false;
+  }
+  bool Wrong(absl::string_view must_be, const json& value) {
+    return Fail("invalid_request",
+                absl::StrCat("\"", field_, "\" must be ", must_be, ", got ",
+                             DescribeJson(value)));
+  }
+  bool Unsupported(absl::string_view why) {
+    return Fail("unsupported", absl::StrCat("\"", field_, "\" ", why));
+  }
+
+  bool Number(const json& v, double least, double most,
+              absl::string_view must_be, float* out, bool open_low = false);
+  bool Integer(const json& v, int64_t least, int64_t most,
+               absl::string_view must_be, int64_t* out);
+  bool Boolean(const json& v, bool* out);
+
+  bool Ignored(const json&) { return true; }
+  bool Model(const json& v);
+  bool Messages(const json& v);
+  bool Prompt(const json& v);
+  bool MaxTokens(const json& v);
+  bool Temperature(const json& v);
+  bool TopP(const json& v);
+  bool TopK(const json& v);
+  bool MinP(const json& v);
+  bool RepetitionPenalty(const json& v);
+  bool PresencePenalty(const json& v);
+  bool FrequencyPenalty(const json& v);
+  bool LogitBias(const json& v);
+  bool Seed(const json& v);
+  bool Stop(const json& v);
+  bool IgnoreEos(const json& v);
+  bool ChatLogprobs(const json& v);
+  bool TopLogprobs(const json& v);
+  bool CompletionLogprobs(const json& v);
+  bool Echo(const json& v);
+  bool One(const json& v);
+  bool Stream(const json& v);
+  bool ResponseFormat(const json& v);
+  bool AddGenerationPrompt(const json& v);
+  bool ChatTemplateKwargs(const json& v);
+  bool Tools(const json& v);
+  bool ToolChoice(const json& v);
+  bool ParallelToolCalls(const json& v);
+  bool Documents(const json& v);
+  bool ReasoningEffort(const json& v);
+  bool Objects(const json& v, json* out);
+  bool SetTemplateVariables();
+
+  // The endpoint's field that was most likely meant by `name`; "" if none was.
+  std::string FieldLike(const std::string& name) const;
+
+  const int32_t vocab_size_;
+  const bool chat_;
+  RequestBody* const body_;
+  absl::string_view field_;
+  std::optional<LineError> error_;
+  bool chat_logprobs_ = false;
+  std::optional<int32_t> top_logprobs_;
+  json chat_template_kwargs_ = json::object();
+  json tools_, documents_, reasoning_effort_;  // null: not given
+  bool show_tools_ = true;
+  bool parallel_tool_calls_ = true;
+};
+
+const BodyReader::Field BodyReader::kFields[] = {
+    {"add_generation_prompt", kChat, &BodyReader::AddGenerationPrompt},
+    {"best_of", kCompletions, &BodyReader::One},
+    {"chat_template_kwargs", kChat, &BodyReader::ChatTemplateKwargs},
+    {"documents", kChat, &BodyReader::Documents},
+    {"echo", kCompletions, &BodyReader::Echo},
+    {"frequency_penalty", kBoth, &BodyReader::FrequencyPenalty},
+    {"ignore_eos", kBoth, &BodyReader::IgnoreEos},
+    {"logit_bias", kBoth, &BodyReader::LogitBias},
+    {"logprobs", kChat, &BodyReader::ChatLogprobs},
+    {"logprobs", kCompletions, &BodyReader::CompletionLogprobs},
+    {"max_completion_tokens", kChat, &BodyReader::MaxTokens},
+    {"max_tokens", kBoth, &BodyReader::MaxTokens},
+    {"messages", kChat, &BodyReader::Messages},
+    {"metadata", kBoth, &BodyReader::Ignored},
+    {"min_p", kBoth, &BodyReader::MinP},
+    {"model", kBoth, &BodyReader::Model},
+    {"n", kBoth, &BodyReader::One},
+    {"parallel_tool_calls", kChat, &BodyReader::ParallelToolCalls},
+    {"presence_penalty", kBoth, &BodyReader::PresencePenalty},
+    {"prompt", kCompletions, &BodyReader::Prompt},
+    {"reasoning_effort", kChat, &BodyReader::ReasoningEffort},
+    {"repetition_penalty", kBoth, &BodyReader::RepetitionPenalty},
+    {"response_format", kBoth, &BodyReader::ResponseFormat},
+    {"seed", kBoth, &BodyReader::Seed},
+    {"service_tier", kBoth, &BodyReader::Ignored},
+    {"stop", kBoth, &BodyReader::Stop},
+    {"store", kBoth, &BodyReader::Ignored},
+    {"stream", kBoth, &BodyReader::Stream},
+    {"temperature", kBoth, &BodyReader::Temperature},
+    {"tool_choice", kChat, &BodyReader::ToolChoice},
+    {"tools", kChat, &BodyReader::Tools},
+    {"top_k", kBoth, &BodyReader::TopK},
+    {"top_logprobs", kChat, &BodyReader::TopLogprobs},
+    {"top_p", kBoth, &BodyReader::TopP},
+    {"user", kBoth, &BodyReader::Ignored},
+};
+
+std::string BodyReader::FieldLike(const std::string& name) const {
+  std::vector<std::string> names;
+  for (const Field& field : kFields) {
+    if (field.endpoints & (chat_ ? kChat : kCompletions)) {
+      names.emplace_back(field.name);
+    }
+  }
+  return ClosestTo(name, names);
+}
+
+std::optional<LineError> BodyReader::Read(const json& object) {
+  const int endpoint = chat_ ? kChat : kCompletions;
+  for (const auto& [name, value] : object.items()) {
+    const Field* known = nullptr;
+    bool elsewhere = false;
+    for (const Field& field : kFields) {
+      if (field.name != name) continue;
+      if (field.endpoints & endpoint) known = &field;
+      elsewhere = true;
+    }
+    field_ = name;
+    const bool empty = value.is_array() && value.empty();
+    if (known == nullptr && (value.is_null() || (empty && !elsewhere)))
+      continue;
+    if (known == nullptr) {
+      const std::string meant = elsewhere ? "" : FieldLike(name);
+      Fail(
+          "unknown_field",
+          absl::StrCat(
+              QuoteForMessage(name),
+              elsewhere
+                  ? absl::StrCat(" is not a field of ",
+                                 chat_ ? "chat completions" : "completions")
+                  : std::string(" is not a field that Sluice knows"),
+              meant.empty() ? "; remove it"
+                            : absl::StrCat("; did you mean \"", meant, "\"?")));
+      if (name.size() > 64) error_->param.clear();
+      return error_;
+    }
+    if (value.is_null()) continue;
+    if (!(this->*known->read)(value)) return error_;
+  }
+  if (top_logprobs_ && !chat_logprobs_) {
+    field_ = "top_logprobs";
+    Fail("invalid_request", "\"top_logprobs\" needs \"logprobs\": true");
+    return error_;
+  }
+  if (chat_logprobs_) body_->logprobs = top_logprobs_.value_or(0);
+  if (!SetTemplateVariables()) return error_;
+  if (body_->max_tokens == 0 && !body_->echo) {
+    field_ = "max_tokens";
+    Unsupported(
+        "of 0 (scoring without generating) is not supported without \"echo\" "
+        "(of completions): there would be nothing to answer; ask for at least "
+        "1");
+    return error_;
+  }
+  return std::nullopt;
+}
+
+bool BodyReader::Number(const json& v, double least, double most,
+                        absl::string_view must_be, float* out, bool open_low) {
+  if (!v.is_number()) return Wrong(must_be, v);
+  const double value = v.get<double>();
+  // Through float, so that no value rounds to one that is out of range.
+  const auto rounded = static_cast<float>(value);
+  if (!(value >= least && value <= most) || (open_low && rounded <= least)) {
+    return Wrong(must_be, v);
+  }
+  *out = rounded;
+  return true;
+}
+
+bool BodyReader::Integer(const json& v, int64_t least, int64_t most,
+                         absl::string_view must_be, int64_t* out) {
+  if (!v.is_number_integer()) return Wrong(must_be, v);
+  if (v.is_number_unsigned() &&
+      v.get<uint64_t>() > static_cast<uint64_t>(most)) {
+    return Wrong(must_be, v);
+  }
+  *out = v.get<int64_t>();
+  return *out >= least && *out <= most ? true : Wrong(must_be, v);
+}
+
+bool BodyReader::Boolean(const json& v, bool* out) {
+  if (!v.is_boolean()) return Wrong("true or false", v);
+  *out = v.get<bool>();
+  return true;
+}
+
+bool BodyReader::Model(const json& v) {
+  if (!v.is_string()) return Wrong("a string", v);
+  body_->model = v.get<std::string>();
+  return true;
+}
+
+bool BodyReader::Messages(const json& v) {
+  body_->messages = v;
+  return true;
+}
+
+bool BodyReader::Prompt(const json& v) {
+  body_->prompt = v;
+  return true;
+}
+
+bool BodyReader::MaxTokens(const json& v) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  int64_t value = 0;
+  if (!Integer(v, 0, kMost, "an integer of at least 1, or 0 with \"echo\"",
+               &value)) {
+    return false;
+  }
+  if (body_->max_tokens && *body_->max_tokens != value) {
+    return Fail(
+        "invalid_request",
+        absl::StrCat("\"max_tokens\" and \"max_completion_tokens\" "
+                     "differ (",
+                     *body_->max_tokens, " and ", value, "); give only one"));
+  }
+  body_->max_tokens = value;
+  return true;
+}
+
+bool BodyReader::Temperature(const json& v) {
+  return Number(v, 0, kMaxTemperature, "a number from 0 to 2",
+                &body_->temperature.emplace());
+}
+
+bool BodyReader::TopP(const json& v) {
+  return Number(v, 0, 1, "a number above 0 and at most 1",
+                &body_->top_p.emplace(), true);
+}
+
+bool BodyReader::TopK(const json& v) {
+  int64_t value = 0;
+  if (!Integer(v, -1, std::numeric_limits<int32_t>::max(),
+               "an integer of at least 1, or 0 or -1 for off", &value)) {
+    return false;
+  }
+  body_->top_k = static_cast<int32_t>(std::max<int64_t>(value, 0));
+  return true;
+}
+
+bool BodyReader::MinP(const json& v) {
+  return Number(v, 0, 1, "a number from 0 to 1", &body_->min_p.emplace());
+}
+
+bool BodyReader::RepetitionPenalty(const json& v) {
+  return Number(v, 0, kMaxRepetitionPenalty,
+                "a number above 0 and at most 10 (1: off)",
+                &body_->repetition_penalty.emplace(), true);
+}
+
+bool BodyReader::PresencePenalty(const json& v) {
+  return Number(v, -kMaxAlterationPenalty, kMaxAlterationPenalty,
+                "a number from -2 to 2", &body_->presence_penalty);
+}
+
+bool BodyReader::FrequencyPenalty(const json& v) {
+  return Number(v, -kMaxAlterationPenalty, kMaxAlterationPenalty,
+                "a number from -2 to 2", &body_->frequency_penalty);
+}
+
+bool BodyReader::LogitBias(const json& v) {
+  if (!v.is_object()) return Wrong("an object {\"token id\": bias}", v);
+  if (v.size() > kMaxLogitBiases) {
+    return Fail("invalid_request",
+                absl::StrCat("\"logit_bias\" has ", v.size(),
+                             " entries; at most ", kMaxLogitBiases));
+  }
+  for (const auto& [key, value] : v.items()) {
+    int32_t id = 0;
+    if (!absl::SimpleAtoi(key, &id) || absl::StrCat(id) != key || id < 0 ||
+        id >= vocab_size_) {
+      return Fail(
+          "invalid_request",
+          absl::StrCat("\"logit_bias\" has the key ", QuoteForMessage(key),
+                       ", which is no token id from 0 to ", vocab_size_ - 1));
+    }
+    float bias = 0;
+    if (!Number(value, -kMaxLogitBias, kMaxLogitBias,
+                "an object of numbers from -100 to 100", &bias)) {
+      return false;
+    }
+    body_->logit_bias.emplace_back(id, bias);
+  }
+  return true;
+}
+
+bool BodyReader::Seed(const json& v) {
+  if (!v.is_number_integer()) return Wrong("an integer of 64 bits", v);
+  body_->seed = v.is_number_unsigned()
+                    ? v.get<uint64_t>()
+                    : static_cast<uint64_t>(v.get<int64_t>());
+  return true;
+}
+
+bool BodyReader::Stop(const json& v) {
+  constexpr absl::string_view kMustBe =
+      "a non-empty string, or a list of up to 16 of them, each up to 1024 "
+      "bytes";
+  if (v.is_string()) {
+    body_->stop.push_back(v.get<std::string>());
+  } else if (v.is_array() && v.size() <= kMaxStopStrings) {
+    for (const json& item : v) {
+      if (!item.is_string()) return Wrong(kMustBe, item);
+      body_->stop.push_back(item.get<std::string>());
+    }
+  } else {
+    return Wrong(kMustBe, v);
+  }
+  for (const std::string& stop : body_->stop) {
+    if (stop.empty() || stop.size() > kMaxStopBytes) return Wrong(kMustBe, v);
+  }
+  return true;
+}
+
+bool BodyReader::IgnoreEos(const json& v) {
+  return Boolean(v, &body_->ignore_eos.emplace());
+}
+
+bool BodyReader::ChatLogprobs(const json& v) {
+  return Boolean(v, &chat_logprobs_);
+}
+
+bool BodyReader::TopLogprobs(const json& v) {
+  int64_t value = 0;
+  if (!Integer(v, 0, kMaxTopLogprobs, "an integer from 0 to 20", &value)) {
+    return false;
+  }
+  top_logprobs_ = static_cast<int32_t>(value);
+  return true;
+}
+
+bool BodyReader::CompletionLogprobs(const json& v) {
+  int64_t value = 0;
+  if (!Integer(v, 0, kMaxTopLogprobs, "an integer from 0 to 20", &value)) {
+    return false;
+  }
+  body_->logprobs = static_cast<int32_t>(value);
+  return true;
+}
+
+bool BodyReader::Echo(const json& v) { return Boolean(v, &body_->echo); }
+
+bool BodyReader::One(const json& v) {
+  if (!v.is_number_integer()) return Wrong("1", v);
+  if (v == 1) return true;
+  return Unsupported(
+      "must be 1; for several answers, repeat the line with other seeds");
+}
+
+bool BodyReader::Stream(const json& v) {
+  bool stream = false;
+  if (!Boolean(v, &stream)) return false;
+  return stream ? Unsupported("has no meaning in a batch; leave it out") : true;
+}
+
+bool BodyReader::ResponseFormat(const json& v) {
+  if (!v.is_object()) return Wrong("an object", v);
+  if (v == json{{"type", "text"}}) return true;
+  return Unsupported("is supported only as {\"type\": \"text\"}");
+}
+
+bool BodyReader::AddGenerationPrompt(const json& v) {
+  return Boolean(v, &body_->add_generation_prompt);
+}
+
+bool BodyReader::ChatTemplateKwargs(const json& v) {
+  if (!v.is_object()) return Wrong("an object", v);
+  for (const char* reserved :
+       {"messages", "add_generation_prompt", "bos_token", "eos_token"}) {
+    if (v.contains(reserved)) {
+      return Fail("invalid_request",
+                  absl::StrCat("\"chat_template_kwargs\" must not set \"",
+                               reserved, "\""));
+    }
+  }
+  chat_template_kwargs_ = v;
+  return true;
+}
+
+// An empty list is as good as none.
+bool BodyReader::Objects(const json& v, json* out) {
+  if (!v.is_array()) return Wrong("a list of objects", v);
+  for (const json& item : v) {
+    if (!item.is_object()) return Wrong("a list of objects", item);
+  }
+  if (!v.empty()) *out = v;
+  return true;
+}
+
+bool BodyReader::Tools(const json& v) { return Objects(v, &tools_); }
+
+bool BodyReader::Documents(const json& v) { return Objects(v, &documents_); }
+
+bool BodyReader::ToolChoice(const json& v) {
+  if (v == "auto" || v == "none") {
+    show_tools_ = v == "auto";
+    return true;
+  }
+  return Unsupported(
+      "is supported only as \"auto\" or \"none\": nothing makes the model call "
+      "a tool, it is only shown them");
+}
+
+bool BodyReader::ParallelToolCalls(const json& v) {
+  return Boolean(v, &parallel_tool_calls_);
+}
+
+bool BodyReader::ReasoningEffort(const json& v) {
+  if (!v.is_string()) return Wrong("a string", v);
+  reasoning_effort_ = v;
+  return true;
+}
+
+bool BodyReader::SetTemplateVariables() {
+  if (!show_tools_) tools_ = nullptr;
+  if (!parallel_tool_calls_ && !tools_.is_null()) {
+    field_ = "parallel_tool_calls";
+    return Unsupported(
+        "of false is not supported with \"tools\": how many calls the model "
+        "makes is its own choice");
+  }
+  body_->template_variables = std::move(chat_template_kwargs_);
+  for (auto [name, value] :
+       {std::pair("tools", &tools_), std::pair("documents", &documents_),
+        std::pair("reasoning_effort", &reasoning_effort_)}) {
+    if (value->is_null()) continue;
+    field_ = name;
+    if (body_->template_variables.contains(name)) {
+      return Fail("invalid_request",
+                  absl::StrCat("\"", name,
+                               "\" is in \"chat_template_kwargs\", too; give "
+                               "only one"));
+    }
+    body_->template_variables[name] = std::move(*value);
+  }
+  return true;
+}
+
+}  // namespace
+
+std::optional<LineError> ReadRequestBody(const json& object, Endpoint endpoint,
+                                         int32_t vocab_size,
+                                         RequestBody* body) {
+  return BodyReader(vocab_size, endpoint, body).Read(object);
+}
+
+}  // namespace sluice

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/jobs/requests/line_error.h"
+#include "coordinator/request.h"
+
+namespace sluice {
+
+// The least and the largest value of each sampling parameter, for requests and
+// for a job's defaults alike.
+inline constexpr double kMaxTemperature = 2;
+inline constexpr double kMaxRepetitionPenalty = 10;
+inline constexpr double kMaxAlterationPenalty = 2;  // presence, frequency: +-
+inline constexpr double kMaxLogitBias = 100;        // +-
+inline constexpr size_t kMaxStopStrings = 16;
+inline constexpr size_t kMaxStopBytes = 1024;
+
+// What the body of a request says, each field checked by itself; what it does
+// not say is empty.
+struct RequestBody {
+  std::optional<std::string> model;
+  nlohmann::ordered_json messages;  // null if absent; otherwise not checked yet
+  nlohmann::ordered_json prompt;    // likewise
+  // What the chat template gets beside the messages: tools, documents,
+  // reasoning_effort and all of chat_template_kwargs.
+  nlohmann::ordered_json template_variables = nlohmann::ordered_json::object();
+  bool add_generation_prompt = true;
+
+  std::optional<int64_t> max_tokens;
+  std::optional<float> temperature;
+  std::optional<float> top_p;
+  std::optional<int32_t> top_k;
+  std::optional<float> min_p;
+  std::optional<float> repetition_penalty;
+  float presence_penalty = 0;
+  float frequency_penalty = 0;
+  std::vector<std::pair<int32_t, float>> logit_bias;
+  std::optional<uint64_t> seed;
+  std::vector<std::string> stop;
+  std::optional<bool> ignore_eos;
+  int32_t logprobs = -1;  // as in SamplingParams
+  bool echo = false;
+};
+
+// Reads a body (an object) for `endpoint`. Fields: OpenAI's for this endpoint,
+// and top_k, min_p, repetition_penalty, ignore_eos, add_generation_prompt,
+// documents and chat_template_kwargs as in vLLM. A field that is null counts as
+// absent, as does an unknown one that is an empty list. A field that cannot be
+// honoured is an error naming it, but for user, metadata, store and
+// service_tier, which have no meaning here. `vocab_size` bounds token ids.
+std::optional<LineError> ReadRequestBody(const nlohmann::ordered_json& object,
+                                         Endpoint endpoint, int32_t vocab_size,
+                                         RequestBody* body);
+
+}  // namespace sluice

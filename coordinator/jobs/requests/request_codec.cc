@@ -1,0 +1,94 @@
+#include "coordinator/jobs/requests/request_codec.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace sluice {
+namespace {
+
+using json = nlohmann::json;
+
+constexpr char kChat[] = "chat";
+constexpr char kCompletions[] = "completions";
+
+// A float goes through the text as the double that it equals, unchanged.
+void Put(json* params, const char* name, float value, float otherwise) {
+  if (value != otherwise) (*params)[name] = value;
+}
+
+void Get(const json& params, const char* name, float* value) {
+  if (const auto it = params.find(name); it != params.end()) {
+    *value = it->get<float>();
+  }
+}
+
+}  // namespace
+
+std::string EncodeRequestParams(const Request& request) {
+  const SamplingParams& sampling = request.sampling;
+  const SamplingParams otherwise;
+  json params = {
+      {"endpoint",
+       request.endpoint == Endpoint::kChatCompletions ? kChat : kCompletions},
+      {"max_tokens", request.max_tokens},
+      {"seed", sampling.seed}};
+  Put(&params, "temperature", sampling.temperature, otherwise.temperature);
+  Put(&params, "top_p", sampling.top_p, otherwise.top_p);
+  Put(&params, "min_p", sampling.min_p, otherwise.min_p);
+  Put(&params, "repetition_penalty", sampling.repetition_penalty,
+      otherwise.repetition_penalty);
+  Put(&params, "presence_penalty", sampling.presence_penalty,
+      otherwise.presence_penalty);
+  Put(&params, "frequency_penalty", sampling.frequency_penalty,
+      otherwise.frequency_penalty);
+  if (sampling.top_k != 0) params["top_k"] = sampling.top_k;
+  if (sampling.logprobs >= 0) params["logprobs"] = sampling.logprobs;
+  if (!sampling.logit_bias.empty()) params["logit_bias"] = sampling.logit_bias;
+  if (!request.stop.empty()) params["stop"] = request.stop;
+  if (request.max_tokens_by_default) params["max_tokens_by_default"] = true;
+  if (request.ignore_eos) params["ignore_eos"] = true;
+  if (request.echo) params["echo"] = request.prompt_text;
+  return params.dump();
+}
+
+absl::Status DecodeRequestParams(absl::string_view text, Request* request) {
+  try {
+    const json params = json::parse(text.begin(), text.end());
+    SamplingParams& sampling = request->sampling;
+    const std::string endpoint = params.at("endpoint");
+    if (endpoint != kChat && endpoint != kCompletions) {
+      return absl::DataLossError("unknown endpoint in stored parameters");
+    }
+    request->endpoint =
+        endpoint == kChat ? Endpoint::kChatCompletions : Endpoint::kCompletions;
+    request->max_tokens = params.at("max_tokens");
+    request->max_tokens_by_default =
+        params.value("max_tokens_by_default", false);
+    sampling.seed = params.at("seed");
+    Get(params, "temperature", &sampling.temperature);
+    Get(params, "top_p", &sampling.top_p);
+    Get(params, "min_p", &sampling.min_p);
+    Get(params, "repetition_penalty", &sampling.repetition_penalty);
+    Get(params, "presence_penalty", &sampling.presence_penalty);
+    Get(params, "frequency_penalty", &sampling.frequency_penalty);
+    sampling.top_k = params.value("top_k", 0);
+    sampling.logprobs = params.value("logprobs", -1);
+    if (params.contains("logit_bias")) {
+      params["logit_bias"].get_to(sampling.logit_bias);
+    }
+    if (params.contains("stop")) params["stop"].get_to(request->stop);
+    request->ignore_eos = params.value("ignore_eos", false);
+    if (params.contains("echo")) {
+      request->echo = true;
+      params["echo"].get_to(request->prompt_text);
+    }
+  } catch (const json::exception& error) {
+    return absl::DataLossError(
+        absl::StrCat("stored parameters are damaged: ", error.what()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sluice

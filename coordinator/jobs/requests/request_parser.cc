@@ -1,0 +1,473 @@
+#include "coordinator/jobs/requests/request_parser.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "common/text/utf8.h"
+#include "coordinator/jobs/requests/json_line.h"
+#include "coordinator/jobs/requests/message_text.h"
+#include "coordinator/jobs/requests/request_body.h"
+#include "coordinator/jobs/requests/request_messages.h"
+
+namespace sluice {
+namespace {
+
+using json = nlohmann::ordered_json;
+
+constexpr char kChatUrl[] = "/v1/chat/completions";
+constexpr char kCompletionsUrl[] = "/v1/completions";
+constexpr size_t kMaxCustomIdBytes = 512;
+// Of a long text, for each position of the model.
+constexpr size_t kBytesToLookAt = 32;
+constexpr size_t kMostUtf8Bytes = 4;
+
+LineError Invalid(std::string param, std::string message) {
+  return {"invalid_request", std::move(message), std::move(param)};
+}
+
+LineError Missing(std::string field, absl::string_view what) {
+  std::string message = absl::StrCat("\"", field, "\" is missing; ", what);
+  return {"missing_field", std::move(message), std::move(field)};
+}
+
+bool IsBlank(absl::string_view text) {
+  return text.find_first_not_of(" \t\r\v\f") == absl::string_view::npos;
+}
+
+LineError EmptyLine() {
+  return {"empty_line", "the line is empty; remove it", ""};
+}
+
+// Output `n` (from 0) of the splitmix64 generator (Steele, Lea, Flood 2014)
+// with this seed.
+uint64_t SplitMix64(uint64_t seed, uint64_t n) {
+  uint64_t z = seed + (n + 1) * 0x9E3779B97F4A7C15u;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return z ^ (z >> 31);
+}
+
+// The parts of a batch line around its body.
+std::optional<LineError> ReadEnvelope(const json& line, Endpoint* endpoint,
+                                      const json** body) {
+  for (const auto& [name, value] : line.items()) {
+    if (name != "custom_id" && name != "method" && name != "url" &&
+        name != "body") {
+      return LineError{
+          "unknown_field",
+          absl::StrCat(QuoteForMessage(name),
+                       " does not belong beside custom_id, method, url and "
+                       "body; put parameters into the body"),
+          name.size() <= 64 ? name : ""};
+    }
+  }
+  if (!line.contains("custom_id")) {
+    return Missing("custom_id", "give each line a string of its own");
+  }
+  const auto method = line.find("method");
+  if (method == line.end()) return Missing("method", "it must be \"POST\"");
+  if (*method != "POST") {
+    return Invalid("method", absl::StrCat("\"method\" must be \"POST\", got ",
+                                          DescribeJson(*method)));
+  }
+  const auto url = line.find("url");
+  if (url == line.end()) {
+    return Missing("url", absl::StrCat("it must be \"", kChatUrl, "\" or \"",
+                                       kCompletionsUrl, "\""));
+  }
+  if (*url == kChatUrl) {
+    *endpoint = Endpoint::kChatCompletions;
+  } else if (*url == kCompletionsUrl) {
+    *endpoint = Endpoint::kCompletions;
+  } else {
+    return LineError{
+        "unknown_endpoint",
+        absl::StrCat("\"url\" must be \"", kChatUrl, "\" or \"",
+                     kCompletionsUrl, "\", got ", DescribeJson(*url)),
+        "url"};
+  }
+  const auto it = line.find("body");
+  if (it == line.end()) {
+    return Missing("body", "it is an object with the request's fields");
+  }
+  if (!it->is_object()) {
+    return Invalid("body", absl::StrCat("\"body\" must be an object, got ",
+                                        DescribeJson(*it)));
+  }
+  *body = &*it;
+  return std::nullopt;
+}
+
+}  // namespace
+
+RequestParser::RequestParser(Options options, v1::RequestDefaults defaults)
+    : options_(std::move(options)),
+      defaults_(std::move(defaults)),
+      generation_(options_.model ? options_.model->generation_defaults()
+                                 : GenerationDefaults()),
+      vocab_size_(options_.model ? options_.model->spec().vocab_size
+                                 : options_.tokenizer->vocab_size()) {}
+
+RequestParser::Line RequestParser::ParseJson(absl::string_view text,
+                                             int64_t index) const {
+  Line line;
+  line.request.index = index;
+  line.error = Parse(text, &line);
+  return line;
+}
+
+RequestParser::Line RequestParser::ParseText(absl::string_view text,
+                                             int64_t index) const {
+  Line line;
+  line.custom_id = absl::StrCat("line-", index + 1);
+  line.request.index = index;
+  line.request.custom_id = line.custom_id;
+  line.request.endpoint = Endpoint::kCompletions;
+  if (IsBlank(text)) {
+    line.error = EmptyLine();
+    return line;
+  }
+  if (const size_t nul = text.find('\0'); nul != absl::string_view::npos) {
+    line.error = Invalid("", absl::StrCat("a NUL byte at byte ", nul + 1,
+                                          "; is this a text file?"));
+    return line;
+  }
+  if (const auto at = FindInvalidUtf8(text)) {
+    line.error = LineError{"invalid_utf8",
+                           absl::StrCat("not valid UTF-8 at byte ", *at + 1,
+                                        "; save the file as UTF-8"),
+                           ""};
+    return line;
+  }
+  RequestBody body;
+  body.prompt = std::string(text);
+  line.error = Build(body, &line.request);
+  return line;
+}
+
+std::optional<LineError> RequestParser::Parse(absl::string_view text,
+                                              Line* line) const {
+  if (IsBlank(text)) return EmptyLine();
+  auto parsed = ParseJsonLine(text);
+  if (auto* error = std::get_if<LineError>(&parsed)) return std::move(*error);
+  json& object = std::get<json>(parsed);
+  if (!object.is_object()) {
+    return Invalid("", absl::StrCat("a line must be a JSON object, got ",
+                                    DescribeJson(object)));
+  }
+
+  // First of all, so that even the errors of a bad line carry it.
+  const auto custom_id = object.find("custom_id");
+  if (custom_id != object.end()) {
+    if (!custom_id->is_string()) {
+      return Invalid("custom_id", absl::StrCat("\"custom_id\" must be a "
+                                               "string, got ",
+                                               DescribeJson(*custom_id)));
+    }
+    const std::string& id = custom_id->get_ref<const std::string&>();
+    if (id.empty() || id.size() > kMaxCustomIdBytes) {
+      return Invalid("custom_id", absl::StrCat("\"custom_id\" must have 1 to ",
+                                               kMaxCustomIdBytes,
+                                               " bytes, got ", id.size()));
+    }
+    line->custom_id = id;
+  }
+
+  Endpoint endpoint = Endpoint::kCompletions;
+  const json* fields = &object;
+  if (object.contains("body") || object.contains("url") ||
+      object.contains("method")) {
+    if (auto error = ReadEnvelope(object, &endpoint, &fields)) return error;
+  } else {
+    const bool chat = object.contains("messages");
+    if (chat == object.contains("prompt")) {
+      return chat ? Invalid("messages",
+                            "both \"messages\" and \"prompt\" are there; give "
+                            "only one")
+                  : Missing("prompt",
+                            "a line is a batch request (custom_id, method, "
+                            "url, body) or has \"prompt\" or \"messages\"");
+    }
+    if (chat) endpoint = Endpoint::kChatCompletions;
+    if (line->custom_id.empty()) {
+      line->custom_id = absl::StrCat("line-", line->request.index + 1);
+    }
+    object.erase("custom_id");
+  }
+  line->request.custom_id = line->custom_id;
+  line->request.endpoint = endpoint;
+  RequestBody body;
+  if (auto error = ReadRequestBody(*fields, endpoint, vocab_size_, &body)) {
+    return error;
+  }
+  return Build(body, &line->request);
+}
+
+std::optional<LineError> RequestParser::Build(RequestBody& body,
+                                              Request* request) const {
+  if (body.model && *body.model != options_.served_model) {
+    return LineError{"unknown_model",
+                     absl::StrCat("\"model\" is ", QuoteForMessage(*body.model),
+                                  ", but the model here is called ",
+                                  QuoteForMessage(options_.served_model),
+                                  "; name that one, leave \"model\" out, or "
+                                  "start with --served-model-name ",
+                                  QuoteForMessage(*body.model)),
+                     "model"};
+  }
+  auto error = request->endpoint == Endpoint::kChatCompletions
+                   ? BuildChatPrompt(body, request)
+                   : BuildPrompt(body, request);
+  if (error) return error;
+  if ((error = SetMaxTokens(body, request))) return error;
+  SetSampling(body, request);
+  request->stop = std::move(body.stop);
+  request->ignore_eos = body.ignore_eos.value_or(defaults_.ignore_eos());
+  return std::nullopt;
+}
+
+// A text that is far too long is not tokenized to its end, which takes some
+// twenty times its size: its beginning shows that it does not fit. Tokens of
+// the beginning and of the whole differ where it is cut, not by a factor of
+// two.
+std::optional<LineError> RequestParser::CheckLength(
+    absl::string_view text, absl::string_view field) const {
+  const size_t enough =
+      static_cast<size_t>(options_.max_model_len) * kBytesToLookAt;
+  if (text.size() <= enough + kMostUtf8Bytes) return std::nullopt;
+  size_t end = enough;
+  while ((text[end] & 0xC0) == 0x80) ++end;  // within a character
+  const auto ids = options_.tokenizer->Encode(text.substr(0, end), false);
+  if (!ids.ok() ||
+      ids->size() / 2 <= static_cast<size_t>(options_.max_model_len)) {
+    return std::nullopt;
+  }
+  return LineError{
+      "prompt_too_long",
+      absl::StrCat("too long a prompt: it has more than ", ids->size() / 2,
+                   " tokens, and the model takes ", options_.max_model_len,
+                   "; shorten it"),
+      std::string(field)};
+}
+
+std::optional<LineError> RequestParser::EncodePrompt(absl::string_view text,
+                                                     absl::string_view field,
+                                                     bool add_special_tokens,
+                                                     Request* request) const {
+  if (auto error = CheckLength(text, field)) return error;
+  auto ids = options_.tokenizer->Encode(text, add_special_tokens);
+  if (!ids.ok()) {
+    return Invalid(std::string(field),
+                   absl::StrCat("\"", field, "\" cannot be tokenized: ",
+                                ids.status().message()));
+  }
+  request->prompt = *std::move(ids);
+  for (const int32_t id : request->prompt) {
+    if (id < 0 || id >= vocab_size_) {
+      return Invalid(
+          std::string(field),
+          absl::StrCat("the tokenizer gives token ", id, " for \"", field,
+                       "\", but the model has only tokens 0 to ",
+                       vocab_size_ - 1));
+    }
+  }
+  if (request->prompt.empty()) {
+    return Invalid(std::string(field),
+                   absl::StrCat("\"", field, "\" is empty: it gives no token"));
+  }
+  return std::nullopt;
+}
+
+std::optional<LineError> RequestParser::BuildPrompt(RequestBody& body,
+                                                    Request* request) const {
+  constexpr absl::string_view kMustBe =
+      "must be a string, a list of token ids, or a list with one of these";
+  const json* prompt = &body.prompt;
+  if (prompt->is_null()) return Missing("prompt", "completions need one");
+  if (prompt->is_array() && !prompt->empty() && !prompt->front().is_number()) {
+    if (prompt->size() > 1) {
+      return LineError{"unsupported",
+                       absl::StrCat("\"prompt\" holds ", prompt->size(),
+                                    " prompts; give each a line of its own"),
+                       "prompt"};
+    }
+    prompt = &prompt->front();
+  }
+  request->echo = body.echo;
+  if (prompt->is_string()) {
+    const std::string& text = prompt->get_ref<const std::string&>();
+    if (body.echo) request->prompt_text = text;
+    return EncodePrompt(text, "prompt", true, request);
+  }
+  if (!prompt->is_array()) {
+    return Invalid("prompt", absl::StrCat("\"prompt\" ", kMustBe, ", got ",
+                                          DescribeJson(*prompt)));
+  }
+  if (prompt->empty()) {
+    return Invalid("prompt", "\"prompt\" is empty: it has no token");
+  }
+  request->prompt.reserve(prompt->size());
+  for (const json& id : *prompt) {
+    if (!id.is_number_integer()) {
+      return Invalid("prompt",
+                     absl::StrCat("\"prompt\" ", kMustBe, ", got a list with ",
+                                  DescribeJson(id)));
+    }
+    const bool huge =
+        id.is_number_unsigned() && id.get<uint64_t>() > 0x7fffffffu;
+    if (huge || id.get<int64_t>() < 0 || id.get<int64_t>() >= vocab_size_) {
+      return Invalid("prompt",
+                     absl::StrCat("\"prompt\" has the token id ", id.dump(),
+                                  "; ids go from 0 to ", vocab_size_ - 1));
+    }
+    request->prompt.push_back(id.get<int32_t>());
+  }
+  if (body.echo) {
+    request->prompt_text = options_.tokenizer->Decode(request->prompt, true);
+  }
+  return std::nullopt;
+}
+
+std::optional<LineError> RequestParser::BuildChatPrompt(
+    RequestBody& body, Request* request) const {
+  if (body.messages.is_null()) {
+    return Missing("messages", "chat completions need them");
+  }
+  if (options_.chat_template == nullptr) {
+    return LineError{
+        "unsupported",
+        absl::StrCat(options_.no_chat_template.empty()
+                         ? "the model has no chat template"
+                         : options_.no_chat_template,
+                     ", so \"messages\" cannot be used; use /v1/completions "
+                     "with \"prompt\""),
+        "messages"};
+  }
+  json& variables = body.template_variables;
+  const auto given = [&](const char* name) {
+    const auto it = variables.find(name);
+    return it != variables.end() && !it->empty();
+  };
+  absl::StatusOr<const ChatTemplate*> chosen = options_.chat_template;
+  if (given("tools")) chosen = options_.chat_template->ForTools();
+  if (!chosen.ok()) {
+    return LineError{
+        "unsupported",
+        absl::StrCat("the model's chat template for tools can't be used (",
+                     chosen.status().message(),
+                     "), so \"tools\" cannot be given; leave them out"),
+        "tools"};
+  }
+  const ChatTemplate& chat_template = **chosen;
+  // What the template does not read, the model would never see.
+  for (const char* name : {"tools", "documents", "reasoning_effort"}) {
+    if (given(name) && !chat_template.Reads(name)) {
+      return LineError{"unsupported",
+                       absl::StrCat("\"", name,
+                                    "\" is nothing that the model's chat "
+                                    "template knows; leave it out"),
+                       name};
+    }
+  }
+  auto messages = ReadMessages(body.messages, chat_template);
+  if (auto* error = std::get_if<LineError>(&messages)) {
+    return std::move(*error);
+  }
+  for (const auto& [name, token] : options_.tokenizer->special_tokens()) {
+    if (!variables.contains(name)) variables[name] = token;
+  }
+  variables["messages"] = std::move(std::get<json>(messages));
+  variables["add_generation_prompt"] = body.add_generation_prompt;
+  auto text = chat_template.Render(variables);
+  if (!text.ok()) {
+    return Invalid("messages",
+                   absl::StrCat("the model's chat template refuses these "
+                                "\"messages\": ",
+                                text.status().message()));
+  }
+  return EncodePrompt(*text, "messages", false, request);
+}
+
+std::optional<LineError> RequestParser::SetMaxTokens(const RequestBody& body,
+                                                     Request* request) const {
+  const auto prompt = static_cast<int64_t>(request->prompt.size());
+  const int64_t room = options_.max_model_len - prompt;
+  const int64_t least = body.max_tokens == 0 ? 0 : 1;
+  // Why there is no more room.
+  const auto limit = [this]() -> std::string {
+    if (options_.model == nullptr) return "";
+    const int32_t most = options_.model->spec().max_positions;
+    return options_.max_model_len < most
+               ? absl::StrCat(" (--max-model-len; up to ", most,
+                              " is possible)")
+               : absl::StrCat(" (it ", options_.model->DescribePositions(),
+                              ")");
+  };
+  if (room < least) {
+    return LineError{
+        "prompt_too_long",
+        absl::StrCat("too long a prompt: it has ", prompt,
+                     " tokens, and the model takes ", options_.max_model_len,
+                     least > 0 ? " with at least 1 to generate" : "",
+                     "; shorten it", limit()),
+        request->endpoint == Endpoint::kChatCompletions ? "messages"
+                                                        : "prompt"};
+  }
+  if (body.max_tokens && *body.max_tokens > room) {
+    return LineError{
+        "prompt_too_long",
+        absl::StrCat("too long a prompt: its ", prompt, " tokens and ",
+                     *body.max_tokens, " to generate (max_tokens) exceed the ",
+                     options_.max_model_len,
+                     " that the model takes; shorten it or ask for at most ",
+                     room, limit()),
+        "max_tokens"};
+  }
+  int64_t wanted = options_.default_max_tokens;
+  if (generation_.max_length) wanted = *generation_.max_length - prompt;
+  if (generation_.max_new_tokens) wanted = *generation_.max_new_tokens;
+  if (defaults_.has_max_tokens()) wanted = defaults_.max_tokens();
+  if (body.max_tokens) wanted = *body.max_tokens;
+  request->max_tokens =
+      static_cast<int32_t>(std::clamp<int64_t>(wanted, least, room));
+  // Where the context ends sooner, that is what cuts it; and a length with the
+  // prompt, as some models say it, is no number to tell.
+  request->max_tokens_by_default =
+      !body.max_tokens && !defaults_.has_max_tokens() && wanted <= room &&
+      (generation_.max_new_tokens || !generation_.max_length);
+  return std::nullopt;
+}
+
+void RequestParser::SetSampling(RequestBody& body, Request* request) const {
+  SamplingParams& sampling = request->sampling;
+  const auto choose = [](auto own, bool has, auto job, auto model,
+                         auto built_in) -> decltype(built_in) {
+    if (own) return *own;
+    if (has) return static_cast<decltype(built_in)>(job);
+    return model ? *model : built_in;
+  };
+  // Greedy unless the model asks for sampling; then as in Hugging Face.
+  const std::optional<float> model_temperature =
+      generation_.do_sample ? generation_.temperature.value_or(1.0f) : 0.0f;
+  sampling.temperature =
+      choose(body.temperature, defaults_.has_temperature(),
+             defaults_.temperature(), model_temperature, 0.0f);
+  sampling.top_p = choose(body.top_p, defaults_.has_top_p(), defaults_.top_p(),
+                          generation_.top_p, 1.0f);
+  sampling.top_k = std::max(0, choose(body.top_k, defaults_.has_top_k(),
+                                      defaults_.top_k(), generation_.top_k, 0));
+  sampling.min_p = choose(body.min_p, false, 0.0f, generation_.min_p, 0.0f);
+  sampling.repetition_penalty = choose(body.repetition_penalty, false, 1.0f,
+                                       generation_.repetition_penalty, 1.0f);
+  sampling.presence_penalty = body.presence_penalty;
+  sampling.frequency_penalty = body.frequency_penalty;
+  sampling.logit_bias = std::move(body.logit_bias);
+  sampling.logprobs = body.logprobs;
+  sampling.seed = body.seed.value_or(
+      SplitMix64(defaults_.seed(), static_cast<uint64_t>(request->index)));
+}
+
+}  // namespace sluice

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "coordinator/jobs/requests/line_error.h"
+#include "coordinator/request.h"
+#include "runtime/model/model_dir.h"
+#include "runtime/text/chat_template.h"
+#include "runtime/text/tokenizer/tokenizer.h"
+#include "sluice/v1/jobs.pb.h"
+
+namespace sluice {
+
+// Turns the lines of one job into requests. JSONL lines are in OpenAI's batch
+// form
+//   {"custom_id": ..., "method": "POST", "url": "/v1/chat/completions" or
+//    "/v1/completions", "body": {...}}
+// or in the short form, which is a body with `prompt` or `messages` and maybe a
+// custom_id. Without a custom_id a line gets "line-<number>".
+//
+// Parameters come from the request, or else the job's defaults, or else
+// generation_config.json, or else are greedy with Options::default_max_tokens.
+// A default number of tokens shrinks to what fits the model; one that the
+// request gives must fit. Without a seed of its own, request i gets output i of
+// splitmix64 started at the job's seed. Thread-safe.
+class RequestParser {
+ public:
+  struct Options {
+    std::string served_model;
+    int32_t max_model_len = 0;
+    int32_t default_max_tokens = kDefaultMaxTokens;
+    const ModelDir* model = nullptr;  // may be null
+    const Tokenizer* tokenizer = nullptr;
+    const ChatTemplate* chat_template = nullptr;  // null: chat is an error
+    std::string no_chat_template;  // why it is null; "": the model has none
+  };
+  RequestParser(Options options, v1::RequestDefaults defaults);
+
+  struct Line {
+    // The line's own custom_id or a generated one; "" if the line is so bad
+    // that it has none.
+    std::string custom_id;
+    std::optional<LineError> error;
+    Request request;  // without `job`; only if there is no error
+  };
+  // `index` counts lines from 0.
+  Line ParseJson(absl::string_view text, int64_t index) const;
+  Line ParseText(absl::string_view text, int64_t index) const;
+
+  // Ids of the model: [0, vocab_size).
+  int32_t vocab_size() const { return vocab_size_; }
+
+ private:
+  std::optional<LineError> Parse(absl::string_view text, Line* line) const;
+  // From a body to a whole request.
+  std::optional<LineError> Build(struct RequestBody& body,
+                                 Request* request) const;
+  std::optional<LineError> BuildPrompt(struct RequestBody& body,
+                                       Request* request) const;
+  std::optional<LineError> BuildChatPrompt(struct RequestBody& body,
+                                           Request* request) const;
+  std::optional<LineError> CheckLength(absl::string_view text,
+                                       absl::string_view field) const;
+  std::optional<LineError> EncodePrompt(absl::string_view text,
+                                        absl::string_view field,
+                                        bool add_special_tokens,
+                                        Request* request) const;
+  std::optional<LineError> SetMaxTokens(const struct RequestBody& body,
+                                        Request* request) const;
+  void SetSampling(struct RequestBody& body, Request* request) const;
+
+  const Options options_;
+  const v1::RequestDefaults defaults_;
+  const GenerationDefaults generation_;
+  int32_t vocab_size_;
+};
+
+}  // namespace sluice

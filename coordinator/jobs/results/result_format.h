@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/types.h"
+#include "coordinator/jobs/requests/line_error.h"
+#include "coordinator/jobs/results/token_texts.h"
+#include "coordinator/request.h"
+
+namespace sluice {
+
+// What a result says about its request.
+struct ResultHead {
+  JobId job;
+  int64_t index = 0;
+  std::string custom_id;  // "": none is known, null in the line
+  Endpoint endpoint = Endpoint::kCompletions;
+  int64_t prompt_tokens = 0;
+  int64_t max_tokens = 0;
+  bool max_tokens_by_default = false;
+  bool logprobs = false;
+  bool echo = false;
+  std::string prompt_text;      // only if echo
+  std::vector<int32_t> prompt;  // only if its scores are in the result
+};
+
+ResultHead HeadOf(const Request& request);
+
+// A result line, without its newline, in OpenAI's batch output format:
+//   {"id", "custom_id", "response": {"status_code", "request_id", "body"},
+//    "error": null}
+// with a chat.completion or text_completion as the body. Always valid UTF-8 and
+// JSON: an infinite logprob becomes -9999, as OpenAI does. With echo, the
+// completion's logprobs begin with the prompt's tokens, those of the tokenizer
+// itself included; the first has null for its own, as nothing predicts it. A
+// text_offset counts characters of the answer's text.
+std::string FormatAnswer(const ResultHead& head, const Generation& generation,
+                         absl::string_view model, absl::Time created,
+                         TokenTexts* tokens);
+
+// The line of a request without an answer: "response" is null, "error" has
+// code, message (which starts with "line N: "), param and line.
+std::string FormatError(JobId job, int64_t index, absl::string_view custom_id,
+                        const LineError& error);
+
+// How a failed generation is told: kCancelled becomes "batch_cancelled", other
+// codes their name in lower case.
+LineError ErrorOfStatus(const absl::Status& status);
+
+}  // namespace sluice

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "runtime/text/tokenizer/tokenizer.h"
+
+namespace sluice {
+
+// The text and the bytes of single tokens, as logprobs show them.
+// Thread-compatible; the tokenizer must outlive it.
+class TokenTexts {
+ public:
+  struct Entry {
+    std::string text;  // as inside a text, with its leading space; valid UTF-8
+    std::string quoted;  // `text` as a JSON string
+    bool special = false;
+    std::string bytes;  // what the token stands for; may be part of a character
+  };
+  explicit TokenTexts(const Tokenizer* tokenizer) : tokenizer_(tokenizer) {}
+
+  // Valid until the next call.
+  const Entry& Get(int32_t id);
+
+ private:
+  const Tokenizer* const tokenizer_;
+  absl::flat_hash_map<int32_t, Entry> cache_;
+};
+
+}  // namespace sluice

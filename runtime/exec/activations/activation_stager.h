@@ -1,0 +1,124 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/memory/device.h"
+#include "runtime/memory/disk/disk_file.h"
+#include "runtime/memory/disk/io_completion.h"
+#include "runtime/memory/disk/io_engine.h"
+#include "runtime/memory/host_buffer.h"
+
+namespace sluice {
+
+// Keeps the residual streams of a block's micro-batches, float32 [rows, hidden]
+// each, between their turns: of every one of them the first bytes in memory and
+// the rest on disk.
+//
+// A turn is a stretch of a step in which one micro-batch is computed. Its
+// stream then lies whole in one of a ring of slots: while a turn computes, the
+// stream of the next one is brought and that of the last one put away. Between
+// layers of one turn nothing moves: with the row-by-row schedule, that is
+// nearly always, and of a block of one micro-batch, always.
+//
+// The cut between memory and disk is at a whole disk block, so that the share
+// of R rows on disk is off by half a block of R * hidden * 4 bytes at most.
+//
+// Used by one thread.
+class ActivationStager {
+ public:
+  struct Shape {
+    int32_t num_batches = 0;  // at least 2
+    int32_t max_rows = 0;     // of a micro-batch
+    int32_t hidden = 0;
+    double disk = 0;  // share of each micro-batch on disk, above 0, up to 1
+
+    // Bytes, for all micro-batches but for StagingBytes.
+    uint64_t total_bytes() const;   // unpadded
+    uint64_t memory_bytes() const;  // what stays in memory
+    uint64_t disk_bytes() const;    // the file
+    uint64_t staging_bytes() const;
+  };
+  struct Options {
+    Shape shape;
+    std::string disk_dir;
+    MemoryBudget* memory = nullptr;
+    // Copies from and to host memory, which is pinned for it; may be null.
+    Device* copies = nullptr;
+    MemoryBudget* disk = nullptr;
+    IoEngine* io = nullptr;
+    bool overlap = true;              // false: nothing moves while computing
+    double* stall_seconds = nullptr;  // adds what Take waited
+    uint64_t* read_bytes = nullptr;   // add what the disk carried
+    uint64_t* write_bytes = nullptr;
+  };
+  // All pointers must outlive the stager. The errors of DiskFile and
+  // HostBuffer.
+  static absl::StatusOr<std::unique_ptr<ActivationStager>> Create(
+      const Options& options);
+  ~ActivationStager();
+
+  // A step: which micro-batch is computed when (repeats that follow each other
+  // are one turn), and how many rows each has. Ends the step before.
+  // kInvalidArgument: more micro-batches or rows than the shape has.
+  absl::Status BeginStep(std::span<const int32_t> batches,
+                         std::span<const int32_t> rows);
+
+  // The stream of `batch`, whose turn it is or goes on: valid until that of
+  // another one is taken; undefined in its first turn. Aligned to 4096 bytes.
+  // Puts away the one before, and waits for the disk; its errors come from
+  // here, those of writing with the turn that wants what was written.
+  absl::StatusOr<float*> Take(int32_t batch);
+
+  // Begins to bring the next turn's stream, if there is a free slot and the
+  // stream has reached the disk. Never waits.
+  void ReadAhead();
+
+  // Forgets the step, whatever state it is in.
+  void Reset();
+
+ private:
+  // One computes, one is read, one is written.
+  static constexpr size_t kSlots = 3;
+
+  struct Turn {
+    int32_t batch = 0;
+    bool load = false;   // it had a turn before
+    bool store = false;  // it will have another
+  };
+  struct Slot {
+    std::byte* data = nullptr;
+    IoCompletion read, written;
+  };
+
+  explicit ActivationStager(const Options& options) : options_(options) {}
+  Slot& SlotOf(size_t turn) { return slots_[turn % kSlots]; }
+  uint64_t StreamBytes(int32_t batch) const;
+  void Bring();  // turn brought_
+  void Store(size_t turn);
+  // What must be written before turn brought_ can be brought: its slot's last
+  // stream, and its own, which may be the same.
+  std::array<IoCompletion*, 2> WritesBefore();
+
+  const Options options_;
+  uint64_t memory_stride_ = 0, disk_stride_ = 0;
+  HostBuffer memory_, staging_;
+  std::unique_ptr<DiskFile> file_;
+  Slot slots_[kSlots];
+
+  std::vector<Turn> turns_;
+  std::vector<int32_t> rows_;
+  size_t next_ = 0;     // turn to be taken next; the one before computes
+  size_t brought_ = 0;  // turns whose stream was asked for
+  // By micro-batch: the turn that last stored it.
+  std::vector<size_t> stored_by_;
+};
+
+}  // namespace sluice

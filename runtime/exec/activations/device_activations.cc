@@ -1,0 +1,219 @@
+#include "runtime/exec/activations/device_activations.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "runtime/exec/timed.h"
+
+namespace sluice {
+
+absl::StatusOr<std::unique_ptr<DeviceActivations>> DeviceActivations::Create(
+    const Options& options) {
+  std::unique_ptr<DeviceActivations> self(new DeviceActivations(options));
+  const auto make =
+      [&](int count,
+          std::vector<std::unique_ptr<Slot>>* slots) -> absl::Status {
+    for (int i = 0; i < count; ++i) {
+      slots->push_back(std::make_unique<Slot>());
+      SLUICE_ASSIGN_OR_RETURN(
+          slots->back()->buffer,
+          options.device->Allocate(
+              "activations",
+              static_cast<size_t>(options.max_rows * options.hidden_size) *
+                  sizeof(float)));
+    }
+    return absl::OkStatus();
+  };
+  SLUICE_RETURN_IF_ERROR(make(options.resident, &self->resident_));
+  SLUICE_RETURN_IF_ERROR(make(options.slots, &self->slots_));
+  return self;
+}
+
+DeviceActivations::~DeviceActivations() { Reset(); }
+
+void DeviceActivations::Reset() {
+  for (const auto* slots : {&resident_, &slots_}) {
+    for (const auto& slot : *slots) {
+      slot->in.Wait().IgnoreError();
+      slot->out.Wait().IgnoreError();
+      slot->batch = -1;
+      slot->held = false;
+    }
+  }
+  batches_.clear();
+}
+
+absl::Status DeviceActivations::BeginStep(
+    std::span<const int32_t> rows,
+    std::span<const std::pair<int32_t, int32_t>> order, bool head) {
+  Reset();
+  batches_.resize(rows.size());
+  stager_rows_.clear();
+  const size_t all = options_.num_batches;
+  for (size_t k = 0; k < rows.size(); ++k) {
+    Batch& batch = batches_[k];
+    batch.rows = rows[k];
+    // Of the first k, k * resident / all are resident, rounded down.
+    const size_t before = k * resident_.size() / all;
+    if (k < all && (k + 1) * resident_.size() / all > before) {
+      batch.resident = true;
+      batch.slot = resident_[before].get();
+      batch.slot->batch = static_cast<int>(k);
+      continue;
+    }
+    batch.number = static_cast<int32_t>(stager_rows_.size());
+    stager_rows_.push_back(rows[k]);
+  }
+  if (!stager_rows_.empty() && slots_.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a step of ", rows.size(), " micro-batches, but the device ",
+        "has room for activations of ", all));
+  }
+  if (options_.disk == nullptr) return absl::OkStatus();
+  turns_.clear();
+  const auto turn = [&](size_t k) {
+    if (!batches_[k].resident) turns_.push_back(batches_[k].number);
+  };
+  for (size_t k = 0; k < rows.size(); ++k) turn(k);
+  for (const auto& [layer, k] : order) turn(k);
+  for (size_t k = 0; head && k < rows.size(); ++k) turn(k);
+  return options_.disk->BeginStep(turns_, stager_rows_);
+}
+
+std::span<std::byte> DeviceActivations::Host(const Batch& batch) const {
+  float* data = batch.staged != nullptr ? batch.staged : batch.home->data();
+  return {
+      reinterpret_cast<std::byte*>(data),
+      static_cast<size_t>(batch.rows * options_.hidden_size) * sizeof(float)};
+}
+
+void DeviceActivations::Load(size_t k, Slot* slot) {
+  Batch& batch = batches_[k];
+  slot->batch = static_cast<int>(k);
+  slot->held = true;
+  batch.slot = slot;
+  slot->in.Expect(1);
+  const std::span<const std::byte> host = Host(batch);
+  options_.device->CopyIn(
+      {slot->buffer.as<std::byte>(), host.size()}, host, &slot->in,
+      {"activations", {{{"micro_batch", static_cast<int64_t>(k)}}}});
+}
+
+void DeviceActivations::Store(size_t k) {
+  const Batch& batch = batches_[k];
+  batch.slot->out.Expect(1);
+  const std::span<std::byte> host = Host(batch);
+  options_.device->CopyOut(
+      host, {batch.slot->buffer.as<std::byte>(), host.size()}, &batch.slot->out,
+      {"activations", {{{"micro_batch", static_cast<int64_t>(k)}}}});
+}
+
+absl::Status DeviceActivations::Enter(size_t k,
+                                      std::shared_ptr<ActivationBuffer> x) {
+  Batch& batch = batches_[k];
+  if (!batch.resident && options_.disk != nullptr) {
+    SLUICE_ASSIGN_OR_RETURN(float* const to, options_.disk->Take(batch.number));
+    std::memcpy(to, x->data(), x->bytes());
+    options_.disk->ReadAhead();
+    return absl::OkStatus();
+  }
+  batch.home = std::move(x);
+  if (batch.resident) Load(k, batch.slot);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<DeviceActivations::Slot*> DeviceActivations::FreeSlot(
+    bool wait) {
+  Slot* stored = nullptr;
+  for (const auto& slot : slots_) {
+    if (slot->batch < 0) return slot.get();
+    if (slot->held) continue;
+    if (stored == nullptr || slot->out.ready()) stored = slot.get();
+  }
+  if (stored == nullptr) {
+    if (!wait) return nullptr;
+    return absl::InternalError("all slots for activations are in use");
+  }
+  if (!wait && !stored->out.ready()) return nullptr;
+  SLUICE_RETURN_IF_ERROR(WaitTimed(stored->out, options_.stall_seconds));
+  batches_[stored->batch].slot = nullptr;
+  stored->batch = -1;
+  return stored;
+}
+
+void DeviceActivations::Prefetch(size_t k) {
+  if (options_.disk != nullptr || batches_[k].slot != nullptr) return;
+  const absl::StatusOr<Slot*> slot = FreeSlot(false);
+  // An error comes again when the slot is needed.
+  if (slot.ok() && *slot != nullptr) Load(k, *slot);
+}
+
+absl::StatusOr<float*> DeviceActivations::Acquire(size_t k) {
+  Batch& batch = batches_[k];
+  if (batch.slot == nullptr) {
+    if (options_.disk != nullptr) {
+      SLUICE_ASSIGN_OR_RETURN(batch.staged, options_.disk->Take(batch.number));
+      options_.disk->ReadAhead();
+    }
+    SLUICE_ASSIGN_OR_RETURN(Slot* const slot, FreeSlot(true));
+    Load(k, slot);
+  }
+  batch.slot->held = true;
+  SLUICE_RETURN_IF_ERROR(WaitTimed(batch.slot->in, options_.stall_seconds));
+  // It may still be on its way back from the layer before.
+  SLUICE_RETURN_IF_ERROR(WaitTimed(batch.slot->out, options_.stall_seconds));
+  return batch.slot->buffer.as<float>();
+}
+
+absl::Status DeviceActivations::Release(size_t k) {
+  Batch& batch = batches_[k];
+  if (batch.resident) return absl::OkStatus();
+  SLUICE_RETURN_IF_ERROR(options_.compute->Finish());
+  Store(k);
+  batch.slot->held = false;
+  if (options_.disk == nullptr) return absl::OkStatus();
+  // The stager puts it away when the next one's turn comes.
+  SLUICE_RETURN_IF_ERROR(WaitTimed(batch.slot->out, options_.stall_seconds));
+  Forget(batch);
+  options_.disk->ReadAhead();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<ActivationBuffer>> DeviceActivations::Leave(
+    size_t k) {
+  Batch& batch = batches_[k];
+  if (batch.resident) {
+    SLUICE_RETURN_IF_ERROR(options_.compute->Finish());
+    Store(k);
+  }
+  if (batch.slot != nullptr) {
+    SLUICE_RETURN_IF_ERROR(WaitTimed(batch.slot->out, options_.stall_seconds));
+  }
+  Forget(batch);
+  if (batch.home != nullptr) return std::move(batch.home);
+  std::shared_ptr<ActivationBuffer> out =
+      outputs_.Acquire(batch.rows, options_.hidden_size);
+  std::memcpy(out->data(), batch.staged, out->bytes());
+  return out;
+}
+
+absl::Status DeviceActivations::Drop(size_t k) {
+  Batch& batch = batches_[k];
+  batch.home.reset();
+  // Others get the slot; that of a resident one keeps what it has until the
+  // step is over.
+  if (!batch.resident) SLUICE_RETURN_IF_ERROR(options_.compute->Finish());
+  Forget(batch);
+  return absl::OkStatus();
+}
+
+void DeviceActivations::Forget(Batch& batch) {
+  if (batch.slot == nullptr) return;
+  batch.slot->batch = -1;
+  batch.slot->held = false;
+  batch.slot = nullptr;
+}
+
+}  // namespace sluice

@@ -1,0 +1,231 @@
+#include "runtime/exec/weights/device_weights.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "runtime/memory/disk/disk_file.h"
+#include "runtime/trace/trace.h"
+
+namespace sluice {
+namespace {
+
+// Part of a unit that is on the wire at a time.
+constexpr size_t kPieceBytes = size_t{4} << 20;
+
+}  // namespace
+
+DeviceWeights::~DeviceWeights() {
+  if (store_ == nullptr) return;
+  {
+    MutexLock lock(&mu_);
+    stopping_ = true;
+    changed_.NotifyAll();
+  }
+  thread_.Join();
+}
+
+absl::Status DeviceWeights::Keep(int unit, std::span<const std::byte> prefix) {
+  if (units_.size() <= static_cast<size_t>(unit)) units_.resize(unit + 1);
+  Unit& u = units_[unit];
+  SLUICE_ASSIGN_OR_RETURN(u.resident,
+                          options_.device->Allocate("weights", prefix.size()));
+  IoCompletion done;
+  done.Expect(1);
+  options_.device->CopyIn(u.resident.span(), prefix, &done,
+                          {"weights", {{{"unit", unit}}}});
+  return done.Wait();
+}
+
+absl::Status DeviceWeights::Start(WeightStore* store) {
+  units_.resize(store->num_units());
+  size_t most = 0;
+  for (size_t i = 0; i < units_.size(); ++i) {
+    Unit& unit = units_[i];
+    unit.bytes = store->placement()[i].bytes;
+    unit.device_end = store->placement()[i].device_end;
+    unit.split = unit.bytes;
+    if (!unit.streamed()) continue;
+    const std::span<const size_t> parts =
+        static_cast<int>(i) < options_.num_layers
+            ? options_.backend->LayerParts()
+            : options_.backend->HeadParts(static_cast<int>(i) -
+                                          options_.num_layers);
+    unit.split =
+        *(std::upper_bound(parts.begin(), parts.end(), unit.device_end) - 1);
+    unit.slot_begin = RoundDownToDisk(unit.split);
+    most = std::max(most, unit.bytes - unit.slot_begin);
+  }
+  if (most == 0) return absl::OkStatus();
+  {
+    MutexLock lock(&mu_);
+    slots_.resize(options_.slots);
+    for (Slot& slot : slots_) {
+      SLUICE_ASSIGN_OR_RETURN(slot.buffer,
+                              options_.device->Allocate("weight slots", most));
+    }
+    order_ = FirstSweep();
+    SkipResident();
+  }
+  store_ = store;
+  thread_ = Thread("weights", [this] { Loop(); });
+  return absl::OkStatus();
+}
+
+void DeviceWeights::BeginSweep(int layer_passes, int head_passes) {
+  if (store_ == nullptr) return;
+  MutexLock lock(&mu_);
+  order_.Begin(layer_passes, head_passes);
+  SkipResident();
+  sweeps_.emplace_back(layer_passes, head_passes);
+  changed_.NotifyAll();
+}
+
+void DeviceWeights::SkipResident() {
+  while (order_.unit() >= 0 && !units_[order_.unit()].streamed()) {
+    order_.Next();
+  }
+}
+
+DeviceWeights::Slot* DeviceWeights::FreeSlot() {
+  for (Slot& slot : slots_) {
+    if (slot.unit < 0) return &slot;
+  }
+  return nullptr;
+}
+
+void DeviceWeights::Loop() {
+  mu_.Lock();
+  while (!stopping_) {
+    if (rewinding_) {
+      store_->Rewind();
+      for (Slot& slot : slots_) slot.unit = -1;
+      queue_.clear();
+      order_ = FirstSweep();
+      SkipResident();
+      sweeps_.clear();
+      wanted_ = -1;
+      status_ = absl::OkStatus();
+      rewinding_ = false;
+      changed_.NotifyAll();
+    }
+    Slot* slot = FreeSlot();
+    const int unit = order_.unit();
+    if (slot == nullptr || !status_.ok() || unit < 0 ||
+        (!options_.overlap && wanted_ != unit)) {
+      changed_.Wait(&mu_);
+      continue;
+    }
+    slot->unit = unit;
+    slot->full = false;
+    queue_.push_back(static_cast<int>(slot - slots_.data()));
+    order_.Next();
+    SkipResident();
+    for (; !sweeps_.empty(); sweeps_.pop_front()) {
+      store_->BeginSweep(sweeps_.front().first, sweeps_.front().second);
+    }
+    // The slot is this thread's own until it is full.
+    const Slot& filling = *slot;
+    mu_.Unlock();
+    const absl::Status status = Fill(unit, filling);
+    mu_.Lock();
+    slot->full = true;
+    read_bytes_ = store_read_bytes_;
+    status_.Update(status);
+    changed_.NotifyAll();
+  }
+  mu_.Unlock();
+}
+
+uint64_t DeviceWeights::read_bytes() const {
+  MutexLock lock(&mu_);
+  return read_bytes_;
+}
+
+absl::Status DeviceWeights::Fill(int index, const Slot& slot) {
+  const Unit& unit = units_[index];
+  SLUICE_ASSIGN_OR_RETURN(const ImageView host, store_->Acquire(index));
+  store_->ReadAhead(1);
+  std::array<IoCompletion, kInFlight> pieces;
+  absl::Status status;
+  std::byte* to = slot.buffer.as<std::byte>();
+  // The head of the part that the cut goes through.
+  if (unit.device_end > unit.split) {
+    pieces[0].Expect(1);
+    options_.device->CopyWithin(
+        {to + (unit.split - unit.slot_begin), unit.device_end - unit.split},
+        {unit.resident.as<std::byte>() + unit.split,
+         unit.device_end - unit.split},
+        &pieces[0]);
+    status = pieces[0].Wait();
+  }
+  size_t at = unit.device_end;
+  for (int i = 0; status.ok() && at < unit.bytes; i = (i + 1) % kInFlight) {
+    status.Update(pieces[i].Wait());
+    size_t end = std::min(unit.bytes, at + kPieceBytes);
+    if (at < host.split) end = std::min(end, host.split);
+    pieces[i].Expect(1);
+    options_.device->CopyIn({to + (at - unit.slot_begin), end - at},
+                            {host.At(at), end - at}, &pieces[i],
+                            {"weights", {{{"unit", index}}}});
+    at = end;
+  }
+  for (IoCompletion& piece : pieces) status.Update(piece.Wait());
+  store_->Release(index);
+  store_->ReadAhead(1);
+  return status;
+}
+
+absl::StatusOr<ImageView> DeviceWeights::Acquire(int index) {
+  Unit& unit = units_[index];
+  ImageView view{unit.resident.as<std::byte>(), nullptr, unit.split,
+                 unit.slot_begin};
+  if (!unit.streamed()) return view;
+  MutexLock lock(&mu_);
+  wanted_ = index;
+  changed_.NotifyAll();
+  const int64_t start = TraceNow();
+  bool waited = false;
+  while (status_.ok() && (queue_.empty() || !slots_[queue_.front()].full)) {
+    waited = true;
+    changed_.Wait(&mu_);
+  }
+  if (waited && options_.stall_seconds != nullptr) {
+    *options_.stall_seconds += static_cast<double>(TraceNow() - start) * 1e-9;
+  }
+  wanted_ = -1;
+  SLUICE_RETURN_IF_ERROR(status_);
+  const Slot& slot = slots_[queue_.front()];
+  if (slot.unit != index) {
+    return absl::InternalError(
+        absl::StrCat("weights of unit ", index, " are not next"));
+  }
+  unit.held_slot = queue_.front();
+  queue_.pop_front();
+  view.high = slot.buffer.as<std::byte>();
+  return view;
+}
+
+absl::Status DeviceWeights::Release(int index) {
+  int& held = units_[index].held_slot;
+  if (held < 0) return absl::OkStatus();
+  SLUICE_RETURN_IF_ERROR(options_.compute->Finish());
+  MutexLock lock(&mu_);
+  slots_[held].unit = -1;
+  held = -1;
+  changed_.NotifyAll();
+  return absl::OkStatus();
+}
+
+void DeviceWeights::Rewind() {
+  if (store_ == nullptr) return;
+  MutexLock lock(&mu_);
+  rewinding_ = true;
+  changed_.NotifyAll();
+  while (rewinding_) changed_.Wait(&mu_);
+  for (Unit& unit : units_) unit.held_slot = -1;
+}
+
+}  // namespace sluice

@@ -1,0 +1,138 @@
+#include "runtime/exec/weights/embedding_store.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "common/status_macros.h"
+#include "runtime/exec/timed.h"
+
+namespace sluice {
+namespace {
+
+// Part of the table that is checked at a time: a multiple of all granules.
+constexpr size_t kCheckBytes = size_t{4} << 20;
+// Rows that are read together: enough for a deep queue.
+constexpr size_t kRowsTogether = 256;
+
+// The blocks that a row may touch.
+size_t RowBlocks(size_t row_bytes) {
+  return row_bytes % kDiskAlignment == 0
+             ? row_bytes
+             : RoundUpToDisk(row_bytes) + kDiskAlignment;
+}
+
+size_t BlocksBytes(size_t row_bytes) {
+  return std::max(kRowsTogether * RowBlocks(row_bytes), kCheckBytes);
+}
+
+}  // namespace
+
+size_t EmbeddingStore::MemoryBytes(const Backend& backend, int32_t max_rows) {
+  const size_t row = backend.EmbeddingRowBytes();
+  return backend.EmbeddingBytes() -
+         RoundDownToDisk(backend.EmbeddingTableBytes()) +
+         static_cast<size_t>(max_rows) * row + BlocksBytes(row);
+}
+
+absl::StatusOr<std::unique_ptr<EmbeddingStore>> EmbeddingStore::Load(
+    const Options& options, LoadProgress progress) {
+  std::unique_ptr<EmbeddingStore> self(new EmbeddingStore(options));
+  Backend& backend = *options.backend;
+  self->bytes_ = backend.EmbeddingBytes();
+  if (options.images != nullptr) {
+    SLUICE_RETURN_IF_ERROR(self->LoadTable(progress));
+    return self;
+  }
+  SLUICE_ASSIGN_OR_RETURN(
+      self->whole_,
+      HostBuffer::Create("embedding", self->bytes_, options.memory));
+  SLUICE_RETURN_IF_ERROR(backend.PackEmbedding(
+      *options.source, progress,
+      ImageWindow::Whole(self->whole_.as<std::byte>(), self->bytes_)));
+  self->resident_bytes_ = self->bytes_;
+  return self;
+}
+
+absl::Status EmbeddingStore::LoadTable(LoadProgress progress) {
+  Backend& backend = *options_.backend;
+  row_bytes_ = backend.EmbeddingRowBytes();
+  tail_begin_ = RoundDownToDisk(backend.EmbeddingTableBytes());
+  const auto max_rows = static_cast<size_t>(options_.max_rows);
+  SLUICE_ASSIGN_OR_RETURN(
+      rows_, HostBuffer::Create("embedding rows", max_rows * row_bytes_,
+                                options_.memory));
+  SLUICE_ASSIGN_OR_RETURN(
+      blocks_, HostBuffer::Create("embedding rows", BlocksBytes(row_bytes_),
+                                  options_.memory));
+  if (bytes_ > tail_begin_) {
+    SLUICE_ASSIGN_OR_RETURN(
+        tail_,
+        HostBuffer::Create("embedding", bytes_ - tail_begin_, options_.memory));
+  }
+  iota_.resize(max_rows);
+  std::iota(iota_.begin(), iota_.end(), 0);
+  bool packed = false;
+  SLUICE_ASSIGN_OR_RETURN(
+      image_, options_.images->Get(
+                  "embedding", bytes_,
+                  [&](const ImageWindow& to) {
+                    packed = true;
+                    return backend.PackEmbedding(*options_.source, progress,
+                                                 to);
+                  },
+                  [&](const ImageFile& image) { return Use(image); }));
+  if (!packed) SLUICE_RETURN_IF_ERROR(progress(bytes_));
+  resident_bytes_ = bytes_ - tail_begin_;
+  return absl::OkStatus();
+}
+
+absl::Status EmbeddingStore::Use(const ImageFile& image) {
+  for (size_t begin = 0; begin < bytes_; begin += kCheckBytes) {
+    const size_t size = std::min(kCheckBytes, bytes_ - begin);
+    std::byte* piece = blocks_.as<std::byte>();
+    done_.Expect(1);
+    options_.io->Read(image.file(), image.image_offset() + begin, {piece, size},
+                      &done_, {"embedding"});
+    SLUICE_RETURN_IF_ERROR(done_.Wait());
+    SLUICE_RETURN_IF_ERROR(image.Check(begin, {piece, size}));
+    const size_t from = std::max(begin, tail_begin_);
+    if (from < begin + size) {
+      std::memcpy(tail_.as<std::byte>() + (from - tail_begin_),
+                  piece + (from - begin), begin + size - from);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<EmbeddingStore::Rows> EmbeddingStore::Gather(
+    std::span<const int32_t> tokens) {
+  if (image_ == nullptr) return Rows{ImageView::Whole(whole_.data()), tokens};
+  const size_t blocks = RowBlocks(row_bytes_);
+  for (size_t first = 0; first < tokens.size(); first += kRowsTogether) {
+    const size_t count = std::min(kRowsTogether, tokens.size() - first);
+    done_.Expect(static_cast<int>(count));
+    for (size_t i = 0; i < count; ++i) {
+      const size_t begin = row_bytes_ * tokens[first + i];
+      const size_t from = RoundDownToDisk(begin);
+      const size_t bytes = RoundUpToDisk(begin + row_bytes_) - from;
+      options_.io->Read(image_->file(), image_->image_offset() + from,
+                        {blocks_.as<std::byte>() + i * blocks, bytes}, &done_,
+                        {"embedding"});
+      if (options_.read_bytes != nullptr) *options_.read_bytes += bytes;
+    }
+    SLUICE_RETURN_IF_ERROR(WaitTimed(done_, options_.stall_seconds));
+    for (size_t i = 0; i < count; ++i) {
+      const size_t begin = row_bytes_ * tokens[first + i];
+      std::memcpy(rows_.as<std::byte>() + (first + i) * row_bytes_,
+                  blocks_.as<std::byte>() + i * blocks + begin % kDiskAlignment,
+                  row_bytes_);
+    }
+  }
+  const ImageView view = {rows_.as<std::byte>(), tail_.as<std::byte>(),
+                          options_.backend->EmbeddingTableBytes(), tail_begin_};
+  return Rows{view, std::span<const int32_t>(iota_).first(tokens.size())};
+}
+
+}  // namespace sluice

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/exec/weights/image_store.h"
+#include "runtime/kernels/backend.h"
+#include "runtime/kernels/image_view.h"
+#include "runtime/memory/disk/io_completion.h"
+#include "runtime/memory/disk/io_engine.h"
+#include "runtime/memory/host_buffer.h"
+#include "runtime/memory/memory_budget.h"
+#include "runtime/model/checkpoint/tensor_source.h"
+
+namespace sluice {
+
+// The first stage's embedding: all in memory, or with its table on disk, of
+// which the rows that a micro-batch wants are read when it wants them. A row is
+// looked at for one token in a sweep, where a layer's weights are used for all:
+// no bytes are cheaper to do without. Used by one thread.
+class EmbeddingStore {
+ public:
+  struct Options {
+    // All pointers must outlive the store.
+    Backend* backend = nullptr;
+    const TensorSource* source = nullptr;  // while loading only
+    int32_t max_rows = 0;                  // tokens in a micro-batch
+    MemoryBudget* memory = nullptr;
+    // For a table on disk; null: all in memory.
+    const ImageStore* images = nullptr;
+    IoEngine* io = nullptr;
+    double* stall_seconds = nullptr;  // adds what Gather waited
+    uint64_t* read_bytes = nullptr;   // and what it read
+  };
+  // Errors as in ImageStore::Get, TensorSource and MemoryBudget.
+  static absl::StatusOr<std::unique_ptr<EmbeddingStore>> Load(
+      const Options& options, LoadProgress progress);
+
+  // Memory that a table on disk takes: rows, what is not a table, work space.
+  static size_t MemoryBytes(const Backend& backend, int32_t max_rows);
+
+  // What Backend::Embed needs for these tokens (at most max_rows): an image,
+  // and their numbers in it. Valid until the next call. Errors of DiskFile.
+  struct Rows {
+    ImageView image;
+    std::span<const int32_t> tokens;
+  };
+  absl::StatusOr<Rows> Gather(std::span<const int32_t> tokens);
+
+  uint64_t bytes() const { return bytes_; }
+  uint64_t resident_bytes() const { return resident_bytes_; }
+
+ private:
+  explicit EmbeddingStore(const Options& options) : options_(options) {}
+  absl::Status LoadTable(LoadProgress progress);
+  // Checks the whole table, piece by piece, and keeps what follows it.
+  absl::Status Use(const ImageFile& image);
+
+  const Options options_;
+  uint64_t bytes_ = 0;
+  uint64_t resident_bytes_ = 0;
+  HostBuffer whole_;  // all in memory, or:
+  std::unique_ptr<ImageFile> image_;
+  size_t row_bytes_ = 0;
+  size_t tail_begin_ = 0;  // image offset: the table's end, down to a block
+  HostBuffer tail_;        // from there on
+  HostBuffer rows_;        // [max_rows, row_bytes_]
+  HostBuffer blocks_;      // the disk blocks that hold some of the rows
+  std::vector<int32_t> iota_;
+  IoCompletion done_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,279 @@
+#include "runtime/exec/weights/image_file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "runtime/exec/weight_placement.h"
+#include "runtime/memory/checksum.h"
+#include "runtime/memory/host_buffer.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kMagic[8] = {'S', 'L', 'U', 'I', 'C', 'E', 'I', 'M'};
+constexpr uint32_t kVersion = 1;
+constexpr size_t kMaxKeyBytes = 1024;
+constexpr size_t kWriteBytes = size_t{8} << 20;
+constexpr char kTemporarySuffix[] = ".tmp";
+
+struct FixedHeader {
+  char magic[8];
+  uint32_t version;
+  uint32_t key_bytes;
+  uint64_t image_bytes;
+  uint64_t granule;
+  uint64_t num_granules;
+};
+
+uint64_t NumGranules(size_t image_bytes) {
+  const size_t granule = PlacementGranule(image_bytes);
+  return (image_bytes + granule - 1) / granule;
+}
+
+uint64_t HeaderBytes(size_t image_bytes) {
+  return RoundUpToDisk(sizeof(FixedHeader) + kMaxKeyBytes +
+                       NumGranules(image_bytes) * sizeof(uint64_t) +
+                       sizeof(uint64_t));
+}
+
+// A budget for buffers that someone else has charged already.
+MemoryBudget* Unlimited() {
+  static MemoryBudget* const budget =
+      new MemoryBudget(Tier::kHost, ~uint64_t{0});
+  return budget;
+}
+
+// Makes a temporary file and locks it, against who removes orphans: that may
+// take it for one before it is locked, and it is made again then.
+absl::StatusOr<std::unique_ptr<DiskFile>> CreateLocked(const fs::path& path,
+                                                       uint64_t bytes,
+                                                       MemoryBudget* budget) {
+  for (;;) {
+    SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<DiskFile> file,
+                            DiskFile::Create(path.string(), bytes, budget));
+    struct stat info;
+    // Where there are no locks nobody takes it away either.
+    if (flock(file->fd(), LOCK_EX) != 0 || fstat(file->fd(), &info) != 0 ||
+        info.st_nlink > 0) {
+      return file;
+    }
+  }
+}
+
+// Removes what is not renamed.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(fs::path path) : path_(std::move(path)) {}
+  ~TemporaryFile() {
+    if (!path_.empty()) unlink(path_.c_str());
+  }
+  const fs::path& path() const { return path_; }
+  absl::Status Rename(const fs::path& to) {
+    if (rename(path_.c_str(), to.c_str()) != 0) {
+      return absl::Status(
+          absl::ErrnoToStatusCode(errno),
+          absl::StrCat("can't rename ", path_.string(), " to ", to.string(),
+                       ": ", std::strerror(errno)));
+    }
+    path_.clear();
+    return absl::OkStatus();
+  }
+
+ private:
+  fs::path path_;
+};
+
+absl::Status SyncDirectory(const fs::path& dir) {
+  const int fd = open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const bool ok = fd >= 0 && fsync(fd) == 0;
+  const int error = errno;
+  if (fd >= 0) close(fd);
+  if (ok) return absl::OkStatus();
+  return absl::Status(
+      absl::ErrnoToStatusCode(error),
+      absl::StrCat("can't sync ", dir.string(), ": ", std::strerror(error)));
+}
+
+}  // namespace
+
+int ImageFile::RemoveOrphans(const fs::path& dir) {
+  int removed = 0;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(dir, error)) {
+    if (!absl::EndsWith(entry.path().string(), kTemporarySuffix)) continue;
+    // O_NONBLOCK: opening a FIFO must not wait for a writer.
+    const int fd =
+        open(entry.path().c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) continue;
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0 &&
+        unlink(entry.path().c_str()) == 0) {
+      ++removed;
+    }
+    close(fd);
+  }
+  return removed;
+}
+
+uint64_t ImageFile::FileBytes(size_t image_bytes) {
+  return HeaderBytes(image_bytes) + RoundUpToDisk(image_bytes);
+}
+
+absl::StatusOr<std::unique_ptr<ImageFile>> ImageFile::Open(
+    const fs::path& path, const std::string& key, size_t image_bytes) {
+  std::error_code error;
+  if (!fs::exists(path, error)) {
+    return absl::NotFoundError(absl::StrCat(path.string(), " is not there"));
+  }
+  std::unique_ptr<ImageFile> self(new ImageFile());
+  SLUICE_ASSIGN_OR_RETURN(self->file_, DiskFile::OpenForRead(path.string()));
+  const auto other = [&](absl::string_view what) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path.string(), " is an image of another ", what));
+  };
+  const auto damaged = [&](absl::string_view what) {
+    return absl::DataLossError(
+        absl::StrCat(path.string(), " is damaged: ", what));
+  };
+  if (self->file_->bytes() < kDiskAlignment) return damaged("it is too short");
+  const uint64_t header_bytes = HeaderBytes(image_bytes);
+  SLUICE_ASSIGN_OR_RETURN(
+      HostBuffer header,
+      HostBuffer::Create("image header",
+                         std::min(header_bytes, self->file_->bytes()) /
+                             kDiskAlignment * kDiskAlignment,
+                         Unlimited()));
+  SLUICE_RETURN_IF_ERROR(self->file_->Read(
+      0, std::span<std::byte>(header.as<std::byte>(), header.bytes())));
+  FixedHeader fixed;
+  std::memcpy(&fixed, header.data(), sizeof(fixed));
+  if (std::memcmp(fixed.magic, kMagic, sizeof(kMagic)) != 0) {
+    return damaged("it does not begin as an image does");
+  }
+  if (fixed.version != kVersion) return other("version");
+  if (fixed.key_bytes > kMaxKeyBytes)
+    return damaged("its header makes no sense");
+  const std::byte* next = header.as<std::byte>() + sizeof(fixed);
+  if (fixed.key_bytes != key.size() ||
+      std::memcmp(next, key.data(), key.size()) != 0) {
+    return other("model, format or machine");
+  }
+  if (fixed.image_bytes != image_bytes ||
+      fixed.granule != PlacementGranule(image_bytes) ||
+      fixed.num_granules != NumGranules(image_bytes)) {
+    return other("size");
+  }
+  if (self->file_->bytes() < FileBytes(image_bytes)) {
+    return damaged("it is too short");
+  }
+  const size_t checked =
+      sizeof(fixed) + kMaxKeyBytes + fixed.num_granules * sizeof(uint64_t);
+  uint64_t checksum;
+  std::memcpy(&checksum, header.as<std::byte>() + checked, sizeof(checksum));
+  if (checksum != BlockChecksum({header.as<std::byte>(), checked})) {
+    return damaged("its header does not match its checksum");
+  }
+  self->image_bytes_ = image_bytes;
+  self->image_offset_ = header_bytes;
+  self->granule_ = fixed.granule;
+  self->checksums_.resize(fixed.num_granules);
+  std::memcpy(self->checksums_.data(),
+              header.as<std::byte>() + sizeof(fixed) + kMaxKeyBytes,
+              fixed.num_granules * sizeof(uint64_t));
+  return self;
+}
+
+absl::Status ImageFile::Write(const fs::path& path, const std::string& key,
+                              size_t image_bytes, std::span<std::byte> memory,
+                              Fill fill, MemoryBudget* budget) {
+  if (key.size() > kMaxKeyBytes) {
+    return absl::InternalError("an image's key is too long");
+  }
+  const size_t granule = PlacementGranule(image_bytes);
+  if (memory.size() < image_bytes && memory.size() % granule != 0) {
+    return absl::InternalError("an image's window is no multiple of a granule");
+  }
+  const uint64_t header_bytes = HeaderBytes(image_bytes);
+  SLUICE_ASSIGN_OR_RETURN(
+      HostBuffer header,
+      HostBuffer::Create("image header", header_bytes, Unlimited()));
+  FixedHeader fixed = {};
+  std::memcpy(fixed.magic, kMagic, sizeof(kMagic));
+  fixed.version = kVersion;
+  fixed.key_bytes = static_cast<uint32_t>(key.size());
+  fixed.image_bytes = image_bytes;
+  fixed.granule = granule;
+  fixed.num_granules = NumGranules(image_bytes);
+  std::byte* next = header.as<std::byte>();
+  std::memcpy(next, &fixed, sizeof(fixed));
+  std::memcpy(next + sizeof(fixed), key.data(), key.size());
+  next += sizeof(fixed) + kMaxKeyBytes;
+
+  RemoveOrphans(path.parent_path());
+  static std::atomic<int> counter{0};
+  TemporaryFile temporary(absl::StrCat(path.string(), ".", getpid(), ".",
+                                       counter++, kTemporarySuffix));
+  {
+    SLUICE_ASSIGN_OR_RETURN(
+        std::unique_ptr<DiskFile> file,
+        CreateLocked(temporary.path(), FileBytes(image_bytes), budget));
+    for (size_t begin = 0; begin < image_bytes; begin += memory.size()) {
+      const std::span<std::byte> window =
+          memory.first(std::min(memory.size(), image_bytes - begin));
+      std::memset(window.data(), 0, window.size());
+      SLUICE_RETURN_IF_ERROR(
+          fill({window.data(), begin, begin + window.size()}));
+      for (size_t i = 0; i < window.size(); i += granule) {
+        const uint64_t checksum = BlockChecksum(
+            window.subspan(i, std::min(granule, window.size() - i)));
+        std::memcpy(next, &checksum, sizeof(checksum));
+        next += sizeof(checksum);
+      }
+      for (size_t i = 0; i < window.size(); i += kWriteBytes) {
+        SLUICE_RETURN_IF_ERROR(file->Write(
+            header_bytes + begin + i,
+            window.subspan(i, std::min(kWriteBytes, window.size() - i))));
+      }
+    }
+    const size_t checked = next - header.as<std::byte>();
+    const uint64_t checksum = BlockChecksum({header.as<std::byte>(), checked});
+    std::memcpy(next, &checksum, sizeof(checksum));
+    SLUICE_RETURN_IF_ERROR(
+        file->Write(0, {header.as<std::byte>(), header.bytes()}));
+    SLUICE_RETURN_IF_ERROR(file->Sync());
+    SLUICE_RETURN_IF_ERROR(temporary.Rename(path));
+  }
+  return SyncDirectory(path.parent_path());
+}
+
+absl::Status ImageFile::Check(size_t offset,
+                              std::span<const std::byte> data) const {
+  size_t index = offset / granule_;
+  for (size_t begin = 0; begin < data.size(); begin += granule_, ++index) {
+    const size_t size = std::min(granule_, data.size() - begin);
+    if (BlockChecksum(data.subspan(begin, size)) != checksums_[index]) {
+      return absl::DataLossError(absl::StrCat(
+          file_->name(), " is damaged: bytes ", image_offset_ + offset + begin,
+          " to ", image_offset_ + offset + begin + size,
+          " are not what was written; the next load makes it anew"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void ImageFile::Remove() const { unlink(file_->name().c_str()); }
+
+}  // namespace sluice

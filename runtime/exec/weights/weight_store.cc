@@ -1,0 +1,310 @@
+#include "runtime/exec/weights/weight_store.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/status_macros.h"
+#include "common/threads/mutex.h"
+#include "runtime/exec/timed.h"
+
+namespace sluice {
+namespace {
+
+// Part of an image that is loaded at a time.
+constexpr size_t kLoadBytes = size_t{16} << 20;
+
+}  // namespace
+
+WeightStore::~WeightStore() {
+  for (Slot& slot : slots_) {
+    if (slot.done != nullptr) slot.done->Wait().IgnoreError();
+  }
+}
+
+absl::StatusOr<std::unique_ptr<WeightStore>> WeightStore::Load(
+    const Options& options, const Progress& progress) {
+  std::unique_ptr<WeightStore> self(new WeightStore(options));
+  SLUICE_RETURN_IF_ERROR(self->LoadUnits(progress));
+  return self;
+}
+
+absl::Status WeightStore::LoadUnits(const Progress& progress) {
+  Backend& backend = *options_.backend;
+  const bool last = options_.layers.end == options_.num_layers;
+  for (int i = 0; i < options_.layers.size(); ++i) {
+    unit_bytes_.push_back(backend.LayerBytes());
+    units_.emplace_back();
+    units_.back().name =
+        absl::StrFormat("layer-%04d", options_.layers.begin + i);
+  }
+  if (last) {
+    const int sections = backend.num_head_sections();
+    for (int s = 0; s < sections; ++s) {
+      unit_bytes_.push_back(backend.HeadBytes(s));
+      units_.emplace_back();
+      units_.back().name =
+          sections == 1 ? "head" : absl::StrFormat("head-%04d", s);
+    }
+  }
+  placement_ = PlaceWeights(unit_bytes_, options_.fractions);
+  for (int i = 0; i < num_units(); ++i) {
+    SLUICE_RETURN_IF_ERROR(Annotate(LoadUnit(i, progress), units_[i].name));
+    if (placement_[i].device_end > 0) {
+      SLUICE_RETURN_IF_ERROR(Annotate(MoveToDevice(i), units_[i].name));
+    }
+    units_[i].resident.PinFor(options_.copies);
+    bytes_ += placement_[i].bytes;
+    resident_bytes_ += placement_[i].host_end - placement_[i].device_end;
+    device_bytes_ += placement_[i].device_end;
+  }
+  if (!streams()) return absl::OkStatus();
+  // Two at least: one in use, one being filled.
+  slots_.resize(std::max(2, options_.slots));
+  for (Slot& slot : slots_) {
+    SLUICE_ASSIGN_OR_RETURN(
+        slot.buffer, HostBuffer::Create("weight slots", max_streamed_,
+                                        options_.memory, options_.copies));
+    slot.done = std::make_unique<IoCompletion>();
+  }
+  Rewind();
+  return absl::OkStatus();
+}
+
+absl::Status WeightStore::Pack(int index, const Progress& progress,
+                               const ImageWindow& to) {
+  Backend& backend = *options_.backend;
+  if (index < options_.layers.size()) {
+    return backend.PackLayer(options_.layers.begin + index, *options_.source,
+                             progress, to);
+  }
+  return backend.PackHead(index - options_.layers.size(), *options_.source,
+                          progress, to);
+}
+
+absl::Status WeightStore::LoadUnit(int index, const Progress& progress) {
+  Unit& unit = units_[index];
+  const UnitPlacement& place = placement_[index];
+  const size_t bytes = place.bytes;
+  const size_t resident = place.host_end;
+  const std::string label =
+      index < options_.layers.size()
+          ? absl::StrCat("weights layer ", options_.layers.begin + index)
+          : unit.name;
+  if (options_.images == nullptr) {
+    SLUICE_ASSIGN_OR_RETURN(unit.resident,
+                            HostBuffer::Create(label, bytes, options_.memory));
+    unit.split = bytes;
+    return Pack(index, progress,
+                ImageWindow::Whole(unit.resident.as<std::byte>(), bytes));
+  }
+  unit.read_begin = resident;
+  bool packed = false;
+  SLUICE_ASSIGN_OR_RETURN(unit.image, options_.images->Get(
+                                          unit.name, bytes,
+                                          [&](const ImageWindow& to) {
+                                            packed = true;
+                                            unit.resident = HostBuffer();
+                                            return Pack(index, progress, to);
+                                          },
+                                          [&](const ImageFile& image) {
+                                            return ReadResident(index, label,
+                                                                image);
+                                          }));
+  if (!packed) SLUICE_RETURN_IF_ERROR(progress(bytes));
+  if (resident == bytes) {
+    unit.split = bytes;
+    return absl::OkStatus();
+  }
+  const std::span<const size_t> parts =
+      index < options_.layers.size()
+          ? options_.backend->LayerParts()
+          : options_.backend->HeadParts(index - options_.layers.size());
+  const auto after = std::upper_bound(parts.begin(), parts.end(), resident);
+  unit.split = *(after - 1);
+  unit.slot_begin = RoundDownToDisk(unit.split);
+  max_streamed_ = std::max(max_streamed_, bytes - unit.slot_begin);
+  return absl::OkStatus();
+}
+
+absl::Status WeightStore::ReadResident(int index, const std::string& label,
+                                       const ImageFile& image) {
+  Unit& unit = units_[index];
+  const size_t resident = placement_[index].host_end;
+  if (resident == 0) return absl::OkStatus();
+  SLUICE_ASSIGN_OR_RETURN(unit.resident,
+                          HostBuffer::Create(label, resident, options_.memory));
+  IoCompletion done;
+  for (size_t begin = 0; begin < resident; begin += kLoadBytes) {
+    const size_t size = std::min(kLoadBytes, resident - begin);
+    done.Expect(1);
+    options_.io->Read(image.file(), image.image_offset() + begin,
+                      {unit.resident.as<std::byte>() + begin, size}, &done,
+                      {"weights"});
+    SLUICE_RETURN_IF_ERROR(done.Wait());
+  }
+  return image.Check(0, {unit.resident.as<std::byte>(), resident});
+}
+
+absl::Status WeightStore::MoveToDevice(int index) {
+  Unit& unit = units_[index];
+  const size_t begin = placement_[index].device_end;
+  const size_t rest = placement_[index].host_end - begin;
+  SLUICE_RETURN_IF_ERROR(
+      options_.to_device(index, {unit.resident.as<std::byte>(), begin}));
+  HostBuffer kept;
+  if (rest > 0) {
+    SLUICE_ASSIGN_OR_RETURN(
+        kept, HostBuffer::Create(absl::StrCat("weights ", unit.name), rest,
+                                 options_.memory));
+    std::memcpy(kept.data(), unit.resident.as<std::byte>() + begin, rest);
+  }
+  unit.resident = std::move(kept);
+  unit.resident_begin = begin;
+  return absl::OkStatus();
+}
+
+void WeightStore::BeginSweep(int layer_passes, int head_passes) {
+  order_.Begin(layer_passes, head_passes);
+  if (streams()) SkipResident();
+}
+
+void WeightStore::SkipResident() {
+  while (order_.unit() >= 0 && !IsStreamed(order_.unit())) order_.Next();
+}
+
+void WeightStore::Begin(Slot& slot, int unit) {
+  const Unit& u = units_[unit];
+  slot.unit = unit;
+  slot.issued = u.read_begin;
+  // The head of the panel that the cut goes through.
+  const size_t head = std::max(u.split, u.resident_begin);
+  if (u.read_begin > head) {
+    std::memcpy(slot.buffer.as<std::byte>() + (head - u.slot_begin),
+                u.resident.as<std::byte>() + (head - u.resident_begin),
+                u.read_begin - head);
+  }
+  filling_.push_back(static_cast<int>(&slot - slots_.data()));
+  order_.Next();
+  SkipResident();
+}
+
+void WeightStore::Issue(Slot& slot, size_t end) {
+  const Unit& unit = units_[slot.unit];
+  if (end <= slot.issued) return;
+  slot.done->Expect(1);
+  options_.io->Read(
+      unit.image->file(), unit.image->image_offset() + slot.issued,
+      {slot.buffer.as<std::byte>() + (slot.issued - unit.slot_begin),
+       end - slot.issued},
+      slot.done.get(), {"weights", {{{"unit", slot.unit}}}});
+  if (options_.read_bytes != nullptr) {
+    *options_.read_bytes += end - slot.issued;
+  }
+  slot.issued = end;
+}
+
+void WeightStore::ReadAhead(double share) {
+  if (!streams() || !options_.overlap) return;
+  for (Slot& slot : slots_) {
+    if (slot.unit < 0 && order_.unit() >= 0) Begin(slot, order_.unit());
+  }
+  // All but the last one wholly: it is their turn before.
+  for (size_t i = 0; i < filling_.size(); ++i) {
+    Slot& slot = slots_[filling_[i]];
+    const Unit& unit = units_[slot.unit];
+    const size_t bytes = placement_[slot.unit].bytes;
+    size_t end = bytes;
+    if (i + 1 == filling_.size() && share < 1) {
+      end = unit.read_begin +
+            RoundDownToDisk(static_cast<size_t>(
+                share * static_cast<double>(bytes - unit.read_begin)));
+    }
+    Issue(slot, end);
+  }
+}
+
+absl::StatusOr<ImageView> WeightStore::Acquire(int index) {
+  Unit& unit = units_[index];
+  if (unit.split == placement_[index].bytes) return View(unit, nullptr);
+  Slot* slot = nullptr;
+  if (!filling_.empty()) {
+    slot = &slots_[filling_.front()];
+  } else if (order_.unit() == index) {
+    for (Slot& candidate : slots_) {
+      if (candidate.unit < 0) slot = &candidate;
+    }
+    if (slot == nullptr) {
+      return absl::InternalError("all slots for weights are in use");
+    }
+    Begin(*slot, index);
+  }
+  if (slot == nullptr || slot->unit != index) {
+    return absl::InternalError(
+        absl::StrCat("weights of ", unit.name, " are not next"));
+  }
+  Issue(*slot, placement_[index].bytes);
+  SLUICE_RETURN_IF_ERROR(WaitTimed(*slot->done, options_.stall_seconds));
+  filling_.pop_front();
+  unit.held_slot = static_cast<int>(slot - slots_.data());
+  if (!unit.checked) {
+    SLUICE_RETURN_IF_ERROR(CheckStreamed(unit, *slot));
+    unit.checked = true;
+  }
+  return View(unit, slot);
+}
+
+absl::Status WeightStore::CheckStreamed(Unit& unit, const Slot& slot) {
+  const size_t bytes = placement_[slot.unit].bytes;
+  const size_t granule = unit.image->granule();
+  const size_t begin = unit.read_begin;
+  // Sixteen granules a task.
+  const size_t piece = 16 * granule;
+  const int tasks = static_cast<int>((bytes - begin + piece - 1) / piece);
+  Mutex mu;
+  absl::Status first;
+  options_.backend->ParallelFor(tasks, [&](int task, int) {
+    const size_t from = begin + task * piece;
+    const size_t size = std::min(piece, bytes - from);
+    const absl::Status status = unit.image->Check(
+        from, {slot.buffer.as<std::byte>() + (from - unit.slot_begin), size});
+    if (status.ok()) return;
+    MutexLock lock(&mu);
+    if (first.ok()) first = status;
+  });
+  // So that the next load makes it anew.
+  if (!first.ok()) unit.image->Remove();
+  return first;
+}
+
+ImageView WeightStore::View(const Unit& unit, const Slot* slot) const {
+  // Without a byte in memory, nothing is below the split but what the device
+  // has.
+  const std::byte* resident = unit.resident.as<std::byte>();
+  return {resident == nullptr ? nullptr : resident - unit.resident_begin,
+          slot == nullptr ? nullptr : slot->buffer.as<std::byte>(), unit.split,
+          unit.slot_begin};
+}
+
+void WeightStore::Release(int index) {
+  int& held = units_[index].held_slot;
+  if (held >= 0) slots_[held].unit = -1;
+  held = -1;
+}
+
+void WeightStore::Rewind() {
+  if (!streams()) return;
+  for (Slot& slot : slots_) {
+    slot.done->Wait().IgnoreError();
+    slot.unit = -1;
+  }
+  for (Unit& unit : units_) unit.held_slot = -1;
+  filling_.clear();
+  order_ =
+      UnitOrder(options_.layers.size(), num_units() - options_.layers.size());
+  SkipResident();
+}
+
+}  // namespace sluice

@@ -1,0 +1,103 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/kernels/cuda/attention/attention.h"
+#include "runtime/kernels/cuda/attention/attention_batch.h"
+#include "runtime/kernels/cuda/attention/kv_append.h"
+#include "runtime/kernels/cuda/device/upload_ring.h"
+#include "runtime/kv/batch_view.h"
+
+namespace sluice {
+
+// All that a CUDA backend does for a micro-batch between its projections:
+// positions, the new K and V to their pages, attention. What kernels are told
+// of the segments is uploaded once and found again by the layers that follow.
+// Used by one thread.
+class BatchAttention {
+ public:
+  struct Options {
+    AttentionShape shape;
+    AttentionDevice device;
+    // Share of its positions whose V a single new token reads (1: all).
+    float sparsity = 1;
+    RotaryTable rotary;
+    // Both outlive this; the ring brings UploadBytes() at a time.
+    UploadRing* ring = nullptr;
+    // Device memory at a multiple of 16 bytes, WorkspaceBytes() of it, that
+    // nothing else on the stream needs across a call.
+    void* workspace = nullptr;
+    size_t workspace_bytes = 0;
+    cudaStream_t stream = nullptr;
+  };
+  // The errors of PlanPrefill.
+  static absl::StatusOr<BatchAttention> Create(const Options& options);
+
+  // For sequences of up to `max_context` positions, in micro-batches of up to
+  // `max_rows` rows: what attention needs at least, or as much as is worth
+  // having. The errors of the plans.
+  static absl::StatusOr<size_t> WorkspaceBytes(const AttentionShape& shape,
+                                               const AttentionDevice& device,
+                                               float sparsity, int32_t max_rows,
+                                               int32_t max_context);
+  static size_t UploadBytes(int32_t max_rows, int32_t max_context);
+
+  // Attends segments [first, first + count), once for each: turns their rows
+  // of q in place and writes their K and V to the pages. `qkv`: float [rows, q
+  // + 2 kv], before positions are applied; `out`: [rows, q] in the shape's
+  // dtype. `window`: positions that a token sees, 0 for all. Errors as of
+  // FillAttentionBatch and of launches.
+  absl::Status Attend(const BatchView& batch, int32_t first, int32_t count,
+                      int32_t window, float* qkv, void* out);
+
+  // For a batch of one new token each, all of whose pages lie in one arena:
+  // what Attend of all its segments uploads, of any layer; empty if it takes
+  // several parts. For batches of as many segments its parts lie alike, so that
+  // what is launched for one of them is right for another, too, if
+  // PlannedContext() is the same.
+  absl::StatusOr<std::span<const std::byte>> UploadOf(const BatchView& batch);
+  // The most bytes of that, for so many segments of up to so many positions.
+  static size_t UploadBound(int32_t segments, int32_t positions);
+  // The positions that launches are planned for, of those that are attended:
+  // some more, so that plans stay the same for a while.
+  static int32_t PlannedContext(int32_t positions);
+
+ private:
+  // Where parts of what is uploaded begin.
+  struct Places {
+    size_t segments, pages, runs, positions, decode, prefill, tile_begin;
+  };
+
+  BatchAttention(const Options& options, const PrefillPlan& prefill)
+      : options_(options), prefill_(prefill) {}
+  // How many segments from `first` on can be told of at a time.
+  int32_t Together(const BatchView& batch, int32_t first, int32_t count) const;
+  absl::Status AttendPart(const BatchView& batch, int32_t first, int32_t count,
+                          int32_t window, float* qkv, void* out);
+  absl::Status AttendDecode(const AttentionData& data);
+  // Prepares what is to be uploaded of these segments, in content_.
+  absl::StatusOr<Places> Prepare(const BatchView& batch, int32_t first,
+                                 int32_t count, int32_t window);
+  Places Collect();
+  template <typename T>
+  size_t Add(const std::vector<T>& values);
+
+  Options options_;
+  PrefillPlan prefill_;
+  AttentionBatch batch_;
+  std::vector<KvRun> runs_;
+  std::vector<int32_t> positions_;
+  std::vector<std::byte> content_;
+  int32_t longest_run_ = 0;
+  int32_t first_row_ = 0;
+  std::vector<SegmentView> segments_;  // for UploadOf
+};
+
+}  // namespace sluice

@@ -1,0 +1,66 @@
+#include "runtime/kernels/cuda/device/cuda_status.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/device_loss.h"
+
+namespace sluice {
+namespace {
+
+absl::StatusCode CodeOf(cudaError_t error) {
+  switch (error) {
+    case cudaErrorMemoryAllocation:
+      return absl::StatusCode::kResourceExhausted;
+    case cudaErrorNoDevice:
+    case cudaErrorInvalidDevice:
+    case cudaErrorInsufficientDriver:
+      return absl::StatusCode::kFailedPrecondition;
+    case cudaErrorInvalidValue:
+    case cudaErrorInvalidConfiguration:
+      return absl::StatusCode::kInvalidArgument;
+    default:
+      return absl::StatusCode::kInternal;
+  }
+}
+
+// Of which CUDA says that the process must be terminated and launched anew, or
+// that the hardware is at fault.
+bool IsForGood(cudaError_t error) {
+  switch (error) {
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorContextIsDestroyed:
+    case cudaErrorAssert:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure:
+    case cudaErrorUnknown:
+      return true;
+    default:
+      break;
+  }
+  // Those that not all toolkits have names for: cudaErrorContained,
+  // cudaErrorTensorMemoryLeak, cudaErrorMpsClientTerminated.
+  const int code = static_cast<int>(error);
+  return code == 226 || code == 721 || code == 810;
+}
+
+}  // namespace
+
+absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  const std::string text =
+      absl::StrCat(what, ": CUDA: ", cudaGetErrorString(error));
+  (void)cudaGetLastError();
+  absl::Status status(CodeOf(error), text);
+  return IsForGood(error) ? DeviceLoss(std::move(status)) : status;
+}
+
+}  // namespace sluice

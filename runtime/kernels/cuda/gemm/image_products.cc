@@ -1,0 +1,190 @@
+#include "runtime/kernels/cuda/gemm/image_products.h"
+
+#include <algorithm>
+
+#include "common/status_macros.h"
+#include "runtime/kernels/cuda/device/dtype_dispatch.h"
+
+namespace sluice {
+namespace {
+
+// What NVIDIA recommends for Hopper; other devices are content with less.
+constexpr size_t kMostWorkspace = size_t{32} << 20;
+// Partial sums that an algorithm could want for each result.
+constexpr size_t kMostSplits = 16;
+// Full panels of a quantized matrix that are multiplied with at a time: enough
+// columns to keep a device busy.
+constexpr size_t kMostExpanded = size_t{64} << 20;
+
+QuantizedMatrix Quantized(const MatrixLayout& w, const ImageView& image,
+                          int32_t first_panel, int32_t columns) {
+  QuantizedMatrix q;
+  q.n = columns;
+  q.k = w.k;
+  q.bits = w.format == WeightFormat::kInt4 ? 4 : 8;
+  q.panel_columns = w.panel_width;
+  q.image = image;
+  q.offset = w.panel_offset(first_panel);
+  q.panel_bytes = w.whole_panel_bytes;
+  return q;
+}
+
+size_t FullBytes(const MatrixLayout& w, int32_t columns, DType dtype) {
+  return size_t{1} * columns * w.k * ElementBytes(dtype);
+}
+
+// Columns that are expanded at a time, in whole panels.
+int32_t ExpandedColumns(const MatrixLayout& w, size_t bytes, DType dtype) {
+  const size_t panels = bytes / FullBytes(w, w.panel_width, dtype);
+  return static_cast<int32_t>(
+      std::min<size_t>(w.n, std::max<size_t>(1, panels) * w.panel_width));
+}
+
+}  // namespace
+
+absl::StatusOr<size_t> ImageProducts::WorkspaceBytes(
+    std::span<const MatrixLayout> matrices, int32_t max_rows,
+    int32_t processors) {
+  size_t most = 0;
+  for (const MatrixLayout& w : matrices) {
+    most = std::max(most, std::min(kMostWorkspace, kMostSplits * max_rows *
+                                                       w.n * sizeof(float)));
+    if (w.format == WeightFormat::kFull) continue;
+    for (int32_t rows = 1; rows <= std::min(max_rows, kQuantizedProductRows);
+         ++rows) {
+      SLUICE_ASSIGN_OR_RETURN(
+          const QuantizedProductPlan plan,
+          PlanQuantizedProduct(Quantized(w, {}, 0, w.n), rows, processors));
+      most = std::max(most, plan.workspace_bytes);
+    }
+  }
+  return most;
+}
+
+absl::StatusOr<std::unique_ptr<ImageProducts>> ImageProducts::Create(
+    const Options& options, std::span<const MatrixLayout> matrices) {
+  std::unique_ptr<ImageProducts> self(new ImageProducts(options));
+  SLUICE_ASSIGN_OR_RETURN(
+      self->engine_,
+      ProductEngine::Create({.stream = options.stream,
+                             .workspace = options.workspace,
+                             .workspace_bytes = options.workspace_bytes}));
+  size_t expanded = 0;
+  int32_t groups = 0;
+  for (const MatrixLayout& w : matrices) {
+    if (w.format == WeightFormat::kFull) continue;
+    expanded = std::max(
+        expanded, FullBytes(w, ExpandedColumns(w, kMostExpanded, options.dtype),
+                            options.dtype));
+    groups = std::max(groups, Quantized(w, {}, 0, w.n).groups());
+  }
+  if (groups == 0) return self;
+  SLUICE_ASSIGN_OR_RETURN(self->expanded_,
+                          options.device->Allocate("workspace", expanded));
+  SLUICE_ASSIGN_OR_RETURN(
+      self->counters_,
+      options.device->Allocate("workspace", groups * sizeof(int32_t)));
+  return self;
+}
+
+absl::Status ImageProducts::ForEachPiece(const MatrixLayout& w,
+                                         const ImageView& image, Piece piece) {
+  if (w.format != WeightFormat::kFull) {
+    const int32_t columns =
+        ExpandedColumns(w, expanded_.bytes(), options_.dtype);
+    for (int32_t first = 0; first < w.n; first += columns) {
+      const int32_t count = std::min(columns, w.n - first);
+      SLUICE_RETURN_IF_ERROR(WithElement(options_.dtype, [&](auto* type) {
+        return DequantizeMatrix(
+            Quantized(w, image, first / w.panel_width, count),
+            static_cast<decltype(type)>(expanded_.data()), options_.stream);
+      }));
+      SLUICE_RETURN_IF_ERROR(piece(first, count, expanded_.data()));
+    }
+    return absl::OkStatus();
+  }
+  // Panels on this side of the cut.
+  int low = 0;
+  while (low < w.num_panels() && w.panel_offset(low) < image.split) ++low;
+  const int32_t columns = std::min(w.n, low * w.panel_width);
+  if (columns > 0) {
+    SLUICE_RETURN_IF_ERROR(piece(0, columns, image.At(w.offset)));
+  }
+  if (columns == w.n) return absl::OkStatus();
+  return piece(columns, w.n - columns, image.At(w.panel_offset(low)));
+}
+
+absl::Status ImageProducts::ToFloat(const Product& product, const float* bias,
+                                    bool accumulate, float* y) {
+  const MatrixLayout& w = *product.w;
+  if (product.rows == 0) return absl::OkStatus();
+  const int64_t stride = product.y_stride > 0 ? product.y_stride : w.n;
+  if (OnlyToFloat(w, product.rows)) {
+    const QuantizedMatrix quantized = Quantized(w, product.image, 0, w.n);
+    SLUICE_ASSIGN_OR_RETURN(
+        const QuantizedProductPlan plan,
+        PlanQuantizedProduct(quantized, product.rows, options_.processors));
+    return WithElement(options_.dtype, [&](auto* type) {
+      return QuantizedProduct(
+          quantized, plan,
+          static_cast<const ElementOf<decltype(type)>*>(product.x), bias,
+          accumulate, y, stride, options_.workspace, counters_.as<int32_t>(),
+          options_.stream);
+    });
+  }
+  return ForEachPiece(w, product.image,
+                      [&](int32_t first, int32_t columns, const void* weights) {
+                        return engine_->Multiply(
+                            {.rows = product.rows,
+                             .n = columns,
+                             .k = w.k,
+                             .in = options_.dtype,
+                             .out = DType::kFloat32,
+                             .x = product.x,
+                             .w = weights,
+                             .bias = bias == nullptr ? nullptr : bias + first,
+                             .accumulate = accumulate,
+                             .y = y + first,
+                             .y_stride = stride,
+                             .spare = product.spare,
+                             .spare_bytes = product.spare_bytes});
+                      });
+}
+
+absl::Status ImageProducts::ToTyped(const Product& product, Epilogue epilogue,
+                                    const void* bias, void* y) {
+  const MatrixLayout& w = *product.w;
+  const size_t element = ElementBytes(options_.dtype);
+  return ForEachPiece(w, product.image,
+                      [&](int32_t first, int32_t columns, const void* weights) {
+                        const void* piece_bias =
+                            bias == nullptr
+                                ? nullptr
+                                : static_cast<const std::byte*>(bias) +
+                                      first * element;
+                        return engine_->Multiply(
+                            {.rows = product.rows,
+                             .n = columns,
+                             .k = w.k,
+                             .in = options_.dtype,
+                             .out = options_.dtype,
+                             .x = product.x,
+                             .w = weights,
+                             .bias = piece_bias,
+                             .epilogue = epilogue,
+                             .y = static_cast<std::byte*>(y) + first * element,
+                             .y_stride = w.n,
+                             .spare = product.spare,
+                             .spare_bytes = product.spare_bytes});
+                      });
+}
+
+absl::Status ImageProducts::Expand(const MatrixLayout& w,
+                                   const ImageView& image, void* out) {
+  return WithElement(options_.dtype, [&](auto* type) {
+    return DequantizeMatrix(Quantized(w, image, 0, w.n),
+                            static_cast<decltype(type)>(out), options_.stream);
+  });
+}
+
+}  // namespace sluice

@@ -1,0 +1,130 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/threads/mutex.h"
+#include "runtime/memory/memory_budget.h"
+
+namespace sluice {
+
+// Offsets, lengths and addresses of all disk I/O are multiples of this: it
+// serves every usual disk and is a page of the usual processors.
+inline constexpr size_t kDiskAlignment = 4096;
+
+inline constexpr uint64_t RoundUpToDisk(uint64_t bytes) {
+  return (bytes + kDiskAlignment - 1) / kDiskAlignment * kDiskAlignment;
+}
+
+inline constexpr uint64_t RoundDownToDisk(uint64_t bytes) {
+  return bytes / kDiskAlignment * kDiskAlignment;
+}
+
+// Bytes that this process may still write to the file system of `dir`. Errors
+// as DiskFile's; kFailedPrecondition also if the file system does not say.
+absl::StatusOr<uint64_t> FreeDiskBytes(const std::string& dir);
+
+// A file that is read and written past the page cache (O_DIRECT).
+//
+// Where the file system cannot do that (or is tmpfs, which is memory itself),
+// it is read and written through the cache, and the cache is emptied of it
+// after each use; a warning says so once for each directory, and the contents
+// are the same. `direct` = false asks for that.
+//
+// Errors name the file or directory and what to do: kNotFound and
+// kPermissionDenied for what cannot be opened, kFailedPrecondition for what is
+// no directory, kResourceExhausted for a budget or a disk without room,
+// kDataLoss for what the disk cannot read or write.
+//
+// Read and Write are thread-safe; what overlapping ones see of each other is
+// not defined.
+class DiskFile {
+ public:
+  enum class Access { kRead, kReadWrite };
+
+  // A file of `bytes` (rounded up to the alignment) with room on the disk
+  // reserved, charged to `budget` under `name`, which messages show, too. It
+  // has no name in `dir`, so that the disk gets its room back when this object
+  // goes, or the process, even by kill -9.
+  static absl::StatusOr<std::unique_ptr<DiskFile>> CreateTemporary(
+      const std::string& dir, const std::string& name, uint64_t bytes,
+      MemoryBudget* budget, bool direct = true);
+
+  // As CreateTemporary, but at `path`, in place of what may be there, and left
+  // there: the owner renames or removes it. A failure leaves no file.
+  static absl::StatusOr<std::unique_ptr<DiskFile>> Create(
+      const std::string& path, uint64_t bytes, MemoryBudget* budget,
+      bool direct = true);
+
+  static absl::StatusOr<std::unique_ptr<DiskFile>> OpenForRead(
+      const std::string& path, bool direct = true);
+
+  ~DiskFile();
+  DiskFile(const DiskFile&) = delete;
+  DiskFile& operator=(const DiskFile&) = delete;
+
+  // Blocking, whole or an error. Ranges and memory must be aligned
+  // (kInvalidArgument); a read past the end is kDataLoss, a write past it
+  // kInvalidArgument: the reserved room never grows. For more than a header,
+  // see IoEngine.
+  absl::Status Read(uint64_t offset, std::span<std::byte> out) const;
+  absl::Status Write(uint64_t offset, std::span<const std::byte> in);
+
+  // Returns when all that was written survives a power cut (fdatasync).
+  absl::Status Sync();
+
+  // For people: the path, or the directory and name of a temporary file.
+  const std::string& name() const { return name_; }
+  uint64_t bytes() const { return bytes_; }
+  // False if it goes through the page cache.
+  bool direct() const { return direct_; }
+  int fd() const { return fd_; }
+
+  // What IoEngine is made of.
+
+  // Reads or writes all of a range that CheckRange() found good. Blocking.
+  absl::Status Transfer(uint64_t offset, std::byte* memory, size_t bytes,
+                        bool write) const;
+  // OK if such a request may be made.
+  absl::Status CheckRange(uint64_t offset, const void* memory, size_t bytes,
+                          bool write) const;
+  // The error of a request that failed with `error` (an errno; 0 if the file
+  // ended in it).
+  absl::Status RequestError(uint64_t offset, size_t bytes, bool write,
+                            int error) const;
+  // Whether the file ends at or before `offset`, with `wanted` bytes missing.
+  bool AtEnd(uint64_t offset, size_t wanted) const;
+  // To be called after each request, so that the page cache does not keep it.
+  // May wait for earlier writes to reach the disk.
+  void DropFromCache(uint64_t offset, size_t bytes, bool write) const;
+
+ private:
+  struct Written {
+    uint64_t offset = 0;
+    uint64_t bytes = 0;
+  };
+  // Writes that may be under way from the cache to the disk at a time.
+  static constexpr size_t kWritten = 8;
+
+  DiskFile(int fd, std::string name, Access access, std::string dir);
+  absl::Status Reserve(uint64_t bytes);
+  void UseDirectIfPossible(bool direct);
+
+  const int fd_;
+  const std::string name_;
+  const Access access_;
+  const std::string dir_;
+  bool direct_ = false;
+  uint64_t bytes_ = 0;
+  MemoryCharge charge_;
+  mutable Mutex mu_;
+  mutable Written written_[kWritten] ABSL_GUARDED_BY(mu_);
+  mutable size_t next_written_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace sluice

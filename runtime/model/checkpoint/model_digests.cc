@@ -1,0 +1,130 @@
+#include "runtime/model/checkpoint/model_digests.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <system_error>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "runtime/model/json_file.h"
+
+namespace sluice {
+namespace {
+
+constexpr const char* kTextFiles[] = {"added_tokens.json",
+                                      "chat_template.jinja",
+                                      "chat_template.json",
+                                      "config.json",
+                                      "generation_config.json",
+                                      "merges.txt",
+                                      "special_tokens_map.json",
+                                      "tokenizer.json",
+                                      "tokenizer.model",
+                                      "tokenizer_config.json",
+                                      "vocab.json"};
+constexpr size_t kMostTextBytes = size_t{256} << 20;
+// Weights of so many bytes in all are read whole.
+constexpr uint64_t kMostWholeBytes = uint64_t{1} << 30;
+constexpr int64_t kPieceBytes = 1 << 20;
+// Of each file of larger ones.
+constexpr int64_t kSamples = 256;
+constexpr int64_t kSampleBytes = 4096;
+
+struct FreeState {
+  void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
+};
+
+std::string Hex(XXH128_hash_t hash) {
+  return absl::StrCat(absl::Hex(hash.high64, absl::kZeroPad16),
+                      absl::Hex(hash.low64, absl::kZeroPad16));
+}
+
+// Adds the file's content or, if not `whole`, a sample of it and the time of
+// its last change.
+absl::Status AddFile(const std::string& path, bool whole, XXH3_state_t* state) {
+  const auto lost = [&] {
+    return absl::DataLossError(absl::StrCat(path, " cannot be read"));
+  };
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  struct stat info {};
+  if (fd < 0 || fstat(fd, &info) != 0) {
+    if (fd >= 0) close(fd);
+    return lost();
+  }
+  const int64_t size = info.st_size;
+  XXH3_128bits_update(state, &size, sizeof(size));
+  if (!whole) {
+    const int64_t changed[] = {info.st_mtim.tv_sec, info.st_mtim.tv_nsec};
+    XXH3_128bits_update(state, changed, sizeof(changed));
+  }
+  std::vector<char> buffer(whole ? kPieceBytes : kSampleBytes);
+  int64_t done = 0;  // samples of a small file do not overlap
+  for (int64_t i = 0; done < size && (whole || i < kSamples); ++i) {
+    const int64_t at = whole ? done : std::max(done, size / kSamples * i);
+    const ssize_t n = pread(fd, buffer.data(), buffer.size(), at);
+    if (n <= 0) {
+      close(fd);
+      return lost();
+    }
+    XXH3_128bits_update(state, buffer.data(), static_cast<size_t>(n));
+    done = at + n;
+  }
+  close(fd);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> WeightsDigest(const ModelDir& model) {
+  SLUICE_ASSIGN_OR_RETURN(const std::string fingerprint, model.Fingerprint());
+  std::vector<std::string> files;
+  uint64_t bytes = 0;
+  std::error_code error;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(model.path(), error)) {
+    if (entry.path().extension() == ".safetensors") {
+      files.push_back(entry.path().string());
+      std::error_code unread;  // AddFile says what is wrong with it
+      const uintmax_t size = entry.file_size(unread);
+      if (!unread) bytes += size;
+    }
+  }
+  std::sort(files.begin(), files.end());
+  const std::unique_ptr<XXH3_state_t, FreeState> state(XXH3_createState());
+  if (state == nullptr || XXH3_128bits_reset(state.get()) != XXH_OK) {
+    return absl::ResourceExhaustedError("no memory for a digest");
+  }
+  XXH3_128bits_update(state.get(), fingerprint.data(), fingerprint.size());
+  for (const std::string& file : files) {
+    SLUICE_RETURN_IF_ERROR(
+        AddFile(file, bytes <= kMostWholeBytes, state.get()));
+  }
+  return Hex(XXH3_128bits_digest(state.get()));
+}
+
+}  // namespace
+
+absl::StatusOr<std::map<std::string, std::string>> ModelDigests(
+    const ModelDir& model, bool dummy) {
+  std::map<std::string, std::string> digests;
+  for (const char* name : kTextFiles) {
+    const std::filesystem::path path = model.path() / name;
+    std::error_code error;
+    if (!std::filesystem::is_regular_file(path, error)) continue;
+    SLUICE_ASSIGN_OR_RETURN(const std::string text,
+                            ReadSmallFile(path, kMostTextBytes));
+    digests[name] = Hex(XXH3_128bits(text.data(), text.size()));
+  }
+  if (!dummy) {
+    SLUICE_ASSIGN_OR_RETURN(digests["weights"], WeightsDigest(model));
+  }
+  return digests;
+}
+
+}  // namespace sluice

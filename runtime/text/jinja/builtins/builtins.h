@@ -1,0 +1,88 @@
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "runtime/text/jinja/ast.h"
+#include "runtime/text/jinja/value.h"
+
+// Jinja's filters and tests, and the methods and global functions that a
+// sandboxed template can reach. All of them report errors to the interpreter
+// (Fail) and charge it for their work.
+
+namespace sluice::jinja {
+
+class Interpreter;
+
+struct CallArgs {
+  std::vector<Value> positional;
+  std::vector<std::pair<std::string, Value>> keywords;
+};
+
+// Binds call arguments to parameters as Python does; fails on too many, unknown
+// or doubly given ones.
+class Bound {
+ public:
+  Bound(Interpreter& in, absl::string_view function, const CallArgs& args,
+        std::vector<absl::string_view> parameters, size_t required = 0);
+  // Null if not given. All null after a failure.
+  const Value* operator[](size_t i) const { return values_[i]; }
+  bool ok() const { return ok_; }
+
+  // Given and of that type, or the fallback; another type is an error.
+  Int IntOr(size_t i, Int fallback);
+  bool TruthOr(size_t i, bool fallback) const;
+  // None counts as not given.
+  const std::string* StrOrNull(size_t i);
+
+ private:
+  Interpreter& in_;
+  absl::string_view function_;
+  std::vector<absl::string_view> parameters_;
+  std::vector<const Value*> values_;
+  bool ok_ = true;
+};
+
+bool IsFilter(absl::string_view name);
+// Known to Jinja, but not to us.
+bool IsUnsupportedFilter(absl::string_view name);
+bool IsTest(absl::string_view name);
+
+Value CallFilter(Interpreter& in, const std::string& name, const Value& operand,
+                 const CallArgs& args);
+bool CallTest(Interpreter& in, const std::string& name, const Value& operand,
+              const CallArgs& args);
+
+bool IsGlobal(absl::string_view name);
+Value CallGlobal(Interpreter& in, const std::string& name,
+                 const CallArgs& args);
+
+// A method or attribute of a value, as getattr of the sandbox gives it. False
+// if the type has none of that name.
+bool GetMethod(const Value& object, const std::string& name, Value& out);
+Value CallMethod(Interpreter& in, const Value& self, const std::string& name,
+                 const CallArgs& args);
+
+// Python's "format % value" and format.format(...).
+Value FormatPercent(Interpreter& in, const std::string& format,
+                    const Value& value);
+Value FormatBraces(Interpreter& in, const std::string& format,
+                   const CallArgs& args);
+// json.dumps with the arguments that the tojson filter takes.
+Value ToJson(Interpreter& in, const Value& value, const CallArgs& args);
+
+// Python's arithmetic.
+Value Arithmetic(Interpreter& in, BinaryOp op, const Value& a, const Value& b);
+Value Add(Interpreter& in, const Value& a, const Value& b);
+Value Multiply(Interpreter& in, const Value& a, const Value& b);
+// -1, 0 or 1; 2 if neither (NaN). Fails on types that have no order.
+int Compare(Interpreter& in, const Value& a, const Value& b);
+bool Contains(Interpreter& in, const Value& container, const Value& item);
+
+// Linear-time search, whatever the strings. npos if there is none.
+size_t FindText(absl::string_view text, absl::string_view what,
+                size_t from = 0);
+
+}  // namespace sluice::jinja

@@ -1,0 +1,549 @@
+#include <cmath>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "runtime/text/jinja/builtins/builtins.h"
+#include "runtime/text/jinja/interpreter.h"
+#include "runtime/text/jinja/text_ops.h"
+#include "runtime/text/jinja/unicode.h"
+
+// Python's two ways to format: "%5.2f" % x and "{:>5}".format(x).
+
+namespace sluice::jinja {
+namespace {
+
+// Width and precision beyond this are refused: they only cost memory.
+constexpr int kMaxWidth = 100000;
+
+// One conversion, however it was written.
+struct Spec {
+  std::string fill = " ";
+  char align = '\0';  // '<', '>', '^', '=' (after the sign)
+  char sign = '-';    // '-', '+', ' '
+  bool alternate = false;
+  char grouping = '\0';  // ',' or '_'
+  int width = 0;
+  int precision = -1;
+  char type = '\0';
+};
+
+std::string Digits(Int value, int base) {
+  if (base == 10) return IntToString(value);
+  std::string out;
+  do {
+    out.insert(out.begin(), "0123456789abcdef"[static_cast<int>(value % base)]);
+    value /= base;
+  } while (value != 0);
+  return out;
+}
+
+std::string Grouped(const std::string& digits, char separator, size_t every) {
+  std::string out;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % every == 0) out += separator;
+    out += digits[i];
+  }
+  return out;
+}
+
+// Pads `body`, which `sign` (or a prefix like "0x") goes before.
+Value Padded(Interpreter& in, const Spec& spec, const std::string& sign,
+             const std::string& body, char default_align) {
+  const char align = spec.align == '\0' ? default_align : spec.align;
+  if (align == '=') {
+    const Int width = Int{spec.width} - static_cast<Int>(CountCodePoints(sign));
+    const Value padded = Pad(in, body, width, spec.fill, '>');
+    return in.failed() ? Value() : MakeStr(sign + padded.AsStr()->text);
+  }
+  const std::string whole = sign + body;
+  if (align != '^') return Pad(in, whole, spec.width, spec.fill, align);
+  // Format strings centre with the odd character on the right.
+  const Int padding = std::max(
+      Int{spec.width} - static_cast<Int>(CountCodePoints(whole)), Int{0});
+  const Int size = static_cast<Int>(CountCodePoints(whole));
+  const Value left = Pad(in, whole, size + padding / 2, spec.fill, '>');
+  return in.failed() ? Value()
+                     : Pad(in, left.AsStr()->text, spec.width, spec.fill, '<');
+}
+
+std::string SignText(const Spec& spec, bool negative) {
+  if (negative) return "-";
+  return spec.sign == '-' ? "" : std::string(1, spec.sign);
+}
+
+Value FormatInt(Interpreter& in, const Spec& spec, Int value) {
+  const bool negative = value < 0;
+  const Int magnitude = negative ? -value : value;
+  int base = 10;
+  const char* prefix = "";
+  switch (spec.type) {
+    case 'x':
+    case 'X':
+      base = 16;
+      prefix = spec.type == 'x' ? "0x" : "0X";
+      break;
+    case 'o':
+      base = 8;
+      prefix = "0o";
+      break;
+    case 'b':
+      base = 2;
+      prefix = "0b";
+      break;
+    default:
+      break;
+  }
+  std::string digits = Digits(magnitude, base);
+  if (spec.type == 'X') digits = absl::AsciiStrToUpper(digits);
+  if (spec.precision > static_cast<int>(digits.size())) {
+    digits.insert(0, spec.precision - digits.size(), '0');
+  }
+  if (spec.grouping != '\0') {
+    digits = Grouped(digits, spec.grouping, base == 10 ? 3 : 4);
+  }
+  return Padded(
+      in, spec,
+      absl::StrCat(SignText(spec, negative), spec.alternate ? prefix : ""),
+      digits, '>');
+}
+
+Value FormatFloat(Interpreter& in, const Spec& spec, double value) {
+  const bool negative = std::signbit(value) && !std::isnan(value);
+  double magnitude = std::fabs(value);
+  const bool upper = absl::ascii_isupper(spec.type);
+  char type = absl::ascii_tolower(spec.type);
+  std::string suffix;
+  if (type == '%') {
+    magnitude *= 100;
+    type = 'f';
+    suffix = "%";
+  }
+  std::string body;
+  if (!std::isfinite(magnitude)) {
+    body = std::isnan(magnitude) ? "nan" : "inf";
+  } else if (type == '\0' && spec.precision < 0) {
+    body = FloatRepr(magnitude);
+  } else {
+    const int precision = spec.precision < 0 ? 6 : spec.precision;
+    if (!in.ChargeString(static_cast<uint64_t>(precision) + 400)) return {};
+    body = type == 'e'   ? absl::StrFormat("%.*e", precision, magnitude)
+           : type == 'f' ? absl::StrFormat("%.*f", precision, magnitude)
+                         : absl::StrFormat("%.*g", precision, magnitude);
+    // Without a type at least one digit follows the point.
+    if (type == '\0' && body.find_first_of(".en") == std::string::npos) {
+      body += ".0";
+    }
+  }
+  if (upper) body = absl::AsciiStrToUpper(body);
+  if (spec.grouping != '\0') {
+    const size_t whole =
+        std::min(body.find_first_not_of("0123456789"), body.size());
+    body =
+        Grouped(body.substr(0, whole), spec.grouping, 3) + body.substr(whole);
+  }
+  return Padded(in, spec, SignText(spec, negative), body + suffix, '>');
+}
+
+Value FormatText(Interpreter& in, const Spec& spec, const std::string& text) {
+  if (spec.precision < 0) return Padded(in, spec, "", text, '<');
+  std::vector<uint32_t> c = ToCodePoints(text);
+  if (c.size() > static_cast<size_t>(spec.precision)) c.resize(spec.precision);
+  return Padded(in, spec, "", FromCodePoints(c), '<');
+}
+
+// Reads digits. False if the number is too large.
+bool ReadNumber(const std::string& text, size_t& pos, int& number) {
+  number = 0;
+  while (pos < text.size() && absl::ascii_isdigit(text[pos])) {
+    number = number * 10 + (text[pos++] - '0');
+    if (number > kMaxWidth) return false;
+  }
+  return true;
+}
+
+std::string Repr(Interpreter& in, const Value& value) {
+  std::string text;
+  if (in.ChargeBytes(ExtentOf(value).size)) AppendRepr(value, text);
+  return text;
+}
+
+std::string EscapeNonAscii(const std::string& text) {
+  std::string out;
+  for (size_t pos = 0; pos < text.size();) {
+    const uint32_t c = NextCodePoint(text, pos);
+    if (c < 0x80) {
+      out += static_cast<char>(c);
+    } else {
+      out += c < 0x100     ? absl::StrFormat("\\x%02x", c)
+             : c < 0x10000 ? absl::StrFormat("\\u%04x", c)
+                           : absl::StrFormat("\\U%08x", c);
+    }
+  }
+  return out;
+}
+
+// The conversion of "%": a type letter decides what the value must be.
+Value ConvertPercent(Interpreter& in, Spec spec, bool zero, bool left,
+                     const Value& value) {
+  if (left) {
+    spec.align = '<';
+  } else if (zero) {
+    spec.fill = "0";
+    spec.align = '=';
+  } else {
+    spec.align = '>';
+  }
+  const auto not_number = [&](const char* what) {
+    return in.Fail(absl::StrCat("%", std::string(1, spec.type), " format: ",
+                                what, " is required, not ", TypeName(value)));
+  };
+  switch (spec.type) {
+    case 's':
+    case 'r':
+    case 'a': {
+      if (spec.align == '=') spec.align = '>';
+      spec.fill = " ";
+      std::string text = spec.type == 's' ? in.Str(value) : Repr(in, value);
+      if (spec.type == 'a') text = EscapeNonAscii(text);
+      return FormatText(in, spec, text);
+    }
+    case 'd':
+    case 'i':
+    case 'u':
+      if (!value.IsNumber()) return not_number("a real number");
+      if (value.IsFloat()) {
+        if (!(std::fabs(value.float_value()) < 1e37)) {
+          return in.Fail("a number is too large for an integer");
+        }
+        return FormatInt(in, spec, static_cast<Int>(value.float_value()));
+      }
+      return FormatInt(in, spec, value.int_value());
+    case 'x':
+    case 'X':
+    case 'o':
+      if (!value.IsInt() && !value.IsBool()) return not_number("an integer");
+      return FormatInt(in, spec, value.int_value());
+    case 'e':
+    case 'E':
+    case 'f':
+    case 'F':
+    case 'g':
+    case 'G':
+      if (!value.IsNumber()) return not_number("a real number");
+      return FormatFloat(in, spec, value.float_value());
+    case 'c': {
+      spec.fill = " ";
+      if (spec.align == '=') spec.align = '>';
+      if (const auto* str = value.AsStr()) {
+        if (CountCodePoints(str->text) == 1) {
+          return Padded(in, spec, "", str->text, '>');
+        }
+      } else if (value.IsInt() && value.int_value() >= 0 &&
+                 value.int_value() < 0x110000) {
+        std::string text;
+        AppendUtf8(static_cast<uint32_t>(value.int_value()), text);
+        if (IsValidUtf8(text)) return Padded(in, spec, "", text, '>');
+      }
+      return in.Fail("%c requires int or char");
+    }
+    default:
+      return in.Fail(absl::StrCat("unsupported format character '",
+                                  std::string(1, spec.type), "'"));
+  }
+}
+
+}  // namespace
+
+Value FormatPercent(Interpreter& in, const std::string& format,
+                    const Value& value) {
+  std::vector<Value> args = {value};
+  const bool is_tuple =
+      value.IsKind(SeqKind::kTuple) || value.IsKind(SeqKind::kGroup);
+  if (is_tuple) args = value.AsSeq()->items;
+  const Dict* mapping = value.AsDict();
+  // What has items but is no tuple may be left over.
+  const bool may_be_left = mapping != nullptr || value.IsUndefined() ||
+                           value.IsKind(SeqKind::kList) ||
+                           value.IsKind(SeqKind::kRange);
+  size_t used = 0;
+  const auto next = [&]() -> Value {
+    if (used >= args.size()) {
+      return in.Fail("not enough arguments for format string");
+    }
+    return args[used++];
+  };
+
+  std::string out;
+  for (size_t pos = 0; pos < format.size() && !in.failed();) {
+    const size_t percent = std::min(format.find('%', pos), format.size());
+    out.append(format, pos, percent - pos);
+    if (percent == format.size()) break;
+    pos = percent + 1;
+    const Value* keyed = nullptr;
+    if (pos < format.size() && format[pos] == '(') {
+      const size_t close = format.find(')', pos);
+      if (close == std::string::npos) return in.Fail("incomplete format key");
+      if (mapping == nullptr) return in.Fail("format requires a mapping");
+      const std::string key = format.substr(pos + 1, close - pos - 1);
+      keyed = DictGet(*mapping, key);
+      if (keyed == nullptr) return in.Fail(absl::StrCat("no key '", key, "'"));
+      pos = close + 1;
+    }
+    Spec spec;
+    bool zero = false, left = false;
+    for (; pos < format.size(); ++pos) {
+      if (format[pos] == '-') {
+        left = true;
+      } else if (format[pos] == '0') {
+        zero = true;
+      } else if (format[pos] == '+') {
+        spec.sign = '+';
+      } else if (format[pos] == ' ') {
+        if (spec.sign == '-') spec.sign = ' ';
+      } else if (format[pos] == '#') {
+        spec.alternate = true;
+      } else {
+        break;
+      }
+    }
+    const auto read = [&](int& number) {
+      if (pos < format.size() && format[pos] == '*') {
+        ++pos;
+        const Value star = next();
+        if (in.failed()) return false;
+        if (!star.IsInt() || star.int_value() > kMaxWidth ||
+            star.int_value() < -kMaxWidth) {
+          in.Fail("* wants an integer of reasonable size");
+          return false;
+        }
+        number = static_cast<int>(star.int_value());
+        return true;
+      }
+      if (ReadNumber(format, pos, number)) return true;
+      in.Fail("width or precision is too large");
+      return false;
+    };
+    if (!read(spec.width)) return {};
+    if (spec.width < 0) {
+      left = true;
+      spec.width = -spec.width;
+    }
+    if (pos < format.size() && format[pos] == '.') {
+      ++pos;
+      if (!read(spec.precision)) return {};
+      spec.precision = std::max(spec.precision, 0);
+    }
+    while (pos < format.size() && absl::StrContains("hlL", format[pos])) ++pos;
+    if (pos >= format.size()) return in.Fail("incomplete format");
+    spec.type = format[pos++];
+    if (spec.type == '%') {
+      out += '%';
+      continue;
+    }
+    const Value argument = keyed != nullptr ? *keyed : next();
+    if (in.failed()) return {};
+    const Value piece = ConvertPercent(in, spec, zero, left, argument);
+    if (in.failed() || !in.ChargeString(piece.AsStr()->text.size()) ||
+        !in.CheckExtent(piece)) {
+      return {};
+    }
+    out += piece.AsStr()->text;
+  }
+  if (used < args.size() && !may_be_left) {
+    return in.Fail("not all arguments converted during string formatting");
+  }
+  return MakeStr(std::move(out));
+}
+
+namespace {
+
+bool IsAlign(char c) { return c == '<' || c == '>' || c == '^' || c == '='; }
+
+// [[fill]align][sign][#][0][width][grouping][.precision][type]
+bool ParseSpec(Interpreter& in, const std::string& text, Spec& spec) {
+  size_t pos = 0;
+  if (!text.empty()) {
+    size_t after_fill = 0;
+    NextCodePoint(text, after_fill);
+    if (after_fill < text.size() && IsAlign(text[after_fill])) {
+      spec.fill = text.substr(0, after_fill);
+      spec.align = text[after_fill];
+      pos = after_fill + 1;
+    } else if (IsAlign(text[0])) {
+      spec.align = text[0];
+      pos = 1;
+    }
+  }
+  const auto take = [&](char c) {
+    if (pos >= text.size() || text[pos] != c) return false;
+    ++pos;
+    return true;
+  };
+  for (const char sign : {'+', '-', ' '}) {
+    if (take(sign)) {
+      spec.sign = sign;
+      break;
+    }
+  }
+  spec.alternate = take('#');
+  if (take('0') && spec.align == '\0') {
+    spec.fill = "0";
+    spec.align = '=';
+  }
+  bool ok = ReadNumber(text, pos, spec.width);
+  if (take(',')) spec.grouping = ',';
+  if (take('_')) spec.grouping = '_';
+  if (take('.')) ok = ok && ReadNumber(text, pos, spec.precision);
+  if (pos < text.size()) spec.type = text[pos++];
+  if (ok && pos == text.size()) return true;
+  in.Fail("invalid format specifier");
+  return false;
+}
+
+Value FormatWithSpec(Interpreter& in, const Value& value,
+                     const std::string& text) {
+  if (text.empty()) return MakeStr(in.Str(value));
+  Spec spec;
+  if (!ParseSpec(in, text, spec)) return {};
+  const auto bad_type = [&] {
+    return in.Fail(
+        absl::StrCat("unknown format code '", std::string(1, spec.type),
+                     "' for object of type '", TypeName(value), "'"));
+  };
+  if (const auto* str = value.AsStr()) {
+    if (spec.type != '\0' && spec.type != 's') return bad_type();
+    if (spec.grouping != '\0') return in.Fail("cannot group a string");
+    if (spec.align == '=' && spec.fill == "0") spec.align = '<';
+    return FormatText(in, spec, str->text);
+  }
+  if (!value.IsNumber()) {
+    return in.Fail(absl::StrCat("unsupported format string passed to ",
+                                TypeName(value), ".__format__"));
+  }
+  if (spec.type == 'n') spec.type = value.IsFloat() ? 'g' : 'd';
+  if (value.IsFloat() || absl::StrContains("eEfFgG%", spec.type)) {
+    if (spec.type != '\0' && !absl::StrContains("eEfFgG%", spec.type)) {
+      return bad_type();
+    }
+    return FormatFloat(in, spec, value.float_value());
+  }
+  if (spec.type != '\0' && !absl::StrContains("dxXob", spec.type)) {
+    return bad_type();
+  }
+  if (spec.precision >= 0) {
+    return in.Fail("precision not allowed in integer format specifier");
+  }
+  return FormatInt(in, spec, value.int_value());
+}
+
+// "0", "name", "0.attr[key]": what a replacement field is about.
+Value LookUpField(Interpreter& in, const std::string& field,
+                  const CallArgs& args, size_t& next) {
+  const size_t end = std::min(field.find_first_of(".["), field.size());
+  const std::string first = field.substr(0, end);
+  Value value;
+  const bool digits =
+      first.find_first_not_of("0123456789") == std::string::npos;
+  if (digits) {
+    size_t index = next;
+    if (first.empty()) {
+      ++next;
+    } else if (!absl::SimpleAtoi(first, &index)) {
+      index = SIZE_MAX;
+    }
+    if (index >= args.positional.size()) {
+      return in.Fail("replacement index out of range for positional args");
+    }
+    value = args.positional[index];
+  } else {
+    bool found = false;
+    for (const auto& [name, given] : args.keywords) {
+      if (name != first) continue;
+      value = given;
+      found = true;
+    }
+    if (!found) return in.Fail(absl::StrCat("no argument '", first, "'"));
+  }
+  for (size_t pos = end; pos < field.size() && !in.failed();) {
+    if (field[pos] == '.') {
+      const size_t stop =
+          std::min(field.find_first_of(".[", pos + 1), field.size());
+      value = in.GetAttr(value, field.substr(pos + 1, stop - pos - 1));
+      pos = stop;
+    } else {
+      const size_t close = field.find(']', pos);
+      if (field[pos] != '[' || close == std::string::npos) {
+        return in.Fail("malformed replacement field");
+      }
+      const std::string key = field.substr(pos + 1, close - pos - 1);
+      const std::optional<Int> index =
+          key.find_first_not_of("0123456789") == std::string::npos
+              ? ParseInt(key, 10)
+              : std::nullopt;
+      value = in.GetItem(value, index ? Value(*index) : MakeStr(key));
+      pos = close + 1;
+    }
+  }
+  return value;
+}
+
+}  // namespace
+
+Value FormatBraces(Interpreter& in, const std::string& format,
+                   const CallArgs& args) {
+  std::string out;
+  size_t next = 0;
+  for (size_t pos = 0; pos < format.size() && !in.failed();) {
+    const char c = format[pos];
+    if (c != '{' && c != '}') {
+      out += c;
+      ++pos;
+      continue;
+    }
+    if (pos + 1 < format.size() && format[pos + 1] == c) {
+      out += c;
+      pos += 2;
+      continue;
+    }
+    if (c == '}') return in.Fail("single '}' encountered in format string");
+    const size_t close = format.find('}', pos);
+    if (close == std::string::npos) {
+      return in.Fail("single '{' encountered in format string");
+    }
+    std::string field = format.substr(pos + 1, close - pos - 1);
+    pos = close + 1;
+    if (field.find('{') != std::string::npos) {
+      return in.Unsupported("a nested replacement field");
+    }
+    std::string spec;
+    if (const size_t colon = field.find(':'); colon != std::string::npos) {
+      spec = field.substr(colon + 1);
+      field.resize(colon);
+    }
+    char conversion = '\0';
+    if (const size_t mark = field.find('!'); mark != std::string::npos) {
+      if (mark + 2 != field.size()) return in.Fail("malformed conversion");
+      conversion = field.back();
+      field.resize(mark);
+    }
+    Value value = LookUpField(in, field, args, next);
+    if (in.failed()) return {};
+    if (conversion == 'r' || conversion == 'a') {
+      const std::string text = Repr(in, value);
+      value = MakeStr(conversion == 'a' ? EscapeNonAscii(text) : text);
+    } else if (conversion == 's') {
+      value = MakeStr(in.Str(value));
+    } else if (conversion != '\0') {
+      return in.Fail("unknown conversion");
+    }
+    const Value piece = FormatWithSpec(in, value, spec);
+    if (in.failed() || !in.ChargeString(piece.AsStr()->text.size())) return {};
+    out += piece.AsStr()->text;
+  }
+  return MakeStr(std::move(out));
+}
+
+}  // namespace sluice::jinja

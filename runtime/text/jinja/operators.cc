@@ -1,0 +1,339 @@
+#include <string.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/text/jinja/builtins/builtins.h"
+#include "runtime/text/jinja/interpreter.h"
+
+// Python's operators on the values that templates have.
+
+namespace sluice::jinja {
+namespace {
+
+const char* Symbol(BinaryOp op) {
+  switch (op) {
+    case BinaryOp::kAdd:
+      return "+";
+    case BinaryOp::kSub:
+      return "-";
+    case BinaryOp::kMul:
+      return "*";
+    case BinaryOp::kDiv:
+      return "/";
+    case BinaryOp::kFloorDiv:
+      return "//";
+    case BinaryOp::kMod:
+      return "%";
+    case BinaryOp::kPow:
+      break;
+  }
+  return "**";
+}
+
+Value TypeError(Interpreter& in, BinaryOp op, const Value& a, const Value& b) {
+  if (const Undefined* undefined = a.AsUndefined()) {
+    return in.Fail(undefined->message);
+  }
+  if (const Undefined* undefined = b.AsUndefined()) {
+    return in.Fail(undefined->message);
+  }
+  return in.Fail(absl::StrCat("unsupported operand types for ", Symbol(op),
+                              ": '", TypeName(a), "' and '", TypeName(b), "'"));
+}
+
+Value TooLarge(Interpreter& in) { return in.Fail("an integer is too large"); }
+
+Value PowerInt(Interpreter& in, Int base, Int exponent) {
+  Int result = 1;
+  while (exponent > 0) {
+    if ((exponent & 1) != 0 && __builtin_mul_overflow(result, base, &result)) {
+      return TooLarge(in);
+    }
+    exponent >>= 1;
+    if (exponent > 0 && __builtin_mul_overflow(base, base, &base)) {
+      return TooLarge(in);
+    }
+  }
+  return result;
+}
+
+Value IntArithmetic(Interpreter& in, BinaryOp op, Int a, Int b) {
+  Int result = 0;
+  switch (op) {
+    case BinaryOp::kAdd:
+      return __builtin_add_overflow(a, b, &result) ? TooLarge(in)
+                                                   : Value(result);
+    case BinaryOp::kSub:
+      return __builtin_sub_overflow(a, b, &result) ? TooLarge(in)
+                                                   : Value(result);
+    case BinaryOp::kMul:
+      return __builtin_mul_overflow(a, b, &result) ? TooLarge(in)
+                                                   : Value(result);
+    case BinaryOp::kDiv:
+      if (b == 0) return in.Fail("division by zero");
+      return static_cast<double>(a) / static_cast<double>(b);
+    case BinaryOp::kFloorDiv:
+    case BinaryOp::kMod: {
+      if (b == 0) return in.Fail("integer division or modulo by zero");
+      if (b == -1) {  // the quotient of the smallest integer overflows
+        if (op == BinaryOp::kMod) return Value(0);
+        return __builtin_sub_overflow(Int{0}, a, &result) ? TooLarge(in)
+                                                          : Value(result);
+      }
+      Int quotient = a / b;
+      Int rest = a % b;
+      if (rest != 0 && (rest < 0) != (b < 0)) {
+        rest += b;
+        --quotient;
+      }
+      return op == BinaryOp::kMod ? rest : quotient;
+    }
+    case BinaryOp::kPow:
+      break;
+  }
+  if (b < 0) {
+    if (a == 0) return in.Fail("0.0 cannot be raised to a negative power");
+    return std::pow(static_cast<double>(a), static_cast<double>(b));
+  }
+  return PowerInt(in, a, b);
+}
+
+Value FloatArithmetic(Interpreter& in, BinaryOp op, double a, double b) {
+  switch (op) {
+    case BinaryOp::kAdd:
+      return a + b;
+    case BinaryOp::kSub:
+      return a - b;
+    case BinaryOp::kMul:
+      return a * b;
+    case BinaryOp::kDiv:
+      if (b == 0) return in.Fail("float division by zero");
+      return a / b;
+    case BinaryOp::kFloorDiv:
+    case BinaryOp::kMod: {
+      // As CPython's float_divmod.
+      if (b == 0) return in.Fail("float floor division by zero");
+      double rest = std::fmod(a, b);
+      double quotient = (a - rest) / b;
+      if (rest != 0) {
+        if ((b < 0) != (rest < 0)) {
+          rest += b;
+          quotient -= 1;
+        }
+      } else {
+        rest = std::copysign(0.0, b);
+      }
+      if (op == BinaryOp::kMod) return rest;
+      if (quotient == 0) return std::copysign(0.0, a / b);
+      double floored = std::floor(quotient);
+      if (quotient - floored > 0.5) floored += 1;
+      return floored;
+    }
+    case BinaryOp::kPow:
+      break;
+  }
+  if (a == 0 && b < 0) {
+    return in.Fail("0.0 cannot be raised to a negative power");
+  }
+  if (a < 0 && std::floor(b) != b) {
+    return in.Unsupported("a complex number");
+  }
+  const double result = std::pow(a, b);
+  if (std::isinf(result) && !std::isinf(a) && !std::isinf(b)) {
+    return in.Fail("numerical result out of range");
+  }
+  return result;
+}
+
+// Repetition of strings and sequences.
+Value Repeat(Interpreter& in, const Value& what, Int times) {
+  if (times < 0) times = 0;
+  if (const auto* str = what.AsStr()) {
+    if (str->text.empty()) return what;
+    const Int bytes =
+        static_cast<Int>(str->text.size()) * std::min(times, Int{1} << 40);
+    if (!in.ChargeString(static_cast<uint64_t>(bytes))) return {};
+    std::string text;
+    for (Int i = 0; i < times; ++i) text += str->text;
+    return MakeStr(std::move(text));
+  }
+  const Seq& seq = *what.AsSeq();
+  if (seq.items.empty()) times = 0;
+  const Int count =
+      static_cast<Int>(seq.items.size()) * std::min(times, Int{1} << 40);
+  if (!in.Charge(4 * static_cast<uint64_t>(count))) return {};
+  std::vector<Value> items;
+  items.reserve(static_cast<size_t>(count));
+  for (Int i = 0; i < times; ++i) {
+    items.insert(items.end(), seq.items.begin(), seq.items.end());
+  }
+  return MakeSeq(seq.kind, std::move(items));
+}
+
+bool IsRepeatable(const Value& value) {
+  return value.AsStr() != nullptr || value.IsKind(SeqKind::kList) ||
+         value.IsKind(SeqKind::kTuple);
+}
+
+}  // namespace
+
+Value Add(Interpreter& in, const Value& a, const Value& b) {
+  return Arithmetic(in, BinaryOp::kAdd, a, b);
+}
+
+Value Multiply(Interpreter& in, const Value& a, const Value& b) {
+  return Arithmetic(in, BinaryOp::kMul, a, b);
+}
+
+Value Arithmetic(Interpreter& in, BinaryOp op, const Value& a, const Value& b) {
+  if (in.failed()) return {};
+  if (a.IsNumber() && b.IsNumber()) {
+    if (a.IsFloat() || b.IsFloat()) {
+      return FloatArithmetic(in, op, a.float_value(), b.float_value());
+    }
+    return IntArithmetic(in, op, a.int_value(), b.int_value());
+  }
+  if (op == BinaryOp::kMod && a.AsStr() != nullptr) {
+    return FormatPercent(in, a.AsStr()->text, b);
+  }
+  if (op == BinaryOp::kAdd) {
+    if (a.AsStr() != nullptr && b.AsStr() != nullptr) {
+      if (!in.ChargeString(a.AsStr()->text.size() + b.AsStr()->text.size())) {
+        return {};
+      }
+      if (a.AsStr()->markup != b.AsStr()->markup) {
+        // What is not marked safe is escaped first.
+        const Value x = CallFilter(in, "escape", a, {});
+        const Value y = CallFilter(in, "escape", b, {});
+        if (in.failed()) return {};
+        return Value(std::make_shared<const Str>(
+            Str{x.AsStr()->text + y.AsStr()->text, true}));
+      }
+      return Value(std::make_shared<const Str>(
+          Str{a.AsStr()->text + b.AsStr()->text, a.AsStr()->markup}));
+    }
+    for (const SeqKind kind : {SeqKind::kList, SeqKind::kTuple}) {
+      if (!a.IsKind(kind) || !b.IsKind(kind)) continue;
+      std::vector<Value> items = in.Items(a);
+      for (Value& item : in.Items(b)) items.push_back(std::move(item));
+      return MakeSeq(kind, std::move(items));
+    }
+  }
+  if (op == BinaryOp::kMul) {
+    if (IsRepeatable(a) && (b.IsInt() || b.IsBool())) {
+      return Repeat(in, a, b.int_value());
+    }
+    if (IsRepeatable(b) && (a.IsInt() || a.IsBool())) {
+      return Repeat(in, b, a.int_value());
+    }
+  }
+  return TypeError(in, op, a, b);
+}
+
+int Compare(Interpreter& in, const Value& a, const Value& b) {
+  if (in.failed()) return 2;
+  if (a.IsNumber() && b.IsNumber()) {
+    if (a.IsFloat() || b.IsFloat()) {
+      const double x = a.float_value(), y = b.float_value();
+      return x < y ? -1 : x > y ? 1 : x == y ? 0 : 2;
+    }
+    const Int x = a.int_value(), y = b.int_value();
+    return x < y ? -1 : x > y ? 1 : 0;
+  }
+  if (a.AsStr() != nullptr && b.AsStr() != nullptr) {
+    // The order of UTF-8 is that of code points.
+    const int order = a.AsStr()->text.compare(b.AsStr()->text);
+    return order < 0 ? -1 : order > 0 ? 1 : 0;
+  }
+  const Seq* x = a.AsSeq();
+  const Seq* y = b.AsSeq();
+  const auto is_tuple = [](const Seq* seq) {
+    return seq->kind == SeqKind::kTuple || seq->kind == SeqKind::kGroup;
+  };
+  if (x != nullptr && y != nullptr &&
+      ((x->kind == SeqKind::kList && y->kind == SeqKind::kList) ||
+       (is_tuple(x) && is_tuple(y)))) {
+    const size_t common = std::min(x->items.size(), y->items.size());
+    for (size_t i = 0; i < common; ++i) {
+      if (Equal(x->items[i], y->items[i])) continue;
+      return Compare(in, x->items[i], y->items[i]);
+    }
+    if (x->items.size() == y->items.size()) return 0;
+    return x->items.size() < y->items.size() ? -1 : 1;
+  }
+  const Undefined* undefined =
+      a.IsUndefined() ? a.AsUndefined() : b.AsUndefined();
+  in.Fail(undefined != nullptr ? undefined->message
+                               : absl::StrCat("'", TypeName(a), "' and '",
+                                              TypeName(b), "' have no order"));
+  return 2;
+}
+
+bool Contains(Interpreter& in, const Value& container, const Value& item) {
+  if (in.failed()) return false;
+  if (const auto* str = container.AsStr()) {
+    const auto* what = item.AsStr();
+    if (what == nullptr) {
+      in.Fail(
+          absl::StrCat("'in <string>' requires string as left operand, "
+                       "not ",
+                       TypeName(item)));
+      return false;
+    }
+    if (!in.ChargeBytes(str->text.size())) return false;
+    return FindText(str->text, what->text) != absl::string_view::npos;
+  }
+  if (const Dict* dict = container.AsDict()) {
+    if (HashKey(item).empty()) {
+      in.Fail(absl::StrCat("unhashable type: '", TypeName(item), "'"));
+      return false;
+    }
+    return DictGetValue(*dict, item) != nullptr;
+  }
+  const Seq* seq = container.AsSeq();
+  if (seq != nullptr) {
+    if (seq->kind == SeqKind::kKeys && HashKey(item).empty()) {
+      in.Fail(absl::StrCat("unhashable type: '", TypeName(item), "'"));
+      return false;
+    }
+    for (const Value& candidate : seq->items) {
+      if (!in.ChargeBytes(
+              std::min(ExtentOf(candidate).size, ExtentOf(item).size))) {
+        return false;
+      }
+      if (Equal(candidate, item)) return true;
+    }
+    return false;
+  }
+  if (Iterator* iterator = container.AsIterator()) {
+    // Takes out all up to what it finds.
+    while (iterator->next < iterator->items.size()) {
+      const Value& candidate = iterator->items[iterator->next++];
+      if (!in.ChargeBytes(
+              std::min(ExtentOf(candidate).size, ExtentOf(item).size))) {
+        return false;
+      }
+      if (Equal(candidate, item)) return true;
+    }
+    return false;
+  }
+  if (!container.IsUndefined()) {
+    in.Fail(absl::StrCat("argument of type '", TypeName(container),
+                         "' is not iterable"));
+  }
+  return false;
+}
+
+size_t FindText(absl::string_view text, absl::string_view what, size_t from) {
+  if (from > text.size()) return absl::string_view::npos;
+  if (what.empty()) return from;
+  const void* found =
+      memmem(text.data() + from, text.size() - from, what.data(), what.size());
+  return found == nullptr ? absl::string_view::npos
+                          : static_cast<size_t>(
+                                static_cast<const char*>(found) - text.data());
+}
+
+}  // namespace sluice::jinja

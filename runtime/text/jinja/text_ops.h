@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "runtime/text/jinja/value.h"
+
+// Operations of Python's str that filters and methods share.
+
+namespace sluice::jinja {
+
+class Interpreter;
+
+// str.replace; count < 0 means all. Charged.
+Value ReplaceText(Interpreter& in, const std::string& text,
+                  const std::string& from, const std::string& to, Int count);
+// str.splitlines.
+std::vector<std::string> SplitLines(absl::string_view text, bool keep_ends);
+// str.center ('^'), ljust ('<'), rjust ('>'); width in code points. Charged.
+Value Pad(Interpreter& in, const std::string& text, Int width,
+          const std::string& fill, char align);
+// float(text) and int(text, base); empty where Python raises ValueError.
+std::optional<double> ParseFloat(absl::string_view text);
+std::optional<Int> ParseInt(absl::string_view text, int base);
+// str.islower, str.isupper.
+bool IsLowerText(absl::string_view text);
+bool IsUpperText(absl::string_view text);
+// round(number, digits) of a float.
+double RoundDecimal(double number, int digits);
+
+}  // namespace sluice::jinja

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "runtime/text/tokenizer/json_part.h"
+#include "runtime/text/tokenizer/word_cache.h"
+
+namespace sluice {
+
+// Byte-pair encoding: a word's characters are joined, the pair with the best
+// rank first (of equal ones the leftmost), while any pair has a rank. Thread-
+// safe; words are remembered in a cache of bounded size.
+class BpeModel {
+ public:
+  struct Options {
+    std::string unk_token;  // "": characters without a token are left out
+    bool has_unk_token = false;
+    std::string continuing_subword_prefix;
+    std::string end_of_word_suffix;
+    bool fuse_unk = false;
+    bool byte_fallback = false;  // "<0x0A>" for characters without a token
+    bool ignore_merges = false;  // a word that is a token is not taken apart
+    // Words come as bytes that stand for the characters of GetByteAlphabet.
+    bool byte_words = false;
+  };
+  using Vocabulary = absl::flat_hash_map<std::string, int32_t>;
+  using Merge = std::pair<std::string, std::string>;
+
+  static constexpr int32_t kMaxId = (1 << 24) - 1;
+
+  // kInvalidArgument if a merge names an unknown token. Ids must be in
+  // 0..kMaxId.
+  static absl::StatusOr<std::unique_ptr<BpeModel>> Create(
+      Options options, Vocabulary vocabulary, const std::vector<Merge>& merges);
+  // {"token": id, ...}
+  static absl::StatusOr<Vocabulary> VocabularyFromJson(const JsonPart& part);
+  // From tokenizer.json's "model".
+  static absl::StatusOr<std::unique_ptr<BpeModel>> FromJson(
+      const JsonPart& part, bool byte_words);
+  // Whether FromJson may be asked for byte_words.
+  static absl::StatusOr<bool> CanReadBytes(const JsonPart& part);
+
+  // Appends the tokens of `word` (not empty). kInvalidArgument if it needs the
+  // token for unknown characters and that one does not exist.
+  absl::Status Encode(absl::string_view word, std::vector<int32_t>* ids) const;
+
+  std::optional<int32_t> TokenToId(absl::string_view token) const;
+  absl::string_view IdToToken(int32_t id) const;  // "" if unknown
+  bool HasId(int32_t id) const;
+  int32_t size() const { return static_cast<int32_t>(vocabulary_.size()); }
+  int32_t max_id() const { return static_cast<int32_t>(tokens_.size()) - 1; }
+
+ private:
+  struct Rank {
+    uint32_t rank;
+    int32_t id;  // of the joined token
+  };
+  struct Scratch;
+
+  BpeModel() = default;
+  absl::Status AddMerges(const std::vector<Merge>& merges);
+  absl::Status EncodePart(absl::string_view word,
+                          std::vector<int32_t>* ids) const;
+  absl::Status Symbols(absl::string_view word, std::vector<int32_t>* ids) const;
+  absl::Status CharSymbols(absl::string_view word,
+                           std::vector<int32_t>* ids) const;
+  void Join(std::vector<int32_t>* ids) const;
+  void JoinFew(std::vector<int32_t>* ids) const;
+  void JoinMany(std::vector<int32_t>* ids) const;
+  // Where a part of `text` that begins at 0 may end because nothing is ever
+  // joined across: before a "▁".
+  size_t PartEnd(absl::string_view text) const;
+  const Rank* FindRank(int32_t left, int32_t right) const;
+
+  Options options_;
+  Vocabulary vocabulary_;
+  std::vector<const std::string*> tokens_;  // by id; null if unknown
+  absl::flat_hash_map<uint64_t, Rank> ranks_;
+  std::array<int32_t, 256> byte_ids_;      // of byte words; -1: none
+  std::array<int32_t, 256> fallback_ids_;  // of "<0x00>"...; -1: none
+  // For ignore_merges with byte words.
+  absl::flat_hash_map<std::string, int32_t> words_;
+  // Last characters of the left sides of merges whose right side begins with
+  // "▁"; and whether "▁" is a token.
+  absl::flat_hash_set<char32_t> before_space_;
+  bool cuts_at_space_ = false;
+  mutable WordCache cache_;
+};
+
+}  // namespace sluice

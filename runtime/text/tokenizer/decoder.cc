@@ -1,0 +1,579 @@
+#include "runtime/text/tokenizer/decoder.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "common/status_macros.h"
+#include "common/text/utf8.h"
+#include "runtime/text/tokenizer/patterns/regex.h"
+#include "runtime/text/tokenizer/patterns/regex_json.h"
+#include "runtime/text/unicode/unicode.h"
+
+namespace sluice {
+namespace {
+
+constexpr int kMaxDepth = 32;
+constexpr size_t kMaxTokenBytes = size_t{1} << 20;
+constexpr absl::string_view kReplacementChar = "\xEF\xBF\xBD";
+
+class StepBase : public DecodeStep {
+ public:
+  explicit StepBase(DecodeStep* next) : next_(next) {}
+  void Flush() override { next_->Flush(); }
+
+ protected:
+  DecodeStep* next_;
+};
+
+// Rewrites each token by itself; parts of one token are collected first, as
+// there is no telling what they become.
+template <typename Rewrite>
+class TokenStep : public StepBase {
+ public:
+  TokenStep(bool fused, DecodeStep* next, Rewrite rewrite)
+      : StepBase(next), fused_(fused), rewrite_(std::move(rewrite)) {}
+  void Push(absl::string_view token) override {
+    if (fused_) {
+      held_.append(token.data(), token.size());
+    } else {
+      next_->Push(rewrite_(token));
+    }
+  }
+  void Flush() override {
+    if (fused_) next_->Push(rewrite_(held_));
+    held_.clear();
+    next_->Flush();
+  }
+
+ private:
+  bool fused_;
+  Rewrite rewrite_;
+  std::string held_;
+};
+
+template <typename Rewrite>
+std::unique_ptr<DecodeStep> NewTokenStep(bool fused, DecodeStep* next,
+                                         Rewrite rewrite) {
+  return std::make_unique<TokenStep<Rewrite>>(fused, next, std::move(rewrite));
+}
+
+// --- ByteLevel
+
+class ByteLevelDecoder : public Decoder {
+ public:
+  bool fuses() const override { return true; }
+  std::unique_ptr<DecodeStep> NewStep(bool fused,
+                                      DecodeStep* next) const override {
+    if (fused) {
+      return NewTokenStep(true, next, [](absl::string_view token) {
+        std::string bytes;
+        AppendBytes(token, &bytes);
+        std::string text;
+        AppendUtf8Lossy(bytes, /*final=*/true, &text);
+        return text;
+      });
+    }
+    return std::make_unique<Step>(next);
+  }
+
+ private:
+  // A token with a character that stands for no byte is taken as it is.
+  static void AppendBytes(absl::string_view token, std::string* bytes) {
+    const ByteAlphabet& alphabet = GetByteAlphabet();
+    const size_t before = bytes->size();
+    for (size_t pos = 0; pos < token.size();) {
+      const int byte = alphabet.ByteOf(DecodeUtf8(token, &pos));
+      if (byte < 0) {
+        bytes->resize(before);
+        bytes->append(token.data(), token.size());
+        return;
+      }
+      bytes->push_back(static_cast<char>(byte));
+    }
+  }
+
+  class Step : public StepBase {
+   public:
+    using StepBase::StepBase;
+    void Push(absl::string_view token) override {
+      AppendBytes(token, &bytes_);
+      Pass(/*final=*/false);
+    }
+    void Flush() override {
+      Pass(/*final=*/true);
+      next_->Flush();
+    }
+
+   private:
+    void Pass(bool final) {
+      text_.clear();
+      bytes_.erase(0, AppendUtf8Lossy(bytes_, final, &text_));
+      if (!text_.empty()) next_->Push(text_);
+    }
+    std::string bytes_;
+    std::string text_;
+  };
+};
+
+// --- ByteFallback: "<0xE2>" tokens become bytes. A run of them that is no
+// valid UTF-8 becomes a replacement character for each, so a run is held back
+// until it ends.
+
+std::optional<char> FallbackByte(absl::string_view token) {
+  if (token.size() != 6 || !absl::StartsWith(token, "<0x") || token[5] != '>') {
+    return std::nullopt;
+  }
+  int value = 0;
+  for (const char c : token.substr(3, 2)) {
+    if (c >= '0' && c <= '9') {
+      value = value * 16 + c - '0';
+    } else if ((c | 0x20) >= 'a' && (c | 0x20) <= 'f') {
+      value = value * 16 + (c | 0x20) - 'a' + 10;
+    } else if (c != '+' || token[3] != '+' || token[4] == '+') {
+      return std::nullopt;  // Rust's parser takes one sign before a digit
+    }
+  }
+  return static_cast<char>(value);
+}
+
+class ByteFallbackDecoder : public Decoder {
+ public:
+  std::unique_ptr<DecodeStep> NewStep(bool fused,
+                                      DecodeStep* next) const override {
+    if (fused) {
+      return NewTokenStep(true, next, [](absl::string_view token) {
+        const std::optional<char> byte = FallbackByte(token);
+        if (!byte) return std::string(token);
+        return FindInvalidUtf8(absl::string_view(&*byte, 1))
+                   ? std::string(kReplacementChar)
+                   : std::string(1, *byte);
+      });
+    }
+    return std::make_unique<Step>(next);
+  }
+
+ private:
+  class Step : public StepBase {
+   public:
+    using StepBase::StepBase;
+    void Push(absl::string_view token) override {
+      if (const std::optional<char> byte = FallbackByte(token)) {
+        run_.push_back(*byte);
+        return;
+      }
+      EndRun();
+      next_->Push(token);
+    }
+    void Flush() override {
+      EndRun();
+      next_->Flush();
+    }
+
+   private:
+    void EndRun() {
+      if (run_.empty()) return;
+      if (FindInvalidUtf8(run_)) {
+        for (size_t i = 0; i < run_.size(); ++i) next_->Push(kReplacementChar);
+      } else {
+        next_->Push(run_);
+      }
+      run_.clear();
+    }
+    std::string run_;
+  };
+};
+
+// --- Fuse
+
+class FuseDecoder : public Decoder {
+ public:
+  bool fuses() const override { return true; }
+  std::unique_ptr<DecodeStep> NewStep(bool fused,
+                                      DecodeStep* next) const override {
+    return std::make_unique<Step>(next);
+  }
+
+ private:
+  class Step : public StepBase {
+   public:
+    using StepBase::StepBase;
+    void Push(absl::string_view token) override { next_->Push(token); }
+  };
+};
+
+// --- Strip: takes up to `start` and `stop` characters away from the ends.
+
+class StripDecoder : public Decoder {
+ public:
+  StripDecoder(std::string content, size_t start, size_t stop)
+      : content_(std::move(content)), start_(start), stop_(stop) {}
+  std::unique_ptr<DecodeStep> NewStep(bool fused,
+                                      DecodeStep* next) const override {
+    if (fused) return std::make_unique<FusedStep>(this, next);
+    return NewTokenStep(false, next, [this](absl::string_view token) {
+      absl::string_view rest = token;
+      StripStart(start_, &rest);
+      size_t end = token.size();
+      for (size_t i = 0; i < stop_; ++i) {
+        if (!absl::EndsWith(token.substr(0, end), content_)) break;
+        end -= content_.size();
+      }
+      const size_t begin = token.size() - rest.size();
+      return begin < end ? token.substr(begin, end - begin)
+                         : absl::string_view();
+    });
+  }
+
+ private:
+  // Returns how many were taken away.
+  size_t StripStart(size_t most, absl::string_view* text) const {
+    size_t count = 0;
+    while (count < most && absl::StartsWith(*text, content_)) {
+      text->remove_prefix(content_.size());
+      ++count;
+    }
+    return count;
+  }
+
+  class FusedStep : public StepBase {
+   public:
+    FusedStep(const StripDecoder* decoder, DecodeStep* next)
+        : StepBase(next), decoder_(decoder), left_(decoder->start_) {}
+    void Push(absl::string_view text) override {
+      const size_t count = decoder_->StripStart(left_, &text);
+      left_ = text.empty() ? left_ - count : 0;
+      if (text.empty()) return;
+      if (decoder_->stop_ == 0) {
+        next_->Push(text);
+        return;
+      }
+      held_.append(text.data(), text.size());
+      // What may be stripped at the end stays here.
+      size_t end = held_.size();
+      for (size_t i = 0; i < decoder_->stop_ && EndsAt(end); ++i) {
+        end -= decoder_->content_.size();
+      }
+      if (end > 0) next_->Push(absl::string_view(held_).substr(0, end));
+      held_.erase(0, end);
+    }
+    void Flush() override {
+      held_.clear();
+      left_ = decoder_->start_;
+      next_->Flush();
+    }
+
+   private:
+    bool EndsAt(size_t end) const {
+      return absl::EndsWith(absl::string_view(held_).substr(0, end),
+                            decoder_->content_);
+    }
+    const StripDecoder* decoder_;
+    size_t left_;  // that may still be taken away at the start
+    std::string held_;
+  };
+
+  std::string content_;
+  size_t start_;
+  size_t stop_;
+};
+
+// --- Replace
+
+class ReplaceDecoder : public Decoder {
+ public:
+  ReplaceDecoder(std::unique_ptr<Regex> regex, std::string content)
+      : regex_(std::move(regex)), content_(std::move(content)) {}
+  std::unique_ptr<DecodeStep> NewStep(bool fused,
+                                      DecodeStep* next) const override {
+    if (fused && !regex_->literal().empty()) {
+      return std::make_unique<FusedLiteralStep>(this, next);
+    }
+    return NewTokenStep(fused, next, [this](absl::string_view token) {
+      return Replaced(token);
+    });
+  }
+
+ private:
+  std::string Replaced(absl::string_view token) const {
+    std::vector<TextRange> matches;
+    // A pattern that gives up leaves the token as it is, and so does one that
+    // would fill the memory: a few replacements of nothing by something can.
+    if (token.empty() || !regex_->FindAll(token, &matches).ok() ||
+        matches.size() > kMaxTokenBytes / (content_.size() + 1)) {
+      return std::string(token);
+    }
+    std::string out;
+    size_t done = 0;
+    for (const TextRange& match : matches) {
+      absl::StrAppend(&out, token.substr(done, match.begin - done), content_);
+      done = match.end;
+    }
+    absl::StrAppend(&out, token.substr(done));
+    return out;
+  }
+
+  // Holds back what may be the beginning of the pattern.
+  class FusedLiteralStep : public StepBase {
+   public:
+    FusedLiteralStep(const ReplaceDecoder* decoder, DecodeStep* next)
+        : StepBase(next), decoder_(decoder) {}
+    void Push(absl::string_view text) override {
+      held_.append(text.data(), text.size());
+      const std::string& literal = decoder_->regex_->literal();
+      std::string out;
+      size_t done = 0;
+      for (size_t at = held_.find(literal); at != held_.npos;
+           at = held_.find(literal, done)) {
+        absl::StrAppend(&out, held_.substr(done, at - done),
+                        decoder_->content_);
+        done = at + literal.size();
+      }
+      size_t keep = std::min(literal.size() - 1, held_.size() - done);
+      while (keep > 0 &&
+             held_.compare(held_.size() - keep, keep, literal, 0, keep) != 0) {
+        --keep;
+      }
+      out.append(held_, done, held_.size() - keep - done);
+      held_.erase(0, held_.size() - keep);
+      if (!out.empty()) next_->Push(out);
+    }
+    void Flush() override {
+      if (!held_.empty()) next_->Push(held_);
+      held_.clear();
+      next_->Flush();
+    }
+
+   private:
+    const ReplaceDecoder* decoder_;
+    std::string held_;
+  };
+
+  std::unique_ptr<Regex> regex_;
+  std::string content_;
+};
+
+// --- Metaspace: the mark becomes a space, or nothing in the first token.
+
+class MetaspaceDecoder : public Decoder {
+ public:
+  MetaspaceDecoder(std::string mark, bool drop_first)
+      : mark_(std::move(mark)), drop_first_(drop_first) {}
+  std::unique_ptr<DecodeStep> NewStep(bool fused,
+                                      DecodeStep* next) const override {
+    return std::make_unique<Step>(this, fused, next);
+  }
+
+ private:
+  class Step : public StepBase {
+   public:
+    Step(const MetaspaceDecoder* decoder, bool fused, DecodeStep* next)
+        : StepBase(next), decoder_(decoder), fused_(fused) {}
+    void Push(absl::string_view token) override {
+      const char* space = first_ && decoder_->drop_first_ ? "" : " ";
+      if (!fused_) first_ = false;
+      next_->Push(absl::StrReplaceAll(token, {{decoder_->mark_, space}}));
+    }
+    void Flush() override {
+      first_ = true;
+      next_->Flush();
+    }
+
+   private:
+    const MetaspaceDecoder* decoder_;
+    bool fused_;
+    bool first_ = true;
+  };
+
+  std::string mark_;
+  bool drop_first_;
+};
+
+// --- BPEDecoder: a suffix marks the end of a word.
+
+class SuffixDecoder : public Decoder {
+ public:
+  explicit SuffixDecoder(std::string suffix) : suffix_(std::move(suffix)) {}
+  std::unique_ptr<DecodeStep> NewStep(bool fused,
+                                      DecodeStep* next) const override {
+    if (fused) {
+      return NewTokenStep(true, next, [this](absl::string_view token) {
+        return absl::StrReplaceAll(token, {{suffix_, ""}});
+      });
+    }
+    return std::make_unique<Step>(this, next);
+  }
+
+ private:
+  // Holds the last token back, whose suffix becomes nothing.
+  class Step : public StepBase {
+   public:
+    Step(const SuffixDecoder* decoder, DecodeStep* next)
+        : StepBase(next), decoder_(decoder) {}
+    void Push(absl::string_view token) override {
+      Pass(" ");
+      held_ = std::string(token);
+    }
+    void Flush() override {
+      Pass("");
+      held_.reset();
+      next_->Flush();
+    }
+
+   private:
+    void Pass(absl::string_view space) {
+      if (!held_) return;
+      next_->Push(absl::StrReplaceAll(*held_, {{decoder_->suffix_, space}}));
+    }
+    const SuffixDecoder* decoder_;
+    std::optional<std::string> held_;
+  };
+
+  std::string suffix_;
+};
+
+// --- None
+
+class SpacesDecoder : public Decoder {
+ public:
+  std::unique_ptr<DecodeStep> NewStep(bool fused,
+                                      DecodeStep* next) const override {
+    return std::make_unique<Step>(next);
+  }
+
+ private:
+  class Step : public StepBase {
+   public:
+    using StepBase::StepBase;
+    void Push(absl::string_view token) override {
+      if (!first_) next_->Push(" ");
+      first_ = false;
+      next_->Push(token);
+    }
+    void Flush() override {
+      first_ = true;
+      next_->Flush();
+    }
+
+   private:
+    bool first_ = true;
+  };
+};
+
+using Decoders = std::vector<std::unique_ptr<Decoder>>;
+
+absl::StatusOr<std::string> CharText(const JsonPart& part,
+                                     absl::string_view key) {
+  SLUICE_ASSIGN_OR_RETURN(const JsonPart member, part.Get(key));
+  SLUICE_ASSIGN_OR_RETURN(const char32_t c, member.Char());
+  std::string text;
+  AppendUtf8(c, &text);
+  return text;
+}
+
+absl::StatusOr<size_t> Count(const JsonPart& part, absl::string_view key) {
+  SLUICE_ASSIGN_OR_RETURN(const JsonPart member, part.Get(key));
+  SLUICE_ASSIGN_OR_RETURN(const int64_t count, member.Int(0, 1 << 20));
+  return static_cast<size_t>(count);
+}
+
+absl::Status AppendDecoders(const JsonPart& part, int depth, Decoders* out) {
+  if (depth > kMaxDepth) return part.Invalid("nested too deeply");
+  SLUICE_ASSIGN_OR_RETURN(const JsonPart type_part, part.Get("type"));
+  SLUICE_ASSIGN_OR_RETURN(const std::string type, type_part.String());
+  if (type == "Sequence") {
+    SLUICE_ASSIGN_OR_RETURN(const JsonPart list, part.Get("decoders"));
+    SLUICE_RETURN_IF_ERROR(list.ExpectArray());
+    for (size_t i = 0; i < list.value().size(); ++i) {
+      SLUICE_RETURN_IF_ERROR(AppendDecoders(list.At(i), depth + 1, out));
+    }
+  } else if (type == "ByteLevel") {
+    out->push_back(std::make_unique<ByteLevelDecoder>());
+  } else if (type == "ByteFallback") {
+    out->push_back(std::make_unique<ByteFallbackDecoder>());
+  } else if (type == "Fuse") {
+    out->push_back(std::make_unique<FuseDecoder>());
+  } else if (type == "Strip") {
+    SLUICE_ASSIGN_OR_RETURN(std::string content, CharText(part, "content"));
+    SLUICE_ASSIGN_OR_RETURN(const size_t start, Count(part, "start"));
+    SLUICE_ASSIGN_OR_RETURN(const size_t stop, Count(part, "stop"));
+    out->push_back(
+        std::make_unique<StripDecoder>(std::move(content), start, stop));
+  } else if (type == "Replace") {
+    SLUICE_ASSIGN_OR_RETURN(auto regex, PatternFromJson(part));
+    SLUICE_ASSIGN_OR_RETURN(const JsonPart content, part.Get("content"));
+    SLUICE_ASSIGN_OR_RETURN(std::string text, content.String());
+    out->push_back(
+        std::make_unique<ReplaceDecoder>(std::move(regex), std::move(text)));
+  } else if (type == "Metaspace") {
+    SLUICE_ASSIGN_OR_RETURN(std::string mark, CharText(part, "replacement"));
+    SLUICE_ASSIGN_OR_RETURN(const bool prefix,
+                            part.BoolOr("add_prefix_space", true));
+    SLUICE_ASSIGN_OR_RETURN(
+        const std::string scheme,
+        part.StringOr("prepend_scheme", prefix ? "always" : "never"));
+    out->push_back(
+        std::make_unique<MetaspaceDecoder>(std::move(mark), scheme != "never"));
+  } else if (type == "BPEDecoder") {
+    SLUICE_ASSIGN_OR_RETURN(std::string suffix,
+                            part.StringOr("suffix", "</w>"));
+    if (suffix.empty()) return part.Unimplemented("the suffix is empty");
+    out->push_back(std::make_unique<SuffixDecoder>(std::move(suffix)));
+  } else {
+    return type_part.Unimplemented(
+        absl::StrCat("decoder \"", type, "\" is not supported"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Decoders> Decoder::FromJson(const JsonPart& part) {
+  Decoders decoders;
+  SLUICE_RETURN_IF_ERROR(AppendDecoders(part, 0, &decoders));
+  return decoders;
+}
+
+std::unique_ptr<Decoder> Decoder::Spaces() {
+  return std::make_unique<SpacesDecoder>();
+}
+
+std::unique_ptr<Decoder> Decoder::ByteLevel() {
+  return std::make_unique<ByteLevelDecoder>();
+}
+
+DecodeChain::DecodeChain(
+    const std::vector<std::unique_ptr<Decoder>>& decoders) {
+  std::vector<bool> fused;  // what each step gets
+  bool one = false;
+  for (const auto& decoder : decoders) {
+    fused.push_back(one);
+    one = one || decoder->fuses();
+  }
+  first_ = &end_;
+  for (size_t i = decoders.size(); i-- > 0;) {
+    steps_.push_back(decoders[i]->NewStep(fused[i], first_));
+    first_ = steps_.back().get();
+  }
+}
+
+void DecodeChain::Take(std::string* out) {
+  out->append(end_.text);
+  end_.text.clear();
+}
+
+void DecodeChain::Push(absl::string_view token, std::string* out) {
+  first_->Push(token);
+  Take(out);
+}
+
+void DecodeChain::Flush(std::string* out) {
+  first_->Flush();
+  Take(out);
+}
+
+}  // namespace sluice

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "runtime/text/tokenizer/json_part.h"
+
+namespace sluice {
+
+// One step of turning tokens into text, as a filter: tokens (or, behind a step
+// that makes one token of all, the parts of that token) go in at Push, what is
+// certain goes on to the next step. Thread-compatible.
+class DecodeStep {
+ public:
+  virtual ~DecodeStep() = default;
+  virtual void Push(absl::string_view token) = 0;
+  // The end: passes on what was held back and flushes the next step. Push may
+  // follow and begins anew.
+  virtual void Flush() = 0;
+};
+
+// How a tokenizer turns tokens into text. Immutable, thread-safe.
+class Decoder {
+ public:
+  virtual ~Decoder() = default;
+  // A step that feeds `next`, which is not owned and must outlive it, as must
+  // this. `fused`: tokens come as parts of one token.
+  virtual std::unique_ptr<DecodeStep> NewStep(bool fused,
+                                              DecodeStep* next) const = 0;
+  // Whether the step makes one token of all.
+  virtual bool fuses() const { return false; }
+
+  // From tokenizer.json's "decoder": in the order of application, "Sequence"
+  // resolved.
+  static absl::StatusOr<std::vector<std::unique_ptr<Decoder>>> FromJson(
+      const JsonPart& part);
+  // What is used if there is none: tokens are set apart by spaces.
+  static std::unique_ptr<Decoder> Spaces();
+  static std::unique_ptr<Decoder> ByteLevel();
+};
+
+// A chain of steps with text at its end.
+class DecodeChain {
+ public:
+  explicit DecodeChain(const std::vector<std::unique_ptr<Decoder>>& decoders);
+  // Appends to `out` what is certain.
+  void Push(absl::string_view token, std::string* out);
+  void Flush(std::string* out);
+
+ private:
+  struct End : DecodeStep {
+    std::string text;
+    void Push(absl::string_view token) override {
+      text.append(token.data(), token.size());
+    }
+    void Flush() override {}
+  };
+  void Take(std::string* out);
+
+  End end_;
+  std::vector<std::unique_ptr<DecodeStep>> steps_;
+  DecodeStep* first_;
+};
+
+}  // namespace sluice

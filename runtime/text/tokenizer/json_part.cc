@@ -1,0 +1,150 @@
+#include "runtime/text/tokenizer/json_part.h"
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "common/lfs_pointer.h"
+#include "common/status_macros.h"
+#include "common/text/utf8.h"
+
+namespace sluice {
+namespace {
+
+std::string TypeName(const nlohmann::json& value) { return value.type_name(); }
+
+}  // namespace
+
+absl::Status JsonPart::Invalid(absl::string_view what) const {
+  return absl::InvalidArgumentError(absl::StrCat(where_, ": ", what));
+}
+
+absl::Status JsonPart::Unimplemented(absl::string_view what) const {
+  return absl::UnimplementedError(absl::StrCat(where_, ": ", what));
+}
+
+absl::StatusOr<std::optional<JsonPart>> JsonPart::Find(
+    absl::string_view key) const {
+  SLUICE_RETURN_IF_ERROR(ExpectObject());
+  const auto it = value_->find(std::string(key));
+  if (it == value_->end() || it->is_null()) {
+    return std::optional<JsonPart>();
+  }
+  return std::optional<JsonPart>(JsonPart(
+      &*it, absl::StrCat(where_, root_ ? ": " : ".", key), /*root=*/false));
+}
+
+absl::StatusOr<JsonPart> JsonPart::Get(absl::string_view key) const {
+  SLUICE_ASSIGN_OR_RETURN(std::optional<JsonPart> part, Find(key));
+  if (!part) return Invalid(absl::StrCat("\"", key, "\" is missing"));
+  return *part;
+}
+
+JsonPart JsonPart::At(size_t index) const {
+  return JsonPart(&(*value_)[index], absl::StrCat(where_, "[", index, "]"),
+                  /*root=*/false);
+}
+
+absl::StatusOr<std::string> JsonPart::String() const {
+  if (!value_->is_string()) {
+    return Invalid(absl::StrCat("is ", TypeName(*value_), ", not a string"));
+  }
+  return value_->get<std::string>();
+}
+
+absl::StatusOr<char32_t> JsonPart::Char() const {
+  SLUICE_ASSIGN_OR_RETURN(const std::string text, String());
+  if (text.empty() || Utf8Length(text[0]) != text.size()) {
+    return Invalid("is not one character");
+  }
+  size_t pos = 0;
+  return DecodeUtf8(text, &pos);
+}
+
+absl::StatusOr<bool> JsonPart::Bool() const {
+  if (!value_->is_boolean()) {
+    return Invalid(absl::StrCat("is ", TypeName(*value_), ", not a boolean"));
+  }
+  return value_->get<bool>();
+}
+
+absl::StatusOr<int64_t> JsonPart::Int(int64_t low, int64_t high) const {
+  if (!value_->is_number_integer()) {
+    return Invalid(absl::StrCat("is ", TypeName(*value_), ", not an integer"));
+  }
+  const bool huge = value_->is_number_unsigned() &&
+                    value_->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX);
+  const int64_t number = huge ? INT64_MAX : value_->get<int64_t>();
+  if (huge || number < low || number > high) {
+    return Invalid(absl::StrCat("is not in ", low, "..", high));
+  }
+  return number;
+}
+
+absl::Status JsonPart::ExpectArray() const {
+  if (value_->is_array()) return absl::OkStatus();
+  return Invalid(absl::StrCat("is ", TypeName(*value_), ", not an array"));
+}
+
+absl::Status JsonPart::ExpectObject() const {
+  if (value_->is_object()) return absl::OkStatus();
+  return Invalid(absl::StrCat("is ", TypeName(*value_), ", not an object"));
+}
+
+absl::StatusOr<std::string> JsonPart::StringOr(
+    absl::string_view key, absl::string_view otherwise) const {
+  SLUICE_ASSIGN_OR_RETURN(const std::optional<JsonPart> part, Find(key));
+  if (!part) return std::string(otherwise);
+  return part->String();
+}
+
+absl::StatusOr<bool> JsonPart::BoolOr(absl::string_view key,
+                                      bool otherwise) const {
+  SLUICE_ASSIGN_OR_RETURN(const std::optional<JsonPart> part, Find(key));
+  if (!part) return otherwise;
+  return part->Bool();
+}
+
+absl::StatusOr<std::string> ReadTextFile(const std::filesystem::path& path,
+                                         size_t max_bytes) {
+  std::error_code error;
+  const auto size = std::filesystem::file_size(path, error);
+  if (error) {
+    if (error == std::errc::no_such_file_or_directory) {
+      return absl::NotFoundError(absl::StrCat(path.string(), ": no such file"));
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat(path.string(), ": ", error.message()));
+  }
+  if (size > max_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path.string(), ": ", size, " bytes, more than the ",
+                     max_bytes, " that are read"));
+  }
+  std::string text(size, '\0');
+  std::ifstream file(path, std::ios::binary);
+  if (!file.read(text.data(), static_cast<std::streamsize>(size))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path.string(), ": cannot be read"));
+  }
+  if (IsLfsPointer(text)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path.string(), ": ", kLfsPointerAdvice));
+  }
+  return text;
+}
+
+absl::StatusOr<nlohmann::json> ReadJsonFile(const std::filesystem::path& path,
+                                            size_t max_bytes) {
+  SLUICE_ASSIGN_OR_RETURN(const std::string text,
+                          ReadTextFile(path, max_bytes));
+  try {
+    return nlohmann::json::parse(text);
+  } catch (const nlohmann::json::parse_error& e) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path.string(), ": not JSON: at byte ", e.byte, ": ", e.what()));
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "runtime/text/tokenizer/added_tokens.h"
+#include "runtime/text/tokenizer/bpe_model.h"
+#include "runtime/text/tokenizer/decoder.h"
+#include "runtime/text/tokenizer/normalizer.h"
+#include "runtime/text/tokenizer/post_processor.h"
+#include "runtime/text/tokenizer/pre_tokenizer.h"
+#include "runtime/text/tokenizer/tokenizer_config.h"
+
+namespace sluice {
+
+// What a tokenizer is made of. `normalizer` and `pre_tokenizer` may be null.
+struct TokenizerParts {
+  std::unique_ptr<Normalizer> normalizer;
+  std::unique_ptr<PreTokenizer> pre_tokenizer;
+  std::unique_ptr<BpeModel> model;
+  AddedTokens added;
+  PostProcessor post_processor;
+  std::vector<std::unique_ptr<Decoder>> decoders;
+  std::map<std::string, std::string> special_tokens;  // by name
+};
+
+constexpr size_t kMaxTokenizerFileBytes = size_t{1} << 30;
+
+// What AddedTokens wants to know of `model`, which must outlive it.
+AddedTokens::Model ModelView(const BpeModel* model);
+
+// From a directory's tokenizer.json.
+absl::StatusOr<TokenizerParts> ReadTokenizerJson(
+    const std::filesystem::path& file, const TokenizerConfig& config);
+
+// From vocab.json + merges.txt, put together as transformers does it for
+// tokenizer_class GPT2Tokenizer and Qwen2Tokenizer.
+absl::StatusOr<TokenizerParts> ReadVocabAndMerges(
+    const std::filesystem::path& model_dir, const TokenizerConfig& config);
+
+}  // namespace sluice

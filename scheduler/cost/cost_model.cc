@@ -1,0 +1,604 @@
+#include "scheduler/cost/cost_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+
+#include "scheduler/cost/stage_bytes.h"
+
+// Sources. "FlexGen A.3": the cost model in the appendix of "FlexGen:
+// High-Throughput Generative Inference of Large Language Models with a Single
+// GPU" (2023). "LM-Offload 3": section 3 of "LM-Offload: Performance
+// Model-Guided Generative Inference of Large Language Models with Parallelism
+// Control" (2024). Where neither is named, the runtime is the source.
+
+namespace sluice {
+namespace {
+
+enum Kind { kWeights, kKv, kActivations };
+enum TierIndex { kOnDevice, kOnHost, kOnDisk };
+
+constexpr double kLinkElementBytes = 4;  // activations cross links in float32
+
+// `times` the sum of some fractions of a kind.
+LinearForm Share(Kind kind, std::initializer_list<TierIndex> tiers,
+                 double times) {
+  LinearForm form;
+  for (const TierIndex tier : tiers) form.slope[3 * kind + tier] = times;
+  return form;
+}
+
+LinearForm Constant(double value) { return {.constant = value}; }
+
+// `amount` at `rate`; nothing at a rate of 0, of what the machine does not
+// have: the capacities keep the fractions there at 0.
+double Seconds(double amount, double rate) {
+  return rate > 0 ? amount / rate : 0;
+}
+
+double At(const RateCurve& curve, double x) {
+  return curve.empty() ? 0 : curve.At(std::max(x, 1e-3));
+}
+
+// Of the wanted formats, or of the nearest that are there. Profiles have
+// float16 only where there is no bfloat16, which, as wide, takes as long.
+const ProductRate* NearestProducts(const ComputeProfile& compute, DType dtype,
+                                   WeightFormat format) {
+  if (const ProductRate* exact = compute.Products(dtype, format)) return exact;
+  if (dtype == DType::kFloat16) {
+    return NearestProducts(compute, DType::kBFloat16, format);
+  }
+  if (const ProductRate* full = compute.Products(dtype, WeightFormat::kFull)) {
+    return full;
+  }
+  return compute.products.empty() ? nullptr : &compute.products.front();
+}
+
+const AttentionRate* NearestAttention(const ComputeProfile& compute,
+                                      KvFormat format) {
+  if (const AttentionRate* exact = compute.Attention(format)) return exact;
+  if (format == KvFormat::kFloat16) {
+    return NearestAttention(compute, KvFormat::kBFloat16);
+  }
+  return compute.attention.empty() ? nullptr : &compute.attention.front();
+}
+
+// Random reads of so many bytes, as deep as was measured: those of the largest
+// measured size up to it.
+double ReadRate(const DiskProfile& disk, double request_bytes) {
+  const DiskRate* best = nullptr;
+  for (const DiskRate& rate : disk.rates) {
+    if (static_cast<double>(rate.request_bytes) > request_bytes) continue;
+    if (best == nullptr || rate.request_bytes > best->request_bytes ||
+        (rate.request_bytes == best->request_bytes &&
+         rate.read_bytes_per_second > best->read_bytes_per_second)) {
+      best = &rate;
+    }
+  }
+  return best != nullptr && best->read_bytes_per_second > 0
+             ? best->read_bytes_per_second
+             : disk.read_bytes_per_second;
+}
+
+// What the smallest request takes when nothing else is asked for; 0 if that was
+// not measured.
+double RequestSeconds(const DiskProfile& disk, double DiskRate::*bytes_per_s) {
+  const DiskRate* least = nullptr;
+  for (const DiskRate& rate : disk.rates) {
+    if (rate.depth != 1 || !(rate.*bytes_per_s > 0)) continue;
+    if (least == nullptr || rate.request_bytes < least->request_bytes) {
+      least = &rate;
+    }
+  }
+  return least == nullptr ? 0
+                          : static_cast<double>(least->request_bytes) /
+                                (least->*bytes_per_s);
+}
+
+// What a step costs, by what it is for.
+struct StepParts {
+  ResourceForms weights, kv, activations;  // moved
+  ResourceForms attention;  // first halves of layers: with q, k, v and out
+  ResourceForms rest;       // second halves: MLP; and what is no layer's
+  ResourceForms link;
+
+  ResourceForms Total() const {
+    ResourceForms total;
+    for (int r = 0; r < kNumResources; ++r) {
+      for (const ResourceForms* part :
+           {&weights, &kv, &activations, &attention, &rest, &link}) {
+        total[r].Add((*part)[r]);
+      }
+    }
+    return total;
+  }
+};
+
+class StepCoster {
+ public:
+  StepCoster(const StageCase& stage, const StepShape& step)
+      : stage_(stage),
+        model_(*stage.model),
+        machine_(*stage.machine),
+        policy_(stage.policy),
+        options_(stage.options),
+        step_(step),
+        bytes_(StageBytesOf(stage)),
+        layers_(stage.layers.size()),
+        rows_(step.prefill_rows + step.decode_rows),
+        batches_(std::max(step.micro_batches, 1.0)),
+        has_device_(machine_.has_device()),
+        first_(stage.layers.begin == 0),
+        last_(stage.layers.end == model_.num_layers) {
+    // A device's kernels do not run on the policy's threads.
+    compute_share_ = has_device_ ? 1 : ThreadShare();
+    host_share_ = ThreadShare();
+  }
+
+  StepParts Parts() {
+    Weights();
+    Kv();
+    Activations();
+    Products();
+    Attention();
+    Head();
+    Others();
+    Link();
+    return parts_;
+  }
+
+  // Of a layer's weights, those of its first half.
+  double FirstHalf() const {
+    const double mlp =
+        (model_.gated_mlp ? 3.0 : 2.0) * model_.hidden * model_.intermediate;
+    return 1 - mlp / static_cast<double>(model_.layer_elements());
+  }
+
+ private:
+  // What the policy's threads reach of a rate measured with all.
+  double ThreadShare() const {
+    const RateCurve& curve = machine_.host.share_by_threads;
+    if (policy_.compute_threads <= 0 || curve.empty()) return 1;
+    const double all = curve.At(std::max(1, machine_.threads));
+    const double share = curve.At(policy_.compute_threads);
+    return all > 0 && share > 0 ? share / all : 1;
+  }
+
+  static void Add(ResourceForms* part, Resource resource, LinearForm form) {
+    (*part)[static_cast<int>(resource)].Add(form);
+  }
+  void Compute(ResourceForms* part, double seconds) {
+    Add(part, Resource::kDeviceCompute, Constant(seconds / compute_share_));
+  }
+
+  // Which takes the cores some time, too: the published models leave it out.
+  void DiskRead(ResourceForms* part, const LinearForm& seconds) {
+    Add(part, Resource::kDiskRead, seconds);
+    const DiskProfile& disk = machine_.disk;
+    (*part)[static_cast<int>(has_device_ ? Resource::kHostCompute
+                                         : Resource::kDeviceCompute)]
+        .Add(seconds,
+             disk.read_bytes_per_second * disk.compute_seconds_per_byte);
+  }
+
+  // FlexGen A.3, dtoc and ctog: read once for all micro-batches, or row by row
+  // once for each. With the LM head, which is left out there.
+  void Weights() {
+    const double passes =
+        policy_.schedule == Schedule::kRowByRow ? batches_ : 1;
+    const double moved =
+        bytes_.layer * layers_ * passes + bytes_.head * HeadReads();
+    DiskRead(&parts_.weights,
+             Share(kWeights, {kOnDisk},
+                   Seconds(moved, machine_.disk.read_bytes_per_second)));
+    if (!has_device_) return;
+    Add(&parts_.weights, Resource::kHostToDevice,
+        Share(kWeights, {kOnHost, kOnDisk},
+              Seconds(moved, machine_.host_to_device_bytes_per_second)));
+  }
+
+  // FlexGen A.3, but KV that is attended on the host never crosses the bus
+  // (there, prefill's always does), and what is read and written are pages.
+  void Kv() {
+    const double page = options_.page_positions;
+    const KvFormat format = KvFormatOf(policy_);
+    const double position = page > 1 ? bytes_.layer_page / kPagePositions
+                                     : model_.kv_bytes_per_position(format);
+    const double spare = (page - 1) / 2;  // of a page begun, on average
+    const double read =
+        (step_.read_positions + step_.decode_rows * spare) * position * layers_;
+    const double prompts = (step_.prefill_rows + step_.prefill_chunks * spare) *
+                           position * layers_;
+    const double written =
+        prompts + step_.decode_rows * page * position * layers_;
+    const DiskProfile& disk = machine_.disk;
+    DiskRead(&parts_.kv,
+             Share(kKv, {kOnDisk}, Seconds(read, disk.read_bytes_per_second)));
+    Add(&parts_.kv, Resource::kDiskWrite,
+        Share(kKv, {kOnDisk}, Seconds(written, disk.write_bytes_per_second)));
+    if (!has_device_) return;
+    const double in = machine_.host_to_device_bytes_per_second;
+    const double out = machine_.device_to_host_bytes_per_second;
+    // KV of host memory, and KV on its way from or to the disk.
+    const auto to_device = [&](double bytes, double share) {
+      Add(&parts_.kv, Resource::kHostToDevice,
+          Share(kKv, {kOnHost}, Seconds(bytes, in * share)));
+      Add(&parts_.kv, Resource::kHostToDevice,
+          Share(kKv, {kOnDisk}, Seconds(bytes, in)));
+    };
+    const auto from_device = [&](double bytes, double share) {
+      Add(&parts_.kv, Resource::kDeviceToHost,
+          Share(kKv, {kOnHost}, Seconds(bytes, out * share)));
+      Add(&parts_.kv, Resource::kDeviceToHost,
+          Share(kKv, {kOnDisk}, Seconds(bytes, out)));
+    };
+    if (policy_.attention_site == AttentionSite::kDevice) {
+      to_device(read, options_.kv_in_share);
+      from_device(written, options_.kv_out_share);
+      return;
+    }
+    // q, k and v there, what attention gives back.
+    double rows = rows_;
+    if (options_.prefill_on_device) {
+      rows = step_.decode_rows;
+      from_device(prompts, options_.kv_out_share);
+    }
+    const double qkv =
+        static_cast<double>(model_.query_width() + 2 * model_.kv_width()) *
+        options_.activation_bytes;
+    const double result = static_cast<double>(model_.query_width()) *
+                          (policy_.dtype == DType::kFloat32 ? 4 : 2);
+    from_device(rows * qkv * layers_, 1);
+    to_device(rows * result * layers_, 1);
+  }
+
+  // FlexGen A.3, but nothing moves while there is but one micro-batch, or row
+  // by row: then a micro-batch goes through all layers in one turn.
+  void Activations() {
+    const double bytes = rows_ * model_.hidden * options_.activation_bytes;
+    const double turns = options_.overlap == Overlap::kBarrier ? 2 : 1;
+    const double several = std::min(1.0, batches_ - 1);
+    const double moved = policy_.schedule == Schedule::kRowByRow
+                             ? 0
+                             : several * turns * layers_ * bytes;
+    const DiskProfile& disk = machine_.disk;
+    DiskRead(&parts_.activations,
+             Share(kActivations, {kOnDisk},
+                   Seconds(moved, disk.read_bytes_per_second)));
+    Add(&parts_.activations, Resource::kDiskWrite,
+        Share(kActivations, {kOnDisk},
+              Seconds(moved, disk.write_bytes_per_second)));
+    // Each is asked for a turn ahead and waited for: what a request takes
+    // beside its bytes counts, too.
+    const double requests =
+        moved > 0 ? several * turns * layers_ * batches_ : 0;
+    Add(&parts_.activations, Resource::kDiskRead,
+        Share(
+            kActivations, {kOnDisk},
+            requests * RequestSeconds(disk, &DiskRate::read_bytes_per_second)));
+    Add(&parts_.activations, Resource::kDiskWrite,
+        Share(kActivations, {kOnDisk},
+              requests *
+                  RequestSeconds(disk, &DiskRate::write_bytes_per_second)));
+    if (!has_device_) return;
+    const double in = machine_.host_to_device_bytes_per_second;
+    const double out = machine_.device_to_host_bytes_per_second;
+    Add(&parts_.activations, Resource::kHostToDevice,
+        Share(kActivations, {kOnHost, kOnDisk}, Seconds(moved, in)));
+    Add(&parts_.activations, Resource::kDeviceToHost,
+        Share(kActivations, {kOnHost, kOnDisk}, Seconds(moved, out)));
+    // They come to the stage and leave it through host memory.
+    Add(&parts_.activations, Resource::kHostToDevice,
+        Constant(Seconds(bytes, in)));
+    if (!last_) {
+      Add(&parts_.activations, Resource::kDeviceToHost,
+          Constant(Seconds(bytes, out)));
+    }
+  }
+
+  // Seconds of products with `elements` weights, `passes` times over `rows`
+  // rows: FlexGen A.3, comp, and no faster than the weights are read, which is
+  // what bounds decoding of weights that stay.
+  double ProductSeconds(double elements, WeightFormat format, double rows,
+                        double passes) const {
+    const ComputeProfile& compute = machine_.compute();
+    const ProductRate* rate = NearestProducts(compute, policy_.dtype, format);
+    if (rate == nullptr) return 0;
+    const double flops = 2 * elements * rows * passes;
+    const double bytes = passes * WeightBytes(static_cast<int64_t>(elements),
+                                              policy_.dtype, rate->weights);
+    return std::max(Seconds(flops, At(rate->flops_by_rows, rows)),
+                    Seconds(bytes, compute.memory_bytes_per_second));
+  }
+
+  // Quantized weights are expanded before the products: once for all
+  // micro-batches, or for each; a single micro-batch's products do it.
+  bool Expands() const {
+    if (policy_.compress_weights == WeightFormat::kFull) return false;
+    return policy_.num_microbatches > 1 || options_.expand_per_micro_batch ||
+           machine_.compute().Products(policy_.dtype,
+                                       policy_.compress_weights) == nullptr;
+  }
+
+  void Products() {
+    const WeightFormat format =
+        Expands() ? WeightFormat::kFull : policy_.compress_weights;
+    const double rows = rows_ / batches_;
+    // LM-Offload 3, eq. 16, with a measured rate.
+    double expand = 0;
+    if (Expands()) {
+      const bool each = options_.expand_per_micro_batch ||
+                        policy_.num_microbatches == 1 ||
+                        policy_.schedule == Schedule::kRowByRow;
+      expand = Seconds((each ? batches_ : 1) * layers_ *
+                           WeightBytes(model_.layer_elements(), policy_.dtype,
+                                       WeightFormat::kFull),
+                       machine_.compute().dequantize_bytes_per_second);
+    }
+    const double all = static_cast<double>(model_.layer_elements());
+    const double seconds =
+        layers_ * ProductSeconds(all, format, rows, batches_) + expand;
+    Compute(&parts_.attention, FirstHalf() * seconds);
+    Compute(&parts_.rest, (1 - FirstHalf()) * seconds);
+  }
+
+  // Attention of prompts by flops, of decoding rows by the bytes of K and V
+  // that it reads (FlexGen A.3, att, counts flops for both; decoding is bound
+  // by memory). Sparse: all of K, a share of V (FlexGen, section 5). Of
+  // quantized KV, the rates are those of attention in its format, which
+  // includes making codes of new K and V (LM-Offload 3, eqs. 5 to 7).
+  struct AttentionSeconds {
+    double prefill = 0, decode = 0;
+  };
+  AttentionSeconds AttentionOn(const ComputeProfile& compute) const {
+    const KvFormat format = KvFormatOf(policy_);
+    const AttentionRate* rate = NearestAttention(compute, format);
+    AttentionSeconds seconds;
+    if (rate == nullptr) return seconds;
+    if (step_.prefill_rows > 0) {
+      const double flops = 4 * static_cast<double>(model_.query_width()) *
+                           step_.prefill_pairs * layers_;
+      seconds.prefill =
+          Seconds(flops, At(rate->prefill_flops_by_context,
+                            step_.prefill_pairs / step_.prefill_rows));
+    }
+    if (step_.decode_rows > 0) {
+      const double bytes = model_.kv_bytes_per_position(format) *
+                           step_.decode_positions * layers_ *
+                           (1 + policy_.sparsity) / 2;
+      seconds.decode =
+          Seconds(bytes, At(rate->decode_bytes_by_context,
+                            step_.decode_positions / step_.decode_rows));
+    }
+    return seconds;
+  }
+
+  void Attention() {
+    const AttentionSeconds here = AttentionOn(machine_.compute());
+    if (!has_device_) {
+      Compute(&parts_.attention, here.prefill + here.decode);
+      return;
+    }
+    if (policy_.attention_site == AttentionSite::kDevice) {
+      Compute(&parts_.attention, here.prefill + here.decode);
+      return;
+    }
+    AttentionSeconds there = AttentionOn(machine_.host);
+    double on_device = here.decode, on_host = there.decode;
+    double calls = 0;  // of the host's attention
+    if (options_.prefill_on_device) {
+      Compute(&parts_.attention, here.prefill);
+      if (step_.decode_rows > 0) calls = batches_ * layers_;
+    } else {
+      on_device += here.prefill;
+      on_host += there.prefill;
+      calls = batches_ * layers_;
+    }
+    Add(&parts_.attention, Resource::kDeviceCompute,
+        Share(kKv, {kOnDevice}, on_device));
+    Add(&parts_.attention, Resource::kHostCompute,
+        Share(kKv, {kOnHost, kOnDisk},
+              on_host / host_share_ + calls * machine_.host.layer_seconds));
+  }
+
+  // As many rows go through the head together as its input has room for.
+  double HeadPasses() const {
+    return std::ceil(step_.head_rows / static_cast<double>(bytes_.head_rows));
+  }
+  // How often its weights are read for that: of a head of one section, once for
+  // all passes.
+  double HeadReads() const {
+    return bytes_.head_sections > 1 ? HeadPasses()
+                                    : std::min(1.0, HeadPasses());
+  }
+
+  // FlexGen A.3 has no LM head: rows of all micro-batches share its passes, and
+  // tokens are picked where their logits are (runtime/exec/stage_head.cc). Rows
+  // whose logits a device must bring to the host, for penalties or likeliest
+  // tokens, are as the others: what requests will ask for is not in a workload.
+  void Head() {
+    if (!last_ || step_.head_rows <= 0) return;
+    const double passes = HeadPasses();
+    const WeightFormat format = policy_.compress_weights == WeightFormat::kFull
+                                    ? WeightFormat::kFull
+                                    : WeightFormat::kInt8;
+    Compute(&parts_.rest,
+            ProductSeconds(static_cast<double>(model_.head_elements()), format,
+                           step_.head_rows / passes, passes));
+    Compute(&parts_.rest,
+            machine_.compute().logit_seconds * model_.vocab * step_.head_rows);
+  }
+
+  void Others() {
+    const ComputeProfile& compute = machine_.compute();
+    Compute(&parts_.rest,
+            compute.row_element_seconds * rows_ * model_.hidden * layers_);
+    // Calls do not get faster with more threads.
+    Add(&parts_.rest, Resource::kDeviceCompute,
+        Constant(compute.layer_seconds * batches_ * layers_ +
+                 machine_.step_seconds));
+    // With any weights on disk the embedding is looked up there, and the sweep
+    // waits for its rows.
+    if (first_ && stage_.MayUse(kWeights, kOnDisk) &&
+        machine_.disk.read_bytes_per_second > 0 && bytes_.table_on_disk()) {
+      const double seconds =
+          Seconds(rows_ * bytes_.embedding_read,
+                  ReadRate(machine_.disk, bytes_.embedding_read));
+      Add(&parts_.rest, Resource::kDiskRead, Constant(seconds));
+      Add(&parts_.rest, Resource::kDeviceCompute, Constant(seconds));
+    }
+  }
+
+  void Link() {
+    const LinkProfile* link = machine_.Link("");
+    if (last_ || link == nullptr) return;
+    const double bytes = rows_ * model_.hidden * kLinkElementBytes;
+    Add(&parts_.link, Resource::kLink,
+        Constant(Seconds(bytes, link->bytes_per_second) +
+                 batches_ * link->latency_seconds));
+  }
+
+  const StageCase& stage_;
+  const ModelShape& model_;
+  const MachineProfile& machine_;
+  const Policy& policy_;
+  const CostOptions& options_;
+  const StepShape& step_;
+  const StageBytes bytes_;
+  const double layers_;
+  const double rows_;
+  const double batches_;  // micro-batches with rows
+  const bool has_device_, first_, last_;
+  double compute_share_ = 1, host_share_ = 1;
+  StepParts parts_;
+};
+
+ResourceSeconds Evaluate(const ResourceForms& forms,
+                         const Fractions& fractions) {
+  ResourceSeconds seconds;
+  for (int r = 0; r < kNumResources; ++r) seconds[r] = forms[r].At(fractions);
+  return seconds;
+}
+
+// The longest of a stretch in which device and host compute in turn and all
+// else goes on beside them.
+double Longest(const ResourceSeconds& seconds) {
+  constexpr int kDevice = static_cast<int>(Resource::kDeviceCompute);
+  constexpr int kHost = static_cast<int>(Resource::kHostCompute);
+  double longest = seconds[kDevice] + seconds[kHost];
+  for (int r = 0; r < kNumResources; ++r) {
+    if (r != kDevice && r != kHost) longest = std::max(longest, seconds[r]);
+  }
+  return longest;
+}
+
+// See Overlap::kBarrier.
+double BarrierSeconds(const StepCoster& coster, const StepParts& parts,
+                      double layers, double batches,
+                      const Fractions& fractions) {
+  const ResourceSeconds weights = Evaluate(parts.weights, fractions);
+  const ResourceSeconds kv = Evaluate(parts.kv, fractions);
+  const ResourceSeconds activations = Evaluate(parts.activations, fractions);
+  const ResourceSeconds attention = Evaluate(parts.attention, fractions);
+  const ResourceSeconds rest = Evaluate(parts.rest, fractions);
+  const double first_half = coster.FirstHalf();
+  // Of one micro-batch in one layer; of one layer.
+  ResourceSeconds first, first_with_weights, second, second_with_weights;
+  for (int r = 0; r < kNumResources; ++r) {
+    const double each = 1 / (layers * batches);
+    first[r] = (kv[r] + activations[r] / 2 + attention[r]) * each;
+    second[r] = (activations[r] / 2 + rest[r]) * each;
+    // While a half is computed, the weights of the next one come.
+    first_with_weights[r] = first[r] + (1 - first_half) * weights[r] / layers;
+    second_with_weights[r] = second[r] + first_half * weights[r] / layers;
+  }
+  const double layer = Longest(first_with_weights) +
+                       Longest(second_with_weights) +
+                       (batches - 1) * (Longest(first) + Longest(second));
+  constexpr int kLink = static_cast<int>(Resource::kLink);
+  return std::max(layers * layer, parts.link[kLink].At(fractions));
+}
+
+}  // namespace
+
+absl::string_view ResourceName(Resource resource) {
+  switch (resource) {
+    case Resource::kDiskRead:
+      return "disk read";
+    case Resource::kDiskWrite:
+      return "disk write";
+    case Resource::kHostToDevice:
+      return "host to device";
+    case Resource::kDeviceToHost:
+      return "device to host";
+    case Resource::kDeviceCompute:
+      return "compute";
+    case Resource::kHostCompute:
+      return "host compute";
+    case Resource::kLink:
+      return "link";
+  }
+  return "";
+}
+
+Fractions FractionsOf(const Policy& policy) {
+  const TierFractions& w = policy.weights;
+  const TierFractions& c = policy.kv_cache;
+  const TierFractions& h = policy.activations;
+  return {w.device, w.host,   w.disk, c.device, c.host,
+          c.disk,   h.device, h.host, h.disk};
+}
+
+void SetFractions(const Fractions& fractions, Policy* policy) {
+  const auto tiers = [&](int kind) {
+    return TierFractions{fractions[3 * kind], fractions[3 * kind + 1],
+                         fractions[3 * kind + 2]};
+  };
+  policy->weights = tiers(kWeights);
+  policy->kv_cache = tiers(kKv);
+  policy->activations = tiers(kActivations);
+  policy->automatic_weights = false;
+  policy->automatic_kv_cache = false;
+  policy->automatic_activations = false;
+}
+
+std::array<bool, kNumFractions> SupportOf(const Fractions& fractions) {
+  std::array<bool, kNumFractions> support = {};
+  for (int i = 0; i < kNumFractions; ++i) support[i] = fractions[i] > 0;
+  return support;
+}
+
+double LinearForm::At(const Fractions& fractions) const {
+  double value = constant;
+  for (int i = 0; i < kNumFractions; ++i) value += slope[i] * fractions[i];
+  return value;
+}
+
+void LinearForm::Add(const LinearForm& other, double times) {
+  constant += times * other.constant;
+  for (int i = 0; i < kNumFractions; ++i) slope[i] += times * other.slope[i];
+}
+
+ResourceForms StepCost(const StageCase& stage, const StepShape& step) {
+  return StepCoster(stage, step).Parts().Total();
+}
+
+double StepSeconds(const StageCase& stage, const StepShape& step,
+                   const Fractions& fractions) {
+  StepCoster coster(stage, step);
+  const StepParts parts = coster.Parts();
+  const Overlap overlap =
+      stage.policy.overlap ? stage.options.overlap : Overlap::kNone;
+  if (overlap == Overlap::kBarrier) {
+    return BarrierSeconds(coster, parts, stage.layers.size(),
+                          std::max(step.micro_batches, 1.0), fractions);
+  }
+  double longest = 0, sum = 0;
+  for (const double seconds : Evaluate(parts.Total(), fractions)) {
+    longest = std::max(longest, seconds);
+    sum += seconds;
+  }
+  return overlap == Overlap::kNone ? sum : longest;
+}
+
+}  // namespace sluice

@@ -1,0 +1,131 @@
+#include "scheduler/plan/plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "scheduler/plan/automatic_policy.h"
+#include "scheduler/plan/plan_builder.h"
+#include "scheduler/plan/stage_case.h"
+#include "scheduler/simulate/rehearsal.h"
+
+namespace sluice {
+namespace {
+
+absl::Status CheckPositive(const std::vector<int32_t>& choices,
+                           absl::string_view what, int32_t least) {
+  for (const int32_t choice : choices) {
+    if (choice < least) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "plan: ", what, " of ", choice, ": must be ", least, " or more"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckCovers(const PlanRequest& request,
+                         const std::vector<StageChoice>& stages) {
+  int next = 0;
+  for (const StageChoice& stage : stages) {
+    if (stage.layers.begin != next || stage.layers.size() < 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("plan: a stage has layers [", stage.layers.begin, ", ",
+                       stage.layers.end, ") where layer ", next, " is next"));
+    }
+    if (stage.machine < 0 ||
+        stage.machine >= static_cast<int>(request.machines.size())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("plan: a stage is on machine ", stage.machine, " of ",
+                       request.machines.size()));
+    }
+    next = stage.layers.end;
+  }
+  if (next != request.model.num_layers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("plan: the stages have ", next, " of the model's ",
+                     request.model.num_layers, " layers"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int32_t PlanRequest::longest() const {
+  int32_t positions = std::max(workload.longest(), least_positions);
+  if (most_positions > 0) positions = std::min(positions, most_positions);
+  return positions;
+}
+
+absl::Status PlanRequest::Check() const {
+  if (machines.empty()) {
+    return absl::InvalidArgumentError("plan: there are no machines");
+  }
+  SLUICE_RETURN_IF_ERROR(model.Check());
+  SLUICE_RETURN_IF_ERROR(workload.Check());
+  for (const MachineProfile& machine : machines) {
+    SLUICE_RETURN_IF_ERROR(machine.Check());
+  }
+  SLUICE_RETURN_IF_ERROR(CheckPositive(choices.gbs, "gbs", 1));
+  SLUICE_RETURN_IF_ERROR(
+      CheckPositive(choices.num_microbatches, "num-microbatches", 1));
+  SLUICE_RETURN_IF_ERROR(CheckPositive(choices.num_blocks, "blocks", 1));
+  SLUICE_RETURN_IF_ERROR(
+      CheckPositive(choices.max_step_tokens, "max-step-tokens", 1));
+  SLUICE_RETURN_IF_ERROR(CheckPositive(choices.threads, "threads", 0));
+  if (choices.weight_formats.empty() || choices.kv_formats.empty()) {
+    return absl::InvalidArgumentError(
+        "plan: no format of weights or KV cache may be chosen");
+  }
+  if (!(most_latency_seconds >= 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "plan: a latency of at most ", most_latency_seconds, " seconds"));
+  }
+  if (least_positions < 0 || most_positions < 0) {
+    return absl::InvalidArgumentError(
+        "plan: a number of positions is negative");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Plan> EvaluatePlan(const PlanRequest& request,
+                                  const std::vector<StageChoice>& stages,
+                                  int32_t num_blocks) {
+  SLUICE_RETURN_IF_ERROR(request.Check());
+  SLUICE_RETURN_IF_ERROR(CheckPositive({num_blocks}, "blocks", 1));
+  SLUICE_RETURN_IF_ERROR(CheckCovers(request, stages));
+  const Policy& first = stages.front().policy;
+  BlockShape block = {
+      .gbs = first.gbs,
+      .num_microbatches = first.num_microbatches,
+      .num_blocks = num_blocks,
+      .max_step_tokens = std::max(first.max_step_tokens, first.gbs),
+      .refill = request.refill};
+  SLUICE_RETURN_IF_ERROR(
+      CheckPositive({block.gbs, block.num_microbatches, block.max_step_tokens},
+                    "gbs, num-microbatches or max-step-tokens", 1));
+  std::vector<StageChoice> resolved = stages;
+  // What KV the narrowest stage has room for decides how many sequences are in
+  // flight.
+  int32_t gbs = block.gbs;
+  for (StageChoice& stage : resolved) {
+    gbs = std::min(gbs, ResolveAutomatic(request, stage.machine, stage.layers,
+                                         block, &stage.policy));
+  }
+  block.gbs = gbs;
+  Plan plan = BuildPlan(request, resolved, block, JobSteps(request, block));
+  SLUICE_RETURN_IF_ERROR(Rehearse(request, &plan));
+  return plan;
+}
+
+bool Fits(const Plan& plan) {
+  return std::all_of(
+      plan.stages.begin(), plan.stages.end(), [](const StagePlan& stage) {
+        return std::all_of(
+            stage.capacities.begin(), stage.capacities.end(),
+            [](const CapacityUse& use) { return use.bytes <= use.limit; });
+      });
+}
+
+}  // namespace sluice

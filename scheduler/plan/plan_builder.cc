@@ -1,0 +1,184 @@
+#include "scheduler/plan/plan_builder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "scheduler/cost/pipeline_time.h"
+#include "scheduler/cost/stage_bytes.h"
+#include "scheduler/plan/stage_case.h"
+
+namespace sluice {
+namespace {
+
+// The largest row of each capacity.
+std::vector<CapacityUse> UsesOf(const StageCase& stage,
+                                const Fractions& fractions) {
+  std::vector<CapacityUse> uses;
+  for (const CapacityRow& row : Capacities(stage)) {
+    const double bytes = row.bytes.At(fractions);
+    auto same = std::find_if(
+        uses.begin(), uses.end(),
+        [&](const CapacityUse& use) { return use.what == row.what; });
+    if (same == uses.end()) {
+      uses.push_back({row.what, bytes, row.limit});
+    } else {
+      same->bytes = std::max(same->bytes, bytes);
+    }
+  }
+  return uses;
+}
+
+// Bytes that cross the wires in the resource's busy seconds.
+double BytesOf(const MachineProfile& machine, Resource resource,
+               double seconds) {
+  switch (resource) {
+    case Resource::kDiskRead:
+      return seconds * machine.disk.read_bytes_per_second;
+    case Resource::kDiskWrite:
+      return seconds * machine.disk.write_bytes_per_second;
+    case Resource::kHostToDevice:
+      return seconds * machine.host_to_device_bytes_per_second;
+    case Resource::kDeviceToHost:
+      return seconds * machine.device_to_host_bytes_per_second;
+    case Resource::kLink: {
+      const LinkProfile* link = machine.Link("");
+      return link == nullptr ? 0 : seconds * link->bytes_per_second;
+    }
+    case Resource::kDeviceCompute:
+    case Resource::kHostCompute:
+      break;
+  }
+  return 0;
+}
+
+// How much kinds of steps are mixed in the pipeline: requests of one length
+// begin and end together, in all blocks; unlike outputs spread them. The chance
+// that two requests are of unlike classes, if outputs differ by much. Fitted to
+// simulated jobs, for ranking; Rehearse() says what it is for a given plan.
+double MixingOf(const PlanRequest& request) {
+  if (!request.refill) return 0;
+  double n = 0, sum = 0, squares = 0, alike = 0;
+  for (const LengthClass& c : request.workload.classes) {
+    const auto count = static_cast<double>(c.count);
+    n += count;
+    sum += count * c.output;
+    squares += count * c.output * c.output;
+    alike += count * count;
+  }
+  const double mean = sum / n;
+  const double deviation = std::sqrt(std::max(0.0, squares / n - mean * mean));
+  return std::max(0.1,
+                  (1 - alike / (n * n)) * std::min(1.0, 2 * deviation / mean));
+}
+
+double StepsIn(absl::Span<const StepShape> steps) {
+  double count = 0;
+  for (const StepShape& step : steps) count += step.count;
+  return count;
+}
+
+}  // namespace
+
+double LatencySeconds(const PlanRequest& request, const BlockShape& block,
+                      absl::Span<const StepShape> steps, double seconds) {
+  const double slots = static_cast<double>(block.gbs) * block.num_microbatches *
+                       block.num_blocks;
+  const auto requests = static_cast<double>(request.workload.requests());
+  if (!block.refill) return seconds / std::ceil(requests / slots);
+  const double rounds = StepsIn(steps) / block.num_blocks;
+  return rounds > 0
+             ? std::min(1.0, StepsOfRequest(request, block) / rounds) * seconds
+             : 0;
+}
+
+Plan BuildPlan(const PlanRequest& request,
+               const std::vector<StageChoice>& stages, const BlockShape& block,
+               absl::Span<const StepShape> steps) {
+  const MachineClasses classes(request.machines);
+  Plan plan;
+  plan.block = block;
+  plan.steps = StepsIn(steps);
+  std::vector<PipelineStage> pipeline;
+  std::vector<std::vector<double>> seconds;
+  double step_seconds = 0;
+  for (const StageChoice& choice : stages) {
+    const MachineProfile& machine = request.machines[choice.machine];
+    const StageCase stage = MakeStageCase(request, choice.machine,
+                                          choice.layers, choice.policy, block);
+    const Fractions fractions = FractionsOf(choice.policy);
+    StagePlan planned = {.worker = machine.name,
+                         .machine = choice.machine,
+                         .layers = choice.layers,
+                         .policy = stage.policy,
+                         .capacities = UsesOf(stage, fractions)};
+    std::vector<double> of_steps;
+    for (const StepShape& step : steps) {
+      const ResourceForms forms = StepCost(stage, step);
+      for (int r = 0; r < kNumResources; ++r) {
+        planned.busy[r] += step.count * forms[r].At(fractions);
+      }
+      of_steps.push_back(StepSeconds(stage, step, fractions));
+      planned.seconds += step.count * of_steps.back();
+    }
+    if (!pipeline.empty()) {
+      pipeline.back().hop_seconds =
+          HopSeconds(request.machines[plan.stages.back().machine], machine);
+    }
+    pipeline.push_back({.machine = classes.host(choice.machine)});
+    seconds.push_back(std::move(of_steps));
+    step_seconds = std::max(step_seconds, machine.step_seconds);
+    // Whole pages for each sequence, as the capacities count them.
+    const int64_t pages =
+        (int64_t{stage.longest} + kPagePositions - 1) / kPagePositions;
+    const int64_t kv_positions = pages * kPagePositions * block.gbs *
+                                 block.num_microbatches * block.num_blocks;
+    plan.kv_positions = plan.stages.empty()
+                            ? kv_positions
+                            : std::min(plan.kv_positions, kv_positions);
+    plan.stages.push_back(std::move(planned));
+  }
+  std::vector<double> rounds;
+  for (const StepShape& step : steps) {
+    rounds.push_back(step.count / block.num_blocks);
+  }
+  plan.seconds = JobSeconds(pipeline, seconds, rounds, block.num_blocks,
+                            step_seconds, MixingOf(request));
+  plan.latency_seconds = LatencySeconds(request, block, steps, plan.seconds);
+
+  Summarize(request, &plan);
+  return plan;
+}
+
+void Summarize(const PlanRequest& request, Plan* plan) {
+  const MachineClasses classes(request.machines);
+  const double tokens = request.workload.output_tokens();
+  if (plan->seconds > 0) plan->tokens_per_second = tokens / plan->seconds;
+  std::map<int, double> machine_seconds;
+  for (const StagePlan& stage : plan->stages) {
+    machine_seconds[classes.host(stage.machine)] += stage.seconds;
+  }
+  plan->bytes_per_token = {};
+  double most_machine = -1;
+  double most_busy = -1;
+  for (size_t s = 0; s < plan->stages.size(); ++s) {
+    const StagePlan& stage = plan->stages[s];
+    const double machine = machine_seconds[classes.host(stage.machine)];
+    for (int r = 0; r < kNumResources; ++r) {
+      plan->bytes_per_token[r] +=
+          BytesOf(request.machines[stage.machine], static_cast<Resource>(r),
+                  stage.busy[r]) /
+          tokens;
+      if (machine < most_machine ||
+          (machine == most_machine && stage.busy[r] <= most_busy)) {
+        continue;
+      }
+      most_machine = machine;
+      most_busy = stage.busy[r];
+      plan->binding_stage = static_cast<int>(s);
+      plan->binding_resource = static_cast<Resource>(r);
+    }
+  }
+}
+
+}  // namespace sluice

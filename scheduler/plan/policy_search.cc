@@ -1,0 +1,451 @@
+#include "scheduler/plan/policy_search.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+
+#include "absl/strings/string_view.h"
+#include "common/status_macros.h"
+#include "scheduler/plan/linear_program.h"
+#include "scheduler/plan/stage_case.h"
+
+namespace sluice {
+namespace {
+
+constexpr double kInfinity = LinearProgram::kInfinity;
+constexpr int kNumKinds = 3;  // weights, KV cache, activations
+constexpr int kNumTiers = 3;  // device, host, disk
+// Fractions come in such steps.
+constexpr double kGrain = 1e-4;
+constexpr double kLeastOnDisk = 10 * kGrain;
+// Of the objective, which is about 1: for all seconds of all resources
+// together, and for what lies one tier further away.
+constexpr double kCostOfUse = 1e-3;
+constexpr double kCostOfTier = 2e-6;
+// Answers that differ less are equals.
+constexpr double kEqual = 1e-6;
+
+// Which tiers may hold what.
+using TierMask = std::array<bool, kNumFractions>;
+
+int Index(int kind, int tier) { return kNumTiers * kind + tier; }
+
+int TiersOf(const TierMask& mask, int kind) {
+  int tiers = 0;
+  for (int tier = 0; tier < kNumTiers; ++tier) tiers += mask[Index(kind, tier)];
+  return tiers;
+}
+
+double LeastOf(const LinearForm& form, const TierMask& mask) {
+  double value = form.constant;
+  for (int kind = 0; kind < kNumKinds; ++kind) {
+    double least = kInfinity;
+    for (int tier = 0; tier < kNumTiers; ++tier) {
+      const int i = Index(kind, tier);
+      if (mask[i]) least = std::min(least, form.slope[i]);
+    }
+    value += least;
+  }
+  return value;
+}
+
+double MostOf(const LinearForm& form, const TierMask& mask) {
+  LinearForm negative;
+  negative.Add(form, -1);
+  return -LeastOf(negative, mask);
+}
+
+// From "nothing is far away" to "anything may be anywhere".
+std::vector<TierMask> Patterns(const MachineProfile& machine) {
+  // Nearest first. Without a device the host is the nearest tier.
+  const int nearest = machine.has_device() ? 0 : 1;
+  const bool disk = machine.disk_bytes > 0;
+  // The furthest tier of weights, KV cache and activations.
+  std::vector<std::array<int, kNumKinds>> furthest;
+  if (machine.has_device()) {
+    furthest = {{0, 0, 0}, {0, 1, 1}, {1, 0, 1}, {1, 1, 1}};
+  } else {
+    furthest = {{1, 1, 1}};
+  }
+  if (disk) {
+    furthest.push_back({2, 1, 1});
+    furthest.push_back({1, 2, 1});
+    furthest.push_back({2, 2, 1});
+    furthest.push_back({2, 2, 2});
+  }
+  std::vector<TierMask> patterns;
+  for (const std::array<int, kNumKinds>& far : furthest) {
+    TierMask mask = {};
+    for (int kind = 0; kind < kNumKinds; ++kind) {
+      for (int tier = nearest; tier <= far[kind]; ++tier) {
+        mask[Index(kind, tier)] = true;
+      }
+    }
+    patterns.push_back(mask);
+    // With no weights but on disk a slot is a whole layer, and no more.
+    if (far[0] == 2 && far[1] == far[2]) {
+      for (int tier = nearest; tier < 2; ++tier) mask[Index(0, tier)] = false;
+      patterns.push_back(mask);
+    }
+  }
+  return patterns;
+}
+
+std::vector<AttentionSite> Sites(const StageQuestion& q) {
+  const PlanRequest& request = *q.request;
+  if (!request.choices.attention_sites.empty()) {
+    return request.choices.attention_sites;
+  }
+  if (!request.machines[q.machine].has_device()) return {AttentionSite::kHost};
+  return {AttentionSite::kHost, AttentionSite::kDevice};
+}
+
+// LM-Offload's parallelism control (section 4), as far as the cost model knows
+// it: fewer threads than all where they give more.
+std::vector<int32_t> Threads(const StageQuestion& q) {
+  const PlanRequest& request = *q.request;
+  if (!request.choices.threads.empty()) return request.choices.threads;
+  const MachineProfile& machine = request.machines[q.machine];
+  const RateCurve& shares = machine.host.share_by_threads;
+  std::vector<int32_t> threads = {0};
+  if (shares.empty()) return threads;
+  double best = 1.01 * shares.At(machine.threads);
+  int32_t fastest = 0;
+  for (const RateCurve::Point& point : shares.points()) {
+    if (point.x < machine.threads && point.rate > best) {
+      best = point.rate;
+      fastest = static_cast<int32_t>(point.x);
+    }
+  }
+  if (fastest > 0) threads.push_back(fastest);
+  return threads;
+}
+
+// One choice outside the linear program.
+struct Case {
+  TierMask mask;
+  StageCase stage;
+  std::vector<ResourceForms> costs;  // of each kind of step
+  std::vector<CapacityRow> capacities;
+};
+
+Policy PolicyOf(const StageQuestion& q, AttentionSite site, int32_t threads) {
+  Policy policy;
+  policy.attention_site = site;
+  policy.compute_threads = threads;
+  policy.compress_weights = q.weights;
+  policy.compress_kv = q.kv;
+  policy.automatic_weights = false;
+  policy.automatic_kv_cache = false;
+  policy.automatic_activations = false;
+  return policy;
+}
+
+Case MakeCase(const StageQuestion& q, const TierMask& mask, Policy policy) {
+  const PlanRequest& request = *q.request;
+  const MachineProfile& machine = request.machines[q.machine];
+  // Named shares would reserve the longest request's for each sequence.
+  policy.automatic_kv_cache = !mask[Index(1, 2)] && !machine.has_device();
+  Case c = {
+      .mask = mask,
+      .stage = MakeStageCase(request, q.machine, q.layers, policy, q.block)};
+  c.stage.may_use = mask;
+  c.costs.reserve(q.steps.size());
+  for (const StepShape& step : q.steps) {
+    c.costs.push_back(StepCost(c.stage, step));
+  }
+  c.capacities = Capacities(c.stage);
+  return c;
+}
+
+// Least seconds of one step, each resource for itself.
+double StepBound(const Case& c, const ResourceForms& forms) {
+  double longest = 0;
+  double sum = 0;
+  for (const LinearForm& form : forms) {
+    const double least = std::max(0.0, LeastOf(form, c.mask));
+    longest = std::max(longest, least);
+    sum += least;
+  }
+  return c.stage.options.overlap == Overlap::kNone ? sum : longest;
+}
+
+double CaseBound(const Case& c, absl::Span<const StepShape> steps) {
+  double bound = 0;
+  for (size_t k = 0; k < steps.size(); ++k) {
+    bound += steps[k].count * StepBound(c, c.costs[k]);
+  }
+  return bound;
+}
+
+// What must stay free of a capacity for fractions that are rounded afterwards:
+// each kind that has a choice of tiers may put one grain more here.
+double RoundingBytes(const LinearForm& bytes, const TierMask& mask) {
+  double rounding = 0;
+  for (int kind = 0; kind < kNumKinds; ++kind) {
+    if (TiersOf(mask, kind) < 2) continue;
+    double most = 0;
+    for (int tier = 0; tier < kNumTiers; ++tier) {
+      const int i = Index(kind, tier);
+      if (mask[i]) most = std::max(most, std::abs(bytes.slope[i]));
+    }
+    rounding += 2 * kGrain * most;
+  }
+  return rounding;
+}
+
+// The nine fractions as variables that add up. Weights that may be on disk are,
+// a little: with the first of them the embedding goes there, which the
+// capacities count on.
+LinearProgram FractionsProgram(const TierMask& mask) {
+  LinearProgram program;
+  for (int i = 0; i < kNumFractions; ++i) {
+    const double least = i == Index(0, 2) && mask[i] ? kLeastOnDisk : 0;
+    program.AddVariable(0, least, mask[i] ? 1 : 0);
+  }
+  for (int kind = 0; kind < kNumKinds; ++kind) {
+    LinearProgram::Row& row = program.AddRow(1, 1);
+    for (int tier = 0; tier < kNumTiers; ++tier) row.a[Index(kind, tier)] = 1;
+  }
+  return program;
+}
+
+// Adds bytes <= limit, in units of the limit; returns the row.
+LinearProgram::Row& AddCapacity(const CapacityRow& capacity,
+                                const TierMask& mask, LinearProgram* program) {
+  const double unit = std::max(capacity.limit, 1.0);
+  LinearProgram::Row& row =
+      program->AddRow(-kInfinity, (capacity.limit - capacity.bytes.constant -
+                                   RoundingBytes(capacity.bytes, mask)) /
+                                      unit);
+  for (int i = 0; i < kNumFractions; ++i) {
+    row.a[i] = capacity.bytes.slope[i] / unit;
+  }
+  return row;
+}
+
+LinearProgram TimeProgram(const Case& c, absl::Span<const StepShape> steps,
+                          double scale) {
+  LinearProgram program = FractionsProgram(c.mask);
+  for (int i = 0; i < kNumFractions; ++i) {
+    program.cost[i] = kCostOfTier * (i % kNumTiers);
+  }
+  const bool adds = c.stage.options.overlap == Overlap::kNone;
+  for (size_t k = 0; k < steps.size(); ++k) {
+    const double weight = steps[k].count / scale;
+    for (const LinearForm& form : c.costs[k]) {
+      for (int i = 0; i < kNumFractions; ++i) {
+        program.cost[i] += (adds ? 1 : kCostOfUse) * weight * form.slope[i];
+      }
+    }
+    if (adds) continue;
+    // In units of what the longest resource takes at most.
+    double unit = 0;
+    double least = 0;
+    for (const LinearForm& form : c.costs[k]) {
+      unit = std::max(unit, MostOf(form, c.mask));
+      least = std::max(least, LeastOf(form, c.mask));
+    }
+    if (unit <= 0) continue;
+    const int t = program.AddVariable(weight * unit, least / unit, kInfinity);
+    for (const LinearForm& form : c.costs[k]) {
+      if (MostOf(form, c.mask) <= least) continue;  // another is never shorter
+      LinearProgram::Row& row = program.AddRow(form.constant / unit, kInfinity);
+      for (int i = 0; i < kNumFractions; ++i) {
+        row.a[i] = -form.slope[i] / unit;
+      }
+      row.a[t] = 1;
+    }
+  }
+  for (const CapacityRow& capacity : c.capacities) {
+    AddCapacity(capacity, c.mask, &program);
+  }
+  return program;
+}
+
+// Whole grains; what is left over by rounding goes to the furthest tier in use,
+// where it costs time but takes no place that is scarce.
+Fractions Rounded(const std::vector<double>& x, const TierMask& mask) {
+  Fractions fractions = {};
+  for (int kind = 0; kind < kNumKinds; ++kind) {
+    int64_t left = std::llround(1 / kGrain);
+    int furthest = -1;
+    for (int tier = 0; tier < kNumTiers; ++tier) {
+      const int i = Index(kind, tier);
+      if (!mask[i]) continue;
+      // Whole numbers in disguise stay what they are.
+      const auto grains = std::clamp<int64_t>(
+          static_cast<int64_t>(std::floor(x[i] / kGrain + 1e-3)), 0, left);
+      fractions[i] = static_cast<double>(grains) * kGrain;
+      left -= grains;
+      if (furthest < 0 || x[i] > kGrain / 10) furthest = i;
+    }
+    if (furthest >= 0) {
+      fractions[furthest] = (std::round(fractions[furthest] / kGrain) +
+                             static_cast<double>(left)) *
+                            kGrain;
+    }
+  }
+  return fractions;
+}
+
+// What is missing if it is spread so that it is least, in shares of the limits.
+struct Missing {
+  double sum = kInfinity;
+  const CapacityRow* most = nullptr;  // what lacks most
+  double bytes = 0;                   // of that
+};
+
+// Of all capacities, or of that named `only` with the others as they are. Rows
+// of one name are one capacity.
+absl::StatusOr<Missing> LeastMissing(const Case& c, absl::string_view only) {
+  LinearProgram program = FractionsProgram(c.mask);
+  std::map<absl::string_view, int> slack;
+  for (const CapacityRow& row : c.capacities) {
+    if ((only.empty() || only == row.what) && !slack.contains(row.what)) {
+      slack[row.what] = program.AddVariable(1, 0, kInfinity);
+    }
+  }
+  for (const CapacityRow& capacity : c.capacities) {
+    LinearProgram::Row& row = AddCapacity(capacity, c.mask, &program);
+    const auto it = slack.find(capacity.what);
+    if (it != slack.end()) row.a[it->second] = -1;
+  }
+  SLUICE_ASSIGN_OR_RETURN(const LinearSolution solution, Solve(program));
+  Missing missing;
+  if (solution.status != LinearSolution::Status::kOptimal) return missing;
+  missing.sum = solution.objective;
+  double most = -1;
+  for (const CapacityRow& row : c.capacities) {
+    const auto it = slack.find(row.what);
+    if (it == slack.end() || solution.x[it->second] <= most) continue;
+    most = solution.x[it->second];
+    missing.most = &row;
+    missing.bytes = most * std::max(row.limit, 1.0);
+  }
+  return missing;
+}
+
+// Whether the capacities can hold, each for itself.
+bool MayFit(const Case& c) {
+  return std::all_of(
+      c.capacities.begin(), c.capacities.end(), [&c](const CapacityRow& row) {
+        return LeastOf(row.bytes, c.mask) + RoundingBytes(row.bytes, c.mask) <=
+               row.limit;
+      });
+}
+
+// Takes the case's answer if it is better than what there is.
+absl::Status TryCase(const Case& c, absl::Span<const StepShape> steps,
+                     int64_t* programs, StageAnswer* best) {
+  if (!MayFit(c)) return absl::OkStatus();
+  const double bound = CaseBound(c, steps);
+  if (best->fits && bound >= (1 - kEqual) * best->seconds) {
+    return absl::OkStatus();
+  }
+  ++*programs;
+  SLUICE_ASSIGN_OR_RETURN(const LinearSolution solution,
+                          Solve(TimeProgram(c, steps, bound > 0 ? bound : 1)));
+  if (solution.status != LinearSolution::Status::kOptimal) {
+    return absl::OkStatus();
+  }
+  const Fractions fractions = Rounded(solution.x, c.mask);
+  StageAnswer answer = {.fits = true, .policy = c.stage.policy};
+  for (const StepShape& step : steps) {
+    answer.step_seconds.push_back(StepSeconds(c.stage, step, fractions));
+    answer.seconds += step.count * answer.step_seconds.back();
+  }
+  if (best->fits && answer.seconds >= (1 - kEqual) * best->seconds) {
+    return absl::OkStatus();
+  }
+  const bool automatic_kv = answer.policy.automatic_kv_cache;
+  SetFractions(fractions, &answer.policy);
+  answer.policy.automatic_kv_cache = automatic_kv;
+  *best = std::move(answer);
+  return absl::OkStatus();
+}
+
+std::vector<Policy> PoliciesOf(const StageQuestion& q) {
+  std::vector<Policy> policies;
+  for (const AttentionSite site : Sites(q)) {
+    for (const int32_t threads : Threads(q)) {
+      policies.push_back(PolicyOf(q, site, threads));
+    }
+  }
+  return policies;
+}
+
+}  // namespace
+
+absl::StatusOr<StageAnswer> SolveStage(const StageQuestion& question,
+                                       int64_t* programs) {
+  const MachineProfile& machine = question.request->machines[question.machine];
+  const std::vector<TierMask> patterns = Patterns(machine);
+  const std::vector<Policy> policies = PoliciesOf(question);
+  StageAnswer best;
+  for (const TierMask& mask : patterns) {
+    for (const Policy& policy : policies) {
+      const Case c = MakeCase(question, mask, policy);
+      SLUICE_RETURN_IF_ERROR(TryCase(c, question.steps, programs, &best));
+    }
+    // What fits is never offloaded, not even where that would spread the work.
+    if (best.fits && &mask == &patterns.front()) return best;
+  }
+  return best;
+}
+
+absl::StatusOr<StageShortage> ShortageOf(const StageQuestion& question) {
+  const MachineProfile& machine = question.request->machines[question.machine];
+  StageShortage shortage;
+  double least = kInfinity;
+  for (const Policy& policy : PoliciesOf(question)) {
+    for (const TierMask& mask : Patterns(machine)) {
+      const Case c = MakeCase(question, mask, policy);
+      SLUICE_ASSIGN_OR_RETURN(const Missing missing, LeastMissing(c, ""));
+      if (missing.sum >= least || missing.most == nullptr) continue;
+      least = missing.sum;
+      shortage = {missing.most->what, missing.bytes, missing.most->limit};
+    }
+  }
+  return shortage;
+}
+
+double StageBound(const StageQuestion& question) {
+  const MachineProfile& machine = question.request->machines[question.machine];
+  double least = kInfinity;
+  for (const TierMask& mask : Patterns(machine)) {
+    for (const Policy& policy : PoliciesOf(question)) {
+      const Case c = MakeCase(question, mask, policy);
+      least = std::min(least, CaseBound(c, question.steps));
+    }
+  }
+  return least;
+}
+
+absl::StatusOr<std::vector<CapacityRemedy>> RemediesOf(
+    const StageQuestion& question) {
+  const MachineProfile& machine = question.request->machines[question.machine];
+  std::vector<CapacityRemedy> remedies;
+  for (const Policy& policy : PoliciesOf(question)) {
+    for (const TierMask& mask : Patterns(machine)) {
+      const Case c = MakeCase(question, mask, policy);
+      for (const CapacityRow& row : c.capacities) {
+        SLUICE_ASSIGN_OR_RETURN(const Missing missing,
+                                LeastMissing(c, row.what));
+        if (!std::isfinite(missing.sum)) continue;
+        auto same = std::find_if(
+            remedies.begin(), remedies.end(),
+            [&](const CapacityRemedy& r) { return r.what == row.what; });
+        if (same == remedies.end()) {
+          remedies.push_back({row.what, missing.bytes});
+        } else {
+          same->missing_bytes = std::min(same->missing_bytes, missing.bytes);
+        }
+      }
+    }
+  }
+  return remedies;
+}
+
+}  // namespace sluice

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "scheduler/cost/pipeline_time.h"
+
+namespace sluice {
+
+// What the blocks in a pipeline compute.
+class StepSource {
+ public:
+  virtual ~StepSource() = default;
+  // The next step of a block that is idle: (*seconds)[s], sized for the stages,
+  // is what stage s takes. False if there is nothing to do for it now.
+  virtual bool Next(int block, double now, std::vector<double>* seconds) = 0;
+  // The step of a block has come back.
+  virtual void Done(int block, double now) = 0;
+};
+
+// One step of one block in one stage.
+struct StageEvent {
+  int stage = 0;
+  int block = 0;
+  int64_t step = 0;  // ordinal, in the order in which steps began
+  double begin = 0;
+  double end = 0;
+  friend bool operator==(const StageEvent&, const StageEvent&) = default;
+};
+
+struct PipelineRun {
+  double seconds = 0;  // until the last step has come back
+  int64_t steps = 0;
+  std::vector<double> busy;          // seconds of each stage
+  std::vector<StageEvent> timeline;  // the first ones, in order of their ends
+};
+
+// Follows blocks through the stages, event by event, until no block has a step
+// left: a machine does one step at a time, in the order in which they reach
+// it; the next stage has a step `hop_seconds` after it ended, and the source
+// `step_seconds` after it left the last stage. PipelineStage::seconds is not
+// used. Whenever a step comes back, each idle block is asked for its next one,
+// the one that came back last. Deterministic; O(log events) for each event.
+PipelineRun RunPipeline(const std::vector<PipelineStage>& stages,
+                        int num_blocks, double step_seconds, StepSource* source,
+                        int64_t most_timeline_events);
+
+}  // namespace sluice

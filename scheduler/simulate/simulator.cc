@@ -1,0 +1,256 @@
+#include "scheduler/simulate/simulator.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "scheduler/plan/stage_case.h"
+#include "scheduler/steps/step_scheduler.h"
+
+namespace sluice {
+namespace {
+
+// The class of each request, evenly mixed: the k-th of a class's n comes at
+// (k + 1/2) / n of the job.
+std::vector<int> ClassOfRequests(const Workload& workload) {
+  std::vector<std::pair<double, int>> places;
+  for (size_t c = 0; c < workload.classes.size(); ++c) {
+    const int64_t n = workload.classes[c].count;
+    for (int64_t k = 0; k < n; ++k) {
+      places.emplace_back(
+          (static_cast<double>(k) + 0.5) / static_cast<double>(n),
+          static_cast<int>(c));
+    }
+  }
+  std::sort(places.begin(), places.end());
+  std::vector<int> classes;
+  classes.reserve(places.size());
+  for (const auto& [place, c] : places) classes.push_back(c);
+  return classes;
+}
+
+// Stages that take as long as each other for any step.
+struct StageKind {
+  StageCase stage;
+  Fractions fractions = {};
+  double seconds = 0;  // of the present step
+  ResourceSeconds present = {};
+  ResourceSeconds busy = {};
+};
+
+// Forms steps and prices them.
+class Job : public StepSource {
+ public:
+  Job(const Workload& workload, StepScheduler scheduler,
+      std::vector<StageKind> kinds, std::vector<int> kind_of_stage,
+      int num_blocks)
+      : scheduler_(std::move(scheduler)),
+        kinds_(std::move(kinds)),
+        kind_of_stage_(std::move(kind_of_stage)),
+        in_flight_(num_blocks) {
+    for (const int c : ClassOfRequests(workload)) {
+      const LengthClass& lengths = workload.classes[c];
+      const SequenceId id(static_cast<int64_t>(requests_.size()));
+      requests_.push_back({.left = lengths.output});
+      scheduler_.Enqueue(id, lengths.prompt, lengths.prompt + lengths.output);
+    }
+  }
+
+  bool Next(int block, double now, std::vector<double>* seconds) override {
+    auto decision = scheduler_.FormStep(BlockId(block));
+    if (!decision.has_value()) return false;
+    for (const SequenceId id : decision->admit) {
+      requests_[id.value()].admitted = now;
+    }
+    const StepShape step = ShapeOf(*decision);
+    for (StageKind& kind : kinds_) {
+      kind.seconds = 0;
+      if (step.micro_batches == 0) continue;
+      kind.seconds = StepSeconds(kind.stage, step, kind.fractions);
+      const ResourceForms forms = StepCost(kind.stage, step);
+      for (int r = 0; r < kNumResources; ++r) {
+        kind.busy[r] += forms[r].At(kind.fractions);
+      }
+    }
+    for (size_t s = 0; s < kind_of_stage_.size(); ++s) {
+      (*seconds)[s] = kinds_[kind_of_stage_[s]].seconds;
+    }
+    in_flight_[block] = std::move(*decision);
+    return true;
+  }
+
+  void Done(int block, double now) override {
+    scheduler_.OnStepDone(BlockId(block));
+    const StepScheduler::StepDecision decision =
+        std::exchange(in_flight_[block], {});
+    for (const std::vector<Segment>& micro_batch : decision.micro_batches) {
+      for (const Segment& segment : micro_batch) {
+        if (!segment.sample) continue;
+        ++tokens_;
+        Request& request = requests_[segment.sequence.value()];
+        if (--request.left > 0) continue;
+        latency_ += now - request.admitted;
+        scheduler_.Finish(segment.sequence);
+      }
+    }
+  }
+
+  int64_t tokens() const { return tokens_; }
+  double mean_latency() const {
+    return latency_ / static_cast<double>(requests_.size());
+  }
+  const ResourceSeconds& busy(int stage) const {
+    return kinds_[kind_of_stage_[stage]].busy;
+  }
+
+ private:
+  struct Request {
+    int32_t left = 0;  // tokens to generate
+    double admitted = 0;
+  };
+
+  static StepShape ShapeOf(const StepScheduler::StepDecision& decision) {
+    StepShape step;
+    step.count = 1;
+    step.micro_batches = static_cast<double>(decision.micro_batches.size());
+    for (const std::vector<Segment>& micro_batch : decision.micro_batches) {
+      for (const Segment& segment : micro_batch) {
+        const double start = segment.start;
+        const double rows = segment.num_tokens;
+        // A row attends to all positions up to its own.
+        const double pairs = rows * start + rows * (rows + 1) / 2;
+        // A sequence decodes from its second step on that samples: one row
+        // behind what was there. A last chunk of one row counts as decoding,
+        // which costs the same.
+        if (start > 0 && segment.num_tokens == 1) {
+          step.decode_rows += 1;
+          step.decode_positions += pairs;
+        } else {
+          step.prefill_rows += rows;
+          step.prefill_chunks += 1;
+          step.prefill_pairs += pairs;
+        }
+        step.read_positions += start;
+        if (segment.sample) step.head_rows += 1;
+      }
+    }
+    return step;
+  }
+
+  StepScheduler scheduler_;
+  std::vector<StageKind> kinds_;
+  std::vector<int> kind_of_stage_;
+  std::vector<StepScheduler::StepDecision> in_flight_;  // by block
+  std::vector<Request> requests_;
+  int64_t tokens_ = 0;
+  double latency_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<SimulationResult> Simulate(const PlanRequest& request,
+                                          const Plan& plan,
+                                          const SimulationOptions& options) {
+  SLUICE_RETURN_IF_ERROR(request.Check());
+  if (plan.stages.empty()) {
+    return absl::InvalidArgumentError("simulation: the plan has no stages");
+  }
+  if (options.page_tokens <= 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("simulation: pages of ", options.page_tokens, " tokens"));
+  }
+  const MachineClasses classes(request.machines);
+  std::vector<StageKind> kinds;
+  std::vector<int> kind_of_stage;
+  std::vector<PipelineStage> pipeline;
+  double step_seconds = 0;
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const StagePlan& stage = plan.stages[s];
+    if (stage.machine < 0 ||
+        stage.machine >= static_cast<int>(request.machines.size())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("simulation: stage ", s, " is on machine ",
+                       stage.machine, " of ", request.machines.size()));
+    }
+    const MachineProfile& machine = request.machines[stage.machine];
+    pipeline.push_back({.machine = classes.host(stage.machine)});
+    if (s > 0) {
+      pipeline[s - 1].hop_seconds =
+          HopSeconds(request.machines[plan.stages[s - 1].machine], machine);
+    }
+    step_seconds = std::max(step_seconds, machine.step_seconds);
+    const StageCase stage_case = MakeStageCase(
+        request, stage.machine, stage.layers, stage.policy, plan.block);
+    const bool first = stage.layers.begin == 0;
+    const bool last = stage.layers.end == request.model.num_layers;
+    const auto same =
+        std::find_if(kinds.begin(), kinds.end(), [&](const StageKind& kind) {
+          const LayerRange& layers = kind.stage.layers;
+          return kind.stage.machine ==
+                     &request.machines[classes.representative(stage.machine)] &&
+                 layers.size() == stage.layers.size() &&
+                 (layers.begin == 0) == first &&
+                 (layers.end == request.model.num_layers) == last &&
+                 kind.stage.policy == stage.policy;
+        });
+    kind_of_stage.push_back(static_cast<int>(same - kinds.begin()));
+    if (same == kinds.end()) {
+      kinds.push_back(
+          {.stage = stage_case, .fractions = FractionsOf(stage.policy)});
+      kinds.back().stage.machine =
+          &request.machines[classes.representative(stage.machine)];
+    }
+  }
+
+  const int64_t slots = int64_t{plan.block.gbs} * plan.block.num_microbatches *
+                        plan.block.num_blocks;
+  const int64_t page = options.page_tokens;
+  const int64_t longest = (request.workload.longest() + page - 1) / page;
+  const int64_t wanted = slots * longest;
+  // Less than all slots may come to hold: then pages are taken by need.
+  const int64_t pages =
+      plan.kv_positions > 0 ? plan.kv_positions / page : wanted;
+  if (pages < longest) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("simulation: the plan has ", pages, " KV pages of ", page,
+                     " positions; the longest request wants ", longest));
+  }
+  SLUICE_ASSIGN_OR_RETURN(
+      StepScheduler scheduler,
+      StepScheduler::Create(
+          {.num_blocks = plan.block.num_blocks,
+           .gbs = plan.block.gbs,
+           .num_microbatches = plan.block.num_microbatches,
+           .max_step_tokens = plan.block.max_step_tokens,
+           .kv_pages = pages,
+           .page_tokens = options.page_tokens,
+           .refill = plan.block.refill,
+           .reserve = pages < wanted ? StepScheduler::Reserve::kProfile
+                                     : StepScheduler::Reserve::kMaximum}));
+  Job job(request.workload, std::move(scheduler), std::move(kinds),
+          std::move(kind_of_stage), plan.block.num_blocks);
+  PipelineRun run = RunPipeline(pipeline, plan.block.num_blocks, step_seconds,
+                                &job, options.most_timeline_events);
+
+  SimulationResult result;
+  result.seconds = run.seconds;
+  result.steps = run.steps;
+  result.tokens = job.tokens();
+  result.latency_seconds = job.mean_latency();
+  result.timeline = std::move(run.timeline);
+  if (run.seconds > 0) {
+    result.tokens_per_second = static_cast<double>(result.tokens) / run.seconds;
+  }
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    result.stages.push_back(
+        {.busy = job.busy(static_cast<int>(s)),
+         .seconds = run.busy[s],
+         .utilization = run.seconds > 0 ? run.busy[s] / run.seconds : 0});
+  }
+  return result;
+}
+
+}  // namespace sluice

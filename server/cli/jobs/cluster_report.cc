@@ -1,0 +1,161 @@
+#include "server/cli/jobs/cluster_report.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "common/text/text.h"
+#include "server/flags/help_format.h"
+
+namespace sluice {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr size_t kWidth = 80;
+constexpr size_t kIndent = 4;
+
+std::string Word(absl::string_view name, absl::string_view prefix) {
+  absl::ConsumePrefix(&name, prefix);
+  return absl::AsciiStrToLower(name);
+}
+
+// JSON that travels as a string; null if it is not there, or none.
+ordered_json Nested(const std::string& text) {
+  if (text.empty()) return nullptr;
+  ordered_json json = ordered_json::parse(text, nullptr, false);
+  return json.is_discarded() ? ordered_json(nullptr) : json;
+}
+
+ordered_json WorkerJson(const v1::WorkerInfo& w) {
+  ordered_json worker = {{"name", w.name()},
+                         {"state", WorkerStateName(w.state())},
+                         {"stage", w.stage()},
+                         {"layer_begin", w.layer_begin()},
+                         {"layer_end", w.layer_end()},
+                         {"load_fraction", w.load_fraction()},
+                         {"link_address", w.link_address()},
+                         {"next_link", w.next_link()},
+                         {"metrics_address", w.metrics_address()},
+                         {"device", w.device()},
+                         {"version", w.version()},
+                         {"host_memory_bytes", w.host_memory_bytes()},
+                         {"busy_seconds", w.busy_seconds()},
+                         {"waiting_seconds", w.waiting_seconds()},
+                         {"idle_seconds", w.idle_seconds()},
+                         {"resources", ordered_json::array()},
+                         {"profile", Nested(w.profile())},
+                         {"detail", w.detail()}};
+  for (const v1::ResourceUse& use : w.resources()) {
+    worker["resources"].push_back(
+        {{"resource", use.resource()},
+         {"predicted_seconds", use.predicted_seconds()},
+         {"measured_seconds", use.measured_seconds()}});
+  }
+  return worker;
+}
+
+std::string KindName(v1::AbsentWorker::Kind kind) {
+  return Word(v1::AbsentWorker::Kind_Name(kind), "KIND_");
+}
+
+// A paragraph below a worker.
+std::string Below(const std::string& text) {
+  return absl::StrCat(std::string(kIndent, ' '),
+                      Wrap(EscapeForTerminal(text), kIndent, kIndent, kWidth),
+                      "\n");
+}
+
+std::string WorkerText(const v1::WorkerInfo& w) {
+  const double total =
+      w.busy_seconds() + w.waiting_seconds() + w.idle_seconds();
+  std::string state = WorkerStateName(w.state());
+  if (w.load_fraction() > 0 && w.load_fraction() < 1 &&
+      w.state() != v1::WORKER_STATE_READY) {
+    absl::StrAppendFormat(&state, " %.0f %%", 100 * w.load_fraction());
+  }
+  std::string text = absl::StrFormat(
+      "  %-20s %-13s %-13s %3.0f %% busy %6.1f GiB\n",
+      EscapeForTerminal(w.name()), state,
+      w.stage() < 0
+          ? std::string("-")
+          : absl::StrFormat("layers %d-%d", w.layer_begin(), w.layer_end() - 1),
+      total > 0 ? 100 * w.busy_seconds() / total : 0.0,
+      static_cast<double>(w.host_memory_bytes()) / (uint64_t{1} << 30));
+  text += Below(absl::StrCat(
+      w.device(), w.next_link() == "nccl" ? ", hands on by NCCL" : ""));
+  if (!w.detail().empty()) text += Below(w.detail());
+  for (const v1::ResourceUse& use : w.resources()) {
+    absl::StrAppendFormat(&text,
+                          "    %-18s %10.1f s predicted, %10.1f s measured\n",
+                          EscapeForTerminal(use.resource()),
+                          use.predicted_seconds(), use.measured_seconds());
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string WorkerStateName(v1::WorkerState state) {
+  return Word(v1::WorkerState_Name(state), "WORKER_STATE_");
+}
+
+std::string ClusterToJson(const v1::ClusterState& state) {
+  ordered_json json = {
+      {"model", state.model()},
+      {"dtype", state.dtype()},
+      {"state", state.state()},
+      {"epoch", state.epoch()},
+      {"min_workers", state.min_workers()},
+      {"num_layers", state.num_layers()},
+      {"running", state.running()},
+      {"waiting", state.waiting()},
+      {"generation_tokens_per_second", state.generation_tokens_per_second()},
+      {"plan", Nested(state.plan())},
+      {"workers", ordered_json::array()},
+      {"absent", ordered_json::array()},
+      {"plan_failures", ordered_json::object()}};
+  for (const v1::WorkerInfo& worker : state.workers()) {
+    json["workers"].push_back(WorkerJson(worker));
+  }
+  for (const v1::AbsentWorker& absent : state.absent()) {
+    json["absent"].push_back({{"name", absent.name()},
+                              {"kind", KindName(absent.kind())},
+                              {"reason", absent.reason()},
+                              {"seconds_ago", absent.seconds_ago()},
+                              {"seconds_left", absent.seconds_left()}});
+  }
+  for (const v1::PlanFailures& failures : state.plan_failures()) {
+    json["plan_failures"][failures.reason()] = failures.count();
+  }
+  return EscapeJsonForTerminal(
+      json.dump(-1, ' ', false, ordered_json::error_handler_t::replace));
+}
+
+std::string ClusterToText(const v1::ClusterState& state) {
+  std::string text = absl::StrCat(
+      Wrap(EscapeForTerminal(absl::StrCat(
+               "model ", state.model(), " (", state.num_layers(), " layers, ",
+               state.dtype(), "), plan ", state.epoch(), ": ", state.state())),
+           0, kIndent, kWidth),
+      "\n");
+  absl::StrAppendFormat(
+      &text, "%d sequences running, %d requests waiting, %.1f tokens/s\n",
+      state.running(), state.waiting(), state.generation_tokens_per_second());
+  for (const v1::WorkerInfo& worker : state.workers()) {
+    text += WorkerText(worker);
+  }
+  if (state.absent_size() > 0) text += "not taking part:\n";
+  for (const v1::AbsentWorker& absent : state.absent()) {
+    absl::StrAppendFormat(&text, "  %-20s %-13s %.0f s ago\n",
+                          EscapeForTerminal(absent.name()),
+                          KindName(absent.kind()), absent.seconds_ago());
+    text += Below(absent.reason());
+  }
+  return text;
+}
+
+}  // namespace sluice

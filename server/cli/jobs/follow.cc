@@ -1,0 +1,101 @@
+#include "server/cli/jobs/follow.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+
+namespace sluice {
+namespace {
+
+constexpr size_t kMostNoteBytes = 512;
+
+// What a signal handler can get at.
+char interrupt_note[kMostNoteBytes];
+std::atomic<size_t> interrupt_note_bytes{0};
+
+void OnInterrupt(int signal) {
+  const ssize_t ignored =
+      write(STDERR_FILENO, interrupt_note, interrupt_note_bytes.load());
+  static_cast<void>(ignored);
+  _exit(128 + signal);
+}
+
+// The coordinator stops, or nobody is there. A stream that its server's end
+// cuts may end as cancelled.
+bool IsAbsence(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsCancelled(status);
+}
+
+}  // namespace
+
+void Patience::Heard() {
+  heard_ = true;
+  away_ = false;
+}
+
+bool Patience::TryAgain(const absl::Status& status) {
+  if (!heard_ || !IsAbsence(status)) return false;
+  if (!away_) {
+    away_ = true;
+    wait_ = options_.first_wait;
+    if (options_.on_away) options_.on_away();
+  }
+  options_.sleep(wait_);
+  wait_ = std::min(wait_ * 2, options_.most_wait);
+  return true;
+}
+
+absl::StatusOr<v1::Job> WatchToEnd(
+    JobClient& client, const std::string& id, Patience& patience,
+    const std::function<void(const v1::Job&)>& on_job) {
+  for (;;) {
+    absl::StatusOr<v1::Job> last = client.WatchJob(id, [&](const v1::Job& job) {
+      patience.Heard();
+      on_job(job);
+      return true;
+    });
+    if (last.ok() || !patience.TryAgain(last.status())) return last;
+  }
+}
+
+absl::Status StreamToEnd(
+    JobClient& client, const std::string& id, int64_t offset, bool follow,
+    Patience& patience,
+    const std::function<absl::Status(const v1::Result&)>& on_result) {
+  if (!patience.heard()) {
+    SLUICE_RETURN_IF_ERROR(client.GetJob(id).status());
+    patience.Heard();
+  }
+  for (;;) {
+    absl::Status own;  // of on_result, which is no absence
+    const absl::Status status =
+        client.StreamResults(id, offset, follow, [&](const v1::Result& result) {
+          patience.Heard();
+          own = on_result(result);
+          if (own.ok()) offset = result.index() + 1;
+          return own;
+        });
+    if (!own.ok()) return own;
+    if (status.ok() || !patience.TryAgain(status)) return status;
+  }
+}
+
+void NoteOnInterrupt(const std::string& note) {
+  // The terminal shows ^C in the line that progress has begun.
+  const std::string text = absl::StrCat("\n", note, "\n");
+  const size_t bytes = std::min(text.size(), kMostNoteBytes);
+  interrupt_note_bytes = 0;
+  std::copy_n(text.data(), bytes, interrupt_note);
+  interrupt_note_bytes = bytes;
+  struct sigaction action = {};
+  action.sa_handler = OnInterrupt;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+}  // namespace sluice

@@ -1,0 +1,113 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/cli/jobs/output_file.h"
+#include "server/job_client.h"
+#include "sluice/v1/jobs.pb.h"
+
+namespace sluice {
+
+// The flags by which a job is described, shared by `submit` and `run`.
+struct JobFlags {
+  std::string input;
+  std::string format = "auto";
+  std::string name;
+  std::optional<int32_t> max_tokens;
+  std::optional<float> temperature;
+  std::optional<float> top_p;
+  std::optional<int32_t> top_k;
+  std::optional<uint64_t> seed;
+  bool ignore_eos = false;
+
+  void AddTo(CLI::App* app);
+  // kInvalidArgument for an unknown format.
+  absl::StatusOr<v1::JobSpec> ToSpec() const;
+};
+
+// Opens a job's input, "-" being stdin. kNotFound or kInvalidArgument names the
+// file.
+class InputFile {
+ public:
+  // Whether it can be opened, without doing so: a pipe is opened once.
+  static absl::Status Check(const std::string& path);
+  static absl::StatusOr<std::unique_ptr<InputFile>> Open(
+      const std::string& path);
+  // kInvalidArgument, with the remedy, for a file whose beginning shows that
+  // none of its lines can be a request: packed, a table, a list, UTF-16. A pipe
+  // is not looked into.
+  static absl::Status CheckKind(const std::string& path,
+                                v1::InputFormat format);
+  std::istream& stream() { return file_.is_open() ? file_ : std::cin; }
+
+ private:
+  std::ifstream file_;
+};
+
+// Counts errors among results. Thread-compatible.
+class ErrorCounts {
+ public:
+  void Add(const v1::Result& result);
+  int64_t total() const { return total_; }
+  // "2 prompt_too_long, 1 invalid_json; the first: line 3: ...".
+  std::string Text() const;
+
+ private:
+  int64_t total_ = 0;
+  std::map<std::string, int64_t> by_code_;
+  std::string first_;
+};
+
+// Where result lines go: answers (and, unless an error file is given, errors)
+// to `output`, "-" being stdout. What is there already stays until Commit().
+// Thread-compatible.
+class ResultFiles {
+ public:
+  // Looks whether they can be written and are no input of the command, and
+  // touches nothing. kInvalidArgument names what is wrong.
+  static absl::StatusOr<std::unique_ptr<ResultFiles>> Plan(
+      const std::string& output, const std::string& errors,
+      const std::vector<NamedInput>& inputs);
+  // Begins to write; Write does so too. As OutputFile::Open.
+  absl::Status Open(bool append = false);
+  // Lines can be looked at about when they come. kResourceExhausted when the
+  // disk is full.
+  absl::Status Write(const v1::Result& result);
+  absl::Status Commit();
+
+  const OutputFile& output() const { return *output_; }
+  int64_t lines() const { return lines_; }
+  const ErrorCounts& error_counts() const { return error_counts_; }
+
+ private:
+  std::unique_ptr<OutputFile> output_;
+  std::unique_ptr<OutputFile> errors_;  // null: to output_
+  int64_t lines_ = 0;
+  double flushed_at_ = 0;
+  ErrorCounts error_counts_;
+};
+
+// OK while anything of an ended job succeeded; else kAborted, which says what
+// went wrong.
+absl::Status CheckAnySucceeded(const v1::Job& job, const ErrorCounts& errors);
+
+// Of a job that goes on, how many requests do not say max_tokens; of one that
+// has ended, how many answers were cut for it. "" if there are none.
+std::string DefaultMaxTokensText(const v1::Job& job);
+
+// One line of JSON, for --json.
+std::string JobToJson(const v1::Job& job);
+// Several lines for people, on any terminal.
+std::string JobToText(const v1::Job& job);
+
+}  // namespace sluice

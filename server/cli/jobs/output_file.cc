@@ -1,0 +1,273 @@
+#include "server/cli/jobs/output_file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+
+namespace sluice {
+namespace {
+
+constexpr char kSuffix[] = ".sluice-partial";
+constexpr size_t kBufferBytes = 64 << 10;
+constexpr int kMostLinks = 40;
+
+// Where a chain of symbolic links leads to, whether there is a file or not.
+std::filesystem::path FollowLinks(std::filesystem::path path) {
+  std::error_code error;
+  for (int i = 0; i < kMostLinks && std::filesystem::is_symlink(path, error) &&
+                  !absl::StartsWith(path.string(), "/proc/");
+       ++i) {
+    const std::filesystem::path next =
+        std::filesystem::read_symlink(path, error);
+    if (error) break;
+    path = next.is_absolute() ? next : path.parent_path() / next;
+  }
+  return path;
+}
+
+std::string FolderOf(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
+// What tells a file from all others.
+struct FileId {
+  dev_t device = 0;
+  ino_t inode = 0;
+  bool operator==(const FileId&) const = default;
+};
+
+// Nothing unless it is a regular file.
+std::optional<FileId> IdOf(const struct stat& info) {
+  if (!S_ISREG(info.st_mode)) return std::nullopt;
+  return FileId{info.st_dev, info.st_ino};
+}
+
+std::optional<FileId> IdOfFile(const std::string& path, int standard_fd) {
+  struct stat info {};
+  const int result =
+      path == "-" ? fstat(standard_fd, &info) : stat(path.c_str(), &info);
+  return result == 0 ? IdOf(info) : std::nullopt;
+}
+
+// Two names of a file that is not there yet.
+bool SameName(const OutputFile& a, const OutputFile& b) {
+  if (!a.replaces() || !b.replaces()) return false;
+  const std::filesystem::path first(a.target());
+  const std::filesystem::path second(b.target());
+  std::error_code error;
+  return first.filename() == second.filename() &&
+         std::filesystem::equivalent(FolderOf(a.target()), FolderOf(b.target()),
+                                     error);
+}
+
+}  // namespace
+
+absl::Status OutputFile::Error(absl::string_view what, int error) const {
+  return absl::Status(
+      absl::ErrnoToStatusCode(error),
+      absl::StrCat(flag_, " ", path_, ": ", what, ": ", strerror(error)));
+}
+
+absl::StatusOr<std::unique_ptr<OutputFile>> OutputFile::Plan(
+    const std::string& path, const std::string& flag) {
+  const bool is_stdout = path == "-" || path == "/dev/stdout";
+  std::unique_ptr<OutputFile> file(
+      new OutputFile(is_stdout ? "-" : path, flag));
+  if (is_stdout) return file;
+  const auto wrong = [&](absl::string_view what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, " ", path, ": ", what));
+  };
+  if (path.empty()) return wrong("the name is empty");
+  file->target_ = FollowLinks(path).string();
+  // A link to what a process has open leads to it, whatever its text says.
+  if (absl::StartsWith(file->target_, "/proc/")) return file;
+  struct stat info {};
+  const char* const target = file->target_.c_str();
+  if (stat(target, &info) == 0) {
+    if (S_ISDIR(info.st_mode)) return wrong("this is a directory; name a file");
+    if (access(target, W_OK) != 0) {
+      return wrong(absl::StrCat("can't be written: ", strerror(errno)));
+    }
+    file->replaces_ = S_ISREG(info.st_mode);
+    if (!file->replaces_) return file;
+  } else if (errno != ENOENT) {
+    return wrong(absl::StrCat("can't be written: ", strerror(errno)));
+  }
+  file->replaces_ = true;
+  if (file->target_.back() == '/') {
+    return wrong("this names a directory; name a file");
+  }
+  const std::string folder = FolderOf(file->target_);
+  if (stat(folder.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
+    return wrong(absl::StrCat("there is no directory ", folder,
+                              "; make it first, or write elsewhere"));
+  }
+  if (access(folder.c_str(), W_OK | X_OK) != 0) {
+    return wrong(
+        absl::StrCat("no file can be made in ", folder, ": ", strerror(errno)));
+  }
+  file->partial_ = file->target_ + kSuffix;
+  return file;
+}
+
+OutputFile::~OutputFile() {
+  if (open_ && replaces_ && !committed_ && !partial_.empty()) {
+    unlink(partial_.c_str());
+  }
+  if (fd_ >= 0 && fd_ != STDOUT_FILENO) close(fd_);
+}
+
+absl::Status OutputFile::Open(bool append) {
+  if (open_) return absl::OkStatus();
+  if (path_ == "-") {
+    fd_ = STDOUT_FILENO;
+  } else if (append || !replaces_) {
+    partial_.clear();
+    fd_ = open(target_.c_str(),
+               O_WRONLY | O_CLOEXEC | O_CREAT | (append ? O_APPEND : 0), 0666);
+    if (fd_ < 0) return Error("can't be written", errno);
+  } else {
+    SLUICE_RETURN_IF_ERROR(OpenPartial());
+  }
+  open_ = true;
+  terminal_ = isatty(fd_) == 1;
+  return absl::OkStatus();
+}
+
+absl::Status OutputFile::OpenPartial() {
+  // The lock tells what a process that was killed left from what one writes.
+  while (true) {
+    fd_ = open(partial_.c_str(),
+               O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+    if (fd_ < 0) return Error(absl::StrCat("can't make ", partial_), errno);
+    struct stat mine {};
+    struct stat named {};
+    if (fstat(fd_, &mine) != 0 || !S_ISREG(mine.st_mode)) {
+      close(std::exchange(fd_, -1));
+      return absl::FailedPreconditionError(absl::StrCat(
+          flag_, " ", path_, ": ", partial_,
+          ", where it would be written until it is whole, is no file; move it "
+          "away"));
+    }
+    if (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+      close(std::exchange(fd_, -1));
+      return absl::FailedPreconditionError(
+          absl::StrCat(flag_, " ", path_,
+                       ": another process is writing it; wait for its end, or "
+                       "write elsewhere"));
+    }
+    // The other process may have given the file its final name meanwhile.
+    if (stat(partial_.c_str(), &named) == 0 && IdOf(named) == IdOf(mine)) break;
+    close(std::exchange(fd_, -1));
+  }
+  open_ = true;  // from here on the file is ours to remove
+  if (ftruncate(fd_, 0) != 0) return Error("can't be emptied", errno);
+  struct stat old {};
+  if (stat(target_.c_str(), &old) == 0) {
+    // As if it were written in place. To keep the owner needs rights that few
+    // have; without them the file is the writer's.
+    if (fchown(fd_, old.st_uid, old.st_gid) != 0) errno = 0;
+    if (fchmod(fd_, old.st_mode & 07777) != 0) {
+      return Error("can't get its permissions", errno);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status OutputFile::Write(absl::string_view data) {
+  SLUICE_RETURN_IF_ERROR(Open());
+  buffer_.append(data.data(), data.size());
+  return buffer_.size() < kBufferBytes ? absl::OkStatus() : Flush();
+}
+
+absl::Status OutputFile::Flush() {
+  absl::string_view left = buffer_;
+  while (!left.empty()) {
+    const ssize_t n = write(fd_, left.data(), left.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) {
+      const int error = errno;
+      buffer_.erase(0, buffer_.size() - left.size());
+      return Error("can't be written", error);
+    }
+    left.remove_prefix(static_cast<size_t>(n));
+  }
+  buffer_.clear();
+  return absl::OkStatus();
+}
+
+absl::Status OutputFile::Commit() {
+  SLUICE_RETURN_IF_ERROR(Open());
+  SLUICE_RETURN_IF_ERROR(Flush());
+  if (partial_.empty()) return absl::OkStatus();
+  // EINVAL: a file system that knows no such thing.
+  if (fsync(fd_) != 0 && errno != EINVAL)
+    return Error("can't be brought to disk", errno);
+  committed_ = true;  // it is not removed any more
+  if (rename(partial_.c_str(), target_.c_str()) != 0) {
+    return Error(absl::StrCat("can't take the place of what was there (it is "
+                              "whole in ",
+                              partial_, ")"),
+                 errno);
+  }
+  const int folder =
+      open(FolderOf(target_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder >= 0) {
+    fsync(folder);
+    close(folder);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteOutputFile(const std::string& path, const std::string& flag,
+                             absl::string_view data) {
+  SLUICE_ASSIGN_OR_RETURN(auto file, OutputFile::Plan(path, flag));
+  SLUICE_RETURN_IF_ERROR(file->Write(data));
+  return file->Commit();
+}
+
+absl::Status CheckDistinct(const std::vector<NamedInput>& inputs,
+                           const std::vector<const OutputFile*>& outputs) {
+  const auto same = [](const std::string& a, const std::string& a_flag,
+                       const std::string& b, const std::string& b_flag,
+                       absl::string_view remedy) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        a_flag, " ", a, " and ", b_flag, " ", b, " are one file; ", remedy));
+  };
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (outputs[i] == nullptr) continue;
+    const OutputFile& output = *outputs[i];
+    const auto id = IdOfFile(output.path(), STDOUT_FILENO);
+    for (const NamedInput& input : inputs) {
+      if (id && id == IdOfFile(input.path, STDIN_FILENO)) {
+        return same(input.path, input.flag, output.path(), output.flag(),
+                    "write elsewhere, so that the input is kept");
+      }
+    }
+    for (size_t j = 0; j < i; ++j) {
+      if (outputs[j] == nullptr) continue;
+      const OutputFile& other = *outputs[j];
+      if ((id && id == IdOfFile(other.path(), STDOUT_FILENO)) ||
+          SameName(output, other)) {
+        return same(other.path(), other.flag(), output.path(), output.flag(),
+                    "give each a file of its own");
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sluice

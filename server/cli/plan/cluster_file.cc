@@ -1,0 +1,90 @@
+#include "server/cli/plan/cluster_file.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/status_macros.h"
+#include "runtime/profile/profile_json.h"
+
+namespace sluice {
+namespace {
+
+constexpr int64_t kMostMachines = 4096;
+
+}  // namespace
+
+void AddWorkers(const MachineProfile& machine, int32_t workers,
+                std::vector<MachineProfile>* machines) {
+  for (int32_t w = 0; w < workers; ++w) {
+    MachineProfile part = machine;
+    if (part.machine.empty()) part.machine = part.name;
+    if (workers > 1) absl::StrAppend(&part.name, "/", w);
+    part.device_memory_bytes /= workers;
+    part.host_memory_bytes /= workers;
+    part.disk_bytes /= workers;
+    machines->push_back(std::move(part));
+  }
+}
+
+absl::StatusOr<std::vector<MachineProfile>> ReadClusterFile(
+    const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) {
+    return absl::NotFoundError(absl::StrCat(path, ": can't be read"));
+  }
+  const auto json = nlohmann::json::parse(in, nullptr,
+                                          /*allow_exceptions=*/false);
+  const auto bad = [&](absl::string_view what) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", what));
+  };
+  if (!json.is_object() || !json.contains("machines") ||
+      !json["machines"].is_array() || json["machines"].empty()) {
+    return bad("no JSON object with a list of \"machines\"");
+  }
+  std::vector<MachineProfile> machines;
+  for (size_t i = 0; i < json["machines"].size(); ++i) {
+    const auto& entry = json["machines"][i];
+    const std::string where = absl::StrCat("machines[", i, "]");
+    if (!entry.is_object() || !entry.contains("profile") ||
+        !entry["profile"].is_string()) {
+      return bad(absl::StrCat(where, ".profile: expected a file's name"));
+    }
+    int64_t numbers[2] = {1, 1};
+    for (const auto& [key, value] : entry.items()) {
+      if (key == "profile") continue;
+      if (key != "count" && key != "workers") {
+        return bad(absl::StrCat(where, ": unknown key ", key));
+      }
+      if (!value.is_number_integer() || value.get<int64_t>() < 1 ||
+          value.get<int64_t>() > kMostMachines) {
+        return bad(
+            absl::StrCat(where, ".", key, ": expected 1 to ", kMostMachines));
+      }
+      numbers[key == "count" ? 0 : 1] = value.get<int64_t>();
+    }
+    if (static_cast<int64_t>(machines.size()) + numbers[0] * numbers[1] >
+        kMostMachines) {
+      return bad(absl::StrCat("more than ", kMostMachines, " workers"));
+    }
+    const std::filesystem::path file = entry["profile"].get<std::string>();
+    SLUICE_ASSIGN_OR_RETURN(
+        const MachineProfile profile,
+        ReadProfileFile(
+            (std::filesystem::path(path).parent_path() / file).string()));
+    for (int64_t m = 0; m < numbers[0]; ++m) {
+      MachineProfile machine = profile;
+      if (machine.name.empty()) machine.name = file.stem().string();
+      if (numbers[0] > 1) absl::StrAppend(&machine.name, "-", m);
+      machine.machine = machine.name;
+      AddWorkers(machine, static_cast<int32_t>(numbers[1]), &machines);
+    }
+  }
+  return machines;
+}
+
+}  // namespace sluice

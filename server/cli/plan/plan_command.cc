@@ -1,0 +1,574 @@
+// `sluice plan` and `sluice simulate`: what a job would take on machines that
+// are here, or are not.
+
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "common/status_macros.h"
+#include "common/text/text.h"
+#include "common/threads/clock.h"
+#include "coordinator/coordinator.h"
+#include "coordinator/planning/length_histogram.h"
+#include "coordinator/planning/model_shape_of.h"
+#include "coordinator/planning/plan_json.h"
+#include "coordinator/planning/policy_choices.h"
+#include "runtime/profile/profile_json.h"
+#include "scheduler/plan/partition.h"
+#include "scheduler/plan/plan.h"
+#include "scheduler/simulate/simulator.h"
+#include "server/cli/commands.h"
+#include "server/cli/jobs/job_io.h"
+#include "server/cli/jobs/progress.h"
+#include "server/cli/plan/cluster_file.h"
+#include "server/cli/plan/frontier_svg.h"
+#include "server/cli/plan/plan_report.h"
+#include "server/cli/run/cluster_flags.h"
+#include "server/flags/checks.h"
+#include "server/flags/command_line.h"
+#include "server/job_client.h"
+#include "server/local_profile.h"
+
+namespace sluice {
+namespace {
+
+constexpr int kFrontierPoints = 12;
+constexpr size_t kUploadBytes = 1 << 20;
+
+// What both commands have to know: a model, a workload, machines.
+struct PlanFlags {
+  std::string model, dtype = "auto", input, format = "auto", lengths;
+  std::string load_format = "auto", split = "even", cluster, plan, output, svg;
+  std::string generation_config = "auto";
+  std::string host_memory, disk_dir, disk_space;
+  std::vector<std::string> profiles, policy, allow;
+  int32_t max_model_len = 0, max_tokens = 0, workers = 0, gbs = 0, blocks = 0;
+  int32_t num_microbatches = 0, max_step_tokens = 0;
+  double latency = 0;
+  bool running = false, json = false, frontier = false, no_refill = false;
+
+  void AddTo(CLI::App* app);
+};
+
+void PlanFlags::AddTo(CLI::App* app) {
+  app->add_option("--model", model,
+                  "model directory; its config.json is enough with --lengths")
+      ->required()
+      ->group(kMainGroup)
+      ->type_name("DIR");
+  app->add_option("-i,--input", input, "the job's file: JSONL, or text")
+      ->group(kMainGroup)
+      ->type_name("FILE");
+  app->add_option("--lengths", lengths,
+                  "instead of a file: PROMPT:GENERATED:REQUESTS, several with "
+                  "commas, as 512:32:10000")
+      ->group(kMainGroup);
+  app->add_option("--profile", profiles,
+                  "a machine's profile (sluice profile -o FILE); repeated, in "
+                  "the order of the stages; default: this machine's")
+      ->group(kMainGroup)
+      ->type_name("FILE");
+  app->add_option("--input-format,--format", format,
+                  "jsonl, text, or auto: text for *.txt, else jsonl")
+      ->capture_default_str();
+  app->add_option("--max-tokens", max_tokens,
+                  "tokens to generate where the input does not say")
+      ->check(AtLeast(1));
+  app->add_option("--host-memory", host_memory,
+                  "of this machine, as in sluice run, or of each --profile")
+      ->type_name("SIZE");
+  app->add_option("--disk-dir", disk_dir, "of this machine, as in sluice run")
+      ->type_name("DIR");
+  app->add_option("--disk-space", disk_space,
+                  "of this machine, as in sluice run, or of each --profile")
+      ->type_name("SIZE");
+  app->add_option("--load-format", load_format,
+                  "auto or dummy, as in sluice run; a plan reads no weights in "
+                  "any case")
+      ->check(CLI::IsMember({"auto", "dummy"}))
+      ->capture_default_str();
+  app->add_option("--workers", workers,
+                  "so many workers on each machine; default: 1")
+      ->check(CLI::Range(1, 256));
+  app->add_option("--cluster", cluster,
+                  "a file of machines: {\"machines\": [{\"profile\": "
+                  "\"a.json\", \"count\": 8, \"workers\": 1}, ...]}");
+  app->add_flag("--running", running,
+                "the machines of the running cluster (--coordinator)");
+  app->add_option("--dtype", dtype,
+                  "auto (the model's), float32, bfloat16 or, on GPUs, float16")
+      ->capture_default_str();
+  app->add_option("--split", split, "of the layers: even or balanced")
+      ->check(CLI::IsMember({"even", "balanced"}))
+      ->capture_default_str();
+  app->add_option("--max-model-len", max_model_len,
+                  "positions of prompt and answer; default: the longest "
+                  "request's");
+  app->add_option("--generation-config", generation_config,
+                  "auto or none, as in sluice run: how many tokens requests "
+                  "get that do not say")
+      ->check(CLI::IsMember({"auto", "none"}))
+      ->capture_default_str();
+  app->add_option("--policy", policy,
+                  "key=value pairs that are not to be chosen (gbs, "
+                  "num-microbatches, max-step-tokens, threads, "
+                  "compress-weights, compress-kv, attention-site); with shares "
+                  "of tiers (w, c, h) nothing is chosen, and what the policy "
+                  "would do is predicted");
+  app->add_option("--gbs", gbs, "sequences in a micro-batch");
+  app->add_option("--num-microbatches", num_microbatches,
+                  "micro-batches in a block");
+  app->add_option("--blocks", blocks, "blocks in flight");
+  app->add_option("--max-step-tokens", max_step_tokens,
+                  "new tokens of a micro-batch in one step");
+  app->add_option("--allow", allow,
+                  "formats that may be chosen besides the model's own: int8, "
+                  "int4 (weights), kv-int8, kv-int4. They change answers")
+      ->check(CLI::IsMember({"int8", "int4", "kv-int8", "kv-int4"}));
+  app->add_flag("--no-refill", no_refill,
+                "start new sequences only when a whole block has ended");
+  app->add_flag("--json", json, "JSON instead of tables");
+}
+
+absl::StatusOr<LengthHistogram> ParseLengths(const std::string& text) {
+  LengthHistogram lengths;
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    const std::vector<absl::string_view> fields = absl::StrSplit(part, ':');
+    int32_t prompt = 0;
+    int32_t output = 0;
+    int64_t count = 0;
+    if (fields.size() != 3 || !absl::SimpleAtoi(fields[0], &prompt) ||
+        !absl::SimpleAtoi(fields[1], &output) ||
+        !absl::SimpleAtoi(fields[2], &count) || prompt < 1 || output < 1 ||
+        count < 1) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--lengths: \"", part,
+          "\" is not PROMPT:GENERATED:REQUESTS, numbers from 1 on"));
+    }
+    lengths.Add(prompt, output, count);
+  }
+  return lengths;
+}
+
+// The model and, of an input, its requests' lengths, as a coordinator sees
+// them: the same code reads both.
+struct Case {
+  PlanRequest request;
+  std::unique_ptr<TemporaryStateDir> state_dir;
+  std::unique_ptr<Coordinator> coordinator;
+};
+
+absl::Status CountInput(const PlanFlags& flags, Coordinator& coordinator,
+                        LengthHistogram* lengths) {
+  JobFlags job;
+  job.input = flags.input;
+  job.format = flags.format;
+  if (flags.max_tokens > 0) job.max_tokens = flags.max_tokens;
+  SLUICE_ASSIGN_OR_RETURN(const v1::JobSpec spec, job.ToSpec());
+  SLUICE_ASSIGN_OR_RETURN(auto input, InputFile::Open(flags.input));
+  SLUICE_ASSIGN_OR_RETURN(auto upload, coordinator.jobs().BeginUpload(spec));
+  std::string buffer(kUploadBytes, '\0');
+  while (input->stream()) {
+    input->stream().read(buffer.data(),
+                         static_cast<std::streamsize>(buffer.size()));
+    const auto got = static_cast<size_t>(input->stream().gcount());
+    SLUICE_RETURN_IF_ERROR(
+        upload->Append(absl::string_view(buffer.data(), got)));
+  }
+  if (input->stream().bad()) {
+    return absl::UnavailableError(absl::StrCat(flags.input, ": can't be read"));
+  }
+  SLUICE_ASSIGN_OR_RETURN(const v1::Job job_state, upload->Commit());
+  if (job_state.counts().failed() > 0) {
+    std::cerr << "sluice: " << job_state.counts().failed() << " of "
+              << job_state.counts().total()
+              << " lines are no valid requests and are left out\n";
+  }
+  SLUICE_ASSIGN_OR_RETURN(*lengths, coordinator.jobs().PendingLengths());
+  if (lengths->requests() == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(flags.input, ": no request to plan for"));
+  }
+  return absl::OkStatus();
+}
+
+// Workers of one machine share its cores, which is not what who copied a
+// profile means.
+void NoteSharedMachines(const std::vector<std::string>& paths,
+                        const std::vector<MachineProfile>& machines) {
+  std::map<std::string, std::vector<std::string>> files;  // by machine
+  for (size_t i = 0; i < machines.size(); ++i) {
+    if (!machines[i].machine.empty()) {
+      files[machines[i].machine].push_back(paths[i]);
+    }
+  }
+  for (const auto& [machine, same] : files) {
+    if (same.size() < 2) continue;
+    std::cerr << "sluice: " << EscapeForTerminal(absl::StrJoin(same, " and "))
+              << " are one machine (\"machine\" is the same), whose cores "
+                 "their workers share; for several of a kind give --cluster "
+                 "with \"count\", or make \"machine\" differ\n";
+  }
+}
+
+// What of this machine is said has no place beside others.
+absl::Status CheckBudgets(const PlanFlags& flags) {
+  const bool elsewhere = flags.running || !flags.cluster.empty();
+  const char* machines = flags.running ? "--running" : "--cluster";
+  if (elsewhere && (!flags.host_memory.empty() || !flags.disk_space.empty())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--host-memory and --disk-space do not go with ", machines,
+                     ", whose machines have budgets of their own: edit these"));
+  }
+  if (!flags.disk_dir.empty() && (elsewhere || !flags.profiles.empty())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--disk-dir is of this machine, and does not go with ",
+                     elsewhere ? machines : "--profile",
+                     ", where each machine has its own disk"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<MachineProfile>> ReadMachines(
+    const PlanFlags& flags, const std::string& coordinator) {
+  std::vector<MachineProfile> machines;
+  if (!flags.cluster.empty()) return ReadClusterFile(flags.cluster);
+  if (flags.running) {
+    const auto client =
+        JobClient::Connect(WithDefaultPort(coordinator, kCoordinatorPort));
+    SLUICE_ASSIGN_OR_RETURN(const v1::ClusterState state,
+                            client->GetClusterState());
+    for (const v1::WorkerInfo& worker : state.workers()) {
+      if (worker.profile().empty()) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("worker '", worker.name(),
+                         "' has no profile; start it without --no-profile"));
+      }
+      absl::StatusOr<MachineProfile> profile =
+          ProfileFromJson(worker.profile());
+      if (!profile.ok()) {
+        return Annotate(profile.status(), absl::StrCat(worker.name()));
+      }
+      machines.push_back(*std::move(profile));
+    }
+    if (machines.empty()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("no worker is registered at ", coordinator));
+    }
+    return machines;
+  }
+  for (const std::string& path : flags.profiles) {
+    SLUICE_ASSIGN_OR_RETURN(MachineProfile profile, ReadProfileFile(path));
+    if (profile.name.empty()) {
+      profile.name = std::filesystem::path(path).stem().string();
+    }
+    SLUICE_RETURN_IF_ERROR(
+        SetBudgets(flags.host_memory, flags.disk_space, &profile));
+    machines.push_back(std::move(profile));
+  }
+  NoteSharedMachines(flags.profiles, machines);
+  if (machines.empty()) {
+    LocalProfileOptions options;
+    options.host_memory = flags.host_memory;
+    options.disk_dir = flags.disk_dir;
+    options.disk_space = flags.disk_space;
+    options.fresh = false;
+    ProgressDisplay display(Clock::Real(), flags.json);
+    SLUICE_ASSIGN_OR_RETURN(MachineProfile profile,
+                            LocalProfile(options, ShowProfiling(&display)));
+    machines.push_back(std::move(profile));
+  }
+  std::vector<MachineProfile> parts;
+  for (const MachineProfile& machine : machines) {
+    AddWorkers(machine, std::max(1, flags.workers), &parts);
+  }
+  return parts;
+}
+
+absl::StatusOr<Case> MakeCase(const PlanFlags& flags,
+                              const std::string& coordinator) {
+  if (flags.input.empty() == flags.lengths.empty()) {
+    return absl::InvalidArgumentError(
+        "say what is to be generated: -i FILE or --lengths, one of them");
+  }
+  if (!flags.cluster.empty() + flags.running + !flags.profiles.empty() > 1) {
+    return absl::InvalidArgumentError(
+        "say for which machines once: --profile, --cluster or --running");
+  }
+  SLUICE_RETURN_IF_ERROR(CheckBudgets(flags));
+  Case c;
+  SLUICE_ASSIGN_OR_RETURN(c.state_dir, TemporaryStateDir::Make());
+  Coordinator::Options options;
+  options.model_dir = flags.model;
+  options.state_dir = c.state_dir->path();
+  options.dummy_weights = true;  // only descriptions are read
+  options.max_model_len = flags.max_model_len;
+  options.generation_config = flags.generation_config == "auto";
+  options.policy = flags.policy;
+  options.gbs = flags.gbs;
+  options.num_microbatches = flags.num_microbatches;
+  options.max_step_tokens = flags.max_step_tokens;
+  SLUICE_ASSIGN_OR_RETURN(options.dtype, ParseDTypeChoice(flags.dtype));
+  SLUICE_ASSIGN_OR_RETURN(c.coordinator,
+                          Coordinator::Create(std::move(options)));
+  LengthHistogram lengths;
+  if (flags.input.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(lengths, ParseLengths(flags.lengths));
+  } else {
+    SLUICE_RETURN_IF_ERROR(CountInput(flags, *c.coordinator, &lengths));
+  }
+  PlanRequest& request = c.request;
+  for (const LengthClass& lengths_of : lengths.ToWorkload().classes) {
+    const int64_t positions = int64_t{lengths_of.prompt} + lengths_of.output;
+    if (positions <= c.coordinator->max_model_len()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--lengths: requests of ", positions,
+                     " positions, prompt and answer, but there are only ",
+                     c.coordinator->max_model_len(), " (--max-model-len)"));
+  }
+  request.model = c.coordinator->shape();
+  request.dtype = c.coordinator->policy().dtype;
+  request.workload = lengths.ToWorkload();
+  request.split = flags.split == "balanced" ? Split::kBalanced : Split::kEven;
+  request.refill = !flags.no_refill;
+  request.most_latency_seconds = flags.latency;
+  if (flags.max_model_len > 0) {
+    request.least_positions = request.most_positions = flags.max_model_len;
+  }
+  if (!NamesFractions(flags.policy)) {
+    SLUICE_ASSIGN_OR_RETURN(request.choices, ChoicesLeftBy(flags.policy));
+  }
+  const auto fix = [](int32_t value, std::vector<int32_t>* list) {
+    if (value > 0) *list = {value};
+  };
+  fix(flags.gbs, &request.choices.gbs);
+  fix(flags.num_microbatches, &request.choices.num_microbatches);
+  fix(flags.blocks, &request.choices.num_blocks);
+  fix(flags.max_step_tokens, &request.choices.max_step_tokens);
+  for (const std::string& format : flags.allow) {
+    (format[0] == 'k' ? request.choices.kv_formats
+                      : request.choices.weight_formats)
+        .push_back(format.find("int8") != std::string::npos
+                       ? WeightFormat::kInt8
+                       : WeightFormat::kInt4);
+  }
+  SLUICE_ASSIGN_OR_RETURN(request.machines, ReadMachines(flags, coordinator));
+  return c;
+}
+
+// Before a search that takes its time.
+absl::Status CheckOutputs(const PlanFlags& flags) {
+  std::vector<NamedInput> inputs = {{flags.input, "--input"},
+                                    {flags.cluster, "--cluster"}};
+  for (const std::string& path : flags.profiles) {
+    inputs.push_back({path, "--profile"});
+  }
+  std::unique_ptr<OutputFile> output;
+  std::unique_ptr<OutputFile> svg;
+  if (!flags.output.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(output, OutputFile::Plan(flags.output, "--output"));
+  }
+  if (!flags.svg.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(svg, OutputFile::Plan(flags.svg, "--svg"));
+  }
+  return CheckDistinct(inputs, {output.get(), svg.get()});
+}
+
+absl::Status ShowFrontier(const PlanFlags& flags, const Case& c) {
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<Plan> plans,
+                          Frontier(c.request, kFrontierPoints));
+  if (flags.json) {
+    std::cout << FrontierJson(plans).dump() << std::endl;
+  } else {
+    std::cout << FrontierTable(plans) << std::flush;
+  }
+  if (flags.svg.empty()) return absl::OkStatus();
+  std::vector<FrontierPoint> points;
+  for (const Plan& plan : plans) {
+    const Policy& policy = plan.stages.front().policy;
+    points.push_back(
+        {plan.latency_seconds, plan.tokens_per_second,
+         absl::StrCat("gbs ", policy.gbs, " x ", policy.num_microbatches)});
+  }
+  return WriteOutputFile(
+      flags.svg, "--svg",
+      FrontierSvg(
+          absl::StrCat(std::filesystem::path(flags.model).filename().string(),
+                       ": throughput over latency"),
+          points));
+}
+
+// The best plan; or, for a policy that says where everything lies, what it
+// would do.
+absl::StatusOr<PlanResult> Decide(const PlanFlags& flags, const Case& c) {
+  if (!NamesFractions(flags.policy)) return MakePlan(c.request);
+  const std::vector<LayerRange> ranges = SplitEvenly(
+      c.request.model.num_layers, static_cast<int>(c.request.machines.size()));
+  std::vector<StageChoice> stages;
+  for (size_t s = 0; s < ranges.size(); ++s) {
+    stages.push_back({static_cast<int>(s), ranges[s], c.coordinator->policy()});
+  }
+  PlanResult result;
+  SLUICE_ASSIGN_OR_RETURN(
+      result.best,
+      EvaluatePlan(c.request, stages,
+                   std::max(flags.blocks, static_cast<int>(ranges.size()))));
+  result.candidates = 1;
+  return result;
+}
+
+absl::Status RunPlan(const PlanFlags& flags, const std::string& coordinator) {
+  if (!flags.svg.empty() && !flags.frontier) {
+    return absl::InvalidArgumentError("--svg is the picture of --frontier");
+  }
+  SLUICE_RETURN_IF_ERROR(CheckOutputs(flags));
+  SLUICE_ASSIGN_OR_RETURN(const Case c, MakeCase(flags, coordinator));
+  if (flags.frontier) return ShowFrontier(flags, c);
+  SLUICE_ASSIGN_OR_RETURN(const PlanResult result, Decide(flags, c));
+  if (!flags.output.empty()) {
+    SLUICE_RETURN_IF_ERROR(WriteOutputFile(flags.output, "--output",
+                                           PlanToJson(result.best) + "\n"));
+  }
+  if (flags.json) {
+    auto line = nlohmann::ordered_json::parse(PlanToJson(result.best));
+    auto rejected = nlohmann::ordered_json::array();
+    for (const Alternative& other : result.rejected) {
+      rejected.push_back({{"description", other.description},
+                          {"tokens_per_second", other.tokens_per_second},
+                          {"why", other.why}});
+    }
+    const nlohmann::ordered_json all = {
+        {"plan", std::move(line)},
+        {"rejected", std::move(rejected)},
+        {"candidates", result.candidates},
+        {"programs_solved", result.programs_solved}};
+    std::cout << all.dump() << std::endl;
+  } else {
+    std::cout << PlanTable(result.best, result.rejected) << std::flush;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunSimulate(const PlanFlags& flags,
+                         const std::string& coordinator) {
+  SLUICE_ASSIGN_OR_RETURN(const Case c, MakeCase(flags, coordinator));
+  Plan plan;
+  if (flags.plan.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(PlanResult result, MakePlan(c.request));
+    plan = std::move(result.best);
+  } else {
+    SLUICE_ASSIGN_OR_RETURN(std::optional<Plan> named,
+                            PlanNamedBy({absl::StrCat("@", flags.plan)}));
+    if (!named) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(flags.plan, ": no plan, as sluice plan -o writes one"));
+    }
+    std::vector<StageChoice> stages;
+    for (const StagePlan& stage : named->stages) {
+      stages.push_back({stage.machine, stage.layers, stage.policy});
+    }
+    SLUICE_ASSIGN_OR_RETURN(
+        plan, EvaluatePlan(c.request, stages, named->block.num_blocks));
+  }
+  SLUICE_ASSIGN_OR_RETURN(const SimulationResult result,
+                          Simulate(c.request, plan, SimulationOptions()));
+  if (flags.json) {
+    auto stages = nlohmann::ordered_json::array();
+    for (size_t s = 0; s < result.stages.size(); ++s) {
+      nlohmann::ordered_json busy = nlohmann::ordered_json::object();
+      for (int r = 0; r < kNumResources; ++r) {
+        const absl::string_view name = ResourceName(static_cast<Resource>(r));
+        if (result.stages[s].busy[r] > 0) {
+          busy[std::string(name.data(), name.size())] =
+              result.stages[s].busy[r];
+        }
+      }
+      stages.push_back({{"worker", plan.stages[s].worker},
+                        {"utilization", result.stages[s].utilization},
+                        {"busy_seconds", std::move(busy)}});
+    }
+    const nlohmann::ordered_json line = {
+        {"seconds", result.seconds},
+        {"steps", result.steps},
+        {"tokens_per_second", result.tokens_per_second},
+        {"latency_seconds", result.latency_seconds},
+        {"predicted_tokens_per_second", plan.tokens_per_second},
+        {"stages", std::move(stages)}};
+    std::cout << line.dump() << std::endl;
+    return absl::OkStatus();
+  }
+  std::cout << absl::StrFormat(
+      "simulated: %.4g generated tokens/s, %.4g s, %d steps; the closed form "
+      "says %.4g tokens/s\n\n%-20s %10s\n",
+      result.tokens_per_second, result.seconds, result.steps,
+      plan.tokens_per_second, "worker", "busy");
+  for (size_t s = 0; s < result.stages.size(); ++s) {
+    std::cout << absl::StrFormat("%-20s %8.1f %%\n", plan.stages[s].worker,
+                                 100 * result.stages[s].utilization);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddPlanCommand(CLI::App* app, const std::string* coordinator,
+                    Command* chosen) {
+  CLI::App* cmd = app->add_subcommand(
+      "plan", "The best policy for a job, and what it would take");
+  auto flags = std::make_shared<PlanFlags>();
+  flags->AddTo(cmd);
+  cmd->group(kPlanCommands);
+  cmd->add_option("-o,--output", flags->output,
+                  "write the plan here (JSON), for --policy @FILE")
+      ->type_name("FILE")
+      ->envname("SLUICE_PLAN_OUTPUT");
+  cmd->add_option("--latency", flags->latency,
+                  "seconds that a request may take at most");
+  cmd->add_flag("--frontier", flags->frontier,
+                "plans from the least latency to the highest throughput");
+  cmd->add_option("--svg", flags->svg, "with --frontier: a picture of it");
+  cmd->footer(
+      "Examples:\n"
+      "  sluice plan --model ./llama -i prompts.jsonl\n"
+      "  sluice plan --model ./llama --lengths 512:32:10000 --profile "
+      "a.json --profile b.json --split balanced -o plan.json\n"
+      "  sluice run --model ./llama -i prompts.jsonl -o answers.jsonl "
+      "--policy @plan.json\n"
+      "  sluice plan --model ./llama --lengths 512:32:10000 --frontier "
+      "--svg frontier.svg");
+  cmd->callback(
+      [=] { *chosen = [=] { return RunPlan(*flags, *coordinator); }; });
+}
+
+void AddSimulateCommand(CLI::App* app, const std::string* coordinator,
+                        Command* chosen) {
+  CLI::App* cmd = app->add_subcommand(
+      "simulate", "A job on a cluster, event by event, without either");
+  auto flags = std::make_shared<PlanFlags>();
+  flags->AddTo(cmd);
+  cmd->group(kPlanCommands);
+  cmd->add_option("--plan-file,--plan", flags->plan,
+                  "a plan (sluice plan -o); default: the best one")
+      ->type_name("FILE");
+  cmd->footer(
+      "Examples:\n"
+      "  sluice simulate --model ./llama --lengths 512:32:10000 --profile "
+      "a.json --profile b.json\n"
+      "  sluice simulate --model ./llama -i prompts.jsonl --cluster "
+      "cluster.json --split balanced");
+  cmd->callback(
+      [=] { *chosen = [=] { return RunSimulate(*flags, *coordinator); }; });
+}
+
+}  // namespace sluice

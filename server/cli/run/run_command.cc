@@ -1,0 +1,347 @@
+// `sluice run`: a coordinator and its workers in this process, for one job.
+
+#include <unistd.h>
+
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/host/logging.h"
+#include "common/metrics/metrics_server.h"
+#include "common/status_macros.h"
+#include "common/threads/clock.h"
+#include "common/version.h"
+#include "coordinator/job_manager.h"
+#include "coordinator/planning/plan_json.h"
+#include "server/cli/commands.h"
+#include "server/cli/jobs/job_io.h"
+#include "server/cli/jobs/progress.h"
+#include "server/cli/jobs/stop_signals.h"
+#include "server/cli/run/cluster_flags.h"
+#include "server/cli/run/run_report.h"
+#include "server/cli/run/run_state.h"
+#include "server/flags/command_line.h"
+#include "server/local_cluster.h"
+
+namespace sluice {
+namespace {
+
+struct RunFlags {
+  JobFlags job;
+  ClusterFlags cluster;
+  std::string output, errors, generation_config = "auto";
+  bool json = false, strict = false, quiet = false, restart = false;
+};
+
+// What of the flags answers depend on, beside the model's part.
+void AddFacts(const JobFlags& job, v1::InputFormat format,
+              RunState::Facts* facts) {
+  const auto add = [&](const char* flag, const auto& value) {
+    (*facts)[flag] = value ? absl::StrCat(*value) : "";
+  };
+  add("--max-tokens", job.max_tokens);
+  add("--temperature", job.temperature);
+  add("--top-p", job.top_p);
+  add("--top-k", job.top_k);
+  add("--seed", job.seed);
+  (*facts)["--ignore-eos"] = job.ignore_eos ? "given" : "";
+  (*facts)["the version of Sluice"] = ReleaseVersion();
+  (*facts)["--input-format"] =
+      format == v1::INPUT_FORMAT_TEXT ? "text" : "jsonl";
+}
+
+// One run: what main() would hold, were it the only command.
+class Runner {
+ public:
+  explicit Runner(const RunFlags& flags)
+      : flags_(flags), display_(Clock::Real(), flags.quiet) {}
+
+  absl::Status Run() {
+    SLUICE_RETURN_IF_ERROR(Prepare());
+    // Until there are answers, nothing is worth more than its removal.
+    signals_.OnStop([this] {
+      state_.reset();
+      std::cerr << "\nsluice: stopped before anything was computed\n";
+      _exit(128 + signals_.signal());
+    });
+    auto started = LocalCluster::Start(std::move(options_));
+    if (!started.ok()) {
+      signals_.OnStop(nullptr);
+      return started.status();
+    }
+    cluster_ = *std::move(started);
+    signals_.OnStop([this] { cluster_->Shutdown(); });
+    absl::Status status = Compute();
+    display_.Finish();
+    signals_.OnStop(nullptr);
+    if (status.ok()) return Report();
+    cluster_->Shutdown();
+    return Explain(std::move(status));
+  }
+
+ private:
+  absl::Status Prepare();
+  absl::Status FindJob();
+  absl::Status CreateJob();
+  absl::Status Compute();
+  absl::Status Explain(absl::Status status);
+  absl::Status Report();
+  void PrintFigures(const std::optional<Plan>& plan, double wall, double rate);
+  nlohmann::ordered_json Figures(const std::optional<Plan>& plan, double wall,
+                                 double rate) const;
+
+  const RunFlags& flags_;
+  StopSignals signals_;  // before all threads
+  ProgressDisplay display_;
+  v1::JobSpec spec_;
+  std::unique_ptr<ResultFiles> files_;
+  std::unique_ptr<RunState> state_;
+  // The tracer and the metrics outlive the cluster.
+  std::unique_ptr<MetricsRegistry> metrics_;
+  std::unique_ptr<Tracer> tracer_;
+  LocalCluster::Options options_;
+  std::unique_ptr<LocalCluster> cluster_;
+  v1::Job first_;  // as it was created, or found
+  v1::Job last_;
+  SweepStats loading_;
+  double start_ = 0, loaded_ = 0, ended_ = 0;
+};
+
+// Finds out all that can be wrong before anything is written.
+absl::Status Runner::Prepare() {
+  SLUICE_ASSIGN_OR_RETURN(spec_, flags_.job.ToSpec());
+  const std::string& input = flags_.job.input;
+  SLUICE_RETURN_IF_ERROR(InputFile::Check(input));
+  SLUICE_RETURN_IF_ERROR(InputFile::CheckKind(input, spec_.format()));
+  const NamedInput named = {input, "--input"};
+  SLUICE_ASSIGN_OR_RETURN(
+      files_, ResultFiles::Plan(flags_.output, flags_.errors, {named}));
+  if (!flags_.cluster.trace.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(const auto trace,
+                            OutputFile::Plan(flags_.cluster.trace, "--trace"));
+    SLUICE_RETURN_IF_ERROR(
+        CheckDistinct({named}, {&files_->output(), trace.get()}));
+  }
+  metrics_ = CreatePrometheusRegistry();
+  SLUICE_RETURN_IF_ERROR(flags_.cluster.Apply(&options_));
+  options_.coordinator.generation_config = flags_.generation_config == "auto";
+  options_.metrics = metrics_.get();
+  SLUICE_ASSIGN_OR_RETURN(tracer_, flags_.cluster.MakeTracer());
+  options_.tracer = tracer_.get();
+  options_.profile_progress = ShowProfiling(&display_);
+  start_ = MonotonicSeconds();
+  SLUICE_ASSIGN_OR_RETURN(RunState::Facts facts,
+                          LocalCluster::AnswerFacts(options_));
+  AddFacts(flags_.job, spec_.format(), &facts);
+  RunState::Options state;
+  state.input = input;
+  state.output = &files_->output();
+  state.state_dir = flags_.cluster.state_dir;
+  state.restart = flags_.restart;
+  SLUICE_ASSIGN_OR_RETURN(state_, RunState::Open(state, std::move(facts)));
+  options_.coordinator.state_dir = state_->path();
+  spec_.set_request_id(state_->request_id());
+  return absl::OkStatus();
+}
+
+// The job that an earlier, equal run made; if it came to none, first_ stays
+// empty.
+absl::Status Runner::FindJob() {
+  v1::ListJobsRequest request;
+  do {
+    SLUICE_ASSIGN_OR_RETURN(const v1::ListJobsResponse page,
+                            cluster_->client().ListJobs(request));
+    for (const v1::Job& job : page.jobs()) {
+      if (job.spec().request_id() != spec_.request_id()) continue;
+      first_ = job;
+      return absl::OkStatus();
+    }
+    request.set_page_token(page.next_page_token());
+  } while (!request.page_token().empty());
+  return absl::OkStatus();
+}
+
+absl::Status Runner::CreateJob() {
+  if (state_->resumes()) SLUICE_RETURN_IF_ERROR(FindJob());
+  const bool found = !first_.id().empty();
+  if (!found) {
+    SLUICE_ASSIGN_OR_RETURN(std::istream* const input, state_->OpenInput());
+    SLUICE_ASSIGN_OR_RETURN(
+        first_, cluster_->client().CreateJob(spec_, input, nullptr));
+  }
+  SLUICE_RETURN_IF_ERROR(state_->OnJobCreated());
+  if (flags_.quiet) return absl::OkStatus();
+  const v1::RequestCounts& counts = first_.counts();
+  if (found) {
+    std::cerr << "resuming: " << counts.completed() + counts.failed() << " of "
+              << counts.total() << " answers are there\n";
+  }
+  if (const std::string text = DefaultMaxTokensText(first_);
+      !text.empty() && !IsTerminal(first_.state())) {
+    std::cerr << text << "\n";
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Runner::Compute() {
+  // A plan is made for a job that is there, and of one that is there all may be
+  // done; else the workers load first.
+  const bool job_first = flags_.cluster.plan == "on" || state_->resumes();
+  if (job_first) SLUICE_RETURN_IF_ERROR(CreateJob());
+  if (!IsTerminal(first_.state())) {
+    SLUICE_RETURN_IF_ERROR(WaitUntilLoaded(*cluster_, display_));
+  }
+  loaded_ = MonotonicSeconds();
+  loading_ = cluster_->report().stats;
+  if (!job_first) SLUICE_RETURN_IF_ERROR(CreateJob());
+  // Results are written while the job runs; the updates only show progress.
+  SLUICE_RETURN_IF_ERROR(files_->Open());
+  SLUICE_ASSIGN_OR_RETURN(
+      last_,
+      FollowJob(
+          *cluster_, first_.id(),
+          [&](const v1::Result& result) { return files_->Write(result); },
+          [&](const v1::Job& now) { display_.Update(now); }));
+  ended_ = MonotonicSeconds();
+  return files_->Commit();
+}
+
+// Says what is kept of a run that did not come to its end.
+absl::Status Runner::Explain(absl::Status status) {
+  if (first_.id().empty() && signals_.signal() == 0) return status;
+  absl::StatusOr<v1::Job> job = first_;
+  if (!first_.id().empty()) {
+    job = cluster_->coordinator().jobs().GetJob(first_.id());
+  }
+  if (!state_->durable() && (!job.ok() || job->counts().completed() > 0)) {
+    files_->Commit().IgnoreError();  // whole lines
+  }
+  const std::string kept = state_->OnStopped(job);
+  if (const int signal = signals_.signal(); signal != 0) {
+    return StoppedBy(signal, absl::StrCat("stopped: ", kept));
+  }
+  return absl::Status(status.code(),
+                      absl::StrCat(status.message(), "; ", kept));
+}
+
+void Runner::PrintFigures(const std::optional<Plan>& plan, double wall,
+                          double rate) {
+  const RuntimeReport report = cluster_->report();
+  const SweepStats stats = report.stats - loading_;
+  std::cerr << absl::StrFormat(
+      "%d requests: %d completed, %d failed; %d prompt + %d generated "
+      "tokens in %.2f s (%.1f generated tokens/s)\n",
+      last_.counts().total(), last_.counts().completed(),
+      last_.counts().failed(), last_.prompt_tokens(), last_.generation_tokens(),
+      wall, rate);
+  if (files_->error_counts().total() > 0) {
+    std::cerr << "failed: " << files_->error_counts().Text() << "\n";
+  }
+  if (const std::string text = DefaultMaxTokensText(last_); !text.empty()) {
+    std::cerr << text << "\n";
+  }
+  std::cerr << RuntimeTable(report, stats, wall, flags_.cluster.workers);
+  if (plan) std::cerr << PredictionTable(*plan, stats, wall, rate);
+}
+
+nlohmann::ordered_json Runner::Figures(const std::optional<Plan>& plan,
+                                       double wall, double rate) const {
+  const v1::ClusterState state = cluster_->coordinator().cluster_state();
+  const RuntimeReport report = cluster_->report();
+  const SweepStats stats = report.stats - loading_;
+  nlohmann::ordered_json line = {
+      {"requests", last_.counts().total()},
+      {"completed", last_.counts().completed()},
+      {"failed", last_.counts().failed()},
+      {"resumed", first_.counts().completed()},
+      {"cut_by_default", last_.answers_cut_by_default()},
+      {"prompt_tokens", last_.prompt_tokens()},
+      {"generation_tokens", last_.generation_tokens()},
+      {"prefill_seconds", state.prefill_seconds()},
+      {"decode_seconds", state.decode_seconds()},
+      {"wall_seconds", wall},
+      {"generation_tokens_per_second", rate},
+      {"load_seconds", loaded_ - start_},
+      {"workers", flags_.cluster.workers},
+      {"dtype", state.dtype()},
+      {"gbs", state.gbs()},
+      {"blocks", state.num_blocks()}};
+  line.update(RuntimeFigures(
+      plan ? plan->stages.front().policy : cluster_->coordinator().policy(),
+      report, stats));
+  if (plan) {
+    line["plan"] = nlohmann::ordered_json::parse(last_.plan());
+    line["predicted"] = PredictionFigures(*plan, stats);
+  }
+  return line;
+}
+
+absl::Status Runner::Report() {
+  const double wall = ended_ - loaded_;
+  const auto generated = static_cast<double>(last_.generation_tokens() -
+                                             first_.generation_tokens());
+  const double rate = wall > 0 ? generated / wall : 0;
+  std::optional<Plan> plan;
+  if (!last_.plan().empty()) {
+    SLUICE_ASSIGN_OR_RETURN(plan, ParsePlan(last_.plan()));
+  }
+  if (!flags_.quiet) PrintFigures(plan, wall, rate);
+  if (flags_.json) std::cout << Figures(plan, wall, rate).dump() << std::endl;
+  SLUICE_RETURN_IF_ERROR(flags_.cluster.WriteTrace(tracer_.get()));
+  cluster_.reset();
+  SLUICE_RETURN_IF_ERROR(state_->Finish());
+  SLUICE_RETURN_IF_ERROR(CheckAnySucceeded(last_, files_->error_counts()));
+  if (flags_.strict && last_.counts().failed() > 0) {
+    return absl::AbortedError(absl::StrCat(last_.counts().failed(), " of ",
+                                           last_.counts().total(),
+                                           " requests failed (--strict)"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddRunCommand(CLI::App* app, Command* chosen) {
+  CLI::App* cmd = app->add_subcommand(
+      "run", "Run one job in this process, without servers or ports");
+  auto flags = std::make_shared<RunFlags>();
+  cmd->group(kAloneCommands);
+  flags->cluster.AddTo(cmd);
+  flags->job.AddTo(cmd);
+  cmd->add_option("-o,--output,--output-file", flags->output,
+                  "result lines, in input order; - is stdout")
+      ->required()
+      ->group(kMainGroup)
+      ->type_name("FILE");
+  cmd->add_option("--errors", flags->errors,
+                  "write error lines here instead of into --output");
+  cmd->add_flag("--json", flags->json,
+                "figures as one JSON object in the last line of stdout");
+  cmd->add_flag("--strict", flags->strict, "exit with 3 if any request failed");
+  cmd->add_flag("--restart", flags->restart,
+                "begin anew, and give up the answers that an earlier run with "
+                "this output left");
+  cmd->add_option("--generation-config", flags->generation_config,
+                  "auto: requests that do not say get the values of the "
+                  "model's generation_config.json; none: as if it had none")
+      ->check(CLI::IsMember({"auto", "none"}))
+      ->capture_default_str();
+  cmd->add_flag("-q,--quiet", flags->quiet, "no progress");
+  cmd->footer(
+      "A run that was stopped or killed goes on where it was when the same\n"
+      "command is given again: until the output is whole, answers are kept in\n"
+      "OUTPUT.sluice (or --state-dir).\n"
+      "Examples:\n"
+      "  sluice run --model ./llama -i prompts.jsonl -o answers.jsonl\n"
+      "  sluice run --model ./llama -i prompts.txt -o - --max-tokens 32\n"
+      "  sluice run --model ./llama -i in.jsonl -o out.jsonl --workers 2 "
+      "--dtype bfloat16 --json");
+  cmd->callback([=] { *chosen = [=] { return Runner(*flags).Run(); }; });
+}
+
+}  // namespace sluice

@@ -1,0 +1,439 @@
+#include "server/cli/run/run_state.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/status_macros.h"
+#include "coordinator/store/state_lock.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kManifest[] = "run.json";
+constexpr char kInput[] = "input";  // what came from a pipe
+constexpr char kStore[] = "sluice.db";
+// What a coordinator makes beside the store.
+constexpr const char* kStoreFiles[] = {
+    "sluice.db-wal",   "sluice.db-shm", "sluice.db-journal",
+    "sluice.accepted", "lock",          "model",
+    "reserve"};
+constexpr char kUploadPrefix[] = "upload-";  // what one removes when it starts
+constexpr int kManifestVersion = 1;
+constexpr size_t kReadBytes = 1 << 20;
+
+struct FreeState {
+  void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
+};
+
+std::string Hex(XXH128_hash_t hash) {
+  return absl::StrCat(absl::Hex(hash.high64, absl::kZeroPad16),
+                      absl::Hex(hash.low64, absl::kZeroPad16));
+}
+
+// Reads to the end and says what was there; `copy` gets it, too.
+absl::StatusOr<std::string> DigestOf(int fd, const std::string& name,
+                                     OutputFile* copy) {
+  const std::unique_ptr<XXH3_state_t, FreeState> state(XXH3_createState());
+  if (state == nullptr || XXH3_128bits_reset(state.get()) != XXH_OK) {
+    return absl::ResourceExhaustedError("no memory for a digest");
+  }
+  std::vector<char> buffer(kReadBytes);
+  int64_t bytes = 0;
+  while (true) {
+    const ssize_t n = read(fd, buffer.data(), buffer.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("can't read the input ", name, ": ", strerror(errno)));
+    }
+    if (n == 0) break;
+    bytes += n;
+    XXH3_128bits_update(state.get(), buffer.data(), static_cast<size_t>(n));
+    if (copy != nullptr) {
+      SLUICE_RETURN_IF_ERROR(copy->Write(
+          absl::string_view(buffer.data(), static_cast<size_t>(n))));
+    }
+  }
+  return absl::StrCat(bytes, " bytes, ", Hex(XXH3_128bits_digest(state.get())));
+}
+
+// null if there is no manifest.
+absl::StatusOr<nlohmann::json> ReadManifest(const fs::path& directory) {
+  const std::string path = (directory / kManifest).string();
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return nlohmann::json();
+  const auto manifest = nlohmann::json::parse(in, nullptr, false);
+  if (!manifest.is_object() || !manifest.contains("facts") ||
+      !manifest["facts"].is_object() ||
+      manifest.value("sluice_run", 0) != kManifestVersion) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path,
+        " is damaged or of another version of Sluice; add --restart to "
+        "give up what is kept there"));
+  }
+  return manifest;
+}
+
+// The names of all that a run makes in its directory, the manifest's last: what
+// is there without one is no run's.
+std::vector<std::string> NamesOfRun() {
+  std::vector<std::string> names = {kInput, kStore};
+  names.insert(names.end(), std::begin(kStoreFiles), std::end(kStoreFiles));
+  names.push_back(kManifest);
+  return names;
+}
+
+// kInvalidArgument if a run would write over, or remove, what is in a directory
+// without a manifest.
+absl::Status CheckFree(const fs::path& directory) {
+  std::error_code error;
+  if (fs::exists(directory / kStore, error)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(directory.string(),
+                     " holds jobs that no `sluice run` made; say another "
+                     "--state-dir"));
+  }
+  const std::vector<std::string> names = NamesOfRun();
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    const std::string name = entry.path().filename().string();
+    if (!absl::StartsWith(name, kUploadPrefix) &&
+        std::find(names.begin(), names.end(), name) == names.end()) {
+      continue;
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        entry.path().string(),
+        " was made by no `sluice run`, and one that keeps its answers in ",
+        directory.string(),
+        " would write over it; move it away, or say another --state-dir"));
+  }
+  return absl::OkStatus();
+}
+
+// kInvalidArgument if a directory's manifest is a file of somebody else's.
+// One that is damaged is not.
+absl::Status CheckManifestIsRuns(const fs::path& directory) {
+  const fs::path path = directory / kManifest;
+  std::ifstream in(path, std::ios::binary);
+  const auto manifest = nlohmann::json::parse(in, nullptr, false);
+  if (manifest.is_discarded() ||
+      (manifest.is_object() && manifest.contains("sluice_run"))) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(path.string(),
+                   " was made by no `sluice run`; move it away, or say another "
+                   "--state-dir"));
+}
+
+// kInvalidArgument if `file`, which `flag` names, is one of a run's own in
+// `directory`.
+absl::Status CheckIsNotRuns(const fs::path& directory, const std::string& file,
+                            absl::string_view flag) {
+  if (file.empty() || file == "-") return absl::OkStatus();
+  std::error_code error;
+  fs::path path = fs::weakly_canonical(file, error);
+  if (error) path = file;
+  const std::vector<std::string> names = NamesOfRun();
+  if (std::find(names.begin(), names.end(), path.filename().string()) ==
+          names.end() ||
+      !fs::equivalent(path.parent_path(), directory, error)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      flag, " ", file, " lies in ", directory.string(),
+      ", where a run keeps a file of its own by this name; move it away, or "
+      "say another --state-dir"));
+}
+
+template <typename Json>
+std::string ManifestText(const Json& manifest) {
+  return manifest.dump(2, ' ', false,
+                       nlohmann::json::error_handler_t::replace) +
+         "\n";
+}
+
+// What of two runs differs, for people.
+std::string Differences(const RunState::Facts& earlier,
+                        const RunState::Facts& now) {
+  std::vector<std::string> differences;
+  RunState::Facts names = now;
+  names.insert(earlier.begin(), earlier.end());
+  const auto value = [](const RunState::Facts& facts, const std::string& name) {
+    const auto it = facts.find(name);
+    return it == facts.end() || it->second.empty() ? "not given" : it->second;
+  };
+  for (const auto& [name, ignored] : names) {
+    const std::string before = value(earlier, name);
+    const std::string after = value(now, name);
+    if (before == after) continue;
+    differences.push_back(
+        absl::StartsWith(name, "--")
+            ? absl::StrCat(name, " was ", before, " and is ", after)
+            : absl::StrCat(name, " is another one"));
+  }
+  return absl::StrJoin(differences, "; ");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RunState>> RunState::Open(const Options& options,
+                                                         Facts facts) {
+  std::unique_ptr<RunState> state(new RunState());
+  if (!options.state_dir.empty() || options.output->replaces()) {
+    SLUICE_RETURN_IF_ERROR(state->OpenDurable(options, std::move(facts)));
+    return state;
+  }
+  state->temporary_ = true;
+  state->input_ = options.input;
+  std::error_code error;
+  const fs::path tmp = fs::temp_directory_path(error);
+  std::string name = ((error ? "/tmp" : tmp) / "sluice-run-XXXXXX").string();
+  if (mkdtemp(name.data()) == nullptr) {
+    state->temporary_ = false;
+    return absl::Status(absl::ErrnoToStatusCode(errno),
+                        absl::StrCat("can't make a directory ", name,
+                                     "; say where with --state-dir"));
+  }
+  state->path_ = name;
+  return state;
+}
+
+absl::Status RunState::OpenDurable(const Options& options, Facts facts) {
+  named_ = !options.state_dir.empty();
+  path_ = named_ ? fs::path(options.state_dir)
+                 : fs::path(options.output->target() + ".sluice");
+  std::error_code error;
+  const bool exists = fs::exists(path_, error);
+  if (exists && !fs::is_directory(path_, error)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path_.string(),
+        ", where answers are kept until the output is whole, is no directory; "
+        "move it away, or say where with --state-dir"));
+  }
+  SLUICE_RETURN_IF_ERROR(CheckIsNotRuns(path_, options.input, "--input"));
+  SLUICE_RETURN_IF_ERROR(
+      CheckIsNotRuns(path_, options.output->target(), "--output"));
+  const bool earlier_run = fs::exists(path_ / kManifest, error);
+  if (earlier_run) {
+    SLUICE_RETURN_IF_ERROR(CheckManifestIsRuns(path_));
+  } else if (exists) {
+    SLUICE_RETURN_IF_ERROR(CheckFree(path_));
+  }
+  owned_ = !exists || earlier_run;
+  if (earlier_run && options.restart) SLUICE_RETURN_IF_ERROR(Clear());
+  SLUICE_ASSIGN_OR_RETURN(const nlohmann::json manifest, ReadManifest(path_));
+  if (!manifest.is_null()) {
+    previous_ = ManifestText(manifest);
+    resumes_ = true;  // what is there stays, until it is known to be of no use
+  }
+  made_ = fs::create_directories(path_, error);
+  if (error) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "can't make the directory ", path_.string(), ": ", error.message()));
+  }
+  // It holds prompts and answers.
+  if (made_) fs::permissions(path_, fs::perms::owner_all, error);
+  SLUICE_RETURN_IF_ERROR(ReadInput(options, &facts));
+  facts_ = std::move(facts);
+  if (!manifest.is_null()) {
+    Facts earlier;
+    for (const auto& [name, value] : manifest["facts"].items()) {
+      earlier[name] = value.is_string() ? value.get<std::string>() : "";
+    }
+    if (earlier != facts_ && !manifest.value("finished", false)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          path_.string(),
+          " keeps the answers of a run that was not ended and was not this "
+          "one: ",
+          Differences(earlier, facts_),
+          ". Run it as before to go on with it, or add --restart to give its "
+          "answers up and begin anew"));
+    }
+    resumes_ = earlier == facts_ && fs::exists(path_ / kStore, error);
+  }
+  nlohmann::json id(facts_);
+  const std::string text =
+      id.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  request_id_ =
+      absl::StrCat("sluice-run-", Hex(XXH3_128bits(text.data(), text.size())));
+  return TakePlace();
+}
+
+absl::Status RunState::TakePlace() {
+  // A pipe may have been read for long.
+  SLUICE_ASSIGN_OR_RETURN(const nlohmann::json manifest, ReadManifest(path_));
+  const std::string now = manifest.is_null() ? "" : ManifestText(manifest);
+  if (now != previous_) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "another run began meanwhile to keep its answers in ", path_.string(),
+        "; wait for its end, or write to another output"));
+  }
+  SLUICE_RETURN_IF_ERROR(WriteManifest());
+  ours_ = true;
+  // Only now: without a manifest, a file of this name is the user's.
+  if (copy_ == nullptr) return absl::OkStatus();
+  SLUICE_RETURN_IF_ERROR(copy_->Commit());
+  copy_.reset();
+  return absl::OkStatus();
+}
+
+absl::Status RunState::ReadInput(const Options& options, Facts* facts) {
+  std::string& digest = (*facts)["the input"];
+  const bool is_stdin = options.input == "-";
+  const int fd = is_stdin ? dup(STDIN_FILENO)
+                          : open(options.input.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "can't read the input ", options.input, ": ", strerror(errno)));
+  }
+  struct stat info {};
+  const bool again =
+      !is_stdin && fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
+  absl::StatusOr<std::string> read;
+  if (again) {
+    input_ = options.input;
+    std::error_code error;
+    input_time_ = fs::last_write_time(input_, error);
+    read = DigestOf(fd, options.input, nullptr);
+  } else {
+    read = CopyInput(fd, options.input);
+  }
+  close(fd);
+  if (read.ok()) digest = *read;
+  return read.status();
+}
+
+absl::StatusOr<std::string> RunState::CopyInput(int fd,
+                                                const std::string& name) {
+  input_ = (path_ / kInput).string();
+  copied_input_ = true;
+  SLUICE_ASSIGN_OR_RETURN(copy_, OutputFile::Plan(input_, "--state-dir"));
+  SLUICE_RETURN_IF_ERROR(copy_->Open());
+  SLUICE_ASSIGN_OR_RETURN(std::string digest, DigestOf(fd, name, copy_.get()));
+  // A full disk shows here, where nothing has been changed yet.
+  SLUICE_RETURN_IF_ERROR(copy_->Flush());
+  return digest;
+}
+
+absl::Status RunState::WriteManifest() {
+  const nlohmann::ordered_json manifest = {{"sluice_run", kManifestVersion},
+                                           {"finished", finished_},
+                                           {"facts", facts_}};
+  return WriteOutputFile((path_ / kManifest).string(), "--state-dir",
+                         ManifestText(manifest));
+}
+
+absl::Status RunState::Clear() {
+  // Not while another run writes there.
+  SLUICE_RETURN_IF_ERROR(StateLock::Acquire(path_).status());
+  Remove();
+  return absl::OkStatus();
+}
+
+void RunState::Remove() {
+  std::error_code error;
+  // By name: what else may be there is not ours.
+  for (const std::string& name : NamesOfRun()) {
+    fs::remove(path_ / name, error);
+  }
+  for (const char* name : {kInput, kManifest}) {
+    fs::remove(path_ / absl::StrCat(name, ".sluice-partial"), error);
+  }
+  if (named_) return;
+  if (owned_) {
+    fs::remove_all(path_, error);
+  } else {
+    fs::remove(path_, error);
+  }
+}
+
+RunState::~RunState() {
+  if (path_.empty()) return;
+  std::error_code error;
+  copy_.reset();
+  if (temporary_) {
+    fs::remove_all(path_, error);
+    return;
+  }
+  if (resumes_ || has_job_ || finished_) return;
+  if (ours_ && !previous_.empty()) {
+    // What the user keeps of earlier runs is no run's that was not ended.
+    WriteOutputFile((path_ / kManifest).string(), "--state-dir", previous_)
+        .IgnoreError();
+  } else if (ours_) {
+    Remove();
+  }
+  if (made_) fs::remove(path_, error);  // unless something is in it
+}
+
+absl::StatusOr<std::istream*> RunState::OpenInput() {
+  if (input_ == "-") return &std::cin;
+  stream_.open(input_, std::ios::binary);
+  if (!stream_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("can't read the input ", input_, ": ", strerror(errno)));
+  }
+  return &stream_;
+}
+
+absl::Status RunState::OnJobCreated() {
+  has_job_ = true;
+  stream_.close();
+  if (temporary_) return absl::OkStatus();
+  std::error_code error;
+  if (copied_input_) {
+    fs::remove(input_, error);
+  } else if (!resumes_ && fs::last_write_time(input_, error) != input_time_) {
+    has_job_ = false;  // of which nothing is kept
+    return absl::FailedPreconditionError(
+        absl::StrCat(input_, " changed while it was read; run again"));
+  }
+  return absl::OkStatus();
+}
+
+std::string RunState::OnStopped(const absl::StatusOr<v1::Job>& job) {
+  if (job.ok() && job->counts().completed() == 0) {
+    has_job_ = false;  // of which nothing is worth keeping
+    return "nothing was answered yet";
+  }
+  const std::string on = absl::StrCat("kept in ", path_.string(),
+                                      "; run the same command again to go on");
+  if (!job.ok()) {
+    const std::string unknown = absl::StrCat(
+        "how much was answered can't be found out: ", job.status().message());
+    return temporary_ ? unknown : absl::StrCat(unknown, "; all of it is ", on);
+  }
+  return absl::StrCat(job->counts().completed() + job->counts().failed(),
+                      " of ", job->counts().total(), " answers are ",
+                      temporary_ ? "there, and none is kept: with a file as "
+                                   "--output they would be"
+                                 : on);
+}
+
+absl::Status RunState::Finish() {
+  finished_ = true;
+  if (temporary_) return absl::OkStatus();
+  if (named_) return WriteManifest();
+  Remove();
+  return absl::OkStatus();
+}
+
+}  // namespace sluice

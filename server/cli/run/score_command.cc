@@ -1,0 +1,381 @@
+// `sluice score`: the perplexity of a text, by a coordinator and its workers in
+// this process. Its windows are requests of one job like any others.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <streambuf>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/host/logging.h"
+#include "common/metrics/metrics_server.h"
+#include "common/status_macros.h"
+#include "common/threads/clock.h"
+#include "common/threads/mutex.h"
+#include "server/cli/commands.h"
+#include "server/cli/jobs/job_io.h"
+#include "server/cli/jobs/output_file.h"
+#include "server/cli/jobs/progress.h"
+#include "server/cli/jobs/stop_signals.h"
+#include "server/cli/run/cluster_flags.h"
+#include "server/cli/run/score_windows.h"
+#include "server/flags/command_line.h"
+#include "server/local_cluster.h"
+
+namespace sluice {
+namespace {
+
+constexpr int32_t kDefaultContext = 2048;
+// What the tokenizer takes at once.
+constexpr size_t kMaxTextBytes = size_t{64} << 20;
+
+struct ScoreFlags {
+  ClusterFlags cluster;
+  std::vector<std::string> inputs;
+  int32_t context = 0, stride = 0;
+  std::string bos = "each";
+  bool json = false, quiet = false;
+};
+
+absl::StatusOr<WindowStart> ParseStart(const std::string& name) {
+  if (name == "each") return WindowStart::kEach;
+  if (name == "first") return WindowStart::kFirst;
+  if (name == "none") return WindowStart::kNone;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--bos \"", name, "\" is none of each, first, none"));
+}
+
+absl::StatusOr<std::string> ReadText(const std::string& path) {
+  SLUICE_ASSIGN_OR_RETURN(auto file, InputFile::Open(path));
+  std::string text;
+  std::vector<char> buffer(1 << 20);
+  while (file->stream()) {
+    file->stream().read(buffer.data(),
+                        static_cast<std::streamsize>(buffer.size()));
+    text.append(buffer.data(), static_cast<size_t>(file->stream().gcount()));
+    if (text.size() > kMaxTextBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, " has more than ", kMaxTextBytes >> 20,
+                       " MiB; cut it into several files"));
+    }
+  }
+  if (file->stream().bad()) {
+    return absl::DataLossError(absl::StrCat("reading ", path, " failed"));
+  }
+  if (text.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " is empty: there is nothing to score"));
+  }
+  return text;
+}
+
+// What the tokenizer puts before a text: BOS, as a rule.
+absl::StatusOr<std::vector<int32_t>> StartTokens(const Tokenizer& tokenizer) {
+  constexpr char kProbe[] = "a";
+  SLUICE_ASSIGN_OR_RETURN(std::vector<int32_t> with,
+                          tokenizer.Encode(kProbe, true));
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<int32_t> without,
+                          tokenizer.Encode(kProbe, false));
+  const auto text =
+      std::search(with.begin(), with.end(), without.begin(), without.end());
+  with.erase(text == with.end() ? with.begin() : text, with.end());
+  return with;
+}
+
+// The job's lines, made as they are read; what is needed to read the results
+// stays.
+class RequestLines : public std::streambuf {
+ public:
+  struct Window {
+    int32_t ids;
+    int32_t first_counted;
+  };
+  explicit RequestLines(WindowCutter* cutter) : cutter_(cutter) {}
+  const std::vector<Window>& windows() const { return windows_; }
+
+ protected:
+  int_type underflow() override {
+    ScoreWindow window;
+    if (!cutter_->Next(&window)) return traits_type::eof();
+    windows_.push_back(
+        {static_cast<int32_t>(window.ids.size()), window.first_counted});
+    line_ = ScoreRequestLine(window);
+    setg(line_.data(), line_.data(), line_.data() + line_.size());
+    return traits_type::to_int_type(line_.front());
+  }
+
+ private:
+  WindowCutter* const cutter_;
+  std::vector<Window> windows_;
+  std::string line_;
+};
+
+// Runs the job and adds up its scores.
+absl::StatusOr<ScoreSum> RunJob(LocalCluster& cluster, RequestLines* lines,
+                                ProgressDisplay& display) {
+  JobClient& client = cluster.client();
+  std::istream input(lines);
+  v1::JobSpec spec;
+  spec.set_name("score");
+  spec.set_format(v1::INPUT_FORMAT_JSONL);
+  SLUICE_ASSIGN_OR_RETURN(v1::Job job, client.CreateJob(spec, &input, nullptr));
+  const std::vector<RequestLines::Window>& windows = lines->windows();
+  Mutex mu;
+  ScoreSum sum;  // guarded by mu
+  size_t done = 0;
+  // One window that can't be scored spoils the figure.
+  const auto add = [&](const v1::Result& result) -> absl::Status {
+    MutexLock lock(&mu);
+    if (done >= windows.size()) {
+      return absl::InternalError("there are more results than windows");
+    }
+    const RequestLines::Window& window = windows[done++];
+    return AddScores(result.line(), window.ids, window.first_counted, &sum);
+  };
+  const auto show = [&](const v1::Job& now) {
+    MutexLock lock(&mu);
+    std::string text = absl::StrFormat("%d/%d windows, %d tokens scored", done,
+                                       windows.size(), sum.tokens());
+    if (sum.tokens() > 0) {
+      absl::StrAppendFormat(&text, ", perplexity so far %.4f",
+                            sum.perplexity());
+    }
+    if (!now.detail().empty()) absl::StrAppend(&text, " (", now.detail(), ")");
+    display.UpdateText(text);
+  };
+  const absl::StatusOr<v1::Job> last = FollowJob(cluster, job.id(), add, show);
+  display.Finish();
+  SLUICE_RETURN_IF_ERROR(last.status());
+  if (done != windows.size()) {
+    return absl::InternalError(absl::StrCat(
+        "only ", done, " of ", windows.size(), " windows have a result"));
+  }
+  return sum;
+}
+
+// null for what JSON has no number for.
+nlohmann::ordered_json Number(double value) {
+  return std::isfinite(value) ? nlohmann::ordered_json(value)
+                              : nlohmann::ordered_json(nullptr);
+}
+
+// All that needs the model.
+absl::Status ScoreOn(LocalCluster& cluster, const ScoreFlags& flags,
+                     WindowOptions windows, int64_t bytes, double start,
+                     std::vector<std::string> texts, ProgressDisplay& display) {
+  // While the workers load.
+  const Coordinator& coordinator = cluster.coordinator();
+  const int32_t positions = coordinator.max_model_len();
+  if (flags.context > positions) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--context ", flags.context, " is more than the ", positions,
+        flags.cluster.max_model_len > 0 ? " positions of --max-model-len"
+                                        : " positions that the model has"));
+  }
+  windows.context =
+      flags.context > 0 ? flags.context : std::min(positions, kDefaultContext);
+  windows.stride = flags.stride > 0 ? flags.stride : windows.context;
+  SLUICE_ASSIGN_OR_RETURN(std::vector<int32_t> start_tokens,
+                          StartTokens(coordinator.tokenizer()));
+  SLUICE_RETURN_IF_ERROR(windows.Validate(start_tokens.size()));
+  std::vector<std::vector<int32_t>> documents;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    absl::StatusOr<std::vector<int32_t>> ids =
+        coordinator.tokenizer().Encode(texts[i], false);
+    if (!ids.ok()) return Annotate(ids.status(), flags.inputs[i]);
+    documents.push_back(*std::move(ids));
+    texts[i] = {};
+  }
+  WindowCutter cutter(windows, std::move(start_tokens), std::move(documents));
+  bool any = false;
+  for (size_t i = 0; i < flags.inputs.size(); ++i) {
+    any = any || cutter.CountedTokens(i) > 0;
+  }
+  for (size_t i = 0; i < flags.inputs.size(); ++i) {
+    if (cutter.CountedTokens(i) > 0) continue;
+    const std::string why =
+        absl::StrCat(flags.inputs[i],
+                     " is too short: a token is scored given another one, "
+                     "so that at least 2 are needed");
+    if (!any) return absl::InvalidArgumentError(why);
+    LogWarning(why + "; nothing of it is scored");
+  }
+  SLUICE_RETURN_IF_ERROR(WaitUntilLoaded(cluster, display));
+
+  const double loaded = MonotonicSeconds();
+  RequestLines lines(&cutter);
+  SLUICE_ASSIGN_OR_RETURN(const ScoreSum sum, RunJob(cluster, &lines, display));
+  const double wall = MonotonicSeconds() - loaded;
+  const auto scored = static_cast<double>(sum.tokens());
+  const double rate = wall > 0 ? scored / wall : 0;
+  // The scored tokens stand for their share of the bytes; all, as a rule.
+  const double bits_per_byte = sum.nll() / std::log(2.0) / scored *
+                               static_cast<double>(cutter.num_tokens()) /
+                               static_cast<double>(bytes);
+  if (flags.json) {
+    const nlohmann::ordered_json line = {
+        {"perplexity", Number(sum.perplexity())},
+        {"perplexity_stderr", Number(sum.perplexity_error())},
+        {"bits_per_byte", Number(bits_per_byte)},
+        {"nll_nats", Number(sum.nll())},
+        {"tokens_scored", sum.tokens()},
+        {"tokens", cutter.num_tokens()},
+        {"bytes", bytes},
+        {"documents", flags.inputs.size()},
+        {"windows", lines.windows().size()},
+        {"context", windows.context},
+        {"stride", windows.stride},
+        {"bos", flags.bos},
+        {"tokens_per_second", rate},
+        {"wall_seconds", wall},
+        {"load_seconds", loaded - start},
+        {"workers", flags.cluster.workers},
+        {"dtype", cluster.coordinator().cluster_state().dtype()},
+        {"policy", PolicyText(cluster.coordinator().policy())}};
+    std::cout << line.dump() << std::endl;
+    return absl::OkStatus();
+  }
+  std::cout << absl::StrFormat(
+      "perplexity      %.4f +- %.4f\n"
+      "tokens scored   %d of %d, in %d windows of %d (stride %d)\n"
+      "bits per byte   %.4f\n"
+      "tokens/s        %.1f\n",
+      sum.perplexity(), sum.perplexity_error(), sum.tokens(),
+      cutter.num_tokens(), lines.windows().size(), windows.context,
+      windows.stride, bits_per_byte, rate);
+  std::cout.flush();
+  return absl::OkStatus();
+}
+
+// A temporary one, or null where the user named one.
+absl::StatusOr<std::unique_ptr<TemporaryStateDir>> MakeStateDir(
+    const ClusterFlags& flags) {
+  if (flags.state_dir.empty()) return TemporaryStateDir::Make();
+  std::error_code error;
+  if (std::filesystem::exists(
+          std::filesystem::path(flags.state_dir) / "sluice.db", error)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--state-dir ", flags.state_dir,
+                     " holds other jobs; say another one, or leave it out"));
+  }
+  return nullptr;
+}
+
+absl::Status Score(const ScoreFlags& flags) {
+  StopSignals signals;  // before all threads
+  WindowOptions windows;
+  SLUICE_ASSIGN_OR_RETURN(windows.start, ParseStart(flags.bos));
+  if (flags.context != 0 || flags.stride != 0) {
+    // As far as can be said without the model.
+    windows.context = flags.context != 0 ? flags.context : INT32_MAX;
+    windows.stride = flags.stride != 0 ? flags.stride : windows.context;
+    SLUICE_RETURN_IF_ERROR(windows.Validate(0));
+  }
+  std::vector<std::string> texts;
+  int64_t bytes = 0;
+  for (const std::string& path : flags.inputs) {
+    SLUICE_ASSIGN_OR_RETURN(std::string text, ReadText(path));
+    bytes += static_cast<int64_t>(text.size());
+    texts.push_back(std::move(text));
+  }
+  if (!flags.cluster.trace.empty()) {
+    std::vector<NamedInput> inputs;
+    for (const std::string& path : flags.inputs) {
+      inputs.push_back({path, "--input"});
+    }
+    SLUICE_ASSIGN_OR_RETURN(const auto trace,
+                            OutputFile::Plan(flags.cluster.trace, "--trace"));
+    SLUICE_RETURN_IF_ERROR(CheckDistinct(inputs, {trace.get()}));
+  }
+  SLUICE_ASSIGN_OR_RETURN(auto state_dir, MakeStateDir(flags.cluster));
+  const std::unique_ptr<MetricsRegistry> metrics = CreatePrometheusRegistry();
+  LocalCluster::Options options;
+  SLUICE_RETURN_IF_ERROR(flags.cluster.Apply(&options));
+  options.metrics = metrics.get();
+  options.coordinator.state_dir =
+      state_dir ? state_dir->path().string() : flags.cluster.state_dir;
+  options.coordinator.generation_config = false;  // nothing is generated
+  options.coordinator.most_model_len =
+      flags.context > 0 ? flags.context : kDefaultContext;
+
+  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Tracer> tracer,
+                          flags.cluster.MakeTracer());
+  options.tracer = tracer.get();
+
+  const double start = MonotonicSeconds();
+  ProgressDisplay display(Clock::Real(), flags.quiet);
+  signals.OnStop([&] {
+    state_dir.reset();
+    std::cerr << "\nsluice: stopped before anything was scored\n";
+    _exit(128 + signals.signal());
+  });
+  auto started = LocalCluster::Start(std::move(options));
+  if (!started.ok()) {
+    signals.OnStop(nullptr);
+    return started.status();
+  }
+  auto cluster = *std::move(started);
+  signals.OnStop([&] { cluster->Shutdown(); });
+  const absl::Status status = ScoreOn(*cluster, flags, windows, bytes, start,
+                                      std::move(texts), display);
+  signals.OnStop(nullptr);
+  if (!status.ok() && signals.signal() != 0) {
+    return StoppedBy(signals.signal(),
+                     "stopped before the text was scored; nothing is kept");
+  }
+  SLUICE_RETURN_IF_ERROR(status);
+  return flags.cluster.WriteTrace(tracer.get());
+}
+
+}  // namespace
+
+void AddScoreCommand(CLI::App* app, Command* chosen) {
+  CLI::App* cmd = app->add_subcommand(
+      "score", "Print the perplexity of a text, without servers or ports");
+  auto flags = std::make_shared<ScoreFlags>();
+  cmd->group(kAloneCommands);
+  flags->cluster.AddTo(cmd);
+  cmd->add_option("-i,--input", flags->inputs,
+                  "plain text in UTF-8; - is stdin. Each file is a document of "
+                  "its own")
+      ->required()
+      ->group(kMainGroup)
+      ->type_name("FILE")
+      ->envname("SLUICE_SCORE_INPUT");
+  cmd->add_option("--context", flags->context,
+                  "tokens in a window; default: the model's positions, at most "
+                  "2048");
+  cmd->add_option(
+      "--stride", flags->stride,
+      "from a window's beginning to the next one's; the tokens that "
+      "the window before held do not count again; default: "
+      "--context");
+  cmd->add_option("--bos", flags->bos,
+                  "each: every window begins with what the tokenizer puts "
+                  "before a text; first: only a document's first one; none")
+      ->capture_default_str();
+  cmd->add_flag("--json", flags->json, "the figures as one JSON object");
+  cmd->add_flag("-q,--quiet", flags->quiet, "no progress");
+  cmd->footer(
+      "A text is tokenized whole and cut into windows. Each token counts "
+      "once,\n"
+      "given those before it in its window; one that nothing precedes does "
+      "not\n"
+      "count. --bos first is Hugging Face's recipe.\n"
+      "Examples:\n"
+      "  sluice score --model ./llama --input wiki.test.raw\n"
+      "  sluice score --model ./llama --input book.txt --context 1024 --stride "
+      "512 --json");
+  cmd->callback([=] { *chosen = [=] { return Score(*flags); }; });
+}
+
+}  // namespace sluice

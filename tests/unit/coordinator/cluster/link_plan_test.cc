@@ -1,0 +1,80 @@
+#include "coordinator/cluster/links/link_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace sluice {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr auto kGrpc = v1::LINK_TRANSPORT_GRPC;
+constexpr auto kNccl = v1::LINK_TRANSPORT_NCCL;
+
+LinkAbility Only(const std::string& name) { return {.worker = name}; }
+LinkAbility Either(const std::string& name) {
+  return {.worker = name, .nccl = true, .gpu = "GPU-" + name};
+}
+LinkAbility Insists(const std::string& name) {
+  LinkAbility ability = Either(name);
+  ability.grpc = false;
+  return ability;
+}
+
+TEST(LinkAbilityTest, IsWhatTheWorkerRegistered) {
+  v1::Register info;
+  info.set_name("w");
+  LinkAbility ability = LinkAbility::Of(info);  // of an older worker
+  EXPECT_TRUE(ability.grpc);
+  EXPECT_FALSE(ability.nccl);
+  info.add_link_transports(kNccl);
+  info.set_gpu_uuid("GPU-1");
+  ability = LinkAbility::Of(info);
+  EXPECT_FALSE(ability.grpc);
+  EXPECT_TRUE(ability.nccl);
+  EXPECT_EQ(ability.gpu, "GPU-1");
+  info.add_link_transports(kGrpc);
+  EXPECT_TRUE(LinkAbility::Of(info).grpc);
+}
+
+TEST(PlanLinksTest, NcclWhereBothEndsHaveIt) {
+  EXPECT_THAT(PlanLinks({Only("a")}).links, ElementsAre());
+  EXPECT_THAT(PlanLinks({Either("a"), Either("b"), Only("c"), Either("d"),
+                         Insists("e"), Insists("f")})
+                  .links,
+              ElementsAre(kNccl, kGrpc, kGrpc, kNccl, kNccl));
+}
+
+TEST(PlanLinksTest, NotOnOneGpu) {
+  LinkAbility twin = Either("b");
+  twin.gpu = "GPU-a";
+  EXPECT_THAT(PlanLinks({Either("a"), twin}).links, ElementsAre(kGrpc));
+  const LinkPlan plan = PlanLinks({Insists("a"), twin});
+  EXPECT_EQ(plan.misfit, 0);
+  EXPECT_THAT(plan.why, HasSubstr("both are on GPU-a"));
+}
+
+TEST(PlanLinksTest, NotWhereItFailed) {
+  LinkAbility failed = Either("b");
+  failed.nccl_failed = true;
+  EXPECT_THAT(PlanLinks({Either("a"), failed, Either("c")}).links,
+              ElementsAre(kGrpc, kGrpc));
+  // There is no other way.
+  EXPECT_THAT(PlanLinks({Insists("a"), failed}).links, ElementsAre(kNccl));
+}
+
+TEST(PlanLinksTest, WhoInsistsInVainIsNamed) {
+  LinkPlan plan = PlanLinks({Only("a"), Only("b"), Insists("c")});
+  EXPECT_EQ(plan.misfit, 2);
+  EXPECT_THAT(plan.why,
+              AllOf(HasSubstr("worker 'c' was started with --link nccl"),
+                    HasSubstr("worker 'b' has no NCCL links")));
+  plan = PlanLinks({Insists("a"), Only("b")});
+  EXPECT_EQ(plan.misfit, 0);
+  EXPECT_THAT(plan.why, HasSubstr("can't be linked to worker 'b'"));
+}
+
+}  // namespace
+}  // namespace sluice

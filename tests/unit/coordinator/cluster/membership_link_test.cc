@@ -1,0 +1,148 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <initializer_list>
+
+#include "tests/unit/coordinator/cluster/membership_testing.h"
+
+namespace sluice {
+namespace {
+
+using testing::HasSubstr;
+using Phase = Membership::Phase;
+
+constexpr auto kGrpc = v1::LINK_TRANSPORT_GRPC;
+constexpr auto kNccl = v1::LINK_TRANSPORT_NCCL;
+
+class MembershipLinkTest : public MembershipTest {
+ protected:
+  std::shared_ptr<RecordingStream> Attach(
+      int64_t id, const std::string& name,
+      std::initializer_list<v1::LinkTransport> transports) {
+    v1::WorkerMessage message = Register(name);
+    v1::Register* info = message.mutable_register_();
+    for (const v1::LinkTransport transport : transports) {
+      info->add_link_transports(transport);
+    }
+    info->set_gpu_uuid("GPU-" + name);
+    return MembershipTest::Attach(id, std::move(message));
+  }
+
+  void TellId(int64_t from, const std::string& link, int64_t epoch = 0) {
+    v1::WorkerMessage message;
+    message.mutable_link_id()->set_epoch(epoch > 0 ? epoch
+                                                   : members().epoch().value());
+    message.mutable_link_id()->set_id(link);
+    members().OnMessage(WorkerId(from), std::move(message));
+  }
+
+  std::string NextLink(int64_t id) {
+    v1::ClusterState state;
+    members().Describe(&state);
+    for (const v1::WorkerInfo& info : state.workers()) {
+      if (info.id() == id) return info.next_link();
+    }
+    return "?";
+  }
+};
+
+TEST_F(MembershipLinkTest, HandsIdsOnToTheNextStage) {
+  options_.min_workers = 3;
+  auto a = Attach(1, "a", {kGrpc, kNccl});
+  auto b = Attach(2, "b", {kGrpc, kNccl});
+  auto c = Attach(3, "c", {kGrpc});
+  Settle();
+  ASSERT_EQ(members().phase(), Phase::kLoading);
+  EXPECT_EQ(a->sent.back().assign_stage().next_link(), kNccl);
+  EXPECT_EQ(b->sent.back().assign_stage().previous_link(), kNccl);
+  EXPECT_EQ(b->sent.back().assign_stage().next_link(), kGrpc);
+  EXPECT_EQ(c->sent.back().assign_stage().previous_link(), kGrpc);
+  EXPECT_EQ(NextLink(1), "nccl");
+  EXPECT_EQ(NextLink(2), "grpc");
+  EXPECT_EQ(NextLink(3), "");
+
+  TellId(1, "secret");
+  ASSERT_TRUE(b->sent.back().has_link_id());
+  EXPECT_EQ(b->sent.back().link_id().id(), "secret");
+  EXPECT_EQ(b->sent.back().link_id().epoch(), members().epoch().value());
+  // Of a link that has no id, of no link, of another epoch: to nobody.
+  TellId(2, "no");
+  TellId(3, "no");
+  TellId(1, "no", 77);
+  EXPECT_FALSE(c->sent.back().has_link_id());
+  EXPECT_EQ(b->sent.back().link_id().id(), "secret");
+  EXPECT_FALSE(a->sent.back().has_link_id());
+}
+
+TEST_F(MembershipLinkTest, IdsOfImpossibleSizeEndTheWorker) {
+  auto a = Attach(1, "a", {kNccl});
+  auto b = Attach(2, "b", {kNccl});
+  Settle();
+  TellId(1, std::string(2000, 'x'));
+  EXPECT_EQ(a->broken.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_FALSE(b->sent.back().has_link_id());
+}
+
+// Where NCCL does not work between two machines, and nobody insists.
+TEST_F(MembershipLinkTest, FallsBackToGrpc) {
+  auto a = Attach(1, "a", {kGrpc, kNccl});
+  auto b = Attach(2, "b", {kGrpc, kNccl});
+  Settle();
+  EXPECT_EQ(a->sent.back().assign_stage().next_link(), kNccl);
+  // The end that only saw its link break was faster.
+  Failed(1, absl::StatusCode::kUnavailable, "the receiver ended it");
+  Failed(2, absl::StatusCode::kUnimplemented, "NCCL can't connect");
+  EXPECT_EQ(State(2), "WORKER_STATE_SPARE");  // not to blame
+  clock_.Advance(options_.first_back_off);
+  members().Advance();
+  ASSERT_EQ(members().phase(), Phase::kLoading);
+  EXPECT_EQ(members().epoch().value(), 2);
+  EXPECT_EQ(a->sent.back().assign_stage().next_link(), kGrpc);
+  EXPECT_EQ(b->sent.back().assign_stage().previous_link(), kGrpc);
+  // What else is not implemented is no matter of links.
+  Failed(2, absl::StatusCode::kUnimplemented, "no such kernel");
+  EXPECT_EQ(State(2), "WORKER_STATE_FAILED");
+  // With another worker it is tried again.
+  Attach(3, "c", {kGrpc, kNccl});
+  Settle();
+  EXPECT_EQ(a->sent.back().assign_stage().epoch(), 3);
+  EXPECT_EQ(a->sent.back().assign_stage().next_link(), kNccl);
+}
+
+TEST_F(MembershipLinkTest, WhoInsistsInVainKeepsThePlanFromStarting) {
+  Attach(1, "a", {kNccl});
+  auto b = Attach(2, "b", {kGrpc});
+  Settle();
+  EXPECT_EQ(members().phase(), Phase::kNoPlan);
+  EXPECT_THAT(members().detail(),
+              HasSubstr("worker 'a' was started with --link nccl, but can't be "
+                        "linked to worker 'b'"));
+  EXPECT_EQ(State(1), "WORKER_STATE_FAILED");
+  EXPECT_FALSE(b->sent.back().has_assign_stage());
+  // A third that can do without it takes its place.
+  auto c = Attach(3, "c", {kGrpc});
+  Settle();
+  members().Advance();
+  clock_.Advance(options_.most_back_off);
+  members().Advance();
+  EXPECT_EQ(members().phase(), Phase::kLoading);
+  EXPECT_TRUE(c->sent.back().has_assign_stage());
+}
+
+TEST_F(MembershipLinkTest, WhoInsistsInVainDoesNotEndAPlan) {
+  Attach(1, "a", {kGrpc});
+  Attach(2, "b", {kGrpc});
+  Settle();
+  Ready(1);
+  Ready(2);
+  ASSERT_EQ(members().phase(), Phase::kRunning);
+  auto c = Attach(3, "c", {kNccl});
+  Settle();
+  EXPECT_EQ(members().phase(), Phase::kRunning);
+  EXPECT_EQ(members().epoch().value(), 1);
+  EXPECT_EQ(State(3), "WORKER_STATE_FAILED");
+  EXPECT_FALSE(c->sent.back().has_assign_stage());
+}
+
+}  // namespace
+}  // namespace sluice

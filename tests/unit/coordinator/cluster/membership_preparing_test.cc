@@ -1,0 +1,243 @@
+// A running plan goes on until the next one can begin.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/coordinator/cluster/membership_testing.h"
+
+namespace sluice {
+namespace {
+
+using testing::HasSubstr;
+using Phase = Membership::Phase;
+
+class MembershipPreparingTest : public MembershipTest {
+ protected:
+  // a and b run, and c joins.
+  void Join() {
+    a_ = Attach(1, "a");
+    b_ = Attach(2, "b");
+    Settle();
+    Ready(1);
+    Ready(2);
+    ASSERT_EQ(members().phase(), Phase::kRunning);
+    c_ = Attach(3, "c");
+    Settle();
+  }
+
+  void StillRuns() {
+    EXPECT_EQ(members().phase(), Phase::kRunning);
+    EXPECT_EQ(members().epoch(), PlanEpoch(1));
+    EXPECT_TRUE(a_->broken.ok());
+    EXPECT_TRUE(b_->broken.ok());
+    for (const auto* stream : {a_.get(), b_.get()}) {
+      for (const v1::CoordinatorMessage& message : stream->sent) {
+        if (message.has_assign_stage()) {
+          EXPECT_EQ(message.assign_stage().epoch(), 1);
+        }
+      }
+    }
+  }
+
+  std::shared_ptr<RecordingStream> a_, b_, c_;
+};
+
+TEST_F(MembershipPreparingTest, AJoinerLoadsAheadAndIsReachedFirst) {
+  Join();
+  StillRuns();
+  EXPECT_EQ(members().detail(), "");
+  EXPECT_EQ(State(3), "WORKER_STATE_PREPARING");
+  ASSERT_TRUE(c_->sent.back().has_assign_stage());
+  const v1::AssignStage prepare = c_->sent.back().assign_stage();
+  EXPECT_TRUE(prepare.prepare());
+  EXPECT_EQ(prepare.epoch(), 2);
+  EXPECT_EQ(prepare.stage(), 2);
+  EXPECT_EQ(prepare.layers().begin(), 3);
+  EXPECT_EQ(prepare.layers().end(), 4);
+  // a to b is known to be well.
+  EXPECT_FALSE(a_->sent.back().has_reach_links());
+  ASSERT_TRUE(b_->sent.back().has_reach_links());
+  EXPECT_EQ(b_->sent.back().reach_links().epoch(), 2);
+  EXPECT_EQ(b_->sent.back().reach_links().peers(0).link_address(), "link:c");
+
+  Ready(3, 50, 16, 2);
+  StillRuns();
+  AnswerPreparation(2, *b_);
+  ASSERT_EQ(members().phase(), Phase::kLoading);
+  EXPECT_EQ(members().epoch(), PlanEpoch(2));
+  // What was prepared is what is assigned.
+  v1::AssignStage assigned = c_->sent.back().assign_stage();
+  EXPECT_FALSE(assigned.prepare());
+  assigned.set_prepare(true);
+  EXPECT_EQ(assigned.SerializeAsString(), prepare.SerializeAsString());
+  EXPECT_EQ(a_->sent.back().assign_stage().num_stages(), 3);
+  for (int64_t id : {1, 2, 3}) Ready(id);
+  EXPECT_EQ(members().phase(), Phase::kRunning);
+}
+
+TEST_F(MembershipPreparingTest, TheOrderOfTheAnswersDoesNotMatter) {
+  Join();
+  AnswerPreparation(2, *b_);
+  StillRuns();
+  Ready(3, 50, 16, 2);
+  EXPECT_EQ(members().epoch(), PlanEpoch(2));
+}
+
+TEST_F(MembershipPreparingTest, AJoinerThatCannotBeReachedIsLeftOut) {
+  Join();
+  Ready(3, 50, 16, 2);
+  AnswerPreparation(2, *b_, "connection refused");
+  StillRuns();
+  EXPECT_EQ(State(3), "WORKER_STATE_LEFT_OUT");
+  EXPECT_EQ(c_->sent.back().retire().epoch(), 2);
+  EXPECT_THAT(members().detail(),
+              HasSubstr("goes on without worker 'c': worker 'b' can't open a "
+                        "link to 'c' at link:c: connection refused"));
+  // And for longer each time.
+  for (const int seconds : {10, 20, 40}) {
+    const size_t sent = c_->sent.size();
+    for (int i = 0; i < seconds; ++i) {
+      EXPECT_EQ(c_->sent.size(), sent);
+      clock_.Advance(absl::Seconds(1));
+      for (int64_t id : {1, 2, 3}) Beat(id);
+      members().Advance();
+    }
+    ASSERT_EQ(c_->sent.size(), sent + 1);
+    EXPECT_TRUE(c_->sent.back().assign_stage().prepare());
+    AnswerPreparation(2, *b_, "connection refused");
+    StillRuns();
+  }
+}
+
+TEST_F(MembershipPreparingTest, AJoinerThatReachesNobodyIsLeftOut) {
+  options_.num_layers = 3;
+  a_ = Attach(1, "b");
+  b_ = Attach(2, "c");
+  Settle();
+  Ready(1);
+  Ready(2);
+  // The others keep the first and the last layer: it is in between.
+  c_ = Attach(3, "a");
+  Settle();
+  StillRuns();
+  ASSERT_TRUE(c_->sent.back().has_reach_links());
+  AnswerPreparation(3, *c_, "no route");
+  StillRuns();
+  EXPECT_EQ(State(3), "WORKER_STATE_LEFT_OUT");
+}
+
+TEST_F(MembershipPreparingTest, AJoinerThatCannotLoadIsLeftOut) {
+  Join();
+  Failed(3, absl::StatusCode::kResourceExhausted, "needs 3 GB", 2);
+  StillRuns();
+  EXPECT_EQ(State(3), "WORKER_STATE_FAILED");
+  EXPECT_TRUE(c_->sent.back().has_retire());
+  Settle();
+  StillRuns();
+}
+
+TEST_F(MembershipPreparingTest, AJoinerWithoutRoomForTheCacheIsLeftOut) {
+  Join();
+  Ready(3, 0, 16, 2);
+  StillRuns();
+  EXPECT_EQ(State(3), "WORKER_STATE_FAILED");
+}
+
+TEST_F(MembershipPreparingTest, AJoinerThatGoesAgainIsNoMatter) {
+  Join();
+  members().OnClosed(WorkerId(3), absl::UnavailableError("killed"));
+  Settle();
+  StillRuns();
+  AnswerPreparation(2, *b_);  // late
+  StillRuns();
+}
+
+TEST_F(MembershipPreparingTest, AJoinerWhoseLoadingStandsStillIsLeftOut) {
+  Join();
+  AnswerPreparation(2, *b_);
+  // It goes on for a long time.
+  for (int i = 0; i < 200; ++i) {
+    clock_.Advance(absl::Seconds(1));
+    for (int64_t id : {1, 2}) Beat(id);
+    Beat(3, v1::Activity::KIND_LOADING, 10 + i);
+    members().Advance();
+    EXPECT_EQ(State(3), "WORKER_STATE_PREPARING");
+  }
+  // And then no more.
+  for (int i = 0; i < 61; ++i) {
+    clock_.Advance(absl::Seconds(1));
+    for (int64_t id : {1, 2}) Beat(id);
+    Beat(3, v1::Activity::KIND_LOADING, 209);
+    members().Advance();
+  }
+  StillRuns();
+  EXPECT_EQ(State(3), "WORKER_STATE_LEFT_OUT");
+  EXPECT_THAT(members().detail(), HasSubstr("loading, and nothing got done"));
+  EXPECT_TRUE(c_->broken.ok());
+}
+
+TEST_F(MembershipPreparingTest, TheEndOfTheRunningPlanIsTheEndOfIt) {
+  Join();
+  members().OnClosed(WorkerId(2), absl::UnavailableError("killed"));
+  Settle();
+  // c steps in, with a plan of its own number.
+  ASSERT_EQ(members().phase(), Phase::kLoading);
+  EXPECT_EQ(members().epoch(), PlanEpoch(3));
+  EXPECT_FALSE(c_->sent.back().assign_stage().prepare());
+  Ready(3, 50, 16, 2);  // of the preparation: late
+  EXPECT_EQ(State(3), "WORKER_STATE_LOADING");
+}
+
+TEST_F(MembershipPreparingTest, AnotherJoinerIsPreparedWithIt) {
+  Join();
+  auto d = Attach(4, "d");
+  Settle();
+  StillRuns();
+  EXPECT_EQ(c_->sent.back().assign_stage().num_stages(), 4);
+  // It comes between a and b.
+  ASSERT_EQ(d->sent.size(), 3u);
+  EXPECT_EQ(d->sent[1].assign_stage().epoch(), 3);
+  EXPECT_EQ(d->sent[2].reach_links().peers(0).name(), "b");
+  EXPECT_EQ(a_->sent.back().reach_links().peers(0).name(), "d");
+  Ready(3, 50, 16, 2);  // of the one before
+  AnswerPreparation(2, *b_);
+  StillRuns();
+  AnswerPreparation(3, *c_);
+  StillRuns();
+  AnswerPreparation(1, *a_);
+  StillRuns();
+  AnswerPreparation(4, *d);
+  EXPECT_EQ(members().epoch(), PlanEpoch(3));
+}
+
+TEST_F(MembershipPreparingTest, AJoinerMayBeFoundGoneWhenAnotherComes) {
+  Join();
+  c_->full = true;  // its stream has ended, which is not known yet
+  auto d = Attach(4, "d");
+  Settle();
+  StillRuns();
+  EXPECT_FALSE(c_->broken.ok());
+  Settle();
+  StillRuns();
+  ASSERT_EQ(State(4), "WORKER_STATE_PREPARING");
+  EXPECT_EQ(d->sent[1].assign_stage().num_stages(), 3);
+}
+
+TEST_F(MembershipPreparingTest, WhoSaysNothingOfItsLinksIsNotWaitedFor) {
+  options_.most_reach_time = absl::Seconds(5);
+  Join();
+  Ready(3, 50, 16, 2);
+  for (int i = 0; i < 4; ++i) {
+    clock_.Advance(absl::Seconds(1));
+    for (int64_t id : {1, 2, 3}) Beat(id);
+    members().Advance();
+    StillRuns();
+  }
+  clock_.Advance(absl::Seconds(2));
+  members().Advance();
+  // b is of the present plan, and will see.
+  EXPECT_EQ(members().epoch(), PlanEpoch(2));
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,118 @@
+#include <gtest/gtest.h>
+
+#include "coordinator/dispatch/sequence_state.h"
+#include "tests/unit/coordinator/dispatch/dispatch_testing.h"
+
+namespace sluice {
+namespace {
+
+class SequenceStateTest : public testing::Test {
+ protected:
+  SequenceState Make(Request request) {
+    return SequenceState(std::move(request), &eos_, &tokenizer_,
+                         absl::ZeroDuration());
+  }
+
+  // Feeds what `model` says until the sequence ends.
+  static FinishedRequest Run(SequenceState sequence, const Model& model) {
+    SampledToken token;
+    do {
+      token.token = model(sequence.request().sampling.seed, sequence.tokens());
+      token.logprob = -static_cast<float>(token.token);
+    } while (!sequence.Append(token));
+    return sequence.TakeFinished();
+  }
+
+  void ExpectAsSimulated(const Request& request, const Model& model) {
+    const Expected expected = Simulate(request, model);
+    const FinishedRequest finished = Run(Make(request), model);
+    EXPECT_TRUE(finished.generation.status.ok());
+    EXPECT_EQ(finished.generation.tokens, expected.tokens);
+    EXPECT_EQ(finished.generation.generated, expected.generated);
+    EXPECT_EQ(finished.generation.finish_reason, expected.finish_reason);
+    const std::string text =
+        finished.decode ? tokenizer_.Decode(finished.generation.tokens, true)
+                        : finished.generation.text;
+    EXPECT_EQ(text, expected.text);
+  }
+
+  AsciiTokenizer tokenizer_;
+  absl::flat_hash_set<int32_t> eos_{AsciiTokenizer::kEos};
+};
+
+TEST_F(SequenceStateTest, EndsAtEndOfSequence) {
+  const FinishedRequest f =
+      Run(Make(MakeRequest(1, 0, "Q", 10)), ScriptModel(1, "yes"));
+  EXPECT_EQ(f.generation.finish_reason, FinishReason::kStop);
+  EXPECT_EQ(f.generation.tokens, (std::vector<int32_t>{'y', 'e', 's'}));
+  EXPECT_EQ(f.generation.generated, 4);
+  EXPECT_TRUE(f.decode);
+}
+
+TEST_F(SequenceStateTest, EndsAtMaxTokens) {
+  const FinishedRequest f =
+      Run(Make(MakeRequest(1, 0, "Q", 2)), ScriptModel(1, "yes"));
+  EXPECT_EQ(f.generation.finish_reason, FinishReason::kLength);
+  EXPECT_EQ(f.generation.tokens, (std::vector<int32_t>{'y', 'e'}));
+}
+
+TEST_F(SequenceStateTest, EndOfSequenceAsLastTokenIsAStop) {
+  ExpectAsSimulated(MakeRequest(1, 0, "Q", 4), ScriptModel(1, "yes"));
+}
+
+TEST_F(SequenceStateTest, IgnoresEndOfSequenceIfAsked) {
+  Request request = MakeRequest(1, 0, "Q", 6);
+  request.ignore_eos = true;
+  ExpectAsSimulated(request, ScriptModel(1, "yes"));
+}
+
+TEST_F(SequenceStateTest, CutsAtAStopStringAcrossTokens) {
+  Request request = MakeRequest(1, 0, "Q", 20);
+  request.stop = {"END", "zzz"};
+  const FinishedRequest f = Run(Make(request), ScriptModel(1, "abEENDcd"));
+  EXPECT_EQ(f.generation.text, "abE");
+  EXPECT_EQ(f.generation.finish_reason, FinishReason::kStop);
+  EXPECT_FALSE(f.decode);
+  ExpectAsSimulated(request, ScriptModel(1, "abEENDcd"));
+}
+
+TEST_F(SequenceStateTest, GivesOutHeldTextWhenItEndsOtherwise) {
+  Request request = MakeRequest(1, 0, "Q", 4);
+  request.stop = {"END"};
+  ExpectAsSimulated(request, ScriptModel(1, "abEN"));  // max_tokens
+  ExpectAsSimulated(request, ScriptModel(1, "aEN"));   // end of sequence
+  request.max_tokens = 5;
+  ExpectAsSimulated(request, ScriptModel(1, "abEND"));  // both at once
+}
+
+TEST_F(SequenceStateTest, KeepsLogprobsOfTheTokens) {
+  Request request = MakeRequest(1, 0, "Q", 10);
+  request.sampling.logprobs = 0;
+  const FinishedRequest f = Run(Make(request), ScriptModel(1, "ab"));
+  ASSERT_EQ(f.generation.logprobs.size(), 2);
+  EXPECT_EQ(f.generation.logprobs[1].token, 'b');
+  EXPECT_EQ(f.generation.logprobs[1].logprob, -98);
+}
+
+TEST_F(SequenceStateTest, FailsOnLogitsThatAreNotNumbers) {
+  const FinishedRequest f =
+      Run(Make(MakeRequest(1, 0, "Q", 10)), ScriptModel(1, "ab\xff"));
+  EXPECT_EQ(f.generation.status.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(f.generation.tokens, (std::vector<int32_t>{'a', 'b'}));
+  EXPECT_FALSE(f.decode);
+}
+
+TEST_F(SequenceStateTest, IsAdmittedWithItsOriginalPrompt) {
+  SequenceState sequence = Make(MakeRequest(1, 0, "Quo", 10));
+  SampledToken token;
+  token.token = 'x';
+  ASSERT_FALSE(sequence.Append(token));
+  const SequenceAdmission admission = sequence.Admission(SequenceId(7));
+  EXPECT_EQ(admission.sequence, SequenceId(7));
+  EXPECT_EQ(admission.prompt_tokens, 3);
+  EXPECT_EQ(admission.max_tokens, 13);
+  EXPECT_EQ(sequence.known_tokens(), 4);
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,262 @@
+#include "tests/unit/coordinator/dispatch/dispatch_testing.h"
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+
+namespace sluice {
+
+absl::Duration ManualClock::Monotonic() const {
+  MutexLock lock(&mu_);
+  return now_;
+}
+
+void ManualClock::Advance(absl::Duration by) {
+  MutexLock lock(&mu_);
+  now_ += by;
+}
+
+absl::StatusOr<std::vector<int32_t>> AsciiTokenizer::Encode(
+    absl::string_view text, bool) const {
+  return std::vector<int32_t>(text.begin(), text.end());
+}
+
+std::string AsciiTokenizer::Decode(std::span<const int32_t> ids,
+                                   bool skip_special_tokens) const {
+  std::string text;
+  for (int32_t id : ids) {
+    if (id == kEos) {
+      if (!skip_special_tokens) text += "<eos>";
+    } else if (id > 0 && id < kVocab) {
+      text += static_cast<char>(id);
+    }
+  }
+  return text;
+}
+
+std::unique_ptr<DecodeStream> AsciiTokenizer::NewDecodeStream(
+    bool skip_special_tokens) const {
+  class Stream : public DecodeStream {
+   public:
+    Stream(const AsciiTokenizer* tokenizer, bool skip)
+        : tokenizer_(tokenizer), skip_(skip) {}
+    void Append(int32_t token, std::string* out) override {
+      *out += tokenizer_->Decode({&token, 1}, skip_);
+    }
+    void Flush(std::string*) override {}
+
+   private:
+    const AsciiTokenizer* const tokenizer_;
+    const bool skip_;
+  };
+  return std::make_unique<Stream>(this, skip_special_tokens);
+}
+
+std::optional<int32_t> AsciiTokenizer::TokenToId(
+    absl::string_view token) const {
+  if (token.size() != 1) return std::nullopt;
+  return token[0];
+}
+
+std::string AsciiTokenizer::IdToToken(int32_t id) const {
+  return id == kEos ? "<eos>" : std::string(1, static_cast<char>(id));
+}
+
+Model HashModel(uint64_t eos_every) {
+  return [eos_every](uint64_t seed, const std::vector<int32_t>& tokens) {
+    uint64_t h = 0x9E3779B97F4A7C15u ^ seed;
+    for (int32_t token : tokens) {
+      h = (h ^ static_cast<uint64_t>(token)) * 0xBF58476D1CE4E5B9u;
+      h ^= h >> 31;
+    }
+    if (h % eos_every == 0) return AsciiTokenizer::kEos;
+    // Few characters, so that stop strings occur.
+    return static_cast<int32_t>('a' + (h >> 32) % 4);
+  };
+}
+
+Model ScriptModel(size_t prompt_tokens, std::string text) {
+  return [prompt_tokens, text = std::move(text)](
+             uint64_t, const std::vector<int32_t>& tokens) -> int32_t {
+    const size_t at = tokens.size() - prompt_tokens;
+    if (at >= text.size()) return AsciiTokenizer::kEos;
+    return text[at] == '\xff' ? -1 : text[at];
+  };
+}
+
+float FakeLogprob(std::span<const int32_t> tokens) {
+  uint32_t h = 1;
+  for (int32_t token : tokens) h = h * 31 + static_cast<uint32_t>(token);
+  return -static_cast<float>(h % 4096) / 256;
+}
+
+TokenLogprob FakeAlternative(std::span<const int32_t> tokens, int32_t rank) {
+  return {(tokens.back() + rank) % AsciiTokenizer::kVocab,
+          FakeLogprob(tokens) - static_cast<float>(rank)};
+}
+
+Expected Simulate(const Request& request, const Model& model) {
+  Expected expected;
+  std::vector<int32_t> tokens = request.prompt;
+  while (expected.generated < request.max_tokens) {
+    const int32_t token = model(request.sampling.seed, tokens);
+    ++expected.generated;
+    if (token == AsciiTokenizer::kEos && !request.ignore_eos) return expected;
+    tokens.push_back(token);
+    expected.tokens.push_back(token);
+    if (token != AsciiTokenizer::kEos) {
+      expected.text += static_cast<char>(token);
+    }
+    size_t stop = std::string::npos;
+    for (const std::string& s : request.stop) {
+      stop = std::min(stop, expected.text.find(s));
+    }
+    if (stop != std::string::npos) {
+      expected.text.resize(stop);
+      return expected;
+    }
+  }
+  expected.finish_reason = FinishReason::kLength;
+  return expected;
+}
+
+Request MakeRequest(int64_t job, int64_t index, absl::string_view prompt,
+                    int32_t max_tokens) {
+  Request request;
+  request.job = JobId(job);
+  request.index = index;
+  request.custom_id = std::to_string(index);
+  request.prompt.assign(prompt.begin(), prompt.end());
+  request.sampling.seed = static_cast<uint64_t>(job * 1000003 + index);
+  request.max_tokens = max_tokens;
+  return request;
+}
+
+void MemoryQueue::Add(std::vector<Request> requests) {
+  MutexLock lock(&mu_);
+  waiting_.insert(waiting_.begin(), requests.rbegin(), requests.rend());
+}
+
+void MemoryQueue::FailReads(absl::Status status) {
+  MutexLock lock(&mu_);
+  read_status_ = std::move(status);
+}
+
+absl::StatusOr<std::vector<Request>> MemoryQueue::TakeRequests(size_t max) {
+  MutexLock lock(&mu_);
+  if (!read_status_.ok()) return read_status_;
+  std::vector<Request> taken;
+  while (taken.size() < max && !waiting_.empty()) {
+    taken.push_back(std::move(waiting_.back()));
+    waiting_.pop_back();
+  }
+  taken_ += taken.size();
+  largest_take_ = std::max(largest_take_, taken.size());
+  changed_.NotifyAll();
+  return taken;
+}
+
+absl::StatusOr<LengthHistogram> MemoryQueue::PendingLengths() {
+  MutexLock lock(&mu_);
+  LengthHistogram lengths;
+  for (const Request& request : waiting_) {
+    lengths.Add(static_cast<int32_t>(request.prompt.size()),
+                request.max_tokens);
+  }
+  return lengths;
+}
+
+void MemoryQueue::ReportPlan(const std::string& plan) {
+  MutexLock lock(&mu_);
+  plans_.push_back(plan);
+  changed_.NotifyAll();
+}
+
+std::vector<std::string> MemoryQueue::plans() const {
+  MutexLock lock(&mu_);
+  return plans_;
+}
+
+void MemoryQueue::Complete(const Request& request, Generation generation) {
+  MutexLock lock(&mu_);
+  const bool first = results_
+                         .emplace(std::pair(request.job.value(), request.index),
+                                  std::move(generation))
+                         .second;
+  if (!first) ++doubled_;
+  changed_.NotifyAll();
+}
+
+void MemoryQueue::ReportProgress(JobId, int64_t, int64_t new_tokens, int64_t) {
+  MutexLock lock(&mu_);
+  tokens_ += new_tokens;
+  changed_.NotifyAll();
+}
+
+void MemoryQueue::ReportReplays(JobId, int64_t count) {
+  MutexLock lock(&mu_);
+  replays_ += count;
+}
+
+void MemoryQueue::ReportDetail(const std::string& detail) {
+  MutexLock lock(&mu_);
+  detail_ = detail;
+  changed_.NotifyAll();
+}
+
+void MemoryQueue::WaitForResults(size_t count) {
+  MutexLock lock(&mu_);
+  while (results_.size() < count) changed_.Wait(&mu_);
+}
+
+void MemoryQueue::WaitForDetail(const std::string& part) {
+  MutexLock lock(&mu_);
+  while (!detail_ || !absl::StrContains(*detail_, part)) changed_.Wait(&mu_);
+}
+
+bool MemoryQueue::HasDetail(const std::string& part) const {
+  MutexLock lock(&mu_);
+  return detail_ && absl::StrContains(*detail_, part);
+}
+
+void MemoryQueue::WaitForReady() {
+  MutexLock lock(&mu_);
+  while (detail_ != "") changed_.Wait(&mu_);
+}
+
+void MemoryQueue::WaitForTaken(size_t count) {
+  MutexLock lock(&mu_);
+  while (taken_ < count) changed_.Wait(&mu_);
+}
+
+void MemoryQueue::WaitForTokens(int64_t count) {
+  MutexLock lock(&mu_);
+  while (tokens_ < count) changed_.Wait(&mu_);
+}
+
+std::map<std::pair<int64_t, int64_t>, Generation> MemoryQueue::results() const {
+  MutexLock lock(&mu_);
+  return results_;
+}
+
+int64_t MemoryQueue::doubled() const {
+  MutexLock lock(&mu_);
+  return doubled_;
+}
+
+int64_t MemoryQueue::replays() const {
+  MutexLock lock(&mu_);
+  return replays_;
+}
+
+size_t MemoryQueue::largest_take() const {
+  MutexLock lock(&mu_);
+  return largest_take_;
+}
+
+size_t MemoryQueue::taken() const {
+  MutexLock lock(&mu_);
+  return taken_;
+}
+
+}  // namespace sluice

@@ -1,0 +1,127 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/threads/clock.h"
+#include "common/threads/mutex.h"
+#include "coordinator/request_queue.h"
+#include "runtime/text/tokenizer/tokenizer.h"
+
+// What the dispatcher's tests share: a clock turned by hand, a queue in memory,
+// a tokenizer of one character a token and a model that is a hash.
+
+namespace sluice {
+
+class ManualClock : public Clock {
+ public:
+  absl::Time Now() const override { return absl::UnixEpoch() + Monotonic(); }
+  absl::Duration Monotonic() const override;
+  void Advance(absl::Duration by);
+
+ private:
+  mutable Mutex mu_;
+  absl::Duration now_ ABSL_GUARDED_BY(mu_) = absl::Seconds(1000);
+};
+
+// Token t is the ASCII character t; token 0 is special.
+class AsciiTokenizer : public Tokenizer {
+ public:
+  static constexpr int32_t kVocab = 128;
+  static constexpr int32_t kEos = 0;
+
+  absl::StatusOr<std::vector<int32_t>> Encode(
+      absl::string_view text, bool add_special_tokens) const override;
+  std::string Decode(std::span<const int32_t> ids,
+                     bool skip_special_tokens) const override;
+  std::unique_ptr<DecodeStream> NewDecodeStream(
+      bool skip_special_tokens) const override;
+  int32_t vocab_size() const override { return kVocab; }
+  std::optional<int32_t> TokenToId(absl::string_view token) const override;
+  std::string IdToToken(int32_t id) const override;
+  bool IsSpecial(int32_t id) const override { return id == kEos; }
+  const std::map<std::string, std::string>& special_tokens() const override {
+    return none_;
+  }
+
+ private:
+  const std::map<std::string, std::string> none_;
+};
+
+// The token after `tokens`, -1 for logits that are no numbers.
+using Model =
+    std::function<int32_t(uint64_t seed, const std::vector<int32_t>& tokens)>;
+
+// A printable character or, one time in `eos_every`, the end; depends on the
+// seed and all tokens.
+Model HashModel(uint64_t eos_every);
+// Says `text`, then ends; a '\xff' in it is a token of -1.
+Model ScriptModel(size_t prompt_tokens, std::string text);
+
+// The log-probability of the last of `tokens`, and of alternative `rank` to it.
+float FakeLogprob(std::span<const int32_t> tokens);
+TokenLogprob FakeAlternative(std::span<const int32_t> tokens, int32_t rank);
+
+// What the request must generate, found without any of the dispatcher's code.
+struct Expected {
+  std::string text;
+  std::vector<int32_t> tokens;
+  int32_t generated = 0;
+  FinishReason finish_reason = FinishReason::kStop;
+};
+Expected Simulate(const Request& request, const Model& model);
+
+Request MakeRequest(int64_t job, int64_t index, absl::string_view prompt,
+                    int32_t max_tokens);
+
+class MemoryQueue : public RequestQueue {
+ public:
+  void Add(std::vector<Request> requests);
+  // From now on TakeRequests fails with it.
+  void FailReads(absl::Status status);
+
+  absl::StatusOr<std::vector<Request>> TakeRequests(size_t max) override;
+  absl::StatusOr<LengthHistogram> PendingLengths() override;
+  void Complete(const Request& request, Generation generation) override;
+  void ReportProgress(JobId job, int64_t running, int64_t new_tokens,
+                      int64_t prompt_tokens) override;
+  void ReportReplays(JobId job, int64_t count) override;
+  void ReportPlan(const std::string& plan) override;
+  void ReportDetail(const std::string& detail) override;
+
+  // Each waits until it is so.
+  void WaitForResults(size_t count);
+  void WaitForDetail(const std::string& part);
+  bool HasDetail(const std::string& part) const;
+  void WaitForReady();  // nothing is in the way
+  void WaitForTaken(size_t count);
+  void WaitForTokens(int64_t count);
+
+  std::map<std::pair<int64_t, int64_t>, Generation> results() const;
+  int64_t doubled() const;
+  int64_t replays() const;
+  std::vector<std::string> plans() const;  // all that were reported
+  size_t largest_take() const;
+  size_t taken() const;
+
+ private:
+  mutable Mutex mu_;
+  CondVar changed_;
+  std::vector<Request> waiting_ ABSL_GUARDED_BY(mu_);  // next last
+  std::vector<std::string> plans_ ABSL_GUARDED_BY(mu_);
+  std::map<std::pair<int64_t, int64_t>, Generation> results_
+      ABSL_GUARDED_BY(mu_);
+  int64_t doubled_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t replays_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t tokens_ ABSL_GUARDED_BY(mu_) = 0;
+  size_t taken_ ABSL_GUARDED_BY(mu_) = 0;
+  size_t largest_take_ ABSL_GUARDED_BY(mu_) = 0;
+  std::optional<std::string> detail_ ABSL_GUARDED_BY(mu_);
+  absl::Status read_status_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace sluice

@@ -1,0 +1,261 @@
+#include "coordinator/jobs/results/result_format.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "tests/unit/coordinator/jobs/job_test_util.h"
+
+namespace sluice {
+namespace {
+
+using json = nlohmann::json;
+
+class ResultFormatTest : public testing::Test {
+ protected:
+  json Answer(const ResultHead& head, const Generation& generation) {
+    const std::string line = FormatAnswer(
+        head, generation, "test-model", absl::FromUnixSeconds(1234), &tokens_);
+    EXPECT_EQ(line.find('\n'), std::string::npos);
+    return json::parse(line);
+  }
+
+  ResultHead Head(Endpoint endpoint) const {
+    ResultHead head;
+    head.job = JobId(3);
+    head.index = 7;
+    head.custom_id = "mine";
+    head.endpoint = endpoint;
+    head.prompt_tokens = 5;
+    return head;
+  }
+
+  ByteTokenizer tokenizer_;
+  TokenTexts tokens_{&tokenizer_};
+};
+
+TEST_F(ResultFormatTest, Completion) {
+  Generation generation;
+  generation.text = "a \"b\"\n";
+  generation.generated = 4;
+  generation.finish_reason = FinishReason::kLength;
+  EXPECT_EQ(Answer(Head(Endpoint::kCompletions), generation), json::parse(R"({
+    "id": "batch_req_3_7", "custom_id": "mine", "error": null,
+    "response": {"status_code": 200, "request_id": "req_3_7", "body": {
+      "id": "cmpl-3_7", "object": "text_completion", "created": 1234,
+      "model": "test-model",
+      "choices": [{"index": 0, "text": "a \"b\"\n", "logprobs": null,
+                   "finish_reason": "length"}],
+      "usage": {"prompt_tokens": 5, "completion_tokens": 4,
+                "total_tokens": 9}}}})"));
+}
+
+TEST_F(ResultFormatTest, Chat) {
+  Generation generation;
+  generation.text = "yes";
+  generation.generated = 2;
+  EXPECT_EQ(Answer(Head(Endpoint::kChatCompletions), generation),
+            json::parse(R"({
+    "id": "batch_req_3_7", "custom_id": "mine", "error": null,
+    "response": {"status_code": 200, "request_id": "req_3_7", "body": {
+      "id": "chatcmpl-3_7", "object": "chat.completion", "created": 1234,
+      "model": "test-model",
+      "choices": [{"index": 0,
+                   "message": {"role": "assistant", "content": "yes"},
+                   "logprobs": null, "finish_reason": "stop"}],
+      "usage": {"prompt_tokens": 5, "completion_tokens": 2,
+                "total_tokens": 7}}}})"));
+}
+
+Generation WithLogprobs() {
+  Generation generation;
+  generation.text = "h\xC3\xA9";
+  generation.tokens = {'h' + 3, 0xC3 + 3, 0xA9 + 3};
+  generation.generated = 3;
+  SampledToken token;
+  token.token = 'h' + 3;
+  token.logprob = -0.5f;
+  token.top = {{'h' + 3, -0.5f}, {'i' + 3, -1.5f}};
+  generation.logprobs.push_back(token);
+  token.token = 0xC3 + 3;
+  token.logprob = -std::numeric_limits<float>::infinity();
+  token.top = {{'x' + 3, -0.25f}};
+  generation.logprobs.push_back(token);
+  token.token = 0xA9 + 3;
+  token.logprob = -2;
+  token.top = {};
+  generation.logprobs.push_back(token);
+  return generation;
+}
+
+TEST_F(ResultFormatTest, ChatLogprobs) {
+  ResultHead head = Head(Endpoint::kChatCompletions);
+  head.logprobs = true;
+  const json line = Answer(head, WithLogprobs());
+  EXPECT_EQ(line["response"]["body"]["choices"][0]["logprobs"], json::parse(R"({
+    "content": [
+      {"token": "h", "logprob": -0.5, "bytes": [104], "top_logprobs": [
+        {"token": "h", "logprob": -0.5, "bytes": [104]},
+        {"token": "i", "logprob": -1.5, "bytes": [105]}]},
+      {"token": "�", "logprob": -9999.0, "bytes": [195], "top_logprobs": [
+        {"token": "x", "logprob": -0.25, "bytes": [120]}]},
+      {"token": "�", "logprob": -2.0, "bytes": [169], "top_logprobs": []}],
+    "refusal": null})"));
+}
+
+TEST_F(ResultFormatTest, CompletionLogprobsAndEcho) {
+  ResultHead head = Head(Endpoint::kCompletions);
+  head.logprobs = true;
+  head.echo = true;
+  head.prompt_text = "\xC3\xA9!";
+  const json line = Answer(head, WithLogprobs());
+  const json& choice = line["response"]["body"]["choices"][0];
+  EXPECT_EQ(choice["text"], "\xC3\xA9!h\xC3\xA9");
+  EXPECT_EQ(choice["logprobs"], json::parse(R"({
+    "tokens": ["h", "�", "�"],
+    "token_logprobs": [-0.5, -9999.0, -2.0],
+    "top_logprobs": [{"h": -0.5, "i": -1.5}, {"x": -0.25, "�": -9999.0},
+                     {"�": -2.0}],
+    "text_offset": [2, 3, 3]})"));
+}
+
+TEST_F(ResultFormatTest, ScoredPrompt) {
+  Request request;
+  request.endpoint = Endpoint::kCompletions;
+  request.prompt = {1, 'h' + 3, 0xC3 + 3, 0xA9 + 3, '!' + 3};
+  request.prompt_text = "h\xC3\xA9!";
+  request.echo = true;
+  request.sampling.logprobs = 2;
+  Generation generation;
+  generation.finish_reason = FinishReason::kLength;
+  TokenScores& scores = generation.prompt_scores;
+  scores.begin = 1;
+  scores.logprobs = {-0.1f, -1e-7f, -std::numeric_limits<float>::infinity(),
+                     -3};
+  scores.num_top = 2;
+  // The token itself among them; twice the same text; padding.
+  scores.top = {{'h' + 3, -0.1f}, {'i' + 3, -2.5f},  {0xC3 + 3, -1e-7f},
+                {0xC4 + 3, -20},  {'x' + 3, -0.25f}, {-1, 0},
+                {'y' + 3, -0.5f}, {'z' + 3, -1}};
+  const json line = Answer(HeadOf(request), generation);
+  const json& body = line["response"]["body"];
+  EXPECT_EQ(body["choices"][0], json::parse(R"({
+    "index": 0, "text": "h\u00e9!", "finish_reason": "length",
+    "logprobs": {
+      "tokens": ["<s>", "h", "�", "�", "!"],
+      "token_logprobs": [null, -0.1, -1e-07, -9999.0, -3.0],
+      "top_logprobs": [null, {"h": -0.1, "i": -2.5}, {"�": -1e-07},
+                       {"x": -0.25, "�": -9999.0},
+                       {"y": -0.5, "z": -1.0, "!": -3.0}],
+      "text_offset": [0, 0, 1, 1, 2]}})"));
+  EXPECT_EQ(body["usage"], json::parse(R"({"prompt_tokens": 5,
+    "completion_tokens": 0, "total_tokens": 5})"));
+  EXPECT_TRUE(
+      body["choices"][0]["logprobs"]["token_logprobs"][4].is_number_float());
+
+  // What is generated behind it follows.
+  request.prompt = {1, 'h' + 3};
+  request.prompt_text = "h";
+  generation.prompt_scores.logprobs = {-1};
+  generation.prompt_scores.top.resize(2);
+  SampledToken token;
+  token.token = 'i' + 3;
+  token.logprob = -0.5f;
+  generation.logprobs = {token};
+  generation.text = "i";
+  generation.generated = 1;
+  const json both = Answer(HeadOf(request), generation);
+  const json& choice = both["response"]["body"]["choices"][0];
+  EXPECT_EQ(choice["text"], "hi");
+  EXPECT_EQ(choice["logprobs"]["tokens"], json::parse(R"(["<s>","h","i"])"));
+  EXPECT_EQ(choice["logprobs"]["token_logprobs"],
+            json::parse("[null,-1.0,-0.5]"));
+  EXPECT_EQ(choice["logprobs"]["text_offset"], json::parse("[0,0,1]"));
+}
+
+// Tokens whose texts are not the prompt's, as the tokenizer normalized it, or
+// that stand in it although they are special.
+TEST_F(ResultFormatTest, OffsetsOfAPromptThatIsNotItsTokens) {
+  const auto offsets = [&](std::vector<int32_t> prompt, std::string text) {
+    ResultHead head = Head(Endpoint::kCompletions);
+    head.logprobs = head.echo = true;
+    head.prompt_text = std::move(text);
+    Generation generation;
+    generation.prompt_scores.logprobs.resize(prompt.size() - 1);
+    head.prompt = std::move(prompt);
+    return Answer(head, generation)["response"]["body"]["choices"][0]
+                                   ["logprobs"]["text_offset"]
+                                       .dump();
+  };
+  EXPECT_EQ(offsets({1, 'a' + 3, 'b' + 3}, "AB"), "[0,0,1]");
+  EXPECT_EQ(offsets({1, 'a' + 3, 'b' + 3}, "\xC3\x84\xC3\x96"), "[0,0,1]");
+  EXPECT_EQ(offsets({1, ' ' + 3, 'b' + 3}, "b"), "[0,0,0]");
+  EXPECT_EQ(offsets({1, 'a' + 3, 2, 'b' + 3}, "a</s>b"), "[0,0,1,5]");
+  EXPECT_EQ(offsets({'a' + 3, 'b' + 3, 'c' + 3}, "a"), "[0,1,1]");
+  EXPECT_EQ(offsets({'a' + 3, 'b' + 3}, ""), "[0,0]");
+}
+
+TEST_F(ResultFormatTest, BytesThatAreNoTextBecomeReplacements) {
+  Generation generation;
+  generation.text = "a\xFF";
+  ResultHead head = Head(Endpoint::kCompletions);
+  head.custom_id = "";
+  const json line = Answer(head, generation);
+  EXPECT_EQ(line["response"]["body"]["choices"][0]["text"], "a\xEF\xBF\xBD");
+  EXPECT_TRUE(line["custom_id"].is_null());
+}
+
+TEST_F(ResultFormatTest, Errors) {
+  EXPECT_EQ(
+      json::parse(FormatError(JobId(3), 7, "", {"invalid_json", "broken", ""})),
+      json::parse(R"({"id": "batch_req_3_7", "custom_id": null,
+              "response": null, "error": {"code": "invalid_json",
+              "message": "line 8: broken", "param": null, "line": 8}})"));
+  const LineError cancelled = ErrorOfStatus(absl::CancelledError("x"));
+  EXPECT_EQ(cancelled.code, "batch_cancelled");
+  const LineError internal = ErrorOfStatus(absl::InternalError("not numbers"));
+  EXPECT_EQ(internal.code, "internal");
+  EXPECT_EQ(internal.message, "not numbers");
+}
+
+// As GPT-2 writes its tokens: a byte that is no character alone.
+class ByteLevelTokenizer : public ByteTokenizer {
+ public:
+  std::string IdToToken(int32_t) const override {
+    return "\xC4\xA0\xC3\xA2";  // "Ġâ": a space and 0xE2
+  }
+  std::string Decode(std::span<const int32_t> ids, bool) const override {
+    std::string text;
+    for (size_t i = 0; i < ids.size(); ++i) text += " \xEF\xBF\xBD";
+    return text;
+  }
+};
+
+TEST(TokenTextsTest, BytesOfByteLevelTokens) {
+  const ByteLevelTokenizer tokenizer;
+  TokenTexts texts(&tokenizer);
+  EXPECT_EQ(texts.Get(9).text, " \xEF\xBF\xBD");
+  EXPECT_EQ(texts.Get(9).bytes, " \xE2");
+}
+
+// As SentencePiece decodes: the first space of a text is dropped.
+class SpaceDroppingTokenizer : public ByteTokenizer {
+ public:
+  std::string Decode(std::span<const int32_t> ids, bool) const override {
+    std::string text;
+    for (size_t i = 0; i < ids.size(); ++i) text += " the";
+    return text.substr(1);
+  }
+};
+
+TEST(TokenTextsTest, KeepsTheLeadingSpace) {
+  const SpaceDroppingTokenizer tokenizer;
+  TokenTexts texts(&tokenizer);
+  EXPECT_EQ(texts.Get(9).text, " the");
+}
+
+}  // namespace
+}  // namespace sluice

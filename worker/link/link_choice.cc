@@ -1,0 +1,38 @@
+#include "worker/link/link_choice.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/host/logging.h"
+#include "common/status_macros.h"
+#include "worker/link/nccl_transport.h"
+
+namespace sluice {
+
+absl::StatusOr<LinkChoice> ParseLinkChoice(absl::string_view name) {
+  if (name == "auto") return LinkChoice::kAuto;
+  if (name == "grpc") return LinkChoice::kGrpc;
+  if (name == "nccl") return LinkChoice::kNccl;
+  return absl::InvalidArgumentError(
+      absl::StrCat("no link \"", name, "\": expected auto, grpc or nccl"));
+}
+
+absl::StatusOr<std::unique_ptr<PayloadTransport>> OpenPayloads(
+    LinkChoice choice, const DeviceChoice& device,
+    const std::string& nccl_library, const std::string& cuda_library) {
+  if (choice == LinkChoice::kGrpc) return nullptr;
+  // Activations that a CPU has computed would only make a detour.
+  if (choice == LinkChoice::kAuto && device.backend != BackendKind::kCuda) {
+    return nullptr;
+  }
+  absl::StatusOr<std::unique_ptr<PayloadTransport>> transport =
+      CreateNcclTransport({.nccl_library = nccl_library,
+                           .cuda_library = cuda_library,
+                           .device = device.ordinal});
+  if (transport.ok()) return transport;
+  if (choice == LinkChoice::kNccl) {
+    return Annotate(transport.status(), "--link nccl");
+  }
+  LogInfo(absl::StrCat("links go by gRPC: ", transport.status().message()));
+  return nullptr;
+}
+
+}  // namespace sluice

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/machine_profile.h"
+#include "common/threads/mutex.h"
+#include "common/threads/thread.h"
+#include "common/threads/thread_annotations.h"
+#include "worker/link/link.h"
+
+namespace sluice {
+
+// Opens links to other workers, and measures them (see MeasureLink), one after
+// the other, on a thread of its own. Thread-safe.
+class LinkSurvey {
+ public:
+  struct Peer {
+    std::string name;
+    std::string address;  // of its LinkService
+  };
+  struct Measured {
+    std::string peer;  // its name
+    absl::StatusOr<LinkProfile> link;
+  };
+  using Done = std::function<void(std::vector<Measured>)>;
+  // Of each peer, whether a link to it can be opened.
+  using Reached = std::function<void(std::vector<absl::Status>)>;
+
+  // `links` must outlive the survey.
+  LinkSurvey(LinkFactory* links, double seconds_each)
+      : links_(links), seconds_each_(seconds_each) {}
+  ~LinkSurvey();
+  LinkSurvey(const LinkSurvey&) = delete;
+  LinkSurvey& operator=(const LinkSurvey&) = delete;
+
+  // Begins to measure, after what was asked before; `done` is called on the
+  // survey's thread, with a result for each peer, unless Cancel() is first.
+  // Never waits.
+  void Start(std::vector<Peer> peers, Done done);
+  // The same, but links are only opened.
+  void Reach(std::vector<Peer> peers, Reached done);
+  // Breaks off what is measured, and forgets what was asked. Never waits.
+  void Cancel();
+
+ private:
+  struct Task {
+    std::vector<Peer> peers;
+    Done done;        // or
+    Reached reached;  // the other one is empty
+  };
+
+  void Add(Task task);
+
+  void Run();
+  absl::StatusOr<LinkProfile> Measure(const Peer& peer,
+                                      const std::atomic<bool>& cancelled);
+
+  LinkFactory* const links_;
+  const double seconds_each_;
+  Mutex mu_;
+  CondVar changed_;
+  std::vector<Task> tasks_ ABSL_GUARDED_BY(mu_);
+  // Of the task that runs; set once, by who cancels it.
+  std::shared_ptr<std::atomic<bool>> cancelled_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<LinkSender> sender_ ABSL_GUARDED_BY(mu_);  // in use
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  Thread thread_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace sluice

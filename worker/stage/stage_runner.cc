@@ -1,0 +1,668 @@
+#include "worker/stage/stage_runner.h"
+
+#include <algorithm>
+#include <deque>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "common/device_loss.h"
+#include "common/host/logging.h"
+#include "common/status_macros.h"
+#include "common/threads/bounded_queue.h"
+#include "runtime/memory/cpu_topology.h"
+
+namespace sluice {
+namespace {
+
+// Plans that may wait at the first stage. The dispatcher has one in flight per
+// block, so more is a mistake of its.
+constexpr size_t kMaxInbox = 4096;
+constexpr double kProgressIntervalSeconds = 0.2;
+
+bool SameWeights(const AssignedStage& a, const AssignedStage& b) {
+  return a.layers == b.layers && a.max_model_len == b.max_model_len &&
+         a.max_sequences == b.max_sequences && a.policy == b.policy &&
+         // Whose staging memory is taken before weights take the rest.
+         a.previous_link == b.previous_link && a.next_link == b.next_link;
+}
+
+// Room for two steps: one that is computed or sent, and one behind it.
+size_t FramesInFlight(const AssignedStage& a) {
+  return std::max<size_t>(4,
+                          2 * static_cast<size_t>(a.policy.num_microbatches));
+}
+
+// What may wait on both sides beyond the step that the executor works on.
+uint64_t LinkBufferBytes(const AssignedStage& a, int64_t hidden_size) {
+  const uint64_t sides = (a.is_first() ? 0 : 1) + (a.is_last() ? 0 : 1);
+  return sides * FramesInFlight(a) * sizeof(float) *
+         static_cast<uint64_t>(a.policy.max_step_tokens) *
+         static_cast<uint64_t>(hidden_size);
+}
+
+}  // namespace
+
+// One assignment being played.
+struct StageRunner::Run {
+  explicit Run(AssignedStage a)
+      : assignment(std::move(a)), outbox(FramesInFlight(assignment)) {}
+
+  // What has arrived and waits to be computed: a plan or a frame.
+  struct Item {
+    std::shared_ptr<const StepPlan> plan;
+    std::optional<ArrivedFrame> frame;
+  };
+
+  const AssignedStage assignment;
+  std::atomic<bool> stopped{false};
+  std::atomic<bool> ready{false};
+  BoundedQueue<ActivationFrame> outbox;
+
+  // For activity(). The first is the compute thread's word for what it is at.
+  std::atomic<StageActivity::Kind> at{StageActivity::Kind::kLoading};
+  std::atomic<int64_t> frames_out{0};   // that it wants to be sent
+  std::atomic<int64_t> frames_sent{0};  // that the link has taken
+  std::atomic<int64_t> last_step_out{0};
+
+  Mutex mu;
+  CondVar changed;
+  std::deque<Item> inbox ABSL_GUARDED_BY(mu);
+  bool closed ABSL_GUARDED_BY(mu) = false;
+  std::shared_ptr<LinkSender> link ABSL_GUARDED_BY(mu);
+
+  StepAssembler assembler;  // the compute thread's
+
+  bool Put(Item item) {
+    MutexLock lock(&mu);
+    if (closed || inbox.size() >= kMaxInbox) return false;
+    inbox.push_back(std::move(item));
+    changed.NotifyAll();
+    return true;
+  }
+
+  StageActivity::Kind Activity() {
+    using Kind = StageActivity::Kind;
+    const Kind kind = at;
+    if (kind != Kind::kWaiting && kind != Kind::kBlocked) return kind;
+    MutexLock lock(&mu);
+    // What waits here is this stage's turn, whether or not it notices.
+    if (kind == Kind::kWaiting && !inbox.empty()) return Kind::kComputing;
+    if (frames_sent >= frames_out) return kind;
+    return link != nullptr && link->blocked() ? Kind::kBlocked
+                                              : Kind::kComputing;
+  }
+
+  bool Waits() {
+    MutexLock lock(&mu);
+    return inbox.empty() && !closed;
+  }
+
+  std::optional<Item> Take() {
+    MutexLock lock(&mu);
+    while (inbox.empty() && !closed) changed.Wait(&mu);
+    if (closed) return std::nullopt;
+    std::optional<Item> item(std::move(inbox.front()));
+    inbox.pop_front();
+    return item;
+  }
+};
+
+StageRunner::StageRunner(Options options)
+    : options_(std::move(options)),
+      meter_(options_.clock),
+      compute_("compute", [this] { ComputeLoop(); }) {}
+
+StageRunner::~StageRunner() { Shutdown(); }
+
+StageRunner::RunPtr StageRunner::current() const {
+  MutexLock lock(&mu_);
+  return run_;
+}
+
+bool StageRunner::ready() const {
+  const RunPtr run = current();
+  return run != nullptr && run->ready;
+}
+
+void StageRunner::Replace(RunPtr next, bool drop_weights) {
+  RunPtr old;
+  {
+    MutexLock lock(&mu_);
+    old = std::exchange(run_, std::move(next));
+    drop_weights_ = drop_weights_ || drop_weights;
+    changed_.NotifyAll();
+  }
+  if (old != nullptr) Stop(*old);
+}
+
+void StageRunner::Stop(Run& run) {
+  std::deque<Run::Item> dropped;
+  run.outbox.Close();
+  MutexLock lock(&run.mu);
+  run.closed = true;
+  run.stopped = true;
+  run.ready = false;
+  dropped.swap(run.inbox);
+  // Only wakes and never waits. Under the lock, so that the link is destroyed,
+  // which does wait, by the compute thread and none of gRPC's.
+  if (run.link != nullptr) run.link->Close();
+  run.changed.NotifyAll();
+}
+
+void StageRunner::Fail(Run& run, const absl::Status& status) {
+  const AssignedStage& a = run.assignment;
+  const absl::Status named = Annotate(status, a.Name());
+  {
+    MutexLock lock(&run.mu);
+    if (run.closed) return;
+    run.closed = true;
+    // Under the lock, as Accept: once a run is stopped it says nothing more
+    // about epochs, which Detach then forgets.
+    options_.receiver->End(a.epoch, named);
+  }
+  Log(options_.failure_level,
+      absl::StrCat("epoch=", a.epoch.value(),
+                   " stage failed: ", absl::StatusCodeToString(named.code()),
+                   ": ", named.message()));
+  a.reporter->Failed(a.epoch, named);
+  Stop(run);
+}
+
+void StageRunner::Assign(AssignedStage assignment) {
+  const RunPtr old = current();
+  const bool prepared = old != nullptr && old->assignment.prepare &&
+                        !assignment.prepare &&
+                        assignment.epoch == old->assignment.epoch;
+  if (old != nullptr && !prepared &&
+      assignment.epoch <= old->assignment.epoch) {
+    assignment.reporter->Failed(
+        assignment.epoch, absl::FailedPreconditionError(absl::StrCat(
+                              "stale assignment: this worker is at epoch ",
+                              old->assignment.epoch.value())));
+    return;
+  }
+  options_.receiver->Advance(assignment.epoch);
+  Replace(std::make_shared<Run>(std::move(assignment)), false);
+}
+
+void StageRunner::Retire() {
+  if (const RunPtr old = current()) {
+    options_.receiver->Advance(PlanEpoch(old->assignment.epoch.value() + 1));
+  }
+  Replace(nullptr, true);
+}
+
+void StageRunner::Detach() {
+  Replace(nullptr, false);
+  options_.receiver->Forget(
+      absl::UnavailableError("the worker has left its coordinator"));
+}
+
+void StageRunner::OnPlan(StepPlan plan) {
+  const RunPtr run = current();
+  if (run == nullptr || plan.epoch < run->assignment.epoch) {
+    LogWarning(
+        absl::StrCat("dropped a plan of stale epoch ", plan.epoch.value()));
+    return;
+  }
+  const AssignedStage& a = run->assignment;
+  if (plan.epoch != a.epoch || !a.is_first() || a.prepare) {
+    Fail(*run, absl::FailedPreconditionError(
+                   absl::StrCat("got a plan of epoch ", plan.epoch.value(),
+                                " but this stage is at epoch ", a.epoch.value(),
+                                a.is_first() ? "" : " and is not the first",
+                                a.prepare ? " and only being prepared" : "")));
+    return;
+  }
+  Run::Item item;
+  item.plan = std::make_shared<const StepPlan>(std::move(plan));
+  if (!run->Put(std::move(item))) {
+    Fail(*run, absl::ResourceExhaustedError(
+                   absl::StrCat("more than ", kMaxInbox, " plans wait")));
+  }
+}
+
+void StageRunner::OnBadPlan(PlanEpoch epoch, const absl::Status& status) {
+  const RunPtr run = current();
+  if (run == nullptr || run->assignment.epoch != epoch) return;
+  Fail(*run, status);
+}
+
+void StageRunner::OnLinkId(PlanEpoch epoch, const std::string& id) {
+  const RunPtr run = current();
+  if (run == nullptr || run->assignment.epoch != epoch) {
+    LogWarning(
+        absl::StrCat("dropped a link's id of stale epoch ", epoch.value()));
+    return;
+  }
+  // Not under the run's lock: a link that can't be joined ends the run.
+  options_.receiver->Join(epoch, id, MostPayloadBytes(run->assignment));
+}
+
+absl::Status StageRunner::OnFrame(ActivationFrame frame,
+                                  std::function<void()> on_consumed) {
+  OnceOnExit consumed(std::move(on_consumed));
+  const RunPtr run = current();
+  if (run == nullptr || frame.epoch != run->assignment.epoch ||
+      run->assignment.is_first()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "no stage of epoch ", frame.epoch.value(), " takes activations here"));
+  }
+  Run::Item item;
+  item.frame = ArrivedFrame{std::move(frame), std::move(consumed)};
+  if (!run->Put(std::move(item))) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("epoch ", run->assignment.epoch.value(), " is over here"));
+  }
+  return absl::OkStatus();
+}
+
+void StageRunner::OnLinkBroken(PlanEpoch epoch, const absl::Status& status) {
+  const RunPtr run = current();
+  if (run == nullptr || run->assignment.epoch != epoch) return;
+  Fail(*run, Annotate(status, "link from the stage before"));
+}
+
+void StageRunner::Shutdown() {
+  {
+    MutexLock lock(&mu_);
+    shutdown_ = true;
+    changed_.NotifyAll();
+  }
+  Detach();
+  compute_.Join();
+}
+
+int32_t StageRunner::ThreadsOf(const AssignedStage& a) const {
+  return a.policy.compute_threads > 0 ? a.policy.compute_threads
+                                      : options_.compute_threads;
+}
+
+std::vector<int> StageRunner::CoresOf(const AssignedStage& a) const {
+  return options_.cores.size() == static_cast<size_t>(ThreadsOf(a))
+             ? options_.cores
+             : std::vector<int>();
+}
+
+StageActivity StageRunner::activity() const {
+  StageActivity activity;
+  if (const RunPtr run = current()) {
+    activity.kind = run->Activity();
+    activity.epoch = run->assignment.epoch;
+    activity.last_step_out = run->last_step_out;
+  }
+  activity.marks = marks_.count();
+  return activity;
+}
+
+RuntimeReport StageRunner::report() const {
+  MutexLock lock(&mu_);
+  return report_;
+}
+
+void StageRunner::PublishReport() {
+  RuntimeReport report;
+  report.stats = earlier_stats_;
+  if (executor_ != nullptr) {
+    report.stats += executor_->stats();
+    report.placement = executor_->placement();
+    kv_host_peak_bytes_ =
+        std::max(kv_host_peak_bytes_, executor_->kv_host_used_bytes());
+  }
+  report.kv_host_peak_bytes = kv_host_peak_bytes_;
+  if (options_.device_budget != nullptr) {
+    report.device_peak_bytes = options_.device_budget->peak_bytes();
+  }
+  report.host_peak_bytes = options_.host_budget->peak_bytes();
+  if (options_.disk_budget != nullptr) {
+    report.disk_peak_bytes = options_.disk_budget->peak_bytes();
+    const auto held = options_.disk_budget->holders();
+    if (const auto images = held.find("weight images"); images != held.end()) {
+      report.disk_image_bytes = images->second;
+    }
+  }
+  RuntimeReport before;
+  {
+    MutexLock lock(&mu_);
+    before = std::exchange(report_, report);
+  }
+  options_.metrics->CountRuntime(report, report.stats - before.stats);
+  options_.metrics->SetBudgets(options_.device_budget, options_.host_budget,
+                               options_.disk_budget);
+}
+
+void StageRunner::ComputeLoop() {
+  RunPtr run;
+  for (;;) {
+    bool drop_weights = false;
+    {
+      MutexLock lock(&mu_);
+      while (!shutdown_ && run_ == run && !drop_weights_) changed_.Wait(&mu_);
+      if (shutdown_) break;
+      run = run_;
+      drop_weights = std::exchange(drop_weights_, false);
+    }
+    if (drop_weights) DropExecutor();
+    if (run != nullptr) Play(*run);
+  }
+  DropExecutor();
+}
+
+void StageRunner::DropExecutor() {
+  if (executor_ != nullptr) earlier_stats_ += executor_->stats();
+  executor_.reset();
+  PublishReport();
+  link_buffers_.Release();
+  link_staging_.Release();
+  options_.metrics->weight_bytes->Set(0);
+}
+
+void StageRunner::Play(Run& run) {
+  const AssignedStage& a = run.assignment;
+  const WorkerMetrics::StageSeconds seconds =
+      options_.metrics->ForStage(a.stage);
+  meter_.SetCounters(seconds.busy, seconds.waiting, seconds.idle);
+  const std::vector<int> cores = CoresOf(a);
+  Thread sender;
+  absl::Status status = Prepare(run);
+  if (status.ok()) {
+    if (!a.is_last() && !a.prepare) {
+      sender = Thread("sender", [&] { SendLoop(run); });
+    }
+    {
+      MutexLock lock(&run.mu);
+      run.ready = !run.closed;
+    }
+    a.reporter->Ready(a.epoch, executor_->kv_pages(), executor_->kv_by_need(),
+                      executor_->page_tokens(), executor_->weight_bytes());
+    const uint64_t kv_host = executor_->placement().kv_host_bytes;
+    LogInfo(absl::StrCat(
+        "epoch=", a.epoch.value(), " ", a.Name(),
+        a.prepare ? " is prepared: " : " is ready: ",
+        executor_->weight_bytes() >> 20, " MiB of weights; KV cache for up to ",
+        executor_->kv_pages() * executor_->page_tokens(), " tokens",
+        kv_host > 0 ? absl::StrCat(", ", kv_host >> 20,
+                                   " MiB of memory, which is taken as "
+                                   "sequences need it")
+                    : ""));
+    // Only now, as threads that were made before would share the core.
+    if (!cores.empty()) BindThisThread({cores.data(), 1});
+  }
+  while (status.ok()) {
+    if (run.Waits()) {
+      const bool in_flight =
+          executor_->kv_pages_used() > 0 || run.assembler.partial();
+      meter_.Switch(in_flight ? UsageMeter::State::kWaiting
+                              : UsageMeter::State::kIdle);
+    }
+    run.at = StageActivity::Kind::kWaiting;
+    std::optional<Run::Item> item = run.Take();
+    if (!item.has_value()) break;
+    run.at = StageActivity::Kind::kComputing;
+    marks_.Add();
+    std::optional<StageStep> step;
+    if (item->plan != nullptr) {
+      absl::StatusOr<StageStep> added =
+          run.assembler.Add(std::move(item->plan));
+      status = added.status();
+      if (added.ok()) step = *std::move(added);
+    } else {
+      absl::StatusOr<std::optional<StageStep>> added =
+          run.assembler.Add(*std::move(item->frame));
+      status = added.status();
+      if (added.ok()) step = *std::move(added);
+    }
+    if (step.has_value()) status = Compute(run, *std::move(step));
+  }
+  BindThisThread(cores);
+  if (!status.ok()) Fail(run, status);
+  sender.Join();
+  std::shared_ptr<LinkSender> link;
+  {
+    MutexLock lock(&run.mu);
+    link = std::move(run.link);
+  }
+  link.reset();
+  // What was damaged is made anew by the next load.
+  if (absl::IsDataLoss(status) || IsDeviceLoss(status)) DropExecutor();
+  if (executor_ != nullptr) executor_->Reset();
+  PublishKvUsage();
+  meter_.Switch(UsageMeter::State::kIdle);
+  if (IsDeviceLoss(status) && options_.on_device_loss) {
+    options_.on_device_loss(Annotate(status, a.Name()));
+  }
+}
+
+absl::Status StageRunner::Prepare(Run& run) {
+  const AssignedStage& a = run.assignment;
+  meter_.Switch(UsageMeter::State::kIdle);
+  const bool nccl = a.previous_link == LinkTransport::kNccl ||
+                    a.next_link == LinkTransport::kNccl;
+  if (nccl && options_.payloads == nullptr) {
+    return absl::FailedPreconditionError(
+        "its activations are to travel by NCCL, which this worker has not");
+  }
+  // The weights outlive the stream on which the coordinator was told what the
+  // files held when they were loaded.
+  if (executor_ == nullptr || !SameWeights(a, loaded_) ||
+      Content() != loaded_content_) {
+    SLUICE_RETURN_IF_ERROR(LoadExecutor(run));
+  }
+  if (a.prepare) return absl::OkStatus();
+  if (!a.is_last()) SLUICE_RETURN_IF_ERROR(ConnectNext(run));
+  if (!a.is_first()) {
+    LinkTerms terms;
+    terms.max_rows = a.policy.max_step_tokens;
+    terms.cols = options_.hidden_size;
+    terms.max_micro_batches = a.policy.num_microbatches;
+    terms.credits = static_cast<int32_t>(FramesInFlight(a));
+    terms.transport = a.previous_link;
+    MutexLock lock(&run.mu);
+    if (run.closed) return absl::CancelledError("the epoch is over");
+    options_.receiver->ReceiveInto(executor_->input_buffers());
+    options_.receiver->Accept(a.epoch, terms);
+  }
+  return absl::OkStatus();
+}
+
+ModelContent StageRunner::Content() const {
+  return options_.content ? options_.content() : ModelContent();
+}
+
+absl::Status StageRunner::LoadExecutor(Run& run) {
+  const AssignedStage& a = run.assignment;
+  DropExecutor();  // its memory may be needed
+  SLUICE_ASSIGN_OR_RETURN(
+      link_buffers_,
+      options_.host_budget->Charge("link buffers",
+                                   LinkBufferBytes(a, options_.hidden_size)));
+  if (options_.payloads != nullptr && options_.device_budget != nullptr) {
+    const uint64_t sides = (a.previous_link == LinkTransport::kNccl ? 1 : 0) +
+                           (a.next_link == LinkTransport::kNccl ? 1 : 0);
+    SLUICE_ASSIGN_OR_RETURN(
+        link_staging_,
+        options_.device_budget->Charge(
+            "link staging",
+            sides * options_.payloads->StagingBytes(MostPayloadBytes(a))));
+  }
+  StageExecutor::Options options;
+  options.layers = a.layers;
+  options.policy = a.policy;
+  options.max_model_len = a.max_model_len;
+  options.max_sequences = a.max_sequences;
+  options.compute_threads = ThreadsOf(a);
+  options.device = options_.device;
+  options.device_budget = options_.device_budget;
+  options.host_budget = options_.host_budget;
+  options.disk_budget = options_.disk_budget;
+  options.disk_dir = options_.disk_dir;
+  options.dummy_weights = options_.dummy_weights;
+  options.cores = CoresOf(a);
+  options.tracer = options_.tracer;
+  options.marks = &marks_;
+  LogInfo(absl::StrCat("epoch=", a.epoch.value(), " loading ", a.Name()));
+  absl::Duration reported = -absl::InfiniteDuration();
+  const StageExecutor::Progress progress = [&](uint64_t done, uint64_t total) {
+    marks_.Add();
+    const absl::Duration now = options_.clock->Monotonic();
+    if (done < total &&
+        now - reported < absl::Seconds(kProgressIntervalSeconds)) {
+      return;
+    }
+    reported = now;
+    a.reporter->Progress(a.epoch, done, total);
+  };
+  ModelContent content = Content();
+  absl::StatusOr<std::unique_ptr<StageExecutor>> loaded =
+      options_.loader(options, progress, &run.stopped);
+  if (loaded.ok() && Content() != content) {
+    loaded = absl::UnavailableError("the model's files were changed meanwhile");
+  }
+  if (!loaded.ok()) {
+    link_buffers_.Release();
+    link_staging_.Release();
+    return Annotate(loaded.status(), "can't load");
+  }
+  executor_ = *std::move(loaded);
+  loaded_ = a;
+  loaded_.reporter = nullptr;
+  loaded_content_ = std::move(content);
+  options_.metrics->weight_bytes->Set(
+      static_cast<double>(executor_->weight_bytes()));
+  PublishReport();
+  return absl::OkStatus();
+}
+
+size_t StageRunner::MostPayloadBytes(const AssignedStage& a) const {
+  return sizeof(float) * static_cast<size_t>(a.policy.max_step_tokens) *
+         static_cast<size_t>(options_.hidden_size);
+}
+
+absl::Status StageRunner::ConnectNext(Run& run) {
+  const AssignedStage& a = run.assignment;
+  LinkOptions link_options;
+  // The link goes before the run does.
+  link_options.on_broken = [this, &run](const absl::Status& status) {
+    Fail(run, status);
+  };
+  if (a.next_link == LinkTransport::kNccl) {
+    link_options.payloads.transport = options_.payloads;
+    link_options.payloads.max_bytes = MostPayloadBytes(a);
+    link_options.payloads.hand_out = [&a](const std::string& id) {
+      a.reporter->LinkId(a.epoch, id);
+    };
+  }
+  run.at = StageActivity::Kind::kConnecting;
+  const absl::Duration deadline =
+      options_.clock->Monotonic() + options_.connect_timeout;
+  for (;;) {
+    marks_.Add();
+    absl::StatusOr<std::unique_ptr<LinkSender>> link =
+        options_.links->Connect(a.next_address, a.epoch, link_options);
+    if (link.ok()) {
+      std::shared_ptr<LinkSender> shared = *std::move(link);
+      MutexLock lock(&run.mu);
+      if (run.closed) return absl::CancelledError("the epoch is over");
+      run.link = std::move(shared);
+      return absl::OkStatus();
+    }
+    if (!absl::IsUnavailable(link.status()) ||
+        options_.clock->Monotonic() >= deadline) {
+      const absl::Status why =
+          Annotate(link.status(), "can't reach the next stage");
+      return absl::IsUnavailable(why) ? NextUnreached(why) : why;
+    }
+    MutexLock lock(&run.mu);
+    if (!run.closed) run.changed.WaitFor(&run.mu, options_.connect_retry);
+    if (run.closed) return absl::CancelledError("the epoch is over");
+  }
+}
+
+absl::Status StageRunner::Compute(Run& run, StageStep step) {
+  const AssignedStage& a = run.assignment;
+  const std::shared_ptr<const StepPlan> plan = step.plan;
+  StepResult result;
+  result.epoch = plan->epoch;
+  result.block = plan->block;
+  result.step = plan->step;
+  int32_t emitted = 0;
+  const auto emit = [&](int32_t micro_batch,
+                        std::shared_ptr<ActivationBuffer> hidden) {
+    if (micro_batch != emitted) {
+      return absl::InternalError(absl::StrCat(
+          "micro-batch ", micro_batch, " computed in place of ", emitted));
+    }
+    ++emitted;
+    return Emit(run, {plan->epoch, plan->block, plan->step, micro_batch,
+                      micro_batch == 0 ? plan : nullptr, std::move(hidden)});
+  };
+  meter_.Switch(UsageMeter::State::kBusy);
+  const double busy_before = meter_.totals().busy_seconds;
+  absl::Status status = executor_->RunStep(*plan, step.hidden, emit, &result);
+  const double seconds = meter_.totals().busy_seconds - busy_before;
+  PublishKvUsage();
+  PublishReport();
+  if (run.stopped) return absl::CancelledError("the epoch is over");
+  if (status.ok() && !a.is_last() && plan->micro_batches.empty()) {
+    status =
+        Emit(run, {plan->epoch, plan->block, plan->step, 0, plan, nullptr});
+  }
+  if (!status.ok()) {
+    return Annotate(status, absl::StrCat("block ", plan->block.value(),
+                                         " step ", plan->step));
+  }
+  options_.metrics->CountStep(*plan, seconds);
+  marks_.Add();
+  if (a.is_last()) {
+    a.reporter->Result(result, seconds);
+    run.last_step_out = plan->step;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StageRunner::Emit(Run& run, ActivationFrame frame) {
+  ++run.frames_out;
+  if (run.outbox.TryPush(frame)) return absl::OkStatus();
+  meter_.Switch(UsageMeter::State::kWaiting);
+  run.at = StageActivity::Kind::kBlocked;
+  const bool sent = run.outbox.Push(std::move(frame));
+  run.at = StageActivity::Kind::kComputing;
+  meter_.Switch(UsageMeter::State::kBusy);
+  return sent ? absl::OkStatus() : absl::CancelledError("the epoch is over");
+}
+
+void StageRunner::PublishKvUsage() {
+  const int64_t used = executor_ == nullptr ? 0 : executor_->kv_pages_used();
+  const int64_t all = executor_ == nullptr ? 0 : executor_->kv_pages();
+  kv_pages_used_ = used;
+  options_.metrics->kv_cache_usage->Set(
+      all > 0 ? static_cast<double>(used) / static_cast<double>(all) : 0);
+}
+
+void StageRunner::SendLoop(Run& run) {
+  std::shared_ptr<LinkSender> link;
+  {
+    MutexLock lock(&run.mu);
+    link = run.link;
+  }
+  uint64_t counted = 0;
+  size_t left = 0;  // frames of the step that come after this one
+  while (std::optional<ActivationFrame> frame = run.outbox.Pop()) {
+    if (frame->plan != nullptr) left = frame->plan->micro_batches.size();
+    if (left > 0) --left;
+    const int64_t step = frame->step;
+    const absl::Status status = link->Send(*std::move(frame));
+    link_bytes_sent_ += link->bytes_sent() - counted;
+    counted = link->bytes_sent();
+    if (!status.ok()) {
+      Fail(run, status);
+      return;
+    }
+    ++run.frames_sent;
+    if (left == 0) run.last_step_out = step;
+    marks_.Add();
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,176 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/host/logging.h"
+#include "common/threads/clock.h"
+#include "common/threads/mutex.h"
+#include "common/threads/thread.h"
+#include "common/threads/work_marks.h"
+#include "runtime/exec/stage_executor.h"
+#include "runtime/memory/memory_budget.h"
+#include "runtime/model/checkpoint/model_content.h"
+#include "worker/link/link.h"
+#include "worker/link/link_receiver.h"
+#include "worker/runtime_report.h"
+#include "worker/stage/assigned_stage.h"
+#include "worker/stage/step_assembler.h"
+#include "worker/usage_meter.h"
+#include "worker/worker_metrics.h"
+
+namespace sluice {
+
+// StageExecutor::Load for one model directory.
+using StageLoader =
+    std::function<absl::StatusOr<std::unique_ptr<StageExecutor>>(
+        const StageExecutor::Options& options,
+        const StageExecutor::Progress& progress,
+        const std::atomic<bool>* cancelled)>;
+
+// Plays the stages that a worker is given, one after the other.
+//
+// One thread owns the executor: it loads, connects to the next stage, takes
+// steps in the order in which they come, and computes them. While a stage is
+// played, a second thread sends what the first has computed. Everything else
+// only enqueues.
+//
+// A stage ends when its epoch does: by a newer assignment, by Retire or Detach,
+// or by an error, of which the first is reported. Weights stay loaded until
+// another assignment needs others, the model's files turn out to hold others,
+// or Retire. A preparation only loads, and ends with the next assignment, which
+// finds the weights there. Thread-safe.
+class StageRunner : public FrameSink {
+ public:
+  // All pointers must outlive the runner.
+  struct Options {
+    StageLoader loader;
+    // What the model's files hold, as the coordinator is told: weights that
+    // were loaded when they held something else are loaded again. Empty, as in
+    // tests: they are what they always were.
+    std::function<ModelContent()> content;
+    int64_t hidden_size = 0;
+    int32_t compute_threads = 1;  // if the policy does not say
+    DeviceChoice device;
+    MemoryBudget* device_budget = nullptr;  // as in StageExecutor::Options
+    MemoryBudget* host_budget = nullptr;
+    // The disk tier; null and "" without.
+    MemoryBudget* disk_budget = nullptr;
+    std::string disk_dir;
+    bool dummy_weights = false;
+    // Where the compute threads are pinned while a stage is played, if there
+    // are as many as these. Empty: nowhere.
+    std::vector<int> cores;
+    Tracer* tracer = nullptr;  // may be null
+    LinkFactory* links = nullptr;
+    LinkReceiver* receiver = nullptr;
+    // Carries the activations of NCCL links; null: there are none here.
+    PayloadTransport* payloads = nullptr;
+    const WorkerMetrics* metrics = nullptr;
+    const Clock* clock = nullptr;
+    // Told why a stage has failed, which has been reported, if the device is of
+    // no more use (common/device_loss.h). On the compute thread; must not wait.
+    // May be empty.
+    std::function<void(const absl::Status&)> on_device_loss;
+    LogLevel failure_level = LogLevel::kError;  // as in Worker::Options
+    // For the next stage's worker to take the link; it may be just starting.
+    absl::Duration connect_timeout = absl::Seconds(20);
+    absl::Duration connect_retry = absl::Milliseconds(100);
+  };
+  explicit StageRunner(Options options);
+  ~StageRunner() override;
+
+  // Ends the current stage and begins another, or prepares it. Reports
+  // kFailedPrecondition if the current one is of a newer epoch, or of the same
+  // one and not its preparation.
+  void Assign(AssignedStage assignment);
+  // Ends the current stage and drops the weights.
+  void Retire();
+  // The coordinator is gone: ends the current stage, and forgets its epoch.
+  void Detach();
+  // For the first stage.
+  void OnPlan(StepPlan plan);
+  // A plan that could not be read; ends the stage if it is of its epoch.
+  void OnBadPlan(PlanEpoch epoch, const absl::Status& status);
+
+  // The stage before has made the channel of its link.
+  void OnLinkId(PlanEpoch epoch, const std::string& id);
+
+  absl::Status OnFrame(ActivationFrame frame,
+                       std::function<void()> on_consumed) override;
+  void OnLinkBroken(PlanEpoch epoch, const absl::Status& status) override;
+
+  // A stage is assigned, loaded, and runs.
+  bool ready() const;
+  UsageTotals usage() { return meter_.totals(); }
+  StageActivity activity() const;
+  uint64_t link_bytes_sent() const { return link_bytes_sent_; }
+  int64_t kv_pages_used() const { return kv_pages_used_; }
+  // As of the last step.
+  RuntimeReport report() const;
+
+  void Shutdown();
+
+ private:
+  struct Run;
+  using RunPtr = std::shared_ptr<Run>;
+
+  RunPtr current() const;
+  // Makes `next` (may be null) current and ends the one before.
+  void Replace(RunPtr next, bool drop_weights);
+  static void Stop(Run& run);
+  // Ends `run` and reports why, unless it has ended already.
+  void Fail(Run& run, const absl::Status& status);
+
+  // On the compute thread.
+  int32_t ThreadsOf(const AssignedStage& a) const;
+  std::vector<int> CoresOf(const AssignedStage& a) const;
+  void ComputeLoop();
+  void Play(Run& run);
+  absl::Status Prepare(Run& run);
+  absl::Status LoadExecutor(Run& run);
+  ModelContent Content() const;
+  void DropExecutor();
+  absl::Status ConnectNext(Run& run);
+  size_t MostPayloadBytes(const AssignedStage& a) const;
+  absl::Status Compute(Run& run, StageStep step);
+  absl::Status Emit(Run& run, ActivationFrame frame);
+  void PublishKvUsage();
+  void PublishReport();
+
+  // On the sender thread.
+  void SendLoop(Run& run);
+
+  const Options options_;
+  UsageMeter meter_;
+  std::atomic<uint64_t> link_bytes_sent_{0};
+  std::atomic<int64_t> kv_pages_used_{0};
+  WorkMarks marks_;
+
+  mutable Mutex mu_;
+  CondVar changed_;
+  RunPtr run_ ABSL_GUARDED_BY(mu_);  // null: no stage
+  bool drop_weights_ ABSL_GUARDED_BY(mu_) = false;
+  bool shutdown_ ABSL_GUARDED_BY(mu_) = false;
+  RuntimeReport report_ ABSL_GUARDED_BY(mu_);
+
+  // The compute thread's own.
+  std::unique_ptr<StageExecutor> executor_;
+  AssignedStage loaded_;         // what executor_ was loaded for
+  ModelContent loaded_content_;  // and from
+  MemoryCharge link_buffers_;    // while executor_ is there
+  MemoryCharge link_staging_;    // the same, of the device
+  SweepStats earlier_stats_;     // of the executors before
+  uint64_t kv_host_peak_bytes_ = 0;
+
+  Thread compute_;
+};
+
+}  // namespace sluice
