@@ -12,29 +12,17 @@ tests/bench/results/end_to_end.json. Standard library only.
 """
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import random
 import statistics
 import subprocess
 import tempfile
 
+from machine import machine, model_flops, shares, today
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 SEQUENCES, PROMPT, NEW = 64, 128, 32
-
-
-def record_case(path, case, entry):
-    """Puts a case, with date and machine, into a file of results."""
-    results = {}
-    if os.path.exists(path):
-        with open(path) as f:
-            results = json.load(f)
-    results[case] = {"date": datetime.date.today().isoformat(), "machine": machine(), **entry}
-    with open(path, "w") as f:
-        json.dump(results, f, indent=1)
-        f.write("\n")
 
 
 def requests_file(directory, lengths):
@@ -51,21 +39,6 @@ def requests_file(directory, lengths):
     return path
 
 
-def machine():
-    info = {"cores": os.cpu_count(), "kernel": platform.release()}
-    with open("/proc/cpuinfo") as f:
-        for line in f:
-            key, _, value = line.partition(":")
-            if key.strip() == "model name":
-                info["cpu"] = value.strip()
-            if key.strip() == "flags":
-                flags = set(value.split())
-                info["isa"] = [x for x in ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
-                               if x in flags]
-                break
-    return info
-
-
 def summary(values):
     return {"median": statistics.median(values), "least": min(values), "most": max(values)}
 
@@ -78,10 +51,13 @@ def main():
     parser.add_argument("--result", default=os.path.join(HERE, "results", "end_to_end.json"))
     a = parser.parse_args()
 
+    info = machine(a.bin)
     rounds = []
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as d:
         model = os.path.join(d, "model")
         subprocess.run([os.path.join(HERE, "make_random_model.py"), model], check=True)
+        with open(os.path.join(model, "config.json")) as f:
+            flops = model_flops(json.load(f), SEQUENCES * PROMPT, SEQUENCES * NEW, SEQUENCES)
         rng = random.Random(5)
         requests = os.path.join(d, "in.jsonl")
         with open(requests, "w") as f:
@@ -107,7 +83,7 @@ def main():
 
     rate = "generation_tokens_per_second"
     figures = {
-        "date": datetime.date.today().isoformat(), "machine": machine(), "dtype": a.dtype,
+        "date": today(), "machine": info, "dtype": a.dtype,
         "rounds": len(rounds),
         "bound_tokens_per_second": summary([b[rate] for b, _ in rounds]),
         "sluice_tokens_per_second": summary([r[rate] for _, r in rounds]),
@@ -115,9 +91,12 @@ def main():
         "prefill_share": summary([b["prefill_seconds"] / r["prefill_seconds"] for b, r in rounds]),
         "decode_share": summary([b["decode_seconds"] / r["decode_seconds"] for b, r in rounds]),
     }
-    for name in ("bound_tokens_per_second", "sluice_tokens_per_second", "share_of_bound",
-                 "prefill_share", "decode_share"):
-        s = figures[name]
+    of_peak = [shares(info, r["prefill_seconds"] + r["decode_seconds"], flops, dtype=a.dtype)
+               for _, r in rounds]
+    figures |= {name: summary([s[name] for s in of_peak]) for name in of_peak[0]}
+    for name, s in figures.items():
+        if not isinstance(s, dict) or "median" not in s:
+            continue
         print(f"{name:26} median {s['median']:8.2f}   {s['least']:8.2f} .. {s['most']:8.2f}")
     with open(a.result, "w") as f:
         json.dump(figures, f, indent=1)

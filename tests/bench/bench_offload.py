@@ -40,7 +40,8 @@ import sys
 import tempfile
 import time
 
-from bench_end_to_end import record_case, requests_file, summary
+from bench_end_to_end import requests_file, summary
+from machine import machine, model_flops, record_case, shares
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROMPT, NEW = 128, 32
@@ -102,7 +103,7 @@ class Bench:
             os.mkdir(path)
             with open(os.path.join(path, "config.json"), "w") as f:
                 json.dump(shape, f)
-        self.results = {}
+        self.machine = machine(args.bin, args.disk_dir)
 
     def run(self, model, lengths, *flags, cgroup=None):
         longest = max(prompt for prompt, _ in lengths) + max(new for _, new in lengths)
@@ -158,6 +159,12 @@ class Bench:
                     best = max(best, run["pl"] * run["tg"] / run["t"])
         return best
 
+    def shares(self, run):
+        """What shares of the machine's peaks a run of the large shape had."""
+        flops = model_flops(SHAPE, run["prompt_tokens"], run["generation_tokens"],
+                            run["completed"])
+        return shares(self.machine, run["wall_seconds"], flops, run["bytes_moved"]["disk_read"])
+
     def peers(self, counts, cgroup=None):
         if not self.args.llama_cpp:
             return {}
@@ -169,7 +176,8 @@ class Bench:
         for name, s in figures.items():
             print(f"{case:10} {name:44} {s['median']:10.3f}   {s['least']:10.3f} .. "
                   f"{s['most']:10.3f}", flush=True)
-        record_case(self.args.result, case, {"rounds": len(rounds), "figures": figures})
+        record_case(self.args.result, case, {"rounds": len(rounds), "figures": figures},
+                    self.machine)
 
     def disk_flags(self):
         return ["--disk-dir", self.args.disk_dir, "--disk-space", "32GiB"]
@@ -183,7 +191,7 @@ class Bench:
             bound = count * NEW / self.products(count)
             run = self.sluice(count)
             row = {"products alone, tokens/s": bound, "sluice, tokens/s": run[RATE],
-                   "share of bound": run[RATE] / bound}
+                   "share of bound": run[RATE] / bound, **self.shares(run)}
             for name, rate in self.peers((32,)).items():
                 row[f"llama.cpp {name}, tokens/s"] = rate
                 row[f"times llama.cpp {name}"] = run[RATE] / rate
@@ -232,7 +240,7 @@ class Bench:
                    "sluice, tokens/s": run[RATE], "share of bound": run[RATE] / bound,
                    "share of weights in memory": run["policy"]["realised"]["weights"]["host"],
                    "stall for weights, s": run["stall_seconds"]["weights"],
-                   "peak of the cgroup, MB": run["cgroup_peak"] * 1e-6}
+                   "peak of the cgroup, MB": run["cgroup_peak"] * 1e-6, **self.shares(run)}
             if self.args.llama_cpp:
                 with Cgroup(1_100_000_000) as group:
                     # 64 sequences gave 12.6 tokens/s and 192 do not fit.
@@ -258,7 +266,7 @@ class Bench:
                 "compute, s": compute, "disk busy, s": disk, "wall, overlap on, s":
                 on["wall_seconds"], "wall over the longest resource":
                 on["wall_seconds"] / max(compute, disk), "wall, overlap off, s":
-                off["wall_seconds"], "off over on": off["wall_seconds"] / on["wall_seconds"]})
+                off["wall_seconds"], "off over on": off["wall_seconds"] / on["wall_seconds"], **self.shares(on)})
         self.record("overlap", rounds)
 
     def kv(self):

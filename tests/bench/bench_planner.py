@@ -31,7 +31,8 @@ import tempfile
 import time
 import urllib.request
 
-from bench_end_to_end import record_case, requests_file
+from bench_end_to_end import requests_file
+from machine import machine, record_case
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SHAPE = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048,
@@ -47,6 +48,7 @@ RESOURCES = {"disk read": "disk_read", "disk write": "disk_write",
 
 class Bench:
     def __init__(self, args, scratch):
+        self.machine = machine(args.bin, args.disk_dir)
         self.args = args
         self.scratch = scratch
         self.model = os.path.join(scratch, "model")
@@ -96,7 +98,7 @@ class Bench:
         return run
 
     def record(self, case, figures):
-        record_case(self.args.result, case, figures)
+        record_case(self.args.result, case, figures, self.machine)
 
     @staticmethod
     def busy(run, workers):

@@ -10,14 +10,13 @@ table and writes tests/bench/results/quality.json. Standard library only.
 """
 
 import argparse
-import datetime
 import json
 import os
 import subprocess
 import sys
 import tempfile
 
-from bench_end_to_end import machine
+from machine import machine, today
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MODELS = os.path.join(HERE, "..", "models")
@@ -71,7 +70,7 @@ def main():
     if os.path.exists(a.result):  # quality_llamacpp.py writes there, too
         with open(a.result) as f:
             result = json.load(f)
-    result |= {"date": datetime.date.today().isoformat(), "machine": machine(),
+    result |= {"date": today(), "machine": machine(),
                "chapters": len(inputs) // 2, "perplexity": figures}
     with open(a.result, "w") as f:
         json.dump(result, f, indent=1)

@@ -21,7 +21,6 @@ among llama.cpp's architectures.
 """
 
 import argparse
-import datetime
 import glob
 import json
 import os
@@ -35,7 +34,7 @@ import gguf
 import numpy as np
 
 import make_gguf
-from bench_end_to_end import machine
+from machine import machine, today
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MODELS = os.path.join(HERE, "..", "models")
@@ -259,7 +258,7 @@ def main():
         with open(a.result) as f:
             result = json.load(f)
     result[KEY] = {
-        "date": datetime.date.today().isoformat(), "machine": machine(), "model": "llama-kjv",
+        "date": today(), "machine": machine(), "model": "llama-kjv",
         "chapters": len(texts), "windows": len(windows), "tokens_scored": nlls["float32"].size,
         "llama_cpp": version, "llama_cpp_features": features, "gguf": metadata.version("gguf"),
         "rows": rows}
