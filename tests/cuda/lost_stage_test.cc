@@ -17,8 +17,8 @@
 #endif
 #include "tests/parity/random_source.h"
 #include "tests/parity/stage_chain.h"
+#include "tests/support/temp_dir.h"
 #include "tests/unit/exec/placement_testing.h"
-#include "tests/unit/exec/scratch_dir.h"
 
 namespace sluice {
 namespace {
@@ -70,7 +70,7 @@ class LostStageTest : public testing::Test {
   }
 
   const DecoderSpec spec_ = PlacementSpec(false);
-  ScratchDir dir_;
+  TempDir dir_ = TempDir::OnDisk();
 };
 
 TEST_F(LostStageTest, SaysSoAndEnds) {

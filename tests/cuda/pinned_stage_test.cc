@@ -10,8 +10,8 @@
 #include "gtest/gtest.h"
 #include "tests/parity/random_source.h"
 #include "tests/parity/stage_chain.h"
+#include "tests/support/temp_dir.h"
 #include "tests/unit/exec/placement_testing.h"
-#include "tests/unit/exec/scratch_dir.h"
 
 namespace sluice {
 namespace {
@@ -42,7 +42,7 @@ class PinnedStageTest : public testing::Test {
     EXPECT_TRUE(tokens.ok()) << tokens.status();
     return emulation::PageableBytes() - before;
   }
-  ScratchDir dir_;
+  TempDir dir_ = TempDir::OnDisk();
 };
 
 TEST_F(PinnedStageTest, NothingElseIsCopied) {

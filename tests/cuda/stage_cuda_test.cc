@@ -15,8 +15,8 @@
 #include "absl/strings/str_cat.h"
 #include "tests/parity/random_source.h"
 #include "tests/parity/stage_chain.h"
+#include "tests/support/temp_dir.h"
 #include "tests/unit/exec/placement_testing.h"
-#include "tests/unit/exec/scratch_dir.h"
 #ifdef SLUICE_CUDA_EMULATED
 #include "tests/cuda/emulation/streams.h"
 #endif
@@ -96,7 +96,7 @@ class StageCudaTest : public testing::TestWithParam<bool> {
   }
 
   const DecoderSpec spec_ = PlacementSpec(GetParam());
-  ScratchDir dir_;
+  TempDir dir_ = TempDir::OnDisk();
 };
 
 TEST_P(StageCudaTest, SameTokensWhereverThingsLie) {

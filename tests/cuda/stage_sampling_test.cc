@@ -13,8 +13,8 @@
 #include "tests/cuda/emulation/streams.h"
 #include "tests/parity/random_source.h"
 #include "tests/parity/stage_chain.h"
+#include "tests/support/temp_dir.h"
 #include "tests/unit/exec/sampling_kinds.h"
-#include "tests/unit/exec/scratch_dir.h"
 
 namespace sluice {
 namespace {
@@ -59,7 +59,7 @@ class StageSamplingTest : public testing::TestWithParam<bool> {
 
   const DecoderSpec spec_ =
       LlamaSpec(2, 64, 4, 2, 100, GetParam() ? 9001 : 301);
-  ScratchDir dir_;
+  TempDir dir_ = TempDir::OnDisk();
   size_t pageable_bytes_ = 0;  // copied from or to memory that is not pinned
 };
 

@@ -15,6 +15,7 @@
 #include "common/text/utf8.h"
 #include "runtime/text/detokenizer.h"
 #include "runtime/text/tokenizer/tokenizer.h"
+#include "tests/support/temp_dir.h"
 
 namespace sluice {
 namespace {
@@ -23,17 +24,6 @@ using nlohmann::json;
 
 class FuzzTokenizer : public testing::Test {
  protected:
-  FuzzTokenizer() {
-    std::string pattern =
-        (std::filesystem::temp_directory_path() / "sluice-fuzz-XXXXXX")
-            .string();
-    dir_ = mkdtemp(pattern.data());
-  }
-  ~FuzzTokenizer() override {
-    std::error_code ignored;
-    std::filesystem::remove_all(dir_, ignored);
-  }
-
   size_t Below(size_t bound) { return random_() % bound; }
 
   // A golden tokenizer with most of its vocabulary cut off.
@@ -148,7 +138,8 @@ class FuzzTokenizer : public testing::Test {
     return false;
   }
 
-  std::filesystem::path dir_;
+  const TempDir temp_;
+  const std::filesystem::path& dir_ = temp_.path();
   std::mt19937 random_{2024};
 };
 

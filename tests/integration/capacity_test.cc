@@ -15,7 +15,7 @@
 #include "scheduler/cost/cost_model.h"
 #include "scheduler/cost/stage_bytes.h"
 #include "tests/parity/random_source.h"
-#include "tests/unit/exec/scratch_dir.h"
+#include "tests/support/temp_dir.h"
 
 // What the planner says that a stage takes, beside what the runtime charges
 // when it loads it: random shapes and policies, on the CPU and beside a device;
@@ -180,7 +180,7 @@ struct Loaded {
 
 // In a directory of its own: images are made anew.
 Loaded Load(const Case& c) {
-  ScratchDir dir;
+  TempDir dir = TempDir::OnDisk();
   MemoryBudget host(Tier::kHost, c.machine.host_memory_bytes);
   MemoryBudget device(Tier::kDevice, c.machine.device_memory_bytes);
   MemoryBudget disk(Tier::kDisk, c.machine.disk_bytes);

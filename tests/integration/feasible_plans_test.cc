@@ -13,7 +13,7 @@
 #include "scheduler/plan/plan.h"
 #include "tests/parity/random_source.h"
 #include "tests/parity/stage_chain.h"
-#include "tests/unit/exec/scratch_dir.h"
+#include "tests/support/temp_dir.h"
 
 // Whether plans can be carried out: random models, budgets and workloads. What
 // the planner calls feasible runs inside its budgets; what lacks more than a
@@ -104,7 +104,7 @@ Case RandomCase(uint32_t seed) {
 // With the policy as a coordinator would send it.
 absl::StatusOr<std::unique_ptr<StageChain>> Load(const Case& c, Policy policy,
                                                  int32_t max_sequences,
-                                                 const ScratchDir& dir) {
+                                                 const TempDir& dir) {
   policy.dtype = c.request.dtype;
   if (policy.kv_cache.disk == 0) {
     policy.kv_cache = TierFractions();
@@ -127,7 +127,7 @@ TEST(FeasiblePlansTest, WhatIsFeasibleRunsAndWhatIsNotDoesNot) {
     const Case c = RandomCase(seed);
     SCOPED_TRACE(c.text);
     const absl::StatusOr<PlanResult> result = MakePlan(c.request);
-    ScratchDir dir;
+    TempDir dir = TempDir::OnDisk();
     if (result.ok()) {
       ++feasible;
       const Plan& plan = result->best;

@@ -26,6 +26,7 @@
 #include "server/coordinator_server.h"
 #include "sluice/v1/cluster.grpc.pb.h"
 #include "sluice/v1/jobs.grpc.pb.h"
+#include "tests/support/temp_dir.h"
 
 namespace sluice {
 namespace {
@@ -101,15 +102,9 @@ int ThreadsOfThisProcess() {
 
 class PressureTest : public ::testing::Test {
  protected:
-  PressureTest() {
-    std::string name =
-        (fs::temp_directory_path() / "sluice-pressure-XXXXXX").string();
-    directory_ = mkdtemp(name.data());
-  }
   ~PressureTest() override {
     server_.reset();
     coordinator_.reset();
-    fs::remove_all(directory_);
   }
 
   void Start(const JobServiceImpl::Options& server_options) {
@@ -184,7 +179,8 @@ class PressureTest : public ::testing::Test {
     return upload;
   }
 
-  fs::path directory_;
+  const TempDir temp_;
+  const fs::path& directory_ = temp_.path();
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<CoordinatorServer> server_;
   std::unique_ptr<v1::JobService::Stub> jobs_;

@@ -22,6 +22,7 @@
 #include "server/local_cluster.h"
 #include "sluice/v1/cluster.grpc.pb.h"
 #include "sluice/v1/jobs.grpc.pb.h"
+#include "tests/support/temp_dir.h"
 
 namespace sluice {
 namespace {
@@ -30,20 +31,6 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
 const char kModel[] = SLUICE_TESTS_DIR "/models/llama-kjv";
-
-class TempDir {
- public:
-  TempDir() {
-    std::string name =
-        (fs::temp_directory_path() / "sluice-it-XXXXXX").string();
-    path_ = mkdtemp(name.data());
-  }
-  ~TempDir() { fs::remove_all(path_); }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
 
 class ServiceTest : public ::testing::Test {
  protected:

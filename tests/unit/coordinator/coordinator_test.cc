@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/threads/bounded_queue.h"
 #include "proto/grpc_endpoint.h"
+#include "tests/support/temp_dir.h"
 #include "tests/unit/coordinator/dispatch/dispatch_fake_worker.h"
 
 namespace sluice {
@@ -23,8 +24,6 @@ using testing::HasSubstr;
 class CoordinatorTest : public testing::Test {
  protected:
   CoordinatorTest() {
-    std::string name = (fs::temp_directory_path() / "sluice-XXXXXX").string();
-    dir_ = mkdtemp(name.data());
     fs::create_directories(dir_ / "tiny");
     for (const char* file : {"tokenizer.json", "tokenizer_config.json"}) {
       fs::copy_file(fs::path(SLUICE_TESTS_DIR "/golden/tokenizers/gpt2") / file,
@@ -44,10 +43,7 @@ class CoordinatorTest : public testing::Test {
     options_.heartbeat_timeout = absl::Hours(1);
   }
 
-  ~CoordinatorTest() override {
-    Stop();
-    fs::remove_all(dir_);
-  }
+  ~CoordinatorTest() override { Stop(); }
 
   void Start(int64_t kv_pages = 1000) {
     pipeline_.emplace(HashModel(50), kv_pages, 16);
@@ -111,7 +107,8 @@ class CoordinatorTest : public testing::Test {
     }
   }
 
-  fs::path dir_;
+  const TempDir temp_;
+  const std::filesystem::path& dir_ = temp_.path();
   Coordinator::Options options_;
   std::optional<FakePipeline> pipeline_;
   std::unique_ptr<Coordinator> coordinator_;

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "tests/unit/exec/scratch_dir.h"
+#include "tests/support/temp_dir.h"
 
 namespace sluice {
 namespace {
@@ -82,7 +82,7 @@ class ActivationStagerTest : public testing::Test {
     return absl::OkStatus();
   }
 
-  ScratchDir dir_;
+  TempDir dir_ = TempDir::OnDisk();
   MemoryBudget memory_{Tier::kHost, uint64_t{64} << 20};
   MemoryBudget disk_{Tier::kDisk, uint64_t{64} << 20};
   std::unique_ptr<IoEngine> io_;
@@ -235,7 +235,8 @@ TEST_F(ActivationStagerTest, AFailedWriteShowsInTheStepAndNotAfter) {
       const absl::Status status = RunStep(**stager, rows, 4, false, 0);
       EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
       EXPECT_TRUE(absl::StrContains(status.message(), "activations")) << status;
-      EXPECT_TRUE(absl::StrContains(status.message(), dir_.path())) << status;
+      EXPECT_TRUE(absl::StrContains(status.message(), dir_.path().string()))
+          << status;
     }
     (*stager)->Reset();
     EXPECT_TRUE(RunStep(**stager, rows, 4, false, 1000).ok());

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "tests/parity/random_source.h"
-#include "tests/unit/exec/scratch_dir.h"
+#include "tests/support/temp_dir.h"
 
 namespace sluice {
 namespace {
@@ -103,7 +103,7 @@ class EmbeddingStoreTest : public testing::TestWithParam<Model> {
     return "";
   }
 
-  ScratchDir dir_;
+  TempDir dir_ = TempDir::OnDisk();
   DecoderSpec spec_;
   RandomSource source_{7};
   MemoryBudget memory_{Tier::kHost, uint64_t{1} << 30};

@@ -9,7 +9,7 @@
 
 #include "tests/parity/random_source.h"
 #include "tests/parity/stage_chain.h"
-#include "tests/unit/exec/scratch_dir.h"
+#include "tests/support/temp_dir.h"
 
 namespace sluice {
 namespace {
@@ -66,7 +66,7 @@ TEST(HeadSectionsTest, SameBitsWhereverTheyLie) {
   Outcome expected;
   RunChain("", 9001, {}, &expected);
   ASSERT_FALSE(HasFatalFailure());
-  ScratchDir dir;
+  TempDir dir = TempDir::OnDisk();
   for (const char* policy :
        {"w=0/0/100", "w=0/50/50", "w=0/95/5", "w=0/0/100 overlap=off",
         "w=0/0/100 schedule=row", "w=0/30/70 schedule=row overlap=off",
@@ -93,7 +93,7 @@ TEST(HeadSectionsTest, SameBitsWhereverTheyLie) {
 }
 
 TEST(HeadSectionsTest, ABudgetBelowTheHeadIsEnough) {
-  ScratchDir dir;
+  TempDir dir = TempDir::OnDisk();
   Outcome expected;
   RunChain("", 60'001, {}, &expected);
   ASSERT_FALSE(HasFatalFailure());

@@ -17,7 +17,7 @@
 #include "runtime/exec/weight_placement.h"
 #include "runtime/exec/weights/image_store.h"
 #include "runtime/memory/host_buffer.h"
-#include "tests/unit/exec/scratch_dir.h"
+#include "tests/support/temp_dir.h"
 
 namespace sluice {
 namespace {
@@ -76,8 +76,8 @@ class ImageFileTest : public testing::Test {
 
   static constexpr size_t kGrain = 65536;
   static constexpr size_t kBytes = 1'232'896;  // 301 disk blocks
-  ScratchDir dir_;
-  const std::string path_ = dir_.path() + "/unit.img";
+  TempDir dir_ = TempDir::OnDisk();
+  const std::string path_ = dir_ / "unit.img";
   MemoryBudget memory_{Tier::kHost, 1 << 24};
   MemoryBudget disk_{Tier::kDisk, 1 << 24};
   HostBuffer image_;
@@ -184,7 +184,7 @@ TEST_F(ImageFileTest, NoRoomLeavesNoFile) {
   EXPECT_TRUE(absl::IsResourceExhausted(budget)) << budget;
   EXPECT_THAT(Files(), testing::IsEmpty());
   EXPECT_EQ(tight.used_bytes(), 0u);
-  const absl::Status nowhere = Write(dir_.path() + "/no/such/dir.img", &disk_);
+  const absl::Status nowhere = Write(dir_ / "no/such/dir.img", &disk_);
   EXPECT_FALSE(nowhere.ok());
 }
 
@@ -203,7 +203,7 @@ TEST_F(ImageFileTest, RemovesWhatTheDeadLeftAndNothingElse) {
   close(fd);
   EXPECT_EQ(ImageFile::RemoveOrphans(dir_.path()), 1);
   EXPECT_THAT(Files(), testing::UnorderedElementsAre("unit.img"));
-  EXPECT_EQ(ImageFile::RemoveOrphans(dir_.path() + "/none"), 0);
+  EXPECT_EQ(ImageFile::RemoveOrphans(dir_ / "none"), 0);
 }
 
 TEST_F(ImageFileTest, AWriterKeepsItsFileAndAKilledOneLosesIt) {
@@ -237,7 +237,7 @@ TEST_F(ImageFileTest, AWriterKeepsItsFileAndAKilledOneLosesIt) {
 
 // Those of other models, too.
 TEST_F(ImageFileTest, AStoreIsSweptAsAWhole) {
-  const std::string images = dir_.path() + "/images";
+  const std::string images = dir_ / "images";
   for (const std::string model : {"/a", "/b"}) {
     std::filesystem::create_directories(images + model);
     std::ofstream(images + model + "/layer-0.img.1.0.tmp") << "half";
@@ -249,12 +249,12 @@ TEST_F(ImageFileTest, AStoreIsSweptAsAWhole) {
         std::filesystem::exists(images + model + "/layer-0.img.1.0.tmp"));
     EXPECT_TRUE(std::filesystem::exists(images + model + "/layer-0.img"));
   }
-  ImageStore::RemoveOrphans(dir_.path() + "/none");
+  ImageStore::RemoveOrphans(dir_ / "none");
 }
 
 TEST_F(ImageFileTest, AStoreTellsWhatItsImagesTake) {
   EXPECT_EQ(ImageStore::DiskBytes(dir_.path()), 0u);
-  const std::string images = dir_.path() + "/images";
+  const std::string images = dir_ / "images";
   for (const std::string model : {"/a", "/b"}) {
     std::filesystem::create_directories(images + model);
     std::ofstream(images + model + "/layer-0.img") << "whole";

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/unit/exec/scratch_dir.h"
+#include "tests/support/temp_dir.h"
 
 namespace sluice {
 namespace {
@@ -101,7 +101,7 @@ class KvStagerTest : public testing::Test {
     }
   }
 
-  ScratchDir dir_;
+  TempDir dir_ = TempDir::OnDisk();
   MemoryBudget memory_{Tier::kHost, 64 << 20}, disk_{Tier::kDisk, 64 << 20};
   std::unique_ptr<IoEngine> io_;
   KvLayout layout_;

@@ -16,8 +16,8 @@
 #include "absl/strings/str_cat.h"
 #include "tests/parity/random_source.h"
 #include "tests/parity/stage_chain.h"
+#include "tests/support/temp_dir.h"
 #include "tests/unit/exec/placement_testing.h"
-#include "tests/unit/exec/scratch_dir.h"
 
 namespace sluice {
 namespace {
@@ -39,7 +39,7 @@ class StageDeviceTest : public testing::TestWithParam<bool> {
     return policy;
   }
   const DecoderSpec spec_ = PlacementSpec(GetParam());
-  ScratchDir dir_;
+  TempDir dir_ = TempDir::OnDisk();
 };
 
 TEST_P(StageDeviceTest, SameBitsWhereverThingsLie) {

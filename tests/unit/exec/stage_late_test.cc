@@ -14,10 +14,10 @@
 #include "runtime/memory/cpu_device.h"
 #include "tests/parity/random_source.h"
 #include "tests/parity/stage_chain.h"
+#include "tests/support/temp_dir.h"
 #include "tests/unit/exec/late_backend.h"
 #include "tests/unit/exec/placement_testing.h"
 #include "tests/unit/exec/sampling_kinds.h"
-#include "tests/unit/exec/scratch_dir.h"
 
 namespace sluice {
 namespace {
@@ -45,7 +45,7 @@ class StageLateTest : public testing::TestWithParam<bool> {
   }
   const DecoderSpec spec_ = PlacementSpec(GetParam());
   LateBackend* late_ = nullptr;
-  ScratchDir dir_;
+  TempDir dir_ = TempDir::OnDisk();
 };
 
 TEST_P(StageLateTest, SameBitsWhereverThingsLie) {

@@ -9,7 +9,7 @@
 #include "runtime/kernels/device_choice.h"
 #include "runtime/model/checkpoint/dummy_source.h"
 #include "tests/parity/random_source.h"
-#include "tests/unit/exec/scratch_dir.h"
+#include "tests/support/temp_dir.h"
 
 namespace sluice {
 namespace {
@@ -125,7 +125,7 @@ class UnhashedSource final : public RandomSource {
 };
 
 TEST_F(StageLoadTest, HashingTheFilesIsWorkThatCanBeCancelled) {
-  ScratchDir dir;
+  TempDir dir = TempDir::OnDisk();
   MemoryBudget disk(Tier::kDisk, uint64_t{1} << 30);
   WorkMarks marks;
   options_.disk_dir = dir.path();

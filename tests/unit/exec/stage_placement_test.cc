@@ -11,8 +11,8 @@
 #include "runtime/exec/stage_loader.h"
 #include "tests/parity/random_source.h"
 #include "tests/parity/stage_chain.h"
+#include "tests/support/temp_dir.h"
 #include "tests/unit/exec/placement_testing.h"
-#include "tests/unit/exec/scratch_dir.h"
 
 namespace sluice {
 namespace {
@@ -28,7 +28,7 @@ class StagePlacementTest : public testing::TestWithParam<bool> {};
 
 TEST_P(StagePlacementTest, SameBitsWhereverThingsLie) {
   const DecoderSpec spec = PlacementSpec(GetParam());
-  ScratchDir dir;
+  TempDir dir = TempDir::OnDisk();
   Policy base;
   base.max_step_tokens = 256;
   base.num_microbatches = 2;
@@ -97,7 +97,7 @@ TEST_P(StagePlacementTest, SameBitsWhereverThingsLie) {
 
 TEST_P(StagePlacementTest, SharesAreRealisedToAPercent) {
   const DecoderSpec spec = PlacementSpec(GetParam());
-  ScratchDir dir;
+  TempDir dir = TempDir::OnDisk();
   for (const double disk : {0.0, 0.1, 0.25, 0.5, 0.9, 1.0}) {
     Policy policy;
     policy.max_step_tokens = 1024;
@@ -125,7 +125,7 @@ TEST_P(StagePlacementTest, SharesAreRealisedToAPercent) {
 // disturbs none after the reset.
 TEST_P(StagePlacementTest, AStepThatBreaksOffLeavesNoActivations) {
   const DecoderSpec spec = PlacementSpec(GetParam());
-  ScratchDir dir;
+  TempDir dir = TempDir::OnDisk();
   MemoryBudget memory(Tier::kHost, uint64_t{1} << 30);
   MemoryBudget disk(Tier::kDisk, uint64_t{1} << 30);
   constexpr int kBatches = 4;
@@ -182,7 +182,7 @@ TEST_P(StagePlacementTest, AStepThatBreaksOffLeavesNoActivations) {
 // Each segment would have a copy of the pages of its own.
 TEST_P(StagePlacementTest, TwoChunksOfASequenceOnDiskAreRefused) {
   const DecoderSpec spec = PlacementSpec(GetParam());
-  ScratchDir dir;
+  TempDir dir = TempDir::OnDisk();
   MemoryBudget memory(Tier::kHost, uint64_t{1} << 30);
   MemoryBudget disk(Tier::kDisk, uint64_t{1} << 30);
   StageExecutor::Options options;
@@ -228,7 +228,7 @@ std::vector<std::filesystem::path> Images(const std::string& dir) {
 
 TEST_P(StagePlacementTest, ImagesAreReusedAndDamagedOnesMadeAnew) {
   const DecoderSpec spec = PlacementSpec(GetParam());
-  ScratchDir dir;
+  TempDir dir = TempDir::OnDisk();
   StageChain::Options options;
   options.policy.max_step_tokens = 256;
   ASSERT_TRUE(UpdatePolicy("w=0/50/50", &options.policy).ok());
@@ -281,7 +281,7 @@ TEST_P(StagePlacementTest, ImagesAreReusedAndDamagedOnesMadeAnew) {
 
 TEST_P(StagePlacementTest, TooLittleDiskIsRefusedBeforeLoading) {
   const DecoderSpec spec = PlacementSpec(GetParam());
-  ScratchDir dir;
+  TempDir dir = TempDir::OnDisk();
   for (const char* text :
        {"w=0/0/100", "c=0/0/100", "h=0/0/100 num-microbatches=8"}) {
     StageChain::Options options;
@@ -312,7 +312,7 @@ TEST_P(StagePlacementTest, TooLittleDiskIsRefusedBeforeLoading) {
 // As much as fits stays in memory, the rest comes from disk, in any budget.
 TEST_P(StagePlacementTest, AutomaticPlacementUsesWhatIsThere) {
   const DecoderSpec spec = PlacementSpec(GetParam());
-  ScratchDir dir;
+  TempDir dir = TempDir::OnDisk();
   StageChain::Options options;
   options.policy.max_step_tokens = 256;
   options.max_model_len = 200;

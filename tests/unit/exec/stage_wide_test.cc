@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "tests/parity/random_source.h"
+#include "tests/support/temp_dir.h"
 #include "tests/unit/exec/placement_testing.h"
-#include "tests/unit/exec/scratch_dir.h"
 
 namespace sluice {
 namespace {
@@ -47,7 +47,7 @@ class StageWideTest : public testing::TestWithParam<WideModel> {};
 
 TEST_P(StageWideTest, SameBitsWhereverThingsLie) {
   const DecoderSpec spec = SpecOf(GetParam());
-  ScratchDir dir;
+  TempDir dir = TempDir::OnDisk();
   Policy base;
   base.dtype = DType::kBFloat16;
   base.max_step_tokens = 256;

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "tests/support/temp_dir.h"
 
 namespace sluice {
 namespace {
@@ -433,13 +434,6 @@ TEST(ChatTemplate, MutatedTemplatesNeverCrash) {
 
 class LoadTest : public ::testing::Test {
  protected:
-  LoadTest() {
-    std::string pattern =
-        (std::filesystem::temp_directory_path() / "sluice-test-XXXXXX")
-            .string();
-    dir_ = mkdtemp(pattern.data());
-  }
-  ~LoadTest() override { std::filesystem::remove_all(dir_); }
   void Write(const char* name, const std::string& text) {
     std::ofstream(dir_ / name, std::ios::binary) << text;
   }
@@ -460,7 +454,8 @@ class LoadTest : public ::testing::Test {
   }
   absl::Status LoadError() { return ChatTemplate::Load(dir_).status(); }
 
-  std::filesystem::path dir_;
+  const TempDir temp_;
+  const std::filesystem::path& dir_ = temp_.path();
 };
 
 TEST_F(LoadTest, FromEitherFile) {

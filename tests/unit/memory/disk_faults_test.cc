@@ -48,7 +48,7 @@ absl::Status CreateIn(const std::string& dir, uint64_t bytes = kPage) {
 }
 
 TEST(DiskFaultsTest, AMissingDirectoryIsNotFound) {
-  const TestDir dir;
+  const TempDir dir = TempDir::OnDisk();
   const absl::Status status = CreateIn(dir / "none");
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(status.message(),
@@ -57,7 +57,7 @@ TEST(DiskFaultsTest, AMissingDirectoryIsNotFound) {
 }
 
 TEST(DiskFaultsTest, AFileIsNoDirectory) {
-  const TestDir dir;
+  const TempDir dir = TempDir::OnDisk();
   std::ofstream(dir / "file") << "x";
   const absl::Status status = CreateIn(dir / "file");
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
@@ -86,14 +86,14 @@ TEST(DiskFaultsTest, WhereNobodyMayWrite) {
 }
 
 TEST(DiskFaultsTest, AMissingFileIsNotFound) {
-  const TestDir dir;
+  const TempDir dir = TempDir::OnDisk();
   const absl::Status status = DiskFile::OpenForRead(dir / "image").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(status.message(), HasSubstr(dir / "image"));
 }
 
 TEST(DiskFaultsTest, TheBudgetNamesWhoAsks) {
-  const TestDir dir;
+  const TempDir dir = TempDir::OnDisk();
   MemoryBudget budget(Tier::kDisk, 10 * kPage);
   const absl::Status status =
       DiskFile::CreateTemporary(dir.path(), "kv cache", 11 * kPage, &budget)
@@ -104,7 +104,7 @@ TEST(DiskFaultsTest, TheBudgetNamesWhoAsks) {
 }
 
 TEST(DiskFaultsTest, ADiskWithoutRoomSaysWhatIsFree) {
-  const TestDir dir;
+  const TempDir dir = TempDir::OnDisk();
   const uint64_t free = *FreeDiskBytes(dir.path());
   const uint64_t bytes = RoundUpToDisk(free + (uint64_t{1} << 30));
   const absl::Status status = CreateIn(dir.path(), bytes);
@@ -181,7 +181,7 @@ class DiskFaultsEngineTest
     return done.Wait();
   }
 
-  const TestDir dir_;
+  const TempDir dir_ = TempDir::OnDisk();
   MemoryBudget budget_{Tier::kDisk, uint64_t{64} << 20};
   std::unique_ptr<IoEngine> engine_;
 };
@@ -247,7 +247,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, DiskFaultsEngineTest,
                          });
 
 TEST(DiskFaultsTest, ErrorsOfTheSystemKeepTheirMeaning) {
-  const TestDir dir;
+  const TempDir dir = TempDir::OnDisk();
   MemoryBudget budget(Tier::kDisk, UINT64_MAX);
   auto file = DiskFile::CreateTemporary(dir.path(), "kv", kPage, &budget);
   ASSERT_TRUE(file.ok()) << file.status();
@@ -286,7 +286,7 @@ class DiskFaultsProcessTest : public ::testing::Test {
 [[noreturn]] void Exit(const std::function<int(const std::string& dir)>& body) {
   int status;
   {
-    const TestDir dir;
+    const TempDir dir = TempDir::OnDisk();
     status = body(dir.path());
   }
   _exit(status);

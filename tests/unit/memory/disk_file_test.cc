@@ -33,7 +33,7 @@ class DiskFileTest : public ::testing::Test {
     return *std::move(file);
   }
 
-  const TestDir dir_;
+  const TempDir dir_ = TempDir::OnDisk();
   MemoryBudget budget_{Tier::kDisk, uint64_t{64} << 20};
 };
 

@@ -21,25 +21,6 @@ uint64_t Word(uint64_t seed, uint64_t index) {
 
 }  // namespace
 
-TestDir::TestDir(const std::string& parent) {
-  const char* given = std::getenv("TEST_TMPDIR");
-  path_ = (!parent.empty()    ? parent
-           : given != nullptr ? std::string(given)
-                              : std::string("/var/tmp")) +
-          "/sluice-test-XXXXXX";
-  EXPECT_NE(mkdtemp(path_.data()), nullptr) << path_;
-}
-
-TestDir::~TestDir() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
-size_t TestDir::num_entries() const {
-  return std::distance(std::filesystem::directory_iterator(path_),
-                       std::filesystem::directory_iterator());
-}
-
 HostBuffer TestBuffer(size_t bytes) {
   static MemoryBudget* const budget =
       new MemoryBudget(Tier::kHost, uint64_t{1} << 32);
@@ -67,7 +48,7 @@ bool HasPattern(uint64_t seed, std::span<const std::byte> data) {
 
 std::vector<nlohmann::json> SpansOfRow(const Tracer& tracer,
                                        const std::string& name) {
-  const TestDir dir;
+  const TempDir dir = TempDir::OnDisk();
   const absl::Status status = tracer.WriteJson(dir / "trace.json");
   EXPECT_TRUE(status.ok()) << status;
   std::ifstream file(dir / "trace.json");

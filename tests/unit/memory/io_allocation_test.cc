@@ -11,7 +11,7 @@ namespace {
 
 TEST(IoAllocationTest, NoneInSteadyState) {
   constexpr size_t kBytes = 64 * kDiskAlignment;
-  const TestDir dir;
+  const TempDir dir = TempDir::OnDisk();
   MemoryBudget budget(Tier::kDisk, 2 * kBytes);
   auto file = DiskFile::CreateTemporary(dir.path(), "kv", 2 * kBytes, &budget);
   ASSERT_TRUE(file.ok()) << file.status();

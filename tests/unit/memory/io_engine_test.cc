@@ -53,7 +53,7 @@ class IoEngineTest
     return *std::move(file);
   }
 
-  const TestDir dir_;
+  const TempDir dir_ = TempDir::OnDisk();
   MemoryBudget budget_{Tier::kDisk, uint64_t{256} << 20};
 };
 

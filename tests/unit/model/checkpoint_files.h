@@ -9,29 +9,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "tests/support/temp_dir.h"
 
 // Writes small checkpoints for tests.
 
 namespace sluice {
-
-// A directory of its own that goes when the test does.
-class TempDir {
- public:
-  TempDir() {
-    std::string pattern =
-        (std::filesystem::temp_directory_path() / "sluice-test-XXXXXX")
-            .string();
-    path_ = mkdtemp(pattern.data());
-  }
-  ~TempDir() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 inline void WriteFile(const std::filesystem::path& path,
                       const std::string& text) {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/unit/exec/scratch_dir.h"
+#include "tests/support/temp_dir.h"
 
 namespace sluice {
 namespace {
@@ -39,10 +39,10 @@ TEST(MachineFactsTest, ReadsThisMachine) {
 }
 
 TEST(CpuQuotaTest, IsTheLeastOfTheGroupsAlongThePath) {
-  const ScratchDir root;
+  const TempDir root = TempDir::OnDisk();
   const auto write = [&](const std::string& dir, const std::string& name,
                          const std::string& text) {
-    const std::filesystem::path path = root.path() + "/" + dir;
+    const std::filesystem::path path = root / "" + dir;
     std::filesystem::create_directories(path);
     std::ofstream(path / name) << text;
   };
@@ -84,7 +84,7 @@ FingerprintParts Parts() {
 }
 
 TEST(FingerprintTest, ChangesWithWhatRatesDependOn) {
-  const ScratchDir dir;
+  const TempDir dir = TempDir::OnDisk();
   const std::function<void(FingerprintParts&)> kChanges[] = {
       [](FingerprintParts&) {},
       [](FingerprintParts& p) { p.cpu = "cpu: Slow"; },

@@ -12,8 +12,8 @@
 
 #include "common/threads/thread.h"
 #include "runtime/profile/profile_json.h"
+#include "tests/support/temp_dir.h"
 #include "tests/unit/common/sample_profile.h"
-#include "tests/unit/exec/scratch_dir.h"
 
 namespace sluice {
 namespace {
@@ -34,7 +34,7 @@ class ProfileCacheTest : public ::testing::Test {
   ProfileCacheTest() {
     options_.machine.threads = 2;
     options_.machine.host_memory_bytes = uint64_t{8} << 30;
-    options_.cache_dir = dir_.path() + "/made/for/it";
+    options_.cache_dir = dir_ / "made/for/it";
     options_.measure = [this](const ProfilerOptions& machine,
                               const ProfileProgress& progress,
                               const std::atomic<bool>* cancelled) {
@@ -64,7 +64,7 @@ class ProfileCacheTest : public ::testing::Test {
     return files.empty() ? "" : files[0];
   }
 
-  const ScratchDir dir_;
+  const TempDir dir_ = TempDir::OnDisk();
   ProfileCacheOptions options_;
   std::atomic<int> measured_{0};
 };
@@ -142,8 +142,8 @@ TEST_F(ProfileCacheTest, DoesWithoutAPlaceToKeepIt) {
   EXPECT_EQ(FindCachedProfile(options_).status().code(),
             absl::StatusCode::kNotFound);
   // A file where the directory should be.
-  std::ofstream(dir_.path() + "/file") << "x";
-  options_.cache_dir = dir_.path() + "/file";
+  std::ofstream(dir_ / "file") << "x";
+  options_.cache_dir = dir_ / "file";
   EXPECT_EQ(Get().name, "measurement 3");
 }
 

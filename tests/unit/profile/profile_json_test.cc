@@ -12,8 +12,8 @@
 
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "tests/support/temp_dir.h"
 #include "tests/unit/common/sample_profile.h"
-#include "tests/unit/exec/scratch_dir.h"
 
 namespace sluice {
 namespace {
@@ -222,8 +222,8 @@ TEST(ProfileJsonTest, WhatCannotBeWrittenDoesNotReadBack) {
 }
 
 TEST(ProfileFileTest, ReadsBackWhatItWrote) {
-  const ScratchDir dir;
-  const std::string path = dir.path() + "/profile.json";
+  const TempDir dir = TempDir::OnDisk();
+  const std::string path = dir / "profile.json";
   ASSERT_TRUE(WriteProfileFile(SampleProfile(), path).ok());
   MachineProfile other = SampleProfile();
   other.name = "other";
@@ -241,8 +241,8 @@ TEST(ProfileFileTest, ReadsBackWhatItWrote) {
 }
 
 TEST(ProfileFileTest, ErrorsNameTheFile) {
-  const ScratchDir dir;
-  const std::string path = dir.path() + "/profile.json";
+  const TempDir dir = TempDir::OnDisk();
+  const std::string path = dir / "profile.json";
   absl::Status status = ReadProfileFile(path).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()), HasSubstr(path));
@@ -251,12 +251,12 @@ TEST(ProfileFileTest, ErrorsNameTheFile) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()),
               StartsWith(path + ": host_memory_bytes: missing"));
-  const std::string nowhere = dir.path() + "/none/profile.json";
+  const std::string nowhere = dir / "none/profile.json";
   status = WriteProfileFile(SampleProfile(), nowhere);
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()), HasSubstr(nowhere));
   // A directory in the way: the file beside it goes, too.
-  const std::string folder = dir.path() + "/folder";
+  const std::string folder = dir / "folder";
   std::filesystem::create_directories(folder + "/full");
   status = WriteProfileFile(SampleProfile(), folder);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;

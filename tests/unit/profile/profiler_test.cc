@@ -10,8 +10,8 @@
 
 #include "runtime/profile/disk_probe.h"
 #include "runtime/profile/profile_json.h"
+#include "tests/support/temp_dir.h"
 #include "tests/unit/common/sample_profile.h"
-#include "tests/unit/exec/scratch_dir.h"
 
 namespace sluice {
 namespace {
@@ -36,7 +36,7 @@ ProfilerOptions Small() {
 }
 
 TEST(ProfilerTest, MeasuresAllThatThePlannerWants) {
-  const ScratchDir dir;
+  const TempDir dir = TempDir::OnDisk();
   ProfilerOptions options = Small();
   options.disk_dir = dir.path();
   options.disk_bytes = 32 << 20;
@@ -89,7 +89,7 @@ TEST(ProfilerTest, MeasuresAllThatThePlannerWants) {
 
 // With a disk that is too small to be measured, and so is no tier.
 TEST(ProfilerTest, MeasuresADeviceWithMemoryOfItsOwn) {
-  const ScratchDir dir;
+  const TempDir dir = TempDir::OnDisk();
   ProfilerOptions options = Small();
   options.disk_dir = dir.path();
   options.disk_bytes = 1 << 20;
@@ -108,7 +108,7 @@ TEST(ProfilerTest, MeasuresADeviceWithMemoryOfItsOwn) {
 }
 
 TEST(ProfilerTest, CanBeStoppedAnywhere) {
-  const ScratchDir dir;
+  const TempDir dir = TempDir::OnDisk();
   for (const char* when : {"disk", "memory", "threads"}) {
     ProfilerOptions options = Small();
     options.seconds = 1e6;  // not that it would last
@@ -202,7 +202,7 @@ TEST(DiskProbeTest, ErrorsAreThoseOfTheDisk) {
   EXPECT_EQ(
       MeasureDisk("/not there", &disk, &memory, 0.01, nullptr).status().code(),
       absl::StatusCode::kNotFound);
-  const ScratchDir dir;
+  const TempDir dir = TempDir::OnDisk();
   MemoryBudget little(Tier::kHost, 1 << 20);
   EXPECT_EQ(
       MeasureDisk(dir.path(), &disk, &little, 0.01, nullptr).status().code(),

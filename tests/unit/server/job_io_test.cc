@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/support/temp_dir.h"
+
 namespace sluice {
 namespace {
 
@@ -17,13 +19,6 @@ using testing::Not;
 
 class JobIoTest : public testing::Test {
  protected:
-  JobIoTest() {
-    std::string name = (fs::temp_directory_path() / "job-io-XXXXXX").string();
-    EXPECT_NE(mkdtemp(name.data()), nullptr);
-    dir_ = name;
-  }
-  ~JobIoTest() override { fs::remove_all(dir_); }
-
   std::string Put(const std::string& name, const std::string& text) const {
     std::ofstream(dir_ / name, std::ios::binary) << text;
     return (dir_ / name).string();
@@ -36,7 +31,8 @@ class JobIoTest : public testing::Test {
     return std::string(status.message());
   }
 
-  fs::path dir_;
+  const TempDir temp_;
+  const std::filesystem::path& dir_ = temp_.path();
 };
 
 v1::Result ErrorLine(const std::string& code, const std::string& message) {

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
-#include <memory>
 #include <set>
 #include <sstream>
 #include <string>
@@ -21,6 +20,7 @@
 #include "coordinator/dispatch/dispatch_metrics.h"
 #include "coordinator/job_manager.h"
 #include "coordinator/jobs/job_metrics.h"
+#include "tests/support/test_metrics.h"
 #include "worker/worker_metrics.h"
 
 namespace sluice {
@@ -28,8 +28,8 @@ namespace {
 
 using testing::HasSubstr;
 
-// Notes what is registered and values by "name{label=value,...}".
-class Catalogue : public MetricsRegistry {
+// Notes what is registered, too.
+class Catalogue : public TestMetrics {
  public:
   struct Entry {
     std::string type, help;
@@ -40,59 +40,34 @@ class Catalogue : public MetricsRegistry {
 
   Counter* GetCounter(const std::string& name, const std::string& help,
                       const MetricLabels& labels) override {
-    return Note(name, {"counter", help, {}, {}}, labels);
+    Note(name, {"counter", help, {}, {}}, labels);
+    return TestMetrics::GetCounter(name, help, labels);
   }
   Gauge* GetGauge(const std::string& name, const std::string& help,
                   const MetricLabels& labels) override {
-    return Note(name, {"gauge", help, {}, {}}, labels);
+    Note(name, {"gauge", help, {}, {}}, labels);
+    return TestMetrics::GetGauge(name, help, labels);
   }
   Histogram* GetHistogram(const std::string& name, const std::string& help,
                           const std::vector<double>& buckets,
                           const MetricLabels& labels) override {
-    return Note(name, {"histogram", help, buckets, {}}, labels);
-  }
-  void Remove(const std::string& name, const MetricLabels& labels) override {
-    series_.erase(Key(name, labels));
+    Note(name, {"histogram", help, buckets, {}}, labels);
+    return TestMetrics::GetHistogram(name, help, buckets, labels);
   }
 
   const std::map<std::string, Entry>& entries() const { return entries_; }
-  // -1 if there is no such series.
-  double Value(const std::string& key) const {
-    const auto it = series_.find(key);
-    return it == series_.end() ? -1 : it->second->value;
-  }
 
  private:
-  struct Series : public Counter, public Gauge, public Histogram {
-    void Add(double amount) override { value += amount; }
-    void Set(double v) override { value = v; }
-    void Observe(double) override { value += 1; }
-    double value = 0;
-  };
-
-  static std::string Key(const std::string& name, const MetricLabels& labels) {
-    std::string key = absl::StrCat(name, "{");
-    for (const auto& [label, value] : labels) {
-      absl::StrAppend(&key, key.back() == '{' ? "" : ",", label, "=", value);
-    }
-    return key + "}";
-  }
-
-  Series* Note(const std::string& name, Entry entry,
-               const MetricLabels& labels) {
+  void Note(const std::string& name, Entry entry, const MetricLabels& labels) {
     for (const auto& [label, value] : labels) entry.labels.insert(label);
     const auto [it, is_new] = entries_.try_emplace(name, entry);
     EXPECT_TRUE(is_new || it->second == entry)
         << name << " is registered in two ways: " << it->second.type << " \""
         << it->second.help << "\" and " << entry.type << " \"" << entry.help
         << "\", or with other labels or buckets";
-    auto& series = series_[Key(name, labels)];
-    if (series == nullptr) series = std::make_unique<Series>();
-    return series.get();
   }
 
   std::map<std::string, Entry> entries_;
-  std::map<std::string, std::unique_ptr<Series>> series_;
 };
 
 v1::ClusterState TwoWorkers() {

@@ -11,6 +11,8 @@
 #include <fstream>
 #include <iterator>
 
+#include "tests/support/temp_dir.h"
+
 namespace sluice {
 namespace {
 
@@ -20,13 +22,6 @@ using testing::UnorderedElementsAre;
 
 class OutputFileTest : public testing::Test {
  protected:
-  OutputFileTest() {
-    std::string name = (fs::temp_directory_path() / "output-XXXXXX").string();
-    EXPECT_NE(mkdtemp(name.data()), nullptr);
-    dir_ = name;
-  }
-  ~OutputFileTest() override { fs::remove_all(dir_); }
-
   std::string Path(const std::string& name) const {
     return (dir_ / name).string();
   }
@@ -57,7 +52,8 @@ class OutputFileTest : public testing::Test {
     return std::string(status.message());
   }
 
-  fs::path dir_;
+  const TempDir temp_;
+  const std::filesystem::path& dir_ = temp_.path();
 };
 
 TEST_F(OutputFileTest, WhatWasThereStaysUntilTheNewIsWhole) {

@@ -10,6 +10,8 @@
 #include <iterator>
 #include <thread>
 
+#include "tests/support/temp_dir.h"
+
 namespace sluice {
 namespace {
 
@@ -21,10 +23,6 @@ using testing::Not;
 class RunStateTest : public testing::Test {
  protected:
   RunStateTest() {
-    std::string name =
-        (fs::temp_directory_path() / "run-state-XXXXXX").string();
-    EXPECT_NE(mkdtemp(name.data()), nullptr);
-    dir_ = name;
     std::ofstream(dir_ / "in") << "{}\n";
     auto output = OutputFile::Plan((dir_ / "out").string(), "--output");
     EXPECT_TRUE(output.ok()) << output.status();
@@ -32,7 +30,6 @@ class RunStateTest : public testing::Test {
     options_.input = (dir_ / "in").string();
     options_.output = output_.get();
   }
-  ~RunStateTest() override { fs::remove_all(dir_); }
 
   absl::StatusOr<std::unique_ptr<RunState>> Open() const {
     return RunState::Open(options_, facts_);
@@ -53,7 +50,8 @@ class RunStateTest : public testing::Test {
     return std::string(status.message());
   }
 
-  fs::path dir_;
+  const TempDir temp_;
+  const std::filesystem::path& dir_ = temp_.path();
   std::unique_ptr<OutputFile> output_;
   RunState::Options options_;
   RunState::Facts facts_ = {{"--max-tokens", "32"}, {"tokenizer.json", "ab12"}};

@@ -1,24 +1,13 @@
 #include "tests/unit/text/model_files.h"
 
-#include <unistd.h>
-
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 namespace sluice {
 
 ModelFiles::ModelFiles(const std::map<std::string, std::string>& files) {
-  std::string pattern =
-      (std::filesystem::temp_directory_path() / "sluice-text-XXXXXX").string();
-  dir_ = mkdtemp(pattern.data());
   for (const auto& [name, content] : files) {
-    std::ofstream(dir_ / name, std::ios::binary) << content;
+    dir_.Write(name, content);
   }
-}
-
-ModelFiles::~ModelFiles() {
-  std::error_code ignored;
-  std::filesystem::remove_all(dir_, ignored);
 }
 
 nlohmann::json SmallTokenizerJson() {

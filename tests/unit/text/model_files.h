@@ -5,20 +5,19 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "tests/support/temp_dir.h"
+
 namespace sluice {
 
 // A directory with these files (name -> content), removed at the end.
 class ModelFiles {
  public:
   explicit ModelFiles(const std::map<std::string, std::string>& files);
-  ~ModelFiles();
-  ModelFiles(const ModelFiles&) = delete;
-  ModelFiles& operator=(const ModelFiles&) = delete;
 
-  const std::filesystem::path& dir() const { return dir_; }
+  const std::filesystem::path& dir() const { return dir_.path(); }
 
  private:
-  std::filesystem::path dir_;
+  const TempDir dir_;
 };
 
 // A small valid tokenizer.json: "a", "b", "c", " ", "ab", "abc" and the special

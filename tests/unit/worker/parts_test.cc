@@ -9,7 +9,9 @@
 #include "common/threads/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/unit/worker/test_metrics.h"
+#include "tests/support/manual_clock.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/test_metrics.h"
 #include "worker/machine.h"
 #include "worker/stage/step_assembler.h"
 #include "worker/usage_meter.h"
@@ -19,19 +21,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
-class HandClock : public Clock {
- public:
-  absl::Time Now() const override { return absl::UnixEpoch() + now; }
-  absl::Duration Monotonic() const override { return now; }
-  absl::Duration now = absl::Seconds(100);
-};
-
 // An image is charged again when it is used again, so what it takes is not
 // lost.
 TEST(MachineTest, TheDefaultDiskSpaceHasRoomForTheImagesThatAreThere) {
-  std::string pattern =
-      (std::filesystem::temp_directory_path() / "sluice-test-XXXXXX").string();
-  const std::filesystem::path dir = mkdtemp(pattern.data());
+  const TempDir temp;
+  const std::filesystem::path& dir = temp.path();
   constexpr uint64_t kImageBytes = uint64_t{8} << 40;  // takes no room: a hole
   const std::filesystem::path image = dir / "images" / "model" / "layer-0.img";
   std::filesystem::create_directories(image.parent_path());
@@ -40,30 +34,29 @@ TEST(MachineTest, TheDefaultDiskSpaceHasRoomForTheImagesThatAreThere) {
   const absl::StatusOr<uint64_t> space = DefaultDiskSpace(dir.string());
   ASSERT_TRUE(space.ok()) << space.status();
   EXPECT_GE(*space, kImageBytes / 10 * 9);
-  std::filesystem::remove_all(dir);
 }
 
 TEST(UsageMeterTest, TimeGoesToOneStateAtATime) {
-  HandClock clock;
+  ManualClock clock;
   TestMetrics metrics;
   UsageMeter meter(&clock);
-  clock.now += absl::Seconds(5);
+  clock.Advance(absl::Seconds(5));
   meter.SetCounters(metrics.GetCounter("busy", "", {}),
                     metrics.GetCounter("waiting", "", {}),
                     metrics.GetCounter("idle", "", {}));
   meter.Switch(UsageMeter::State::kBusy);
-  clock.now += absl::Seconds(2);
+  clock.Advance(absl::Seconds(2));
   meter.Switch(UsageMeter::State::kWaiting);
-  clock.now += absl::Seconds(3);
+  clock.Advance(absl::Seconds(3));
   meter.Switch(UsageMeter::State::kIdle);
-  clock.now += absl::Seconds(1);
+  clock.Advance(absl::Seconds(1));
   const UsageTotals totals = meter.totals();
   EXPECT_EQ(totals.busy_seconds, 2);
   EXPECT_EQ(totals.waiting_seconds, 3);
   EXPECT_EQ(totals.idle_seconds, 6);
-  EXPECT_EQ(metrics.Value("busy{}"), 2);
-  EXPECT_EQ(metrics.Value("waiting{}"), 3);
-  EXPECT_EQ(metrics.Value("idle{}"), 1);  // since it has counters
+  EXPECT_EQ(metrics.Value("busy"), 2);
+  EXPECT_EQ(metrics.Value("waiting"), 3);
+  EXPECT_EQ(metrics.Value("idle"), 1);  // since it has counters
 }
 
 class StepAssemblerTest : public ::testing::Test {

@@ -10,7 +10,7 @@
 #include "proto/convert.h"
 #include "tests/unit/worker/fake_executor.h"
 #include "tests/unit/worker/test_coordinator.h"
-#include "tests/unit/worker/test_metrics.h"
+#include "tests/support/test_metrics.h"
 #include "worker/link/link_server.h"
 #include "worker/worker_impl.h"
 

@@ -10,8 +10,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/profile/profile_json.h"
+#include "tests/support/temp_dir.h"
 #include "tests/unit/common/sample_profile.h"
-#include "tests/unit/exec/scratch_dir.h"
 #include "tests/unit/worker/fake_executor.h"
 #include "tests/unit/worker/test_coordinator.h"
 #include "worker/link/link_server.h"
@@ -77,9 +77,9 @@ TEST(WorkerProfileTest, NoneIsSentWithoutOne) {
 }
 
 TEST(WorkerProfileTest, TakesWhatTheWorkerMayUse) {
-  const ScratchDir dir;
+  const TempDir dir = TempDir::OnDisk();
   Worker::Options options = Options("nowhere");
-  options.disk_dir = dir.path() + "/made/for/it";
+  options.disk_dir = dir / "made/for/it";
   options.disk_space_bytes = 123456;
   auto machine = ProfilerOptionsOf(options);
   ASSERT_TRUE(machine.ok()) << machine.status();
@@ -96,15 +96,15 @@ TEST(WorkerProfileTest, TakesWhatTheWorkerMayUse) {
   ASSERT_TRUE(machine.ok()) << machine.status();
   EXPECT_GT(machine->disk_bytes, 0u);
   EXPECT_GE(machine->threads, 1);
-  std::ofstream(dir.path() + "/file") << "x";
-  options.disk_dir = dir.path() + "/file/below";
+  std::ofstream(dir / "file") << "x";
+  options.disk_dir = dir / "file/below";
   EXPECT_THAT(std::string(ProfilerOptionsOf(options).status().message()),
               StartsWith("--disk-dir: "));
 }
 
 TEST(WorkerProfileTest, AFileGetsTheWorkersCapacities) {
-  const ScratchDir dir;
-  const std::string path = dir.path() + "/profile.json";
+  const TempDir dir = TempDir::OnDisk();
+  const std::string path = dir / "profile.json";
   ASSERT_TRUE(WriteProfileFile(CpuProfile(), path).ok());
   const auto machine = ProfilerOptionsOf(Options("nowhere"));
   ASSERT_TRUE(machine.ok());

@@ -36,8 +36,8 @@ class DispatcherTest : public testing::Test {
     options_.queue = &queue_;
     options_.tokenizer = &tokenizer_;
     options_.metrics = metrics_.get();
-    options_.vocab_size = AsciiTokenizer::kVocab;
-    options_.eos_tokens = {AsciiTokenizer::kEos};
+    options_.vocab_size = FakeTokenizer::kAsciiVocab;
+    options_.eos_tokens = {FakeTokenizer::kAsciiEos};
     options_.least_window = 8;
     options_.tick_interval = absl::Milliseconds(2);
     options_.report_interval = absl::Milliseconds(2);
@@ -134,7 +134,7 @@ class DispatcherTest : public testing::Test {
     }
   }
 
-  AsciiTokenizer tokenizer_;
+  FakeTokenizer tokenizer_;
   MemoryQueue queue_;
   std::unique_ptr<MetricsRegistry> metrics_;
   ManualClock manual_clock_;  // outlives the dispatcher

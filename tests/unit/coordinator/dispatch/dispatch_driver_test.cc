@@ -17,8 +17,8 @@ class BlockDriverTest : public testing::Test {
  protected:
   BlockDriverTest()
       : driver_({.tokenizer = &tokenizer_,
-                 .vocab_size = AsciiTokenizer::kVocab,
-                 .eos_tokens = {AsciiTokenizer::kEos},
+                 .vocab_size = FakeTokenizer::kAsciiVocab,
+                 .eos_tokens = {FakeTokenizer::kAsciiEos},
                  .clock = &clock_}) {}
 
   void Start(int64_t epoch, int32_t num_blocks = 1, int64_t kv_pages = 100) {
@@ -67,7 +67,7 @@ class BlockDriverTest : public testing::Test {
     return request;
   }
 
-  AsciiTokenizer tokenizer_;
+  FakeTokenizer tokenizer_;
   ManualClock clock_;
   BlockDriver driver_;
 };
@@ -207,7 +207,7 @@ TEST_F(BlockDriverTest, RefusesResultsThatDoNotFit) {
   bad[3].step += 1;
   bad[4].tokens.clear();
   bad[5].tokens[0].sequence = SequenceId(99);
-  bad[6].tokens[0].token = AsciiTokenizer::kVocab;
+  bad[6].tokens[0].token = FakeTokenizer::kAsciiVocab;
   for (const StepResult& result : bad) {
     EXPECT_EQ(driver_.OnResult(result).code(), absl::StatusCode::kInternal);
   }
@@ -469,8 +469,8 @@ TEST_F(BlockDriverTest, ReplaysOnlyTheScoresThatAreMissing) {
 TEST_F(BlockDriverTest, RefusesScoresThatDoNotFit) {
   const auto refused = [&](const std::function<void(StepResult&)>& change) {
     BlockDriver driver({.tokenizer = &tokenizer_,
-                        .vocab_size = AsciiTokenizer::kVocab,
-                        .eos_tokens = {AsciiTokenizer::kEos},
+                        .vocab_size = FakeTokenizer::kAsciiVocab,
+                        .eos_tokens = {FakeTokenizer::kAsciiEos},
                         .clock = &clock_});
     StepScheduler::Options options;
     options.gbs = 4;
@@ -506,7 +506,7 @@ TEST_F(BlockDriverTest, RefusesScoresThatDoNotFit) {
   refused([](R& r) { r.scores[0].logprobs = {}, r.scores[0].top = {}; });
   refused([](R& r) { r.scores[0].num_top = 0; });
   refused([](R& r) { r.scores[0].top.pop_back(); });
-  refused([](R& r) { r.scores[0].top[1].token = AsciiTokenizer::kVocab; });
+  refused([](R& r) { r.scores[0].top[1].token = FakeTokenizer::kAsciiVocab; });
   refused([](R& r) { r.scores[0].top[1].token = -2; });
   refused([](R& r) { r.more = true; });  // nothing is left to come
 }

@@ -36,8 +36,8 @@ class SequenceStateTest : public testing::Test {
     EXPECT_EQ(text, expected.text);
   }
 
-  AsciiTokenizer tokenizer_;
-  absl::flat_hash_set<int32_t> eos_{AsciiTokenizer::kEos};
+  FakeTokenizer tokenizer_;
+  absl::flat_hash_set<int32_t> eos_{FakeTokenizer::kAsciiEos};
 };
 
 TEST_F(SequenceStateTest, EndsAtEndOfSequence) {

@@ -6,62 +6,6 @@
 
 namespace sluice {
 
-absl::Duration ManualClock::Monotonic() const {
-  MutexLock lock(&mu_);
-  return now_;
-}
-
-void ManualClock::Advance(absl::Duration by) {
-  MutexLock lock(&mu_);
-  now_ += by;
-}
-
-absl::StatusOr<std::vector<int32_t>> AsciiTokenizer::Encode(
-    absl::string_view text, bool) const {
-  return std::vector<int32_t>(text.begin(), text.end());
-}
-
-std::string AsciiTokenizer::Decode(std::span<const int32_t> ids,
-                                   bool skip_special_tokens) const {
-  std::string text;
-  for (int32_t id : ids) {
-    if (id == kEos) {
-      if (!skip_special_tokens) text += "<eos>";
-    } else if (id > 0 && id < kVocab) {
-      text += static_cast<char>(id);
-    }
-  }
-  return text;
-}
-
-std::unique_ptr<DecodeStream> AsciiTokenizer::NewDecodeStream(
-    bool skip_special_tokens) const {
-  class Stream : public DecodeStream {
-   public:
-    Stream(const AsciiTokenizer* tokenizer, bool skip)
-        : tokenizer_(tokenizer), skip_(skip) {}
-    void Append(int32_t token, std::string* out) override {
-      *out += tokenizer_->Decode({&token, 1}, skip_);
-    }
-    void Flush(std::string*) override {}
-
-   private:
-    const AsciiTokenizer* const tokenizer_;
-    const bool skip_;
-  };
-  return std::make_unique<Stream>(this, skip_special_tokens);
-}
-
-std::optional<int32_t> AsciiTokenizer::TokenToId(
-    absl::string_view token) const {
-  if (token.size() != 1) return std::nullopt;
-  return token[0];
-}
-
-std::string AsciiTokenizer::IdToToken(int32_t id) const {
-  return id == kEos ? "<eos>" : std::string(1, static_cast<char>(id));
-}
-
 Model HashModel(uint64_t eos_every) {
   return [eos_every](uint64_t seed, const std::vector<int32_t>& tokens) {
     uint64_t h = 0x9E3779B97F4A7C15u ^ seed;
@@ -69,7 +13,7 @@ Model HashModel(uint64_t eos_every) {
       h = (h ^ static_cast<uint64_t>(token)) * 0xBF58476D1CE4E5B9u;
       h ^= h >> 31;
     }
-    if (h % eos_every == 0) return AsciiTokenizer::kEos;
+    if (h % eos_every == 0) return FakeTokenizer::kAsciiEos;
     // Few characters, so that stop strings occur.
     return static_cast<int32_t>('a' + (h >> 32) % 4);
   };
@@ -79,7 +23,7 @@ Model ScriptModel(size_t prompt_tokens, std::string text) {
   return [prompt_tokens, text = std::move(text)](
              uint64_t, const std::vector<int32_t>& tokens) -> int32_t {
     const size_t at = tokens.size() - prompt_tokens;
-    if (at >= text.size()) return AsciiTokenizer::kEos;
+    if (at >= text.size()) return FakeTokenizer::kAsciiEos;
     return text[at] == '\xff' ? -1 : text[at];
   };
 }
@@ -91,7 +35,7 @@ float FakeLogprob(std::span<const int32_t> tokens) {
 }
 
 TokenLogprob FakeAlternative(std::span<const int32_t> tokens, int32_t rank) {
-  return {(tokens.back() + rank) % AsciiTokenizer::kVocab,
+  return {(tokens.back() + rank) % FakeTokenizer::kAsciiVocab,
           FakeLogprob(tokens) - static_cast<float>(rank)};
 }
 
@@ -101,10 +45,11 @@ Expected Simulate(const Request& request, const Model& model) {
   while (expected.generated < request.max_tokens) {
     const int32_t token = model(request.sampling.seed, tokens);
     ++expected.generated;
-    if (token == AsciiTokenizer::kEos && !request.ignore_eos) return expected;
+    if (token == FakeTokenizer::kAsciiEos && !request.ignore_eos)
+      return expected;
     tokens.push_back(token);
     expected.tokens.push_back(token);
-    if (token != AsciiTokenizer::kEos) {
+    if (token != FakeTokenizer::kAsciiEos) {
       expected.text += static_cast<char>(token);
     }
     size_t stop = std::string::npos;

@@ -11,46 +11,13 @@
 #include "common/threads/mutex.h"
 #include "coordinator/request_queue.h"
 #include "runtime/text/tokenizer/tokenizer.h"
+#include "tests/support/fake_tokenizer.h"
+#include "tests/support/manual_clock.h"
 
-// What the dispatcher's tests share: a clock turned by hand, a queue in memory,
-// a tokenizer of one character a token and a model that is a hash.
+// What the dispatcher's tests share: a queue in memory and a model that is a
+// hash.
 
 namespace sluice {
-
-class ManualClock : public Clock {
- public:
-  absl::Time Now() const override { return absl::UnixEpoch() + Monotonic(); }
-  absl::Duration Monotonic() const override;
-  void Advance(absl::Duration by);
-
- private:
-  mutable Mutex mu_;
-  absl::Duration now_ ABSL_GUARDED_BY(mu_) = absl::Seconds(1000);
-};
-
-// Token t is the ASCII character t; token 0 is special.
-class AsciiTokenizer : public Tokenizer {
- public:
-  static constexpr int32_t kVocab = 128;
-  static constexpr int32_t kEos = 0;
-
-  absl::StatusOr<std::vector<int32_t>> Encode(
-      absl::string_view text, bool add_special_tokens) const override;
-  std::string Decode(std::span<const int32_t> ids,
-                     bool skip_special_tokens) const override;
-  std::unique_ptr<DecodeStream> NewDecodeStream(
-      bool skip_special_tokens) const override;
-  int32_t vocab_size() const override { return kVocab; }
-  std::optional<int32_t> TokenToId(absl::string_view token) const override;
-  std::string IdToToken(int32_t id) const override;
-  bool IsSpecial(int32_t id) const override { return id == kEos; }
-  const std::map<std::string, std::string>& special_tokens() const override {
-    return none_;
-  }
-
- private:
-  const std::map<std::string, std::string> none_;
-};
 
 // The token after `tokens`, -1 for logits that are no numbers.
 using Model =

@@ -17,7 +17,7 @@ namespace sluice {
 namespace {
 
 int Run(const std::string& state_dir, int uploads, int requests) {
-  ByteTokenizer tokenizer;
+  FakeTokenizer tokenizer{FakeTokenizer::kBytes};
   auto metrics = CreateNullMetrics();
   JobManager::Options options;
   options.state_dir = state_dir;

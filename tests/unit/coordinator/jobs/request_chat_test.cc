@@ -34,7 +34,7 @@ class RequestChatTest : public testing::Test {
     return tokenizer_.Decode(line.request.prompt, false);
   }
 
-  ByteTokenizer tokenizer_;
+  FakeTokenizer tokenizer_{FakeTokenizer::kBytes};
 };
 
 TEST_F(RequestChatTest, PromptsAreHuggingFaces) {

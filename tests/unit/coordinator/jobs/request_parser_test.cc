@@ -60,7 +60,7 @@ class RequestParserTest : public testing::Test {
     return tokenizer_.Decode(request.prompt, false);
   }
 
-  ByteTokenizer tokenizer_;
+  FakeTokenizer tokenizer_{FakeTokenizer::kBytes};
   std::unique_ptr<ChatTemplate> template_;
 };
 

@@ -33,7 +33,7 @@ class ResultFormatTest : public testing::Test {
     return head;
   }
 
-  ByteTokenizer tokenizer_;
+  FakeTokenizer tokenizer_{FakeTokenizer::kBytes};
   TokenTexts tokens_{&tokenizer_};
 };
 
@@ -222,7 +222,7 @@ TEST_F(ResultFormatTest, Errors) {
 }
 
 // As GPT-2 writes its tokens: a byte that is no character alone.
-class ByteLevelTokenizer : public ByteTokenizer {
+class ByteLevelTokenizer : public FakeTokenizer {
  public:
   std::string IdToToken(int32_t) const override {
     return "\xC4\xA0\xC3\xA2";  // "Ġâ": a space and 0xE2
@@ -242,7 +242,7 @@ TEST(TokenTextsTest, BytesOfByteLevelTokens) {
 }
 
 // As SentencePiece decodes: the first space of a text is dropped.
-class SpaceDroppingTokenizer : public ByteTokenizer {
+class SpaceDroppingTokenizer : public FakeTokenizer {
  public:
   std::string Decode(std::span<const int32_t> ids, bool) const override {
     std::string text;
