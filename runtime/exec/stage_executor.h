@@ -23,6 +23,9 @@
 
 namespace sluice {
 
+class Device;
+struct BackendParts;
+
 // One worker's share of a model, loaded and ready to run steps: weights, KV
 // pages, sequences, and on the last stage samplers. Confined to one thread, but
 // for Load's progress callback (same thread) and `cancelled`.
@@ -61,8 +64,7 @@ class StageExecutor {
         logits_observer;
     // Tests only: stands between the stage and what computes for it. The device
     // is null where the backend has no memory of its own.
-    std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>, Device*)>
-        wrap_backend;
+    std::function<void(BackendParts&, Device*)> wrap_backend;
     absl::Status Validate(const DecoderSpec& spec) const;
   };
 

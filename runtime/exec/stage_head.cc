@@ -34,11 +34,10 @@ int StageHead::Passes(const StepPlan& plan) const {
               (segment.sample ? 1 : 0);
     }
   }
-  const int32_t most = options_.backend->head_rows();
+  const int32_t most = options_.head_rows;
   const auto passes = static_cast<int>((rows + most - 1) / most);
   // A single section stays acquired.
-  return options_.backend->num_head_sections() == 1 ? std::min(1, passes)
-                                                    : passes;
+  return options_.sections == 1 ? std::min(1, passes) : passes;
 }
 
 absl::StatusOr<ImageView> StageHead::First() {
@@ -87,7 +86,7 @@ absl::Status StageHead::Add(const MicroBatch& batch,
   }
   result_->tokens.resize(samples);
 
-  const auto capacity = static_cast<size_t>(options_.backend->head_rows());
+  const auto capacity = static_cast<size_t>(options_.head_rows);
   for (size_t begin = 0; begin < batch_rows_.size();) {
     if (pending_.size() == capacity) SLUICE_RETURN_IF_ERROR(Flush());
     SLUICE_ASSIGN_OR_RETURN(const ImageView image, First());
@@ -107,7 +106,7 @@ absl::Status StageHead::Add(const MicroBatch& batch,
 absl::Status StageHead::Flush() {
   if (pending_.empty()) return absl::OkStatus();
   const auto rows = static_cast<int32_t>(pending_.size());
-  const int sections = options_.backend->num_head_sections();
+  const int sections = options_.sections;
   for (int section = 0; section < sections; ++section) {
     SLUICE_ASSIGN_OR_RETURN(const ImageView image,
                             section == 0 ? First() : options_.acquire(section));
@@ -137,11 +136,11 @@ absl::Status StageHead::Flush() {
                                taken_[i].logits);
     }
   }
-  options_.host_backend->ParallelFor(
-      static_cast<int>(on_host_.size()), [&](int task, int thread) {
-        const int i = on_host_[task];
-        Use(pending_[i], taken_[i].logits, thread);
-      });
+  options_.pool->ParallelFor(static_cast<int>(on_host_.size()),
+                             [&](int task, int thread) {
+                               const int i = on_host_[task];
+                               Use(pending_[i], taken_[i].logits, thread);
+                             });
   pending_.clear();
   return absl::OkStatus();
 }

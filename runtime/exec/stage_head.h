@@ -15,12 +15,13 @@
 #include "common/step_plan.h"
 #include "common/types.h"
 #include "runtime/kernels/backend.h"
-#include "runtime/kernels/image_view.h"
 #include "runtime/kv/batch_view.h"
+#include "runtime/memory/compute_pool.h"
 #include "runtime/sample/pick.h"
 #include "runtime/sample/sampler.h"
 #include "runtime/sample/sampler_scratch.h"
 #include "runtime/trace/trace.h"
+#include "runtime/weights/image_view.h"
 
 namespace sluice {
 
@@ -34,9 +35,10 @@ namespace sluice {
 class StageHead {
  public:
   struct Options {
-    Backend* backend = nullptr;       // computes the logits
-    Backend* host_backend = nullptr;  // has the threads that sample
-    int threads = 1;                  // of host_backend
+    Backend* backend = nullptr;   // computes the logits
+    ComputePool* pool = nullptr;  // samples
+    int32_t head_rows = 0;        // as of BackendOptions
+    int sections = 0;             // of the head
     // Shows a section's image until it is released.
     std::function<absl::StatusOr<ImageView>(int section)> acquire;
     std::function<absl::Status(int section)> release;
@@ -48,7 +50,7 @@ class StageHead {
   };
   // Pointers must outlive the head.
   explicit StageHead(Options options)
-      : options_(std::move(options)), scratch_(options_.threads) {}
+      : options_(std::move(options)), scratch_(options_.pool->num_threads()) {}
 
   void Admit(const SequenceAdmission& admission);
   void Release(SequenceId sequence) { samplers_.erase(sequence); }

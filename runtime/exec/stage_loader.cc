@@ -10,6 +10,7 @@
 #include "runtime/exec/stage_sweep.h"
 #include "runtime/exec/weights/embedding_store.h"
 #include "runtime/exec/weights/image_store.h"
+#include "runtime/kernels/backend_factory.h"
 #include "runtime/model/checkpoint/dummy_source.h"
 #include "runtime/model/checkpoint/tensor_names.h"
 
@@ -73,7 +74,7 @@ absl::Status LoadDeviceParts(const DecoderSpec& spec,
                              const DevicePlan& plan, StageParts* parts) {
   const Policy& policy = options.policy;
   Device* device = parts->device.get();
-  const KvLayout& layout = parts->backend->kv_layout();
+  const KvLayout& layout = parts->compute.kv_layout;
   SLUICE_RETURN_IF_ERROR(parts->device_weights->Start(parts->weights.get()));
   if (plan.kv_pages > 0) {
     SLUICE_ASSIGN_OR_RETURN(parts->device_kv,
@@ -92,7 +93,7 @@ absl::Status LoadDeviceParts(const DecoderSpec& spec,
            .disk = parts->activation_stager.get(),
            .stall_seconds = &parts->stats->activation_stall_seconds}));
   DeviceAttention::Options attention;
-  attention.backend = parts->backend.get();
+  attention.backend = parts->compute.backend.get();
   attention.device_kv = parts->device_kv.get();
   attention.host_kv = parts->kv.get();
   attention.disk = parts->stager.get();
@@ -114,9 +115,9 @@ absl::Status LoadDeviceParts(const DecoderSpec& spec,
   } else if (parts->kv != nullptr || parts->stager != nullptr) {
     attention.on_host = std::make_unique<HostAttention>(HostAttention::Options{
         .device = device,
-        .on_device = parts->backend.get(),
+        .on_device = parts->compute.backend.get(),
         .compute = parts->device_compute.get(),
-        .on_host = parts->host_backend.get(),
+        .on_host = parts->host.backend.get(),
         .kv = parts->kv.get(),
         .stager = parts->stager.get(),
         .slots = attention.slots,
@@ -200,7 +201,7 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
   parts.stats = std::make_unique<SweepStats>();
   parts.trace_row = AddTraceRow(options.tracer, "compute");
   const bool may_use_disk = MayUseDisk(options);
-  Backend::Options backend_options = {
+  BackendOptions backend_options = {
       .layers = options.layers,
       .dtype = policy.dtype,
       .weight_format = policy.compress_weights,
@@ -221,9 +222,9 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
     backend_options.device = parts.device.get();
     backend_options.attention_slots = AttentionSlots(policy);
   }
-  SLUICE_ASSIGN_OR_RETURN(
-      parts.backend,
-      Backend::Create(options.device.backend, spec, backend_options));
+  SLUICE_ASSIGN_OR_RETURN(parts.compute, CreateBackend(options.device.backend,
+                                                       spec, backend_options));
+  parts.head_rows = backend_options.head_rows;
   if (parts.device != nullptr) {
     // It has the embedding, but never the head.
     backend_options.layers.end =
@@ -232,49 +233,49 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
     // These threads and the device's would be in each other's way.
     backend_options.cores.clear();
     SLUICE_ASSIGN_OR_RETURN(
-        parts.host_backend,
-        Backend::Create(BackendKind::kCpu, spec, backend_options));
+        parts.host, CreateBackend(BackendKind::kCpu, spec, backend_options));
   }
   if (options.wrap_backend) {
-    parts.backend =
-        options.wrap_backend(std::move(parts.backend), parts.device.get());
+    options.wrap_backend(parts.compute, parts.device.get());
   }
-  Backend& backend = *parts.backend;
+  PackedWeights& packed = *parts.compute.weights;
+  const KvLayout& kv_layout = parts.compute.kv_layout;
   if (parts.device != nullptr) {
     parts.device_compute = std::make_unique<DeviceCompute>(
-        &backend, &parts.stats->projection_seconds, parts.trace_row);
+        parts.compute.backend.get(), &parts.stats->projection_seconds,
+        parts.trace_row);
   }
 
   // Tokens are looked up on the host.
-  Backend& embedder =
-      parts.host_backend != nullptr ? *parts.host_backend : backend;
+  PackedWeights& packed_embedding =
+      parts.device != nullptr ? *parts.host.weights : packed;
 
   StageNeeds needs;
-  needs.layer_bytes = backend.LayerBytes();
+  needs.layer_bytes = packed.LayerBytes();
   needs.num_layers = options.layers.size();
   if (options.layers.begin == 0) {
-    needs.embedding_bytes = embedder.EmbeddingBytes();
+    needs.embedding_bytes = packed_embedding.EmbeddingBytes();
     needs.embedding_rows_bytes =
-        EmbeddingStore::MemoryBytes(embedder, policy.max_step_tokens);
+        EmbeddingStore::MemoryBytes(packed_embedding, policy.max_step_tokens);
   }
   if (options.layers.end == spec.num_layers) {
-    for (int s = 0; s < backend.num_head_sections(); ++s) {
-      needs.head_sections.push_back(backend.HeadBytes(s));
+    for (int s = 0; s < packed.num_head_sections(); ++s) {
+      needs.head_sections.push_back(packed.HeadBytes(s));
     }
   }
   // Several micro-batches share one expansion; a single one dequantizes inside
   // its products.
   if (policy.num_microbatches > 1) {
-    needs.expanded_bytes = backend.ExpandedLayerBytes();
+    needs.expanded_bytes = packed.ExpandedLayerBytes();
   }
   const uint64_t expanded_bytes = needs.expanded_bytes;
-  needs.part_bytes = LargestPart(backend.LayerParts(), needs.layer_bytes);
+  needs.part_bytes = LargestPart(packed.LayerParts(), needs.layer_bytes);
   for (size_t s = 0; s < needs.head_sections.size(); ++s) {
     needs.part_bytes = std::max(
-        needs.part_bytes, LargestPart(backend.HeadParts(static_cast<int>(s)),
+        needs.part_bytes, LargestPart(packed.HeadParts(static_cast<int>(s)),
                                       needs.head_sections[s]));
   }
-  needs.layer_page_bytes = backend.kv_layout().layer_page_bytes();
+  needs.layer_page_bytes = kv_layout.layer_page_bytes();
   needs.max_sequence_pages =
       (int64_t{options.max_model_len} + kPageTokens - 1) / kPageTokens;
   needs.kv_pages = needs.max_sequence_pages * options.max_sequences;
@@ -346,8 +347,8 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
   // For the layers and the head, and for the embedding: of different backends,
   // if there are two.
   std::unique_ptr<ImageStore> images, embedding_images;
-  const auto image_store = [&](const Backend& of) {
-    return ImageStore::Create({.backend = &of,
+  const auto image_store = [&](const PackedWeights& of) {
+    return ImageStore::Create({.weights = &of,
                                .source = &source,
                                .disk_dir = options.disk_dir,
                                .memory = memory,
@@ -355,14 +356,14 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
                               [&](uint64_t) { return go_on(); });
   };
   if (plan.needs_images()) {
-    SLUICE_ASSIGN_OR_RETURN(images, image_store(backend));
+    SLUICE_ASSIGN_OR_RETURN(images, image_store(packed));
   }
   if (plan.embedding_on_disk) {
-    SLUICE_ASSIGN_OR_RETURN(embedding_images, image_store(embedder));
+    SLUICE_ASSIGN_OR_RETURN(embedding_images, image_store(packed_embedding));
   }
   if (options.layers.begin == 0) {
     EmbeddingStore::Options embedding;
-    embedding.backend = &embedder;
+    embedding.weights = &packed_embedding;
     embedding.source = &source;
     embedding.max_rows = policy.max_step_tokens;
     embedding.memory = memory;
@@ -376,7 +377,9 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
     parts.placement.embedding_host_bytes = parts.embedding->resident_bytes();
   }
   WeightStore::Options weights;
-  weights.backend = &backend;
+  weights.weights = &packed;
+  // Else it is DeviceWeights' thread that acquires.
+  if (parts.device == nullptr) weights.pool = parts.compute.pool.get();
   weights.source = &source;
   weights.layers = options.layers;
   weights.num_layers = spec.num_layers;
@@ -393,7 +396,7 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
     parts.device_weights =
         std::make_unique<DeviceWeights>(DeviceWeights::Options{
             .device = parts.device.get(),
-            .backend = &backend,
+            .weights = &packed,
             .compute = parts.device_compute.get(),
             .num_layers = options.layers.size(),
             .slots = on_device.weight_slots,
@@ -416,12 +419,12 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
     SLUICE_ASSIGN_OR_RETURN(
         parts.kv,
         KvArena::Create(
-            backend.kv_layout(), plan.host_pages, memory,
+            kv_layout, plan.host_pages, memory,
             on_device.staging_slots > 0 ? parts.device.get() : nullptr));
   }
   if (plan.disk_pages > 0) {
     KvStager::Options stager;
-    stager.layout = backend.kv_layout();
+    stager.layout = kv_layout;
     stager.num_pages = plan.disk_pages;
     stager.staging_bytes = plan.kv_staging_bytes;
     stager.disk_dir = options.disk_dir;
@@ -470,7 +473,7 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
   parts.placement.weight_host_bytes =
       parts.placement.embedding_host_bytes + parts.weights->resident_bytes();
   parts.placement.weight_device_bytes = parts.weights->device_bytes();
-  const uint64_t page_bytes = backend.kv_layout().page_bytes();
+  const uint64_t page_bytes = kv_layout.page_bytes();
   parts.placement.kv_bytes =
       static_cast<uint64_t>(on_device.kv_pages + plan.host_pages +
                             plan.disk_pages - plan.stranded_pages) *
@@ -481,7 +484,7 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
       static_cast<uint64_t>(plan.host_pages -
                             (plan.disk_pages > 0 ? 0 : plan.stranded_pages)) *
       page_bytes;
-  return std::make_unique<StageSweep>(spec, options, std::move(parts), threads);
+  return std::make_unique<StageSweep>(spec, options, std::move(parts));
 }
 
 }  // namespace sluice

@@ -10,7 +10,7 @@
 
 namespace sluice {
 StageSweep::StageSweep(const DecoderSpec& spec, const Options& options,
-                       StageParts parts, int threads)
+                       StageParts parts)
     : options_(options),
       last_(options.layers.end == spec.num_layers),
       limits_{.max_step_tokens = options.policy.max_step_tokens,
@@ -21,9 +21,9 @@ StageSweep::StageSweep(const DecoderSpec& spec, const Options& options,
               .first = options.layers.begin == 0,
               .packing = options.policy.packing},
       parts_(std::move(parts)),
-      backend_(parts_.backend.get()),
-      host_backend_(parts_.host_backend != nullptr ? parts_.host_backend.get()
-                                                   : backend_),
+      backend_(parts_.compute.backend.get()),
+      host_backend_(parts_.device != nullptr ? parts_.host.backend.get()
+                                             : backend_),
       device_compute_(parts_.device_compute.get()),
       device_weights_(parts_.device_weights.get()),
       device_x_(parts_.device_activations.get()),
@@ -34,8 +34,10 @@ StageSweep::StageSweep(const DecoderSpec& spec, const Options& options,
   if (last_) {
     head_ = std::make_unique<StageHead>(StageHead::Options{
         .backend = backend_,
-        .host_backend = host_backend_,
-        .threads = threads,
+        .pool = (parts_.device != nullptr ? parts_.host : parts_.compute)
+                    .pool.get(),
+        .head_rows = parts_.head_rows,
+        .sections = parts_.compute.weights->num_head_sections(),
         .acquire = [this](int section) { return AcquireHead(section); },
         .release =
             [this](int section) {

@@ -20,6 +20,7 @@
 #include "runtime/exec/weights/embedding_store.h"
 #include "runtime/exec/weights/weight_store.h"
 #include "runtime/kernels/backend.h"
+#include "runtime/kernels/backend_parts.h"
 #include "runtime/kv/batch_view.h"
 #include "runtime/kv/kv_arena.h"
 #include "runtime/kv/sequence_pages.h"
@@ -35,9 +36,10 @@ struct StageParts {
   std::unique_ptr<IoEngine> io;  // with anything on disk
   std::unique_ptr<SweepStats> stats;
   std::unique_ptr<Device> device;  // null: device and host memory are the same
-  std::unique_ptr<Backend> backend;
+  BackendParts compute;
+  int32_t head_rows = 0;  // BackendOptions'
   // With a device: embeds, and attends to KV that is not on the device.
-  std::unique_ptr<Backend> host_backend;
+  BackendParts host;
   std::unique_ptr<EmbeddingStore> embedding;  // first stage
   std::unique_ptr<WeightStore> weights;
   std::unique_ptr<KvArena> kv;         // null if no sequence is in host memory
@@ -60,8 +62,7 @@ struct StageParts {
 // The sweep over one backend.
 class StageSweep : public StageExecutor {
  public:
-  StageSweep(const DecoderSpec& spec, const Options& options, StageParts parts,
-             int threads);
+  StageSweep(const DecoderSpec& spec, const Options& options, StageParts parts);
   ~StageSweep() override;
 
   int64_t kv_pages() const override { return tables_.num_pages(); }

@@ -2,52 +2,27 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <memory>
 #include <optional>
 #include <span>
-#include <string>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
-#include "common/threads/work_marks.h"
-#include "common/types.h"
-#include "runtime/kernels/image_view.h"
-#include "runtime/kernels/image_window.h"
-#include "runtime/kv/batch_view.h"
-#include "runtime/kv/kv_layout.h"
-#include "runtime/memory/memory_budget.h"
-#include "runtime/model/checkpoint/tensor_source.h"
-#include "runtime/model/decoder_spec.h"
 #include "runtime/sample/pick.h"
+#include "runtime/weights/image_view.h"
+
+// Few files include this one, and it includes few: an edit of the interface
+// recompiles little.
 
 namespace sluice {
 
-class Device;
-
-enum class BackendKind {
-  kCpu,
-  // The CPU with device memory of its own beside the host's: every copy that a
-  // GPU needs, without one. For tests.
-  kCpuDiscrete,
-  kCuda,
-};
-
-// What a backend is told while it packs. Returns an error to stop. Called on
-// the packing thread with the bytes done since the last call, counted as they
-// lie in the image.
-using LoadProgress = absl::FunctionRef<absl::Status(uint64_t bytes)>;
+struct BatchView;
 
 // Where a stage's arithmetic happens. One call per part of a layer and
 // micro-batch, or larger, so that what lies inside can be fused.
 //
-// A backend owns work space only. Weights come as images: blocks of bytes, laid
-// out by the backend, that the caller keeps in memory or on disk as it likes
-// and shows for the time of a call (ImageView). K and V come as pages
-// (SegmentView). x is the residual stream of a micro-batch, float32
-// [rows, hidden].
+// A backend owns work space only. Weights come as images of PackedWeights,
+// shown for the time of a call (ImageView), K and V as pages (SegmentView). x
+// is the residual stream of a micro-batch, float32 [rows, hidden].
 //
 // Computing calls may return before they are done, on backends with memory of
 // their own: they are done in order, each as of what memory holds by then, and
@@ -59,85 +34,16 @@ using LoadProgress = absl::FunctionRef<absl::Status(uint64_t bytes)>;
 // computing call, x and the KV pages of the batch are undefined.
 class Backend {
  public:
-  struct Options {
-    LayerRange layers;
-    DType dtype = DType::kFloat32;
-    WeightFormat weight_format = WeightFormat::kFull;
-    KvFormat kv_format = KvFormat::kFloat32;
-    size_t kv_page_alignment = 64;  // of a page of one layer, in bytes
-    // Share of the positions whose V a decoding row reads (1: all).
-    float sparsity = 1;
-    int32_t max_rows = 0;       // rows in a micro-batch
-    int32_t head_rows = 128;    // rows that go through the head at a time
-    int32_t max_model_len = 0;  // positions in a sequence
-    int32_t threads = 1;        // the calling one included
-    std::vector<int> cores;     // one for each thread, or empty
-    // Micro-batches whose rows may be between ProjectQkv and ProjectOut at a
-    // time: BatchView::attention_slot is below it.
-    int32_t attention_slots = 1;
-    MemoryBudget* budget = nullptr;  // for the work space; outlives the backend
-    // Of kinds with memory of their own: where the work space lies, and all
-    // that the computing calls take. What then is charged to `budget` is for
-    // packing and for what is on its way between both. Outlives the backend.
-    Device* device = nullptr;
-    // Of a backend without that, beside a device: what is copied between both,
-    // which is attention_rows(). Outlives the backend.
-    Device* beside = nullptr;
-    // Gets what the host threads have done, task by task; or null. Outlives the
-    // backend.
-    WorkMarks* marks = nullptr;
-  };
-
-  // Makes a backend with its work space charged. kUnimplemented: not built in,
-  // or the machine lacks what it needs; kResourceExhausted.
-  static absl::StatusOr<std::unique_ptr<Backend>> Create(
-      BackendKind kind, const DecoderSpec& spec, const Options& options);
   virtual ~Backend() = default;
 
-  // Sizes of images: multiples of 4096. All layers are alike.
-  virtual size_t EmbeddingBytes() const = 0;
-  virtual size_t LayerBytes() const = 0;
-  // The head's matrix is cut into sections of columns, none of which is much
-  // larger than a layer: a large vocabulary's need not be in memory at once.
-  virtual int num_head_sections() const = 0;
-  virtual size_t HeadBytes(int section) const = 0;
-  // The embedding's table lies at the head of its image: the row of token t is
-  // bytes [t, t + 1) * EmbeddingRowBytes(), and nothing else is looked up by
-  // token. A caller may show an image with other rows there, and give Embed
-  // their numbers for tokens.
-  virtual size_t EmbeddingRowBytes() const = 0;
-  virtual size_t EmbeddingTableBytes() const = 0;
-  // Where the parts of an image begin that must not straddle a split,
-  // ascending, from 0.
-  virtual std::span<const size_t> LayerParts() const = 0;
-  virtual std::span<const size_t> HeadParts(int section) const = 0;
-  // What the bytes of an image depend on, beside the weights themselves.
-  virtual std::string ImageKey() const = 0;
-
-  // Read, convert and pack what of the tensors lies in the window of their
-  // image; progress adds up to the window. `layer` counts from the model's
-  // first.
-  virtual absl::Status PackEmbedding(const TensorSource& source,
-                                     LoadProgress progress,
-                                     const ImageWindow& to) = 0;
-  virtual absl::Status PackLayer(int layer, const TensorSource& source,
-                                 LoadProgress progress,
-                                 const ImageWindow& to) = 0;
-  virtual absl::Status PackHead(int section, const TensorSource& source,
-                                LoadProgress progress,
-                                const ImageWindow& to) = 0;
-
   // Quantized weights can be expanded once for several micro-batches: from a
-  // layer's image into one of ExpandedLayerBytes() (0 if they are not
-  // quantized), which the computing calls then take with `expanded` set.
+  // layer's image into one of PackedWeights::ExpandedLayerBytes(), which the
+  // computing calls then take with `expanded` set.
   struct LayerImage {
     ImageView view;
     bool expanded = false;
   };
-  virtual size_t ExpandedLayerBytes() const = 0;
   virtual absl::Status ExpandLayer(const ImageView& image, std::byte* out) = 0;
-
-  virtual const KvLayout& kv_layout() const = 0;
 
   // x = embedding of the batch's tokens, positions included if they are
   // learned. Tokens must be within the vocabulary.
@@ -171,9 +77,9 @@ class Backend {
 
   // Logits, in three steps, so that rows of several micro-batches can share one
   // pass over the head. First, some rows of x become rows [at, at + n) of the
-  // head's input, of which there are head_rows(). Nothing else may be computed
-  // until the logits are taken. `image`: the head's first section.
-  virtual int32_t head_rows() const = 0;
+  // head's input, of which there are BackendOptions::head_rows. Nothing else
+  // may be computed until the logits are taken. `image`: the head's first
+  // section.
   virtual absl::Status HeadInput(const ImageView& image,
                                  std::span<const int32_t> rows_of_x,
                                  const float* x, int32_t at) = 0;
@@ -206,18 +112,11 @@ class Backend {
   // steps, with one Attend() for a batch and without a Finish() between them,
   // and then calls EndLayers().
   virtual absl::StatusOr<bool> ReplayLayers(std::span<const BatchView> batches,
-                                            std::span<float* const> x) {
-    return false;
-  }
+                                            std::span<float* const> x);
   virtual absl::Status EndLayers() { return absl::OkStatus(); }
 
   // Waits for all that computing calls have begun, and says what went wrong.
   virtual absl::Status Finish() { return absl::OkStatus(); }
-
-  // Runs body(task, thread) on the backend's host threads: for work on logits.
-  // On the calling one, and from any, where the device has none.
-  virtual void ParallelFor(
-      int num_tasks, absl::FunctionRef<void(int task, int thread)> body) = 0;
 };
 
 }  // namespace sluice

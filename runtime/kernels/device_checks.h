@@ -5,10 +5,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "runtime/kernels/image_view.h"
 #include "runtime/kv/batch_view.h"
 #include "runtime/kv/kv_layout.h"
 #include "runtime/memory/device.h"
+#include "runtime/weights/image_view.h"
 
 namespace sluice {
 

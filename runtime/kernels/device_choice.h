@@ -7,12 +7,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "runtime/kernels/backend.h"
-#include "runtime/memory/device.h"
-#include "runtime/memory/memory_budget.h"
-#include "runtime/trace/trace.h"
+#include "runtime/kernels/backend_kind.h"
 
 namespace sluice {
+
+class Device;
+class MemoryBudget;
+class Tracer;
 
 // What computes, as in --device.
 struct DeviceChoice {

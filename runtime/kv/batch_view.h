@@ -26,7 +26,7 @@ struct BatchView {
   std::span<const int32_t> tokens;  // [rows]; used by the embedding only
   std::span<const SegmentView> segments;
   // Which of the backend's work spaces holds q, k and v and what attention gave
-  // (Backend::Options::attention_slots).
+  // (BackendOptions::attention_slots).
   int32_t attention_slot = 0;
 };
 

@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "common/status_macros.h"
-#include "runtime/kernels/backend.h"
+#include "runtime/kernels/backend_factory.h"
 #include "runtime/kernels/cpu/attention.h"
-#include "runtime/kernels/cpu/compute_pool.h"
 #include "runtime/kv/batch_view.h"
 #include "runtime/kv/kv_arena.h"
+#include "runtime/memory/compute_pool.h"
 #include "runtime/memory/host_buffer.h"
 #include "runtime/profile/measure.h"
 #include "runtime/profile/probe_model.h"
@@ -38,7 +38,7 @@ class AttentionProbe {
     self->most_rows_ = options.most_rows;
     // A layer in the middle: nothing is embedded, and there is no head.
     self->spec_ = ProbeModel(3, kHidden, kHeadDim, kHeadDim, 64);
-    Backend::Options backend;
+    BackendOptions backend;
     backend.layers = {1, 2};
     backend.dtype = options.format == KvFormat::kFloat32 ? DType::kFloat32
                                                          : DType::kBFloat16;
@@ -49,16 +49,16 @@ class AttentionProbe {
     backend.cores = options.cores;
     backend.budget = options.budget;
     backend.device = options.device;
-    absl::StatusOr<std::unique_ptr<Backend>> made =
-        Backend::Create(options.backend, self->spec_, backend);
+    absl::StatusOr<BackendParts> made =
+        CreateBackend(options.backend, self->spec_, backend);
     if (absl::IsUnimplemented(made.status())) {
       // Pages are the same whatever computes beside them.
       backend.dtype = DType::kFloat32;
-      made = Backend::Create(options.backend, self->spec_, backend);
+      made = CreateBackend(options.backend, self->spec_, backend);
     }
     SLUICE_RETURN_IF_ERROR(made.status());
-    self->backend_ = *std::move(made);
-    const KvLayout& layout = self->backend_->kv_layout();
+    self->parts_ = *std::move(made);
+    const KvLayout& layout = self->parts_.kv_layout;
     const MemoryBudget& memory =
         options.device == nullptr ? *options.budget : *options.device_budget;
     const uint64_t room = std::min(kBeyondCache, memory.free_bytes() / 2);
@@ -88,7 +88,7 @@ class AttentionProbe {
     SLUICE_ASSIGN_OR_RETURN(const double bytes,
                             DecodeBytes(kContext, seconds, cancelled));
     return bytes * kPageTokens /
-           static_cast<double>(backend_->kv_layout().layer_page_bytes());
+           static_cast<double>(parts_.kv_layout.layer_page_bytes());
   }
 
   // Sequences with `context` positions, the last of which is new: bytes of K
@@ -109,7 +109,7 @@ class AttentionProbe {
     }
     SLUICE_ASSIGN_OR_RETURN(const double once,
                             Time(count, segments, seconds, cancelled));
-    const KvLayout& layout = backend_->kv_layout();
+    const KvLayout& layout = parts_.kv_layout;
     return static_cast<double>(count) * context *
            static_cast<double>(layout.layer_page_bytes()) / kPageTokens / once;
   }
@@ -137,7 +137,7 @@ class AttentionProbe {
  private:
   // Pages of random K and V: one that is computed, and copies of it.
   absl::Status Fill() {
-    const KvLayout& layout = backend_->kv_layout();
+    const KvLayout& layout = parts_.kv_layout;
     std::vector<float> k(kPageTokens * kHeadDim), v(k.size());
     FillFloats(k.data(), k.size());
     FillFloats(v.data(), v.size());
@@ -151,7 +151,7 @@ class AttentionProbe {
           page_bytes,
           kv_->LayerBase(0) + static_cast<size_t>(page) * page_bytes.size()));
     }
-    const Backend::AttentionRows rows = backend_->attention_rows(0);
+    const Backend::AttentionRows rows = parts_.backend->attention_rows(0);
     std::vector<float> qkv(rows.qkv_bytes / sizeof(float) *
                            static_cast<size_t>(most_rows_));
     FillFloats(qkv.data(), qkv.size());
@@ -190,10 +190,10 @@ class AttentionProbe {
         const double all,
         TimeCalls(seconds, 2, cancelled, [&]() -> absl::Status {
           for (int i = 0; i < calls; ++i) {
-            SLUICE_RETURN_IF_ERROR(backend_->Attend(
+            SLUICE_RETURN_IF_ERROR(parts_.backend->Attend(
                 1, batch, 0, static_cast<int32_t>(segments.size())));
           }
-          return backend_->Finish();
+          return parts_.backend->Finish();
         }));
     return all / calls;
   }
@@ -201,7 +201,7 @@ class AttentionProbe {
   DecoderSpec spec_;
   int32_t most_rows_ = 0;
   Device* device_ = nullptr;
-  std::unique_ptr<Backend> backend_;
+  BackendParts parts_;
   std::unique_ptr<KvArena> kv_;
 };
 

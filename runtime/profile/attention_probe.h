@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/machine_profile.h"
-#include "runtime/kernels/backend.h"
+#include "runtime/kernels/backend_kind.h"
 #include "runtime/memory/device.h"
 #include "runtime/memory/memory_budget.h"
 
@@ -15,7 +15,7 @@ namespace sluice {
 struct AttentionProbeOptions {
   KvFormat format = KvFormat::kBFloat16;
   int threads = 1;
-  std::vector<int> cores;  // as of Backend::Options
+  std::vector<int> cores;  // as of BackendOptions
   MemoryBudget* budget = nullptr;
   // With a backend that has memory of its own, that, and its budget.
   BackendKind backend = BackendKind::kCpu;

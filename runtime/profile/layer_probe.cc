@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/status_macros.h"
+#include "runtime/kernels/backend_factory.h"
 #include "runtime/kv/batch_view.h"
 #include "runtime/memory/host_buffer.h"
 #include "runtime/profile/measure.h"
@@ -59,7 +60,7 @@ absl::StatusOr<std::unique_ptr<LayerProbe>> LayerProbe::Create(
 absl::Status LayerProbe::Init(int32_t hidden) {
   // A layer in the middle: nothing is embedded, and there is no head.
   spec_ = ProbeModel(3, hidden, kHeadDim, InnerOf(hidden), 64);
-  Backend::Options backend;
+  BackendOptions backend;
   backend.layers = {1, 2};
   backend.dtype = options_.dtype;
   backend.weight_format = options_.format;
@@ -69,22 +70,22 @@ absl::Status LayerProbe::Init(int32_t hidden) {
   backend.cores = options_.cores;
   backend.budget = options_.host_budget;
   backend.device = options_.device;
-  SLUICE_ASSIGN_OR_RETURN(backend_,
-                          Backend::Create(options_.backend, spec_, backend));
+  SLUICE_ASSIGN_OR_RETURN(parts_,
+                          CreateBackend(options_.backend, spec_, backend));
   const size_t x_bytes = sizeof(float) *
                          static_cast<size_t>(options_.most_rows) *
                          static_cast<size_t>(hidden);
   SLUICE_ASSIGN_OR_RETURN(x_, options_.device->Allocate("profile", x_bytes));
   if (options_.format != WeightFormat::kFull) {
     SLUICE_ASSIGN_OR_RETURN(
-        expanded_,
-        options_.device->Allocate("profile", backend_->ExpandedLayerBytes()));
+        expanded_, options_.device->Allocate(
+                       "profile", parts_.weights->ExpandedLayerBytes()));
   }
   return MakeImages();
 }
 
 absl::Status LayerProbe::MakeImages() {
-  const size_t bytes = backend_->LayerBytes();
+  const size_t bytes = parts_.weights->LayerBytes();
   SLUICE_ASSIGN_OR_RETURN(
       const HostBuffer host,
       HostBuffer::Create("profile", std::min(bytes, kPartBytes),
@@ -124,11 +125,13 @@ absl::StatusOr<double> LayerProbe::LayerSeconds(
           const Backend::LayerImage image = {
               ImageView::Whole(images_[i % images_.size()].as<std::byte>()),
               false};
-          SLUICE_RETURN_IF_ERROR(backend_->ProjectQkv(1, image, batch, x));
-          SLUICE_RETURN_IF_ERROR(backend_->ProjectOut(1, image, batch, x));
-          SLUICE_RETURN_IF_ERROR(backend_->Mlp(1, image, batch, x));
+          SLUICE_RETURN_IF_ERROR(
+              parts_.backend->ProjectQkv(1, image, batch, x));
+          SLUICE_RETURN_IF_ERROR(
+              parts_.backend->ProjectOut(1, image, batch, x));
+          SLUICE_RETURN_IF_ERROR(parts_.backend->Mlp(1, image, batch, x));
         }
-        return backend_->Finish();
+        return parts_.backend->Finish();
       }));
   const double layer = once / static_cast<double>(layers);
   const double rest =
@@ -159,14 +162,14 @@ absl::StatusOr<double> LayerProbe::DequantizedBytes(
       const double once,
       TimeCalls(seconds, 2, cancelled, [&]() -> absl::Status {
         for (size_t i = 0; i < layers; ++i) {
-          SLUICE_RETURN_IF_ERROR(backend_->ExpandLayer(
+          SLUICE_RETURN_IF_ERROR(parts_.backend->ExpandLayer(
               ImageView::Whole(images_[i % images_.size()].as<std::byte>()),
               expanded_.as<std::byte>()));
         }
-        return backend_->Finish();
+        return parts_.backend->Finish();
       }));
   return static_cast<double>(layers) *
-         static_cast<double>(backend_->ExpandedLayerBytes()) / once;
+         static_cast<double>(parts_.weights->ExpandedLayerBytes()) / once;
 }
 
 }  // namespace sluice

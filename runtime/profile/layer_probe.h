@@ -7,7 +7,8 @@
 
 #include "absl/status/statusor.h"
 #include "common/machine_profile.h"
-#include "runtime/kernels/backend.h"
+#include "runtime/kernels/backend_kind.h"
+#include "runtime/kernels/backend_parts.h"
 #include "runtime/memory/device.h"
 #include "runtime/memory/memory_budget.h"
 #include "runtime/model/decoder_spec.h"
@@ -26,7 +27,7 @@ struct LayerProbeOptions {
   // Of the same device: what of a layer's time is not its products.
   LayerOverheads overheads;
   int threads = 1;         // of the backend on the host
-  std::vector<int> cores;  // as of Backend::Options
+  std::vector<int> cores;  // as of BackendOptions
   int32_t most_rows = 2048;
 };
 
@@ -60,7 +61,7 @@ class LayerProbe {
 
   const LayerProbeOptions options_;
   DecoderSpec spec_;
-  std::unique_ptr<Backend> backend_;
+  BackendParts parts_;
   std::vector<DeviceBuffer> images_;
   DeviceBuffer x_;
   DeviceBuffer expanded_;

@@ -3,7 +3,7 @@
 #include <atomic>
 
 #include "absl/status/statusor.h"
-#include "runtime/kernels/cpu/compute_pool.h"
+#include "runtime/memory/compute_pool.h"
 #include "runtime/memory/device.h"
 #include "runtime/memory/memory_budget.h"
 

@@ -8,8 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "common/machine_profile.h"
-#include "runtime/kernels/cpu/compute_pool.h"
 #include "runtime/kernels/cpu/gemm.h"
+#include "runtime/memory/compute_pool.h"
 #include "runtime/memory/host_buffer.h"
 #include "runtime/memory/memory_budget.h"
 

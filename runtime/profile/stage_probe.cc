@@ -9,7 +9,7 @@
 #include "common/step_plan.h"
 #include "common/threads/clock.h"
 #include "runtime/exec/stage_loader.h"
-#include "runtime/kernels/cpu/compute_pool.h"
+#include "runtime/memory/compute_pool.h"
 #include "runtime/memory/host_buffer.h"
 #include "runtime/model/checkpoint/dummy_source.h"
 #include "runtime/profile/measure.h"

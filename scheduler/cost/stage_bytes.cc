@@ -31,7 +31,7 @@ constexpr int64_t kSumLanes = 16;
 // EmbeddingStore (runtime/exec/weights/embedding_store.cc).
 constexpr int64_t kRowsTogether = 256;
 constexpr int64_t kCheckBytes = int64_t{4} << 20;
-// WeightPacker (runtime/kernels/weight_packer.cc).
+// WeightPacker (runtime/weights/weight_packer.cc).
 constexpr int64_t kTableRows = 64;
 // Buffers of a backend: rows for norms, attention, q, k and v in two slots,
 // MLP; logits; two tables of angles; an expanded layer.

@@ -16,7 +16,7 @@ inline constexpr int32_t kPagePositions = 32;
 // megabytes more. tests/integration/capacity_test.cc holds them against real
 // stages.
 struct StageBytes {
-  // Images (runtime/kernels/layer_layout.h): matrices in panels of 128
+  // Images (runtime/weights/layer_layout.h): matrices in panels of 128
   // columns, biases and norms in float32. 0 where the stage has none.
   double embedding = 0, layer = 0, head = 0;
   // The head's sections: the first is the largest, the last the smallest.

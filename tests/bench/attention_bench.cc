@@ -20,9 +20,9 @@
 #include <vector>
 
 #include "runtime/kernels/cpu/attention.h"
-#include "runtime/kernels/cpu/compute_pool.h"
 #include "runtime/kv/kv_arena.h"
 #include "runtime/kv/page_pool.h"
+#include "runtime/memory/compute_pool.h"
 
 namespace sluice {
 namespace {

@@ -15,7 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/kernels/cpu/attention.h"
-#include "runtime/kernels/cuda/attention/attention_batch.h"
+#include "runtime/kernels/cuda/attention/attention_inputs.h"
 #include "runtime/kernels/cuda/attention/attention_kernels.h"
 #include "runtime/kernels/cuda/device/launch.h"
 #include "tests/cuda/support/attention_world.h"
@@ -515,9 +515,9 @@ TEST(AttentionBatchTest, PutsKindsApart) {
                                           {34, 99, 1, pages, kv + 16},
                                           {35, 31, 5, pages, kv + 48}};
   const BatchView view{.rows = 40, .segments = views};
-  AttentionBatch batch;
+  AttentionInputs batch;
   for (int round = 0; round < 2; ++round) {
-    ASSERT_TRUE(FillAttentionBatch(view, 0, 4, 4, 0, 32, &batch).ok());
+    ASSERT_TRUE(FillAttentionInputs(view, 0, 4, 4, 0, 32, &batch).ok());
     ASSERT_EQ(batch.segments.size(), 4u);
     EXPECT_EQ(batch.pages,
               std::vector<int32_t>({7, 3, 7, 3, 7, 3, 9, 1, 7, 3}));
@@ -533,7 +533,7 @@ TEST(AttentionBatchTest, PutsKindsApart) {
     EXPECT_EQ(batch.prefill[1].start, 31);
     EXPECT_EQ(batch.tile_begin, std::vector<int32_t>({0, 5, 6}));
   }
-  ASSERT_TRUE(FillAttentionBatch(view, 2, 1, 4, 50, 32, &batch).ok());
+  ASSERT_TRUE(FillAttentionInputs(view, 2, 1, 4, 50, 32, &batch).ok());
   EXPECT_EQ(batch.max_context, 50);
   EXPECT_EQ(batch.tile_begin, std::vector<int32_t>({0}));
 }
@@ -542,10 +542,10 @@ TEST(AttentionBatchTest, RefusesWhatKernelsCannotRead) {
   const std::vector<int32_t> pages = {0, 1};
   alignas(16) std::byte kv[32];
   const auto fill = [&](SegmentView view) {
-    AttentionBatch batch;
+    AttentionInputs batch;
     const std::vector<SegmentView> views = {view};
-    return FillAttentionBatch({.rows = 1, .segments = views}, 0, 1, 1, 0, 32,
-                              &batch)
+    return FillAttentionInputs({.rows = 1, .segments = views}, 0, 1, 1, 0, 32,
+                               &batch)
         .code();
   };
   EXPECT_EQ(fill({0, 63, 1, pages, kv}), absl::StatusCode::kOk);

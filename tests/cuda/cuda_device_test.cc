@@ -9,7 +9,7 @@
 #include "common/threads/thread.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/kernels/cuda/cuda_backend.h"
+#include "runtime/kernels/cuda/cuda_access.h"
 #include "runtime/memory/disk/disk_file.h"
 #include "runtime/memory/host_buffer.h"
 #include "runtime/trace/trace.h"

@@ -26,8 +26,7 @@ DeviceChoice TestDevice();
 class StageChain {
  public:
   // StageExecutor::Options's.
-  using WrapBackend = std::function<std::unique_ptr<Backend>(
-      std::unique_ptr<Backend>, Device*)>;
+  using WrapBackend = std::function<void(BackendParts&, Device*)>;
   struct Options {
     std::vector<int> cuts;  // layers at which stages begin, without the first 0
     Policy policy;

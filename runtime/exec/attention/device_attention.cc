@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "runtime/exec/timed.h"
+#include "runtime/kernels/backend.h"
 
 namespace sluice {
 namespace {

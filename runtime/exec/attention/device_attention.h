@@ -12,12 +12,13 @@
 #include "runtime/exec/kv/kv_stager.h"
 #include "runtime/exec/stage_work.h"
 #include "runtime/exec/sweep_stats.h"
-#include "runtime/kernels/backend.h"
 #include "runtime/kv/kv_arena.h"
 #include "runtime/memory/memory_budget.h"
 #include "runtime/trace/trace.h"
 
 namespace sluice {
+
+class Backend;
 
 // Attention over KV on three tiers, for a device with memory of its own: pages
 // on the device are attended there. Those in host memory are attended on the

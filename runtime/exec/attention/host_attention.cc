@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "runtime/kernels/backend.h"
 #include "runtime/memory/cpu_topology.h"
 
 namespace sluice {

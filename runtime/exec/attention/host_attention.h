@@ -13,13 +13,14 @@
 #include "runtime/exec/device_compute.h"
 #include "runtime/exec/kv/kv_stager.h"
 #include "runtime/exec/stage_work.h"
-#include "runtime/kernels/backend.h"
 #include "runtime/kv/kv_arena.h"
 #include "runtime/memory/device.h"
 #include "runtime/memory/disk/io_completion.h"
 #include "runtime/trace/trace.h"
 
 namespace sluice {
+
+class Backend;
 
 // Attention on the host, for the sequences whose KV lives there (or on disk)
 // while a device with memory of its own does all else: q, k and v of the rows

@@ -8,6 +8,7 @@
 #include "common/status_macros.h"
 #include "runtime/memory/disk/disk_file.h"
 #include "runtime/trace/trace.h"
+#include "runtime/weights/packed_weights.h"
 
 namespace sluice {
 namespace {
@@ -50,8 +51,8 @@ absl::Status DeviceWeights::Start(WeightStore* store) {
     if (!unit.streamed()) continue;
     const std::span<const size_t> parts =
         static_cast<int>(i) < options_.num_layers
-            ? options_.backend->LayerParts()
-            : options_.backend->HeadParts(static_cast<int>(i) -
+            ? options_.weights->LayerParts()
+            : options_.weights->HeadParts(static_cast<int>(i) -
                                           options_.num_layers);
     unit.split =
         *(std::upper_bound(parts.begin(), parts.end(), unit.device_end) - 1);

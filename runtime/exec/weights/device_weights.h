@@ -15,7 +15,6 @@
 #include "runtime/exec/device_compute.h"
 #include "runtime/exec/weights/unit_order.h"
 #include "runtime/exec/weights/weight_store.h"
-#include "runtime/kernels/backend.h"
 #include "runtime/memory/device.h"
 #include "runtime/memory/disk/io_completion.h"
 
@@ -36,8 +35,8 @@ class DeviceWeights {
   struct Options {
     // All pointers must outlive this.
     Device* device = nullptr;
-    Backend* backend = nullptr;
-    DeviceCompute* compute = nullptr;  // of the same backend
+    const PackedWeights* weights = nullptr;
+    DeviceCompute* compute = nullptr;
     int num_layers = 0;  // of the stage; further units are the head's
     int slots = 2;
     bool overlap = true;  // copy before it is asked for

@@ -29,18 +29,19 @@ size_t BlocksBytes(size_t row_bytes) {
 
 }  // namespace
 
-size_t EmbeddingStore::MemoryBytes(const Backend& backend, int32_t max_rows) {
-  const size_t row = backend.EmbeddingRowBytes();
-  return backend.EmbeddingBytes() -
-         RoundDownToDisk(backend.EmbeddingTableBytes()) +
+size_t EmbeddingStore::MemoryBytes(const PackedWeights& weights,
+                                   int32_t max_rows) {
+  const size_t row = weights.EmbeddingRowBytes();
+  return weights.EmbeddingBytes() -
+         RoundDownToDisk(weights.EmbeddingTableBytes()) +
          static_cast<size_t>(max_rows) * row + BlocksBytes(row);
 }
 
 absl::StatusOr<std::unique_ptr<EmbeddingStore>> EmbeddingStore::Load(
     const Options& options, LoadProgress progress) {
   std::unique_ptr<EmbeddingStore> self(new EmbeddingStore(options));
-  Backend& backend = *options.backend;
-  self->bytes_ = backend.EmbeddingBytes();
+  PackedWeights& weights = *options.weights;
+  self->bytes_ = weights.EmbeddingBytes();
   if (options.images != nullptr) {
     SLUICE_RETURN_IF_ERROR(self->LoadTable(progress));
     return self;
@@ -48,7 +49,7 @@ absl::StatusOr<std::unique_ptr<EmbeddingStore>> EmbeddingStore::Load(
   SLUICE_ASSIGN_OR_RETURN(
       self->whole_,
       HostBuffer::Create("embedding", self->bytes_, options.memory));
-  SLUICE_RETURN_IF_ERROR(backend.PackEmbedding(
+  SLUICE_RETURN_IF_ERROR(weights.PackEmbedding(
       *options.source, progress,
       ImageWindow::Whole(self->whole_.as<std::byte>(), self->bytes_)));
   self->resident_bytes_ = self->bytes_;
@@ -56,9 +57,9 @@ absl::StatusOr<std::unique_ptr<EmbeddingStore>> EmbeddingStore::Load(
 }
 
 absl::Status EmbeddingStore::LoadTable(LoadProgress progress) {
-  Backend& backend = *options_.backend;
-  row_bytes_ = backend.EmbeddingRowBytes();
-  tail_begin_ = RoundDownToDisk(backend.EmbeddingTableBytes());
+  PackedWeights& weights = *options_.weights;
+  row_bytes_ = weights.EmbeddingRowBytes();
+  tail_begin_ = RoundDownToDisk(weights.EmbeddingTableBytes());
   const auto max_rows = static_cast<size_t>(options_.max_rows);
   SLUICE_ASSIGN_OR_RETURN(
       rows_, HostBuffer::Create("embedding rows", max_rows * row_bytes_,
@@ -79,7 +80,7 @@ absl::Status EmbeddingStore::LoadTable(LoadProgress progress) {
                   "embedding", bytes_,
                   [&](const ImageWindow& to) {
                     packed = true;
-                    return backend.PackEmbedding(*options_.source, progress,
+                    return weights.PackEmbedding(*options_.source, progress,
                                                  to);
                   },
                   [&](const ImageFile& image) { return Use(image); }));
@@ -131,7 +132,7 @@ absl::StatusOr<EmbeddingStore::Rows> EmbeddingStore::Gather(
     }
   }
   const ImageView view = {rows_.as<std::byte>(), tail_.as<std::byte>(),
-                          options_.backend->EmbeddingTableBytes(), tail_begin_};
+                          options_.weights->EmbeddingTableBytes(), tail_begin_};
   return Rows{view, std::span<const int32_t>(iota_).first(tokens.size())};
 }
 

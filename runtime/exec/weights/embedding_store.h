@@ -9,13 +9,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/exec/weights/image_store.h"
-#include "runtime/kernels/backend.h"
-#include "runtime/kernels/image_view.h"
 #include "runtime/memory/disk/io_completion.h"
 #include "runtime/memory/disk/io_engine.h"
 #include "runtime/memory/host_buffer.h"
 #include "runtime/memory/memory_budget.h"
 #include "runtime/model/checkpoint/tensor_source.h"
+#include "runtime/weights/image_view.h"
+#include "runtime/weights/load_progress.h"
+#include "runtime/weights/packed_weights.h"
 
 namespace sluice {
 
@@ -27,7 +28,7 @@ class EmbeddingStore {
  public:
   struct Options {
     // All pointers must outlive the store.
-    Backend* backend = nullptr;
+    PackedWeights* weights = nullptr;
     const TensorSource* source = nullptr;  // while loading only
     int32_t max_rows = 0;                  // tokens in a micro-batch
     MemoryBudget* memory = nullptr;
@@ -42,7 +43,7 @@ class EmbeddingStore {
       const Options& options, LoadProgress progress);
 
   // Memory that a table on disk takes: rows, what is not a table, work space.
-  static size_t MemoryBytes(const Backend& backend, int32_t max_rows);
+  static size_t MemoryBytes(const PackedWeights& weights, int32_t max_rows);
 
   // What Backend::Embed needs for these tokens (at most max_rows): an image,
   // and their numbers in it. Valid until the next call. Errors of DiskFile.

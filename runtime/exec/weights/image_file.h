@@ -12,9 +12,9 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runtime/kernels/image_window.h"
 #include "runtime/memory/disk/disk_file.h"
 #include "runtime/memory/memory_budget.h"
+#include "runtime/weights/image_window.h"
 
 namespace sluice {
 

@@ -11,6 +11,7 @@
 #include "common/status_macros.h"
 #include "runtime/memory/checksum.h"
 #include "runtime/memory/host_buffer.h"
+#include "runtime/weights/packed_weights.h"
 
 namespace sluice {
 namespace {
@@ -42,7 +43,7 @@ absl::StatusOr<std::unique_ptr<ImageStore>> ImageStore::Create(
       const std::string content,
       options.source->ContentId(
           (fs::path(options.disk_dir) / "content-hashes").string(), progress));
-  std::string key = absl::StrCat(content, ";", options.backend->ImageKey());
+  std::string key = absl::StrCat(content, ";", options.weights->ImageKey());
   const fs::path dir =
       ImagesDir(options.disk_dir) /
       absl::StrFormat("%016x",

@@ -10,21 +10,22 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/exec/weights/image_file.h"
-#include "runtime/kernels/backend.h"
 #include "runtime/memory/memory_budget.h"
 #include "runtime/model/checkpoint/tensor_source.h"
 
 namespace sluice {
 
+class PackedWeights;
+
 // The images of one model's weights in the form of one backend, in a directory
-// that is named by what they depend on: the tensors' content and the backend's
-// ImageKey(). An image is made when it is first wanted, and from then on
-// shared by all stages and runs.
+// that is named by what they depend on: the tensors' content and
+// PackedWeights::ImageKey(). An image is made when it is first wanted, and from
+// then on shared by all stages and runs.
 class ImageStore {
  public:
   struct Options {
     // All pointers must outlive the store.
-    const Backend* backend = nullptr;
+    const PackedWeights* weights = nullptr;
     const TensorSource* source = nullptr;
     std::string disk_dir;
     MemoryBudget* memory = nullptr;  // an image that is being made

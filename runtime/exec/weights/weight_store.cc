@@ -9,6 +9,7 @@
 #include "common/status_macros.h"
 #include "common/threads/mutex.h"
 #include "runtime/exec/timed.h"
+#include "runtime/weights/packed_weights.h"
 
 namespace sluice {
 namespace {
@@ -32,18 +33,18 @@ absl::StatusOr<std::unique_ptr<WeightStore>> WeightStore::Load(
 }
 
 absl::Status WeightStore::LoadUnits(const Progress& progress) {
-  Backend& backend = *options_.backend;
+  PackedWeights& weights = *options_.weights;
   const bool last = options_.layers.end == options_.num_layers;
   for (int i = 0; i < options_.layers.size(); ++i) {
-    unit_bytes_.push_back(backend.LayerBytes());
+    unit_bytes_.push_back(weights.LayerBytes());
     units_.emplace_back();
     units_.back().name =
         absl::StrFormat("layer-%04d", options_.layers.begin + i);
   }
   if (last) {
-    const int sections = backend.num_head_sections();
+    const int sections = weights.num_head_sections();
     for (int s = 0; s < sections; ++s) {
-      unit_bytes_.push_back(backend.HeadBytes(s));
+      unit_bytes_.push_back(weights.HeadBytes(s));
       units_.emplace_back();
       units_.back().name =
           sections == 1 ? "head" : absl::StrFormat("head-%04d", s);
@@ -75,12 +76,12 @@ absl::Status WeightStore::LoadUnits(const Progress& progress) {
 
 absl::Status WeightStore::Pack(int index, const Progress& progress,
                                const ImageWindow& to) {
-  Backend& backend = *options_.backend;
+  PackedWeights& weights = *options_.weights;
   if (index < options_.layers.size()) {
-    return backend.PackLayer(options_.layers.begin + index, *options_.source,
+    return weights.PackLayer(options_.layers.begin + index, *options_.source,
                              progress, to);
   }
-  return backend.PackHead(index - options_.layers.size(), *options_.source,
+  return weights.PackHead(index - options_.layers.size(), *options_.source,
                           progress, to);
 }
 
@@ -120,8 +121,8 @@ absl::Status WeightStore::LoadUnit(int index, const Progress& progress) {
   }
   const std::span<const size_t> parts =
       index < options_.layers.size()
-          ? options_.backend->LayerParts()
-          : options_.backend->HeadParts(index - options_.layers.size());
+          ? options_.weights->LayerParts()
+          : options_.weights->HeadParts(index - options_.layers.size());
   const auto after = std::upper_bound(parts.begin(), parts.end(), resident);
   unit.split = *(after - 1);
   unit.slot_begin = RoundDownToDisk(unit.split);
@@ -265,7 +266,7 @@ absl::Status WeightStore::CheckStreamed(Unit& unit, const Slot& slot) {
   const int tasks = static_cast<int>((bytes - begin + piece - 1) / piece);
   Mutex mu;
   absl::Status first;
-  options_.backend->ParallelFor(tasks, [&](int task, int) {
+  const auto check = [&](int task, int) {
     const size_t from = begin + task * piece;
     const size_t size = std::min(piece, bytes - from);
     const absl::Status status = unit.image->Check(
@@ -273,7 +274,12 @@ absl::Status WeightStore::CheckStreamed(Unit& unit, const Slot& slot) {
     if (status.ok()) return;
     MutexLock lock(&mu);
     if (first.ok()) first = status;
-  });
+  };
+  if (options_.pool != nullptr) {
+    options_.pool->ParallelFor(tasks, check);
+  } else {
+    for (int task = 0; task < tasks; ++task) check(task, 0);
+  }
   // So that the next load makes it anew.
   if (!first.ok()) unit.image->Remove();
   return first;

@@ -17,15 +17,19 @@
 #include "runtime/exec/weights/image_file.h"
 #include "runtime/exec/weights/image_store.h"
 #include "runtime/exec/weights/unit_order.h"
-#include "runtime/kernels/backend.h"
+#include "runtime/memory/compute_pool.h"
 #include "runtime/memory/device.h"
 #include "runtime/memory/disk/io_completion.h"
 #include "runtime/memory/disk/io_engine.h"
 #include "runtime/memory/host_buffer.h"
 #include "runtime/memory/memory_budget.h"
 #include "runtime/model/checkpoint/tensor_source.h"
+#include "runtime/weights/image_view.h"
+#include "runtime/weights/image_window.h"
 
 namespace sluice {
+
+class PackedWeights;
 
 // The weights of one stage, wherever they lie: a prefix of each unit (a layer,
 // or a section of the head) stays in memory, the rest is read from the stage's
@@ -38,7 +42,9 @@ class WeightStore {
  public:
   struct Options {
     // All pointers must outlive the store.
-    Backend* backend = nullptr;
+    PackedWeights* weights = nullptr;
+    // Checks what was read; null: on the thread that acquires it.
+    ComputePool* pool = nullptr;
     const TensorSource* source = nullptr;  // while loading only
     LayerRange layers;
     int num_layers = 0;  // of the model

@@ -14,7 +14,7 @@
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 #include "runtime/kernels/cpu/attention_scores-inl.h"
-#include "runtime/kernels/cpu/simd-inl.h"
+#include "runtime/quant/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace sluice {

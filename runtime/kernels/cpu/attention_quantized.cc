@@ -12,7 +12,7 @@
 // After foreach_target.h:
 #include "hwy/highway.h"
 #include "runtime/kernels/cpu/attention_scores-inl.h"
-#include "runtime/kernels/cpu/simd-inl.h"
+#include "runtime/quant/simd-inl.h"
 
 // Dense attention over pages of 8-bit and 4-bit codes. Products are integer
 // (see attention.h), of pairs of elements for the scores and of pairs of

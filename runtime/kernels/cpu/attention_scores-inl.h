@@ -21,7 +21,7 @@
 #endif
 
 #include "hwy/cache_control.h"
-#include "runtime/kernels/cpu/simd-inl.h"
+#include "runtime/quant/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace sluice {

@@ -14,7 +14,7 @@
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 #include "runtime/kernels/cpu/attention_scores-inl.h"
-#include "runtime/kernels/cpu/simd-inl.h"
+#include "runtime/quant/simd-inl.h"
 
 // Sparse attention: all scores of a row, then the weights of the largest, then
 // their rows of V. The smallest score to keep is found by bisection over the

@@ -8,7 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "runtime/kernels/cpu/vector_ops.h"
+#include "runtime/kernels/rotary_table.h"
 #include "runtime/kv/sequence_pages.h"
+#include "runtime/quant/convert_floats.h"
 
 namespace sluice {
 namespace {
@@ -16,9 +18,6 @@ namespace {
 constexpr int32_t kTileRows = GemmEngine::kTileRows;
 // Rows that a task of a row-wise operation takes.
 constexpr int32_t kRowsPerTask = 16;
-// Rows whose logits are computed together: enough to amortise reading the head,
-// few enough that the logits do not take much.
-constexpr size_t kLeastHeadSection = size_t{1} << 20;
 
 int32_t RoundUp(int32_t n, int32_t to) { return (n + to - 1) / to * to; }
 
@@ -28,56 +27,55 @@ const float* Floats(const WorkBuffer& buffer, int64_t offset = 0) {
 
 }  // namespace
 
-CpuBackend::CpuBackend(const DecoderSpec& spec, const Options& options)
+CpuBackend::CpuBackend(const DecoderSpec& spec, const BackendOptions& options,
+                       const BackendParts& parts, GemmEngine* gemm)
     : spec_(spec),
       options_(options),
-      kv_layout_{.num_layers = options.layers.size(),
-                 .num_kv_heads = spec.num_kv_heads,
-                 .head_dim = spec.head_dim,
-                 .format = options.kv_format,
-                 .page_alignment = options.kv_page_alignment},
+      kv_layout_(parts.kv_layout),
+      weights_(*parts.weights),
+      pool_(*parts.pool),
       q_width_(spec.num_heads * spec.head_dim),
       kv_width_(spec.num_kv_heads * spec.head_dim),
-      pool_(options.threads, options.cores, options.marks) {}
+      gemm_(gemm) {}
 
-absl::StatusOr<std::unique_ptr<Backend>> CpuBackend::Create(
-    const DecoderSpec& spec, const Options& options) {
-  std::unique_ptr<CpuBackend> self(new CpuBackend(spec, options));
-  SLUICE_RETURN_IF_ERROR(self->Initialize());
-  return self;
-}
-
-absl::Status CpuBackend::Initialize() {
-  MemoryBudget* budget = options_.budget;
-  const bool float16 = options_.dtype == DType::kFloat16;
-  if (float16 && options_.beside == nullptr) {
+absl::StatusOr<BackendParts> CpuBackend::MakeParts(
+    const DecoderSpec& spec, const BackendOptions& options, GemmEngine** gemm) {
+  const bool float16 = options.dtype == DType::kFloat16;
+  if (float16 && options.beside == nullptr) {
     return absl::UnimplementedError(
         "the CPU does not compute in float16: say --dtype bfloat16, which is "
         "as "
         "small, or --dtype float32 (float16 is for --device cuda)");
   }
+  BackendParts parts;
+  parts.kv_layout = options.kv_layout(spec);
+  parts.pool = std::make_unique<ComputePool>(options.threads, options.cores,
+                                             options.marks);
   SLUICE_ASSIGN_OR_RETURN(
-      gemm_,
-      GemmEngine::Create(float16 ? DType::kFloat32 : options_.dtype, &pool_));
-  gemm_->set_table_dtype(options_.dtype);
-  packer_ = std::make_unique<WeightPacker>(spec_, gemm_.get(), &pool_, budget);
+      std::unique_ptr<GemmEngine> engine,
+      GemmEngine::Create(float16 ? DType::kFloat32 : options.dtype,
+                         parts.pool.get()));
+  engine->set_table_dtype(options.dtype);
+  *gemm = engine.get();
   SLUICE_ASSIGN_OR_RETURN(
-      layer_, MakeLayerLayout(spec_, options_.weight_format, *gemm_));
-  if (options_.weight_format != WeightFormat::kFull) {
-    SLUICE_ASSIGN_OR_RETURN(
-        expanded_, MakeLayerLayout(spec_, WeightFormat::kFull, *gemm_));
-  }
-  if (options_.layers.begin == 0) {
-    SLUICE_ASSIGN_OR_RETURN(embedding_,
-                            MakeEmbeddingLayout(spec_, PositionRows(), *gemm_));
-  }
-  if (options_.layers.end == spec_.num_layers) {
-    SLUICE_ASSIGN_OR_RETURN(
-        head_,
-        MakeHeadLayout(spec_, options_.weight_format,
-                       std::max(layer_.bytes, kLeastHeadSection), *gemm_));
-  }
+      parts.weights,
+      PackedWeights::Create(spec, options.weights(), std::move(engine),
+                            parts.pool.get(), options.budget));
+  return parts;
+}
 
+absl::StatusOr<BackendParts> CpuBackend::Create(const DecoderSpec& spec,
+                                                const BackendOptions& options) {
+  GemmEngine* gemm = nullptr;
+  SLUICE_ASSIGN_OR_RETURN(BackendParts parts, MakeParts(spec, options, &gemm));
+  std::unique_ptr<CpuBackend> self(new CpuBackend(spec, options, parts, gemm));
+  SLUICE_RETURN_IF_ERROR(self->Initialize());
+  parts.backend = std::move(self);
+  return parts;
+}
+
+absl::Status CpuBackend::Initialize() {
+  MemoryBudget* budget = options_.budget;
   const size_t element = ElementBytes(options_.dtype);
   const size_t rows = GemmEngine::ReadableRows(options_.max_rows);
   const size_t qkv = (q_width_ + 2 * kv_width_) * sizeof(float);
@@ -126,89 +124,30 @@ absl::Status CpuBackend::Initialize() {
                   spec_.head_dim);
 
   if (spec_.positions != PositionKind::kRotary) return absl::OkStatus();
-  const int32_t half = spec_.rotary.dim / 2;
-  const size_t bytes =
-      static_cast<size_t>(options_.max_model_len) * half * sizeof(float);
+  const size_t bytes = static_cast<size_t>(options_.max_model_len) *
+                       (spec_.rotary.dim / 2) * sizeof(float);
   SLUICE_ASSIGN_OR_RETURN(rotary_cos_, create("rotary table", bytes));
   SLUICE_ASSIGN_OR_RETURN(rotary_sin_, create("rotary table", bytes));
-  pool_.ParallelFor(options_.max_model_len, [&](int position, int) {
-    float* cos = rotary_cos_.as<float>() + int64_t{1} * position * half;
-    float* sin = rotary_sin_.as<float>() + int64_t{1} * position * half;
-    for (int32_t i = 0; i < half; ++i) {
-      // The angle in float32, as the models were trained.
-      const float angle =
-          static_cast<float>(position) * spec_.rotary.inv_freq[i];
-      cos[i] = static_cast<float>(std::cos(static_cast<double>(angle))) *
-               spec_.rotary.attention_factor;
-      sin[i] = static_cast<float>(std::sin(static_cast<double>(angle))) *
-               spec_.rotary.attention_factor;
-    }
-  });
+  FillRotaryTable(spec_, options_.max_model_len, std::cos, pool_,
+                  rotary_cos_.as<float>());
+  FillRotaryTable(spec_, options_.max_model_len, std::sin, pool_,
+                  rotary_sin_.as<float>());
   return absl::OkStatus();
 }
 
-int64_t CpuBackend::PositionRows() const {
-  return int64_t{options_.max_model_len} + spec_.position_offset;
-}
-
-std::string CpuBackend::ImageKey() const {
-  std::string key =
-      absl::StrCat("cpu;", gemm_->LayoutKey(),
-                   ";weights=", WeightFormatName(options_.weight_format),
-                   ";positions=", PositionRows());
-  if (options_.dtype != gemm_->dtype()) {
-    absl::StrAppend(&key, ";tables=", DTypeName(options_.dtype));
-  }
-  // All that any stage packs, so that all find the same images.
-  for (const MatrixLayout* matrix :
-       {&layer_.qkv, &layer_.out, &layer_.up, &layer_.down}) {
-    absl::StrAppend(&key, ";", absl::Hex(matrix->packing));
-  }
-  return key;
-}
-
-absl::Status CpuBackend::PackEmbedding(const TensorSource& source,
-                                       LoadProgress progress,
-                                       const ImageWindow& to) {
-  return packer_->PackEmbedding(embedding_, source, progress, to);
-}
-
-absl::Status CpuBackend::PackLayer(int layer, const TensorSource& source,
-                                   LoadProgress progress,
-                                   const ImageWindow& to) {
-  return packer_->PackLayer(layer_, layer, source, progress, to);
-}
-
-absl::Status CpuBackend::PackHead(int section, const TensorSource& source,
-                                  LoadProgress progress,
-                                  const ImageWindow& to) {
-  return packer_->PackHead(head_[section], source, progress, to);
-}
-
-size_t CpuBackend::ExpandedLayerBytes() const { return expanded_.bytes; }
-
 absl::Status CpuBackend::ExpandLayer(const ImageView& image, std::byte* out) {
-  const auto copy = [&](const VectorLayout& from, const VectorLayout& to) {
-    if (from.length == 0) return;
-    std::memcpy(out + to.offset, image.At(from.offset),
-                from.length * sizeof(float));
-  };
-  copy(layer_.norm1.weight, expanded_.norm1.weight);
-  copy(layer_.norm1.bias, expanded_.norm1.bias);
-  copy(layer_.norm2.weight, expanded_.norm2.weight);
-  copy(layer_.norm2.bias, expanded_.norm2.bias);
-  copy(layer_.qkv_bias, expanded_.qkv_bias);
-  copy(layer_.out_bias, expanded_.out_bias);
-  copy(layer_.up_bias, expanded_.up_bias);
-  copy(layer_.down_bias, expanded_.down_bias);
-  const std::pair<const MatrixLayout*, const MatrixLayout*> matrices[] = {
-      {&layer_.qkv, &expanded_.qkv},
-      {&layer_.out, &expanded_.out},
-      {&layer_.up, &expanded_.up},
-      {&layer_.down, &expanded_.down}};
-  for (const auto& [from, to] : matrices) {
-    SLUICE_RETURN_IF_ERROR(
-        gemm_->Dequantize(*from, image, *to, out, 0, from->num_panels()));
+  const LayerLayout& layer = weights_.layer();
+  const LayerLayout& expanded = weights_.expanded();
+  for (size_t i = 0; i < layer.vectors().size(); ++i) {
+    const VectorLayout& from = *layer.vectors()[i];
+    if (from.length == 0) continue;
+    std::memcpy(out + expanded.vectors()[i]->offset, image.At(from.offset),
+                from.bytes());
+  }
+  for (size_t i = 0; i < layer.matrices().size(); ++i) {
+    const MatrixLayout& from = *layer.matrices()[i];
+    SLUICE_RETURN_IF_ERROR(gemm_->Dequantize(
+        from, image, *expanded.matrices()[i], out, 0, from.num_panels()));
   }
   return absl::OkStatus();
 }
@@ -258,16 +197,17 @@ void CpuBackend::NormRowsInPlace(const NormLayout& norm, const ImageView& image,
 
 absl::Status CpuBackend::Embed(const ImageView& image, const BatchView& batch,
                                float* x) {
-  const std::byte* table = image.At(embedding_.table);
+  const EmbeddingLayout& layout = weights_.embedding();
+  const std::byte* table = image.At(layout.table);
   const std::byte* positions =
-      embedding_.position_rows > 0 ? image.At(embedding_.positions) : nullptr;
+      layout.position_rows > 0 ? image.At(layout.positions) : nullptr;
   const int64_t hidden = spec_.hidden_size;
   const int64_t dim = spec_.embed_dim;
   const DType dtype = options_.dtype;
   const auto row_of = [&](const std::byte* rows, int64_t row, int64_t width) {
     return rows + row * width * ElementBytes(dtype);
   };
-  const bool project = embedding_.project_in.n > 0;
+  const bool project = layout.project_in.n > 0;
   if (project) {
     const int64_t row_bytes = dim * gemm_->element_bytes();
     for (int32_t row = 0; row < batch.rows; ++row) {
@@ -280,7 +220,7 @@ absl::Status CpuBackend::Embed(const ImageView& image, const BatchView& batch,
       }
     }
     SLUICE_RETURN_IF_ERROR(gemm_->Multiply(
-        embedding_.project_in, image, normed_.data(), batch.rows,
+        layout.project_in, image, normed_.data(), batch.rows,
         [&](int32_t row, int32_t rows, int32_t col, int32_t cols, float* tile) {
           for (int32_t i = 0; i < rows; ++i) {
             std::memcpy(x + (row + i) * hidden + col, tile + i * cols,
@@ -503,7 +443,7 @@ absl::Status CpuBackend::HeadInput(const ImageView& image,
     const float* in = x + rows_of_x[task] * hidden;
     void* out = normed_.as<std::byte>() + (at + task) * row_bytes;
     if (spec_.final_norm) {
-      Norm(head_[0].norm, image, in, options_.dtype, out);
+      Norm(weights_.head()[0].norm, image, in, options_.dtype, out);
     } else if (options_.dtype == DType::kFloat32) {
       std::memcpy(out, in, hidden * sizeof(float));
     } else {
@@ -516,14 +456,15 @@ absl::Status CpuBackend::HeadInput(const ImageView& image,
 absl::Status CpuBackend::HeadLogits(const ImageView& image, int section,
                                     int32_t rows) {
   const int64_t vocab = spec_.vocab_size;
+  const MatrixLayout& project_out = weights_.head()[0].project_out;
   const void* input = normed_.data();
-  if (head_[0].project_out.n > 0) input = wide_.data();
-  if (section == 0 && head_[0].project_out.n > 0) {
+  if (project_out.n > 0) input = wide_.data();
+  if (section == 0 && project_out.n > 0) {
     // attention_ is free here, and may be narrower than embed_dim: the
     // projection goes through wide_.
     const int64_t dim = spec_.embed_dim;
     SLUICE_RETURN_IF_ERROR(gemm_->Multiply(
-        head_[0].project_out, image, normed_.data(), rows,
+        project_out, image, normed_.data(), rows,
         [&](int32_t row, int32_t count, int32_t col, int32_t cols,
             float* tile) {
           for (int32_t i = 0; i < count; ++i) {
@@ -537,7 +478,7 @@ absl::Status CpuBackend::HeadLogits(const ImageView& image, int section,
           }
         }));
   }
-  const HeadSectionLayout& layout = head_[section];
+  const HeadSectionLayout& layout = weights_.head()[section];
   float* logits = logits_.as<float>();
   return gemm_->Multiply(
       layout.head, image, input, rows,

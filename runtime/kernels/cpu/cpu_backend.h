@@ -4,51 +4,25 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "runtime/kernels/backend.h"
+#include "runtime/kernels/backend_parts.h"
 #include "runtime/kernels/cpu/attention.h"
-#include "runtime/kernels/cpu/compute_pool.h"
 #include "runtime/kernels/cpu/gemm.h"
-#include "runtime/kernels/layer_layout.h"
-#include "runtime/kernels/weight_packer.h"
+#include "runtime/kv/batch_view.h"
 #include "runtime/memory/work_buffer.h"
 
 namespace sluice {
 
 // The processor as compute device: products by oneDNN, all else by Highway,
-// weights and pages used where they lie. Of Options::device it uses nothing but
-// memory, for its work space. In float16 it computes no layers: beside a device
-// that does, it embeds and attends. See Backend for the contract.
+// weights and pages used where they lie. Of BackendOptions::device it uses
+// nothing but memory, for its work space. In float16 it computes no layers:
+// beside a device that does, it embeds and attends. See Backend for the
+// contract.
 class CpuBackend : public Backend {
  public:
-  static absl::StatusOr<std::unique_ptr<Backend>> Create(
-      const DecoderSpec& spec, const Options& options);
+  static absl::StatusOr<BackendParts> Create(const DecoderSpec& spec,
+                                             const BackendOptions& options);
 
-  size_t EmbeddingBytes() const override { return embedding_.bytes; }
-  size_t LayerBytes() const override { return layer_.bytes; }
-  int num_head_sections() const override {
-    return static_cast<int>(head_.size());
-  }
-  size_t HeadBytes(int section) const override { return head_[section].bytes; }
-  size_t EmbeddingRowBytes() const override {
-    return static_cast<size_t>(spec_.embed_dim) * ElementBytes(options_.dtype);
-  }
-  size_t EmbeddingTableBytes() const override {
-    return static_cast<size_t>(spec_.vocab_size) * EmbeddingRowBytes();
-  }
-  std::span<const size_t> LayerParts() const override { return layer_.parts; }
-  std::span<const size_t> HeadParts(int section) const override {
-    return head_[section].parts;
-  }
-  std::string ImageKey() const override;
-  absl::Status PackEmbedding(const TensorSource& source, LoadProgress progress,
-                             const ImageWindow& to) override;
-  absl::Status PackLayer(int layer, const TensorSource& source,
-                         LoadProgress progress, const ImageWindow& to) override;
-  absl::Status PackHead(int section, const TensorSource& source,
-                        LoadProgress progress, const ImageWindow& to) override;
-  size_t ExpandedLayerBytes() const override;
   absl::Status ExpandLayer(const ImageView& image, std::byte* out) override;
-  const KvLayout& kv_layout() const override { return kv_layout_; }
   absl::Status Embed(const ImageView& image, const BatchView& batch,
                      float* x) override;
   absl::Status ProjectQkv(int layer, const LayerImage& image,
@@ -59,7 +33,6 @@ class CpuBackend : public Backend {
                           const BatchView& batch, float* x) override;
   absl::Status Mlp(int layer, const LayerImage& image, const BatchView& batch,
                    float* x) override;
-  int32_t head_rows() const override { return options_.head_rows; }
   absl::Status HeadInput(const ImageView& image,
                          std::span<const int32_t> rows_of_x, const float* x,
                          int32_t at) override;
@@ -72,10 +45,20 @@ class CpuBackend : public Backend {
             attention_[slot].as<std::byte>(),
             q_width_ * ElementBytes(options_.dtype)};
   }
-  void ParallelFor(int num_tasks,
-                   absl::FunctionRef<void(int, int)> body) override {
-    pool_.ParallelFor(num_tasks, body);
-  }
+
+ protected:
+  // All parts but the backend, and the engine that packs those weights.
+  static absl::StatusOr<BackendParts> MakeParts(const DecoderSpec& spec,
+                                                const BackendOptions& options,
+                                                GemmEngine** gemm);
+  // Of what MakeParts made, which must outlive it.
+  CpuBackend(const DecoderSpec& spec, const BackendOptions& options,
+             const BackendParts& parts, GemmEngine* gemm);
+  absl::Status Initialize();
+
+  const PackedWeights& weights() const { return weights_; }
+  const KvLayout& kv_layout() const { return kv_layout_; }
+  ComputePool& pool() { return pool_; }
 
  private:
   // A part of a segment that one task works on.
@@ -85,17 +68,12 @@ class CpuBackend : public Backend {
     int32_t count;
   };
 
-  CpuBackend(const DecoderSpec& spec, const Options& options);
-  absl::Status Initialize();
-  // Rows of the position table that may be looked up.
-  int64_t PositionRows() const;
-
   // [rows, q + 2 kv]
   float* Qkv(int32_t slot) {
     return qkv_.empty() ? wide_.as<float>() : qkv_[slot].as<float>();
   }
   const LayerLayout& LayoutOf(const LayerImage& image) const {
-    return image.expanded ? expanded_ : layer_;
+    return image.expanded ? weights_.expanded() : weights_.layer();
   }
   void Norm(const NormLayout& norm, const ImageView& image, const float* x,
             DType dtype, void* out) const;
@@ -114,19 +92,14 @@ class CpuBackend : public Backend {
                            float* x);
 
   const DecoderSpec spec_;
-  const Options options_;
+  const BackendOptions options_;
   const KvLayout kv_layout_;
+  const PackedWeights& weights_;
+  ComputePool& pool_;
   const int32_t q_width_;
   const int32_t kv_width_;
-  ComputePool pool_;
-  std::unique_ptr<GemmEngine> gemm_;
-  std::unique_ptr<WeightPacker> packer_;
-
-  EmbeddingLayout embedding_;
-  LayerLayout layer_;
-  LayerLayout expanded_;  // with quantized weights
-  std::vector<HeadSectionLayout> head_;
-  WorkBuffer rotary_cos_;  // [max_model_len, rotary.dim / 2]
+  GemmEngine* const gemm_;  // the weights'
+  WorkBuffer rotary_cos_;   // [max_model_len, rotary.dim / 2]
   WorkBuffer rotary_sin_;
 
   // Work space. Inputs of products have rows up to a multiple of kTileRows.

@@ -13,10 +13,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/types.h"
-#include "runtime/kernels/cpu/compute_pool.h"
-#include "runtime/kernels/image_view.h"
-#include "runtime/kernels/matrix_layout.h"
-#include "runtime/kernels/matrix_packer.h"
+#include "runtime/memory/compute_pool.h"
+#include "runtime/weights/image_view.h"
+#include "runtime/weights/matrix_layout.h"
+#include "runtime/weights/matrix_packer.h"
 
 // Matrix products y = a * W^T by oneDNN, with W packed once, in memory that
 // someone else owns.
@@ -95,6 +95,7 @@ class GemmEngine : public MatrixPacker {
                           const MatrixLayout& full, std::byte* out_image,
                           int first_panel, int num_panels);
 
+  std::string PackingKey() const override { return "cpu;" + LayoutKey(); }
   // Identifies what packed bytes depend on beside the weights and the layout:
   // dtype, oneDNN and the instruction set it uses, our own format. For the key
   // of an image on disk.

@@ -4,8 +4,8 @@
 #include <limits>
 
 #include "runtime/kernels/cpu/attention.h"
-#include "runtime/kernels/cpu/vector_ops.h"
 #include "runtime/model/float_convert.h"
+#include "runtime/quant/convert_floats.h"
 #include "runtime/quant/float16.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -13,7 +13,7 @@
 #include "hwy/foreach_target.h"
 // After foreach_target.h:
 #include "hwy/highway.h"
-#include "runtime/kernels/cpu/simd-inl.h"
+#include "runtime/quant/simd-inl.h"
 
 // Per target: the codes of one group.
 

@@ -9,7 +9,7 @@
 // After foreach_target.h:
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
-#include "runtime/kernels/cpu/simd-inl.h"
+#include "runtime/quant/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace sluice {
@@ -259,18 +259,6 @@ void RotateHeadImpl(const float* x, const float* cos, const float* sin,
   });
 }
 
-void FloatToBf16Impl(const float* x, size_t n, uint16_t* out) {
-  ForEachVector(n, [&](size_t i, size_t count) HWY_ATTR {
-    StorePart(LoadPart(x + i, count), out + i, count);
-  });
-}
-
-void Bf16ToFloatImpl(const uint16_t* x, size_t n, float* out) {
-  ForEachVector(n, [&](size_t i, size_t count) HWY_ATTR {
-    StorePart(LoadPart(x + i, count), out + i, count);
-  });
-}
-
 }  // namespace HWY_NAMESPACE
 }  // namespace sluice
 HWY_AFTER_NAMESPACE();
@@ -287,8 +275,6 @@ HWY_EXPORT(LayerNormImpl);
 HWY_EXPORT(AddRowImpl);
 HWY_EXPORT(AddBf16RowImpl);
 HWY_EXPORT(RotateHeadImpl);
-HWY_EXPORT(FloatToBf16Impl);
-HWY_EXPORT(Bf16ToFloatImpl);
 
 void RmsNorm(const float* x, const float* weight, int32_t n, float eps,
              DType dtype, void* out) {
@@ -349,47 +335,6 @@ void AddRowOf(DType dtype, const void* y, int32_t n, float* out) {
 void RotateHead(const float* x, const float* cos, const float* sin,
                 int32_t half, int32_t n, float scale, float* out) {
   HWY_DYNAMIC_DISPATCH(RotateHeadImpl)(x, cos, sin, half, n, scale, out);
-}
-
-void FloatToBf16(const float* x, int32_t n, uint16_t* out) {
-  HWY_DYNAMIC_DISPATCH(FloatToBf16Impl)(x, n, out);
-}
-
-void Bf16ToFloat(const uint16_t* x, int32_t n, float* out) {
-  HWY_DYNAMIC_DISPATCH(Bf16ToFloatImpl)(x, n, out);
-}
-
-void ConvertFloats(const float* x, int64_t n, DType dtype, void* out) {
-  switch (dtype) {
-    case DType::kFloat32:
-      std::memcpy(out, x, n * sizeof(float));
-      return;
-    case DType::kBFloat16:
-      HWY_DYNAMIC_DISPATCH(FloatToBf16Impl)(x, n, static_cast<uint16_t*>(out));
-      return;
-    case DType::kFloat16:
-      for (int64_t i = 0; i < n; ++i) {
-        static_cast<uint16_t*>(out)[i] = FloatToFloat16(x[i]);
-      }
-      return;
-  }
-}
-
-void ToFloats(const void* x, int64_t n, DType dtype, float* out) {
-  switch (dtype) {
-    case DType::kFloat32:
-      std::memcpy(out, x, n * sizeof(float));
-      return;
-    case DType::kBFloat16:
-      HWY_DYNAMIC_DISPATCH(Bf16ToFloatImpl)
-      (static_cast<const uint16_t*>(x), n, out);
-      return;
-    case DType::kFloat16:
-      for (int64_t i = 0; i < n; ++i) {
-        out[i] = Float16ToFloat(static_cast<const uint16_t*>(x)[i]);
-      }
-      return;
-  }
 }
 
 }  // namespace sluice

@@ -1,12 +1,93 @@
 #include "runtime/kernels/cuda/cuda_backend.h"
 
-#include "runtime/kernels/cuda/cuda_backend_impl.h"
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "runtime/kernels/cuda/activation.h"
+#include "runtime/kernels/cuda/cuda_access.h"
 #include "runtime/kernels/cuda/device/cuda_device.h"
+#include "runtime/kernels/cuda/device/cuda_status.h"
+#include "runtime/kernels/cuda/device/dtype_dispatch.h"
+#include "runtime/kernels/cuda/embedding.h"
+#include "runtime/kernels/cuda/gemm/device_matrices.h"
+#include "runtime/kernels/rotary_table.h"
 
 namespace sluice {
+namespace {
 
-absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(
-    const DecoderSpec& spec, const Backend::Options& options) {
+// What cuBLASLt has for an activation.
+std::optional<Epilogue> FusedActivation(Activation activation) {
+  switch (activation) {
+    case Activation::kRelu:
+      return Epilogue::kRelu;
+    case Activation::kGeluTanh:
+      return Epilogue::kGeluTanh;
+    case Activation::kSilu:
+    case Activation::kGelu:
+      break;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+CudaBackend::CudaBackend(const DecoderSpec& spec, const BackendOptions& options,
+                         const Place& place, const AttentionDevice& device,
+                         const BackendParts& parts)
+    : spec_(spec),
+      options_(options),
+      place_(place),
+      kv_layout_(parts.kv_layout),
+      checks_(options.device, spec.hidden_size),
+      q_width_(spec.num_heads * spec.head_dim),
+      kv_width_(spec.num_kv_heads * spec.head_dim),
+      device_(device),
+      weights_(*parts.weights),
+      graphs_(place.stream) {}
+
+CudaBackend::~CudaBackend() {
+  // What is under way uses memory that is given back.
+  Finish().IgnoreError();
+  if (step_copied_ != nullptr) (void)cudaEventDestroy(step_copied_);
+}
+
+absl::StatusOr<BackendParts> CudaBackend::Create(const DecoderSpec& spec,
+                                                 const BackendOptions& options,
+                                                 const Place& place) {
+  if (options.device == nullptr) {
+    return absl::InvalidArgumentError(
+        "the CUDA backend needs a device for its memory");
+  }
+  SLUICE_RETURN_IF_ERROR(
+      CudaStatus(cudaSetDevice(place.ordinal), "turning to the device"));
+  SLUICE_ASSIGN_OR_RETURN(const AttentionDevice device,
+                          CurrentAttentionDevice());
+  if (options.dtype == DType::kBFloat16 && device.capability < 80) {
+    return absl::UnimplementedError(
+        "this GPU has no products in bfloat16, which came with compute "
+        "capability 8.0: say --dtype float16, which is as small, or float32");
+  }
+  BackendParts parts;
+  parts.kv_layout = options.kv_layout(spec);
+  parts.pool = std::make_unique<ComputePool>(options.threads, options.cores,
+                                             options.marks);
+  SLUICE_ASSIGN_OR_RETURN(
+      parts.weights,
+      PackedWeights::Create(spec, options.weights(),
+                            std::make_unique<DeviceMatrices>(options.dtype),
+                            parts.pool.get(), options.budget));
+  std::unique_ptr<CudaBackend> self(
+      new CudaBackend(spec, options, place, device, parts));
+  SLUICE_RETURN_IF_ERROR(self->Initialize(*parts.pool));
+  parts.backend = std::move(self);
+  return parts;
+}
+
+absl::StatusOr<BackendParts> CreateCudaBackend(const DecoderSpec& spec,
+                                               const BackendOptions& options) {
   const auto* const device = dynamic_cast<CudaDevice*>(options.device);
   if (device == nullptr) {
     return absl::InvalidArgumentError(
@@ -15,6 +96,559 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(
   return CudaBackend::Create(
       spec, options,
       {.ordinal = device->ordinal(), .stream = device->compute_stream()});
+}
+
+absl::Status CudaBackend::Enter() const {
+  return CudaStatus(cudaSetDevice(place_.ordinal), "turning to the device");
+}
+
+std::vector<MatrixLayout> CudaBackend::Matrices() const {
+  std::vector<MatrixLayout> all;
+  for (const MatrixLayout* matrix : weights_.layer().matrices()) {
+    all.push_back(*matrix);
+  }
+  const MatrixLayout& project_in = weights_.embedding().project_in;
+  if (project_in.n > 0) all.push_back(project_in);
+  for (const HeadSectionLayout& section : weights_.head()) {
+    if (section.project_out.n > 0) all.push_back(section.project_out);
+    all.push_back(section.head);
+  }
+  return all;
+}
+
+absl::Status CudaBackend::Initialize(ComputePool& pool) {
+  const size_t element = ElementBytes(options_.dtype);
+  const size_t rows = options_.max_rows;
+  const size_t head_rows = options_.head_rows;
+  const size_t qkv = rows * (q_width_ + 2 * kv_width_) * sizeof(float);
+  const bool quantized = options_.weight_format != WeightFormat::kFull;
+  // Few rows of a product with quantized weights come as float.
+  const size_t float_rows =
+      quantized ? std::min<size_t>(rows, kQuantizedProductRows) : 0;
+  const size_t up =
+      std::max(rows * weights_.layer().up.n * element,
+               float_rows * weights_.layer().up.n * sizeof(float));
+  SLUICE_ASSIGN_OR_RETURN(
+      normed_,
+      Allocate(rows * std::max(spec_.hidden_size, spec_.embed_dim) * element));
+  for (int slot = 0; slot < options_.attention_slots; ++slot) {
+    SLUICE_ASSIGN_OR_RETURN(attention_out_.emplace_back(),
+                            Allocate(rows * q_width_ * element));
+    if (options_.attention_slots == 1) break;
+    SLUICE_ASSIGN_OR_RETURN(qkv_.emplace_back(), Allocate(qkv));
+  }
+  SLUICE_ASSIGN_OR_RETURN(
+      wide_, Allocate(std::max({options_.attention_slots == 1 ? qkv : 0, up,
+                                head_rows * spec_.embed_dim * element})));
+  if (spec_.gated_mlp || quantized) {
+    SLUICE_ASSIGN_OR_RETURN(inner_,
+                            Allocate((spec_.gated_mlp ? rows : float_rows) *
+                                     spec_.intermediate_size * element));
+  }
+  if (!weights_.head().empty()) SLUICE_RETURN_IF_ERROR(MakeHead());
+  SLUICE_RETURN_IF_ERROR(MakeRotaryTable(pool));
+  return MakeAttention();
+}
+
+absl::Status CudaBackend::MakeHead() {
+  // Less would not be pinned.
+  constexpr size_t kPage = 4096;
+  const size_t rows = options_.head_rows;
+  const size_t bytes = rows * spec_.vocab_size * sizeof(float);
+  SLUICE_ASSIGN_OR_RETURN(logits_, Allocate(bytes));
+  SLUICE_ASSIGN_OR_RETURN(answers_, Allocate(rows * sizeof(Pick)));
+  SLUICE_ASSIGN_OR_RETURN(
+      host_logits_,
+      HostBuffer::Create("logits", bytes, options_.budget, options_.device));
+  SLUICE_ASSIGN_OR_RETURN(
+      host_answers_,
+      HostBuffer::Create("logits", std::max(kPage, rows * sizeof(Pick)),
+                         options_.budget, options_.device));
+  picks_.reserve(rows);
+  return absl::OkStatus();
+}
+
+absl::Status CudaBackend::MakeAttention() {
+  AttentionShape shape;
+  shape.kv = kv_layout_;
+  shape.num_heads = spec_.num_heads;
+  shape.dtype = options_.dtype;
+  shape.scale = spec_.attention_scale;
+  const std::vector<MatrixLayout> matrices = Matrices();
+  SLUICE_ASSIGN_OR_RETURN(const size_t for_products,
+                          ImageProducts::WorkspaceBytes(
+                              matrices, options_.max_rows, device_.processors));
+  SLUICE_ASSIGN_OR_RETURN(const size_t for_attention,
+                          BatchAttention::WorkspaceBytes(
+                              shape, device_, options_.sparsity,
+                              options_.max_rows, options_.max_model_len));
+  SLUICE_ASSIGN_OR_RETURN(workspace_,
+                          Allocate(std::max(for_products, for_attention)));
+  const size_t tokens = sizeof(int32_t) * options_.max_rows;
+  const size_t picks =
+      weights_.head().empty() ? 0 : sizeof(RowPick) * options_.head_rows;
+  SLUICE_ASSIGN_OR_RETURN(
+      ring_, UploadRing::Create(
+                 {.device = options_.device,
+                  .host = options_.budget,
+                  .stream = place_.stream,
+                  .most_bytes = std::max(
+                      {2 * tokens, picks,
+                       BatchAttention::UploadBytes(options_.max_rows,
+                                                   options_.max_model_len)})}));
+  SLUICE_ASSIGN_OR_RETURN(
+      products_, ImageProducts::Create({.device = options_.device,
+                                        .stream = place_.stream,
+                                        .dtype = options_.dtype,
+                                        .processors = device_.processors,
+                                        .workspace = workspace_.data(),
+                                        .workspace_bytes = workspace_.bytes()},
+                                       matrices));
+  BatchAttention::Options attention;
+  attention.shape = shape;
+  attention.device = device_;
+  attention.sparsity = options_.sparsity;
+  if (rotary_cos_.data() != nullptr) {
+    attention.rotary = {rotary_cos_.as<float>(), rotary_sin_.as<float>(),
+                        spec_.rotary.dim / 2};
+  }
+  attention.ring = ring_.get();
+  attention.workspace = workspace_.data();
+  attention.workspace_bytes = workspace_.bytes();
+  attention.stream = place_.stream;
+  SLUICE_ASSIGN_OR_RETURN(attention_, BatchAttention::Create(attention));
+  const size_t step_bytes = 2 * ring_->most_bytes();
+  SLUICE_ASSIGN_OR_RETURN(step_data_, Allocate(step_bytes));
+  SLUICE_ASSIGN_OR_RETURN(
+      step_host_, HostBuffer::Create("workspace", step_bytes, options_.budget,
+                                     options_.device));
+  return CudaStatus(
+      cudaEventCreateWithFlags(&step_copied_, cudaEventDisableTiming),
+      "making an event");
+}
+
+absl::Status CudaBackend::MakeRotaryTable(ComputePool& pool) {
+  if (spec_.positions != PositionKind::kRotary) return absl::OkStatus();
+  const size_t bytes = static_cast<size_t>(options_.max_model_len) *
+                       (spec_.rotary.dim / 2) * sizeof(float);
+  SLUICE_ASSIGN_OR_RETURN(rotary_cos_,
+                          options_.device->Allocate("rotary table", bytes));
+  SLUICE_ASSIGN_OR_RETURN(rotary_sin_,
+                          options_.device->Allocate("rotary table", bytes));
+  SLUICE_ASSIGN_OR_RETURN(
+      const HostBuffer table,
+      HostBuffer::Create("load staging", std::max<size_t>(bytes, 1),
+                         options_.budget));
+  const std::pair<DeviceBuffer*, double (*)(double)> tables[] = {
+      {&rotary_cos_, std::cos}, {&rotary_sin_, std::sin}};
+  for (const auto& [to, function] : tables) {
+    FillRotaryTable(spec_, options_.max_model_len, function, pool,
+                    table.as<float>());
+    SLUICE_RETURN_IF_ERROR(
+        CudaStatus(cudaMemcpyAsync(to->data(), table.as<float>(), bytes,
+                                   cudaMemcpyHostToDevice, place_.stream),
+                   "copying the angles of positions"));
+    SLUICE_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(place_.stream),
+                                      "copying the angles of positions"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaBackend::ExpandLayer(const ImageView& image, std::byte* out) {
+  const LayerLayout& layer = weights_.layer();
+  const LayerLayout& expanded = weights_.expanded();
+  SLUICE_RETURN_IF_ERROR(Enter());
+  SLUICE_RETURN_IF_ERROR(checks_.Image("weights", image, layer.bytes));
+  SLUICE_RETURN_IF_ERROR(
+      checks_.Check("an expanded layer", out, expanded.bytes));
+  for (size_t i = 0; i < layer.vectors().size(); ++i) {
+    const VectorLayout& from = *layer.vectors()[i];
+    if (from.length == 0) continue;
+    SLUICE_RETURN_IF_ERROR(
+        CudaStatus(cudaMemcpyAsync(out + expanded.vectors()[i]->offset,
+                                   image.At(from.offset), from.bytes(),
+                                   cudaMemcpyDeviceToDevice, place_.stream),
+                   "copying a layer's vectors"));
+  }
+  for (size_t i = 0; i < layer.matrices().size(); ++i) {
+    SLUICE_RETURN_IF_ERROR(products_->Expand(
+        *layer.matrices()[i], image, out + expanded.matrices()[i]->offset));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaBackend::CheckCall(const LayerImage& image,
+                                    const BatchView& batch,
+                                    const float* x) const {
+  SLUICE_RETURN_IF_ERROR(Enter());
+  SLUICE_RETURN_IF_ERROR(
+      checks_.Image("weights", image.view, LayoutOf(image).bytes));
+  return checks_.Rows(x, batch.rows);
+}
+
+absl::Status CudaBackend::Norm(const NormLayout* norm, const ImageView& image,
+                               const float* x, const int32_t* rows_of_x,
+                               int32_t rows, DType dtype, void* out) const {
+  NormRowsArgs args;
+  args.x = x;
+  args.rows_of_x = rows_of_x;
+  args.rows = rows;
+  args.n = spec_.hidden_size;
+  args.eps = spec_.norm_eps;
+  return WithElement(dtype, [&](auto* type) {
+    auto* const to = static_cast<decltype(type)>(out);
+    if (norm == nullptr) return ConvertRows(args, to, place_.stream);
+    args.weight = norm->weight.In(image);
+    args.bias = norm->bias.In(image);
+    return spec_.norm == NormKind::kRmsNorm
+               ? RmsNormRows(args, to, place_.stream)
+               : LayerNormRows(args, to, place_.stream);
+  });
+}
+
+absl::Status CudaBackend::Embed(const ImageView& image, const BatchView& batch,
+                                float* x) {
+  SLUICE_RETURN_IF_ERROR(Enter());
+  SLUICE_RETURN_IF_ERROR(
+      checks_.Image("the embedding", image, weights_.embedding().bytes));
+  SLUICE_RETURN_IF_ERROR(checks_.Rows(x, batch.rows));
+  // Tokens, then positions.
+  const int32_t rows = batch.rows;
+  numbers_.assign(batch.tokens.begin(), batch.tokens.begin() + rows);
+  numbers_.resize(2 * rows);
+  for (const SegmentView& segment : batch.segments) {
+    for (int32_t i = 0; i < segment.num_tokens; ++i) {
+      numbers_[rows + segment.row + i] = segment.start + i;
+    }
+  }
+  SLUICE_ASSIGN_OR_RETURN(const std::byte* const uploaded,
+                          ring_->Put(std::as_bytes(std::span(numbers_))));
+  const auto* const tokens = reinterpret_cast<const int32_t*>(uploaded);
+  const bool project = weights_.embedding().project_in.n > 0;
+  SLUICE_RETURN_IF_ERROR(WithElement(options_.dtype, [&](auto* type) {
+    using T = ElementOf<decltype(type)>;
+    const auto* const table =
+        reinterpret_cast<const T*>(image.At(weights_.embedding().table));
+    if (project) {
+      return GatherRows(table, tokens, rows, spec_.embed_dim, normed_.as<T>(),
+                        place_.stream);
+    }
+    return GatherRows(table, tokens, rows, spec_.embed_dim, x, place_.stream);
+  }));
+  if (project) {
+    SLUICE_RETURN_IF_ERROR(products_->ToFloat(
+        ProductOf(weights_.embedding().project_in, image, rows, normed_.data()),
+        nullptr, false, x));
+  }
+  if (spec_.positions != PositionKind::kLearned) return absl::OkStatus();
+  return WithElement(options_.dtype, [&](auto* type) {
+    using T = ElementOf<decltype(type)>;
+    return AddGatheredRows(
+        reinterpret_cast<const T*>(image.At(weights_.embedding().positions)),
+        tokens + rows, spec_.position_offset, rows, spec_.hidden_size, x,
+        place_.stream);
+  });
+}
+
+absl::Status CudaBackend::ProjectQkv(int layer, const LayerImage& image,
+                                     const BatchView& batch, const float* x) {
+  SLUICE_RETURN_IF_ERROR(CheckCall(image, batch, x));
+  const LayerLayout& w = LayoutOf(image);
+  SLUICE_RETURN_IF_ERROR(Norm(spec_.pre_norm ? &w.norm1 : nullptr, image.view,
+                              x, nullptr, batch.rows, options_.dtype,
+                              normed_.data()));
+  return products_->ToFloat(
+      ProductOf(w.qkv, image.view, batch.rows, normed_.data()),
+      w.qkv_bias.In(image.view), false, Qkv(batch.attention_slot));
+}
+
+absl::Status CudaBackend::Attend(int layer, const BatchView& batch,
+                                 int32_t first_segment, int32_t count) {
+  SLUICE_RETURN_IF_ERROR(Enter());
+  SLUICE_RETURN_IF_ERROR(
+      checks_.Pages(kv_layout_, batch, first_segment, count));
+  const size_t model_layer = layer;
+  const int32_t window = model_layer < spec_.sliding_window.size()
+                             ? spec_.sliding_window[model_layer]
+                             : 0;
+  return attention_->Attend(batch, first_segment, count, window,
+                            Qkv(batch.attention_slot),
+                            attention_out_[batch.attention_slot].data());
+}
+
+absl::Status CudaBackend::ProjectOut(int layer, const LayerImage& image,
+                                     const BatchView& batch, float* x) {
+  SLUICE_RETURN_IF_ERROR(CheckCall(image, batch, x));
+  const LayerLayout& w = LayoutOf(image);
+  ImageProducts::Product product =
+      ProductOf(w.out, image.view, batch.rows,
+                attention_out_[batch.attention_slot].data());
+  // Q, k and v, if they are there, are done with.
+  product.spare = wide_.data();
+  product.spare_bytes = wide_.bytes();
+  SLUICE_RETURN_IF_ERROR(
+      products_->ToFloat(product, w.out_bias.In(image.view), true, x));
+  if (spec_.pre_norm) return absl::OkStatus();
+  return Norm(&w.norm1, image.view, x, nullptr, batch.rows, DType::kFloat32, x);
+}
+
+absl::StatusOr<const void*> CudaBackend::MlpUp(const LayerLayout& w,
+                                               const ImageView& image,
+                                               int32_t rows) {
+  const ImageProducts::Product product =
+      ProductOf(w.up, image, rows, normed_.data());
+  const auto activate = [&](const auto* from, auto* to) {
+    const float* const bias = w.up_bias.In(image);
+    const int32_t n = spec_.intermediate_size;
+    return spec_.gated_mlp ? GateRows(spec_.activation, from, bias, rows, n, to,
+                                      place_.stream)
+                           : ActivateRows(spec_.activation, from, bias, rows, n,
+                                          to, place_.stream);
+  };
+  if (ImageProducts::OnlyToFloat(w.up, rows)) {
+    SLUICE_RETURN_IF_ERROR(
+        products_->ToFloat(product, nullptr, false, wide_.as<float>()));
+    SLUICE_RETURN_IF_ERROR(WithElement(options_.dtype, [&](auto* type) {
+      return activate(wide_.as<const float>(),
+                      static_cast<decltype(type)>(inner_.data()));
+    }));
+    return inner_.data();
+  }
+  const std::optional<Epilogue> fused =
+      spec_.gated_mlp ? std::nullopt : FusedActivation(spec_.activation);
+  if (fused.has_value()) {
+    const VectorLayout& bias =
+        options_.dtype == DType::kFloat32 ? w.up_bias : w.up_bias_typed;
+    SLUICE_RETURN_IF_ERROR(
+        products_->ToTyped(product, *fused, bias.In(image), wide_.data()));
+    return wide_.data();
+  }
+  SLUICE_RETURN_IF_ERROR(
+      products_->ToTyped(product, Epilogue::kNone, nullptr, wide_.data()));
+  void* const to = spec_.gated_mlp ? inner_.data() : wide_.data();
+  SLUICE_RETURN_IF_ERROR(WithElement(options_.dtype, [&](auto* type) {
+    using T = ElementOf<decltype(type)>;
+    return activate(wide_.as<const T>(), static_cast<T*>(to));
+  }));
+  return to;
+}
+
+absl::Status CudaBackend::Mlp(int layer, const LayerImage& image,
+                              const BatchView& batch, float* x) {
+  SLUICE_RETURN_IF_ERROR(CheckCall(image, batch, x));
+  const LayerLayout& w = LayoutOf(image);
+  SLUICE_RETURN_IF_ERROR(Norm(spec_.pre_norm ? &w.norm2 : nullptr, image.view,
+                              x, nullptr, batch.rows, options_.dtype,
+                              normed_.data()));
+  SLUICE_ASSIGN_OR_RETURN(const void* const inner,
+                          MlpUp(w, image.view, batch.rows));
+  ImageProducts::Product product =
+      ProductOf(w.down, image.view, batch.rows, inner);
+  // The up matrix's inputs and, if they are not these, its results are done
+  // with.
+  const DeviceBuffer& spare = inner == wide_.data() ? normed_ : wide_;
+  product.spare = spare.data();
+  product.spare_bytes = spare.bytes();
+  SLUICE_RETURN_IF_ERROR(
+      products_->ToFloat(product, w.down_bias.In(image.view), true, x));
+  if (spec_.pre_norm) return absl::OkStatus();
+  return Norm(&w.norm2, image.view, x, nullptr, batch.rows, DType::kFloat32, x);
+}
+
+Backend::AttentionRows CudaBackend::attention_rows(int32_t slot) {
+  return {reinterpret_cast<std::byte*>(Qkv(slot)),
+          (q_width_ + 2 * kv_width_) * sizeof(float),
+          attention_out_[slot].as<std::byte>(),
+          q_width_ * ElementBytes(options_.dtype)};
+}
+
+absl::Status CudaBackend::HeadInput(const ImageView& image,
+                                    std::span<const int32_t> rows_of_x,
+                                    const float* x, int32_t at) {
+  if (rows_of_x.empty()) return absl::OkStatus();
+  SLUICE_RETURN_IF_ERROR(Enter());
+  SLUICE_RETURN_IF_ERROR(
+      checks_.Image("the head", image, weights_.head()[0].bytes));
+  SLUICE_RETURN_IF_ERROR(checks_.Rows(
+      x, *std::max_element(rows_of_x.begin(), rows_of_x.end()) + 1));
+  SLUICE_ASSIGN_OR_RETURN(const std::byte* const rows,
+                          ring_->Put(std::as_bytes(rows_of_x)));
+  return Norm(spec_.final_norm ? &weights_.head()[0].norm : nullptr, image, x,
+              reinterpret_cast<const int32_t*>(rows),
+              static_cast<int32_t>(rows_of_x.size()), options_.dtype,
+              normed_.as<std::byte>() +
+                  at * spec_.hidden_size * ElementBytes(options_.dtype));
+}
+
+absl::Status CudaBackend::HeadLogits(const ImageView& image, int section,
+                                     int32_t rows) {
+  SLUICE_RETURN_IF_ERROR(Enter());
+  const HeadSectionLayout& layout = weights_.head()[section];
+  SLUICE_RETURN_IF_ERROR(checks_.Image("the head", image, layout.bytes));
+  const bool project = weights_.head()[0].project_out.n > 0;
+  if (section == 0 && project) {
+    SLUICE_RETURN_IF_ERROR(products_->ToTyped(
+        ProductOf(layout.project_out, image, rows, normed_.data()),
+        Epilogue::kNone, nullptr, wide_.data()));
+  }
+  ImageProducts::Product product = ProductOf(
+      layout.head, image, rows, project ? wide_.data() : normed_.data());
+  product.y_stride = spec_.vocab_size;
+  return products_->ToFloat(product, nullptr, false,
+                            logits_.as<float>() + layout.first_column);
+}
+
+absl::Status CudaBackend::TakeLogits(std::span<LogitRow> rows) {
+  SLUICE_RETURN_IF_ERROR(Enter());
+  picks_.clear();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (!rows[i].request.has_value()) continue;
+    picks_.push_back({*rows[i].request, static_cast<int32_t>(i)});
+  }
+  if (!picks_.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(const std::byte* const picks,
+                            ring_->Put(std::as_bytes(std::span(picks_))));
+    SLUICE_RETURN_IF_ERROR(PickTokens(logits_.as<float>(), spec_.vocab_size,
+                                      reinterpret_cast<const RowPick*>(picks),
+                                      static_cast<int32_t>(picks_.size()),
+                                      answers_.as<Pick>(), place_.stream));
+    SLUICE_RETURN_IF_ERROR(
+        CudaStatus(cudaMemcpyAsync(host_answers_.data(), answers_.data(),
+                                   picks_.size() * sizeof(Pick),
+                                   cudaMemcpyDeviceToHost, place_.stream),
+                   "copying tokens to the host"));
+  }
+  SLUICE_RETURN_IF_ERROR(CopyLogits(rows));
+  SLUICE_RETURN_IF_ERROR(Finish());
+  for (size_t i = 0; i < picks_.size(); ++i) {
+    LogitRow& row = rows[picks_[i].row];
+    row.pick = host_answers_.as<Pick>()[i];
+    row.logits = {};
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaBackend::CopyLogits(std::span<LogitRow> rows) {
+  const size_t vocab = spec_.vocab_size;
+  float* to = host_logits_.as<float>();
+  for (size_t i = 0; i < rows.size();) {
+    // Neighbours go together.
+    size_t end = i;
+    for (; end < rows.size() && !rows[end].request.has_value(); ++end) {
+      rows[end].logits = {to + (end - i) * vocab, vocab};
+    }
+    if (end > i) {
+      const size_t count = (end - i) * vocab;
+      SLUICE_RETURN_IF_ERROR(
+          CudaStatus(cudaMemcpyAsync(to, logits_.as<float>() + i * vocab,
+                                     count * sizeof(float),
+                                     cudaMemcpyDeviceToHost, place_.stream),
+                     "copying logits to the host"));
+      to += count;
+    }
+    i = end + 1;
+  }
+  return absl::OkStatus();
+}
+
+StepGraphs::Key CudaBackend::KeyOf(std::span<const BatchView> batches,
+                                   std::span<float* const> x) const {
+  StepGraphs::Key key;
+  for (size_t k = 0; k < batches.size(); ++k) {
+    const BatchView& batch = batches[k];
+    if (batch.rows == 0 ||
+        static_cast<size_t>(batch.rows) != batch.segments.size()) {
+      return {};
+    }
+    int32_t longest = 0;
+    for (const SegmentView& segment : batch.segments) {
+      if (segment.num_tokens != 1) return {};
+      longest = std::max(longest, segment.start + 1);
+    }
+    key.push_back(batch.rows);
+    key.push_back(BatchAttention::PlannedContext(longest));
+    key.push_back(reinterpret_cast<intptr_t>(x[k]));
+  }
+  return key;
+}
+
+absl::StatusOr<bool> CudaBackend::BringStepData(
+    std::span<const BatchView> batches, const StepGraphs::Key& key) {
+  constexpr size_t kAlignment = 256;
+  size_t bytes = 0;
+  for (size_t i = 0; i < key.size(); i += 3) {
+    bytes += BatchAttention::UploadBound(static_cast<int32_t>(key[i]),
+                                         static_cast<int32_t>(key[i + 1]));
+    bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  if (bytes > step_data_.bytes()) return false;
+  // It is read already where logits were waited for.
+  SLUICE_RETURN_IF_ERROR(CudaStatus(cudaEventSynchronize(step_copied_),
+                                    "waiting for a step's data to be read"));
+  placed_.clear();
+  size_t at = 0;
+  size_t end = 0;
+  for (size_t k = 0; k < batches.size(); ++k) {
+    SLUICE_ASSIGN_OR_RETURN(const std::span<const std::byte> content,
+                            attention_->UploadOf(batches[k]));
+    if (content.empty()) return false;
+    placed_.push_back(
+        {{content.begin(), content.end()}, step_data_.as<std::byte>() + at});
+    std::copy(content.begin(), content.end(), step_host_.as<std::byte>() + at);
+    end = at + content.size();
+    at += BatchAttention::UploadBound(static_cast<int32_t>(key[3 * k]),
+                                      static_cast<int32_t>(key[3 * k + 1]));
+    at = (at + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  SLUICE_RETURN_IF_ERROR(
+      CudaStatus(cudaMemcpyAsync(step_data_.data(), step_host_.data(), end,
+                                 cudaMemcpyHostToDevice, place_.stream),
+                 "copying a step's data"));
+  SLUICE_RETURN_IF_ERROR(CudaStatus(
+      cudaEventRecord(step_copied_, place_.stream), "recording an event"));
+  return true;
+}
+
+absl::StatusOr<bool> CudaBackend::ReplayLayers(
+    std::span<const BatchView> batches, std::span<float* const> x) {
+  SLUICE_RETURN_IF_ERROR(Enter());
+  LeaveRecording();
+  const StepGraphs::Key key = KeyOf(batches, x);
+  if (key.empty()) return false;
+  const bool has = graphs_.Has(key);
+  if (!has && !graphs_.Wants(key)) return false;
+  SLUICE_ASSIGN_OR_RETURN(const bool brought, BringStepData(batches, key));
+  if (!brought) return false;
+  if (has) {
+    SLUICE_RETURN_IF_ERROR(graphs_.Launch(key));
+    return true;
+  }
+  SLUICE_RETURN_IF_ERROR(graphs_.Begin(key));
+  ring_->PutAmong(&placed_);
+  products_->AllowTiming(false);
+  return false;
+}
+
+void CudaBackend::LeaveRecording() {
+  if (ring_ != nullptr) ring_->PutAmong(nullptr);
+  if (products_ != nullptr) products_->AllowTiming(true);
+  graphs_.Abort();
+}
+
+absl::Status CudaBackend::EndLayers() {
+  if (!graphs_.recording()) return absl::OkStatus();
+  SLUICE_RETURN_IF_ERROR(Enter());
+  const absl::Status status = graphs_.End();
+  LeaveRecording();
+  return status;
+}
+
+absl::Status CudaBackend::Finish() {
+  SLUICE_RETURN_IF_ERROR(Enter());
+  // Of a step that broke off.
+  LeaveRecording();
+  return CudaStatus(cudaStreamSynchronize(place_.stream),
+                    "computing on the device");
 }
 
 }  // namespace sluice

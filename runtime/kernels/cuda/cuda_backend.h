@@ -1,45 +1,176 @@
 #pragma once
 
+#include <cuda_runtime.h>
+
+#include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string>
+#include <optional>
+#include <span>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runtime/kernels/backend.h"
+#include "runtime/kernels/backend_parts.h"
+#include "runtime/kernels/cuda/attention/batch_attention.h"
+#include "runtime/kernels/cuda/device/upload_ring.h"
+#include "runtime/kernels/cuda/gemm/image_products.h"
+#include "runtime/kernels/cuda/norm.h"
+#include "runtime/kernels/cuda/sampling.h"
+#include "runtime/kernels/cuda/step_graphs.h"
+#include "runtime/kernels/device_checks.h"
 #include "runtime/memory/device.h"
-#include "runtime/memory/memory_budget.h"
-#include "runtime/trace/trace.h"
-
-// All that the rest of the runtime sees of CUDA. In a build without it, each of
-// these is kUnimplemented.
+#include "runtime/memory/host_buffer.h"
 
 namespace sluice {
 
-// A GPU, by its number among those that this process may use (CUDA counts only
-// what CUDA_VISIBLE_DEVICES names).
-struct GpuFacts {
-  std::string name;           // "NVIDIA H100 80GB HBM3"
-  int capability = 0;         // 90: compute capability 9.0
-  uint64_t memory_bytes = 0;  // all of it
+// A GPU as compute device: products by cuBLASLt, all else by the kernels beside
+// this file. See Backend for the contract, and layer by layer CpuBackend for
+// what is computed.
+//
+// Computing calls put their work into one stream and return; what they are told
+// of a batch is copied at once. They wait only where the device is far behind
+// (UploadRing), or for the first product of a shape, of which several
+// algorithms are timed (ProductEngine), and for what TakeLogits gives. Tokens
+// are picked on the device, with the host's random numbers, where that takes no
+// more than a PickRequest says: the logits of a large vocabulary take the wire
+// as long as a step takes.
+//
+// Memory is BackendOptions::device's, taken at once: activations between the
+// calls, work space, the ring, and scratch memory for quantized matrices.
+class CudaBackend : public Backend {
+ public:
+  // Where it computes: in a stream of the device's, which outlives the backend.
+  struct Place {
+    int ordinal = 0;
+    cudaStream_t stream = nullptr;
+  };
+  // kInvalidArgument without a device; kUnimplemented for what kernels cannot
+  // do; kResourceExhausted.
+  static absl::StatusOr<BackendParts> Create(const DecoderSpec& spec,
+                                             const BackendOptions& options,
+                                             const Place& place);
+  ~CudaBackend() override;
+
+  absl::Status ExpandLayer(const ImageView& image, std::byte* out) override;
+  absl::Status Embed(const ImageView& image, const BatchView& batch,
+                     float* x) override;
+  absl::Status ProjectQkv(int layer, const LayerImage& image,
+                          const BatchView& batch, const float* x) override;
+  absl::Status Attend(int layer, const BatchView& batch, int32_t first_segment,
+                      int32_t count) override;
+  absl::Status ProjectOut(int layer, const LayerImage& image,
+                          const BatchView& batch, float* x) override;
+  absl::Status Mlp(int layer, const LayerImage& image, const BatchView& batch,
+                   float* x) override;
+  AttentionRows attention_rows(int32_t slot) override;
+  absl::Status HeadInput(const ImageView& image,
+                         std::span<const int32_t> rows_of_x, const float* x,
+                         int32_t at) override;
+  absl::Status HeadLogits(const ImageView& image, int section,
+                          int32_t rows) override;
+  absl::Status TakeLogits(std::span<LogitRow> rows) override;
+  // Steps of one new token each are recorded as CUDA graphs when they come
+  // again and again.
+  absl::StatusOr<bool> ReplayLayers(std::span<const BatchView> batches,
+                                    std::span<float* const> x) override;
+  absl::Status EndLayers() override;
+  absl::Status Finish() override;
+
+ private:
+  CudaBackend(const DecoderSpec& spec, const BackendOptions& options,
+              const Place& place, const AttentionDevice& device,
+              const BackendParts& parts);
+  absl::Status Initialize(ComputePool& pool);
+  absl::Status MakeRotaryTable(ComputePool& pool);
+  absl::Status MakeHead();
+  absl::Status MakeAttention();
+  absl::StatusOr<DeviceBuffer> Allocate(size_t bytes) {
+    return options_.device->Allocate("workspace", bytes);
+  }
+  // All matrices that products are taken with.
+  std::vector<MatrixLayout> Matrices() const;
+  // Makes the device the calling thread's.
+  absl::Status Enter() const;
+  // Begins bringing the logits that are not asked about.
+  absl::Status CopyLogits(std::span<LogitRow> rows);
+  // What a recorded step depends on; empty if it cannot be recorded.
+  StepGraphs::Key KeyOf(std::span<const BatchView> batches,
+                        std::span<float* const> x) const;
+  // Brings what kernels are told of the batches to where recorded steps look
+  // for it. False if there is no room.
+  absl::StatusOr<bool> BringStepData(std::span<const BatchView> batches,
+                                     const StepGraphs::Key& key);
+  // What ends a recording, however it ends.
+  void LeaveRecording();
+
+  // [rows, q + 2 kv]
+  float* Qkv(int32_t slot) const {
+    return qkv_.empty() ? wide_.as<float>() : qkv_[slot].as<float>();
+  }
+  const LayerLayout& LayoutOf(const LayerImage& image) const {
+    return image.expanded ? weights_.expanded() : weights_.layer();
+  }
+  absl::Status CheckCall(const LayerImage& image, const BatchView& batch,
+                         const float* x) const;
+  ImageProducts::Product ProductOf(const MatrixLayout& w,
+                                   const ImageView& image, int32_t rows,
+                                   const void* x) const {
+    return {.w = &w, .image = image, .rows = rows, .x = x};
+  }
+  // Norm of rows of x, to `out` in `dtype`; plain conversion if `norm` is null.
+  // `rows_of_x`: see NormRowsArgs.
+  absl::Status Norm(const NormLayout* norm, const ImageView& image,
+                    const float* x, const int32_t* rows_of_x, int32_t rows,
+                    DType dtype, void* out) const;
+  // act(x w_up^T + bias), gated or plain, of normed_: [rows, intermediate] in
+  // the dtype.
+  absl::StatusOr<const void*> MlpUp(const LayerLayout& w,
+                                    const ImageView& image, int32_t rows);
+
+  const DecoderSpec spec_;
+  const BackendOptions options_;
+  const Place place_;
+  const KvLayout kv_layout_;
+  const DeviceChecks checks_;
+  const int32_t q_width_;
+  const int32_t kv_width_;
+  const AttentionDevice device_;
+  const PackedWeights& weights_;
+
+  DeviceBuffer rotary_cos_;  // [max_model_len, rotary.dim / 2]
+  DeviceBuffer rotary_sin_;
+  DeviceBuffer normed_;  // [rows, max(hidden, embed_dim)] in dtype
+  std::vector<DeviceBuffer>
+      attention_out_;  // per slot [rows, q_width] in dtype
+  // float [rows, q + 2 kv] if there is one slot; then what the first product of
+  // an MLP gives: [rows, up] in dtype, or float of few rows; then [head rows,
+  // embed_dim] in dtype.
+  DeviceBuffer wide_;
+  std::vector<DeviceBuffer> qkv_;  // with more slots, each: [rows, q + 2 kv]
+  // [rows, intermediate] in dtype: of a gated MLP, or of few rows of quantized
+  // products; other results are in wide_.
+  DeviceBuffer inner_;
+  // Of the last stage: [head rows, vocab], and as many answers; on the host,
+  // those rows that it wants.
+  DeviceBuffer logits_;
+  DeviceBuffer answers_;
+  HostBuffer host_logits_;
+  HostBuffer host_answers_;
+  std::vector<RowPick> picks_;  // on their way to the ring
+  DeviceBuffer workspace_;      // of whatever is computed at the time
+  std::unique_ptr<UploadRing> ring_;
+  std::unique_ptr<ImageProducts> products_;
+  std::optional<BatchAttention> attention_;
+  std::vector<int32_t> numbers_;  // on their way to the ring
+
+  // Recorded steps, and their batches' data: on the host, on its way, and on
+  // the device, in the same places for all steps of a key.
+  StepGraphs graphs_;
+  HostBuffer step_host_;
+  DeviceBuffer step_data_;
+  cudaEvent_t step_copied_ = nullptr;
+  std::vector<UploadRing::Placed> placed_;
 };
-
-// kFailedPrecondition, with what to do: there is no such GPU, or its driver or
-// the GPU itself is too old. Takes nothing of the GPU.
-absl::StatusOr<GpuFacts> ReadGpuFacts(int ordinal);
-// What of its memory nobody has, beside what this process needs to use the GPU
-// at all. The errors of ReadGpuFacts, and kResourceExhausted.
-absl::StatusOr<uint64_t> FreeGpuMemory(int ordinal);
-
-// See cuda_device.h.
-struct CudaDeviceOptions {
-  int ordinal = 0;
-  MemoryBudget* budget = nullptr;  // outlives the device
-  Tracer* tracer = nullptr;        // may be null; gets rows "h2d" and "d2h"
-};
-absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(
-    const CudaDeviceOptions& options);
-
-absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(
-    const DecoderSpec& spec, const Backend::Options& options);
 
 }  // namespace sluice

@@ -4,8 +4,8 @@ set(SLUICE_CUDA_KERNELS
   ${CMAKE_CURRENT_LIST_DIR}/activation.h
   ${CMAKE_CURRENT_LIST_DIR}/attention/attention.cc
   ${CMAKE_CURRENT_LIST_DIR}/attention/attention.h
-  ${CMAKE_CURRENT_LIST_DIR}/attention/attention_batch.cc
-  ${CMAKE_CURRENT_LIST_DIR}/attention/attention_batch.h
+  ${CMAKE_CURRENT_LIST_DIR}/attention/attention_inputs.cc
+  ${CMAKE_CURRENT_LIST_DIR}/attention/attention_inputs.h
   ${CMAKE_CURRENT_LIST_DIR}/attention/attention_fma.cuh
   ${CMAKE_CURRENT_LIST_DIR}/attention/attention_kernels.h
   ${CMAKE_CURRENT_LIST_DIR}/attention/attention_mma.cuh
@@ -58,8 +58,7 @@ set(SLUICE_CUDA_BACKEND
   ${CMAKE_CURRENT_LIST_DIR}/attention/batch_attention.cc
   ${CMAKE_CURRENT_LIST_DIR}/attention/batch_attention.h
   ${CMAKE_CURRENT_LIST_DIR}/cuda_backend.cc
-  ${CMAKE_CURRENT_LIST_DIR}/cuda_backend_impl.cc
-  ${CMAKE_CURRENT_LIST_DIR}/cuda_backend_impl.h
+  ${CMAKE_CURRENT_LIST_DIR}/cuda_backend.h
   ${CMAKE_CURRENT_LIST_DIR}/gemm/device_matrices.cc
   ${CMAKE_CURRENT_LIST_DIR}/gemm/device_matrices.h
   ${CMAKE_CURRENT_LIST_DIR}/device/dtype_dispatch.h

@@ -4,7 +4,7 @@
 #include <random>
 
 #include "common/status_macros.h"
-#include "runtime/kernels/cuda/attention/attention_batch.h"
+#include "runtime/kernels/cuda/attention/attention_inputs.h"
 #include "tests/bench/cuda/device_rates.h"
 
 namespace sluice::bench {

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "runtime/kernels/cpu/vector_ops.h"
 #include "runtime/model/float_convert.h"
+#include "runtime/quant/convert_floats.h"
 #include "tests/cuda/emulation/vector_types.h"
 
 // What the kernels use of CUDA's <cuda_bf16.h>. Arithmetic is done in float.

@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "runtime/kernels/cpu/attention.h"
-#include "runtime/kernels/cuda/attention/attention_batch.h"
+#include "runtime/kernels/cuda/attention/attention_inputs.h"
 #include "runtime/model/float_convert.h"
 #include "tests/unit/kernels/attention_cache.h"
 
@@ -139,8 +139,8 @@ std::vector<float> AttentionWorld::OnDevice(const AttentionDevice& device,
     views.push_back({segment.row, segment.start, segment.num_tokens, PagesOf(s),
                      device_memory_.data()});
   }
-  AttentionBatch batch;
-  const absl::Status status = FillAttentionBatch(
+  AttentionInputs batch;
+  const absl::Status status = FillAttentionInputs(
       {.rows = rows, .segments = views}, 0, static_cast<int32_t>(views.size()),
       shape.group(), choice.window, prefill_plan->tile_rows, &batch);
   EXPECT_TRUE(status.ok()) << status;

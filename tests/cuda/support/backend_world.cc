@@ -7,7 +7,8 @@
 #include <numeric>
 #include <random>
 
-#include "runtime/kernels/cuda/cuda_backend_impl.h"
+#include "runtime/kernels/backend_factory.h"
+#include "runtime/kernels/cuda/cuda_backend.h"
 
 namespace sluice {
 namespace {
@@ -26,27 +27,27 @@ std::unique_ptr<BackendWorld> BackendWorld::Create(const DecoderSpec& spec,
                                                    Device* device,
                                                    cudaStream_t stream) {
   std::unique_ptr<BackendWorld> world(new BackendWorld(spec, options, device));
-  Backend::Options backend_options = {
-      .layers = {0, spec.num_layers},
-      .dtype = options.dtype,
-      .weight_format = options.weight_format,
-      .kv_format = options.kv_format,
-      .sparsity = options.sparsity,
-      .max_rows = options.max_rows,
-      .head_rows = options.head_rows,
-      .max_model_len = options.max_model_len,
-      .threads = 2,
-      .attention_slots = options.attention_slots,
-      .budget = &world->memory_,
-      .device = device};
+  BackendOptions backend_options = {.layers = {0, spec.num_layers},
+                                    .dtype = options.dtype,
+                                    .weight_format = options.weight_format,
+                                    .kv_format = options.kv_format,
+                                    .sparsity = options.sparsity,
+                                    .max_rows = options.max_rows,
+                                    .head_rows = options.head_rows,
+                                    .max_model_len = options.max_model_len,
+                                    .threads = 2,
+                                    .attention_slots = options.attention_slots,
+                                    .budget = &world->memory_,
+                                    .device = device};
   auto backend = device == nullptr
-                     ? Backend::Create(BackendKind::kCpu, spec, backend_options)
+                     ? CreateBackend(BackendKind::kCpu, spec, backend_options)
                      : CudaBackend::Create(spec, backend_options, {0, stream});
   if (!backend.ok()) {
     ADD_FAILURE() << backend.status();
     return nullptr;
   }
-  world->backend_ = *std::move(backend);
+  world->parts_ = *std::move(backend);
+  world->backend_ = world->parts_.backend.get();
   world->Load(source);
   return world;
 }
@@ -115,7 +116,7 @@ BackendWorld::Image BackendWorld::Load(size_t bytes,
 }
 
 void BackendWorld::Load(const TensorSource& source) {
-  Backend& b = *backend_;
+  PackedWeights& b = *parts_.weights;
   random_ = options_.seed;
   embedding_ = Load(b.EmbeddingBytes(), {}, [&](auto progress, auto to) {
     return b.PackEmbedding(source, progress, to);
@@ -140,8 +141,9 @@ void BackendWorld::Load(const TensorSource& source) {
   std::iota(pages.begin(), pages.end(), 0);
   std::shuffle(pages.begin(), pages.end(), random);
   for (int layer = 0; layer < spec_.num_layers; ++layer) {
-    pages_.push_back(Allocate(pages.size() * b.kv_layout().layer_page_bytes() +
-                              KvLayout::kSlackBytes));
+    pages_.push_back(
+        Allocate(pages.size() * parts_.kv_layout.layer_page_bytes() +
+                 KvLayout::kSlackBytes));
   }
   for (int s = 0; s < options_.num_sequences; ++s) {
     Sequence& sequence = sequences_.emplace_back();
@@ -247,7 +249,8 @@ void BackendWorld::RunLayer(int layer, std::vector<BatchView>& batches,
 }
 
 void BackendWorld::TakeLogits(std::vector<Backend::LogitRow>& rows) {
-  for (int section = 0; section < backend_->num_head_sections(); ++section) {
+  for (int section = 0; section < parts_.weights->num_head_sections();
+       ++section) {
     ExpectOk(backend_->HeadLogits(head_[section].view, section,
                                   static_cast<int32_t>(rows.size())));
   }
@@ -303,12 +306,12 @@ std::vector<float> BackendWorld::Logits(
     const auto* values = reinterpret_cast<const float*>(x[k].data());
     for (size_t i = 0; i < rows.size();) {
       const size_t count =
-          std::min<size_t>(rows.size() - i, backend_->head_rows() - pending);
+          std::min<size_t>(rows.size() - i, options_.head_rows - pending);
       ExpectOk(backend_->HeadInput(
           head_[0].view, std::span(rows).subspan(i, count), values, pending));
       pending += static_cast<int32_t>(count);
       i += count;
-      if (pending == backend_->head_rows()) flush();
+      if (pending == options_.head_rows) flush();
     }
   }
   if (pending > 0) flush();

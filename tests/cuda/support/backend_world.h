@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "common/types.h"
-#include "runtime/kernels/backend.h"
+#include "runtime/kernels/backend_parts.h"
+#include "runtime/kv/batch_view.h"
 #include "runtime/memory/device.h"
 #include "runtime/memory/host_buffer.h"
 #include "runtime/memory/memory_budget.h"
@@ -115,7 +116,8 @@ class BackendWorld {
   uint32_t random_ = 0;
   Random requests_;
   PickJudge judge_;
-  std::unique_ptr<Backend> backend_;
+  BackendParts parts_;
+  Backend* backend_ = nullptr;  // its
   Image embedding_;
   std::vector<Image> layers_, head_;
   Piece expanded_;

@@ -3,7 +3,7 @@
 #include <cstdlib>
 
 #include "runtime/kernels/cpu/discrete_backend.h"
-#include "runtime/kernels/cuda/cuda_backend.h"
+#include "runtime/kernels/cuda/cuda_access.h"
 #include "tests/cuda/emulation/streams.h"
 
 // Programs with this have a GPU that computes as the discrete CPU does: the
@@ -13,8 +13,8 @@
 
 namespace sluice {
 
-absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(
-    const DecoderSpec& spec, const Backend::Options& options) {
+absl::StatusOr<BackendParts> CreateCudaBackend(const DecoderSpec& spec,
+                                               const BackendOptions& options) {
   return DiscreteBackend::Create(spec, options);
 }
 

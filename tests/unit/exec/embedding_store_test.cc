@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/kernels/backend_factory.h"
+#include "runtime/kv/batch_view.h"
 #include "tests/parity/random_source.h"
 #include "tests/support/temp_dir.h"
 
@@ -39,20 +41,20 @@ class EmbeddingStoreTest : public testing::TestWithParam<Model> {
       spec_.position_offset = 2;
       spec_.max_positions = 700;
     }
-    Backend::Options options;
+    BackendOptions options;
     options.layers = {0, 1};
     options.dtype = model.dtype;
     options.max_rows = kMaxRows;
     options.max_model_len = 600;
     options.threads = 2;
     options.budget = &memory_;
-    auto backend = Backend::Create(BackendKind::kCpu, spec_, options);
+    auto backend = CreateBackend(BackendKind::kCpu, spec_, options);
     ASSERT_TRUE(backend.ok()) << backend.status();
-    backend_ = *std::move(backend);
+    parts_ = *std::move(backend);
     auto io = IoEngine::Create({});
     ASSERT_TRUE(io.ok()) << io.status();
     io_ = *std::move(io);
-    auto images = ImageStore::Create({.backend = backend_.get(),
+    auto images = ImageStore::Create({.weights = parts_.weights.get(),
                                       .source = &source_,
                                       .disk_dir = dir_.path(),
                                       .memory = &memory_,
@@ -64,7 +66,7 @@ class EmbeddingStoreTest : public testing::TestWithParam<Model> {
 
   absl::StatusOr<std::unique_ptr<EmbeddingStore>> Load(bool on_disk) {
     EmbeddingStore::Options options;
-    options.backend = backend_.get();
+    options.weights = parts_.weights.get();
     options.source = &source_;
     options.max_rows = kMaxRows;
     options.memory = &memory_;
@@ -87,7 +89,7 @@ class EmbeddingStoreTest : public testing::TestWithParam<Model> {
     const auto gathered = store.Gather(tokens);
     EXPECT_TRUE(gathered.ok()) << gathered.status();
     if (!gathered.ok()) return x;
-    const absl::Status status = backend_->Embed(
+    const absl::Status status = parts_.backend->Embed(
         gathered->image,
         {.rows = rows, .tokens = gathered->tokens, .segments = segments},
         x.data());
@@ -108,7 +110,7 @@ class EmbeddingStoreTest : public testing::TestWithParam<Model> {
   RandomSource source_{7};
   MemoryBudget memory_{Tier::kHost, uint64_t{1} << 30};
   MemoryBudget disk_{Tier::kDisk, uint64_t{1} << 30};
-  std::unique_ptr<Backend> backend_;
+  BackendParts parts_;
   std::unique_ptr<IoEngine> io_;
   std::unique_ptr<ImageStore> images_;
   double stall_ = 0;
@@ -131,7 +133,7 @@ TEST_P(EmbeddingStoreTest, RowsOnDiskAreTheRows) {
     // What is kept on disk counts, also when it was there before.
     EXPECT_EQ(disk_.used_bytes(), ImageFile::FileBytes((*store)->bytes()));
     EXPECT_EQ(memory_.used_bytes() - before,
-              EmbeddingStore::MemoryBytes(*backend_, kMaxRows));
+              EmbeddingStore::MemoryBytes(*parts_.weights, kMaxRows));
     for (const size_t count : {1, 2, 255, 256, 257, kMaxRows}) {
       std::vector<int32_t> tokens = {spec_.vocab_size - 1, 0};
       tokens.resize(count);
@@ -168,7 +170,7 @@ TEST_P(EmbeddingStoreTest, DamageIsMended) {
 
 TEST_P(EmbeddingStoreTest, NoRoomOnDisk) {
   MemoryBudget small{Tier::kDisk, 4096};
-  auto images = ImageStore::Create({.backend = backend_.get(),
+  auto images = ImageStore::Create({.weights = parts_.weights.get(),
                                     .source = &source_,
                                     .disk_dir = dir_.path(),
                                     .memory = &memory_,

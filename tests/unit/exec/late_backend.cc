@@ -79,19 +79,20 @@ void LateBackend::ReadImage(absl::string_view what, const ImageView& image,
 }
 
 void LateBackend::ReadLayer(const LayerImage& image) {
-  ReadImage("weights", image.view,
-            image.expanded ? ExpandedLayerBytes() : LayerBytes());
+  ReadImage(
+      "weights", image.view,
+      image.expanded ? weights_.ExpandedLayerBytes() : weights_.LayerBytes());
 }
 
 absl::Status LateBackend::ExpandLayer(const ImageView& image, std::byte* out) {
-  ReadImage("weights", image, LayerBytes());
-  Write("an expanded layer", out, ExpandedLayerBytes());
+  ReadImage("weights", image, weights_.LayerBytes());
+  Write("an expanded layer", out, weights_.ExpandedLayerBytes());
   return Later([this, image, out] { return inner_->ExpandLayer(image, out); });
 }
 
 absl::Status LateBackend::Embed(const ImageView& image, const BatchView& batch,
                                 float* x) {
-  ReadImage("the embedding", image, EmbeddingBytes());
+  ReadImage("the embedding", image, weights_.EmbeddingBytes());
   Write("activations", x, RowBytes(batch.rows));
   return Later([this, image, batch = Keep(batch), x] {
     return inner_->Embed(image, batch->view, x);
@@ -113,16 +114,15 @@ absl::Status LateBackend::Attend(int layer, const BatchView& batch,
                                  int32_t first_segment, int32_t count) {
   const AttentionRows rows = attention_rows(batch.attention_slot);
   Read("q, k and v", rows.qkv, batch.rows * rows.qkv_bytes);
-  const size_t page_bytes = kv_layout().layer_page_bytes();
   for (const SegmentView& segment :
        batch.segments.subspan(first_segment, count)) {
     const int32_t first_written = segment.start / kPageTokens;
     for (size_t i = 0; i < segment.pages.size(); ++i) {
-      const std::byte* const page = segment.kv + segment.pages[i] * page_bytes;
+      const std::byte* const page = segment.kv + segment.pages[i] * page_bytes_;
       if (static_cast<int32_t>(i) < first_written) {
-        Read("a KV page", page, page_bytes);
+        Read("a KV page", page, page_bytes_);
       } else {
-        Write("a KV page", page, page_bytes);
+        Write("a KV page", page, page_bytes_);
       }
     }
   }
@@ -157,7 +157,7 @@ absl::Status LateBackend::HeadInput(const ImageView& image,
                                     std::span<const int32_t> rows_of_x,
                                     const float* x, int32_t at) {
   if (rows_of_x.empty()) return absl::OkStatus();
-  ReadImage("the head", image, HeadBytes(0));
+  ReadImage("the head", image, weights_.HeadBytes(0));
   Read("activations", x,
        RowBytes(1 + *std::max_element(rows_of_x.begin(), rows_of_x.end())));
   return Later([this, image,
@@ -167,7 +167,7 @@ absl::Status LateBackend::HeadInput(const ImageView& image,
 
 absl::Status LateBackend::HeadLogits(const ImageView& image, int section,
                                      int32_t rows) {
-  ReadImage("the head", image, HeadBytes(section));
+  ReadImage("the head", image, weights_.HeadBytes(section));
   return Later([this, image, section, rows] {
     return inner_->HeadLogits(image, section, rows);
   });

@@ -12,7 +12,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "runtime/kernels/backend.h"
+#include "runtime/kernels/backend_parts.h"
+#include "runtime/kv/batch_view.h"
 
 namespace sluice {
 
@@ -26,8 +27,12 @@ namespace sluice {
 // Around a backend whose memory is a CpuDevice's.
 class LateBackend : public Backend {
  public:
-  LateBackend(std::unique_ptr<Backend> inner, int64_t hidden_size)
-      : inner_(std::move(inner)), hidden_size_(hidden_size) {}
+  // Puts one around the backend of `parts`, which then has it.
+  static LateBackend* Wrap(BackendParts& parts, int64_t hidden_size) {
+    auto* const late = new LateBackend(parts, hidden_size);
+    parts.backend.reset(late);
+    return late;
+  }
 
   // Calls of Finish() that found something to compute.
   int waits() const { return waits_; }
@@ -36,51 +41,9 @@ class LateBackend : public Backend {
   // Computing calls that were done.
   int computed() const { return computed_; }
 
-  size_t EmbeddingBytes() const override { return inner_->EmbeddingBytes(); }
-  size_t LayerBytes() const override { return inner_->LayerBytes(); }
-  int num_head_sections() const override { return inner_->num_head_sections(); }
-  size_t HeadBytes(int section) const override {
-    return inner_->HeadBytes(section);
-  }
-  size_t EmbeddingRowBytes() const override {
-    return inner_->EmbeddingRowBytes();
-  }
-  size_t EmbeddingTableBytes() const override {
-    return inner_->EmbeddingTableBytes();
-  }
-  std::span<const size_t> LayerParts() const override {
-    return inner_->LayerParts();
-  }
-  std::span<const size_t> HeadParts(int section) const override {
-    return inner_->HeadParts(section);
-  }
-  std::string ImageKey() const override { return inner_->ImageKey(); }
-  absl::Status PackEmbedding(const TensorSource& source, LoadProgress progress,
-                             const ImageWindow& to) override {
-    return inner_->PackEmbedding(source, progress, to);
-  }
-  absl::Status PackLayer(int layer, const TensorSource& source,
-                         LoadProgress progress,
-                         const ImageWindow& to) override {
-    return inner_->PackLayer(layer, source, progress, to);
-  }
-  absl::Status PackHead(int section, const TensorSource& source,
-                        LoadProgress progress, const ImageWindow& to) override {
-    return inner_->PackHead(section, source, progress, to);
-  }
-  size_t ExpandedLayerBytes() const override {
-    return inner_->ExpandedLayerBytes();
-  }
-  const KvLayout& kv_layout() const override { return inner_->kv_layout(); }
   AttentionRows attention_rows(int32_t slot) override {
     return inner_->attention_rows(slot);
   }
-  int32_t head_rows() const override { return inner_->head_rows(); }
-  void ParallelFor(int num_tasks,
-                   absl::FunctionRef<void(int, int)> body) override {
-    inner_->ParallelFor(num_tasks, body);
-  }
-
   absl::Status ExpandLayer(const ImageView& image, std::byte* out) override;
   absl::Status Embed(const ImageView& image, const BatchView& batch,
                      float* x) override;
@@ -110,6 +73,11 @@ class LateBackend : public Backend {
     bool poisoned = false;         // results will be there
   };
 
+  LateBackend(BackendParts& parts, int64_t hidden_size)
+      : inner_(std::move(parts.backend)),
+        weights_(*parts.weights),
+        page_bytes_(parts.kv_layout.layer_page_bytes()),
+        hidden_size_(hidden_size) {}
   static std::shared_ptr<Batch> Keep(const BatchView& batch);
   // Only some of its segments.
   static std::shared_ptr<Batch> Keep(const BatchView& batch,
@@ -126,6 +94,8 @@ class LateBackend : public Backend {
   absl::Status ComputeAll();
 
   const std::unique_ptr<Backend> inner_;
+  const PackedWeights& weights_;
+  const size_t page_bytes_;  // of a layer's page of KV
   const int64_t hidden_size_;
   std::vector<std::function<absl::Status()>> calls_;
   std::map<std::byte*, Range> ranges_;

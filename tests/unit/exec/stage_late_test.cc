@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/kernels/backend_factory.h"
 #include "runtime/memory/cpu_device.h"
 #include "tests/parity/random_source.h"
 #include "tests/parity/stage_chain.h"
@@ -36,11 +37,8 @@ class StageLateTest : public testing::TestWithParam<bool> {
   }
   // Remembers the last one made.
   StageChain::WrapBackend Late() {
-    return [this](std::unique_ptr<Backend> inner, Device*) {
-      auto late =
-          std::make_unique<LateBackend>(std::move(inner), spec_.hidden_size);
-      late_ = late.get();
-      return late;
+    return [this](BackendParts& parts, Device*) {
+      late_ = LateBackend::Wrap(parts, spec_.hidden_size);
     };
   }
   const DecoderSpec spec_ = PlacementSpec(GetParam());
@@ -264,19 +262,20 @@ class LateBackendTest : public testing::Test {
     auto device = CpuDevice::Create({.budget = &device_memory_});
     ASSERT_TRUE(device.ok()) << device.status();
     device_ = *std::move(device);
-    auto inner = Backend::Create(BackendKind::kCpuDiscrete, spec_,
-                                 {.layers = {0, 1},
-                                  .max_rows = 16,
-                                  .max_model_len = 64,
-                                  .budget = &host_memory_,
-                                  .device = device_.get()});
+    auto inner = CreateBackend(BackendKind::kCpuDiscrete, spec_,
+                               {.layers = {0, 1},
+                                .max_rows = 16,
+                                .max_model_len = 64,
+                                .budget = &host_memory_,
+                                .device = device_.get()});
     ASSERT_TRUE(inner.ok()) << inner.status();
-    late_ = std::make_unique<LateBackend>(*std::move(inner), spec_.hidden_size);
-    layer_ = *device_->Allocate("test", late_->LayerBytes());
+    parts_ = *std::move(inner);
+    late_ = LateBackend::Wrap(parts_, spec_.hidden_size);
+    layer_ = *device_->Allocate("test", parts_.weights->LayerBytes());
     x_ = *device_->Allocate("test", kRows * spec_.hidden_size * sizeof(float));
     std::memset(x_.data(), 0, x_.bytes());
     ASSERT_TRUE(
-        late_
+        parts_.weights
             ->PackLayer(
                 0, RandomSource(3), [](uint64_t) { return absl::OkStatus(); },
                 ImageWindow::Whole(layer_.as<std::byte>(), layer_.bytes()))
@@ -293,7 +292,8 @@ class LateBackendTest : public testing::Test {
   MemoryBudget host_memory_{Tier::kHost, uint64_t{1} << 26};
   MemoryBudget device_memory_{Tier::kDevice, uint64_t{1} << 26};
   std::unique_ptr<Device> device_;
-  std::unique_ptr<LateBackend> late_;
+  BackendParts parts_;
+  LateBackend* late_ = nullptr;  // its
   DeviceBuffer layer_, x_;
 };
 

@@ -1,4 +1,4 @@
-#include "runtime/kernels/cpu/compute_pool.h"
+#include "runtime/memory/compute_pool.h"
 
 #include <gtest/gtest.h>
 

@@ -4,6 +4,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/memory/device.h"
+#include "runtime/memory/memory_budget.h"
 
 namespace sluice {
 namespace {

@@ -8,7 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/kernels/backend.h"
+#include "runtime/kernels/backend_factory.h"
+#include "runtime/kv/batch_view.h"
 #include "runtime/memory/cpu_device.h"
 #include "tests/parity/random_source.h"
 
@@ -25,21 +26,23 @@ class DiscreteBackendTest : public testing::Test {
     auto device = CpuDevice::Create({.budget = &device_memory_});
     ASSERT_TRUE(device.ok()) << device.status();
     device_ = *std::move(device);
-    auto backend = Backend::Create(BackendKind::kCpuDiscrete, spec_, Options());
+    auto backend = CreateBackend(BackendKind::kCpuDiscrete, spec_, Options());
     ASSERT_TRUE(backend.ok()) << backend.status();
-    backend_ = *std::move(backend);
-    host_image_.resize(backend_->LayerBytes() + 4096);
+    parts_ = *std::move(backend);
+    backend_ = parts_.backend.get();
+    weights_ = parts_.weights.get();
+    host_image_.resize(weights_->LayerBytes() + 4096);
     image_ = Align(host_image_.data());
-    ASSERT_TRUE(backend_
+    ASSERT_TRUE(weights_
                     ->PackLayer(
                         0, source_, [](uint64_t) { return absl::OkStatus(); },
-                        ImageWindow::Whole(image_, backend_->LayerBytes()))
+                        ImageWindow::Whole(image_, weights_->LayerBytes()))
                     .ok());
-    layer_ = Allocate(backend_->LayerBytes());
-    std::memcpy(layer_.data(), image_, backend_->LayerBytes());
+    layer_ = Allocate(weights_->LayerBytes());
+    std::memcpy(layer_.data(), image_, weights_->LayerBytes());
     x_ = Allocate(kRows * spec_.hidden_size * sizeof(float));
-    pages_ = Allocate(backend_->kv_layout().layer_page_bytes() +
-                      KvLayout::kSlackBytes);
+    pages_ =
+        Allocate(parts_.kv_layout.layer_page_bytes() + KvLayout::kSlackBytes);
     host_x_.resize(kRows * spec_.hidden_size);
     segments_ = {{.row = 0,
                   .start = 0,
@@ -48,7 +51,7 @@ class DiscreteBackendTest : public testing::Test {
                   .kv = pages_.as<std::byte>()}};
     batch_ = {.rows = kRows, .tokens = tokens_, .segments = segments_};
   }
-  Backend::Options Options() {
+  BackendOptions Options() {
     return {.layers = {0, 1},
             .max_rows = 16,
             .max_model_len = 64,
@@ -80,7 +83,9 @@ class DiscreteBackendTest : public testing::Test {
   MemoryBudget host_memory_{Tier::kHost, uint64_t{1} << 26};
   MemoryBudget device_memory_{Tier::kDevice, uint64_t{1} << 26};
   std::unique_ptr<Device> device_;
-  std::unique_ptr<Backend> backend_;
+  BackendParts parts_;
+  Backend* backend_ = nullptr;        // its
+  PackedWeights* weights_ = nullptr;  // its
   std::vector<std::byte> host_image_;
   std::byte* image_ = nullptr;
   DeviceBuffer layer_, x_, pages_;
@@ -117,7 +122,7 @@ TEST_F(DiscreteBackendTest, RefusesWhatIsNot) {
   ExpectRefused(backend_->Mlp(0, OnDevice(), batch_, host_x), "activations");
   // The part behind the split only.
   Backend::LayerImage split = OnDevice();
-  split.view = {layer_.as<std::byte>(), image_, backend_->LayerParts()[1], 0};
+  split.view = {layer_.as<std::byte>(), image_, weights_->LayerParts()[1], 0};
   ExpectRefused(backend_->Mlp(0, split, batch_, x), "weights");
 
   ExpectRefused(backend_->HeadInput(ImageView::Whole(image_), tokens_, x, 0),
@@ -132,15 +137,15 @@ TEST_F(DiscreteBackendTest, RefusesWhatIsNot) {
 }
 
 TEST_F(DiscreteBackendTest, LogitsReachTheHost) {
-  std::vector<std::byte> host(backend_->HeadBytes(0) + 4096);
+  std::vector<std::byte> host(weights_->HeadBytes(0) + 4096);
   std::byte* image = Align(host.data());
-  ASSERT_TRUE(backend_
+  ASSERT_TRUE(weights_
                   ->PackHead(
                       0, source_, [](uint64_t) { return absl::OkStatus(); },
-                      ImageWindow::Whole(image, backend_->HeadBytes(0)))
+                      ImageWindow::Whole(image, weights_->HeadBytes(0)))
                   .ok());
-  const DeviceBuffer head = Allocate(backend_->HeadBytes(0));
-  std::memcpy(head.data(), image, backend_->HeadBytes(0));
+  const DeviceBuffer head = Allocate(weights_->HeadBytes(0));
+  std::memcpy(head.data(), image, weights_->HeadBytes(0));
   const std::vector<int32_t> rows = {0, 2};
   const ImageView view = ImageView::Whole(head.data());
   ASSERT_TRUE(backend_->HeadInput(view, rows, x_.as<float>(), 0).ok());
@@ -156,15 +161,15 @@ TEST_F(DiscreteBackendTest, LogitsReachTheHost) {
 
 // Where it is asked, only the answer does.
 TEST_F(DiscreteBackendTest, PicksWhereTheLogitsAre) {
-  std::vector<std::byte> host(backend_->HeadBytes(0) + 4096);
+  std::vector<std::byte> host(weights_->HeadBytes(0) + 4096);
   std::byte* image = Align(host.data());
-  ASSERT_TRUE(backend_
+  ASSERT_TRUE(weights_
                   ->PackHead(
                       0, source_, [](uint64_t) { return absl::OkStatus(); },
-                      ImageWindow::Whole(image, backend_->HeadBytes(0)))
+                      ImageWindow::Whole(image, weights_->HeadBytes(0)))
                   .ok());
-  const DeviceBuffer head = Allocate(backend_->HeadBytes(0));
-  std::memcpy(head.data(), image, backend_->HeadBytes(0));
+  const DeviceBuffer head = Allocate(weights_->HeadBytes(0));
+  std::memcpy(head.data(), image, weights_->HeadBytes(0));
   for (int i = 0; i < kRows * spec_.hidden_size; ++i) {
     x_.as<float>()[i] = static_cast<float>(i * i % 17) - 8;
   }
@@ -195,10 +200,10 @@ TEST_F(DiscreteBackendTest, PicksWhereTheLogitsAre) {
 }
 
 TEST_F(DiscreteBackendTest, NeedsADevice) {
-  Backend::Options options = Options();
+  BackendOptions options = Options();
   options.device = nullptr;
   EXPECT_TRUE(absl::IsInvalidArgument(
-      Backend::Create(BackendKind::kCpuDiscrete, spec_, options).status()));
+      CreateBackend(BackendKind::kCpuDiscrete, spec_, options).status()));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/kernels/cpu/vector_ops.h"
 #include "runtime/memory/host_buffer.h"
+#include "runtime/quant/convert_floats.h"
 #include "runtime/quant/group_codec.h"
 
 namespace sluice {

@@ -8,7 +8,6 @@
 #include <span>
 #include <vector>
 
-#include "runtime/kernels/backend.h"
 #include "runtime/memory/host_buffer.h"
 #include "runtime/model/checkpoint/tensor_names.h"
 #include "tests/parity/random_source.h"
@@ -54,15 +53,18 @@ void Check(int32_t embed_dim, DType dtype, WeightFormat format, double bound) {
   MemoryBudget memory(Tier::kHost, uint64_t{1} << 28);
   auto backend = SmallBackend(spec, dtype, format, &memory);
   ASSERT_TRUE(backend.ok()) << backend.status();
-  Backend& b = **backend;
-  ASSERT_GT(b.num_head_sections(), 1);
+  Backend& b = *backend->backend;
+  PackedWeights& weights = *backend->weights;
+  ASSERT_GT(weights.num_head_sections(), 1);
   std::vector<HostBuffer> images;
-  for (int s = 0; s < b.num_head_sections(); ++s) {
-    auto image = HostBuffer::Create("section", b.HeadBytes(s), &memory);
+  for (int s = 0; s < weights.num_head_sections(); ++s) {
+    auto image = HostBuffer::Create("section", weights.HeadBytes(s), &memory);
     ASSERT_TRUE(image.ok());
-    ASSERT_TRUE(b.PackHead(
-                     s, source, [](uint64_t) { return absl::OkStatus(); },
-                     ImageWindow::Whole(image->as<std::byte>(), b.HeadBytes(s)))
+    ASSERT_TRUE(weights
+                    .PackHead(
+                        s, source, [](uint64_t) { return absl::OkStatus(); },
+                        ImageWindow::Whole(image->as<std::byte>(),
+                                           weights.HeadBytes(s)))
                     .ok());
     images.push_back(*std::move(image));
   }
@@ -73,7 +75,7 @@ void Check(int32_t embed_dim, DType dtype, WeightFormat format, double bound) {
   const std::vector<int32_t> rows = {0, 1, 2, 3, 4};
   ASSERT_TRUE(
       b.HeadInput(ImageView::Whole(images[0].data()), rows, x.data(), 0).ok());
-  for (int s = 0; s < b.num_head_sections(); ++s) {
+  for (int s = 0; s < weights.num_head_sections(); ++s) {
     const absl::Status status =
         b.HeadLogits(ImageView::Whole(images[s].data()), s, kRows);
     ASSERT_TRUE(status.ok()) << status;

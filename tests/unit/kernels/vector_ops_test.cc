@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/model/float_convert.h"
+#include "runtime/quant/convert_floats.h"
 #include "runtime/quant/float16.h"
 #include "tests/unit/kernels/targets.h"
 

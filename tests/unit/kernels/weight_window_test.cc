@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "runtime/kernels/backend.h"
 #include "runtime/memory/host_buffer.h"
 #include "tests/parity/random_source.h"
 #include "tests/unit/kernels/small_backend.h"
@@ -56,7 +55,7 @@ class WeightWindowTest : public testing::Test {
   void Check(const DecoderSpec& spec, DType dtype, WeightFormat format) {
     auto backend = SmallBackend(spec, dtype, format, &memory_);
     ASSERT_TRUE(backend.ok()) << backend.status();
-    Backend& b = **backend;
+    PackedWeights& b = *backend->weights;
     ExpectAllWindowsAgree("layer", b.LayerBytes(),
                           [&](LoadProgress progress, const ImageWindow& to) {
                             return b.PackLayer(0, source_, progress, to);

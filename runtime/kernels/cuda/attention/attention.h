@@ -143,7 +143,7 @@ absl::StatusOr<PrefillPlan> PlanPrefill(const AttentionShape& shape,
                                         const AttentionDevice& device);
 
 // Attends segments [0, segments) of data.segments, of any number of tokens
-// each. tile_begin, in device memory, is AttentionBatch's, whose last is
+// each. tile_begin, in device memory, is AttentionInputs's, whose last is
 // `tiles`.
 absl::Status LaunchPrefill(const AttentionShape& shape,
                            const AttentionDevice& device,

@@ -125,9 +125,9 @@ BatchAttention::Places BatchAttention::Collect() {
 
 absl::StatusOr<BatchAttention::Places> BatchAttention::Prepare(
     const BatchView& batch, int32_t first, int32_t count, int32_t window) {
-  SLUICE_RETURN_IF_ERROR(FillAttentionBatch(batch, first, count,
-                                            options_.shape.group(), window,
-                                            prefill_.tile_rows, &batch_));
+  SLUICE_RETURN_IF_ERROR(FillAttentionInputs(batch, first, count,
+                                             options_.shape.group(), window,
+                                             prefill_.tile_rows, &batch_));
   longest_run_ = MakeKvRuns(batch, first, count, &runs_);
   first_row_ = batch.segments[first].row;
   const SegmentView& last = batch.segments[first + count - 1];

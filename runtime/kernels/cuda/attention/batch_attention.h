@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/kernels/cuda/attention/attention.h"
-#include "runtime/kernels/cuda/attention/attention_batch.h"
+#include "runtime/kernels/cuda/attention/attention_inputs.h"
 #include "runtime/kernels/cuda/attention/kv_append.h"
 #include "runtime/kernels/cuda/device/upload_ring.h"
 #include "runtime/kv/batch_view.h"
@@ -53,7 +53,7 @@ class BatchAttention {
   // of q in place and writes their K and V to the pages. `qkv`: float [rows, q
   // + 2 kv], before positions are applied; `out`: [rows, q] in the shape's
   // dtype. `window`: positions that a token sees, 0 for all. Errors as of
-  // FillAttentionBatch and of launches.
+  // FillAttentionInputs and of launches.
   absl::Status Attend(const BatchView& batch, int32_t first, int32_t count,
                       int32_t window, float* qkv, void* out);
 
@@ -91,7 +91,7 @@ class BatchAttention {
 
   Options options_;
   PrefillPlan prefill_;
-  AttentionBatch batch_;
+  AttentionInputs batch_;
   std::vector<KvRun> runs_;
   std::vector<int32_t> positions_;
   std::vector<std::byte> content_;

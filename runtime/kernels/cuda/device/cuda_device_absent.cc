@@ -1,4 +1,5 @@
-#include "runtime/kernels/cuda/cuda_backend.h"
+#include "runtime/kernels/cuda/cuda_access.h"
+#include "runtime/memory/device.h"
 
 namespace sluice {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/kernels/cpu/vector_ops.h"
 #include "runtime/kernels/cuda/gemm/quantized_matrix.h"
+#include "runtime/quant/convert_floats.h"
 
 namespace sluice {
 namespace {
@@ -64,9 +64,9 @@ absl::Status DeviceMatrices::Pack(const MatrixLayout& w, int panel,
   return absl::OkStatus();
 }
 
-std::string DeviceMatrices::LayoutKey() const {
-  return absl::StrCat("format ", kFormatVersion, " ",
-                      std::string(DTypeName(dtype_)), " panel ", kPanelColumns);
+std::string DeviceMatrices::PackingKey() const {
+  return absl::StrCat("cuda;format ", kFormatVersion, " ", DTypeName(dtype_),
+                      " panel ", kPanelColumns);
 }
 
 }  // namespace sluice

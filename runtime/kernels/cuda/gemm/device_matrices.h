@@ -7,8 +7,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/types.h"
-#include "runtime/kernels/matrix_layout.h"
-#include "runtime/kernels/matrix_packer.h"
+#include "runtime/weights/matrix_layout.h"
+#include "runtime/weights/matrix_packer.h"
 
 namespace sluice {
 
@@ -29,9 +29,7 @@ class DeviceMatrices : public MatrixPacker {
   bool interleaves_gate() const override { return false; }
   // cuBLASLt adds biases in its results' type.
   bool wants_typed_bias() const override { return dtype_ != DType::kFloat32; }
-
-  // Identifies the bytes that Pack writes, beside the weights and the layout.
-  std::string LayoutKey() const;
+  std::string PackingKey() const override;
 
  private:
   const DType dtype_;

@@ -13,9 +13,9 @@
 #include "common/types.h"
 #include "runtime/kernels/cuda/gemm/product_engine.h"
 #include "runtime/kernels/cuda/gemm/quantized_matrix.h"
-#include "runtime/kernels/image_view.h"
-#include "runtime/kernels/matrix_layout.h"
 #include "runtime/memory/device.h"
+#include "runtime/weights/image_view.h"
+#include "runtime/weights/matrix_layout.h"
 
 namespace sluice {
 

@@ -6,8 +6,8 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "runtime/kernels/image_view.h"
 #include "runtime/quant/panel_codec.h"
+#include "runtime/weights/image_view.h"
 
 // Quantized weight matrices on the device: panels of output columns as
 // PanelCodec encodes them, in the order below. A block of columns is a group,

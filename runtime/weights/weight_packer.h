@@ -5,14 +5,15 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "runtime/kernels/backend.h"
-#include "runtime/kernels/cpu/compute_pool.h"
-#include "runtime/kernels/layer_layout.h"
-#include "runtime/kernels/matrix_packer.h"
-#include "runtime/memory/host_buffer.h"
+#include "runtime/memory/compute_pool.h"
+#include "runtime/memory/memory_budget.h"
 #include "runtime/model/checkpoint/tensor_names.h"
 #include "runtime/model/checkpoint/tensor_source.h"
 #include "runtime/model/decoder_spec.h"
+#include "runtime/weights/image_window.h"
+#include "runtime/weights/layer_layout.h"
+#include "runtime/weights/load_progress.h"
+#include "runtime/weights/matrix_packer.h"
 
 namespace sluice {
 

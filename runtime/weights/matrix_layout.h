@@ -33,7 +33,7 @@ struct MatrixLayout {
   size_t whole_panel_bytes = 0;  // of a panel of panel_width columns
   size_t last_panel_bytes = 0;
   // Tells orders of packing apart, as far as they depend on n and k: part of
-  // what identifies an image (GemmEngine::LayoutKey).
+  // what identifies an image (PackedWeights::ImageKey).
   uint64_t packing = 0;
 
   int32_t num_panels() const {

@@ -1,15 +1,16 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/types.h"
-#include "runtime/kernels/image_view.h"
-#include "runtime/kernels/matrix_layout.h"
-#include "runtime/kernels/matrix_packer.h"
 #include "runtime/model/decoder_spec.h"
+#include "runtime/weights/image_view.h"
+#include "runtime/weights/matrix_layout.h"
+#include "runtime/weights/matrix_packer.h"
 
 // How a backend's weights lie in an image: one block of bytes for the
 // embedding, for each layer and for each section of the head, without pointers,
@@ -52,6 +53,15 @@ struct LayerLayout {
   MatrixLayout down;
   std::vector<size_t> parts;  // where parts begin, ascending, from 0
   size_t bytes = 0;
+
+  // All vectors and all matrices, in an order of their own.
+  std::array<const VectorLayout*, 9> vectors() const {
+    return {&norm1.weight, &norm1.bias, &norm2.weight, &norm2.bias,   &qkv_bias,
+            &out_bias,     &up_bias,    &down_bias,    &up_bias_typed};
+  }
+  std::array<const MatrixLayout*, 4> matrices() const {
+    return {&qkv, &out, &up, &down};
+  }
 };
 
 // Some columns of the head's matrix, and in the first section what comes before

@@ -1,4 +1,4 @@
-#include "runtime/kernels/weight_packer.h"
+#include "runtime/weights/weight_packer.h"
 
 #include <algorithm>
 #include <cstring>
@@ -8,7 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "common/threads/mutex.h"
-#include "runtime/kernels/cpu/vector_ops.h"
+#include "runtime/memory/host_buffer.h"
+#include "runtime/quant/convert_floats.h"
 
 namespace sluice {
 namespace {

@@ -12,7 +12,7 @@ namespace sluice {
 
 // What attention's kernels are told of a call, in host memory, to be copied to
 // the device as it is. Kept from call to call, it allocates no more.
-struct AttentionBatch {
+struct AttentionInputs {
   // Where the layer's pages begin: the least of the segments' addresses, from
   // which their offsets count. All that follows is the same for every layer
   // whose pages lie alike.
@@ -35,8 +35,8 @@ struct AttentionBatch {
 // `tile_rows`: PrefillPlan's. kInvalidArgument: a segment without memory at a
 // multiple of 16 bytes, without tokens or with too few pages; sizes that do not
 // fit into 32 bits.
-absl::Status FillAttentionBatch(const BatchView& batch, int32_t first_segment,
-                                int32_t count, int32_t group, int32_t window,
-                                int32_t tile_rows, AttentionBatch* out);
+absl::Status FillAttentionInputs(const BatchView& batch, int32_t first_segment,
+                                 int32_t count, int32_t group, int32_t window,
+                                 int32_t tile_rows, AttentionInputs* out);
 
 }  // namespace sluice

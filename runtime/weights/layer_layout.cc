@@ -1,4 +1,4 @@
-#include "runtime/kernels/layer_layout.h"
+#include "runtime/weights/layer_layout.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "runtime/kernels/cuda/attention/attention_batch.h"
+#include "runtime/kernels/cuda/attention/attention_inputs.h"
 
 #include <algorithm>
 #include <limits>
@@ -31,9 +31,9 @@ absl::Status Check(const SegmentView& segment, int64_t group) {
 
 }  // namespace
 
-absl::Status FillAttentionBatch(const BatchView& batch, int32_t first_segment,
-                                int32_t count, int32_t group, int32_t window,
-                                int32_t tile_rows, AttentionBatch* out) {
+absl::Status FillAttentionInputs(const BatchView& batch, int32_t first_segment,
+                                 int32_t count, int32_t group, int32_t window,
+                                 int32_t tile_rows, AttentionInputs* out) {
   out->kv = nullptr;
   for (const SegmentView& view : batch.segments.subspan(first_segment, count)) {
     if (out->kv == nullptr || view.kv < out->kv) out->kv = view.kv;

@@ -2,11 +2,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/types.h"
-#include "runtime/kernels/matrix_layout.h"
+#include "runtime/weights/matrix_layout.h"
 
 namespace sluice {
 
@@ -42,6 +43,10 @@ class MatrixPacker {
   // Whether products may add a plain MLP's first bias before they round their
   // results, and so want it in dtype(), too.
   virtual bool wants_typed_bias() const = 0;
+
+  // What the bytes that Pack writes depend on, beside the weights and the
+  // layout; begins with the backend's name.
+  virtual std::string PackingKey() const = 0;
 };
 
 }  // namespace sluice
