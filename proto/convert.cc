@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "common/policy.h"
 #include "common/status_macros.h"
 
 namespace sluice {

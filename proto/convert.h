@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/policy.h"
 #include "common/step_plan.h"
 #include "proto/wire_limits.h"
 #include "sluice/v1/pipeline.pb.h"
@@ -14,6 +13,8 @@
 // an unknown enum give kInvalidArgument naming the field.
 
 namespace sluice {
+
+struct Policy;
 
 void ToProto(const SamplingParams& params, v1::SamplingParams* out);
 absl::StatusOr<SamplingParams> FromProto(const v1::SamplingParams& in);

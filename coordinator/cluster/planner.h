@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "common/policy.h"
 #include "common/types.h"
 #include "coordinator/cluster/worker_stream.h"
 #include "runtime/model/decoder_spec.h"

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/policy.h"
 namespace sluice {
 namespace {
 
