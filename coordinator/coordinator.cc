@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "common/host/logging.h"
 #include "common/limits.h"
+#include "common/policy.h"
 #include "common/status_macros.h"
 #include "common/text/text.h"
 #include "common/text/utf8.h"

@@ -12,11 +12,11 @@
 #include "absl/time/time.h"
 #include "common/host/logging.h"
 #include "common/metrics/metrics.h"
-#include "common/policy.h"
 #include "common/types.h"
 #include "coordinator/job_manager.h"
 #include "runtime/text/tokenizer/tokenizer.h"
-#include "scheduler/plan/plan.h"
+#include "scheduler/cost/model_shape.h"
+#include "scheduler/plan/split.h"
 #include "sluice/v1/cluster.pb.h"
 
 namespace grpc {
@@ -24,6 +24,8 @@ class Service;
 }  // namespace grpc
 
 namespace sluice {
+
+struct Policy;
 
 // The coordinator without its servers: jobs, membership, planning, dispatch,
 // recovery. Thread-safe.

@@ -12,6 +12,7 @@
 #include "common/types.h"
 #include "scheduler/cost/cost_model.h"
 #include "scheduler/cost/model_shape.h"
+#include "scheduler/plan/split.h"
 #include "scheduler/steps/workload.h"
 
 // The plan of a job: which layers run where, with which policy, how long that
@@ -55,11 +56,6 @@ struct Plan {
   // What the job's time goes to most, of all stages' resources.
   Resource binding_resource = Resource::kDeviceCompute;
   int binding_stage = 0;
-};
-
-enum class Split {
-  kEven,      // as many layers for each (SplitEvenly)
-  kBalanced,  // so that the slowest machine is as fast as can be
 };
 
 // Which policies the search may choose from. An empty list leaves it to the

@@ -5,8 +5,10 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "common/policy.h"
 #include "common/text/bytes_text.h"
 #include "common/types.h"
+#include "scheduler/plan/plan.h"
 
 namespace sluice {
 namespace {

@@ -3,11 +3,12 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "common/policy.h"
-#include "scheduler/plan/plan.h"
 #include "server/local_cluster.h"
 
 namespace sluice {
+
+struct Plan;
+struct Policy;
 
 // The runtime's part of `sluice run --json`: policy (asked and realised),
 // bytes_moved, stall_seconds, compute_seconds, host_attention_seconds,

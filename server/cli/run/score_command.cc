@@ -18,6 +18,7 @@
 #include "absl/strings/str_format.h"
 #include "common/host/logging.h"
 #include "common/metrics/metrics_server.h"
+#include "common/policy.h"
 #include "common/status_macros.h"
 #include "common/threads/clock.h"
 #include "common/threads/mutex.h"

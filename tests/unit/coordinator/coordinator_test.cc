@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "common/policy.h"
 #include "common/threads/bounded_queue.h"
 #include "proto/grpc_endpoint.h"
 #include "tests/support/temp_dir.h"

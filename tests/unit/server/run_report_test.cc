@@ -5,6 +5,8 @@
 
 #include <string>
 
+#include "common/policy.h"
+#include "scheduler/plan/plan.h"
 namespace sluice {
 namespace {
 
