@@ -10,10 +10,6 @@ namespace {
 
 constexpr size_t kMostUtf8Bytes = 4;
 
-bool IsContinuation(char c) {
-  return (static_cast<unsigned char>(c) & 0xC0) == 0x80;
-}
-
 // Characters above ASCII that a terminal obeys: C1 controls, line and paragraph
 // separators, embeddings, overrides and isolates of direction.
 bool IsActive(char32_t c) {
@@ -73,12 +69,12 @@ absl::string_view ClipUtf8(absl::string_view text, size_t max_bytes) {
   // A character that the cut splits began at most three bytes before it.
   size_t begin = max_bytes;
   while (begin > 0 && max_bytes - begin < kMostUtf8Bytes - 1 &&
-         IsContinuation(text[begin])) {
+         IsUtf8Continuation(text[begin])) {
     --begin;
   }
   if (begin < max_bytes) {
     const absl::string_view last = text.substr(begin, Utf8Length(text[begin]));
-    const bool split = !IsContinuation(text[begin]) &&
+    const bool split = !IsUtf8Continuation(text[begin]) &&
                        begin + last.size() > max_bytes &&
                        !FindInvalidUtf8(last);
     if (split) return text.substr(0, begin);
@@ -114,6 +110,58 @@ std::string EscapeJsonForTerminal(absl::string_view json) {
     }
   });
   return out;
+}
+
+std::string QuoteJson(absl::string_view text, bool ensure_ascii) {
+  std::string valid;
+  if (FindInvalidUtf8(text)) {
+    AppendUtf8Lossy(text, /*final=*/true, &valid);
+    text = valid;
+  }
+  static constexpr absl::string_view kNamed = "\"\\\b\f\n\r\t";
+  static constexpr absl::string_view kNames = "\"\\bfnrt";
+  std::string out = "\"";
+  out.reserve(text.size() + 2);
+  size_t copied = 0;
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t begin = pos;
+    const uint32_t c = DecodeUtf8(text, &pos);
+    const size_t name =
+        c < 0x80 ? kNamed.find(static_cast<char>(c)) : kNamed.npos;
+    if (name == kNamed.npos && c >= 0x20 && (c < 0x7F || !ensure_ascii)) {
+      continue;
+    }
+    out.append(text.data() + copied, begin - copied);
+    copied = pos;
+    if (name != kNamed.npos) {
+      out += {'\\', kNames[name]};
+    } else if (c >= 0x10000) {
+      absl::StrAppendFormat(&out, "\\u%04x\\u%04x", 0xD7C0 + (c >> 10),
+                            0xDC00 + (c & 0x3FF));
+    } else {
+      absl::StrAppendFormat(&out, "\\u%04x", c);
+    }
+  }
+  out.append(text.data() + copied, text.size() - copied);
+  return out + '"';
+}
+
+std::string QuoteForMessage(absl::string_view text, size_t max_bytes) {
+  const absl::string_view start = text.substr(0, max_bytes);
+  std::string valid;
+  // A character that the cut splits is left out, unless nothing follows it.
+  AppendUtf8Lossy(start, start.size() == text.size(), &valid);
+  std::string quoted = "\"";
+  for (const char c : valid) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
+      AppendByte(c, &quoted);
+      continue;
+    }
+    if (c == '"' || c == '\\') quoted += '\\';
+    quoted += c;
+  }
+  quoted += start.size() == text.size() ? "\"" : "...\"";
+  return quoted;
 }
 
 }  // namespace sluice

@@ -33,4 +33,13 @@ std::string EscapeLinesForTerminal(absl::string_view text);
 // whose dump has already escaped C0.
 std::string EscapeJsonForTerminal(absl::string_view json);
 
+// `text` as a string of JSON, as Python's json.dumps writes it: what is not
+// UTF-8 becomes U+FFFD; with `ensure_ascii` all above U+007E is escaped.
+std::string QuoteJson(absl::string_view text, bool ensure_ascii = false);
+
+// A value as error messages show it: in double quotes, control characters and
+// quotes escaped, what is not UTF-8 replaced, cut with "..." after about
+// `max_bytes`.
+std::string QuoteForMessage(absl::string_view text, size_t max_bytes = 64);
+
 }  // namespace sluice

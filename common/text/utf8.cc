@@ -1,5 +1,6 @@
 #include "common/text/utf8.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace sluice {
@@ -67,6 +68,31 @@ std::optional<size_t> FindInvalidUtf8(absl::string_view text) {
     if (scanned.form != Form::kValid) return pos;
     pos += scanned.length;
   }
+}
+
+bool IsAscii(absl::string_view text) {
+  return SkipAscii(text, 0) == text.size();
+}
+
+size_t CountCharacters(absl::string_view text) {
+  return std::count_if(text.begin(), text.end(),
+                       [](char c) { return !IsUtf8Continuation(c); });
+}
+
+std::u32string ToUtf32(absl::string_view text) {
+  std::u32string characters;
+  characters.reserve(text.size());
+  for (size_t pos = 0; pos < text.size();) {
+    characters += DecodeUtf8(text, &pos);
+  }
+  return characters;
+}
+
+std::string FromUtf32(const std::u32string& characters) {
+  std::string text;
+  text.reserve(characters.size());
+  for (const char32_t c : characters) AppendUtf8(c, &text);
+  return text;
 }
 
 void AppendUtf8(char32_t c, std::string* out) {

@@ -40,6 +40,17 @@ inline char32_t DecodeUtf8(absl::string_view text, size_t* pos) {
   return c;
 }
 
+// Whether all of `text` is below U+0080.
+bool IsAscii(absl::string_view text);
+
+// Whether `byte` (of valid UTF-8) is any but the first of its character.
+inline bool IsUtf8Continuation(char byte) {
+  return (static_cast<unsigned char>(byte) & 0xC0) == 0x80;
+}
+
+// Characters (code points) of valid UTF-8.
+size_t CountCharacters(absl::string_view text);
+
 // Bytes of the character whose first byte is `lead` (of valid UTF-8).
 inline size_t Utf8Length(char lead) {
   const auto b = static_cast<unsigned char>(lead);
@@ -50,11 +61,15 @@ inline size_t Utf8Length(char lead) {
 inline size_t PreviousUtf8(absl::string_view text, size_t end) {
   do {
     --end;
-  } while ((static_cast<unsigned char>(text[end]) & 0xC0) == 0x80);
+  } while (IsUtf8Continuation(text[end]));
   return end;
 }
 
 void AppendUtf8(char32_t c, std::string* out);
+
+// All characters of valid UTF-8, and back.
+std::u32string ToUtf32(absl::string_view text);
+std::string FromUtf32(const std::u32string& characters);
 
 // Appends `bytes` to `out` with each maximal part of an invalid sequence
 // replaced by U+FFFD (Unicode 15, section 3.9, "Substitution of Maximal

@@ -8,7 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "coordinator/jobs/requests/message_text.h"
+#include "common/text/text.h"
 
 namespace sluice {
 namespace {

@@ -15,11 +15,11 @@
 #include "absl/strings/strip.h"
 #include "common/host/logging.h"
 #include "common/status_macros.h"
+#include "common/text/text.h"
 #include "coordinator/jobs/job_ids.h"
 #include "coordinator/jobs/job_spec.h"
 #include "coordinator/jobs/model_record.h"
 #include "coordinator/jobs/requests/input_file.h"
-#include "coordinator/jobs/requests/message_text.h"
 #include "coordinator/jobs/requests/request_codec.h"
 
 namespace sluice {

@@ -1,7 +1,7 @@
 #include "coordinator/jobs/job_spec.h"
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/jobs/requests/message_text.h"
+#include "common/text/text.h"
 #include "coordinator/jobs/requests/request_body.h"
 
 namespace sluice {

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
-#include "coordinator/jobs/requests/message_text.h"
+#include "common/text/text.h"
 #include "coordinator/jobs/requests/request_codec.h"
 #include "coordinator/jobs/results/result_format.h"
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/string_view.h"
+#include "common/text/utf8.h"
 
 namespace sluice {
 namespace {
@@ -12,7 +13,7 @@ size_t CommonStart(absl::string_view a, absl::string_view b) {
   size_t at = 0;
   while (at < a.size() && at < b.size() && a[at] == b[at]) ++at;
   const auto inside = [&at](absl::string_view text) {
-    return at < text.size() && (static_cast<uint8_t>(text[at]) & 0xC0) == 0x80;
+    return at < text.size() && IsUtf8Continuation(text[at]);
   };
   while (inside(a) || inside(b)) --at;
   return at;

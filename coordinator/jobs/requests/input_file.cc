@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "coordinator/jobs/requests/message_text.h"
+#include "common/text/text.h"
 
 namespace sluice {
 namespace {

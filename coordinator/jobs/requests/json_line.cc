@@ -9,8 +9,8 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "common/text/text.h"
 #include "common/text/utf8.h"
-#include "coordinator/jobs/requests/message_text.h"
 
 namespace sluice {
 namespace {

@@ -8,8 +8,8 @@
 #include "absl/strings/string_view.h"
 #include "common/limits.h"
 #include "common/text/suggest.h"
+#include "common/text/text.h"
 #include "coordinator/jobs/requests/json_line.h"
-#include "coordinator/jobs/requests/message_text.h"
 
 namespace sluice {
 namespace {

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/text/text.h"
 #include "coordinator/jobs/requests/json_line.h"
-#include "coordinator/jobs/requests/message_text.h"
 
 namespace sluice {
 namespace {

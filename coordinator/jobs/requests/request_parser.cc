@@ -6,9 +6,9 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "common/text/text.h"
 #include "common/text/utf8.h"
 #include "coordinator/jobs/requests/json_line.h"
-#include "coordinator/jobs/requests/message_text.h"
 #include "coordinator/jobs/requests/request_body.h"
 #include "coordinator/jobs/requests/request_messages.h"
 
@@ -239,7 +239,7 @@ std::optional<LineError> RequestParser::CheckLength(
       static_cast<size_t>(options_.max_model_len) * kBytesToLookAt;
   if (text.size() <= enough + kMostUtf8Bytes) return std::nullopt;
   size_t end = enough;
-  while ((text[end] & 0xC0) == 0x80) ++end;  // within a character
+  while (IsUtf8Continuation(text[end])) ++end;  // within a character
   const auto ids = options_.tokenizer->Encode(text.substr(0, end), false);
   if (!ids.ok() ||
       ids->size() / 2 <= static_cast<size_t>(options_.max_model_len)) {

@@ -11,7 +11,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "coordinator/jobs/requests/message_text.h"
+#include "common/text/text.h"
+#include "common/text/utf8.h"
 
 namespace sluice {
 namespace {
@@ -147,7 +148,7 @@ class TextOffsets {
   // belongs to that.
   size_t Next(const TokenTexts::Entry& token) {
     const absl::string_view rest = text_.substr(at_);
-    const bool inside = !rest.empty() && IsContinuation(rest.front());
+    const bool inside = !rest.empty() && IsUtf8Continuation(rest.front());
     const size_t offset = characters_ - (inside ? 1 : 0);
     absl::string_view bytes = token.bytes;
     if (at_ == 0 && absl::StartsWith(bytes, " ") &&
@@ -160,20 +161,16 @@ class TextOffsets {
       // A text that the tokenizer normalized: as many characters.
       size_t size = 0;
       for (size_t left = CountCharacters(token.text); left > 0; --left) {
-        while (size < rest.size() && IsContinuation(rest[size])) ++size;
+        while (size < rest.size() && IsUtf8Continuation(rest[size])) ++size;
         if (size < rest.size()) ++size;
       }
-      while (size < rest.size() && IsContinuation(rest[size])) ++size;
+      while (size < rest.size() && IsUtf8Continuation(rest[size])) ++size;
       Advance(size);
     }
     return offset;
   }
 
  private:
-  static bool IsContinuation(char c) {
-    return (static_cast<uint8_t>(c) & 0xC0) == 0x80;
-  }
-
   void Advance(size_t bytes) {
     characters_ += CountCharacters(text_.substr(at_, bytes));
     at_ += bytes;

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/text/jinja/unicode.h"
+#include "common/text/utf8.h"
 
 namespace sluice::jinja {
 
@@ -118,7 +118,7 @@ std::vector<Value> Interpreter::Items(const Value& iterable) {
     if (!Charge(16 * str->text.size())) return {};
     for (size_t pos = 0; pos < str->text.size();) {
       const size_t start = pos;
-      NextCodePoint(str->text, pos);
+      DecodeUtf8(str->text, &pos);
       items.push_back(MakeStr(str->text.substr(start, pos - start)));
     }
     return items;
@@ -172,13 +172,13 @@ Value Interpreter::GetItem(const Value& object, const Value& key) {
       }
     } else if (const auto* str = object.AsStr()) {
       if (!ChargeBytes(str->text.size())) return {};
-      const Int size = static_cast<Int>(CountCodePoints(str->text));
+      const Int size = static_cast<Int>(CountCharacters(str->text));
       if (index < 0) index += size;
       if (index >= 0 && index < size) {
         size_t pos = 0;
-        for (Int i = 0; i < index; ++i) NextCodePoint(str->text, pos);
+        for (Int i = 0; i < index; ++i) DecodeUtf8(str->text, &pos);
         const size_t start = pos;
-        NextCodePoint(str->text, pos);
+        DecodeUtf8(str->text, &pos);
         return MakeStr(str->text.substr(start, pos - start));
       }
     }
@@ -645,8 +645,8 @@ Value Interpreter::EvalSlice(const Value& object, const Expr& slice) {
   if (!Charge(str != nullptr ? str->text.size() : 4 * seq->items.size())) {
     return {};
   }
-  std::vector<uint32_t> code_points;
-  if (str != nullptr) code_points = ToCodePoints(str->text);
+  std::u32string code_points;
+  if (str != nullptr) code_points = ToUtf32(str->text);
   const Int size =
       static_cast<Int>(str != nullptr ? code_points.size() : seq->items.size());
   const Int lowest = step > 0 ? Int{0} : Int{-1};
@@ -667,7 +667,7 @@ Value Interpreter::EvalSlice(const Value& object, const Expr& slice) {
   }
   if (str != nullptr) {
     std::string text;
-    for (const size_t i : indices) AppendUtf8(code_points[i], text);
+    for (const size_t i : indices) AppendUtf8(code_points[i], &text);
     return MakeStr(std::move(text));
   }
   std::vector<Value> items;

@@ -8,7 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "common/status_macros.h"
-#include "runtime/text/jinja/unicode.h"
+#include "common/text/utf8.h"
+#include "runtime/text/unicode/python_text.h"
 
 namespace sluice::jinja {
 namespace {
@@ -57,7 +58,7 @@ class Lexer {
   size_t SkipSpace(size_t pos) const {
     while (pos < source_.size()) {
       size_t next = pos;
-      if (!IsSpace(NextCodePoint(source_, next))) break;
+      if (!IsSpace(DecodeUtf8(source_, &next))) break;
       pos = next;
     }
     return pos;
@@ -202,7 +203,7 @@ class Lexer {
         continue;
       }
       size_t next = pos_;
-      const uint32_t c = NextCodePoint(source_, next);
+      const uint32_t c = DecodeUtf8(source_, &next);
       if (IsIdentifierPart(c)) {
         SLUICE_RETURN_IF_ERROR(LexName());
         continue;
@@ -221,7 +222,7 @@ class Lexer {
     bool first = true, valid = true;
     while (end < source_.size()) {
       size_t next = end;
-      const uint32_t c = NextCodePoint(source_, next);
+      const uint32_t c = DecodeUtf8(source_, &next);
       if (!IsIdentifierPart(c)) break;
       if (first) valid = IsIdentifierStart(c);
       first = false;
@@ -347,7 +348,7 @@ class Lexer {
              source_[end] <= '7') {
         code = code * 8 + static_cast<uint32_t>(source_[end++] - '0');
       }
-      AppendUtf8(code, text);
+      AppendUtf8(code, &text);
       i = end;
       return absl::OkStatus();
     }
@@ -366,7 +367,7 @@ class Lexer {
       if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) {
         return Error("a string escape is not a Unicode character");
       }
-      AppendUtf8(static_cast<uint32_t>(code), text);
+      AppendUtf8(static_cast<uint32_t>(code), &text);
       i += 2 + digits;
       return absl::OkStatus();
     }
@@ -419,7 +420,7 @@ class Lexer {
 }  // namespace
 
 absl::StatusOr<std::vector<Token>> Tokenize(absl::string_view source) {
-  if (!IsValidUtf8(source)) {
+  if (FindInvalidUtf8(source)) {
     return absl::InvalidArgumentError("the template is not valid UTF-8");
   }
   return Lexer(source).Run();

@@ -7,9 +7,10 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
+#include "common/text/utf8.h"
 #include "runtime/text/jinja/builtins/builtins.h"
 #include "runtime/text/jinja/interpreter.h"
-#include "runtime/text/jinja/unicode.h"
+#include "runtime/text/unicode/python_text.h"
 
 namespace sluice::jinja {
 
@@ -24,7 +25,7 @@ Value ReplaceText(Interpreter& in, const std::string& text,
     for (size_t pos = 0; places.size() < limit;) {
       places.push_back(pos);
       if (pos >= text.size()) break;
-      NextCodePoint(text, pos);
+      DecodeUtf8(text, &pos);
     }
   } else {
     for (size_t pos = 0; places.size() < limit; pos += from.size()) {
@@ -50,7 +51,7 @@ std::vector<std::string> SplitLines(absl::string_view text, bool keep_ends) {
   size_t start = 0;
   for (size_t pos = 0; pos < text.size();) {
     const size_t end = pos;
-    const uint32_t c = NextCodePoint(text, pos);
+    const uint32_t c = DecodeUtf8(text, &pos);
     const bool breaks = (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) ||
                         c == 0x85 || c == 0x2028 || c == 0x2029;
     if (!breaks) continue;
@@ -64,7 +65,7 @@ std::vector<std::string> SplitLines(absl::string_view text, bool keep_ends) {
 
 Value Pad(Interpreter& in, const std::string& text, Int width,
           const std::string& fill, char align) {
-  const Int size = static_cast<Int>(CountCodePoints(text));
+  const Int size = static_cast<Int>(CountCharacters(text));
   if (width <= size) return MakeStr(text);
   const Int padding = width - size;
   if (!in.ChargeString(static_cast<uint64_t>(std::min(padding, Int{1} << 40) *
@@ -161,7 +162,7 @@ std::optional<Int> ParseInt(absl::string_view text, int base) {
 bool IsLowerText(absl::string_view text) {
   bool cased = false;
   for (size_t pos = 0; pos < text.size();) {
-    const uint32_t c = NextCodePoint(text, pos);
+    const uint32_t c = DecodeUtf8(text, &pos);
     if (IsUpper(c) || IsTitle(c)) return false;
     cased = cased || IsLower(c);
   }
@@ -171,7 +172,7 @@ bool IsLowerText(absl::string_view text) {
 bool IsUpperText(absl::string_view text) {
   bool cased = false;
   for (size_t pos = 0; pos < text.size();) {
-    const uint32_t c = NextCodePoint(text, pos);
+    const uint32_t c = DecodeUtf8(text, &pos);
     if (IsLower(c) || IsTitle(c)) return false;
     cased = cased || IsUpper(c);
   }

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/text/jinja/unicode.h"
+#include "runtime/text/unicode/python_text.h"
 
 namespace sluice::jinja {
 namespace {

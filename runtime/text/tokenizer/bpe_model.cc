@@ -21,18 +21,6 @@ uint64_t PairKey(int32_t left, int32_t right) {
          static_cast<uint32_t>(right);
 }
 
-// The bytes that `token` stands for, or nullopt if it is no byte word.
-std::optional<std::string> BytesOf(absl::string_view token) {
-  const ByteAlphabet& alphabet = GetByteAlphabet();
-  std::string bytes;
-  for (size_t pos = 0; pos < token.size();) {
-    const int byte = alphabet.ByteOf(DecodeUtf8(token, &pos));
-    if (byte < 0) return std::nullopt;
-    bytes.push_back(static_cast<char>(byte));
-  }
-  return bytes;
-}
-
 // Up to this many symbols a scan for the best pair beats a heap.
 constexpr size_t kFewSymbols = 24;
 
@@ -63,7 +51,8 @@ absl::StatusOr<std::unique_ptr<BpeModel>> BpeModel::Create(
   SLUICE_RETURN_IF_ERROR(model->AddMerges(merges));
   if (model->options_.ignore_merges && model->options_.byte_words) {
     for (const auto& [token, id] : model->vocabulary_) {
-      if (auto bytes = BytesOf(token)) model->words_[*bytes] = id;
+      std::string bytes;
+      if (AppendBytesOfChars(token, &bytes)) model->words_[bytes] = id;
     }
   }
   return model;

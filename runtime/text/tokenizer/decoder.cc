@@ -71,9 +71,8 @@ class ByteLevelDecoder : public Decoder {
                                       DecodeStep* next) const override {
     if (fused) {
       return NewTokenStep(true, next, [](absl::string_view token) {
-        std::string bytes;
+        std::string bytes, text;
         AppendBytes(token, &bytes);
-        std::string text;
         AppendUtf8Lossy(bytes, /*final=*/true, &text);
         return text;
       });
@@ -84,17 +83,7 @@ class ByteLevelDecoder : public Decoder {
  private:
   // A token with a character that stands for no byte is taken as it is.
   static void AppendBytes(absl::string_view token, std::string* bytes) {
-    const ByteAlphabet& alphabet = GetByteAlphabet();
-    const size_t before = bytes->size();
-    for (size_t pos = 0; pos < token.size();) {
-      const int byte = alphabet.ByteOf(DecodeUtf8(token, &pos));
-      if (byte < 0) {
-        bytes->resize(before);
-        bytes->append(token.data(), token.size());
-        return;
-      }
-      bytes->push_back(static_cast<char>(byte));
-    }
+    if (!AppendBytesOfChars(token, bytes)) absl::StrAppend(bytes, token);
   }
 
   class Step : public StepBase {

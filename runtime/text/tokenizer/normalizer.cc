@@ -43,9 +43,7 @@ class UnicodeNormalizer : public Normalizer {
                      absl::string_view(text->text).substr(0, text->first_bytes))
               .size();
       const size_t least = Utf8Length(out[0]);
-      const bool whole =
-          alone < out.size() &&
-          (static_cast<unsigned char>(out[alone]) & 0xC0) != 0x80;
+      const bool whole = alone < out.size() && !IsUtf8Continuation(out[alone]);
       text->first_bytes =
           whole || alone == out.size() ? std::max(alone, least) : least;
     }

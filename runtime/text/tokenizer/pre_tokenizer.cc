@@ -355,7 +355,7 @@ absl::StatusOr<std::unique_ptr<PreTokenizer>> CreateAt(const JsonPart& part,
     SLUICE_ASSIGN_OR_RETURN(const bool individual,
                             part.BoolOr("individual_digits", false));
     return std::make_unique<CharSplitPreTokenizer>(
-        IsNumeric,
+        IsNumber,
         individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous);
   }
   if (type == "Punctuation") {

@@ -6,44 +6,25 @@
 #include <unicode/unistr.h>
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
+#include <vector>
 
 #include "common/text/utf8.h"
+#include "runtime/text/unicode/unicode_additions.h"
 
 namespace sluice {
 namespace {
 
-bool IsAscii(char32_t c) { return c < 0x80; }
+using CharRanges = std::vector<CharRange>;
 
-struct CharRange {
-  char32_t first;
-  char32_t last;
-};
-
-template <size_t kSize>
-bool Contains(const CharRange (&ranges)[kSize], char32_t c) {
-  return std::any_of(ranges, ranges + kSize, [c](const CharRange& range) {
-    return c >= range.first && c <= range.last;
-  });
+// `ranges` are in order and apart.
+bool Contains(const CharRanges& ranges, char32_t c) {
+  const auto behind = std::upper_bound(
+      ranges.begin(), ranges.end(), c,
+      [](char32_t c, const CharRange& range) { return c < range.first; });
+  return behind != ranges.begin() && c <= std::prev(behind)->last;
 }
-
-// What ICU 72 (Unicode 15) does not know yet.
-constexpr CharRange kNewNumeric[] = {
-    {0x10D40, 0x10D49}, {0x116D0, 0x116E3}, {0x11BF0, 0x11BF9},
-    {0x11DE0, 0x11DE9}, {0x16130, 0x16139}, {0x16D70, 0x16D79},
-    {0x16FF4, 0x16FF6}, {0x1CCF0, 0x1CCF9}, {0x1E5F1, 0x1E5FA}};
-constexpr CharRange kNewWord[] = {
-    {0x897, 0x897},     {0x1C89, 0x1C8A},   {0xA7CB, 0xA7CD},
-    {0xA7DA, 0xA7DC},   {0x105C0, 0x105F3}, {0x10D40, 0x10D65},
-    {0x10D69, 0x10D6D}, {0x10D6F, 0x10D85}, {0x10EC2, 0x10EC4},
-    {0x10EFC, 0x10EFC}, {0x11380, 0x11389}, {0x1138B, 0x1138B},
-    {0x1138E, 0x1138E}, {0x11390, 0x113B5}, {0x113B7, 0x113C0},
-    {0x113C2, 0x113C2}, {0x113C5, 0x113C5}, {0x113C7, 0x113CA},
-    {0x113CC, 0x113D3}, {0x113E1, 0x113E2}, {0x116D0, 0x116E3},
-    {0x11BC0, 0x11BE0}, {0x11BF0, 0x11BF9}, {0x11F5A, 0x11F5A},
-    {0x13460, 0x143FA}, {0x16100, 0x16139}, {0x16D40, 0x16D6C},
-    {0x16D70, 0x16D79}, {0x18CFF, 0x18CFF}, {0x1CCF0, 0x1CCF9},
-    {0x1E5D0, 0x1E5FA}, {0x2EBF0, 0x2EE5D}};
 
 struct LowercaseRange {
   char32_t first;
@@ -116,18 +97,20 @@ ByteAlphabet MakeByteAlphabet() {
 }  // namespace
 
 bool IsWhitespace(char32_t c) {
-  if (IsAscii(c)) return c == ' ' || (c >= 0x09 && c <= 0x0D);
+  if (c < 0x80) return c == ' ' || (c >= 0x09 && c <= 0x0D);
   return u_hasBinaryProperty(static_cast<UChar32>(c), UCHAR_WHITE_SPACE);
 }
 
-bool IsNumeric(char32_t c) {
-  if (IsAscii(c)) return c >= '0' && c <= '9';
+bool IsNumber(char32_t c) {
+  static const CharRanges& added =
+      *new CharRanges(AddedCharacters("Number of Unicode 17"));
+  if (c < 0x80) return c >= '0' && c <= '9';
   return (U_GET_GC_MASK(static_cast<UChar32>(c)) & U_GC_N_MASK) != 0 ||
-         Contains(kNewNumeric, c);
+         Contains(added, c);
 }
 
 bool IsPunctuation(char32_t c) {
-  if (IsAscii(c)) {
+  if (c < 0x80) {
     return (c >= 0x21 && c <= 0x2F) || (c >= 0x3A && c <= 0x40) ||
            (c >= 0x5B && c <= 0x60) || (c >= 0x7B && c <= 0x7E);
   }
@@ -137,11 +120,12 @@ bool IsPunctuation(char32_t c) {
 }
 
 bool IsWordChar(char32_t c) {
+  static const CharRanges& added = *new CharRanges(AddedCharacters("Word"));
   const auto u = static_cast<UChar32>(c);
   return (U_GET_GC_MASK(u) & (U_GC_M_MASK | U_GC_ND_MASK | U_GC_PC_MASK)) !=
              0 ||
          u_hasBinaryProperty(u, UCHAR_ALPHABETIC) ||
-         u_hasBinaryProperty(u, UCHAR_JOIN_CONTROL) || Contains(kNewWord, c);
+         u_hasBinaryProperty(u, UCHAR_JOIN_CONTROL) || Contains(added, c);
 }
 
 bool IsMark(char32_t c) {
@@ -164,10 +148,7 @@ void AppendLowercase(char32_t c, std::string* out) {
 }
 
 std::string Normalized(NormalForm form, absl::string_view text) {
-  const bool ascii = std::all_of(text.begin(), text.end(), [](char c) {
-    return static_cast<unsigned char>(c) < 0x80;
-  });
-  if (ascii) return std::string(text);
+  if (IsAscii(text)) return std::string(text);
   std::string out;
   out.reserve(text.size());
   UErrorCode error = U_ZERO_ERROR;
@@ -189,6 +170,20 @@ void AppendByteChars(absl::string_view bytes, std::string* out) {
   for (const char b : bytes) {
     out->append(alphabet.text_of_byte[static_cast<unsigned char>(b)]);
   }
+}
+
+bool AppendBytesOfChars(absl::string_view chars, std::string* bytes) {
+  const ByteAlphabet& alphabet = GetByteAlphabet();
+  const size_t before = bytes->size();
+  for (size_t pos = 0; pos < chars.size();) {
+    const int byte = alphabet.ByteOf(DecodeUtf8(chars, &pos));
+    if (byte < 0) {
+      bytes->resize(before);
+      return false;
+    }
+    bytes->push_back(static_cast<char>(byte));
+  }
+  return true;
 }
 
 }  // namespace sluice

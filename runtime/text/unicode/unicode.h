@@ -12,7 +12,7 @@ namespace sluice {
 // expressions. They come from several Rust libraries, each of which knows
 // another version of Unicode.
 bool IsWhitespace(char32_t c);   // White_Space
-bool IsNumeric(char32_t c);      // Nd, Nl, No; Unicode 17
+bool IsNumber(char32_t c);       // Nd, Nl, No; Unicode 17
 bool IsPunctuation(char32_t c);  // ASCII punctuation, and P of Unicode 8
 // \w: Alphabetic, M, Nd, Pc, Join_Control; Unicode 16
 bool IsWordChar(char32_t c);
@@ -39,5 +39,8 @@ const ByteAlphabet& GetByteAlphabet();
 
 // Appends the characters of `bytes`.
 void AppendByteChars(absl::string_view bytes, std::string* out);
+// Appends the bytes that `chars` stand for. Where one of them stands for none,
+// appends nothing and returns false.
+bool AppendBytesOfChars(absl::string_view chars, std::string* bytes);
 
 }  // namespace sluice

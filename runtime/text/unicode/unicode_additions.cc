@@ -1,118 +1,101 @@
 #include "runtime/text/unicode/unicode_additions.h"
 
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+
 namespace sluice {
 namespace {
 
-// Found by comparing all characters with tokenizers 0.23.3.
-constexpr struct {
-  absl::string_view property;
-  absl::string_view items;
-} kAdditions[] = {
-    {"L", R"(\x{1c89}-\x{1c8a}\x{a7cb}-\x{a7cd}\x{a7da}-\x{a7dc})"
-          R"(\x{105c0}-\x{105f3}\x{10d4a}-\x{10d65}\x{10d6f}-\x{10d85})"
-          R"(\x{10ec2}-\x{10ec4}\x{1123f}-\x{11240}\x{11380}-\x{11389})"
-          R"(\x{1138b}\x{1138e}\x{11390}-\x{113b5}\x{113b7}\x{113d1}\x{113d3})"
-          R"(\x{11bc0}-\x{11be0}\x{11f02}\x{11f04}-\x{11f10})"
-          R"(\x{11f12}-\x{11f33}\x{1342f}\x{13441}-\x{13446})"
-          R"(\x{13460}-\x{143fa}\x{16100}-\x{1611d}\x{16d40}-\x{16d6c})"
-          R"(\x{18cff}\x{1b132}\x{1b155}\x{1df25}-\x{1df2a})"
-          R"(\x{1e030}-\x{1e06d}\x{1e4d0}-\x{1e4eb}\x{1e5d0}-\x{1e5ed})"
-          R"(\x{1e5f0}\x{2b739}\x{2ebf0}-\x{2ee5d}\x{31350}-\x{323af})"},
-    {"Lu", R"(\x{1c89}\x{a7cb}-\x{a7cc}\x{a7da}\x{a7dc}\x{10d50}-\x{10d65})"},
-    {"Ll", R"(\x{1c8a}\x{a7cd}\x{a7db}\x{10d70}-\x{10d85}\x{1df25}-\x{1df2a})"},
-    {"Lm", R"(\x{10d4e}\x{10d6f}\x{16d40}-\x{16d42}\x{16d6b}-\x{16d6c})"
-           R"(\x{1e030}-\x{1e06d}\x{1e4eb})"},
-    {"Lo", R"(\x{105c0}-\x{105f3}\x{10d4a}-\x{10d4d}\x{10d4f})"
-           R"(\x{10ec2}-\x{10ec4}\x{1123f}-\x{11240}\x{11380}-\x{11389})"
-           R"(\x{1138b}\x{1138e}\x{11390}-\x{113b5}\x{113b7}\x{113d1}\x{113d3})"
-           R"(\x{11bc0}-\x{11be0}\x{11f02}\x{11f04}-\x{11f10})"
-           R"(\x{11f12}-\x{11f33}\x{1342f}\x{13441}-\x{13446})"
-           R"(\x{13460}-\x{143fa}\x{16100}-\x{1611d}\x{16d43}-\x{16d6a})"
-           R"(\x{18cff}\x{1b132}\x{1b155}\x{1e4d0}-\x{1e4ea})"
-           R"(\x{1e5d0}-\x{1e5ed}\x{1e5f0}\x{2b739}\x{2ebf0}-\x{2ee5d})"
-           R"(\x{31350}-\x{323af})"},
-    {"M", R"(\x{897}\x{cf3}\x{ece}\x{10d69}-\x{10d6d}\x{10efc}-\x{10eff})"
-          R"(\x{11241}\x{113b8}-\x{113c0}\x{113c2}\x{113c5})"
-          R"(\x{113c7}-\x{113ca}\x{113cc}-\x{113d0}\x{113d2})"
-          R"(\x{113e1}-\x{113e2}\x{1171e}\x{11f00}-\x{11f01}\x{11f03})"
-          R"(\x{11f34}-\x{11f3a}\x{11f3e}-\x{11f42}\x{11f5a}\x{13440})"
-          R"(\x{13447}-\x{13455}\x{1611e}-\x{1612f}\x{1e08f})"
-          R"(\x{1e4ec}-\x{1e4ef}\x{1e5ee}-\x{1e5ef})"},
-    {"Mn", R"(\x{897}\x{ece}\x{10d69}-\x{10d6d}\x{10efc}-\x{10eff}\x{11241})"
-           R"(\x{113bb}-\x{113c0}\x{113ce}\x{113d0}\x{113d2})"
-           R"(\x{113e1}-\x{113e2}\x{11f00}-\x{11f01}\x{11f36}-\x{11f3a})"
-           R"(\x{11f40}\x{11f42}\x{11f5a}\x{13440}\x{13447}-\x{13455})"
-           R"(\x{1611e}-\x{16129}\x{1612d}-\x{1612f}\x{1e08f})"
-           R"(\x{1e4ec}-\x{1e4ef}\x{1e5ee}-\x{1e5ef})"},
-    {"Mc", R"(\x{cf3}\x{113b8}-\x{113ba}\x{113c2}\x{113c5}\x{113c7}-\x{113ca})"
-           R"(\x{113cc}-\x{113cd}\x{113cf}\x{1171e}\x{11f03})"
-           R"(\x{11f34}-\x{11f35}\x{11f3e}-\x{11f3f}\x{11f41})"
-           R"(\x{1612a}-\x{1612c})"},
-    {"N", R"(\x{10d40}-\x{10d49}\x{116d0}-\x{116e3}\x{11bf0}-\x{11bf9})"
-          R"(\x{11f50}-\x{11f59}\x{16130}-\x{16139}\x{16d70}-\x{16d79})"
-          R"(\x{1ccf0}-\x{1ccf9}\x{1d2c0}-\x{1d2d3}\x{1e4f0}-\x{1e4f9})"
-          R"(\x{1e5f1}-\x{1e5fa})"},
-    {"Nd", R"(\x{10d40}-\x{10d49}\x{116d0}-\x{116e3}\x{11bf0}-\x{11bf9})"
-           R"(\x{11f50}-\x{11f59}\x{16130}-\x{16139}\x{16d70}-\x{16d79})"
-           R"(\x{1ccf0}-\x{1ccf9}\x{1e4f0}-\x{1e4f9}\x{1e5f1}-\x{1e5fa})"},
-    {"No", R"(\x{1d2c0}-\x{1d2d3})"},
-    {"P", R"(\x{1b4e}-\x{1b4f}\x{1b7f}\x{10d6e}\x{113d4}-\x{113d5})"
-          R"(\x{113d7}-\x{113d8}\x{11b00}-\x{11b09}\x{11be1})"
-          R"(\x{11f43}-\x{11f4f}\x{16d6d}-\x{16d6f}\x{1e5ff})"},
-    {"Pd", R"(\x{10d6e})"},
-    {"Po", R"(\x{1b4e}-\x{1b4f}\x{1b7f}\x{113d4}-\x{113d5}\x{113d7}-\x{113d8})"
-           R"(\x{11b00}-\x{11b09}\x{11be1}\x{11f43}-\x{11f4f})"
-           R"(\x{16d6d}-\x{16d6f}\x{1e5ff})"},
-    {"S", R"(\x{2427}-\x{2429}\x{2ffc}-\x{2fff}\x{31e4}-\x{31e5}\x{31ef})"
-          R"(\x{10d8e}-\x{10d8f}\x{1cc00}-\x{1ccef}\x{1cd00}-\x{1ceb3})"
-          R"(\x{1f6dc}\x{1f774}-\x{1f776}\x{1f77b}-\x{1f77f}\x{1f7d9})"
-          R"(\x{1f8b2}-\x{1f8bb}\x{1f8c0}-\x{1f8c1}\x{1fa75}-\x{1fa77})"
-          R"(\x{1fa87}-\x{1fa89}\x{1fa8f}\x{1faad}-\x{1faaf})"
-          R"(\x{1fabb}-\x{1fabf}\x{1fac6}\x{1face}-\x{1facf})"
-          R"(\x{1fada}-\x{1fadc}\x{1fadf}\x{1fae8}-\x{1fae9})"
-          R"(\x{1faf7}-\x{1faf8}\x{1fbcb}-\x{1fbef})"},
-    {"Sm", R"(\x{10d8e}-\x{10d8f})"},
-    {"So", R"(\x{2427}-\x{2429}\x{2ffc}-\x{2fff}\x{31e4}-\x{31e5}\x{31ef})"
-           R"(\x{1cc00}-\x{1ccef}\x{1cd00}-\x{1ceb3}\x{1f6dc})"
-           R"(\x{1f774}-\x{1f776}\x{1f77b}-\x{1f77f}\x{1f7d9})"
-           R"(\x{1f8b2}-\x{1f8bb}\x{1f8c0}-\x{1f8c1}\x{1fa75}-\x{1fa77})"
-           R"(\x{1fa87}-\x{1fa89}\x{1fa8f}\x{1faad}-\x{1faaf})"
-           R"(\x{1fabb}-\x{1fabf}\x{1fac6}\x{1face}-\x{1facf})"
-           R"(\x{1fada}-\x{1fadc}\x{1fadf}\x{1fae8}-\x{1fae9})"
-           R"(\x{1faf7}-\x{1faf8}\x{1fbcb}-\x{1fbef})"},
-    {"Cf", R"(\x{13439}-\x{1343f})"},
+// Found by comparing all characters with tokenizers 0.23.3. Ranges are
+// hexadecimal; another property's name stands for its characters.
+constexpr std::pair<absl::string_view, absl::string_view> kAdditions[] = {
+    {"L", "Lu Ll Lm Lo"},
+    {"Lu", "1c89 a7cb-a7cc a7da a7dc 10d50-10d65"},
+    {"Ll", "1c8a a7cd a7db 10d70-10d85 1df25-1df2a"},
+    {"Lm", "10d4e 10d6f 16d40-16d42 16d6b-16d6c 1e030-1e06d 1e4eb"},
+    {"Lo",
+     "105c0-105f3 10d4a-10d4d 10d4f 10ec2-10ec4 1123f-11240 11380-11389 "
+     "1138b 1138e 11390-113b5 113b7 113d1 113d3 11bc0-11be0 11f02 "
+     "11f04-11f10 11f12-11f33 1342f 13441-13446 13460-143fa 16100-1611d "
+     "16d43-16d6a 18cff 1b132 1b155 1e4d0-1e4ea 1e5d0-1e5ed 1e5f0 2b739 "
+     "2ebf0-2ee5d 31350-323af"},
+    {"M", "Mn Mc"},
+    {"Mn",
+     "897 ece 10d69-10d6d 10efc-10eff 11241 113bb-113c0 113ce 113d0 113d2 "
+     "113e1-113e2 11f00-11f01 11f36-11f3a 11f40 11f42 11f5a 13440 "
+     "13447-13455 1611e-16129 1612d-1612f 1e08f 1e4ec-1e4ef 1e5ee-1e5ef"},
+    {"Mc",
+     "cf3 113b8-113ba 113c2 113c5 113c7-113ca 113cc-113cd 113cf 1171e 11f03 "
+     "11f34-11f35 11f3e-11f3f 11f41 1612a-1612c"},
+    {"N", "Nd No"},
+    {"Nd",
+     "10d40-10d49 116d0-116e3 11bf0-11bf9 11f50-11f59 16130-16139 "
+     "16d70-16d79 1ccf0-1ccf9 1e4f0-1e4f9 1e5f1-1e5fa"},
+    {"No", "1d2c0-1d2d3"},
+    {"P", "Pd Po"},
+    {"Pd", "10d6e"},
+    {"Po",
+     "1b4e-1b4f 1b7f 113d4-113d5 113d7-113d8 11b00-11b09 11be1 11f43-11f4f "
+     "16d6d-16d6f 1e5ff"},
+    {"S", "Sm So"},
+    {"Sm", "10d8e-10d8f"},
+    {"So",
+     "2427-2429 2ffc-2fff 31e4-31e5 31ef 1cc00-1ccef 1cd00-1ceb3 1f6dc "
+     "1f774-1f776 1f77b-1f77f 1f7d9 1f8b2-1f8bb 1f8c0-1f8c1 1fa75-1fa77 "
+     "1fa87-1fa89 1fa8f 1faad-1faaf 1fabb-1fabf 1fac6 1face-1facf "
+     "1fada-1fadc 1fadf 1fae8-1fae9 1faf7-1faf8 1fbcb-1fbef"},
+    {"Cf", "13439-1343f"},
     {"Alphabetic",
-     R"(\x{363}-\x{36f}\x{897}\x{c04}\x{cf3}\x{f82}-\x{f83})"
-     R"(\x{1c89}-\x{1c8a}\x{1dd3}-\x{1de6}\x{a7cb}-\x{a7cd})"
-     R"(\x{a7da}-\x{a7dc}\x{105c0}-\x{105f3}\x{10d4a}-\x{10d65}\x{10d69})"
-     R"(\x{10d6f}-\x{10d85}\x{10ec2}-\x{10ec4}\x{10efc})"
-     R"(\x{11080}-\x{11081}\x{1123f}-\x{11241}\x{11380}-\x{11389})"
-     R"(\x{1138b}\x{1138e}\x{11390}-\x{113b5}\x{113b7}-\x{113c0})"
-     R"(\x{113c2}\x{113c5}\x{113c7}-\x{113ca}\x{113cc}-\x{113cd})"
-     R"(\x{113d1}\x{113d3}\x{11bc0}-\x{11be0}\x{11f00}-\x{11f10})"
-     R"(\x{11f12}-\x{11f3a}\x{11f3e}-\x{11f40}\x{1342f})"
-     R"(\x{13441}-\x{13446}\x{13460}-\x{143fa}\x{16100}-\x{1612e})"
-     R"(\x{16d40}-\x{16d6c}\x{18cff}\x{1b132}\x{1b155})"
-     R"(\x{1df25}-\x{1df2a}\x{1e030}-\x{1e06d}\x{1e08f})"
-     R"(\x{1e4d0}-\x{1e4eb}\x{1e5d0}-\x{1e5ed}\x{1e5f0}\x{2b739})"
-     R"(\x{2ebf0}-\x{2ee5d}\x{31350}-\x{323af})"},
-    {"Lowercase",
-     R"(\x{10fc}\x{1c8a}\x{a7cd}\x{a7db}\x{a7f2}-\x{a7f4}\x{ab69})"
-     R"(\x{10d70}-\x{10d85}\x{1df25}-\x{1df2a}\x{1e030}-\x{1e06d})"},
-    {"Uppercase",
-     R"(\x{1c89}\x{a7cb}-\x{a7cc}\x{a7da}\x{a7dc}\x{10d50}-\x{10d65})"},
-    {"Han", R"(\x{2b739}\x{2ebf0}-\x{2ee5d}\x{31350}-\x{323af})"},
-    {"Hiragana", R"(\x{1b132})"},
-    {"Katakana", R"(\x{1b155})"},
+     "L 363-36f 897 c04 cf3 f82-f83 1dd3-1de6 10d69 10efc 11080-11081 11241 "
+     "113b8-113c0 113c2 113c5 113c7-113ca 113cc-113cd 11f00-11f01 11f03 "
+     "11f34-11f3a 11f3e-11f40 1611e-1612e 1e08f"},
+    {"Lowercase", "Ll 10fc a7f2-a7f4 ab69 1e030-1e06d"},
+    {"Uppercase", "Lu"},
+    {"Han", "2b739 2ebf0-2ee5d 31350-323af"},
+    {"Hiragana", "1b132"},
+    {"Katakana", "1b155"},
+    {"Word", "Alphabetic M Nd"},
+    {"Number of Unicode 17", "N 11de0-11de9 16ff4-16ff6"},
 };
+
+void Append(absl::string_view property, std::vector<CharRange>* out) {
+  for (const auto& [name, ranges] : kAdditions) {
+    if (name != property) continue;
+    for (const absl::string_view range : absl::StrSplit(ranges, ' ')) {
+      if (absl::ascii_isupper(range[0])) {
+        Append(range, out);
+        continue;
+      }
+      const std::pair<absl::string_view, absl::string_view> ends =
+          absl::StrSplit(range, '-');
+      uint32_t first = 0, last = 0;
+      (void)absl::SimpleHexAtoi(ends.first, &first);
+      if (!absl::SimpleHexAtoi(ends.second, &last)) last = first;
+      out->push_back({first, last});
+    }
+  }
+}
 
 }  // namespace
 
-absl::string_view AddedCharacters(absl::string_view property) {
-  for (const auto& addition : kAdditions) {
-    if (addition.property == property) return addition.items;
+std::vector<CharRange> AddedCharacters(absl::string_view property) {
+  std::vector<CharRange> all;
+  Append(property, &all);
+  std::sort(all.begin(), all.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<CharRange> merged;
+  for (const CharRange& range : all) {
+    if (!merged.empty() && range.first <= merged.back().last + 1) {
+      merged.back().last = std::max(merged.back().last, range.last);
+    } else {
+      merged.push_back(range);
+    }
   }
-  return "";
+  return merged;
 }
 
 }  // namespace sluice

@@ -1,13 +1,19 @@
 #pragma once
 
+#include <vector>
+
 #include "absl/strings/string_view.h"
 
 namespace sluice {
 
-// Characters of a property ("L", "Nd", "Alphabetic", "Han") that Unicode 15 to
-// 16 added, as items of a PCRE2 set; "" if there are none. Hugging Face's
-// Oniguruma knows Unicode 16, PCRE2 10.42 only 14; a later PCRE2 has them
-// twice.
-absl::string_view AddedCharacters(absl::string_view property);
+struct CharRange {
+  char32_t first;
+  char32_t last;
+};
+
+// Characters of a property ("L", "Nd", "Alphabetic", "Han", "Word") that
+// Unicode 15 to 16 added, in order and in as few ranges as can be. Hugging
+// Face's Oniguruma knows Unicode 16, PCRE2 10.42 only 14 and ICU 72 only 15.
+std::vector<CharRange> AddedCharacters(absl::string_view property);
 
 }  // namespace sluice

@@ -226,8 +226,8 @@ TEST(UnicodeTest, ClassesAreThoseOfHuggingFace) {
   EXPECT_TRUE(IsWhitespace(0x85));
   EXPECT_FALSE(IsWhitespace(0x180E));
   EXPECT_FALSE(IsWhitespace(0x200B));
-  EXPECT_TRUE(IsNumeric(0xBD));     // ½
-  EXPECT_TRUE(IsNumeric(0x11DE0));  // Unicode 17
+  EXPECT_TRUE(IsNumber(0xBD));      // ½
+  EXPECT_TRUE(IsNumber(0x11DE0));   // Unicode 17
   EXPECT_TRUE(IsPunctuation('$'));  // a symbol, but ASCII
   EXPECT_FALSE(IsPunctuation(0x20AC));
   EXPECT_FALSE(IsPunctuation(0x2E43));  // Unicode 9

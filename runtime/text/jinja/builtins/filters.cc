@@ -11,10 +11,11 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/text/utf8.h"
 #include "runtime/text/jinja/builtins/builtins.h"
 #include "runtime/text/jinja/interpreter.h"
 #include "runtime/text/jinja/text_ops.h"
-#include "runtime/text/jinja/unicode.h"
+#include "runtime/text/unicode/python_text.h"
 
 // jinja2.filters, one function each, with their parameters in their order.
 
@@ -135,7 +136,7 @@ Value Center(In& in, const Value& v, const CallArgs& args) {
 }
 
 Value Length(In& in, const Value& v, const CallArgs&) {
-  if (const auto* str = v.AsStr()) return CountCodePoints(str->text);
+  if (const auto* str = v.AsStr()) return CountCharacters(str->text);
   if (const Seq* seq = v.AsSeq()) return seq->items.size();
   if (const Dict* dict = v.AsDict()) return dict->items.size();
   if (const Loop* loop = v.AsLoop()) return loop->items.size();
@@ -501,9 +502,9 @@ Value Replace(In& in, const Value& v, const CallArgs& args) {
 
 Value Reverse(In& in, const Value& v, const CallArgs&) {
   if (v.AsStr() != nullptr) {
-    std::vector<uint32_t> c = ToCodePoints(v.AsStr()->text);
+    std::u32string c = ToUtf32(v.AsStr()->text);
     std::reverse(c.begin(), c.end());
-    return MakeStr(FromCodePoints(c));
+    return MakeStr(FromUtf32(c));
   }
   std::vector<Value> items = in.Items(v);
   std::reverse(items.begin(), items.end());
@@ -619,11 +620,11 @@ Value Title(In& in, const Value& v, const CallArgs&) {
   std::string out;
   for (size_t pos = 0; pos < text.size();) {
     const size_t start = pos;
-    const bool is_separator = separates(NextCodePoint(text, pos));
+    const bool is_separator = separates(DecodeUtf8(text, &pos));
     const size_t first_end = pos;
     while (pos < text.size()) {
       size_t next = pos;
-      if (separates(NextCodePoint(text, next)) != is_separator) break;
+      if (separates(DecodeUtf8(text, &next)) != is_separator) break;
       pos = next;
     }
     out += ToUpper(text.substr(start, first_end - start));
@@ -651,7 +652,7 @@ Value Truncate(In& in, const Value& v, const CallArgs& args) {
       bound[3] == nullptr || bound[3]->IsNone() ? Int{5} : bound.IntOr(3, 5);
   if (!bound.ok()) return {};
   const std::string end = given_end == nullptr ? "..." : *given_end;
-  const Int end_size = static_cast<Int>(CountCodePoints(end));
+  const Int end_size = static_cast<Int>(CountCharacters(end));
   if (length < end_size || leeway < 0) {
     return in.Fail("truncate: the length is too small or the leeway negative");
   }
@@ -662,10 +663,10 @@ Value Truncate(In& in, const Value& v, const CallArgs& args) {
     return in.Fail("truncate needs a string");
   }
   const std::string& text = v.AsStr()->text;
-  std::vector<uint32_t> c = ToCodePoints(text);
+  std::u32string c = ToUtf32(text);
   if (static_cast<Int>(c.size()) <= length + leeway) return MakeStr(text);
   c.resize(static_cast<size_t>(length - end_size));
-  std::string out = FromCodePoints(c);
+  std::string out = FromUtf32(c);
   if (!bound.TruthOr(1, false)) {
     const size_t space = out.rfind(' ');
     if (space != std::string::npos) out.resize(space);
@@ -736,7 +737,7 @@ Value WordCount(In& in, const Value& v, const CallArgs&) {
   size_t words = 0;
   bool in_word = false;
   for (size_t pos = 0; pos < text.size();) {
-    const uint32_t c = NextCodePoint(text, pos);
+    const uint32_t c = DecodeUtf8(text, &pos);
     const bool is_word = c == '_' || IsAlpha(c) || IsNumeric(c);
     if (is_word && !in_word) ++words;
     in_word = is_word;

@@ -5,10 +5,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/text/utf8.h"
 #include "runtime/text/jinja/builtins/builtins.h"
 #include "runtime/text/jinja/interpreter.h"
 #include "runtime/text/jinja/text_ops.h"
-#include "runtime/text/jinja/unicode.h"
+#include "runtime/text/unicode/python_text.h"
 
 // Python's two ways to format: "%5.2f" % x and "{:>5}".format(x).
 
@@ -54,7 +55,7 @@ Value Padded(Interpreter& in, const Spec& spec, const std::string& sign,
              const std::string& body, char default_align) {
   const char align = spec.align == '\0' ? default_align : spec.align;
   if (align == '=') {
-    const Int width = Int{spec.width} - static_cast<Int>(CountCodePoints(sign));
+    const Int width = Int{spec.width} - static_cast<Int>(CountCharacters(sign));
     const Value padded = Pad(in, body, width, spec.fill, '>');
     return in.failed() ? Value() : MakeStr(sign + padded.AsStr()->text);
   }
@@ -62,8 +63,8 @@ Value Padded(Interpreter& in, const Spec& spec, const std::string& sign,
   if (align != '^') return Pad(in, whole, spec.width, spec.fill, align);
   // Format strings centre with the odd character on the right.
   const Int padding = std::max(
-      Int{spec.width} - static_cast<Int>(CountCodePoints(whole)), Int{0});
-  const Int size = static_cast<Int>(CountCodePoints(whole));
+      Int{spec.width} - static_cast<Int>(CountCharacters(whole)), Int{0});
+  const Int size = static_cast<Int>(CountCharacters(whole));
   const Value left = Pad(in, whole, size + padding / 2, spec.fill, '>');
   return in.failed() ? Value()
                      : Pad(in, left.AsStr()->text, spec.width, spec.fill, '<');
@@ -149,9 +150,9 @@ Value FormatFloat(Interpreter& in, const Spec& spec, double value) {
 
 Value FormatText(Interpreter& in, const Spec& spec, const std::string& text) {
   if (spec.precision < 0) return Padded(in, spec, "", text, '<');
-  std::vector<uint32_t> c = ToCodePoints(text);
+  std::u32string c = ToUtf32(text);
   if (c.size() > static_cast<size_t>(spec.precision)) c.resize(spec.precision);
-  return Padded(in, spec, "", FromCodePoints(c), '<');
+  return Padded(in, spec, "", FromUtf32(c), '<');
 }
 
 // Reads digits. False if the number is too large.
@@ -173,13 +174,11 @@ std::string Repr(Interpreter& in, const Value& value) {
 std::string EscapeNonAscii(const std::string& text) {
   std::string out;
   for (size_t pos = 0; pos < text.size();) {
-    const uint32_t c = NextCodePoint(text, pos);
+    const uint32_t c = DecodeUtf8(text, &pos);
     if (c < 0x80) {
       out += static_cast<char>(c);
     } else {
-      out += c < 0x100     ? absl::StrFormat("\\x%02x", c)
-             : c < 0x10000 ? absl::StrFormat("\\u%04x", c)
-                           : absl::StrFormat("\\U%08x", c);
+      AppendPythonEscape(c, &out);
     }
   }
   return out;
@@ -238,14 +237,14 @@ Value ConvertPercent(Interpreter& in, Spec spec, bool zero, bool left,
       spec.fill = " ";
       if (spec.align == '=') spec.align = '>';
       if (const auto* str = value.AsStr()) {
-        if (CountCodePoints(str->text) == 1) {
+        if (CountCharacters(str->text) == 1) {
           return Padded(in, spec, "", str->text, '>');
         }
       } else if (value.IsInt() && value.int_value() >= 0 &&
                  value.int_value() < 0x110000) {
         std::string text;
-        AppendUtf8(static_cast<uint32_t>(value.int_value()), text);
-        if (IsValidUtf8(text)) return Padded(in, spec, "", text, '>');
+        AppendUtf8(static_cast<uint32_t>(value.int_value()), &text);
+        if (!FindInvalidUtf8(text)) return Padded(in, spec, "", text, '>');
       }
       return in.Fail("%c requires int or char");
     }
@@ -367,7 +366,7 @@ bool ParseSpec(Interpreter& in, const std::string& text, Spec& spec) {
   size_t pos = 0;
   if (!text.empty()) {
     size_t after_fill = 0;
-    NextCodePoint(text, after_fill);
+    DecodeUtf8(text, &after_fill);
     if (after_fill < text.size() && IsAlign(text[after_fill])) {
       spec.fill = text.substr(0, after_fill);
       spec.align = text[after_fill];

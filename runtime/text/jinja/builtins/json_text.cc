@@ -2,9 +2,9 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "common/text/text.h"
 #include "runtime/text/jinja/builtins/builtins.h"
 #include "runtime/text/jinja/interpreter.h"
-#include "runtime/text/jinja/unicode.h"
 
 // The tojson filter: Python's json.dumps as transformers calls it.
 

@@ -3,10 +3,11 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/text/utf8.h"
 #include "runtime/text/jinja/builtins/builtins.h"
 #include "runtime/text/jinja/interpreter.h"
 #include "runtime/text/jinja/text_ops.h"
-#include "runtime/text/jinja/unicode.h"
+#include "runtime/text/unicode/python_text.h"
 
 // Attributes and methods that Python's types have and the sandbox lets through.
 
@@ -52,7 +53,7 @@ std::vector<std::string> SplitBySpace(absl::string_view text, Int limit,
       size_t end = 0;
       while (end < text.size()) {
         size_t next = end;
-        if (IsSpace(NextCodePoint(text, next))) break;
+        if (IsSpace(DecodeUtf8(text, &next))) break;
         end = next;
       }
       parts.emplace_back(text.substr(0, end));
@@ -68,7 +69,7 @@ std::vector<std::string> SplitBySpace(absl::string_view text, Int limit,
     }
     size_t begin = 0;
     for (size_t pos = 0; pos < text.size();) {
-      if (IsSpace(NextCodePoint(text, pos))) begin = pos;
+      if (IsSpace(DecodeUtf8(text, &pos))) begin = pos;
     }
     parts.emplace_back(text.substr(begin));
     text = Strip(text.substr(0, begin), nullptr, false, true);
@@ -165,7 +166,7 @@ bool Window(Bound& bound, const std::string& text, absl::string_view& window,
   const bool has_start = bound[1] != nullptr && !bound[1]->IsNone();
   const bool has_end = bound[2] != nullptr && !bound[2]->IsNone();
   if (!has_start && !has_end) return true;
-  const Int size = static_cast<Int>(CountCodePoints(text));
+  const Int size = static_cast<Int>(CountCharacters(text));
   const auto place = [&](Int index) {
     return index < 0 ? std::max(index + size, Int{0}) : index;
   };
@@ -173,9 +174,9 @@ bool Window(Bound& bound, const std::string& text, absl::string_view& window,
   const Int end = has_end ? std::min(place(bound.IntOr(2, 0)), size) : size;
   if (!bound.ok() || start > size || end < start) return false;
   size_t begin_byte = 0, end_byte = 0;
-  for (Int i = 0; i < start; ++i) NextCodePoint(text, begin_byte);
+  for (Int i = 0; i < start; ++i) DecodeUtf8(text, &begin_byte);
   end_byte = begin_byte;
-  for (Int i = start; i < end; ++i) NextCodePoint(text, end_byte);
+  for (Int i = start; i < end; ++i) DecodeUtf8(text, &end_byte);
   window = absl::string_view(text).substr(begin_byte, end_byte - begin_byte);
   first = start;
   return true;
@@ -198,7 +199,7 @@ Value FindMethod(In& in, const Value& self, const CallArgs& args,
   if (place == absl::string_view::npos) {
     return must_find ? in.Fail("substring not found") : Value(-1);
   }
-  return first + static_cast<Int>(CountCodePoints(window.substr(0, place)));
+  return first + static_cast<Int>(CountCharacters(window.substr(0, place)));
 }
 
 Value CountMethod(In& in, const Value& self, const CallArgs& args) {
@@ -209,7 +210,7 @@ Value CountMethod(In& in, const Value& self, const CallArgs& args) {
   absl::string_view window;
   Int first = 0;
   if (!Window(bound, TextOf(self), window, first)) return 0;
-  if (what->empty()) return CountCodePoints(window) + 1;
+  if (what->empty()) return CountCharacters(window) + 1;
   size_t count = 0;
   for (size_t pos = 0;
        (pos = FindText(window, *what, pos)) != absl::string_view::npos;
@@ -299,7 +300,7 @@ Value PadMethod(In& in, const Value& self, const CallArgs& args, char align) {
   const Int width = bound.IntOr(0, 0);
   const std::string* fill = bound.StrOrNull(1);
   if (!bound.ok()) return {};
-  if (fill != nullptr && CountCodePoints(*fill) != 1) {
+  if (fill != nullptr && CountCharacters(*fill) != 1) {
     return in.Fail("the fill character must be exactly one character long");
   }
   return Pad(in, TextOf(self), width, fill == nullptr ? " " : *fill, align);
@@ -328,7 +329,7 @@ Value SwapCase(In&, const Value& self, const CallArgs&) {
   const std::string& text = TextOf(self);
   for (size_t pos = 0; pos < text.size();) {
     const size_t start = pos;
-    const uint32_t c = NextCodePoint(text, pos);
+    const uint32_t c = DecodeUtf8(text, &pos);
     const std::string one = text.substr(start, pos - start);
     out += IsUpper(c) ? ToLower(one) : IsLower(c) ? ToUpper(one) : one;
   }
@@ -336,16 +337,16 @@ Value SwapCase(In&, const Value& self, const CallArgs&) {
 }
 
 // isalpha and the like: not empty, and all characters are.
-template <bool (*Is)(uint32_t)>
+template <bool (*Is)(char32_t)>
 Value AllAre(In&, const Value& self, const CallArgs&) {
   const std::string& text = TextOf(self);
   for (size_t pos = 0; pos < text.size();) {
-    if (!Is(NextCodePoint(text, pos))) return false;
+    if (!Is(DecodeUtf8(text, &pos))) return false;
   }
   return !text.empty();
 }
 
-bool IsAlnum(uint32_t c) {
+bool IsAlnum(char32_t c) {
   return IsAlpha(c) || IsDecimal(c) || IsDigit(c) || IsNumeric(c);
 }
 
@@ -353,7 +354,7 @@ Value IsTitleText(In&, const Value& self, const CallArgs&) {
   bool cased = false, in_word = false;
   const std::string& text = TextOf(self);
   for (size_t pos = 0; pos < text.size();) {
-    const uint32_t c = NextCodePoint(text, pos);
+    const uint32_t c = DecodeUtf8(text, &pos);
     const bool upper = IsUpper(c) || IsTitle(c);
     const bool lower = IsLower(c);
     if ((upper && in_word) || (lower && !in_word)) return false;
@@ -394,10 +395,8 @@ const std::map<std::string, Method>& StrMethods() {
        }},
       {"isalnum", AllAre<IsAlnum>},
       {"isalpha", AllAre<IsAlpha>},
-      {"isascii",
-       [](In&, const Value& s, const CallArgs&) {
-         return Value(CountCodePoints(TextOf(s)) == TextOf(s).size());
-       }},
+      {"isascii", [](In&, const Value& s,
+                     const CallArgs&) { return Value(IsAscii(TextOf(s))); }},
       {"isdecimal", AllAre<IsDecimal>},
       {"isdigit", AllAre<IsDigit>},
       {"islower",

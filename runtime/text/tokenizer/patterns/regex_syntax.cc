@@ -63,9 +63,22 @@ bool Pcre2Knows(const std::string& pattern) {
   return code != nullptr;
 }
 
+// Characters of a property that PCRE2 does not know yet; a later PCRE2 has them
+// twice.
+std::string AddedItems(absl::string_view property) {
+  std::string items;
+  for (const CharRange& range : AddedCharacters(property)) {
+    absl::StrAppend(&items, ItemOf(range.first));
+    if (range.last != range.first) {
+      absl::StrAppend(&items, "-", ItemOf(range.last));
+    }
+  }
+  return items;
+}
+
 // The items of a general category, script or other property of PCRE2.
 std::string ItemsOf(absl::string_view property) {
-  return absl::StrCat("\\p{", property, "}", AddedCharacters(property));
+  return absl::StrCat("\\p{", property, "}", AddedItems(property));
 }
 
 // \w in a set. Outside, Oniguruma takes some numbers of Latin-1 for letters.
@@ -156,7 +169,7 @@ std::optional<std::string> PropertyItems(absl::string_view name, bool posix) {
   }
   // A bare script name means "script extensions" to PCRE2.
   const std::string script = absl::StrCat("\\p{sc:", key, "}");
-  if (Pcre2Knows(script)) return absl::StrCat(script, AddedCharacters(key));
+  if (Pcre2Knows(script)) return absl::StrCat(script, AddedItems(key));
   if (Pcre2Knows(absl::StrCat("\\p{", key, "}"))) return ItemsOf(key);
   return std::nullopt;
 }
