@@ -39,10 +39,6 @@ void FloatToBf16(const float* x, int32_t n, uint16_t* out) {
   HWY_DYNAMIC_DISPATCH(FloatToBf16Impl)(x, n, out);
 }
 
-void Bf16ToFloat(const uint16_t* x, int32_t n, float* out) {
-  HWY_DYNAMIC_DISPATCH(Bf16ToFloatImpl)(x, n, out);
-}
-
 void ConvertFloats(const float* x, int64_t n, DType dtype, void* out) {
   switch (dtype) {
     case DType::kFloat32:

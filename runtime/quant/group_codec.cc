@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "absl/status/status.h"
-#include "runtime/quant/float16.h"
+#include "common/float16.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "runtime/quant/group_codec.cc"

@@ -4,7 +4,6 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "runtime/model/float_convert.h"
 
 // Group-wise asymmetric quantization (FlexGen, Sheng et al. 2023, section 5,
 // "Group-wise quantization"): up to 64 numbers share a scale and a minimum, and
@@ -36,11 +35,6 @@ struct GroupParams {
   uint16_t scale;
   uint16_t min;
 };
-
-inline float DequantizeCode(GroupParams group, float unit, int code) {
-  return Float16ToFloat(group.min) * unit +
-         static_cast<float>(code) * (Float16ToFloat(group.scale) * unit);
-}
 
 // The unit for these numbers. kInvalidArgument if one of them is NaN, infinite
 // or beyond 1e30.

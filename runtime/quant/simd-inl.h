@@ -4,10 +4,9 @@
 #include <cstdint>
 #include <cstring>
 
+#include "common/float16.h"
 #include "common/types.h"
 #include "hwy/highway.h"
-#include "runtime/model/float_convert.h"
-#include "runtime/quant/float16.h"
 
 #if defined(SLUICE_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SLUICE_SIMD_INL_H_

@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/model/float_convert.h"
-#include "runtime/quant/float16.h"
+#include "common/float16.h"
 #include "tests/cuda/support/device_array.h"
 #include "tests/cuda/support/parity.h"
 

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/quant/float16.h"
+#include "common/float16.h"
 #include "runtime/quant/group_codec.h"
 #include "tests/cuda/support/device_array.h"
 #include "tests/cuda/support/parity.h"

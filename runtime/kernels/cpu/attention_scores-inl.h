@@ -7,10 +7,10 @@
 #include <cstring>
 #include <limits>
 
+#include "common/float16.h"
 #include "hwy/highway.h"
 #include "runtime/kernels/cpu/attention.h"
 #include "runtime/kernels/cpu/attention_parts.h"
-#include "runtime/model/float_convert.h"
 
 #if defined(SLUICE_ATTENTION_SCORES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #undef SLUICE_BYTE_DOT

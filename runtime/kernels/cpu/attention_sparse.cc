@@ -3,9 +3,9 @@
 #include <cstring>
 #include <limits>
 
+#include "common/float16.h"
 #include "runtime/kernels/cpu/attention.h"
 #include "runtime/kernels/cpu/attention_parts.h"
-#include "runtime/model/float_convert.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "runtime/kernels/cpu/attention_sparse.cc"

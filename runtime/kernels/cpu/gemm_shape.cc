@@ -5,9 +5,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/float16.h"
 #include "common/status_macros.h"
 #include "runtime/kernels/cpu/gemm.h"
-#include "runtime/model/float_convert.h"
 
 namespace sluice {
 namespace {

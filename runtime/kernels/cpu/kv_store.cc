@@ -3,10 +3,9 @@
 #include <cstring>
 #include <limits>
 
+#include "common/float16.h"
 #include "runtime/kernels/cpu/attention.h"
-#include "runtime/model/float_convert.h"
 #include "runtime/quant/convert_floats.h"
-#include "runtime/quant/float16.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "runtime/kernels/cpu/kv_store.cc"

@@ -1,9 +1,9 @@
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
-#include "runtime/model/float_convert.h"
-#include "runtime/quant/convert_floats.h"
+#include "common/float16.h"
 #include "tests/cuda/emulation/vector_types.h"
 
 // What the kernels use of CUDA's <cuda_bf16.h>. Arithmetic is done in float.
@@ -12,10 +12,17 @@ struct alignas(2) __nv_bfloat16_raw {
   unsigned short x;
 };
 
+// Rounds to nearest even; NaN stays NaN.
+inline uint16_t __round_to_bfloat16(float x) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fc0;
+  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
 struct alignas(2) __nv_bfloat16 {
   __nv_bfloat16() = default;
   __nv_bfloat16(const __nv_bfloat16_raw& raw) : bits(raw.x) {}
-  __nv_bfloat16(float x) : bits(sluice::RoundToBf16(x)) {}
+  __nv_bfloat16(float x) : bits(__round_to_bfloat16(x)) {}
   operator float() const { return sluice::BFloat16ToFloat(bits); }
   operator __nv_bfloat16_raw() const { return {bits}; }
 

@@ -2,8 +2,7 @@
 
 #include <cstdint>
 
-#include "runtime/model/float_convert.h"
-#include "runtime/quant/float16.h"
+#include "common/float16.h"
 #include "tests/cuda/emulation/vector_types.h"
 
 // What the kernels use of CUDA's <cuda_fp16.h>. Arithmetic is done in float.

@@ -7,9 +7,9 @@
 #include <cstring>
 #include <numeric>
 
+#include "common/float16.h"
 #include "runtime/kernels/cpu/attention.h"
 #include "runtime/kernels/cuda/attention/attention_inputs.h"
-#include "runtime/model/float_convert.h"
 #include "tests/unit/kernels/attention_cache.h"
 
 namespace sluice {

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <random>
 
-#include "runtime/model/float_convert.h"
+#include "common/float16.h"
 
 namespace sluice {
 namespace {

@@ -13,6 +13,7 @@
 #include "runtime/memory/host_buffer.h"
 #include "runtime/quant/convert_floats.h"
 #include "runtime/quant/group_codec.h"
+#include "tests/unit/quant/dequantize_code.h"
 
 namespace sluice {
 namespace {
@@ -71,10 +72,10 @@ class Fixture {
       bits_.resize(a_.size());
       FloatToBf16(a_.data(), a_.size(), bits_.data());
       // What the product sees.
-      Bf16ToFloat(bits_.data(), a_.size(), a_.data());
+      ToFloats(bits_.data(), a_.size(), dtype, a_.data());
       std::vector<uint16_t> w(w_.size());
       FloatToBf16(w_.data(), w_.size(), w.data());
-      Bf16ToFloat(w.data(), w_.size(), w_.data());
+      ToFloats(w.data(), w_.size(), dtype, w_.data());
     }
   }
 

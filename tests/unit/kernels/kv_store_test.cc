@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "common/float16.h"
 #include "nlohmann/json.hpp"
 #include "runtime/kernels/cpu/attention.h"
 #include "runtime/kv/kv_layout.h"
-#include "runtime/model/float_convert.h"
 #include "tests/unit/kernels/attention_cache.h"
 #include "tests/unit/kernels/targets.h"
 

@@ -2,15 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <random>
 #include <vector>
 
-#include "runtime/model/float_convert.h"
+#include "common/float16.h"
 #include "runtime/quant/convert_floats.h"
-#include "runtime/quant/float16.h"
 #include "tests/unit/kernels/targets.h"
 
 namespace sluice {
@@ -24,6 +24,13 @@ std::vector<float> Random(int n, uint32_t seed, float range) {
   std::vector<float> out(n);
   for (float& x : out) x = uniform(random);
   return out;
+}
+
+// Rounds to nearest even; NaN stays NaN.
+uint16_t RoundToBf16(float x) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fc0;
+  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
 double Reference(Activation activation, double x) {
@@ -86,7 +93,7 @@ TEST(VectorOpsTest, ActivationsKeepNan) {
       EXPECT_TRUE(std::isnan(out)) << static_cast<int>(activation);
       uint16_t bits = 0;
       PlainTile(activation, &nan, 1, 1, nullptr, DType::kBFloat16, &bits, 1);
-      Bf16ToFloat(&bits, 1, &out);
+      ToFloats(&bits, 1, DType::kBFloat16, &out);
       EXPECT_TRUE(std::isnan(out)) << static_cast<int>(activation);
     }
   });
@@ -193,7 +200,7 @@ TEST(VectorOpsTest, Bf16RoundsToNearestEven) {
     std::vector<uint16_t> out(x.size());
     FloatToBf16(x.data(), x.size(), out.data());
     std::vector<float> back(x.size());
-    Bf16ToFloat(out.data(), x.size(), back.data());
+    ToFloats(out.data(), x.size(), DType::kBFloat16, back.data());
     for (size_t i = 0; i < x.size(); ++i) {
       EXPECT_EQ(out[i], cases[i].second) << std::hex << cases[i].first;
     }
@@ -242,9 +249,7 @@ TEST(VectorOpsTest, RowSums) {
       AddBf16Row(wide.data(), bits.data(), n);
       for (int i = 0; i < n; ++i) {
         EXPECT_EQ(plain[i], x[i] + y[i]);
-        float widened;
-        Bf16ToFloat(&bits[i], 1, &widened);
-        EXPECT_EQ(wide[i], x[i] + widened);
+        EXPECT_EQ(wide[i], x[i] + BFloat16ToFloat(bits[i]));
       }
     }
   });

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <limits>
 
+#include "common/float16.h"
 #include "runtime/model/checkpoint/safetensors_header.h"
 #include "runtime/model/checkpoint/safetensors_source.h"
-#include "runtime/model/float_convert.h"
 #include "tests/unit/model/checkpoint_files.h"
 
 namespace sluice {

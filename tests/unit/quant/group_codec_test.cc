@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/model/float_convert.h"
-#include "runtime/quant/float16.h"
+#include "common/float16.h"
 #include "tests/unit/kernels/targets.h"
+#include "tests/unit/quant/dequantize_code.h"
 
 namespace sluice {
 namespace {

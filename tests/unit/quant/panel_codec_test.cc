@@ -10,6 +10,7 @@
 
 #include "runtime/quant/group_codec.h"
 #include "tests/unit/kernels/targets.h"
+#include "tests/unit/quant/dequantize_code.h"
 
 namespace sluice {
 namespace {
