@@ -12,7 +12,6 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "common/host/logging.h"
 
 namespace sluice {
@@ -101,43 +100,6 @@ int UsableCoreCount(std::span<const int> cores) {
   if (quota <= 0 || quota >= count) return count;
   const int whole = static_cast<int>(quota);
   return std::max(1, whole + (quota > whole ? 1 : 0));
-}
-
-std::vector<int> CoresOfWorker(std::span<const int> cores, int index,
-                               int count) {
-  const size_t n = cores.size();
-  const size_t workers = static_cast<size_t>(std::max(1, count));
-  const size_t worker = static_cast<size_t>(std::max(0, index)) % workers;
-  if (n == 0) return {};
-  if (n < workers) return {cores[worker % n]};
-  const size_t begin = n * worker / workers;
-  const size_t end = n * (worker + 1) / workers;
-  return {cores.begin() + begin, cores.begin() + end};
-}
-
-absl::StatusOr<std::vector<int>> ParseCoreList(absl::string_view text) {
-  const absl::Status error = absl::InvalidArgumentError(absl::StrCat(
-      "core list \"", text, "\" is no list of numbers and ranges, as 0-3,8"));
-  std::vector<int> cores;
-  std::vector<bool> seen(kMaxCores);
-  for (absl::string_view part : absl::StrSplit(text, ',')) {
-    const std::pair<absl::string_view, absl::string_view> ends =
-        absl::StrSplit(part, absl::MaxSplits('-', 1));
-    int first;
-    int last;
-    if (!absl::SimpleAtoi(ends.first, &first)) return error;
-    last = first;
-    if (absl::StrContains(part, '-') && !absl::SimpleAtoi(ends.second, &last)) {
-      return error;
-    }
-    if (first < 0 || last < first || last >= kMaxCores) return error;
-    for (int core = first; core <= last; ++core) {
-      if (seen[core]) return error;
-      seen[core] = true;
-      cores.push_back(core);
-    }
-  }
-  return cores;
 }
 
 void BindThisThread(std::span<const int> cores) {

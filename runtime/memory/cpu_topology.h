@@ -3,9 +3,6 @@
 #include <span>
 #include <vector>
 
-#include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
-
 namespace sluice {
 
 // The physical cores that this process may use (its affinity mask, which a
@@ -19,16 +16,6 @@ std::vector<int> UsableCores();
 // number of usable cores if there is no quota or a larger one. More compute
 // threads than this only wait for each other. `cores` as of UsableCores().
 int UsableCoreCount(std::span<const int> cores);
-
-// The part of `cores` that worker `index` of `count` on this machine should
-// use: contiguous, disjoint, as even as can be. With more workers than cores
-// some share one.
-std::vector<int> CoresOfWorker(std::span<const int> cores, int index,
-                               int count);
-
-// "0-3,8": numbers and ranges, in that order. kInvalidArgument for anything
-// else, an empty list or one with a core twice.
-absl::StatusOr<std::vector<int>> ParseCoreList(absl::string_view text);
 
 // Lets the calling thread run on these cores only (all of them at once; one
 // core to pin it). Best effort: what the system refuses is told in a debug

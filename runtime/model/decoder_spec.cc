@@ -311,9 +311,4 @@ DType ResolveDType(DTypeChoice choice, const DecoderSpec& spec,
              : spec.native_dtype;
 }
 
-int64_t KvBytesPerTokenPerLayer(const DecoderSpec& spec, DType dtype) {
-  const int64_t element_bytes = dtype == DType::kFloat32 ? 4 : 2;
-  return 2 * int64_t{spec.num_kv_heads} * spec.head_dim * element_bytes;
-}
-
 }  // namespace sluice

@@ -85,7 +85,4 @@ absl::StatusOr<DecoderSpec> ParseDecoderSpec(absl::string_view config_json);
 DType ResolveDType(DTypeChoice choice, const DecoderSpec& spec,
                    bool has_float16 = false);
 
-// Bytes of K and V of one token in one layer.
-int64_t KvBytesPerTokenPerLayer(const DecoderSpec& spec, DType dtype);
-
 }  // namespace sluice

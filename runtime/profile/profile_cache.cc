@@ -92,18 +92,6 @@ absl::Status SetCapacities(const ProfilerOptions& machine,
   return absl::OkStatus();
 }
 
-absl::StatusOr<MachineProfile> FindCachedProfile(
-    const ProfileCacheOptions& options) {
-  if (options.cache_dir.empty()) {
-    return absl::NotFoundError("no directory that keeps profiles");
-  }
-  SLUICE_ASSIGN_OR_RETURN(
-      const std::string fingerprint,
-      MachineFingerprint(options.machine, ReleaseVersion()));
-  return Find(CacheFile(options.cache_dir, fingerprint), fingerprint,
-              options.machine);
-}
-
 absl::StatusOr<MachineProfile> CachedProfile(
     const ProfileCacheOptions& options, const ProfileProgress& progress,
     const std::atomic<bool>* cancelled) {

@@ -36,10 +36,6 @@ absl::StatusOr<MachineProfile> CachedProfile(
     const ProfileCacheOptions& options, const ProfileProgress& progress,
     const std::atomic<bool>* cancelled);
 
-// What CachedProfile would find without measuring; kNotFound.
-absl::StatusOr<MachineProfile> FindCachedProfile(
-    const ProfileCacheOptions& options);
-
 // Puts in what is this worker's and not its machine's. A profile without rates
 // of a disk stays without a disk tier. kInvalidArgument if `profile` is of a
 // device with memory of its own and `machine` has none, or the other way round.

@@ -1,7 +1,6 @@
 #include "runtime/memory/disk/io_completion.h"
 
 #include <cassert>
-#include <utility>
 
 namespace sluice {
 
@@ -18,27 +17,13 @@ void IoCompletion::Expect(int parts) {
 }
 
 void IoCompletion::Done(const absl::Status& status) {
-  absl::Status result;
-  {
-    MutexLock lock(&mu_);
-    status_.Update(status);
-    const int pending = pending_.load(std::memory_order_relaxed);
-    assert(pending > 0);
-    if (pending > 1) {
-      pending_.store(pending - 1, std::memory_order_release);
-      return;
-    }
-    if (callback_ == nullptr) {
-      // From here on a waiter may destroy this, as soon as the lock is free.
-      complete_.NotifyAll();
-      pending_.store(0, std::memory_order_release);
-      return;
-    }
-    result = status_;
-    complete_.NotifyAll();
-    pending_.store(0, std::memory_order_release);
-  }
-  callback_(result);
+  MutexLock lock(&mu_);
+  status_.Update(status);
+  const int pending = pending_.load(std::memory_order_relaxed);
+  assert(pending > 0);
+  // After the last one a waiter may destroy this, as soon as the lock is free.
+  if (pending == 1) complete_.NotifyAll();
+  pending_.store(pending - 1, std::memory_order_release);
 }
 
 absl::Status IoCompletion::Wait() {
@@ -50,11 +35,6 @@ absl::Status IoCompletion::Wait() {
 absl::Status IoCompletion::status() const {
   MutexLock lock(&mu_);
   return status_;
-}
-
-void IoCompletion::SetCallback(
-    std::function<void(const absl::Status&)> callback) {
-  callback_ = std::move(callback);
 }
 
 }  // namespace sluice

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <atomic>
-#include <functional>
 
 #include "absl/status/status.h"
 #include "common/threads/mutex.h"
@@ -31,8 +30,7 @@ class IoCompletion {
   // them can be done, or it may be complete in between.
   void Expect(int parts);
 
-  // One part is done. The last one of a round runs the callback, on the
-  // calling thread, and wakes the waiters.
+  // One part is done. The last one of a round wakes the waiters.
   // REQUIRES: parts are expected.
   void Done(const absl::Status& status);
 
@@ -45,16 +43,7 @@ class IoCompletion {
   // As Wait(), of a completion that is ready: never waits.
   absl::Status status() const;
 
-  // What to run at the end of each round, with the round's status; empty for
-  // nothing. It runs when the completion is complete already, so that it, or
-  // whoever it wakes, may begin the next round. Waiters may therefore be awake
-  // before it has run, and must not take Wait() for leave to destroy this: let
-  // the callback say when all is done, or end the engine that runs it first.
-  // Set it before the first round.
-  void SetCallback(std::function<void(const absl::Status&)> callback);
-
  private:
-  std::function<void(const absl::Status&)> callback_;
   std::atomic<int> pending_{0};
   mutable Mutex mu_;
   CondVar complete_;

@@ -67,27 +67,5 @@ TEST(CpuTopologyTest, WhatCannotBeBoundStaysAsItWas) {
   EXPECT_EQ(Affinity(), before);
 }
 
-TEST(CpuTopologyTest, WorkersShareCoresEvenly) {
-  const std::vector<int> cores = {0, 1, 2, 3, 8, 9, 10};
-  EXPECT_THAT(CoresOfWorker(cores, 0, 1), ElementsAre(0, 1, 2, 3, 8, 9, 10));
-  EXPECT_THAT(CoresOfWorker(cores, 0, 3), ElementsAre(0, 1));
-  EXPECT_THAT(CoresOfWorker(cores, 1, 3), ElementsAre(2, 3));
-  EXPECT_THAT(CoresOfWorker(cores, 2, 3), ElementsAre(8, 9, 10));
-  EXPECT_THAT(CoresOfWorker({{4, 5}}, 2, 3), ElementsAre(4));
-  EXPECT_THAT(CoresOfWorker({}, 0, 1), IsEmpty());
-}
-
-TEST(CpuTopologyTest, ParsesCoreLists) {
-  EXPECT_THAT(*ParseCoreList("0"), ElementsAre(0));
-  EXPECT_THAT(*ParseCoreList("8,0-3"), ElementsAre(8, 0, 1, 2, 3));
-  for (const char* text :
-       {"", ",", "a", "1,", "3-1", "-1", "1-", "0,0", "0-2,1", "0-99999999",
-        "1-2-3", "99999999999999999999"}) {
-    EXPECT_EQ(ParseCoreList(text).status().code(),
-              absl::StatusCode::kInvalidArgument)
-        << text;
-  }
-}
-
 }  // namespace
 }  // namespace sluice

@@ -35,27 +35,6 @@ TEST(IoCompletionTest, KeepsTheFirstErrorOfARound) {
   EXPECT_TRUE(done.Wait().ok());
 }
 
-TEST(IoCompletionTest, CallsBackOncePerRoundAndMayBeginTheNextThere) {
-  IoCompletion done;
-  std::vector<absl::Status> results;
-  done.SetCallback([&](const absl::Status& status) {
-    EXPECT_TRUE(done.ready());
-    results.push_back(status);
-    if (results.size() == 2) {
-      done.Expect(1);
-      done.Done(absl::AbortedError("third"));
-    }
-  });
-  done.Expect(2);
-  done.Done(absl::DataLossError("first"));
-  done.Done(absl::OkStatus());
-  done.Expect(1);
-  done.Done(absl::OkStatus());
-  EXPECT_EQ(results, (std::vector<absl::Status>{absl::DataLossError("first"),
-                                                absl::OkStatus(),
-                                                absl::AbortedError("third")}));
-}
-
 TEST(IoCompletionTest, MayBeDestroyedAsSoonAsItIsComplete) {
   for (int round = 0; round < 50; ++round) {
     auto done = std::make_unique<IoCompletion>();
