@@ -62,6 +62,19 @@ struct Expr {
   Arguments arguments;
 };
 
+// Calls `fn` with each expression right below `expr` that is there.
+template <typename Fn>
+void ForEachChild(const Expr& expr, const Fn& fn) {
+  const auto call = [&](const ExprPtr& child) {
+    if (child != nullptr) fn(*child);
+  };
+  for (const ExprPtr& child : expr.children) call(child);
+  for (const ExprPtr& child : expr.arguments.positional) call(child);
+  for (const auto& [name, child] : expr.arguments.keywords) call(child);
+  call(expr.arguments.star);
+  call(expr.arguments.star_star);
+}
+
 struct MacroDef {
   std::string name;
   std::vector<std::string> parameters;

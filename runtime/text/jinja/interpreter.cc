@@ -17,14 +17,35 @@ class Interpreter::Depth {
  public:
   explicit Depth(Interpreter* in) : in_(in) {
     if (++in_->depth_ > in_->limits_.call_depth && !in_->failed()) {
-      in_->status_ = absl::ResourceExhaustedError(absl::StrCat(
-          "line ", in_->line_, ": the template recurses too deeply"));
+      in_->status_ = in_->Exhausted("recurses too deeply");
     }
   }
   ~Depth() { --in_->depth_; }
 
  private:
   Interpreter* in_;
+};
+
+// A scope, entered. On leaving it goes, unless a macro may have seen it.
+class Interpreter::Inner {
+ public:
+  Inner(Interpreter* in, Scope* parent, const std::vector<std::string>& unset)
+      : in_(in),
+        outer_(in->scope_),
+        mark_(in->scopes_.size()),
+        macros_(in->macros_made_) {
+    in->scope_ = in->PushScope(parent, unset);
+  }
+  ~Inner() {
+    in_->scope_ = outer_;
+    if (macros_ == in_->macros_made_) in_->PopScope(mark_);
+  }
+
+ private:
+  Interpreter* in_;
+  Scope* outer_;
+  size_t mark_;
+  size_t macros_;
 };
 
 absl::StatusOr<std::string> Interpreter::Run() {
@@ -34,164 +55,6 @@ absl::StatusOr<std::string> Interpreter::Run() {
   Exec(template_.body);
   if (!status_.ok()) return status_;
   return out;
-}
-
-// --- Errors and limits.
-
-Value Interpreter::Fail(absl::string_view message) {
-  if (status_.ok()) {
-    status_ =
-        absl::InvalidArgumentError(absl::StrCat("line ", line_, ": ", message));
-  }
-  return Value::MakeUndefined("");
-}
-
-Value Interpreter::Unsupported(absl::string_view what) {
-  if (status_.ok()) {
-    status_ = absl::UnimplementedError(
-        absl::StrCat("line ", line_, ": ", what, " is not supported"));
-  }
-  return Value::MakeUndefined("");
-}
-
-Value Interpreter::Raise(const std::string& message) {
-  if (status_.ok()) status_ = absl::InvalidArgumentError(message);
-  return Value::MakeUndefined("");
-}
-
-bool Interpreter::Charge(uint64_t units) {
-  if (!status_.ok()) return false;
-  work_ += units;
-  if (work_ <= limits_.work && units <= limits_.work) return true;
-  status_ = absl::ResourceExhaustedError(
-      absl::StrCat("line ", line_, ": the template does too much work"));
-  return false;
-}
-
-bool Interpreter::ChargeString(uint64_t bytes) {
-  if (status_.ok() && bytes > limits_.bytes) {
-    status_ = absl::ResourceExhaustedError(
-        absl::StrCat("line ", line_, ": the template makes a string of ", bytes,
-                     " bytes; at most ", limits_.bytes, " are allowed"));
-  }
-  return ChargeBytes(bytes);
-}
-
-bool Interpreter::CheckExtent(const Value& value) {
-  if (!status_.ok()) return false;
-  const Extent extent = ExtentOf(value);
-  if (extent.size <= limits_.bytes + 1 && extent.depth <= limits_.value_depth) {
-    return true;
-  }
-  status_ = absl::ResourceExhaustedError(
-      absl::StrCat("line ", line_,
-                   ": the template makes a value that is too large or "
-                   "nested too deeply"));
-  return false;
-}
-
-// --- Services.
-
-std::string Interpreter::Str(const Value& value) {
-  std::string text;
-  if (!ChargeBytes(ExtentOf(value).size)) return text;
-  AppendStr(value, text);
-  return text;
-}
-
-std::vector<Value> Interpreter::Items(const Value& iterable) {
-  if (failed()) return {};
-  if (!Charge(1)) return {};
-  if (const Seq* seq = iterable.AsSeq()) {
-    if (!Charge(4 * seq->items.size())) return {};
-    return seq->items;
-  }
-  if (Iterator* iterator = iterable.AsIterator()) {
-    if (!Charge(4 * iterator->items.size())) return {};
-    std::vector<Value> rest(iterator->items.begin() + iterator->next,
-                            iterator->items.end());
-    iterator->next = iterator->items.size();
-    return rest;
-  }
-  std::vector<Value> items;
-  if (const auto* str = iterable.AsStr()) {
-    if (!Charge(16 * str->text.size())) return {};
-    for (size_t pos = 0; pos < str->text.size();) {
-      const size_t start = pos;
-      DecodeUtf8(str->text, &pos);
-      items.push_back(MakeStr(str->text.substr(start, pos - start)));
-    }
-    return items;
-  }
-  if (const Dict* dict = iterable.AsDict()) {
-    if (!Charge(4 * dict->items.size())) return {};
-    for (const auto& [key, value] : dict->items) items.push_back(key);
-    return items;
-  }
-  if (!iterable.IsUndefined()) {
-    Fail(absl::StrCat("'", TypeName(iterable), "' object is not iterable"));
-  }
-  return items;
-}
-
-Namespace* Interpreter::NewNamespace() {
-  Charge(16);
-  return &namespaces_.emplace_back();
-}
-
-Value Interpreter::GetAttr(const Value& object, const std::string& name) {
-  if (failed()) return {};
-  if (const Undefined* undefined = object.AsUndefined()) {
-    return Fail(undefined->message);
-  }
-  Value value;
-  if (GetMethod(object, name, value)) return value;
-  if (const Dict* dict = object.AsDict()) {
-    if (const Value* found = DictGet(*dict, name)) return *found;
-  }
-  return Value::MakeUndefined(absl::StrCat(
-      "'", TypeName(object), " object' has no attribute '", name, "'"));
-}
-
-Value Interpreter::GetItem(const Value& object, const Value& key) {
-  if (failed()) return {};
-  if (const Undefined* undefined = object.AsUndefined()) {
-    return Fail(undefined->message);
-  }
-  if (const Dict* dict = object.AsDict()) {
-    if (const Value* found = DictGetValue(*dict, key)) return *found;
-  } else if (key.IsInt() || key.IsBool()) {
-    Int index = key.int_value();
-    if (const Seq* seq = object.AsSeq();
-        seq != nullptr && seq->kind != SeqKind::kKeys &&
-        seq->kind != SeqKind::kValues && seq->kind != SeqKind::kItems) {
-      const Int size = static_cast<Int>(seq->items.size());
-      if (index < 0) index += size;
-      if (index >= 0 && index < size) {
-        return seq->items[static_cast<size_t>(index)];
-      }
-    } else if (const auto* str = object.AsStr()) {
-      if (!ChargeBytes(str->text.size())) return {};
-      const Int size = static_cast<Int>(CountCharacters(str->text));
-      if (index < 0) index += size;
-      if (index >= 0 && index < size) {
-        size_t pos = 0;
-        for (Int i = 0; i < index; ++i) DecodeUtf8(str->text, &pos);
-        const size_t start = pos;
-        DecodeUtf8(str->text, &pos);
-        return MakeStr(str->text.substr(start, pos - start));
-      }
-    }
-  }
-  if (const auto* name = key.AsStr()) {
-    Value value;
-    if (GetMethod(object, name->text, value)) return value;
-  }
-  if (!ChargeBytes(ExtentOf(key).size)) return {};
-  std::string text;
-  AppendRepr(key, text);
-  return Value::MakeUndefined(
-      absl::StrCat("'", TypeName(object), " object' has no element ", text));
 }
 
 // --- Scopes.
@@ -332,17 +195,11 @@ Interpreter::Flow Interpreter::ExecStmt(const Stmt& stmt) {
       for (const auto& [target, value] : stmt.assignments) {
         values.push_back(Eval(*value));
       }
-      Scope* const outer = scope_;
-      const size_t mark = scopes_.size();
-      const size_t macros = macros_made_;
-      scope_ = PushScope(outer, stmt.unset_names);
+      const Inner inner(this, scope_, stmt.unset_names);
       for (size_t i = 0; i < values.size(); ++i) {
         Assign(*stmt.assignments[i].first, values[i]);
       }
-      const Flow flow = Exec(stmt.body);
-      scope_ = outer;
-      if (macros == macros_made_) PopScope(mark);
-      return flow;
+      return Exec(stmt.body);
     }
     case Stmt::Kind::kGeneration:
       Output(Str(Capture(stmt.body, stmt.unset_names)));
@@ -359,15 +216,10 @@ std::vector<Value> Interpreter::FilterItems(const Stmt& stmt,
                                             std::vector<Value> items) {
   if (stmt.test == nullptr) return items;
   std::vector<Value> kept;
-  Scope* const outer = scope_;
   for (Value& item : items) {
-    const size_t mark = scopes_.size();
-    const size_t macros = macros_made_;
-    scope_ = PushScope(outer, {});
+    const Inner inner(this, scope_, {});
     Assign(*stmt.target, item);
     const bool keep = Truth(Eval(*stmt.test));
-    scope_ = outer;
-    if (macros == macros_made_) PopScope(mark);
     if (failed()) break;
     if (keep) kept.push_back(std::move(item));
   }
@@ -392,42 +244,36 @@ Interpreter::Flow Interpreter::ExecFor(const Stmt& stmt, Scope* scope,
   // As in Jinja, the else branch runs if no iteration came to its end.
   bool finished_one = false;
   for (; loop.index < loop.items.size() && !failed(); ++loop.index) {
-    const size_t mark = scopes_.size();
-    const size_t macros = macros_made_;
-    scope_ = PushScope(scope, stmt.unset_names);
+    const Inner inner(this, scope, stmt.unset_names);
     Assign(*stmt.target, loop.items[loop.index]);
     scope_->variables["loop"] = Value(&loop);
     const Flow flow = Exec(stmt.body);
-    if (macros == macros_made_) PopScope(mark);
-    scope_ = scope;
     if (flow == Flow::kBreak) break;
     if (flow == Flow::kNormal) finished_one = true;
   }
   Flow flow = Flow::kNormal;
   if (!finished_one && !stmt.else_body.empty() && !failed()) {
-    const size_t mark = scopes_.size();
-    const size_t macros = macros_made_;
-    scope_ = PushScope(scope, stmt.else_unset_names);
+    const Inner inner(this, scope, stmt.else_unset_names);
     flow = Exec(stmt.else_body);
-    if (macros == macros_made_) PopScope(mark);
   }
   scope_ = outer;
   return flow;
 }
 
-Value Interpreter::Capture(const Block& body,
-                           const std::vector<std::string>& unset) {
+Value Interpreter::Captured(const std::function<void()>& run) {
   std::string text;
   std::string* const outer_out = std::exchange(out_, &text);
-  Scope* const outer = scope_;
-  const size_t mark = scopes_.size();
-  const size_t macros = macros_made_;
-  scope_ = PushScope(outer, unset);
-  Exec(body);
-  scope_ = outer;
-  if (macros == macros_made_) PopScope(mark);
+  run();
   out_ = outer_out;
   return MakeStr(std::move(text));
+}
+
+Value Interpreter::Capture(const Block& body,
+                           const std::vector<std::string>& unset) {
+  return Captured([&] {
+    const Inner inner(this, scope_, unset);
+    Exec(body);
+  });
 }
 
 // --- Expressions.
@@ -450,41 +296,18 @@ Value Interpreter::EvalKind(const Expr& expr) {
     case Kind::kNsRef:
       return EvalName(expr);
     case Kind::kTuple:
-    case Kind::kList: {
-      std::vector<Value> items;
-      items.reserve(expr.children.size());
-      for (const ExprPtr& child : expr.children) items.push_back(Eval(*child));
-      return MakeSeq(
-          expr.kind == Kind::kTuple ? SeqKind::kTuple : SeqKind::kList,
-          std::move(items));
-    }
-    case Kind::kDict: {
-      auto dict = std::make_shared<Dict>();
-      for (size_t i = 0; i + 1 < expr.children.size(); i += 2) {
-        const Value key = Eval(*expr.children[i]);
-        Value value = Eval(*expr.children[i + 1]);
-        if (!ChargeBytes(ExtentOf(key).size)) return {};
-        if (!DictSet(*dict, key, std::move(value))) {
-          return Fail(absl::StrCat("unhashable type: '", TypeName(key), "'"));
-        }
-      }
-      return Value(std::shared_ptr<const Dict>(std::move(dict)));
-    }
+      return MakeTuple(EvalAll(expr.children));
+    case Kind::kList:
+      return MakeList(EvalAll(expr.children));
+    case Kind::kDict:
+      return EvalDict(expr);
     case Kind::kCond:
-      if (Truth(Eval(*expr.children[0]))) return Eval(*expr.children[1]);
-      if (failed() || expr.children[2] == nullptr) {
-        return Value::MakeUndefined(
-            "the inline if-expression evaluated to false and no else section "
-            "was defined.");
-      }
-      return Eval(*expr.children[2]);
-    case Kind::kAnd: {
-      Value left = Eval(*expr.children[0]);
-      return Truth(left) ? Eval(*expr.children[1]) : left;
-    }
+      return EvalCond(expr);
+    case Kind::kAnd:
     case Kind::kOr: {
       Value left = Eval(*expr.children[0]);
-      return Truth(left) || failed() ? left : Eval(*expr.children[1]);
+      const bool enough = Truth(left) == (expr.kind == Kind::kOr);
+      return enough || failed() ? left : Eval(*expr.children[1]);
     }
     case Kind::kNot:
       return !Truth(Eval(*expr.children[0]));
@@ -492,40 +315,18 @@ Value Interpreter::EvalKind(const Expr& expr) {
       return EvalCompare(expr);
     case Kind::kBinary:
       return EvalBinary(expr);
-    case Kind::kConcat: {
-      std::string text;
-      for (const ExprPtr& child : expr.children) {
-        const std::string part = Str(Eval(*child));
-        if (!ChargeString(text.size() + part.size())) return {};
-        text += part;
-      }
-      return MakeStr(std::move(text));
-    }
+    case Kind::kConcat:
+      return EvalConcat(expr);
     case Kind::kNeg:
-    case Kind::kPos: {
-      const Value value = Eval(*expr.children[0]);
-      if (failed()) return {};
-      if (const Undefined* undefined = value.AsUndefined()) {
-        return Fail(undefined->message);
-      }
-      if (!value.IsNumber()) {
-        return Fail(absl::StrCat("bad operand type for unary ",
-                                 expr.kind == Kind::kNeg ? "-" : "+", ": '",
-                                 TypeName(value), "'"));
-      }
-      const bool negate = expr.kind == Kind::kNeg;
-      if (value.IsFloat()) {
-        return negate ? -value.float_value() : value.float_value();
-      }
-      return Multiply(*this, value, Value(negate ? -1 : 1));
-    }
+    case Kind::kPos:
+      return EvalSign(expr);
     case Kind::kGetattr:
-      return GetAttr(Eval(*expr.children[0]), expr.name);
+      return GetAttr(*this, Eval(*expr.children[0]), expr.name);
     case Kind::kGetitem: {
       const Value object = Eval(*expr.children[0]);
       const Expr& key = *expr.children[1];
       if (key.kind == Kind::kSlice) return EvalSlice(object, key);
-      return GetItem(object, Eval(key));
+      return GetItem(*this, object, Eval(key));
     }
     case Kind::kSlice:
       return Fail("a slice is only allowed as a subscript");
@@ -540,15 +341,68 @@ Value Interpreter::EvalKind(const Expr& expr) {
       const Value operand = Eval(*expr.children[0]);
       return EvalFilter(expr, &operand);
     }
-    case Kind::kTest: {
-      const Value operand = Eval(*expr.children[0]);
-      const CallArgs args = EvalArguments(expr.arguments);
-      line_ = expr.line;
-      if (failed() || !ChargeBytes(ExtentOf(operand).size)) return {};
-      return CallTest(*this, expr.name, operand, args);
-    }
+    case Kind::kTest:
+      return EvalTest(expr);
   }
   return {};
+}
+
+std::vector<Value> Interpreter::EvalAll(const std::vector<ExprPtr>& exprs) {
+  std::vector<Value> values;
+  values.reserve(exprs.size());
+  for (const ExprPtr& expr : exprs) values.push_back(Eval(*expr));
+  return values;
+}
+
+Value Interpreter::EvalDict(const Expr& expr) {
+  auto dict = std::make_shared<Dict>();
+  for (size_t i = 0; i + 1 < expr.children.size(); i += 2) {
+    const Value key = Eval(*expr.children[i]);
+    Value value = Eval(*expr.children[i + 1]);
+    if (!ChargeBytes(ExtentOf(key).size)) return {};
+    if (!DictSet(*dict, key, std::move(value))) return FailUnhashable(key);
+  }
+  return Value(std::shared_ptr<const Dict>(std::move(dict)));
+}
+
+Value Interpreter::EvalCond(const Expr& expr) {
+  if (Truth(Eval(*expr.children[0]))) return Eval(*expr.children[1]);
+  if (!failed() && expr.children[2] != nullptr) return Eval(*expr.children[2]);
+  return Value::MakeUndefined(
+      "the inline if-expression evaluated to false and no else section was "
+      "defined.");
+}
+
+Value Interpreter::EvalConcat(const Expr& expr) {
+  std::string text;
+  for (const ExprPtr& child : expr.children) {
+    const std::string part = Str(Eval(*child));
+    if (!ChargeString(text.size() + part.size())) return {};
+    text += part;
+  }
+  return MakeStr(std::move(text));
+}
+
+Value Interpreter::EvalSign(const Expr& expr) {
+  const Value value = Eval(*expr.children[0]);
+  if (failed() || FailIfUndefined(value)) return {};
+  const bool negate = expr.kind == Kind::kNeg;
+  if (!value.IsNumber()) {
+    return Fail(absl::StrCat("bad operand type for unary ", negate ? "-" : "+",
+                             ": '", TypeName(value), "'"));
+  }
+  if (value.IsFloat()) {
+    return negate ? -value.float_value() : value.float_value();
+  }
+  return Multiply(*this, value, Value(negate ? -1 : 1));
+}
+
+Value Interpreter::EvalTest(const Expr& expr) {
+  const Value operand = Eval(*expr.children[0]);
+  const CallArgs args = EvalArguments(expr.arguments);
+  line_ = expr.line;
+  if (failed() || !ChargeBytes(ExtentOf(operand).size)) return {};
+  return CallTest(*this, expr.name, operand, args);
 }
 
 Value Interpreter::EvalName(const Expr& expr) {
@@ -582,38 +436,7 @@ Value Interpreter::EvalCompare(const Expr& expr) {
     if (!ChargeBytes(std::min(ExtentOf(left).size, ExtentOf(right).size))) {
       return {};
     }
-    bool holds = false;
-    switch (expr.compare_ops[i]) {
-      case CompareOp::kEq:
-        holds = Equal(left, right);
-        break;
-      case CompareOp::kNe:
-        holds = !Equal(left, right);
-        break;
-      case CompareOp::kLt:
-        holds = Compare(*this, left, right) == -1;
-        break;
-      case CompareOp::kLe: {
-        const int order = Compare(*this, left, right);
-        holds = order == -1 || order == 0;
-        break;
-      }
-      case CompareOp::kGt:
-        holds = Compare(*this, left, right) == 1;
-        break;
-      case CompareOp::kGe: {
-        const int order = Compare(*this, left, right);
-        holds = order == 1 || order == 0;
-        break;
-      }
-      case CompareOp::kIn:
-        holds = Contains(*this, right, left);
-        break;
-      case CompareOp::kNotIn:
-        holds = !Contains(*this, right, left);
-        break;
-    }
-    if (!holds) return false;
+    if (!Holds(*this, expr.compare_ops[i], left, right)) return false;
     left = std::move(right);
   }
   return true;
@@ -631,14 +454,10 @@ Value Interpreter::EvalSlice(const Value& object, const Expr& slice) {
   }
   const auto* str = object.AsStr();
   const Seq* seq = object.AsSeq();
-  const bool is_view = seq != nullptr && (seq->kind == SeqKind::kKeys ||
-                                          seq->kind == SeqKind::kValues ||
-                                          seq->kind == SeqKind::kItems);
-  if ((str == nullptr && seq == nullptr) || is_view) {
+  if (FailIfUndefined(object)) return {};
+  if ((str == nullptr && seq == nullptr) || object.IsView()) {
     return Fail(
-        object.IsUndefined()
-            ? object.AsUndefined()->message
-            : absl::StrCat("'", TypeName(object), "' object cannot be sliced"));
+        absl::StrCat("'", TypeName(object), "' object cannot be sliced"));
   }
   const Int step = parts[2].IsNone() ? Int{1} : parts[2].int_value();
   if (step == 0) return Fail("slice step cannot be zero");
@@ -679,9 +498,7 @@ Value Interpreter::EvalSlice(const Value& object, const Expr& slice) {
 
 CallArgs Interpreter::EvalArguments(const Arguments& arguments) {
   CallArgs args;
-  for (const ExprPtr& e : arguments.positional) {
-    args.positional.push_back(Eval(*e));
-  }
+  args.positional = EvalAll(arguments.positional);
   for (const auto& [name, e] : arguments.keywords) {
     args.keywords.emplace_back(name, Eval(*e));
   }
@@ -732,10 +549,7 @@ Value Interpreter::ApplyFilters(const Expr& filters, Value value) {
 
 Value Interpreter::Call(const Value& callee, CallArgs args) {
   const Depth depth(this);
-  if (failed()) return {};
-  if (const Undefined* undefined = callee.AsUndefined()) {
-    return Fail(undefined->message);
-  }
+  if (failed() || FailIfUndefined(callee)) return {};
   if (Loop* loop = callee.AsLoop()) return CallLoop(*loop, args);
   const Callable* callable = callee.AsCallable();
   if (callable == nullptr) {
@@ -767,10 +581,8 @@ Value Interpreter::CallMacro(const Callable& callable, CallArgs args) {
     return false;
   };
 
-  Scope* const outer = scope_;
-  const size_t mark = scopes_.size();
-  const size_t macros = macros_made_;
-  Scope* const scope = PushScope(callable.scope, macro.unset_names);
+  const Inner inner(this, callable.scope, macro.unset_names);
+  Scope* const scope = scope_;
   std::vector<size_t> missing;
   bool explicit_caller = false;
   for (size_t i = 0; i < num_parameters; ++i) {
@@ -816,20 +628,13 @@ Value Interpreter::CallMacro(const Callable& callable, CallArgs args) {
                              num_parameters, " argument(s)"));
   }
 
-  scope_ = scope;
   const size_t first_default = num_parameters - macro.defaults.size();
   for (const size_t i : missing) {
     if (i < first_default) continue;
     Value value = Eval(*macro.defaults[i - first_default]);
     scope->variables[macro.parameters[i]] = std::move(value);
   }
-  std::string text;
-  std::string* const outer_out = std::exchange(out_, &text);
-  Exec(macro.body);
-  out_ = outer_out;
-  scope_ = outer;
-  if (macros == macros_made_) PopScope(mark);
-  return MakeStr(std::move(text));
+  return Captured([&] { Exec(macro.body); });
 }
 
 Value Interpreter::CallLoop(Loop& loop, const CallArgs& args) {
@@ -840,12 +645,10 @@ Value Interpreter::CallLoop(Loop& loop, const CallArgs& args) {
   if (args.positional.size() != 1 || !args.keywords.empty()) {
     return Fail("loop() takes one argument");
   }
-  std::string text;
-  std::string* const outer_out = std::exchange(out_, &text);
-  ExecFor(*loop.recursive, loop.scope, Items(args.positional[0]),
-          loop.depth + 1);
-  out_ = outer_out;
-  return MakeStr(std::move(text));
+  return Captured([&] {
+    ExecFor(*loop.recursive, loop.scope, Items(args.positional[0]),
+            loop.depth + 1);
+  });
 }
 
 }  // namespace sluice::jinja

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <limits>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -14,13 +15,9 @@
 namespace sluice::jinja {
 namespace {
 
-bool IsAsciiDigit(char c) { return c >= '0' && c <= '9'; }
-
 int DigitValue(char c) {
-  if (IsAsciiDigit(c)) return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return 99;
+  if (absl::ascii_isdigit(c)) return c - '0';
+  return absl::ascii_isxdigit(c) ? absl::ascii_tolower(c) - 'a' + 10 : 99;
 }
 
 class Lexer {
@@ -90,10 +87,7 @@ class Lexer {
   size_t MatchRawTag(size_t pos, absl::string_view keyword) const {
     if (source_.compare(pos, 2, "{%") != 0) return std::string::npos;
     pos += 2;
-    if (pos < source_.size() && (source_[pos] == '-' || source_[pos] == '+')) {
-      ++pos;
-    }
-    pos = SkipSpace(pos);
+    pos = SkipSpace(SignAt(pos) != '\0' ? pos + 1 : pos);
     if (source_.compare(pos, keyword.size(), keyword.data(), keyword.size()) !=
         0) {
       return std::string::npos;
@@ -155,8 +149,7 @@ class Lexer {
     if (type == '#') {
       for (size_t i = source_.find("#}", pos_); i != std::string::npos;
            i = source_.find("#}", i + 1)) {
-        const bool signed_end =
-            i > pos_ && (source_[i - 1] == '-' || source_[i - 1] == '+');
+        const bool signed_end = i > pos_ && SignAt(i - 1) != '\0';
         Advance(MatchEnd(signed_end ? i - 1 : i, "#}", true));
         return absl::OkStatus();
       }
@@ -198,7 +191,7 @@ class Lexer {
         Advance(end);
         continue;
       }
-      if (IsAsciiDigit(Peek())) {
+      if (absl::ascii_isdigit(Peek())) {
         SLUICE_RETURN_IF_ERROR(LexNumber());
         continue;
       }
@@ -237,9 +230,9 @@ class Lexer {
   // End of digits with single underscores between them.
   size_t SkipDigits(size_t pos) const {
     while (pos < source_.size() &&
-           (IsAsciiDigit(source_[pos]) ||
+           (absl::ascii_isdigit(source_[pos]) ||
             (source_[pos] == '_' && pos + 1 < source_.size() &&
-             IsAsciiDigit(source_[pos + 1])))) {
+             absl::ascii_isdigit(source_[pos + 1])))) {
       ++pos;
     }
     return pos;
@@ -272,7 +265,7 @@ class Lexer {
     bool is_float = false;
     const bool after_dot = pos_ > 0 && source_[pos_ - 1] == '.';
     if (!after_dot && end + 1 < source_.size() && source_[end] == '.' &&
-        IsAsciiDigit(source_[end + 1])) {
+        absl::ascii_isdigit(source_[end + 1])) {
       is_float = true;
       end = SkipDigits(end + 1);
     }
@@ -283,7 +276,7 @@ class Lexer {
           (source_[exponent] == '+' || source_[exponent] == '-')) {
         ++exponent;
       }
-      if (exponent < source_.size() && IsAsciiDigit(source_[exponent])) {
+      if (exponent < source_.size() && absl::ascii_isdigit(source_[exponent])) {
         is_float = true;
         end = SkipDigits(exponent);
       }

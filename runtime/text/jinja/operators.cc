@@ -5,47 +5,25 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/text/jinja/builtins/builtins.h"
-#include "runtime/text/jinja/interpreter.h"
+#include "runtime/text/jinja/services.h"
 
 // Python's operators on the values that templates have.
 
 namespace sluice::jinja {
 namespace {
 
-const char* Symbol(BinaryOp op) {
-  switch (op) {
-    case BinaryOp::kAdd:
-      return "+";
-    case BinaryOp::kSub:
-      return "-";
-    case BinaryOp::kMul:
-      return "*";
-    case BinaryOp::kDiv:
-      return "/";
-    case BinaryOp::kFloorDiv:
-      return "//";
-    case BinaryOp::kMod:
-      return "%";
-    case BinaryOp::kPow:
-      break;
-  }
-  return "**";
+constexpr const char* kSymbols[] = {"+", "-", "*", "/", "//", "%", "**"};
+
+Value TypeError(Services& in, BinaryOp op, const Value& a, const Value& b) {
+  if (in.FailIfUndefined(a) || in.FailIfUndefined(b)) return {};
+  return in.Fail(absl::StrCat("unsupported operand types for ",
+                              kSymbols[static_cast<size_t>(op)], ": '",
+                              TypeName(a), "' and '", TypeName(b), "'"));
 }
 
-Value TypeError(Interpreter& in, BinaryOp op, const Value& a, const Value& b) {
-  if (const Undefined* undefined = a.AsUndefined()) {
-    return in.Fail(undefined->message);
-  }
-  if (const Undefined* undefined = b.AsUndefined()) {
-    return in.Fail(undefined->message);
-  }
-  return in.Fail(absl::StrCat("unsupported operand types for ", Symbol(op),
-                              ": '", TypeName(a), "' and '", TypeName(b), "'"));
-}
+Value TooLarge(Services& in) { return in.Fail("an integer is too large"); }
 
-Value TooLarge(Interpreter& in) { return in.Fail("an integer is too large"); }
-
-Value PowerInt(Interpreter& in, Int base, Int exponent) {
+Value PowerInt(Services& in, Int base, Int exponent) {
   Int result = 1;
   while (exponent > 0) {
     if ((exponent & 1) != 0 && __builtin_mul_overflow(result, base, &result)) {
@@ -59,18 +37,18 @@ Value PowerInt(Interpreter& in, Int base, Int exponent) {
   return result;
 }
 
-Value IntArithmetic(Interpreter& in, BinaryOp op, Int a, Int b) {
+Value IntArithmetic(Services& in, BinaryOp op, Int a, Int b) {
   Int result = 0;
+  const auto unless = [&](bool overflow) {
+    return overflow ? TooLarge(in) : Value(result);
+  };
   switch (op) {
     case BinaryOp::kAdd:
-      return __builtin_add_overflow(a, b, &result) ? TooLarge(in)
-                                                   : Value(result);
+      return unless(__builtin_add_overflow(a, b, &result));
     case BinaryOp::kSub:
-      return __builtin_sub_overflow(a, b, &result) ? TooLarge(in)
-                                                   : Value(result);
+      return unless(__builtin_sub_overflow(a, b, &result));
     case BinaryOp::kMul:
-      return __builtin_mul_overflow(a, b, &result) ? TooLarge(in)
-                                                   : Value(result);
+      return unless(__builtin_mul_overflow(a, b, &result));
     case BinaryOp::kDiv:
       if (b == 0) return in.Fail("division by zero");
       return static_cast<double>(a) / static_cast<double>(b);
@@ -79,8 +57,7 @@ Value IntArithmetic(Interpreter& in, BinaryOp op, Int a, Int b) {
       if (b == 0) return in.Fail("integer division or modulo by zero");
       if (b == -1) {  // the quotient of the smallest integer overflows
         if (op == BinaryOp::kMod) return Value(0);
-        return __builtin_sub_overflow(Int{0}, a, &result) ? TooLarge(in)
-                                                          : Value(result);
+        return unless(__builtin_sub_overflow(Int{0}, a, &result));
       }
       Int quotient = a / b;
       Int rest = a % b;
@@ -100,7 +77,7 @@ Value IntArithmetic(Interpreter& in, BinaryOp op, Int a, Int b) {
   return PowerInt(in, a, b);
 }
 
-Value FloatArithmetic(Interpreter& in, BinaryOp op, double a, double b) {
+Value FloatArithmetic(Services& in, BinaryOp op, double a, double b) {
   switch (op) {
     case BinaryOp::kAdd:
       return a + b;
@@ -148,7 +125,7 @@ Value FloatArithmetic(Interpreter& in, BinaryOp op, double a, double b) {
 }
 
 // Repetition of strings and sequences.
-Value Repeat(Interpreter& in, const Value& what, Int times) {
+Value Repeat(Services& in, const Value& what, Int times) {
   if (times < 0) times = 0;
   if (const auto* str = what.AsStr()) {
     if (str->text.empty()) return what;
@@ -179,15 +156,15 @@ bool IsRepeatable(const Value& value) {
 
 }  // namespace
 
-Value Add(Interpreter& in, const Value& a, const Value& b) {
+Value Add(Services& in, const Value& a, const Value& b) {
   return Arithmetic(in, BinaryOp::kAdd, a, b);
 }
 
-Value Multiply(Interpreter& in, const Value& a, const Value& b) {
+Value Multiply(Services& in, const Value& a, const Value& b) {
   return Arithmetic(in, BinaryOp::kMul, a, b);
 }
 
-Value Arithmetic(Interpreter& in, BinaryOp op, const Value& a, const Value& b) {
+Value Arithmetic(Services& in, BinaryOp op, const Value& a, const Value& b) {
   if (in.failed()) return {};
   if (a.IsNumber() && b.IsNumber()) {
     if (a.IsFloat() || b.IsFloat()) {
@@ -232,7 +209,7 @@ Value Arithmetic(Interpreter& in, BinaryOp op, const Value& a, const Value& b) {
   return TypeError(in, op, a, b);
 }
 
-int Compare(Interpreter& in, const Value& a, const Value& b) {
+int Compare(Services& in, const Value& a, const Value& b) {
   if (in.failed()) return 2;
   if (a.IsNumber() && b.IsNumber()) {
     if (a.IsFloat() || b.IsFloat()) {
@@ -249,12 +226,8 @@ int Compare(Interpreter& in, const Value& a, const Value& b) {
   }
   const Seq* x = a.AsSeq();
   const Seq* y = b.AsSeq();
-  const auto is_tuple = [](const Seq* seq) {
-    return seq->kind == SeqKind::kTuple || seq->kind == SeqKind::kGroup;
-  };
-  if (x != nullptr && y != nullptr &&
-      ((x->kind == SeqKind::kList && y->kind == SeqKind::kList) ||
-       (is_tuple(x) && is_tuple(y)))) {
+  if ((a.IsKind(SeqKind::kList) && b.IsKind(SeqKind::kList)) ||
+      (a.IsTuple() && b.IsTuple())) {
     const size_t common = std::min(x->items.size(), y->items.size());
     for (size_t i = 0; i < common; ++i) {
       if (Equal(x->items[i], y->items[i])) continue;
@@ -263,15 +236,33 @@ int Compare(Interpreter& in, const Value& a, const Value& b) {
     if (x->items.size() == y->items.size()) return 0;
     return x->items.size() < y->items.size() ? -1 : 1;
   }
-  const Undefined* undefined =
-      a.IsUndefined() ? a.AsUndefined() : b.AsUndefined();
-  in.Fail(undefined != nullptr ? undefined->message
-                               : absl::StrCat("'", TypeName(a), "' and '",
-                                              TypeName(b), "' have no order"));
+  if (!in.FailIfUndefined(a) && !in.FailIfUndefined(b)) {
+    in.Fail(absl::StrCat("'", TypeName(a), "' and '", TypeName(b),
+                         "' have no order"));
+  }
   return 2;
 }
 
-bool Contains(Interpreter& in, const Value& container, const Value& item) {
+bool Holds(Services& in, CompareOp op, const Value& a, const Value& b) {
+  switch (op) {
+    case CompareOp::kEq:
+      return Equal(a, b);
+    case CompareOp::kNe:
+      return !Equal(a, b);
+    case CompareOp::kIn:
+      return Contains(in, b, a);
+    case CompareOp::kNotIn:
+      return !Contains(in, b, a);
+    default:
+      break;
+  }
+  const int order = Compare(in, a, b);
+  const bool less = op == CompareOp::kLt || op == CompareOp::kLe;
+  const bool or_equal = op == CompareOp::kLe || op == CompareOp::kGe;
+  return order == (less ? -1 : 1) || (or_equal && order == 0);
+}
+
+bool Contains(Services& in, const Value& container, const Value& item) {
   if (in.failed()) return false;
   if (const auto* str = container.AsStr()) {
     const auto* what = item.AsStr();
@@ -285,37 +276,29 @@ bool Contains(Interpreter& in, const Value& container, const Value& item) {
     if (!in.ChargeBytes(str->text.size())) return false;
     return FindText(str->text, what->text) != absl::string_view::npos;
   }
-  if (const Dict* dict = container.AsDict()) {
-    if (HashKey(item).empty()) {
-      in.Fail(absl::StrCat("unhashable type: '", TypeName(item), "'"));
-      return false;
-    }
-    return DictGetValue(*dict, item) != nullptr;
+  const Dict* dict = container.AsDict();
+  if ((dict != nullptr || container.IsKind(SeqKind::kKeys)) &&
+      HashKey(item).empty()) {
+    in.FailUnhashable(item);
+    return false;
   }
-  const Seq* seq = container.AsSeq();
-  if (seq != nullptr) {
-    if (seq->kind == SeqKind::kKeys && HashKey(item).empty()) {
-      in.Fail(absl::StrCat("unhashable type: '", TypeName(item), "'"));
-      return false;
-    }
+  if (dict != nullptr) return DictGetValue(*dict, item) != nullptr;
+  const auto is_item = [&](const Value& candidate) {
+    return in.ChargeBytes(
+               std::min(ExtentOf(candidate).size, ExtentOf(item).size)) &&
+           Equal(candidate, item);
+  };
+  if (const Seq* seq = container.AsSeq()) {
     for (const Value& candidate : seq->items) {
-      if (!in.ChargeBytes(
-              std::min(ExtentOf(candidate).size, ExtentOf(item).size))) {
-        return false;
-      }
-      if (Equal(candidate, item)) return true;
+      if (is_item(candidate)) return true;
+      if (in.failed()) return false;
     }
     return false;
   }
   if (Iterator* iterator = container.AsIterator()) {
     // Takes out all up to what it finds.
-    while (iterator->next < iterator->items.size()) {
-      const Value& candidate = iterator->items[iterator->next++];
-      if (!in.ChargeBytes(
-              std::min(ExtentOf(candidate).size, ExtentOf(item).size))) {
-        return false;
-      }
-      if (Equal(candidate, item)) return true;
+    while (iterator->next < iterator->items.size() && !in.failed()) {
+      if (is_item(iterator->items[iterator->next++])) return true;
     }
     return false;
   }

@@ -77,24 +77,18 @@ class Parser {
     return true;
   }
   static std::string Describe(const Token& token) {
-    switch (token.kind) {
-      case TokenKind::kData:
-        return "template text";
-      case TokenKind::kVariableBegin:
-        return "begin of print statement";
-      case TokenKind::kVariableEnd:
-        return "end of print statement";
-      case TokenKind::kBlockBegin:
-        return "begin of statement block";
-      case TokenKind::kBlockEnd:
-        return "end of statement block";
-      case TokenKind::kString:
-        return "a string";
-      case TokenKind::kEof:
-        return "end of template";
-      default:
-        return absl::StrCat("'", token.text, "'");
+    static constexpr std::pair<TokenKind, const char*> kNames[] = {
+        {TokenKind::kData, "template text"},
+        {TokenKind::kVariableBegin, "begin of print statement"},
+        {TokenKind::kVariableEnd, "end of print statement"},
+        {TokenKind::kBlockBegin, "begin of statement block"},
+        {TokenKind::kBlockEnd, "end of statement block"},
+        {TokenKind::kString, "a string"},
+        {TokenKind::kEof, "end of template"}};
+    for (const auto& [kind, name] : kNames) {
+      if (token.kind == kind) return name;
     }
+    return absl::StrCat("'", token.text, "'");
   }
   void Fail(absl::string_view message) {
     if (!status_.ok()) return;
@@ -142,16 +136,9 @@ class Parser {
   // Sets the height. Left-growing chains ("a + b + c", "a.b.c", "a | b | c")
   // make tall trees without nesting the parser.
   ExprPtr Measured(ExprPtr expr) {
-    const auto see = [&](const ExprPtr& child) {
-      if (child != nullptr) {
-        expr->height = std::max(expr->height, child->height + 1);
-      }
-    };
-    for (const ExprPtr& child : expr->children) see(child);
-    for (const ExprPtr& child : expr->arguments.positional) see(child);
-    for (const auto& [name, child] : expr->arguments.keywords) see(child);
-    see(expr->arguments.star);
-    see(expr->arguments.star_star);
+    ForEachChild(*expr, [&](const Expr& child) {
+      expr->height = std::max(expr->height, child.height + 1);
+    });
     if (expr->height > kMaxHeight) Fail("the expression is too long");
     return expr;
   }
@@ -465,24 +452,35 @@ class Parser {
     return expr;
   }
 
-  ExprPtr ParseOr() {
-    ExprPtr left = ParseAnd();
-    while (IsName("or")) {
+  // Operands between operators or, where it makes no kBinary, words. They group
+  // from the left.
+  struct Infix {
+    absl::string_view text;
+    Kind kind;
+    BinaryOp op = {};
+  };
+  ExprPtr ParseChain(std::initializer_list<Infix> infixes,
+                     ExprPtr (Parser::*operand)()) {
+    ExprPtr left = (this->*operand)();
+    while (true) {
+      const auto* infix =
+          std::find_if(infixes.begin(), infixes.end(), [&](const Infix& known) {
+            return known.kind == Kind::kBinary ? IsOp(known.text)
+                                               : IsName(known.text);
+          });
+      if (infix == infixes.end()) return left;
       const int line = Current().line;
       Next();
-      left = Make(Kind::kOr, line, std::move(left), ParseAnd());
+      left = Make(infix->kind, line, std::move(left), (this->*operand)());
+      left->binary_op = infix->op;
     }
-    return left;
   }
 
+  ExprPtr ParseOr() {
+    return ParseChain({{"or", Kind::kOr}}, &Parser::ParseAnd);
+  }
   ExprPtr ParseAnd() {
-    ExprPtr left = ParseNot();
-    while (IsName("and")) {
-      const int line = Current().line;
-      Next();
-      left = Make(Kind::kAnd, line, std::move(left), ParseNot());
-    }
-    return left;
+    return ParseChain({{"and", Kind::kAnd}}, &Parser::ParseNot);
   }
 
   ExprPtr ParseNot() {
@@ -528,21 +526,10 @@ class Parser {
     return compare != nullptr ? Measured(std::move(compare)) : std::move(first);
   }
 
-  ExprPtr Binary(BinaryOp op, int line, ExprPtr left, ExprPtr right) {
-    ExprPtr expr = Make(Kind::kBinary, line, std::move(left), std::move(right));
-    expr->binary_op = op;
-    return expr;
-  }
-
   ExprPtr ParseSum() {
-    ExprPtr left = ParseConcat();
-    while (IsOp("+") || IsOp("-")) {
-      const BinaryOp op = IsOp("+") ? BinaryOp::kAdd : BinaryOp::kSub;
-      const int line = Current().line;
-      Next();
-      left = Binary(op, line, std::move(left), ParseConcat());
-    }
-    return left;
+    return ParseChain({{"+", Kind::kBinary, BinaryOp::kAdd},
+                       {"-", Kind::kBinary, BinaryOp::kSub}},
+                      &Parser::ParseConcat);
   }
 
   ExprPtr ParseConcat() {
@@ -555,28 +542,19 @@ class Parser {
   }
 
   ExprPtr ParseProduct() {
-    ExprPtr left = ParsePower();
-    while (IsOp("*") || IsOp("/") || IsOp("//") || IsOp("%")) {
-      const BinaryOp op = IsOp("*")    ? BinaryOp::kMul
-                          : IsOp("/")  ? BinaryOp::kDiv
-                          : IsOp("//") ? BinaryOp::kFloorDiv
-                                       : BinaryOp::kMod;
-      const int line = Current().line;
-      Next();
-      left = Binary(op, line, std::move(left), ParsePower());
-    }
-    return left;
+    return ParseChain({{"*", Kind::kBinary, BinaryOp::kMul},
+                       {"/", Kind::kBinary, BinaryOp::kDiv},
+                       {"//", Kind::kBinary, BinaryOp::kFloorDiv},
+                       {"%", Kind::kBinary, BinaryOp::kMod}},
+                      &Parser::ParsePower);
   }
 
   ExprPtr ParsePower() {
-    ExprPtr left = ParseUnary(true);
-    while (IsOp("**")) {
-      const int line = Current().line;
-      Next();
-      left = Binary(BinaryOp::kPow, line, std::move(left), ParseUnary(true));
-    }
-    return left;
+    return ParseChain({{"**", Kind::kBinary, BinaryOp::kPow}},
+                      &Parser::ParseOperand);
   }
+
+  ExprPtr ParseOperand() { return ParseUnary(/*with_filter=*/true); }
 
   ExprPtr ParseUnary(bool with_filter) {
     const Nesting nesting(this);

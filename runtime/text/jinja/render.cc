@@ -2,6 +2,7 @@
 
 #include "common/status_macros.h"
 #include "runtime/text/jinja/builtins/from_json.h"
+#include "runtime/text/jinja/interpreter.h"
 
 namespace sluice::jinja {
 

@@ -6,7 +6,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/civil_time.h"
 #include "runtime/text/jinja/ast.h"
-#include "runtime/text/jinja/interpreter.h"
+#include "runtime/text/jinja/services.h"
 
 namespace sluice::jinja {
 

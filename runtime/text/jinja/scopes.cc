@@ -70,20 +70,10 @@ struct Symbols {
   }
 };
 
-void ReadExpr(const Expr* expr, Symbols& symbols);
-
-void ReadArguments(const Arguments& arguments, Symbols& symbols) {
-  for (const ExprPtr& e : arguments.positional) ReadExpr(e.get(), symbols);
-  for (const auto& [name, e] : arguments.keywords) ReadExpr(e.get(), symbols);
-  ReadExpr(arguments.star.get(), symbols);
-  ReadExpr(arguments.star_star.get(), symbols);
-}
-
 void ReadExpr(const Expr* expr, Symbols& symbols) {
   if (expr == nullptr) return;
   if (expr->kind == Expr::Kind::kName) symbols.Read(expr->name);
-  for (const ExprPtr& child : expr->children) ReadExpr(child.get(), symbols);
-  ReadArguments(expr->arguments, symbols);
+  ForEachChild(*expr, [&](const Expr& child) { ReadExpr(&child, symbols); });
 }
 
 void SetTarget(const Expr& target, Symbols& symbols, bool parameter) {
@@ -176,11 +166,7 @@ class SpecialNames {
       const auto it = pending_.find(expr->name);
       if (it != pending_.end()) *it->second = true;
     }
-    for (const ExprPtr& child : expr->children) Walk(child.get());
-    for (const ExprPtr& e : expr->arguments.positional) Walk(e.get());
-    for (const auto& [name, e] : expr->arguments.keywords) Walk(e.get());
-    Walk(expr->arguments.star.get());
-    Walk(expr->arguments.star_star.get());
+    ForEachChild(*expr, [&](const Expr& child) { Walk(&child); });
   }
   void Store(const Expr* target) {
     if (target == nullptr) return;

@@ -9,12 +9,12 @@
 #include "absl/strings/str_format.h"
 #include "common/text/utf8.h"
 #include "runtime/text/jinja/builtins/builtins.h"
-#include "runtime/text/jinja/interpreter.h"
+#include "runtime/text/jinja/services.h"
 #include "runtime/text/unicode/python_text.h"
 
 namespace sluice::jinja {
 
-Value ReplaceText(Interpreter& in, const std::string& text,
+Value ReplaceText(Services& in, const std::string& text,
                   const std::string& from, const std::string& to, Int count) {
   if (!in.ChargeBytes(text.size())) return {};
   const size_t limit =
@@ -63,7 +63,7 @@ std::vector<std::string> SplitLines(absl::string_view text, bool keep_ends) {
   return lines;
 }
 
-Value Pad(Interpreter& in, const std::string& text, Int width,
+Value Pad(Services& in, const std::string& text, Int width,
           const std::string& fill, char align) {
   const Int size = static_cast<Int>(CountCharacters(text));
   if (width <= size) return MakeStr(text);

@@ -12,15 +12,15 @@
 
 namespace sluice::jinja {
 
-class Interpreter;
+class Services;
 
 // str.replace; count < 0 means all. Charged.
-Value ReplaceText(Interpreter& in, const std::string& text,
+Value ReplaceText(Services& in, const std::string& text,
                   const std::string& from, const std::string& to, Int count);
 // str.splitlines.
 std::vector<std::string> SplitLines(absl::string_view text, bool keep_ends);
 // str.center ('^'), ljust ('<'), rjust ('>'); width in code points. Charged.
-Value Pad(Interpreter& in, const std::string& text, Int width,
+Value Pad(Services& in, const std::string& text, Int width,
           const std::string& fill, char align);
 // float(text) and int(text, base); empty where Python raises ValueError.
 std::optional<double> ParseFloat(absl::string_view text);

@@ -10,6 +10,24 @@
 namespace sluice::jinja {
 namespace {
 
+// By kind: the type's name, and what repr() puts around the items.
+struct SeqTraits {
+  const char* type;
+  const char* open;
+  const char* close;
+};
+const SeqTraits& TraitsOf(const Seq& seq) {
+  static constexpr SeqTraits kTraits[] = {
+      {"list", "[", "]"},
+      {"tuple", "(", ")"},
+      {"tuple", "(", ")"},  // kGroup
+      {"range", "[", "]"},
+      {"dict_keys", "dict_keys([", "])"},
+      {"dict_values", "dict_values([", "])"},
+      {"dict_items", "dict_items([", "])"}};
+  return kTraits[static_cast<size_t>(seq.kind)];
+}
+
 std::string HashFloat(double number) {
   if (std::nearbyint(number) == number && std::fabs(number) < 1e37) {
     return absl::StrCat("n", IntToString(static_cast<Int>(number)));
@@ -67,16 +85,14 @@ Value MakeIterator(std::vector<Value> items) {
 std::string HashKey(const Value& key) {
   if (const Str* str = key.AsStr()) return absl::StrCat("s", str->text);
   if (key.IsNone()) return "0";
+  if (key.IsUndefined()) return "u";
   if (key.IsInt() || key.IsBool()) {
     return absl::StrCat("n", IntToString(key.int_value()));
   }
   if (key.IsFloat()) return HashFloat(key.float_value());
-  if (const Seq* seq = key.AsSeq();
-      seq != nullptr &&
-      (seq->kind == SeqKind::kTuple || seq->kind == SeqKind::kGroup ||
-       seq->kind == SeqKind::kRange)) {
+  if (key.IsTuple() || key.IsKind(SeqKind::kRange)) {
     std::string hash = "t";
-    for (const Value& item : seq->items) {
+    for (const Value& item : key.AsSeq()->items) {
       const std::string part = HashKey(item);
       if (part.empty()) return "";
       absl::StrAppend(&hash, part.size(), ":", part);
@@ -176,22 +192,7 @@ std::string TypeName(const Value& value) {
   if (value.AsNamespace()) return "Namespace";
   if (value.AsLoop()) return "LoopContext";
   if (value.AsCallable()) return "function";
-  switch (value.AsSeq()->kind) {
-    case SeqKind::kList:
-      return "list";
-    case SeqKind::kRange:
-      return "range";
-    case SeqKind::kKeys:
-      return "dict_keys";
-    case SeqKind::kValues:
-      return "dict_values";
-    case SeqKind::kItems:
-      return "dict_items";
-    case SeqKind::kTuple:
-    case SeqKind::kGroup:
-      break;
-  }
-  return "tuple";
+  return TraitsOf(*value.AsSeq()).type;
 }
 
 std::string IntToString(Int value) {
@@ -256,36 +257,14 @@ void AppendStr(const Value& value, std::string& out) {
 namespace {
 
 void AppendSeqRepr(const Seq& seq, std::string& out) {
-  const char* open = "[";
-  const char* close = "]";
-  switch (seq.kind) {
-    case SeqKind::kTuple:
-    case SeqKind::kGroup:
-      open = "(";
-      close = seq.items.size() == 1 ? ",)" : ")";
-      break;
-    case SeqKind::kKeys:
-      open = "dict_keys([";
-      close = "])";
-      break;
-    case SeqKind::kValues:
-      open = "dict_values([";
-      close = "])";
-      break;
-    case SeqKind::kItems:
-      open = "dict_items([";
-      close = "])";
-      break;
-    case SeqKind::kList:
-    case SeqKind::kRange:
-      break;
-  }
-  out += open;
+  const SeqTraits& traits = TraitsOf(seq);
+  out += traits.open;
   for (size_t i = 0; i < seq.items.size(); ++i) {
     if (i > 0) out += ", ";
     AppendRepr(seq.items[i], out);
   }
-  out += close;
+  if (traits.open[0] == '(' && seq.items.size() == 1) out += ",";
+  out += traits.close;
 }
 
 // Without the bounds a range was made with, the ones that say the same.

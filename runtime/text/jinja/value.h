@@ -127,6 +127,14 @@ class Value {
     const Seq* seq = AsSeq();
     return seq != nullptr && seq->kind == kind;
   }
+  // A tuple, be it one that groupby makes; a view of a dict.
+  bool IsTuple() const {
+    return IsKind(SeqKind::kTuple) || IsKind(SeqKind::kGroup);
+  }
+  bool IsView() const {
+    return IsKind(SeqKind::kKeys) || IsKind(SeqKind::kValues) ||
+           IsKind(SeqKind::kItems);
+  }
 
   bool bool_value() const { return std::get<bool>(data_); }
   // Of an int or a bool.

@@ -102,6 +102,30 @@ TEST(ChatTemplateGolden, SnippetsRenderAsInTransformers) {
   }
 }
 
+// The expected texts are Python's.
+TEST(ChatTemplate, SplitsAtWhiteSpaceFromEitherEnd) {
+  const ordered_json s = {{"messages", ordered_json::array()},
+                          {"s", "  a b\u00a0\t c  "}};
+  EXPECT_EQ(Rendered("{{ s.split() }}{{ s.rsplit() }}", s),
+            "['a', 'b', 'c']['a', 'b', 'c']");
+  EXPECT_EQ(Rendered("{{ s.split(none, 1)|tojson }}", s),
+            "[\"a\", \"b\u00a0\\t c  \"]");
+  EXPECT_EQ(Rendered("{{ s.rsplit(none, 1)|tojson }}", s),
+            "[\"  a b\", \"c\"]");
+  EXPECT_EQ(Rendered("{{ s.rsplit(none, 2) }}{{ ' a '.rsplit(none, 1) }}", s),
+            "['  a', 'b', 'c']['a']");
+  EXPECT_EQ(Rendered("{{ ' a '.split(none, 0) }}{{ ' a '.rsplit(none, 0) }}"
+                     "{{ ' '.split(none, 0) }}",
+                     s),
+            "['a '][' a'][]");
+}
+
+TEST(ChatTemplate, UndefinedKeysAreTheSame) {
+  EXPECT_EQ(Rendered("{{ ['x', 'y', 'z']|unique(attribute='none')|list }}",
+                     {{"messages", ordered_json::array()}}),
+            "['x']");
+}
+
 // What jinja2 decides when it compiles: a scope's own names hide outer ones
 // from its start on. The expected texts are transformers'.
 TEST(ChatTemplate, ScopesAreDecidedAtCompileTime) {

@@ -14,7 +14,7 @@
 
 namespace sluice::jinja {
 
-class Interpreter;
+class Services;
 
 struct CallArgs {
   std::vector<Value> positional;
@@ -25,10 +25,14 @@ struct CallArgs {
 // or doubly given ones.
 class Bound {
  public:
-  Bound(Interpreter& in, absl::string_view function, const CallArgs& args,
+  Bound(Services& in, absl::string_view function, const CallArgs& args,
         std::vector<absl::string_view> parameters, size_t required = 0);
   // Null if not given. All null after a failure.
   const Value* operator[](size_t i) const { return values_[i]; }
+  // As well null for None.
+  const Value* Given(size_t i) const {
+    return values_[i] == nullptr || values_[i]->IsNone() ? nullptr : values_[i];
+  }
   bool ok() const { return ok_; }
 
   // Given and of that type, or the fallback; another type is an error.
@@ -38,7 +42,7 @@ class Bound {
   const std::string* StrOrNull(size_t i);
 
  private:
-  Interpreter& in_;
+  Services& in_;
   absl::string_view function_;
   std::vector<absl::string_view> parameters_;
   std::vector<const Value*> values_;
@@ -50,36 +54,40 @@ bool IsFilter(absl::string_view name);
 bool IsUnsupportedFilter(absl::string_view name);
 bool IsTest(absl::string_view name);
 
-Value CallFilter(Interpreter& in, const std::string& name, const Value& operand,
+Value CallFilter(Services& in, const std::string& name, const Value& operand,
                  const CallArgs& args);
-bool CallTest(Interpreter& in, const std::string& name, const Value& operand,
+bool CallTest(Services& in, const std::string& name, const Value& operand,
               const CallArgs& args);
 
 bool IsGlobal(absl::string_view name);
-Value CallGlobal(Interpreter& in, const std::string& name,
-                 const CallArgs& args);
+Value CallGlobal(Services& in, const std::string& name, const CallArgs& args);
 
 // A method or attribute of a value, as getattr of the sandbox gives it. False
 // if the type has none of that name.
 bool GetMethod(const Value& object, const std::string& name, Value& out);
-Value CallMethod(Interpreter& in, const Value& self, const std::string& name,
+// "object.name" and "object[key]"; undefined if there is none.
+Value GetAttr(Services& in, const Value& object, const std::string& name);
+Value GetItem(Services& in, const Value& object, const Value& key);
+Value NoAttribute(const Value& object, absl::string_view name);
+Value CallMethod(Services& in, const Value& self, const std::string& name,
                  const CallArgs& args);
 
 // Python's "format % value" and format.format(...).
-Value FormatPercent(Interpreter& in, const std::string& format,
+Value FormatPercent(Services& in, const std::string& format,
                     const Value& value);
-Value FormatBraces(Interpreter& in, const std::string& format,
+Value FormatBraces(Services& in, const std::string& format,
                    const CallArgs& args);
 // json.dumps with the arguments that the tojson filter takes.
-Value ToJson(Interpreter& in, const Value& value, const CallArgs& args);
+Value ToJson(Services& in, const Value& value, const CallArgs& args);
 
 // Python's arithmetic.
-Value Arithmetic(Interpreter& in, BinaryOp op, const Value& a, const Value& b);
-Value Add(Interpreter& in, const Value& a, const Value& b);
-Value Multiply(Interpreter& in, const Value& a, const Value& b);
+Value Arithmetic(Services& in, BinaryOp op, const Value& a, const Value& b);
+Value Add(Services& in, const Value& a, const Value& b);
+Value Multiply(Services& in, const Value& a, const Value& b);
 // -1, 0 or 1; 2 if neither (NaN). Fails on types that have no order.
-int Compare(Interpreter& in, const Value& a, const Value& b);
-bool Contains(Interpreter& in, const Value& container, const Value& item);
+int Compare(Services& in, const Value& a, const Value& b);
+bool Contains(Services& in, const Value& container, const Value& item);
+bool Holds(Services& in, CompareOp op, const Value& a, const Value& b);
 
 // Linear-time search, whatever the strings. npos if there is none.
 size_t FindText(absl::string_view text, absl::string_view what,

@@ -10,10 +10,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "common/text/utf8.h"
 #include "runtime/text/jinja/builtins/builtins.h"
-#include "runtime/text/jinja/interpreter.h"
+#include "runtime/text/jinja/services.h"
 #include "runtime/text/jinja/text_ops.h"
 #include "runtime/text/unicode/python_text.h"
 
@@ -22,7 +23,7 @@
 namespace sluice::jinja {
 namespace {
 
-using In = Interpreter;
+using In = Services;
 
 Value UndefinedOf(const char* message) { return Value::MakeUndefined(message); }
 
@@ -52,7 +53,7 @@ class AttributeGetter {
   Value operator()(const Value& item, const Value* fallback = nullptr) const {
     Value value = item;
     for (const Value& part : parts_) {
-      value = in_.GetItem(value, part);
+      value = GetItem(in_, value, part);
       if (fallback != nullptr && value.IsUndefined()) value = *fallback;
     }
     return value;
@@ -83,11 +84,10 @@ std::vector<Value> SortBy(In& in, std::vector<Value> items,
 
 Value Abs(In& in, const Value& v, const CallArgs&) {
   if (v.IsFloat()) return std::fabs(v.float_value());
+  if (in.FailIfUndefined(v)) return {};
   if (!v.IsNumber()) {
-    return in.Fail(v.IsUndefined() ? v.AsUndefined()->message
-                                   : absl::StrCat("bad operand type for abs(): "
-                                                  "'",
-                                                  TypeName(v), "'"));
+    return in.Fail(
+        absl::StrCat("bad operand type for abs(): '", TypeName(v), "'"));
   }
   return Multiply(in, v, Value(v.int_value() < 0 ? -1 : 1));
 }
@@ -95,12 +95,10 @@ Value Abs(In& in, const Value& v, const CallArgs&) {
 Value Attr(In& in, const Value& v, const CallArgs& args) {
   Bound bound(in, "attr", args, {"name"}, 1);
   const std::string* name = bound.StrOrNull(0);
-  if (!bound.ok() || name == nullptr) return {};
-  if (v.IsUndefined()) return in.Fail(v.AsUndefined()->message);
+  if (!bound.ok() || name == nullptr || in.FailIfUndefined(v)) return {};
   Value value;
   if (GetMethod(v, *name, value)) return value;
-  return Value::MakeUndefined(absl::StrCat(
-      "'", TypeName(v), " object' has no attribute '", *name, "'"));
+  return NoAttribute(v, *name);
 }
 
 Value Batch(In& in, const Value& v, const CallArgs& args) {
@@ -115,18 +113,14 @@ Value Batch(In& in, const Value& v, const CallArgs& args) {
     row.push_back(std::move(item));
   }
   if (!row.empty()) {
-    if (bound[1] != nullptr && !bound[1]->IsNone()) {
+    if (const Value* fill = bound.Given(1)) {
       while (static_cast<Int>(row.size()) < count && in.Charge(4)) {
-        row.push_back(*bound[1]);
+        row.push_back(*fill);
       }
     }
     rows.push_back(MakeList(std::move(row)));
   }
   return MakeIterator(std::move(rows));
-}
-
-Value CapitalizeFilter(In& in, const Value& v, const CallArgs&) {
-  return MakeStr(Capitalize(in.Str(v)));
 }
 
 Value Center(In& in, const Value& v, const CallArgs& args) {
@@ -171,37 +165,28 @@ Value DictSort(In& in, const Value& v, const CallArgs& args) {
   return MakeList(SortBy(in, std::move(items), keys, bound.TruthOr(2, false)));
 }
 
+// A string that is not escaped again.
+Value Marked(std::string text) {
+  return Value(std::make_shared<const Str>(Str{std::move(text), true}));
+}
+
 Value Escape(In& in, const Value& v, const CallArgs&) {
   if (const auto* str = v.AsStr(); str != nullptr && str->markup) return v;
   const std::string text = in.Str(v);
   if (!in.ChargeString(5 * text.size())) return {};
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      case '"':
-        out += "&#34;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return Value(std::make_shared<const Str>(Str{std::move(out), true}));
+  return Marked(absl::StrReplaceAll(text, {{"&", "&amp;"},
+                                           {"<", "&lt;"},
+                                           {">", "&gt;"},
+                                           {"'", "&#39;"},
+                                           {"\"", "&#34;"}}));
+}
+
+Value ForceEscape(In& in, const Value& v, const CallArgs& args) {
+  return Escape(in, MakeStr(in.Str(v)), args);
 }
 
 Value Safe(In& in, const Value& v, const CallArgs&) {
-  return Value(std::make_shared<const Str>(Str{in.Str(v), true}));
+  return Marked(in.Str(v));
 }
 
 Value First(In& in, const Value& v, const CallArgs&) {
@@ -212,7 +197,7 @@ Value First(In& in, const Value& v, const CallArgs&) {
   }
   if (const auto* str = v.AsStr()) {
     if (str->text.empty()) return UndefinedOf(kNone);
-    return in.GetItem(v, Value(0));
+    return GetItem(in, v, Value(0));
   }
   const std::vector<Value> items = in.Items(v);
   return items.empty() ? UndefinedOf(kNone) : items.front();
@@ -225,7 +210,7 @@ Value Last(In& in, const Value& v, const CallArgs&) {
   }
   if (const auto* str = v.AsStr()) {
     if (str->text.empty()) return UndefinedOf(kNone);
-    return in.GetItem(v, Value(-1));
+    return GetItem(in, v, Value(-1));
   }
   const std::vector<Value> items = in.Items(v);
   return items.empty() ? UndefinedOf(kNone) : items.back();
@@ -233,8 +218,7 @@ Value Last(In& in, const Value& v, const CallArgs&) {
 
 Value Float(In& in, const Value& v, const CallArgs& args) {
   Bound bound(in, "float", args, {"default"});
-  if (!bound.ok()) return {};
-  if (v.IsUndefined()) return in.Fail(v.AsUndefined()->message);
+  if (!bound.ok() || in.FailIfUndefined(v)) return {};
   if (v.IsNumber()) return v.float_value();
   if (const auto* str = v.AsStr()) {
     if (const auto number = ParseFloat(str->text)) return *number;
@@ -245,8 +229,7 @@ Value Float(In& in, const Value& v, const CallArgs& args) {
 Value IntFilter(In& in, const Value& v, const CallArgs& args) {
   Bound bound(in, "int", args, {"default", "base"});
   const Int base = bound.IntOr(1, 10);
-  if (!bound.ok()) return {};
-  if (v.IsUndefined()) return in.Fail(v.AsUndefined()->message);
+  if (!bound.ok() || in.FailIfUndefined(v)) return {};
   const Value fallback = bound[0] == nullptr ? Value(0) : *bound[0];
   std::optional<double> number;
   if (v.IsInt() || v.IsBool()) return v.int_value();
@@ -288,8 +271,7 @@ Value GroupBy(In& in, const Value& v, const CallArgs& args) {
               1);
   if (!bound.ok()) return {};
   const AttributeGetter get(in, bound[0]);
-  const Value* fallback =
-      bound[1] != nullptr && !bound[1]->IsNone() ? bound[1] : nullptr;
+  const Value* fallback = bound.Given(1);
   const bool case_sensitive = bound.TruthOr(2, false);
   const auto key_of = [&](const Value& item) {
     const Value key = get(item, fallback);
@@ -314,11 +296,9 @@ Value GroupBy(In& in, const Value& v, const CallArgs& args) {
 Value Indent(In& in, const Value& v, const CallArgs& args) {
   Bound bound(in, "indent", args, {"width", "first", "blank"});
   if (!bound.ok()) return {};
+  if (in.FailIfUndefined(v)) return {};
   const auto* str = v.AsStr();
-  if (str == nullptr) {
-    return in.Fail(v.IsUndefined() ? v.AsUndefined()->message
-                                   : "indent needs a string");
-  }
+  if (str == nullptr) return in.Fail("indent needs a string");
   std::string indention(4, ' ');
   if (bound[0] != nullptr && bound[0]->AsStr() != nullptr) {
     indention = bound[0]->AsStr()->text;
@@ -382,12 +362,9 @@ Value List(In& in, const Value& v, const CallArgs&) {
   return MakeList(in.Items(v));
 }
 
-Value Lower(In& in, const Value& v, const CallArgs&) {
-  return MakeStr(ToLower(in.Str(v)));
-}
-
-Value Upper(In& in, const Value& v, const CallArgs&) {
-  return MakeStr(ToUpper(in.Str(v)));
+template <std::string (*kMap)(absl::string_view)>
+Value Mapped(In& in, const Value& v, const CallArgs&) {
+  return MakeStr(kMap(in.Str(v)));
 }
 
 Value String(In& in, const Value& v, const CallArgs&) {
@@ -403,8 +380,7 @@ Value Map(In& in, const Value& v, const CallArgs& args) {
     if (!bound.ok()) return {};
     if (bound[1] == nullptr) return in.Fail("map requires a filter argument");
     const AttributeGetter get(in, bound[1]);
-    const Value* fallback =
-        bound[2] != nullptr && !bound[2]->IsNone() ? bound[2] : nullptr;
+    const Value* fallback = bound.Given(2);
     for (const Value& item : in.Items(v)) {
       out.push_back(get(item, fallback));
       if (in.failed()) return {};
@@ -424,8 +400,10 @@ Value Map(In& in, const Value& v, const CallArgs& args) {
   return MakeIterator(std::move(out));
 }
 
-Value Extreme(In& in, const Value& v, const CallArgs& args, int wanted) {
-  Bound bound(in, wanted < 0 ? "min" : "max", args,
+// min (-1) and max (1).
+template <int kWanted>
+Value Extreme(In& in, const Value& v, const CallArgs& args) {
+  Bound bound(in, kWanted < 0 ? "min" : "max", args,
               {"case_sensitive", "attribute"});
   if (!bound.ok()) return {};
   const AttributeGetter get(in, bound[1]);
@@ -442,7 +420,7 @@ Value Extreme(In& in, const Value& v, const CallArgs& args, int wanted) {
   for (size_t i = 1; i < items.size() && !in.failed(); ++i) {
     Value key = key_of(items[i]);
     in.ChargeBytes(std::min(ExtentOf(key).size, ExtentOf(best_key).size));
-    if (Compare(in, key, best_key) == wanted) {
+    if (Compare(in, key, best_key) == kWanted) {
       best = items[i];
       best_key = std::move(key);
     }
@@ -450,20 +428,13 @@ Value Extreme(In& in, const Value& v, const CallArgs& args, int wanted) {
   return best;
 }
 
-Value Min(In& in, const Value& v, const CallArgs& args) {
-  return Extreme(in, v, args, -1);
-}
-Value Max(In& in, const Value& v, const CallArgs& args) {
-  return Extreme(in, v, args, 1);
-}
-
 // select, reject, selectattr, rejectattr.
-Value Select(In& in, const Value& v, const CallArgs& args, bool wanted,
-             bool by_attribute) {
+template <bool kWanted, bool kByAttribute>
+Value Select(In& in, const Value& v, const CallArgs& args) {
   if (!Truth(v)) return MakeIterator({});
   size_t used = 0;
   const Value* attribute = nullptr;
-  if (by_attribute) {
+  if (kByAttribute) {
     if (args.positional.empty()) {
       return in.Fail("Missing parameter for attribute name");
     }
@@ -485,7 +456,7 @@ Value Select(In& in, const Value& v, const CallArgs& args, bool wanted,
     const bool holds =
         test == nullptr ? Truth(value) : CallTest(in, test->text, value, rest);
     if (in.failed()) return {};
-    if (holds == wanted) out.push_back(item);
+    if (holds == kWanted) out.push_back(item);
   }
   return MakeIterator(std::move(out));
 }
@@ -493,8 +464,7 @@ Value Select(In& in, const Value& v, const CallArgs& args, bool wanted,
 Value Replace(In& in, const Value& v, const CallArgs& args) {
   Bound bound(in, "replace", args, {"old", "new", "count"}, 2);
   if (!bound.ok()) return {};
-  const Int count =
-      bound[2] == nullptr || bound[2]->IsNone() ? Int{-1} : bound.IntOr(2, -1);
+  const Int count = bound.Given(2) == nullptr ? Int{-1} : bound.IntOr(2, -1);
   const std::string text = in.Str(v), from = in.Str(*bound[0]),
                     to = in.Str(*bound[1]);
   return bound.ok() ? ReplaceText(in, text, from, to, count) : Value();
@@ -563,7 +533,7 @@ Value Slice(In& in, const Value& v, const CallArgs& args) {
     std::vector<Value> part(items.begin() + taken,
                             items.begin() + taken + static_cast<size_t>(count));
     taken += static_cast<size_t>(count);
-    if (bound[1] != nullptr && !bound[1]->IsNone() && i >= size % slices) {
+    if (bound.Given(1) != nullptr && i >= size % slices) {
       part.push_back(*bound[1]);
     }
     out.push_back(MakeList(std::move(part)));
@@ -648,8 +618,7 @@ Value Truncate(In& in, const Value& v, const CallArgs& args) {
   Bound bound(in, "truncate", args, {"length", "killwords", "end", "leeway"});
   const Int length = bound.IntOr(0, 255);
   const std::string* given_end = bound.StrOrNull(2);
-  const Int leeway =
-      bound[3] == nullptr || bound[3]->IsNone() ? Int{5} : bound.IntOr(3, 5);
+  const Int leeway = bound.Given(3) == nullptr ? Int{5} : bound.IntOr(3, 5);
   if (!bound.ok()) return {};
   const std::string end = given_end == nullptr ? "..." : *given_end;
   const Int end_size = static_cast<Int>(CountCharacters(end));
@@ -685,9 +654,7 @@ Value Unique(In& in, const Value& v, const CallArgs& args) {
     if (!bound.TruthOr(0, false)) key = IgnoreCase(key);
     if (!in.ChargeBytes(8 + ExtentOf(key).size)) return {};
     std::string hash = HashKey(key);
-    if (hash.empty()) {
-      return in.Fail(absl::StrCat("unhashable type: '", TypeName(key), "'"));
-    }
+    if (hash.empty()) return in.FailUnhashable(key);
     if (seen.emplace(std::move(hash), true).second) {
       out.push_back(std::move(item));
     }
@@ -752,7 +719,7 @@ const std::map<std::string, Filter, std::less<>>& Filters() {
       {"abs", Abs},
       {"attr", Attr},
       {"batch", Batch},
-      {"capitalize", CapitalizeFilter},
+      {"capitalize", Mapped<Capitalize>},
       {"center", Center},
       {"count", Length},
       {"d", Default},
@@ -762,10 +729,7 @@ const std::map<std::string, Filter, std::less<>>& Filters() {
       {"escape", Escape},
       {"first", First},
       {"float", Float},
-      {"forceescape",
-       [](In& in, const Value& v, const CallArgs& args) {
-         return Escape(in, MakeStr(in.Str(v)), args);
-       }},
+      {"forceescape", ForceEscape},
       {"format", Format},
       {"groupby", GroupBy},
       {"indent", Indent},
@@ -775,30 +739,18 @@ const std::map<std::string, Filter, std::less<>>& Filters() {
       {"last", Last},
       {"length", Length},
       {"list", List},
-      {"lower", Lower},
+      {"lower", Mapped<ToLower>},
       {"map", Map},
-      {"max", Max},
-      {"min", Min},
-      {"reject",
-       [](In& in, const Value& v, const CallArgs& args) {
-         return Select(in, v, args, false, false);
-       }},
-      {"rejectattr",
-       [](In& in, const Value& v, const CallArgs& args) {
-         return Select(in, v, args, false, true);
-       }},
+      {"max", Extreme<1>},
+      {"min", Extreme<-1>},
+      {"reject", Select<false, false>},
+      {"rejectattr", Select<false, true>},
       {"replace", Replace},
       {"reverse", Reverse},
       {"round", Round},
       {"safe", Safe},
-      {"select",
-       [](In& in, const Value& v, const CallArgs& args) {
-         return Select(in, v, args, true, false);
-       }},
-      {"selectattr",
-       [](In& in, const Value& v, const CallArgs& args) {
-         return Select(in, v, args, true, true);
-       }},
+      {"select", Select<true, false>},
+      {"selectattr", Select<true, true>},
       {"slice", Slice},
       {"sort", Sort},
       {"string", String},
@@ -808,7 +760,7 @@ const std::map<std::string, Filter, std::less<>>& Filters() {
       {"trim", Trim},
       {"truncate", Truncate},
       {"unique", Unique},
-      {"upper", Upper},
+      {"upper", Mapped<ToUpper>},
       {"urlencode", UrlEncode},
       {"wordcount", WordCount},
   };
@@ -842,7 +794,7 @@ Value CallFilter(In& in, const std::string& name, const Value& operand,
 
 // --- Bound.
 
-Bound::Bound(Interpreter& in, absl::string_view function, const CallArgs& args,
+Bound::Bound(Services& in, absl::string_view function, const CallArgs& args,
              std::vector<absl::string_view> parameters, size_t required)
     : in_(in),
       function_(function),

@@ -7,7 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "common/text/utf8.h"
 #include "runtime/text/jinja/builtins/builtins.h"
-#include "runtime/text/jinja/interpreter.h"
+#include "runtime/text/jinja/services.h"
 #include "runtime/text/jinja/text_ops.h"
 #include "runtime/text/unicode/python_text.h"
 
@@ -51,7 +51,7 @@ std::string Grouped(const std::string& digits, char separator, size_t every) {
 }
 
 // Pads `body`, which `sign` (or a prefix like "0x") goes before.
-Value Padded(Interpreter& in, const Spec& spec, const std::string& sign,
+Value Padded(Services& in, const Spec& spec, const std::string& sign,
              const std::string& body, char default_align) {
   const char align = spec.align == '\0' ? default_align : spec.align;
   if (align == '=') {
@@ -75,28 +75,13 @@ std::string SignText(const Spec& spec, bool negative) {
   return spec.sign == '-' ? "" : std::string(1, spec.sign);
 }
 
-Value FormatInt(Interpreter& in, const Spec& spec, Int value) {
+Value FormatInt(Services& in, const Spec& spec, Int value) {
   const bool negative = value < 0;
   const Int magnitude = negative ? -value : value;
-  int base = 10;
-  const char* prefix = "";
-  switch (spec.type) {
-    case 'x':
-    case 'X':
-      base = 16;
-      prefix = spec.type == 'x' ? "0x" : "0X";
-      break;
-    case 'o':
-      base = 8;
-      prefix = "0o";
-      break;
-    case 'b':
-      base = 2;
-      prefix = "0b";
-      break;
-    default:
-      break;
-  }
+  const int base = spec.type == 'x' || spec.type == 'X' ? 16
+                   : spec.type == 'o'                   ? 8
+                   : spec.type == 'b'                   ? 2
+                                                        : 10;
   std::string digits = Digits(magnitude, base);
   if (spec.type == 'X') digits = absl::AsciiStrToUpper(digits);
   if (spec.precision > static_cast<int>(digits.size())) {
@@ -105,13 +90,12 @@ Value FormatInt(Interpreter& in, const Spec& spec, Int value) {
   if (spec.grouping != '\0') {
     digits = Grouped(digits, spec.grouping, base == 10 ? 3 : 4);
   }
-  return Padded(
-      in, spec,
-      absl::StrCat(SignText(spec, negative), spec.alternate ? prefix : ""),
-      digits, '>');
+  std::string sign = SignText(spec, negative);
+  if (spec.alternate && base != 10) sign += {'0', spec.type};
+  return Padded(in, spec, sign, digits, '>');
 }
 
-Value FormatFloat(Interpreter& in, const Spec& spec, double value) {
+Value FormatFloat(Services& in, const Spec& spec, double value) {
   const bool negative = std::signbit(value) && !std::isnan(value);
   double magnitude = std::fabs(value);
   const bool upper = absl::ascii_isupper(spec.type);
@@ -148,7 +132,7 @@ Value FormatFloat(Interpreter& in, const Spec& spec, double value) {
   return Padded(in, spec, SignText(spec, negative), body + suffix, '>');
 }
 
-Value FormatText(Interpreter& in, const Spec& spec, const std::string& text) {
+Value FormatText(Services& in, const Spec& spec, const std::string& text) {
   if (spec.precision < 0) return Padded(in, spec, "", text, '<');
   std::u32string c = ToUtf32(text);
   if (c.size() > static_cast<size_t>(spec.precision)) c.resize(spec.precision);
@@ -165,7 +149,7 @@ bool ReadNumber(const std::string& text, size_t& pos, int& number) {
   return true;
 }
 
-std::string Repr(Interpreter& in, const Value& value) {
+std::string Repr(Services& in, const Value& value) {
   std::string text;
   if (in.ChargeBytes(ExtentOf(value).size)) AppendRepr(value, text);
   return text;
@@ -185,7 +169,7 @@ std::string EscapeNonAscii(const std::string& text) {
 }
 
 // The conversion of "%": a type letter decides what the value must be.
-Value ConvertPercent(Interpreter& in, Spec spec, bool zero, bool left,
+Value ConvertPercent(Services& in, Spec spec, bool zero, bool left,
                      const Value& value) {
   if (left) {
     spec.align = '<';
@@ -254,107 +238,133 @@ Value ConvertPercent(Interpreter& in, Spec spec, bool zero, bool left,
   }
 }
 
-}  // namespace
+// One format string and what it is filled with.
+class PercentFormatter {
+ public:
+  PercentFormatter(Services& in, const std::string& format, const Value& value)
+      : in_(in), format_(format), value_(value), args_{value} {
+    if (value.IsTuple()) args_ = value.AsSeq()->items;
+  }
 
-Value FormatPercent(Interpreter& in, const std::string& format,
-                    const Value& value) {
-  std::vector<Value> args = {value};
-  const bool is_tuple =
-      value.IsKind(SeqKind::kTuple) || value.IsKind(SeqKind::kGroup);
-  if (is_tuple) args = value.AsSeq()->items;
-  const Dict* mapping = value.AsDict();
-  // What has items but is no tuple may be left over.
-  const bool may_be_left = mapping != nullptr || value.IsUndefined() ||
-                           value.IsKind(SeqKind::kList) ||
-                           value.IsKind(SeqKind::kRange);
-  size_t used = 0;
-  const auto next = [&]() -> Value {
-    if (used >= args.size()) {
-      return in.Fail("not enough arguments for format string");
+  Value Run() {
+    std::string out;
+    while (pos_ < format_.size() && !in_.failed()) {
+      const size_t percent = std::min(format_.find('%', pos_), format_.size());
+      out.append(format_, pos_, percent - pos_);
+      if (percent == format_.size()) break;
+      pos_ = percent + 1;
+      const std::string piece = Conversion();
+      if (in_.failed()) return {};
+      out += piece;
     }
-    return args[used++];
-  };
+    // What has items but is no tuple may be left over.
+    const bool may_be_left =
+        value_.AsDict() != nullptr || value_.IsUndefined() ||
+        value_.IsKind(SeqKind::kList) || value_.IsKind(SeqKind::kRange);
+    if (used_ < args_.size() && !may_be_left) {
+      return in_.Fail("not all arguments converted during string formatting");
+    }
+    return MakeStr(std::move(out));
+  }
 
-  std::string out;
-  for (size_t pos = 0; pos < format.size() && !in.failed();) {
-    const size_t percent = std::min(format.find('%', pos), format.size());
-    out.append(format, pos, percent - pos);
-    if (percent == format.size()) break;
-    pos = percent + 1;
-    const Value* keyed = nullptr;
-    if (pos < format.size() && format[pos] == '(') {
-      const size_t close = format.find(')', pos);
-      if (close == std::string::npos) return in.Fail("incomplete format key");
-      if (mapping == nullptr) return in.Fail("format requires a mapping");
-      const std::string key = format.substr(pos + 1, close - pos - 1);
-      keyed = DictGet(*mapping, key);
-      if (keyed == nullptr) return in.Fail(absl::StrCat("no key '", key, "'"));
-      pos = close + 1;
+ private:
+  char Peek() const { return pos_ < format_.size() ? format_[pos_] : '\0'; }
+  Value Next() {
+    if (used_ < args_.size()) return args_[used_++];
+    return in_.Fail("not enough arguments for format string");
+  }
+
+  // "(key)": the value of that name, null if there is no key.
+  const Value* Keyed() {
+    if (Peek() != '(') return nullptr;
+    const size_t close = format_.find(')', pos_);
+    const Dict* mapping = value_.AsDict();
+    if (close == std::string::npos || mapping == nullptr) {
+      in_.Fail(mapping == nullptr && close != std::string::npos
+                   ? "format requires a mapping"
+                   : "incomplete format key");
+      return nullptr;
     }
+    const std::string key = format_.substr(pos_ + 1, close - pos_ - 1);
+    const Value* keyed = DictGet(*mapping, key);
+    if (keyed == nullptr) in_.Fail(absl::StrCat("no key '", key, "'"));
+    pos_ = close + 1;
+    return keyed;
+  }
+
+  // Width or precision: digits, or "*" for the next argument.
+  int Number() {
+    int number = 0;
+    if (Peek() != '*') {
+      if (!ReadNumber(format_, pos_, number)) {
+        in_.Fail("width or precision is too large");
+      }
+      return number;
+    }
+    ++pos_;
+    const Value star = Next();
+    if (in_.failed()) return 0;
+    if (!star.IsInt() || star.int_value() > kMaxWidth ||
+        star.int_value() < -kMaxWidth) {
+      in_.Fail("* wants an integer of reasonable size");
+      return 0;
+    }
+    return static_cast<int>(star.int_value());
+  }
+
+  // What becomes of one "%...", behind the sign.
+  std::string Conversion() {
+    const Value* keyed = Keyed();
+    const size_t begin = pos_;
+    while (Peek() != '\0' && absl::StrContains("-0+ #", Peek())) ++pos_;
+    const absl::string_view flags(format_.data() + begin, pos_ - begin);
     Spec spec;
-    bool zero = false, left = false;
-    for (; pos < format.size(); ++pos) {
-      if (format[pos] == '-') {
-        left = true;
-      } else if (format[pos] == '0') {
-        zero = true;
-      } else if (format[pos] == '+') {
-        spec.sign = '+';
-      } else if (format[pos] == ' ') {
-        if (spec.sign == '-') spec.sign = ' ';
-      } else if (format[pos] == '#') {
-        spec.alternate = true;
-      } else {
-        break;
-      }
-    }
-    const auto read = [&](int& number) {
-      if (pos < format.size() && format[pos] == '*') {
-        ++pos;
-        const Value star = next();
-        if (in.failed()) return false;
-        if (!star.IsInt() || star.int_value() > kMaxWidth ||
-            star.int_value() < -kMaxWidth) {
-          in.Fail("* wants an integer of reasonable size");
-          return false;
-        }
-        number = static_cast<int>(star.int_value());
-        return true;
-      }
-      if (ReadNumber(format, pos, number)) return true;
-      in.Fail("width or precision is too large");
-      return false;
-    };
-    if (!read(spec.width)) return {};
+    bool left = absl::StrContains(flags, '-');
+    spec.sign = absl::StrContains(flags, '+')   ? '+'
+                : absl::StrContains(flags, ' ') ? ' '
+                                                : '-';
+    spec.alternate = absl::StrContains(flags, '#');
+    spec.width = Number();
     if (spec.width < 0) {
       left = true;
       spec.width = -spec.width;
     }
-    if (pos < format.size() && format[pos] == '.') {
-      ++pos;
-      if (!read(spec.precision)) return {};
-      spec.precision = std::max(spec.precision, 0);
+    if (!in_.failed() && Peek() == '.') {
+      ++pos_;
+      spec.precision = std::max(Number(), 0);
     }
-    while (pos < format.size() && absl::StrContains("hlL", format[pos])) ++pos;
-    if (pos >= format.size()) return in.Fail("incomplete format");
-    spec.type = format[pos++];
-    if (spec.type == '%') {
-      out += '%';
-      continue;
+    if (in_.failed()) return "";
+    while (Peek() != '\0' && absl::StrContains("hlL", Peek())) ++pos_;
+    if (pos_ >= format_.size()) {
+      in_.Fail("incomplete format");
+      return "";
     }
-    const Value argument = keyed != nullptr ? *keyed : next();
-    if (in.failed()) return {};
-    const Value piece = ConvertPercent(in, spec, zero, left, argument);
-    if (in.failed() || !in.ChargeString(piece.AsStr()->text.size()) ||
-        !in.CheckExtent(piece)) {
-      return {};
+    spec.type = format_[pos_++];
+    if (spec.type == '%') return "%";
+    const Value argument = keyed != nullptr ? *keyed : Next();
+    if (in_.failed()) return "";
+    const Value piece = ConvertPercent(in_, spec, absl::StrContains(flags, '0'),
+                                       left, argument);
+    if (in_.failed() || !in_.ChargeString(piece.AsStr()->text.size()) ||
+        !in_.CheckExtent(piece)) {
+      return "";
     }
-    out += piece.AsStr()->text;
+    return piece.AsStr()->text;
   }
-  if (used < args.size() && !may_be_left) {
-    return in.Fail("not all arguments converted during string formatting");
-  }
-  return MakeStr(std::move(out));
+
+  Services& in_;
+  const std::string& format_;
+  const Value& value_;
+  std::vector<Value> args_;
+  size_t used_ = 0;
+  size_t pos_ = 0;
+};
+
+}  // namespace
+
+Value FormatPercent(Services& in, const std::string& format,
+                    const Value& value) {
+  return PercentFormatter(in, format, value).Run();
 }
 
 namespace {
@@ -362,7 +372,7 @@ namespace {
 bool IsAlign(char c) { return c == '<' || c == '>' || c == '^' || c == '='; }
 
 // [[fill]align][sign][#][0][width][grouping][.precision][type]
-bool ParseSpec(Interpreter& in, const std::string& text, Spec& spec) {
+bool ParseSpec(Services& in, const std::string& text, Spec& spec) {
   size_t pos = 0;
   if (!text.empty()) {
     size_t after_fill = 0;
@@ -402,7 +412,7 @@ bool ParseSpec(Interpreter& in, const std::string& text, Spec& spec) {
   return false;
 }
 
-Value FormatWithSpec(Interpreter& in, const Value& value,
+Value FormatWithSpec(Services& in, const Value& value,
                      const std::string& text) {
   if (text.empty()) return MakeStr(in.Str(value));
   Spec spec;
@@ -439,8 +449,8 @@ Value FormatWithSpec(Interpreter& in, const Value& value,
 }
 
 // "0", "name", "0.attr[key]": what a replacement field is about.
-Value LookUpField(Interpreter& in, const std::string& field,
-                  const CallArgs& args, size_t& next) {
+Value LookUpField(Services& in, const std::string& field, const CallArgs& args,
+                  size_t& next) {
   const size_t end = std::min(field.find_first_of(".["), field.size());
   const std::string first = field.substr(0, end);
   Value value;
@@ -470,7 +480,7 @@ Value LookUpField(Interpreter& in, const std::string& field,
     if (field[pos] == '.') {
       const size_t stop =
           std::min(field.find_first_of(".[", pos + 1), field.size());
-      value = in.GetAttr(value, field.substr(pos + 1, stop - pos - 1));
+      value = GetAttr(in, value, field.substr(pos + 1, stop - pos - 1));
       pos = stop;
     } else {
       const size_t close = field.find(']', pos);
@@ -482,7 +492,7 @@ Value LookUpField(Interpreter& in, const std::string& field,
           key.find_first_not_of("0123456789") == std::string::npos
               ? ParseInt(key, 10)
               : std::nullopt;
-      value = in.GetItem(value, index ? Value(*index) : MakeStr(key));
+      value = GetItem(in, value, index ? Value(*index) : MakeStr(key));
       pos = close + 1;
     }
   }
@@ -491,7 +501,7 @@ Value LookUpField(Interpreter& in, const std::string& field,
 
 }  // namespace
 
-Value FormatBraces(Interpreter& in, const std::string& format,
+Value FormatBraces(Services& in, const std::string& format,
                    const CallArgs& args) {
   std::string out;
   size_t next = 0;

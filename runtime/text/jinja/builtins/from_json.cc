@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "runtime/text/jinja/interpreter.h"
+#include "runtime/text/jinja/services.h"
 
 namespace sluice::jinja {
 namespace {

@@ -4,14 +4,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "runtime/text/jinja/builtins/builtins.h"
-#include "runtime/text/jinja/interpreter.h"
+#include "runtime/text/jinja/services.h"
 
 // Global functions: Jinja's own and those that transformers adds.
 
 namespace sluice::jinja {
 namespace {
 
-using In = Interpreter;
+using In = Services;
 
 constexpr Int kMaxRange = 100000;  // jinja2.sandbox.MAX_RANGE
 
@@ -55,9 +55,7 @@ std::shared_ptr<Dict> MakeDict(In& in, const char* function,
   auto dict = std::make_shared<Dict>();
   const auto set = [&](const Value& key, const Value& value) {
     in.ChargeBytes(8 + ExtentOf(key).size);
-    if (!DictSet(*dict, key, value)) {
-      in.Fail(absl::StrCat("unhashable type: '", TypeName(key), "'"));
-    }
+    if (!DictSet(*dict, key, value)) in.FailUnhashable(key);
   };
   if (args.positional.size() > 1) {
     in.Fail(absl::StrCat(function, "() takes at most one positional argument"));
@@ -152,8 +150,7 @@ bool IsGlobal(absl::string_view name) {
          std::end(kNames);
 }
 
-Value CallGlobal(Interpreter& in, const std::string& name,
-                 const CallArgs& args) {
+Value CallGlobal(Services& in, const std::string& name, const CallArgs& args) {
   if (in.failed()) return {};
   if (name == "range") return Range(in, args);
   if (name == "dict") {

@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/text/text.h"
 #include "runtime/text/jinja/builtins/builtins.h"
-#include "runtime/text/jinja/interpreter.h"
+#include "runtime/text/jinja/services.h"
 
 // The tojson filter: Python's json.dumps as transformers calls it.
 
@@ -13,7 +13,7 @@ namespace {
 
 class JsonWriter {
  public:
-  JsonWriter(Interpreter& in, const std::string* indent, bool ensure_ascii,
+  JsonWriter(Services& in, const std::string* indent, bool ensure_ascii,
              bool sort_keys, std::string item_separator,
              std::string key_separator)
       : in_(in),
@@ -38,8 +38,7 @@ class JsonWriter {
       out_ += QuoteJson(str->text, ensure_ascii_);
     } else if (const Dict* dict = value.AsDict()) {
       WriteDict(*dict);
-    } else if (value.IsKind(SeqKind::kList) || value.IsKind(SeqKind::kTuple) ||
-               value.IsKind(SeqKind::kGroup)) {
+    } else if (value.IsKind(SeqKind::kList) || value.IsTuple()) {
       WriteSeq(*value.AsSeq());
     } else {
       in_.Fail(absl::StrCat("object of type ", TypeName(value),
@@ -126,7 +125,7 @@ class JsonWriter {
     }
   }
 
-  Interpreter& in_;
+  Services& in_;
   const std::string* indent_;  // null: all on one line
   const bool ensure_ascii_;
   const bool sort_keys_;
@@ -139,13 +138,13 @@ class JsonWriter {
 
 }  // namespace
 
-Value ToJson(Interpreter& in, const Value& value, const CallArgs& args) {
+Value ToJson(Services& in, const Value& value, const CallArgs& args) {
   Bound bound(in, "tojson", args,
               {"ensure_ascii", "indent", "separators", "sort_keys"});
   if (!bound.ok()) return {};
   std::string indent;
   bool has_indent = false;
-  if (const Value* given = bound[1]; given != nullptr && !given->IsNone()) {
+  if (const Value* given = bound.Given(1)) {
     has_indent = true;
     if (const auto* text = given->AsStr()) {
       indent = text->text;
@@ -157,7 +156,7 @@ Value ToJson(Interpreter& in, const Value& value, const CallArgs& args) {
   }
   std::string item_separator = has_indent ? "," : ", ";
   std::string key_separator = ": ";
-  if (const Value* given = bound[2]; given != nullptr && !given->IsNone()) {
+  if (const Value* given = bound.Given(2)) {
     const std::vector<Value> items = in.Items(*given);
     if (items.size() != 2 || items[0].AsStr() == nullptr ||
         items[1].AsStr() == nullptr) {

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/text/utf8.h"
 #include "runtime/text/jinja/builtins/builtins.h"
-#include "runtime/text/jinja/interpreter.h"
+#include "runtime/text/jinja/services.h"
 #include "runtime/text/jinja/text_ops.h"
 #include "runtime/text/unicode/python_text.h"
 
@@ -14,22 +14,22 @@
 namespace sluice::jinja {
 namespace {
 
-using In = Interpreter;
+using In = Services;
 using Method = Value (*)(In&, const Value&, const CallArgs&);
 
 const std::string& TextOf(const Value& self) { return self.AsStr()->text; }
 
 // --- str
 
-Value StripMethod(In& in, const Value& self, const CallArgs& args, bool left,
-                  bool right) {
+template <bool kLeft, bool kRight>
+Value StripMethod(In& in, const Value& self, const CallArgs& args) {
   Bound bound(in, "strip", args, {"chars"});
   const std::string* chars = bound.StrOrNull(0);
   if (!bound.ok() || (chars != nullptr &&
                       !in.Charge(TextOf(self).size() * chars->size() / 16))) {
     return {};
   }
-  return MakeStr(std::string(Strip(TextOf(self), chars, left, right)));
+  return MakeStr(std::string(Strip(TextOf(self), chars, kLeft, kRight)));
 }
 
 Value MakeStrings(std::vector<std::string> texts) {
@@ -39,67 +39,48 @@ Value MakeStrings(std::vector<std::string> texts) {
   return MakeList(std::move(items));
 }
 
-// split and rsplit. `limit` < 0: no limit.
-std::vector<std::string> SplitBySpace(absl::string_view text, Int limit,
+// split and rsplit without a separator. `limit` < 0: no limit. What the limit
+// leaves together keeps the white space at its outer end.
+std::vector<std::string> SplitBySpace(const std::string& text, Int limit,
                                       bool from_right) {
+  struct Word {
+    size_t begin, end;
+  };
+  std::vector<Word> words;
+  bool in_word = false;
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t begin = pos;
+    const bool space = IsSpace(DecodeUtf8(text, &pos));
+    if (!space && !in_word) words.push_back({begin, pos});
+    if (!space) words.back().end = pos;
+    in_word = !space;
+  }
+  if (limit >= 0 && limit < static_cast<Int>(words.size())) {
+    const size_t alone = static_cast<size_t>(limit);
+    if (from_right) {
+      words.erase(words.begin(), words.end() - (alone + 1));
+      words.front().begin = 0;
+    } else {
+      words.resize(alone + 1);
+      words.back().end = text.size();
+    }
+  }
   std::vector<std::string> parts;
-  if (!from_right) {
-    text = Strip(text, nullptr, true, false);
-    while (!text.empty()) {
-      if (limit >= 0 && static_cast<Int>(parts.size()) == limit) {
-        parts.emplace_back(Strip(text, nullptr, false, true));
-        break;
-      }
-      size_t end = 0;
-      while (end < text.size()) {
-        size_t next = end;
-        if (IsSpace(DecodeUtf8(text, &next))) break;
-        end = next;
-      }
-      parts.emplace_back(text.substr(0, end));
-      text = Strip(text.substr(end), nullptr, true, false);
-    }
-    return parts;
+  for (const Word& word : words) {
+    parts.push_back(text.substr(word.begin, word.end - word.begin));
   }
-  text = Strip(text, nullptr, false, true);
-  while (!text.empty()) {
-    if (limit >= 0 && static_cast<Int>(parts.size()) == limit) {
-      parts.emplace_back(Strip(text, nullptr, true, false));
-      break;
-    }
-    size_t begin = 0;
-    for (size_t pos = 0; pos < text.size();) {
-      if (IsSpace(DecodeUtf8(text, &pos))) begin = pos;
-    }
-    parts.emplace_back(text.substr(begin));
-    text = Strip(text.substr(0, begin), nullptr, false, true);
-    // Only the last limit parts are looked for, so that this stays linear.
-    if (limit < 0) {
-      for (std::string& part : SplitBySpace(text, -1, false)) {
-        parts.insert(parts.begin() + 0, std::move(part));
-      }
-      break;
-    }
-  }
-  std::reverse(parts.begin(), parts.end());
   return parts;
 }
 
-Value SplitMethod(In& in, const Value& self, const CallArgs& args,
-                  bool from_right) {
-  Bound bound(in, from_right ? "rsplit" : "split", args, {"sep", "maxsplit"});
+template <bool kFromRight>
+Value SplitMethod(In& in, const Value& self, const CallArgs& args) {
+  Bound bound(in, kFromRight ? "rsplit" : "split", args, {"sep", "maxsplit"});
   const std::string* separator = bound.StrOrNull(0);
-  Int limit = bound.IntOr(1, -1);
+  const Int limit = bound.IntOr(1, -1);
   const std::string& text = TextOf(self);
   if (!bound.ok() || !in.Charge(text.size())) return {};
   if (separator == nullptr) {
-    if (from_right && limit < 0) from_right = false;  // the same parts
-    if (from_right) {
-      // Each part is found by a walk over what is left of it.
-      const Int walks = std::min(limit, static_cast<Int>(text.size()));
-      if (!in.Charge(static_cast<uint64_t>(walks) * text.size() / 8)) return {};
-    }
-    return MakeStrings(SplitBySpace(text, limit, from_right));
+    return MakeStrings(SplitBySpace(text, limit, kFromRight));
   }
   if (separator->empty()) return in.Fail("empty separator");
   std::vector<size_t> places;
@@ -108,7 +89,7 @@ Value SplitMethod(In& in, const Value& self, const CallArgs& args,
        pos += separator->size()) {
     places.push_back(pos);
   }
-  if (from_right && limit >= 0) {
+  if (kFromRight && limit >= 0) {
     // Occurrences are counted from the right, where they may fall differently.
     places.clear();
     size_t end = text.size();
@@ -136,8 +117,8 @@ Value SplitMethod(In& in, const Value& self, const CallArgs& args,
   return MakeStrings(std::move(parts));
 }
 
-Value PartitionMethod(In& in, const Value& self, const CallArgs& args,
-                      bool from_right) {
+template <bool kFromRight>
+Value PartitionMethod(In& in, const Value& self, const CallArgs& args) {
   Bound bound(in, "partition", args, {"sep"}, 1);
   const std::string* separator = bound.StrOrNull(0);
   if (!bound.ok()) return {};
@@ -145,12 +126,12 @@ Value PartitionMethod(In& in, const Value& self, const CallArgs& args,
     return in.Fail("empty separator");
   }
   const std::string& text = TextOf(self);
-  if (from_right && !in.ChargeBytes(text.size() * separator->size())) return {};
+  if (kFromRight && !in.ChargeBytes(text.size() * separator->size())) return {};
   const size_t place =
-      from_right ? text.rfind(*separator) : FindText(text, *separator);
+      kFromRight ? text.rfind(*separator) : FindText(text, *separator);
   if (place == std::string::npos) {
     const Value none = MakeStr("");
-    return from_right ? MakeTuple({none, none, self})
+    return kFromRight ? MakeTuple({none, none, self})
                       : MakeTuple({self, none, none});
   }
   return MakeTuple({MakeStr(text.substr(0, place)), MakeStr(*separator),
@@ -163,8 +144,8 @@ bool Window(Bound& bound, const std::string& text, absl::string_view& window,
             Int& first) {
   first = 0;
   window = text;
-  const bool has_start = bound[1] != nullptr && !bound[1]->IsNone();
-  const bool has_end = bound[2] != nullptr && !bound[2]->IsNone();
+  const bool has_start = bound.Given(1) != nullptr;
+  const bool has_end = bound.Given(2) != nullptr;
   if (!has_start && !has_end) return true;
   const Int size = static_cast<Int>(CountCharacters(text));
   const auto place = [&](Int index) {
@@ -182,8 +163,8 @@ bool Window(Bound& bound, const std::string& text, absl::string_view& window,
   return true;
 }
 
-Value FindMethod(In& in, const Value& self, const CallArgs& args,
-                 bool from_right, bool must_find) {
+template <bool kFromRight, bool kMustFind>
+Value FindMethod(In& in, const Value& self, const CallArgs& args) {
   Bound bound(in, "find", args, {"sub", "start", "end"}, 1);
   const std::string* what = bound.StrOrNull(0);
   if (!bound.ok()) return {};
@@ -192,12 +173,12 @@ Value FindMethod(In& in, const Value& self, const CallArgs& args,
   Int first = 0;
   size_t place = absl::string_view::npos;
   if (Window(bound, TextOf(self), window, first)) {
-    if (from_right && !in.ChargeBytes(window.size() * what->size())) return {};
-    place = from_right ? window.rfind(*what) : FindText(window, *what);
+    if (kFromRight && !in.ChargeBytes(window.size() * what->size())) return {};
+    place = kFromRight ? window.rfind(*what) : FindText(window, *what);
   }
   if (!bound.ok()) return {};
   if (place == absl::string_view::npos) {
-    return must_find ? in.Fail("substring not found") : Value(-1);
+    return kMustFind ? in.Fail("substring not found") : Value(-1);
   }
   return first + static_cast<Int>(CountCharacters(window.substr(0, place)));
 }
@@ -220,10 +201,10 @@ Value CountMethod(In& in, const Value& self, const CallArgs& args) {
   return count;
 }
 
-Value AffixMethod(In& in, const Value& self, const CallArgs& args,
-                  bool at_end) {
-  Bound bound(in, at_end ? "endswith" : "startswith", args,
-              {"affix", "start", "end"}, 1);
+template <bool kAtEnd>
+Value AffixMethod(In& in, const Value& self, const CallArgs& args) {
+  constexpr absl::string_view kName = kAtEnd ? "endswith" : "startswith";
+  Bound bound(in, kName, args, {"affix", "start", "end"}, 1);
   if (!bound.ok()) return {};
   std::vector<Value> affixes = {*bound[0]};
   if (bound[0]->IsKind(SeqKind::kTuple)) affixes = in.Items(*bound[0]);
@@ -233,12 +214,11 @@ Value AffixMethod(In& in, const Value& self, const CallArgs& args,
   for (const Value& affix : affixes) {
     const auto* str = affix.AsStr();
     if (str == nullptr) {
-      return in.Fail(absl::StrCat(at_end ? "endswith" : "startswith",
-                                  " first arg must be str or a tuple of str, "
-                                  "not ",
-                                  TypeName(affix)));
+      return in.Fail(
+          absl::StrCat(kName, " first arg must be str or a tuple of str, not ",
+                       TypeName(affix)));
     }
-    if (in_reach && (at_end ? absl::EndsWith(window, str->text)
+    if (in_reach && (kAtEnd ? absl::EndsWith(window, str->text)
                             : absl::StartsWith(window, str->text))) {
       return true;
     }
@@ -246,17 +226,17 @@ Value AffixMethod(In& in, const Value& self, const CallArgs& args,
   return false;
 }
 
-Value RemoveAffix(In& in, const Value& self, const CallArgs& args,
-                  bool at_end) {
+template <bool kAtEnd>
+Value RemoveAffix(In& in, const Value& self, const CallArgs& args) {
   Bound bound(in, "removeprefix", args, {"affix"}, 1);
   const std::string* affix = bound.StrOrNull(0);
   if (!bound.ok()) return {};
   if (affix == nullptr) return in.Fail("removeprefix() needs a string");
   const std::string& text = TextOf(self);
-  if (at_end && absl::EndsWith(text, *affix)) {
+  if (kAtEnd && absl::EndsWith(text, *affix)) {
     return MakeStr(text.substr(0, text.size() - affix->size()));
   }
-  if (!at_end && absl::StartsWith(text, *affix)) {
+  if (!kAtEnd && absl::StartsWith(text, *affix)) {
     return MakeStr(text.substr(affix->size()));
   }
   return self;
@@ -295,7 +275,8 @@ Value ReplaceMethod(In& in, const Value& self, const CallArgs& args) {
   return ReplaceText(in, TextOf(self), *from, *to, count);
 }
 
-Value PadMethod(In& in, const Value& self, const CallArgs& args, char align) {
+template <char kAlign>
+Value PadMethod(In& in, const Value& self, const CallArgs& args) {
   Bound bound(in, "center", args, {"width", "fillchar"}, 1);
   const Int width = bound.IntOr(0, 0);
   const std::string* fill = bound.StrOrNull(1);
@@ -303,7 +284,7 @@ Value PadMethod(In& in, const Value& self, const CallArgs& args, char align) {
   if (fill != nullptr && CountCharacters(*fill) != 1) {
     return in.Fail("the fill character must be exactly one character long");
   }
-  return Pad(in, TextOf(self), width, fill == nullptr ? " " : *fill, align);
+  return Pad(in, TextOf(self), width, fill == nullptr ? " " : *fill, kAlign);
 }
 
 Value ZeroFill(In& in, const Value& self, const CallArgs& args) {
@@ -337,11 +318,11 @@ Value SwapCase(In&, const Value& self, const CallArgs&) {
 }
 
 // isalpha and the like: not empty, and all characters are.
-template <bool (*Is)(char32_t)>
+template <bool (*kIs)(char32_t)>
 Value AllAre(In&, const Value& self, const CallArgs&) {
   const std::string& text = TextOf(self);
   for (size_t pos = 0; pos < text.size();) {
-    if (!Is(DecodeUtf8(text, &pos))) return false;
+    if (!kIs(DecodeUtf8(text, &pos))) return false;
   }
   return !text.empty();
 }
@@ -350,9 +331,8 @@ bool IsAlnum(char32_t c) {
   return IsAlpha(c) || IsDecimal(c) || IsDigit(c) || IsNumeric(c);
 }
 
-Value IsTitleText(In&, const Value& self, const CallArgs&) {
+bool IsTitleText(absl::string_view text) {
   bool cased = false, in_word = false;
-  const std::string& text = TextOf(self);
   for (size_t pos = 0; pos < text.size();) {
     const uint32_t c = DecodeUtf8(text, &pos);
     const bool upper = IsUpper(c) || IsTitle(c);
@@ -364,114 +344,69 @@ Value IsTitleText(In&, const Value& self, const CallArgs&) {
   return cased;
 }
 
-const std::map<std::string, Method>& StrMethods() {
-  static const auto& methods = *new std::map<std::string, Method>{
-      {"capitalize",
-       [](In&, const Value& s, const CallArgs&) {
-         return MakeStr(Capitalize(TextOf(s)));
-       }},
-      {"casefold",
-       [](In&, const Value& s, const CallArgs&) {
-         return MakeStr(CaseFold(TextOf(s)));
-       }},
-      {"center", [](In& in, const Value& s,
-                    const CallArgs& a) { return PadMethod(in, s, a, '^'); }},
+template <std::string (*kMap)(absl::string_view)>
+Value Mapped(In&, const Value& self, const CallArgs&) {
+  return MakeStr(kMap(TextOf(self)));
+}
+
+template <bool (*kIs)(absl::string_view)>
+Value WholeIs(In&, const Value& self, const CallArgs&) {
+  return kIs(TextOf(self));
+}
+
+Value FormatMethod(In& in, const Value& self, const CallArgs& args) {
+  return FormatBraces(in, TextOf(self), args);
+}
+
+Value IsPrintableMethod(In& in, const Value& self, const CallArgs& args) {
+  return TextOf(self).empty() ||
+         AllAre<IsPrintable>(in, self, args).bool_value();
+}
+
+using Methods = std::map<std::string, Method>;
+
+const Methods& StrMethods() {
+  static const auto& methods = *new Methods{
+      {"capitalize", Mapped<Capitalize>},
+      {"casefold", Mapped<CaseFold>},
+      {"center", PadMethod<'^'>},
       {"count", CountMethod},
-      {"endswith",
-       [](In& in, const Value& s, const CallArgs& a) {
-         return AffixMethod(in, s, a, true);
-       }},
-      {"find",
-       [](In& in, const Value& s, const CallArgs& a) {
-         return FindMethod(in, s, a, false, false);
-       }},
-      {"format",
-       [](In& in, const Value& s, const CallArgs& a) {
-         return FormatBraces(in, TextOf(s), a);
-       }},
-      {"index",
-       [](In& in, const Value& s, const CallArgs& a) {
-         return FindMethod(in, s, a, false, true);
-       }},
+      {"endswith", AffixMethod<true>},
+      {"find", FindMethod<false, false>},
+      {"format", FormatMethod},
+      {"index", FindMethod<false, true>},
       {"isalnum", AllAre<IsAlnum>},
       {"isalpha", AllAre<IsAlpha>},
-      {"isascii", [](In&, const Value& s,
-                     const CallArgs&) { return Value(IsAscii(TextOf(s))); }},
+      {"isascii", WholeIs<IsAscii>},
       {"isdecimal", AllAre<IsDecimal>},
       {"isdigit", AllAre<IsDigit>},
-      {"islower",
-       [](In&, const Value& s, const CallArgs&) {
-         return Value(IsLowerText(TextOf(s)));
-       }},
+      {"islower", WholeIs<IsLowerText>},
       {"isnumeric", AllAre<IsNumeric>},
-      {"isprintable",
-       [](In& in, const Value& s, const CallArgs& a) {
-         return TextOf(s).empty() ? Value(true) : AllAre<IsPrintable>(in, s, a);
-       }},
+      {"isprintable", IsPrintableMethod},
       {"isspace", AllAre<IsSpace>},
-      {"istitle", IsTitleText},
-      {"isupper",
-       [](In&, const Value& s, const CallArgs&) {
-         return Value(IsUpperText(TextOf(s)));
-       }},
+      {"istitle", WholeIs<IsTitleText>},
+      {"isupper", WholeIs<IsUpperText>},
       {"join", JoinMethod},
-      {"ljust", [](In& in, const Value& s,
-                   const CallArgs& a) { return PadMethod(in, s, a, '<'); }},
-      {"lower", [](In&, const Value& s,
-                   const CallArgs&) { return MakeStr(ToLower(TextOf(s))); }},
-      {"lstrip",
-       [](In& in, const Value& s, const CallArgs& a) {
-         return StripMethod(in, s, a, true, false);
-       }},
-      {"partition",
-       [](In& in, const Value& s, const CallArgs& a) {
-         return PartitionMethod(in, s, a, false);
-       }},
-      {"removeprefix",
-       [](In& in, const Value& s, const CallArgs& a) {
-         return RemoveAffix(in, s, a, false);
-       }},
-      {"removesuffix",
-       [](In& in, const Value& s, const CallArgs& a) {
-         return RemoveAffix(in, s, a, true);
-       }},
+      {"ljust", PadMethod<'<'>},
+      {"lower", Mapped<ToLower>},
+      {"lstrip", StripMethod<true, false>},
+      {"partition", PartitionMethod<false>},
+      {"removeprefix", RemoveAffix<false>},
+      {"removesuffix", RemoveAffix<true>},
       {"replace", ReplaceMethod},
-      {"rfind",
-       [](In& in, const Value& s, const CallArgs& a) {
-         return FindMethod(in, s, a, true, false);
-       }},
-      {"rindex",
-       [](In& in, const Value& s, const CallArgs& a) {
-         return FindMethod(in, s, a, true, true);
-       }},
-      {"rjust", [](In& in, const Value& s,
-                   const CallArgs& a) { return PadMethod(in, s, a, '>'); }},
-      {"rpartition",
-       [](In& in, const Value& s, const CallArgs& a) {
-         return PartitionMethod(in, s, a, true);
-       }},
-      {"rsplit", [](In& in, const Value& s,
-                    const CallArgs& a) { return SplitMethod(in, s, a, true); }},
-      {"rstrip",
-       [](In& in, const Value& s, const CallArgs& a) {
-         return StripMethod(in, s, a, false, true);
-       }},
-      {"split", [](In& in, const Value& s,
-                   const CallArgs& a) { return SplitMethod(in, s, a, false); }},
+      {"rfind", FindMethod<true, false>},
+      {"rindex", FindMethod<true, true>},
+      {"rjust", PadMethod<'>'>},
+      {"rpartition", PartitionMethod<true>},
+      {"rsplit", SplitMethod<true>},
+      {"rstrip", StripMethod<false, true>},
+      {"split", SplitMethod<false>},
       {"splitlines", SplitLinesMethod},
-      {"startswith",
-       [](In& in, const Value& s, const CallArgs& a) {
-         return AffixMethod(in, s, a, false);
-       }},
-      {"strip",
-       [](In& in, const Value& s, const CallArgs& a) {
-         return StripMethod(in, s, a, true, true);
-       }},
+      {"startswith", AffixMethod<false>},
+      {"strip", StripMethod<true, true>},
       {"swapcase", SwapCase},
-      {"title", [](In&, const Value& s,
-                   const CallArgs&) { return MakeStr(TitleCase(TextOf(s))); }},
-      {"upper", [](In&, const Value& s,
-                   const CallArgs&) { return MakeStr(ToUpper(TextOf(s))); }},
+      {"title", Mapped<TitleCase>},
+      {"upper", Mapped<ToUpper>},
       {"zfill", ZeroFill},
   };
   return methods;
@@ -485,43 +420,36 @@ bool IsOtherStrMethod(const std::string& name) {
 
 // --- dict
 
-Value DictView(In& in, const Value& self, SeqKind kind) {
+template <SeqKind kKind>
+Value DictView(In& in, const Value& self, const CallArgs&) {
   std::vector<Value> items;
   if (!in.Charge(8 * self.AsDict()->items.size())) return {};
   for (const auto& [key, value] : self.AsDict()->items) {
-    items.push_back(kind == SeqKind::kKeys     ? key
-                    : kind == SeqKind::kValues ? value
-                                               : MakeTuple({key, value}));
+    items.push_back(kKind == SeqKind::kKeys     ? key
+                    : kKind == SeqKind::kValues ? value
+                                                : MakeTuple({key, value}));
   }
-  return MakeSeq(kind, std::move(items));
+  return MakeSeq(kKind, std::move(items));
 }
 
-const std::map<std::string, Method>& DictMethods() {
-  static const auto& methods = *new std::map<std::string, Method>{
-      {"copy", [](In&, const Value& d, const CallArgs&) { return d; }},
-      {"get",
-       [](In& in, const Value& d, const CallArgs& a) {
-         Bound bound(in, "get", a, {"key", "default"}, 1);
-         if (!bound.ok()) return Value();
-         if (HashKey(*bound[0]).empty()) {
-           return in.Fail(
-               absl::StrCat("unhashable type: '", TypeName(*bound[0]), "'"));
-         }
-         const Value* found = DictGetValue(*d.AsDict(), *bound[0]);
-         if (found != nullptr) return *found;
-         return bound[1] == nullptr ? Value() : *bound[1];
-       }},
-      {"items",
-       [](In& in, const Value& d, const CallArgs&) {
-         return DictView(in, d, SeqKind::kItems);
-       }},
-      {"keys", [](In& in, const Value& d,
-                  const CallArgs&) { return DictView(in, d, SeqKind::kKeys); }},
-      {"values",
-       [](In& in, const Value& d, const CallArgs&) {
-         return DictView(in, d, SeqKind::kValues);
-       }},
-  };
+Value DictGetMethod(In& in, const Value& self, const CallArgs& args) {
+  Bound bound(in, "get", args, {"key", "default"}, 1);
+  if (!bound.ok()) return {};
+  if (HashKey(*bound[0]).empty()) return in.FailUnhashable(*bound[0]);
+  const Value* found = DictGetValue(*self.AsDict(), *bound[0]);
+  if (found != nullptr) return *found;
+  return bound[1] == nullptr ? Value() : *bound[1];
+}
+
+Value Copy(In&, const Value& self, const CallArgs&) { return self; }
+
+const Methods& DictMethods() {
+  static const auto& methods =
+      *new Methods{{"copy", Copy},
+                   {"get", DictGetMethod},
+                   {"items", DictView<SeqKind::kItems>},
+                   {"keys", DictView<SeqKind::kKeys>},
+                   {"values", DictView<SeqKind::kValues>}};
   return methods;
 }
 
@@ -549,12 +477,9 @@ Value SeqIndex(In& in, const Value& self, const CallArgs& args) {
   return static_cast<size_t>(it - items.begin());
 }
 
-const std::map<std::string, Method>& SeqMethods() {
-  static const auto& methods = *new std::map<std::string, Method>{
-      {"copy", [](In&, const Value& s, const CallArgs&) { return s; }},
-      {"count", SeqCount},
-      {"index", SeqIndex},
-  };
+const Methods& SeqMethods() {
+  static const auto& methods =
+      *new Methods{{"copy", Copy}, {"count", SeqCount}, {"index", SeqIndex}};
   return methods;
 }
 
@@ -574,9 +499,9 @@ Value Changed(In&, const Value& self, const CallArgs& args) {
   return true;
 }
 
-const std::map<std::string, Method>& LoopMethods() {
-  static const auto& methods = *new std::map<std::string, Method>{
-      {"changed", Changed}, {"cycle", Cycle}};
+const Methods& LoopMethods() {
+  static const auto& methods =
+      *new Methods{{"changed", Changed}, {"cycle", Cycle}};
   return methods;
 }
 
@@ -584,34 +509,25 @@ bool GetLoopAttribute(const Loop& loop, const std::string& name, Value& out) {
   const size_t length = loop.items.size();
   // A loop kept beyond its end stays at its last item.
   const size_t index = length == 0 ? 0 : std::min(loop.index, length - 1);
-  if (name == "index") {
-    out = index + 1;
-  } else if (name == "index0") {
-    out = index;
-  } else if (name == "revindex") {
-    out = length - index;
-  } else if (name == "revindex0") {
-    out = length - index - 1;
-  } else if (name == "first") {
-    out = index == 0;
-  } else if (name == "last") {
-    out = index + 1 == length;
-  } else if (name == "length") {
-    out = length;
-  } else if (name == "depth") {
-    out = loop.depth;
-  } else if (name == "depth0") {
-    out = loop.depth - 1;
-  } else if (name == "previtem") {
-    out = index == 0 ? Value::MakeUndefined("there is no previous item")
-                     : loop.items[index - 1];
-  } else if (name == "nextitem") {
-    out = index + 1 >= length ? Value::MakeUndefined("there is no next item")
-                              : loop.items[index + 1];
-  } else {
-    return false;
-  }
-  return true;
+  const auto is = [&](absl::string_view known, const auto& value) {
+    if (name != known) return false;
+    out = Value(value);
+    return true;
+  };
+  const auto neighbour = [&](absl::string_view known, bool there, size_t at,
+                             const char* none) {
+    return name == known &&
+           is(known, there ? loop.items[at] : Value::MakeUndefined(none));
+  };
+  return is("index", index + 1) || is("index0", index) ||
+         is("revindex", length - index) ||
+         is("revindex0", length - index - 1) || is("first", index == 0) ||
+         is("last", index + 1 == length) || is("length", length) ||
+         is("depth", loop.depth) || is("depth0", loop.depth - 1) ||
+         neighbour("previtem", index > 0, index - 1,
+                   "there is no previous item") ||
+         neighbour("nextitem", index + 1 < length, index + 1,
+                   "there is no next item");
 }
 
 bool IsMutator(const Value& object, const std::string& name) {
@@ -630,14 +546,11 @@ bool IsMutator(const Value& object, const std::string& name) {
 }
 
 // The methods of a value's type; null if it has none.
-const std::map<std::string, Method>* MethodsOf(const Value& object) {
+const Methods* MethodsOf(const Value& object) {
   if (object.AsStr() != nullptr) return &StrMethods();
   if (object.AsDict() != nullptr) return &DictMethods();
   if (object.AsLoop() != nullptr) return &LoopMethods();
-  if (object.IsKind(SeqKind::kList) || object.IsKind(SeqKind::kTuple) ||
-      object.IsKind(SeqKind::kGroup) || object.IsKind(SeqKind::kRange)) {
-    return &SeqMethods();
-  }
+  if (object.AsSeq() != nullptr && !object.IsView()) return &SeqMethods();
   return nullptr;
 }
 
@@ -686,7 +599,58 @@ bool GetMethod(const Value& object, const std::string& name, Value& out) {
   return true;
 }
 
-Value CallMethod(Interpreter& in, const Value& self, const std::string& name,
+Value GetAttr(Services& in, const Value& object, const std::string& name) {
+  if (in.failed() || in.FailIfUndefined(object)) return {};
+  Value value;
+  if (GetMethod(object, name, value)) return value;
+  if (const Dict* dict = object.AsDict()) {
+    if (const Value* found = DictGet(*dict, name)) return *found;
+  }
+  return NoAttribute(object, name);
+}
+
+Value GetItem(Services& in, const Value& object, const Value& key) {
+  if (in.failed() || in.FailIfUndefined(object)) return {};
+  if (const Dict* dict = object.AsDict()) {
+    if (const Value* found = DictGetValue(*dict, key)) return *found;
+  } else if (key.IsInt() || key.IsBool()) {
+    Int index = key.int_value();
+    if (const Seq* seq = object.AsSeq(); seq != nullptr && !object.IsView()) {
+      const Int size = static_cast<Int>(seq->items.size());
+      if (index < 0) index += size;
+      if (index >= 0 && index < size) {
+        return seq->items[static_cast<size_t>(index)];
+      }
+    } else if (const auto* str = object.AsStr()) {
+      if (!in.ChargeBytes(str->text.size())) return {};
+      const Int size = static_cast<Int>(CountCharacters(str->text));
+      if (index < 0) index += size;
+      if (index >= 0 && index < size) {
+        size_t pos = 0;
+        for (Int i = 0; i < index; ++i) DecodeUtf8(str->text, &pos);
+        const size_t start = pos;
+        DecodeUtf8(str->text, &pos);
+        return MakeStr(str->text.substr(start, pos - start));
+      }
+    }
+  }
+  if (const auto* name = key.AsStr()) {
+    Value value;
+    if (GetMethod(object, name->text, value)) return value;
+  }
+  if (!in.ChargeBytes(ExtentOf(key).size)) return {};
+  std::string text;
+  AppendRepr(key, text);
+  return Value::MakeUndefined(
+      absl::StrCat("'", TypeName(object), " object' has no element ", text));
+}
+
+Value NoAttribute(const Value& object, absl::string_view name) {
+  return Value::MakeUndefined(absl::StrCat(
+      "'", TypeName(object), " object' has no attribute '", name, "'"));
+}
+
+Value CallMethod(Services& in, const Value& self, const std::string& name,
                  const CallArgs& args) {
   const auto* methods = MethodsOf(self);
   const auto it = methods->find(name);

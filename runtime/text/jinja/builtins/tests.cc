@@ -3,7 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/text/jinja/builtins/builtins.h"
-#include "runtime/text/jinja/interpreter.h"
+#include "runtime/text/jinja/services.h"
 #include "runtime/text/jinja/text_ops.h"
 
 // jinja2.tests: what can stand after "is".
@@ -11,7 +11,7 @@
 namespace sluice::jinja {
 namespace {
 
-using In = Interpreter;
+using In = Services;
 using Test = bool (*)(In&, const Value&, const CallArgs&);
 
 // The one argument of tests that take one; fails and gives null without it.
@@ -20,17 +20,41 @@ const Value* Argument(In& in, const char* test, const CallArgs& args) {
   return bound.ok() ? bound[0] : nullptr;
 }
 
-bool Ordered(In& in, const Value& v, const CallArgs& args, int wanted,
-             bool or_equal) {
-  const Value* other = Argument(in, "a comparison", args);
-  if (other == nullptr) return false;
-  const int order = Compare(in, v, *other);
-  return order == wanted || (or_equal && order == 0);
-}
-
 bool Modulo(In& in, const Value& v, const Value& divisor, int rest) {
   const Value result = Arithmetic(in, BinaryOp::kMod, v, divisor);
   return !in.failed() && Equal(result, Value(rest));
+}
+
+template <int kRest>
+bool Parity(In& in, const Value& v, const CallArgs&) {
+  return Modulo(in, v, Value(2), kRest);
+}
+
+bool DivisibleBy(In& in, const Value& v, const CallArgs& args) {
+  const Value* divisor = Argument(in, "divisibleby", args);
+  return divisor != nullptr && Modulo(in, v, *divisor, 0);
+}
+
+template <CompareOp kOp>
+bool Compares(In& in, const Value& v, const CallArgs& args) {
+  const Value* other = Argument(in,
+                                kOp == CompareOp::kEq   ? "equalto"
+                                : kOp == CompareOp::kNe ? "ne"
+                                : kOp == CompareOp::kIn ? "in"
+                                                        : "a comparison",
+                                args);
+  return other != nullptr && Holds(in, kOp, v, *other);
+}
+
+// What the value itself says.
+template <bool (Value::*kIs)() const>
+bool Has(In&, const Value& v, const CallArgs&) {
+  return (v.*kIs)();
+}
+
+template <bool (*kIs)(absl::string_view)>
+bool TextIs(In& in, const Value& v, const CallArgs&) {
+  return kIs(in.Str(v));
 }
 
 bool SameAs(const Value& a, const Value& b) {
@@ -44,66 +68,39 @@ bool SameAs(const Value& a, const Value& b) {
   return a.address() != nullptr && a.address() == b.address();
 }
 
+bool SameAsArgument(In& in, const Value& v, const CallArgs& args) {
+  const Value* other = Argument(in, "sameas", args);
+  return other != nullptr && SameAs(v, *other);
+}
+
+bool IsKnownFilter(absl::string_view name) {
+  return IsFilter(name) || IsUnsupportedFilter(name);
+}
+
 // Whether there is a filter or test of this name.
-bool IsNamed(In& in, const Value& v, bool (*exists)(const std::string&)) {
-  if (HashKey(v).empty()) {
-    in.Fail(absl::StrCat("unhashable type: '", TypeName(v), "'"));
-    return false;
-  }
-  return v.AsStr() != nullptr && exists(v.AsStr()->text);
-}
-
-bool IsEqual(In& in, const Value& v, const CallArgs& args) {
-  const Value* other = Argument(in, "equalto", args);
-  return other != nullptr && Equal(v, *other);
-}
-
-bool IsUnequal(In& in, const Value& v, const CallArgs& args) {
-  const Value* other = Argument(in, "ne", args);
-  return other != nullptr && !Equal(v, *other);
-}
-
-bool IsGreater(In& in, const Value& v, const CallArgs& args) {
-  return Ordered(in, v, args, 1, false);
-}
-bool IsGreaterEqual(In& in, const Value& v, const CallArgs& args) {
-  return Ordered(in, v, args, 1, true);
-}
-bool IsLess(In& in, const Value& v, const CallArgs& args) {
-  return Ordered(in, v, args, -1, false);
-}
-bool IsLessEqual(In& in, const Value& v, const CallArgs& args) {
-  return Ordered(in, v, args, -1, true);
+template <bool (*kExists)(absl::string_view)>
+bool Names(In& in, const Value& v, const CallArgs&) {
+  if (HashKey(v).empty()) in.FailUnhashable(v);
+  return v.AsStr() != nullptr && kExists(v.AsStr()->text);
 }
 
 const std::map<std::string, Test>& Tests() {
   static const auto& tests = *new std::map<std::string, Test>{
-      {"odd", [](In& in, const Value& v,
-                 const CallArgs&) { return Modulo(in, v, Value(2), 1); }},
-      {"even", [](In& in, const Value& v,
-                  const CallArgs&) { return Modulo(in, v, Value(2), 0); }},
-      {"divisibleby",
-       [](In& in, const Value& v, const CallArgs& args) {
-         const Value* divisor = Argument(in, "divisibleby", args);
-         return divisor != nullptr && Modulo(in, v, *divisor, 0);
-       }},
+      {"odd", Parity<1>},
+      {"even", Parity<0>},
+      {"divisibleby", DivisibleBy},
       {"defined",
        [](In&, const Value& v, const CallArgs&) { return !v.IsUndefined(); }},
-      {"undefined",
-       [](In&, const Value& v, const CallArgs&) { return v.IsUndefined(); }},
-      {"none", [](In&, const Value& v, const CallArgs&) { return v.IsNone(); }},
-      {"boolean",
-       [](In&, const Value& v, const CallArgs&) { return v.IsBool(); }},
+      {"undefined", Has<&Value::IsUndefined>},
+      {"none", Has<&Value::IsNone>},
+      {"boolean", Has<&Value::IsBool>},
       {"true", [](In&, const Value& v,
                   const CallArgs&) { return v.IsBool() && v.bool_value(); }},
       {"false", [](In&, const Value& v,
                    const CallArgs&) { return v.IsBool() && !v.bool_value(); }},
-      {"integer",
-       [](In&, const Value& v, const CallArgs&) { return v.IsInt(); }},
-      {"float",
-       [](In&, const Value& v, const CallArgs&) { return v.IsFloat(); }},
-      {"number",
-       [](In&, const Value& v, const CallArgs&) { return v.IsNumber(); }},
+      {"integer", Has<&Value::IsInt>},
+      {"float", Has<&Value::IsFloat>},
+      {"number", Has<&Value::IsNumber>},
       {"string", [](In&, const Value& v,
                     const CallArgs&) { return v.AsStr() != nullptr; }},
       {"mapping", [](In&, const Value& v,
@@ -111,9 +108,7 @@ const std::map<std::string, Test>& Tests() {
       {"sequence",
        [](In&, const Value& v, const CallArgs&) {
          return v.AsStr() != nullptr || v.AsDict() != nullptr ||
-                v.IsUndefined() || v.IsKind(SeqKind::kList) ||
-                v.IsKind(SeqKind::kTuple) || v.IsKind(SeqKind::kGroup) ||
-                v.IsKind(SeqKind::kRange);
+                v.IsUndefined() || (v.AsSeq() != nullptr && !v.IsView());
        }},
       {"iterable",
        [](In&, const Value& v, const CallArgs&) {
@@ -126,50 +121,31 @@ const std::map<std::string, Test>& Tests() {
          return v.AsCallable() != nullptr || v.AsLoop() != nullptr ||
                 v.IsUndefined();
        }},
-      {"sameas",
-       [](In& in, const Value& v, const CallArgs& args) {
-         const Value* other = Argument(in, "sameas", args);
-         return other != nullptr && SameAs(v, *other);
-       }},
+      {"sameas", SameAsArgument},
       {"escaped",
        [](In&, const Value& v, const CallArgs&) {
          return v.AsStr() != nullptr && v.AsStr()->markup;
        }},
-      {"in",
-       [](In& in, const Value& v, const CallArgs& args) {
-         const Value* container = Argument(in, "in", args);
-         return container != nullptr && Contains(in, *container, v);
-       }},
-      {"lower", [](In& in, const Value& v,
-                   const CallArgs&) { return IsLowerText(in.Str(v)); }},
-      {"upper", [](In& in, const Value& v,
-                   const CallArgs&) { return IsUpperText(in.Str(v)); }},
-      {"filter",
-       [](In& in, const Value& v, const CallArgs&) {
-         return IsNamed(in, v, [](const std::string& name) {
-           return IsFilter(name) || IsUnsupportedFilter(name);
-         });
-       }},
-      {"test",
-       [](In& in, const Value& v, const CallArgs&) {
-         return IsNamed(in, v,
-                        [](const std::string& name) { return IsTest(name); });
-       }},
-      {"eq", IsEqual},
-      {"equalto", IsEqual},
-      {"==", IsEqual},
-      {"ne", IsUnequal},
-      {"!=", IsUnequal},
-      {"gt", IsGreater},
-      {"greaterthan", IsGreater},
-      {">", IsGreater},
-      {"ge", IsGreaterEqual},
-      {">=", IsGreaterEqual},
-      {"lt", IsLess},
-      {"lessthan", IsLess},
-      {"<", IsLess},
-      {"le", IsLessEqual},
-      {"<=", IsLessEqual},
+      {"in", Compares<CompareOp::kIn>},
+      {"lower", TextIs<IsLowerText>},
+      {"upper", TextIs<IsUpperText>},
+      {"filter", Names<IsKnownFilter>},
+      {"test", Names<IsTest>},
+      {"eq", Compares<CompareOp::kEq>},
+      {"equalto", Compares<CompareOp::kEq>},
+      {"==", Compares<CompareOp::kEq>},
+      {"ne", Compares<CompareOp::kNe>},
+      {"!=", Compares<CompareOp::kNe>},
+      {"gt", Compares<CompareOp::kGt>},
+      {"greaterthan", Compares<CompareOp::kGt>},
+      {">", Compares<CompareOp::kGt>},
+      {"ge", Compares<CompareOp::kGe>},
+      {">=", Compares<CompareOp::kGe>},
+      {"lt", Compares<CompareOp::kLt>},
+      {"lessthan", Compares<CompareOp::kLt>},
+      {"<", Compares<CompareOp::kLt>},
+      {"le", Compares<CompareOp::kLe>},
+      {"<=", Compares<CompareOp::kLe>},
   };
   return tests;
 }

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/civil_time.h"
+#include "runtime/text/jinja/value.h"
+
+namespace sluice::jinja {
+
+// Bounds of one rendering. A template can neither run for long nor take much
+// memory, whatever it says.
+struct Limits {
+  uint64_t work = 20'000'000;           // steps, and bytes and items handled
+  uint64_t bytes = uint64_t{64} << 20;  // of the output, of any one value
+  int value_depth = 100;
+  int call_depth = 600;  // of statements and expressions being evaluated
+};
+
+// What built-in functions need of the rendering that calls them: where errors
+// go, who counts the work. The first error sticks: from then on evaluation
+// gives undefined values and runs out, so that callers may look at failed()
+// when it suits them. Confined to a thread.
+class Services {
+ public:
+  Services(absl::CivilSecond now, const Limits& limits)
+      : now_(now), limits_(limits) {}
+  Services(const Services&) = delete;
+  Services& operator=(const Services&) = delete;
+
+  bool failed() const { return !status_.ok(); }
+  // kInvalidArgument with the line; gives an undefined value.
+  Value Fail(absl::string_view message);
+  Value Unsupported(absl::string_view what);
+  // Whether `value` is undefined; then failed with its message.
+  bool FailIfUndefined(const Value& value);
+  // Of a value that can be no key of a dict.
+  Value FailUnhashable(const Value& key);
+  // The template's own error: its message alone.
+  Value Raise(const std::string& message);
+  // Accounts for work; false, and failed, when there was too much.
+  bool Charge(uint64_t units) {
+    if (failed()) return false;
+    work_ += units;
+    return (work_ <= limits_.work && units <= limits_.work) || TooMuchWork();
+  }
+  bool ChargeBytes(uint64_t bytes) { return Charge(1 + bytes / 8); }
+  // Before making a string of that size: also fails if it is too large.
+  bool ChargeString(uint64_t bytes);
+  absl::CivilSecond now() const { return now_; }
+
+  // str(value), charged.
+  std::string Str(const Value& value);
+  // All items of an iterable; takes them out of a generator. Fails if it is
+  // none.
+  std::vector<Value> Items(const Value& iterable);
+  Namespace* NewNamespace();
+  // False, and failed, if `value` is too large or nested too deeply.
+  bool CheckExtent(const Value& value);
+
+ protected:
+  ~Services() = default;
+  absl::Status Exhausted(absl::string_view what) const;
+
+  const absl::CivilSecond now_;
+  const Limits limits_;
+  absl::Status status_;
+  int line_ = 1;  // of the template, for messages
+
+ private:
+  bool TooMuchWork();
+
+  uint64_t work_ = 0;
+  std::deque<Namespace> namespaces_;
+};
+
+}  // namespace sluice::jinja
