@@ -50,105 +50,123 @@ absl::Status SetFractions(absl::string_view key, absl::string_view value,
   return absl::OkStatus();
 }
 
-absl::Status Set(absl::string_view key, absl::string_view value,
-                 Policy* policy) {
-  if (key == "gbs") return SetNumber(key, value, 1, &policy->gbs);
-  if (key == "num-microbatches") {
-    return SetNumber(key, value, 1, &policy->num_microbatches);
+// One of two words, with what they mean.
+template <typename T>
+absl::Status SetWord(absl::string_view key, absl::string_view value,
+                     const std::pair<const char*, T>& one,
+                     const std::pair<const char*, T>& other, T* out) {
+  if (value != one.first && value != other.first) {
+    return Invalid(key, value, absl::StrCat(one.first, " or ", other.first));
   }
-  if (key == "max-step-tokens") {
-    return SetNumber(key, value, 1, &policy->max_step_tokens);
-  }
-  if (key == "threads") {
-    return SetNumber(key, value, 0, &policy->compute_threads);
-  }
-  if (key == "compress-weights" || key == "compress-kv") {
-    const auto format = ParseWeightFormat(value);
-    if (!format.ok()) return Invalid(key, value, "none, int8 or int4");
-    (key == "compress-kv" ? policy->compress_kv : policy->compress_weights) =
-        *format;
-    return absl::OkStatus();
-  }
-  if (key == "attention-site") {
-    if (value != "host" && value != "device") {
-      return Invalid(key, value, "host or device");
-    }
-    policy->attention_site =
-        value == "host" ? AttentionSite::kHost : AttentionSite::kDevice;
-    return absl::OkStatus();
-  }
-  if (key == "sparsity") {
-    float share = 0;
-    if (!absl::SimpleAtof(value, &share) || !(share > 0 && share <= 1)) {
-      return Invalid(key, value, "a share above 0, up to 1");
-    }
-    policy->sparsity = share;
-    return absl::OkStatus();
-  }
-  if (key == "schedule") {
-    if (value != "zigzag" && value != "row") {
-      return Invalid(key, value, "zigzag or row");
-    }
-    policy->schedule =
-        value == "zigzag" ? Schedule::kZigZag : Schedule::kRowByRow;
-    return absl::OkStatus();
-  }
-  if (key == "overlap" || key == "packing") {
-    if (value != "on" && value != "off") {
-      return Invalid(key, value, "on or off");
-    }
-    (key == "overlap" ? policy->overlap : policy->packing) = value == "on";
-    return absl::OkStatus();
-  }
-  TierFractions* fractions = nullptr;
-  bool* automatic = nullptr;
-  const absl::string_view kind = key.substr(0, key.find('.'));
-  if (kind == "w") {
-    fractions = &policy->weights;
-    automatic = &policy->automatic_weights;
-  } else if (kind == "c") {
-    fractions = &policy->kv_cache;
-    automatic = &policy->automatic_kv_cache;
-  } else if (kind == "h") {
-    fractions = &policy->activations;
-    automatic = &policy->automatic_activations;
-  }
-  if (fractions == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "policy: unknown key ", key,
-        "; known are gbs, num-microbatches, max-step-tokens, threads, w, c, h, "
-        "compress-weights, compress-kv, attention-site, sparsity, schedule, "
-        "overlap and packing"));
-  }
-  if (key == kind) {
+  *out = value == one.first ? one.second : other.second;
+  return absl::OkStatus();
+}
+
+absl::Status SetFormat(absl::string_view key, absl::string_view value,
+                       WeightFormat* out) {
+  const auto format = ParseWeightFormat(value);
+  if (!format.ok()) return Invalid(key, value, "none, int8 or int4");
+  *out = *format;
+  return absl::OkStatus();
+}
+
+struct NumberKey {
+  absl::string_view name;
+  int32_t Policy::*member;
+  int32_t least;
+};
+constexpr NumberKey kNumberKeys[] = {
+    {"gbs", &Policy::gbs, 1},
+    {"num-microbatches", &Policy::num_microbatches, 1},
+    {"max-step-tokens", &Policy::max_step_tokens, 1},
+    {"threads", &Policy::compute_threads, 0}};
+
+// The nine fractions: a kind of data, its shares of the tiers.
+struct KindKey {
+  absl::string_view name;
+  TierFractions Policy::*fractions;
+  bool Policy::*automatic;
+};
+constexpr KindKey kKindKeys[] = {
+    {"w", &Policy::weights, &Policy::automatic_weights},
+    {"c", &Policy::kv_cache, &Policy::automatic_kv_cache},
+    {"h", &Policy::activations, &Policy::automatic_activations}};
+constexpr std::pair<absl::string_view, double TierFractions::*> kTierKeys[] = {
+    {"device", &TierFractions::device},
+    {"host", &TierFractions::host},
+    {"disk", &TierFractions::disk}};
+
+// "w" or "w.device", as `kind` says.
+absl::Status SetKind(absl::string_view key, absl::string_view value,
+                     const KindKey& kind, Policy* policy) {
+  TierFractions& fractions = policy->*kind.fractions;
+  bool& automatic = policy->*kind.automatic;
+  if (key == kind.name) {
     if (value == "auto") {
-      *automatic = true;
-      *fractions = TierFractions();
-      return absl::OkStatus();
+      fractions = TierFractions();
+    } else {
+      SLUICE_RETURN_IF_ERROR(SetFractions(key, value, &fractions));
     }
-    SLUICE_RETURN_IF_ERROR(SetFractions(key, value, fractions));
-    *automatic = false;
+    automatic = value == "auto";
     return absl::OkStatus();
   }
   double share = 0;
   if (!absl::SimpleAtod(value, &share) || !(share >= 0 && share <= 1)) {
     return Invalid(key, value, "a share from 0 to 1");
   }
-  // The first of the nine that is named clears the others of its kind.
-  if (*automatic) *fractions = {0, 0, 0};
-  const absl::string_view tier = key.substr(kind.size() + 1);
-  if (tier == "device") {
-    fractions->device = share;
-  } else if (tier == "host") {
-    fractions->host = share;
-  } else if (tier == "disk") {
-    fractions->disk = share;
-  } else {
-    return absl::InvalidArgumentError(
-        absl::StrCat("policy: unknown key ", key));
+  for (const auto& [tier, member] : kTierKeys) {
+    if (key.substr(kind.name.size() + 1) != tier) continue;
+    // The first of the nine that is named clears the others of its kind.
+    if (automatic) fractions = {0, 0, 0};
+    fractions.*member = share;
+    automatic = false;
+    return absl::OkStatus();
   }
-  *automatic = false;
+  return absl::InvalidArgumentError(absl::StrCat("policy: unknown key ", key));
+}
+
+absl::Status SetSparsity(absl::string_view key, absl::string_view value,
+                         float* out) {
+  float share = 0;
+  if (!absl::SimpleAtof(value, &share) || !(share > 0 && share <= 1)) {
+    return Invalid(key, value, "a share above 0, up to 1");
+  }
+  *out = share;
   return absl::OkStatus();
+}
+
+absl::Status Set(absl::string_view key, absl::string_view value,
+                 Policy* policy) {
+  for (const NumberKey& number : kNumberKeys) {
+    if (key != number.name) continue;
+    return SetNumber(key, value, number.least, &(policy->*number.member));
+  }
+  for (const KindKey& kind : kKindKeys) {
+    if (key.substr(0, key.find('.')) != kind.name) continue;
+    return SetKind(key, value, kind, policy);
+  }
+  if (key == "compress-weights") {
+    return SetFormat(key, value, &policy->compress_weights);
+  }
+  if (key == "compress-kv") return SetFormat(key, value, &policy->compress_kv);
+  if (key == "attention-site") {
+    return SetWord(key, value, {"host", AttentionSite::kHost},
+                   {"device", AttentionSite::kDevice}, &policy->attention_site);
+  }
+  if (key == "sparsity") return SetSparsity(key, value, &policy->sparsity);
+  if (key == "schedule") {
+    return SetWord(key, value, {"zigzag", Schedule::kZigZag},
+                   {"row", Schedule::kRowByRow}, &policy->schedule);
+  }
+  if (key == "overlap" || key == "packing") {
+    return SetWord(key, value, {"on", true}, {"off", false},
+                   key == "overlap" ? &policy->overlap : &policy->packing);
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "policy: unknown key ", key,
+      "; known are gbs, num-microbatches, max-step-tokens, threads, w, c, h, "
+      "compress-weights, compress-kv, attention-site, sparsity, schedule, "
+      "overlap and packing"));
 }
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
@@ -190,15 +208,12 @@ absl::Status UpdatePolicy(absl::string_view text, Policy* policy) {
           Set(pair.substr(0, equals), pair.substr(equals + 1), policy));
     }
   }
-  const std::pair<const char*, const TierFractions*> kinds[] = {
-      {"w", &policy->weights},
-      {"c", &policy->kv_cache},
-      {"h", &policy->activations}};
-  for (const auto& [key, f] : kinds) {
-    if (std::abs(f->device + f->host + f->disk - 1) > 1e-6) {
+  for (const KindKey& kind : kKindKeys) {
+    const TierFractions& f = policy->*kind.fractions;
+    if (std::abs(f.device + f.host + f.disk - 1) > 1e-6) {
       return absl::InvalidArgumentError(
-          absl::StrCat("policy: the shares of ", key, ", ", FractionsText(*f),
-                       " per cent, don't add up to 100"));
+          absl::StrCat("policy: the shares of ", kind.name, ", ",
+                       FractionsText(f), " per cent, don't add up to 100"));
     }
   }
   return absl::OkStatus();
