@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstddef>
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -9,12 +8,6 @@
 #include "absl/strings/string_view.h"
 
 namespace sluice {
-
-// Reads a regular file whole. kNotFound if there is none, kInvalidArgument if
-// it is larger than `max_bytes`, no regular file or a Git LFS pointer,
-// kDataLoss if it cannot be read. Errors name the file.
-absl::StatusOr<std::string> ReadSmallFile(const std::filesystem::path& path,
-                                          size_t max_bytes);
 
 // Parses a JSON object. kInvalidArgument with the position for text that is not
 // JSON, is no object or is nested more than 64 deep (so that no consumer that

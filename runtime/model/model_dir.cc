@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "common/host/read_file.h"
 #include "common/status_macros.h"
 #include "runtime/model/checkpoint/safetensors_source.h"
 #include "runtime/model/json_file.h"

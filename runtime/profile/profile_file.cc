@@ -9,8 +9,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/host/read_file.h"
 #include "common/status_macros.h"
-#include "runtime/model/json_file.h"
 #include "runtime/profile/profile_json.h"
 
 namespace sluice {

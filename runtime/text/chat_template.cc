@@ -1,14 +1,12 @@
 #include "runtime/text/chat_template.h"
 
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
-#include <system_error>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/host/read_file.h"
 #include "common/status_macros.h"
 #include "runtime/text/jinja/ast.h"
 #include "runtime/text/jinja/content_forms.h"
@@ -18,32 +16,7 @@
 namespace sluice {
 namespace {
 
-constexpr uintmax_t kMaxFileBytes = uintmax_t{64} << 20;
-
-// kNotFound if there is no such file.
-absl::StatusOr<std::string> ReadFile(const std::filesystem::path& path) {
-  std::error_code error;
-  const auto status = std::filesystem::status(path, error);
-  if (!std::filesystem::exists(status)) {
-    return absl::NotFoundError(absl::StrCat(path.string(), ": no such file"));
-  }
-  if (!std::filesystem::is_regular_file(status)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path.string(), ": not a regular file"));
-  }
-  const uintmax_t size = std::filesystem::file_size(path, error);
-  if (error || size > kMaxFileBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path.string(), ": too large"));
-  }
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file || !text) {
-    return absl::DataLossError(absl::StrCat(path.string(), ": cannot read"));
-  }
-  return std::move(text).str();
-}
+constexpr size_t kMaxFileBytes = size_t{64} << 20;
 
 struct Sources {
   std::string main;
@@ -112,16 +85,16 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(
   std::filesystem::path path = model_dir / "chat_template.jinja";
   std::string path_for_tools;
   Sources sources;
-  absl::StatusOr<std::string> file = ReadFile(path);
+  absl::StatusOr<std::string> file = ReadSmallFile(path, kMaxFileBytes);
   if (file.ok()) {
     sources.main = *std::move(file);
     const auto more =
         model_dir / "additional_chat_templates" / "tool_use.jinja";
     path_for_tools = more.string();
-    sources.for_tools = ReadFile(more);
+    sources.for_tools = ReadSmallFile(more, kMaxFileBytes);
   } else if (absl::IsNotFound(file.status())) {
     path = model_dir / "tokenizer_config.json";
-    absl::StatusOr<std::string> config = ReadFile(path);
+    absl::StatusOr<std::string> config = ReadSmallFile(path, kMaxFileBytes);
     if (absl::IsNotFound(config.status())) {
       return absl::NotFoundError(
           absl::StrCat(model_dir.string(),

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/host/read_file.h"
 #include "common/status_macros.h"
-#include "runtime/model/json_file.h"
 
 namespace sluice {
 namespace {

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "runtime/model/checkpoint/safetensors_source.h"
-#include "runtime/model/json_file.h"
 #include "runtime/model/model_dir.h"
 #include "tests/unit/model/checkpoint_files.h"
 
