@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <concepts>
 #include <cstdint>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -22,99 +24,130 @@ using Json = nlohmann::ordered_json;
 // What is shorter is written in one line.
 constexpr size_t kLineWidth = 76;
 
+// ---------------------------------------------------------------- the keys
+
+template <typename P, typename T>
+concept Of = std::same_as<std::remove_const_t<P>, T>;
+
+// Hands the members of `p` to `member`, each with the key that it has in the
+// file, in the file's order. `writing` leaves out what a machine does not have.
+
+template <Of<ProductRate> P>
+void Members(P& p, bool writing, const auto& member) {
+  member("dtype", p.dtype);
+  member("weights", p.weights);
+  member("flops_by_rows", p.flops_by_rows);
+}
+
+template <Of<AttentionRate> P>
+void Members(P& p, bool writing, const auto& member) {
+  member("format", p.format);
+  member("decode_bytes_by_context", p.decode_bytes_by_context);
+  member("prefill_flops_by_context", p.prefill_flops_by_context);
+}
+
+template <Of<ComputeProfile> P>
+void Members(P& p, bool writing, const auto& member) {
+  member("memory_bytes_per_second", p.memory_bytes_per_second);
+  member("products", p.products);
+  member("attention", p.attention);
+  member("quantize_bytes_per_second", p.quantize_bytes_per_second);
+  member("dequantize_bytes_per_second", p.dequantize_bytes_per_second);
+  member("layer_seconds", p.layer_seconds);
+  member("row_element_seconds", p.row_element_seconds);
+  member("logit_seconds", p.logit_seconds);
+  member("share_by_threads", p.share_by_threads);
+}
+
+template <Of<DiskRate> P>
+void Members(P& p, bool writing, const auto& member) {
+  member("request_bytes", p.request_bytes);
+  member("depth", p.depth);
+  member("read_bytes_per_second", p.read_bytes_per_second);
+  member("write_bytes_per_second", p.write_bytes_per_second);
+}
+
+template <Of<DiskProfile> P>
+void Members(P& p, bool writing, const auto& member) {
+  member("read_bytes_per_second", p.read_bytes_per_second);
+  member("write_bytes_per_second", p.write_bytes_per_second);
+  member("rates", p.rates);
+  member("compute_seconds_per_byte", p.compute_seconds_per_byte);
+  member("direct", p.direct);
+}
+
+template <Of<LinkProfile> P>
+void Members(P& p, bool writing, const auto& member) {
+  member("peer", p.peer);
+  member("bytes_per_second", p.bytes_per_second);
+  member("latency_seconds", p.latency_seconds);
+}
+
+template <Of<MachineProfile> P>
+void Members(P& p, bool writing, const auto& member) {
+  int32_t version = MachineProfile::kVersion;  // which is seen to when reading
+  member("version", version);
+  member("name", p.name);
+  member("machine", p.machine);
+  member("fingerprint", p.fingerprint);
+  member("device", p.device);
+  member("remarks", p.remarks);
+  member("device_memory_bytes", p.device_memory_bytes);
+  member("host_memory_bytes", p.host_memory_bytes);
+  member("disk_bytes", p.disk_bytes);
+  member("threads", p.threads);
+  member("host", p.host);
+  if (!writing || p.has_device()) {
+    member("device_compute", p.device_compute);
+    member("host_to_device_bytes_per_second",
+           p.host_to_device_bytes_per_second);
+    member("device_to_host_bytes_per_second",
+           p.device_to_host_bytes_per_second);
+  }
+  member("disk", p.disk);
+  member("links", p.links);
+  member("step_seconds", p.step_seconds);
+}
+
 // ---------------------------------------------------------------- writing
 
-Json ToJson(const ProductRate& rate);
-Json ToJson(const AttentionRate& rate);
-Json ToJson(const DiskRate& rate);
-Json ToJson(const LinkProfile& link);
-
-Json ToJson(const RateCurve& curve) {
-  Json out = Json::array();
-  for (const RateCurve::Point& point : curve.points()) {
-    out.push_back(Json::array({point.x, point.rate}));
+// A class, so that its functions know each other whatever their order; so is
+// Reader.
+struct Writer {
+  static Json ToJson(double value) { return value; }
+  static Json ToJson(uint64_t value) { return value; }
+  static Json ToJson(int32_t value) { return value; }
+  static Json ToJson(bool value) { return value; }
+  static Json ToJson(const std::string& value) { return value; }
+  static Json ToJson(DType value) { return std::string(DTypeName(value)); }
+  static Json ToJson(WeightFormat value) {
+    return std::string(WeightFormatName(value));
   }
-  return out;
-}
-
-template <typename T>
-Json ListToJson(const std::vector<T>& list) {
-  Json out = Json::array();
-  for (const T& element : list) out.push_back(ToJson(element));
-  return out;
-}
-
-std::string Text(absl::string_view text) {
-  return std::string(text.data(), text.size());
-}
-
-Json ToJson(const ProductRate& rate) {
-  return {{"dtype", Text(DTypeName(rate.dtype))},
-          {"weights", Text(WeightFormatName(rate.weights))},
-          {"flops_by_rows", ToJson(rate.flops_by_rows)}};
-}
-
-Json ToJson(const AttentionRate& rate) {
-  return {{"format", Text(KvFormatName(rate.format))},
-          {"decode_bytes_by_context", ToJson(rate.decode_bytes_by_context)},
-          {"prefill_flops_by_context", ToJson(rate.prefill_flops_by_context)}};
-}
-
-Json ToJson(const ComputeProfile& c) {
-  return {{"memory_bytes_per_second", c.memory_bytes_per_second},
-          {"products", ListToJson(c.products)},
-          {"attention", ListToJson(c.attention)},
-          {"quantize_bytes_per_second", c.quantize_bytes_per_second},
-          {"dequantize_bytes_per_second", c.dequantize_bytes_per_second},
-          {"layer_seconds", c.layer_seconds},
-          {"row_element_seconds", c.row_element_seconds},
-          {"logit_seconds", c.logit_seconds},
-          {"share_by_threads", ToJson(c.share_by_threads)}};
-}
-
-Json ToJson(const DiskRate& rate) {
-  return {{"request_bytes", rate.request_bytes},
-          {"depth", rate.depth},
-          {"read_bytes_per_second", rate.read_bytes_per_second},
-          {"write_bytes_per_second", rate.write_bytes_per_second}};
-}
-
-Json ToJson(const DiskProfile& disk) {
-  return {{"read_bytes_per_second", disk.read_bytes_per_second},
-          {"write_bytes_per_second", disk.write_bytes_per_second},
-          {"rates", ListToJson(disk.rates)},
-          {"compute_seconds_per_byte", disk.compute_seconds_per_byte},
-          {"direct", disk.direct}};
-}
-
-Json ToJson(const LinkProfile& link) {
-  return {{"peer", link.peer},
-          {"bytes_per_second", link.bytes_per_second},
-          {"latency_seconds", link.latency_seconds}};
-}
-
-Json ToJson(const MachineProfile& p) {
-  Json out = {{"version", MachineProfile::kVersion},
-              {"name", p.name},
-              {"machine", p.machine},
-              {"fingerprint", p.fingerprint},
-              {"device", p.device},
-              {"remarks", p.remarks},
-              {"device_memory_bytes", p.device_memory_bytes},
-              {"host_memory_bytes", p.host_memory_bytes},
-              {"disk_bytes", p.disk_bytes},
-              {"threads", p.threads},
-              {"host", ToJson(p.host)}};
-  if (p.has_device()) {
-    out["device_compute"] = ToJson(p.device_compute);
-    out["host_to_device_bytes_per_second"] = p.host_to_device_bytes_per_second;
-    out["device_to_host_bytes_per_second"] = p.device_to_host_bytes_per_second;
+  static Json ToJson(KvFormat value) {
+    return std::string(KvFormatName(value));
   }
-  out["disk"] = ToJson(p.disk);
-  out["links"] = ListToJson(p.links);
-  out["step_seconds"] = p.step_seconds;
-  return out;
-}
+  static Json ToJson(const RateCurve& curve) {
+    Json out = Json::array();
+    for (const RateCurve::Point& point : curve.points()) {
+      out.push_back(Json::array({point.x, point.rate}));
+    }
+    return out;
+  }
+  template <typename T>
+  static Json ToJson(const std::vector<T>& list) {
+    Json out = Json::array();
+    for (const T& element : list) out.push_back(ToJson(element));
+    return out;
+  }
+  template <typename T>
+  static Json ToJson(const T& value) {
+    Json out = Json::object();
+    Members(value, /*writing=*/true, [&](const char* key, const auto& member) {
+      out[key] = ToJson(member);
+    });
+    return out;
+  }
+};
 
 std::string Dump(const Json& json) {
   // What is no UTF-8 (a name may be anything) must not stop the writing.
@@ -156,84 +189,6 @@ absl::Status WrongType(const std::string& path, absl::string_view must,
       absl::StrCat(path, ": ", shown, " must be ", must));
 }
 
-absl::Status Read(const Json& json, const std::string& path, double* out) {
-  if (!json.is_number()) return WrongType(path, "a number", json);
-  *out = json.get<double>();
-  return absl::OkStatus();
-}
-
-absl::Status Read(const Json& json, const std::string& path, uint64_t* out) {
-  constexpr absl::string_view kMust = "a whole number, 0 or more";
-  if (json.is_number_unsigned()) {
-    *out = json.get<uint64_t>();
-  } else if (json.is_number_float()) {  // 1.6e10
-    const double value = json.get<double>();
-    if (!(value >= 0 && value < 9e18) || value != std::floor(value)) {
-      return WrongType(path, kMust, json);
-    }
-    *out = static_cast<uint64_t>(value);
-  } else {
-    return WrongType(path, kMust, json);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Read(const Json& json, const std::string& path, int32_t* out) {
-  if (!json.is_number_integer() ||
-      json.get<double>() > std::numeric_limits<int32_t>::max() ||
-      json.get<double>() < std::numeric_limits<int32_t>::min()) {
-    return WrongType(path, "a whole number of at most 2147483647", json);
-  }
-  *out = json.get<int32_t>();
-  return absl::OkStatus();
-}
-
-absl::Status Read(const Json& json, const std::string& path, bool* out) {
-  if (!json.is_boolean()) return WrongType(path, "true or false", json);
-  *out = json.get<bool>();
-  return absl::OkStatus();
-}
-
-absl::Status Read(const Json& json, const std::string& path, std::string* out) {
-  if (!json.is_string()) return WrongType(path, "a string", json);
-  *out = json.get<std::string>();
-  return absl::OkStatus();
-}
-
-absl::Status Read(const Json& json, const std::string& path, RateCurve* out) {
-  if (json.is_number()) {
-    *out = RateCurve::Constant(json.get<double>());
-    return absl::OkStatus();
-  }
-  if (!json.is_array()) {
-    return WrongType(path, "a list of points [x, rate], or a number", json);
-  }
-  std::vector<RateCurve::Point> points;
-  for (size_t i = 0; i < json.size(); ++i) {
-    const Json& pair = json[i];
-    if (!pair.is_array() || pair.size() != 2 || !pair[0].is_number() ||
-        !pair[1].is_number()) {
-      return WrongType(absl::StrCat(path, "[", i, "]"),
-                       "two numbers, [x, rate]", pair);
-    }
-    points.push_back({pair[0].get<double>(), pair[1].get<double>()});
-  }
-  *out = RateCurve(std::move(points));
-  return absl::OkStatus();
-}
-
-// One of an enumeration's names, as the parser of the flags takes them.
-template <typename T>
-absl::Status ReadName(const Json& json, const std::string& path,
-                      absl::StatusOr<T> (*parse)(absl::string_view), T* out) {
-  std::string name;
-  SLUICE_RETURN_IF_ERROR(Read(json, path, &name));
-  absl::StatusOr<T> value = parse(name);
-  if (!value.ok()) return Annotate(value.status(), path);
-  *out = *value;
-  return absl::OkStatus();
-}
-
 absl::StatusOr<DType> ParseDType(absl::string_view name) {
   for (const DType dtype :
        {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
@@ -243,174 +198,158 @@ absl::StatusOr<DType> ParseDType(absl::string_view name) {
       absl::StrCat("\"", name, "\" must be float32, bfloat16 or float16"));
 }
 
-absl::Status Read(const Json& json, const std::string& path, DType* out) {
-  return ReadName(json, path, &ParseDType, out);
-}
-
-absl::Status Read(const Json& json, const std::string& path,
-                  WeightFormat* out) {
-  return ReadName(json, path, &ParseWeightFormat, out);
-}
-
-absl::Status Read(const Json& json, const std::string& path, KvFormat* out) {
-  return ReadName(json, path, &ParseKvFormat, out);
-}
-
-absl::Status Read(const Json& json, const std::string& path, ProductRate* out);
-absl::Status Read(const Json& json, const std::string& path,
-                  AttentionRate* out);
-absl::Status Read(const Json& json, const std::string& path, DiskRate* out);
-absl::Status Read(const Json& json, const std::string& path, LinkProfile* out);
-absl::Status Read(const Json& json, const std::string& path,
-                  ComputeProfile* out);
-absl::Status Read(const Json& json, const std::string& path, DiskProfile* out);
-
-template <typename T>
-absl::Status Read(const Json& json, const std::string& path,
-                  std::vector<T>* out) {
-  if (!json.is_array()) return WrongType(path, "a list", json);
-  out->clear();
-  for (size_t i = 0; i < json.size(); ++i) {
-    SLUICE_RETURN_IF_ERROR(
-        Read(json[i], absl::StrCat(path, "[", i, "]"), &out->emplace_back()));
-  }
-  return absl::OkStatus();
-}
-
-// Reads an object's members: Member() for each that there may be, then End().
-class Members {
- public:
-  Members(const Json& json, std::string path)
-      : json_(json), path_(std::move(path)) {
-    if (!json.is_object()) {
-      status_ =
-          WrongType(path_.empty() ? "the profile" : path_, "an object", json);
-    }
+struct Reader {
+  static absl::Status Read(const Json& json, const std::string& path,
+                           double* out) {
+    if (!json.is_number()) return WrongType(path, "a number", json);
+    *out = json.get<double>();
+    return absl::OkStatus();
   }
 
-  template <typename T>
-  Members& Member(const char* key, T* out) {
-    known_.push_back(key);
-    if (!status_.ok()) return *this;
-    const auto it = json_.find(key);
-    if (it != json_.end()) status_ = Read(*it, Join(path_, key), out);
-    return *this;
-  }
-
-  absl::Status End() const {
-    SLUICE_RETURN_IF_ERROR(status_);
-    for (const auto& [key, value] : json_.items()) {
-      if (std::find(known_.begin(), known_.end(), key) != known_.end()) {
-        continue;
+  static absl::Status Read(const Json& json, const std::string& path,
+                           uint64_t* out) {
+    constexpr absl::string_view kMust = "a whole number, 0 or more";
+    if (json.is_number_unsigned()) {
+      *out = json.get<uint64_t>();
+    } else if (json.is_number_float()) {  // 1.6e10
+      const double value = json.get<double>();
+      if (!(value >= 0 && value < 9e18) || value != std::floor(value)) {
+        return WrongType(path, kMust, json);
       }
-      return absl::InvalidArgumentError(
-          absl::StrCat(Join(path_, key), ": no such key; there are ",
-                       absl::StrJoin(known_, ", ")));
+      *out = static_cast<uint64_t>(value);
+    } else {
+      return WrongType(path, kMust, json);
     }
     return absl::OkStatus();
   }
 
- private:
-  const Json& json_;
-  const std::string path_;
-  std::vector<std::string> known_;
-  absl::Status status_;
+  static absl::Status Read(const Json& json, const std::string& path,
+                           int32_t* out) {
+    if (!json.is_number_integer() ||
+        json.get<double>() > std::numeric_limits<int32_t>::max() ||
+        json.get<double>() < std::numeric_limits<int32_t>::min()) {
+      return WrongType(path, "a whole number of at most 2147483647", json);
+    }
+    *out = json.get<int32_t>();
+    return absl::OkStatus();
+  }
+
+  static absl::Status Read(const Json& json, const std::string& path,
+                           bool* out) {
+    if (!json.is_boolean()) return WrongType(path, "true or false", json);
+    *out = json.get<bool>();
+    return absl::OkStatus();
+  }
+
+  static absl::Status Read(const Json& json, const std::string& path,
+                           std::string* out) {
+    if (!json.is_string()) return WrongType(path, "a string", json);
+    *out = json.get<std::string>();
+    return absl::OkStatus();
+  }
+
+  static absl::Status Read(const Json& json, const std::string& path,
+                           RateCurve* out) {
+    if (json.is_number()) {
+      *out = RateCurve::Constant(json.get<double>());
+      return absl::OkStatus();
+    }
+    if (!json.is_array()) {
+      return WrongType(path, "a list of points [x, rate], or a number", json);
+    }
+    std::vector<RateCurve::Point> points;
+    for (size_t i = 0; i < json.size(); ++i) {
+      const Json& pair = json[i];
+      if (!pair.is_array() || pair.size() != 2 || !pair[0].is_number() ||
+          !pair[1].is_number()) {
+        return WrongType(absl::StrCat(path, "[", i, "]"),
+                         "two numbers, [x, rate]", pair);
+      }
+      points.push_back({pair[0].get<double>(), pair[1].get<double>()});
+    }
+    *out = RateCurve(std::move(points));
+    return absl::OkStatus();
+  }
+
+  // One of an enumeration's names, as the parser of the flags takes them.
+  template <typename T>
+  static absl::Status ReadName(const Json& json, const std::string& path,
+                               absl::StatusOr<T> (*parse)(absl::string_view),
+                               T* out) {
+    std::string name;
+    SLUICE_RETURN_IF_ERROR(Read(json, path, &name));
+    absl::StatusOr<T> value = parse(name);
+    if (!value.ok()) return Annotate(value.status(), path);
+    *out = *value;
+    return absl::OkStatus();
+  }
+
+  static absl::Status Read(const Json& json, const std::string& path,
+                           DType* out) {
+    return ReadName(json, path, &ParseDType, out);
+  }
+
+  static absl::Status Read(const Json& json, const std::string& path,
+                           WeightFormat* out) {
+    return ReadName(json, path, &ParseWeightFormat, out);
+  }
+
+  static absl::Status Read(const Json& json, const std::string& path,
+                           KvFormat* out) {
+    return ReadName(json, path, &ParseKvFormat, out);
+  }
+
+  template <typename T>
+  static absl::Status Read(const Json& json, const std::string& path,
+                           std::vector<T>* out) {
+    if (!json.is_array()) return WrongType(path, "a list", json);
+    out->clear();
+    for (size_t i = 0; i < json.size(); ++i) {
+      SLUICE_RETURN_IF_ERROR(
+          Read(json[i], absl::StrCat(path, "[", i, "]"), &out->emplace_back()));
+    }
+    return absl::OkStatus();
+  }
+
+  template <typename T>
+  static absl::Status Read(const Json& json, const std::string& path, T* out) {
+    if (!json.is_object()) {
+      return WrongType(path.empty() ? "the profile" : path, "an object", json);
+    }
+    std::vector<std::string> known;
+    absl::Status status;
+    Members(*out, /*writing=*/false, [&](const char* key, auto& member) {
+      known.push_back(key);
+      const auto it = json.find(key);
+      if (!status.ok() || it == json.end()) return;
+      status = Read(*it, Join(path, key), &member);
+    });
+    SLUICE_RETURN_IF_ERROR(status);
+    for (const auto& [key, value] : json.items()) {
+      if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat(Join(path, key), ": no such key; there are ",
+                       absl::StrJoin(known, ", ")));
+    }
+    return absl::OkStatus();
+  }
 };
 
-absl::Status Read(const Json& json, const std::string& path, ProductRate* out) {
-  return Members(json, path)
-      .Member("dtype", &out->dtype)
-      .Member("weights", &out->weights)
-      .Member("flops_by_rows", &out->flops_by_rows)
-      .End();
-}
-
-absl::Status Read(const Json& json, const std::string& path,
-                  AttentionRate* out) {
-  return Members(json, path)
-      .Member("format", &out->format)
-      .Member("decode_bytes_by_context", &out->decode_bytes_by_context)
-      .Member("prefill_flops_by_context", &out->prefill_flops_by_context)
-      .End();
-}
-
-absl::Status Read(const Json& json, const std::string& path,
-                  ComputeProfile* out) {
-  return Members(json, path)
-      .Member("memory_bytes_per_second", &out->memory_bytes_per_second)
-      .Member("products", &out->products)
-      .Member("attention", &out->attention)
-      .Member("quantize_bytes_per_second", &out->quantize_bytes_per_second)
-      .Member("dequantize_bytes_per_second", &out->dequantize_bytes_per_second)
-      .Member("layer_seconds", &out->layer_seconds)
-      .Member("row_element_seconds", &out->row_element_seconds)
-      .Member("logit_seconds", &out->logit_seconds)
-      .Member("share_by_threads", &out->share_by_threads)
-      .End();
-}
-
-absl::Status Read(const Json& json, const std::string& path, DiskRate* out) {
-  return Members(json, path)
-      .Member("request_bytes", &out->request_bytes)
-      .Member("depth", &out->depth)
-      .Member("read_bytes_per_second", &out->read_bytes_per_second)
-      .Member("write_bytes_per_second", &out->write_bytes_per_second)
-      .End();
-}
-
-absl::Status Read(const Json& json, const std::string& path, DiskProfile* out) {
-  return Members(json, path)
-      .Member("read_bytes_per_second", &out->read_bytes_per_second)
-      .Member("write_bytes_per_second", &out->write_bytes_per_second)
-      .Member("rates", &out->rates)
-      .Member("compute_seconds_per_byte", &out->compute_seconds_per_byte)
-      .Member("direct", &out->direct)
-      .End();
-}
-
-absl::Status Read(const Json& json, const std::string& path, LinkProfile* out) {
-  return Members(json, path)
-      .Member("peer", &out->peer)
-      .Member("bytes_per_second", &out->bytes_per_second)
-      .Member("latency_seconds", &out->latency_seconds)
-      .End();
-}
-
 absl::Status ReadProfile(const Json& json, MachineProfile* p) {
-  int32_t version = 0;
-  Members members(json, "");
-  if (!json.is_object()) return members.End();
+  if (!json.is_object()) return Reader::Read(json, "", p);  // says so
   // First: another version may have any keys.
   if (!json.contains("version")) {
     return absl::InvalidArgumentError(absl::StrCat(
         "version: missing; this build reads ", MachineProfile::kVersion));
   }
-  SLUICE_RETURN_IF_ERROR(Read(json["version"], "version", &version));
+  int32_t version = 0;
+  SLUICE_RETURN_IF_ERROR(Reader::Read(json["version"], "version", &version));
   if (version != MachineProfile::kVersion) {
     return absl::InvalidArgumentError(
         absl::StrCat("version: ", version, " is not the one that this build ",
                      "reads, ", MachineProfile::kVersion));
   }
-  return members.Member("version", &version)
-      .Member("name", &p->name)
-      .Member("machine", &p->machine)
-      .Member("fingerprint", &p->fingerprint)
-      .Member("device", &p->device)
-      .Member("remarks", &p->remarks)
-      .Member("device_memory_bytes", &p->device_memory_bytes)
-      .Member("host_memory_bytes", &p->host_memory_bytes)
-      .Member("disk_bytes", &p->disk_bytes)
-      .Member("threads", &p->threads)
-      .Member("host", &p->host)
-      .Member("device_compute", &p->device_compute)
-      .Member("host_to_device_bytes_per_second",
-              &p->host_to_device_bytes_per_second)
-      .Member("device_to_host_bytes_per_second",
-              &p->device_to_host_bytes_per_second)
-      .Member("disk", &p->disk)
-      .Member("links", &p->links)
-      .Member("step_seconds", &p->step_seconds)
-      .End();
+  return Reader::Read(json, "", p);
 }
 
 // Sees what the parser lets pass: of two members with the same key nlohmann
@@ -443,7 +382,7 @@ class Watch {
 
 std::string ProfileToJson(const MachineProfile& profile) {
   std::string out;
-  Print(ToJson(profile), 0, &out);
+  Print(Writer::ToJson(profile), 0, &out);
   out += "\n";
   return out;
 }
