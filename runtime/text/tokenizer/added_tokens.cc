@@ -11,8 +11,7 @@ namespace sluice {
 absl::StatusOr<AddedToken> AddedTokenFromJson(const JsonPart& part,
                                               bool special) {
   AddedToken token;
-  SLUICE_ASSIGN_OR_RETURN(const JsonPart content, part.Get("content"));
-  SLUICE_ASSIGN_OR_RETURN(token.content, content.String());
+  SLUICE_ASSIGN_OR_RETURN(token.content, part.GetString("content"));
   SLUICE_ASSIGN_OR_RETURN(token.special, part.BoolOr("special", special));
   SLUICE_ASSIGN_OR_RETURN(token.normalized,
                           part.BoolOr("normalized", !token.special));
@@ -70,7 +69,7 @@ void AddedTokens::Add(const std::vector<AddedToken>& tokens,
   }
 }
 
-absl::Status AddedTokens::Finish(const Normalizer* normalizer) {
+absl::Status AddedTokens::Finish(const Normalizer& normalizer) {
   std::vector<int32_t> ids;
   for (const auto& [id, token] : tokens_) ids.push_back(id);
   std::sort(ids.begin(), ids.end());
@@ -82,7 +81,7 @@ absl::Status AddedTokens::Finish(const Normalizer* normalizer) {
     }
     NormalizedText content{token.content, 0};
     if (normalizer != nullptr) {
-      SLUICE_RETURN_IF_ERROR(normalizer->Apply(&content));
+      SLUICE_RETURN_IF_ERROR(normalizer(&content));
     }
     normalized_.Add(content.text, id);
     if (content.text != token.content) normalized_forms_[id] = content.text;

@@ -68,7 +68,7 @@ class AddedTokens {
   // those added by earlier calls.
   void Add(const std::vector<AddedToken>& tokens, const Model& model);
   // Call after the last Add. `normalizer` may be null.
-  absl::Status Finish(const Normalizer* normalizer);
+  absl::Status Finish(const Normalizer& normalizer);
 
   std::optional<int32_t> TokenToId(absl::string_view token) const;
   const AddedToken* IdToToken(int32_t id) const;  // null if it is none

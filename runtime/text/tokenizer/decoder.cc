@@ -64,49 +64,38 @@ std::unique_ptr<DecodeStep> NewTokenStep(bool fused, DecodeStep* next,
 
 // --- ByteLevel
 
-class ByteLevelDecoder : public Decoder {
+// A token with a character that stands for no byte is taken as it is.
+void AppendBytes(absl::string_view token, std::string* bytes) {
+  if (!AppendBytesOfChars(token, bytes)) absl::StrAppend(bytes, token);
+}
+
+std::string BytesToText(absl::string_view token) {
+  std::string bytes, text;
+  AppendBytes(token, &bytes);
+  AppendUtf8Lossy(bytes, /*final=*/true, &text);
+  return text;
+}
+
+class ByteLevelStep : public StepBase {
  public:
-  bool fuses() const override { return true; }
-  std::unique_ptr<DecodeStep> NewStep(bool fused,
-                                      DecodeStep* next) const override {
-    if (fused) {
-      return NewTokenStep(true, next, [](absl::string_view token) {
-        std::string bytes, text;
-        AppendBytes(token, &bytes);
-        AppendUtf8Lossy(bytes, /*final=*/true, &text);
-        return text;
-      });
-    }
-    return std::make_unique<Step>(next);
+  using StepBase::StepBase;
+  void Push(absl::string_view token) override {
+    AppendBytes(token, &bytes_);
+    Pass(/*final=*/false);
+  }
+  void Flush() override {
+    Pass(/*final=*/true);
+    next_->Flush();
   }
 
  private:
-  // A token with a character that stands for no byte is taken as it is.
-  static void AppendBytes(absl::string_view token, std::string* bytes) {
-    if (!AppendBytesOfChars(token, bytes)) absl::StrAppend(bytes, token);
+  void Pass(bool final) {
+    text_.clear();
+    bytes_.erase(0, AppendUtf8Lossy(bytes_, final, &text_));
+    if (!text_.empty()) next_->Push(text_);
   }
-
-  class Step : public StepBase {
-   public:
-    using StepBase::StepBase;
-    void Push(absl::string_view token) override {
-      AppendBytes(token, &bytes_);
-      Pass(/*final=*/false);
-    }
-    void Flush() override {
-      Pass(/*final=*/true);
-      next_->Flush();
-    }
-
-   private:
-    void Pass(bool final) {
-      text_.clear();
-      bytes_.erase(0, AppendUtf8Lossy(bytes_, final, &text_));
-      if (!text_.empty()) next_->Push(text_);
-    }
-    std::string bytes_;
-    std::string text_;
-  };
+  std::string bytes_;
+  std::string text_;
 };
 
 // --- ByteFallback: "<0xE2>" tokens become bytes. A run of them that is no
@@ -130,330 +119,301 @@ std::optional<char> FallbackByte(absl::string_view token) {
   return static_cast<char>(value);
 }
 
-class ByteFallbackDecoder : public Decoder {
+std::string FallbackText(absl::string_view token) {
+  const std::optional<char> byte = FallbackByte(token);
+  if (!byte) return std::string(token);
+  return FindInvalidUtf8(absl::string_view(&*byte, 1))
+             ? std::string(kReplacementChar)
+             : std::string(1, *byte);
+}
+
+class ByteFallbackStep : public StepBase {
  public:
-  std::unique_ptr<DecodeStep> NewStep(bool fused,
-                                      DecodeStep* next) const override {
-    if (fused) {
-      return NewTokenStep(true, next, [](absl::string_view token) {
-        const std::optional<char> byte = FallbackByte(token);
-        if (!byte) return std::string(token);
-        return FindInvalidUtf8(absl::string_view(&*byte, 1))
-                   ? std::string(kReplacementChar)
-                   : std::string(1, *byte);
-      });
+  using StepBase::StepBase;
+  void Push(absl::string_view token) override {
+    if (const std::optional<char> byte = FallbackByte(token)) {
+      run_.push_back(*byte);
+      return;
     }
-    return std::make_unique<Step>(next);
+    EndRun();
+    next_->Push(token);
+  }
+  void Flush() override {
+    EndRun();
+    next_->Flush();
   }
 
  private:
-  class Step : public StepBase {
-   public:
-    using StepBase::StepBase;
-    void Push(absl::string_view token) override {
-      if (const std::optional<char> byte = FallbackByte(token)) {
-        run_.push_back(*byte);
-        return;
-      }
-      EndRun();
-      next_->Push(token);
+  void EndRun() {
+    if (run_.empty()) return;
+    if (FindInvalidUtf8(run_)) {
+      for (size_t i = 0; i < run_.size(); ++i) next_->Push(kReplacementChar);
+    } else {
+      next_->Push(run_);
     }
-    void Flush() override {
-      EndRun();
-      next_->Flush();
-    }
-
-   private:
-    void EndRun() {
-      if (run_.empty()) return;
-      if (FindInvalidUtf8(run_)) {
-        for (size_t i = 0; i < run_.size(); ++i) next_->Push(kReplacementChar);
-      } else {
-        next_->Push(run_);
-      }
-      run_.clear();
-    }
-    std::string run_;
-  };
+    run_.clear();
+  }
+  std::string run_;
 };
 
 // --- Fuse
 
-class FuseDecoder : public Decoder {
+class FuseStep : public StepBase {
  public:
-  bool fuses() const override { return true; }
-  std::unique_ptr<DecodeStep> NewStep(bool fused,
-                                      DecodeStep* next) const override {
-    return std::make_unique<Step>(next);
-  }
-
- private:
-  class Step : public StepBase {
-   public:
-    using StepBase::StepBase;
-    void Push(absl::string_view token) override { next_->Push(token); }
-  };
+  using StepBase::StepBase;
+  void Push(absl::string_view token) override { next_->Push(token); }
 };
 
 // --- Strip: takes up to `start` and `stop` characters away from the ends.
 
-class StripDecoder : public Decoder {
- public:
-  StripDecoder(std::string content, size_t start, size_t stop)
-      : content_(std::move(content)), start_(start), stop_(stop) {}
-  std::unique_ptr<DecodeStep> NewStep(bool fused,
-                                      DecodeStep* next) const override {
-    if (fused) return std::make_unique<FusedStep>(this, next);
-    return NewTokenStep(false, next, [this](absl::string_view token) {
-      absl::string_view rest = token;
-      StripStart(start_, &rest);
-      size_t end = token.size();
-      for (size_t i = 0; i < stop_; ++i) {
-        if (!absl::EndsWith(token.substr(0, end), content_)) break;
-        end -= content_.size();
-      }
-      const size_t begin = token.size() - rest.size();
-      return begin < end ? token.substr(begin, end - begin)
-                         : absl::string_view();
-    });
-  }
+struct StripRule {
+  std::string content;
+  size_t start;
+  size_t stop;
 
- private:
   // Returns how many were taken away.
   size_t StripStart(size_t most, absl::string_view* text) const {
     size_t count = 0;
-    while (count < most && absl::StartsWith(*text, content_)) {
-      text->remove_prefix(content_.size());
+    while (count < most && absl::StartsWith(*text, content)) {
+      text->remove_prefix(content.size());
       ++count;
     }
     return count;
   }
-
-  class FusedStep : public StepBase {
-   public:
-    FusedStep(const StripDecoder* decoder, DecodeStep* next)
-        : StepBase(next), decoder_(decoder), left_(decoder->start_) {}
-    void Push(absl::string_view text) override {
-      const size_t count = decoder_->StripStart(left_, &text);
-      left_ = text.empty() ? left_ - count : 0;
-      if (text.empty()) return;
-      if (decoder_->stop_ == 0) {
-        next_->Push(text);
-        return;
-      }
-      held_.append(text.data(), text.size());
-      // What may be stripped at the end stays here.
-      size_t end = held_.size();
-      for (size_t i = 0; i < decoder_->stop_ && EndsAt(end); ++i) {
-        end -= decoder_->content_.size();
-      }
-      if (end > 0) next_->Push(absl::string_view(held_).substr(0, end));
-      held_.erase(0, end);
+  // Where the text up to its end ends when stripped.
+  size_t StripEnd(absl::string_view text) const {
+    for (size_t i = 0; i < stop && absl::EndsWith(text, content); ++i) {
+      text.remove_suffix(content.size());
     }
-    void Flush() override {
-      held_.clear();
-      left_ = decoder_->start_;
-      next_->Flush();
-    }
+    return text.size();
+  }
+  std::string Stripped(absl::string_view token) const {
+    absl::string_view rest = token;
+    StripStart(start, &rest);
+    const size_t begin = token.size() - rest.size();
+    const size_t end = StripEnd(token);
+    return std::string(token.substr(begin, end > begin ? end - begin : 0));
+  }
+};
 
-   private:
-    bool EndsAt(size_t end) const {
-      return absl::EndsWith(absl::string_view(held_).substr(0, end),
-                            decoder_->content_);
+class FusedStripStep : public StepBase {
+ public:
+  FusedStripStep(StripRule rule, DecodeStep* next)
+      : StepBase(next), rule_(std::move(rule)), left_(rule_.start) {}
+  void Push(absl::string_view text) override {
+    const size_t count = rule_.StripStart(left_, &text);
+    left_ = text.empty() ? left_ - count : 0;
+    if (text.empty()) return;
+    if (rule_.stop == 0) {
+      next_->Push(text);
+      return;
     }
-    const StripDecoder* decoder_;
-    size_t left_;  // that may still be taken away at the start
-    std::string held_;
-  };
+    held_.append(text.data(), text.size());
+    // What may be stripped at the end stays here.
+    const size_t end = rule_.StripEnd(held_);
+    if (end > 0) next_->Push(absl::string_view(held_).substr(0, end));
+    held_.erase(0, end);
+  }
+  void Flush() override {
+    held_.clear();
+    left_ = rule_.start;
+    next_->Flush();
+  }
 
-  std::string content_;
-  size_t start_;
-  size_t stop_;
+ private:
+  StripRule rule_;
+  size_t left_;  // that may still be taken away at the start
+  std::string held_;
 };
 
 // --- Replace
 
-class ReplaceDecoder : public Decoder {
+std::string Replaced(const Regex& regex, const std::string& content,
+                     absl::string_view token) {
+  std::vector<TextRange> matches;
+  // A pattern that gives up leaves the token as it is, and so does one that
+  // would fill the memory: a few replacements of nothing by something can.
+  if (token.empty() || !regex.FindAll(token, &matches).ok() ||
+      matches.size() > kMaxTokenBytes / (content.size() + 1)) {
+    return std::string(token);
+  }
+  std::string out;
+  size_t done = 0;
+  for (const TextRange& match : matches) {
+    absl::StrAppend(&out, token.substr(done, match.begin - done), content);
+    done = match.end;
+  }
+  absl::StrAppend(&out, token.substr(done));
+  return out;
+}
+
+// Holds back what may be the beginning of the literal.
+class FusedReplaceStep : public StepBase {
  public:
-  ReplaceDecoder(std::unique_ptr<Regex> regex, std::string content)
-      : regex_(std::move(regex)), content_(std::move(content)) {}
-  std::unique_ptr<DecodeStep> NewStep(bool fused,
-                                      DecodeStep* next) const override {
-    if (fused && !regex_->literal().empty()) {
-      return std::make_unique<FusedLiteralStep>(this, next);
+  FusedReplaceStep(std::string literal, std::string content, DecodeStep* next)
+      : StepBase(next),
+        literal_(std::move(literal)),
+        content_(std::move(content)) {}
+  void Push(absl::string_view text) override {
+    held_.append(text.data(), text.size());
+    std::string out;
+    size_t done = 0;
+    for (size_t at = held_.find(literal_); at != held_.npos;
+         at = held_.find(literal_, done)) {
+      absl::StrAppend(&out, held_.substr(done, at - done), content_);
+      done = at + literal_.size();
     }
-    return NewTokenStep(fused, next, [this](absl::string_view token) {
-      return Replaced(token);
-    });
+    size_t keep = std::min(literal_.size() - 1, held_.size() - done);
+    while (keep > 0 &&
+           held_.compare(held_.size() - keep, keep, literal_, 0, keep) != 0) {
+      --keep;
+    }
+    out.append(held_, done, held_.size() - keep - done);
+    held_.erase(0, held_.size() - keep);
+    if (!out.empty()) next_->Push(out);
+  }
+  void Flush() override {
+    if (!held_.empty()) next_->Push(held_);
+    held_.clear();
+    next_->Flush();
   }
 
  private:
-  std::string Replaced(absl::string_view token) const {
-    std::vector<TextRange> matches;
-    // A pattern that gives up leaves the token as it is, and so does one that
-    // would fill the memory: a few replacements of nothing by something can.
-    if (token.empty() || !regex_->FindAll(token, &matches).ok() ||
-        matches.size() > kMaxTokenBytes / (content_.size() + 1)) {
-      return std::string(token);
-    }
-    std::string out;
-    size_t done = 0;
-    for (const TextRange& match : matches) {
-      absl::StrAppend(&out, token.substr(done, match.begin - done), content_);
-      done = match.end;
-    }
-    absl::StrAppend(&out, token.substr(done));
-    return out;
-  }
-
-  // Holds back what may be the beginning of the pattern.
-  class FusedLiteralStep : public StepBase {
-   public:
-    FusedLiteralStep(const ReplaceDecoder* decoder, DecodeStep* next)
-        : StepBase(next), decoder_(decoder) {}
-    void Push(absl::string_view text) override {
-      held_.append(text.data(), text.size());
-      const std::string& literal = decoder_->regex_->literal();
-      std::string out;
-      size_t done = 0;
-      for (size_t at = held_.find(literal); at != held_.npos;
-           at = held_.find(literal, done)) {
-        absl::StrAppend(&out, held_.substr(done, at - done),
-                        decoder_->content_);
-        done = at + literal.size();
-      }
-      size_t keep = std::min(literal.size() - 1, held_.size() - done);
-      while (keep > 0 &&
-             held_.compare(held_.size() - keep, keep, literal, 0, keep) != 0) {
-        --keep;
-      }
-      out.append(held_, done, held_.size() - keep - done);
-      held_.erase(0, held_.size() - keep);
-      if (!out.empty()) next_->Push(out);
-    }
-    void Flush() override {
-      if (!held_.empty()) next_->Push(held_);
-      held_.clear();
-      next_->Flush();
-    }
-
-   private:
-    const ReplaceDecoder* decoder_;
-    std::string held_;
-  };
-
-  std::unique_ptr<Regex> regex_;
-  std::string content_;
+  const std::string literal_;
+  const std::string content_;
+  std::string held_;
 };
 
 // --- Metaspace: the mark becomes a space, or nothing in the first token.
 
-class MetaspaceDecoder : public Decoder {
+class MetaspaceStep : public StepBase {
  public:
-  MetaspaceDecoder(std::string mark, bool drop_first)
-      : mark_(std::move(mark)), drop_first_(drop_first) {}
-  std::unique_ptr<DecodeStep> NewStep(bool fused,
-                                      DecodeStep* next) const override {
-    return std::make_unique<Step>(this, fused, next);
+  MetaspaceStep(std::string mark, bool drop_first, bool fused, DecodeStep* next)
+      : StepBase(next),
+        mark_(std::move(mark)),
+        drop_first_(drop_first),
+        fused_(fused) {}
+  void Push(absl::string_view token) override {
+    const char* space = first_ && drop_first_ ? "" : " ";
+    if (!fused_) first_ = false;
+    next_->Push(absl::StrReplaceAll(token, {{mark_, space}}));
+  }
+  void Flush() override {
+    first_ = true;
+    next_->Flush();
   }
 
  private:
-  class Step : public StepBase {
-   public:
-    Step(const MetaspaceDecoder* decoder, bool fused, DecodeStep* next)
-        : StepBase(next), decoder_(decoder), fused_(fused) {}
-    void Push(absl::string_view token) override {
-      const char* space = first_ && decoder_->drop_first_ ? "" : " ";
-      if (!fused_) first_ = false;
-      next_->Push(absl::StrReplaceAll(token, {{decoder_->mark_, space}}));
-    }
-    void Flush() override {
-      first_ = true;
-      next_->Flush();
-    }
-
-   private:
-    const MetaspaceDecoder* decoder_;
-    bool fused_;
-    bool first_ = true;
-  };
-
-  std::string mark_;
-  bool drop_first_;
+  const std::string mark_;
+  const bool drop_first_;
+  const bool fused_;
+  bool first_ = true;
 };
 
-// --- BPEDecoder: a suffix marks the end of a word.
+// --- BPEDecoder: a suffix marks the end of a word. Holds the last token back,
+// whose suffix becomes nothing.
 
-class SuffixDecoder : public Decoder {
+class SuffixStep : public StepBase {
  public:
-  explicit SuffixDecoder(std::string suffix) : suffix_(std::move(suffix)) {}
-  std::unique_ptr<DecodeStep> NewStep(bool fused,
-                                      DecodeStep* next) const override {
-    if (fused) {
-      return NewTokenStep(true, next, [this](absl::string_view token) {
-        return absl::StrReplaceAll(token, {{suffix_, ""}});
-      });
-    }
-    return std::make_unique<Step>(this, next);
+  SuffixStep(std::string suffix, DecodeStep* next)
+      : StepBase(next), suffix_(std::move(suffix)) {}
+  void Push(absl::string_view token) override {
+    Pass(" ");
+    held_ = std::string(token);
+  }
+  void Flush() override {
+    Pass("");
+    held_.reset();
+    next_->Flush();
   }
 
  private:
-  // Holds the last token back, whose suffix becomes nothing.
-  class Step : public StepBase {
-   public:
-    Step(const SuffixDecoder* decoder, DecodeStep* next)
-        : StepBase(next), decoder_(decoder) {}
-    void Push(absl::string_view token) override {
-      Pass(" ");
-      held_ = std::string(token);
-    }
-    void Flush() override {
-      Pass("");
-      held_.reset();
-      next_->Flush();
-    }
-
-   private:
-    void Pass(absl::string_view space) {
-      if (!held_) return;
-      next_->Push(absl::StrReplaceAll(*held_, {{decoder_->suffix_, space}}));
-    }
-    const SuffixDecoder* decoder_;
-    std::optional<std::string> held_;
-  };
-
-  std::string suffix_;
+  void Pass(absl::string_view space) {
+    if (held_) next_->Push(absl::StrReplaceAll(*held_, {{suffix_, space}}));
+  }
+  const std::string suffix_;
+  std::optional<std::string> held_;
 };
 
 // --- None
 
-class SpacesDecoder : public Decoder {
+class SpacesStep : public StepBase {
  public:
-  std::unique_ptr<DecodeStep> NewStep(bool fused,
-                                      DecodeStep* next) const override {
-    return std::make_unique<Step>(next);
+  using StepBase::StepBase;
+  void Push(absl::string_view token) override {
+    if (!first_) next_->Push(" ");
+    first_ = false;
+    next_->Push(token);
+  }
+  void Flush() override {
+    first_ = true;
+    next_->Flush();
   }
 
  private:
-  class Step : public StepBase {
-   public:
-    using StepBase::StepBase;
-    void Push(absl::string_view token) override {
-      if (!first_) next_->Push(" ");
-      first_ = false;
-      next_->Push(token);
-    }
-    void Flush() override {
-      first_ = true;
-      next_->Flush();
-    }
-
-   private:
-    bool first_ = true;
-  };
+  bool first_ = true;
 };
 
-using Decoders = std::vector<std::unique_ptr<Decoder>>;
+using StepPtr = std::unique_ptr<DecodeStep>;
+
+// Of a step that is the same for whole tokens and their parts.
+template <typename Step>
+StepPtr NewPlainStep(bool fused, DecodeStep* next) {
+  return std::make_unique<Step>(next);
+}
+
+Decoder ByteFallbackDecoder() {
+  return {false, [](bool fused, DecodeStep* next) -> StepPtr {
+            if (fused) return NewTokenStep(true, next, FallbackText);
+            return std::make_unique<ByteFallbackStep>(next);
+          }};
+}
+
+Decoder StripDecoder(StripRule rule) {
+  return {false,
+          [rule = std::move(rule)](bool fused, DecodeStep* next) -> StepPtr {
+            if (fused) return std::make_unique<FusedStripStep>(rule, next);
+            return NewTokenStep(false, next, [rule](absl::string_view token) {
+              return rule.Stripped(token);
+            });
+          }};
+}
+
+Decoder ReplaceDecoder(std::shared_ptr<const Regex> regex,
+                       std::string content) {
+  return {false,
+          [regex = std::move(regex), content = std::move(content)](
+              bool fused, DecodeStep* next) -> StepPtr {
+            if (fused && !regex->literal().empty()) {
+              return std::make_unique<FusedReplaceStep>(regex->literal(),
+                                                        content, next);
+            }
+            return NewTokenStep(fused, next,
+                                [regex, content](absl::string_view token) {
+                                  return Replaced(*regex, content, token);
+                                });
+          }};
+}
+
+Decoder MetaspaceDecoder(std::string mark, bool drop_first) {
+  return {false,
+          [mark = std::move(mark), drop_first](bool fused,
+                                               DecodeStep* next) -> StepPtr {
+            return std::make_unique<MetaspaceStep>(mark, drop_first, fused,
+                                                   next);
+          }};
+}
+
+Decoder SuffixDecoder(std::string suffix) {
+  return {
+      false,
+      [suffix = std::move(suffix)](bool fused, DecodeStep* next) -> StepPtr {
+        if (!fused) return std::make_unique<SuffixStep>(suffix, next);
+        return NewTokenStep(true, next, [suffix](absl::string_view token) {
+          return absl::StrReplaceAll(token, {{suffix, ""}});
+        });
+      }};
+}
 
 absl::StatusOr<std::string> CharText(const JsonPart& part,
                                      absl::string_view key) {
@@ -470,34 +430,31 @@ absl::StatusOr<size_t> Count(const JsonPart& part, absl::string_view key) {
   return static_cast<size_t>(count);
 }
 
-absl::Status AppendDecoders(const JsonPart& part, int depth, Decoders* out) {
+absl::Status AppendDecoders(const JsonPart& part, int depth,
+                            std::vector<Decoder>* out) {
   if (depth > kMaxDepth) return part.Invalid("nested too deeply");
   SLUICE_ASSIGN_OR_RETURN(const JsonPart type_part, part.Get("type"));
   SLUICE_ASSIGN_OR_RETURN(const std::string type, type_part.String());
   if (type == "Sequence") {
-    SLUICE_ASSIGN_OR_RETURN(const JsonPart list, part.Get("decoders"));
-    SLUICE_RETURN_IF_ERROR(list.ExpectArray());
-    for (size_t i = 0; i < list.value().size(); ++i) {
-      SLUICE_RETURN_IF_ERROR(AppendDecoders(list.At(i), depth + 1, out));
+    SLUICE_ASSIGN_OR_RETURN(const auto list, part.GetList("decoders"));
+    for (const JsonPart& element : list) {
+      SLUICE_RETURN_IF_ERROR(AppendDecoders(element, depth + 1, out));
     }
   } else if (type == "ByteLevel") {
-    out->push_back(std::make_unique<ByteLevelDecoder>());
+    out->push_back(ByteLevelDecoder());
   } else if (type == "ByteFallback") {
-    out->push_back(std::make_unique<ByteFallbackDecoder>());
+    out->push_back(ByteFallbackDecoder());
   } else if (type == "Fuse") {
-    out->push_back(std::make_unique<FuseDecoder>());
+    out->push_back({true, NewPlainStep<FuseStep>});
   } else if (type == "Strip") {
     SLUICE_ASSIGN_OR_RETURN(std::string content, CharText(part, "content"));
     SLUICE_ASSIGN_OR_RETURN(const size_t start, Count(part, "start"));
     SLUICE_ASSIGN_OR_RETURN(const size_t stop, Count(part, "stop"));
-    out->push_back(
-        std::make_unique<StripDecoder>(std::move(content), start, stop));
+    out->push_back(StripDecoder({std::move(content), start, stop}));
   } else if (type == "Replace") {
     SLUICE_ASSIGN_OR_RETURN(auto regex, PatternFromJson(part));
-    SLUICE_ASSIGN_OR_RETURN(const JsonPart content, part.Get("content"));
-    SLUICE_ASSIGN_OR_RETURN(std::string text, content.String());
-    out->push_back(
-        std::make_unique<ReplaceDecoder>(std::move(regex), std::move(text)));
+    SLUICE_ASSIGN_OR_RETURN(std::string text, part.GetString("content"));
+    out->push_back(ReplaceDecoder(std::move(regex), std::move(text)));
   } else if (type == "Metaspace") {
     SLUICE_ASSIGN_OR_RETURN(std::string mark, CharText(part, "replacement"));
     SLUICE_ASSIGN_OR_RETURN(const bool prefix,
@@ -505,13 +462,12 @@ absl::Status AppendDecoders(const JsonPart& part, int depth, Decoders* out) {
     SLUICE_ASSIGN_OR_RETURN(
         const std::string scheme,
         part.StringOr("prepend_scheme", prefix ? "always" : "never"));
-    out->push_back(
-        std::make_unique<MetaspaceDecoder>(std::move(mark), scheme != "never"));
+    out->push_back(MetaspaceDecoder(std::move(mark), scheme != "never"));
   } else if (type == "BPEDecoder") {
     SLUICE_ASSIGN_OR_RETURN(std::string suffix,
                             part.StringOr("suffix", "</w>"));
     if (suffix.empty()) return part.Unimplemented("the suffix is empty");
-    out->push_back(std::make_unique<SuffixDecoder>(std::move(suffix)));
+    out->push_back(SuffixDecoder(std::move(suffix)));
   } else {
     return type_part.Unimplemented(
         absl::StrCat("decoder \"", type, "\" is not supported"));
@@ -521,31 +477,31 @@ absl::Status AppendDecoders(const JsonPart& part, int depth, Decoders* out) {
 
 }  // namespace
 
-absl::StatusOr<Decoders> Decoder::FromJson(const JsonPart& part) {
-  Decoders decoders;
+absl::StatusOr<std::vector<Decoder>> DecodersFromJson(const JsonPart& part) {
+  std::vector<Decoder> decoders;
   SLUICE_RETURN_IF_ERROR(AppendDecoders(part, 0, &decoders));
   return decoders;
 }
 
-std::unique_ptr<Decoder> Decoder::Spaces() {
-  return std::make_unique<SpacesDecoder>();
+Decoder SpacesDecoder() { return {false, NewPlainStep<SpacesStep>}; }
+
+Decoder ByteLevelDecoder() {
+  return {true, [](bool fused, DecodeStep* next) -> StepPtr {
+            if (fused) return NewTokenStep(true, next, BytesToText);
+            return std::make_unique<ByteLevelStep>(next);
+          }};
 }
 
-std::unique_ptr<Decoder> Decoder::ByteLevel() {
-  return std::make_unique<ByteLevelDecoder>();
-}
-
-DecodeChain::DecodeChain(
-    const std::vector<std::unique_ptr<Decoder>>& decoders) {
+DecodeChain::DecodeChain(const std::vector<Decoder>& decoders) {
   std::vector<bool> fused;  // what each step gets
   bool one = false;
-  for (const auto& decoder : decoders) {
+  for (const Decoder& decoder : decoders) {
     fused.push_back(one);
-    one = one || decoder->fuses();
+    one = one || decoder.fuses;
   }
   first_ = &end_;
   for (size_t i = decoders.size(); i-- > 0;) {
-    steps_.push_back(decoders[i]->NewStep(fused[i], first_));
+    steps_.push_back(decoders[i].new_step(fused[i], first_));
     first_ = steps_.back().get();
   }
 }

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "runtime/text/tokenizer/json_part.h"
@@ -22,30 +23,28 @@ class DecodeStep {
   virtual void Flush() = 0;
 };
 
-// How a tokenizer turns tokens into text. Immutable, thread-safe.
-class Decoder {
- public:
-  virtual ~Decoder() = default;
-  // A step that feeds `next`, which is not owned and must outlive it, as must
-  // this. `fused`: tokens come as parts of one token.
-  virtual std::unique_ptr<DecodeStep> NewStep(bool fused,
-                                              DecodeStep* next) const = 0;
+// How a tokenizer turns tokens into text, one of its parts. Thread-safe.
+struct Decoder {
   // Whether the step makes one token of all.
-  virtual bool fuses() const { return false; }
-
-  // From tokenizer.json's "decoder": in the order of application, "Sequence"
-  // resolved.
-  static absl::StatusOr<std::vector<std::unique_ptr<Decoder>>> FromJson(
-      const JsonPart& part);
-  // What is used if there is none: tokens are set apart by spaces.
-  static std::unique_ptr<Decoder> Spaces();
-  static std::unique_ptr<Decoder> ByteLevel();
+  bool fuses = false;
+  // A step that feeds `next`, which is not owned and must outlive it. `fused`:
+  // tokens come as parts of one token.
+  absl::AnyInvocable<std::unique_ptr<DecodeStep>(bool fused, DecodeStep* next)
+                         const>
+      new_step;
 };
+
+// From tokenizer.json's "decoder": in the order of application, "Sequence"
+// resolved.
+absl::StatusOr<std::vector<Decoder>> DecodersFromJson(const JsonPart& part);
+// What is used if there is none: tokens are set apart by spaces.
+Decoder SpacesDecoder();
+Decoder ByteLevelDecoder();
 
 // A chain of steps with text at its end.
 class DecodeChain {
  public:
-  explicit DecodeChain(const std::vector<std::unique_ptr<Decoder>>& decoders);
+  explicit DecodeChain(const std::vector<Decoder>& decoders);
   // Appends to `out` what is certain.
   void Push(absl::string_view token, std::string* out);
   void Flush(std::string* out);

@@ -1,11 +1,9 @@
 #include "runtime/text/tokenizer/json_part.h"
 
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <system_error>
 
 #include "absl/strings/str_cat.h"
-#include "common/lfs_pointer.h"
+#include "common/host/read_file.h"
 #include "common/status_macros.h"
 #include "common/text/utf8.h"
 
@@ -39,6 +37,24 @@ absl::StatusOr<JsonPart> JsonPart::Get(absl::string_view key) const {
   SLUICE_ASSIGN_OR_RETURN(std::optional<JsonPart> part, Find(key));
   if (!part) return Invalid(absl::StrCat("\"", key, "\" is missing"));
   return *part;
+}
+
+absl::StatusOr<std::string> JsonPart::GetString(absl::string_view key) const {
+  SLUICE_ASSIGN_OR_RETURN(const JsonPart part, Get(key));
+  return part.String();
+}
+
+absl::StatusOr<std::vector<JsonPart>> JsonPart::GetList(
+    absl::string_view key) const {
+  SLUICE_ASSIGN_OR_RETURN(const JsonPart part, Get(key));
+  return part.Elements();
+}
+
+absl::StatusOr<std::vector<JsonPart>> JsonPart::Elements() const {
+  SLUICE_RETURN_IF_ERROR(ExpectArray());
+  std::vector<JsonPart> elements;
+  for (size_t i = 0; i < value_->size(); ++i) elements.push_back(At(i));
+  return elements;
 }
 
 JsonPart JsonPart::At(size_t index) const {
@@ -106,39 +122,10 @@ absl::StatusOr<bool> JsonPart::BoolOr(absl::string_view key,
   return part->Bool();
 }
 
-absl::StatusOr<std::string> ReadTextFile(const std::filesystem::path& path,
-                                         size_t max_bytes) {
-  std::error_code error;
-  const auto size = std::filesystem::file_size(path, error);
-  if (error) {
-    if (error == std::errc::no_such_file_or_directory) {
-      return absl::NotFoundError(absl::StrCat(path.string(), ": no such file"));
-    }
-    return absl::InvalidArgumentError(
-        absl::StrCat(path.string(), ": ", error.message()));
-  }
-  if (size > max_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path.string(), ": ", size, " bytes, more than the ",
-                     max_bytes, " that are read"));
-  }
-  std::string text(size, '\0');
-  std::ifstream file(path, std::ios::binary);
-  if (!file.read(text.data(), static_cast<std::streamsize>(size))) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path.string(), ": cannot be read"));
-  }
-  if (IsLfsPointer(text)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path.string(), ": ", kLfsPointerAdvice));
-  }
-  return text;
-}
-
 absl::StatusOr<nlohmann::json> ReadJsonFile(const std::filesystem::path& path,
                                             size_t max_bytes) {
   SLUICE_ASSIGN_OR_RETURN(const std::string text,
-                          ReadTextFile(path, max_bytes));
+                          ReadSmallFile(path, max_bytes));
   try {
     return nlohmann::json::parse(text);
   } catch (const nlohmann::json::parse_error& e) {

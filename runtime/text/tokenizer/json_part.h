@@ -5,6 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -27,8 +28,12 @@ class JsonPart {
   // Of an object. Get: missing or null is an error; Find: it is nullopt.
   absl::StatusOr<JsonPart> Get(absl::string_view key) const;
   absl::StatusOr<std::optional<JsonPart>> Find(absl::string_view key) const;
+  // A string, or the elements of an array, that an object must have.
+  absl::StatusOr<std::string> GetString(absl::string_view key) const;
+  absl::StatusOr<std::vector<JsonPart>> GetList(absl::string_view key) const;
   // Of an array; `index` must be below size().
   JsonPart At(size_t index) const;
+  absl::StatusOr<std::vector<JsonPart>> Elements() const;
 
   absl::StatusOr<std::string> String() const;
   // A string of exactly one character.
@@ -55,11 +60,9 @@ class JsonPart {
   bool root_;
 };
 
-// kNotFound if there is no such file; kInvalidArgument for what is no JSON
-// (with the byte) or longer than `max_bytes`.
+// ReadSmallFile's errors, and kInvalidArgument (with the byte) for what is no
+// JSON.
 absl::StatusOr<nlohmann::json> ReadJsonFile(const std::filesystem::path& path,
                                             size_t max_bytes);
-absl::StatusOr<std::string> ReadTextFile(const std::filesystem::path& path,
-                                         size_t max_bytes);
 
 }  // namespace sluice

@@ -1,8 +1,8 @@
 #pragma once
 
-#include <memory>
 #include <string>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/text/tokenizer/json_part.h"
@@ -18,17 +18,11 @@ struct NormalizedText {
   size_t max_bytes = size_t{1} << 22;
 };
 
-// Rewrites text before it is cut into words. Immutable, thread-safe.
-class Normalizer {
- public:
-  virtual ~Normalizer() = default;
-  // `text` is valid UTF-8 and stays it. kResourceExhausted if it would grow
-  // beyond its bound.
-  virtual absl::Status Apply(NormalizedText* text) const = 0;
+// Rewrites text before it is cut into words. `text` is valid UTF-8 and stays
+// it. kResourceExhausted if it would grow beyond its bound. Thread-safe.
+using Normalizer = absl::AnyInvocable<absl::Status(NormalizedText* text) const>;
 
-  // From tokenizer.json's "normalizer".
-  static absl::StatusOr<std::unique_ptr<Normalizer>> Create(
-      const JsonPart& part);
-};
+// From tokenizer.json's "normalizer".
+absl::StatusOr<Normalizer> CreateNormalizer(const JsonPart& part);
 
 }  // namespace sluice

@@ -56,10 +56,9 @@ absl::Status PostProcessor::Append(const JsonPart& part, int depth,
   SLUICE_ASSIGN_OR_RETURN(const std::string type, type_part.String());
   if (type == "ByteLevel") return absl::OkStatus();  // moves offsets only
   if (type == "Sequence") {
-    SLUICE_ASSIGN_OR_RETURN(const JsonPart list, part.Get("processors"));
-    SLUICE_RETURN_IF_ERROR(list.ExpectArray());
-    for (size_t i = 0; i < list.value().size(); ++i) {
-      SLUICE_RETURN_IF_ERROR(Append(list.At(i), depth + 1, out));
+    SLUICE_ASSIGN_OR_RETURN(const auto list, part.GetList("processors"));
+    for (const JsonPart& element : list) {
+      SLUICE_RETURN_IF_ERROR(Append(element, depth + 1, out));
     }
     return absl::OkStatus();
   }
@@ -76,12 +75,11 @@ absl::Status PostProcessor::Append(const JsonPart& part, int depth,
         absl::StrCat("post-processor \"", type, "\" is not supported"));
   }
   SLUICE_ASSIGN_OR_RETURN(const JsonPart single, part.Get("single"));
-  SLUICE_RETURN_IF_ERROR(single.ExpectArray());
+  SLUICE_ASSIGN_OR_RETURN(const auto items, single.Elements());
   Template parts;
   int texts = 0;
   size_t count = 0;
-  for (size_t i = 0; i < single.value().size(); ++i) {
-    const JsonPart item = single.At(i);
+  for (const JsonPart& item : items) {
     SLUICE_ASSIGN_OR_RETURN(const auto special, item.Find("SpecialToken"));
     SLUICE_ASSIGN_OR_RETURN(const auto sequence, item.Find("Sequence"));
     if (special) {

@@ -1,7 +1,6 @@
 #pragma once
 
-#include <memory>
-
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/text/tokenizer/json_part.h"
@@ -9,21 +8,16 @@
 
 namespace sluice {
 
-// Cuts text into words. Immutable, thread-safe.
-class PreTokenizer {
- public:
-  virtual ~PreTokenizer() = default;
-  // Replaces each piece that is still text by its words.
-  virtual absl::Status Apply(Pieces* pieces) const = 0;
+// Cuts text into words: replaces each piece that is still text by its words.
+// Thread-safe.
+using PreTokenizer = absl::AnyInvocable<absl::Status(Pieces* pieces) const>;
 
-  // From tokenizer.json's "pre_tokenizer". With `bytes_at_end`, a ByteLevel
-  // that comes last leaves bytes as they are, for a model that reads bytes, and
-  // `*bytes` tells whether there is one.
-  static absl::StatusOr<std::unique_ptr<PreTokenizer>> Create(
-      const JsonPart& part, bool bytes_at_end, bool* bytes);
-  // GPT-2's: ByteLevel with use_regex, leaving bytes as they are.
-  static absl::StatusOr<std::unique_ptr<PreTokenizer>> CreateByteLevel(
-      bool add_prefix_space);
-};
+// From tokenizer.json's "pre_tokenizer". With `bytes_at_end`, a ByteLevel that
+// comes last leaves bytes as they are, for a model that reads bytes, and
+// `*bytes` tells whether there is one.
+absl::StatusOr<PreTokenizer> CreatePreTokenizer(const JsonPart& part,
+                                                bool bytes_at_end, bool* bytes);
+// GPT-2's: ByteLevel with use_regex, leaving bytes as they are.
+absl::StatusOr<PreTokenizer> CreateGpt2PreTokenizer(bool add_prefix_space);
 
 }  // namespace sluice

@@ -30,7 +30,7 @@ class PartsTokenizer : public Tokenizer {
     Pieces pieces;
     SLUICE_RETURN_IF_ERROR(CutAddedTokens(text, &pieces));
     if (parts_.pre_tokenizer != nullptr) {
-      SLUICE_RETURN_IF_ERROR(parts_.pre_tokenizer->Apply(&pieces));
+      SLUICE_RETURN_IF_ERROR(parts_.pre_tokenizer(&pieces));
     }
     std::vector<int32_t> ids;
     ids.reserve(pieces.pieces.size() + 2);
@@ -120,7 +120,7 @@ class PartsTokenizer : public Tokenizer {
       if (parts_.normalizer != nullptr) {
         NormalizedText normalized{std::string(piece.text), piece.first_bytes};
         normalized.max_bytes += 8 * piece.text.size();
-        SLUICE_RETURN_IF_ERROR(parts_.normalizer->Apply(&normalized));
+        SLUICE_RETURN_IF_ERROR(parts_.normalizer(&normalized));
         piece.text = pieces->Keep(std::move(normalized.text));
         piece.first_bytes = normalized.first_bytes;
       }

@@ -38,7 +38,7 @@ absl::Status ReadAdded(const JsonPart& root, const TokenizerConfig& config,
     }
   }
   parts->added.Add(more, model);
-  return Annotate(parts->added.Finish(parts->normalizer.get()), root.where());
+  return Annotate(parts->added.Finish(parts->normalizer), root.where());
 }
 
 // Leaves out what keep() is false for, of a part or of a Sequence of them under
@@ -108,7 +108,7 @@ absl::StatusOr<TokenizerParts> ReadTokenizerJson(
   TokenizerParts parts;
   SLUICE_ASSIGN_OR_RETURN(const auto normalizer, root.Find("normalizer"));
   if (normalizer) {
-    SLUICE_ASSIGN_OR_RETURN(parts.normalizer, Normalizer::Create(*normalizer));
+    SLUICE_ASSIGN_OR_RETURN(parts.normalizer, CreateNormalizer(*normalizer));
   }
   bool bytes = false;
   SLUICE_ASSIGN_OR_RETURN(const auto pre_tokenizer, root.Find("pre_tokenizer"));
@@ -117,7 +117,7 @@ absl::StatusOr<TokenizerParts> ReadTokenizerJson(
                             BpeModel::CanReadBytes(model));
     SLUICE_ASSIGN_OR_RETURN(
         parts.pre_tokenizer,
-        PreTokenizer::Create(*pre_tokenizer, can_read_bytes, &bytes));
+        CreatePreTokenizer(*pre_tokenizer, can_read_bytes, &bytes));
   }
   SLUICE_ASSIGN_OR_RETURN(parts.model, BpeModel::FromJson(model, bytes));
   SLUICE_ASSIGN_OR_RETURN(const auto post, root.Find("post_processor"));
@@ -127,9 +127,9 @@ absl::StatusOr<TokenizerParts> ReadTokenizerJson(
   }
   SLUICE_ASSIGN_OR_RETURN(const auto decoder, root.Find("decoder"));
   if (decoder) {
-    SLUICE_ASSIGN_OR_RETURN(parts.decoders, Decoder::FromJson(*decoder));
+    SLUICE_ASSIGN_OR_RETURN(parts.decoders, DecodersFromJson(*decoder));
   } else {
-    parts.decoders.push_back(Decoder::Spaces());
+    parts.decoders.push_back(SpacesDecoder());
   }
   SLUICE_RETURN_IF_ERROR(ReadAdded(root, config, &parts));
   parts.special_tokens = config.SpecialTokens();

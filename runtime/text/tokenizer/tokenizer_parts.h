@@ -19,12 +19,12 @@ namespace sluice {
 
 // What a tokenizer is made of. `normalizer` and `pre_tokenizer` may be null.
 struct TokenizerParts {
-  std::unique_ptr<Normalizer> normalizer;
-  std::unique_ptr<PreTokenizer> pre_tokenizer;
+  Normalizer normalizer;
+  PreTokenizer pre_tokenizer;
   std::unique_ptr<BpeModel> model;
   AddedTokens added;
   PostProcessor post_processor;
-  std::vector<std::unique_ptr<Decoder>> decoders;
+  std::vector<Decoder> decoders;
   std::map<std::string, std::string> special_tokens;  // by name
 };
 

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/host/read_file.h"
 #include "common/status_macros.h"
 #include "runtime/text/tokenizer/json_part.h"
 #include "runtime/text/tokenizer/tokenizer_parts.h"
@@ -44,7 +45,7 @@ absl::StatusOr<Kind> KindOf(const std::filesystem::path& model_dir,
 absl::StatusOr<std::vector<BpeModel::Merge>> ReadMerges(
     const std::filesystem::path& file) {
   SLUICE_ASSIGN_OR_RETURN(const std::string text,
-                          ReadTextFile(file, kMaxTokenizerFileBytes));
+                          ReadSmallFile(file, kMaxTokenizerFileBytes));
   std::vector<BpeModel::Merge> merges;
   size_t number = 0;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
@@ -102,19 +103,19 @@ absl::StatusOr<TokenizerParts> ReadVocabAndMerges(
   if (kind == Kind::kGpt2) {
     SLUICE_ASSIGN_OR_RETURN(
         parts.pre_tokenizer,
-        PreTokenizer::CreateByteLevel(config.add_prefix_space.value_or(false)));
+        CreateGpt2PreTokenizer(config.add_prefix_space.value_or(false)));
   } else {
     const nlohmann::json json = nlohmann::json::parse(kQwen2Parts);
     const JsonPart root(&json, "Qwen2Tokenizer");
     SLUICE_ASSIGN_OR_RETURN(const JsonPart normalizer, root.Get("normalizer"));
-    SLUICE_ASSIGN_OR_RETURN(parts.normalizer, Normalizer::Create(normalizer));
+    SLUICE_ASSIGN_OR_RETURN(parts.normalizer, CreateNormalizer(normalizer));
     SLUICE_ASSIGN_OR_RETURN(const JsonPart words, root.Get("pre_tokenizer"));
     bool bytes = false;
     SLUICE_ASSIGN_OR_RETURN(
         parts.pre_tokenizer,
-        PreTokenizer::Create(words, /*bytes_at_end=*/true, &bytes));
+        CreatePreTokenizer(words, /*bytes_at_end=*/true, &bytes));
   }
-  parts.decoders.push_back(Decoder::ByteLevel());
+  parts.decoders.push_back(ByteLevelDecoder());
 
   std::vector<AddedToken> tokens = config.added;
   for (const char* name : {"bos_token", "eos_token", "unk_token", "sep_token",
@@ -130,7 +131,7 @@ absl::StatusOr<TokenizerParts> ReadVocabAndMerges(
     if (!known) tokens.push_back(extra);
   }
   parts.added.Add(tokens, ModelView(parts.model.get()));
-  SLUICE_RETURN_IF_ERROR(parts.added.Finish(parts.normalizer.get()));
+  SLUICE_RETURN_IF_ERROR(parts.added.Finish(parts.normalizer));
 
   parts.special_tokens = config.SpecialTokens();
   std::vector<int32_t> before;

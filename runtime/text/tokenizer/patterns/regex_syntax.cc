@@ -90,56 +90,34 @@ std::string WordItemsOutside() {
   return absl::StrCat(WordItems(), R"(\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})");
 }
 
-// General categories by their other names.
-constexpr struct {
-  absl::string_view key;
-  absl::string_view category;
-} kCategoryNames[] = {
-    {"letter", "L"},
-    {"uppercaseletter", "Lu"},
-    {"lowercaseletter", "Ll"},
-    {"titlecaseletter", "Lt"},
-    {"modifierletter", "Lm"},
-    {"otherletter", "Lo"},
-    {"mark", "M"},
-    {"combiningmark", "M"},
-    {"nonspacingmark", "Mn"},
-    {"spacingmark", "Mc"},
-    {"enclosingmark", "Me"},
-    {"number", "N"},
-    {"decimalnumber", "Nd"},
-    {"letternumber", "Nl"},
-    {"othernumber", "No"},
-    {"punctuation", "P"},
-    {"connectorpunctuation", "Pc"},
-    {"dashpunctuation", "Pd"},
-    {"openpunctuation", "Ps"},
-    {"closepunctuation", "Pe"},
-    {"initialpunctuation", "Pi"},
-    {"finalpunctuation", "Pf"},
-    {"otherpunctuation", "Po"},
-    {"symbol", "S"},
-    {"mathsymbol", "Sm"},
-    {"currencysymbol", "Sc"},
-    {"modifiersymbol", "Sk"},
-    {"othersymbol", "So"},
-    {"separator", "Z"},
-    {"spaceseparator", "Zs"},
-    {"lineseparator", "Zl"},
-    {"paragraphseparator", "Zp"},
-    {"other", "C"},
-    {"control", "Cc"},
-    {"format", "Cf"},
-    {"unassigned", "Cn"},
-    {"privateuse", "Co"},
-    // Names of \p and of [: :] alike.
-    {"alpha", "Alphabetic"},
-    {"lower", "Lowercase"},
-    {"upper", "Uppercase"},
-    {"digit", "Nd"},
-    {"cntrl", "Cc"},
-    {"punct", "P"},
-};
+// Categories and properties by their other names; the last six are names of \p
+// and of [: :] alike.
+constexpr absl::string_view kCategoryNames =
+    " letter=L uppercaseletter=Lu lowercaseletter=Ll titlecaseletter=Lt"
+    " modifierletter=Lm otherletter=Lo mark=M combiningmark=M nonspacingmark=Mn"
+    " spacingmark=Mc enclosingmark=Me number=N decimalnumber=Nd letternumber=Nl"
+    " othernumber=No punctuation=P connectorpunctuation=Pc dashpunctuation=Pd"
+    " openpunctuation=Ps closepunctuation=Pe initialpunctuation=Pi"
+    " finalpunctuation=Pf otherpunctuation=Po symbol=S mathsymbol=Sm"
+    " currencysymbol=Sc modifiersymbol=Sk othersymbol=So separator=Z"
+    " spaceseparator=Zs lineseparator=Zl paragraphseparator=Zp other=C"
+    " control=Cc format=Cf unassigned=Cn privateuse=Co alpha=Alphabetic"
+    " lower=Lowercase upper=Uppercase digit=Nd cntrl=Cc punct=P ";
+
+// The items of the class \s, \w, \h or \d of that letter, in a set or outside.
+std::optional<std::string> ClassItems(char letter, bool in_set) {
+  switch (letter) {
+    case 's':
+      return std::string(kSpace);
+    case 'w':
+      return in_set ? WordItems() : WordItemsOutside();
+    case 'h':
+      return std::string(kHexDigit);
+    case 'd':
+      return ItemsOf("Nd");
+  }
+  return std::nullopt;
+}
 
 // The items of Oniguruma's \p{name} or, with `posix`, [:name:].
 std::optional<std::string> PropertyItems(absl::string_view name, bool posix) {
@@ -152,8 +130,11 @@ std::optional<std::string> PropertyItems(absl::string_view name, bool posix) {
     return std::nullopt;
   }
   if (posix && key == "punct") return ItemsOf("P") + ItemsOf("S");
-  for (const auto& entry : kCategoryNames) {
-    if (key == entry.key) return ItemsOf(entry.category);
+  if (const size_t at = kCategoryNames.find(absl::StrCat(" ", key, "="));
+      at != kCategoryNames.npos) {
+    const size_t begin = at + key.size() + 2;
+    return ItemsOf(
+        kCategoryNames.substr(begin, kCategoryNames.find(' ', begin) - begin));
   }
   if (key == "space" || key == "whitespace") return std::string(kSpace);
   if (key == "word") return posix ? WordItems() : WordItemsOutside();
@@ -359,77 +340,42 @@ void Translator::Quantifier(size_t atom) {
 absl::Status Translator::Escape() {
   if (AtEnd()) return Invalid("\"\\\" at the end");
   const char c = Peek();
-  const std::string word = absl::StrCat("[", WordItemsOutside(), "]");
   const auto emit = [&](const auto&... text) {
     ++pos_;
     absl::StrAppend(&out_, text...);
     return absl::OkStatus();
   };
-  switch (c) {
-    case 's':
-      return emit("[", kSpace, "]");
-    case 'S':
-      return emit("[^", kSpace, "]");
-    case 'w':
-      return emit(word);
-    case 'W':
-      return emit("[^", WordItemsOutside(), "]");
-    case 'h':
-      return emit("[", kHexDigit, "]");
-    case 'H':
-      return emit("[^", kHexDigit, "]");
-    case 'b':
-      return emit("(?:(?<=", word, ")(?!", word, ")|(?<!", word, ")(?=", word,
-                  "))");
-    case 'B':
-      return emit("(?:(?<=", word, ")(?=", word, ")|(?<!", word, ")(?!", word,
-                  "))");
-    case 'd':
-      return emit("[", ItemsOf("Nd"), "]");
-    case 'D':
-      return emit("[^", ItemsOf("Nd"), "]");
-    case 'A':
-    case 'z':
-    case 'Z':
-    case 'G':
-    case 'K':
-    case 'R':
-    case 'X':
-      return emit("\\", std::string(1, c));
-    case 'k':
-    case 'g': {
-      const char open = Peek(1);
-      if (open != '<' && open != '\'') return emit(std::string(1, c));
-      const size_t end = in_.find(open == '<' ? '>' : '\'', pos_ + 2);
-      if (end == in_.npos) return Invalid("unfinished reference");
-      out_ += '\\';
-      out_.append(in_.data() + pos_, end + 1 - pos_);
-      pos_ = end + 1;
-      return absl::OkStatus();
-    }
-    case 'p':
-    case 'P':
-      if (Peek(1) == '{') {
-        ++pos_;
-        SLUICE_ASSIGN_OR_RETURN(const SetParts parts, Property(c == 'P'));
-        out_ += parts.Expression(false);
-        return absl::OkStatus();
-      }
-      return emit(std::string(1, c));
-    case '1':
-    case '2':
-    case '3':
-    case '4':
-    case '5':
-    case '6':
-    case '7':
-    case '8':
-    case '9':
-      out_ += '\\';
-      while (absl::ascii_isdigit(Peek())) out_ += in_[pos_++];
-      return absl::OkStatus();
-    default:
-      break;
+  if (const auto items = ClassItems(absl::ascii_tolower(c), /*in_set=*/false)) {
+    return emit(absl::ascii_isupper(c) ? "[^" : "[", *items, "]");
+  }
+  if (c == 'b' || c == 'B') {
+    const std::string word = absl::StrCat("[", WordItemsOutside(), "]");
+    const char* behind_word = c == 'b' ? ")(?!" : ")(?=";
+    const char* behind_other = c == 'b' ? ")(?=" : ")(?!";
+    return emit("(?:(?<=", word, behind_word, word, ")|(?<!", word,
+                behind_other, word, "))");
+  }
+  if (absl::StrContains("AzZGKRX", c)) return emit("\\", in_.substr(pos_, 1));
+  if (c == 'k' || c == 'g') {
+    const char open = Peek(1);
+    if (open != '<' && open != '\'') return emit(in_.substr(pos_, 1));
+    const size_t end = in_.find(open == '<' ? '>' : '\'', pos_ + 2);
+    if (end == in_.npos) return Invalid("unfinished reference");
+    absl::StrAppend(&out_, "\\", in_.substr(pos_, end + 1 - pos_));
+    pos_ = end + 1;
+    return absl::OkStatus();
+  }
+  if (c == 'p' || c == 'P') {
+    if (Peek(1) != '{') return emit(in_.substr(pos_, 1));
+    ++pos_;
+    SLUICE_ASSIGN_OR_RETURN(const SetParts parts, Property(c == 'P'));
+    out_ += parts.Expression(false);
+    return absl::OkStatus();
+  }
+  if (c >= '1' && c <= '9') {
+    out_ += '\\';
+    while (absl::ascii_isdigit(Peek())) out_ += in_[pos_++];
+    return absl::OkStatus();
   }
   SLUICE_ASSIGN_OR_RETURN(const std::optional<char32_t> character,
                           CharEscape());
@@ -456,28 +402,16 @@ absl::StatusOr<std::optional<char32_t>> Translator::CharEscape() {
   const auto valid = [](char32_t c) {
     return c <= 0x10FFFF && (c < 0xD800 || c > 0xDFFF);
   };
+  static constexpr absl::string_view kNamed = "tnrvfae";
+  static constexpr absl::string_view kControls = "\t\n\r\v\f\a\x1B";
+  if (const size_t i = kNamed.find(Peek()); i != kNamed.npos) {
+    ++pos_;
+    return static_cast<char32_t>(kControls[i]);
+  }
+  if (absl::StrContains("cCMNOyY", Peek())) {
+    return Unimplemented(absl::StrCat("\"\\", in_.substr(pos_, 1), "\""));
+  }
   switch (Peek()) {
-    case 't':
-      ++pos_;
-      return U'\t';
-    case 'n':
-      ++pos_;
-      return U'\n';
-    case 'r':
-      ++pos_;
-      return U'\r';
-    case 'v':
-      ++pos_;
-      return U'\v';
-    case 'f':
-      ++pos_;
-      return U'\f';
-    case 'a':
-      ++pos_;
-      return U'\a';
-    case 'e':
-      ++pos_;
-      return char32_t{0x1B};
     case 'x': {
       ++pos_;
       if (Eat("{")) {
@@ -505,14 +439,6 @@ absl::StatusOr<std::optional<char32_t>> Translator::CharEscape() {
       if (value >= 0x80) return Unimplemented("raw bytes");
       return value;
     }
-    case 'c':
-    case 'C':
-    case 'M':
-    case 'N':
-    case 'O':
-    case 'y':
-    case 'Y':
-      return Unimplemented(absl::StrCat("\"\\", std::string(1, Peek()), "\""));
     default:
       return DecodeUtf8(in_, &pos_);
   }
@@ -639,42 +565,24 @@ absl::StatusOr<std::optional<char32_t>> Translator::SetEscape(SetParts* parts) {
     parts->others.push_back(absl::StrCat("[^", items, "]"));
     return std::optional<char32_t>();
   };
-  switch (c) {
-    case 's':
-      return item(kSpace);
-    case 'S':
-      return item(kNotSpace);
-    case 'w':
-      return item(WordItems());
-    case 'W':
-      return other(WordItems());
-    case 'h':
-      return item(kHexDigit);
-    case 'H':
-      return other(kHexDigit);
-    case 'd':
-      return item(ItemsOf("Nd"));
-    case 'D':
-      return other(ItemsOf("Nd"));
-    case 'b':
-      ++pos_;
-      return U'\b';
-    case 'R':
-    case 'X':
-      return Unimplemented(absl::StrCat("\"\\", std::string(1, c), "\""));
-    case 'p':
-    case 'P':
-      if (Peek(1) == '{') {
-        ++pos_;
-        SLUICE_ASSIGN_OR_RETURN(const SetParts property, Property(c == 'P'));
-        parts->items += property.items;
-        parts->others.insert(parts->others.end(), property.others.begin(),
-                             property.others.end());
-        return std::optional<char32_t>();
-      }
-      break;
-    default:
-      break;
+  if (c == 'S') return item(kNotSpace);
+  if (const auto items = ClassItems(absl::ascii_tolower(c), /*in_set=*/true)) {
+    return absl::ascii_isupper(c) ? other(*items) : item(*items);
+  }
+  if (c == 'b') {
+    ++pos_;
+    return U'\b';
+  }
+  if (c == 'R' || c == 'X') {
+    return Unimplemented(absl::StrCat("\"\\", in_.substr(pos_, 1), "\""));
+  }
+  if ((c == 'p' || c == 'P') && Peek(1) == '{') {
+    ++pos_;
+    SLUICE_ASSIGN_OR_RETURN(const SetParts property, Property(c == 'P'));
+    parts->items += property.items;
+    parts->others.insert(parts->others.end(), property.others.begin(),
+                         property.others.end());
+    return std::optional<char32_t>();
   }
   return CharEscape();
 }
