@@ -44,10 +44,11 @@ set(SLUICE_CUDA_KERNELS
   ${CMAKE_CURRENT_LIST_DIR}/attention/instances/prefill_int4.cu
   ${CMAKE_CURRENT_LIST_DIR}/attention/instances/prefill_int8.cu
   ${CMAKE_CURRENT_LIST_DIR}/attention/prefill_kernels.cuh
+  ${CMAKE_CURRENT_LIST_DIR}/device/mma_type.h
   ${CMAKE_CURRENT_LIST_DIR}/device/ptx.cuh
   ${CMAKE_CURRENT_LIST_DIR}/gemm/quantized_matrix.cu
   ${CMAKE_CURRENT_LIST_DIR}/gemm/quantized_matrix.h
-  ${CMAKE_CURRENT_LIST_DIR}/rotary.cuh
+  ${CMAKE_CURRENT_LIST_DIR}/attention/rotary.cuh
   ${CMAKE_CURRENT_LIST_DIR}/device/row_grid.h
   ${CMAKE_CURRENT_LIST_DIR}/sampling.cu
   ${CMAKE_CURRENT_LIST_DIR}/sampling.h

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "runtime/kernels/cuda/device/mma_type.h"
 #include "runtime/kv/kv_layout.h"
 
 // What attention's kernels and those who launch them both know.
@@ -52,9 +53,6 @@ inline KvBlock MakeKvBlock(const KvLayout& layout) {
   block.page_bytes = static_cast<int64_t>(layout.layer_page_bytes());
   return block;
 }
-
-// What tensor cores multiply.
-enum class MmaType { kHalf, kBFloat16 };
 
 // Threads of a block, at most.
 inline constexpr int kDecodeThreads = 128;

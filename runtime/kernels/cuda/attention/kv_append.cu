@@ -5,8 +5,8 @@
 #include <cstddef>
 
 #include "runtime/kernels/cuda/attention/kv_append.h"
+#include "runtime/kernels/cuda/attention/rotary.cuh"
 #include "runtime/kernels/cuda/device/launch.h"
-#include "runtime/kernels/cuda/rotary.cuh"
 
 namespace sluice {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "runtime/kernels/cuda/attention/attention_types.h"
+#include "runtime/kernels/cuda/device/mma_type.h"
 
 // The few instructions that CUDA C++ has no name for (PTX ISA 8.0, sections
 // 9.7.9.25 "cp.async", 9.7.14.5 "mma" and "ldmatrix"). Products of matrices are

@@ -1,0 +1,8 @@
+#pragma once
+
+namespace sluice {
+
+// What tensor cores multiply.
+enum class MmaType { kHalf, kBFloat16 };
+
+}  // namespace sluice
