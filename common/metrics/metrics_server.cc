@@ -137,7 +137,7 @@ struct MetricsServer::Impl {
   HttpServer::Answer Get(absl::string_view path);
 
   PrometheusRegistry registry;
-  const ProcessMetrics process;
+  const ProcessMetrics process{};
   Mutex mu;
   absl::Status ready ABSL_GUARDED_BY(mu) = absl::UnavailableError("starting");
   std::unique_ptr<HttpServer> http;  // first to go

@@ -14,7 +14,7 @@ class Thread {
   // `name` shows in debuggers and traces; cut to 15 characters.
   Thread(std::string name, std::function<void()> body);
   Thread(Thread&&) = default;
-  Thread& operator=(Thread&& other);
+  Thread& operator=(Thread&& other) noexcept;
   ~Thread() { Join(); }
   // Waits for the body to return. May be called more than once, from the owner
   // only.

@@ -6,6 +6,7 @@ Prints each violation as path:line: what is wrong, and exits with 1 if there is 
 at the files that git tracks, or at all files where ROOT is no git checkout.
 """
 
+import collections
 import fnmatch
 import os
 import re
@@ -25,6 +26,52 @@ MAY_INCLUDE = {
                "runtime/profile/profile_json.h"],
 }
 ROOMS = [*MAY_INCLUDE, "tests", "deploy"]
+
+# What a drawer of the runtime may include of the runtime's others: all within "a/", only what lies in "a/*" itself, or
+# one header. A folder without a row goes by the row of the folder that holds it.
+BASE = ["runtime/trace/", "runtime/memory/", "runtime/model/", "runtime/quant/", "runtime/sample/", "runtime/kv/",
+        "runtime/placement/", "runtime/weights/"]
+KERNELS = [*BASE, "runtime/kernels/*"]
+CUDA_FACE = "runtime/kernels/cuda/cuda_backend.h"  # for those who know nothing of CUDA
+# What the drawers of exec have in common.
+STAGE = [*KERNELS, *(f"runtime/exec/{name}.h" for name in
+                     ("device_compute", "stage_resources", "stage_work", "sweep_stats", "timed", "weight_placement"))]
+RUNTIME_MAY_INCLUDE = {
+    "runtime/trace": [],
+    "runtime/text": ["runtime/text/"],
+    "runtime/text/unicode": [],
+    "runtime/text/tokenizer": ["runtime/text/unicode/"],
+    "runtime/text/jinja": ["runtime/text/unicode/"],
+    "runtime/model": [],
+    "runtime/sample": [],
+    "runtime/quant": ["runtime/model/"],
+    "runtime/memory": ["runtime/trace/"],
+    "runtime/kv": ["runtime/memory/"],
+    "runtime/placement": ["runtime/model/decoder_spec.h"],
+    "runtime/weights": ["runtime/memory/", "runtime/model/", "runtime/quant/", "runtime/placement/"],
+    "runtime/kernels": [*BASE, CUDA_FACE],
+    "runtime/kernels/cpu": KERNELS,
+    "runtime/kernels/cuda": [*KERNELS, "runtime/kernels/cuda/attention/*", "runtime/kernels/cuda/device/",
+                             "runtime/kernels/cuda/gemm/"],
+    "runtime/kernels/cuda/attention": [*KERNELS, "runtime/kernels/cuda/device/"],
+    "runtime/kernels/cuda/gemm": [*KERNELS, "runtime/kernels/cuda/device/"],
+    "runtime/kernels/cuda/device": [*KERNELS, CUDA_FACE],
+    "runtime/exec/kv": STAGE,
+    "runtime/exec/weights": STAGE,
+    "runtime/exec/attention": [*STAGE, "runtime/exec/kv/"],
+    "runtime/exec/activations": [*STAGE, "runtime/exec/weights/"],
+    "runtime/exec": [*KERNELS, "runtime/exec/"],
+    "runtime/profile": [*KERNELS, "runtime/kernels/cpu/", "runtime/exec/*"],
+}
+# (file, what it includes): why it may all the same.
+RUNTIME_EXCEPTIONS = {
+    ("runtime/kernels/backend.cc", "runtime/kernels/cpu/cpu_backend.h"): "makes the backend that is asked for",
+    ("runtime/kernels/backend.cc", "runtime/kernels/cpu/discrete_backend.h"): "likewise",
+    ("runtime/kernels/weight_packer.cc", "runtime/kernels/cpu/vector_ops.h"): "converts with the CPU's kernels",
+    ("runtime/kernels/weight_packer.h", "runtime/kernels/cpu/compute_pool.h"): "packs on all threads",
+    ("runtime/kernels/cuda/gemm/device_matrices.cc", "runtime/kernels/cpu/vector_ops.h"): "likewise",
+    ("runtime/kernels/cuda/cuda_backend_impl.h", "runtime/kernels/cpu/compute_pool.h"): "likewise",
+}
 
 WIRE = ["grpc/*", "grpcpp/*", "google/*", "sluice/*"]
 EDGE = ["prometheus/*", "CLI/*"]  # exporters and flags
@@ -83,6 +130,7 @@ ONCE_PER_TARGET = "-inl.h"  # Highway includes such a header again for each inst
 MOST_LINES = 800
 LONG = CODE + (".py", ".proto", ".sh")
 REASON = re.compile(r"long because", re.IGNORECASE)
+MOST_FILES = 30  # C++ files of a folder
 OUTSIDE = ".." + "/shared"  # nothing outside the tree is part of the project
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 
@@ -108,6 +156,27 @@ def matches(name, patterns):
     return any(fnmatch.fnmatchcase(name, p) for p in patterns)
 
 
+def runtime_drawer(path):
+    """The drawer by whose row the file goes; "" if there is none."""
+    folder = os.path.dirname(path)
+    while folder and folder not in RUNTIME_MAY_INCLUDE:
+        folder = os.path.dirname(folder)
+    return folder
+
+
+def runtime_error(path, included):
+    """What is wrong with an include of the runtime's `included` in its file `path`, or None."""
+    drawer = runtime_drawer(path)
+    if not drawer:
+        return f"{os.path.dirname(path)} has no row in RUNTIME_MAY_INCLUDE"
+    if drawer == runtime_drawer(included) or (path, included) in RUNTIME_EXCEPTIONS:
+        return None
+    for allowed in RUNTIME_MAY_INCLUDE[drawer]:
+        if included.startswith(allowed) or allowed.endswith("/*") and os.path.dirname(included) == allowed[:-2]:
+            return None
+    return f"{drawer} must not include {included}"
+
+
 def include_error(path, included):
     """What is wrong with an include of `included` in the file `path`, or None."""
     room = path.split("/")[0]
@@ -129,6 +198,8 @@ def include_error(path, included):
         if part.split("/")[0] in ROOMS and "/" in part and not any(
                 part.startswith(allowed) for allowed in MAY_INCLUDE[room]):
             return f"{room} must not include {included}"
+    if room == "runtime" and included.startswith("runtime/"):
+        return runtime_error(path, included)
     return None
 
 
@@ -163,7 +234,11 @@ def check(root):
     for room in ["", *ROOMS]:
         if not os.path.isfile(os.path.join(root, room, "README.md")):
             errors.append(f"{os.path.join(room, 'README.md')}: missing")
-    for path in tracked_files(root):
+    paths = tracked_files(root)
+    folders = collections.Counter(os.path.dirname(path) for path in paths if path.endswith(CODE))
+    errors += [f"{folder}: has {count} files: give it drawers" for folder, count in sorted(folders.items())
+               if count > MOST_FILES]
+    for path in paths:
         with open(os.path.join(root, path), "rb") as file:
             content = file.read()
         if b"\0" in content[:8192]:

@@ -17,6 +17,11 @@ GOOD = {
     "proto/grpc_status.h": "#pragma once\n#include <grpcpp/support/status.h>\n",
     "scheduler/plan/partition.cc": '#include "scheduler/plan/partition.h"\n#include "common/types.h"\n',
     "runtime/exec/sweep.cc": '#include "runtime/kv/pages.h"\n#include <oneapi/dnnl/dnnl.hpp>\n',
+    "runtime/exec/kv/stager.cc": '#include "runtime/exec/timed.h"\n#include "runtime/memory/disk/disk_file.h"\n',
+    "runtime/exec/attention/a.cc": '#include "runtime/exec/kv/stager.h"\n',
+    "runtime/kernels/cpu/a.cc": '#include "runtime/kernels/backend.h"\n#include "runtime/quant/codec.h"\n',
+    "runtime/kernels/cuda/attention/instances/a.cu": '#include "runtime/kernels/cuda/attention/decode.cuh"\n',
+    "runtime/profile/a.cc": '#include "runtime/exec/stage_executor.h"\n#include "runtime/kernels/cpu/gemm.h"\n',
     "runtime/kernels/cpu/simd-inl.h": "// Included once per target.\n",
     "runtime/kernels/cuda/gemm.cu": "#include <cublas_v2.h>\n#include <cuda_runtime.h>\n",
     "proto/grpc_endpoint.cc": "grpc::ServerBuilder builder;\n",
@@ -89,6 +94,29 @@ BAD = [
     ("worker/a.cc", "  const auto end = absl::Now() + wait;\n", "the wall clock may be set"),
     ("coordinator/a.cc", "  auto t = std::chrono::system_clock::now();\n", "the wall clock may be"),
     ("runtime/a.cc", "  if (time(nullptr) > end) return;\n", "the wall clock may be set"),
+    ("runtime/trace/a.cc", '#include "runtime/memory/device.h"\n', "runtime/trace must not include"),
+    ("runtime/text/unicode/a.cc", '#include "runtime/text/detokenizer.h"\n', "runtime/text/unicode must not include"),
+    ("runtime/text/tokenizer/patterns/a.cc", '#include "runtime/text/jinja/ast.h"\n',
+     "runtime/text/tokenizer must not include"),
+    ("runtime/sample/a.cc", '#include "runtime/model/decoder_spec.h"\n', "runtime/sample must not include"),
+    ("runtime/model/checkpoint/a.cc", '#include "runtime/quant/codec.h"\n', "runtime/model must not include"),
+    ("runtime/memory/disk/a.cc", '#include "runtime/kv/pages.h"\n', "runtime/memory must not include"),
+    ("runtime/kv/a.cc", '#include "runtime/exec/sweep.h"\n', "runtime/kv must not include"),
+    ("runtime/placement/a.cc", '#include "runtime/model/model_dir.h"\n', "runtime/placement must not include"),
+    ("runtime/kernels/a.cc", '#include "runtime/exec/sweep.h"\n', "runtime/kernels must not include"),
+    ("runtime/kernels/a.cc", '#include "runtime/kernels/cpu/gemm.h"\n', "runtime/kernels must not include"),
+    ("runtime/kernels/cpu/b.cc", '#include "runtime/kernels/cuda/norm.h"\n', "runtime/kernels/cpu must not include"),
+    ("runtime/kernels/cuda/a.cc", '#include "runtime/kernels/cpu/gemm.h"\n', "runtime/kernels/cuda must not include"),
+    ("runtime/kernels/cuda/device/a.cc", '#include "runtime/kernels/cuda/norm.h"\n',
+     "runtime/kernels/cuda/device must not include"),
+    ("runtime/kernels/cuda/gemm/a.cc", '#include "runtime/kernels/cuda/attention/a.h"\n',
+     "runtime/kernels/cuda/gemm must not include"),
+    ("runtime/exec/a.cc", '#include "runtime/kernels/cpu/gemm.h"\n', "runtime/exec must not include"),
+    ("runtime/exec/a.cc", '#include "runtime/profile/measure.h"\n', "runtime/exec must not include"),
+    ("runtime/exec/kv/a.cc", '#include "runtime/exec/stage_sweep.h"\n', "runtime/exec/kv must not include"),
+    ("runtime/exec/kv/a.cc", '#include "runtime/exec/attention/a.h"\n', "runtime/exec/kv must not include"),
+    ("runtime/exec/weights/a.cc", '#include "runtime/exec/kv/stager.h"\n', "runtime/exec/weights must not include"),
+    ("runtime/attic/a.cc", '#include "runtime/kv/pages.h"\n', "runtime/attic has no row"),
     ("deploy/a.md", "ok\nsee .." + "/shared/x\n", "deploy/a.md:2: names"),
 ]
 
@@ -125,6 +153,38 @@ class IncludeCheckTest(unittest.TestCase):
                     write(root, {path: base[path]})
                 else:
                     os.remove(os.path.join(root, path))
+
+    def test_a_crowded_folder_is_reported(self):
+        files = {f"worker/probe/file_{i}.cc": "" for i in range(include_check.MOST_FILES)}
+        base = {**READMES, **GOOD, **files, "worker/probe/README.md": ""}
+        self.assertEqual(self.check(base), [])
+        self.assertEqual(self.check({**base, "worker/probe/one_more.h": "#pragma once\n"}),
+                         ["worker/probe: has 31 files: give it drawers"])
+
+    def test_the_order_of_the_runtime_has_no_circle(self):
+        def drawers(row):
+            for allowed in include_check.RUNTIME_MAY_INCLUDE[row]:
+                if not allowed.endswith(".h"):
+                    yield from (d for d in include_check.RUNTIME_MAY_INCLUDE if d != row and (d + "/").startswith(
+                        allowed.rstrip("*")) and (allowed.endswith("/") or d + "/*" == allowed))
+
+        done = set()
+
+        def visit(row, above):
+            self.assertNotIn(row, above)
+            if row not in done:
+                for below in drawers(row):
+                    visit(below, [*above, row])
+            done.add(row)
+
+        for row in include_check.RUNTIME_MAY_INCLUDE:
+            visit(row, [])
+
+    def test_the_exceptions_of_the_runtime_are_there(self):
+        root = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
+        for path, included in include_check.RUNTIME_EXCEPTIONS:
+            with open(os.path.join(root, path)) as file:
+                self.assertIn(f'#include "{included}"', file.read())
 
     def test_the_line_is_named(self):
         errors = self.check({**READMES, "common/a.cc": '\n\n#include "proto/convert.h"\n'})

@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""What Clang finds in the house: clang-tidy's checks (.clang-tidy) and locks that are not held.
+
+    deploy/lint.py [--build DIR] [--jobs N] [FILE...]
+
+Looks at each FILE, or at every C++ source, with the flags that the build folder DIR (build/release)
+compiles it with; DIR must be built, since generated headers are read. Production sources get all of
+.clang-tidy, tests only -Wthread-safety. A source that passed is not looked at again before it,
+anything that it includes, its flags, .clang-tidy or the machine's packages change: DIR/lint
+remembers. Exits with 1 if anything is found, with 2 if it cannot look.
+"""
+
+import argparse
+import concurrent.futures
+import functools
+import hashlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+
+INCLUDE = re.compile(rb'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
+PACKAGES = "/var/lib/dpkg/status"  # stands for the contents of all system headers
+FOLDERS = ("-I", "-isystem", "-iquote")
+
+
+@functools.lru_cache(maxsize=None)
+def read(path):
+    """(hash of the file's content, the names that it includes)"""
+    with open(path, "rb") as file:
+        content = file.read()
+    return hashlib.sha256(content).hexdigest(), [name.decode() for name in INCLUDE.findall(content)]
+
+
+def compile_flags(command):
+    """Those that say how a source is read, without compiler, input and output."""
+    words = shlex.split(command)
+    while not words[0].startswith("-"):
+        del words[0]  # the launcher and the compiler
+    flags, skip = [], False
+    for word, after in zip(words, words[1:] + [""]):
+        if not skip and word not in ("-c", "-o"):
+            flags.append(word)
+        skip = word in ("-o", "-c")
+    return flags
+
+
+class Lint:
+    def __init__(self, root, build):
+        self.root, self.build = os.path.realpath(root), os.path.realpath(build)
+        self.cache = os.path.join(self.build, "lint")
+        os.makedirs(self.cache, exist_ok=True)
+        self.config = os.path.join(self.root, ".clang-tidy")
+        with open(__file__, "rb") as script:
+            tools = script.read()
+        for tool in ("clang-tidy", "clang++"):
+            tools += subprocess.run([tool, "--version"], check=True, capture_output=True).stdout
+        tools += read(self.config)[0].encode()
+        if os.path.exists(PACKAGES):
+            tools += read(PACKAGES)[0].encode()
+        self.tools = hashlib.sha256(tools).hexdigest()
+
+    def sources(self):
+        """{path from the root: (flags, folder to run in)}: one entry for a source compiled in several ways."""
+        with open(os.path.join(self.build, "compile_commands.json")) as file:
+            commands = json.load(file)
+        found = {}
+        for entry in commands:
+            path = os.path.relpath(os.path.realpath(entry["file"]), self.root)
+            if path.endswith(".cc") and not path.startswith(("..", "build/")):
+                found.setdefault(path, (compile_flags(entry["command"]), entry["directory"]))
+        return found
+
+    def key(self, path, flags):
+        """Changes with all that the verdict depends on."""
+        folders = [self.root]
+        for flag, after in zip(flags, flags[1:] + [""]):
+            for kind in FOLDERS:
+                if flag.startswith(kind):
+                    folders.append(os.path.realpath(flag[len(kind):] or after))
+        folders = [f for f in folders if f.startswith((self.root, self.build))]
+        seen, waiting = {}, [os.path.join(self.root, path)]
+        while waiting:
+            file = waiting.pop()
+            if file in seen:
+                continue
+            seen[file], names = read(file)
+            for name in names:
+                for folder in [os.path.dirname(file), *folders]:
+                    included = os.path.normpath(os.path.join(folder, name))
+                    if os.path.isfile(included):
+                        waiting.append(included)
+                        break
+        text = json.dumps([self.tools, path, flags, sorted(seen.items())])
+        return hashlib.sha256(text.replace(self.build, "BUILD").replace(self.root, "ROOT").encode()).hexdigest()
+
+    def look(self, path, flags, directory):
+        """What there is to say about a source; nothing if it is good."""
+        file = os.path.join(self.root, path)
+        flags = [*flags, "-Wno-unknown-warning-option"]
+        if path.startswith("tests/"):
+            command = ["clang++", *flags, "-Wno-everything", "-Wthread-safety", "-Werror", "-fsyntax-only", file]
+        else:
+            command = ["clang-tidy", "--quiet", "--config-file=" + self.config, file, "--", *flags,
+                       "-Wthread-safety"]
+        done = subprocess.run(command, cwd=directory, capture_output=True, text=True)
+        if done.returncode == 0:
+            return ""
+        return done.stdout + "".join(line + "\n" for line in done.stderr.splitlines()
+                                     if not re.match(r"\d+ warnings? (generated|treated)", line))
+
+    def run(self, wanted, jobs):
+        """Looks at the sources; prints what is found, and returns of how many sources."""
+        start, keys, bad, passed = time.monotonic(), {}, 0, 0
+        for path, (flags, _) in wanted.items():
+            keys[path] = self.key(path, flags)
+        todo = [p for p in wanted if not os.path.exists(os.path.join(self.cache, keys[p]))]
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            verdicts = {pool.submit(self.look, path, *wanted[path]): path for path in todo}
+            for verdict in concurrent.futures.as_completed(verdicts):
+                path = verdicts[verdict]
+                if verdict.result():
+                    bad += 1
+                    print(f"{path}:\n{verdict.result()}", flush=True)
+                else:
+                    passed += 1
+                    open(os.path.join(self.cache, keys[path]), "w").close()
+        print(f"lint: {len(wanted)} sources, {len(wanted) - len(todo)} of them as they were, {bad} with findings; "
+              f"{time.monotonic() - start:.0f} s")
+        return bad, set(keys.values())
+
+
+def main():
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", default=root, help=argparse.SUPPRESS)
+    parser.add_argument("--build", default=None)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("files", nargs="*")
+    options = parser.parse_args()
+    build = options.build or os.path.join(options.root, "build", "release")
+    if not os.path.exists(os.path.join(build, "compile_commands.json")):
+        print(f"{build} has no compile_commands.json: cmake --preset release && cmake --build build/release",
+              file=sys.stderr)
+        return 2
+    try:
+        lint = Lint(options.root, build)
+    except FileNotFoundError as error:
+        print(f"{error.filename} is missing; deploy/packages.txt lists its package", file=sys.stderr)
+        return 2
+    sources = lint.sources()
+    if options.files:
+        names = {os.path.relpath(os.path.realpath(f), lint.root) for f in options.files}
+        sources = {path: how for path, how in sources.items() if path in names}
+    bad, keys = lint.run(sources, options.jobs)
+    if not options.files:
+        for old in set(os.listdir(lint.cache)) - keys:
+            os.remove(os.path.join(lint.cache, old))
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
