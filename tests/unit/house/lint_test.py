@@ -130,10 +130,15 @@ class LintTest(unittest.TestCase):
         self.assertIn("1 sources, 0 of them as they were, 0 with findings", output)
 
     def test_a_source_that_does_not_compile_is_named(self):
-        code, output = self.lint({"runtime/a.cc": "int x\n", "tests/a_test.cc": "int x\n"})
+        code, output = self.lint({"runtime/a.cc": "int x\n", "tests/a_test.cc": "int x  // Mutex\n"})
         self.assertEqual(code, 1)
         for path in ("runtime/a.cc", "tests/a_test.cc"):
             self.assertRegex(output, f"{path}:1:6: error: expected ';'")
+
+    def test_tests_without_locks_are_left_to_the_compiler(self):
+        code, output = self.lint({"tests/a_test.cc": "int x\n"})
+        self.assertEqual(code, 0, output)
+        self.assertIn("0 sources, 0 of them as they were, 0 with findings", output)
 
     def test_without_a_build_there_is_nothing_to_look_at(self):
         done = subprocess.run([os.path.join(ROOT, "deploy", "lint.py"), "--build", self.root],
