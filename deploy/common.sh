@@ -34,7 +34,7 @@ build() {
   cd "$root_dir" || return 1
   if [ ! -f "build/$preset/build.ninja" ]; then
     case "$preset" in
-      asan | tsan) ;;
+      asan | tsan | clang) ;;
       *) [ "$(${CXX:-c++} -dumpversion)" = "$tested_gcc" ] && strict=ON ;;
     esac
     cmake --preset "$preset" -DCMAKE_COMPILE_WARNING_AS_ERROR=$strict >"/tmp/sluice-cmake-$$.log" 2>&1 || {

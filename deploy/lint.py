@@ -23,6 +23,19 @@ import sys
 import time
 
 INCLUDE = re.compile(rb'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
+# Sources that may have functions beyond .clang-tidy's sizes, until these are taken apart.
+LONG_FUNCTIONS = [
+    "runtime/exec/stage_loader.cc",
+    "runtime/memory/cpu_topology.cc",
+    "runtime/text/jinja/builtins/methods.cc",
+    "runtime/text/jinja/interpreter.cc",
+    "scheduler/cost/capacities.cc",
+    "scheduler/cost/stage_bytes.cc",
+    "scheduler/simulate/simulator.cc",
+    "server/cli/jobs/job_commands.cc",
+    "server/coordinator_main.cc",
+    "worker/main.cc",
+]
 PACKAGES = "/var/lib/dpkg/status"  # stands for the contents of all system headers
 FOLDERS = ("-I", "-isystem", "-iquote")
 LOCKS = re.compile(rb"Mutex|ABSL_\w+_BY|ABSL_\w*LOCK")
@@ -56,8 +69,7 @@ class Lint:
         self.cache = os.path.join(self.build, "lint")
         os.makedirs(self.cache, exist_ok=True)
         self.config = os.path.join(self.root, ".clang-tidy")
-        with open(__file__, "rb") as script:
-            tools = script.read()
+        tools = b""
         for tool in ("clang-tidy", "clang++"):
             tools += subprocess.run([tool, "--version"], check=True, capture_output=True).stdout
         tools += read(self.config)[0].encode()
@@ -99,19 +111,21 @@ class Lint:
         tests = os.path.join(self.root, "tests/")
         if path.startswith("tests/") and not any(read(file)[2] for file in seen if file.startswith(tests)):
             return None
-        text = json.dumps([self.tools, path, flags, sorted(seen.items())])
+        text = json.dumps([self.tools, self.command(path, flags), sorted(seen.items())])
         return hashlib.sha256(text.replace(self.build, "BUILD").replace(self.root, "ROOT").encode()).hexdigest()
 
-    def look(self, path, flags, directory):
-        """What there is to say about a source; nothing if it is good."""
+    def command(self, path, flags):
+        """What looks at a source."""
         file = os.path.join(self.root, path)
         flags = [*flags, "-Wno-unknown-warning-option"]
         if path.startswith("tests/"):
-            command = ["clang++", *flags, "-Wno-everything", "-Wthread-safety", "-Werror", "-fsyntax-only", file]
-        else:
-            command = ["clang-tidy", "--quiet", "--config-file=" + self.config, file, "--", *flags,
-                       "-Wthread-safety"]
-        done = subprocess.run(command, cwd=directory, capture_output=True, text=True)
+            return ["clang++", "-fsyntax-only", file, *flags, "-Wno-everything", "-Wthread-safety", "-Werror"]
+        less = ["--checks=-readability-function-size"] if path in LONG_FUNCTIONS else []
+        return ["clang-tidy", "--quiet", "--config-file=" + self.config, *less, file, "--", *flags, "-Wthread-safety"]
+
+    def look(self, path, flags, directory):
+        """What there is to say about a source; nothing if it is good."""
+        done = subprocess.run(self.command(path, flags), cwd=directory, capture_output=True, text=True)
         if done.returncode == 0:
             return ""
         return done.stdout + "".join(line + "\n" for line in done.stderr.splitlines()
