@@ -54,7 +54,6 @@ class ProductProbe {
   absl::Status Fill(MemoryBudget* budget);
   absl::Status Multiply(const Matrix& matrix, size_t copy, int32_t rows);
 
-  ComputePool* pool_ = nullptr;
   std::unique_ptr<GemmEngine> engine_;
   std::vector<Matrix> matrices_;
   size_t copy_bytes_ = 0;

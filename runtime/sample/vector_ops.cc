@@ -71,7 +71,7 @@ SLUICE_INLINE bool BlockMaximaImpl(std::span<const float> x, float* maxima) {
         F v;
         std::memcpy(&v, &x[i + j + k * kWidth], sizeof(v));
         max[k] = v > max[k] ? v : max[k];
-        nan |= v != v;
+        nan |= v != v;  // NOLINT(misc-redundant-expression)
       }
     }
     for (int k = 1; k < kParts; ++k) max[0] = max[k] > max[0] ? max[k] : max[0];

@@ -177,7 +177,6 @@ class PlanSearch {
   std::map<Candidate, std::pair<double, Plan>> rehearsed_;
   std::optional<Candidate> best_;
   double best_score_ = kInfinity;
-  double least_latency_ = kInfinity;  // of what fits but is too slow
 };
 
 std::vector<BalancedStage> PlanSearch::SplitOf(const Candidate& c,
