@@ -310,13 +310,13 @@ class CoordinatorImpl : public Coordinator {
     JobManager::Options jobs;
     jobs.state_dir = options_.state_dir;
     jobs.input_root = options_.input_root;
-    jobs.served_model = options_.served_model_name;
-    jobs.max_model_len = options_.max_model_len;
-    jobs.default_max_tokens = options_.default_max_tokens;
-    jobs.model = model_.get();
-    jobs.tokenizer = tokenizer_.get();
-    jobs.chat_template = chat_template_.get();
-    jobs.no_chat_template = no_chat_template_;
+    jobs.requests = {.served_model = options_.served_model_name,
+                     .max_model_len = options_.max_model_len,
+                     .default_max_tokens = options_.default_max_tokens,
+                     .model = model_.get(),
+                     .tokenizer = tokenizer_.get(),
+                     .chat_template = chat_template_.get(),
+                     .no_chat_template = no_chat_template_};
     jobs.clock = Clock::Real();
     jobs.metrics = options_.metrics;
     SLUICE_ASSIGN_OR_RETURN(jobs_, JobManager::Create(std::move(jobs)));
@@ -367,8 +367,11 @@ class CoordinatorImpl : public Coordinator {
     SLUICE_ASSIGN_OR_RETURN(dispatcher_,
                             Dispatcher::Create(std::move(dispatch)));
     workers_ = WorkerAttachService::Create(dispatcher_->sink(), {});
-    jobs_->SetOnCancel([d = dispatcher_.get()](JobId job) { d->Cancel(job); });
-    jobs_->SetOnWork([d = dispatcher_.get()] { d->NotifyWork(); });
+    Dispatcher* const dispatcher = dispatcher_.get();
+    jobs_->SetListener(
+        {.on_work = [dispatcher] { dispatcher->NotifyWork(); },
+         .on_cancel = [dispatcher](JobId job) { dispatcher->Cancel(job); },
+         .on_stored = [dispatcher] { dispatcher->Tick(); }});
     dispatcher_->NotifyWork();  // unfinished jobs of an earlier life
     return absl::OkStatus();
   }

@@ -13,7 +13,7 @@
 #include "common/host/logging.h"
 #include "common/metrics/metrics.h"
 #include "common/types.h"
-#include "coordinator/job_manager.h"
+#include "coordinator/jobs/job_manager.h"
 #include "runtime/text/tokenizer/tokenizer.h"
 #include "scheduler/cost/model_shape.h"
 #include "scheduler/plan/split.h"

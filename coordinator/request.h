@@ -47,6 +47,7 @@ struct Generation {
   absl::Status status;
   FinishReason finish_reason = FinishReason::kStop;
   std::string text;  // detokenized behind the prompt, without the stop string
+  bool decode = false;          // `text` is still to be made of `tokens`
   std::vector<int32_t> tokens;  // generated, without the end-of-sequence token
   int32_t generated = 0;        // tokens sampled, end of sequence included
   std::vector<SampledToken> logprobs;  // parallel to tokens, if asked for
@@ -54,7 +55,13 @@ struct Generation {
   TokenScores prompt_scores;
 };
 
-// What a generation holds in memory, roughly.
-int64_t MemoryBytes(const Generation& generation);
+// A request that has ended.
+struct FinishedRequest {
+  Request request;
+  Generation generation;
+};
+
+// What it holds in memory, roughly.
+int64_t MemoryBytes(const FinishedRequest& finished);
 
 }  // namespace sluice

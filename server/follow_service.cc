@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/jobs/job_state.h"
 #include "proto/grpc_status.h"
 #include "proto/tsan_handoff.h"
 

@@ -6,7 +6,7 @@
 
 #include "common/threads/executor.h"
 #include "common/threads/thread.h"
-#include "coordinator/job_manager.h"
+#include "coordinator/jobs/job_manager.h"
 #include "server/follow_service.h"
 #include "server/upload_service.h"
 #include "sluice/v1/jobs.grpc.pb.h"

@@ -10,7 +10,7 @@
 #include "absl/time/time.h"
 #include "common/threads/executor.h"
 #include "common/threads/mutex.h"
-#include "coordinator/job_manager.h"
+#include "coordinator/jobs/job_manager.h"
 #include "sluice/v1/jobs.pb.h"
 
 namespace sluice {

@@ -136,7 +136,7 @@ void BlockDriver::StopEpoch() {
     SequenceState& sequence = sequences_.at(id);
     if (!sequence.admitted) continue;
     sequence.admitted = false;
-    JobStats& job = jobs_[sequence.request().job];
+    JobProgress& job = jobs_[sequence.request().job];
     --job.running;
     ++job.replays;
     ++stats_.replays;
@@ -385,8 +385,8 @@ BlockDriver::Stats BlockDriver::TakeStats() {
   return std::exchange(stats_, {});
 }
 
-absl::flat_hash_map<JobId, BlockDriver::JobStats> BlockDriver::TakeJobStats() {
-  absl::flat_hash_map<JobId, JobStats> taken = jobs_;
+absl::flat_hash_map<JobId, JobProgress> BlockDriver::TakeProgress() {
+  absl::flat_hash_map<JobId, JobProgress> taken = jobs_;
   absl::erase_if(jobs_,
                  [](const auto& entry) { return entry.second.running == 0; });
   for (auto& [job, stats] : jobs_) {

@@ -41,12 +41,6 @@ class BlockDriver {
     std::vector<double> queue_seconds;
     std::vector<double> latency_seconds;
   };
-  struct JobStats {
-    int64_t running = 0;  // now
-    int64_t new_tokens = 0;
-    int64_t prompt_tokens = 0;  // computed, for the first time
-    int64_t replays = 0;
-  };
 
   // Wall time with a step in flight. What passed between two results goes to
   // prefill and decode by the tokens of the step that ended.
@@ -81,7 +75,7 @@ class BlockDriver {
   std::vector<FinishedRequest> TakeFinished();
   Stats TakeStats();
   // Jobs that had something going on since the last call.
-  absl::flat_hash_map<JobId, JobStats> TakeJobStats();
+  absl::flat_hash_map<JobId, JobProgress> TakeProgress();
 
   // Requests in charge, and how many of them are admitted to a block.
   int64_t live() const { return static_cast<int64_t>(sequences_.size()); }
@@ -136,7 +130,7 @@ class BlockDriver {
   std::vector<SequenceId> pending_;  // to be enqueued in the next epoch
   std::vector<FinishedRequest> finished_;
   Stats stats_;
-  absl::flat_hash_map<JobId, JobStats> jobs_;
+  absl::flat_hash_map<JobId, JobProgress> jobs_;
   PhaseSeconds phase_seconds_;
   int64_t rows_ = 0;
   int64_t ended_ = 0;

@@ -16,7 +16,7 @@
 #include "coordinator/dispatch/block_driver.h"
 #include "coordinator/dispatch/dispatch_metrics.h"
 #include "coordinator/dispatch/inbox.h"
-#include "coordinator/dispatch/queue_threads.h"
+#include "coordinator/dispatch/request_fetcher.h"
 #include "proto/convert.h"
 #include "proto/wire_limits.h"
 
@@ -39,8 +39,6 @@ class DispatcherImpl : public Dispatcher {
         metrics_(options_.metrics),
         reported_at_(clock_->Monotonic()),
         measured_at_(clock_->Monotonic()) {
-    writer_ = std::make_unique<CompletionThread>(
-        options_.queue, options_.tokenizer, [this] { inbox_.Wake(); });
     fetcher_ = std::make_unique<RequestFetcher>(
         options_.queue, [this](absl::StatusOr<std::vector<Request>> requests) {
           inbox_.PutFetched(std::move(requests));
@@ -78,7 +76,6 @@ class DispatcherImpl : public Dispatcher {
     resolver_.reset();
     planner_.reset();
     fetcher_.reset();
-    writer_.reset();
   }
 
  private:
@@ -169,14 +166,14 @@ class DispatcherImpl : public Dispatcher {
       planner_->Search(*std::move(task));
     }
     if (std::optional<std::string> plan = membership_.TakeNewPlan()) {
-      writer_->ReportPlan(*std::move(plan));
+      options_.queue->ReportPlan(*plan);
     }
     if (std::optional<ModelContent> model = membership_.TakeBegunModel()) {
-      writer_->ReportModel(*std::move(model));
+      options_.queue->ReportModel(*model);
     }
     FollowPlan();
     std::vector<StepPlan> plans;
-    if (writer_->unwritten_bytes() < options_.max_unwritten_bytes) {
+    if (options_.queue->backlog().bytes < options_.max_unwritten_bytes) {
       plans = driver_.TakePlans();
     }
     for (const StepPlan& plan : plans) {
@@ -195,7 +192,9 @@ class DispatcherImpl : public Dispatcher {
       // First, so that a job that ends with these has its figures.
       ReportJobs();
       Observe();
-      writer_->Write(std::move(finished));
+      for (FinishedRequest& f : finished) {
+        options_.queue->Complete(std::move(f.request), std::move(f.generation));
+      }
     }
     FetchMore();
     const absl::Duration now = clock_->Monotonic();
@@ -252,7 +251,7 @@ class DispatcherImpl : public Dispatcher {
 
   void FetchMore() {
     if (fetching_ || !maybe_work_ || !driver_.epoch()) return;
-    const int64_t room = window_ - driver_.live() - writer_->unwritten();
+    const int64_t room = window_ - driver_.live();
     // In portions, not one by one.
     if (room < std::max<int64_t>(1, window_ / 8)) return;
     fetching_ = true;
@@ -261,12 +260,9 @@ class DispatcherImpl : public Dispatcher {
   }
 
   void ReportJobs() {
-    std::vector<JobProgress> progress;
-    for (const auto& [job, stats] : driver_.TakeJobStats()) {
-      progress.push_back({job, stats.running, stats.new_tokens,
-                          stats.prompt_tokens, stats.replays});
+    for (const auto& [job, progress] : driver_.TakeProgress()) {
+      options_.queue->ReportProgress(job, progress);
     }
-    if (!progress.empty()) writer_->Report(std::move(progress));
   }
 
   void Measure(absl::Duration now) {
@@ -312,8 +308,8 @@ class DispatcherImpl : public Dispatcher {
     } else {
       state.set_state(detail);
     }
-    metrics_.Set(state, driver_.blocks_in_flight(), writer_->unwritten(),
-                 clock_->Monotonic());
+    metrics_.Set(state, driver_.blocks_in_flight(),
+                 options_.queue->backlog().results, clock_->Monotonic());
     detail_ = membership_.detail();
     {
       MutexLock lock(&mu_);
@@ -322,7 +318,7 @@ class DispatcherImpl : public Dispatcher {
     }
     if (detail != reported_detail_) {
       reported_detail_ = detail;
-      writer_->ReportDetail(std::move(detail));
+      options_.queue->ReportDetail(detail);
     }
   }
 
@@ -330,7 +326,6 @@ class DispatcherImpl : public Dispatcher {
   const Clock* const clock_;
   Inbox inbox_;
   std::unique_ptr<NameResolver> resolver_ = std::make_unique<NameResolver>();
-  std::unique_ptr<CompletionThread> writer_;
   std::unique_ptr<RequestFetcher> fetcher_;
   std::unique_ptr<JobPlanner> planner_;  // null: none are made
 

@@ -38,10 +38,10 @@ class Dispatcher {
     // them by need; false: by each sequence's maximum, always.
     bool kv_by_need = true;
     int32_t least_window = 64;  // requests held, at least
-    // With so much not taken by the queue nothing more is computed: results
+    // With so much not stored by the queue nothing more is computed: results
     // with scores of long prompts are large, and no number of requests bounds
     // them.
-    int64_t max_unwritten_bytes = 64 << 20;
+    int64_t max_unwritten_bytes = 128 << 20;
     // How often time-outs, reports and metrics are looked after.
     absl::Duration tick_interval = absl::Milliseconds(50);
     absl::Duration report_interval = absl::Milliseconds(200);

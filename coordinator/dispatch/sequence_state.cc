@@ -107,14 +107,11 @@ void SequenceState::Fail(absl::Status status) {
 }
 
 FinishedRequest SequenceState::TakeFinished() {
-  FinishedRequest finished;
   generation_.tokens.assign(tokens_.begin() + request_.prompt.size(),
                             tokens_.end());
   if (stop_ != nullptr) generation_.text = std::move(stop_->text);
-  finished.decode = stop_ == nullptr && generation_.status.ok();
-  finished.generation = std::move(generation_);
-  finished.request = std::move(request_);
-  return finished;
+  generation_.decode = stop_ == nullptr && generation_.status.ok();
+  return {std::move(request_), std::move(generation_)};
 }
 
 }  // namespace sluice

@@ -15,14 +15,6 @@
 
 namespace sluice {
 
-// A request that has ended. With `decode`, generation.text is still to be
-// filled in from generation.tokens.
-struct FinishedRequest {
-  Request request;
-  Generation generation;
-  bool decode = false;
-};
-
 // One request being generated: the tokens known so far and the rules by which
 // it ends. Survives plan epochs. Thread-compatible.
 class SequenceState {

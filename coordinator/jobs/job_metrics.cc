@@ -4,7 +4,7 @@
 
 #include "common/host/disk_gauge.h"
 #include "common/metrics/metric_buckets.h"
-#include "coordinator/job_manager.h"
+#include "coordinator/jobs/job_state.h"
 
 namespace sluice {
 namespace {

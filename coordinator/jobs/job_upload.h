@@ -2,13 +2,12 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "common/threads/mutex.h"
-#include "coordinator/job_manager.h"
+#include "coordinator/jobs/job_manager.h"
 #include "coordinator/jobs/requests/line_splitter.h"
 #include "coordinator/jobs/requests/request_parser.h"
 #include "coordinator/store/custom_id_set.h"
@@ -57,9 +56,6 @@ class RepeatedUpload : public JobManager::Upload {
 // time; bad ones become results at once. Thread-compatible.
 class JobUpload : public JobManager::Upload {
  public:
-  struct Totals : JobTotals {
-    std::map<std::string, int64_t> errors;  // by code
-  };
   struct Options {
     JobId job;
     v1::InputFormat format = v1::INPUT_FORMAT_JSONL;
@@ -70,7 +66,7 @@ class JobUpload : public JobManager::Upload {
     // Of all uploads; must outlive them.
     Mutex* long_line = nullptr;
     // All rows are stored: makes the job public.
-    std::function<absl::StatusOr<v1::Job>(JobId, const Totals&)> publish;
+    std::function<absl::StatusOr<v1::Job>(JobId, const JobTotals&)> publish;
     // Not committed: takes back what was stored.
     std::function<void(JobId)> abandon;
     // Nobody waits for the job any more; or null.
@@ -100,7 +96,7 @@ class JobUpload : public JobManager::Upload {
   const std::unique_ptr<CustomIdSet> custom_ids_;
   LineSplitter splitter_;
   ContentHash hash_;
-  Totals totals_;
+  JobTotals totals_;
   std::vector<StoredRequest> requests_;
   std::vector<StoredResult> bad_lines_;
   size_t buffered_bytes_ = 0;

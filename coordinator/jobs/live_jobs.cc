@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/text/text.h"
-#include "coordinator/job_manager.h"
 #include "coordinator/jobs/job_ids.h"
+#include "coordinator/jobs/job_state.h"
 
 namespace sluice {
 namespace {
@@ -270,29 +270,21 @@ bool LiveJobs::Advance(JobId job, int64_t next_index, int64_t taken,
   return true;
 }
 
-void LiveJobs::AddProgress(JobId job, int64_t running, int64_t new_tokens,
-                           int64_t prompt_tokens) {
+void LiveJobs::AddProgress(JobId job, const JobProgress& progress) {
   MutexLock lock(&mu_);
   const absl::Duration now = clock_->Monotonic();
   if (rate_.empty() || now - rate_.back().first >= kRateSlot) {
     rate_.emplace_back(now, 0);
     while (now - rate_.front().first > kRateWindow) rate_.pop_front();
   }
-  rate_.back().second += new_tokens;
+  rate_.back().second += progress.new_tokens;
   Live* live = Get(job);
   if (live == nullptr) return;
-  running_ += running - live->running;
-  live->running = running;
-  live->generated += new_tokens;
-  live->prefilled += prompt_tokens;
-  TellSoon(job, live);
-}
-
-void LiveJobs::AddReplays(JobId job, int64_t count) {
-  MutexLock lock(&mu_);
-  Live* live = Get(job);
-  if (live == nullptr) return;
-  live->replays += count;
+  running_ += progress.running - live->running;
+  live->running = progress.running;
+  live->generated += progress.new_tokens;
+  live->prefilled += progress.prompt_tokens;
+  live->replays += progress.replays;
   TellSoon(job, live);
 }
 

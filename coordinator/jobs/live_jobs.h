@@ -16,6 +16,7 @@
 #include "common/threads/mutex.h"
 #include "common/types.h"
 #include "coordinator/jobs/job_metrics.h"
+#include "coordinator/request_queue.h"
 #include "coordinator/store/job_store.h"
 #include "sluice/v1/jobs.pb.h"
 
@@ -67,9 +68,7 @@ class LiveJobs {
 
   // -- Reports.
 
-  void AddProgress(JobId job, int64_t running, int64_t new_tokens,
-                   int64_t prompt_tokens);
-  void AddReplays(JobId job, int64_t count);
+  void AddProgress(JobId job, const JobProgress& progress);
   // Replays since the last call, to be stored.
   int64_t TakeReplays(JobId job);
   // A result was given to the writer (+1) or came out of it (-1).

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -86,6 +87,7 @@ struct JobTotals {
   int64_t max_tokens = 0;
   int64_t by_default = 0;  // requests with the default of max_tokens
   std::string content;     // a hash of the input
+  std::map<std::string, int64_t> errors;  // of lines, by code; not stored
 };
 
 // Keeps jobs, their requests and their results. What a method has acknowledged

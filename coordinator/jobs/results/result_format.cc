@@ -181,26 +181,27 @@ class TextOffsets {
   size_t characters_;  // that begin before it
 };
 
-std::string FormatLogprobs(const ResultHead& head, const Generation& generation,
+std::string FormatLogprobs(const Request& request, const Generation& generation,
                            TokenTexts* tokens) {
   CompletionLogprobs out(tokens);
   const TokenScores& scores = generation.prompt_scores;
-  assert(head.prompt.empty() ||
-         scores.logprobs.size() + 1 == head.prompt.size());
-  TextOffsets offsets(head.prompt_text);
-  for (size_t i = 0; i < head.prompt.size(); ++i) {
-    const size_t offset = offsets.Next(tokens->Get(head.prompt[i]));
+  absl::Span<const int32_t> prompt;
+  if (request.scores_prompt()) prompt = request.prompt;
+  assert(prompt.empty() || scores.logprobs.size() + 1 == prompt.size());
+  TextOffsets offsets(request.prompt_text);
+  for (size_t i = 0; i < prompt.size(); ++i) {
+    const size_t offset = offsets.Next(tokens->Get(prompt[i]));
     if (i == 0) {
-      out.AddFirst(head.prompt[i], offset);
+      out.AddFirst(prompt[i], offset);
     } else {
-      out.Add(head.prompt[i], scores.logprobs[i - 1],
+      out.Add(prompt[i], scores.logprobs[i - 1],
               absl::MakeConstSpan(scores.top)
                   .subspan((i - 1) * scores.num_top, scores.num_top),
               offset);
     }
   }
   TextOffsets answer(generation.text,
-                     head.echo ? CountCharacters(head.prompt_text) : 0);
+                     request.echo ? CountCharacters(request.prompt_text) : 0);
   for (const SampledToken& sampled : generation.logprobs) {
     const size_t offset = answer.Next(tokens->Get(sampled.token));
     out.Add(sampled.token, sampled.logprob, sampled.top, offset);
@@ -210,55 +211,40 @@ std::string FormatLogprobs(const ResultHead& head, const Generation& generation,
 
 }  // namespace
 
-ResultHead HeadOf(const Request& request) {
-  ResultHead head;
-  head.job = request.job;
-  head.index = request.index;
-  head.custom_id = request.custom_id;
-  head.endpoint = request.endpoint;
-  head.prompt_tokens = static_cast<int64_t>(request.prompt.size());
-  head.max_tokens = request.max_tokens;
-  head.max_tokens_by_default = request.max_tokens_by_default;
-  head.logprobs = request.sampling.logprobs >= 0;
-  head.echo = request.echo;
-  head.prompt_text = request.prompt_text;
-  if (request.scores_prompt()) head.prompt = request.prompt;
-  return head;
-}
-
-std::string FormatAnswer(const ResultHead& head, const Generation& generation,
+std::string FormatAnswer(const Request& request, const Generation& generation,
                          absl::string_view model, absl::Time created,
                          TokenTexts* tokens) {
-  const bool chat = head.endpoint == Endpoint::kChatCompletions;
+  const bool chat = request.endpoint == Endpoint::kChatCompletions;
   std::string line = absl::StrCat(
-      "{\"id\":\"", Name("batch_req_", head.job, head.index),
-      "\",\"custom_id\":", Nullable(head.custom_id),
+      "{\"id\":\"", Name("batch_req_", request.job, request.index),
+      "\",\"custom_id\":", Nullable(request.custom_id),
       ",\"response\":{\"status_code\":200,\"request_id\":\"",
-      Name("req_", head.job, head.index), "\",\"body\":{\"id\":\"",
-      Name(chat ? "chatcmpl-" : "cmpl-", head.job, head.index),
+      Name("req_", request.job, request.index), "\",\"body\":{\"id\":\"",
+      Name(chat ? "chatcmpl-" : "cmpl-", request.job, request.index),
       "\",\"object\":\"", chat ? "chat.completion" : "text_completion",
       "\",\"created\":", absl::ToUnixSeconds(created),
       ",\"model\":", QuoteJson(model), ",\"choices\":[{\"index\":0,");
   if (chat) {
     absl::StrAppend(&line, "\"message\":{\"role\":\"assistant\",\"content\":",
                     QuoteJson(generation.text), "}");
-  } else if (head.echo) {
-    absl::StrAppend(&line,
-                    "\"text\":", QuoteJson(head.prompt_text + generation.text));
+  } else if (request.echo) {
+    absl::StrAppend(
+        &line, "\"text\":", QuoteJson(request.prompt_text + generation.text));
   } else {
     absl::StrAppend(&line, "\"text\":", QuoteJson(generation.text));
   }
   absl::StrAppend(&line, ",\"logprobs\":",
-                  !head.logprobs ? "null"
-                  : chat         ? ChatLogprobs(generation, tokens)
-                                 : FormatLogprobs(head, generation, tokens));
-  const int64_t total = head.prompt_tokens + generation.generated;
+                  request.sampling.logprobs < 0 ? "null"
+                  : chat ? ChatLogprobs(generation, tokens)
+                         : FormatLogprobs(request, generation, tokens));
+  const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
   absl::StrAppend(
       &line, ",\"finish_reason\":\"",
       generation.finish_reason == FinishReason::kStop ? "stop" : "length",
-      "\"}],\"usage\":{\"prompt_tokens\":", head.prompt_tokens,
+      "\"}],\"usage\":{\"prompt_tokens\":", prompt_tokens,
       ",\"completion_tokens\":", generation.generated,
-      ",\"total_tokens\":", total, "}}},\"error\":null}");
+      ",\"total_tokens\":", prompt_tokens + generation.generated,
+      "}}},\"error\":null}");
   return line;
 }
 
@@ -282,6 +268,44 @@ LineError ErrorOfStatus(const absl::Status& status) {
   }
   return {absl::AsciiStrToLower(absl::StatusCodeToString(status.code())),
           std::string(status.message()), ""};
+}
+
+StoredResult FormatResult(const FinishedRequest& finished,
+                          absl::string_view model, absl::Time created,
+                          int64_t max_bytes, TokenTexts* tokens) {
+  const Request& request = finished.request;
+  const Generation& generation = finished.generation;
+  StoredResult result;
+  result.job = request.job;
+  result.index = request.index;
+  result.prompt_tokens = static_cast<int64_t>(request.prompt.size());
+  result.max_tokens = request.max_tokens;
+  LineError error;
+  if (generation.status.ok()) {
+    result.line = FormatAnswer(request, generation, model, created, tokens);
+    const auto bytes = static_cast<int64_t>(result.line.size());
+    if (bytes <= max_bytes) {
+      result.generation_tokens = generation.generated;
+      const bool stopped = generation.finish_reason == FinishReason::kStop;
+      result.outcome = stopped ? "stop" : "length";
+      result.cut_by_default = request.max_tokens_by_default && !stopped;
+      return result;
+    }
+    error = {"result_too_large",
+             absl::StrCat("the answer takes ", bytes, " bytes, more than the ",
+                          max_bytes,
+                          " that are kept of one; ask for fewer logprobs or "
+                          "cut the prompt"),
+             ""};
+  } else {
+    error = ErrorOfStatus(generation.status);
+  }
+  result.kind = absl::IsCancelled(generation.status) ? ResultKind::kCancelled
+                                                     : ResultKind::kError;
+  result.line =
+      FormatError(request.job, request.index, request.custom_id, error);
+  result.outcome = error.code;
+  return result;
 }
 
 }  // namespace sluice

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -10,25 +9,9 @@
 #include "coordinator/jobs/requests/line_error.h"
 #include "coordinator/jobs/results/token_texts.h"
 #include "coordinator/request.h"
+#include "coordinator/store/job_store.h"
 
 namespace sluice {
-
-// What a result says about its request.
-struct ResultHead {
-  JobId job;
-  int64_t index = 0;
-  std::string custom_id;  // "": none is known, null in the line
-  Endpoint endpoint = Endpoint::kCompletions;
-  int64_t prompt_tokens = 0;
-  int64_t max_tokens = 0;
-  bool max_tokens_by_default = false;
-  bool logprobs = false;
-  bool echo = false;
-  std::string prompt_text;      // only if echo
-  std::vector<int32_t> prompt;  // only if its scores are in the result
-};
-
-ResultHead HeadOf(const Request& request);
 
 // A result line, without its newline, in OpenAI's batch output format:
 //   {"id", "custom_id", "response": {"status_code", "request_id", "body"},
@@ -38,7 +21,7 @@ ResultHead HeadOf(const Request& request);
 // completion's logprobs begin with the prompt's tokens, those of the tokenizer
 // itself included; the first has null for its own, as nothing predicts it. A
 // text_offset counts characters of the answer's text.
-std::string FormatAnswer(const ResultHead& head, const Generation& generation,
+std::string FormatAnswer(const Request& request, const Generation& generation,
                          absl::string_view model, absl::Time created,
                          TokenTexts* tokens);
 
@@ -50,5 +33,11 @@ std::string FormatError(JobId job, int64_t index, absl::string_view custom_id,
 // How a failed generation is told: kCancelled becomes "batch_cancelled", other
 // codes their name in lower case.
 LineError ErrorOfStatus(const absl::Status& status);
+
+// The result as it is stored, with the line of an answer or an error; replays
+// are left out. An answer of more than `max_bytes` becomes an error.
+StoredResult FormatResult(const FinishedRequest& finished,
+                          absl::string_view model, absl::Time created,
+                          int64_t max_bytes, TokenTexts* tokens);
 
 }  // namespace sluice

@@ -9,33 +9,35 @@
 namespace sluice {
 namespace {
 
-int64_t SizeOf(const ResultHead& head, const Generation& generation) {
-  return static_cast<int64_t>(sizeof(head) + head.custom_id.size() +
-                              head.prompt_text.size() +
-                              head.prompt.size() * sizeof(int32_t)) +
-         MemoryBytes(generation);
-}
+constexpr int64_t kMaxWaitingBytes = 64 << 20;
 
 }  // namespace
 
-ResultWriter::ResultWriter(Options options) : options_(std::move(options)) {
+ResultWriter::ResultWriter(const Options& options, ResultSink* sink)
+    : options_(options), sink_(sink) {
   thread_ = Thread("result-writer", [this] { Run(); });
 }
 
-ResultWriter::~ResultWriter() { Stop(); }
-
-void ResultWriter::Push(ResultHead head, Generation generation) {
-  Item item{std::move(head), std::move(generation), 0};
-  item.bytes = SizeOf(item.head, item.generation);
+void ResultWriter::Push(FinishedRequest finished) {
+  const int64_t bytes = MemoryBytes(finished);
   MutexLock lock(&mu_);
-  while (waits_ && (waiting_.size() >= options_.max_waiting ||
-                    waiting_bytes_ >= options_.max_waiting_bytes)) {
-    changed_.Wait(&mu_);
-  }
-  waiting_bytes_ += item.bytes;
-  waiting_.push_back(std::move(item));
+  bytes_ += bytes;
+  waiting_.push_back({std::move(finished), bytes});
   ++pushed_;
   work_.NotifyAll();
+}
+
+Backlog ResultWriter::backlog() const {
+  MutexLock lock(&mu_);
+  return {static_cast<int64_t>(pushed_ - done_), bytes_};
+}
+
+void ResultWriter::WaitForRoom() {
+  MutexLock lock(&mu_);
+  while (waits_ && (waiting_.size() >= options_.max_waiting ||
+                    bytes_ >= kMaxWaitingBytes)) {
+    changed_.Wait(&mu_);
+  }
 }
 
 void ResultWriter::StopWaiting() {
@@ -68,15 +70,13 @@ void ResultWriter::Stop() {
   thread_.Join();
 }
 
-std::vector<StoredResult> ResultWriter::TakeBatch() {
+std::vector<StoredResult> ResultWriter::TakeBatch(int64_t* bytes) {
   std::deque<Item> items;
   {
     MutexLock lock(&mu_);
-    int64_t bytes = 0;
     while (!waiting_.empty() && items.size() < options_.max_batch &&
-           bytes < options_.max_batch_bytes) {
-      bytes += waiting_.front().bytes;
-      waiting_bytes_ -= waiting_.front().bytes;
+           *bytes < options_.max_batch_bytes) {
+      *bytes += waiting_.front().bytes;
       items.push_back(std::move(waiting_.front()));
       waiting_.pop_front();
     }
@@ -84,30 +84,21 @@ std::vector<StoredResult> ResultWriter::TakeBatch() {
   }
   std::vector<StoredResult> batch;
   batch.reserve(items.size());
-  while (!items.empty()) {
-    const Item item = std::move(items.front());
-    items.pop_front();
-    batch.push_back(options_.format(item.head, item.generation));
+  for (; !items.empty(); items.pop_front()) {
+    batch.push_back(sink_->Format(std::move(items.front().finished)));
   }
   return batch;
 }
 
 bool ResultWriter::CommitBatch(const std::vector<StoredResult>& batch) {
   absl::Duration wait = options_.first_retry;
-  bool failed = false;
   while (true) {
     bool last = false;  // a stop that comes meanwhile leaves one more attempt
     {
       MutexLock lock(&mu_);
       last = stop_;
     }
-    const absl::Status status = options_.commit(batch);
-    if (status.ok()) {
-      if (failed) options_.on_store_state(status);
-      return true;
-    }
-    failed = true;
-    options_.on_store_state(status);
+    if (sink_->Commit(batch).ok()) return true;
     bool background = false;
     {
       MutexLock lock(&mu_);
@@ -129,7 +120,7 @@ bool ResultWriter::CommitBatch(const std::vector<StoredResult>& batch) {
 }
 
 void ResultWriter::DoBackground() {
-  const auto more = options_.background();
+  const auto more = sink_->DoBackgroundWork();
   if (!more.ok()) {
     LogWarning(
         absl::StrCat("background work on jobs failed, will be tried "
@@ -161,15 +152,20 @@ void ResultWriter::Run() {
         background_at_ = Deadline::Never();
       }
     }
-    const std::vector<StoredResult> batch = TakeBatch();
+    int64_t bytes = 0;
+    const std::vector<StoredResult> batch = TakeBatch(&bytes);
     if (!batch.empty()) {
       if (!CommitBatch(batch)) {
         LogError(absl::StrCat("results_not_saved=", batch.size(),
                               ": their requests run again after a restart"));
       }
-      MutexLock lock(&mu_);
-      done_ += batch.size();
-      changed_.NotifyAll();
+      {
+        MutexLock lock(&mu_);
+        done_ += batch.size();
+        bytes_ -= bytes;
+        changed_.NotifyAll();
+      }
+      sink_->OnWritten();
     }
     if (background) DoBackground();
   }

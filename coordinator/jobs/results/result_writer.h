@@ -2,8 +2,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <functional>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -13,11 +11,24 @@
 #include "common/threads/deadline.h"
 #include "common/threads/mutex.h"
 #include "common/threads/thread.h"
-#include "coordinator/jobs/results/result_format.h"
-#include "coordinator/request.h"
+#include "coordinator/request_queue.h"
 #include "coordinator/store/job_store.h"
 
 namespace sluice {
+
+// What becomes of results. All is called on the writer's thread only.
+class ResultSink {
+ public:
+  virtual ~ResultSink() = default;
+  virtual StoredResult Format(FinishedRequest finished) = 0;
+  // Stores them all or, if it fails, none: then they come again.
+  virtual absl::Status Commit(absl::Span<const StoredResult> results) = 0;
+  // Does one piece of background work; false when there is none. If it fails
+  // it is tried again later; results do not wait for that.
+  virtual absl::StatusOr<bool> DoBackgroundWork() = 0;
+  // Some were stored, or given up: the backlog is smaller.
+  virtual void OnWritten() {}
+};
 
 // The thread that brings results to the store: all that wait go in one
 // transaction, so that one fsync serves many. Between them it does background
@@ -27,32 +38,26 @@ namespace sluice {
 class ResultWriter {
  public:
   struct Options {
-    // When so much waits, Push waits too.
+    // When so many wait, or they hold 64 MiB, WaitForRoom waits.
     size_t max_waiting = 8192;
-    int64_t max_waiting_bytes = 64 << 20;
     // Of one transaction. As a line, a result with logprobs is ten times as
     // large as in memory.
     size_t max_batch = 4096;
     int64_t max_batch_bytes = 4 << 20;
     absl::Duration first_retry = absl::Milliseconds(100);
     absl::Duration last_retry = absl::Seconds(5);
-    // All are called on the writer's thread only.
-    std::function<StoredResult(const ResultHead&, const Generation&)> format;
-    std::function<absl::Status(absl::Span<const StoredResult>)> commit;
-    // Does one piece of background work; false when there is none. If it
-    // fails it is tried again later; results do not wait for that.
-    std::function<absl::StatusOr<bool>()> background;
-    // The store fails, or (OK) works again.
-    std::function<void(const absl::Status&)> on_store_state;
   };
-  explicit ResultWriter(Options options);
+  // `sink` must outlive the writer.
+  ResultWriter(const Options& options, ResultSink* sink);
   // As Stop.
-  ~ResultWriter();
+  ~ResultWriter() { Stop(); }
 
-  // Waits while too much waits to be committed.
-  void Push(ResultHead head, Generation generation);
-  // From now on Push takes what comes at once: nobody makes more, and who ends
-  // must not wait for a disk that is full.
+  // Never waits: whoever makes results bounds the backlog.
+  void Push(FinishedRequest finished);
+  Backlog backlog() const;
+  // Waits while the backlog is long, unless StopWaiting was called: whoever
+  // ends must not wait for a disk that is full.
+  void WaitForRoom();
   void StopWaiting();
   // There is background work.
   void Wake();
@@ -64,23 +69,24 @@ class ResultWriter {
 
  private:
   struct Item {
-    ResultHead head;
-    Generation generation;
+    FinishedRequest finished;
     int64_t bytes;
   };
   void Run();
-  std::vector<StoredResult> TakeBatch() ABSL_LOCKS_EXCLUDED(mu_);
+  // Formats what goes in one transaction; adds what that held to `bytes`.
+  std::vector<StoredResult> TakeBatch(int64_t* bytes) ABSL_LOCKS_EXCLUDED(mu_);
   // Commits, again and again if need be; false if the writer stops first.
   bool CommitBatch(const std::vector<StoredResult>& batch)
       ABSL_LOCKS_EXCLUDED(mu_);
   void DoBackground() ABSL_LOCKS_EXCLUDED(mu_);
 
   const Options options_;
-  Mutex mu_;
+  ResultSink* const sink_;
+  mutable Mutex mu_;
   CondVar work_;     // for the thread
-  CondVar changed_;  // for Push and Flush
+  CondVar changed_;  // for WaitForRoom and Flush
   std::deque<Item> waiting_ ABSL_GUARDED_BY(mu_);
-  int64_t waiting_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;  // of all that is not done
   uint64_t pushed_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t done_ ABSL_GUARDED_BY(mu_) = 0;  // committed or given up
   uint64_t failures_ ABSL_GUARDED_BY(mu_) = 0;

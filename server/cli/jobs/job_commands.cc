@@ -14,7 +14,7 @@
 #include "common/text/text.h"
 #include "common/text/utf8.h"
 #include "common/threads/clock.h"
-#include "coordinator/job_manager.h"
+#include "coordinator/jobs/job_state.h"
 #include "server/cli/commands.h"
 #include "server/cli/jobs/cluster_report.h"
 #include "server/cli/jobs/follow.h"

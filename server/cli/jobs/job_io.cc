@@ -20,7 +20,7 @@
 #include "common/status_macros.h"
 #include "common/text/text.h"
 #include "common/threads/clock.h"
-#include "coordinator/job_manager.h"
+#include "coordinator/jobs/job_state.h"
 #include "coordinator/planning/plan_json.h"
 #include "server/flags/checks.h"
 #include "server/flags/command_line.h"

@@ -16,7 +16,7 @@
 #include "common/status_macros.h"
 #include "common/threads/clock.h"
 #include "common/version.h"
-#include "coordinator/job_manager.h"
+#include "coordinator/jobs/job_state.h"
 #include "coordinator/planning/plan_json.h"
 #include "server/cli/commands.h"
 #include "server/cli/jobs/job_io.h"

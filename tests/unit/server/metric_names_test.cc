@@ -18,7 +18,7 @@
 #include "common/metrics/metrics.h"
 #include "common/metrics/metrics_server.h"
 #include "coordinator/dispatch/dispatch_metrics.h"
-#include "coordinator/job_manager.h"
+#include "coordinator/jobs/job_manager.h"
 #include "coordinator/jobs/job_metrics.h"
 #include "tests/support/test_metrics.h"
 #include "worker/worker_metrics.h"

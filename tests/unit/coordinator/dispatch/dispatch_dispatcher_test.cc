@@ -2,6 +2,7 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <random>
 
 #include "absl/strings/match.h"
@@ -179,11 +180,30 @@ TEST_F(DispatcherTest, ScoresPrompts) {
 TEST_F(DispatcherTest, ASlowQueueHoldsUpTheComputing) {
   class SlowQueue : public MemoryQueue {
    public:
-    void Complete(const Request& request, Generation generation) override {
-      gate.Pop();
-      MemoryQueue::Complete(request, std::move(generation));
+    ~SlowQueue() override {
+      gate.Close();
+      completed_.Close();
     }
+    void Complete(Request request, Generation generation) override {
+      FinishedRequest finished = {std::move(request), std::move(generation)};
+      bytes_ += MemoryBytes(finished);
+      completed_.Push(std::move(finished));
+    }
+    Backlog backlog() const override { return {0, bytes_}; }
     BoundedQueue<int> gate{1000};
+
+   private:
+    std::atomic<int64_t> bytes_ = 0;
+    BoundedQueue<FinishedRequest> completed_{1000};
+    Thread writer_{"writer", [this] {
+                     while (auto finished = completed_.Pop()) {
+                       gate.Pop();
+                       const int64_t bytes = MemoryBytes(*finished);
+                       MemoryQueue::Complete(std::move(finished->request),
+                                             std::move(finished->generation));
+                       bytes_ -= bytes;
+                     }
+                   }};
   } queue;
   options_.queue = &queue;
   options_.max_unwritten_bytes = 20'000;

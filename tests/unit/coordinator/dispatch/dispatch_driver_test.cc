@@ -111,12 +111,12 @@ TEST_F(BlockDriverTest, ReplaysWithAllTokensKnown) {
   EXPECT_EQ(driver_.OnResult(Answer(lost, 'z')).code(),
             absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(driver_.TakeStats().replays, 2);
-  EXPECT_EQ(driver_.TakeJobStats().at(JobId(1)).replays, 2);
+  EXPECT_EQ(driver_.TakeProgress().at(JobId(1)).replays, 2);
 }
 
 TEST_F(BlockDriverTest, CountsEachPositionOfAPromptOnce) {
   const auto prompt_tokens = [this] {
-    const auto stats = driver_.TakeJobStats();
+    const auto stats = driver_.TakeProgress();
     const auto it = stats.find(JobId(1));
     return it == stats.end() ? 0 : it->second.prompt_tokens;
   };
@@ -249,7 +249,7 @@ TEST_F(BlockDriverTest, EndsReplaysThatNoLongerFit) {
   Start(2, 1, /*kv_pages=*/2);
   ASSERT_THAT(driver_.TakeFinished(), SizeIs(1));
   EXPECT_EQ(driver_.live(), 0);
-  EXPECT_EQ(driver_.TakeJobStats().at(JobId(1)).running, 0);
+  EXPECT_EQ(driver_.TakeProgress().at(JobId(1)).running, 0);
 }
 
 TEST_F(BlockDriverTest, CancelsWhereverTheRequestIs) {
@@ -271,7 +271,7 @@ TEST_F(BlockDriverTest, CancelsWhereverTheRequestIs) {
   ASSERT_THAT(next.admit, SizeIs(1));
   driver_.Cancel(JobId(1));
   EXPECT_THAT(driver_.TakeFinished(), SizeIs(0));
-  EXPECT_EQ(driver_.TakeJobStats().at(JobId(1)).running, 0);
+  EXPECT_EQ(driver_.TakeProgress().at(JobId(1)).running, 0);
 }
 
 TEST_F(BlockDriverTest, CancelsBetweenEpochs) {

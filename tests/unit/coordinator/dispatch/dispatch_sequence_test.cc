@@ -31,8 +31,9 @@ class SequenceStateTest : public testing::Test {
     EXPECT_EQ(finished.generation.generated, expected.generated);
     EXPECT_EQ(finished.generation.finish_reason, expected.finish_reason);
     const std::string text =
-        finished.decode ? tokenizer_.Decode(finished.generation.tokens, true)
-                        : finished.generation.text;
+        finished.generation.decode
+            ? tokenizer_.Decode(finished.generation.tokens, true)
+            : finished.generation.text;
     EXPECT_EQ(text, expected.text);
   }
 
@@ -46,7 +47,7 @@ TEST_F(SequenceStateTest, EndsAtEndOfSequence) {
   EXPECT_EQ(f.generation.finish_reason, FinishReason::kStop);
   EXPECT_EQ(f.generation.tokens, (std::vector<int32_t>{'y', 'e', 's'}));
   EXPECT_EQ(f.generation.generated, 4);
-  EXPECT_TRUE(f.decode);
+  EXPECT_TRUE(f.generation.decode);
 }
 
 TEST_F(SequenceStateTest, EndsAtMaxTokens) {
@@ -72,7 +73,7 @@ TEST_F(SequenceStateTest, CutsAtAStopStringAcrossTokens) {
   const FinishedRequest f = Run(Make(request), ScriptModel(1, "abEENDcd"));
   EXPECT_EQ(f.generation.text, "abE");
   EXPECT_EQ(f.generation.finish_reason, FinishReason::kStop);
-  EXPECT_FALSE(f.decode);
+  EXPECT_FALSE(f.generation.decode);
   ExpectAsSimulated(request, ScriptModel(1, "abEENDcd"));
 }
 
@@ -99,7 +100,7 @@ TEST_F(SequenceStateTest, FailsOnLogitsThatAreNotNumbers) {
       Run(Make(MakeRequest(1, 0, "Q", 10)), ScriptModel(1, "ab\xff"));
   EXPECT_EQ(f.generation.status.code(), absl::StatusCode::kInternal);
   EXPECT_EQ(f.generation.tokens, (std::vector<int32_t>{'a', 'b'}));
-  EXPECT_FALSE(f.decode);
+  EXPECT_FALSE(f.generation.decode);
 }
 
 TEST_F(SequenceStateTest, IsAdmittedWithItsOriginalPrompt) {

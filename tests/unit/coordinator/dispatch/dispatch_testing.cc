@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/match.h"
+#include "runtime/text/detokenizer.h"
 
 namespace sluice {
 
@@ -122,7 +123,11 @@ std::vector<std::string> MemoryQueue::plans() const {
   return plans_;
 }
 
-void MemoryQueue::Complete(const Request& request, Generation generation) {
+void MemoryQueue::Complete(Request request, Generation generation) {
+  if (generation.decode) {
+    generation.text =
+        DecodeAfter(FakeTokenizer(), request.prompt, generation.tokens, true);
+  }
   MutexLock lock(&mu_);
   const bool first = results_
                          .emplace(std::pair(request.job.value(), request.index),
@@ -132,15 +137,11 @@ void MemoryQueue::Complete(const Request& request, Generation generation) {
   changed_.NotifyAll();
 }
 
-void MemoryQueue::ReportProgress(JobId, int64_t, int64_t new_tokens, int64_t) {
+void MemoryQueue::ReportProgress(JobId, const JobProgress& progress) {
   MutexLock lock(&mu_);
-  tokens_ += new_tokens;
+  tokens_ += progress.new_tokens;
+  replays_ += progress.replays;
   changed_.NotifyAll();
-}
-
-void MemoryQueue::ReportReplays(JobId, int64_t count) {
-  MutexLock lock(&mu_);
-  replays_ += count;
 }
 
 void MemoryQueue::ReportDetail(const std::string& detail) {

@@ -53,11 +53,11 @@ class MemoryQueue : public RequestQueue {
 
   absl::StatusOr<std::vector<Request>> TakeRequests(size_t max) override;
   absl::StatusOr<LengthHistogram> PendingLengths() override;
-  void Complete(const Request& request, Generation generation) override;
-  void ReportProgress(JobId job, int64_t running, int64_t new_tokens,
-                      int64_t prompt_tokens) override;
-  void ReportReplays(JobId job, int64_t count) override;
+  void Complete(Request request, Generation generation) override;
+  Backlog backlog() const override { return {}; }
+  void ReportProgress(JobId job, const JobProgress& progress) override;
   void ReportPlan(const std::string& plan) override;
+  void ReportModel(const ModelContent&) override {}
   void ReportDetail(const std::string& detail) override;
 
   // Each waits until it is so.

@@ -21,9 +21,9 @@ int Run(const std::string& state_dir, int uploads, int requests) {
   auto metrics = CreateNullMetrics();
   JobManager::Options options;
   options.state_dir = state_dir;
-  options.served_model = "m";
-  options.max_model_len = 64;
-  options.tokenizer = &tokenizer;
+  options.requests.served_model = "m";
+  options.requests.max_model_len = 64;
+  options.requests.tokenizer = &tokenizer;
   options.clock = Clock::Real();
   options.metrics = metrics.get();
   auto manager = JobManager::Create(options);

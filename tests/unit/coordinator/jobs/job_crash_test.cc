@@ -72,7 +72,7 @@ Child RunHelper(const std::filesystem::path& state_dir, int uploads,
 TEST(JobCrashTest, EveryAcknowledgedRequestHasOneResult) {
   constexpr int kRounds = 12, kRequests = 6000;
   TestJobs jobs;
-  jobs.options.served_model = "m";
+  jobs.options.requests.served_model = "m";
   std::mt19937 random(20240607);
   std::set<std::string> acknowledged;
   // How long the helper needs undisturbed says where to kill it.

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <string>
 
-#include "coordinator/job_manager.h"
+#include "coordinator/jobs/job_manager.h"
 #include "tests/unit/coordinator/jobs/job_test_util.h"
 
 namespace sluice {

@@ -1,4 +1,4 @@
-#include "coordinator/job_manager.h"
+#include "coordinator/jobs/job_manager.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ TEST_F(JobManagerTest, AJobFromSubmissionToItsResults) {
   EXPECT_THAT(*manager->TakeRequests(10), IsEmpty());
 
   clock.Advance(absl::Seconds(60));
-  manager->ReportProgress((*requests)[0].job, 3, 6, 9);
+  manager->ReportProgress((*requests)[0].job, {3, 6, 9});
   for (const Request& request : *requests) {
     manager->Complete(request, Answer(request));
   }
@@ -239,10 +239,10 @@ TEST_F(JobManagerTest, OptionsAreChecked) {
   JobManager::Options bad;
   EXPECT_TRUE(absl::IsInvalidArgument(JobManager::Create(bad).status()));
   bad = options;
-  bad.tokenizer = nullptr;
+  bad.requests.tokenizer = nullptr;
   EXPECT_TRUE(absl::IsInvalidArgument(bad.Validate()));
   bad = options;
-  bad.max_model_len = 1;
+  bad.requests.max_model_len = 1;
   EXPECT_TRUE(absl::IsInvalidArgument(bad.Validate()));
 }
 
@@ -411,7 +411,7 @@ TEST_F(JobManagerTest, ARestartResumesWhatIsPending) {
   const std::string id = Submit(Prompts(5))->id();
   auto requests = manager->TakeRequests(3);
   ASSERT_EQ(requests->size(), 3u);
-  manager->ReportReplays((*requests)[0].job, 2);
+  manager->ReportProgress((*requests)[0].job, {.replays = 2});
   manager->Complete((*requests)[1], Answer((*requests)[1]));
   Reopen();  // closing commits what was completed
   EXPECT_EQ(metrics.Value("sluice_num_requests_queued"), 4);
@@ -432,12 +432,12 @@ TEST_F(JobManagerTest, ARestartResumesWhatIsPending) {
 
 TEST_F(JobManagerTest, AJobForAnotherModelWaits) {
   const std::string id = Submit(Prompts(1))->id();
-  options.served_model = "other-model";
+  options.requests.served_model = "other-model";
   Reopen();
   EXPECT_THAT(*manager->TakeRequests(1), IsEmpty());
   EXPECT_EQ(Get(id).state(), v1::JOB_STATE_IN_PROGRESS);
   EXPECT_THAT(Get(id).detail(), HasSubstr("waiting for model \"test-model\""));
-  options.served_model = "test-model";
+  options.requests.served_model = "test-model";
   Reopen();
   EXPECT_EQ(AnswerAll(), 1);
 }
@@ -445,7 +445,7 @@ TEST_F(JobManagerTest, AJobForAnotherModelWaits) {
 TEST_F(JobManagerTest, RequestsThatFitNoMoreEndWithAnError) {
   const std::string id =
       Submit("{\"prompt\":\"long long long\"}\n{\"prompt\":\"a\"}\n")->id();
-  options.max_model_len = 20;  // 15 + 16 do not fit, 2 + 16 do
+  options.requests.max_model_len = 20;  // 15 + 16 do not fit, 2 + 16 do
   Reopen();
   EXPECT_EQ(AnswerAll(), 1);
   EXPECT_EQ(WaitForEnd(id).counts().failed(), 1);
@@ -469,7 +469,7 @@ TEST_F(JobManagerTest, RequestsThatCannotBeReadEndWithAnError) {
 TEST_F(JobManagerTest, CancelKeepsResultsAndEndsTheRest) {
   const std::string id = Submit(Prompts(5000))->id();
   std::vector<JobId> told;
-  manager->SetOnCancel([&](JobId job) { told.push_back(job); });
+  manager->SetListener({.on_cancel = [&](JobId job) { told.push_back(job); }});
   auto requests = manager->TakeRequests(10);
   manager->Complete((*requests)[4], Answer((*requests)[4]));
   manager->Flush();
@@ -594,10 +594,9 @@ TEST_F(JobManagerTest, WatchersSeeProgressDetailAndReplays) {
   manager->ReportDetail("");
   auto requests = manager->TakeRequests(2);
   EXPECT_THAT(manager->WaitForChanges(absl::ZeroDuration()), ElementsAre(id));
-  manager->ReportProgress((*requests)[0].job, 2, 0, 0);
+  manager->ReportProgress((*requests)[0].job, {2, 0, 0});
   clock.Advance(absl::Seconds(2));
-  manager->ReportProgress((*requests)[0].job, 2, 40, 0);
-  manager->ReportReplays((*requests)[0].job, 3);
+  manager->ReportProgress((*requests)[0].job, {2, 40, 0, 3});
   // Progress is told soon, and once.
   EXPECT_THAT(manager->WaitForChanges(absl::Seconds(30)), ElementsAre(id));
   EXPECT_THAT(manager->WaitForChanges(absl::ZeroDuration()), IsEmpty());
@@ -607,7 +606,7 @@ TEST_F(JobManagerTest, WatchersSeeProgressDetailAndReplays) {
   EXPECT_EQ(job.generated_so_far(), 40);
   EXPECT_EQ(job.replays(), 3);
   EXPECT_EQ(job.generation_tokens_per_second(), 20);
-  manager->ReportProgress((*requests)[0].job, 0, 0, 0);
+  manager->ReportProgress((*requests)[0].job, {0, 0, 0});
   EXPECT_EQ(Get(id).generation_tokens_per_second(), 0);
 }
 
@@ -624,7 +623,7 @@ TEST_F(JobManagerTest, ProgressIsToldInTokens) {
 
   auto requests = manager->TakeRequests(4);
   const JobId job = (*requests)[0].job;
-  manager->ReportProgress(job, 4, 4, 12);
+  manager->ReportProgress(job, {4, 4, 12});
   EXPECT_EQ(Get(id).processed_tokens(), 16);
   EXPECT_EQ(Get(id).expected_tokens(), 52);
   // Two end after 2 tokens: (4 + 0) of (20 + 0), and 2 of the other 2.
@@ -633,7 +632,7 @@ TEST_F(JobManagerTest, ProgressIsToldInTokens) {
   manager->Flush();
   EXPECT_EQ(Get(id).processed_tokens(), 16);
   EXPECT_EQ(Get(id).expected_tokens(), 16 + 4);
-  manager->ReportProgress(job, 2, 4, 0);
+  manager->ReportProgress(job, {2, 4, 0});
   EXPECT_EQ(Get(id).processed_tokens(), 20);
   // (4 + 4) of (20 + 4) of what 20 may come to, of which 4 are there.
   EXPECT_EQ(Get(id).expected_tokens(), 20 + 6 - 4);
@@ -663,7 +662,7 @@ TEST_F(JobManagerTest, CountsAnswersThatTheDefaultOfMaxTokensEnded) {
                             R"({"prompt":"c"})"
                             "\n";
   const std::string id = Submit(lines)->id();
-  EXPECT_EQ(Get(id).default_max_tokens(), options.default_max_tokens);
+  EXPECT_EQ(Get(id).default_max_tokens(), options.requests.default_max_tokens);
   EXPECT_EQ(Get(id).requests_by_default(), 2);
   auto requests = manager->TakeRequests(4);
   for (size_t i = 0; i < 3; ++i) {
@@ -686,7 +685,7 @@ TEST_F(JobManagerTest, CountsAnswersThatTheDefaultOfMaxTokensEnded) {
 
 TEST_F(JobManagerTest, OnWorkComesWithEachJob) {
   std::atomic<int> calls = 0;
-  manager->SetOnWork([&] { ++calls; });
+  manager->SetListener({.on_work = [&] { ++calls; }});
   Submit(Prompts(1)).IgnoreError();
   Submit(Prompts(1)).IgnoreError();
   EXPECT_EQ(calls, 2);
@@ -694,7 +693,7 @@ TEST_F(JobManagerTest, OnWorkComesWithEachJob) {
 
 TEST_F(JobManagerTest, LongPromptsAreReadAFewMiBAtATime) {
   constexpr int kRequests = 12, kTokens = 1 << 20;
-  options.max_model_len = 2 * kTokens;
+  options.requests.max_model_len = 2 * kTokens;
   Reopen();
   std::string input;
   for (int i = 0; i < kRequests; ++i) {
@@ -729,7 +728,7 @@ TEST_F(JobManagerTest, EveryOneAtOnce) {
         while (answered < kJobs * kRequests) {
           auto requests = manager->TakeRequests(7);
           for (const Request& request : *requests) {
-            manager->ReportProgress(request.job, 1, 2, 3);
+            manager->ReportProgress(request.job, {1, 2, 3});
             manager->Complete(request, Answer(request));
             ++answered;
           }

@@ -8,7 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "coordinator/job_manager.h"
+#include "coordinator/jobs/job_manager.h"
 #include "tests/unit/coordinator/jobs/job_test_util.h"
 
 // What a JobManager makes of its state directory's state.

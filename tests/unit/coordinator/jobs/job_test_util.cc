@@ -9,15 +9,16 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "common/text/utf8.h"
+#include "coordinator/jobs/job_state.h"
 
 namespace sluice {
 
 TestJobs::TestJobs() {
   options.state_dir = dir.path() / "state";
-  options.served_model = "test-model";
-  options.max_model_len = 512;
-  options.default_max_tokens = 16;
-  options.tokenizer = &tokenizer;
+  options.requests.served_model = "test-model";
+  options.requests.max_model_len = 512;
+  options.requests.default_max_tokens = 16;
+  options.requests.tokenizer = &tokenizer;
   options.clock = &clock;
   options.metrics = &metrics;
 }

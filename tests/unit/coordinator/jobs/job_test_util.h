@@ -13,7 +13,7 @@
 #include "common/metrics/metrics.h"
 #include "common/threads/clock.h"
 #include "common/threads/mutex.h"
-#include "coordinator/job_manager.h"
+#include "coordinator/jobs/job_manager.h"
 #include "runtime/text/tokenizer/tokenizer.h"
 #include "tests/support/fake_tokenizer.h"
 #include "tests/support/manual_clock.h"

@@ -16,21 +16,22 @@ using json = nlohmann::json;
 
 class ResultFormatTest : public testing::Test {
  protected:
-  json Answer(const ResultHead& head, const Generation& generation) {
-    const std::string line = FormatAnswer(
-        head, generation, "test-model", absl::FromUnixSeconds(1234), &tokens_);
+  json Answer(const Request& request, const Generation& generation) {
+    const std::string line =
+        FormatAnswer(request, generation, "test-model",
+                     absl::FromUnixSeconds(1234), &tokens_);
     EXPECT_EQ(line.find('\n'), std::string::npos);
     return json::parse(line);
   }
 
-  ResultHead Head(Endpoint endpoint) const {
-    ResultHead head;
-    head.job = JobId(3);
-    head.index = 7;
-    head.custom_id = "mine";
-    head.endpoint = endpoint;
-    head.prompt_tokens = 5;
-    return head;
+  Request MakeRequest(Endpoint endpoint) const {
+    Request request;
+    request.job = JobId(3);
+    request.index = 7;
+    request.custom_id = "mine";
+    request.endpoint = endpoint;
+    request.prompt.assign(5, 3);
+    return request;
   }
 
   FakeTokenizer tokenizer_{FakeTokenizer::kBytes};
@@ -42,7 +43,8 @@ TEST_F(ResultFormatTest, Completion) {
   generation.text = "a \"b\"\n";
   generation.generated = 4;
   generation.finish_reason = FinishReason::kLength;
-  EXPECT_EQ(Answer(Head(Endpoint::kCompletions), generation), json::parse(R"({
+  EXPECT_EQ(Answer(MakeRequest(Endpoint::kCompletions), generation),
+            json::parse(R"({
     "id": "batch_req_3_7", "custom_id": "mine", "error": null,
     "response": {"status_code": 200, "request_id": "req_3_7", "body": {
       "id": "cmpl-3_7", "object": "text_completion", "created": 1234,
@@ -57,7 +59,7 @@ TEST_F(ResultFormatTest, Chat) {
   Generation generation;
   generation.text = "yes";
   generation.generated = 2;
-  EXPECT_EQ(Answer(Head(Endpoint::kChatCompletions), generation),
+  EXPECT_EQ(Answer(MakeRequest(Endpoint::kChatCompletions), generation),
             json::parse(R"({
     "id": "batch_req_3_7", "custom_id": "mine", "error": null,
     "response": {"status_code": 200, "request_id": "req_3_7", "body": {
@@ -92,9 +94,9 @@ Generation WithLogprobs() {
 }
 
 TEST_F(ResultFormatTest, ChatLogprobs) {
-  ResultHead head = Head(Endpoint::kChatCompletions);
-  head.logprobs = true;
-  const json line = Answer(head, WithLogprobs());
+  Request request = MakeRequest(Endpoint::kChatCompletions);
+  request.sampling.logprobs = 0;
+  const json line = Answer(request, WithLogprobs());
   EXPECT_EQ(line["response"]["body"]["choices"][0]["logprobs"], json::parse(R"({
     "content": [
       {"token": "h", "logprob": -0.5, "bytes": [104], "top_logprobs": [
@@ -107,11 +109,12 @@ TEST_F(ResultFormatTest, ChatLogprobs) {
 }
 
 TEST_F(ResultFormatTest, CompletionLogprobsAndEcho) {
-  ResultHead head = Head(Endpoint::kCompletions);
-  head.logprobs = true;
-  head.echo = true;
-  head.prompt_text = "\xC3\xA9!";
-  const json line = Answer(head, WithLogprobs());
+  Request request = MakeRequest(Endpoint::kCompletions);
+  request.sampling.logprobs = 0;
+  request.echo = true;
+  request.prompt_text = "\xC3\xA9!";
+  request.prompt.clear();
+  const json line = Answer(request, WithLogprobs());
   const json& choice = line["response"]["body"]["choices"][0];
   EXPECT_EQ(choice["text"], "\xC3\xA9!h\xC3\xA9");
   EXPECT_EQ(choice["logprobs"], json::parse(R"({
@@ -140,7 +143,7 @@ TEST_F(ResultFormatTest, ScoredPrompt) {
   scores.top = {{'h' + 3, -0.1f}, {'i' + 3, -2.5f},  {0xC3 + 3, -1e-7f},
                 {0xC4 + 3, -20},  {'x' + 3, -0.25f}, {-1, 0},
                 {'y' + 3, -0.5f}, {'z' + 3, -1}};
-  const json line = Answer(HeadOf(request), generation);
+  const json line = Answer(request, generation);
   const json& body = line["response"]["body"];
   EXPECT_EQ(body["choices"][0], json::parse(R"({
     "index": 0, "text": "h\u00e9!", "finish_reason": "length",
@@ -167,7 +170,7 @@ TEST_F(ResultFormatTest, ScoredPrompt) {
   generation.logprobs = {token};
   generation.text = "i";
   generation.generated = 1;
-  const json both = Answer(HeadOf(request), generation);
+  const json both = Answer(request, generation);
   const json& choice = both["response"]["body"]["choices"][0];
   EXPECT_EQ(choice["text"], "hi");
   EXPECT_EQ(choice["logprobs"]["tokens"], json::parse(R"(["<s>","h","i"])"));
@@ -180,15 +183,16 @@ TEST_F(ResultFormatTest, ScoredPrompt) {
 // that stand in it although they are special.
 TEST_F(ResultFormatTest, OffsetsOfAPromptThatIsNotItsTokens) {
   const auto offsets = [&](std::vector<int32_t> prompt, std::string text) {
-    ResultHead head = Head(Endpoint::kCompletions);
-    head.logprobs = head.echo = true;
-    head.prompt_text = std::move(text);
+    Request request = MakeRequest(Endpoint::kCompletions);
+    request.sampling.logprobs = 0;
+    request.echo = true;
+    request.prompt_text = std::move(text);
     Generation generation;
     generation.prompt_scores.logprobs.resize(prompt.size() - 1);
-    head.prompt = std::move(prompt);
-    return Answer(head, generation)["response"]["body"]["choices"][0]
-                                   ["logprobs"]["text_offset"]
-                                       .dump();
+    request.prompt = std::move(prompt);
+    return Answer(request, generation)["response"]["body"]["choices"][0]
+                                      ["logprobs"]["text_offset"]
+                                          .dump();
   };
   EXPECT_EQ(offsets({1, 'a' + 3, 'b' + 3}, "AB"), "[0,0,1]");
   EXPECT_EQ(offsets({1, 'a' + 3, 'b' + 3}, "\xC3\x84\xC3\x96"), "[0,0,1]");
@@ -201,9 +205,9 @@ TEST_F(ResultFormatTest, OffsetsOfAPromptThatIsNotItsTokens) {
 TEST_F(ResultFormatTest, BytesThatAreNoTextBecomeReplacements) {
   Generation generation;
   generation.text = "a\xFF";
-  ResultHead head = Head(Endpoint::kCompletions);
-  head.custom_id = "";
-  const json line = Answer(head, generation);
+  Request request = MakeRequest(Endpoint::kCompletions);
+  request.custom_id = "";
+  const json line = Answer(request, generation);
   EXPECT_EQ(line["response"]["body"]["choices"][0]["text"], "a\xEF\xBF\xBD");
   EXPECT_TRUE(line["custom_id"].is_null());
 }

@@ -16,52 +16,59 @@ using testing::ElementsAre;
 using testing::Le;
 
 // A store that the test holds up and lets fail.
-class ResultWriterTest : public testing::Test {
+class ResultWriterTest : public testing::Test, public ResultSink {
  protected:
   ResultWriterTest() {
     options_.first_retry = absl::Milliseconds(1);
     options_.last_retry = absl::Milliseconds(2);
-    options_.format = [](const ResultHead& head, const Generation&) {
-      StoredResult result;
-      result.index = head.index;
-      return result;
-    };
-    options_.commit = [this](absl::Span<const StoredResult> results) {
-      MutexLock lock(&mu_);
-      ++attempts_;
-      changed_.NotifyAll();
-      while (held_) changed_.Wait(&mu_);
-      if (!status_.ok()) return status_;
-      batches_.push_back(results.size());
-      for (const StoredResult& result : results) {
-        committed_.push_back(result.index);
-      }
-      return absl::OkStatus();
-    };
-    options_.background = [this]() -> absl::StatusOr<bool> {
-      MutexLock lock(&mu_);
-      ++background_calls_;
-      changed_.NotifyAll();
-      if (background_failures_ > 0) {
-        --background_failures_;
-        return absl::UnavailableError("busy");
-      }
-      return --background_left_ > 0;
-    };
-    options_.on_store_state = [this](const absl::Status& status) {
-      MutexLock lock(&mu_);
-      states_.push_back(status.code());
-    };
   }
 
-  void Start() { writer_ = std::make_unique<ResultWriter>(options_); }
+  StoredResult Format(FinishedRequest finished) override {
+    StoredResult result;
+    result.index = finished.request.index;
+    return result;
+  }
+
+  absl::Status Commit(absl::Span<const StoredResult> results) override {
+    MutexLock lock(&mu_);
+    ++attempts_;
+    changed_.NotifyAll();
+    while (held_) changed_.Wait(&mu_);
+    if (!status_.ok()) return status_;
+    batches_.push_back(results.size());
+    for (const StoredResult& result : results) {
+      committed_.push_back(result.index);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<bool> DoBackgroundWork() override {
+    MutexLock lock(&mu_);
+    ++background_calls_;
+    changed_.NotifyAll();
+    if (background_failures_ > 0) {
+      --background_failures_;
+      return absl::UnavailableError("busy");
+    }
+    return --background_left_ > 0;
+  }
+
+  void OnWritten() override {
+    MutexLock lock(&mu_);
+    written_.push_back(told_->backlog().results);
+  }
+
+  void Start() {
+    MutexLock lock(&mu_);
+    writer_ = std::make_unique<ResultWriter>(options_, this);
+    told_ = writer_.get();
+  }
 
   void Push(int64_t index, size_t text_bytes = 0) {
-    ResultHead head;
-    head.index = index;
-    Generation generation;
-    generation.text = std::string(text_bytes, 'x');
-    writer_->Push(std::move(head), std::move(generation));
+    FinishedRequest finished;
+    finished.request.index = index;
+    finished.generation.text = std::string(text_bytes, 'x');
+    writer_->Push(std::move(finished));
   }
 
   void Hold(bool held) {
@@ -106,7 +113,9 @@ class ResultWriterTest : public testing::Test {
   int background_failures_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<size_t> batches_ ABSL_GUARDED_BY(mu_);
   std::vector<int64_t> committed_ ABSL_GUARDED_BY(mu_);
-  std::vector<absl::StatusCode> states_ ABSL_GUARDED_BY(mu_);
+  std::vector<int64_t> written_ ABSL_GUARDED_BY(mu_);
+  // As the writer's thread knows it, also while it is destroyed.
+  ResultWriter* told_ ABSL_GUARDED_BY(mu_) = nullptr;
   std::unique_ptr<ResultWriter> writer_;
 };
 
@@ -137,7 +146,27 @@ TEST_F(ResultWriterTest, BatchesAreBoundedInNumberAndBytes) {
   EXPECT_EQ(committed().size(), 14u);
 }
 
-TEST_F(ResultWriterTest, PushWaitsWhenTheWriterIsFarBehind) {
+TEST_F(ResultWriterTest, TheBacklogIsWhatIsNotStored) {
+  Start();
+  EXPECT_EQ(writer_->backlog().results, 0);
+  EXPECT_EQ(writer_->backlog().bytes, 0);
+  Hold(true);
+  Push(0, 10'000);
+  WaitForAttempts(1);
+  Push(1);
+  EXPECT_EQ(writer_->backlog().results, 2);
+  EXPECT_GT(writer_->backlog().bytes, 10'000);
+  EXPECT_LT(writer_->backlog().bytes, 20'000);
+  Hold(false);
+  writer_->Stop();
+  EXPECT_EQ(writer_->backlog().results, 0);
+  EXPECT_EQ(writer_->backlog().bytes, 0);
+  // Whoever waits for it is told when it has become smaller.
+  MutexLock lock(&mu_);
+  EXPECT_THAT(written_, ElementsAre(1, 0));
+}
+
+TEST_F(ResultWriterTest, RoomIsWaitedForWhenTheWriterIsFarBehind) {
   options_.max_waiting = 2;
   Start();
   Hold(true);
@@ -147,6 +176,7 @@ TEST_F(ResultWriterTest, PushWaitsWhenTheWriterIsFarBehind) {
   {
     Thread pusher("pusher", [&] {
       for (int i = 1; i <= 10; ++i) {
+        writer_->WaitForRoom();
         Push(i);
         ++pushed;
       }
@@ -167,7 +197,10 @@ TEST_F(ResultWriterTest, NobodyWhoEndsWaitsForADeadStore) {
   Push(0);
   WaitForAttempts(1);
   Thread pusher("pusher", [&] {
-    for (int i = 1; i <= 10; ++i) Push(i);
+    for (int i = 1; i <= 10; ++i) {
+      writer_->WaitForRoom();
+      Push(i);
+    }
   });
   writer_->StopWaiting();
   pusher.Join();
@@ -184,7 +217,10 @@ TEST_F(ResultWriterTest, BackgroundWorkIsRetriedWhileResultsKeepComing) {
   Start();
   std::atomic<bool> end = false;
   Thread pusher("pusher", [&] {
-    for (int i = 0; !end; ++i) Push(i);
+    for (int i = 0; !end; ++i) {
+      writer_->WaitForRoom();
+      Push(i);
+    }
   });
   WaitForBackground(2);
   end = true;
@@ -200,9 +236,6 @@ TEST_F(ResultWriterTest, FailuresAreRetriedAndNothingIsLost) {
   SetStatus(absl::OkStatus());
   writer_->Stop();
   EXPECT_THAT(committed(), ElementsAre(0, 1));
-  MutexLock lock(&mu_);
-  EXPECT_EQ(states_.front(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(states_.back(), absl::StatusCode::kOk);
 }
 
 TEST_F(ResultWriterTest, FlushAndStopDoNotWaitForADeadStore) {

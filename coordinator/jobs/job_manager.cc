@@ -1,26 +1,26 @@
-// Changing jobs: creating, handing out, recording, cancelling. What only asks
-// is in job_queries.cc.
-
-#include "coordinator/jobs/job_manager_impl.h"
+#include "coordinator/jobs/job_manager.h"
 
 #include <google/protobuf/util/message_differencer.h>
 
 #include <algorithm>
+#include <limits>
 #include <system_error>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "common/host/logging.h"
 #include "common/status_macros.h"
 #include "common/text/text.h"
 #include "coordinator/jobs/job_ids.h"
 #include "coordinator/jobs/job_spec.h"
+#include "coordinator/jobs/job_state.h"
+#include "coordinator/jobs/job_upload.h"
 #include "coordinator/jobs/model_record.h"
 #include "coordinator/jobs/requests/input_file.h"
 #include "coordinator/jobs/requests/request_codec.h"
+#include "coordinator/jobs/results/result_format.h"
+#include "runtime/text/detokenizer.h"
 
 namespace sluice {
 namespace {
@@ -33,9 +33,13 @@ constexpr int64_t kPurgeRows = 2000;
 constexpr size_t kReadBytes = 1 << 20;
 constexpr absl::Duration kGaugeInterval = absl::Seconds(5);
 constexpr char kModelRecord[] = "model";
+constexpr int kDefaultPage = 50;
+constexpr int kMaxPage = 1000;
+// gRPC clients refuse messages of more than 4 MB.
+constexpr size_t kMaxPageBytes = 2 << 20;
 
 // Of requests and jobs that do not say; the model's own goes first.
-int64_t DefaultMaxTokens(const JobManager::Options& options) {
+int64_t DefaultMaxTokens(const RequestParser::Options& options) {
   int64_t tokens = options.default_max_tokens;
   if (options.model != nullptr) {
     tokens = options.model->generation_defaults().max_new_tokens.value_or(
@@ -46,30 +50,24 @@ int64_t DefaultMaxTokens(const JobManager::Options& options) {
 
 }  // namespace
 
-std::string JobStateName(v1::JobState state) {
-  return absl::AsciiStrToLower(
-      absl::StripPrefix(v1::JobState_Name(state), "JOB_STATE_"));
-}
-
-bool IsTerminal(v1::JobState state) {
-  return state == v1::JOB_STATE_COMPLETED || state == v1::JOB_STATE_FAILED ||
-         state == v1::JOB_STATE_CANCELLED;
-}
-
 absl::Status JobManager::Options::Validate() const {
   const auto wrong = [](const char* what) {
     return absl::InvalidArgumentError(absl::StrCat("JobManager: ", what));
   };
   if (state_dir.empty()) return wrong("state_dir is missing");
-  if (served_model.empty()) return wrong("served_model is missing");
-  if (max_model_len < 2) return wrong("max_model_len must be at least 2");
-  if (default_max_tokens < 1) return wrong("default_max_tokens must be >= 1");
+  if (requests.served_model.empty()) return wrong("served_model is missing");
+  if (requests.max_model_len < 2) {
+    return wrong("max_model_len must be at least 2");
+  }
+  if (requests.default_max_tokens < 1) {
+    return wrong("default_max_tokens must be >= 1");
+  }
   if (max_line_bytes < 1) return wrong("max_line_bytes must be at least 1");
   if (max_result_bytes < 1) return wrong("max_result_bytes must be at least 1");
   if (max_requests_per_job < 1) {
     return wrong("max_requests_per_job must be at least 1");
   }
-  if (tokenizer == nullptr || clock == nullptr || metrics == nullptr) {
+  if (requests.tokenizer == nullptr || clock == nullptr || metrics == nullptr) {
     return wrong("tokenizer, clock and metrics are needed");
   }
   return absl::OkStatus();
@@ -77,33 +75,31 @@ absl::Status JobManager::Options::Validate() const {
 
 absl::StatusOr<std::unique_ptr<JobManager>> JobManager::Create(
     Options options) {
-  return JobManagerImpl::Create(std::move(options));
-}
-
-absl::StatusOr<std::unique_ptr<JobManager>> JobManagerImpl::Create(
-    Options options) {
   SLUICE_RETURN_IF_ERROR(options.Validate());
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<StateLock> lock,
                           StateLock::Acquire(options.state_dir));
-  std::unique_ptr<JobManagerImpl> manager(
-      new JobManagerImpl(std::move(options), std::move(lock)));
+  std::unique_ptr<JobManager> manager(
+      new JobManager(std::move(options), std::move(lock)));
   SLUICE_RETURN_IF_ERROR(manager->Open());
   return std::unique_ptr<JobManager>(std::move(manager));
 }
 
-JobManagerImpl::JobManagerImpl(Options options, std::unique_ptr<StateLock> lock)
+JobManager::JobManager(Options options, std::unique_ptr<StateLock> lock)
     : options_(std::move(options)),
       state_lock_(std::move(lock)),
       metrics_(options_.metrics),
-      token_texts_(options_.tokenizer),
-      live_(options_.served_model, DefaultMaxTokens(options_), options_.clock,
-            &metrics_) {}
+      token_texts_(options_.requests.tokenizer),
+      live_(options_.requests.served_model, DefaultMaxTokens(options_.requests),
+            options_.clock, &metrics_) {}
 
-JobManagerImpl::~JobManagerImpl() {
-  if (writer_) writer_->Stop();
+JobManager::~JobManager() {
+  if (!writer_) return;
+  writer_->Stop();
+  MutexLock lock(&commit_mu_);
+  StoreReports().IgnoreError();  // it was logged
 }
 
-absl::Status JobManagerImpl::Open() {
+absl::Status JobManager::Open() {
   // Duplicate checks of a process that was killed at the wrong moment.
   std::error_code error;
   for (const auto& entry :
@@ -136,37 +132,28 @@ absl::Status JobManagerImpl::Open() {
   }
   state_gauges_ = std::make_unique<RegularUpdate>(
       [this] { metrics_.SetState(options_.state_dir); }, kGaugeInterval);
-  ResultWriter::Options writer;
-  writer.format = [this](const ResultHead& head, const Generation& generation) {
-    return Format(head, generation);
-  };
-  writer.commit = [this](absl::Span<const StoredResult> results) {
-    return CommitQueued(results);
-  };
-  writer.background = [this] { return DoBackgroundWork(); };
-  writer.on_store_state = [this](const absl::Status& s) { OnStoreState(s); };
-  writer_ = std::make_unique<ResultWriter>(std::move(writer));
+  writer_ = std::make_unique<ResultWriter>(ResultWriter::Options(),
+                                           static_cast<ResultSink*>(this));
   return absl::OkStatus();
 }
 
-int64_t JobManagerImpl::NowMicros() const {
+int64_t JobManager::NowMicros() const {
   return absl::ToUnixMicros(options_.clock->Now());
 }
 
-void JobManagerImpl::SetOnWork(std::function<void()> on_work) {
+void JobManager::SetListener(Listener listener) {
   MutexLock lock(&mu_);
-  on_work_ = std::move(on_work);
+  listener_ = std::move(listener);
 }
 
-void JobManagerImpl::SetOnCancel(std::function<void(JobId)> on_cancel) {
+JobManager::Listener JobManager::listener() const {
   MutexLock lock(&mu_);
-  on_cancel_ = std::move(on_cancel);
+  return listener_;
 }
 
 // -- Creating.
 
-absl::StatusOr<JobRecord> JobManagerImpl::FindExisting(
-    const v1::JobSpec& spec) {
+absl::StatusOr<JobRecord> JobManager::FindExisting(const v1::JobSpec& spec) {
   if (spec.request_id().empty()) return absl::NotFoundError("no request_id");
   SLUICE_ASSIGN_OR_RETURN(JobRecord job,
                           store_->FindByRequestId(spec.request_id()));
@@ -179,7 +166,7 @@ absl::StatusOr<JobRecord> JobManagerImpl::FindExisting(
   return job;
 }
 
-std::unique_ptr<JobManager::Upload> JobManagerImpl::Repeat(JobRecord job) {
+std::unique_ptr<JobManager::Upload> JobManager::Repeat(JobRecord job) {
   return std::make_unique<RepeatedUpload>(
       job.content, [this, job](bool same) -> absl::StatusOr<v1::Job> {
         // As it is now: the upload took its time.
@@ -198,9 +185,9 @@ std::unique_ptr<JobManager::Upload> JobManagerImpl::Repeat(JobRecord job) {
       });
 }
 
-absl::StatusOr<std::unique_ptr<JobManager::Upload>> JobManagerImpl::BeginUpload(
+absl::StatusOr<std::unique_ptr<JobManager::Upload>> JobManager::BeginUpload(
     const v1::JobSpec& spec, std::function<bool()> stopped) {
-  SLUICE_RETURN_IF_ERROR(ValidateJobSpec(spec, options_.served_model));
+  SLUICE_RETURN_IF_ERROR(ValidateJobSpec(spec, options_.requests.served_model));
   auto found = FindExisting(spec);
   if (found.ok()) return Repeat(*std::move(found));
   if (!absl::IsNotFound(found.status())) return found.status();
@@ -208,7 +195,7 @@ absl::StatusOr<std::unique_ptr<JobManager::Upload>> JobManagerImpl::BeginUpload(
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<CustomIdSet> custom_ids,
                           CustomIdSet::Create(options_.state_dir));
   JobRecord job;
-  job.model = options_.served_model;
+  job.model = options_.requests.served_model;
   job.spec = spec;
   job.created_us = NowMicros();
   const absl::Status created = store_->CreateJob(&job);
@@ -230,25 +217,18 @@ absl::StatusOr<std::unique_ptr<JobManager::Upload>> JobManagerImpl::BeginUpload(
   upload.max_requests = options_.max_requests_per_job;
   upload.store = store_.get();
   upload.long_line = &long_line_mu_;
-  upload.publish = [this](JobId id, const JobUpload::Totals& totals) {
+  upload.publish = [this](JobId id, const JobTotals& totals) {
     return Publish(id, totals);
   };
   upload.abandon = [this](JobId id) { Abandon(id); };
   upload.stopped = std::move(stopped);
   live_.CountUpload(1);
-  RequestParser parser({.served_model = options_.served_model,
-                        .max_model_len = options_.max_model_len,
-                        .default_max_tokens = options_.default_max_tokens,
-                        .model = options_.model,
-                        .tokenizer = options_.tokenizer,
-                        .chat_template = options_.chat_template,
-                        .no_chat_template = options_.no_chat_template},
-                       spec.defaults());
-  return std::make_unique<JobUpload>(std::move(upload), std::move(parser),
-                                     std::move(custom_ids));
+  return std::make_unique<JobUpload>(
+      std::move(upload), RequestParser(options_.requests, spec.defaults()),
+      std::move(custom_ids));
 }
 
-absl::StatusOr<v1::Job> JobManagerImpl::CreateFromPath(
+absl::StatusOr<v1::Job> JobManager::CreateFromPath(
     const v1::JobSpec& spec, const std::function<bool()>& stopped) {
   const auto found = FindExisting(spec);
   if (found.ok()) return live_.Describe(*found);
@@ -268,31 +248,29 @@ absl::StatusOr<v1::Job> JobManagerImpl::CreateFromPath(
   }
 }
 
-absl::StatusOr<v1::Job> JobManagerImpl::Publish(
-    JobId id, const JobUpload::Totals& totals) {
+absl::StatusOr<v1::Job> JobManager::Publish(JobId id, const JobTotals& totals) {
   JobRecord job;
   {
     MutexLock lock(&commit_mu_);
     SLUICE_ASSIGN_OR_RETURN(job, store_->PublishJob(id, totals, NowMicros()));
     live_.CountUpload(-1);
     live_.Add(job);
-    if (!plan_.empty()) RecordPlan();
+    {
+      MutexLock report_lock(&mu_);
+      plan_stored_ = plan_stored_ && plan_.empty();
+    }
+    StoreReports().IgnoreError();  // results wait for it, not jobs
   }
   for (const auto& [code, count] : totals.errors) {
     metrics_.CountErrors(code, count);
   }
   LogInfo(absl::StrCat("job=", FormatJobId(id), " accepted, requests=",
                        totals.lines, " bad_lines=", totals.failed));
-  std::function<void()> on_work;
-  {
-    MutexLock lock(&mu_);
-    on_work = on_work_;
-  }
-  if (on_work) on_work();
+  if (const Listener l = listener(); l.on_work) l.on_work();
   return live_.Describe(job);
 }
 
-void JobManagerImpl::Abandon(JobId job) {
+void JobManager::Abandon(JobId job) {
   live_.CountUpload(-1);
   const absl::Status status = store_->MarkDeleted(job);
   if (!status.ok()) {
@@ -304,9 +282,9 @@ void JobManagerImpl::Abandon(JobId job) {
 
 // -- Handing out.
 
-absl::StatusOr<Request> JobManagerImpl::Restore(const LiveJobs::Cursor& cursor,
-                                                StoredRequest stored) const {
-  Request request;
+absl::Status JobManager::Restore(const LiveJobs::Cursor& cursor,
+                                 StoredRequest stored, Request* out) const {
+  Request& request = *out;
   request.job = cursor.job;
   if (cursor.accepted_us > 0) {
     request.accepted = absl::FromUnixMicros(cursor.accepted_us);
@@ -316,8 +294,9 @@ absl::StatusOr<Request> JobManagerImpl::Restore(const LiveJobs::Cursor& cursor,
   request.prompt = std::move(stored.prompt);
   SLUICE_RETURN_IF_ERROR(DecodeRequestParams(stored.params, &request));
   // The model directory may have changed since the request was checked.
-  const int32_t vocab_size = options_.model ? options_.model->spec().vocab_size
-                                            : options_.tokenizer->vocab_size();
+  const RequestParser::Options& model = options_.requests;
+  const int32_t vocab_size = model.model ? model.model->spec().vocab_size
+                                         : model.tokenizer->vocab_size();
   const auto out_of_range = [&](int32_t id) {
     return id < 0 || id >= vocab_size;
   };
@@ -325,7 +304,7 @@ absl::StatusOr<Request> JobManagerImpl::Restore(const LiveJobs::Cursor& cursor,
       !request.prompt.empty() && request.max_tokens >= (request.echo ? 0 : 1) &&
       request.sampling.logprobs <= kMaxTopLogprobs &&
       static_cast<int64_t>(request.prompt.size()) + request.max_tokens <=
-          options_.max_model_len &&
+          model.max_model_len &&
       std::none_of(request.prompt.begin(), request.prompt.end(), out_of_range);
   for (const auto& [id, bias] : request.sampling.logit_bias) {
     fits = fits && !out_of_range(id);
@@ -335,13 +314,14 @@ absl::StatusOr<Request> JobManagerImpl::Restore(const LiveJobs::Cursor& cursor,
         "the request does not fit the model any more: vocabulary or maximum "
         "length changed since it was accepted; submit it again");
   }
-  return request;
+  return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<Request>> JobManagerImpl::TakeRequests(size_t max) {
+absl::StatusOr<std::vector<Request>> JobManager::TakeRequests(size_t max) {
   MutexLock take_lock(&take_mu_);
   std::vector<Request> taken;
   while (taken.size() < max) {
+    writer_->WaitForRoom();
     const auto cursor = live_.NextRunnable();
     if (!cursor) break;
     const int64_t limit =
@@ -357,26 +337,19 @@ absl::StatusOr<std::vector<Request>> JobManagerImpl::TakeRequests(size_t max) {
     // A job that was cancelled meanwhile gives nothing more.
     if (!live_.Advance(cursor->job, next, count, rows->empty())) continue;
     for (StoredRequest& row : *rows) {
-      ResultHead head;
-      head.job = cursor->job;
-      head.index = row.index;
-      head.custom_id = row.custom_id;
-      head.prompt_tokens = static_cast<int64_t>(row.prompt.size());
-      auto request = Restore(*cursor, std::move(row));
-      if (request.ok()) {
-        taken.push_back(*std::move(request));
-        continue;
+      Request request;
+      absl::Status fits = Restore(*cursor, std::move(row), &request);
+      if (fits.ok()) {
+        taken.push_back(std::move(request));
+      } else {
+        Complete(std::move(request), {.status = std::move(fits)});
       }
-      Generation failed;
-      failed.status = request.status();
-      live_.CountQueued(head.job, 1);
-      writer_->Push(std::move(head), std::move(failed));
     }
   }
   return taken;
 }
 
-absl::StatusOr<LengthHistogram> JobManagerImpl::PendingLengths() {
+absl::StatusOr<LengthHistogram> JobManager::PendingLengths() {
   LengthHistogram lengths;
   SLUICE_ASSIGN_OR_RETURN(const std::vector<JobRecord> jobs,
                           store_->UnfinishedJobs());
@@ -404,31 +377,53 @@ absl::StatusOr<LengthHistogram> JobManagerImpl::PendingLengths() {
 
 // -- Recording.
 
-void JobManagerImpl::ReportPlan(const std::string& plan) {
-  MutexLock lock(&commit_mu_);
-  plan_ = plan;
-  RecordPlan();
-}
-
-void JobManagerImpl::ReportModel(const ModelContent& model) {
-  MutexLock lock(&commit_mu_);
-  model_ = model;
-  const absl::Status stored = StoreModel();
-  if (!stored.ok()) LogWarning(stored.message());  // no result is stored either
-}
-
-absl::Status JobManagerImpl::StoreModel() {
-  if (!model_) return absl::OkStatus();
-  const absl::Status written =
-      WriteModelRecord(options_.state_dir / kModelRecord, *model_);
-  if (written.ok()) {
-    model_.reset();
-    return absl::OkStatus();
+void JobManager::ReportPlan(const std::string& plan) {
+  {
+    MutexLock lock(&mu_);
+    plan_ = plan;
+    plan_stored_ = false;
   }
-  return Annotate(written, "which weights jobs began with could not be stored");
+  writer_->Wake();
 }
 
-ModelContent JobManagerImpl::ReportedModel() {
+void JobManager::ReportModel(const ModelContent& model) {
+  {
+    MutexLock lock(&mu_);
+    model_ = model;
+  }
+  writer_->Wake();
+}
+
+absl::Status JobManager::StoreReports() {
+  std::optional<ModelContent> model;
+  std::optional<std::string> plan;
+  {
+    MutexLock lock(&mu_);
+    model = model_;
+    if (!std::exchange(plan_stored_, true)) plan = plan_;
+  }
+  if (plan) {
+    absl::StatusOr<std::vector<JobRecord>> jobs = store_->SetPlan(*plan);
+    if (!jobs.ok()) {
+      LogWarning(absl::StrCat("the plan could not be stored: ",
+                              jobs.status().ToString()));
+    } else {
+      for (const JobRecord& job : *jobs) live_.Update(job);
+    }
+  }
+  if (!model) return absl::OkStatus();
+  const absl::Status written =
+      WriteModelRecord(options_.state_dir / kModelRecord, *model);
+  if (!written.ok()) {
+    return Annotate(written,
+                    "which weights jobs began with could not be stored");
+  }
+  MutexLock lock(&mu_);
+  if (model_ == model) model_.reset();
+  return absl::OkStatus();
+}
+
+ModelContent JobManager::ReportedModel() const {
   absl::StatusOr<ModelContent> model =
       ReadModelRecord(options_.state_dir / kModelRecord);
   if (model.ok()) return *std::move(model);
@@ -439,68 +434,30 @@ ModelContent JobManagerImpl::ReportedModel() {
   return {};
 }
 
-bool JobManagerImpl::HasBegunJobs() { return live_.AnyBegun(); }
-
-void JobManagerImpl::RecordPlan() {
-  absl::StatusOr<std::vector<JobRecord>> jobs = store_->SetPlan(plan_);
-  if (!jobs.ok()) {
-    LogWarning(absl::StrCat("the plan could not be stored: ",
-                            jobs.status().ToString()));
-    return;
-  }
-  for (const JobRecord& job : *jobs) live_.Update(job);
-}
-
-void JobManagerImpl::Complete(const Request& request, Generation generation) {
+void JobManager::Complete(Request request, Generation generation) {
   live_.CountQueued(request.job, 1);
-  writer_->Push(HeadOf(request), std::move(generation));
+  writer_->Push({std::move(request), std::move(generation)});
 }
 
-StoredResult JobManagerImpl::Format(const ResultHead& head,
-                                    const Generation& generation) {
-  StoredResult result;
-  result.job = head.job;
-  result.index = head.index;
-  result.prompt_tokens = head.prompt_tokens;
-  result.max_tokens = head.max_tokens;
-  result.replays = live_.TakeReplays(head.job);
-  if (generation.status.ok()) {
-    result.kind = ResultKind::kAnswer;
-    result.line = FormatAnswer(head, generation, options_.served_model,
-                               options_.clock->Now(), &token_texts_);
-    const auto bytes = static_cast<int64_t>(result.line.size());
-    if (bytes > options_.max_result_bytes) {
-      const LineError error = {
-          "result_too_large",
-          absl::StrCat("the answer takes ", bytes, " bytes, more than the ",
-                       options_.max_result_bytes,
-                       " that are kept of one; ask for fewer logprobs or cut "
-                       "the prompt"),
-          ""};
-      result.kind = ResultKind::kError;
-      result.line = FormatError(head.job, head.index, head.custom_id, error);
-      result.outcome = error.code;
-      return result;
-    }
-    result.generation_tokens = generation.generated;
-    const bool stopped = generation.finish_reason == FinishReason::kStop;
-    result.outcome = stopped ? "stop" : "length";
-    result.cut_by_default = head.max_tokens_by_default && !stopped;
-    return result;
+StoredResult JobManager::Format(FinishedRequest finished) {
+  Generation& generation = finished.generation;
+  if (generation.decode) {
+    generation.text = DecodeAfter(*options_.requests.tokenizer,
+                                  finished.request.prompt, generation.tokens,
+                                  /*skip_special_tokens=*/true);
   }
-  const LineError error = ErrorOfStatus(generation.status);
-  result.kind = absl::IsCancelled(generation.status) ? ResultKind::kCancelled
-                                                     : ResultKind::kError;
-  result.line = FormatError(head.job, head.index, head.custom_id, error);
-  result.outcome = error.code;
+  StoredResult result = FormatResult(finished, options_.requests.served_model,
+                                     options_.clock->Now(),
+                                     options_.max_result_bytes, &token_texts_);
+  result.replays = live_.TakeReplays(result.job);
   return result;
 }
 
-absl::Status JobManagerImpl::Commit(absl::Span<const StoredResult> results) {
+absl::Status JobManager::Record(absl::Span<const StoredResult> results) {
   JobStore::Commit commit;
   {
     MutexLock lock(&commit_mu_);
-    SLUICE_RETURN_IF_ERROR(StoreModel());
+    SLUICE_RETURN_IF_ERROR(StoreReports());
     SLUICE_ASSIGN_OR_RETURN(commit,
                             store_->CommitResults(results, NowMicros()));
     // Counted first: who sees the job end sees its results counted.
@@ -518,45 +475,36 @@ absl::Status JobManagerImpl::Commit(absl::Span<const StoredResult> results) {
   return absl::OkStatus();
 }
 
-absl::Status JobManagerImpl::CommitQueued(
-    absl::Span<const StoredResult> results) {
-  SLUICE_RETURN_IF_ERROR(Commit(results));
+absl::Status JobManager::Commit(absl::Span<const StoredResult> results) {
+  const absl::Status status = Record(results);
+  if (!status.ok()) {
+    const std::string detail =
+        absl::StrCat("results cannot be stored: ", status.message());
+    if (live_.SetStoreDetail(detail)) {
+      LogError(absl::StrCat(detail, "; will be tried again"));
+    }
+    return status;
+  }
+  if (live_.SetStoreDetail("")) LogInfo("results are stored again");
   for (const StoredResult& result : results) live_.CountQueued(result.job, -1);
   return absl::OkStatus();
 }
 
-void JobManagerImpl::OnStoreState(const absl::Status& status) {
-  if (status.ok()) {
-    if (live_.SetStoreDetail("")) LogInfo("results are stored again");
-    return;
-  }
-  const std::string detail =
-      absl::StrCat("results cannot be stored: ", status.message());
-  if (live_.SetStoreDetail(detail)) {
-    LogError(absl::StrCat(detail, "; will be tried again"));
-  }
+void JobManager::OnWritten() {
+  if (const Listener l = listener(); l.on_stored) l.on_stored();
 }
 
-void JobManagerImpl::BeginShutdown() { writer_->StopWaiting(); }
-
-void JobManagerImpl::Flush() { writer_->Flush(); }
-
-void JobManagerImpl::ReportProgress(JobId job, int64_t running,
-                                    int64_t new_tokens, int64_t prompt_tokens) {
-  live_.AddProgress(job, running, new_tokens, prompt_tokens);
+void JobManager::ReportProgress(JobId job, const JobProgress& progress) {
+  live_.AddProgress(job, progress);
 }
 
-void JobManagerImpl::ReportReplays(JobId job, int64_t count) {
-  live_.AddReplays(job, count);
-}
-
-void JobManagerImpl::ReportDetail(const std::string& detail) {
+void JobManager::ReportDetail(const std::string& detail) {
   live_.SetDetail(detail);
 }
 
 // -- Cancelling and deleting.
 
-absl::StatusOr<v1::Job> JobManagerImpl::CancelJob(const std::string& id) {
+absl::StatusOr<v1::Job> JobManager::CancelJob(const std::string& id) {
   SLUICE_ASSIGN_OR_RETURN(const JobId job_id, ParseJobId(id));
   JobRecord job;
   {
@@ -568,19 +516,17 @@ absl::StatusOr<v1::Job> JobManagerImpl::CancelJob(const std::string& id) {
     }
   }
   if (job.state == v1::JOB_STATE_CANCELLING) {
-    std::function<void(JobId)> on_cancel;
     {
       MutexLock lock(&mu_);
       cancelling_.insert(job_id);
-      on_cancel = on_cancel_;
     }
     writer_->Wake();
-    if (on_cancel) on_cancel(job_id);
+    if (const Listener l = listener(); l.on_cancel) l.on_cancel(job_id);
   }
   return live_.Describe(job);
 }
 
-absl::Status JobManagerImpl::DeleteJob(const std::string& id) {
+absl::Status JobManager::DeleteJob(const std::string& id) {
   SLUICE_ASSIGN_OR_RETURN(const JobId job_id, ParseJobId(id));
   {
     MutexLock lock(&commit_mu_);
@@ -598,7 +544,12 @@ absl::Status JobManagerImpl::DeleteJob(const std::string& id) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> JobManagerImpl::DoBackgroundWork() {
+absl::StatusOr<bool> JobManager::DoBackgroundWork() {
+  {
+    MutexLock lock(&commit_mu_);
+    const absl::Status stored = StoreReports();
+    if (!stored.ok()) LogWarning(stored.message());  // no result is, either
+  }
   SLUICE_RETURN_IF_ERROR(RemoveAbandoned());
   const absl::StatusOr<bool> cancelled = CancelSome();
   if (cancelled.ok() && *cancelled) return true;
@@ -608,7 +559,7 @@ absl::StatusOr<bool> JobManagerImpl::DoBackgroundWork() {
   return cancelled;
 }
 
-absl::Status JobManagerImpl::RemoveAbandoned() {
+absl::Status JobManager::RemoveAbandoned() {
   while (true) {
     JobId job;
     {
@@ -623,7 +574,7 @@ absl::Status JobManagerImpl::RemoveAbandoned() {
   }
 }
 
-absl::StatusOr<bool> JobManagerImpl::CancelSome() {
+absl::StatusOr<bool> JobManager::CancelSome() {
   JobId job;
   {
     MutexLock lock(&mu_);
@@ -635,20 +586,84 @@ absl::StatusOr<bool> JobManagerImpl::CancelSome() {
   const absl::Status cancelled = absl::CancelledError("");
   std::vector<StoredResult> results;
   for (const StoredRequest& row : rows) {
-    ResultHead head;
-    head.job = job;
-    head.index = row.index;
-    head.custom_id = row.custom_id;
-    Generation generation;
-    generation.status = cancelled;
-    results.push_back(Format(head, generation));
+    FinishedRequest request;
+    request.request.job = job;
+    request.request.index = row.index;
+    request.request.custom_id = row.custom_id;
+    request.generation.status = cancelled;
+    results.push_back(Format(std::move(request)));
   }
-  if (!results.empty()) SLUICE_RETURN_IF_ERROR(Commit(results));
+  if (!results.empty()) SLUICE_RETURN_IF_ERROR(Record(results));
   if (rows.empty()) {
     MutexLock lock(&mu_);
     cancelling_.erase(job);
   }
   return true;
+}
+
+// -- Asking.
+
+absl::StatusOr<v1::Job> JobManager::GetJob(const std::string& id) {
+  SLUICE_ASSIGN_OR_RETURN(const JobId job, ParseJobId(id));
+  if (auto live = live_.Find(job)) return *std::move(live);
+  SLUICE_ASSIGN_OR_RETURN(const JobRecord stored, store_->GetJob(job));
+  return live_.Describe(stored);
+}
+
+absl::StatusOr<v1::ListJobsResponse> JobManager::ListJobs(
+    const v1::ListJobsRequest& request) {
+  if (request.page_size() < 0) {
+    return absl::InvalidArgumentError("page_size must not be negative");
+  }
+  JobId before(std::numeric_limits<int64_t>::max());
+  if (!request.page_token().empty()) {
+    SLUICE_ASSIGN_OR_RETURN(before, ParsePageToken(request.page_token()));
+  }
+  const int size = request.page_size() == 0
+                       ? kDefaultPage
+                       : std::min(request.page_size(), kMaxPage);
+  // One more tells whether there is another page.
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<JobRecord> jobs,
+                          store_->ListJobs(before, size + 1));
+  v1::ListJobsResponse response;
+  size_t bytes = 0;
+  for (const JobRecord& job : jobs) {
+    v1::Job described = live_.Describe(job);
+    bytes += described.ByteSizeLong();
+    const int count = response.jobs_size();
+    if (count == size || (count > 0 && bytes > kMaxPageBytes)) {
+      SLUICE_ASSIGN_OR_RETURN(const JobId last,
+                              ParseJobId(response.jobs(count - 1).id()));
+      response.set_next_page_token(FormatPageToken(last));
+      break;
+    }
+    *response.add_jobs() = std::move(described);
+  }
+  return response;
+}
+
+absl::StatusOr<v1::ResultChunk> JobManager::ReadResults(const std::string& id,
+                                                        int64_t offset,
+                                                        int64_t max_bytes) {
+  SLUICE_ASSIGN_OR_RETURN(const JobId job, ParseJobId(id));
+  if (offset < 0) {
+    return absl::InvalidArgumentError("offset must not be negative");
+  }
+  SLUICE_RETURN_IF_ERROR(store_->GetJob(job).status());
+  SLUICE_ASSIGN_OR_RETURN(std::vector<v1::Result> results,
+                          store_->ReadResults(job, offset, max_bytes));
+  v1::ResultChunk chunk;
+  chunk.set_next_offset(offset + static_cast<int64_t>(results.size()));
+  for (v1::Result& result : results) *chunk.add_results() = std::move(result);
+  return chunk;
+}
+
+std::vector<std::string> JobManager::WaitForChanges(absl::Duration timeout) {
+  std::vector<std::string> ids;
+  for (const JobId job : live_.WaitForChanges(timeout)) {
+    ids.push_back(FormatJobId(job));
+  }
+  return ids;
 }
 
 }  // namespace sluice

@@ -1,0 +1,183 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/metrics/metrics.h"
+#include "common/threads/clock.h"
+#include "common/threads/mutex.h"
+#include "common/threads/regular_update.h"
+#include "coordinator/jobs/job_metrics.h"
+#include "coordinator/jobs/live_jobs.h"
+#include "coordinator/jobs/requests/request_parser.h"
+#include "coordinator/jobs/results/result_writer.h"
+#include "coordinator/jobs/results/token_texts.h"
+#include "coordinator/request_queue.h"
+#include "coordinator/store/job_store.h"
+#include "coordinator/store/state_lock.h"
+#include "sluice/v1/jobs.pb.h"
+
+namespace sluice {
+
+// The jobs: accepts them, keeps them in the store, hands their requests to the
+// dispatcher and keeps their results. Everything acknowledged is on disk. What
+// has ended is read from the store; what has not is in LiveJobs too, and
+// commit_mu_ orders the two: whoever changes a job in the store changes it
+// there as well before another may. Thread-safe.
+class JobManager : public RequestQueue, private ResultSink {
+ public:
+  struct Options {
+    std::filesystem::path state_dir;   // holds sluice.db; created if missing
+    std::filesystem::path input_root;  // for JobSpec.input_path; "" forbids it
+    // What it points to must outlive the manager.
+    RequestParser::Options requests;
+    int64_t max_line_bytes = 16 << 20;
+    int64_t max_requests_per_job = 100'000'000;
+    // A longer result line becomes an error. Stores hold at most 1e9 bytes.
+    int64_t max_result_bytes = 256 << 20;
+    const Clock* clock = nullptr;  // both must outlive the manager
+    MetricsRegistry* metrics = nullptr;
+    absl::Status Validate() const;
+  };
+
+  static absl::StatusOr<std::unique_ptr<JobManager>> Create(Options options);
+  // Stores what was completed so far, if the store takes it.
+  ~JobManager() override;
+
+  // What whoever takes requests is told, on any thread; each may be empty.
+  struct Listener {
+    std::function<void()> on_work;  // there may be new requests to take
+    // A job was cancelled: its requests are to be generated no further, and to
+    // be completed with kCancelled.
+    std::function<void(JobId)> on_cancel;
+    std::function<void()> on_stored;  // the backlog is smaller
+  };
+  void SetListener(Listener listener);
+
+  // An upload under way. Destroyed without Commit, the job never existed.
+  class Upload {
+   public:
+    virtual ~Upload() = default;
+    // Any cut of the input; validates the lines that it completes.
+    virtual absl::Status Append(absl::string_view data) = 0;
+    // Kept of a line that has begun.
+    virtual size_t unfinished_bytes() const = 0;
+    // Makes the job durable and starts it.
+    virtual absl::StatusOr<v1::Job> Commit() = 0;
+  };
+  // With the request_id of a job that exists, an upload that makes none, and
+  // whose Commit answers that job if its input was the same: kAlreadyExists if
+  // not, or if the spec is not the same. kUnavailable while another upload with
+  // the request_id is under way. `stopped`, if not null, is asked before every
+  // line: once it says so, Append fails with kCancelled.
+  absl::StatusOr<std::unique_ptr<Upload>> BeginUpload(
+      const v1::JobSpec& spec, std::function<bool()> stopped = nullptr);
+  // Creates a job from spec.input_path: kPermissionDenied outside the root,
+  // kNotFound; kCancelled, as above. With the request_id of a job that exists,
+  // and the same spec, that job; the file is not read again.
+  absl::StatusOr<v1::Job> CreateFromPath(
+      const v1::JobSpec& spec, const std::function<bool()>& stopped = nullptr);
+
+  absl::StatusOr<v1::Job> GetJob(const std::string& id);
+  absl::StatusOr<v1::ListJobsResponse> ListJobs(
+      const v1::ListJobsRequest& request);
+  absl::StatusOr<v1::Job> CancelJob(const std::string& id);
+  absl::Status DeleteJob(const std::string& id);
+
+  // Results with index >= offset, in order, up to the first one missing, at
+  // most about `max_bytes` (at least one if there is one).
+  absl::StatusOr<v1::ResultChunk> ReadResults(const std::string& id,
+                                              int64_t offset,
+                                              int64_t max_bytes);
+
+  // Waits until jobs have changed, ended or been deleted since the last call,
+  // or the time-out passed; which ones. Meant for one caller, who tells all
+  // that watch.
+  std::vector<std::string> WaitForChanges(absl::Duration timeout);
+
+  absl::StatusOr<std::vector<Request>> TakeRequests(size_t max) override;
+  absl::StatusOr<LengthHistogram> PendingLengths() override;
+  void Complete(Request request, Generation generation) override;
+  Backlog backlog() const override { return writer_->backlog(); }
+  void ReportProgress(JobId job, const JobProgress& progress) override;
+  void ReportPlan(const std::string& plan) override;
+  void ReportModel(const ModelContent& model) override;
+  void ReportDetail(const std::string& detail) override;
+
+  // What ReportModel was told last, in this life or an earlier one.
+  ModelContent ReportedModel() const;
+  // Whether an unfinished job was begun: requests of it were handed out, or
+  // have answers.
+  bool HasBegunJobs() const { return live_.AnyBegun(); }
+
+  // Before whoever takes requests ends: taking them waits no more for results
+  // to be stored, as it does while a full disk takes none.
+  void BeginShutdown() { writer_->StopWaiting(); }
+  // Returns when what was completed so far is stored, or could not be.
+  void Flush() { writer_->Flush(); }
+
+ private:
+  JobManager(Options options, std::unique_ptr<StateLock> lock);
+
+  absl::Status Open();
+  int64_t NowMicros() const;
+  Listener listener() const;
+  // The job that has the spec's request_id; kNotFound if none has,
+  // kAlreadyExists if its spec is another.
+  absl::StatusOr<JobRecord> FindExisting(const v1::JobSpec& spec);
+  std::unique_ptr<Upload> Repeat(JobRecord job);
+  absl::StatusOr<v1::Job> Publish(JobId job, const JobTotals& totals);
+  void Abandon(JobId job);
+  // Records what was reported and is not stored yet: the model, and the plan
+  // with the jobs in progress. A plan that can't be stored is given up.
+  absl::Status StoreReports() ABSL_EXCLUSIVE_LOCKS_REQUIRED(commit_mu_);
+  // Fills `request`. kFailedPrecondition if it does not fit the model any more.
+  absl::Status Restore(const LiveJobs::Cursor& cursor, StoredRequest stored,
+                       Request* request) const;
+
+  // For the writer's thread.
+  StoredResult Format(FinishedRequest finished) override;
+  absl::Status Commit(absl::Span<const StoredResult> results) override;
+  absl::StatusOr<bool> DoBackgroundWork() override;
+  void OnWritten() override;
+  // Commits results that did not come from the writer's queue.
+  absl::Status Record(absl::Span<const StoredResult> results);
+  absl::StatusOr<bool> CancelSome();
+  absl::Status RemoveAbandoned();
+
+  const Options options_;
+  const std::unique_ptr<StateLock> state_lock_;
+  JobMetrics metrics_;
+  TokenTexts token_texts_;  // writer's thread only
+  LiveJobs live_;
+  std::unique_ptr<JobStore> store_;
+
+  Mutex commit_mu_;
+  Mutex take_mu_;       // one TakeRequests at a time
+  Mutex long_line_mu_;  // see JobUpload
+
+  mutable Mutex mu_;  // held for moments only
+  Listener listener_ ABSL_GUARDED_BY(mu_);
+  std::string plan_ ABSL_GUARDED_BY(mu_);  // of jobs that begin
+  bool plan_stored_ ABSL_GUARDED_BY(mu_) = true;
+  // What results to come are of, until that is stored: before them.
+  std::optional<ModelContent> model_ ABSL_GUARDED_BY(mu_);
+  std::set<JobId> cancelling_ ABSL_GUARDED_BY(mu_);
+  std::set<JobId> abandoned_ ABSL_GUARDED_BY(mu_);
+
+  std::unique_ptr<RegularUpdate> state_gauges_;
+  std::unique_ptr<ResultWriter> writer_;  // first to go
+};
+
+}  // namespace sluice
