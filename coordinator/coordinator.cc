@@ -14,7 +14,6 @@
 #include "common/text/utf8.h"
 #include "common/threads/clock.h"
 #include "common/threads/mutex.h"
-#include "coordinator/cluster/planner.h"
 #include "coordinator/cluster/worker_service.h"
 #include "coordinator/dispatch/dispatcher.h"
 #include "coordinator/planning/model_shape_of.h"
@@ -28,7 +27,7 @@ namespace sluice {
 namespace {
 
 // Some seconds are normal where there are many workers.
-constexpr absl::Duration kMostLinkTime = absl::Seconds(20);
+constexpr absl::Duration kMaxLinkTime = absl::Seconds(20);
 constexpr int32_t kDefaultStepTokens = 2048;
 
 absl::Status CheckRange(absl::string_view name, int64_t value, int64_t least,
@@ -222,8 +221,8 @@ class CoordinatorImpl : public Coordinator {
           "max_model_len is ", options_.max_model_len, ", but the model in ",
           options_.model_dir.string(), " ", model_->DescribePositions()));
     }
-    if (options_.max_model_len == 0 && options_.most_model_len > 0) {
-      options_.max_model_len = std::min(positions, options_.most_model_len);
+    if (options_.max_model_len == 0 && options_.positions_cap > 0) {
+      options_.max_model_len = std::min(positions, options_.positions_cap);
     } else if (options_.max_model_len == 0) {
       options_.max_model_len =
           spec.default_positions > 0 ? spec.default_positions : positions;
@@ -326,7 +325,7 @@ class CoordinatorImpl : public Coordinator {
   absl::Status StartDispatcher() {
     const DecoderSpec& spec = model_->spec();
     Dispatcher::Options dispatch;
-    Membership::Options& members = dispatch.membership;
+    ClusterOptions& members = dispatch.cluster;
     members.min_workers = options_.min_workers;
     members.num_layers = spec.num_layers;
     members.num_blocks = options_.num_blocks;
@@ -349,13 +348,10 @@ class CoordinatorImpl : public Coordinator {
         return j->HasBegunJobs();
       };
     }
-    members.heartbeat_interval = options_.heartbeat_interval;
-    members.heartbeat_timeout = options_.heartbeat_timeout;
-    members.stall_timeout = options_.stall_timeout;
+    members.timeouts = options_.timeouts;
+    members.timeouts.max_link_time = kMaxLinkTime;
     members.failure_level = options_.failure_level;
     members.look_up_names = true;
-    members.settle_time = options_.settle_time;
-    members.most_link_time = kMostLinkTime;
     members.clock = Clock::Real();
     dispatch.queue = jobs_.get();
     dispatch.tokenizer = tokenizer_.get();
@@ -415,24 +411,24 @@ absl::Status Coordinator::Options::Validate() const {
   SLUICE_RETURN_IF_ERROR(
       CheckRange("max_model_len", max_model_len, 0, INT32_MAX));
   SLUICE_RETURN_IF_ERROR(
-      CheckRange("most_model_len", most_model_len, 0, INT32_MAX));
+      CheckRange("positions_cap", positions_cap, 0, INT32_MAX));
   SLUICE_RETURN_IF_ERROR(
       CheckRange("default_max_tokens", default_max_tokens, 1, INT32_MAX));
-  if (stall_timeout <= heartbeat_interval) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("stall_timeout (", absl::FormatDuration(stall_timeout),
-                     ") must be longer than heartbeat_interval (",
-                     absl::FormatDuration(heartbeat_interval), ")"));
-  }
-  if (heartbeat_interval <= absl::ZeroDuration() ||
-      heartbeat_timeout <= heartbeat_interval ||
-      settle_time < absl::ZeroDuration()) {
+  if (timeouts.stall_timeout <= timeouts.heartbeat_interval) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "heartbeat_timeout (", absl::FormatDuration(heartbeat_timeout),
+        "stall_timeout (", absl::FormatDuration(timeouts.stall_timeout),
         ") must be longer than heartbeat_interval (",
-        absl::FormatDuration(heartbeat_interval),
-        "), and both and settle_time (", absl::FormatDuration(settle_time),
-        ") not negative"));
+        absl::FormatDuration(timeouts.heartbeat_interval), ")"));
+  }
+  if (timeouts.heartbeat_interval <= absl::ZeroDuration() ||
+      timeouts.heartbeat_timeout <= timeouts.heartbeat_interval ||
+      timeouts.settle_time < absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "heartbeat_timeout (", absl::FormatDuration(timeouts.heartbeat_timeout),
+        ") must be longer than heartbeat_interval (",
+        absl::FormatDuration(timeouts.heartbeat_interval),
+        "), and both and settle_time (",
+        absl::FormatDuration(timeouts.settle_time), ") not negative"));
   }
   return absl::OkStatus();
 }

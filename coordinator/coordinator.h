@@ -13,6 +13,7 @@
 #include "common/host/logging.h"
 #include "common/metrics/metrics.h"
 #include "common/types.h"
+#include "coordinator/cluster/worker_timeouts.h"
 #include "coordinator/jobs/job_manager.h"
 #include "runtime/text/tokenizer/tokenizer.h"
 #include "scheduler/cost/model_shape.h"
@@ -62,19 +63,15 @@ class Coordinator {
     // is kept in the file `hash_cache`; "": nowhere.
     bool compare_models = true;
     std::string hash_cache;
-    int32_t max_model_len = 0;   // 0: the model's (default_positions)
-    int32_t most_model_len = 0;  // if that is 0: not more than so many; 0: all
+    int32_t max_model_len = 0;  // 0: the model's (default_positions)
+    // Without a max_model_len: all positions that the model has, but no more
+    // than these; 0: its default_positions.
+    int32_t positions_cap = 0;
     int32_t default_max_tokens = kDefaultMaxTokens;
     bool refill = true;  // false: a block refills only when all ended
     // false: each sequence's greatest KV cache is reserved from its start
     bool kv_by_need = true;
-    absl::Duration heartbeat_interval = absl::Seconds(1);
-    absl::Duration heartbeat_timeout = absl::Seconds(10);
-    // A worker that gets nothing done for so long, while it has work, is left
-    // out; longer if its work takes long pieces.
-    absl::Duration stall_timeout = absl::Seconds(60);
-    // A new worker waits so long for others before the plan changes.
-    absl::Duration settle_time = absl::Milliseconds(200);
+    WorkerTimeouts timeouts;
     // Of what is logged when a plan fails. Where a job's end says so, too, once
     // is enough.
     LogLevel failure_level = LogLevel::kWarning;

@@ -180,8 +180,8 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
   options.default_max_tokens = f.default_max_tokens;
   options.refill = !f.no_refill;
   options.kv_by_need = !f.reserve_kv;
-  options.heartbeat_timeout = absl::Seconds(f.heartbeat_timeout);
-  options.stall_timeout = absl::Seconds(f.stall_timeout);
+  options.timeouts.heartbeat_timeout = absl::Seconds(f.heartbeat_timeout);
+  options.timeouts.stall_timeout = absl::Seconds(f.stall_timeout);
   options.metrics = metrics->registry();
   const std::string cache = sluice::UserCacheDir();
   options.hash_cache =

@@ -19,6 +19,12 @@ class LoadRate {
 
   uint64_t done() const { return done_; }
   uint64_t total() const { return total_; }
+  // Without a report yet, a load counts as not begun.
+  double fraction() const {
+    return total_ == 0
+               ? 0
+               : static_cast<double>(done_) / static_cast<double>(total_);
+  }
   // Over the last seconds; 0 as long as too little is known.
   double bytes_per_second() const;
 

@@ -29,9 +29,9 @@ class DispatcherImpl : public Dispatcher {
  public:
   explicit DispatcherImpl(Options options)
       : options_(std::move(options)),
-        clock_(options_.membership.clock),
+        clock_(options_.cluster.clock),
         inbox_(kInboxEvents),
-        membership_(options_.membership),
+        membership_(options_.cluster),
         driver_({.tokenizer = options_.tokenizer,
                  .vocab_size = options_.vocab_size,
                  .eos_tokens = options_.eos_tokens,
@@ -43,7 +43,7 @@ class DispatcherImpl : public Dispatcher {
         options_.queue, [this](absl::StatusOr<std::vector<Request>> requests) {
           inbox_.PutFetched(std::move(requests));
         });
-    if (options_.membership.plan_jobs) {
+    if (options_.cluster.plan_jobs) {
       planner_ = std::make_unique<JobPlanner>(
           options_.queue, options_.planning,
           [this](PlanAnswer answer) { inbox_.PutPlanned(std::move(answer)); });
@@ -87,8 +87,7 @@ class DispatcherImpl : public Dispatcher {
       for (JobId job : events->cancelled) OnCancel(job);
       if (events->planned) membership_.OnPlanned(*std::move(events->planned));
       if (events->new_work) {
-        if (driver_.live() == 0 ||
-            membership_.phase() != Membership::Phase::kRunning) {
+        if (driver_.live() == 0 || !membership_.plan().running()) {
           membership_.OnNewJobs();
         }
         maybe_work_ = work_meanwhile_ = true;
@@ -152,23 +151,25 @@ class DispatcherImpl : public Dispatcher {
 
   // Moves everything on as far as it goes now.
   void Pump() {
-    membership_.OnSteps(driver_.oldest_step());
+    membership_.plan().OnSteps(driver_.oldest_step());
     membership_.Advance();
-    for (const Membership::Lookup& lookup : membership_.TakeLookups()) {
+    for (const WorkerRegistry::Lookup& lookup :
+         membership_.workers().TakeLookups()) {
       const absl::Status asked = resolver_->Resolve(
           lookup.host, [this, worker = lookup.worker](auto addresses) {
             inbox_.Push({worker, WorkerResolved{std::move(addresses)}});
           });
       if (!asked.ok()) membership_.OnResolved(lookup.worker, asked);
     }
-    if (std::optional<PlanTask> task = membership_.TakePlanTask();
+    if (std::optional<PlanTask> task = membership_.search().TakeTask();
         task && planner_ != nullptr) {
       planner_->Search(*std::move(task));
     }
-    if (std::optional<std::string> plan = membership_.TakeNewPlan()) {
+    if (std::optional<std::string> plan = membership_.plan().TakeNewPlan()) {
       options_.queue->ReportPlan(*plan);
     }
-    if (std::optional<ModelContent> model = membership_.TakeBegunModel()) {
+    if (std::optional<ModelContent> model =
+            membership_.workers().TakeBegunModel()) {
       options_.queue->ReportModel(*model);
     }
     FollowPlan();
@@ -177,8 +178,8 @@ class DispatcherImpl : public Dispatcher {
       plans = driver_.TakePlans();
     }
     for (const StepPlan& plan : plans) {
-      if (membership_.phase() != Membership::Phase::kRunning ||
-          membership_.epoch() != plan.epoch) {
+      if (!membership_.plan().running() ||
+          membership_.plan().epoch() != plan.epoch) {
         break;  // sending the one before ended the plan
       }
       v1::StepPlan message;
@@ -188,7 +189,7 @@ class DispatcherImpl : public Dispatcher {
     FollowPlan();
     if (std::vector<FinishedRequest> finished = driver_.TakeFinished();
         !finished.empty()) {
-      if (driver_.epoch()) membership_.OnProgress();
+      if (driver_.epoch()) membership_.plan().OnProgress();
       // First, so that a job that ends with these has its figures.
       ReportJobs();
       Observe();
@@ -206,7 +207,7 @@ class DispatcherImpl : public Dispatcher {
       ReportJobs();
       Measure(now);
     }
-    if (due || membership_.phase() != published_phase_ ||
+    if (due || membership_.plan().phase() != published_phase_ ||
         membership_.detail() != detail_ || driver_.live() == 0) {
       Publish();
     }
@@ -214,31 +215,31 @@ class DispatcherImpl : public Dispatcher {
 
   // Starts and stops the driver's epoch with the plan.
   void FollowPlan() {
-    const bool running = membership_.phase() == Membership::Phase::kRunning;
+    const bool running = membership_.plan().running();
     if (driver_.epoch() &&
-        (!running || *driver_.epoch() != membership_.epoch())) {
+        (!running || *driver_.epoch() != membership_.plan().epoch())) {
       driver_.StopEpoch();
     }
     if (!running || driver_.epoch()) return;
-    const Policy& policy = membership_.policy();
+    const Policy& policy = membership_.plan().policy();
     StepScheduler::Options scheduler;
-    scheduler.num_blocks = membership_.num_blocks();
+    scheduler.num_blocks = membership_.plan().num_blocks();
     scheduler.gbs = policy.gbs;
     scheduler.num_microbatches = policy.num_microbatches;
     scheduler.max_step_tokens = policy.max_step_tokens;
-    scheduler.kv_pages = membership_.kv_pages();
-    scheduler.page_tokens = membership_.page_tokens();
+    scheduler.kv_pages = membership_.plan().kv_pages();
+    scheduler.page_tokens = membership_.plan().page_tokens();
     scheduler.refill = options_.refill;
     scheduler.packing = policy.packing;
     scheduler.max_logit_biases = kMaxPlanLogitBiases;
     scheduler.max_releases = kMaxPlanReleases;
     // Padded prefill takes longer than a profile allows for.
     scheduler.reserve =
-        options_.kv_by_need && membership_.kv_by_need() && policy.packing
+        options_.kv_by_need && membership_.plan().kv_by_need() && policy.packing
             ? StepScheduler::Reserve::kProfile
             : StepScheduler::Reserve::kMaximum;
     if (absl::Status status =
-            driver_.StartEpoch(membership_.epoch(), scheduler);
+            driver_.StartEpoch(membership_.plan().epoch(), scheduler);
         !status.ok()) {
       membership_.BreakLastStage(status);
       return;
@@ -267,9 +268,9 @@ class DispatcherImpl : public Dispatcher {
 
   void Measure(absl::Duration now) {
     const BlockDriver::PhaseSeconds phases = driver_.phase_seconds();
-    membership_.OnProgressOf(static_cast<double>(driver_.rows()),
-                             phases.prefill + phases.decode,
-                             driver_.output_share());
+    membership_.search().OnProgress(static_cast<double>(driver_.rows()),
+                                    phases.prefill + phases.decode,
+                                    driver_.output_share());
     Observe();
     const auto tokens = static_cast<double>(std::exchange(tokens_, 0));
     const double seconds = absl::ToDoubleSeconds(now - measured_at_);
@@ -289,7 +290,7 @@ class DispatcherImpl : public Dispatcher {
   }
 
   void Publish() {
-    published_phase_ = membership_.phase();
+    published_phase_ = membership_.plan().phase();
     const bool ready = published_phase_ == Membership::Phase::kRunning;
     std::string detail = membership_.detail();
     if (detail.empty()) detail = fetch_failure_;
@@ -359,12 +360,12 @@ class DispatcherImpl : public Dispatcher {
 absl::StatusOr<std::unique_ptr<Dispatcher>> Dispatcher::Create(
     Options options) {
   if (options.queue == nullptr || options.tokenizer == nullptr ||
-      options.metrics == nullptr || options.membership.clock == nullptr) {
+      options.metrics == nullptr || options.cluster.clock == nullptr) {
     return absl::InvalidArgumentError(
         "the dispatcher needs a queue, a tokenizer, metrics and a clock");
   }
-  if (options.vocab_size <= 0 || options.membership.num_layers <= 0 ||
-      options.membership.min_workers <= 0) {
+  if (options.vocab_size <= 0 || options.cluster.num_layers <= 0 ||
+      options.cluster.min_workers <= 0) {
     return absl::InvalidArgumentError(
         "the dispatcher needs a model and at least one worker");
   }

@@ -25,8 +25,8 @@ namespace sluice {
 class Dispatcher {
  public:
   struct Options {
-    Membership::Options membership;
-    // For membership.plan_jobs.
+    ClusterOptions cluster;
+    // For cluster.plan_jobs.
     PlanningOptions planning;
     RequestQueue* queue = nullptr;  // all three must outlive the dispatcher
     const Tokenizer* tokenizer = nullptr;

@@ -109,4 +109,14 @@ absl::StatusOr<std::optional<Plan>> PlanNamedBy(
   return plan;
 }
 
+int32_t DefaultGbs(const DecoderSpec& spec) {
+  constexpr int64_t kLogitsBytes = int64_t{64} << 20;
+  int32_t gbs = 256;
+  while (gbs > 64 && int64_t{gbs} * spec.vocab_size * int64_t{sizeof(float)} >
+                         kLogitsBytes) {
+    gbs /= 2;
+  }
+  return gbs;
+}
+
 }  // namespace sluice

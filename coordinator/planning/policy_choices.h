@@ -1,10 +1,12 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "runtime/model/decoder_spec.h"
 #include "scheduler/plan/plan.h"
 
 namespace sluice {
@@ -25,5 +27,10 @@ bool NamesFractions(const std::vector<std::string>& texts);
 // too large or a plan that ParsePlan refuses, with the file's name.
 absl::StatusOr<std::optional<Plan>> PlanNamedBy(
     const std::vector<std::string>& texts);
+
+// Sequences in a micro-batch when nobody says: 64 to 256. More make better use
+// of each pass over the weights, but the last stage holds a row of float32
+// logits for each, which are to stay within about 64 MiB.
+int32_t DefaultGbs(const DecoderSpec& spec);
 
 }  // namespace sluice

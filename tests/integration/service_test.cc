@@ -403,7 +403,7 @@ TEST(LocalClusterTest, GeneratesOverThreeWorkersAndResumesResultsAtAnOffset) {
   LocalCluster::Options options;
   options.coordinator.model_dir = kModel;
   options.coordinator.state_dir = dir.path() / "state";
-  options.coordinator.settle_time = absl::ZeroDuration();
+  options.coordinator.timeouts.settle_time = absl::ZeroDuration();
   options.num_workers = 3;
   options.host_memory = "1GiB";
   options.metrics = metrics.get();

@@ -305,7 +305,7 @@ absl::Status Score(const ScoreFlags& flags) {
   options.coordinator.state_dir =
       state_dir ? state_dir->path().string() : flags.cluster.state_dir;
   options.coordinator.generation_config = false;  // nothing is generated
-  options.coordinator.most_model_len =
+  options.coordinator.positions_cap =
       flags.context > 0 ? flags.context : kDefaultContext;
 
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Tracer> tracer,

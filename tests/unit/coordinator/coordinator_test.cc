@@ -39,9 +39,9 @@ class CoordinatorTest : public testing::Test {
       "bos_token_id": 1, "tie_word_embeddings": true})";
     options_.model_dir = dir_ / "tiny";
     options_.state_dir = dir_ / "state";
-    options_.settle_time = absl::ZeroDuration();
+    options_.timeouts.settle_time = absl::ZeroDuration();
     // Fake workers send no heartbeats, and machines may be slow.
-    options_.heartbeat_timeout = absl::Hours(1);
+    options_.timeouts.heartbeat_timeout = absl::Hours(1);
   }
 
   ~CoordinatorTest() override { Stop(); }
@@ -130,9 +130,9 @@ TEST_F(CoordinatorTest, ChecksItsOptions) {
       [](auto* o) { o->max_step_tokens = -1; },
       [](auto* o) { o->max_model_len = -1; },
       [](auto* o) { o->default_max_tokens = 0; },
-      [](auto* o) { o->heartbeat_interval = absl::ZeroDuration(); },
-      [](auto* o) { o->heartbeat_timeout = o->heartbeat_interval; },
-      [](auto* o) { o->settle_time = -absl::Seconds(1); },
+      [](auto* o) { o->timeouts.heartbeat_interval = absl::ZeroDuration(); },
+      [](auto* o) { o->timeouts.heartbeat_timeout = o->timeouts.heartbeat_interval; },
+      [](auto* o) { o->timeouts.settle_time = -absl::Seconds(1); },
   };
   for (size_t i = 0; i < bad.size(); ++i) {
     Coordinator::Options options = options_;

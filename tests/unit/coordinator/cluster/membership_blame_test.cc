@@ -19,7 +19,7 @@ class MembershipBlameTest : public MembershipTest {
   void Unreached(int64_t id, const std::string& text = "refused") {
     v1::WorkerMessage message;
     v1::StageFailed* failed = message.mutable_stage_failed();
-    failed->set_epoch(members().epoch().value());
+    failed->set_epoch(members().plan().epoch().value());
     failed->set_code(static_cast<int>(absl::StatusCode::kUnavailable));
     failed->set_message(text);
     failed->set_next_unreached(true);
@@ -69,15 +69,15 @@ TEST_F(MembershipBlameTest, TheFarEndOfALinkThatCannotBeOpenedIsLeftOut) {
   Unreached(1, "link to link:b: no route");
   EXPECT_EQ(State(2), "WORKER_STATE_LEFT_OUT");
   EXPECT_THAT(members().detail(), HasSubstr("no route"));
-  clock_.Advance(options_.first_back_off);
+  clock_.Advance(options_.timeouts.first_back_off);
   members().Advance();
-  ASSERT_EQ(members().phase(), Phase::kLoading);
+  ASSERT_EQ(members().plan().phase(), Phase::kLoading);
   EXPECT_EQ(a->sent.back().assign_stage().next_link_address(), "link:c");
   EXPECT_EQ(c->sent.back().assign_stage().num_stages(), 2);
   EXPECT_THAT(members().detail(), HasSubstr("(after: worker 'a' failed"));
   Ready(1);
   Ready(3);
-  ASSERT_EQ(members().phase(), Phase::kRunning);
+  ASSERT_EQ(members().plan().phase(), Phase::kRunning);
   // Who looks can see why there are only two.
   EXPECT_THAT(members().detail(),
               HasSubstr("goes on without worker 'b': it can't be reached at "
@@ -100,7 +100,7 @@ TEST_F(MembershipBlameTest, TheFarEndOfALinkThatCannotBeOpenedIsLeftOut) {
   // When its time is up it is tried again, while the plan runs.
   Wait(absl::Seconds(8));
   EXPECT_EQ(State(4), "WORKER_STATE_PREPARING");
-  EXPECT_EQ(members().phase(), Phase::kRunning);
+  EXPECT_EQ(members().plan().phase(), Phase::kRunning);
   EXPECT_EQ(members().detail(), "");
 }
 
@@ -124,15 +124,15 @@ TEST_F(MembershipBlameTest, TheNearEndThatReachesNobodyIsToBlame) {
   auto c = Attach(3, "c");
   Settle();
   Unreached(1);  // b
-  clock_.Advance(options_.first_back_off);
+  clock_.Advance(options_.timeouts.first_back_off);
   members().Advance();
   Unreached(1);  // c
   EXPECT_EQ(State(1), "WORKER_STATE_LEFT_OUT");
   EXPECT_EQ(State(2), "WORKER_STATE_SPARE");
   EXPECT_EQ(State(3), "WORKER_STATE_SPARE");
-  clock_.Advance(options_.first_back_off * 2);
+  clock_.Advance(options_.timeouts.first_back_off * 2);
   members().Advance();
-  ASSERT_EQ(members().phase(), Phase::kLoading);
+  ASSERT_EQ(members().plan().phase(), Phase::kLoading);
   EXPECT_EQ(b->sent.back().assign_stage().num_stages(), 2);
   EXPECT_EQ(c->sent.back().assign_stage().num_stages(), 2);
 }
@@ -142,19 +142,19 @@ TEST_F(MembershipBlameTest, WithNobodyElseItIsTriedAgainWithTheReasonShown) {
   Attach(2, "b");
   Settle();
   for (const int half_seconds : {1, 2, 4, 8}) {
-    ASSERT_EQ(members().phase(), Phase::kLoading);
+    ASSERT_EQ(members().plan().phase(), Phase::kLoading);
     Unreached(1, "no route");
-    EXPECT_EQ(members().phase(), Phase::kNoPlan);
+    EXPECT_EQ(members().plan().phase(), Phase::kNoPlan);
     EXPECT_THAT(members().detail(), HasSubstr("no route"));
     Wait(absl::Milliseconds(500) * half_seconds - absl::Milliseconds(1));
-    EXPECT_EQ(members().phase(), Phase::kNoPlan);
+    EXPECT_EQ(members().plan().phase(), Phase::kNoPlan);
     Wait(absl::Milliseconds(1));
     EXPECT_THAT(members().detail(), HasSubstr("no route"));
   }
   // And well in the end.
   Ready(1);
   Ready(2);
-  EXPECT_EQ(members().phase(), Phase::kRunning);
+  EXPECT_EQ(members().plan().phase(), Phase::kRunning);
   EXPECT_EQ(members().detail(), "");
 }
 
@@ -164,14 +164,14 @@ TEST_F(MembershipBlameTest, OnlyAsManyOfThoseLeftOutAsItTakes) {
   auto c = Attach(3, "c");
   Settle();
   Unreached(1);  // b
-  clock_.Advance(options_.first_back_off);
+  clock_.Advance(options_.timeouts.first_back_off);
   members().Advance();
   Ready(1);
   Ready(3);
   members().OnClosed(WorkerId(3), absl::UnavailableError("killed"));
   Settle();
   // b is all there is.
-  ASSERT_EQ(members().phase(), Phase::kLoading);
+  ASSERT_EQ(members().plan().phase(), Phase::kLoading);
   EXPECT_EQ(b->sent.back().assign_stage().num_stages(), 2);
 }
 
@@ -180,11 +180,11 @@ TEST_F(MembershipBlameTest, ProgressIsAPardon) {
   Attach(2, "b");
   Settle();
   Unreached(1);
-  clock_.Advance(options_.first_back_off);
+  clock_.Advance(options_.timeouts.first_back_off);
   members().Advance();
   Ready(1);
   Ready(2);
-  members().OnProgress();
+  members().plan().OnProgress();
   // So that it is not left out when it comes back from wherever it was.
   members().OnClosed(WorkerId(2), absl::UnavailableError("gone"));
   Attach(3, "b");
@@ -203,7 +203,7 @@ TEST_F(MembershipBlameTest, AStageThatFailsAgainAndAgainIsLeftOut) {
   Wait(absl::Seconds(1));
   Ready(1);
   Ready(2);
-  ASSERT_EQ(members().phase(), Phase::kRunning);
+  ASSERT_EQ(members().plan().phase(), Phase::kRunning);
   Failed(2, absl::StatusCode::kDataLoss, "a damaged page");
   EXPECT_EQ(State(2), "WORKER_STATE_LEFT_OUT");
   Wait(absl::Seconds(2));
@@ -230,7 +230,7 @@ class MembershipLossTest : public MembershipBlameTest {
     members().OnClosed(WorkerId(third_), absl::UnavailableError("killed"));
   }
   void ExpectPlanOf(int stages) {
-    EXPECT_EQ(members().phase(), Phase::kLoading);
+    EXPECT_EQ(members().plan().phase(), Phase::kLoading);
     EXPECT_EQ(a_->sent.back().assign_stage().num_stages(), stages);
   }
   // Two losses in a row, and the third comes back once more.
@@ -256,18 +256,18 @@ TEST_F(MembershipLossTest, TheOthersComputeBeforeItMayTryAgain) {
   ExpectPlanOf(2);
   Ready(1);
   Ready(2);
-  EXPECT_EQ(members().phase(), Phase::kRunning);
+  EXPECT_EQ(members().plan().phase(), Phase::kRunning);
   EXPECT_EQ(State(third_), "WORKER_STATE_SPARE");
   EXPECT_EQ(members().detail(),
             "goes on without worker 'c-5': the last 2 plans ended as a worker "
             "was lost, so who has come since waits for a while");
-  const PlanEpoch epoch = members().epoch();
+  const PlanEpoch epoch = members().plan().epoch();
   Wait(absl::Seconds(9));
   EXPECT_EQ(State(third_), "WORKER_STATE_SPARE");
   Wait(absl::Seconds(1));
   EXPECT_EQ(State(third_), "WORKER_STATE_PREPARING");
   EXPECT_EQ(members().detail(), "");
-  EXPECT_EQ(members().epoch(), epoch);
+  EXPECT_EQ(members().plan().epoch(), epoch);
 }
 
 TEST_F(MembershipLossTest, HoweverSoonItIsBack) {
@@ -296,14 +296,14 @@ TEST_F(MembershipLossTest, WithoutItTheOthersMustBeEnough) {
   ExpectPlanOf(2);
   Ready(1);
   Ready(third_);
-  EXPECT_EQ(members().phase(), Phase::kRunning);
+  EXPECT_EQ(members().plan().phase(), Phase::kRunning);
 }
 
 TEST_F(MembershipLossTest, WhatTheyCannotDoAloneTheyNeedItFor) {
   LoseTwice();
   ExpectPlanOf(2);
   Failed(1, absl::StatusCode::kResourceExhausted, "needs 3 GB");
-  clock_.Advance(options_.first_back_off);
+  clock_.Advance(options_.timeouts.first_back_off);
   members().Advance();
   EXPECT_EQ(State(third_), "WORKER_STATE_LOADING");
 }
@@ -311,8 +311,8 @@ TEST_F(MembershipLossTest, WhatTheyCannotDoAloneTheyNeedItFor) {
 TEST_F(MembershipLossTest, LossesWithWorkDoneInBetweenAreNoRow) {
   for (int i = 0; i < 5; ++i) {
     for (int64_t id : {int64_t{1}, int64_t{2}, third_}) Ready(id);
-    ASSERT_EQ(members().phase(), Phase::kRunning);
-    members().OnProgress();
+    ASSERT_EQ(members().plan().phase(), Phase::kRunning);
+    members().plan().OnProgress();
     Lose();
     Settle();
     ExpectPlanOf(2);
@@ -342,7 +342,7 @@ TEST_F(MembershipBlameTest, WhoAnswersNonsenseIsLeftOut) {
   Attach(4, "c");
   Settle();
   EXPECT_EQ(State(4), "WORKER_STATE_LEFT_OUT");
-  EXPECT_EQ(members().phase(), Phase::kLoading);
+  EXPECT_EQ(members().plan().phase(), Phase::kLoading);
 }
 
 TEST_F(MembershipBlameTest, ALoopbackLinkFromElsewhereIsRefused) {
@@ -389,10 +389,11 @@ TEST_F(MembershipBlameTest, ANameIsLookedUpFirst) {
   auto a = AttachFrom(there_, 1, "a", "node-a:1");
   EXPECT_FALSE(a->accepted);
   EXPECT_TRUE(a->broken.ok());
-  const std::vector<Membership::Lookup> lookups = members().TakeLookups();
+  const std::vector<WorkerRegistry::Lookup> lookups =
+      members().workers().TakeLookups();
   ASSERT_EQ(lookups.size(), 1u);
   EXPECT_EQ(lookups[0].host, "node-a");
-  EXPECT_TRUE(members().TakeLookups().empty());
+  EXPECT_TRUE(members().workers().TakeLookups().empty());
   // However long that takes.
   for (int i = 0; i < 30; ++i) {
     clock_.Advance(absl::Seconds(1));
@@ -421,10 +422,10 @@ TEST_F(MembershipBlameTest, ANameIsLookedUpFirst) {
   members().OnClosed(WorkerId(4), absl::UnavailableError("gone"));
   members().OnResolved(WorkerId(4), std::vector<std::string>{"10.77.0.2"});
   // Numbers, and what comes from no machine, are not asked about.
-  members().TakeLookups();
+  members().workers().TakeLookups();
   EXPECT_TRUE(AttachFrom(there_, 5, "e", "10.77.0.3:1")->accepted);
   EXPECT_TRUE(AttachFrom({}, 6, "f", "node-f:1")->accepted);
-  EXPECT_TRUE(members().TakeLookups().empty());
+  EXPECT_TRUE(members().workers().TakeLookups().empty());
 }
 
 TEST_F(MembershipBlameTest, OneThatSpeaksBeforeItIsRegisteredIsBroken) {

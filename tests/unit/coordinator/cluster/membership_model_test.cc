@@ -89,20 +89,20 @@ TEST_F(MembershipModelTest, NoPlanHasAWorkerWhoseFilesAreNotHashedYet) {
   heartbeat.mutable_heartbeat()->set_bytes_to_hash(100);
   Say(1, heartbeat);
   Settle();
-  EXPECT_EQ(members().phase(), Membership::Phase::kNoPlan);
+  EXPECT_EQ(members().plan().phase(), Membership::Phase::kNoPlan);
   EXPECT_EQ(members().detail(),
             "waiting for workers: 0 of 1 registered; worker 'w1' is checking "
             "its weights: 43 %");
   Say(1, Hashed("aa", "bb"));
   EXPECT_EQ(State(1), "WORKER_STATE_SPARE");
   Settle();
-  EXPECT_EQ(members().phase(), Membership::Phase::kLoading);
+  EXPECT_EQ(members().plan().phase(), Membership::Phase::kLoading);
   // Another comes later, and turns out to be another model.
   auto b = Attach(2, Shards("w2", "", ""));
   Settle();
   Say(2, Hashed("aa", "b7"));
   EXPECT_THAT(b->broken.ToString(), HasSubstr("m-2.safetensors differs"));
-  EXPECT_EQ(members().phase(), Membership::Phase::kLoading);
+  EXPECT_EQ(members().plan().phase(), Membership::Phase::kLoading);
 }
 
 TEST_F(MembershipModelTest, TheFirstOfSeveralThatAreCheckedCounts) {
@@ -156,10 +156,10 @@ TEST_F(MembershipModelTest, JobsThatBeganWithACopyKeepIt) {
   options_.model.jobs_begun = [&] { return begun; };
   auto a = Attach(1, Shards("w1", "aa", "bb"));
   Settle();
-  EXPECT_FALSE(members().TakeBegunModel().has_value());
+  EXPECT_FALSE(members().workers().TakeBegunModel().has_value());
   Ready(1);
-  EXPECT_EQ(members().TakeBegunModel(), Content("aa", "bb"));
-  EXPECT_FALSE(members().TakeBegunModel().has_value());
+  EXPECT_EQ(members().workers().TakeBegunModel(), Content("aa", "bb"));
+  EXPECT_FALSE(members().workers().TakeBegunModel().has_value());
   begun = true;
   members().OnClosed(WorkerId(1), absl::UnavailableError("gone"));
   auto b = Attach(2, Shards("w2", "aa", "b7"));
@@ -170,7 +170,7 @@ TEST_F(MembershipModelTest, JobsThatBeganWithACopyKeepIt) {
   EXPECT_TRUE(Attach(3, Shards("w2", "aa", "b7"))->accepted);
   Settle();
   Ready(3);
-  EXPECT_EQ(members().TakeBegunModel(), Content("aa", "b7"));
+  EXPECT_EQ(members().workers().TakeBegunModel(), Content("aa", "b7"));
 }
 
 TEST_F(MembershipModelTest, JobsOfAnEarlierLifeKeepTheirCopyToo) {
@@ -180,7 +180,8 @@ TEST_F(MembershipModelTest, JobsOfAnEarlierLifeKeepTheirCopyToo) {
   EXPECT_TRUE(Attach(2, Shards("w1", "aa", "bb"))->accepted);
   Settle();
   Ready(2);
-  EXPECT_FALSE(members().TakeBegunModel().has_value());  // nothing new
+  EXPECT_FALSE(
+      members().workers().TakeBegunModel().has_value());  // nothing new
 }
 
 // The coordinator began anew, with another copy than its unfinished jobs.
@@ -202,10 +203,10 @@ TEST_F(MembershipFormerModelTest, IsInNoPlanWithTheOneThatCounts) {
   EXPECT_FALSE(Attach(2, Shards("w2", "aa", "b7"))->accepted);
   Settle();
   Ready(1);
-  ASSERT_EQ(members().phase(), Membership::Phase::kRunning);
+  ASSERT_EQ(members().plan().phase(), Membership::Phase::kRunning);
   begun_ = false;  // the jobs ended
   members().Advance();
-  EXPECT_EQ(members().phase(), Membership::Phase::kRunning);
+  EXPECT_EQ(members().plan().phase(), Membership::Phase::kRunning);
   auto b = Attach(3, Shards("w2", "aa", "b7"));
   EXPECT_TRUE(b->accepted);
   EXPECT_THAT(
@@ -214,7 +215,7 @@ TEST_F(MembershipFormerModelTest, IsInNoPlanWithTheOneThatCounts) {
                 "coordinator in /models/head: m-2.safetensors differs"));
   EXPECT_EQ(State(1), "");
   Settle();
-  ASSERT_EQ(members().phase(), Membership::Phase::kLoading);
+  ASSERT_EQ(members().plan().phase(), Membership::Phase::kLoading);
   EXPECT_EQ(b->sent.back().assign_stage().num_stages(), 1);
   EXPECT_FALSE(Attach(4, Shards("w1", "aa", "bb"))->accepted);
 }
@@ -234,11 +235,11 @@ TEST_F(MembershipFormerModelTest, ComputesNoJobThatComesAfterThoseOfItsOwn) {
   Settle();
   Ready(1);
   members().OnNewJobs();  // while there are others yet
-  EXPECT_EQ(members().phase(), Membership::Phase::kRunning);
+  EXPECT_EQ(members().plan().phase(), Membership::Phase::kRunning);
   begun_ = false;
   members().OnNewJobs();
   EXPECT_THAT(a->broken.ToString(), HasSubstr("than the coordinator"));
-  EXPECT_EQ(members().phase(), Membership::Phase::kNoPlan);
+  EXPECT_EQ(members().plan().phase(), Membership::Phase::kNoPlan);
 }
 
 TEST_F(MembershipModelTest, WhatNoDirectoryCanHoldIsRefused) {

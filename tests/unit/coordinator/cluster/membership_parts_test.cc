@@ -7,10 +7,10 @@
 #include "coordinator/cluster/absent_workers.h"
 #include "coordinator/cluster/left_out.h"
 #include "coordinator/cluster/links/link_blame.h"
+#include "coordinator/cluster/losses.h"
 #include "coordinator/cluster/pace.h"
 #include "coordinator/cluster/stall.h"
 #include "coordinator/cluster/worker_facts.h"
-#include "coordinator/dispatch/losses.h"
 
 namespace sluice {
 namespace {

@@ -67,7 +67,7 @@ class MembershipPlanTest : public MembershipTest {
   }
 
   PlanTask Task() {
-    std::optional<PlanTask> task = members().TakePlanTask();
+    std::optional<PlanTask> task = members().search().TakeTask();
     EXPECT_TRUE(task.has_value());
     return task ? *std::move(task) : PlanTask();
   }
@@ -96,7 +96,7 @@ class MembershipPlanTest : public MembershipTest {
     clock_.Advance(absl::Seconds(3));
     Ready(1);
     Ready(2);
-    ASSERT_EQ(members().phase(), Phase::kRunning);
+    ASSERT_EQ(members().plan().phase(), Phase::kRunning);
   }
 
   std::shared_ptr<RecordingStream> a_, b_;
@@ -104,7 +104,7 @@ class MembershipPlanTest : public MembershipTest {
 
 TEST_F(MembershipPlanTest, WorkersGetWhatThePlanSays) {
   AttachTwo();
-  EXPECT_EQ(members().phase(), Phase::kNoPlan);
+  EXPECT_EQ(members().plan().phase(), Phase::kNoPlan);
   EXPECT_EQ(members().detail(), "planning");
   const PlanTask task = Task();
   ASSERT_EQ(task.machines.size(), 2u);
@@ -113,12 +113,12 @@ TEST_F(MembershipPlanTest, WorkersGetWhatThePlanSays) {
   // The budget of now, not that of the profile.
   EXPECT_EQ(task.machines[1].host_memory_bytes, uint64_t{2} << 30);
   EXPECT_FALSE(task.present.has_value());
-  EXPECT_FALSE(members().TakePlanTask().has_value());  // once
+  EXPECT_FALSE(members().search().TakeTask().has_value());  // once
   members().Advance();
-  EXPECT_FALSE(members().TakePlanTask().has_value());
+  EXPECT_FALSE(members().search().TakeTask().has_value());
 
   Answer(task.ticket, TwoStages(1));  // b first
-  ASSERT_EQ(members().phase(), Phase::kLoading);
+  ASSERT_EQ(members().plan().phase(), Phase::kLoading);
   const v1::AssignStage first = Last(*b_);
   EXPECT_EQ(first.stage(), 0);
   EXPECT_EQ(first.layers().end(), 3);
@@ -134,34 +134,34 @@ TEST_F(MembershipPlanTest, WorkersGetWhatThePlanSays) {
   // What a plan does not say is as it was.
   EXPECT_FLOAT_EQ(first.policy().sparsity(), 0.5);
   EXPECT_DOUBLE_EQ(Last(*a_).policy().weights().disk(), 0.25);
-  EXPECT_EQ(members().policy().gbs, 5);
-  EXPECT_EQ(members().num_blocks(), 3);
-  const std::optional<std::string> plan = members().TakeNewPlan();
+  EXPECT_EQ(members().plan().policy().gbs, 5);
+  EXPECT_EQ(members().plan().num_blocks(), 3);
+  const std::optional<std::string> plan = members().plan().TakeNewPlan();
   ASSERT_TRUE(plan.has_value());
   EXPECT_TRUE(ParsePlan(*plan).ok());
-  EXPECT_FALSE(members().TakeNewPlan().has_value());
+  EXPECT_FALSE(members().plan().TakeNewPlan().has_value());
   Ready(1);
   Ready(2);
-  EXPECT_EQ(members().phase(), Phase::kRunning);
+  EXPECT_EQ(members().plan().phase(), Phase::kRunning);
   v1::ClusterState state;
   members().Describe(&state);
   EXPECT_TRUE(ParsePlan(state.plan()).ok());
   EXPECT_EQ(state.gbs(), 5);
   // And it is left alone.
   Settle();
-  EXPECT_FALSE(members().TakePlanTask().has_value());
+  EXPECT_FALSE(members().search().TakeTask().has_value());
 }
 
 TEST_F(MembershipPlanTest, WithoutWorkItWaitsForSome) {
   AttachTwo();
   Answer(Task().ticket, absl::NotFoundError("no requests wait"));
-  EXPECT_EQ(members().phase(), Phase::kNoPlan);
+  EXPECT_EQ(members().plan().phase(), Phase::kNoPlan);
   EXPECT_EQ(members().detail(), "a plan is made when a job comes");
-  EXPECT_FALSE(members().TakePlanTask().has_value());
+  EXPECT_FALSE(members().search().TakeTask().has_value());
   members().OnNewJobs();
   members().Advance();
   Answer(Task().ticket, TwoStages());
-  EXPECT_EQ(members().phase(), Phase::kLoading);
+  EXPECT_EQ(members().plan().phase(), Phase::kLoading);
 }
 
 TEST_F(MembershipPlanTest, AJobThatComesWhileItLooksForWorkIsNotMissed) {
@@ -171,7 +171,7 @@ TEST_F(MembershipPlanTest, AJobThatComesWhileItLooksForWorkIsNotMissed) {
   Answer(task.ticket, absl::NotFoundError("no requests wait"));
   members().Advance();
   Answer(Task().ticket, TwoStages());
-  EXPECT_EQ(members().phase(), Phase::kLoading);
+  EXPECT_EQ(members().plan().phase(), Phase::kLoading);
 }
 
 TEST_F(MembershipPlanTest, JobsDoNotInterruptASearch) {
@@ -179,9 +179,9 @@ TEST_F(MembershipPlanTest, JobsDoNotInterruptASearch) {
   const PlanTask task = Task();
   members().OnNewJobs();
   members().Advance();
-  EXPECT_FALSE(members().TakePlanTask().has_value());
+  EXPECT_FALSE(members().search().TakeTask().has_value());
   Answer(task.ticket, TwoStages());
-  EXPECT_EQ(members().phase(), Phase::kLoading);
+  EXPECT_EQ(members().plan().phase(), Phase::kLoading);
 }
 
 TEST_F(MembershipPlanTest, NorIsOneThatComesWhileAPlanRuns) {
@@ -197,19 +197,20 @@ TEST_F(MembershipPlanTest, WithoutAPlanTheWorkersChoose) {
   AttachTwo();
   Answer(Task().ticket,
          absl::ResourceExhaustedError("host memory is short by 1 GiB"));
-  ASSERT_EQ(members().phase(), Phase::kLoading);
+  ASSERT_EQ(members().plan().phase(), Phase::kLoading);
   EXPECT_FALSE(Last(*a_).policy().explicit_weights());
-  EXPECT_FALSE(members().TakeNewPlan().has_value());  // nor was there one
+  EXPECT_FALSE(
+      members().plan().TakeNewPlan().has_value());  // nor was there one
   EXPECT_EQ(Last(*a_).layers().end(), 2);
-  EXPECT_EQ(members().policy().gbs, options_.policy.gbs);
+  EXPECT_EQ(members().plan().policy().gbs, options_.policy.gbs);
 }
 
 TEST_F(MembershipPlanTest, AWorkerWithoutProfileIsNotPlannedFor) {
   a_ = Attach(1, Register("a"));
   b_ = Attach(2, MembershipTest::Register("b"));
   Settle();
-  EXPECT_EQ(members().phase(), Phase::kLoading);
-  EXPECT_FALSE(members().TakePlanTask().has_value());
+  EXPECT_EQ(members().plan().phase(), Phase::kLoading);
+  EXPECT_FALSE(members().search().TakeTask().has_value());
 }
 
 TEST_F(MembershipPlanTest, AProfileThatMakesNoSenseIsNone) {
@@ -218,20 +219,20 @@ TEST_F(MembershipPlanTest, AProfileThatMakesNoSenseIsNone) {
   bad.mutable_register_()->set_profile_json("{\"version\": 1, \"threads\": 0}");
   b_ = Attach(2, std::move(bad));
   Settle();
-  EXPECT_EQ(members().phase(), Phase::kLoading);
+  EXPECT_EQ(members().plan().phase(), Phase::kLoading);
 }
 
 TEST_F(MembershipPlanTest, APlanThatDoesNotFitIsNotTriedAgain) {
   AttachTwo();
   Answer(Task().ticket, TwoStages());
   Failed(1, absl::StatusCode::kResourceExhausted, "too large");
-  EXPECT_EQ(members().phase(), Phase::kNoPlan);
-  EXPECT_TRUE(members().TakeNewPlan().has_value());
-  clock_.Advance(options_.first_back_off);
+  EXPECT_EQ(members().plan().phase(), Phase::kNoPlan);
+  EXPECT_TRUE(members().plan().TakeNewPlan().has_value());
+  clock_.Advance(options_.timeouts.first_back_off);
   members().Advance();
-  ASSERT_EQ(members().phase(), Phase::kLoading);
+  ASSERT_EQ(members().plan().phase(), Phase::kLoading);
   EXPECT_FALSE(Last(*a_).policy().explicit_weights());
-  EXPECT_EQ(members().TakeNewPlan(), "");
+  EXPECT_EQ(members().plan().TakeNewPlan(), "");
 }
 
 TEST_F(MembershipPlanTest, AnAnswerForWorkersThatAreGoneIsNoPlan) {
@@ -239,15 +240,15 @@ TEST_F(MembershipPlanTest, AnAnswerForWorkersThatAreGoneIsNoPlan) {
   const PlanTask task = Task();
   members().OnClosed(WorkerId(2), absl::UnavailableError("gone"));
   Answer(task.ticket, TwoStages());
-  EXPECT_EQ(members().phase(), Phase::kNoPlan);
+  EXPECT_EQ(members().plan().phase(), Phase::kNoPlan);
   b_ = Attach(3, Register("c"));
   Settle();
   const PlanTask again = Task();
   EXPECT_NE(again.ticket, task.ticket);
   Answer(task.ticket, TwoStages());  // late
-  EXPECT_EQ(members().phase(), Phase::kNoPlan);
+  EXPECT_EQ(members().plan().phase(), Phase::kNoPlan);
   Answer(again.ticket, TwoStages());
-  EXPECT_EQ(members().phase(), Phase::kLoading);
+  EXPECT_EQ(members().plan().phase(), Phase::kLoading);
 }
 
 TEST_F(MembershipPlanTest, MoreWorkersAreConsideredOnce) {
@@ -256,21 +257,21 @@ TEST_F(MembershipPlanTest, MoreWorkersAreConsideredOnce) {
   Settle();
   const PlanTask task = Task();
   EXPECT_EQ(task.machines.size(), 3u);
-  EXPECT_EQ(members().phase(), Phase::kRunning);  // meanwhile
+  EXPECT_EQ(members().plan().phase(), Phase::kRunning);  // meanwhile
   Answer(task.ticket, TwoStages());  // one of them would be of no use
   for (int64_t id : {1, 2, 3}) Ready(id);
-  EXPECT_EQ(members().phase(), Phase::kRunning);
+  EXPECT_EQ(members().plan().phase(), Phase::kRunning);
   Settle();
-  EXPECT_EQ(members().phase(), Phase::kRunning);
-  EXPECT_FALSE(members().TakePlanTask().has_value());
+  EXPECT_EQ(members().plan().phase(), Phase::kRunning);
+  EXPECT_FALSE(members().search().TakeTask().has_value());
 }
 
 TEST_F(MembershipPlanTest, ASlowDiskLeadsToAnotherPlan) {
   Run();
-  members().OnProgressOf(0, 0, 1);
+  members().search().OnProgress(0, 0, 1);
   Heartbeat(1, 0, 0);
   // 100 s were predicted for 1000 rows.
-  members().OnProgressOf(50, 10, 1);
+  members().search().OnProgress(50, 10, 1);
   Heartbeat(1, 10, 10 * 1e8);  // 0.1 GB/s, not 3.3
   members().Advance();
   const PlanTask task = Task();
@@ -279,30 +280,30 @@ TEST_F(MembershipPlanTest, ASlowDiskLeadsToAnotherPlan) {
   EXPECT_NEAR(task.machines[0].disk.read_bytes_per_second, 1e8, 1);
   EXPECT_NEAR(task.machines[1].disk.read_bytes_per_second, 3.3e9, 1);
   v1::ClusterState state;
-  EXPECT_EQ(members().phase(), Phase::kRunning);  // meanwhile
-  const PlanEpoch before = members().epoch();
+  EXPECT_EQ(members().plan().phase(), Phase::kRunning);  // meanwhile
+  const PlanEpoch before = members().plan().epoch();
   Answer(task.ticket, TwoStages());
-  EXPECT_EQ(members().phase(), Phase::kLoading);
-  EXPECT_GT(members().epoch(), before);
+  EXPECT_EQ(members().plan().phase(), Phase::kLoading);
+  EXPECT_GT(members().plan().epoch(), before);
 }
 
 TEST_F(MembershipPlanTest, APlanThatIsStillTheBestStays) {
   Run();
-  members().OnProgressOf(0, 0, 1);
+  members().search().OnProgress(0, 0, 1);
   Heartbeat(1, 0, 0);
-  members().OnProgressOf(50, 10, 1);
+  members().search().OnProgress(50, 10, 1);
   Heartbeat(1, 10, 10 * 1e8);
   members().Advance();
-  const PlanEpoch before = members().epoch();
+  const PlanEpoch before = members().plan().epoch();
   Answer(Task().ticket, absl::AlreadyExistsError("as good"), TwoStages());
-  EXPECT_EQ(members().phase(), Phase::kRunning);
-  EXPECT_EQ(members().epoch(), before);
+  EXPECT_EQ(members().plan().phase(), Phase::kRunning);
+  EXPECT_EQ(members().plan().epoch(), before);
   // What is known by now is no news.
   Heartbeat(1, 10, 10 * 1e8);
-  members().OnProgressOf(150, 20, 1);
+  members().search().OnProgress(150, 20, 1);
   Heartbeat(1, 20, 20 * 1e8);
   members().Advance();
-  EXPECT_FALSE(members().TakePlanTask().has_value());
+  EXPECT_FALSE(members().search().TakeTask().has_value());
 }
 
 // A search for the running plan is under way when a larger one takes its place.
@@ -324,17 +325,17 @@ class MembershipLateAnswerTest : public MembershipPlanTest {
     AnswerPreparation(1, *a_);
     AnswerPreparation(2, *b_);
     AnswerPreparation(3, *c);
-    ASSERT_EQ(members().phase(), Phase::kLoading);
+    ASSERT_EQ(members().plan().phase(), Phase::kLoading);
     for (int64_t id : {1, 2, 3}) Ready(id);
-    ASSERT_EQ(members().phase(), Phase::kRunning);
-    epoch_ = members().epoch();
-    ASSERT_TRUE(members().TakeNewPlan().has_value());
+    ASSERT_EQ(members().plan().phase(), Phase::kRunning);
+    epoch_ = members().plan().epoch();
+    ASSERT_TRUE(members().plan().TakeNewPlan().has_value());
   }
 
   void TearDown() override {
-    EXPECT_EQ(members().phase(), Phase::kRunning);
-    EXPECT_EQ(members().epoch(), epoch_);
-    EXPECT_FALSE(members().TakeNewPlan().has_value());
+    EXPECT_EQ(members().plan().phase(), Phase::kRunning);
+    EXPECT_EQ(members().plan().epoch(), epoch_);
+    EXPECT_FALSE(members().plan().TakeNewPlan().has_value());
     v1::ClusterState state;
     members().Describe(&state);
     const absl::StatusOr<Plan> plan = ParsePlan(state.plan());
@@ -356,9 +357,9 @@ TEST_F(MembershipLateAnswerTest, WithABetterPlanChangesNothing) {
 
 TEST_F(MembershipPlanTest, StatusShowsPredictedBesideMeasured) {
   Run();
-  members().OnProgressOf(0, 0, 1);
+  members().search().OnProgress(0, 0, 1);
   Heartbeat(1, 5, 5e9);
-  members().OnProgressOf(30, 3, 1);
+  members().search().OnProgress(30, 3, 1);
   Heartbeat(1, 8, 8e9);
   v1::ClusterState state;
   members().Describe(&state);
@@ -376,18 +377,18 @@ TEST_F(MembershipPlanTest, TheUsersOwnPlanGoesToTheWorkersThatItNames) {
   options_.fixed_plan->stages[1].worker = "nobody";
   options_.fixed_plan->stages[1].policy.kv_cache = {0, 0.5, 0.5};
   AttachTwo();
-  ASSERT_EQ(members().phase(), Phase::kLoading);
+  ASSERT_EQ(members().plan().phase(), Phase::kLoading);
   EXPECT_EQ(Last(*b_).stage(), 0);
   EXPECT_EQ(Last(*b_).layers().end(), 3);
   EXPECT_EQ(Last(*a_).stage(), 1);
   EXPECT_DOUBLE_EQ(Last(*a_).policy().kv_cache().disk(), 0.5);
   EXPECT_TRUE(Last(*a_).policy().explicit_kv_cache());
-  EXPECT_EQ(members().num_blocks(), 3);
+  EXPECT_EQ(members().plan().num_blocks(), 3);
 }
 
 class MembershipLinksTest : public MembershipPlanTest {
  protected:
-  MembershipLinksTest() { options_.most_link_time = absl::Seconds(20); }
+  MembershipLinksTest() { options_.timeouts.max_link_time = absl::Seconds(20); }
 
   static std::vector<std::string> Asked(const RecordingStream& stream) {
     std::vector<std::string> names;
@@ -413,10 +414,10 @@ TEST_F(MembershipLinksTest, AreMeasuredBeforeTheFirstSearch) {
   EXPECT_THAT(Asked(*a_), testing::ElementsAre("b link:b"));
   EXPECT_THAT(Asked(*b_), testing::ElementsAre("a link:a"));
   EXPECT_EQ(members().detail(), "measuring links");
-  EXPECT_FALSE(members().TakePlanTask().has_value());
+  EXPECT_FALSE(members().search().TakeTask().has_value());
   const size_t sent = a_->sent.size();
   Measured(1, "b", 5e6);
-  EXPECT_FALSE(members().TakePlanTask().has_value());
+  EXPECT_FALSE(members().search().TakeTask().has_value());
   EXPECT_EQ(a_->sent.size(), sent) << "asked once";
   Measured(2, "a", 6e6);
   const PlanTask task = Task();
@@ -437,7 +438,7 @@ TEST_F(MembershipLinksTest, AreMeasuredBeforeTheFirstSearch) {
   Settle();
   EXPECT_THAT(Asked(*a_), testing::ElementsAre("c link:c"));
   EXPECT_THAT(Asked(*c), testing::SizeIs(2));
-  EXPECT_EQ(members().phase(), Phase::kRunning);
+  EXPECT_EQ(members().plan().phase(), Phase::kRunning);
 }
 
 TEST_F(MembershipLinksTest, EachAnswerCountsIfThereWereTwoQuestions) {
@@ -456,7 +457,8 @@ TEST_F(MembershipLinksTest, EachAnswerCountsIfThereWereTwoQuestions) {
   }
   members().OnMessage(WorkerId(3), std::move(both));
   members().Advance();
-  EXPECT_FALSE(members().TakePlanTask().has_value());  // a has not said all
+  EXPECT_FALSE(
+      members().search().TakeTask().has_value());  // a has not said all
   Measured(1, "c", 9e6);
   const PlanTask task = Task();
   ASSERT_EQ(task.machines.size(), 3u);
@@ -470,7 +472,7 @@ TEST_F(MembershipLinksTest, AreNotWaitedForForEver) {
   Measured(1, "b", 5e6);
   clock_.Advance(absl::Seconds(19));
   members().Advance();
-  EXPECT_FALSE(members().TakePlanTask().has_value());
+  EXPECT_FALSE(members().search().TakeTask().has_value());
   // Both are heard of meanwhile.
   Heartbeat(1, 0, 0);
   Heartbeat(2, 0, 0);
@@ -480,7 +482,7 @@ TEST_F(MembershipLinksTest, AreNotWaitedForForEver) {
   EXPECT_EQ(task.machines[0].Link("b")->bytes_per_second, 5e6);
   // What comes late is for the next search.
   Measured(2, "a", 6e6);
-  EXPECT_FALSE(members().TakePlanTask().has_value());
+  EXPECT_FALSE(members().search().TakeTask().has_value());
 }
 
 TEST_F(MembershipLinksTest, WhatAProfileSaysOfAPeerStands) {

@@ -20,14 +20,14 @@ class MembershipPreparingTest : public MembershipTest {
     Settle();
     Ready(1);
     Ready(2);
-    ASSERT_EQ(members().phase(), Phase::kRunning);
+    ASSERT_EQ(members().plan().phase(), Phase::kRunning);
     c_ = Attach(3, "c");
     Settle();
   }
 
   void StillRuns() {
-    EXPECT_EQ(members().phase(), Phase::kRunning);
-    EXPECT_EQ(members().epoch(), PlanEpoch(1));
+    EXPECT_EQ(members().plan().phase(), Phase::kRunning);
+    EXPECT_EQ(members().plan().epoch(), PlanEpoch(1));
     EXPECT_TRUE(a_->broken.ok());
     EXPECT_TRUE(b_->broken.ok());
     for (const auto* stream : {a_.get(), b_.get()}) {
@@ -63,8 +63,8 @@ TEST_F(MembershipPreparingTest, AJoinerLoadsAheadAndIsReachedFirst) {
   Ready(3, 50, 16, 2);
   StillRuns();
   AnswerPreparation(2, *b_);
-  ASSERT_EQ(members().phase(), Phase::kLoading);
-  EXPECT_EQ(members().epoch(), PlanEpoch(2));
+  ASSERT_EQ(members().plan().phase(), Phase::kLoading);
+  EXPECT_EQ(members().plan().epoch(), PlanEpoch(2));
   // What was prepared is what is assigned.
   v1::AssignStage assigned = c_->sent.back().assign_stage();
   EXPECT_FALSE(assigned.prepare());
@@ -72,7 +72,7 @@ TEST_F(MembershipPreparingTest, AJoinerLoadsAheadAndIsReachedFirst) {
   EXPECT_EQ(assigned.SerializeAsString(), prepare.SerializeAsString());
   EXPECT_EQ(a_->sent.back().assign_stage().num_stages(), 3);
   for (int64_t id : {1, 2, 3}) Ready(id);
-  EXPECT_EQ(members().phase(), Phase::kRunning);
+  EXPECT_EQ(members().plan().phase(), Phase::kRunning);
 }
 
 TEST_F(MembershipPreparingTest, TheOrderOfTheAnswersDoesNotMatter) {
@@ -80,7 +80,7 @@ TEST_F(MembershipPreparingTest, TheOrderOfTheAnswersDoesNotMatter) {
   AnswerPreparation(2, *b_);
   StillRuns();
   Ready(3, 50, 16, 2);
-  EXPECT_EQ(members().epoch(), PlanEpoch(2));
+  EXPECT_EQ(members().plan().epoch(), PlanEpoch(2));
 }
 
 TEST_F(MembershipPreparingTest, AJoinerThatCannotBeReachedIsLeftOut) {
@@ -181,8 +181,8 @@ TEST_F(MembershipPreparingTest, TheEndOfTheRunningPlanIsTheEndOfIt) {
   members().OnClosed(WorkerId(2), absl::UnavailableError("killed"));
   Settle();
   // c steps in, with a plan of its own number.
-  ASSERT_EQ(members().phase(), Phase::kLoading);
-  EXPECT_EQ(members().epoch(), PlanEpoch(3));
+  ASSERT_EQ(members().plan().phase(), Phase::kLoading);
+  EXPECT_EQ(members().plan().epoch(), PlanEpoch(3));
   EXPECT_FALSE(c_->sent.back().assign_stage().prepare());
   Ready(3, 50, 16, 2);  // of the preparation: late
   EXPECT_EQ(State(3), "WORKER_STATE_LOADING");
@@ -207,7 +207,7 @@ TEST_F(MembershipPreparingTest, AnotherJoinerIsPreparedWithIt) {
   AnswerPreparation(1, *a_);
   StillRuns();
   AnswerPreparation(4, *d);
-  EXPECT_EQ(members().epoch(), PlanEpoch(3));
+  EXPECT_EQ(members().plan().epoch(), PlanEpoch(3));
 }
 
 TEST_F(MembershipPreparingTest, AJoinerMayBeFoundGoneWhenAnotherComes) {
@@ -224,7 +224,7 @@ TEST_F(MembershipPreparingTest, AJoinerMayBeFoundGoneWhenAnotherComes) {
 }
 
 TEST_F(MembershipPreparingTest, WhoSaysNothingOfItsLinksIsNotWaitedFor) {
-  options_.most_reach_time = absl::Seconds(5);
+  options_.timeouts.max_reach_time = absl::Seconds(5);
   Join();
   Ready(3, 50, 16, 2);
   for (int i = 0; i < 4; ++i) {
@@ -236,7 +236,7 @@ TEST_F(MembershipPreparingTest, WhoSaysNothingOfItsLinksIsNotWaitedFor) {
   clock_.Advance(absl::Seconds(2));
   members().Advance();
   // b is of the present plan, and will see.
-  EXPECT_EQ(members().epoch(), PlanEpoch(2));
+  EXPECT_EQ(members().plan().epoch(), PlanEpoch(2));
 }
 
 }  // namespace

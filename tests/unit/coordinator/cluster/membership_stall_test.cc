@@ -28,7 +28,7 @@ struct Report {
 class MembershipStallTest : public MembershipTest {
  protected:
   void SetUp() override {
-    options_.stall_timeout = absl::Seconds(30);
+    options_.timeouts.stall_timeout = absl::Seconds(30);
     for (int64_t id : {1, 2, 3}) {
       streams_[id] =
           Attach(id, std::string(1, static_cast<char>('a' + id - 1)));
@@ -45,14 +45,14 @@ class MembershipStallTest : public MembershipTest {
       for (const auto& [id, report] : reports) {
         Beat(id, report.kind, report.marks, report.step_out);
       }
-      members().OnSteps(step);
+      members().plan().OnSteps(step);
       members().Advance();
     }
   }
 
   void Run() {
     for (int64_t id : {1, 2, 3}) Ready(id);
-    ASSERT_EQ(members().phase(), Phase::kRunning);
+    ASSERT_EQ(members().plan().phase(), Phase::kRunning);
   }
 
   std::string Broken(int64_t id) {
@@ -68,7 +68,7 @@ TEST_F(MembershipStallTest, AFrozenStageIsNamedAndReplaced) {
                                             {2, {kComputing, 70, 6}},
                                             {3, {kWaiting, 60, 6}}};
   Pass(30, frozen, 7);
-  EXPECT_EQ(members().phase(), Phase::kRunning);
+  EXPECT_EQ(members().plan().phase(), Phase::kRunning);
   Pass(2, frozen, 7);
   EXPECT_THAT(
       Broken(2),
@@ -78,7 +78,7 @@ TEST_F(MembershipStallTest, AFrozenStageIsNamedAndReplaced) {
   EXPECT_TRUE(streams_[3]->broken.ok());
   Settle();
   // The others go on.
-  ASSERT_EQ(members().phase(), Phase::kLoading);
+  ASSERT_EQ(members().plan().phase(), Phase::kLoading);
   EXPECT_EQ(streams_[1]->sent.back().assign_stage().num_stages(), 2);
   Ready(1);
   Ready(3);
@@ -94,7 +94,7 @@ TEST_F(MembershipStallTest, AFrozenStageIsNamedAndReplaced) {
   // Tried again, it still does not move; the plan does not notice.
   for (int i = 0; i < 50; ++i) {
     Pass(1, {{1, {}}, {3, {}}, {4, {kLoading, 0, 0}}});
-    EXPECT_EQ(members().phase(), Phase::kRunning);
+    EXPECT_EQ(members().plan().phase(), Phase::kRunning);
   }
   EXPECT_EQ(State(4), "WORKER_STATE_LEFT_OUT");
 }
@@ -103,7 +103,7 @@ TEST_F(MembershipStallTest, AStepOfHoursIsNoStandstill) {
   Run();
   for (uint64_t i = 0; i < 3 * 3600 / 20; ++i) {
     Pass(20, {{1, {}}, {2, {kComputing, i, 0}}, {3, {}}}, 7);
-    ASSERT_EQ(members().phase(), Phase::kRunning);
+    ASSERT_EQ(members().plan().phase(), Phase::kRunning);
   }
 }
 
@@ -111,7 +111,7 @@ TEST_F(MembershipStallTest, WhatTookLongBeforeMayTakeLonger) {
   Run();
   Pass(20, {{1, {kWaiting, 9, 9}}, {2, {kComputing, 1, 0}}, {3, {}}}, 7);
   Pass(150, {{1, {kWaiting, 9, 9}}, {2, {kComputing, 2, 0}}, {3, {}}}, 7);
-  EXPECT_EQ(members().phase(), Phase::kRunning);
+  EXPECT_EQ(members().plan().phase(), Phase::kRunning);
   Pass(60, {{1, {kWaiting, 9, 9}}, {2, {kComputing, 2, 0}}, {3, {}}}, 7);
   EXPECT_THAT(Broken(2), HasSubstr("stands still"));
 }
@@ -119,10 +119,10 @@ TEST_F(MembershipStallTest, WhatTookLongBeforeMayTakeLonger) {
 TEST_F(MembershipStallTest, WithoutAStepNobodyIsLate) {
   Run();
   Pass(3600, {{1, {}}, {2, {}}, {3, {}}});
-  EXPECT_EQ(members().phase(), Phase::kRunning);
+  EXPECT_EQ(members().plan().phase(), Phase::kRunning);
   // Nor is the idle time counted when one comes.
   Pass(30, {{1, {}}, {2, {}}, {3, {}}}, 1);
-  EXPECT_EQ(members().phase(), Phase::kRunning);
+  EXPECT_EQ(members().plan().phase(), Phase::kRunning);
 }
 
 TEST_F(MembershipStallTest, OneThatOnlySendsHeartbeatsIsFoundByElimination) {
@@ -137,24 +137,24 @@ TEST_F(MembershipStallTest, OneThatOnlySendsHeartbeatsIsFoundByElimination) {
 TEST_F(MembershipStallTest, ResultsAreProgress) {
   Run();
   v1::WorkerMessage result;
-  result.mutable_step_result()->set_epoch(members().epoch().value());
+  result.mutable_step_result()->set_epoch(members().plan().epoch().value());
   result.mutable_step_result()->set_more(true);
   for (int i = 0; i < 10; ++i) {
     Pass(20, {{1, {}}, {2, {}}, {3, {}}}, 1);
     members().OnMessage(WorkerId(3), result);
   }
-  EXPECT_EQ(members().phase(), Phase::kRunning);
+  EXPECT_EQ(members().plan().phase(), Phase::kRunning);
 }
 
 TEST_F(MembershipStallTest, AStopOfThisProcessIsNoStandstill) {
   Run();
   Pass(20, {{1, {}}, {2, {kComputing, 1, 0}}, {3, {}}}, 7);
   clock_.Advance(absl::Hours(8));
-  members().OnSteps(7);
+  members().plan().OnSteps(7);
   members().Advance();
-  EXPECT_EQ(members().phase(), Phase::kRunning);
+  EXPECT_EQ(members().plan().phase(), Phase::kRunning);
   Pass(2, {{1, {}}, {2, {kComputing, 2, 0}}, {3, {}}}, 7);
-  EXPECT_EQ(members().phase(), Phase::kRunning);
+  EXPECT_EQ(members().plan().phase(), Phase::kRunning);
 }
 
 TEST_F(MembershipStallTest, AStalledLoaderIsReplaced) {
@@ -168,13 +168,13 @@ TEST_F(MembershipStallTest, AStalledLoaderIsReplaced) {
     progress.mutable_load_progress()->set_bytes_done(i);
     members().OnMessage(WorkerId(2), progress);
     Pass(20, {{1, {}}, {2, {kLoading, 0, 0}}, {3, {}}});
-    ASSERT_EQ(members().phase(), Phase::kLoading);
+    ASSERT_EQ(members().plan().phase(), Phase::kLoading);
   }
   Pass(180, {{1, {}}, {2, {kLoading, 0, 0}}, {3, {}}});
   EXPECT_THAT(Broken(2), HasSubstr("'b' stands still with layers 2 to 2: "
                                    "loading, and nothing got done for"));
   Settle();
-  EXPECT_EQ(members().phase(), Phase::kLoading);
+  EXPECT_EQ(members().plan().phase(), Phase::kLoading);
   EXPECT_EQ(streams_[3]->sent.back().assign_stage().num_stages(), 2);
 }
 
@@ -194,7 +194,7 @@ TEST_F(MembershipStallTest, MemoryTakesItsTime) {
 }
 
 TEST_F(MembershipStallTest, OpeningALinkHasItsOwnTime) {
-  options_.stall_timeout = absl::Seconds(5);
+  options_.timeouts.stall_timeout = absl::Seconds(5);
   members_.emplace(options_);
   for (int64_t id : {1, 2}) {
     streams_[id] = Attach(id, std::string(1, static_cast<char>('a' + id - 1)));
@@ -202,7 +202,7 @@ TEST_F(MembershipStallTest, OpeningALinkHasItsOwnTime) {
   Settle();
   Ready(2);
   Pass(25, {{1, {kConnecting, 1, 0}}, {2, {}}});
-  EXPECT_EQ(members().phase(), Phase::kLoading);
+  EXPECT_EQ(members().plan().phase(), Phase::kLoading);
   Pass(7, {{1, {kConnecting, 1, 0}}, {2, {}}});
   EXPECT_THAT(Broken(1), HasSubstr("opening its link"));
 }

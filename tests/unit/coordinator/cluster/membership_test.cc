@@ -18,7 +18,7 @@ TEST_F(MembershipTest, SaysHowFastItLoadsAndWhatIsLeft) {
   auto a = Attach(1, "a");
   auto b = Attach(2, "b");
   Settle();
-  ASSERT_EQ(members().phase(), Phase::kLoading);
+  ASSERT_EQ(members().plan().phase(), Phase::kLoading);
   constexpr uint64_t kGigabyte = 1'000'000'000;
   const auto loaded = [&](int64_t worker, uint64_t done) {
     v1::WorkerMessage progress;
@@ -46,11 +46,11 @@ TEST_F(MembershipTest, PlansLoadsAndRuns) {
   EXPECT_EQ(members().detail(), "waiting for workers: 1 of 2 registered");
   auto b = Attach(2, "b");
   members().Advance();
-  EXPECT_EQ(members().phase(), Phase::kNoPlan);  // not settled
+  EXPECT_EQ(members().plan().phase(), Phase::kNoPlan);  // not settled
   Settle();
-  ASSERT_EQ(members().phase(), Phase::kLoading);
+  ASSERT_EQ(members().plan().phase(), Phase::kLoading);
   EXPECT_EQ(members().detail(), "loading layers: 0 %");
-  EXPECT_EQ(members().num_blocks(), 2);
+  EXPECT_EQ(members().plan().num_blocks(), 2);
   ASSERT_EQ(a->sent.size(), 2);
   const v1::AssignStage& first = a->sent[1].assign_stage();
   EXPECT_EQ(first.epoch(), 1);
@@ -76,11 +76,11 @@ TEST_F(MembershipTest, PlansLoadsAndRuns) {
   Ready(1, 70);
   EXPECT_EQ(State(1), "WORKER_STATE_READY");
   Ready(2, 50);
-  EXPECT_EQ(members().phase(), Phase::kRunning);
+  EXPECT_EQ(members().plan().phase(), Phase::kRunning);
   EXPECT_EQ(members().detail(), "");
-  EXPECT_EQ(members().kv_pages(), 50);
-  EXPECT_TRUE(members().kv_by_need());
-  EXPECT_EQ(members().page_tokens(), 16);
+  EXPECT_EQ(members().plan().kv_pages(), 50);
+  EXPECT_TRUE(members().plan().kv_by_need());
+  EXPECT_EQ(members().plan().page_tokens(), 16);
 
   v1::StepPlan plan;
   plan.set_step(7);
@@ -199,7 +199,7 @@ TEST_F(MembershipTest, DropsWorkersThatFallSilent) {
   EXPECT_TRUE(a->broken.ok());
   EXPECT_EQ(b->broken.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(mute->broken.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(members().phase(), Phase::kNoPlan);
+  EXPECT_EQ(members().plan().phase(), Phase::kNoPlan);
   EXPECT_EQ(members().detail(),
             "waiting for workers: 1 of 2 registered; worker 'b' was lost: no "
             "heartbeat for 10s");
@@ -221,11 +221,11 @@ TEST_F(MembershipTest, ComesBackWithTheSameStages) {
   Ready(2);
   members().OnClosed(WorkerId(2), absl::UnavailableError("killed"));
   members().Advance();
-  EXPECT_EQ(members().phase(), Phase::kNoPlan);
+  EXPECT_EQ(members().plan().phase(), Phase::kNoPlan);
   auto c = Attach(3, "z");
   Settle();
-  ASSERT_EQ(members().phase(), Phase::kLoading);
-  EXPECT_EQ(members().epoch(), PlanEpoch(2));
+  ASSERT_EQ(members().plan().phase(), Phase::kLoading);
+  EXPECT_EQ(members().plan().epoch(), PlanEpoch(2));
   EXPECT_EQ(c->sent[1].assign_stage().stage(), 0);
   // The old b comes back with a new stream; what it held is remembered.
   auto b = Attach(4, "b");
@@ -244,14 +244,14 @@ TEST_F(MembershipTest, GrowsWhenAWorkerJoinsAndRetiresSpares) {
   Settle();
   AnswerPreparation(1, *a);
   AnswerPreparation(2, *b);
-  ASSERT_EQ(members().phase(), Phase::kLoading);
+  ASSERT_EQ(members().plan().phase(), Phase::kLoading);
   Ready(1);
   Ready(2);
-  ASSERT_EQ(members().phase(), Phase::kRunning);
+  ASSERT_EQ(members().plan().phase(), Phase::kRunning);
   auto c = Attach(3, "c");
   Settle();
-  EXPECT_EQ(members().phase(), Phase::kRunning);
-  EXPECT_EQ(members().epoch(), PlanEpoch(2));
+  EXPECT_EQ(members().plan().phase(), Phase::kRunning);
+  EXPECT_EQ(members().plan().epoch(), PlanEpoch(2));
   EXPECT_EQ(State(3), "WORKER_STATE_SPARE");
   // The spare takes over; a keeps its layer.
   members().OnClosed(WorkerId(2), absl::UnavailableError("killed"));
@@ -268,9 +268,9 @@ TEST_F(MembershipTest, RetiresAWorkerThatFailedToLoad) {
   Failed(2, absl::StatusCode::kResourceExhausted, "needs 3 GB");
   EXPECT_EQ(State(2), "WORKER_STATE_FAILED");
   EXPECT_THAT(members().detail(), HasSubstr("needs 3 GB"));
-  clock_.Advance(options_.first_back_off);
+  clock_.Advance(options_.timeouts.first_back_off);
   members().Advance();
-  ASSERT_EQ(members().phase(), Phase::kLoading);
+  ASSERT_EQ(members().plan().phase(), Phase::kLoading);
   EXPECT_EQ(a->sent.back().assign_stage().num_stages(), 1);
   EXPECT_EQ(b->sent.back().retire().epoch(), 2);
 }
@@ -279,12 +279,12 @@ TEST_F(MembershipTest, FailureTextsAreCutBetweenCharacters) {
   Attach(1, "a");
   Attach(2, "b");
   Settle();
-  absl::Duration wait = options_.first_back_off;
+  absl::Duration wait = options_.timeouts.first_back_off;
   for (const std::string& text :
        {std::string(4095, 'x') + "\u00E9", std::string(4094, 'x') + "\u20AC",
         std::string(4093, 'x') + "\U0001F600",
         std::string("caf\xE9 is full")}) {
-    ASSERT_EQ(members().phase(), Phase::kLoading);
+    ASSERT_EQ(members().plan().phase(), Phase::kLoading);
     Failed(1, absl::StatusCode::kResourceExhausted, text);
     EXPECT_THAT(members().detail(), HasSubstr(text.substr(0, 3)));
     EXPECT_FALSE(FindInvalidUtf8(members().detail())) << text.size();
@@ -318,17 +318,17 @@ TEST_F(MembershipTest, BacksOffWhenAStageCannotLoad) {
     members().OnMessage(WorkerId(1), heartbeat);
     members().OnMessage(WorkerId(2), heartbeat);
     members().Advance();
-    EXPECT_EQ(members().phase(), Phase::kNoPlan);
+    EXPECT_EQ(members().plan().phase(), Phase::kNoPlan);
     EXPECT_THAT(members().detail(), HasSubstr("needs 3 GB"));
     clock_.Advance(absl::Milliseconds(1));
     members().Advance();
-    EXPECT_EQ(members().phase(), Phase::kLoading);
+    EXPECT_EQ(members().plan().phase(), Phase::kLoading);
   }
   // A new worker changes everything.
   Failed(2, absl::StatusCode::kResourceExhausted, "needs 3 GB");
   Attach(3, "c");
   Settle();
-  EXPECT_EQ(members().phase(), Phase::kLoading);
+  EXPECT_EQ(members().plan().phase(), Phase::kLoading);
 }
 
 TEST_F(MembershipTest, ABrokenNeighbourIsNobodysFault) {
@@ -338,13 +338,13 @@ TEST_F(MembershipTest, ABrokenNeighbourIsNobodysFault) {
   Settle();
   Ready(1);
   Ready(2);
-  members().OnProgress();
+  members().plan().OnProgress();
   Failed(1, absl::StatusCode::kUnavailable, "link broke");
-  EXPECT_EQ(members().phase(), Phase::kNoPlan);
+  EXPECT_EQ(members().plan().phase(), Phase::kNoPlan);
   EXPECT_EQ(State(1), "WORKER_STATE_SPARE");
   members().OnClosed(WorkerId(2), absl::UnavailableError("killed"));
   Settle();
-  ASSERT_EQ(members().phase(), Phase::kLoading);
+  ASSERT_EQ(members().plan().phase(), Phase::kLoading);
   EXPECT_EQ(a->sent.back().assign_stage().num_stages(), 1);
 }
 
@@ -355,11 +355,11 @@ TEST_F(MembershipTest, IgnoresNewsOfOlderPlans) {
   Failed(1, absl::StatusCode::kInternal, "x");
   clock_.Advance(absl::Seconds(1));
   members().Advance();
-  ASSERT_EQ(members().epoch(), PlanEpoch(2));
+  ASSERT_EQ(members().plan().epoch(), PlanEpoch(2));
   Ready(1, 50, 16, /*epoch=*/1);
   Ready(2, 50, 16, /*epoch=*/1);
   Failed(1, absl::StatusCode::kInternal, "late", /*epoch=*/1);
-  EXPECT_EQ(members().phase(), Phase::kLoading);
+  EXPECT_EQ(members().plan().phase(), Phase::kLoading);
   EXPECT_EQ(State(1), "WORKER_STATE_LOADING");
 }
 
@@ -369,8 +369,8 @@ TEST_F(MembershipTest, OneStageThatReservesPagesDecidesForAll) {
   Settle();
   Ready(1, 50, 16, /*epoch=*/0, /*kv_by_need=*/false);
   Ready(2);
-  ASSERT_EQ(members().phase(), Phase::kRunning);
-  EXPECT_FALSE(members().kv_by_need());
+  ASSERT_EQ(members().plan().phase(), Phase::kRunning);
+  EXPECT_FALSE(members().plan().kv_by_need());
 }
 
 TEST_F(MembershipTest, RefusesStagesThatDoNotGoTogether) {
@@ -379,7 +379,7 @@ TEST_F(MembershipTest, RefusesStagesThatDoNotGoTogether) {
   Settle();
   Ready(1, 50, 16);
   Ready(2, 50, 32);
-  EXPECT_EQ(members().phase(), Phase::kNoPlan);
+  EXPECT_EQ(members().plan().phase(), Phase::kNoPlan);
   EXPECT_THAT(members().detail(), HasSubstr("KV pages of 32 tokens"));
   clock_.Advance(absl::Seconds(1));
   members().Advance();
@@ -407,7 +407,7 @@ TEST_F(MembershipTest, CutsALastStageThatBreaksTheProtocol) {
   Ready(2);
   members().BreakLastStage(absl::InternalError("nonsense"));
   EXPECT_EQ(b->broken, absl::InternalError("nonsense"));
-  EXPECT_EQ(members().phase(), Phase::kNoPlan);
+  EXPECT_EQ(members().plan().phase(), Phase::kNoPlan);
   members().BreakLastStage(absl::InternalError("again"));  // no plan, no effect
 }
 

@@ -82,7 +82,7 @@ class MembershipTest : public testing::Test {
 
   // Lets the settle time pass and the clock be looked at.
   void Settle() {
-    clock_.Advance(options_.settle_time);
+    clock_.Advance(options_.timeouts.settle_time);
     members().Advance();
   }
 
@@ -90,7 +90,7 @@ class MembershipTest : public testing::Test {
              int64_t epoch = 0, bool kv_by_need = true) {
     v1::WorkerMessage message;
     v1::StageReady* ready = message.mutable_stage_ready();
-    ready->set_epoch(epoch > 0 ? epoch : members().epoch().value());
+    ready->set_epoch(epoch > 0 ? epoch : members().plan().epoch().value());
     ready->set_kv_pages(kv_pages);
     ready->set_kv_by_need(kv_by_need);
     ready->set_page_tokens(page_tokens);
@@ -102,7 +102,7 @@ class MembershipTest : public testing::Test {
               int64_t epoch = 0) {
     v1::WorkerMessage message;
     v1::StageFailed* failed = message.mutable_stage_failed();
-    failed->set_epoch(epoch > 0 ? epoch : members().epoch().value());
+    failed->set_epoch(epoch > 0 ? epoch : members().plan().epoch().value());
     failed->set_code(static_cast<int>(code));
     failed->set_message(text);
     members().OnMessage(WorkerId(id), std::move(message));
@@ -136,7 +136,7 @@ class MembershipTest : public testing::Test {
     v1::WorkerMessage message;
     v1::Activity* activity = message.mutable_heartbeat()->mutable_activity();
     activity->set_kind(kind);
-    activity->set_epoch(members().epoch().value());
+    activity->set_epoch(members().plan().epoch().value());
     activity->set_marks(marks);
     activity->set_last_step_out(last_step_out);
     members().OnMessage(WorkerId(id), std::move(message));
@@ -152,7 +152,7 @@ class MembershipTest : public testing::Test {
   }
 
   ManualClock clock_;
-  Membership::Options options_;
+  ClusterOptions options_;
   std::optional<Membership> members_;
 };
 

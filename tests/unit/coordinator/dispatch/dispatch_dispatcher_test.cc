@@ -25,15 +25,15 @@ using testing::IsEmpty;
 class DispatcherTest : public testing::Test {
  protected:
   DispatcherTest() : metrics_(CreateNullMetrics()) {
-    options_.membership.num_layers = 4;
-    options_.membership.max_model_len = 1000;
-    options_.membership.policy.gbs = 4;
-    options_.membership.policy.max_step_tokens = 16;
-    options_.membership.settle_time = absl::ZeroDuration();
+    options_.cluster.num_layers = 4;
+    options_.cluster.max_model_len = 1000;
+    options_.cluster.policy.gbs = 4;
+    options_.cluster.policy.max_step_tokens = 16;
+    options_.cluster.timeouts.settle_time = absl::ZeroDuration();
     // Fake workers send no heartbeats, and machines may be slow.
-    options_.membership.heartbeat_timeout = absl::Hours(1);
-    options_.membership.first_back_off = absl::Milliseconds(1);
-    options_.membership.clock = Clock::Real();
+    options_.cluster.timeouts.heartbeat_timeout = absl::Hours(1);
+    options_.cluster.timeouts.first_back_off = absl::Milliseconds(1);
+    options_.cluster.clock = Clock::Real();
     options_.queue = &queue_;
     options_.tokenizer = &tokenizer_;
     options_.metrics = metrics_.get();
@@ -158,7 +158,7 @@ TEST_F(DispatcherTest, GeneratesEachRequestOnce) {
 }
 
 TEST_F(DispatcherTest, ScoresPrompts) {
-  options_.membership.num_blocks = 2;
+  options_.cluster.num_blocks = 2;
   Start(HashModel(40), /*kv_pages=*/400);
   std::vector<Request> requests;
   for (int i = 0; i < 40; ++i) {
@@ -207,7 +207,7 @@ TEST_F(DispatcherTest, ASlowQueueHoldsUpTheComputing) {
   } queue;
   options_.queue = &queue;
   options_.max_unwritten_bytes = 20'000;
-  options_.membership.policy.max_step_tokens = 200;
+  options_.cluster.policy.max_step_tokens = 200;
   Start(HashModel(40));
   std::vector<Request> requests;
   for (int i = 0; i < 40; ++i) {  // each result takes 8 KB
@@ -231,7 +231,7 @@ TEST_F(DispatcherTest, ASlowQueueHoldsUpTheComputing) {
 }
 
 TEST_F(DispatcherTest, KeepsABlockInFlightPerStage) {
-  options_.membership.min_workers = 3;
+  options_.cluster.min_workers = 3;
   Start(HashModel(40));
   const std::vector<Request> requests = AddRequests(1, 200, 2);
   AddWorker("a");
@@ -257,8 +257,8 @@ class ScarcePagesTest : public DispatcherTest {
  protected:
   void Run(bool stages_by_need, bool by_need) {
     options_.kv_by_need = by_need;
-    options_.membership.policy.gbs = 16;
-    options_.membership.num_blocks = 3;
+    options_.cluster.policy.gbs = 16;
+    options_.cluster.num_blocks = 3;
     Start(HashModel(40), 18, 8, stages_by_need);
     const std::vector<Request> requests = AddRequests(1, 200, 5);
     AddWorker("a");
@@ -276,8 +276,8 @@ TEST_F(ScarcePagesTest, ReservedByTheDispatcher) { Run(true, false); }
 
 TEST_F(DispatcherTest, WithoutRefillTheTokensAreTheSame) {
   options_.refill = false;
-  options_.membership.policy.num_microbatches = 2;
-  options_.membership.num_blocks = 3;
+  options_.cluster.policy.num_microbatches = 2;
+  options_.cluster.num_blocks = 3;
   Start(HashModel(40));
   const std::vector<Request> requests = AddRequests(1, 200, 3);
   AddWorker("a");
@@ -318,7 +318,7 @@ TEST_F(DispatcherTest, TakesWorkThatComesLater) {
 }
 
 TEST_F(DispatcherTest, AWorkersDeathPausesTheJob) {
-  options_.membership.min_workers = 2;
+  options_.cluster.min_workers = 2;
   Start(HashModel(1000));
   auto a = AddWorker("a");
   AddWorker("b");
@@ -342,7 +342,7 @@ TEST_F(DispatcherTest, SurvivesRandomDeaths) {
   for (uint64_t seed = 0; seed < 4; ++seed) {
     // A new worker for each that dies.
     BoundedQueue<int> deaths(1000);
-    options_.membership.min_workers = 1 + static_cast<int32_t>(seed % 3);
+    options_.cluster.min_workers = 1 + static_cast<int32_t>(seed % 3);
     Start(HashModel(200));
     std::mt19937_64 random(seed);
     Mutex mu;
@@ -439,7 +439,7 @@ TEST_F(DispatcherTest, IgnoresResultsOfOlderEpochs) {
 }
 
 TEST_F(DispatcherTest, ShowsWhyAStageCannotLoad) {
-  options_.membership.min_workers = 2;
+  options_.cluster.min_workers = 2;
   Start(HashModel(40));
   const std::vector<Request> requests = AddRequests(1, 10, 9);
   auto a = AddWorker("a");
@@ -514,8 +514,8 @@ TEST_F(DispatcherTest, ShowsThatReadingFailsAndTriesAgain) {
 
 TEST_F(DispatcherTest, AHungWorkerIsDropped) {
   ManualClock& clock = manual_clock_;
-  options_.membership.clock = &clock;
-  options_.membership.min_workers = 2;
+  options_.cluster.clock = &clock;
+  options_.cluster.min_workers = 2;
   Start(HashModel(40));
   auto a = AddWorker("a");  // fake workers send no heartbeats
   a->WaitFor(v1::CoordinatorMessage::kRegistered);
@@ -524,7 +524,7 @@ TEST_F(DispatcherTest, AHungWorkerIsDropped) {
   while (!queue_.HasDetail(
       "waiting for workers: 0 of 2 registered; worker 'a' was lost: no "
       "heartbeat")) {
-    clock.Advance(options_.membership.heartbeat_timeout / 4);
+    clock.Advance(options_.cluster.timeouts.heartbeat_timeout / 4);
     dispatcher_->Tick();
     absl::SleepFor(absl::Milliseconds(1));
   }

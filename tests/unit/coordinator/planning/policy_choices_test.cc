@@ -78,5 +78,15 @@ TEST_F(PlanFileTest, KeyValuePairsAreNoPlan) {
   EXPECT_FALSE(PlanNamedBy({})->has_value());
 }
 
+TEST(DefaultGbsTest, BoundsTheLogits) {
+  DecoderSpec spec;
+  spec.vocab_size = 32000;
+  EXPECT_EQ(DefaultGbs(spec), 256);
+  spec.vocab_size = 128256;
+  EXPECT_EQ(DefaultGbs(spec), 128);
+  spec.vocab_size = 1000000;
+  EXPECT_EQ(DefaultGbs(spec), 64);
+}
+
 }  // namespace
 }  // namespace sluice

@@ -1,4 +1,4 @@
-#include "coordinator/cluster/planner.h"
+#include "coordinator/cluster/stage_assignment.h"
 
 #include <algorithm>
 #include <tuple>
@@ -105,16 +105,6 @@ PlanDecision DecidePlan(const ClusterView& view) {
   decision.action = PlanDecision::Action::kPlan;
   decision.stages = Assign(ranges, std::move(usable));
   return decision;
-}
-
-int32_t DefaultGbs(const DecoderSpec& spec) {
-  constexpr int64_t kLogitsBytes = int64_t{64} << 20;
-  int32_t gbs = 256;
-  while (gbs > 64 && int64_t{gbs} * spec.vocab_size * int64_t{sizeof(float)} >
-                         kLogitsBytes) {
-    gbs /= 2;
-  }
-  return gbs;
 }
 
 }  // namespace sluice

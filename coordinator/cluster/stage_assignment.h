@@ -7,7 +7,6 @@
 #include "absl/time/time.h"
 #include "common/types.h"
 #include "coordinator/cluster/worker_stream.h"
-#include "runtime/model/decoder_spec.h"
 
 // Which workers form the pipeline: pure decisions, a snapshot in, an action
 // out.
@@ -65,10 +64,5 @@ struct PlanDecision {
 //   that, stages go by name, so that the same workers get the same layers
 //   after the coordinator restarts.
 PlanDecision DecidePlan(const ClusterView& view);
-
-// Sequences in a micro-batch when nobody says: 64 to 256. More make better use
-// of each pass over the weights, but the last stage holds a row of float32
-// logits for each, which are to stay within about 64 MiB.
-int32_t DefaultGbs(const DecoderSpec& spec);
 
 }  // namespace sluice

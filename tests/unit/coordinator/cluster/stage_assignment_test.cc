@@ -1,6 +1,6 @@
-#include <gtest/gtest.h>
+#include "coordinator/cluster/stage_assignment.h"
 
-#include "coordinator/cluster/planner.h"
+#include <gtest/gtest.h>
 
 namespace sluice {
 namespace {
@@ -110,16 +110,6 @@ TEST(DecidePlanTest, TriesFailedWorkersAgainWhenTheyAreNeeded) {
   EXPECT_EQ(decision.detail, "worker 'b' failed: no memory");
   view.back_off = absl::ZeroDuration();
   EXPECT_EQ(DecidePlan(view).stages, (Stages{Stage(1, 0, 2), Stage(2, 2, 4)}));
-}
-
-TEST(DefaultGbsTest, BoundsTheLogits) {
-  DecoderSpec spec;
-  spec.vocab_size = 32000;
-  EXPECT_EQ(DefaultGbs(spec), 256);
-  spec.vocab_size = 128256;
-  EXPECT_EQ(DefaultGbs(spec), 128);
-  spec.vocab_size = 1000000;
-  EXPECT_EQ(DefaultGbs(spec), 64);
 }
 
 }  // namespace

@@ -1,0 +1,174 @@
+#include "coordinator/cluster/plan_search.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/host/logging.h"
+#include "coordinator/cluster/worker_facts.h"
+
+namespace sluice {
+namespace {
+
+double BestProducts(const MachineProfile& machine) {
+  double best = 0;
+  for (const ProductRate& product : machine.compute().products) {
+    best = std::max(best, product.flops_by_rows.Best());
+  }
+  return best;
+}
+
+}  // namespace
+
+bool PlanSearch::Wanted(const std::vector<StageAssignment>& stages) const {
+  return options_.plan_jobs && !options_.fixed_plan && !failed_ &&
+         std::all_of(stages.begin(), stages.end(),
+                     [&](const StageAssignment& stage) {
+                       return workers_->at(stage.worker).profile.has_value();
+                     });
+}
+
+bool PlanSearch::Begin(std::vector<WorkerId> workers,
+                       std::optional<Plan> present) {
+  if (search_ && search_->workers == workers &&
+      search_->present.has_value() == present.has_value()) {
+    return false;
+  }
+  search_ = {.ticket = ++last_ticket_,
+             .workers = std::move(workers),
+             .present = std::move(present)};
+  return true;
+}
+
+std::optional<PlanTask> PlanSearch::TakeTask() {
+  if (!search_ || search_->taken) return std::nullopt;
+  for (WorkerId id : search_->workers) {
+    if (workers_->Find(id) == nullptr) {
+      search_.reset();  // the next decision finds who is left
+      return std::nullopt;
+    }
+  }
+  search_->taken = true;
+  PlanTask task;
+  task.ticket = search_->ticket;
+  task.machines = workers_->Profiles(search_->workers);
+  task.present = search_->present;
+  if (task.present) task.load_seconds = absl::ToDoubleSeconds(load_time_);
+  task.output_share = output_share_;
+  return task;
+}
+
+PlanSearch::Outcome PlanSearch::OnAnswer(PlanAnswer answer) {
+  if (!search_ || search_->ticket != answer.ticket) return {};
+  if (absl::IsNotFound(answer.plan.status()) && !search_->new_jobs &&
+      !search_->present) {
+    search_->no_work = true;
+    return {.no_work = true};
+  }
+  const Search search = *std::exchange(search_, std::nullopt);
+  Outcome outcome = {.rows = answer.rows};
+  if (absl::IsNotFound(answer.plan.status())) {
+    // It may have counted the requests before those.
+    outcome.look_again = search.new_jobs;
+    return outcome;
+  }
+  for (WorkerId id : search.workers) {
+    const AttachedWorker* const worker = workers_->Find(id);
+    if (worker == nullptr || !worker->registered) return {};
+  }
+  if (answer.plan.ok()) {
+    NextPlan& next = outcome.next.emplace();
+    for (const StagePlan& stage : answer.plan->stages) {
+      next.stages.push_back(
+          {search.workers[static_cast<size_t>(stage.machine)], stage.layers});
+    }
+    next.plan = *std::move(answer.plan);
+    next.workers = static_cast<int32_t>(search.workers.size());
+    next.rows = answer.rows;
+  } else if (search.present) {
+    // It goes on, with a prediction that knows what was measured.
+    outcome.refreshed = std::move(answer.present);
+    LogInfo(absl::StrCat("the plan stays: ", answer.plan.status().message()));
+  } else {
+    LogWarning(absl::StrCat("no plan was found, the workers choose: ",
+                            answer.plan.status().message()));
+    failed_ = true;
+  }
+  return outcome;
+}
+
+bool PlanSearch::OnNewJobs() {
+  if (!search_) return !options_.plan_jobs || options_.fixed_plan.has_value();
+  search_->new_jobs = true;
+  if (search_->no_work) search_.reset();
+  return true;
+}
+
+void PlanSearch::OnBegun(const Plan& plan, const std::vector<WorkerId>& stages,
+                         double rows) {
+  monitor_.Start(plan, workers_->Profiles(stages), rows);
+  plan_rows_ = rows_;
+  plan_seconds_ = seconds_;
+}
+
+void PlanSearch::OnEnded() {
+  monitor_.Stop();
+  // What would be better than that plan is no answer for the next one.
+  if (search_ && search_->present) search_.reset();
+}
+
+void PlanSearch::OnHeartbeat(int stage, const v1::Heartbeat& heartbeat) {
+  monitor_.Observe(stage, TotalsOf(heartbeat.runtime()));
+}
+
+void PlanSearch::OnProgress(double rows, double seconds, double output_share) {
+  rows_ = rows;
+  seconds_ = seconds;
+  output_share_ = output_share;
+  monitor_.Progress(rows - plan_rows_, seconds - plan_seconds_);
+}
+
+void PlanSearch::FollowMeasured(const Plan& plan,
+                                const std::vector<WorkerId>& stages) {
+  if (search_ || !monitor_.active() || !options_.plan_jobs ||
+      options_.fixed_plan) {
+    return;
+  }
+  std::optional<std::vector<MachineProfile>> machines = monitor_.Refit();
+  if (!machines) return;
+  for (size_t s = 0; s < stages.size(); ++s) {
+    AttachedWorker& worker = workers_->at(stages[s]);
+    const MachineProfile& before = *worker.profile;
+    const MachineProfile& now = (*machines)[s];
+    LogInfo(absl::StrFormat(
+        "worker '%s' is not as its profile says: disk reads %.3g GB/s, not "
+        "%.3g, and writes %.3g, not %.3g; products %.3g TFLOP/s at best, not "
+        "%.3g",
+        worker.info.name(), now.disk.read_bytes_per_second * 1e-9,
+        before.disk.read_bytes_per_second * 1e-9,
+        now.disk.write_bytes_per_second * 1e-9,
+        before.disk.write_bytes_per_second * 1e-9, BestProducts(now) * 1e-12,
+        BestProducts(before) * 1e-12));
+    worker.profile = std::move((*machines)[s]);
+  }
+  monitor_.Stop();
+  Begin(stages, plan);
+}
+
+void PlanSearch::Describe(int stage, v1::WorkerInfo* info) const {
+  if (!monitor_.active() || stage < 0) return;
+  for (int r = 0; r < kNumResources; ++r) {
+    const auto resource = static_cast<Resource>(r);
+    const double predicted = monitor_.PredictedSeconds(stage, resource);
+    const double measured = monitor_.MeasuredSeconds(stage, resource);
+    if (predicted == 0 && measured == 0) continue;
+    v1::ResourceUse* use = info->add_resources();
+    const absl::string_view name = ResourceName(resource);
+    use->set_resource(name.data(), name.size());
+    use->set_predicted_seconds(predicted);
+    use->set_measured_seconds(measured);
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,721 @@
+#include "coordinator/cluster/running_plan.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/limits.h"
+#include "coordinator/cluster/links/link_plan.h"
+#include "coordinator/cluster/stall.h"
+#include "coordinator/cluster/worker_facts.h"
+#include "coordinator/planning/plan_json.h"
+#include "proto/convert.h"
+
+namespace sluice {
+namespace {
+
+constexpr size_t kMaxFormerWorkers = 4096;
+constexpr size_t kMaxLinkIdBytes = 1024;
+constexpr absl::Duration kMaxBackOff = absl::Minutes(1);
+constexpr int kMaxFailures = 30;
+// While memory for weights and KV cache is taken, nothing is marked.
+constexpr double kTakenPerSecond = 1 << 30;
+constexpr absl::Duration kMaxTaking = absl::Minutes(15);
+// A worker opens its link for 20 s at most, and says so itself.
+constexpr absl::Duration kMaxConnecting = absl::Seconds(30);
+
+}  // namespace
+
+RunningPlan::RunningPlan(const ClusterOptions& options, WorkerRegistry* workers,
+                         PlanSearch* search)
+    : options_(options),
+      workers_(workers),
+      search_(search),
+      losses_(options.timeouts.first_left_out, options.timeouts.max_left_out) {}
+
+int32_t RunningPlan::StageOf(WorkerId id) const {
+  const auto it = members_.find(id);
+  return it == members_.end() ? -1 : it->second.stage;
+}
+
+bool RunningPlan::Preparing(WorkerId id) const {
+  const auto it = members_.find(id);
+  return it != members_.end() && it->second.preparing;
+}
+
+bool RunningPlan::Prepares(const Stage& stage, int64_t epoch) const {
+  return stage.preparing && preparation_ &&
+         epoch == preparation_->epoch.value();
+}
+
+// -- What workers say.
+
+void RunningPlan::OnRegistered(WorkerId id) {
+  Stage& stage = members_[id];
+  if (const auto it = former_layers_.find(workers_->name(id));
+      it != former_layers_.end()) {
+    stage.layers = it->second;
+    former_layers_.erase(it);
+  }
+}
+
+void RunningPlan::OnHeartbeat(WorkerId id, v1::Heartbeat heartbeat) {
+  AttachedWorker& worker = workers_->at(id);
+  Stage& stage = members_.at(id);
+  const v1::Activity& before = worker.heartbeat.activity();
+  const v1::Activity& now = heartbeat.activity();
+  const bool stood = now.marks() == before.marks() &&
+                     now.kind() == before.kind() &&
+                     now.epoch() == before.epoch() &&
+                     now.last_step_out() == before.last_step_out();
+  for (Pace* pace : {&stage.pace, stage.stage >= 0 ? &pace_ : nullptr}) {
+    if (pace == nullptr) continue;
+    if (stood) {
+      pace->Stood(options_.timeouts.heartbeat_interval);
+    } else {
+      pace->Moved();
+    }
+  }
+  search_->OnHeartbeat(stage.stage, heartbeat);
+  worker.heartbeat = std::move(heartbeat);
+}
+
+void RunningPlan::OnLoadProgress(WorkerId id,
+                                 const v1::LoadProgress& progress) {
+  Stage& stage = members_.at(id);
+  if (!Prepares(stage, progress.epoch()) &&
+      progress.epoch() != epoch_.value()) {
+    return;
+  }
+  const uint64_t before = stage.load.done();
+  stage.load.Observe(options_.clock->Monotonic(), progress.bytes_done(),
+                     progress.bytes_total());
+  if (stage.load.done() != before) stage.pace.Moved();
+}
+
+void RunningPlan::OnStageReady(WorkerId id, const v1::StageReady& ready) {
+  Stage& stage = members_.at(id);
+  AttachedWorker& worker = workers_->at(id);
+  const bool preparing = Prepares(stage, ready.epoch());
+  if (!preparing && (phase_ != Phase::kLoading ||
+                     ready.epoch() != epoch_.value() || stage.stage < 0)) {
+    return;
+  }
+  if (ready.kv_pages() <= 0 || ready.page_tokens() <= 0) {
+    worker.failure = absl::StrCat("worker '", worker.info.name(),
+                                  "' has no memory left for the KV cache");
+    if (preparing) {
+      FailPreparation("load", worker.failure);
+    } else {
+      Fail("load", worker.failure);
+    }
+    return;
+  }
+  stage.pace.Moved();
+  if (preparing) {
+    stage.prepared = true;
+    return;
+  }
+  stage.ready = true;
+  stage.kv_pages = ready.kv_pages();
+  stage.kv_by_need = ready.kv_by_need();
+  stage.page_tokens = ready.page_tokens();
+  const uint64_t bytes = std::max<uint64_t>(
+      {stage.load.total(), ready.weight_bytes(), uint64_t{1}});
+  stage.load.Observe(options_.clock->Monotonic(), bytes, bytes);
+  for (WorkerId other_id : stages_) {
+    const Stage& other = members_.at(other_id);
+    if (!other.ready) return;
+    if (other.page_tokens == stage.page_tokens) continue;
+    Fail("load",
+         absl::StrCat("worker '", worker.info.name(), "' has KV pages of ",
+                      stage.page_tokens, " tokens, but worker '",
+                      workers_->name(other_id), "' of ", other.page_tokens));
+    return;
+  }
+  BeginToRun(id);
+}
+
+void RunningPlan::BeginToRun(WorkerId last) {
+  const absl::Duration now = options_.clock->Monotonic();
+  kv_pages_ = INT64_MAX;
+  kv_by_need_ = true;
+  for (WorkerId id : stages_) {
+    kv_pages_ = std::min(kv_pages_, members_.at(id).kv_pages);
+    kv_by_need_ = kv_by_need_ && members_.at(id).kv_by_need;
+  }
+  page_tokens_ = members_.at(last).page_tokens;
+  phase_ = Phase::kRunning;
+  losses_.Begin(now);
+  workers_->BeginModel(workers_->at(last).content);
+  failed_before_.clear();
+  pace_.Start();
+  oldest_step_.reset();
+  for (size_t s = 0; s + 1 < stages_.size(); ++s) {
+    workers_->OnReached(stages_[s], stages_[s + 1]);
+  }
+  search_->OnLoaded(now - load_began_);
+  detail_.clear();
+  LogInfo(absl::StrCat("plan ready epoch=", epoch_.value(),
+                       " stages=", stages_.size(), " kv_pages=", kv_pages_,
+                       kv_by_need_ ? " by need" : " reserved",
+                       " page_tokens=", page_tokens_));
+}
+
+void RunningPlan::OnLinkId(WorkerId id, v1::LinkId link) {
+  if (link.id().size() > kMaxLinkIdBytes) {
+    workers_->Doom(id, absl::InvalidArgumentError(absl::StrCat(
+                           "a link's id of ", link.id().size(), " bytes")));
+    return;
+  }
+  const auto stage = static_cast<size_t>(members_.at(id).stage);
+  if (phase_ == Phase::kNoPlan || link.epoch() != epoch_.value() ||
+      stage >= links_.size() || links_[stage] != v1::LINK_TRANSPORT_NCCL) {
+    return;
+  }
+  v1::CoordinatorMessage message;
+  *message.mutable_link_id() = std::move(link);
+  workers_->Send(stages_[stage + 1], std::move(message));
+}
+
+void RunningPlan::OnStageFailed(WorkerId id, const v1::StageFailed& failed) {
+  const Stage& stage = members_.at(id);
+  if (Prepares(stage, failed.epoch())) {
+    OnPrepareFailed(id, failed);
+    return;
+  }
+  AttachedWorker& worker = workers_->at(id);
+  const auto code = static_cast<absl::StatusCode>(failed.code());
+  const bool nccl_failed = failed.epoch() == epoch_.value() &&
+                           code == absl::StatusCode::kUnimplemented &&
+                           LinkAbility::Of(worker.info).nccl &&
+                           !worker.nccl_failed;
+  // Also when the plan has ended: the other end of a link may have been first
+  // to say so, without knowing why.
+  worker.nccl_failed |= nccl_failed;
+  if (phase_ == Phase::kNoPlan || failed.epoch() != epoch_.value() ||
+      stage.stage < 0) {
+    return;
+  }
+  const std::string why = absl::StrCat(
+      "worker '", worker.info.name(), "' failed in stage ", stage.stage,
+      " (layers ", stage.layers.begin, " to ", stage.layers.end - 1,
+      "): ", absl::StatusCodeToString(code), ": ", ClipText(failed.message()));
+  if (phase_ == Phase::kLoading && plan_ && !options_.fixed_plan &&
+      code == absl::StatusCode::kResourceExhausted) {
+    // The planner was too bold; what the workers choose themselves fits.
+    LogWarning(absl::StrCat("the plan does not fit: ", why));
+    search_->GiveUp();
+  } else if (phase_ == Phase::kLoading && !nccl_failed && !IsTransient(code)) {
+    worker.failure = why;
+  } else if (running() && !IsTransient(code) && failures_ > 0) {
+    // Not for the first time, with nothing finished in between.
+    workers_->LeaveOut(id, why);
+  }
+  const auto next = static_cast<size_t>(stage.stage) + 1;
+  const bool unreached = failed.next_unreached() && next < stages_.size();
+  if (unreached) workers_->BlameLink(id, stages_[next], why);
+  Fail(unreached || code == absl::StatusCode::kUnavailable ? "link"
+       : phase_ == Phase::kLoading                         ? "load"
+                                                           : "step",
+       why);
+}
+
+bool RunningPlan::TakesResult(WorkerId id, const v1::StepResult& result) {
+  if (!running() || id != stages_.back() || result.epoch() != epoch_.value()) {
+    return false;
+  }
+  pace_.Moved();
+  return true;
+}
+
+void RunningPlan::OnGone(WorkerId id, const AttachedWorker& worker,
+                         const absl::Status& reason) {
+  const auto it = members_.find(id);
+  if (it == members_.end()) return;
+  const Stage stage = it->second;
+  members_.erase(it);
+  const std::string& name = worker.info.name();
+  if (stage.preparing) {
+    EndPreparation(absl::StrCat("worker '", name, "' is gone"));
+  }
+  if (stage.layers.size() > 0 && former_layers_.size() < kMaxFormerWorkers) {
+    former_layers_[name] = stage.layers;
+  }
+  const bool on_purpose = absl::IsCancelled(reason);
+  // The others may have said that their links broke before its stream did; and
+  // when many go at once that is one loss.
+  const bool of_plan =
+      stage.stage >= 0 || (phase_ == Phase::kNoPlan && stage.planned == epoch_);
+  if (!on_purpose && of_plan && epoch_ != lost_epoch_) {
+    lost_epoch_ = epoch_;
+    losses_.Add(could_have_);
+    workers_->EndNewcomers();
+  }
+  if (stage.stage >= 0) {
+    if (!on_purpose) {
+      const bool stalled =
+          absl::IsDeadlineExceeded(reason) && workers_->OutOf(worker);
+      ++failures_by_kind_[stalled ? "stall" : "lost"];
+    }
+    End(absl::StrCat("worker '", name, "' is gone"),
+        on_purpose ? LogLevel::kInfo : LogLevel::kWarning);
+  }
+  // Others that failed because of it are not to blame.
+  ForgetFailures();
+  last_failure_.clear();
+}
+
+// -- From one plan to the next.
+
+void RunningPlan::Follow(NextPlan next) {
+  std::vector<size_t> joining;
+  for (size_t s = 0; s < next.stages.size(); ++s) {
+    if (members_.at(next.stages[s].worker).stage < 0) joining.push_back(s);
+  }
+  if (!running() || joining.empty()) {
+    Begin(std::move(next), std::nullopt);
+    return;
+  }
+  const std::optional<std::vector<v1::LinkTransport>> links =
+      LinksFor(next.stages);
+  if (!links.has_value()) return;
+  EndPreparation("another plan is to follow");
+  // Whoever could not be told is gone. The next decision sees who is left.
+  if (workers_->any_doomed()) return;
+  const PlanEpoch epoch = NextEpoch();
+  preparation_ = {.epoch = epoch, .next = std::move(next)};
+  const std::vector<StageAssignment>& stages = preparation_->next.stages;
+  LogInfo(absl::StrCat("preparing a plan epoch=", epoch.value(),
+                       " stages=", stages.size(), " joining=", joining.size()));
+  for (size_t s : joining) {
+    Stage& stage = members_.at(stages[s].worker);
+    stage.preparing = true;
+    stage.layers = stages[s].layers;
+    stage.load.Start();
+    stage.pace.Start();
+    v1::CoordinatorMessage message =
+        Assignment(preparation_->next, *links, epoch, s);
+    message.mutable_assign_stage()->set_prepare(true);
+    workers_->Send(stages[s].worker, std::move(message));
+  }
+  for (size_t s = 0; s + 1 < stages.size(); ++s) {
+    Stage& from = members_.at(stages[s].worker);
+    const Stage& to = members_.at(stages[s + 1].worker);
+    if (from.stage >= 0 && to.stage == from.stage + 1) continue;
+    from.reaching = true;
+    const v1::Register& peer = workers_->at(stages[s + 1].worker).info;
+    v1::CoordinatorMessage message;
+    message.mutable_reach_links()->set_epoch(epoch.value());
+    auto* reach = message.mutable_reach_links()->add_peers();
+    reach->set_name(peer.name());
+    reach->set_link_address(peer.link_address());
+    workers_->Send(stages[s].worker, std::move(message));
+  }
+}
+
+void RunningPlan::Begin(NextPlan next, std::optional<PlanEpoch> epoch) {
+  End("another plan follows", LogLevel::kInfo);
+  could_have_ = next.workers;
+  std::optional<std::vector<v1::LinkTransport>> links = LinksFor(next.stages);
+  if (!links.has_value()) return;
+  links_ = *std::move(links);
+  new_plan_ = next.plan || planned_before_;
+  planned_before_ = next.plan.has_value();
+  plan_ = next.plan;
+  if (plan_) policy_ = StagePolicy(plan_, 0);
+  epoch_ = epoch ? *epoch : NextEpoch();
+  phase_ = Phase::kLoading;
+  load_began_ = options_.clock->Monotonic();
+  for (auto& [id, stage] : members_) {
+    stage.load.Start();
+    stage.pace.Start();
+  }
+  for (size_t s = 0; s < next.stages.size(); ++s) {
+    const WorkerId id = next.stages[s].worker;
+    stages_.push_back(id);
+    Stage& stage = members_.at(id);
+    stage.stage = static_cast<int32_t>(s);
+    stage.planned = epoch_;
+    stage.layers = next.stages[s].layers;
+    workers_->at(id).failure.clear();
+  }
+  last_failure_.clear();
+  LogInfo(absl::StrCat("plan made epoch=", epoch_.value(),
+                       " stages=", stages_.size()));
+  // From the last stage on, so that a stage finds the next one expecting it.
+  for (size_t s = stages_.size(); s-- > 0;) {
+    workers_->Send(stages_[s], Assignment(next, links_, epoch_, s));
+  }
+  for (auto& [id, stage] : members_) {
+    if (stage.stage >= 0 || stage.layers.size() == 0) continue;
+    stage.layers = {};
+    Retire(id, epoch_);
+  }
+  if (plan_ && !options_.fixed_plan) {
+    search_->OnBegun(*plan_, stages_, next.rows);
+  }
+}
+
+void RunningPlan::Refresh(Plan plan, double rows) {
+  if (!running() || !plan_) return;
+  plan_ = std::move(plan);
+  new_plan_ = true;
+  search_->OnBegun(*plan_, stages_, rows);
+}
+
+void RunningPlan::End(const std::string& why, LogLevel level) {
+  if (phase_ == Phase::kNoPlan) return;
+  Log(level, absl::StrCat("plan ended epoch=", epoch_.value(), ": ", why));
+  phase_ = Phase::kNoPlan;
+  stages_.clear();
+  links_.clear();
+  plan_.reset();
+  search_->OnEnded();
+  preparation_.reset();
+  oldest_step_.reset();
+  for (auto& [id, stage] : members_) {
+    stage.stage = -1;
+    stage.ready = false;
+    stage.preparing = stage.prepared = stage.reaching = false;
+  }
+}
+
+void RunningPlan::Fail(const char* kind, const std::string& why) {
+  ++failures_by_kind_[kind];
+  failed_before_ = why;
+  failures_ = std::min(failures_ + 1, kMaxFailures);
+  const absl::Duration wait =
+      std::min(kMaxBackOff, options_.timeouts.first_back_off *
+                                (int64_t{1} << (failures_ - 1)));
+  retry_at_ = options_.clock->Monotonic() + wait;
+  last_failure_ = why;
+  detail_ = why;
+  End(why, options_.failure_level);
+}
+
+void RunningPlan::ForgetFailures() {
+  failures_ = 0;
+  retry_at_ = absl::ZeroDuration();
+}
+
+void RunningPlan::OnProgress() {
+  failures_ = 0;
+  losses_.Progress(could_have_, options_.clock->Monotonic());
+  if (!workers_->any_left_out()) return;
+  for (WorkerId id : stages_) workers_->Pardon(id);
+}
+
+void RunningPlan::OnSteps(std::optional<int64_t> oldest) {
+  if (oldest != oldest_step_) pace_.Moved();
+  oldest_step_ = oldest;
+}
+
+std::optional<std::string> RunningPlan::TakeNewPlan() {
+  if (!std::exchange(new_plan_, false)) return std::nullopt;
+  return plan_ ? PlanToJson(*plan_) : std::string();
+}
+
+bool RunningPlan::HoldsNewcomers() const {
+  // A plan of the others that failed may need them.
+  return failures_ == 0 && losses_.hold(running(), options_.clock->Monotonic());
+}
+
+std::optional<std::vector<v1::LinkTransport>> RunningPlan::LinksFor(
+    const std::vector<StageAssignment>& stages) {
+  std::vector<LinkAbility> abilities;
+  for (const StageAssignment& stage : stages) {
+    const AttachedWorker& worker = workers_->at(stage.worker);
+    abilities.push_back(LinkAbility::Of(worker.info));
+    abilities.back().nccl_failed = worker.nccl_failed;
+  }
+  LinkPlan links = PlanLinks(abilities);
+  if (links.misfit < 0) return std::move(links.links);
+  // Sits out if there are others enough.
+  LogWarning(links.why);
+  workers_->at(stages[static_cast<size_t>(links.misfit)].worker).failure =
+      links.why;
+  if (phase_ == Phase::kNoPlan) Fail("link", links.why);
+  return std::nullopt;
+}
+
+int32_t RunningPlan::BlocksOf(const std::optional<Plan>& plan,
+                              size_t stages) const {
+  if (plan) return plan->block.num_blocks;
+  return std::max(options_.num_blocks, static_cast<int32_t>(stages));
+}
+
+Policy RunningPlan::StagePolicy(const std::optional<Plan>& plan,
+                                size_t stage) const {
+  if (!plan) return options_.policy;
+  // A plan does not say the rest.
+  Policy policy = plan->stages[stage].policy;
+  policy.dtype = options_.policy.dtype;
+  policy.sparsity = options_.policy.sparsity;
+  policy.schedule = options_.policy.schedule;
+  policy.overlap = options_.policy.overlap;
+  policy.packing = options_.policy.packing;
+  if (!options_.fixed_plan && policy.kv_cache.disk == 0) {
+    // Shares of the KV of as many sequences as could be, of the greatest
+    // length, which need not be there: pages are shared by need, and take what
+    // the weights leave.
+    policy.kv_cache = TierFractions();
+    policy.automatic_kv_cache = true;
+  }
+  return policy;
+}
+
+v1::CoordinatorMessage RunningPlan::Assignment(
+    const NextPlan& next, const std::vector<v1::LinkTransport>& links,
+    PlanEpoch epoch, size_t s) const {
+  const std::vector<StageAssignment>& stages = next.stages;
+  v1::CoordinatorMessage message;
+  v1::AssignStage& assign = *message.mutable_assign_stage();
+  assign.set_epoch(epoch.value());
+  assign.set_stage(static_cast<int32_t>(s));
+  assign.set_num_stages(static_cast<int32_t>(stages.size()));
+  assign.mutable_layers()->set_begin(stages[s].layers.begin);
+  assign.mutable_layers()->set_end(stages[s].layers.end);
+  if (s + 1 < stages.size()) {
+    assign.set_next_link_address(
+        workers_->at(stages[s + 1].worker).info.link_address());
+    assign.set_next_link(links[s]);
+  }
+  if (s > 0) assign.set_previous_link(links[s - 1]);
+  const Policy policy = StagePolicy(next.plan, s);
+  const int32_t blocks = BlocksOf(next.plan, stages.size());
+  ToProto(policy, assign.mutable_policy());
+  assign.set_max_model_len(options_.max_model_len);
+  assign.set_max_sequences(blocks * policy.gbs * policy.num_microbatches);
+  assign.set_num_blocks(blocks);
+  return message;
+}
+
+void RunningPlan::Retire(WorkerId id, PlanEpoch epoch) {
+  v1::CoordinatorMessage message;
+  message.mutable_retire()->set_epoch(epoch.value());
+  workers_->Send(id, std::move(message));
+}
+
+// -- Preparing.
+
+void RunningPlan::OnLinksReached(WorkerId id, const v1::LinksReached& reached) {
+  Stage& stage = members_.at(id);
+  if (!preparation_ || reached.epoch() != preparation_->epoch.value() ||
+      !stage.reaching) {
+    return;
+  }
+  stage.reaching = false;
+  const std::vector<StageAssignment>& stages = preparation_->next.stages;
+  size_t s = 0;
+  while (stages[s].worker != id) ++s;
+  const WorkerId next = stages[s + 1].worker;
+  for (const auto& link : reached.links()) {
+    if (link.error().empty()) continue;
+    const std::string why = absl::StrCat(
+        "worker '", workers_->name(id), "' can't open a link to '",
+        workers_->name(next), "' at ", workers_->at(next).info.link_address(),
+        ": ", link.error());
+    // Those of the present plan have shown that they work.
+    if (Preparing(next) || stage.preparing) {
+      workers_->LeaveOut(Preparing(next) ? next : id, why);
+    } else {
+      for (const auto& [other_id, other] : members_) {
+        if (other.preparing) workers_->LeaveOut(other_id, why);
+      }
+    }
+    FailPreparation("link", why);
+    return;
+  }
+}
+
+void RunningPlan::OnPrepareFailed(WorkerId id, const v1::StageFailed& failed) {
+  const LayerRange layers = members_.at(id).layers;
+  const auto code = static_cast<absl::StatusCode>(failed.code());
+  const std::string why = absl::StrCat(
+      "worker '", workers_->name(id), "' can't load layers ", layers.begin,
+      " to ", layers.end - 1, ": ", absl::StatusCodeToString(code), ": ",
+      ClipText(failed.message()));
+  if (preparation_->next.plan && !options_.fixed_plan &&
+      code == absl::StatusCode::kResourceExhausted) {
+    // The planner was too bold; what the workers choose themselves may fit.
+    search_->GiveUp();
+  } else if (IsTransient(code)) {
+    workers_->LeaveOut(id, why);
+  } else {
+    workers_->at(id).failure = why;
+  }
+  FailPreparation("load", why);
+}
+
+void RunningPlan::FollowPreparation(absl::Duration passed) {
+  if (!preparation_) return;
+  preparation_->reach_time += passed;
+  const absl::Duration timeout = options_.timeouts.max_reach_time;
+  const bool overdue = preparation_->reach_time > timeout;
+  bool ready = true;
+  for (const StageAssignment& assigned : preparation_->next.stages) {
+    const Stage& stage = members_.at(assigned.worker);
+    ready = ready && stage.preparing == stage.prepared;
+    if (!stage.reaching) continue;
+    if (overdue && stage.preparing) {
+      const std::string why =
+          absl::StrCat("worker '", workers_->name(assigned.worker),
+                       "' has not said within ", absl::FormatDuration(timeout),
+                       " whether it can open its link to the next stage");
+      workers_->LeaveOut(assigned.worker, why);
+      FailPreparation("link", why);
+      return;
+    }
+    // One of the present plan that does not answer is not waited for.
+    ready = ready && overdue;
+  }
+  if (!ready) return;
+  Preparation prepared = *std::exchange(preparation_, std::nullopt);
+  Begin(std::move(prepared.next), prepared.epoch);
+}
+
+void RunningPlan::FailPreparation(const char* kind, const std::string& why) {
+  ++failures_by_kind_[kind];
+  EndPreparation(why);
+}
+
+void RunningPlan::EndPreparation(const std::string& why) {
+  if (!preparation_) return;
+  const PlanEpoch epoch = preparation_->epoch;
+  preparation_.reset();
+  LogInfo(absl::StrCat("preparation ended epoch=", epoch.value(), ": ", why));
+  for (auto& [id, stage] : members_) {
+    stage.reaching = false;
+    if (!stage.preparing) continue;
+    stage.preparing = stage.prepared = false;
+    stage.layers = {};
+    Retire(id, epoch);
+  }
+}
+
+// -- Who stands still.
+
+bool RunningPlan::LoadStalled(WorkerId id) const {
+  const AttachedWorker& worker = workers_->at(id);
+  const absl::Duration taking = absl::Seconds(
+      static_cast<double>(worker.info.host_memory_bytes()) / kTakenPerSecond);
+  absl::Duration allowed =
+      std::max(options_.timeouts.stall_timeout, std::min(kMaxTaking, taking));
+  if (worker.heartbeat.activity().kind() == v1::Activity::KIND_CONNECTING) {
+    allowed = std::max(allowed, kMaxConnecting);
+  }
+  return members_.at(id).pace.stalled(allowed);
+}
+
+std::string RunningPlan::StandsStill(WorkerId id, absl::Duration still) const {
+  const AttachedWorker& worker = workers_->at(id);
+  const LayerRange layers = members_.at(id).layers;
+  return absl::StrCat(
+      "worker '", worker.info.name(), "' stands still with layers ",
+      layers.begin, " to ", layers.end - 1, ": ",
+      ActivityName(worker.heartbeat.activity().kind()),
+      ", and nothing got done for ",
+      absl::FormatDuration(absl::Floor(still, absl::Seconds(1))));
+}
+
+void RunningPlan::Watch(absl::Duration passed) {
+  const absl::Duration timeout = options_.timeouts.stall_timeout;
+  // This process may have been stopped.
+  passed = std::min(passed, timeout / 4);
+  std::optional<WorkerId> stalled;
+  std::string why;
+  if (running() && oldest_step_) {
+    pace_.Passed(passed);
+    if (pace_.stalled(timeout)) {
+      std::vector<v1::Activity> activities;
+      for (WorkerId id : stages_) {
+        activities.push_back(workers_->at(id).heartbeat.activity());
+      }
+      stalled = stages_[StageHeldAt(activities, epoch_, *oldest_step_)];
+      why = absl::StrCat(StandsStill(*stalled, pace_.still()), " while step ",
+                         *oldest_step_, " waits");
+    }
+  }
+  for (auto& [id, stage] : members_) {
+    const bool loads = stage.preparing ? !stage.prepared
+                                       : phase_ == Phase::kLoading &&
+                                             stage.stage >= 0 && !stage.ready;
+    if (!loads) continue;
+    stage.pace.Passed(passed);
+    if (stalled || !LoadStalled(id)) continue;
+    stalled = id;
+    why = StandsStill(id, stage.pace.still());
+  }
+  if (!stalled) return;
+  workers_->LeaveOut(*stalled, why);
+  if (Preparing(*stalled)) {
+    FailPreparation("stall", why);
+  } else {
+    failed_before_ = why;
+    workers_->Doom(*stalled, absl::DeadlineExceededError(why));
+  }
+}
+
+// -- For people, and for who decides.
+
+void RunningPlan::View(ClusterView* view) const {
+  for (WorkerView& worker : view->workers) {
+    worker.loaded = members_.at(worker.id).layers;
+  }
+  view->plan_stages = stages_.empty() ? 0 : could_have_;
+  view->back_off =
+      std::max(absl::ZeroDuration(), retry_at_ - options_.clock->Monotonic());
+  view->last_failure = last_failure_;
+}
+
+std::string RunningPlan::detail() const {
+  if (phase_ != Phase::kLoading) return detail_;
+  uint64_t done = 0;
+  double rate = 0;
+  absl::Duration left;
+  for (WorkerId id : stages_) {
+    const Stage& stage = members_.at(id);
+    if (!stage.ready) {
+      rate += stage.load.bytes_per_second();
+      left = std::max(left, TimeLeft(stage.load));
+    }
+    done += static_cast<uint64_t>(stage.load.fraction() * 1000);
+  }
+  return absl::StrCat("loading layers: ", done / (10 * stages_.size()), " %",
+                      RateText(rate, left),
+                      failed_before_.empty()
+                          ? ""
+                          : absl::StrCat(" (after: ", failed_before_, ")"));
+}
+
+void RunningPlan::Describe(v1::ClusterState* state) const {
+  state->set_epoch(epoch_.value());
+  state->set_num_blocks(phase_ == Phase::kNoPlan ? 0 : num_blocks());
+  state->set_gbs(policy().gbs);
+  if (plan_) state->set_plan(PlanToJson(*plan_));
+  for (const auto& [kind, count] : failures_by_kind_) {
+    v1::PlanFailures* failures = state->add_plan_failures();
+    failures->set_reason(kind);
+    failures->set_count(count);
+  }
+}
+
+void RunningPlan::Describe(WorkerId id, v1::WorkerInfo* info) const {
+  const Stage& stage = members_.at(id);
+  if (stage.preparing) {
+    info->set_state(v1::WORKER_STATE_PREPARING);
+  } else if (stage.stage >= 0) {
+    info->set_state(stage.ready ? v1::WORKER_STATE_READY
+                                : v1::WORKER_STATE_LOADING);
+  }
+  info->set_stage(stage.stage);
+  info->set_load_fraction(stage.load.fraction());
+  if (stage.stage < 0) return;
+  info->set_layer_begin(stage.layers.begin);
+  info->set_layer_end(stage.layers.end);
+  if (const auto s = static_cast<size_t>(stage.stage); s < links_.size()) {
+    info->set_next_link(links_[s] == v1::LINK_TRANSPORT_NCCL ? "nccl" : "grpc");
+  }
+}
+
+}  // namespace sluice

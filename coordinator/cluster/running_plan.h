@@ -1,0 +1,214 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "coordinator/cluster/cluster_options.h"
+#include "coordinator/cluster/load_rate.h"
+#include "coordinator/cluster/losses.h"
+#include "coordinator/cluster/pace.h"
+#include "coordinator/cluster/plan_search.h"
+#include "coordinator/cluster/stage_assignment.h"
+#include "coordinator/cluster/worker_registry.h"
+#include "sluice/v1/cluster.pb.h"
+#include "sluice/v1/pipeline.pb.h"
+
+namespace sluice {
+
+// The plan that the workers carry out: follows its loading, notices who stands
+// still, and ends it when a worker fails. Confined to the dispatcher's thread.
+//
+// A running plan goes on until the one that takes its place can begin: workers
+// that join must first show that they can do their part. They load their
+// stages ahead, and every link that the present plan does not have is opened
+// once. If it does not come to that, whoever was in the way is left out, and
+// the present plan has noticed nothing.
+//
+// Workers that live, as their heartbeats show, may yet stand still: a thread
+// that hangs in a disk or a device, a loader that waits for a file that never
+// comes. A stage that works marks what it gets done, however long the whole
+// takes; so it is marks that are waited for, and no length of a step is too
+// long.
+class RunningPlan {
+ public:
+  enum class Phase { kNoPlan, kLoading, kRunning };
+
+  // All must outlive the plan.
+  RunningPlan(const ClusterOptions& options, WorkerRegistry* workers,
+              PlanSearch* search);
+
+  // -- What workers say. REQUIRES: they are registered.
+
+  void OnRegistered(WorkerId id);
+  void OnHeartbeat(WorkerId id, v1::Heartbeat heartbeat);
+  void OnLoadProgress(WorkerId id, const v1::LoadProgress& progress);
+  void OnStageReady(WorkerId id, const v1::StageReady& ready);
+  void OnStageFailed(WorkerId id, const v1::StageFailed& failed);
+  void OnLinkId(WorkerId id, v1::LinkId link);
+  void OnLinksReached(WorkerId id, const v1::LinksReached& reached);
+  // Whether it is for whom steps go; counts it as something done.
+  bool TakesResult(WorkerId id, const v1::StepResult& result);
+  // It is gone from the registry, which knew this of it.
+  void OnGone(WorkerId id, const AttachedWorker& worker,
+              const absl::Status& reason);
+  // It was refused before any plan could have it.
+  void Forget(WorkerId id) { members_.erase(id); }
+
+  // -- What the owner decides.
+
+  // The next plan begins: at once, or when those of its workers that are not in
+  // the present one are ready for it. Fails if they can't be linked.
+  void Follow(NextPlan next);
+  // Whether a plan for so many workers is being prepared for.
+  bool Prepares(size_t workers) const {
+    return preparation_ &&
+           preparation_->next.workers >= static_cast<int32_t>(workers);
+  }
+  // Why these workers can't be linked is said of one of them; false then.
+  bool CanLink(const std::vector<StageAssignment>& stages) {
+    return LinksFor(stages).has_value();
+  }
+  void End(const std::string& why, LogLevel level = LogLevel::kWarning);
+  // Goes on with another prediction.
+  void Refresh(Plan plan, double rows);
+  // Finds who stands still, and begins what is prepared for; `passed` is time
+  // in which this process ran.
+  void Watch(absl::Duration passed);
+  void FollowPreparation(absl::Duration passed);
+  // The step in flight that was sent first, if there is one: as long as that
+  // is the same, and no stage gets anything done, the plan stands still. To be
+  // called before each Watch.
+  void OnSteps(std::optional<int64_t> oldest);
+  // The running plan proved itself: a later failure starts with a short wait.
+  void OnProgress();
+  // Workers came or went: what failed may work now.
+  void ForgetFailures();
+
+  // -- What it is.
+
+  Phase phase() const { return phase_; }
+  bool running() const { return phase_ == Phase::kRunning; }
+  // Of the newest plan; 0 before the first.
+  PlanEpoch epoch() const { return epoch_; }
+  const std::vector<WorkerId>& stages() const { return stages_; }
+  // nullopt if the workers choose themselves.
+  const std::optional<Plan>& plan() const { return plan_; }
+  // REQUIRES: phase() != kNoPlan.
+  int32_t num_blocks() const { return BlocksOf(plan_, stages_.size()); }
+  // What its stages have in common: gbs, num_microbatches, max_step_tokens.
+  const Policy& policy() const { return plan_ ? policy_ : options_.policy; }
+  // Capacity of the running plan: that of the tightest stage; and whether all
+  // stages take pages by need.
+  int64_t kv_pages() const { return kv_pages_; }
+  bool kv_by_need() const { return kv_by_need_; }
+  int32_t page_tokens() const { return page_tokens_; }
+  // The worker's stage, and whether it loads one of the next plan; -1, false.
+  int32_t StageOf(WorkerId id) const;
+  bool Preparing(WorkerId id) const;
+  // Layers that it holds already; empty if unknown.
+  LayerRange LayersOf(WorkerId id) const;
+
+  // As JSON, "" for the workers' own choice, if it changed or another
+  // prediction is made of it; for the jobs' records.
+  std::optional<std::string> TakeNewPlan();
+  // Newcomers are to wait for the plan of the others, if these are enough.
+  bool HoldsNewcomers() const;
+  int losses_in_a_row() const { return losses_.in_a_row(); }
+  // For DecidePlan.
+  void View(ClusterView* view) const;
+
+  // Why nothing moves.
+  std::string detail() const;
+  void SetDetail(std::string detail) { detail_ = std::move(detail); }
+  void Describe(v1::ClusterState* state) const;
+  void Describe(WorkerId id, v1::WorkerInfo* info) const;
+
+ private:
+  // What a worker does for plans.
+  struct Stage {
+    int32_t stage = -1;  // in the present plan
+    LayerRange layers;   // assigned last
+    PlanEpoch planned;   // the last plan that it was in
+    bool ready = false;  // its stage of the present plan is loaded
+    int64_t kv_pages = 0;
+    bool kv_by_need = false;
+    int32_t page_tokens = 0;
+    LoadRate load;
+    Pace pace;               // of loading
+    bool preparing = false;  // a stage of `preparation_`
+    bool prepared = false;   // and has loaded it
+    bool reaching = false;   // is to say which links it can open
+  };
+  struct Preparation {
+    PlanEpoch epoch;
+    NextPlan next;
+    absl::Duration reach_time;  // since the links were asked for
+  };
+
+  // Whether it loads a stage for this epoch ahead.
+  bool Prepares(const Stage& stage, int64_t epoch) const;
+  void Begin(NextPlan next, std::optional<PlanEpoch> epoch);
+  void BeginToRun(WorkerId last);
+  // The plan did not work out: waits before the next one. `kind` is for
+  // metrics.
+  void Fail(const char* kind, const std::string& why);
+  void EndPreparation(const std::string& why);
+  void FailPreparation(const char* kind, const std::string& why);
+  void OnPrepareFailed(WorkerId id, const v1::StageFailed& failed);
+  PlanEpoch NextEpoch() { return PlanEpoch(++last_epoch_); }
+  int32_t BlocksOf(const std::optional<Plan>& plan, size_t stages) const;
+  Policy StagePolicy(const std::optional<Plan>& plan, size_t stage) const;
+  // What stage `s` of these is told.
+  v1::CoordinatorMessage Assignment(const NextPlan& next,
+                                    const std::vector<v1::LinkTransport>& links,
+                                    PlanEpoch epoch, size_t s) const;
+  void Retire(WorkerId id, PlanEpoch epoch);
+  // nullopt, with the misfit marked, if these can't be linked.
+  std::optional<std::vector<v1::LinkTransport>> LinksFor(
+      const std::vector<StageAssignment>& stages);
+  bool LoadStalled(WorkerId id) const;
+  // What the worker did last, for messages.
+  std::string StandsStill(WorkerId id, absl::Duration still) const;
+
+  const ClusterOptions& options_;
+  WorkerRegistry* const workers_;
+  PlanSearch* const search_;
+  std::map<WorkerId, Stage> members_;  // all that are registered
+  // What departed workers held, by name: they may come back with it.
+  absl::flat_hash_map<std::string, LayerRange> former_layers_;
+  Phase phase_ = Phase::kNoPlan;
+  PlanEpoch epoch_;
+  int64_t last_epoch_ = 0;                // given to a plan or a preparation
+  std::vector<WorkerId> stages_;          // of the present plan
+  std::vector<v1::LinkTransport> links_;  // from each of its stages to the next
+  std::optional<Plan> plan_;
+  Policy policy_;
+  // That the present plan could have had; it may have stages for fewer.
+  int32_t could_have_ = 0;
+  bool new_plan_ = false;
+  bool planned_before_ = false;  // the plan before the present one was made
+  std::optional<Preparation> preparation_;
+  Losses losses_;
+  PlanEpoch lost_epoch_;  // the last plan that was counted as lost
+  std::map<std::string, int64_t> failures_by_kind_;
+  std::optional<int64_t> oldest_step_;
+  Pace pace_;  // of the running plan
+  absl::Duration load_began_;
+  int64_t kv_pages_ = 0;
+  bool kv_by_need_ = false;
+  int32_t page_tokens_ = 0;
+  int failures_ = 0;  // in a row
+  absl::Duration retry_at_;
+  std::string last_failure_;
+  std::string failed_before_;  // why the plan before this one failed
+  std::string detail_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,434 @@
+#include "coordinator/cluster/worker_registry.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/host/logging.h"
+#include "common/limits.h"
+#include "common/status_macros.h"
+#include "coordinator/cluster/links/link_facts.h"
+#include "coordinator/cluster/worker_facts.h"
+#include "runtime/profile/profile_json.h"
+
+namespace sluice {
+namespace {
+
+constexpr size_t kMaxErrorBytes = 1024;
+
+// One that comes back with another address was started anew, and gets a chance.
+std::string KeyOf(const v1::Register& info) {
+  return absl::StrCat(info.name(), " ", info.link_address());
+}
+
+}  // namespace
+
+double AttachedWorker::hashed_share() const {
+  const auto all = static_cast<double>(heartbeat.bytes_to_hash());
+  const auto done = static_cast<double>(heartbeat.hashed_bytes());
+  return all > 0 ? std::min(1.0, done / all) : 0;
+}
+
+WorkerRegistry::WorkerRegistry(const ClusterOptions& options)
+    : options_(options),
+      identity_(options.model),
+      changed_at_(options.clock->Monotonic()),
+      left_out_(options.timeouts.first_left_out,
+                options.timeouts.max_left_out) {}
+
+void WorkerRegistry::Open(WorkerId id, std::shared_ptr<WorkerStream> stream,
+                          PeerPlace place) {
+  AttachedWorker& worker = workers_[id];
+  worker.stream = std::move(stream);
+  worker.place = std::move(place);
+}
+
+AttachedWorker* WorkerRegistry::Find(WorkerId id) {
+  const auto it = workers_.find(id);
+  return it == workers_.end() ? nullptr : &it->second;
+}
+
+void WorkerRegistry::Send(WorkerId id, v1::CoordinatorMessage message) {
+  const AttachedWorker* const worker = Find(id);
+  if (worker == nullptr || worker->stream->Send(std::move(message))) return;
+  Doom(id, absl::UnavailableError("the worker does not take messages"));
+}
+
+void WorkerRegistry::Doom(WorkerId id, const absl::Status& reason) {
+  doomed_.emplace_back(id, reason);
+}
+
+std::optional<AttachedWorker> WorkerRegistry::Remove(
+    WorkerId id, const absl::Status& reason) {
+  const auto it = workers_.find(id);
+  if (it == workers_.end()) return std::nullopt;
+  AttachedWorker worker = std::move(it->second);
+  workers_.erase(it);
+  worker.stream->Break(reason);
+  if (!worker.registered) return worker;
+  // One that left on purpose is no cause for alarm.
+  Log(absl::IsCancelled(reason) ? LogLevel::kInfo : LogLevel::kWarning,
+      absl::StrCat("worker gone name=", worker.info.name(), " id=", id.value(),
+                   ": ", reason.ToString()));
+  changed_at_ = options_.clock->Monotonic();
+  absent_.Lost(worker.info.name(), ClipText(std::string(reason.message())),
+               changed_at_);
+  return worker;
+}
+
+void WorkerRegistry::PassTime(absl::Duration passed) {
+  const absl::Duration timeout = options_.timeouts.heartbeat_timeout;
+  for (auto& [id, worker] : workers_) {
+    if (worker.resolving) continue;  // it waits for us
+    worker.silent += passed;
+    if (worker.silent <= timeout) continue;
+    Doom(id, absl::DeadlineExceededError(absl::StrCat(
+                 "no heartbeat for ", absl::FormatDuration(timeout))));
+  }
+}
+
+// -- Registering.
+
+absl::Status WorkerRegistry::CheckRegister(const v1::Register& info) const {
+  if (info.name().empty() || info.name().size() > kMaxWorkerNameBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a worker's name must have 1 to ", kMaxWorkerNameBytes,
+                     " bytes, this one has ", info.name().size()));
+  }
+  if (info.link_address().empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("worker '", info.name(), "' gave no link address"));
+  }
+  for (const std::string* text :
+       {&info.link_address(), &info.model_fingerprint(), &info.device(),
+        &info.version(), &info.metrics_address(), &info.model_dir(),
+        &info.gpu_uuid()}) {
+    if (text->size() > kMaxWorkerTextBytes) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "worker '", info.name(), "' registered with a text of ", text->size(),
+          " bytes; the most is ", kMaxWorkerTextBytes));
+    }
+  }
+  if (info.profile_json().size() > kMaxProfileBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "worker '", info.name(), "' registered with a profile of ",
+        info.profile_json().size(), " bytes; the most is ", kMaxProfileBytes));
+  }
+  std::string fingerprint = options_.model_fingerprint;
+  std::string whose = "the coordinator";
+  for (const auto& [id, other] : workers_) {
+    if (!other.registered) continue;
+    if (other.info.name() == info.name()) {
+      return absl::AlreadyExistsError(absl::StrCat(
+          "a worker named '", info.name(),
+          "' is attached already; give each worker a name of its own"));
+    }
+    if (other.info.version() != info.version()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "worker '", info.name(), "' has version ", info.version(),
+          ", but worker '", other.info.name(), "' has ", other.info.version(),
+          "; all must be the same"));
+    }
+    if (fingerprint.empty()) {
+      fingerprint = other.info.model_fingerprint();
+      whose = absl::StrCat("worker '", other.info.name(), "' in ",
+                           other.info.model_dir());
+    }
+  }
+  ModelContent content;
+  SLUICE_RETURN_IF_ERROR(CheckContent(info, info.model_content(), &content));
+  // Of copies whose files have other headers the names and sizes may agree.
+  if (info.model_fingerprint().empty() ||
+      (!fingerprint.empty() && info.model_fingerprint() != fingerprint)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "worker '", info.name(), "' has another model in ", info.model_dir(),
+        " than ", whose, "; copy the model directory again"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WorkerRegistry::CheckPlace(const AttachedWorker& worker,
+                                        const v1::Register& info) const {
+  SLUICE_RETURN_IF_ERROR(CheckLinkAddress(info.name(), info.link_address(),
+                                          worker.addresses, worker.place));
+  // Loopback addresses do for workers on one machine: then all must be there.
+  const auto elsewhere = [](const AttachedWorker& w) {
+    return w.place.kind == PeerPlace::kElsewhere;
+  };
+  const bool mine = IsLoopbackLink(info.link_address(), worker.addresses);
+  for (const auto& [id, other] : workers_) {
+    if (!other.registered) continue;
+    const bool its = IsLoopbackLink(other.info.link_address(), other.addresses);
+    if (!(mine && elsewhere(other)) && !(its && elsewhere(worker))) continue;
+    const v1::Register& near = mine ? info : other.info;
+    const v1::Register& far = mine ? other.info : info;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "worker '", info.name(), "' can't work with '", other.info.name(),
+        "': they are on two machines, and '", far.name(), "' can't reach '",
+        near.name(), "' at ", near.link_address(), "; as for '", near.name(),
+        "', ", AdvertiseRemedy(PeerPlace())));
+  }
+  return absl::OkStatus();
+}
+
+void WorkerRegistry::Refuse(WorkerId id, const absl::Status& reason) {
+  const AttachedWorker& worker = at(id);
+  const std::string name = ClipText(worker.info.name(), kMaxWorkerNameBytes);
+  // The same again and again, as it keeps trying, is no news.
+  if (absent_.Refused(name, std::string(reason.message()),
+                      options_.clock->Monotonic())) {
+    LogWarning(absl::StrCat("worker refused: ", reason.message()));
+  }
+  worker.stream->Break(reason);
+  workers_.erase(id);
+  Doom(id, reason);
+}
+
+void WorkerRegistry::OnResolved(
+    WorkerId id, const absl::StatusOr<std::vector<std::string>>& addresses) {
+  AttachedWorker* const worker = Find(id);
+  if (worker == nullptr || !worker->resolving) return;
+  worker->resolving = false;
+  worker->silent = absl::ZeroDuration();
+  if (addresses.ok()) {
+    worker->addresses = *addresses;
+    Register(id, v1::Register(worker->info));
+    return;
+  }
+  Refuse(
+      id,
+      absl::InvalidArgumentError(absl::StrCat(
+          "worker '", worker->info.name(), "' says that others reach it at ",
+          worker->info.link_address(), ", but ", addresses.status().message(),
+          " on the coordinator's machine; ", AdvertiseRemedy(worker->place))));
+}
+
+void WorkerRegistry::Register(WorkerId id, const v1::Register& info) {
+  AttachedWorker& worker = at(id);
+  worker.info = info;
+  if (absl::Status status = CheckRegister(info); !status.ok()) {
+    Refuse(id, status);
+    return;
+  }
+  if (options_.look_up_names && worker.addresses.empty() &&
+      worker.place.kind != PeerPlace::kUnknown) {
+    const absl::StatusOr<std::string> host = HostOf(info.link_address());
+    if (host.ok() && !IsNumericHost(*host)) {
+      worker.resolving = true;
+      lookups_.push_back({id, *host});
+      return;
+    }
+  }
+  if (absl::Status status = CheckPlace(worker, info); !status.ok()) {
+    Refuse(id, status);
+    return;
+  }
+  worker.registered = true;
+  worker.content = *ContentOf(info.model_content());
+  worker.info.clear_model_content();
+  absent_.Present(info.name());
+  link_blame_.Forget(info.name());
+  worker.profile = ProfileOf(info);
+  if (worker.profile) {
+    // What somebody knew and wrote into it needs no measuring.
+    for (const LinkProfile& link : worker.profile->links) {
+      if (!link.peer.empty()) worker.links_asked.insert(link.peer);
+    }
+  }
+  v1::CoordinatorMessage answer;
+  answer.mutable_registered()->set_worker_id(id.value());
+  answer.mutable_registered()->set_heartbeat_interval_ms(
+      absl::ToInt64Milliseconds(options_.timeouts.heartbeat_interval));
+  worker.stream->Accept();
+  LogInfo(absl::StrCat("worker registered name=", info.name(),
+                       " id=", id.value(), " link=", info.link_address(),
+                       " device=", info.device()));
+  CompareModels();
+  Send(id, std::move(answer));
+}
+
+// -- Whose copy of the model counts.
+
+absl::Status WorkerRegistry::CheckContent(const v1::Register& info,
+                                          const v1::ModelContent& said,
+                                          ModelContent* content) const {
+  if (!said.error().empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "worker '", info.name(), "' can't read its model: ",
+        absl::string_view(said.error()).substr(0, kMaxErrorBytes)));
+  }
+  absl::StatusOr<ModelContent> parsed = ContentOf(said);
+  if (!parsed.ok()) {
+    return Annotate(parsed.status(),
+                    absl::StrCat("worker '", info.name(), "'"));
+  }
+  *content = *std::move(parsed);
+  const absl::Status same = CompareModel(info, *content);
+  return absl::IsFailedPrecondition(same) ? same : absl::OkStatus();
+}
+
+absl::Status WorkerRegistry::CompareModel(const v1::Register& info,
+                                          const ModelContent& content) const {
+  for (const auto& [id, other] : workers_) {
+    if (!other.same_model) continue;
+    const ModelIdentity::Copy first = {other.info.name(),
+                                       other.info.model_dir(), other.content};
+    return identity_.Check({info.name(), info.model_dir(), content}, &first);
+  }
+  return identity_.Check({info.name(), info.model_dir(), content}, nullptr);
+}
+
+void WorkerRegistry::OnModelContent(WorkerId id, const v1::ModelContent& said) {
+  AttachedWorker& worker = at(id);
+  if (worker.same_model) return;
+  const absl::Status status = CheckContent(worker.info, said, &worker.content);
+  if (!status.ok()) Refuse(id, status);
+}
+
+void WorkerRegistry::CompareModels() {
+  std::vector<WorkerId> waiting;
+  for (const auto& [id, worker] : workers_) {
+    if (worker.registered && !worker.same_model) waiting.push_back(id);
+  }
+  for (const WorkerId id : waiting) {
+    AttachedWorker& worker = at(id);
+    const absl::Status status = CompareModel(worker.info, worker.content);
+    if (absl::IsFailedPrecondition(status)) {
+      Refuse(id, status);
+    } else if (status.ok()) {
+      worker.same_model = joined_ = true;
+      changed_at_ = options_.clock->Monotonic();
+      // Everything is different now.
+      for (auto& [other_id, other] : workers_) {
+        other.failure.clear();
+        other.nccl_failed = false;
+      }
+      // Now that there is another, the two must not be in one plan.
+      DropFormerModel();
+    }
+  }
+}
+
+void WorkerRegistry::DropFormerModel() {
+  for (auto& [id, worker] : workers_) {
+    if (!worker.same_model) continue;
+    const absl::Status status = identity_.Check(
+        {worker.info.name(), worker.info.model_dir(), worker.content}, nullptr);
+    if (!absl::IsFailedPrecondition(status)) continue;
+    worker.same_model = false;
+    Doom(id, status);
+  }
+}
+
+void WorkerRegistry::BeginModel(const ModelContent& content) {
+  if (identity_.Begin(content)) begun_model_ = content;
+}
+
+std::string WorkerRegistry::CheckingDetail() const {
+  for (const auto& [id, worker] : workers_) {
+    if (!worker.registered || worker.same_model) continue;
+    if (worker.content.known()) {
+      return "; the coordinator is checking its weights";
+    }
+    return absl::StrCat("; worker '", worker.info.name(),
+                        "' is checking its weights: ",
+                        static_cast<int>(100 * worker.hashed_share()), " %");
+  }
+  return "";
+}
+
+// -- What links carry.
+
+bool WorkerRegistry::KnowsLinks(const std::vector<WorkerId>& workers) {
+  const absl::Duration wait = options_.timeouts.max_link_time;
+  if (wait == absl::ZeroDuration()) return true;
+  std::vector<const v1::Register*> infos;
+  for (WorkerId id : workers) infos.push_back(&at(id).info);
+  const absl::Duration now = options_.clock->Monotonic();
+  bool known = true;
+  for (size_t i = 0; i < workers.size(); ++i) {
+    AttachedWorker& worker = at(workers[i]);
+    v1::MeasureLinks ask = LinksToMeasure(infos, i, &worker.links_asked);
+    if (ask.peers_size() > 0) {
+      worker.links_due = now + wait;
+      ++worker.links_owed;
+      v1::CoordinatorMessage question;
+      *question.mutable_measure_links() = std::move(ask);
+      Send(workers[i], std::move(question));
+    }
+    known = known && worker.links_due <= now;
+  }
+  return known;
+}
+
+void WorkerRegistry::OnLinksMeasured(WorkerId id,
+                                     const v1::LinksMeasured& measured) {
+  AttachedWorker& worker = at(id);
+  // Late ones are welcome.
+  if (worker.links_owed == 0 || !worker.profile) return;
+  if (--worker.links_owed == 0) worker.links_due = absl::ZeroDuration();
+  const std::string trouble =
+      AddMeasuredLinks(measured, worker.links_asked, &*worker.profile);
+  // What is shown of it stays as it was if all links would be too much to show.
+  std::string shown = ProfileToJson(*worker.profile);
+  if (shown.size() <= kMaxProfileBytes) {
+    worker.info.set_profile_json(std::move(shown));
+  }
+  if (trouble.empty()) return;
+  LogWarning(absl::StrCat("worker '", worker.info.name(),
+                          "' could not measure all links: ", trouble));
+}
+
+std::vector<MachineProfile> WorkerRegistry::Profiles(
+    const std::vector<WorkerId>& workers) const {
+  std::vector<MachineProfile> profiles;
+  for (WorkerId id : workers) profiles.push_back(*at(id).profile);
+  return profiles;
+}
+
+// -- Who is to blame.
+
+void WorkerRegistry::LeaveOut(WorkerId id, const std::string& why) {
+  const AttachedWorker& worker = at(id);
+  const absl::Duration now = options_.clock->Monotonic();
+  left_out_.Add(KeyOf(worker.info), ClipText(why), now);
+  LogWarning(absl::StrCat("worker '", worker.info.name(), "' is left out for ",
+                          absl::FormatDuration(OutOf(worker)->until - now),
+                          ", if there are others enough: ", why));
+}
+
+const LeftOut::Entry* WorkerRegistry::OutOf(
+    const AttachedWorker& worker) const {
+  return left_out_.Find(KeyOf(worker.info), options_.clock->Monotonic());
+}
+
+void WorkerRegistry::Pardon(WorkerId id) {
+  left_out_.Pardon(KeyOf(at(id).info));
+}
+
+void WorkerRegistry::BlameLink(WorkerId from, WorkerId to,
+                               const std::string& why) {
+  const LinkBlame::Verdict verdict =
+      link_blame_.OnUnreached(name(from), name(to));
+  for (const auto& [id, worker] : workers_) {
+    if (worker.registered && std::count(verdict.innocent.begin(),
+                                        verdict.innocent.end(), name(id)) > 0) {
+      Pardon(id);
+    }
+  }
+  if (verdict.culprit == name(from)) {
+    LeaveOut(from, absl::StrCat("it can't reach several others; last: ", why));
+  } else {
+    LeaveOut(to, absl::StrCat("it can't be reached at ",
+                              at(to).info.link_address(), ": ", why));
+  }
+}
+
+void WorkerRegistry::OnReached(WorkerId from, WorkerId to) {
+  link_blame_.OnReached(name(from), name(to));
+}
+
+void WorkerRegistry::EndNewcomers() {
+  for (auto& [id, worker] : workers_) worker.newcomer = false;
+}
+
+}  // namespace sluice
