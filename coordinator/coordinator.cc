@@ -16,11 +16,14 @@
 #include "common/threads/mutex.h"
 #include "coordinator/cluster/worker_service.h"
 #include "coordinator/dispatch/dispatcher.h"
+#include "coordinator/jobs/job_manager.h"
 #include "coordinator/planning/model_shape_of.h"
 #include "coordinator/planning/policy_choices.h"
 #include "runtime/model/checkpoint/content_check.h"
 #include "runtime/model/checkpoint/model_digests.h"
+#include "runtime/model/model_dir.h"
 #include "runtime/model/model_path.h"
+#include "runtime/text/chat_template.h"
 #include "runtime/text/tokenizer/dummy_tokenizer.h"
 
 namespace sluice {
@@ -91,304 +94,6 @@ std::string PlanFormats(const Plan& plan) {
   return text;
 }
 
-class CoordinatorImpl : public Coordinator {
- public:
-  explicit CoordinatorImpl(Options options) : options_(std::move(options)) {}
-  ~CoordinatorImpl() override { Shutdown(); }
-
-  absl::StatusOr<std::map<std::string, std::string>> Facts() {
-    SLUICE_RETURN_IF_ERROR(options_.Validate());
-    SLUICE_RETURN_IF_ERROR(OpenModelDir());
-    SLUICE_RETURN_IF_ERROR(SetMaxModelLen());
-    SLUICE_RETURN_IF_ERROR(MakePolicy());
-    SLUICE_ASSIGN_OR_RETURN(auto facts,
-                            ModelDigests(*model_, options_.dummy_weights));
-    facts["--served-model-name"] = options_.served_model_name.empty()
-                                       ? ModelName(options_.model_dir)
-                                       : options_.served_model_name;
-    facts["--generation-config"] = options_.generation_config ? "auto" : "none";
-    facts["--max-model-len"] = absl::StrCat(options_.max_model_len);
-    facts["--load-format"] = options_.dummy_weights ? "dummy" : "auto";
-    const absl::string_view dtype = DTypeName(policy_.dtype);
-    facts["--dtype"] = std::string(dtype.data(), dtype.size());
-    facts["--policy"] = plan_ ? PlanFormats(*plan_) : Formats(policy_);
-    return facts;
-  }
-
-  absl::Status Init() {
-    SLUICE_RETURN_IF_ERROR(options_.Validate());
-    if (options_.metrics == nullptr) {
-      null_metrics_ = CreateNullMetrics();
-      options_.metrics = null_metrics_.get();
-    }
-    if (options_.served_model_name.empty()) {
-      options_.served_model_name = ModelName(options_.model_dir);
-    }
-    SLUICE_RETURN_IF_ERROR(OpenModel());
-    SLUICE_RETURN_IF_ERROR(MakePolicy());
-    SLUICE_RETURN_IF_ERROR(OpenJobs());
-    SLUICE_RETURN_IF_ERROR(StartDispatcher());
-    return absl::OkStatus();
-  }
-
-  JobManager& jobs() override { return *jobs_; }
-  const Tokenizer& tokenizer() const override { return *tokenizer_; }
-  const Policy& policy() const override { return policy_; }
-  ModelShape shape() const override { return ShapeOf(model_->spec()); }
-  int32_t max_model_len() const override { return options_.max_model_len; }
-  grpc::Service* worker_service() override { return workers_->service(); }
-  bool ready() const override { return dispatcher_->ready(); }
-
-  v1::ClusterState cluster_state() const override {
-    v1::ClusterState state = dispatcher_->cluster_state();
-    state.set_model(options_.served_model_name);
-    state.set_model_dir(EscapeInvalidUtf8(options_.model_dir.string()));
-    const absl::string_view dtype = DTypeName(policy_.dtype);
-    state.set_dtype(dtype.data(), dtype.size());
-    return state;
-  }
-
-  void Shutdown() override {
-    if (jobs_ != nullptr) jobs_->BeginShutdown();
-    if (dispatcher_ != nullptr) dispatcher_->Shutdown();
-    if (workers_ != nullptr) workers_->Shutdown();
-    if (jobs_ != nullptr) jobs_->Flush();
-  }
-
- private:
-  absl::Status OpenModelDir() {
-    SLUICE_ASSIGN_OR_RETURN(
-        std::unique_ptr<ModelDir> opened,
-        ModelDir::Open(options_.model_dir, options_.generation_config
-                                               ? ModelDir::Defaults::kAll
-                                               : ModelDir::Defaults::kOnlyEnd));
-    model_ = std::move(opened);
-    return CheckGenerationDefaults();
-  }
-
-  absl::Status OpenModel() {
-    SLUICE_RETURN_IF_ERROR(OpenModelDir());
-    auto tokenizer = Tokenizer::Load(options_.model_dir);
-    if (tokenizer.ok()) {
-      tokenizer_ = *std::move(tokenizer);
-    } else if (options_.dummy_weights && absl::IsNotFound(tokenizer.status())) {
-      tokenizer_ = CreateDummyTokenizer(model_->spec().vocab_size);
-    } else {
-      return tokenizer.status();
-    }
-    auto chat_template = ChatTemplate::Load(options_.model_dir);
-    if (chat_template.ok()) {
-      chat_template_ = *std::move(chat_template);
-      if (const auto for_tools = chat_template_->ForTools(); !for_tools.ok()) {
-        LogWarning(
-            absl::StrCat("the model's chat template for tools cannot be "
-                         "used (",
-                         for_tools.status().message(),
-                         "); requests with \"tools\" will be refused"));
-      }
-    } else if (!absl::IsNotFound(chat_template.status())) {
-      // Only chats need it.
-      no_chat_template_ =
-          absl::StrCat("the model's chat template cannot be used (",
-                       chat_template.status().message(), ")");
-      LogWarning(absl::StrCat(no_chat_template_,
-                              "; requests with \"messages\" will be refused"));
-    }
-    auto fingerprint =
-        options_.dummy_weights
-            ? absl::StatusOr<std::string>(model_->DummyFingerprint())
-            : model_->Fingerprint();
-    if (fingerprint.ok()) {
-      fingerprint_ = *std::move(fingerprint);
-      if (options_.compare_models) {
-        SLUICE_ASSIGN_OR_RETURN(
-            content_,
-            ContentCheck::Start({.model = model_,
-                                 .dummy_weights = options_.dummy_weights,
-                                 .cache_file = options_.hash_cache}));
-      }
-    } else if (!absl::IsNotFound(fingerprint.status())) {
-      return fingerprint.status();
-    }
-    return SetMaxModelLen();
-  }
-
-  absl::Status SetMaxModelLen() {
-    const DecoderSpec& spec = model_->spec();
-    const int32_t positions = spec.max_positions;
-    if (options_.max_model_len > positions) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "max_model_len is ", options_.max_model_len, ", but the model in ",
-          options_.model_dir.string(), " ", model_->DescribePositions()));
-    }
-    if (options_.max_model_len == 0 && options_.positions_cap > 0) {
-      options_.max_model_len = std::min(positions, options_.positions_cap);
-    } else if (options_.max_model_len == 0) {
-      options_.max_model_len =
-          spec.default_positions > 0 ? spec.default_positions : positions;
-    }
-    return absl::OkStatus();
-  }
-
-  // Answers would not be those that the model's publisher means, and nobody
-  // would know.
-  absl::Status CheckGenerationDefaults() const {
-    const std::vector<std::string>& keys =
-        model_->generation_defaults().unsupported;
-    if (keys.empty()) return absl::OkStatus();
-    return absl::UnimplementedError(absl::StrCat(
-        (options_.model_dir / "generation_config.json").string(),
-        " asks for what Sluice does not do (", absl::StrJoin(keys, ", "),
-        "): remove that there, or start with --generation-config none, which "
-        "leaves all defaults of that file out"));
-  }
-
-  absl::Status MakePolicy() {
-    policy_.gbs = options_.gbs;
-    policy_.num_microbatches = std::max(1, options_.num_microbatches);
-    policy_.max_step_tokens = options_.max_step_tokens > 0
-                                  ? options_.max_step_tokens
-                                  : std::max(kDefaultStepTokens, options_.gbs);
-    policy_.dtype =
-        ResolveDType(options_.dtype, model_->spec(), options_.has_float16);
-    SLUICE_ASSIGN_OR_RETURN(plan_, PlanNamedBy(options_.policy));
-    if (plan_) return CheckPlan();
-    for (const std::string& text : options_.policy) {
-      SLUICE_RETURN_IF_ERROR(UpdatePolicy(text, &policy_));
-    }
-    if (policy_.gbs == 0) {
-      policy_.gbs =
-          std::min(DefaultGbs(model_->spec()), policy_.max_step_tokens);
-    }
-    return CheckPolicy();
-  }
-
-  absl::Status CheckPolicy() const {
-    SLUICE_RETURN_IF_ERROR(CheckStep(policy_.gbs, policy_.num_microbatches,
-                                     policy_.max_step_tokens));
-    return CheckActivations(policy_.max_step_tokens,
-                            model_->spec().hidden_size);
-  }
-
-  absl::Status CheckPlan() {
-    const int32_t layers = plan_->stages.back().layers.end;
-    if (layers != model_->spec().num_layers) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "the plan has ", layers, " layers, but the model in ",
-          options_.model_dir.string(), " has ", model_->spec().num_layers));
-    }
-    const int32_t stages = static_cast<int32_t>(plan_->stages.size());
-    if (plan_->block.num_blocks < stages) plan_->block.num_blocks = stages;
-    options_.min_workers = std::max(options_.min_workers, stages);
-    policy_.gbs = plan_->block.gbs;
-    policy_.num_microbatches = plan_->block.num_microbatches;
-    policy_.max_step_tokens = plan_->block.max_step_tokens;
-    return CheckPolicy();
-  }
-
-  absl::StatusOr<PlanningOptions> Planning() const {
-    PlanningOptions planning;
-    planning.model = ShapeOf(model_->spec());
-    planning.dtype = policy_.dtype;
-    planning.split = options_.split;
-    SLUICE_ASSIGN_OR_RETURN(planning.choices, ChoicesLeftBy(options_.policy));
-    PolicyChoices& choices = planning.choices;
-    const auto fix = [](int32_t value, std::vector<int32_t>* list) {
-      if (value > 0 && list->empty()) *list = {value};
-    };
-    fix(options_.gbs, &choices.gbs);
-    fix(options_.num_microbatches, &choices.num_microbatches);
-    fix(options_.max_step_tokens, &choices.max_step_tokens);
-    fix(options_.num_blocks, &choices.num_blocks);
-    planning.max_model_len = options_.max_model_len;
-    planning.refill = options_.refill;
-    return planning;
-  }
-
-  absl::Status OpenJobs() {
-    JobManager::Options jobs;
-    jobs.state_dir = options_.state_dir;
-    jobs.input_root = options_.input_root;
-    jobs.requests = {.served_model = options_.served_model_name,
-                     .max_model_len = options_.max_model_len,
-                     .default_max_tokens = options_.default_max_tokens,
-                     .model = model_.get(),
-                     .tokenizer = tokenizer_.get(),
-                     .chat_template = chat_template_.get(),
-                     .no_chat_template = no_chat_template_};
-    jobs.clock = Clock::Real();
-    jobs.metrics = options_.metrics;
-    SLUICE_ASSIGN_OR_RETURN(jobs_, JobManager::Create(std::move(jobs)));
-    return absl::OkStatus();
-  }
-
-  absl::Status StartDispatcher() {
-    const DecoderSpec& spec = model_->spec();
-    Dispatcher::Options dispatch;
-    ClusterOptions& members = dispatch.cluster;
-    members.min_workers = options_.min_workers;
-    members.num_layers = spec.num_layers;
-    members.num_blocks = options_.num_blocks;
-    members.max_model_len = options_.max_model_len;
-    members.policy = policy_;
-    members.fixed_plan = plan_;
-    members.plan_jobs =
-        options_.plan_jobs && !plan_ && !NamesFractions(options_.policy);
-    if (members.plan_jobs) {
-      SLUICE_ASSIGN_OR_RETURN(dispatch.planning, Planning());
-    }
-    members.model_fingerprint = fingerprint_;
-    if (content_ != nullptr) {
-      members.model.own = [c = content_.get()] { return c->state(); };
-      members.model.own_dir = options_.model_dir.string();
-    }
-    if (options_.compare_models) {
-      members.model.begun = jobs_->ReportedModel();
-      members.model.jobs_begun = [j = jobs_.get()] {
-        return j->HasBegunJobs();
-      };
-    }
-    members.timeouts = options_.timeouts;
-    members.timeouts.max_link_time = kMaxLinkTime;
-    members.failure_level = options_.failure_level;
-    members.look_up_names = true;
-    members.clock = Clock::Real();
-    dispatch.queue = jobs_.get();
-    dispatch.tokenizer = tokenizer_.get();
-    dispatch.metrics = options_.metrics;
-    dispatch.vocab_size = spec.vocab_size;
-    dispatch.eos_tokens = model_->generation_defaults().eos_token_ids;
-    dispatch.refill = options_.refill;
-    dispatch.kv_by_need = options_.kv_by_need;
-    SLUICE_ASSIGN_OR_RETURN(dispatcher_,
-                            Dispatcher::Create(std::move(dispatch)));
-    workers_ = WorkerAttachService::Create(dispatcher_->sink(), {});
-    Dispatcher* const dispatcher = dispatcher_.get();
-    jobs_->SetListener(
-        {.on_work = [dispatcher] { dispatcher->NotifyWork(); },
-         .on_cancel = [dispatcher](JobId job) { dispatcher->Cancel(job); },
-         .on_stored = [dispatcher] { dispatcher->Tick(); }});
-    dispatcher_->NotifyWork();  // unfinished jobs of an earlier life
-    return absl::OkStatus();
-  }
-
-  Options options_;
-  std::unique_ptr<MetricsRegistry> null_metrics_;
-  std::shared_ptr<const ModelDir> model_;
-  std::unique_ptr<ContentCheck> content_;  // null: not to be compared
-  std::unique_ptr<Tokenizer> tokenizer_;
-  std::unique_ptr<ChatTemplate> chat_template_;  // null if there is none
-  std::string no_chat_template_;  // why, if there is one that can't be used
-  std::string fingerprint_;       // "" without weights
-  Policy policy_;
-  std::optional<Plan> plan_;  // the user's
-  // The jobs call the dispatcher as long as they live. The dispatcher uses them
-  // only until Shutdown, so they go first.
-  std::unique_ptr<Dispatcher> dispatcher_;
-  std::unique_ptr<WorkerAttachService> workers_;
-  std::unique_ptr<JobManager> jobs_;
-};
-
 }  // namespace
 
 absl::Status Coordinator::Options::Validate() const {
@@ -435,14 +140,291 @@ absl::Status Coordinator::Options::Validate() const {
 
 absl::StatusOr<std::map<std::string, std::string>> Coordinator::AnswerFacts(
     Options options) {
-  return CoordinatorImpl(std::move(options)).Facts();
+  return Coordinator(std::move(options)).Facts();
 }
 
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(
     Options options) {
-  auto coordinator = std::make_unique<CoordinatorImpl>(std::move(options));
+  std::unique_ptr<Coordinator> coordinator(new Coordinator(std::move(options)));
   SLUICE_RETURN_IF_ERROR(coordinator->Init());
   return coordinator;
+}
+
+Coordinator::Coordinator(Options options)
+    : options_(std::move(options)), policy_(std::make_unique<Policy>()) {}
+
+Coordinator::~Coordinator() { Shutdown(); }
+
+ModelShape Coordinator::shape() const { return ShapeOf(model_->spec()); }
+
+grpc::Service* Coordinator::worker_service() { return workers_->service(); }
+
+bool Coordinator::ready() const { return dispatcher_->ready(); }
+
+absl::StatusOr<std::map<std::string, std::string>> Coordinator::Facts() {
+  SLUICE_RETURN_IF_ERROR(options_.Validate());
+  SLUICE_RETURN_IF_ERROR(OpenModelDir());
+  SLUICE_RETURN_IF_ERROR(SetMaxModelLen());
+  SLUICE_RETURN_IF_ERROR(MakePolicy());
+  SLUICE_ASSIGN_OR_RETURN(auto facts,
+                          ModelDigests(*model_, options_.dummy_weights));
+  facts["--served-model-name"] = options_.served_model_name.empty()
+                                     ? ModelName(options_.model_dir)
+                                     : options_.served_model_name;
+  facts["--generation-config"] = options_.generation_config ? "auto" : "none";
+  facts["--max-model-len"] = absl::StrCat(options_.max_model_len);
+  facts["--load-format"] = options_.dummy_weights ? "dummy" : "auto";
+  const absl::string_view dtype = DTypeName(policy_->dtype);
+  facts["--dtype"] = std::string(dtype.data(), dtype.size());
+  facts["--policy"] = plan_ ? PlanFormats(*plan_) : Formats(*policy_);
+  return facts;
+}
+
+absl::Status Coordinator::Init() {
+  SLUICE_RETURN_IF_ERROR(options_.Validate());
+  if (options_.metrics == nullptr) {
+    null_metrics_ = CreateNullMetrics();
+    options_.metrics = null_metrics_.get();
+  }
+  if (options_.served_model_name.empty()) {
+    options_.served_model_name = ModelName(options_.model_dir);
+  }
+  SLUICE_RETURN_IF_ERROR(OpenModel());
+  SLUICE_RETURN_IF_ERROR(MakePolicy());
+  SLUICE_RETURN_IF_ERROR(OpenJobs());
+  SLUICE_RETURN_IF_ERROR(StartDispatcher());
+  return absl::OkStatus();
+}
+
+v1::ClusterState Coordinator::cluster_state() const {
+  v1::ClusterState state = dispatcher_->cluster_state();
+  state.set_model(options_.served_model_name);
+  state.set_model_dir(EscapeInvalidUtf8(options_.model_dir.string()));
+  const absl::string_view dtype = DTypeName(policy_->dtype);
+  state.set_dtype(dtype.data(), dtype.size());
+  return state;
+}
+
+void Coordinator::Shutdown() {
+  if (jobs_ != nullptr) jobs_->BeginShutdown();
+  if (dispatcher_ != nullptr) dispatcher_->Shutdown();
+  if (workers_ != nullptr) workers_->Shutdown();
+  if (jobs_ != nullptr) jobs_->Flush();
+}
+
+absl::Status Coordinator::OpenModelDir() {
+  SLUICE_ASSIGN_OR_RETURN(
+      std::unique_ptr<ModelDir> opened,
+      ModelDir::Open(options_.model_dir, options_.generation_config
+                                             ? ModelDir::Defaults::kAll
+                                             : ModelDir::Defaults::kOnlyEnd));
+  model_ = std::move(opened);
+  return CheckGenerationDefaults();
+}
+
+absl::Status Coordinator::OpenModel() {
+  SLUICE_RETURN_IF_ERROR(OpenModelDir());
+  auto tokenizer = Tokenizer::Load(options_.model_dir);
+  if (tokenizer.ok()) {
+    tokenizer_ = *std::move(tokenizer);
+  } else if (options_.dummy_weights && absl::IsNotFound(tokenizer.status())) {
+    tokenizer_ = CreateDummyTokenizer(model_->spec().vocab_size);
+  } else {
+    return tokenizer.status();
+  }
+  auto chat_template = ChatTemplate::Load(options_.model_dir);
+  if (chat_template.ok()) {
+    chat_template_ = *std::move(chat_template);
+    if (const auto for_tools = chat_template_->ForTools(); !for_tools.ok()) {
+      LogWarning(
+          absl::StrCat("the model's chat template for tools cannot be "
+                       "used (",
+                       for_tools.status().message(),
+                       "); requests with \"tools\" will be refused"));
+    }
+  } else if (!absl::IsNotFound(chat_template.status())) {
+    // Only chats need it.
+    no_chat_template_ =
+        absl::StrCat("the model's chat template cannot be used (",
+                     chat_template.status().message(), ")");
+    LogWarning(absl::StrCat(no_chat_template_,
+                            "; requests with \"messages\" will be refused"));
+  }
+  auto fingerprint =
+      options_.dummy_weights
+          ? absl::StatusOr<std::string>(model_->DummyFingerprint())
+          : model_->Fingerprint();
+  if (fingerprint.ok()) {
+    fingerprint_ = *std::move(fingerprint);
+    if (options_.compare_models) {
+      SLUICE_ASSIGN_OR_RETURN(
+          content_,
+          ContentCheck::Start({.model = model_,
+                               .dummy_weights = options_.dummy_weights,
+                               .cache_file = options_.hash_cache}));
+    }
+  } else if (!absl::IsNotFound(fingerprint.status())) {
+    return fingerprint.status();
+  }
+  return SetMaxModelLen();
+}
+
+absl::Status Coordinator::SetMaxModelLen() {
+  const DecoderSpec& spec = model_->spec();
+  const int32_t positions = spec.max_positions;
+  if (options_.max_model_len > positions) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "max_model_len is ", options_.max_model_len, ", but the model in ",
+        options_.model_dir.string(), " ", model_->DescribePositions()));
+  }
+  if (options_.max_model_len == 0 && options_.positions_cap > 0) {
+    options_.max_model_len = std::min(positions, options_.positions_cap);
+  } else if (options_.max_model_len == 0) {
+    options_.max_model_len =
+        spec.default_positions > 0 ? spec.default_positions : positions;
+  }
+  return absl::OkStatus();
+}
+
+// Answers would not be those that the model's publisher means, and nobody
+// would know.
+absl::Status Coordinator::CheckGenerationDefaults() const {
+  const std::vector<std::string>& keys =
+      model_->generation_defaults().unsupported;
+  if (keys.empty()) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(
+      (options_.model_dir / "generation_config.json").string(),
+      " asks for what Sluice does not do (", absl::StrJoin(keys, ", "),
+      "): remove that there, or start with --generation-config none, which "
+      "leaves all defaults of that file out"));
+}
+
+absl::Status Coordinator::MakePolicy() {
+  policy_->gbs = options_.gbs;
+  policy_->num_microbatches = std::max(1, options_.num_microbatches);
+  policy_->max_step_tokens = options_.max_step_tokens > 0
+                                 ? options_.max_step_tokens
+                                 : std::max(kDefaultStepTokens, options_.gbs);
+  policy_->dtype =
+      ResolveDType(options_.dtype, model_->spec(), options_.has_float16);
+  SLUICE_ASSIGN_OR_RETURN(std::optional<Plan> named,
+                          PlanNamedBy(options_.policy));
+  if (named) plan_ = std::make_unique<Plan>(*std::move(named));
+  if (plan_) return CheckPlan();
+  for (const std::string& text : options_.policy) {
+    SLUICE_RETURN_IF_ERROR(UpdatePolicy(text, policy_.get()));
+  }
+  if (policy_->gbs == 0) {
+    policy_->gbs =
+        std::min(DefaultGbs(model_->spec()), policy_->max_step_tokens);
+  }
+  return CheckPolicy();
+}
+
+absl::Status Coordinator::CheckPolicy() const {
+  SLUICE_RETURN_IF_ERROR(CheckStep(policy_->gbs, policy_->num_microbatches,
+                                   policy_->max_step_tokens));
+  return CheckActivations(policy_->max_step_tokens, model_->spec().hidden_size);
+}
+
+absl::Status Coordinator::CheckPlan() {
+  Plan& plan = *plan_;
+  const int32_t layers = plan.stages.back().layers.end;
+  if (layers != model_->spec().num_layers) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the plan has ", layers, " layers, but the model in ",
+        options_.model_dir.string(), " has ", model_->spec().num_layers));
+  }
+  const int32_t stages = static_cast<int32_t>(plan.stages.size());
+  if (plan.block.num_blocks < stages) plan.block.num_blocks = stages;
+  options_.min_workers = std::max(options_.min_workers, stages);
+  policy_->gbs = plan.block.gbs;
+  policy_->num_microbatches = plan.block.num_microbatches;
+  policy_->max_step_tokens = plan.block.max_step_tokens;
+  return CheckPolicy();
+}
+
+absl::StatusOr<PlanRequest> Coordinator::Planning() const {
+  PlanRequest planning;
+  planning.model = ShapeOf(model_->spec());
+  planning.dtype = policy_->dtype;
+  planning.split = options_.split;
+  SLUICE_ASSIGN_OR_RETURN(planning.choices, ChoicesLeftBy(options_.policy));
+  PolicyChoices& choices = planning.choices;
+  const auto fix = [](int32_t value, std::vector<int32_t>* list) {
+    if (value > 0 && list->empty()) *list = {value};
+  };
+  fix(options_.gbs, &choices.gbs);
+  fix(options_.num_microbatches, &choices.num_microbatches);
+  fix(options_.max_step_tokens, &choices.max_step_tokens);
+  fix(options_.num_blocks, &choices.num_blocks);
+  planning.most_positions = options_.max_model_len;
+  planning.refill = options_.refill;
+  return planning;
+}
+
+absl::Status Coordinator::OpenJobs() {
+  JobManager::Options jobs;
+  jobs.state_dir = options_.state_dir;
+  jobs.input_root = options_.input_root;
+  jobs.requests = {.served_model = options_.served_model_name,
+                   .max_model_len = options_.max_model_len,
+                   .default_max_tokens = options_.default_max_tokens,
+                   .model = model_.get(),
+                   .tokenizer = tokenizer_.get(),
+                   .chat_template = chat_template_.get(),
+                   .no_chat_template = no_chat_template_};
+  jobs.clock = Clock::Real();
+  jobs.metrics = options_.metrics;
+  SLUICE_ASSIGN_OR_RETURN(jobs_, JobManager::Create(std::move(jobs)));
+  return absl::OkStatus();
+}
+
+absl::Status Coordinator::StartDispatcher() {
+  const DecoderSpec& spec = model_->spec();
+  Dispatcher::Options dispatch;
+  ClusterOptions& members = dispatch.cluster;
+  members.min_workers = options_.min_workers;
+  members.num_layers = spec.num_layers;
+  members.num_blocks = options_.num_blocks;
+  members.max_model_len = options_.max_model_len;
+  members.policy = *policy_;
+  if (plan_) members.fixed_plan = *plan_;
+  members.plan_jobs =
+      options_.plan_jobs && !plan_ && !NamesFractions(options_.policy);
+  if (members.plan_jobs) {
+    SLUICE_ASSIGN_OR_RETURN(dispatch.planning, Planning());
+  }
+  members.model_fingerprint = fingerprint_;
+  if (content_ != nullptr) {
+    members.model.own = [c = content_.get()] { return c->state(); };
+    members.model.own_dir = options_.model_dir.string();
+  }
+  if (options_.compare_models) {
+    members.model.begun = jobs_->ReportedModel();
+    members.model.jobs_begun = [j = jobs_.get()] { return j->HasBegunJobs(); };
+  }
+  members.timeouts = options_.timeouts;
+  members.timeouts.max_link_time = kMaxLinkTime;
+  members.failure_level = options_.failure_level;
+  members.look_up_names = true;
+  members.clock = Clock::Real();
+  dispatch.queue = jobs_.get();
+  dispatch.metrics = options_.metrics;
+  dispatch.driver = {.tokenizer = tokenizer_.get(),
+                     .vocab_size = spec.vocab_size,
+                     .eos_tokens = model_->generation_defaults().eos_token_ids};
+  dispatch.refill = options_.refill;
+  dispatch.kv_by_need = options_.kv_by_need;
+  SLUICE_ASSIGN_OR_RETURN(dispatcher_, Dispatcher::Create(std::move(dispatch)));
+  workers_ = WorkerAttachService::Create(dispatcher_->sink(), {});
+  Dispatcher* const dispatcher = dispatcher_.get();
+  jobs_->SetListener(
+      {.on_work = [dispatcher] { dispatcher->NotifyWork(); },
+       .on_cancel = [dispatcher](JobId job) { dispatcher->Cancel(job); },
+       .on_stored = [dispatcher] { dispatcher->Tick(); }});
+  dispatcher_->NotifyWork();  // unfinished jobs of an earlier life
+  return absl::OkStatus();
 }
 
 }  // namespace sluice

@@ -14,10 +14,8 @@
 #include "common/metrics/metrics.h"
 #include "common/types.h"
 #include "coordinator/cluster/worker_timeouts.h"
-#include "coordinator/jobs/job_manager.h"
+#include "coordinator/request.h"
 #include "runtime/text/tokenizer/tokenizer.h"
-#include "scheduler/cost/model_shape.h"
-#include "scheduler/plan/split.h"
 #include "sluice/v1/cluster.pb.h"
 
 namespace grpc {
@@ -26,7 +24,17 @@ class Service;
 
 namespace sluice {
 
+class ChatTemplate;
+class ContentCheck;
+class Dispatcher;
+class JobManager;
+class ModelDir;
+class WorkerAttachService;
+struct ModelShape;
+struct Plan;
+struct PlanRequest;
 struct Policy;
+enum class Split;
 
 // The coordinator without its servers: jobs, membership, planning, dispatch,
 // recovery. Thread-safe.
@@ -52,7 +60,7 @@ class Coordinator {
     // Plans are made for the jobs from the workers' profiles, where all have
     // one and the policy names no shares of tiers.
     bool plan_jobs = false;
-    Split split = Split::kEven;
+    Split split = Split();  // kEven
     // false: requests that do not say get nothing from generation_config.json.
     bool generation_config = true;
     // Workers make random weights: config.json is enough of a model, and bytes
@@ -87,30 +95,62 @@ class Coordinator {
 
   // Opens model directory and store, resumes unfinished jobs.
   static absl::StatusOr<std::unique_ptr<Coordinator>> Create(Options options);
-  virtual ~Coordinator() = default;
+  ~Coordinator();
 
-  virtual JobManager& jobs() = 0;
-  virtual v1::ClusterState cluster_state() const = 0;
+  JobManager& jobs() { return *jobs_; }
+  v1::ClusterState cluster_state() const;
 
   // The model's. Live as long as the coordinator.
-  virtual const Tokenizer& tokenizer() const = 0;
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
   // What the workers are told.
-  virtual const Policy& policy() const = 0;
+  const Policy& policy() const { return *policy_; }
   // The model's sizes, for planning.
-  virtual ModelShape shape() const = 0;
+  ModelShape shape() const;
   // Positions of a sequence, as asked for or as the model has.
-  virtual int32_t max_model_len() const = 0;
+  int32_t max_model_len() const { return options_.max_model_len; }
 
   // WorkerService, to be registered with a server. Owned by the coordinator,
   // which must outlive the server's Shutdown.
-  virtual grpc::Service* worker_service() = 0;
+  grpc::Service* worker_service();
 
   // True when a plan is loaded and jobs can run.
-  virtual bool ready() const = 0;
+  bool ready() const;
 
   // Stops dispatching, closes the workers' streams, commits results. Called by
   // the destructor too.
-  virtual void Shutdown() = 0;
+  void Shutdown();
+
+ private:
+  explicit Coordinator(Options options);
+
+  absl::StatusOr<std::map<std::string, std::string>> Facts();
+  absl::Status Init();
+  absl::Status OpenModelDir();
+  absl::Status OpenModel();
+  absl::Status SetMaxModelLen();
+  absl::Status CheckGenerationDefaults() const;
+  absl::Status MakePolicy();
+  absl::Status CheckPolicy() const;
+  absl::Status CheckPlan();
+  absl::StatusOr<PlanRequest> Planning() const;
+  absl::Status OpenJobs();
+  absl::Status StartDispatcher();
+
+  Options options_;
+  std::unique_ptr<MetricsRegistry> null_metrics_;
+  std::shared_ptr<const ModelDir> model_;
+  std::unique_ptr<ContentCheck> content_;  // null: not to be compared
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<ChatTemplate> chat_template_;  // null if there is none
+  std::string no_chat_template_;  // why, if there is one that can't be used
+  std::string fingerprint_;       // "" without weights
+  const std::unique_ptr<Policy> policy_;
+  std::unique_ptr<Plan> plan_;  // the user's; null if there is none
+  // The jobs call the dispatcher as long as they live. The dispatcher uses them
+  // only until Shutdown, so they go first.
+  std::unique_ptr<Dispatcher> dispatcher_;
+  std::unique_ptr<WorkerAttachService> workers_;
+  std::unique_ptr<JobManager> jobs_;
 };
 
 }  // namespace sluice

@@ -17,6 +17,7 @@
 #include "common/text/text.h"
 #include "common/version.h"
 #include "coordinator/coordinator.h"
+#include "scheduler/plan/plan.h"
 #include "server/coordinator_server.h"
 #include "server/flags/checks.h"
 #include "server/flags/command_line.h"

@@ -21,9 +21,9 @@ struct NextPlan {
   double rows = 0;           // see PlanAnswer
 };
 
-// Has plans searched for by a JobPlanner, one search at a time, when workers or
-// jobs come or when what a running plan does is not what was predicted of it.
-// Confined to the dispatcher's thread.
+// Has plans searched for (see AnswerTask), one search at a time, when workers
+// or jobs come or when what a running plan does is not what was predicted of
+// it. Confined to the dispatcher's thread.
 class PlanSearch {
  public:
   // Both must outlive the search.

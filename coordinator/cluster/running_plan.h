@@ -112,8 +112,6 @@ class RunningPlan {
   // The worker's stage, and whether it loads one of the next plan; -1, false.
   int32_t StageOf(WorkerId id) const;
   bool Preparing(WorkerId id) const;
-  // Layers that it holds already; empty if unknown.
-  LayerRange LayersOf(WorkerId id) const;
 
   // As JSON, "" for the workers' own choice, if it changed or another
   // prediction is made of it; for the jobs' records.

@@ -1,15 +1,25 @@
 #pragma once
 
+#include <atomic>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/metrics/metrics.h"
+#include "common/threads/executor.h"
+#include "common/threads/mutex.h"
+#include "common/threads/thread.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker_stream.h"
+#include "coordinator/dispatch/block_driver.h"
+#include "coordinator/dispatch/dispatch_metrics.h"
+#include "coordinator/dispatch/inbox.h"
+#include "coordinator/planning/job_planner.h"
 #include "coordinator/request_queue.h"
-#include "runtime/text/tokenizer/tokenizer.h"
 #include "sluice/v1/cluster.pb.h"
 
 namespace sluice {
@@ -26,13 +36,10 @@ class Dispatcher {
  public:
   struct Options {
     ClusterOptions cluster;
-    // For cluster.plan_jobs.
-    PlanningOptions planning;
-    RequestQueue* queue = nullptr;  // all three must outlive the dispatcher
-    const Tokenizer* tokenizer = nullptr;
+    PlanRequest planning;           // for cluster.plan_jobs: see FindPlan
+    BlockDriver::Options driver;    // with the cluster's clock
+    RequestQueue* queue = nullptr;  // both must outlive the dispatcher
     MetricsRegistry* metrics = nullptr;
-    int32_t vocab_size = 0;
-    std::vector<int32_t> eos_tokens;
     bool refill = true;
     // Shares the KV pages by the sequences' future use, where all stages take
     // them by need; false: by each sequence's maximum, always.
@@ -48,26 +55,81 @@ class Dispatcher {
   };
 
   static absl::StatusOr<std::unique_ptr<Dispatcher>> Create(Options options);
-  // Stops. Ended requests are completed, the others are left without a result.
-  virtual ~Dispatcher() = default;
+  ~Dispatcher() { Shutdown(); }
 
   // For WorkerAttachService.
-  virtual WorkerEventSink* sink() = 0;
+  WorkerEventSink* sink() { return &inbox_; }
 
   // There may be new requests. Never waits.
-  virtual void NotifyWork() = 0;
+  void NotifyWork() { inbox_.NotifyWork(); }
   // Ends the job's requests with kCancelled. Never waits.
-  virtual void Cancel(JobId job) = 0;
-  // Looks at the clock now; for clocks turned by hand.
-  virtual void Tick() = 0;
+  void Cancel(JobId job) { inbox_.Cancel(job); }
+  // Looks at the clock and at the queue's backlog now. Never waits.
+  void Tick() { inbox_.Wake(); }
 
   // Fills what the dispatcher and its membership know.
-  virtual v1::ClusterState cluster_state() const = 0;
+  v1::ClusterState cluster_state() const;
   // True while a plan runs.
-  virtual bool ready() const = 0;
+  bool ready() const;
 
-  // Stops the thread; completes ended requests. Called by the destructor too.
-  virtual void Shutdown() = 0;
+  // Stops the thread. Ended requests are completed, the others are left without
+  // a result. Called by the destructor too.
+  void Shutdown();
+
+ private:
+  explicit Dispatcher(Options options);
+
+  void Run();
+  void OnWorker(WorkerEvent event);
+  void OnResult(const v1::StepResult& message);
+  void OnFetched(absl::StatusOr<std::vector<Request>> requests);
+  void OnCancel(JobId job);
+  void Search(PlanTask task);
+  void Resolve(const WorkerRegistry::Lookup& lookup);
+  // Moves everything on as far as it goes now.
+  void Pump();
+  // Starts and stops the driver's epoch with the plan.
+  void FollowPlan();
+  void FetchMore();
+  void ReportJobs();
+  void Measure(absl::Duration now);
+  void Observe();
+  void Publish();
+
+  const Options options_;
+  const Clock* const clock_;
+  Inbox inbox_;
+  // What may wait has threads of its own: reading requests, searching for
+  // plans, looking names up. Null after Shutdown.
+  std::unique_ptr<Executor> fetcher_;
+  std::unique_ptr<Executor> planner_;
+  std::unique_ptr<Executor> resolver_;
+  std::atomic<bool> stopping_ = false;
+  std::atomic<int64_t> newest_search_ = 0;  // its ticket
+
+  // Of the dispatcher's thread.
+  Membership membership_;
+  BlockDriver driver_;
+  DispatchMetrics metrics_;
+  int64_t window_ = 0;
+  bool maybe_work_ = true;
+  bool fetching_ = false;
+  bool work_meanwhile_ = false;  // since the fetch under way began
+  absl::flat_hash_set<JobId> cancelled_meanwhile_;
+  std::string fetch_failure_;
+  std::string detail_;
+  std::optional<std::string> reported_detail_;
+  Membership::Phase published_phase_ = Membership::Phase::kNoPlan;
+  absl::Duration reported_at_;
+  absl::Duration measured_at_;
+  int64_t tokens_ = 0;  // sampled since measured_at_
+  double rate_ = 0;
+
+  mutable Mutex mu_;
+  v1::ClusterState state_ ABSL_GUARDED_BY(mu_);
+  bool ready_ ABSL_GUARDED_BY(mu_) = false;
+  Mutex shutdown_mu_;
+  Thread thread_ ABSL_GUARDED_BY(shutdown_mu_);
 };
 
 }  // namespace sluice

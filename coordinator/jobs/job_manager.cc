@@ -108,10 +108,9 @@ absl::Status JobManager::Open() {
       std::filesystem::remove(entry.path(), error);
     }
   }
-  SLUICE_ASSIGN_OR_RETURN(
-      store_,
-      OpenSqliteJobStore({.path = options_.state_dir / "sluice.db",
-                          .commit_seconds = metrics_.journal_fsync_seconds()}));
+  SLUICE_ASSIGN_OR_RETURN(store_,
+                          JobStore::Open(options_.state_dir / "sluice.db",
+                                         metrics_.journal_fsync_seconds()));
   SLUICE_RETURN_IF_ERROR(store_->MarkUnpublishedDeleted());
   SLUICE_ASSIGN_OR_RETURN(const std::vector<JobRecord> unfinished,
                           store_->UnfinishedJobs());

@@ -7,7 +7,7 @@
 
 #include "absl/strings/string_view.h"
 #include "common/metrics/metrics.h"
-#include "coordinator/store/job_store.h"
+#include "coordinator/store/job_record.h"
 #include "sluice/v1/jobs.pb.h"
 
 namespace sluice {

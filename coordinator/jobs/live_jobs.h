@@ -17,7 +17,7 @@
 #include "common/types.h"
 #include "coordinator/jobs/job_metrics.h"
 #include "coordinator/request_queue.h"
-#include "coordinator/store/job_store.h"
+#include "coordinator/store/job_record.h"
 #include "sluice/v1/jobs.pb.h"
 
 namespace sluice {

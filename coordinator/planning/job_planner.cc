@@ -9,6 +9,10 @@
 namespace sluice {
 namespace {
 
+// A plan takes a running one's place only if it is so many times as fast, and
+// saves more time than loading takes.
+constexpr double kMinGain = 1.1;
+
 bool PutsKvOnDisk(const Plan& plan) {
   return std::any_of(
       plan.stages.begin(), plan.stages.end(),
@@ -17,21 +21,14 @@ bool PutsKvOnDisk(const Plan& plan) {
 
 }  // namespace
 
-absl::StatusOr<Plan> FindPlan(const PlanningOptions& options,
-                              const Workload& workload, const PlanTask& task,
+absl::StatusOr<Plan> FindPlan(PlanRequest request, const Workload& workload,
+                              const PlanTask& task,
                               std::optional<Plan>* present) {
-  PlanRequest request;
-  request.model = options.model;
   request.workload = workload;
   request.machines = task.machines;
-  request.dtype = options.dtype;
-  request.split = options.split;
-  request.choices = options.choices;
-  request.most_positions = options.max_model_len;
-  request.refill = options.refill;
   SLUICE_ASSIGN_OR_RETURN(PlanResult result, MakePlan(request));
   if (PutsKvOnDisk(result.best)) {
-    request.least_positions = options.max_model_len;
+    request.least_positions = request.most_positions;
     SLUICE_ASSIGN_OR_RETURN(result, MakePlan(request));
   }
   if (task.present) {
@@ -44,7 +41,7 @@ absl::StatusOr<Plan> FindPlan(const PlanningOptions& options,
         *present,
         EvaluatePlan(request, stages, task.present->block.num_blocks));
     const double rate = (*present)->tokens_per_second;
-    if (result.best.tokens_per_second < options.least_gain * rate) {
+    if (result.best.tokens_per_second < kMinGain * rate) {
       return absl::AlreadyExistsError(
           absl::StrFormat("the present plan gives %.4g tokens/s, the best %.4g",
                           rate, result.best.tokens_per_second));
@@ -59,44 +56,11 @@ absl::StatusOr<Plan> FindPlan(const PlanningOptions& options,
   return std::move(result.best);
 }
 
-JobPlanner::JobPlanner(RequestQueue* queue, PlanningOptions options, Done done)
-    : queue_(queue),
-      options_(std::move(options)),
-      done_(std::move(done)),
-      thread_("job-planner", [this] { Run(); }) {}
-
-JobPlanner::~JobPlanner() {
-  {
-    MutexLock lock(&mu_);
-    closed_ = true;
-    changed_.NotifyOne();
-  }
-  thread_.Join();
-}
-
-void JobPlanner::Search(PlanTask task) {
-  MutexLock lock(&mu_);
-  next_ = std::move(task);
-  changed_.NotifyOne();
-}
-
-void JobPlanner::Run() {
-  for (;;) {
-    PlanTask task;
-    {
-      MutexLock lock(&mu_);
-      while (!next_ && !closed_) changed_.Wait(&mu_);
-      if (closed_) return;
-      task = *std::exchange(next_, std::nullopt);
-    }
-    done_(Answer(task));
-  }
-}
-
-PlanAnswer JobPlanner::Answer(const PlanTask& task) {
+PlanAnswer AnswerTask(const PlanRequest& base, const PlanTask& task,
+                      RequestQueue* queue) {
   PlanAnswer answer;
   answer.ticket = task.ticket;
-  const absl::StatusOr<LengthHistogram> lengths = queue_->PendingLengths();
+  const absl::StatusOr<LengthHistogram> lengths = queue->PendingLengths();
   if (!lengths.ok()) {
     answer.plan = lengths.status();
   } else if (lengths->requests() == 0) {
@@ -104,7 +68,7 @@ PlanAnswer JobPlanner::Answer(const PlanTask& task) {
   } else {
     const Workload workload = lengths->ToWorkload(task.output_share);
     answer.rows = workload.prompt_tokens() + workload.output_tokens();
-    answer.plan = FindPlan(options_, workload, task, &answer.present);
+    answer.plan = FindPlan(base, workload, task, &answer.present);
   }
   return answer;
 }

@@ -1,31 +1,15 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/machine_profile.h"
-#include "common/threads/mutex.h"
-#include "common/threads/thread.h"
 #include "coordinator/request_queue.h"
 #include "scheduler/plan/plan.h"
 
 namespace sluice {
-
-// What is fixed for all plans of a coordinator.
-struct PlanningOptions {
-  ModelShape model;
-  DType dtype = DType::kBFloat16;
-  Split split = Split::kEven;
-  PolicyChoices choices;
-  int32_t max_model_len = 0;  // positions that the workers allow a sequence
-  bool refill = true;
-  // A plan takes a running one's place only if it is so many times as fast,
-  // and saves more time than loading takes.
-  double least_gain = 1.1;
-};
 
 struct PlanTask {
   int64_t ticket = 0;  // comes back with the answer
@@ -51,39 +35,16 @@ struct PlanAnswer {
 };
 
 // The best plan for a workload on these machines: MakePlan, with what the
-// workers do with KV on disk, which they reserve for max_model_len.
-absl::StatusOr<Plan> FindPlan(const PlanningOptions& options,
-                              const Workload& workload, const PlanTask& task,
+// workers do with KV on disk, which they reserve for all positions that they
+// allow a sequence: `base.most_positions`. `base` is what is fixed for all
+// plans: the rest of it is filled in.
+absl::StatusOr<Plan> FindPlan(PlanRequest base, const Workload& workload,
+                              const PlanTask& task,
                               std::optional<Plan>* present);
 
-// Searches for plans on a thread of its own: one may take seconds.
+// Plans for what `queue` has waiting: FindPlan, which may take seconds.
 // Thread-safe.
-class JobPlanner {
- public:
-  using Done = std::function<void(PlanAnswer)>;
-
-  // `queue` must outlive the planner. `done` gets each answer, in the
-  // planner's thread.
-  JobPlanner(RequestQueue* queue, PlanningOptions options, Done done);
-  // Waits for a search under way.
-  ~JobPlanner();
-
-  // Plans for what `queue` has waiting. A task that has not begun is dropped
-  // for a newer one.
-  void Search(PlanTask task);
-
- private:
-  void Run();
-  PlanAnswer Answer(const PlanTask& task);
-
-  RequestQueue* const queue_;
-  const PlanningOptions options_;
-  const Done done_;
-  Mutex mu_;
-  CondVar changed_;
-  std::optional<PlanTask> next_ ABSL_GUARDED_BY(mu_);
-  bool closed_ ABSL_GUARDED_BY(mu_) = false;
-  Thread thread_;
-};
+PlanAnswer AnswerTask(const PlanRequest& base, const PlanTask& task,
+                      RequestQueue* queue);
 
 }  // namespace sluice

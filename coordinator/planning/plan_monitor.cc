@@ -6,6 +6,16 @@
 namespace sluice {
 namespace {
 
+// Off by more than so many times: the profile is wrong.
+constexpr double kTolerance = 1.3;
+// Before that, so much must have been seen of a resource,
+constexpr double kMinBusySeconds = 3;
+// and so much of the job's time it must take, by prediction or in truth.
+constexpr double kMinShare = 0.3;
+// Of the plan's rows must be computed before the cores are judged: their
+// prediction is an average over prompts and answers, and prompts come first.
+constexpr double kMinRowsShare = 0.2;
+
 // What the profile says a wire carries; 0 for what computes.
 double ProfileRate(const MachineProfile& machine, Resource resource) {
   switch (resource) {
@@ -107,8 +117,8 @@ double PlanMonitor::Speed(const Stage& stage, Resource resource) const {
   const auto r = static_cast<size_t>(resource);
   const double busy = stage.last.busy_seconds[r] - stage.first->busy_seconds[r];
   const double predicted = stage.predicted[r] * rows_;
-  if (busy < options_.least_busy_seconds ||
-      std::max(busy, predicted) < options_.least_share * seconds_) {
+  if (busy < kMinBusySeconds ||
+      std::max(busy, predicted) < kMinShare * seconds_) {
     return 1;
   }
   const double rate = ProfileRate(stage.machine, resource);
@@ -117,12 +127,11 @@ double PlanMonitor::Speed(const Stage& stage, Resource resource) const {
     speed = (stage.last.bytes[r] - stage.first->bytes[r]) / busy / rate;
   } else if ((resource == Resource::kDeviceCompute ||
               resource == Resource::kHostCompute) &&
-             rows_ >= options_.least_rows_share * planned_rows_) {
+             rows_ >= kMinRowsShare * planned_rows_) {
     speed = predicted / busy;
   }
   if (!(speed > 0)) return 1;
-  return speed > options_.tolerance || speed < 1 / options_.tolerance ? speed
-                                                                      : 1;
+  return speed > kTolerance || speed < 1 / kTolerance ? speed : 1;
 }
 
 std::optional<std::vector<MachineProfile>> PlanMonitor::Refit() const {

@@ -19,22 +19,6 @@ struct ResourceTotals {
 // answers.
 class PlanMonitor {
  public:
-  struct Options {
-    // Off by more than so many times: the profile is wrong.
-    double tolerance = 1.3;
-    // Before that, so much must have been seen of a resource,
-    double least_busy_seconds = 3;
-    // and so much of the job's time it must take, by prediction or in truth.
-    double least_share = 0.3;
-    // Of the plan's rows must be computed before the cores are judged: their
-    // prediction is an average over prompts and answers, and prompts come
-    // first.
-    double least_rows_share = 0.2;
-  };
-
-  PlanMonitor() : PlanMonitor(Options()) {}
-  explicit PlanMonitor(const Options& options) : options_(options) {}
-
   // A plan begins. `machines`: of its stages, in their order. `rows`: prompt
   // and generated tokens of the workload that it was made for.
   void Start(const Plan& plan, std::vector<MachineProfile> machines,
@@ -68,7 +52,6 @@ class PlanMonitor {
   // cannot be told.
   double Speed(const Stage& stage, Resource resource) const;
 
-  const Options options_;
   std::vector<Stage> stages_;
   double planned_rows_ = 0;
   double rows_ = 0;

@@ -2,9 +2,8 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <map>
+#include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,82 +12,14 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/metrics/metrics.h"
+#include "common/threads/mutex.h"
 #include "common/types.h"
-#include "sluice/v1/jobs.pb.h"
+#include "coordinator/store/accepted_jobs.h"
+#include "coordinator/store/job_record.h"
+#include "coordinator/store/space_reserve.h"
+#include "coordinator/store/sqlite_db.h"
 
 namespace sluice {
-
-// A job as it is stored. Times are microseconds since the Unix epoch; 0: not
-// yet.
-struct JobRecord {
-  JobId id;
-  std::string model;  // served when the job was created
-  v1::JobSpec spec;
-  v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
-  int64_t created_us = 0;
-  int64_t started_us = 0;
-  int64_t finished_us = 0;
-  // Of requests; `failed` includes `cancelled`.
-  int64_t total = 0;
-  int64_t completed = 0;
-  int64_t failed = 0;
-  int64_t cancelled = 0;
-  // Of requests that ended with an answer.
-  int64_t prompt_tokens = 0;
-  int64_t generation_tokens = 0;
-  int64_t replays = 0;
-  // Of all requests but those that ended with an error: the tokens of their
-  // prompts, and what they may generate. Both 0: not known, as the job was made
-  // by an earlier version.
-  int64_t wanted_prompt_tokens = 0;
-  int64_t wanted_max_tokens = 0;
-  // What those that ended with an answer might have generated.
-  int64_t answered_max_tokens = 0;
-  // Requests with the default of max_tokens, and those that it ended.
-  int64_t by_default = 0;
-  int64_t cut_by_default = 0;
-  std::string plan;  // JSON of the last plan that it ran by; "": none was made
-  std::string content;  // a hash of its input; "": of a job of long ago
-
-  int64_t pending() const { return total - completed - failed; }
-};
-
-// A request without a result.
-struct StoredRequest {
-  int64_t index = 0;
-  std::string custom_id;
-  std::vector<int32_t> prompt;
-  std::string params;  // opaque to the store
-};
-
-enum class ResultKind { kAnswer, kError, kCancelled };
-
-struct StoredResult {
-  JobId job;
-  int64_t index = 0;
-  ResultKind kind = ResultKind::kAnswer;
-  std::string line;
-  int64_t prompt_tokens = 0;  // of the request
-  int64_t max_tokens = 0;     // of the request
-  // These are added to the job's.
-  int64_t generation_tokens = 0;
-  int64_t replays = 0;
-  bool cut_by_default = false;
-  // How it ended, for whoever commits it: a finish reason or an error code.
-  // Not stored.
-  std::string outcome;
-};
-
-// What an upload had in it.
-struct JobTotals {
-  int64_t lines = 0;
-  int64_t failed = 0;  // lines that are no request
-  int64_t prompt_tokens = 0;
-  int64_t max_tokens = 0;
-  int64_t by_default = 0;  // requests with the default of max_tokens
-  std::string content;     // a hash of the input
-  std::map<std::string, int64_t> errors;  // of lines, by code; not stored
-};
 
 // Keeps jobs, their requests and their results. What a method has acknowledged
 // survives the process and the machine. A result takes its request's place in
@@ -101,54 +32,55 @@ struct JobTotals {
 // writes.
 class JobStore {
  public:
-  virtual ~JobStore() = default;
+  // Opens or creates the database in this file. `commit_seconds`: the time of
+  // commits, fsync included; may be null. kDataLoss if the file is damaged or
+  // no database, or jobs that were accepted are missing; kFailedPrecondition if
+  // it is another program's, of a newer version, or cannot be opened.
+  static absl::StatusOr<std::unique_ptr<JobStore>> Open(
+      const std::filesystem::path& path, Histogram* commit_seconds = nullptr);
 
   // -- A job being uploaded: not to be seen until it is published.
 
   // Fills in `job->id`; the state becomes VALIDATING. kAlreadyExists if a job,
   // published or not, has its spec's request_id.
-  virtual absl::Status CreateJob(JobRecord* job) = 0;
+  absl::Status CreateJob(JobRecord* job);
   // Adds requests, and results of lines that are no request, in one
   // transaction.
-  virtual absl::Status AddRows(JobId job,
-                               absl::Span<const StoredRequest> requests,
-                               absl::Span<const StoredResult> results) = 0;
+  absl::Status AddRows(JobId job, absl::Span<const StoredRequest> requests,
+                       absl::Span<const StoredResult> results);
   // Starts the job (or ends it, when no request is pending).
-  virtual absl::StatusOr<JobRecord> PublishJob(JobId job,
-                                               const JobTotals& totals,
-                                               int64_t now_us) = 0;
+  absl::StatusOr<JobRecord> PublishJob(JobId job, const JobTotals& totals,
+                                       int64_t now_us);
 
   // -- Jobs. kNotFound if there is none (or it is not published, or deleted).
 
-  virtual absl::StatusOr<JobRecord> GetJob(JobId job) = 0;
-  virtual absl::StatusOr<JobRecord> FindByRequestId(
-      const std::string& request_id) = 0;
+  absl::StatusOr<JobRecord> GetJob(JobId job);
+  absl::StatusOr<JobRecord> FindByRequestId(const std::string& request_id);
   // Newest first, from the one before `before` on.
-  virtual absl::StatusOr<std::vector<JobRecord>> ListJobs(JobId before,
-                                                          int limit) = 0;
+  absl::StatusOr<std::vector<JobRecord>> ListJobs(JobId before, int limit);
   // Published jobs that have not ended, oldest first.
-  virtual absl::StatusOr<std::vector<JobRecord>> UnfinishedJobs() = 0;
-  virtual absl::StatusOr<int64_t> CountJobs(v1::JobState state) = 0;
+  absl::StatusOr<std::vector<JobRecord>> UnfinishedJobs();
+  absl::StatusOr<int64_t> CountJobs(v1::JobState state);
   // IN_PROGRESS becomes CANCELLING; any other state stays. The job as it is
   // then.
-  virtual absl::StatusOr<JobRecord> BeginCancel(JobId job) = 0;
+  absl::StatusOr<JobRecord> BeginCancel(JobId job);
   // Records the plan with all that are IN_PROGRESS; gives these.
-  virtual absl::StatusOr<std::vector<JobRecord>> SetPlan(
-      absl::string_view plan) = 0;
+  absl::StatusOr<std::vector<JobRecord>> SetPlan(absl::string_view plan);
   // Hides the job at once and for ever; PurgeSome reclaims its space. For jobs
   // that have ended and for uploads that broke off.
-  virtual absl::Status MarkDeleted(JobId job) = 0;
+  absl::Status MarkDeleted(JobId job);
   // What a previous process left half uploaded.
-  virtual absl::Status MarkUnpublishedDeleted() = 0;
+  absl::Status MarkUnpublishedDeleted();
   // Removes about `rows` rows of deleted jobs. False when none are left.
-  virtual absl::StatusOr<bool> PurgeSome(int64_t rows) = 0;
+  absl::StatusOr<bool> PurgeSome(int64_t rows);
 
   // -- Requests and results.
 
   // Pending requests with index >= from, in order: at most `limit`, and some
   // MiB, but one at least. None: there are no more.
-  virtual absl::StatusOr<std::vector<StoredRequest>> ReadRequests(
-      JobId job, int64_t from, int64_t limit) = 0;
+  absl::StatusOr<std::vector<StoredRequest>> ReadRequests(JobId job,
+                                                          int64_t from,
+                                                          int64_t limit);
 
   struct Commit {
     // Parallel to the results: false if its request was not pending any more;
@@ -157,25 +89,64 @@ class JobStore {
     std::vector<JobRecord> jobs;  // those touched, as they are now
   };
   // Records results in one transaction; ends the jobs that have all theirs.
-  virtual absl::StatusOr<Commit> CommitResults(
-      absl::Span<const StoredResult> results, int64_t now_us) = 0;
+  absl::StatusOr<Commit> CommitResults(absl::Span<const StoredResult> results,
+                                       int64_t now_us);
 
   // Results with index >= offset in order, up to the first one missing, while
   // their lines fit `max_bytes` (the first one always).
-  virtual absl::StatusOr<std::vector<v1::Result>> ReadResults(
-      JobId job, int64_t offset, int64_t max_bytes) = 0;
-};
+  absl::StatusOr<std::vector<v1::Result>> ReadResults(JobId job, int64_t offset,
+                                                      int64_t max_bytes);
 
-struct SqliteJobStoreOptions {
-  std::filesystem::path path;  // the database file
-  Histogram* commit_seconds =
-      nullptr;  // time of commits, fsync included; may be null
-};
+ private:
+  JobStore(const std::filesystem::path& path, Histogram* commit_seconds);
 
-// Opens or creates the database. kDataLoss if the file is damaged or no
-// database, or jobs that were accepted are missing; kFailedPrecondition if it
-// is another program's, of a newer version, or cannot be opened.
-absl::StatusOr<std::unique_ptr<JobStore>> OpenSqliteJobStore(
-    const SqliteJobStoreOptions& options);
+  absl::Status Initialize();
+  absl::Status PrepareStatements();
+  absl::Status CommitTimed(SqliteTransaction& transaction);
+  absl::Status InsertResult(const StoredResult& result)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
+  // Runs a statement in a transaction of its own.
+  absl::Status RunAlone(SqliteStatement& statement)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
+
+  // Opens the writer, unless jobs are missing.
+  absl::Status OpenWriter() ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
+  void WriteAccepted() ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
+  // Makes a change that frees room, now or later: on a full disk with what is
+  // kept for it. `change` is told whether it has only that.
+  absl::Status ChangeOnAnyDisk(
+      const std::function<absl::Status(bool little_room)>& change)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
+  // True if there is more to purge.
+  absl::StatusOr<bool> PurgeRows(int64_t rows, bool little_room)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
+  absl::StatusOr<Commit> CommitRows(absl::Span<const StoredResult> results,
+                                    int64_t now_us)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
+
+  const std::filesystem::path path_;
+  Histogram* const commit_seconds_;
+
+  Mutex write_mu_;
+  const AcceptedJobs accepted_jobs_;
+  SpaceReserve reserve_ ABSL_GUARDED_BY(write_mu_);
+  int64_t accepted_ ABSL_GUARDED_BY(write_mu_) = 0;
+  bool purged_ ABSL_GUARDED_BY(write_mu_) = false;  // and is not done with it
+  std::unique_ptr<SqliteDb> writer_ ABSL_GUARDED_BY(write_mu_);
+  struct {
+    SqliteStatement create_job, publish_job, count_accepted, job, cancel_job,
+        delete_job, delete_unpublished, find_deleted, forget_job, set_plan,
+        running_jobs;
+    SqliteStatement add_request, remove_request, add_result, count_results;
+    SqliteStatement purge_requests, purge_results;
+  } write_ ABSL_GUARDED_BY(write_mu_);
+
+  Mutex read_mu_;
+  std::unique_ptr<SqliteDb> reader_ ABSL_GUARDED_BY(read_mu_);
+  struct {
+    SqliteStatement job, job_by_request_id, list_jobs, unfinished_jobs,
+        count_jobs, requests, results;
+  } read_ ABSL_GUARDED_BY(read_mu_);
+};
 
 }  // namespace sluice

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "coordinator/coordinator.h"
+#include "coordinator/jobs/job_manager.h"
 #include "proto/grpc_endpoint.h"
 #include "server/coordinator_server.h"
 #include "server/job_client.h"

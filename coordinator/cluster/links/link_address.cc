@@ -4,6 +4,7 @@
 #include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <resolv.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -121,6 +122,10 @@ bool IsUnspecifiedHost(absl::string_view host) {
 }
 
 absl::StatusOr<std::vector<std::string>> ResolveHost(const std::string& host) {
+  // This thread's own: who asks can ask again, and nobody waits for long.
+  res_init();
+  _res.retrans = 2;  // seconds
+  _res.retry = 1;
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* list = nullptr;

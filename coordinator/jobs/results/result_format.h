@@ -9,7 +9,7 @@
 #include "coordinator/jobs/requests/line_error.h"
 #include "coordinator/jobs/results/token_texts.h"
 #include "coordinator/request.h"
-#include "coordinator/store/job_store.h"
+#include "coordinator/store/job_record.h"
 
 namespace sluice {
 

@@ -12,7 +12,7 @@
 #include "common/threads/mutex.h"
 #include "common/threads/thread.h"
 #include "coordinator/request_queue.h"
-#include "coordinator/store/job_store.h"
+#include "coordinator/store/job_record.h"
 
 namespace sluice {
 

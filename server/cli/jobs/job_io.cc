@@ -22,6 +22,7 @@
 #include "common/threads/clock.h"
 #include "coordinator/jobs/job_state.h"
 #include "coordinator/planning/plan_json.h"
+#include "coordinator/request.h"
 #include "server/flags/checks.h"
 #include "server/flags/command_line.h"
 

@@ -20,6 +20,7 @@
 #include "common/text/text.h"
 #include "common/threads/clock.h"
 #include "coordinator/coordinator.h"
+#include "coordinator/jobs/job_manager.h"
 #include "coordinator/planning/length_histogram.h"
 #include "coordinator/planning/model_shape_of.h"
 #include "coordinator/planning/plan_json.h"

@@ -16,6 +16,7 @@
 #include "common/status_macros.h"
 #include "common/threads/clock.h"
 #include "common/version.h"
+#include "coordinator/jobs/job_manager.h"
 #include "coordinator/jobs/job_state.h"
 #include "coordinator/planning/plan_json.h"
 #include "server/cli/commands.h"

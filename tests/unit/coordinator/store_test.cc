@@ -28,7 +28,7 @@ class StoreTest : public testing::Test {
 
   void Open() {
     store_.reset();
-    auto store = OpenSqliteJobStore({.path = path()});
+    auto store = JobStore::Open(path());
     ASSERT_TRUE(store.ok()) << store.status();
     store_ = *std::move(store);
   }
@@ -236,7 +236,7 @@ TEST_F(StoreTest, ListsNewestFirst) {
 TEST_F(StoreTest, AFileThatIsNoDatabase) {
   store_.reset();
   std::ofstream(path(), std::ios::trunc) << std::string(8192, 'x');
-  const absl::Status status = OpenSqliteJobStore({.path = path()}).status();
+  const absl::Status status = JobStore::Open(path()).status();
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr(path().string()));
   EXPECT_THAT(std::string(status.message()), HasSubstr("restore it"));
@@ -251,7 +251,7 @@ TEST_F(StoreTest, ADamagedDatabase) {
   file.seekp(4096);
   file << std::string(size - 4096, '\x5a');
   file.close();
-  auto store = OpenSqliteJobStore({.path = path()});
+  auto store = JobStore::Open(path());
   absl::Status status = store.status();
   if (store.ok()) status = (*store)->UnfinishedJobs().status();
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
@@ -261,7 +261,7 @@ TEST_F(StoreTest, ATruncatedDatabase) {
   Running(2000);
   store_.reset();
   std::filesystem::resize_file(path(), 4096);
-  auto store = OpenSqliteJobStore({.path = path()});
+  auto store = JobStore::Open(path());
   absl::Status status = store.status();
   if (store.ok()) status = (*store)->UnfinishedJobs().status();
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
@@ -273,7 +273,7 @@ TEST_F(StoreTest, AnotherProgramsDatabase) {
   auto db = SqliteDb::Open(path().string());
   ASSERT_TRUE((*db)->Exec("CREATE TABLE songs(title)").ok());
   db->reset();
-  const absl::Status status = OpenSqliteJobStore({.path = path()}).status();
+  const absl::Status status = JobStore::Open(path()).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("another program"));
 }
@@ -283,7 +283,7 @@ TEST_F(StoreTest, ANewerVersion) {
   auto db = SqliteDb::Open(path().string());
   ASSERT_TRUE((*db)->Exec("PRAGMA user_version=99").ok());
   db->reset();
-  const absl::Status status = OpenSqliteJobStore({.path = path()}).status();
+  const absl::Status status = JobStore::Open(path()).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("version 99"));
 }
@@ -310,7 +310,7 @@ TEST_F(StoreTest, AFileOfVersionOneIsBroughtUpToDate) {
                   .ok());
   db->reset();
   std::filesystem::remove(dir_.path() / "sluice.accepted");
-  auto store = OpenSqliteJobStore({.path = path()});
+  auto store = JobStore::Open(path());
   ASSERT_TRUE(store.ok()) << store.status();
   const auto found = (*store)->GetJob(job.id);
   ASSERT_TRUE(found.ok()) << found.status();
@@ -332,7 +332,7 @@ class LostJobsTest : public StoreTest {
       std::filesystem::copy_file(entry.path(), copy / name);
     }
     if (!lost.empty()) std::filesystem::remove(copy / lost);
-    return OpenSqliteJobStore({.path = copy / "sluice.db"}).status();
+    return JobStore::Open(copy / "sluice.db").status();
   }
 };
 
@@ -354,8 +354,7 @@ TEST_F(LostJobsTest, AreSaidWhenTheLogOrTheDatabaseIsGone) {
   // As the message says.
   EXPECT_TRUE(
       std::filesystem::remove(dir_.path() / "copy" / "sluice.accepted"));
-  EXPECT_TRUE(
-      OpenSqliteJobStore({.path = dir_.path() / "copy" / "sluice.db"}).ok());
+  EXPECT_TRUE(JobStore::Open(dir_.path() / "copy" / "sluice.db").ok());
 }
 
 TEST_F(LostJobsTest, AreSaidWhenTheLogIsDamaged) {
@@ -380,8 +379,7 @@ TEST_F(LostJobsTest, AreSaidWhenTheLogIsDamaged) {
       file.seekp(static_cast<std::streamoff>(whole) + 100);
       file << std::string(5000, '?');
     }
-    const absl::Status status =
-        OpenSqliteJobStore({.path = copy / "sluice.db"}).status();
+    const absl::Status status = JobStore::Open(copy / "sluice.db").status();
     EXPECT_TRUE(absl::IsDataLoss(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("knows of 1"));
     // It was not touched.
@@ -435,8 +433,7 @@ TEST_F(StoreTest, APlanIsRecordedWithJobsInProgress) {
 }
 
 TEST_F(StoreTest, ADirectoryInItsPlace) {
-  const absl::Status status =
-      OpenSqliteJobStore({.path = dir_.path()}).status();
+  const absl::Status status = JobStore::Open(dir_.path()).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
 }
 

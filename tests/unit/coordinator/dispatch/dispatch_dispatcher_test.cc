@@ -35,10 +35,10 @@ class DispatcherTest : public testing::Test {
     options_.cluster.timeouts.first_back_off = absl::Milliseconds(1);
     options_.cluster.clock = Clock::Real();
     options_.queue = &queue_;
-    options_.tokenizer = &tokenizer_;
+    options_.driver.tokenizer = &tokenizer_;
     options_.metrics = metrics_.get();
-    options_.vocab_size = FakeTokenizer::kAsciiVocab;
-    options_.eos_tokens = {FakeTokenizer::kAsciiEos};
+    options_.driver.vocab_size = FakeTokenizer::kAsciiVocab;
+    options_.driver.eos_tokens = {FakeTokenizer::kAsciiEos};
     options_.least_window = 8;
     options_.tick_interval = absl::Milliseconds(2);
     options_.report_interval = absl::Milliseconds(2);
@@ -560,7 +560,7 @@ TEST_F(DispatcherTest, RefusesIncompleteOptions) {
   options.queue = nullptr;
   EXPECT_FALSE(Dispatcher::Create(options).ok());
   options = options_;
-  options.vocab_size = 0;
+  options.driver.vocab_size = 0;
   EXPECT_FALSE(Dispatcher::Create(options).ok());
 }
 

@@ -16,12 +16,12 @@ class FindPlanTest : public testing::Test {
  protected:
   FindPlanTest() {
     const PlanRequest request = TestRequest({TestMachine("a", 4e9, 1e11)});
-    options_.model = request.model;
-    options_.max_model_len = 320;
+    base_.model = request.model;
+    base_.most_positions = 320;
     workload_ = request.workload;
     task_.machines = request.machines;
     // Steps of a single sequence.
-    PlanningOptions slow = options_;
+    PlanRequest slow = base_;
     slow.choices.gbs = {1};
     slow.choices.num_microbatches = {1};
     std::optional<Plan> none;
@@ -30,33 +30,33 @@ class FindPlanTest : public testing::Test {
     task_.present = *plan;
   }
 
-  PlanningOptions options_;
+  PlanRequest base_;
   Workload workload_;
   PlanTask task_;
 };
 
 TEST_F(FindPlanTest, ABetterPlanTakesThePresentOnesPlace) {
   std::optional<Plan> present;
-  const auto best = FindPlan(options_, workload_, task_, &present);
+  const auto best = FindPlan(base_, workload_, task_, &present);
   ASSERT_TRUE(best.ok()) << best.status();
   ASSERT_TRUE(present.has_value());
   EXPECT_GT(best->tokens_per_second, 2 * present->tokens_per_second);
   // And is then the one to beat.
   task_.present = *best;
   EXPECT_TRUE(absl::IsAlreadyExists(
-      FindPlan(options_, workload_, task_, &present).status()));
+      FindPlan(base_, workload_, task_, &present).status()));
 }
 
 TEST_F(FindPlanTest, NoneThatSavesLessThanLoadingTakes) {
   std::optional<Plan> present;
-  const auto best = FindPlan(options_, workload_, task_, &present);
+  const auto best = FindPlan(base_, workload_, task_, &present);
   ASSERT_TRUE(best.ok()) << best.status();
   const double saved = present->seconds - best->seconds;
   task_.load_seconds = 0.99 * saved;
-  EXPECT_TRUE(FindPlan(options_, workload_, task_, &present).ok());
+  EXPECT_TRUE(FindPlan(base_, workload_, task_, &present).ok());
   task_.load_seconds = 1.01 * saved;
   const absl::Status status =
-      FindPlan(options_, workload_, task_, &present).status();
+      FindPlan(base_, workload_, task_, &present).status();
   EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
   EXPECT_THAT(status.message(), HasSubstr("but loading takes"));
   EXPECT_TRUE(present.has_value());

@@ -1,4 +1,4 @@
-// JobStore in one SQLite file, in WAL mode with synchronous=FULL: a commit is
+// One SQLite file, in WAL mode with synchronous=FULL: a commit is
 // on disk when it returns. Two connections, each behind its mutex: one writes,
 // one reads, and in WAL mode neither waits for the other.
 //
@@ -12,13 +12,14 @@
 // Prompts are int32 token ids, little-endian. A deleted job keeps state 100
 // until its rows are purged.
 
+#include "coordinator/store/job_store.h"
+
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <functional>
 #include <map>
 #include <system_error>
 #include <utility>
@@ -27,11 +28,6 @@
 #include "common/host/logging.h"
 #include "common/status_macros.h"
 #include "common/threads/clock.h"
-#include "common/threads/mutex.h"
-#include "coordinator/store/accepted_jobs.h"
-#include "coordinator/store/job_store.h"
-#include "coordinator/store/space_reserve.h"
-#include "coordinator/store/sqlite_db.h"
 #include "coordinator/store/sqlite_schema.h"
 
 namespace sluice {
@@ -111,91 +107,22 @@ absl::StatusOr<std::vector<JobRecord>> ReadJobs(SqliteStatement& statement) {
   }
 }
 
-class SqliteJobStore : public JobStore {
- public:
-  explicit SqliteJobStore(const SqliteJobStoreOptions& options)
-      : path_(options.path),
-        commit_seconds_(options.commit_seconds),
-        accepted_jobs_(path_),
-        reserve_(path_.parent_path() / "reserve", kReserveBytes) {}
+}  // namespace
 
-  absl::Status Open();
+absl::StatusOr<std::unique_ptr<JobStore>> JobStore::Open(
+    const std::filesystem::path& path, Histogram* commit_seconds) {
+  std::unique_ptr<JobStore> store(new JobStore(path, commit_seconds));
+  SLUICE_RETURN_IF_ERROR(store->Initialize());
+  return store;
+}
 
-  absl::Status CreateJob(JobRecord* job) override;
-  absl::Status AddRows(JobId job, absl::Span<const StoredRequest> requests,
-                       absl::Span<const StoredResult> results) override;
-  absl::StatusOr<JobRecord> PublishJob(JobId job, const JobTotals& totals,
-                                       int64_t now_us) override;
-  absl::StatusOr<JobRecord> GetJob(JobId job) override;
-  absl::StatusOr<JobRecord> FindByRequestId(
-      const std::string& request_id) override;
-  absl::StatusOr<std::vector<JobRecord>> ListJobs(JobId before,
-                                                  int limit) override;
-  absl::StatusOr<std::vector<JobRecord>> UnfinishedJobs() override;
-  absl::StatusOr<int64_t> CountJobs(v1::JobState state) override;
-  absl::StatusOr<JobRecord> BeginCancel(JobId job) override;
-  absl::StatusOr<std::vector<JobRecord>> SetPlan(
-      absl::string_view plan) override;
-  absl::Status MarkDeleted(JobId job) override;
-  absl::Status MarkUnpublishedDeleted() override;
-  absl::StatusOr<bool> PurgeSome(int64_t rows) override;
-  absl::StatusOr<std::vector<StoredRequest>> ReadRequests(
-      JobId job, int64_t from, int64_t limit) override;
-  absl::StatusOr<Commit> CommitResults(absl::Span<const StoredResult> results,
-                                       int64_t now_us) override;
-  absl::StatusOr<std::vector<v1::Result>> ReadResults(
-      JobId job, int64_t offset, int64_t max_bytes) override;
+JobStore::JobStore(const std::filesystem::path& path, Histogram* commit_seconds)
+    : path_(path),
+      commit_seconds_(commit_seconds),
+      accepted_jobs_(path_),
+      reserve_(path_.parent_path() / "reserve", kReserveBytes) {}
 
- private:
-  absl::Status PrepareStatements();
-  absl::Status CommitTimed(SqliteTransaction& transaction);
-  absl::Status InsertResult(const StoredResult& result)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
-  // Runs a statement in a transaction of its own.
-  absl::Status RunAlone(SqliteStatement& statement)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
-
-  // Opens the writer, unless jobs are missing.
-  absl::Status OpenWriter() ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
-  void WriteAccepted() ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
-  // Makes a change that frees room, now or later: on a full disk with what is
-  // kept for it. `change` is told whether it has only that.
-  absl::Status ChangeOnAnyDisk(
-      const std::function<absl::Status(bool little_room)>& change)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
-  // True if there is more to purge.
-  absl::StatusOr<bool> PurgeRows(int64_t rows, bool little_room)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
-  absl::StatusOr<Commit> CommitRows(absl::Span<const StoredResult> results,
-                                    int64_t now_us)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
-
-  const std::filesystem::path path_;
-  Histogram* const commit_seconds_;
-
-  Mutex write_mu_;
-  const AcceptedJobs accepted_jobs_;
-  SpaceReserve reserve_ ABSL_GUARDED_BY(write_mu_);
-  int64_t accepted_ ABSL_GUARDED_BY(write_mu_) = 0;
-  bool purged_ ABSL_GUARDED_BY(write_mu_) = false;  // and is not done with it
-  std::unique_ptr<SqliteDb> writer_ ABSL_GUARDED_BY(write_mu_);
-  struct {
-    SqliteStatement create_job, publish_job, count_accepted, job, cancel_job,
-        delete_job, delete_unpublished, find_deleted, forget_job, set_plan,
-        running_jobs;
-    SqliteStatement add_request, remove_request, add_result, count_results;
-    SqliteStatement purge_requests, purge_results;
-  } write_ ABSL_GUARDED_BY(write_mu_);
-
-  Mutex read_mu_;
-  std::unique_ptr<SqliteDb> reader_ ABSL_GUARDED_BY(read_mu_);
-  struct {
-    SqliteStatement job, job_by_request_id, list_jobs, unfinished_jobs,
-        count_jobs, requests, results;
-  } read_ ABSL_GUARDED_BY(read_mu_);
-};
-
-absl::Status SqliteJobStore::OpenWriter() {
+absl::Status JobStore::OpenWriter() {
   std::error_code error;
   const auto size = std::filesystem::file_size(path_, error);
   // SQLite would delete the log of a database that is empty.
@@ -214,13 +141,13 @@ absl::Status SqliteJobStore::OpenWriter() {
   return all_there;
 }
 
-void SqliteJobStore::WriteAccepted() {
+void JobStore::WriteAccepted() {
   // The jobs are on disk anyway.
   const absl::Status written = accepted_jobs_.Write(accepted_);
   if (!written.ok()) LogWarning(std::string(written.message()));
 }
 
-absl::Status SqliteJobStore::Open() {
+absl::Status JobStore::Initialize() {
   MutexLock write_lock(&write_mu_);
   MutexLock read_lock(&read_mu_);
   SLUICE_RETURN_IF_ERROR(OpenWriter());
@@ -242,8 +169,7 @@ absl::Status SqliteJobStore::Open() {
   return absl::OkStatus();
 }
 
-absl::Status SqliteJobStore::PrepareStatements()
-    ABSL_NO_THREAD_SAFETY_ANALYSIS {
+absl::Status JobStore::PrepareStatements() ABSL_NO_THREAD_SAFETY_ANALYSIS {
   struct Entry {
     SqliteDb* db;
     SqliteStatement* statement;
@@ -331,14 +257,14 @@ absl::Status SqliteJobStore::PrepareStatements()
   return absl::OkStatus();
 }
 
-absl::Status SqliteJobStore::CommitTimed(SqliteTransaction& transaction) {
+absl::Status JobStore::CommitTimed(SqliteTransaction& transaction) {
   const double start = MonotonicSeconds();
   SLUICE_RETURN_IF_ERROR(transaction.Commit());
   if (commit_seconds_) commit_seconds_->Observe(MonotonicSeconds() - start);
   return absl::OkStatus();
 }
 
-absl::Status SqliteJobStore::RunAlone(SqliteStatement& statement) {
+absl::Status JobStore::RunAlone(SqliteStatement& statement) {
   SqliteReset reset(&statement);
   SqliteTransaction transaction(writer_.get());
   SLUICE_RETURN_IF_ERROR(transaction.Begin());
@@ -346,7 +272,7 @@ absl::Status SqliteJobStore::RunAlone(SqliteStatement& statement) {
   return CommitTimed(transaction);
 }
 
-absl::Status SqliteJobStore::CreateJob(JobRecord* job) {
+absl::Status JobStore::CreateJob(JobRecord* job) {
   const std::string spec = job->spec.SerializeAsString();
   MutexLock lock(&write_mu_);
   SqliteStatement& create = write_.create_job;
@@ -362,7 +288,7 @@ absl::Status SqliteJobStore::CreateJob(JobRecord* job) {
   return absl::OkStatus();
 }
 
-absl::Status SqliteJobStore::InsertResult(const StoredResult& result) {
+absl::Status JobStore::InsertResult(const StoredResult& result) {
   SqliteStatement& add = write_.add_result;
   SqliteReset reset(&add);
   return add.Bind(1, result.job.value())
@@ -372,9 +298,9 @@ absl::Status SqliteJobStore::InsertResult(const StoredResult& result) {
       .Run();
 }
 
-absl::Status SqliteJobStore::AddRows(JobId job,
-                                     absl::Span<const StoredRequest> requests,
-                                     absl::Span<const StoredResult> results) {
+absl::Status JobStore::AddRows(JobId job,
+                               absl::Span<const StoredRequest> requests,
+                               absl::Span<const StoredResult> results) {
   MutexLock lock(&write_mu_);
   SqliteTransaction transaction(writer_.get());
   SLUICE_RETURN_IF_ERROR(transaction.Begin());
@@ -397,9 +323,9 @@ absl::Status SqliteJobStore::AddRows(JobId job,
   return CommitTimed(transaction);
 }
 
-absl::StatusOr<JobRecord> SqliteJobStore::PublishJob(JobId job,
-                                                     const JobTotals& totals,
-                                                     int64_t now_us) {
+absl::StatusOr<JobRecord> JobStore::PublishJob(JobId job,
+                                               const JobTotals& totals,
+                                               int64_t now_us) {
   MutexLock lock(&write_mu_);
   SqliteTransaction transaction(writer_.get());
   SLUICE_RETURN_IF_ERROR(transaction.Begin());
@@ -423,13 +349,13 @@ absl::StatusOr<JobRecord> SqliteJobStore::PublishJob(JobId job,
   return ReadOneJob(write_.job, NoJob(job));
 }
 
-absl::StatusOr<JobRecord> SqliteJobStore::GetJob(JobId job) {
+absl::StatusOr<JobRecord> JobStore::GetJob(JobId job) {
   MutexLock lock(&read_mu_);
   read_.job.Bind(1, job.value());
   return ReadOneJob(read_.job, NoJob(job));
 }
 
-absl::StatusOr<JobRecord> SqliteJobStore::FindByRequestId(
+absl::StatusOr<JobRecord> JobStore::FindByRequestId(
     const std::string& request_id) {
   MutexLock lock(&read_mu_);
   read_.job_by_request_id.BindText(1, request_id);
@@ -437,19 +363,19 @@ absl::StatusOr<JobRecord> SqliteJobStore::FindByRequestId(
                     absl::NotFoundError("no job with this request_id"));
 }
 
-absl::StatusOr<std::vector<JobRecord>> SqliteJobStore::ListJobs(JobId before,
-                                                                int limit) {
+absl::StatusOr<std::vector<JobRecord>> JobStore::ListJobs(JobId before,
+                                                          int limit) {
   MutexLock lock(&read_mu_);
   read_.list_jobs.Bind(1, before.value()).Bind(2, limit);
   return ReadJobs(read_.list_jobs);
 }
 
-absl::StatusOr<std::vector<JobRecord>> SqliteJobStore::UnfinishedJobs() {
+absl::StatusOr<std::vector<JobRecord>> JobStore::UnfinishedJobs() {
   MutexLock lock(&read_mu_);
   return ReadJobs(read_.unfinished_jobs);
 }
 
-absl::StatusOr<int64_t> SqliteJobStore::CountJobs(v1::JobState state) {
+absl::StatusOr<int64_t> JobStore::CountJobs(v1::JobState state) {
   MutexLock lock(&read_mu_);
   SqliteReset reset(&read_.count_jobs);
   SLUICE_ASSIGN_OR_RETURN(const bool row,
@@ -457,7 +383,7 @@ absl::StatusOr<int64_t> SqliteJobStore::CountJobs(v1::JobState state) {
   return row ? read_.count_jobs.Int(0) : 0;
 }
 
-absl::StatusOr<JobRecord> SqliteJobStore::BeginCancel(JobId job) {
+absl::StatusOr<JobRecord> JobStore::BeginCancel(JobId job) {
   MutexLock lock(&write_mu_);
   SLUICE_RETURN_IF_ERROR(ChangeOnAnyDisk([&](bool) {
     write_.cancel_job.Bind(1, job.value());
@@ -467,7 +393,7 @@ absl::StatusOr<JobRecord> SqliteJobStore::BeginCancel(JobId job) {
   return ReadOneJob(write_.job, NoJob(job));
 }
 
-absl::StatusOr<std::vector<JobRecord>> SqliteJobStore::SetPlan(
+absl::StatusOr<std::vector<JobRecord>> JobStore::SetPlan(
     absl::string_view plan) {
   MutexLock lock(&write_mu_);
   write_.set_plan.BindText(1, plan);
@@ -475,7 +401,7 @@ absl::StatusOr<std::vector<JobRecord>> SqliteJobStore::SetPlan(
   return ReadJobs(write_.running_jobs);
 }
 
-absl::Status SqliteJobStore::MarkDeleted(JobId job) {
+absl::Status JobStore::MarkDeleted(JobId job) {
   MutexLock lock(&write_mu_);
   int64_t changes = 0;
   SLUICE_RETURN_IF_ERROR(ChangeOnAnyDisk([&](bool) {
@@ -487,13 +413,13 @@ absl::Status SqliteJobStore::MarkDeleted(JobId job) {
   return changes == 1 ? absl::OkStatus() : NoJob(job);
 }
 
-absl::Status SqliteJobStore::MarkUnpublishedDeleted() {
+absl::Status JobStore::MarkUnpublishedDeleted() {
   MutexLock lock(&write_mu_);
   return ChangeOnAnyDisk(
       [&](bool) { return RunAlone(write_.delete_unpublished); });
 }
 
-absl::Status SqliteJobStore::ChangeOnAnyDisk(
+absl::Status JobStore::ChangeOnAnyDisk(
     const std::function<absl::Status(bool little_room)>& change) {
   absl::Status status = change(false);
   if (!absl::IsResourceExhausted(status)) return status;
@@ -506,7 +432,7 @@ absl::Status SqliteJobStore::ChangeOnAnyDisk(
   return status;
 }
 
-absl::StatusOr<bool> SqliteJobStore::PurgeSome(int64_t rows) {
+absl::StatusOr<bool> JobStore::PurgeSome(int64_t rows) {
   MutexLock lock(&write_mu_);
   bool more = false;
   SLUICE_RETURN_IF_ERROR(ChangeOnAnyDisk([&](bool little_room) -> absl::Status {
@@ -525,7 +451,7 @@ absl::StatusOr<bool> SqliteJobStore::PurgeSome(int64_t rows) {
   return more;
 }
 
-absl::StatusOr<bool> SqliteJobStore::PurgeRows(int64_t rows, bool little_room) {
+absl::StatusOr<bool> JobStore::PurgeRows(int64_t rows, bool little_room) {
   int64_t job = 0;
   {
     SqliteReset reset(&write_.find_deleted);
@@ -556,7 +482,7 @@ absl::StatusOr<bool> SqliteJobStore::PurgeRows(int64_t rows, bool little_room) {
   return true;
 }
 
-absl::StatusOr<std::vector<StoredRequest>> SqliteJobStore::ReadRequests(
+absl::StatusOr<std::vector<StoredRequest>> JobStore::ReadRequests(
     JobId job, int64_t from, int64_t limit) {
   MutexLock lock(&read_mu_);
   SqliteStatement& read = read_.requests;
@@ -580,7 +506,7 @@ absl::StatusOr<std::vector<StoredRequest>> SqliteJobStore::ReadRequests(
   return requests;
 }
 
-absl::StatusOr<JobStore::Commit> SqliteJobStore::CommitResults(
+absl::StatusOr<JobStore::Commit> JobStore::CommitResults(
     absl::Span<const StoredResult> results, int64_t now_us) {
   MutexLock lock(&write_mu_);
   const bool cancels = std::all_of(
@@ -597,7 +523,7 @@ absl::StatusOr<JobStore::Commit> SqliteJobStore::CommitResults(
   return commit;
 }
 
-absl::StatusOr<JobStore::Commit> SqliteJobStore::CommitRows(
+absl::StatusOr<JobStore::Commit> JobStore::CommitRows(
     absl::Span<const StoredResult> results, int64_t now_us) {
   struct Delta {
     int64_t completed = 0, failed = 0, cancelled = 0;
@@ -662,7 +588,7 @@ absl::StatusOr<JobStore::Commit> SqliteJobStore::CommitRows(
   return commit;
 }
 
-absl::StatusOr<std::vector<v1::Result>> SqliteJobStore::ReadResults(
+absl::StatusOr<std::vector<v1::Result>> JobStore::ReadResults(
     JobId job, int64_t offset, int64_t max_bytes) {
   MutexLock lock(&read_mu_);
   SqliteStatement& read = read_.results;
@@ -681,15 +607,6 @@ absl::StatusOr<std::vector<v1::Result>> SqliteJobStore::ReadResults(
     result.set_is_error(read.Int(1) != 0);
     result.set_line(line.data(), line.size());
   }
-}
-
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<JobStore>> OpenSqliteJobStore(
-    const SqliteJobStoreOptions& options) {
-  auto store = std::make_unique<SqliteJobStore>(options);
-  SLUICE_RETURN_IF_ERROR(store->Open());
-  return store;
 }
 
 }  // namespace sluice

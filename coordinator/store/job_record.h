@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "common/types.h"
+#include "sluice/v1/jobs.pb.h"
+
+namespace sluice {
+
+// A job as it is stored. Times are microseconds since the Unix epoch; 0: not
+// yet.
+struct JobRecord {
+  JobId id;
+  std::string model;  // served when the job was created
+  v1::JobSpec spec;
+  v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
+  int64_t created_us = 0;
+  int64_t started_us = 0;
+  int64_t finished_us = 0;
+  // Of requests; `failed` includes `cancelled`.
+  int64_t total = 0;
+  int64_t completed = 0;
+  int64_t failed = 0;
+  int64_t cancelled = 0;
+  // Of requests that ended with an answer.
+  int64_t prompt_tokens = 0;
+  int64_t generation_tokens = 0;
+  int64_t replays = 0;
+  // Of all requests but those that ended with an error: the tokens of their
+  // prompts, and what they may generate. Both 0: not known, as the job was made
+  // by an earlier version.
+  int64_t wanted_prompt_tokens = 0;
+  int64_t wanted_max_tokens = 0;
+  // What those that ended with an answer might have generated.
+  int64_t answered_max_tokens = 0;
+  // Requests with the default of max_tokens, and those that it ended.
+  int64_t by_default = 0;
+  int64_t cut_by_default = 0;
+  std::string plan;  // JSON of the last plan that it ran by; "": none was made
+  std::string content;  // a hash of its input; "": of a job of long ago
+
+  int64_t pending() const { return total - completed - failed; }
+};
+
+// A request without a result.
+struct StoredRequest {
+  int64_t index = 0;
+  std::string custom_id;
+  std::vector<int32_t> prompt;
+  std::string params;  // opaque to the store
+};
+
+enum class ResultKind { kAnswer, kError, kCancelled };
+
+struct StoredResult {
+  JobId job;
+  int64_t index = 0;
+  ResultKind kind = ResultKind::kAnswer;
+  std::string line;
+  int64_t prompt_tokens = 0;  // of the request
+  int64_t max_tokens = 0;     // of the request
+  // These are added to the job's.
+  int64_t generation_tokens = 0;
+  int64_t replays = 0;
+  bool cut_by_default = false;
+  // How it ended, for whoever commits it: a finish reason or an error code.
+  // Not stored.
+  std::string outcome;
+};
+
+// What an upload had in it.
+struct JobTotals {
+  int64_t lines = 0;
+  int64_t failed = 0;  // lines that are no request
+  int64_t prompt_tokens = 0;
+  int64_t max_tokens = 0;
+  int64_t by_default = 0;  // requests with the default of max_tokens
+  std::string content;     // a hash of the input
+  std::map<std::string, int64_t> errors;  // of lines, by code; not stored
+};
+
+}  // namespace sluice
