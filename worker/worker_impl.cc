@@ -62,31 +62,34 @@ class WorkerImpl : public Worker,
                 .bytes_sent = metrics_.link_bytes_sent}),
         link_service_(LinkService::Create(this, payloads.get(),
                                           metrics_.link_bytes_received)),
-        runner_(
-            {.loader = std::move(model.loader),
-             .content = content_ == nullptr
-                            ? nullptr
-                            : std::function<ModelContent()>(
-                                  [this] { return content_->state().content; }),
-             .hidden_size = model.hidden_size,
-             .compute_threads = threads_,
-             .device = options_.device,
-             .device_budget =
-                 options_.device.has_memory() ? &device_budget_ : nullptr,
-             .host_budget = &budget_,
-             .disk_budget = options_.disk_dir.empty() ? nullptr : &disk_budget_,
-             .disk_dir = options_.disk_dir,
-             .dummy_weights = options_.dummy_weights,
-             .cores = CoresToPin(options_, threads_),
-             .tracer = options_.tracer,
-             .links = &links_,
-             .receiver = link_service_.get(),
-             .payloads = payloads.get(),
-             .metrics = &metrics_,
-             .clock = Clock::Real(),
-             .on_device_loss =
-                 [this](const absl::Status& why) { OnDeviceLoss(why); },
-             .failure_level = options_.failure_level}),
+        runner_({.loader = std::move(model.loader),
+                 .content = content_ == nullptr
+                                ? nullptr
+                                : std::function<ModelContent()>([this] {
+                                    return content_->state().content;
+                                  }),
+                 .hidden_size = model.hidden_size,
+                 .resources = {.compute_threads = threads_,
+                               .cores = CoresToPin(options_, threads_),
+                               .device = options_.device,
+                               .device_budget = options_.device.has_memory()
+                                                    ? &device_budget_
+                                                    : nullptr,
+                               .host_budget = &budget_,
+                               .disk_budget = options_.disk_dir.empty()
+                                                  ? nullptr
+                                                  : &disk_budget_,
+                               .disk_dir = options_.disk_dir,
+                               .dummy_weights = options_.dummy_weights,
+                               .tracer = options_.tracer},
+                 .links = &links_,
+                 .receiver = link_service_.get(),
+                 .payloads = payloads.get(),
+                 .metrics = &metrics_,
+                 .clock = Clock::Real(),
+                 .on_device_loss =
+                     [this](const absl::Status& why) { OnDeviceLoss(why); },
+                 .failure_level = options_.failure_level}),
         // Its bytes are nobody's activations.
         probes_({.channels = options_.channels}),
         survey_(&probes_, kSurveySeconds),

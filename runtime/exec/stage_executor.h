@@ -26,6 +26,33 @@ namespace sluice {
 class Device;
 struct BackendParts;
 
+// The part of a model that a stage plays, and how.
+struct StageShare {
+  // [0, n) contains the embedding, [n, num_layers) the head.
+  LayerRange layers;
+  Policy policy;
+  int32_t max_model_len = 0;  // positions per sequence
+  // Over all blocks in flight; bounds the KV cache that is worth having.
+  int32_t max_sequences = 0;
+  friend bool operator==(const StageShare&, const StageShare&) = default;
+};
+
+// What a stage has of its machine. All pointers must outlive it.
+struct StageResources {
+  int32_t compute_threads = 1;  // the calling thread included
+  std::vector<int> cores;       // one for each compute thread, or empty
+  DeviceChoice device;
+  // With a device that has memory of its own; else null.
+  MemoryBudget* device_budget = nullptr;
+  MemoryBudget* host_budget = nullptr;
+  // For data on disk: both or none.
+  MemoryBudget* disk_budget = nullptr;
+  std::string disk_dir;
+  // Random weights in place of the model's: for measuring.
+  bool dummy_weights = false;
+  Tracer* tracer = nullptr;  // may be null
+};
+
 // One worker's share of a model, loaded and ready to run steps: weights, KV
 // pages, sequences, and on the last stage samplers. Confined to one thread, but
 // for Load's progress callback (same thread) and `cancelled`.
@@ -36,25 +63,7 @@ struct BackendParts;
 // were prefilled or decoded. Recovery and refilling rely on it.
 class StageExecutor {
  public:
-  struct Options {
-    LayerRange
-        layers;     // [0, n) contains the embedding, [n, num_layers) the head
-    Policy policy;  // dtype, gbs, num_microbatches, max_step_tokens
-    int32_t max_model_len = 0;    // positions per sequence
-    int32_t max_sequences = 0;    // over all blocks in flight; bounds the KV
-                                  // cache that is worth having
-    int32_t compute_threads = 1;  // the calling thread included
-    DeviceChoice device;
-    // With a device that has memory of its own; else null.
-    MemoryBudget* device_budget = nullptr;  // must outlive the executor
-    MemoryBudget* host_budget = nullptr;    // must outlive the executor
-    // For data on disk: both or none.
-    MemoryBudget* disk_budget = nullptr;  // must outlive the executor
-    std::string disk_dir;
-    // Random weights in place of the model's: for measuring.
-    bool dummy_weights = false;
-    std::vector<int> cores;    // one for each compute thread, or empty
-    Tracer* tracer = nullptr;  // may be null; must outlive the executor
+  struct Options : StageShare, StageResources {
     // Gets what loading and steps have done, piece by piece: in a long step it
     // goes up all the time. May be null; must outlive the executor.
     WorkMarks* marks = nullptr;

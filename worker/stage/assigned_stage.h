@@ -6,9 +6,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/policy.h"
 #include "common/step_plan.h"
 #include "common/types.h"
+#include "runtime/exec/stage_executor.h"
 #include "worker/link/link.h"
 
 namespace sluice {
@@ -55,18 +55,14 @@ class StageReporter {
 };
 
 // The part of a plan that one worker plays.
-struct AssignedStage {
+struct AssignedStage : StageShare {
   PlanEpoch epoch;
   StageId stage;
   int32_t num_stages = 0;
-  LayerRange layers;
   std::string next_address;  // "" on the last stage
   // What carries activations from the stage before, and to the next one.
   LinkTransport previous_link = LinkTransport::kGrpc;
   LinkTransport next_link = LinkTransport::kGrpc;
-  Policy policy;
-  int32_t max_model_len = 0;
-  int32_t max_sequences = 0;
   int32_t num_blocks = 0;
   // Only to be loaded: the plan begins with another assignment of this epoch.
   bool prepare = false;

@@ -19,10 +19,10 @@ namespace {
 // block, so more is a mistake of its.
 constexpr size_t kMaxInbox = 4096;
 constexpr double kProgressIntervalSeconds = 0.2;
+constexpr absl::Duration kConnectRetry = absl::Milliseconds(100);
 
 bool SameWeights(const AssignedStage& a, const AssignedStage& b) {
-  return a.layers == b.layers && a.max_model_len == b.max_model_len &&
-         a.max_sequences == b.max_sequences && a.policy == b.policy &&
+  return static_cast<const StageShare&>(a) == b &&
          // Whose staging memory is taken before weights take the rest.
          a.previous_link == b.previous_link && a.next_link == b.next_link;
 }
@@ -274,15 +274,16 @@ void StageRunner::Shutdown() {
   compute_.Join();
 }
 
-int32_t StageRunner::ThreadsOf(const AssignedStage& a) const {
-  return a.policy.compute_threads > 0 ? a.policy.compute_threads
-                                      : options_.compute_threads;
-}
-
-std::vector<int> StageRunner::CoresOf(const AssignedStage& a) const {
-  return options_.cores.size() == static_cast<size_t>(ThreadsOf(a))
-             ? options_.cores
-             : std::vector<int>();
+StageResources StageRunner::ResourcesOf(const AssignedStage& a) const {
+  StageResources resources = options_.resources;
+  if (const int32_t threads = a.policy.compute_threads; threads > 0) {
+    resources.compute_threads = threads;
+  }
+  if (resources.cores.size() !=
+      static_cast<size_t>(resources.compute_threads)) {
+    resources.cores.clear();
+  }
+  return resources;
 }
 
 StageActivity StageRunner::activity() const {
@@ -302,6 +303,7 @@ RuntimeReport StageRunner::report() const {
 }
 
 void StageRunner::PublishReport() {
+  const StageResources& has = options_.resources;
   RuntimeReport report;
   report.stats = earlier_stats_;
   if (executor_ != nullptr) {
@@ -311,13 +313,13 @@ void StageRunner::PublishReport() {
         std::max(kv_host_peak_bytes_, executor_->kv_host_used_bytes());
   }
   report.kv_host_peak_bytes = kv_host_peak_bytes_;
-  if (options_.device_budget != nullptr) {
-    report.device_peak_bytes = options_.device_budget->peak_bytes();
+  if (has.device_budget != nullptr) {
+    report.device_peak_bytes = has.device_budget->peak_bytes();
   }
-  report.host_peak_bytes = options_.host_budget->peak_bytes();
-  if (options_.disk_budget != nullptr) {
-    report.disk_peak_bytes = options_.disk_budget->peak_bytes();
-    const auto held = options_.disk_budget->holders();
+  report.host_peak_bytes = has.host_budget->peak_bytes();
+  if (has.disk_budget != nullptr) {
+    report.disk_peak_bytes = has.disk_budget->peak_bytes();
+    const auto held = has.disk_budget->holders();
     if (const auto images = held.find("weight images"); images != held.end()) {
       report.disk_image_bytes = images->second;
     }
@@ -328,8 +330,8 @@ void StageRunner::PublishReport() {
     before = std::exchange(report_, report);
   }
   options_.metrics->CountRuntime(report, report.stats - before.stats);
-  options_.metrics->SetBudgets(options_.device_budget, options_.host_budget,
-                               options_.disk_budget);
+  options_.metrics->SetBudgets(has.device_budget, has.host_budget,
+                               has.disk_budget);
 }
 
 void StageRunner::ComputeLoop() {
@@ -363,7 +365,7 @@ void StageRunner::Play(Run& run) {
   const WorkerMetrics::StageSeconds seconds =
       options_.metrics->ForStage(a.stage);
   meter_.SetCounters(seconds.busy, seconds.waiting, seconds.idle);
-  const std::vector<int> cores = CoresOf(a);
+  const std::vector<int> cores = ResourcesOf(a).cores;
   Thread sender;
   absl::Status status = Prepare(run);
   if (status.ok()) {
@@ -475,31 +477,21 @@ absl::Status StageRunner::LoadExecutor(Run& run) {
   DropExecutor();  // its memory may be needed
   SLUICE_ASSIGN_OR_RETURN(
       link_buffers_,
-      options_.host_budget->Charge("link buffers",
-                                   LinkBufferBytes(a, options_.hidden_size)));
-  if (options_.payloads != nullptr && options_.device_budget != nullptr) {
+      options_.resources.host_budget->Charge(
+          "link buffers", LinkBufferBytes(a, options_.hidden_size)));
+  if (options_.payloads != nullptr &&
+      options_.resources.device_budget != nullptr) {
     const uint64_t sides = (a.previous_link == LinkTransport::kNccl ? 1 : 0) +
                            (a.next_link == LinkTransport::kNccl ? 1 : 0);
     SLUICE_ASSIGN_OR_RETURN(
         link_staging_,
-        options_.device_budget->Charge(
+        options_.resources.device_budget->Charge(
             "link staging",
             sides * options_.payloads->StagingBytes(MostPayloadBytes(a))));
   }
   StageExecutor::Options options;
-  options.layers = a.layers;
-  options.policy = a.policy;
-  options.max_model_len = a.max_model_len;
-  options.max_sequences = a.max_sequences;
-  options.compute_threads = ThreadsOf(a);
-  options.device = options_.device;
-  options.device_budget = options_.device_budget;
-  options.host_budget = options_.host_budget;
-  options.disk_budget = options_.disk_budget;
-  options.disk_dir = options_.disk_dir;
-  options.dummy_weights = options_.dummy_weights;
-  options.cores = CoresOf(a);
-  options.tracer = options_.tracer;
+  static_cast<StageShare&>(options) = a;
+  static_cast<StageResources&>(options) = ResourcesOf(a);
   options.marks = &marks_;
   LogInfo(absl::StrCat("epoch=", a.epoch.value(), " loading ", a.Name()));
   absl::Duration reported = -absl::InfiniteDuration();
@@ -574,7 +566,7 @@ absl::Status StageRunner::ConnectNext(Run& run) {
       return absl::IsUnavailable(why) ? NextUnreached(why) : why;
     }
     MutexLock lock(&run.mu);
-    if (!run.closed) run.changed.WaitFor(&run.mu, options_.connect_retry);
+    if (!run.closed) run.changed.WaitFor(&run.mu, kConnectRetry);
     if (run.closed) return absl::CancelledError("the epoch is over");
   }
 }

@@ -57,18 +57,9 @@ class StageRunner : public FrameSink {
     // tests: they are what they always were.
     std::function<ModelContent()> content;
     int64_t hidden_size = 0;
-    int32_t compute_threads = 1;  // if the policy does not say
-    DeviceChoice device;
-    MemoryBudget* device_budget = nullptr;  // as in StageExecutor::Options
-    MemoryBudget* host_budget = nullptr;
-    // The disk tier; null and "" without.
-    MemoryBudget* disk_budget = nullptr;
-    std::string disk_dir;
-    bool dummy_weights = false;
-    // Where the compute threads are pinned while a stage is played, if there
-    // are as many as these. Empty: nowhere.
-    std::vector<int> cores;
-    Tracer* tracer = nullptr;  // may be null
+    // The policy may name another number of compute threads; they are pinned
+    // while a stage is played, if there are as many as cores.
+    StageResources resources;
     LinkFactory* links = nullptr;
     LinkReceiver* receiver = nullptr;
     // Carries the activations of NCCL links; null: there are none here.
@@ -82,7 +73,6 @@ class StageRunner : public FrameSink {
     LogLevel failure_level = LogLevel::kError;  // as in Worker::Options
     // For the next stage's worker to take the link; it may be just starting.
     absl::Duration connect_timeout = absl::Seconds(20);
-    absl::Duration connect_retry = absl::Milliseconds(100);
   };
   explicit StageRunner(Options options);
   ~StageRunner() override;
@@ -130,8 +120,7 @@ class StageRunner : public FrameSink {
   void Fail(Run& run, const absl::Status& status);
 
   // On the compute thread.
-  int32_t ThreadsOf(const AssignedStage& a) const;
-  std::vector<int> CoresOf(const AssignedStage& a) const;
+  StageResources ResourcesOf(const AssignedStage& a) const;
   void ComputeLoop();
   void Play(Run& run);
   absl::Status Prepare(Run& run);
