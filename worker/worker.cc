@@ -3,13 +3,13 @@
 #include <memory>
 #include <utility>
 
+#include "common/codec/profile_json.h"
 #include "common/host/logging.h"
 #include "common/limits.h"
 #include "common/status_macros.h"
 #include "runtime/exec/stage_executor.h"
 #include "runtime/exec/weights/image_store.h"
 #include "runtime/model/model_dir.h"
-#include "runtime/profile/profile_json.h"
 #include "worker/machine.h"
 #include "worker/worker_impl.h"
 

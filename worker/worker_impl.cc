@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/codec/profile_json.h"
 #include "common/host/disk_gauge.h"
 #include "common/host/logging.h"
 #include "common/status_macros.h"
@@ -17,7 +18,6 @@
 #include "runtime/memory/cpu_topology.h"
 #include "runtime/memory/memory_budget.h"
 #include "runtime/profile/machine_facts.h"
-#include "runtime/profile/profile_json.h"
 #include "sluice/v1/pipeline.pb.h"
 #include "worker/coordinator_client.h"
 #include "worker/link/grpc_link_factory.h"

@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/codec/profile_json.h"
 #include "common/host/logging.h"
 #include "common/text/text.h"
-#include "runtime/profile/profile_json.h"
 
 namespace sluice {
 

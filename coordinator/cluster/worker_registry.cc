@@ -8,7 +8,7 @@
 #include "common/status_macros.h"
 #include "coordinator/cluster/links/link_facts.h"
 #include "coordinator/cluster/worker_facts.h"
-#include "runtime/profile/profile_json.h"
+#include "common/codec/profile_json.h"
 
 namespace sluice {
 namespace {

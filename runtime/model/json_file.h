@@ -2,7 +2,6 @@
 
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
-#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"

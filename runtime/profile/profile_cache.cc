@@ -11,13 +11,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/codec/profile_json.h"
 #include "common/host/logging.h"
 #include "common/host/user_cache.h"
 #include "common/status_macros.h"
 #include "common/version.h"
 #include "runtime/memory/checksum.h"
 #include "runtime/profile/machine_facts.h"
-#include "runtime/profile/profile_json.h"
 
 namespace sluice {
 namespace {

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/codec/profile_json.h"
 #include "common/threads/clock.h"
 #include "runtime/exec/stage_loader.h"
 #include "runtime/kv/kv_layout.h"
@@ -22,7 +23,6 @@
 #include "runtime/memory/host_memory.h"
 #include "runtime/model/checkpoint/dummy_source.h"
 #include "runtime/profile/measure.h"
-#include "runtime/profile/profile_json.h"
 #include "runtime/profile/profiler.h"
 #include "tests/parity/random_source.h"
 

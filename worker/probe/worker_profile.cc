@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/codec/profile_json.h"
 #include "common/status_macros.h"
 #include "runtime/memory/cpu_topology.h"
-#include "runtime/profile/profile_json.h"
 #include "worker/machine.h"
 #include "worker/probe/link_profile.h"
 

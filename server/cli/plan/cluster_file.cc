@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/codec/profile_json.h"
 #include "common/status_macros.h"
-#include "runtime/profile/profile_json.h"
 
 namespace sluice {
 namespace {

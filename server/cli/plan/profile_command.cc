@@ -4,9 +4,9 @@
 #include <memory>
 #include <string>
 
+#include "common/codec/profile_json.h"
 #include "common/status_macros.h"
 #include "common/threads/clock.h"
-#include "runtime/profile/profile_json.h"
 #include "server/cli/commands.h"
 #include "server/cli/jobs/output_file.h"
 #include "server/cli/jobs/progress.h"

@@ -21,9 +21,8 @@ MAY_INCLUDE = {
     "runtime": ["runtime/", "common/"],
     "worker": ["worker/", "runtime/", "proto/", "common/"],
     "coordinator": ["coordinator/", "scheduler/", "proto/", "common/", "runtime/text/",
-                    "runtime/model/", "runtime/profile/profile_json.h"],
-    "server": ["server/", "coordinator/", "scheduler/", "proto/", "common/",
-               "runtime/profile/profile_json.h"],
+                    "runtime/model/"],
+    "server": ["server/", "coordinator/", "scheduler/", "proto/", "common/"],
 }
 ROOMS = [*MAY_INCLUDE, "tests", "deploy"]
 
@@ -83,6 +82,7 @@ CLOCKS_THREADS_IO = ["chrono", "thread", "mutex", "shared_mutex", "condition_var
                      "common/threads/bounded_queue.h", "common/host/logging.h", "common/metrics/metrics.h"]
 MUST_NOT_INCLUDE = {
     "common": WIRE + EDGE + LIBRARIES,
+    "common/codec": WIRE + EDGE + [library for library in LIBRARIES if library != "nlohmann/*"],
     "common/metrics": WIRE + ["CLI/*"] + LIBRARIES,  # the exporter
     "scheduler": WIRE + EDGE + LIBRARIES + CLOCKS_THREADS_IO,
     "runtime": WIRE + EDGE,

@@ -32,8 +32,8 @@ GOOD = {
     "worker/main.cc": "#include <grpcpp/grpcpp.h>\n#include <CLI/CLI.hpp>\n",
     "coordinator/plan.cc": '#include "scheduler/plan/partition.h"\n#include "runtime/text/tokenizer/tokenizer.h"\n'
                            '#include "runtime/model/decoder_spec.h"\n',
-    "coordinator/profiles.cc": '#include "runtime/profile/profile_json.h"\n',
-    "server/cli/profiles.cc": '#include "runtime/profile/profile_json.h"\n',
+    "coordinator/profiles.cc": '#include "common/codec/profile_json.h"\n',
+    "server/cli/profiles.cc": '#include "common/codec/profile_json.h"\n',
     "coordinator/cluster/worker_service.cc": '#include "sluice/v1/pipeline.grpc.pb.h"\n',
     "server/job_client.h": "#pragma once\n#include <grpcpp/channel.h>\n",
     "server/local_cluster.cc": '#include "worker/worker.h"\n',

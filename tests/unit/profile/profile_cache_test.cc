@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "common/codec/profile_json.h"
 #include "common/threads/thread.h"
-#include "runtime/profile/profile_json.h"
 #include "tests/support/temp_dir.h"
 #include "tests/unit/common/sample_profile.h"
 

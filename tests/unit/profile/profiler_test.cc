@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "common/codec/profile_json.h"
 #include "runtime/profile/disk_probe.h"
-#include "runtime/profile/profile_json.h"
 #include "tests/support/temp_dir.h"
 #include "tests/unit/common/sample_profile.h"
 

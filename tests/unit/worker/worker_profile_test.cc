@@ -7,9 +7,9 @@
 #include <string>
 #include <utility>
 
+#include "common/codec/profile_json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/profile/profile_json.h"
 #include "tests/support/temp_dir.h"
 #include "tests/unit/common/sample_profile.h"
 #include "tests/unit/worker/fake_executor.h"

@@ -3,9 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/codec/profile_json.h"
 #include "coordinator/planning/plan_json.h"
 #include "proto/convert.h"
-#include "runtime/profile/profile_json.h"
 #include "tests/unit/common/sample_profile.h"
 #include "tests/unit/coordinator/cluster/membership_testing.h"
 

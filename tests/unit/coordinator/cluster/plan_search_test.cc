@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/profile/profile_json.h"
+#include "common/codec/profile_json.h"
 #include "tests/unit/common/sample_profile.h"
 #include "tests/unit/coordinator/cluster/membership_testing.h"
 

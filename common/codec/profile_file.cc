@@ -9,9 +9,9 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/codec/profile_json.h"
 #include "common/host/read_file.h"
 #include "common/status_macros.h"
-#include "runtime/profile/profile_json.h"
 
 namespace sluice {
 namespace {

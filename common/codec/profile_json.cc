@@ -1,4 +1,4 @@
-#include "runtime/profile/profile_json.h"
+#include "common/codec/profile_json.h"
 
 #include <algorithm>
 #include <cmath>
