@@ -114,33 +114,20 @@ class GrpcJobClient : public JobClient {
   }
 
   absl::StatusOr<v1::Job> GetJob(const std::string& id) override {
-    grpc::ClientContext context;
-    SetDeadline(context);
     v1::GetJobRequest request;
     request.set_id(id);
-    v1::Job job;
-    SLUICE_RETURN_IF_ERROR(Check(jobs_->GetJob(&context, request, &job)));
-    return job;
+    return Ask(*jobs_, &v1::JobService::Stub::GetJob, request);
   }
 
   absl::StatusOr<v1::ListJobsResponse> ListJobs(
       const v1::ListJobsRequest& request) override {
-    grpc::ClientContext context;
-    SetDeadline(context);
-    v1::ListJobsResponse response;
-    SLUICE_RETURN_IF_ERROR(
-        Check(jobs_->ListJobs(&context, request, &response)));
-    return response;
+    return Ask(*jobs_, &v1::JobService::Stub::ListJobs, request);
   }
 
   absl::StatusOr<v1::Job> CancelJob(const std::string& id) override {
-    grpc::ClientContext context;
-    SetDeadline(context);
     v1::CancelJobRequest request;
     request.set_id(id);
-    v1::Job job;
-    SLUICE_RETURN_IF_ERROR(Check(jobs_->CancelJob(&context, request, &job)));
-    return job;
+    return Ask(*jobs_, &v1::JobService::Stub::CancelJob, request);
   }
 
   absl::Status DeleteJob(const std::string& id) override {
@@ -206,11 +193,9 @@ class GrpcJobClient : public JobClient {
     v1::ClusterState state;
     v1::GetClusterStateRequest request;
     for (;;) {  // a large cluster comes in pages
-      grpc::ClientContext context;
-      SetDeadline(context);
-      v1::ClusterState page;
-      SLUICE_RETURN_IF_ERROR(
-          Check(cluster_->GetClusterState(&context, request, &page)));
+      SLUICE_ASSIGN_OR_RETURN(
+          v1::ClusterState page,
+          Ask(*cluster_, &v1::ClusterService::Stub::GetClusterState, request));
       const int64_t next = page.next_after();
       if (request.after() == 0) {
         state = std::move(page);
@@ -225,9 +210,19 @@ class GrpcJobClient : public JobClient {
   }
 
  private:
-  static void SetDeadline(grpc::ClientContext& context) {
+  // A call with one answer, which comes soon.
+  template <typename Response, typename Stub, typename Request>
+  absl::StatusOr<Response> Ask(Stub& stub,
+                               grpc::Status (Stub::*call)(grpc::ClientContext*,
+                                                          const Request&,
+                                                          Response*),
+                               const Request& request) const {
+    grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() +
                          std::chrono::seconds(30));
+    Response response;
+    SLUICE_RETURN_IF_ERROR(Check((stub.*call)(&context, request, &response)));
+    return response;
   }
 
   absl::Status Check(const grpc::Status& status) const {

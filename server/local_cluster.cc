@@ -3,28 +3,20 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <map>
-#include <memory>
 #include <optional>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/host/logging.h"
 #include "common/host/start_check.h"
 #include "common/status_macros.h"
-#include "common/threads/mutex.h"
 #include "proto/grpc_endpoint.h"
-#include "runtime/kernels/device_choice.h"
-#include "runtime/memory/cpu_topology.h"
 #include "runtime/memory/host_memory.h"
 #include "runtime/model/model_dir.h"
 #include "server/coordinator_server.h"
 #include "server/local_profile.h"
-#include "worker/machine.h"
+#include "worker/machine_share.h"
 #include "worker/probe/worker_profile.h"
 #include "worker/worker.h"
 
@@ -36,59 +28,22 @@ constexpr char kCoordinator[] = "local:coordinator";
 constexpr int kThreads = 48;
 constexpr size_t kAddressBytes = size_t{384} << 20;
 
-// Of all workers; 0 without a disk tier.
-absl::StatusOr<uint64_t> DiskSpace(const LocalCluster::Options& options) {
-  if (options.disk_dir.empty()) {
-    if (options.disk_space.empty()) return 0;
-    return absl::InvalidArgumentError("--disk-space needs a --disk-dir");
-  }
-  if (options.disk_space.empty()) {
-    absl::StatusOr<uint64_t> space = DefaultDiskSpace(options.disk_dir);
-    if (!space.ok()) return Annotate(space.status(), "--disk-dir");
-    return space;
-  }
-  absl::StatusOr<uint64_t> space = ParseByteSize(options.disk_space);
-  if (!space.ok()) return Annotate(space.status(), "--disk-space");
-  return space;
-}
-
 // What all workers have together.
-absl::StatusOr<Worker::Options> AllWorkers(
-    const LocalCluster::Options& options) {
+absl::StatusOr<MachineShare> AllWorkers(const LocalCluster::Options& options) {
   if (options.num_workers < 1 || options.num_workers > 256) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--workers ", options.num_workers, " is not within 1..256"));
   }
-  Worker::Options all;
-  all.compute_threads = options.compute_threads > 0
-                            ? options.compute_threads
-                            : UsableCoreCount(UsableCores());
-  SLUICE_ASSIGN_OR_RETURN(all.host_memory_bytes,
-                          ParseHostMemory(options.host_memory));
-  SLUICE_ASSIGN_OR_RETURN(all.device, ParseDevice(options.device));
-  SLUICE_RETURN_IF_ERROR(CheckDevice(all.device));
-  SLUICE_ASSIGN_OR_RETURN(all.device_memory_bytes,
-                          ParseDeviceMemory(all.device, options.device_memory));
-  all.link = LinkChoice::kGrpc;  // which here is a call within the process
-  all.disk_dir = options.disk_dir;
-  SLUICE_ASSIGN_OR_RETURN(all.disk_space_bytes, DiskSpace(options));
+  SLUICE_ASSIGN_OR_RETURN(MachineShare all, ParseMachine(options.machine));
+  if (all.disk_bytes == 0) SLUICE_RETURN_IF_ERROR(PrepareDisk(&all));
   return all;
 }
 
 absl::StatusOr<MachineProfile> ProfileFor(const LocalCluster::Options& options,
-                                          const Worker::Options& all) {
-  if (!options.profile.empty()) {
-    SLUICE_ASSIGN_OR_RETURN(const ProfilerOptions machine,
-                            ProfilerOptionsOf(all));
-    return ReadWorkerProfile(options.profile, machine);
-  }
+                                          const MachineShare& all) {
+  if (!options.profile.empty()) return ReadWorkerProfile(options.profile, all);
   LocalProfileOptions local;
-  local.device = options.device;
-  local.device_memory = options.device_memory;
-  local.host_memory = options.host_memory;
-  local.disk_dir = options.disk_dir;
-  local.disk_space = options.disk_space;
-  local.threads = options.compute_threads;
+  local.machine = options.machine;
   local.fresh = false;
   return LocalProfile(local, options.profile_progress);
 }
@@ -107,7 +62,7 @@ absl::Status FitWorkers(LocalCluster::Options* options) {
 }
 
 // What the coordinator's options say of the workers.
-absl::Status SetUp(const Worker::Options& all, LocalCluster::Options* options) {
+absl::Status SetUp(const MachineShare& all, LocalCluster::Options* options) {
   Coordinator::Options& coordinator = options->coordinator;
   coordinator.has_float16 = all.device.backend == BackendKind::kCuda;
   if (coordinator.dtype == DTypeChoice::kFloat16 && !coordinator.has_float16) {
@@ -120,144 +75,135 @@ absl::Status SetUp(const Worker::Options& all, LocalCluster::Options* options) {
   return absl::OkStatus();
 }
 
-class LocalClusterImpl : public LocalCluster {
- public:
-  ~LocalClusterImpl() override { Shutdown(); }
-
-  void Shutdown() override {
-    stopping_ = true;
-    MutexLock lock(&shutdown_mu_);
-    if (std::exchange(shut_down_, true)) return;
-    // What was answered is stored before anything that may take long. Workers
-    // go before the coordinator: one that loses it tries to find it again.
-    if (coordinator_ != nullptr) coordinator_->jobs().Flush();
-    for (auto& worker : workers_) worker->Shutdown();
-    if (coordinator_server_ != nullptr) coordinator_server_->Shutdown();
-    for (auto& server : link_servers_) {
-      server->Shutdown(std::chrono::system_clock::now());
-      server->Wait();
-    }
-  }
-
-  absl::Status Init(Options options) {
-    SLUICE_RETURN_IF_ERROR(FitWorkers(&options));
-    SLUICE_ASSIGN_OR_RETURN(const Worker::Options all, AllWorkers(options));
-    std::optional<MachineProfile> profile;
-    if (options.coordinator.plan_jobs) {
-      SLUICE_ASSIGN_OR_RETURN(profile, ProfileFor(options, all));
-    }
-    SLUICE_RETURN_IF_ERROR(SetUp(all, &options));
-    options.coordinator.metrics = options.metrics;
-    options.coordinator.failure_level = LogLevel::kInfo;
-    SLUICE_ASSIGN_OR_RETURN(coordinator_,
-                            Coordinator::Create(options.coordinator));
-    SLUICE_ASSIGN_OR_RETURN(coordinator_server_,
-                            CoordinatorServer::Start(coordinator_.get(), ""));
-    client_ = JobClient::FromChannel(
-        coordinator_server_->Channel(ChannelKind::kClient), kCoordinator);
-    {
-      MutexLock lock(&mu_);
-      channels_[kCoordinator] =
-          coordinator_server_->Channel(ChannelKind::kWorker);
-    }
-    for (int i = 0; i < options.num_workers; ++i) {
-      Worker::Options worker = all;
-      worker.name = absl::StrCat("local-", i);
-      worker.model_dir = options.coordinator.model_dir;
-      worker.coordinator_address = kCoordinator;
-      worker.link_address = absl::StrCat("local:worker-", i);
-      worker.host_memory_bytes /= options.num_workers;
-      worker.device_memory_bytes /= options.num_workers;
-      worker.disk_space_bytes /= options.num_workers;
-      if (profile) {
-        // They share cores and disk as they need them.
-        MachineProfile part = *profile;
-        part.host_memory_bytes = worker.host_memory_bytes;
-        part.device_memory_bytes = worker.device_memory_bytes;
-        part.disk_bytes /= options.num_workers;
-        worker.profile = std::make_shared<const MachineProfile>(part);
-      }
-      worker.dummy_weights = options.coordinator.dummy_weights;
-      worker.hash_model = false;  // there is but one copy
-      worker.pin_threads = options.num_workers == 1;
-      // Stages compute at the same time: cores are divided among them.
-      worker.compute_threads =
-          std::max(1, (all.compute_threads + i) / options.num_workers);
-      worker.channels = [this](const std::string& address) {
-        return ChannelTo(address);
-      };
-      worker.metrics = options.metrics;
-      worker.failure_level = LogLevel::kInfo;
-      worker.tracer = options.tracer;
-      const std::string link_address = worker.link_address;
-      SLUICE_ASSIGN_OR_RETURN(auto created, Worker::Create(std::move(worker)));
-      SLUICE_ASSIGN_OR_RETURN(
-          auto server,
-          StartServer(ServerKind::kWorker, "", {created->link_service()}));
-      {
-        MutexLock lock(&mu_);
-        channels_[link_address] =
-            LocalChannel(ChannelKind::kWorker, server.get());
-      }
-      workers_.push_back(std::move(created));
-      link_servers_.push_back(std::move(server));
-    }
-    return absl::OkStatus();
-  }
-
-  bool stopping() const override { return stopping_; }
-
-  Coordinator& coordinator() override { return *coordinator_; }
-  const Coordinator& coordinator() const override { return *coordinator_; }
-  JobClient& client() override { return *client_; }
-  absl::Status health() const override {
-    for (const auto& worker : workers_) {
-      SLUICE_RETURN_IF_ERROR(worker->health());
-    }
-    return absl::OkStatus();
-  }
-  RuntimeReport report() const override {
-    RuntimeReport sum;
-    for (const auto& worker : workers_) sum += worker->report();
-    sum.resident_peak_bytes = PeakResidentMemory();
-    return sum;
-  }
-
- private:
-  std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address) {
-    MutexLock lock(&mu_);
-    auto it = channels_.find(address);
-    // A lame channel fails each call with UNAVAILABLE, as a wrong address does.
-    return it != channels_.end() ? it->second
-                                 : OpenChannel(ChannelKind::kWorker, address);
-  }
-
-  std::unique_ptr<Coordinator> coordinator_;
-  std::unique_ptr<CoordinatorServer> coordinator_server_;
-  std::unique_ptr<JobClient> client_;
-  std::vector<std::unique_ptr<Worker>> workers_;
-  std::vector<std::unique_ptr<grpc::Server>> link_servers_;
-  std::atomic<bool> stopping_ = false;
-  Mutex shutdown_mu_;
-  bool shut_down_ ABSL_GUARDED_BY(shutdown_mu_) = false;
-  Mutex mu_;
-  std::map<std::string, std::shared_ptr<grpc::Channel>> channels_
-      ABSL_GUARDED_BY(mu_);
-};
-
 }  // namespace
+
+LocalCluster::LocalCluster() = default;
+
+LocalCluster::~LocalCluster() { Shutdown(); }
 
 absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(
     Options options) {
   SLUICE_RETURN_IF_ERROR(CheckStart(kThreads, kAddressBytes));
-  auto cluster = std::make_unique<LocalClusterImpl>();
-  SLUICE_RETURN_IF_ERROR(cluster->Init(std::move(options)));
+  SLUICE_RETURN_IF_ERROR(FitWorkers(&options));
+  SLUICE_ASSIGN_OR_RETURN(const MachineShare all, AllWorkers(options));
+  std::optional<MachineProfile> measured;
+  if (options.coordinator.plan_jobs) {
+    SLUICE_ASSIGN_OR_RETURN(measured, ProfileFor(options, all));
+  }
+  SLUICE_RETURN_IF_ERROR(SetUp(all, &options));
+  options.coordinator.metrics = options.metrics;
+  options.coordinator.failure_level = LogLevel::kInfo;
+  std::unique_ptr<LocalCluster> cluster(new LocalCluster());
+  SLUICE_RETURN_IF_ERROR(cluster->StartCoordinator(options.coordinator));
+  for (int i = 0; i < options.num_workers; ++i) {
+    SLUICE_RETURN_IF_ERROR(cluster->StartWorker(i, options, all, measured));
+  }
   return cluster;
+}
+
+absl::Status LocalCluster::StartCoordinator(Coordinator::Options options) {
+  SLUICE_ASSIGN_OR_RETURN(coordinator_,
+                          Coordinator::Create(std::move(options)));
+  SLUICE_ASSIGN_OR_RETURN(coordinator_server_,
+                          CoordinatorServer::Start(coordinator_.get(), ""));
+  client_ = JobClient::FromChannel(
+      coordinator_server_->Channel(ChannelKind::kClient), kCoordinator);
+  MutexLock lock(&mu_);
+  channels_[kCoordinator] = coordinator_server_->Channel(ChannelKind::kWorker);
+  return absl::OkStatus();
+}
+
+absl::Status LocalCluster::StartWorker(
+    int i, const Options& options, const MachineShare& all,
+    const std::optional<MachineProfile>& measured) {
+  const int n = options.num_workers;
+  Worker::Options worker_options;
+  worker_options.name = absl::StrCat("local-", i);
+  worker_options.model_dir = options.coordinator.model_dir;
+  worker_options.coordinator_address = kCoordinator;
+  const std::string link_address = absl::StrCat("local:worker-", i);
+  worker_options.link_address = link_address;
+  MachineShare& part = worker_options.machine;
+  part = all;
+  part.host_memory_bytes /= n;
+  part.device_memory_bytes /= n;
+  part.disk_bytes /= n;
+  // Stages compute at the same time: cores are divided among them.
+  part.threads = std::max(1, (all.threads + i) / n);
+  if (n > 1) part.cores.clear();
+  if (measured) {
+    // They share cores and disk as they need them.
+    MachineProfile profile = *measured;
+    profile.host_memory_bytes = part.host_memory_bytes;
+    profile.device_memory_bytes = part.device_memory_bytes;
+    profile.disk_bytes /= n;
+    worker_options.profile =
+        std::make_shared<const MachineProfile>(std::move(profile));
+  }
+  worker_options.dummy_weights = options.coordinator.dummy_weights;
+  worker_options.hash_model = false;  // there is but one copy
+  // Which here is a call within the process.
+  worker_options.links.choice = LinkChoice::kGrpc;
+  worker_options.channels = [this](const std::string& address) {
+    return ChannelTo(address);
+  };
+  worker_options.metrics = options.metrics;
+  worker_options.failure_level = LogLevel::kInfo;
+  worker_options.tracer = options.tracer;
+  SLUICE_ASSIGN_OR_RETURN(auto worker,
+                          Worker::Create(std::move(worker_options)));
+  SLUICE_ASSIGN_OR_RETURN(auto server, StartServer(ServerKind::kWorker, "",
+                                                   {worker->link_service()}));
+  {
+    MutexLock lock(&mu_);
+    channels_[link_address] = LocalChannel(ChannelKind::kWorker, server.get());
+  }
+  workers_.push_back(std::move(worker));
+  link_servers_.push_back(std::move(server));
+  return absl::OkStatus();
+}
+
+void LocalCluster::Shutdown() {
+  stopping_ = true;
+  MutexLock lock(&shutdown_mu_);
+  if (std::exchange(shut_down_, true)) return;
+  // What was answered is stored before anything that may take long. Workers
+  // go before the coordinator: one that loses it tries to find it again.
+  if (coordinator_ != nullptr) coordinator_->jobs().Flush();
+  for (auto& worker : workers_) worker->Shutdown();
+  if (coordinator_server_ != nullptr) coordinator_server_->Shutdown();
+  for (auto& server : link_servers_) {
+    server->Shutdown(std::chrono::system_clock::now());
+    server->Wait();
+  }
+}
+
+absl::Status LocalCluster::health() const {
+  for (const auto& worker : workers_) {
+    SLUICE_RETURN_IF_ERROR(worker->health());
+  }
+  return absl::OkStatus();
+}
+
+RuntimeReport LocalCluster::report() const {
+  RuntimeReport sum;
+  for (const auto& worker : workers_) sum += worker->report();
+  sum.resident_peak_bytes = PeakResidentMemory();
+  return sum;
+}
+
+std::shared_ptr<grpc::Channel> LocalCluster::ChannelTo(
+    const std::string& address) {
+  MutexLock lock(&mu_);
+  auto it = channels_.find(address);
+  // A lame channel fails each call with UNAVAILABLE, as a wrong address does.
+  return it != channels_.end() ? it->second
+                               : OpenChannel(ChannelKind::kWorker, address);
 }
 
 absl::StatusOr<std::map<std::string, std::string>> LocalCluster::AnswerFacts(
     Options options) {
-  SLUICE_ASSIGN_OR_RETURN(const Worker::Options all, AllWorkers(options));
+  SLUICE_ASSIGN_OR_RETURN(const MachineShare all, AllWorkers(options));
   SLUICE_RETURN_IF_ERROR(SetUp(all, &options));
   // There need not be one yet.
   if (options.coordinator.state_dir.empty())
@@ -266,13 +212,7 @@ absl::StatusOr<std::map<std::string, std::string>> LocalCluster::AnswerFacts(
                           Coordinator::AnswerFacts(options.coordinator));
   // One GPU computes as another of its kind; that they are of a kind is not
   // looked into.
-  switch (all.device.backend) {
-    case BackendKind::kCuda:
-      facts["--device"] = "cuda";
-      break;
-    default:
-      facts["--device"] = "cpu";
-  }
+  facts["--device"] = all.device.backend == BackendKind::kCuda ? "cuda" : "cpu";
   return facts;
 }
 

@@ -1,23 +1,35 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
+#include "common/machine_flags.h"
+#include "common/machine_profile.h"
+#include "common/threads/mutex.h"
 #include "coordinator/coordinator.h"
 #include "runtime/trace/trace.h"
 #include "server/job_client.h"
 #include "worker/runtime_report.h"
 
+namespace grpc {
+class Channel;
+class Server;
+}  // namespace grpc
+
 namespace sluice {
+
+class CoordinatorServer;
+class Worker;
+struct MachineShare;
 
 // A coordinator and its workers in one process, joined by gRPC's in-process
 // transport: the same code as on many machines, without a port. Thread-safe.
@@ -26,16 +38,7 @@ class LocalCluster {
   struct Options {
     Coordinator::Options coordinator;  // min_workers is set to num_workers
     int32_t num_workers = 1;
-    // Over all workers, as "8GiB"; "": DefaultHostMemory().
-    std::string host_memory;
-    // As in --device; and, over all workers, the memory of those that have
-    // their own, as "20GiB" ("": see ParseDeviceMemory).
-    std::string device = "cpu";
-    std::string device_memory;
-    // Weights and KV cache of all workers; "": no disk tier.
-    std::string disk_dir;
-    std::string disk_space;       // over all workers; "": DefaultDiskSpace()
-    int32_t compute_threads = 0;  // over all workers; 0: all cores
+    MachineFlags machine;  // over all workers
     // With coordinator.plan_jobs: a file with the profile of this machine; "":
     // the cached one, which is measured if it is not there.
     std::string profile;
@@ -49,22 +52,43 @@ class LocalCluster {
   // checked without starting anything.
   static absl::StatusOr<std::map<std::string, std::string>> AnswerFacts(
       Options options);
-  virtual ~LocalCluster() = default;
+  ~LocalCluster();
 
-  virtual Coordinator& coordinator() = 0;
-  virtual const Coordinator& coordinator() const = 0;
-  virtual JobClient& client() = 0;
+  Coordinator& coordinator() { return *coordinator_; }
+  const Coordinator& coordinator() const { return *coordinator_; }
+  JobClient& client() { return *client_; }
   // OK, or why a worker can't go on, and nor can the cluster: Worker::health().
-  virtual absl::Status health() const = 0;
+  absl::Status health() const;
   // The sum over the workers.
-  virtual RuntimeReport report() const = 0;
+  RuntimeReport report() const;
 
   // Ends it in order: stores what was answered, then waits for the steps under
   // way. Calls of client() end with kUnavailable; the jobs and
   // the report can still be asked. Called by the destructor too.
-  virtual void Shutdown() = 0;
+  void Shutdown();
   // Shutdown was called.
-  virtual bool stopping() const = 0;
+  bool stopping() const { return stopping_; }
+
+ private:
+  LocalCluster();
+  absl::Status StartCoordinator(Coordinator::Options options);
+  // The i-th of options.num_workers, which have `all` together.
+  absl::Status StartWorker(int i, const Options& options,
+                           const MachineShare& all,
+                           const std::optional<MachineProfile>& measured);
+  std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address);
+
+  std::unique_ptr<Coordinator> coordinator_;
+  std::unique_ptr<CoordinatorServer> coordinator_server_;
+  std::unique_ptr<JobClient> client_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<std::unique_ptr<grpc::Server>> link_servers_;
+  std::atomic<bool> stopping_ = false;
+  Mutex shutdown_mu_;
+  bool shut_down_ ABSL_GUARDED_BY(shutdown_mu_) = false;
+  Mutex mu_;
+  std::map<std::string, std::shared_ptr<grpc::Channel>> channels_
+      ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace sluice

@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
-#include "runtime/kernels/device_choice.h"
 #include "runtime/memory/host_memory.h"
 #include "runtime/profile/profile_cache.h"
+#include "worker/machine_share.h"
 #include "worker/probe/worker_profile.h"
 
 namespace sluice {
@@ -28,34 +28,21 @@ absl::StatusOr<uint64_t> Size(const char* flag, const std::string& text,
 absl::StatusOr<MachineProfile> LocalProfile(
     const LocalProfileOptions& options,
     const std::function<void(absl::string_view what, double share)>& progress) {
-  Worker::Options worker;
-  SLUICE_ASSIGN_OR_RETURN(worker.device, ParseDevice(options.device));
-  SLUICE_RETURN_IF_ERROR(CheckDevice(worker.device));
-  SLUICE_ASSIGN_OR_RETURN(
-      worker.device_memory_bytes,
-      ParseDeviceMemory(worker.device, options.device_memory));
-  if (worker.device.has_memory() != (worker.device_memory_bytes > 0)) {
+  SLUICE_ASSIGN_OR_RETURN(MachineShare machine, ParseMachine(options.machine));
+  if (machine.device.has_memory() != (machine.device_memory_bytes > 0)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--device-memory goes with devices that have memory of their own; ",
-        options.device,
-        worker.device.has_memory() ? " does: say how much of it may be used"
-                                   : " has not: its memory is --host-memory"));
+        options.machine.device,
+        machine.device.has_memory() ? " does: say how much of it may be used"
+                                    : " has not: its memory is --host-memory"));
   }
-  SLUICE_ASSIGN_OR_RETURN(worker.host_memory_bytes,
-                          ParseHostMemory(options.host_memory));
-  if (options.disk_dir.empty() && !options.disk_space.empty()) {
-    return absl::InvalidArgumentError("--disk-space needs a --disk-dir");
-  }
-  worker.disk_dir = options.disk_dir;
-  SLUICE_ASSIGN_OR_RETURN(worker.disk_space_bytes,
-                          Size("--disk-space", options.disk_space, 0));
-  worker.compute_threads = options.threads;
-  worker.pin_threads = true;
-  SLUICE_ASSIGN_OR_RETURN(ProfilerOptions machine, ProfilerOptionsOf(worker));
-  if (options.seconds > 0) machine.seconds = options.seconds;
+  SLUICE_RETURN_IF_ERROR(PrepareDisk(&machine));
   ProfileCacheOptions cache = ProfileCacheOf(machine);
   cache.refresh = options.fresh;
-  if (options.seconds > 0) cache.cache_dir.clear();
+  if (options.seconds > 0) {
+    cache.machine.seconds = options.seconds;
+    cache.cache_dir.clear();
+  }
   SLUICE_ASSIGN_OR_RETURN(MachineProfile profile,
                           CachedProfile(cache, progress, nullptr));
   char name[HOST_NAME_MAX + 1] = {};

@@ -6,18 +6,13 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/machine_flags.h"
 #include "common/machine_profile.h"
 
 namespace sluice {
 
-// What of this machine is to be measured; as the flags of the same names.
 struct LocalProfileOptions {
-  std::string device = "cpu";
-  std::string device_memory;  // as "20GiB"; "": as ParseDeviceMemory has it
-  std::string host_memory;    // "": DefaultHostMemory()
-  std::string disk_dir;       // "": no disk tier
-  std::string disk_space;     // "": DefaultDiskSpace()
-  int32_t threads = 0;        // 0: all cores
+  MachineFlags machine;  // what of it is to be measured
   // Off: what a worker or command of the same options measured before will do.
   bool fresh = true;
   // That measuring takes, about; 0: as long as it takes to be good. What was

@@ -6,13 +6,13 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "common/host/logging.h"
 #include "common/host/start_check.h"
 #include "common/text/text.h"
 #include "common/version.h"
 #include "server/cli/commands.h"
 #include "server/cli/jobs/stop_signals.h"
 #include "server/flags/command_line.h"
+#include "server/flags/shared_flags.h"
 
 namespace {
 
@@ -45,12 +45,8 @@ int main(int argc, char** argv) {
   app.set_version_flag("-V,--version", sluice::BuildVersion());
   std::string coordinator = "127.0.0.1:7070";
   std::string log_level = "warning";
-  app.add_option("--coordinator", coordinator, "the coordinator's host:port")
-      ->capture_default_str()
-      ->envname("SLUICE_COORDINATOR");
-  app.add_option("--log-level", log_level, "debug, info, warning or error")
-      ->capture_default_str()
-      ->envname("SLUICE_LOG_LEVEL");
+  sluice::AddCoordinatorAddress(&app, &coordinator);
+  sluice::AddLogLevel(&app, &log_level);
   app.fallthrough();
   app.footer(
       "One machine, no servers:\n"
@@ -61,27 +57,16 @@ int main(int argc, char** argv) {
       "failed\n(with --strict, some), 4 no coordinator, 130 stopped by "
       "Ctrl-C");
   sluice::Command chosen;
-  sluice::AddSubmitCommand(&app, &coordinator, &chosen);
-  sluice::AddStatusCommand(&app, &coordinator, &chosen);
-  sluice::AddWatchCommand(&app, &coordinator, &chosen);
-  sluice::AddResultsCommand(&app, &coordinator, &chosen);
-  sluice::AddCancelCommand(&app, &coordinator, &chosen);
-  sluice::AddDeleteCommand(&app, &coordinator, &chosen);
-  sluice::AddListCommand(&app, &coordinator, &chosen);
-  sluice::AddClusterCommand(&app, &coordinator, &chosen);
+  sluice::AddJobCommands(&app, &coordinator, &chosen);
   sluice::AddRunCommand(&app, &chosen);
   sluice::AddScoreCommand(&app, &chosen);
   sluice::AddPlanCommand(&app, &coordinator, &chosen);
   sluice::AddSimulateCommand(&app, &coordinator, &chosen);
   sluice::AddProfileCommand(&app, &chosen);
   sluice::AddEnvironmentTwins(&app, "SLUICE_");
-  if (const auto code = sluice::ParseCommandLine(&app, argc, argv)) {
+  if (const auto code =
+          sluice::ParseCommandLine(&app, argc, argv, &log_level)) {
     return *code;
-  }
-  if (!sluice::SetLogLevel(log_level)) {
-    std::cerr << "sluice: --log-level \"" << log_level
-              << "\" is none of debug, info, warning, error\n";
-    return 2;
   }
   const absl::Status status = sluice::RunGuarded(chosen);
   if (!status.ok()) {

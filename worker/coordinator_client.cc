@@ -4,6 +4,7 @@
 #include <grpcpp/client_context.h>
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,9 @@
 #include "proto/grpc_status.h"
 #include "proto/wire_limits.h"
 #include "sluice/v1/pipeline.grpc.pb.h"
+#include "worker/probe/link_survey.h"
+#include "worker/stage/stage_reporter.h"
+#include "worker/stage/stage_runner.h"
 
 namespace sluice {
 namespace {
@@ -43,24 +47,6 @@ constexpr absl::Duration kContentTime = absl::Milliseconds(100);
 // The same trouble is told again after so many attempts.
 constexpr int kRepeatLog = 30;
 
-v1::Activity::Kind ToProto(StageActivity::Kind kind) {
-  switch (kind) {
-    case StageActivity::Kind::kNone:
-      return v1::Activity::KIND_NONE;
-    case StageActivity::Kind::kLoading:
-      return v1::Activity::KIND_LOADING;
-    case StageActivity::Kind::kConnecting:
-      return v1::Activity::KIND_CONNECTING;
-    case StageActivity::Kind::kComputing:
-      return v1::Activity::KIND_COMPUTING;
-    case StageActivity::Kind::kWaiting:
-      return v1::Activity::KIND_WAITING;
-    case StageActivity::Kind::kBlocked:
-      return v1::Activity::KIND_BLOCKED;
-  }
-  return v1::Activity::KIND_NONE;
-}
-
 template <typename Message>
 std::vector<LinkSurvey::Peer> PeersOf(const Message& message) {
   std::vector<LinkSurvey::Peer> peers;
@@ -71,60 +57,11 @@ std::vector<LinkSurvey::Peer> PeersOf(const Message& message) {
 }
 
 // One Attach stream.
-class Session : public StageReporter {
+class Session {
  public:
   // `context` must live until End().
   explicit Session(grpc::ClientContext* context)
       : outbox_(kMaxOutbox), context_(context) {}
-
-  void Progress(PlanEpoch epoch, uint64_t done, uint64_t total) override {
-    v1::WorkerMessage message;
-    auto* progress = message.mutable_load_progress();
-    progress->set_epoch(epoch.value());
-    progress->set_bytes_done(done);
-    progress->set_bytes_total(total);
-    Send(std::move(message));
-  }
-
-  void Ready(PlanEpoch epoch, int64_t kv_pages, bool kv_by_need,
-             int32_t page_tokens, uint64_t weight_bytes) override {
-    v1::WorkerMessage message;
-    auto* ready = message.mutable_stage_ready();
-    ready->set_epoch(epoch.value());
-    ready->set_kv_pages(kv_pages);
-    ready->set_kv_by_need(kv_by_need);
-    ready->set_page_tokens(page_tokens);
-    ready->set_weight_bytes(weight_bytes);
-    Send(std::move(message));
-  }
-
-  void Failed(PlanEpoch epoch, const absl::Status& status) override {
-    v1::WorkerMessage message;
-    auto* failed = message.mutable_stage_failed();
-    failed->set_epoch(epoch.value());
-    failed->set_code(static_cast<int32_t>(status.code()));
-    failed->set_message(std::string(
-        ClipUtf8(EscapeInvalidUtf8(status.message()), kMaxFailureBytes)));
-    failed->set_next_unreached(IsNextUnreached(status));
-    Send(std::move(message));
-  }
-
-  void Result(const StepResult& result, double compute_seconds) override {
-    std::vector<v1::StepResult> parts = ToProtoParts(result);
-    parts.back().set_compute_seconds(compute_seconds);
-    for (v1::StepResult& part : parts) {
-      v1::WorkerMessage message;
-      *message.mutable_step_result() = std::move(part);
-      Send(std::move(message));
-    }
-  }
-
-  void LinkId(PlanEpoch epoch, const std::string& id) override {
-    v1::WorkerMessage message;
-    message.mutable_link_id()->set_epoch(epoch.value());
-    message.mutable_link_id()->set_id(id);
-    Send(std::move(message));
-  }
 
   void LinksMeasured(const std::vector<LinkSurvey::Measured>& measured) {
     v1::WorkerMessage message;
@@ -193,6 +130,8 @@ class CoordinatorClientImpl : public CoordinatorClient {
         thread_("coordinator", [this] { AttachForEver(); }) {}
 
   ~CoordinatorClientImpl() override { Shutdown(); }
+
+  bool attached() const override { return attached_; }
 
   void Shutdown() override {
     std::shared_ptr<Session> session;
@@ -273,12 +212,14 @@ class CoordinatorClientImpl : public CoordinatorClient {
         LogInfo(absl::StrCat("coordinator=", options_.address,
                              " attached as worker ",
                              message.registered().worker_id()));
-        options_.handler->OnAttached();
+        attached_ = true;
         writer = Thread("heartbeat", [&, interval, content_told] {
           Write(*session, *stream, interval, content_told);
         });
         while (stream->Read(&message)) Dispatch(message, session);
-        options_.handler->OnDetached();
+        attached_ = false;
+        options_.survey->Cancel();
+        options_.runner->Detach();
       } else {
         session->Cancel();
       }
@@ -328,47 +269,64 @@ class CoordinatorClientImpl : public CoordinatorClient {
                 const std::shared_ptr<Session>& session) {
     switch (message.kind_case()) {
       case v1::CoordinatorMessage::kAssignStage:
-        options_.handler->OnAssign(message.assign_stage(), session);
+        Assign(message.assign_stage(), session);
         break;
       case v1::CoordinatorMessage::kStepPlan: {
         absl::StatusOr<StepPlan> plan = FromProto(message.step_plan());
         if (plan.ok()) {
-          options_.handler->OnPlan(*std::move(plan));
+          options_.runner->OnPlan(*std::move(plan));
         } else {
-          options_.handler->OnBadPlan(PlanEpoch(message.step_plan().epoch()),
-                                      plan.status());
+          options_.runner->OnBadPlan(PlanEpoch(message.step_plan().epoch()),
+                                     plan.status());
         }
         break;
       }
       case v1::CoordinatorMessage::kRetire:
-        options_.handler->OnRetire(PlanEpoch(message.retire().epoch()));
+        LogInfo(absl::StrCat("epoch=", message.retire().epoch(),
+                             " retired to be a spare"));
+        options_.runner->Retire();
         break;
       case v1::CoordinatorMessage::kLinkId:
-        options_.handler->OnLinkId(PlanEpoch(message.link_id().epoch()),
-                                   message.link_id().id());
+        options_.runner->OnLinkId(PlanEpoch(message.link_id().epoch()),
+                                  message.link_id().id());
         break;
       case v1::CoordinatorMessage::kReachLinks: {
         const std::vector<LinkSurvey::Peer> peers =
             PeersOf(message.reach_links());
-        options_.handler->OnReachLinks(
+        options_.survey->Reach(
             peers, [session, peers, epoch = message.reach_links().epoch()](
                        const std::vector<absl::Status>& reached) {
               session->LinksReached(epoch, peers, reached);
             });
         break;
       }
-      case v1::CoordinatorMessage::kMeasureLinks: {
-        options_.handler->OnMeasureLinks(
+      case v1::CoordinatorMessage::kMeasureLinks:
+        options_.survey->Start(
             PeersOf(message.measure_links()),
             [session](std::vector<LinkSurvey::Measured> measured) {
               session->LinksMeasured(measured);
             });
         break;
-      }
       case v1::CoordinatorMessage::kRegistered:
       case v1::CoordinatorMessage::KIND_NOT_SET:
         LogWarning("the coordinator sent a message of no known kind");
         break;
+    }
+  }
+
+  void Assign(const v1::AssignStage& proto,
+              const std::shared_ptr<Session>& session) {
+    auto reporter =
+        std::make_shared<StageReporter>([session](v1::WorkerMessage message) {
+          session->Send(std::move(message));
+        });
+    absl::StatusOr<AssignedStage> assignment =
+        ParseAssignedStage(proto, options_.num_layers, reporter);
+    if (assignment.ok()) {
+      options_.runner->Assign(*std::move(assignment));
+    } else {
+      LogError(assignment.status().ToString());
+      reporter->Failed(PlanEpoch(proto.epoch()), assignment.status());
     }
   }
 
@@ -384,24 +342,9 @@ class CoordinatorClientImpl : public CoordinatorClient {
 
   // `content_told`: whether it says all that there is to say of the model.
   v1::WorkerMessage Registration(bool* content_told) const {
-    const WorkerIdentity& identity = options_.identity;
     v1::WorkerMessage message;
-    auto* out = message.mutable_register_();
-    out->set_name(EscapeInvalidUtf8(identity.name));
-    out->set_link_address(EscapeInvalidUtf8(identity.link_address));
-    out->set_host_memory_bytes(identity.host_memory_bytes);
-    out->set_compute_threads(identity.compute_threads);
-    out->set_device(EscapeInvalidUtf8(identity.device));
-    out->set_version(identity.version);
-    out->set_metrics_address(EscapeInvalidUtf8(identity.metrics_address));
-    out->set_model_dir(EscapeInvalidUtf8(identity.model_dir));
-    out->set_profile_json(identity.profile_json);
-    for (const LinkTransport transport : identity.link_transports) {
-      out->add_link_transports(transport == LinkTransport::kNccl
-                                   ? v1::LINK_TRANSPORT_NCCL
-                                   : v1::LINK_TRANSPORT_GRPC);
-    }
-    out->set_gpu_uuid(identity.gpu_uuid);
+    v1::Register* out = message.mutable_register_();
+    *out = options_.identity;
     if (options_.content != nullptr) {
       options_.content->Refresh();
       const ContentCheck::State content =
@@ -414,14 +357,15 @@ class CoordinatorClientImpl : public CoordinatorClient {
   }
 
   v1::WorkerMessage HeartbeatNow() {
-    const WorkerTotals totals = options_.handler->totals();
+    StageRunner& runner = *options_.runner;
     v1::WorkerMessage message;
     auto* heartbeat = message.mutable_heartbeat();
-    heartbeat->set_busy_seconds(totals.usage.busy_seconds);
-    heartbeat->set_waiting_seconds(totals.usage.waiting_seconds);
-    heartbeat->set_idle_seconds(totals.usage.idle_seconds);
-    heartbeat->set_link_bytes_sent(totals.link_bytes_sent);
-    heartbeat->set_kv_pages_used(totals.kv_pages_used);
+    const UsageTotals usage = runner.usage();
+    heartbeat->set_busy_seconds(usage.busy_seconds);
+    heartbeat->set_waiting_seconds(usage.waiting_seconds);
+    heartbeat->set_idle_seconds(usage.idle_seconds);
+    heartbeat->set_link_bytes_sent(runner.link_bytes_sent());
+    heartbeat->set_kv_pages_used(static_cast<uint64_t>(runner.kv_pages_used()));
     if (options_.content != nullptr) {
       const ContentCheck::State content = options_.content->state();
       if (!content.known()) {
@@ -429,12 +373,8 @@ class CoordinatorClientImpl : public CoordinatorClient {
         heartbeat->set_bytes_to_hash(content.bytes_to_hash);
       }
     }
-    auto* activity = heartbeat->mutable_activity();
-    activity->set_kind(ToProto(totals.activity.kind));
-    activity->set_epoch(totals.activity.epoch.value());
-    activity->set_marks(totals.activity.marks);
-    activity->set_last_step_out(totals.activity.last_step_out);
-    const SweepStats& did = totals.runtime;
+    *heartbeat->mutable_activity() = runner.activity();
+    const SweepStats did = runner.report().stats;
     auto* runtime = heartbeat->mutable_runtime();
     runtime->set_compute_seconds(did.compute_seconds());
     runtime->set_host_attention_seconds(did.host_attention_seconds);
@@ -451,6 +391,7 @@ class CoordinatorClientImpl : public CoordinatorClient {
   }
 
   const Options options_;
+  std::atomic<bool> attached_{false};
   Mutex mu_;
   CondVar changed_;
   std::shared_ptr<Session> session_ ABSL_GUARDED_BY(mu_);

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <climits>
 #include <csignal>
-#include <cstdint>
 #include <ctime>
 #include <iostream>
 #include <memory>
@@ -15,25 +14,24 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/host/logging.h"
-#include "common/host/start_check.h"
+#include "common/machine_flags.h"
 #include "common/machine_profile.h"
 #include "common/metrics/metrics_server.h"
 #include "common/status_macros.h"
-#include "common/text/text.h"
 #include "common/threads/thread.h"
-#include "common/version.h"
-#include "runtime/memory/host_memory.h"
 #include "runtime/model/model_dir.h"
 #include "server/flags/checks.h"
 #include "server/flags/command_line.h"
+#include "server/flags/daemon.h"
+#include "server/flags/shared_flags.h"
 #include "worker/link/link_server.h"
+#include "worker/machine_share.h"
 #include "worker/probe/worker_profile.h"
 #include "worker/worker.h"
 
+namespace sluice {
 namespace {
 
-constexpr int kExitFailure = 1;
-constexpr int kExitUsage = 2;
 // Beside those that compute.
 constexpr int kThreads = 24;
 constexpr size_t kAddressBytes = size_t{128} << 20;
@@ -41,48 +39,40 @@ constexpr size_t kAddressBytes = size_t{128} << 20;
 constexpr timespec kTick = {.tv_sec = 0, .tv_nsec = 200'000'000};
 
 struct Flags {
+  MachineFlags machine;
+  LinkSetup links;
   std::string coordinator = "127.0.0.1:7070", model, host = "127.0.0.1",
-              advertise, name, host_memory, log_level = "info", disk_dir,
-              disk_space, load_format = "auto", trace, device = "cpu",
-              device_memory, profile, link = "auto",
-              nccl_library = "libnccl.so.2", cuda_library = "libcuda.so.1";
-  int port = sluice::kLinkPort, metrics_port = sluice::kWorkerMetricsPort,
-      threads = 0;
+              advertise, name, log_level = "info", load_format = "auto", trace,
+              profile, link = "auto";
+  int port = kLinkPort, metrics_port = kWorkerMetricsPort;
   bool no_profile = false;
 };
 
 void AddFlags(CLI::App& app, Flags& f) {
-  app.add_option("--coordinator", f.coordinator, "the coordinator's host:port")
-      ->check(sluice::Utf8Text())
-      ->capture_default_str()
-      ->group(sluice::kMainGroup)
-      ->envname("SLUICE_COORDINATOR");
+  MachineFlags& machine = f.machine;
+  AddCoordinatorAddress(&app, &f.coordinator)
+      ->check(Utf8Text())
+      ->group(kMainGroup);
   app.add_option("--model", f.model, "model directory, with weights")
       ->required()
-      ->group(sluice::kMainGroup)
+      ->group(kMainGroup)
       ->type_name("DIR")
       ->envname("SLUICE_MODEL");
   app.add_option("--host", f.host,
                  "address to listen on, for other workers and metrics")
       ->capture_default_str()
-      ->group(sluice::kMainGroup);
-  app.add_option("--port", f.port, "gRPC port; 0: any free one")
-      ->check(sluice::From(0, 65535))
-      ->capture_default_str();
+      ->group(kMainGroup);
+  AddPort(&app, &f.port);
   app.add_option("--advertise", f.advertise,
                  "host or host:port under which other workers reach this one; "
                  "default: --host, or the host's name if that is a wildcard")
-      ->check(sluice::Utf8Text())
-      ->group(sluice::kMainGroup);
+      ->check(Utf8Text())
+      ->group(kMainGroup);
   app.add_option("--name", f.name,
                  "unique among live workers; default: host name and pid")
-      ->check(sluice::Utf8Text());
-  app.add_option("--device", f.device,
-                 "what computes: cpu; cuda, the first GPU, or cuda:N; "
-                 "cpu-discrete, for tests: the CPU with device memory of its "
-                 "own")
-      ->capture_default_str();
-  app.add_option("--device-memory", f.device_memory,
+      ->check(Utf8Text());
+  AddDevice(&app, &machine.device);
+  app.add_option("--device-memory", machine.device_memory,
                  "most memory of the device, as 20GiB, if it has its own; "
                  "default: what a GPU has free, but for about 1 GiB");
   app.add_option("--link", f.link,
@@ -91,28 +81,22 @@ void AddFlags(CLI::App& app, Flags& f) {
                  "that compute on GPUs and have libnccl")
       ->check(CLI::IsMember({"auto", "grpc", "nccl"}))
       ->capture_default_str();
-  app.add_option("--nccl-library", f.nccl_library,
+  app.add_option("--nccl-library", f.links.nccl_library,
                  "where NCCL is, if not where the system looks")
       ->capture_default_str();
-  app.add_option("--cuda-library", f.cuda_library,
+  app.add_option("--cuda-library", f.links.cuda_library,
                  "where the CUDA driver is, if not where the system looks")
       ->capture_default_str();
-  app.add_option("--host-memory", f.host_memory,
+  app.add_option("--host-memory", machine.host_memory,
                  "most memory for weights, KV cache and activations, as 8GiB; "
                  "default: 75 % of what is available")
-      ->group(sluice::kMainGroup)
+      ->group(kMainGroup)
       ->type_name("SIZE");
-  app.add_option("--disk-dir", f.disk_dir,
-                 "where weights and KV cache that don't fit into memory are "
-                 "kept; default: nowhere");
-  app.add_option("--disk-space", f.disk_space,
+  AddDiskDir(&app, &machine.disk_dir);
+  app.add_option("--disk-space", machine.disk_space,
                  "hard budget on disk, as 100GiB; default: 90 % of what is "
                  "free or holds weights already");
-  app.add_option("--load-format", f.load_format,
-                 "auto, or dummy: random weights, for which config.json is "
-                 "enough")
-      ->check(CLI::IsMember({"auto", "dummy"}))
-      ->capture_default_str();
+  AddLoadFormat(&app, &f.load_format);
   auto* profile =
       app.add_option("--profile", f.profile,
                      "profile of this machine, as `sluice profile -o FILE` "
@@ -125,28 +109,17 @@ void AddFlags(CLI::App& app, Flags& f) {
   app.add_option("--trace", f.trace,
                  "write a timeline (Chrome trace, for Perfetto) here at the "
                  "end");
-  app.add_option("--threads", f.threads,
+  app.add_option("--threads", machine.threads,
                  "threads that compute; 0: one for each core")
-      ->check(sluice::AtLeast(0))
+      ->check(AtLeast(0))
       ->capture_default_str();
-  app.add_option("--metrics-port", f.metrics_port,
-                 "Prometheus port; 0: any free one")
-      ->check(sluice::From(0, 65535))
-      ->capture_default_str();
-  app.add_option("--log-level", f.log_level, "debug, info, warning or error")
-      ->capture_default_str()
-      ->envname("SLUICE_LOG_LEVEL");
-  app.set_version_flag("-V,--version", sluice::BuildVersion());
+  AddMetricsPort(&app, &f.metrics_port);
+  AddLogLevel(&app, &f.log_level);
   app.footer(
       "Examples:\n"
       "  sluice-worker --model ./llama\n"
       "  sluice-worker --model ./llama --coordinator head:7070 "
       "--host 0.0.0.0 --host-memory 48GiB");
-}
-
-bool IsLoopback(const std::string& host) {
-  return host.rfind("127.", 0) == 0 || host == "localhost" || host == "::1" ||
-         host == "[::1]";
 }
 
 bool IsWildcard(const std::string& host) {
@@ -169,24 +142,23 @@ std::string WithPort(const std::string& host, int port) {
   const bool has_port =
       colon != std::string::npos &&
       (host.find(':') == colon || (colon > 0 && host[colon - 1] == ']'));
-  return has_port ? host : sluice::JoinHostPort(host, port);
+  return has_port ? host : JoinHostPort(host, port);
 }
 
 // The profile of this machine, measured if there is none yet; null if that
 // can't be done. kCancelled if a signal comes meanwhile.
-absl::StatusOr<std::shared_ptr<const sluice::MachineProfile>> MeasuredProfile(
-    const sluice::ProfilerOptions& machine, const sigset_t& signals) {
-  using sluice::MachineProfile;
+absl::StatusOr<std::shared_ptr<const MachineProfile>> MeasuredProfile(
+    const MachineShare& machine, const sigset_t& signals) {
   std::atomic<bool> cancelled{false}, done{false};
   absl::StatusOr<MachineProfile> profile = absl::UnknownError("not measured");
   double told = -1;
-  sluice::Thread thread("profiling", [&] {
-    profile = sluice::CachedProfile(
-        sluice::ProfileCacheOf(machine),
+  Thread thread("profiling", [&] {
+    profile = CachedProfile(
+        ProfileCacheOf(machine),
         [&](absl::string_view what, double share) {
           constexpr double kTell = 0.2;  // of the whole
           if (told >= 0 && share < told + kTell) return;
-          sluice::LogInfo(absl::StrCat(
+          LogInfo(absl::StrCat(
               "measuring this machine (once; --no-profile to do without): ",
               static_cast<int>(100 * share), " %, ", what));
           told = share;
@@ -202,76 +174,104 @@ absl::StatusOr<std::shared_ptr<const sluice::MachineProfile>> MeasuredProfile(
   thread.Join();
   if (absl::IsCancelled(profile.status())) return profile.status();
   if (!profile.ok()) {
-    sluice::LogWarning(absl::StrCat("no profile of this machine: ",
-                                    std::string(profile.status().message())));
+    LogWarning(absl::StrCat("no profile of this machine: ",
+                            std::string(profile.status().message())));
     return nullptr;
   }
   return std::make_shared<const MachineProfile>(*std::move(profile));
 }
 
-absl::Status Serve(const Flags& f, const sigset_t& signals) {
-  sluice::Worker::Options options;
+// What the flags say, all but the metrics and the trace. Makes the disk
+// directory.
+absl::StatusOr<Worker::Options> ReadOptions(const Flags& f) {
+  Worker::Options options;
   options.name =
       f.name.empty() ? absl::StrCat(HostName(), "-", getpid()) : f.name;
   options.model_dir = f.model;
   options.coordinator_address =
-      sluice::WithDefaultPort(f.coordinator, sluice::kCoordinatorPort);
-  options.compute_threads = f.threads;
-  options.channels = sluice::TcpChannels();
-  SLUICE_ASSIGN_OR_RETURN(options.host_memory_bytes,
-                          sluice::ParseHostMemory(f.host_memory));
-  SLUICE_ASSIGN_OR_RETURN(options.device, sluice::ParseDevice(f.device));
+      WithDefaultPort(f.coordinator, kCoordinatorPort);
+  options.channels = TcpChannels();
   // What is wrong with these shows before the time that measuring takes.
-  SLUICE_RETURN_IF_ERROR(sluice::CheckDevice(options.device));
-  SLUICE_ASSIGN_OR_RETURN(
-      options.device_memory_bytes,
-      sluice::ParseDeviceMemory(options.device, f.device_memory));
-  SLUICE_ASSIGN_OR_RETURN(options.link, sluice::ParseLinkChoice(f.link));
-  options.nccl_library = f.nccl_library;
-  options.cuda_library = f.cuda_library;
-  options.pin_threads = true;
-  options.disk_dir = f.disk_dir;
+  SLUICE_ASSIGN_OR_RETURN(options.machine, ParseMachine(f.machine));
+  options.links = f.links;
+  SLUICE_ASSIGN_OR_RETURN(options.links.choice, ParseLinkChoice(f.link));
   options.dummy_weights = f.load_format == "dummy";
-  if (const std::string cache = sluice::ProfileCacheDir(f.disk_dir);
+  if (const std::string cache = ProfileCacheDir(f.machine.disk_dir);
       !cache.empty()) {
     options.hash_cache = cache + "/content-hashes";
   }
-  if (!f.disk_space.empty()) {
-    if (f.disk_dir.empty()) {
-      return absl::InvalidArgumentError("--disk-space needs a --disk-dir");
-    }
-    absl::StatusOr<uint64_t> bytes = sluice::ParseByteSize(f.disk_space);
-    if (!bytes.ok()) return sluice::Annotate(bytes.status(), "--disk-space");
-    options.disk_space_bytes = *bytes;
-  }
   SLUICE_RETURN_IF_ERROR(options.Validate());
-  SLUICE_RETURN_IF_ERROR(sluice::OpenPayloads(options.link, options.device,
-                                              options.nccl_library,
-                                              options.cuda_library)
-                             .status());
-  SLUICE_RETURN_IF_ERROR(sluice::ModelDir::Open(options.model_dir).status());
-  SLUICE_ASSIGN_OR_RETURN(const sluice::ProfilerOptions machine,
-                          sluice::ProfilerOptionsOf(options));
-  if (!f.profile.empty()) {
-    absl::StatusOr<sluice::MachineProfile> read =
-        sluice::ReadWorkerProfile(f.profile, machine);
-    if (!read.ok()) return sluice::Annotate(read.status(), "--profile");
-    options.profile =
-        std::make_shared<const sluice::MachineProfile>(*std::move(read));
+  SLUICE_RETURN_IF_ERROR(
+      OpenPayloads(options.links, options.machine.device).status());
+  SLUICE_RETURN_IF_ERROR(ModelDir::Open(options.model_dir).status());
+  SLUICE_RETURN_IF_ERROR(PrepareDisk(&options.machine));
+  if (f.profile.empty()) return options;
+  absl::StatusOr<MachineProfile> read =
+      ReadWorkerProfile(f.profile, options.machine);
+  if (!read.ok()) return Annotate(read.status(), "--profile");
+  options.profile = std::make_shared<const MachineProfile>(*std::move(read));
+  return options;
+}
+
+absl::StatusOr<std::unique_ptr<Tracer>> MakeTracer(const std::string& file,
+                                                   const std::string& name) {
+  if (file.empty()) return nullptr;
+  auto tracer = std::make_unique<Tracer>(Tracer::Options{.process_name = name});
+  // What can't be written shows before the work.
+  SLUICE_RETURN_IF_ERROR(Annotate(tracer->WriteJson(file), "--trace"));
+  return tracer;
+}
+
+absl::StatusOr<std::unique_ptr<LinkServer>> StartLinks(const Flags& f,
+                                                       Worker& worker) {
+  auto server = LinkServer::Start(f.host, f.port, worker.link_service());
+  if (!server.ok()) {
+    return absl::Status(
+        server.status().code(),
+        absl::StrCat(server.status().message(),
+                     "; several workers on a machine need ports of their own: "
+                     "--port 0 and --metrics-port 0 take any free ones"));
   }
+  WarnIfOpen(f.host, "feed this worker activations");
+  return server;
+}
+
+// Until a signal comes, or the worker can't go on, which is returned; says on
+// the way whether it is ready.
+absl::Status Await(Worker& worker, LinkServer& server, MetricsServer& metrics,
+                   const sigset_t& signals) {
+  bool serving = false;
+  int signal;
+  absl::Status health;
+  while ((signal = sigtimedwait(&signals, nullptr, &kTick)) < 0) {
+    health = worker.health();
+    if (!health.ok()) break;
+    if (worker.ready() == serving) continue;
+    serving = !serving;
+    server.SetServing(serving);
+    metrics.SetReady(serving ? absl::OkStatus()
+                             : absl::UnavailableError("no stage is loaded"));
+  }
+  LogInfo(health.ok() ? absl::StrCat("signal ", signal, ": shutting down")
+                      : "shutting down, for another process to take over");
+  // A second one ends the process at once.
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  server.SetServing(false);
+  metrics.SetReady(absl::UnavailableError("shutting down"));
+  return health;
+}
+
+absl::Status Serve(const Flags& f, const sigset_t& signals) {
+  SLUICE_ASSIGN_OR_RETURN(Worker::Options options, ReadOptions(f));
+  const std::string name = options.name;
+  const MachineShare machine = options.machine;
   const bool measure = options.profile == nullptr && !f.no_profile;
-  std::unique_ptr<sluice::Tracer> tracer;
-  if (!f.trace.empty()) {
-    tracer = std::make_unique<sluice::Tracer>(
-        sluice::Tracer::Options{.process_name = options.name});
-    // What can't be written shows before the work.
-    SLUICE_RETURN_IF_ERROR(
-        sluice::Annotate(tracer->WriteJson(f.trace), "--trace"));
-    options.tracer = tracer.get();
-  }
+  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Tracer> tracer,
+                          MakeTracer(f.trace, name));
+  options.tracer = tracer.get();
   SLUICE_ASSIGN_OR_RETURN(auto metrics,
-                          sluice::MetricsServer::Start(f.host, f.metrics_port));
-  sluice::SetBuildInfo(metrics->registry(), sluice::DeviceName(options.device));
+                          MetricsServer::Start(f.host, f.metrics_port));
+  SetBuildInfo(metrics->registry(), DeviceName(machine.device));
   options.metrics = metrics->registry();
   options.metrics_address = metrics->address();
   if (IsWildcard(f.host)) {  // which is no address for others
@@ -279,116 +279,55 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
     options.metrics_address =
         absl::StrCat(HostName(), metrics->address().substr(colon));
   }
-  const uint64_t memory = options.host_memory_bytes;
-  const std::string device =
-      options.device.has_memory()
-          ? absl::StrCat(" device=\"", sluice::DescribeDevice(options.device),
-                         "\" device_memory=", options.device_memory_bytes >> 20,
-                         " MiB")
-          : "";
-  const std::string name = options.name;
-  SLUICE_ASSIGN_OR_RETURN(auto worker,
-                          sluice::Worker::Create(std::move(options)));
-  auto started =
-      sluice::LinkServer::Start(f.host, f.port, worker->link_service());
-  if (!started.ok()) {
-    return absl::Status(
-        started.status().code(),
-        absl::StrCat(started.status().message(),
-                     "; several workers on a machine need ports of their own: "
-                     "--port 0 and --metrics-port 0 take any free ones"));
-  }
-  const std::unique_ptr<sluice::LinkServer> server = *std::move(started);
-  if (!IsLoopback(f.host)) {
-    sluice::LogWarning(absl::StrCat(
-        "listening on ", f.host,
-        " without TLS or authentication: anyone who reaches this port can "
-        "feed this worker activations"));
-  }
+  SLUICE_ASSIGN_OR_RETURN(auto worker, Worker::Create(std::move(options)));
+  SLUICE_ASSIGN_OR_RETURN(auto server, StartLinks(f, *worker));
   const std::string link_address = WithPort(AdvertisedHost(f), server->port());
-  sluice::LogInfo(absl::StrCat("worker=", name, " link=", link_address,
-                               " memory=", memory >> 20, " MiB", device));
+  LogInfo(absl::StrCat(
+      "worker=", name, " link=", link_address,
+      " memory=", machine.host_memory_bytes >> 20, " MiB",
+      machine.device.has_memory()
+          ? absl::StrCat(" device=\"", DescribeDevice(machine.device),
+                         "\" device_memory=", machine.device_memory_bytes >> 20,
+                         " MiB")
+          : ""));
   metrics->SetReady(absl::UnavailableError("no stage is loaded"));
   // Scripts that start a worker on port 0 read this line.
-  std::cout << "listening on " << sluice::JoinHostPort(f.host, server->port())
+  std::cout << "listening on " << JoinHostPort(f.host, server->port())
             << ", metrics on http://" << metrics->address() << "/metrics"
             << std::endl;
   // Ports, health and metrics are there while it measures.
   if (measure) {
     auto profile = MeasuredProfile(machine, signals);
-    if (absl::IsCancelled(profile.status())) {
+    if (!profile.ok()) {
       worker->Shutdown();
       server->Shutdown();
       return absl::OkStatus();
     }
-    SLUICE_RETURN_IF_ERROR(profile.status());
     worker->SetProfile(*std::move(profile));
   }
   worker->Announce(link_address);
-  bool serving = false;
-  int signal;
-  absl::Status health;
-  while ((signal = sigtimedwait(&signals, nullptr, &kTick)) < 0) {
-    health = worker->health();
-    if (!health.ok()) break;
-    if (worker->ready() == serving) continue;
-    serving = !serving;
-    server->SetServing(serving);
-    metrics->SetReady(serving ? absl::OkStatus()
-                              : absl::UnavailableError("no stage is loaded"));
-  }
-  sluice::LogInfo(health.ok()
-                      ? absl::StrCat("signal ", signal, ": shutting down")
-                      : "shutting down, for another process to take over");
-  // A second one ends the process at once.
-  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
-  server->SetServing(false);
-  metrics->SetReady(absl::UnavailableError("shutting down"));
+  absl::Status status = Await(*worker, *server, *metrics, signals);
   worker->Shutdown();
   server->Shutdown();
   if (tracer != nullptr) {
-    health.Update(sluice::Annotate(tracer->WriteJson(f.trace), "--trace"));
+    status.Update(Annotate(tracer->WriteJson(f.trace), "--trace"));
   }
-  return health;
+  return status;
 }
 
 }  // namespace
+}  // namespace sluice
 
 int main(int argc, char** argv) {
-  // Blocked before any thread starts, so that only sigtimedwait takes them.
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGINT);
-  sigaddset(&signals, SIGTERM);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  std::signal(SIGPIPE, SIG_IGN);
-
   CLI::App app{
       "Sluice's worker: computes some of a model's layers for a coordinator",
       "sluice-worker"};
-  Flags flags;
-  AddFlags(app, flags);
-  sluice::AddEnvironmentTwins(&app, "SLUICE_WORKER_");
-  if (const auto code = sluice::ParseCommandLine(&app, argc, argv)) {
-    return *code;
-  }
-  if (!sluice::SetLogLevel(flags.log_level)) {
-    std::cerr << "sluice-worker: --log-level \"" << flags.log_level
-              << "\" is none of debug, info, warning, error\n";
-    return kExitUsage;
-  }
-  std::string config = app.config_to_str(false, false);
-  for (char& c : config) c = c == '\n' ? ' ' : c;
-  sluice::LogInfo(
-      absl::StrCat("sluice-worker ", sluice::BuildVersion(), " ", config));
-  const absl::Status status = sluice::RunGuarded([&]() -> absl::Status {
-    SLUICE_RETURN_IF_ERROR(sluice::CheckStart(kThreads, kAddressBytes));
-    return Serve(flags, signals);
-  });
-  if (!status.ok()) {
-    std::cerr << "sluice-worker: "
-              << sluice::EscapeLinesForTerminal(status.message()) << "\n";
-    return absl::IsInvalidArgument(status) ? kExitUsage : kExitFailure;
-  }
-  return 0;
+  sluice::Flags flags;
+  sluice::AddFlags(app, flags);
+  const sluice::Daemon daemon = {
+      .twins = "SLUICE_WORKER_",
+      .threads = sluice::kThreads,
+      .address_bytes = sluice::kAddressBytes,
+      .serve = [&](const sigset_t& signals) { return Serve(flags, signals); }};
+  return sluice::RunDaemon(daemon, flags.log_level, &app, argc, argv);
 }

@@ -1,19 +1,30 @@
 #include "worker/worker.h"
 
-#include <memory>
+#include <atomic>
 #include <utility>
 
 #include "common/codec/profile_json.h"
+#include "common/host/disk_gauge.h"
 #include "common/host/logging.h"
 #include "common/limits.h"
 #include "common/status_macros.h"
-#include "runtime/exec/stage_executor.h"
+#include "common/text/text.h"
+#include "common/threads/clock.h"
+#include "common/version.h"
 #include "runtime/exec/weights/image_store.h"
 #include "runtime/model/model_dir.h"
-#include "worker/machine.h"
-#include "worker/worker_impl.h"
+#include "runtime/profile/machine_facts.h"
+#include "worker/coordinator_client.h"
+#include "worker/machine_share.h"
 
 namespace sluice {
+namespace {
+
+// For each link that is measured.
+constexpr double kSurveySeconds = 0.2;
+constexpr absl::Duration kGaugeInterval = absl::Seconds(1);
+
+}  // namespace
 
 absl::Status Worker::Options::Validate() const {
   if (name.empty()) {
@@ -25,22 +36,23 @@ absl::Status Worker::Options::Validate() const {
   if (coordinator_address.empty()) {
     return absl::InvalidArgumentError("worker: no coordinator address");
   }
-  if (host_memory_bytes == 0) {
+  if (machine.host_memory_bytes == 0) {
     return absl::InvalidArgumentError("worker: no host memory");
   }
-  if (device.has_memory() && device_memory_bytes == 0) {
+  const bool has_memory = machine.device.has_memory();
+  if (has_memory && machine.device_memory_bytes == 0) {
     return absl::InvalidArgumentError(
         "worker: this device has memory of its own: say how much of it with "
         "--device-memory");
   }
-  if (!device.has_memory() && device_memory_bytes > 0) {
+  if (!has_memory && machine.device_memory_bytes > 0) {
     return absl::InvalidArgumentError(
         "worker: --device-memory is for devices with memory of their own; the "
         "CPU's is --host-memory");
   }
-  if (compute_threads < 0) {
+  if (machine.threads < 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("worker: ", compute_threads, " compute threads"));
+        absl::StrCat("worker: ", machine.threads, " compute threads"));
   }
   if (channels == nullptr) {
     return absl::InvalidArgumentError("worker: no channel factory");
@@ -48,7 +60,7 @@ absl::Status Worker::Options::Validate() const {
   if (reconnect_delay <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError("worker: reconnect_delay must be > 0");
   }
-  if (disk_dir.empty() && disk_space_bytes > 0) {
+  if (machine.disk_dir.empty() && machine.disk_bytes > 0) {
     return absl::InvalidArgumentError("worker: disk space, but no directory");
   }
   if (profile != nullptr) {
@@ -65,27 +77,21 @@ absl::Status Worker::Options::Validate() const {
 }
 
 absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(Options options) {
-  SLUICE_RETURN_IF_ERROR(CheckDevice(options.device));
+  SLUICE_RETURN_IF_ERROR(CheckDevice(options.machine.device));
   SLUICE_RETURN_IF_ERROR(options.Validate());
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<ModelDir> opened,
                           ModelDir::Open(options.model_dir));
   const std::shared_ptr<const ModelDir> dir = std::move(opened);
-  WorkerModel model;
+  Model model;
   SLUICE_ASSIGN_OR_RETURN(
       model.content,
       ContentCheck::Start({.model = dir,
                            .dummy_weights = options.dummy_weights,
                            .hash = options.hash_model,
                            .cache_file = options.hash_cache}));
-  if (!options.disk_dir.empty()) {
-    absl::Status made = MakeDiskDir(options.disk_dir);
-    if (made.ok() && options.disk_space_bytes == 0) {
-      absl::StatusOr<uint64_t> space = DefaultDiskSpace(options.disk_dir);
-      made = space.status();
-      options.disk_space_bytes = space.value_or(0);
-    }
-    if (!made.ok()) return Annotate(made, "--disk-dir");
-    ImageStore::RemoveOrphans(options.disk_dir);
+  SLUICE_RETURN_IF_ERROR(PrepareDisk(&options.machine));
+  if (!options.machine.disk_dir.empty()) {
+    ImageStore::RemoveOrphans(options.machine.disk_dir);
   }
   model.hidden_size = dir->spec().hidden_size;
   model.num_layers = dir->spec().num_layers;
@@ -102,15 +108,164 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(Options options) {
     SLUICE_RETURN_IF_ERROR(content->Verify());
     return executor;
   };
-  SLUICE_ASSIGN_OR_RETURN(
-      std::unique_ptr<PayloadTransport> payloads,
-      OpenPayloads(options.link, options.device, options.nccl_library,
-                   options.cuda_library));
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<PayloadTransport> payloads,
+                          OpenPayloads(options.links, options.machine.device));
   if (payloads != nullptr) {
     LogInfo(absl::StrCat("links may go by ", payloads->name()));
   }
-  return CreateWorker(std::move(options), std::move(model),
-                      std::move(payloads));
+  return std::make_unique<Worker>(std::move(options), std::move(model),
+                                  std::move(payloads));
+}
+
+StageRunner::Options Worker::RunnerOptions(Model model,
+                                           PayloadTransport* payloads) {
+  StageRunner::Options runner;
+  runner.loader = std::move(model.loader);
+  if (content_ != nullptr) {
+    runner.content = [this] { return content_->state().content; };
+  }
+  runner.hidden_size = model.hidden_size;
+  runner.resources = resources_;
+  runner.links = &links_;
+  runner.payloads = payloads;
+  runner.metrics = &metrics_;
+  runner.clock = Clock::Real();
+  runner.on_device_loss = [this](const absl::Status& why) {
+    OnDeviceLoss(why);
+  };
+  runner.failure_level = options_.failure_level;
+  return runner;
+}
+
+Worker::Worker(Options options, Model model,
+               std::unique_ptr<PayloadTransport> payloads)
+    : options_(std::move(options)),
+      num_layers_(model.num_layers),
+      content_(std::move(model.content)),
+      null_metrics_(options_.metrics == nullptr ? CreateNullMetrics()
+                                                : nullptr),
+      metrics_(
+          options_.metrics != nullptr ? options_.metrics : null_metrics_.get(),
+          options_.name),
+      device_budget_(Tier::kDevice, options_.machine.device_memory_bytes),
+      host_budget_(Tier::kHost, options_.machine.host_memory_bytes),
+      disk_budget_(Tier::kDisk, options_.machine.disk_bytes),
+      resources_{
+          .compute_threads = options_.machine.threads,
+          .cores = options_.machine.cores,
+          .device = options_.machine.device,
+          .device_budget =
+              options_.machine.device.has_memory() ? &device_budget_ : nullptr,
+          .host_budget = &host_budget_,
+          .disk_budget =
+              options_.machine.disk_dir.empty() ? nullptr : &disk_budget_,
+          .disk_dir = options_.machine.disk_dir,
+          .dummy_weights = options_.dummy_weights,
+          .tracer = options_.tracer},
+      links_({.channels = options_.channels,
+              .bytes_sent = metrics_.link_bytes_sent}),
+      runner_(RunnerOptions(std::move(model), payloads.get())),
+      // Its bytes are nobody's activations.
+      probes_({.channels = options_.channels}),
+      survey_(&probes_, kSurveySeconds),
+      payloads_(std::move(payloads)),
+      gauges_([this] { SetGauges(); }, kGaugeInterval) {
+  if (!options_.link_address.empty()) Announce(options_.link_address);
+}
+
+Worker::~Worker() { Shutdown(); }
+
+void Worker::SetProfile(std::shared_ptr<const MachineProfile> profile) {
+  MutexLock lock(&mu_);
+  profile_ = std::move(profile);
+}
+
+void Worker::Announce(const std::string& link_address) {
+  MutexLock lock(&mu_);
+  if (client_ != nullptr || shutdown_ || !health_.ok()) return;
+  CoordinatorClient::Options client;
+  client.address = options_.coordinator_address;
+  client.channels = options_.channels;
+  v1::Register& identity = client.identity;
+  identity.set_name(EscapeInvalidUtf8(options_.name));
+  identity.set_link_address(EscapeInvalidUtf8(link_address));
+  identity.set_host_memory_bytes(options_.machine.host_memory_bytes);
+  identity.set_compute_threads(options_.machine.threads);
+  const DeviceChoice& device = options_.machine.device;
+  identity.set_device(EscapeInvalidUtf8(device.backend == BackendKind::kCuda
+                                            ? DescribeDevice(device)
+                                            : DescribeCpu()));
+  identity.set_version(BuildVersion());
+  identity.set_metrics_address(EscapeInvalidUtf8(options_.metrics_address));
+  identity.set_model_dir(EscapeInvalidUtf8(options_.model_dir.string()));
+  if (profile_ != nullptr) {
+    MachineProfile profile = *profile_;
+    profile.name = options_.name;
+    identity.set_profile_json(ProfileToJson(profile));
+  }
+  if (payloads_ == nullptr || options_.links.choice != LinkChoice::kNccl) {
+    identity.add_link_transports(v1::LINK_TRANSPORT_GRPC);
+  }
+  if (payloads_ != nullptr) {
+    identity.add_link_transports(v1::LINK_TRANSPORT_NCCL);
+    identity.set_gpu_uuid(payloads_->gpu_uuid());
+  }
+  client.content = content_.get();
+  client.num_layers = num_layers_;
+  client.runner = &runner_;
+  client.survey = &survey_;
+  client.reconnect_delay = options_.reconnect_delay;
+  client_ = CoordinatorClient::Start(std::move(client));
+}
+
+bool Worker::ready() const {
+  if (!runner_.ready()) return false;
+  MutexLock lock(&mu_);
+  return client_ != nullptr && client_->attached();
+}
+
+absl::Status Worker::health() const {
+  MutexLock lock(&mu_);
+  return health_;
+}
+
+void Worker::Shutdown() {
+  Thread leaving;
+  {
+    MutexLock lock(&mu_);
+    shutdown_ = true;
+    leaving = std::move(leaving_);
+  }
+  leaving.Join();
+  survey_.Cancel();
+  Leave();
+  runner_.Shutdown();
+}
+
+// What the stage said of it goes out before the leave.
+void Worker::OnDeviceLoss(const absl::Status& why) {
+  MutexLock lock(&mu_);
+  if (!health_.ok()) return;
+  LogError(absl::StrCat("leaving for good: ", why.message()));
+  health_ = why;
+  if (!shutdown_) leaving_ = Thread("leaving", [this] { Leave(); });
+}
+
+void Worker::Leave() {
+  std::unique_ptr<CoordinatorClient> client;
+  {
+    MutexLock lock(&mu_);
+    client = std::move(client_);
+  }
+  if (client != nullptr) client->Shutdown();
+}
+
+void Worker::SetGauges() {
+  metrics_.SetBudgets(resources_.device_budget, resources_.host_budget,
+                      resources_.disk_budget);
+  if (const std::string& dir = options_.machine.disk_dir; !dir.empty()) {
+    SetDiskFree(metrics_.registry, dir);
+  }
 }
 
 }  // namespace sluice

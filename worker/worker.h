@@ -11,17 +11,27 @@
 #include "common/host/logging.h"
 #include "common/machine_profile.h"
 #include "common/metrics/metrics.h"
-#include "runtime/kernels/device_choice.h"
-#include "runtime/trace/trace.h"
+#include "common/threads/mutex.h"
+#include "common/threads/regular_update.h"
+#include "common/threads/thread.h"
+#include "runtime/memory/memory_budget.h"
+#include "runtime/model/checkpoint/content_check.h"
+#include "runtime/profile/profiler.h"
 #include "worker/channel_factory.h"
+#include "worker/link/grpc_link_factory.h"
 #include "worker/link/link_choice.h"
+#include "worker/probe/link_survey.h"
 #include "worker/runtime_report.h"
+#include "worker/stage/stage_runner.h"
+#include "worker/worker_metrics.h"
 
 namespace grpc {
 class Service;
 }  // namespace grpc
 
 namespace sluice {
+
+class CoordinatorClient;
 
 // A worker: attaches to a coordinator, loads the layers it is told to, runs
 // steps, and hands activations on. When the coordinator goes away it keeps its
@@ -36,31 +46,18 @@ class Worker {
     // Where others reach link_service(). If "", as when the server's port is
     // not known yet, nothing is attached before Announce().
     std::string link_address;
-    std::string metrics_address;     // for display; "" if none
-    uint64_t host_memory_bytes = 0;  // hard budget for weights, KV, workspace
-    // What computes, and, where that has memory of its own, the hard budget for
-    // it; 0 otherwise.
-    DeviceChoice device;
-    uint64_t device_memory_bytes = 0;
-    // Where weight images and KV cache may be kept; made if it is not there.
-    // "": no disk tier. Workers may share one.
-    std::string disk_dir;
-    uint64_t disk_space_bytes = 0;  // hard budget; 0: DefaultDiskSpace
-    bool dummy_weights = false;     // random ones: config.json is enough
+    std::string metrics_address;  // for display; "" if none
+    // What it may use; weight images and KV cache may be kept in disk_dir,
+    // which is made if it is not there, and which workers may share.
+    // disk_bytes: 0: DefaultDiskSpace.
+    MachineShare machine;
+    bool dummy_weights = false;  // random ones: config.json is enough
     // Whether the model's files are hashed, for the coordinator to compare them
     // with others'; not where all workers read the same files. What was found
     // out is kept in the file `hash_cache`; "": nowhere.
     bool hash_model = true;
     std::string hash_cache;
-    int32_t compute_threads = 0;  // 0: all cores
-    // Pins each compute thread to a core of its own, if there are as many
-    // threads as cores. Not for workers that share cores.
-    bool pin_threads = false;
-    // What carries activations to the stages next to this one, and where NCCL
-    // and CUDA are looked for (as dlopen does).
-    LinkChoice link = LinkChoice::kAuto;
-    std::string nccl_library = "libnccl.so.2";
-    std::string cuda_library = "libcuda.so.1";
+    LinkSetup links;
     // What was measured here, for the coordinator to plan by; null: nothing.
     // Goes out under this worker's name.
     std::shared_ptr<const MachineProfile> profile;
@@ -74,36 +71,82 @@ class Worker {
     absl::Status Validate() const;
   };
 
+  // What it has to know of its model, apart from how to load it.
+  struct Model {
+    // What it holds; if null, as in tests, the coordinator is told nothing.
+    std::shared_ptr<ContentCheck> content;
+    int64_t hidden_size = 0;
+    int32_t num_layers = 0;
+    StageLoader loader;
+  };
+
   // Opens the model directory (its errors are returned) and starts to attach.
   // The server of link_service() is one of proto/grpc_endpoint.h.
   static absl::StatusOr<std::unique_ptr<Worker>> Create(Options options);
-  virtual ~Worker() = default;
+  // Create without the model directory, for tests of what goes on around the
+  // computation. `options` have been validated. `payloads` is for NCCL links,
+  // or null.
+  Worker(Options options, Model model,
+         std::unique_ptr<PayloadTransport> payloads = nullptr);
+  ~Worker();
 
   // LinkService, to be registered with this worker's server. Owned by the
   // worker, which must outlive the server's Shutdown.
-  virtual grpc::Service* link_service() = 0;
+  grpc::Service* link_service() { return runner_.link_service(); }
 
   // Says where link_service() is reached, and starts to attach. No effect if
   // the options said so already.
-  virtual void Announce(const std::string& link_address) = 0;
+  void Announce(const std::string& link_address);
 
   // What was measured here since Create, instead of Options::profile. No effect
   // after Announce().
-  virtual void SetProfile(std::shared_ptr<const MachineProfile> profile) = 0;
+  void SetProfile(std::shared_ptr<const MachineProfile> profile);
 
   // True while attached to a coordinator, with a stage that is loaded. A spare
   // worker is not ready.
-  virtual bool ready() const = 0;
+  bool ready() const;
 
   // OK, or why this worker has left its coordinator and will not come back: its
   // device is lost to this process, and only another one can be of use.
-  virtual absl::Status health() const = 0;
+  absl::Status health() const;
 
   // As of the last step.
-  virtual RuntimeReport report() const = 0;
+  RuntimeReport report() const { return runner_.report(); }
 
   // Leaves the coordinator and ends all threads. Called by the destructor too.
-  virtual void Shutdown() = 0;
+  void Shutdown();
+
+ private:
+  StageRunner::Options RunnerOptions(Model model, PayloadTransport* payloads);
+  void OnDeviceLoss(const absl::Status& why);
+  void Leave();
+  void SetGauges();
+
+  const Options options_;
+  const int32_t num_layers_;
+  const std::shared_ptr<ContentCheck> content_;
+  const std::unique_ptr<MetricsRegistry> null_metrics_;
+  const WorkerMetrics metrics_;
+  MemoryBudget device_budget_;
+  MemoryBudget host_budget_;
+  MemoryBudget disk_budget_;
+  const StageResources resources_;
+  GrpcLinkFactory links_;
+  StageRunner runner_;
+  GrpcLinkFactory probes_;
+  LinkSurvey survey_;
+  // Its threads call what is above.
+  const std::unique_ptr<PayloadTransport> payloads_;
+
+  RegularUpdate gauges_;
+
+  mutable Mutex mu_;
+  std::shared_ptr<const MachineProfile> profile_ ABSL_GUARDED_BY(mu_) =
+      options_.profile;
+  bool shutdown_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status health_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<CoordinatorClient> client_ ABSL_GUARDED_BY(mu_);
+  Thread leaving_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace sluice

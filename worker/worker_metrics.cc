@@ -8,43 +8,39 @@
 #include "common/metrics/metric_buckets.h"
 
 namespace sluice {
-namespace {
-
-Counter* LinkBytes(MetricsRegistry* registry, const std::string& worker,
-                   const std::string& direction) {
-  return registry->GetCounter("sluice_link_bytes_total",
-                              "Bytes of activations over links",
-                              {{"direction", direction}, {"worker", worker}});
-}
-
-Counter* Tokens(MetricsRegistry* registry, const std::string& worker,
-                const std::string& phase) {
-  return registry->GetCounter("sluice_worker_tokens_total",
-                              "New tokens computed by this worker's stage",
-                              {{"phase", phase}, {"worker", worker}});
-}
-
-}  // namespace
-
 WorkerMetrics::WorkerMetrics(MetricsRegistry* metrics, const std::string& name)
-    : registry(metrics),
-      worker(name),
-      link_bytes_sent(LinkBytes(metrics, name, "sent")),
-      link_bytes_received(LinkBytes(metrics, name, "received")),
-      steps(metrics->GetCounter("sluice_worker_steps_total", "Steps computed",
-                                {{"worker", name}})),
-      prefill_tokens(Tokens(metrics, name, "prefill")),
-      decode_tokens(Tokens(metrics, name, "decode")),
-      kv_cache_usage(metrics->GetGauge("sluice_kv_cache_usage_perc",
-                                       "Share of the KV pages in use, 0 to 1.",
-                                       {{"worker", name}})),
-      weight_bytes(metrics->GetGauge("sluice_weight_bytes",
-                                     "Bytes of weights loaded",
-                                     {{"worker", name}})),
-      step_seconds(
-          metrics->GetHistogram("sluice_stage_step_seconds",
-                                "Time to compute a step on this worker's stage",
-                                StepSecondsBuckets(), {{"worker", name}})) {
+    : registry(metrics), worker(name) {
+  const auto counter = [&](const char* series, const char* help,
+                           MetricLabels labels = {}) {
+    labels["worker"] = name;
+    return metrics->GetCounter(series, help, labels);
+  };
+  const auto gauge = [&](const char* series, const char* help,
+                         MetricLabels labels = {}) {
+    labels["worker"] = name;
+    return metrics->GetGauge(series, help, labels);
+  };
+  const auto link_bytes = [&](const char* direction) {
+    return counter("sluice_link_bytes_total", "Bytes of activations over links",
+                   {{"direction", direction}});
+  };
+  link_bytes_sent = link_bytes("sent");
+  link_bytes_received = link_bytes("received");
+  steps = counter("sluice_worker_steps_total", "Steps computed");
+  const auto tokens = [&](const char* phase) {
+    return counter("sluice_worker_tokens_total",
+                   "New tokens computed by this worker's stage",
+                   {{"phase", phase}});
+  };
+  prefill_tokens = tokens("prefill");
+  decode_tokens = tokens("decode");
+  kv_cache_usage = gauge("sluice_kv_cache_usage_perc",
+                         "Share of the KV pages in use, 0 to 1.");
+  weight_bytes = gauge("sluice_weight_bytes", "Bytes of weights loaded");
+  step_seconds =
+      metrics->GetHistogram("sluice_stage_step_seconds",
+                            "Time to compute a step on this worker's stage",
+                            StepSecondsBuckets(), {{"worker", name}});
   const std::pair<const char*, double SweepStats::*> activities[] = {
       {"projection", &SweepStats::projection_seconds},
       {"attention", &SweepStats::attention_seconds},
@@ -55,11 +51,10 @@ WorkerMetrics::WorkerMetrics(MetricsRegistry* metrics, const std::string& name)
       {"stall_activations", &SweepStats::activation_stall_seconds},
       {"stall_attention", &SweepStats::attention_stall_seconds}};
   for (const auto& [activity, seconds] : activities) {
-    sweep.push_back(
-        {seconds, nullptr,
-         metrics->GetCounter("sluice_runtime_seconds_total",
+    sweep.push_back({seconds, nullptr,
+                     counter("sluice_runtime_seconds_total",
                              "Seconds of the computing thread, by activity",
-                             {{"activity", activity}, {"worker", name}})});
+                             {{"activity", activity}})});
   }
   const std::tuple<const char*, double SweepStats::*, uint64_t SweepStats::*>
       wires[] = {{"disk_read", &SweepStats::disk_read_seconds,
@@ -69,14 +64,12 @@ WorkerMetrics::WorkerMetrics(MetricsRegistry* metrics, const std::string& name)
                  {"h2d", &SweepStats::h2d_seconds, &SweepStats::h2d_bytes},
                  {"d2h", &SweepStats::d2h_seconds, &SweepStats::d2h_bytes}};
   for (const auto& [wire, seconds, bytes] : wires) {
-    const MetricLabels labels = {{"wire", wire}, {"worker", name}};
-    sweep.push_back(
-        {seconds, nullptr,
-         metrics->GetCounter("sluice_tier_busy_seconds_total",
-                             "Seconds in which data moved", labels)});
+    sweep.push_back({seconds, nullptr,
+                     counter("sluice_tier_busy_seconds_total",
+                             "Seconds in which data moved", {{"wire", wire}})});
     sweep.push_back({nullptr, bytes,
-                     metrics->GetCounter("sluice_tier_bytes_total",
-                                         "Bytes moved between tiers", labels)});
+                     counter("sluice_tier_bytes_total",
+                             "Bytes moved between tiers", {{"wire", wire}})});
   }
   const std::tuple<const char*, const char*, uint64_t SweepStats::*> kinds[] = {
       {"weights", "read", &SweepStats::weight_read_bytes},
@@ -87,38 +80,34 @@ WorkerMetrics::WorkerMetrics(MetricsRegistry* metrics, const std::string& name)
   for (const auto& [kind, direction, bytes] : kinds) {
     sweep.push_back(
         {nullptr, bytes,
-         metrics->GetCounter(
-             "sluice_disk_bytes_total", "Bytes the disk carried for sweeps",
-             {{"direction", direction}, {"kind", kind}, {"worker", name}})});
+         counter("sluice_disk_bytes_total", "Bytes the disk carried for sweeps",
+                 {{"direction", direction}, {"kind", kind}})});
   }
-  sweep.push_back(
-      {&SweepStats::host_attention_seconds, nullptr,
-       metrics->GetCounter("sluice_host_attention_seconds_total",
-                           "Seconds in which the host attended for a device",
-                           {{"worker", name}})});
+  sweep.push_back({&SweepStats::host_attention_seconds, nullptr,
+                   counter("sluice_host_attention_seconds_total",
+                           "Seconds in which the host attended for a device")});
   const char* const tiers[kNumTiers] = {"device", "host", "disk"};
   for (size_t i = 0; i < std::size(tiers); ++i) {
+    const MetricLabels tier = {{"tier", tiers[i]}};
     const auto placed = [&](const char* kind) {
-      return metrics->GetGauge(
-          "sluice_placement_bytes", "Bytes of the stage's data on each tier",
-          {{"kind", kind}, {"tier", tiers[i]}, {"worker", name}});
+      return gauge("sluice_placement_bytes",
+                   "Bytes of the stage's data on each tier",
+                   {{"kind", kind}, {"tier", tiers[i]}});
     };
     weights_on[i] = placed("weights");
     kv_on[i] = placed("kv");
     activations_on[i] = placed("activations");
-    const MetricLabels tier = {{"tier", tiers[i]}, {"worker", name}};
-    memory_budget[i] = metrics->GetGauge(
+    memory_budget[i] = gauge(
         "sluice_memory_budget_bytes",
         "The tier's budget: --device-memory, --host-memory or --disk-space.",
         tier);
-    memory_used[i] = metrics->GetGauge(
-        "sluice_memory_used_bytes",
-        "Bytes of the tier's budget that are set aside: memory "
-        "for KV cache is in use only as sequences need it.",
-        tier);
-    memory_peak[i] =
-        metrics->GetGauge("sluice_memory_peak_bytes",
-                          "Most bytes charged to the tier's budget", tier);
+    memory_used[i] =
+        gauge("sluice_memory_used_bytes",
+              "Bytes of the tier's budget that are set aside: memory for KV "
+              "cache is in use only as sequences need it.",
+              tier);
+    memory_peak[i] = gauge("sluice_memory_peak_bytes",
+                           "Most bytes charged to the tier's budget", tier);
   }
 }
 

@@ -73,7 +73,7 @@ std::string ProfileCacheDir(const std::string& disk_dir) {
   return disk_dir.empty() ? UserCacheDir() : disk_dir;
 }
 
-absl::Status SetCapacities(const ProfilerOptions& machine,
+absl::Status SetCapacities(const MachineShare& machine,
                            MachineProfile* profile) {
   const bool device = machine.device.has_memory();
   if (device != profile->has_device()) {

@@ -39,7 +39,7 @@ absl::StatusOr<MachineProfile> CachedProfile(
 // Puts in what is this worker's and not its machine's. A profile without rates
 // of a disk stays without a disk tier. kInvalidArgument if `profile` is of a
 // device with memory of its own and `machine` has none, or the other way round.
-absl::Status SetCapacities(const ProfilerOptions& machine,
+absl::Status SetCapacities(const MachineShare& machine,
                            MachineProfile* profile);
 
 }  // namespace sluice

@@ -14,18 +14,22 @@
 
 namespace sluice {
 
-struct ProfilerOptions {
+// What one worker may use of its machine.
+struct MachineShare {
   DeviceChoice device;
   int32_t threads = 1;  // that compute
   // One for each thread, or empty.
   std::vector<int> cores;
-  // What can really be used; also bounds what is measured with. device: of one
-  // that has memory of its own, else 0.
+  // Hard budgets. device: of one that has memory of its own, else 0.
   uint64_t device_memory_bytes = 0;
   uint64_t host_memory_bytes = 0;
-  // "" and 0: no disk tier. The directory must be there.
+  // "" and 0: no disk tier.
   std::string disk_dir;
   uint64_t disk_bytes = 0;
+};
+
+// The disk directory must be there. The budgets bound what is measured with.
+struct ProfilerOptions : MachineShare {
   // That it takes, about: probes get shares of it. A slow or busy machine takes
   // longer, since each probe has a least number of repeats, but when half as
   // much again has passed, what is left is measured once each. In less than a

@@ -13,26 +13,13 @@ constexpr char kAloneCommands[] = "On this machine alone";
 constexpr char kClusterCommands[] = "With a coordinator";
 constexpr char kPlanCommands[] = "Before anything runs";
 
-// Each adds one subcommand to `app`. When the user picked it, `*chosen` is set
-// to the function that carries it out.
+// Each adds a subcommand to `app`. When the user picked it, `*chosen` is set to
+// the function that carries it out.
 using Command = std::function<absl::Status()>;
 
-void AddSubmitCommand(CLI::App* app, const std::string* coordinator,
-                      Command* chosen);
-void AddStatusCommand(CLI::App* app, const std::string* coordinator,
-                      Command* chosen);
-void AddWatchCommand(CLI::App* app, const std::string* coordinator,
-                     Command* chosen);
-void AddResultsCommand(CLI::App* app, const std::string* coordinator,
-                       Command* chosen);
-void AddCancelCommand(CLI::App* app, const std::string* coordinator,
-                      Command* chosen);
-void AddDeleteCommand(CLI::App* app, const std::string* coordinator,
-                      Command* chosen);
-void AddListCommand(CLI::App* app, const std::string* coordinator,
+// The commands that talk to a coordinator about jobs and workers.
+void AddJobCommands(CLI::App* app, const std::string* coordinator,
                     Command* chosen);
-void AddClusterCommand(CLI::App* app, const std::string* coordinator,
-                       Command* chosen);
 void AddRunCommand(CLI::App* app, Command* chosen);
 void AddPlanCommand(CLI::App* app, const std::string* coordinator,
                     Command* chosen);

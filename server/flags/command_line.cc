@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/host/logging.h"
 #include "common/text/suggest.h"
 #include "common/text/text.h"
 #include "server/flags/foreign_flags.h"
@@ -145,7 +146,8 @@ std::string UnknownName(const CLI::App& app, int argc,
 }
 
 std::optional<int> ParseCommandLine(CLI::App* app, int argc,
-                                    const char* const* argv) {
+                                    const char* const* argv,
+                                    const std::string* log_level) {
   const auto mistake = [app](const std::string& what) {
     std::cerr << app->get_name() << ": " << what << "\n";
     return kExitUsage;
@@ -176,6 +178,10 @@ std::optional<int> ParseCommandLine(CLI::App* app, int argc,
         "'; see `", FullName(*Chosen(app)), " --help`"));
   } catch (const CLI::ParseError& e) {
     return mistake(EscapeForTerminal(e.what()));
+  }
+  if (log_level != nullptr && !SetLogLevel(*log_level)) {
+    return mistake(absl::StrCat("--log-level \"", *log_level,
+                                "\" is none of debug, info, warning, error"));
   }
   return std::nullopt;
 }

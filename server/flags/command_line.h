@@ -32,9 +32,11 @@ void AddEnvironmentTwins(CLI::App* app, const std::string& prefix);
 
 // Parses, and sets what the options are bound to. The exit code if the program
 // is to end now: after help or the version (0), or after a mistake
-// (kExitUsage), which is told in one line on stderr.
+// (kExitUsage), which is told in one line on stderr. Sets the log level, if
+// `log_level`, which an option is bound to, is not null.
 std::optional<int> ParseCommandLine(CLI::App* app, int argc,
-                                    const char* const* argv);
+                                    const char* const* argv,
+                                    const std::string* log_level = nullptr);
 
 // What is wrong with a command line that names a command or a flag that is not
 // there: "unknown flag --max-token; did you mean --max-tokens?". "" if nothing

@@ -406,7 +406,7 @@ TEST(LocalClusterTest, GeneratesOverThreeWorkersAndResumesResultsAtAnOffset) {
   options.coordinator.state_dir = dir.path() / "state";
   options.coordinator.timeouts.settle_time = absl::ZeroDuration();
   options.num_workers = 3;
-  options.host_memory = "1GiB";
+  options.machine.host_memory = "1GiB";
   options.metrics = metrics.get();
   auto cluster = LocalCluster::Start(options);
   ASSERT_TRUE(cluster.ok()) << cluster.status();

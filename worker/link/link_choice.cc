@@ -16,19 +16,19 @@ absl::StatusOr<LinkChoice> ParseLinkChoice(absl::string_view name) {
 }
 
 absl::StatusOr<std::unique_ptr<PayloadTransport>> OpenPayloads(
-    LinkChoice choice, const DeviceChoice& device,
-    const std::string& nccl_library, const std::string& cuda_library) {
-  if (choice == LinkChoice::kGrpc) return nullptr;
+    const LinkSetup& setup, const DeviceChoice& device) {
+  if (setup.choice == LinkChoice::kGrpc) return nullptr;
   // Activations that a CPU has computed would only make a detour.
-  if (choice == LinkChoice::kAuto && device.backend != BackendKind::kCuda) {
+  if (setup.choice == LinkChoice::kAuto &&
+      device.backend != BackendKind::kCuda) {
     return nullptr;
   }
   absl::StatusOr<std::unique_ptr<PayloadTransport>> transport =
-      CreateNcclTransport({.nccl_library = nccl_library,
-                           .cuda_library = cuda_library,
+      CreateNcclTransport({.nccl_library = setup.nccl_library,
+                           .cuda_library = setup.cuda_library,
                            .device = device.ordinal});
   if (transport.ok()) return transport;
-  if (choice == LinkChoice::kNccl) {
+  if (setup.choice == LinkChoice::kNccl) {
     return Annotate(transport.status(), "--link nccl");
   }
   LogInfo(absl::StrCat("links go by gRPC: ", transport.status().message()));

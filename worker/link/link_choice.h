@@ -18,6 +18,14 @@ enum class LinkChoice {
   kNccl,  // or nothing
 };
 
+// What may carry activations to the stages next to this one, and where NCCL and
+// CUDA are looked for (as dlopen does).
+struct LinkSetup {
+  LinkChoice choice = LinkChoice::kAuto;
+  std::string nccl_library = "libnccl.so.2";
+  std::string cuda_library = "libcuda.so.1";
+};
+
 // "auto", "grpc" or "nccl"; kInvalidArgument for others.
 absl::StatusOr<LinkChoice> ParseLinkChoice(absl::string_view name);
 
@@ -25,7 +33,6 @@ absl::StatusOr<LinkChoice> ParseLinkChoice(absl::string_view name);
 // computes on, or else from the first one; null if it has none. An
 // error, as of CreateNcclTransport, only with LinkChoice::kNccl.
 absl::StatusOr<std::unique_ptr<PayloadTransport>> OpenPayloads(
-    LinkChoice choice, const DeviceChoice& device,
-    const std::string& nccl_library, const std::string& cuda_library);
+    const LinkSetup& setup, const DeviceChoice& device);
 
 }  // namespace sluice

@@ -1,11 +1,15 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 
+#include "absl/status/status.h"
 #include "common/metrics/metrics.h"
+#include "common/types.h"
+#include "runtime/memory/activation_buffer.h"
 #include "worker/link/link.h"
-#include "worker/link/link_receiver.h"
 
 namespace grpc {
 class Service;
@@ -13,9 +17,23 @@ class Service;
 
 namespace sluice {
 
-// The receiving end of links over gRPC. Must outlive the server that serves it.
-// Thread-safe.
-class LinkService : public LinkReceiver {
+// What a stage expects from the one before it.
+struct LinkTerms {
+  int64_t max_rows = 0;           // tokens of one micro-batch
+  int64_t cols = 0;               // hidden size
+  int32_t max_micro_batches = 0;  // of one step
+  int32_t credits = 0;            // frames that may wait here, >= those of one
+                                  // step, which is only computed when complete
+  // A stream that says otherwise is refused.
+  LinkTransport transport = LinkTransport::kGrpc;
+};
+
+// The receiving end of links over gRPC, as a stage controls it. Streams are
+// told apart by their plan epoch: those of an epoch that is over are refused
+// with kFailedPrecondition, those of one that has not begun here wait without
+// credits, so that nothing that is sent early is lost or piles up. Must outlive
+// the server that serves it. Thread-safe; never waits.
+class LinkService {
  public:
   // `sink` must outlive the service. `payloads` may be null: streams whose
   // payloads are detached are then refused; else it is not called after the
@@ -24,7 +42,26 @@ class LinkService : public LinkReceiver {
   static std::unique_ptr<LinkService> Create(FrameSink* sink,
                                              PayloadTransport* payloads,
                                              Counter* bytes_received);
+  virtual ~LinkService() = default;
   virtual grpc::Service* service() = 0;
+
+  // Where activations are received from now on; null: anywhere.
+  virtual void ReceiveInto(std::shared_ptr<ActivationPool> buffers) = 0;
+  // Streams older than `epoch` end.
+  virtual void Advance(PlanEpoch epoch) = 0;
+  // Advances to `epoch` and grants its stream credits, now or when it comes.
+  virtual void Accept(PlanEpoch epoch, const LinkTerms& terms) = 0;
+  // The stream of `epoch`, which is there, has detached payloads, of at most
+  // `max_bytes` each: they come by the channel of this id. Before this it gets
+  // no credits.
+  virtual void Join(PlanEpoch epoch, const std::string& id,
+                    size_t max_bytes) = 0;
+  // `epoch` is over here: it and older ones are refused, with `reason`'s code
+  // and message for the stream that is open.
+  virtual void End(PlanEpoch epoch, const absl::Status& reason) = 0;
+  // Ends all streams and forgets about epochs: another coordinator may count
+  // from anywhere.
+  virtual void Forget(const absl::Status& reason) = 0;
 };
 
 }  // namespace sluice

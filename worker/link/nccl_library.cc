@@ -1,46 +1,27 @@
 #include "worker/link/nccl_library.h"
 
-#include <dlfcn.h>
-
 #include "absl/strings/str_cat.h"
+#include "common/host/shared_library.h"
 #include "common/status_macros.h"
 
 namespace sluice {
 namespace {
 
-// A loaded library, from which functions are taken one after the other; the
-// first error sticks.
-class Loader {
- public:
-  Loader(const std::string& path, absl::string_view what) : path_(path) {
-    handle_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (handle_ == nullptr) {
-      const char* error = dlerror();
-      status_ = absl::NotFoundError(
-          absl::StrCat("can't load ", what, ": ",
-                       error != nullptr ? error : "no such library"));
-    }
+constexpr char kNccl[] = "NCCL (--nccl-library)";
+
+// Whether all that was taken of a library is there. `what` names it and its
+// flag.
+absl::Status Check(const SharedLibrary& library, const std::string& path,
+                   absl::string_view what) {
+  if (!library.loaded()) {
+    return absl::NotFoundError(
+        absl::StrCat("can't load ", what, ": ", library.error()));
   }
-
-  template <typename Function>
-  void Take(const char* name, Function* function) {
-    if (!status_.ok()) return;
-    void* const symbol = dlsym(handle_, name);
-    if (symbol == nullptr) {
-      status_ = absl::FailedPreconditionError(absl::StrCat(
-          path_, " has no ", name, ": it is too old, or ", "something else"));
-      return;
-    }
-    *function = reinterpret_cast<Function>(symbol);
-  }
-
-  const absl::Status& status() const { return status_; }
-
- private:
-  const std::string path_;
-  void* handle_ = nullptr;
-  absl::Status status_;
-};
+  if (library.missing().empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(path, " has no ", library.missing(),
+                   ": it is too old, or something else"));
+}
 
 // NCCL_VERSION_CODE: X * 1000 + Y * 100 + Z before 2.9, X * 10000 since.
 std::string VersionText(int code) {
@@ -56,7 +37,7 @@ absl::StatusOr<std::unique_ptr<const NcclLibrary>> NcclLibrary::Load(
   auto library = std::unique_ptr<NcclLibrary>(new NcclLibrary());
 
   // CUDA first: libnccl is of no use without.
-  Loader cuda(cuda_path, "the CUDA driver (--cuda-library)");
+  SharedLibrary cuda(cuda_path);
   cuda::Api& c = library->cuda_;
   cuda.Take("cuInit", &c.Init);
   cuda.Take("cuDeviceGetCount", &c.DeviceGetCount);
@@ -79,13 +60,14 @@ absl::StatusOr<std::unique_ptr<const NcclLibrary>> NcclLibrary::Load(
   cuda.Take("cuEventQuery", &c.EventQuery);
   cuda.Take("cuPointerGetAttribute", &c.PointerGetAttribute);
   cuda.Take("cuGetErrorString", &c.GetErrorString);
-  SLUICE_RETURN_IF_ERROR(cuda.status());
+  SLUICE_RETURN_IF_ERROR(
+      Check(cuda, cuda_path, "the CUDA driver (--cuda-library)"));
 
-  Loader nccl(nccl_path, "NCCL (--nccl-library)");
+  SharedLibrary nccl(nccl_path);
   nccl::Api& n = library->nccl_;
   nccl.Take("ncclGetVersion", &n.GetVersion);
   nccl.Take("ncclGetErrorString", &n.GetErrorString);
-  SLUICE_RETURN_IF_ERROR(nccl.status());
+  SLUICE_RETURN_IF_ERROR(Check(nccl, nccl_path, kNccl));
   int version = 0;
   SLUICE_RETURN_IF_ERROR(
       library->NcclStatus(n.GetVersion(&version), "ncclGetVersion"));
@@ -101,7 +83,7 @@ absl::StatusOr<std::unique_ptr<const NcclLibrary>> NcclLibrary::Load(
   nccl.Take("ncclCommGetAsyncError", &n.CommGetAsyncError);
   nccl.Take("ncclSend", &n.Send);
   nccl.Take("ncclRecv", &n.Recv);
-  SLUICE_RETURN_IF_ERROR(nccl.status());
+  SLUICE_RETURN_IF_ERROR(Check(nccl, nccl_path, kNccl));
   return library;
 }
 

@@ -6,14 +6,8 @@
 #include "absl/status/statusor.h"
 #include "common/machine_profile.h"
 #include "runtime/profile/profile_cache.h"
-#include "worker/worker.h"
 
 namespace sluice {
-
-// What a worker with these options may use, as the profiler wants it; makes the
-// disk directory. Errors name the flag.
-absl::StatusOr<ProfilerOptions> ProfilerOptionsOf(
-    const Worker::Options& options);
 
 // MeasureMachine, and what this room adds: a link's rate and latency, and as
 // step_seconds what two messages take, for a step goes from the coordinator to
@@ -23,13 +17,13 @@ absl::StatusOr<MachineProfile> MeasureWorkerMachine(
     const ProfilerOptions& options, const ProfileProgress& progress,
     const std::atomic<bool>* cancelled);
 
-// Profiles of such workers: in their disk directory, or else in the user's
-// cache, measured by MeasureWorkerMachine.
-ProfileCacheOptions ProfileCacheOf(const ProfilerOptions& machine);
+// Profiles of workers with this share: in their disk directory, or else in the
+// user's cache, measured by MeasureWorkerMachine.
+ProfileCacheOptions ProfileCacheOf(const MachineShare& machine);
 
-// Of a file, for a worker with these options: capacities are the worker's.
+// Of a file, for a worker with this share: capacities are the worker's.
 // Errors name the file.
-absl::StatusOr<MachineProfile> ReadWorkerProfile(
-    const std::string& path, const ProfilerOptions& machine);
+absl::StatusOr<MachineProfile> ReadWorkerProfile(const std::string& path,
+                                                 const MachineShare& machine);
 
 }  // namespace sluice

@@ -6,12 +6,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/step_plan.h"
 #include "common/types.h"
 #include "runtime/exec/stage_executor.h"
 #include "worker/link/link.h"
 
 namespace sluice {
+
+class StageReporter;
 
 namespace v1 {
 class AssignStage;
@@ -21,38 +22,6 @@ class AssignStage;
 // stage could not be opened.
 absl::Status NextUnreached(absl::Status status);
 bool IsNextUnreached(const absl::Status& status);
-
-// What a stage is at: see v1::Activity.
-struct StageActivity {
-  enum class Kind {
-    kNone,
-    kLoading,
-    kConnecting,
-    kComputing,
-    kWaiting,
-    kBlocked
-  };
-  Kind kind = Kind::kNone;
-  PlanEpoch epoch;
-  uint64_t marks = 0;
-  int64_t last_step_out = 0;
-};
-
-// Takes a stage's news to the coordinator that assigned it; once that one is
-// gone, they go nowhere. Thread-safe; never waits.
-class StageReporter {
- public:
-  virtual ~StageReporter() = default;
-  virtual void Progress(PlanEpoch epoch, uint64_t bytes_done,
-                        uint64_t bytes_total) = 0;
-  virtual void Ready(PlanEpoch epoch, int64_t kv_pages, bool kv_by_need,
-                     int32_t page_tokens, uint64_t weight_bytes) = 0;
-  // `status` may bear NextUnreached's mark.
-  virtual void Failed(PlanEpoch epoch, const absl::Status& status) = 0;
-  virtual void Result(const StepResult& result, double compute_seconds) = 0;
-  // For the next stage: see LinkReceiver::Join.
-  virtual void LinkId(PlanEpoch epoch, const std::string& id) = 0;
-};
 
 // The part of a plan that one worker plays.
 struct AssignedStage : StageShare {

@@ -11,6 +11,8 @@
 #include "common/status_macros.h"
 #include "common/threads/bounded_queue.h"
 #include "runtime/memory/cpu_topology.h"
+#include "sluice/v1/pipeline.pb.h"
+#include "worker/stage/stage_reporter.h"
 
 namespace sluice {
 namespace {
@@ -60,7 +62,7 @@ struct StageRunner::Run {
   BoundedQueue<ActivationFrame> outbox;
 
   // For activity(). The first is the compute thread's word for what it is at.
-  std::atomic<StageActivity::Kind> at{StageActivity::Kind::kLoading};
+  std::atomic<v1::Activity::Kind> at{v1::Activity::KIND_LOADING};
   std::atomic<int64_t> frames_out{0};   // that it wants to be sent
   std::atomic<int64_t> frames_sent{0};  // that the link has taken
   std::atomic<int64_t> last_step_out{0};
@@ -81,16 +83,16 @@ struct StageRunner::Run {
     return true;
   }
 
-  StageActivity::Kind Activity() {
-    using Kind = StageActivity::Kind;
-    const Kind kind = at;
-    if (kind != Kind::kWaiting && kind != Kind::kBlocked) return kind;
+  v1::Activity::Kind Activity() {
+    const v1::Activity::Kind kind = at;
+    const bool waits = kind == v1::Activity::KIND_WAITING;
+    if (!waits && kind != v1::Activity::KIND_BLOCKED) return kind;
     MutexLock lock(&mu);
     // What waits here is this stage's turn, whether or not it notices.
-    if (kind == Kind::kWaiting && !inbox.empty()) return Kind::kComputing;
+    if (waits && !inbox.empty()) return v1::Activity::KIND_COMPUTING;
     if (frames_sent >= frames_out) return kind;
-    return link != nullptr && link->blocked() ? Kind::kBlocked
-                                              : Kind::kComputing;
+    return link != nullptr && link->blocked() ? v1::Activity::KIND_BLOCKED
+                                              : v1::Activity::KIND_COMPUTING;
   }
 
   bool Waits() {
@@ -110,6 +112,8 @@ struct StageRunner::Run {
 
 StageRunner::StageRunner(Options options)
     : options_(std::move(options)),
+      receiver_(LinkService::Create(this, options_.payloads,
+                                    options_.metrics->link_bytes_received)),
       meter_(options_.clock),
       compute_("compute", [this] { ComputeLoop(); }) {}
 
@@ -159,7 +163,7 @@ void StageRunner::Fail(Run& run, const absl::Status& status) {
     run.closed = true;
     // Under the lock, as Accept: once a run is stopped it says nothing more
     // about epochs, which Detach then forgets.
-    options_.receiver->End(a.epoch, named);
+    receiver_->End(a.epoch, named);
   }
   Log(options_.failure_level,
       absl::StrCat("epoch=", a.epoch.value(),
@@ -182,20 +186,20 @@ void StageRunner::Assign(AssignedStage assignment) {
                               old->assignment.epoch.value())));
     return;
   }
-  options_.receiver->Advance(assignment.epoch);
+  receiver_->Advance(assignment.epoch);
   Replace(std::make_shared<Run>(std::move(assignment)), false);
 }
 
 void StageRunner::Retire() {
   if (const RunPtr old = current()) {
-    options_.receiver->Advance(PlanEpoch(old->assignment.epoch.value() + 1));
+    receiver_->Advance(PlanEpoch(old->assignment.epoch.value() + 1));
   }
   Replace(nullptr, true);
 }
 
 void StageRunner::Detach() {
   Replace(nullptr, false);
-  options_.receiver->Forget(
+  receiver_->Forget(
       absl::UnavailableError("the worker has left its coordinator"));
 }
 
@@ -237,7 +241,7 @@ void StageRunner::OnLinkId(PlanEpoch epoch, const std::string& id) {
     return;
   }
   // Not under the run's lock: a link that can't be joined ends the run.
-  options_.receiver->Join(epoch, id, MostPayloadBytes(run->assignment));
+  receiver_->Join(epoch, id, MostPayloadBytes(run->assignment));
 }
 
 absl::Status StageRunner::OnFrame(ActivationFrame frame,
@@ -286,14 +290,14 @@ StageResources StageRunner::ResourcesOf(const AssignedStage& a) const {
   return resources;
 }
 
-StageActivity StageRunner::activity() const {
-  StageActivity activity;
+v1::Activity StageRunner::activity() const {
+  v1::Activity activity;
   if (const RunPtr run = current()) {
-    activity.kind = run->Activity();
-    activity.epoch = run->assignment.epoch;
-    activity.last_step_out = run->last_step_out;
+    activity.set_kind(run->Activity());
+    activity.set_epoch(run->assignment.epoch.value());
+    activity.set_last_step_out(run->last_step_out);
   }
-  activity.marks = marks_.count();
+  activity.set_marks(marks_.count());
   return activity;
 }
 
@@ -398,10 +402,10 @@ void StageRunner::Play(Run& run) {
       meter_.Switch(in_flight ? UsageMeter::State::kWaiting
                               : UsageMeter::State::kIdle);
     }
-    run.at = StageActivity::Kind::kWaiting;
+    run.at = v1::Activity::KIND_WAITING;
     std::optional<Run::Item> item = run.Take();
     if (!item.has_value()) break;
-    run.at = StageActivity::Kind::kComputing;
+    run.at = v1::Activity::KIND_COMPUTING;
     marks_.Add();
     std::optional<StageStep> step;
     if (item->plan != nullptr) {
@@ -462,8 +466,8 @@ absl::Status StageRunner::Prepare(Run& run) {
     terms.transport = a.previous_link;
     MutexLock lock(&run.mu);
     if (run.closed) return absl::CancelledError("the epoch is over");
-    options_.receiver->ReceiveInto(executor_->input_buffers());
-    options_.receiver->Accept(a.epoch, terms);
+    receiver_->ReceiveInto(executor_->input_buffers());
+    receiver_->Accept(a.epoch, terms);
   }
   return absl::OkStatus();
 }
@@ -545,7 +549,7 @@ absl::Status StageRunner::ConnectNext(Run& run) {
       a.reporter->LinkId(a.epoch, id);
     };
   }
-  run.at = StageActivity::Kind::kConnecting;
+  run.at = v1::Activity::KIND_CONNECTING;
   const absl::Duration deadline =
       options_.clock->Monotonic() + options_.connect_timeout;
   for (;;) {
@@ -617,9 +621,9 @@ absl::Status StageRunner::Emit(Run& run, ActivationFrame frame) {
   ++run.frames_out;
   if (run.outbox.TryPush(frame)) return absl::OkStatus();
   meter_.Switch(UsageMeter::State::kWaiting);
-  run.at = StageActivity::Kind::kBlocked;
+  run.at = v1::Activity::KIND_BLOCKED;
   const bool sent = run.outbox.Push(std::move(frame));
-  run.at = StageActivity::Kind::kComputing;
+  run.at = v1::Activity::KIND_COMPUTING;
   meter_.Switch(UsageMeter::State::kBusy);
   return sent ? absl::OkStatus() : absl::CancelledError("the epoch is over");
 }

@@ -19,7 +19,7 @@
 #include "runtime/memory/memory_budget.h"
 #include "runtime/model/checkpoint/model_content.h"
 #include "worker/link/link.h"
-#include "worker/link/link_receiver.h"
+#include "worker/link/link_service.h"
 #include "worker/runtime_report.h"
 #include "worker/stage/assigned_stage.h"
 #include "worker/stage/step_assembler.h"
@@ -27,6 +27,10 @@
 #include "worker/worker_metrics.h"
 
 namespace sluice {
+
+namespace v1 {
+class Activity;
+}  // namespace v1
 
 // StageExecutor::Load for one model directory.
 using StageLoader =
@@ -40,7 +44,7 @@ using StageLoader =
 // One thread owns the executor: it loads, connects to the next stage, takes
 // steps in the order in which they come, and computes them. While a stage is
 // played, a second thread sends what the first has computed. Everything else
-// only enqueues.
+// only enqueues. Frames come by the runner's own LinkService.
 //
 // A stage ends when its epoch does: by a newer assignment, by Retire or Detach,
 // or by an error, of which the first is reported. Weights stay loaded until
@@ -49,7 +53,7 @@ using StageLoader =
 // finds the weights there. Thread-safe.
 class StageRunner : public FrameSink {
  public:
-  // All pointers must outlive the runner.
+  // All pointers but `payloads` must outlive the runner.
   struct Options {
     StageLoader loader;
     // What the model's files hold, as the coordinator is told: weights that
@@ -61,8 +65,8 @@ class StageRunner : public FrameSink {
     // while a stage is played, if there are as many as cores.
     StageResources resources;
     LinkFactory* links = nullptr;
-    LinkReceiver* receiver = nullptr;
-    // Carries the activations of NCCL links; null: there are none here.
+    // Carries the activations of NCCL links; null: there are none here. To be
+    // destroyed before the runner.
     PayloadTransport* payloads = nullptr;
     const WorkerMetrics* metrics = nullptr;
     const Clock* clock = nullptr;
@@ -76,6 +80,10 @@ class StageRunner : public FrameSink {
   };
   explicit StageRunner(Options options);
   ~StageRunner() override;
+
+  // Where the stage before reaches this one. The runner must outlive the
+  // server that serves it.
+  grpc::Service* link_service() { return receiver_->service(); }
 
   // Ends the current stage and begins another, or prepares it. Reports
   // kFailedPrecondition if the current one is of a newer epoch, or of the same
@@ -100,7 +108,7 @@ class StageRunner : public FrameSink {
   // A stage is assigned, loaded, and runs.
   bool ready() const;
   UsageTotals usage() { return meter_.totals(); }
-  StageActivity activity() const;
+  v1::Activity activity() const;
   uint64_t link_bytes_sent() const { return link_bytes_sent_; }
   int64_t kv_pages_used() const { return kv_pages_used_; }
   // As of the last step.
@@ -138,6 +146,7 @@ class StageRunner : public FrameSink {
   void SendLoop(Run& run);
 
   const Options options_;
+  const std::unique_ptr<LinkService> receiver_;
   UsageMeter meter_;
   std::atomic<uint64_t> link_bytes_sent_{0};
   std::atomic<int64_t> kv_pages_used_{0};

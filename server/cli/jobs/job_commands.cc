@@ -104,334 +104,316 @@ struct OneJob {
   std::string id;
   bool json = false;
 
-  void AddTo(CLI::App* app) {
-    app->add_option("job", id, "the job's id, as `sluice submit` printed it")
+  void AddTo(CLI::App* cmd) {
+    cmd->add_option("job", id, "the job's id, as `sluice submit` printed it")
         ->required()
         ->check(Utf8Text());
-    app->add_flag("--json", json, "one JSON object on stdout");
+    cmd->add_flag("--json", json, "one JSON object on stdout");
   }
 };
 
-}  // namespace
+struct SubmitFlags {
+  JobFlags job;
+  std::string model, request_id, output, errors;
+  std::vector<std::string> metadata;
+  int32_t priority = 0;
+  bool server_path = false, wait = false, json = false;
 
-void AddSubmitCommand(CLI::App* app, const std::string* coordinator,
-                      Command* chosen) {
-  CLI::App* cmd = app->add_subcommand("submit", "Submit a file of requests");
-  struct Flags {
-    JobFlags job;
-    std::string model, request_id, output, errors;
-    std::vector<std::string> metadata;
-    int32_t priority = 0;
-    bool server_path = false;
-    bool wait = false;
-    bool json = false;
-  };
-  auto flags = std::make_shared<Flags>();
-  flags->job.AddTo(cmd);
-  auto* wait = cmd->add_flag("-w,--wait", flags->wait, "watch it to its end")
-                   ->group(kMainGroup);
-  auto* output =
-      cmd->add_option("-o,--output,--output-file", flags->output,
+  void AddTo(CLI::App* cmd);
+  absl::StatusOr<v1::JobSpec> ToSpec() const;
+};
+
+void SubmitFlags::AddTo(CLI::App* cmd) {
+  job.AddTo(cmd);
+  auto* wait_flag = cmd->add_flag("-w,--wait", wait, "watch it to its end")
+                        ->group(kMainGroup);
+  auto* output_flag =
+      cmd->add_option("-o,--output,--output-file", output,
                       "with --wait: write the results here, - is stdout")
           ->group(kMainGroup)
-          ->needs(wait);
-  cmd->add_option("--model", flags->model,
+          ->needs(wait_flag);
+  cmd->add_option("--model", model,
                   "the served model's name; by default whatever is served")
       ->check(Utf8Text())
       ->envname("SLUICE_SERVED_MODEL_NAME");
-  cmd->add_option("--request-id", flags->request_id,
+  cmd->add_option("--request-id", request_id,
                   "submitting twice with the same id makes one job")
       ->check(Utf8Text());
-  cmd->add_option("--priority", flags->priority, "higher ones run first");
-  cmd->add_option("--metadata", flags->metadata, "key=value, up to 16 times")
+  cmd->add_option("--priority", priority, "higher ones run first");
+  cmd->add_option("--metadata", metadata, "key=value, up to 16 times")
       ->check(Utf8Text());
-  cmd->add_flag("--server-path", flags->server_path,
+  cmd->add_flag("--server-path", server_path,
                 "--input names a file under the coordinator's --input-root");
-  cmd->add_option("--errors", flags->errors,
+  cmd->add_option("--errors", errors,
                   "with --output: write error lines here instead of there")
-      ->needs(output);
-  cmd->add_flag("--json", flags->json, "one JSON object on stdout");
-  cmd->group(kClusterCommands);
-  cmd->footer(
+      ->needs(output_flag);
+  cmd->add_flag("--json", json, "one JSON object on stdout");
+}
+
+absl::StatusOr<v1::JobSpec> SubmitFlags::ToSpec() const {
+  SLUICE_ASSIGN_OR_RETURN(v1::JobSpec spec, job.ToSpec());
+  spec.set_model(model);
+  spec.set_request_id(request_id);
+  spec.set_priority(priority);
+  for (const std::string& pair : metadata) {
+    const size_t eq = pair.find('=');
+    if (eq == std::string::npos || eq == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--metadata \"", pair, "\" is not key=value"));
+    }
+    (*spec.mutable_metadata())[pair.substr(0, eq)] = pair.substr(eq + 1);
+  }
+  if (!server_path) return spec;
+  if (const auto at = FindInvalidUtf8(job.input)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--input \"", job.input, "\" is not UTF-8 at byte ", *at + 1,
+        "; give the file on the coordinator such a name"));
+  }
+  spec.set_input_path(job.input);
+  return spec;
+}
+
+// Follows the job to its end; `files` may be null.
+absl::Status Wait(JobClient& client, const std::string& id, bool json,
+                  ProgressDisplay* display, ResultFiles* files) {
+  // One for all: who took the job is waited for from here on.
+  Patience patience = MakePatience(display);
+  patience.Heard();
+  SLUICE_ASSIGN_OR_RETURN(const v1::Job job,
+                          WatchWithProgress(client, id, patience, display));
+  if (files != nullptr) {
+    SLUICE_RETURN_IF_ERROR(
+        SaveResults(client, id, 0, false, false, patience, files));
+  }
+  Print(job, json);
+  if (job.counts().completed() > 0) return absl::OkStatus();
+  SLUICE_ASSIGN_OR_RETURN(const ErrorCounts errors,
+                          CountErrors(client, id, patience));
+  return CheckAnySucceeded(job, errors);
+}
+
+absl::Status Submit(const SubmitFlags& flags, const std::string& coordinator) {
+  SLUICE_ASSIGN_OR_RETURN(const v1::JobSpec spec, flags.ToSpec());
+  std::unique_ptr<InputFile> input;
+  std::vector<NamedInput> inputs;
+  if (!flags.server_path) {
+    SLUICE_ASSIGN_OR_RETURN(input, InputFile::Open(flags.job.input));
+    SLUICE_RETURN_IF_ERROR(
+        InputFile::CheckKind(flags.job.input, spec.format()));
+    inputs.push_back({flags.job.input, "--input"});
+  }
+  std::unique_ptr<ResultFiles> files;
+  if (!flags.output.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(
+        files, ResultFiles::Plan(flags.output, flags.errors, inputs));
+  }
+  auto client = Connect(coordinator);
+  ProgressDisplay display(Clock::Real(), flags.json);
+  SLUICE_ASSIGN_OR_RETURN(
+      const v1::Job job,
+      client->CreateJob(
+          spec, input ? &input->stream() : nullptr, [&](int64_t bytes) {
+            display.UpdateText(
+                absl::StrFormat("uploading: %.1f MB", bytes / 1e6));
+          }));
+  display.Finish();
+  NoteThatJobGoesOn(job);
+  if (flags.wait) {
+    return Wait(*client, job.id(), flags.json, &display, files.get());
+  }
+  Print(job, flags.json);
+  if (!flags.json) {
+    std::cerr << "follow it with: sluice watch " << job.id() << "\n";
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Status(const OneJob& flags, const std::string& coordinator) {
+  SLUICE_ASSIGN_OR_RETURN(const v1::Job job,
+                          Connect(coordinator)->GetJob(flags.id));
+  Print(job, flags.json);
+  return absl::OkStatus();
+}
+
+absl::Status Watch(const OneJob& flags, const std::string& coordinator) {
+  auto client = Connect(coordinator);
+  ProgressDisplay display(Clock::Real(), flags.json);
+  Patience patience = MakePatience(&display);
+  if (flags.json) {
+    return WatchToEnd(*client, flags.id, patience,
+                      [](const v1::Job& job) {
+                        NoteThatJobGoesOn(job);
+                        Print(job, true);
+                      })
+        .status();
+  }
+  SLUICE_ASSIGN_OR_RETURN(
+      const v1::Job job,
+      WatchWithProgress(*client, flags.id, patience, &display));
+  Print(job, false);
+  return absl::OkStatus();
+}
+
+struct ResultsFlags {
+  std::string id, output = "-", errors;
+  int64_t offset = 0;
+  bool follow = false, append = false;
+
+  void AddTo(CLI::App* cmd) {
+    cmd->add_option("job", id, "the job's id")->required()->check(Utf8Text());
+    cmd->add_option("-o,--output", output, "file, - is stdout")
+        ->capture_default_str();
+    cmd->add_option("--errors", errors,
+                    "write error lines here instead of into --output");
+    cmd->add_option("--offset", offset,
+                    "skip the results of the first N requests")
+        ->check(CLI::NonNegativeNumber);
+    cmd->add_flag("-f,--follow", follow,
+                  "wait for results that are not there yet");
+    cmd->add_flag("--append", append, "append to the files");
+  }
+};
+
+absl::Status Results(const ResultsFlags& flags,
+                     const std::string& coordinator) {
+  SLUICE_ASSIGN_OR_RETURN(auto files,
+                          ResultFiles::Plan(flags.output, flags.errors, {}));
+  ProgressDisplay display(Clock::Real(), true);
+  Patience patience = MakePatience(&display);
+  SLUICE_RETURN_IF_ERROR(SaveResults(*Connect(coordinator), flags.id,
+                                     flags.offset, flags.follow, flags.append,
+                                     patience, files.get()));
+  std::cerr << files->lines() << " results\n";
+  return absl::OkStatus();
+}
+
+absl::Status Cancel(const OneJob& flags, const std::string& coordinator) {
+  SLUICE_ASSIGN_OR_RETURN(const v1::Job job,
+                          Connect(coordinator)->CancelJob(flags.id));
+  Print(job, flags.json);
+  return absl::OkStatus();
+}
+
+absl::Status Delete(const OneJob& flags, const std::string& coordinator) {
+  SLUICE_RETURN_IF_ERROR(Connect(coordinator)->DeleteJob(flags.id));
+  if (flags.json) {
+    std::cout << nlohmann::json{{"id", flags.id}, {"deleted", true}}
+              << std::endl;
+  } else {
+    std::cout << "deleted " << flags.id << std::endl;
+  }
+  return absl::OkStatus();
+}
+
+struct ListFlags {
+  int32_t limit = 50;
+  bool json = false;
+
+  void AddTo(CLI::App* cmd) {
+    cmd->add_option("--limit", limit, "at most so many jobs")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+    cmd->add_flag("--json", json, "a JSON object a line on stdout");
+  }
+};
+
+void PrintRow(const v1::Job& job, bool first) {
+  if (first) {
+    std::cout << absl::StrFormat("%-14s %-12s %10s %10s %8s  %s\n", "JOB",
+                                 "STATE", "REQUESTS", "DONE", "FAILED", "NAME");
+  }
+  std::cout << absl::StrFormat(
+      "%-14s %-12s %10d %10d %8d  %s\n", EscapeForTerminal(job.id()),
+      JobStateName(job.state()), job.counts().total(), job.counts().completed(),
+      job.counts().failed(), EscapeForTerminal(job.spec().name()));
+}
+
+absl::Status List(const ListFlags& flags, const std::string& coordinator) {
+  auto client = Connect(coordinator);
+  v1::ListJobsRequest request;
+  int32_t left = flags.limit;
+  bool any = false;
+  do {
+    request.set_page_size(std::min(left, 1000));
+    SLUICE_ASSIGN_OR_RETURN(const v1::ListJobsResponse page,
+                            client->ListJobs(request));
+    for (const v1::Job& job : page.jobs()) {
+      if (flags.json) {
+        std::cout << JobToJson(job) << "\n";
+      } else {
+        PrintRow(job, !any);
+      }
+      any = true;
+    }
+    left -= page.jobs_size();
+    request.set_page_token(page.next_page_token());
+  } while (left > 0 && !request.page_token().empty());
+  if (!any && !flags.json) std::cout << "no jobs\n";
+  return absl::OkStatus();
+}
+
+struct ClusterCommandFlags {
+  bool json = false;
+  void AddTo(CLI::App* cmd) {
+    cmd->add_flag("--json", json, "one JSON object on stdout");
+  }
+};
+
+absl::Status Cluster(const ClusterCommandFlags& flags,
+                     const std::string& coordinator) {
+  SLUICE_ASSIGN_OR_RETURN(const v1::ClusterState state,
+                          Connect(coordinator)->GetClusterState());
+  if (flags.json) {
+    std::cout << ClusterToJson(state) << std::endl;
+  } else {
+    std::cout << ClusterToText(state) << std::flush;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddJobCommands(CLI::App* app, const std::string* coordinator,
+                    Command* chosen) {
+  // A command with the flags that `run` takes.
+  const auto add = [=]<typename Flags>(
+                       const char* name, const char* description,
+                       const char* footer,
+                       absl::Status (*run)(const Flags&, const std::string&)) {
+    CLI::App* cmd = app->add_subcommand(name, description);
+    auto flags = std::make_shared<Flags>();
+    flags->AddTo(cmd);
+    cmd->group(kClusterCommands);
+    cmd->footer(footer);
+    cmd->callback([=] { *chosen = [=] { return run(*flags, *coordinator); }; });
+  };
+  add("submit", "Submit a file of requests",
       "Examples:\n"
       "  sluice submit --input prompts.jsonl\n"
       "  sluice submit -i prompts.jsonl --wait --output answers.jsonl\n"
       "  sluice submit -i questions.txt --max-tokens 64 --temperature 0.7\n"
-      "  cat prompts.jsonl | sluice submit -i - --request-id nightly-17");
-  cmd->callback([=] {
-    *chosen = [=]() -> absl::Status {
-      SLUICE_ASSIGN_OR_RETURN(v1::JobSpec spec, flags->job.ToSpec());
-      spec.set_model(flags->model);
-      spec.set_request_id(flags->request_id);
-      spec.set_priority(flags->priority);
-      for (const std::string& pair : flags->metadata) {
-        const size_t eq = pair.find('=');
-        if (eq == std::string::npos || eq == 0) {
-          return absl::InvalidArgumentError(
-              absl::StrCat("--metadata \"", pair, "\" is not key=value"));
-        }
-        (*spec.mutable_metadata())[pair.substr(0, eq)] = pair.substr(eq + 1);
-      }
-      std::unique_ptr<InputFile> input;
-      std::vector<NamedInput> inputs;
-      if (flags->server_path) {
-        if (const auto at = FindInvalidUtf8(flags->job.input)) {
-          return absl::InvalidArgumentError(absl::StrCat(
-              "--input \"", flags->job.input, "\" is not UTF-8 at byte ",
-              *at + 1, "; give the file on the coordinator such a name"));
-        }
-        spec.set_input_path(flags->job.input);
-      } else {
-        SLUICE_ASSIGN_OR_RETURN(input, InputFile::Open(flags->job.input));
-        SLUICE_RETURN_IF_ERROR(
-            InputFile::CheckKind(flags->job.input, spec.format()));
-        inputs.push_back({flags->job.input, "--input"});
-      }
-      std::unique_ptr<ResultFiles> files;
-      if (!flags->output.empty()) {
-        SLUICE_ASSIGN_OR_RETURN(
-            files, ResultFiles::Plan(flags->output, flags->errors, inputs));
-      }
-      auto client = Connect(*coordinator);
-      ProgressDisplay display(Clock::Real(), flags->json);
-      SLUICE_ASSIGN_OR_RETURN(
-          v1::Job job,
-          client->CreateJob(
-              spec, input ? &input->stream() : nullptr, [&](int64_t bytes) {
-                display.UpdateText(
-                    absl::StrFormat("uploading: %.1f MB", bytes / 1e6));
-              }));
-      display.Finish();
-      NoteThatJobGoesOn(job);
-      if (!flags->wait) {
-        Print(job, flags->json);
-        if (!flags->json) {
-          std::cerr << "follow it with: sluice watch " << job.id() << "\n";
-        }
-        return absl::OkStatus();
-      }
-      // One for all: who took the job is waited for from here on.
-      Patience patience = MakePatience(&display);
-      patience.Heard();
-      SLUICE_ASSIGN_OR_RETURN(
-          job, WatchWithProgress(*client, job.id(), patience, &display));
-      if (files != nullptr) {
-        SLUICE_RETURN_IF_ERROR(SaveResults(*client, job.id(), 0, false, false,
-                                           patience, files.get()));
-      }
-      Print(job, flags->json);
-      if (job.counts().completed() > 0) return absl::OkStatus();
-      SLUICE_ASSIGN_OR_RETURN(const ErrorCounts errors,
-                              CountErrors(*client, job.id(), patience));
-      return CheckAnySucceeded(job, errors);
-    };
-  });
-}
-
-void AddStatusCommand(CLI::App* app, const std::string* coordinator,
-                      Command* chosen) {
-  CLI::App* cmd = app->add_subcommand("status", "Show a job");
-  auto flags = std::make_shared<OneJob>();
-  flags->AddTo(cmd);
-  cmd->group(kClusterCommands);
-  cmd->footer("Example:\n  sluice status job_1 --json | jq .request_counts");
-  cmd->callback([=] {
-    *chosen = [=]() -> absl::Status {
-      SLUICE_ASSIGN_OR_RETURN(v1::Job job,
-                              Connect(*coordinator)->GetJob(flags->id));
-      Print(job, flags->json);
-      return absl::OkStatus();
-    };
-  });
-}
-
-void AddWatchCommand(CLI::App* app, const std::string* coordinator,
-                     Command* chosen) {
-  CLI::App* cmd = app->add_subcommand(
-      "watch", "Show a job's progress, throughput and ETA until it ends");
-  auto flags = std::make_shared<OneJob>();
-  flags->AddTo(cmd);
-  cmd->group(kClusterCommands);
-  cmd->footer(
+      "  cat prompts.jsonl | sluice submit -i - --request-id nightly-17",
+      Submit);
+  add("status", "Show a job",
+      "Example:\n  sluice status job_1 --json | jq .request_counts", Status);
+  add("watch", "Show a job's progress, throughput and ETA until it ends",
       "With --json prints one JSON object for every change.\n"
-      "Example:\n  sluice watch job_1");
-  cmd->callback([=] {
-    *chosen = [=]() -> absl::Status {
-      auto client = Connect(*coordinator);
-      ProgressDisplay display(Clock::Real(), flags->json);
-      Patience patience = MakePatience(&display);
-      if (flags->json) {
-        return WatchToEnd(*client, flags->id, patience,
-                          [](const v1::Job& job) {
-                            NoteThatJobGoesOn(job);
-                            Print(job, true);
-                          })
-            .status();
-      }
-      SLUICE_ASSIGN_OR_RETURN(
-          v1::Job job,
-          WatchWithProgress(*client, flags->id, patience, &display));
-      Print(job, false);
-      return absl::OkStatus();
-    };
-  });
-}
-
-void AddResultsCommand(CLI::App* app, const std::string* coordinator,
-                       Command* chosen) {
-  CLI::App* cmd =
-      app->add_subcommand("results", "Write a job's results, in input order");
-  struct Flags {
-    std::string id, output = "-", errors;
-    int64_t offset = 0;
-    bool follow = false;
-    bool append = false;
-  };
-  auto flags = std::make_shared<Flags>();
-  cmd->add_option("job", flags->id, "the job's id")
-      ->required()
-      ->check(Utf8Text());
-  cmd->add_option("-o,--output", flags->output, "file, - is stdout")
-      ->capture_default_str();
-  cmd->add_option("--errors", flags->errors,
-                  "write error lines here instead of into --output");
-  cmd->add_option("--offset", flags->offset,
-                  "skip the results of the first N requests")
-      ->check(CLI::NonNegativeNumber);
-  cmd->add_flag("-f,--follow", flags->follow,
-                "wait for results that are not there yet");
-  cmd->add_flag("--append", flags->append, "append to the files");
-  cmd->group(kClusterCommands);
-  cmd->footer(
+      "Example:\n  sluice watch job_1",
+      Watch);
+  add("results", "Write a job's results, in input order",
       "Examples:\n"
       "  sluice results job_1 --output answers.jsonl --errors errors.jsonl\n"
       "  sluice results job_1 --offset 500 --append -o answers.jsonl\n"
-      "  sluice results job_1 --follow | jq .custom_id");
-  cmd->callback([=] {
-    *chosen = [=]() -> absl::Status {
-      SLUICE_ASSIGN_OR_RETURN(
-          auto files, ResultFiles::Plan(flags->output, flags->errors, {}));
-      ProgressDisplay display(Clock::Real(), true);
-      Patience patience = MakePatience(&display);
-      SLUICE_RETURN_IF_ERROR(SaveResults(*Connect(*coordinator), flags->id,
-                                         flags->offset, flags->follow,
-                                         flags->append, patience, files.get()));
-      std::cerr << files->lines() << " results\n";
-      return absl::OkStatus();
-    };
-  });
-}
-
-void AddCancelCommand(CLI::App* app, const std::string* coordinator,
-                      Command* chosen) {
-  CLI::App* cmd =
-      app->add_subcommand("cancel", "Stop a job; its results so far are kept");
-  auto flags = std::make_shared<OneJob>();
-  flags->AddTo(cmd);
-  cmd->group(kClusterCommands);
-  cmd->footer("Example:\n  sluice cancel job_1");
-  cmd->callback([=] {
-    *chosen = [=]() -> absl::Status {
-      SLUICE_ASSIGN_OR_RETURN(v1::Job job,
-                              Connect(*coordinator)->CancelJob(flags->id));
-      Print(job, flags->json);
-      return absl::OkStatus();
-    };
-  });
-}
-
-void AddDeleteCommand(CLI::App* app, const std::string* coordinator,
-                      Command* chosen) {
-  CLI::App* cmd = app->add_subcommand(
-      "delete", "Delete an ended job together with its results");
-  auto flags = std::make_shared<OneJob>();
-  flags->AddTo(cmd);
-  cmd->group(kClusterCommands);
-  cmd->footer("Example:\n  sluice delete job_1");
-  cmd->callback([=] {
-    *chosen = [=]() -> absl::Status {
-      SLUICE_RETURN_IF_ERROR(Connect(*coordinator)->DeleteJob(flags->id));
-      if (flags->json) {
-        std::cout << nlohmann::json{{"id", flags->id}, {"deleted", true}}
-                  << std::endl;
-      } else {
-        std::cout << "deleted " << flags->id << std::endl;
-      }
-      return absl::OkStatus();
-    };
-  });
-}
-
-void AddListCommand(CLI::App* app, const std::string* coordinator,
-                    Command* chosen) {
-  CLI::App* cmd = app->add_subcommand("list", "List jobs, newest first");
-  struct Flags {
-    int32_t limit = 50;
-    bool json = false;
-  };
-  auto flags = std::make_shared<Flags>();
-  cmd->add_option("--limit", flags->limit, "at most so many jobs")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  cmd->add_flag("--json", flags->json, "a JSON object a line on stdout");
-  cmd->group(kClusterCommands);
-  cmd->footer("Example:\n  sluice list --limit 10");
-  cmd->callback([=] {
-    *chosen = [=]() -> absl::Status {
-      auto client = Connect(*coordinator);
-      v1::ListJobsRequest request;
-      int32_t left = flags->limit;
-      bool any = false;
-      do {
-        request.set_page_size(std::min(left, 1000));
-        SLUICE_ASSIGN_OR_RETURN(v1::ListJobsResponse page,
-                                client->ListJobs(request));
-        for (const v1::Job& job : page.jobs()) {
-          if (flags->json) {
-            std::cout << JobToJson(job) << "\n";
-          } else {
-            if (!any) {
-              std::cout << absl::StrFormat("%-14s %-12s %10s %10s %8s  %s\n",
-                                           "JOB", "STATE", "REQUESTS", "DONE",
-                                           "FAILED", "NAME");
-            }
-            std::cout << absl::StrFormat(
-                "%-14s %-12s %10d %10d %8d  %s\n", EscapeForTerminal(job.id()),
-                JobStateName(job.state()), job.counts().total(),
-                job.counts().completed(), job.counts().failed(),
-                EscapeForTerminal(job.spec().name()));
-          }
-          any = true;
-        }
-        left -= page.jobs_size();
-        request.set_page_token(page.next_page_token());
-      } while (left > 0 && !request.page_token().empty());
-      if (!any && !flags->json) std::cout << "no jobs\n";
-      return absl::OkStatus();
-    };
-  });
-}
-
-void AddClusterCommand(CLI::App* app, const std::string* coordinator,
-                       Command* chosen) {
-  CLI::App* cmd = app->add_subcommand(
-      "cluster", "Show the workers, their layers and what they do");
-  auto json_flag = std::make_shared<bool>(false);
-  cmd->add_flag("--json", *json_flag, "one JSON object on stdout");
-  cmd->group(kClusterCommands);
-  cmd->footer("Example:\n  sluice cluster");
-  cmd->callback([=] {
-    *chosen = [=]() -> absl::Status {
-      SLUICE_ASSIGN_OR_RETURN(const v1::ClusterState state,
-                              Connect(*coordinator)->GetClusterState());
-      if (*json_flag) {
-        std::cout << ClusterToJson(state) << std::endl;
-      } else {
-        std::cout << ClusterToText(state) << std::flush;
-      }
-      return absl::OkStatus();
-    };
-  });
+      "  sluice results job_1 --follow | jq .custom_id",
+      Results);
+  add("cancel", "Stop a job; its results so far are kept",
+      "Example:\n  sluice cancel job_1", Cancel);
+  add("delete", "Delete an ended job together with its results",
+      "Example:\n  sluice delete job_1", Delete);
+  add("list", "List jobs, newest first", "Example:\n  sluice list --limit 10",
+      List);
+  add("cluster", "Show the workers, their layers and what they do",
+      "Example:\n  sluice cluster", Cluster);
 }
 
 }  // namespace sluice

@@ -36,8 +36,11 @@
 #include "server/cli/plan/frontier_svg.h"
 #include "server/cli/plan/plan_report.h"
 #include "server/cli/run/cluster_flags.h"
+#include "server/cli/run/run_state.h"
 #include "server/flags/checks.h"
 #include "server/flags/command_line.h"
+#include "server/flags/coordinator_flags.h"
+#include "server/flags/shared_flags.h"
 #include "server/job_client.h"
 #include "server/local_profile.h"
 
@@ -49,21 +52,20 @@ constexpr size_t kUploadBytes = 1 << 20;
 
 // What both commands have to know: a model, a workload, machines.
 struct PlanFlags {
-  std::string model, dtype = "auto", input, format = "auto", lengths;
-  std::string load_format = "auto", split = "even", cluster, plan, output, svg;
-  std::string generation_config = "auto";
-  std::string host_memory, disk_dir, disk_space;
-  std::vector<std::string> profiles, policy, allow;
-  int32_t max_model_len = 0, max_tokens = 0, workers = 0, gbs = 0, blocks = 0;
-  int32_t num_microbatches = 0, max_step_tokens = 0;
+  CoordinatorFlags coordinator;
+  MachineFlags machine;  // only of memory and disk
+  std::string input, format = "auto", lengths, cluster, plan, output, svg;
+  std::vector<std::string> profiles, allow;
+  int32_t max_tokens = 0, workers = 0;
   double latency = 0;
-  bool running = false, json = false, frontier = false, no_refill = false;
+  bool running = false, json = false, frontier = false;
 
   void AddTo(CLI::App* app);
 };
 
 void PlanFlags::AddTo(CLI::App* app) {
-  app->add_option("--model", model,
+  Coordinator::Options& options = coordinator.options;
+  app->add_option("--model", coordinator.model,
                   "model directory; its config.json is enough with --lengths")
       ->required()
       ->group(kMainGroup)
@@ -86,15 +88,16 @@ void PlanFlags::AddTo(CLI::App* app) {
   app->add_option("--max-tokens", max_tokens,
                   "tokens to generate where the input does not say")
       ->check(AtLeast(1));
-  app->add_option("--host-memory", host_memory,
+  app->add_option("--host-memory", machine.host_memory,
                   "of this machine, as in sluice run, or of each --profile")
       ->type_name("SIZE");
-  app->add_option("--disk-dir", disk_dir, "of this machine, as in sluice run")
+  app->add_option("--disk-dir", machine.disk_dir,
+                  "of this machine, as in sluice run")
       ->type_name("DIR");
-  app->add_option("--disk-space", disk_space,
+  app->add_option("--disk-space", machine.disk_space,
                   "of this machine, as in sluice run, or of each --profile")
       ->type_name("SIZE");
-  app->add_option("--load-format", load_format,
+  app->add_option("--load-format", coordinator.load_format,
                   "auto or dummy, as in sluice run; a plan reads no weights in "
                   "any case")
       ->check(CLI::IsMember({"auto", "dummy"}))
@@ -107,38 +110,36 @@ void PlanFlags::AddTo(CLI::App* app) {
                   "\"a.json\", \"count\": 8, \"workers\": 1}, ...]}");
   app->add_flag("--running", running,
                 "the machines of the running cluster (--coordinator)");
-  app->add_option("--dtype", dtype,
-                  "auto (the model's), float32, bfloat16 or, on GPUs, float16")
-      ->capture_default_str();
-  app->add_option("--split", split, "of the layers: even or balanced")
+  AddDType(app, &coordinator.dtype);
+  app->add_option("--split", coordinator.split,
+                  "of the layers: even or balanced")
       ->check(CLI::IsMember({"even", "balanced"}))
       ->capture_default_str();
-  app->add_option("--max-model-len", max_model_len,
+  app->add_option("--max-model-len", options.max_model_len,
                   "positions of prompt and answer; default: the longest "
                   "request's");
-  app->add_option("--generation-config", generation_config,
+  app->add_option("--generation-config", coordinator.generation_config,
                   "auto or none, as in sluice run: how many tokens requests "
                   "get that do not say")
       ->check(CLI::IsMember({"auto", "none"}))
       ->capture_default_str();
-  app->add_option("--policy", policy,
+  app->add_option("--policy", options.policy,
                   "key=value pairs that are not to be chosen (gbs, "
                   "num-microbatches, max-step-tokens, threads, "
                   "compress-weights, compress-kv, attention-site); with shares "
                   "of tiers (w, c, h) nothing is chosen, and what the policy "
                   "would do is predicted");
-  app->add_option("--gbs", gbs, "sequences in a micro-batch");
-  app->add_option("--num-microbatches", num_microbatches,
+  app->add_option("--gbs", options.gbs, "sequences in a micro-batch");
+  app->add_option("--num-microbatches", options.num_microbatches,
                   "micro-batches in a block");
-  app->add_option("--blocks", blocks, "blocks in flight");
-  app->add_option("--max-step-tokens", max_step_tokens,
+  app->add_option("--blocks", options.num_blocks, "blocks in flight");
+  app->add_option("--max-step-tokens", options.max_step_tokens,
                   "new tokens of a micro-batch in one step");
   app->add_option("--allow", allow,
                   "formats that may be chosen besides the model's own: int8, "
                   "int4 (weights), kv-int8, kv-int4. They change answers")
       ->check(CLI::IsMember({"int8", "int4", "kv-int8", "kv-int4"}));
-  app->add_flag("--no-refill", no_refill,
-                "start new sequences only when a whole block has ended");
+  coordinator.AddNoRefill(app);
   app->add_flag("--json", json, "JSON instead of tables");
 }
 
@@ -227,12 +228,14 @@ void NoteSharedMachines(const std::vector<std::string>& paths,
 absl::Status CheckBudgets(const PlanFlags& flags) {
   const bool elsewhere = flags.running || !flags.cluster.empty();
   const char* machines = flags.running ? "--running" : "--cluster";
-  if (elsewhere && (!flags.host_memory.empty() || !flags.disk_space.empty())) {
+  if (elsewhere && (!flags.machine.host_memory.empty() ||
+                    !flags.machine.disk_space.empty())) {
     return absl::InvalidArgumentError(
         absl::StrCat("--host-memory and --disk-space do not go with ", machines,
                      ", whose machines have budgets of their own: edit these"));
   }
-  if (!flags.disk_dir.empty() && (elsewhere || !flags.profiles.empty())) {
+  if (!flags.machine.disk_dir.empty() &&
+      (elsewhere || !flags.profiles.empty())) {
     return absl::InvalidArgumentError(
         absl::StrCat("--disk-dir is of this machine, and does not go with ",
                      elsewhere ? machines : "--profile",
@@ -274,16 +277,14 @@ absl::StatusOr<std::vector<MachineProfile>> ReadMachines(
     if (profile.name.empty()) {
       profile.name = std::filesystem::path(path).stem().string();
     }
-    SLUICE_RETURN_IF_ERROR(
-        SetBudgets(flags.host_memory, flags.disk_space, &profile));
+    SLUICE_RETURN_IF_ERROR(SetBudgets(flags.machine.host_memory,
+                                      flags.machine.disk_space, &profile));
     machines.push_back(std::move(profile));
   }
   NoteSharedMachines(flags.profiles, machines);
   if (machines.empty()) {
     LocalProfileOptions options;
-    options.host_memory = flags.host_memory;
-    options.disk_dir = flags.disk_dir;
-    options.disk_space = flags.disk_space;
+    options.machine = flags.machine;
     options.fresh = false;
     ProgressDisplay display(Clock::Real(), flags.json);
     SLUICE_ASSIGN_OR_RETURN(MachineProfile profile,
@@ -310,17 +311,14 @@ absl::StatusOr<Case> MakeCase(const PlanFlags& flags,
   SLUICE_RETURN_IF_ERROR(CheckBudgets(flags));
   Case c;
   SLUICE_ASSIGN_OR_RETURN(c.state_dir, TemporaryStateDir::Make());
-  Coordinator::Options options;
-  options.model_dir = flags.model;
+  const Coordinator::Options& fixed = flags.coordinator.options;
+  SLUICE_ASSIGN_OR_RETURN(Coordinator::Options options,
+                          flags.coordinator.Read());
   options.state_dir = c.state_dir->path();
   options.dummy_weights = true;  // only descriptions are read
-  options.max_model_len = flags.max_model_len;
-  options.generation_config = flags.generation_config == "auto";
-  options.policy = flags.policy;
-  options.gbs = flags.gbs;
-  options.num_microbatches = flags.num_microbatches;
-  options.max_step_tokens = flags.max_step_tokens;
-  SLUICE_ASSIGN_OR_RETURN(options.dtype, ParseDTypeChoice(flags.dtype));
+  options.num_blocks = 0;        // which are the plan's
+  c.request.split = options.split;
+  c.request.refill = options.refill;
   SLUICE_ASSIGN_OR_RETURN(c.coordinator,
                           Coordinator::Create(std::move(options)));
   LengthHistogram lengths;
@@ -341,22 +339,20 @@ absl::StatusOr<Case> MakeCase(const PlanFlags& flags,
   request.model = c.coordinator->shape();
   request.dtype = c.coordinator->policy().dtype;
   request.workload = lengths.ToWorkload();
-  request.split = flags.split == "balanced" ? Split::kBalanced : Split::kEven;
-  request.refill = !flags.no_refill;
   request.most_latency_seconds = flags.latency;
-  if (flags.max_model_len > 0) {
-    request.least_positions = request.most_positions = flags.max_model_len;
+  if (fixed.max_model_len > 0) {
+    request.least_positions = request.most_positions = fixed.max_model_len;
   }
-  if (!NamesFractions(flags.policy)) {
-    SLUICE_ASSIGN_OR_RETURN(request.choices, ChoicesLeftBy(flags.policy));
+  if (!NamesFractions(fixed.policy)) {
+    SLUICE_ASSIGN_OR_RETURN(request.choices, ChoicesLeftBy(fixed.policy));
   }
   const auto fix = [](int32_t value, std::vector<int32_t>* list) {
     if (value > 0) *list = {value};
   };
-  fix(flags.gbs, &request.choices.gbs);
-  fix(flags.num_microbatches, &request.choices.num_microbatches);
-  fix(flags.blocks, &request.choices.num_blocks);
-  fix(flags.max_step_tokens, &request.choices.max_step_tokens);
+  fix(fixed.gbs, &request.choices.gbs);
+  fix(fixed.num_microbatches, &request.choices.num_microbatches);
+  fix(fixed.num_blocks, &request.choices.num_blocks);
+  fix(fixed.max_step_tokens, &request.choices.max_step_tokens);
   for (const std::string& format : flags.allow) {
     (format[0] == 'k' ? request.choices.kv_formats
                       : request.choices.weight_formats)
@@ -404,16 +400,18 @@ absl::Status ShowFrontier(const PlanFlags& flags, const Case& c) {
   }
   return WriteOutputFile(
       flags.svg, "--svg",
-      FrontierSvg(
-          absl::StrCat(std::filesystem::path(flags.model).filename().string(),
-                       ": throughput over latency"),
-          points));
+      FrontierSvg(absl::StrCat(std::filesystem::path(flags.coordinator.model)
+                                   .filename()
+                                   .string(),
+                               ": throughput over latency"),
+                  points));
 }
 
 // The best plan; or, for a policy that says where everything lies, what it
 // would do.
 absl::StatusOr<PlanResult> Decide(const PlanFlags& flags, const Case& c) {
-  if (!NamesFractions(flags.policy)) return MakePlan(c.request);
+  if (!NamesFractions(flags.coordinator.options.policy))
+    return MakePlan(c.request);
   const std::vector<LayerRange> ranges = SplitEvenly(
       c.request.model.num_layers, static_cast<int>(c.request.machines.size()));
   std::vector<StageChoice> stages;
@@ -422,9 +420,9 @@ absl::StatusOr<PlanResult> Decide(const PlanFlags& flags, const Case& c) {
   }
   PlanResult result;
   SLUICE_ASSIGN_OR_RETURN(
-      result.best,
-      EvaluatePlan(c.request, stages,
-                   std::max(flags.blocks, static_cast<int>(ranges.size()))));
+      result.best, EvaluatePlan(c.request, stages,
+                                std::max(flags.coordinator.options.num_blocks,
+                                         static_cast<int>(ranges.size()))));
   result.candidates = 1;
   return result;
 }

@@ -14,13 +14,14 @@
 #include "server/cli/run/cluster_flags.h"
 #include "server/flags/checks.h"
 #include "server/flags/command_line.h"
+#include "server/flags/shared_flags.h"
 #include "server/local_profile.h"
 
 namespace sluice {
 namespace {
 
 struct ProfileFlags {
-  LocalProfileOptions machine;
+  LocalProfileOptions profile;
   std::string output, show;
   bool json = false, cached = false, quiet = false;
 };
@@ -28,9 +29,9 @@ struct ProfileFlags {
 absl::StatusOr<MachineProfile> GetProfile(const ProfileFlags& flags) {
   if (!flags.show.empty()) return ReadProfileFile(flags.show);
   ProgressDisplay display(Clock::Real(), flags.quiet);
-  LocalProfileOptions machine = flags.machine;
-  machine.fresh = !flags.cached;
-  return LocalProfile(machine, ShowProfiling(&display));
+  LocalProfileOptions options = flags.profile;
+  options.fresh = !flags.cached;
+  return LocalProfile(options, ShowProfiling(&display));
 }
 
 absl::Status Run(const ProfileFlags& flags) {
@@ -66,18 +67,14 @@ void AddProfileCommand(CLI::App* app, Command* chosen) {
       "Measure this machine, for the planner: disk, memory, products, "
       "attention, links. Takes about 20 s, in which nothing else should run");
   auto flags = std::make_shared<ProfileFlags>();
-  LocalProfileOptions& machine = flags->machine;
+  MachineFlags& machine = flags->profile.machine;
   cmd->group(kPlanCommands);
   cmd->add_option("--disk-dir", machine.disk_dir,
                   "measure the disk there; default: no disk tier");
   cmd->add_option("--disk-space", machine.disk_space,
                   "what may be used of it, as 100GiB; default: 90 % of what "
                   "is free or holds weights already");
-  cmd->add_option("--device", machine.device,
-                  "what computes: cpu; cuda, the first GPU, or cuda:N; "
-                  "cpu-discrete, for tests: the CPU with device memory of its "
-                  "own")
-      ->capture_default_str();
+  AddDevice(cmd, &machine.device);
   cmd->add_option("--device-memory", machine.device_memory,
                   "what may be used of the device's own memory, as 20GiB; "
                   "default: what a GPU has free, but for about 1 GiB");
@@ -96,7 +93,7 @@ void AddProfileCommand(CLI::App* app, Command* chosen) {
   auto* cached = cmd->add_flag(
       "--cached", flags->cached,
       "take what was measured before, if nothing has changed since");
-  cmd->add_option("--seconds", machine.seconds,
+  cmd->add_option("--seconds", flags->profile.seconds,
                   "how long to measure, about; less is less exact, and is not "
                   "kept for later; default: 20")
       ->check(CLI::PositiveNumber)

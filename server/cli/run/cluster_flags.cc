@@ -1,10 +1,7 @@
 #include "server/cli/run/cluster_flags.h"
 
 #include <atomic>
-#include <cerrno>
 #include <chrono>
-#include <cstdlib>
-#include <system_error>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -14,10 +11,9 @@
 #include "common/status_macros.h"
 #include "common/threads/thread.h"
 #include "server/cli/jobs/failure_watch.h"
-#include "server/cli/jobs/output_file.h"
 #include "server/flags/checks.h"
 #include "server/flags/command_line.h"
-#include "server/flags/foreign_flags.h"
+#include "server/flags/shared_flags.h"
 
 namespace sluice {
 
@@ -25,20 +21,12 @@ void ClusterFlags::AddTo(CLI::App* app) {
   AddMain(app);
   AddPlacement(app);
   AddBatching(app);
-  app->add_option("--dtype", dtype,
-                  "auto (the model's), float32, bfloat16 or, on GPUs, float16")
-      ->capture_default_str();
-  app->add_option("--max-model-len", max_model_len,
-                  "positions of prompt and answer; default: the model's")
-      ->check(AtLeast(1));
-  app->add_option("--served-model-name", served_model_name,
+  AddDType(app, &coordinator.dtype);
+  coordinator.AddMaxModelLen(app)->check(AtLeast(1));
+  app->add_option("--served-model-name", coordinator.options.served_model_name,
                   "what requests may call the model; default: its directory")
       ->check(Utf8Text());
-  app->add_option("--load-format", load_format,
-                  "auto, or dummy: random weights, for which config.json is "
-                  "enough")
-      ->check(CLI::IsMember({"auto", "dummy"}))
-      ->capture_default_str();
+  AddLoadFormat(app, &coordinator.load_format);
   app->add_option("--state-dir", state_dir,
                   "keep the job store here; default: in a temporary place or, "
                   "where the output is a file, beside it until that is whole")
@@ -49,11 +37,12 @@ void ClusterFlags::AddTo(CLI::App* app) {
 }
 
 void ClusterFlags::AddMain(CLI::App* app) {
-  app->add_option("--model", model, "model directory in Hugging Face's layout")
+  app->add_option("--model", coordinator.model,
+                  "model directory in Hugging Face's layout")
       ->required()
       ->group(kMainGroup)
       ->type_name("DIR");
-  app->add_option("--host-memory", host_memory,
+  app->add_option("--host-memory", options.machine.host_memory,
                   "hard budget over all workers, as 8GiB; default: 75 % of "
                   "what is free")
       ->group(kMainGroup)
@@ -62,55 +51,39 @@ void ClusterFlags::AddMain(CLI::App* app) {
 
 void ClusterFlags::AddPlacement(CLI::App* app) {
   const char* group = "Where it computes, and where data lies";
-  app->add_option("--device", device,
-                  "what computes: cpu; cuda, the first GPU, or cuda:N; "
-                  "cpu-discrete, for tests: the CPU with device memory of its "
-                  "own")
-      ->capture_default_str()
-      ->group(group);
-  app->add_option("--device-memory", device_memory,
+  AddDevice(app, &options.machine.device)->group(group);
+  app->add_option("--device-memory", options.machine.device_memory,
                   "hard budget over all workers, as 20GiB, for devices with "
                   "memory of their own; default: what a GPU has free, but for "
                   "about 1 GiB")
       ->group(group)
       ->type_name("SIZE");
-  app->add_option("--disk-dir", disk_dir,
-                  "where weights and KV cache that don't fit into memory are "
-                  "kept; default: nowhere")
-      ->group(group)
-      ->type_name("DIR");
-  app->add_option("--disk-space", disk_space,
+  AddDiskDir(app, &options.machine.disk_dir)->group(group);
+  app->add_option("--disk-space", options.machine.disk_space,
                   "hard budget on disk over all workers, as 100GiB; default: "
                   "90 % of what is free or holds "
                   "weights already")
       ->group(group)
       ->type_name("SIZE");
-  app->add_option("--workers,--pipeline-parallel-size", workers,
+  app->add_option("--workers,--pipeline-parallel-size", options.num_workers,
                   "stages to split the layers over")
       ->check(From(1, 256))
       ->capture_default_str()
       ->group(group);
-  app->add_option("--threads", threads,
+  app->add_option("--threads", options.machine.threads,
                   "compute threads over all workers; default: one for each "
                   "core")
       ->check(AtLeast(0))
       ->group(group);
-  app->add_option(
-         "--policy", policy,
-         "key=value pairs, or @FILE of them, which win over other "
-         "flags; may be repeated. Keys: gbs num-microbatches "
-         "max-step-tokens threads w c h compress-weights compress-kv "
-         "attention-site sparsity schedule overlap packing (see README.md)")
-      ->group(group);
-  AddFormatAliases(app, &policy);
-  app->add_option("--plan", plan,
+  coordinator.AddPolicy(app)->group(group);
+  app->add_option("--plan", coordinator.plan,
                   "on: measure this machine once, which takes 20 to 30 s, and "
                   "choose the policy that is best for the job, which pays for "
                   "longer ones; what other flags say stays")
       ->check(CLI::IsMember({"on", "off"}))
       ->capture_default_str()
       ->group(group);
-  app->add_option("--profile", profile,
+  app->add_option("--profile", options.profile,
                   "with --plan on: the machine's profile, instead of measuring "
                   "it")
       ->group(group)
@@ -119,63 +92,36 @@ void ClusterFlags::AddPlacement(CLI::App* app) {
 
 void ClusterFlags::AddBatching(CLI::App* app) {
   const char* group = "Batching";
-  app->add_option("--gbs,--max-num-seqs", gbs,
+  app->add_option("--gbs,--max-num-seqs", coordinator.options.gbs,
                   "sequences in a micro-batch; default: as the memory allows, "
                   "or planned")
       ->check(AtLeast(1))
       ->group(group);
-  app->add_option("--num-microbatches", num_microbatches,
-                  "micro-batches in a block; default: 1, or planned")
+  coordinator.AddNumMicrobatches(app)->check(AtLeast(1))->group(group);
+  app->add_option("--blocks", coordinator.options.num_blocks,
+                  "blocks in flight; default: one a worker")
       ->check(AtLeast(1))
       ->group(group);
-  app->add_option("--blocks", blocks, "blocks in flight; default: one a worker")
+  coordinator.AddMaxStepTokens(app, ",--max-num-batched-tokens")
       ->check(AtLeast(1))
       ->group(group);
-  app->add_option("--max-step-tokens,--max-num-batched-tokens", max_step_tokens,
-                  "new tokens of a micro-batch in one step; default: 2048, or "
-                  "planned")
-      ->check(AtLeast(1))
-      ->group(group);
-  app->add_flag("--no-refill", no_refill,
-                "start new sequences only when a whole block has ended")
-      ->group(group);
-  app->add_flag("--reserve-kv", reserve_kv,
-                "reserve the KV cache that a sequence may come to need from "
-                "its start on, instead of sharing it by need")
-      ->group(group);
+  coordinator.AddNoRefill(app)->group(group);
+  coordinator.AddReserveKv(app)->group(group);
 }
 
-absl::Status ClusterFlags::Apply(LocalCluster::Options* options) const {
-  options->num_workers = workers;
-  options->compute_threads = threads;
-  options->host_memory = host_memory;
-  options->device = device;
-  options->device_memory = device_memory;
-  options->disk_dir = disk_dir;
-  options->disk_space = disk_space;
-  Coordinator::Options& c = options->coordinator;
-  c.model_dir = model;
-  c.served_model_name = served_model_name;
-  SLUICE_ASSIGN_OR_RETURN(c.dtype, ParseDTypeChoice(dtype));
-  c.num_blocks = blocks;
-  c.gbs = gbs;
-  c.num_microbatches = num_microbatches;
-  c.max_step_tokens = max_step_tokens;
-  c.max_model_len = max_model_len;
-  c.policy = policy;
-  c.plan_jobs = plan == "on";
-  options->profile = profile;
-  c.dummy_weights = load_format == "dummy";
-  c.refill = !no_refill;
-  c.kv_by_need = !reserve_kv;
+absl::StatusOr<LocalCluster::Options> ClusterFlags::Read() const {
+  LocalCluster::Options read = options;
+  SLUICE_ASSIGN_OR_RETURN(read.coordinator, coordinator.Read());
   // All workers are here from the start.
-  c.settle_time = absl::ZeroDuration();
-  return absl::OkStatus();
+  read.coordinator.settle_time = absl::ZeroDuration();
+  return read;
 }
 
-absl::StatusOr<std::unique_ptr<Tracer>> ClusterFlags::MakeTracer() const {
+absl::StatusOr<std::unique_ptr<Tracer>> ClusterFlags::MakeTracer(
+    const std::vector<NamedInput>& inputs, const OutputFile* output) const {
   if (trace.empty()) return nullptr;
-  SLUICE_RETURN_IF_ERROR(OutputFile::Plan(trace, "--trace").status());
+  SLUICE_ASSIGN_OR_RETURN(const auto file, OutputFile::Plan(trace, "--trace"));
+  SLUICE_RETURN_IF_ERROR(CheckDistinct(inputs, {output, file.get()}));
   return std::make_unique<Tracer>(Tracer::Options());
 }
 
@@ -186,26 +132,6 @@ absl::Status ClusterFlags::WriteTrace(const Tracer* tracer) const {
                             " spans at the end had no more room"));
   }
   return Annotate(tracer->WriteJson(trace), "--trace");
-}
-
-absl::StatusOr<std::unique_ptr<TemporaryStateDir>> TemporaryStateDir::Make() {
-  std::error_code error;
-  const std::filesystem::path tmp = std::filesystem::temp_directory_path(error);
-  std::string name = ((error ? "/tmp" : tmp) / "sluice-run-XXXXXX").string();
-  if (mkdtemp(name.data()) == nullptr) {
-    return absl::Status(absl::ErrnoToStatusCode(errno),
-                        absl::StrCat("can't make a directory ", name,
-                                     "; say where with TMPDIR"));
-  }
-  auto dir = std::make_unique<TemporaryStateDir>();
-  dir->path_ = name;
-  return dir;
-}
-
-TemporaryStateDir::~TemporaryStateDir() {
-  if (path_.empty()) return;
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
 }
 
 std::function<void(absl::string_view what, double share)> ShowProfiling(

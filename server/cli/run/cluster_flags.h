@@ -1,8 +1,6 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -10,7 +8,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/cli/jobs/output_file.h"
 #include "server/cli/jobs/progress.h"
+#include "server/flags/coordinator_flags.h"
 #include "server/local_cluster.h"
 
 namespace sluice {
@@ -18,41 +18,26 @@ namespace sluice {
 // The flags by which a cluster in this process is described: the model and how
 // it is run, not what is run on it. Shared by the commands that start one.
 struct ClusterFlags {
-  std::string model, dtype = "auto", host_memory, served_model_name, state_dir;
-  std::string device = "cpu", device_memory, disk_dir, disk_space,
-              load_format = "auto", trace;
-  std::vector<std::string> policy;
-  int32_t workers = 1, threads = 0, gbs = 0, num_microbatches = 0, blocks = 0;
-  int32_t max_model_len = 0, max_step_tokens = 0;
-  std::string plan = "off", profile;
-  bool no_refill = false;
-  bool reserve_kv = false;
+  LocalCluster::Options options;  // machine, workers and profile are bound
+  CoordinatorFlags coordinator;
+  std::string state_dir, trace;
 
   void AddTo(CLI::App* app);
-  // Sets what the flags say, all but the state directory, the trace, the
-  // metrics and what LocalCluster sets itself. kInvalidArgument for a value out
-  // of its range.
-  absl::Status Apply(LocalCluster::Options* options) const;
-  // For --trace: null without. A file that can't be written shows here, before
-  // the work; the end of a command writes it with WriteTrace.
-  absl::StatusOr<std::unique_ptr<Tracer>> MakeTracer() const;
+  // What the flags say, all but the state directory, the trace, the metrics and
+  // what LocalCluster sets itself. kInvalidArgument for a value out of its
+  // range.
+  absl::StatusOr<LocalCluster::Options> Read() const;
+  // For --trace: null without. A file that can't be written, or is an input or
+  // the output (which may be null), shows here, before the work; the end of a
+  // command writes it with WriteTrace.
+  absl::StatusOr<std::unique_ptr<Tracer>> MakeTracer(
+      const std::vector<NamedInput>& inputs, const OutputFile* output) const;
   absl::Status WriteTrace(const Tracer* tracer) const;
 
  private:
   void AddMain(CLI::App* app);
   void AddPlacement(CLI::App* app);
   void AddBatching(CLI::App* app);
-};
-
-// A temporary directory for a store, removed with all in it at the end.
-class TemporaryStateDir {
- public:
-  static absl::StatusOr<std::unique_ptr<TemporaryStateDir>> Make();
-  ~TemporaryStateDir();
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
 };
 
 // For LocalCluster::Options::profile_progress.

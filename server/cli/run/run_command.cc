@@ -35,7 +35,7 @@ namespace {
 struct RunFlags {
   JobFlags job;
   ClusterFlags cluster;
-  std::string output, errors, generation_config = "auto";
+  std::string output, errors;
   bool json = false, strict = false, quiet = false, restart = false;
 };
 
@@ -122,17 +122,11 @@ absl::Status Runner::Prepare() {
   const NamedInput named = {input, "--input"};
   SLUICE_ASSIGN_OR_RETURN(
       files_, ResultFiles::Plan(flags_.output, flags_.errors, {named}));
-  if (!flags_.cluster.trace.empty()) {
-    SLUICE_ASSIGN_OR_RETURN(const auto trace,
-                            OutputFile::Plan(flags_.cluster.trace, "--trace"));
-    SLUICE_RETURN_IF_ERROR(
-        CheckDistinct({named}, {&files_->output(), trace.get()}));
-  }
+  SLUICE_ASSIGN_OR_RETURN(
+      tracer_, flags_.cluster.MakeTracer({named}, &files_->output()));
   metrics_ = CreatePrometheusRegistry();
-  SLUICE_RETURN_IF_ERROR(flags_.cluster.Apply(&options_));
-  options_.coordinator.generation_config = flags_.generation_config == "auto";
+  SLUICE_ASSIGN_OR_RETURN(options_, flags_.cluster.Read());
   options_.metrics = metrics_.get();
-  SLUICE_ASSIGN_OR_RETURN(tracer_, flags_.cluster.MakeTracer());
   options_.tracer = tracer_.get();
   options_.profile_progress = ShowProfiling(&display_);
   start_ = MonotonicSeconds();
@@ -192,7 +186,8 @@ absl::Status Runner::CreateJob() {
 absl::Status Runner::Compute() {
   // A plan is made for a job that is there, and of one that is there all may be
   // done; else the workers load first.
-  const bool job_first = flags_.cluster.plan == "on" || state_->resumes();
+  const bool job_first =
+      flags_.cluster.coordinator.plan == "on" || state_->resumes();
   if (job_first) SLUICE_RETURN_IF_ERROR(CreateJob());
   if (!IsTerminal(first_.state())) {
     SLUICE_RETURN_IF_ERROR(WaitUntilLoaded(*cluster_, display_));
@@ -246,7 +241,8 @@ void Runner::PrintFigures(const std::optional<Plan>& plan, double wall,
   if (const std::string text = DefaultMaxTokensText(last_); !text.empty()) {
     std::cerr << text << "\n";
   }
-  std::cerr << RuntimeTable(report, stats, wall, flags_.cluster.workers);
+  std::cerr << RuntimeTable(report, stats, wall,
+                            flags_.cluster.options.num_workers);
   if (plan) std::cerr << PredictionTable(*plan, stats, wall, rate);
 }
 
@@ -268,7 +264,7 @@ nlohmann::ordered_json Runner::Figures(const std::optional<Plan>& plan,
       {"wall_seconds", wall},
       {"generation_tokens_per_second", rate},
       {"load_seconds", loaded_ - start_},
-      {"workers", flags_.cluster.workers},
+      {"workers", flags_.cluster.options.num_workers},
       {"dtype", state.dtype()},
       {"gbs", state.gbs()},
       {"blocks", state.num_blocks()}};
@@ -327,11 +323,7 @@ void AddRunCommand(CLI::App* app, Command* chosen) {
   cmd->add_flag("--restart", flags->restart,
                 "begin anew, and give up the answers that an earlier run with "
                 "this output left");
-  cmd->add_option("--generation-config", flags->generation_config,
-                  "auto: requests that do not say get the values of the "
-                  "model's generation_config.json; none: as if it had none")
-      ->check(CLI::IsMember({"auto", "none"}))
-      ->capture_default_str();
+  flags->cluster.coordinator.AddGenerationConfig(cmd);
   cmd->add_flag("-q,--quiet", flags->quiet, "no progress");
   cmd->footer(
       "A run that was stopped or killed goes on where it was when the same\n"

@@ -194,6 +194,27 @@ std::string Differences(const RunState::Facts& earlier,
 
 }  // namespace
 
+absl::StatusOr<std::unique_ptr<TemporaryStateDir>> TemporaryStateDir::Make(
+    const std::string& flag) {
+  std::error_code error;
+  const fs::path tmp = fs::temp_directory_path(error);
+  std::string name = ((error ? "/tmp" : tmp) / "sluice-run-XXXXXX").string();
+  if (mkdtemp(name.data()) == nullptr) {
+    return absl::Status(absl::ErrnoToStatusCode(errno),
+                        absl::StrCat("can't make a directory ", name,
+                                     "; say where with ", flag));
+  }
+  auto dir = std::make_unique<TemporaryStateDir>();
+  dir->path_ = name;
+  return dir;
+}
+
+TemporaryStateDir::~TemporaryStateDir() {
+  if (path_.empty()) return;
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+}
+
 absl::StatusOr<std::unique_ptr<RunState>> RunState::Open(const Options& options,
                                                          Facts facts) {
   std::unique_ptr<RunState> state(new RunState());
@@ -201,18 +222,10 @@ absl::StatusOr<std::unique_ptr<RunState>> RunState::Open(const Options& options,
     SLUICE_RETURN_IF_ERROR(state->OpenDurable(options, std::move(facts)));
     return state;
   }
-  state->temporary_ = true;
+  SLUICE_ASSIGN_OR_RETURN(state->temporary_,
+                          TemporaryStateDir::Make("--state-dir"));
+  state->path_ = state->temporary_->path();
   state->input_ = options.input;
-  std::error_code error;
-  const fs::path tmp = fs::temp_directory_path(error);
-  std::string name = ((error ? "/tmp" : tmp) / "sluice-run-XXXXXX").string();
-  if (mkdtemp(name.data()) == nullptr) {
-    state->temporary_ = false;
-    return absl::Status(absl::ErrnoToStatusCode(errno),
-                        absl::StrCat("can't make a directory ", name,
-                                     "; say where with --state-dir"));
-  }
-  state->path_ = name;
   return state;
 }
 
@@ -369,10 +382,7 @@ RunState::~RunState() {
   if (path_.empty()) return;
   std::error_code error;
   copy_.reset();
-  if (temporary_) {
-    fs::remove_all(path_, error);
-    return;
-  }
+  if (temporary_) return;
   if (resumes_ || has_job_ || finished_) return;
   if (ours_ && !previous_.empty()) {
     // What the user keeps of earlier runs is no run's that was not ended.

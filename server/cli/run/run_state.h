@@ -15,6 +15,19 @@
 
 namespace sluice {
 
+// A temporary directory for a store, removed with all in it at the end.
+class TemporaryStateDir {
+ public:
+  // `flag` names where else it may be, in an error.
+  static absl::StatusOr<std::unique_ptr<TemporaryStateDir>> Make(
+      const std::string& flag = "TMPDIR");
+  ~TemporaryStateDir();
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
 // What `sluice run` keeps while it runs, so that it can be killed and started
 // again: a directory with the store of its job and a manifest, run.json, which
 // says of which input, model and options the answers are. It lies beside the
@@ -48,7 +61,7 @@ class RunState {
   // An earlier, equal run may have left answers.
   bool resumes() const { return resumes_; }
   // What it holds serves another run.
-  bool durable() const { return !temporary_; }
+  bool durable() const { return temporary_ == nullptr; }
   // Makes one job of all equal runs; "" for a temporary one.
   const std::string& request_id() const { return request_id_; }
 
@@ -76,13 +89,13 @@ class RunState {
   absl::Status Clear();
   void Remove();
 
+  std::unique_ptr<TemporaryStateDir> temporary_;  // or null
   std::filesystem::path path_;
   std::string input_;  // what OpenInput opens; "-" is stdin
   std::string request_id_;
   Facts facts_;
   std::string previous_;  // manifest, whose place this run's takes
-  bool temporary_ = false;
-  bool named_ = false;  // by the user
+  bool named_ = false;    // by the user
   bool resumes_ = false;
   bool has_job_ = false;
   bool copied_input_ = false;  // from a pipe, to input_

@@ -28,6 +28,7 @@
 #include "server/cli/jobs/progress.h"
 #include "server/cli/jobs/stop_signals.h"
 #include "server/cli/run/cluster_flags.h"
+#include "server/cli/run/run_state.h"
 #include "server/cli/run/score_windows.h"
 #include "server/flags/command_line.h"
 #include "server/local_cluster.h"
@@ -163,10 +164,111 @@ absl::StatusOr<ScoreSum> RunJob(LocalCluster& cluster, RequestLines* lines,
   return sum;
 }
 
+// What the figures are of, beside the scores.
+struct Scored {
+  WindowOptions windows;
+  size_t num_windows = 0;
+  int64_t tokens = 0, bytes = 0;
+  double wall_seconds = 0, load_seconds = 0;
+};
+
 // null for what JSON has no number for.
 nlohmann::ordered_json Number(double value) {
   return std::isfinite(value) ? nlohmann::ordered_json(value)
                               : nlohmann::ordered_json(nullptr);
+}
+
+void Print(const LocalCluster& cluster, const ScoreFlags& flags,
+           const ScoreSum& sum, const Scored& of) {
+  const auto scored = static_cast<double>(sum.tokens());
+  const double rate = of.wall_seconds > 0 ? scored / of.wall_seconds : 0;
+  // The scored tokens stand for their share of the bytes; all, as a rule.
+  const double bits_per_byte = sum.nll() / std::log(2.0) / scored *
+                               static_cast<double>(of.tokens) /
+                               static_cast<double>(of.bytes);
+  if (flags.json) {
+    const nlohmann::ordered_json line = {
+        {"perplexity", Number(sum.perplexity())},
+        {"perplexity_stderr", Number(sum.perplexity_error())},
+        {"bits_per_byte", Number(bits_per_byte)},
+        {"nll_nats", Number(sum.nll())},
+        {"tokens_scored", sum.tokens()},
+        {"tokens", of.tokens},
+        {"bytes", of.bytes},
+        {"documents", flags.inputs.size()},
+        {"windows", of.num_windows},
+        {"context", of.windows.context},
+        {"stride", of.windows.stride},
+        {"bos", flags.bos},
+        {"tokens_per_second", rate},
+        {"wall_seconds", of.wall_seconds},
+        {"load_seconds", of.load_seconds},
+        {"workers", flags.cluster.options.num_workers},
+        {"dtype", cluster.coordinator().cluster_state().dtype()},
+        {"policy", PolicyText(cluster.coordinator().policy())}};
+    std::cout << line.dump() << std::endl;
+    return;
+  }
+  std::cout << absl::StrFormat(
+                   "perplexity      %.4f +- %.4f\n"
+                   "tokens scored   %d of %d, in %d windows of %d (stride %d)\n"
+                   "bits per byte   %.4f\n"
+                   "tokens/s        %.1f\n",
+                   sum.perplexity(), sum.perplexity_error(), sum.tokens(),
+                   of.tokens, of.num_windows, of.windows.context,
+                   of.windows.stride, bits_per_byte, rate)
+            << std::flush;
+}
+
+// `windows` with what the model says of them; kInvalidArgument if it has less.
+absl::Status FitWindows(const ScoreFlags& flags, int32_t positions,
+                        size_t start_tokens, WindowOptions* windows) {
+  if (flags.context > positions) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--context ", flags.context, " is more than the ", positions,
+        flags.cluster.coordinator.options.max_model_len > 0
+            ? " positions of --max-model-len"
+            : " positions that the model has"));
+  }
+  windows->context =
+      flags.context > 0 ? flags.context : std::min(positions, kDefaultContext);
+  windows->stride = flags.stride > 0 ? flags.stride : windows->context;
+  return windows->Validate(start_tokens);
+}
+
+absl::StatusOr<std::vector<std::vector<int32_t>>> EncodeAll(
+    const Tokenizer& tokenizer, const std::vector<std::string>& names,
+    std::vector<std::string> texts) {
+  std::vector<std::vector<int32_t>> documents;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    absl::StatusOr<std::vector<int32_t>> ids =
+        tokenizer.Encode(texts[i], false);
+    if (!ids.ok()) return Annotate(ids.status(), names[i]);
+    documents.push_back(*std::move(ids));
+    texts[i] = {};
+  }
+  return documents;
+}
+
+// Warns of documents of which nothing is scored; kInvalidArgument if that is so
+// of all.
+absl::Status CheckLengths(const WindowCutter& cutter,
+                          const std::vector<std::string>& names) {
+  std::vector<std::string> too_short;
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (cutter.CountedTokens(i) > 0) continue;
+    too_short.push_back(
+        absl::StrCat(names[i],
+                     " is too short: a token is scored given another one, "
+                     "so that at least 2 are needed"));
+  }
+  if (too_short.size() == names.size()) {
+    return absl::InvalidArgumentError(too_short.front());
+  }
+  for (const std::string& why : too_short) {
+    LogWarning(why + "; nothing of it is scored");
+  }
+  return absl::OkStatus();
 }
 
 // All that needs the model.
@@ -175,85 +277,26 @@ absl::Status ScoreOn(LocalCluster& cluster, const ScoreFlags& flags,
                      std::vector<std::string> texts, ProgressDisplay& display) {
   // While the workers load.
   const Coordinator& coordinator = cluster.coordinator();
-  const int32_t positions = coordinator.max_model_len();
-  if (flags.context > positions) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--context ", flags.context, " is more than the ", positions,
-        flags.cluster.max_model_len > 0 ? " positions of --max-model-len"
-                                        : " positions that the model has"));
-  }
-  windows.context =
-      flags.context > 0 ? flags.context : std::min(positions, kDefaultContext);
-  windows.stride = flags.stride > 0 ? flags.stride : windows.context;
   SLUICE_ASSIGN_OR_RETURN(std::vector<int32_t> start_tokens,
                           StartTokens(coordinator.tokenizer()));
-  SLUICE_RETURN_IF_ERROR(windows.Validate(start_tokens.size()));
-  std::vector<std::vector<int32_t>> documents;
-  for (size_t i = 0; i < texts.size(); ++i) {
-    absl::StatusOr<std::vector<int32_t>> ids =
-        coordinator.tokenizer().Encode(texts[i], false);
-    if (!ids.ok()) return Annotate(ids.status(), flags.inputs[i]);
-    documents.push_back(*std::move(ids));
-    texts[i] = {};
-  }
+  SLUICE_RETURN_IF_ERROR(FitWindows(flags, coordinator.max_model_len(),
+                                    start_tokens.size(), &windows));
+  SLUICE_ASSIGN_OR_RETURN(
+      auto documents,
+      EncodeAll(coordinator.tokenizer(), flags.inputs, std::move(texts)));
   WindowCutter cutter(windows, std::move(start_tokens), std::move(documents));
-  bool any = false;
-  for (size_t i = 0; i < flags.inputs.size(); ++i) {
-    any = any || cutter.CountedTokens(i) > 0;
-  }
-  for (size_t i = 0; i < flags.inputs.size(); ++i) {
-    if (cutter.CountedTokens(i) > 0) continue;
-    const std::string why =
-        absl::StrCat(flags.inputs[i],
-                     " is too short: a token is scored given another one, "
-                     "so that at least 2 are needed");
-    if (!any) return absl::InvalidArgumentError(why);
-    LogWarning(why + "; nothing of it is scored");
-  }
+  SLUICE_RETURN_IF_ERROR(CheckLengths(cutter, flags.inputs));
   SLUICE_RETURN_IF_ERROR(WaitUntilLoaded(cluster, display));
-
   const double loaded = MonotonicSeconds();
   RequestLines lines(&cutter);
   SLUICE_ASSIGN_OR_RETURN(const ScoreSum sum, RunJob(cluster, &lines, display));
-  const double wall = MonotonicSeconds() - loaded;
-  const auto scored = static_cast<double>(sum.tokens());
-  const double rate = wall > 0 ? scored / wall : 0;
-  // The scored tokens stand for their share of the bytes; all, as a rule.
-  const double bits_per_byte = sum.nll() / std::log(2.0) / scored *
-                               static_cast<double>(cutter.num_tokens()) /
-                               static_cast<double>(bytes);
-  if (flags.json) {
-    const nlohmann::ordered_json line = {
-        {"perplexity", Number(sum.perplexity())},
-        {"perplexity_stderr", Number(sum.perplexity_error())},
-        {"bits_per_byte", Number(bits_per_byte)},
-        {"nll_nats", Number(sum.nll())},
-        {"tokens_scored", sum.tokens()},
-        {"tokens", cutter.num_tokens()},
-        {"bytes", bytes},
-        {"documents", flags.inputs.size()},
-        {"windows", lines.windows().size()},
-        {"context", windows.context},
-        {"stride", windows.stride},
-        {"bos", flags.bos},
-        {"tokens_per_second", rate},
-        {"wall_seconds", wall},
-        {"load_seconds", loaded - start},
-        {"workers", flags.cluster.workers},
-        {"dtype", cluster.coordinator().cluster_state().dtype()},
-        {"policy", PolicyText(cluster.coordinator().policy())}};
-    std::cout << line.dump() << std::endl;
-    return absl::OkStatus();
-  }
-  std::cout << absl::StrFormat(
-      "perplexity      %.4f +- %.4f\n"
-      "tokens scored   %d of %d, in %d windows of %d (stride %d)\n"
-      "bits per byte   %.4f\n"
-      "tokens/s        %.1f\n",
-      sum.perplexity(), sum.perplexity_error(), sum.tokens(),
-      cutter.num_tokens(), lines.windows().size(), windows.context,
-      windows.stride, bits_per_byte, rate);
-  std::cout.flush();
+  Print(cluster, flags, sum,
+        {.windows = windows,
+         .num_windows = lines.windows().size(),
+         .tokens = cutter.num_tokens(),
+         .bytes = bytes,
+         .wall_seconds = MonotonicSeconds() - loaded,
+         .load_seconds = loaded - start});
   return absl::OkStatus();
 }
 
@@ -282,34 +325,25 @@ absl::Status Score(const ScoreFlags& flags) {
     SLUICE_RETURN_IF_ERROR(windows.Validate(0));
   }
   std::vector<std::string> texts;
+  std::vector<NamedInput> inputs;
   int64_t bytes = 0;
   for (const std::string& path : flags.inputs) {
     SLUICE_ASSIGN_OR_RETURN(std::string text, ReadText(path));
     bytes += static_cast<int64_t>(text.size());
     texts.push_back(std::move(text));
+    inputs.push_back({path, "--input"});
   }
-  if (!flags.cluster.trace.empty()) {
-    std::vector<NamedInput> inputs;
-    for (const std::string& path : flags.inputs) {
-      inputs.push_back({path, "--input"});
-    }
-    SLUICE_ASSIGN_OR_RETURN(const auto trace,
-                            OutputFile::Plan(flags.cluster.trace, "--trace"));
-    SLUICE_RETURN_IF_ERROR(CheckDistinct(inputs, {trace.get()}));
-  }
+  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Tracer> tracer,
+                          flags.cluster.MakeTracer(inputs, nullptr));
   SLUICE_ASSIGN_OR_RETURN(auto state_dir, MakeStateDir(flags.cluster));
   const std::unique_ptr<MetricsRegistry> metrics = CreatePrometheusRegistry();
-  LocalCluster::Options options;
-  SLUICE_RETURN_IF_ERROR(flags.cluster.Apply(&options));
+  SLUICE_ASSIGN_OR_RETURN(LocalCluster::Options options, flags.cluster.Read());
   options.metrics = metrics.get();
   options.coordinator.state_dir =
       state_dir ? state_dir->path().string() : flags.cluster.state_dir;
   options.coordinator.generation_config = false;  // nothing is generated
   options.coordinator.positions_cap =
       flags.context > 0 ? flags.context : kDefaultContext;
-
-  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Tracer> tracer,
-                          flags.cluster.MakeTracer());
   options.tracer = tracer.get();
 
   const double start = MonotonicSeconds();

@@ -78,7 +78,7 @@ TEST_F(NcclChainTest, RegistersWhatItsLinksMayGoBy) {
   EXPECT_THAT(registration.gpu_uuid(), HasSubstr("GPU-"));
   workers_.push_back(std::make_unique<TestWorker>(
       "insists", coordinator_.address(), FakeTransport(),
-      [](Worker::Options* o) { o->link = LinkChoice::kNccl; }));
+      [](Worker::Options* o) { o->links.choice = LinkChoice::kNccl; }));
   registration = coordinator_.AwaitAttached("insists");
   ASSERT_EQ(registration.link_transports_size(), 1);
   EXPECT_EQ(registration.link_transports(0), v1::LINK_TRANSPORT_NCCL);
@@ -177,8 +177,8 @@ TEST_F(NcclChainTest, WorkerWithoutNcclRefusesSuchAStage) {
 
 TEST_F(NcclChainTest, StagingMemoryIsTheDevices) {
   Start(2, [](Worker::Options* o) {
-    o->device.backend = BackendKind::kCpuDiscrete;
-    o->device_memory_bytes = 2 * 2 * 32 * FakeModel::kHidden * 4;
+    o->machine.device.backend = BackendKind::kCpuDiscrete;
+    o->machine.device_memory_bytes = 2 * 2 * 32 * FakeModel::kHidden * 4;
   });
   AssignNccl(1);  // one side each, of two payloads of 32 rows: half of it
   ExpectStepWorks(1);

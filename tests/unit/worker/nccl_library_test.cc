@@ -69,7 +69,7 @@ TEST(LinkChoiceTest, WhoHasNccl) {
   const FakeGpuGuard guard;
   const auto open = [](LinkChoice choice, BackendKind backend,
                        const std::string& nccl) {
-    return OpenPayloads(choice, {backend}, nccl, SLUICE_FAKE_GPU);
+    return OpenPayloads({choice, nccl, SLUICE_FAKE_GPU}, {backend});
   };
   const std::string none = "/nowhere/libnccl.so.2";
   EXPECT_EQ(*open(LinkChoice::kGrpc, BackendKind::kCuda, SLUICE_FAKE_GPU),
@@ -90,11 +90,12 @@ TEST(LinkChoiceTest, WhoHasNccl) {
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(status.ToString(), HasSubstr("--link nccl: can't load NCCL"));
   // It is the GPU that computes.
-  EXPECT_THAT(OpenPayloads(LinkChoice::kNccl, {BackendKind::kCuda, 5},
-                           SLUICE_FAKE_GPU, SLUICE_FAKE_GPU)
-                  .status()
-                  .ToString(),
-              HasSubstr("there is no GPU 5"));
+  EXPECT_THAT(
+      OpenPayloads({LinkChoice::kNccl, SLUICE_FAKE_GPU, SLUICE_FAKE_GPU},
+                   {BackendKind::kCuda, 5})
+          .status()
+          .ToString(),
+      HasSubstr("there is no GPU 5"));
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 #include "tests/support/manual_clock.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/test_metrics.h"
-#include "worker/machine.h"
+#include "worker/machine_share.h"
 #include "worker/stage/step_assembler.h"
 #include "worker/usage_meter.h"
 

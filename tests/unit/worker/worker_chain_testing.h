@@ -12,7 +12,7 @@
 #include "tests/unit/worker/fake_executor.h"
 #include "tests/unit/worker/test_coordinator.h"
 #include "worker/link/link_server.h"
-#include "worker/worker_impl.h"
+#include "worker/worker.h"
 
 // Chains of workers in one process, over real gRPC, with a coordinator that
 // the tests play.
@@ -30,18 +30,18 @@ class TestWorker {
     options.name = name_;
     options.model_dir = "/models/test";
     options.coordinator_address = coordinator;
-    options.host_memory_bytes = uint64_t{1} << 30;
-    options.compute_threads = 3;
+    options.machine.host_memory_bytes = uint64_t{1} << 30;
+    options.machine.threads = 3;
     options.channels = TcpChannels();
     options.metrics = &metrics_;
     options.reconnect_delay = absl::Milliseconds(5);
     if (change) change(&options);
-    WorkerModel model;
+    Worker::Model model;
     model.hidden_size = FakeModel::kHidden;
     model.num_layers = FakeModel::kLayers;
     model.loader = model_.Loader();
-    worker_ =
-        CreateWorker(std::move(options), std::move(model), std::move(payloads));
+    worker_ = std::make_unique<Worker>(std::move(options), std::move(model),
+                                       std::move(payloads));
     server_ = *LinkServer::Start("127.0.0.1", 0, worker_->link_service());
     address_ = JoinHostPort("127.0.0.1", server_->port());
     worker_->Announce(address_);

@@ -30,8 +30,8 @@ Worker::Options Options(const std::string& name,
   options.name = name;
   options.model_dir = kModel;
   options.coordinator_address = coordinator;
-  options.host_memory_bytes = uint64_t{256} << 20;
-  options.compute_threads = 1;
+  options.machine.host_memory_bytes = uint64_t{256} << 20;
+  options.machine.threads = 1;
   options.channels = TcpChannels();
   return options;
 }
@@ -282,13 +282,13 @@ TEST(WorkerCreateTest, NamesWhatIsWrong) {
   options.model_dir = "";
   expect_invalid(options, "model directory");
   options = Options("w", "c");
-  options.host_memory_bytes = 0;
+  options.machine.host_memory_bytes = 0;
   expect_invalid(options, "host memory");
   options = Options("w", "c");
-  options.compute_threads = -1;
+  options.machine.threads = -1;
   expect_invalid(options, "-1 compute threads");
   options = Options("w", "c");
-  options.disk_space_bytes = 1;
+  options.machine.disk_bytes = 1;
   expect_invalid(options, "no directory");
   options = Options("w", "c");
   options.channels = nullptr;
@@ -304,16 +304,16 @@ TEST(WorkerCreateTest, MakesItsDiskDirectoryOrNamesIt) {
   fs::remove_all(root);
   Worker::Options options = Options("w", "");
   options.coordinator_address = "127.0.0.1:1";
-  options.disk_dir = (root / "a" / "b").string();
+  options.machine.disk_dir = (root / "a" / "b").string();
   EXPECT_TRUE(Worker::Create(options).ok());
   EXPECT_TRUE(fs::is_directory(root / "a" / "b"));
   std::ofstream(root / "file") << "x";
-  options.disk_dir = (root / "file" / "below").string();
+  options.machine.disk_dir = (root / "file" / "below").string();
   EXPECT_THAT(Worker::Create(options).status().ToString(),
-              HasSubstr(options.disk_dir));
-  options.disk_dir = (root / "file").string();
+              HasSubstr(options.machine.disk_dir));
+  options.machine.disk_dir = (root / "file").string();
   EXPECT_THAT(Worker::Create(options).status().ToString(),
-              HasSubstr(options.disk_dir));
+              HasSubstr(options.machine.disk_dir));
   fs::remove_all(root);
 }
 

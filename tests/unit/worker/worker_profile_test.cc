@@ -10,13 +10,15 @@
 #include "common/codec/profile_json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/memory/cpu_topology.h"
 #include "tests/support/temp_dir.h"
 #include "tests/unit/common/sample_profile.h"
 #include "tests/unit/worker/fake_executor.h"
 #include "tests/unit/worker/test_coordinator.h"
 #include "worker/link/link_server.h"
+#include "worker/machine_share.h"
 #include "worker/probe/link_profile.h"
-#include "worker/worker_impl.h"
+#include "worker/worker.h"
 
 namespace sluice {
 namespace {
@@ -38,8 +40,8 @@ Worker::Options Options(const std::string& coordinator) {
   options.name = "w0";
   options.model_dir = "/models/test";
   options.coordinator_address = coordinator;
-  options.host_memory_bytes = uint64_t{1} << 30;
-  options.compute_threads = 3;
+  options.machine.host_memory_bytes = uint64_t{1} << 30;
+  options.machine.threads = 3;
   options.channels = TcpChannels();
   options.reconnect_delay = absl::Milliseconds(5);
   return options;
@@ -52,14 +54,13 @@ std::string RegisteredProfile(std::shared_ptr<const MachineProfile> profile) {
   options.link_address = "127.0.0.1:1";
   options.profile = std::move(profile);
   FakeModel fake;
-  WorkerModel model;
+  Worker::Model model;
   model.hidden_size = FakeModel::kHidden;
   model.num_layers = FakeModel::kLayers;
   model.loader = fake.Loader();
-  const std::unique_ptr<Worker> worker =
-      CreateWorker(std::move(options), std::move(model));
+  Worker worker(std::move(options), std::move(model));
   const std::string json = coordinator.AwaitAttached("w0").profile_json();
-  worker->Shutdown();
+  worker.Shutdown();
   return json;
 }
 
@@ -78,27 +79,34 @@ TEST(WorkerProfileTest, NoneIsSentWithoutOne) {
 
 TEST(WorkerProfileTest, TakesWhatTheWorkerMayUse) {
   const TempDir dir = TempDir::OnDisk();
-  Worker::Options options = Options("nowhere");
-  options.disk_dir = dir / "made/for/it";
-  options.disk_space_bytes = 123456;
-  auto machine = ProfilerOptionsOf(options);
+  const int32_t cores = static_cast<int32_t>(UsableCores().size());
+  MachineFlags flags;
+  flags.threads = cores + 1;
+  flags.host_memory = "1GiB";
+  flags.disk_dir = dir / "made/for/it";
+  flags.disk_space = "4MiB";
+  auto machine = ParseMachine(flags);
   ASSERT_TRUE(machine.ok()) << machine.status();
-  EXPECT_EQ(machine->threads, 3);
+  ASSERT_TRUE(PrepareDisk(&*machine).ok());
+  EXPECT_EQ(machine->threads, cores + 1);
   EXPECT_TRUE(machine->cores.empty());
-  EXPECT_EQ(machine->host_memory_bytes, options.host_memory_bytes);
-  EXPECT_EQ(machine->disk_dir, options.disk_dir);
-  EXPECT_EQ(machine->disk_bytes, 123456u);
-  EXPECT_TRUE(std::filesystem::is_directory(options.disk_dir));
-  EXPECT_EQ(ProfileCacheOf(*machine).cache_dir, options.disk_dir);
-  options.disk_space_bytes = 0;  // 90 % of what is free
-  options.compute_threads = 0;   // all cores
-  machine = ProfilerOptionsOf(options);
+  EXPECT_EQ(machine->host_memory_bytes, uint64_t{1} << 30);
+  EXPECT_EQ(machine->disk_dir, flags.disk_dir);
+  EXPECT_EQ(machine->disk_bytes, uint64_t{4} << 20);
+  EXPECT_TRUE(std::filesystem::is_directory(flags.disk_dir));
+  EXPECT_EQ(ProfileCacheOf(*machine).cache_dir, flags.disk_dir);
+  flags.threads = cores;
+  EXPECT_EQ(ParseMachine(flags)->cores, UsableCores());
+  flags.disk_space = "";  // 90 % of what is free
+  flags.threads = 0;      // all cores
+  machine = ParseMachine(flags);
   ASSERT_TRUE(machine.ok()) << machine.status();
+  ASSERT_TRUE(PrepareDisk(&*machine).ok());
   EXPECT_GT(machine->disk_bytes, 0u);
   EXPECT_GE(machine->threads, 1);
   std::ofstream(dir / "file") << "x";
-  options.disk_dir = dir / "file/below";
-  EXPECT_THAT(std::string(ProfilerOptionsOf(options).status().message()),
+  machine->disk_dir = dir / "file/below";
+  EXPECT_THAT(std::string(PrepareDisk(&*machine).message()),
               StartsWith("--disk-dir: "));
 }
 
@@ -106,16 +114,15 @@ TEST(WorkerProfileTest, AFileGetsTheWorkersCapacities) {
   const TempDir dir = TempDir::OnDisk();
   const std::string path = dir / "profile.json";
   ASSERT_TRUE(WriteProfileFile(CpuProfile(), path).ok());
-  const auto machine = ProfilerOptionsOf(Options("nowhere"));
-  ASSERT_TRUE(machine.ok());
-  const auto profile = ReadWorkerProfile(path, *machine);
+  const MachineShare machine = Options("nowhere").machine;
+  const auto profile = ReadWorkerProfile(path, machine);
   ASSERT_TRUE(profile.ok()) << profile.status();
   EXPECT_EQ(profile->host_memory_bytes, uint64_t{1} << 30);
   EXPECT_EQ(profile->disk_bytes, 0u);
   EXPECT_EQ(profile->threads, 3);
   EXPECT_EQ(profile->host, CpuProfile().host);
   ASSERT_TRUE(WriteProfileFile(SampleProfile(), path).ok());
-  EXPECT_THAT(std::string(ReadWorkerProfile(path, *machine).status().message()),
+  EXPECT_THAT(std::string(ReadWorkerProfile(path, machine).status().message()),
               StartsWith(path + ": the profile is of a machine with a device"));
 }
 

@@ -1,13 +1,13 @@
 #include "runtime/kernels/cuda/gemm/cublas_library.h"
 
 #include <cublasLt.h>
-#include <dlfcn.h>
 
 #include <cstdlib>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/host/shared_library.h"
 
 namespace sluice {
 namespace {
@@ -65,17 +65,16 @@ std::vector<std::string> Places() {
   return places;
 }
 
-absl::Status Take(void* handle, const std::string& path, Functions* functions) {
-  const char* missing = nullptr;
-#define SLUICE_TAKE(name)                                                      \
-  functions->name = reinterpret_cast<decltype(&::name)>(dlsym(handle, #name)); \
-  if (functions->name == nullptr) missing = #name;
+absl::Status Take(SharedLibrary& library, const std::string& path,
+                  Functions* functions) {
+#define SLUICE_TAKE(name) library.Take(#name, &functions->name);
   SLUICE_CUBLAS_FUNCTIONS(SLUICE_TAKE)
 #undef SLUICE_TAKE
-  if (missing != nullptr) {
+  if (!library.missing().empty()) {
     *functions = {};
-    return absl::FailedPreconditionError(absl::StrCat(
-        path, " has no ", missing, ": it is no cuBLASLt, or too old a one"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " has no ", library.missing(),
+                     ": it is no cuBLASLt, or too old a one"));
   }
   const size_t version = functions->cublasLtGetVersion();
   if (version / 10000 != CUBLAS_VER_MAJOR) {
@@ -91,14 +90,13 @@ Library Load() {
   Library library;
   std::vector<std::string> errors;
   for (const std::string& place : Places()) {
-    void* const handle = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (handle != nullptr) {
+    SharedLibrary shared(place);
+    if (shared.loaded()) {
       library.path = place;
-      library.status = Take(handle, place, &library.functions);
+      library.status = Take(shared, place, &library.functions);
       return library;
     }
-    const char* error = dlerror();
-    errors.push_back(error != nullptr ? error : place);
+    errors.push_back(shared.error());
   }
   library.status = absl::FailedPreconditionError(absl::StrCat(
       "a GPU's matrix products need cuBLASLt ", CUBLAS_VER_MAJOR,

@@ -1,0 +1,73 @@
+#include "server/flags/coordinator_flags.h"
+
+#include "scheduler/plan/split.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "server/flags/foreign_flags.h"
+
+namespace sluice {
+
+CLI::Option* CoordinatorFlags::AddGenerationConfig(CLI::App* app) {
+  return app
+      ->add_option("--generation-config", generation_config,
+                   "auto: requests that do not say get the values of the "
+                   "model's generation_config.json; none: as if it had none")
+      ->check(CLI::IsMember({"auto", "none"}))
+      ->capture_default_str();
+}
+
+CLI::Option* CoordinatorFlags::AddMaxModelLen(CLI::App* app) {
+  return app->add_option(
+      "--max-model-len", options.max_model_len,
+      "positions of prompt and answer; default: the model's");
+}
+
+CLI::Option* CoordinatorFlags::AddMaxStepTokens(CLI::App* app,
+                                                const std::string& aliases) {
+  return app->add_option(
+      absl::StrCat("--max-step-tokens", aliases), options.max_step_tokens,
+      "new tokens of a micro-batch in one step; default: 2048, or planned");
+}
+
+CLI::Option* CoordinatorFlags::AddNoRefill(CLI::App* app) {
+  return app->add_flag("--no-refill", no_refill,
+                       "start new sequences only when a whole block has ended");
+}
+
+CLI::Option* CoordinatorFlags::AddNumMicrobatches(CLI::App* app) {
+  return app->add_option("--num-microbatches", options.num_microbatches,
+                         "micro-batches in a block; default: 1, or planned");
+}
+
+CLI::Option* CoordinatorFlags::AddPolicy(CLI::App* app) {
+  AddFormatAliases(app, &options.policy);
+  return app->add_option(
+      "--policy", options.policy,
+      "key=value pairs, or @FILE of them, which win over other flags; may be "
+      "repeated. Keys: gbs num-microbatches max-step-tokens threads w c h "
+      "compress-weights compress-kv attention-site sparsity schedule overlap "
+      "packing (see README.md)");
+}
+
+CLI::Option* CoordinatorFlags::AddReserveKv(CLI::App* app) {
+  return app->add_flag(
+      "--reserve-kv", reserve_kv,
+      "reserve the KV cache that a sequence may come to need from its start "
+      "on, instead of sharing it by need");
+}
+
+absl::StatusOr<Coordinator::Options> CoordinatorFlags::Read() const {
+  Coordinator::Options read = options;
+  read.model_dir = model;
+  SLUICE_ASSIGN_OR_RETURN(read.dtype, ParseDTypeChoice(dtype));
+  read.dummy_weights = load_format == "dummy";
+  read.plan_jobs = plan == "on";
+  read.split = split == "balanced" ? Split::kBalanced : Split::kEven;
+  read.generation_config = generation_config == "auto";
+  read.refill = !no_refill;
+  read.kv_by_need = !reserve_kv;
+  return read;
+}
+
+}  // namespace sluice

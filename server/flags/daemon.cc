@@ -1,0 +1,54 @@
+#include "server/flags/daemon.h"
+
+#include <iostream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/host/logging.h"
+#include "common/host/start_check.h"
+#include "common/status_macros.h"
+#include "common/text/text.h"
+#include "common/version.h"
+#include "server/flags/command_line.h"
+
+namespace sluice {
+
+int RunDaemon(const Daemon& daemon, const std::string& log_level, CLI::App* app,
+              int argc, char** argv) {
+  // Blocked before any thread starts, so that only sigtimedwait takes them.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+  app->set_version_flag("-V,--version", BuildVersion());
+  AddEnvironmentTwins(app, daemon.twins);
+  if (const auto code = ParseCommandLine(app, argc, argv, &log_level)) {
+    return *code;
+  }
+  std::string config = app->config_to_str(false, false);
+  for (char& c : config) c = c == '\n' ? ' ' : c;
+  LogInfo(absl::StrCat(app->get_name(), " ", BuildVersion(), " ", config));
+  const absl::Status status = RunGuarded([&]() -> absl::Status {
+    SLUICE_RETURN_IF_ERROR(CheckStart(daemon.threads, daemon.address_bytes));
+    return daemon.serve(signals);
+  });
+  if (status.ok()) return 0;
+  std::cerr << app->get_name() << ": "
+            << EscapeLinesForTerminal(status.message()) << "\n";
+  return absl::IsInvalidArgument(status) ? kExitUsage : 1;
+}
+
+void WarnIfOpen(const std::string& host, absl::string_view what) {
+  if (absl::StartsWith(host, "127.") || host == "localhost" || host == "::1" ||
+      host == "[::1]") {
+    return;
+  }
+  LogWarning(absl::StrCat(
+      "listening on ", host,
+      " without TLS or authentication: anyone who reaches this port can ",
+      what));
+}
+
+}  // namespace sluice

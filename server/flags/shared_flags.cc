@@ -1,0 +1,66 @@
+#include "server/flags/shared_flags.h"
+
+#include "server/flags/checks.h"
+
+namespace sluice {
+
+CLI::Option* AddCoordinatorAddress(CLI::App* app, std::string* address) {
+  return app
+      ->add_option("--coordinator", *address, "the coordinator's host:port")
+      ->capture_default_str()
+      ->envname("SLUICE_COORDINATOR");
+}
+
+CLI::Option* AddDevice(CLI::App* app, std::string* device) {
+  return app
+      ->add_option("--device", *device,
+                   "what computes: cpu; cuda, the first GPU, or cuda:N; "
+                   "cpu-discrete, for tests: the CPU with device memory of its "
+                   "own")
+      ->capture_default_str();
+}
+
+CLI::Option* AddDiskDir(CLI::App* app, std::string* dir) {
+  return app
+      ->add_option("--disk-dir", *dir,
+                   "where weights and KV cache that don't fit into memory are "
+                   "kept; default: nowhere")
+      ->type_name("DIR");
+}
+
+CLI::Option* AddDType(CLI::App* app, std::string* dtype) {
+  return app
+      ->add_option("--dtype", *dtype,
+                   "auto (the model's), float32, bfloat16 or, on GPUs, float16")
+      ->capture_default_str();
+}
+
+CLI::Option* AddLoadFormat(CLI::App* app, std::string* format) {
+  return app
+      ->add_option("--load-format", *format,
+                   "auto, or dummy: random weights, for which config.json is "
+                   "enough")
+      ->check(CLI::IsMember({"auto", "dummy"}))
+      ->capture_default_str();
+}
+
+CLI::Option* AddLogLevel(CLI::App* app, std::string* level) {
+  return app->add_option("--log-level", *level, "debug, info, warning or error")
+      ->capture_default_str()
+      ->envname("SLUICE_LOG_LEVEL");
+}
+
+CLI::Option* AddMetricsPort(CLI::App* app, int* port) {
+  return app
+      ->add_option("--metrics-port", *port, "Prometheus port; 0: any free one")
+      ->check(From(0, 65535))
+      ->capture_default_str();
+}
+
+CLI::Option* AddPort(CLI::App* app, int* port) {
+  return app->add_option("--port", *port, "gRPC port; 0: any free one")
+      ->check(From(0, 65535))
+      ->capture_default_str();
+}
+
+}  // namespace sluice

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+namespace sluice {
+
+// Flags that several programs have, each declared once: its name, what it says
+// in help, its default and its check. What differs, as its group, is left to
+// the caller.
+
+CLI::Option* AddCoordinatorAddress(CLI::App* app, std::string* address);
+CLI::Option* AddDevice(CLI::App* app, std::string* device);
+CLI::Option* AddDiskDir(CLI::App* app, std::string* dir);
+CLI::Option* AddDType(CLI::App* app, std::string* dtype);
+CLI::Option* AddLoadFormat(CLI::App* app, std::string* format);
+CLI::Option* AddLogLevel(CLI::App* app, std::string* level);
+CLI::Option* AddMetricsPort(CLI::App* app, int* port);
+CLI::Option* AddPort(CLI::App* app, int* port);
+
+}  // namespace sluice

@@ -1,0 +1,62 @@
+#include "worker/machine_share.h"
+
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "runtime/exec/weights/image_store.h"
+#include "runtime/memory/cpu_topology.h"
+#include "runtime/memory/disk/disk_file.h"
+#include "runtime/memory/host_memory.h"
+
+namespace sluice {
+
+absl::StatusOr<MachineShare> ParseMachine(const MachineFlags& flags) {
+  MachineShare machine;
+  SLUICE_ASSIGN_OR_RETURN(machine.host_memory_bytes,
+                          ParseHostMemory(flags.host_memory));
+  SLUICE_ASSIGN_OR_RETURN(machine.device, ParseDevice(flags.device));
+  SLUICE_RETURN_IF_ERROR(CheckDevice(machine.device));
+  SLUICE_ASSIGN_OR_RETURN(
+      machine.device_memory_bytes,
+      ParseDeviceMemory(machine.device, flags.device_memory));
+  machine.disk_dir = flags.disk_dir;
+  if (!flags.disk_space.empty()) {
+    if (flags.disk_dir.empty()) {
+      return absl::InvalidArgumentError("--disk-space needs a --disk-dir");
+    }
+    absl::StatusOr<uint64_t> bytes = ParseByteSize(flags.disk_space);
+    if (!bytes.ok()) return Annotate(bytes.status(), "--disk-space");
+    machine.disk_bytes = *bytes;
+  }
+  machine.cores = UsableCores();
+  machine.threads =
+      flags.threads > 0 ? flags.threads : UsableCoreCount(machine.cores);
+  if (machine.cores.size() != static_cast<size_t>(machine.threads)) {
+    machine.cores.clear();
+  }
+  return machine;
+}
+
+absl::Status PrepareDisk(MachineShare* machine) {
+  const std::string& dir = machine->disk_dir;
+  if (dir.empty()) return absl::OkStatus();
+  std::error_code error;
+  std::filesystem::create_directories(dir, error);
+  if (error) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "--disk-dir: can't make the directory ", dir, ": ", error.message()));
+  }
+  if (machine->disk_bytes > 0) return absl::OkStatus();
+  absl::StatusOr<uint64_t> space = DefaultDiskSpace(dir);
+  machine->disk_bytes = space.value_or(0);
+  return Annotate(space.status(), "--disk-dir");
+}
+
+absl::StatusOr<uint64_t> DefaultDiskSpace(const std::string& dir) {
+  SLUICE_ASSIGN_OR_RETURN(const uint64_t bytes, FreeDiskBytes(dir));
+  return (bytes + ImageStore::DiskBytes(dir)) / 10 * 9;
+}
+
+}  // namespace sluice

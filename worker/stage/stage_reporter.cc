@@ -1,0 +1,63 @@
+#include "worker/stage/stage_reporter.h"
+
+#include <utility>
+#include <vector>
+
+#include "common/limits.h"
+#include "common/text/text.h"
+#include "proto/convert.h"
+#include "sluice/v1/pipeline.pb.h"
+#include "worker/stage/assigned_stage.h"
+
+namespace sluice {
+
+void StageReporter::Progress(PlanEpoch epoch, uint64_t done, uint64_t total) {
+  v1::WorkerMessage message;
+  auto* progress = message.mutable_load_progress();
+  progress->set_epoch(epoch.value());
+  progress->set_bytes_done(done);
+  progress->set_bytes_total(total);
+  send_(std::move(message));
+}
+
+void StageReporter::Ready(PlanEpoch epoch, int64_t kv_pages, bool kv_by_need,
+                          int32_t page_tokens, uint64_t weight_bytes) {
+  v1::WorkerMessage message;
+  auto* ready = message.mutable_stage_ready();
+  ready->set_epoch(epoch.value());
+  ready->set_kv_pages(kv_pages);
+  ready->set_kv_by_need(kv_by_need);
+  ready->set_page_tokens(page_tokens);
+  ready->set_weight_bytes(weight_bytes);
+  send_(std::move(message));
+}
+
+void StageReporter::Failed(PlanEpoch epoch, const absl::Status& status) {
+  v1::WorkerMessage message;
+  auto* failed = message.mutable_stage_failed();
+  failed->set_epoch(epoch.value());
+  failed->set_code(static_cast<int32_t>(status.code()));
+  failed->set_message(std::string(
+      ClipUtf8(EscapeInvalidUtf8(status.message()), kMaxFailureBytes)));
+  failed->set_next_unreached(IsNextUnreached(status));
+  send_(std::move(message));
+}
+
+void StageReporter::Result(const StepResult& result, double compute_seconds) {
+  std::vector<v1::StepResult> parts = ToProtoParts(result);
+  parts.back().set_compute_seconds(compute_seconds);
+  for (v1::StepResult& part : parts) {
+    v1::WorkerMessage message;
+    *message.mutable_step_result() = std::move(part);
+    send_(std::move(message));
+  }
+}
+
+void StageReporter::LinkId(PlanEpoch epoch, const std::string& id) {
+  v1::WorkerMessage message;
+  message.mutable_link_id()->set_epoch(epoch.value());
+  message.mutable_link_id()->set_id(id);
+  send_(std::move(message));
+}
+
+}  // namespace sluice
