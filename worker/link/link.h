@@ -37,7 +37,7 @@ absl::string_view LinkTransportName(LinkTransport transport);
 struct DetachedPayloads {
   PayloadTransport* transport = nullptr;  // null: they do not
   size_t max_bytes = 0;                   // of one
-  // Takes the id of the new channel to the receiver (LinkReceiver::Join).
+  // Takes the id of the new channel to the receiver (LinkService::Join).
   // Never waits.
   std::function<void(const std::string& id)> hand_out;
 };
