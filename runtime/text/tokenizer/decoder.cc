@@ -187,7 +187,8 @@ struct StripRule {
     }
     return text.size();
   }
-  std::string Stripped(absl::string_view token) const {
+  // Of a whole token.
+  std::string operator()(absl::string_view token) const {
     absl::string_view rest = token;
     StripStart(start, &rest);
     const size_t begin = token.size() - rest.size();
@@ -228,24 +229,28 @@ class FusedStripStep : public StepBase {
 
 // --- Replace
 
-std::string Replaced(const Regex& regex, const std::string& content,
-                     absl::string_view token) {
-  std::vector<TextRange> matches;
-  // A pattern that gives up leaves the token as it is, and so does one that
-  // would fill the memory: a few replacements of nothing by something can.
-  if (token.empty() || !regex.FindAll(token, &matches).ok() ||
-      matches.size() > kMaxTokenBytes / (content.size() + 1)) {
-    return std::string(token);
+struct Replacement {
+  std::shared_ptr<const Regex> regex;
+  std::string content;
+
+  std::string operator()(absl::string_view token) const {
+    std::vector<TextRange> matches;
+    // A pattern that gives up leaves the token as it is, and so does one that
+    // would fill the memory: a few replacements of nothing by something can.
+    if (token.empty() || !regex->FindAll(token, &matches).ok() ||
+        matches.size() > kMaxTokenBytes / (content.size() + 1)) {
+      return std::string(token);
+    }
+    std::string out;
+    size_t done = 0;
+    for (const TextRange& match : matches) {
+      absl::StrAppend(&out, token.substr(done, match.begin - done), content);
+      done = match.end;
+    }
+    absl::StrAppend(&out, token.substr(done));
+    return out;
   }
-  std::string out;
-  size_t done = 0;
-  for (const TextRange& match : matches) {
-    absl::StrAppend(&out, token.substr(done, match.begin - done), content);
-    done = match.end;
-  }
-  absl::StrAppend(&out, token.substr(done));
-  return out;
-}
+};
 
 // Holds back what may be the beginning of the literal.
 class FusedReplaceStep : public StepBase {
@@ -372,26 +377,21 @@ Decoder ByteFallbackDecoder() {
 Decoder StripDecoder(StripRule rule) {
   return {false,
           [rule = std::move(rule)](bool fused, DecodeStep* next) -> StepPtr {
-            if (fused) return std::make_unique<FusedStripStep>(rule, next);
-            return NewTokenStep(false, next, [rule](absl::string_view token) {
-              return rule.Stripped(token);
-            });
+            if (!fused) return NewTokenStep(false, next, rule);
+            return std::make_unique<FusedStripStep>(rule, next);
           }};
 }
 
-Decoder ReplaceDecoder(std::shared_ptr<const Regex> regex,
-                       std::string content) {
+Decoder ReplaceDecoder(Replacement replacement) {
   return {false,
-          [regex = std::move(regex), content = std::move(content)](
-              bool fused, DecodeStep* next) -> StepPtr {
-            if (fused && !regex->literal().empty()) {
-              return std::make_unique<FusedReplaceStep>(regex->literal(),
-                                                        content, next);
+          [replacement = std::move(replacement)](bool fused,
+                                                 DecodeStep* next) -> StepPtr {
+            const std::string& literal = replacement.regex->literal();
+            if (!fused || literal.empty()) {
+              return NewTokenStep(fused, next, replacement);
             }
-            return NewTokenStep(fused, next,
-                                [regex, content](absl::string_view token) {
-                                  return Replaced(*regex, content, token);
-                                });
+            return std::make_unique<FusedReplaceStep>(
+                literal, replacement.content, next);
           }};
 }
 
@@ -454,7 +454,7 @@ absl::Status AppendDecoders(const JsonPart& part, int depth,
   } else if (type == "Replace") {
     SLUICE_ASSIGN_OR_RETURN(auto regex, PatternFromJson(part));
     SLUICE_ASSIGN_OR_RETURN(std::string text, part.GetString("content"));
-    out->push_back(ReplaceDecoder(std::move(regex), std::move(text)));
+    out->push_back(ReplaceDecoder({std::move(regex), std::move(text)}));
   } else if (type == "Metaspace") {
     SLUICE_ASSIGN_OR_RETURN(std::string mark, CharText(part, "replacement"));
     SLUICE_ASSIGN_OR_RETURN(const bool prefix,
