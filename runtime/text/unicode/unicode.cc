@@ -172,18 +172,4 @@ void AppendByteChars(absl::string_view bytes, std::string* out) {
   }
 }
 
-bool AppendBytesOfChars(absl::string_view chars, std::string* bytes) {
-  const ByteAlphabet& alphabet = GetByteAlphabet();
-  const size_t before = bytes->size();
-  bytes->resize(before + chars.size());
-  char* to = bytes->data() + before;
-  int byte = 0;
-  for (size_t pos = 0; pos < chars.size() && byte >= 0;) {
-    byte = alphabet.ByteOf(DecodeUtf8(chars, &pos));
-    *to++ = static_cast<char>(byte);
-  }
-  bytes->resize(byte >= 0 ? to - bytes->data() : before);
-  return byte >= 0;
-}
-
 }  // namespace sluice

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "common/text/utf8.h"
 
 namespace sluice {
 
@@ -41,6 +42,18 @@ const ByteAlphabet& GetByteAlphabet();
 void AppendByteChars(absl::string_view bytes, std::string* out);
 // Appends the bytes that `chars` stand for. Where one of them stands for none,
 // appends nothing and returns false.
-bool AppendBytesOfChars(absl::string_view chars, std::string* bytes);
+inline bool AppendBytesOfChars(absl::string_view chars, std::string* bytes) {
+  const ByteAlphabet& alphabet = GetByteAlphabet();
+  const size_t before = bytes->size();
+  for (size_t pos = 0; pos < chars.size();) {
+    const int byte = alphabet.ByteOf(DecodeUtf8(chars, &pos));
+    if (byte < 0) {
+      bytes->resize(before);
+      return false;
+    }
+    bytes->push_back(static_cast<char>(byte));
+  }
+  return true;
+}
 
 }  // namespace sluice
