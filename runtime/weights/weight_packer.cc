@@ -176,7 +176,7 @@ absl::Status WeightPacker::PackMatrix(const MatrixLayout& layout,
       absl::Status status = packer_->Pack(layout, panel, rows, thread,
                                           whole ? to.At(offset) : cut);
       if (!status.ok()) {
-        error.Set(Annotate(std::move(status), panels[panel][0].ref->name));
+        error.Set(Annotate(status, panels[panel][0].ref->name));
       } else if (!whole) {
         CopyWithin(to, offset, std::span<const std::byte>(cut, bytes));
       }

@@ -80,7 +80,8 @@ void Run(DType dtype, int threads) {
   std::printf("{\"dtype\": \"%s\", \"threads\": %d, \"rates\": [",
               std::string(DTypeName(dtype)).c_str(), threads);
   const char* comma = "";
-  for (const auto& [n, k] : {std::pair{2048, 2048}, {5632, 2048}}) {
+  for (const int n : {2048, 5632}) {
+    const int k = 2048;
     std::vector<float> w(static_cast<size_t>(n) * k);
     for (float& x : w) x = normal(random);
     auto full = engine.Layout(n, k, WeightFormat::kFull, 0);

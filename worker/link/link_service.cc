@@ -209,7 +209,8 @@ class LinkServiceImpl : public LinkService, private RawLinkService {
 
   void ReceiveInto(std::shared_ptr<ActivationPool> buffers) override {
     MutexLock lock(&mu_);
-    buffers_ = buffers != nullptr ? std::move(buffers) : own_buffers_;
+    if (buffers == nullptr) buffers = own_buffers_;
+    buffers_ = std::move(buffers);
   }
 
   void Advance(PlanEpoch epoch) override {

@@ -120,7 +120,8 @@ absl::Status NcclChannel::Play() {
         queue_.pop_front();
       }
     }
-    if (next.has_value()) {
+    const bool launches = next.has_value();
+    if (launches) {
       SLUICE_RETURN_IF_ERROR(Launch(*std::move(next)));
       pause_ = kFirstPause;
     }
@@ -136,7 +137,7 @@ absl::Status NcclChannel::Play() {
       continue;
     }
     SLUICE_RETURN_IF_ERROR(CheckComm());
-    if (!next.has_value() && !flights_.empty()) Pause();
+    if (!launches && !flights_.empty()) Pause();
   }
 }
 

@@ -15,7 +15,6 @@
 namespace sluice {
 namespace {
 
-constexpr int32_t kTileRows = GemmEngine::kTileRows;
 // Rows that a task of a row-wise operation takes.
 constexpr int32_t kRowsPerTask = 16;
 

@@ -282,7 +282,9 @@ void ExpectFrequencies(const SamplingParams& params,
   }
   for (const auto& [token, count] : seen) {
     EXPECT_TRUE(std::any_of(expected.begin(), expected.end(),
-                            [&](const auto& e) { return e.token == token; }) ||
+                            [token = token](const auto& e) {
+                              return e.token == token;
+                            }) ||
                 count == 0)
         << token;
   }
