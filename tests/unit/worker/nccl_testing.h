@@ -23,6 +23,7 @@ inline std::unique_ptr<PayloadTransport> FakeTransport() {
 // made before what uses the fake, so that it goes after that.
 class FakeGpuGuard {
  public:
+  FakeGpuGuard() {}  // not defaulted: Clang makes no const one of that
   ~FakeGpuGuard() {
     fake_gpu_mute_errors(0);
     fake_gpu_stall_after(0);

@@ -68,9 +68,10 @@ void FakePipeline::Run(const v1::StepPlan& plan) {
 }
 
 v1::StepResult FakePipeline::Compute(const v1::StepPlan& plan) {
-  const auto violation = [&](const std::string& what) {
-    violations_.push_back(absl::StrCat("step ", plan.step(), ": ", what));
-  };
+  const auto violation =
+      [&](const std::string& what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+        violations_.push_back(absl::StrCat("step ", plan.step(), ": ", what));
+      };
   if (plan.step() <= last_step_) violation("out of order");
   last_step_ = plan.step();
   if (plan.block() < 0 || plan.block() >= assigned_.num_blocks()) {
