@@ -113,7 +113,7 @@ absl::StatusOr<LocalCluster::Options> ClusterFlags::Read() const {
   LocalCluster::Options read = options;
   SLUICE_ASSIGN_OR_RETURN(read.coordinator, coordinator.Read());
   // All workers are here from the start.
-  read.coordinator.settle_time = absl::ZeroDuration();
+  read.coordinator.timeouts.settle_time = absl::ZeroDuration();
   return read;
 }
 

@@ -11,6 +11,7 @@
 #include "common/policy.h"
 #include "common/threads/bounded_queue.h"
 #include "coordinator/jobs/job_manager.h"
+#include "coordinator/jobs/job_state.h"
 #include "proto/grpc_endpoint.h"
 #include "tests/support/temp_dir.h"
 #include "tests/unit/coordinator/dispatch/dispatch_fake_worker.h"

@@ -31,7 +31,7 @@ ROOMS = [*MAY_INCLUDE, "tests", "deploy"]
 BASE = ["runtime/trace/", "runtime/memory/", "runtime/model/", "runtime/quant/", "runtime/sample/", "runtime/kv/",
         "runtime/placement/", "runtime/weights/"]
 KERNELS = [*BASE, "runtime/kernels/*"]
-CUDA_FACE = "runtime/kernels/cuda/cuda_backend.h"  # for those who know nothing of CUDA
+CUDA_FACE = "runtime/kernels/cuda/cuda_access.h"  # for those who know nothing of CUDA
 # What the drawers of exec have in common.
 STAGE = [*KERNELS, *(f"runtime/exec/{name}.h" for name in
                      ("device_compute", "stage_resources", "stage_work", "sweep_stats", "timed", "weight_placement"))]
@@ -64,12 +64,8 @@ RUNTIME_MAY_INCLUDE = {
 }
 # (file, what it includes): why it may all the same.
 RUNTIME_EXCEPTIONS = {
-    ("runtime/kernels/backend.cc", "runtime/kernels/cpu/cpu_backend.h"): "makes the backend that is asked for",
-    ("runtime/kernels/backend.cc", "runtime/kernels/cpu/discrete_backend.h"): "likewise",
-    ("runtime/kernels/weight_packer.cc", "runtime/kernels/cpu/vector_ops.h"): "converts with the CPU's kernels",
-    ("runtime/kernels/weight_packer.h", "runtime/kernels/cpu/compute_pool.h"): "packs on all threads",
-    ("runtime/kernels/cuda/gemm/device_matrices.cc", "runtime/kernels/cpu/vector_ops.h"): "likewise",
-    ("runtime/kernels/cuda/cuda_backend_impl.h", "runtime/kernels/cpu/compute_pool.h"): "likewise",
+    ("runtime/kernels/backend_factory.cc", "runtime/kernels/cpu/cpu_backend.h"): "makes the backend that is asked for",
+    ("runtime/kernels/backend_factory.cc", "runtime/kernels/cpu/discrete_backend.h"): "likewise",
 }
 
 WIRE = ["grpc/*", "grpcpp/*", "google/*", "sluice/*"]

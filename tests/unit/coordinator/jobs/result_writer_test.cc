@@ -23,6 +23,9 @@ class ResultWriterTest : public testing::Test, public ResultSink {
     options_.last_retry = absl::Milliseconds(2);
   }
 
+  // The writer's thread calls this object.
+  void TearDown() override { writer_.reset(); }
+
   StoredResult Format(FinishedRequest finished) override {
     StoredResult result;
     result.index = finished.request.index;
