@@ -25,7 +25,7 @@ class StageSamplingTest : public testing::TestWithParam<bool> {
   void SetUp() override {
     // Of all algorithms one, so that nothing depends on how long they took.
     emulation::OfferAlgorithms(1 << 2);
-    emulation::SetTiming(emulation::Timing::SLUICE_TEST_TIMING);
+    emulation::SetTimingOfTheTest();
   }
   void TearDown() override {
     emulation::SetTiming(emulation::Timing::kAtOnce);

@@ -2,9 +2,12 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <deque>
+#include <map>
 #include <memory>
 #include <set>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -191,6 +194,16 @@ cudaError_t Record(cudaError_t error) {
 void SetTiming(Timing timing) {
   FinishDevice();
   TheState().timing = timing;
+}
+
+void SetTimingOfTheTest() {
+  const char* name = std::getenv("SLUICE_TEST_TIMING");
+  const std::string timing = name == nullptr ? "at_once" : name;
+  const std::map<std::string, Timing> timings = {
+      {"at_once", Timing::kAtOnce},
+      {"late_kernels", Timing::kLateKernels},
+      {"late_copies", Timing::kLateCopies}};
+  SetTiming(timings.at(timing));
 }
 
 Timing CurrentTiming() { return TheState().timing; }

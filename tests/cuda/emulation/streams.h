@@ -25,6 +25,9 @@ enum class Timing {
 };
 // Does what is left to do, and changes the timing for what follows.
 void SetTiming(Timing timing);
+// The same, with what the environment's SLUICE_TEST_TIMING says: "late_kernels",
+// "late_copies", or nothing or "at_once".
+void SetTimingOfTheTest();
 
 // Breaks the device: from now on every call fails with this error, as after a
 // kernel that ran astray. With cudaSuccess the device is repaired, as no real

@@ -21,12 +21,12 @@ absl::StatusOr<BackendParts> CreateCudaBackend(const DecoderSpec& spec,
 namespace {
 
 // For tests that take any device with memory of its own, and with the timing
-// that the program is built for.
+// that the run of the program is for.
 class GpuOfTheTests : public testing::Environment {
  public:
   void SetUp() override {
     setenv("SLUICE_TEST_DEVICE", "cuda", 1);
-    emulation::SetTiming(emulation::Timing::SLUICE_TEST_TIMING);
+    emulation::SetTimingOfTheTest();
   }
 };
 

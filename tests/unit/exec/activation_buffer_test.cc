@@ -77,9 +77,9 @@ TEST(ActivationPoolTest, BuffersComeBackFromOtherThreads) {
 }
 
 // Counts what is pinned.
-class PinningDevice : public Device {
+class PinCountingDevice : public Device {
  public:
-  explicit PinningDevice(int* pins) : Device(nullptr), pins_(pins) {}
+  explicit PinCountingDevice(int* pins) : Device(nullptr), pins_(pins) {}
   HostPin Pin(std::span<std::byte> host) override {
     EXPECT_EQ(reinterpret_cast<uintptr_t>(host.data()) % 4096, 0u);
     EXPECT_EQ(host.size() % 4096, 0u);
@@ -109,7 +109,7 @@ TEST(ActivationPoolTest, PinsForItsDeviceUntilItRetires) {
   ActivationPool pool;
   std::shared_ptr<ActivationBuffer> kept;
   {
-    PinningDevice device(&pins);
+    PinCountingDevice device(&pins);
     ActivationPool pinning(&device);
     pool = pinning;
     auto buffer = pool.Acquire(3, 5);

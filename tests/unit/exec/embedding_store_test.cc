@@ -18,7 +18,7 @@
 namespace sluice {
 namespace {
 
-constexpr int32_t kMaxRows = 300;
+constexpr int32_t kStepRows = 300;
 
 struct Model {
   const char* name;
@@ -44,7 +44,7 @@ class EmbeddingStoreTest : public testing::TestWithParam<Model> {
     BackendOptions options;
     options.layers = {0, 1};
     options.dtype = model.dtype;
-    options.max_rows = kMaxRows;
+    options.max_rows = kStepRows;
     options.max_model_len = 600;
     options.threads = 2;
     options.budget = &memory_;
@@ -68,7 +68,7 @@ class EmbeddingStoreTest : public testing::TestWithParam<Model> {
     EmbeddingStore::Options options;
     options.weights = parts_.weights.get();
     options.source = &source_;
-    options.max_rows = kMaxRows;
+    options.max_rows = kStepRows;
     options.memory = &memory_;
     options.images = on_disk ? images_.get() : nullptr;
     options.io = io_.get();
@@ -133,8 +133,8 @@ TEST_P(EmbeddingStoreTest, RowsOnDiskAreTheRows) {
     // What is kept on disk counts, also when it was there before.
     EXPECT_EQ(disk_.used_bytes(), ImageFile::FileBytes((*store)->bytes()));
     EXPECT_EQ(memory_.used_bytes() - before,
-              EmbeddingStore::MemoryBytes(*parts_.weights, kMaxRows));
-    for (const size_t count : {1, 2, 255, 256, 257, kMaxRows}) {
+              EmbeddingStore::MemoryBytes(*parts_.weights, kStepRows));
+    for (const size_t count : {1, 2, 255, 256, 257, kStepRows}) {
       std::vector<int32_t> tokens = {spec_.vocab_size - 1, 0};
       tokens.resize(count);
       for (size_t i = 2; i < count; ++i) {

@@ -18,7 +18,7 @@
 namespace sluice {
 namespace {
 
-constexpr uint64_t kRoomy = uint64_t{64} << 20;
+constexpr uint64_t kDeviceBytes = uint64_t{64} << 20;
 
 // Its head has one section, or several.
 DecoderSpec Spec(bool large) {
@@ -38,7 +38,7 @@ StageChain::Options Options(bool observe) {
 
 StageChain::Options OnDevice(bool observe) {
   StageChain::Options options = Options(observe);
-  options.device_bytes = kRoomy;
+  options.device_bytes = kDeviceBytes;
   return options;
 }
 

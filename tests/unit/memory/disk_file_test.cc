@@ -22,7 +22,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr size_t kPage = kDiskAlignment;
+constexpr size_t kBlock = kDiskAlignment;
 
 class DiskFileTest : public ::testing::Test {
  protected:
@@ -38,14 +38,14 @@ class DiskFileTest : public ::testing::Test {
 };
 
 TEST_F(DiskFileTest, TemporaryFilesHaveNoNameAndAreCharged) {
-  auto file = Temporary(3 * kPage + 1);
-  EXPECT_EQ(file->bytes(), 4 * kPage);
+  auto file = Temporary(3 * kBlock + 1);
+  EXPECT_EQ(file->bytes(), 4 * kBlock);
   EXPECT_THAT(file->name(), HasSubstr(dir_.path()));
   EXPECT_EQ(dir_.num_entries(), 0u);
-  EXPECT_EQ(budget_.holders().at("kv"), 4 * kPage);
+  EXPECT_EQ(budget_.holders().at("kv"), 4 * kBlock);
   struct stat stats;
   ASSERT_EQ(fstat(file->fd(), &stats), 0);
-  EXPECT_GE(stats.st_blocks * 512, static_cast<off_t>(4 * kPage));
+  EXPECT_GE(stats.st_blocks * 512, static_cast<off_t>(4 * kBlock));
   file.reset();
   EXPECT_EQ(budget_.used_bytes(), 0u);
 }
@@ -58,41 +58,41 @@ TEST_F(DiskFileTest, ReadsWhatItWrote) {
     HostBuffer in = TestBuffer(1 << 20);
     FillPattern(1, Span(out));
     ASSERT_TRUE(file->Write(0, Span(out)).ok());
-    FillPattern(2, Span(out).first(2 * kPage));
-    ASSERT_TRUE(file->Write(7 * kPage, Span(out).first(2 * kPage)).ok());
+    FillPattern(2, Span(out).first(2 * kBlock));
+    ASSERT_TRUE(file->Write(7 * kBlock, Span(out).first(2 * kBlock)).ok());
     EXPECT_TRUE(file->Sync().ok());
-    ASSERT_TRUE(file->Read(7 * kPage, Span(in).first(2 * kPage)).ok());
-    EXPECT_TRUE(HasPattern(2, Span(in).first(2 * kPage)));
+    ASSERT_TRUE(file->Read(7 * kBlock, Span(in).first(2 * kBlock)).ok());
+    EXPECT_TRUE(HasPattern(2, Span(in).first(2 * kBlock)));
     ASSERT_TRUE(file->Read(0, Span(in)).ok());
-    EXPECT_TRUE(HasPattern(1, Span(in).first(7 * kPage)));
+    EXPECT_TRUE(HasPattern(1, Span(in).first(7 * kBlock)));
   }
 }
 
 TEST_F(DiskFileTest, ReservedRoomReadsAsZeros) {
-  auto file = Temporary(kPage);
-  HostBuffer in = TestBuffer(kPage);
+  auto file = Temporary(kBlock);
+  HostBuffer in = TestBuffer(kBlock);
   FillPattern(1, Span(in));
   ASSERT_TRUE(file->Read(0, Span(in)).ok());
-  EXPECT_EQ(std::string(in.as<char>(), kPage), std::string(kPage, '\0'));
+  EXPECT_EQ(std::string(in.as<char>(), kBlock), std::string(kBlock, '\0'));
 }
 
 TEST_F(DiskFileTest, NamedFilesStayAndReplaceOthers) {
   const std::string path = dir_ / "image";
   std::ofstream(path) << "something older";
-  HostBuffer buffer = TestBuffer(2 * kPage);
+  HostBuffer buffer = TestBuffer(2 * kBlock);
   FillPattern(3, Span(buffer));
   {
-    auto file = DiskFile::Create(path, 2 * kPage, &budget_);
+    auto file = DiskFile::Create(path, 2 * kBlock, &budget_);
     ASSERT_TRUE(file.ok()) << file.status();
-    EXPECT_EQ(budget_.holders().at(path), 2 * kPage);
+    EXPECT_EQ(budget_.holders().at(path), 2 * kBlock);
     ASSERT_TRUE((*file)->Write(0, Span(buffer)).ok());
     ASSERT_TRUE((*file)->Sync().ok());
   }
   EXPECT_EQ(budget_.used_bytes(), 0u);
   auto file = DiskFile::OpenForRead(path);
   ASSERT_TRUE(file.ok()) << file.status();
-  EXPECT_EQ((*file)->bytes(), 2 * kPage);
-  HostBuffer in = TestBuffer(2 * kPage);
+  EXPECT_EQ((*file)->bytes(), 2 * kBlock);
+  HostBuffer in = TestBuffer(2 * kBlock);
   ASSERT_TRUE((*file)->Read(0, Span(in)).ok());
   EXPECT_TRUE(HasPattern(3, Span(in)));
   EXPECT_EQ((*file)->Write(0, Span(in)).code(),
@@ -100,28 +100,28 @@ TEST_F(DiskFileTest, NamedFilesStayAndReplaceOthers) {
 }
 
 TEST_F(DiskFileTest, RangesMustBeAlignedAndInside) {
-  auto file = Temporary(4 * kPage);
-  HostBuffer buffer = TestBuffer(8 * kPage);
+  auto file = Temporary(4 * kBlock);
+  HostBuffer buffer = TestBuffer(8 * kBlock);
   const std::span<std::byte> all = Span(buffer);
   const auto invalid = absl::StatusCode::kInvalidArgument;
-  EXPECT_EQ(file->Read(1, all.first(kPage)).code(), invalid);
-  EXPECT_EQ(file->Read(0, all.first(kPage - 1)).code(), invalid);
-  EXPECT_EQ(file->Read(0, all.subspan(512, kPage)).code(), invalid);
-  EXPECT_EQ(file->Write(kPage, all.first(4 * kPage)).code(), invalid);
-  EXPECT_EQ(file->Read(kPage, all.first(4 * kPage)).code(),
+  EXPECT_EQ(file->Read(1, all.first(kBlock)).code(), invalid);
+  EXPECT_EQ(file->Read(0, all.first(kBlock - 1)).code(), invalid);
+  EXPECT_EQ(file->Read(0, all.subspan(512, kBlock)).code(), invalid);
+  EXPECT_EQ(file->Write(kBlock, all.first(4 * kBlock)).code(), invalid);
+  EXPECT_EQ(file->Read(kBlock, all.first(4 * kBlock)).code(),
             absl::StatusCode::kDataLoss);
-  EXPECT_EQ(file->Read(UINT64_MAX - kPage + 1, all.first(kPage)).code(),
+  EXPECT_EQ(file->Read(UINT64_MAX - kBlock + 1, all.first(kBlock)).code(),
             absl::StatusCode::kDataLoss);
-  EXPECT_TRUE(file->Read(4 * kPage, all.first(0)).ok());
+  EXPECT_TRUE(file->Read(4 * kBlock, all.first(0)).ok());
 }
 
 TEST_F(DiskFileTest, AFileWithoutAWholeLastPageCannotBeReadPastIt) {
   const std::string path = dir_ / "ragged";
-  std::ofstream(path) << std::string(kPage + 100, 'x');
+  std::ofstream(path) << std::string(kBlock + 100, 'x');
   auto file = DiskFile::OpenForRead(path);
   ASSERT_TRUE(file.ok()) << file.status();
-  HostBuffer buffer = TestBuffer(2 * kPage);
-  EXPECT_TRUE((*file)->Read(0, Span(buffer).first(kPage)).ok());
+  HostBuffer buffer = TestBuffer(2 * kBlock);
+  EXPECT_TRUE((*file)->Read(0, Span(buffer).first(kBlock)).ok());
   EXPECT_EQ((*file)->Read(0, Span(buffer)).code(), absl::StatusCode::kDataLoss);
 }
 
@@ -129,7 +129,7 @@ TEST_F(DiskFileTest, AFileWithoutAWholeLastPageCannotBeReadPastIt) {
 size_t CachedPages(const DiskFile& file) {
   void* map = mmap(nullptr, file.bytes(), PROT_READ, MAP_SHARED, file.fd(), 0);
   EXPECT_NE(map, MAP_FAILED);
-  std::vector<unsigned char> pages(file.bytes() / kPage);
+  std::vector<unsigned char> pages(file.bytes() / kBlock);
   EXPECT_EQ(mincore(map, file.bytes(), pages.data()), 0);
   munmap(map, file.bytes());
   size_t cached = 0;
@@ -150,7 +150,7 @@ TEST_F(DiskFileTest, ThePageCacheStaysEmpty) {
       ASSERT_TRUE(file->Write(at, Span(buffer)).ok());
     }
     // Some writes may still be on their way from the cache to the disk.
-    EXPECT_LE(CachedPages(*file), 8 * kRequest / kPage);
+    EXPECT_LE(CachedPages(*file), 8 * kRequest / kBlock);
     ASSERT_TRUE(file->Sync().ok());
     for (size_t at = 0; at < kBytes; at += kRequest) {
       ASSERT_TRUE(file->Read(at, Span(buffer)).ok());
@@ -165,10 +165,10 @@ TEST_F(DiskFileTest, ATmpfsIsReadThroughTheCache) {
       access("/dev/shm", W_OK) != 0) {
     GTEST_SKIP() << "no tmpfs at /dev/shm";
   }
-  auto file = DiskFile::CreateTemporary("/dev/shm", "kv", 4 * kPage, &budget_);
+  auto file = DiskFile::CreateTemporary("/dev/shm", "kv", 4 * kBlock, &budget_);
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_FALSE((*file)->direct());
-  HostBuffer buffer = TestBuffer(4 * kPage);
+  HostBuffer buffer = TestBuffer(4 * kBlock);
   FillPattern(5, Span(buffer));
   ASSERT_TRUE((*file)->Write(0, Span(buffer)).ok());
   FillPattern(6, Span(buffer));
@@ -185,7 +185,7 @@ TEST_F(DiskFileTest, FallsBackWhereThereIsNoDirectIo) {
   auto file = DiskFile::OpenForRead(kPath);
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_FALSE((*file)->direct());
-  HostBuffer buffer = TestBuffer(kPage);
+  HostBuffer buffer = TestBuffer(kBlock);
   ASSERT_TRUE((*file)->Read(0, Span(buffer)).ok());
   EXPECT_EQ(*buffer.as<uint16_t>(), 0xeb9f);  // BTF's magic number
 }

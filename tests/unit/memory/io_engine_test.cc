@@ -17,7 +17,7 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kPage = kDiskAlignment;
+constexpr size_t kDiskBlock = kDiskAlignment;
 constexpr size_t kMiB = size_t{1} << 20;
 
 using Backend = IoEngine::Backend;
@@ -58,24 +58,25 @@ class IoEngineTest
 };
 
 TEST_P(IoEngineTest, ReadsWhatItWroteInAnySplit) {
-  const size_t kBytes = kMiB + 5 * kPage;
-  for (size_t request : {kPage, 3 * kPage, 64 * kPage, 1024 * kPage}) {
+  const size_t kBytes = kMiB + 5 * kDiskBlock;
+  for (size_t request :
+       {kDiskBlock, 3 * kDiskBlock, 64 * kDiskBlock, 1024 * kDiskBlock}) {
     auto engine = Engine(4, request);
-    auto file = File(kBytes + 2 * kPage);
+    auto file = File(kBytes + 2 * kDiskBlock);
     HostBuffer out = TestBuffer(kBytes);
     FillPattern(request, Span(out));
     IoCompletion done;
     done.Expect(1);
-    engine->Write(*file, kPage, Span(out), &done);
+    engine->Write(*file, kDiskBlock, Span(out), &done);
     ASSERT_TRUE(done.Wait().ok());
 
     // In pieces of unlike sizes, all at a time.
     HostBuffer in = TestBuffer(kBytes);
     size_t at = 0;
-    for (size_t bytes = kPage; at < kBytes; bytes += 13 * kPage) {
+    for (size_t bytes = kDiskBlock; at < kBytes; bytes += 13 * kDiskBlock) {
       const size_t piece = std::min(bytes, kBytes - at);
       done.Expect(1);
-      engine->Read(*file, kPage + at, Span(in).subspan(at, piece), &done);
+      engine->Read(*file, kDiskBlock + at, Span(in).subspan(at, piece), &done);
       at += piece;
     }
     ASSERT_TRUE(done.Wait().ok());
@@ -88,12 +89,12 @@ TEST_P(IoEngineTest, ReadsWhatItWroteInAnySplit) {
 }
 
 TEST_P(IoEngineTest, NothingToDoIsDone) {
-  auto engine = Engine(1, kPage);
-  auto file = File(kPage);
+  auto engine = Engine(1, kDiskBlock);
+  auto file = File(kDiskBlock);
   IoCompletion done;
   done.Expect(2);
   engine->Read(*file, 0, {}, &done);
-  engine->Write(*file, kPage, {}, &done);
+  engine->Write(*file, kDiskBlock, {}, &done);
   EXPECT_TRUE(done.ready());
   EXPECT_TRUE(done.Wait().ok());
 }
@@ -101,19 +102,19 @@ TEST_P(IoEngineTest, NothingToDoIsDone) {
 TEST_P(IoEngineTest, ManyThreadsReadAndWriteTheirOwn) {
   constexpr int kThreads = 4;
   constexpr size_t kPages = 64;
-  auto engine = Engine(8, 4 * kPage);
-  auto file = File(kThreads * kPages * kPage);
+  auto engine = Engine(8, 4 * kDiskBlock);
+  auto file = File(kThreads * kPages * kDiskBlock);
   std::vector<Thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back("user", [&, t] {
       std::mt19937 random(t);
-      HostBuffer out = TestBuffer(kPages * kPage);
-      HostBuffer in = TestBuffer(kPages * kPage);
+      HostBuffer out = TestBuffer(kPages * kDiskBlock);
+      HostBuffer in = TestBuffer(kPages * kDiskBlock);
       IoCompletion done;
       for (int round = 0; round < 20; ++round) {
         const size_t first = random() % kPages;
-        const size_t bytes = (1 + random() % (kPages - first)) * kPage;
-        const uint64_t offset = (t * kPages + first) * kPage;
+        const size_t bytes = (1 + random() % (kPages - first)) * kDiskBlock;
+        const uint64_t offset = (t * kPages + first) * kDiskBlock;
         FillPattern(t * 1000 + round, Span(out).first(bytes));
         done.Expect(1);
         engine->Write(*file, offset, Span(out).first(bytes), &done);
@@ -129,13 +130,13 @@ TEST_P(IoEngineTest, ManyThreadsReadAndWriteTheirOwn) {
 
 TEST_P(IoEngineTest, JobsOfOneDirectionAreServedInOrder) {
   constexpr int kJobs = 50;
-  auto engine = Engine(1, kPage);
-  auto file = File(4 * kPage);
-  HostBuffer buffer = TestBuffer(4 * kPage);
+  auto engine = Engine(1, kDiskBlock);
+  auto file = File(4 * kDiskBlock);
+  HostBuffer buffer = TestBuffer(4 * kDiskBlock);
   std::vector<IoCompletion> done(kJobs);
   for (int i = 0; i < kJobs; ++i) {
     done[i].Expect(1);
-    engine->Read(*file, 0, Span(buffer).first((1 + i % 4) * kPage), &done[i]);
+    engine->Read(*file, 0, Span(buffer).first((1 + i % 4) * kDiskBlock), &done[i]);
   }
   // Looked at from the last to the first: before one that is done all are.
   for (bool all = false; !all;) {
@@ -153,7 +154,7 @@ TEST_P(IoEngineTest, JobsOfOneDirectionAreServedInOrder) {
 
 TEST_P(IoEngineTest, ReadsAreVerifiedAndCopiedOneAfterAnother) {
   constexpr int kBlocks = 32;
-  constexpr size_t kBlock = 16 * kPage;
+  constexpr size_t kBlock = 16 * kDiskBlock;
   auto file = File(kBlocks * kBlock);
   HostBuffer staging = TestBuffer(kBlocks * kBlock);
   HostBuffer device = TestBuffer(kBlocks * kBlock);
@@ -168,7 +169,7 @@ TEST_P(IoEngineTest, ReadsAreVerifiedAndCopiedOneAfterAnother) {
   copied.Expect(kBlocks);
   CopyEngine copy({.name = "h2d"});
   std::vector<IoCompletion> read(kBlocks);
-  auto engine = Engine(4, 4 * kPage);
+  auto engine = Engine(4, 4 * kDiskBlock);
   for (int i = 0; i < kBlocks; ++i) {
     read[i].Expect(1);
     engine->Read(*file, i * kBlock, block(staging, i), &read[i]);
@@ -184,14 +185,14 @@ TEST_P(IoEngineTest, ReadsAreVerifiedAndCopiedOneAfterAnother) {
 }
 
 TEST_P(IoEngineTest, StopsWithJobsUnderWay) {
-  constexpr size_t kBlock = 64 * kPage;
+  constexpr size_t kBlock = 64 * kDiskBlock;
   auto file = File(kBlock);
   for (int jobs : {1, 3, 100}) {
     HostBuffer reads = TestBuffer(jobs * kBlock);
     HostBuffer writes = TestBuffer(kBlock);
     std::vector<IoCompletion> done(2 * jobs);
     {
-      auto engine = Engine(4, 4 * kPage);
+      auto engine = Engine(4, 4 * kDiskBlock);
       for (int i = 0; i < jobs; ++i) {
         done[2 * i].Expect(1);
         engine->Read(*file, 0, Span(reads).subspan(i * kBlock, kBlock),
@@ -209,13 +210,13 @@ TEST_P(IoEngineTest, StopsWithJobsUnderWay) {
 }
 
 TEST_P(IoEngineTest, SleepsAndWakesWithoutLosingJobs) {
-  auto engine = Engine(2, kPage);
-  auto file = File(8 * kPage);
-  HostBuffer buffer = TestBuffer(8 * kPage);
+  auto engine = Engine(2, kDiskBlock);
+  auto file = File(8 * kDiskBlock);
+  HostBuffer buffer = TestBuffer(8 * kDiskBlock);
   for (int i = 0; i < 1000; ++i) {
     IoCompletion done;
     done.Expect(1);
-    engine->Read(*file, 0, Span(buffer).first((1 + i % 8) * kPage), &done);
+    engine->Read(*file, 0, Span(buffer).first((1 + i % 8) * kDiskBlock), &done);
     ASSERT_TRUE(done.Wait().ok());
   }
 }
@@ -223,17 +224,18 @@ TEST_P(IoEngineTest, SleepsAndWakesWithoutLosingJobs) {
 TEST_P(IoEngineTest, TheTimelineTilesTheBusyTime) {
   constexpr int kJobs = 40;
   Tracer tracer({});
-  auto file = File(16 * kPage);
-  HostBuffer writes = TestBuffer(8 * kPage);
-  HostBuffer reads = TestBuffer(kJobs * 8 * kPage);
-  auto engine = Engine(4, 2 * kPage, &tracer);
+  auto file = File(16 * kDiskBlock);
+  HostBuffer writes = TestBuffer(8 * kDiskBlock);
+  HostBuffer reads = TestBuffer(kJobs * 8 * kDiskBlock);
+  auto engine = Engine(4, 2 * kDiskBlock, &tracer);
   IoCompletion done;
   done.Expect(2 * kJobs);
   for (int i = 0; i < kJobs; ++i) {
     engine->Write(*file, 0, Span(writes), &done,
                   {"kv store", {{{"layer", i}}}});
-    engine->Read(*file, 8 * kPage,
-                 Span(reads).subspan(i * 8 * kPage, 8 * kPage), &done);
+    engine->Read(*file, 8 * kDiskBlock,
+                 Span(reads).subspan(i * 8 * kDiskBlock, 8 * kDiskBlock),
+                 &done);
   }
   ASSERT_TRUE(done.Wait().ok());
   const IoEngine::Totals totals = engine->totals();
@@ -248,7 +250,7 @@ TEST_P(IoEngineTest, TheTimelineTilesTheBusyTime) {
     double total = 0;
     for (const nlohmann::json& span : spans) {
       EXPECT_EQ(span["name"], name);
-      EXPECT_EQ(span["args"]["bytes"], 8 * kPage);
+      EXPECT_EQ(span["args"]["bytes"], 8 * kDiskBlock);
       EXPECT_GE(span["ts"].get<double>(), last_end - 2e-3);
       last_end = span["ts"].get<double>() + span["dur"].get<double>();
       total += span["dur"].get<double>() * 1e-6;
@@ -275,7 +277,7 @@ TEST(IoEngineOptionsTest, AreChecked) {
        {IoEngine::Options{.queue_depth = 0},
         IoEngine::Options{.queue_depth = 5000},
         IoEngine::Options{.request_bytes = 0},
-        IoEngine::Options{.request_bytes = kPage + 512},
+        IoEngine::Options{.request_bytes = kDiskBlock + 512},
         IoEngine::Options{.request_bytes = size_t{2} << 30},
         IoEngine::Options{.threads = 0}, IoEngine::Options{.threads = 1000}}) {
     EXPECT_EQ(IoEngine::Create(options).status().code(),

@@ -18,8 +18,8 @@ namespace {
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNoNumber = std::numeric_limits<float>::quiet_NaN();
 
 SampledToken SampleOnce(const SamplingParams& params, std::vector<float> logits,
                         int32_t position = 0) {
@@ -30,7 +30,7 @@ SampledToken SampleOnce(const SamplingParams& params, std::vector<float> logits,
 TEST(SamplerTest, GreedyTakesTheLargestAndOfEqualsTheFirst) {
   EXPECT_EQ(SampleOnce({}, {1, 5, 2, 5}).token, 1);
   EXPECT_EQ(SampleOnce({.temperature = -1}, {1, 5, 2, 5}).token, 1);
-  EXPECT_EQ(SampleOnce({.temperature = kNan}, {1, 5, 2, 5}).token, 1);
+  EXPECT_EQ(SampleOnce({.temperature = kNoNumber}, {1, 5, 2, 5}).token, 1);
 }
 
 TEST(SamplerTest, NoTokenFromWhatIsNotNumbers) {
@@ -38,8 +38,11 @@ TEST(SamplerTest, NoTokenFromWhatIsNotNumbers) {
     for (int32_t logprobs : {-1, 0, 2}) {
       const SamplingParams params = {.temperature = temperature,
                                      .logprobs = logprobs};
-      for (const std::vector<float>& logits : std::vector<std::vector<float>>{
-               {1, kNan, 2}, {-kInf, -kInf}, {}, {kInf, 1}}) {
+      for (const std::vector<float>& logits :
+           std::vector<std::vector<float>>{{1, kNoNumber, 2},
+                                           {-kInfinity, -kInfinity},
+                                           {},
+                                           {kInfinity, 1}}) {
         const SampledToken result = SampleOnce(params, logits);
         EXPECT_EQ(result.token, -1);
         EXPECT_THAT(result.top, IsEmpty());
@@ -112,7 +115,7 @@ TEST(SamplerTest, RepetitionPenaltySeesThePrompt) {
 }
 
 TEST(SamplerTest, LogprobsAreTheModels) {
-  const std::vector<float> logits = {1, 2, 3, -kInf};
+  const std::vector<float> logits = {1, 2, 3, -kInfinity};
   const double sum = std::log(std::exp(1.0) + std::exp(2.0) + std::exp(3.0));
   // Neither temperature, truncation nor bias show in them.
   const SampledToken result = SampleOnce(
@@ -164,7 +167,7 @@ TEST(SamplerTest, RequestsWhatNeedsNothingElse) {
 }
 
 TEST(SamplerTest, AcceptsWhatWasPicked) {
-  const Pick nothing{-1, kNan};
+  const Pick nothing{-1, kNoNumber};
   EXPECT_EQ(Sampler({.logprobs = 0}, 0).Accept(nothing).token, -1);
   EXPECT_EQ(Sampler({.logprobs = 0}, 0).Accept(nothing).logprob, 0);
   const SampledToken token = Sampler({.logprobs = 0}, 0).Accept({7, -2.5f});
@@ -175,15 +178,15 @@ TEST(SamplerTest, AcceptsWhatWasPicked) {
 
 TEST(SamplerTest, ScoresAreAnsweredAsByScoreToken) {
   SamplerScratch scratch;
-  const std::vector<float> logits = {1, 2, 3, -kInf};
+  const std::vector<float> logits = {1, 2, 3, -kInfinity};
   const Sampler sampler({}, 0);
   for (const int32_t target : {0, 2, 3}) {
     const Pick pick = PickToken(*sampler.ScoreRequest(target), logits, scratch);
     EXPECT_EQ(pick.token, target);
     EXPECT_EQ(pick.logprob, ScoreToken(logits, target, {}, scratch));
   }
-  const Pick nothing =
-      PickToken(*sampler.ScoreRequest(1), std::vector<float>{1, kNan}, scratch);
+  const Pick nothing = PickToken(*sampler.ScoreRequest(1),
+                                 std::vector<float>{1, kNoNumber}, scratch);
   EXPECT_EQ(nothing.token, -1);
   EXPECT_TRUE(std::isnan(nothing.logprob));
 }

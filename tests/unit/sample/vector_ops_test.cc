@@ -11,8 +11,8 @@
 namespace sluice::vector_ops {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kEndless = std::numeric_limits<float>::infinity();
+constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
 
 std::vector<float> RandomLogits(size_t n, uint32_t seed) {
   std::mt19937 random(seed);
@@ -29,7 +29,7 @@ TEST(VectorOpsTest, BlockMaximaOfEverySize) {
       std::vector<float> maxima((n + kMaxBlock - 1) / kMaxBlock);
       EXPECT_FALSE(variant.block_maxima(x, maxima.data()));
       for (size_t b = 0; b < maxima.size(); ++b) {
-        float expected = -kInf;
+        float expected = -kEndless;
         for (size_t i = b * kMaxBlock; i < std::min(n, (b + 1) * kMaxBlock);
              ++i)
           expected = std::max(expected, x[i]);
@@ -42,14 +42,14 @@ TEST(VectorOpsTest, BlockMaximaOfEverySize) {
 TEST(VectorOpsTest, BlockMaximaFindsNanAnywhere) {
   for (const Variant& variant : Variants()) {
     for (size_t at = 0; at < 150; ++at) {
-      std::vector<float> x(150, -kInf);
+      std::vector<float> x(150, -kEndless);
       float maxima[3];
       EXPECT_FALSE(variant.block_maxima(x, maxima));
-      EXPECT_EQ(maxima[at / kMaxBlock], -kInf);
-      x[at] = kInf;
+      EXPECT_EQ(maxima[at / kMaxBlock], -kEndless);
+      x[at] = kEndless;
       EXPECT_FALSE(variant.block_maxima(x, maxima));
-      EXPECT_EQ(maxima[at / kMaxBlock], kInf);
-      x[at] = kNan;
+      EXPECT_EQ(maxima[at / kMaxBlock], kEndless);
+      x[at] = kNotANumber;
       EXPECT_TRUE(variant.block_maxima(x, maxima)) << variant.name << " " << at;
     }
   }
@@ -75,7 +75,7 @@ TEST(VectorOpsTest, ExpIsAccurate) {
 
 TEST(VectorOpsTest, ExpAtTheEdges) {
   for (const Variant& variant : Variants()) {
-    const std::vector<float> x = {5, 5 - 85.9f, 5 - 86.1f, -1e30f, -kInf};
+    const std::vector<float> x = {5, 5 - 85.9f, 5 - 86.1f, -1e30f, -kEndless};
     std::vector<float> weights(x.size());
     EXPECT_EQ(variant.exp_sum(x, 5, 1, weights.data()), 1.0f);
     EXPECT_EQ(weights[0], 1);
@@ -84,7 +84,7 @@ TEST(VectorOpsTest, ExpAtTheEdges) {
     EXPECT_EQ(weights[3], 0);
     EXPECT_EQ(weights[4], 0);
     // An endless temperature: all equal, but for what is impossible.
-    EXPECT_EQ(variant.exp_sum(x, 5, kInf, weights.data()), 4.0f);
+    EXPECT_EQ(variant.exp_sum(x, 5, kEndless, weights.data()), 4.0f);
     EXPECT_EQ(weights[4], 0);
     // Nearly none: only the largest.
     EXPECT_EQ(variant.exp_sum(x, 5, 1e-45f, weights.data()), 1.0f);

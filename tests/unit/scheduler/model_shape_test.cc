@@ -8,7 +8,7 @@ namespace {
 
 using testing::HasSubstr;
 
-ModelShape Shape() {
+ModelShape SmallShape() {
   return {.num_layers = 4,
           .hidden = 64,
           .embed = 64,
@@ -20,7 +20,7 @@ ModelShape Shape() {
 }
 
 TEST(ModelShapeTest, CountsALayersMatrices) {
-  ModelShape shape = Shape();
+  ModelShape shape = SmallShape();
   // q and out 64 x 64, k and v 32 x 64; gate, up and down 64 x 128.
   EXPECT_EQ(shape.layer_elements(), 2 * 4096 + 2 * 2048 + 3 * 8192);
   shape.gated_mlp = false;
@@ -53,7 +53,7 @@ TEST(ModelShapeTest, AgreesWithOptsKnownSizes) {
 }
 
 TEST(ModelShapeTest, StagesAddUpToTheModel) {
-  ModelShape shape = Shape();
+  ModelShape shape = SmallShape();
   shape.position_rows = 10;
   const int64_t layers = 4 * shape.layer_elements();
   EXPECT_EQ(shape.stage_elements({1, 3}), layers / 2);
@@ -68,7 +68,7 @@ TEST(ModelShapeTest, StagesAddUpToTheModel) {
 }
 
 TEST(ModelShapeTest, KvBytesByFormat) {
-  ModelShape shape = Shape();
+  ModelShape shape = SmallShape();
   EXPECT_EQ(shape.kv_bytes_per_position(KvFormat::kFloat32), 2 * 2 * 16 * 4);
   EXPECT_EQ(shape.kv_bytes_per_position(KvFormat::kBFloat16), 2 * 2 * 16 * 2);
   // A scale and a minimum for a head of up to 64, two for one of up to 128.
@@ -86,9 +86,9 @@ TEST(ModelShapeTest, WeightBytesByFormat) {
 }
 
 TEST(ModelShapeTest, RefusesSizesThatMakeNoSense) {
-  EXPECT_TRUE(Shape().Check().ok());
+  EXPECT_TRUE(SmallShape().Check().ok());
   const auto error = [](auto change) {
-    ModelShape shape = Shape();
+    ModelShape shape = SmallShape();
     change(shape);
     EXPECT_EQ(shape.Check().code(), absl::StatusCode::kInvalidArgument);
     return std::string(shape.Check().message());

@@ -61,7 +61,7 @@ TEST(SplitEvenlyTest, CoversAllLayersEvenly) {
   }
 }
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kUnbounded = std::numeric_limits<double>::infinity();
 
 // A cluster whose costs are made up: layers of unlike cost, an embedding, an LM
 // head, and workers of unlike speed that hold so many layers.
@@ -75,7 +75,7 @@ struct Cluster {
   double each_stage = 0;
 
   double Cost(int worker, LayerRange range) const {
-    if (range.size() > most_layers[worker]) return kInfinity;
+    if (range.size() > most_layers[worker]) return kUnbounded;
     double sum = each_stage;
     for (int l = range.begin; l < range.end; ++l) sum += layers[l];
     if (range.begin == 0) sum += embedding;
@@ -126,7 +126,7 @@ Cluster RandomCluster(std::mt19937_64& rng) {
 // without layers.
 double BruteForce(const Cluster& c, int num_workers) {
   const int num_layers = static_cast<int>(c.layers.size());
-  double best = kInfinity;
+  double best = kUnbounded;
   std::vector<BalancedStage> stages;
   const auto visit = [&](auto&& self, int worker, int begin) -> void {
     if (worker == num_workers) {
@@ -198,7 +198,7 @@ TEST(SplitBalancedTest, ASlowMachineGetsFewerLayers) {
 TEST(SplitBalancedTest, WorkersOfOneMachineShareIt) {
   // Two workers on a machine are no faster than one; they only hold more.
   const auto cost = [](int w, LayerRange r) {
-    return w < 2 && r.size() > 3 ? kInfinity : 1.0 * r.size();
+    return w < 2 && r.size() > 3 ? kUnbounded : 1.0 * r.size();
   };
   const std::vector<BalancedStage> stages =
       SplitBalanced(10, {{0, 1}, {2}}, cost);

@@ -11,8 +11,8 @@ namespace {
 using testing::HasSubstr;
 using Phase = Membership::Phase;
 
-constexpr auto kGrpc = v1::LINK_TRANSPORT_GRPC;
-constexpr auto kNccl = v1::LINK_TRANSPORT_NCCL;
+constexpr auto kOverGrpc = v1::LINK_TRANSPORT_GRPC;
+constexpr auto kOverNccl = v1::LINK_TRANSPORT_NCCL;
 
 class MembershipLinkTest : public MembershipTest {
  protected:
@@ -48,15 +48,15 @@ class MembershipLinkTest : public MembershipTest {
 
 TEST_F(MembershipLinkTest, HandsIdsOnToTheNextStage) {
   options_.min_workers = 3;
-  auto a = Attach(1, "a", {kGrpc, kNccl});
-  auto b = Attach(2, "b", {kGrpc, kNccl});
-  auto c = Attach(3, "c", {kGrpc});
+  auto a = Attach(1, "a", {kOverGrpc, kOverNccl});
+  auto b = Attach(2, "b", {kOverGrpc, kOverNccl});
+  auto c = Attach(3, "c", {kOverGrpc});
   Settle();
   ASSERT_EQ(members().plan().phase(), Phase::kLoading);
-  EXPECT_EQ(a->sent.back().assign_stage().next_link(), kNccl);
-  EXPECT_EQ(b->sent.back().assign_stage().previous_link(), kNccl);
-  EXPECT_EQ(b->sent.back().assign_stage().next_link(), kGrpc);
-  EXPECT_EQ(c->sent.back().assign_stage().previous_link(), kGrpc);
+  EXPECT_EQ(a->sent.back().assign_stage().next_link(), kOverNccl);
+  EXPECT_EQ(b->sent.back().assign_stage().previous_link(), kOverNccl);
+  EXPECT_EQ(b->sent.back().assign_stage().next_link(), kOverGrpc);
+  EXPECT_EQ(c->sent.back().assign_stage().previous_link(), kOverGrpc);
   EXPECT_EQ(NextLink(1), "nccl");
   EXPECT_EQ(NextLink(2), "grpc");
   EXPECT_EQ(NextLink(3), "");
@@ -75,8 +75,8 @@ TEST_F(MembershipLinkTest, HandsIdsOnToTheNextStage) {
 }
 
 TEST_F(MembershipLinkTest, IdsOfImpossibleSizeEndTheWorker) {
-  auto a = Attach(1, "a", {kNccl});
-  auto b = Attach(2, "b", {kNccl});
+  auto a = Attach(1, "a", {kOverNccl});
+  auto b = Attach(2, "b", {kOverNccl});
   Settle();
   TellId(1, std::string(2000, 'x'));
   EXPECT_EQ(a->broken.code(), absl::StatusCode::kInvalidArgument);
@@ -85,10 +85,10 @@ TEST_F(MembershipLinkTest, IdsOfImpossibleSizeEndTheWorker) {
 
 // Where NCCL does not work between two machines, and nobody insists.
 TEST_F(MembershipLinkTest, FallsBackToGrpc) {
-  auto a = Attach(1, "a", {kGrpc, kNccl});
-  auto b = Attach(2, "b", {kGrpc, kNccl});
+  auto a = Attach(1, "a", {kOverGrpc, kOverNccl});
+  auto b = Attach(2, "b", {kOverGrpc, kOverNccl});
   Settle();
-  EXPECT_EQ(a->sent.back().assign_stage().next_link(), kNccl);
+  EXPECT_EQ(a->sent.back().assign_stage().next_link(), kOverNccl);
   // The end that only saw its link break was faster.
   Failed(1, absl::StatusCode::kUnavailable, "the receiver ended it");
   Failed(2, absl::StatusCode::kUnimplemented, "NCCL can't connect");
@@ -97,21 +97,21 @@ TEST_F(MembershipLinkTest, FallsBackToGrpc) {
   members().Advance();
   ASSERT_EQ(members().plan().phase(), Phase::kLoading);
   EXPECT_EQ(members().plan().epoch().value(), 2);
-  EXPECT_EQ(a->sent.back().assign_stage().next_link(), kGrpc);
-  EXPECT_EQ(b->sent.back().assign_stage().previous_link(), kGrpc);
+  EXPECT_EQ(a->sent.back().assign_stage().next_link(), kOverGrpc);
+  EXPECT_EQ(b->sent.back().assign_stage().previous_link(), kOverGrpc);
   // What else is not implemented is no matter of links.
   Failed(2, absl::StatusCode::kUnimplemented, "no such kernel");
   EXPECT_EQ(State(2), "WORKER_STATE_FAILED");
   // With another worker it is tried again.
-  Attach(3, "c", {kGrpc, kNccl});
+  Attach(3, "c", {kOverGrpc, kOverNccl});
   Settle();
   EXPECT_EQ(a->sent.back().assign_stage().epoch(), 3);
-  EXPECT_EQ(a->sent.back().assign_stage().next_link(), kNccl);
+  EXPECT_EQ(a->sent.back().assign_stage().next_link(), kOverNccl);
 }
 
 TEST_F(MembershipLinkTest, WhoInsistsInVainKeepsThePlanFromStarting) {
-  Attach(1, "a", {kNccl});
-  auto b = Attach(2, "b", {kGrpc});
+  Attach(1, "a", {kOverNccl});
+  auto b = Attach(2, "b", {kOverGrpc});
   Settle();
   EXPECT_EQ(members().plan().phase(), Phase::kNoPlan);
   EXPECT_THAT(members().detail(),
@@ -120,7 +120,7 @@ TEST_F(MembershipLinkTest, WhoInsistsInVainKeepsThePlanFromStarting) {
   EXPECT_EQ(State(1), "WORKER_STATE_FAILED");
   EXPECT_FALSE(b->sent.back().has_assign_stage());
   // A third that can do without it takes its place.
-  auto c = Attach(3, "c", {kGrpc});
+  auto c = Attach(3, "c", {kOverGrpc});
   Settle();
   members().Advance();
   clock_.Advance(absl::Minutes(1));
@@ -130,13 +130,13 @@ TEST_F(MembershipLinkTest, WhoInsistsInVainKeepsThePlanFromStarting) {
 }
 
 TEST_F(MembershipLinkTest, WhoInsistsInVainDoesNotEndAPlan) {
-  Attach(1, "a", {kGrpc});
-  Attach(2, "b", {kGrpc});
+  Attach(1, "a", {kOverGrpc});
+  Attach(2, "b", {kOverGrpc});
   Settle();
   Ready(1);
   Ready(2);
   ASSERT_EQ(members().plan().phase(), Phase::kRunning);
-  auto c = Attach(3, "c", {kNccl});
+  auto c = Attach(3, "c", {kOverNccl});
   Settle();
   EXPECT_EQ(members().plan().phase(), Phase::kRunning);
   EXPECT_EQ(members().plan().epoch().value(), 1);

@@ -1,0 +1,1 @@
+// The precompiled headers of all test programs belong to this.
