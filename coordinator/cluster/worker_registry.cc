@@ -3,12 +3,12 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/codec/profile_json.h"
 #include "common/host/logging.h"
 #include "common/limits.h"
 #include "common/status_macros.h"
 #include "coordinator/cluster/links/link_facts.h"
 #include "coordinator/cluster/worker_facts.h"
-#include "common/codec/profile_json.h"
 
 namespace sluice {
 namespace {

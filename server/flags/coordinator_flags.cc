@@ -1,9 +1,8 @@
 #include "server/flags/coordinator_flags.h"
 
-#include "scheduler/plan/split.h"
-
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "scheduler/plan/split.h"
 #include "server/flags/foreign_flags.h"
 
 namespace sluice {

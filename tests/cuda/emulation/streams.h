@@ -25,8 +25,8 @@ enum class Timing {
 };
 // Does what is left to do, and changes the timing for what follows.
 void SetTiming(Timing timing);
-// The same, with what the environment's SLUICE_TEST_TIMING says: "late_kernels",
-// "late_copies", or nothing or "at_once".
+// The same, with what the environment's SLUICE_TEST_TIMING says:
+// "late_kernels", "late_copies", or nothing or "at_once".
 void SetTimingOfTheTest();
 
 // Breaks the device: from now on every call fails with this error, as after a

@@ -133,7 +133,9 @@ TEST_F(CoordinatorTest, ChecksItsOptions) {
       [](auto* o) { o->max_model_len = -1; },
       [](auto* o) { o->default_max_tokens = 0; },
       [](auto* o) { o->timeouts.heartbeat_interval = absl::ZeroDuration(); },
-      [](auto* o) { o->timeouts.heartbeat_timeout = o->timeouts.heartbeat_interval; },
+      [](auto* o) {
+        o->timeouts.heartbeat_timeout = o->timeouts.heartbeat_interval;
+      },
       [](auto* o) { o->timeouts.settle_time = -absl::Seconds(1); },
   };
   for (size_t i = 0; i < bad.size(); ++i) {

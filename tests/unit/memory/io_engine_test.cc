@@ -136,7 +136,8 @@ TEST_P(IoEngineTest, JobsOfOneDirectionAreServedInOrder) {
   std::vector<IoCompletion> done(kJobs);
   for (int i = 0; i < kJobs; ++i) {
     done[i].Expect(1);
-    engine->Read(*file, 0, Span(buffer).first((1 + i % 4) * kDiskBlock), &done[i]);
+    engine->Read(*file, 0, Span(buffer).first((1 + i % 4) * kDiskBlock),
+                 &done[i]);
   }
   // Looked at from the last to the first: before one that is done all are.
   for (bool all = false; !all;) {
