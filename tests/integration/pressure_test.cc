@@ -21,6 +21,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "coordinator/coordinator.h"
+#include "coordinator/jobs/job_state.h"
 #include "coordinator/jobs/job_manager.h"
 #include "proto/grpc_endpoint.h"
 #include "server/cluster_service.h"
