@@ -110,7 +110,7 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-__attribute__((target("amx-tile,amx-bf16"))) double Bf16Amx(int64_t rounds) {
+__attribute__((target("amx-tile"))) void ClearTiles() {
   const TileConfig config;
   _tile_loadconfig(&config);
   _tile_zero(0);
@@ -121,6 +121,10 @@ __attribute__((target("amx-tile,amx-bf16"))) double Bf16Amx(int64_t rounds) {
   _tile_zero(5);
   _tile_zero(6);
   _tile_zero(7);
+}
+
+__attribute__((target("amx-tile,amx-bf16"))) double Bf16Amx(int64_t rounds) {
+  ClearTiles();
   for (int64_t r = 0; r < rounds; ++r) {
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
@@ -132,16 +136,7 @@ __attribute__((target("amx-tile,amx-bf16"))) double Bf16Amx(int64_t rounds) {
 }
 
 __attribute__((target("amx-tile,amx-int8"))) double Int8Amx(int64_t rounds) {
-  const TileConfig config;
-  _tile_loadconfig(&config);
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
-  _tile_zero(4);
-  _tile_zero(5);
-  _tile_zero(6);
-  _tile_zero(7);
+  ClearTiles();
   for (int64_t r = 0; r < rounds; ++r) {
     _tile_dpbusd(0, 4, 6);
     _tile_dpbusd(1, 4, 7);

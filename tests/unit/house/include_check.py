@@ -34,7 +34,7 @@ KERNELS = [*BASE, "runtime/kernels/*"]
 CUDA_FACE = "runtime/kernels/cuda/cuda_access.h"  # for those who know nothing of CUDA
 # What the drawers of exec have in common.
 STAGE = [*KERNELS, *(f"runtime/exec/{name}.h" for name in
-                     ("device_compute", "stage_resources", "stage_work", "sweep_stats", "timed", "weight_placement"))]
+                     ("device_compute", "stage_work", "sweep_stats", "timed", "weight_placement"))]
 RUNTIME_MAY_INCLUDE = {
     "runtime/trace": [],
     "runtime/text": ["runtime/text/"],

@@ -129,6 +129,20 @@ class LintTest(unittest.TestCase):
         self.assertEqual(code, 0, output)
         self.assertIn("1 sources, 0 of them as they were, 0 with findings", output)
 
+    def test_a_named_file_that_cannot_be_looked_at_is_told(self):
+        files = {"runtime/b.cc": "int x;\n"}
+        self.lint(files)
+        with open(os.path.join(self.root, "runtime", "c.cc"), "w") as file:
+            file.write("int y;\n")
+        code, output = self.lint(files, os.path.join(self.root, "runtime", "c.cc"))
+        self.assertEqual(code, 0, output)
+        self.assertIn("runtime/c.cc: not looked at", output)
+        done = subprocess.run([os.path.join(ROOT, "deploy", "lint.py"), "--root", self.root, "--build",
+                               os.path.join(self.root, "build"), os.path.join(self.root, "none.cc")],
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("there is no none.cc", done.stderr)
+
     def test_a_source_that_does_not_compile_is_named(self):
         code, output = self.lint({"runtime/a.cc": "int x\n", "tests/a_test.cc": "int x  // Mutex\n"})
         self.assertEqual(code, 1)
