@@ -14,13 +14,14 @@
 #include "absl/status/statusor.h"
 #include "common/step_plan.h"
 #include "common/types.h"
+#include "runtime/exec/stage_resources.h"
+#include "runtime/exec/weights/weights.h"
 #include "runtime/kernels/backend.h"
 #include "runtime/kernels/image_view.h"
 #include "runtime/kv/batch_view.h"
 #include "runtime/sample/pick.h"
 #include "runtime/sample/sampler.h"
 #include "runtime/sample/sampler_scratch.h"
-#include "runtime/trace/trace.h"
 
 namespace sluice {
 
@@ -34,14 +35,11 @@ namespace sluice {
 class StageHead {
  public:
   struct Options {
-    Backend* backend = nullptr;       // computes the logits
-    Backend* host_backend = nullptr;  // has the threads that sample
-    int threads = 1;                  // of host_backend
-    // Shows a section's image until it is released.
-    std::function<absl::StatusOr<ImageView>(int section)> acquire;
-    std::function<absl::Status(int section)> release;
-    double* seconds = nullptr;  // adds what computing took
-    TraceRow* row = nullptr;    // may be null
+    // Of these, the backends: one computes the logits, the host's has the
+    // threads that sample.
+    StageResources resources;
+    int threads = 1;  // of the host's backend
+    Weights* weights = nullptr;
     // See StageExecutor::Options. With one, the host gets all logits.
     std::function<void(SequenceId, int32_t position, std::span<const float>)>
         logits_observer;
@@ -76,6 +74,12 @@ class StageHead {
     int32_t target;  // the token to be scored; -1: sample
     size_t slot;     // of the result's scores or tokens
   };
+  // A section, as a unit of the weights.
+  int Unit(int section) const {
+    return options_.resources.layers.size() + section;
+  }
+  // Acquires a section, and has others read ahead.
+  absl::StatusOr<ImageView> Acquire(int section);
   // Shows the first section's image, which stays acquired.
   absl::StatusOr<ImageView> First();
   // Passes what is in the head's input through all sections, and answers it.
