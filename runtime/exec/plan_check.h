@@ -29,13 +29,14 @@ struct PlanLimits {
 class SegmentRows {
  public:
   SegmentRows(const MicroBatch& batch, bool packing);
-  int32_t Of(const Segment& segment) const {
-    return segment.num_tokens == 1 ? 1 : std::max(segment.num_tokens, least_);
+  // Of a segment of so many tokens.
+  int32_t Of(int32_t num_tokens) const {
+    return num_tokens == 1 ? 1 : std::max(num_tokens, min_);
   }
   int64_t total() const { return total_; }
 
  private:
-  int32_t least_ = 0;
+  int32_t min_ = 0;
   int64_t total_ = 0;
 };
 
@@ -43,11 +44,20 @@ class SegmentRows {
 absl::Status CheckAdmission(const SequenceAdmission& admission,
                             const PlanLimits& limits);
 
-// Checks a micro-batch against the sequences, and moves their lengths on past
-// its tokens, for which they get pages. kInvalidArgument says what does not
-// fit; kResourceExhausted names a sequence for which no page is left.
-absl::Status CheckMicroBatch(const MicroBatch& batch, const PlanLimits& limits,
-                             PageTables* tables);
+// None of the checks takes or changes anything; kInvalidArgument says what does
+// not fit. See StepWork::Admit.
+//
+// That a micro-batch has segments, and no more tokens than a step may have, all
+// of them in the vocabulary.
+absl::Status CheckMicroBatch(const MicroBatch& batch, const PlanLimits& limits);
+// That a segment goes on where its sequence ends and stays within what that may
+// come to. `pages` is null for a sequence that was not admitted.
+absl::Status CheckSegment(const Segment& segment, const SequencePages* pages,
+                          const PlanLimits& limits);
+// That a micro-batch has as many tokens as its segments, and that its `rows`
+// fit (SegmentRows::total()).
+absl::Status CheckRows(const MicroBatch& batch, size_t segment_tokens,
+                       int64_t rows, const PlanLimits& limits);
 
 // Checks the inputs of a plan: none on the first stage, else one [tokens,
 // hidden] for each micro-batch.

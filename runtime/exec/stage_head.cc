@@ -37,12 +37,19 @@ int StageHead::Passes(const StepPlan& plan) const {
   const int32_t most = options_.head_rows;
   const auto passes = static_cast<int>((rows + most - 1) / most);
   // A single section stays acquired.
-  return options_.sections == 1 ? std::min(1, passes) : passes;
+  return sections() == 1 ? std::min(1, passes) : passes;
+}
+
+absl::StatusOr<ImageView> StageHead::Acquire(int section) {
+  SLUICE_ASSIGN_OR_RETURN(const ImageView image,
+                          options_.weights->Acquire(Unit(section)));
+  options_.weights->ReadAhead(1);
+  return image;
 }
 
 absl::StatusOr<ImageView> StageHead::First() {
   if (!first_) {
-    SLUICE_ASSIGN_OR_RETURN(first_, options_.acquire(0));
+    SLUICE_ASSIGN_OR_RETURN(first_, Acquire(0));
   }
   return *first_;
 }
@@ -90,10 +97,11 @@ absl::Status StageHead::Add(const MicroBatch& batch,
   for (size_t begin = 0; begin < batch_rows_.size();) {
     if (pending_.size() == capacity) SLUICE_RETURN_IF_ERROR(Flush());
     SLUICE_ASSIGN_OR_RETURN(const ImageView image, First());
-    const Timed timed(options_.seconds, options_.row, "head input");
+    const Timed timed(&options_.context.stats->head_seconds,
+                      options_.context.row, "head input");
     const size_t count =
         std::min(batch_rows_.size() - begin, capacity - pending_.size());
-    SLUICE_RETURN_IF_ERROR(options_.backend->HeadInput(
+    SLUICE_RETURN_IF_ERROR(options_.context.backend->HeadInput(
         image, std::span<const int32_t>(row_of_x_).subspan(begin, count), x,
         static_cast<int32_t>(pending_.size())));
     pending_.insert(pending_.end(), batch_rows_.begin() + begin,
@@ -106,24 +114,25 @@ absl::Status StageHead::Add(const MicroBatch& batch,
 absl::Status StageHead::Flush() {
   if (pending_.empty()) return absl::OkStatus();
   const auto rows = static_cast<int32_t>(pending_.size());
-  const int sections = options_.sections;
+  const int sections = this->sections();
   for (int section = 0; section < sections; ++section) {
     SLUICE_ASSIGN_OR_RETURN(const ImageView image,
-                            section == 0 ? First() : options_.acquire(section));
+                            section == 0 ? First() : Acquire(section));
     {
-      const Timed timed(options_.seconds, options_.row, "head",
-                        {{{"section", section}}});
+      const Timed timed(&options_.context.stats->head_seconds,
+                        options_.context.row, "head", {{{"section", section}}});
       SLUICE_RETURN_IF_ERROR(
-          options_.backend->HeadLogits(image, section, rows));
+          options_.context.backend->HeadLogits(image, section, rows));
     }
     // What the last section gives is waited for while it is there.
     if (section + 1 == sections) SLUICE_RETURN_IF_ERROR(TakeLogits());
     // A single one is kept for the next rows.
     if (sections == 1) break;
     if (section == 0) first_.reset();
-    SLUICE_RETURN_IF_ERROR(options_.release(section));
+    SLUICE_RETURN_IF_ERROR(options_.weights->Release(Unit(section)));
   }
-  const Timed timed(options_.seconds, options_.row, "sampling");
+  const Timed timed(&options_.context.stats->head_seconds, options_.context.row,
+                    "sampling");
   on_host_.clear();
   for (int32_t i = 0; i < rows; ++i) {
     if (taken_[i].picked()) {
@@ -136,17 +145,18 @@ absl::Status StageHead::Flush() {
                                taken_[i].logits);
     }
   }
-  options_.pool->ParallelFor(static_cast<int>(on_host_.size()),
-                             [&](int task, int thread) {
-                               const int i = on_host_[task];
-                               Use(pending_[i], taken_[i].logits, thread);
-                             });
+  options_.context.pool->ParallelFor(
+      static_cast<int>(on_host_.size()), [&](int task, int thread) {
+        const int i = on_host_[task];
+        Use(pending_[i], taken_[i].logits, thread);
+      });
   pending_.clear();
   return absl::OkStatus();
 }
 
 absl::Status StageHead::TakeLogits() {
-  const Timed timed(options_.seconds, options_.row, "logits");
+  const Timed timed(&options_.context.stats->head_seconds, options_.context.row,
+                    "logits");
   taken_.assign(pending_.size(), Backend::LogitRow());
   if (!options_.logits_observer) {
     for (size_t i = 0; i < pending_.size(); ++i) {
@@ -156,14 +166,14 @@ absl::Status StageHead::TakeLogits() {
                               : row.sampler->ScoreRequest(row.target);
     }
   }
-  return options_.backend->TakeLogits(taken_);
+  return options_.context.backend->TakeLogits(taken_);
 }
 
 absl::Status StageHead::Finish() {
   SLUICE_RETURN_IF_ERROR(Flush());
   if (!first_) return absl::OkStatus();
   first_.reset();
-  return options_.release(0);
+  return options_.weights->Release(Unit(0));
 }
 
 void StageHead::Use(const Row& row, std::span<float> logits, int thread) {

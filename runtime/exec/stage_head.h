@@ -14,14 +14,15 @@
 #include "absl/status/statusor.h"
 #include "common/step_plan.h"
 #include "common/types.h"
+#include "runtime/exec/stream_context.h"
+#include "runtime/exec/weights/weights.h"
 #include "runtime/kernels/backend.h"
 #include "runtime/kv/batch_view.h"
-#include "runtime/memory/compute_pool.h"
 #include "runtime/sample/pick.h"
 #include "runtime/sample/sampler.h"
 #include "runtime/sample/sampler_scratch.h"
-#include "runtime/trace/trace.h"
 #include "runtime/weights/image_view.h"
+#include "runtime/weights/packed_weights.h"
 
 namespace sluice {
 
@@ -35,22 +36,18 @@ namespace sluice {
 class StageHead {
  public:
   struct Options {
-    Backend* backend = nullptr;   // computes the logits
-    ComputePool* pool = nullptr;  // samples
-    int32_t head_rows = 0;        // as of BackendOptions
-    int sections = 0;             // of the head
-    // Shows a section's image until it is released.
-    std::function<absl::StatusOr<ImageView>(int section)> acquire;
-    std::function<absl::Status(int section)> release;
-    double* seconds = nullptr;  // adds what computing took
-    TraceRow* row = nullptr;    // may be null
+    // Its backend computes the logits, its pool samples.
+    StreamContext context;
+    int32_t head_rows = 0;  // as of BackendOptions
+    Weights* weights = nullptr;
     // See StageExecutor::Options. With one, the host gets all logits.
     std::function<void(SequenceId, int32_t position, std::span<const float>)>
         logits_observer;
   };
   // Pointers must outlive the head.
   explicit StageHead(Options options)
-      : options_(std::move(options)), scratch_(options_.pool->num_threads()) {}
+      : options_(std::move(options)),
+        scratch_(options_.context.pool->num_threads()) {}
 
   void Admit(const SequenceAdmission& admission);
   void Release(SequenceId sequence) { samplers_.erase(sequence); }
@@ -78,6 +75,13 @@ class StageHead {
     int32_t target;  // the token to be scored; -1: sample
     size_t slot;     // of the result's scores or tokens
   };
+  int sections() const { return options_.context.packed->num_head_sections(); }
+  // A section, as a unit of the weights.
+  int Unit(int section) const {
+    return options_.context.layers.size() + section;
+  }
+  // Acquires a section, and has others read ahead.
+  absl::StatusOr<ImageView> Acquire(int section);
   // Shows the first section's image, which stays acquired.
   absl::StatusOr<ImageView> First();
   // Passes what is in the head's input through all sections, and answers it.

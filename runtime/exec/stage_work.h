@@ -1,39 +1,94 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
-#include "runtime/exec/kv/device_kv_stager.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "common/policy.h"
+#include "common/step_plan.h"
+#include "common/types.h"
+#include "runtime/exec/plan_check.h"
 #include "runtime/kv/batch_view.h"
+#include "runtime/kv/sequence_pages.h"
 #include "runtime/memory/activation_buffer.h"
 #include "runtime/memory/memory_budget.h"
 
 namespace sluice {
 
-// Consecutive segments of a micro-batch whose pages lie in one tier; of those
-// that are staged, one group.
+// The KV pages of a segment, in the tier that its sequence has.
+struct KvSegment {
+  SequenceId sequence;
+  std::span<const int32_t> pages;  // page numbers, to the last new position's
+  int32_t start = 0;               // positions that are there
+  int32_t num_tokens = 0;          // positions that will be added
+  // Page 0 of the layer at hand, once a KvStream knows it.
+  std::byte* kv = nullptr;
+};
+
+// Consecutive segments of a micro-batch whose pages lie in one tier: what is
+// attended in one call, and staged together.
 struct SegmentRun {
   int32_t first = 0;
   int32_t count = 0;
   Tier tier = Tier::kHost;
+  int64_t pages = 0;
 };
 
 // A micro-batch of the step at hand.
-struct StageWork {
+struct BatchWork {
   std::vector<SegmentView> segments;
-  std::vector<SegmentRun> runs;
-  // With a device: the segments with the pages that they have in their tier,
-  // whatever `segments` shows at the moment. [segments.size()]
-  std::vector<DeviceKvStager::Member> members;
+  // Parallel: where pages live, whatever `segments` shows at the moment.
+  std::vector<KvSegment> kv;
+  std::vector<SegmentRun> runs;        // the device's first, the disk's last
   std::vector<int32_t> padded_tokens;  // without packing
   BatchView view;
-  // Where device and host are the same memory, and all of it is for
-  // activations: the residual stream.
-  std::shared_ptr<ActivationBuffer> x;
-  // [view.rows, hidden], while it is its turn: where it is computed.
+  // The residual stream [view.rows, hidden] where it is computed, from
+  // Activations::Acquire on until Release.
   float* rows = nullptr;
-  bool on_host = false;  // some of its attention is
+};
+
+// The work of one step, as the sweep and all streams of data see it. Allocates
+// only where a step is larger than those before.
+struct StepWork {
+  // A micro-batch's part of a layer, which counts from the stage's first.
+  struct Item {
+    int32_t layer = 0;
+    int32_t batch = 0;
+  };
+
+  // Begins another step, whose streams begin as `hidden` (see
+  // StageExecutor::RunStep).
+  void Begin(std::span<std::shared_ptr<ActivationBuffer>> hidden);
+  // Admits the next micro-batch: its sequences get pages for its tokens, and
+  // their lengths move past these. A run gets no more pages than
+  // `max_run_pages` has for its tier. kInvalidArgument says what does not fit;
+  // kResourceExhausted names a sequence for which no page is left.
+  absl::Status Admit(const MicroBatch& batch, const PlanLimits& limits,
+                     const std::array<int64_t, kNumTiers>& max_run_pages,
+                     PageTables* tables);
+  // Sets items and turns; the head takes a turn of each micro-batch at the end.
+  void Order(int32_t layers, Schedule schedule, bool head);
+
+  BatchWork& batch_of(size_t item) { return batches[items[item].batch]; }
+  // Whether a turn is the first one of its micro-batch.
+  bool begins(size_t turn) const {
+    return turn < items.size() && items[turn].layer == 0;
+  }
+
+  size_t num_batches = 0;
+  std::vector<BatchWork> batches;  // [num_batches] and some to be used again
+  std::vector<Item> items;         // in the order in which they are computed
+  // The micro-batch of each item, and then those of the head.
+  std::vector<int32_t> turns;
+  std::span<std::shared_ptr<ActivationBuffer>> hidden;  // [num_batches] or none
+
+ private:
+  absl::flat_hash_set<SequenceId> on_disk_;  // sequences of the step
 };
 
 }  // namespace sluice

@@ -46,6 +46,20 @@ struct SweepStats {
   }
 };
 
+// What one kind of data cost the sweep, since it was loaded.
+struct StreamTotals {
+  double stall_seconds = 0;  // that the sweep waited for it
+  uint64_t read_bytes = 0;   // that the disk carried
+  uint64_t write_bytes = 0;
+
+  StreamTotals& operator+=(const StreamTotals& other) {
+    stall_seconds += other.stall_seconds;
+    read_bytes += other.read_bytes;
+    write_bytes += other.write_bytes;
+    return *this;
+  }
+};
+
 // Where a stage's weights, KV cache and activations were placed. What is on
 // neither host nor device is on disk.
 struct RealisedPlacement {

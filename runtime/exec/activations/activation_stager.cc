@@ -47,30 +47,27 @@ absl::StatusOr<std::unique_ptr<ActivationStager>> ActivationStager::Create(
     const Options& options) {
   std::unique_ptr<ActivationStager> self(new ActivationStager(options));
   const Shape& shape = options.shape;
+  const StreamContext& context = options.context;
   self->memory_stride_ = shape.memory_bytes() / shape.num_batches;
   self->disk_stride_ = shape.disk_bytes() / shape.num_batches;
   SLUICE_ASSIGN_OR_RETURN(
       self->memory_,
-      HostBuffer::Create("activations", shape.memory_bytes(), options.memory));
+      HostBuffer::Create("activations", shape.memory_bytes(), context.memory));
   SLUICE_ASSIGN_OR_RETURN(
       self->staging_,
       HostBuffer::Create("activation staging", shape.staging_bytes(),
-                         options.memory, options.copies));
+                         context.memory, context.device));
   for (size_t i = 0; i < kSlots; ++i) {
     self->slots_[i].data =
         self->staging_.as<std::byte>() + i * (shape.staging_bytes() / kSlots);
   }
   SLUICE_ASSIGN_OR_RETURN(
-      self->file_, DiskFile::CreateTemporary(options.disk_dir, "activations",
-                                             shape.disk_bytes(), options.disk));
+      self->file_, DiskFile::CreateTemporary(context.disk_dir, "activations",
+                                             shape.disk_bytes(), context.disk));
   return self;
 }
 
 ActivationStager::~ActivationStager() { Reset(); }
-
-uint64_t ActivationStager::StreamBytes(int32_t batch) const {
-  return uint64_t{sizeof(float)} * rows_[batch] * options_.shape.hidden;
-}
 
 absl::Status ActivationStager::BeginStep(std::span<const int32_t> batches,
                                          std::span<const int32_t> rows) {
@@ -112,42 +109,39 @@ std::array<IoCompletion*, 2> ActivationStager::WritesBefore() {
   return {slot, &SlotOf(stored_by_[turn.batch]).written};
 }
 
-void ActivationStager::Bring() {
-  const Turn& t = turns_[brought_];
-  Slot& slot = SlotOf(brought_);
-  ++brought_;
-  if (!t.load) return;
-  const uint64_t bytes = StreamBytes(t.batch);
+void ActivationStager::Move(size_t turn, bool in) {
+  const int32_t batch = turns_[turn].batch;
+  Slot& slot = SlotOf(turn);
+  const uint64_t bytes =
+      uint64_t{sizeof(float)} * rows_[batch] * options_.shape.hidden;
   const uint64_t in_memory = MemoryPart(bytes, options_.shape.disk);
   const uint64_t on_disk = RoundUpToDisk(bytes - in_memory);
+  IoEngine& io = *options_.context.io;
   if (on_disk > 0) {
-    slot.read.Expect(1);
-    options_.io->Read(*file_, t.batch * disk_stride_,
-                      {slot.data + in_memory, on_disk}, &slot.read,
-                      {"activations", {{{"micro_batch", t.batch}}}});
-    if (options_.read_bytes != nullptr) *options_.read_bytes += on_disk;
+    const uint64_t at = batch * disk_stride_;
+    const std::span<std::byte> part = {slot.data + in_memory, on_disk};
+    const IoLabel label = {"activations", {{{"micro_batch", batch}}}};
+    (in ? slot.read : slot.written).Expect(1);
+    if (in) {
+      io.Read(*file_, at, part, &slot.read, label);
+    } else {
+      io.Write(*file_, at, part, &slot.written, label);
+    }
+    (in ? totals_.read_bytes : totals_.write_bytes) += on_disk;
   }
-  std::memcpy(slot.data, memory_.as<std::byte>() + t.batch * memory_stride_,
-              in_memory);
+  std::byte* const kept = memory_.as<std::byte>() + batch * memory_stride_;
+  std::memcpy(in ? slot.data : kept, in ? kept : slot.data, in_memory);
+}
+
+void ActivationStager::Bring() {
+  if (turns_[brought_].load) Move(brought_, true);
+  ++brought_;
 }
 
 void ActivationStager::Store(size_t turn) {
-  const Turn& t = turns_[turn];
-  if (!t.store) return;
-  Slot& slot = SlotOf(turn);
-  const uint64_t bytes = StreamBytes(t.batch);
-  const uint64_t in_memory = MemoryPart(bytes, options_.shape.disk);
-  const uint64_t on_disk = RoundUpToDisk(bytes - in_memory);
-  if (on_disk > 0) {
-    slot.written.Expect(1);
-    options_.io->Write(*file_, t.batch * disk_stride_,
-                       {slot.data + in_memory, on_disk}, &slot.written,
-                       {"activations", {{{"micro_batch", t.batch}}}});
-    if (options_.write_bytes != nullptr) *options_.write_bytes += on_disk;
-  }
-  std::memcpy(memory_.as<std::byte>() + t.batch * memory_stride_, slot.data,
-              in_memory);
-  stored_by_[t.batch] = turn;
+  if (!turns_[turn].store) return;
+  Move(turn, false);
+  stored_by_[turns_[turn].batch] = turn;
 }
 
 absl::StatusOr<float*> ActivationStager::Take(int32_t batch) {
@@ -160,25 +154,25 @@ absl::StatusOr<float*> ActivationStager::Take(int32_t batch) {
   }
   if (next_ > 0) {
     Store(next_ - 1);
-    if (!options_.overlap) {
+    if (!options_.context.overlap) {
       SLUICE_RETURN_IF_ERROR(
-          WaitTimed(SlotOf(next_ - 1).written, options_.stall_seconds));
+          WaitTimed(SlotOf(next_ - 1).written, &totals_.stall_seconds));
     }
   }
   if (brought_ == next_) {
     for (IoCompletion* write : WritesBefore()) {
-      SLUICE_RETURN_IF_ERROR(WaitTimed(*write, options_.stall_seconds));
+      SLUICE_RETURN_IF_ERROR(WaitTimed(*write, &totals_.stall_seconds));
     }
     Bring();
   }
   Slot& slot = SlotOf(next_);
-  SLUICE_RETURN_IF_ERROR(WaitTimed(slot.read, options_.stall_seconds));
+  SLUICE_RETURN_IF_ERROR(WaitTimed(slot.read, &totals_.stall_seconds));
   ++next_;
   return reinterpret_cast<float*>(slot.data);
 }
 
 void ActivationStager::ReadAhead() {
-  if (!options_.overlap || next_ == 0 || brought_ > next_ ||
+  if (!options_.context.overlap || next_ == 0 || brought_ > next_ ||
       brought_ == turns_.size()) {
     return;
   }

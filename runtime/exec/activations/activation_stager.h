@@ -5,15 +5,14 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runtime/memory/device.h"
+#include "runtime/exec/stream_context.h"
+#include "runtime/exec/sweep_stats.h"
 #include "runtime/memory/disk/disk_file.h"
 #include "runtime/memory/disk/io_completion.h"
-#include "runtime/memory/disk/io_engine.h"
 #include "runtime/memory/host_buffer.h"
 
 namespace sluice {
@@ -48,19 +47,9 @@ class ActivationStager {
   };
   struct Options {
     Shape shape;
-    std::string disk_dir;
-    MemoryBudget* memory = nullptr;
-    // Copies from and to host memory, which is pinned for it; may be null.
-    Device* copies = nullptr;
-    MemoryBudget* disk = nullptr;
-    IoEngine* io = nullptr;
-    bool overlap = true;              // false: nothing moves while computing
-    double* stall_seconds = nullptr;  // adds what Take waited
-    uint64_t* read_bytes = nullptr;   // add what the disk carried
-    uint64_t* write_bytes = nullptr;
+    StreamContext context;
   };
-  // All pointers must outlive the stager. The errors of DiskFile and
-  // HostBuffer.
+  // The errors of DiskFile and HostBuffer.
   static absl::StatusOr<std::unique_ptr<ActivationStager>> Create(
       const Options& options);
   ~ActivationStager();
@@ -84,6 +73,8 @@ class ActivationStager {
   // Forgets the step, whatever state it is in.
   void Reset();
 
+  const StreamTotals& totals() const { return totals_; }
+
  private:
   // One computes, one is read, one is written.
   static constexpr size_t kSlots = 3;
@@ -100,7 +91,8 @@ class ActivationStager {
 
   explicit ActivationStager(const Options& options) : options_(options) {}
   Slot& SlotOf(size_t turn) { return slots_[turn % kSlots]; }
-  uint64_t StreamBytes(int32_t batch) const;
+  // Begins to bring a turn's stream to its slot, or to put it away.
+  void Move(size_t turn, bool in);
   void Bring();  // turn brought_
   void Store(size_t turn);
   // What must be written before turn brought_ can be brought: its slot's last
@@ -108,6 +100,7 @@ class ActivationStager {
   std::array<IoCompletion*, 2> WritesBefore();
 
   const Options options_;
+  StreamTotals totals_;
   uint64_t memory_stride_ = 0, disk_stride_ = 0;
   HostBuffer memory_, staging_;
   std::unique_ptr<DiskFile> file_;

@@ -10,28 +10,27 @@
 namespace sluice {
 
 absl::StatusOr<std::unique_ptr<DeviceActivations>> DeviceActivations::Create(
-    const Options& options) {
-  std::unique_ptr<DeviceActivations> self(new DeviceActivations(options));
+    const StreamContext& context, Options options) {
+  std::unique_ptr<DeviceActivations> self(
+      new DeviceActivations(context, std::move(options)));
+  const Options& o = self->options_;
+  const size_t bytes =
+      static_cast<size_t>(context.max_rows * context.hidden_size) *
+      sizeof(float);
   const auto make =
       [&](int count,
           std::vector<std::unique_ptr<Slot>>* slots) -> absl::Status {
     for (int i = 0; i < count; ++i) {
       slots->push_back(std::make_unique<Slot>());
-      SLUICE_ASSIGN_OR_RETURN(
-          slots->back()->buffer,
-          options.device->Allocate(
-              "activations",
-              static_cast<size_t>(options.max_rows * options.hidden_size) *
-                  sizeof(float)));
+      SLUICE_ASSIGN_OR_RETURN(slots->back()->buffer,
+                              context.device->Allocate("activations", bytes));
     }
     return absl::OkStatus();
   };
-  SLUICE_RETURN_IF_ERROR(make(options.resident, &self->resident_));
-  SLUICE_RETURN_IF_ERROR(make(options.slots, &self->slots_));
+  SLUICE_RETURN_IF_ERROR(make(o.resident, &self->resident_));
+  SLUICE_RETURN_IF_ERROR(make(o.slots, &self->slots_));
   return self;
 }
-
-DeviceActivations::~DeviceActivations() { Reset(); }
 
 void DeviceActivations::Reset() {
   for (const auto* slots : {&resident_, &slots_}) {
@@ -43,18 +42,33 @@ void DeviceActivations::Reset() {
     }
   }
   batches_.clear();
+  if (options_.disk != nullptr) options_.disk->Reset();
 }
 
-absl::Status DeviceActivations::BeginStep(
-    std::span<const int32_t> rows,
-    std::span<const std::pair<int32_t, int32_t>> order, bool head) {
+absl::Status DeviceActivations::BeginStep(StepWork* step) {
   Reset();
-  batches_.resize(rows.size());
+  step_ = step;
+  SLUICE_RETURN_IF_ERROR(PlaceStreams());
+  for (size_t k = 0; k < batches_.size(); ++k) {
+    Batch& batch = batches_[k];
+    if (batch.resident || options_.disk == nullptr) {
+      SLUICE_ASSIGN_OR_RETURN(batch.home, Enter(k));
+      if (batch.resident) Load(k, batch.slot);
+      continue;
+    }
+    SLUICE_ASSIGN_OR_RETURN(float* const to, options_.disk->Take(batch.number));
+    SLUICE_RETURN_IF_ERROR(EnterAt(k, to));
+    options_.disk->ReadAhead();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DeviceActivations::PlaceStreams() {
+  batches_.resize(step_->num_batches);
   stager_rows_.clear();
   const size_t all = options_.num_batches;
-  for (size_t k = 0; k < rows.size(); ++k) {
+  for (size_t k = 0; k < batches_.size(); ++k) {
     Batch& batch = batches_[k];
-    batch.rows = rows[k];
     // Of the first k, k * resident / all are resident, rounded down.
     const size_t before = k * resident_.size() / all;
     if (k < all && (k + 1) * resident_.size() / all > before) {
@@ -64,29 +78,32 @@ absl::Status DeviceActivations::BeginStep(
       continue;
     }
     batch.number = static_cast<int32_t>(stager_rows_.size());
-    stager_rows_.push_back(rows[k]);
+    stager_rows_.push_back(step_->batches[k].view.rows);
   }
   if (!stager_rows_.empty() && slots_.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "a step of ", rows.size(), " micro-batches, but the device ",
+        "a step of ", batches_.size(), " micro-batches, but the device ",
         "has room for activations of ", all));
   }
   if (options_.disk == nullptr) return absl::OkStatus();
   turns_.clear();
-  const auto turn = [&](size_t k) {
+  // One to enter, and those of the step.
+  for (const Batch& batch : batches_) {
+    if (!batch.resident) turns_.push_back(batch.number);
+  }
+  for (const int32_t k : step_->turns) {
     if (!batches_[k].resident) turns_.push_back(batches_[k].number);
-  };
-  for (size_t k = 0; k < rows.size(); ++k) turn(k);
-  for (const auto& [layer, k] : order) turn(k);
-  for (size_t k = 0; head && k < rows.size(); ++k) turn(k);
+  }
   return options_.disk->BeginStep(turns_, stager_rows_);
 }
 
-std::span<std::byte> DeviceActivations::Host(const Batch& batch) const {
+std::span<std::byte> DeviceActivations::Host(size_t k) const {
+  const Batch& batch = batches_[k];
   float* data = batch.staged != nullptr ? batch.staged : batch.home->data();
   return {
       reinterpret_cast<std::byte*>(data),
-      static_cast<size_t>(batch.rows * options_.hidden_size) * sizeof(float)};
+      static_cast<size_t>(step_->batches[k].view.rows * context_.hidden_size) *
+          sizeof(float)};
 }
 
 void DeviceActivations::Load(size_t k, Slot* slot) {
@@ -95,8 +112,8 @@ void DeviceActivations::Load(size_t k, Slot* slot) {
   slot->held = true;
   batch.slot = slot;
   slot->in.Expect(1);
-  const std::span<const std::byte> host = Host(batch);
-  options_.device->CopyIn(
+  const std::span<const std::byte> host = Host(k);
+  context_.device->CopyIn(
       {slot->buffer.as<std::byte>(), host.size()}, host, &slot->in,
       {"activations", {{{"micro_batch", static_cast<int64_t>(k)}}}});
 }
@@ -104,24 +121,10 @@ void DeviceActivations::Load(size_t k, Slot* slot) {
 void DeviceActivations::Store(size_t k) {
   const Batch& batch = batches_[k];
   batch.slot->out.Expect(1);
-  const std::span<std::byte> host = Host(batch);
-  options_.device->CopyOut(
+  const std::span<std::byte> host = Host(k);
+  context_.device->CopyOut(
       host, {batch.slot->buffer.as<std::byte>(), host.size()}, &batch.slot->out,
       {"activations", {{{"micro_batch", static_cast<int64_t>(k)}}}});
-}
-
-absl::Status DeviceActivations::Enter(size_t k,
-                                      std::shared_ptr<ActivationBuffer> x) {
-  Batch& batch = batches_[k];
-  if (!batch.resident && options_.disk != nullptr) {
-    SLUICE_ASSIGN_OR_RETURN(float* const to, options_.disk->Take(batch.number));
-    std::memcpy(to, x->data(), x->bytes());
-    options_.disk->ReadAhead();
-    return absl::OkStatus();
-  }
-  batch.home = std::move(x);
-  if (batch.resident) Load(k, batch.slot);
-  return absl::OkStatus();
 }
 
 absl::StatusOr<DeviceActivations::Slot*> DeviceActivations::FreeSlot(
@@ -137,7 +140,7 @@ absl::StatusOr<DeviceActivations::Slot*> DeviceActivations::FreeSlot(
     return absl::InternalError("all slots for activations are in use");
   }
   if (!wait && !stored->out.ready()) return nullptr;
-  SLUICE_RETURN_IF_ERROR(WaitTimed(stored->out, options_.stall_seconds));
+  SLUICE_RETURN_IF_ERROR(WaitTimed(stored->out, &stall_seconds_));
   batches_[stored->batch].slot = nullptr;
   stored->batch = -1;
   return stored;
@@ -150,7 +153,12 @@ void DeviceActivations::Prefetch(size_t k) {
   if (slot.ok() && *slot != nullptr) Load(k, *slot);
 }
 
-absl::StatusOr<float*> DeviceActivations::Acquire(size_t k) {
+void DeviceActivations::ReadAhead() {
+  if (options_.disk != nullptr) options_.disk->ReadAhead();
+}
+
+absl::StatusOr<float*> DeviceActivations::Acquire(size_t turn) {
+  const int32_t k = step_->turns[turn];
   Batch& batch = batches_[k];
   if (batch.slot == nullptr) {
     if (options_.disk != nullptr) {
@@ -161,21 +169,35 @@ absl::StatusOr<float*> DeviceActivations::Acquire(size_t k) {
     Load(k, slot);
   }
   batch.slot->held = true;
-  SLUICE_RETURN_IF_ERROR(WaitTimed(batch.slot->in, options_.stall_seconds));
+  SLUICE_RETURN_IF_ERROR(WaitTimed(batch.slot->in, &stall_seconds_));
   // It may still be on its way back from the layer before.
-  SLUICE_RETURN_IF_ERROR(WaitTimed(batch.slot->out, options_.stall_seconds));
+  SLUICE_RETURN_IF_ERROR(WaitTimed(batch.slot->out, &stall_seconds_));
+  if (context_.overlap && turn + 1 < step_->turns.size()) {
+    Prefetch(step_->turns[turn + 1]);
+  }
   return batch.slot->buffer.as<float>();
 }
 
-absl::Status DeviceActivations::Release(size_t k) {
+absl::Status DeviceActivations::Release(size_t turn) {
+  const int32_t k = step_->turns[turn];
   Batch& batch = batches_[k];
-  if (batch.resident) return absl::OkStatus();
-  SLUICE_RETURN_IF_ERROR(options_.compute->Finish());
+  if (turn >= step_->items.size()) {
+    // Nobody wants it any more. Others get the slot; that of a resident one
+    // keeps what it has until the step is over.
+    batch.home.reset();
+    if (!batch.resident) SLUICE_RETURN_IF_ERROR(context_.compute->Finish());
+    Forget(batch);
+    return absl::OkStatus();
+  }
+  const bool stays =
+      turn + 1 < step_->turns.size() && step_->turns[turn + 1] == k;
+  if (batch.resident || stays) return absl::OkStatus();
+  SLUICE_RETURN_IF_ERROR(context_.compute->Finish());
   Store(k);
   batch.slot->held = false;
   if (options_.disk == nullptr) return absl::OkStatus();
   // The stager puts it away when the next one's turn comes.
-  SLUICE_RETURN_IF_ERROR(WaitTimed(batch.slot->out, options_.stall_seconds));
+  SLUICE_RETURN_IF_ERROR(WaitTimed(batch.slot->out, &stall_seconds_));
   Forget(batch);
   options_.disk->ReadAhead();
   return absl::OkStatus();
@@ -185,28 +207,23 @@ absl::StatusOr<std::shared_ptr<ActivationBuffer>> DeviceActivations::Leave(
     size_t k) {
   Batch& batch = batches_[k];
   if (batch.resident) {
-    SLUICE_RETURN_IF_ERROR(options_.compute->Finish());
+    SLUICE_RETURN_IF_ERROR(context_.compute->Finish());
     Store(k);
   }
   if (batch.slot != nullptr) {
-    SLUICE_RETURN_IF_ERROR(WaitTimed(batch.slot->out, options_.stall_seconds));
+    SLUICE_RETURN_IF_ERROR(WaitTimed(batch.slot->out, &stall_seconds_));
   }
   Forget(batch);
   if (batch.home != nullptr) return std::move(batch.home);
-  std::shared_ptr<ActivationBuffer> out =
-      outputs_.Acquire(batch.rows, options_.hidden_size);
+  std::shared_ptr<ActivationBuffer> out = Buffer(k);
   std::memcpy(out->data(), batch.staged, out->bytes());
   return out;
 }
 
-absl::Status DeviceActivations::Drop(size_t k) {
-  Batch& batch = batches_[k];
-  batch.home.reset();
-  // Others get the slot; that of a resident one keeps what it has until the
-  // step is over.
-  if (!batch.resident) SLUICE_RETURN_IF_ERROR(options_.compute->Finish());
-  Forget(batch);
-  return absl::OkStatus();
+StreamTotals DeviceActivations::totals() const {
+  StreamTotals sum = {.stall_seconds = stall_seconds_};
+  if (options_.disk != nullptr) sum += options_.disk->totals();
+  return sum;
 }
 
 void DeviceActivations::Forget(Batch& batch) {

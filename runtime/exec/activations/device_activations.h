@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/exec/activations/activation_stager.h"
+#include "runtime/exec/activations/activations.h"
 #include "runtime/exec/device_compute.h"
 #include "runtime/memory/activation_buffer.h"
 #include "runtime/memory/device.h"
@@ -25,58 +26,33 @@ namespace sluice {
 // only the disk works ahead.
 //
 // Used by one thread.
-class DeviceActivations {
+class DeviceActivations : public Activations {
  public:
   struct Options {
-    // Both outlive this.
-    Device* device = nullptr;
-    DeviceCompute* compute = nullptr;  // what is computed with them
-    int64_t hidden_size = 0;
-    int64_t max_rows = 0;  // of a micro-batch
     int num_batches = 0;
     int resident = 0;  // up to num_batches
     // For the others: 2 at least, if there are any.
     int slots = 0;
     // Where the others live if some of that is on disk; they are counted
-    // without the resident ones there. Else null. Outlives this.
-    ActivationStager* disk = nullptr;
-    // Adds the seconds that Acquire and Leave waited.
-    double* stall_seconds = nullptr;
+    // without the resident ones there. Else null.
+    std::unique_ptr<ActivationStager> disk;
   };
   // The errors of Device::Allocate.
   static absl::StatusOr<std::unique_ptr<DeviceActivations>> Create(
-      const Options& options);
-  ~DeviceActivations();
+      const StreamContext& context, Options options);
+  ~DeviceActivations() override { Reset(); }
 
-  // Begins a step of rows.size() micro-batches, which are computed in the order
-  // of these items (layer, micro-batch), and at its end once more, in order, if
-  // `head`; `rows` has the rows of each. All of them Enter() first, in order.
-  // Of the last step nothing is left. The errors of
-  // ActivationStager::BeginStep.
-  absl::Status BeginStep(std::span<const int32_t> rows,
-                         std::span<const std::pair<int32_t, int32_t>> order,
-                         bool head);
-  // Takes what is micro-batch k's in host memory.
-  absl::Status Enter(size_t k, std::shared_ptr<ActivationBuffer> x);
-  // Begins to bring it to the device, if there is room.
-  void Prefetch(size_t k);
-  // Whether it stays on the device from layer to layer.
-  bool resident(size_t k) const { return batches_[k].resident; }
-  // Whether a second micro-batch may be acquired before the first is released.
-  bool may_hold_two() const { return options_.disk == nullptr; }
-  // Its [rows, hidden] on the device, when it is there. Those that are
-  // prefetched must be next.
-  absl::StatusOr<float*> Acquire(size_t k);
-  // Begins to take it back to where it lives, when the device has computed it.
-  absl::Status Release(size_t k);
-  // Ends its life on the device: gives what it is now, in host memory.
-  // REQUIRES: it is not held.
-  absl::StatusOr<std::shared_ptr<ActivationBuffer>> Leave(size_t k);
-  // The same, of one that nobody wants any more. It may be held.
-  absl::Status Drop(size_t k);
-  // Forgets the step, whatever state it is in.
-  // REQUIRES: the device computes with none of it.
-  void Reset();
+  // All streams begin at once: later the host's backend may be busy with
+  // attention.
+  absl::Status BeginStep(StepWork* step) override;
+  absl::StatusOr<float*> Acquire(size_t turn) override;
+  void ReadAhead() override;
+  // A stream stays where it is if its next turn is next.
+  absl::Status Release(size_t turn) override;
+  absl::StatusOr<std::shared_ptr<ActivationBuffer>> Leave(size_t k) override;
+  bool fixed(size_t k) const override { return batches_[k].resident; }
+  void Reset() override;
+  StreamTotals totals() const override;
 
  private:
   struct Slot {
@@ -87,17 +63,20 @@ class DeviceActivations {
   };
   struct Batch {
     std::shared_ptr<ActivationBuffer> home;
-    // With a disk: its number there and its rows; and where it is in its turn.
+    // With a disk: its number there, and where it is in its turn.
     int32_t number = 0;
-    int64_t rows = 0;
     float* staged = nullptr;
     Slot* slot = nullptr;  // null: in host memory only
     bool resident = false;
   };
 
-  explicit DeviceActivations(const Options& options)
-      : options_(options), outputs_(options.device) {}
-  std::span<std::byte> Host(const Batch& batch) const;
+  DeviceActivations(const StreamContext& context, Options options)
+      : Activations(context), options_(std::move(options)) {}
+  // Places the step's streams, and tells the stager whose turn it is when.
+  absl::Status PlaceStreams();
+  // Begins to bring k to the device, if there is room.
+  void Prefetch(size_t k);
+  std::span<std::byte> Host(size_t k) const;
   void Load(size_t k, Slot* slot);
   void Store(size_t k);
   // A slot for another micro-batch: at once, or null; or when one is stored.
@@ -108,9 +87,9 @@ class DeviceActivations {
   std::vector<std::unique_ptr<Slot>> resident_;
   std::vector<std::unique_ptr<Slot>> slots_;
   std::vector<Batch> batches_;
-  ActivationPool outputs_;
   // For the stager: the step's order and the rows of each.
   std::vector<int32_t> turns_, stager_rows_;
+  double stall_seconds_ = 0;
 };
 
 }  // namespace sluice

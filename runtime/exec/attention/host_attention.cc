@@ -1,54 +1,77 @@
 #include "runtime/exec/attention/host_attention.h"
 
-#include "absl/strings/str_cat.h"
+#include <optional>
+#include <utility>
+
 #include "common/status_macros.h"
+#include "runtime/exec/timed.h"
 #include "runtime/kernels/backend.h"
-#include "runtime/memory/cpu_topology.h"
 
 namespace sluice {
 
-HostAttention::HostAttention(const Options& options)
-    : options_(options), row_(AddTraceRow(options.tracer, "host attention")) {
-  for (int i = 0; i < options.slots; ++i) {
-    jobs_.push_back(std::make_unique<Job>());
-  }
+HostAttention::HostAttention(const StreamContext& context, int slots,
+                             bool defer, KvStreams device_kv, KvStreams host_kv)
+    : context_(context),
+      defer_(defer),
+      here_(context.backend, context.layers.begin,
+            &context.stats->attention_seconds, context.row,
+            std::move(device_kv)),
+      there_(context.host_backend, context.layers.begin, &attended_seconds_,
+             nullptr, std::move(host_kv)),
+      row_(AddTraceRow(context.tracer, "host attention")),
+      queue_(slots) {
+  for (int i = 0; i < slots; ++i) jobs_.push_back(std::make_unique<Job>());
   thread_ = Thread("host attention", [this] { Loop(); });
 }
 
 HostAttention::~HostAttention() {
   Drain();
-  {
-    MutexLock lock(&mu_);
-    stopping_ = true;
-    changed_.NotifyAll();
-  }
+  queue_.Close();
   thread_.Join();
 }
 
+void HostAttention::BeginStep(StepWork* step) {
+  step_ = step;
+  // Not that of the one before.
+  for (size_t k = 0; k < step->num_batches; ++k) {
+    step->batches[k].view.attention_slot =
+        static_cast<int32_t>(k % jobs_.size());
+  }
+  here_.BeginStep(step);
+  there_.BeginStep(step);
+}
+
+bool HostAttention::OnHost(size_t item) const {
+  const std::vector<SegmentRun>& runs = step_->batch_of(item).runs;
+  return !runs.empty() && runs.back().tier != Tier::kDevice;
+}
+
 void HostAttention::CopyRows(Job& job, bool to_host) {
-  const int32_t slot = job.work->view.attention_slot;
-  const Backend::AttentionRows device =
-      options_.on_device->attention_rows(slot);
-  const Backend::AttentionRows host = options_.on_host->attention_rows(slot);
+  const auto [layer, k] = step_->items[job.item];
+  const BatchWork& work = step_->batches[k];
+  const int32_t slot = work.view.attention_slot;
+  const Backend::AttentionRows device = context_.backend->attention_rows(slot);
+  const Backend::AttentionRows host =
+      context_.host_backend->attention_rows(slot);
   IoCompletion& done = to_host ? job.out : job.in;
   const IoLabel label = {to_host ? "qkv" : "attention",
-                         {{{"layer", job.layer}}}};
+                         {{{"layer", context_.layers.begin + layer}}}};
   // Announced as a whole, so that it can't be complete in between.
   done.Expect(1);
-  for (const SegmentRun& run : job.work->runs) {
+  for (const SegmentRun& run : work.runs) {
     if (run.tier == Tier::kDevice) continue;
-    const SegmentView& first = job.work->segments[run.first];
-    const SegmentView& last = job.work->segments[run.first + run.count - 1];
+    const SegmentView& first = work.segments[run.first];
+    const SegmentView& last = work.segments[run.first + run.count - 1];
     const size_t row = first.row;
     const size_t rows = last.row + last.num_tokens - first.row;
     done.Expect(1);
     if (to_host) {
-      options_.device->CopyOut(
+      context_.device->CopyOut(
           {host.qkv + row * host.qkv_bytes, rows * host.qkv_bytes},
           {device.qkv + row * device.qkv_bytes, rows * device.qkv_bytes}, &done,
           label);
     } else {
-      options_.device->CopyIn(
+      context_.device->CopyIn(
           {device.out + row * device.out_bytes, rows * device.out_bytes},
           {host.out + row * host.out_bytes, rows * host.out_bytes}, &done,
           label);
@@ -57,109 +80,66 @@ void HostAttention::CopyRows(Job& job, bool to_host) {
   done.Done(absl::OkStatus());
 }
 
-absl::Status HostAttention::Begin(int layer, int local, StageWork* work) {
-  SLUICE_RETURN_IF_ERROR(options_.compute->Finish());
-  Job& job = *jobs_[work->view.attention_slot];
-  job.layer = layer;
-  job.local = local;
-  job.work = work;
+absl::StatusOr<size_t> HostAttention::Begin(size_t item) {
+  if (!OnHost(item)) return here_.Begin(item);
+  SLUICE_RETURN_IF_ERROR(context_.compute->Finish());
+  Job& job = JobOf(item);
+  job.item = item;
   CopyRows(job, true);
-  MutexLock lock(&mu_);
-  job.done = false;
-  queue_.push_back(&job);
-  changed_.NotifyAll();
-  return absl::OkStatus();
+  job.in.Expect(1);
+  queue_.Push(&job);
+  SLUICE_ASSIGN_OR_RETURN(const size_t all, here_.Begin(item));
+  // The next one shares the layer's weights, which are there.
+  const std::vector<StepWork::Item>& items = step_->items;
+  const bool defer = defer_ && item + 1 < items.size() &&
+                     items[item + 1].layer == items[item].layer;
+  return defer ? item : all;
 }
 
-absl::Status HostAttention::Wait(int32_t slot) {
-  Job& job = *jobs_[slot];
-  const int64_t start = TraceNow();
-  absl::Status status;
-  {
-    MutexLock lock(&mu_);
-    while (!job.done) changed_.Wait(&mu_);
-    status = job.status;
-  }
-  status.Update(job.in.Wait());
-  if (options_.stall_seconds != nullptr) {
-    *options_.stall_seconds += static_cast<double>(TraceNow() - start) * 1e-9;
-  }
-  return status;
+absl::Status HostAttention::Finish(size_t item) {
+  return OnHost(item) ? WaitTimed(JobOf(item).in, &stall_seconds_)
+                      : absl::OkStatus();
 }
 
 void HostAttention::Drain() {
   for (const auto& job : jobs_) {
-    {
-      MutexLock lock(&mu_);
-      while (!job->done) changed_.Wait(&mu_);
-    }
     job->out.Wait().IgnoreError();
     job->in.Wait().IgnoreError();
   }
 }
 
-double HostAttention::busy_seconds() const {
-  MutexLock lock(&mu_);
-  return busy_seconds_;
+void HostAttention::Reset() {
+  Drain();
+  here_.Reset();
+  there_.Reset();
+}
+
+void HostAttention::AddTo(SweepStats* stats) const {
+  SweepStats there;
+  there_.AddTo(&there);
+  stats->kv_read_bytes += there.kv_read_bytes;
+  stats->kv_write_bytes += there.kv_write_bytes;
+  stats->attention_stall_seconds += stall_seconds_;
+  stats->host_attention_seconds += busy_seconds_;
 }
 
 void HostAttention::Loop() {
-  BindThisThread(options_.cores);
-  mu_.Lock();
-  for (;;) {
-    while (queue_.empty() && !stopping_) changed_.Wait(&mu_);
-    if (queue_.empty()) break;
-    Job& job = *queue_.front();
-    queue_.pop_front();
-    mu_.Unlock();
+  while (const std::optional<Job*> next = queue_.Pop()) {
+    Job& job = **next;
     absl::Status status = job.out.Wait();
     const int64_t start = TraceNow();
-    if (status.ok()) status = Run(job);
+    if (status.ok()) status = there_.Begin(job.item).status();
+    if (status.ok()) status = there_.Finish(job.item);
     const int64_t end = TraceNow();
     if (row_ != nullptr) {
-      row_->Add("attention", "compute", start, end, {{{"layer", job.layer}}});
+      row_->Add(
+          "attention", "compute", start, end,
+          {{{"layer", context_.layers.begin + step_->items[job.item].layer}}});
     }
+    busy_seconds_ = busy_seconds_ + static_cast<double>(end - start) * 1e-9;
     if (status.ok()) CopyRows(job, false);
-    mu_.Lock();
-    busy_seconds_ += static_cast<double>(end - start) * 1e-9;
-    job.status = status;
-    job.done = true;
-    changed_.NotifyAll();
+    job.in.Done(status);
   }
-  mu_.Unlock();
-}
-
-absl::Status HostAttention::Run(Job& job) {
-  StageWork& work = *job.work;
-  if (options_.stager != nullptr) options_.stager->ReadAhead();
-  // Those in memory first: meanwhile the others come.
-  for (const Tier tier : {Tier::kHost, Tier::kDisk}) {
-    for (const SegmentRun& run : work.runs) {
-      if (run.tier != tier) continue;
-      if (tier == Tier::kDisk) {
-        const KvStager::Group* group = nullptr;
-        SLUICE_RETURN_IF_ERROR(options_.stager->Take(work.segments, &group));
-        if (group->members.front().segment != run.first) {
-          return absl::InternalError("groups of KV out of order");
-        }
-      } else {
-        for (int32_t s = run.first; s < run.first + run.count; ++s) {
-          work.segments[s].kv = options_.kv->LayerBase(job.local);
-        }
-      }
-      for (int32_t s = run.first; s < run.first + run.count; ++s) {
-        if (options_.device->Touches(work.segments[s].kv, 1)) {
-          return absl::InternalError(
-              "the host was to attend to a KV page of the device");
-        }
-      }
-      SLUICE_RETURN_IF_ERROR(
-          options_.on_host->Attend(job.layer, work.view, run.first, run.count));
-      if (tier == Tier::kDisk) options_.stager->Put();
-    }
-  }
-  if (options_.stager != nullptr) options_.stager->ReadAhead();
-  return absl::OkStatus();
 }
 
 }  // namespace sluice

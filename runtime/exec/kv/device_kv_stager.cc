@@ -1,143 +1,101 @@
 #include "runtime/exec/kv/device_kv_stager.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "common/status_macros.h"
 #include "runtime/exec/timed.h"
-#include "runtime/kv/sequence_pages.h"
 
 namespace sluice {
 
-uint64_t DeviceKvStager::SlotBytes(const KvLayout& layout,
-                                   int64_t group_pages) {
-  return static_cast<uint64_t>(group_pages) * layout.layer_page_bytes() +
-         KvLayout::kSlackBytes;
-}
+DeviceKvStager::DeviceKvStager(Options options)
+    : KvStaging(options.layout, options.slots, options.group_pages, Tier::kHost,
+                options.context.overlap),
+      options_(std::move(options)) {}
 
 absl::StatusOr<std::unique_ptr<DeviceKvStager>> DeviceKvStager::Create(
-    const Options& options) {
-  std::unique_ptr<DeviceKvStager> self(new DeviceKvStager(options));
-  self->page_bytes_ = options.layout.layer_page_bytes();
-  for (int i = 0; i < options.slots; ++i) {
-    self->slots_.push_back(std::make_unique<Slot>());
-    SLUICE_ASSIGN_OR_RETURN(
-        self->slots_.back()->buffer,
-        options.device->Allocate(
-            "kv staging", SlotBytes(options.layout, options.group_pages)));
+    Options options) {
+  std::unique_ptr<DeviceKvStager> self(new DeviceKvStager(std::move(options)));
+  const Options& o = self->options_;
+  const size_t bytes = static_cast<size_t>(o.group_pages) * self->page_bytes() +
+                       KvLayout::kSlackBytes;
+  for (int i = 0; i < o.slots; ++i) {
+    SLUICE_ASSIGN_OR_RETURN(self->slots_.emplace_back(),
+                            o.context.device->Allocate("kv staging", bytes));
+    self->group(i).data = self->slots_.back().as<std::byte>();
   }
-  self->iota_.resize(options.group_pages);
-  std::iota(self->iota_.begin(), self->iota_.end(), 0);
   return self;
 }
 
-DeviceKvStager::~DeviceKvStager() { Reset(); }
+int64_t DeviceKvStager::max_run_pages(Tier tier) const {
+  return tier == Tier::kDisk && options_.disk != nullptr
+             ? std::min(options_.group_pages,
+                        options_.disk->max_run_pages(tier))
+             : options_.group_pages;
+}
 
-absl::StatusOr<bool> DeviceKvStager::Load(int32_t layer,
-                                          std::span<const Member> members,
-                                          bool wait) {
-  // An earlier group may change what this one is to read.
-  for (const auto& slot : slots_) {
-    if (slot->state == State::kFree || slot->layer != layer) continue;
-    const bool shared =
-        std::any_of(members.begin(), members.end(), [&](const Member& member) {
-          return std::any_of(slot->members.begin(), slot->members.end(),
-                             [&](const Member& other) {
-                               return other.sequence == member.sequence;
-                             });
-        });
-    if (!shared) continue;
-    if (slot->state != State::kPut) return false;
-    SLUICE_RETURN_IF_ERROR(WaitTimed(slot->out, options_.stall_seconds));
+void DeviceKvStager::BeginStep(StepWork* step) {
+  if (options_.disk != nullptr) options_.disk->BeginStep(step);
+  KvStaging::BeginStep(step);
+}
+
+void DeviceKvStager::ReadAhead() {
+  if (options_.disk != nullptr) options_.disk->ReadAhead();
+  KvStaging::ReadAhead();
+}
+
+absl::StatusOr<bool> DeviceKvStager::Place(Group* group, size_t, bool wait) {
+  if (group->run.tier == Tier::kHost) {
+    for (KvSegment& kv : group->kv) {
+      kv.kv = options_.host->LayerBase(group->layer);
+    }
+    return true;
   }
-  Slot* chosen = nullptr;
-  for (const auto& slot : slots_) {
-    if (slot->state != State::kFree && slot->state != State::kPut) continue;
-    if (chosen == nullptr || slot->out.ready()) chosen = slot.get();
+  if (!wait) return false;
+  SLUICE_RETURN_IF_ERROR(options_.disk->Acquire(group->item, group->run));
+  const BatchWork& work = step().batch_of(group->item);
+  for (int32_t i = 0; i < group->run.count; ++i) {
+    const SegmentView& in_memory = work.segments[group->run.first + i];
+    group->kv[i].kv = in_memory.kv;
+    group->kv[i].pages = in_memory.pages;
   }
-  if (chosen == nullptr || (!wait && !chosen->out.ready())) return false;
-  SLUICE_RETURN_IF_ERROR(WaitTimed(chosen->out, options_.stall_seconds));
-  chosen->state = State::kLoaded;
-  chosen->layer = layer;
-  chosen->members.assign(members.begin(), members.end());
-  loaded_.push_back(chosen);
-  // Runs of pages that follow each other are one copy. Announced as a whole, so
-  // that the completion can't be complete in between.
-  chosen->in.Expect(1);
-  std::byte* to = chosen->buffer.as<std::byte>();
-  for (const Member& member : members) {
-    const int32_t held = (member.start + kPageTokens - 1) / kPageTokens;
-    ForEachPageRun(member.pages, 0, held, [&](int32_t i, int32_t end) {
-      chosen->in.Expect(1);
-      options_.device->CopyIn(
-          {to + i * page_bytes_, (end - i) * page_bytes_},
-          {member.kv + member.pages[i] * page_bytes_, (end - i) * page_bytes_},
-          &chosen->in, {"kv", {{{"layer", layer}}}});
-    });
-    to += member.pages.size() * page_bytes_;
-  }
-  chosen->in.Done(absl::OkStatus());
   return true;
 }
 
-absl::Status DeviceKvStager::Take(std::span<SegmentView> segments) {
-  if (loaded_.empty()) return absl::InternalError("no KV group is loaded");
-  taken_ = loaded_.front();
-  loaded_.pop_front();
-  taken_->state = State::kTaken;
-  SLUICE_RETURN_IF_ERROR(WaitTimed(taken_->in, options_.stall_seconds));
-  std::byte* at = taken_->buffer.as<std::byte>();
-  for (const Member& member : taken_->members) {
-    SegmentView& segment = segments[member.segment];
-    segment.kv = at;
-    segment.pages = std::span<const int32_t>(iota_).first(member.pages.size());
-    at += member.pages.size() * page_bytes_;
-  }
-  return absl::OkStatus();
+void DeviceKvStager::Load(Group* group, const KvSegment& kv, int32_t page,
+                          std::span<std::byte> data) {
+  options_.context.device->CopyIn(
+      data, {kv.kv + page * page_bytes(), data.size()}, &group->in,
+      {"kv", {{{"layer", group->layer}}}});
 }
 
-absl::Status DeviceKvStager::Put() {
-  SLUICE_RETURN_IF_ERROR(options_.compute->Finish());
-  Slot& slot = *taken_;
-  slot.state = State::kPut;
-  slot.out.Expect(1);
-  const std::byte* from = slot.buffer.as<std::byte>();
-  for (const Member& member : slot.members) {
-    const int32_t last =
-        (member.start + member.num_tokens - 1) / kPageTokens + 1;
-    ForEachPageRun(member.pages, member.start / kPageTokens, last,
-                   [&](int32_t i, int32_t end) {
-                     slot.out.Expect(1);
-                     options_.device->CopyOut(
-                         {member.kv + member.pages[i] * page_bytes_,
-                          (end - i) * page_bytes_},
-                         {from + i * page_bytes_, (end - i) * page_bytes_},
-                         &slot.out, {"kv", {{{"layer", slot.layer}}}});
-                   });
-    from += member.pages.size() * page_bytes_;
-  }
-  slot.out.Done(absl::OkStatus());
-  return absl::OkStatus();
+void DeviceKvStager::Store(Group* group, const KvSegment& kv, int32_t page,
+                           std::span<const std::byte> data) {
+  options_.context.device->CopyOut({kv.kv + page * page_bytes(), data.size()},
+                                   data, &group->out,
+                                   {"kv", {{{"layer", group->layer}}}});
 }
 
-absl::Status DeviceKvStager::Flush() {
-  absl::Status first;
-  for (const auto& slot : slots_) {
-    if (slot->state == State::kPut)
-      first.Update(WaitTimed(slot->out, options_.stall_seconds));
-  }
-  return first;
+absl::Status DeviceKvStager::Release() {
+  SLUICE_RETURN_IF_ERROR(options_.context.compute->Finish());
+  Group& done = acquired();
+  const bool on_disk = done.run.tier == Tier::kDisk;
+  SLUICE_RETURN_IF_ERROR(KvStaging::Release());
+  if (!on_disk && options_.context.overlap) return absl::OkStatus();
+  SLUICE_RETURN_IF_ERROR(WaitTimed(done.out, &totals_.stall_seconds));
+  // The disk gets what the host has.
+  return on_disk ? options_.disk->Release() : absl::OkStatus();
 }
 
 void DeviceKvStager::Reset() {
-  for (const auto& slot : slots_) {
-    slot->in.Wait().IgnoreError();
-    slot->out.Wait().IgnoreError();
-    slot->state = State::kFree;
-    slot->members.clear();
-  }
-  loaded_.clear();
-  taken_ = nullptr;
+  KvStaging::Reset();
+  if (options_.disk != nullptr) options_.disk->Reset();
+  if (options_.host != nullptr) options_.host->Trim();
+}
+
+StreamTotals DeviceKvStager::totals() const {
+  StreamTotals sum = totals_;
+  if (options_.disk != nullptr) sum += options_.disk->totals();
+  return sum;
 }
 
 }  // namespace sluice

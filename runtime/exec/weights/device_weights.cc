@@ -8,7 +8,6 @@
 #include "common/status_macros.h"
 #include "runtime/memory/disk/disk_file.h"
 #include "runtime/trace/trace.h"
-#include "runtime/weights/packed_weights.h"
 
 namespace sluice {
 namespace {
@@ -18,8 +17,24 @@ constexpr size_t kPieceBytes = size_t{4} << 20;
 
 }  // namespace
 
+absl::StatusOr<std::unique_ptr<DeviceWeights>> DeviceWeights::Load(
+    WeightStore::Options store, int slots,
+    const WeightStore::Progress& progress) {
+  std::unique_ptr<DeviceWeights> self(new DeviceWeights(store.context));
+  store.to_device = [to = self.get()](int unit,
+                                      std::span<const std::byte> bytes) {
+    return to->Keep(unit, bytes);
+  };
+  // This object's thread reads, beside the one that computes.
+  store.context.pool = nullptr;
+  SLUICE_ASSIGN_OR_RETURN(self->store_,
+                          WeightStore::Load(std::move(store), progress));
+  SLUICE_RETURN_IF_ERROR(self->Start(slots));
+  return self;
+}
+
 DeviceWeights::~DeviceWeights() {
-  if (store_ == nullptr) return;
+  if (!streams_) return;
   {
     MutexLock lock(&mu_);
     stopping_ = true;
@@ -32,51 +47,41 @@ absl::Status DeviceWeights::Keep(int unit, std::span<const std::byte> prefix) {
   if (units_.size() <= static_cast<size_t>(unit)) units_.resize(unit + 1);
   Unit& u = units_[unit];
   SLUICE_ASSIGN_OR_RETURN(u.resident,
-                          options_.device->Allocate("weights", prefix.size()));
+                          context_.device->Allocate("weights", prefix.size()));
   IoCompletion done;
   done.Expect(1);
-  options_.device->CopyIn(u.resident.span(), prefix, &done,
+  context_.device->CopyIn(u.resident.span(), prefix, &done,
                           {"weights", {{{"unit", unit}}}});
   return done.Wait();
 }
 
-absl::Status DeviceWeights::Start(WeightStore* store) {
-  units_.resize(store->num_units());
+absl::Status DeviceWeights::Start(int slots) {
+  units_.resize(store_->num_units());
   size_t most = 0;
-  for (size_t i = 0; i < units_.size(); ++i) {
-    Unit& unit = units_[i];
-    unit.bytes = store->placement()[i].bytes;
-    unit.device_end = store->placement()[i].device_end;
-    unit.split = unit.bytes;
-    if (!unit.streamed()) continue;
-    const std::span<const size_t> parts =
-        static_cast<int>(i) < options_.num_layers
-            ? options_.weights->LayerParts()
-            : options_.weights->HeadParts(static_cast<int>(i) -
-                                          options_.num_layers);
-    unit.split =
-        *(std::upper_bound(parts.begin(), parts.end(), unit.device_end) - 1);
-    unit.slot_begin = RoundDownToDisk(unit.split);
-    most = std::max(most, unit.bytes - unit.slot_begin);
+  for (int i = 0; i < store_->num_units(); ++i) {
+    const UnitPlacement& place = store_->placement()[i];
+    units_[i].Set(context_, i, place.bytes, place.device_end);
+    if (!units_[i].streamed()) continue;
+    most = std::max(most, place.bytes - units_[i].slot_begin);
   }
   if (most == 0) return absl::OkStatus();
   {
     MutexLock lock(&mu_);
-    slots_.resize(options_.slots);
+    slots_.resize(slots);
     for (Slot& slot : slots_) {
       SLUICE_ASSIGN_OR_RETURN(slot.buffer,
-                              options_.device->Allocate("weight slots", most));
+                              context_.device->Allocate("weight slots", most));
     }
     order_ = FirstSweep();
     SkipResident();
   }
-  store_ = store;
+  streams_ = true;
   thread_ = Thread("weights", [this] { Loop(); });
   return absl::OkStatus();
 }
 
-void DeviceWeights::BeginSweep(int layer_passes, int head_passes) {
-  if (store_ == nullptr) return;
+void DeviceWeights::BeginStep(int layer_passes, int head_passes) {
+  if (!streams_) return;
   MutexLock lock(&mu_);
   order_.Begin(layer_passes, head_passes);
   SkipResident();
@@ -100,8 +105,8 @@ DeviceWeights::Slot* DeviceWeights::FreeSlot() {
 void DeviceWeights::Loop() {
   mu_.Lock();
   while (!stopping_) {
-    if (rewinding_) {
-      store_->Rewind();
+    if (resetting_) {
+      store_->Reset();
       for (Slot& slot : slots_) slot.unit = -1;
       queue_.clear();
       order_ = FirstSweep();
@@ -109,13 +114,13 @@ void DeviceWeights::Loop() {
       sweeps_.clear();
       wanted_ = -1;
       status_ = absl::OkStatus();
-      rewinding_ = false;
+      resetting_ = false;
       changed_.NotifyAll();
     }
     Slot* slot = FreeSlot();
     const int unit = order_.unit();
     if (slot == nullptr || !status_.ok() || unit < 0 ||
-        (!options_.overlap && wanted_ != unit)) {
+        (!context_.overlap && wanted_ != unit)) {
       changed_.Wait(&mu_);
       continue;
     }
@@ -125,7 +130,7 @@ void DeviceWeights::Loop() {
     order_.Next();
     SkipResident();
     for (; !sweeps_.empty(); sweeps_.pop_front()) {
-      store_->BeginSweep(sweeps_.front().first, sweeps_.front().second);
+      store_->BeginStep(sweeps_.front().first, sweeps_.front().second);
     }
     // The slot is this thread's own until it is full.
     const Slot& filling = *slot;
@@ -133,16 +138,21 @@ void DeviceWeights::Loop() {
     const absl::Status status = Fill(unit, filling);
     mu_.Lock();
     slot->full = true;
-    read_bytes_ = store_read_bytes_;
+    read_bytes_ = store_->totals().read_bytes;
     status_.Update(status);
     changed_.NotifyAll();
   }
   mu_.Unlock();
 }
 
-uint64_t DeviceWeights::read_bytes() const {
+StreamTotals DeviceWeights::totals() const {
   MutexLock lock(&mu_);
-  return read_bytes_;
+  return {.stall_seconds = stall_seconds_, .read_bytes = read_bytes_};
+}
+
+bool DeviceWeights::layers_stay() const {
+  return std::none_of(units_.begin(), units_.begin() + num_layers_,
+                      [](const Unit& unit) { return unit.streamed(); });
 }
 
 absl::Status DeviceWeights::Fill(int index, const Slot& slot) {
@@ -153,28 +163,28 @@ absl::Status DeviceWeights::Fill(int index, const Slot& slot) {
   absl::Status status;
   std::byte* to = slot.buffer.as<std::byte>();
   // The head of the part that the cut goes through.
-  if (unit.device_end > unit.split) {
+  if (unit.kept_end > unit.split) {
     pieces[0].Expect(1);
-    options_.device->CopyWithin(
-        {to + (unit.split - unit.slot_begin), unit.device_end - unit.split},
+    context_.device->CopyWithin(
+        {to + (unit.split - unit.slot_begin), unit.kept_end - unit.split},
         {unit.resident.as<std::byte>() + unit.split,
-         unit.device_end - unit.split},
+         unit.kept_end - unit.split},
         &pieces[0]);
     status = pieces[0].Wait();
   }
-  size_t at = unit.device_end;
+  size_t at = unit.kept_end;
   for (int i = 0; status.ok() && at < unit.bytes; i = (i + 1) % kInFlight) {
     status.Update(pieces[i].Wait());
     size_t end = std::min(unit.bytes, at + kPieceBytes);
     if (at < host.split) end = std::min(end, host.split);
     pieces[i].Expect(1);
-    options_.device->CopyIn({to + (at - unit.slot_begin), end - at},
+    context_.device->CopyIn({to + (at - unit.slot_begin), end - at},
                             {host.At(at), end - at}, &pieces[i],
                             {"weights", {{{"unit", index}}}});
     at = end;
   }
   for (IoCompletion& piece : pieces) status.Update(piece.Wait());
-  store_->Release(index);
+  status.Update(store_->Release(index));
   store_->ReadAhead(1);
   return status;
 }
@@ -193,8 +203,8 @@ absl::StatusOr<ImageView> DeviceWeights::Acquire(int index) {
     waited = true;
     changed_.Wait(&mu_);
   }
-  if (waited && options_.stall_seconds != nullptr) {
-    *options_.stall_seconds += static_cast<double>(TraceNow() - start) * 1e-9;
+  if (waited) {
+    stall_seconds_ += static_cast<double>(TraceNow() - start) * 1e-9;
   }
   wanted_ = -1;
   SLUICE_RETURN_IF_ERROR(status_);
@@ -212,7 +222,7 @@ absl::StatusOr<ImageView> DeviceWeights::Acquire(int index) {
 absl::Status DeviceWeights::Release(int index) {
   int& held = units_[index].held_slot;
   if (held < 0) return absl::OkStatus();
-  SLUICE_RETURN_IF_ERROR(options_.compute->Finish());
+  SLUICE_RETURN_IF_ERROR(context_.compute->Finish());
   MutexLock lock(&mu_);
   slots_[held].unit = -1;
   held = -1;
@@ -220,12 +230,12 @@ absl::Status DeviceWeights::Release(int index) {
   return absl::OkStatus();
 }
 
-void DeviceWeights::Rewind() {
-  if (store_ == nullptr) return;
+void DeviceWeights::Reset() {
+  if (!streams_) return;
   MutexLock lock(&mu_);
-  rewinding_ = true;
+  resetting_ = true;
   changed_.NotifyAll();
-  while (rewinding_) changed_.Wait(&mu_);
+  while (resetting_) changed_.Wait(&mu_);
   for (Unit& unit : units_) unit.held_slot = -1;
 }
 

@@ -121,9 +121,9 @@ absl::StatusOr<EmbeddingStore::Rows> EmbeddingStore::Gather(
       options_.io->Read(image_->file(), image_->image_offset() + from,
                         {blocks_.as<std::byte>() + i * blocks, bytes}, &done_,
                         {"embedding"});
-      if (options_.read_bytes != nullptr) *options_.read_bytes += bytes;
+      totals_.read_bytes += bytes;
     }
-    SLUICE_RETURN_IF_ERROR(WaitTimed(done_, options_.stall_seconds));
+    SLUICE_RETURN_IF_ERROR(WaitTimed(done_, &totals_.stall_seconds));
     for (size_t i = 0; i < count; ++i) {
       const size_t begin = row_bytes_ * tokens[first + i];
       std::memcpy(rows_.as<std::byte>() + (first + i) * row_bytes_,

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "runtime/exec/sweep_stats.h"
 #include "runtime/exec/weights/image_store.h"
 #include "runtime/memory/disk/io_completion.h"
 #include "runtime/memory/disk/io_engine.h"
@@ -35,8 +36,6 @@ class EmbeddingStore {
     // For a table on disk; null: all in memory.
     const ImageStore* images = nullptr;
     IoEngine* io = nullptr;
-    double* stall_seconds = nullptr;  // adds what Gather waited
-    uint64_t* read_bytes = nullptr;   // and what it read
   };
   // Errors as in ImageStore::Get, TensorSource and MemoryBudget.
   static absl::StatusOr<std::unique_ptr<EmbeddingStore>> Load(
@@ -55,6 +54,7 @@ class EmbeddingStore {
 
   uint64_t bytes() const { return bytes_; }
   uint64_t resident_bytes() const { return resident_bytes_; }
+  const StreamTotals& totals() const { return totals_; }
 
  private:
   explicit EmbeddingStore(const Options& options) : options_(options) {}
@@ -63,6 +63,7 @@ class EmbeddingStore {
   absl::Status Use(const ImageFile& image);
 
   const Options options_;
+  StreamTotals totals_;
   uint64_t bytes_ = 0;
   uint64_t resident_bytes_ = 0;
   HostBuffer whole_;  // all in memory, or:

@@ -33,56 +33,59 @@ absl::StatusOr<std::unique_ptr<WeightStore>> WeightStore::Load(
 }
 
 absl::Status WeightStore::LoadUnits(const Progress& progress) {
-  PackedWeights& weights = *options_.weights;
-  const bool last = options_.layers.end == options_.num_layers;
-  for (int i = 0; i < options_.layers.size(); ++i) {
-    unit_bytes_.push_back(weights.LayerBytes());
-    units_.emplace_back();
-    units_.back().name =
-        absl::StrFormat("layer-%04d", options_.layers.begin + i);
+  PackedWeights& packed = *options_.context.packed;
+  const LayerRange layers = options_.context.layers;
+  std::vector<size_t> unit_bytes;
+  const auto add = [&](size_t bytes, std::string name) {
+    unit_bytes.push_back(bytes);
+    units_.emplace_back().name = std::move(name);
+  };
+  for (int layer = layers.begin; layer < layers.end; ++layer) {
+    add(packed.LayerBytes(), absl::StrFormat("layer-%04d", layer));
   }
-  if (last) {
-    const int sections = weights.num_head_sections();
-    for (int s = 0; s < sections; ++s) {
-      unit_bytes_.push_back(weights.HeadBytes(s));
-      units_.emplace_back();
-      units_.back().name =
-          sections == 1 ? "head" : absl::StrFormat("head-%04d", s);
-    }
+  const int sections =
+      layers.end == options_.num_layers ? packed.num_head_sections() : 0;
+  for (int s = 0; s < sections; ++s) {
+    add(packed.HeadBytes(s),
+        sections == 1 ? "head" : absl::StrFormat("head-%04d", s));
   }
-  placement_ = PlaceWeights(unit_bytes_, options_.fractions);
+  placement_ = PlaceWeights(unit_bytes, options_.fractions);
   for (int i = 0; i < num_units(); ++i) {
     SLUICE_RETURN_IF_ERROR(Annotate(LoadUnit(i, progress), units_[i].name));
     if (placement_[i].device_end > 0) {
       SLUICE_RETURN_IF_ERROR(Annotate(MoveToDevice(i), units_[i].name));
     }
-    units_[i].resident.PinFor(options_.copies);
-    bytes_ += placement_[i].bytes;
-    resident_bytes_ += placement_[i].host_end - placement_[i].device_end;
-    device_bytes_ += placement_[i].device_end;
+    units_[i].resident.PinFor(options_.context.device);
+    if (RealisedPlacement* const sum = options_.placement) {
+      sum->weight_bytes += placement_[i].bytes;
+      sum->weight_host_bytes +=
+          placement_[i].host_end - placement_[i].device_end;
+      sum->weight_device_bytes += placement_[i].device_end;
+    }
   }
   if (!streams()) return absl::OkStatus();
   // Two at least: one in use, one being filled.
   slots_.resize(std::max(2, options_.slots));
   for (Slot& slot : slots_) {
     SLUICE_ASSIGN_OR_RETURN(
-        slot.buffer, HostBuffer::Create("weight slots", max_streamed_,
-                                        options_.memory, options_.copies));
+        slot.buffer,
+        HostBuffer::Create("weight slots", max_streamed_,
+                           options_.context.memory, options_.context.device));
     slot.done = std::make_unique<IoCompletion>();
   }
-  Rewind();
+  Reset();
   return absl::OkStatus();
 }
 
 absl::Status WeightStore::Pack(int index, const Progress& progress,
                                const ImageWindow& to) {
-  PackedWeights& weights = *options_.weights;
-  if (index < options_.layers.size()) {
-    return weights.PackLayer(options_.layers.begin + index, *options_.source,
-                             progress, to);
+  PackedWeights& packed = *options_.context.packed;
+  if (index < options_.context.layers.size()) {
+    return packed.PackLayer(options_.context.layers.begin + index,
+                            *options_.source, progress, to);
   }
-  return weights.PackHead(index - options_.layers.size(), *options_.source,
-                          progress, to);
+  return packed.PackHead(index - options_.context.layers.size(),
+                         *options_.source, progress, to);
 }
 
 absl::Status WeightStore::LoadUnit(int index, const Progress& progress) {
@@ -91,17 +94,18 @@ absl::Status WeightStore::LoadUnit(int index, const Progress& progress) {
   const size_t bytes = place.bytes;
   const size_t resident = place.host_end;
   const std::string label =
-      index < options_.layers.size()
-          ? absl::StrCat("weights layer ", options_.layers.begin + index)
+      index < options_.context.layers.size()
+          ? absl::StrCat("weights layer ",
+                         options_.context.layers.begin + index)
           : unit.name;
   if (options_.images == nullptr) {
-    SLUICE_ASSIGN_OR_RETURN(unit.resident,
-                            HostBuffer::Create(label, bytes, options_.memory));
-    unit.split = bytes;
+    SLUICE_ASSIGN_OR_RETURN(
+        unit.resident,
+        HostBuffer::Create(label, bytes, options_.context.memory));
+    unit.Set(options_.context, index, bytes, bytes);
     return Pack(index, progress,
                 ImageWindow::Whole(unit.resident.as<std::byte>(), bytes));
   }
-  unit.read_begin = resident;
   bool packed = false;
   SLUICE_ASSIGN_OR_RETURN(unit.image, options_.images->Get(
                                           unit.name, bytes,
@@ -115,18 +119,10 @@ absl::Status WeightStore::LoadUnit(int index, const Progress& progress) {
                                                                 image);
                                           }));
   if (!packed) SLUICE_RETURN_IF_ERROR(progress(bytes));
-  if (resident == bytes) {
-    unit.split = bytes;
-    return absl::OkStatus();
+  unit.Set(options_.context, index, bytes, resident);
+  if (unit.streamed()) {
+    max_streamed_ = std::max(max_streamed_, bytes - unit.slot_begin);
   }
-  const std::span<const size_t> parts =
-      index < options_.layers.size()
-          ? options_.weights->LayerParts()
-          : options_.weights->HeadParts(index - options_.layers.size());
-  const auto after = std::upper_bound(parts.begin(), parts.end(), resident);
-  unit.split = *(after - 1);
-  unit.slot_begin = RoundDownToDisk(unit.split);
-  max_streamed_ = std::max(max_streamed_, bytes - unit.slot_begin);
   return absl::OkStatus();
 }
 
@@ -135,15 +131,16 @@ absl::Status WeightStore::ReadResident(int index, const std::string& label,
   Unit& unit = units_[index];
   const size_t resident = placement_[index].host_end;
   if (resident == 0) return absl::OkStatus();
-  SLUICE_ASSIGN_OR_RETURN(unit.resident,
-                          HostBuffer::Create(label, resident, options_.memory));
+  SLUICE_ASSIGN_OR_RETURN(
+      unit.resident,
+      HostBuffer::Create(label, resident, options_.context.memory));
   IoCompletion done;
   for (size_t begin = 0; begin < resident; begin += kLoadBytes) {
     const size_t size = std::min(kLoadBytes, resident - begin);
     done.Expect(1);
-    options_.io->Read(image.file(), image.image_offset() + begin,
-                      {unit.resident.as<std::byte>() + begin, size}, &done,
-                      {"weights"});
+    options_.context.io->Read(image.file(), image.image_offset() + begin,
+                              {unit.resident.as<std::byte>() + begin, size},
+                              &done, {"weights"});
     SLUICE_RETURN_IF_ERROR(done.Wait());
   }
   return image.Check(0, {unit.resident.as<std::byte>(), resident});
@@ -159,7 +156,7 @@ absl::Status WeightStore::MoveToDevice(int index) {
   if (rest > 0) {
     SLUICE_ASSIGN_OR_RETURN(
         kept, HostBuffer::Create(absl::StrCat("weights ", unit.name), rest,
-                                 options_.memory));
+                                 options_.context.memory));
     std::memcpy(kept.data(), unit.resident.as<std::byte>() + begin, rest);
   }
   unit.resident = std::move(kept);
@@ -167,25 +164,25 @@ absl::Status WeightStore::MoveToDevice(int index) {
   return absl::OkStatus();
 }
 
-void WeightStore::BeginSweep(int layer_passes, int head_passes) {
+void WeightStore::BeginStep(int layer_passes, int head_passes) {
   order_.Begin(layer_passes, head_passes);
   if (streams()) SkipResident();
 }
 
 void WeightStore::SkipResident() {
-  while (order_.unit() >= 0 && !IsStreamed(order_.unit())) order_.Next();
+  while (order_.unit() >= 0 && !units_[order_.unit()].streamed()) order_.Next();
 }
 
 void WeightStore::Begin(Slot& slot, int unit) {
   const Unit& u = units_[unit];
   slot.unit = unit;
-  slot.issued = u.read_begin;
+  slot.issued = u.kept_end;
   // The head of the panel that the cut goes through.
   const size_t head = std::max(u.split, u.resident_begin);
-  if (u.read_begin > head) {
+  if (u.kept_end > head) {
     std::memcpy(slot.buffer.as<std::byte>() + (head - u.slot_begin),
                 u.resident.as<std::byte>() + (head - u.resident_begin),
-                u.read_begin - head);
+                u.kept_end - head);
   }
   filling_.push_back(static_cast<int>(&slot - slots_.data()));
   order_.Next();
@@ -196,19 +193,17 @@ void WeightStore::Issue(Slot& slot, size_t end) {
   const Unit& unit = units_[slot.unit];
   if (end <= slot.issued) return;
   slot.done->Expect(1);
-  options_.io->Read(
+  options_.context.io->Read(
       unit.image->file(), unit.image->image_offset() + slot.issued,
       {slot.buffer.as<std::byte>() + (slot.issued - unit.slot_begin),
        end - slot.issued},
       slot.done.get(), {"weights", {{{"unit", slot.unit}}}});
-  if (options_.read_bytes != nullptr) {
-    *options_.read_bytes += end - slot.issued;
-  }
+  totals_.read_bytes += end - slot.issued;
   slot.issued = end;
 }
 
 void WeightStore::ReadAhead(double share) {
-  if (!streams() || !options_.overlap) return;
+  if (!streams() || !options_.context.overlap) return;
   for (Slot& slot : slots_) {
     if (slot.unit < 0 && order_.unit() >= 0) Begin(slot, order_.unit());
   }
@@ -216,12 +211,12 @@ void WeightStore::ReadAhead(double share) {
   for (size_t i = 0; i < filling_.size(); ++i) {
     Slot& slot = slots_[filling_[i]];
     const Unit& unit = units_[slot.unit];
-    const size_t bytes = placement_[slot.unit].bytes;
+    const size_t bytes = unit.bytes;
     size_t end = bytes;
     if (i + 1 == filling_.size() && share < 1) {
-      end = unit.read_begin +
+      end = unit.kept_end +
             RoundDownToDisk(static_cast<size_t>(
-                share * static_cast<double>(bytes - unit.read_begin)));
+                share * static_cast<double>(bytes - unit.kept_end)));
     }
     Issue(slot, end);
   }
@@ -229,7 +224,7 @@ void WeightStore::ReadAhead(double share) {
 
 absl::StatusOr<ImageView> WeightStore::Acquire(int index) {
   Unit& unit = units_[index];
-  if (unit.split == placement_[index].bytes) return View(unit, nullptr);
+  if (!unit.streamed()) return View(unit, nullptr);
   Slot* slot = nullptr;
   if (!filling_.empty()) {
     slot = &slots_[filling_.front()];
@@ -246,8 +241,8 @@ absl::StatusOr<ImageView> WeightStore::Acquire(int index) {
     return absl::InternalError(
         absl::StrCat("weights of ", unit.name, " are not next"));
   }
-  Issue(*slot, placement_[index].bytes);
-  SLUICE_RETURN_IF_ERROR(WaitTimed(*slot->done, options_.stall_seconds));
+  Issue(*slot, unit.bytes);
+  SLUICE_RETURN_IF_ERROR(WaitTimed(*slot->done, &totals_.stall_seconds));
   filling_.pop_front();
   unit.held_slot = static_cast<int>(slot - slots_.data());
   if (!unit.checked) {
@@ -258,9 +253,9 @@ absl::StatusOr<ImageView> WeightStore::Acquire(int index) {
 }
 
 absl::Status WeightStore::CheckStreamed(Unit& unit, const Slot& slot) {
-  const size_t bytes = placement_[slot.unit].bytes;
+  const size_t bytes = unit.bytes;
   const size_t granule = unit.image->granule();
-  const size_t begin = unit.read_begin;
+  const size_t begin = unit.kept_end;
   // Sixteen granules a task.
   const size_t piece = 16 * granule;
   const int tasks = static_cast<int>((bytes - begin + piece - 1) / piece);
@@ -275,8 +270,8 @@ absl::Status WeightStore::CheckStreamed(Unit& unit, const Slot& slot) {
     MutexLock lock(&mu);
     if (first.ok()) first = status;
   };
-  if (options_.pool != nullptr) {
-    options_.pool->ParallelFor(tasks, check);
+  if (options_.context.pool != nullptr) {
+    options_.context.pool->ParallelFor(tasks, check);
   } else {
     for (int task = 0; task < tasks; ++task) check(task, 0);
   }
@@ -294,13 +289,20 @@ ImageView WeightStore::View(const Unit& unit, const Slot* slot) const {
           unit.slot_begin};
 }
 
-void WeightStore::Release(int index) {
+absl::Status WeightStore::Release(int index) {
   int& held = units_[index].held_slot;
   if (held >= 0) slots_[held].unit = -1;
   held = -1;
+  return absl::OkStatus();
 }
 
-void WeightStore::Rewind() {
+bool WeightStore::layers_stay() const {
+  return std::none_of(units_.begin(),
+                      units_.begin() + options_.context.layers.size(),
+                      [](const Unit& unit) { return unit.streamed(); });
+}
+
+void WeightStore::Reset() {
   if (!streams()) return;
   for (Slot& slot : slots_) {
     slot.done->Wait().IgnoreError();
@@ -308,9 +310,10 @@ void WeightStore::Rewind() {
   }
   for (Unit& unit : units_) unit.held_slot = -1;
   filling_.clear();
-  order_ =
-      UnitOrder(options_.layers.size(), num_units() - options_.layers.size());
+  order_ = UnitOrder(options_.context.layers.size(),
+                     num_units() - options_.context.layers.size());
   SkipResident();
+  ReadAhead(1);
 }
 
 }  // namespace sluice

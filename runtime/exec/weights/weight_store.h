@@ -13,55 +13,36 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/policy.h"
+#include "runtime/exec/stream_context.h"
+#include "runtime/exec/sweep_stats.h"
 #include "runtime/exec/weight_placement.h"
 #include "runtime/exec/weights/image_file.h"
 #include "runtime/exec/weights/image_store.h"
 #include "runtime/exec/weights/unit_order.h"
-#include "runtime/memory/compute_pool.h"
-#include "runtime/memory/device.h"
+#include "runtime/exec/weights/weights.h"
 #include "runtime/memory/disk/io_completion.h"
-#include "runtime/memory/disk/io_engine.h"
 #include "runtime/memory/host_buffer.h"
-#include "runtime/memory/memory_budget.h"
 #include "runtime/model/checkpoint/tensor_source.h"
 #include "runtime/weights/image_view.h"
 #include "runtime/weights/image_window.h"
 
 namespace sluice {
 
-class PackedWeights;
-
-// The weights of one stage, wherever they lie: a prefix of each unit (a layer,
-// or a section of the head) stays in memory, the rest is read from the stage's
-// image on disk into one of a few slots, sweep after sweep.
-//
-// Units are used in the order that BeginSweep tells, each Acquired and
-// Released. What will be acquired next is read ahead, as far as there are
-// slots. Used by one thread.
-class WeightStore {
+// Weights in host memory and on disk: a prefix of each unit stays in memory,
+// the rest is read from the stage's image on disk into one of a few slots.
+class WeightStore : public Weights {
  public:
   struct Options {
     // All pointers must outlive the store.
-    PackedWeights* weights = nullptr;
-    // Checks what was read; null: on the thread that acquires it.
-    ComputePool* pool = nullptr;
+    StreamContext context;
     const TensorSource* source = nullptr;  // while loading only
-    LayerRange layers;
-    int num_layers = 0;  // of the model
+    int num_layers = 0;                    // of the model
     TierFractions fractions;
     // Slots for what is streamed: 2, or more to read further ahead.
     int slots = 2;
-    // Whether to read ahead at all.
-    bool overlap = true;
-    MemoryBudget* memory = nullptr;
-    // Copies from and to host memory, which is pinned for it; may be null.
-    Device* copies = nullptr;
-    // With a disk share.
-    const ImageStore* images = nullptr;
-    IoEngine* io = nullptr;
-    // Adds the seconds that Acquire waited.
-    double* stall_seconds = nullptr;
-    uint64_t* read_bytes = nullptr;  // adds what the disk carried for sweeps
+    const ImageStore* images = nullptr;  // with a disk share
+    // Gets what lies where; while loading only. May be null.
+    RealisedPlacement* placement = nullptr;
     // With a device share: gets each unit's bytes from its beginning that are
     // to live on the device. They leave host memory then, and what Acquire
     // shows of them is undefined.
@@ -74,43 +55,26 @@ class WeightStore {
   // TensorSource, ImageStore and MemoryBudget; progress() may stop it.
   static absl::StatusOr<std::unique_ptr<WeightStore>> Load(
       const Options& options, const Progress& progress);
-  ~WeightStore();
+  ~WeightStore() override;
 
   int num_units() const { return static_cast<int>(units_.size()); }
-  bool streams() const { return max_streamed_ > 0; }
-  // All weights, and those in host memory.
-  uint64_t bytes() const { return bytes_; }
-  uint64_t resident_bytes() const { return resident_bytes_; }
-  // Those that went to the device.
-  uint64_t device_bytes() const { return device_bytes_; }
   const std::vector<UnitPlacement>& placement() const { return placement_; }
 
-  // A sweep begins, as in UnitOrder: the units of the one before were all used.
-  void BeginSweep(int layer_passes, int head_passes);
-  // Waits until the unit's weights are there. The first time that a unit comes
-  // from disk it is checked: kDataLoss, and the damaged image is removed.
-  absl::StatusOr<ImageView> Acquire(int unit);
-  void Release(int unit);
-  // Lets the reading ahead begun by the last Release go on up to this share of
-  // its unit: called before each micro-batch of a layer, so that other traffic
-  // on the same wire does not wait behind a whole layer.
-  void ReadAhead(double share);
-  // Stops reading ahead (the next Acquire is of unit 0, whatever comes first).
-  void Rewind();
+  void BeginStep(int layer_passes, int head_passes) override;
+  absl::StatusOr<ImageView> Acquire(int unit) override;
+  void ReadAhead(double share) override;
+  absl::Status Release(int unit) override;
+  bool layers_stay() const override;
+  void Reset() override;
+  StreamTotals totals() const override { return totals_; }
 
  private:
-  struct Unit {
+  struct Unit : Cut {
     std::string name;
     HostBuffer resident;
     size_t resident_begin = 0;  // image offset: what lies before is on a device
     std::unique_ptr<ImageFile> image;
     bool checked = false;
-    int held_slot = -1;  // between Acquire and Release, if streamed
-    // The part of the image that is streamed: from the part (panel) in which
-    // the resident bytes end. Image offsets.
-    size_t split = 0;
-    size_t slot_begin = 0;  // split, down to a disk block
-    size_t read_begin = 0;  // where the resident bytes end
   };
   struct Slot {
     HostBuffer buffer;
@@ -119,6 +83,7 @@ class WeightStore {
     std::unique_ptr<IoCompletion> done;
   };
 
+  bool streams() const { return max_streamed_ > 0; }
   explicit WeightStore(const Options& options) : options_(options) {}
   absl::Status LoadUnits(const Progress& progress);
   absl::Status LoadUnit(int index, const Progress& progress);
@@ -133,19 +98,13 @@ class WeightStore {
   ImageView View(const Unit& unit, const Slot* slot) const;
   // Has order_ stand at a unit that is streamed, or before the next sweep.
   void SkipResident();
-  bool IsStreamed(int unit) const {
-    return units_[unit].split < placement_[unit].bytes;
-  }
 
   const Options options_;
-  std::vector<size_t> unit_bytes_;
+  StreamTotals totals_;
   std::vector<UnitPlacement> placement_;
   std::vector<Unit> units_;
   std::vector<Slot> slots_;
   size_t max_streamed_ = 0;
-  uint64_t bytes_ = 0;
-  uint64_t resident_bytes_ = 0;
-  uint64_t device_bytes_ = 0;
   UnitOrder order_{1, 0};    // stands at the unit to be begun next
   std::deque<int> filling_;  // slots not yet acquired, in order of use
 };

@@ -34,14 +34,11 @@ class ActivationStagerTest : public testing::Test {
                                                            bool overlap) {
     return ActivationStager::Create(
         {.shape = {batches, kMaxRows, kHidden, disk},
-         .disk_dir = dir_.path(),
-         .memory = &memory_,
-         .disk = &disk_,
-         .io = io_.get(),
-         .overlap = overlap,
-         .stall_seconds = &stall_,
-         .read_bytes = &read_,
-         .write_bytes = &written_});
+         .context = {.memory = &memory_,
+                       .disk = &disk_,
+                       .disk_dir = dir_.path(),
+                       .io = io_.get(),
+                       .overlap = overlap}});
   }
 
   // A step of `layers` turns of each micro-batch: the first one makes its
@@ -86,8 +83,6 @@ class ActivationStagerTest : public testing::Test {
   MemoryBudget memory_{Tier::kHost, uint64_t{64} << 20};
   MemoryBudget disk_{Tier::kDisk, uint64_t{64} << 20};
   std::unique_ptr<IoEngine> io_;
-  double stall_ = 0;
-  uint64_t read_ = 0, written_ = 0;
 };
 
 TEST_F(ActivationStagerTest, EachTurnFindsWhatTheLastOneLeft) {
@@ -121,22 +116,26 @@ TEST_F(ActivationStagerTest, WhatMovesIsTheShareOnDisk) {
   for (const double disk : {0.25, 0.5, 1.0}) {
     auto stager = Create(4, disk, true);
     ASSERT_TRUE(stager.ok()) << stager.status();
-    read_ = written_ = 0;
     ASSERT_TRUE(
         RunStep(**stager, std::vector<int32_t>(4, kMaxRows), 6, false, 0).ok());
     // Six layers and the head: six times between them.
     const double all = 6.0 * 4 * kStream;
-    EXPECT_NEAR(static_cast<double>(written_) / all, disk, 0.011);
-    EXPECT_EQ(read_, written_);
+    StreamTotals moved = (*stager)->totals();
+    EXPECT_NEAR(static_cast<double>(moved.write_bytes) / all, disk, 0.011);
+    EXPECT_EQ(moved.read_bytes, moved.write_bytes);
     // Row by row, only the head comes back to a stream.
-    read_ = written_ = 0;
     ASSERT_TRUE(
         RunStep(**stager, std::vector<int32_t>(4, kMaxRows), 6, true, 0).ok());
-    EXPECT_NEAR(static_cast<double>(written_) / (4.0 * kStream), disk, 0.011);
+    const uint64_t before = moved.write_bytes;
+    moved = (*stager)->totals();
+    EXPECT_NEAR(
+        static_cast<double>(moved.write_bytes - before) / (4.0 * kStream), disk,
+        0.011);
+    EXPECT_EQ(moved.read_bytes, moved.write_bytes);
     // A micro-batch alone stays where it is.
-    read_ = written_ = 0;
     ASSERT_TRUE(RunStep(**stager, {kMaxRows}, 6, false, 0).ok());
-    EXPECT_EQ(read_ + written_, 0u);
+    EXPECT_EQ((*stager)->totals().read_bytes, moved.read_bytes);
+    EXPECT_EQ((*stager)->totals().write_bytes, moved.write_bytes);
   }
 }
 
@@ -195,10 +194,10 @@ TEST_F(ActivationStagerTest, TooLittleRoomIsRefusedByName) {
   MemoryBudget none(Tier::kDisk, 4096);
   const ActivationStager::Options options = {
       .shape = {2, kMaxRows, kHidden, 0.5},
-      .disk_dir = dir_.path(),
-      .memory = &memory_,
-      .disk = &none,
-      .io = io_.get()};
+      .context = {.memory = &memory_,
+                    .disk = &none,
+                    .disk_dir = dir_.path(),
+                    .io = io_.get()}};
   const absl::Status status = ActivationStager::Create(options).status();
   EXPECT_TRUE(absl::IsResourceExhausted(status));
   EXPECT_TRUE(absl::StrContains(status.message(), "activations")) << status;

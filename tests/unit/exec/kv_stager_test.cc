@@ -16,7 +16,8 @@ constexpr int32_t kLayers = 6;
 constexpr int32_t kSequences = 4;
 constexpr int32_t kPagesEach = 2;  // of a sequence
 
-// Four sequences in two micro-batches, each a group of its own.
+// Four sequences in two micro-batches; with all its pages, each is a group of
+// its own.
 class KvStagerTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -27,47 +28,47 @@ class KvStagerTest : public testing::Test {
                .num_kv_heads = 2,
                .head_dim = 16,
                .page_alignment = kDiskAlignment};
-    for (int32_t s = 0; s < kSequences; ++s) {
-      for (int32_t p = 0; p < kPagesEach; ++p) {
-        pages_[s].push_back(kPagesEach * s + p);
-      }
-    }
-    for (int32_t layer = 0; layer < kLayers; ++layer) {
-      for (int32_t k = 0; k < 2; ++k) order_.emplace_back(layer, k);
-    }
   }
 
   void Create(bool overlap) {
+    stager_.reset();
     auto stager = KvStager::Create({.layout = layout_,
                                     .num_pages = kSequences * kPagesEach,
                                     .staging_bytes = KvStager::StagingBytes(
                                         layout_.layer_page_bytes(), kPagesEach),
-                                    .disk_dir = dir_.path(),
-                                    .memory = &memory_,
-                                    .disk = &disk_,
-                                    .io = io_.get(),
-                                    .overlap = overlap,
-                                    .stall_seconds = &stall_,
-                                    .read_bytes = &read_,
-                                    .write_bytes = &written_});
+                                    .context = {.memory = &memory_,
+                                                  .disk = &disk_,
+                                                  .disk_dir = dir_.path(),
+                                                  .io = io_.get(),
+                                                  .overlap = overlap}});
     ASSERT_TRUE(stager.ok()) << stager.status();
     stager_ = *std::move(stager);
+    EXPECT_EQ(stager_->max_run_pages(Tier::kDisk), kPagesEach);
+    tables_.Clear();
+    for (int32_t s = 0; s < kSequences; ++s) {
+      ASSERT_TRUE(tables_.Admit(SequenceId(s), kPagesEach * kPageTokens).ok());
+    }
   }
 
   // Positions [start, start + tokens) of each sequence.
   void Begin(int32_t start, int32_t tokens) {
-    groups_.assign(2, {});
-    for (int32_t s = 0; s < kSequences; ++s) {
-      KvStager::Group group;
-      group.num_pages = kPagesEach;
-      group.members.push_back({.sequence = SequenceId(s),
-                               .segment = s % 2,
-                               .pages = pages_[s],
-                               .start = start,
-                               .num_tokens = tokens});
-      groups_[s / 2].push_back(group);
+    step_.Begin({});
+    for (int32_t k = 0; k < 2; ++k) {
+      MicroBatch batch;
+      for (const int32_t s : {2 * k, 2 * k + 1}) {
+        batch.segments.push_back({SequenceId(s), start, tokens});
+      }
+      batch.tokens.resize(2 * tokens);
+      ASSERT_TRUE(step_
+                      .Admit(batch,
+                             {.max_step_tokens = 2 * kPageTokens,
+                              .max_model_len = kPagesEach * kPageTokens,
+                              .vocab_size = 1},
+                             {0, 0, kPagesEach}, &tables_)
+                      .ok());
     }
-    stager_->BeginStep(groups_, order_);
+    step_.Order(kLayers, Schedule::kZigZag, false);
+    stager_->BeginStep(&step_);
   }
 
   static char Mark(int32_t layer, int32_t sequence, int32_t page) {
@@ -77,57 +78,60 @@ class KvStagerTest : public testing::Test {
   // Finds in each group what earlier steps left there, and leaves its mark on
   // the pages from `first` on.
   void Run(int32_t first) {
-    SegmentView segments[2];
-    for (const auto& [layer, k] : order_) {
-      for (size_t g = 0; g < groups_[k].size(); ++g) {
-        const KvStager::Group* group = nullptr;
-        ASSERT_TRUE(stager_->Take(segments, &group).ok());
-        ASSERT_EQ(group, &groups_[k][g]);
-        const KvStager::Member& member = group->members[0];
-        const SegmentView& segment = segments[member.segment];
-        const auto s = static_cast<int32_t>(member.sequence.value());
-        for (int32_t p = 0; p < kPagesEach; ++p) {
-          std::byte* page =
-              segment.kv + segment.pages[p] * layout_.layer_page_bytes();
-          if (p < first) {
-            ASSERT_EQ(static_cast<char>(page[7]), Mark(layer, s, p));
-          } else {
-            std::memset(page, Mark(layer, s, p), layout_.layer_page_bytes());
+    for (size_t item = 0; item < step_.items.size(); ++item) {
+      const int32_t layer = step_.items[item].layer;
+      const BatchWork& work = step_.batch_of(item);
+      for (const SegmentRun& run : work.runs) {
+        ASSERT_TRUE(stager_->Acquire(item, run).ok());
+        for (int32_t i = run.first; i < run.first + run.count; ++i) {
+          const SegmentView& segment = work.segments[i];
+          const auto s = static_cast<int32_t>(work.kv[i].sequence.value());
+          ASSERT_EQ(segment.pages.size(), work.kv[i].pages.size());
+          for (size_t p = 0; p < segment.pages.size(); ++p) {
+            std::byte* page =
+                segment.kv + segment.pages[p] * layout_.layer_page_bytes();
+            const char mark = Mark(layer, s, static_cast<int32_t>(p));
+            if (static_cast<int32_t>(p) < first) {
+              ASSERT_EQ(static_cast<char>(page[7]), mark);
+            } else {
+              std::memset(page, mark, layout_.layer_page_bytes());
+            }
           }
         }
-        stager_->Put();
-        stager_->ReadAhead();
+        ASSERT_TRUE(stager_->Release().ok());
       }
     }
   }
+
+  uint64_t read() const { return stager_->totals().read_bytes; }
+  uint64_t written() const { return stager_->totals().write_bytes; }
 
   TempDir dir_ = TempDir::OnDisk();
   MemoryBudget memory_{Tier::kHost, 64 << 20}, disk_{Tier::kDisk, 64 << 20};
   std::unique_ptr<IoEngine> io_;
   KvLayout layout_;
-  std::vector<int32_t> pages_[kSequences];
-  std::vector<std::pair<int32_t, int32_t>> order_;
-  std::vector<std::vector<KvStager::Group>> groups_;
+  PageTables tables_{{0, 0, kSequences* kPagesEach}, kPagesEach* kPageTokens};
+  StepWork step_;
   std::unique_ptr<KvStager> stager_;
-  double stall_ = 0;
-  uint64_t read_ = 0, written_ = 0;
 };
 
 TEST_F(KvStagerTest, WhatAStepWroteTheNextOneReads) {
   for (const bool overlap : {true, false}) {
-    read_ = written_ = 0;
     Create(overlap);
     Begin(0, kPageTokens);
     Run(0);
-    EXPECT_EQ(read_, 0);
+    EXPECT_EQ(read(), 0u);
     Begin(kPageTokens, 1);
     Run(1);
     const size_t page = layout_.layer_page_bytes();
-    EXPECT_EQ(read_, kLayers * kSequences * page);
-    EXPECT_EQ(written_, 2 * kLayers * kSequences * page);
-    Begin(kPageTokens + 1, 1);
-    Run(2);
-    ASSERT_TRUE(stager_->Flush().ok());
+    EXPECT_EQ(read(), kLayers * kSequences * page);
+    EXPECT_EQ(written(), 2 * kLayers * kSequences * page);
+    // Whose pages are read again shows what was written last.
+    for (int32_t i = 1; i <= 2; ++i) {
+      Begin(kPageTokens + i, 1);
+      Run(2);
+      EXPECT_EQ(read(), (1 + 2 * i) * kLayers * kSequences * page);
+    }
   }
 }
 
@@ -137,11 +141,11 @@ TEST_F(KvStagerTest, ReadsAsFarAheadAsItsMemoryHolds) {
   Create(true);
   Begin(0, kPageTokens);
   Run(0);
-  ASSERT_TRUE(stager_->Flush().ok());  // what is being written has memory
+  stager_->Reset();  // what is being written has memory
   Begin(kPageTokens, 1);
   const uint64_t page = layout_.layer_page_bytes();
-  EXPECT_GE(read_, 4 * page);
-  EXPECT_LE(read_, 5 * page);
+  EXPECT_GE(read(), 4 * page);
+  EXPECT_LE(read(), 5 * page);
   Run(1);
 }
 
@@ -150,8 +154,15 @@ TEST_F(KvStagerTest, WithoutOverlapReadsWhenItIsTaken) {
   Begin(0, kPageTokens);
   Run(0);
   Begin(kPageTokens, 1);
-  EXPECT_EQ(read_, 0);
+  EXPECT_EQ(read(), 0u);
   Run(1);
+}
+
+TEST_F(KvStagerTest, RunsThatAreNotNextAreAnError) {
+  Create(true);
+  Begin(0, kPageTokens);
+  EXPECT_TRUE(absl::IsInternal(stager_->Acquire(1, step_.batch_of(1).runs[0])));
+  stager_->Reset();
 }
 
 }  // namespace

@@ -1,0 +1,81 @@
+#include "runtime/exec/activations/activations.h"
+
+#include <cstring>
+#include <utility>
+
+#include "common/status_macros.h"
+#include "runtime/exec/timed.h"
+#include "runtime/exec/weights/embedding_store.h"
+#include "runtime/kernels/backend.h"
+
+namespace sluice {
+
+absl::StatusOr<std::shared_ptr<ActivationBuffer>> Activations::Enter(size_t k) {
+  if (context_.embedding == nullptr) return std::move(step_->hidden[k]);
+  std::shared_ptr<ActivationBuffer> x = Buffer(k);
+  SLUICE_RETURN_IF_ERROR(Embed(step_->batches[k].view, x->data()));
+  return x;
+}
+
+absl::Status Activations::EnterAt(size_t k, float* x) {
+  if (context_.embedding != nullptr) return Embed(step_->batches[k].view, x);
+  const std::shared_ptr<ActivationBuffer> sent = std::move(step_->hidden[k]);
+  std::memcpy(x, sent->data(), sent->bytes());
+  return absl::OkStatus();
+}
+
+absl::Status Activations::Embed(const BatchView& view, float* x) {
+  SLUICE_ASSIGN_OR_RETURN(const EmbeddingStore::Rows embedding,
+                          context_.embedding->Gather(view.tokens));
+  BatchView batch = view;
+  batch.tokens = embedding.tokens;
+  const Timed timed(&context_.stats->projection_seconds, context_.row, "embed");
+  return context_.host_backend->Embed(embedding.image, batch, x);
+}
+
+absl::Status ResidentActivations::BeginStep(StepWork* step) {
+  step_ = step;
+  x_.resize(step->num_batches);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<float*> ResidentActivations::Acquire(size_t turn) {
+  const int32_t k = step_->turns[turn];
+  if (step_->begins(turn)) {
+    SLUICE_ASSIGN_OR_RETURN(x_[k], Enter(k));
+  }
+  return x_[k]->data();
+}
+
+absl::Status ResidentActivations::Release(size_t turn) {
+  if (turn >= step_->items.size()) x_[step_->turns[turn]].reset();
+  return absl::OkStatus();
+}
+
+absl::Status StagedActivations::BeginStep(StepWork* step) {
+  step_ = step;
+  rows_.clear();
+  for (size_t k = 0; k < step->num_batches; ++k) {
+    rows_.push_back(step->batches[k].view.rows);
+  }
+  return stager_->BeginStep(step->turns, rows_);
+}
+
+absl::StatusOr<float*> StagedActivations::Acquire(size_t turn) {
+  const int32_t k = step_->turns[turn];
+  SLUICE_ASSIGN_OR_RETURN(float* const x, stager_->Take(k));
+  stager_->ReadAhead();
+  if (step_->begins(turn)) SLUICE_RETURN_IF_ERROR(EnterAt(k, x));
+  return x;
+}
+
+absl::StatusOr<std::shared_ptr<ActivationBuffer>> StagedActivations::Leave(
+    size_t k) {
+  SLUICE_ASSIGN_OR_RETURN(const float* const x,
+                          stager_->Take(static_cast<int32_t>(k)));
+  std::shared_ptr<ActivationBuffer> out = Buffer(k);
+  std::memcpy(out->data(), x, out->bytes());
+  return out;
+}
+
+}  // namespace sluice

@@ -1,0 +1,105 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/exec/activations/activation_stager.h"
+#include "runtime/exec/stage_work.h"
+#include "runtime/exec/stream_context.h"
+#include "runtime/exec/sweep_stats.h"
+#include "runtime/memory/activation_buffer.h"
+
+namespace sluice {
+
+// The residual streams of a step's micro-batches, wherever they live between
+// their turns (StepWork::turns): float32 [rows, hidden] each. Used by one
+// thread.
+class Activations {
+ public:
+  virtual ~Activations() = default;
+
+  // Begins a step, which must stay as it is. Of the one before nothing is left.
+  // kInvalidArgument: more micro-batches or rows than there is room for.
+  virtual absl::Status BeginStep(StepWork* step) = 0;
+  // The stream whose turn it is, where it is computed: until its release. Turns
+  // are taken in order; two may be held where Attention::Begin defers. Begins
+  // to bring what comes next.
+  virtual absl::StatusOr<float*> Acquire(size_t turn) = 0;
+  // Goes on to bring what comes next, if it can without waiting.
+  virtual void ReadAhead() {}
+  // The turn is over: begins to put the stream away, or, after its turn in the
+  // head, forgets it.
+  virtual absl::Status Release(size_t turn) = 0;
+  // Ends a stream, which is not held: gives what it is now, in host memory.
+  virtual absl::StatusOr<std::shared_ptr<ActivationBuffer>> Leave(size_t k) = 0;
+  // Whether the stream of micro-batch `k` stays where it lay in other steps.
+  virtual bool fixed(size_t k) const { return false; }
+  // Forgets the step, whatever state it is in.
+  // REQUIRES: the backend computes nothing.
+  virtual void Reset() = 0;
+  virtual StreamTotals totals() const { return {}; }
+
+ protected:
+  explicit Activations(const StreamContext& context) : context_(context) {}
+  // Begin micro-batch k's stream, as the embedding of its tokens or as what the
+  // stage before sent: in a buffer of its own, or in host memory of the
+  // caller's, [rows, hidden].
+  absl::StatusOr<std::shared_ptr<ActivationBuffer>> Enter(size_t k);
+  absl::Status EnterAt(size_t k, float* x);
+  // A buffer of k's size.
+  std::shared_ptr<ActivationBuffer> Buffer(size_t k) const {
+    return context_.buffers->Acquire(step_->batches[k].view.rows,
+                                     context_.hidden_size);
+  }
+
+  const StreamContext context_;
+  StepWork* step_ = nullptr;
+
+ private:
+  absl::Status Embed(const BatchView& view, float* x);
+};
+
+// Streams that are computed in host memory, all of which is theirs.
+class ResidentActivations : public Activations {
+ public:
+  explicit ResidentActivations(const StreamContext& context)
+      : Activations(context) {}
+  absl::Status BeginStep(StepWork* step) override;
+  absl::StatusOr<float*> Acquire(size_t turn) override;
+  absl::Status Release(size_t turn) override;
+  absl::StatusOr<std::shared_ptr<ActivationBuffer>> Leave(size_t k) override {
+    return std::move(x_[k]);
+  }
+  void Reset() override { x_.clear(); }
+
+ private:
+  std::vector<std::shared_ptr<ActivationBuffer>> x_;  // by micro-batch
+};
+
+// Streams that are computed in host memory, with a share of them on disk
+// between their turns.
+class StagedActivations : public Activations {
+ public:
+  StagedActivations(const StreamContext& context,
+                    std::unique_ptr<ActivationStager> stager)
+      : Activations(context), stager_(std::move(stager)) {}
+  absl::Status BeginStep(StepWork* step) override;
+  absl::StatusOr<float*> Acquire(size_t turn) override;
+  void ReadAhead() override { stager_->ReadAhead(); }
+  // The stager puts a stream away when the next one's turn comes.
+  absl::Status Release(size_t turn) override { return absl::OkStatus(); }
+  absl::StatusOr<std::shared_ptr<ActivationBuffer>> Leave(size_t k) override;
+  void Reset() override { stager_->Reset(); }
+  StreamTotals totals() const override { return stager_->totals(); }
+
+ private:
+  const std::unique_ptr<ActivationStager> stager_;
+  std::vector<int32_t> rows_;  // by micro-batch
+};
+
+}  // namespace sluice

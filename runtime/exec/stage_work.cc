@@ -1,0 +1,97 @@
+#include "runtime/exec/stage_work.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+
+namespace sluice {
+
+void StepWork::Begin(std::span<std::shared_ptr<ActivationBuffer>> input) {
+  num_batches = 0;
+  items.clear();
+  turns.clear();
+  hidden = input;
+  on_disk_.clear();
+}
+
+absl::Status StepWork::Admit(
+    const MicroBatch& batch, const PlanLimits& limits,
+    const std::array<int64_t, kNumTiers>& max_run_pages, PageTables* tables) {
+  SLUICE_RETURN_IF_ERROR(CheckMicroBatch(batch, limits));
+  if (batches.size() == num_batches) batches.emplace_back();
+  BatchWork& work = batches[num_batches++];
+  work.segments.clear();
+  work.kv.clear();
+  work.runs.clear();
+  work.padded_tokens.clear();
+  size_t tokens = 0;
+  for (const Segment& segment : batch.segments) {
+    SequencePages* const table = tables->Find(segment.sequence);
+    SLUICE_RETURN_IF_ERROR(CheckSegment(segment, table, limits));
+    const int32_t end = segment.start + segment.num_tokens;
+    SLUICE_RETURN_IF_ERROR(
+        Annotate(tables->Grow(table, end),
+                 absl::StrCat("sequence ", segment.sequence.value())));
+    table->length = end;
+    tokens += segment.num_tokens;
+    if (table->tier == Tier::kDisk &&
+        !on_disk_.insert(segment.sequence).second) {
+      // Each would have pages of its own.
+      return absl::InvalidArgumentError(absl::StrCat(
+          "sequence ", segment.sequence.value(),
+          " has two segments in a step, but its KV cache is on disk"));
+    }
+    // Pages behind the last new position are of no use yet.
+    const auto pages = std::span<const int32_t>(table->pages)
+                           .first((end + kPageTokens - 1) / kPageTokens);
+    const auto count = static_cast<int64_t>(pages.size());
+    if (work.runs.empty() || work.runs.back().tier != table->tier ||
+        work.runs.back().pages + count >
+            max_run_pages[static_cast<size_t>(table->tier)]) {
+      work.runs.push_back(
+          {static_cast<int32_t>(work.kv.size()), 0, table->tier, 0});
+    }
+    ++work.runs.back().count;
+    work.runs.back().pages += count;
+    work.kv.push_back(
+        {segment.sequence, pages, segment.start, segment.num_tokens});
+  }
+  const SegmentRows rows(batch, limits.packing);
+  SLUICE_RETURN_IF_ERROR(CheckRows(batch, tokens, rows.total(), limits));
+  std::sort(work.runs.begin(), work.runs.end(),
+            [](const SegmentRun& a, const SegmentRun& b) {
+              return std::tie(a.tier, a.first) < std::tie(b.tier, b.first);
+            });
+  int32_t row = 0;
+  auto token = batch.tokens.begin();
+  for (const KvSegment& kv : work.kv) {
+    work.segments.push_back({row, kv.start, kv.num_tokens, kv.pages});
+    row += rows.Of(kv.num_tokens);
+    if (limits.packing || !limits.first) continue;
+    // Rows of padding compute some token, whose results nobody looks at.
+    work.padded_tokens.insert(work.padded_tokens.end(), token,
+                              token + kv.num_tokens);
+    work.padded_tokens.resize(row, *token);
+    token += kv.num_tokens;
+  }
+  work.view = {.rows = row,
+               .tokens = limits.packing ? batch.tokens : work.padded_tokens,
+               .segments = work.segments};
+  return absl::OkStatus();
+}
+
+void StepWork::Order(int32_t layers, Schedule schedule, bool head) {
+  const auto count = static_cast<int32_t>(num_batches);
+  const bool rows = schedule == Schedule::kRowByRow;
+  for (int32_t a = 0; a < (rows ? count : layers); ++a) {
+    for (int32_t b = 0; b < (rows ? layers : count); ++b) {
+      items.push_back(rows ? Item{b, a} : Item{a, b});
+    }
+  }
+  for (const Item& item : items) turns.push_back(item.batch);
+  for (int32_t k = 0; head && k < count; ++k) turns.push_back(k);
+}
+
+}  // namespace sluice

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/exec/stream_context.h"
+#include "runtime/exec/sweep_stats.h"
+#include "runtime/memory/disk/disk_file.h"
+#include "runtime/weights/image_view.h"
+#include "runtime/weights/packed_weights.h"
+
+namespace sluice {
+
+// The weights of one stage, wherever they lie, by units: its layers, then the
+// sections of its head. What is not where it is computed with is brought there,
+// sweep after sweep, ahead of its use as far as there are slots. Used by one
+// thread.
+class Weights {
+ public:
+  virtual ~Weights() = default;
+  // A step begins that uses the units as in UnitOrder; those of the one before
+  // were all used.
+  virtual void BeginStep(int layer_passes, int head_passes) = 0;
+  // Waits until the unit's weights are there, to be computed with until its
+  // release. Units are acquired in the order of the step. The first time that a
+  // unit comes from disk it is checked: kDataLoss, and the damaged image is
+  // removed.
+  virtual absl::StatusOr<ImageView> Acquire(int unit) = 0;
+  // Lets the reading ahead begun by the last Release go on up to this share of
+  // its unit: called before each micro-batch of a layer, so that other traffic
+  // does not wait behind a whole layer.
+  virtual void ReadAhead(double share) {}
+  // What was brought for the unit may be overwritten.
+  virtual absl::Status Release(int unit) = 0;
+  // Whether no layer has to be brought.
+  virtual bool layers_stay() const = 0;
+  // Forgets the step, and goes on with unit 0.
+  // REQUIRES: the backend computes nothing.
+  virtual void Reset() = 0;
+  virtual StreamTotals totals() const = 0;
+
+ protected:
+  // A unit of which a prefix stays where it is, and the rest goes through
+  // slots. Image offsets.
+  struct Cut {
+    size_t bytes = 0;
+    size_t kept_end = 0;    // where the bytes that stay end
+    size_t split = 0;       // the part (panel) in which they end begins here
+    size_t slot_begin = 0;  // split, down to a disk block
+    int held_slot = -1;     // between Acquire and Release, if streamed
+    bool streamed() const { return kept_end < bytes; }
+
+    void Set(const StreamContext& context, int unit, size_t image_bytes,
+             size_t end) {
+      bytes = split = image_bytes;
+      kept_end = end;
+      if (!streamed()) return;
+      const int section = unit - context.layers.size();
+      const std::span<const size_t> parts =
+          section < 0 ? context.packed->LayerParts()
+                      : context.packed->HeadParts(section);
+      split = *(std::upper_bound(parts.begin(), parts.end(), end) - 1);
+      slot_begin = RoundDownToDisk(split);
+    }
+  };
+};
+
+}  // namespace sluice
