@@ -21,19 +21,12 @@
 #include "runtime/memory/memory_budget.h"
 #include "runtime/model/checkpoint/tensor_source.h"
 #include "runtime/model/decoder_spec.h"
+#include "runtime/placement/backend_space.h"
 #include "runtime/sample/pick.h"
 
 namespace sluice {
 
 class Device;
-
-enum class BackendKind {
-  kCpu,
-  // The CPU with device memory of its own beside the host's: every copy that a
-  // GPU needs, without one. For tests.
-  kCpuDiscrete,
-  kCuda,
-};
 
 // What a backend is told while it packs. Returns an error to stop. Called on
 // the packing thread with the bytes done since the last call, counted as they
@@ -59,22 +52,8 @@ using LoadProgress = absl::FunctionRef<absl::Status(uint64_t bytes)>;
 // computing call, x and the KV pages of the batch are undefined.
 class Backend {
  public:
-  struct Options {
-    LayerRange layers;
-    DType dtype = DType::kFloat32;
-    WeightFormat weight_format = WeightFormat::kFull;
-    KvFormat kv_format = KvFormat::kFloat32;
-    size_t kv_page_alignment = 64;  // of a page of one layer, in bytes
-    // Share of the positions whose V a decoding row reads (1: all).
-    float sparsity = 1;
-    int32_t max_rows = 0;       // rows in a micro-batch
-    int32_t head_rows = 128;    // rows that go through the head at a time
-    int32_t max_model_len = 0;  // positions in a sequence
-    int32_t threads = 1;        // the calling one included
-    std::vector<int> cores;     // one for each thread, or empty
-    // Micro-batches whose rows may be between ProjectQkv and ProjectOut at a
-    // time: BatchView::attention_slot is below it.
-    int32_t attention_slots = 1;
+  struct Options : BackendShape {
+    std::vector<int> cores;          // one for each thread, or empty
     MemoryBudget* budget = nullptr;  // for the work space; outlives the backend
     // Of kinds with memory of their own: where the work space lies, and all
     // that the computing calls take. What then is charged to `budget` is for
@@ -107,10 +86,6 @@ class Backend {
   // their numbers for tokens.
   virtual size_t EmbeddingRowBytes() const = 0;
   virtual size_t EmbeddingTableBytes() const = 0;
-  // Where the parts of an image begin that must not straddle a split,
-  // ascending, from 0.
-  virtual std::span<const size_t> LayerParts() const = 0;
-  virtual std::span<const size_t> HeadParts(int section) const = 0;
   // What the bytes of an image depend on, beside the weights themselves.
   virtual std::string ImageKey() const = 0;
 

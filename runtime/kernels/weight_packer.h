@@ -7,12 +7,12 @@
 #include "absl/status/status.h"
 #include "runtime/kernels/backend.h"
 #include "runtime/kernels/cpu/compute_pool.h"
-#include "runtime/kernels/layer_layout.h"
 #include "runtime/kernels/matrix_packer.h"
 #include "runtime/memory/host_buffer.h"
 #include "runtime/model/checkpoint/tensor_names.h"
 #include "runtime/model/checkpoint/tensor_source.h"
 #include "runtime/model/decoder_spec.h"
+#include "runtime/placement/layer_layout.h"
 
 namespace sluice {
 

@@ -1,7 +1,6 @@
 #include "runtime/exec/activations/activation_stager.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -10,43 +9,10 @@
 #include "runtime/exec/timed.h"
 
 namespace sluice {
-namespace {
-
-// Of a stream of `bytes`, what stays in memory: whole disk blocks.
-uint64_t MemoryPart(uint64_t bytes, double disk) {
-  const double blocks = std::round((1 - disk) * static_cast<double>(bytes) /
-                                   static_cast<double>(kDiskAlignment));
-  return std::min(bytes, static_cast<uint64_t>(blocks) * kDiskAlignment);
-}
-
-}  // namespace
-
-uint64_t ActivationStager::Shape::total_bytes() const {
-  return uint64_t{sizeof(float)} * num_batches * max_rows * hidden;
-}
-
-uint64_t ActivationStager::Shape::memory_bytes() const {
-  return num_batches * MemoryPart(total_bytes() / num_batches, disk);
-}
-
-uint64_t ActivationStager::Shape::disk_bytes() const {
-  // A stream of fewer rows may be rounded by half a block more than the
-  // longest.
-  const uint64_t stream = total_bytes() / num_batches;
-  const double most =
-      std::ceil(disk * static_cast<double>(stream)) + kDiskAlignment / 2.0;
-  return num_batches *
-         RoundUpToDisk(std::min(stream, static_cast<uint64_t>(most)));
-}
-
-uint64_t ActivationStager::Shape::staging_bytes() const {
-  return kSlots * RoundUpToDisk(total_bytes() / num_batches);
-}
-
 absl::StatusOr<std::unique_ptr<ActivationStager>> ActivationStager::Create(
     const Options& options) {
   std::unique_ptr<ActivationStager> self(new ActivationStager(options));
-  const Shape& shape = options.shape;
+  const ActivationShape& shape = options.shape;
   self->memory_stride_ = shape.memory_bytes() / shape.num_batches;
   self->disk_stride_ = shape.disk_bytes() / shape.num_batches;
   SLUICE_ASSIGN_OR_RETURN(
@@ -75,7 +41,7 @@ uint64_t ActivationStager::StreamBytes(int32_t batch) const {
 absl::Status ActivationStager::BeginStep(std::span<const int32_t> batches,
                                          std::span<const int32_t> rows) {
   Reset();
-  const Shape& shape = options_.shape;
+  const ActivationShape& shape = options_.shape;
   if (rows.size() > static_cast<size_t>(shape.num_batches)) {
     return absl::InvalidArgumentError(
         absl::StrCat("a step of ", rows.size(), " micro-batches, but there is ",
@@ -118,7 +84,7 @@ void ActivationStager::Bring() {
   ++brought_;
   if (!t.load) return;
   const uint64_t bytes = StreamBytes(t.batch);
-  const uint64_t in_memory = MemoryPart(bytes, options_.shape.disk);
+  const uint64_t in_memory = options_.shape.MemoryPart(bytes);
   const uint64_t on_disk = RoundUpToDisk(bytes - in_memory);
   if (on_disk > 0) {
     slot.read.Expect(1);
@@ -136,7 +102,7 @@ void ActivationStager::Store(size_t turn) {
   if (!t.store) return;
   Slot& slot = SlotOf(turn);
   const uint64_t bytes = StreamBytes(t.batch);
-  const uint64_t in_memory = MemoryPart(bytes, options_.shape.disk);
+  const uint64_t in_memory = options_.shape.MemoryPart(bytes);
   const uint64_t on_disk = RoundUpToDisk(bytes - in_memory);
   if (on_disk > 0) {
     slot.written.Expect(1);

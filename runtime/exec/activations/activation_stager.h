@@ -15,6 +15,7 @@
 #include "runtime/memory/disk/io_completion.h"
 #include "runtime/memory/disk/io_engine.h"
 #include "runtime/memory/host_buffer.h"
+#include "runtime/placement/buffer_sizes.h"
 
 namespace sluice {
 
@@ -34,20 +35,8 @@ namespace sluice {
 // Used by one thread.
 class ActivationStager {
  public:
-  struct Shape {
-    int32_t num_batches = 0;  // at least 2
-    int32_t max_rows = 0;     // of a micro-batch
-    int32_t hidden = 0;
-    double disk = 0;  // share of each micro-batch on disk, above 0, up to 1
-
-    // Bytes, for all micro-batches but for StagingBytes.
-    uint64_t total_bytes() const;   // unpadded
-    uint64_t memory_bytes() const;  // what stays in memory
-    uint64_t disk_bytes() const;    // the file
-    uint64_t staging_bytes() const;
-  };
   struct Options {
-    Shape shape;
+    ActivationShape shape;
     std::string disk_dir;
     MemoryBudget* memory = nullptr;
     // Copies from and to host memory, which is pinned for it; may be null.
@@ -85,8 +74,7 @@ class ActivationStager {
   void Reset();
 
  private:
-  // One computes, one is read, one is written.
-  static constexpr size_t kSlots = 3;
+  static constexpr size_t kSlots = ActivationShape::kSlots;
 
   struct Turn {
     int32_t batch = 0;

@@ -6,14 +6,9 @@
 #include "common/status_macros.h"
 #include "runtime/exec/timed.h"
 #include "runtime/kv/sequence_pages.h"
+#include "runtime/placement/buffer_sizes.h"
 
 namespace sluice {
-
-uint64_t DeviceKvStager::SlotBytes(const KvLayout& layout,
-                                   int64_t group_pages) {
-  return static_cast<uint64_t>(group_pages) * layout.layer_page_bytes() +
-         KvLayout::kSlackBytes;
-}
 
 absl::StatusOr<std::unique_ptr<DeviceKvStager>> DeviceKvStager::Create(
     const Options& options) {
@@ -24,7 +19,7 @@ absl::StatusOr<std::unique_ptr<DeviceKvStager>> DeviceKvStager::Create(
     SLUICE_ASSIGN_OR_RETURN(
         self->slots_.back()->buffer,
         options.device->Allocate(
-            "kv staging", SlotBytes(options.layout, options.group_pages)));
+            "kv staging", KvSlotBytes(self->page_bytes_, options.group_pages)));
   }
   self->iota_.resize(options.group_pages);
   std::iota(self->iota_.begin(), self->iota_.end(), 0);

@@ -40,9 +40,6 @@ class DeviceKvStager {
       const Options& options);
   ~DeviceKvStager();
 
-  // What Create() allocates.
-  static uint64_t SlotBytes(const KvLayout& layout, int64_t group_pages);
-
   int64_t MaxGroupPages() const { return options_.group_pages; }
 
   // A sequence's part of a group.

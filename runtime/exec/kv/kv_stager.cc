@@ -8,22 +8,15 @@
 #include "common/status_macros.h"
 #include "runtime/exec/timed.h"
 #include "runtime/kv/sequence_pages.h"
+#include "runtime/placement/buffer_sizes.h"
 
 namespace sluice {
 namespace {
 
-// Groups that have memory at a time.
+// Groups that have memory at a time, at most.
 constexpr size_t kTickets = 64;
-constexpr int64_t kConcurrentGroups = 4;
 
 }  // namespace
-
-size_t KvStager::StagingBytes(size_t layer_page_bytes, int64_t pages) {
-  // A group may not wrap around the ring's end: as much again may be lost.
-  return (kConcurrentGroups + 1) * static_cast<size_t>(pages) *
-             layer_page_bytes +
-         RoundUpToDisk(KvLayout::kSlackBytes);
-}
 
 absl::StatusOr<std::unique_ptr<KvStager>> KvStager::Create(
     const Options& options) {
@@ -34,7 +27,7 @@ absl::StatusOr<std::unique_ptr<KvStager>> KvStager::Create(
                                       options.memory, options.copies));
   self->max_group_pages_ = static_cast<int64_t>(
       (options.staging_bytes - RoundUpToDisk(KvLayout::kSlackBytes)) /
-      ((kConcurrentGroups + 1) * self->page_bytes_));
+      ((kConcurrentKvGroups + 1) * self->page_bytes_));
   if (self->max_group_pages_ < 1) {
     return absl::InvalidArgumentError("too little memory for KV staging");
   }

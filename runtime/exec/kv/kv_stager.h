@@ -32,7 +32,7 @@ class KvStager {
   struct Options {
     KvLayout layout;           // page_alignment: kDiskAlignment
     int64_t num_pages = 0;     // on disk
-    size_t staging_bytes = 0;  // StagingBytes() of a sequence at least
+    size_t staging_bytes = 0;  // KvStagingBytes() of a sequence at least
     std::string disk_dir;
     MemoryBudget* memory = nullptr;
     // Copies from and to host memory, which is pinned for it; may be null.
@@ -49,10 +49,6 @@ class KvStager {
   static absl::StatusOr<std::unique_ptr<KvStager>> Create(
       const Options& options);
   ~KvStager();
-
-  // What groups of `pages` pages need, three at a time: one that is read, one
-  // that computes, one that is written.
-  static size_t StagingBytes(size_t layer_page_bytes, int64_t pages);
 
   // A sequence's part of a group.
   struct Member {

@@ -41,30 +41,22 @@ absl::Status DeviceWeights::Keep(int unit, std::span<const std::byte> prefix) {
 
 absl::Status DeviceWeights::Start(WeightStore* store) {
   units_.resize(store->num_units());
-  size_t most = 0;
   for (size_t i = 0; i < units_.size(); ++i) {
     Unit& unit = units_[i];
-    unit.bytes = store->placement()[i].bytes;
-    unit.device_end = store->placement()[i].device_end;
-    unit.split = unit.bytes;
-    if (!unit.streamed()) continue;
-    const std::span<const size_t> parts =
-        static_cast<int>(i) < options_.num_layers
-            ? options_.backend->LayerParts()
-            : options_.backend->HeadParts(static_cast<int>(i) -
-                                          options_.num_layers);
-    unit.split =
-        *(std::upper_bound(parts.begin(), parts.end(), unit.device_end) - 1);
+    const UnitPlacement& place = store->placement()[i];
+    unit.bytes = place.bytes;
+    unit.device_end = place.device_end;
+    unit.split = place.device_split;
     unit.slot_begin = RoundDownToDisk(unit.split);
-    most = std::max(most, unit.bytes - unit.slot_begin);
   }
-  if (most == 0) return absl::OkStatus();
+  if (options_.slot_bytes == 0) return absl::OkStatus();
   {
     MutexLock lock(&mu_);
     slots_.resize(options_.slots);
     for (Slot& slot : slots_) {
-      SLUICE_ASSIGN_OR_RETURN(slot.buffer,
-                              options_.device->Allocate("weight slots", most));
+      SLUICE_ASSIGN_OR_RETURN(
+          slot.buffer,
+          options_.device->Allocate("weight slots", options_.slot_bytes));
     }
     order_ = FirstSweep();
     SkipResident();

@@ -36,11 +36,11 @@ class DeviceWeights {
   struct Options {
     // All pointers must outlive this.
     Device* device = nullptr;
-    Backend* backend = nullptr;
-    DeviceCompute* compute = nullptr;  // of the same backend
+    DeviceCompute* compute = nullptr;
     int num_layers = 0;  // of the stage; further units are the head's
     int slots = 2;
-    bool overlap = true;  // copy before it is asked for
+    size_t slot_bytes = 0;  // that each has room for; 0: nothing is brought
+    bool overlap = true;    // copy before it is asked for
     // Adds the seconds that Acquire waited.
     double* stall_seconds = nullptr;
   };

@@ -32,40 +32,32 @@ absl::StatusOr<std::unique_ptr<WeightStore>> WeightStore::Load(
 }
 
 absl::Status WeightStore::LoadUnits(const Progress& progress) {
-  Backend& backend = *options_.backend;
-  const bool last = options_.layers.end == options_.num_layers;
-  for (int i = 0; i < options_.layers.size(); ++i) {
-    unit_bytes_.push_back(backend.LayerBytes());
-    units_.emplace_back();
-    units_.back().name =
-        absl::StrFormat("layer-%04d", options_.layers.begin + i);
+  const int layers = options_.layers.size();
+  const int sections = num_units() - layers;
+  units_.resize(num_units());
+  for (int i = 0; i < num_units(); ++i) {
+    units_[i].name =
+        i < layers ? absl::StrFormat("layer-%04d", options_.layers.begin + i)
+        : sections == 1 ? "head"
+                        : absl::StrFormat("head-%04d", i - layers);
   }
-  if (last) {
-    const int sections = backend.num_head_sections();
-    for (int s = 0; s < sections; ++s) {
-      unit_bytes_.push_back(backend.HeadBytes(s));
-      units_.emplace_back();
-      units_.back().name =
-          sections == 1 ? "head" : absl::StrFormat("head-%04d", s);
-    }
-  }
-  placement_ = PlaceWeights(unit_bytes_, options_.fractions);
   for (int i = 0; i < num_units(); ++i) {
     SLUICE_RETURN_IF_ERROR(Annotate(LoadUnit(i, progress), units_[i].name));
-    if (placement_[i].device_end > 0) {
+    if (options_.units[i].device_end > 0) {
       SLUICE_RETURN_IF_ERROR(Annotate(MoveToDevice(i), units_[i].name));
     }
     units_[i].resident.PinFor(options_.copies);
-    bytes_ += placement_[i].bytes;
-    resident_bytes_ += placement_[i].host_end - placement_[i].device_end;
-    device_bytes_ += placement_[i].device_end;
+    bytes_ += options_.units[i].bytes;
+    resident_bytes_ +=
+        options_.units[i].host_end - options_.units[i].device_end;
+    device_bytes_ += options_.units[i].device_end;
   }
   if (!streams()) return absl::OkStatus();
   // Two at least: one in use, one being filled.
-  slots_.resize(std::max(2, options_.slots));
+  slots_.resize(options_.slots);
   for (Slot& slot : slots_) {
     SLUICE_ASSIGN_OR_RETURN(
-        slot.buffer, HostBuffer::Create("weight slots", max_streamed_,
+        slot.buffer, HostBuffer::Create("weight slots", options_.slot_bytes,
                                         options_.memory, options_.copies));
     slot.done = std::make_unique<IoCompletion>();
   }
@@ -86,7 +78,7 @@ absl::Status WeightStore::Pack(int index, const Progress& progress,
 
 absl::Status WeightStore::LoadUnit(int index, const Progress& progress) {
   Unit& unit = units_[index];
-  const UnitPlacement& place = placement_[index];
+  const UnitPlacement& place = options_.units[index];
   const size_t bytes = place.bytes;
   const size_t resident = place.host_end;
   const std::string label =
@@ -118,21 +110,15 @@ absl::Status WeightStore::LoadUnit(int index, const Progress& progress) {
     unit.split = bytes;
     return absl::OkStatus();
   }
-  const std::span<const size_t> parts =
-      index < options_.layers.size()
-          ? options_.backend->LayerParts()
-          : options_.backend->HeadParts(index - options_.layers.size());
-  const auto after = std::upper_bound(parts.begin(), parts.end(), resident);
-  unit.split = *(after - 1);
+  unit.split = place.host_split;
   unit.slot_begin = RoundDownToDisk(unit.split);
-  max_streamed_ = std::max(max_streamed_, bytes - unit.slot_begin);
   return absl::OkStatus();
 }
 
 absl::Status WeightStore::ReadResident(int index, const std::string& label,
                                        const ImageFile& image) {
   Unit& unit = units_[index];
-  const size_t resident = placement_[index].host_end;
+  const size_t resident = options_.units[index].host_end;
   if (resident == 0) return absl::OkStatus();
   SLUICE_ASSIGN_OR_RETURN(unit.resident,
                           HostBuffer::Create(label, resident, options_.memory));
@@ -150,8 +136,8 @@ absl::Status WeightStore::ReadResident(int index, const std::string& label,
 
 absl::Status WeightStore::MoveToDevice(int index) {
   Unit& unit = units_[index];
-  const size_t begin = placement_[index].device_end;
-  const size_t rest = placement_[index].host_end - begin;
+  const size_t begin = options_.units[index].device_end;
+  const size_t rest = options_.units[index].host_end - begin;
   SLUICE_RETURN_IF_ERROR(
       options_.to_device(index, {unit.resident.as<std::byte>(), begin}));
   HostBuffer kept;
@@ -215,7 +201,7 @@ void WeightStore::ReadAhead(double share) {
   for (size_t i = 0; i < filling_.size(); ++i) {
     Slot& slot = slots_[filling_[i]];
     const Unit& unit = units_[slot.unit];
-    const size_t bytes = placement_[slot.unit].bytes;
+    const size_t bytes = options_.units[slot.unit].bytes;
     size_t end = bytes;
     if (i + 1 == filling_.size() && share < 1) {
       end = unit.read_begin +
@@ -228,7 +214,7 @@ void WeightStore::ReadAhead(double share) {
 
 absl::StatusOr<ImageView> WeightStore::Acquire(int index) {
   Unit& unit = units_[index];
-  if (unit.split == placement_[index].bytes) return View(unit, nullptr);
+  if (unit.split == options_.units[index].bytes) return View(unit, nullptr);
   Slot* slot = nullptr;
   if (!filling_.empty()) {
     slot = &slots_[filling_.front()];
@@ -245,7 +231,7 @@ absl::StatusOr<ImageView> WeightStore::Acquire(int index) {
     return absl::InternalError(
         absl::StrCat("weights of ", unit.name, " are not next"));
   }
-  Issue(*slot, placement_[index].bytes);
+  Issue(*slot, options_.units[index].bytes);
   SLUICE_RETURN_IF_ERROR(WaitTimed(*slot->done, options_.stall_seconds));
   filling_.pop_front();
   unit.held_slot = static_cast<int>(slot - slots_.data());
@@ -257,7 +243,7 @@ absl::StatusOr<ImageView> WeightStore::Acquire(int index) {
 }
 
 absl::Status WeightStore::CheckStreamed(Unit& unit, const Slot& slot) {
-  const size_t bytes = placement_[slot.unit].bytes;
+  const size_t bytes = options_.units[slot.unit].bytes;
   const size_t granule = unit.image->granule();
   const size_t begin = unit.read_begin;
   // Sixteen granules a task.

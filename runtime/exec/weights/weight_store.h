@@ -13,7 +13,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/policy.h"
-#include "runtime/exec/weight_placement.h"
 #include "runtime/exec/weights/image_file.h"
 #include "runtime/exec/weights/image_store.h"
 #include "runtime/exec/weights/unit_order.h"
@@ -24,6 +23,7 @@
 #include "runtime/memory/host_buffer.h"
 #include "runtime/memory/memory_budget.h"
 #include "runtime/model/checkpoint/tensor_source.h"
+#include "runtime/placement/weight_placement.h"
 
 namespace sluice {
 
@@ -41,10 +41,12 @@ class WeightStore {
     Backend* backend = nullptr;
     const TensorSource* source = nullptr;  // while loading only
     LayerRange layers;
-    int num_layers = 0;  // of the model
-    TierFractions fractions;
-    // Slots for what is streamed: 2, or more to read further ahead.
+    // Where each layer's bytes lie, and those of the head's sections.
+    std::vector<UnitPlacement> units;
+    // Slots for what is streamed, 2 or more to read further ahead, and what of
+    // a unit each has room for; 0: nothing is.
     int slots = 2;
+    size_t slot_bytes = 0;
     // Whether to read ahead at all.
     bool overlap = true;
     MemoryBudget* memory = nullptr;
@@ -70,14 +72,14 @@ class WeightStore {
       const Options& options, const Progress& progress);
   ~WeightStore();
 
-  int num_units() const { return static_cast<int>(units_.size()); }
-  bool streams() const { return max_streamed_ > 0; }
+  int num_units() const { return static_cast<int>(options_.units.size()); }
+  bool streams() const { return options_.slot_bytes > 0; }
   // All weights, and those in host memory.
   uint64_t bytes() const { return bytes_; }
   uint64_t resident_bytes() const { return resident_bytes_; }
   // Those that went to the device.
   uint64_t device_bytes() const { return device_bytes_; }
-  const std::vector<UnitPlacement>& placement() const { return placement_; }
+  const std::vector<UnitPlacement>& placement() const { return options_.units; }
 
   // A sweep begins, as in UnitOrder: the units of the one before were all used.
   void BeginSweep(int layer_passes, int head_passes);
@@ -128,15 +130,12 @@ class WeightStore {
   // Has order_ stand at a unit that is streamed, or before the next sweep.
   void SkipResident();
   bool IsStreamed(int unit) const {
-    return units_[unit].split < placement_[unit].bytes;
+    return units_[unit].split < options_.units[unit].bytes;
   }
 
   const Options options_;
-  std::vector<size_t> unit_bytes_;
-  std::vector<UnitPlacement> placement_;
   std::vector<Unit> units_;
   std::vector<Slot> slots_;
-  size_t max_streamed_ = 0;
   uint64_t bytes_ = 0;
   uint64_t resident_bytes_ = 0;
   uint64_t device_bytes_ = 0;

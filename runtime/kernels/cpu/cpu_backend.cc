@@ -16,9 +16,6 @@ namespace {
 constexpr int32_t kTileRows = GemmEngine::kTileRows;
 // Rows that a task of a row-wise operation takes.
 constexpr int32_t kRowsPerTask = 16;
-// Rows whose logits are computed together: enough to amortise reading the head,
-// few enough that the logits do not take much.
-constexpr size_t kLeastHeadSection = size_t{1} << 20;
 
 int32_t RoundUp(int32_t n, int32_t to) { return (n + to - 1) / to * to; }
 
@@ -57,33 +54,13 @@ absl::Status CpuBackend::Initialize() {
         "small, or --dtype float32 (float16 is for --device cuda)");
   }
   SLUICE_ASSIGN_OR_RETURN(
-      gemm_,
-      GemmEngine::Create(float16 ? DType::kFloat32 : options_.dtype, &pool_));
-  gemm_->set_table_dtype(options_.dtype);
+      gemm_, GemmEngine::Create(PanelRules::Cpu(options_.dtype), &pool_));
   packer_ = std::make_unique<WeightPacker>(spec_, gemm_.get(), &pool_, budget);
-  SLUICE_ASSIGN_OR_RETURN(
-      layer_, MakeLayerLayout(spec_, options_.weight_format, *gemm_));
-  if (options_.weight_format != WeightFormat::kFull) {
-    SLUICE_ASSIGN_OR_RETURN(
-        expanded_, MakeLayerLayout(spec_, WeightFormat::kFull, *gemm_));
-  }
-  if (options_.layers.begin == 0) {
-    SLUICE_ASSIGN_OR_RETURN(embedding_,
-                            MakeEmbeddingLayout(spec_, PositionRows(), *gemm_));
-  }
-  if (options_.layers.end == spec_.num_layers) {
-    SLUICE_ASSIGN_OR_RETURN(
-        head_,
-        MakeHeadLayout(spec_, options_.weight_format,
-                       std::max(layer_.bytes, kLeastHeadSection), *gemm_));
-  }
+  images_ = ImageLayouts::Of(spec_, options_, gemm_->rules());
+  SLUICE_RETURN_IF_ERROR(images_.ForEachMatrix(
+      [&](MatrixLayout* w) { return gemm_->Prepare(w); }));
 
-  const size_t element = ElementBytes(options_.dtype);
-  const size_t rows = GemmEngine::ReadableRows(options_.max_rows);
-  const size_t qkv = (q_width_ + 2 * kv_width_) * sizeof(float);
-  const size_t wide =
-      std::max(options_.attention_slots == 1 ? qkv : 0,
-               std::max(spec_.intermediate_size, spec_.embed_dim) * element);
+  const CpuSpace space(spec_, options_);
   const auto create = [&](const char* name, size_t bytes) {
     return WorkBuffer::Create(name, bytes, budget, options_.device);
   };
@@ -91,34 +68,28 @@ absl::Status CpuBackend::Initialize() {
     return WorkBuffer::Create("workspace", bytes, budget, options_.device,
                               options_.beside);
   };
-  SLUICE_ASSIGN_OR_RETURN(
-      normed_,
-      create("workspace",
-             rows * std::max(spec_.hidden_size * element,
-                             spec_.embed_dim * gemm_->element_bytes())));
+  SLUICE_ASSIGN_OR_RETURN(normed_, create("workspace", space.normed));
   for (int slot = 0; slot < options_.attention_slots; ++slot) {
     SLUICE_ASSIGN_OR_RETURN(attention_.emplace_back(),
-                            create_copied(rows * q_width_ * element));
+                            create_copied(space.attention));
     if (options_.attention_slots == 1) break;
-    SLUICE_ASSIGN_OR_RETURN(qkv_.emplace_back(), create_copied(rows * qkv));
+    SLUICE_ASSIGN_OR_RETURN(qkv_.emplace_back(), create_copied(space.qkv));
   }
-  SLUICE_ASSIGN_OR_RETURN(wide_, create_copied(rows * wide));
-  if (options_.layers.end == spec_.num_layers) {
-    SLUICE_ASSIGN_OR_RETURN(
-        logits_, create("workspace", size_t{1} * options_.head_rows *
-                                         spec_.vocab_size * sizeof(float)));
+  SLUICE_ASSIGN_OR_RETURN(wide_, create_copied(space.wide));
+  if (space.logits > 0) {
+    SLUICE_ASSIGN_OR_RETURN(logits_, create("workspace", space.logits));
   }
   // What the threads have for themselves, on top of the heap.
+  if (gemm_->scratch_bytes() > space.product_threads) {
+    return absl::InternalError(
+        absl::StrCat("oneDNN's products take ", gemm_->scratch_bytes(),
+                     " bytes of scratch memory, more than the ",
+                     space.product_threads, " planned for"));
+  }
+  SLUICE_ASSIGN_OR_RETURN(thread_scratch_,
+                          budget->Charge("workspace", space.threads));
   const int32_t sparse_context =
       options_.sparsity < 1 ? options_.max_model_len : 0;
-  SLUICE_ASSIGN_OR_RETURN(
-      thread_scratch_,
-      budget->Charge(
-          "workspace",
-          gemm_->scratch_bytes() +
-              pool_.num_threads() *
-                  (AttentionScratch::Bytes(spec_.head_dim, sparse_context) +
-                   kPageTokens * spec_.head_dim * sizeof(float))));
   for (int i = 0; i < pool_.num_threads(); ++i) {
     attention_scratch_.emplace_back(spec_.head_dim, sparse_context);
   }
@@ -127,10 +98,8 @@ absl::Status CpuBackend::Initialize() {
 
   if (spec_.positions != PositionKind::kRotary) return absl::OkStatus();
   const int32_t half = spec_.rotary.dim / 2;
-  const size_t bytes =
-      static_cast<size_t>(options_.max_model_len) * half * sizeof(float);
-  SLUICE_ASSIGN_OR_RETURN(rotary_cos_, create("rotary table", bytes));
-  SLUICE_ASSIGN_OR_RETURN(rotary_sin_, create("rotary table", bytes));
+  SLUICE_ASSIGN_OR_RETURN(rotary_cos_, create("rotary table", space.rotary));
+  SLUICE_ASSIGN_OR_RETURN(rotary_sin_, create("rotary table", space.rotary));
   pool_.ParallelFor(options_.max_model_len, [&](int position, int) {
     float* cos = rotary_cos_.as<float>() + int64_t{1} * position * half;
     float* sin = rotary_sin_.as<float>() + int64_t{1} * position * half;
@@ -160,8 +129,8 @@ std::string CpuBackend::ImageKey() const {
     absl::StrAppend(&key, ";tables=", DTypeName(options_.dtype));
   }
   // All that any stage packs, so that all find the same images.
-  for (const MatrixLayout* matrix :
-       {&layer_.qkv, &layer_.out, &layer_.up, &layer_.down}) {
+  for (const MatrixLayout* matrix : {&images_.layer.qkv, &images_.layer.out,
+                                     &images_.layer.up, &images_.layer.down}) {
     absl::StrAppend(&key, ";", absl::Hex(matrix->packing));
   }
   return key;
@@ -170,22 +139,22 @@ std::string CpuBackend::ImageKey() const {
 absl::Status CpuBackend::PackEmbedding(const TensorSource& source,
                                        LoadProgress progress,
                                        const ImageWindow& to) {
-  return packer_->PackEmbedding(embedding_, source, progress, to);
+  return packer_->PackEmbedding(images_.embedding, source, progress, to);
 }
 
 absl::Status CpuBackend::PackLayer(int layer, const TensorSource& source,
                                    LoadProgress progress,
                                    const ImageWindow& to) {
-  return packer_->PackLayer(layer_, layer, source, progress, to);
+  return packer_->PackLayer(images_.layer, layer, source, progress, to);
 }
 
 absl::Status CpuBackend::PackHead(int section, const TensorSource& source,
                                   LoadProgress progress,
                                   const ImageWindow& to) {
-  return packer_->PackHead(head_[section], source, progress, to);
+  return packer_->PackHead(images_.head[section], source, progress, to);
 }
 
-size_t CpuBackend::ExpandedLayerBytes() const { return expanded_.bytes; }
+size_t CpuBackend::ExpandedLayerBytes() const { return images_.expanded.bytes; }
 
 absl::Status CpuBackend::ExpandLayer(const ImageView& image, std::byte* out) {
   const auto copy = [&](const VectorLayout& from, const VectorLayout& to) {
@@ -193,19 +162,19 @@ absl::Status CpuBackend::ExpandLayer(const ImageView& image, std::byte* out) {
     std::memcpy(out + to.offset, image.At(from.offset),
                 from.length * sizeof(float));
   };
-  copy(layer_.norm1.weight, expanded_.norm1.weight);
-  copy(layer_.norm1.bias, expanded_.norm1.bias);
-  copy(layer_.norm2.weight, expanded_.norm2.weight);
-  copy(layer_.norm2.bias, expanded_.norm2.bias);
-  copy(layer_.qkv_bias, expanded_.qkv_bias);
-  copy(layer_.out_bias, expanded_.out_bias);
-  copy(layer_.up_bias, expanded_.up_bias);
-  copy(layer_.down_bias, expanded_.down_bias);
+  copy(images_.layer.norm1.weight, images_.expanded.norm1.weight);
+  copy(images_.layer.norm1.bias, images_.expanded.norm1.bias);
+  copy(images_.layer.norm2.weight, images_.expanded.norm2.weight);
+  copy(images_.layer.norm2.bias, images_.expanded.norm2.bias);
+  copy(images_.layer.qkv_bias, images_.expanded.qkv_bias);
+  copy(images_.layer.out_bias, images_.expanded.out_bias);
+  copy(images_.layer.up_bias, images_.expanded.up_bias);
+  copy(images_.layer.down_bias, images_.expanded.down_bias);
   const std::pair<const MatrixLayout*, const MatrixLayout*> matrices[] = {
-      {&layer_.qkv, &expanded_.qkv},
-      {&layer_.out, &expanded_.out},
-      {&layer_.up, &expanded_.up},
-      {&layer_.down, &expanded_.down}};
+      {&images_.layer.qkv, &images_.expanded.qkv},
+      {&images_.layer.out, &images_.expanded.out},
+      {&images_.layer.up, &images_.expanded.up},
+      {&images_.layer.down, &images_.expanded.down}};
   for (const auto& [from, to] : matrices) {
     SLUICE_RETURN_IF_ERROR(
         gemm_->Dequantize(*from, image, *to, out, 0, from->num_panels()));
@@ -258,16 +227,17 @@ void CpuBackend::NormRowsInPlace(const NormLayout& norm, const ImageView& image,
 
 absl::Status CpuBackend::Embed(const ImageView& image, const BatchView& batch,
                                float* x) {
-  const std::byte* table = image.At(embedding_.table);
-  const std::byte* positions =
-      embedding_.position_rows > 0 ? image.At(embedding_.positions) : nullptr;
+  const std::byte* table = image.At(images_.embedding.table);
+  const std::byte* positions = images_.embedding.position_rows > 0
+                                   ? image.At(images_.embedding.positions)
+                                   : nullptr;
   const int64_t hidden = spec_.hidden_size;
   const int64_t dim = spec_.embed_dim;
   const DType dtype = options_.dtype;
   const auto row_of = [&](const std::byte* rows, int64_t row, int64_t width) {
     return rows + row * width * ElementBytes(dtype);
   };
-  const bool project = embedding_.project_in.n > 0;
+  const bool project = images_.embedding.project_in.n > 0;
   if (project) {
     const int64_t row_bytes = dim * gemm_->element_bytes();
     for (int32_t row = 0; row < batch.rows; ++row) {
@@ -280,7 +250,7 @@ absl::Status CpuBackend::Embed(const ImageView& image, const BatchView& batch,
       }
     }
     SLUICE_RETURN_IF_ERROR(gemm_->Multiply(
-        embedding_.project_in, image, normed_.data(), batch.rows,
+        images_.embedding.project_in, image, normed_.data(), batch.rows,
         [&](int32_t row, int32_t rows, int32_t col, int32_t cols, float* tile) {
           for (int32_t i = 0; i < rows; ++i) {
             std::memcpy(x + (row + i) * hidden + col, tile + i * cols,
@@ -503,7 +473,7 @@ absl::Status CpuBackend::HeadInput(const ImageView& image,
     const float* in = x + rows_of_x[task] * hidden;
     void* out = normed_.as<std::byte>() + (at + task) * row_bytes;
     if (spec_.final_norm) {
-      Norm(head_[0].norm, image, in, options_.dtype, out);
+      Norm(images_.head[0].norm, image, in, options_.dtype, out);
     } else if (options_.dtype == DType::kFloat32) {
       std::memcpy(out, in, hidden * sizeof(float));
     } else {
@@ -517,13 +487,13 @@ absl::Status CpuBackend::HeadLogits(const ImageView& image, int section,
                                     int32_t rows) {
   const int64_t vocab = spec_.vocab_size;
   const void* input = normed_.data();
-  if (head_[0].project_out.n > 0) input = wide_.data();
-  if (section == 0 && head_[0].project_out.n > 0) {
+  if (images_.head[0].project_out.n > 0) input = wide_.data();
+  if (section == 0 && images_.head[0].project_out.n > 0) {
     // attention_ is free here, and may be narrower than embed_dim: the
     // projection goes through wide_.
     const int64_t dim = spec_.embed_dim;
     SLUICE_RETURN_IF_ERROR(gemm_->Multiply(
-        head_[0].project_out, image, normed_.data(), rows,
+        images_.head[0].project_out, image, normed_.data(), rows,
         [&](int32_t row, int32_t count, int32_t col, int32_t cols,
             float* tile) {
           for (int32_t i = 0; i < count; ++i) {
@@ -537,7 +507,7 @@ absl::Status CpuBackend::HeadLogits(const ImageView& image, int section,
           }
         }));
   }
-  const HeadSectionLayout& layout = head_[section];
+  const HeadSectionLayout& layout = images_.head[section];
   float* logits = logits_.as<float>();
   return gemm_->Multiply(
       layout.head, image, input, rows,

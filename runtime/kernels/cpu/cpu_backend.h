@@ -8,7 +8,6 @@
 #include "runtime/kernels/cpu/attention.h"
 #include "runtime/kernels/cpu/compute_pool.h"
 #include "runtime/kernels/cpu/gemm.h"
-#include "runtime/kernels/layer_layout.h"
 #include "runtime/kernels/weight_packer.h"
 #include "runtime/memory/work_buffer.h"
 
@@ -23,21 +22,19 @@ class CpuBackend : public Backend {
   static absl::StatusOr<std::unique_ptr<Backend>> Create(
       const DecoderSpec& spec, const Options& options);
 
-  size_t EmbeddingBytes() const override { return embedding_.bytes; }
-  size_t LayerBytes() const override { return layer_.bytes; }
+  size_t EmbeddingBytes() const override { return images_.embedding.bytes; }
+  size_t LayerBytes() const override { return images_.layer.bytes; }
   int num_head_sections() const override {
-    return static_cast<int>(head_.size());
+    return static_cast<int>(images_.head.size());
   }
-  size_t HeadBytes(int section) const override { return head_[section].bytes; }
+  size_t HeadBytes(int section) const override {
+    return images_.head[section].bytes;
+  }
   size_t EmbeddingRowBytes() const override {
     return static_cast<size_t>(spec_.embed_dim) * ElementBytes(options_.dtype);
   }
   size_t EmbeddingTableBytes() const override {
     return static_cast<size_t>(spec_.vocab_size) * EmbeddingRowBytes();
-  }
-  std::span<const size_t> LayerParts() const override { return layer_.parts; }
-  std::span<const size_t> HeadParts(int section) const override {
-    return head_[section].parts;
   }
   std::string ImageKey() const override;
   absl::Status PackEmbedding(const TensorSource& source, LoadProgress progress,
@@ -95,7 +92,7 @@ class CpuBackend : public Backend {
     return qkv_.empty() ? wide_.as<float>() : qkv_[slot].as<float>();
   }
   const LayerLayout& LayoutOf(const LayerImage& image) const {
-    return image.expanded ? expanded_ : layer_;
+    return image.expanded ? images_.expanded : images_.layer;
   }
   void Norm(const NormLayout& norm, const ImageView& image, const float* x,
             DType dtype, void* out) const;
@@ -122,10 +119,7 @@ class CpuBackend : public Backend {
   std::unique_ptr<GemmEngine> gemm_;
   std::unique_ptr<WeightPacker> packer_;
 
-  EmbeddingLayout embedding_;
-  LayerLayout layer_;
-  LayerLayout expanded_;  // with quantized weights
-  std::vector<HeadSectionLayout> head_;
+  ImageLayouts images_;
   WorkBuffer rotary_cos_;  // [max_model_len, rotary.dim / 2]
   WorkBuffer rotary_sin_;
 

@@ -17,10 +17,9 @@ absl::StatusOr<std::unique_ptr<Backend>> DiscreteBackend::Create(
   SLUICE_ASSIGN_OR_RETURN(self->cpu_, CpuBackend::Create(spec, options));
   if (options.layers.end == spec.num_layers) {
     SLUICE_ASSIGN_OR_RETURN(
-        self->logits_, HostBuffer::Create("logits",
-                                          size_t{1} * self->cpu_->head_rows() *
-                                              spec.vocab_size * sizeof(float),
-                                          options.budget, options.device));
+        self->logits_,
+        HostBuffer::Create("logits", CpuSpace(spec, options).logits,
+                           options.budget, options.device));
   }
   return self;
 }

@@ -43,12 +43,6 @@ class DiscreteBackend : public Backend {
   size_t EmbeddingTableBytes() const override {
     return cpu_->EmbeddingTableBytes();
   }
-  std::span<const size_t> LayerParts() const override {
-    return cpu_->LayerParts();
-  }
-  std::span<const size_t> HeadParts(int section) const override {
-    return cpu_->HeadParts(section);
-  }
   std::string ImageKey() const override { return cpu_->ImageKey(); }
   absl::Status PackEmbedding(const TensorSource& source, LoadProgress progress,
                              const ImageWindow& to) override {

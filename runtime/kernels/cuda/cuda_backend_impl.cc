@@ -14,8 +14,6 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kLeastHeadSection = size_t{1} << 20;
-
 // What cuBLASLt has for an activation.
 std::optional<Epilogue> FusedActivation(Activation activation) {
   switch (activation) {
@@ -74,37 +72,6 @@ int64_t CudaBackend::PositionRows() const {
   return int64_t{options_.max_model_len} + spec_.position_offset;
 }
 
-absl::Status CudaBackend::MakeLayouts() {
-  SLUICE_ASSIGN_OR_RETURN(
-      layer_, MakeLayerLayout(spec_, options_.weight_format, matrices_));
-  if (options_.weight_format != WeightFormat::kFull) {
-    SLUICE_ASSIGN_OR_RETURN(
-        expanded_, MakeLayerLayout(spec_, WeightFormat::kFull, matrices_));
-  }
-  if (options_.layers.begin == 0) {
-    SLUICE_ASSIGN_OR_RETURN(
-        embedding_, MakeEmbeddingLayout(spec_, PositionRows(), matrices_));
-  }
-  if (options_.layers.end == spec_.num_layers) {
-    SLUICE_ASSIGN_OR_RETURN(
-        head_,
-        MakeHeadLayout(spec_, options_.weight_format,
-                       std::max(layer_.bytes, kLeastHeadSection), matrices_));
-  }
-  return absl::OkStatus();
-}
-
-std::vector<MatrixLayout> CudaBackend::Matrices() const {
-  std::vector<MatrixLayout> all = {layer_.qkv, layer_.out, layer_.up,
-                                   layer_.down};
-  if (embedding_.project_in.n > 0) all.push_back(embedding_.project_in);
-  for (const HeadSectionLayout& section : head_) {
-    if (section.project_out.n > 0) all.push_back(section.project_out);
-    all.push_back(section.head);
-  }
-  return all;
-}
-
 absl::Status CudaBackend::Initialize() {
   SLUICE_RETURN_IF_ERROR(Enter());
   SLUICE_ASSIGN_OR_RETURN(device_, CurrentAttentionDevice());
@@ -113,67 +80,47 @@ absl::Status CudaBackend::Initialize() {
         "this GPU has no products in bfloat16, which came with compute "
         "capability 8.0: say --dtype float16, which is as small, or float32");
   }
+  device_.processors = std::min(device_.processors, GpuSpace::kMostProcessors);
   packer_ = std::make_unique<WeightPacker>(spec_, &matrices_, &pool_,
                                            options_.budget);
-  SLUICE_RETURN_IF_ERROR(MakeLayouts());
-
-  const size_t element = matrices_.element_bytes();
-  const size_t rows = options_.max_rows;
-  const size_t head_rows = options_.head_rows;
-  const size_t qkv = rows * (q_width_ + 2 * kv_width_) * sizeof(float);
-  const bool quantized = options_.weight_format != WeightFormat::kFull;
-  // Few rows of a product with quantized weights come as float.
-  const size_t float_rows =
-      quantized ? std::min<size_t>(rows, kQuantizedProductRows) : 0;
-  const size_t up = std::max(rows * layer_.up.n * element,
-                             float_rows * layer_.up.n * sizeof(float));
-  SLUICE_ASSIGN_OR_RETURN(
-      normed_,
-      Allocate(rows * std::max(spec_.hidden_size, spec_.embed_dim) * element));
+  images_ = ImageLayouts::Of(spec_, options_, matrices_.rules());
+  const GpuSpace space(spec_, options_, images_);
+  SLUICE_ASSIGN_OR_RETURN(normed_, Allocate(space.normed));
   for (int slot = 0; slot < options_.attention_slots; ++slot) {
     SLUICE_ASSIGN_OR_RETURN(attention_out_.emplace_back(),
-                            Allocate(rows * q_width_ * element));
+                            Allocate(space.attention));
     if (options_.attention_slots == 1) break;
-    SLUICE_ASSIGN_OR_RETURN(qkv_.emplace_back(), Allocate(qkv));
+    SLUICE_ASSIGN_OR_RETURN(qkv_.emplace_back(), Allocate(space.qkv));
   }
-  SLUICE_ASSIGN_OR_RETURN(
-      wide_, Allocate(std::max({options_.attention_slots == 1 ? qkv : 0, up,
-                                head_rows * spec_.embed_dim * element})));
-  if (spec_.gated_mlp || quantized) {
-    SLUICE_ASSIGN_OR_RETURN(inner_,
-                            Allocate((spec_.gated_mlp ? rows : float_rows) *
-                                     spec_.intermediate_size * element));
+  SLUICE_ASSIGN_OR_RETURN(wide_, Allocate(space.wide));
+  if (space.inner > 0) {
+    SLUICE_ASSIGN_OR_RETURN(inner_, Allocate(space.inner));
   }
-  if (!head_.empty()) SLUICE_RETURN_IF_ERROR(MakeHead());
+  if (space.logits > 0) SLUICE_RETURN_IF_ERROR(MakeHead(space));
   SLUICE_RETURN_IF_ERROR(MakeRotaryTable());
-  return MakeAttention();
+  return MakeAttention(space);
 }
 
-absl::Status CudaBackend::MakeHead() {
-  // Less would not be pinned.
-  constexpr size_t kPage = 4096;
-  const size_t rows = options_.head_rows;
-  const size_t bytes = rows * spec_.vocab_size * sizeof(float);
-  SLUICE_ASSIGN_OR_RETURN(logits_, Allocate(bytes));
-  SLUICE_ASSIGN_OR_RETURN(answers_, Allocate(rows * sizeof(Pick)));
+absl::Status CudaBackend::MakeHead(const GpuSpace& space) {
+  SLUICE_ASSIGN_OR_RETURN(logits_, Allocate(space.logits));
+  SLUICE_ASSIGN_OR_RETURN(answers_, Allocate(space.answers));
   SLUICE_ASSIGN_OR_RETURN(
-      host_logits_,
-      HostBuffer::Create("logits", bytes, options_.budget, options_.device));
-  SLUICE_ASSIGN_OR_RETURN(
-      host_answers_,
-      HostBuffer::Create("logits", std::max(kPage, rows * sizeof(Pick)),
-                         options_.budget, options_.device));
-  picks_.reserve(rows);
+      host_logits_, HostBuffer::Create("logits", space.logits, options_.budget,
+                                       options_.device));
+  SLUICE_ASSIGN_OR_RETURN(host_answers_,
+                          HostBuffer::Create("logits", space.host_answers,
+                                             options_.budget, options_.device));
+  picks_.reserve(options_.head_rows);
   return absl::OkStatus();
 }
 
-absl::Status CudaBackend::MakeAttention() {
+absl::Status CudaBackend::MakeAttention(const GpuSpace& space) {
   AttentionShape shape;
   shape.kv = kv_layout_;
   shape.num_heads = spec_.num_heads;
   shape.dtype = options_.dtype;
   shape.scale = spec_.attention_scale;
-  const std::vector<MatrixLayout> matrices = Matrices();
+  const std::vector<MatrixLayout> matrices = images_.Matrices();
   SLUICE_ASSIGN_OR_RETURN(const size_t for_products,
                           ImageProducts::WorkspaceBytes(
                               matrices, options_.max_rows, device_.processors));
@@ -181,27 +128,28 @@ absl::Status CudaBackend::MakeAttention() {
                           BatchAttention::WorkspaceBytes(
                               shape, device_, options_.sparsity,
                               options_.max_rows, options_.max_model_len));
-  SLUICE_ASSIGN_OR_RETURN(workspace_,
-                          Allocate(std::max(for_products, for_attention)));
-  const size_t tokens = sizeof(int32_t) * options_.max_rows;
-  const size_t picks = head_.empty() ? 0 : sizeof(RowPick) * options_.head_rows;
+  const size_t wanted = std::max(for_products, for_attention);
+  if (wanted > space.workspace) {
+    return absl::InternalError(
+        absl::StrCat("this device's kernels take ", wanted,
+                     " bytes of work space, more than the ", space.workspace,
+                     " planned for"));
+  }
+  SLUICE_ASSIGN_OR_RETURN(workspace_, Allocate(space.workspace));
   SLUICE_ASSIGN_OR_RETURN(
-      ring_, UploadRing::Create(
-                 {.device = options_.device,
-                  .host = options_.budget,
-                  .stream = place_.stream,
-                  .most_bytes = std::max(
-                      {2 * tokens, picks,
-                       BatchAttention::UploadBytes(options_.max_rows,
-                                                   options_.max_model_len)})}));
+      ring_, UploadRing::Create({.device = options_.device,
+                                 .host = options_.budget,
+                                 .stream = place_.stream,
+                                 .most_bytes = space.upload_part}));
   SLUICE_ASSIGN_OR_RETURN(
       products_, ImageProducts::Create({.device = options_.device,
                                         .stream = place_.stream,
                                         .dtype = options_.dtype,
                                         .processors = device_.processors,
                                         .workspace = workspace_.data(),
-                                        .workspace_bytes = workspace_.bytes()},
-                                       matrices));
+                                        .workspace_bytes = wanted,
+                                        .expanded_bytes = space.expanded,
+                                        .counter_bytes = space.counters}));
   BatchAttention::Options attention;
   attention.shape = shape;
   attention.device = device_;
@@ -212,14 +160,13 @@ absl::Status CudaBackend::MakeAttention() {
   }
   attention.ring = ring_.get();
   attention.workspace = workspace_.data();
-  attention.workspace_bytes = workspace_.bytes();
+  attention.workspace_bytes = wanted;
   attention.stream = place_.stream;
   SLUICE_ASSIGN_OR_RETURN(attention_, BatchAttention::Create(attention));
-  const size_t step_bytes = 2 * ring_->most_bytes();
-  SLUICE_ASSIGN_OR_RETURN(step_data_, Allocate(step_bytes));
-  SLUICE_ASSIGN_OR_RETURN(
-      step_host_, HostBuffer::Create("workspace", step_bytes, options_.budget,
-                                     options_.device));
+  SLUICE_ASSIGN_OR_RETURN(step_data_, Allocate(space.step_data));
+  SLUICE_ASSIGN_OR_RETURN(step_host_,
+                          HostBuffer::Create("workspace", space.step_data,
+                                             options_.budget, options_.device));
   return CudaStatus(
       cudaEventCreateWithFlags(&step_copied_, cudaEventDisableTiming),
       "making an event");
@@ -270,42 +217,42 @@ std::string CudaBackend::ImageKey() const {
 absl::Status CudaBackend::PackEmbedding(const TensorSource& source,
                                         LoadProgress progress,
                                         const ImageWindow& to) {
-  return packer_->PackEmbedding(embedding_, source, progress, to);
+  return packer_->PackEmbedding(images_.embedding, source, progress, to);
 }
 
 absl::Status CudaBackend::PackLayer(int layer, const TensorSource& source,
                                     LoadProgress progress,
                                     const ImageWindow& to) {
-  return packer_->PackLayer(layer_, layer, source, progress, to);
+  return packer_->PackLayer(images_.layer, layer, source, progress, to);
 }
 
 absl::Status CudaBackend::PackHead(int section, const TensorSource& source,
                                    LoadProgress progress,
                                    const ImageWindow& to) {
-  return packer_->PackHead(head_[section], source, progress, to);
+  return packer_->PackHead(images_.head[section], source, progress, to);
 }
 
 absl::Status CudaBackend::ExpandLayer(const ImageView& image, std::byte* out) {
   SLUICE_RETURN_IF_ERROR(Enter());
-  SLUICE_RETURN_IF_ERROR(checks_.Image("weights", image, layer_.bytes));
+  SLUICE_RETURN_IF_ERROR(checks_.Image("weights", image, images_.layer.bytes));
   SLUICE_RETURN_IF_ERROR(
-      checks_.Check("an expanded layer", out, expanded_.bytes));
+      checks_.Check("an expanded layer", out, images_.expanded.bytes));
   for (const auto vector :
        {&LayerLayout::qkv_bias, &LayerLayout::out_bias, &LayerLayout::up_bias,
         &LayerLayout::up_bias_typed, &LayerLayout::down_bias}) {
-    SLUICE_RETURN_IF_ERROR(
-        CopyVector(image, layer_.*vector, expanded_.*vector, out));
+    SLUICE_RETURN_IF_ERROR(CopyVector(image, images_.layer.*vector,
+                                      images_.expanded.*vector, out));
   }
   for (const auto norm : {&LayerLayout::norm1, &LayerLayout::norm2}) {
-    const NormLayout& from = layer_.*norm;
-    const NormLayout& to = expanded_.*norm;
+    const NormLayout& from = images_.layer.*norm;
+    const NormLayout& to = images_.expanded.*norm;
     SLUICE_RETURN_IF_ERROR(CopyVector(image, from.weight, to.weight, out));
     SLUICE_RETURN_IF_ERROR(CopyVector(image, from.bias, to.bias, out));
   }
   for (const auto matrix : {&LayerLayout::qkv, &LayerLayout::out,
                             &LayerLayout::up, &LayerLayout::down}) {
-    SLUICE_RETURN_IF_ERROR(products_->Expand(layer_.*matrix, image,
-                                             out + (expanded_.*matrix).offset));
+    SLUICE_RETURN_IF_ERROR(products_->Expand(
+        images_.layer.*matrix, image, out + (images_.expanded.*matrix).offset));
   }
   return absl::OkStatus();
 }
@@ -325,7 +272,8 @@ absl::Status CudaBackend::CheckCall(const LayerImage& image,
                                     const float* x) const {
   SLUICE_RETURN_IF_ERROR(Enter());
   SLUICE_RETURN_IF_ERROR(checks_.Image(
-      "weights", image.view, image.expanded ? expanded_.bytes : layer_.bytes));
+      "weights", image.view,
+      image.expanded ? images_.expanded.bytes : images_.layer.bytes));
   return checks_.Rows(x, batch.rows);
 }
 
@@ -353,7 +301,7 @@ absl::Status CudaBackend::Embed(const ImageView& image, const BatchView& batch,
                                 float* x) {
   SLUICE_RETURN_IF_ERROR(Enter());
   SLUICE_RETURN_IF_ERROR(
-      checks_.Image("the embedding", image, embedding_.bytes));
+      checks_.Image("the embedding", image, images_.embedding.bytes));
   SLUICE_RETURN_IF_ERROR(checks_.Rows(x, batch.rows));
   // Tokens, then positions.
   const int32_t rows = batch.rows;
@@ -367,11 +315,11 @@ absl::Status CudaBackend::Embed(const ImageView& image, const BatchView& batch,
   SLUICE_ASSIGN_OR_RETURN(const std::byte* const uploaded,
                           ring_->Put(std::as_bytes(std::span(numbers_))));
   const auto* const tokens = reinterpret_cast<const int32_t*>(uploaded);
-  const bool project = embedding_.project_in.n > 0;
+  const bool project = images_.embedding.project_in.n > 0;
   SLUICE_RETURN_IF_ERROR(WithElement(options_.dtype, [&](auto* type) {
     using T = ElementOf<decltype(type)>;
     const auto* const table =
-        reinterpret_cast<const T*>(image.At(embedding_.table));
+        reinterpret_cast<const T*>(image.At(images_.embedding.table));
     if (project) {
       return GatherRows(table, tokens, rows, spec_.embed_dim, normed_.as<T>(),
                         place_.stream);
@@ -380,14 +328,14 @@ absl::Status CudaBackend::Embed(const ImageView& image, const BatchView& batch,
   }));
   if (project) {
     SLUICE_RETURN_IF_ERROR(products_->ToFloat(
-        ProductOf(embedding_.project_in, image, rows, normed_.data()), nullptr,
-        false, x));
+        ProductOf(images_.embedding.project_in, image, rows, normed_.data()),
+        nullptr, false, x));
   }
   if (spec_.positions != PositionKind::kLearned) return absl::OkStatus();
   return WithElement(options_.dtype, [&](auto* type) {
     using T = ElementOf<decltype(type)>;
     return AddGatheredRows(
-        reinterpret_cast<const T*>(image.At(embedding_.positions)),
+        reinterpret_cast<const T*>(image.At(images_.embedding.positions)),
         tokens + rows, spec_.position_offset, rows, spec_.hidden_size, x,
         place_.stream);
   });
@@ -510,12 +458,13 @@ absl::Status CudaBackend::HeadInput(const ImageView& image,
                                     const float* x, int32_t at) {
   if (rows_of_x.empty()) return absl::OkStatus();
   SLUICE_RETURN_IF_ERROR(Enter());
-  SLUICE_RETURN_IF_ERROR(checks_.Image("the head", image, head_[0].bytes));
+  SLUICE_RETURN_IF_ERROR(
+      checks_.Image("the head", image, images_.head[0].bytes));
   SLUICE_RETURN_IF_ERROR(checks_.Rows(
       x, *std::max_element(rows_of_x.begin(), rows_of_x.end()) + 1));
   SLUICE_ASSIGN_OR_RETURN(const std::byte* const rows,
                           ring_->Put(std::as_bytes(rows_of_x)));
-  return Norm(spec_.final_norm ? &head_[0].norm : nullptr, image, x,
+  return Norm(spec_.final_norm ? &images_.head[0].norm : nullptr, image, x,
               reinterpret_cast<const int32_t*>(rows),
               static_cast<int32_t>(rows_of_x.size()), options_.dtype,
               normed_.as<std::byte>() +
@@ -525,9 +474,9 @@ absl::Status CudaBackend::HeadInput(const ImageView& image,
 absl::Status CudaBackend::HeadLogits(const ImageView& image, int section,
                                      int32_t rows) {
   SLUICE_RETURN_IF_ERROR(Enter());
-  const HeadSectionLayout& layout = head_[section];
+  const HeadSectionLayout& layout = images_.head[section];
   SLUICE_RETURN_IF_ERROR(checks_.Image("the head", image, layout.bytes));
-  const bool project = head_[0].project_out.n > 0;
+  const bool project = images_.head[0].project_out.n > 0;
   if (section == 0 && project) {
     SLUICE_RETURN_IF_ERROR(products_->ToTyped(
         ProductOf(layout.project_out, image, rows, normed_.data()),
@@ -608,7 +557,7 @@ StepGraphs::Key CudaBackend::KeyOf(std::span<const BatchView> batches,
       longest = std::max(longest, segment.start + 1);
     }
     key.push_back(batch.rows);
-    key.push_back(BatchAttention::PlannedContext(longest));
+    key.push_back(GpuSpace::PlannedContext(longest));
     key.push_back(reinterpret_cast<intptr_t>(x[k]));
   }
   return key;

@@ -22,7 +22,6 @@
 #include "runtime/kernels/cuda/sampling.h"
 #include "runtime/kernels/cuda/step_graphs.h"
 #include "runtime/kernels/device_checks.h"
-#include "runtime/kernels/layer_layout.h"
 #include "runtime/kernels/weight_packer.h"
 #include "runtime/memory/device.h"
 #include "runtime/memory/host_buffer.h"
@@ -56,21 +55,19 @@ class CudaBackend : public Backend {
       const DecoderSpec& spec, const Options& options, const Place& place);
   ~CudaBackend() override;
 
-  size_t EmbeddingBytes() const override { return embedding_.bytes; }
-  size_t LayerBytes() const override { return layer_.bytes; }
+  size_t EmbeddingBytes() const override { return images_.embedding.bytes; }
+  size_t LayerBytes() const override { return images_.layer.bytes; }
   int num_head_sections() const override {
-    return static_cast<int>(head_.size());
+    return static_cast<int>(images_.head.size());
   }
-  size_t HeadBytes(int section) const override { return head_[section].bytes; }
+  size_t HeadBytes(int section) const override {
+    return images_.head[section].bytes;
+  }
   size_t EmbeddingRowBytes() const override {
     return static_cast<size_t>(spec_.embed_dim) * matrices_.element_bytes();
   }
   size_t EmbeddingTableBytes() const override {
     return static_cast<size_t>(spec_.vocab_size) * EmbeddingRowBytes();
-  }
-  std::span<const size_t> LayerParts() const override { return layer_.parts; }
-  std::span<const size_t> HeadParts(int section) const override {
-    return head_[section].parts;
   }
   std::string ImageKey() const override;
   absl::Status PackEmbedding(const TensorSource& source, LoadProgress progress,
@@ -79,7 +76,7 @@ class CudaBackend : public Backend {
                          LoadProgress progress, const ImageWindow& to) override;
   absl::Status PackHead(int section, const TensorSource& source,
                         LoadProgress progress, const ImageWindow& to) override;
-  size_t ExpandedLayerBytes() const override { return expanded_.bytes; }
+  size_t ExpandedLayerBytes() const override { return images_.expanded.bytes; }
   absl::Status ExpandLayer(const ImageView& image, std::byte* out) override;
   const KvLayout& kv_layout() const override { return kv_layout_; }
   absl::Status Embed(const ImageView& image, const BatchView& batch,
@@ -115,15 +112,12 @@ class CudaBackend : public Backend {
   CudaBackend(const DecoderSpec& spec, const Options& options,
               const Place& place);
   absl::Status Initialize();
-  absl::Status MakeLayouts();
   absl::Status MakeRotaryTable();
-  absl::Status MakeHead();
-  absl::Status MakeAttention();
+  absl::Status MakeHead(const GpuSpace& space);
+  absl::Status MakeAttention(const GpuSpace& space);
   absl::StatusOr<DeviceBuffer> Allocate(size_t bytes) {
     return options_.device->Allocate("workspace", bytes);
   }
-  // All matrices that products are taken with.
-  std::vector<MatrixLayout> Matrices() const;
   // Rows of the position table that may be looked up.
   int64_t PositionRows() const;
   // Makes the device the calling thread's.
@@ -145,7 +139,7 @@ class CudaBackend : public Backend {
     return qkv_.empty() ? wide_.as<float>() : qkv_[slot].as<float>();
   }
   const LayerLayout& LayoutOf(const LayerImage& image) const {
-    return image.expanded ? expanded_ : layer_;
+    return image.expanded ? images_.expanded : images_.layer;
   }
   absl::Status CheckCall(const LayerImage& image, const BatchView& batch,
                          const float* x) const;
@@ -178,10 +172,7 @@ class CudaBackend : public Backend {
   std::unique_ptr<WeightPacker> packer_;
   AttentionDevice device_;
 
-  EmbeddingLayout embedding_;
-  LayerLayout layer_;
-  LayerLayout expanded_;  // with quantized weights
-  std::vector<HeadSectionLayout> head_;
+  ImageLayouts images_;
 
   DeviceBuffer rotary_cos_;  // [max_model_len, rotary.dim / 2]
   DeviceBuffer rotary_sin_;

@@ -143,7 +143,7 @@ TEST_F(ActivationStagerTest, WhatMovesIsTheShareOnDisk) {
 TEST_F(ActivationStagerTest, RoomIsChargedByName) {
   constexpr int32_t kRows = 2048;
   for (const double disk : {0.1, 0.25, 0.5, 0.77, 1.0}) {
-    const ActivationStager::Shape shape = {3, kRows, 1000, disk};
+    const ActivationShape shape = {3, kRows, 1000, disk};
     EXPECT_EQ(shape.total_bytes(), uint64_t{4} * 3 * kRows * 1000);
     EXPECT_NEAR(static_cast<double>(shape.memory_bytes()) /
                     static_cast<double>(shape.total_bytes()),
@@ -154,7 +154,7 @@ TEST_F(ActivationStagerTest, RoomIsChargedByName) {
   }
   auto stager = Create(4, 0.5, true);
   ASSERT_TRUE(stager.ok()) << stager.status();
-  const ActivationStager::Shape shape = {4, kMaxRows, kHidden, 0.5};
+  const ActivationShape shape = {4, kMaxRows, kHidden, 0.5};
   EXPECT_EQ(memory_.holders().at("activations"), shape.memory_bytes());
   EXPECT_EQ(memory_.holders().at("activation staging"), shape.staging_bytes());
   EXPECT_EQ(disk_.holders().at("activations"), shape.disk_bytes());

@@ -40,7 +40,7 @@ class KvStagerTest : public testing::Test {
   void Create(bool overlap) {
     auto stager = KvStager::Create({.layout = layout_,
                                     .num_pages = kSequences * kPagesEach,
-                                    .staging_bytes = KvStager::StagingBytes(
+                                    .staging_bytes = KvStagingBytes(
                                         layout_.layer_page_bytes(), kPagesEach),
                                     .disk_dir = dir_.path(),
                                     .memory = &memory_,

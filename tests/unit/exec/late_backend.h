@@ -48,12 +48,6 @@ class LateBackend : public Backend {
   size_t EmbeddingTableBytes() const override {
     return inner_->EmbeddingTableBytes();
   }
-  std::span<const size_t> LayerParts() const override {
-    return inner_->LayerParts();
-  }
-  std::span<const size_t> HeadParts(int section) const override {
-    return inner_->HeadParts(section);
-  }
   std::string ImageKey() const override { return inner_->ImageKey(); }
   absl::Status PackEmbedding(const TensorSource& source, LoadProgress progress,
                              const ImageWindow& to) override {

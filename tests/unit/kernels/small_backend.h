@@ -12,15 +12,16 @@ namespace sluice {
 inline absl::StatusOr<std::unique_ptr<Backend>> SmallBackend(
     const DecoderSpec& spec, DType dtype, WeightFormat format,
     MemoryBudget* budget) {
-  return Backend::Create(BackendKind::kCpu, spec,
-                         {.layers = {0, 1},
-                          .dtype = dtype,
-                          .weight_format = format,
-                          .kv_format = UnquantizedKvFormat(dtype),
-                          .max_rows = 16,
-                          .max_model_len = 64,
-                          .threads = 2,
-                          .budget = budget});
+  Backend::Options options;
+  options.layers = {0, 1};
+  options.dtype = dtype;
+  options.weight_format = format;
+  options.kv_format = UnquantizedKvFormat(dtype);
+  options.max_rows = 16;
+  options.max_model_len = 64;
+  options.threads = 2;
+  options.budget = budget;
+  return Backend::Create(BackendKind::kCpu, spec, options);
 }
 
 }  // namespace sluice

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "runtime/kernels/image_view.h"
+#include "runtime/placement/gpu_limits.h"
 #include "runtime/quant/panel_codec.h"
 
 // Quantized weight matrices on the device: panels of output columns as
@@ -41,7 +42,7 @@ absl::Status DequantizeMatrix(const QuantizedMatrix& w, T* out,
                               cudaStream_t stream);
 
 // Rows that a product takes at most.
-inline constexpr int32_t kQuantizedProductRows = 16;
+inline constexpr int32_t kQuantizedProductRows = GpuLimits::kFewRows;
 
 // How the inputs of a product are divided among thread blocks, so that all
 // processors have work.
