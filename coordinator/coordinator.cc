@@ -16,7 +16,6 @@
 #include "coordinator/cluster/planner.h"
 #include "coordinator/cluster/worker_service.h"
 #include "coordinator/dispatch/dispatcher.h"
-#include "coordinator/planning/model_shape_of.h"
 #include "coordinator/planning/policy_choices.h"
 #include "runtime/model/checkpoint/content_check.h"
 #include "runtime/model/checkpoint/model_digests.h"
@@ -134,7 +133,7 @@ class CoordinatorImpl : public Coordinator {
   JobManager& jobs() override { return *jobs_; }
   const Tokenizer& tokenizer() const override { return *tokenizer_; }
   const Policy& policy() const override { return policy_; }
-  ModelShape shape() const override { return ShapeOf(model_->spec()); }
+  const DecoderSpec& model() const override { return model_->spec(); }
   int32_t max_model_len() const override { return options_.max_model_len; }
   grpc::Service* worker_service() override { return workers_->service(); }
   bool ready() const override { return dispatcher_->ready(); }
@@ -288,7 +287,7 @@ class CoordinatorImpl : public Coordinator {
 
   absl::StatusOr<PlanningOptions> Planning() const {
     PlanningOptions planning;
-    planning.model = ShapeOf(model_->spec());
+    planning.model = model_->spec();
     planning.dtype = policy_.dtype;
     planning.split = options_.split;
     SLUICE_ASSIGN_OR_RETURN(planning.choices, ChoicesLeftBy(options_.policy));

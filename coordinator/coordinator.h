@@ -97,8 +97,7 @@ class Coordinator {
   virtual const Tokenizer& tokenizer() const = 0;
   // What the workers are told.
   virtual const Policy& policy() const = 0;
-  // The model's sizes, for planning.
-  virtual ModelShape shape() const = 0;
+  virtual const DecoderSpec& model() const = 0;
   // Positions of a sequence, as asked for or as the model has.
   virtual int32_t max_model_len() const = 0;
 

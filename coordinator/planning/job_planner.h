@@ -16,7 +16,7 @@ namespace sluice {
 
 // What is fixed for all plans of a coordinator.
 struct PlanningOptions {
-  ModelShape model;
+  DecoderSpec model;
   DType dtype = DType::kBFloat16;
   Split split = Split::kEven;
   PolicyChoices choices;

@@ -15,7 +15,11 @@ GOOD = {
     "common/threads/mutex.h": '#pragma once\n#include <mutex>\n#include "absl/time/time.h"\n',
     "proto/convert.h": '#pragma once\n#include "sluice/v1/jobs.pb.h"\n#include "common/types.h"\n',
     "proto/grpc_status.h": "#pragma once\n#include <grpcpp/support/status.h>\n",
-    "scheduler/plan/partition.cc": '#include "scheduler/plan/partition.h"\n#include "common/types.h"\n',
+    "scheduler/plan/partition.cc": '#include "scheduler/plan/partition.h"\n#include "common/types.h"\n'
+                                   '#include "runtime/placement/stage_placement.h"\n'
+                                   '#include "runtime/model/decoder_spec.h"\n',
+    "runtime/placement/sizes.cc": '#include "runtime/placement/sizes.h"\n#include "common/tier.h"\n'
+                                  '#include "runtime/kv/kv_layout.h"\n',
     "runtime/exec/sweep.cc": '#include "runtime/kv/pages.h"\n#include <oneapi/dnnl/dnnl.hpp>\n',
     "runtime/kernels/cpu/simd-inl.h": "// Included once per target.\n",
     "runtime/kernels/cuda/gemm.cu": "#include <cublas_v2.h>\n#include <cuda_runtime.h>\n",
@@ -48,7 +52,11 @@ BAD = [
     ("proto/a.cc", '#include "coordinator/plan.h"\n', "proto must not include"),
     ("scheduler/a.cc", '#include "proto/convert.h"\n', "scheduler must not include"),
     ("scheduler/a.cc", '#include "sluice/v1/jobs.pb.h"\n', "scheduler must not include"),
-    ("scheduler/a.cc", '#include "runtime/model/decoder_spec.h"\n', "scheduler must not include"),
+    ("scheduler/a.cc", '#include "runtime/model/model_dir.h"\n', "scheduler must not include"),
+    ("scheduler/a.cc", '#include "runtime/kernels/backend.h"\n', "scheduler must not include"),
+    ("runtime/placement/a.cc", '#include "runtime/memory/memory_budget.h"\n', "runtime/placement must not include"),
+    ("runtime/placement/a.cc", '#include "scheduler/plan/plan.h"\n', "runtime/placement must not include"),
+    ("runtime/placement/a.cc", "#include <thread>\n", "runtime/placement must not include thread"),
     ("scheduler/a.cc", "#include <thread>\n", "scheduler must not include thread"),
     ("scheduler/a.cc", '#include "common/threads/clock.h"\n', "scheduler must not include common/threads/clock.h"),
     ("scheduler/a.cc", "#include <fstream>\n", "scheduler must not include fstream"),
