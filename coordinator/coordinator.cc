@@ -17,7 +17,6 @@
 #include "coordinator/cluster/worker_service.h"
 #include "coordinator/dispatch/dispatcher.h"
 #include "coordinator/jobs/job_manager.h"
-#include "coordinator/planning/model_shape_of.h"
 #include "coordinator/planning/policy_choices.h"
 #include "runtime/model/checkpoint/content_check.h"
 #include "runtime/model/checkpoint/model_digests.h"
@@ -155,7 +154,7 @@ Coordinator::Coordinator(Options options)
 
 Coordinator::~Coordinator() { Shutdown(); }
 
-ModelShape Coordinator::shape() const { return ShapeOf(model_->spec()); }
+const DecoderSpec& Coordinator::model() const { return model_->spec(); }
 
 grpc::Service* Coordinator::worker_service() { return workers_->service(); }
 
@@ -346,7 +345,7 @@ absl::Status Coordinator::CheckPlan() {
 
 absl::StatusOr<PlanRequest> Coordinator::Planning() const {
   PlanRequest planning;
-  planning.model = ShapeOf(model_->spec());
+  planning.model = model_->spec();
   planning.dtype = policy_->dtype;
   planning.split = options_.split;
   SLUICE_ASSIGN_OR_RETURN(planning.choices, ChoicesLeftBy(options_.policy));

@@ -30,7 +30,6 @@ class Dispatcher;
 class JobManager;
 class ModelDir;
 class WorkerAttachService;
-struct ModelShape;
 struct Plan;
 struct PlanRequest;
 struct Policy;
@@ -104,8 +103,7 @@ class Coordinator {
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   // What the workers are told.
   const Policy& policy() const { return *policy_; }
-  // The model's sizes, for planning.
-  ModelShape shape() const;
+  const DecoderSpec& model() const;
   // Positions of a sequence, as asked for or as the model has.
   int32_t max_model_len() const { return options_.max_model_len; }
 

@@ -1,8 +1,8 @@
 #pragma once
 
 #include "absl/status/statusor.h"
-#include "runtime/kernels/backend_kind.h"
 #include "runtime/kernels/backend_parts.h"
+#include "runtime/placement/backend_kind.h"
 
 namespace sluice {
 

@@ -6,34 +6,20 @@
 #include <vector>
 
 #include "common/threads/work_marks.h"
-#include "common/types.h"
 #include "runtime/kernels/backend.h"
 #include "runtime/kv/kv_layout.h"
 #include "runtime/memory/compute_pool.h"
 #include "runtime/memory/memory_budget.h"
 #include "runtime/model/decoder_spec.h"
+#include "runtime/placement/backend_space.h"
 #include "runtime/weights/packed_weights.h"
 
 namespace sluice {
 
 class Device;
 
-struct BackendOptions {
-  LayerRange layers;
-  DType dtype = DType::kFloat32;
-  WeightFormat weight_format = WeightFormat::kFull;
-  KvFormat kv_format = KvFormat::kFloat32;
-  size_t kv_page_alignment = 64;  // of a page of one layer, in bytes
-  // Share of the positions whose V a decoding row reads (1: all).
-  float sparsity = 1;
-  int32_t max_rows = 0;       // rows in a micro-batch
-  int32_t head_rows = 128;    // rows that go through the head at a time
-  int32_t max_model_len = 0;  // positions in a sequence
-  int32_t threads = 1;        // the calling one included
-  std::vector<int> cores;     // one for each thread, or empty
-  // Micro-batches whose rows may be between ProjectQkv and ProjectOut at a
-  // time: BatchView::attention_slot is below it.
-  int32_t attention_slots = 1;
+struct BackendOptions : BackendShape {
+  std::vector<int> cores;          // one for each thread, or empty
   MemoryBudget* budget = nullptr;  // for the work space; outlives the backend
   // Of kinds with memory of their own: where the work space lies, and all
   // that the computing calls take. What then is charged to `budget` is for
@@ -46,9 +32,6 @@ struct BackendOptions {
   // backend.
   WorkMarks* marks = nullptr;
 
-  PackedWeights::Options weights() const {
-    return {layers, weight_format, max_model_len};
-  }
   KvLayout kv_layout(const DecoderSpec& spec) const {
     return {.num_layers = layers.size(),
             .num_kv_heads = spec.num_kv_heads,

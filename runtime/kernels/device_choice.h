@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "runtime/kernels/backend_kind.h"
+#include "runtime/placement/backend_kind.h"
 
 namespace sluice {
 

@@ -26,18 +26,6 @@ const char* LimitFlag(Tier tier) {
 
 }  // namespace
 
-const char* TierName(Tier tier) {
-  switch (tier) {
-    case Tier::kDevice:
-      return "device";
-    case Tier::kHost:
-      return "host";
-    case Tier::kDisk:
-      break;
-  }
-  return "disk";
-}
-
 MemoryCharge& MemoryCharge::operator=(MemoryCharge&& other) noexcept {
   if (this == &other) return *this;
   Release();

@@ -9,13 +9,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/threads/mutex.h"
+#include "common/tier.h"
 
 namespace sluice {
-
-enum class Tier { kDevice, kHost, kDisk };
-inline constexpr size_t kNumTiers = 3;
-// "device", "host", "disk".
-const char* TierName(Tier tier);
 
 class MemoryBudget;
 

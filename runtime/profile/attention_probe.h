@@ -6,9 +6,9 @@
 
 #include "absl/status/statusor.h"
 #include "common/machine_profile.h"
-#include "runtime/kernels/backend_kind.h"
 #include "runtime/memory/device.h"
 #include "runtime/memory/memory_budget.h"
+#include "runtime/placement/backend_kind.h"
 
 namespace sluice {
 

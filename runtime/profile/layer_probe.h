@@ -7,11 +7,11 @@
 
 #include "absl/status/statusor.h"
 #include "common/machine_profile.h"
-#include "runtime/kernels/backend_kind.h"
 #include "runtime/kernels/backend_parts.h"
 #include "runtime/memory/device.h"
 #include "runtime/memory/memory_budget.h"
 #include "runtime/model/decoder_spec.h"
+#include "runtime/placement/backend_kind.h"
 #include "runtime/profile/stage_probe.h"
 
 namespace sluice {

@@ -6,28 +6,39 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/types.h"
-#include "runtime/weights/matrix_layout.h"
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "runtime/placement/matrix_layout.h"
 
 namespace sluice {
 
-// How a backend wants matrices in images: where layouts and packing, which all
-// backends share, meet what is a backend's own.
+// Puts matrices into images as a backend wants them: where packing, which all
+// backends share, meets what is a backend's own.
 class MatrixPacker {
  public:
+  explicit MatrixPacker(const PanelRules& rules) : rules_(rules) {}
   virtual ~MatrixPacker() = default;
 
-  // Of the elements of full matrices.
-  virtual DType dtype() const = 0;
-  // Of tables of which rows are looked up.
-  virtual DType table_dtype() const { return dtype(); }
+  const PanelRules& rules() const { return rules_; }
+  DType dtype() const { return rules_.dtype; }
   size_t element_bytes() const { return ElementBytes(dtype()); }
 
-  // How W, [n, k], will lie from `offset` (a multiple of kPanelAlignment) on.
-  // kInvalidArgument for sizes below 1 or an unaligned offset.
-  virtual absl::StatusOr<MatrixLayout> Layout(int32_t n, int32_t k,
-                                              WeightFormat format,
-                                              size_t offset) = 0;
+  // Makes what packing a matrix and products with it need, for one that the
+  // rules laid out, and sets its `packing`. kInternal if its panels take more
+  // than the rules say.
+  virtual absl::Status Prepare(MatrixLayout* w) { return absl::OkStatus(); }
+  // How W, [n, k], lies from `offset` (a multiple of kPanelAlignment) on,
+  // prepared. kInvalidArgument for sizes below 1 or an unaligned offset.
+  absl::StatusOr<MatrixLayout> Layout(int32_t n, int32_t k, WeightFormat format,
+                                      size_t offset) {
+    if (n < 1 || k < 1 || offset % kPanelAlignment != 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "no layout for a matrix of ", n, " x ", k, " at ", offset));
+    }
+    MatrixLayout w = rules_.Layout(n, k, format, offset);
+    SLUICE_RETURN_IF_ERROR(Prepare(&w));
+    return w;
+  }
 
   // Packs rows [panel_begin, panel_end) of W, float32 [columns, k] row-major
   // and contiguous, to `out`, panel_bytes at a 64-byte boundary: all of it is
@@ -37,16 +48,12 @@ class MatrixPacker {
   virtual absl::Status Pack(const MatrixLayout& w, int panel, const float* rows,
                             int thread, std::byte* out) = 0;
 
-  // Whether each panel of a gated MLP's first matrix has some gate columns and
-  // then the same up columns; else all gate columns come before all up columns.
-  virtual bool interleaves_gate() const = 0;
-  // Whether products may add a plain MLP's first bias before they round their
-  // results, and so want it in dtype(), too.
-  virtual bool wants_typed_bias() const = 0;
-
   // What the bytes that Pack writes depend on, beside the weights and the
   // layout; begins with the backend's name.
   virtual std::string PackingKey() const = 0;
+
+ private:
+  const PanelRules rules_;
 };
 
 }  // namespace sluice

@@ -9,6 +9,7 @@
 #include "common/status_macros.h"
 #include "common/threads/mutex.h"
 #include "runtime/memory/host_buffer.h"
+#include "runtime/placement/buffer_sizes.h"
 #include "runtime/quant/convert_floats.h"
 
 namespace sluice {
@@ -45,9 +46,6 @@ class FirstError {
   Mutex mu_;
   absl::Status status_ ABSL_GUARDED_BY(mu_);
 };
-
-// Rows of a table that are read in one piece.
-constexpr int64_t kTableRows = 64;
 
 // The bytes that the window has of [offset, offset + size).
 size_t BytesWithin(const ImageWindow& to, size_t offset, size_t size) {
@@ -144,14 +142,12 @@ absl::Status WeightPacker::PackMatrix(const MatrixLayout& layout,
   const size_t staging_floats = kPanelColumns * k;
   // A panel that lies across a border of the window.
   const size_t panel_bytes =
-      (std::max(layout.whole_panel_bytes, layout.last_panel_bytes) + 63) / 64 *
-      64;
+      std::max(layout.whole_panel_bytes, layout.last_panel_bytes);
   const int threads = pool_->num_threads();
   SLUICE_ASSIGN_OR_RETURN(
       HostBuffer staging,
-      HostBuffer::Create(
-          "load staging",
-          (staging_floats * sizeof(float) + panel_bytes) * threads, budget_));
+      HostBuffer::Create("load staging", MatrixStagingBytes(layout, threads),
+                         budget_));
   std::byte* const cut_panels =
       staging.as<std::byte>() + staging_floats * sizeof(float) * threads;
   const int group = 4 * threads;
@@ -196,7 +192,7 @@ absl::Status WeightPacker::PackTable(const TensorRef& ref, int64_t rows,
                                      LoadProgress progress,
                                      const ImageWindow& to) {
   const int64_t cols = ref.shape[1];
-  const DType dtype = packer_->table_dtype();
+  const DType dtype = packer_->rules().table_dtype;
   const size_t row_bytes = ElementBytes(dtype) * cols;
   const size_t table_bytes = row_bytes * rows;
   if (!to.Touches(offset, table_bytes)) return absl::OkStatus();
@@ -208,22 +204,22 @@ absl::Status WeightPacker::PackTable(const TensorRef& ref, int64_t rows,
       row_bytes);
   const int threads = pool_->num_threads();
   const bool direct = dtype == DType::kFloat32;
-  const size_t floats = kTableRows * cols;
-  const size_t chunk_bytes = kTableRows * row_bytes;
+  const size_t floats = kTableChunkRows * cols;
+  const size_t chunk_bytes = kTableChunkRows * row_bytes;
   SLUICE_ASSIGN_OR_RETURN(
       HostBuffer staging,
       HostBuffer::Create("load staging",
-                         threads * (floats * sizeof(float) + chunk_bytes),
-                         budget_));
+                         TableStagingBytes(cols, dtype, threads), budget_));
   std::byte* const cut_chunks =
       staging.as<std::byte>() + threads * floats * sizeof(float);
-  const int64_t chunks = (end_row - first_row + kTableRows - 1) / kTableRows;
+  const int64_t chunks =
+      (end_row - first_row + kTableChunkRows - 1) / kTableChunkRows;
   const int64_t group = 16 * threads;
   FirstError error;
   for (int64_t first = 0; first < chunks; first += group) {
     const int64_t count = std::min(group, chunks - first);
     const auto row_of = [&](int64_t chunk) {
-      return std::min(first_row + chunk * kTableRows, end_row);
+      return std::min(first_row + chunk * kTableChunkRows, end_row);
     };
     pool_->ParallelFor(static_cast<int>(count), [&](int task, int thread) {
       const int64_t begin = row_of(first + task);
@@ -290,7 +286,8 @@ absl::Status WeightPacker::PackLayer(const LayerLayout& layout, int layer,
   SLUICE_RETURN_IF_ERROR(vectors(layout.down_bias, {Role::kDownBias}));
   const TensorRef* up = Find(t, Role::kUpWeight);
   const TensorRef* gate = Find(t, Role::kGateWeight);
-  const bool interleave = spec_.gated_mlp && packer_->interleaves_gate();
+  const bool interleave =
+      spec_.gated_mlp && packer_->rules().interleaves_gate();
   std::vector<PanelRows> up_panels;
   if (interleave) {
     up_panels = Interleave(gate, up);

@@ -10,8 +10,8 @@
 #include "runtime/model/checkpoint/tensor_names.h"
 #include "runtime/model/checkpoint/tensor_source.h"
 #include "runtime/model/decoder_spec.h"
+#include "runtime/placement/layer_layout.h"
 #include "runtime/weights/image_window.h"
-#include "runtime/weights/layer_layout.h"
 #include "runtime/weights/load_progress.h"
 #include "runtime/weights/matrix_packer.h"
 

@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <numeric>
 
-#include "scheduler/cost/stage_bytes.h"
+#include "scheduler/cost/model_sizes.h"
 
 // Sources. "FlexGen A.3": the cost model in the appendix of "FlexGen:
 // High-Throughput Generative Inference of Large Language Models with a Single
@@ -14,9 +15,6 @@
 
 namespace sluice {
 namespace {
-
-enum Kind { kWeights, kKv, kActivations };
-enum TierIndex { kOnDevice, kOnHost, kOnDisk };
 
 constexpr double kLinkElementBytes = 4;  // activations cross links in float32
 
@@ -123,7 +121,7 @@ class StepCoster {
         policy_(stage.policy),
         options_(stage.options),
         step_(step),
-        bytes_(StageBytesOf(stage)),
+        sizes_(stage.Sizes()),
         layers_(stage.layers.size()),
         rows_(step.prefill_rows + step.decode_rows),
         batches_(std::max(step.micro_batches, 1.0)),
@@ -149,9 +147,9 @@ class StepCoster {
 
   // Of a layer's weights, those of its first half.
   double FirstHalf() const {
-    const double mlp =
-        (model_.gated_mlp ? 3.0 : 2.0) * model_.hidden * model_.intermediate;
-    return 1 - mlp / static_cast<double>(model_.layer_elements());
+    const double mlp = (model_.gated_mlp ? 3.0 : 2.0) * model_.hidden_size *
+                       model_.intermediate_size;
+    return 1 - mlp / static_cast<double>(LayerElements(model_));
   }
 
  private:
@@ -186,8 +184,9 @@ class StepCoster {
   void Weights() {
     const double passes =
         policy_.schedule == Schedule::kRowByRow ? batches_ : 1;
-    const double moved =
-        bytes_.layer * layers_ * passes + bytes_.head * HeadReads();
+    const double layers = layers_ * static_cast<double>(sizes_->units[0]);
+    const double head = static_cast<double>(sizes_->streamable) - layers;
+    const double moved = layers * passes + head * HeadReads();
     DiskRead(&parts_.weights,
              Share(kWeights, {kOnDisk},
                    Seconds(moved, machine_.disk.read_bytes_per_second)));
@@ -202,8 +201,10 @@ class StepCoster {
   void Kv() {
     const double page = options_.page_positions;
     const KvFormat format = KvFormatOf(policy_);
-    const double position = page > 1 ? bytes_.layer_page / kPagePositions
-                                     : model_.kv_bytes_per_position(format);
+    const double position =
+        page > 1
+            ? static_cast<double>(sizes_->kv.layer_page_bytes()) / kPageTokens
+            : KvBytesPerPosition(model_, format);
     const double spare = (page - 1) / 2;  // of a page begun, on average
     const double read =
         (step_.read_positions + step_.decode_rows * spare) * position * layers_;
@@ -244,9 +245,9 @@ class StepCoster {
       from_device(prompts, options_.kv_out_share);
     }
     const double qkv =
-        static_cast<double>(model_.query_width() + 2 * model_.kv_width()) *
+        static_cast<double>(QueryWidth(model_) + 2 * KvWidth(model_)) *
         options_.activation_bytes;
-    const double result = static_cast<double>(model_.query_width()) *
+    const double result = static_cast<double>(QueryWidth(model_)) *
                           (policy_.dtype == DType::kFloat32 ? 4 : 2);
     from_device(rows * qkv * layers_, 1);
     to_device(rows * result * layers_, 1);
@@ -255,7 +256,7 @@ class StepCoster {
   // FlexGen A.3, but nothing moves while there is but one micro-batch, or row
   // by row: then a micro-batch goes through all layers in one turn.
   void Activations() {
-    const double bytes = rows_ * model_.hidden * options_.activation_bytes;
+    const double bytes = rows_ * model_.hidden_size * options_.activation_bytes;
     const double turns = options_.overlap == Overlap::kBarrier ? 2 : 1;
     const double several = std::min(1.0, batches_ - 1);
     const double moved = policy_.schedule == Schedule::kRowByRow
@@ -331,11 +332,11 @@ class StepCoster {
                         policy_.num_microbatches == 1 ||
                         policy_.schedule == Schedule::kRowByRow;
       expand = Seconds((each ? batches_ : 1) * layers_ *
-                           WeightBytes(model_.layer_elements(), policy_.dtype,
+                           WeightBytes(LayerElements(model_), policy_.dtype,
                                        WeightFormat::kFull),
                        machine_.compute().dequantize_bytes_per_second);
     }
-    const double all = static_cast<double>(model_.layer_elements());
+    const double all = static_cast<double>(LayerElements(model_));
     const double seconds =
         layers_ * ProductSeconds(all, format, rows, batches_) + expand;
     Compute(&parts_.attention, FirstHalf() * seconds);
@@ -356,14 +357,14 @@ class StepCoster {
     AttentionSeconds seconds;
     if (rate == nullptr) return seconds;
     if (step_.prefill_rows > 0) {
-      const double flops = 4 * static_cast<double>(model_.query_width()) *
+      const double flops = 4 * static_cast<double>(QueryWidth(model_)) *
                            step_.prefill_pairs * layers_;
       seconds.prefill =
           Seconds(flops, At(rate->prefill_flops_by_context,
                             step_.prefill_pairs / step_.prefill_rows));
     }
     if (step_.decode_rows > 0) {
-      const double bytes = model_.kv_bytes_per_position(format) *
+      const double bytes = KvBytesPerPosition(model_, format) *
                            step_.decode_positions * layers_ *
                            (1 + policy_.sparsity) / 2;
       seconds.decode =
@@ -403,13 +404,13 @@ class StepCoster {
 
   // As many rows go through the head together as its input has room for.
   double HeadPasses() const {
-    return std::ceil(step_.head_rows / static_cast<double>(bytes_.head_rows));
+    return std::ceil(step_.head_rows / static_cast<double>(sizes_->head_rows));
   }
   // How often its weights are read for that: of a head of one section, once for
   // all passes.
   double HeadReads() const {
-    return bytes_.head_sections > 1 ? HeadPasses()
-                                    : std::min(1.0, HeadPasses());
+    return sizes_->images.head.size() > 1 ? HeadPasses()
+                                          : std::min(1.0, HeadPasses());
   }
 
   // FlexGen A.3 has no LM head: rows of all micro-batches share its passes, and
@@ -423,16 +424,16 @@ class StepCoster {
                                     ? WeightFormat::kFull
                                     : WeightFormat::kInt8;
     Compute(&parts_.rest,
-            ProductSeconds(static_cast<double>(model_.head_elements()), format,
+            ProductSeconds(static_cast<double>(HeadElements(model_)), format,
                            step_.head_rows / passes, passes));
-    Compute(&parts_.rest,
-            machine_.compute().logit_seconds * model_.vocab * step_.head_rows);
+    Compute(&parts_.rest, machine_.compute().logit_seconds * model_.vocab_size *
+                              step_.head_rows);
   }
 
   void Others() {
     const ComputeProfile& compute = machine_.compute();
     Compute(&parts_.rest,
-            compute.row_element_seconds * rows_ * model_.hidden * layers_);
+            compute.row_element_seconds * rows_ * model_.hidden_size * layers_);
     // Calls do not get faster with more threads.
     Add(&parts_.rest, Resource::kDeviceCompute,
         Constant(compute.layer_seconds * batches_ * layers_ +
@@ -440,10 +441,14 @@ class StepCoster {
     // With any weights on disk the embedding is looked up there, and the sweep
     // waits for its rows.
     if (first_ && stage_.MayUse(kWeights, kOnDisk) &&
-        machine_.disk.read_bytes_per_second > 0 && bytes_.table_on_disk()) {
+        machine_.disk.read_bytes_per_second > 0 &&
+        sizes_->embedding_on_disk < sizes_->embedding.bytes) {
+      // Rows lie at multiples of their size: whole blocks, on average.
+      const uint64_t row = sizes_->embedding.row_bytes;
+      const auto read =
+          static_cast<double>(row + kBlockBytes - std::gcd(row, kBlockBytes));
       const double seconds =
-          Seconds(rows_ * bytes_.embedding_read,
-                  ReadRate(machine_.disk, bytes_.embedding_read));
+          Seconds(rows_ * read, ReadRate(machine_.disk, read));
       Add(&parts_.rest, Resource::kDiskRead, Constant(seconds));
       Add(&parts_.rest, Resource::kDeviceCompute, Constant(seconds));
     }
@@ -452,19 +457,19 @@ class StepCoster {
   void Link() {
     const LinkProfile* link = machine_.Link("");
     if (last_ || link == nullptr) return;
-    const double bytes = rows_ * model_.hidden * kLinkElementBytes;
+    const double bytes = rows_ * model_.hidden_size * kLinkElementBytes;
     Add(&parts_.link, Resource::kLink,
         Constant(Seconds(bytes, link->bytes_per_second) +
                  batches_ * link->latency_seconds));
   }
 
   const StageCase& stage_;
-  const ModelShape& model_;
+  const DecoderSpec& model_;
   const MachineProfile& machine_;
   const Policy& policy_;
   const CostOptions& options_;
   const StepShape& step_;
-  const StageBytes bytes_;
+  const std::shared_ptr<const StageSizes> sizes_;
   const double layers_;
   const double rows_;
   const double batches_;  // micro-batches with rows

@@ -2,14 +2,15 @@
 
 #include <array>
 #include <cstdint>
-#include <string>
+#include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/machine_profile.h"
 #include "common/policy.h"
-#include "scheduler/cost/model_shape.h"
+#include "runtime/model/decoder_spec.h"
+#include "runtime/placement/stage_placement.h"
 #include "scheduler/steps/workload.h"
 
 // What a stage costs: seconds on each resource for a step, and bytes on each
@@ -33,6 +34,8 @@ absl::string_view ResourceName(Resource resource);  // "disk read"
 // Weights, KV cache, activations on device, host and disk:
 // index 3 * kind + tier.
 inline constexpr int kNumFractions = 9;
+enum Kind { kWeights, kKv, kActivations };
+enum TierIndex { kOnDevice, kOnHost, kOnDisk };
 using Fractions = std::array<double, kNumFractions>;
 Fractions FractionsOf(const Policy& policy);
 void SetFractions(const Fractions& fractions, Policy* policy);
@@ -68,7 +71,7 @@ struct CostOptions {
   // Prompts are attended on the device wherever their KV goes then.
   bool prefill_on_device = false;
   // Positions of K and V that are moved together, if any of them is.
-  int32_t page_positions = 32;
+  int32_t page_positions = kPageTokens;
   // Of an element of activations on their way.
   double activation_bytes = 4;
   // What KV that lives in host memory gets of the rates between host and
@@ -79,22 +82,30 @@ struct CostOptions {
 
 // One stage on one machine.
 struct StageCase {
-  const ModelShape* model = nullptr;
+  const DecoderSpec* model = nullptr;
   const MachineProfile* machine = nullptr;
   LayerRange layers;
   Policy policy;  // all but the fractions counts
   int32_t num_blocks = 1;
   int32_t longest = 0;  // positions of a sequence, for which KV is reserved
+  int32_t max_model_len = 0;  // that a sequence may have; 0: longest
   CostOptions options;
-  // Which fractions may be above 0. A tier that is used at all has costs that
-  // do not depend on how much (slots for streamed weights, staging for KV, the
-  // embedding goes to disk with the first byte of other weights): the forms
-  // are right for policies that use all of these, on the safe side for those
-  // that use fewer, and wrong for others. See SupportOf.
+  // Which fractions may be above 0. The embedding goes to disk with the first
+  // byte of other weights: the forms are right for policies that put weights
+  // there if these may, on the safe side for those that do not, and wrong for
+  // others. See SupportOf.
   std::array<bool, kNumFractions> may_use = {true, true, true, true, true,
                                              true, true, true, true};
 
+  // Those of Shape(), if somebody has them: all that is asked about a stage
+  // wants them.
+  std::shared_ptr<const StageSizes> sizes;
+
   bool MayUse(int kind, int tier) const { return may_use[3 * kind + tier]; }
+  bool MayUseDisk() const;
+  // What a worker would be told.
+  StageShape Shape() const;
+  std::shared_ptr<const StageSizes> Sizes() const;
 };
 // Those that are above 0.
 std::array<bool, kNumFractions> SupportOf(const Fractions& fractions);
@@ -108,16 +119,27 @@ ResourceForms StepCost(const StageCase& stage, const StepShape& step);
 double StepSeconds(const StageCase& stage, const StepShape& step,
                    const Fractions& fractions);
 
+// Where a worker would put the stage with such fractions, and how much of its
+// tiers that takes, to the byte.
+StagePlacement PlacementOf(const StageCase& stage, const Fractions& fractions);
+TierLimits LimitsOf(const MachineProfile& machine);
+
+// "host memory": what the tier has.
+absl::string_view CapacityName(Tier tier);
+
 // What must fit: bytes.At(fractions) <= limit.
 struct CapacityRow {
-  std::string what;  // "host memory"
+  Tier tier = Tier::kHost;
   LinearForm bytes;
   double limit = 0;
 };
-// For each tier that the machine has, and the disk in any case: what stays, and
-// all work space of the runtime (see stage_bytes.h). What is the greatest of
-// several linear forms has a row for each, all of the same name: a tier holds
-// what the largest of its rows says.
-std::vector<CapacityRow> Capacities(const StageCase& stage);
+// For each tier that the machine has, and the disk in any case: what it holds
+// where the fractions are `at`, exactly, and, of fractions near them, what it
+// holds but for rounding, and for tiers that begin or end to be used. Two rows
+// for a tier that holds most while the stage is loaded. `placement`: that of
+// `at`.
+std::vector<CapacityRow> CapacityRows(const StageCase& stage,
+                                      const Fractions& at,
+                                      const StagePlacement& placement);
 
 }  // namespace sluice

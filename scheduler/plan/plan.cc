@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
-#include "scheduler/plan/automatic_policy.h"
+#include "scheduler/cost/model_sizes.h"
 #include "scheduler/plan/plan_builder.h"
 #include "scheduler/plan/stage_case.h"
 #include "scheduler/simulate/rehearsal.h"
@@ -50,6 +50,46 @@ absl::Status CheckCovers(const PlanRequest& request,
   return absl::OkStatus();
 }
 
+// Names the fractions that a policy leaves open, as Place() does for a worker
+// that loads its stage. Returns the sequences in a micro-batch for which there
+// is KV: no more than block.gbs, and 1 at least. What does not fit shows in the
+// capacities.
+int32_t ResolveAutomatic(const PlanRequest& request, int machine,
+                         LayerRange layers, const BlockShape& block,
+                         Policy* policy) {
+  const Policy asked = *policy;
+  const StageCase stage = MakeStageCase(request, machine, layers, asked, block);
+  const StageSizes sizes(stage.Shape());
+  const StagePlacement placed =
+      Place(sizes, stage.policy, LimitsOf(request.machines[machine]));
+  if (asked.automatic_weights) policy->weights = placed.weights;
+  if (asked.automatic_activations) {
+    const double device =
+        static_cast<double>(placed.resident_batches) / block.num_microbatches;
+    policy->activations = {device, 1 - device, 0};
+  }
+  // As many sequences as there is KV for, each with the whole of its share.
+  int32_t gbs = block.gbs;
+  if (asked.automatic_kv_cache) {
+    const auto on_device = static_cast<double>(placed.pages[0]);
+    const auto on_host = static_cast<double>(placed.pages[1]);
+    const auto all = static_cast<double>(sizes.kv_pages);
+    double there = on_device + on_host;
+    // A sequence lies in one tier, and none in what is left of two.
+    if (there < all && on_device > 0 && on_host > 0) {
+      there -= static_cast<double>(sizes.sequence_pages - 1);
+    }
+    gbs = static_cast<int32_t>(std::clamp(
+        std::floor(block.gbs * there / all + 1e-9), 1.0, 1.0 * block.gbs));
+    const double device = std::min(1.0, on_device * block.gbs / (all * gbs));
+    policy->kv_cache = {device, 1 - device, 0};
+  }
+  policy->automatic_weights = policy->automatic_activations = false;
+  policy->automatic_kv_cache =
+      asked.automatic_kv_cache && !request.machines[machine].has_device();
+  return gbs;
+}
+
 }  // namespace
 
 int32_t PlanRequest::longest() const {
@@ -62,7 +102,7 @@ absl::Status PlanRequest::Check() const {
   if (machines.empty()) {
     return absl::InvalidArgumentError("plan: there are no machines");
   }
-  SLUICE_RETURN_IF_ERROR(model.Check());
+  SLUICE_RETURN_IF_ERROR(CheckModel(model));
   SLUICE_RETURN_IF_ERROR(workload.Check());
   for (const MachineProfile& machine : machines) {
     SLUICE_RETURN_IF_ERROR(machine.Check());

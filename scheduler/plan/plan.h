@@ -11,7 +11,6 @@
 #include "common/policy.h"
 #include "common/types.h"
 #include "scheduler/cost/cost_model.h"
-#include "scheduler/cost/model_shape.h"
 #include "scheduler/plan/split.h"
 #include "scheduler/steps/workload.h"
 
@@ -73,7 +72,7 @@ struct PolicyChoices {
 };
 
 struct PlanRequest {
-  ModelShape model;
+  DecoderSpec model;  // sizes are what counts
   Workload workload;
   std::vector<MachineProfile> machines;  // one a worker, in pipeline order
   DType dtype = DType::kBFloat16;

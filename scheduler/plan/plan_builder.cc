@@ -5,26 +5,22 @@
 #include <map>
 
 #include "scheduler/cost/pipeline_time.h"
-#include "scheduler/cost/stage_bytes.h"
 #include "scheduler/plan/stage_case.h"
 
 namespace sluice {
 namespace {
 
-// The largest row of each capacity.
+// What each tier holds at most.
 std::vector<CapacityUse> UsesOf(const StageCase& stage,
                                 const Fractions& fractions) {
+  const StagePlacement placement = PlacementOf(stage, fractions);
+  const TierLimits limits = LimitsOf(*stage.machine);
   std::vector<CapacityUse> uses;
-  for (const CapacityRow& row : Capacities(stage)) {
-    const double bytes = row.bytes.At(fractions);
-    auto same = std::find_if(
-        uses.begin(), uses.end(),
-        [&](const CapacityUse& use) { return use.what == row.what; });
-    if (same == uses.end()) {
-      uses.push_back({row.what, bytes, row.limit});
-    } else {
-      same->bytes = std::max(same->bytes, bytes);
-    }
+  for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kDisk}) {
+    if (tier == Tier::kDevice && !stage.machine->has_device()) continue;
+    uses.push_back({std::string(CapacityName(tier)),
+                    static_cast<double>(placement.use(tier).peak_bytes()),
+                    static_cast<double>(limits[static_cast<size_t>(tier)])});
   }
   return uses;
 }
@@ -104,8 +100,9 @@ Plan BuildPlan(const PlanRequest& request,
   double step_seconds = 0;
   for (const StageChoice& choice : stages) {
     const MachineProfile& machine = request.machines[choice.machine];
-    const StageCase stage = MakeStageCase(request, choice.machine,
-                                          choice.layers, choice.policy, block);
+    StageCase stage = MakeStageCase(request, choice.machine, choice.layers,
+                                    choice.policy, block);
+    stage.sizes = stage.Sizes();
     const Fractions fractions = FractionsOf(choice.policy);
     StagePlan planned = {.worker = machine.name,
                          .machine = choice.machine,
@@ -129,10 +126,7 @@ Plan BuildPlan(const PlanRequest& request,
     seconds.push_back(std::move(of_steps));
     step_seconds = std::max(step_seconds, machine.step_seconds);
     // Whole pages for each sequence, as the capacities count them.
-    const int64_t pages =
-        (int64_t{stage.longest} + kPagePositions - 1) / kPagePositions;
-    const int64_t kv_positions = pages * kPagePositions * block.gbs *
-                                 block.num_microbatches * block.num_blocks;
+    const int64_t kv_positions = stage.sizes->kv_pages * kPageTokens;
     plan.kv_positions = plan.stages.empty()
                             ? kv_positions
                             : std::min(plan.kv_positions, kv_positions);

@@ -92,7 +92,7 @@ Grid MakeGrid(const PlanRequest& request, GridSize size) {
 bool IsSensible(const PlanRequest& request, const BlockShape& block) {
   if (block.max_step_tokens < block.gbs) return false;
   // What no link could carry.
-  if (int64_t{block.max_step_tokens} * request.model.hidden * 4 >
+  if (int64_t{block.max_step_tokens} * request.model.hidden_size * 4 >
       kMaxActivationBytes) {
     return false;
   }

@@ -4,8 +4,9 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <memory>
+#include <optional>
 
-#include "absl/strings/string_view.h"
 #include "common/status_macros.h"
 #include "scheduler/plan/linear_program.h"
 #include "scheduler/plan/stage_case.h"
@@ -15,7 +16,7 @@ namespace {
 
 constexpr double kInfinity = LinearProgram::kInfinity;
 constexpr int kNumKinds = 3;  // weights, KV cache, activations
-constexpr int kNumTiers = 3;  // device, host, disk
+constexpr int kTiers = kNumTiers;
 // Fractions come in such steps.
 constexpr double kGrain = 1e-4;
 constexpr double kLeastOnDisk = 10 * kGrain;
@@ -25,15 +26,19 @@ constexpr double kCostOfUse = 1e-3;
 constexpr double kCostOfTier = 2e-6;
 // Answers that differ less are equals.
 constexpr double kEqual = 1e-6;
+// How often a case's program is solved: what fits is known where it was looked.
+constexpr int kMostLooks = 6;
 
 // Which tiers may hold what.
 using TierMask = std::array<bool, kNumFractions>;
 
-int Index(int kind, int tier) { return kNumTiers * kind + tier; }
+int Index(int kind, int tier) { return kTiers * kind + tier; }
 
 int TiersOf(const TierMask& mask, int kind) {
   int tiers = 0;
-  for (int tier = 0; tier < kNumTiers; ++tier) tiers += mask[Index(kind, tier)];
+  for (int tier = 0; tier < kTiers; ++tier) {
+    tiers += mask[Index(kind, tier)];
+  }
   return tiers;
 }
 
@@ -41,7 +46,7 @@ double LeastOf(const LinearForm& form, const TierMask& mask) {
   double value = form.constant;
   for (int kind = 0; kind < kNumKinds; ++kind) {
     double least = kInfinity;
-    for (int tier = 0; tier < kNumTiers; ++tier) {
+    for (int tier = 0; tier < kTiers; ++tier) {
       const int i = Index(kind, tier);
       if (mask[i]) least = std::min(least, form.slope[i]);
     }
@@ -127,6 +132,7 @@ struct Case {
   TierMask mask;
   StageCase stage;
   std::vector<ResourceForms> costs;  // of each kind of step
+  // What must fit, as far as it is known: at the points that were looked at.
   std::vector<CapacityRow> capacities;
 };
 
@@ -142,21 +148,54 @@ Policy PolicyOf(const StageQuestion& q, AttentionSite site, int32_t threads) {
   return policy;
 }
 
-Case MakeCase(const StageQuestion& q, const TierMask& mask, Policy policy) {
-  const PlanRequest& request = *q.request;
-  const MachineProfile& machine = request.machines[q.machine];
-  // Named shares would reserve the longest request's for each sequence.
-  policy.automatic_kv_cache = !mask[Index(1, 2)] && !machine.has_device();
-  Case c = {
-      .mask = mask,
-      .stage = MakeStageCase(request, q.machine, q.layers, policy, q.block)};
-  c.stage.may_use = mask;
-  c.costs.reserve(q.steps.size());
-  for (const StepShape& step : q.steps) {
-    c.costs.push_back(StepCost(c.stage, step));
+// Cases of one policy, which share what is asked about its sizes.
+class CaseMaker {
+ public:
+  CaseMaker(const StageQuestion& q, const Policy& policy)
+      : q_(q), policy_(policy) {}
+
+  Case Make(const TierMask& mask) {
+    const PlanRequest& request = *q_.request;
+    Policy policy = policy_;
+    // Named shares would reserve the longest request's for each sequence.
+    policy.automatic_kv_cache = !mask[Index(kKv, kOnDisk)] &&
+                                !request.machines[q_.machine].has_device();
+    Case c = {.mask = mask,
+              .stage = MakeStageCase(request, q_.machine, q_.layers, policy,
+                                     q_.block)};
+    c.stage.may_use = mask;
+    auto& sizes = sizes_[policy.automatic_kv_cache][c.stage.MayUseDisk()];
+    if (sizes == nullptr) sizes = c.stage.Sizes();
+    c.stage.sizes = sizes;
+    c.costs.reserve(q_.steps.size());
+    for (const StepShape& step : q_.steps) {
+      c.costs.push_back(StepCost(c.stage, step));
+    }
+    return c;
   }
-  c.capacities = Capacities(c.stage);
-  return c;
+
+ private:
+  const StageQuestion& q_;
+  const Policy policy_;
+  std::shared_ptr<const StageSizes> sizes_[2][2];
+};
+
+// Looks at what the stage takes with these fractions. True if it fits.
+bool LookAt(const Fractions& at, Case* c) {
+  const StagePlacement placement = PlacementOf(c->stage, at);
+  for (const CapacityRow& row : CapacityRows(c->stage, at, placement)) {
+    c->capacities.push_back(row);
+  }
+  return placement.Fits(LimitsOf(*c->stage.machine));
+}
+
+// All tiers that may hold something hold as much as the others.
+Fractions Evenly(const TierMask& mask) {
+  Fractions fractions = {};
+  for (int i = 0; i < kNumFractions; ++i) {
+    if (mask[i]) fractions[i] = 1.0 / TiersOf(mask, i / kTiers);
+  }
+  return fractions;
 }
 
 // Least seconds of one step, each resource for itself.
@@ -186,7 +225,7 @@ double RoundingBytes(const LinearForm& bytes, const TierMask& mask) {
   for (int kind = 0; kind < kNumKinds; ++kind) {
     if (TiersOf(mask, kind) < 2) continue;
     double most = 0;
-    for (int tier = 0; tier < kNumTiers; ++tier) {
+    for (int tier = 0; tier < kTiers; ++tier) {
       const int i = Index(kind, tier);
       if (mask[i]) most = std::max(most, std::abs(bytes.slope[i]));
     }
@@ -206,7 +245,7 @@ LinearProgram FractionsProgram(const TierMask& mask) {
   }
   for (int kind = 0; kind < kNumKinds; ++kind) {
     LinearProgram::Row& row = program.AddRow(1, 1);
-    for (int tier = 0; tier < kNumTiers; ++tier) row.a[Index(kind, tier)] = 1;
+    for (int tier = 0; tier < kTiers; ++tier) row.a[Index(kind, tier)] = 1;
   }
   return program;
 }
@@ -229,7 +268,7 @@ LinearProgram TimeProgram(const Case& c, absl::Span<const StepShape> steps,
                           double scale) {
   LinearProgram program = FractionsProgram(c.mask);
   for (int i = 0; i < kNumFractions; ++i) {
-    program.cost[i] = kCostOfTier * (i % kNumTiers);
+    program.cost[i] = kCostOfTier * (i % kTiers);
   }
   const bool adds = c.stage.options.overlap == Overlap::kNone;
   for (size_t k = 0; k < steps.size(); ++k) {
@@ -265,21 +304,29 @@ LinearProgram TimeProgram(const Case& c, absl::Span<const StepShape> steps,
 }
 
 // Whole grains; what is left over by rounding goes to the furthest tier in use,
-// where it costs time but takes no place that is scarce.
-Fractions Rounded(const std::vector<double>& x, const TierMask& mask) {
+// where it costs time but takes no place that is scarce. So does KV of less
+// than a sequence, which would take a whole one's pages.
+Fractions Rounded(const std::vector<double>& x, const Case& c) {
+  const StageSizes& sizes = *c.stage.sizes;
+  const double sequence = static_cast<double>(sizes.sequence_pages) /
+                          static_cast<double>(sizes.kv_pages);
   Fractions fractions = {};
   for (int kind = 0; kind < kNumKinds; ++kind) {
     int64_t left = std::llround(1 / kGrain);
     int furthest = -1;
-    for (int tier = 0; tier < kNumTiers; ++tier) {
+    for (int tier = 0; tier < kTiers; ++tier) {
       const int i = Index(kind, tier);
-      if (!mask[i]) continue;
+      if (c.mask[i] && (furthest < 0 || x[i] > kGrain / 10)) furthest = i;
+    }
+    for (int tier = 0; tier < kTiers; ++tier) {
+      const int i = Index(kind, tier);
+      if (!c.mask[i]) continue;
       // Whole numbers in disguise stay what they are.
-      const auto grains = std::clamp<int64_t>(
+      auto grains = std::clamp<int64_t>(
           static_cast<int64_t>(std::floor(x[i] / kGrain + 1e-3)), 0, left);
+      if (kind == kKv && i != furthest && x[i] < sequence) grains = 0;
       fractions[i] = static_cast<double>(grains) * kGrain;
       left -= grains;
-      if (furthest < 0 || x[i] > kGrain / 10) furthest = i;
     }
     if (furthest >= 0) {
       fractions[furthest] = (std::round(fractions[furthest] / kGrain) +
@@ -293,36 +340,54 @@ Fractions Rounded(const std::vector<double>& x, const TierMask& mask) {
 // What is missing if it is spread so that it is least, in shares of the limits.
 struct Missing {
   double sum = kInfinity;
-  const CapacityRow* most = nullptr;  // what lacks most
-  double bytes = 0;                   // of that
+  Tier most = Tier::kHost;  // what lacks most
+  double limit = 0;         // of that
+  double bytes = 0;
 };
 
-// Of all capacities, or of that named `only` with the others as they are. Rows
-// of one name are one capacity.
-absl::StatusOr<Missing> LeastMissing(const Case& c, absl::string_view only) {
-  LinearProgram program = FractionsProgram(c.mask);
-  std::map<absl::string_view, int> slack;
-  for (const CapacityRow& row : c.capacities) {
-    if ((only.empty() || only == row.what) && !slack.contains(row.what)) {
-      slack[row.what] = program.AddVariable(1, 0, kInfinity);
-    }
-  }
-  for (const CapacityRow& capacity : c.capacities) {
-    LinearProgram::Row& row = AddCapacity(capacity, c.mask, &program);
-    const auto it = slack.find(capacity.what);
-    if (it != slack.end()) row.a[it->second] = -1;
-  }
-  SLUICE_ASSIGN_OR_RETURN(const LinearSolution solution, Solve(program));
+// Of all capacities, or of `only` with the others as they are. Rows of one tier
+// are one capacity.
+absl::StatusOr<Missing> LeastMissing(Case c, std::optional<Tier> only) {
+  LookAt(Evenly(c.mask), &c);
   Missing missing;
-  if (solution.status != LinearSolution::Status::kOptimal) return missing;
-  missing.sum = solution.objective;
-  double most = -1;
-  for (const CapacityRow& row : c.capacities) {
-    const auto it = slack.find(row.what);
-    if (it == slack.end() || solution.x[it->second] <= most) continue;
-    most = solution.x[it->second];
-    missing.most = &row;
-    missing.bytes = most * std::max(row.limit, 1.0);
+  for (int look = 0; look < kMostLooks; ++look) {
+    LinearProgram program = FractionsProgram(c.mask);
+    std::map<Tier, int> slack;
+    for (const CapacityRow& row : c.capacities) {
+      if ((!only || only == row.tier) && !slack.contains(row.tier)) {
+        slack[row.tier] = program.AddVariable(1, 0, kInfinity);
+      }
+    }
+    for (const CapacityRow& capacity : c.capacities) {
+      LinearProgram::Row& row = AddCapacity(capacity, c.mask, &program);
+      const auto it = slack.find(capacity.tier);
+      if (it != slack.end()) row.a[it->second] = -1;
+    }
+    SLUICE_ASSIGN_OR_RETURN(const LinearSolution solution, Solve(program));
+    if (solution.status != LinearSolution::Status::kOptimal) return Missing();
+    missing = {.sum = solution.objective};
+    double most = -1;
+    TierLimits limits = LimitsOf(*c.stage.machine);
+    for (const CapacityRow& row : c.capacities) {
+      const auto it = slack.find(row.tier);
+      if (it == slack.end() || solution.x[it->second] <= most) continue;
+      most = solution.x[it->second];
+      missing.most = row.tier;
+      missing.limit = row.limit;
+      missing.bytes = most * std::max(row.limit, 1.0);
+    }
+    for (const auto& [tier, variable] : slack) {
+      auto& limit = limits[static_cast<size_t>(tier)];
+      limit += static_cast<uint64_t>(solution.x[variable] *
+                                     std::max<double>(limit, 1));
+    }
+    // Whether that would do.
+    const Fractions fractions = Rounded(solution.x, c);
+    const StagePlacement placement = PlacementOf(c.stage, fractions);
+    if (placement.Fits(limits)) break;
+    for (const CapacityRow& row : CapacityRows(c.stage, fractions, placement)) {
+      c.capacities.push_back(row);
+    }
   }
   return missing;
 }
@@ -336,44 +401,48 @@ bool MayFit(const Case& c) {
       });
 }
 
-// Takes the case's answer if it is better than what there is.
-absl::Status TryCase(const Case& c, absl::Span<const StepShape> steps,
+// Takes the case's answer if it is better than what there is. What the tiers
+// hold is linear where it was looked at only: the program is solved again with
+// what its answer takes, until that fits.
+absl::Status TryCase(Case c, absl::Span<const StepShape> steps,
                      int64_t* programs, StageAnswer* best) {
-  if (!MayFit(c)) return absl::OkStatus();
   const double bound = CaseBound(c, steps);
   if (best->fits && bound >= (1 - kEqual) * best->seconds) {
     return absl::OkStatus();
   }
-  ++*programs;
-  SLUICE_ASSIGN_OR_RETURN(const LinearSolution solution,
-                          Solve(TimeProgram(c, steps, bound > 0 ? bound : 1)));
-  if (solution.status != LinearSolution::Status::kOptimal) {
-    return absl::OkStatus();
+  LookAt(Evenly(c.mask), &c);
+  if (!MayFit(c)) return absl::OkStatus();
+  for (int look = 0; look < kMostLooks; ++look) {
+    ++*programs;
+    SLUICE_ASSIGN_OR_RETURN(
+        const LinearSolution solution,
+        Solve(TimeProgram(c, steps, bound > 0 ? bound : 1)));
+    if (solution.status != LinearSolution::Status::kOptimal) break;
+    const Fractions fractions = Rounded(solution.x, c);
+    StageAnswer answer = {.fits = true, .policy = c.stage.policy};
+    for (const StepShape& step : steps) {
+      answer.step_seconds.push_back(StepSeconds(c.stage, step, fractions));
+      answer.seconds += step.count * answer.step_seconds.back();
+    }
+    if (best->fits && answer.seconds >= (1 - kEqual) * best->seconds) break;
+    if (!LookAt(fractions, &c)) continue;
+    const bool automatic_kv = answer.policy.automatic_kv_cache;
+    SetFractions(fractions, &answer.policy);
+    answer.policy.automatic_kv_cache = automatic_kv;
+    *best = std::move(answer);
+    break;
   }
-  const Fractions fractions = Rounded(solution.x, c.mask);
-  StageAnswer answer = {.fits = true, .policy = c.stage.policy};
-  for (const StepShape& step : steps) {
-    answer.step_seconds.push_back(StepSeconds(c.stage, step, fractions));
-    answer.seconds += step.count * answer.step_seconds.back();
-  }
-  if (best->fits && answer.seconds >= (1 - kEqual) * best->seconds) {
-    return absl::OkStatus();
-  }
-  const bool automatic_kv = answer.policy.automatic_kv_cache;
-  SetFractions(fractions, &answer.policy);
-  answer.policy.automatic_kv_cache = automatic_kv;
-  *best = std::move(answer);
   return absl::OkStatus();
 }
 
-std::vector<Policy> PoliciesOf(const StageQuestion& q) {
-  std::vector<Policy> policies;
+std::vector<CaseMaker> MakersOf(const StageQuestion& q) {
+  std::vector<CaseMaker> makers;
   for (const AttentionSite site : Sites(q)) {
     for (const int32_t threads : Threads(q)) {
-      policies.push_back(PolicyOf(q, site, threads));
+      makers.emplace_back(q, PolicyOf(q, site, threads));
     }
   }
-  return policies;
+  return makers;
 }
 
 }  // namespace
@@ -382,12 +451,12 @@ absl::StatusOr<StageAnswer> SolveStage(const StageQuestion& question,
                                        int64_t* programs) {
   const MachineProfile& machine = question.request->machines[question.machine];
   const std::vector<TierMask> patterns = Patterns(machine);
-  const std::vector<Policy> policies = PoliciesOf(question);
+  std::vector<CaseMaker> makers = MakersOf(question);
   StageAnswer best;
   for (const TierMask& mask : patterns) {
-    for (const Policy& policy : policies) {
-      const Case c = MakeCase(question, mask, policy);
-      SLUICE_RETURN_IF_ERROR(TryCase(c, question.steps, programs, &best));
+    for (CaseMaker& maker : makers) {
+      SLUICE_RETURN_IF_ERROR(
+          TryCase(maker.Make(mask), question.steps, programs, &best));
     }
     // What fits is never offloaded, not even where that would spread the work.
     if (best.fits && &mask == &patterns.front()) return best;
@@ -399,13 +468,14 @@ absl::StatusOr<StageShortage> ShortageOf(const StageQuestion& question) {
   const MachineProfile& machine = question.request->machines[question.machine];
   StageShortage shortage;
   double least = kInfinity;
-  for (const Policy& policy : PoliciesOf(question)) {
+  for (CaseMaker& maker : MakersOf(question)) {
     for (const TierMask& mask : Patterns(machine)) {
-      const Case c = MakeCase(question, mask, policy);
-      SLUICE_ASSIGN_OR_RETURN(const Missing missing, LeastMissing(c, ""));
-      if (missing.sum >= least || missing.most == nullptr) continue;
+      SLUICE_ASSIGN_OR_RETURN(const Missing missing,
+                              LeastMissing(maker.Make(mask), std::nullopt));
+      if (missing.sum >= least) continue;
       least = missing.sum;
-      shortage = {missing.most->what, missing.bytes, missing.most->limit};
+      shortage = {std::string(CapacityName(missing.most)), missing.bytes,
+                  missing.limit};
     }
   }
   return shortage;
@@ -414,10 +484,9 @@ absl::StatusOr<StageShortage> ShortageOf(const StageQuestion& question) {
 double StageBound(const StageQuestion& question) {
   const MachineProfile& machine = question.request->machines[question.machine];
   double least = kInfinity;
-  for (const TierMask& mask : Patterns(machine)) {
-    for (const Policy& policy : PoliciesOf(question)) {
-      const Case c = MakeCase(question, mask, policy);
-      least = std::min(least, CaseBound(c, question.steps));
+  for (CaseMaker& maker : MakersOf(question)) {
+    for (const TierMask& mask : Patterns(machine)) {
+      least = std::min(least, CaseBound(maker.Make(mask), question.steps));
     }
   }
   return least;
@@ -427,22 +496,20 @@ absl::StatusOr<std::vector<CapacityRemedy>> RemediesOf(
     const StageQuestion& question) {
   const MachineProfile& machine = question.request->machines[question.machine];
   std::vector<CapacityRemedy> remedies;
-  for (const Policy& policy : PoliciesOf(question)) {
-    for (const TierMask& mask : Patterns(machine)) {
-      const Case c = MakeCase(question, mask, policy);
-      for (const CapacityRow& row : c.capacities) {
+  for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kDisk}) {
+    if (tier == Tier::kDevice && !machine.has_device()) continue;
+    double least = kInfinity;
+    for (CaseMaker& maker : MakersOf(question)) {
+      for (const TierMask& mask : Patterns(machine)) {
         SLUICE_ASSIGN_OR_RETURN(const Missing missing,
-                                LeastMissing(c, row.what));
-        if (!std::isfinite(missing.sum)) continue;
-        auto same = std::find_if(
-            remedies.begin(), remedies.end(),
-            [&](const CapacityRemedy& r) { return r.what == row.what; });
-        if (same == remedies.end()) {
-          remedies.push_back({row.what, missing.bytes});
-        } else {
-          same->missing_bytes = std::min(same->missing_bytes, missing.bytes);
+                                LeastMissing(maker.Make(mask), tier));
+        if (std::isfinite(missing.sum)) {
+          least = std::min(least, missing.bytes);
         }
       }
+    }
+    if (std::isfinite(least)) {
+      remedies.push_back({std::string(CapacityName(tier)), least});
     }
   }
   return remedies;

@@ -8,9 +8,6 @@ namespace {
 
 // Steps that differ less than these are priced as one.
 constexpr int kMostStepKinds = 8;
-// Positions of a KV page; a sequence wastes half a page on average, and by need
-// it takes one ahead.
-constexpr int32_t kPagePositions = 32;
 // Requests for each slot from which on pacing spreads them: see Paces() in
 // step_scheduler.cc.
 constexpr int64_t kGenerationsByNeed = 3;
@@ -73,7 +70,8 @@ int32_t ReservedPositions(const PlanRequest& request,
     positions += weight * (c.prompt + c.output / 2.0);
     steps += weight;
   }
-  const double need = kNeedMargin * (positions / steps + kPagePositions);
+  // A sequence wastes half a page on average, and takes one ahead.
+  const double need = kNeedMargin * (positions / steps + kPageTokens);
   // The longest request must fit into what there is for all.
   const double least =
       static_cast<double>(longest) / static_cast<double>(Slots(block));
@@ -91,6 +89,7 @@ StageCase MakeStageCase(const PlanRequest& request, int machine,
                      .num_blocks = block.num_blocks,
                      .longest = ReservedPositions(
                          request, request.machines[machine], policy, block),
+                     .max_model_len = request.longest(),
                      .options = request.options};
   stage.policy.gbs = block.gbs;
   stage.policy.num_microbatches = block.num_microbatches;

@@ -182,8 +182,9 @@ absl::StatusOr<SimulationResult> Simulate(const PlanRequest& request,
           HopSeconds(request.machines[plan.stages[s - 1].machine], machine);
     }
     step_seconds = std::max(step_seconds, machine.step_seconds);
-    const StageCase stage_case = MakeStageCase(
-        request, stage.machine, stage.layers, stage.policy, plan.block);
+    StageCase stage_case = MakeStageCase(request, stage.machine, stage.layers,
+                                         stage.policy, plan.block);
+    stage_case.sizes = stage_case.Sizes();
     const bool first = stage.layers.begin == 0;
     const bool last = stage.layers.end == request.model.num_layers;
     const auto same =

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "runtime/kv/kv_layout.h"
 #include "scheduler/cost/cost_model.h"
 #include "scheduler/plan/plan.h"
 #include "scheduler/simulate/event_pipeline.h"
@@ -14,8 +15,8 @@
 namespace sluice {
 
 struct SimulationOptions {
-  int32_t page_tokens = 32;          // positions of a KV page
-  int64_t most_timeline_events = 0;  // kept in SimulationResult::timeline
+  int32_t page_tokens = kPageTokens;  // positions of a KV page
+  int64_t most_timeline_events = 0;   // kept in SimulationResult::timeline
 };
 
 struct SimulatedStage {

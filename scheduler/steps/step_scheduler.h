@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "common/step_plan.h"
 #include "common/types.h"
+#include "runtime/kv/kv_layout.h"
 #include "scheduler/steps/usage_profile.h"
 
 namespace sluice {
@@ -83,12 +84,12 @@ class StepScheduler {
   };
 
   struct Options {
-    int32_t num_blocks = 1;          // in flight at once
-    int32_t gbs = 64;                // most sequences in a micro-batch
-    int32_t num_microbatches = 1;    // of a block
-    int32_t max_step_tokens = 2048;  // of one micro-batch in one step
-    int64_t kv_pages = 0;            // shared by all sequences
-    int32_t page_tokens = 32;        // positions in a page
+    int32_t num_blocks = 1;             // in flight at once
+    int32_t gbs = 64;                   // most sequences in a micro-batch
+    int32_t num_microbatches = 1;       // of a block
+    int32_t max_step_tokens = 2048;     // of one micro-batch in one step
+    int64_t kv_pages = 0;               // shared by all sequences
+    int32_t page_tokens = kPageTokens;  // positions in a page
     bool refill = true;  // admit into blocks whose sequences still run
     Reserve reserve = Reserve::kProfile;
     // Off: each prefill chunk of a micro-batch counts as much as the longest,

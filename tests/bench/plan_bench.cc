@@ -19,11 +19,11 @@ double Now() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 // 96 layers of OPT-175B's size.
 PlanRequest BigRequest(std::vector<MachineProfile> machines) {
   PlanRequest request = TestRequest(std::move(machines), 96);
-  request.model.hidden = request.model.embed = 12288;
-  request.model.heads = request.model.kv_heads = 96;
-  request.model.intermediate = 49152;
+  request.model.hidden_size = request.model.embed_dim = 12288;
+  request.model.num_heads = request.model.num_kv_heads = 96;
+  request.model.intermediate_size = 49152;
   request.model.gated_mlp = false;
-  request.model.vocab = 50272;
+  request.model.vocab_size = 50272;
   request.workload.classes = {
       {256, 32, 20000}, {512, 64, 20000}, {1024, 128, 5000}};
   return request;

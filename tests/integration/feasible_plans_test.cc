@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/planning/model_shape_of.h"
 #include "runtime/model/checkpoint/dummy_source.h"
+#include "scheduler/cost/model_sizes.h"
 #include "scheduler/plan/plan.h"
 #include "tests/parity/random_source.h"
 #include "tests/parity/stage_chain.h"
@@ -76,7 +76,7 @@ Case RandomCase(uint32_t seed) {
   c.spec.rotary.dim = c.spec.head_dim;
   c.spec.rotary.inv_freq.assign(c.spec.head_dim / 2, 0.5F);
   PlanRequest& request = c.request;
-  request.model = ShapeOf(c.spec);
+  request.model = c.spec;
   request.dtype = any(0, 1) != 0 ? DType::kFloat32 : DType::kBFloat16;
   const int classes = any(1, 3);
   for (int i = 0; i < classes; ++i) {
@@ -86,9 +86,9 @@ Case RandomCase(uint32_t seed) {
   if (any(0, 3) == 0) request.choices.weight_formats = {WeightFormat::kInt4};
   if (any(0, 3) == 0) request.choices.kv_formats = {WeightFormat::kInt8};
   // From far too little to plenty.
-  const double weights =
-      WeightBytes(request.model.stage_elements({0, c.spec.num_layers}),
-                  request.dtype, request.choices.weight_formats.front());
+  const double weights = WeightBytes(
+      c.spec.num_layers * LayerElements(c.spec) + 2 * HeadElements(c.spec),
+      request.dtype, request.choices.weight_formats.front());
   const double share = std::pow(2, any(-40, 15) / 10.0);
   const auto memory = static_cast<uint64_t>(share * (weights + 4 * kMiB));
   const uint64_t disk =

@@ -1,7 +1,6 @@
 #include "runtime/exec/activations/activation_stager.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -10,43 +9,10 @@
 #include "runtime/exec/timed.h"
 
 namespace sluice {
-namespace {
-
-// Of a stream of `bytes`, what stays in memory: whole disk blocks.
-uint64_t MemoryPart(uint64_t bytes, double disk) {
-  const double blocks = std::round((1 - disk) * static_cast<double>(bytes) /
-                                   static_cast<double>(kDiskAlignment));
-  return std::min(bytes, static_cast<uint64_t>(blocks) * kDiskAlignment);
-}
-
-}  // namespace
-
-uint64_t ActivationStager::Shape::total_bytes() const {
-  return uint64_t{sizeof(float)} * num_batches * max_rows * hidden;
-}
-
-uint64_t ActivationStager::Shape::memory_bytes() const {
-  return num_batches * MemoryPart(total_bytes() / num_batches, disk);
-}
-
-uint64_t ActivationStager::Shape::disk_bytes() const {
-  // A stream of fewer rows may be rounded by half a block more than the
-  // longest.
-  const uint64_t stream = total_bytes() / num_batches;
-  const double most =
-      std::ceil(disk * static_cast<double>(stream)) + kDiskAlignment / 2.0;
-  return num_batches *
-         RoundUpToDisk(std::min(stream, static_cast<uint64_t>(most)));
-}
-
-uint64_t ActivationStager::Shape::staging_bytes() const {
-  return kSlots * RoundUpToDisk(total_bytes() / num_batches);
-}
-
 absl::StatusOr<std::unique_ptr<ActivationStager>> ActivationStager::Create(
     const Options& options) {
   std::unique_ptr<ActivationStager> self(new ActivationStager(options));
-  const Shape& shape = options.shape;
+  const ActivationShape& shape = options.shape;
   const StreamContext& context = options.context;
   self->memory_stride_ = shape.memory_bytes() / shape.num_batches;
   self->disk_stride_ = shape.disk_bytes() / shape.num_batches;
@@ -72,7 +38,7 @@ ActivationStager::~ActivationStager() { Reset(); }
 absl::Status ActivationStager::BeginStep(std::span<const int32_t> batches,
                                          std::span<const int32_t> rows) {
   Reset();
-  const Shape& shape = options_.shape;
+  const ActivationShape& shape = options_.shape;
   if (rows.size() > static_cast<size_t>(shape.num_batches)) {
     return absl::InvalidArgumentError(
         absl::StrCat("a step of ", rows.size(), " micro-batches, but there is ",
@@ -114,7 +80,7 @@ void ActivationStager::Move(size_t turn, bool in) {
   Slot& slot = SlotOf(turn);
   const uint64_t bytes =
       uint64_t{sizeof(float)} * rows_[batch] * options_.shape.hidden;
-  const uint64_t in_memory = MemoryPart(bytes, options_.shape.disk);
+  const uint64_t in_memory = options_.shape.MemoryPart(bytes);
   const uint64_t on_disk = RoundUpToDisk(bytes - in_memory);
   IoEngine& io = *options_.context.io;
   if (on_disk > 0) {

@@ -14,6 +14,7 @@
 #include "runtime/memory/disk/disk_file.h"
 #include "runtime/memory/disk/io_completion.h"
 #include "runtime/memory/host_buffer.h"
+#include "runtime/placement/buffer_sizes.h"
 
 namespace sluice {
 
@@ -33,20 +34,8 @@ namespace sluice {
 // Used by one thread.
 class ActivationStager {
  public:
-  struct Shape {
-    int32_t num_batches = 0;  // at least 2
-    int32_t max_rows = 0;     // of a micro-batch
-    int32_t hidden = 0;
-    double disk = 0;  // share of each micro-batch on disk, above 0, up to 1
-
-    // Bytes, for all micro-batches but for StagingBytes.
-    uint64_t total_bytes() const;   // unpadded
-    uint64_t memory_bytes() const;  // what stays in memory
-    uint64_t disk_bytes() const;    // the file
-    uint64_t staging_bytes() const;
-  };
   struct Options {
-    Shape shape;
+    ActivationShape shape;
     StreamContext context;
   };
   // The errors of DiskFile and HostBuffer.
@@ -76,8 +65,7 @@ class ActivationStager {
   const StreamTotals& totals() const { return totals_; }
 
  private:
-  // One computes, one is read, one is written.
-  static constexpr size_t kSlots = 3;
+  static constexpr size_t kSlots = ActivationShape::kSlots;
 
   struct Turn {
     int32_t batch = 0;

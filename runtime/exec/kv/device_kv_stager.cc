@@ -4,6 +4,7 @@
 
 #include "common/status_macros.h"
 #include "runtime/exec/timed.h"
+#include "runtime/placement/buffer_sizes.h"
 
 namespace sluice {
 
@@ -16,8 +17,7 @@ absl::StatusOr<std::unique_ptr<DeviceKvStager>> DeviceKvStager::Create(
     Options options) {
   std::unique_ptr<DeviceKvStager> self(new DeviceKvStager(std::move(options)));
   const Options& o = self->options_;
-  const size_t bytes = static_cast<size_t>(o.group_pages) * self->page_bytes() +
-                       KvLayout::kSlackBytes;
+  const size_t bytes = KvSlotBytes(self->page_bytes(), o.group_pages);
   for (int i = 0; i < o.slots; ++i) {
     SLUICE_ASSIGN_OR_RETURN(self->slots_.emplace_back(),
                             o.context.device->Allocate("kv staging", bytes));

@@ -1,23 +1,15 @@
 #include "runtime/exec/kv/kv_stager.h"
 
 #include "common/status_macros.h"
+#include "runtime/placement/buffer_sizes.h"
 
 namespace sluice {
 namespace {
 
 // Groups that have memory at a time, at most.
 constexpr size_t kMaxGroups = 64;
-// And if all are as large as they may be.
-constexpr int64_t kConcurrentGroups = 4;
 
 }  // namespace
-
-size_t KvStager::StagingBytes(size_t layer_page_bytes, int64_t pages) {
-  // A group may not wrap around the ring's end: as much again may be lost.
-  return (kConcurrentGroups + 1) * static_cast<size_t>(pages) *
-             layer_page_bytes +
-         RoundUpToDisk(KvLayout::kSlackBytes);
-}
 
 KvStager::KvStager(const Options& options, int64_t group_pages)
     : KvStaging(options.layout, kMaxGroups, group_pages, Tier::kDisk,
@@ -31,7 +23,7 @@ absl::StatusOr<std::unique_ptr<KvStager>> KvStager::Create(
   const size_t page_bytes = options.layout.layer_page_bytes();
   const auto group_pages = static_cast<int64_t>(
       (options.staging_bytes - RoundUpToDisk(KvLayout::kSlackBytes)) /
-      ((kConcurrentGroups + 1) * page_bytes));
+      ((kConcurrentKvGroups + 1) * page_bytes));
   if (group_pages < 1) {
     return absl::InvalidArgumentError("too little memory for KV staging");
   }

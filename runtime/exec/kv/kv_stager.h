@@ -24,17 +24,13 @@ class KvStager : public KvStaging {
   struct Options {
     KvLayout layout;           // page_alignment: kDiskAlignment
     int64_t num_pages = 0;     // on disk
-    size_t staging_bytes = 0;  // StagingBytes() of a sequence at least
+    size_t staging_bytes = 0;  // KvStagingBytes() of a sequence at least
     StreamContext context;
   };
   // The errors of DiskFile and HostBuffer.
   static absl::StatusOr<std::unique_ptr<KvStager>> Create(
       const Options& options);
   ~KvStager() override { Reset(); }
-
-  // What groups of `pages` pages need, three at a time: one that is read, one
-  // that computes, one that is written.
-  static size_t StagingBytes(size_t layer_page_bytes, int64_t pages);
 
   int64_t max_run_pages(Tier) const override { return group_pages_; }
   // Reads the first groups ahead.

@@ -18,7 +18,7 @@ constexpr size_t kPieceBytes = size_t{4} << 20;
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DeviceWeights>> DeviceWeights::Load(
-    WeightStore::Options store, int slots,
+    WeightStore::Options store, int slots, size_t slot_bytes,
     const WeightStore::Progress& progress) {
   std::unique_ptr<DeviceWeights> self(new DeviceWeights(store.context));
   store.to_device = [to = self.get()](int unit,
@@ -29,7 +29,7 @@ absl::StatusOr<std::unique_ptr<DeviceWeights>> DeviceWeights::Load(
   store.context.pool = nullptr;
   SLUICE_ASSIGN_OR_RETURN(self->store_,
                           WeightStore::Load(std::move(store), progress));
-  SLUICE_RETURN_IF_ERROR(self->Start(slots));
+  SLUICE_RETURN_IF_ERROR(self->Start(slots, slot_bytes));
   return self;
 }
 
@@ -55,22 +55,19 @@ absl::Status DeviceWeights::Keep(int unit, std::span<const std::byte> prefix) {
   return done.Wait();
 }
 
-absl::Status DeviceWeights::Start(int slots) {
+absl::Status DeviceWeights::Start(int slots, size_t slot_bytes) {
   units_.resize(store_->num_units());
-  size_t most = 0;
   for (int i = 0; i < store_->num_units(); ++i) {
     const UnitPlacement& place = store_->placement()[i];
-    units_[i].Set(context_, i, place.bytes, place.device_end);
-    if (!units_[i].streamed()) continue;
-    most = std::max(most, place.bytes - units_[i].slot_begin);
+    units_[i].Set(place.bytes, place.device_end, place.device_split);
   }
-  if (most == 0) return absl::OkStatus();
+  if (slot_bytes == 0) return absl::OkStatus();
   {
     MutexLock lock(&mu_);
     slots_.resize(slots);
     for (Slot& slot : slots_) {
-      SLUICE_ASSIGN_OR_RETURN(slot.buffer,
-                              context_.device->Allocate("weight slots", most));
+      SLUICE_ASSIGN_OR_RETURN(
+          slot.buffer, context_.device->Allocate("weight slots", slot_bytes));
     }
     order_ = FirstSweep();
     SkipResident();

@@ -31,10 +31,10 @@ namespace sluice {
 class DeviceWeights : public Weights {
  public:
   // Loads the store, of which the device's share goes to the device at once;
-  // the rest goes there through `slots`. Errors as in WeightStore::Load and
-  // Device::Allocate.
+  // the rest goes there through `slots` of `slot_bytes`. Errors as in
+  // WeightStore::Load and Device::Allocate.
   static absl::StatusOr<std::unique_ptr<DeviceWeights>> Load(
-      WeightStore::Options store, int slots,
+      WeightStore::Options store, int slots, size_t slot_bytes,
       const WeightStore::Progress& progress);
   ~DeviceWeights() override;
 
@@ -65,7 +65,7 @@ class DeviceWeights : public Weights {
   // WeightStore::Options::to_device. Charged to the device.
   absl::Status Keep(int unit, std::span<const std::byte> prefix);
   // From now on nobody else uses the store but for what it tells.
-  absl::Status Start(int slots);
+  absl::Status Start(int slots, size_t slot_bytes);
   void Loop();
   absl::Status Fill(int unit, const Slot& slot);
   UnitOrder FirstSweep() const {

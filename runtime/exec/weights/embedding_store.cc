@@ -7,36 +7,9 @@
 
 #include "common/status_macros.h"
 #include "runtime/exec/timed.h"
+#include "runtime/placement/buffer_sizes.h"
 
 namespace sluice {
-namespace {
-
-// Part of the table that is checked at a time: a multiple of all granules.
-constexpr size_t kCheckBytes = size_t{4} << 20;
-// Rows that are read together: enough for a deep queue.
-constexpr size_t kRowsTogether = 256;
-
-// The blocks that a row may touch.
-size_t RowBlocks(size_t row_bytes) {
-  return row_bytes % kDiskAlignment == 0
-             ? row_bytes
-             : RoundUpToDisk(row_bytes) + kDiskAlignment;
-}
-
-size_t BlocksBytes(size_t row_bytes) {
-  return std::max(kRowsTogether * RowBlocks(row_bytes), kCheckBytes);
-}
-
-}  // namespace
-
-size_t EmbeddingStore::MemoryBytes(const PackedWeights& weights,
-                                   int32_t max_rows) {
-  const size_t row = weights.EmbeddingRowBytes();
-  return weights.EmbeddingBytes() -
-         RoundDownToDisk(weights.EmbeddingTableBytes()) +
-         static_cast<size_t>(max_rows) * row + BlocksBytes(row);
-}
-
 absl::StatusOr<std::unique_ptr<EmbeddingStore>> EmbeddingStore::Load(
     const Options& options, LoadProgress progress) {
   std::unique_ptr<EmbeddingStore> self(new EmbeddingStore(options));
@@ -65,7 +38,7 @@ absl::Status EmbeddingStore::LoadTable(LoadProgress progress) {
       rows_, HostBuffer::Create("embedding rows", max_rows * row_bytes_,
                                 options_.memory));
   SLUICE_ASSIGN_OR_RETURN(
-      blocks_, HostBuffer::Create("embedding rows", BlocksBytes(row_bytes_),
+      blocks_, HostBuffer::Create("embedding rows", RowReadBytes(row_bytes_),
                                   options_.memory));
   if (bytes_ > tail_begin_) {
     SLUICE_ASSIGN_OR_RETURN(
@@ -90,8 +63,8 @@ absl::Status EmbeddingStore::LoadTable(LoadProgress progress) {
 }
 
 absl::Status EmbeddingStore::Use(const ImageFile& image) {
-  for (size_t begin = 0; begin < bytes_; begin += kCheckBytes) {
-    const size_t size = std::min(kCheckBytes, bytes_ - begin);
+  for (size_t begin = 0; begin < bytes_; begin += kTableCheckBytes) {
+    const size_t size = std::min(kTableCheckBytes, bytes_ - begin);
     std::byte* piece = blocks_.as<std::byte>();
     done_.Expect(1);
     options_.io->Read(image.file(), image.image_offset() + begin, {piece, size},
@@ -110,7 +83,7 @@ absl::Status EmbeddingStore::Use(const ImageFile& image) {
 absl::StatusOr<EmbeddingStore::Rows> EmbeddingStore::Gather(
     std::span<const int32_t> tokens) {
   if (image_ == nullptr) return Rows{ImageView::Whole(whole_.data()), tokens};
-  const size_t blocks = RowBlocks(row_bytes_);
+  const size_t blocks = RowBlockBytes(row_bytes_);
   for (size_t first = 0; first < tokens.size(); first += kRowsTogether) {
     const size_t count = std::min(kRowsTogether, tokens.size() - first);
     done_.Expect(static_cast<int>(count));

@@ -41,9 +41,6 @@ class EmbeddingStore {
   static absl::StatusOr<std::unique_ptr<EmbeddingStore>> Load(
       const Options& options, LoadProgress progress);
 
-  // Memory that a table on disk takes: rows, what is not a table, work space.
-  static size_t MemoryBytes(const PackedWeights& weights, int32_t max_rows);
-
   // What Backend::Embed needs for these tokens (at most max_rows): an image,
   // and their numbers in it. Valid until the next call. Errors of DiskFile.
   struct Rows {

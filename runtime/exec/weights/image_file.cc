@@ -15,9 +15,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
-#include "runtime/exec/weight_placement.h"
 #include "runtime/memory/checksum.h"
 #include "runtime/memory/host_buffer.h"
+#include "runtime/placement/buffer_sizes.h"
+#include "runtime/placement/weight_placement.h"
 
 namespace sluice {
 namespace {
@@ -26,7 +27,6 @@ namespace fs = std::filesystem;
 
 constexpr char kMagic[8] = {'S', 'L', 'U', 'I', 'C', 'E', 'I', 'M'};
 constexpr uint32_t kVersion = 1;
-constexpr size_t kMaxKeyBytes = 1024;
 constexpr size_t kWriteBytes = size_t{8} << 20;
 constexpr char kTemporarySuffix[] = ".tmp";
 
@@ -38,17 +38,7 @@ struct FixedHeader {
   uint64_t granule;
   uint64_t num_granules;
 };
-
-uint64_t NumGranules(size_t image_bytes) {
-  const size_t granule = PlacementGranule(image_bytes);
-  return (image_bytes + granule - 1) / granule;
-}
-
-uint64_t HeaderBytes(size_t image_bytes) {
-  return RoundUpToDisk(sizeof(FixedHeader) + kMaxKeyBytes +
-                       NumGranules(image_bytes) * sizeof(uint64_t) +
-                       sizeof(uint64_t));
-}
+static_assert(sizeof(FixedHeader) == kImageFields);
 
 // A budget for buffers that someone else has charged already.
 MemoryBudget* Unlimited() {
@@ -128,10 +118,6 @@ int ImageFile::RemoveOrphans(const fs::path& dir) {
   return removed;
 }
 
-uint64_t ImageFile::FileBytes(size_t image_bytes) {
-  return HeaderBytes(image_bytes) + RoundUpToDisk(image_bytes);
-}
-
 absl::StatusOr<std::unique_ptr<ImageFile>> ImageFile::Open(
     const fs::path& path, const std::string& key, size_t image_bytes) {
   std::error_code error;
@@ -149,7 +135,7 @@ absl::StatusOr<std::unique_ptr<ImageFile>> ImageFile::Open(
         absl::StrCat(path.string(), " is damaged: ", what));
   };
   if (self->file_->bytes() < kDiskAlignment) return damaged("it is too short");
-  const uint64_t header_bytes = HeaderBytes(image_bytes);
+  const uint64_t header_bytes = ImageHeaderBytes(image_bytes);
   SLUICE_ASSIGN_OR_RETURN(
       HostBuffer header,
       HostBuffer::Create("image header",
@@ -164,7 +150,7 @@ absl::StatusOr<std::unique_ptr<ImageFile>> ImageFile::Open(
     return damaged("it does not begin as an image does");
   }
   if (fixed.version != kVersion) return other("version");
-  if (fixed.key_bytes > kMaxKeyBytes)
+  if (fixed.key_bytes > kMaxImageKey)
     return damaged("its header makes no sense");
   const std::byte* next = header.as<std::byte>() + sizeof(fixed);
   if (fixed.key_bytes != key.size() ||
@@ -173,14 +159,14 @@ absl::StatusOr<std::unique_ptr<ImageFile>> ImageFile::Open(
   }
   if (fixed.image_bytes != image_bytes ||
       fixed.granule != PlacementGranule(image_bytes) ||
-      fixed.num_granules != NumGranules(image_bytes)) {
+      fixed.num_granules != ImageGranules(image_bytes)) {
     return other("size");
   }
-  if (self->file_->bytes() < FileBytes(image_bytes)) {
+  if (self->file_->bytes() < ImageFileBytes(image_bytes)) {
     return damaged("it is too short");
   }
   const size_t checked =
-      sizeof(fixed) + kMaxKeyBytes + fixed.num_granules * sizeof(uint64_t);
+      sizeof(fixed) + kMaxImageKey + fixed.num_granules * sizeof(uint64_t);
   uint64_t checksum;
   std::memcpy(&checksum, header.as<std::byte>() + checked, sizeof(checksum));
   if (checksum != BlockChecksum({header.as<std::byte>(), checked})) {
@@ -191,7 +177,7 @@ absl::StatusOr<std::unique_ptr<ImageFile>> ImageFile::Open(
   self->granule_ = fixed.granule;
   self->checksums_.resize(fixed.num_granules);
   std::memcpy(self->checksums_.data(),
-              header.as<std::byte>() + sizeof(fixed) + kMaxKeyBytes,
+              header.as<std::byte>() + sizeof(fixed) + kMaxImageKey,
               fixed.num_granules * sizeof(uint64_t));
   return self;
 }
@@ -199,14 +185,14 @@ absl::StatusOr<std::unique_ptr<ImageFile>> ImageFile::Open(
 absl::Status ImageFile::Write(const fs::path& path, const std::string& key,
                               size_t image_bytes, std::span<std::byte> memory,
                               Fill fill, MemoryBudget* budget) {
-  if (key.size() > kMaxKeyBytes) {
+  if (key.size() > kMaxImageKey) {
     return absl::InternalError("an image's key is too long");
   }
   const size_t granule = PlacementGranule(image_bytes);
   if (memory.size() < image_bytes && memory.size() % granule != 0) {
     return absl::InternalError("an image's window is no multiple of a granule");
   }
-  const uint64_t header_bytes = HeaderBytes(image_bytes);
+  const uint64_t header_bytes = ImageHeaderBytes(image_bytes);
   SLUICE_ASSIGN_OR_RETURN(
       HostBuffer header,
       HostBuffer::Create("image header", header_bytes, Unlimited()));
@@ -216,11 +202,11 @@ absl::Status ImageFile::Write(const fs::path& path, const std::string& key,
   fixed.key_bytes = static_cast<uint32_t>(key.size());
   fixed.image_bytes = image_bytes;
   fixed.granule = granule;
-  fixed.num_granules = NumGranules(image_bytes);
+  fixed.num_granules = ImageGranules(image_bytes);
   std::byte* next = header.as<std::byte>();
   std::memcpy(next, &fixed, sizeof(fixed));
   std::memcpy(next + sizeof(fixed), key.data(), key.size());
-  next += sizeof(fixed) + kMaxKeyBytes;
+  next += sizeof(fixed) + kMaxImageKey;
 
   RemoveOrphans(path.parent_path());
   static std::atomic<int> counter{0};
@@ -229,7 +215,7 @@ absl::Status ImageFile::Write(const fs::path& path, const std::string& key,
   {
     SLUICE_ASSIGN_OR_RETURN(
         std::unique_ptr<DiskFile> file,
-        CreateLocked(temporary.path(), FileBytes(image_bytes), budget));
+        CreateLocked(temporary.path(), ImageFileBytes(image_bytes), budget));
     for (size_t begin = 0; begin < image_bytes; begin += memory.size()) {
       const std::span<std::byte> window =
           memory.first(std::min(memory.size(), image_bytes - begin));

@@ -53,9 +53,6 @@ class ImageFile {
   // says how many there were.
   static int RemoveOrphans(const std::filesystem::path& dir);
 
-  // The room that a file takes.
-  static uint64_t FileBytes(size_t image_bytes);
-
   const DiskFile& file() const { return *file_; }
   // Where the image begins in the file.
   uint64_t image_offset() const { return image_offset_; }

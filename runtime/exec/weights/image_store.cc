@@ -11,6 +11,7 @@
 #include "common/status_macros.h"
 #include "runtime/memory/checksum.h"
 #include "runtime/memory/host_buffer.h"
+#include "runtime/placement/buffer_sizes.h"
 #include "runtime/weights/packed_weights.h"
 
 namespace sluice {
@@ -20,16 +21,6 @@ namespace fs = std::filesystem;
 
 constexpr char kChargeName[] = "weight images";
 constexpr char kImageSuffix[] = ".img";
-
-// Of an image that is being made: little beside the slots for units that large,
-// and large enough that the parts that it cuts, which are packed twice, are
-// few.
-size_t WindowBytes(size_t image_bytes) {
-  constexpr size_t kLeast = size_t{4} << 20;
-  constexpr size_t kGrain = size_t{64} << 10;
-  return std::min(image_bytes,
-                  std::max(kLeast, image_bytes / 16 / kGrain * kGrain));
-}
 
 fs::path ImagesDir(const std::string& disk_dir) {
   return fs::path(disk_dir) / "images";
@@ -95,7 +86,7 @@ absl::StatusOr<std::unique_ptr<ImageFile>> ImageStore::Get(
                             ImageFile::Open(path, key_, bytes));
     SLUICE_ASSIGN_OR_RETURN(
         MemoryCharge charge,
-        options_.disk->Charge(kChargeName, ImageFile::FileBytes(bytes)));
+        options_.disk->Charge(kChargeName, ImageFileBytes(bytes)));
     image->Hold(std::move(charge));
     SLUICE_RETURN_IF_ERROR(use(*image));
     return image;
@@ -112,7 +103,7 @@ absl::StatusOr<std::unique_ptr<ImageFile>> ImageStore::Get(
   {
     SLUICE_ASSIGN_OR_RETURN(
         HostBuffer window,
-        HostBuffer::Create("image being made", WindowBytes(bytes),
+        HostBuffer::Create("image being made", ImageWindowBytes(bytes),
                            options_.memory));
     SLUICE_RETURN_IF_ERROR(ImageFile::Write(
         path, key_, bytes, {window.as<std::byte>(), window.bytes()}, pack,

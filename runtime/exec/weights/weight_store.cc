@@ -33,43 +33,29 @@ absl::StatusOr<std::unique_ptr<WeightStore>> WeightStore::Load(
 }
 
 absl::Status WeightStore::LoadUnits(const Progress& progress) {
-  PackedWeights& packed = *options_.context.packed;
   const LayerRange layers = options_.context.layers;
-  std::vector<size_t> unit_bytes;
-  const auto add = [&](size_t bytes, std::string name) {
-    unit_bytes.push_back(bytes);
-    units_.emplace_back().name = std::move(name);
-  };
-  for (int layer = layers.begin; layer < layers.end; ++layer) {
-    add(packed.LayerBytes(), absl::StrFormat("layer-%04d", layer));
+  const int sections = num_units() - layers.size();
+  units_.resize(num_units());
+  for (int i = 0; i < num_units(); ++i) {
+    units_[i].name =
+        i < layers.size() ? absl::StrFormat("layer-%04d", layers.begin + i)
+        : sections == 1   ? "head"
+                          : absl::StrFormat("head-%04d", i - layers.size());
   }
-  const int sections =
-      layers.end == options_.num_layers ? packed.num_head_sections() : 0;
-  for (int s = 0; s < sections; ++s) {
-    add(packed.HeadBytes(s),
-        sections == 1 ? "head" : absl::StrFormat("head-%04d", s));
-  }
-  placement_ = PlaceWeights(unit_bytes, options_.fractions);
   for (int i = 0; i < num_units(); ++i) {
     SLUICE_RETURN_IF_ERROR(Annotate(LoadUnit(i, progress), units_[i].name));
-    if (placement_[i].device_end > 0) {
+    if (options_.units[i].device_end > 0) {
       SLUICE_RETURN_IF_ERROR(Annotate(MoveToDevice(i), units_[i].name));
     }
     units_[i].resident.PinFor(options_.context.device);
-    if (RealisedPlacement* const sum = options_.placement) {
-      sum->weight_bytes += placement_[i].bytes;
-      sum->weight_host_bytes +=
-          placement_[i].host_end - placement_[i].device_end;
-      sum->weight_device_bytes += placement_[i].device_end;
-    }
   }
   if (!streams()) return absl::OkStatus();
   // Two at least: one in use, one being filled.
-  slots_.resize(std::max(2, options_.slots));
+  slots_.resize(options_.slots);
   for (Slot& slot : slots_) {
     SLUICE_ASSIGN_OR_RETURN(
         slot.buffer,
-        HostBuffer::Create("weight slots", max_streamed_,
+        HostBuffer::Create("weight slots", options_.slot_bytes,
                            options_.context.memory, options_.context.device));
     slot.done = std::make_unique<IoCompletion>();
   }
@@ -90,7 +76,7 @@ absl::Status WeightStore::Pack(int index, const Progress& progress,
 
 absl::Status WeightStore::LoadUnit(int index, const Progress& progress) {
   Unit& unit = units_[index];
-  const UnitPlacement& place = placement_[index];
+  const UnitPlacement& place = options_.units[index];
   const size_t bytes = place.bytes;
   const size_t resident = place.host_end;
   const std::string label =
@@ -102,7 +88,7 @@ absl::Status WeightStore::LoadUnit(int index, const Progress& progress) {
     SLUICE_ASSIGN_OR_RETURN(
         unit.resident,
         HostBuffer::Create(label, bytes, options_.context.memory));
-    unit.Set(options_.context, index, bytes, bytes);
+    unit.Set(bytes, bytes, bytes);
     return Pack(index, progress,
                 ImageWindow::Whole(unit.resident.as<std::byte>(), bytes));
   }
@@ -119,17 +105,14 @@ absl::Status WeightStore::LoadUnit(int index, const Progress& progress) {
                                                                 image);
                                           }));
   if (!packed) SLUICE_RETURN_IF_ERROR(progress(bytes));
-  unit.Set(options_.context, index, bytes, resident);
-  if (unit.streamed()) {
-    max_streamed_ = std::max(max_streamed_, bytes - unit.slot_begin);
-  }
+  unit.Set(bytes, resident, place.host_split);
   return absl::OkStatus();
 }
 
 absl::Status WeightStore::ReadResident(int index, const std::string& label,
                                        const ImageFile& image) {
   Unit& unit = units_[index];
-  const size_t resident = placement_[index].host_end;
+  const size_t resident = options_.units[index].host_end;
   if (resident == 0) return absl::OkStatus();
   SLUICE_ASSIGN_OR_RETURN(
       unit.resident,
@@ -148,8 +131,8 @@ absl::Status WeightStore::ReadResident(int index, const std::string& label,
 
 absl::Status WeightStore::MoveToDevice(int index) {
   Unit& unit = units_[index];
-  const size_t begin = placement_[index].device_end;
-  const size_t rest = placement_[index].host_end - begin;
+  const size_t begin = options_.units[index].device_end;
+  const size_t rest = options_.units[index].host_end - begin;
   SLUICE_RETURN_IF_ERROR(
       options_.to_device(index, {unit.resident.as<std::byte>(), begin}));
   HostBuffer kept;

@@ -12,10 +12,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/policy.h"
 #include "runtime/exec/stream_context.h"
 #include "runtime/exec/sweep_stats.h"
-#include "runtime/exec/weight_placement.h"
 #include "runtime/exec/weights/image_file.h"
 #include "runtime/exec/weights/image_store.h"
 #include "runtime/exec/weights/unit_order.h"
@@ -23,6 +21,7 @@
 #include "runtime/memory/disk/io_completion.h"
 #include "runtime/memory/host_buffer.h"
 #include "runtime/model/checkpoint/tensor_source.h"
+#include "runtime/placement/weight_placement.h"
 #include "runtime/weights/image_view.h"
 #include "runtime/weights/image_window.h"
 
@@ -36,13 +35,13 @@ class WeightStore : public Weights {
     // All pointers must outlive the store.
     StreamContext context;
     const TensorSource* source = nullptr;  // while loading only
-    int num_layers = 0;                    // of the model
-    TierFractions fractions;
-    // Slots for what is streamed: 2, or more to read further ahead.
+    // Where the bytes of each layer lie, and of each section of the head.
+    std::vector<UnitPlacement> units;
+    // Slots for what is streamed, 2 or more to read further ahead, and what of
+    // a unit each has room for; 0: nothing is.
     int slots = 2;
+    size_t slot_bytes = 0;
     const ImageStore* images = nullptr;  // with a disk share
-    // Gets what lies where; while loading only. May be null.
-    RealisedPlacement* placement = nullptr;
     // With a device share: gets each unit's bytes from its beginning that are
     // to live on the device. They leave host memory then, and what Acquire
     // shows of them is undefined.
@@ -57,8 +56,8 @@ class WeightStore : public Weights {
       const Options& options, const Progress& progress);
   ~WeightStore() override;
 
-  int num_units() const { return static_cast<int>(units_.size()); }
-  const std::vector<UnitPlacement>& placement() const { return placement_; }
+  int num_units() const { return static_cast<int>(options_.units.size()); }
+  const std::vector<UnitPlacement>& placement() const { return options_.units; }
 
   void BeginStep(int layer_passes, int head_passes) override;
   absl::StatusOr<ImageView> Acquire(int unit) override;
@@ -83,7 +82,7 @@ class WeightStore : public Weights {
     std::unique_ptr<IoCompletion> done;
   };
 
-  bool streams() const { return max_streamed_ > 0; }
+  bool streams() const { return options_.slot_bytes > 0; }
   explicit WeightStore(const Options& options) : options_(options) {}
   absl::Status LoadUnits(const Progress& progress);
   absl::Status LoadUnit(int index, const Progress& progress);
@@ -101,10 +100,8 @@ class WeightStore : public Weights {
 
   const Options options_;
   StreamTotals totals_;
-  std::vector<UnitPlacement> placement_;
   std::vector<Unit> units_;
   std::vector<Slot> slots_;
-  size_t max_streamed_ = 0;
   UnitOrder order_{1, 0};    // stands at the unit to be begun next
   std::deque<int> filling_;  // slots not yet acquired, in order of use
 };

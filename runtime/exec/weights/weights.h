@@ -1,16 +1,12 @@
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
-#include <span>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runtime/exec/stream_context.h"
 #include "runtime/exec/sweep_stats.h"
 #include "runtime/memory/disk/disk_file.h"
 #include "runtime/weights/image_view.h"
-#include "runtime/weights/packed_weights.h"
 
 namespace sluice {
 
@@ -53,16 +49,10 @@ class Weights {
     int held_slot = -1;     // between Acquire and Release, if streamed
     bool streamed() const { return kept_end < bytes; }
 
-    void Set(const StreamContext& context, int unit, size_t image_bytes,
-             size_t end) {
-      bytes = split = image_bytes;
+    void Set(size_t image_bytes, size_t end, size_t part_begin) {
+      bytes = image_bytes;
       kept_end = end;
-      if (!streamed()) return;
-      const int section = unit - context.layers.size();
-      const std::span<const size_t> parts =
-          section < 0 ? context.packed->LayerParts()
-                      : context.packed->HeadParts(section);
-      split = *(std::upper_bound(parts.begin(), parts.end(), end) - 1);
+      split = part_begin;
       slot_begin = RoundDownToDisk(split);
     }
   };

@@ -5,11 +5,9 @@
 #include <vector>
 
 #include "runtime/kv/kv_layout.h"
+#include "runtime/placement/backend_space.h"
 
 namespace sluice {
-
-// Rows in one call of Attend.
-inline constexpr int32_t kAttentionRows = 32;
 
 // A query as products of integers take it.
 struct QueryCodes {
@@ -40,9 +38,6 @@ class AttentionScratch {
   AttentionScratch(AttentionScratch&&) noexcept = default;
   AttentionScratch& operator=(AttentionScratch&&) noexcept = default;
 
-  // What a scratch takes, to be charged to a budget.
-  static size_t Bytes(int32_t head_dim, int32_t sparse_context);
-
   // Elements from one row to the next in `query` and `accumulator`.
   int32_t stride() const { return stride_; }
   // Where row r's query goes: head_dim elements, already scaled. What lies
@@ -51,8 +46,8 @@ class AttentionScratch {
 
   // The rest is the kernels' own.
 
-  static constexpr int32_t kSumLanes = 16;
-  static constexpr int32_t kGroupRows = 8;  // rows computed at once, at most
+  static constexpr int32_t kSumLanes = kAttentionSumLanes;
+  static constexpr int32_t kGroupRows = kAttentionGroupRows;
 
   // [kAttentionRows, stride]
   float* accumulator() { return parts_.accumulator; }
@@ -101,10 +96,6 @@ class AttentionScratch {
     float* kept_weights;
     uint32_t* masks;
   };
-
-  // Places the parts from `base` on; returns the bytes they take.
-  static size_t Place(int32_t head_dim, int32_t sparse_context, std::byte* base,
-                      Parts* parts);
 
   int32_t stride_;
   int32_t groups_;

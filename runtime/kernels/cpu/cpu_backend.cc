@@ -39,8 +39,7 @@ CpuBackend::CpuBackend(const DecoderSpec& spec, const BackendOptions& options,
 
 absl::StatusOr<BackendParts> CpuBackend::MakeParts(
     const DecoderSpec& spec, const BackendOptions& options, GemmEngine** gemm) {
-  const bool float16 = options.dtype == DType::kFloat16;
-  if (float16 && options.beside == nullptr) {
+  if (options.dtype == DType::kFloat16 && options.beside == nullptr) {
     return absl::UnimplementedError(
         "the CPU does not compute in float16: say --dtype bfloat16, which is "
         "as "
@@ -52,14 +51,11 @@ absl::StatusOr<BackendParts> CpuBackend::MakeParts(
                                              options.marks);
   SLUICE_ASSIGN_OR_RETURN(
       std::unique_ptr<GemmEngine> engine,
-      GemmEngine::Create(float16 ? DType::kFloat32 : options.dtype,
-                         parts.pool.get()));
-  engine->set_table_dtype(options.dtype);
+      GemmEngine::Create(PanelRules::Cpu(options.dtype), parts.pool.get()));
   *gemm = engine.get();
   SLUICE_ASSIGN_OR_RETURN(
-      parts.weights,
-      PackedWeights::Create(spec, options.weights(), std::move(engine),
-                            parts.pool.get(), options.budget));
+      parts.weights, PackedWeights::Create(spec, options, std::move(engine),
+                                           parts.pool.get(), options.budget));
   return parts;
 }
 
@@ -75,12 +71,7 @@ absl::StatusOr<BackendParts> CpuBackend::Create(const DecoderSpec& spec,
 
 absl::Status CpuBackend::Initialize() {
   MemoryBudget* budget = options_.budget;
-  const size_t element = ElementBytes(options_.dtype);
-  const size_t rows = GemmEngine::ReadableRows(options_.max_rows);
-  const size_t qkv = (q_width_ + 2 * kv_width_) * sizeof(float);
-  const size_t wide =
-      std::max(options_.attention_slots == 1 ? qkv : 0,
-               std::max(spec_.intermediate_size, spec_.embed_dim) * element);
+  const CpuSpace space(spec_, options_);
   const auto create = [&](const char* name, size_t bytes) {
     return WorkBuffer::Create(name, bytes, budget, options_.device);
   };
@@ -88,34 +79,26 @@ absl::Status CpuBackend::Initialize() {
     return WorkBuffer::Create("workspace", bytes, budget, options_.device,
                               options_.beside);
   };
-  SLUICE_ASSIGN_OR_RETURN(
-      normed_,
-      create("workspace",
-             rows * std::max(spec_.hidden_size * element,
-                             spec_.embed_dim * gemm_->element_bytes())));
+  SLUICE_ASSIGN_OR_RETURN(normed_, create("workspace", space.normed));
   for (int slot = 0; slot < options_.attention_slots; ++slot) {
     SLUICE_ASSIGN_OR_RETURN(attention_.emplace_back(),
-                            create_copied(rows * q_width_ * element));
+                            create_copied(space.attention));
     if (options_.attention_slots == 1) break;
-    SLUICE_ASSIGN_OR_RETURN(qkv_.emplace_back(), create_copied(rows * qkv));
+    SLUICE_ASSIGN_OR_RETURN(qkv_.emplace_back(), create_copied(space.qkv));
   }
-  SLUICE_ASSIGN_OR_RETURN(wide_, create_copied(rows * wide));
-  if (options_.layers.end == spec_.num_layers) {
-    SLUICE_ASSIGN_OR_RETURN(
-        logits_, create("workspace", size_t{1} * options_.head_rows *
-                                         spec_.vocab_size * sizeof(float)));
+  SLUICE_ASSIGN_OR_RETURN(wide_, create_copied(space.wide));
+  if (space.logits > 0) {
+    SLUICE_ASSIGN_OR_RETURN(logits_, create("workspace", space.logits));
   }
   // What the threads have for themselves, on top of the heap.
-  const int32_t sparse_context =
-      options_.sparsity < 1 ? options_.max_model_len : 0;
+  const size_t gemm_bytes =
+      std::max(gemm_->scratch_bytes(), space.product_threads);
   SLUICE_ASSIGN_OR_RETURN(
       thread_scratch_,
-      budget->Charge(
-          "workspace",
-          gemm_->scratch_bytes() +
-              pool_.num_threads() *
-                  (AttentionScratch::Bytes(spec_.head_dim, sparse_context) +
-                   kPageTokens * spec_.head_dim * sizeof(float))));
+      budget->Charge("workspace",
+                     space.threads - space.product_threads + gemm_bytes));
+  const int32_t sparse_context =
+      options_.sparsity < 1 ? options_.max_model_len : 0;
   for (int i = 0; i < pool_.num_threads(); ++i) {
     attention_scratch_.emplace_back(spec_.head_dim, sparse_context);
   }
@@ -123,10 +106,8 @@ absl::Status CpuBackend::Initialize() {
                   spec_.head_dim);
 
   if (spec_.positions != PositionKind::kRotary) return absl::OkStatus();
-  const size_t bytes = static_cast<size_t>(options_.max_model_len) *
-                       (spec_.rotary.dim / 2) * sizeof(float);
-  SLUICE_ASSIGN_OR_RETURN(rotary_cos_, create("rotary table", bytes));
-  SLUICE_ASSIGN_OR_RETURN(rotary_sin_, create("rotary table", bytes));
+  SLUICE_ASSIGN_OR_RETURN(rotary_cos_, create("rotary table", space.rotary));
+  SLUICE_ASSIGN_OR_RETURN(rotary_sin_, create("rotary table", space.rotary));
   FillRotaryTable(spec_, options_.max_model_len, std::cos, pool_,
                   rotary_cos_.as<float>());
   FillRotaryTable(spec_, options_.max_model_len, std::sin, pool_,

@@ -21,10 +21,9 @@ absl::StatusOr<BackendParts> DiscreteBackend::Create(
   SLUICE_RETURN_IF_ERROR(self->Initialize());
   if (options.layers.end == spec.num_layers) {
     SLUICE_ASSIGN_OR_RETURN(
-        self->logits_, HostBuffer::Create("logits",
-                                          size_t{1} * options.head_rows *
-                                              spec.vocab_size * sizeof(float),
-                                          options.budget, options.device));
+        self->logits_,
+        HostBuffer::Create("logits", CpuSpace(spec, options).logits,
+                           options.budget, options.device));
   }
   parts.backend = std::move(self);
   return parts;

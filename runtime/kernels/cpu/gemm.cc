@@ -17,14 +17,11 @@ constexpr int32_t kLeastSplitRows = 16;
 constexpr int32_t kLeastPartRows = 64;
 
 // Grows when the bytes that Pack writes change.
-constexpr int kFormatVersion = 1;
-
-size_t RoundUp(size_t bytes, size_t multiple) {
-  return (bytes + multiple - 1) / multiple * multiple;
-}
+constexpr int kFormatVersion = 2;
 
 // Makes room for `bytes` behind AlignScratch.
 void GrowScratch(std::vector<std::byte>& scratch, size_t bytes) {
+  if (bytes == 0) return;
   scratch.resize(std::max(scratch.size(), bytes + kScratchAlignment));
 }
 
@@ -63,13 +60,13 @@ struct GemmEngine::PanelShapes {
   }
 };
 
-GemmEngine::GemmEngine(DType dtype, ComputePool* pool)
-    : dtype_(dtype), table_dtype_(dtype), pool_(pool) {}
+GemmEngine::GemmEngine(const PanelRules& rules, ComputePool* pool)
+    : MatrixPacker(rules), pool_(pool) {}
 GemmEngine::~GemmEngine() = default;
 
 absl::StatusOr<std::unique_ptr<GemmEngine>> GemmEngine::Create(
-    DType dtype, ComputePool* pool) try {
-  std::unique_ptr<GemmEngine> self(new GemmEngine(dtype, pool));
+    const PanelRules& rules, ComputePool* pool) try {
+  std::unique_ptr<GemmEngine> self(new GemmEngine(rules, pool));
   const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   for (int i = 0; i < pool->num_threads(); ++i) {
     self->threads_.push_back(std::make_unique<GemmThread>());
@@ -88,7 +85,7 @@ absl::StatusOr<GemmShape*> GemmEngine::Shape(int32_t n, int32_t k) {
   OneOpenMpThread guard;
   SLUICE_ASSIGN_OR_RETURN(
       std::unique_ptr<GemmShape> shape,
-      GemmShape::Create(n, k, dtype_, threads_[0]->stream.get_engine(),
+      GemmShape::Create(n, k, dtype(), threads_[0]->stream.get_engine(),
                         pool_->num_threads()));
   for (auto& thread : threads_) {
     GrowScratch(thread->scratchpad, shape->scratchpad_bytes());
@@ -126,41 +123,33 @@ absl::StatusOr<std::vector<int32_t>> GemmEngine::TileSizes(int32_t n,
   return sizes;
 }
 
-absl::StatusOr<MatrixLayout> GemmEngine::Layout(int32_t n, int32_t k,
-                                                WeightFormat format,
-                                                size_t offset) {
-  if (n < 1 || k < 1 || offset % kPanelAlignment != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "no layout for a matrix of ", n, " x ", k, " at ", offset));
-  }
-  MatrixLayout w;
-  w.n = n;
-  w.k = k;
-  w.format = format;
-  w.offset = offset;
-  w.panel_width = kPanelWidth;
-  const int32_t last = n - (w.num_panels() - 1) * kPanelWidth;
+absl::Status GemmEngine::Prepare(MatrixLayout* w) {
   uint64_t hash = 0xcbf29ce484222325u;
-  for (const int32_t width : {std::min(n, kPanelWidth), last}) {
-    SLUICE_ASSIGN_OR_RETURN(GemmShape * shape, Shape(width, k));
+  const int last = w->num_panels() - 1;
+  for (const int panel : {0, last}) {
+    SLUICE_ASSIGN_OR_RETURN(
+        GemmShape * shape,
+        Shape(w->panel_end(panel) - w->panel_begin(panel), w->k));
     hash = HashText(hash, PackingName(shape->packed_desc()));
     size_t bytes = shape->packed_bytes();
-    if (format != WeightFormat::kFull) {
+    if (w->format != WeightFormat::kFull) {
       SLUICE_RETURN_IF_ERROR(shape->PrepareQuantized(known_order_));
-      bytes = shape->quantized_bytes(format);
-      hash = HashText(hash, absl::StrCat(WeightFormatName(format),
+      bytes = shape->quantized_bytes(w->format);
+      hash = HashText(hash, absl::StrCat(WeightFormatName(w->format),
                                          shape->quantized_in_order()));
       for (auto& thread : threads_) {
         GrowScratch(thread->panel, shape->packed_bytes());
         GrowScratch(thread->plain, shape->plain_bytes());
       }
     }
-    w.last_panel_bytes = RoundUp(bytes, kPanelAlignment);
-    if (width == kPanelWidth) w.whole_panel_bytes = w.last_panel_bytes;
+    if (bytes > w->panel_bytes(panel)) {
+      return absl::InternalError(absl::StrCat(
+          "oneDNN packs a panel of ", w->n, " x ", w->k, " into ", bytes,
+          " bytes, more than the ", w->panel_bytes(panel), " planned for"));
+    }
   }
-  w.packing = hash;
-  w.bytes = w.whole_panel_bytes * (w.num_panels() - 1) + w.last_panel_bytes;
-  return w;
+  w->packing = hash;
+  return absl::OkStatus();
 }
 
 absl::Status GemmEngine::Pack(const MatrixLayout& w, int panel,
@@ -307,7 +296,7 @@ std::string GemmEngine::LayoutKey() const {
   const dnnl_version_t& version = *dnnl::version();
   // Create() made this shape.
   const auto& probe = shapes_.at({64, 64});
-  return absl::StrCat("format ", kFormatVersion, " ", DTypeName(dtype_),
+  return absl::StrCat("format ", kFormatVersion, " ", DTypeName(dtype()),
                       " panel ", kPanelWidth, " oneDNN ", version.major, ".",
                       version.minor, ".", version.patch, " ", version.hash,
                       " isa ", static_cast<int>(dnnl::get_effective_cpu_isa()),

@@ -14,8 +14,8 @@
 #include "absl/status/statusor.h"
 #include "common/types.h"
 #include "runtime/memory/compute_pool.h"
+#include "runtime/placement/backend_space.h"
 #include "runtime/weights/image_view.h"
-#include "runtime/weights/matrix_layout.h"
 #include "runtime/weights/matrix_packer.h"
 
 // Matrix products y = a * W^T by oneDNN, with W packed once, in memory that
@@ -52,33 +52,26 @@ class GemmEngine : public MatrixPacker {
  public:
   static constexpr int32_t kPanelWidth = kPanelColumns;
   // Rows in the largest tile.
-  static constexpr int32_t kTileRows = 128;
-  // Rows that must be readable in the input of a product of `rows`: whole
-  // tiles, and what oneDNN's kernels for float32 on AVX2 read past the last
-  // row: they take 24 at a time.
+  static constexpr int32_t kTileRows = kProductTileRows;
+  // Rows that must be readable in the input of a product of `rows`.
   static constexpr int32_t ReadableRows(int32_t rows) {
-    return (rows + kTileRows - 1) / kTileRows * kTileRows + 32;
+    return sluice::ReadableRows(rows);
   }
   // kUnimplemented if oneDNN has no products of this dtype on this machine.
   // `pool` must outlive the engine.
+  static absl::StatusOr<std::unique_ptr<GemmEngine>> Create(
+      const PanelRules& rules, ComputePool* pool);
   static absl::StatusOr<std::unique_ptr<GemmEngine>> Create(DType dtype,
-                                                            ComputePool* pool);
-  // Of the tables beside the engine's matrices, if not its own.
-  void set_table_dtype(DType dtype) { table_dtype_ = dtype; }
+                                                            ComputePool* pool) {
+    return Create(PanelRules::Cpu(dtype), pool);
+  }
   ~GemmEngine() override;
 
-  DType dtype() const override { return dtype_; }
-  DType table_dtype() const override { return table_dtype_; }
-  // Makes the primitives of the shape, too.
-  absl::StatusOr<MatrixLayout> Layout(int32_t n, int32_t k, WeightFormat format,
-                                      size_t offset) override;
+  // Makes the primitives of the matrix's panels.
+  absl::Status Prepare(MatrixLayout* w) override;
   // `thread` is in [0, pool->num_threads()).
   absl::Status Pack(const MatrixLayout& w, int panel, const float* rows,
                     int thread, std::byte* out) override;
-  // So that a tile has all that the activation needs.
-  bool interleaves_gate() const override { return true; }
-  // Epilogues have float32.
-  bool wants_typed_bias() const override { return false; }
 
   // Gets a finished tile: rows [row, row + rows), columns [col, col + cols),
   // float32 with `cols` floats from row to row. May overwrite it.
@@ -101,7 +94,7 @@ class GemmEngine : public MatrixPacker {
   // of an image on disk.
   std::string LayoutKey() const;
 
-  // Bytes of the threads' scratch memory; grows with Layout().
+  // Bytes of the threads' scratch memory; grows with Prepare().
   size_t scratch_bytes() const;
 
   // Row counts that a shape runs with, for tests.
@@ -111,7 +104,7 @@ class GemmEngine : public MatrixPacker {
   void IgnorePackedOrder() { known_order_ = false; }
 
  private:
-  GemmEngine(DType dtype, ComputePool* pool);
+  GemmEngine(const PanelRules& rules, ComputePool* pool);
   // Made if there is none yet.
   absl::StatusOr<GemmShape*> Shape(int32_t n, int32_t k);
   // Of a panel; kInternal if it is not one that Layout() described.
@@ -129,8 +122,6 @@ class GemmEngine : public MatrixPacker {
   // The first error of a task since the engine was made.
   absl::Status Error() const;
 
-  const DType dtype_;
-  DType table_dtype_;
   ComputePool* const pool_;
   std::map<std::pair<int32_t, int32_t>, std::unique_ptr<GemmShape>> shapes_;
   std::vector<std::unique_ptr<GemmThread>> threads_;

@@ -63,8 +63,8 @@ absl::StatusOr<BackendParts> CudaBackend::Create(const DecoderSpec& spec,
   }
   SLUICE_RETURN_IF_ERROR(
       CudaStatus(cudaSetDevice(place.ordinal), "turning to the device"));
-  SLUICE_ASSIGN_OR_RETURN(const AttentionDevice device,
-                          CurrentAttentionDevice());
+  SLUICE_ASSIGN_OR_RETURN(AttentionDevice device, CurrentAttentionDevice());
+  device.processors = std::min(device.processors, GpuSpace::kMostProcessors);
   if (options.dtype == DType::kBFloat16 && device.capability < 80) {
     return absl::UnimplementedError(
         "this GPU has no products in bfloat16, which came with compute "
@@ -76,7 +76,7 @@ absl::StatusOr<BackendParts> CudaBackend::Create(const DecoderSpec& spec,
                                              options.marks);
   SLUICE_ASSIGN_OR_RETURN(
       parts.weights,
-      PackedWeights::Create(spec, options.weights(),
+      PackedWeights::Create(spec, options,
                             std::make_unique<DeviceMatrices>(options.dtype),
                             parts.pool.get(), options.budget));
   std::unique_ptr<CudaBackend> self(
@@ -102,108 +102,68 @@ absl::Status CudaBackend::Enter() const {
   return CudaStatus(cudaSetDevice(place_.ordinal), "turning to the device");
 }
 
-std::vector<MatrixLayout> CudaBackend::Matrices() const {
-  std::vector<MatrixLayout> all;
-  for (const MatrixLayout* matrix : weights_.layer().matrices()) {
-    all.push_back(*matrix);
-  }
-  const MatrixLayout& project_in = weights_.embedding().project_in;
-  if (project_in.n > 0) all.push_back(project_in);
-  for (const HeadSectionLayout& section : weights_.head()) {
-    if (section.project_out.n > 0) all.push_back(section.project_out);
-    all.push_back(section.head);
-  }
-  return all;
-}
-
 absl::Status CudaBackend::Initialize(ComputePool& pool) {
-  const size_t element = ElementBytes(options_.dtype);
-  const size_t rows = options_.max_rows;
-  const size_t head_rows = options_.head_rows;
-  const size_t qkv = rows * (q_width_ + 2 * kv_width_) * sizeof(float);
-  const bool quantized = options_.weight_format != WeightFormat::kFull;
-  // Few rows of a product with quantized weights come as float.
-  const size_t float_rows =
-      quantized ? std::min<size_t>(rows, kQuantizedProductRows) : 0;
-  const size_t up =
-      std::max(rows * weights_.layer().up.n * element,
-               float_rows * weights_.layer().up.n * sizeof(float));
-  SLUICE_ASSIGN_OR_RETURN(
-      normed_,
-      Allocate(rows * std::max(spec_.hidden_size, spec_.embed_dim) * element));
+  const GpuSpace space(spec_, options_, weights_.images());
+  SLUICE_ASSIGN_OR_RETURN(normed_, Allocate(space.normed));
   for (int slot = 0; slot < options_.attention_slots; ++slot) {
     SLUICE_ASSIGN_OR_RETURN(attention_out_.emplace_back(),
-                            Allocate(rows * q_width_ * element));
+                            Allocate(space.attention));
     if (options_.attention_slots == 1) break;
-    SLUICE_ASSIGN_OR_RETURN(qkv_.emplace_back(), Allocate(qkv));
+    SLUICE_ASSIGN_OR_RETURN(qkv_.emplace_back(), Allocate(space.qkv));
   }
-  SLUICE_ASSIGN_OR_RETURN(
-      wide_, Allocate(std::max({options_.attention_slots == 1 ? qkv : 0, up,
-                                head_rows * spec_.embed_dim * element})));
-  if (spec_.gated_mlp || quantized) {
-    SLUICE_ASSIGN_OR_RETURN(inner_,
-                            Allocate((spec_.gated_mlp ? rows : float_rows) *
-                                     spec_.intermediate_size * element));
+  SLUICE_ASSIGN_OR_RETURN(wide_, Allocate(space.wide));
+  if (space.inner > 0) {
+    SLUICE_ASSIGN_OR_RETURN(inner_, Allocate(space.inner));
   }
-  if (!weights_.head().empty()) SLUICE_RETURN_IF_ERROR(MakeHead());
-  SLUICE_RETURN_IF_ERROR(MakeRotaryTable(pool));
-  return MakeAttention();
+  if (space.logits > 0) SLUICE_RETURN_IF_ERROR(MakeHead(space));
+  SLUICE_RETURN_IF_ERROR(MakeRotaryTable(space, pool));
+  return MakeAttention(space);
 }
 
-absl::Status CudaBackend::MakeHead() {
-  // Less would not be pinned.
-  constexpr size_t kPage = 4096;
-  const size_t rows = options_.head_rows;
-  const size_t bytes = rows * spec_.vocab_size * sizeof(float);
-  SLUICE_ASSIGN_OR_RETURN(logits_, Allocate(bytes));
-  SLUICE_ASSIGN_OR_RETURN(answers_, Allocate(rows * sizeof(Pick)));
+absl::Status CudaBackend::MakeHead(const GpuSpace& space) {
+  SLUICE_ASSIGN_OR_RETURN(logits_, Allocate(space.logits));
+  SLUICE_ASSIGN_OR_RETURN(answers_, Allocate(space.answers));
   SLUICE_ASSIGN_OR_RETURN(
-      host_logits_,
-      HostBuffer::Create("logits", bytes, options_.budget, options_.device));
-  SLUICE_ASSIGN_OR_RETURN(
-      host_answers_,
-      HostBuffer::Create("logits", std::max(kPage, rows * sizeof(Pick)),
-                         options_.budget, options_.device));
-  picks_.reserve(rows);
+      host_logits_, HostBuffer::Create("logits", space.logits, options_.budget,
+                                       options_.device));
+  SLUICE_ASSIGN_OR_RETURN(host_answers_,
+                          HostBuffer::Create("logits", space.host_answers,
+                                             options_.budget, options_.device));
+  picks_.reserve(options_.head_rows);
   return absl::OkStatus();
 }
 
-absl::Status CudaBackend::MakeAttention() {
+absl::Status CudaBackend::MakeAttention(const GpuSpace& space) {
   AttentionShape shape;
   shape.kv = kv_layout_;
   shape.num_heads = spec_.num_heads;
   shape.dtype = options_.dtype;
   shape.scale = spec_.attention_scale;
-  const std::vector<MatrixLayout> matrices = Matrices();
-  SLUICE_ASSIGN_OR_RETURN(const size_t for_products,
-                          ImageProducts::WorkspaceBytes(
-                              matrices, options_.max_rows, device_.processors));
+  SLUICE_ASSIGN_OR_RETURN(
+      const size_t for_products,
+      ImageProducts::WorkspaceBytes(weights_.images().Matrices(),
+                                    options_.max_rows, device_.processors));
   SLUICE_ASSIGN_OR_RETURN(const size_t for_attention,
                           BatchAttention::WorkspaceBytes(
                               shape, device_, options_.sparsity,
                               options_.max_rows, options_.max_model_len));
+  const size_t wanted = std::max(for_products, for_attention);
   SLUICE_ASSIGN_OR_RETURN(workspace_,
-                          Allocate(std::max(for_products, for_attention)));
-  const size_t tokens = sizeof(int32_t) * options_.max_rows;
-  const size_t picks =
-      weights_.head().empty() ? 0 : sizeof(RowPick) * options_.head_rows;
+                          Allocate(std::max(wanted, space.workspace)));
   SLUICE_ASSIGN_OR_RETURN(
-      ring_, UploadRing::Create(
-                 {.device = options_.device,
-                  .host = options_.budget,
-                  .stream = place_.stream,
-                  .most_bytes = std::max(
-                      {2 * tokens, picks,
-                       BatchAttention::UploadBytes(options_.max_rows,
-                                                   options_.max_model_len)})}));
+      ring_, UploadRing::Create({.device = options_.device,
+                                 .host = options_.budget,
+                                 .stream = place_.stream,
+                                 .most_bytes = space.upload_part}));
   SLUICE_ASSIGN_OR_RETURN(
       products_, ImageProducts::Create({.device = options_.device,
                                         .stream = place_.stream,
                                         .dtype = options_.dtype,
                                         .processors = device_.processors,
                                         .workspace = workspace_.data(),
-                                        .workspace_bytes = workspace_.bytes()},
-                                       matrices));
+                                        .workspace_bytes = wanted,
+                                        .expanded_bytes = space.expanded,
+                                        .counter_bytes = space.counters}));
   BatchAttention::Options attention;
   attention.shape = shape;
   attention.device = device_;
@@ -214,23 +174,22 @@ absl::Status CudaBackend::MakeAttention() {
   }
   attention.ring = ring_.get();
   attention.workspace = workspace_.data();
-  attention.workspace_bytes = workspace_.bytes();
+  attention.workspace_bytes = wanted;
   attention.stream = place_.stream;
   SLUICE_ASSIGN_OR_RETURN(attention_, BatchAttention::Create(attention));
-  const size_t step_bytes = 2 * ring_->most_bytes();
-  SLUICE_ASSIGN_OR_RETURN(step_data_, Allocate(step_bytes));
-  SLUICE_ASSIGN_OR_RETURN(
-      step_host_, HostBuffer::Create("workspace", step_bytes, options_.budget,
-                                     options_.device));
+  SLUICE_ASSIGN_OR_RETURN(step_data_, Allocate(space.step_data));
+  SLUICE_ASSIGN_OR_RETURN(step_host_,
+                          HostBuffer::Create("workspace", space.step_data,
+                                             options_.budget, options_.device));
   return CudaStatus(
       cudaEventCreateWithFlags(&step_copied_, cudaEventDisableTiming),
       "making an event");
 }
 
-absl::Status CudaBackend::MakeRotaryTable(ComputePool& pool) {
+absl::Status CudaBackend::MakeRotaryTable(const GpuSpace& space,
+                                          ComputePool& pool) {
   if (spec_.positions != PositionKind::kRotary) return absl::OkStatus();
-  const size_t bytes = static_cast<size_t>(options_.max_model_len) *
-                       (spec_.rotary.dim / 2) * sizeof(float);
+  const size_t bytes = space.rotary;
   SLUICE_ASSIGN_OR_RETURN(rotary_cos_,
                           options_.device->Allocate("rotary table", bytes));
   SLUICE_ASSIGN_OR_RETURN(rotary_sin_,
@@ -566,7 +525,7 @@ StepGraphs::Key CudaBackend::KeyOf(std::span<const BatchView> batches,
       longest = std::max(longest, segment.start + 1);
     }
     key.push_back(batch.rows);
-    key.push_back(BatchAttention::PlannedContext(longest));
+    key.push_back(GpuSpace::PlannedContext(longest));
     key.push_back(reinterpret_cast<intptr_t>(x[k]));
   }
   return key;

@@ -82,14 +82,12 @@ class CudaBackend : public Backend {
               const Place& place, const AttentionDevice& device,
               const BackendParts& parts);
   absl::Status Initialize(ComputePool& pool);
-  absl::Status MakeRotaryTable(ComputePool& pool);
-  absl::Status MakeHead();
-  absl::Status MakeAttention();
+  absl::Status MakeRotaryTable(const GpuSpace& space, ComputePool& pool);
+  absl::Status MakeHead(const GpuSpace& space);
+  absl::Status MakeAttention(const GpuSpace& space);
   absl::StatusOr<DeviceBuffer> Allocate(size_t bytes) {
     return options_.device->Allocate("workspace", bytes);
   }
-  // All matrices that products are taken with.
-  std::vector<MatrixLayout> Matrices() const;
   // Makes the device the calling thread's.
   absl::Status Enter() const;
   // Begins bringing the logits that are not asked about.

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "runtime/placement/gpu_limits.h"
 #include "runtime/sample/pick.h"
 
 // Answers to what is asked of rows of logits, on the device.
@@ -16,6 +17,8 @@ struct RowPick {
   PickRequest request;
   int32_t row = 0;
 };
+static_assert(sizeof(RowPick) == GpuLimits::kRowPickBytes &&
+              sizeof(Pick) == GpuLimits::kPickBytes);
 
 // out[i] = the answer to picks[i], of logits[row * vocab, + vocab): what the
 // host's PickToken gives. Logits are compared as they are, and weights (the

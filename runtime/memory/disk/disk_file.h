@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/blocks.h"
 #include "common/threads/mutex.h"
 #include "runtime/memory/memory_budget.h"
 
@@ -15,14 +16,14 @@ namespace sluice {
 
 // Offsets, lengths and addresses of all disk I/O are multiples of this: it
 // serves every usual disk and is a page of the usual processors.
-inline constexpr size_t kDiskAlignment = 4096;
+inline constexpr size_t kDiskAlignment = kBlockBytes;
 
 inline constexpr uint64_t RoundUpToDisk(uint64_t bytes) {
-  return (bytes + kDiskAlignment - 1) / kDiskAlignment * kDiskAlignment;
+  return RoundUpToBlock(bytes);
 }
 
 inline constexpr uint64_t RoundDownToDisk(uint64_t bytes) {
-  return bytes / kDiskAlignment * kDiskAlignment;
+  return RoundDownToBlock(bytes);
 }
 
 // Bytes that this process may still write to the file system of `dir`. Errors

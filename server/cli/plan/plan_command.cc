@@ -23,7 +23,6 @@
 #include "coordinator/coordinator.h"
 #include "coordinator/jobs/job_manager.h"
 #include "coordinator/planning/length_histogram.h"
-#include "coordinator/planning/model_shape_of.h"
 #include "coordinator/planning/plan_json.h"
 #include "coordinator/planning/policy_choices.h"
 #include "scheduler/plan/partition.h"
@@ -336,7 +335,7 @@ absl::StatusOr<Case> MakeCase(const PlanFlags& flags,
                      " positions, prompt and answer, but there are only ",
                      c.coordinator->max_model_len(), " (--max-model-len)"));
   }
-  request.model = c.coordinator->shape();
+  request.model = c.coordinator->model();
   request.dtype = c.coordinator->policy().dtype;
   request.workload = lengths.ToWorkload();
   request.most_latency_seconds = flags.latency;

@@ -24,30 +24,35 @@ double HostMemory(absl::string_view hardware) {
   return hardware == "t4" ? 208 * kGiB : 240e9;
 }
 
-ModelShape Opt(int32_t layers, int32_t hidden, int32_t heads) {
-  return {.num_layers = layers,
-          .hidden = hidden,
-          .embed = hidden,
-          .heads = heads,
-          .kv_heads = heads,
-          .head_dim = hidden / heads,
-          .intermediate = 4 * hidden,
-          .vocab = 50272,
-          .position_rows = 2050,
-          .gated_mlp = false,
-          .tied_embeddings = true};
+DecoderSpec Model(int32_t layers, int32_t hidden, int32_t heads) {
+  DecoderSpec model;
+  model.num_layers = layers;
+  model.hidden_size = model.embed_dim = hidden;
+  model.num_heads = model.num_kv_heads = heads;
+  model.head_dim = model.rotary.dim = hidden / heads;
+  return model;
 }
 
-ModelShape Llama(int32_t layers, int32_t hidden, int32_t heads,
-                 int32_t intermediate) {
-  return {.num_layers = layers,
-          .hidden = hidden,
-          .embed = hidden,
-          .heads = heads,
-          .kv_heads = heads,
-          .head_dim = hidden / heads,
-          .intermediate = intermediate,
-          .vocab = 32000};
+DecoderSpec Opt(int32_t layers, int32_t hidden, int32_t heads) {
+  DecoderSpec model = Model(layers, hidden, heads);
+  model.intermediate_size = 4 * hidden;
+  model.vocab_size = 50272;
+  model.norm = NormKind::kLayerNorm;
+  model.qkv_bias = model.out_bias = model.mlp_bias = true;
+  model.positions = PositionKind::kLearned;
+  model.max_positions = 2048;
+  model.position_offset = 2;
+  model.gated_mlp = false;
+  model.tied_embeddings = true;
+  return model;
+}
+
+DecoderSpec Llama(int32_t layers, int32_t hidden, int32_t heads,
+                  int32_t intermediate) {
+  DecoderSpec model = Model(layers, hidden, heads);
+  model.intermediate_size = intermediate;
+  model.vocab_size = 32000;
+  return model;
 }
 
 }  // namespace
@@ -143,7 +148,7 @@ absl::StatusOr<std::vector<PublishedRun>> MoreRuns() {
   return ReadRuns(SLUICE_TESTS_DIR "/bench/paper/flexgen_more.csv");
 }
 
-absl::StatusOr<ModelShape> PaperModel(absl::string_view name) {
+absl::StatusOr<DecoderSpec> PaperModel(absl::string_view name) {
   if (name == "opt-6.7b") return Opt(32, 4096, 32);
   if (name == "opt-13b") return Opt(40, 5120, 40);
   if (name == "opt-30b") return Opt(48, 7168, 56);
@@ -154,9 +159,9 @@ absl::StatusOr<ModelShape> PaperModel(absl::string_view name) {
   return absl::NotFoundError(absl::StrCat("no sizes of ", name));
 }
 
-TierFractions PlacedWeights(const ModelShape& model,
+TierFractions PlacedWeights(const DecoderSpec& model,
                             const TierFractions& requested) {
-  const double hidden = model.hidden, inner = model.intermediate;
+  const double hidden = model.hidden_size, inner = model.intermediate_size;
   const double square = hidden * hidden, wide = hidden * inner;
   // As FlexGen lists them: q, k, v and out, up and down, each with its bias,
   // and the norm's two vectors. Llama: gate, up and down, and the norm's one.
@@ -190,7 +195,7 @@ TierFractions PlacedWeights(const ModelShape& model,
   return {placed.device / all, placed.host / all, placed.disk / all};
 }
 
-Policy PolicyOf(const PublishedRun& run, const ModelShape& model) {
+Policy PolicyOf(const PublishedRun& run, const DecoderSpec& model) {
   Policy policy;
   policy.gbs = run.gbs;
   policy.num_microbatches = run.num_microbatches;
@@ -299,31 +304,31 @@ namespace {
 // Weights in host memory. Where they are pinned, PyTorch's allocator
 // (since 2.0) rounds each tensor up to a power of two; FlexGen's own runs are
 // older.
-double WeightsOnHost(const PublishedRun& run, const ModelShape& model,
+double WeightsOnHost(const PublishedRun& run, const DecoderSpec& model,
                      double share) {
   const bool rounds = run.hardware == "a100";
   const auto bytes = [&](double elements) {
     const double exact = elements * (run.compress_weights ? 4.5 / 8 : 2);
     return rounds ? std::exp2(std::ceil(std::log2(exact))) : exact;
   };
-  const double hidden = model.hidden, inner = model.intermediate;
+  const double hidden = model.hidden_size, inner = model.intermediate_size;
   const double layer = 4 * bytes(hidden * hidden) +
                        (model.gated_mlp ? 3 : 2) * bytes(hidden * inner);
   return model.num_layers * layer * share;
 }
 
 // KV of all sequences in host memory, of one position.
-double HostKvBytes(const PublishedRun& run, const ModelShape& model) {
+double HostKvBytes(const PublishedRun& run, const DecoderSpec& model) {
   const KvFormat format =
       run.compress_kv ? KvFormat::kInt4 : KvFormat::kBFloat16;
-  return model.kv_bytes_per_position(format) * model.num_layers * run.block() *
+  return KvBytesPerPosition(model, format) * model.num_layers * run.block() *
          run.kv_cache.host;
 }
 
 // Seconds of decoding in which memory is paged: in each step, all of the KV
 // cache that has no room beside the weights comes from swap. LM-Offload
 // reports up to 326 GB for runs on a machine of 240 + 40.
-double PagingSeconds(const PublishedRun& run, const ModelShape& model,
+double PagingSeconds(const PublishedRun& run, const DecoderSpec& model,
                      double weights, const FittedConstants& constants) {
   const double room = HostMemory(run.hardware) - weights;
   const double position = HostKvBytes(run, model);
@@ -338,7 +343,7 @@ double PagingSeconds(const PublishedRun& run, const ModelShape& model,
 
 absl::StatusOr<PaperPrediction> PredictRun(const PublishedRun& run,
                                            const FittedConstants& constants) {
-  SLUICE_ASSIGN_OR_RETURN(const ModelShape model, PaperModel(run.model));
+  SLUICE_ASSIGN_OR_RETURN(const DecoderSpec model, PaperModel(run.model));
   const MachineProfile machine = PaperMachine(run.hardware, constants);
   StageCase stage;
   stage.model = &model;

@@ -8,7 +8,7 @@
 #include "common/machine_profile.h"
 #include "common/policy.h"
 #include "scheduler/cost/cost_model.h"
-#include "scheduler/cost/model_shape.h"
+#include "scheduler/cost/model_sizes.h"
 
 // Published runs of FlexGen, in the cost model's terms.
 
@@ -39,17 +39,17 @@ absl::StatusOr<std::vector<PublishedRun>> ParsePublishedRuns(
     absl::string_view csv);
 
 // kNotFound for a model that no run has.
-absl::StatusOr<ModelShape> PaperModel(absl::string_view name);
+absl::StatusOr<DecoderSpec> PaperModel(absl::string_view name);
 
 // FlexGen's placement of weights (init_weight_list in its flex_opt.py): whole
 // tensors of each half of a layer; one goes to the disk, the host or the
 // device as the middle of its bytes lies in the percentages, in this order.
 // What it comes to for a layer.
-TierFractions PlacedWeights(const ModelShape& model,
+TierFractions PlacedWeights(const DecoderSpec& model,
                             const TierFractions& requested);
 
 // The run's policy, with what was placed.
-Policy PolicyOf(const PublishedRun& run, const ModelShape& model);
+Policy PolicyOf(const PublishedRun& run, const DecoderSpec& model);
 
 // What a machine does that no data sheet says; the rest of its profile is data
 // sheets' and the constants that FlexGen's cost-model script ships.

@@ -78,7 +78,7 @@ TEST(PaperTest, RefusesLinesThatAreNoRuns) {
 
 // Requested percent of weights on the device -> percent of a layer's bytes.
 TEST(PaperTest, PlacementIsFlexGensStaircase) {
-  const ModelShape opt = *PaperModel("opt-30b");
+  const DecoderSpec opt = *PaperModel("opt-30b");
   const std::map<int, double> stairs = {
       {0, 0},      {10, 0},     {15, 8.33}, {25, 8.33},  {30, 41.67},
       {35, 41.67}, {40, 50},    {60, 50},   {65, 58.33}, {75, 58.33},
@@ -93,7 +93,7 @@ TEST(PaperTest, PlacementIsFlexGensStaircase) {
   EXPECT_NEAR(half.disk, 0.5, 1e-4);
   EXPECT_NEAR(half.host, 0.5, 1e-4);
   // Llama's MLP has three matrices.
-  const ModelShape llama = *PaperModel("llama-65b");
+  const DecoderSpec llama = *PaperModel("llama-65b");
   const double attention = 4.0 * 8192 * 8192, mlp = 3.0 * 8192 * 22016;
   EXPECT_NEAR(PlacedWeights(llama, {0.14, 0.86, 0}).device,
               attention / 4 / (attention + mlp), 1e-4);

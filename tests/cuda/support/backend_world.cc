@@ -27,18 +27,19 @@ std::unique_ptr<BackendWorld> BackendWorld::Create(const DecoderSpec& spec,
                                                    Device* device,
                                                    cudaStream_t stream) {
   std::unique_ptr<BackendWorld> world(new BackendWorld(spec, options, device));
-  BackendOptions backend_options = {.layers = {0, spec.num_layers},
-                                    .dtype = options.dtype,
-                                    .weight_format = options.weight_format,
-                                    .kv_format = options.kv_format,
-                                    .sparsity = options.sparsity,
-                                    .max_rows = options.max_rows,
-                                    .head_rows = options.head_rows,
-                                    .max_model_len = options.max_model_len,
-                                    .threads = 2,
-                                    .attention_slots = options.attention_slots,
-                                    .budget = &world->memory_,
-                                    .device = device};
+  BackendOptions backend_options;
+  backend_options.layers = {0, spec.num_layers};
+  backend_options.dtype = options.dtype;
+  backend_options.weight_format = options.weight_format;
+  backend_options.kv_format = options.kv_format;
+  backend_options.sparsity = options.sparsity;
+  backend_options.max_rows = options.max_rows;
+  backend_options.head_rows = options.head_rows;
+  backend_options.max_model_len = options.max_model_len;
+  backend_options.threads = 2;
+  backend_options.attention_slots = options.attention_slots;
+  backend_options.budget = &world->memory_;
+  backend_options.device = device;
   auto backend = device == nullptr
                      ? CreateBackend(BackendKind::kCpu, spec, backend_options)
                      : CudaBackend::Create(spec, backend_options, {0, stream});
@@ -94,7 +95,7 @@ std::vector<float> BackendWorld::Read(const Piece& from, size_t count) {
 
 template <typename Pack>
 BackendWorld::Image BackendWorld::Load(size_t bytes,
-                                       std::span<const size_t> parts,
+                                       const PartBegin& part_begin,
                                        const Pack& pack) {
   auto packed = HostBuffer::Create("packed", bytes, &memory_);
   EXPECT_TRUE(packed.ok()) << packed.status();
@@ -103,8 +104,8 @@ BackendWorld::Image BackendWorld::Load(size_t bytes,
                 ImageWindow::Whole(packed->as<std::byte>(), bytes)));
   Image image;
   random_ = random_ * 1664525 + 1013904223;
-  const size_t split = options_.cut_images && !parts.empty()
-                           ? parts[(random_ >> 8) % parts.size()]
+  const size_t split = options_.cut_images && part_begin != nullptr
+                           ? part_begin((random_ >> 8) % bytes)
                            : 0;
   const size_t high = split / kBlock * kBlock;
   image.low = Allocate(std::max<size_t>(split, 1));
@@ -118,20 +119,23 @@ BackendWorld::Image BackendWorld::Load(size_t bytes,
 void BackendWorld::Load(const TensorSource& source) {
   PackedWeights& b = *parts_.weights;
   random_ = options_.seed;
-  embedding_ = Load(b.EmbeddingBytes(), {}, [&](auto progress, auto to) {
+  embedding_ = Load(b.EmbeddingBytes(), nullptr, [&](auto progress, auto to) {
     return b.PackEmbedding(source, progress, to);
   });
   for (int layer = 0; layer < spec_.num_layers; ++layer) {
-    layers_.push_back(
-        Load(b.LayerBytes(), b.LayerParts(), [&](auto progress, auto to) {
+    layers_.push_back(Load(
+        b.LayerBytes(), [&](size_t at) { return b.layer().PartBegin(at); },
+        [&](auto progress, auto to) {
           return b.PackLayer(layer, source, progress, to);
         }));
   }
   for (int section = 0; section < b.num_head_sections(); ++section) {
-    head_.push_back(Load(b.HeadBytes(section), b.HeadParts(section),
-                         [&](auto progress, auto to) {
-                           return b.PackHead(section, source, progress, to);
-                         }));
+    head_.push_back(Load(
+        b.HeadBytes(section),
+        [&](size_t at) { return b.head()[section].PartBegin(at); },
+        [&](auto progress, auto to) {
+          return b.PackHead(section, source, progress, to);
+        }));
   }
   if (options_.expand) expanded_ = Allocate(b.ExpandedLayerBytes());
   std::mt19937 random(options_.seed);

@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -97,8 +98,10 @@ class BackendWorld {
   void Load(const TensorSource& source);
   Piece Allocate(size_t bytes);
   void Write(const Piece& to, const std::byte* from, size_t bytes);
+  // Of the byte at an offset, where its part begins; null: not to be cut.
+  using PartBegin = std::function<size_t(size_t offset)>;
   template <typename Pack>
-  Image Load(size_t bytes, std::span<const size_t> parts, const Pack& pack);
+  Image Load(size_t bytes, const PartBegin& part_begin, const Pack& pack);
   std::vector<float> Read(const Piece& from, size_t count);
   void RunLayer(int layer, std::vector<BatchView>& batches,
                 std::vector<std::vector<SegmentView>>& segments,

@@ -35,10 +35,10 @@ class ActivationStagerTest : public testing::Test {
     return ActivationStager::Create(
         {.shape = {batches, kMaxRows, kHidden, disk},
          .context = {.memory = &memory_,
-                       .disk = &disk_,
-                       .disk_dir = dir_.path(),
-                       .io = io_.get(),
-                       .overlap = overlap}});
+                     .disk = &disk_,
+                     .disk_dir = dir_.path(),
+                     .io = io_.get(),
+                     .overlap = overlap}});
   }
 
   // A step of `layers` turns of each micro-batch: the first one makes its
@@ -142,7 +142,7 @@ TEST_F(ActivationStagerTest, WhatMovesIsTheShareOnDisk) {
 TEST_F(ActivationStagerTest, RoomIsChargedByName) {
   constexpr int32_t kRows = 2048;
   for (const double disk : {0.1, 0.25, 0.5, 0.77, 1.0}) {
-    const ActivationStager::Shape shape = {3, kRows, 1000, disk};
+    const ActivationShape shape = {3, kRows, 1000, disk};
     EXPECT_EQ(shape.total_bytes(), uint64_t{4} * 3 * kRows * 1000);
     EXPECT_NEAR(static_cast<double>(shape.memory_bytes()) /
                     static_cast<double>(shape.total_bytes()),
@@ -153,7 +153,7 @@ TEST_F(ActivationStagerTest, RoomIsChargedByName) {
   }
   auto stager = Create(4, 0.5, true);
   ASSERT_TRUE(stager.ok()) << stager.status();
-  const ActivationStager::Shape shape = {4, kMaxRows, kHidden, 0.5};
+  const ActivationShape shape = {4, kMaxRows, kHidden, 0.5};
   EXPECT_EQ(memory_.holders().at("activations"), shape.memory_bytes());
   EXPECT_EQ(memory_.holders().at("activation staging"), shape.staging_bytes());
   EXPECT_EQ(disk_.holders().at("activations"), shape.disk_bytes());
@@ -195,9 +195,9 @@ TEST_F(ActivationStagerTest, TooLittleRoomIsRefusedByName) {
   const ActivationStager::Options options = {
       .shape = {2, kMaxRows, kHidden, 0.5},
       .context = {.memory = &memory_,
-                    .disk = &none,
-                    .disk_dir = dir_.path(),
-                    .io = io_.get()}};
+                  .disk = &none,
+                  .disk_dir = dir_.path(),
+                  .io = io_.get()}};
   const absl::Status status = ActivationStager::Create(options).status();
   EXPECT_TRUE(absl::IsResourceExhausted(status));
   EXPECT_TRUE(absl::StrContains(status.message(), "activations")) << status;

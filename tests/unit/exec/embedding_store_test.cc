@@ -129,9 +129,12 @@ TEST_P(EmbeddingStoreTest, RowsOnDiskAreTheRows) {
     EXPECT_EQ(progress_, (*store)->bytes());
     EXPECT_EQ((*store)->bytes(), (*resident)->bytes());
     // What is kept on disk counts, also when it was there before.
-    EXPECT_EQ(disk_.used_bytes(), ImageFile::FileBytes((*store)->bytes()));
-    EXPECT_EQ(memory_.used_bytes() - before,
-              EmbeddingStore::MemoryBytes(*parts_.weights, kStepRows));
+    EXPECT_EQ(disk_.used_bytes(), ImageFileBytes((*store)->bytes()));
+    EXPECT_EQ(
+        memory_.used_bytes() - before,
+        EmbeddingOnDiskBytes(
+            MakeEmbeddingLayout(spec_, 600, PanelRules::Cpu(GetParam().dtype)),
+            kStepRows));
     for (const size_t count : {1, 2, 255, 256, 257, kStepRows}) {
       std::vector<int32_t> tokens = {spec_.vocab_size - 1, 0};
       tokens.resize(count);

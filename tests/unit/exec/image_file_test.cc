@@ -14,9 +14,9 @@
 #include <iterator>
 #include <string>
 
-#include "runtime/exec/weight_placement.h"
 #include "runtime/exec/weights/image_store.h"
 #include "runtime/memory/host_buffer.h"
+#include "runtime/placement/weight_placement.h"
 #include "tests/support/temp_dir.h"
 
 namespace sluice {
@@ -87,7 +87,7 @@ TEST_F(ImageFileTest, ComesBackAsItWas) {
   ASSERT_TRUE(Write(path_, &disk_).ok());
   EXPECT_EQ(disk_.used_bytes(), 0u);
   EXPECT_THAT(Files(), testing::ElementsAre("unit.img"));
-  EXPECT_EQ(std::filesystem::file_size(path_), ImageFile::FileBytes(kBytes));
+  EXPECT_EQ(std::filesystem::file_size(path_), ImageFileBytes(kBytes));
   auto file = ImageFile::Open(path_, "key", kBytes);
   ASSERT_TRUE(file.ok()) << file.status();
   auto back = HostBuffer::Create("back", kBytes, &memory_);
@@ -170,7 +170,7 @@ TEST_F(ImageFileTest, DamageIsFound) {
   }
   EXPECT_TRUE(ImageFile::Open(path_, "key", kBytes).ok());
   // Cut short.
-  for (const uint64_t size : {ImageFile::FileBytes(kBytes) - 4096, offset,
+  for (const uint64_t size : {ImageFileBytes(kBytes) - 4096, offset,
                               uint64_t{4096}, uint64_t{100}, uint64_t{0}}) {
     std::filesystem::resize_file(path_, size);
     const auto cut = ImageFile::Open(path_, "key", kBytes);

@@ -34,13 +34,13 @@ class KvStagerTest : public testing::Test {
     stager_.reset();
     auto stager = KvStager::Create({.layout = layout_,
                                     .num_pages = kSequences * kPagesEach,
-                                    .staging_bytes = KvStager::StagingBytes(
+                                    .staging_bytes = KvStagingBytes(
                                         layout_.layer_page_bytes(), kPagesEach),
                                     .context = {.memory = &memory_,
-                                                  .disk = &disk_,
-                                                  .disk_dir = dir_.path(),
-                                                  .io = io_.get(),
-                                                  .overlap = overlap}});
+                                                .disk = &disk_,
+                                                .disk_dir = dir_.path(),
+                                                .io = io_.get(),
+                                                .overlap = overlap}});
     ASSERT_TRUE(stager.ok()) << stager.status();
     stager_ = *std::move(stager);
     EXPECT_EQ(stager_->max_run_pages(Tier::kDisk), kPagesEach);

@@ -227,7 +227,7 @@ TEST_P(StageDeviceTest, ATableSaysWhatWantsTheDevice) {
   const auto chain = StageChain::Create(spec_, RandomSource(3), options);
   ASSERT_TRUE(absl::IsResourceExhausted(chain.status())) << chain.status();
   for (const char* word : {"device memory is short by", "--device-memory",
-                           "2097152", "\n  workspace (held)", "\n  weights ",
+                           "2097152", "\n  workspace ", "\n  weights ",
                            "\n  kv cache ", "\n  activations "}) {
     EXPECT_THAT(chain.status().message(), testing::HasSubstr(word));
   }

@@ -13,18 +13,22 @@ import re
 import subprocess
 import sys
 
-# What a room may include of the others. Generated headers (sluice/v1/...) belong to proto.
+# What placement is computed from: data, and no more.
+PURE = ["runtime/model/decoder_spec.h", "runtime/kv/kv_layout.h"]
+
+# What a room, or a drawer of one, may include of the others. Generated headers (sluice/v1/...) belong to proto.
 MAY_INCLUDE = {
     "common": ["common/"],
     "proto": ["proto/", "common/"],
-    "scheduler": ["scheduler/", "common/"],
+    "scheduler": ["scheduler/", "common/", "runtime/placement/", *PURE],
     "runtime": ["runtime/", "common/"],
+    "runtime/placement": ["runtime/placement/", "common/", *PURE],
     "worker": ["worker/", "runtime/", "proto/", "common/"],
     "coordinator": ["coordinator/", "scheduler/", "proto/", "common/", "runtime/text/",
                     "runtime/model/"],
     "server": ["server/", "coordinator/", "scheduler/", "proto/", "common/"],
 }
-ROOMS = [*MAY_INCLUDE, "tests", "deploy"]
+ROOMS = [*(room for room in MAY_INCLUDE if "/" not in room), "tests", "deploy"]
 
 # What a drawer of the runtime may include of the runtime's others: all within "a/", only what lies in "a/*" itself, or
 # one header. A folder without a row goes by the row of the folder that holds it.
@@ -34,7 +38,7 @@ KERNELS = [*BASE, "runtime/kernels/*"]
 CUDA_FACE = "runtime/kernels/cuda/cuda_access.h"  # for those who know nothing of CUDA
 # What the drawers of exec have in common.
 STAGE = [*KERNELS, *(f"runtime/exec/{name}.h" for name in
-                     ("device_compute", "stage_work", "sweep_stats", "timed", "weight_placement"))]
+                     ("device_compute", "stage_work", "stream_context", "sweep_stats", "timed"))]
 RUNTIME_MAY_INCLUDE = {
     "runtime/trace": [],
     "runtime/text": ["runtime/text/"],
@@ -46,7 +50,7 @@ RUNTIME_MAY_INCLUDE = {
     "runtime/quant": ["runtime/model/"],
     "runtime/memory": ["runtime/trace/"],
     "runtime/kv": ["runtime/memory/"],
-    "runtime/placement": ["runtime/model/decoder_spec.h"],
+    "runtime/placement": PURE,
     "runtime/weights": ["runtime/memory/", "runtime/model/", "runtime/quant/", "runtime/placement/"],
     "runtime/kernels": [*BASE, CUDA_FACE],
     "runtime/kernels/cpu": KERNELS,
@@ -68,6 +72,8 @@ RUNTIME_EXCEPTIONS = {
     ("runtime/kernels/backend_factory.cc", "runtime/kernels/cpu/discrete_backend.h"): "likewise",
 }
 
+SWEEP = "runtime/exec/stage_sweep."
+
 WIRE = ["grpc/*", "grpcpp/*", "google/*", "sluice/*"]
 EDGE = ["prometheus/*", "CLI/*"]  # exporters and flags
 LIBRARIES = ["nlohmann/*", "sqlite3.h", "unicode/*", "pcre2.h", "hwy/*", "oneapi/*", "dnnl*"]
@@ -82,6 +88,7 @@ MUST_NOT_INCLUDE = {
     "common/metrics": WIRE + ["CLI/*"] + LIBRARIES,  # the exporter
     "scheduler": WIRE + EDGE + LIBRARIES + CLOCKS_THREADS_IO,
     "runtime": WIRE + EDGE,
+    "runtime/placement": WIRE + EDGE + LIBRARIES + CLOCKS_THREADS_IO,
     "coordinator": ["runtime/kernels/*"],
 }
 
@@ -185,15 +192,16 @@ def include_error(path, included):
         return None
     drawer = "/".join(path.split("/")[:2])
     if matches(included, MUST_NOT_INCLUDE.get(drawer, MUST_NOT_INCLUDE.get(room, []))):
-        return f"{room} must not include {included}"
+        return f"{drawer if drawer in MAY_INCLUDE else room} must not include {included}"
     if matches(included, GRPC) and not matches(path, GRPC_ONLY_IN):
         return f"{included}: gRPC stays in {', '.join(GRPC_ONLY_IN)}"
-    if room in MAY_INCLUDE:
+    who = drawer if drawer in MAY_INCLUDE else room
+    if who in MAY_INCLUDE:
         part = "proto/" if included.startswith("sluice/") else included
         if part.split("/")[0] in ROOMS and "/" in part and not any(
                 part.startswith(allowed)
-                for allowed in MAY_INCLUDE[room] + MAY_ALSO_INCLUDE.get(path, [])):
-            return f"{room} must not include {included}"
+                for allowed in MAY_INCLUDE[who] + MAY_ALSO_INCLUDE.get(path, [])):
+            return f"{who} must not include {included}"
     if room == "runtime" and included.startswith("runtime/"):
         return runtime_error(path, included)
     return None
@@ -204,6 +212,8 @@ def check_file(path, text):
     for number, line in enumerate(lines, 1):
         if OUTSIDE in line:
             yield number, f"names {OUTSIDE}, which is not part of the project"
+        if path.startswith(SWEEP) and "nullptr" in line:
+            yield number, "the sweep asks nothing of its streams: what is absent is a stream of its own"
         if path.endswith(CODE):
             include = INCLUDE.match(line)
             error = include and include_error(path, include.group(1))

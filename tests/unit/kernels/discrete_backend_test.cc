@@ -52,11 +52,13 @@ class DiscreteBackendTest : public testing::Test {
     batch_ = {.rows = kRows, .tokens = tokens_, .segments = segments_};
   }
   BackendOptions Options() {
-    return {.layers = {0, 1},
-            .max_rows = 16,
-            .max_model_len = 64,
-            .budget = &host_memory_,
-            .device = device_.get()};
+    BackendOptions options;
+    options.layers = {0, 1};
+    options.max_rows = 16;
+    options.max_model_len = 64;
+    options.budget = &host_memory_;
+    options.device = device_.get();
+    return options;
   }
   static std::byte* Align(std::byte* p) {
     const auto at = reinterpret_cast<uintptr_t>(p);
@@ -122,7 +124,8 @@ TEST_F(DiscreteBackendTest, RefusesWhatIsNot) {
   ExpectRefused(backend_->Mlp(0, OnDevice(), batch_, host_x), "activations");
   // The part behind the split only.
   Backend::LayerImage split = OnDevice();
-  split.view = {layer_.as<std::byte>(), image_, weights_->LayerParts()[1], 0};
+  split.view = {layer_.as<std::byte>(), image_,
+                weights_->layer().norm2.weight.offset, 0};
   ExpectRefused(backend_->Mlp(0, split, batch_, x), "weights");
 
   ExpectRefused(backend_->HeadInput(ImageView::Whole(image_), tokens_, x, 0),

@@ -11,15 +11,16 @@ inline absl::StatusOr<BackendParts> SmallBackend(const DecoderSpec& spec,
                                                  DType dtype,
                                                  WeightFormat format,
                                                  MemoryBudget* budget) {
-  return CreateBackend(BackendKind::kCpu, spec,
-                       {.layers = {0, 1},
-                        .dtype = dtype,
-                        .weight_format = format,
-                        .kv_format = UnquantizedKvFormat(dtype),
-                        .max_rows = 16,
-                        .max_model_len = 64,
-                        .threads = 2,
-                        .budget = budget});
+  BackendOptions options;
+  options.layers = {0, 1};
+  options.dtype = dtype;
+  options.weight_format = format;
+  options.kv_format = UnquantizedKvFormat(dtype);
+  options.max_rows = 16;
+  options.max_model_len = 64;
+  options.threads = 2;
+  options.budget = budget;
+  return CreateBackend(BackendKind::kCpu, spec, options);
 }
 
 }  // namespace sluice

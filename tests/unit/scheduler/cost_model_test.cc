@@ -8,20 +8,20 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "scheduler/cost/stage_bytes.h"
 
 namespace sluice {
 namespace {
 
-ModelShape Shape() {
-  return {.num_layers = 4,
-          .hidden = 64,
-          .embed = 64,
-          .heads = 4,
-          .kv_heads = 2,
-          .head_dim = 16,
-          .intermediate = 128,
-          .vocab = 640};
+DecoderSpec Model() {
+  DecoderSpec model;
+  model.num_layers = 4;
+  model.hidden_size = model.embed_dim = 64;
+  model.num_heads = 4;
+  model.num_kv_heads = 2;
+  model.head_dim = model.rotary.dim = 16;
+  model.intermediate_size = 128;
+  model.vocab_size = 640;
+  return model;
 }
 constexpr double kLayerElements = 2 * 4096 + 2 * 2048 + 3 * 8192;
 constexpr double kKvBytes = 2 * 2 * 16 * 2;  // of a position in bfloat16
@@ -69,7 +69,7 @@ MachineProfile Gpu() {
 class CostModelTest : public testing::Test {
  protected:
   CostModelTest() {
-    stage_.model = &shape_;
+    stage_.model = &model_;
     stage_.machine = &machine_;
     stage_.layers = {0, 4};
     stage_.longest = 128;
@@ -79,11 +79,15 @@ class CostModelTest : public testing::Test {
     stage_.policy.max_step_tokens = 64;
   }
 
+  double LayerBytes() const {
+    return static_cast<double>(stage_.Sizes()->images.layer.bytes);
+  }
+
   double Seconds(Resource resource, const Fractions& f) {
     return StepCost(stage_, step_)[static_cast<int>(resource)].At(f);
   }
 
-  ModelShape shape_ = Shape();
+  DecoderSpec model_ = Model();
   MachineProfile machine_ = Cpu();
   StageCase stage_;
   // Two micro-batches with 8 decoding rows each at 100 positions.
@@ -137,7 +141,7 @@ TEST_F(CostModelTest, NothingOnDiskTakesNoDiskTime) {
 
 TEST_F(CostModelTest, WeightsAreReadOnceForAllMicroBatches) {
   stage_.layers = {1, 3};  // no embedding, no head
-  const double bytes = 2 * StageBytesOf(stage_).layer;
+  const double bytes = 2 * LayerBytes();
   // Norms and biases come to little.
   EXPECT_NEAR(bytes, 2 * 2 * kLayerElements, 0.1 * bytes);
   EXPECT_NEAR(Seconds(Resource::kDiskRead, weights_on_disk_), bytes / 1e6,
@@ -149,14 +153,14 @@ TEST_F(CostModelTest, WeightsAreReadOnceForAllMicroBatches) {
 
 TEST_F(CostModelTest, TheHeadIsReadToo) {
   stage_.layers = {2, 4};
-  const StageBytes bytes = StageBytesOf(stage_);
-  EXPECT_GE(bytes.head, 2 * 640 * 64);
-  EXPECT_NEAR(Seconds(Resource::kDiskRead, weights_on_disk_),
-              (2 * bytes.layer + bytes.head) / 1e6, 1e-9);
+  const auto bytes = static_cast<double>(stage_.Sizes()->streamable);
+  EXPECT_GE(bytes - 2 * LayerBytes(), 2 * 640 * 64);
+  EXPECT_NEAR(Seconds(Resource::kDiskRead, weights_on_disk_), bytes / 1e6,
+              1e-9);
 }
 
 TEST_F(CostModelTest, WithWeightsOnDiskTheEmbeddingIsLookedUpThere) {
-  shape_.vocab = 200000;  // or else its table is smaller than its buffers
+  model_.vocab_size = 200000;  // or else its table is smaller than its buffers
   stage_.layers = {0, 2};
   StageCase without = stage_;
   without.may_use = SupportOf(in_memory_);
@@ -176,7 +180,7 @@ TEST_F(CostModelTest, WithWeightsOnDiskTheEmbeddingIsLookedUpThere) {
 
 TEST_F(CostModelTest, KvOnDiskIsReadAndWrittenByPages) {
   const double position = kKvBytes;  // a page is 2 heads of 2 KiB
-  EXPECT_EQ(StageBytesOf(stage_).layer_page, 32 * position);
+  EXPECT_EQ(stage_.Sizes()->kv.layer_page_bytes(), 32 * position);
   stage_.may_use = SupportOf(kv_on_disk_);
   // Half a page more than there are positions, on average.
   EXPECT_NEAR(Seconds(Resource::kDiskRead, kv_on_disk_),
@@ -400,7 +404,7 @@ TEST_F(DeviceCostTest, WhatIsOnTheDeviceStaysThere) {
 
 TEST_F(DeviceCostTest, WeightsGoUpTheWholeWay) {
   stage_.layers = {1, 3};
-  const double bytes = 2 * StageBytesOf(stage_).layer;
+  const double bytes = 2 * LayerBytes();
   Fractions f = on_device_;
   const double none = Seconds(Resource::kHostToDevice, f);
   f[0] = 0.25, f[1] = 0.5, f[2] = 0.25;
@@ -511,7 +515,7 @@ TEST_F(DeviceCostTest, ABarrierHidesWeightsBehindTheFirstMicroBatch) {
   machine_.links.clear();
   step_.micro_batches = 4;
   const Fractions f = {0, 1, 0, 1, 0, 0, 1, 0, 0};
-  const double weights = StageBytesOf(stage_).layer / 4e6;  // of a layer
+  const double weights = LayerBytes() / 4e6;  // of a layer
   const double attention_weights = 2 * 4096 + 2 * 2048, mlp = 3 * 8192;
   const double share = attention_weights / (attention_weights + mlp);
   const double first = 2 * attention_weights * 4 / 1e9 + kKvBytes * 400 / 2e8;
@@ -537,15 +541,15 @@ TEST(CostModelPropertyTest, LinearMonotoneAndBetweenItsBounds) {
   };
   for (int i = 0; i < 300; ++i) {
     SCOPED_TRACE(i);
-    ModelShape shape = Shape();
-    shape.num_layers = any(2, 12);
-    shape.gated_mlp = any(0, 1) == 1;
+    DecoderSpec model = Model();
+    model.num_layers = any(2, 12);
+    model.gated_mlp = any(0, 1) == 1;
     MachineProfile machine = any(0, 1) == 1 ? Gpu() : Cpu();
     StageCase stage;
-    stage.model = &shape;
+    stage.model = &model;
     stage.machine = &machine;
-    stage.layers.begin = any(0, shape.num_layers - 1);
-    stage.layers.end = any(stage.layers.begin + 1, shape.num_layers);
+    stage.layers.begin = any(0, model.num_layers - 1);
+    stage.layers.end = any(stage.layers.begin + 1, model.num_layers);
     stage.longest = any(1, 500);
     stage.policy.dtype = DType::kBFloat16;
     stage.policy.num_microbatches = any(1, 5);

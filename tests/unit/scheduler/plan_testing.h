@@ -3,7 +3,6 @@
 #include <string>
 
 #include "common/machine_profile.h"
-#include "scheduler/cost/model_shape.h"
 #include "scheduler/plan/plan.h"
 
 // Made-up machines and models for tests of the planner.
@@ -65,15 +64,15 @@ inline MachineProfile TestDeviceMachine(const std::string& name, double device,
 }
 
 // About a billion parameters for 20 layers: 2 GB in bfloat16.
-inline ModelShape TestModel(int layers = 20) {
-  ModelShape model;
+inline DecoderSpec TestModel(int layers = 20) {
+  DecoderSpec model;
   model.num_layers = layers;
-  model.hidden = model.embed = 2048;
-  model.heads = 16;
-  model.kv_heads = 16;
-  model.head_dim = 128;
-  model.intermediate = 5632;
-  model.vocab = 32000;
+  model.hidden_size = model.embed_dim = 2048;
+  model.num_heads = 16;
+  model.num_kv_heads = 16;
+  model.head_dim = model.rotary.dim = 128;
+  model.intermediate_size = 5632;
+  model.vocab_size = 32000;
   return model;
 }
 

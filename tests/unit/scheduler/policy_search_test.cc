@@ -52,11 +52,8 @@ StageAnswer Answered(const Asked& asked) {
 bool Holds(const Asked& asked, const Policy& policy) {
   const StageCase stage = MakeStageCase(
       asked.request, 0, asked.Question().layers, policy, asked.block);
-  const Fractions fractions = FractionsOf(policy);
-  const std::vector<CapacityRow> rows = Capacities(stage);
-  return std::all_of(rows.begin(), rows.end(), [&](const CapacityRow& row) {
-    return row.bytes.At(fractions) <= row.limit;
-  });
+  return PlacementOf(stage, FractionsOf(policy))
+      .Fits(LimitsOf(asked.request.machines[0]));
 }
 
 double SecondsOf(const Asked& asked, const Policy& policy) {

@@ -7,15 +7,11 @@
 #include "runtime/kernels/cuda/attention/attention_kernels.h"
 #include "runtime/kernels/cuda/device/cuda_status.h"
 #include "runtime/kernels/cuda/device/launch.h"
+#include "runtime/placement/gpu_limits.h"
 
 namespace sluice {
 namespace {
 
-// Blocks that each multiprocessor should get at least, so that none of them
-// waits long for the last ones: two at a time, twice.
-constexpr int32_t kBlocksPerProcessor = 4;
-// Longer splits than this leave too much to whoever has the last one.
-constexpr int32_t kMaxPagesPerSplit = 128;
 // What the driver takes of a block's share of shared memory.
 constexpr size_t kReservedSharedBytes = 1 << 10;
 constexpr int32_t kMmaRows = 16;
@@ -127,10 +123,12 @@ absl::StatusOr<DecodePlan> Plan(const AttentionShape& shape,
   const int32_t pages = Pages(max_context) + 1;
   const int64_t blocks = std::max<int64_t>(
       1, int64_t{sequences} * shape.kv.num_kv_heads * plan.chunks);
-  const int64_t wanted = int64_t{kBlocksPerProcessor} * device.processors;
+  const int64_t wanted =
+      int64_t{GpuLimits::kBlocksPerProcessor} * device.processors;
   const int64_t splits = (wanted + blocks - 1) / blocks;
   plan.pages_per_split = static_cast<int32_t>(std::clamp<int64_t>(
-      (pages + splits - 1) / splits, 2 * plan.warps, kMaxPagesPerSplit));
+      (pages + splits - 1) / splits, GpuLimits::kLeastSplitPages * plan.warps,
+      GpuLimits::kMostSplitPages));
   plan.splits = (pages + plan.pages_per_split - 1) / plan.pages_per_split;
   if (plan.splits == 1 || scores_only || sequences == 0) return plan;
   const size_t split_bytes =

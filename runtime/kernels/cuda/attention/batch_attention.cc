@@ -4,29 +4,16 @@
 #include <cstring>
 
 #include "common/status_macros.h"
-#include "runtime/kv/kv_layout.h"
+#include "runtime/placement/backend_space.h"
 
 namespace sluice {
 namespace {
 
 // Of each part of what is uploaded.
 constexpr size_t kAlignment = 16;
-constexpr size_t kParts = 7;
-// Work space beyond this makes nothing faster: blocks are plenty then.
-constexpr size_t kMostWorkspace = size_t{16} << 20;
 
-size_t Pages(int32_t positions) {
-  return (static_cast<size_t>(positions) + kPageTokens - 1) / kPageTokens;
-}
-
-// What kernels are told of a segment: itself, among all and among its kind; its
-// pages, its first tile, its runs and its positions.
-size_t SegmentBytes(int32_t tokens, int32_t end) {
-  return 2 * sizeof(AttentionSegment) + sizeof(int32_t) * (Pages(end) + 1) +
-         sizeof(KvRun) * (Pages(tokens) + 1) + sizeof(int32_t) * tokens;
-}
-
-constexpr size_t kBatchBytes = kParts * kAlignment + sizeof(int32_t);
+static_assert(sizeof(AttentionSegment) == GpuSpace::kSegmentBytes &&
+              sizeof(KvRun) == GpuSpace::kRunBytes);
 
 }  // namespace
 
@@ -39,7 +26,7 @@ absl::StatusOr<BatchAttention> BatchAttention::Create(const Options& options) {
 absl::StatusOr<size_t> BatchAttention::WorkspaceBytes(
     const AttentionShape& shape, const AttentionDevice& device, float sparsity,
     int32_t max_rows, int32_t max_context) {
-  max_context = PlannedContext(max_context);
+  max_context = GpuSpace::PlannedContext(max_context);
   size_t most = 0;
   for (int64_t sequences = 1; sequences <= max_rows; sequences *= 2) {
     SLUICE_ASSIGN_OR_RETURN(
@@ -48,32 +35,25 @@ absl::StatusOr<size_t> BatchAttention::WorkspaceBytes(
                    max_context));
     most = std::max(most, plan.workspace_bytes);
   }
-  most = std::min(most, kMostWorkspace);
+  most = std::min(most, GpuSpace::kMostAttention);
   if (sparsity >= 1) return most;
   // One sequence must have room, all may.
   SLUICE_ASSIGN_OR_RETURN(
       const SparsePlan one,
       PlanSparse(shape, device, 1, max_context, sparsity, SIZE_MAX));
-  return std::max(one.workspace_bytes,
-                  std::min(kMostWorkspace, one.workspace_bytes * max_rows));
-}
-
-size_t BatchAttention::UploadBytes(int32_t max_rows, int32_t max_context) {
-  // Of sequences that decode, many at a time.
-  constexpr size_t kEnough = size_t{1} << 20;
-  const size_t decode = max_rows * SegmentBytes(1, max_context);
-  return kBatchBytes + std::max(SegmentBytes(max_rows, max_context),
-                                std::min(kEnough, decode));
+  return std::max(
+      one.workspace_bytes,
+      std::min(GpuSpace::kMostAttention, one.workspace_bytes * max_rows));
 }
 
 int32_t BatchAttention::Together(const BatchView& batch, int32_t first,
                                  int32_t count) const {
   const size_t most = options_.ring->most_bytes();
-  size_t bytes = kBatchBytes;
+  size_t bytes = GpuSpace::BatchUpload();
   for (int32_t i = 0; i < count; ++i) {
     const SegmentView& segment = batch.segments[first + i];
-    bytes +=
-        SegmentBytes(segment.num_tokens, segment.start + segment.num_tokens);
+    bytes += GpuSpace::SegmentUpload(segment.num_tokens,
+                                     segment.start + segment.num_tokens);
     // Rows of padding before it have positions, too.
     if (i > 0) {
       const SegmentView& before = batch.segments[first + i - 1];
@@ -141,12 +121,8 @@ absl::StatusOr<BatchAttention::Places> BatchAttention::Prepare(
 }
 
 size_t BatchAttention::UploadBound(int32_t segments, int32_t positions) {
-  return kBatchBytes + segments * SegmentBytes(1, positions);
-}
-
-int32_t BatchAttention::PlannedContext(int32_t positions) {
-  constexpr int32_t kStep = 256;
-  return (positions + kStep - 1) / kStep * kStep;
+  return GpuSpace::BatchUpload() +
+         segments * GpuSpace::SegmentUpload(1, positions);
 }
 
 absl::StatusOr<std::span<const std::byte>> BatchAttention::UploadOf(
@@ -227,7 +203,7 @@ absl::Status BatchAttention::AttendPart(const BatchView& batch, int32_t first,
 absl::Status BatchAttention::AttendDecode(const AttentionData& data) {
   const AttentionShape& shape = options_.shape;
   const auto sequences = static_cast<int32_t>(batch_.decode.size());
-  int32_t context = PlannedContext(batch_.max_context);
+  int32_t context = GpuSpace::PlannedContext(batch_.max_context);
   if (data.window > 0) context = std::min(context, data.window);
   if (options_.sparsity < 1) {
     SLUICE_ASSIGN_OR_RETURN(

@@ -29,7 +29,7 @@ class BatchAttention {
     // Share of its positions whose V a single new token reads (1: all).
     float sparsity = 1;
     RotaryTable rotary;
-    // Both outlive this; the ring brings UploadBytes() at a time.
+    // Both outlive this; the ring brings GpuSpace::AttentionUpload() at a time.
     UploadRing* ring = nullptr;
     // Device memory at a multiple of 16 bytes, WorkspaceBytes() of it, that
     // nothing else on the stream needs across a call.
@@ -47,7 +47,6 @@ class BatchAttention {
                                                const AttentionDevice& device,
                                                float sparsity, int32_t max_rows,
                                                int32_t max_context);
-  static size_t UploadBytes(int32_t max_rows, int32_t max_context);
 
   // Attends segments [first, first + count), once for each: turns their rows
   // of q in place and writes their K and V to the pages. `qkv`: float [rows, q
@@ -61,13 +60,10 @@ class BatchAttention {
   // what Attend of all its segments uploads, of any layer; empty if it takes
   // several parts. For batches of as many segments its parts lie alike, so that
   // what is launched for one of them is right for another, too, if
-  // PlannedContext() is the same.
+  // GpuSpace::PlannedContext() is the same.
   absl::StatusOr<std::span<const std::byte>> UploadOf(const BatchView& batch);
   // The most bytes of that, for so many segments of up to so many positions.
   static size_t UploadBound(int32_t segments, int32_t positions);
-  // The positions that launches are planned for, of those that are attended:
-  // some more, so that plans stay the same for a while.
-  static int32_t PlannedContext(int32_t positions);
 
  private:
   // Where parts of what is uploaded begin.

@@ -10,7 +10,7 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kAlignment = 256;
+constexpr size_t kAlignment = GpuLimits::kUploadAlignment;
 
 size_t RoundUp(size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;

@@ -14,6 +14,7 @@
 #include "runtime/memory/device.h"
 #include "runtime/memory/host_buffer.h"
 #include "runtime/memory/memory_budget.h"
+#include "runtime/placement/gpu_limits.h"
 
 namespace sluice {
 
@@ -60,7 +61,7 @@ class UploadRing {
  private:
   // Parts that the ring is filled by: before one is filled again, the copies
   // from it must be done.
-  static constexpr int kParts = 4;
+  static constexpr int kParts = GpuLimits::kRingParts;
   struct Entry {
     size_t offset;
     size_t bytes;

@@ -8,14 +8,6 @@
 namespace sluice {
 namespace {
 
-// What NVIDIA recommends for Hopper; other devices are content with less.
-constexpr size_t kMostWorkspace = size_t{32} << 20;
-// Partial sums that an algorithm could want for each result.
-constexpr size_t kMostSplits = 16;
-// Full panels of a quantized matrix that are multiplied with at a time: enough
-// columns to keep a device busy.
-constexpr size_t kMostExpanded = size_t{64} << 20;
-
 QuantizedMatrix Quantized(const MatrixLayout& w, const ImageView& image,
                           int32_t first_panel, int32_t columns) {
   QuantizedMatrix q;
@@ -29,17 +21,6 @@ QuantizedMatrix Quantized(const MatrixLayout& w, const ImageView& image,
   return q;
 }
 
-size_t FullBytes(const MatrixLayout& w, int32_t columns, DType dtype) {
-  return size_t{1} * columns * w.k * ElementBytes(dtype);
-}
-
-// Columns that are expanded at a time, in whole panels.
-int32_t ExpandedColumns(const MatrixLayout& w, size_t bytes, DType dtype) {
-  const size_t panels = bytes / FullBytes(w, w.panel_width, dtype);
-  return static_cast<int32_t>(
-      std::min<size_t>(w.n, std::max<size_t>(1, panels) * w.panel_width));
-}
-
 }  // namespace
 
 absl::StatusOr<size_t> ImageProducts::WorkspaceBytes(
@@ -47,8 +28,9 @@ absl::StatusOr<size_t> ImageProducts::WorkspaceBytes(
     int32_t processors) {
   size_t most = 0;
   for (const MatrixLayout& w : matrices) {
-    most = std::max(most, std::min(kMostWorkspace, kMostSplits * max_rows *
-                                                       w.n * sizeof(float)));
+    most = std::max(
+        most, std::min(GpuSpace::kMostProducts,
+                       GpuSpace::kMostSplits * max_rows * w.n * sizeof(float)));
     if (w.format == WeightFormat::kFull) continue;
     for (int32_t rows = 1; rows <= std::min(max_rows, kQuantizedProductRows);
          ++rows) {
@@ -62,28 +44,20 @@ absl::StatusOr<size_t> ImageProducts::WorkspaceBytes(
 }
 
 absl::StatusOr<std::unique_ptr<ImageProducts>> ImageProducts::Create(
-    const Options& options, std::span<const MatrixLayout> matrices) {
+    const Options& options) {
   std::unique_ptr<ImageProducts> self(new ImageProducts(options));
   SLUICE_ASSIGN_OR_RETURN(
       self->engine_,
       ProductEngine::Create({.stream = options.stream,
                              .workspace = options.workspace,
                              .workspace_bytes = options.workspace_bytes}));
-  size_t expanded = 0;
-  int32_t groups = 0;
-  for (const MatrixLayout& w : matrices) {
-    if (w.format == WeightFormat::kFull) continue;
-    expanded = std::max(
-        expanded, FullBytes(w, ExpandedColumns(w, kMostExpanded, options.dtype),
-                            options.dtype));
-    groups = std::max(groups, Quantized(w, {}, 0, w.n).groups());
-  }
-  if (groups == 0) return self;
-  SLUICE_ASSIGN_OR_RETURN(self->expanded_,
-                          options.device->Allocate("workspace", expanded));
+  if (options.counter_bytes == 0) return self;
+  SLUICE_ASSIGN_OR_RETURN(
+      self->expanded_,
+      options.device->Allocate("workspace", options.expanded_bytes));
   SLUICE_ASSIGN_OR_RETURN(
       self->counters_,
-      options.device->Allocate("workspace", groups * sizeof(int32_t)));
+      options.device->Allocate("workspace", options.counter_bytes));
   return self;
 }
 
@@ -91,7 +65,7 @@ absl::Status ImageProducts::ForEachPiece(const MatrixLayout& w,
                                          const ImageView& image, Piece piece) {
   if (w.format != WeightFormat::kFull) {
     const int32_t columns =
-        ExpandedColumns(w, expanded_.bytes(), options_.dtype);
+        GpuSpace::ExpandedColumns(w, expanded_.bytes(), options_.dtype);
     for (int32_t first = 0; first < w.n; first += columns) {
       const int32_t count = std::min(columns, w.n - first);
       SLUICE_RETURN_IF_ERROR(WithElement(options_.dtype, [&](auto* type) {

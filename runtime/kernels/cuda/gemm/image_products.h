@@ -14,8 +14,8 @@
 #include "runtime/kernels/cuda/gemm/product_engine.h"
 #include "runtime/kernels/cuda/gemm/quantized_matrix.h"
 #include "runtime/memory/device.h"
+#include "runtime/placement/backend_space.h"
 #include "runtime/weights/image_view.h"
-#include "runtime/weights/matrix_layout.h"
 
 namespace sluice {
 
@@ -33,11 +33,14 @@ class ImageProducts {
     // Device memory as ProductEngine wants it.
     void* workspace = nullptr;
     size_t workspace_bytes = 0;
+    // Scratch memory for quantized matrices, as GpuSpace says of all that will
+    // be multiplied with.
+    size_t expanded_bytes = 0;
+    size_t counter_bytes = 0;
   };
-  // All matrices that will be multiplied with must be known. kResourceExhausted
-  // if the device has no room for scratch memory.
+  // kResourceExhausted if the device has no room for scratch memory.
   static absl::StatusOr<std::unique_ptr<ImageProducts>> Create(
-      const Options& options, std::span<const MatrixLayout> matrices);
+      const Options& options);
 
   // Work space that products with these of up to `max_rows` rows need, or as
   // much as is worth having.

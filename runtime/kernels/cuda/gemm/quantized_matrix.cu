@@ -404,12 +404,11 @@ absl::StatusOr<QuantizedProductPlan> PlanQuantizedProduct(
   }
   // Each processor holds some blocks at a time; a block's share should be long
   // beside what it takes to begin and end.
-  constexpr int32_t kBlocksPerProcessor = 4;
-  constexpr int32_t kLeastPairs = 256;
   const int32_t pairs = (w.k + 1) / 2;
   const int32_t wanted =
-      (kBlocksPerProcessor * processors + w.groups() - 1) / w.groups();
-  const int32_t most = std::max(1, pairs / kLeastPairs);
+      (GpuLimits::kBlocksPerProcessor * processors + w.groups() - 1) /
+      w.groups();
+  const int32_t most = std::max(1, pairs / GpuLimits::kLeastPairs);
   QuantizedProductPlan plan;
   plan.rows = rows;
   const int32_t splits = std::min(wanted, most);

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "runtime/placement/gpu_limits.h"
 #include "runtime/quant/panel_codec.h"
 #include "runtime/weights/image_view.h"
 
@@ -41,7 +42,7 @@ absl::Status DequantizeMatrix(const QuantizedMatrix& w, T* out,
                               cudaStream_t stream);
 
 // Rows that a product takes at most.
-inline constexpr int32_t kQuantizedProductRows = 16;
+inline constexpr int32_t kQuantizedProductRows = GpuLimits::kFewRows;
 
 // How the inputs of a product are divided among thread blocks, so that all
 // processors have work.

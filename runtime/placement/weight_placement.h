@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "common/blocks.h"
 #include "common/policy.h"
 
 namespace sluice {
@@ -15,14 +16,25 @@ struct UnitPlacement {
   size_t bytes = 0;
   size_t device_end = 0;
   size_t host_end = 0;
+  // Where what is streamed begins, on its way to the device and from the disk:
+  // a part of an image that is read as a whole comes as a whole, so that it is
+  // where the part begins in which the cut lies; `bytes` if nothing is.
+  size_t device_split = 0;
+  size_t host_split = 0;
+
   size_t disk_bytes() const { return bytes - host_end; }
 };
+
+// What is streamed of an image from its split on: whole blocks.
+inline size_t StreamedBytes(size_t bytes, size_t split) {
+  return split == bytes ? 0 : bytes - RoundDownToBlock(split);
+}
 
 // Cuts each image so that all together follow the fractions. Every image gives
 // up the same number of bytes, or all it has (see EvenLevel), so that what is
 // streamed takes as little memory as can be; the rounding to its
 // PlacementGranule is carried from one image to the next: the whole is off by
-// half a granule at most. `fractions` add up to 1.
+// half a granule at most. `fractions` add up to 1. The splits are left at 0.
 std::vector<UnitPlacement> PlaceWeights(std::span<const size_t> unit_bytes,
                                         const TierFractions& fractions);
 

@@ -1,15 +1,14 @@
-#include "runtime/exec/weight_placement.h"
+#include "runtime/placement/weight_placement.h"
 
 #include <algorithm>
 #include <cmath>
-
-#include "runtime/memory/disk/disk_file.h"
 
 namespace sluice {
 
 std::vector<UnitPlacement> PlaceWeights(std::span<const size_t> unit_bytes,
                                         const TierFractions& fractions) {
   std::vector<UnitPlacement> units;
+  units.reserve(unit_bytes.size());
   double all = 0;
   for (const size_t bytes : unit_bytes) all += static_cast<double>(bytes);
   const double off_device =
@@ -44,8 +43,11 @@ std::vector<UnitPlacement> PlaceWeights(std::span<const size_t> unit_bytes,
 }
 
 double EvenLevel(std::span<const size_t> unit_bytes, double total) {
+  if (total <= 0) return 0;
   std::vector<size_t> ascending(unit_bytes.begin(), unit_bytes.end());
-  std::sort(ascending.begin(), ascending.end());
+  if (!std::is_sorted(ascending.begin(), ascending.end())) {
+    std::sort(ascending.begin(), ascending.end());
+  }
   for (size_t i = 0; i < ascending.size(); ++i) {
     const double level = total / static_cast<double>(ascending.size() - i);
     const auto bytes = static_cast<double>(ascending[i]);
@@ -56,8 +58,8 @@ double EvenLevel(std::span<const size_t> unit_bytes, double total) {
 }
 
 size_t PlacementGranule(size_t unit_bytes) {
-  size_t granule = kDiskAlignment;
-  while (granule < 16 * kDiskAlignment && granule * 512 <= unit_bytes) {
+  size_t granule = kBlockBytes;
+  while (granule < 16 * kBlockBytes && granule * 512 <= unit_bytes) {
     granule *= 2;
   }
   return granule;

@@ -5,12 +5,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "absl/status/statusor.h"
-#include "common/types.h"
+#include "common/number_format.h"
 #include "runtime/model/decoder_spec.h"
-#include "runtime/weights/image_view.h"
-#include "runtime/weights/matrix_layout.h"
-#include "runtime/weights/matrix_packer.h"
+#include "runtime/placement/matrix_layout.h"
 
 // How a backend's weights lie in an image: one block of bytes for the
 // embedding, for each layer and for each section of the head, without pointers,
@@ -26,7 +23,9 @@ struct VectorLayout {
   int64_t length = 0;
   DType dtype = DType::kFloat32;
   size_t bytes() const { return length * ElementBytes(dtype); }
-  const float* In(const ImageView& image, int64_t first = 0) const {
+  // In a view of the image (ImageView).
+  template <typename View>
+  const float* In(const View& image, int64_t first = 0) const {
     if (length == 0) return nullptr;
     return reinterpret_cast<const float*>(image.At(offset)) + first;
   }
@@ -41,18 +40,21 @@ struct LayerLayout {
   NormLayout norm1, norm2;
   VectorLayout qkv_bias, out_bias;
   VectorLayout up_bias;  // in the order of up's columns
-  // The same in the packer's dtype, if it wants that.
+  // The same in the rules' dtype, if they want that.
   VectorLayout up_bias_typed;
   VectorLayout down_bias;
   // Q, K and V side by side.
   MatrixLayout qkv;
   MatrixLayout out;
   // Gated: gate and up columns, in turns or one after the other, as
-  // MatrixPacker says.
+  // PanelRules says.
   MatrixLayout up;
   MatrixLayout down;
-  std::vector<size_t> parts;  // where parts begin, ascending, from 0
   size_t bytes = 0;
+
+  // Where the part begins that has the byte at `offset`: an image is cut
+  // between parts only.
+  size_t PartBegin(size_t offset) const;
 
   // All vectors and all matrices, in an order of their own.
   std::array<const VectorLayout*, 9> vectors() const {
@@ -71,13 +73,16 @@ struct HeadSectionLayout {
   MatrixLayout project_out;  // n is 0 if the model has none
   MatrixLayout head;
   int32_t first_column = 0;
-  std::vector<size_t> parts;
   size_t bytes = 0;
+
+  size_t PartBegin(size_t offset) const;  // as LayerLayout's
 };
 
 struct EmbeddingLayout {
-  size_t table = 0;  // [vocab, embed_dim] in the packer's table_dtype; first
-  size_t positions = 0;  // [position_rows, hidden] in the same
+  size_t table = 0;      // [vocab, embed_dim] in the rules' table_dtype; first
+  size_t row_bytes = 0;  // of the table
+  size_t table_bytes = 0;  // all rows
+  size_t positions = 0;    // [position_rows, hidden] in the same
   int64_t position_rows = 0;
   MatrixLayout project_in;  // n is 0 if the model has none
   size_t bytes = 0;
@@ -86,17 +91,17 @@ struct EmbeddingLayout {
 // `format` is that of the layers' matrices. A head of quantized layers has 8
 // bits: it is a large part of what is read, and the logits' errors are the
 // answer's. Its small projection and the embedding stay full.
-absl::StatusOr<LayerLayout> MakeLayerLayout(const DecoderSpec& spec,
-                                            WeightFormat format,
-                                            MatrixPacker& packer);
-// As many sections as make none much larger than `section_bytes`, if a panel is
-// not.
-absl::StatusOr<std::vector<HeadSectionLayout>> MakeHeadLayout(
-    const DecoderSpec& spec, WeightFormat format, size_t section_bytes,
-    MatrixPacker& packer);
-// `position_rows`: rows of the position table that may be looked up.
-absl::StatusOr<EmbeddingLayout> MakeEmbeddingLayout(const DecoderSpec& spec,
-                                                    int64_t position_rows,
-                                                    MatrixPacker& packer);
+LayerLayout MakeLayerLayout(const DecoderSpec& spec, WeightFormat format,
+                            const PanelRules& rules);
+// As many sections as make none much larger than a layer of `layer_bytes`, or a
+// MiB, if a panel is not.
+std::vector<HeadSectionLayout> MakeHeadLayout(const DecoderSpec& spec,
+                                              WeightFormat format,
+                                              size_t layer_bytes,
+                                              const PanelRules& rules);
+// Of a learned position table, the rows that `max_model_len` positions look up.
+EmbeddingLayout MakeEmbeddingLayout(const DecoderSpec& spec,
+                                    int32_t max_model_len,
+                                    const PanelRules& rules);
 
 }  // namespace sluice

@@ -1,0 +1,253 @@
+#include "runtime/placement/backend_space.h"
+
+#include <algorithm>
+
+#include "common/blocks.h"
+#include "runtime/kv/kv_layout.h"
+
+namespace sluice {
+namespace {
+
+constexpr size_t kLine = 64;
+// What a thread has for products: the tile that a call gives, and all that
+// oneDNN's kernels want for themselves, which is next to nothing for most and a
+// few tiles of inputs in another order for some.
+constexpr size_t kProductScratch =
+    sizeof(float) * kProductTileRows * kPanelColumns + (size_t{32} << 10);
+
+int64_t QueryWidth(const DecoderSpec& spec) {
+  return int64_t{spec.num_heads} * spec.head_dim;
+}
+// Of a row of q, k and v.
+size_t QkvBytes(const DecoderSpec& spec) {
+  return sizeof(float) *
+         (QueryWidth(spec) + 2 * int64_t{spec.num_kv_heads} * spec.head_dim);
+}
+bool HasHead(const DecoderSpec& spec, const BackendShape& shape) {
+  return shape.layers.end == spec.num_layers;
+}
+size_t LogitsBytes(const DecoderSpec& spec, const BackendShape& shape) {
+  return HasHead(spec, shape)
+             ? sizeof(float) * shape.head_rows * spec.vocab_size
+             : 0;
+}
+size_t RotaryBytes(const DecoderSpec& spec, const BackendShape& shape) {
+  return spec.positions == PositionKind::kRotary
+             ? sizeof(float) * shape.max_model_len * (spec.rotary.dim / 2)
+             : 0;
+}
+size_t Pages(int32_t positions) { return CeilDiv(positions, kPageTokens); }
+
+}  // namespace
+
+ImageLayouts ImageLayouts::Of(const DecoderSpec& spec,
+                              const BackendShape& shape,
+                              const PanelRules& rules) {
+  ImageLayouts images;
+  images.layer = MakeLayerLayout(spec, shape.weight_format, rules);
+  if (shape.weight_format != WeightFormat::kFull) {
+    images.expanded = MakeLayerLayout(spec, WeightFormat::kFull, rules);
+  }
+  if (shape.layers.begin == 0) {
+    images.embedding = MakeEmbeddingLayout(spec, shape.max_model_len, rules);
+  }
+  if (HasHead(spec, shape)) {
+    images.head =
+        MakeHeadLayout(spec, shape.weight_format, images.layer.bytes, rules);
+  }
+  return images;
+}
+
+absl::Status ImageLayouts::ForEachMatrix(
+    absl::FunctionRef<absl::Status(MatrixLayout* w)> visit) {
+  std::vector<MatrixLayout*> all = {&embedding.project_in};
+  for (LayerLayout* l : {&layer, &expanded}) {
+    all.insert(all.end(), {&l->qkv, &l->out, &l->up, &l->down});
+  }
+  for (HeadSectionLayout& section : head) {
+    all.insert(all.end(), {&section.project_out, &section.head});
+  }
+  for (MatrixLayout* w : all) {
+    if (w->n == 0) continue;
+    if (absl::Status status = visit(w); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+std::vector<MatrixLayout> ImageLayouts::Matrices() const {
+  std::vector<MatrixLayout> all = {layer.qkv, layer.out, layer.up, layer.down};
+  if (embedding.project_in.n > 0) all.push_back(embedding.project_in);
+  for (const HeadSectionLayout& section : head) {
+    if (section.project_out.n > 0) all.push_back(section.project_out);
+    all.push_back(section.head);
+  }
+  return all;
+}
+
+AttentionScratchSizes::AttentionScratchSizes(int32_t head_dim,
+                                             int32_t sparse_context)
+    : stride(static_cast<int32_t>(RoundUpTo(head_dim, kKvGroup))),
+      groups(stride / kKvGroup),
+      score_stride(sparse_context == 0 ? 0
+                                       : static_cast<int32_t>(RoundUpTo(
+                                             sparse_context, kPageTokens)) +
+                                             kPageTokens) {
+  const size_t row = stride, scores = score_stride, rows = kAttentionRows;
+  const size_t together = kAttentionGroupRows;
+  parts = {sizeof(float) * rows * row,         // queries
+           sizeof(float) * rows * row,         // accumulator
+           sizeof(float) * (row + 1),          // a result in order
+           sizeof(int32_t) * rows * row / 2,   // words of query codes
+           sizeof(float) * rows * groups * 2,  // their units
+           sizeof(float) * rows * (1 + groups) * kAttentionSumLanes,
+           sizeof(float) * groups * kPageTokens,  // a page's scales
+           sizeof(float) * groups * kPageTokens,  // its minima
+           sizeof(float) * groups,                // its largest scales
+           sizeof(int16_t) * together * groups * kPageTokens,  // weight codes
+           sizeof(float) * together * groups,                  // their units
+           sizeof(float) * together * scores,                  // scores
+           sizeof(int32_t) * scores,  // positions that are kept
+           sizeof(float) * scores,    // their weights
+           sizeof(uint32_t) * (scores / kPageTokens)};  // masks
+  bytes = kLine;
+  for (const size_t part : parts) bytes += RoundUpTo(part, kLine);
+}
+
+CpuSpace::CpuSpace(const DecoderSpec& spec, const BackendShape& shape) {
+  const size_t element = ElementBytes(shape.dtype);
+  const PanelRules rules = PanelRules::Cpu(shape.dtype);
+  const size_t rows = ReadableRows(shape.max_rows);
+  const int64_t q = QueryWidth(spec);
+  const bool one_slot = shape.attention_slots == 1;
+  normed = rows * std::max(spec.hidden_size * element,
+                           spec.embed_dim * ElementBytes(rules.dtype));
+  attention = rows * q * element;
+  qkv = one_slot ? 0 : rows * QkvBytes(spec);
+  wide = rows * std::max<size_t>(
+                    one_slot ? QkvBytes(spec) : 0,
+                    std::max(spec.intermediate_size, spec.embed_dim) * element);
+  logits = LogitsBytes(spec, shape);
+  rotary = RotaryBytes(spec, shape);
+  product_threads = kProductScratch;
+  if (shape.weight_format != WeightFormat::kFull) {
+    // A panel that is dequantized, of as many inputs as any has.
+    const int64_t deepest =
+        std::max<int64_t>({spec.hidden_size, q, spec.intermediate_size,
+                           HasHead(spec, shape) ? spec.embed_dim : 0});
+    product_threads +=
+        kLine + rules.PanelBytes(kPanelColumns, static_cast<int32_t>(deepest),
+                                 WeightFormat::kFull);
+  }
+  product_threads *= shape.threads;
+  const size_t attention_thread =
+      AttentionScratchSizes(spec.head_dim,
+                            shape.sparsity < 1 ? shape.max_model_len : 0)
+          .bytes +
+      sizeof(float) * kPageTokens * spec.head_dim;
+  threads = product_threads + shape.threads * attention_thread;
+}
+
+int32_t GpuSpace::ExpandedColumns(const MatrixLayout& w, size_t bytes,
+                                  DType dtype) {
+  const size_t panels =
+      bytes / (size_t{1} * w.panel_width * w.k * ElementBytes(dtype));
+  return static_cast<int32_t>(
+      std::min<size_t>(w.n, std::max<size_t>(1, panels) * w.panel_width));
+}
+
+int32_t GpuSpace::PlannedContext(int32_t positions) {
+  return static_cast<int32_t>(RoundUpTo(positions, 256));
+}
+
+size_t GpuSpace::SegmentUpload(int32_t tokens, int32_t end) {
+  // Itself, among all and among its kind; its pages, its first tile, its runs
+  // and its positions.
+  return 2 * kSegmentBytes + sizeof(int32_t) * (Pages(end) + 1) +
+         kRunBytes * (Pages(tokens) + 1) + sizeof(int32_t) * tokens;
+}
+
+size_t GpuSpace::BatchUpload() {
+  constexpr size_t kParts = 7, kPartAlignment = 16;
+  return kParts * kPartAlignment + sizeof(int32_t);
+}
+
+size_t GpuSpace::AttentionUpload(int32_t max_rows, int32_t max_context) {
+  // Of sequences that decode, many at a time.
+  constexpr size_t kEnough = size_t{1} << 20;
+  return BatchUpload() +
+         std::max(SegmentUpload(max_rows, max_context),
+                  std::min(kEnough, max_rows * SegmentUpload(1, max_context)));
+}
+
+GpuSpace::GpuSpace(const DecoderSpec& spec, const BackendShape& shape,
+                   const ImageLayouts& images) {
+  const size_t element = ElementBytes(shape.dtype);
+  const size_t rows = shape.max_rows, head_rows = shape.head_rows;
+  const bool quantized = shape.weight_format != WeightFormat::kFull;
+  const bool one_slot = shape.attention_slots == 1;
+  const size_t few = quantized ? std::min<size_t>(rows, kFewRows) : 0;
+  const size_t up = images.layer.up.n;
+  normed = rows * std::max(spec.hidden_size, spec.embed_dim) * element;
+  attention = rows * QueryWidth(spec) * element;
+  qkv = one_slot ? 0 : rows * QkvBytes(spec);
+  rotary = RotaryBytes(spec, shape);
+  wide = std::max({one_slot ? rows * QkvBytes(spec) : 0, rows * up * element,
+                   few * up * sizeof(float),
+                   head_rows * spec.embed_dim * element});
+  inner = (spec.gated_mlp ? rows : few) * spec.intermediate_size * element;
+  logits = LogitsBytes(spec, shape);
+  answers = logits > 0 ? head_rows * kPickBytes : 0;
+  // Less than a page would not be pinned.
+  host_answers = logits > 0 ? std::max<size_t>(kBlockBytes, answers) : 0;
+
+  workspace = expanded = counters = 0;
+  for (const MatrixLayout& w : images.Matrices()) {
+    workspace = std::max(
+        workspace,
+        std::min(kMostProducts, kMostSplits * rows * w.n * sizeof(float)));
+    if (w.format == WeightFormat::kFull) continue;
+    const size_t groups = CeilDiv(w.n, kPanelGroup);
+    const size_t splits = std::min<size_t>(
+        CeilDiv(w.k, 2) / kLeastPairs,
+        CeilDiv(size_t{kBlocksPerProcessor} * kMostProcessors, groups));
+    if (splits > 1) {
+      workspace = std::max(workspace, sizeof(float) * splits * few * w.n);
+    }
+    const size_t columns = ExpandedColumns(w, kMostExpanded, shape.dtype);
+    expanded = std::max(expanded, columns * w.k * element);
+    counters = std::max(counters, sizeof(int32_t) * groups);
+  }
+  // Splits of sequences, of as many as there are processors for, each with a
+  // result and two sums for each head.
+  const int32_t context = PlannedContext(shape.max_model_len);
+  const size_t pages = Pages(context) + 1;
+  size_t for_attention = 0;
+  for (size_t sequences = 1; sequences <= rows; sequences *= 2) {
+    const size_t wanted = CeilDiv(size_t{kBlocksPerProcessor} * kMostProcessors,
+                                  sequences * spec.num_kv_heads);
+    const size_t splits =
+        std::min(CeilDiv(pages, kLeastSplitPages),
+                 std::max(wanted, CeilDiv(pages, kMostSplitPages)));
+    if (splits == 1) continue;
+    for_attention =
+        std::max(for_attention, sizeof(float) * splits * sequences *
+                                    spec.num_heads * (spec.head_dim + 2));
+  }
+  for_attention = std::min(for_attention, kMostAttention);
+  if (shape.sparsity < 1) {
+    // Scores and positions that are kept. One sequence must have room, all may.
+    const size_t one = size_t{8} * spec.num_heads * RoundUpTo(context, 4);
+    for_attention =
+        std::max({for_attention, one, std::min(kMostAttention, one * rows)});
+  }
+  workspace = std::max(workspace, for_attention);
+  const size_t tokens = sizeof(int32_t) * rows;
+  const size_t picks = logits > 0 ? kRowPickBytes * head_rows : 0;
+  upload_part = RoundUpTo(
+      std::max({2 * tokens, picks,
+                AttentionUpload(shape.max_rows, shape.max_model_len)}),
+      kUploadAlignment);
+  step_data = 2 * upload_part;
+}
+
+}  // namespace sluice

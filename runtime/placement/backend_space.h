@@ -1,0 +1,138 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "common/types.h"
+#include "runtime/model/decoder_spec.h"
+#include "runtime/placement/backend_kind.h"
+#include "runtime/placement/gpu_limits.h"
+#include "runtime/placement/layer_layout.h"
+
+// The work space of the backends, buffer by buffer: backends allocate it, plans
+// count it.
+
+namespace sluice {
+
+// What sizes of a backend's memory depend on, beside the model.
+struct BackendShape {
+  LayerRange layers;
+  DType dtype = DType::kFloat32;
+  WeightFormat weight_format = WeightFormat::kFull;
+  KvFormat kv_format = KvFormat::kFloat32;
+  size_t kv_page_alignment = 64;  // of a page of one layer, in bytes
+  // Share of the positions whose V a decoding row reads (1: all).
+  float sparsity = 1;
+  int32_t max_rows = 0;       // rows in a micro-batch
+  int32_t head_rows = 128;    // rows that go through the head at a time
+  int32_t max_model_len = 0;  // positions in a sequence
+  int32_t threads = 1;        // the calling one included
+  // Micro-batches whose rows may be between ProjectQkv and ProjectOut at a
+  // time: BatchView::attention_slot is below it.
+  int32_t attention_slots = 1;
+};
+
+// Images of what a backend with this shape has of the model: of all backends
+// that follow the same rules. Without the first layer the embedding has 0
+// bytes, without the last the head has no sections.
+struct ImageLayouts {
+  EmbeddingLayout embedding;
+  LayerLayout layer;
+  LayerLayout expanded;  // of quantized weights: the layer in full
+  std::vector<HeadSectionLayout> head;
+
+  static ImageLayouts Of(const DecoderSpec& spec, const BackendShape& shape,
+                         const PanelRules& rules);
+  // Calls `visit` for each matrix, those of `expanded` included, until it gives
+  // an error.
+  absl::Status ForEachMatrix(
+      absl::FunctionRef<absl::Status(MatrixLayout* w)> visit);
+  // All that products are taken with.
+  std::vector<MatrixLayout> Matrices() const;
+};
+
+// A product's largest tile, and the rows that must be readable in the input of
+// a product of `rows`: whole tiles, and what oneDNN's kernels for float32 on
+// AVX2 read past the last row: they take 24 at a time.
+inline constexpr int32_t kProductTileRows = 128;
+inline constexpr int32_t ReadableRows(int32_t rows) {
+  return (rows + kProductTileRows - 1) / kProductTileRows * kProductTileRows +
+         32;
+}
+
+// Work space of attention on one thread, part by part (AttentionScratch): each
+// begins on a cache line.
+inline constexpr int32_t kAttentionRows = 32;      // in one call
+inline constexpr int32_t kAttentionGroupRows = 8;  // computed at once, at most
+inline constexpr int32_t kAttentionSumLanes = 16;
+struct AttentionScratchSizes {
+  // `sparse_context`: positions that sparse attention may attend; or 0.
+  AttentionScratchSizes(int32_t head_dim, int32_t sparse_context);
+
+  int32_t stride;        // of rows: whole vectors, of any processor, and groups
+  int32_t groups;        // of a head
+  int32_t score_stride;  // whole pages, the first begun in the middle
+  std::array<size_t, 15> parts;
+  size_t bytes;  // with what aligns the first part
+};
+
+// CpuBackend's, in bytes; of `attention_slots` where it says so. Inputs of
+// products have ReadableRows(max_rows).
+struct CpuSpace {
+  size_t normed;     // [rows, max(hidden, embed_dim)] in the dtype
+  size_t attention;  // each slot's [rows, q] in the dtype
+  size_t qkv;        // each slot's float [rows, q + 2 kv]; 0 of a single slot
+  // Of a single slot that; and [rows, inner] or [rows, embed_dim] in the dtype.
+  size_t wide;
+  size_t logits;  // float [head_rows, vocab]; 0 without the head
+  size_t rotary;  // each of two tables [max_model_len, dim / 2]; or 0
+  // The threads' own, on the heap: what products take, and all.
+  size_t product_threads;
+  size_t threads;
+
+  CpuSpace(const DecoderSpec& spec, const BackendShape& shape);
+};
+
+// CudaBackend's, in bytes.
+struct GpuSpace : GpuLimits {
+  size_t normed, attention, qkv, rotary;  // as CpuSpace's, of max_rows
+  // Of a single slot float [rows, q + 2 kv]; then what the first product of an
+  // MLP gives: [rows, up] in the dtype, or float of few rows; then
+  // [head_rows, embed_dim] in the dtype.
+  size_t wide;
+  // [rows, inner] in the dtype: of a gated MLP, or of few rows of quantized
+  // products; or 0.
+  size_t inner;
+  // On the device and on the host; 0 without the head.
+  size_t logits, answers, host_answers;
+  // Of whatever is computed at the time: partial results of products and of
+  // attention, at most.
+  size_t workspace;
+  size_t expanded, counters;  // of quantized products; or 0
+  // What a step's kernels read, on the device and as much on the host: each of
+  // kRingParts parts of the ring, and the data of recorded steps.
+  size_t upload_part;
+  size_t step_data;
+
+  // Columns of a quantized matrix that are made full at a time, with so many
+  // bytes for them: whole panels.
+  static int32_t ExpandedColumns(const MatrixLayout& w, size_t bytes,
+                                 DType dtype);
+  // Attention is planned for whole steps of positions, so that plans stay the
+  // same for a while.
+  static int32_t PlannedContext(int32_t positions);
+  // What kernels are told of a segment of `tokens` that ends at `end`, of a
+  // batch beside its segments, and at most at a time.
+  static size_t SegmentUpload(int32_t tokens, int32_t end);
+  static size_t BatchUpload();
+  static size_t AttentionUpload(int32_t max_rows, int32_t max_context);
+
+  GpuSpace(const DecoderSpec& spec, const BackendShape& shape,
+           const ImageLayouts& images);
+};
+
+}  // namespace sluice

@@ -1,0 +1,89 @@
+#include "runtime/placement/buffer_sizes.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/blocks.h"
+#include "runtime/kv/kv_layout.h"
+#include "runtime/placement/weight_placement.h"
+
+namespace sluice {
+uint64_t ImageGranules(size_t image_bytes) {
+  return CeilDiv(image_bytes, PlacementGranule(image_bytes));
+}
+
+uint64_t ImageHeaderBytes(size_t image_bytes) {
+  // The last checksum is that of the header.
+  return RoundUpToBlock(kImageFields + kMaxImageKey +
+                        (ImageGranules(image_bytes) + 1) * sizeof(uint64_t));
+}
+
+uint64_t ImageFileBytes(size_t image_bytes) {
+  return ImageHeaderBytes(image_bytes) + RoundUpToBlock(image_bytes);
+}
+
+size_t ImageWindowBytes(size_t image_bytes) {
+  constexpr size_t kLeast = size_t{4} << 20;
+  constexpr size_t kGrain = size_t{64} << 10;
+  return std::min(image_bytes,
+                  std::max(kLeast, image_bytes / 16 / kGrain * kGrain));
+}
+
+size_t MatrixStagingBytes(const MatrixLayout& matrix, int threads) {
+  return threads *
+         (sizeof(float) * kPanelColumns * matrix.k +
+          RoundUpTo(std::max(matrix.whole_panel_bytes, matrix.last_panel_bytes),
+                    kPanelAlignment));
+}
+
+size_t TableStagingBytes(int64_t columns, DType dtype, int threads) {
+  return threads * kTableChunkRows * columns *
+         (sizeof(float) + ElementBytes(dtype));
+}
+
+size_t RowBlockBytes(size_t row_bytes) {
+  return row_bytes % kBlockBytes == 0 ? row_bytes
+                                      : RoundUpToBlock(row_bytes) + kBlockBytes;
+}
+
+size_t RowReadBytes(size_t row_bytes) {
+  return std::max(kRowsTogether * RowBlockBytes(row_bytes), kTableCheckBytes);
+}
+
+uint64_t EmbeddingOnDiskBytes(const EmbeddingLayout& embedding,
+                              int32_t max_rows) {
+  return embedding.bytes - RoundDownToBlock(embedding.table_bytes) +
+         uint64_t{embedding.row_bytes} * max_rows +
+         RowReadBytes(embedding.row_bytes);
+}
+
+size_t KvStagingBytes(size_t layer_page_bytes, int64_t pages) {
+  return (kConcurrentKvGroups + 1) * static_cast<size_t>(pages) *
+             layer_page_bytes +
+         RoundUpToBlock(KvLayout::kSlackBytes);
+}
+
+size_t KvSlotBytes(size_t layer_page_bytes, int64_t pages) {
+  return static_cast<size_t>(pages) * layer_page_bytes + KvLayout::kSlackBytes;
+}
+
+uint64_t ActivationShape::MemoryPart(uint64_t bytes) const {
+  const double blocks = std::round((1 - disk) * static_cast<double>(bytes) /
+                                   static_cast<double>(kBlockBytes));
+  return std::min(bytes, static_cast<uint64_t>(blocks) * kBlockBytes);
+}
+
+uint64_t ActivationShape::disk_bytes() const {
+  // A stream of fewer rows may be rounded by half a block more than the
+  // longest.
+  const double most =
+      std::ceil(disk * static_cast<double>(stream_bytes())) + kBlockBytes / 2.0;
+  return num_batches *
+         RoundUpToBlock(std::min(stream_bytes(), static_cast<uint64_t>(most)));
+}
+
+uint64_t ActivationShape::staging_bytes() const {
+  return kSlots * RoundUpToBlock(stream_bytes());
+}
+
+}  // namespace sluice

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/placement/layer_layout.h"
+#include "runtime/placement/matrix_layout.h"
+
+// What data takes while it moves: the one formula for each buffer and file,
+// in bytes. Who allocates one includes this, and so does who plans for it.
+
+namespace sluice {
+
+// Of the file of an image of `image_bytes`: its header, with kImageFields bytes
+// of numbers, a key of at most kMaxImageKey and a checksum for each granule,
+// and the whole.
+inline constexpr size_t kImageFields = 40;
+inline constexpr size_t kMaxImageKey = 1024;
+uint64_t ImageGranules(size_t image_bytes);
+uint64_t ImageHeaderBytes(size_t image_bytes);
+uint64_t ImageFileBytes(size_t image_bytes);
+// The window through which an image is made: little beside the slots for units
+// that large, and large enough that the parts that it cuts, which are packed
+// twice, are few.
+size_t ImageWindowBytes(size_t image_bytes);
+
+// What packing works with besides an image: for each thread, rows as they are
+// read, and a panel, or rows of a table, that lie across a border of a window.
+inline constexpr int64_t kTableChunkRows = 64;
+size_t MatrixStagingBytes(const MatrixLayout& matrix, int threads);
+size_t TableStagingBytes(int64_t columns, DType dtype, int threads);
+
+// Of an embedding whose table is on disk. Rows are read so many at a time, each
+// with all blocks that it may touch, and what checks the table works with the
+// same memory, kTableCheckBytes (a multiple of all granules) at a time.
+inline constexpr size_t kRowsTogether = 256;
+inline constexpr size_t kTableCheckBytes = size_t{4} << 20;
+size_t RowBlockBytes(size_t row_bytes);
+size_t RowReadBytes(size_t row_bytes);
+// In memory then: rows of a micro-batch, what is not a table, and that.
+uint64_t EmbeddingOnDiskBytes(const EmbeddingLayout& embedding,
+                              int32_t max_rows);
+
+// Groups of KV pages that have host memory at a time on their way from or to
+// the disk: one that is read, some that compute, one that is written.
+inline constexpr int64_t kConcurrentKvGroups = 4;
+// The ring of groups of `pages` pages of a layer. A group may not wrap around
+// its end: as much again may be lost.
+size_t KvStagingBytes(size_t layer_page_bytes, int64_t pages);
+// A slot on the device for a group of them.
+size_t KvSlotBytes(size_t layer_page_bytes, int64_t pages);
+
+// Residual streams of micro-batches, float32 [rows, hidden], of which a share
+// is on disk (ActivationStager). Bytes, for all micro-batches but for
+// staging_bytes.
+struct ActivationShape {
+  static constexpr int kSlots = 3;  // one computes, one is read, one is written
+
+  int32_t num_batches = 0;  // at least 2
+  int32_t max_rows = 0;     // of a micro-batch
+  int32_t hidden = 0;
+  double disk = 0;  // share of each micro-batch on disk, above 0, up to 1
+
+  // What stays in memory of a stream of `bytes`: whole blocks.
+  uint64_t MemoryPart(uint64_t bytes) const;
+  uint64_t stream_bytes() const {
+    return uint64_t{sizeof(float)} * max_rows * hidden;
+  }
+  uint64_t total_bytes() const { return num_batches * stream_bytes(); }
+  uint64_t memory_bytes() const {
+    return num_batches * MemoryPart(stream_bytes());
+  }
+  uint64_t disk_bytes() const;  // the file
+  uint64_t staging_bytes() const;
+};
+
+}  // namespace sluice

@@ -1,0 +1,52 @@
+#include "runtime/placement/matrix_layout.h"
+
+#include "common/blocks.h"
+
+namespace sluice {
+namespace {
+
+// oneDNN's packed panels are whole blocks of at most so many columns and
+// inputs.
+constexpr int32_t kPackedBlock = 64;
+// PanelCodec: a header, a scale and a minimum in float16 for each group and
+// input, and codes of columns by sixteens and inputs by pairs.
+constexpr size_t kCodecHeader = 64;
+constexpr size_t kGroupBytes = 4;
+constexpr size_t kCodecColumns = 16;
+
+}  // namespace
+
+size_t PanelRules::PanelBytes(int32_t columns, int32_t k,
+                              WeightFormat format) const {
+  size_t bytes = 0;
+  if (format != WeightFormat::kFull) {
+    const size_t inputs = RoundUpTo(k, 2);
+    const size_t codes = RoundUpTo(columns, kCodecColumns) * inputs;
+    bytes = kCodecHeader +
+            CeilDiv(columns, kPanelGroup) * inputs * kGroupBytes +
+            (format == WeightFormat::kInt4 ? codes / 2 : codes);
+  } else if (row_major) {
+    bytes = ElementBytes(dtype) * columns * k;
+  } else {
+    bytes = ElementBytes(dtype) * RoundUpTo(columns, kPackedBlock) *
+            RoundUpTo(k, kPackedBlock);
+  }
+  return RoundUpTo(bytes, kPanelAlignment);
+}
+
+MatrixLayout PanelRules::Layout(int32_t n, int32_t k, WeightFormat format,
+                                size_t offset) const {
+  MatrixLayout w;
+  w.n = n;
+  w.k = k;
+  w.format = format;
+  w.offset = offset;
+  w.panel_width = kPanelColumns;
+  w.whole_panel_bytes = PanelBytes(kPanelColumns, k, format);
+  w.last_panel_bytes =
+      PanelBytes(n - w.panel_begin(w.num_panels() - 1), k, format);
+  w.bytes = w.whole_panel_bytes * (w.num_panels() - 1) + w.last_panel_bytes;
+  return w;
+}
+
+}  // namespace sluice

@@ -1,0 +1,93 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "common/number_format.h"
+
+namespace sluice {
+
+// Columns in a panel. A panel of k x 128 in the CPU's cache, beside a tile of
+// 128 x k, is as large as it may be for the usual k; and no layout depends on
+// the number of threads.
+inline constexpr int32_t kPanelColumns = 128;
+// Alignment of panels within an image. An ImageView's addresses must have it
+// too.
+inline constexpr size_t kPanelAlignment = 64;
+// Neighbouring columns of a quantized panel that share a scale and a minimum.
+inline constexpr int32_t kPanelGroup = 64;
+
+inline size_t ElementBytes(DType dtype) {
+  return dtype == DType::kFloat32 ? 4 : 2;
+}
+
+// How a matrix [n, k] lies in an image: panels of output columns, one after
+// the other, each beginning at a multiple of kPanelAlignment. All panels but
+// the last are equally wide. Made by PanelRules::Layout; plain data.
+struct MatrixLayout {
+  int32_t n = 0;
+  int32_t k = 0;
+  WeightFormat format = WeightFormat::kFull;
+  size_t offset = 0;  // of panel 0 in the image
+  size_t bytes = 0;   // of all panels, a multiple of kPanelAlignment
+  int32_t panel_width = 0;
+  size_t whole_panel_bytes = 0;  // of a panel of panel_width columns
+  size_t last_panel_bytes = 0;
+  // Tells orders of packing apart, as far as they depend on n and k: part of
+  // what identifies an image. Set by MatrixPacker::Prepare.
+  uint64_t packing = 0;
+
+  int32_t num_panels() const {
+    return panel_width == 0 ? 0 : (n + panel_width - 1) / panel_width;
+  }
+  // Columns [panel_begin, panel_end) of the product, rows of the weight.
+  int32_t panel_begin(int panel) const { return panel * panel_width; }
+  int32_t panel_end(int panel) const {
+    return std::min(n, (panel + 1) * panel_width);
+  }
+  // Absolute in the image.
+  size_t panel_offset(int panel) const {
+    return offset + static_cast<size_t>(panel) * whole_panel_bytes;
+  }
+  size_t panel_bytes(int panel) const {
+    return panel + 1 == num_panels() ? last_panel_bytes : whole_panel_bytes;
+  }
+};
+
+// What sizes of packed matrices depend on.
+struct PanelRules {
+  DType dtype = DType::kFloat32;        // of the elements of full matrices
+  DType table_dtype = DType::kFloat32;  // of tables of which rows are looked up
+  // Full matrices are row-major, all panels together one matrix without gaps.
+  // Else each panel is packed by oneDNN, in whole blocks of columns and inputs.
+  bool row_major = false;
+
+  // Of the CPU backend, which computes in float32 what is in float16, and of a
+  // GPU's.
+  static PanelRules Cpu(DType dtype) {
+    return {dtype == DType::kFloat16 ? DType::kFloat32 : dtype, dtype, false};
+  }
+  static PanelRules Gpu(DType dtype) { return {dtype, dtype, true}; }
+
+  // Whether each panel of a gated MLP's first matrix has some gate columns and
+  // then the same up columns; else all gate columns come before all up columns.
+  // Products on the CPU finish a tile at a time, which then has all that the
+  // activation needs.
+  bool interleaves_gate() const { return !row_major; }
+  // Whether products may add a plain MLP's first bias before they round their
+  // results, and so want it in dtype, too: cuBLASLt does.
+  bool wants_typed_bias() const {
+    return row_major && dtype != DType::kFloat32;
+  }
+
+  // Of a panel of `columns`, a multiple of kPanelAlignment: what it takes, or
+  // at most takes where oneDNN packs it.
+  size_t PanelBytes(int32_t columns, int32_t k, WeightFormat format) const;
+  // How W, [n, k], lies from `offset` (a multiple of kPanelAlignment) on.
+  // REQUIRES: n and k are above 0.
+  MatrixLayout Layout(int32_t n, int32_t k, WeightFormat format,
+                      size_t offset) const;
+};
+
+}  // namespace sluice

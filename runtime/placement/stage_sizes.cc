@@ -1,0 +1,178 @@
+#include "runtime/placement/stage_sizes.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "common/blocks.h"
+#include "runtime/placement/buffer_sizes.h"
+
+namespace sluice {
+namespace {
+
+constexpr uint64_t kKvGroupBytes = uint64_t{8} << 20;
+
+// A large vocabulary's logits take memory: no more rows of them than there are
+// sequences to be sampled, if those are not few, for which scoring would wait.
+int32_t HeadRows(const StageShape& shape) {
+  return std::min(
+      {128, shape.policy.max_step_tokens, std::max(32, shape.max_sequences)});
+}
+
+// Micro-batches between ProjectQkv and ProjectOut at a time: two, if one is
+// projected while the host attends for another.
+int AttentionSlots(const StageShape& shape) {
+  return shape.has_device() && shape.policy.overlap &&
+                 shape.policy.attention_site == AttentionSite::kHost
+             ? 2
+             : 1;
+}
+
+// Of buffers each of which is whole blocks on a device.
+uint64_t Buffers(std::initializer_list<size_t> buffers, bool blocks) {
+  uint64_t sum = 0;
+  for (const size_t bytes : buffers) {
+    sum += blocks ? RoundUpToBlock(bytes) : bytes;
+  }
+  return sum;
+}
+
+// Of a backend on the processor, but for its threads' memory.
+uint64_t CpuBuffers(const CpuSpace& space, int slots, bool blocks) {
+  return Buffers({space.normed, space.wide, space.logits, space.rotary,
+                  space.rotary},
+                 blocks) +
+         slots * Buffers({space.attention, space.qkv}, blocks);
+}
+
+void AddGpu(const StageShape& shape, StageSizes* sizes) {
+  const GpuSpace gpu(*shape.model, shape.backend(), sizes->images);
+  sizes->device_workspace =
+      Buffers(
+          {gpu.normed, gpu.rotary, gpu.rotary, gpu.wide, gpu.inner, gpu.logits,
+           gpu.answers, gpu.workspace, gpu.expanded, gpu.counters,
+           GpuSpace::kRingParts * gpu.upload_part, gpu.step_data},
+          true) +
+      AttentionSlots(shape) * Buffers({gpu.attention, gpu.qkv}, true);
+  sizes->host_workspace += GpuSpace::kRingParts * gpu.upload_part +
+                           gpu.step_data + gpu.logits + gpu.host_answers;
+}
+
+}  // namespace
+
+bool MayUseDisk(const Policy& policy) {
+  return policy.automatic_weights || policy.automatic_kv_cache ||
+         policy.weights.disk > 0 || policy.kv_cache.disk > 0 ||
+         policy.activations.disk > 0;
+}
+
+BackendShape StageShape::backend() const {
+  BackendShape backend;
+  backend.layers = layers;
+  backend.dtype = policy.dtype;
+  backend.weight_format = policy.compress_weights;
+  backend.kv_format = KvFormatOf(policy);
+  backend.kv_page_alignment = may_use_disk ? kBlockBytes : 64;
+  backend.sparsity = policy.sparsity;
+  backend.max_rows = policy.max_step_tokens;
+  backend.head_rows = HeadRows(*this);
+  backend.max_model_len = max_model_len;
+  backend.threads =
+      policy.compute_threads > 0 ? policy.compute_threads : threads;
+  backend.attention_slots = AttentionSlots(*this);
+  return backend;
+}
+
+BackendShape StageShape::beside() const {
+  BackendShape beside = backend();
+  beside.layers.end = std::min(layers.end, model->num_layers - 1);
+  return beside;
+}
+
+PanelRules StageShape::rules() const {
+  return device == BackendKind::kCuda ? PanelRules::Gpu(policy.dtype)
+                                      : PanelRules::Cpu(policy.dtype);
+}
+
+StageSizes::StageSizes(const StageShape& of) : shape(of) {
+  const DecoderSpec& spec = *shape.model;
+  const BackendShape backend = shape.backend();
+  const int threads = backend.threads;
+  head_rows = backend.head_rows;
+  images = ImageLayouts::Of(spec, backend, shape.rules());
+  embedding = images.embedding;
+  if (shape.layers.begin == 0 && shape.rules().row_major) {
+    embedding = MakeEmbeddingLayout(spec, shape.max_model_len,
+                                    PanelRules::Cpu(shape.policy.dtype));
+  }
+  embedding_on_disk = 0;
+  embedding_staging = 0;
+  if (embedding.bytes > 0) {
+    embedding_on_disk = EmbeddingOnDiskBytes(embedding, backend.max_rows);
+    const auto table = [&](int64_t columns) {
+      return TableStagingBytes(columns, shape.policy.dtype, threads);
+    };
+    embedding_staging = table(spec.embed_dim);
+    if (embedding.position_rows > 0) {
+      embedding_staging = std::max(embedding_staging, table(spec.hidden_size));
+    }
+    if (embedding.project_in.n > 0) {
+      embedding_staging = std::max<uint64_t>(
+          embedding_staging, MatrixStagingBytes(embedding.project_in, threads));
+    }
+  }
+  expanded = shape.policy.num_microbatches > 1 ? images.expanded.bytes : 0;
+  units.assign(num_layers(), images.layer.bytes);
+  layer_staging = 0;
+  for (const MatrixLayout* w : {&images.layer.qkv, &images.layer.out,
+                                &images.layer.up, &images.layer.down}) {
+    layer_staging =
+        std::max<uint64_t>(layer_staging, MatrixStagingBytes(*w, threads));
+  }
+  for (const HeadSectionLayout& section : images.head) {
+    units.push_back(section.bytes);
+    uint64_t staging = MatrixStagingBytes(section.head, threads);
+    if (section.project_out.n > 0) {
+      staging = std::max<uint64_t>(
+          staging, MatrixStagingBytes(section.project_out, threads));
+    }
+    head_staging.push_back(staging);
+  }
+  streamable = std::accumulate(units.begin(), units.end(), uint64_t{0});
+  largest_unit = *std::max_element(units.begin(), units.end());
+
+  kv = {.num_layers = num_layers(),
+        .num_kv_heads = spec.num_kv_heads,
+        .head_dim = spec.head_dim,
+        .format = backend.kv_format,
+        .page_alignment = backend.kv_page_alignment};
+  const auto pages_of = [](int32_t positions) {
+    return static_cast<int64_t>(CeilDiv(positions, kPageTokens));
+  };
+  sequence_pages = pages_of(shape.max_model_len);
+  kv_pages = shape.max_sequences * pages_of(shape.kv_positions > 0
+                                                ? shape.kv_positions
+                                                : shape.max_model_len);
+  const int64_t sequences =
+      std::max(1, std::min(shape.policy.gbs, shape.max_sequences));
+  group_pages = std::clamp<int64_t>(
+      static_cast<int64_t>(kKvGroupBytes / kv.layer_page_bytes()),
+      sequence_pages, sequences * sequence_pages);
+  activation = uint64_t{sizeof(float)} * backend.max_rows *
+               static_cast<uint64_t>(spec.hidden_size);
+
+  // The host's backend, which beside a device has copies of the rows between
+  // both; then where the layers are computed.
+  const CpuSpace host(spec, shape.has_device() ? shape.beside() : backend);
+  const int slots = backend.attention_slots;
+  device_workspace = 0;
+  host_workspace = host.threads + CpuBuffers(host, slots, false);
+  if (shape.device == BackendKind::kCpuDiscrete) {
+    const CpuSpace device(spec, backend);
+    device_workspace = CpuBuffers(device, slots, true);
+    host_workspace += device.threads + device.logits;
+  } else if (shape.device == BackendKind::kCuda) {
+    AddGpu(shape, this);
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "common/policy.h"
+#include "common/types.h"
+#include "runtime/kv/kv_layout.h"
+#include "runtime/model/decoder_spec.h"
+#include "runtime/placement/backend_space.h"
+
+// How large the things are that a stage keeps and works with, wherever they
+// lie.
+
+namespace sluice {
+
+// A stage, as far as sizes depend on it.
+struct StageShape {
+  const DecoderSpec* model = nullptr;
+  LayerRange layers;
+  Policy policy;  // all but the fractions
+  // kCpu: the device is the processor.
+  BackendKind device = BackendKind::kCpu;
+  int32_t max_model_len = 0;  // positions in a sequence
+  // Positions that KV is kept for, on average; 0: max_model_len.
+  int32_t kv_positions = 0;
+  int32_t max_sequences = 0;
+  int32_t threads = 1;        // if the policy leaves them open
+  bool may_use_disk = false;  // pages of KV have a disk's alignment
+
+  bool has_device() const { return device != BackendKind::kCpu; }
+  // Of the backend that runs the layers; and, beside a device, of the host's,
+  // which has the embedding and attends, but never the head.
+  BackendShape backend() const;
+  BackendShape beside() const;
+  PanelRules rules() const;
+};
+
+// Whether KV or weights may lie on a disk that is there.
+bool MayUseDisk(const Policy& policy);
+
+// Bytes, unless said otherwise.
+struct StageSizes {
+  explicit StageSizes(const StageShape& shape);
+
+  StageShape shape;
+  ImageLayouts images;         // of the backend that runs the layers
+  EmbeddingLayout embedding;   // of the host's; 0 bytes where there is none
+  uint64_t embedding_on_disk;  // what stays in memory with its table there
+  // Of a layer that several micro-batches share, in full; or 0. A single one
+  // dequantizes inside its products.
+  uint64_t expanded;
+  // Layers, then sections of the head: what the policy's shares of weights are
+  // shares of.
+  std::vector<size_t> units;
+  uint64_t streamable;
+  uint64_t largest_unit;
+  KvLayout kv;
+  int32_t head_rows;       // that go through the head at a time
+  int64_t sequence_pages;  // of the longest sequence
+  int64_t kv_pages;        // that are worth having
+  // KV pages of a layer that are moved together: enough for requests of several
+  // MiB, no fewer than a sequence has, no more than a micro-batch has.
+  int64_t group_pages;
+  uint64_t activation;  // the residual stream of a micro-batch
+  // Backends' work space: where they compute, and in host memory beside that.
+  uint64_t device_workspace, host_workspace;
+  // What packing takes beside an image: the embedding's, a unit's.
+  uint64_t embedding_staging;
+  uint64_t layer_staging;
+  std::vector<uint64_t> head_staging;
+
+  uint64_t page() const { return kv.page_bytes(); }  // of all layers
+  int num_layers() const { return shape.layers.size(); }
+  size_t PartBegin(size_t unit, size_t offset) const {
+    return unit < static_cast<size_t>(num_layers())
+               ? images.layer.PartBegin(offset)
+               : images.head[unit - num_layers()].PartBegin(offset);
+  }
+  uint64_t staging_of(size_t unit) const {
+    return unit < static_cast<size_t>(num_layers())
+               ? layer_staging
+               : head_staging[unit - num_layers()];
+  }
+};
+
+}  // namespace sluice

@@ -1,0 +1,100 @@
+#include "scheduler/cost/model_sizes.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace sluice {
+namespace {
+
+// Elements that share a scale and a minimum, two float16 (FlexGen, section 5).
+constexpr int32_t kGroup = 64;
+constexpr double kGroupBytes = 4;
+
+}  // namespace
+
+int64_t QueryWidth(const DecoderSpec& model) {
+  return int64_t{model.num_heads} * model.head_dim;
+}
+
+int64_t KvWidth(const DecoderSpec& model) {
+  return int64_t{model.num_kv_heads} * model.head_dim;
+}
+
+int64_t LayerElements(const DecoderSpec& model) {
+  const int64_t attention =
+      2 * (QueryWidth(model) + KvWidth(model)) * model.hidden_size;
+  return attention + int64_t{model.gated_mlp ? 3 : 2} * model.hidden_size *
+                         model.intermediate_size;
+}
+
+int64_t HeadElements(const DecoderSpec& model) {
+  const int64_t projection = model.embed_dim == model.hidden_size
+                                 ? 0
+                                 : int64_t{model.embed_dim} * model.hidden_size;
+  return int64_t{model.vocab_size} * model.embed_dim + projection;
+}
+
+double KvBytesPerPosition(const DecoderSpec& model, KvFormat format) {
+  const int32_t head_dim = model.head_dim;
+  const int32_t groups = (head_dim + kGroup - 1) / kGroup;
+  double head = 0;  // bytes of K, or V, of one head
+  switch (format) {
+    case KvFormat::kFloat32:
+      head = 4.0 * head_dim;
+      break;
+    case KvFormat::kBFloat16:
+    case KvFormat::kFloat16:
+      head = 2.0 * head_dim;
+      break;
+    case KvFormat::kInt8:
+      head = head_dim + kGroupBytes * groups;
+      break;
+    case KvFormat::kInt4:
+      head = (head_dim + 1) / 2 + kGroupBytes * groups;
+      break;
+  }
+  return 2 * model.num_kv_heads * head;
+}
+
+absl::Status CheckModel(const DecoderSpec& model) {
+  const auto positive = [](absl::string_view what, int64_t value) {
+    if (value > 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the model's ", what, " is ", value, "; it must be at ", "least 1"));
+  };
+  absl::Status status = positive("number of layers", model.num_layers);
+  status.Update(positive("hidden size", model.hidden_size));
+  status.Update(positive("embedding width", model.embed_dim));
+  status.Update(positive("number of heads", model.num_heads));
+  status.Update(positive("number of KV heads", model.num_kv_heads));
+  status.Update(positive("head size", model.head_dim));
+  status.Update(positive("MLP size", model.intermediate_size));
+  status.Update(positive("vocabulary", model.vocab_size));
+  if (!status.ok()) return status;
+  const int64_t rows = int64_t{model.max_positions} + model.position_offset;
+  if (model.positions == PositionKind::kLearned && rows < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the model's position table has ", rows, " rows"));
+  }
+  if (model.num_heads % model.num_kv_heads != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the model's ", model.num_heads, " heads can't share ",
+                     model.num_kv_heads, " KV heads evenly"));
+  }
+  return absl::OkStatus();
+}
+
+double WeightBytes(int64_t elements, DType dtype, WeightFormat format) {
+  const auto n = static_cast<double>(elements);
+  switch (format) {
+    case WeightFormat::kInt8:
+      return n * (1 + kGroupBytes / kGroup);
+    case WeightFormat::kInt4:
+      return n * (0.5 + kGroupBytes / kGroup);
+    case WeightFormat::kFull:
+      break;
+  }
+  return n * (dtype == DType::kFloat32 ? 4 : 2);
+}
+
+}  // namespace sluice
