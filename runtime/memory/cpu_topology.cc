@@ -48,14 +48,11 @@ std::vector<int> CoresFromHwloc(const CpuSet& usable) {
     hwloc_obj_t core = nullptr;
     while ((core = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_CORE,
                                               core)) != nullptr) {
-      unsigned thread;
-      hwloc_bitmap_foreach_begin(thread, core->cpuset) {
-        if (thread < kMaxCores && usable.Has(static_cast<int>(thread))) {
-          cores.push_back(static_cast<int>(thread));
-          break;
-        }
+      int thread = hwloc_bitmap_first(core->cpuset);
+      while (thread >= 0 && (thread >= kMaxCores || !usable.Has(thread))) {
+        thread = hwloc_bitmap_next(core->cpuset, thread);
       }
-      hwloc_bitmap_foreach_end();
+      if (thread >= 0) cores.push_back(thread);
     }
   }
   hwloc_topology_destroy(topology);

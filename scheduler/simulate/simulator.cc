@@ -149,6 +149,84 @@ class Job : public StepSource {
   double latency_ = 0;
 };
 
+struct Stages {
+  std::vector<StageKind> kinds;
+  std::vector<int> kind_of_stage;
+  std::vector<PipelineStage> pipeline;
+  double step_seconds = 0;
+};
+
+// A plan's stages, those that cost the same as one kind.
+absl::StatusOr<Stages> StagesOf(const PlanRequest& request, const Plan& plan) {
+  const MachineClasses classes(request.machines);
+  Stages stages;
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const StagePlan& stage = plan.stages[s];
+    if (stage.machine < 0 ||
+        stage.machine >= static_cast<int>(request.machines.size())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("simulation: stage ", s, " is on machine ",
+                       stage.machine, " of ", request.machines.size()));
+    }
+    const MachineProfile& machine = request.machines[stage.machine];
+    stages.pipeline.push_back({.machine = classes.host(stage.machine)});
+    if (s > 0) {
+      stages.pipeline[s - 1].hop_seconds =
+          HopSeconds(request.machines[plan.stages[s - 1].machine], machine);
+    }
+    stages.step_seconds = std::max(stages.step_seconds, machine.step_seconds);
+    StageCase stage_case = MakeStageCase(request, stage.machine, stage.layers,
+                                         stage.policy, plan.block);
+    stage_case.sizes = stage_case.Sizes();
+    stage_case.machine =
+        &request.machines[classes.representative(stage.machine)];
+    const bool first = stage.layers.begin == 0;
+    const bool last = stage.layers.end == request.model.num_layers;
+    const auto same = std::find_if(
+        stages.kinds.begin(), stages.kinds.end(), [&](const StageKind& kind) {
+          const LayerRange& layers = kind.stage.layers;
+          return kind.stage.machine == stage_case.machine &&
+                 layers.size() == stage.layers.size() &&
+                 (layers.begin == 0) == first &&
+                 (layers.end == request.model.num_layers) == last &&
+                 kind.stage.policy == stage.policy;
+        });
+    stages.kind_of_stage.push_back(
+        static_cast<int>(same - stages.kinds.begin()));
+    if (same == stages.kinds.end()) {
+      stages.kinds.push_back(
+          {.stage = stage_case, .fractions = FractionsOf(stage.policy)});
+    }
+  }
+  return stages;
+}
+
+absl::StatusOr<StepScheduler> SchedulerOf(const PlanRequest& request,
+                                          const Plan& plan, int32_t page) {
+  const int64_t slots = int64_t{plan.block.gbs} * plan.block.num_microbatches *
+                        plan.block.num_blocks;
+  const int64_t longest = (request.workload.longest() + page - 1) / page;
+  const int64_t wanted = slots * longest;
+  // Less than all slots may come to hold: then pages are taken by need.
+  const int64_t pages =
+      plan.kv_positions > 0 ? plan.kv_positions / page : wanted;
+  if (pages < longest) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("simulation: the plan has ", pages, " KV pages of ", page,
+                     " positions; the longest request wants ", longest));
+  }
+  return StepScheduler::Create(
+      {.num_blocks = plan.block.num_blocks,
+       .gbs = plan.block.gbs,
+       .num_microbatches = plan.block.num_microbatches,
+       .max_step_tokens = plan.block.max_step_tokens,
+       .kv_pages = pages,
+       .page_tokens = page,
+       .refill = plan.block.refill,
+       .reserve = pages < wanted ? StepScheduler::Reserve::kProfile
+                                 : StepScheduler::Reserve::kMaximum});
+}
+
 }  // namespace
 
 absl::StatusOr<SimulationResult> Simulate(const PlanRequest& request,
@@ -162,79 +240,14 @@ absl::StatusOr<SimulationResult> Simulate(const PlanRequest& request,
     return absl::InvalidArgumentError(
         absl::StrCat("simulation: pages of ", options.page_tokens, " tokens"));
   }
-  const MachineClasses classes(request.machines);
-  std::vector<StageKind> kinds;
-  std::vector<int> kind_of_stage;
-  std::vector<PipelineStage> pipeline;
-  double step_seconds = 0;
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
-    const StagePlan& stage = plan.stages[s];
-    if (stage.machine < 0 ||
-        stage.machine >= static_cast<int>(request.machines.size())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("simulation: stage ", s, " is on machine ",
-                       stage.machine, " of ", request.machines.size()));
-    }
-    const MachineProfile& machine = request.machines[stage.machine];
-    pipeline.push_back({.machine = classes.host(stage.machine)});
-    if (s > 0) {
-      pipeline[s - 1].hop_seconds =
-          HopSeconds(request.machines[plan.stages[s - 1].machine], machine);
-    }
-    step_seconds = std::max(step_seconds, machine.step_seconds);
-    StageCase stage_case = MakeStageCase(request, stage.machine, stage.layers,
-                                         stage.policy, plan.block);
-    stage_case.sizes = stage_case.Sizes();
-    const bool first = stage.layers.begin == 0;
-    const bool last = stage.layers.end == request.model.num_layers;
-    const auto same =
-        std::find_if(kinds.begin(), kinds.end(), [&](const StageKind& kind) {
-          const LayerRange& layers = kind.stage.layers;
-          return kind.stage.machine ==
-                     &request.machines[classes.representative(stage.machine)] &&
-                 layers.size() == stage.layers.size() &&
-                 (layers.begin == 0) == first &&
-                 (layers.end == request.model.num_layers) == last &&
-                 kind.stage.policy == stage.policy;
-        });
-    kind_of_stage.push_back(static_cast<int>(same - kinds.begin()));
-    if (same == kinds.end()) {
-      kinds.push_back(
-          {.stage = stage_case, .fractions = FractionsOf(stage.policy)});
-      kinds.back().stage.machine =
-          &request.machines[classes.representative(stage.machine)];
-    }
-  }
-
-  const int64_t slots = int64_t{plan.block.gbs} * plan.block.num_microbatches *
-                        plan.block.num_blocks;
-  const int64_t page = options.page_tokens;
-  const int64_t longest = (request.workload.longest() + page - 1) / page;
-  const int64_t wanted = slots * longest;
-  // Less than all slots may come to hold: then pages are taken by need.
-  const int64_t pages =
-      plan.kv_positions > 0 ? plan.kv_positions / page : wanted;
-  if (pages < longest) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("simulation: the plan has ", pages, " KV pages of ", page,
-                     " positions; the longest request wants ", longest));
-  }
-  SLUICE_ASSIGN_OR_RETURN(
-      StepScheduler scheduler,
-      StepScheduler::Create(
-          {.num_blocks = plan.block.num_blocks,
-           .gbs = plan.block.gbs,
-           .num_microbatches = plan.block.num_microbatches,
-           .max_step_tokens = plan.block.max_step_tokens,
-           .kv_pages = pages,
-           .page_tokens = options.page_tokens,
-           .refill = plan.block.refill,
-           .reserve = pages < wanted ? StepScheduler::Reserve::kProfile
-                                     : StepScheduler::Reserve::kMaximum}));
-  Job job(request.workload, std::move(scheduler), std::move(kinds),
-          std::move(kind_of_stage), plan.block.num_blocks);
-  PipelineRun run = RunPipeline(pipeline, plan.block.num_blocks, step_seconds,
-                                &job, options.most_timeline_events);
+  SLUICE_ASSIGN_OR_RETURN(Stages stages, StagesOf(request, plan));
+  SLUICE_ASSIGN_OR_RETURN(StepScheduler scheduler,
+                          SchedulerOf(request, plan, options.page_tokens));
+  Job job(request.workload, std::move(scheduler), std::move(stages.kinds),
+          std::move(stages.kind_of_stage), plan.block.num_blocks);
+  PipelineRun run =
+      RunPipeline(stages.pipeline, plan.block.num_blocks, stages.step_seconds,
+                  &job, options.most_timeline_events);
 
   SimulationResult result;
   result.seconds = run.seconds;
