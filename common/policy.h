@@ -5,18 +5,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/tier.h"
 #include "common/types.h"
 
 namespace sluice {
-
-// Shares of one kind of data on the three tiers; they add up to 1. On a
-// CPU-only worker device and host are the same memory.
-struct TierFractions {
-  double device = 0;
-  double host = 1;
-  double disk = 0;
-  friend bool operator==(const TierFractions&, const TierFractions&) = default;
-};
 
 // In which order a block's layers and micro-batches are computed.
 enum class Schedule {

@@ -14,4 +14,13 @@ inline const char* TierName(Tier tier) {
   return kNames[static_cast<size_t>(tier)];
 }
 
+// Shares of one kind of data on the three tiers; they add up to 1. On a
+// CPU-only worker device and host are the same memory.
+struct TierFractions {
+  double device = 0;
+  double host = 1;
+  double disk = 0;
+  friend bool operator==(const TierFractions&, const TierFractions&) = default;
+};
+
 }  // namespace sluice

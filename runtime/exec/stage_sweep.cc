@@ -100,7 +100,7 @@ absl::Status StageSweep::Admit(
         work_.Admit(plan.micro_batches[k], limits_, max_run_pages_, &tables_),
         absl::StrCat("micro-batch ", k)));
   }
-  work_.Order(options_.layers.size(), options_.policy.schedule, last_);
+  work_.Order(options_.layers.size(), row_by_row_, last_);
   return absl::OkStatus();
 }
 

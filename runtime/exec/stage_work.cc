@@ -82,12 +82,11 @@ absl::Status StepWork::Admit(
   return absl::OkStatus();
 }
 
-void StepWork::Order(int32_t layers, Schedule schedule, bool head) {
+void StepWork::Order(int32_t layers, bool row_by_row, bool head) {
   const auto count = static_cast<int32_t>(num_batches);
-  const bool rows = schedule == Schedule::kRowByRow;
-  for (int32_t a = 0; a < (rows ? count : layers); ++a) {
-    for (int32_t b = 0; b < (rows ? layers : count); ++b) {
-      items.push_back(rows ? Item{b, a} : Item{a, b});
+  for (int32_t a = 0; a < (row_by_row ? count : layers); ++a) {
+    for (int32_t b = 0; b < (row_by_row ? layers : count); ++b) {
+      items.push_back(row_by_row ? Item{b, a} : Item{a, b});
     }
   }
   for (const Item& item : items) turns.push_back(item.batch);

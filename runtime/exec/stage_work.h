@@ -9,7 +9,6 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
-#include "common/policy.h"
 #include "common/step_plan.h"
 #include "common/types.h"
 #include "runtime/exec/plan_check.h"
@@ -71,8 +70,9 @@ struct StepWork {
   absl::Status Admit(const MicroBatch& batch, const PlanLimits& limits,
                      const std::array<int64_t, kNumTiers>& max_run_pages,
                      PageTables* tables);
-  // Sets items and turns; the head takes a turn of each micro-batch at the end.
-  void Order(int32_t layers, Schedule schedule, bool head);
+  // Sets items and turns, as of Schedule; the head takes a turn of each
+  // micro-batch at the end.
+  void Order(int32_t layers, bool row_by_row, bool head);
 
   BatchWork& batch_of(size_t item) { return batches[items[item].batch]; }
   // Whether a turn is the first one of its micro-batch.

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/blocks.h"
-#include "common/policy.h"
+#include "common/tier.h"
 
 namespace sluice {
 

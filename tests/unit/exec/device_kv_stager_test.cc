@@ -75,7 +75,7 @@ class DeviceKvStagerTest : public testing::Test {
       }
     }
     step_.num_batches = batches.size();
-    step_.Order(layers, Schedule::kZigZag, false);
+    step_.Order(layers, /*row_by_row=*/false, /*head=*/false);
     stager_->BeginStep(&step_);
   }
   absl::Status Acquire(size_t item) {

@@ -67,7 +67,7 @@ class KvStagerTest : public testing::Test {
                              {0, 0, kPagesEach}, &tables_)
                       .ok());
     }
-    step_.Order(kLayers, Schedule::kZigZag, false);
+    step_.Order(kLayers, /*row_by_row=*/false, /*head=*/false);
     stager_->BeginStep(&step_);
   }
 
