@@ -30,6 +30,7 @@ class Dispatcher;
 class JobManager;
 class ModelDir;
 class WorkerAttachService;
+struct DecoderSpec;
 struct Plan;
 struct PlanRequest;
 struct Policy;

@@ -22,6 +22,7 @@
 #include "proto/wire_limits.h"
 #include "sluice/v1/pipeline.grpc.pb.h"
 #include "worker/probe/link_survey.h"
+#include "worker/stage/assigned_stage.h"
 #include "worker/stage/stage_reporter.h"
 #include "worker/stage/stage_runner.h"
 

@@ -11,6 +11,7 @@
 #include "common/text/text.h"
 #include "common/threads/clock.h"
 #include "common/version.h"
+#include "runtime/exec/stage_loader.h"
 #include "runtime/exec/weights/image_store.h"
 #include "runtime/model/model_dir.h"
 #include "runtime/profile/machine_facts.h"
@@ -96,15 +97,14 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(Options options) {
   model.hidden_size = dir->spec().hidden_size;
   model.num_layers = dir->spec().num_layers;
   model.loader = [dir, content = model.content](
-                     const StageExecutor::Options& stage,
+                     const StageOptions& stage,
                      const StageExecutor::Progress& progress,
                      const std::atomic<bool>* cancelled)
       -> absl::StatusOr<std::unique_ptr<StageExecutor>> {
     // What is loaded is what was compared.
     SLUICE_RETURN_IF_ERROR(content->Verify());
-    SLUICE_ASSIGN_OR_RETURN(
-        std::unique_ptr<StageExecutor> executor,
-        StageExecutor::Load(*dir, stage, progress, cancelled));
+    SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<StageExecutor> executor,
+                            LoadStage(*dir, stage, progress, cancelled));
     SLUICE_RETURN_IF_ERROR(content->Verify());
     return executor;
   };

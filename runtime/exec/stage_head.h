@@ -40,7 +40,7 @@ class StageHead {
     StreamContext context;
     int32_t head_rows = 0;  // as of BackendOptions
     Weights* weights = nullptr;
-    // See StageExecutor::Options. With one, the host gets all logits.
+    // See StageOptions. With one, the host gets all logits.
     std::function<void(SequenceId, int32_t position, std::span<const float>)>
         logits_observer;
   };

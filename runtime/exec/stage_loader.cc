@@ -16,6 +16,7 @@
 #include "runtime/exec/weights/image_store.h"
 #include "runtime/exec/weights/weight_store.h"
 #include "runtime/kernels/backend_factory.h"
+#include "runtime/model/checkpoint/dummy_source.h"
 #include "runtime/model/checkpoint/tensor_names.h"
 #include "runtime/placement/stage_placement.h"
 
@@ -46,7 +47,7 @@ absl::Status CheckTensors(const DecoderSpec& spec, const TensorSource& source,
 class StageLoader {
  public:
   StageLoader(const DecoderSpec& spec, const TensorSource& source,
-              const StageExecutor::Options& options,
+              const StageOptions& options,
               const StageExecutor::Progress& progress,
               const std::atomic<bool>* cancelled)
       : spec_(spec),
@@ -76,7 +77,7 @@ class StageLoader {
 
  private:
   static StageShape Shape(const DecoderSpec& spec,
-                          const StageExecutor::Options& options) {
+                          const StageOptions& options) {
     const bool has_disk =
         options.disk_budget != nullptr && !options.disk_dir.empty();
     return {.model = &spec,
@@ -391,7 +392,7 @@ class StageLoader {
 
   const DecoderSpec& spec_;
   const TensorSource& source_;
-  const StageExecutor::Options& options_;
+  const StageOptions& options_;
   const Policy& policy_;
   const StageExecutor::Progress& progress_;
   const std::atomic<bool>* const cancelled_;
@@ -439,13 +440,24 @@ SweepStats StageParts::Totals() const {
 
 absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
     const DecoderSpec& spec, const TensorSource& source,
-    const StageExecutor::Options& options,
-    const StageExecutor::Progress& progress,
+    const StageOptions& options, const StageExecutor::Progress& progress,
     const std::atomic<bool>* cancelled) {
   SLUICE_RETURN_IF_ERROR(CheckDevice(options.device));
   SLUICE_RETURN_IF_ERROR(options.Validate(spec));
   SLUICE_RETURN_IF_ERROR(CheckTensors(spec, source, options.layers));
   return StageLoader(spec, source, options, progress, cancelled).Load();
+}
+
+absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
+    const ModelDir& model, const StageOptions& options,
+    const StageExecutor::Progress& progress,
+    const std::atomic<bool>* cancelled) {
+  if (options.dummy_weights) {
+    return LoadStage(model.spec(), DummySource(), options, progress, cancelled);
+  }
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<TensorSource> source,
+                          model.OpenTensors());
+  return LoadStage(model.spec(), *source, options, progress, cancelled);
 }
 
 }  // namespace sluice

@@ -8,7 +8,7 @@
 
 namespace sluice {
 
-StageSweep::StageSweep(const DecoderSpec& spec, const Options& options,
+StageSweep::StageSweep(const DecoderSpec& spec, const StageOptions& options,
                        StageParts parts)
     : options_(options),
       last_(options.layers.end == spec.num_layers),

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "runtime/exec/plan_check.h"
 #include "runtime/exec/stage_executor.h"
+#include "runtime/exec/stage_options.h"
 #include "runtime/exec/stage_parts.h"
 #include "runtime/exec/stage_work.h"
 #include "runtime/kernels/backend.h"
@@ -25,7 +26,8 @@ namespace sluice {
 // the streams bring what comes next. Where things live is the streams' matter.
 class StageSweep : public StageExecutor {
  public:
-  StageSweep(const DecoderSpec& spec, const Options& options, StageParts parts);
+  StageSweep(const DecoderSpec& spec, const StageOptions& options,
+             StageParts parts);
   ~StageSweep() override;
 
   int64_t kv_pages() const override { return tables_.num_pages(); }
@@ -75,7 +77,7 @@ class StageSweep : public StageExecutor {
   absl::StatusOr<Backend::LayerImage> AcquireLayer(int layer);
   absl::Status RunHead(const StepPlan& plan);
 
-  const Options options_;
+  const StageOptions options_;
   const bool last_;
   const bool row_by_row_;
   const PlanLimits limits_;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/blocks.h"
+#include "common/text/bytes_text.h"
 
 namespace sluice {
 namespace {
@@ -388,7 +389,8 @@ absl::Status CheckFits(const StageSizes& sizes, const StagePlacement& placement,
     const TierUse& use = placement.use(tier);
     const uint64_t limit = limits[static_cast<size_t>(tier)];
     if (use.peak_bytes() <= limit) continue;
-    std::string table = absl::StrFormat("\n  %-34s %14d", "free", limit);
+    std::string table =
+        absl::StrFormat("\n  %-34s %14d", "free of the budget", limit);
     for (const TierUse::Item& item : use.items()) {
       absl::StrAppendFormat(&table, "\n  %-34s %14d", item.name, item.bytes);
     }
@@ -396,10 +398,10 @@ absl::Status CheckFits(const StageSizes& sizes, const StagePlacement& placement,
       absl::StrAppendFormat(&table, "\n  for a time, %-22s %14d",
                             use.passing().name, use.passing().bytes);
     }
-    return absl::ResourceExhaustedError(
-        absl::StrCat(TierName(tier), " memory is short by ",
-                     use.peak_bytes() - limit, " bytes for this stage; ",
-                     Advice(sizes, placement, tier), "; bytes:", table));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        TierName(tier), " memory is short by ", use.peak_bytes() - limit,
+        " bytes for this stage, with ", BytesText(static_cast<double>(limit)),
+        " free; ", Advice(sizes, placement, tier), "; bytes:", table));
   }
   return absl::OkStatus();
 }

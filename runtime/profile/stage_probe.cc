@@ -57,7 +57,7 @@ class ProbeStage {
     self->shape_ = shape;
     const DecoderSpec spec = ProbeModel(shape.layers + 2, shape.hidden,
                                         shape.head_dim, shape.intermediate, 64);
-    StageExecutor::Options stage;
+    StageOptions stage;
     stage.layers = {1, 1 + shape.layers};
     stage.policy.gbs = 1;
     stage.policy.max_step_tokens = shape.rows;

@@ -13,7 +13,7 @@ namespace sluice {
 struct StageProbeOptions {
   DType dtype = DType::kBFloat16;
   int threads = 1;
-  std::vector<int> cores;  // as of StageExecutor::Options
+  std::vector<int> cores;  // as of StageOptions
   DeviceChoice device;
   // With a device; else null. Each stage takes its part, at once.
   MemoryBudget* device_budget = nullptr;

@@ -47,7 +47,7 @@ int Main(int argc, char** argv) {
   const int sequences = arg(9, 64);
   const int prompt = arg(10, 128);
   const int new_tokens = arg(11, 32);
-  StageExecutor::Options options;
+  StageOptions options;
   options.layers = {0, spec.num_layers};
   options.policy.gbs = sequences;
   options.policy.max_step_tokens = std::max(arg(12, 2048), prompt);

@@ -105,7 +105,7 @@ Times Measure(const Case& k, int threads, double* attention_share) {
   const DecoderSpec spec =
       LlamaSpec(k.layers + 2, k.hidden, k.heads, k.kv_heads, k.inner, 64);
   MemoryBudget budget(Tier::kHost, uint64_t{16} << 30);
-  StageExecutor::Options options;
+  StageOptions options;
   options.layers = {1, 1 + k.layers};
   options.policy.gbs = k.sequences;
   options.policy.max_step_tokens = std::max({2048, k.sequences, k.prompt});

@@ -71,7 +71,7 @@ bool HasBFloat16() {
 
 struct Case {
   DecoderSpec spec;
-  StageExecutor::Options options;  // but for budgets
+  StageOptions options;  // but for budgets
   bool device = false, disk = false;
   TierLimits limits = {};
   std::string text;
@@ -152,7 +152,7 @@ std::unique_ptr<Case> RandomCase(uint32_t seed) {
   Random random(seed);
   auto c = std::make_unique<Case>();
   c->spec = RandomModel(random);
-  StageExecutor::Options& options = c->options;
+  StageOptions& options = c->options;
   const int layers = c->spec.num_layers;
   options.layers.begin = random.Chance(0.6) ? 0 : random.Any(0, layers - 1);
   options.layers.end = random.Chance(0.6)
@@ -205,7 +205,7 @@ struct Budgets {
 absl::StatusOr<std::unique_ptr<StageExecutor>> Load(const Case& c,
                                                     const TempDir& dir,
                                                     Budgets* budgets) {
-  StageExecutor::Options options = c.options;
+  StageOptions options = c.options;
   options.host_budget = &budgets->host;
   if (c.device) {
     options.device.backend = kDevice;

@@ -28,7 +28,7 @@ absl::StatusOr<std::unique_ptr<StageChain>> StageChain::Create(
   for (size_t i = 0; i + 1 < borders.size(); ++i) {
     chain->budgets_.push_back(
         std::make_unique<MemoryBudget>(Tier::kHost, options.budget_bytes));
-    StageExecutor::Options stage;
+    StageOptions stage;
     stage.layers = {borders[i], borders[i + 1]};
     stage.policy = options.policy;
     stage.max_model_len = options.max_model_len;

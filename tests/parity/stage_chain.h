@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "common/step_plan.h"
 #include "runtime/exec/stage_executor.h"
+#include "runtime/exec/stage_options.h"
 #include "runtime/memory/memory_budget.h"
 #include "runtime/model/checkpoint/tensor_source.h"
 #include "runtime/model/decoder_spec.h"
@@ -25,7 +26,7 @@ DeviceChoice TestDevice();
 // run them.
 class StageChain {
  public:
-  // StageExecutor::Options's.
+  // StageOptions's.
   using WrapBackend = std::function<void(BackendParts&, Device*)>;
   struct Options {
     std::vector<int> cuts;  // layers at which stages begin, without the first 0

@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/types.h"
-#include "runtime/exec/stage_executor.h"
+#include "runtime/exec/stage_options.h"
 #include "worker/link/link.h"
 
 namespace sluice {

@@ -12,6 +12,7 @@
 #include "common/threads/bounded_queue.h"
 #include "runtime/memory/cpu_topology.h"
 #include "sluice/v1/pipeline.pb.h"
+#include "worker/stage/assigned_stage.h"
 #include "worker/stage/stage_reporter.h"
 
 namespace sluice {
@@ -451,7 +452,7 @@ absl::Status StageRunner::Prepare(Run& run) {
   }
   // The weights outlive the stream on which the coordinator was told what the
   // files held when they were loaded.
-  if (executor_ == nullptr || !SameWeights(a, loaded_) ||
+  if (executor_ == nullptr || !SameWeights(a, *loaded_) ||
       Content() != loaded_content_) {
     SLUICE_RETURN_IF_ERROR(LoadExecutor(run));
   }
@@ -493,7 +494,7 @@ absl::Status StageRunner::LoadExecutor(Run& run) {
             "link staging",
             sides * options_.payloads->StagingBytes(MostPayloadBytes(a))));
   }
-  StageExecutor::Options options;
+  StageOptions options;
   static_cast<StageShare&>(options) = a;
   static_cast<StageResources&>(options) = ResourcesOf(a);
   options.marks = &marks_;
@@ -521,8 +522,9 @@ absl::Status StageRunner::LoadExecutor(Run& run) {
     return Annotate(loaded.status(), "can't load");
   }
   executor_ = *std::move(loaded);
-  loaded_ = a;
-  loaded_.reporter = nullptr;
+  auto loaded_for = std::make_shared<AssignedStage>(a);
+  loaded_for->reporter = nullptr;
+  loaded_ = std::move(loaded_for);
   loaded_content_ = std::move(content);
   options_.metrics->weight_bytes->Set(
       static_cast<double>(executor_->weight_bytes()));

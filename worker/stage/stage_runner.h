@@ -16,27 +16,29 @@
 #include "common/threads/thread.h"
 #include "common/threads/work_marks.h"
 #include "runtime/exec/stage_executor.h"
+#include "runtime/exec/stage_resources.h"
 #include "runtime/memory/memory_budget.h"
 #include "runtime/model/checkpoint/model_content.h"
 #include "worker/link/link.h"
 #include "worker/link/link_service.h"
 #include "worker/runtime_report.h"
-#include "worker/stage/assigned_stage.h"
 #include "worker/stage/step_assembler.h"
 #include "worker/usage_meter.h"
 #include "worker/worker_metrics.h"
 
 namespace sluice {
 
+struct AssignedStage;
+struct StageOptions;
+
 namespace v1 {
 class Activity;
 }  // namespace v1
 
-// StageExecutor::Load for one model directory.
+// LoadStage for one model directory.
 using StageLoader =
     std::function<absl::StatusOr<std::unique_ptr<StageExecutor>>(
-        const StageExecutor::Options& options,
-        const StageExecutor::Progress& progress,
+        const StageOptions& options, const StageExecutor::Progress& progress,
         const std::atomic<bool>* cancelled)>;
 
 // Plays the stages that a worker is given, one after the other.
@@ -161,7 +163,8 @@ class StageRunner : public FrameSink {
 
   // The compute thread's own.
   std::unique_ptr<StageExecutor> executor_;
-  AssignedStage loaded_;         // what executor_ was loaded for
+  std::shared_ptr<const AssignedStage>
+      loaded_;                   // what executor_ was loaded for
   ModelContent loaded_content_;  // and from
   MemoryCharge link_buffers_;    // while executor_ is there
   MemoryCharge link_staging_;    // the same, of the device

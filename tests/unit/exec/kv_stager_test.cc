@@ -12,7 +12,7 @@
 namespace sluice {
 namespace {
 
-constexpr int32_t kLayers = 6;
+constexpr int32_t kStreamedLayers = 6;
 constexpr int32_t kSequences = 4;
 constexpr int32_t kPagesEach = 2;  // of a sequence
 
@@ -24,7 +24,7 @@ class KvStagerTest : public testing::Test {
     auto io = IoEngine::Create({});
     ASSERT_TRUE(io.ok()) << io.status();
     io_ = *std::move(io);
-    layout_ = {.num_layers = kLayers,
+    layout_ = {.num_layers = kStreamedLayers,
                .num_kv_heads = 2,
                .head_dim = 16,
                .page_alignment = kDiskAlignment};
@@ -67,7 +67,7 @@ class KvStagerTest : public testing::Test {
                              {0, 0, kPagesEach}, &tables_)
                       .ok());
     }
-    step_.Order(kLayers, /*row_by_row=*/false, /*head=*/false);
+    step_.Order(kStreamedLayers, /*row_by_row=*/false, /*head=*/false);
     stager_->BeginStep(&step_);
   }
 
@@ -124,13 +124,13 @@ TEST_F(KvStagerTest, WhatAStepWroteTheNextOneReads) {
     Begin(kPageTokens, 1);
     Run(1);
     const size_t page = layout_.layer_page_bytes();
-    EXPECT_EQ(read(), kLayers * kSequences * page);
-    EXPECT_EQ(written(), 2 * kLayers * kSequences * page);
+    EXPECT_EQ(read(), kStreamedLayers * kSequences * page);
+    EXPECT_EQ(written(), 2 * kStreamedLayers * kSequences * page);
     // Whose pages are read again shows what was written last.
     for (int32_t i = 1; i <= 2; ++i) {
       Begin(kPageTokens + i, 1);
       Run(2);
-      EXPECT_EQ(read(), (1 + 2 * i) * kLayers * kSequences * page);
+      EXPECT_EQ(read(), (1 + 2 * i) * kStreamedLayers * kSequences * page);
     }
   }
 }

@@ -262,12 +262,13 @@ class LateBackendTest : public testing::Test {
     auto device = CpuDevice::Create({.budget = &device_memory_});
     ASSERT_TRUE(device.ok()) << device.status();
     device_ = *std::move(device);
-    auto inner = CreateBackend(BackendKind::kCpuDiscrete, spec_,
-                               {.layers = {0, 1},
-                                .max_rows = 16,
-                                .max_model_len = 64,
-                                .budget = &host_memory_,
-                                .device = device_.get()});
+    BackendOptions options;
+    options.layers = {0, 1};
+    options.max_rows = 16;
+    options.max_model_len = 64;
+    options.budget = &host_memory_;
+    options.device = device_.get();
+    auto inner = CreateBackend(BackendKind::kCpuDiscrete, spec_, options);
     ASSERT_TRUE(inner.ok()) << inner.status();
     parts_ = *std::move(inner);
     late_ = LateBackend::Wrap(parts_, spec_.hidden_size);

@@ -30,7 +30,7 @@ class StageLoadTest : public testing::Test {
 
   DecoderSpec spec_ = LlamaSpec(4, 64, 4, 2, 128, 100);
   MemoryBudget budget_{Tier::kHost, uint64_t{1} << 30};
-  StageExecutor::Options options_;
+  StageOptions options_;
 };
 
 TEST_F(StageLoadTest, ChargesAllByName) {
@@ -197,11 +197,11 @@ TEST_F(StageLoadTest, KvCacheTakesWhatIsLeft) {
 
 TEST_F(StageLoadTest, RefusesBadOptions) {
   const auto bad = [&](auto change) {
-    StageExecutor::Options options = options_;
+    StageOptions options = options_;
     change(options);
     return LoadStage(spec_, RandomSource(), options, nullptr, nullptr).status();
   };
-  using O = StageExecutor::Options;
+  using O = StageOptions;
   EXPECT_TRUE(absl::IsInvalidArgument(bad([](O& o) { o.layers = {2, 2}; })));
   EXPECT_TRUE(absl::IsInvalidArgument(bad([](O& o) { o.layers = {-1, 2}; })));
   EXPECT_TRUE(absl::IsInvalidArgument(bad([](O& o) { o.layers = {0, 5}; })));

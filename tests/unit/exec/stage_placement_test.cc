@@ -139,7 +139,7 @@ TEST_P(StagePlacementTest, AStepThatBreaksOffLeavesNoActivations) {
     }
   }
   const auto load = [&](const char* policy) {
-    StageExecutor::Options options;
+    StageOptions options;
     options.layers = {0, 3};
     EXPECT_TRUE(UpdatePolicy(policy, &options.policy).ok());
     options.policy.max_step_tokens = 64;
@@ -185,7 +185,7 @@ TEST_P(StagePlacementTest, TwoChunksOfASequenceOnDiskAreRefused) {
   TempDir dir = TempDir::OnDisk();
   MemoryBudget memory(Tier::kHost, uint64_t{1} << 30);
   MemoryBudget disk(Tier::kDisk, uint64_t{1} << 30);
-  StageExecutor::Options options;
+  StageOptions options;
   options.layers = {0, spec.num_layers};
   ASSERT_TRUE(UpdatePolicy("c=0/0/100", &options.policy).ok());
   options.policy.max_step_tokens = 64;

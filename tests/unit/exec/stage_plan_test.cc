@@ -15,7 +15,7 @@ namespace {
 class StagePlanTest : public testing::Test {
  protected:
   std::unique_ptr<StageExecutor> Load(LayerRange layers, bool packing = true) {
-    StageExecutor::Options options;
+    StageOptions options;
     options.layers = layers;
     options.max_model_len = 64;
     options.max_sequences = 3;
@@ -203,7 +203,7 @@ TEST_F(StagePlanTest, ScoresAreThoseOfTheLogits) {
   plan.admit[0].sampling.logprobs = 2;
   plan.micro_batches[0].segments[0] = {SequenceId(1), 0, 4, false, 2, 5, 7};
   std::map<int32_t, std::vector<float>> logits;
-  StageExecutor::Options options;
+  StageOptions options;
   options.layers = {0, 2};
   options.max_model_len = 64;
   options.max_sequences = 3;
@@ -253,7 +253,7 @@ TEST_F(StagePlanTest, RefusesMoreThanFits) {
 }
 
 TEST_F(StagePlanTest, NoPageLeft) {
-  StageExecutor::Options options;
+  StageOptions options;
   options.layers = {0, 2};
   options.max_model_len = 64;
   options.max_sequences = 3;

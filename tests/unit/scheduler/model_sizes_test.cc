@@ -8,7 +8,7 @@ namespace {
 
 using testing::HasSubstr;
 
-DecoderSpec Model() {
+DecoderSpec SmallModel() {
   DecoderSpec model;
   model.num_layers = 4;
   model.hidden_size = model.embed_dim = 64;
@@ -21,7 +21,7 @@ DecoderSpec Model() {
 }
 
 TEST(ModelSizesTest, CountsALayersMatrices) {
-  DecoderSpec model = Model();
+  DecoderSpec model = SmallModel();
   // q and out 64 x 64, k and v 32 x 64; gate, up and down 64 x 128.
   EXPECT_EQ(LayerElements(model), 2 * 4096 + 2 * 2048 + 3 * 8192);
   model.gated_mlp = false;
@@ -53,14 +53,14 @@ TEST(ModelSizesTest, AgreesWithOptsKnownSizes) {
 }
 
 TEST(ModelSizesTest, ANarrowerEmbeddingComesWithAProjection) {
-  DecoderSpec model = Model();
+  DecoderSpec model = SmallModel();
   EXPECT_EQ(HeadElements(model), 100 * 64);
   model.embed_dim = 32;
   EXPECT_EQ(HeadElements(model), 100 * 32 + 32 * 64);
 }
 
 TEST(ModelSizesTest, KvBytesByFormat) {
-  DecoderSpec model = Model();
+  DecoderSpec model = SmallModel();
   EXPECT_EQ(KvBytesPerPosition(model, KvFormat::kFloat32), 2 * 2 * 16 * 4);
   EXPECT_EQ(KvBytesPerPosition(model, KvFormat::kBFloat16), 2 * 2 * 16 * 2);
   // A scale and a minimum for a head of up to 64, two for one of up to 128.
@@ -78,9 +78,9 @@ TEST(ModelSizesTest, WeightBytesByFormat) {
 }
 
 TEST(ModelSizesTest, RefusesSizesThatMakeNoSense) {
-  EXPECT_TRUE(CheckModel(Model()).ok());
+  EXPECT_TRUE(CheckModel(SmallModel()).ok());
   const auto error = [](auto change) {
-    DecoderSpec model = Model();
+    DecoderSpec model = SmallModel();
     change(model);
     EXPECT_EQ(CheckModel(model).code(), absl::StatusCode::kInvalidArgument);
     return std::string(CheckModel(model).message());

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/threads/mutex.h"
 #include "runtime/exec/stage_executor.h"
+#include "runtime/exec/stage_options.h"
 #include "worker/stage/stage_runner.h"
 
 namespace sluice {
@@ -101,7 +102,7 @@ class FakeModel {
 // with other rows show.
 class FakeExecutor : public StageExecutor {
  public:
-  FakeExecutor(FakeModel* model, const Options& options)
+  FakeExecutor(FakeModel* model, const StageOptions& options)
       : model_(model), options_(options) {
     model_->Add(&model_->live_, 1);
   }
@@ -176,7 +177,7 @@ class FakeExecutor : public StageExecutor {
 
  private:
   FakeModel* const model_;
-  const Options options_;
+  const StageOptions options_;
   const RealisedPlacement placement_ = {.weight_bytes = 1000,
                                         .weight_host_bytes = 400,
                                         .kv_bytes = 50,
@@ -187,7 +188,7 @@ class FakeExecutor : public StageExecutor {
 };
 
 inline StageLoader FakeModel::Loader() {
-  return [this](const StageExecutor::Options& options,
+  return [this](const StageOptions& options,
                 const StageExecutor::Progress& progress,
                 const std::atomic<bool>* cancelled)
              -> absl::StatusOr<std::unique_ptr<StageExecutor>> {

@@ -7,6 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "common/policy.h"
 #include "proto/convert.h"
 #include "tests/unit/worker/test_coordinator.h"
 #include "worker/link/link_server.h"

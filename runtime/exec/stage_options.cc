@@ -1,24 +1,11 @@
-#include "runtime/exec/stage_executor.h"
+#include "runtime/exec/stage_options.h"
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
-#include "runtime/exec/stage_loader.h"
-#include "runtime/model/checkpoint/dummy_source.h"
 
 namespace sluice {
 
-absl::StatusOr<std::unique_ptr<StageExecutor>> StageExecutor::Load(
-    const ModelDir& model, const Options& options, const Progress& progress,
-    const std::atomic<bool>* cancelled) {
-  if (options.dummy_weights) {
-    return LoadStage(model.spec(), DummySource(), options, progress, cancelled);
-  }
-  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<TensorSource> source,
-                          model.OpenTensors());
-  return LoadStage(model.spec(), *source, options, progress, cancelled);
-}
-
-absl::Status StageExecutor::Options::Validate(const DecoderSpec& spec) const {
+absl::Status StageOptions::Validate(const DecoderSpec& spec) const {
   const auto invalid = [](const auto&... what) {
     return absl::InvalidArgumentError(absl::StrCat(what...));
   };
