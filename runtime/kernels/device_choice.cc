@@ -90,7 +90,7 @@ absl::StatusOr<uint64_t> ParseDeviceMemory(const DeviceChoice& device,
 absl::StatusOr<std::unique_ptr<Device>> CreateDevice(const DeviceChoice& device,
                                                      MemoryBudget* budget,
                                                      Tracer* tracer) {
-  if (device.backend == BackendKind::kCuda) {
+  if (device.backend == BackendKind::kCuda || device.in_gpu_memory) {
     return CreateCudaDevice(
         {.ordinal = device.ordinal, .budget = budget, .tracer = tracer});
   }

@@ -19,6 +19,9 @@ class Tracer;
 struct DeviceChoice {
   BackendKind backend = BackendKind::kCpu;
   int ordinal = 0;  // which GPU, as CUDA counts those that the process may use
+  // Tests only: the discrete CPU computes in the memory of this GPU, which an
+  // emulation has made the host's.
+  bool in_gpu_memory = false;
 
   // Beside the host's; then there is a Device.
   bool has_memory() const { return backend != BackendKind::kCpu; }

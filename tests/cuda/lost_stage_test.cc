@@ -55,7 +55,10 @@ class LostStageTest : public testing::Test {
     EXPECT_TRUE(UpdatePolicy(placement, &options.policy).ok());
     options.disk_dir = dir_.path();
     options.device_bytes = uint64_t{64} << 20;
-    options.device = {BackendKind::kCuda};
+    // The CPU in a GPU's memory, or a GPU.
+    options.device = std::getenv("SLUICE_TEST_DEVICE") != nullptr
+                         ? TestDevice()
+                         : DeviceChoice{BackendKind::kCuda};
     options.max_model_len = 200;
     options.max_sequences = 12;
     return StageChain::Create(spec_, RandomSource(3), options);

@@ -30,7 +30,7 @@ class PinnedStageTest : public testing::Test {
     options.disk_dir = dir_.path();
     options.cuts = {2};
     options.device_bytes = uint64_t{64} << 20;
-    options.device = {BackendKind::kCuda};
+    options.device = TestDevice();
     options.max_model_len = 200;
     options.max_sequences = 12;
     auto chain = StageChain::Create(spec, RandomSource(3), options);

@@ -12,6 +12,9 @@ namespace sluice {
 DeviceChoice TestDevice() {
   const char* const name = std::getenv("SLUICE_TEST_DEVICE");
   if (name == nullptr) return {BackendKind::kCpuDiscrete};
+  if (absl::string_view(name) == "cpu-on-gpu") {
+    return {BackendKind::kCpuDiscrete, 0, /*in_gpu_memory=*/true};
+  }
   const absl::StatusOr<DeviceChoice> device = ParseDevice(name);
   if (device.ok() && device->has_memory()) return *device;
   std::fprintf(stderr, "SLUICE_TEST_DEVICE=%s is no such device\n", name);

@@ -2,11 +2,11 @@
 
 #include <cstdlib>
 
-#include "runtime/kernels/cpu/discrete_backend.h"
+#include "runtime/kernels/backend_parts.h"
 #include "runtime/kernels/cuda/cuda_access.h"
 #include "tests/cuda/emulation/streams.h"
 
-// Programs with this have a GPU that computes as the discrete CPU does: the
+// Programs with this have the discrete CPU compute in a GPU's memory: the
 // device is the emulated one with all its streams, and since its memory is the
 // host's, DiscreteBackend may follow its addresses. What the CPU computes is
 // done at once, so that copies that come late are missed by what does not wait.
@@ -15,7 +15,7 @@ namespace sluice {
 
 absl::StatusOr<BackendParts> CreateCudaBackend(const DecoderSpec& spec,
                                                const BackendOptions& options) {
-  return DiscreteBackend::Create(spec, options);
+  return absl::UnimplementedError("the CPU computes here");
 }
 
 namespace {
@@ -25,7 +25,7 @@ namespace {
 class GpuOfTheTests : public testing::Environment {
  public:
   void SetUp() override {
-    setenv("SLUICE_TEST_DEVICE", "cuda", 1);
+    setenv("SLUICE_TEST_DEVICE", "cpu-on-gpu", 1);
     emulation::SetTimingOfTheTest();
   }
 };
