@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/convert.h"
-#include "tests/unit/worker/test_coordinator.h"
+#include "tests/integration/worker/test_coordinator.h"
 #include "worker/link/link_server.h"
 #include "worker/worker.h"
 
