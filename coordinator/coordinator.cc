@@ -13,7 +13,6 @@
 #include "common/text/text.h"
 #include "common/text/utf8.h"
 #include "common/threads/clock.h"
-#include "common/threads/mutex.h"
 #include "coordinator/cluster/worker_service.h"
 #include "coordinator/dispatch/dispatcher.h"
 #include "coordinator/jobs/job_manager.h"

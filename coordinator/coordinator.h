@@ -9,7 +9,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "common/host/logging.h"
 #include "common/metrics/metrics.h"
 #include "common/types.h"

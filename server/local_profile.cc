@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <climits>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"

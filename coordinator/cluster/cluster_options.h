@@ -4,7 +4,6 @@
 #include <optional>
 #include <string>
 
-#include "absl/time/time.h"
 #include "common/host/logging.h"
 #include "common/policy.h"
 #include "common/threads/clock.h"

@@ -1,7 +1,6 @@
 #include "coordinator/cluster/model_identity.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"

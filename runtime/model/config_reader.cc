@@ -1,7 +1,5 @@
 #include "runtime/model/config_reader.h"
 
-#include <cmath>
-
 #include "absl/strings/str_cat.h"
 
 namespace sluice {

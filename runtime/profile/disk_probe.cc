@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <memory>
 #include <span>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"

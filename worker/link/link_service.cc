@@ -3,7 +3,6 @@
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/server_callback.h>
 
-#include <deque>
 #include <map>
 #include <optional>
 #include <set>

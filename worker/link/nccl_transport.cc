@@ -1,7 +1,5 @@
 #include "worker/link/nccl_transport.h"
 
-#include <cstdint>
-#include <cstring>
 #include <list>
 #include <utility>
 

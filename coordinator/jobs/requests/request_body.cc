@@ -1,6 +1,5 @@
 #include "coordinator/jobs/requests/request_body.h"
 
-#include <cmath>
 #include <limits>
 
 #include "absl/strings/numbers.h"

@@ -1,7 +1,6 @@
 #include "coordinator/jobs/requests/request_codec.h"
 
 #include <nlohmann/json.hpp>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 

@@ -23,7 +23,6 @@
 #include "coordinator/coordinator.h"
 #include "coordinator/jobs/job_manager.h"
 #include "coordinator/planning/length_histogram.h"
-#include "coordinator/planning/model_shape_of.h"
 #include "coordinator/planning/plan_json.h"
 #include "coordinator/planning/policy_choices.h"
 #include "scheduler/plan/partition.h"
