@@ -8,7 +8,6 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "common/lfs_pointer.h"
 
 namespace sluice {
 

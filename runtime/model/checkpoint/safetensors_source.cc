@@ -18,7 +18,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/float16.h"
-#include "common/lfs_pointer.h"
+#include "common/host/read_file.h"
 #include "common/status_macros.h"
 #include "runtime/model/checkpoint/content_hashes.h"
 #include "runtime/model/json_file.h"
