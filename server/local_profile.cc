@@ -1,12 +1,9 @@
 #include "server/local_profile.h"
 
-#include <unistd.h>
-
-#include <climits>
-
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "runtime/memory/host_memory.h"
+#include "runtime/profile/machine_facts.h"
 #include "runtime/profile/profile_cache.h"
 #include "worker/machine_share.h"
 #include "worker/probe/worker_profile.h"
@@ -44,8 +41,7 @@ absl::StatusOr<MachineProfile> LocalProfile(
   }
   SLUICE_ASSIGN_OR_RETURN(MachineProfile profile,
                           CachedProfile(cache, progress, nullptr));
-  char name[HOST_NAME_MAX + 1] = {};
-  profile.name = gethostname(name, sizeof(name) - 1) == 0 ? name : "localhost";
+  profile.name = HostName();
   return profile;
 }
 
