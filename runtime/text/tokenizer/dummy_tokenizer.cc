@@ -47,15 +47,6 @@ class DummyTokenizer final : public Tokenizer {
     return ids;
   }
 
-  std::string Decode(std::span<const int32_t> ids,
-                     bool skip_special_tokens) const override {
-    std::string text;
-    const auto stream = NewDecodeStream(skip_special_tokens);
-    for (const int32_t id : ids) stream->Append(id, &text);
-    stream->Flush(&text);
-    return text;
-  }
-
   std::unique_ptr<DecodeStream> NewDecodeStream(
       bool skip_special_tokens) const override {
     return std::make_unique<Stream>(this, skip_special_tokens);

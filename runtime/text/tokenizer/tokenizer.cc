@@ -44,15 +44,6 @@ class PartsTokenizer : public Tokenizer {
     return parts_.post_processor.Apply(std::move(ids), add_special_tokens);
   }
 
-  std::string Decode(std::span<const int32_t> ids,
-                     bool skip_special_tokens) const override {
-    std::string text;
-    Stream stream(this, skip_special_tokens);
-    for (const int32_t id : ids) stream.Append(id, &text);
-    stream.Flush(&text);
-    return text;
-  }
-
   std::unique_ptr<DecodeStream> NewDecodeStream(
       bool skip_special_tokens) const override {
     return std::make_unique<Stream>(this, skip_special_tokens);
@@ -133,6 +124,15 @@ class PartsTokenizer : public Tokenizer {
 };
 
 }  // namespace
+
+std::string Tokenizer::Decode(std::span<const int32_t> ids,
+                              bool skip_special_tokens) const {
+  std::string text;
+  const auto stream = NewDecodeStream(skip_special_tokens);
+  for (const int32_t id : ids) stream->Append(id, &text);
+  stream->Flush(&text);
+  return text;
+}
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(
     const std::filesystem::path& model_dir) {
