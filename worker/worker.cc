@@ -28,7 +28,7 @@ constexpr absl::Duration kGaugeInterval = absl::Seconds(1);
 
 absl::Status Worker::Options::Validate() const {
   const auto wrong = [](const auto&... what) {
-    return absl::InvalidArgumentError(absl::StrCat("worker: ", what...));
+    return InvalidArgument("worker: ", what...);
   };
   if (name.empty()) return wrong("name is empty");
   if (model_dir.empty()) return wrong("no model directory");

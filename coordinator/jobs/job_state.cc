@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/status_macros.h"
 #include "common/text/text.h"
 
 namespace sluice {
@@ -45,9 +46,8 @@ std::string FormatJobId(JobId job) { return absl::StrCat("job_", job.value()); }
 absl::StatusOr<JobId> ParseJobId(absl::string_view text) {
   const std::optional<JobId> job = ParseAfter("job_", text);
   if (!job) {
-    return absl::NotFoundError(
-        absl::StrCat("no job ", QuoteForMessage(text),
-                     "; ids look like job_1, and listing shows them"));
+    return NotFound("no job ", QuoteForMessage(text),
+                    "; ids look like job_1, and listing shows them");
   }
   return *job;
 }

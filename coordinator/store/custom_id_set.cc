@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 
 namespace sluice {
@@ -16,8 +15,7 @@ absl::StatusOr<std::unique_ptr<CustomIdSet>> CustomIdSet::Create(
   std::string path = (directory / "upload-XXXXXX").string();
   const int fd = mkostemp(path.data(), O_CLOEXEC);
   if (fd < 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("cannot create ", path, ": ", strerror(errno)));
+    return FailedPrecondition("cannot create ", path, ": ", strerror(errno));
   }
   close(fd);
   auto db = SqliteDb::Open(path);

@@ -1,6 +1,7 @@
 #include "runtime/model/config_reader.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 
 namespace sluice {
 namespace {
@@ -28,14 +29,12 @@ bool ConfigReader::Has(const char* key) const {
 
 void ConfigReader::Fail(const char* key, const std::string& problem) {
   if (!status_.ok()) return;
-  status_ =
-      absl::InvalidArgumentError(absl::StrCat(prefix_, key, " ", problem));
+  status_ = InvalidArgument(prefix_, key, " ", problem);
 }
 
 void ConfigReader::Unsupported(const char* key, const std::string& what) {
   if (!status_.ok()) return;
-  status_ = absl::UnimplementedError(
-      absl::StrCat(prefix_, key, " ", what, " is not supported"));
+  status_ = Unimplemented(prefix_, key, " ", what, " is not supported");
 }
 
 std::optional<int32_t> ConfigReader::ToInt(const char* key,

@@ -379,8 +379,8 @@ class Profiler {
       }
     }
     if (dequantized == 0) {
-      return absl::UnimplementedError(absl::StrCat(
-          DeviceName(options_.device), " computes in none of the dtypes"));
+      return Unimplemented(DeviceName(options_.device),
+                           " computes in none of the dtypes");
     }
     compute.dequantize_bytes_per_second = dequantized / dequantize_seconds;
     AttentionProbeOptions attention = AttentionOptions(KvFormat::kInt4);
@@ -432,7 +432,7 @@ class Profiler {
 
 absl::Status ProfilerOptions::Validate() const {
   const auto wrong = [](const auto&... what) {
-    return absl::InvalidArgumentError(absl::StrCat("profile: ", what...));
+    return InvalidArgument("profile: ", what...);
   };
   if (threads < 1) return wrong(threads, " threads");
   if (host_memory_bytes == 0) return wrong("no host memory");

@@ -116,9 +116,9 @@ bool FailureWatch::Update(const v1::Job& job, const v1::ClusterState& cluster) {
     detail_ = job.detail();
   }
   if (failures - failures_ < kMostFailures) return true;
-  status_ = absl::FailedPreconditionError(absl::StrCat(
+  status_ = FailedPrecondition(
       "given up after ", kMostFailures,
-      " failures in a row: ", detail_.empty() ? job.detail() : detail_));
+      " failures in a row: ", detail_.empty() ? job.detail() : detail_);
   return false;
 }
 
