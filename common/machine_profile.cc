@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
@@ -21,14 +20,12 @@ constexpr int32_t kMostDepth = 1 << 16;
 
 absl::Status Bad(absl::string_view field, double value,
                  absl::string_view must) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, ": ", value, " must be ", must));
+  return InvalidArgument(field, ": ", value, " must be ", must);
 }
 
 absl::Status CheckRate(absl::string_view field, double rate) {
   if (rate == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(field, ": missing or 0; it must be above 0"));
+    return InvalidArgument(field, ": missing or 0; it must be above 0");
   }
   if (!(rate > 0) || !std::isfinite(rate)) {
     return Bad(field, rate, "a finite number above 0");
@@ -48,14 +45,14 @@ absl::Status CheckSeconds(absl::string_view field, double seconds) {
 absl::Status CheckBytes(absl::string_view field, uint64_t bytes,
                         uint64_t most) {
   if (bytes <= most) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, ": ", bytes, " must be at most ", most, " bytes"));
+  return InvalidArgument(field, ": ", bytes, " must be at most ", most,
+                         " bytes");
 }
 
 absl::Status CheckCount(absl::string_view field, int64_t count, int64_t most) {
   if (count >= 1 && count <= most) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      field, ": ", count, " must be a whole number within 1..", most));
+  return InvalidArgument(field, ": ", count,
+                         " must be a whole number within 1..", most);
 }
 
 absl::Status CheckProducts(absl::string_view field,
@@ -67,8 +64,8 @@ absl::Status CheckProducts(absl::string_view field,
           products[i].weights != products[j].weights) {
         continue;
       }
-      return absl::InvalidArgumentError(absl::StrCat(
-          name, ": the same dtype and weights as ", field, "[", j, "]"));
+      return InvalidArgument(name, ": the same dtype and weights as ", field,
+                             "[", j, "]");
     }
     SLUICE_RETURN_IF_ERROR(
         products[i].flops_by_rows.Check(absl::StrCat(name, ".flops_by_rows")));
@@ -79,15 +76,13 @@ absl::Status CheckProducts(absl::string_view field,
 absl::Status CheckAttention(absl::string_view field,
                             const std::vector<AttentionRate>& attention) {
   if (attention.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(field, ": missing; it needs a format at least"));
+    return InvalidArgument(field, ": missing; it needs a format at least");
   }
   for (size_t i = 0; i < attention.size(); ++i) {
     const std::string name = absl::StrCat(field, "[", i, "]");
     for (size_t j = 0; j < i; ++j) {
       if (attention[i].format != attention[j].format) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat(name, ": the same format as ", field, "[", j, "]"));
+      return InvalidArgument(name, ": the same format as ", field, "[", j, "]");
     }
     SLUICE_RETURN_IF_ERROR(attention[i].decode_bytes_by_context.Check(
         absl::StrCat(name, ".decode_bytes_by_context")));
@@ -106,8 +101,8 @@ absl::Status CheckCompute(absl::string_view field, const ComputeProfile& c,
   SLUICE_RETURN_IF_ERROR(
       CheckRate(name("memory_bytes_per_second"), c.memory_bytes_per_second));
   if (layers && c.products.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        name("products"), ": missing; it needs a number format at least"));
+    return InvalidArgument(name("products"),
+                           ": missing; it needs a number format at least");
   }
   SLUICE_RETURN_IF_ERROR(CheckProducts(name("products"), c.products));
   SLUICE_RETURN_IF_ERROR(CheckAttention(name("attention"), c.attention));
@@ -144,9 +139,8 @@ absl::Status CheckDisk(const DiskProfile& disk, bool needed) {
     const DiskRate& rate = disk.rates[i];
     const std::string name = absl::StrCat("disk.rates[", i, "].");
     if (rate.request_bytes == 0 || rate.request_bytes > kMostRequest) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(name, "request_bytes: ", rate.request_bytes,
-                       " must be within 1..", kMostRequest));
+      return InvalidArgument(name, "request_bytes: ", rate.request_bytes,
+                             " must be within 1..", kMostRequest);
     }
     SLUICE_RETURN_IF_ERROR(
         CheckCount(absl::StrCat(name, "depth"), rate.depth, kMostDepth));
@@ -187,8 +181,8 @@ RateCurve RateCurve::Scaled(double factor) const {
 
 absl::Status RateCurve::Check(absl::string_view what) const {
   if (points_.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(what, ": missing; it needs a point [x, rate] at least"));
+    return InvalidArgument(what,
+                           ": missing; it needs a point [x, rate] at least");
   }
   double before = 0;
   for (size_t i = 0; i < points_.size(); ++i) {

@@ -19,8 +19,7 @@ constexpr size_t kMaxFileBytes = size_t{1} << 16;
 
 absl::Status Invalid(absl::string_view key, absl::string_view value,
                      absl::string_view expected) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("policy: ", key, "=", value, ": expected ", expected));
+  return InvalidArgument("policy: ", key, "=", value, ": expected ", expected);
 }
 
 absl::Status SetNumber(absl::string_view key, absl::string_view value,
@@ -122,7 +121,7 @@ absl::Status SetKind(absl::string_view key, absl::string_view value,
     automatic = false;
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat("policy: unknown key ", key));
+  return InvalidArgument("policy: unknown key ", key);
 }
 
 absl::Status SetSparsity(absl::string_view key, absl::string_view value,
@@ -162,11 +161,11 @@ absl::Status Set(absl::string_view key, absl::string_view value,
     return SetWord(key, value, {"on", true}, {"off", false},
                    key == "overlap" ? &policy->overlap : &policy->packing);
   }
-  return absl::InvalidArgumentError(absl::StrCat(
+  return InvalidArgument(
       "policy: unknown key ", key,
       "; known are gbs, num-microbatches, max-step-tokens, threads, w, c, h, "
       "compress-weights, compress-kv, attention-site, sparsity, schedule, "
-      "overlap and packing"));
+      "overlap and packing");
 }
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
@@ -175,9 +174,8 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   if (in) in.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(in.gcount()));
   if (in.bad() || !in.eof()) {
-    return absl::InvalidArgumentError(absl::StrCat("policy: can't read ", path,
-                                                   ", or it has more than ",
-                                                   kMaxFileBytes, " bytes"));
+    return InvalidArgument("policy: can't read ", path,
+                           ", or it has more than ", kMaxFileBytes, " bytes");
   }
   return text;
 }
@@ -201,8 +199,7 @@ absl::Status UpdatePolicy(absl::string_view text, Policy* policy) {
          absl::StrSplit(line, absl::ByAnyChar(", \t\r"), absl::SkipEmpty())) {
       const size_t equals = pair.find('=');
       if (equals == absl::string_view::npos || equals == 0) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("policy: ", pair, ": expected key=value"));
+        return InvalidArgument("policy: ", pair, ": expected key=value");
       }
       SLUICE_RETURN_IF_ERROR(
           Set(pair.substr(0, equals), pair.substr(equals + 1), policy));
@@ -211,9 +208,9 @@ absl::Status UpdatePolicy(absl::string_view text, Policy* policy) {
   for (const KindKey& kind : kKindKeys) {
     const TierFractions& f = policy->*kind.fractions;
     if (std::abs(f.device + f.host + f.disk - 1) > 1e-6) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("policy: the shares of ", kind.name, ", ",
-                       FractionsText(f), " per cent, don't add up to 100"));
+      return InvalidArgument("policy: the shares of ", kind.name, ", ",
+                             FractionsText(f),
+                             " per cent, don't add up to 100");
     }
   }
   return absl::OkStatus();

@@ -23,6 +23,40 @@ inline absl::Status Annotate(const absl::Status& status,
   return annotated;
 }
 
+// A status of the code, of a message in parts as for absl::StrCat.
+template <typename... Parts>
+absl::Status InvalidArgument(const Parts&... message) {
+  return absl::InvalidArgumentError(absl::StrCat(message...));
+}
+template <typename... Parts>
+absl::Status FailedPrecondition(const Parts&... message) {
+  return absl::FailedPreconditionError(absl::StrCat(message...));
+}
+template <typename... Parts>
+absl::Status NotFound(const Parts&... message) {
+  return absl::NotFoundError(absl::StrCat(message...));
+}
+template <typename... Parts>
+absl::Status ResourceExhausted(const Parts&... message) {
+  return absl::ResourceExhaustedError(absl::StrCat(message...));
+}
+template <typename... Parts>
+absl::Status Unavailable(const Parts&... message) {
+  return absl::UnavailableError(absl::StrCat(message...));
+}
+template <typename... Parts>
+absl::Status Unimplemented(const Parts&... message) {
+  return absl::UnimplementedError(absl::StrCat(message...));
+}
+template <typename... Parts>
+absl::Status DataLoss(const Parts&... message) {
+  return absl::DataLossError(absl::StrCat(message...));
+}
+template <typename... Parts>
+absl::Status Internal(const Parts&... message) {
+  return absl::InternalError(absl::StrCat(message...));
+}
+
 }  // namespace sluice
 
 // Returns from the enclosing function when `expr` (an absl::Status) is not OK.

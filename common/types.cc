@@ -1,7 +1,7 @@
 #include "common/types.h"
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 
 namespace sluice {
 
@@ -12,8 +12,8 @@ absl::StatusOr<DTypeChoice> ParseDTypeChoice(absl::string_view text) {
   if (text == "bfloat16" || text == "bf16") return DTypeChoice::kBFloat16;
   if (text == "float16" || text == "fp16" || text == "half")
     return DTypeChoice::kFloat16;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "dtype \"", text, "\" is none of auto, float32, bfloat16, float16"));
+  return InvalidArgument("dtype \"", text,
+                         "\" is none of auto, float32, bfloat16, float16");
 }
 
 absl::string_view DTypeName(DType dtype) {
@@ -45,8 +45,8 @@ absl::StatusOr<WeightFormat> ParseWeightFormat(absl::string_view text) {
        {WeightFormat::kFull, WeightFormat::kInt8, WeightFormat::kInt4}) {
     if (text == WeightFormatName(format)) return format;
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("weight format \"", text, "\" is none of none, int8, int4"));
+  return InvalidArgument("weight format \"", text,
+                         "\" is none of none, int8, int4");
 }
 
 absl::string_view KvFormatName(KvFormat format) {
@@ -73,9 +73,9 @@ absl::StatusOr<KvFormat> ParseKvFormat(absl::string_view text) {
     return KvFormat::kFloat16;
   if (text == "int8") return KvFormat::kInt8;
   if (text == "int4") return KvFormat::kInt4;
-  return absl::InvalidArgumentError(
-      absl::StrCat("KV cache format \"", text,
-                   "\" is none of float32, bfloat16, float16, int8, int4"));
+  return InvalidArgument(
+      "KV cache format \"", text,
+      "\" is none of float32, bfloat16, float16, int8, int4");
 }
 
 }  // namespace sluice

@@ -1,14 +1,33 @@
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/number_format.h"
-#include "common/strong_int.h"
 
 namespace sluice {
+
+// An integer that does not mix with other integers: StrongInt<JobIdTag> and
+// StrongInt<StageIdTag> do not compare. Hashable by absl, printable by
+// absl::StrCat through value().
+template <typename Tag, typename Rep = int64_t>
+class StrongInt {
+ public:
+  constexpr StrongInt() = default;
+  constexpr explicit StrongInt(Rep value) : value_(value) {}
+  constexpr Rep value() const { return value_; }
+  friend constexpr auto operator<=>(StrongInt, StrongInt) = default;
+  template <typename H>
+  friend H AbslHashValue(H h, StrongInt v) {
+    return H::combine(std::move(h), v.value_);
+  }
+
+ private:
+  Rep value_ = 0;
+};
 
 // Row id of a job in the store.
 using JobId = StrongInt<struct JobIdTag>;

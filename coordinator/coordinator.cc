@@ -13,7 +13,6 @@
 #include "common/text/text.h"
 #include "common/text/utf8.h"
 #include "common/threads/clock.h"
-#include "common/threads/mutex.h"
 #include "coordinator/cluster/worker_service.h"
 #include "coordinator/dispatch/dispatcher.h"
 #include "coordinator/jobs/job_manager.h"
@@ -35,8 +34,8 @@ constexpr int32_t kDefaultStepTokens = 2048;
 absl::Status CheckRange(absl::string_view name, int64_t value, int64_t least,
                         int64_t most) {
   if (value >= least && value <= most) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      name, " is ", value, "; it must be between ", least, " and ", most));
+  return InvalidArgument(name, " is ", value, "; it must be between ", least,
+                         " and ", most);
 }
 
 // What a step computes at most.
@@ -48,17 +47,17 @@ absl::Status CheckStep(int32_t gbs, int32_t num_microbatches,
   SLUICE_RETURN_IF_ERROR(
       CheckRange("max_step_tokens", max_step_tokens, 0, kMaxStepTokens));
   if (max_step_tokens > 0 && max_step_tokens < gbs) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "max_step_tokens is ", max_step_tokens, ", but a micro-batch of gbs ",
-        gbs, " sequences needs a token for each"));
+    return InvalidArgument("max_step_tokens is ", max_step_tokens,
+                           ", but a micro-batch of gbs ", gbs,
+                           " sequences needs a token for each");
   }
   const int64_t block_tokens =
       int64_t{max_step_tokens} * std::max(1, num_microbatches);
   if (block_tokens > kMaxBlockTokens) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "max_step_tokens ", max_step_tokens, " in each of ", num_microbatches,
-        " micro-batches make steps of ", block_tokens, " tokens; at most ",
-        kMaxBlockTokens, " are possible"));
+    return InvalidArgument("max_step_tokens ", max_step_tokens, " in each of ",
+                           num_microbatches, " micro-batches make steps of ",
+                           block_tokens, " tokens; at most ", kMaxBlockTokens,
+                           " are possible");
   }
   return absl::OkStatus();
 }
@@ -67,11 +66,11 @@ absl::Status CheckStep(int32_t gbs, int32_t num_microbatches,
 absl::Status CheckActivations(int32_t max_step_tokens, int32_t hidden) {
   const int64_t row = int64_t{hidden} * static_cast<int64_t>(sizeof(float));
   if (max_step_tokens * row <= kMaxActivationBytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "max_step_tokens is ", max_step_tokens,
-      "; with the model's hidden size of ", hidden, " it must be at most ",
-      kMaxActivationBytes / row, ", so that the activations of a step (", row,
-      " bytes a token) can go from stage to stage"));
+  return InvalidArgument("max_step_tokens is ", max_step_tokens,
+                         "; with the model's hidden size of ", hidden,
+                         " it must be at most ", kMaxActivationBytes / row,
+                         ", so that the activations of a step (", row,
+                         " bytes a token) can go from stage to stage");
 }
 
 // The part of a policy that answers depend on.
@@ -101,9 +100,9 @@ absl::Status Coordinator::Options::Validate() const {
         "a model directory and a state directory must be given");
   }
   if (const auto at = FindInvalidUtf8(served_model_name)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "served_model_name \"", EscapeInvalidUtf8(served_model_name),
-        "\" is not UTF-8 at byte ", *at + 1));
+    return InvalidArgument("served_model_name \"",
+                           EscapeInvalidUtf8(served_model_name),
+                           "\" is not UTF-8 at byte ", *at + 1);
   }
   SLUICE_RETURN_IF_ERROR(
       CheckRange("min_workers", min_workers, 1, kMaxWorkers));
@@ -119,20 +118,20 @@ absl::Status Coordinator::Options::Validate() const {
   SLUICE_RETURN_IF_ERROR(
       CheckRange("default_max_tokens", default_max_tokens, 1, INT32_MAX));
   if (timeouts.stall_timeout <= timeouts.heartbeat_interval) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgument(
         "stall_timeout (", absl::FormatDuration(timeouts.stall_timeout),
         ") must be longer than heartbeat_interval (",
-        absl::FormatDuration(timeouts.heartbeat_interval), ")"));
+        absl::FormatDuration(timeouts.heartbeat_interval), ")");
   }
   if (timeouts.heartbeat_interval <= absl::ZeroDuration() ||
       timeouts.heartbeat_timeout <= timeouts.heartbeat_interval ||
       timeouts.settle_time < absl::ZeroDuration()) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgument(
         "heartbeat_timeout (", absl::FormatDuration(timeouts.heartbeat_timeout),
         ") must be longer than heartbeat_interval (",
         absl::FormatDuration(timeouts.heartbeat_interval),
         "), and both and settle_time (",
-        absl::FormatDuration(timeouts.settle_time), ") not negative"));
+        absl::FormatDuration(timeouts.settle_time), ") not negative");
   }
   return absl::OkStatus();
 }
@@ -272,9 +271,9 @@ absl::Status Coordinator::SetMaxModelLen() {
   const DecoderSpec& spec = model_->spec();
   const int32_t positions = spec.max_positions;
   if (options_.max_model_len > positions) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "max_model_len is ", options_.max_model_len, ", but the model in ",
-        options_.model_dir.string(), " ", model_->DescribePositions()));
+    return InvalidArgument("max_model_len is ", options_.max_model_len,
+                           ", but the model in ", options_.model_dir.string(),
+                           " ", model_->DescribePositions());
   }
   if (options_.max_model_len == 0 && options_.positions_cap > 0) {
     options_.max_model_len = std::min(positions, options_.positions_cap);
@@ -291,11 +290,11 @@ absl::Status Coordinator::CheckGenerationDefaults() const {
   const std::vector<std::string>& keys =
       model_->generation_defaults().unsupported;
   if (keys.empty()) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat(
+  return Unimplemented(
       (options_.model_dir / "generation_config.json").string(),
       " asks for what Sluice does not do (", absl::StrJoin(keys, ", "),
       "): remove that there, or start with --generation-config none, which "
-      "leaves all defaults of that file out"));
+      "leaves all defaults of that file out");
 }
 
 absl::Status Coordinator::MakePolicy() {
@@ -330,9 +329,9 @@ absl::Status Coordinator::CheckPlan() {
   Plan& plan = *plan_;
   const int32_t layers = plan.stages.back().layers.end;
   if (layers != model_->spec().num_layers) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgument(
         "the plan has ", layers, " layers, but the model in ",
-        options_.model_dir.string(), " has ", model_->spec().num_layers));
+        options_.model_dir.string(), " has ", model_->spec().num_layers);
   }
   const int32_t stages = static_cast<int32_t>(plan.stages.size());
   if (plan.block.num_blocks < stages) plan.block.num_blocks = stages;

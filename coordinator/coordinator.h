@@ -9,11 +9,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "common/host/logging.h"
 #include "common/metrics/metrics.h"
 #include "common/types.h"
-#include "coordinator/cluster/worker_timeouts.h"
+#include "coordinator/cluster/cluster_options.h"
 #include "coordinator/request.h"
 #include "runtime/text/tokenizer/tokenizer.h"
 #include "sluice/v1/cluster.pb.h"

@@ -28,14 +28,13 @@ void ToProto(const SamplingParams& params, v1::SamplingParams* out) {
 
 absl::StatusOr<SamplingParams> FromProto(const v1::SamplingParams& in) {
   if (in.logit_bias_token_size() != in.logit_bias_value_size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sampling.logit_bias: ", in.logit_bias_token_size(),
-                     " tokens but ", in.logit_bias_value_size(), " values"));
+    return InvalidArgument("sampling.logit_bias: ", in.logit_bias_token_size(),
+                           " tokens but ", in.logit_bias_value_size(),
+                           " values");
   }
   if (in.logprobs() < -1 || in.logprobs() > kMaxTopLogprobs) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sampling.logprobs: ", in.logprobs(),
-                     " is not between -1 and ", kMaxTopLogprobs));
+    return InvalidArgument("sampling.logprobs: ", in.logprobs(),
+                           " is not between -1 and ", kMaxTopLogprobs);
   }
   SamplingParams params;
   params.temperature = in.temperature();
@@ -86,9 +85,8 @@ void ToProto(const StepPlan& plan, v1::StepPlan* out) {
 
 absl::StatusOr<StepPlan> FromProto(const v1::StepPlan& in) {
   if (in.block() < 0 || in.step() < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("step plan: block ", in.block(), " and step ", in.step(),
-                     " must not be negative"));
+    return InvalidArgument("step plan: block ", in.block(), " and step ",
+                           in.step(), " must not be negative");
   }
   StepPlan plan;
   plan.epoch = PlanEpoch(in.epoch());
@@ -99,9 +97,9 @@ absl::StatusOr<StepPlan> FromProto(const v1::StepPlan& in) {
   plan.admit.reserve(in.admit_size());
   for (const v1::SequenceAdmission& a : in.admit()) {
     if (a.prompt_tokens() < 0 || a.max_tokens() <= 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "step plan: sequence ", a.sequence(), " admitted with prompt_tokens ",
-          a.prompt_tokens(), " and max_tokens ", a.max_tokens()));
+      return InvalidArgument("step plan: sequence ", a.sequence(),
+                             " admitted with prompt_tokens ", a.prompt_tokens(),
+                             " and max_tokens ", a.max_tokens());
     }
     SequenceAdmission& admission = plan.admit.emplace_back();
     admission.sequence = SequenceId(a.sequence());
@@ -117,19 +115,19 @@ absl::StatusOr<StepPlan> FromProto(const v1::StepPlan& in) {
     for (const v1::Segment& s : b.segments()) {
       if (s.start() < 0 || s.num_tokens() <= 0 ||
           s.start() > INT32_MAX - s.num_tokens()) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "step plan: sequence ", s.sequence(), " has a segment with start ",
-            s.start(), " and num_tokens ", s.num_tokens()));
+        return InvalidArgument("step plan: sequence ", s.sequence(),
+                               " has a segment with start ", s.start(),
+                               " and num_tokens ", s.num_tokens());
       }
       // None, or positions that the segment's rows predict.
       if (s.score_begin() != s.score_end() &&
           (s.score_begin() <= s.start() || s.score_end() <= s.score_begin() ||
            int64_t{s.score_end()} - s.start() > int64_t{s.num_tokens()} + 1)) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "step plan: sequence ", s.sequence(), " has a segment with start ",
-            s.start(), " and num_tokens ", s.num_tokens(),
-            " that scores the positions ", s.score_begin(), " to ",
-            s.score_end()));
+        return InvalidArgument("step plan: sequence ", s.sequence(),
+                               " has a segment with start ", s.start(),
+                               " and num_tokens ", s.num_tokens(),
+                               " that scores the positions ", s.score_begin(),
+                               " to ", s.score_end());
       }
       batch.segments.push_back({SequenceId(s.sequence()), s.start(),
                                 s.num_tokens(), s.sample(), s.score_begin(),
@@ -138,9 +136,9 @@ absl::StatusOr<StepPlan> FromProto(const v1::StepPlan& in) {
       tokens += s.num_tokens();
     }
     if (tokens != b.tokens_size()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("step plan: a micro-batch's segments have ", tokens,
-                       " tokens in all, but it carries ", b.tokens_size()));
+      return InvalidArgument("step plan: a micro-batch's segments have ",
+                             tokens, " tokens in all, but it carries ",
+                             b.tokens_size());
     }
     batch.tokens.assign(b.tokens().begin(), b.tokens().end());
   }
@@ -244,11 +242,11 @@ absl::StatusOr<StepResult> FromProto(const v1::StepResult& in) {
     if (s.begin() < 0 || s.num_top() < 0 || s.num_top() > kMaxTopLogprobs ||
         s.begin() > INT32_MAX - s.logprobs_size() ||
         s.top_tokens_size() != top || s.top_logprobs_size() != top) {
-      return absl::InvalidArgumentError(absl::StrCat(
+      return InvalidArgument(
           "step result: sequence ", s.sequence(), " has ", s.logprobs_size(),
           " scores from position ", s.begin(), ", ", s.num_top(),
           " alternatives each, but ", s.top_tokens_size(), " tokens and ",
-          s.top_logprobs_size(), " log-probabilities of these"));
+          s.top_logprobs_size(), " log-probabilities of these");
     }
     TokenScores& scores = result.scores.emplace_back();
     scores.sequence = SequenceId(s.sequence());
@@ -307,8 +305,7 @@ absl::StatusOr<WeightFormat> FromProto(v1::NumberFormat format,
     case v1::NUMBER_FORMAT_INT4:
       return WeightFormat::kInt4;
     default:
-      return absl::InvalidArgumentError(
-          absl::StrCat("policy: ", name, " ", format, " is unknown"));
+      return InvalidArgument("policy: ", name, " ", format, " is unknown");
   }
 }
 
@@ -353,10 +350,10 @@ absl::StatusOr<Policy> FromProto(const v1::Policy& in) {
   Policy policy;
   if (in.gbs() <= 0 || in.num_microbatches() <= 0 ||
       in.max_step_tokens() <= 0 || in.compute_threads() < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "policy: gbs ", in.gbs(), ", num_microbatches ", in.num_microbatches(),
-        ", max_step_tokens ", in.max_step_tokens(), ", compute_threads ",
-        in.compute_threads(), ": sizes must be positive"));
+    return InvalidArgument("policy: gbs ", in.gbs(), ", num_microbatches ",
+                           in.num_microbatches(), ", max_step_tokens ",
+                           in.max_step_tokens(), ", compute_threads ",
+                           in.compute_threads(), ": sizes must be positive");
   }
   policy.gbs = in.gbs();
   policy.num_microbatches = in.num_microbatches();
@@ -368,9 +365,9 @@ absl::StatusOr<Policy> FromProto(const v1::Policy& in) {
         fractions->device() + fractions->host() + fractions->disk();
     if (!(fractions->device() >= 0 && fractions->host() >= 0 &&
           fractions->disk() >= 0 && std::abs(sum - 1) < 1e-6)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "policy: the shares of ", name, " (", fractions->device(), ", ",
-          fractions->host(), ", ", fractions->disk(), ") must add up to 1"));
+      return InvalidArgument("policy: the shares of ", name, " (",
+                             fractions->device(), ", ", fractions->host(), ", ",
+                             fractions->disk(), ") must add up to 1");
     }
   }
   policy.weights = FromProto(in.weights());
@@ -387,8 +384,7 @@ absl::StatusOr<Policy> FromProto(const v1::Policy& in) {
       policy.dtype = DType::kFloat16;
       break;
     default:
-      return absl::InvalidArgumentError(
-          absl::StrCat("policy: dtype ", in.dtype(), " is unknown"));
+      return InvalidArgument("policy: dtype ", in.dtype(), " is unknown");
   }
   policy.compute_threads = in.compute_threads();
   policy.automatic_weights = !in.explicit_weights();
@@ -400,21 +396,20 @@ absl::StatusOr<Policy> FromProto(const v1::Policy& in) {
                           FromProto(in.compress_kv(), "compress_kv"));
   if (in.attention_site() != v1::ATTENTION_SITE_HOST &&
       in.attention_site() != v1::ATTENTION_SITE_DEVICE) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "policy: attention_site ", in.attention_site(), " is unknown"));
+    return InvalidArgument("policy: attention_site ", in.attention_site(),
+                           " is unknown");
   }
   policy.attention_site = in.attention_site() == v1::ATTENTION_SITE_HOST
                               ? AttentionSite::kHost
                               : AttentionSite::kDevice;
   if (!(in.sparsity() >= 0 && in.sparsity() <= 1)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "policy: sparsity ", in.sparsity(), " is not a share from 0 to 1"));
+    return InvalidArgument("policy: sparsity ", in.sparsity(),
+                           " is not a share from 0 to 1");
   }
   policy.sparsity = in.sparsity() == 0 ? 1 : in.sparsity();
   if (in.schedule() != v1::SCHEDULE_ZIG_ZAG &&
       in.schedule() != v1::SCHEDULE_ROW_BY_ROW) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("policy: schedule ", in.schedule(), " is unknown"));
+    return InvalidArgument("policy: schedule ", in.schedule(), " is unknown");
   }
   policy.schedule = in.schedule() == v1::SCHEDULE_ZIG_ZAG ? Schedule::kZigZag
                                                           : Schedule::kRowByRow;

@@ -12,7 +12,6 @@
 
 #include <mutex>
 
-#include "absl/strings/str_cat.h"
 #include "common/host/listen_probe.h"
 #include "common/status_macros.h"
 #include "proto/wire_limits.h"
@@ -150,10 +149,10 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> StartServer(
   for (grpc::Service* service : services) builder.RegisterService(service);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr || (!address.empty() && bound == 0)) {
-    return absl::UnavailableError(absl::StrCat(
+    return Unavailable(
         "can't listen on ", address.empty() ? "a channel in memory" : address,
         ": the port is taken or the address is not this machine's; choose "
-        "another --port"));
+        "another --port");
   }
   if (port != nullptr) *port = bound;
   return server;

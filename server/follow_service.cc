@@ -4,7 +4,7 @@
 #include <utility>
 #include <variant>
 
-#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 #include "coordinator/jobs/job_state.h"
 #include "proto/grpc_status.h"
 #include "proto/tsan_handoff.h"
@@ -245,9 +245,9 @@ F* FollowService::Add(std::shared_ptr<F> follower) {
   }
   F* const reactor = follower.get();
   if (full) {
-    follower->Refuse(absl::ResourceExhaustedError(
-        absl::StrCat(most, " streams of ", kKindNames[kind],
-                     " are open, as many as may be; try again later")));
+    follower->Refuse(
+        ResourceExhausted(most, " streams of ", kKindNames[kind],
+                          " are open, as many as may be; try again later"));
   } else {
     follower->Poke(follower);
   }

@@ -4,9 +4,7 @@
 
 #include <chrono>
 #include <utility>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "common/threads/mutex.h"
 #include "common/threads/thread.h"
@@ -228,10 +226,10 @@ class GrpcJobClient : public JobClient {
   absl::Status Check(const grpc::Status& status) const {
     absl::Status result = FromGrpcStatus(status);
     if (absl::IsUnavailable(result)) {
-      return absl::UnavailableError(absl::StrCat(
-          "no coordinator answers at ", name_, " (", result.message(),
-          "); is sluice-coordinator running? Say where with "
-          "--coordinator HOST:PORT"));
+      return Unavailable("no coordinator answers at ", name_, " (",
+                         result.message(),
+                         "); is sluice-coordinator running? Say where with "
+                         "--coordinator HOST:PORT");
     }
     return result;
   }

@@ -1,9 +1,7 @@
 #include "server/job_service.h"
 
-#include <string>
 #include <utility>
 
-#include "common/status_macros.h"
 #include "proto/callback_queue.h"
 #include "proto/tsan_handoff.h"
 #include "server/unary_service.h"

@@ -31,8 +31,8 @@ constexpr size_t kAddressBytes = size_t{384} << 20;
 // What all workers have together.
 absl::StatusOr<MachineShare> AllWorkers(const LocalCluster::Options& options) {
   if (options.num_workers < 1 || options.num_workers > 256) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--workers ", options.num_workers, " is not within 1..256"));
+    return InvalidArgument("--workers ", options.num_workers,
+                           " is not within 1..256");
   }
   SLUICE_ASSIGN_OR_RETURN(MachineShare all, ParseMachine(options.machine));
   if (all.disk_bytes == 0) SLUICE_RETURN_IF_ERROR(PrepareDisk(&all));
@@ -66,9 +66,9 @@ absl::Status SetUp(const MachineShare& all, LocalCluster::Options* options) {
   Coordinator::Options& coordinator = options->coordinator;
   coordinator.has_float16 = all.device.backend == BackendKind::kCuda;
   if (coordinator.dtype == DTypeChoice::kFloat16 && !coordinator.has_float16) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--dtype float16 is for --device cuda; with ", DeviceName(all.device),
-        " say bfloat16, which is as small, or float32"));
+    return InvalidArgument("--dtype float16 is for --device cuda; with ",
+                           DeviceName(all.device),
+                           " say bfloat16, which is as small, or float32");
   }
   coordinator.min_workers = options->num_workers;
   coordinator.compare_models = false;

@@ -1,13 +1,8 @@
 #include "server/local_profile.h"
 
-#include <unistd.h>
-
-#include <climits>
-#include <utility>
-
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "runtime/memory/host_memory.h"
+#include "runtime/profile/machine_facts.h"
 #include "runtime/profile/profile_cache.h"
 #include "worker/machine_share.h"
 #include "worker/probe/worker_profile.h"
@@ -30,11 +25,11 @@ absl::StatusOr<MachineProfile> LocalProfile(
     const std::function<void(absl::string_view what, double share)>& progress) {
   SLUICE_ASSIGN_OR_RETURN(MachineShare machine, ParseMachine(options.machine));
   if (machine.device.has_memory() != (machine.device_memory_bytes > 0)) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgument(
         "--device-memory goes with devices that have memory of their own; ",
         options.machine.device,
         machine.device.has_memory() ? " does: say how much of it may be used"
-                                    : " has not: its memory is --host-memory"));
+                                    : " has not: its memory is --host-memory");
   }
   SLUICE_RETURN_IF_ERROR(PrepareDisk(&machine));
   ProfileCacheOptions cache = ProfileCacheOf(machine);
@@ -45,8 +40,7 @@ absl::StatusOr<MachineProfile> LocalProfile(
   }
   SLUICE_ASSIGN_OR_RETURN(MachineProfile profile,
                           CachedProfile(cache, progress, nullptr));
-  char name[HOST_NAME_MAX + 1] = {};
-  profile.name = gethostname(name, sizeof(name) - 1) == 0 ? name : "localhost";
+  profile.name = HostName();
   return profile;
 }
 
@@ -57,10 +51,10 @@ absl::Status SetBudgets(const std::string& host_memory,
       profile->host_memory_bytes,
       Size("--host-memory", host_memory, profile->host_memory_bytes));
   if (!disk_space.empty() && profile->disk_bytes == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--disk-space: the machine of profile '", profile->name,
-                     "' has no disk tier; `sluice profile --disk-dir DIR` "
-                     "measures one"));
+    return InvalidArgument(
+        "--disk-space: the machine of profile '", profile->name,
+        "' has no disk tier; `sluice profile --disk-dir DIR` "
+        "measures one");
   }
   SLUICE_ASSIGN_OR_RETURN(profile->disk_bytes, Size("--disk-space", disk_space,
                                                     profile->disk_bytes));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 #include "common/threads/clock.h"
 #include "proto/grpc_status.h"
 #include "proto/tsan_handoff.h"
@@ -306,9 +307,9 @@ grpc::ServerReadReactor<v1::CreateJobRequest>* UploadService::Create(
     if (!full) streams_.insert(stream);
   }
   if (full) {
-    stream->Refuse(absl::ResourceExhaustedError(
-        absl::StrCat(options_.max_uploads,
-                     " uploads are open, as many as may be; try again later")));
+    stream->Refuse(ResourceExhausted(
+        options_.max_uploads,
+        " uploads are open, as many as may be; try again later"));
   } else if (stopping_.load()) {
     stream->Refuse(ShuttingDown());
   } else {

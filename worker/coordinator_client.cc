@@ -11,7 +11,6 @@
 #include "common/host/logging.h"
 #include "common/limits.h"
 #include "common/sampling_params.h"
-#include "common/status_macros.h"
 #include "common/text/text.h"
 #include "common/threads/bounded_queue.h"
 #include "common/threads/deadline.h"

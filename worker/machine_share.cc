@@ -3,7 +3,6 @@
 #include <filesystem>
 #include <system_error>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "runtime/exec/weights/image_store.h"
 #include "runtime/memory/cpu_topology.h"
@@ -45,8 +44,8 @@ absl::Status PrepareDisk(MachineShare* machine) {
   std::error_code error;
   std::filesystem::create_directories(dir, error);
   if (error) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "--disk-dir: can't make the directory ", dir, ": ", error.message()));
+    return FailedPrecondition("--disk-dir: can't make the directory ", dir,
+                              ": ", error.message());
   }
   if (machine->disk_bytes > 0) return absl::OkStatus();
   absl::StatusOr<uint64_t> space = DefaultDiskSpace(dir);

@@ -4,7 +4,6 @@
 
 #include <CLI/CLI.hpp>
 #include <atomic>
-#include <climits>
 #include <csignal>
 #include <ctime>
 #include <iostream>
@@ -20,6 +19,7 @@
 #include "common/status_macros.h"
 #include "common/threads/thread.h"
 #include "runtime/model/model_dir.h"
+#include "runtime/profile/machine_facts.h"
 #include "server/flags/checks.h"
 #include "server/flags/command_line.h"
 #include "server/flags/daemon.h"
@@ -124,11 +124,6 @@ void AddFlags(CLI::App& app, Flags& f) {
 
 bool IsWildcard(const std::string& host) {
   return host == "0.0.0.0" || host == "::" || host == "[::]";
-}
-
-std::string HostName() {
-  char name[HOST_NAME_MAX + 1] = {};
-  return gethostname(name, sizeof(name) - 1) == 0 ? name : "localhost";
 }
 
 std::string AdvertisedHost(const Flags& f) {

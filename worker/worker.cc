@@ -28,51 +28,39 @@ constexpr absl::Duration kGaugeInterval = absl::Seconds(1);
 }  // namespace
 
 absl::Status Worker::Options::Validate() const {
-  if (name.empty()) {
-    return absl::InvalidArgumentError("worker: name is empty");
-  }
-  if (model_dir.empty()) {
-    return absl::InvalidArgumentError("worker: no model directory");
-  }
-  if (coordinator_address.empty()) {
-    return absl::InvalidArgumentError("worker: no coordinator address");
-  }
-  if (machine.host_memory_bytes == 0) {
-    return absl::InvalidArgumentError("worker: no host memory");
-  }
+  const auto wrong = [](const auto&... what) {
+    return InvalidArgument("worker: ", what...);
+  };
+  if (name.empty()) return wrong("name is empty");
+  if (model_dir.empty()) return wrong("no model directory");
+  if (coordinator_address.empty()) return wrong("no coordinator address");
+  if (machine.host_memory_bytes == 0) return wrong("no host memory");
   const bool has_memory = machine.device.has_memory();
   if (has_memory && machine.device_memory_bytes == 0) {
-    return absl::InvalidArgumentError(
-        "worker: this device has memory of its own: say how much of it with "
+    return wrong(
+        "this device has memory of its own: say how much of it with "
         "--device-memory");
   }
   if (!has_memory && machine.device_memory_bytes > 0) {
-    return absl::InvalidArgumentError(
-        "worker: --device-memory is for devices with memory of their own; the "
-        "CPU's is --host-memory");
+    return wrong(
+        "--device-memory is for devices with memory of their own; the CPU's is "
+        "--host-memory");
   }
-  if (machine.threads < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("worker: ", machine.threads, " compute threads"));
-  }
-  if (channels == nullptr) {
-    return absl::InvalidArgumentError("worker: no channel factory");
-  }
+  if (machine.threads < 1) return wrong(machine.threads, " compute threads");
+  if (channels == nullptr) return wrong("no channel factory");
   if (reconnect_delay <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError("worker: reconnect_delay must be > 0");
+    return wrong("reconnect_delay must be > 0");
   }
   if (machine.disk_dir.empty() && machine.disk_bytes > 0) {
-    return absl::InvalidArgumentError("worker: disk space, but no directory");
+    return wrong("disk space, but no directory");
   }
-  if (profile != nullptr) {
-    const size_t bytes = ProfileToJson(*profile).size();
-    if (bytes > kMaxProfileBytes) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "worker: the profile of this machine takes ", bytes,
-          " bytes; at most ", kMaxProfileBytes,
-          " can be told to a coordinator. Leave out links, or have it measured "
-          "anew with `sluice profile`"));
-    }
+  if (profile == nullptr) return absl::OkStatus();
+  const size_t bytes = ProfileToJson(*profile).size();
+  if (bytes > kMaxProfileBytes) {
+    return wrong("the profile of this machine takes ", bytes,
+                 " bytes; at most ", kMaxProfileBytes,
+                 " can be told to a coordinator. Leave out links, or have it "
+                 "measured anew with `sluice profile`");
   }
   return absl::OkStatus();
 }

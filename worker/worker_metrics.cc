@@ -1,13 +1,65 @@
 #include "worker/worker_metrics.h"
 
 #include <iterator>
-#include <tuple>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/metrics/metric_buckets.h"
 
 namespace sluice {
+namespace {
+
+// The counters of a name, each of a field of a sweep's statistics.
+struct SweepFamily {
+  const char* name;
+  const char* help;
+  std::vector<std::pair<MetricLabels, WorkerMetrics::SweepField>> fields;
+};
+
+std::vector<SweepFamily> SweepFamilies() {
+  using S = SweepStats;
+  return {
+      {"sluice_runtime_seconds_total",
+       "Seconds of the computing thread, by activity",
+       {{{{"activity", "projection"}}, &S::projection_seconds},
+        {{{"activity", "attention"}}, &S::attention_seconds},
+        {{{"activity", "dequantize"}}, &S::expand_seconds},
+        {{{"activity", "head"}}, &S::head_seconds},
+        {{{"activity", "stall_weights"}}, &S::weight_stall_seconds},
+        {{{"activity", "stall_kv"}}, &S::kv_stall_seconds},
+        {{{"activity", "stall_activations"}}, &S::activation_stall_seconds},
+        {{{"activity", "stall_attention"}}, &S::attention_stall_seconds}}},
+      {"sluice_tier_busy_seconds_total",
+       "Seconds in which data moved",
+       {{{{"wire", "disk_read"}}, &S::disk_read_seconds},
+        {{{"wire", "disk_write"}}, &S::disk_write_seconds},
+        {{{"wire", "h2d"}}, &S::h2d_seconds},
+        {{{"wire", "d2h"}}, &S::d2h_seconds}}},
+      {"sluice_tier_bytes_total",
+       "Bytes moved between tiers",
+       {{{{"wire", "disk_read"}}, &S::disk_read_bytes},
+        {{{"wire", "disk_write"}}, &S::disk_write_bytes},
+        {{{"wire", "h2d"}}, &S::h2d_bytes},
+        {{{"wire", "d2h"}}, &S::d2h_bytes}}},
+      {"sluice_disk_bytes_total",
+       "Bytes the disk carried for sweeps",
+       {{{{"direction", "read"}, {"kind", "weights"}}, &S::weight_read_bytes},
+        {{{"direction", "read"}, {"kind", "kv"}}, &S::kv_read_bytes},
+        {{{"direction", "write"}, {"kind", "kv"}}, &S::kv_write_bytes},
+        {{{"direction", "read"}, {"kind", "activations"}},
+         &S::activation_read_bytes},
+        {{{"direction", "write"}, {"kind", "activations"}},
+         &S::activation_write_bytes}}},
+      {"sluice_host_attention_seconds_total",
+       "Seconds in which the host attended for a device",
+       {{{}, &S::host_attention_seconds}}},
+  };
+}
+
+}  // namespace
+
 WorkerMetrics::WorkerMetrics(MetricsRegistry* metrics, const std::string& name)
     : registry(metrics), worker(name) {
   const auto counter = [&](const char* series, const char* help,
@@ -41,51 +93,11 @@ WorkerMetrics::WorkerMetrics(MetricsRegistry* metrics, const std::string& name)
       metrics->GetHistogram("sluice_stage_step_seconds",
                             "Time to compute a step on this worker's stage",
                             StepSecondsBuckets(), {{"worker", name}});
-  const std::pair<const char*, double SweepStats::*> activities[] = {
-      {"projection", &SweepStats::projection_seconds},
-      {"attention", &SweepStats::attention_seconds},
-      {"dequantize", &SweepStats::expand_seconds},
-      {"head", &SweepStats::head_seconds},
-      {"stall_weights", &SweepStats::weight_stall_seconds},
-      {"stall_kv", &SweepStats::kv_stall_seconds},
-      {"stall_activations", &SweepStats::activation_stall_seconds},
-      {"stall_attention", &SweepStats::attention_stall_seconds}};
-  for (const auto& [activity, seconds] : activities) {
-    sweep.push_back({seconds, nullptr,
-                     counter("sluice_runtime_seconds_total",
-                             "Seconds of the computing thread, by activity",
-                             {{"activity", activity}})});
+  for (const SweepFamily& family : SweepFamilies()) {
+    for (const auto& [labels, field] : family.fields) {
+      sweep.push_back({field, counter(family.name, family.help, labels)});
+    }
   }
-  const std::tuple<const char*, double SweepStats::*, uint64_t SweepStats::*>
-      wires[] = {{"disk_read", &SweepStats::disk_read_seconds,
-                  &SweepStats::disk_read_bytes},
-                 {"disk_write", &SweepStats::disk_write_seconds,
-                  &SweepStats::disk_write_bytes},
-                 {"h2d", &SweepStats::h2d_seconds, &SweepStats::h2d_bytes},
-                 {"d2h", &SweepStats::d2h_seconds, &SweepStats::d2h_bytes}};
-  for (const auto& [wire, seconds, bytes] : wires) {
-    sweep.push_back({seconds, nullptr,
-                     counter("sluice_tier_busy_seconds_total",
-                             "Seconds in which data moved", {{"wire", wire}})});
-    sweep.push_back({nullptr, bytes,
-                     counter("sluice_tier_bytes_total",
-                             "Bytes moved between tiers", {{"wire", wire}})});
-  }
-  const std::tuple<const char*, const char*, uint64_t SweepStats::*> kinds[] = {
-      {"weights", "read", &SweepStats::weight_read_bytes},
-      {"kv", "read", &SweepStats::kv_read_bytes},
-      {"kv", "write", &SweepStats::kv_write_bytes},
-      {"activations", "read", &SweepStats::activation_read_bytes},
-      {"activations", "write", &SweepStats::activation_write_bytes}};
-  for (const auto& [kind, direction, bytes] : kinds) {
-    sweep.push_back(
-        {nullptr, bytes,
-         counter("sluice_disk_bytes_total", "Bytes the disk carried for sweeps",
-                 {{"direction", direction}, {"kind", kind}})});
-  }
-  sweep.push_back({&SweepStats::host_attention_seconds, nullptr,
-                   counter("sluice_host_attention_seconds_total",
-                           "Seconds in which the host attended for a device")});
   const char* const tiers[kNumTiers] = {"device", "host", "disk"};
   for (size_t i = 0; i < std::size(tiers); ++i) {
     const MetricLabels tier = {{"tier", tiers[i]}};
@@ -128,9 +140,8 @@ WorkerMetrics::StageSeconds WorkerMetrics::ForStage(StageId stage) const {
 void WorkerMetrics::CountRuntime(const RuntimeReport& report,
                                  const SweepStats& since) const {
   for (const SweepCounter& c : sweep) {
-    const double amount = c.seconds != nullptr
-                              ? since.*c.seconds
-                              : static_cast<double>(since.*c.bytes);
+    const double amount = std::visit(
+        [&](auto field) { return static_cast<double>(since.*field); }, c.field);
     if (amount > 0) c.counter->Add(amount);
   }
   const auto set = [](Gauge* const gauges[kNumTiers], uint64_t device,

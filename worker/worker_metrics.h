@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "common/metrics/metrics.h"
@@ -48,9 +49,9 @@ struct WorkerMetrics {
   Histogram* step_seconds;
 
   // Where a runtime's time and bytes go.
+  using SweepField = std::variant<double SweepStats::*, uint64_t SweepStats::*>;
   struct SweepCounter {
-    double SweepStats::*seconds;  // or
-    uint64_t SweepStats::*bytes;
+    SweepField field;
     Counter* counter;
   };
   std::vector<SweepCounter> sweep;

@@ -185,8 +185,7 @@ absl::Status WrongType(const std::string& path, absl::string_view must,
                        const Json& json) {
   std::string shown = Dump(json);
   if (shown.size() > 40) shown = shown.substr(0, 37) + "...";
-  return absl::InvalidArgumentError(
-      absl::StrCat(path, ": ", shown, " must be ", must));
+  return InvalidArgument(path, ": ", shown, " must be ", must);
 }
 
 absl::StatusOr<DType> ParseDType(absl::string_view name) {
@@ -194,8 +193,7 @@ absl::StatusOr<DType> ParseDType(absl::string_view name) {
        {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     if (DTypeName(dtype) == name) return dtype;
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("\"", name, "\" must be float32, bfloat16 or float16"));
+  return InvalidArgument("\"", name, "\" must be float32, bfloat16 or float16");
 }
 
 struct Reader {
@@ -327,9 +325,8 @@ struct Reader {
     SLUICE_RETURN_IF_ERROR(status);
     for (const auto& [key, value] : json.items()) {
       if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat(Join(path, key), ": no such key; there are ",
-                       absl::StrJoin(known, ", ")));
+      return InvalidArgument(Join(path, key), ": no such key; there are ",
+                             absl::StrJoin(known, ", "));
     }
     return absl::OkStatus();
   }
@@ -339,15 +336,15 @@ absl::Status ReadProfile(const Json& json, MachineProfile* p) {
   if (!json.is_object()) return Reader::Read(json, "", p);  // says so
   // First: another version may have any keys.
   if (!json.contains("version")) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "version: missing; this build reads ", MachineProfile::kVersion));
+    return InvalidArgument("version: missing; this build reads ",
+                           MachineProfile::kVersion);
   }
   int32_t version = 0;
   SLUICE_RETURN_IF_ERROR(Reader::Read(json["version"], "version", &version));
   if (version != MachineProfile::kVersion) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("version: ", version, " is not the one that this build ",
-                     "reads, ", MachineProfile::kVersion));
+    return InvalidArgument("version: ", version,
+                           " is not the one that this build ", "reads, ",
+                           MachineProfile::kVersion);
   }
   return Reader::Read(json, "", p);
 }
@@ -389,9 +386,8 @@ std::string ProfileToJson(const MachineProfile& profile) {
 
 absl::StatusOr<MachineProfile> ProfileFromJson(absl::string_view text) {
   if (text.size() > kMostProfileBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the profile has ", text.size(), " bytes: more than ",
-                     kMostProfileBytes));
+    return InvalidArgument("the profile has ", text.size(),
+                           " bytes: more than ", kMostProfileBytes);
   }
   Json json;
   Watch watch;
@@ -403,8 +399,7 @@ absl::StatusOr<MachineProfile> ProfileFromJson(absl::string_view text) {
         },
         /*allow_exceptions=*/true, /*ignore_comments=*/true);
   } catch (const nlohmann::json::exception& e) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the profile is no JSON: ", e.what()));
+    return InvalidArgument("the profile is no JSON: ", e.what());
   }
   if (!watch.error().empty()) {
     return absl::InvalidArgumentError(watch.error());

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 
 namespace sluice {
 namespace {
@@ -32,8 +32,7 @@ int TryListen(const addrinfo& info) {
 absl::Status CheckCanListen(const std::string& address) {
   const size_t colon = address.rfind(':');
   if (colon == std::string::npos || colon == 0) {
-    return absl::UnavailableError(
-        absl::StrCat("can't listen on ", address, ": no host:port"));
+    return Unavailable("can't listen on ", address, ": no host:port");
   }
   std::string host = address.substr(0, colon);
   if (host.front() == '[' && host.back() == ']') {
@@ -46,8 +45,7 @@ absl::Status CheckCanListen(const std::string& address) {
   const int failed =
       getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &found);
   if (failed != 0) {
-    return absl::UnavailableError(
-        absl::StrCat("can't listen on ", address, ": ", gai_strerror(failed)));
+    return Unavailable("can't listen on ", address, ": ", gai_strerror(failed));
   }
   int error = 0;
   for (const addrinfo* info = found; info != nullptr; info = info->ai_next) {
@@ -56,9 +54,8 @@ absl::Status CheckCanListen(const std::string& address) {
   }
   freeaddrinfo(found);
   if (error == 0) return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrCat("can't listen on ", address, ": ", std::strerror(error),
-                   error == EADDRINUSE ? "; choose another --port" : ""));
+  return Unavailable("can't listen on ", address, ": ", std::strerror(error),
+                     error == EADDRINUSE ? "; choose another --port" : "");
 }
 
 }  // namespace sluice

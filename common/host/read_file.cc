@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "common/lfs_pointer.h"
+#include "common/status_macros.h"
 
 namespace sluice {
 
@@ -27,12 +27,11 @@ absl::StatusOr<std::string> ReadSmallFile(const std::filesystem::path& path,
   std::string text;
   absl::Status status;
   if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-    status = absl::InvalidArgumentError(
-        absl::StrCat(path.string(), ": not a regular file"));
+    status = InvalidArgument(path.string(), ": not a regular file");
   } else if (static_cast<uint64_t>(info.st_size) > max_bytes) {
-    status = absl::InvalidArgumentError(
-        absl::StrCat(path.string(), ": ", info.st_size, " bytes, but at most ",
-                     max_bytes, " are accepted"));
+    status =
+        InvalidArgument(path.string(), ": ", info.st_size,
+                        " bytes, but at most ", max_bytes, " are accepted");
   } else {
     text.resize(static_cast<size_t>(info.st_size));
     size_t done = 0;
@@ -40,8 +39,8 @@ absl::StatusOr<std::string> ReadSmallFile(const std::filesystem::path& path,
       const ssize_t n = read(fd, text.data() + done, text.size() - done);
       if (n < 0 && errno == EINTR) continue;
       if (n < 0) {
-        status = absl::DataLossError(absl::StrCat(
-            path.string(), ": cannot read: ", std::strerror(errno)));
+        status =
+            DataLoss(path.string(), ": cannot read: ", std::strerror(errno));
         break;
       }
       if (n == 0) break;  // it shrank meanwhile
@@ -52,8 +51,7 @@ absl::StatusOr<std::string> ReadSmallFile(const std::filesystem::path& path,
   close(fd);
   if (!status.ok()) return status;
   if (IsLfsPointer(text)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path.string(), ": ", kLfsPointerAdvice));
+    return InvalidArgument(path.string(), ": ", kLfsPointerAdvice);
   }
   return text;
 }

@@ -5,6 +5,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
 
 namespace sluice {
 
@@ -13,5 +15,15 @@ namespace sluice {
 // kDataLoss if it cannot be read. Errors name the file.
 absl::StatusOr<std::string> ReadSmallFile(const std::filesystem::path& path,
                                           size_t max_bytes);
+
+// A file that begins like this only says where Git LFS has the real one: what a
+// clone without git-lfs leaves of large files
+// (github.com/git-lfs/git-lfs, docs/spec.md).
+inline bool IsLfsPointer(absl::string_view beginning) {
+  return absl::StartsWith(beginning, "version https://git-lfs");
+}
+constexpr char kLfsPointerAdvice[] =
+    "a Git LFS pointer, not the file itself; run `git lfs pull` in the model's "
+    "directory";
 
 }  // namespace sluice

@@ -9,6 +9,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 #include "common/threads/mutex.h"
 #include "common/threads/thread.h"
 
@@ -16,10 +17,10 @@ namespace sluice {
 namespace {
 
 absl::Status TooFewThreads(absl::string_view what) {
-  return absl::ResourceExhaustedError(absl::StrCat(
+  return ResourceExhausted(
       what,
       "; allow it more: `ulimit -u`, the control group's pids.max, and `ulimit "
-      "-v` for their stacks"));
+      "-v` for their stacks");
 }
 
 absl::Status CheckThreads(int wanted) {
@@ -55,9 +56,9 @@ absl::Status CheckStart(int threads, size_t address_bytes) {
   void* const room = mmap(nullptr, address_bytes, PROT_NONE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (room == MAP_FAILED) {
-    return absl::ResourceExhaustedError(absl::StrCat(
+    return ResourceExhausted(
         "the system does not give this process the ", address_bytes >> 20,
-        " MiB of addresses that it needs; raise `ulimit -v`"));
+        " MiB of addresses that it needs; raise `ulimit -v`");
   }
   const absl::Status status = CheckThreads(threads);
   munmap(room, address_bytes);

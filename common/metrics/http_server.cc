@@ -99,8 +99,7 @@ absl::StatusOr<int> ListenOn(std::string host, int port) {
   const int failed =
       getaddrinfo(host.c_str(), absl::StrCat(port).c_str(), &hints, &found);
   if (failed != 0) {
-    return absl::UnavailableError(
-        absl::StrCat("can't listen on ", address, ": ", gai_strerror(failed)));
+    return Unavailable("can't listen on ", address, ": ", gai_strerror(failed));
   }
   int fd = -1;
   for (const addrinfo* info = found; fd < 0 && info != nullptr;
@@ -110,8 +109,7 @@ absl::StatusOr<int> ListenOn(std::string host, int port) {
   const int error = errno;
   freeaddrinfo(found);
   if (fd >= 0) return fd;
-  return absl::UnavailableError(
-      absl::StrCat("can't listen on ", address, ": ", strerror(error)));
+  return Unavailable("can't listen on ", address, ": ", strerror(error));
 }
 
 int PortOf(int fd) {
@@ -297,8 +295,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(Options options) {
   const int stop = eventfd(0, EFD_CLOEXEC);
   if (stop < 0) {
     close(listener);
-    return absl::UnavailableError(
-        absl::StrCat("can't make an event: ", strerror(errno)));
+    return Unavailable("can't make an event: ", strerror(errno));
   }
   return std::unique_ptr<HttpServer>(new HttpServer(
       std::make_unique<Loop>(std::move(options), listener, stop)));

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/metrics/http_server.h"
 #include "common/metrics/process_metrics.h"
+#include "common/status_macros.h"
 #include "common/threads/mutex.h"
 #include "common/version.h"
 
@@ -200,9 +201,8 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
   options.answer = [impl](absl::string_view path) { return impl->Get(path); };
   auto http = HttpServer::Start(std::move(options));
   if (!http.ok()) {
-    return absl::UnavailableError(
-        absl::StrCat("metrics: ", http.status().message(),
-                     "; choose another --metrics-port"));
+    return Unavailable("metrics: ", http.status().message(),
+                       "; choose another --metrics-port");
   }
   impl->http = *std::move(http);
   server->address_ = absl::StrCat(host, ":", impl->http->port());

@@ -5,8 +5,8 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
-#include "common/threads/thread_annotations.h"
 
 namespace sluice {
 

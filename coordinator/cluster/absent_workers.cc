@@ -10,6 +10,9 @@ namespace {
 constexpr size_t kMostEntries = 32;
 constexpr absl::Duration kKept = absl::Hours(1);
 
+constexpr size_t kMostLeftOut = 1024;
+constexpr int kMostDoublings = 30;
+
 }  // namespace
 
 bool AbsentWorkers::Put(const std::string& name, v1::AbsentWorker::Kind kind,
@@ -51,6 +54,31 @@ void AbsentWorkers::Describe(absl::Duration now, v1::ClusterState* state) {
     absent->set_reason(entry.reason);
     absent->set_seconds_ago(absl::ToDoubleSeconds(now - entry.at));
   }
+}
+
+void LeftOut::Add(const std::string& name, const std::string& why,
+                  absl::Duration now) {
+  if (entries_.size() >= kMostLeftOut && !entries_.contains(name)) {
+    entries_.erase(std::min_element(entries_.begin(), entries_.end(),
+                                    [](const auto& a, const auto& b) {
+                                      return a.second.until < b.second.until;
+                                    }));
+  }
+  Entry& entry = entries_[name];
+  // So long ago that it says nothing about now.
+  if (entry.times > 0 && now - entry.until > most_) entry.times = 0;
+  entry.times = std::min(entry.times + 1, kMostDoublings);
+  entry.why = why;
+  entry.since = now;
+  entry.until =
+      now + std::min(most_, first_ * (int64_t{1} << (entry.times - 1)));
+}
+
+const LeftOut::Entry* LeftOut::Find(const std::string& name,
+                                    absl::Duration now) const {
+  const auto it = entries_.find(name);
+  return it == entries_.end() || it->second.until <= now ? nullptr
+                                                         : &it->second;
 }
 
 }  // namespace sluice

@@ -1,10 +1,10 @@
 #include "coordinator/cluster/model_identity.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 #include "proto/wire_limits.h"
 
 namespace sluice {
@@ -20,18 +20,17 @@ static_assert(kMostFiles * (kMostNameBytes + kMostHashBytes + 32) +
 
 absl::Status Another(const ModelIdentity::Copy& copy, absl::string_view whose,
                      absl::string_view difference, absl::string_view remedy) {
-  return absl::FailedPreconditionError(
-      absl::StrCat("worker '", copy.worker, "' has another model in ", copy.dir,
-                   " than ", whose, ": ", difference, "; ", remedy));
+  return FailedPrecondition("worker '", copy.worker, "' has another model in ",
+                            copy.dir, " than ", whose, ": ", difference, "; ",
+                            remedy);
 }
 
 }  // namespace
 
 absl::StatusOr<ModelContent> ContentOf(const v1::ModelContent& message) {
   if (message.files_size() > kMostFiles) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a model of ", message.files_size(),
-                     " files; the most is ", kMostFiles));
+    return InvalidArgument("a model of ", message.files_size(),
+                           " files; the most is ", kMostFiles);
   }
   ModelContent content;
   content.files.reserve(static_cast<size_t>(message.files_size()));

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
 #include "runtime/model/checkpoint/content_check.h"
 #include "runtime/model/checkpoint/model_content.h"
 #include "sluice/v1/pipeline.pb.h"

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/limits.h"
+#include "common/status_macros.h"
 #include "coordinator/cluster/links/link_plan.h"
 #include "coordinator/cluster/stall.h"
 #include "coordinator/cluster/worker_facts.h"
@@ -163,8 +164,8 @@ void RunningPlan::BeginToRun(WorkerId last) {
 
 void RunningPlan::OnLinkId(WorkerId id, v1::LinkId link) {
   if (link.id().size() > kMaxLinkIdBytes) {
-    workers_->Doom(id, absl::InvalidArgumentError(absl::StrCat(
-                           "a link's id of ", link.id().size(), " bytes")));
+    workers_->Doom(
+        id, InvalidArgument("a link's id of ", link.id().size(), " bytes"));
     return;
   }
   const auto stage = static_cast<size_t>(members_.at(id).stage);

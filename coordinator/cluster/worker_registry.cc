@@ -90,28 +90,27 @@ void WorkerRegistry::PassTime(absl::Duration passed) {
 
 absl::Status WorkerRegistry::CheckRegister(const v1::Register& info) const {
   if (info.name().empty() || info.name().size() > kMaxWorkerNameBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a worker's name must have 1 to ", kMaxWorkerNameBytes,
-                     " bytes, this one has ", info.name().size()));
+    return InvalidArgument("a worker's name must have 1 to ",
+                           kMaxWorkerNameBytes, " bytes, this one has ",
+                           info.name().size());
   }
   if (info.link_address().empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("worker '", info.name(), "' gave no link address"));
+    return InvalidArgument("worker '", info.name(), "' gave no link address");
   }
   for (const std::string* text :
        {&info.link_address(), &info.model_fingerprint(), &info.device(),
         &info.version(), &info.metrics_address(), &info.model_dir(),
         &info.gpu_uuid()}) {
     if (text->size() > kMaxWorkerTextBytes) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "worker '", info.name(), "' registered with a text of ", text->size(),
-          " bytes; the most is ", kMaxWorkerTextBytes));
+      return InvalidArgument("worker '", info.name(),
+                             "' registered with a text of ", text->size(),
+                             " bytes; the most is ", kMaxWorkerTextBytes);
     }
   }
   if (info.profile_json().size() > kMaxProfileBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgument(
         "worker '", info.name(), "' registered with a profile of ",
-        info.profile_json().size(), " bytes; the most is ", kMaxProfileBytes));
+        info.profile_json().size(), " bytes; the most is ", kMaxProfileBytes);
   }
   std::string fingerprint = options_.model_fingerprint;
   std::string whose = "the coordinator";
@@ -123,10 +122,10 @@ absl::Status WorkerRegistry::CheckRegister(const v1::Register& info) const {
           "' is attached already; give each worker a name of its own"));
     }
     if (other.info.version() != info.version()) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "worker '", info.name(), "' has version ", info.version(),
-          ", but worker '", other.info.name(), "' has ", other.info.version(),
-          "; all must be the same"));
+      return FailedPrecondition("worker '", info.name(), "' has version ",
+                                info.version(), ", but worker '",
+                                other.info.name(), "' has ",
+                                other.info.version(), "; all must be the same");
     }
     if (fingerprint.empty()) {
       fingerprint = other.info.model_fingerprint();
@@ -139,9 +138,9 @@ absl::Status WorkerRegistry::CheckRegister(const v1::Register& info) const {
   // Of copies whose files have other headers the names and sizes may agree.
   if (info.model_fingerprint().empty() ||
       (!fingerprint.empty() && info.model_fingerprint() != fingerprint)) {
-    return absl::FailedPreconditionError(absl::StrCat(
+    return FailedPrecondition(
         "worker '", info.name(), "' has another model in ", info.model_dir(),
-        " than ", whose, "; copy the model directory again"));
+        " than ", whose, "; copy the model directory again");
   }
   return absl::OkStatus();
 }
@@ -161,11 +160,11 @@ absl::Status WorkerRegistry::CheckPlace(const AttachedWorker& worker,
     if (!(mine && elsewhere(other)) && !(its && elsewhere(worker))) continue;
     const v1::Register& near = mine ? info : other.info;
     const v1::Register& far = mine ? other.info : info;
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgument(
         "worker '", info.name(), "' can't work with '", other.info.name(),
         "': they are on two machines, and '", far.name(), "' can't reach '",
         near.name(), "' at ", near.link_address(), "; as for '", near.name(),
-        "', ", AdvertiseRemedy(PeerPlace())));
+        "', ", AdvertiseRemedy(PeerPlace()));
   }
   return absl::OkStatus();
 }
@@ -194,12 +193,12 @@ void WorkerRegistry::OnResolved(
     Register(id, v1::Register(worker->info));
     return;
   }
-  Refuse(
-      id,
-      absl::InvalidArgumentError(absl::StrCat(
-          "worker '", worker->info.name(), "' says that others reach it at ",
-          worker->info.link_address(), ", but ", addresses.status().message(),
-          " on the coordinator's machine; ", AdvertiseRemedy(worker->place))));
+  Refuse(id, InvalidArgument("worker '", worker->info.name(),
+                             "' says that others reach it at ",
+                             worker->info.link_address(), ", but ",
+                             addresses.status().message(),
+                             " on the coordinator's machine; ",
+                             AdvertiseRemedy(worker->place)));
 }
 
 void WorkerRegistry::Register(WorkerId id, const v1::Register& info) {
@@ -252,9 +251,9 @@ absl::Status WorkerRegistry::CheckContent(const v1::Register& info,
                                           const v1::ModelContent& said,
                                           ModelContent* content) const {
   if (!said.error().empty()) {
-    return absl::FailedPreconditionError(absl::StrCat(
+    return FailedPrecondition(
         "worker '", info.name(), "' can't read its model: ",
-        absl::string_view(said.error()).substr(0, kMaxErrorBytes)));
+        absl::string_view(said.error()).substr(0, kMaxErrorBytes));
   }
   absl::StatusOr<ModelContent> parsed = ContentOf(said);
   if (!parsed.ok()) {

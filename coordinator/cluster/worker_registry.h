@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
@@ -15,8 +14,7 @@
 #include "common/machine_profile.h"
 #include "coordinator/cluster/absent_workers.h"
 #include "coordinator/cluster/cluster_options.h"
-#include "coordinator/cluster/left_out.h"
-#include "coordinator/cluster/links/link_blame.h"
+#include "coordinator/cluster/links/link_facts.h"
 #include "coordinator/cluster/model_identity.h"
 #include "coordinator/cluster/worker_stream.h"
 #include "sluice/v1/pipeline.pb.h"

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
-#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 #include "common/threads/executor.h"
 #include "common/threads/mutex.h"
 #include "proto/callback_queue.h"
@@ -260,9 +260,8 @@ class WorkerAttachServiceImpl : public WorkerAttachService,
       return absl::UnavailableError("the coordinator shuts down");
     }
     if (sessions_.size() >= options_.max_workers) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("there are ", sessions_.size(),
-                       " workers attached, as many as may be"));
+      return ResourceExhausted("there are ", sessions_.size(),
+                               " workers attached, as many as may be");
     }
     sessions_.insert(session);
     return absl::OkStatus();

@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/strong_int.h"
+#include "common/types.h"
 #include "coordinator/cluster/links/link_address.h"
 #include "sluice/v1/pipeline.pb.h"
 

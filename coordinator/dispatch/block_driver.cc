@@ -4,7 +4,7 @@
 #include <iterator>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 
 namespace sluice {
 
@@ -41,16 +41,16 @@ absl::Status BlockDriver::CheckTokens(const Request& request) const {
   }
   for (int32_t token : request.prompt) {
     if (token < 0 || token >= options_.vocab_size) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "the prompt has the token ", token,
-          ", but the model's vocabulary has ", options_.vocab_size, " tokens"));
+      return InvalidArgument("the prompt has the token ", token,
+                             ", but the model's vocabulary has ",
+                             options_.vocab_size, " tokens");
     }
   }
   for (const auto& [token, bias] : request.sampling.logit_bias) {
     if (token < 0 || token >= options_.vocab_size) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "logit_bias names the token ", token,
-          ", but the model's vocabulary has ", options_.vocab_size, " tokens"));
+      return InvalidArgument("logit_bias names the token ", token,
+                             ", but the model's vocabulary has ",
+                             options_.vocab_size, " tokens");
     }
   }
   return absl::OkStatus();
@@ -59,12 +59,12 @@ absl::Status BlockDriver::CheckTokens(const Request& request) const {
 void BlockDriver::Enqueue(SequenceId id) {
   SequenceState& sequence = sequences_.at(id);
   if (!scheduler_->Fits(sequence.most_tokens())) {
-    sequence.Fail(absl::ResourceExhaustedError(absl::StrCat(
+    sequence.Fail(ResourceExhausted(
         "the request needs room for ", sequence.most_tokens(),
         " tokens (prompt ", sequence.request().prompt.size(), ", max_tokens ",
         sequence.request().max_tokens,
         "), more than the workers' KV cache holds; give the workers more "
-        "memory, add workers, or ask for fewer tokens")));
+        "memory, add workers, or ask for fewer tokens"));
     Finish(id);
     return;
   }
@@ -151,9 +151,8 @@ absl::Status BlockDriver::Check(const StepResult& result) const {
   const int32_t b = result.block.value();
   if (b < 0 || b >= static_cast<int32_t>(blocks_.size()) ||
       !blocks_[b].in_flight || blocks_[b].step != result.step) {
-    return absl::InternalError(absl::StrCat("a result for step ", result.step,
-                                            " of block ", b,
-                                            ", which is not in flight"));
+    return Internal("a result for step ", result.step, " of block ", b,
+                    ", which is not in flight");
   }
   const std::vector<SequenceId>& expected = blocks_[b].sampled;
   const size_t before = blocks_[b].tokens.size();
@@ -167,19 +166,17 @@ absl::Status BlockDriver::Check(const StepResult& result) const {
               result.tokens[i].token < options_.vocab_size;
   }
   if (!matches) {
-    return absl::InternalError(
-        absl::StrCat("the result of step ", result.step, " of block ", b,
-                     " does not hold a token for each of its ", expected.size(),
-                     " sequences that sample"));
+    return Internal("the result of step ", result.step, " of block ", b,
+                    " does not hold a token for each of its ", expected.size(),
+                    " sequences that sample");
   }
   return absl::OkStatus();
 }
 
 absl::Status BlockDriver::AddScores(const StepResult& result) {
   const auto wrong = [&](SequenceId id, absl::string_view what) {
-    return absl::InternalError(
-        absl::StrCat("the scores of sequence ", id.value(), " in step ",
-                     result.step, " of block ", result.block.value(), what));
+    return Internal("the scores of sequence ", id.value(), " in step ",
+                    result.step, " of block ", result.block.value(), what);
   };
   const Block& block = blocks_[result.block.value()];
   for (const TokenScores& scores : result.scores) {

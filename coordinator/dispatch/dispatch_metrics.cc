@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/strip.h"
 #include "common/metrics/metric_buckets.h"
 
 namespace sluice {
@@ -15,27 +17,6 @@ namespace {
 constexpr absl::Duration kRememberGone = absl::Hours(1);
 // And no more of them than so many.
 constexpr size_t kMostGone = 256;
-
-std::string StateLabel(int state) {
-  switch (state) {
-    case v1::WORKER_STATE_SPARE:
-      return "spare";
-    case v1::WORKER_STATE_LOADING:
-      return "loading";
-    case v1::WORKER_STATE_READY:
-      return "ready";
-    case v1::WORKER_STATE_FAILED:
-      return "failed";
-    case v1::WORKER_STATE_PREPARING:
-      return "preparing";
-    case v1::WORKER_STATE_LEFT_OUT:
-      return "left_out";
-    case v1::WORKER_STATE_CHECKING:
-      return "checking";
-    default:
-      return "";
-  }
-}
 
 }  // namespace
 
@@ -52,13 +33,12 @@ DispatchMetrics::DispatchMetrics(MetricsRegistry* registry)
                                          "Blocks whose step is under way.");
   unwritten_results_ = registry->GetGauge(
       "sluice_results_unwritten", "Results that the store has not taken yet.");
-  for (int i = 0; i < v1::WorkerState_ARRAYSIZE; ++i) {
-    const std::string label = StateLabel(i);
-    workers_[i] = label.empty()
-                      ? nullptr
-                      : registry->GetGauge("sluice_workers",
-                                           "Registered workers by state.",
-                                           {{"state", label}});
+  for (int i = v1::WORKER_STATE_SPARE; i < v1::WorkerState_ARRAYSIZE; ++i) {
+    const std::string& name = v1::WorkerState_Name(v1::WorkerState(i));
+    workers_[i] = registry->GetGauge(
+        "sluice_workers", "Registered workers by state.",
+        {{"state",
+          absl::AsciiStrToLower(absl::StripPrefix(name, "WORKER_STATE_"))}});
   }
   for (const char* reason : {"link", "load", "lost", "stall", "step"}) {
     PlanFailures(reason)->Add(0);

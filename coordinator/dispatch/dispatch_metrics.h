@@ -37,7 +37,7 @@ class DispatchMetrics {
   Gauge* epoch_;
   Gauge* blocks_in_flight_;
   Gauge* unwritten_results_;
-  Gauge* workers_[v1::WorkerState_ARRAYSIZE];
+  Gauge* workers_[v1::WorkerState_ARRAYSIZE] = {};
   Counter* steps_;
   Counter* prompt_tokens_;
   Counter* generation_tokens_;

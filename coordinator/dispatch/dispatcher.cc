@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/host/logging.h"
-#include "common/status_macros.h"
 #include "common/text/text.h"
 #include "coordinator/cluster/links/link_address.h"
 #include "proto/convert.h"

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 
 namespace sluice {
 
@@ -44,9 +44,9 @@ bool SequenceState::AddScores(const TokenScores& scores) {
   const auto bad = std::find_if(scores.logprobs.begin(), scores.logprobs.end(),
                                 [](float x) { return std::isnan(x); });
   if (bad != scores.logprobs.end()) {
-    generation_.status = absl::InternalError(absl::StrCat(
+    generation_.status = Internal(
         "the model's output at position ",
-        scores.begin + (bad - scores.logprobs.begin()), " is not a number"));
+        scores.begin + (bad - scores.logprobs.begin()), " is not a number");
     return true;
   }
   // At once, rather than growing into twice as much.
@@ -64,8 +64,8 @@ bool SequenceState::AddScores(const TokenScores& scores) {
 bool SequenceState::Append(SampledToken sampled) {
   ++generation_.generated;
   if (sampled.token < 0) {
-    generation_.status = absl::InternalError(absl::StrCat(
-        "the model's output at position ", tokens_.size(), " is not a number"));
+    generation_.status = Internal("the model's output at position ",
+                                  tokens_.size(), " is not a number");
     return true;
   }
   if (!request_.ignore_eos && eos_tokens_->contains(sampled.token)) {

@@ -12,7 +12,6 @@
 #include "common/host/logging.h"
 #include "common/status_macros.h"
 #include "common/text/text.h"
-#include "coordinator/jobs/job_ids.h"
 #include "coordinator/jobs/job_spec.h"
 #include "coordinator/jobs/job_state.h"
 #include "coordinator/jobs/job_upload.h"
@@ -52,7 +51,7 @@ int64_t DefaultMaxTokens(const RequestParser::Options& options) {
 
 absl::Status JobManager::Options::Validate() const {
   const auto wrong = [](const char* what) {
-    return absl::InvalidArgumentError(absl::StrCat("JobManager: ", what));
+    return InvalidArgument("JobManager: ", what);
   };
   if (state_dir.empty()) return wrong("state_dir is missing");
   if (requests.served_model.empty()) return wrong("served_model is missing");
@@ -172,10 +171,9 @@ std::unique_ptr<JobManager::Upload> JobManager::Repeat(JobRecord job) {
         if (same) {
           absl::StatusOr<v1::Job> now = GetJob(FormatJobId(job.id));
           if (!absl::IsNotFound(now.status())) return now;
-          return absl::UnavailableError(
-              absl::StrCat(FormatJobId(job.id),
-                           ", which had this request_id, was deleted "
-                           "meanwhile; send it again"));
+          return Unavailable(FormatJobId(job.id),
+                             ", which had this request_id, was deleted "
+                             "meanwhile; send it again");
         }
         return absl::AlreadyExistsError(absl::StrCat(
             FormatJobId(job.id), " has the request_id ",
@@ -531,9 +529,9 @@ absl::Status JobManager::DeleteJob(const std::string& id) {
     MutexLock lock(&commit_mu_);
     SLUICE_ASSIGN_OR_RETURN(const JobRecord job, store_->GetJob(job_id));
     if (!IsTerminal(job.state)) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(id, " is ", JobStateName(job.state),
-                       "; cancel it and wait for its end before deleting it"));
+      return FailedPrecondition(
+          id, " is ", JobStateName(job.state),
+          "; cancel it and wait for its end before deleting it");
     }
     SLUICE_RETURN_IF_ERROR(store_->MarkDeleted(job_id));
     live_.CountEnded(job.state, -1);

@@ -2,10 +2,8 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <map>
 #include <string>
 
-#include "absl/strings/string_view.h"
 #include "common/metrics/metrics.h"
 #include "coordinator/store/job_record.h"
 #include "sluice/v1/jobs.pb.h"

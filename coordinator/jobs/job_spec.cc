@@ -1,6 +1,7 @@
 #include "coordinator/jobs/job_spec.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 #include "common/text/text.h"
 #include "coordinator/jobs/requests/request_body.h"
 
@@ -15,8 +16,7 @@ constexpr size_t kMaxMetadataKeyBytes = 64;
 constexpr size_t kMaxMetadataValueBytes = 512;
 
 absl::Status Wrong(absl::string_view field, absl::string_view must_be) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("spec.", field, " must be ", must_be));
+  return InvalidArgument("spec.", field, " must be ", must_be);
 }
 
 absl::Status ValidateDefaults(const v1::RequestDefaults& defaults) {
@@ -55,10 +55,10 @@ absl::Status ValidateJobSpec(const v1::JobSpec& spec,
                  absl::StrCat("at most ", kMaxPathBytes, " bytes"));
   }
   if (!spec.model().empty() && spec.model() != served_model) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "unknown model ", QuoteForMessage(spec.model()),
-        " in spec.model: this coordinator serves ",
-        QuoteForMessage(served_model), "; name that one or leave it empty"));
+    return InvalidArgument("unknown model ", QuoteForMessage(spec.model()),
+                           " in spec.model: this coordinator serves ",
+                           QuoteForMessage(served_model),
+                           "; name that one or leave it empty");
   }
   if (spec.format() != v1::INPUT_FORMAT_UNSPECIFIED &&
       spec.format() != v1::INPUT_FORMAT_JSONL &&

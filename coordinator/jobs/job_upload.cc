@@ -96,9 +96,8 @@ absl::Status JobUpload::OnLine(absl::string_view text, bool too_long) {
   if (options_.stopped && options_.stopped()) return Stopped();
   const int64_t index = totals_.lines;
   if (index >= options_.max_requests) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("more than ", options_.max_requests,
-                     " requests in one job; split the file"));
+    return ResourceExhausted("more than ", options_.max_requests,
+                             " requests in one job; split the file");
   }
   ++totals_.lines;
   RequestParser::Line line;

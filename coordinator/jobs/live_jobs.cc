@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/text/text.h"
-#include "coordinator/jobs/job_ids.h"
 #include "coordinator/jobs/job_state.h"
 
 namespace sluice {

@@ -14,6 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/status_macros.h"
 #include "runtime/model/checkpoint/content_hashes.h"
 
 namespace sluice {
@@ -83,10 +84,9 @@ absl::StatusOr<ModelContent> ReadModelRecord(const fs::path& path) {
   std::error_code error;
   const uintmax_t bytes = fs::file_size(path, error);
   if (error == std::errc::no_such_file_or_directory) {
-    return absl::NotFoundError(absl::StrCat(path.string(), " is not there"));
+    return NotFound(path.string(), " is not there");
   }
-  const absl::Status damaged =
-      absl::DataLossError(absl::StrCat(path.string(), " is damaged"));
+  const absl::Status damaged = DataLoss(path.string(), " is damaged");
   if (error || bytes > kMostBytes) return damaged;
   std::ifstream in(path, std::ios::binary);
   const std::string text((std::istreambuf_iterator<char>(in)),

@@ -31,8 +31,7 @@ void AddByResource(const Array& values, Json* out) {
 }
 
 absl::Status Bad(absl::string_view where, absl::string_view expected) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("plan: ", where, ": expected ", expected));
+  return InvalidArgument("plan: ", where, ": expected ", expected);
 }
 
 // Reads one object, key by key; what nobody asked for is unknown.
@@ -90,8 +89,7 @@ class Reader {
       bool known = false;
       for (const std::string& seen : seen_) known = known || seen == key;
       if (!known) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("plan: unknown key ", At(key)));
+        return InvalidArgument("plan: unknown key ", At(key));
       }
     }
     return absl::OkStatus();

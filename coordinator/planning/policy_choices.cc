@@ -4,7 +4,6 @@
 #include <optional>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/status_macros.h"
 #include "coordinator/planning/plan_json.h"
@@ -95,14 +94,14 @@ absl::StatusOr<std::optional<Plan>> PlanNamedBy(
     contents.resize(static_cast<size_t>(in.gcount()));
     if (!LooksLikePlan(contents)) continue;
     if (contents.size() > kMostPlanBytes) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          path, ": a plan of more than ", kMostPlanBytes, " bytes"));
+      return InvalidArgument(path, ": a plan of more than ", kMostPlanBytes,
+                             " bytes");
     }
     absl::StatusOr<Plan> parsed = ParsePlan(contents);
     if (!parsed.ok()) return Annotate(parsed.status(), path);
     if (plan || texts.size() > 1) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          path, ": a plan is a whole policy; give no other beside it"));
+      return InvalidArgument(
+          path, ": a plan is a whole policy; give no other beside it");
     }
     plan = *std::move(parsed);
   }

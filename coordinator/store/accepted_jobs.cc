@@ -8,9 +8,9 @@
 #include <fstream>
 
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "common/status_macros.h"
 
 namespace sluice {
 namespace {
@@ -57,20 +57,19 @@ absl::Status AcceptedJobs::Write(int64_t accepted) const {
   const int error = errno;
   if (fd >= 0) close(fd);
   if (written) return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrCat("cannot write ", path_.string(), ": ", strerror(error)));
+  return Unavailable("cannot write ", path_.string(), ": ", strerror(error));
 }
 
 absl::Status AcceptedJobs::Check(int64_t accepted) const {
   const int64_t written = Read().value_or(0);
   if (written <= accepted) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(
+  return DataLoss(
       "jobs are missing: ", path_.string(), " says that ", written,
       " were accepted, ", database_.string(), " knows of ", accepted,
       ". Its log, ", database_.filename().string(),
       "-wal, is missing or damaged, or the database is an old copy: put the "
       "right files back, or delete ",
-      path_.filename().string(), " to go on with the jobs that are there"));
+      path_.filename().string(), " to go on with the jobs that are there");
 }
 
 }  // namespace sluice

@@ -4,10 +4,8 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 
 namespace sluice {
@@ -17,8 +15,7 @@ absl::StatusOr<std::unique_ptr<CustomIdSet>> CustomIdSet::Create(
   std::string path = (directory / "upload-XXXXXX").string();
   const int fd = mkostemp(path.data(), O_CLOEXEC);
   if (fd < 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("cannot create ", path, ": ", strerror(errno)));
+    return FailedPrecondition("cannot create ", path, ": ", strerror(errno));
   }
   close(fd);
   auto db = SqliteDb::Open(path);

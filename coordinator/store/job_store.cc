@@ -24,7 +24,6 @@
 #include <system_error>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/host/logging.h"
 #include "common/status_macros.h"
 #include "common/threads/clock.h"
@@ -53,9 +52,7 @@ constexpr int kDeleted = 100;
 #define SLUICE_VISIBLE "state BETWEEN 2 AND 99"
 static_assert(v1::JOB_STATE_VALIDATING == 1 && v1::JOB_STATE_IN_PROGRESS == 2);
 
-absl::Status NoJob(JobId job) {
-  return absl::NotFoundError(absl::StrCat("no job job_", job.value()));
-}
+absl::Status NoJob(JobId job) { return NotFound("no job job_", job.value()); }
 
 absl::StatusOr<JobRecord> ReadJob(const SqliteStatement& row) {
   JobRecord job;
@@ -63,8 +60,7 @@ absl::StatusOr<JobRecord> ReadJob(const SqliteStatement& row) {
   job.model = std::string(row.Bytes(1));
   const absl::string_view spec = row.Bytes(2);
   if (!job.spec.ParseFromArray(spec.data(), static_cast<int>(spec.size()))) {
-    return absl::DataLossError(
-        absl::StrCat("the stored spec of job_", job.id.value(), " is damaged"));
+    return DataLoss("the stored spec of job_", job.id.value(), " is damaged");
   }
   job.state = static_cast<v1::JobState>(row.Int(3));
   job.created_us = row.Int(4);

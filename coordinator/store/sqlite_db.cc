@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 
@@ -42,38 +41,34 @@ absl::Status ToStatus(sqlite3* db, int rc) {
   const std::string why =
       absl::StrCat(sqlite3_errmsg(db), " (SQLite error ", rc, ")");
   if (IsDiskFull(db, code)) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("no space left to write ", where, ": ", why));
+    return ResourceExhausted("no space left to write ", where, ": ", why);
   }
   switch (code) {
     case SQLITE_NOTADB:
-      return absl::DataLossError(
-          absl::StrCat(where, " is not a database or is damaged: ", why,
-                       "; restore it from a copy, or move it away to start "
-                       "with an empty one"));
+      return DataLoss(where, " is not a database or is damaged: ", why,
+                      "; restore it from a copy, or move it away to start "
+                      "with an empty one");
     case SQLITE_CORRUPT:
-      return absl::DataLossError(absl::StrCat(
+      return DataLoss(
           where, " is damaged: ", why,
           "; restore it from a copy, or move it away to start with an empty "
-          "one"));
+          "one");
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
-      return absl::UnavailableError(
-          absl::StrCat(where, " is locked by another program: ", why));
+      return Unavailable(where, " is locked by another program: ", why);
     case SQLITE_CANTOPEN:
     case SQLITE_PERM:
     case SQLITE_AUTH:
     case SQLITE_READONLY:
-      return absl::FailedPreconditionError(
-          absl::StrCat("cannot open or write ", where, ": ", why));
+      return FailedPrecondition("cannot open or write ", where, ": ", why);
     case SQLITE_NOMEM:
-      return absl::ResourceExhaustedError(absl::StrCat(where, ": ", why));
+      return ResourceExhausted(where, ": ", why);
     case SQLITE_CONSTRAINT:
       return absl::AlreadyExistsError(absl::StrCat(where, ": ", why));
     case SQLITE_TOOBIG:
       return absl::OutOfRangeError(absl::StrCat(where, ": ", why));
     default:
-      return absl::InternalError(absl::StrCat(where, ": ", why));
+      return Internal(where, ": ", why);
   }
 }
 

@@ -103,23 +103,23 @@ absl::Status PrepareSqliteSchema(SqliteDb* db, const std::string& path) {
     // Takes effect only before the first table exists.
     SLUICE_RETURN_IF_ERROR(db->Exec("PRAGMA auto_vacuum=INCREMENTAL"));
   } else if (application != kApplicationId) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(path,
-                     " is a database of another program; use another state "
-                     "directory"));
+    return FailedPrecondition(
+        path,
+        " is a database of another program; use another state "
+        "directory");
   } else if (version < 1 || version > kSchemaVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        path, " has format version ", version, ", this program knows ",
-        kSchemaVersion, "; use the version of Sluice that wrote it"));
+    return FailedPrecondition(path, " has format version ", version,
+                              ", this program knows ", kSchemaVersion,
+                              "; use the version of Sluice that wrote it");
   }
   SLUICE_ASSIGN_OR_RETURN(const std::string mode,
                           db->QueryText("PRAGMA journal_mode=WAL"));
   if (mode != "wal") {
-    return absl::FailedPreconditionError(absl::StrCat(
+    return FailedPrecondition(
         path,
         ": the file system does not support SQLite's write-ahead log "
         "(journal mode ",
-        mode, "); use a local directory"));
+        mode, "); use a local directory");
   }
   if (tables > 0) return MigrateSchema(db, version);
   SqliteTransaction transaction(db);

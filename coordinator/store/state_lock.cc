@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 
 namespace sluice {
 
@@ -20,30 +21,27 @@ absl::StatusOr<std::unique_ptr<StateLock>> StateLock::Acquire(
   std::error_code error;
   std::filesystem::create_directories(state_dir, error);
   if (error) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("cannot create the state directory ", state_dir.string(),
-                     ": ", error.message()));
+    return FailedPrecondition("cannot create the state directory ",
+                              state_dir.string(), ": ", error.message());
   }
   const std::string path = (state_dir / "lock").string();
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd < 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("cannot open ", path, ": ", strerror(errno)));
+    return FailedPrecondition("cannot open ", path, ": ", strerror(errno));
   }
   std::unique_ptr<StateLock> lock(new StateLock(fd));
   if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("cannot lock ", path, ": ", strerror(errno)));
+      return FailedPrecondition("cannot lock ", path, ": ", strerror(errno));
     }
     char pid[32] = {};
     const ssize_t n = pread(fd, pid, sizeof(pid) - 1, 0);
-    return absl::FailedPreconditionError(absl::StrCat(
+    return FailedPrecondition(
         "the state directory ", state_dir.string(),
         " is in use by another coordinator",
         n > 0 ? absl::StrCat(" (process ", absl::StripAsciiWhitespace(pid), ")")
               : "",
-        "; stop it, or use another state directory"));
+        "; stop it, or use another state directory");
   }
   // Only for the message above: failing to write it is no harm.
   const std::string pid = absl::StrCat(getpid(), "\n");

@@ -3,9 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <vector>
 
-#include "common/threads/mutex.h"
 #include "runtime/memory/device.h"
 
 namespace sluice {

@@ -1,7 +1,5 @@
 #include "runtime/memory/compute_pool.h"
 
-#include <string>
-
 #include "absl/strings/str_cat.h"
 #include "runtime/memory/cpu_topology.h"
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 #include "runtime/memory/cpu_topology.h"
 
 namespace sluice {
@@ -29,9 +30,8 @@ CopyEngine::~CopyEngine() {
 void CopyEngine::Copy(std::span<std::byte> to, std::span<const std::byte> from,
                       IoCompletion* done, const IoLabel& label) {
   if (to.size() != from.size()) {
-    done->Done(absl::InvalidArgumentError(
-        absl::StrCat(options_.name, ": ", from.size(),
-                     " bytes to be copied into ", to.size())));
+    done->Done(InvalidArgument(options_.name, ": ", from.size(),
+                               " bytes to be copied into ", to.size()));
     return;
   }
   {

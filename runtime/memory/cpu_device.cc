@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 #include "runtime/memory/disk/disk_file.h"
 
 namespace sluice {
@@ -19,9 +19,8 @@ absl::StatusOr<std::unique_ptr<CpuDevice>> CpuDevice::Create(
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("cannot map ", bytes,
-                     " bytes as device memory: ", std::strerror(errno)));
+    return ResourceExhausted("cannot map ", bytes,
+                             " bytes as device memory: ", std::strerror(errno));
   }
   return std::unique_ptr<CpuDevice>(
       new CpuDevice(options, static_cast<std::byte*>(base), bytes));
@@ -40,8 +39,8 @@ void CpuDevice::CopyIn(std::span<std::byte> device,
                        const IoLabel& label) {
   if (!Contains(device.data(), device.size()) ||
       Touches(host.data(), host.size())) {
-    done->Done(absl::InternalError(absl::StrCat(
-        "h2d: ", device.size(), " bytes do not go from host to device")));
+    done->Done(Internal("h2d: ", device.size(),
+                        " bytes do not go from host to device"));
     return;
   }
   h2d_.Copy(device, host, done, label);
@@ -52,8 +51,8 @@ void CpuDevice::CopyOut(std::span<std::byte> host,
                         const IoLabel& label) {
   if (!Contains(device.data(), device.size()) ||
       Touches(host.data(), host.size())) {
-    done->Done(absl::InternalError(absl::StrCat(
-        "d2h: ", device.size(), " bytes do not go from device to host")));
+    done->Done(Internal("d2h: ", device.size(),
+                        " bytes do not go from device to host"));
     return;
   }
   d2h_.Copy(host, device, done, label);
@@ -64,8 +63,7 @@ void CpuDevice::CopyWithin(std::span<std::byte> to,
                            IoCompletion* done) {
   if (to.size() != from.size() || !Contains(to.data(), to.size()) ||
       !Contains(from.data(), from.size())) {
-    done->Done(absl::InternalError(
-        absl::StrCat("device: ", from.size(), " bytes do not go within it")));
+    done->Done(Internal("device: ", from.size(), " bytes do not go within it"));
     return;
   }
   if (!to.empty()) std::memcpy(to.data(), from.data(), to.size());

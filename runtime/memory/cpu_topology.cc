@@ -6,12 +6,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
-#include <string>
+#include <sstream>
 #include <thread>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/host/logging.h"
 
 namespace sluice {
@@ -59,21 +60,6 @@ std::vector<int> CoresFromHwloc(const CpuSet& usable) {
   return cores;
 }
 
-// Cores' worth of time that the cgroup (v2 or v1) allows; 0 for no quota.
-double CgroupQuota() {
-  double quota = 0;
-  double period = 0;
-  std::string text;
-  if (std::ifstream file("/sys/fs/cgroup/cpu.max"); file >> text >> period) {
-    if (!absl::SimpleAtod(text, &quota)) return 0;  // "max"
-  } else {
-    std::ifstream quota_file("/sys/fs/cgroup/cpu/cpu.cfs_quota_us");
-    std::ifstream period_file("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
-    if (!(quota_file >> quota) || !(period_file >> period)) return 0;
-  }
-  return quota > 0 && period > 0 ? quota / period : 0;
-}
-
 }  // namespace
 
 std::vector<int> UsableCores() {
@@ -91,9 +77,54 @@ std::vector<int> UsableCores() {
   return cores;
 }
 
+double CpuQuota(absl::string_view groups, const std::string& root) {
+  double least = 0;
+  const auto limit = [&](double quota, double period) {
+    if (!(quota > 0) || !(period > 0)) return;
+    const double cores = quota / period;
+    if (least == 0 || cores < least) least = cores;
+  };
+  for (const absl::string_view line :
+       absl::StrSplit(groups, '\n', absl::SkipEmpty())) {
+    // id:controllers:path
+    const std::vector<absl::string_view> fields =
+        absl::StrSplit(line, absl::MaxSplits(':', 2));
+    if (fields.size() != 3) continue;
+    const std::vector<absl::string_view> controllers =
+        absl::StrSplit(fields[1], ',');
+    const bool first_version = std::find(controllers.begin(), controllers.end(),
+                                         "cpu") != controllers.end();
+    if (!first_version && !fields[1].empty()) continue;
+    std::filesystem::path dir = std::string(fields[2]);
+    // Groups above limit it, too.
+    for (;; dir = dir.parent_path()) {
+      double quota = 0;
+      double period = 0;
+      if (first_version) {
+        const std::string at = absl::StrCat(root, "/cpu", dir.string(), "/");
+        std::ifstream(at + "cpu.cfs_quota_us") >> quota;
+        std::ifstream(at + "cpu.cfs_period_us") >> period;
+      } else {
+        std::ifstream(absl::StrCat(root, dir.string(), "/cpu.max")) >> quota >>
+            period;  // "max" is no number
+      }
+      limit(quota, period);
+      if (!dir.has_relative_path()) break;
+    }
+  }
+  return least;
+}
+
+double CpuQuota() {
+  std::ifstream groups("/proc/self/cgroup");
+  std::ostringstream text;
+  text << groups.rdbuf();
+  return CpuQuota(text.str(), "/sys/fs/cgroup");
+}
+
 int UsableCoreCount(std::span<const int> cores) {
   const int count = std::max(1, static_cast<int>(cores.size()));
-  const double quota = CgroupQuota();
+  const double quota = CpuQuota();
   if (quota <= 0 || quota >= count) return count;
   const int whole = static_cast<int>(quota);
   return std::max(1, whole + (quota > whole ? 1 : 0));

@@ -1,7 +1,10 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <vector>
+
+#include "absl/strings/string_view.h"
 
 namespace sluice {
 
@@ -12,7 +15,14 @@ namespace sluice {
 // hardware threads of the affinity mask stand for cores.
 std::vector<int> UsableCores();
 
-// Processor time that the cgroup's quota allows, in cores, rounded up; the
+// Cores' worth of time that control groups give a process: the least along its
+// path, of both versions; 0 if none limits it. `groups`: as /proc/self/cgroup
+// has them; `root`: where they are mounted.
+double CpuQuota(absl::string_view groups, const std::string& root);
+// This process's own.
+double CpuQuota();
+
+// Processor time that CpuQuota() allows, in cores, rounded up; the
 // number of usable cores if there is no quota or a larger one. More compute
 // threads than this only wait for each other. `cores` as of UsableCores().
 int UsableCoreCount(std::span<const int> cores);

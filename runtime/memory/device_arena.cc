@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <iterator>
 
-#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 
 namespace sluice {
 
@@ -35,9 +35,8 @@ absl::StatusOr<void*> DeviceArena::Take(const std::string& name, size_t bytes) {
     if (rest > 0) free_.emplace(at + bytes, rest);
     return base_ + at;
   }
-  return absl::ResourceExhaustedError(absl::StrCat("device memory: no ", bytes,
-                                                   " bytes in one piece for ",
-                                                   name, " are left"));
+  return ResourceExhausted("device memory: no ", bytes,
+                           " bytes in one piece for ", name, " are left");
 }
 
 void DeviceArena::GiveBack(void* data, size_t bytes) {

@@ -8,7 +8,6 @@
 #include <cstring>
 #include <span>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "runtime/memory/touch.h"
 
@@ -70,8 +69,8 @@ absl::StatusOr<HostBuffer> HostBuffer::Create(const std::string& name,
     }
   }
   if (buffer.data_ == nullptr) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the system has no ", bytes, " bytes of memory for ", name));
+    return ResourceExhausted("the system has no ", bytes,
+                             " bytes of memory for ", name);
   }
   buffer.bytes_ = bytes;
   buffer.PinFor(copies);

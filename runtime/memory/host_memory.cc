@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <fstream>
-#include <limits>
 #include <optional>
 #include <string>
 
@@ -73,9 +71,9 @@ uint64_t PeakResidentMemory() {
 uint64_t DefaultHostMemory() { return AvailableHostMemory() / 4 * 3; }
 
 absl::StatusOr<uint64_t> ParseByteSize(absl::string_view text) {
-  const absl::Status error = absl::InvalidArgumentError(
-      absl::StrCat("size \"", text,
-                   "\" is not a positive number of bytes, as 8GiB or 500MB"));
+  const absl::Status error =
+      InvalidArgument("size \"", text,
+                      "\" is not a positive number of bytes, as 8GiB or 500MB");
   size_t digits = 0;
   while (digits < text.size() &&
          (absl::ascii_isdigit(text[digits]) || text[digits] == '.')) {
@@ -98,9 +96,9 @@ absl::StatusOr<uint64_t> ParseByteSize(absl::string_view text) {
   const double bytes = number * scale;
   if (!(bytes >= 1) || bytes >= 1e18) return error;
   if (unit.empty() && bytes < kLeastWithoutUnit) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "size \"", text, "\" is ", text, " bytes; was ", text,
-        "GiB meant? Below 1 MiB a unit must be said (", text, "B for bytes)"));
+    return InvalidArgument("size \"", text, "\" is ", text, " bytes; was ",
+                           text, "GiB meant? Below 1 MiB a unit must be said (",
+                           text, "B for bytes)");
   }
   return static_cast<uint64_t>(bytes);
 }

@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <string>
-#include <utility>
 
 #include "absl/status/statusor.h"
 #include "common/status_macros.h"

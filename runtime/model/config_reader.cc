@@ -1,8 +1,7 @@
 #include "runtime/model/config_reader.h"
 
-#include <cmath>
-
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 
 namespace sluice {
 namespace {
@@ -30,14 +29,12 @@ bool ConfigReader::Has(const char* key) const {
 
 void ConfigReader::Fail(const char* key, const std::string& problem) {
   if (!status_.ok()) return;
-  status_ =
-      absl::InvalidArgumentError(absl::StrCat(prefix_, key, " ", problem));
+  status_ = InvalidArgument(prefix_, key, " ", problem);
 }
 
 void ConfigReader::Unsupported(const char* key, const std::string& what) {
   if (!status_.ok()) return;
-  status_ = absl::UnimplementedError(
-      absl::StrCat(prefix_, key, " ", what, " is not supported"));
+  status_ = Unimplemented(prefix_, key, " ", what, " is not supported");
 }
 
 std::optional<int32_t> ConfigReader::ToInt(const char* key,
@@ -90,24 +87,24 @@ double ConfigReader::Number(const char* key, double fallback, double min,
   return ToNumber(key, *value, min, max).value_or(fallback);
 }
 
-bool ConfigReader::Bool(const char* key, bool fallback) {
+const nlohmann::json* ConfigReader::OfType(const char* key,
+                                           bool (nlohmann::json::*is_type)()
+                                               const,
+                                           absl::string_view must_be) {
   const nlohmann::json* value = Find(key);
-  if (value == nullptr) return fallback;
-  if (!value->is_boolean()) {
-    Fail(key, absl::StrCat("must be true or false, but is ", Show(*value)));
-    return fallback;
-  }
-  return value->get<bool>();
+  if (value == nullptr || (value->*is_type)()) return value;
+  Fail(key, absl::StrCat("must be ", must_be, ", but is ", Show(*value)));
+  return nullptr;
+}
+
+bool ConfigReader::Bool(const char* key, bool fallback) {
+  const auto* value = OfType(key, &nlohmann::json::is_boolean, "true or false");
+  return value == nullptr ? fallback : value->get<bool>();
 }
 
 std::string ConfigReader::String(const char* key, const std::string& fallback) {
-  const nlohmann::json* value = Find(key);
-  if (value == nullptr) return fallback;
-  if (!value->is_string()) {
-    Fail(key, absl::StrCat("must be a string, but is ", Show(*value)));
-    return fallback;
-  }
-  return value->get<std::string>();
+  const auto* value = OfType(key, &nlohmann::json::is_string, "a string");
+  return value == nullptr ? fallback : value->get<std::string>();
 }
 
 std::optional<int32_t> ConfigReader::OptionalInt(const char* key, int32_t min,
@@ -128,13 +125,8 @@ std::optional<std::vector<int32_t>> ConfigReader::OptionalInts(const char* key,
   if (!Has(key)) return std::nullopt;
   const nlohmann::json& value = *Find(key);
   std::vector<int32_t> numbers;
-  if (!value.is_array()) {
-    const std::optional<int32_t> number = ToInt(key, value, min, max);
-    if (!number) return std::nullopt;
-    numbers.push_back(*number);
-    return numbers;
-  }
-  for (const nlohmann::json& element : value) {
+  for (const nlohmann::json& element :
+       value.is_array() ? value : nlohmann::json::array({value})) {
     const std::optional<int32_t> number = ToInt(key, element, min, max);
     if (!number) return std::nullopt;
     numbers.push_back(*number);
@@ -144,22 +136,12 @@ std::optional<std::vector<int32_t>> ConfigReader::OptionalInts(const char* key,
 
 const nlohmann::json* ConfigReader::OptionalObject(const char* key) {
   if (!Has(key)) return nullptr;
-  const nlohmann::json* value = Find(key);
-  if (!value->is_object()) {
-    Fail(key, absl::StrCat("must be an object, but is ", Show(*value)));
-    return nullptr;
-  }
-  return value;
+  return OfType(key, &nlohmann::json::is_object, "an object");
 }
 
 const nlohmann::json* ConfigReader::OptionalArray(const char* key) {
   if (!Has(key)) return nullptr;
-  const nlohmann::json* value = Find(key);
-  if (!value->is_array()) {
-    Fail(key, absl::StrCat("must be a list, but is ", Show(*value)));
-    return nullptr;
-  }
-  return value;
+  return OfType(key, &nlohmann::json::is_array, "a list");
 }
 
 }  // namespace sluice

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 
 namespace sluice {
 
@@ -44,6 +45,10 @@ class ConfigReader {
 
  private:
   const nlohmann::json* Find(const char* key) const;
+  // Null if absent or, which is an error, of another type.
+  const nlohmann::json* OfType(const char* key,
+                               bool (nlohmann::json::*is_type)() const,
+                               absl::string_view must_be);
   std::optional<int32_t> ToInt(const char* key, const nlohmann::json& value,
                                int32_t min, int32_t max);
   std::optional<double> ToNumber(const char* key, const nlohmann::json& value,

@@ -289,9 +289,8 @@ absl::StatusOr<DecoderSpec> ParseDecoderSpec(absl::string_view config_json) {
     return ParseRotaryFamily(config, model_type);
   }
   if (model_type == "opt") return ParseOpt(config);
-  return absl::UnimplementedError(
-      absl::StrCat("model_type \"", model_type.substr(0, 60),
-                   "\" is not supported (llama, mistral, opt, qwen2 are)"));
+  return Unimplemented("model_type \"", model_type.substr(0, 60),
+                       "\" is not supported (llama, mistral, opt, qwen2 are)");
 }
 
 DType ResolveDType(DTypeChoice choice, const DecoderSpec& spec,

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "absl/strings/str_cat.h"
 #include "common/host/read_file.h"
 #include "common/status_macros.h"
 
@@ -41,19 +40,18 @@ int NestingDepth(absl::string_view text) {
 
 absl::StatusOr<nlohmann::json> ParseJsonObject(absl::string_view text) {
   if (NestingDepth(text) > kMaxDepth) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("JSON is nested more than ", kMaxDepth, " deep"));
+    return InvalidArgument("JSON is nested more than ", kMaxDepth, " deep");
   }
   try {
     nlohmann::json value =
         nlohmann::json::parse(text.data(), text.data() + text.size());
     if (!value.is_object()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("must be a JSON object, but is ", value.type_name()));
+      return InvalidArgument("must be a JSON object, but is ",
+                             value.type_name());
     }
     return value;
   } catch (const nlohmann::json::exception& e) {
-    return absl::InvalidArgumentError(absl::StrCat("not JSON: ", e.what()));
+    return InvalidArgument("not JSON: ", e.what());
   }
 }
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "common/status_macros.h"
 #include "common/text/text.h"
 
 namespace sluice {
@@ -72,22 +73,20 @@ std::optional<fs::path> Snapshot(const fs::path& folder) {
 absl::Status NoSuchModel(const std::string& name) {
   const std::string message = absl::StrCat(name, ": no such directory; ");
   if (!LooksLikeHubId(name)) {
-    return absl::NotFoundError(absl::StrCat(message, kModelDirMustHold));
+    return NotFound(message, kModelDirMustHold);
   }
   const std::string folder =
       absl::StrCat(kCachePrefix, absl::StrReplaceAll(name, {{"/", "--"}}));
   for (const fs::path& cache : HubCaches()) {
     if (const auto snapshot = Snapshot(cache / folder)) {
-      return absl::NotFoundError(
-          absl::StrCat(message, "the Hugging Face model of that name is in ",
-                       snapshot->string(), ": give that path"));
+      return NotFound(message, "the Hugging Face model of that name is in ",
+                      snapshot->string(), ": give that path");
     }
   }
-  return absl::NotFoundError(absl::StrCat(
-      message,
-      "if this is a model of the Hugging Face Hub, get it with `hf "
-      "download ",
-      name, " --local-dir DIR`, and give DIR"));
+  return NotFound(message,
+                  "if this is a model of the Hugging Face Hub, get it with `hf "
+                  "download ",
+                  name, " --local-dir DIR`, and give DIR");
 }
 
 absl::Status OfFile(const fs::path& path) {
@@ -97,7 +96,7 @@ absl::Status OfFile(const fs::path& path) {
   const fs::path parent =
       path.has_parent_path() ? path.parent_path() : fs::path(".");
   const auto wrong = [](const auto&... parts) {
-    return absl::InvalidArgumentError(absl::StrCat(parts...));
+    return InvalidArgument(parts...);
   };
   if (extension == ".gguf" || FirstBytes(path, 4) == "GGUF") {
     return wrong(name,
@@ -132,12 +131,11 @@ absl::Status NotAModelDir(const fs::path& path) {
   if (!fs::exists(status)) return NoSuchModel(path.string());
   if (!fs::is_directory(status)) return OfFile(path);
   if (const auto snapshot = Snapshot(path)) {
-    return absl::NotFoundError(
-        absl::StrCat(path.string(), ": a folder of the Hugging Face cache; ",
-                     "give the snapshot: ", snapshot->string()));
+    return NotFound(path.string(), ": a folder of the Hugging Face cache; ",
+                    "give the snapshot: ", snapshot->string());
   }
-  return absl::NotFoundError(absl::StrCat(
-      (path / "config.json").string(), ": no such file; ", kModelDirMustHold));
+  return NotFound((path / "config.json").string(), ": no such file; ",
+                  kModelDirMustHold);
 }
 
 std::string ModelName(const fs::path& model_dir) {

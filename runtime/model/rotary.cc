@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <numbers>
 
@@ -269,10 +268,10 @@ absl::StatusOr<RotarySpec> ParseFlat(const json& config, const json& parameters,
   rotary.dim = head_dim;
   for (float f : rotary.inv_freq) {
     if (!std::isfinite(f)) {
-      return absl::InvalidArgumentError(absl::StrCat(
+      return InvalidArgument(
           prefix,
           "rope_theta and its scaling give frequencies that are not "
-          "finite"));
+          "finite");
     }
   }
   return rotary;
@@ -284,8 +283,8 @@ absl::StatusOr<RotarySpec> ParseRotary(
     const json& config, int32_t head_dim, int32_t max_positions,
     const std::vector<std::string>& layer_types, PositionStretch* stretch) {
   if (head_dim % 2 != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "head_dim must be even for rotary embeddings, but is ", head_dim));
+    return InvalidArgument(
+        "head_dim must be even for rotary embeddings, but is ", head_dim);
   }
   ConfigReader reader(config);
   std::string prefix = "rope_scaling.";
@@ -305,13 +304,12 @@ absl::StatusOr<RotarySpec> ParseRotary(
     const auto it = parameters->find(layer_type);
     if (it == parameters->end()) continue;
     if (!it->is_object()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(prefix, layer_type, " must be an object"));
+      return InvalidArgument(prefix, layer_type, " must be an object");
     }
     if (nested != nullptr && *nested != *it) {
-      return absl::UnimplementedError(absl::StrCat(
+      return Unimplemented(
           prefix, layer_type,
-          ": rotary settings that differ by layer are not supported"));
+          ": rotary settings that differ by layer are not supported");
     }
     nested = &*it;
     nested_prefix = absl::StrCat(prefix, layer_type, ".");
@@ -319,8 +317,7 @@ absl::StatusOr<RotarySpec> ParseRotary(
   if (nested != nullptr) {
     for (const std::string& layer_type : layer_types) {
       if (!parameters->contains(layer_type)) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(prefix, layer_type, " is missing"));
+        return InvalidArgument(prefix, layer_type, " is missing");
       }
     }
     return ParseFlat(config, *nested, nested_prefix, head_dim, max_positions,

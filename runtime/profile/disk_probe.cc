@@ -3,10 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <span>
-#include <utility>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "common/threads/clock.h"
 #include "common/threads/thread.h"
@@ -116,11 +113,11 @@ absl::StatusOr<Scratch> MakeScratch(const std::string& dir, uint64_t most,
   scratch.bytes =
       RoundDownToDisk(std::min({most, disk->free_bytes(), free / 4}));
   if (scratch.bytes < kLeastFile) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the disk of ", dir, " has no room for a file to measure it with: ",
-        free, " bytes are free, of which ", disk->free_bytes(),
-        " may be used; it takes ", kLeastFile,
-        ", and four times as many free"));
+    return ResourceExhausted(
+        "the disk of ", dir,
+        " has no room for a file to measure it with: ", free,
+        " bytes are free, of which ", disk->free_bytes(),
+        " may be used; it takes ", kLeastFile, ", and four times as many free");
   }
   SLUICE_ASSIGN_OR_RETURN(scratch.buffer,
                           HostBuffer::Create("profile", 2 * kJob, memory));

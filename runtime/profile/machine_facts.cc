@@ -20,6 +20,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/machine_profile.h"
+#include "runtime/memory/cpu_topology.h"
+#include "runtime/memory/host_memory.h"
 
 namespace sluice {
 namespace {
@@ -52,14 +54,6 @@ std::string FirstLine(const char* path) {
   std::string line;
   std::getline(file, line);
   return line;
-}
-
-uint64_t MemoryBytes() {
-  const long pages = sysconf(_SC_PHYS_PAGES);
-  const long page = sysconf(_SC_PAGE_SIZE);
-  return pages > 0 && page > 0
-             ? static_cast<uint64_t>(pages) * static_cast<uint64_t>(page)
-             : 0;
 }
 
 }  // namespace
@@ -97,59 +91,21 @@ std::string DescribeCpu(absl::string_view cpuinfo) {
   return absl::StrCat("cpu: ", model, ", baseline");
 }
 
-std::string MachineId() {
-  const std::string boot = FirstLine("/proc/sys/kernel/random/boot_id");
-  if (!boot.empty()) return boot;
+std::string HostName() {
   char name[HOST_NAME_MAX + 1] = {};
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "localhost";
 }
 
-double CpuQuota(absl::string_view groups, const std::string& root) {
-  double least = 0;
-  const auto limit = [&](double quota, double period) {
-    if (!(quota > 0) || !(period > 0)) return;
-    const double cores = quota / period;
-    if (least == 0 || cores < least) least = cores;
-  };
-  for (const absl::string_view line :
-       absl::StrSplit(groups, '\n', absl::SkipEmpty())) {
-    // id:controllers:path
-    const std::vector<absl::string_view> fields =
-        absl::StrSplit(line, absl::MaxSplits(':', 2));
-    if (fields.size() != 3) continue;
-    const std::vector<absl::string_view> controllers =
-        absl::StrSplit(fields[1], ',');
-    const bool first_version = std::find(controllers.begin(), controllers.end(),
-                                         "cpu") != controllers.end();
-    if (!first_version && !fields[1].empty()) continue;
-    std::filesystem::path dir = std::string(fields[2]);
-    // Groups above limit it, too.
-    for (;; dir = dir.parent_path()) {
-      double quota = 0;
-      double period = 0;
-      if (first_version) {
-        const std::string at = absl::StrCat(root, "/cpu", dir.string(), "/");
-        std::ifstream(at + "cpu.cfs_quota_us") >> quota;
-        std::ifstream(at + "cpu.cfs_period_us") >> period;
-      } else {
-        std::ifstream(absl::StrCat(root, dir.string(), "/cpu.max")) >> quota >>
-            period;  // "max" is no number
-      }
-      limit(quota, period);
-      if (!dir.has_relative_path()) break;
-    }
-  }
-  return least;
+std::string MachineId() {
+  const std::string boot = FirstLine("/proc/sys/kernel/random/boot_id");
+  return boot.empty() ? HostName() : boot;
 }
 
 MachineFacts ReadMachineFacts() {
   MachineFacts facts;
-  std::ifstream groups("/proc/self/cgroup");
-  std::ostringstream text;
-  text << groups.rdbuf();
-  facts.cpu_quota = CpuQuota(text.str(), "/sys/fs/cgroup");
+  facts.cpu_quota = CpuQuota();
   facts.cpu = DescribeCpu();
-  facts.memory_bytes = MemoryBytes();
+  facts.memory_bytes = MachineMemory();
   struct rlimit limit;
   if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0) {
     facts.locked_bytes_limit =

@@ -14,14 +14,12 @@ std::string DescribeCpu();
 // The same from the text of /proc/cpuinfo.
 std::string DescribeCpu(absl::string_view cpuinfo);
 
+// "localhost" where the system has none.
+std::string HostName();
+
 // What is the same for all processes that share this machine's cores, and no
 // other machine has: the id of the running kernel, else the host's name.
 std::string MachineId();
-
-// Cores' worth of time that control groups give a process: the least along its
-// path, of both versions; 0 if none limits it. `groups`: as /proc/self/cgroup
-// has them; `root`: where they are mounted.
-double CpuQuota(absl::string_view groups, const std::string& root);
 
 // What the system says of the machine and of what it lets this process do.
 struct MachineFacts {

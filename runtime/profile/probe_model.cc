@@ -1,6 +1,5 @@
 #include "runtime/profile/probe_model.h"
 
-#include <algorithm>
 #include <cmath>
 
 namespace sluice {

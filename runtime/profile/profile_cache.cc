@@ -60,8 +60,7 @@ absl::StatusOr<MachineProfile> Find(const std::string& path,
                                     const ProfilerOptions& machine) {
   SLUICE_ASSIGN_OR_RETURN(MachineProfile profile, ReadProfileFile(path));
   if (profile.fingerprint != fingerprint) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": it is of another machine"));
+    return InvalidArgument(path, ": it is of another machine");
   }
   SLUICE_RETURN_IF_ERROR(Annotate(SetCapacities(machine, &profile), path));
   return profile;
@@ -77,10 +76,10 @@ absl::Status SetCapacities(const MachineShare& machine,
                            MachineProfile* profile) {
   const bool device = machine.device.has_memory();
   if (device != profile->has_device()) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgument(
         "the profile is of a machine ", device ? "without" : "with",
         " a device that has memory of its own, but --device is ",
-        DeviceName(machine.device)));
+        DeviceName(machine.device));
   }
   profile->machine = MachineId();
   profile->threads = machine.threads;

@@ -379,8 +379,8 @@ class Profiler {
       }
     }
     if (dequantized == 0) {
-      return absl::UnimplementedError(absl::StrCat(
-          DeviceName(options_.device), " computes in none of the dtypes"));
+      return Unimplemented(DeviceName(options_.device),
+                           " computes in none of the dtypes");
     }
     compute.dequantize_bytes_per_second = dequantized / dequantize_seconds;
     AttentionProbeOptions attention = AttentionOptions(KvFormat::kInt4);
@@ -431,24 +431,18 @@ class Profiler {
 }  // namespace
 
 absl::Status ProfilerOptions::Validate() const {
-  if (threads < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("profile: ", threads, " threads"));
-  }
-  if (host_memory_bytes == 0) {
-    return absl::InvalidArgumentError("profile: no host memory");
-  }
+  const auto wrong = [](const auto&... what) {
+    return InvalidArgument("profile: ", what...);
+  };
+  if (threads < 1) return wrong(threads, " threads");
+  if (host_memory_bytes == 0) return wrong("no host memory");
   if (device.has_memory() != (device_memory_bytes > 0)) {
-    return absl::InvalidArgumentError(
-        "profile: device memory goes with a device that has its own");
+    return wrong("device memory goes with a device that has its own");
   }
   if (disk_dir.empty() != (disk_bytes == 0)) {
-    return absl::InvalidArgumentError(
-        "profile: a disk directory goes with space on the disk");
+    return wrong("a disk directory goes with space on the disk");
   }
-  if (!(seconds > 0)) {
-    return absl::InvalidArgumentError("profile: no time to measure");
-  }
+  if (!(seconds > 0)) return wrong("no time to measure");
   return absl::OkStatus();
 }
 

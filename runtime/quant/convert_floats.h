@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "common/types.h"
+#include "common/number_format.h"
 
 // Rows of float32 to and from narrower floats, by Highway for whatever vectors
 // the processor has. A bfloat16 or float16 is held as uint16_t.

@@ -29,7 +29,7 @@ absl::StatusOr<Sources> TemplatesOfConfig(const std::string& text) {
   try {
     config = nlohmann::json::parse(text);
   } catch (const nlohmann::json::exception& e) {
-    return absl::InvalidArgumentError(absl::StrCat("not JSON: ", e.what()));
+    return InvalidArgument("not JSON: ", e.what());
   }
   if (!config.is_object()) {
     return absl::InvalidArgumentError("must be a JSON object");
@@ -96,10 +96,9 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(
     path = model_dir / "tokenizer_config.json";
     absl::StatusOr<std::string> config = ReadSmallFile(path, kMaxFileBytes);
     if (absl::IsNotFound(config.status())) {
-      return absl::NotFoundError(
-          absl::StrCat(model_dir.string(),
-                       ": no chat template: neither chat_template.jinja nor "
-                       "tokenizer_config.json"));
+      return NotFound(model_dir.string(),
+                      ": no chat template: neither chat_template.jinja nor "
+                      "tokenizer_config.json");
     }
     SLUICE_RETURN_IF_ERROR(config.status());
     auto found = TemplatesOfConfig(*config);

@@ -1,13 +1,11 @@
 #include "server/flags/command_line.h"
 
 #include <iostream>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "common/host/logging.h"
 #include "common/text/suggest.h"
 #include "common/text/text.h"

@@ -1,6 +1,5 @@
 #include "server/flags/foreign_flags.h"
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/text/text.h"
 

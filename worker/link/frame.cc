@@ -41,7 +41,7 @@ void ReleaseBuffer(void* holder) {
 }
 
 absl::Status Malformed(absl::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat("frame: ", what));
+  return InvalidArgument("frame: ", what);
 }
 
 // Reads forward over the slices of a message without joining them.
@@ -239,11 +239,11 @@ absl::StatusOr<grpc::ByteBuffer> EncodeFrame(const ActivationFrame& frame,
   const size_t header_bytes = header.ByteSizeLong();
   if (header_bytes > kMaxStepPlanBytes + kFrameFieldBytes ||
       payload > kMaxActivationBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "frame of ", payload, " bytes of activations and a plan of ",
-        header_bytes, " bytes is larger than a frame may be (",
-        kMaxActivationBytes, " and ", kMaxStepPlanBytes,
-        "); use a lower max_step_tokens"));
+    return InvalidArgument("frame of ", payload,
+                           " bytes of activations and a plan of ", header_bytes,
+                           " bytes is larger than a frame may be (",
+                           kMaxActivationBytes, " and ", kMaxStepPlanBytes,
+                           "); use a lower max_step_tokens");
   }
   std::string bytes;
   bytes.reserve(header_bytes + 16);

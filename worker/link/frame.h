@@ -2,7 +2,6 @@
 
 #include <grpcpp/support/byte_buffer.h>
 
-#include <cstddef>
 #include <cstdint>
 
 #include "absl/status/statusor.h"

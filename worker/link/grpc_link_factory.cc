@@ -36,8 +36,7 @@ constexpr int kMostPayloads = 2;
 absl::Status LinkStatus(const grpc::Status& grpc_status,
                         absl::string_view address) {
   if (grpc_status.ok()) {
-    return absl::UnavailableError(
-        absl::StrCat("link to ", address, ": the receiver ended it"));
+    return Unavailable("link to ", address, ": the receiver ended it");
   }
   const absl::Status status = FromGrpcStatus(grpc_status);
   const std::string message =
@@ -93,9 +92,8 @@ class Stream
     MutexLock lock(&mu_);
     while (!connected_ && !done_) {
       if (deadline.passed()) {
-        return absl::UnavailableError(
-            absl::StrCat("link to ", address_, ": no answer within ",
-                         absl::FormatDuration(timeout)));
+        return Unavailable("link to ", address_, ": no answer within ",
+                           absl::FormatDuration(timeout));
       }
       changed_.WaitFor(&mu_, deadline.left());
     }
@@ -279,10 +277,10 @@ class Stream
   // False if the receiver joins another channel than ours.
   bool JoinLocked(const Credit& credit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (channel_ == nullptr || *credit.joined != channel_checksum_) {
-      payload_error_ = absl::FailedPreconditionError(
-          absl::StrCat("link to ", address_,
-                       ": the receiver was handed another NCCL id than this "
-                       "end has made"));
+      payload_error_ = FailedPrecondition(
+          "link to ", address_,
+          ": the receiver was handed another NCCL id than this "
+          "end has made");
       return false;
     }
     channel_->Start();
@@ -316,8 +314,7 @@ class Stream
   }
 
   absl::Status Closed() const {
-    return absl::UnavailableError(
-        absl::StrCat("link to ", address_, ": closed"));
+    return Unavailable("link to ", address_, ": closed");
   }
 
   const std::string address_;
@@ -379,8 +376,7 @@ absl::StatusOr<std::unique_ptr<LinkSender>> GrpcLinkFactory::Connect(
     const std::string& address, PlanEpoch epoch, const LinkOptions& options) {
   std::shared_ptr<grpc::Channel> channel = options_.channels(address);
   if (channel == nullptr) {
-    return absl::UnavailableError(
-        absl::StrCat("link to ", address, ": no such address"));
+    return Unavailable("link to ", address, ": no such address");
   }
   auto stream =
       std::make_shared<Stream>(address, epoch, options, options_.bytes_sent);

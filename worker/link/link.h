@@ -31,7 +31,9 @@ struct ActivationFrame {
 enum class LinkTransport { kGrpc, kNccl };
 
 // "grpc" or "nccl".
-absl::string_view LinkTransportName(LinkTransport transport);
+inline absl::string_view LinkTransportName(LinkTransport transport) {
+  return transport == LinkTransport::kNccl ? "nccl" : "grpc";
+}
 
 // How the payloads of one link leave its frames.
 struct DetachedPayloads {

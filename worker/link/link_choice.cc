@@ -11,8 +11,7 @@ absl::StatusOr<LinkChoice> ParseLinkChoice(absl::string_view name) {
   if (name == "auto") return LinkChoice::kAuto;
   if (name == "grpc") return LinkChoice::kGrpc;
   if (name == "nccl") return LinkChoice::kNccl;
-  return absl::InvalidArgumentError(
-      absl::StrCat("no link \"", name, "\": expected auto, grpc or nccl"));
+  return InvalidArgument("no link \"", name, "\": expected auto, grpc or nccl");
 }
 
 absl::StatusOr<std::unique_ptr<PayloadTransport>> OpenPayloads(

@@ -5,7 +5,6 @@
 #include <span>
 #include <string>
 
-#include "proto/tsan_handoff.h"
 #include "runtime/memory/checksum.h"
 #include "sluice/v1/pipeline.pb.h"
 

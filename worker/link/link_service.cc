@@ -3,7 +3,6 @@
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/server_callback.h>
 
-#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -75,9 +74,9 @@ class Stream
 
   void Open(const LinkTerms& terms) {
     if (terms.transport != transport_) {
-      End(absl::InvalidArgumentError(absl::StrCat(
+      End(InvalidArgument(
           "the sender's activations come by ", LinkTransportName(transport_),
-          ", but this stage was told ", LinkTransportName(terms.transport))));
+          ", but this stage was told ", LinkTransportName(terms.transport)));
       return;
     }
     {
@@ -268,8 +267,8 @@ class LinkServiceImpl : public LinkService, private RawLinkService {
 
  private:
   static absl::Status StaleEpoch(PlanEpoch now) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "stale epoch: the receiver is at ", now.value(), " or waits for it"));
+    return FailedPrecondition("stale epoch: the receiver is at ", now.value(),
+                              " or waits for it");
   }
 
   // Sets what Send checks, and ends the streams of epochs < `floor`.
@@ -333,8 +332,8 @@ class LinkServiceImpl : public LinkService, private RawLinkService {
         !absl::SimpleAtoi(
             absl::string_view(it->second.data(), it->second.size()), &epoch) ||
         epoch < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("metadata ", kEpochMetadata, " is missing or no epoch"));
+      return InvalidArgument("metadata ", kEpochMetadata,
+                             " is missing or no epoch");
     }
     return PlanEpoch(epoch);
   }
@@ -346,8 +345,8 @@ class LinkServiceImpl : public LinkService, private RawLinkService {
     if (it == metadata.end()) return LinkTransport::kGrpc;
     const absl::string_view name(it->second.data(), it->second.size());
     if (name != LinkTransportName(LinkTransport::kNccl)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "metadata ", kPayloadsMetadata, " is ", name, ", not nccl"));
+      return InvalidArgument("metadata ", kPayloadsMetadata, " is ", name,
+                             ", not nccl");
     }
     if (payloads_ == nullptr) {
       return absl::FailedPreconditionError(

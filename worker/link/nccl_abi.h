@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 
 // The part of the C interfaces of NCCL (nccl.h, since 2.14) and of the CUDA
 // driver (cuda.h, since 11.0) that links use, declared here: both libraries are

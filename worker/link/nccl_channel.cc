@@ -24,8 +24,7 @@ constexpr absl::Duration kIdlePause = absl::Milliseconds(200);
 // may be made again.
 absl::Status Lost(const absl::Status& status) {
   if (status.ok() || absl::IsCancelled(status)) return status;
-  return absl::UnavailableError(
-      absl::StrCat("NCCL has lost the other end: ", status.message()));
+  return Unavailable("NCCL has lost the other end: ", status.message());
 }
 
 void* Pointer(cuda::DeviceAddress address) {
@@ -212,9 +211,8 @@ absl::Status NcclChannel::Launch(Item item) {
     return absl::OkStatus();
   }
   if (!item.payload.on_device && item.payload.bytes > options_.max_bytes) {
-    return absl::InternalError(absl::StrCat("a payload of ", item.payload.bytes,
-                                            " bytes; the channel was made for ",
-                                            options_.max_bytes));
+    return Internal("a payload of ", item.payload.bytes,
+                    " bytes; the channel was made for ", options_.max_bytes);
   }
   const int lane = next_lane_;
   next_lane_ = (next_lane_ + 1) % kLanes;

@@ -14,13 +14,11 @@ constexpr char kNccl[] = "NCCL (--nccl-library)";
 absl::Status Check(const SharedLibrary& library, const std::string& path,
                    absl::string_view what) {
   if (!library.loaded()) {
-    return absl::NotFoundError(
-        absl::StrCat("can't load ", what, ": ", library.error()));
+    return NotFound("can't load ", what, ": ", library.error());
   }
   if (library.missing().empty()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat(path, " has no ", library.missing(),
-                   ": it is too old, or something else"));
+  return FailedPrecondition(path, " has no ", library.missing(),
+                            ": it is too old, or something else");
 }
 
 // NCCL_VERSION_CODE: X * 1000 + Y * 100 + Z before 2.9, X * 10000 since.
@@ -73,9 +71,8 @@ absl::StatusOr<std::unique_ptr<const NcclLibrary>> NcclLibrary::Load(
       library->NcclStatus(n.GetVersion(&version), "ncclGetVersion"));
   library->version_ = VersionText(version);
   if (version < nccl::kOldestVersion) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(nccl_path, " is NCCL ", library->version_,
-                     "; links need 2.14 or later"));
+    return FailedPrecondition(nccl_path, " is NCCL ", library->version_,
+                              "; links need 2.14 or later");
   }
   nccl.Take("ncclGetUniqueId", &n.GetUniqueId);
   nccl.Take("ncclCommInitRankConfig", &n.CommInitRankConfig);
@@ -100,8 +97,8 @@ absl::Status NcclLibrary::CudaStatus(int result, absl::string_view call) const {
   if (result == cuda::kSuccess) return absl::OkStatus();
   const char* text = nullptr;
   cuda_.GetErrorString(result, &text);
-  return absl::InternalError(absl::StrCat(
-      call, ": ", text != nullptr ? text : "unknown error", " (", result, ")"));
+  return Internal(call, ": ", text != nullptr ? text : "unknown error", " (",
+                  result, ")");
 }
 
 }  // namespace sluice

@@ -1,7 +1,5 @@
 #include "worker/link/nccl_transport.h"
 
-#include <cstdint>
-#include <cstring>
 #include <list>
 #include <utility>
 
@@ -55,8 +53,8 @@ class NcclTransport : public PayloadTransport {
     SLUICE_RETURN_IF_ERROR(
         library_->CudaStatus(cuda.DeviceGetCount(&count), "cuDeviceGetCount"));
     if (ordinal < 0 || ordinal >= count) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "there is no GPU ", ordinal, ": the CUDA driver knows ", count));
+      return FailedPrecondition("there is no GPU ", ordinal,
+                                ": the CUDA driver knows ", count);
     }
     SLUICE_RETURN_IF_ERROR(
         library_->CudaStatus(cuda.DeviceGet(&device_, ordinal), "cuDeviceGet"));
@@ -79,9 +77,8 @@ class NcclTransport : public PayloadTransport {
   absl::StatusOr<std::unique_ptr<PayloadChannel>> Open(
       ChannelOptions options) override {
     if (options.id.size() != nccl::kUniqueIdBytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("an NCCL id of ", options.id.size(), " bytes, not ",
-                       nccl::kUniqueIdBytes));
+      return InvalidArgument("an NCCL id of ", options.id.size(),
+                             " bytes, not ", nccl::kUniqueIdBytes);
     }
     const char* const name =
         options.end == End::kSender ? "nccl-send" : "nccl-recv";

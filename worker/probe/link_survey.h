@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "common/machine_profile.h"
 #include "common/threads/mutex.h"
 #include "common/threads/thread.h"
-#include "common/threads/thread_annotations.h"
 #include "worker/link/link.h"
 
 namespace sluice {

@@ -18,8 +18,8 @@ absl::StatusOr<LinkTransport> ParseTransport(v1::LinkTransport proto) {
     case v1::LINK_TRANSPORT_NCCL:
       return LinkTransport::kNccl;
     default:
-      return absl::InvalidArgumentError(absl::StrCat(
-          "assignment: unknown link transport ", static_cast<int>(proto)));
+      return InvalidArgument("assignment: unknown link transport ",
+                             static_cast<int>(proto));
   }
 }
 
@@ -56,31 +56,29 @@ absl::StatusOr<AssignedStage> ParseAssignedStage(
   a.prepare = proto.prepare();
   a.reporter = std::move(reporter);
   if (proto.epoch() < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("assignment: epoch ", proto.epoch()));
+    return InvalidArgument("assignment: epoch ", proto.epoch());
   }
   if (a.num_stages <= 0 || proto.stage() < 0 || proto.stage() >= a.num_stages) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "assignment: stage ", proto.stage(), " of ", a.num_stages));
+    return InvalidArgument("assignment: stage ", proto.stage(), " of ",
+                           a.num_stages);
   }
   if (a.layers.begin < 0 || a.layers.size() <= 0 || a.layers.end > num_layers ||
       a.is_first() != (a.layers.begin == 0) ||
       a.is_last() != (a.layers.end == num_layers)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("assignment: layers [", a.layers.begin, ", ", a.layers.end,
-                     ") for stage ", a.stage.value(), " of ", a.num_stages,
-                     " of a model of ", num_layers, " layers"));
+    return InvalidArgument("assignment: layers [", a.layers.begin, ", ",
+                           a.layers.end, ") for stage ", a.stage.value(),
+                           " of ", a.num_stages, " of a model of ", num_layers,
+                           " layers");
   }
   if (a.is_last() != a.next_address.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "assignment: stage ", a.stage.value(), " of ", a.num_stages,
-        " with next_link_address \"", a.next_address, "\""));
+    return InvalidArgument("assignment: stage ", a.stage.value(), " of ",
+                           a.num_stages, " with next_link_address \"",
+                           a.next_address, "\"");
   }
   if (a.max_model_len <= 0 || a.max_sequences <= 0 || a.num_blocks <= 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("assignment: max_model_len ", a.max_model_len,
-                     ", max_sequences ", a.max_sequences, ", num_blocks ",
-                     a.num_blocks, ": all must be positive"));
+    return InvalidArgument("assignment: max_model_len ", a.max_model_len,
+                           ", max_sequences ", a.max_sequences, ", num_blocks ",
+                           a.num_blocks, ": all must be positive");
   }
   SLUICE_ASSIGN_OR_RETURN(a.policy, FromProto(proto.policy()));
   if (!a.is_first()) {

@@ -182,9 +182,9 @@ void StageRunner::Assign(AssignedStage assignment) {
   if (old != nullptr && !prepared &&
       assignment.epoch <= old->assignment.epoch) {
     assignment.reporter->Failed(
-        assignment.epoch, absl::FailedPreconditionError(absl::StrCat(
-                              "stale assignment: this worker is at epoch ",
-                              old->assignment.epoch.value())));
+        assignment.epoch,
+        FailedPrecondition("stale assignment: this worker is at epoch ",
+                           old->assignment.epoch.value()));
     return;
   }
   receiver_->Advance(assignment.epoch);
@@ -213,18 +213,17 @@ void StageRunner::OnPlan(StepPlan plan) {
   }
   const AssignedStage& a = run->assignment;
   if (plan.epoch != a.epoch || !a.is_first() || a.prepare) {
-    Fail(*run, absl::FailedPreconditionError(
-                   absl::StrCat("got a plan of epoch ", plan.epoch.value(),
-                                " but this stage is at epoch ", a.epoch.value(),
-                                a.is_first() ? "" : " and is not the first",
-                                a.prepare ? " and only being prepared" : "")));
+    Fail(*run,
+         FailedPrecondition("got a plan of epoch ", plan.epoch.value(),
+                            " but this stage is at epoch ", a.epoch.value(),
+                            a.is_first() ? "" : " and is not the first",
+                            a.prepare ? " and only being prepared" : ""));
     return;
   }
   Run::Item item;
   item.plan = std::make_shared<const StepPlan>(std::move(plan));
   if (!run->Put(std::move(item))) {
-    Fail(*run, absl::ResourceExhaustedError(
-                   absl::StrCat("more than ", kMaxInbox, " plans wait")));
+    Fail(*run, ResourceExhausted("more than ", kMaxInbox, " plans wait"));
   }
 }
 
@@ -251,14 +250,14 @@ absl::Status StageRunner::OnFrame(ActivationFrame frame,
   const RunPtr run = current();
   if (run == nullptr || frame.epoch != run->assignment.epoch ||
       run->assignment.is_first()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "no stage of epoch ", frame.epoch.value(), " takes activations here"));
+    return FailedPrecondition("no stage of epoch ", frame.epoch.value(),
+                              " takes activations here");
   }
   Run::Item item;
   item.frame = ArrivedFrame{std::move(frame), std::move(consumed)};
   if (!run->Put(std::move(item))) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("epoch ", run->assignment.epoch.value(), " is over here"));
+    return FailedPrecondition("epoch ", run->assignment.epoch.value(),
+                              " is over here");
   }
   return absl::OkStatus();
 }
@@ -588,8 +587,8 @@ absl::Status StageRunner::Compute(Run& run, StageStep step) {
   const auto emit = [&](int32_t micro_batch,
                         std::shared_ptr<ActivationBuffer> hidden) {
     if (micro_batch != emitted) {
-      return absl::InternalError(absl::StrCat(
-          "micro-batch ", micro_batch, " computed in place of ", emitted));
+      return Internal("micro-batch ", micro_batch, " computed in place of ",
+                      emitted);
     }
     ++emitted;
     return Emit(run, {plan->epoch, plan->block, plan->step, micro_batch,

@@ -16,9 +16,8 @@ std::string Describe(BlockId block, int64_t step) {
 absl::Status StepAssembler::CheckOrder(const StepPlan& plan) {
   auto [it, is_new] = last_steps_.try_emplace(plan.block, plan.step);
   if (!is_new && plan.step <= it->second) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(Describe(plan.block, plan.step), " came after step ",
-                     it->second, ": steps are repeated or out of order"));
+    return InvalidArgument(Describe(plan.block, plan.step), " came after step ",
+                           it->second, ": steps are repeated or out of order");
   }
   it->second = plan.step;
   return absl::OkStatus();
@@ -38,28 +37,27 @@ absl::StatusOr<std::optional<StageStep>> StepAssembler::Add(
   const std::string name = Describe(frame.block, frame.step);
   if (frame.micro_batch == 0) {
     if (partial()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          name, " came before ", Describe(step_.plan->block, step_.plan->step),
-          " was complete"));
+      return InvalidArgument(name, " came before ",
+                             Describe(step_.plan->block, step_.plan->step),
+                             " was complete");
     }
     if (frame.plan == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat(name, " has no plan"));
+      return InvalidArgument(name, " has no plan");
     }
     SLUICE_RETURN_IF_ERROR(CheckOrder(*frame.plan));
     step_.plan = frame.plan;
   } else if (!partial() || step_.plan->block != frame.block ||
              step_.plan->step != frame.step ||
              static_cast<size_t>(frame.micro_batch) != step_.hidden.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, ": micro-batch ", frame.micro_batch,
-                     " is repeated or out of order"));
+    return InvalidArgument(name, ": micro-batch ", frame.micro_batch,
+                           " is repeated or out of order");
   }
   const std::vector<MicroBatch>& batches = step_.plan->micro_batches;
   if (!batches.empty()) {
     // Whether their shape fits is the executor's to say.
     if (frame.hidden == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          name, ": micro-batch ", frame.micro_batch, " has no activations"));
+      return InvalidArgument(name, ": micro-batch ", frame.micro_batch,
+                             " has no activations");
     }
     step_.hidden.push_back(std::move(frame.hidden));
   }

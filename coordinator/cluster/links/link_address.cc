@@ -10,13 +10,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <memory>
 #include <optional>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "common/status_macros.h"
 
 namespace sluice {
 namespace {
@@ -96,8 +96,7 @@ absl::StatusOr<std::string> HostOf(const std::string& address) {
     host = "";
   }
   if (host.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", address, "\" is not of the form HOST:PORT"));
+    return InvalidArgument("\"", address, "\" is not of the form HOST:PORT");
   }
   return std::string(host);
 }
@@ -131,9 +130,9 @@ absl::StatusOr<std::vector<std::string>> ResolveHost(const std::string& host) {
   addrinfo* list = nullptr;
   const int error = getaddrinfo(host.c_str(), nullptr, &hints, &list);
   if (error != 0) {
-    return absl::UnavailableError(absl::StrCat(
+    return Unavailable(
         "\"", host, "\" can't be resolved: ",
-        error == EAI_SYSTEM ? std::strerror(errno) : gai_strerror(error)));
+        error == EAI_SYSTEM ? std::strerror(errno) : gai_strerror(error));
   }
   std::vector<std::string> addresses;
   for (const addrinfo* one = list; one != nullptr; one = one->ai_next) {
@@ -173,13 +172,13 @@ absl::Status CheckLinkAddress(const std::string& worker,
   if (place.kind == PeerPlace::kUnknown) return absl::OkStatus();
   const absl::StatusOr<std::string> host = HostOf(link_address);
   if (!host.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "worker '", worker, "': its link address ", host.status().message()));
+    return InvalidArgument("worker '", worker, "': its link address ",
+                           host.status().message());
   }
   const auto refuse = [&](absl::string_view why) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("worker '", worker, "' says that others reach it at ",
-                     link_address, ", ", why, "; ", AdvertiseRemedy(place)));
+    return InvalidArgument("worker '", worker,
+                           "' says that others reach it at ", link_address,
+                           ", ", why, "; ", AdvertiseRemedy(place));
   };
   if (IsUnspecifiedHost(*host)) return refuse("which is no machine's address");
   if (place.kind == PeerPlace::kElsewhere &&

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 #include "common/text/text.h"
 
 namespace sluice {
@@ -55,8 +56,8 @@ absl::StatusOr<std::unique_ptr<NamedInputFile>> NamedInputFile::Open(
   std::error_code error;
   const fs::path real_root = fs::canonical(root, error);
   if (error) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the input root ", root.string(), ": ", error.message()));
+    return FailedPrecondition("the input root ", root.string(), ": ",
+                              error.message());
   }
   // What is outside is refused before anything about it can be learnt.
   const fs::path wanted = real_root / path;
@@ -73,8 +74,8 @@ absl::StatusOr<std::unique_ptr<NamedInputFile>> NamedInputFile::Open(
   struct stat info;
   if (fstat(fd, &info) != 0) return OpenError(path, errno);
   if (!S_ISREG(info.st_mode)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "input_path ", QuoteForMessage(path, 512), " is not a regular file"));
+    return InvalidArgument("input_path ", QuoteForMessage(path, 512),
+                           " is not a regular file");
   }
   // Links may have changed since they were resolved: what counts is what was
   // opened.
@@ -91,9 +92,8 @@ absl::StatusOr<size_t> NamedInputFile::Read(char* buffer, size_t size) {
     const ssize_t n = read(fd_, buffer, size);
     if (n >= 0) return static_cast<size_t>(n);
     if (errno != EINTR) {
-      return absl::UnavailableError(absl::StrCat("cannot read input_path ",
-                                                 QuoteForMessage(path_, 512),
-                                                 ": ", strerror(errno)));
+      return Unavailable("cannot read input_path ", QuoteForMessage(path_, 512),
+                         ": ", strerror(errno));
     }
   }
 }

@@ -1,6 +1,5 @@
 #include "coordinator/jobs/requests/line_splitter.h"
 
-#include "absl/strings/match.h"
 #include "absl/strings/strip.h"
 #include "common/status_macros.h"
 

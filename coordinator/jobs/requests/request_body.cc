@@ -1,6 +1,5 @@
 #include "coordinator/jobs/requests/request_body.h"
 
-#include <cmath>
 #include <limits>
 
 #include "absl/strings/numbers.h"
@@ -57,9 +56,19 @@ class BodyReader {
   bool Boolean(const json& v, bool* out);
 
   bool Ignored(const json&) { return true; }
+  template <auto kMember>
+  bool Value(const json& v) {
+    body_->*kMember = v;
+    return true;
+  }
+  template <auto kMember>
+  bool Flag(const json& v) {
+    bool value = false;
+    if (!Boolean(v, &value)) return false;
+    body_->*kMember = value;
+    return true;
+  }
   bool Model(const json& v);
-  bool Messages(const json& v);
-  bool Prompt(const json& v);
   bool MaxTokens(const json& v);
   bool Temperature(const json& v);
   bool TopP(const json& v);
@@ -71,15 +80,12 @@ class BodyReader {
   bool LogitBias(const json& v);
   bool Seed(const json& v);
   bool Stop(const json& v);
-  bool IgnoreEos(const json& v);
   bool ChatLogprobs(const json& v);
   bool TopLogprobs(const json& v);
   bool CompletionLogprobs(const json& v);
-  bool Echo(const json& v);
   bool One(const json& v);
   bool Stream(const json& v);
   bool ResponseFormat(const json& v);
-  bool AddGenerationPrompt(const json& v);
   bool ChatTemplateKwargs(const json& v);
   bool Tools(const json& v);
   bool ToolChoice(const json& v);
@@ -106,26 +112,27 @@ class BodyReader {
 };
 
 const BodyReader::Field BodyReader::kFields[] = {
-    {"add_generation_prompt", kChat, &BodyReader::AddGenerationPrompt},
+    {"add_generation_prompt", kChat,
+     &BodyReader::Flag<&RequestBody::add_generation_prompt>},
     {"best_of", kCompletions, &BodyReader::One},
     {"chat_template_kwargs", kChat, &BodyReader::ChatTemplateKwargs},
     {"documents", kChat, &BodyReader::Documents},
-    {"echo", kCompletions, &BodyReader::Echo},
+    {"echo", kCompletions, &BodyReader::Flag<&RequestBody::echo>},
     {"frequency_penalty", kBoth, &BodyReader::FrequencyPenalty},
-    {"ignore_eos", kBoth, &BodyReader::IgnoreEos},
+    {"ignore_eos", kBoth, &BodyReader::Flag<&RequestBody::ignore_eos>},
     {"logit_bias", kBoth, &BodyReader::LogitBias},
     {"logprobs", kChat, &BodyReader::ChatLogprobs},
     {"logprobs", kCompletions, &BodyReader::CompletionLogprobs},
     {"max_completion_tokens", kChat, &BodyReader::MaxTokens},
     {"max_tokens", kBoth, &BodyReader::MaxTokens},
-    {"messages", kChat, &BodyReader::Messages},
+    {"messages", kChat, &BodyReader::Value<&RequestBody::messages>},
     {"metadata", kBoth, &BodyReader::Ignored},
     {"min_p", kBoth, &BodyReader::MinP},
     {"model", kBoth, &BodyReader::Model},
     {"n", kBoth, &BodyReader::One},
     {"parallel_tool_calls", kChat, &BodyReader::ParallelToolCalls},
     {"presence_penalty", kBoth, &BodyReader::PresencePenalty},
-    {"prompt", kCompletions, &BodyReader::Prompt},
+    {"prompt", kCompletions, &BodyReader::Value<&RequestBody::prompt>},
     {"reasoning_effort", kChat, &BodyReader::ReasoningEffort},
     {"repetition_penalty", kBoth, &BodyReader::RepetitionPenalty},
     {"response_format", kBoth, &BodyReader::ResponseFormat},
@@ -236,16 +243,6 @@ bool BodyReader::Boolean(const json& v, bool* out) {
 bool BodyReader::Model(const json& v) {
   if (!v.is_string()) return Wrong("a string", v);
   body_->model = v.get<std::string>();
-  return true;
-}
-
-bool BodyReader::Messages(const json& v) {
-  body_->messages = v;
-  return true;
-}
-
-bool BodyReader::Prompt(const json& v) {
-  body_->prompt = v;
   return true;
 }
 
@@ -361,10 +358,6 @@ bool BodyReader::Stop(const json& v) {
   return true;
 }
 
-bool BodyReader::IgnoreEos(const json& v) {
-  return Boolean(v, &body_->ignore_eos.emplace());
-}
-
 bool BodyReader::ChatLogprobs(const json& v) {
   return Boolean(v, &chat_logprobs_);
 }
@@ -387,8 +380,6 @@ bool BodyReader::CompletionLogprobs(const json& v) {
   return true;
 }
 
-bool BodyReader::Echo(const json& v) { return Boolean(v, &body_->echo); }
-
 bool BodyReader::One(const json& v) {
   if (!v.is_number_integer()) return Wrong("1", v);
   if (v == 1) return true;
@@ -406,10 +397,6 @@ bool BodyReader::ResponseFormat(const json& v) {
   if (!v.is_object()) return Wrong("an object", v);
   if (v == json{{"type", "text"}}) return true;
   return Unsupported("is supported only as {\"type\": \"text\"}");
-}
-
-bool BodyReader::AddGenerationPrompt(const json& v) {
-  return Boolean(v, &body_->add_generation_prompt);
 }
 
 bool BodyReader::ChatTemplateKwargs(const json& v) {

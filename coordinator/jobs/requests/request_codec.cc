@@ -1,9 +1,8 @@
 #include "coordinator/jobs/requests/request_codec.h"
 
 #include <nlohmann/json.hpp>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 
 namespace sluice {
 namespace {
@@ -85,8 +84,7 @@ absl::Status DecodeRequestParams(absl::string_view text, Request* request) {
       params["echo"].get_to(request->prompt_text);
     }
   } catch (const json::exception& error) {
-    return absl::DataLossError(
-        absl::StrCat("stored parameters are damaged: ", error.what()));
+    return DataLoss("stored parameters are damaged: ", error.what());
   }
   return absl::OkStatus();
 }

@@ -75,10 +75,10 @@ absl::Status NoRoom(const std::string& name, uint64_t bytes, int fd,
   uint64_t free = 0;
   std::string left = "an unknown number of";
   if (FreeBytes(fd, &free)) left = absl::StrCat(free);
-  return absl::ResourceExhaustedError(
-      absl::StrCat(name, ": no room on the disk for ", bytes, " bytes: ", left,
-                   " bytes are free (", why, "); free some, lower ",
-                   "--disk-space, or ", kOtherDir));
+  return ResourceExhausted(name, ": no room on the disk for ", bytes,
+                           " bytes: ", left, " bytes are free (", why,
+                           "); free some, lower ", "--disk-space, or ",
+                           kOtherDir);
 }
 
 void WarnOnce(const std::string& dir, absl::string_view why) {
@@ -105,10 +105,10 @@ absl::StatusOr<uint64_t> FreeDiskBytes(const std::string& dir) {
                      error == ENOENT ? "create it, or " : "", kOtherDir));
   }
   if (stats.f_blocks == 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the file system of directory ", dir,
-                     " does not say how much is free; say how much may be ",
-                     "used with --disk-space"));
+    return FailedPrecondition(
+        "the file system of directory ", dir,
+        " does not say how much is free; say how much may be ",
+        "used with --disk-space");
   }
   return static_cast<uint64_t>(stats.f_bavail) * stats.f_frsize;
 }
@@ -175,8 +175,7 @@ absl::StatusOr<std::unique_ptr<DiskFile>> DiskFile::OpenForRead(
   std::unique_ptr<DiskFile> file(
       new DiskFile(fd, path, Access::kRead, DirOf(path)));
   if (!S_ISREG(stats.st_mode)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("cannot open ", path, ": it is no regular file"));
+    return FailedPrecondition("cannot open ", path, ": it is no regular file");
   }
   file->bytes_ = static_cast<uint64_t>(stats.st_size);
   file->UseDirectIfPossible(direct);
@@ -255,9 +254,9 @@ absl::Status DiskFile::CheckRange(uint64_t offset, const void* memory,
                                   size_t bytes, bool write) const {
   if (offset % kDiskAlignment != 0 || bytes % kDiskAlignment != 0 ||
       reinterpret_cast<uintptr_t>(memory) % kDiskAlignment != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        name_, ": ", bytes, " bytes at offset ", offset, " are not aligned to ",
-        kDiskAlignment, " on disk and in memory"));
+    return InvalidArgument(name_, ": ", bytes, " bytes at offset ", offset,
+                           " are not aligned to ", kDiskAlignment,
+                           " on disk and in memory");
   }
   if (write && access_ == Access::kRead) {
     return absl::PermissionDeniedError(
@@ -290,8 +289,7 @@ absl::Status DiskFile::RequestError(uint64_t offset, size_t bytes, bool write,
     case ENOSPC:
     case EDQUOT:
     case EFBIG:
-      return absl::ResourceExhaustedError(
-          absl::StrCat(message, "; free some room, or ", kOtherDir));
+      return ResourceExhausted(message, "; free some room, or ", kOtherDir);
     default:
       return absl::Status(OpenCode(error), message);
   }

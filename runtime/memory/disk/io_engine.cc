@@ -16,18 +16,18 @@ constexpr size_t kMaxRequestBytes = size_t{1} << 30;
 
 absl::Status IoEngine::Options::Validate() const {
   if (queue_depth < 1 || queue_depth > kMaxQueueDepth) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "disk queue depth ", queue_depth, " is not in 1..", kMaxQueueDepth));
+    return InvalidArgument("disk queue depth ", queue_depth, " is not in 1..",
+                           kMaxQueueDepth);
   }
   if (request_bytes < kDiskAlignment || request_bytes > kMaxRequestBytes ||
       request_bytes % kDiskAlignment != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("disk request size ", request_bytes, " is no multiple of ",
-                     kDiskAlignment, " up to ", kMaxRequestBytes));
+    return InvalidArgument("disk request size ", request_bytes,
+                           " is no multiple of ", kDiskAlignment, " up to ",
+                           kMaxRequestBytes);
   }
   if (threads < 1 || threads > kMaxThreads) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("disk threads ", threads, " is not in 1..", kMaxThreads));
+    return InvalidArgument("disk threads ", threads, " is not in 1..",
+                           kMaxThreads);
   }
   return absl::OkStatus();
 }

@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "common/threads/thread.h"
 #include "runtime/memory/cpu_topology.h"
@@ -22,8 +21,7 @@ namespace sluice {
 namespace {
 
 absl::Status NoUring(const char* what, int error) {
-  return absl::UnimplementedError(
-      absl::StrCat("io_uring: ", what, ": ", strerror(error)));
+  return Unimplemented("io_uring: ", what, ": ", strerror(error));
 }
 
 // One thread that keeps the ring full and reaps it.

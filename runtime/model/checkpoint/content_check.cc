@@ -63,8 +63,7 @@ std::string StampAt(const std::string& path) {
 absl::StatusOr<std::string> SizeAndTime(const std::string& path, int fd) {
   struct stat info;
   if (fstat(fd, &info) != 0) {
-    return absl::DataLossError(
-        absl::StrCat(path, ": can't read: ", std::strerror(errno)));
+    return DataLoss(path, ": can't read: ", std::strerror(errno));
   }
   return absl::StrFormat("%d-%d.%09d", info.st_size, info.st_mtim.tv_sec,
                          info.st_mtim.tv_nsec);
@@ -133,9 +132,8 @@ absl::Status ContentCheck::Verify() {
   }
   if (same && !state_.outdated) return absl::OkStatus();
   state_.outdated = true;
-  return absl::UnavailableError(
-      absl::StrCat("files in ", options_.model->path().string(),
-                   " were changed; they are compared anew"));
+  return Unavailable("files in ", options_.model->path().string(),
+                     " were changed; they are compared anew");
 }
 
 ContentCheck::State ContentCheck::Refresh() {

@@ -41,8 +41,7 @@ std::string Hex(const XXH128_hash_t& hash) {
 }
 
 absl::Status CannotRead(const std::string& path) {
-  return absl::DataLossError(
-      absl::StrCat(path, ": can't read: ", std::strerror(errno)));
+  return DataLoss(path, ": can't read: ", std::strerror(errno));
 }
 
 absl::StatusOr<struct stat> Ask(const std::string& path, int fd) {

@@ -50,9 +50,7 @@ std::string Hex(XXH128_hash_t hash) {
 // Adds the file's content or, if not `whole`, a sample of it and the time of
 // its last change.
 absl::Status AddFile(const std::string& path, bool whole, XXH3_state_t* state) {
-  const auto lost = [&] {
-    return absl::DataLossError(absl::StrCat(path, " cannot be read"));
-  };
+  const auto lost = [&] { return DataLoss(path, " cannot be read"); };
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   struct stat info {};
   if (fd < 0 || fstat(fd, &info) != 0) {

@@ -143,8 +143,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   bool binary(binary_t&) override { return Unexpected("binary data"); }
   bool parse_error(std::size_t, const std::string&,
                    const nlohmann::json::exception& e) override {
-    status_ = absl::InvalidArgumentError(
-        absl::StrCat("header is not JSON: ", e.what()));
+    status_ = InvalidArgument("header is not JSON: ", e.what());
     return false;
   }
 
@@ -164,8 +163,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   };
 
   bool Fail(const std::string& problem) {
-    status_ = absl::InvalidArgumentError(
-        absl::StrCat("header: ", Quote(name_), " ", problem));
+    status_ = InvalidArgument("header: ", Quote(name_), " ", problem);
     return false;
   }
   bool Unexpected(const char* what) {
@@ -197,9 +195,9 @@ absl::Status CheckSize(const std::string& name, const SafetensorsEntry& entry) {
     if (bytes > (uint64_t{1} << 62)) bytes = (uint64_t{1} << 62) + 1;
   }
   if (bytes != entry.end - entry.begin) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("header: ", Quote(name), " has ", entry.end - entry.begin,
-                     " bytes, which does not fit its dtype and shape"));
+    return InvalidArgument("header: ", Quote(name), " has ",
+                           entry.end - entry.begin,
+                           " bytes, which does not fit its dtype and shape");
   }
   return absl::OkStatus();
 }
@@ -242,24 +240,22 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view text,
   for (const auto* tensor : by_offset) {
     const SafetensorsEntry& entry = tensor->second;
     if (entry.begin > entry.end || entry.end > data_bytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("header: ", Quote(tensor->first), " has data_offsets [",
-                       entry.begin, ", ", entry.end, "], but the data has ",
-                       data_bytes, " bytes (is the file truncated?)"));
+      return InvalidArgument("header: ", Quote(tensor->first),
+                             " has data_offsets [", entry.begin, ", ",
+                             entry.end, "], but the data has ", data_bytes,
+                             " bytes (is the file truncated?)");
     }
     if (entry.begin != covered) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("header: ", Quote(tensor->first), " begins at ",
-                       entry.begin, ", but the data before it ends at ",
-                       covered, " (holes and overlaps are not allowed)"));
+      return InvalidArgument("header: ", Quote(tensor->first), " begins at ",
+                             entry.begin, ", but the data before it ends at ",
+                             covered, " (holes and overlaps are not allowed)");
     }
     SLUICE_RETURN_IF_ERROR(CheckSize(tensor->first, entry));
     covered = entry.end;
   }
   if (covered != data_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat("tensors end at ", covered,
-                                                   ", but the data has ",
-                                                   data_bytes, " bytes"));
+    return InvalidArgument("tensors end at ", covered, ", but the data has ",
+                           data_bytes, " bytes");
   }
   return header;
 }

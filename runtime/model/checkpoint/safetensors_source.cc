@@ -18,7 +18,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/float16.h"
-#include "common/lfs_pointer.h"
+#include "common/host/read_file.h"
 #include "common/status_macros.h"
 #include "runtime/model/checkpoint/content_hashes.h"
 #include "runtime/model/json_file.h"
@@ -45,12 +45,11 @@ absl::Status ReadAt(int fd, const std::string& path, uint64_t offset,
     const ssize_t n = pread(fd, to, bytes, static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
-      return absl::DataLossError(
-          absl::StrCat(path, ": cannot read: ", std::strerror(errno)));
+      return DataLoss(path, ": cannot read: ", std::strerror(errno));
     }
     if (n == 0) {
-      return absl::DataLossError(absl::StrCat(
-          path, ": ends at ", offset, ", where more data was expected"));
+      return DataLoss(path, ": ends at ", offset,
+                      ", where more data was expected");
     }
     to += n;
     offset += static_cast<uint64_t>(n);
@@ -119,12 +118,12 @@ absl::StatusOr<std::unique_ptr<SafetensorsSource>> SafetensorsSource::Open(
         std::filesystem::exists(model_dir / "pytorch_model.bin", ignored) ||
         std::filesystem::exists(model_dir / "pytorch_model.bin.index.json",
                                 ignored);
-    return absl::NotFoundError(absl::StrCat(
+    return NotFound(
         model_dir.string(), ": no weights: neither ", kSingleFile, " nor ",
         kIndexFile,
         pickled ? " (pytorch_model.bin is not read: save the model with "
                   "safe_serialization=True)"
-                : ""));
+                : "");
   }
   return source;
 }
@@ -136,22 +135,20 @@ absl::Status SafetensorsSource::OpenFile(const std::filesystem::path& path) {
   // O_NONBLOCK: opening a FIFO must not wait for a writer.
   file->fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file->fd < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(file->path, ": cannot open: ", std::strerror(errno)));
+    return InvalidArgument(file->path, ": cannot open: ", std::strerror(errno));
   }
   files_.push_back(std::move(file));
   File& f = *files_.back();
   struct stat info;
   if (fstat(f.fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(f.path, ": not a regular file"));
+    return InvalidArgument(f.path, ": not a regular file");
   }
   const uint64_t file_bytes = static_cast<uint64_t>(info.st_size);
   uint64_t header_bytes = 0;
   f.bytes = file_bytes;
   if (file_bytes < sizeof(header_bytes)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        f.path, ": ", file_bytes, " bytes are too few for a safetensors file"));
+    return InvalidArgument(f.path, ": ", file_bytes,
+                           " bytes are too few for a safetensors file");
   }
   SLUICE_RETURN_IF_ERROR(
       ReadAt(f.fd, f.path, 0, sizeof(header_bytes), &header_bytes));
@@ -162,12 +159,11 @@ absl::Status SafetensorsSource::OpenFile(const std::filesystem::path& path) {
     SLUICE_RETURN_IF_ERROR(
         ReadAt(f.fd, f.path, 0, beginning.size(), beginning.data()));
     if (IsLfsPointer(beginning)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(f.path, ": ", kLfsPointerAdvice));
+      return InvalidArgument(f.path, ": ", kLfsPointerAdvice);
     }
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgument(
         f.path, ": header length ", header_bytes, " is beyond the file (",
-        file_bytes, " bytes) or the limit of ", kMaxSafetensorsHeaderBytes));
+        file_bytes, " bytes) or the limit of ", kMaxSafetensorsHeaderBytes);
   }
   std::string text(header_bytes, '\0');
   SLUICE_RETURN_IF_ERROR(
@@ -185,8 +181,8 @@ absl::Status SafetensorsSource::OpenFile(const std::filesystem::path& path) {
   for (const auto& [name, entry] : f.header) {
     const auto [it, inserted] = tensors_.emplace(name, Location{&f, &entry});
     if (!inserted) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          f.path, ": ", name, " is also in ", it->second.file->path));
+      return InvalidArgument(f.path, ": ", name, " is also in ",
+                             it->second.file->path);
     }
   }
   return absl::OkStatus();
@@ -199,22 +195,22 @@ absl::Status SafetensorsSource::OpenShards(
                           ReadJsonObject(index_path));
   const auto map = index.find("weight_map");
   if (map == index.end() || !map->is_object() || map->empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        index_path.string(), ": weight_map must be an object with tensors"));
+    return InvalidArgument(index_path.string(),
+                           ": weight_map must be an object with tensors");
   }
   std::set<std::string> shards;
   for (const auto& [tensor, shard] : map->items()) {
     if (!shard.is_string() || !IsPlainFileName(shard.get<std::string>())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(index_path.string(), ": weight_map.", tensor,
-                       " must be the name of a file in the same directory"));
+      return InvalidArgument(
+          index_path.string(), ": weight_map.", tensor,
+          " must be the name of a file in the same directory");
     }
     shards.insert(shard.get<std::string>());
   }
   if (shards.size() > kMaxShards) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(index_path.string(), ": ", shards.size(),
-                     " shards, but at most ", kMaxShards, " are accepted"));
+    return InvalidArgument(index_path.string(), ": ", shards.size(),
+                           " shards, but at most ", kMaxShards,
+                           " are accepted");
   }
   for (const std::string& shard : shards) {
     SLUICE_RETURN_IF_ERROR(OpenFile(model_dir / shard));
@@ -223,9 +219,8 @@ absl::Status SafetensorsSource::OpenShards(
     const auto it = tensors_.find(tensor);
     if (it == tensors_.end() ||
         it->second.file->name != shard.get<std::string>()) {
-      return absl::InvalidArgumentError(absl::StrCat(index_path.string(), ": ",
-                                                     tensor, " is not in ",
-                                                     shard.get<std::string>()));
+      return InvalidArgument(index_path.string(), ": ", tensor, " is not in ",
+                             shard.get<std::string>());
     }
   }
   return absl::OkStatus();
@@ -256,21 +251,19 @@ absl::StatusOr<SafetensorsSource::Location> SafetensorsSource::Find(
     location = FindName(kHeadName);
   }
   if (location.file == nullptr) {
-    return absl::NotFoundError(absl::StrCat(
+    return NotFound(
         files_.size() == 1 ? files_[0]->path : (dir_ / kIndexFile).string(),
-        ": no tensor ", ref.name));
+        ": no tensor ", ref.name);
   }
   const SafetensorsEntry& entry = *location.entry;
   if (entry.dtype != "F32" && entry.dtype != "BF16" && entry.dtype != "F16") {
-    return absl::InvalidArgumentError(
-        absl::StrCat(location.file->path, ": ", ref.name, " has dtype ",
-                     entry.dtype, "; F32, F16 and BF16 are supported"));
+    return InvalidArgument(location.file->path, ": ", ref.name, " has dtype ",
+                           entry.dtype, "; F32, F16 and BF16 are supported");
   }
   if (entry.shape != ref.shape) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(location.file->path, ": ", ref.name, " has shape ",
-                     ShapeText(entry.shape), ", but config.json asks for ",
-                     ShapeText(ref.shape)));
+    return InvalidArgument(location.file->path, ": ", ref.name, " has shape ",
+                           ShapeText(entry.shape),
+                           ", but config.json asks for ", ShapeText(ref.shape));
   }
   return location;
 }
@@ -287,9 +280,8 @@ absl::Status SafetensorsSource::ReadRows(const TensorRef& ref,
   const SafetensorsEntry& entry = *location.entry;
   const int64_t rows = ref.shape.size() < 2 ? 1 : ref.shape[0];
   if (row_begin < 0 || row_begin > row_end || row_end > rows) {
-    return absl::InvalidArgumentError(absl::StrCat(file.path, ": ", ref.name,
-                                                   ": rows [", row_begin, ", ",
-                                                   row_end, ") of ", rows));
+    return InvalidArgument(file.path, ": ", ref.name, ": rows [", row_begin,
+                           ", ", row_end, ") of ", rows);
   }
   if (row_begin == row_end) return absl::OkStatus();
   const uint64_t row_bytes =
@@ -339,8 +331,7 @@ absl::StatusOr<bool> SafetensorsSource::SameData(const std::string& a,
   const Location x = FindName(a);
   const Location y = FindName(b);
   if (x.file == nullptr || y.file == nullptr) {
-    return absl::NotFoundError(
-        absl::StrCat(dir_.string(), ": no tensor ", x.file ? b : a));
+    return NotFound(dir_.string(), ": no tensor ", x.file ? b : a);
   }
   if (x.entry->dtype != y.entry->dtype || x.entry->shape != y.entry->shape) {
     return false;

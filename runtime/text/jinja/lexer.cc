@@ -35,8 +35,7 @@ class Lexer {
 
  private:
   absl::Status Error(absl::string_view message) const {
-    return absl::InvalidArgumentError(
-        absl::StrCat("line ", line_, ": ", message));
+    return InvalidArgument("line ", line_, ": ", message);
   }
   bool At(absl::string_view text) const {
     return source_.compare(pos_, text.size(), text.data(), text.size()) == 0;
@@ -365,8 +364,8 @@ class Lexer {
       return absl::OkStatus();
     }
     if (c == 'N') {
-      return absl::UnimplementedError(absl::StrCat(
-          "line ", line_, ": \\N{...} in a string is not supported"));
+      return Unimplemented("line ", line_,
+                           ": \\N{...} in a string is not supported");
     }
     text += '\\';  // not an escape: both characters stay
     ++i;

@@ -92,13 +92,12 @@ class Parser {
   }
   void Fail(absl::string_view message) {
     if (!status_.ok()) return;
-    status_ = absl::InvalidArgumentError(
-        absl::StrCat("line ", tokens_[pos_].line, ": ", message));
+    status_ = InvalidArgument("line ", tokens_[pos_].line, ": ", message);
   }
   void Unsupported(absl::string_view what) {
     if (!status_.ok()) return;
-    status_ = absl::UnimplementedError(absl::StrCat(
-        "line ", tokens_[pos_].line, ": ", what, " is not supported"));
+    status_ = Unimplemented("line ", tokens_[pos_].line, ": ", what,
+                            " is not supported");
   }
   void ExpectOp(absl::string_view op) {
     if (SkipOp(op)) return;
@@ -822,9 +821,9 @@ class Parser {
 absl::StatusOr<std::unique_ptr<const Template>> ParseTemplate(
     absl::string_view source) {
   if (source.size() > kMaxSourceBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the template has ", source.size(), " bytes; at most ",
-                     kMaxSourceBytes, " are accepted"));
+    return InvalidArgument("the template has ", source.size(),
+                           " bytes; at most ", kMaxSourceBytes,
+                           " are accepted");
   }
   SLUICE_ASSIGN_OR_RETURN(std::vector<Token> tokens, Tokenize(source));
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<const Template> parsed,

@@ -1,27 +1,25 @@
 #include "runtime/text/jinja/services.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 #include "common/text/utf8.h"
 
 namespace sluice::jinja {
 
 absl::Status Services::Exhausted(absl::string_view what) const {
-  return absl::ResourceExhaustedError(
-      absl::StrCat("line ", line_, ": the template ", what));
+  return ResourceExhausted("line ", line_, ": the template ", what);
 }
 
 Value Services::Fail(absl::string_view message) {
   if (status_.ok()) {
-    status_ =
-        absl::InvalidArgumentError(absl::StrCat("line ", line_, ": ", message));
+    status_ = InvalidArgument("line ", line_, ": ", message);
   }
   return Value::MakeUndefined("");
 }
 
 Value Services::Unsupported(absl::string_view what) {
   if (status_.ok()) {
-    status_ = absl::UnimplementedError(
-        absl::StrCat("line ", line_, ": ", what, " is not supported"));
+    status_ = Unimplemented("line ", line_, ": ", what, " is not supported");
   }
   return Value::MakeUndefined("");
 }

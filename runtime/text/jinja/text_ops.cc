@@ -102,6 +102,18 @@ std::string CleanNumber(absl::string_view text) {
   return out;
 }
 
+// Whether there are characters of the case and none of the other.
+bool IsCased(absl::string_view text, bool (*wanted)(char32_t),
+             bool (*other)(char32_t)) {
+  bool cased = false;
+  for (size_t pos = 0; pos < text.size();) {
+    const uint32_t c = DecodeUtf8(text, &pos);
+    if (other(c) || IsTitle(c)) return false;
+    cased = cased || wanted(c);
+  }
+  return cased;
+}
+
 }  // namespace
 
 std::optional<double> ParseFloat(absl::string_view text) {
@@ -160,23 +172,11 @@ std::optional<Int> ParseInt(absl::string_view text, int base) {
 }
 
 bool IsLowerText(absl::string_view text) {
-  bool cased = false;
-  for (size_t pos = 0; pos < text.size();) {
-    const uint32_t c = DecodeUtf8(text, &pos);
-    if (IsUpper(c) || IsTitle(c)) return false;
-    cased = cased || IsLower(c);
-  }
-  return cased;
+  return IsCased(text, IsLower, IsUpper);
 }
 
 bool IsUpperText(absl::string_view text) {
-  bool cased = false;
-  for (size_t pos = 0; pos < text.size();) {
-    const uint32_t c = DecodeUtf8(text, &pos);
-    if (IsLower(c) || IsTitle(c)) return false;
-    cased = cased || IsUpper(c);
-  }
-  return cased;
+  return IsCased(text, IsUpper, IsLower);
 }
 
 double RoundDecimal(double number, int digits) {

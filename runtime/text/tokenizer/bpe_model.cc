@@ -64,8 +64,8 @@ absl::Status BpeModel::AddMerges(const std::vector<Merge>& merges) {
   for (size_t i = 0; i < merges.size(); ++i) {
     const auto& [left, right] = merges[i];
     const auto unknown = [&](absl::string_view token) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "merges[", i, "]: \"", token, "\" is not in the vocabulary"));
+      return InvalidArgument("merges[", i, "]: \"", token,
+                             "\" is not in the vocabulary");
     };
     const auto left_id = TokenToId(left);
     if (!left_id) return unknown(left);
@@ -215,9 +215,8 @@ absl::Status BpeModel::CharSymbols(absl::string_view word,
     if (unknown >= 0) ids->push_back(unknown);
     unknown = TokenToId(options_.unk_token).value_or(-1);
     if (unknown < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("no token for \"", token, "\": unk_token \"",
-                       options_.unk_token, "\" is not in the vocabulary"));
+      return InvalidArgument("no token for \"", token, "\": unk_token \"",
+                             options_.unk_token, "\" is not in the vocabulary");
     }
   }
   if (unknown >= 0) ids->push_back(unknown);

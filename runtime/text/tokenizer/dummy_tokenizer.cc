@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "common/status_macros.h"
 #include "common/text/utf8.h"
 
 namespace sluice {
@@ -25,12 +26,11 @@ class DummyTokenizer final : public Tokenizer {
   absl::StatusOr<std::vector<int32_t>> Encode(
       absl::string_view text, bool add_special_tokens) const override {
     if (text.size() > kMaxTextBytes) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "text has ", text.size(), " bytes; at most ", kMaxTextBytes));
+      return InvalidArgument("text has ", text.size(), " bytes; at most ",
+                             kMaxTextBytes);
     }
     if (const auto invalid = FindInvalidUtf8(text)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("text is not valid UTF-8 at byte ", *invalid));
+      return InvalidArgument("text is not valid UTF-8 at byte ", *invalid);
     }
     std::vector<int32_t> ids;
     ids.reserve(text.size() + 1);
@@ -38,22 +38,13 @@ class DummyTokenizer final : public Tokenizer {
     for (const char c : text) {
       const int32_t id = kFirstByte + static_cast<unsigned char>(c);
       if (id >= vocab_size_) {
-        return absl::InvalidArgumentError(absl::StrCat(
+        return InvalidArgument(
             "byte ", id - kFirstByte, " of the text has no token: the model's ",
-            "vocabulary has only ", vocab_size_, ", and no tokenizer"));
+            "vocabulary has only ", vocab_size_, ", and no tokenizer");
       }
       ids.push_back(id);
     }
     return ids;
-  }
-
-  std::string Decode(std::span<const int32_t> ids,
-                     bool skip_special_tokens) const override {
-    std::string text;
-    const auto stream = NewDecodeStream(skip_special_tokens);
-    for (const int32_t id : ids) stream->Append(id, &text);
-    stream->Flush(&text);
-    return text;
   }
 
   std::unique_ptr<DecodeStream> NewDecodeStream(

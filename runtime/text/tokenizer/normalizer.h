@@ -6,7 +6,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/text/tokenizer/json_part.h"
-#include "runtime/text/tokenizer/pieces.h"
 
 namespace sluice {
 

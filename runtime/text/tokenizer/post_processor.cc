@@ -1,6 +1,5 @@
 #include "runtime/text/tokenizer/post_processor.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "common/text/utf8.h"
 #include "runtime/text/tokenizer/pieces.h"
@@ -20,12 +19,11 @@ class PartsTokenizer : public Tokenizer {
   absl::StatusOr<std::vector<int32_t>> Encode(
       absl::string_view text, bool add_special_tokens) const override {
     if (text.size() > kMaxTextBytes) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "text of ", text.size(), " bytes is longer than ", kMaxTextBytes));
+      return InvalidArgument("text of ", text.size(), " bytes is longer than ",
+                             kMaxTextBytes);
     }
     if (const auto invalid = FindInvalidUtf8(text)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("text is not valid UTF-8 at byte ", *invalid));
+      return InvalidArgument("text is not valid UTF-8 at byte ", *invalid);
     }
     Pieces pieces;
     SLUICE_RETURN_IF_ERROR(CutAddedTokens(text, &pieces));
@@ -42,15 +40,6 @@ class PartsTokenizer : public Tokenizer {
       }
     }
     return parts_.post_processor.Apply(std::move(ids), add_special_tokens);
-  }
-
-  std::string Decode(std::span<const int32_t> ids,
-                     bool skip_special_tokens) const override {
-    std::string text;
-    Stream stream(this, skip_special_tokens);
-    for (const int32_t id : ids) stream.Append(id, &text);
-    stream.Flush(&text);
-    return text;
   }
 
   std::unique_ptr<DecodeStream> NewDecodeStream(
@@ -134,6 +123,15 @@ class PartsTokenizer : public Tokenizer {
 
 }  // namespace
 
+std::string Tokenizer::Decode(std::span<const int32_t> ids,
+                              bool skip_special_tokens) const {
+  std::string text;
+  const auto stream = NewDecodeStream(skip_special_tokens);
+  for (const int32_t id : ids) stream->Append(id, &text);
+  stream->Flush(&text);
+  return text;
+}
+
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(
     const std::filesystem::path& model_dir) {
   const auto exists = [&](const char* name) {
@@ -143,14 +141,14 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(
   const bool json = exists("tokenizer.json");
   if (!json && !(exists("vocab.json") && exists("merges.txt"))) {
     if (exists("tokenizer.model")) {
-      return absl::UnimplementedError(absl::StrCat(
+      return Unimplemented(
           (model_dir / "tokenizer.model").string(),
-          ": SentencePiece models are not read: convert it to tokenizer.json"));
+          ": SentencePiece models are not read: convert it to tokenizer.json");
     }
-    return absl::NotFoundError(absl::StrCat(
+    return NotFound(
         model_dir.string(),
         ": neither tokenizer.json nor vocab.json and merges.txt; copy "
-        "them from the model's repository"));
+        "them from the model's repository");
   }
   SLUICE_ASSIGN_OR_RETURN(const TokenizerConfig config,
                           ReadTokenizerConfig(model_dir));

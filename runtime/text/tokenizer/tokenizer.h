@@ -49,7 +49,7 @@ class Tokenizer {
 
   // Ids outside the vocabulary are left out, as Hugging Face does.
   virtual std::string Decode(std::span<const int32_t> ids,
-                             bool skip_special_tokens) const = 0;
+                             bool skip_special_tokens) const;
 
   // The tokenizer must outlive the stream. Tokens of one stream cost amortised
   // O(1) each.

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/host/read_file.h"
 #include "common/status_macros.h"
@@ -37,9 +36,9 @@ absl::StatusOr<Kind> KindOf(const std::filesystem::path& model_dir,
   if (absl::EndsWith(name, "Fast")) name.remove_suffix(4);
   if (name.empty() || name == "GPT2Tokenizer") return Kind::kGpt2;
   if (name == "Qwen2Tokenizer") return Kind::kQwen2;
-  return absl::UnimplementedError(absl::StrCat(
-      (model_dir / "tokenizer_config.json").string(), ": tokenizer_class: \"",
-      config.tokenizer_class, "\" is not supported without a tokenizer.json"));
+  return Unimplemented((model_dir / "tokenizer_config.json").string(),
+                       ": tokenizer_class: \"", config.tokenizer_class,
+                       "\" is not supported without a tokenizer.json");
 }
 
 absl::StatusOr<std::vector<BpeModel::Merge>> ReadMerges(
@@ -54,8 +53,8 @@ absl::StatusOr<std::vector<BpeModel::Merge>> ReadMerges(
     if (line.empty() || absl::StartsWith(line, "#version")) continue;
     const std::vector<absl::string_view> sides = absl::StrSplit(line, ' ');
     if (sides.size() != 2) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(file.string(), ": line ", number, " is not two tokens"));
+      return InvalidArgument(file.string(), ": line ", number,
+                             " is not two tokens");
     }
     merges.emplace_back(sides[0], sides[1]);
   }

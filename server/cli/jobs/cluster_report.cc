@@ -1,7 +1,6 @@
 #include "server/cli/jobs/cluster_report.h"
 
 #include <nlohmann/json.hpp>
-#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"

@@ -5,7 +5,6 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -158,16 +157,15 @@ absl::StatusOr<v1::JobSpec> SubmitFlags::ToSpec() const {
   for (const std::string& pair : metadata) {
     const size_t eq = pair.find('=');
     if (eq == std::string::npos || eq == 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--metadata \"", pair, "\" is not key=value"));
+      return InvalidArgument("--metadata \"", pair, "\" is not key=value");
     }
     (*spec.mutable_metadata())[pair.substr(0, eq)] = pair.substr(eq + 1);
   }
   if (!server_path) return spec;
   if (const auto at = FindInvalidUtf8(job.input)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--input \"", job.input, "\" is not UTF-8 at byte ", *at + 1,
-        "; give the file on the coordinator such a name"));
+    return InvalidArgument("--input \"", job.input, "\" is not UTF-8 at byte ",
+                           *at + 1,
+                           "; give the file on the coordinator such a name");
   }
   spec.set_input_path(job.input);
   return spec;

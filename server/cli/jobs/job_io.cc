@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -148,8 +147,8 @@ absl::StatusOr<v1::JobSpec> JobFlags::ToSpec() const {
   } else if (format == "jsonl" || format == "auto") {
     spec.set_format(v1::INPUT_FORMAT_JSONL);
   } else {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--input-format \"", format, "\" is none of auto, jsonl, text"));
+    return InvalidArgument("--input-format \"", format,
+                           "\" is none of auto, jsonl, text");
   }
   v1::RequestDefaults* defaults = spec.mutable_defaults();
   if (max_tokens) defaults->set_max_tokens(*max_tokens);
@@ -185,8 +184,8 @@ absl::StatusOr<std::unique_ptr<InputFile>> InputFile::Open(
   if (path == "-") return input;
   input->file_.open(path, std::ios::binary);
   if (!input->file_) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("can't read the input ", path, ": ", strerror(errno)));
+    return InvalidArgument("can't read the input ", path, ": ",
+                           strerror(errno));
   }
   return input;
 }
@@ -213,8 +212,7 @@ absl::Status InputFile::CheckKind(const std::string& path,
   head.resize(static_cast<size_t>(n));
   const std::string wrong = WhatElseItIs(path, head, format);
   if (wrong.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("--input ", path, ": ", wrong));
+  return InvalidArgument("--input ", path, ": ", wrong);
 }
 
 void ErrorCounts::Add(const v1::Result& result) {

@@ -87,8 +87,7 @@ absl::StatusOr<std::unique_ptr<OutputFile>> OutputFile::Plan(
       new OutputFile(is_stdout ? "-" : path, flag));
   if (is_stdout) return file;
   const auto wrong = [&](absl::string_view what) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(flag, " ", path, ": ", what));
+    return InvalidArgument(flag, " ", path, ": ", what);
   };
   if (path.empty()) return wrong("the name is empty");
   file->target_ = FollowLinks(path).string();
@@ -157,17 +156,17 @@ absl::Status OutputFile::OpenPartial() {
     struct stat named {};
     if (fstat(fd_, &mine) != 0 || !S_ISREG(mine.st_mode)) {
       close(std::exchange(fd_, -1));
-      return absl::FailedPreconditionError(absl::StrCat(
+      return FailedPrecondition(
           flag_, " ", path_, ": ", partial_,
           ", where it would be written until it is whole, is no file; move it "
-          "away"));
+          "away");
     }
     if (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
       close(std::exchange(fd_, -1));
-      return absl::FailedPreconditionError(
-          absl::StrCat(flag_, " ", path_,
-                       ": another process is writing it; wait for its end, or "
-                       "write elsewhere"));
+      return FailedPrecondition(
+          flag_, " ", path_,
+          ": another process is writing it; wait for its end, or "
+          "write elsewhere");
     }
     // The other process may have given the file its final name meanwhile.
     if (stat(partial_.c_str(), &named) == 0 && IdOf(named) == IdOf(mine)) break;
@@ -244,8 +243,8 @@ absl::Status CheckDistinct(const std::vector<NamedInput>& inputs,
   const auto same = [](const std::string& a, const std::string& a_flag,
                        const std::string& b, const std::string& b_flag,
                        absl::string_view remedy) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        a_flag, " ", a, " and ", b_flag, " ", b, " are one file; ", remedy));
+    return InvalidArgument(a_flag, " ", a, " and ", b_flag, " ", b,
+                           " are one file; ", remedy);
   };
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (outputs[i] == nullptr) continue;

@@ -3,7 +3,6 @@
 #include <signal.h>
 
 #include <functional>
-#include <string>
 
 #include "absl/status/status.h"
 #include "common/threads/mutex.h"

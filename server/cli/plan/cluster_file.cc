@@ -35,12 +35,12 @@ absl::StatusOr<std::vector<MachineProfile>> ReadClusterFile(
     const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in) {
-    return absl::NotFoundError(absl::StrCat(path, ": can't be read"));
+    return NotFound(path, ": can't be read");
   }
   const auto json = nlohmann::json::parse(in, nullptr,
                                           /*allow_exceptions=*/false);
   const auto bad = [&](absl::string_view what) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": ", what));
+    return InvalidArgument(path, ": ", what);
   };
   if (!json.is_object() || !json.contains("machines") ||
       !json["machines"].is_array() || json["machines"].empty()) {

@@ -153,9 +153,9 @@ absl::StatusOr<LengthHistogram> ParseLengths(const std::string& text) {
         !absl::SimpleAtoi(fields[1], &output) ||
         !absl::SimpleAtoi(fields[2], &count) || prompt < 1 || output < 1 ||
         count < 1) {
-      return absl::InvalidArgumentError(absl::StrCat(
+      return InvalidArgument(
           "--lengths: \"", part,
-          "\" is not PROMPT:GENERATED:REQUESTS, numbers from 1 on"));
+          "\" is not PROMPT:GENERATED:REQUESTS, numbers from 1 on");
     }
     lengths.Add(prompt, output, count);
   }
@@ -188,7 +188,7 @@ absl::Status CountInput(const PlanFlags& flags, Coordinator& coordinator,
         upload->Append(absl::string_view(buffer.data(), got)));
   }
   if (input->stream().bad()) {
-    return absl::UnavailableError(absl::StrCat(flags.input, ": can't be read"));
+    return Unavailable(flags.input, ": can't be read");
   }
   SLUICE_ASSIGN_OR_RETURN(const v1::Job job_state, upload->Commit());
   if (job_state.counts().failed() > 0) {
@@ -198,8 +198,7 @@ absl::Status CountInput(const PlanFlags& flags, Coordinator& coordinator,
   }
   SLUICE_ASSIGN_OR_RETURN(*lengths, coordinator.jobs().PendingLengths());
   if (lengths->requests() == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(flags.input, ": no request to plan for"));
+    return InvalidArgument(flags.input, ": no request to plan for");
   }
   return absl::OkStatus();
 }
@@ -229,16 +228,16 @@ absl::Status CheckBudgets(const PlanFlags& flags) {
   const char* machines = flags.running ? "--running" : "--cluster";
   if (elsewhere && (!flags.machine.host_memory.empty() ||
                     !flags.machine.disk_space.empty())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--host-memory and --disk-space do not go with ", machines,
-                     ", whose machines have budgets of their own: edit these"));
+    return InvalidArgument(
+        "--host-memory and --disk-space do not go with ", machines,
+        ", whose machines have budgets of their own: edit these");
   }
   if (!flags.machine.disk_dir.empty() &&
       (elsewhere || !flags.profiles.empty())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--disk-dir is of this machine, and does not go with ",
-                     elsewhere ? machines : "--profile",
-                     ", where each machine has its own disk"));
+    return InvalidArgument(
+        "--disk-dir is of this machine, and does not go with ",
+        elsewhere ? machines : "--profile",
+        ", where each machine has its own disk");
   }
   return absl::OkStatus();
 }
@@ -254,9 +253,9 @@ absl::StatusOr<std::vector<MachineProfile>> ReadMachines(
                             client->GetClusterState());
     for (const v1::WorkerInfo& worker : state.workers()) {
       if (worker.profile().empty()) {
-        return absl::FailedPreconditionError(
-            absl::StrCat("worker '", worker.name(),
-                         "' has no profile; start it without --no-profile"));
+        return FailedPrecondition(
+            "worker '", worker.name(),
+            "' has no profile; start it without --no-profile");
       }
       absl::StatusOr<MachineProfile> profile =
           ProfileFromJson(worker.profile());
@@ -266,8 +265,7 @@ absl::StatusOr<std::vector<MachineProfile>> ReadMachines(
       machines.push_back(*std::move(profile));
     }
     if (machines.empty()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("no worker is registered at ", coordinator));
+      return FailedPrecondition("no worker is registered at ", coordinator);
     }
     return machines;
   }
@@ -330,10 +328,10 @@ absl::StatusOr<Case> MakeCase(const PlanFlags& flags,
   for (const LengthClass& lengths_of : lengths.ToWorkload().classes) {
     const int64_t positions = int64_t{lengths_of.prompt} + lengths_of.output;
     if (positions <= c.coordinator->max_model_len()) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("--lengths: requests of ", positions,
-                     " positions, prompt and answer, but there are only ",
-                     c.coordinator->max_model_len(), " (--max-model-len)"));
+    return InvalidArgument("--lengths: requests of ", positions,
+                           " positions, prompt and answer, but there are only ",
+                           c.coordinator->max_model_len(),
+                           " (--max-model-len)");
   }
   request.model = c.coordinator->model();
   request.dtype = c.coordinator->policy().dtype;
@@ -469,8 +467,8 @@ absl::Status RunSimulate(const PlanFlags& flags,
     SLUICE_ASSIGN_OR_RETURN(std::optional<Plan> named,
                             PlanNamedBy({absl::StrCat("@", flags.plan)}));
     if (!named) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(flags.plan, ": no plan, as sluice plan -o writes one"));
+      return InvalidArgument(flags.plan,
+                             ": no plan, as sluice plan -o writes one");
     }
     std::vector<StageChoice> stages;
     for (const StagePlan& stage : named->stages) {

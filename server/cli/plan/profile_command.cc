@@ -13,7 +13,6 @@
 #include "server/cli/plan/profile_table.h"
 #include "server/cli/run/cluster_flags.h"
 #include "server/flags/checks.h"
-#include "server/flags/command_line.h"
 #include "server/flags/shared_flags.h"
 #include "server/local_profile.h"
 

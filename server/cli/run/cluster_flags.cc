@@ -10,7 +10,7 @@
 #include "common/host/logging.h"
 #include "common/status_macros.h"
 #include "common/threads/thread.h"
-#include "server/cli/jobs/failure_watch.h"
+#include "server/cli/jobs/follow.h"
 #include "server/flags/checks.h"
 #include "server/flags/command_line.h"
 #include "server/flags/shared_flags.h"

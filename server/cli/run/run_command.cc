@@ -11,7 +11,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/host/logging.h"
 #include "common/metrics/metrics_server.h"
 #include "common/status_macros.h"
 #include "common/threads/clock.h"

@@ -61,8 +61,8 @@ absl::StatusOr<std::string> DigestOf(int fd, const std::string& name,
     const ssize_t n = read(fd, buffer.data(), buffer.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("can't read the input ", name, ": ", strerror(errno)));
+      return InvalidArgument("can't read the input ", name, ": ",
+                             strerror(errno));
     }
     if (n == 0) break;
     bytes += n;
@@ -84,10 +84,10 @@ absl::StatusOr<nlohmann::json> ReadManifest(const fs::path& directory) {
   if (!manifest.is_object() || !manifest.contains("facts") ||
       !manifest["facts"].is_object() ||
       manifest.value("sluice_run", 0) != kManifestVersion) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgument(
         path,
         " is damaged or of another version of Sluice; add --restart to "
-        "give up what is kept there"));
+        "give up what is kept there");
   }
   return manifest;
 }
@@ -106,10 +106,9 @@ std::vector<std::string> NamesOfRun() {
 absl::Status CheckFree(const fs::path& directory) {
   std::error_code error;
   if (fs::exists(directory / kStore, error)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(directory.string(),
-                     " holds jobs that no `sluice run` made; say another "
-                     "--state-dir"));
+    return InvalidArgument(directory.string(),
+                           " holds jobs that no `sluice run` made; say another "
+                           "--state-dir");
   }
   const std::vector<std::string> names = NamesOfRun();
   for (const auto& entry : fs::directory_iterator(directory, error)) {
@@ -118,11 +117,11 @@ absl::Status CheckFree(const fs::path& directory) {
         std::find(names.begin(), names.end(), name) == names.end()) {
       continue;
     }
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgument(
         entry.path().string(),
         " was made by no `sluice run`, and one that keeps its answers in ",
         directory.string(),
-        " would write over it; move it away, or say another --state-dir"));
+        " would write over it; move it away, or say another --state-dir");
   }
   return absl::OkStatus();
 }
@@ -137,10 +136,10 @@ absl::Status CheckManifestIsRuns(const fs::path& directory) {
       (manifest.is_object() && manifest.contains("sluice_run"))) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat(path.string(),
-                   " was made by no `sluice run`; move it away, or say another "
-                   "--state-dir"));
+  return InvalidArgument(
+      path.string(),
+      " was made by no `sluice run`; move it away, or say another "
+      "--state-dir");
 }
 
 // kInvalidArgument if `file`, which `flag` names, is one of a run's own in
@@ -157,10 +156,10 @@ absl::Status CheckIsNotRuns(const fs::path& directory, const std::string& file,
       !fs::equivalent(path.parent_path(), directory, error)) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(
+  return InvalidArgument(
       flag, " ", file, " lies in ", directory.string(),
       ", where a run keeps a file of its own by this name; move it away, or "
-      "say another --state-dir"));
+      "say another --state-dir");
 }
 
 template <typename Json>
@@ -236,10 +235,10 @@ absl::Status RunState::OpenDurable(const Options& options, Facts facts) {
   std::error_code error;
   const bool exists = fs::exists(path_, error);
   if (exists && !fs::is_directory(path_, error)) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgument(
         path_.string(),
         ", where answers are kept until the output is whole, is no directory; "
-        "move it away, or say where with --state-dir"));
+        "move it away, or say where with --state-dir");
   }
   SLUICE_RETURN_IF_ERROR(CheckIsNotRuns(path_, options.input, "--input"));
   SLUICE_RETURN_IF_ERROR(
@@ -259,8 +258,8 @@ absl::Status RunState::OpenDurable(const Options& options, Facts facts) {
   }
   made_ = fs::create_directories(path_, error);
   if (error) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "can't make the directory ", path_.string(), ": ", error.message()));
+    return InvalidArgument("can't make the directory ", path_.string(), ": ",
+                           error.message());
   }
   // It holds prompts and answers.
   if (made_) fs::permissions(path_, fs::perms::owner_all, error);
@@ -272,13 +271,13 @@ absl::Status RunState::OpenDurable(const Options& options, Facts facts) {
       earlier[name] = value.is_string() ? value.get<std::string>() : "";
     }
     if (earlier != facts_ && !manifest.value("finished", false)) {
-      return absl::InvalidArgumentError(absl::StrCat(
+      return InvalidArgument(
           path_.string(),
           " keeps the answers of a run that was not ended and was not this "
           "one: ",
           Differences(earlier, facts_),
           ". Run it as before to go on with it, or add --restart to give its "
-          "answers up and begin anew"));
+          "answers up and begin anew");
     }
     resumes_ = earlier == facts_ && fs::exists(path_ / kStore, error);
   }
@@ -295,9 +294,9 @@ absl::Status RunState::TakePlace() {
   SLUICE_ASSIGN_OR_RETURN(const nlohmann::json manifest, ReadManifest(path_));
   const std::string now = manifest.is_null() ? "" : ManifestText(manifest);
   if (now != previous_) {
-    return absl::FailedPreconditionError(absl::StrCat(
+    return FailedPrecondition(
         "another run began meanwhile to keep its answers in ", path_.string(),
-        "; wait for its end, or write to another output"));
+        "; wait for its end, or write to another output");
   }
   SLUICE_RETURN_IF_ERROR(WriteManifest());
   ours_ = true;
@@ -314,8 +313,8 @@ absl::Status RunState::ReadInput(const Options& options, Facts* facts) {
   const int fd = is_stdin ? dup(STDIN_FILENO)
                           : open(options.input.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "can't read the input ", options.input, ": ", strerror(errno)));
+    return InvalidArgument("can't read the input ", options.input, ": ",
+                           strerror(errno));
   }
   struct stat info {};
   const bool again =
@@ -398,8 +397,8 @@ absl::StatusOr<std::istream*> RunState::OpenInput() {
   if (input_ == "-") return &std::cin;
   stream_.open(input_, std::ios::binary);
   if (!stream_) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("can't read the input ", input_, ": ", strerror(errno)));
+    return InvalidArgument("can't read the input ", input_, ": ",
+                           strerror(errno));
   }
   return &stream_;
 }
@@ -413,8 +412,7 @@ absl::Status RunState::OnJobCreated() {
     fs::remove(input_, error);
   } else if (!resumes_ && fs::last_write_time(input_, error) != input_time_) {
     has_job_ = false;  // of which nothing is kept
-    return absl::FailedPreconditionError(
-        absl::StrCat(input_, " changed while it was read; run again"));
+    return FailedPrecondition(input_, " changed while it was read; run again");
   }
   return absl::OkStatus();
 }

@@ -5,7 +5,6 @@
 #include <istream>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "absl/status/status.h"

@@ -52,8 +52,7 @@ absl::StatusOr<WindowStart> ParseStart(const std::string& name) {
   if (name == "each") return WindowStart::kEach;
   if (name == "first") return WindowStart::kFirst;
   if (name == "none") return WindowStart::kNone;
-  return absl::InvalidArgumentError(
-      absl::StrCat("--bos \"", name, "\" is none of each, first, none"));
+  return InvalidArgument("--bos \"", name, "\" is none of each, first, none");
 }
 
 absl::StatusOr<std::string> ReadText(const std::string& path) {
@@ -65,17 +64,15 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
                         static_cast<std::streamsize>(buffer.size()));
     text.append(buffer.data(), static_cast<size_t>(file->stream().gcount()));
     if (text.size() > kMaxTextBytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, " has more than ", kMaxTextBytes >> 20,
-                       " MiB; cut it into several files"));
+      return InvalidArgument(path, " has more than ", kMaxTextBytes >> 20,
+                             " MiB; cut it into several files");
     }
   }
   if (file->stream().bad()) {
-    return absl::DataLossError(absl::StrCat("reading ", path, " failed"));
+    return DataLoss("reading ", path, " failed");
   }
   if (text.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, " is empty: there is nothing to score"));
+    return InvalidArgument(path, " is empty: there is nothing to score");
   }
   return text;
 }
@@ -158,8 +155,8 @@ absl::StatusOr<ScoreSum> RunJob(LocalCluster& cluster, RequestLines* lines,
   display.Finish();
   SLUICE_RETURN_IF_ERROR(last.status());
   if (done != windows.size()) {
-    return absl::InternalError(absl::StrCat(
-        "only ", done, " of ", windows.size(), " windows have a result"));
+    return Internal("only ", done, " of ", windows.size(),
+                    " windows have a result");
   }
   return sum;
 }
@@ -224,11 +221,11 @@ void Print(const LocalCluster& cluster, const ScoreFlags& flags,
 absl::Status FitWindows(const ScoreFlags& flags, int32_t positions,
                         size_t start_tokens, WindowOptions* windows) {
   if (flags.context > positions) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--context ", flags.context, " is more than the ", positions,
-        flags.cluster.coordinator.options.max_model_len > 0
-            ? " positions of --max-model-len"
-            : " positions that the model has"));
+    return InvalidArgument("--context ", flags.context, " is more than the ",
+                           positions,
+                           flags.cluster.coordinator.options.max_model_len > 0
+                               ? " positions of --max-model-len"
+                               : " positions that the model has");
   }
   windows->context =
       flags.context > 0 ? flags.context : std::min(positions, kDefaultContext);
@@ -307,9 +304,9 @@ absl::StatusOr<std::unique_ptr<TemporaryStateDir>> MakeStateDir(
   std::error_code error;
   if (std::filesystem::exists(
           std::filesystem::path(flags.state_dir) / "sluice.db", error)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--state-dir ", flags.state_dir,
-                     " holds other jobs; say another one, or leave it out"));
+    return InvalidArgument(
+        "--state-dir ", flags.state_dir,
+        " holds other jobs; say another one, or leave it out");
   }
   return nullptr;
 }

@@ -8,25 +8,25 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/status_macros.h"
 
 namespace sluice {
 
 absl::Status WindowOptions::Validate(size_t start_tokens) const {
   if (context < 2) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--context ", context,
-                     " is too small: a token is scored "
-                     "given another one, so that it must be at least 2"));
+    return InvalidArgument("--context ", context,
+                           " is too small: a token is scored "
+                           "given another one, so that it must be at least 2");
   }
   if (stride < 1 || stride > context) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--stride ", stride, " is not within 1..", context, " (--context)"));
+    return InvalidArgument("--stride ", stride, " is not within 1..", context,
+                           " (--context)");
   }
   if (start == WindowStart::kEach &&
       start_tokens >= static_cast<size_t>(context)) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgument(
         "--context ", context, " has no room behind the ", start_tokens,
-        " tokens that the tokenizer puts before a text; see --bos"));
+        " tokens that the tokenizer puts before a text; see --bos");
   }
   return absl::OkStatus();
 }
@@ -111,8 +111,8 @@ absl::Status AddScores(const std::string& line, size_t ids,
       nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
   try {
     if (const auto& error = result.at("error"); !error.is_null()) {
-      return absl::InternalError(absl::StrCat(
-          "scoring failed: ", error.at("message").get<std::string>()));
+      return Internal("scoring failed: ",
+                      error.at("message").get<std::string>());
     }
     const nlohmann::json& logprobs = result.at("response")
                                          .at("body")
@@ -121,16 +121,14 @@ absl::Status AddScores(const std::string& line, size_t ids,
                                          .at("logprobs")
                                          .at("token_logprobs");
     if (logprobs.size() != ids) {
-      return absl::InternalError(
-          absl::StrCat("a result has ", logprobs.size(),
-                       " log-probabilities for a window of ", ids, " tokens"));
+      return Internal("a result has ", logprobs.size(),
+                      " log-probabilities for a window of ", ids, " tokens");
     }
     for (size_t i = first_counted; i < ids; ++i) {
       sum->Add(logprobs[i].get<double>());
     }
   } catch (const nlohmann::json::exception& error) {
-    return absl::InternalError(
-        absl::StrCat("a result line is no scored prompt: ", error.what()));
+    return Internal("a result line is no scored prompt: ", error.what());
   }
   return absl::OkStatus();
 }

@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "common/threads/mutex.h"
-#include "common/threads/thread_annotations.h"
 #include "tests/cuda/emulation/streams.h"
 
 namespace {

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "common/threads/mutex.h"
-#include "common/threads/thread_annotations.h"
 
 namespace {
 

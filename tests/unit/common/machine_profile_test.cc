@@ -8,7 +8,7 @@
 #include <limits>
 #include <string>
 
-#include "tests/unit/common/sample_profile.h"
+#include "tests/support/sample_profile.h"
 
 namespace sluice {
 namespace {

@@ -12,8 +12,8 @@
 
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "tests/support/sample_profile.h"
 #include "tests/support/temp_dir.h"
-#include "tests/unit/common/sample_profile.h"
 
 namespace sluice {
 namespace {

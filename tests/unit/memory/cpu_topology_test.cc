@@ -3,11 +3,15 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <numeric>
+#include <string>
 
 #include "common/threads/thread.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/temp_dir.h"
 
 namespace sluice {
 namespace {
@@ -65,6 +69,36 @@ TEST(CpuTopologyTest, WhatCannotBeBoundStaysAsItWas) {
   BindThisThread({{-1, 1 << 20}});
   BindThisThread({{60'000}});
   EXPECT_EQ(Affinity(), before);
+}
+
+TEST(CpuQuotaTest, IsTheLeastOfTheGroupsAlongThePath) {
+  const TempDir root = TempDir::OnDisk();
+  const auto write = [&](const std::string& dir, const std::string& name,
+                         const std::string& text) {
+    const std::filesystem::path path = root / "" + dir;
+    std::filesystem::create_directories(path);
+    std::ofstream(path / name) << text;
+  };
+  // Version 1: 1.5 cores above, half a core in the group itself.
+  write("cpu/a", "cpu.cfs_quota_us", "150000\n");
+  write("cpu/a", "cpu.cfs_period_us", "100000\n");
+  write("cpu/a/b", "cpu.cfs_quota_us", "5000\n");
+  write("cpu/a/b", "cpu.cfs_period_us", "10000\n");
+  EXPECT_DOUBLE_EQ(CpuQuota("4:cpu,cpuacct:/a/b\n2:memory:/x\n", root.path()),
+                   0.5);
+  EXPECT_DOUBLE_EQ(CpuQuota("4:cpuacct,cpu:/a\n", root.path()), 1.5);
+  // -1 is no limit.
+  write("cpu/free", "cpu.cfs_quota_us", "-1\n");
+  write("cpu/free", "cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(CpuQuota("4:cpu:/free\n", root.path()), 0);
+  EXPECT_EQ(CpuQuota("4:cpuset:/a\n", root.path()), 0);
+  // Version 2.
+  write("pod", "cpu.max", "max 100000\n");
+  write("pod/one", "cpu.max", "25000 100000\n");
+  EXPECT_DOUBLE_EQ(CpuQuota("0::/pod/one\n", root.path()), 0.25);
+  EXPECT_EQ(CpuQuota("0::/pod\n", root.path()), 0);
+  EXPECT_EQ(CpuQuota("", root.path()), 0);
+  EXPECT_EQ(CpuQuota("no such line\n0::/nowhere\n", root.path()), 0);
 }
 
 }  // namespace

@@ -12,8 +12,8 @@
 
 #include "common/codec/profile_json.h"
 #include "common/threads/thread.h"
+#include "tests/support/sample_profile.h"
 #include "tests/support/temp_dir.h"
-#include "tests/unit/common/sample_profile.h"
 
 namespace sluice {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "common/codec/profile_json.h"
 #include "runtime/profile/disk_probe.h"
+#include "tests/support/sample_profile.h"
 #include "tests/support/temp_dir.h"
-#include "tests/unit/common/sample_profile.h"
 
 namespace sluice {
 namespace {

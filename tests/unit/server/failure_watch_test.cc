@@ -1,7 +1,7 @@
-#include "server/cli/jobs/failure_watch.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "server/cli/jobs/follow.h"
 
 namespace sluice {
 namespace {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_split.h"
-#include "tests/unit/common/sample_profile.h"
+#include "tests/support/sample_profile.h"
 
 namespace sluice {
 namespace {

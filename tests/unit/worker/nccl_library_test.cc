@@ -1,7 +1,7 @@
 #include "worker/link/nccl_library.h"
 
 #include "gmock/gmock.h"
-#include "tests/unit/worker/nccl_testing.h"
+#include "tests/nccl/nccl_testing.h"
 #include "worker/link/link_choice.h"
 
 namespace sluice {

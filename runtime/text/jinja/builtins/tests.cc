@@ -1,4 +1,3 @@
-#include <cmath>
 #include <map>
 
 #include "absl/strings/str_cat.h"

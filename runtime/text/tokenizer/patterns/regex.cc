@@ -85,9 +85,9 @@ absl::StatusOr<std::unique_ptr<Regex>> Regex::Compile(
       PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error,
       &offset, context.get());
   if (regex->code_->code == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "bad regular expression \"", pattern, "\": ", ErrorText(error),
-        " (near byte ", offset, " of \"", translated, "\")"));
+    return InvalidArgument("bad regular expression \"", pattern,
+                           "\": ", ErrorText(error), " (near byte ", offset,
+                           " of \"", translated, "\")");
   }
   regex->code_->jit =
       pcre2_jit_compile(regex->code_->code, PCRE2_JIT_COMPLETE) == 0;
@@ -138,8 +138,8 @@ absl::Status Regex::FindAllByCode(absl::string_view text,
     }
     if (rc == PCRE2_ERROR_NOMATCH) break;
     if (rc < 0) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "regular expression gives up at byte ", start, ": ", ErrorText(rc)));
+      return ResourceExhausted("regular expression gives up at byte ", start,
+                               ": ", ErrorText(rc));
     }
     const TextRange range{found[0], found[1]};
     if (range.begin < start || range.begin > range.end) {  // \K

@@ -5,10 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/cluster/absent_workers.h"
-#include "coordinator/cluster/left_out.h"
-#include "coordinator/cluster/links/link_blame.h"
-#include "coordinator/cluster/losses.h"
-#include "coordinator/cluster/pace.h"
+#include "coordinator/cluster/links/link_facts.h"
 #include "coordinator/cluster/stall.h"
 #include "coordinator/cluster/worker_facts.h"
 

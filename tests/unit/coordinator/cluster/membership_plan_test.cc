@@ -6,7 +6,7 @@
 #include "common/codec/profile_json.h"
 #include "coordinator/planning/plan_json.h"
 #include "proto/convert.h"
-#include "tests/unit/common/sample_profile.h"
+#include "tests/support/sample_profile.h"
 #include "tests/unit/coordinator/cluster/membership_testing.h"
 
 namespace sluice {

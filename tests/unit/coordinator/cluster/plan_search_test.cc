@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/codec/profile_json.h"
-#include "tests/unit/common/sample_profile.h"
+#include "tests/support/sample_profile.h"
 #include "tests/unit/coordinator/cluster/membership_testing.h"
 
 namespace sluice {

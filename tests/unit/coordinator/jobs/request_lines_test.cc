@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/text/text.h"
 #include "common/text/utf8.h"
-#include "coordinator/jobs/job_ids.h"
+#include "coordinator/jobs/job_state.h"
 #include "coordinator/jobs/requests/json_line.h"
 #include "coordinator/jobs/requests/line_splitter.h"
 

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/unit/common/sample_profile.h"
+#include "tests/support/sample_profile.h"
 
 namespace sluice {
 namespace {

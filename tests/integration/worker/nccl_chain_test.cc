@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "gmock/gmock.h"
-#include "tests/unit/worker/nccl_testing.h"
-#include "tests/unit/worker/worker_chain_testing.h"
+#include "tests/integration/worker/worker_chain_testing.h"
+#include "tests/nccl/nccl_testing.h"
 
 // Workers with NCCL links between them, over the fake; the played coordinator
 // hands out their ids.

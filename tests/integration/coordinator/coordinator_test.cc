@@ -13,8 +13,8 @@
 #include "coordinator/jobs/job_manager.h"
 #include "coordinator/jobs/job_state.h"
 #include "proto/grpc_endpoint.h"
+#include "tests/integration/coordinator/dispatch_fake_worker.h"
 #include "tests/support/temp_dir.h"
-#include "tests/unit/coordinator/dispatch/dispatch_fake_worker.h"
 
 namespace sluice {
 namespace {

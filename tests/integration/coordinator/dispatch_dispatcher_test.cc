@@ -11,7 +11,7 @@
 #include "coordinator/cluster/worker_service.h"
 #include "coordinator/dispatch/dispatcher.h"
 #include "proto/grpc_endpoint.h"
-#include "tests/unit/coordinator/dispatch/dispatch_fake_worker.h"
+#include "tests/integration/coordinator/dispatch_fake_worker.h"
 #include "tests/unit/coordinator/dispatch/dispatch_testing.h"
 
 namespace sluice {

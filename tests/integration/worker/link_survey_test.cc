@@ -11,7 +11,7 @@
 #include "common/threads/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/unit/worker/link_testing.h"
+#include "tests/integration/worker/link_testing.h"
 #include "worker/link/grpc_link_factory.h"
 #include "worker/link/link_protocol.h"
 #include "worker/link/link_server.h"

@@ -8,9 +8,9 @@
 
 #include "gtest/gtest.h"
 #include "proto/convert.h"
+#include "tests/integration/worker/fake_executor.h"
+#include "tests/integration/worker/test_coordinator.h"
 #include "tests/support/test_metrics.h"
-#include "tests/unit/worker/fake_executor.h"
-#include "tests/unit/worker/test_coordinator.h"
 #include "worker/link/link_server.h"
 #include "worker/worker.h"
 

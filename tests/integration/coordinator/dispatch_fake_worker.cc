@@ -1,4 +1,4 @@
-#include "tests/unit/coordinator/dispatch/dispatch_fake_worker.h"
+#include "tests/integration/coordinator/dispatch_fake_worker.h"
 
 #include <utility>
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "gmock/gmock.h"
-#include "tests/unit/worker/nccl_testing.h"
+#include "tests/nccl/nccl_testing.h"
 #include "worker/link/nccl_abi.h"
 
 // Of the fake, for device memory of the tests' own.

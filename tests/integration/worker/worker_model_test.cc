@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "common/policy.h"
 #include "proto/convert.h"
-#include "tests/unit/worker/test_coordinator.h"
+#include "tests/integration/worker/test_coordinator.h"
 #include "worker/link/link_server.h"
 #include "worker/worker.h"
 

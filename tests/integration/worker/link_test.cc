@@ -16,7 +16,7 @@
 #include "proto/grpc_status.h"
 #include "proto/wire_limits.h"
 #include "sluice/v1/pipeline.grpc.pb.h"
-#include "tests/unit/worker/link_testing.h"
+#include "tests/integration/worker/link_testing.h"
 #include "worker/link/frame.h"
 #include "worker/link/grpc_link_factory.h"
 #include "worker/link/link_protocol.h"

@@ -5,7 +5,7 @@
 #include "common/device_loss.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/unit/worker/worker_chain_testing.h"
+#include "tests/integration/worker/worker_chain_testing.h"
 
 namespace sluice {
 namespace {

@@ -1,3 +1,0 @@
-#pragma once
-
-#include "absl/base/thread_annotations.h"
