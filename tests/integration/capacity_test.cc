@@ -168,17 +168,18 @@ std::unique_ptr<Case> RandomCase(uint32_t seed) {
   options.compute_threads = random.Any(1, 3);
   c->limits = {c->device ? kDeviceBytes : 0, kPlenty, c->disk ? kPlenty : 0};
   // Half of the cases get about what they take with plenty: what is automatic
-  // yields, and some do not fit.
-  if (random.Chance(0.5)) {
-    const StagePlacement plenty = c->Placed();
-    for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kDisk}) {
-      const double share = random.Of({0.6, 0.9, 0.999, 1.0, 1.0, 1.001, 1.2});
-      uint64_t& limit = c->limits[static_cast<size_t>(tier)];
-      limit = std::min(
-          limit,
-          static_cast<uint64_t>(
-              share * static_cast<double>(plenty.use(tier).peak_bytes())));
-    }
+  // yields, and some do not fit. A device is taken whole, so that plenty of it
+  // is no more than that, either.
+  const StagePlacement plenty = c->Placed();
+  const bool scarce = random.Chance(0.5);
+  for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kDisk}) {
+    if (!scarce && tier != Tier::kDevice) break;
+    const double share =
+        scarce ? random.Of({0.6, 0.9, 0.999, 1.0, 1.0, 1.001, 1.2}) : 1.5;
+    uint64_t& limit = c->limits[static_cast<size_t>(tier)];
+    limit = std::min(
+        limit, static_cast<uint64_t>(
+                   share * static_cast<double>(plenty.use(tier).peak_bytes())));
   }
   c->text = absl::StrCat(
       "case ", seed, ": ", c->spec.model_type, " hidden ", c->spec.hidden_size,
