@@ -5,7 +5,7 @@
 
 Looks at each FILE, or at every C++ source, with the flags that the build folder DIR (build/clang) compiles it
 with. DIR is one of the preset clang, which compiles each source alone and without precompiled headers; what is
-generated must be there: cmake --preset clang && cmake --build build/clang --target sluice_proto_gen sluice_version. Production sources get all of
+generated must be there: cmake --preset clang && cmake --build build/clang --target sluice_proto_sources. Production sources get all of
 .clang-tidy, tests that have locks only -Wthread-safety. A source that passed is not looked at again before it,
 anything that it includes, its flags, .clang-tidy or the machine's packages change: DIR/lint
 remembers. Exits with 1 if anything is found, with 2 if it cannot look.
@@ -156,7 +156,7 @@ def main():
     build = options.build or os.path.join(options.root, "build", "clang")
     if not os.path.exists(os.path.join(build, "compile_commands.json")):
         print(f"{build} has no compile_commands.json: cmake --preset clang && cmake --build build/clang "
-              "--target sluice_proto_gen sluice_version", file=sys.stderr)
+              "--target sluice_proto_sources", file=sys.stderr)
         return 2
     try:
         lint = Lint(options.root, build)

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, and runs all tests.
+# Installs what is missing, builds, lints, and runs all tests.
 #
-#   deploy/test.sh            the release build's tests
+#   deploy/test.sh            lint.py and the release build's tests
 #   deploy/test.sh asan       the same under AddressSanitizer and UBSan
 #   deploy/test.sh tsan       ... under ThreadSanitizer
-#   deploy/test.sh release -R tokenizer    further words go to ctest
+#   deploy/test.sh release -R tokenizer    further words go to ctest, and nothing is linted
 set -euo pipefail
 case "${1:-}" in
   -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
@@ -17,4 +17,10 @@ build "$preset"
 cd "$root_dir"
 export UBSAN_OPTIONS="print_stacktrace=1:${UBSAN_OPTIONS:-}"
 export TSAN_OPTIONS="suppressions=$root_dir/tests/tsan.supp:halt_on_error=1:${TSAN_OPTIONS:-}"
-exec ctest --test-dir "build/$preset" -j "$jobs" --output-on-failure --no-tests=error "$@"
+linted=0
+if [ "$preset" = release ] && [ $# -eq 0 ]; then
+  build clang sluice_proto_sources
+  deploy/lint.py || linted=$?
+fi
+ctest --test-dir "build/$preset" -j "$jobs" --output-on-failure --no-tests=error "$@"
+exit "$linted"
