@@ -1,6 +1,5 @@
 #include "runtime/exec/plan_check.h"
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 
 namespace sluice {
@@ -8,7 +7,7 @@ namespace {
 
 template <typename... What>
 absl::Status Invalid(const What&... what) {
-  return absl::InvalidArgumentError(absl::StrCat(what...));
+  return InvalidArgument(what...);
 }
 
 template <typename... What>

@@ -1,13 +1,12 @@
 #include "runtime/exec/stage_options.h"
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 
 namespace sluice {
 
 absl::Status StageOptions::Validate(const DecoderSpec& spec) const {
   const auto invalid = [](const auto&... what) {
-    return absl::InvalidArgumentError(absl::StrCat(what...));
+    return InvalidArgument(what...);
   };
   if (layers.begin < 0 || layers.size() < 1 || layers.end > spec.num_layers) {
     return invalid("layers [", layers.begin, ", ", layers.end,

@@ -85,9 +85,9 @@ absl::Status StageSweep::Admit(
   for (const SequenceAdmission& admission : plan.admit) {
     SLUICE_RETURN_IF_ERROR(CheckAdmission(admission, limits_));
     if (tables_.size() >= static_cast<size_t>(options_.max_sequences)) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "sequence ", admission.sequence.value(), ": this stage holds its ",
-          options_.max_sequences, " sequences already"));
+      return ResourceExhausted("sequence ", admission.sequence.value(),
+                               ": this stage holds its ",
+                               options_.max_sequences, " sequences already");
     }
     SLUICE_RETURN_IF_ERROR(
         tables_.Admit(admission.sequence, admission.max_tokens));

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 
 namespace sluice {
@@ -10,9 +9,8 @@ namespace sluice {
 absl::Status DeviceChecks::Check(absl::string_view what, const void* data,
                                  size_t bytes) const {
   if (device_->Contains(data, bytes)) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("the device was to compute with ",
-                                          what, " (", bytes,
-                                          " bytes) outside its memory"));
+  return Internal("the device was to compute with ", what, " (", bytes,
+                  " bytes) outside its memory");
 }
 
 absl::Status DeviceChecks::Image(absl::string_view what, const ImageView& image,

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/blocks.h"
+#include "common/status_macros.h"
 #include "common/text/bytes_text.h"
 
 namespace sluice {
@@ -398,10 +399,10 @@ absl::Status CheckFits(const StageSizes& sizes, const StagePlacement& placement,
       absl::StrAppendFormat(&table, "\n  for a time, %-22s %14d",
                             use.passing().name, use.passing().bytes);
     }
-    return absl::ResourceExhaustedError(absl::StrCat(
+    return ResourceExhausted(
         TierName(tier), " memory is short by ", use.peak_bytes() - limit,
         " bytes for this stage, with ", BytesText(static_cast<double>(limit)),
-        " free; ", Advice(sizes, placement, tier), "; bytes:", table));
+        " free; ", Advice(sizes, placement, tier), "; bytes:", table);
   }
   return absl::OkStatus();
 }

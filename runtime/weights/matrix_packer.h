@@ -6,7 +6,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "runtime/placement/matrix_layout.h"
 
@@ -32,8 +31,8 @@ class MatrixPacker {
   absl::StatusOr<MatrixLayout> Layout(int32_t n, int32_t k, WeightFormat format,
                                       size_t offset) {
     if (n < 1 || k < 1 || offset % kPanelAlignment != 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "no layout for a matrix of ", n, " x ", k, " at ", offset));
+      return InvalidArgument("no layout for a matrix of ", n, " x ", k, " at ",
+                             offset);
     }
     MatrixLayout w = rules_.Layout(n, k, format, offset);
     SLUICE_RETURN_IF_ERROR(Prepare(&w));

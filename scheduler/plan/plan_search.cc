@@ -555,8 +555,7 @@ absl::StatusOr<std::vector<Plan>> Frontier(const PlanRequest& request,
                                            int points) {
   SLUICE_RETURN_IF_ERROR(request.Check());
   if (points < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("plan: a frontier of ", points, " points"));
+    return InvalidArgument("plan: a frontier of ", points, " points");
   }
   PlanSearch search(request);
   SLUICE_ASSIGN_OR_RETURN(

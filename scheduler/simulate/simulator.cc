@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "scheduler/plan/stage_case.h"
 #include "scheduler/steps/step_scheduler.h"
@@ -164,9 +163,8 @@ absl::StatusOr<Stages> StagesOf(const PlanRequest& request, const Plan& plan) {
     const StagePlan& stage = plan.stages[s];
     if (stage.machine < 0 ||
         stage.machine >= static_cast<int>(request.machines.size())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("simulation: stage ", s, " is on machine ",
-                       stage.machine, " of ", request.machines.size()));
+      return InvalidArgument("simulation: stage ", s, " is on machine ",
+                             stage.machine, " of ", request.machines.size());
     }
     const MachineProfile& machine = request.machines[stage.machine];
     stages.pipeline.push_back({.machine = classes.host(stage.machine)});
@@ -211,9 +209,9 @@ absl::StatusOr<StepScheduler> SchedulerOf(const PlanRequest& request,
   const int64_t pages =
       plan.kv_positions > 0 ? plan.kv_positions / page : wanted;
   if (pages < longest) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("simulation: the plan has ", pages, " KV pages of ", page,
-                     " positions; the longest request wants ", longest));
+    return InvalidArgument("simulation: the plan has ", pages, " KV pages of ",
+                           page, " positions; the longest request wants ",
+                           longest);
   }
   return StepScheduler::Create(
       {.num_blocks = plan.block.num_blocks,
@@ -237,8 +235,8 @@ absl::StatusOr<SimulationResult> Simulate(const PlanRequest& request,
     return absl::InvalidArgumentError("simulation: the plan has no stages");
   }
   if (options.page_tokens <= 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("simulation: pages of ", options.page_tokens, " tokens"));
+    return InvalidArgument("simulation: pages of ", options.page_tokens,
+                           " tokens");
   }
   SLUICE_ASSIGN_OR_RETURN(Stages stages, StagesOf(request, plan));
   SLUICE_ASSIGN_OR_RETURN(StepScheduler scheduler,

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 
 namespace sluice {
 
@@ -44,19 +44,19 @@ absl::Status Workload::Check() const {
   for (const LengthClass& c : classes) {
     if (c.prompt < 1 || c.output < 1 || c.count < 0 || c.prompt > kMostTokens ||
         c.output > kMostTokens || c.count > kMostRequests) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the workload has ", c.count, " requests of ", c.prompt,
-                       " prompt tokens and ", c.output,
-                       " generated ones; each must have at least one of both"));
+      return InvalidArgument(
+          "the workload has ", c.count, " requests of ", c.prompt,
+          " prompt tokens and ", c.output,
+          " generated ones; each must have at least one of both");
     }
   }
   if (requests() < 1) {
     return absl::InvalidArgumentError("the workload has no requests");
   }
   if (requests() > kMostRequests) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the workload has ", requests(), " requests; at most ",
-                     kMostRequests, " can be planned for"));
+    return InvalidArgument("the workload has ", requests(),
+                           " requests; at most ", kMostRequests,
+                           " can be planned for");
   }
   return absl::OkStatus();
 }

@@ -4,7 +4,6 @@
 #include <array>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "runtime/memory/disk/disk_file.h"
 #include "runtime/trace/trace.h"
@@ -207,8 +206,7 @@ absl::StatusOr<ImageView> DeviceWeights::Acquire(int index) {
   SLUICE_RETURN_IF_ERROR(status_);
   const Slot& slot = slots_[queue_.front()];
   if (slot.unit != index) {
-    return absl::InternalError(
-        absl::StrCat("weights of unit ", index, " are not next"));
+    return Internal("weights of unit ", index, " are not next");
   }
   unit.held_slot = queue_.front();
   queue_.pop_front();

@@ -99,9 +99,8 @@ absl::StatusOr<const GemmShape*> GemmEngine::FindShape(const MatrixLayout& w,
   const auto it = shapes_.find({n, k});
   if (it == shapes_.end() ||
       (w.format != WeightFormat::kFull && !it->second->has_quantized())) {
-    return absl::InternalError(
-        absl::StrCat("no primitives for panels of ", n, " x ", k,
-                     ": the layout is of another engine"));
+    return Internal("no primitives for panels of ", n, " x ", k,
+                    ": the layout is of another engine");
   }
   return it->second.get();
 }
@@ -143,9 +142,9 @@ absl::Status GemmEngine::Prepare(MatrixLayout* w) {
       }
     }
     if (bytes > w->panel_bytes(panel)) {
-      return absl::InternalError(absl::StrCat(
-          "oneDNN packs a panel of ", w->n, " x ", w->k, " into ", bytes,
-          " bytes, more than the ", w->panel_bytes(panel), " planned for"));
+      return Internal("oneDNN packs a panel of ", w->n, " x ", w->k, " into ",
+                      bytes, " bytes, more than the ", w->panel_bytes(panel),
+                      " planned for");
     }
   }
   w->packing = hash;
@@ -255,8 +254,7 @@ absl::Status GemmEngine::MultiplyQuantized(const MatrixLayout& w,
 
 absl::Status GemmEngine::Error() const {
   if (const int status = error_.load(); status != 0) {
-    return absl::InternalError(
-        absl::StrCat("oneDNN: a product failed with status ", status));
+    return Internal("oneDNN: a product failed with status ", status);
   }
   return absl::OkStatus();
 }
@@ -268,10 +266,9 @@ absl::Status GemmEngine::Dequantize(const MatrixLayout& w,
                                     int num_panels) {
   if (w.format == WeightFormat::kFull || full.format != WeightFormat::kFull ||
       w.n != full.n || w.k != full.k || w.panel_width != full.panel_width) {
-    return absl::InternalError(
-        absl::StrCat("cannot dequantize ", w.n, " x ", w.k, " in format ",
-                     WeightFormatName(w.format), " to ", full.n, " x ", full.k,
-                     " in format ", WeightFormatName(full.format)));
+    return Internal("cannot dequantize ", w.n, " x ", w.k, " in format ",
+                    WeightFormatName(w.format), " to ", full.n, " x ", full.k,
+                    " in format ", WeightFormatName(full.format));
   }
   SLUICE_ASSIGN_OR_RETURN(const PanelShapes shapes, ShapesOf(w));
   OneOpenMpThread guard;

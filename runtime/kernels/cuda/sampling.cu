@@ -2,7 +2,7 @@
 #include <climits>
 #include <cmath>
 
-#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 #include "runtime/kernels/cuda/device/launch.h"
 #include "runtime/kernels/cuda/sampling.h"
 
@@ -559,8 +559,7 @@ absl::Status PickTokens(const float* logits, int32_t vocab,
                         cudaStream_t stream) {
   constexpr int32_t kMostTokens = 1 << 30;
   if (vocab <= 0 || vocab > kMostTokens) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("picking one of ", vocab, " tokens"));
+    return InvalidArgument("picking one of ", vocab, " tokens");
   }
   // A group of four for each, if there are so many: two warps at least where
   // one does not see all groups at once.

@@ -49,15 +49,14 @@ absl::StatusOr<GpuFacts> ReadGpuFacts(int ordinal) {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess) {
-    return absl::FailedPreconditionError(absl::StrCat(
+    return FailedPrecondition(
         "there is no GPU that this process can use: ", WhyNoDevice(error),
-        "; --device cpu does without"));
+        "; --device cpu does without");
   }
   if (ordinal < 0 || ordinal >= count) {
-    return absl::FailedPreconditionError(absl::StrCat(
+    return FailedPrecondition(
         "there is no GPU ", ordinal, ": this process can use ", count,
-        count == 1 ? ", cuda:0"
-                   : absl::StrCat(", cuda:0 to cuda:", count - 1)));
+        count == 1 ? ", cuda:0" : absl::StrCat(", cuda:0 to cuda:", count - 1));
   }
   cudaDeviceProp properties;
   const std::string name = absl::StrCat("GPU ", ordinal);
@@ -121,8 +120,8 @@ absl::Status CudaDevice::MakeArena(size_t bytes) {
   SLUICE_RETURN_IF_ERROR(
       Check(cudaMemGetInfo(&free_bytes, &total_bytes), "its memory"));
   if (bytes == 0) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(what, ": --device-memory leaves nothing for the device"));
+    return ResourceExhausted(what,
+                             ": --device-memory leaves nothing for the device");
   }
   const auto allocate = [&](size_t slack) {
     return cudaMalloc(&memory_, bytes + slack);
@@ -138,10 +137,10 @@ absl::Status CudaDevice::MakeArena(size_t bytes) {
   }
   if (error == cudaErrorMemoryAllocation) {
     (void)cudaGetLastError();
-    return absl::ResourceExhaustedError(absl::StrCat(
+    return ResourceExhausted(
         what, ": --device-memory allows ", MiB(bytes), " MiB, but only ",
         MiB(free_bytes), " of its ", MiB(total_bytes),
-        " MiB are free; say less, or end what else uses it"));
+        " MiB are free; say less, or end what else uses it");
   }
   SLUICE_RETURN_IF_ERROR(
       Check(error, absl::StrCat("allocating ", bytes, " bytes")));
@@ -173,8 +172,8 @@ void CudaDevice::CopyIn(std::span<std::byte> device,
                         const IoLabel& label) {
   if (device.size() != host.size() || !Contains(device.data(), device.size()) ||
       Touches(host.data(), host.size())) {
-    done->Done(absl::InternalError(absl::StrCat(
-        "h2d: ", host.size(), " bytes do not go from host to device")));
+    done->Done(
+        Internal("h2d: ", host.size(), " bytes do not go from host to device"));
     return;
   }
   h2d_->Copy(device.data(), host.data(), host.size(), cudaMemcpyHostToDevice,
@@ -186,8 +185,8 @@ void CudaDevice::CopyOut(std::span<std::byte> host,
                          const IoLabel& label) {
   if (device.size() != host.size() || !Contains(device.data(), device.size()) ||
       Touches(host.data(), host.size())) {
-    done->Done(absl::InternalError(absl::StrCat(
-        "d2h: ", device.size(), " bytes do not go from device to host")));
+    done->Done(Internal("d2h: ", device.size(),
+                        " bytes do not go from device to host"));
     return;
   }
   d2h_->Copy(host.data(), device.data(), host.size(), cudaMemcpyDeviceToHost,
@@ -199,8 +198,7 @@ void CudaDevice::CopyWithin(std::span<std::byte> to,
                             IoCompletion* done) {
   if (to.size() != from.size() || !Contains(to.data(), to.size()) ||
       !Contains(from.data(), from.size())) {
-    done->Done(absl::InternalError(
-        absl::StrCat("device: ", from.size(), " bytes do not go within it")));
+    done->Done(Internal("device: ", from.size(), " bytes do not go within it"));
     return;
   }
   h2d_->Copy(to.data(), from.data(), from.size(), cudaMemcpyDeviceToDevice,

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "runtime/kernels/cuda/device/cuda_status.h"
 
@@ -77,8 +76,8 @@ absl::Status UploadRing::NextPart() {
 absl::StatusOr<const std::byte*> UploadRing::Put(
     std::span<const std::byte> content) {
   if (content.size() > part_bytes_) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a step's data of ", content.size(), " bytes, beyond ", part_bytes_));
+    return InvalidArgument("a step's data of ", content.size(),
+                           " bytes, beyond ", part_bytes_);
   }
   if (placed_ != nullptr) {
     for (const Placed& placed : *placed_) {

@@ -194,9 +194,9 @@ absl::Status ProductEngine::Multiply(const Product& product) {
   if (product.rows == 0) return absl::OkStatus();
   if (product.rows < 0 || product.n <= 0 || product.k <= 0 ||
       product.y_stride < product.n) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a product of ", product.rows, " x ", product.k, " and ",
-                     product.n, " columns, ", product.y_stride, " apart"));
+    return InvalidArgument("a product of ", product.rows, " x ", product.k,
+                           " and ", product.n, " columns, ", product.y_stride,
+                           " apart");
   }
   SLUICE_ASSIGN_OR_RETURN(Problem* const problem, ProblemFor(product));
   return Run(product, *problem, problem->algo);

@@ -368,10 +368,9 @@ absl::Status QuantizedMatrix::Validate() const {
   if (n <= 0 || k <= 0 || (bits != 4 && bits != 8) || panel_columns <= 0 ||
       panel_columns % kGroup != 0 || panel_columns > PanelCodec::kMostColumns ||
       offset % 16 != 0 || panel_bytes % 16 != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a quantized matrix of ", n, " x ", k, " with ", bits,
-                     " bits in panels of ", panel_columns, " columns and ",
-                     panel_bytes, " bytes at ", offset));
+    return InvalidArgument("a quantized matrix of ", n, " x ", k, " with ",
+                           bits, " bits in panels of ", panel_columns,
+                           " columns and ", panel_bytes, " bytes at ", offset);
   }
   return absl::OkStatus();
 }
@@ -399,8 +398,7 @@ absl::StatusOr<QuantizedProductPlan> PlanQuantizedProduct(
     const QuantizedMatrix& w, int32_t rows, int32_t processors) {
   SLUICE_RETURN_IF_ERROR(w.Validate());
   if (rows < 1 || rows > kQuantizedProductRows || processors < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a quantized product of ", rows, " rows"));
+    return InvalidArgument("a quantized product of ", rows, " rows");
   }
   // Each processor holds some blocks at a time; a block's share should be long
   // beside what it takes to begin and end.
