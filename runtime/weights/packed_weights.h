@@ -9,12 +9,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "runtime/memory/compute_pool.h"
+#include "runtime/memory/memory_budget.h"
+#include "runtime/model/checkpoint/tensor_source.h"
 #include "runtime/model/decoder_spec.h"
 #include "runtime/placement/backend_space.h"
 #include "runtime/weights/image_window.h"
-#include "runtime/weights/load_progress.h"
 #include "runtime/weights/matrix_packer.h"
-#include "runtime/weights/weight_packer.h"
 
 namespace sluice {
 
@@ -60,20 +61,16 @@ class PackedWeights {
   std::string ImageKey() const;
 
   // These read, convert and pack what of the tensors lies in the window of
-  // their image; progress adds up to the window. `layer` counts from the
-  // model's first.
+  // their image: by rows, a panel at a time and on all threads, with little
+  // memory besides. Gaps are left alone; what lies across the window's borders
+  // is packed once for each window that has some of it. Progress adds up to the
+  // window. `layer` counts from the model's first.
   absl::Status PackEmbedding(const TensorSource& source, LoadProgress progress,
-                             const ImageWindow& to) {
-    return packer_.PackEmbedding(embedding(), source, progress, to);
-  }
+                             const ImageWindow& to);
   absl::Status PackLayer(int layer, const TensorSource& source,
-                         LoadProgress progress, const ImageWindow& to) {
-    return packer_.PackLayer(images_.layer, layer, source, progress, to);
-  }
+                         LoadProgress progress, const ImageWindow& to);
   absl::Status PackHead(int section, const TensorSource& source,
-                        LoadProgress progress, const ImageWindow& to) {
-    return packer_.PackHead(head()[section], source, progress, to);
-  }
+                        LoadProgress progress, const ImageWindow& to);
 
  private:
   PackedWeights(const DecoderSpec& spec, const BackendShape& shape,
@@ -82,13 +79,15 @@ class PackedWeights {
       : spec_(spec),
         shape_(shape),
         matrices_(std::move(matrices)),
-        packer_(spec_, matrices_.get(), pool, budget),
+        pool_(pool),
+        budget_(budget),
         images_(ImageLayouts::Of(spec_, shape_, matrices_->rules())) {}
 
   const DecoderSpec spec_;
   const BackendShape shape_;
   const std::unique_ptr<MatrixPacker> matrices_;
-  WeightPacker packer_;
+  ComputePool* const pool_;
+  MemoryBudget* const budget_;
   ImageLayouts images_;
 };
 

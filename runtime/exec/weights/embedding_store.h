@@ -16,7 +16,7 @@
 #include "runtime/memory/memory_budget.h"
 #include "runtime/model/checkpoint/tensor_source.h"
 #include "runtime/weights/image_view.h"
-#include "runtime/weights/load_progress.h"
+#include "runtime/weights/image_window.h"
 #include "runtime/weights/packed_weights.h"
 
 namespace sluice {
