@@ -7,6 +7,7 @@
 #include "runtime/kernels/backend_parts.h"
 #include "runtime/kernels/cpu/attention.h"
 #include "runtime/kernels/cpu/gemm.h"
+#include "runtime/kernels/device_checks.h"
 #include "runtime/kv/batch_view.h"
 #include "runtime/memory/work_buffer.h"
 
@@ -51,13 +52,13 @@ class CpuBackend : public Backend {
   static absl::StatusOr<BackendParts> MakeParts(const DecoderSpec& spec,
                                                 const BackendOptions& options,
                                                 GemmEngine** gemm);
-  // Of what MakeParts made, which must outlive it.
+  // Of what MakeParts made, which must outlive it. With `own`, a call whose
+  // weights, activations or pages do not lie there is refused with kInternal.
   CpuBackend(const DecoderSpec& spec, const BackendOptions& options,
-             const BackendParts& parts, GemmEngine* gemm);
+             const BackendParts& parts, GemmEngine* gemm,
+             const Device* own = nullptr);
   absl::Status Initialize();
 
-  const PackedWeights& weights() const { return weights_; }
-  const KvLayout& kv_layout() const { return kv_layout_; }
   ComputePool& pool() { return pool_; }
 
  private:
@@ -75,6 +76,9 @@ class CpuBackend : public Backend {
   const LayerLayout& LayoutOf(const LayerImage& image) const {
     return image.expanded ? weights_.expanded() : weights_.layer();
   }
+  // Whether a layer's weights and its activations lie where they should.
+  absl::Status CheckCall(const LayerImage& image, const BatchView& batch,
+                         const float* x) const;
   void Norm(const NormLayout& norm, const ImageView& image, const float* x,
             DType dtype, void* out) const;
   // Norm of each row into normed_; plain conversion if `norm` is null.
@@ -96,6 +100,7 @@ class CpuBackend : public Backend {
   const KvLayout kv_layout_;
   const PackedWeights& weights_;
   ComputePool& pool_;
+  const DeviceChecks checks_;
   const int32_t q_width_;
   const int32_t kv_width_;
   GemmEngine* const gemm_;  // the weights'

@@ -428,8 +428,7 @@ absl::Status CudaBackend::HeadInput(const ImageView& image,
   SLUICE_RETURN_IF_ERROR(Enter());
   SLUICE_RETURN_IF_ERROR(
       checks_.Image("the head", image, weights_.head()[0].bytes));
-  SLUICE_RETURN_IF_ERROR(checks_.Rows(
-      x, *std::max_element(rows_of_x.begin(), rows_of_x.end()) + 1));
+  SLUICE_RETURN_IF_ERROR(checks_.HeadRows(x, rows_of_x));
   SLUICE_ASSIGN_OR_RETURN(const std::byte* const rows,
                           ring_->Put(std::as_bytes(rows_of_x)));
   return Norm(spec_.final_norm ? &weights_.head()[0].norm : nullptr, image, x,
