@@ -9,7 +9,6 @@
 #include "common/step_plan.h"
 #include "runtime/kv/sequence_pages.h"
 #include "runtime/memory/activation_buffer.h"
-#include "runtime/model/decoder_spec.h"
 
 namespace sluice {
 

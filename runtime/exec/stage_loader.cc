@@ -1,6 +1,5 @@
 #include "runtime/exec/stage_loader.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "common/status_macros.h"
@@ -15,7 +14,7 @@
 #include "runtime/exec/weights/embedding_store.h"
 #include "runtime/exec/weights/image_store.h"
 #include "runtime/exec/weights/weight_store.h"
-#include "runtime/kernels/backend_factory.h"
+#include "runtime/kernels/backend_parts.h"
 #include "runtime/model/checkpoint/dummy_source.h"
 #include "runtime/model/checkpoint/tensor_names.h"
 #include "runtime/placement/stage_placement.h"

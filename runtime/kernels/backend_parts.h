@@ -1,16 +1,16 @@
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "common/threads/work_marks.h"
 #include "runtime/kernels/backend.h"
 #include "runtime/kv/kv_layout.h"
 #include "runtime/memory/compute_pool.h"
 #include "runtime/memory/memory_budget.h"
 #include "runtime/model/decoder_spec.h"
+#include "runtime/placement/backend_kind.h"
 #include "runtime/placement/backend_space.h"
 #include "runtime/weights/packed_weights.h"
 
@@ -50,5 +50,11 @@ struct BackendParts {
   KvLayout kv_layout;
   std::unique_ptr<Backend> backend;  // uses the pool and the weights' layouts
 };
+
+// Makes a backend with its work space charged. kUnimplemented: not built in,
+// or the machine lacks what it needs; kResourceExhausted.
+absl::StatusOr<BackendParts> CreateBackend(BackendKind kind,
+                                           const DecoderSpec& spec,
+                                           const BackendOptions& options);
 
 }  // namespace sluice

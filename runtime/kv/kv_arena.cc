@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <cstring>
 #include <span>
-#include <utility>
 
 #include "common/status_macros.h"
 #include "runtime/memory/disk/disk_file.h"

@@ -9,7 +9,6 @@
 #include "absl/status/status.h"
 #include "common/types.h"
 #include "runtime/model/decoder_spec.h"
-#include "runtime/placement/backend_kind.h"
 #include "runtime/placement/gpu_limits.h"
 #include "runtime/placement/layer_layout.h"
 

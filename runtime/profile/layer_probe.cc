@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "common/status_macros.h"
-#include "runtime/kernels/backend_factory.h"
+#include "runtime/kernels/backend_parts.h"
 #include "runtime/kv/batch_view.h"
 #include "runtime/memory/host_buffer.h"
 #include "runtime/profile/measure.h"

@@ -5,7 +5,6 @@
 #include <memory>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/machine_profile.h"
 #include "common/policy.h"

@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "common/status_macros.h"
 #include "scheduler/cost/model_sizes.h"
 #include "scheduler/plan/plan_builder.h"
 #include "scheduler/plan/stage_case.h"
-#include "scheduler/simulate/rehearsal.h"
+#include "scheduler/simulate/simulator.h"
 
 namespace sluice {
 namespace {

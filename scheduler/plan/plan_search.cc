@@ -18,10 +18,9 @@
 #include "scheduler/plan/plan.h"
 #include "scheduler/plan/plan_builder.h"
 #include "scheduler/plan/plan_candidates.h"
-#include "scheduler/plan/plan_shortage.h"
 #include "scheduler/plan/policy_search.h"
 #include "scheduler/plan/stage_case.h"
-#include "scheduler/simulate/rehearsal.h"
+#include "scheduler/simulate/simulator.h"
 
 // MakePlan and Frontier: what is outside the linear programs. For a candidate
 // each stage has its own best policy (SolveStage), and the pipeline's closed

@@ -1,5 +1,3 @@
-#include "scheduler/plan/plan_shortage.h"
-
 #include <limits>
 #include <optional>
 #include <utility>

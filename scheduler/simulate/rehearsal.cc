@@ -1,5 +1,3 @@
-#include "scheduler/simulate/rehearsal.h"
-
 #include <algorithm>
 #include <cmath>
 #include <vector>

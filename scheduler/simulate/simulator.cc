@@ -1,10 +1,8 @@
 #include "scheduler/simulate/simulator.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "common/status_macros.h"
 #include "scheduler/plan/stage_case.h"
 #include "scheduler/steps/step_scheduler.h"

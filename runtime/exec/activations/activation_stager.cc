@@ -1,8 +1,6 @@
 #include "runtime/exec/activations/activation_stager.h"
 
-#include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "common/status_macros.h"
 #include "runtime/exec/timed.h"

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "runtime/kernels/cpu/vector_ops.h"
 #include "runtime/kernels/rotary_table.h"

@@ -1,7 +1,6 @@
 #include "runtime/kernels/cpu/gemm.h"
 
 #include <algorithm>
-#include <functional>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"

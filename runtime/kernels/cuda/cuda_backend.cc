@@ -4,15 +4,13 @@
 #include <cmath>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
-#include "runtime/kernels/cuda/activation.h"
 #include "runtime/kernels/cuda/cuda_access.h"
 #include "runtime/kernels/cuda/device/cuda_device.h"
 #include "runtime/kernels/cuda/device/cuda_status.h"
 #include "runtime/kernels/cuda/device/dtype_dispatch.h"
-#include "runtime/kernels/cuda/embedding.h"
 #include "runtime/kernels/cuda/gemm/device_matrices.h"
+#include "runtime/kernels/cuda/rows.h"
 #include "runtime/kernels/rotary_table.h"
 
 namespace sluice {

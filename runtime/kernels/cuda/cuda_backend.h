@@ -15,7 +15,6 @@
 #include "runtime/kernels/cuda/attention/batch_attention.h"
 #include "runtime/kernels/cuda/device/upload_ring.h"
 #include "runtime/kernels/cuda/gemm/image_products.h"
-#include "runtime/kernels/cuda/norm.h"
 #include "runtime/kernels/cuda/sampling.h"
 #include "runtime/kernels/cuda/step_graphs.h"
 #include "runtime/kernels/device_checks.h"

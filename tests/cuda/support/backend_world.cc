@@ -7,7 +7,7 @@
 #include <numeric>
 #include <random>
 
-#include "runtime/kernels/backend_factory.h"
+#include "runtime/kernels/backend_parts.h"
 #include "runtime/kernels/cuda/cuda_backend.h"
 
 namespace sluice {

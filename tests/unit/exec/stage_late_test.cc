@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/kernels/backend_factory.h"
+#include "runtime/kernels/backend_parts.h"
 #include "runtime/memory/cpu_device.h"
 #include "tests/parity/random_source.h"
 #include "tests/parity/stage_chain.h"

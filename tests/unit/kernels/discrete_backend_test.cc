@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/kernels/backend_factory.h"
+#include "runtime/kernels/backend_parts.h"
 #include "runtime/kv/batch_view.h"
 #include "runtime/memory/cpu_device.h"
 #include "tests/parity/random_source.h"

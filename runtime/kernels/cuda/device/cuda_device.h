@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/kernels/cuda/cuda_access.h"
-#include "runtime/kernels/cuda/device/cuda_health.h"
+#include "runtime/kernels/cuda/device/cuda_status.h"
 #include "runtime/kernels/cuda/device/cuda_wire.h"
 #include "runtime/memory/device.h"
 #include "runtime/memory/device_arena.h"

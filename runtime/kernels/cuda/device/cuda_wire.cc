@@ -1,7 +1,6 @@
 #include "runtime/kernels/cuda/device/cuda_wire.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"

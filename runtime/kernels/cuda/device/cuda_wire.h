@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "common/threads/mutex.h"
 #include "common/threads/thread.h"
-#include "runtime/kernels/cuda/device/cuda_health.h"
+#include "runtime/kernels/cuda/device/cuda_status.h"
 #include "runtime/memory/disk/io_completion.h"
 #include "runtime/memory/disk/io_engine.h"
 #include "runtime/trace/trace.h"

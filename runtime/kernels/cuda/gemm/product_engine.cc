@@ -1,7 +1,6 @@
 #include "runtime/kernels/cuda/gemm/product_engine.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <vector>
 
