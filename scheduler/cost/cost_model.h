@@ -51,13 +51,20 @@ using ResourceSeconds = std::array<double, kNumResources>;
 
 // How the resources' times make up a step's.
 enum class Overlap {
-  kFull,     // the longest: dependencies instead of barriers
-  kBarrier,  // FlexGen's (section 4.2, figure 4): a barrier after each
-             // micro-batch of each half of a layer (attention and MLP are
-             // layers of their own there); the weights of the next half come
-             // during the first micro-batch alone; device and host compute in
-             // turn
-  kNone,     // the sum
+  kFull,  // the longest: dependencies instead of barriers
+  kNone,  // the sum
+};
+
+// What a step costs, by what it is for.
+struct StepParts {
+  ResourceForms weights, kv, activations;  // moved
+  ResourceForms attention;  // first halves of layers: with q, k, v and out
+  ResourceForms rest;       // second halves: MLP; and what is no layer's
+  ResourceForms link;
+  double layers = 0;
+  double micro_batches = 0;  // with rows
+  double first_half = 0;     // the share of a layer's weights that it has
+  ResourceForms Total() const;
 };
 
 // The defaults are what Sluice's runtime does; the rest is for predicting
@@ -77,6 +84,12 @@ struct CostOptions {
   // device. FlexGen's is pageable: it goes through a buffer, there and back.
   double kv_in_share = 1;
   double kv_out_share = 1;
+  // How often activations are moved in a layer.
+  double activation_turns = 1;
+  // The seconds that a step takes with overlap where it is not `overlap` that
+  // tells them; may be null.
+  double (*seconds)(const StepParts& parts,
+                    const Fractions& fractions) = nullptr;
 };
 
 // One stage on one machine.

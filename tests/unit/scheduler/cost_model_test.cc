@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/bench/paper/flexgen_overlap.h"
 
 namespace sluice {
 namespace {
@@ -487,7 +488,7 @@ TEST_F(DeviceCostTest, ActivationsOfMicroBatchesThatWait) {
               bytes / 4e6 + 0.5 * 2 * bytes / 4e6, 1e-9);
   EXPECT_NEAR(Seconds(Resource::kDiskRead, f), 0.25 * 2 * bytes / 1e6, 1e-9);
   // FlexGen's halves of a layer are layers of their own.
-  stage_.options.overlap = Overlap::kBarrier;
+  stage_.options.activation_turns = 2;
   EXPECT_NEAR(Seconds(Resource::kHostToDevice, f),
               bytes / 4e6 + 0.5 * 4 * bytes / 4e6, 1e-9);
 }
@@ -510,7 +511,8 @@ TEST_F(DeviceCostTest, StepSecondsByOverlap) {
 TEST_F(DeviceCostTest, ABarrierHidesWeightsBehindTheFirstMicroBatch) {
   // By hand: two layers without a head, KV on the device, weights on the host.
   stage_.layers = {1, 3};
-  stage_.options = {.overlap = Overlap::kBarrier, .activation_bytes = 0};
+  stage_.options = {
+      .activation_bytes = 0, .activation_turns = 2, .seconds = BarrierSeconds};
   machine_.device_compute = Compute(1e9, 1e12);
   machine_.links.clear();
   step_.micro_batches = 4;
@@ -596,7 +598,8 @@ TEST(CostModelPropertyTest, LinearMonotoneAndBetweenItsBounds) {
     const double full = StepSeconds(stage, step, f);
     StageCase none = stage, barrier = stage;
     none.options.overlap = Overlap::kNone;
-    barrier.options.overlap = Overlap::kBarrier;
+    barrier.options.activation_turns = 2;
+    barrier.options.seconds = BarrierSeconds;
     EXPECT_LE(full, StepSeconds(none, step, f) * (1 + 1e-12));
     StageCase same = barrier;  // its activations move twice as often
     ResourceForms twice = StepCost(same, step);
