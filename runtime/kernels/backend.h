@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "runtime/kv/batch_view.h"
 #include "runtime/sample/pick.h"
 #include "runtime/weights/image_view.h"
 
@@ -14,8 +15,6 @@
 // recompiles little.
 
 namespace sluice {
-
-struct BatchView;
 
 // Where a stage's arithmetic happens. One call per part of a layer and
 // micro-batch, or larger, so that what lies inside can be fused.
@@ -112,7 +111,9 @@ class Backend {
   // steps, with one Attend() for a batch and without a Finish() between them,
   // and then calls EndLayers().
   virtual absl::StatusOr<bool> ReplayLayers(std::span<const BatchView> batches,
-                                            std::span<float* const> x);
+                                            std::span<float* const> x) {
+    return false;
+  }
   virtual absl::Status EndLayers() { return absl::OkStatus(); }
 
   // Waits for all that computing calls have begun, and says what went wrong.

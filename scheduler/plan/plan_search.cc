@@ -148,6 +148,17 @@ class PlanSearch {
   double Score(const Candidate& c, double seconds) {
     return objective_ == Objective::kLatency ? Latency(c, seconds) : seconds;
   }
+  // The candidates with plans, by their scores, the best first.
+  std::vector<std::pair<double, Candidate>> Solved() {
+    std::vector<std::pair<double, Candidate>> solved;
+    for (const auto& [c, outcome] : outcomes_) {
+      if (outcome.kind == Outcome::Kind::kSolved) {
+        solved.emplace_back(Score(c, outcome.seconds), c);
+      }
+    }
+    std::sort(solved.begin(), solved.end());
+    return solved;
+  }
   double BestScore() const { return best_ ? best_score_ : kInfinity; }
 
   absl::Status NothingFits();
@@ -327,17 +338,10 @@ void PlanSearch::TryOrders() {
 
 // The closed form ranks them well, but not exactly.
 absl::Status PlanSearch::RehearseBest() {
-  std::vector<std::pair<double, Candidate>> solved;
-  for (const auto& [c, outcome] : outcomes_) {
-    if (outcome.kind == Outcome::Kind::kSolved) {
-      solved.emplace_back(Score(c, outcome.seconds), c);
-    }
-  }
-  std::sort(solved.begin(), solved.end());
   best_.reset();
   best_score_ = kInfinity;
   int rehearsed = 0;
-  for (const auto& [score, c] : solved) {
+  for (const auto& [score, c] : Solved()) {
     if (rehearsed == kRehearsals) break;
     Outcome& outcome = outcomes_.at(c);
     const double closed = outcome.seconds;
@@ -392,13 +396,7 @@ absl::StatusOr<PlanResult> PlanSearch::Run(Objective objective,
   });
   for (const auto& [bound, c] : coarse) Consider(c, bound);
 
-  std::vector<std::pair<double, Candidate>> starts;
-  for (const auto& [c, outcome] : outcomes_) {
-    if (outcome.kind == Outcome::Kind::kSolved) {
-      starts.emplace_back(Score(c, outcome.seconds), c);
-    }
-  }
-  std::sort(starts.begin(), starts.end());
+  std::vector<std::pair<double, Candidate>> starts = Solved();
   if (starts.size() > kStarts) starts.resize(kStarts);
   const Grid fine = MakeGrid(request_, GridSize::kFine);
   for (const auto& [score, start] : starts) Refine(start, fine);

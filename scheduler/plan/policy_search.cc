@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "common/status_macros.h"
 #include "scheduler/plan/linear_program.h"
@@ -445,6 +446,17 @@ std::vector<CaseMaker> MakersOf(const StageQuestion& q) {
   return makers;
 }
 
+// All cases of a question.
+std::vector<Case> CasesOf(const StageQuestion& q) {
+  std::vector<Case> cases;
+  for (CaseMaker& maker : MakersOf(q)) {
+    for (const TierMask& mask : Patterns(q.request->machines[q.machine])) {
+      cases.push_back(maker.Make(mask));
+    }
+  }
+  return cases;
+}
+
 }  // namespace
 
 absl::StatusOr<StageAnswer> SolveStage(const StageQuestion& question,
@@ -465,29 +477,23 @@ absl::StatusOr<StageAnswer> SolveStage(const StageQuestion& question,
 }
 
 absl::StatusOr<StageShortage> ShortageOf(const StageQuestion& question) {
-  const MachineProfile& machine = question.request->machines[question.machine];
   StageShortage shortage;
   double least = kInfinity;
-  for (CaseMaker& maker : MakersOf(question)) {
-    for (const TierMask& mask : Patterns(machine)) {
-      SLUICE_ASSIGN_OR_RETURN(const Missing missing,
-                              LeastMissing(maker.Make(mask), std::nullopt));
-      if (missing.sum >= least) continue;
-      least = missing.sum;
-      shortage = {std::string(CapacityName(missing.most)), missing.bytes,
-                  missing.limit};
-    }
+  for (Case& c : CasesOf(question)) {
+    SLUICE_ASSIGN_OR_RETURN(const Missing missing,
+                            LeastMissing(std::move(c), std::nullopt));
+    if (missing.sum >= least) continue;
+    least = missing.sum;
+    shortage = {std::string(CapacityName(missing.most)), missing.bytes,
+                missing.limit};
   }
   return shortage;
 }
 
 double StageBound(const StageQuestion& question) {
-  const MachineProfile& machine = question.request->machines[question.machine];
   double least = kInfinity;
-  for (CaseMaker& maker : MakersOf(question)) {
-    for (const TierMask& mask : Patterns(machine)) {
-      least = std::min(least, CaseBound(maker.Make(mask), question.steps));
-    }
+  for (const Case& c : CasesOf(question)) {
+    least = std::min(least, CaseBound(c, question.steps));
   }
   return least;
 }
@@ -499,14 +505,10 @@ absl::StatusOr<std::vector<CapacityRemedy>> RemediesOf(
   for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kDisk}) {
     if (tier == Tier::kDevice && !machine.has_device()) continue;
     double least = kInfinity;
-    for (CaseMaker& maker : MakersOf(question)) {
-      for (const TierMask& mask : Patterns(machine)) {
-        SLUICE_ASSIGN_OR_RETURN(const Missing missing,
-                                LeastMissing(maker.Make(mask), tier));
-        if (std::isfinite(missing.sum)) {
-          least = std::min(least, missing.bytes);
-        }
-      }
+    for (Case& c : CasesOf(question)) {
+      SLUICE_ASSIGN_OR_RETURN(const Missing missing,
+                              LeastMissing(std::move(c), tier));
+      if (std::isfinite(missing.sum)) least = std::min(least, missing.bytes);
     }
     if (std::isfinite(least)) {
       remedies.push_back({std::string(CapacityName(tier)), least});

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "common/blocks.h"
 #include "common/status_macros.h"
 #include "runtime/kernels/cpu/vector_ops.h"
 #include "runtime/kernels/rotary_table.h"
@@ -17,7 +18,14 @@ namespace {
 // Rows that a task of a row-wise operation takes.
 constexpr int32_t kRowsPerTask = 16;
 
-int32_t RoundUp(int32_t n, int32_t to) { return (n + to - 1) / to * to; }
+// Calls fn(row) for each row, several rows to a task of the pool.
+template <typename Fn>
+void ForRows(ComputePool& pool, int32_t rows, const Fn& fn) {
+  pool.ParallelFor(CeilDiv(rows, kRowsPerTask), [&](int task, int) {
+    const int32_t end = std::min(rows, (task + 1) * kRowsPerTask);
+    for (int32_t row = task * kRowsPerTask; row < end; ++row) fn(row);
+  });
+}
 
 const float* Floats(const WorkBuffer& buffer, int64_t offset = 0) {
   return buffer.data() == nullptr ? nullptr : buffer.as<float>() + offset;
@@ -159,31 +167,23 @@ void CpuBackend::NormRows(const NormLayout* norm, const ImageView& image,
                           const float* x, int32_t rows) {
   const int64_t hidden = spec_.hidden_size;
   const int64_t row_bytes = hidden * gemm_->element_bytes();
-  pool_.ParallelFor(
-      RoundUp(rows, kRowsPerTask) / kRowsPerTask, [&](int task, int) {
-        const int32_t end = std::min(rows, (task + 1) * kRowsPerTask);
-        for (int32_t row = task * kRowsPerTask; row < end; ++row) {
-          void* out = normed_.as<std::byte>() + row * row_bytes;
-          if (norm != nullptr) {
-            Norm(*norm, image, x + row * hidden, options_.dtype, out);
-          } else if (options_.dtype == DType::kFloat32) {
-            std::memcpy(out, x + row * hidden, row_bytes);
-          } else {
-            FloatToBf16(x + row * hidden, hidden, static_cast<uint16_t*>(out));
-          }
-        }
-      });
+  ForRows(pool_, rows, [&](int32_t row) {
+    void* out = normed_.as<std::byte>() + row * row_bytes;
+    if (norm != nullptr) {
+      Norm(*norm, image, x + row * hidden, options_.dtype, out);
+    } else if (options_.dtype == DType::kFloat32) {
+      std::memcpy(out, x + row * hidden, row_bytes);
+    } else {
+      FloatToBf16(x + row * hidden, hidden, static_cast<uint16_t*>(out));
+    }
+  });
 }
 
 void CpuBackend::NormRowsInPlace(const NormLayout& norm, const ImageView& image,
                                  float* x, int32_t rows) {
   const int64_t hidden = spec_.hidden_size;
-  pool_.ParallelFor(RoundUp(rows, kRowsPerTask) / kRowsPerTask, [&](int task,
-                                                                    int) {
-    const int32_t end = std::min(rows, (task + 1) * kRowsPerTask);
-    for (int32_t row = task * kRowsPerTask; row < end; ++row) {
-      Norm(norm, image, x + row * hidden, DType::kFloat32, x + row * hidden);
-    }
+  ForRows(pool_, rows, [&](int32_t row) {
+    Norm(norm, image, x + row * hidden, DType::kFloat32, x + row * hidden);
   });
 }
 

@@ -112,15 +112,6 @@ absl::StatusOr<GemmEngine::PanelShapes> GemmEngine::ShapesOf(
   return shapes;
 }
 
-absl::StatusOr<std::vector<int32_t>> GemmEngine::TileSizes(int32_t n,
-                                                           int32_t k) {
-  SLUICE_ASSIGN_OR_RETURN(GemmShape * shape,
-                          Shape(std::min(n, kPanelWidth), k));
-  std::vector<int32_t> sizes;
-  for (const auto& tile : shape->tiles()) sizes.push_back(tile.rows);
-  return sizes;
-}
-
 absl::Status GemmEngine::Prepare(MatrixLayout* w) {
   uint64_t hash = 0xcbf29ce484222325u;
   const int last = w->num_panels() - 1;

@@ -97,8 +97,6 @@ class GemmEngine : public MatrixPacker {
   // Bytes of the threads' scratch memory; grows with Prepare().
   size_t scratch_bytes() const;
 
-  // Row counts that a shape runs with, for tests.
-  absl::StatusOr<std::vector<int32_t>> TileSizes(int32_t n, int32_t k);
   // For tests, before the first quantized layout: takes oneDNN's packed order
   // for unknown, so that each dequantized panel goes through its reorder.
   void IgnorePackedOrder() { known_order_ = false; }

@@ -15,7 +15,7 @@
 #include "common/types.h"
 #include "runtime/quant/panel_codec.h"
 
-// oneDNN's part of GemmEngine, which alone includes this file.
+// oneDNN's part of GemmEngine, which alone includes this file beside its test.
 
 namespace sluice {
 

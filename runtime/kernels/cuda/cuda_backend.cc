@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "common/blocks.h"
 #include "common/status_macros.h"
 #include "runtime/kernels/cuda/cuda_access.h"
 #include "runtime/kernels/cuda/device/cuda_device.h"
@@ -535,7 +536,7 @@ absl::StatusOr<bool> CudaBackend::BringStepData(
   for (size_t i = 0; i < key.size(); i += 3) {
     bytes += BatchAttention::UploadBound(static_cast<int32_t>(key[i]),
                                          static_cast<int32_t>(key[i + 1]));
-    bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    bytes = RoundUpTo(bytes, kAlignment);
   }
   if (bytes > step_data_.bytes()) return false;
   // It is read already where logits were waited for.
@@ -554,7 +555,7 @@ absl::StatusOr<bool> CudaBackend::BringStepData(
     end = at + content.size();
     at += BatchAttention::UploadBound(static_cast<int32_t>(key[3 * k]),
                                       static_cast<int32_t>(key[3 * k + 1]));
-    at = (at + kAlignment - 1) / kAlignment * kAlignment;
+    at = RoundUpTo(at, kAlignment);
   }
   SLUICE_RETURN_IF_ERROR(
       CudaStatus(cudaMemcpyAsync(step_data_.data(), step_host_.data(), end,
