@@ -170,7 +170,6 @@ absl::StatusOr<std::unique_ptr<ImageFile>> ImageFile::Open(
   if (checksum != BlockChecksum({header.as<std::byte>(), checked})) {
     return damaged("its header does not match its checksum");
   }
-  self->image_bytes_ = image_bytes;
   self->image_offset_ = header_bytes;
   self->granule_ = fixed.granule;
   self->checksums_.resize(fixed.num_granules);

@@ -74,7 +74,6 @@ class ImageFile {
   std::unique_ptr<DiskFile> file_;
   MemoryCharge charge_;
   uint64_t image_offset_ = 0;
-  size_t image_bytes_ = 0;
   size_t granule_ = 0;
   std::vector<uint64_t> checksums_;
 };

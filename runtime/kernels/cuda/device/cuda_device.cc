@@ -257,12 +257,10 @@ absl::StatusOr<void*> CudaDevice::Take(const std::string& name, size_t bytes) {
   // Behind kernels that may still use what was here before.
   absl::Status status = MakeCurrent();
   if (status.ok()) {
-    status = Check(cudaMemsetAsync(data, 0, bytes, compute_),
-                   absl::StrCat("clearing ", bytes, " bytes for ", name));
-  }
-  if (status.ok()) {
-    status = Check(cudaStreamSynchronize(compute_),
-                   absl::StrCat("clearing ", bytes, " bytes for ", name));
+    cudaError_t error = cudaMemsetAsync(data, 0, bytes, compute_);
+    if (error == cudaSuccess) error = cudaStreamSynchronize(compute_);
+    status =
+        Check(error, absl::StrCat("clearing ", bytes, " bytes for ", name));
   }
   if (status.ok()) return data;
   arena_->GiveBack(data, bytes);
