@@ -9,11 +9,11 @@ namespace sluice {
 namespace {
 
 constexpr size_t kLine = 64;
-// What a thread has for products: the tile that a call gives, and all that
+// What a thread has for GEMMs: the tile that a call gives, and all that
 // oneDNN's kernels want for themselves, which is next to nothing for most and a
 // few tiles of inputs in another order for some.
-constexpr size_t kProductScratch =
-    sizeof(float) * kProductTileRows * kPanelColumns + (size_t{32} << 10);
+constexpr size_t kGemmScratch =
+    sizeof(float) * kGemmTileRows * kPanelColumns + (size_t{32} << 10);
 
 int64_t QueryWidth(const DecoderSpec& spec) {
   return int64_t{spec.num_heads} * spec.head_dim;
@@ -128,23 +128,23 @@ CpuSpace::CpuSpace(const DecoderSpec& spec, const BackendShape& shape) {
                     std::max(spec.intermediate_size, spec.embed_dim) * element);
   logits = LogitsBytes(spec, shape);
   rotary = RotaryBytes(spec, shape);
-  product_threads = kProductScratch;
+  gemm_threads = kGemmScratch;
   if (shape.weight_format != WeightFormat::kFull) {
     // A panel that is dequantized, of as many inputs as any has.
     const int64_t deepest =
         std::max<int64_t>({spec.hidden_size, q, spec.intermediate_size,
                            HasHead(spec, shape) ? spec.embed_dim : 0});
-    product_threads +=
+    gemm_threads +=
         kLine + rules.PanelBytes(kPanelColumns, static_cast<int32_t>(deepest),
                                  WeightFormat::kFull);
   }
-  product_threads *= shape.threads;
+  gemm_threads *= shape.threads;
   const size_t attention_thread =
       AttentionScratchSizes(spec.head_dim,
                             shape.sparsity < 1 ? shape.max_model_len : 0)
           .bytes +
       sizeof(float) * kPageTokens * spec.head_dim;
-  threads = product_threads + shape.threads * attention_thread;
+  threads = gemm_threads + shape.threads * attention_thread;
 }
 
 int32_t GpuSpace::ExpandedColumns(const MatrixLayout& w, size_t bytes,
@@ -202,9 +202,9 @@ GpuSpace::GpuSpace(const DecoderSpec& spec, const BackendShape& shape,
 
   workspace = expanded = counters = 0;
   for (const MatrixLayout& w : images.Matrices()) {
-    workspace = std::max(
-        workspace,
-        std::min(kMostProducts, kMostSplits * rows * w.n * sizeof(float)));
+    workspace =
+        std::max(workspace,
+                 std::min(kMaxGemms, kMostSplits * rows * w.n * sizeof(float)));
     if (w.format == WeightFormat::kFull) continue;
     const size_t groups = CeilDiv(w.n, kPanelGroup);
     const size_t splits = std::min<size_t>(

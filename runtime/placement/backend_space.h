@@ -50,17 +50,16 @@ struct ImageLayouts {
   // an error.
   absl::Status ForEachMatrix(
       absl::FunctionRef<absl::Status(MatrixLayout* w)> visit);
-  // All that products are taken with.
+  // All that GEMMs are taken with.
   std::vector<MatrixLayout> Matrices() const;
 };
 
-// A product's largest tile, and the rows that must be readable in the input of
-// a product of `rows`: whole tiles, and what oneDNN's kernels for float32 on
+// A GEMM's largest tile, and the rows that must be readable in the input of
+// a GEMM of `rows`: whole tiles, and what oneDNN's kernels for float32 on
 // AVX2 read past the last row: they take 24 at a time.
-inline constexpr int32_t kProductTileRows = 128;
+inline constexpr int32_t kGemmTileRows = 128;
 inline constexpr int32_t ReadableRows(int32_t rows) {
-  return (rows + kProductTileRows - 1) / kProductTileRows * kProductTileRows +
-         32;
+  return (rows + kGemmTileRows - 1) / kGemmTileRows * kGemmTileRows + 32;
 }
 
 // Work space of attention on one thread, part by part (AttentionScratch): each
@@ -80,7 +79,7 @@ struct AttentionScratchSizes {
 };
 
 // CpuBackend's, in bytes; of `attention_slots` where it says so. Inputs of
-// products have ReadableRows(max_rows).
+// GEMMs have ReadableRows(max_rows).
 struct CpuSpace {
   size_t normed;     // [rows, max(hidden, embed_dim)] in the dtype
   size_t attention;  // each slot's [rows, q] in the dtype
@@ -89,8 +88,8 @@ struct CpuSpace {
   size_t wide;
   size_t logits;  // float [head_rows, vocab]; 0 without the head
   size_t rotary;  // each of two tables [max_model_len, dim / 2]; or 0
-  // The threads' own, on the heap: what products take, and all.
-  size_t product_threads;
+  // The threads' own, on the heap: what GEMMs take, and all.
+  size_t gemm_threads;
   size_t threads;
 
   CpuSpace(const DecoderSpec& spec, const BackendShape& shape);
@@ -99,19 +98,19 @@ struct CpuSpace {
 // CudaBackend's, in bytes.
 struct GpuSpace : GpuLimits {
   size_t normed, attention, qkv, rotary;  // as CpuSpace's, of max_rows
-  // Of a single slot float [rows, q + 2 kv]; then what the first product of an
+  // Of a single slot float [rows, q + 2 kv]; then what the first GEMM of an
   // MLP gives: [rows, up] in the dtype, or float of few rows; then
   // [head_rows, embed_dim] in the dtype.
   size_t wide;
   // [rows, inner] in the dtype: of a gated MLP, or of few rows of quantized
-  // products; or 0.
+  // GEMMs; or 0.
   size_t inner;
   // On the device and on the host; 0 without the head.
   size_t logits, answers, host_answers;
-  // Of whatever is computed at the time: partial results of products and of
+  // Of whatever is computed at the time: partial results of GEMMs and of
   // attention, at most.
   size_t workspace;
-  size_t expanded, counters;  // of quantized products; or 0
+  size_t expanded, counters;  // of quantized GEMMs; or 0
   // What a step's kernels read, on the device and as much on the host: each of
   // kRingParts parts of the ring, and the data of recorded steps.
   size_t upload_part;

@@ -13,7 +13,7 @@ struct GpuLimits {
   // Blocks that each of them should get at least, so that none of them waits
   // long for the last ones: two at a time, twice.
   static constexpr int32_t kBlocksPerProcessor = 4;
-  // Rows of a product with quantized weights that one kernel takes; pairs of
+  // Rows of a GEMM with quantized weights that one kernel takes; pairs of
   // inputs that each of its splits has at least.
   static constexpr int32_t kFewRows = 16;
   static constexpr int32_t kLeastPairs = 256;
@@ -21,10 +21,10 @@ struct GpuLimits {
   // most, as more leave too much to whoever has the last one.
   static constexpr int32_t kLeastSplitPages = 2;
   static constexpr int32_t kMostSplitPages = 128;
-  // Work space beyond this makes nothing faster. Of products, it is what NVIDIA
+  // Work space beyond this makes nothing faster. Of GEMMs, it is what NVIDIA
   // recommends for Hopper; and for each result no more than the partial sums
   // that an algorithm could want.
-  static constexpr size_t kMostProducts = size_t{32} << 20;
+  static constexpr size_t kMaxGemms = size_t{32} << 20;
   static constexpr size_t kMostSplits = 16;
   static constexpr size_t kMostAttention = size_t{16} << 20;
   // Full panels of a quantized matrix that are multiplied with at a time:

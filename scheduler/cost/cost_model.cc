@@ -40,11 +40,11 @@ double At(const RateCurve& curve, double x) {
 
 // Of the wanted formats, or of the nearest that are there. Profiles have
 // float16 only where there is no bfloat16, which, as wide, takes as long.
-const ProductRate* NearestProducts(const ComputeProfile& compute, DType dtype,
-                                   WeightFormat format) {
+const ProductRate* NearestGemms(const ComputeProfile& compute, DType dtype,
+                                WeightFormat format) {
   if (const ProductRate* exact = compute.Products(dtype, format)) return exact;
   if (dtype == DType::kFloat16) {
-    return NearestProducts(compute, DType::kBFloat16, format);
+    return NearestGemms(compute, DType::kBFloat16, format);
   }
   if (const ProductRate* full = compute.Products(dtype, WeightFormat::kFull)) {
     return full;
@@ -118,7 +118,7 @@ class StepCoster {
     Weights();
     Kv();
     Activations();
-    Products();
+    Gemms();
     Attention();
     Head();
     Others();
@@ -285,10 +285,10 @@ class StepCoster {
   // Seconds of products with `elements` weights, `passes` times over `rows`
   // rows: FlexGen A.3, comp, and no faster than the weights are read, which is
   // what bounds decoding of weights that stay.
-  double ProductSeconds(double elements, WeightFormat format, double rows,
-                        double passes) const {
+  double GemmSeconds(double elements, WeightFormat format, double rows,
+                     double passes) const {
     const ComputeProfile& compute = machine_.compute();
-    const ProductRate* rate = NearestProducts(compute, policy_.dtype, format);
+    const ProductRate* rate = NearestGemms(compute, policy_.dtype, format);
     if (rate == nullptr) return 0;
     const double flops = 2 * elements * rows * passes;
     const double bytes = passes * WeightBytes(static_cast<int64_t>(elements),
@@ -306,7 +306,7 @@ class StepCoster {
                                        policy_.compress_weights) == nullptr;
   }
 
-  void Products() {
+  void Gemms() {
     const WeightFormat format =
         Expands() ? WeightFormat::kFull : policy_.compress_weights;
     const double rows = rows_ / batches_;
@@ -323,7 +323,7 @@ class StepCoster {
     }
     const double all = static_cast<double>(LayerElements(model_));
     const double seconds =
-        layers_ * ProductSeconds(all, format, rows, batches_) + expand;
+        layers_ * GemmSeconds(all, format, rows, batches_) + expand;
     Compute(&parts_.attention, FirstHalf() * seconds);
     Compute(&parts_.rest, (1 - FirstHalf()) * seconds);
   }
@@ -409,8 +409,8 @@ class StepCoster {
                                     ? WeightFormat::kFull
                                     : WeightFormat::kInt8;
     Compute(&parts_.rest,
-            ProductSeconds(static_cast<double>(HeadElements(model_)), format,
-                           step_.head_rows / passes, passes));
+            GemmSeconds(static_cast<double>(HeadElements(model_)), format,
+                        step_.head_rows / passes, passes));
     Compute(&parts_.rest, machine_.compute().logit_seconds * model_.vocab_size *
                               step_.head_rows);
   }

@@ -101,11 +101,11 @@ absl::Status CpuBackend::Initialize() {
   }
   // What the threads have for themselves, on top of the heap.
   const size_t gemm_bytes =
-      std::max(gemm_->scratch_bytes(), space.product_threads);
+      std::max(gemm_->scratch_bytes(), space.gemm_threads);
   SLUICE_ASSIGN_OR_RETURN(
       thread_scratch_,
       budget->Charge("workspace",
-                     space.threads - space.product_threads + gemm_bytes));
+                     space.threads - space.gemm_threads + gemm_bytes));
   const int32_t sparse_context =
       options_.sparsity < 1 ? options_.max_model_len : 0;
   for (int i = 0; i < pool_.num_threads(); ++i) {

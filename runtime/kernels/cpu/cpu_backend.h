@@ -12,7 +12,7 @@
 
 namespace sluice {
 
-// The processor as compute device: products by oneDNN, all else by Highway,
+// The processor as compute device: GEMMs by oneDNN, all else by Highway,
 // weights and pages used where they lie. Of BackendOptions::device it uses
 // nothing but memory, for its work space. In float16 it computes no layers:
 // beside a device that does, it embeds and attends. See Backend for the
@@ -106,7 +106,7 @@ class CpuBackend : public Backend {
   WorkBuffer rotary_cos_;   // [max_model_len, rotary.dim / 2]
   WorkBuffer rotary_sin_;
 
-  // Work space. Inputs of products have rows up to a multiple of kTileRows.
+  // Work space. Inputs of GEMMs have rows up to a multiple of kTileRows.
   WorkBuffer normed_;  // [rows, max(hidden, embed_dim)] in dtype
   std::vector<WorkBuffer> attention_;  // per slot [rows, q_width] in dtype
   // float [rows, q + 2 kv] if there is one slot, then [rows, inner] in dtype

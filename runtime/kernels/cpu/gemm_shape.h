@@ -55,7 +55,7 @@ class GemmShape {
     std::vector<dnnl::memory> src, dst, scratchpad;
   };
 
-  // kUnimplemented if oneDNN has no such product that is batch invariant.
+  // kUnimplemented if oneDNN has no such GEMM that is batch invariant.
   static absl::StatusOr<std::unique_ptr<GemmShape>> Create(
       int32_t n, int32_t k, DType dtype, const dnnl::engine& engine,
       int num_threads);

@@ -140,8 +140,8 @@ absl::Status CudaBackend::MakeAttention(const GpuSpace& space) {
   shape.scale = spec_.attention_scale;
   SLUICE_ASSIGN_OR_RETURN(
       const size_t for_products,
-      ImageProducts::WorkspaceBytes(weights_.images().Matrices(),
-                                    options_.max_rows, device_.processors));
+      PackedGemm::WorkspaceBytes(weights_.images().Matrices(),
+                                 options_.max_rows, device_.processors));
   SLUICE_ASSIGN_OR_RETURN(const size_t for_attention,
                           BatchAttention::WorkspaceBytes(
                               shape, device_, options_.sparsity,
@@ -155,14 +155,14 @@ absl::Status CudaBackend::MakeAttention(const GpuSpace& space) {
                                  .stream = place_.stream,
                                  .most_bytes = space.upload_part}));
   SLUICE_ASSIGN_OR_RETURN(
-      products_, ImageProducts::Create({.device = options_.device,
-                                        .stream = place_.stream,
-                                        .dtype = options_.dtype,
-                                        .processors = device_.processors,
-                                        .workspace = workspace_.data(),
-                                        .workspace_bytes = wanted,
-                                        .expanded_bytes = space.expanded,
-                                        .counter_bytes = space.counters}));
+      gemm_, PackedGemm::Create({.device = options_.device,
+                                 .stream = place_.stream,
+                                 .dtype = options_.dtype,
+                                 .processors = device_.processors,
+                                 .workspace = workspace_.data(),
+                                 .workspace_bytes = wanted,
+                                 .expanded_bytes = space.expanded,
+                                 .counter_bytes = space.counters}));
   BatchAttention::Options attention;
   attention.shape = shape;
   attention.device = device_;
@@ -229,8 +229,8 @@ absl::Status CudaBackend::ExpandLayer(const ImageView& image, std::byte* out) {
                    "copying a layer's vectors"));
   }
   for (size_t i = 0; i < layer.matrices().size(); ++i) {
-    SLUICE_RETURN_IF_ERROR(products_->Expand(
-        *layer.matrices()[i], image, out + expanded.matrices()[i]->offset));
+    SLUICE_RETURN_IF_ERROR(gemm_->Expand(*layer.matrices()[i], image,
+                                         out + expanded.matrices()[i]->offset));
   }
   return absl::OkStatus();
 }
@@ -294,8 +294,8 @@ absl::Status CudaBackend::Embed(const ImageView& image, const BatchView& batch,
     return GatherRows(table, tokens, rows, spec_.embed_dim, x, place_.stream);
   }));
   if (project) {
-    SLUICE_RETURN_IF_ERROR(products_->ToFloat(
-        ProductOf(weights_.embedding().project_in, image, rows, normed_.data()),
+    SLUICE_RETURN_IF_ERROR(gemm_->ToFloat(
+        GemmOf(weights_.embedding().project_in, image, rows, normed_.data()),
         nullptr, false, x));
   }
   if (spec_.positions != PositionKind::kLearned) return absl::OkStatus();
@@ -315,9 +315,9 @@ absl::Status CudaBackend::ProjectQkv(int layer, const LayerImage& image,
   SLUICE_RETURN_IF_ERROR(Norm(spec_.pre_norm ? &w.norm1 : nullptr, image.view,
                               x, nullptr, batch.rows, options_.dtype,
                               normed_.data()));
-  return products_->ToFloat(
-      ProductOf(w.qkv, image.view, batch.rows, normed_.data()),
-      w.qkv_bias.In(image.view), false, Qkv(batch.attention_slot));
+  return gemm_->ToFloat(GemmOf(w.qkv, image.view, batch.rows, normed_.data()),
+                        w.qkv_bias.In(image.view), false,
+                        Qkv(batch.attention_slot));
 }
 
 absl::Status CudaBackend::Attend(int layer, const BatchView& batch,
@@ -338,14 +338,13 @@ absl::Status CudaBackend::ProjectOut(int layer, const LayerImage& image,
                                      const BatchView& batch, float* x) {
   SLUICE_RETURN_IF_ERROR(CheckCall(image, batch, x));
   const LayerLayout& w = LayoutOf(image);
-  ImageProducts::Product product =
-      ProductOf(w.out, image.view, batch.rows,
-                attention_out_[batch.attention_slot].data());
+  PackedGemm::Call gemm = GemmOf(w.out, image.view, batch.rows,
+                                 attention_out_[batch.attention_slot].data());
   // Q, k and v, if they are there, are done with.
-  product.spare = wide_.data();
-  product.spare_bytes = wide_.bytes();
+  gemm.spare = wide_.data();
+  gemm.spare_bytes = wide_.bytes();
   SLUICE_RETURN_IF_ERROR(
-      products_->ToFloat(product, w.out_bias.In(image.view), true, x));
+      gemm_->ToFloat(gemm, w.out_bias.In(image.view), true, x));
   if (spec_.pre_norm) return absl::OkStatus();
   return Norm(&w.norm1, image.view, x, nullptr, batch.rows, DType::kFloat32, x);
 }
@@ -353,8 +352,7 @@ absl::Status CudaBackend::ProjectOut(int layer, const LayerImage& image,
 absl::StatusOr<const void*> CudaBackend::MlpUp(const LayerLayout& w,
                                                const ImageView& image,
                                                int32_t rows) {
-  const ImageProducts::Product product =
-      ProductOf(w.up, image, rows, normed_.data());
+  const PackedGemm::Call gemm = GemmOf(w.up, image, rows, normed_.data());
   const auto activate = [&](const auto* from, auto* to) {
     const float* const bias = w.up_bias.In(image);
     const int32_t n = spec_.intermediate_size;
@@ -363,9 +361,9 @@ absl::StatusOr<const void*> CudaBackend::MlpUp(const LayerLayout& w,
                            : ActivateRows(spec_.activation, from, bias, rows, n,
                                           to, place_.stream);
   };
-  if (ImageProducts::OnlyToFloat(w.up, rows)) {
+  if (PackedGemm::OnlyToFloat(w.up, rows)) {
     SLUICE_RETURN_IF_ERROR(
-        products_->ToFloat(product, nullptr, false, wide_.as<float>()));
+        gemm_->ToFloat(gemm, nullptr, false, wide_.as<float>()));
     SLUICE_RETURN_IF_ERROR(WithElement(options_.dtype, [&](auto* type) {
       return activate(wide_.as<const float>(),
                       static_cast<decltype(type)>(inner_.data()));
@@ -378,11 +376,11 @@ absl::StatusOr<const void*> CudaBackend::MlpUp(const LayerLayout& w,
     const VectorLayout& bias =
         options_.dtype == DType::kFloat32 ? w.up_bias : w.up_bias_typed;
     SLUICE_RETURN_IF_ERROR(
-        products_->ToTyped(product, *fused, bias.In(image), wide_.data()));
+        gemm_->ToTyped(gemm, *fused, bias.In(image), wide_.data()));
     return wide_.data();
   }
   SLUICE_RETURN_IF_ERROR(
-      products_->ToTyped(product, Epilogue::kNone, nullptr, wide_.data()));
+      gemm_->ToTyped(gemm, Epilogue::kNone, nullptr, wide_.data()));
   void* const to = spec_.gated_mlp ? inner_.data() : wide_.data();
   SLUICE_RETURN_IF_ERROR(WithElement(options_.dtype, [&](auto* type) {
     using T = ElementOf<decltype(type)>;
@@ -400,15 +398,14 @@ absl::Status CudaBackend::Mlp(int layer, const LayerImage& image,
                               normed_.data()));
   SLUICE_ASSIGN_OR_RETURN(const void* const inner,
                           MlpUp(w, image.view, batch.rows));
-  ImageProducts::Product product =
-      ProductOf(w.down, image.view, batch.rows, inner);
+  PackedGemm::Call gemm = GemmOf(w.down, image.view, batch.rows, inner);
   // The up matrix's inputs and, if they are not these, its results are done
   // with.
   const DeviceBuffer& spare = inner == wide_.data() ? normed_ : wide_;
-  product.spare = spare.data();
-  product.spare_bytes = spare.bytes();
+  gemm.spare = spare.data();
+  gemm.spare_bytes = spare.bytes();
   SLUICE_RETURN_IF_ERROR(
-      products_->ToFloat(product, w.down_bias.In(image.view), true, x));
+      gemm_->ToFloat(gemm, w.down_bias.In(image.view), true, x));
   if (spec_.pre_norm) return absl::OkStatus();
   return Norm(&w.norm2, image.view, x, nullptr, batch.rows, DType::kFloat32, x);
 }
@@ -444,15 +441,15 @@ absl::Status CudaBackend::HeadLogits(const ImageView& image, int section,
   SLUICE_RETURN_IF_ERROR(checks_.Image("the head", image, layout.bytes));
   const bool project = weights_.head()[0].project_out.n > 0;
   if (section == 0 && project) {
-    SLUICE_RETURN_IF_ERROR(products_->ToTyped(
-        ProductOf(layout.project_out, image, rows, normed_.data()),
-        Epilogue::kNone, nullptr, wide_.data()));
+    SLUICE_RETURN_IF_ERROR(
+        gemm_->ToTyped(GemmOf(layout.project_out, image, rows, normed_.data()),
+                       Epilogue::kNone, nullptr, wide_.data()));
   }
-  ImageProducts::Product product = ProductOf(
-      layout.head, image, rows, project ? wide_.data() : normed_.data());
-  product.y_stride = spec_.vocab_size;
-  return products_->ToFloat(product, nullptr, false,
-                            logits_.as<float>() + layout.first_column);
+  PackedGemm::Call gemm =
+      GemmOf(layout.head, image, rows, project ? wide_.data() : normed_.data());
+  gemm.y_stride = spec_.vocab_size;
+  return gemm_->ToFloat(gemm, nullptr, false,
+                        logits_.as<float>() + layout.first_column);
 }
 
 absl::Status CudaBackend::TakeLogits(std::span<LogitRow> rows) {
@@ -582,13 +579,13 @@ absl::StatusOr<bool> CudaBackend::ReplayLayers(
   }
   SLUICE_RETURN_IF_ERROR(graphs_.Begin(key));
   ring_->PutAmong(&placed_);
-  products_->AllowTiming(false);
+  gemm_->AllowTiming(false);
   return false;
 }
 
 void CudaBackend::LeaveRecording() {
   if (ring_ != nullptr) ring_->PutAmong(nullptr);
-  if (products_ != nullptr) products_->AllowTiming(true);
+  if (gemm_ != nullptr) gemm_->AllowTiming(true);
   graphs_.Abort();
 }
 

@@ -58,10 +58,10 @@ set(SLUICE_CUDA_BACKEND
   ${CMAKE_CURRENT_LIST_DIR}/gemm/device_matrices.cc
   ${CMAKE_CURRENT_LIST_DIR}/gemm/device_matrices.h
   ${CMAKE_CURRENT_LIST_DIR}/device/dtype_dispatch.h
-  ${CMAKE_CURRENT_LIST_DIR}/gemm/image_products.cc
-  ${CMAKE_CURRENT_LIST_DIR}/gemm/image_products.h
-  ${CMAKE_CURRENT_LIST_DIR}/gemm/product_engine.cc
-  ${CMAKE_CURRENT_LIST_DIR}/gemm/product_engine.h
+  ${CMAKE_CURRENT_LIST_DIR}/gemm/packed_gemm.cc
+  ${CMAKE_CURRENT_LIST_DIR}/gemm/packed_gemm.h
+  ${CMAKE_CURRENT_LIST_DIR}/gemm/cublas_gemm.cc
+  ${CMAKE_CURRENT_LIST_DIR}/gemm/cublas_gemm.h
   ${CMAKE_CURRENT_LIST_DIR}/step_graphs.cc
   ${CMAKE_CURRENT_LIST_DIR}/step_graphs.h
   ${CMAKE_CURRENT_LIST_DIR}/device/upload_ring.cc

@@ -15,7 +15,7 @@ namespace {
 
 constexpr char kVariable[] = "SLUICE_CUBLASLT_LIBRARY";
 
-// The functions that product_engine.cc calls, of the library that was loaded.
+// The functions that cublas_gemm.cc calls, of the library that was loaded.
 #define SLUICE_CUBLAS_FUNCTIONS(DO)        \
   DO(cublasLtCreate)                       \
   DO(cublasLtDestroy)                      \

@@ -1,4 +1,4 @@
-#include "runtime/kernels/cuda/gemm/image_products.h"
+#include "runtime/kernels/cuda/gemm/packed_gemm.h"
 
 #include <algorithm>
 
@@ -23,34 +23,34 @@ QuantizedMatrix Quantized(const MatrixLayout& w, const ImageView& image,
 
 }  // namespace
 
-absl::StatusOr<size_t> ImageProducts::WorkspaceBytes(
+absl::StatusOr<size_t> PackedGemm::WorkspaceBytes(
     std::span<const MatrixLayout> matrices, int32_t max_rows,
     int32_t processors) {
   size_t most = 0;
   for (const MatrixLayout& w : matrices) {
     most = std::max(
-        most, std::min(GpuSpace::kMostProducts,
+        most, std::min(GpuSpace::kMaxGemms,
                        GpuSpace::kMostSplits * max_rows * w.n * sizeof(float)));
     if (w.format == WeightFormat::kFull) continue;
-    for (int32_t rows = 1; rows <= std::min(max_rows, kQuantizedProductRows);
+    for (int32_t rows = 1; rows <= std::min(max_rows, kQuantizedGemmRows);
          ++rows) {
       SLUICE_ASSIGN_OR_RETURN(
-          const QuantizedProductPlan plan,
-          PlanQuantizedProduct(Quantized(w, {}, 0, w.n), rows, processors));
+          const QuantizedGemmPlan plan,
+          PlanQuantizedGemm(Quantized(w, {}, 0, w.n), rows, processors));
       most = std::max(most, plan.workspace_bytes);
     }
   }
   return most;
 }
 
-absl::StatusOr<std::unique_ptr<ImageProducts>> ImageProducts::Create(
+absl::StatusOr<std::unique_ptr<PackedGemm>> PackedGemm::Create(
     const Options& options) {
-  std::unique_ptr<ImageProducts> self(new ImageProducts(options));
+  std::unique_ptr<PackedGemm> self(new PackedGemm(options));
   SLUICE_ASSIGN_OR_RETURN(
       self->engine_,
-      ProductEngine::Create({.stream = options.stream,
-                             .workspace = options.workspace,
-                             .workspace_bytes = options.workspace_bytes}));
+      CublasGemm::Create({.stream = options.stream,
+                          .workspace = options.workspace,
+                          .workspace_bytes = options.workspace_bytes}));
   if (options.counter_bytes == 0) return self;
   SLUICE_ASSIGN_OR_RETURN(
       self->expanded_,
@@ -61,8 +61,8 @@ absl::StatusOr<std::unique_ptr<ImageProducts>> ImageProducts::Create(
   return self;
 }
 
-absl::Status ImageProducts::ForEachPiece(const MatrixLayout& w,
-                                         const ImageView& image, Piece piece) {
+absl::Status PackedGemm::ForEachPiece(const MatrixLayout& w,
+                                      const ImageView& image, Piece piece) {
   if (w.format != WeightFormat::kFull) {
     const int32_t columns =
         GpuSpace::ExpandedColumns(w, expanded_.bytes(), options_.dtype);
@@ -88,73 +88,72 @@ absl::Status ImageProducts::ForEachPiece(const MatrixLayout& w,
   return piece(columns, w.n - columns, image.At(w.panel_offset(low)));
 }
 
-absl::Status ImageProducts::ToFloat(const Product& product, const float* bias,
-                                    bool accumulate, float* y) {
-  const MatrixLayout& w = *product.w;
-  if (product.rows == 0) return absl::OkStatus();
-  const int64_t stride = product.y_stride > 0 ? product.y_stride : w.n;
-  if (OnlyToFloat(w, product.rows)) {
-    const QuantizedMatrix quantized = Quantized(w, product.image, 0, w.n);
+absl::Status PackedGemm::ToFloat(const Call& call, const float* bias,
+                                 bool accumulate, float* y) {
+  const MatrixLayout& w = *call.w;
+  if (call.rows == 0) return absl::OkStatus();
+  const int64_t stride = call.y_stride > 0 ? call.y_stride : w.n;
+  if (OnlyToFloat(w, call.rows)) {
+    const QuantizedMatrix quantized = Quantized(w, call.image, 0, w.n);
     SLUICE_ASSIGN_OR_RETURN(
-        const QuantizedProductPlan plan,
-        PlanQuantizedProduct(quantized, product.rows, options_.processors));
+        const QuantizedGemmPlan plan,
+        PlanQuantizedGemm(quantized, call.rows, options_.processors));
     return WithElement(options_.dtype, [&](auto* type) {
-      return QuantizedProduct(
+      return QuantizedGemm(
           quantized, plan,
-          static_cast<const ElementOf<decltype(type)>*>(product.x), bias,
+          static_cast<const ElementOf<decltype(type)>*>(call.x), bias,
           accumulate, y, stride, options_.workspace, counters_.as<int32_t>(),
           options_.stream);
     });
   }
-  return ForEachPiece(w, product.image,
+  return ForEachPiece(w, call.image,
                       [&](int32_t first, int32_t columns, const void* weights) {
                         return engine_->Multiply(
-                            {.rows = product.rows,
+                            {.rows = call.rows,
                              .n = columns,
                              .k = w.k,
                              .in = options_.dtype,
                              .out = DType::kFloat32,
-                             .x = product.x,
+                             .x = call.x,
                              .w = weights,
                              .bias = bias == nullptr ? nullptr : bias + first,
                              .accumulate = accumulate,
                              .y = y + first,
                              .y_stride = stride,
-                             .spare = product.spare,
-                             .spare_bytes = product.spare_bytes});
+                             .spare = call.spare,
+                             .spare_bytes = call.spare_bytes});
                       });
 }
 
-absl::Status ImageProducts::ToTyped(const Product& product, Epilogue epilogue,
-                                    const void* bias, void* y) {
-  const MatrixLayout& w = *product.w;
+absl::Status PackedGemm::ToTyped(const Call& call, Epilogue epilogue,
+                                 const void* bias, void* y) {
+  const MatrixLayout& w = *call.w;
   const size_t element = ElementBytes(options_.dtype);
-  return ForEachPiece(w, product.image,
-                      [&](int32_t first, int32_t columns, const void* weights) {
-                        const void* piece_bias =
-                            bias == nullptr
-                                ? nullptr
-                                : static_cast<const std::byte*>(bias) +
-                                      first * element;
-                        return engine_->Multiply(
-                            {.rows = product.rows,
-                             .n = columns,
-                             .k = w.k,
-                             .in = options_.dtype,
-                             .out = options_.dtype,
-                             .x = product.x,
-                             .w = weights,
-                             .bias = piece_bias,
-                             .epilogue = epilogue,
-                             .y = static_cast<std::byte*>(y) + first * element,
-                             .y_stride = w.n,
-                             .spare = product.spare,
-                             .spare_bytes = product.spare_bytes});
-                      });
+  return ForEachPiece(
+      w, call.image, [&](int32_t first, int32_t columns, const void* weights) {
+        const void* piece_bias =
+            bias == nullptr
+                ? nullptr
+                : static_cast<const std::byte*>(bias) + first * element;
+        return engine_->Multiply(
+            {.rows = call.rows,
+             .n = columns,
+             .k = w.k,
+             .in = options_.dtype,
+             .out = options_.dtype,
+             .x = call.x,
+             .w = weights,
+             .bias = piece_bias,
+             .epilogue = epilogue,
+             .y = static_cast<std::byte*>(y) + first * element,
+             .y_stride = w.n,
+             .spare = call.spare,
+             .spare_bytes = call.spare_bytes});
+      });
 }
 
-absl::Status ImageProducts::Expand(const MatrixLayout& w,
-                                   const ImageView& image, void* out) {
+absl::Status PackedGemm::Expand(const MatrixLayout& w, const ImageView& image,
+                                void* out) {
   return WithElement(options_.dtype, [&](auto* type) {
     return DequantizeMatrix(Quantized(w, image, 0, w.n),
                             static_cast<decltype(type)>(out), options_.stream);
