@@ -23,7 +23,7 @@ namespace sluice {
 // What a stage is made of; see LoadStage. Nothing is null but what says so.
 struct StageParts {
   // What the stage's time went into: its own seconds, and what its streams and
-  // wires say of themselves.
+  // copy streams say of themselves.
   SweepStats Totals() const;
 
   // Destroyed last.

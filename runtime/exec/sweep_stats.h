@@ -4,9 +4,9 @@
 
 namespace sluice {
 
-// What a stage's time went into, and what its wires carried, since it was
-// loaded (FlexGen, table 4). Seconds are the sweep thread's: they add up to its
-// busy time; data moves meanwhile.
+// What a stage's time went into, and what its copy streams carried, since it
+// was loaded (FlexGen, table 4). Seconds are the sweep thread's: they add up to
+// its busy time; data moves meanwhile.
 struct SweepStats {
   // Computing.
   double projection_seconds = 0;  // embedding, attention's products, MLP
@@ -20,7 +20,7 @@ struct SweepStats {
   double attention_stall_seconds = 0;  // for attention on the host
   // The host's attention for a device, which meanwhile may compute.
   double host_attention_seconds = 0;
-  // Of which a wire had something to do, and what it moved.
+  // Of which a copy stream had something to do, and what it moved.
   double disk_read_seconds = 0;
   double disk_write_seconds = 0;
   double h2d_seconds = 0;  // host to device

@@ -11,7 +11,7 @@
 namespace sluice {
 namespace {
 
-// Part of a unit that is on the wire at a time.
+// Part of a unit that is on the copy stream at a time.
 constexpr size_t kPieceBytes = size_t{4} << 20;
 
 }  // namespace

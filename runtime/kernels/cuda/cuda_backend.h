@@ -32,8 +32,8 @@ namespace sluice {
 // (UploadRing), or for the first GEMM of a shape, of which several
 // algorithms are timed (CublasGemm), and for what TakeLogits gives. Tokens
 // are picked on the device, with the host's random numbers, where that takes no
-// more than a PickRequest says: the logits of a large vocabulary take the wire
-// as long as a step takes.
+// more than a PickRequest says: the logits of a large vocabulary take the copy
+// stream as long as a step takes.
 //
 // Memory is BackendOptions::device's, taken at once: activations between the
 // calls, work space, the ring, and scratch memory for quantized matrices.

@@ -14,8 +14,8 @@ set(SLUICE_CUDA_KERNELS
   ${CMAKE_CURRENT_LIST_DIR}/device/cuda_device.h
   ${CMAKE_CURRENT_LIST_DIR}/device/cuda_status.cc
   ${CMAKE_CURRENT_LIST_DIR}/device/cuda_status.h
-  ${CMAKE_CURRENT_LIST_DIR}/device/cuda_wire.cc
-  ${CMAKE_CURRENT_LIST_DIR}/device/cuda_wire.h
+  ${CMAKE_CURRENT_LIST_DIR}/device/copy_stream.cc
+  ${CMAKE_CURRENT_LIST_DIR}/device/copy_stream.h
   ${CMAKE_CURRENT_LIST_DIR}/attention/instances/decode_bf16.cu
   ${CMAKE_CURRENT_LIST_DIR}/attention/decode_choice.cuh
   ${CMAKE_CURRENT_LIST_DIR}/attention/instances/decode_float32.cu

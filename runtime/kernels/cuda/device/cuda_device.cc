@@ -106,9 +106,9 @@ absl::Status CudaDevice::Init(const CudaDeviceOptions& options) {
   SLUICE_RETURN_IF_ERROR(
       MakeArena(RoundDownToDisk(options.budget->free_bytes())));
   SLUICE_ASSIGN_OR_RETURN(h2d_,
-                          CudaWire::Create("h2d", &health_, options.tracer));
+                          CopyStream::Create("h2d", &health_, options.tracer));
   SLUICE_ASSIGN_OR_RETURN(d2h_,
-                          CudaWire::Create("d2h", &health_, options.tracer));
+                          CopyStream::Create("d2h", &health_, options.tracer));
   return absl::OkStatus();
 }
 
@@ -237,8 +237,8 @@ HostPin CudaDevice::Pin(std::span<std::byte> host) {
 }
 
 Device::Totals CudaDevice::totals() const {
-  const CudaWire::Totals in = h2d_->totals();
-  const CudaWire::Totals out = d2h_->totals();
+  const CopyStream::Totals in = h2d_->totals();
+  const CopyStream::Totals out = d2h_->totals();
   return {in.bytes, out.bytes, in.busy_seconds, out.busy_seconds};
 }
 
