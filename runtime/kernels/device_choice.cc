@@ -14,11 +14,11 @@ namespace sluice {
 namespace {
 
 // Of a GPU's free memory: for the code of kernels, cuBLAS, graphs and NCCL.
-constexpr uint64_t kLeastReserve = uint64_t{256} << 20;
-constexpr uint64_t kMostReserve = uint64_t{1} << 30;
+constexpr uint64_t kMinReserve = uint64_t{256} << 20;
+constexpr uint64_t kMaxReserve = uint64_t{1} << 30;
 
 uint64_t Reserve(uint64_t free_bytes) {
-  return std::clamp(free_bytes / 16, kLeastReserve, kMostReserve);
+  return std::clamp(free_bytes / 16, kMinReserve, kMaxReserve);
 }
 
 }  // namespace

@@ -204,16 +204,16 @@ GpuSpace::GpuSpace(const DecoderSpec& spec, const BackendShape& shape,
   for (const MatrixLayout& w : images.Matrices()) {
     workspace =
         std::max(workspace,
-                 std::min(kMaxGemms, kMostSplits * rows * w.n * sizeof(float)));
+                 std::min(kMaxGemms, kMaxSplits * rows * w.n * sizeof(float)));
     if (w.format == WeightFormat::kFull) continue;
     const size_t groups = CeilDiv(w.n, kPanelGroup);
     const size_t splits = std::min<size_t>(
-        CeilDiv(w.k, 2) / kLeastPairs,
-        CeilDiv(size_t{kBlocksPerProcessor} * kMostProcessors, groups));
+        CeilDiv(w.k, 2) / kMinPairs,
+        CeilDiv(size_t{kBlocksPerProcessor} * kMaxProcessors, groups));
     if (splits > 1) {
       workspace = std::max(workspace, sizeof(float) * splits * few * w.n);
     }
-    const size_t columns = ExpandedColumns(w, kMostExpanded, shape.dtype);
+    const size_t columns = ExpandedColumns(w, kMaxExpanded, shape.dtype);
     expanded = std::max(expanded, columns * w.k * element);
     counters = std::max(counters, sizeof(int32_t) * groups);
   }
@@ -223,22 +223,22 @@ GpuSpace::GpuSpace(const DecoderSpec& spec, const BackendShape& shape,
   const size_t pages = Pages(context) + 1;
   size_t for_attention = 0;
   for (size_t sequences = 1; sequences <= rows; sequences *= 2) {
-    const size_t wanted = CeilDiv(size_t{kBlocksPerProcessor} * kMostProcessors,
+    const size_t wanted = CeilDiv(size_t{kBlocksPerProcessor} * kMaxProcessors,
                                   sequences * spec.num_kv_heads);
     const size_t splits =
-        std::min(CeilDiv(pages, kLeastSplitPages),
-                 std::max(wanted, CeilDiv(pages, kMostSplitPages)));
+        std::min(CeilDiv(pages, kMinSplitPages),
+                 std::max(wanted, CeilDiv(pages, kMaxSplitPages)));
     if (splits == 1) continue;
     for_attention =
         std::max(for_attention, sizeof(float) * splits * sequences *
                                     spec.num_heads * (spec.head_dim + 2));
   }
-  for_attention = std::min(for_attention, kMostAttention);
+  for_attention = std::min(for_attention, kMaxAttention);
   if (shape.sparsity < 1) {
     // Scores and positions that are kept. One sequence must have room, all may.
     const size_t one = size_t{8} * spec.num_heads * RoundUpTo(context, 4);
     for_attention =
-        std::max({for_attention, one, std::min(kMostAttention, one * rows)});
+        std::max({for_attention, one, std::min(kMaxAttention, one * rows)});
   }
   workspace = std::max(workspace, for_attention);
   const size_t tokens = sizeof(int32_t) * rows;

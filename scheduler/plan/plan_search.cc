@@ -68,7 +68,7 @@ class PlanSearch {
     for (size_t g = 0; g < groups_.size(); ++g) order_[g] = g;
   }
 
-  absl::StatusOr<PlanResult> Run(Objective objective, double most_latency);
+  absl::StatusOr<PlanResult> Run(Objective objective, double max_latency);
 
  private:
   const std::vector<StepShape>& Steps(const BlockShape& block) {
@@ -181,7 +181,7 @@ class PlanSearch {
   int64_t programs_ = 0;
 
   Objective objective_ = Objective::kThroughput;
-  double most_latency_ = kInfinity;
+  double max_latency_ = kInfinity;
   std::map<Candidate, Outcome> outcomes_;
   // With the seconds of the closed form: a frontier asks for some repeatedly.
   std::map<Candidate, std::pair<double, Plan>> rehearsed_;
@@ -245,15 +245,15 @@ Outcome PlanSearch::Try(const Candidate& c, double less_than) {
   outcome.plan = BuildPlan(request_, stages, c.block, Steps(c.block));
   outcome.seconds = outcome.plan->seconds;
   outcome.latency = outcome.plan->latency_seconds;
-  outcome.kind = outcome.latency > most_latency_ ? Outcome::Kind::kTooSlow
-                                                 : Outcome::Kind::kSolved;
+  outcome.kind = outcome.latency > max_latency_ ? Outcome::Kind::kTooSlow
+                                                : Outcome::Kind::kSolved;
   return outcome;
 }
 
 void PlanSearch::Consider(const Candidate& c, double bound) {
   if (!status_.ok() || outcomes_.contains(c)) return;
   Outcome outcome = {.seconds = bound, .latency = Latency(c, bound)};
-  if (outcome.latency > most_latency_) {
+  if (outcome.latency > max_latency_) {
     // What is always too slow tells the least latency only if it fits.
     outcome.kind = Outcome::Kind::kTooSlow;
   } else if (Score(c, bound) < (1 - kEqual) * BestScore()) {
@@ -354,7 +354,7 @@ absl::Status PlanSearch::RehearseBest() {
     outcome.correction = outcome.plan->seconds / closed;
     outcome.seconds = outcome.plan->seconds;
     outcome.latency = outcome.plan->latency_seconds;
-    if (outcome.latency > most_latency_) {
+    if (outcome.latency > max_latency_) {
       outcome.kind = Outcome::Kind::kTooSlow;
       continue;
     }
@@ -370,9 +370,9 @@ absl::Status PlanSearch::RehearseBest() {
 }
 
 absl::StatusOr<PlanResult> PlanSearch::Run(Objective objective,
-                                           double most_latency) {
+                                           double max_latency) {
   objective_ = objective;
-  most_latency_ = most_latency > 0 ? most_latency : kInfinity;
+  max_latency_ = max_latency > 0 ? max_latency : kInfinity;
   outcomes_.clear();
   best_.reset();
   best_score_ = kInfinity;
@@ -422,7 +422,7 @@ absl::Status PlanSearch::NothingFits() {
       least = std::min(least, outcome.latency);
     }
   }
-  if (std::isfinite(most_latency_)) {
+  if (std::isfinite(max_latency_)) {
     if (!std::isfinite(least)) {
       // Only bounds were seen: find out what is possible.
       PlanSearch unbounded(request_);
@@ -433,7 +433,7 @@ absl::Status PlanSearch::NothingFits() {
     return absl::FailedPreconditionError(absl::StrFormat(
         "no plan answers a request within %g seconds; the least that is "
         "possible is about %.3g seconds",
-        most_latency_, least));
+        max_latency_, least));
   }
   return ShortageError(request_);
 }
@@ -524,7 +524,7 @@ std::vector<Alternative> PlanSearch::Alternatives() {
       other.choices.attention_sites = {on_host ? AttentionSite::kDevice
                                                : AttentionSite::kHost};
       PlanSearch search(other);
-      search.most_latency_ = most_latency_;
+      search.max_latency_ = max_latency_;
       const Outcome outcome = search.Try(*best_);
       Alternative alternative = {
           .description =

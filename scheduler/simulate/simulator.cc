@@ -243,7 +243,7 @@ absl::StatusOr<SimulationResult> Simulate(const PlanRequest& request,
           std::move(stages.kind_of_stage), plan.block.num_blocks);
   PipelineRun run =
       RunPipeline(stages.pipeline, plan.block.num_blocks, stages.step_seconds,
-                  &job, options.most_timeline_events);
+                  &job, options.max_timeline_events);
 
   SimulationResult result;
   result.seconds = run.seconds;

@@ -17,7 +17,7 @@ namespace sluice {
 
 struct SimulationOptions {
   int32_t page_tokens = kPageTokens;  // positions of a KV page
-  int64_t most_timeline_events = 0;   // kept in SimulationResult::timeline
+  int64_t max_timeline_events = 0;    // kept in SimulationResult::timeline
 };
 
 struct SimulatedStage {

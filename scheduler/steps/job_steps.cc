@@ -28,10 +28,10 @@ struct Following {
 Following FollowingFor(int64_t slots) {
   constexpr int64_t kManySlots = 2048;
   constexpr int64_t kFewRequests = 2000;
-  constexpr int64_t kMostForSlot = 40;
+  constexpr int64_t kMaxForSlot = 40;
   if (slots >= kManySlots) return {slots, 3 * slots};
   return {2 * slots,
-          std::max(6 * slots, std::min(kFewRequests, kMostForSlot * slots))};
+          std::max(6 * slots, std::min(kFewRequests, kMaxForSlot * slots))};
 }
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -292,7 +292,7 @@ void MergeKinds(const std::array<double, 3>& scale, size_t most,
 }
 
 std::vector<StepShape> Kinds(const std::vector<StepShape>& steps,
-                             int most_kinds) {
+                             int max_kinds) {
   // First by a grid, coarse enough for few kinds.
   constexpr std::array<int, 3> kCells = {4, 4, 2};
   std::array<double, 3> scale = {};
@@ -312,7 +312,7 @@ std::vector<StepShape> Kinds(const std::vector<StepShape>& steps,
   }
   std::vector<Kind> kinds;
   for (const auto& [cell, kind] : cells) kinds.push_back(kind);
-  MergeKinds(scale, static_cast<size_t>(std::max(1, most_kinds)), &kinds);
+  MergeKinds(scale, static_cast<size_t>(std::max(1, max_kinds)), &kinds);
   std::vector<StepShape> result;
   for (const Kind& kind : kinds) {
     StepShape mean = kind.total;
@@ -386,7 +386,7 @@ double TimesOf(const std::vector<StepShape>& steps, size_t begin, size_t end,
 }  // namespace
 
 std::vector<StepShape> StepsOf(const Workload& workload,
-                               const BlockShape& block, int most_kinds) {
+                               const BlockShape& block, int max_kinds) {
   const int64_t requests = workload.requests();
   const int64_t slots =
       int64_t{block.gbs} * block.num_microbatches * block.num_blocks;
@@ -411,7 +411,7 @@ std::vector<StepShape> StepsOf(const Workload& workload,
     const double times = TimesOf(steps, begin, end, wanted);
     for (size_t i = begin; i < end; ++i) steps[i].count = times;
   }
-  std::vector<StepShape> kinds = Kinds(steps, most_kinds);
+  std::vector<StepShape> kinds = Kinds(steps, max_kinds);
   Conserve(wanted, &kinds);
   return kinds;
 }

@@ -54,12 +54,12 @@ struct BlockShape {
 };
 
 // The steps of a whole job, as StepScheduler would form them: those with like
-// contents are merged, into at most `most_kinds`. Jobs of more requests than
+// contents are merged, into at most `max_kinds`. Jobs of more requests than
 // some blocks' worth are followed through their start, as long as it takes to
 // be steady, and their end; what lies between is multiplied. Deterministic.
 // REQUIRES: workload.Check() is OK and block's sizes are positive.
 std::vector<StepShape> StepsOf(const Workload& workload,
-                               const BlockShape& block, int most_kinds);
+                               const BlockShape& block, int max_kinds);
 
 // FlexGen's two kinds (section 4.2): one prefill of whole prompts, then
 // output - 1 decode steps, for blocks that are started together; no refill.

@@ -11,9 +11,9 @@ namespace {
 
 // Below this, smaller tiles for the sake of more tasks cost more than they
 // gain.
-constexpr int32_t kLeastSplitRows = 16;
+constexpr int32_t kMinSplitRows = 16;
 // Below this, dequantizing a panel again costs more than another thread gains.
-constexpr int32_t kLeastPartRows = 64;
+constexpr int32_t kMinPartRows = 64;
 
 // Grows when the bytes that Pack writes change.
 constexpr int kFormatVersion = 2;
@@ -171,10 +171,10 @@ absl::Status GemmEngine::MultiplyFull(const MatrixLayout& w,
   // Many threads and few panels: smaller tiles, so that all have work.
   const int32_t panels = w.num_panels();
   int32_t tile_rows = kTileRows;
-  while (tile_rows / 2 >= kLeastSplitRows && shapes.HaveTile(tile_rows / 2) &&
+  while (tile_rows / 2 >= kMinSplitRows && shapes.HaveTile(tile_rows / 2) &&
          panels * ((rows + tile_rows - 1) / tile_rows) <
              3 * pool_->num_threads() &&
-         rows > kLeastSplitRows) {
+         rows > kMinSplitRows) {
     tile_rows /= 2;
   }
   const int32_t tiles = (rows + tile_rows - 1) / tile_rows;
@@ -207,8 +207,7 @@ absl::Status GemmEngine::MultiplyQuantized(const MatrixLayout& w,
                                            Epilogue epilogue) {
   const int32_t panels = w.num_panels();
   // Many threads and few panels: several tasks dequantize the same panel.
-  const int32_t unit =
-      shapes.HaveTile(kLeastPartRows) ? kLeastPartRows : kTileRows;
+  const int32_t unit = shapes.HaveTile(kMinPartRows) ? kMinPartRows : kTileRows;
   const int32_t units = (rows + unit - 1) / unit;
   const int32_t wanted =
       std::clamp((2 * pool_->num_threads() + panels - 1) / panels, 1, units);

@@ -63,7 +63,7 @@ absl::StatusOr<BackendParts> CudaBackend::Create(const DecoderSpec& spec,
   SLUICE_RETURN_IF_ERROR(
       CudaStatus(cudaSetDevice(place.ordinal), "turning to the device"));
   SLUICE_ASSIGN_OR_RETURN(AttentionDevice device, CurrentAttentionDevice());
-  device.processors = std::min(device.processors, GpuSpace::kMostProcessors);
+  device.processors = std::min(device.processors, GpuSpace::kMaxProcessors);
   if (options.dtype == DType::kBFloat16 && device.capability < 80) {
     return absl::UnimplementedError(
         "this GPU has no products in bfloat16, which came with compute "
@@ -149,11 +149,11 @@ absl::Status CudaBackend::MakeAttention(const GpuSpace& space) {
   const size_t wanted = std::max(for_products, for_attention);
   SLUICE_ASSIGN_OR_RETURN(workspace_,
                           Allocate(std::max(wanted, space.workspace)));
-  SLUICE_ASSIGN_OR_RETURN(
-      ring_, UploadRing::Create({.device = options_.device,
-                                 .host = options_.budget,
-                                 .stream = place_.stream,
-                                 .most_bytes = space.upload_part}));
+  SLUICE_ASSIGN_OR_RETURN(ring_,
+                          UploadRing::Create({.device = options_.device,
+                                              .host = options_.budget,
+                                              .stream = place_.stream,
+                                              .max_bytes = space.upload_part}));
   SLUICE_ASSIGN_OR_RETURN(
       gemm_, PackedGemm::Create({.device = options_.device,
                                  .stream = place_.stream,

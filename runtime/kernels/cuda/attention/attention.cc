@@ -125,8 +125,8 @@ absl::StatusOr<DecodePlan> Plan(const AttentionShape& shape,
       int64_t{GpuLimits::kBlocksPerProcessor} * device.processors;
   const int64_t splits = (wanted + blocks - 1) / blocks;
   plan.pages_per_split = static_cast<int32_t>(std::clamp<int64_t>(
-      (pages + splits - 1) / splits, GpuLimits::kLeastSplitPages * plan.warps,
-      GpuLimits::kMostSplitPages));
+      (pages + splits - 1) / splits, GpuLimits::kMinSplitPages * plan.warps,
+      GpuLimits::kMaxSplitPages));
   plan.splits = (pages + plan.pages_per_split - 1) / plan.pages_per_split;
   if (plan.splits == 1 || scores_only || sequences == 0) return plan;
   const size_t split_bytes =

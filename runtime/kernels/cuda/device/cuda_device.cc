@@ -16,9 +16,9 @@ namespace sluice {
 namespace {
 
 // What the kernels are compiled for, at least.
-constexpr int kLeastCapability = 75;
+constexpr int kMinCapability = 75;
 // What cudaMalloc promises; larger pieces it gives with more.
-constexpr size_t kLeastAlignment = 256;
+constexpr size_t kMinAlignment = 256;
 
 uint64_t MiB(uint64_t bytes) { return bytes >> 20; }
 
@@ -65,7 +65,7 @@ absl::StatusOr<GpuFacts> ReadGpuFacts(int ordinal) {
   facts.name = properties.name;
   facts.capability = 10 * properties.major + properties.minor;
   facts.memory_bytes = properties.totalGlobalMem;
-  if (facts.capability < kLeastCapability) {
+  if (facts.capability < kMinCapability) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "%s, %s, is too old: it has compute capability %d.%d, and 7.5 is the "
         "least",
@@ -132,7 +132,7 @@ absl::Status CudaDevice::MakeArena(size_t bytes) {
   if (error == cudaSuccess && misaligned() != 0) {
     SLUICE_RETURN_IF_ERROR(
         Check(cudaFree(std::exchange(memory_, nullptr)), "giving memory back"));
-    error = allocate(kDiskAlignment - kLeastAlignment);
+    error = allocate(kDiskAlignment - kMinAlignment);
   }
   if (error == cudaErrorMemoryAllocation) {
     (void)cudaGetLastError();

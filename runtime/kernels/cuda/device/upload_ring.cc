@@ -18,7 +18,7 @@ absl::StatusOr<std::unique_ptr<UploadRing>> UploadRing::Create(
     const Options& options) {
   std::unique_ptr<UploadRing> self(new UploadRing(options));
   self->part_bytes_ =
-      RoundUpTo(std::max<size_t>(options.most_bytes, 1), kAlignment);
+      RoundUpTo(std::max<size_t>(options.max_bytes, 1), kAlignment);
   const size_t bytes = kParts * self->part_bytes_;
   SLUICE_ASSIGN_OR_RETURN(
       self->host_,

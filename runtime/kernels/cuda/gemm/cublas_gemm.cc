@@ -13,10 +13,10 @@ namespace sluice {
 namespace {
 
 // Alignment beyond this makes no algorithm better.
-constexpr int kMostAlignment = 64;
+constexpr int kMaxAlignment = 64;
 // Shapes that are kept ready; after so many different row counts, those of now
 // are made again.
-constexpr size_t kMostProblems = 4096;
+constexpr size_t kMaxProblems = 4096;
 constexpr int kTimedRuns = 3;
 
 absl::Status CublasStatus(cublasStatus_t status, absl::string_view what) {
@@ -49,7 +49,7 @@ size_t Bytes(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }
 
 int AlignmentOf(const void* data) {
   const auto at = reinterpret_cast<uintptr_t>(data);
-  int alignment = kMostAlignment;
+  int alignment = kMaxAlignment;
   while (at % alignment != 0) alignment /= 2;
   return alignment;
 }
@@ -203,7 +203,7 @@ absl::StatusOr<CublasGemm::Problem*> CublasGemm::ProblemFor(const Call& call) {
   Shape shape = ShapeOf(call);
   const auto it = problems_.find(shape);
   if (it != problems_.end()) return it->second.get();
-  if (problems_.size() >= kMostProblems) problems_.clear();
+  if (problems_.size() >= kMaxProblems) problems_.clear();
   auto problem = std::make_unique<Problem>();
   SLUICE_RETURN_IF_ERROR(problem->Create(shape));
   if (call.bias != nullptr) {

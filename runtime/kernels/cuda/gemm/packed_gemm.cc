@@ -30,7 +30,7 @@ absl::StatusOr<size_t> PackedGemm::WorkspaceBytes(
   for (const MatrixLayout& w : matrices) {
     most = std::max(
         most, std::min(GpuSpace::kMaxGemms,
-                       GpuSpace::kMostSplits * max_rows * w.n * sizeof(float)));
+                       GpuSpace::kMaxSplits * max_rows * w.n * sizeof(float)));
     if (w.format == WeightFormat::kFull) continue;
     for (int32_t rows = 1; rows <= std::min(max_rows, kQuantizedGemmRows);
          ++rows) {

@@ -406,7 +406,7 @@ absl::StatusOr<QuantizedGemmPlan> PlanQuantizedGemm(const QuantizedMatrix& w,
   const int32_t wanted =
       (GpuLimits::kBlocksPerProcessor * processors + w.groups() - 1) /
       w.groups();
-  const int32_t most = std::max(1, pairs / GpuLimits::kLeastPairs);
+  const int32_t most = std::max(1, pairs / GpuLimits::kMinPairs);
   QuantizedGemmPlan plan;
   plan.rows = rows;
   const int32_t splits = std::min(wanted, most);
