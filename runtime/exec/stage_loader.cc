@@ -158,7 +158,7 @@ class StageLoader {
     return absl::OkStatus();
   }
 
-  // What is charged at once, the disk's queue, and room for expanded layers.
+  // What is charged at once, the disk's queue, and room for dequantized layers.
   absl::Status MakeSpace() {
     // Activations in host memory; those of a device begin and end there.
     SLUICE_ASSIGN_OR_RETURN(
@@ -175,11 +175,11 @@ class StageLoader {
       SLUICE_ASSIGN_OR_RETURN(parts_.io, IoEngine::Create(io));
       context_.io = parts_.io.get();
     }
-    parts_.expands = sizes_.expanded > 0;
-    if (parts_.expands) {
+    parts_.dequantizes = sizes_.dequantized > 0;
+    if (parts_.dequantizes) {
       SLUICE_ASSIGN_OR_RETURN(
-          parts_.expanded,
-          WorkBuffer::Create("expanded layer", sizes_.expanded,
+          parts_.dequantized,
+          WorkBuffer::Create("expanded layer", sizes_.dequantized,
                              options_.host_budget, parts_.device.get()));
     }
     return absl::OkStatus();

@@ -39,8 +39,9 @@ struct StageParts {
   std::shared_ptr<ActivationPool> buffers;    // for input and output
   std::unique_ptr<EmbeddingStore> embedding;  // null but on the first stage
   MemoryCharge activation_charge;
-  WorkBuffer expanded;  // a layer's full weights, if they are expanded at all
-  bool expands = false;
+  WorkBuffer
+      dequantized;  // a layer's full weights, if they are dequantized at all
+  bool dequantizes = false;
   PageTables::TierPages pages = {};
   RealisedPlacement placement;
   std::unique_ptr<Weights> weights;

@@ -35,14 +35,15 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  // Quantized weights can be expanded once for several micro-batches: from a
-  // layer's image into one of PackedWeights::ExpandedLayerBytes(), which the
-  // computing calls then take with `expanded` set.
+  // Quantized weights can be dequantized once for several micro-batches: from a
+  // layer's image into one of PackedWeights::DequantizedLayerBytes(), which the
+  // computing calls then take with `dequantized` set.
   struct LayerImage {
     ImageView view;
-    bool expanded = false;
+    bool dequantized = false;
   };
-  virtual absl::Status ExpandLayer(const ImageView& image, std::byte* out) = 0;
+  virtual absl::Status DequantizeLayer(const ImageView& image,
+                                       std::byte* out) = 0;
 
   // x = embedding of the batch's tokens, positions included if they are
   // learned. Tokens must be within the vocabulary.

@@ -46,7 +46,7 @@ ImageLayouts ImageLayouts::Of(const DecoderSpec& spec,
   ImageLayouts images;
   images.layer = MakeLayerLayout(spec, shape.weight_format, rules);
   if (shape.weight_format != WeightFormat::kFull) {
-    images.expanded = MakeLayerLayout(spec, WeightFormat::kFull, rules);
+    images.dequantized = MakeLayerLayout(spec, WeightFormat::kFull, rules);
   }
   if (shape.layers.begin == 0) {
     images.embedding = MakeEmbeddingLayout(spec, shape.max_model_len, rules);
@@ -61,7 +61,7 @@ ImageLayouts ImageLayouts::Of(const DecoderSpec& spec,
 absl::Status ImageLayouts::ForEachMatrix(
     absl::FunctionRef<absl::Status(MatrixLayout* w)> visit) {
   std::vector<MatrixLayout*> all = {&embedding.project_in};
-  for (LayerLayout* l : {&layer, &expanded}) {
+  for (LayerLayout* l : {&layer, &dequantized}) {
     all.insert(all.end(), {&l->qkv, &l->out, &l->up, &l->down});
   }
   for (HeadSectionLayout& section : head) {
@@ -147,8 +147,8 @@ CpuSpace::CpuSpace(const DecoderSpec& spec, const BackendShape& shape) {
   threads = gemm_threads + shape.threads * attention_thread;
 }
 
-int32_t GpuSpace::ExpandedColumns(const MatrixLayout& w, size_t bytes,
-                                  DType dtype) {
+int32_t GpuSpace::DequantizedColumns(const MatrixLayout& w, size_t bytes,
+                                     DType dtype) {
   const size_t panels =
       bytes / (size_t{1} * w.panel_width * w.k * ElementBytes(dtype));
   return static_cast<int32_t>(
@@ -200,7 +200,7 @@ GpuSpace::GpuSpace(const DecoderSpec& spec, const BackendShape& shape,
   // Less than a page would not be pinned.
   host_answers = logits > 0 ? std::max<size_t>(kBlockBytes, answers) : 0;
 
-  workspace = expanded = counters = 0;
+  workspace = dequantized = counters = 0;
   for (const MatrixLayout& w : images.Matrices()) {
     workspace =
         std::max(workspace,
@@ -213,8 +213,8 @@ GpuSpace::GpuSpace(const DecoderSpec& spec, const BackendShape& shape,
     if (splits > 1) {
       workspace = std::max(workspace, sizeof(float) * splits * few * w.n);
     }
-    const size_t columns = ExpandedColumns(w, kMaxExpanded, shape.dtype);
-    expanded = std::max(expanded, columns * w.k * element);
+    const size_t columns = DequantizedColumns(w, kMaxDequantized, shape.dtype);
+    dequantized = std::max(dequantized, columns * w.k * element);
     counters = std::max(counters, sizeof(int32_t) * groups);
   }
   // Splits of sequences, of as many as there are processors for, each with a

@@ -41,13 +41,13 @@ struct BackendShape {
 struct ImageLayouts {
   EmbeddingLayout embedding;
   LayerLayout layer;
-  LayerLayout expanded;  // of quantized weights: the layer in full
+  LayerLayout dequantized;  // of quantized weights: the layer in full
   std::vector<HeadSectionLayout> head;
 
   static ImageLayouts Of(const DecoderSpec& spec, const BackendShape& shape,
                          const PanelRules& rules);
-  // Calls `visit` for each matrix, those of `expanded` included, until it gives
-  // an error.
+  // Calls `visit` for each matrix, those of `dequantized` included, until it
+  // gives an error.
   absl::Status ForEachMatrix(
       absl::FunctionRef<absl::Status(MatrixLayout* w)> visit);
   // All that GEMMs are taken with.
@@ -110,7 +110,7 @@ struct GpuSpace : GpuLimits {
   // Of whatever is computed at the time: partial results of GEMMs and of
   // attention, at most.
   size_t workspace;
-  size_t expanded, counters;  // of quantized GEMMs; or 0
+  size_t dequantized, counters;  // of quantized GEMMs; or 0
   // What a step's kernels read, on the device and as much on the host: each of
   // kRingParts parts of the ring, and the data of recorded steps.
   size_t upload_part;
@@ -118,8 +118,8 @@ struct GpuSpace : GpuLimits {
 
   // Columns of a quantized matrix that are made full at a time, with so many
   // bytes for them: whole panels.
-  static int32_t ExpandedColumns(const MatrixLayout& w, size_t bytes,
-                                 DType dtype);
+  static int32_t DequantizedColumns(const MatrixLayout& w, size_t bytes,
+                                    DType dtype);
   // Attention is planned for whole steps of positions, so that plans stay the
   // same for a while.
   static int32_t PlannedContext(int32_t positions);

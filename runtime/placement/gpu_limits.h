@@ -29,7 +29,7 @@ struct GpuLimits {
   static constexpr size_t kMaxAttention = size_t{16} << 20;
   // Full panels of a quantized matrix that are multiplied with at a time:
   // enough columns to keep a device busy.
-  static constexpr size_t kMaxExpanded = size_t{64} << 20;
+  static constexpr size_t kMaxDequantized = size_t{64} << 20;
   // Parts that the ring of uploads is filled by.
   static constexpr int kRingParts = 4;
   static constexpr size_t kUploadAlignment = 256;

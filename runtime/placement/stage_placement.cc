@@ -107,7 +107,7 @@ class Placer {
     TierUse use;
     if (!s_.shape.has_device()) return use;
     use.Hold("workspace", s_.device_workspace);
-    use.Hold("expanded layer", RoundUpToBlock(s_.expanded));
+    use.Hold("expanded layer", RoundUpToBlock(s_.dequantized));
     for (const UnitPlacement& unit : p_.units) {
       use.Hold("weights", RoundUpToBlock(unit.device_end));
     }
@@ -129,7 +129,7 @@ class Placer {
     use.Hold("activations", s_.activation * (p_.stages_activations()
                                                  ? p_.resident_batches
                                                  : policy_.num_microbatches));
-    if (!s_.shape.has_device()) use.Hold("expanded layer", s_.expanded);
+    if (!s_.shape.has_device()) use.Hold("expanded layer", s_.dequantized);
     if (p_.embedding_on_disk) {
       use.Hold("embedding", s_.embedding_on_disk);
       use.Pass("the embedding as it is packed",

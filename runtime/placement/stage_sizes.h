@@ -50,7 +50,7 @@ struct StageSizes {
   uint64_t embedding_on_disk;  // what stays in memory with its table there
   // Of a layer that several micro-batches share, in full; or 0. A single one
   // dequantizes inside its products.
-  uint64_t expanded;
+  uint64_t dequantized;
   // Layers, then sections of the head: what the policy's shares of weights are
   // shares of.
   std::vector<size_t> units;

@@ -33,18 +33,18 @@ class PackedWeights {
   PackedWeights& operator=(const PackedWeights&) = delete;
 
   // What the computing calls find in images. All layers are alike; those of
-  // `expanded` have quantized weights made full, and no bytes if weights are
+  // `dequantized` have quantized weights made full, and no bytes if weights are
   // full anyway. Without an embedding or a head, these are empty.
   const ImageLayouts& images() const { return images_; }
   const EmbeddingLayout& embedding() const { return images_.embedding; }
   const LayerLayout& layer() const { return images_.layer; }
-  const LayerLayout& expanded() const { return images_.expanded; }
+  const LayerLayout& dequantized() const { return images_.dequantized; }
   const std::vector<HeadSectionLayout>& head() const { return images_.head; }
 
   // Sizes of images: multiples of 4096.
   size_t EmbeddingBytes() const { return embedding().bytes; }
   size_t LayerBytes() const { return layer().bytes; }
-  size_t ExpandedLayerBytes() const { return expanded().bytes; }
+  size_t DequantizedLayerBytes() const { return dequantized().bytes; }
   // The head's matrix is cut into sections of columns, none of which is much
   // larger than a layer: a large vocabulary's need not be in memory at once.
   int num_head_sections() const { return static_cast<int>(head().size()); }

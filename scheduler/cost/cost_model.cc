@@ -297,33 +297,34 @@ class StepCoster {
                     Seconds(bytes, compute.memory_bytes_per_second));
   }
 
-  // Quantized weights are expanded before the products: once for all
+  // Quantized weights are dequantized before the products: once for all
   // micro-batches, or for each; a single micro-batch's products do it.
-  bool Expands() const {
+  bool Dequantizes() const {
     if (policy_.compress_weights == WeightFormat::kFull) return false;
-    return policy_.num_microbatches > 1 || options_.expand_per_micro_batch ||
+    return policy_.num_microbatches > 1 ||
+           options_.dequantize_per_micro_batch ||
            machine_.compute().Products(policy_.dtype,
                                        policy_.compress_weights) == nullptr;
   }
 
   void Gemms() {
     const WeightFormat format =
-        Expands() ? WeightFormat::kFull : policy_.compress_weights;
+        Dequantizes() ? WeightFormat::kFull : policy_.compress_weights;
     const double rows = rows_ / batches_;
     // LM-Offload 3, eq. 16, with a measured rate.
-    double expand = 0;
-    if (Expands()) {
-      const bool each = options_.expand_per_micro_batch ||
+    double dequantize = 0;
+    if (Dequantizes()) {
+      const bool each = options_.dequantize_per_micro_batch ||
                         policy_.num_microbatches == 1 ||
                         policy_.schedule == Schedule::kRowByRow;
-      expand = Seconds((each ? batches_ : 1) * layers_ *
-                           WeightBytes(LayerElements(model_), policy_.dtype,
-                                       WeightFormat::kFull),
-                       machine_.compute().dequantize_bytes_per_second);
+      dequantize = Seconds((each ? batches_ : 1) * layers_ *
+                               WeightBytes(LayerElements(model_), policy_.dtype,
+                                           WeightFormat::kFull),
+                           machine_.compute().dequantize_bytes_per_second);
     }
     const double all = static_cast<double>(LayerElements(model_));
     const double seconds =
-        layers_ * GemmSeconds(all, format, rows, batches_) + expand;
+        layers_ * GemmSeconds(all, format, rows, batches_) + dequantize;
     Compute(&parts_.attention, FirstHalf() * seconds);
     Compute(&parts_.rest, (1 - FirstHalf()) * seconds);
   }

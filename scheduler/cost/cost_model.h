@@ -71,9 +71,9 @@ struct StepParts {
 // others, FlexGen above all.
 struct CostOptions {
   Overlap overlap = Overlap::kFull;  // kNone for a policy without overlap
-  // Quantized weights are expanded for each micro-batch, as FlexGen does, and
-  // not once for all of them.
-  bool expand_per_micro_batch = false;
+  // Quantized weights are dequantized for each micro-batch, as FlexGen does,
+  // and not once for all of them.
+  bool dequantize_per_micro_batch = false;
   // Prompts are attended on the device wherever their KV goes then.
   bool prefill_on_device = false;
   // Positions of K and V that are moved together, if any of them is.

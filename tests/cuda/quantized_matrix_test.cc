@@ -92,7 +92,7 @@ using Elements = testing::Types<float, __half, __nv_bfloat16>;
 TYPED_TEST_SUITE(QuantizedMatrixTest, Elements);
 
 // Bit for bit.
-TYPED_TEST(QuantizedMatrixTest, ExpandsAsTheCpuDoes) {
+TYPED_TEST(QuantizedMatrixTest, DequantizesAsTheCpuDoes) {
   using T = TypeParam;
   Random random(1);
   for (int i = 0; i < 24; ++i) {

@@ -132,22 +132,23 @@ absl::Status CpuBackend::CheckCall(const LayerImage& image,
   return checks_.Rows(x, batch.rows);
 }
 
-absl::Status CpuBackend::ExpandLayer(const ImageView& image, std::byte* out) {
+absl::Status CpuBackend::DequantizeLayer(const ImageView& image,
+                                         std::byte* out) {
   const LayerLayout& layer = weights_.layer();
-  const LayerLayout& expanded = weights_.expanded();
+  const LayerLayout& dequantized = weights_.dequantized();
   SLUICE_RETURN_IF_ERROR(checks_.Image("weights", image, layer.bytes));
   SLUICE_RETURN_IF_ERROR(
-      checks_.Check("an expanded layer", out, expanded.bytes));
+      checks_.Check("an expanded layer", out, dequantized.bytes));
   for (size_t i = 0; i < layer.vectors().size(); ++i) {
     const VectorLayout& from = *layer.vectors()[i];
     if (from.length == 0) continue;
-    std::memcpy(out + expanded.vectors()[i]->offset, image.At(from.offset),
+    std::memcpy(out + dequantized.vectors()[i]->offset, image.At(from.offset),
                 from.bytes());
   }
   for (size_t i = 0; i < layer.matrices().size(); ++i) {
     const MatrixLayout& from = *layer.matrices()[i];
     SLUICE_RETURN_IF_ERROR(gemm_->Dequantize(
-        from, image, *expanded.matrices()[i], out, 0, from.num_panels()));
+        from, image, *dequantized.matrices()[i], out, 0, from.num_panels()));
   }
   return absl::OkStatus();
 }

@@ -22,7 +22,7 @@ class CpuBackend : public Backend {
   static absl::StatusOr<BackendParts> Create(const DecoderSpec& spec,
                                              const BackendOptions& options);
 
-  absl::Status ExpandLayer(const ImageView& image, std::byte* out) override;
+  absl::Status DequantizeLayer(const ImageView& image, std::byte* out) override;
   absl::Status Embed(const ImageView& image, const BatchView& batch,
                      float* x) override;
   absl::Status ProjectQkv(int layer, const LayerImage& image,
@@ -73,7 +73,7 @@ class CpuBackend : public Backend {
     return qkv_.empty() ? wide_.as<float>() : qkv_[slot].as<float>();
   }
   const LayerLayout& LayoutOf(const LayerImage& image) const {
-    return image.expanded ? weights_.expanded() : weights_.layer();
+    return image.dequantized ? weights_.dequantized() : weights_.layer();
   }
   // Whether a layer's weights and its activations lie where they should.
   absl::Status CheckCall(const LayerImage& image, const BatchView& batch,

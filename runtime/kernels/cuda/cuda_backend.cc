@@ -161,7 +161,7 @@ absl::Status CudaBackend::MakeAttention(const GpuSpace& space) {
                                  .processors = device_.processors,
                                  .workspace = workspace_.data(),
                                  .workspace_bytes = wanted,
-                                 .expanded_bytes = space.expanded,
+                                 .dequantized_bytes = space.dequantized,
                                  .counter_bytes = space.counters}));
   BatchAttention::Options attention;
   attention.shape = shape;
@@ -212,25 +212,26 @@ absl::Status CudaBackend::MakeRotaryTable(const GpuSpace& space,
   return absl::OkStatus();
 }
 
-absl::Status CudaBackend::ExpandLayer(const ImageView& image, std::byte* out) {
+absl::Status CudaBackend::DequantizeLayer(const ImageView& image,
+                                          std::byte* out) {
   const LayerLayout& layer = weights_.layer();
-  const LayerLayout& expanded = weights_.expanded();
+  const LayerLayout& dequantized = weights_.dequantized();
   SLUICE_RETURN_IF_ERROR(Enter());
   SLUICE_RETURN_IF_ERROR(checks_.Image("weights", image, layer.bytes));
   SLUICE_RETURN_IF_ERROR(
-      checks_.Check("an expanded layer", out, expanded.bytes));
+      checks_.Check("an expanded layer", out, dequantized.bytes));
   for (size_t i = 0; i < layer.vectors().size(); ++i) {
     const VectorLayout& from = *layer.vectors()[i];
     if (from.length == 0) continue;
     SLUICE_RETURN_IF_ERROR(
-        CudaStatus(cudaMemcpyAsync(out + expanded.vectors()[i]->offset,
+        CudaStatus(cudaMemcpyAsync(out + dequantized.vectors()[i]->offset,
                                    image.At(from.offset), from.bytes(),
                                    cudaMemcpyDeviceToDevice, place_.stream),
                    "copying a layer's vectors"));
   }
   for (size_t i = 0; i < layer.matrices().size(); ++i) {
-    SLUICE_RETURN_IF_ERROR(gemm_->Expand(*layer.matrices()[i], image,
-                                         out + expanded.matrices()[i]->offset));
+    SLUICE_RETURN_IF_ERROR(gemm_->Dequantize(
+        *layer.matrices()[i], image, out + dequantized.matrices()[i]->offset));
   }
   return absl::OkStatus();
 }

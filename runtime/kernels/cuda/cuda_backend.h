@@ -51,7 +51,7 @@ class CudaBackend : public Backend {
                                              const Place& place);
   ~CudaBackend() override;
 
-  absl::Status ExpandLayer(const ImageView& image, std::byte* out) override;
+  absl::Status DequantizeLayer(const ImageView& image, std::byte* out) override;
   absl::Status Embed(const ImageView& image, const BatchView& batch,
                      float* x) override;
   absl::Status ProjectQkv(int layer, const LayerImage& image,
@@ -106,7 +106,7 @@ class CudaBackend : public Backend {
     return qkv_.empty() ? wide_.as<float>() : qkv_[slot].as<float>();
   }
   const LayerLayout& LayoutOf(const LayerImage& image) const {
-    return image.expanded ? weights_.expanded() : weights_.layer();
+    return image.dequantized ? weights_.dequantized() : weights_.layer();
   }
   absl::Status CheckCall(const LayerImage& image, const BatchView& batch,
                          const float* x) const;

@@ -289,7 +289,7 @@ MachineProfile PaperMachine(absl::string_view hardware,
 
 CostOptions FlexGenOptions(const MachineProfile& machine,
                            const FittedConstants& constants) {
-  return {.expand_per_micro_batch = true,
+  return {.dequantize_per_micro_batch = true,
           .prefill_on_device = true,
           .page_positions = 1,
           .activation_bytes = 2,

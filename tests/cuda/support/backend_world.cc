@@ -137,7 +137,7 @@ void BackendWorld::Load(const TensorSource& source) {
           return b.PackHead(section, source, progress, to);
         }));
   }
-  if (options_.expand) expanded_ = Allocate(b.ExpandedLayerBytes());
+  if (options_.dequantize) dequantized_ = Allocate(b.DequantizedLayerBytes());
   std::mt19937 random(options_.seed);
   const int sequence_pages =
       (options_.max_model_len + kPageTokens - 1) / kPageTokens;
@@ -219,9 +219,9 @@ void BackendWorld::RunLayer(int layer, std::vector<BatchView>& batches,
                             std::vector<std::vector<SegmentView>>& segments,
                             std::vector<Piece>& x) {
   Backend::LayerImage image = {layers_[layer].view, false};
-  if (options_.expand) {
-    ExpectOk(backend_->ExpandLayer(image.view, expanded_.data()));
-    image = {ImageView::Whole(expanded_.data()), true};
+  if (options_.dequantize) {
+    ExpectOk(backend_->DequantizeLayer(image.view, dequantized_.data()));
+    image = {ImageView::Whole(dequantized_.data()), true};
   }
   const auto slot = [&](size_t k) {
     return static_cast<int32_t>(k % options_.attention_slots);

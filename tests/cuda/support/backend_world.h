@@ -42,7 +42,7 @@ struct WorldOptions {
   int32_t head_rows = 16;
   int32_t max_model_len = 160;
   int32_t attention_slots = 1;
-  bool expand = false;      // layers' quantized weights, once for all batches
+  bool dequantize = false;  // layers' quantized weights, once for all batches
   bool cut_images = false;  // into two pieces of memory, anywhere
   unsigned seed = 0;        // of tokens, pages and cuts
   int num_sequences = 0;
@@ -123,7 +123,7 @@ class BackendWorld {
   Backend* backend_ = nullptr;  // its
   Image embedding_;
   std::vector<Image> layers_, head_;
-  Piece expanded_;
+  Piece dequantized_;
   std::vector<Piece> pages_;  // by layer
   std::vector<Piece> x_;      // by micro-batch
   std::vector<Sequence> sequences_;

@@ -310,7 +310,7 @@ TEST_F(CostModelTest, WhatCallsAndRowsCostBeside) {
               2 * 2 * 1e-3 + 2 * 16 * 64 * 1e-8 + 5e-3, 1e-9);
 }
 
-TEST_F(CostModelTest, QuantizedWeightsAreExpandedOnceForSeveral) {
+TEST_F(CostModelTest, QuantizedWeightsAreDequantizedOnceForSeveral) {
   stage_.layers = {1, 3};
   stage_.policy.compress_weights = WeightFormat::kInt4;
   machine_.host.products[2].flops_by_rows = RateCurve::Constant(5e8);
@@ -319,12 +319,12 @@ TEST_F(CostModelTest, QuantizedWeightsAreExpandedOnceForSeveral) {
   EXPECT_NEAR(Seconds(Resource::kDeviceCompute, in_memory_),
               2 * 2 * kLayerElements * 16 / 1e9 + full / 2e7 + attention, 1e-9);
   // FlexGen does for each.
-  stage_.options.expand_per_micro_batch = true;
+  stage_.options.dequantize_per_micro_batch = true;
   EXPECT_NEAR(Seconds(Resource::kDeviceCompute, in_memory_),
               2 * 2 * kLayerElements * 16 / 1e9 + 2 * full / 2e7 + attention,
               1e-9);
   // A single micro-batch: inside its products, at their rate.
-  stage_.options.expand_per_micro_batch = false;
+  stage_.options.dequantize_per_micro_batch = false;
   stage_.policy.num_microbatches = 1;
   step_.micro_batches = 1;
   EXPECT_NEAR(Seconds(Resource::kDeviceCompute, in_memory_),
@@ -375,7 +375,7 @@ TEST_F(CostModelTest, AFormatWithoutARateTakesTheNearest) {
   stage_.policy.dtype = DType::kFloat32;
   EXPECT_GT(Seconds(Resource::kDeviceCompute, in_memory_), 0.5 * full);
   stage_.policy.dtype = DType::kBFloat16;
-  // Quantized products that nobody measured: expanded first.
+  // Quantized products that nobody measured: dequantized first.
   machine_.host.products.resize(1);
   stage_.policy.compress_weights = WeightFormat::kInt4;
   stage_.policy.num_microbatches = 1;

@@ -53,8 +53,8 @@ absl::StatusOr<std::unique_ptr<PackedGemm>> PackedGemm::Create(
                           .workspace_bytes = options.workspace_bytes}));
   if (options.counter_bytes == 0) return self;
   SLUICE_ASSIGN_OR_RETURN(
-      self->expanded_,
-      options.device->Allocate("workspace", options.expanded_bytes));
+      self->dequantized_,
+      options.device->Allocate("workspace", options.dequantized_bytes));
   SLUICE_ASSIGN_OR_RETURN(
       self->counters_,
       options.device->Allocate("workspace", options.counter_bytes));
@@ -65,15 +65,15 @@ absl::Status PackedGemm::ForEachPiece(const MatrixLayout& w,
                                       const ImageView& image, Piece piece) {
   if (w.format != WeightFormat::kFull) {
     const int32_t columns =
-        GpuSpace::ExpandedColumns(w, expanded_.bytes(), options_.dtype);
+        GpuSpace::DequantizedColumns(w, dequantized_.bytes(), options_.dtype);
     for (int32_t first = 0; first < w.n; first += columns) {
       const int32_t count = std::min(columns, w.n - first);
       SLUICE_RETURN_IF_ERROR(WithElement(options_.dtype, [&](auto* type) {
         return DequantizeMatrix(
             Quantized(w, image, first / w.panel_width, count),
-            static_cast<decltype(type)>(expanded_.data()), options_.stream);
+            static_cast<decltype(type)>(dequantized_.data()), options_.stream);
       }));
-      SLUICE_RETURN_IF_ERROR(piece(first, count, expanded_.data()));
+      SLUICE_RETURN_IF_ERROR(piece(first, count, dequantized_.data()));
     }
     return absl::OkStatus();
   }
@@ -152,8 +152,8 @@ absl::Status PackedGemm::ToTyped(const Call& call, Epilogue epilogue,
       });
 }
 
-absl::Status PackedGemm::Expand(const MatrixLayout& w, const ImageView& image,
-                                void* out) {
+absl::Status PackedGemm::Dequantize(const MatrixLayout& w,
+                                    const ImageView& image, void* out) {
   return WithElement(options_.dtype, [&](auto* type) {
     return DequantizeMatrix(Quantized(w, image, 0, w.n),
                             static_cast<decltype(type)>(out), options_.stream);

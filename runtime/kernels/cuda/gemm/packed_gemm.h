@@ -35,7 +35,7 @@ class PackedGemm {
     size_t workspace_bytes = 0;
     // Scratch memory for quantized matrices, as GpuSpace says of all that will
     // be multiplied with.
-    size_t expanded_bytes = 0;
+    size_t dequantized_bytes = 0;
     size_t counter_bytes = 0;
   };
   // kResourceExhausted if the device has no room for scratch memory.
@@ -77,7 +77,8 @@ class PackedGemm {
   void AllowTiming(bool allow) { engine_->AllowTiming(allow); }
 
   // The full matrix [n, k], in the dtype, from a quantized one.
-  absl::Status Expand(const MatrixLayout& w, const ImageView& image, void* out);
+  absl::Status Dequantize(const MatrixLayout& w, const ImageView& image,
+                          void* out);
 
  private:
   // Columns [first, first + columns) of a GEMM, with their weights.
@@ -91,8 +92,8 @@ class PackedGemm {
 
   const Options options_;
   std::unique_ptr<CublasGemm> engine_;
-  DeviceBuffer expanded_;  // some panels of a quantized matrix
-  DeviceBuffer counters_;  // QuantizedGemm's, zero
+  DeviceBuffer dequantized_;  // some panels of a quantized matrix
+  DeviceBuffer counters_;     // QuantizedGemm's, zero
 };
 
 }  // namespace sluice

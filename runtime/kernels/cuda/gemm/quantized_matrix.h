@@ -59,7 +59,7 @@ absl::StatusOr<QuantizedGemmPlan> PlanQuantizedGemm(const QuantizedMatrix& w,
 
 // y = x w^T + bias, or, to accumulate, y += x w^T + bias: x is [rows, k] of T,
 // y float [rows, n], with `y_stride` elements from row to row; `bias`, float
-// [n], may be null. Weights are expanded in registers, GEMMs are float32;
+// [n], may be null. Weights are dequantized in registers, GEMMs are float32;
 // the order of a sum depends on the plan only.
 //
 // `counters`, of w.groups() integers, is zero before and after; launches on
