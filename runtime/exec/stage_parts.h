@@ -39,8 +39,8 @@ struct StageParts {
   std::shared_ptr<ActivationPool> buffers;    // for input and output
   std::unique_ptr<EmbeddingStore> embedding;  // null but on the first stage
   MemoryCharge activation_charge;
-  WorkBuffer
-      dequantized;  // a layer's full weights, if they are dequantized at all
+  // A layer's full weights, if they are dequantized at all.
+  WorkBuffer dequantized;
   bool dequantizes = false;
   PageTables::TierPages pages = {};
   RealisedPlacement placement;

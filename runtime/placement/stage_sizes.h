@@ -8,6 +8,7 @@
 #include "common/types.h"
 #include "runtime/kv/kv_layout.h"
 #include "runtime/model/decoder_spec.h"
+#include "runtime/placement/backend_kind.h"
 #include "runtime/placement/backend_space.h"
 
 // How large the things are that a stage keeps and works with, wherever they

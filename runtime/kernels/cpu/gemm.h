@@ -18,7 +18,7 @@
 #include "runtime/weights/image_view.h"
 #include "runtime/weights/matrix_packer.h"
 
-// Matrix GEMMs y = a * W^T by oneDNN, with W packed once, in memory that
+// GEMMs y = a * W^T by oneDNN, with W packed once, in memory that
 // someone else owns.
 //
 // oneDNN runs single-threaded; the threads are ours, because a stage shares its

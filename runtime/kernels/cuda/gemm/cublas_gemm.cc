@@ -97,7 +97,7 @@ class Preference {
 }  // namespace
 
 // cuBLASLt's matrices are column-major: y's columns are our rows. So y^T, [n,
-// rows], is the GEMM of w, which it sees as [k, n] and transposes, and x^T,
+// rows], is the product of w, which it sees as [k, n] and transposes, and x^T,
 // [k, rows].
 class CublasGemm::Problem {
  public:

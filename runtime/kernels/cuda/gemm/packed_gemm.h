@@ -60,7 +60,7 @@ class PackedGemm {
     size_t spare_bytes = 0;
   };
   // y = x w^T + bias, or y += x w^T + bias: float [rows, n], with
-  // GEMM.y_stride; `bias`, float [n], may be null.
+  // call.y_stride; `bias`, float [n], may be null.
   absl::Status ToFloat(const Call& call, const float* bias, bool accumulate,
                        float* y);
   // y = epilogue(x w^T + bias): [rows, n] in the dtype; `bias`, [n] in the
