@@ -33,8 +33,7 @@ struct Size {
     return halved ? columns / 2 * element / sizeof(float) : columns;
   }
   size_t InputBytes(size_t element) const {
-    return static_cast<size_t>(
-               GemmEngine::ReadableRows(ProductProbe::kMostRows)) *
+    return static_cast<size_t>(ReadableRows(ProductProbe::kMostRows)) *
            static_cast<size_t>(k) * element;
   }
 };

@@ -53,10 +53,6 @@ class GemmEngine : public MatrixPacker {
   static constexpr int32_t kPanelWidth = kPanelColumns;
   // Rows in the largest tile.
   static constexpr int32_t kTileRows = kGemmTileRows;
-  // Rows that must be readable in the input of a GEMM of `rows`.
-  static constexpr int32_t ReadableRows(int32_t rows) {
-    return sluice::ReadableRows(rows);
-  }
   // kUnimplemented if oneDNN has no GEMMs of this dtype on this machine.
   // `pool` must outlive the engine.
   static absl::StatusOr<std::unique_ptr<GemmEngine>> Create(
@@ -77,7 +73,8 @@ class GemmEngine : public MatrixPacker {
   // float32 with `cols` floats from row to row. May overwrite it.
   using Epilogue = absl::FunctionRef<void(
       int32_t row, int32_t rows, int32_t col, int32_t cols, float* tile)>;
-  // a: [rows, k] in dtype, rows contiguous, with memory for ReadableRows(rows).
+  // a: [rows, k] in dtype, rows contiguous, with memory for ReadableRows(rows)
+  // of them.
   absl::Status Multiply(const MatrixLayout& w, const ImageView& image,
                         const void* a, int32_t rows, Epilogue epilogue);
 

@@ -132,10 +132,9 @@ absl::Status GemmShape::KeepInvariantTiles() {
   memory rows_source(
       {{max_rows, k_}, memory::data_type::f32, memory::format_tag::ab}, engine_,
       rows.data());
-  memory room({{GemmEngine::ReadableRows(max_rows), k_},
-               DnnlType(dtype_),
-               memory::format_tag::ab},
-              engine_);
+  memory room(
+      {{ReadableRows(max_rows), k_}, DnnlType(dtype_), memory::format_tag::ab},
+      engine_);
   memory a({{max_rows, k_}, DnnlType(dtype_), memory::format_tag::ab}, engine_,
            room.get_data_handle());
   const dnnl::reorder convert(rows_source, a);

@@ -92,8 +92,7 @@ class Fixture {
     const auto* from = bits_.empty()
                            ? reinterpret_cast<const std::byte*>(a_.data())
                            : reinterpret_cast<const std::byte*>(bits_.data());
-    std::vector<std::byte> input(GemmEngine::ReadableRows(rows) * shape_.k *
-                                 element);
+    std::vector<std::byte> input(ReadableRows(rows) * shape_.k * element);
     std::memcpy(input.data(), from + first * shape_.k * element,
                 rows * shape_.k * element);
     std::vector<float> out(static_cast<size_t>(rows) * shape_.n, NAN);
