@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/kv/batch_view.h"
-#include "runtime/sample/pick.h"
+#include "runtime/sample/sample_token.h"
 #include "runtime/weights/image_view.h"
 
 // Few files include this one, and it includes few: an edit of the interface
@@ -90,12 +90,12 @@ class Backend {
   // And what becomes of them, once after the last section.
   struct LogitRow {
     // What may be answered where the logits are; none: the host wants them.
-    std::optional<PickRequest> request;
+    std::optional<SampleRequest> request;
     // Set, one or the other: the answer; or the logits, [vocab] in host memory,
     // for the caller to overwrite, until the next computing call.
-    Pick pick;
+    TokenSample sample;
     std::span<float> logits;
-    bool picked() const { return logits.empty(); }
+    bool sampled() const { return logits.empty(); }
   };
   // Of input rows [0, rows.size()), of which there are logits. Brings those
   // that the host wants; a backend whose logits are the host's gives all. Waits

@@ -196,7 +196,7 @@ GpuSpace::GpuSpace(const DecoderSpec& spec, const BackendShape& shape,
                    head_rows * spec.embed_dim * element});
   inner = (spec.gated_mlp ? rows : few) * spec.intermediate_size * element;
   logits = LogitsBytes(spec, shape);
-  answers = logits > 0 ? head_rows * kPickBytes : 0;
+  answers = logits > 0 ? head_rows * kTokenSampleBytes : 0;
   // Less than a page would not be pinned.
   host_answers = logits > 0 ? std::max<size_t>(kBlockBytes, answers) : 0;
 
@@ -242,9 +242,9 @@ GpuSpace::GpuSpace(const DecoderSpec& spec, const BackendShape& shape,
   }
   workspace = std::max(workspace, for_attention);
   const size_t tokens = sizeof(int32_t) * rows;
-  const size_t picks = logits > 0 ? kRowPickBytes * head_rows : 0;
+  const size_t samples = logits > 0 ? kRowSampleBytes * head_rows : 0;
   upload_part = RoundUpTo(
-      std::max({2 * tokens, picks,
+      std::max({2 * tokens, samples,
                 AttentionUpload(shape.max_rows, shape.max_model_len)}),
       kUploadAlignment);
   step_data = 2 * upload_part;

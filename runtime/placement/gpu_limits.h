@@ -33,11 +33,11 @@ struct GpuLimits {
   // Parts that the ring of uploads is filled by.
   static constexpr int kRingParts = 4;
   static constexpr size_t kUploadAlignment = 256;
-  // Sizes of AttentionSegment, KvRun, RowPick and Pick.
+  // Sizes of AttentionSegment, KvRun, RowSample and TokenSample.
   static constexpr size_t kSegmentBytes = 24;
   static constexpr size_t kRunBytes = 12;
-  static constexpr size_t kRowPickBytes = 40;
-  static constexpr size_t kPickBytes = 8;
+  static constexpr size_t kRowSampleBytes = 40;
+  static constexpr size_t kTokenSampleBytes = 8;
 };
 
 }  // namespace sluice

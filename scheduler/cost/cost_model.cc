@@ -400,9 +400,10 @@ class StepCoster {
   }
 
   // FlexGen A.3 has no LM head: rows of all micro-batches share its passes, and
-  // tokens are picked where their logits are (runtime/exec/stage_head.cc). Rows
-  // whose logits a device must bring to the host, for penalties or likeliest
-  // tokens, are as the others: what requests will ask for is not in a workload.
+  // tokens are sampled where their logits are (runtime/exec/stage_head.cc).
+  // Rows whose logits a device must bring to the host, for penalties or
+  // likeliest tokens, are as the others: what requests will ask for is not in a
+  // workload.
   void Head() {
     if (!last_ || step_.head_rows <= 0) return;
     const double passes = HeadPasses();

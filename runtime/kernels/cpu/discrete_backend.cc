@@ -59,7 +59,8 @@ absl::Status DiscreteBackend::TakeLogits(std::span<LogitRow> rows) {
     LogitRow& row = rows[i];
     if (!row.request.has_value()) return;
     row.logits = {};
-    row.pick = PickToken(*row.request, on_device_[i].logits, scratch_[thread]);
+    row.sample =
+        SampleToken(*row.request, on_device_[i].logits, scratch_[thread]);
   });
   return done.Wait();
 }

@@ -128,7 +128,7 @@ absl::Status CudaBackend::MakeHead(const GpuSpace& space) {
   SLUICE_ASSIGN_OR_RETURN(host_answers_,
                           HostBuffer::Create("logits", space.host_answers,
                                              options_.budget, options_.device));
-  picks_.reserve(options_.head_rows);
+  samples_.reserve(options_.head_rows);
   return absl::OkStatus();
 }
 
@@ -455,29 +455,30 @@ absl::Status CudaBackend::HeadLogits(const ImageView& image, int section,
 
 absl::Status CudaBackend::TakeLogits(std::span<LogitRow> rows) {
   SLUICE_RETURN_IF_ERROR(Enter());
-  picks_.clear();
+  samples_.clear();
   for (size_t i = 0; i < rows.size(); ++i) {
     if (!rows[i].request.has_value()) continue;
-    picks_.push_back({*rows[i].request, static_cast<int32_t>(i)});
+    samples_.push_back({*rows[i].request, static_cast<int32_t>(i)});
   }
-  if (!picks_.empty()) {
-    SLUICE_ASSIGN_OR_RETURN(const std::byte* const picks,
-                            ring_->Put(std::as_bytes(std::span(picks_))));
-    SLUICE_RETURN_IF_ERROR(PickTokens(logits_.as<float>(), spec_.vocab_size,
-                                      reinterpret_cast<const RowPick*>(picks),
-                                      static_cast<int32_t>(picks_.size()),
-                                      answers_.as<Pick>(), place_.stream));
+  if (!samples_.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(const std::byte* const samples,
+                            ring_->Put(std::as_bytes(std::span(samples_))));
+    SLUICE_RETURN_IF_ERROR(
+        SampleTokens(logits_.as<float>(), spec_.vocab_size,
+                     reinterpret_cast<const RowSample*>(samples),
+                     static_cast<int32_t>(samples_.size()),
+                     answers_.as<TokenSample>(), place_.stream));
     SLUICE_RETURN_IF_ERROR(
         CudaStatus(cudaMemcpyAsync(host_answers_.data(), answers_.data(),
-                                   picks_.size() * sizeof(Pick),
+                                   samples_.size() * sizeof(TokenSample),
                                    cudaMemcpyDeviceToHost, place_.stream),
                    "copying tokens to the host"));
   }
   SLUICE_RETURN_IF_ERROR(CopyLogits(rows));
   SLUICE_RETURN_IF_ERROR(Finish());
-  for (size_t i = 0; i < picks_.size(); ++i) {
-    LogitRow& row = rows[picks_[i].row];
-    row.pick = host_answers_.as<Pick>()[i];
+  for (size_t i = 0; i < samples_.size(); ++i) {
+    LogitRow& row = rows[samples_[i].row];
+    row.sample = host_answers_.as<TokenSample>()[i];
     row.logits = {};
   }
   return absl::OkStatus();

@@ -31,9 +31,9 @@ namespace sluice {
 // of a batch is copied at once. They wait only where the device is far behind
 // (UploadRing), or for the first GEMM of a shape, of which several
 // algorithms are timed (CublasGemm), and for what TakeLogits gives. Tokens
-// are picked on the device, with the host's random numbers, where that takes no
-// more than a PickRequest says: the logits of a large vocabulary take the copy
-// stream as long as a step takes.
+// are sampled on the device, with the host's random numbers, where that takes
+// no more than a SampleRequest says: the logits of a large vocabulary take the
+// copy stream as long as a step takes.
 //
 // Memory is BackendOptions::device's, taken at once: activations between the
 // calls, work space, the ring, and scratch memory for quantized matrices.
@@ -153,8 +153,8 @@ class CudaBackend : public Backend {
   DeviceBuffer answers_;
   HostBuffer host_logits_;
   HostBuffer host_answers_;
-  std::vector<RowPick> picks_;  // on their way to the ring
-  DeviceBuffer workspace_;      // of whatever is computed at the time
+  std::vector<RowSample> samples_;  // on their way to the ring
+  DeviceBuffer workspace_;          // of whatever is computed at the time
   std::unique_ptr<UploadRing> ring_;
   std::unique_ptr<PackedGemm> gemm_;
   std::optional<BatchAttention> attention_;

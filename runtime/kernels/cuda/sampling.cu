@@ -452,8 +452,8 @@ __device__ void KeepTopP(const Row& row, float top_p, Kept* kept,
       [&](Sum) { return count - 1; }, shared);
 }
 
-__device__ int DrawFrom(const Row& row, const PickRequest& request, float peak,
-                        float unit, Shared& shared) {
+__device__ int DrawFrom(const Row& row, const SampleRequest& request,
+                        float peak, float unit, Shared& shared) {
   Kept kept;
   kept.peak = peak;
   kept.temperature = request.temperature;
@@ -485,8 +485,9 @@ __device__ int DrawFrom(const Row& row, const PickRequest& request, float peak,
 }
 
 // `largest`: ListTopK's.
-__device__ int DrawToken(const Row& row, const PickRequest& request, float peak,
-                         float largest, float unit, Shared& shared) {
+__device__ int DrawToken(const Row& row, const SampleRequest& request,
+                         float peak, float largest, float unit,
+                         Shared& shared) {
   int listed = -1;
   if (request.top_k > 0 && request.top_k < row.n) {
     listed = ListTopK(row, request.top_k, largest, shared);
@@ -498,12 +499,12 @@ __device__ int DrawToken(const Row& row, const PickRequest& request, float peak,
 }
 
 __global__ void __launch_bounds__(kMaxThreads)
-    PickKernel(const float* logits, int n, const RowPick* picks, float unit,
-               Pick* out) {
+    SampleKernel(const float* logits, int n, const RowSample* samples,
+                 float unit, TokenSample* out) {
   __shared__ Shared shared;
-  const RowPick pick = picks[blockIdx.x];
-  const PickRequest& request = pick.request;
-  const Row row = MakeRow(logits + static_cast<int64_t>(pick.row) * n, n);
+  const RowSample sample = samples[blockIdx.x];
+  const SampleRequest& request = sample.request;
+  const Row row = MakeRow(logits + static_cast<int64_t>(sample.row) * n, n);
 
   // The largest, and of equal ones the first; NaN is larger than all.
   float largest = -INFINITY;
@@ -522,7 +523,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   }
   if (nan) best = ~Sum{0};
   best = BlockMax(best, shared);
-  Pick answer;
+  TokenSample answer;
   answer.token = -1;
   answer.logprob = NAN;
   const float peak = FloatAt(static_cast<unsigned>(best >> 32));
@@ -554,9 +555,9 @@ __global__ void __launch_bounds__(kMaxThreads)
 
 }  // namespace
 
-absl::Status PickTokens(const float* logits, int32_t vocab,
-                        const RowPick* picks, int32_t count, Pick* out,
-                        cudaStream_t stream) {
+absl::Status SampleTokens(const float* logits, int32_t vocab,
+                          const RowSample* samples, int32_t count,
+                          TokenSample* out, cudaStream_t stream) {
   constexpr int32_t kMaxTokens = 1 << 30;
   if (vocab <= 0 || vocab > kMaxTokens) {
     return InvalidArgument("picking one of ", vocab, " tokens");
@@ -569,8 +570,8 @@ absl::Status PickTokens(const float* logits, int32_t vocab,
   // Some more than a weight of 1 for each token are less than 2^63.
   int bits = 62;
   for (int32_t rest = vocab; rest > 0; rest /= 2) --bits;
-  return Launch(&PickKernel, static_cast<unsigned>(count), threads, 0, stream,
-                logits, vocab, picks, std::ldexp(1.0f, bits), out);
+  return Launch(&SampleKernel, static_cast<unsigned>(count), threads, 0, stream,
+                logits, vocab, samples, std::ldexp(1.0f, bits), out);
 }
 
 }  // namespace sluice

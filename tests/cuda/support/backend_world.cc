@@ -262,7 +262,7 @@ void BackendWorld::TakeLogits(std::vector<Backend::LogitRow>& rows) {
 }
 
 void BackendWorld::AppendLogits(int32_t rows, std::vector<float>* logits) {
-  // Once with picks from some of them, and then as they are.
+  // Once with samples from some of them, and then as they are.
   std::vector<Backend::LogitRow> asked(rows);
   std::vector<std::vector<float>> brought;
   if (device_ != nullptr) {
@@ -283,9 +283,9 @@ void BackendWorld::AppendLogits(int32_t rows, std::vector<float>* logits) {
     ASSERT_EQ(row.size(), static_cast<size_t>(spec_.vocab_size));
     logits->insert(logits->end(), row.begin(), row.end());
     if (device_ == nullptr) continue;
-    ASSERT_EQ(asked[i].picked(), asked[i].request.has_value());
-    if (asked[i].picked()) {
-      judge_.Expect(*asked[i].request, row, asked[i].pick);
+    ASSERT_EQ(asked[i].sampled(), asked[i].request.has_value());
+    if (asked[i].sampled()) {
+      judge_.Expect(*asked[i].request, row, asked[i].sample);
     } else {
       EXPECT_TRUE(std::equal(row.begin(), row.end(), brought[i].begin(),
                              brought[i].end()));

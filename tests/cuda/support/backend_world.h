@@ -16,7 +16,7 @@
 #include "runtime/model/checkpoint/tensor_source.h"
 #include "runtime/model/decoder_spec.h"
 #include "tests/cuda/support/parity.h"
-#include "tests/cuda/support/pick_judge.h"
+#include "tests/cuda/support/sample_judge.h"
 
 // A model that is run through a backend call by call, as a stage does it, for
 // comparing backends.
@@ -50,7 +50,7 @@ struct WorldOptions {
 
 // What a step gave: of each micro-batch, the residual stream after the last
 // layer, without rows of padding; and the logits of each segment's last row. On
-// a device, picks from some of these were asked for, too, and judged.
+// a device, samples from some of these were asked for, too, and judged.
 struct WorldOutput {
   std::vector<std::vector<float>> x;
   std::vector<float> logits;
@@ -118,7 +118,7 @@ class BackendWorld {
   MemoryBudget memory_{Tier::kHost, uint64_t{1} << 32};
   uint32_t random_ = 0;
   Random requests_;
-  PickJudge judge_;
+  SampleJudge judge_;
   BackendParts parts_;
   Backend* backend_ = nullptr;  // its
   Image embedding_;

@@ -138,7 +138,7 @@ TEST_P(StageLateTest, StepsWithoutANewTokenAreDoneAtTheirEnd) {
 }
 
 // Nor are logits that nobody brings read before they are there.
-TEST_P(StageLateTest, PicksAreOfWhatWasComputed) {
+TEST_P(StageLateTest, SamplesAreOfWhatWasComputed) {
   StageChain::Options options;
   options.policy = With("w=100/0/0 c=100/0/0 h=100/0/0");
   options.max_model_len = 64;

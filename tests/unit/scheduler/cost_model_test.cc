@@ -450,7 +450,7 @@ TEST_F(DeviceCostTest, KvAttendedOnTheDeviceCrosses) {
               base_in + 0.5 * read / 2e6 + 0.25 * read / 4e6, 1e-9);
 }
 
-TEST_F(DeviceCostTest, TokensArePickedThere) {
+TEST_F(DeviceCostTest, TokensAreSampledThere) {
   stage_.layers = {2, 4};
   const double before = Seconds(Resource::kDeviceCompute, on_device_);
   const double host = Seconds(Resource::kHostCompute, on_device_);
