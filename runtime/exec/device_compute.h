@@ -8,9 +8,9 @@
 
 namespace sluice {
 
-// What a device has been told to compute, for those who copy what it makes, or
-// let others have memory that it reads: both only after Finish(). Used by the
-// thread that drives the backend.
+// The work that a device was told to compute, for those who copy what it makes,
+// or let others have memory that it reads: both only after Finish(). Used by
+// the thread that drives the backend.
 class DeviceCompute {
  public:
   // Nothing is ever computed.

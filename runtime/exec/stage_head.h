@@ -56,7 +56,7 @@ class StageHead {
 
   // Begins a step, whose tokens and scores go to `result`.
   void Begin(StepResult* result);
-  // How often a step's rows go through the head's sections.
+  // Returns how often a step's rows go through the head's sections.
   int Passes(const StepPlan& plan) const;
   // Takes the rows of a micro-batch that are to be sampled or scored. `x`,
   // [rows, hidden], is read by a computing call of the backend; the results may

@@ -20,10 +20,10 @@
 
 namespace sluice {
 
-// What a stage is made of; see LoadStage. Nothing is null but what says so.
+// The parts of a stage; see LoadStage. None is null unless it says so.
 struct StageParts {
-  // What the stage's time went into: its own seconds, and what its streams and
-  // copy streams say of themselves.
+  // Returns what the stage's time went into: its own seconds, and what its
+  // streams and its device say of themselves.
   SweepStats Totals() const;
 
   // Destroyed last.

@@ -16,8 +16,8 @@
 
 namespace sluice {
 
-// Where a stage's arithmetic happens. One call per part of a layer and
-// micro-batch, or larger, so that what lies inside can be fused.
+// A backend does a stage's arithmetic. There is one call per part of a layer
+// and micro-batch, or larger, so that what lies inside can be fused.
 //
 // A backend owns work space only. Weights come as images of PackedWeights,
 // shown for the time of a call (ImageView), K and V as pages (SegmentView). x
@@ -63,7 +63,7 @@ class Backend {
   virtual absl::Status Mlp(int layer, const LayerImage& image,
                            const BatchView& batch, float* x) = 0;
 
-  // What lies between the three steps, for attention elsewhere (another
+  // The data between the three steps, for attention elsewhere (another
   // backend's Attend, on a copy of the rows): the q, k and v of each row of the
   // micro-batch in `slot`, before positions are applied, and what attention
   // gave it. Where the backend computes; valid as long as it lives.
@@ -97,9 +97,9 @@ class Backend {
     std::span<float> logits;
     bool sampled() const { return logits.empty(); }
   };
-  // Of input rows [0, rows.size()), of which there are logits. Brings those
-  // that the host wants; a backend whose logits are the host's gives all. Waits
-  // for what it gives, as Finish().
+  // Takes the logits of input rows [0, rows.size()). Brings those that the host
+  // wants; a backend whose logits are the host's gives all. Waits for what it
+  // gives, as Finish().
   virtual absl::Status TakeLogits(std::span<LogitRow> rows) = 0;
 
   // A step's layers as one, for steps all of whose weights, pages and residual

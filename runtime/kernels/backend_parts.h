@@ -21,12 +21,12 @@ class Device;
 struct BackendOptions : BackendShape {
   std::vector<int> cores;          // one for each thread, or empty
   MemoryBudget* budget = nullptr;  // for the work space; outlives the backend
-  // Of kinds with memory of their own: where the work space lies, and all
-  // that the computing calls take. What then is charged to `budget` is for
-  // packing and for what is on its way between both. Outlives the backend.
+  // For kinds with memory of their own: the work space lies here, and all that
+  // the computing calls take. What then is charged to `budget` is for packing
+  // and for what is on its way between both. Outlives the backend.
   Device* device = nullptr;
-  // Of a backend without that, beside a device: what is copied between both,
-  // which is attention_rows(). Outlives the backend.
+  // For a backend without that, beside a device: attention_rows() are copied
+  // between both. Outlives the backend.
   Device* beside = nullptr;
   // Gets what the host threads have done, task by task; or null. Outlives the
   // backend.

@@ -17,7 +17,7 @@
 
 namespace sluice {
 
-// What sizes of a backend's memory depend on, beside the model.
+// All that sizes of a backend's memory depend on, beside the model.
 struct BackendShape {
   LayerRange layers;
   DType dtype = DType::kFloat32;
@@ -123,8 +123,8 @@ struct GpuSpace : GpuLimits {
   // Attention is planned for whole steps of positions, so that plans stay the
   // same for a while.
   static int32_t PlannedContext(int32_t positions);
-  // What kernels are told of a segment of `tokens` that ends at `end`, of a
-  // batch beside its segments, and at most at a time.
+  // The bytes that kernels are told of a segment of `tokens` that ends at
+  // `end`, of a batch beside its segments, and at most at a time.
   static size_t SegmentUpload(int32_t tokens, int32_t end);
   static size_t BatchUpload();
   static size_t AttentionUpload(int32_t max_rows, int32_t max_context);

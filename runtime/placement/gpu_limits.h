@@ -5,8 +5,8 @@
 
 namespace sluice {
 
-// What the kernels of a GPU keep to, as far as their work space depends on it.
-// By itself, so that code for devices includes little else.
+// The limits that the kernels of a GPU keep to, as far as their work space
+// depends on it. By itself, so that code for devices includes little else.
 struct GpuLimits {
   // Processors that work is cut up for, at most.
   static constexpr int32_t kMaxProcessors = 256;

@@ -31,8 +31,8 @@ struct StageShape {
   bool may_use_disk = false;  // pages of KV have a disk's alignment
 
   bool has_device() const { return device != BackendKind::kCpu; }
-  // Of the backend that runs the layers; and, beside a device, of the host's,
-  // which has the embedding and attends, but never the head.
+  // The shape of the backend that runs the layers; and, beside a device, of the
+  // host's, which has the embedding and attends, but never the head.
   BackendShape backend() const;
   BackendShape beside() const;
   PanelRules rules() const;

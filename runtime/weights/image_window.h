@@ -26,7 +26,7 @@ struct ImageWindow {
   bool Touches(size_t offset, size_t size) const {
     return offset < end && begin < offset + size;
   }
-  // Of a byte of the image that it holds.
+  // Returns the address of a byte of the image that it holds.
   std::byte* At(size_t offset) const { return data + (offset - begin); }
 };
 

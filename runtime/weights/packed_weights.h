@@ -17,10 +17,11 @@
 
 namespace sluice {
 
-// How one stage's weights lie packed for one backend, and the packing. They
-// come as images: blocks of bytes that the caller keeps in memory or on disk as
-// it likes, and shows to the backend for the time of a call (ImageView). What
-// differs between backends is their MatrixPacker. Used by one thread at a time.
+// One stage's weights, packed for one backend: their layout, and the packing.
+// They come as images: blocks of bytes that the caller keeps in memory or on
+// disk as it likes, and shows to the backend for the time of a call
+// (ImageView). What differs between backends is their MatrixPacker. Used by one
+// thread at a time.
 class PackedWeights {
  public:
   // The pool and the budget, which packing uses, must outlive this. The errors
@@ -32,9 +33,10 @@ class PackedWeights {
   PackedWeights(const PackedWeights&) = delete;
   PackedWeights& operator=(const PackedWeights&) = delete;
 
-  // What the computing calls find in images. All layers are alike; those of
-  // `dequantized` have quantized weights made full, and no bytes if weights are
-  // full anyway. Without an embedding or a head, these are empty.
+  // The layouts of what the computing calls find in images. All layers are
+  // alike; those of `dequantized` have quantized weights made full, and no
+  // bytes if weights are full anyway. Without an embedding or a head, these are
+  // empty.
   const ImageLayouts& images() const { return images_; }
   const EmbeddingLayout& embedding() const { return images_.embedding; }
   const LayerLayout& layer() const { return images_.layer; }
@@ -55,7 +57,8 @@ class PackedWeights {
   // Backend::Embed their numbers for tokens.
   size_t EmbeddingRowBytes() const { return embedding().row_bytes; }
   size_t EmbeddingTableBytes() const { return embedding().table_bytes; }
-  // What the bytes of an image depend on, beside the weights themselves.
+  // Returns what the bytes of an image depend on, beside the weights
+  // themselves.
   std::string ImageKey() const;
 
   // These read, convert and pack what of the tensors lies in the window of

@@ -49,13 +49,13 @@ struct LinearForm {
 using ResourceForms = std::array<LinearForm, kNumResources>;
 using ResourceSeconds = std::array<double, kNumResources>;
 
-// How the resources' times make up a step's.
+// The ways in which the resources' times make up a step's.
 enum class Overlap {
   kFull,  // the longest: dependencies instead of barriers
   kNone,  // the sum
 };
 
-// What a step costs, by what it is for.
+// The costs of a step, by what they are for.
 struct StepParts {
   ResourceForms weights, kv, activations;  // moved
   ResourceForms attention;  // first halves of layers: with q, k, v and out
@@ -78,13 +78,13 @@ struct CostOptions {
   bool prefill_on_device = false;
   // Positions of K and V that are moved together, if any of them is.
   int32_t page_positions = kPageTokens;
-  // Of an element of activations on their way.
+  // The bytes of an element of activations on their way.
   double activation_bytes = 4;
-  // What KV that lives in host memory gets of the rates between host and
-  // device. FlexGen's is pageable: it goes through a buffer, there and back.
+  // The shares of the rates between host and device that KV in host memory
+  // gets. FlexGen's is pageable: it goes through a buffer, there and back.
   double kv_in_share = 1;
   double kv_out_share = 1;
-  // How often activations are moved in a layer.
+  // The number of times that activations are moved in a layer.
   double activation_turns = 1;
   // The seconds that a step takes with overlap where it is not `overlap` that
   // tells them; may be null.
@@ -115,7 +115,7 @@ struct StageCase {
 
   bool MayUse(int kind, int tier) const { return may_use[3 * kind + tier]; }
   bool MayUseDisk() const;
-  // What a worker would be told.
+  // Returns what a worker would be told.
   StageShape Shape() const;
   std::shared_ptr<const StageSizes> Sizes() const;
 };
@@ -131,25 +131,25 @@ ResourceForms StepCost(const StageCase& stage, const StepShape& step);
 double StepSeconds(const StageCase& stage, const StepShape& step,
                    const Fractions& fractions);
 
-// Where a worker would put the stage with such fractions, and how much of its
-// tiers that takes, to the byte.
+// Returns where a worker would put the stage with such fractions, and how much
+// of its tiers that takes, to the byte.
 StagePlacement PlacementOf(const StageCase& stage, const Fractions& fractions);
 TierLimits LimitsOf(const MachineProfile& machine);
 
 // "host memory": what the tier has.
 absl::string_view CapacityName(Tier tier);
 
-// What must fit: bytes.At(fractions) <= limit.
+// A capacity that must hold: bytes.At(fractions) <= limit.
 struct CapacityRow {
   Tier tier = Tier::kHost;
   LinearForm bytes;
   double limit = 0;
 };
-// For each tier that the machine has, and the disk in any case: what it holds
-// where the fractions are `at`, exactly, and, of fractions near them, what it
-// holds but for rounding, and for tiers that begin or end to be used. Two rows
-// for a tier that holds most while the stage is loaded. `placement`: that of
-// `at`.
+// Returns, for each tier that the machine has, and the disk in any case, what
+// it holds where the fractions are `at`, exactly, and, of fractions near them,
+// what it holds but for rounding, and for tiers that begin or end to be used.
+// Two rows for a tier that holds most while the stage is loaded. `placement`:
+// that of `at`.
 std::vector<CapacityRow> CapacityRows(const StageCase& stage,
                                       const Fractions& at,
                                       const StagePlacement& placement);

@@ -7,7 +7,7 @@
 
 namespace sluice {
 
-// What the blocks in a pipeline compute.
+// The steps that the blocks in a pipeline compute.
 class StepSource {
  public:
   virtual ~StepSource() = default;

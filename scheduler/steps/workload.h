@@ -44,7 +44,7 @@ struct StepShape {
   double head_rows = 0;  // rows that get logits
 };
 
-// How a block is formed and refilled.
+// The shape of a block, and how it is refilled.
 struct BlockShape {
   int32_t gbs = 0;
   int32_t num_microbatches = 1;

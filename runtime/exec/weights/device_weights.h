@@ -45,7 +45,7 @@ class DeviceWeights : public Weights {
   absl::Status Release(int unit) override;
   bool layers_stay() const override;
   void Reset() override;
-  // What the disk carried, as of the last unit.
+  // Returns what the disk carried, as of the last unit.
   StreamTotals totals() const override;
 
  private:

@@ -41,7 +41,7 @@ class EmbeddingStore {
   static absl::StatusOr<std::unique_ptr<EmbeddingStore>> Load(
       const Options& options, LoadProgress progress);
 
-  // What Backend::Embed needs for these tokens (at most max_rows): an image,
+  // The input of Backend::Embed for these tokens (at most max_rows): an image,
   // and their numbers in it. Valid until the next call. Errors of DiskFile.
   struct Rows {
     ImageView image;

@@ -51,8 +51,9 @@ class CpuBackend : public Backend {
   static absl::StatusOr<BackendParts> MakeParts(const DecoderSpec& spec,
                                                 const BackendOptions& options,
                                                 GemmEngine** gemm);
-  // Of what MakeParts made, which must outlive it. With `own`, a call whose
-  // weights, activations or pages do not lie there is refused with kInternal.
+  // Computes with what MakeParts made, which must outlive it. With `own`, a
+  // call whose weights, activations or pages do not lie there is refused with
+  // kInternal.
   CpuBackend(const DecoderSpec& spec, const BackendOptions& options,
              const BackendParts& parts, GemmEngine* gemm,
              const Device* own = nullptr);

@@ -94,8 +94,8 @@ class GemmEngine : public MatrixPacker {
   // Bytes of the threads' scratch memory; grows with Prepare().
   size_t scratch_bytes() const;
 
-  // For tests, before the first quantized layout: takes oneDNN's packed order
-  // for unknown, so that each dequantized panel goes through its reorder.
+  // Called by tests, before the first quantized layout: takes oneDNN's packed
+  // order for unknown, so that each dequantized panel goes through its reorder.
   void IgnorePackedOrder() { known_order_ = false; }
 
  private:

@@ -39,7 +39,7 @@ namespace sluice {
 // calls, work space, the ring, and scratch memory for quantized matrices.
 class CudaBackend : public Backend {
  public:
-  // Where it computes: in a stream of the device's, which outlives the backend.
+  // The backend computes in a stream of the device's, which outlives it.
   struct Place {
     int ordinal = 0;
     cudaStream_t stream = nullptr;
@@ -91,14 +91,14 @@ class CudaBackend : public Backend {
   absl::Status Enter() const;
   // Begins bringing the logits that are not asked about.
   absl::Status CopyLogits(std::span<LogitRow> rows);
-  // What a recorded step depends on; empty if it cannot be recorded.
+  // Returns what a recorded step depends on; empty if it cannot be recorded.
   StepGraphs::Key KeyOf(std::span<const BatchView> batches,
                         std::span<float* const> x) const;
   // Brings what kernels are told of the batches to where recorded steps look
   // for it. False if there is no room.
   absl::StatusOr<bool> BringStepData(std::span<const BatchView> batches,
                                      const StepGraphs::Key& key);
-  // What ends a recording, however it ends.
+  // Cleans up after a recording, however it ends.
   void LeaveRecording();
 
   // [rows, q + 2 kv]

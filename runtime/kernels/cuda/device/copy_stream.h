@@ -46,7 +46,7 @@ class CopyStream {
   void Copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
             IoCompletion* done, const IoLabel& label = {});
 
-  // Of copies between host and device.
+  // The sums over all copies between host and device.
   struct Totals {
     uint64_t bytes = 0;
     double busy_seconds = 0;  // as the device measures it

@@ -44,8 +44,8 @@ class CudaDevice : public Device {
   ~CudaDevice() override;
 
   int ordinal() const { return health_.ordinal(); }
-  // Of the class's own, never the stream 0. Its owner, one thread at a time,
-  // calls MakeCurrent() first.
+  // A stream of the class's own, never the stream 0. Its owner, one thread at a
+  // time, calls MakeCurrent() first.
   cudaStream_t compute_stream() const { return compute_; }
   // Makes this the calling thread's device, as most of CUDA wants it.
   absl::Status MakeCurrent();
@@ -59,7 +59,7 @@ class CudaDevice : public Device {
               IoCompletion* done, const IoLabel& label) override;
   void CopyOut(std::span<std::byte> host, std::span<const std::byte> device,
                IoCompletion* done, const IoLabel& label) override;
-  // In order with CopyIn.
+  // Copies in order with CopyIn.
   void CopyWithin(std::span<std::byte> to, std::span<const std::byte> from,
                   IoCompletion* done) override;
   bool Contains(const void* data, size_t bytes) const override {

@@ -28,7 +28,7 @@ struct RowGrid {
   dim3 block;
 };
 
-// For `rows` rows of n elements, `wide` of them to a thread.
+// Makes the grid for `rows` rows of n elements, `wide` of them to a thread.
 inline RowGrid MakeRowGrid(int32_t rows, int32_t n, int32_t wide) {
   constexpr int32_t kMaxThreads = 256;
   const int32_t packs = (n + wide - 1) / wide;

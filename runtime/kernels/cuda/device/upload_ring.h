@@ -48,7 +48,7 @@ class UploadRing {
   // max_bytes(); an error of the device.
   absl::StatusOr<const std::byte*> Put(std::span<const std::byte> content);
 
-  // What a Put would bring, and where it is on the device already.
+  // Content that a Put would bring, and its place on the device already.
   struct Placed {
     std::vector<std::byte> content;
     const std::byte* at = nullptr;

@@ -15,8 +15,8 @@
 
 namespace sluice {
 
-// What a GEMM does with its sums before it rounds and writes them. By
-// whichever formula cuBLASLt has: its GELU is the one with tanh.
+// The last step of a GEMM, before it rounds and writes its sums. By whichever
+// formula cuBLASLt has: its GELU is the one with tanh.
 enum class Epilogue { kNone, kRelu, kGeluTanh };
 
 // GEMMs with full weight matrices on a device, by cuBLASLt: y = x w^T, in
