@@ -74,10 +74,8 @@ class PlanSearch {
   const std::vector<StepShape>& Steps(const BlockShape& block) {
     const auto key = std::make_tuple(block.gbs, block.num_microbatches,
                                      block.num_blocks, block.max_step_tokens);
-    auto it = steps_.find(key);
-    if (it == steps_.end()) {
-      it = steps_.emplace(key, JobSteps(request_, block)).first;
-    }
+    const auto [it, is_new] = steps_.try_emplace(key);
+    if (is_new) it->second = JobSteps(request_, block);
     return it->second;
   }
 

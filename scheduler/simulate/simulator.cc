@@ -10,25 +10,6 @@
 namespace sluice {
 namespace {
 
-// The class of each request, evenly mixed: the k-th of a class's n comes at
-// (k + 1/2) / n of the job.
-std::vector<int> ClassOfRequests(const Workload& workload) {
-  std::vector<std::pair<double, int>> places;
-  for (size_t c = 0; c < workload.classes.size(); ++c) {
-    const int64_t n = workload.classes[c].count;
-    for (int64_t k = 0; k < n; ++k) {
-      places.emplace_back(
-          (static_cast<double>(k) + 0.5) / static_cast<double>(n),
-          static_cast<int>(c));
-    }
-  }
-  std::sort(places.begin(), places.end());
-  std::vector<int> classes;
-  classes.reserve(places.size());
-  for (const auto& [place, c] : places) classes.push_back(c);
-  return classes;
-}
-
 // Stages that take as long as each other for any step.
 struct StageKind {
   StageCase stage;
@@ -48,8 +29,9 @@ class Job : public StepSource {
         kinds_(std::move(kinds)),
         kind_of_stage_(std::move(kind_of_stage)),
         in_flight_(num_blocks) {
-    for (const int c : ClassOfRequests(workload)) {
-      const LengthClass& lengths = workload.classes[c];
+    RequestOrder order(workload);
+    for (int64_t i = workload.requests(); i > 0; --i, order.Pop()) {
+      const LengthClass& lengths = order.Head();
       const SequenceId id(static_cast<int64_t>(requests_.size()));
       requests_.push_back({.left = lengths.output});
       scheduler_.Enqueue(id, lengths.prompt, lengths.prompt + lengths.output);

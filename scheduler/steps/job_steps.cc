@@ -36,42 +36,6 @@ Following FollowingFor(int64_t slots) {
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// The requests' order: classes evenly mixed. Request j of a class of n is due
-// at (j + 1/2) / n.
-class RequestOrder {
- public:
-  explicit RequestOrder(const Workload& workload) {
-    for (const LengthClass& c : workload.classes) {
-      if (c.count > 0) due_.push_back({0.5 / static_cast<double>(c.count), &c});
-    }
-    std::make_heap(due_.begin(), due_.end(), Later);
-  }
-  const LengthClass& Head() const { return *due_.front().of; }
-  void Pop() {
-    std::pop_heap(due_.begin(), due_.end(), Later);
-    Due& last = due_.back();
-    const auto count = static_cast<double>(last.of->count);
-    last.at = (++last.taken + 0.5) / count;
-    if (last.taken >= count) {
-      due_.pop_back();
-    } else {
-      std::push_heap(due_.begin(), due_.end(), Later);
-    }
-  }
-
- private:
-  struct Due {
-    double at = 0;
-    const LengthClass* of = nullptr;
-    double taken = 0;
-  };
-  // The order of the classes decides between equals.
-  static bool Later(const Due& a, const Due& b) {
-    return a.at != b.at ? a.at > b.at : a.of > b.of;
-  }
-  std::vector<Due> due_;
-};
-
 // What StepScheduler does with the requests, at unlimited pages.
 class Follower {
  public:

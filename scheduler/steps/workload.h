@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -42,6 +43,44 @@ struct StepShape {
   // read of KV that has to come from elsewhere.
   double read_positions = 0;
   double head_rows = 0;  // rows that get logits
+};
+
+// The order of a workload's requests: classes evenly mixed. Request j of a
+// class of n is due at (j + 1/2) / n of the job. REQUIRES: no more Pops than
+// requests.
+class RequestOrder {
+ public:
+  explicit RequestOrder(const Workload& workload) {
+    for (const LengthClass& c : workload.classes) {
+      if (c.count > 0) due_.push_back({0.5 / static_cast<double>(c.count), &c});
+    }
+    std::make_heap(due_.begin(), due_.end(), Later);
+  }
+  // The class of the next request.
+  const LengthClass& Head() const { return *due_.front().of; }
+  void Pop() {
+    std::pop_heap(due_.begin(), due_.end(), Later);
+    Due& last = due_.back();
+    const auto count = static_cast<double>(last.of->count);
+    last.at = (++last.taken + 0.5) / count;
+    if (last.taken >= count) {
+      due_.pop_back();
+    } else {
+      std::push_heap(due_.begin(), due_.end(), Later);
+    }
+  }
+
+ private:
+  struct Due {
+    double at = 0;
+    const LengthClass* of = nullptr;
+    double taken = 0;
+  };
+  // The order of the classes decides between equals.
+  static bool Later(const Due& a, const Due& b) {
+    return a.at != b.at ? a.at > b.at : a.of > b.of;
+  }
+  std::vector<Due> due_;
 };
 
 // The shape of a block, and how it is refilled.
