@@ -1,19 +1,13 @@
 #include "runtime/exec/plan_check.h"
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 
 namespace sluice {
 namespace {
 
 template <typename... What>
-absl::Status Invalid(const What&... what) {
-  return absl::InvalidArgumentError(absl::StrCat(what...));
-}
-
-template <typename... What>
 absl::Status SequenceError(SequenceId sequence, const What&... what) {
-  return Invalid("sequence ", sequence.value(), ": ", what...);
+  return InvalidArgument("sequence ", sequence.value(), ": ", what...);
 }
 
 absl::Status CheckScores(const Segment& segment, const PlanLimits& limits) {
@@ -78,17 +72,18 @@ absl::Status CheckAdmission(const SequenceAdmission& admission,
 absl::Status CheckMicroBatch(const MicroBatch& batch,
                              const PlanLimits& limits) {
   if (batch.segments.empty()) {
-    return Invalid("a micro-batch has no segments");
+    return InvalidArgument("a micro-batch has no segments");
   }
   if (batch.tokens.size() > static_cast<size_t>(limits.max_step_tokens)) {
-    return Invalid("a micro-batch has ", batch.tokens.size(),
-                   " tokens, but this stage takes ", limits.max_step_tokens,
-                   " at most");
+    return InvalidArgument("a micro-batch has ", batch.tokens.size(),
+                           " tokens, but this stage takes ",
+                           limits.max_step_tokens, " at most");
   }
   for (const int32_t token : batch.tokens) {
     if (token < 0 || token >= limits.vocab_size) {
-      return Invalid("token id ", token, " is not in the vocabulary of ",
-                     limits.vocab_size);
+      return InvalidArgument("token id ", token,
+                             " is not in the vocabulary of ",
+                             limits.vocab_size);
     }
   }
   return absl::OkStatus();
@@ -117,13 +112,13 @@ absl::Status CheckSegment(const Segment& segment, const SequencePages* pages,
 absl::Status CheckRows(const MicroBatch& batch, size_t segment_tokens,
                        int64_t rows, const PlanLimits& limits) {
   if (segment_tokens != batch.tokens.size()) {
-    return Invalid("a micro-batch has ", batch.tokens.size(),
-                   " tokens, but its segments ", segment_tokens);
+    return InvalidArgument("a micro-batch has ", batch.tokens.size(),
+                           " tokens, but its segments ", segment_tokens);
   }
   if (rows > limits.max_step_tokens) {
-    return Invalid("a micro-batch has ", rows,
-                   " rows with its padding, but this stage ", "takes ",
-                   limits.max_step_tokens, " at most");
+    return InvalidArgument("a micro-batch has ", rows,
+                           " rows with its padding, but this stage takes ",
+                           limits.max_step_tokens, " at most");
   }
   return absl::OkStatus();
 }
@@ -134,22 +129,23 @@ absl::Status CheckHidden(
     const PlanLimits& limits) {
   if (limits.first) {
     if (hidden.empty()) return absl::OkStatus();
-    return Invalid("the first stage takes tokens, not hidden states");
+    return InvalidArgument("the first stage takes tokens, not hidden states");
   }
   if (hidden.size() != plan.micro_batches.size()) {
-    return Invalid("the plan has ", plan.micro_batches.size(),
-                   " micro-batches, but there are hidden states of ",
-                   hidden.size());
+    return InvalidArgument("the plan has ", plan.micro_batches.size(),
+                           " micro-batches, but there are hidden states of ",
+                           hidden.size());
   }
   for (size_t k = 0; k < hidden.size(); ++k) {
     const int64_t rows =
         SegmentRows(plan.micro_batches[k], limits.packing).total();
     if (hidden[k] == nullptr || hidden[k]->rows() != rows ||
         hidden[k]->cols() != limits.hidden_size) {
-      return Invalid("micro-batch ", k, ": hidden states are ",
-                     hidden[k] == nullptr ? 0 : hidden[k]->rows(), " x ",
-                     hidden[k] == nullptr ? 0 : hidden[k]->cols(),
-                     ", expected ", rows, " x ", limits.hidden_size);
+      return InvalidArgument("micro-batch ", k, ": hidden states are ",
+                             hidden[k] == nullptr ? 0 : hidden[k]->rows(),
+                             " x ",
+                             hidden[k] == nullptr ? 0 : hidden[k]->cols(),
+                             ", expected ", rows, " x ", limits.hidden_size);
     }
   }
   return absl::OkStatus();

@@ -9,7 +9,6 @@
 #include "common/step_plan.h"
 #include "runtime/kv/sequence_pages.h"
 #include "runtime/memory/activation_buffer.h"
-#include "runtime/model/decoder_spec.h"
 
 namespace sluice {
 
@@ -29,7 +28,7 @@ struct PlanLimits {
 class SegmentRows {
  public:
   SegmentRows(const MicroBatch& batch, bool packing);
-  // Of a segment of so many tokens.
+  // Returns the rows of a segment of so many tokens.
   int32_t Of(int32_t num_tokens) const {
     return num_tokens == 1 ? 1 : std::max(num_tokens, min_);
   }

@@ -28,20 +28,20 @@ class StageExecutor {
 
   virtual ~StageExecutor() = default;
 
-  // What sequences may take in all: pages of page_tokens() positions. n
+  // The pages that sequences may take in all, of page_tokens() positions. n
   // positions of a sequence take ceil(n / page_tokens) pages: with kv_by_need()
   // those computed so far, else its max_tokens from its admission on (see
   // PageTables).
   virtual int64_t kv_pages() const = 0;
   virtual bool kv_by_need() const = 0;
   virtual int64_t kv_pages_used() const = 0;
-  // Of the KV cache in host memory, what was in use so far, since the load or
-  // Reset. The rest is room, which takes no memory until a sequence needs it
-  // (but where it is pinned for a device).
+  // The bytes of the KV cache in host memory that were in use so far, since the
+  // load or Reset. The rest is room, which takes no memory until a sequence
+  // needs it (but where it is pinned for a device).
   virtual uint64_t kv_host_used_bytes() const { return 0; }
   virtual int32_t page_tokens() const = 0;
   virtual uint64_t weight_bytes() const = 0;
-  // Where things were placed, and what the sweeps did since the load.
+  // These say where things were placed, and what the sweeps did since the load.
   virtual const RealisedPlacement& placement() const = 0;
   virtual SweepStats stats() const = 0;
   virtual bool is_first() const = 0;
@@ -64,7 +64,7 @@ class StageExecutor {
       const StepPlan& plan, std::span<std::shared_ptr<ActivationBuffer>> hidden,
       const Emit& emit, StepResult* result) = 0;
 
-  // Where input is best received: memory that goes to the device without a
+  // Memory in which input is best received: it goes to the device without a
   // detour. May outlive the executor; null: anywhere.
   virtual std::shared_ptr<ActivationPool> input_buffers() { return nullptr; }
 

@@ -135,8 +135,8 @@ absl::Status StageHead::Flush() {
                     "sampling");
   on_host_.clear();
   for (int32_t i = 0; i < rows; ++i) {
-    if (taken_[i].picked()) {
-      Use(pending_[i], taken_[i].pick);
+    if (taken_[i].sampled()) {
+      Use(pending_[i], taken_[i].sample);
       continue;
     }
     on_host_.push_back(i);
@@ -192,15 +192,15 @@ void StageHead::Use(const Row& row, std::span<float> logits, int thread) {
                  scratch_[thread]);
 }
 
-void StageHead::Use(const Row& row, const Pick& pick) {
+void StageHead::Use(const Row& row, const TokenSample& sample) {
   if (row.target < 0) {
     SampledToken& token = result_->tokens[row.slot];
-    token = row.sampler->Accept(pick);
+    token = row.sampler->Accept(sample);
     token.sequence = row.sequence;
     return;
   }
   TokenScores& scores = result_->scores[row.slot];
-  scores.logprobs[row.position - scores.begin] = pick.logprob;
+  scores.logprobs[row.position - scores.begin] = sample.logprob;
 }
 
 }  // namespace sluice

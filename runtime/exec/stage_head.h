@@ -18,7 +18,7 @@
 #include "runtime/exec/weights/weights.h"
 #include "runtime/kernels/backend.h"
 #include "runtime/kv/batch_view.h"
-#include "runtime/sample/pick.h"
+#include "runtime/sample/sample_token.h"
 #include "runtime/sample/sampler.h"
 #include "runtime/sample/sampler_scratch.h"
 #include "runtime/weights/image_view.h"
@@ -56,7 +56,7 @@ class StageHead {
 
   // Begins a step, whose tokens and scores go to `result`.
   void Begin(StepResult* result);
-  // How often a step's rows go through the head's sections.
+  // Returns how often a step's rows go through the head's sections.
   int Passes(const StepPlan& plan) const;
   // Takes the rows of a micro-batch that are to be sampled or scored. `x`,
   // [rows, hidden], is read by a computing call of the backend; the results may
@@ -89,7 +89,7 @@ class StageHead {
   // Sets taken_.
   absl::Status TakeLogits();
   void Use(const Row& row, std::span<float> logits, int thread);
-  void Use(const Row& row, const Pick& pick);
+  void Use(const Row& row, const TokenSample& sample);
 
   const Options options_;
   absl::flat_hash_map<SequenceId, std::unique_ptr<Sampler>> samplers_;

@@ -1,6 +1,5 @@
 #include "runtime/exec/stage_loader.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "common/status_macros.h"
@@ -15,7 +14,7 @@
 #include "runtime/exec/weights/embedding_store.h"
 #include "runtime/exec/weights/image_store.h"
 #include "runtime/exec/weights/weight_store.h"
-#include "runtime/kernels/backend_factory.h"
+#include "runtime/kernels/backend_parts.h"
 #include "runtime/model/checkpoint/dummy_source.h"
 #include "runtime/model/checkpoint/tensor_names.h"
 #include "runtime/placement/stage_placement.h"
@@ -159,7 +158,7 @@ class StageLoader {
     return absl::OkStatus();
   }
 
-  // What is charged at once, the disk's queue, and room for expanded layers.
+  // What is charged at once, the disk's queue, and room for dequantized layers.
   absl::Status MakeSpace() {
     // Activations in host memory; those of a device begin and end there.
     SLUICE_ASSIGN_OR_RETURN(
@@ -176,11 +175,11 @@ class StageLoader {
       SLUICE_ASSIGN_OR_RETURN(parts_.io, IoEngine::Create(io));
       context_.io = parts_.io.get();
     }
-    parts_.expands = sizes_.expanded > 0;
-    if (parts_.expands) {
+    parts_.dequantizes = sizes_.dequantized > 0;
+    if (parts_.dequantizes) {
       SLUICE_ASSIGN_OR_RETURN(
-          parts_.expanded,
-          WorkBuffer::Create("expanded layer", sizes_.expanded,
+          parts_.dequantized,
+          WorkBuffer::Create("expanded layer", sizes_.dequantized,
                              options_.host_budget, parts_.device.get()));
     }
     return absl::OkStatus();

@@ -1,49 +1,45 @@
 #include "runtime/exec/stage_options.h"
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 
 namespace sluice {
 
 absl::Status StageOptions::Validate(const DecoderSpec& spec) const {
-  const auto invalid = [](const auto&... what) {
-    return absl::InvalidArgumentError(absl::StrCat(what...));
-  };
   if (layers.begin < 0 || layers.size() < 1 || layers.end > spec.num_layers) {
-    return invalid("layers [", layers.begin, ", ", layers.end,
-                   ") are not a part of the model's ", spec.num_layers);
+    return InvalidArgument("layers [", layers.begin, ", ", layers.end,
+                           ") are not a part of the model's ", spec.num_layers);
   }
   if (policy.gbs < 1 || policy.num_microbatches < 1 ||
       policy.max_step_tokens < 1) {
-    return invalid(
+    return InvalidArgument(
         "the policy's gbs, num_microbatches and max_step_tokens must be at "
         "least 1");
   }
   const bool disk = policy.weights.disk > 0 || policy.kv_cache.disk > 0 ||
                     policy.activations.disk > 0;
   if (disk && (disk_dir.empty() || disk_budget == nullptr)) {
-    return invalid(
+    return InvalidArgument(
         "the policy puts data on disk, but this worker has no --disk-dir");
   }
   if (max_model_len < 1) {
-    return invalid("max_model_len must be at least 1");
+    return InvalidArgument("max_model_len must be at least 1");
   }
   if (spec.positions == PositionKind::kLearned &&
       max_model_len > spec.max_positions) {
-    return invalid("max_model_len of ", max_model_len, " exceeds the ",
-                   spec.max_positions, " positions that the model has");
+    return InvalidArgument("max_model_len of ", max_model_len, " exceeds the ",
+                           spec.max_positions, " positions that the model has");
   }
   if (max_sequences < 1) {
-    return invalid("max_sequences must be at least 1");
+    return InvalidArgument("max_sequences must be at least 1");
   }
   if (compute_threads < 1 || policy.compute_threads < 0) {
-    return invalid("compute_threads must be at least 1");
+    return InvalidArgument("compute_threads must be at least 1");
   }
   if (host_budget == nullptr) {
-    return invalid("host_budget is missing");
+    return InvalidArgument("host_budget is missing");
   }
   if (device.has_memory() != (device_budget != nullptr)) {
-    return invalid(
+    return InvalidArgument(
         "a device_budget goes with a device that has memory of its own");
   }
   return absl::OkStatus();

@@ -27,7 +27,7 @@ struct StageShare {
   friend bool operator==(const StageShare&, const StageShare&) = default;
 };
 
-// What a stage is loaded with.
+// All that a stage is loaded with.
 struct StageOptions : StageShare, StageResources {
   // Gets what loading and steps have done, piece by piece: in a long step it
   // goes up all the time. May be null; must outlive the executor.

@@ -20,10 +20,10 @@
 
 namespace sluice {
 
-// What a stage is made of; see LoadStage. Nothing is null but what says so.
+// The parts of a stage; see LoadStage. None is null unless it says so.
 struct StageParts {
-  // What the stage's time went into: its own seconds, and what its streams and
-  // wires say of themselves.
+  // Returns what the stage's time went into: its own seconds, and what its
+  // streams and its device say of themselves.
   SweepStats Totals() const;
 
   // Destroyed last.
@@ -39,8 +39,9 @@ struct StageParts {
   std::shared_ptr<ActivationPool> buffers;    // for input and output
   std::unique_ptr<EmbeddingStore> embedding;  // null but on the first stage
   MemoryCharge activation_charge;
-  WorkBuffer expanded;  // a layer's full weights, if they are expanded at all
-  bool expands = false;
+  // A layer's full weights, if they are dequantized at all.
+  WorkBuffer dequantized;
+  bool dequantizes = false;
   PageTables::TierPages pages = {};
   RealisedPlacement placement;
   std::unique_ptr<Weights> weights;

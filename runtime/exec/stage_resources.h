@@ -10,7 +10,7 @@
 
 namespace sluice {
 
-// What a stage has of its machine. All pointers must outlive it.
+// A stage's share of its machine. All pointers must outlive it.
 struct StageResources {
   int32_t compute_threads = 1;  // the calling thread included
   std::vector<int> cores;       // one for each compute thread, or empty
@@ -18,7 +18,7 @@ struct StageResources {
   // With a device that has memory of its own; else null.
   MemoryBudget* device_budget = nullptr;
   MemoryBudget* host_budget = nullptr;
-  // For data on disk: both or none.
+  // These are for data on disk: both or none.
   MemoryBudget* disk_budget = nullptr;
   std::string disk_dir;
   // Random weights in place of the model's: for measuring.

@@ -85,9 +85,9 @@ absl::Status StageSweep::Admit(
   for (const SequenceAdmission& admission : plan.admit) {
     SLUICE_RETURN_IF_ERROR(CheckAdmission(admission, limits_));
     if (tables_.size() >= static_cast<size_t>(options_.max_sequences)) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "sequence ", admission.sequence.value(), ": this stage holds its ",
-          options_.max_sequences, " sequences already"));
+      return ResourceExhausted("sequence ", admission.sequence.value(),
+                               ": this stage holds its ",
+                               options_.max_sequences, " sequences already");
     }
     SLUICE_RETURN_IF_ERROR(
         tables_.Admit(admission.sequence, admission.max_tokens));
@@ -173,12 +173,12 @@ absl::Status StageSweep::FinishItem(size_t item,
 
 absl::StatusOr<Backend::LayerImage> StageSweep::AcquireLayer(int layer) {
   SLUICE_ASSIGN_OR_RETURN(const ImageView view, weights_.Acquire(layer));
-  if (!parts_.expands) return Backend::LayerImage{view, false};
+  if (!parts_.dequantizes) return Backend::LayerImage{view, false};
   const Timed timed(&parts_.stats->expand_seconds, parts_.trace_row,
                     "dequantize", {{{"layer", layer}}});
   SLUICE_RETURN_IF_ERROR(
-      backend_.ExpandLayer(view, parts_.expanded.as<std::byte>()));
-  return Backend::LayerImage{ImageView::Whole(parts_.expanded.data()), true};
+      backend_.DequantizeLayer(view, parts_.dequantized.as<std::byte>()));
+  return Backend::LayerImage{ImageView::Whole(parts_.dequantized.data()), true};
 }
 
 bool StageSweep::IsFixed() const {

@@ -39,9 +39,9 @@ absl::Status StepWork::Admit(
     if (table->tier == Tier::kDisk &&
         !on_disk_.insert(segment.sequence).second) {
       // Each would have pages of its own.
-      return absl::InvalidArgumentError(absl::StrCat(
+      return InvalidArgument(
           "sequence ", segment.sequence.value(),
-          " has two segments in a step, but its KV cache is on disk"));
+          " has two segments in a step, but its KV cache is on disk");
     }
     // Pages behind the last new position are of no use yet.
     const auto pages = std::span<const int32_t>(table->pages)

@@ -19,7 +19,8 @@ class Backend;
 class EmbeddingStore;
 class PackedWeights;
 
-// What all streams of a stage's data draw on. The pointers must outlive them.
+// All that the streams of a stage's data draw on. The pointers must outlive
+// them.
 struct StreamContext {
   MemoryBudget* memory = nullptr;  // the host's
   // For data on disk; null and empty without any.

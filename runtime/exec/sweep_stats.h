@@ -4,9 +4,9 @@
 
 namespace sluice {
 
-// What a stage's time went into, and what its wires carried, since it was
-// loaded (FlexGen, table 4). Seconds are the sweep thread's: they add up to its
-// busy time; data moves meanwhile.
+// The parts of a stage's time, and the bytes that disk and device moved, since
+// it was loaded (FlexGen, table 4). Seconds are the sweep thread's: they add up
+// to its busy time; data moves meanwhile.
 struct SweepStats {
   // Computing.
   double projection_seconds = 0;  // embedding, attention's products, MLP
@@ -20,7 +20,8 @@ struct SweepStats {
   double attention_stall_seconds = 0;  // for attention on the host
   // The host's attention for a device, which meanwhile may compute.
   double host_attention_seconds = 0;
-  // Of which a wire had something to do, and what it moved.
+  // The time in which the disk, or copies to or from the device, had work, and
+  // the bytes moved.
   double disk_read_seconds = 0;
   double disk_write_seconds = 0;
   double h2d_seconds = 0;  // host to device
@@ -29,7 +30,7 @@ struct SweepStats {
   uint64_t d2h_bytes = 0;
   uint64_t disk_read_bytes = 0;
   uint64_t disk_write_bytes = 0;
-  // What the disk carried for whom, in sweeps.
+  // The bytes that sweeps read and wrote on disk, by what they are of.
   uint64_t weight_read_bytes = 0;
   uint64_t kv_read_bytes = 0;
   uint64_t kv_write_bytes = 0;
@@ -46,7 +47,7 @@ struct SweepStats {
   }
 };
 
-// What one kind of data cost the sweep, since it was loaded.
+// The cost of one kind of data to the sweep, since the load.
 struct StreamTotals {
   double stall_seconds = 0;  // that the sweep waited for it
   uint64_t read_bytes = 0;   // that the disk carried
@@ -60,8 +61,8 @@ struct StreamTotals {
   }
 };
 
-// Where a stage's weights, KV cache and activations were placed. What is on
-// neither host nor device is on disk.
+// The places of a stage's weights, KV cache and activations. What is on neither
+// host nor device is on disk.
 struct RealisedPlacement {
   // Parts of the weights; no part of the policy's shares.
   uint64_t embedding_bytes = 0, embedding_host_bytes = 0;

@@ -7,7 +7,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runtime/sample/pick.h"
+#include "runtime/kv/batch_view.h"
+#include "runtime/sample/sample_token.h"
 #include "runtime/weights/image_view.h"
 
 // Few files include this one, and it includes few: an edit of the interface
@@ -15,10 +16,8 @@
 
 namespace sluice {
 
-struct BatchView;
-
-// Where a stage's arithmetic happens. One call per part of a layer and
-// micro-batch, or larger, so that what lies inside can be fused.
+// A backend does a stage's arithmetic. There is one call per part of a layer
+// and micro-batch, or larger, so that what lies inside can be fused.
 //
 // A backend owns work space only. Weights come as images of PackedWeights,
 // shown for the time of a call (ImageView), K and V as pages (SegmentView). x
@@ -36,14 +35,15 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  // Quantized weights can be expanded once for several micro-batches: from a
-  // layer's image into one of PackedWeights::ExpandedLayerBytes(), which the
-  // computing calls then take with `expanded` set.
+  // Quantized weights can be dequantized once for several micro-batches: from a
+  // layer's image into one of PackedWeights::DequantizedLayerBytes(), which the
+  // computing calls then take with `dequantized` set.
   struct LayerImage {
     ImageView view;
-    bool expanded = false;
+    bool dequantized = false;
   };
-  virtual absl::Status ExpandLayer(const ImageView& image, std::byte* out) = 0;
+  virtual absl::Status DequantizeLayer(const ImageView& image,
+                                       std::byte* out) = 0;
 
   // x = embedding of the batch's tokens, positions included if they are
   // learned. Tokens must be within the vocabulary.
@@ -63,7 +63,7 @@ class Backend {
   virtual absl::Status Mlp(int layer, const LayerImage& image,
                            const BatchView& batch, float* x) = 0;
 
-  // What lies between the three steps, for attention elsewhere (another
+  // The data between the three steps, for attention elsewhere (another
   // backend's Attend, on a copy of the rows): the q, k and v of each row of the
   // micro-batch in `slot`, before positions are applied, and what attention
   // gave it. Where the backend computes; valid as long as it lives.
@@ -90,16 +90,16 @@ class Backend {
   // And what becomes of them, once after the last section.
   struct LogitRow {
     // What may be answered where the logits are; none: the host wants them.
-    std::optional<PickRequest> request;
+    std::optional<SampleRequest> request;
     // Set, one or the other: the answer; or the logits, [vocab] in host memory,
     // for the caller to overwrite, until the next computing call.
-    Pick pick;
+    TokenSample sample;
     std::span<float> logits;
-    bool picked() const { return logits.empty(); }
+    bool sampled() const { return logits.empty(); }
   };
-  // Of input rows [0, rows.size()), of which there are logits. Brings those
-  // that the host wants; a backend whose logits are the host's gives all. Waits
-  // for what it gives, as Finish().
+  // Takes the logits of input rows [0, rows.size()). Brings those that the host
+  // wants; a backend whose logits are the host's gives all. Waits for what it
+  // gives, as Finish().
   virtual absl::Status TakeLogits(std::span<LogitRow> rows) = 0;
 
   // A step's layers as one, for steps all of whose weights, pages and residual
@@ -112,7 +112,9 @@ class Backend {
   // steps, with one Attend() for a batch and without a Finish() between them,
   // and then calls EndLayers().
   virtual absl::StatusOr<bool> ReplayLayers(std::span<const BatchView> batches,
-                                            std::span<float* const> x);
+                                            std::span<float* const> x) {
+    return false;
+  }
   virtual absl::Status EndLayers() { return absl::OkStatus(); }
 
   // Waits for all that computing calls have begun, and says what went wrong.

@@ -1,5 +1,4 @@
-#include "runtime/kernels/backend_factory.h"
-
+#include "runtime/kernels/backend_parts.h"
 #include "runtime/kernels/cpu/cpu_backend.h"
 #include "runtime/kernels/cpu/discrete_backend.h"
 #include "runtime/kernels/cuda/cuda_access.h"

@@ -1,16 +1,16 @@
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "common/threads/work_marks.h"
 #include "runtime/kernels/backend.h"
 #include "runtime/kv/kv_layout.h"
 #include "runtime/memory/compute_pool.h"
 #include "runtime/memory/memory_budget.h"
 #include "runtime/model/decoder_spec.h"
+#include "runtime/placement/backend_kind.h"
 #include "runtime/placement/backend_space.h"
 #include "runtime/weights/packed_weights.h"
 
@@ -21,12 +21,12 @@ class Device;
 struct BackendOptions : BackendShape {
   std::vector<int> cores;          // one for each thread, or empty
   MemoryBudget* budget = nullptr;  // for the work space; outlives the backend
-  // Of kinds with memory of their own: where the work space lies, and all
-  // that the computing calls take. What then is charged to `budget` is for
-  // packing and for what is on its way between both. Outlives the backend.
+  // For kinds with memory of their own: the work space lies here, and all that
+  // the computing calls take. What then is charged to `budget` is for packing
+  // and for what is on its way between both. Outlives the backend.
   Device* device = nullptr;
-  // Of a backend without that, beside a device: what is copied between both,
-  // which is attention_rows(). Outlives the backend.
+  // For a backend without that, beside a device: attention_rows() are copied
+  // between both. Outlives the backend.
   Device* beside = nullptr;
   // Gets what the host threads have done, task by task; or null. Outlives the
   // backend.
@@ -50,5 +50,11 @@ struct BackendParts {
   KvLayout kv_layout;
   std::unique_ptr<Backend> backend;  // uses the pool and the weights' layouts
 };
+
+// Makes a backend with its work space charged. kUnimplemented: not built in,
+// or the machine lacks what it needs; kResourceExhausted.
+absl::StatusOr<BackendParts> CreateBackend(BackendKind kind,
+                                           const DecoderSpec& spec,
+                                           const BackendOptions& options);
 
 }  // namespace sluice

@@ -2,17 +2,17 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 
 namespace sluice {
 
 absl::Status DeviceChecks::Check(absl::string_view what, const void* data,
                                  size_t bytes) const {
-  if (device_->Contains(data, bytes)) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("the device was to compute with ",
-                                          what, " (", bytes,
-                                          " bytes) outside its memory"));
+  if (device_ == nullptr || device_->Contains(data, bytes)) {
+    return absl::OkStatus();
+  }
+  return Internal("the device was to compute with ", what, " (", bytes,
+                  " bytes) outside its memory");
 }
 
 absl::Status DeviceChecks::Image(absl::string_view what, const ImageView& image,
@@ -31,8 +31,14 @@ absl::Status DeviceChecks::Rows(const float* x, int64_t rows) const {
                static_cast<size_t>(rows * hidden_size_) * sizeof(float));
 }
 
+absl::Status DeviceChecks::HeadRows(const float* x,
+                                    std::span<const int32_t> rows) const {
+  return Rows(x, *std::max_element(rows.begin(), rows.end()) + 1);
+}
+
 absl::Status DeviceChecks::Pages(const KvLayout& layout, const BatchView& batch,
                                  int32_t first_segment, int32_t count) const {
+  if (device_ == nullptr) return absl::OkStatus();
   const size_t page_bytes = layout.layer_page_bytes();
   for (const SegmentView& segment :
        batch.segments.subspan(first_segment, count)) {

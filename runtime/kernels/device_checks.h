@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -14,7 +15,7 @@ namespace sluice {
 
 // For backends with memory of their own: whether what they are to compute with
 // lies there. Each is kInternal if not, and names what was elsewhere: a copy
-// that the stage forgot.
+// that the stage forgot. Without a device all is well.
 class DeviceChecks {
  public:
   DeviceChecks(const Device* device, int64_t hidden_size)
@@ -27,6 +28,8 @@ class DeviceChecks {
                      size_t bytes) const;
   // Rows [0, rows) of a residual stream.
   absl::Status Rows(const float* x, int64_t rows) const;
+  // Rows of a residual stream, at least one, of which a head's input is made.
+  absl::Status HeadRows(const float* x, std::span<const int32_t> rows) const;
   // All pages of the segments.
   absl::Status Pages(const KvLayout& layout, const BatchView& batch,
                      int32_t first_segment, int32_t count) const;

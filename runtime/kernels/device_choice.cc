@@ -14,11 +14,11 @@ namespace sluice {
 namespace {
 
 // Of a GPU's free memory: for the code of kernels, cuBLAS, graphs and NCCL.
-constexpr uint64_t kLeastReserve = uint64_t{256} << 20;
-constexpr uint64_t kMostReserve = uint64_t{1} << 30;
+constexpr uint64_t kMinReserve = uint64_t{256} << 20;
+constexpr uint64_t kMaxReserve = uint64_t{1} << 30;
 
 uint64_t Reserve(uint64_t free_bytes) {
-  return std::clamp(free_bytes / 16, kLeastReserve, kMostReserve);
+  return std::clamp(free_bytes / 16, kMinReserve, kMaxReserve);
 }
 
 }  // namespace
@@ -37,10 +37,10 @@ absl::StatusOr<DeviceChoice> ParseDevice(absl::string_view name) {
       return device;
     }
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("no device \"", name,
-                   "\": expected cpu, cpu-discrete, cuda, or cuda:N for the "
-                   "Nth GPU from 0"));
+  return InvalidArgument(
+      "no device \"", name,
+      "\": expected cpu, cpu-discrete, cuda, or cuda:N for the "
+      "Nth GPU from 0");
 }
 
 std::string DeviceName(const DeviceChoice& device) {
@@ -82,9 +82,9 @@ absl::StatusOr<uint64_t> ParseDeviceMemory(const DeviceChoice& device,
                           FreeGpuMemory(device.ordinal));
   const uint64_t reserve = Reserve(free_bytes);
   if (free_bytes > reserve) return free_bytes - reserve;
-  return absl::ResourceExhaustedError(
-      absl::StrCat("GPU ", device.ordinal, " has only ", free_bytes >> 20,
-                   " MiB of its memory free; end what else uses it"));
+  return ResourceExhausted("GPU ", device.ordinal, " has only ",
+                           free_bytes >> 20,
+                           " MiB of its memory free; end what else uses it");
 }
 
 absl::StatusOr<std::unique_ptr<Device>> CreateDevice(const DeviceChoice& device,

@@ -5,9 +5,7 @@
 #include <cerrno>
 #include <cstring>
 #include <span>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "runtime/memory/disk/disk_file.h"
 #include "runtime/memory/touch.h"
@@ -20,9 +18,9 @@ absl::StatusOr<size_t> ArenaBytes(const KvLayout& layout, int64_t num_pages) {
   size_t bytes = 0;
   if (__builtin_mul_overflow(layout.page_bytes(), num_pages, &bytes) ||
       __builtin_add_overflow(bytes, KvLayout::kSlackBytes, &bytes)) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("a KV cache of ", num_pages, " pages of ",
-                     layout.page_bytes(), " bytes is beyond any memory"));
+    return ResourceExhausted("a KV cache of ", num_pages, " pages of ",
+                             layout.page_bytes(),
+                             " bytes is beyond any memory");
   }
   return bytes;
 }
@@ -39,9 +37,8 @@ absl::StatusOr<std::unique_ptr<KvArena>> KvArena::Create(const KvLayout& layout,
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("cannot map ", bytes,
-                     " bytes for the KV cache: ", std::strerror(errno)));
+    return ResourceExhausted("cannot map ", bytes,
+                             " bytes for the KV cache: ", std::strerror(errno));
   }
   // Fewer TLB misses; a kernel without huge pages says no, which is fine.
   madvise(base, bytes, MADV_HUGEPAGE);

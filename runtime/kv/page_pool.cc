@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 
 namespace sluice {
 
@@ -14,9 +14,8 @@ PagePool::PagePool(int64_t num_pages)
 
 absl::Status PagePool::Take(int64_t count, std::vector<int32_t>* pages) {
   if (count > num_free_) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the KV cache has ", num_free_, " of ", num_pages_,
-                     " pages left, but ", count, " are needed"));
+    return ResourceExhausted("the KV cache has ", num_free_, " of ", num_pages_,
+                             " pages left, but ", count, " are needed");
   }
   num_free_ -= count;
   while (count > 0) {

@@ -39,8 +39,7 @@ int64_t PageTables::num_used() const {
 
 absl::Status PageTables::Admit(SequenceId id, int32_t max_tokens) {
   if (tables_.contains(id)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sequence ", id.value(), " is admitted already"));
+    return InvalidArgument("sequence ", id.value(), " is admitted already");
   }
   const int64_t count = PagesFor(max_tokens);
   // The fastest tier if none has room: its error is as good as another's.
@@ -70,9 +69,9 @@ absl::Status PageTables::Admit(SequenceId id, int32_t max_tokens) {
     SLUICE_RETURN_IF_ERROR(
         Annotate(pools_[best].Take(count, &table.pages), name()));
   } else if (count > pools_[best].num_pages()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(name(), ": the KV cache has ", pools_[best].num_pages(),
-                     " pages, but ", count, " are needed"));
+    return ResourceExhausted(name(), ": the KV cache has ",
+                             pools_[best].num_pages(), " pages, but ", count,
+                             " are needed");
   }
   tables_.emplace(id, std::move(table));
   return absl::OkStatus();
@@ -88,8 +87,7 @@ absl::Status PageTables::Grow(SequencePages* table, int32_t positions) {
 absl::Status PageTables::Release(SequenceId id) {
   auto it = tables_.find(id);
   if (it == tables_.end()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sequence ", id.value(), " is not known here"));
+    return InvalidArgument("sequence ", id.value(), " is not known here");
   }
   pools_[static_cast<size_t>(it->second.tier)].GiveBack(it->second.pages);
   tables_.erase(it);

@@ -9,11 +9,11 @@ namespace sluice {
 namespace {
 
 constexpr size_t kLine = 64;
-// What a thread has for products: the tile that a call gives, and all that
+// What a thread has for GEMMs: the tile that a call gives, and all that
 // oneDNN's kernels want for themselves, which is next to nothing for most and a
 // few tiles of inputs in another order for some.
-constexpr size_t kProductScratch =
-    sizeof(float) * kProductTileRows * kPanelColumns + (size_t{32} << 10);
+constexpr size_t kGemmScratch =
+    sizeof(float) * kGemmTileRows * kPanelColumns + (size_t{32} << 10);
 
 int64_t QueryWidth(const DecoderSpec& spec) {
   return int64_t{spec.num_heads} * spec.head_dim;
@@ -46,7 +46,7 @@ ImageLayouts ImageLayouts::Of(const DecoderSpec& spec,
   ImageLayouts images;
   images.layer = MakeLayerLayout(spec, shape.weight_format, rules);
   if (shape.weight_format != WeightFormat::kFull) {
-    images.expanded = MakeLayerLayout(spec, WeightFormat::kFull, rules);
+    images.dequantized = MakeLayerLayout(spec, WeightFormat::kFull, rules);
   }
   if (shape.layers.begin == 0) {
     images.embedding = MakeEmbeddingLayout(spec, shape.max_model_len, rules);
@@ -61,7 +61,7 @@ ImageLayouts ImageLayouts::Of(const DecoderSpec& spec,
 absl::Status ImageLayouts::ForEachMatrix(
     absl::FunctionRef<absl::Status(MatrixLayout* w)> visit) {
   std::vector<MatrixLayout*> all = {&embedding.project_in};
-  for (LayerLayout* l : {&layer, &expanded}) {
+  for (LayerLayout* l : {&layer, &dequantized}) {
     all.insert(all.end(), {&l->qkv, &l->out, &l->up, &l->down});
   }
   for (HeadSectionLayout& section : head) {
@@ -128,27 +128,27 @@ CpuSpace::CpuSpace(const DecoderSpec& spec, const BackendShape& shape) {
                     std::max(spec.intermediate_size, spec.embed_dim) * element);
   logits = LogitsBytes(spec, shape);
   rotary = RotaryBytes(spec, shape);
-  product_threads = kProductScratch;
+  gemm_threads = kGemmScratch;
   if (shape.weight_format != WeightFormat::kFull) {
     // A panel that is dequantized, of as many inputs as any has.
     const int64_t deepest =
         std::max<int64_t>({spec.hidden_size, q, spec.intermediate_size,
                            HasHead(spec, shape) ? spec.embed_dim : 0});
-    product_threads +=
+    gemm_threads +=
         kLine + rules.PanelBytes(kPanelColumns, static_cast<int32_t>(deepest),
                                  WeightFormat::kFull);
   }
-  product_threads *= shape.threads;
+  gemm_threads *= shape.threads;
   const size_t attention_thread =
       AttentionScratchSizes(spec.head_dim,
                             shape.sparsity < 1 ? shape.max_model_len : 0)
           .bytes +
       sizeof(float) * kPageTokens * spec.head_dim;
-  threads = product_threads + shape.threads * attention_thread;
+  threads = gemm_threads + shape.threads * attention_thread;
 }
 
-int32_t GpuSpace::ExpandedColumns(const MatrixLayout& w, size_t bytes,
-                                  DType dtype) {
+int32_t GpuSpace::DequantizedColumns(const MatrixLayout& w, size_t bytes,
+                                     DType dtype) {
   const size_t panels =
       bytes / (size_t{1} * w.panel_width * w.k * ElementBytes(dtype));
   return static_cast<int32_t>(
@@ -196,25 +196,25 @@ GpuSpace::GpuSpace(const DecoderSpec& spec, const BackendShape& shape,
                    head_rows * spec.embed_dim * element});
   inner = (spec.gated_mlp ? rows : few) * spec.intermediate_size * element;
   logits = LogitsBytes(spec, shape);
-  answers = logits > 0 ? head_rows * kPickBytes : 0;
+  answers = logits > 0 ? head_rows * kTokenSampleBytes : 0;
   // Less than a page would not be pinned.
   host_answers = logits > 0 ? std::max<size_t>(kBlockBytes, answers) : 0;
 
-  workspace = expanded = counters = 0;
+  workspace = dequantized = counters = 0;
   for (const MatrixLayout& w : images.Matrices()) {
-    workspace = std::max(
-        workspace,
-        std::min(kMostProducts, kMostSplits * rows * w.n * sizeof(float)));
+    workspace =
+        std::max(workspace,
+                 std::min(kMaxGemms, kMaxSplits * rows * w.n * sizeof(float)));
     if (w.format == WeightFormat::kFull) continue;
     const size_t groups = CeilDiv(w.n, kPanelGroup);
     const size_t splits = std::min<size_t>(
-        CeilDiv(w.k, 2) / kLeastPairs,
-        CeilDiv(size_t{kBlocksPerProcessor} * kMostProcessors, groups));
+        CeilDiv(w.k, 2) / kMinPairs,
+        CeilDiv(size_t{kBlocksPerProcessor} * kMaxProcessors, groups));
     if (splits > 1) {
       workspace = std::max(workspace, sizeof(float) * splits * few * w.n);
     }
-    const size_t columns = ExpandedColumns(w, kMostExpanded, shape.dtype);
-    expanded = std::max(expanded, columns * w.k * element);
+    const size_t columns = DequantizedColumns(w, kMaxDequantized, shape.dtype);
+    dequantized = std::max(dequantized, columns * w.k * element);
     counters = std::max(counters, sizeof(int32_t) * groups);
   }
   // Splits of sequences, of as many as there are processors for, each with a
@@ -223,28 +223,28 @@ GpuSpace::GpuSpace(const DecoderSpec& spec, const BackendShape& shape,
   const size_t pages = Pages(context) + 1;
   size_t for_attention = 0;
   for (size_t sequences = 1; sequences <= rows; sequences *= 2) {
-    const size_t wanted = CeilDiv(size_t{kBlocksPerProcessor} * kMostProcessors,
+    const size_t wanted = CeilDiv(size_t{kBlocksPerProcessor} * kMaxProcessors,
                                   sequences * spec.num_kv_heads);
     const size_t splits =
-        std::min(CeilDiv(pages, kLeastSplitPages),
-                 std::max(wanted, CeilDiv(pages, kMostSplitPages)));
+        std::min(CeilDiv(pages, kMinSplitPages),
+                 std::max(wanted, CeilDiv(pages, kMaxSplitPages)));
     if (splits == 1) continue;
     for_attention =
         std::max(for_attention, sizeof(float) * splits * sequences *
                                     spec.num_heads * (spec.head_dim + 2));
   }
-  for_attention = std::min(for_attention, kMostAttention);
+  for_attention = std::min(for_attention, kMaxAttention);
   if (shape.sparsity < 1) {
     // Scores and positions that are kept. One sequence must have room, all may.
     const size_t one = size_t{8} * spec.num_heads * RoundUpTo(context, 4);
     for_attention =
-        std::max({for_attention, one, std::min(kMostAttention, one * rows)});
+        std::max({for_attention, one, std::min(kMaxAttention, one * rows)});
   }
   workspace = std::max(workspace, for_attention);
   const size_t tokens = sizeof(int32_t) * rows;
-  const size_t picks = logits > 0 ? kRowPickBytes * head_rows : 0;
+  const size_t samples = logits > 0 ? kRowSampleBytes * head_rows : 0;
   upload_part = RoundUpTo(
-      std::max({2 * tokens, picks,
+      std::max({2 * tokens, samples,
                 AttentionUpload(shape.max_rows, shape.max_model_len)}),
       kUploadAlignment);
   step_data = 2 * upload_part;

@@ -9,7 +9,6 @@
 #include "absl/status/status.h"
 #include "common/types.h"
 #include "runtime/model/decoder_spec.h"
-#include "runtime/placement/backend_kind.h"
 #include "runtime/placement/gpu_limits.h"
 #include "runtime/placement/layer_layout.h"
 
@@ -18,7 +17,7 @@
 
 namespace sluice {
 
-// What sizes of a backend's memory depend on, beside the model.
+// All that sizes of a backend's memory depend on, beside the model.
 struct BackendShape {
   LayerRange layers;
   DType dtype = DType::kFloat32;
@@ -42,26 +41,25 @@ struct BackendShape {
 struct ImageLayouts {
   EmbeddingLayout embedding;
   LayerLayout layer;
-  LayerLayout expanded;  // of quantized weights: the layer in full
+  LayerLayout dequantized;  // of quantized weights: the layer in full
   std::vector<HeadSectionLayout> head;
 
   static ImageLayouts Of(const DecoderSpec& spec, const BackendShape& shape,
                          const PanelRules& rules);
-  // Calls `visit` for each matrix, those of `expanded` included, until it gives
-  // an error.
+  // Calls `visit` for each matrix, those of `dequantized` included, until it
+  // gives an error.
   absl::Status ForEachMatrix(
       absl::FunctionRef<absl::Status(MatrixLayout* w)> visit);
-  // All that products are taken with.
+  // All that GEMMs are taken with.
   std::vector<MatrixLayout> Matrices() const;
 };
 
-// A product's largest tile, and the rows that must be readable in the input of
-// a product of `rows`: whole tiles, and what oneDNN's kernels for float32 on
+// A GEMM's largest tile, and the rows that must be readable in the input of
+// a GEMM of `rows`: whole tiles, and what oneDNN's kernels for float32 on
 // AVX2 read past the last row: they take 24 at a time.
-inline constexpr int32_t kProductTileRows = 128;
+inline constexpr int32_t kGemmTileRows = 128;
 inline constexpr int32_t ReadableRows(int32_t rows) {
-  return (rows + kProductTileRows - 1) / kProductTileRows * kProductTileRows +
-         32;
+  return (rows + kGemmTileRows - 1) / kGemmTileRows * kGemmTileRows + 32;
 }
 
 // Work space of attention on one thread, part by part (AttentionScratch): each
@@ -81,7 +79,7 @@ struct AttentionScratchSizes {
 };
 
 // CpuBackend's, in bytes; of `attention_slots` where it says so. Inputs of
-// products have ReadableRows(max_rows).
+// GEMMs have ReadableRows(max_rows).
 struct CpuSpace {
   size_t normed;     // [rows, max(hidden, embed_dim)] in the dtype
   size_t attention;  // each slot's [rows, q] in the dtype
@@ -90,8 +88,8 @@ struct CpuSpace {
   size_t wide;
   size_t logits;  // float [head_rows, vocab]; 0 without the head
   size_t rotary;  // each of two tables [max_model_len, dim / 2]; or 0
-  // The threads' own, on the heap: what products take, and all.
-  size_t product_threads;
+  // The threads' own, on the heap: what GEMMs take, and all.
+  size_t gemm_threads;
   size_t threads;
 
   CpuSpace(const DecoderSpec& spec, const BackendShape& shape);
@@ -100,19 +98,19 @@ struct CpuSpace {
 // CudaBackend's, in bytes.
 struct GpuSpace : GpuLimits {
   size_t normed, attention, qkv, rotary;  // as CpuSpace's, of max_rows
-  // Of a single slot float [rows, q + 2 kv]; then what the first product of an
+  // Of a single slot float [rows, q + 2 kv]; then what the first GEMM of an
   // MLP gives: [rows, up] in the dtype, or float of few rows; then
   // [head_rows, embed_dim] in the dtype.
   size_t wide;
   // [rows, inner] in the dtype: of a gated MLP, or of few rows of quantized
-  // products; or 0.
+  // GEMMs; or 0.
   size_t inner;
   // On the device and on the host; 0 without the head.
   size_t logits, answers, host_answers;
-  // Of whatever is computed at the time: partial results of products and of
+  // Of whatever is computed at the time: partial results of GEMMs and of
   // attention, at most.
   size_t workspace;
-  size_t expanded, counters;  // of quantized products; or 0
+  size_t dequantized, counters;  // of quantized GEMMs; or 0
   // What a step's kernels read, on the device and as much on the host: each of
   // kRingParts parts of the ring, and the data of recorded steps.
   size_t upload_part;
@@ -120,13 +118,13 @@ struct GpuSpace : GpuLimits {
 
   // Columns of a quantized matrix that are made full at a time, with so many
   // bytes for them: whole panels.
-  static int32_t ExpandedColumns(const MatrixLayout& w, size_t bytes,
-                                 DType dtype);
+  static int32_t DequantizedColumns(const MatrixLayout& w, size_t bytes,
+                                    DType dtype);
   // Attention is planned for whole steps of positions, so that plans stay the
   // same for a while.
   static int32_t PlannedContext(int32_t positions);
-  // What kernels are told of a segment of `tokens` that ends at `end`, of a
-  // batch beside its segments, and at most at a time.
+  // The bytes that kernels are told of a segment of `tokens` that ends at
+  // `end`, of a batch beside its segments, and at most at a time.
   static size_t SegmentUpload(int32_t tokens, int32_t end);
   static size_t BatchUpload();
   static size_t AttentionUpload(int32_t max_rows, int32_t max_context);

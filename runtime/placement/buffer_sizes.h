@@ -11,9 +11,9 @@
 
 namespace sluice {
 
-// Of the file of an image of `image_bytes`: its header, with kImageFields bytes
-// of numbers, a key of at most kMaxImageKey and a checksum for each granule,
-// and the whole.
+// The sizes of the file of an image of `image_bytes`: its header, with
+// kImageFields bytes of numbers, a key of at most kMaxImageKey and a checksum
+// for each granule, and the whole.
 inline constexpr size_t kImageFields = 40;
 inline constexpr size_t kMaxImageKey = 1024;
 uint64_t ImageGranules(size_t image_bytes);
@@ -24,8 +24,9 @@ uint64_t ImageFileBytes(size_t image_bytes);
 // twice, are few.
 size_t ImageWindowBytes(size_t image_bytes);
 
-// What packing works with besides an image: for each thread, rows as they are
-// read, and a panel, or rows of a table, that lie across a border of a window.
+// The memory that packing works with besides an image: for each thread, rows as
+// they are read, and a panel, or rows of a table, that lie across a border of a
+// window.
 inline constexpr int64_t kTableChunkRows = 64;
 size_t MatrixStagingBytes(const MatrixLayout& matrix, int threads);
 size_t TableStagingBytes(int64_t columns, DType dtype, int threads);
@@ -61,7 +62,7 @@ struct ActivationShape {
   int32_t hidden = 0;
   double disk = 0;  // share of each micro-batch on disk, above 0, up to 1
 
-  // What stays in memory of a stream of `bytes`: whole blocks.
+  // Returns what stays in memory of a stream of `bytes`: whole blocks.
   uint64_t MemoryPart(uint64_t bytes) const;
   uint64_t stream_bytes() const {
     return uint64_t{sizeof(float)} * max_rows * hidden;

@@ -9,7 +9,7 @@ namespace sluice {
 namespace {
 
 // Sections of the head are no smaller for the sake of small layers.
-constexpr size_t kLeastHeadSection = size_t{1} << 20;
+constexpr size_t kMinHeadSection = size_t{1} << 20;
 
 // Lays parts one after the other.
 class Builder {
@@ -118,7 +118,7 @@ std::vector<HeadSectionLayout> MakeHeadLayout(const DecoderSpec& spec,
       rules.Layout(spec.vocab_size, spec.embed_dim, head_format, 0);
   const auto panels = static_cast<size_t>(whole.num_panels());
   const size_t wanted =
-      CeilDiv(whole.bytes, std::max(layer_bytes, kLeastHeadSection));
+      CeilDiv(whole.bytes, std::max(layer_bytes, kMinHeadSection));
   const size_t section_panels = CeilDiv(panels, wanted);
   std::vector<HeadSectionLayout> sections;
   for (size_t panel = 0; panel < panels; panel += section_panels) {

@@ -52,8 +52,8 @@ struct LayerLayout {
   MatrixLayout down;
   size_t bytes = 0;
 
-  // Where the part begins that has the byte at `offset`: an image is cut
-  // between parts only.
+  // Returns where the part begins that has the byte at `offset`: an image is
+  // cut between parts only.
   size_t PartBegin(size_t offset) const;
 
   // All vectors and all matrices, in an order of their own.
@@ -99,7 +99,7 @@ std::vector<HeadSectionLayout> MakeHeadLayout(const DecoderSpec& spec,
                                               WeightFormat format,
                                               size_t layer_bytes,
                                               const PanelRules& rules);
-// Of a learned position table, the rows that `max_model_len` positions look up.
+// A learned position table has the rows that `max_model_len` positions look up.
 EmbeddingLayout MakeEmbeddingLayout(const DecoderSpec& spec,
                                     int32_t max_model_len,
                                     const PanelRules& rules);

@@ -22,9 +22,9 @@ inline size_t ElementBytes(DType dtype) {
   return dtype == DType::kFloat32 ? 4 : 2;
 }
 
-// How a matrix [n, k] lies in an image: panels of output columns, one after
-// the other, each beginning at a multiple of kPanelAlignment. All panels but
-// the last are equally wide. Made by PanelRules::Layout; plain data.
+// The layout of a matrix [n, k] in an image: panels of output columns, one
+// after the other, each beginning at a multiple of kPanelAlignment. All panels
+// but the last are equally wide. Made by PanelRules::Layout; plain data.
 struct MatrixLayout {
   int32_t n = 0;
   int32_t k = 0;
@@ -55,7 +55,7 @@ struct MatrixLayout {
   }
 };
 
-// What sizes of packed matrices depend on.
+// The rules that sizes of packed matrices depend on.
 struct PanelRules {
   DType dtype = DType::kFloat32;        // of the elements of full matrices
   DType table_dtype = DType::kFloat32;  // of tables of which rows are looked up
@@ -63,8 +63,8 @@ struct PanelRules {
   // Else each panel is packed by oneDNN, in whole blocks of columns and inputs.
   bool row_major = false;
 
-  // Of the CPU backend, which computes in float32 what is in float16, and of a
-  // GPU's.
+  // The rules of the CPU backend, which computes in float32 what is in float16,
+  // and of a GPU's.
   static PanelRules Cpu(DType dtype) {
     return {dtype == DType::kFloat16 ? DType::kFloat32 : dtype, dtype, false};
   }
@@ -81,11 +81,11 @@ struct PanelRules {
     return row_major && dtype != DType::kFloat32;
   }
 
-  // Of a panel of `columns`, a multiple of kPanelAlignment: what it takes, or
-  // at most takes where oneDNN packs it.
+  // The bytes of a panel of `columns`, a multiple of kPanelAlignment, or a
+  // bound of them where oneDNN packs it.
   size_t PanelBytes(int32_t columns, int32_t k, WeightFormat format) const;
-  // How W, [n, k], lies from `offset` (a multiple of kPanelAlignment) on.
-  // REQUIRES: n and k are above 0.
+  // Returns how W, [n, k], lies from `offset` (a multiple of kPanelAlignment)
+  // on. REQUIRES: n and k are above 0.
   MatrixLayout Layout(int32_t n, int32_t k, WeightFormat format,
                       size_t offset) const;
 };

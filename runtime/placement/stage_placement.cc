@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/blocks.h"
+#include "common/status_macros.h"
 #include "common/text/bytes_text.h"
 
 namespace sluice {
@@ -106,7 +107,7 @@ class Placer {
     TierUse use;
     if (!s_.shape.has_device()) return use;
     use.Hold("workspace", s_.device_workspace);
-    use.Hold("expanded layer", RoundUpToBlock(s_.expanded));
+    use.Hold("expanded layer", RoundUpToBlock(s_.dequantized));
     for (const UnitPlacement& unit : p_.units) {
       use.Hold("weights", RoundUpToBlock(unit.device_end));
     }
@@ -128,7 +129,7 @@ class Placer {
     use.Hold("activations", s_.activation * (p_.stages_activations()
                                                  ? p_.resident_batches
                                                  : policy_.num_microbatches));
-    if (!s_.shape.has_device()) use.Hold("expanded layer", s_.expanded);
+    if (!s_.shape.has_device()) use.Hold("expanded layer", s_.dequantized);
     if (p_.embedding_on_disk) {
       use.Hold("embedding", s_.embedding_on_disk);
       use.Pass("the embedding as it is packed",
@@ -398,10 +399,10 @@ absl::Status CheckFits(const StageSizes& sizes, const StagePlacement& placement,
       absl::StrAppendFormat(&table, "\n  for a time, %-22s %14d",
                             use.passing().name, use.passing().bytes);
     }
-    return absl::ResourceExhaustedError(absl::StrCat(
+    return ResourceExhausted(
         TierName(tier), " memory is short by ", use.peak_bytes() - limit,
         " bytes for this stage, with ", BytesText(static_cast<double>(limit)),
-        " free; ", Advice(sizes, placement, tier), "; bytes:", table));
+        " free; ", Advice(sizes, placement, tier), "; bytes:", table);
   }
   return absl::OkStatus();
 }

@@ -17,10 +17,10 @@
 
 namespace sluice {
 
-// What is free on each tier. No disk: 0.
+// The bytes that are free on each tier. No disk: 0.
 using TierLimits = std::array<uint64_t, kNumTiers>;
 
-// What a stage charges to one tier, in the order in which it does.
+// The charges of a stage to one tier, in their order.
 class TierUse {
  public:
   void Hold(absl::string_view name, uint64_t bytes);
@@ -36,7 +36,7 @@ class TierUse {
     uint64_t bytes;
   };
   const std::vector<Item>& items() const { return items_; }
-  // What there is at the peak, and not at the end.
+  // The item that there is at the peak, and not at the end.
   const Item& passing() const { return passing_; }
 
  private:

@@ -49,7 +49,7 @@ void AddGpu(const StageShape& shape, StageSizes* sizes) {
   sizes->device_workspace =
       Buffers(
           {gpu.normed, gpu.rotary, gpu.rotary, gpu.wide, gpu.inner, gpu.logits,
-           gpu.answers, gpu.workspace, gpu.expanded, gpu.counters,
+           gpu.answers, gpu.workspace, gpu.dequantized, gpu.counters,
            GpuSpace::kRingParts * gpu.upload_part, gpu.step_data},
           true) +
       AttentionSlots(shape) * Buffers({gpu.attention, gpu.qkv}, true);
@@ -120,7 +120,8 @@ StageSizes::StageSizes(const StageShape& of) : shape(of) {
           embedding_staging, MatrixStagingBytes(embedding.project_in, threads));
     }
   }
-  expanded = shape.policy.num_microbatches > 1 ? images.expanded.bytes : 0;
+  dequantized =
+      shape.policy.num_microbatches > 1 ? images.dequantized.bytes : 0;
   units.assign(num_layers(), images.layer.bytes);
   layer_staging = 0;
   for (const MatrixLayout* w : {&images.layer.qkv, &images.layer.out,

@@ -8,6 +8,7 @@
 #include "common/types.h"
 #include "runtime/kv/kv_layout.h"
 #include "runtime/model/decoder_spec.h"
+#include "runtime/placement/backend_kind.h"
 #include "runtime/placement/backend_space.h"
 
 // How large the things are that a stage keeps and works with, wherever they
@@ -30,8 +31,8 @@ struct StageShape {
   bool may_use_disk = false;  // pages of KV have a disk's alignment
 
   bool has_device() const { return device != BackendKind::kCpu; }
-  // Of the backend that runs the layers; and, beside a device, of the host's,
-  // which has the embedding and attends, but never the head.
+  // The shape of the backend that runs the layers; and, beside a device, of the
+  // host's, which has the embedding and attends, but never the head.
   BackendShape backend() const;
   BackendShape beside() const;
   PanelRules rules() const;
@@ -50,7 +51,7 @@ struct StageSizes {
   uint64_t embedding_on_disk;  // what stays in memory with its table there
   // Of a layer that several micro-batches share, in full; or 0. A single one
   // dequantizes inside its products.
-  uint64_t expanded;
+  uint64_t dequantized;
   // Layers, then sections of the head: what the policy's shares of weights are
   // shares of.
   std::vector<size_t> units;

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -10,8 +9,8 @@
 
 namespace sluice {
 
-// Where the bytes of one image lie: [0, device_end) on the device,
-// [device_end, host_end) in host memory, the rest on disk.
+// The places of one image's bytes: [0, device_end) on the device, [device_end,
+// host_end) in host memory, the rest on disk.
 struct UnitPlacement {
   size_t bytes = 0;
   size_t device_end = 0;
@@ -25,7 +24,7 @@ struct UnitPlacement {
   size_t disk_bytes() const { return bytes - host_end; }
 };
 
-// What is streamed of an image from its split on: whole blocks.
+// Returns what is streamed of an image from its split on: whole blocks.
 inline size_t StreamedBytes(size_t bytes, size_t split) {
   return split == bytes ? 0 : bytes - RoundDownToBlock(split);
 }
@@ -38,8 +37,9 @@ inline size_t StreamedBytes(size_t bytes, size_t split) {
 std::vector<UnitPlacement> PlaceWeights(std::span<const size_t> unit_bytes,
                                         const TierFractions& fractions);
 
-// How many bytes each unit gives up for all to give up `total` together, if
-// each gives the same or all it has: sum of min(bytes, level) = total.
+// Returns how many bytes each unit gives up for all to give up `total`
+// together, if each gives the same or all it has: sum of min(bytes, level) =
+// total.
 double EvenLevel(std::span<const size_t> unit_bytes, double total);
 
 // Bytes in which a unit may be cut and is checked: about 1/256 of it, from one

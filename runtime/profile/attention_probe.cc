@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "common/status_macros.h"
-#include "runtime/kernels/backend_factory.h"
+#include "runtime/kernels/backend_parts.h"
 #include "runtime/kernels/cpu/attention.h"
 #include "runtime/kv/batch_view.h"
 #include "runtime/kv/kv_arena.h"

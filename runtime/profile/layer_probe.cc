@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "common/status_macros.h"
-#include "runtime/kernels/backend_factory.h"
+#include "runtime/kernels/backend_parts.h"
 #include "runtime/kv/batch_view.h"
 #include "runtime/memory/host_buffer.h"
 #include "runtime/profile/measure.h"
@@ -78,8 +78,8 @@ absl::Status LayerProbe::Init(int32_t hidden) {
   SLUICE_ASSIGN_OR_RETURN(x_, options_.device->Allocate("profile", x_bytes));
   if (options_.format != WeightFormat::kFull) {
     SLUICE_ASSIGN_OR_RETURN(
-        expanded_, options_.device->Allocate(
-                       "profile", parts_.weights->ExpandedLayerBytes()));
+        dequantized_, options_.device->Allocate(
+                          "profile", parts_.weights->DequantizedLayerBytes()));
   }
   return MakeImages();
 }
@@ -162,14 +162,14 @@ absl::StatusOr<double> LayerProbe::DequantizedBytes(
       const double once,
       TimeCalls(seconds, 2, cancelled, [&]() -> absl::Status {
         for (size_t i = 0; i < layers; ++i) {
-          SLUICE_RETURN_IF_ERROR(parts_.backend->ExpandLayer(
+          SLUICE_RETURN_IF_ERROR(parts_.backend->DequantizeLayer(
               ImageView::Whole(images_[i % images_.size()].as<std::byte>()),
-              expanded_.as<std::byte>()));
+              dequantized_.as<std::byte>()));
         }
         return parts_.backend->Finish();
       }));
   return static_cast<double>(layers) *
-         static_cast<double>(parts_.weights->ExpandedLayerBytes()) / once;
+         static_cast<double>(parts_.weights->DequantizedLayerBytes()) / once;
 }
 
 }  // namespace sluice

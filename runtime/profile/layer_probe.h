@@ -64,7 +64,7 @@ class LayerProbe {
   BackendParts parts_;
   std::vector<DeviceBuffer> images_;
   DeviceBuffer x_;
-  DeviceBuffer expanded_;
+  DeviceBuffer dequantized_;
 };
 
 }  // namespace sluice

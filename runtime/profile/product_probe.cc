@@ -33,8 +33,7 @@ struct Size {
     return halved ? columns / 2 * element / sizeof(float) : columns;
   }
   size_t InputBytes(size_t element) const {
-    return static_cast<size_t>(
-               GemmEngine::ReadableRows(ProductProbe::kMostRows)) *
+    return static_cast<size_t>(ReadableRows(ProductProbe::kMostRows)) *
            static_cast<size_t>(k) * element;
   }
 };
@@ -109,7 +108,7 @@ absl::StatusOr<std::unique_ptr<ProductProbe>> ProductProbe::Create(
   SLUICE_ASSIGN_OR_RETURN(self->input_, create(in_bytes));
   SLUICE_ASSIGN_OR_RETURN(self->output_, create(out_bytes));
   if (full_bytes > 0) {
-    SLUICE_ASSIGN_OR_RETURN(self->expanded_, create(full_bytes));
+    SLUICE_ASSIGN_OR_RETURN(self->dequantized_, create(full_bytes));
   }
   SLUICE_RETURN_IF_ERROR(self->Fill(budget));
   return self;
@@ -240,8 +239,8 @@ absl::StatusOr<double> ProductProbe::DequantizedBytes(
             images_.as<std::byte>() + turn++ % copies_ * copy_bytes_);
         for (size_t i = 0; i < matrices_.size(); ++i) {
           SLUICE_RETURN_IF_ERROR(engine_->Dequantize(
-              matrices_[i].layout, image, full_[i], expanded_.as<std::byte>(),
-              0, full_[i].num_panels()));
+              matrices_[i].layout, image, full_[i],
+              dequantized_.as<std::byte>(), 0, full_[i].num_panels()));
         }
         return absl::OkStatus();
       }));

@@ -62,7 +62,7 @@ class ProductProbe {
   HostBuffer input_;
   HostBuffer output_;
   std::vector<MatrixLayout> full_;  // of the matrices, with a quantized format
-  HostBuffer expanded_;
+  HostBuffer dequantized_;
 };
 
 // How much of all threads' rate 1, 2, 4, ... threads have, up to `threads`: of

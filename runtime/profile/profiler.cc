@@ -404,7 +404,7 @@ class Profiler {
                            cancelled_));
       compute.attention.push_back(std::move(rate));
     }
-    // Tokens are picked where the logits are, which are read once for that.
+    // Tokens are sampled where the logits are, which are read once for that.
     compute.logit_seconds = sizeof(float) / compute.memory_bytes_per_second;
     compute.share_by_threads = RateCurve({{1, 1}});
     return absl::OkStatus();

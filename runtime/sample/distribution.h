@@ -8,7 +8,7 @@
 #include "common/step_plan.h"
 #include "runtime/sample/sampler_scratch.h"
 
-// The parts of Sampler, apart from its state; for it, PickToken and tests.
+// The parts of Sampler, apart from its state; for it, SampleToken and tests.
 //
 // Logits are [vocab]; those that are -inf are never drawn. The functions that
 // take a Peak read what FindPeak left in the scratch, for the same logits.

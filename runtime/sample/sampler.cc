@@ -19,12 +19,12 @@ void Sampler::Observe(int32_t start, std::span<const int32_t> tokens) {
   }
 }
 
-std::optional<PickRequest> Sampler::Request(int32_t position) const {
+std::optional<SampleRequest> Sampler::Request(int32_t position) const {
   if (PenaltiesNeedCounts(params_) || !params_.logit_bias.empty() ||
       params_.logprobs > 0) {
     return std::nullopt;
   }
-  PickRequest request;
+  SampleRequest request;
   request.logprob = params_.logprobs == 0 ? 1 : 0;
   if (params_.temperature > 0) {
     request.uniform = UniformAt(params_.seed, position);
@@ -36,25 +36,27 @@ std::optional<PickRequest> Sampler::Request(int32_t position) const {
   return request;
 }
 
-std::optional<PickRequest> Sampler::ScoreRequest(int32_t target) const {
+std::optional<SampleRequest> Sampler::ScoreRequest(int32_t target) const {
   if (num_top() > 0) return std::nullopt;
-  PickRequest request;
+  SampleRequest request;
   request.target = target;
   request.logprob = 1;
   return request;
 }
 
-SampledToken Sampler::Accept(const Pick& pick) const {
+SampledToken Sampler::Accept(const TokenSample& sample) const {
   SampledToken result;
-  result.token = pick.token;
-  if (params_.logprobs >= 0 && pick.token >= 0) result.logprob = pick.logprob;
+  result.token = sample.token;
+  if (params_.logprobs >= 0 && sample.token >= 0) {
+    result.logprob = sample.logprob;
+  }
   return result;
 }
 
 SampledToken Sampler::Sample(std::span<float> logits, int32_t position,
                              SamplerScratch& scratch) const {
-  if (const std::optional<PickRequest> request = Request(position)) {
-    return Accept(PickToken(*request, logits, scratch));
+  if (const std::optional<SampleRequest> request = Request(position)) {
+    return Accept(SampleToken(*request, logits, scratch));
   }
   SampledToken result;
   result.token = -1;

@@ -8,18 +8,18 @@
 #include "common/sampling_params.h"
 #include "common/step_plan.h"
 #include "runtime/sample/penalties.h"
-#include "runtime/sample/pick.h"
+#include "runtime/sample/sample_token.h"
 #include "runtime/sample/sampler_scratch.h"
 
 namespace sluice {
 
-// Picks the tokens of one sequence. Thread-compatible.
+// Samples the tokens of one sequence. Thread-compatible.
 //
 // The random number for position p is a pure function of (seed, p), so that a
 // result does not depend on batch mates, on the split over workers, or on
 // recovery.
 //
-// Greedy picks the largest logit, of equal ones the lowest token id. See
+// Greedy samples the largest logit, of equal ones the lowest token id. See
 // penalties.h and distribution.h for what else is defined exactly.
 class Sampler {
  public:
@@ -42,10 +42,10 @@ class Sampler {
   // What Sample() would do, or scoring `target`, for whatever has the logits.
   // Nothing if it takes more than that: penalties, a bias, likeliest tokens
   // beside the one.
-  std::optional<PickRequest> Request(int32_t position) const;
-  std::optional<PickRequest> ScoreRequest(int32_t target) const;
+  std::optional<SampleRequest> Request(int32_t position) const;
+  std::optional<SampleRequest> ScoreRequest(int32_t target) const;
   // What Sample() gives when this is the answer to Request().
-  SampledToken Accept(const Pick& pick) const;
+  SampledToken Accept(const TokenSample& sample) const;
 
   // Likeliest tokens wanted beside each; 0 also if no log-probabilities are.
   int32_t num_top() const { return std::max(params_.logprobs, 0); }

@@ -4,8 +4,8 @@
 
 namespace sluice {
 
-// Where the bytes of a layer's image lie: those below `split` in one piece of
-// memory, the rest in another. Nothing that is read as a whole (a panel of a
+// The places of the bytes of a layer's image: those below `split` in one piece
+// of memory, the rest in another. Nothing that is read as a whole (a panel of a
 // matrix, a vector) straddles the split. Owns nothing; cheap to copy.
 struct ImageView {
   // Address of image offset 0; valid for offsets < split.

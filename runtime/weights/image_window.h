@@ -3,6 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+
 namespace sluice {
 
 // Bytes [begin, end) of an image that is being made, in zeroed memory: an image
@@ -23,8 +26,13 @@ struct ImageWindow {
   bool Touches(size_t offset, size_t size) const {
     return offset < end && begin < offset + size;
   }
-  // Of a byte of the image that it holds.
+  // Returns the address of a byte of the image that it holds.
   std::byte* At(size_t offset) const { return data + (offset - begin); }
 };
+
+// Called while weights are packed, on the packing thread, with the bytes done
+// since the last call, counted as they lie in the image. Returns an error to
+// stop.
+using LoadProgress = absl::FunctionRef<absl::Status(uint64_t bytes)>;
 
 }  // namespace sluice

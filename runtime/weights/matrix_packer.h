@@ -6,7 +6,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "runtime/placement/matrix_layout.h"
 
@@ -27,13 +26,13 @@ class MatrixPacker {
   // rules laid out, and sets its `packing`. kInternal if its panels take more
   // than the rules say.
   virtual absl::Status Prepare(MatrixLayout* w) { return absl::OkStatus(); }
-  // How W, [n, k], lies from `offset` (a multiple of kPanelAlignment) on,
-  // prepared. kInvalidArgument for sizes below 1 or an unaligned offset.
+  // Returns how W, [n, k], lies from `offset` (a multiple of kPanelAlignment)
+  // on, prepared. kInvalidArgument for sizes below 1 or an unaligned offset.
   absl::StatusOr<MatrixLayout> Layout(int32_t n, int32_t k, WeightFormat format,
                                       size_t offset) {
     if (n < 1 || k < 1 || offset % kPanelAlignment != 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "no layout for a matrix of ", n, " x ", k, " at ", offset));
+      return InvalidArgument("no layout for a matrix of ", n, " x ", k, " at ",
+                             offset);
     }
     MatrixLayout w = rules_.Layout(n, k, format, offset);
     SLUICE_RETURN_IF_ERROR(Prepare(&w));
@@ -48,8 +47,8 @@ class MatrixPacker {
   virtual absl::Status Pack(const MatrixLayout& w, int panel, const float* rows,
                             int thread, std::byte* out) = 0;
 
-  // What the bytes that Pack writes depend on, beside the weights and the
-  // layout; begins with the backend's name.
+  // Returns what the bytes that Pack writes depend on, beside the weights and
+  // the layout; begins with the backend's name.
   virtual std::string PackingKey() const = 0;
 
  private:

@@ -1,27 +1,27 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "runtime/memory/compute_pool.h"
+#include "runtime/memory/memory_budget.h"
+#include "runtime/model/checkpoint/tensor_source.h"
 #include "runtime/model/decoder_spec.h"
 #include "runtime/placement/backend_space.h"
 #include "runtime/weights/image_window.h"
-#include "runtime/weights/load_progress.h"
 #include "runtime/weights/matrix_packer.h"
-#include "runtime/weights/weight_packer.h"
 
 namespace sluice {
 
-// How one stage's weights lie packed for one backend, and the packing. They
-// come as images: blocks of bytes that the caller keeps in memory or on disk as
-// it likes, and shows to the backend for the time of a call (ImageView). What
-// differs between backends is their MatrixPacker. Used by one thread at a time.
+// One stage's weights, packed for one backend: their layout, and the packing.
+// They come as images: blocks of bytes that the caller keeps in memory or on
+// disk as it likes, and shows to the backend for the time of a call
+// (ImageView). What differs between backends is their MatrixPacker. Used by one
+// thread at a time.
 class PackedWeights {
  public:
   // The pool and the budget, which packing uses, must outlive this. The errors
@@ -33,19 +33,20 @@ class PackedWeights {
   PackedWeights(const PackedWeights&) = delete;
   PackedWeights& operator=(const PackedWeights&) = delete;
 
-  // What the computing calls find in images. All layers are alike; those of
-  // `expanded` have quantized weights made full, and no bytes if weights are
-  // full anyway. Without an embedding or a head, these are empty.
+  // The layouts of what the computing calls find in images. All layers are
+  // alike; those of `dequantized` have quantized weights made full, and no
+  // bytes if weights are full anyway. Without an embedding or a head, these are
+  // empty.
   const ImageLayouts& images() const { return images_; }
   const EmbeddingLayout& embedding() const { return images_.embedding; }
   const LayerLayout& layer() const { return images_.layer; }
-  const LayerLayout& expanded() const { return images_.expanded; }
+  const LayerLayout& dequantized() const { return images_.dequantized; }
   const std::vector<HeadSectionLayout>& head() const { return images_.head; }
 
   // Sizes of images: multiples of 4096.
   size_t EmbeddingBytes() const { return embedding().bytes; }
   size_t LayerBytes() const { return layer().bytes; }
-  size_t ExpandedLayerBytes() const { return expanded().bytes; }
+  size_t DequantizedLayerBytes() const { return dequantized().bytes; }
   // The head's matrix is cut into sections of columns, none of which is much
   // larger than a layer: a large vocabulary's need not be in memory at once.
   int num_head_sections() const { return static_cast<int>(head().size()); }
@@ -56,24 +57,21 @@ class PackedWeights {
   // Backend::Embed their numbers for tokens.
   size_t EmbeddingRowBytes() const { return embedding().row_bytes; }
   size_t EmbeddingTableBytes() const { return embedding().table_bytes; }
-  // What the bytes of an image depend on, beside the weights themselves.
+  // Returns what the bytes of an image depend on, beside the weights
+  // themselves.
   std::string ImageKey() const;
 
   // These read, convert and pack what of the tensors lies in the window of
-  // their image; progress adds up to the window. `layer` counts from the
-  // model's first.
+  // their image: by rows, a panel at a time and on all threads, with little
+  // memory besides. Gaps are left alone; what lies across the window's borders
+  // is packed once for each window that has some of it. Progress adds up to the
+  // window. `layer` counts from the model's first.
   absl::Status PackEmbedding(const TensorSource& source, LoadProgress progress,
-                             const ImageWindow& to) {
-    return packer_.PackEmbedding(embedding(), source, progress, to);
-  }
+                             const ImageWindow& to);
   absl::Status PackLayer(int layer, const TensorSource& source,
-                         LoadProgress progress, const ImageWindow& to) {
-    return packer_.PackLayer(images_.layer, layer, source, progress, to);
-  }
+                         LoadProgress progress, const ImageWindow& to);
   absl::Status PackHead(int section, const TensorSource& source,
-                        LoadProgress progress, const ImageWindow& to) {
-    return packer_.PackHead(head()[section], source, progress, to);
-  }
+                        LoadProgress progress, const ImageWindow& to);
 
  private:
   PackedWeights(const DecoderSpec& spec, const BackendShape& shape,
@@ -82,13 +80,15 @@ class PackedWeights {
       : spec_(spec),
         shape_(shape),
         matrices_(std::move(matrices)),
-        packer_(spec_, matrices_.get(), pool, budget),
+        pool_(pool),
+        budget_(budget),
         images_(ImageLayouts::Of(spec_, shape_, matrices_->rules())) {}
 
   const DecoderSpec spec_;
   const BackendShape shape_;
   const std::unique_ptr<MatrixPacker> matrices_;
-  WeightPacker packer_;
+  ComputePool* const pool_;
+  MemoryBudget* const budget_;
   ImageLayouts images_;
 };
 

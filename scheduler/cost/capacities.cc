@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <utility>
 
 #include "scheduler/cost/cost_model.h"
 

@@ -40,11 +40,11 @@ double At(const RateCurve& curve, double x) {
 
 // Of the wanted formats, or of the nearest that are there. Profiles have
 // float16 only where there is no bfloat16, which, as wide, takes as long.
-const ProductRate* NearestProducts(const ComputeProfile& compute, DType dtype,
-                                   WeightFormat format) {
+const ProductRate* NearestGemms(const ComputeProfile& compute, DType dtype,
+                                WeightFormat format) {
   if (const ProductRate* exact = compute.Products(dtype, format)) return exact;
   if (dtype == DType::kFloat16) {
-    return NearestProducts(compute, DType::kBFloat16, format);
+    return NearestGemms(compute, DType::kBFloat16, format);
   }
   if (const ProductRate* full = compute.Products(dtype, WeightFormat::kFull)) {
     return full;
@@ -93,25 +93,6 @@ double RequestSeconds(const DiskProfile& disk, double DiskRate::*bytes_per_s) {
                                 (least->*bytes_per_s);
 }
 
-// What a step costs, by what it is for.
-struct StepParts {
-  ResourceForms weights, kv, activations;  // moved
-  ResourceForms attention;  // first halves of layers: with q, k, v and out
-  ResourceForms rest;       // second halves: MLP; and what is no layer's
-  ResourceForms link;
-
-  ResourceForms Total() const {
-    ResourceForms total;
-    for (int r = 0; r < kNumResources; ++r) {
-      for (const ResourceForms* part :
-           {&weights, &kv, &activations, &attention, &rest, &link}) {
-        total[r].Add((*part)[r]);
-      }
-    }
-    return total;
-  }
-};
-
 class StepCoster {
  public:
   StepCoster(const StageCase& stage, const StepShape& step)
@@ -137,14 +118,18 @@ class StepCoster {
     Weights();
     Kv();
     Activations();
-    Products();
+    Gemms();
     Attention();
     Head();
     Others();
     Link();
+    parts_.layers = layers_;
+    parts_.micro_batches = batches_;
+    parts_.first_half = FirstHalf();
     return parts_;
   }
 
+ private:
   // Of a layer's weights, those of its first half.
   double FirstHalf() const {
     const double mlp = (model_.gated_mlp ? 3.0 : 2.0) * model_.hidden_size *
@@ -152,7 +137,6 @@ class StepCoster {
     return 1 - mlp / static_cast<double>(LayerElements(model_));
   }
 
- private:
   // What the policy's threads reach of a rate measured with all.
   double ThreadShare() const {
     const RateCurve& curve = machine_.host.share_by_threads;
@@ -257,11 +241,11 @@ class StepCoster {
   // by row: then a micro-batch goes through all layers in one turn.
   void Activations() {
     const double bytes = rows_ * model_.hidden_size * options_.activation_bytes;
-    const double turns = options_.overlap == Overlap::kBarrier ? 2 : 1;
     const double several = std::min(1.0, batches_ - 1);
-    const double moved = policy_.schedule == Schedule::kRowByRow
-                             ? 0
-                             : several * turns * layers_ * bytes;
+    const double moved =
+        policy_.schedule == Schedule::kRowByRow
+            ? 0
+            : several * options_.activation_turns * layers_ * bytes;
     const DiskProfile& disk = machine_.disk;
     DiskRead(&parts_.activations,
              Share(kActivations, {kOnDisk},
@@ -272,7 +256,8 @@ class StepCoster {
     // Each is asked for a turn ahead and waited for: what a request takes
     // beside its bytes counts, too.
     const double requests =
-        moved > 0 ? several * turns * layers_ * batches_ : 0;
+        moved > 0 ? several * options_.activation_turns * layers_ * batches_
+                  : 0;
     Add(&parts_.activations, Resource::kDiskRead,
         Share(
             kActivations, {kOnDisk},
@@ -300,10 +285,10 @@ class StepCoster {
   // Seconds of products with `elements` weights, `passes` times over `rows`
   // rows: FlexGen A.3, comp, and no faster than the weights are read, which is
   // what bounds decoding of weights that stay.
-  double ProductSeconds(double elements, WeightFormat format, double rows,
-                        double passes) const {
+  double GemmSeconds(double elements, WeightFormat format, double rows,
+                     double passes) const {
     const ComputeProfile& compute = machine_.compute();
-    const ProductRate* rate = NearestProducts(compute, policy_.dtype, format);
+    const ProductRate* rate = NearestGemms(compute, policy_.dtype, format);
     if (rate == nullptr) return 0;
     const double flops = 2 * elements * rows * passes;
     const double bytes = passes * WeightBytes(static_cast<int64_t>(elements),
@@ -312,33 +297,34 @@ class StepCoster {
                     Seconds(bytes, compute.memory_bytes_per_second));
   }
 
-  // Quantized weights are expanded before the products: once for all
+  // Quantized weights are dequantized before the products: once for all
   // micro-batches, or for each; a single micro-batch's products do it.
-  bool Expands() const {
+  bool Dequantizes() const {
     if (policy_.compress_weights == WeightFormat::kFull) return false;
-    return policy_.num_microbatches > 1 || options_.expand_per_micro_batch ||
+    return policy_.num_microbatches > 1 ||
+           options_.dequantize_per_micro_batch ||
            machine_.compute().Products(policy_.dtype,
                                        policy_.compress_weights) == nullptr;
   }
 
-  void Products() {
+  void Gemms() {
     const WeightFormat format =
-        Expands() ? WeightFormat::kFull : policy_.compress_weights;
+        Dequantizes() ? WeightFormat::kFull : policy_.compress_weights;
     const double rows = rows_ / batches_;
     // LM-Offload 3, eq. 16, with a measured rate.
-    double expand = 0;
-    if (Expands()) {
-      const bool each = options_.expand_per_micro_batch ||
+    double dequantize = 0;
+    if (Dequantizes()) {
+      const bool each = options_.dequantize_per_micro_batch ||
                         policy_.num_microbatches == 1 ||
                         policy_.schedule == Schedule::kRowByRow;
-      expand = Seconds((each ? batches_ : 1) * layers_ *
-                           WeightBytes(LayerElements(model_), policy_.dtype,
-                                       WeightFormat::kFull),
-                       machine_.compute().dequantize_bytes_per_second);
+      dequantize = Seconds((each ? batches_ : 1) * layers_ *
+                               WeightBytes(LayerElements(model_), policy_.dtype,
+                                           WeightFormat::kFull),
+                           machine_.compute().dequantize_bytes_per_second);
     }
     const double all = static_cast<double>(LayerElements(model_));
     const double seconds =
-        layers_ * ProductSeconds(all, format, rows, batches_) + expand;
+        layers_ * GemmSeconds(all, format, rows, batches_) + dequantize;
     Compute(&parts_.attention, FirstHalf() * seconds);
     Compute(&parts_.rest, (1 - FirstHalf()) * seconds);
   }
@@ -414,9 +400,10 @@ class StepCoster {
   }
 
   // FlexGen A.3 has no LM head: rows of all micro-batches share its passes, and
-  // tokens are picked where their logits are (runtime/exec/stage_head.cc). Rows
-  // whose logits a device must bring to the host, for penalties or likeliest
-  // tokens, are as the others: what requests will ask for is not in a workload.
+  // tokens are sampled where their logits are (runtime/exec/stage_head.cc).
+  // Rows whose logits a device must bring to the host, for penalties or
+  // likeliest tokens, are as the others: what requests will ask for is not in a
+  // workload.
   void Head() {
     if (!last_ || step_.head_rows <= 0) return;
     const double passes = HeadPasses();
@@ -424,8 +411,8 @@ class StepCoster {
                                     ? WeightFormat::kFull
                                     : WeightFormat::kInt8;
     Compute(&parts_.rest,
-            ProductSeconds(static_cast<double>(HeadElements(model_)), format,
-                           step_.head_rows / passes, passes));
+            GemmSeconds(static_cast<double>(HeadElements(model_)), format,
+                        step_.head_rows / passes, passes));
     Compute(&parts_.rest, machine_.compute().logit_seconds * model_.vocab_size *
                               step_.head_rows);
   }
@@ -477,52 +464,6 @@ class StepCoster {
   double compute_share_ = 1, host_share_ = 1;
   StepParts parts_;
 };
-
-ResourceSeconds Evaluate(const ResourceForms& forms,
-                         const Fractions& fractions) {
-  ResourceSeconds seconds;
-  for (int r = 0; r < kNumResources; ++r) seconds[r] = forms[r].At(fractions);
-  return seconds;
-}
-
-// The longest of a stretch in which device and host compute in turn and all
-// else goes on beside them.
-double Longest(const ResourceSeconds& seconds) {
-  constexpr int kDevice = static_cast<int>(Resource::kDeviceCompute);
-  constexpr int kHost = static_cast<int>(Resource::kHostCompute);
-  double longest = seconds[kDevice] + seconds[kHost];
-  for (int r = 0; r < kNumResources; ++r) {
-    if (r != kDevice && r != kHost) longest = std::max(longest, seconds[r]);
-  }
-  return longest;
-}
-
-// See Overlap::kBarrier.
-double BarrierSeconds(const StepCoster& coster, const StepParts& parts,
-                      double layers, double batches,
-                      const Fractions& fractions) {
-  const ResourceSeconds weights = Evaluate(parts.weights, fractions);
-  const ResourceSeconds kv = Evaluate(parts.kv, fractions);
-  const ResourceSeconds activations = Evaluate(parts.activations, fractions);
-  const ResourceSeconds attention = Evaluate(parts.attention, fractions);
-  const ResourceSeconds rest = Evaluate(parts.rest, fractions);
-  const double first_half = coster.FirstHalf();
-  // Of one micro-batch in one layer; of one layer.
-  ResourceSeconds first, first_with_weights, second, second_with_weights;
-  for (int r = 0; r < kNumResources; ++r) {
-    const double each = 1 / (layers * batches);
-    first[r] = (kv[r] + activations[r] / 2 + attention[r]) * each;
-    second[r] = (activations[r] / 2 + rest[r]) * each;
-    // While a half is computed, the weights of the next one come.
-    first_with_weights[r] = first[r] + (1 - first_half) * weights[r] / layers;
-    second_with_weights[r] = second[r] + first_half * weights[r] / layers;
-  }
-  const double layer = Longest(first_with_weights) +
-                       Longest(second_with_weights) +
-                       (batches - 1) * (Longest(first) + Longest(second));
-  constexpr int kLink = static_cast<int>(Resource::kLink);
-  return std::max(layers * layer, parts.link[kLink].At(fractions));
-}
 
 }  // namespace
 
@@ -584,26 +525,36 @@ void LinearForm::Add(const LinearForm& other, double times) {
   for (int i = 0; i < kNumFractions; ++i) slope[i] += times * other.slope[i];
 }
 
+ResourceForms StepParts::Total() const {
+  ResourceForms total;
+  for (int r = 0; r < kNumResources; ++r) {
+    for (const ResourceForms* part :
+         {&weights, &kv, &activations, &attention, &rest, &link}) {
+      total[r].Add((*part)[r]);
+    }
+  }
+  return total;
+}
+
 ResourceForms StepCost(const StageCase& stage, const StepShape& step) {
   return StepCoster(stage, step).Parts().Total();
 }
 
 double StepSeconds(const StageCase& stage, const StepShape& step,
                    const Fractions& fractions) {
-  StepCoster coster(stage, step);
-  const StepParts parts = coster.Parts();
-  const Overlap overlap =
-      stage.policy.overlap ? stage.options.overlap : Overlap::kNone;
-  if (overlap == Overlap::kBarrier) {
-    return BarrierSeconds(coster, parts, stage.layers.size(),
-                          std::max(step.micro_batches, 1.0), fractions);
+  const StepParts parts = StepCoster(stage, step).Parts();
+  const CostOptions& options = stage.options;
+  if (stage.policy.overlap && options.seconds != nullptr) {
+    return options.seconds(parts, fractions);
   }
   double longest = 0, sum = 0;
-  for (const double seconds : Evaluate(parts.Total(), fractions)) {
+  for (const LinearForm& form : parts.Total()) {
+    const double seconds = form.At(fractions);
     longest = std::max(longest, seconds);
     sum += seconds;
   }
-  return overlap == Overlap::kNone ? sum : longest;
+  return stage.policy.overlap && options.overlap == Overlap::kFull ? longest
+                                                                   : sum;
 }
 
 }  // namespace sluice

@@ -5,7 +5,6 @@
 #include <memory>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/machine_profile.h"
 #include "common/policy.h"
@@ -50,34 +49,47 @@ struct LinearForm {
 using ResourceForms = std::array<LinearForm, kNumResources>;
 using ResourceSeconds = std::array<double, kNumResources>;
 
-// How the resources' times make up a step's.
+// The ways in which the resources' times make up a step's.
 enum class Overlap {
-  kFull,     // the longest: dependencies instead of barriers
-  kBarrier,  // FlexGen's (section 4.2, figure 4): a barrier after each
-             // micro-batch of each half of a layer (attention and MLP are
-             // layers of their own there); the weights of the next half come
-             // during the first micro-batch alone; device and host compute in
-             // turn
-  kNone,     // the sum
+  kFull,  // the longest: dependencies instead of barriers
+  kNone,  // the sum
+};
+
+// The costs of a step, by what they are for.
+struct StepParts {
+  ResourceForms weights, kv, activations;  // moved
+  ResourceForms attention;  // first halves of layers: with q, k, v and out
+  ResourceForms rest;       // second halves: MLP; and what is no layer's
+  ResourceForms link;
+  double layers = 0;
+  double micro_batches = 0;  // with rows
+  double first_half = 0;     // the share of a layer's weights that it has
+  ResourceForms Total() const;
 };
 
 // The defaults are what Sluice's runtime does; the rest is for predicting
 // others, FlexGen above all.
 struct CostOptions {
   Overlap overlap = Overlap::kFull;  // kNone for a policy without overlap
-  // Quantized weights are expanded for each micro-batch, as FlexGen does, and
-  // not once for all of them.
-  bool expand_per_micro_batch = false;
+  // Quantized weights are dequantized for each micro-batch, as FlexGen does,
+  // and not once for all of them.
+  bool dequantize_per_micro_batch = false;
   // Prompts are attended on the device wherever their KV goes then.
   bool prefill_on_device = false;
   // Positions of K and V that are moved together, if any of them is.
   int32_t page_positions = kPageTokens;
-  // Of an element of activations on their way.
+  // The bytes of an element of activations on their way.
   double activation_bytes = 4;
-  // What KV that lives in host memory gets of the rates between host and
-  // device. FlexGen's is pageable: it goes through a buffer, there and back.
+  // The shares of the rates between host and device that KV in host memory
+  // gets. FlexGen's is pageable: it goes through a buffer, there and back.
   double kv_in_share = 1;
   double kv_out_share = 1;
+  // The number of times that activations are moved in a layer.
+  double activation_turns = 1;
+  // The seconds that a step takes with overlap where it is not `overlap` that
+  // tells them; may be null.
+  double (*seconds)(const StepParts& parts,
+                    const Fractions& fractions) = nullptr;
 };
 
 // One stage on one machine.
@@ -103,7 +115,7 @@ struct StageCase {
 
   bool MayUse(int kind, int tier) const { return may_use[3 * kind + tier]; }
   bool MayUseDisk() const;
-  // What a worker would be told.
+  // Returns what a worker would be told.
   StageShape Shape() const;
   std::shared_ptr<const StageSizes> Sizes() const;
 };
@@ -119,25 +131,25 @@ ResourceForms StepCost(const StageCase& stage, const StepShape& step);
 double StepSeconds(const StageCase& stage, const StepShape& step,
                    const Fractions& fractions);
 
-// Where a worker would put the stage with such fractions, and how much of its
-// tiers that takes, to the byte.
+// Returns where a worker would put the stage with such fractions, and how much
+// of its tiers that takes, to the byte.
 StagePlacement PlacementOf(const StageCase& stage, const Fractions& fractions);
 TierLimits LimitsOf(const MachineProfile& machine);
 
 // "host memory": what the tier has.
 absl::string_view CapacityName(Tier tier);
 
-// What must fit: bytes.At(fractions) <= limit.
+// A capacity that must hold: bytes.At(fractions) <= limit.
 struct CapacityRow {
   Tier tier = Tier::kHost;
   LinearForm bytes;
   double limit = 0;
 };
-// For each tier that the machine has, and the disk in any case: what it holds
-// where the fractions are `at`, exactly, and, of fractions near them, what it
-// holds but for rounding, and for tiers that begin or end to be used. Two rows
-// for a tier that holds most while the stage is loaded. `placement`: that of
-// `at`.
+// Returns, for each tier that the machine has, and the disk in any case, what
+// it holds where the fractions are `at`, exactly, and, of fractions near them,
+// what it holds but for rounding, and for tiers that begin or end to be used.
+// Two rows for a tier that holds most while the stage is loaded. `placement`:
+// that of `at`.
 std::vector<CapacityRow> CapacityRows(const StageCase& stage,
                                       const Fractions& at,
                                       const StagePlacement& placement);

@@ -1,7 +1,7 @@
 #include "scheduler/cost/model_sizes.h"
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/status_macros.h"
 
 namespace sluice {
 namespace {
@@ -59,8 +59,8 @@ double KvBytesPerPosition(const DecoderSpec& model, KvFormat format) {
 absl::Status CheckModel(const DecoderSpec& model) {
   const auto positive = [](absl::string_view what, int64_t value) {
     if (value > 0) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the model's ", what, " is ", value, "; it must be at ", "least 1"));
+    return InvalidArgument("the model's ", what, " is ", value,
+                           "; it must be at ", "least 1");
   };
   absl::Status status = positive("number of layers", model.num_layers);
   status.Update(positive("hidden size", model.hidden_size));
@@ -73,13 +73,12 @@ absl::Status CheckModel(const DecoderSpec& model) {
   if (!status.ok()) return status;
   const int64_t rows = int64_t{model.max_positions} + model.position_offset;
   if (model.positions == PositionKind::kLearned && rows < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the model's position table has ", rows, " rows"));
+    return InvalidArgument("the model's position table has ", rows, " rows");
   }
   if (model.num_heads % model.num_kv_heads != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the model's ", model.num_heads, " heads can't share ",
-                     model.num_kv_heads, " KV heads evenly"));
+    return InvalidArgument("the model's ", model.num_heads,
+                           " heads can't share ", model.num_kv_heads,
+                           " KV heads evenly");
   }
   return absl::OkStatus();
 }

@@ -8,7 +8,6 @@
 #include <cstring>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/status_macros.h"
 
@@ -18,8 +17,7 @@ namespace {
 constexpr double kTolerance = 1e-6;
 
 absl::Status Invalid(absl::string_view what, size_t index) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("linear program: ", what, " ", index));
+  return InvalidArgument("linear program: ", what, " ", index);
 }
 
 // lo and hi can bound something: no NaN, no infinity that none can reach.
@@ -31,9 +29,8 @@ bool AreBounds(double lo, double hi) {
 absl::Status Check(const LinearProgram& p) {
   const size_t n = p.cost.size();
   if (p.lo.size() != n || p.hi.size() != n) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("linear program: ", n, " costs, but ", p.lo.size(),
-                     " and ", p.hi.size(), " bounds"));
+    return InvalidArgument("linear program: ", n, " costs, but ", p.lo.size(),
+                           " and ", p.hi.size(), " bounds");
   }
   for (size_t j = 0; j < n; ++j) {
     if (!std::isfinite(p.cost[j])) return Invalid("cost of variable", j);
@@ -223,10 +220,9 @@ absl::StatusOr<LinearSolution> Solve(const LinearProgram& program) {
       return solution;
     }
   }
-  return absl::InternalError(
-      absl::StrCat("linear program of ", n, " variables and ",
-                   program.rows.size(), " rows: GLPK found no answer (code ",
-                   call.error, ", status ", call.status, ") ", call.message));
+  return Internal("linear program of ", n, " variables and ",
+                  program.rows.size(), " rows: GLPK found no answer (code ",
+                  call.error, ", status ", call.status, ") ", call.message);
 }
 
 bool SolvesConcurrently() { return glp_config("TLS") != nullptr; }

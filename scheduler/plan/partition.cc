@@ -108,15 +108,10 @@ class Balancer {
 
  private:
   const SharedMachine& Shared(size_t machine, int begin) {
-    const auto key = std::make_pair(machine, begin);
-    auto it = shared_.find(key);
-    if (it == shared_.end()) {
-      it = shared_
-               .emplace(key, SharedMachine(machines_[machine], begin,
-                                           num_layers_, cost_))
-               .first;
-    }
-    return it->second;
+    return shared_
+        .try_emplace({machine, begin}, machines_[machine], begin, num_layers_,
+                     cost_)
+        .first->second;
   }
 
   double Cost(size_t machine, LayerRange layers) {

@@ -21,7 +21,8 @@ struct BalancedStage {
   friend bool operator==(const BalancedStage&, const BalancedStage&) = default;
 };
 
-// What a worker takes for a range of layers; infinite if they do not fit.
+// The seconds that a worker takes for a range of layers; infinite if they do
+// not fit.
 using StageCostFunction = absl::FunctionRef<double(int worker, LayerRange)>;
 
 // Cuts the layers into consecutive stages so that the slowest machine is as

@@ -2,14 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "scheduler/cost/model_sizes.h"
 #include "scheduler/plan/plan_builder.h"
 #include "scheduler/plan/stage_case.h"
-#include "scheduler/simulate/rehearsal.h"
+#include "scheduler/simulate/simulator.h"
 
 namespace sluice {
 namespace {
@@ -18,8 +16,8 @@ absl::Status CheckPositive(const std::vector<int32_t>& choices,
                            absl::string_view what, int32_t least) {
   for (const int32_t choice : choices) {
     if (choice < least) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "plan: ", what, " of ", choice, ": must be ", least, " or more"));
+      return InvalidArgument("plan: ", what, " of ", choice, ": must be ",
+                             least, " or more");
     }
   }
   return absl::OkStatus();
@@ -30,22 +28,20 @@ absl::Status CheckCovers(const PlanRequest& request,
   int next = 0;
   for (const StageChoice& stage : stages) {
     if (stage.layers.begin != next || stage.layers.size() < 1) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("plan: a stage has layers [", stage.layers.begin, ", ",
-                       stage.layers.end, ") where layer ", next, " is next"));
+      return InvalidArgument("plan: a stage has layers [", stage.layers.begin,
+                             ", ", stage.layers.end, ") where layer ", next,
+                             " is next");
     }
     if (stage.machine < 0 ||
         stage.machine >= static_cast<int>(request.machines.size())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("plan: a stage is on machine ", stage.machine, " of ",
-                       request.machines.size()));
+      return InvalidArgument("plan: a stage is on machine ", stage.machine,
+                             " of ", request.machines.size());
     }
     next = stage.layers.end;
   }
   if (next != request.model.num_layers) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("plan: the stages have ", next, " of the model's ",
-                     request.model.num_layers, " layers"));
+    return InvalidArgument("plan: the stages have ", next, " of the model's ",
+                           request.model.num_layers, " layers");
   }
   return absl::OkStatus();
 }
@@ -119,8 +115,8 @@ absl::Status PlanRequest::Check() const {
         "plan: no format of weights or KV cache may be chosen");
   }
   if (!(most_latency_seconds >= 0)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "plan: a latency of at most ", most_latency_seconds, " seconds"));
+    return InvalidArgument("plan: a latency of at most ", most_latency_seconds,
+                           " seconds");
   }
   if (least_positions < 0 || most_positions < 0) {
     return absl::InvalidArgumentError(

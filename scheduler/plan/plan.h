@@ -20,7 +20,7 @@
 
 namespace sluice {
 
-// What one tier of a stage's machine has to hold.
+// The load of one tier of a stage's machine.
 struct CapacityUse {
   std::string what;  // "host memory"
   double bytes = 0;
@@ -57,7 +57,7 @@ struct Plan {
   int binding_stage = 0;
 };
 
-// Which policies the search may choose from. An empty list leaves it to the
+// The policies that the search may choose from. An empty list leaves it to the
 // search; a list of one fixes the value.
 struct PolicyChoices {
   std::vector<int32_t> gbs;
@@ -78,7 +78,7 @@ struct PlanRequest {
   DType dtype = DType::kBFloat16;
   Split split = Split::kEven;
   PolicyChoices choices;
-  // Of Plan::latency_seconds; 0: none.
+  // The limit of Plan::latency_seconds; 0: none.
   double most_latency_seconds = 0;
   // KV is reserved for the longest request's positions, but for no fewer and
   // no more than these; 0: no such bound.
@@ -126,11 +126,11 @@ struct StageChoice {
   Policy policy;
 };
 
-// What a given plan would do. Fractions that a policy leaves open are resolved
-// as the runtime does: on the device as far as there is room, then in host
-// memory, then on disk; first KV, up to half of the room if the weights need
-// it, then weights. gbs, num_microbatches and max_step_tokens are the first
-// stage's. A plan that does not fit is predicted all the same: its
+// Says what a given plan would do. Fractions that a policy leaves open are
+// resolved as the runtime does: on the device as far as there is room, then in
+// host memory, then on disk; first KV, up to half of the room if the weights
+// need it, then weights. gbs, num_microbatches and max_step_tokens are the
+// first stage's. A plan that does not fit is predicted all the same: its
 // `capacities` say so, and Fits() is false.
 //
 // kInvalidArgument: stages that do not cover the model's layers in order, or
@@ -147,14 +147,15 @@ bool Fits(const Plan& plan);
 absl::StatusOr<std::vector<Plan>> Frontier(const PlanRequest& request,
                                            int points);
 
-// What the smallest choice lacks: gbs, num_microbatches and num_blocks of 1,
+// The lack of the smallest choice: gbs, num_microbatches and num_blocks of 1,
 // or the least of request.choices.
 struct Shortage {
   std::string worker;
   std::string what;  // the capacity; "" if all fits
   double bytes = 0;  // what is missing at least, all else at its best
   double limit = 0;  // what there is
-  // What would fit: "compress-weights=int4", "1.5 GiB more host memory".
+  // The changes that would make it fit: "compress-weights=int4", "1.5 GiB more
+  // host memory".
   std::vector<std::string> remedies;
 };
 

@@ -153,8 +153,8 @@ void Summarize(const PlanRequest& request, Plan* plan) {
     machine_seconds[classes.host(stage.machine)] += stage.seconds;
   }
   plan->bytes_per_token = {};
-  double most_machine = -1;
-  double most_busy = -1;
+  double max_machine = -1;
+  double max_busy = -1;
   for (size_t s = 0; s < plan->stages.size(); ++s) {
     const StagePlan& stage = plan->stages[s];
     const double machine = machine_seconds[classes.host(stage.machine)];
@@ -163,12 +163,12 @@ void Summarize(const PlanRequest& request, Plan* plan) {
           BytesOf(request.machines[stage.machine], static_cast<Resource>(r),
                   stage.busy[r]) /
           tokens;
-      if (machine < most_machine ||
-          (machine == most_machine && stage.busy[r] <= most_busy)) {
+      if (machine < max_machine ||
+          (machine == max_machine && stage.busy[r] <= max_busy)) {
         continue;
       }
-      most_machine = machine;
-      most_busy = stage.busy[r];
+      max_machine = machine;
+      max_busy = stage.busy[r];
       plan->binding_stage = static_cast<int>(s);
       plan->binding_resource = static_cast<Resource>(r);
     }

@@ -5,6 +5,7 @@
 #include <tuple>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "scheduler/plan/plan.h"
 
 // What the planner enumerates outside the linear programs.
@@ -62,5 +63,8 @@ std::vector<BlockShape> NeighboursOf(const PlanRequest& request,
 
 // As many stages as machines, but no more than layers.
 int NumStages(const PlanRequest& request);
+
+// kResourceExhausted that says what FindShortage() found.
+absl::Status ShortageError(const PlanRequest& request);
 
 }  // namespace sluice

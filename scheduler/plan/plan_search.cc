@@ -18,10 +18,9 @@
 #include "scheduler/plan/plan.h"
 #include "scheduler/plan/plan_builder.h"
 #include "scheduler/plan/plan_candidates.h"
-#include "scheduler/plan/plan_shortage.h"
 #include "scheduler/plan/policy_search.h"
 #include "scheduler/plan/stage_case.h"
-#include "scheduler/simulate/rehearsal.h"
+#include "scheduler/simulate/simulator.h"
 
 // MakePlan and Frontier: what is outside the linear programs. For a candidate
 // each stage has its own best policy (SolveStage), and the pipeline's closed
@@ -69,16 +68,14 @@ class PlanSearch {
     for (size_t g = 0; g < groups_.size(); ++g) order_[g] = g;
   }
 
-  absl::StatusOr<PlanResult> Run(Objective objective, double most_latency);
+  absl::StatusOr<PlanResult> Run(Objective objective, double max_latency);
 
  private:
   const std::vector<StepShape>& Steps(const BlockShape& block) {
     const auto key = std::make_tuple(block.gbs, block.num_microbatches,
                                      block.num_blocks, block.max_step_tokens);
-    auto it = steps_.find(key);
-    if (it == steps_.end()) {
-      it = steps_.emplace(key, JobSteps(request_, block)).first;
-    }
+    const auto [it, is_new] = steps_.try_emplace(key);
+    if (is_new) it->second = JobSteps(request_, block);
     return it->second;
   }
 
@@ -149,6 +146,17 @@ class PlanSearch {
   double Score(const Candidate& c, double seconds) {
     return objective_ == Objective::kLatency ? Latency(c, seconds) : seconds;
   }
+  // The candidates with plans, by their scores, the best first.
+  std::vector<std::pair<double, Candidate>> Solved() {
+    std::vector<std::pair<double, Candidate>> solved;
+    for (const auto& [c, outcome] : outcomes_) {
+      if (outcome.kind == Outcome::Kind::kSolved) {
+        solved.emplace_back(Score(c, outcome.seconds), c);
+      }
+    }
+    std::sort(solved.begin(), solved.end());
+    return solved;
+  }
   double BestScore() const { return best_ ? best_score_ : kInfinity; }
 
   absl::Status NothingFits();
@@ -171,7 +179,7 @@ class PlanSearch {
   int64_t programs_ = 0;
 
   Objective objective_ = Objective::kThroughput;
-  double most_latency_ = kInfinity;
+  double max_latency_ = kInfinity;
   std::map<Candidate, Outcome> outcomes_;
   // With the seconds of the closed form: a frontier asks for some repeatedly.
   std::map<Candidate, std::pair<double, Plan>> rehearsed_;
@@ -235,15 +243,15 @@ Outcome PlanSearch::Try(const Candidate& c, double less_than) {
   outcome.plan = BuildPlan(request_, stages, c.block, Steps(c.block));
   outcome.seconds = outcome.plan->seconds;
   outcome.latency = outcome.plan->latency_seconds;
-  outcome.kind = outcome.latency > most_latency_ ? Outcome::Kind::kTooSlow
-                                                 : Outcome::Kind::kSolved;
+  outcome.kind = outcome.latency > max_latency_ ? Outcome::Kind::kTooSlow
+                                                : Outcome::Kind::kSolved;
   return outcome;
 }
 
 void PlanSearch::Consider(const Candidate& c, double bound) {
   if (!status_.ok() || outcomes_.contains(c)) return;
   Outcome outcome = {.seconds = bound, .latency = Latency(c, bound)};
-  if (outcome.latency > most_latency_) {
+  if (outcome.latency > max_latency_) {
     // What is always too slow tells the least latency only if it fits.
     outcome.kind = Outcome::Kind::kTooSlow;
   } else if (Score(c, bound) < (1 - kEqual) * BestScore()) {
@@ -328,17 +336,10 @@ void PlanSearch::TryOrders() {
 
 // The closed form ranks them well, but not exactly.
 absl::Status PlanSearch::RehearseBest() {
-  std::vector<std::pair<double, Candidate>> solved;
-  for (const auto& [c, outcome] : outcomes_) {
-    if (outcome.kind == Outcome::Kind::kSolved) {
-      solved.emplace_back(Score(c, outcome.seconds), c);
-    }
-  }
-  std::sort(solved.begin(), solved.end());
   best_.reset();
   best_score_ = kInfinity;
   int rehearsed = 0;
-  for (const auto& [score, c] : solved) {
+  for (const auto& [score, c] : Solved()) {
     if (rehearsed == kRehearsals) break;
     Outcome& outcome = outcomes_.at(c);
     const double closed = outcome.seconds;
@@ -351,7 +352,7 @@ absl::Status PlanSearch::RehearseBest() {
     outcome.correction = outcome.plan->seconds / closed;
     outcome.seconds = outcome.plan->seconds;
     outcome.latency = outcome.plan->latency_seconds;
-    if (outcome.latency > most_latency_) {
+    if (outcome.latency > max_latency_) {
       outcome.kind = Outcome::Kind::kTooSlow;
       continue;
     }
@@ -367,9 +368,9 @@ absl::Status PlanSearch::RehearseBest() {
 }
 
 absl::StatusOr<PlanResult> PlanSearch::Run(Objective objective,
-                                           double most_latency) {
+                                           double max_latency) {
   objective_ = objective;
-  most_latency_ = most_latency > 0 ? most_latency : kInfinity;
+  max_latency_ = max_latency > 0 ? max_latency : kInfinity;
   outcomes_.clear();
   best_.reset();
   best_score_ = kInfinity;
@@ -393,13 +394,7 @@ absl::StatusOr<PlanResult> PlanSearch::Run(Objective objective,
   });
   for (const auto& [bound, c] : coarse) Consider(c, bound);
 
-  std::vector<std::pair<double, Candidate>> starts;
-  for (const auto& [c, outcome] : outcomes_) {
-    if (outcome.kind == Outcome::Kind::kSolved) {
-      starts.emplace_back(Score(c, outcome.seconds), c);
-    }
-  }
-  std::sort(starts.begin(), starts.end());
+  std::vector<std::pair<double, Candidate>> starts = Solved();
   if (starts.size() > kStarts) starts.resize(kStarts);
   const Grid fine = MakeGrid(request_, GridSize::kFine);
   for (const auto& [score, start] : starts) Refine(start, fine);
@@ -425,7 +420,7 @@ absl::Status PlanSearch::NothingFits() {
       least = std::min(least, outcome.latency);
     }
   }
-  if (std::isfinite(most_latency_)) {
+  if (std::isfinite(max_latency_)) {
     if (!std::isfinite(least)) {
       // Only bounds were seen: find out what is possible.
       PlanSearch unbounded(request_);
@@ -436,7 +431,7 @@ absl::Status PlanSearch::NothingFits() {
     return absl::FailedPreconditionError(absl::StrFormat(
         "no plan answers a request within %g seconds; the least that is "
         "possible is about %.3g seconds",
-        most_latency_, least));
+        max_latency_, least));
   }
   return ShortageError(request_);
 }
@@ -527,7 +522,7 @@ std::vector<Alternative> PlanSearch::Alternatives() {
       other.choices.attention_sites = {on_host ? AttentionSite::kDevice
                                                : AttentionSite::kHost};
       PlanSearch search(other);
-      search.most_latency_ = most_latency_;
+      search.max_latency_ = max_latency_;
       const Outcome outcome = search.Try(*best_);
       Alternative alternative = {
           .description =
@@ -555,8 +550,7 @@ absl::StatusOr<std::vector<Plan>> Frontier(const PlanRequest& request,
                                            int points) {
   SLUICE_RETURN_IF_ERROR(request.Check());
   if (points < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("plan: a frontier of ", points, " points"));
+    return InvalidArgument("plan: a frontier of ", points, " points");
   }
   PlanSearch search(request);
   SLUICE_ASSIGN_OR_RETURN(

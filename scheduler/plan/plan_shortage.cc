@@ -1,5 +1,3 @@
-#include "scheduler/plan/plan_shortage.h"
-
 #include <limits>
 #include <optional>
 #include <utility>
@@ -168,12 +166,12 @@ absl::Status ShortageError(const PlanRequest& request) {
     return absl::ResourceExhaustedError(
         "no split of the layers was found that fits all machines");
   }
-  return absl::ResourceExhaustedError(
-      absl::StrCat("no policy fits: ", shortage.what, " of worker ",
-                   shortage.worker, " is short by ", BytesText(shortage.bytes),
-                   ", of ", BytesText(shortage.limit), " that there are",
-                   shortage.remedies.empty() ? "" : "; what would fit: ",
-                   absl::StrJoin(shortage.remedies, "; or ")));
+  return ResourceExhausted(
+      "no policy fits: ", shortage.what, " of worker ", shortage.worker,
+      " is short by ", BytesText(shortage.bytes), ", of ",
+      BytesText(shortage.limit), " that there are",
+      shortage.remedies.empty() ? "" : "; what would fit: ",
+      absl::StrJoin(shortage.remedies, "; or "));
 }
 
 }  // namespace sluice

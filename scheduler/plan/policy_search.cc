@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "common/status_macros.h"
 #include "scheduler/plan/linear_program.h"
@@ -19,7 +20,7 @@ constexpr int kNumKinds = 3;  // weights, KV cache, activations
 constexpr int kTiers = kNumTiers;
 // Fractions come in such steps.
 constexpr double kGrain = 1e-4;
-constexpr double kLeastOnDisk = 10 * kGrain;
+constexpr double kMinOnDisk = 10 * kGrain;
 // Of the objective, which is about 1: for all seconds of all resources
 // together, and for what lies one tier further away.
 constexpr double kCostOfUse = 1e-3;
@@ -27,7 +28,7 @@ constexpr double kCostOfTier = 2e-6;
 // Answers that differ less are equals.
 constexpr double kEqual = 1e-6;
 // How often a case's program is solved: what fits is known where it was looked.
-constexpr int kMostLooks = 6;
+constexpr int kMaxLooks = 6;
 
 // Which tiers may hold what.
 using TierMask = std::array<bool, kNumFractions>;
@@ -42,7 +43,7 @@ int TiersOf(const TierMask& mask, int kind) {
   return tiers;
 }
 
-double LeastOf(const LinearForm& form, const TierMask& mask) {
+double MinOf(const LinearForm& form, const TierMask& mask) {
   double value = form.constant;
   for (int kind = 0; kind < kNumKinds; ++kind) {
     double least = kInfinity;
@@ -55,10 +56,10 @@ double LeastOf(const LinearForm& form, const TierMask& mask) {
   return value;
 }
 
-double MostOf(const LinearForm& form, const TierMask& mask) {
+double MaxOf(const LinearForm& form, const TierMask& mask) {
   LinearForm negative;
   negative.Add(form, -1);
-  return -LeastOf(negative, mask);
+  return -MinOf(negative, mask);
 }
 
 // From "nothing is far away" to "anything may be anywhere".
@@ -203,7 +204,7 @@ double StepBound(const Case& c, const ResourceForms& forms) {
   double longest = 0;
   double sum = 0;
   for (const LinearForm& form : forms) {
-    const double least = std::max(0.0, LeastOf(form, c.mask));
+    const double least = std::max(0.0, MinOf(form, c.mask));
     longest = std::max(longest, least);
     sum += least;
   }
@@ -240,7 +241,7 @@ double RoundingBytes(const LinearForm& bytes, const TierMask& mask) {
 LinearProgram FractionsProgram(const TierMask& mask) {
   LinearProgram program;
   for (int i = 0; i < kNumFractions; ++i) {
-    const double least = i == Index(0, 2) && mask[i] ? kLeastOnDisk : 0;
+    const double least = i == Index(0, 2) && mask[i] ? kMinOnDisk : 0;
     program.AddVariable(0, least, mask[i] ? 1 : 0);
   }
   for (int kind = 0; kind < kNumKinds; ++kind) {
@@ -283,13 +284,13 @@ LinearProgram TimeProgram(const Case& c, absl::Span<const StepShape> steps,
     double unit = 0;
     double least = 0;
     for (const LinearForm& form : c.costs[k]) {
-      unit = std::max(unit, MostOf(form, c.mask));
-      least = std::max(least, LeastOf(form, c.mask));
+      unit = std::max(unit, MaxOf(form, c.mask));
+      least = std::max(least, MinOf(form, c.mask));
     }
     if (unit <= 0) continue;
     const int t = program.AddVariable(weight * unit, least / unit, kInfinity);
     for (const LinearForm& form : c.costs[k]) {
-      if (MostOf(form, c.mask) <= least) continue;  // another is never shorter
+      if (MaxOf(form, c.mask) <= least) continue;  // another is never shorter
       LinearProgram::Row& row = program.AddRow(form.constant / unit, kInfinity);
       for (int i = 0; i < kNumFractions; ++i) {
         row.a[i] = -form.slope[i] / unit;
@@ -347,10 +348,10 @@ struct Missing {
 
 // Of all capacities, or of `only` with the others as they are. Rows of one tier
 // are one capacity.
-absl::StatusOr<Missing> LeastMissing(Case c, std::optional<Tier> only) {
+absl::StatusOr<Missing> MinMissing(Case c, std::optional<Tier> only) {
   LookAt(Evenly(c.mask), &c);
   Missing missing;
-  for (int look = 0; look < kMostLooks; ++look) {
+  for (int look = 0; look < kMaxLooks; ++look) {
     LinearProgram program = FractionsProgram(c.mask);
     std::map<Tier, int> slack;
     for (const CapacityRow& row : c.capacities) {
@@ -396,7 +397,7 @@ absl::StatusOr<Missing> LeastMissing(Case c, std::optional<Tier> only) {
 bool MayFit(const Case& c) {
   return std::all_of(
       c.capacities.begin(), c.capacities.end(), [&c](const CapacityRow& row) {
-        return LeastOf(row.bytes, c.mask) + RoundingBytes(row.bytes, c.mask) <=
+        return MinOf(row.bytes, c.mask) + RoundingBytes(row.bytes, c.mask) <=
                row.limit;
       });
 }
@@ -412,7 +413,7 @@ absl::Status TryCase(Case c, absl::Span<const StepShape> steps,
   }
   LookAt(Evenly(c.mask), &c);
   if (!MayFit(c)) return absl::OkStatus();
-  for (int look = 0; look < kMostLooks; ++look) {
+  for (int look = 0; look < kMaxLooks; ++look) {
     ++*programs;
     SLUICE_ASSIGN_OR_RETURN(
         const LinearSolution solution,
@@ -445,6 +446,17 @@ std::vector<CaseMaker> MakersOf(const StageQuestion& q) {
   return makers;
 }
 
+// All cases of a question.
+std::vector<Case> CasesOf(const StageQuestion& q) {
+  std::vector<Case> cases;
+  for (CaseMaker& maker : MakersOf(q)) {
+    for (const TierMask& mask : Patterns(q.request->machines[q.machine])) {
+      cases.push_back(maker.Make(mask));
+    }
+  }
+  return cases;
+}
+
 }  // namespace
 
 absl::StatusOr<StageAnswer> SolveStage(const StageQuestion& question,
@@ -465,29 +477,23 @@ absl::StatusOr<StageAnswer> SolveStage(const StageQuestion& question,
 }
 
 absl::StatusOr<StageShortage> ShortageOf(const StageQuestion& question) {
-  const MachineProfile& machine = question.request->machines[question.machine];
   StageShortage shortage;
   double least = kInfinity;
-  for (CaseMaker& maker : MakersOf(question)) {
-    for (const TierMask& mask : Patterns(machine)) {
-      SLUICE_ASSIGN_OR_RETURN(const Missing missing,
-                              LeastMissing(maker.Make(mask), std::nullopt));
-      if (missing.sum >= least) continue;
-      least = missing.sum;
-      shortage = {std::string(CapacityName(missing.most)), missing.bytes,
-                  missing.limit};
-    }
+  for (Case& c : CasesOf(question)) {
+    SLUICE_ASSIGN_OR_RETURN(const Missing missing,
+                            MinMissing(std::move(c), std::nullopt));
+    if (missing.sum >= least) continue;
+    least = missing.sum;
+    shortage = {std::string(CapacityName(missing.most)), missing.bytes,
+                missing.limit};
   }
   return shortage;
 }
 
 double StageBound(const StageQuestion& question) {
-  const MachineProfile& machine = question.request->machines[question.machine];
   double least = kInfinity;
-  for (CaseMaker& maker : MakersOf(question)) {
-    for (const TierMask& mask : Patterns(machine)) {
-      least = std::min(least, CaseBound(maker.Make(mask), question.steps));
-    }
+  for (const Case& c : CasesOf(question)) {
+    least = std::min(least, CaseBound(c, question.steps));
   }
   return least;
 }
@@ -499,14 +505,10 @@ absl::StatusOr<std::vector<CapacityRemedy>> RemediesOf(
   for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kDisk}) {
     if (tier == Tier::kDevice && !machine.has_device()) continue;
     double least = kInfinity;
-    for (CaseMaker& maker : MakersOf(question)) {
-      for (const TierMask& mask : Patterns(machine)) {
-        SLUICE_ASSIGN_OR_RETURN(const Missing missing,
-                                LeastMissing(maker.Make(mask), tier));
-        if (std::isfinite(missing.sum)) {
-          least = std::min(least, missing.bytes);
-        }
-      }
+    for (Case& c : CasesOf(question)) {
+      SLUICE_ASSIGN_OR_RETURN(const Missing missing,
+                              MinMissing(std::move(c), tier));
+      if (std::isfinite(missing.sum)) least = std::min(least, missing.bytes);
     }
     if (std::isfinite(least)) {
       remedies.push_back({std::string(CapacityName(tier)), least});

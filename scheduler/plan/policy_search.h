@@ -60,8 +60,8 @@ absl::StatusOr<StageAnswer> SolveStage(const StageQuestion& question,
 // capacities. Costs no linear program.
 double StageBound(const StageQuestion& question);
 
-// Of what a stage lacks least to fit, in shares of its limits: the capacity
-// that lacks most.
+// The capacity that lacks most where a stage, in shares of its limits, lacks
+// least to fit.
 struct StageShortage {
   std::string what;
   double missing_bytes = 0;  // 0: it fits
@@ -69,8 +69,8 @@ struct StageShortage {
 };
 absl::StatusOr<StageShortage> ShortageOf(const StageQuestion& question);
 
-// What one capacity needs more, all others as they are, for the stage to fit:
-// for each where that is possible at all.
+// The bytes that one capacity needs more, all others as they are, for the stage
+// to fit: for each where that is possible at all.
 struct CapacityRemedy {
   std::string what;
   double missing_bytes = 0;

@@ -2,7 +2,7 @@
 
 namespace sluice {
 
-// How many layers each stage gets.
+// The rules by which stages get their layers.
 enum class Split {
   kEven,      // as many layers for each (SplitEvenly)
   kBalanced,  // so that the slowest machine is as fast as can be

@@ -7,7 +7,7 @@ namespace sluice {
 namespace {
 
 // Steps that differ less than these are priced as one.
-constexpr int kMostStepKinds = 8;
+constexpr int kMaxStepKinds = 8;
 // Requests for each slot from which on pacing spreads them: see Paces() in
 // step_scheduler.cc.
 constexpr int64_t kGenerationsByNeed = 3;
@@ -50,7 +50,7 @@ MachineClasses::MachineClasses(absl::Span<const MachineProfile> machines) {
 
 std::vector<StepShape> JobSteps(const PlanRequest& request,
                                 const BlockShape& block) {
-  return request.refill ? StepsOf(request.workload, block, kMostStepKinds)
+  return request.refill ? StepsOf(request.workload, block, kMaxStepKinds)
                         : BlockSteps(request.workload, block);
 }
 

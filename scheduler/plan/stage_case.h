@@ -12,7 +12,7 @@
 
 namespace sluice {
 
-// Which machines of a request are alike, and which are one.
+// The machines of a request that are alike, and those that are one.
 class MachineClasses {
  public:
   explicit MachineClasses(absl::Span<const MachineProfile> machines);
@@ -46,8 +46,8 @@ StageCase MakeStageCase(const PlanRequest& request, int machine,
                         LayerRange layers, const Policy& policy,
                         const BlockShape& block);
 
-// From the end of a step in one machine's stage to its beginning in the
-// next's, its transfer excepted, which overlaps.
+// The time from the end of a step in one machine's stage to its beginning in
+// the next's, its transfer excepted, which overlaps.
 double HopSeconds(const MachineProfile& from, const MachineProfile& to);
 
 // Steps that a request is in its block for, on average.

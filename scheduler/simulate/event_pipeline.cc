@@ -12,12 +12,11 @@ namespace {
 class Pipeline {
  public:
   Pipeline(const std::vector<PipelineStage>& stages, int num_blocks,
-           double step_seconds, StepSource* source,
-           int64_t most_timeline_events)
+           double step_seconds, StepSource* source, int64_t max_timeline_events)
       : stages_(stages),
         step_seconds_(step_seconds),
         source_(*source),
-        most_timeline_events_(most_timeline_events),
+        max_timeline_events_(max_timeline_events),
         blocks_(num_blocks) {
     run_.busy.resize(stages.size());
     std::map<int, int> machines;
@@ -108,7 +107,7 @@ class Pipeline {
     const Block& block = blocks_[event.block];
     const double seconds = block.seconds[event.stage];
     run_.busy[event.stage] += seconds;
-    if (static_cast<int64_t>(run_.timeline.size()) < most_timeline_events_) {
+    if (static_cast<int64_t>(run_.timeline.size()) < max_timeline_events_) {
       run_.timeline.push_back({event.stage, event.block, block.step,
                                event.time - seconds, event.time});
     }
@@ -136,7 +135,7 @@ class Pipeline {
   const std::vector<PipelineStage>& stages_;
   double step_seconds_;
   StepSource& source_;
-  int64_t most_timeline_events_;
+  int64_t max_timeline_events_;
   std::vector<int> machine_of_;  // by stage: 0-based
   std::vector<Machine> machines_;
   std::vector<Block> blocks_;
@@ -149,9 +148,8 @@ class Pipeline {
 
 PipelineRun RunPipeline(const std::vector<PipelineStage>& stages,
                         int num_blocks, double step_seconds, StepSource* source,
-                        int64_t most_timeline_events) {
-  return Pipeline(stages, num_blocks, step_seconds, source,
-                  most_timeline_events)
+                        int64_t max_timeline_events) {
+  return Pipeline(stages, num_blocks, step_seconds, source, max_timeline_events)
       .Run();
 }
 

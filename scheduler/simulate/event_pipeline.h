@@ -7,7 +7,7 @@
 
 namespace sluice {
 
-// What the blocks in a pipeline compute.
+// The steps that the blocks in a pipeline compute.
 class StepSource {
  public:
   virtual ~StepSource() = default;
@@ -43,6 +43,6 @@ struct PipelineRun {
 // the one that came back last. Deterministic; O(log events) for each event.
 PipelineRun RunPipeline(const std::vector<PipelineStage>& stages,
                         int num_blocks, double step_seconds, StepSource* source,
-                        int64_t most_timeline_events);
+                        int64_t max_timeline_events);
 
 }  // namespace sluice

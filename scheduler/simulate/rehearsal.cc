@@ -1,5 +1,3 @@
-#include "scheduler/simulate/rehearsal.h"
-
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -14,8 +12,8 @@ namespace {
 
 // Fewer requests for each slot tell little of the whole.
 constexpr double kFewestGenerations = 3;
-constexpr double kMostTokens = 5e5;
-constexpr double kMostEvents = 3e6;  // steps, each in all stages
+constexpr double kMaxTokens = 5e5;
+constexpr double kMaxEvents = 3e6;  // steps, each in all stages
 
 // The workload with about `share` of each class's requests, one at least.
 Workload Shortened(const Workload& workload, double share) {
@@ -42,8 +40,7 @@ absl::Status Rehearse(const PlanRequest& request, Plan* plan) {
       tokens /
       (static_cast<double>(plan->block.gbs) * plan->block.num_microbatches) *
       static_cast<double>(plan->stages.size());
-  const double affordable =
-      std::min(kMostTokens / tokens, kMostEvents / events);
+  const double affordable = std::min(kMaxTokens / tokens, kMaxEvents / events);
   const double least = std::min(1.0, kFewestGenerations * slots / requests);
   if (affordable < least) return absl::OkStatus();
 

@@ -1,36 +1,14 @@
 #include "scheduler/simulate/simulator.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "scheduler/plan/stage_case.h"
 #include "scheduler/steps/step_scheduler.h"
 
 namespace sluice {
 namespace {
-
-// The class of each request, evenly mixed: the k-th of a class's n comes at
-// (k + 1/2) / n of the job.
-std::vector<int> ClassOfRequests(const Workload& workload) {
-  std::vector<std::pair<double, int>> places;
-  for (size_t c = 0; c < workload.classes.size(); ++c) {
-    const int64_t n = workload.classes[c].count;
-    for (int64_t k = 0; k < n; ++k) {
-      places.emplace_back(
-          (static_cast<double>(k) + 0.5) / static_cast<double>(n),
-          static_cast<int>(c));
-    }
-  }
-  std::sort(places.begin(), places.end());
-  std::vector<int> classes;
-  classes.reserve(places.size());
-  for (const auto& [place, c] : places) classes.push_back(c);
-  return classes;
-}
 
 // Stages that take as long as each other for any step.
 struct StageKind {
@@ -51,8 +29,9 @@ class Job : public StepSource {
         kinds_(std::move(kinds)),
         kind_of_stage_(std::move(kind_of_stage)),
         in_flight_(num_blocks) {
-    for (const int c : ClassOfRequests(workload)) {
-      const LengthClass& lengths = workload.classes[c];
+    RequestOrder order(workload);
+    for (int64_t i = workload.requests(); i > 0; --i, order.Pop()) {
+      const LengthClass& lengths = order.Head();
       const SequenceId id(static_cast<int64_t>(requests_.size()));
       requests_.push_back({.left = lengths.output});
       scheduler_.Enqueue(id, lengths.prompt, lengths.prompt + lengths.output);
@@ -164,9 +143,8 @@ absl::StatusOr<Stages> StagesOf(const PlanRequest& request, const Plan& plan) {
     const StagePlan& stage = plan.stages[s];
     if (stage.machine < 0 ||
         stage.machine >= static_cast<int>(request.machines.size())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("simulation: stage ", s, " is on machine ",
-                       stage.machine, " of ", request.machines.size()));
+      return InvalidArgument("simulation: stage ", s, " is on machine ",
+                             stage.machine, " of ", request.machines.size());
     }
     const MachineProfile& machine = request.machines[stage.machine];
     stages.pipeline.push_back({.machine = classes.host(stage.machine)});
@@ -211,9 +189,9 @@ absl::StatusOr<StepScheduler> SchedulerOf(const PlanRequest& request,
   const int64_t pages =
       plan.kv_positions > 0 ? plan.kv_positions / page : wanted;
   if (pages < longest) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("simulation: the plan has ", pages, " KV pages of ", page,
-                     " positions; the longest request wants ", longest));
+    return InvalidArgument("simulation: the plan has ", pages, " KV pages of ",
+                           page, " positions; the longest request wants ",
+                           longest);
   }
   return StepScheduler::Create(
       {.num_blocks = plan.block.num_blocks,
@@ -237,8 +215,8 @@ absl::StatusOr<SimulationResult> Simulate(const PlanRequest& request,
     return absl::InvalidArgumentError("simulation: the plan has no stages");
   }
   if (options.page_tokens <= 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("simulation: pages of ", options.page_tokens, " tokens"));
+    return InvalidArgument("simulation: pages of ", options.page_tokens,
+                           " tokens");
   }
   SLUICE_ASSIGN_OR_RETURN(Stages stages, StagesOf(request, plan));
   SLUICE_ASSIGN_OR_RETURN(StepScheduler scheduler,
@@ -247,7 +225,7 @@ absl::StatusOr<SimulationResult> Simulate(const PlanRequest& request,
           std::move(stages.kind_of_stage), plan.block.num_blocks);
   PipelineRun run =
       RunPipeline(stages.pipeline, plan.block.num_blocks, stages.step_seconds,
-                  &job, options.most_timeline_events);
+                  &job, options.max_timeline_events);
 
   SimulationResult result;
   result.seconds = run.seconds;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/kv/kv_layout.h"
 #include "scheduler/cost/cost_model.h"
@@ -16,7 +17,7 @@ namespace sluice {
 
 struct SimulationOptions {
   int32_t page_tokens = kPageTokens;  // positions of a KV page
-  int64_t most_timeline_events = 0;   // kept in SimulationResult::timeline
+  int64_t max_timeline_events = 0;    // kept in SimulationResult::timeline
 };
 
 struct SimulatedStage {
@@ -46,5 +47,12 @@ struct SimulationResult {
 absl::StatusOr<SimulationResult> Simulate(const PlanRequest& request,
                                           const Plan& plan,
                                           const SimulationOptions& options);
+
+// Simulates the job by the plan, or a shorter one of about a million tokens,
+// and corrects the plan's predictions by what the closed form is wrong for it:
+// steps of unlike kinds that meet in the pipeline, and kinds of steps that were
+// merged. Leaves the plan as it is where so many tokens tell too little. Errors
+// as Simulate()'s.
+absl::Status Rehearse(const PlanRequest& request, Plan* plan);
 
 }  // namespace sluice

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -29,49 +28,13 @@ struct Following {
 Following FollowingFor(int64_t slots) {
   constexpr int64_t kManySlots = 2048;
   constexpr int64_t kFewRequests = 2000;
-  constexpr int64_t kMostForSlot = 40;
+  constexpr int64_t kMaxForSlot = 40;
   if (slots >= kManySlots) return {slots, 3 * slots};
   return {2 * slots,
-          std::max(6 * slots, std::min(kFewRequests, kMostForSlot * slots))};
+          std::max(6 * slots, std::min(kFewRequests, kMaxForSlot * slots))};
 }
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-// The requests' order: classes evenly mixed. Request j of a class of n is due
-// at (j + 1/2) / n.
-class RequestOrder {
- public:
-  explicit RequestOrder(const Workload& workload) {
-    for (const LengthClass& c : workload.classes) {
-      if (c.count > 0) due_.push_back({0.5 / static_cast<double>(c.count), &c});
-    }
-    std::make_heap(due_.begin(), due_.end(), Later);
-  }
-  const LengthClass& Head() const { return *due_.front().of; }
-  void Pop() {
-    std::pop_heap(due_.begin(), due_.end(), Later);
-    Due& last = due_.back();
-    const auto count = static_cast<double>(last.of->count);
-    last.at = (++last.taken + 0.5) / count;
-    if (last.taken >= count) {
-      due_.pop_back();
-    } else {
-      std::push_heap(due_.begin(), due_.end(), Later);
-    }
-  }
-
- private:
-  struct Due {
-    double at = 0;
-    const LengthClass* of = nullptr;
-    double taken = 0;
-  };
-  // The order of the classes decides between equals.
-  static bool Later(const Due& a, const Due& b) {
-    return a.at != b.at ? a.at > b.at : a.of > b.of;
-  }
-  std::vector<Due> due_;
-};
 
 // What StepScheduler does with the requests, at unlimited pages.
 class Follower {
@@ -293,7 +256,7 @@ void MergeKinds(const std::array<double, 3>& scale, size_t most,
 }
 
 std::vector<StepShape> Kinds(const std::vector<StepShape>& steps,
-                             int most_kinds) {
+                             int max_kinds) {
   // First by a grid, coarse enough for few kinds.
   constexpr std::array<int, 3> kCells = {4, 4, 2};
   std::array<double, 3> scale = {};
@@ -313,7 +276,7 @@ std::vector<StepShape> Kinds(const std::vector<StepShape>& steps,
   }
   std::vector<Kind> kinds;
   for (const auto& [cell, kind] : cells) kinds.push_back(kind);
-  MergeKinds(scale, static_cast<size_t>(std::max(1, most_kinds)), &kinds);
+  MergeKinds(scale, static_cast<size_t>(std::max(1, max_kinds)), &kinds);
   std::vector<StepShape> result;
   for (const Kind& kind : kinds) {
     StepShape mean = kind.total;
@@ -387,7 +350,7 @@ double TimesOf(const std::vector<StepShape>& steps, size_t begin, size_t end,
 }  // namespace
 
 std::vector<StepShape> StepsOf(const Workload& workload,
-                               const BlockShape& block, int most_kinds) {
+                               const BlockShape& block, int max_kinds) {
   const int64_t requests = workload.requests();
   const int64_t slots =
       int64_t{block.gbs} * block.num_microbatches * block.num_blocks;
@@ -412,7 +375,7 @@ std::vector<StepShape> StepsOf(const Workload& workload,
     const double times = TimesOf(steps, begin, end, wanted);
     for (size_t i = begin; i < end; ++i) steps[i].count = times;
   }
-  std::vector<StepShape> kinds = Kinds(steps, most_kinds);
+  std::vector<StepShape> kinds = Kinds(steps, max_kinds);
   Conserve(wanted, &kinds);
   return kinds;
 }

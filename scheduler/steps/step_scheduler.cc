@@ -4,7 +4,6 @@
 #include <cassert>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 
 namespace sluice {
@@ -24,12 +23,12 @@ absl::Status StepScheduler::Options::Validate() const {
   if (num_blocks <= 0 || gbs <= 0 || num_microbatches <= 0 ||
       max_step_tokens <= 0 || kv_pages <= 0 || page_tokens <= 0 ||
       max_logit_biases <= 0 || max_releases <= 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidArgument(
         "step scheduler: num_blocks ", num_blocks, ", gbs ", gbs,
         ", num_microbatches ", num_microbatches, ", max_step_tokens ",
         max_step_tokens, ", kv_pages ", kv_pages, ", page_tokens ", page_tokens,
         ", max_logit_biases ", max_logit_biases, ", max_releases ",
-        max_releases, ": all must be positive"));
+        max_releases, ": all must be positive");
   }
   if (!packing && reserve == Reserve::kProfile) {
     return absl::InvalidArgumentError(
@@ -37,10 +36,9 @@ absl::Status StepScheduler::Options::Validate() const {
         "maximum");
   }
   if (max_step_tokens < gbs) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("step scheduler: max_step_tokens ", max_step_tokens,
-                     " is less than gbs ", gbs,
-                     ": a step must hold a token for each sequence"));
+    return InvalidArgument("step scheduler: max_step_tokens ", max_step_tokens,
+                           " is less than gbs ", gbs,
+                           ": a step must hold a token for each sequence");
   }
   return absl::OkStatus();
 }

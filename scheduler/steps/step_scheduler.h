@@ -77,7 +77,7 @@ namespace sluice {
 // Thread-compatible.
 class StepScheduler {
  public:
-  // What the page check of an admission goes by.
+  // The number that the page check of an admission goes by.
   enum class Reserve {
     kMaximum,  // each sequence's pages for max_tokens
     kProfile,  // the future of all: for stages that take pages by need
@@ -105,8 +105,8 @@ class StepScheduler {
     absl::Status Validate() const;
   };
 
-  // What a step does, in StepPlan's terms: first `release`, then `admit`, then
-  // the computation. Micro-batches without segments are left out.
+  // The content of a step, in StepPlan's terms: first `release`, then `admit`,
+  // then the computation. Micro-batches without segments are left out.
   struct StepDecision {
     std::vector<SequenceId> release;
     std::vector<SequenceId> admit;
@@ -132,8 +132,8 @@ class StepScheduler {
   int64_t waiting() const { return static_cast<int64_t>(waiting_.size()); }
   // Admitted and not finished.
   int64_t running() const { return static_cast<int64_t>(running_.size()); }
-  // What all blocks claim: for the sequences that run, and for finished ones
-  // whose last step is still in flight.
+  // Returns the pages that all blocks claim: for the sequences that run, and
+  // for finished ones whose last step is still in flight.
   int64_t pages_reserved() const;
 
   // The next step of `block`, which is then in flight until its OnStepDone.
@@ -200,7 +200,7 @@ class StepScheduler {
     int32_t micro_batch;
   };
 
-  // What a step leaves for the prefill chunks of a micro-batch.
+  // The room that a step leaves for the prefill chunks of a micro-batch.
   class ChunkRoom {
    public:
     ChunkRoom(int32_t tokens, bool packing)

@@ -5,9 +5,9 @@
 
 namespace sluice {
 
-// How many KV pages the sequences of one block may hold in each of its coming
-// steps, if none ends before its maximum. Steps count in the block's own time:
-// one for each step that it runs. Thread-compatible.
+// The number of KV pages that the sequences of one block may hold in each of
+// its coming steps, if none ends before its maximum. Steps count in the block's
+// own time: one for each step that it runs. Thread-compatible.
 //
 // A sequence that decodes moves on by one position in each step, so its future
 // is exact: it holds the pages of its position, one position more each step,

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 
 namespace sluice {
 
@@ -39,24 +39,24 @@ int32_t Workload::longest() const {
 
 absl::Status Workload::Check() const {
   // Far beyond any model's positions and any job, and sums stay exact.
-  constexpr int32_t kMostTokens = int32_t{1} << 28;
-  constexpr int64_t kMostRequests = int64_t{1} << 40;
+  constexpr int32_t kMaxTokens = int32_t{1} << 28;
+  constexpr int64_t kMaxRequests = int64_t{1} << 40;
   for (const LengthClass& c : classes) {
-    if (c.prompt < 1 || c.output < 1 || c.count < 0 || c.prompt > kMostTokens ||
-        c.output > kMostTokens || c.count > kMostRequests) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the workload has ", c.count, " requests of ", c.prompt,
-                       " prompt tokens and ", c.output,
-                       " generated ones; each must have at least one of both"));
+    if (c.prompt < 1 || c.output < 1 || c.count < 0 || c.prompt > kMaxTokens ||
+        c.output > kMaxTokens || c.count > kMaxRequests) {
+      return InvalidArgument(
+          "the workload has ", c.count, " requests of ", c.prompt,
+          " prompt tokens and ", c.output,
+          " generated ones; each must have at least one of both");
     }
   }
   if (requests() < 1) {
     return absl::InvalidArgumentError("the workload has no requests");
   }
-  if (requests() > kMostRequests) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the workload has ", requests(), " requests; at most ",
-                     kMostRequests, " can be planned for"));
+  if (requests() > kMaxRequests) {
+    return InvalidArgument("the workload has ", requests(),
+                           " requests; at most ", kMaxRequests,
+                           " can be planned for");
   }
   return absl::OkStatus();
 }

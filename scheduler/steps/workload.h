@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -44,7 +45,45 @@ struct StepShape {
   double head_rows = 0;  // rows that get logits
 };
 
-// How a block is formed and refilled.
+// The order of a workload's requests: classes evenly mixed. Request j of a
+// class of n is due at (j + 1/2) / n of the job. REQUIRES: no more Pops than
+// requests.
+class RequestOrder {
+ public:
+  explicit RequestOrder(const Workload& workload) {
+    for (const LengthClass& c : workload.classes) {
+      if (c.count > 0) due_.push_back({0.5 / static_cast<double>(c.count), &c});
+    }
+    std::make_heap(due_.begin(), due_.end(), Later);
+  }
+  // The class of the next request.
+  const LengthClass& Head() const { return *due_.front().of; }
+  void Pop() {
+    std::pop_heap(due_.begin(), due_.end(), Later);
+    Due& last = due_.back();
+    const auto count = static_cast<double>(last.of->count);
+    last.at = (++last.taken + 0.5) / count;
+    if (last.taken >= count) {
+      due_.pop_back();
+    } else {
+      std::push_heap(due_.begin(), due_.end(), Later);
+    }
+  }
+
+ private:
+  struct Due {
+    double at = 0;
+    const LengthClass* of = nullptr;
+    double taken = 0;
+  };
+  // The order of the classes decides between equals.
+  static bool Later(const Due& a, const Due& b) {
+    return a.at != b.at ? a.at > b.at : a.of > b.of;
+  }
+  std::vector<Due> due_;
+};
+
+// The shape of a block, and how it is refilled.
 struct BlockShape {
   int32_t gbs = 0;
   int32_t num_microbatches = 1;
@@ -54,12 +93,12 @@ struct BlockShape {
 };
 
 // The steps of a whole job, as StepScheduler would form them: those with like
-// contents are merged, into at most `most_kinds`. Jobs of more requests than
+// contents are merged, into at most `max_kinds`. Jobs of more requests than
 // some blocks' worth are followed through their start, as long as it takes to
 // be steady, and their end; what lies between is multiplied. Deterministic.
 // REQUIRES: workload.Check() is OK and block's sizes are positive.
 std::vector<StepShape> StepsOf(const Workload& workload,
-                               const BlockShape& block, int most_kinds);
+                               const BlockShape& block, int max_kinds);
 
 // FlexGen's two kinds (section 4.2): one prefill of whole prompts, then
 // output - 1 decode steps, for blocks that are started together; no refill.

@@ -188,7 +188,7 @@ WorldOptions RandomOptions(Random& random, int seed) {
   if (random.Int(0, 3) == 0) options.sparsity = 0.4f;
   options.head_rows = random.Coin() ? 3 : 16;
   options.attention_slots = random.Int(1, 2);
-  options.expand =
+  options.dequantize =
       options.weight_format != WeightFormat::kFull && random.Coin();
   options.cut_images = random.Coin();
   return options;

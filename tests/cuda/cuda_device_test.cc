@@ -135,7 +135,7 @@ TEST_P(CudaDeviceTest, BytesGoInAndOut) {
   ASSERT_TRUE(done.Wait().ok());
   ASSERT_TRUE(Out(Span(out), b.span()).ok());
   EXPECT_EQ(std::memcmp(in.data(), out.data(), 5000), 0);
-  // What stays on the device is on no wire.
+  // What stays on the device is on no copy stream.
   EXPECT_EQ(device_->totals().h2d_bytes, 5000u);
   EXPECT_EQ(device_->totals().d2h_bytes, 5000u);
   EXPECT_GT(device_->totals().h2d_busy_seconds, 0);
@@ -261,7 +261,7 @@ TEST_P(CudaDeviceTest, CopiesOfADirectionKeepTheirOrder) {
   EXPECT_EQ(Span(back)[0], Span(host)[kCopies - 1]);
 }
 
-TEST_P(CudaDeviceTest, ThreadsShareTheWires) {
+TEST_P(CudaDeviceTest, ThreadsShareTheCopyStreams) {
   constexpr size_t kPart = 8192;
   constexpr int kThreads = 4;
   const DeviceBuffer there = Allocate(kThreads * kPart);

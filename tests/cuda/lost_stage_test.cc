@@ -13,7 +13,7 @@
 #ifdef SLUICE_CUDA_EMULATED
 #include "tests/cuda/emulation/streams.h"
 #else
-#include "runtime/kernels/cuda/activation.h"
+#include "runtime/kernels/cuda/rows.h"
 #endif
 #include "tests/parity/random_source.h"
 #include "tests/parity/stage_chain.h"

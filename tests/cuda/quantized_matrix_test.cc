@@ -92,7 +92,7 @@ using Elements = testing::Types<float, __half, __nv_bfloat16>;
 TYPED_TEST_SUITE(QuantizedMatrixTest, Elements);
 
 // Bit for bit.
-TYPED_TEST(QuantizedMatrixTest, ExpandsAsTheCpuDoes) {
+TYPED_TEST(QuantizedMatrixTest, DequantizesAsTheCpuDoes) {
   using T = TypeParam;
   Random random(1);
   for (int i = 0; i < 24; ++i) {
@@ -118,7 +118,7 @@ TYPED_TEST(QuantizedMatrixTest, Multiplies) {
   Random random(2);
   int in_parts = 0;
   for (int i = 0; i < 48; ++i) {
-    const int rows = i % kQuantizedProductRows + 1;
+    const int rows = i % kQuantizedGemmRows + 1;
     const int n = random.Size(200);
     // Now and then long enough to be divided among blocks.
     const int k = i % 4 == 0 ? random.Int(1100, 2500) : random.Size(700);
@@ -131,7 +131,7 @@ TYPED_TEST(QuantizedMatrixTest, Multiplies) {
     const std::vector<T> x = random.Normal<T>(rows * k);
     const std::vector<float> bias = random.Normal(n);
     const std::vector<float> y = random.Normal(rows * stride);
-    const auto plan = PlanQuantizedProduct(matrix.w(), rows, random.Int(1, 30));
+    const auto plan = PlanQuantizedGemm(matrix.w(), rows, random.Int(1, 30));
     ASSERT_TRUE(plan.ok());
     in_parts += plan->splits > 1;
     const DeviceArray<T> dx(x);
@@ -141,10 +141,10 @@ TYPED_TEST(QuantizedMatrixTest, Multiplies) {
     const std::vector<float> got = InAnyOrder([&] {
       const DeviceArray<float> dy(y);
       const DeviceArray<std::byte> workspace(plan->workspace_bytes);
-      EXPECT_TRUE(QuantizedProduct(matrix.w(), *plan, dx.data(),
-                                   with_bias ? dbias.data() : nullptr,
-                                   accumulate, dy.data(), stride,
-                                   workspace.data(), counters.data(), nullptr)
+      EXPECT_TRUE(QuantizedGemm(matrix.w(), *plan, dx.data(),
+                                with_bias ? dbias.data() : nullptr, accumulate,
+                                dy.data(), stride, workspace.data(),
+                                counters.data(), nullptr)
                       .ok());
       return dy.Read();
     });
@@ -209,19 +209,19 @@ TEST(QuantizedMatrixArgsTest, WhatCannotBeIsRefused) {
     EXPECT_EQ(bad.Validate().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(DequantizeMatrix<float>(bad, nullptr, nullptr).code(),
               absl::StatusCode::kInvalidArgument);
-    EXPECT_EQ(PlanQuantizedProduct(bad, 1, 1).status().code(),
+    EXPECT_EQ(PlanQuantizedGemm(bad, 1, 1).status().code(),
               absl::StatusCode::kInvalidArgument);
   }
-  EXPECT_EQ(PlanQuantizedProduct(w, 17, 1).status().code(),
+  EXPECT_EQ(PlanQuantizedGemm(w, 17, 1).status().code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(PlanQuantizedProduct(w, 0, 1).status().code(),
+  EXPECT_EQ(PlanQuantizedGemm(w, 0, 1).status().code(),
             absl::StatusCode::kInvalidArgument);
-  const auto plan = PlanQuantizedProduct(w, 2, 100);
+  const auto plan = PlanQuantizedGemm(w, 2, 100);
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ(plan->splits, 8);
   EXPECT_EQ(plan->workspace_bytes, 8u * 2 * 64 * 4);
-  EXPECT_EQ(QuantizedProduct<float>(w, *plan, nullptr, nullptr, false, nullptr,
-                                    w.n, nullptr, nullptr, nullptr)
+  EXPECT_EQ(QuantizedGemm<float>(w, *plan, nullptr, nullptr, false, nullptr,
+                                 w.n, nullptr, nullptr, nullptr)
                 .code(),
             absl::StatusCode::kInvalidArgument);
 }

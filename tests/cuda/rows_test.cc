@@ -1,3 +1,5 @@
+#include "runtime/kernels/cuda/rows.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -6,9 +8,6 @@
 #include <vector>
 
 #include "runtime/kernels/cpu/vector_ops.h"
-#include "runtime/kernels/cuda/activation.h"
-#include "runtime/kernels/cuda/embedding.h"
-#include "runtime/kernels/cuda/norm.h"
 #include "tests/cuda/support/device_array.h"
 #include "tests/cuda/support/parity.h"
 

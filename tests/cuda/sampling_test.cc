@@ -12,9 +12,9 @@
 #include "runtime/sample/sampler.h"
 #include "tests/cuda/support/device_array.h"
 #include "tests/cuda/support/parity.h"
-#include "tests/cuda/support/pick_judge.h"
+#include "tests/cuda/support/sample_judge.h"
 
-// Tokens that are picked on the device, against the host's Sampler.
+// Tokens that are sampled on the device, against the host's Sampler.
 
 namespace sluice {
 namespace {
@@ -24,15 +24,15 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kMost = std::numeric_limits<float>::max();
 
 // Of rows [rows, vocab], in whatever order the threads run.
-std::vector<Pick> PickAll(const std::vector<float>& logits, int vocab,
-                          const std::vector<RowPick>& picks) {
+std::vector<TokenSample> SampleAll(const std::vector<float>& logits, int vocab,
+                                   const std::vector<RowSample>& samples) {
   const DeviceArray<float> rows(logits);
-  const DeviceArray<RowPick> requests(picks);
+  const DeviceArray<RowSample> requests(samples);
   return InAnyOrder([&] {
-    const DeviceArray<Pick> out(picks.size());
-    EXPECT_TRUE(PickTokens(rows.data(), vocab, requests.data(),
-                           static_cast<int32_t>(picks.size()), out.data(),
-                           nullptr)
+    const DeviceArray<TokenSample> out(samples.size());
+    EXPECT_TRUE(SampleTokens(rows.data(), vocab, requests.data(),
+                             static_cast<int32_t>(samples.size()), out.data(),
+                             nullptr)
                     .ok());
     return out.Read();
   });
@@ -90,29 +90,29 @@ std::vector<float> RandomRow(Random& random, int vocab) {
 
 // Rows of one vocabulary, each asked several times, in no order.
 void CheckRandomRows(Random& random, int vocab, int rows, int count,
-                     PickJudge& judge) {
+                     SampleJudge& judge) {
   std::vector<float> logits;
   for (int row = 0; row < rows; ++row) {
     const std::vector<float> one = RandomRow(random, vocab);
     logits.insert(logits.end(), one.begin(), one.end());
   }
-  std::vector<RowPick> picks(count);
-  for (RowPick& pick : picks) {
-    pick = {RandomRequest(random, vocab), random.Int(0, rows - 1)};
+  std::vector<RowSample> samples(count);
+  for (RowSample& sample : samples) {
+    sample = {RandomRequest(random, vocab), random.Int(0, rows - 1)};
   }
-  const std::vector<Pick> got = PickAll(logits, vocab, picks);
+  const std::vector<TokenSample> got = SampleAll(logits, vocab, samples);
   for (int i = 0; i < count; ++i) {
     judge.Expect(
-        picks[i].request,
-        std::span(logits).subspan(size_t{1} * picks[i].row * vocab, vocab),
+        samples[i].request,
+        std::span(logits).subspan(size_t{1} * samples[i].row * vocab, vocab),
         got[i]);
     if (testing::Test::HasFailure()) return;
   }
 }
 
-TEST(PickTokensTest, SmallVocabularies) {
+TEST(SampleTokensTest, SmallVocabularies) {
   Random random(1);
-  PickJudge judge;
+  SampleJudge judge;
   for (int i = 0; i < 400 && !testing::Test::HasFailure(); ++i) {
     const int vocab = i < 140 ? i + 1 : random.Int(1, 700);
     CheckRandomRows(random, vocab, random.Int(1, 5), 8, judge);
@@ -121,9 +121,9 @@ TEST(PickTokensTest, SmallVocabularies) {
   EXPECT_LT(judge.others(), judge.drawn() / 50);
 }
 
-TEST(PickTokensTest, LargeVocabularies) {
+TEST(SampleTokensTest, LargeVocabularies) {
   Random random(2);
-  PickJudge judge;
+  SampleJudge judge;
   for (const int vocab : {1021, 2048, 4093, 4096, 4097, 8190, 32000, 32001,
                           50257, 128256, 130003}) {
     CheckRandomRows(random, vocab, 3, vocab < 40000 ? 12 : 6, judge);
@@ -135,31 +135,31 @@ TEST(PickTokensTest, LargeVocabularies) {
 
 // Many weights that are small beside the largest: whose sum has all of its bits
 // where each has its own.
-TEST(PickTokensTest, LongTails) {
+TEST(SampleTokensTest, LongTails) {
   Random random(6);
-  PickJudge judge;
+  SampleJudge judge;
   constexpr int kVocab = 130003;
   std::vector<float> logits = random.Normal(kVocab, 3, 0.5f);
   logits[4711] = 10;
-  std::vector<RowPick> picks;
+  std::vector<RowSample> samples;
   for (int i = 0; i < 8; ++i) {
-    PickRequest request;
+    SampleRequest request;
     request.temperature = 1;
     request.uniform = (i + 0.5) / 8;
     request.logprob = 1;
     if (i >= 2) request.top_p = i % 2 == 0 ? 0.9f : 0.4f;
     if (i >= 6) request.top_k = 90000;
-    picks.push_back({request, 0});
+    samples.push_back({request, 0});
   }
-  const std::vector<Pick> got = PickAll(logits, kVocab, picks);
-  for (size_t i = 0; i < picks.size(); ++i) {
-    judge.Expect(picks[i].request, logits, got[i]);
+  const std::vector<TokenSample> got = SampleAll(logits, kVocab, samples);
+  for (size_t i = 0; i < samples.size(); ++i) {
+    judge.Expect(samples[i].request, logits, got[i]);
   }
   EXPECT_LE(judge.others(), 3);
 }
 
 // As a model's are, through the Sampler.
-TEST(PickTokensTest, AreTheSamplers) {
+TEST(SampleTokensTest, AreTheSamplers) {
   Random random(3);
   SamplerScratch scratch;
   constexpr int kVocab = 5003;
@@ -171,11 +171,11 @@ TEST(PickTokensTest, AreTheSamplers) {
            {.temperature = 1.3f, .min_p = 0.02f, .seed = 7, .logprobs = 0}}) {
     const Sampler sampler(params, 0);
     const std::vector<float> logits = random.Normal(3 * kVocab, 0, 3);
-    std::vector<RowPick> picks;
+    std::vector<RowSample> samples;
     for (int row = 0; row < 3; ++row) {
-      picks.push_back({*sampler.Request(10 + row), row});
+      samples.push_back({*sampler.Request(10 + row), row});
     }
-    const std::vector<Pick> got = PickAll(logits, kVocab, picks);
+    const std::vector<TokenSample> got = SampleAll(logits, kVocab, samples);
     for (int row = 0; row < 3; ++row) {
       std::vector<float> copy(logits.begin() + row * kVocab,
                               logits.begin() + (row + 1) * kVocab);
@@ -188,23 +188,23 @@ TEST(PickTokensTest, AreTheSamplers) {
 }
 
 // Where sums are exact, borders are the host's.
-TEST(PickTokensTest, BordersBetweenTokens) {
+TEST(SampleTokensTest, BordersBetweenTokens) {
   for (const int vocab : {4, 64, 256, 4096}) {
-    std::vector<RowPick> picks;
+    std::vector<RowSample> samples;
     SamplerScratch scratch;
     for (int i = 0; i < 20; ++i) {
-      PickRequest request;
+      SampleRequest request;
       request.temperature = 1;
       request.uniform = static_cast<double>(i % vocab) / vocab;
       if (i % 2 == 1) request.uniform = std::nextafter(request.uniform, 0.0);
       if (i % 3 == 1) request.top_p = 0.5f;
-      picks.push_back({request, 0});
+      samples.push_back({request, 0});
     }
     const std::vector<float> logits(vocab, 1.5f);
-    const std::vector<Pick> got = PickAll(logits, vocab, picks);
-    for (size_t i = 0; i < picks.size(); ++i) {
+    const std::vector<TokenSample> got = SampleAll(logits, vocab, samples);
+    for (size_t i = 0; i < samples.size(); ++i) {
       EXPECT_EQ(got[i].token,
-                PickToken(picks[i].request, logits, scratch).token)
+                SampleToken(samples[i].request, logits, scratch).token)
           << i << " of " << vocab;
     }
   }
@@ -212,7 +212,7 @@ TEST(PickTokensTest, BordersBetweenTokens) {
 
 // Truncation is exact where no sum decides: each token that is kept, and no
 // other, is drawn by some number.
-TEST(PickTokensTest, WhatIsKept) {
+TEST(SampleTokensTest, WhatIsKept) {
   Random random(4);
   SamplerScratch scratch;
   for (int round = 0; round < 12; ++round) {
@@ -227,19 +227,19 @@ TEST(PickTokensTest, WhatIsKept) {
     if (round % 3 != 2) params.min_p = 0.2f;
     if (round % 4 == 3) params.top_p = 0.7f;
     const auto kept = FilteredDistribution(params, logits, scratch);
-    std::vector<RowPick> picks;
+    std::vector<RowSample> samples;
     double before = 0;
     for (const TokenProbability& token : kept) {
-      PickRequest request;
+      SampleRequest request;
       request.temperature = params.temperature;
       request.top_k = params.top_k;
       request.top_p = params.top_p;
       request.min_p = params.min_p;
       request.uniform = before + token.probability / 2;
       before += token.probability;
-      picks.push_back({request, 0});
+      samples.push_back({request, 0});
     }
-    const std::vector<Pick> got = PickAll(logits, vocab, picks);
+    const std::vector<TokenSample> got = SampleAll(logits, vocab, samples);
     for (size_t i = 0; i < kept.size(); ++i) {
       EXPECT_EQ(got[i].token, kept[i].token) << "round " << round;
     }
@@ -247,36 +247,36 @@ TEST(PickTokensTest, WhatIsKept) {
 }
 
 // Of many logits that equal the k-th, all are kept.
-TEST(PickTokensTest, TiesAtTheEdgeOfTopK) {
+TEST(SampleTokensTest, TiesAtTheEdgeOfTopK) {
   SamplerScratch scratch;
   for (const int vocab : {100, 1500, 6000}) {
     std::vector<float> logits(vocab, 1.0f);
     for (int i = 0; i < vocab; i += 7) logits[i] = 2;
     for (int i = 3; i < vocab; i += 50) logits[i] = 3;
     for (const int top_k : {1, 3, vocab / 50, vocab / 8, vocab / 4}) {
-      std::vector<RowPick> picks;
+      std::vector<RowSample> samples;
       for (int i = 0; i < 8; ++i) {
-        PickRequest request;
+        SampleRequest request;
         request.temperature = 1;
         request.top_k = top_k;
         request.uniform = (i + 0.37) / 8;
         if (i >= 4) request.top_p = 0.6f;
-        picks.push_back({request, 0});
+        samples.push_back({request, 0});
       }
-      const std::vector<Pick> got = PickAll(logits, vocab, picks);
-      for (size_t i = 0; i < picks.size(); ++i) {
+      const std::vector<TokenSample> got = SampleAll(logits, vocab, samples);
+      for (size_t i = 0; i < samples.size(); ++i) {
         EXPECT_EQ(got[i].token,
-                  PickToken(picks[i].request, logits, scratch).token)
+                  SampleToken(samples[i].request, logits, scratch).token)
             << "top-k " << top_k << " of " << vocab;
       }
     }
   }
 }
 
-TEST(PickTokensTest, NothingToDo) {
-  EXPECT_TRUE(PickTokens(nullptr, 10, nullptr, 0, nullptr, nullptr).ok());
+TEST(SampleTokensTest, NothingToDo) {
+  EXPECT_TRUE(SampleTokens(nullptr, 10, nullptr, 0, nullptr, nullptr).ok());
   for (const int vocab : {0, -1, INT32_MAX}) {
-    EXPECT_EQ(PickTokens(nullptr, vocab, nullptr, 1, nullptr, nullptr).code(),
+    EXPECT_EQ(SampleTokens(nullptr, vocab, nullptr, 1, nullptr, nullptr).code(),
               absl::StatusCode::kInvalidArgument);
   }
 }

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <vector>
 
-#include "runtime/kernels/cuda/activation.h"
+#include "runtime/kernels/cuda/rows.h"
 #include "tests/cuda/support/device_array.h"
 #ifdef SLUICE_CUDA_EMULATED
 #include "tests/cuda/emulation/streams.h"

@@ -25,7 +25,7 @@ class UploadRingTest : public testing::Test {
     auto ring = UploadRing::Create({.device = &device_,
                                     .host = &host_,
                                     .stream = stream_,
-                                    .most_bytes = 1000});
+                                    .max_bytes = 1000});
     EXPECT_TRUE(ring.ok()) << ring.status();
     ring_ = *std::move(ring);
   }
@@ -92,15 +92,15 @@ TEST_F(UploadRingTest, FindsWhatIsThere) {
 }
 
 TEST_F(UploadRingTest, RefusesWhatDoesNotFit) {
-  EXPECT_TRUE(ring_->Put(Content(1, ring_->most_bytes())).ok());
+  EXPECT_TRUE(ring_->Put(Content(1, ring_->max_bytes())).ok());
   EXPECT_TRUE(absl::IsInvalidArgument(
-      ring_->Put(Content(1, ring_->most_bytes() + 1)).status()));
+      ring_->Put(Content(1, ring_->max_bytes() + 1)).status()));
   EXPECT_TRUE(ring_->Put({}).ok());
 }
 
 TEST_F(UploadRingTest, IsCharged) {
-  EXPECT_GE(memory_.used_bytes(), 4 * ring_->most_bytes());
-  EXPECT_GE(host_.used_bytes(), 4 * ring_->most_bytes());
+  EXPECT_GE(memory_.used_bytes(), 4 * ring_->max_bytes());
+  EXPECT_GE(host_.used_bytes(), 4 * ring_->max_bytes());
   MemoryBudget none(Tier::kHost, 100);
   EXPECT_TRUE(absl::IsResourceExhausted(
       UploadRing::Create({&device_, &none, stream_, 1000}).status()));

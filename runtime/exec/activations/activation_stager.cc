@@ -1,10 +1,7 @@
 #include "runtime/exec/activations/activation_stager.h"
 
-#include <algorithm>
 #include <cstring>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "runtime/exec/timed.h"
 
@@ -40,15 +37,14 @@ absl::Status ActivationStager::BeginStep(std::span<const int32_t> batches,
   Reset();
   const ActivationShape& shape = options_.shape;
   if (rows.size() > static_cast<size_t>(shape.num_batches)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a step of ", rows.size(), " micro-batches, but there is ",
-                     "room for activations of ", shape.num_batches));
+    return InvalidArgument("a step of ", rows.size(),
+                           " micro-batches, but there is ",
+                           "room for activations of ", shape.num_batches);
   }
   for (const int32_t n : rows) {
     if (n > shape.max_rows) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("a micro-batch of ", n, " rows, but there is room for ",
-                       shape.max_rows));
+      return InvalidArgument("a micro-batch of ", n,
+                             " rows, but there is room for ", shape.max_rows);
     }
   }
   rows_.assign(rows.begin(), rows.end());
@@ -115,8 +111,7 @@ absl::StatusOr<float*> ActivationStager::Take(int32_t batch) {
     return reinterpret_cast<float*>(SlotOf(next_ - 1).data);
   }
   if (next_ == turns_.size() || turns_[next_].batch != batch) {
-    return absl::InternalError(
-        absl::StrCat("it is not the turn of micro-batch ", batch));
+    return Internal("it is not the turn of micro-batch ", batch);
   }
   if (next_ > 0) {
     Store(next_ - 1);

@@ -3,7 +3,6 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "runtime/exec/timed.h"
 
@@ -81,9 +80,9 @@ absl::Status DeviceActivations::PlaceStreams() {
     stager_rows_.push_back(step_->batches[k].view.rows);
   }
   if (!stager_rows_.empty() && slots_.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a step of ", batches_.size(), " micro-batches, but the device ",
-        "has room for activations of ", all));
+    return InvalidArgument("a step of ", batches_.size(),
+                           " micro-batches, but the device ",
+                           "has room for activations of ", all);
   }
   if (options_.disk == nullptr) return absl::OkStatus();
   turns_.clear();

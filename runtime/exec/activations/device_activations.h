@@ -10,7 +10,6 @@
 #include "absl/status/statusor.h"
 #include "runtime/exec/activations/activation_stager.h"
 #include "runtime/exec/activations/activations.h"
-#include "runtime/exec/device_compute.h"
 #include "runtime/memory/activation_buffer.h"
 #include "runtime/memory/device.h"
 #include "runtime/memory/disk/io_completion.h"

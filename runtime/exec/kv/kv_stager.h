@@ -5,7 +5,6 @@
 #include <memory>
 #include <span>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/exec/kv/kv_staging.h"
 #include "runtime/exec/stream_context.h"

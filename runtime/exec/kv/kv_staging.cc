@@ -1,6 +1,5 @@
 #include "runtime/exec/kv/kv_staging.h"
 
-#include <algorithm>
 #include <numeric>
 
 #include "common/status_macros.h"

@@ -58,7 +58,7 @@ class KvStaging : public KvStream {
 
   size_t page_bytes() const { return page_bytes_; }
   StepWork& step() { return *step_; }
-  // Of the groups that have memory.
+  // The number of groups that have memory.
   size_t num_groups() const { return num_groups_; }
   Group& group(size_t i) { return *groups_[(oldest_ + i) % groups_.size()]; }
   // The one acquired last.

@@ -70,7 +70,7 @@ class ResidentKv : public KvStream {
 // The streams of a stage's KV pages, by the tier in which sequences have them.
 class KvStreams {
  public:
-  // For the tiers from `first` to `last`.
+  // Adds the stream of the tiers from `first` to `last`.
   void Add(std::unique_ptr<KvStream> stream, Tier first, Tier last) {
     for (auto t = static_cast<size_t>(first); t <= static_cast<size_t>(last);
          ++t) {

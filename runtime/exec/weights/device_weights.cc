@@ -4,7 +4,6 @@
 #include <array>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "runtime/memory/disk/disk_file.h"
 #include "runtime/trace/trace.h"
@@ -12,7 +11,7 @@
 namespace sluice {
 namespace {
 
-// Part of a unit that is on the wire at a time.
+// Part of a unit that is on the copy stream at a time.
 constexpr size_t kPieceBytes = size_t{4} << 20;
 
 }  // namespace
@@ -207,8 +206,7 @@ absl::StatusOr<ImageView> DeviceWeights::Acquire(int index) {
   SLUICE_RETURN_IF_ERROR(status_);
   const Slot& slot = slots_[queue_.front()];
   if (slot.unit != index) {
-    return absl::InternalError(
-        absl::StrCat("weights of unit ", index, " are not next"));
+    return Internal("weights of unit ", index, " are not next");
   }
   unit.held_slot = queue_.front();
   queue_.pop_front();

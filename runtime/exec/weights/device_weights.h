@@ -26,8 +26,8 @@ namespace sluice {
 //
 // A thread takes unit after unit from the store, in the order of use and as far
 // ahead as there are slots, and copies it in pieces of which few are on the
-// wire at a time, so that other copies need not wait behind a whole layer.
-// Acquire waits for its own unit only.
+// copy stream at a time, so that other copies need not wait behind a whole
+// layer. Acquire waits for its own unit only.
 class DeviceWeights : public Weights {
  public:
   // Loads the store, of which the device's share goes to the device at once;
@@ -45,7 +45,7 @@ class DeviceWeights : public Weights {
   absl::Status Release(int unit) override;
   bool layers_stay() const override;
   void Reset() override;
-  // What the disk carried, as of the last unit.
+  // Returns what the disk carried, as of the last unit.
   StreamTotals totals() const override;
 
  private:
@@ -57,7 +57,7 @@ class DeviceWeights : public Weights {
     int unit = -1;  // -1: free
     bool full = false;
   };
-  // Copies that are on the wire at a time.
+  // Copies that are on the copy stream at a time.
   static constexpr int kInFlight = 2;
 
   explicit DeviceWeights(const StreamContext& context)

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
-#include <utility>
 
 #include "common/status_macros.h"
 #include "runtime/exec/timed.h"

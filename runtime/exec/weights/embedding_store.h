@@ -16,7 +16,7 @@
 #include "runtime/memory/memory_budget.h"
 #include "runtime/model/checkpoint/tensor_source.h"
 #include "runtime/weights/image_view.h"
-#include "runtime/weights/load_progress.h"
+#include "runtime/weights/image_window.h"
 #include "runtime/weights/packed_weights.h"
 
 namespace sluice {
@@ -41,7 +41,7 @@ class EmbeddingStore {
   static absl::StatusOr<std::unique_ptr<EmbeddingStore>> Load(
       const Options& options, LoadProgress progress);
 
-  // What Backend::Embed needs for these tokens (at most max_rows): an image,
+  // The input of Backend::Embed for these tokens (at most max_rows): an image,
   // and their numbers in it. Valid until the next call. Errors of DiskFile.
   struct Rows {
     ImageView image;

@@ -122,17 +122,15 @@ absl::StatusOr<std::unique_ptr<ImageFile>> ImageFile::Open(
     const fs::path& path, const std::string& key, size_t image_bytes) {
   std::error_code error;
   if (!fs::exists(path, error)) {
-    return absl::NotFoundError(absl::StrCat(path.string(), " is not there"));
+    return NotFound(path.string(), " is not there");
   }
   std::unique_ptr<ImageFile> self(new ImageFile());
   SLUICE_ASSIGN_OR_RETURN(self->file_, DiskFile::OpenForRead(path.string()));
   const auto other = [&](absl::string_view what) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(path.string(), " is an image of another ", what));
+    return FailedPrecondition(path.string(), " is an image of another ", what);
   };
   const auto damaged = [&](absl::string_view what) {
-    return absl::DataLossError(
-        absl::StrCat(path.string(), " is damaged: ", what));
+    return DataLoss(path.string(), " is damaged: ", what);
   };
   if (self->file_->bytes() < kDiskAlignment) return damaged("it is too short");
   const uint64_t header_bytes = ImageHeaderBytes(image_bytes);
@@ -172,7 +170,6 @@ absl::StatusOr<std::unique_ptr<ImageFile>> ImageFile::Open(
   if (checksum != BlockChecksum({header.as<std::byte>(), checked})) {
     return damaged("its header does not match its checksum");
   }
-  self->image_bytes_ = image_bytes;
   self->image_offset_ = header_bytes;
   self->granule_ = fixed.granule;
   self->checksums_.resize(fixed.num_granules);
@@ -251,10 +248,10 @@ absl::Status ImageFile::Check(size_t offset,
   for (size_t begin = 0; begin < data.size(); begin += granule_, ++index) {
     const size_t size = std::min(granule_, data.size() - begin);
     if (BlockChecksum(data.subspan(begin, size)) != checksums_[index]) {
-      return absl::DataLossError(absl::StrCat(
-          file_->name(), " is damaged: bytes ", image_offset_ + offset + begin,
-          " to ", image_offset_ + offset + begin + size,
-          " are not what was written; the next load makes it anew"));
+      return DataLoss(file_->name(), " is damaged: bytes ",
+                      image_offset_ + offset + begin, " to ",
+                      image_offset_ + offset + begin + size,
+                      " are not what was written; the next load makes it anew");
     }
   }
   return absl::OkStatus();

@@ -54,7 +54,7 @@ class ImageFile {
   static int RemoveOrphans(const std::filesystem::path& dir);
 
   const DiskFile& file() const { return *file_; }
-  // Where the image begins in the file.
+  // The image begins here in the file.
   uint64_t image_offset() const { return image_offset_; }
   size_t granule() const { return granule_; }
 
@@ -74,7 +74,6 @@ class ImageFile {
   std::unique_ptr<DiskFile> file_;
   MemoryCharge charge_;
   uint64_t image_offset_ = 0;
-  size_t image_bytes_ = 0;
   size_t granule_ = 0;
   std::vector<uint64_t> checksums_;
 };

@@ -1,6 +1,5 @@
 #include "runtime/exec/weights/image_store.h"
 
-#include <algorithm>
 #include <span>
 #include <system_error>
 #include <utility>

@@ -41,8 +41,8 @@ class ImageStore {
   // model. To be called when a process begins to use the directory.
   static void RemoveOrphans(const std::string& disk_dir);
 
-  // What the whole images in `disk_dir` take on disk, of any model; 0 if there
-  // are none.
+  // Returns the bytes that whole images in `disk_dir`, of any model, take on
+  // disk; 0 if there are none.
   static uint64_t DiskBytes(const std::string& disk_dir);
 
   // Fills a window of the image (ImageFile::Write says how large they are).

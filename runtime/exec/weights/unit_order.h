@@ -2,17 +2,18 @@
 
 namespace sluice {
 
-// In which order sweeps use the units of a stage's weights: its layers, then
-// the sections of its head, if it has any. A sweep may go through its layers
-// several times (row by row), and then through the head several times or not at
-// all: which, is known when it begins. Whoever reads ahead may go through a
-// coming sweep's layers once before.
+// The order in which sweeps use the units of a stage's weights: its layers,
+// then the sections of its head, if it has any. A sweep may go through its
+// layers several times (row by row), and then through the head several times or
+// not at all: which, is known when it begins. Whoever reads ahead may go
+// through a coming sweep's layers once before.
 class UnitOrder {
  public:
   // At the first sweep's first unit. `layers` > 0.
   UnitOrder(int layers, int sections) : layers_(layers), sections_(sections) {}
 
-  // What the sweep that begins uses; its coming was the end of the last one.
+  // Says how often the sweep that begins uses them; its coming was the end of
+  // the last one.
   void Begin(int layer_passes, int head_passes) {
     layer_passes_ = layer_passes;
     head_passes_ = head_passes;

@@ -221,8 +221,7 @@ absl::StatusOr<ImageView> WeightStore::Acquire(int index) {
     Begin(*slot, index);
   }
   if (slot == nullptr || slot->unit != index) {
-    return absl::InternalError(
-        absl::StrCat("weights of ", unit.name, " are not next"));
+    return Internal("weights of ", unit.name, " are not next");
   }
   Issue(*slot, unit.bytes);
   SLUICE_RETURN_IF_ERROR(WaitTimed(*slot->done, &totals_.stall_seconds));

@@ -29,7 +29,7 @@ class Weights {
   // its unit: called before each micro-batch of a layer, so that other traffic
   // does not wait behind a whole layer.
   virtual void ReadAhead(double share) {}
-  // What was brought for the unit may be overwritten.
+  // Lets what was brought for the unit be overwritten.
   virtual absl::Status Release(int unit) = 0;
   // Whether no layer has to be brought.
   virtual bool layers_stay() const = 0;

@@ -247,10 +247,5 @@ int32_t SparseCount(float sparsity, int32_t context) {
   return std::clamp(static_cast<int32_t>(share), 1, context);
 }
 
-void SparseRows(const AttentionCall& call, AttentionScratch& scratch,
-                uint32_t* masks) {
-  AttendSparse(call, scratch, masks);
-}
-
 }  // namespace sluice
 #endif  // HWY_ONCE

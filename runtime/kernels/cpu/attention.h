@@ -72,12 +72,6 @@ void Attend(const AttentionCall& call, AttentionScratch& scratch);
 // * context)), in float32.
 int32_t SparseCount(float sparsity, int32_t context);
 
-// Which rows of V the call would read, from K alone: bit j of masks[p], of
-// call.pages.size(), is set if some row keeps position p * kPageTokens + j.
-// `out` is not used.
-void SparseRows(const AttentionCall& call, AttentionScratch& scratch,
-                uint32_t* masks);
-
 // Writes K of positions [slot, slot + count) of a page from rows of `k_stride`
 // floats, and V alike, into the block of one head. slot + count <= kPageTokens.
 // Other positions of the page are left alone, and what is written for a

@@ -40,7 +40,7 @@ class AttentionScratch {
 
   // Elements from one row to the next in `query` and `accumulator`.
   int32_t stride() const { return stride_; }
-  // Where row r's query goes: head_dim elements, already scaled. What lies
+  // Row r's query goes here: head_dim elements, already scaled. What lies
   // behind them is 0 and must stay so.
   float* query(int32_t row) { return parts_.query + row * stride_; }
 

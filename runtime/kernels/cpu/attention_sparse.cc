@@ -82,17 +82,17 @@ HWY_INLINE void KeepLargest(float* HWY_RESTRICT s, size_t begin, size_t end,
     if (found == count) break;
   }
   const float least = FloatAt(static_cast<int32_t>(low));
-  const VF least_v = hn::Set(d, least);
+  const VF min_v = hn::Set(d, least);
   // Positions that equal the least and still fit.
   size_t above = 0;
   for (size_t j = 0; j < n; j += lanes) {
-    above += hn::CountTrue(d, hn::Gt(LoadWide(s + j), least_v));
+    above += hn::CountTrue(d, hn::Gt(LoadWide(s + j), min_v));
   }
   size_t equal = count - above;
   size_t at = 0;
   for (size_t j = 0; j < n && at < count; j += lanes) {
     uint8_t bytes[8] = {};
-    hn::StoreMaskBits(d, hn::Ge(LoadWide(s + j), least_v), bytes);
+    hn::StoreMaskBits(d, hn::Ge(LoadWide(s + j), min_v), bytes);
     uint64_t bits;
     std::memcpy(&bits, bytes, sizeof(bits));
     if (lanes < 8) bits &= (uint64_t{1} << lanes) - 1;

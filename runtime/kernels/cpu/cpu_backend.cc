@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "common/blocks.h"
 #include "common/status_macros.h"
 #include "runtime/kernels/cpu/vector_ops.h"
 #include "runtime/kernels/rotary_table.h"
@@ -18,7 +18,14 @@ namespace {
 // Rows that a task of a row-wise operation takes.
 constexpr int32_t kRowsPerTask = 16;
 
-int32_t RoundUp(int32_t n, int32_t to) { return (n + to - 1) / to * to; }
+// Calls fn(row) for each row, several rows to a task of the pool.
+template <typename Fn>
+void ForRows(ComputePool& pool, int32_t rows, const Fn& fn) {
+  pool.ParallelFor(CeilDiv(rows, kRowsPerTask), [&](int task, int) {
+    const int32_t end = std::min(rows, (task + 1) * kRowsPerTask);
+    for (int32_t row = task * kRowsPerTask; row < end; ++row) fn(row);
+  });
+}
 
 const float* Floats(const WorkBuffer& buffer, int64_t offset = 0) {
   return buffer.data() == nullptr ? nullptr : buffer.as<float>() + offset;
@@ -27,12 +34,14 @@ const float* Floats(const WorkBuffer& buffer, int64_t offset = 0) {
 }  // namespace
 
 CpuBackend::CpuBackend(const DecoderSpec& spec, const BackendOptions& options,
-                       const BackendParts& parts, GemmEngine* gemm)
+                       const BackendParts& parts, GemmEngine* gemm,
+                       const Device* own)
     : spec_(spec),
       options_(options),
       kv_layout_(parts.kv_layout),
       weights_(*parts.weights),
       pool_(*parts.pool),
+      checks_(own, spec.hidden_size),
       q_width_(spec.num_heads * spec.head_dim),
       kv_width_(spec.num_kv_heads * spec.head_dim),
       gemm_(gemm) {}
@@ -92,11 +101,11 @@ absl::Status CpuBackend::Initialize() {
   }
   // What the threads have for themselves, on top of the heap.
   const size_t gemm_bytes =
-      std::max(gemm_->scratch_bytes(), space.product_threads);
+      std::max(gemm_->scratch_bytes(), space.gemm_threads);
   SLUICE_ASSIGN_OR_RETURN(
       thread_scratch_,
       budget->Charge("workspace",
-                     space.threads - space.product_threads + gemm_bytes));
+                     space.threads - space.gemm_threads + gemm_bytes));
   const int32_t sparse_context =
       options_.sparsity < 1 ? options_.max_model_len : 0;
   for (int i = 0; i < pool_.num_threads(); ++i) {
@@ -115,19 +124,31 @@ absl::Status CpuBackend::Initialize() {
   return absl::OkStatus();
 }
 
-absl::Status CpuBackend::ExpandLayer(const ImageView& image, std::byte* out) {
+absl::Status CpuBackend::CheckCall(const LayerImage& image,
+                                   const BatchView& batch,
+                                   const float* x) const {
+  SLUICE_RETURN_IF_ERROR(
+      checks_.Image("weights", image.view, LayoutOf(image).bytes));
+  return checks_.Rows(x, batch.rows);
+}
+
+absl::Status CpuBackend::DequantizeLayer(const ImageView& image,
+                                         std::byte* out) {
   const LayerLayout& layer = weights_.layer();
-  const LayerLayout& expanded = weights_.expanded();
+  const LayerLayout& dequantized = weights_.dequantized();
+  SLUICE_RETURN_IF_ERROR(checks_.Image("weights", image, layer.bytes));
+  SLUICE_RETURN_IF_ERROR(
+      checks_.Check("an expanded layer", out, dequantized.bytes));
   for (size_t i = 0; i < layer.vectors().size(); ++i) {
     const VectorLayout& from = *layer.vectors()[i];
     if (from.length == 0) continue;
-    std::memcpy(out + expanded.vectors()[i]->offset, image.At(from.offset),
+    std::memcpy(out + dequantized.vectors()[i]->offset, image.At(from.offset),
                 from.bytes());
   }
   for (size_t i = 0; i < layer.matrices().size(); ++i) {
     const MatrixLayout& from = *layer.matrices()[i];
     SLUICE_RETURN_IF_ERROR(gemm_->Dequantize(
-        from, image, *expanded.matrices()[i], out, 0, from.num_panels()));
+        from, image, *dequantized.matrices()[i], out, 0, from.num_panels()));
   }
   return absl::OkStatus();
 }
@@ -147,37 +168,31 @@ void CpuBackend::NormRows(const NormLayout* norm, const ImageView& image,
                           const float* x, int32_t rows) {
   const int64_t hidden = spec_.hidden_size;
   const int64_t row_bytes = hidden * gemm_->element_bytes();
-  pool_.ParallelFor(
-      RoundUp(rows, kRowsPerTask) / kRowsPerTask, [&](int task, int) {
-        const int32_t end = std::min(rows, (task + 1) * kRowsPerTask);
-        for (int32_t row = task * kRowsPerTask; row < end; ++row) {
-          void* out = normed_.as<std::byte>() + row * row_bytes;
-          if (norm != nullptr) {
-            Norm(*norm, image, x + row * hidden, options_.dtype, out);
-          } else if (options_.dtype == DType::kFloat32) {
-            std::memcpy(out, x + row * hidden, row_bytes);
-          } else {
-            FloatToBf16(x + row * hidden, hidden, static_cast<uint16_t*>(out));
-          }
-        }
-      });
+  ForRows(pool_, rows, [&](int32_t row) {
+    void* out = normed_.as<std::byte>() + row * row_bytes;
+    if (norm != nullptr) {
+      Norm(*norm, image, x + row * hidden, options_.dtype, out);
+    } else if (options_.dtype == DType::kFloat32) {
+      std::memcpy(out, x + row * hidden, row_bytes);
+    } else {
+      FloatToBf16(x + row * hidden, hidden, static_cast<uint16_t*>(out));
+    }
+  });
 }
 
 void CpuBackend::NormRowsInPlace(const NormLayout& norm, const ImageView& image,
                                  float* x, int32_t rows) {
   const int64_t hidden = spec_.hidden_size;
-  pool_.ParallelFor(RoundUp(rows, kRowsPerTask) / kRowsPerTask, [&](int task,
-                                                                    int) {
-    const int32_t end = std::min(rows, (task + 1) * kRowsPerTask);
-    for (int32_t row = task * kRowsPerTask; row < end; ++row) {
-      Norm(norm, image, x + row * hidden, DType::kFloat32, x + row * hidden);
-    }
+  ForRows(pool_, rows, [&](int32_t row) {
+    Norm(norm, image, x + row * hidden, DType::kFloat32, x + row * hidden);
   });
 }
 
 absl::Status CpuBackend::Embed(const ImageView& image, const BatchView& batch,
                                float* x) {
   const EmbeddingLayout& layout = weights_.embedding();
+  SLUICE_RETURN_IF_ERROR(checks_.Image("the embedding", image, layout.bytes));
+  SLUICE_RETURN_IF_ERROR(checks_.Rows(x, batch.rows));
   const std::byte* table = image.At(layout.table);
   const std::byte* positions =
       layout.position_rows > 0 ? image.At(layout.positions) : nullptr;
@@ -359,6 +374,7 @@ absl::Status CpuBackend::MultiplyAdd(const MatrixLayout& w,
 
 absl::Status CpuBackend::ProjectQkv(int layer, const LayerImage& image,
                                     const BatchView& batch, const float* x) {
+  SLUICE_RETURN_IF_ERROR(CheckCall(image, batch, x));
   const LayerLayout& w = LayoutOf(image);
   NormRows(spec_.pre_norm ? &w.norm1 : nullptr, image.view, x, batch.rows);
   const int64_t width = w.qkv.n;
@@ -373,6 +389,8 @@ absl::Status CpuBackend::ProjectQkv(int layer, const LayerImage& image,
 
 absl::Status CpuBackend::Attend(int layer, const BatchView& batch,
                                 int32_t first_segment, int32_t count) {
+  SLUICE_RETURN_IF_ERROR(
+      checks_.Pages(kv_layout_, batch, first_segment, count));
   StoreKvOf(batch, first_segment, count);
   AttendOf(layer, batch, first_segment, count);
   return absl::OkStatus();
@@ -380,6 +398,7 @@ absl::Status CpuBackend::Attend(int layer, const BatchView& batch,
 
 absl::Status CpuBackend::ProjectOut(int layer, const LayerImage& image,
                                     const BatchView& batch, float* x) {
+  SLUICE_RETURN_IF_ERROR(CheckCall(image, batch, x));
   const LayerLayout& w = LayoutOf(image);
   SLUICE_RETURN_IF_ERROR(MultiplyAdd(w.out, w.out_bias, image.view,
                                      attention_[batch.attention_slot].data(),
@@ -390,6 +409,7 @@ absl::Status CpuBackend::ProjectOut(int layer, const LayerImage& image,
 
 absl::Status CpuBackend::Mlp(int layer, const LayerImage& image,
                              const BatchView& batch, float* x) {
+  SLUICE_RETURN_IF_ERROR(CheckCall(image, batch, x));
   const LayerLayout& w = LayoutOf(image);
   NormRows(spec_.pre_norm ? &w.norm2 : nullptr, image.view, x, batch.rows);
   const int64_t inner = spec_.intermediate_size;
@@ -417,6 +437,10 @@ absl::Status CpuBackend::Mlp(int layer, const LayerImage& image,
 absl::Status CpuBackend::HeadInput(const ImageView& image,
                                    std::span<const int32_t> rows_of_x,
                                    const float* x, int32_t at) {
+  if (rows_of_x.empty()) return absl::OkStatus();
+  SLUICE_RETURN_IF_ERROR(
+      checks_.Image("the head", image, weights_.head()[0].bytes));
+  SLUICE_RETURN_IF_ERROR(checks_.HeadRows(x, rows_of_x));
   const int64_t hidden = spec_.hidden_size;
   const int64_t row_bytes = hidden * gemm_->element_bytes();
   pool_.ParallelFor(rows_of_x.size(), [&](int task, int) {
@@ -435,6 +459,8 @@ absl::Status CpuBackend::HeadInput(const ImageView& image,
 
 absl::Status CpuBackend::HeadLogits(const ImageView& image, int section,
                                     int32_t rows) {
+  const HeadSectionLayout& layout = weights_.head()[section];
+  SLUICE_RETURN_IF_ERROR(checks_.Image("the head", image, layout.bytes));
   const int64_t vocab = spec_.vocab_size;
   const MatrixLayout& project_out = weights_.head()[0].project_out;
   const void* input = normed_.data();
@@ -458,7 +484,6 @@ absl::Status CpuBackend::HeadLogits(const ImageView& image, int section,
           }
         }));
   }
-  const HeadSectionLayout& layout = weights_.head()[section];
   float* logits = logits_.as<float>();
   return gemm_->Multiply(
       layout.head, image, input, rows,

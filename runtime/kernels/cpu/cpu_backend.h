@@ -1,18 +1,18 @@
 #pragma once
 
-#include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "runtime/kernels/backend_parts.h"
 #include "runtime/kernels/cpu/attention.h"
 #include "runtime/kernels/cpu/gemm.h"
+#include "runtime/kernels/device_checks.h"
 #include "runtime/kv/batch_view.h"
 #include "runtime/memory/work_buffer.h"
 
 namespace sluice {
 
-// The processor as compute device: products by oneDNN, all else by Highway,
+// The processor as compute device: GEMMs by oneDNN, all else by Highway,
 // weights and pages used where they lie. Of BackendOptions::device it uses
 // nothing but memory, for its work space. In float16 it computes no layers:
 // beside a device that does, it embeds and attends. See Backend for the
@@ -22,7 +22,7 @@ class CpuBackend : public Backend {
   static absl::StatusOr<BackendParts> Create(const DecoderSpec& spec,
                                              const BackendOptions& options);
 
-  absl::Status ExpandLayer(const ImageView& image, std::byte* out) override;
+  absl::Status DequantizeLayer(const ImageView& image, std::byte* out) override;
   absl::Status Embed(const ImageView& image, const BatchView& batch,
                      float* x) override;
   absl::Status ProjectQkv(int layer, const LayerImage& image,
@@ -51,13 +51,14 @@ class CpuBackend : public Backend {
   static absl::StatusOr<BackendParts> MakeParts(const DecoderSpec& spec,
                                                 const BackendOptions& options,
                                                 GemmEngine** gemm);
-  // Of what MakeParts made, which must outlive it.
+  // Computes with what MakeParts made, which must outlive it. With `own`, a
+  // call whose weights, activations or pages do not lie there is refused with
+  // kInternal.
   CpuBackend(const DecoderSpec& spec, const BackendOptions& options,
-             const BackendParts& parts, GemmEngine* gemm);
+             const BackendParts& parts, GemmEngine* gemm,
+             const Device* own = nullptr);
   absl::Status Initialize();
 
-  const PackedWeights& weights() const { return weights_; }
-  const KvLayout& kv_layout() const { return kv_layout_; }
   ComputePool& pool() { return pool_; }
 
  private:
@@ -73,8 +74,11 @@ class CpuBackend : public Backend {
     return qkv_.empty() ? wide_.as<float>() : qkv_[slot].as<float>();
   }
   const LayerLayout& LayoutOf(const LayerImage& image) const {
-    return image.expanded ? weights_.expanded() : weights_.layer();
+    return image.dequantized ? weights_.dequantized() : weights_.layer();
   }
+  // Whether a layer's weights and its activations lie where they should.
+  absl::Status CheckCall(const LayerImage& image, const BatchView& batch,
+                         const float* x) const;
   void Norm(const NormLayout& norm, const ImageView& image, const float* x,
             DType dtype, void* out) const;
   // Norm of each row into normed_; plain conversion if `norm` is null.
@@ -96,13 +100,14 @@ class CpuBackend : public Backend {
   const KvLayout kv_layout_;
   const PackedWeights& weights_;
   ComputePool& pool_;
+  const DeviceChecks checks_;
   const int32_t q_width_;
   const int32_t kv_width_;
   GemmEngine* const gemm_;  // the weights'
   WorkBuffer rotary_cos_;   // [max_model_len, rotary.dim / 2]
   WorkBuffer rotary_sin_;
 
-  // Work space. Inputs of products have rows up to a multiple of kTileRows.
+  // Work space. Inputs of GEMMs have rows up to a multiple of kTileRows.
   WorkBuffer normed_;  // [rows, max(hidden, embed_dim)] in dtype
   std::vector<WorkBuffer> attention_;  // per slot [rows, q_width] in dtype
   // float [rows, q + 2 kv] if there is one slot, then [rows, inner] in dtype

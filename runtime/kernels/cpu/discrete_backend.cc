@@ -1,6 +1,5 @@
 #include "runtime/kernels/cpu/discrete_backend.h"
 
-#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -27,77 +26,6 @@ absl::StatusOr<BackendParts> DiscreteBackend::Create(
   }
   parts.backend = std::move(self);
   return parts;
-}
-
-absl::Status DiscreteBackend::CheckCall(const LayerImage& image,
-                                        const BatchView& batch,
-                                        const float* x) const {
-  SLUICE_RETURN_IF_ERROR(checks_.Image("weights", image.view,
-                                       image.expanded
-                                           ? weights().ExpandedLayerBytes()
-                                           : weights().LayerBytes()));
-  return checks_.Rows(x, batch.rows);
-}
-
-absl::Status DiscreteBackend::ExpandLayer(const ImageView& image,
-                                          std::byte* out) {
-  SLUICE_RETURN_IF_ERROR(
-      checks_.Image("weights", image, weights().LayerBytes()));
-  SLUICE_RETURN_IF_ERROR(
-      checks_.Check("an expanded layer", out, weights().ExpandedLayerBytes()));
-  return CpuBackend::ExpandLayer(image, out);
-}
-
-absl::Status DiscreteBackend::Embed(const ImageView& image,
-                                    const BatchView& batch, float* x) {
-  SLUICE_RETURN_IF_ERROR(
-      checks_.Image("the embedding", image, weights().EmbeddingBytes()));
-  SLUICE_RETURN_IF_ERROR(checks_.Rows(x, batch.rows));
-  return CpuBackend::Embed(image, batch, x);
-}
-
-absl::Status DiscreteBackend::ProjectQkv(int layer, const LayerImage& image,
-                                         const BatchView& batch,
-                                         const float* x) {
-  SLUICE_RETURN_IF_ERROR(CheckCall(image, batch, x));
-  return CpuBackend::ProjectQkv(layer, image, batch, x);
-}
-
-absl::Status DiscreteBackend::Attend(int layer, const BatchView& batch,
-                                     int32_t first_segment, int32_t count) {
-  SLUICE_RETURN_IF_ERROR(
-      checks_.Pages(kv_layout(), batch, first_segment, count));
-  return CpuBackend::Attend(layer, batch, first_segment, count);
-}
-
-absl::Status DiscreteBackend::ProjectOut(int layer, const LayerImage& image,
-                                         const BatchView& batch, float* x) {
-  SLUICE_RETURN_IF_ERROR(CheckCall(image, batch, x));
-  return CpuBackend::ProjectOut(layer, image, batch, x);
-}
-
-absl::Status DiscreteBackend::Mlp(int layer, const LayerImage& image,
-                                  const BatchView& batch, float* x) {
-  SLUICE_RETURN_IF_ERROR(CheckCall(image, batch, x));
-  return CpuBackend::Mlp(layer, image, batch, x);
-}
-
-absl::Status DiscreteBackend::HeadInput(const ImageView& image,
-                                        std::span<const int32_t> rows_of_x,
-                                        const float* x, int32_t at) {
-  if (rows_of_x.empty()) return absl::OkStatus();
-  SLUICE_RETURN_IF_ERROR(
-      checks_.Image("the head", image, weights().HeadBytes(0)));
-  SLUICE_RETURN_IF_ERROR(checks_.Rows(
-      x, *std::max_element(rows_of_x.begin(), rows_of_x.end()) + 1));
-  return CpuBackend::HeadInput(image, rows_of_x, x, at);
-}
-
-absl::Status DiscreteBackend::HeadLogits(const ImageView& image, int section,
-                                         int32_t rows) {
-  SLUICE_RETURN_IF_ERROR(
-      checks_.Image("the head", image, weights().HeadBytes(section)));
-  return CpuBackend::HeadLogits(image, section, rows);
 }
 
 absl::Status DiscreteBackend::TakeLogits(std::span<LogitRow> rows) {
@@ -131,7 +59,8 @@ absl::Status DiscreteBackend::TakeLogits(std::span<LogitRow> rows) {
     LogitRow& row = rows[i];
     if (!row.request.has_value()) return;
     row.logits = {};
-    row.pick = PickToken(*row.request, on_device_[i].logits, scratch_[thread]);
+    row.sample =
+        SampleToken(*row.request, on_device_[i].logits, scratch_[thread]);
   });
   return done.Wait();
 }

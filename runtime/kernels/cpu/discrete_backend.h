@@ -1,12 +1,10 @@
 #pragma once
 
-#include <cstdint>
 #include <span>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "runtime/kernels/cpu/cpu_backend.h"
-#include "runtime/kernels/device_checks.h"
 #include "runtime/memory/device.h"
 #include "runtime/memory/host_buffer.h"
 #include "runtime/sample/sampler_scratch.h"
@@ -29,36 +27,15 @@ class DiscreteBackend : public CpuBackend {
   static absl::StatusOr<BackendParts> Create(const DecoderSpec& spec,
                                              const BackendOptions& options);
 
-  absl::Status ExpandLayer(const ImageView& image, std::byte* out) override;
-  absl::Status Embed(const ImageView& image, const BatchView& batch,
-                     float* x) override;
-  absl::Status ProjectQkv(int layer, const LayerImage& image,
-                          const BatchView& batch, const float* x) override;
-  absl::Status Attend(int layer, const BatchView& batch, int32_t first_segment,
-                      int32_t count) override;
-  absl::Status ProjectOut(int layer, const LayerImage& image,
-                          const BatchView& batch, float* x) override;
-  absl::Status Mlp(int layer, const LayerImage& image, const BatchView& batch,
-                   float* x) override;
-  absl::Status HeadInput(const ImageView& image,
-                         std::span<const int32_t> rows_of_x, const float* x,
-                         int32_t at) override;
-  absl::Status HeadLogits(const ImageView& image, int section,
-                          int32_t rows) override;
   absl::Status TakeLogits(std::span<LogitRow> rows) override;
 
  private:
   DiscreteBackend(const DecoderSpec& spec, const BackendOptions& options,
                   const BackendParts& parts, GemmEngine* gemm)
-      : CpuBackend(spec, options, parts, gemm),
-        checks_(options.device, spec.hidden_size),
+      : CpuBackend(spec, options, parts, gemm, options.device),
         device_(options.device),
         scratch_(options.threads) {}
-  // A layer's weights, and its activations.
-  absl::Status CheckCall(const LayerImage& image, const BatchView& batch,
-                         const float* x) const;
 
-  const DeviceChecks checks_;
   Device* const device_;
   HostBuffer logits_;  // [head rows, vocab]; last stage
   struct Copy {

@@ -1,7 +1,6 @@
 #include "runtime/kernels/cpu/gemm.h"
 
 #include <algorithm>
-#include <functional>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
@@ -12,9 +11,9 @@ namespace {
 
 // Below this, smaller tiles for the sake of more tasks cost more than they
 // gain.
-constexpr int32_t kLeastSplitRows = 16;
+constexpr int32_t kMinSplitRows = 16;
 // Below this, dequantizing a panel again costs more than another thread gains.
-constexpr int32_t kLeastPartRows = 64;
+constexpr int32_t kMinPartRows = 64;
 
 // Grows when the bytes that Pack writes change.
 constexpr int kFormatVersion = 2;
@@ -99,9 +98,8 @@ absl::StatusOr<const GemmShape*> GemmEngine::FindShape(const MatrixLayout& w,
   const auto it = shapes_.find({n, k});
   if (it == shapes_.end() ||
       (w.format != WeightFormat::kFull && !it->second->has_quantized())) {
-    return absl::InternalError(
-        absl::StrCat("no primitives for panels of ", n, " x ", k,
-                     ": the layout is of another engine"));
+    return Internal("no primitives for panels of ", n, " x ", k,
+                    ": the layout is of another engine");
   }
   return it->second.get();
 }
@@ -112,15 +110,6 @@ absl::StatusOr<GemmEngine::PanelShapes> GemmEngine::ShapesOf(
   SLUICE_ASSIGN_OR_RETURN(shapes.whole, FindShape(w, 0));
   SLUICE_ASSIGN_OR_RETURN(shapes.last, FindShape(w, w.num_panels() - 1));
   return shapes;
-}
-
-absl::StatusOr<std::vector<int32_t>> GemmEngine::TileSizes(int32_t n,
-                                                           int32_t k) {
-  SLUICE_ASSIGN_OR_RETURN(GemmShape * shape,
-                          Shape(std::min(n, kPanelWidth), k));
-  std::vector<int32_t> sizes;
-  for (const auto& tile : shape->tiles()) sizes.push_back(tile.rows);
-  return sizes;
 }
 
 absl::Status GemmEngine::Prepare(MatrixLayout* w) {
@@ -143,9 +132,9 @@ absl::Status GemmEngine::Prepare(MatrixLayout* w) {
       }
     }
     if (bytes > w->panel_bytes(panel)) {
-      return absl::InternalError(absl::StrCat(
-          "oneDNN packs a panel of ", w->n, " x ", w->k, " into ", bytes,
-          " bytes, more than the ", w->panel_bytes(panel), " planned for"));
+      return Internal("oneDNN packs a panel of ", w->n, " x ", w->k, " into ",
+                      bytes, " bytes, more than the ", w->panel_bytes(panel),
+                      " planned for");
     }
   }
   w->packing = hash;
@@ -182,10 +171,10 @@ absl::Status GemmEngine::MultiplyFull(const MatrixLayout& w,
   // Many threads and few panels: smaller tiles, so that all have work.
   const int32_t panels = w.num_panels();
   int32_t tile_rows = kTileRows;
-  while (tile_rows / 2 >= kLeastSplitRows && shapes.HaveTile(tile_rows / 2) &&
+  while (tile_rows / 2 >= kMinSplitRows && shapes.HaveTile(tile_rows / 2) &&
          panels * ((rows + tile_rows - 1) / tile_rows) <
              3 * pool_->num_threads() &&
-         rows > kLeastSplitRows) {
+         rows > kMinSplitRows) {
     tile_rows /= 2;
   }
   const int32_t tiles = (rows + tile_rows - 1) / tile_rows;
@@ -218,8 +207,7 @@ absl::Status GemmEngine::MultiplyQuantized(const MatrixLayout& w,
                                            Epilogue epilogue) {
   const int32_t panels = w.num_panels();
   // Many threads and few panels: several tasks dequantize the same panel.
-  const int32_t unit =
-      shapes.HaveTile(kLeastPartRows) ? kLeastPartRows : kTileRows;
+  const int32_t unit = shapes.HaveTile(kMinPartRows) ? kMinPartRows : kTileRows;
   const int32_t units = (rows + unit - 1) / unit;
   const int32_t wanted =
       std::clamp((2 * pool_->num_threads() + panels - 1) / panels, 1, units);
@@ -255,8 +243,7 @@ absl::Status GemmEngine::MultiplyQuantized(const MatrixLayout& w,
 
 absl::Status GemmEngine::Error() const {
   if (const int status = error_.load(); status != 0) {
-    return absl::InternalError(
-        absl::StrCat("oneDNN: a product failed with status ", status));
+    return Internal("oneDNN: a product failed with status ", status);
   }
   return absl::OkStatus();
 }
@@ -268,10 +255,9 @@ absl::Status GemmEngine::Dequantize(const MatrixLayout& w,
                                     int num_panels) {
   if (w.format == WeightFormat::kFull || full.format != WeightFormat::kFull ||
       w.n != full.n || w.k != full.k || w.panel_width != full.panel_width) {
-    return absl::InternalError(
-        absl::StrCat("cannot dequantize ", w.n, " x ", w.k, " in format ",
-                     WeightFormatName(w.format), " to ", full.n, " x ", full.k,
-                     " in format ", WeightFormatName(full.format)));
+    return Internal("cannot dequantize ", w.n, " x ", w.k, " in format ",
+                    WeightFormatName(w.format), " to ", full.n, " x ", full.k,
+                    " in format ", WeightFormatName(full.format));
   }
   SLUICE_ASSIGN_OR_RETURN(const PanelShapes shapes, ShapesOf(w));
   OneOpenMpThread guard;

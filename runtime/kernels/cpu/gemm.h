@@ -18,7 +18,7 @@
 #include "runtime/weights/image_view.h"
 #include "runtime/weights/matrix_packer.h"
 
-// Matrix products y = a * W^T by oneDNN, with W packed once, in memory that
+// GEMMs y = a * W^T by oneDNN, with W packed once, in memory that
 // someone else owns.
 //
 // oneDNN runs single-threaded; the threads are ours, because a stage shares its
@@ -31,7 +31,7 @@
 // engine's dtype. A quantized one holds the codes in that same order (see
 // runtime/quant/panel_codec.h); a task turns it into a full panel in its
 // thread's scratch memory, which stays in the cache, and runs all its row tiles
-// on that. So a product with a quantized matrix has the same bits as one with
+// on that. So a GEMM with a quantized matrix has the same bits as one with
 // what Dequantize makes of it.
 //
 // Batch invariance: a row's result must not depend on how many rows are
@@ -46,18 +46,14 @@ namespace sluice {
 class GemmShape;
 struct GemmThread;
 
-// Makes and runs the products of one backend. Used by one caller at a time,
+// Makes and runs the GEMMs of one backend. Used by one caller at a time,
 // but for Pack.
 class GemmEngine : public MatrixPacker {
  public:
   static constexpr int32_t kPanelWidth = kPanelColumns;
   // Rows in the largest tile.
-  static constexpr int32_t kTileRows = kProductTileRows;
-  // Rows that must be readable in the input of a product of `rows`.
-  static constexpr int32_t ReadableRows(int32_t rows) {
-    return sluice::ReadableRows(rows);
-  }
-  // kUnimplemented if oneDNN has no products of this dtype on this machine.
+  static constexpr int32_t kTileRows = kGemmTileRows;
+  // kUnimplemented if oneDNN has no GEMMs of this dtype on this machine.
   // `pool` must outlive the engine.
   static absl::StatusOr<std::unique_ptr<GemmEngine>> Create(
       const PanelRules& rules, ComputePool* pool);
@@ -77,7 +73,8 @@ class GemmEngine : public MatrixPacker {
   // float32 with `cols` floats from row to row. May overwrite it.
   using Epilogue = absl::FunctionRef<void(
       int32_t row, int32_t rows, int32_t col, int32_t cols, float* tile)>;
-  // a: [rows, k] in dtype, rows contiguous, with memory for ReadableRows(rows).
+  // a: [rows, k] in dtype, rows contiguous, with memory for ReadableRows(rows)
+  // of them.
   absl::Status Multiply(const MatrixLayout& w, const ImageView& image,
                         const void* a, int32_t rows, Epilogue epilogue);
 
@@ -97,10 +94,8 @@ class GemmEngine : public MatrixPacker {
   // Bytes of the threads' scratch memory; grows with Prepare().
   size_t scratch_bytes() const;
 
-  // Row counts that a shape runs with, for tests.
-  absl::StatusOr<std::vector<int32_t>> TileSizes(int32_t n, int32_t k);
-  // For tests, before the first quantized layout: takes oneDNN's packed order
-  // for unknown, so that each dequantized panel goes through its reorder.
+  // Called by tests, before the first quantized layout: takes oneDNN's packed
+  // order for unknown, so that each dequantized panel goes through its reorder.
   void IgnorePackedOrder() { known_order_ = false; }
 
  private:

@@ -35,9 +35,8 @@ void FillRandom(uint32_t seed, float* out, size_t count) {
 }  // namespace
 
 absl::Status DnnlError(absl::string_view what, const dnnl::error& e) {
-  return absl::InternalError(absl::StrCat("oneDNN: ", what, ": ", e.what(),
-                                          " (status ",
-                                          static_cast<int>(e.status), ")"));
+  return Internal("oneDNN: ", what, ": ", e.what(), " (status ",
+                  static_cast<int>(e.status), ")");
 }
 
 std::string PackingName(const memory::desc& packed) {
@@ -106,10 +105,10 @@ absl::StatusOr<std::unique_ptr<GemmShape>> GemmShape::Create(
     shape->tiles_.push_back(std::move(tile));
   }
   if (shape->tiles_.empty()) {
-    return absl::UnimplementedError(
-        absl::StrCat("oneDNN has no ", DTypeName(dtype),
-                     " matrix products on this machine's processor",
-                     dtype == DType::kBFloat16 ? "; use --dtype float32" : ""));
+    return Unimplemented(
+        "oneDNN has no ", DTypeName(dtype),
+        " matrix products on this machine's processor",
+        dtype == DType::kBFloat16 ? "; use --dtype float32" : "");
   }
   for (int i = 0; i < num_threads; ++i) {
     shape->weights_.emplace_back(shape->packed_, engine, nullptr);
@@ -133,10 +132,9 @@ absl::Status GemmShape::KeepInvariantTiles() {
   memory rows_source(
       {{max_rows, k_}, memory::data_type::f32, memory::format_tag::ab}, engine_,
       rows.data());
-  memory room({{GemmEngine::ReadableRows(max_rows), k_},
-               DnnlType(dtype_),
-               memory::format_tag::ab},
-              engine_);
+  memory room(
+      {{ReadableRows(max_rows), k_}, DnnlType(dtype_), memory::format_tag::ab},
+      engine_);
   memory a({{max_rows, k_}, DnnlType(dtype_), memory::format_tag::ab}, engine_,
            room.get_data_handle());
   const dnnl::reorder convert(rows_source, a);
@@ -162,8 +160,8 @@ absl::Status GemmShape::KeepInvariantTiles() {
           Run(tile, packed, a.get_data_handle(), out.data(),
               AlignScratch(scratch.data()), stream, 0);
       if (status != dnnl_success) {
-        return absl::InternalError(absl::StrCat(
-            "oneDNN: a product failed with status ", static_cast<int>(status)));
+        return Internal("oneDNN: a product failed with status ",
+                        static_cast<int>(status));
       }
       if (kept.empty()) expected.assign(out.begin(), out.begin() + n_);
       bool same = true;
@@ -175,9 +173,9 @@ absl::Status GemmShape::KeepInvariantTiles() {
     }
     tiles_ = std::move(kept);
     if (tiles_.empty()) {
-      return absl::UnimplementedError(absl::StrCat(
+      return Unimplemented(
           "oneDNN's products with a ", n_, " x ", k_,
-          " matrix give equal rows unequal results on this processor"));
+          " matrix give equal rows unequal results on this processor");
     }
   }
   return absl::OkStatus();

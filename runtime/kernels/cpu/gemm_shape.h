@@ -15,7 +15,7 @@
 #include "common/types.h"
 #include "runtime/quant/panel_codec.h"
 
-// oneDNN's part of GemmEngine, which alone includes this file.
+// oneDNN's part of GemmEngine, which alone includes this file beside its test.
 
 namespace sluice {
 
@@ -55,7 +55,7 @@ class GemmShape {
     std::vector<dnnl::memory> src, dst, scratchpad;
   };
 
-  // kUnimplemented if oneDNN has no such product that is batch invariant.
+  // kUnimplemented if oneDNN has no such GEMM that is batch invariant.
   static absl::StatusOr<std::unique_ptr<GemmShape>> Create(
       int32_t n, int32_t k, DType dtype, const dnnl::engine& engine,
       int num_threads);
@@ -78,12 +78,12 @@ class GemmShape {
   absl::Status Pack(const float* rows, std::byte* out,
                     const dnnl::stream& stream) const;
 
-  // What a panel in a quantized format needs; to be called before the calls
-  // below. `known_order`: false to have row-major codes and oneDNN's reorder
-  // even if the packed order is one that PanelOrder can describe.
+  // Makes what a panel in a quantized format needs; to be called before the
+  // calls below. `known_order`: false to have row-major codes and oneDNN's
+  // reorder even if the packed order is one that PanelOrder can describe.
   absl::Status PrepareQuantized(bool known_order);
   bool has_quantized() const { return quantized_ != nullptr; }
-  // Of a panel in this format, not kFull.
+  // The bytes of a panel in this format, not kFull.
   size_t quantized_bytes(WeightFormat format) const {
     return codec(format).encoded_bytes();
   }

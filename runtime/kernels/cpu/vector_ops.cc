@@ -1,7 +1,6 @@
 #include "runtime/kernels/cpu/vector_ops.h"
 
 #include <cmath>
-#include <cstring>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "runtime/kernels/cpu/vector_ops.cc"

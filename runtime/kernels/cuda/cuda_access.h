@@ -29,8 +29,8 @@ struct GpuFacts {
 // kFailedPrecondition, with what to do: there is no such GPU, or its driver or
 // the GPU itself is too old. Takes nothing of the GPU.
 absl::StatusOr<GpuFacts> ReadGpuFacts(int ordinal);
-// What of its memory nobody has, beside what this process needs to use the GPU
-// at all. The errors of ReadGpuFacts, and kResourceExhausted.
+// Returns how much of its memory nobody has, beside what this process needs to
+// use the GPU at all. The errors of ReadGpuFacts, and kResourceExhausted.
 absl::StatusOr<uint64_t> FreeGpuMemory(int ordinal);
 
 // See cuda_device.h.

@@ -4,15 +4,14 @@
 #include <cmath>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "common/blocks.h"
 #include "common/status_macros.h"
-#include "runtime/kernels/cuda/activation.h"
 #include "runtime/kernels/cuda/cuda_access.h"
 #include "runtime/kernels/cuda/device/cuda_device.h"
 #include "runtime/kernels/cuda/device/cuda_status.h"
 #include "runtime/kernels/cuda/device/dtype_dispatch.h"
-#include "runtime/kernels/cuda/embedding.h"
 #include "runtime/kernels/cuda/gemm/device_matrices.h"
+#include "runtime/kernels/cuda/rows.h"
 #include "runtime/kernels/rotary_table.h"
 
 namespace sluice {
@@ -64,7 +63,7 @@ absl::StatusOr<BackendParts> CudaBackend::Create(const DecoderSpec& spec,
   SLUICE_RETURN_IF_ERROR(
       CudaStatus(cudaSetDevice(place.ordinal), "turning to the device"));
   SLUICE_ASSIGN_OR_RETURN(AttentionDevice device, CurrentAttentionDevice());
-  device.processors = std::min(device.processors, GpuSpace::kMostProcessors);
+  device.processors = std::min(device.processors, GpuSpace::kMaxProcessors);
   if (options.dtype == DType::kBFloat16 && device.capability < 80) {
     return absl::UnimplementedError(
         "this GPU has no products in bfloat16, which came with compute "
@@ -129,7 +128,7 @@ absl::Status CudaBackend::MakeHead(const GpuSpace& space) {
   SLUICE_ASSIGN_OR_RETURN(host_answers_,
                           HostBuffer::Create("logits", space.host_answers,
                                              options_.budget, options_.device));
-  picks_.reserve(options_.head_rows);
+  samples_.reserve(options_.head_rows);
   return absl::OkStatus();
 }
 
@@ -141,8 +140,8 @@ absl::Status CudaBackend::MakeAttention(const GpuSpace& space) {
   shape.scale = spec_.attention_scale;
   SLUICE_ASSIGN_OR_RETURN(
       const size_t for_products,
-      ImageProducts::WorkspaceBytes(weights_.images().Matrices(),
-                                    options_.max_rows, device_.processors));
+      PackedGemm::WorkspaceBytes(weights_.images().Matrices(),
+                                 options_.max_rows, device_.processors));
   SLUICE_ASSIGN_OR_RETURN(const size_t for_attention,
                           BatchAttention::WorkspaceBytes(
                               shape, device_, options_.sparsity,
@@ -150,20 +149,20 @@ absl::Status CudaBackend::MakeAttention(const GpuSpace& space) {
   const size_t wanted = std::max(for_products, for_attention);
   SLUICE_ASSIGN_OR_RETURN(workspace_,
                           Allocate(std::max(wanted, space.workspace)));
+  SLUICE_ASSIGN_OR_RETURN(ring_,
+                          UploadRing::Create({.device = options_.device,
+                                              .host = options_.budget,
+                                              .stream = place_.stream,
+                                              .max_bytes = space.upload_part}));
   SLUICE_ASSIGN_OR_RETURN(
-      ring_, UploadRing::Create({.device = options_.device,
-                                 .host = options_.budget,
+      gemm_, PackedGemm::Create({.device = options_.device,
                                  .stream = place_.stream,
-                                 .most_bytes = space.upload_part}));
-  SLUICE_ASSIGN_OR_RETURN(
-      products_, ImageProducts::Create({.device = options_.device,
-                                        .stream = place_.stream,
-                                        .dtype = options_.dtype,
-                                        .processors = device_.processors,
-                                        .workspace = workspace_.data(),
-                                        .workspace_bytes = wanted,
-                                        .expanded_bytes = space.expanded,
-                                        .counter_bytes = space.counters}));
+                                 .dtype = options_.dtype,
+                                 .processors = device_.processors,
+                                 .workspace = workspace_.data(),
+                                 .workspace_bytes = wanted,
+                                 .dequantized_bytes = space.dequantized,
+                                 .counter_bytes = space.counters}));
   BatchAttention::Options attention;
   attention.shape = shape;
   attention.device = device_;
@@ -213,25 +212,26 @@ absl::Status CudaBackend::MakeRotaryTable(const GpuSpace& space,
   return absl::OkStatus();
 }
 
-absl::Status CudaBackend::ExpandLayer(const ImageView& image, std::byte* out) {
+absl::Status CudaBackend::DequantizeLayer(const ImageView& image,
+                                          std::byte* out) {
   const LayerLayout& layer = weights_.layer();
-  const LayerLayout& expanded = weights_.expanded();
+  const LayerLayout& dequantized = weights_.dequantized();
   SLUICE_RETURN_IF_ERROR(Enter());
   SLUICE_RETURN_IF_ERROR(checks_.Image("weights", image, layer.bytes));
   SLUICE_RETURN_IF_ERROR(
-      checks_.Check("an expanded layer", out, expanded.bytes));
+      checks_.Check("an expanded layer", out, dequantized.bytes));
   for (size_t i = 0; i < layer.vectors().size(); ++i) {
     const VectorLayout& from = *layer.vectors()[i];
     if (from.length == 0) continue;
     SLUICE_RETURN_IF_ERROR(
-        CudaStatus(cudaMemcpyAsync(out + expanded.vectors()[i]->offset,
+        CudaStatus(cudaMemcpyAsync(out + dequantized.vectors()[i]->offset,
                                    image.At(from.offset), from.bytes(),
                                    cudaMemcpyDeviceToDevice, place_.stream),
                    "copying a layer's vectors"));
   }
   for (size_t i = 0; i < layer.matrices().size(); ++i) {
-    SLUICE_RETURN_IF_ERROR(products_->Expand(
-        *layer.matrices()[i], image, out + expanded.matrices()[i]->offset));
+    SLUICE_RETURN_IF_ERROR(gemm_->Dequantize(
+        *layer.matrices()[i], image, out + dequantized.matrices()[i]->offset));
   }
   return absl::OkStatus();
 }
@@ -295,8 +295,8 @@ absl::Status CudaBackend::Embed(const ImageView& image, const BatchView& batch,
     return GatherRows(table, tokens, rows, spec_.embed_dim, x, place_.stream);
   }));
   if (project) {
-    SLUICE_RETURN_IF_ERROR(products_->ToFloat(
-        ProductOf(weights_.embedding().project_in, image, rows, normed_.data()),
+    SLUICE_RETURN_IF_ERROR(gemm_->ToFloat(
+        GemmOf(weights_.embedding().project_in, image, rows, normed_.data()),
         nullptr, false, x));
   }
   if (spec_.positions != PositionKind::kLearned) return absl::OkStatus();
@@ -316,9 +316,9 @@ absl::Status CudaBackend::ProjectQkv(int layer, const LayerImage& image,
   SLUICE_RETURN_IF_ERROR(Norm(spec_.pre_norm ? &w.norm1 : nullptr, image.view,
                               x, nullptr, batch.rows, options_.dtype,
                               normed_.data()));
-  return products_->ToFloat(
-      ProductOf(w.qkv, image.view, batch.rows, normed_.data()),
-      w.qkv_bias.In(image.view), false, Qkv(batch.attention_slot));
+  return gemm_->ToFloat(GemmOf(w.qkv, image.view, batch.rows, normed_.data()),
+                        w.qkv_bias.In(image.view), false,
+                        Qkv(batch.attention_slot));
 }
 
 absl::Status CudaBackend::Attend(int layer, const BatchView& batch,
@@ -339,14 +339,13 @@ absl::Status CudaBackend::ProjectOut(int layer, const LayerImage& image,
                                      const BatchView& batch, float* x) {
   SLUICE_RETURN_IF_ERROR(CheckCall(image, batch, x));
   const LayerLayout& w = LayoutOf(image);
-  ImageProducts::Product product =
-      ProductOf(w.out, image.view, batch.rows,
-                attention_out_[batch.attention_slot].data());
+  PackedGemm::Call gemm = GemmOf(w.out, image.view, batch.rows,
+                                 attention_out_[batch.attention_slot].data());
   // Q, k and v, if they are there, are done with.
-  product.spare = wide_.data();
-  product.spare_bytes = wide_.bytes();
+  gemm.spare = wide_.data();
+  gemm.spare_bytes = wide_.bytes();
   SLUICE_RETURN_IF_ERROR(
-      products_->ToFloat(product, w.out_bias.In(image.view), true, x));
+      gemm_->ToFloat(gemm, w.out_bias.In(image.view), true, x));
   if (spec_.pre_norm) return absl::OkStatus();
   return Norm(&w.norm1, image.view, x, nullptr, batch.rows, DType::kFloat32, x);
 }
@@ -354,8 +353,7 @@ absl::Status CudaBackend::ProjectOut(int layer, const LayerImage& image,
 absl::StatusOr<const void*> CudaBackend::MlpUp(const LayerLayout& w,
                                                const ImageView& image,
                                                int32_t rows) {
-  const ImageProducts::Product product =
-      ProductOf(w.up, image, rows, normed_.data());
+  const PackedGemm::Call gemm = GemmOf(w.up, image, rows, normed_.data());
   const auto activate = [&](const auto* from, auto* to) {
     const float* const bias = w.up_bias.In(image);
     const int32_t n = spec_.intermediate_size;
@@ -364,9 +362,9 @@ absl::StatusOr<const void*> CudaBackend::MlpUp(const LayerLayout& w,
                            : ActivateRows(spec_.activation, from, bias, rows, n,
                                           to, place_.stream);
   };
-  if (ImageProducts::OnlyToFloat(w.up, rows)) {
+  if (PackedGemm::OnlyToFloat(w.up, rows)) {
     SLUICE_RETURN_IF_ERROR(
-        products_->ToFloat(product, nullptr, false, wide_.as<float>()));
+        gemm_->ToFloat(gemm, nullptr, false, wide_.as<float>()));
     SLUICE_RETURN_IF_ERROR(WithElement(options_.dtype, [&](auto* type) {
       return activate(wide_.as<const float>(),
                       static_cast<decltype(type)>(inner_.data()));
@@ -379,11 +377,11 @@ absl::StatusOr<const void*> CudaBackend::MlpUp(const LayerLayout& w,
     const VectorLayout& bias =
         options_.dtype == DType::kFloat32 ? w.up_bias : w.up_bias_typed;
     SLUICE_RETURN_IF_ERROR(
-        products_->ToTyped(product, *fused, bias.In(image), wide_.data()));
+        gemm_->ToTyped(gemm, *fused, bias.In(image), wide_.data()));
     return wide_.data();
   }
   SLUICE_RETURN_IF_ERROR(
-      products_->ToTyped(product, Epilogue::kNone, nullptr, wide_.data()));
+      gemm_->ToTyped(gemm, Epilogue::kNone, nullptr, wide_.data()));
   void* const to = spec_.gated_mlp ? inner_.data() : wide_.data();
   SLUICE_RETURN_IF_ERROR(WithElement(options_.dtype, [&](auto* type) {
     using T = ElementOf<decltype(type)>;
@@ -401,15 +399,14 @@ absl::Status CudaBackend::Mlp(int layer, const LayerImage& image,
                               normed_.data()));
   SLUICE_ASSIGN_OR_RETURN(const void* const inner,
                           MlpUp(w, image.view, batch.rows));
-  ImageProducts::Product product =
-      ProductOf(w.down, image.view, batch.rows, inner);
+  PackedGemm::Call gemm = GemmOf(w.down, image.view, batch.rows, inner);
   // The up matrix's inputs and, if they are not these, its results are done
   // with.
   const DeviceBuffer& spare = inner == wide_.data() ? normed_ : wide_;
-  product.spare = spare.data();
-  product.spare_bytes = spare.bytes();
+  gemm.spare = spare.data();
+  gemm.spare_bytes = spare.bytes();
   SLUICE_RETURN_IF_ERROR(
-      products_->ToFloat(product, w.down_bias.In(image.view), true, x));
+      gemm_->ToFloat(gemm, w.down_bias.In(image.view), true, x));
   if (spec_.pre_norm) return absl::OkStatus();
   return Norm(&w.norm2, image.view, x, nullptr, batch.rows, DType::kFloat32, x);
 }
@@ -428,8 +425,7 @@ absl::Status CudaBackend::HeadInput(const ImageView& image,
   SLUICE_RETURN_IF_ERROR(Enter());
   SLUICE_RETURN_IF_ERROR(
       checks_.Image("the head", image, weights_.head()[0].bytes));
-  SLUICE_RETURN_IF_ERROR(checks_.Rows(
-      x, *std::max_element(rows_of_x.begin(), rows_of_x.end()) + 1));
+  SLUICE_RETURN_IF_ERROR(checks_.HeadRows(x, rows_of_x));
   SLUICE_ASSIGN_OR_RETURN(const std::byte* const rows,
                           ring_->Put(std::as_bytes(rows_of_x)));
   return Norm(spec_.final_norm ? &weights_.head()[0].norm : nullptr, image, x,
@@ -446,42 +442,43 @@ absl::Status CudaBackend::HeadLogits(const ImageView& image, int section,
   SLUICE_RETURN_IF_ERROR(checks_.Image("the head", image, layout.bytes));
   const bool project = weights_.head()[0].project_out.n > 0;
   if (section == 0 && project) {
-    SLUICE_RETURN_IF_ERROR(products_->ToTyped(
-        ProductOf(layout.project_out, image, rows, normed_.data()),
-        Epilogue::kNone, nullptr, wide_.data()));
+    SLUICE_RETURN_IF_ERROR(
+        gemm_->ToTyped(GemmOf(layout.project_out, image, rows, normed_.data()),
+                       Epilogue::kNone, nullptr, wide_.data()));
   }
-  ImageProducts::Product product = ProductOf(
-      layout.head, image, rows, project ? wide_.data() : normed_.data());
-  product.y_stride = spec_.vocab_size;
-  return products_->ToFloat(product, nullptr, false,
-                            logits_.as<float>() + layout.first_column);
+  PackedGemm::Call gemm =
+      GemmOf(layout.head, image, rows, project ? wide_.data() : normed_.data());
+  gemm.y_stride = spec_.vocab_size;
+  return gemm_->ToFloat(gemm, nullptr, false,
+                        logits_.as<float>() + layout.first_column);
 }
 
 absl::Status CudaBackend::TakeLogits(std::span<LogitRow> rows) {
   SLUICE_RETURN_IF_ERROR(Enter());
-  picks_.clear();
+  samples_.clear();
   for (size_t i = 0; i < rows.size(); ++i) {
     if (!rows[i].request.has_value()) continue;
-    picks_.push_back({*rows[i].request, static_cast<int32_t>(i)});
+    samples_.push_back({*rows[i].request, static_cast<int32_t>(i)});
   }
-  if (!picks_.empty()) {
-    SLUICE_ASSIGN_OR_RETURN(const std::byte* const picks,
-                            ring_->Put(std::as_bytes(std::span(picks_))));
-    SLUICE_RETURN_IF_ERROR(PickTokens(logits_.as<float>(), spec_.vocab_size,
-                                      reinterpret_cast<const RowPick*>(picks),
-                                      static_cast<int32_t>(picks_.size()),
-                                      answers_.as<Pick>(), place_.stream));
+  if (!samples_.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(const std::byte* const samples,
+                            ring_->Put(std::as_bytes(std::span(samples_))));
+    SLUICE_RETURN_IF_ERROR(
+        SampleTokens(logits_.as<float>(), spec_.vocab_size,
+                     reinterpret_cast<const RowSample*>(samples),
+                     static_cast<int32_t>(samples_.size()),
+                     answers_.as<TokenSample>(), place_.stream));
     SLUICE_RETURN_IF_ERROR(
         CudaStatus(cudaMemcpyAsync(host_answers_.data(), answers_.data(),
-                                   picks_.size() * sizeof(Pick),
+                                   samples_.size() * sizeof(TokenSample),
                                    cudaMemcpyDeviceToHost, place_.stream),
                    "copying tokens to the host"));
   }
   SLUICE_RETURN_IF_ERROR(CopyLogits(rows));
   SLUICE_RETURN_IF_ERROR(Finish());
-  for (size_t i = 0; i < picks_.size(); ++i) {
-    LogitRow& row = rows[picks_[i].row];
-    row.pick = host_answers_.as<Pick>()[i];
+  for (size_t i = 0; i < samples_.size(); ++i) {
+    LogitRow& row = rows[samples_[i].row];
+    row.sample = host_answers_.as<TokenSample>()[i];
     row.logits = {};
   }
   return absl::OkStatus();
@@ -538,7 +535,7 @@ absl::StatusOr<bool> CudaBackend::BringStepData(
   for (size_t i = 0; i < key.size(); i += 3) {
     bytes += BatchAttention::UploadBound(static_cast<int32_t>(key[i]),
                                          static_cast<int32_t>(key[i + 1]));
-    bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    bytes = RoundUpTo(bytes, kAlignment);
   }
   if (bytes > step_data_.bytes()) return false;
   // It is read already where logits were waited for.
@@ -557,7 +554,7 @@ absl::StatusOr<bool> CudaBackend::BringStepData(
     end = at + content.size();
     at += BatchAttention::UploadBound(static_cast<int32_t>(key[3 * k]),
                                       static_cast<int32_t>(key[3 * k + 1]));
-    at = (at + kAlignment - 1) / kAlignment * kAlignment;
+    at = RoundUpTo(at, kAlignment);
   }
   SLUICE_RETURN_IF_ERROR(
       CudaStatus(cudaMemcpyAsync(step_data_.data(), step_host_.data(), end,
@@ -584,13 +581,13 @@ absl::StatusOr<bool> CudaBackend::ReplayLayers(
   }
   SLUICE_RETURN_IF_ERROR(graphs_.Begin(key));
   ring_->PutAmong(&placed_);
-  products_->AllowTiming(false);
+  gemm_->AllowTiming(false);
   return false;
 }
 
 void CudaBackend::LeaveRecording() {
   if (ring_ != nullptr) ring_->PutAmong(nullptr);
-  if (products_ != nullptr) products_->AllowTiming(true);
+  if (gemm_ != nullptr) gemm_->AllowTiming(true);
   graphs_.Abort();
 }
 

@@ -14,8 +14,7 @@
 #include "runtime/kernels/backend_parts.h"
 #include "runtime/kernels/cuda/attention/batch_attention.h"
 #include "runtime/kernels/cuda/device/upload_ring.h"
-#include "runtime/kernels/cuda/gemm/image_products.h"
-#include "runtime/kernels/cuda/norm.h"
+#include "runtime/kernels/cuda/gemm/packed_gemm.h"
 #include "runtime/kernels/cuda/sampling.h"
 #include "runtime/kernels/cuda/step_graphs.h"
 #include "runtime/kernels/device_checks.h"
@@ -24,23 +23,23 @@
 
 namespace sluice {
 
-// A GPU as compute device: products by cuBLASLt, all else by the kernels beside
+// A GPU as compute device: GEMMs by cuBLASLt, all else by the kernels beside
 // this file. See Backend for the contract, and layer by layer CpuBackend for
 // what is computed.
 //
 // Computing calls put their work into one stream and return; what they are told
 // of a batch is copied at once. They wait only where the device is far behind
-// (UploadRing), or for the first product of a shape, of which several
-// algorithms are timed (ProductEngine), and for what TakeLogits gives. Tokens
-// are picked on the device, with the host's random numbers, where that takes no
-// more than a PickRequest says: the logits of a large vocabulary take the wire
-// as long as a step takes.
+// (UploadRing), or for the first GEMM of a shape, of which several
+// algorithms are timed (CublasGemm), and for what TakeLogits gives. Tokens
+// are sampled on the device, with the host's random numbers, where that takes
+// no more than a SampleRequest says: the logits of a large vocabulary take the
+// copy stream as long as a step takes.
 //
 // Memory is BackendOptions::device's, taken at once: activations between the
 // calls, work space, the ring, and scratch memory for quantized matrices.
 class CudaBackend : public Backend {
  public:
-  // Where it computes: in a stream of the device's, which outlives the backend.
+  // The backend computes in a stream of the device's, which outlives it.
   struct Place {
     int ordinal = 0;
     cudaStream_t stream = nullptr;
@@ -52,7 +51,7 @@ class CudaBackend : public Backend {
                                              const Place& place);
   ~CudaBackend() override;
 
-  absl::Status ExpandLayer(const ImageView& image, std::byte* out) override;
+  absl::Status DequantizeLayer(const ImageView& image, std::byte* out) override;
   absl::Status Embed(const ImageView& image, const BatchView& batch,
                      float* x) override;
   absl::Status ProjectQkv(int layer, const LayerImage& image,
@@ -92,14 +91,14 @@ class CudaBackend : public Backend {
   absl::Status Enter() const;
   // Begins bringing the logits that are not asked about.
   absl::Status CopyLogits(std::span<LogitRow> rows);
-  // What a recorded step depends on; empty if it cannot be recorded.
+  // Returns what a recorded step depends on; empty if it cannot be recorded.
   StepGraphs::Key KeyOf(std::span<const BatchView> batches,
                         std::span<float* const> x) const;
   // Brings what kernels are told of the batches to where recorded steps look
   // for it. False if there is no room.
   absl::StatusOr<bool> BringStepData(std::span<const BatchView> batches,
                                      const StepGraphs::Key& key);
-  // What ends a recording, however it ends.
+  // Cleans up after a recording, however it ends.
   void LeaveRecording();
 
   // [rows, q + 2 kv]
@@ -107,13 +106,12 @@ class CudaBackend : public Backend {
     return qkv_.empty() ? wide_.as<float>() : qkv_[slot].as<float>();
   }
   const LayerLayout& LayoutOf(const LayerImage& image) const {
-    return image.expanded ? weights_.expanded() : weights_.layer();
+    return image.dequantized ? weights_.dequantized() : weights_.layer();
   }
   absl::Status CheckCall(const LayerImage& image, const BatchView& batch,
                          const float* x) const;
-  ImageProducts::Product ProductOf(const MatrixLayout& w,
-                                   const ImageView& image, int32_t rows,
-                                   const void* x) const {
+  PackedGemm::Call GemmOf(const MatrixLayout& w, const ImageView& image,
+                          int32_t rows, const void* x) const {
     return {.w = &w, .image = image, .rows = rows, .x = x};
   }
   // Norm of rows of x, to `out` in `dtype`; plain conversion if `norm` is null.
@@ -141,13 +139,13 @@ class CudaBackend : public Backend {
   DeviceBuffer normed_;  // [rows, max(hidden, embed_dim)] in dtype
   std::vector<DeviceBuffer>
       attention_out_;  // per slot [rows, q_width] in dtype
-  // float [rows, q + 2 kv] if there is one slot; then what the first product of
+  // float [rows, q + 2 kv] if there is one slot; then what the first GEMM of
   // an MLP gives: [rows, up] in dtype, or float of few rows; then [head rows,
   // embed_dim] in dtype.
   DeviceBuffer wide_;
   std::vector<DeviceBuffer> qkv_;  // with more slots, each: [rows, q + 2 kv]
   // [rows, intermediate] in dtype: of a gated MLP, or of few rows of quantized
-  // products; other results are in wide_.
+  // GEMMs; other results are in wide_.
   DeviceBuffer inner_;
   // Of the last stage: [head rows, vocab], and as many answers; on the host,
   // those rows that it wants.
@@ -155,10 +153,10 @@ class CudaBackend : public Backend {
   DeviceBuffer answers_;
   HostBuffer host_logits_;
   HostBuffer host_answers_;
-  std::vector<RowPick> picks_;  // on their way to the ring
-  DeviceBuffer workspace_;      // of whatever is computed at the time
+  std::vector<RowSample> samples_;  // on their way to the ring
+  DeviceBuffer workspace_;          // of whatever is computed at the time
   std::unique_ptr<UploadRing> ring_;
-  std::unique_ptr<ImageProducts> products_;
+  std::unique_ptr<PackedGemm> gemm_;
   std::optional<BatchAttention> attention_;
   std::vector<int32_t> numbers_;  // on their way to the ring
 

@@ -1,7 +1,7 @@
 #include "runtime/kernels/cuda/device/elements.cuh"
 #include "runtime/kernels/cuda/device/launch.h"
 #include "runtime/kernels/cuda/device/row_grid.h"
-#include "runtime/kernels/cuda/embedding.h"
+#include "runtime/kernels/cuda/rows.h"
 
 namespace sluice {
 namespace {

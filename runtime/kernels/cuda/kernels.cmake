@@ -1,7 +1,6 @@
 # The sources of the device's kernels: compiled by nvcc for devices, and as host code for tests/cuda.
 set(SLUICE_CUDA_KERNELS
   ${CMAKE_CURRENT_LIST_DIR}/activation.cu
-  ${CMAKE_CURRENT_LIST_DIR}/activation.h
   ${CMAKE_CURRENT_LIST_DIR}/attention/attention.cc
   ${CMAKE_CURRENT_LIST_DIR}/attention/attention.h
   ${CMAKE_CURRENT_LIST_DIR}/attention/attention_inputs.cc
@@ -13,12 +12,10 @@ set(SLUICE_CUDA_KERNELS
   ${CMAKE_CURRENT_LIST_DIR}/attention/combine_splits.cu
   ${CMAKE_CURRENT_LIST_DIR}/device/cuda_device.cc
   ${CMAKE_CURRENT_LIST_DIR}/device/cuda_device.h
-  ${CMAKE_CURRENT_LIST_DIR}/device/cuda_health.cc
-  ${CMAKE_CURRENT_LIST_DIR}/device/cuda_health.h
   ${CMAKE_CURRENT_LIST_DIR}/device/cuda_status.cc
   ${CMAKE_CURRENT_LIST_DIR}/device/cuda_status.h
-  ${CMAKE_CURRENT_LIST_DIR}/device/cuda_wire.cc
-  ${CMAKE_CURRENT_LIST_DIR}/device/cuda_wire.h
+  ${CMAKE_CURRENT_LIST_DIR}/device/copy_stream.cc
+  ${CMAKE_CURRENT_LIST_DIR}/device/copy_stream.h
   ${CMAKE_CURRENT_LIST_DIR}/attention/instances/decode_bf16.cu
   ${CMAKE_CURRENT_LIST_DIR}/attention/decode_choice.cuh
   ${CMAKE_CURRENT_LIST_DIR}/attention/instances/decode_float32.cu
@@ -29,14 +26,13 @@ set(SLUICE_CUDA_KERNELS
   ${CMAKE_CURRENT_LIST_DIR}/device/dynamic_shared.h
   ${CMAKE_CURRENT_LIST_DIR}/device/elements.cuh
   ${CMAKE_CURRENT_LIST_DIR}/embedding.cu
-  ${CMAKE_CURRENT_LIST_DIR}/embedding.h
   ${CMAKE_CURRENT_LIST_DIR}/attention/kv_append.cu
   ${CMAKE_CURRENT_LIST_DIR}/attention/kv_append.h
   ${CMAKE_CURRENT_LIST_DIR}/attention/kv_elements.cuh
   ${CMAKE_CURRENT_LIST_DIR}/attention/kv_stage.cuh
   ${CMAKE_CURRENT_LIST_DIR}/device/launch.h
   ${CMAKE_CURRENT_LIST_DIR}/norm.cu
-  ${CMAKE_CURRENT_LIST_DIR}/norm.h
+  ${CMAKE_CURRENT_LIST_DIR}/rows.h
   ${CMAKE_CURRENT_LIST_DIR}/attention/instances/prefill_bf16.cu
   ${CMAKE_CURRENT_LIST_DIR}/attention/prefill_choice.cuh
   ${CMAKE_CURRENT_LIST_DIR}/attention/instances/prefill_float32.cu
@@ -48,7 +44,6 @@ set(SLUICE_CUDA_KERNELS
   ${CMAKE_CURRENT_LIST_DIR}/device/ptx.cuh
   ${CMAKE_CURRENT_LIST_DIR}/gemm/quantized_matrix.cu
   ${CMAKE_CURRENT_LIST_DIR}/gemm/quantized_matrix.h
-  ${CMAKE_CURRENT_LIST_DIR}/attention/rotary.cuh
   ${CMAKE_CURRENT_LIST_DIR}/device/row_grid.h
   ${CMAKE_CURRENT_LIST_DIR}/sampling.cu
   ${CMAKE_CURRENT_LIST_DIR}/sampling.h
@@ -63,10 +58,10 @@ set(SLUICE_CUDA_BACKEND
   ${CMAKE_CURRENT_LIST_DIR}/gemm/device_matrices.cc
   ${CMAKE_CURRENT_LIST_DIR}/gemm/device_matrices.h
   ${CMAKE_CURRENT_LIST_DIR}/device/dtype_dispatch.h
-  ${CMAKE_CURRENT_LIST_DIR}/gemm/image_products.cc
-  ${CMAKE_CURRENT_LIST_DIR}/gemm/image_products.h
-  ${CMAKE_CURRENT_LIST_DIR}/gemm/product_engine.cc
-  ${CMAKE_CURRENT_LIST_DIR}/gemm/product_engine.h
+  ${CMAKE_CURRENT_LIST_DIR}/gemm/packed_gemm.cc
+  ${CMAKE_CURRENT_LIST_DIR}/gemm/packed_gemm.h
+  ${CMAKE_CURRENT_LIST_DIR}/gemm/cublas_gemm.cc
+  ${CMAKE_CURRENT_LIST_DIR}/gemm/cublas_gemm.h
   ${CMAKE_CURRENT_LIST_DIR}/step_graphs.cc
   ${CMAKE_CURRENT_LIST_DIR}/step_graphs.h
   ${CMAKE_CURRENT_LIST_DIR}/device/upload_ring.cc

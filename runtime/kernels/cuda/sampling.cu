@@ -2,7 +2,7 @@
 #include <climits>
 #include <cmath>
 
-#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 #include "runtime/kernels/cuda/device/launch.h"
 #include "runtime/kernels/cuda/sampling.h"
 
@@ -23,22 +23,22 @@ namespace {
 using Sum = unsigned long long;  // as atomicAdd and shuffles know it
 
 constexpr unsigned kAllLanes = 0xffffffffu;
-constexpr int kMostThreads = 1024;
-constexpr int kMostWarps = kMostThreads / 32;
-constexpr int kMostBins = 2048;
-constexpr int kMostListed = 1024;
+constexpr int kMaxThreads = 1024;
+constexpr int kMaxWarps = kMaxThreads / 32;
+constexpr int kMaxBins = 2048;
+constexpr int kMaxListed = 1024;
 
 // The block's.
 struct Shared {
-  unsigned bins[kMostBins];  // of sums: the lower halves, then the upper ones
-  Sum parts[kMostWarps];
+  unsigned bins[kMaxBins];  // of sums: the lower halves, then the upper ones
+  Sum parts[kMaxWarps];
   Sum inside;  // what is wanted of the bin
   int bin;     // that was found, or -1
   int listed;
-  int tokens[kMostListed];
-  __align__(16) float logits[kMostListed];
+  int tokens[kMaxListed];
+  __align__(16) float logits[kMaxListed];
 };
-static_assert(kMostListed >= kMostThreads);
+static_assert(kMaxListed >= kMaxThreads);
 
 // --- Numbers ----------------------------------------------------------------
 
@@ -289,7 +289,7 @@ __device__ void FindBin(const At& at, Sum wanted, Shared& shared) {
 
 __device__ __forceinline__ void ClearBins(Shared& shared) {
   __syncthreads();  // what was there has been read
-  for (int i = static_cast<int>(threadIdx.x); i < kMostBins;
+  for (int i = static_cast<int>(threadIdx.x); i < kMaxBins;
        i += static_cast<int>(blockDim.x)) {
     shared.bins[i] = 0;
   }
@@ -323,7 +323,7 @@ __device__ bool CountDigit(const Row& row, unsigned* prefix, Sum* wanted,
 
 // What top-k keeps is no less than this: the k-th largest logit, or the lowest
 // number if there are fewer.
-__device__ float LeastOfTopK(const Row& row, int k, Shared& shared) {
+__device__ float MinOfTopK(const Row& row, int k, Shared& shared) {
   unsigned prefix = 0;
   Sum wanted = static_cast<Sum>(k);
   if (!CountDigit<21, 11>(row, &prefix, &wanted, shared)) return -FLT_MAX;
@@ -338,26 +338,26 @@ __device__ float LeastOfTopK(const Row& row, int k, Shared& shared) {
 __device__ int ListTopK(const Row& row, int k, float largest, Shared& shared) {
   const int thread = static_cast<int>(threadIdx.x);
   unsigned* const tokens = shared.bins;
-  unsigned* const logits = shared.bins + kMostListed;
-  static_assert(2 * kMostListed <= kMostBins);
+  unsigned* const logits = shared.bins + kMaxListed;
+  static_assert(2 * kMaxListed <= kMaxBins);
   // Of more, the list would often be too short.
   if (k > static_cast<int>(blockDim.x) / 2) return -1;
   shared.logits[thread] = largest;
   if (thread == 0) shared.listed = 0;
   __syncthreads();
   // k threads have seen one that is no less than this.
-  const float least = LeastOfTopK(
+  const float least = MinOfTopK(
       MakeRow(shared.logits, static_cast<int>(blockDim.x)), k, shared);
   ForRow(row, [&](int token, float logit) {
     if (!(logit >= least)) return;
     const int at = atomicAdd(&shared.listed, 1);
-    if (at >= kMostListed) return;
+    if (at >= kMaxListed) return;
     tokens[at] = static_cast<unsigned>(token);
     logits[at] = __float_as_uint(logit);
   });
   __syncthreads();
   const int count = shared.listed;
-  if (count > kMostListed) return -1;
+  if (count > kMaxListed) return -1;
   // They came in any order.
   for (int i = thread; i < count; i += static_cast<int>(blockDim.x)) {
     int place = 0;
@@ -395,7 +395,7 @@ __device__ void SumDigit(const Row& row, const Kept& kept, float top_p,
   constexpr int kBits = 10;
   constexpr int kBins = 1 << kBits;
   constexpr int kKnown = kShift + kBits;
-  static_assert(2 * kBins <= kMostBins);
+  static_assert(2 * kBins <= kMaxBins);
   ClearBins(shared);
   const unsigned known = *prefix;
   ForRow(row, [&](int, float logit) {
@@ -452,8 +452,8 @@ __device__ void KeepTopP(const Row& row, float top_p, Kept* kept,
       [&](Sum) { return count - 1; }, shared);
 }
 
-__device__ int DrawFrom(const Row& row, const PickRequest& request, float peak,
-                        float unit, Shared& shared) {
+__device__ int DrawFrom(const Row& row, const SampleRequest& request,
+                        float peak, float unit, Shared& shared) {
   Kept kept;
   kept.peak = peak;
   kept.temperature = request.temperature;
@@ -463,7 +463,7 @@ __device__ int DrawFrom(const Row& row, const PickRequest& request, float peak,
   kept.lightest = 0;
   kept.cutoff = INT_MAX;
   if (request.top_k > 0 && request.top_k < row.n) {
-    kept.least = LeastOfTopK(row, request.top_k, shared);
+    kept.least = MinOfTopK(row, request.top_k, shared);
   }
   if (request.top_p < 1) KeepTopP(row, request.top_p, &kept, shared);
   return Invert(
@@ -485,8 +485,9 @@ __device__ int DrawFrom(const Row& row, const PickRequest& request, float peak,
 }
 
 // `largest`: ListTopK's.
-__device__ int DrawToken(const Row& row, const PickRequest& request, float peak,
-                         float largest, float unit, Shared& shared) {
+__device__ int DrawToken(const Row& row, const SampleRequest& request,
+                         float peak, float largest, float unit,
+                         Shared& shared) {
   int listed = -1;
   if (request.top_k > 0 && request.top_k < row.n) {
     listed = ListTopK(row, request.top_k, largest, shared);
@@ -497,13 +498,13 @@ __device__ int DrawToken(const Row& row, const PickRequest& request, float peak,
   return listed < 0 ? place : shared.tokens[place];
 }
 
-__global__ void __launch_bounds__(kMostThreads)
-    PickKernel(const float* logits, int n, const RowPick* picks, float unit,
-               Pick* out) {
+__global__ void __launch_bounds__(kMaxThreads)
+    SampleKernel(const float* logits, int n, const RowSample* samples,
+                 float unit, TokenSample* out) {
   __shared__ Shared shared;
-  const RowPick pick = picks[blockIdx.x];
-  const PickRequest& request = pick.request;
-  const Row row = MakeRow(logits + static_cast<int64_t>(pick.row) * n, n);
+  const RowSample sample = samples[blockIdx.x];
+  const SampleRequest& request = sample.request;
+  const Row row = MakeRow(logits + static_cast<int64_t>(sample.row) * n, n);
 
   // The largest, and of equal ones the first; NaN is larger than all.
   float largest = -INFINITY;
@@ -522,7 +523,7 @@ __global__ void __launch_bounds__(kMostThreads)
   }
   if (nan) best = ~Sum{0};
   best = BlockMax(best, shared);
-  Pick answer;
+  TokenSample answer;
   answer.token = -1;
   answer.logprob = NAN;
   const float peak = FloatAt(static_cast<unsigned>(best >> 32));
@@ -554,24 +555,23 @@ __global__ void __launch_bounds__(kMostThreads)
 
 }  // namespace
 
-absl::Status PickTokens(const float* logits, int32_t vocab,
-                        const RowPick* picks, int32_t count, Pick* out,
-                        cudaStream_t stream) {
-  constexpr int32_t kMostTokens = 1 << 30;
-  if (vocab <= 0 || vocab > kMostTokens) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("picking one of ", vocab, " tokens"));
+absl::Status SampleTokens(const float* logits, int32_t vocab,
+                          const RowSample* samples, int32_t count,
+                          TokenSample* out, cudaStream_t stream) {
+  constexpr int32_t kMaxTokens = 1 << 30;
+  if (vocab <= 0 || vocab > kMaxTokens) {
+    return InvalidArgument("picking one of ", vocab, " tokens");
   }
   // A group of four for each, if there are so many: two warps at least where
   // one does not see all groups at once.
   const int32_t groups = (vocab + 3 + 3) / 4;
   const int32_t threads =
-      groups >= kMostThreads ? kMostThreads : (groups + 31) / 32 * 32;
+      groups >= kMaxThreads ? kMaxThreads : (groups + 31) / 32 * 32;
   // Some more than a weight of 1 for each token are less than 2^63.
   int bits = 62;
   for (int32_t rest = vocab; rest > 0; rest /= 2) --bits;
-  return Launch(&PickKernel, static_cast<unsigned>(count), threads, 0, stream,
-                logits, vocab, picks, std::ldexp(1.0f, bits), out);
+  return Launch(&SampleKernel, static_cast<unsigned>(count), threads, 0, stream,
+                logits, vocab, samples, std::ldexp(1.0f, bits), out);
 }
 
 }  // namespace sluice

@@ -6,22 +6,22 @@
 
 #include "absl/status/status.h"
 #include "runtime/placement/gpu_limits.h"
-#include "runtime/sample/pick.h"
+#include "runtime/sample/sample_token.h"
 
 // Answers to what is asked of rows of logits, on the device.
 
 namespace sluice {
 
 // Of a row among those that have logits.
-struct RowPick {
-  PickRequest request;
+struct RowSample {
+  SampleRequest request;
   int32_t row = 0;
 };
-static_assert(sizeof(RowPick) == GpuLimits::kRowPickBytes &&
-              sizeof(Pick) == GpuLimits::kPickBytes);
+static_assert(sizeof(RowSample) == GpuLimits::kRowSampleBytes &&
+              sizeof(TokenSample) == GpuLimits::kTokenSampleBytes);
 
-// out[i] = the answer to picks[i], of logits[row * vocab, + vocab): what the
-// host's PickToken gives. Logits are compared as they are, and weights (the
+// out[i] = the answer to samples[i], of logits[row * vocab, + vocab): what the
+// host's SampleToken gives. Logits are compared as they are, and weights (the
 // exponentials) have the host's bits; sums are of integers, so that they do not
 // depend on the order. What hangs on a sum may differ from the host's by
 // rounding, some 1e-7 of all probability: where one token ends and the next
@@ -32,8 +32,8 @@ static_assert(sizeof(RowPick) == GpuLimits::kRowPickBytes &&
 // and for drawing once more with a top-k of up to 512, else once, three times
 // more for a larger top-k, and three or four times more for a top-p.
 // kInvalidArgument: an empty vocabulary, or one beyond 2^30.
-absl::Status PickTokens(const float* logits, int32_t vocab,
-                        const RowPick* picks, int32_t count, Pick* out,
-                        cudaStream_t stream);
+absl::Status SampleTokens(const float* logits, int32_t vocab,
+                          const RowSample* samples, int32_t count,
+                          TokenSample* out, cudaStream_t stream);
 
 }  // namespace sluice

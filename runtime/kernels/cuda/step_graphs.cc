@@ -11,8 +11,8 @@ namespace {
 // Recording a step costs some times what launching it does.
 constexpr int kAskedBefore = 3;
 // Each takes a few hundred kilobytes on host and device.
-constexpr size_t kMostGraphs = 32;
-constexpr size_t kMostAsked = 4096;
+constexpr size_t kMaxGraphs = 32;
+constexpr size_t kMaxAsked = 4096;
 
 }  // namespace
 
@@ -33,7 +33,7 @@ absl::Status StepGraphs::Launch(Graph& graph) {
 }
 
 bool StepGraphs::Wants(const Key& key) {
-  if (asked_.size() >= kMostAsked) asked_.clear();
+  if (asked_.size() >= kMaxAsked) asked_.clear();
   return asked_[key]++ >= kAskedBefore;
 }
 
@@ -57,7 +57,7 @@ absl::Status StepGraphs::End() {
       cudaGraphInstantiate(&graph.exec, recorded, 0), "recording a step");
   (void)cudaGraphDestroy(recorded);
   SLUICE_RETURN_IF_ERROR(status);
-  if (graphs_.size() >= kMostGraphs) {
+  if (graphs_.size() >= kMaxGraphs) {
     const auto oldest = std::min_element(graphs_.begin(), graphs_.end(),
                                          [](const auto& a, const auto& b) {
                                            return a.second.used < b.second.used;

@@ -15,7 +15,7 @@
 //              them: GB/s of the matrix as it lies in memory
 //   products   cuBLASLt as the backend uses it: TFLOP/s, and as a share of the
 //              best of all algorithms that its heuristics name
-//   sampling   tokens picked from rows of logits: GB/s of logits, each counted
+//   sampling   tokens sampled from rows of logits: GB/s of logits, each counted
 //              once, and as a share of the data sheet's
 //
 // A part that fails has a member "error" in its place, and the exit status is

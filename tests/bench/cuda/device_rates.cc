@@ -15,7 +15,7 @@ constexpr int kRepeats = 9;
 // Of a repeat: long beside what an event's clock can tell.
 constexpr double kRepeatSeconds = 0.015;
 constexpr double kWarmSeconds = 0.05;
-constexpr int kMostCalls = 2000;
+constexpr int kMaxCalls = 2000;
 
 }  // namespace
 
@@ -88,12 +88,12 @@ absl::StatusOr<Spread> Bench::Time(
   SLUICE_ASSIGN_OR_RETURN(double each, run(1));
   for (double warm = 0; warm < kWarmSeconds;) {
     const int calls = static_cast<int>(
-        std::clamp(kRepeatSeconds / each, 1.0, double{kMostCalls}));
+        std::clamp(kRepeatSeconds / each, 1.0, double{kMaxCalls}));
     SLUICE_ASSIGN_OR_RETURN(each, run(calls));
     warm += each * calls;
   }
   const int calls = static_cast<int>(
-      std::clamp(kRepeatSeconds / each, 1.0, double{kMostCalls}));
+      std::clamp(kRepeatSeconds / each, 1.0, double{kMaxCalls}));
   std::vector<double> seconds;
   for (int i = 0; i < kRepeats; ++i) {
     SLUICE_ASSIGN_OR_RETURN(seconds.emplace_back(), run(calls));

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "common/status_macros.h"
-#include "runtime/kernels/cuda/gemm/product_engine.h"
+#include "runtime/kernels/cuda/gemm/cublas_gemm.h"
 #include "runtime/kernels/cuda/gemm/quantized_matrix.h"
 #include "tests/bench/cuda/device_rates.h"
 
@@ -49,9 +49,8 @@ absl::StatusOr<nlohmann::json> Quantized(const Bench& bench,
     AddRate(seconds, bytes + 2.0 * w.n * w.k, "GB/s", &row);
     return row;
   }
-  SLUICE_ASSIGN_OR_RETURN(
-      const QuantizedProductPlan plan,
-      PlanQuantizedProduct(w, rows, bench.device.processors));
+  SLUICE_ASSIGN_OR_RETURN(const QuantizedGemmPlan plan,
+                          PlanQuantizedGemm(w, rows, bench.device.processors));
   SLUICE_ASSIGN_OR_RETURN(const Buffer x,
                           Buffer::Random(size_t{2} * rows * w.k));
   SLUICE_ASSIGN_OR_RETURN(const Buffer y,
@@ -62,9 +61,9 @@ absl::StatusOr<nlohmann::json> Quantized(const Bench& bench,
                           Buffer::Zeros(sizeof(int32_t) * w.groups()));
   SLUICE_ASSIGN_OR_RETURN(
       const Spread seconds, bench.Time([&](cudaStream_t stream) {
-        return QuantizedProduct(w, plan, x.as<const __nv_bfloat16>(), nullptr,
-                                false, y.as<float>(), w.n, workspace.data(),
-                                counters.as<int32_t>(), stream);
+        return QuantizedGemm(w, plan, x.as<const __nv_bfloat16>(), nullptr,
+                             false, y.as<float>(), w.n, workspace.data(),
+                             counters.as<int32_t>(), stream);
       }));
   row["what"] = "product";
   row["splits"] = plan.splits;
@@ -77,13 +76,13 @@ absl::StatusOr<Spread> Product(const Bench& bench, const Matrix& matrix,
                                int rows, int candidates, const Buffer& x,
                                const Buffer& w, const Buffer& y,
                                const Buffer& workspace) {
-  ProductEngine::Options options;
+  CublasGemm::Options options;
   options.stream = bench.stream;
   options.workspace = workspace.data();
   options.workspace_bytes = workspace.bytes();
   if (candidates > 0) options.candidates = candidates;
-  SLUICE_ASSIGN_OR_RETURN(const auto engine, ProductEngine::Create(options));
-  ProductEngine::Product product;
+  SLUICE_ASSIGN_OR_RETURN(const auto engine, CublasGemm::Create(options));
+  CublasGemm::Call product;
   product.rows = rows;
   product.n = matrix.n;
   product.k = matrix.k;

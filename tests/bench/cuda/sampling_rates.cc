@@ -11,25 +11,25 @@ namespace {
 
 struct Kind {
   const char* name;
-  PickRequest request;
+  SampleRequest request;
 };
 
 absl::StatusOr<nlohmann::json> Sample(const Bench& bench, const Kind& kind,
                                       const Buffer& logits, int rows,
                                       int vocab) {
-  std::vector<RowPick> picks;
+  std::vector<RowSample> samples;
   std::mt19937 random(3);
   for (int row = 0; row < rows; ++row) {
-    picks.push_back({kind.request, row});
-    picks.back().request.uniform = random() * 0x1p-32;
+    samples.push_back({kind.request, row});
+    samples.back().request.uniform = random() * 0x1p-32;
   }
-  SLUICE_ASSIGN_OR_RETURN(const Buffer requests, Buffer::Of(picks));
+  SLUICE_ASSIGN_OR_RETURN(const Buffer requests, Buffer::Of(samples));
   SLUICE_ASSIGN_OR_RETURN(const Buffer out,
-                          Buffer::Zeros(picks.size() * sizeof(Pick)));
+                          Buffer::Zeros(samples.size() * sizeof(TokenSample)));
   SLUICE_ASSIGN_OR_RETURN(
       const Spread seconds, bench.Time([&](cudaStream_t stream) {
-        return PickTokens(logits.as<float>(), vocab, requests.as<RowPick>(),
-                          rows, out.as<Pick>(), stream);
+        return SampleTokens(logits.as<float>(), vocab, requests.as<RowSample>(),
+                            rows, out.as<TokenSample>(), stream);
       }));
   nlohmann::json row = {{"what", kind.name}, {"rows", rows}, {"vocab", vocab}};
   // Of all logits, once.

@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "common/status_macros.h"
 #include "scheduler/steps/workload.h"
+#include "tests/bench/paper/flexgen_overlap.h"
 
 namespace sluice {
 namespace {
@@ -288,15 +289,16 @@ MachineProfile PaperMachine(absl::string_view hardware,
 
 CostOptions FlexGenOptions(const MachineProfile& machine,
                            const FittedConstants& constants) {
-  return {.overlap = Overlap::kBarrier,
-          .expand_per_micro_batch = true,
+  return {.dequantize_per_micro_batch = true,
           .prefill_on_device = true,
           .page_positions = 1,
           .activation_bytes = 2,
           .kv_in_share =
               constants.kv_in_bytes / machine.host_to_device_bytes_per_second,
           .kv_out_share =
-              constants.kv_out_bytes / machine.device_to_host_bytes_per_second};
+              constants.kv_out_bytes / machine.device_to_host_bytes_per_second,
+          .activation_turns = 2,
+          .seconds = BarrierSeconds};
 }
 
 namespace {

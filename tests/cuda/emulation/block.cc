@@ -20,7 +20,7 @@ namespace sluice::emulation {
 namespace {
 
 constexpr int kLanes = 32;
-constexpr int kMostThreads = 1024;
+constexpr int kMaxThreads = 1024;
 constexpr size_t kSharedAlignment = 128;
 #if defined(__SANITIZE_ADDRESS__) || !defined(__OPTIMIZE__)
 constexpr size_t kStackBytes = 256 << 10;
@@ -34,11 +34,11 @@ std::span<std::byte> Stack(int thread) {
   static std::byte* const stacks = [] {
     const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
     const size_t step = kStackBytes + page;
-    void* memory = mmap(nullptr, kMostThreads * step, PROT_READ | PROT_WRITE,
+    void* memory = mmap(nullptr, kMaxThreads * step, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) std::abort();
     auto* bytes = static_cast<std::byte*>(memory);
-    for (int i = 0; i < kMostThreads; ++i) {
+    for (int i = 0; i < kMaxThreads; ++i) {
       if (mprotect(bytes + i * step, page, PROT_NONE) != 0) std::abort();
     }
     return bytes;

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <random>
 
-#include "runtime/kernels/backend_factory.h"
+#include "runtime/kernels/backend_parts.h"
 #include "runtime/kernels/cuda/cuda_backend.h"
 
 namespace sluice {
@@ -137,7 +137,7 @@ void BackendWorld::Load(const TensorSource& source) {
           return b.PackHead(section, source, progress, to);
         }));
   }
-  if (options_.expand) expanded_ = Allocate(b.ExpandedLayerBytes());
+  if (options_.dequantize) dequantized_ = Allocate(b.DequantizedLayerBytes());
   std::mt19937 random(options_.seed);
   const int sequence_pages =
       (options_.max_model_len + kPageTokens - 1) / kPageTokens;
@@ -219,9 +219,9 @@ void BackendWorld::RunLayer(int layer, std::vector<BatchView>& batches,
                             std::vector<std::vector<SegmentView>>& segments,
                             std::vector<Piece>& x) {
   Backend::LayerImage image = {layers_[layer].view, false};
-  if (options_.expand) {
-    ExpectOk(backend_->ExpandLayer(image.view, expanded_.data()));
-    image = {ImageView::Whole(expanded_.data()), true};
+  if (options_.dequantize) {
+    ExpectOk(backend_->DequantizeLayer(image.view, dequantized_.data()));
+    image = {ImageView::Whole(dequantized_.data()), true};
   }
   const auto slot = [&](size_t k) {
     return static_cast<int32_t>(k % options_.attention_slots);
@@ -262,7 +262,7 @@ void BackendWorld::TakeLogits(std::vector<Backend::LogitRow>& rows) {
 }
 
 void BackendWorld::AppendLogits(int32_t rows, std::vector<float>* logits) {
-  // Once with picks from some of them, and then as they are.
+  // Once with samples from some of them, and then as they are.
   std::vector<Backend::LogitRow> asked(rows);
   std::vector<std::vector<float>> brought;
   if (device_ != nullptr) {
@@ -283,9 +283,9 @@ void BackendWorld::AppendLogits(int32_t rows, std::vector<float>* logits) {
     ASSERT_EQ(row.size(), static_cast<size_t>(spec_.vocab_size));
     logits->insert(logits->end(), row.begin(), row.end());
     if (device_ == nullptr) continue;
-    ASSERT_EQ(asked[i].picked(), asked[i].request.has_value());
-    if (asked[i].picked()) {
-      judge_.Expect(*asked[i].request, row, asked[i].pick);
+    ASSERT_EQ(asked[i].sampled(), asked[i].request.has_value());
+    if (asked[i].sampled()) {
+      judge_.Expect(*asked[i].request, row, asked[i].sample);
     } else {
       EXPECT_TRUE(std::equal(row.begin(), row.end(), brought[i].begin(),
                              brought[i].end()));

@@ -16,7 +16,7 @@
 #include "runtime/model/checkpoint/tensor_source.h"
 #include "runtime/model/decoder_spec.h"
 #include "tests/cuda/support/parity.h"
-#include "tests/cuda/support/pick_judge.h"
+#include "tests/cuda/support/sample_judge.h"
 
 // A model that is run through a backend call by call, as a stage does it, for
 // comparing backends.
@@ -42,7 +42,7 @@ struct WorldOptions {
   int32_t head_rows = 16;
   int32_t max_model_len = 160;
   int32_t attention_slots = 1;
-  bool expand = false;      // layers' quantized weights, once for all batches
+  bool dequantize = false;  // layers' quantized weights, once for all batches
   bool cut_images = false;  // into two pieces of memory, anywhere
   unsigned seed = 0;        // of tokens, pages and cuts
   int num_sequences = 0;
@@ -50,7 +50,7 @@ struct WorldOptions {
 
 // What a step gave: of each micro-batch, the residual stream after the last
 // layer, without rows of padding; and the logits of each segment's last row. On
-// a device, picks from some of these were asked for, too, and judged.
+// a device, samples from some of these were asked for, too, and judged.
 struct WorldOutput {
   std::vector<std::vector<float>> x;
   std::vector<float> logits;
@@ -118,12 +118,12 @@ class BackendWorld {
   MemoryBudget memory_{Tier::kHost, uint64_t{1} << 32};
   uint32_t random_ = 0;
   Random requests_;
-  PickJudge judge_;
+  SampleJudge judge_;
   BackendParts parts_;
   Backend* backend_ = nullptr;  // its
   Image embedding_;
   std::vector<Image> layers_, head_;
-  Piece expanded_;
+  Piece dequantized_;
   std::vector<Piece> pages_;  // by layer
   std::vector<Piece> x_;      // by micro-batch
   std::vector<Sequence> sequences_;

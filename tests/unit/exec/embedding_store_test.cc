@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/kernels/backend_factory.h"
+#include "runtime/kernels/backend_parts.h"
 #include "runtime/kv/batch_view.h"
 #include "tests/parity/random_source.h"
 #include "tests/support/temp_dir.h"

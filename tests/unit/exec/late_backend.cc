@@ -79,15 +79,17 @@ void LateBackend::ReadImage(absl::string_view what, const ImageView& image,
 }
 
 void LateBackend::ReadLayer(const LayerImage& image) {
-  ReadImage(
-      "weights", image.view,
-      image.expanded ? weights_.ExpandedLayerBytes() : weights_.LayerBytes());
+  ReadImage("weights", image.view,
+            image.dequantized ? weights_.DequantizedLayerBytes()
+                              : weights_.LayerBytes());
 }
 
-absl::Status LateBackend::ExpandLayer(const ImageView& image, std::byte* out) {
+absl::Status LateBackend::DequantizeLayer(const ImageView& image,
+                                          std::byte* out) {
   ReadImage("weights", image, weights_.LayerBytes());
-  Write("an expanded layer", out, weights_.ExpandedLayerBytes());
-  return Later([this, image, out] { return inner_->ExpandLayer(image, out); });
+  Write("an expanded layer", out, weights_.DequantizedLayerBytes());
+  return Later(
+      [this, image, out] { return inner_->DequantizeLayer(image, out); });
 }
 
 absl::Status LateBackend::Embed(const ImageView& image, const BatchView& batch,

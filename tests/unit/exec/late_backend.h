@@ -44,7 +44,7 @@ class LateBackend : public Backend {
   AttentionRows attention_rows(int32_t slot) override {
     return inner_->attention_rows(slot);
   }
-  absl::Status ExpandLayer(const ImageView& image, std::byte* out) override;
+  absl::Status DequantizeLayer(const ImageView& image, std::byte* out) override;
   absl::Status Embed(const ImageView& image, const BatchView& batch,
                      float* x) override;
   absl::Status ProjectQkv(int layer, const LayerImage& image,

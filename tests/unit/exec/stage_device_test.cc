@@ -111,7 +111,7 @@ TEST_P(StageDeviceTest, SameBitsWhereverThingsLie) {
   }
 }
 
-// Quantized weights are expanded on the device; quantized pages are the same
+// Quantized weights are dequantized on the device; quantized pages are the same
 // bytes wherever they are written.
 TEST_P(StageDeviceTest, CompressedDataToo) {
   for (const char* formats :

@@ -102,7 +102,7 @@ void ExpectSameBits(const std::vector<StepResult>& got,
 
 class StageHeadTest : public testing::TestWithParam<bool> {};
 
-TEST_P(StageHeadTest, SameBitsWhoeverPicks) {
+TEST_P(StageHeadTest, SameBitsWhoeverSamples) {
   const DecoderSpec spec = Spec(GetParam());
   const auto kinds = SamplingKinds();
   // All logits are the host's.

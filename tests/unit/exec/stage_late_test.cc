@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "runtime/kernels/backend_factory.h"
+#include "runtime/kernels/backend_parts.h"
 #include "runtime/memory/cpu_device.h"
 #include "tests/parity/random_source.h"
 #include "tests/parity/stage_chain.h"
@@ -138,7 +138,7 @@ TEST_P(StageLateTest, StepsWithoutANewTokenAreDoneAtTheirEnd) {
 }
 
 // Nor are logits that nobody brings read before they are there.
-TEST_P(StageLateTest, PicksAreOfWhatWasComputed) {
+TEST_P(StageLateTest, SamplesAreOfWhatWasComputed) {
   StageChain::Options options;
   options.policy = With("w=100/0/0 c=100/0/0 h=100/0/0");
   options.max_model_len = 64;

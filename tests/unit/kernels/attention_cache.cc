@@ -7,6 +7,7 @@
 #include <random>
 
 #include "common/float16.h"
+#include "runtime/kernels/cpu/attention_parts.h"
 
 namespace sluice {
 namespace {
@@ -163,7 +164,7 @@ std::vector<std::vector<float>> AttentionCache::Attend(
   }
   if (masks != nullptr) {
     masks->assign(pages_.size(), 0xdeadbeef);
-    SparseRows(call, scratch, masks->data());
+    AttendSparse(call, scratch, masks->data());
   } else {
     sluice::Attend(call, scratch);
   }

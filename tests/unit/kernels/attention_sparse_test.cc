@@ -141,7 +141,7 @@ TEST_P(SparseAttentionTest, RowsDoNotDependOnEachOther) {
   });
 }
 
-// A row counts once, however many heads keep it; and SparseRows says which.
+// A row counts once, however many heads keep it; and the masks say which.
 TEST_P(SparseAttentionTest, ReadsOnlyWhatItSays) {
   AttentionCache cache(GetParam(), 64, 1000);
   Rows rows;

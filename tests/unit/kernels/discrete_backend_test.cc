@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/kernels/backend_factory.h"
+#include "runtime/kernels/backend_parts.h"
 #include "runtime/kv/batch_view.h"
 #include "runtime/memory/cpu_device.h"
 #include "tests/parity/random_source.h"
@@ -156,14 +156,14 @@ TEST_F(DiscreteBackendTest, LogitsReachTheHost) {
   std::vector<Backend::LogitRow> taken(2);
   ASSERT_TRUE(backend_->TakeLogits(taken).ok());
   for (const Backend::LogitRow& row : taken) {
-    EXPECT_FALSE(row.picked());
+    EXPECT_FALSE(row.sampled());
     EXPECT_FALSE(device_->Touches(row.logits.data(), row.logits.size_bytes()));
     EXPECT_EQ(row.logits.size(), 50u);
   }
 }
 
 // Where it is asked, only the answer does.
-TEST_F(DiscreteBackendTest, PicksWhereTheLogitsAre) {
+TEST_F(DiscreteBackendTest, SamplesWhereTheLogitsAre) {
   std::vector<std::byte> host(weights_->HeadBytes(0) + 4096);
   std::byte* image = Align(host.data());
   ASSERT_TRUE(weights_
@@ -183,7 +183,7 @@ TEST_F(DiscreteBackendTest, PicksWhereTheLogitsAre) {
     ASSERT_TRUE(backend_->HeadLogits(view, 0, 4).ok());
     ASSERT_TRUE(backend_->TakeLogits(taken).ok());
   };
-  PickRequest request;
+  SampleRequest request;
   request.temperature = 1;
   request.uniform = 0.6;
   request.logprob = 1;
@@ -192,14 +192,14 @@ TEST_F(DiscreteBackendTest, PicksWhereTheLogitsAre) {
   const uint64_t before = device_->totals().d2h_bytes;
   take(taken);
   EXPECT_EQ(device_->totals().d2h_bytes - before, 3 * 50 * sizeof(float));
-  EXPECT_FALSE(taken[0].picked());
-  ASSERT_TRUE(taken[1].picked());
-  EXPECT_FALSE(taken[2].picked());
+  EXPECT_FALSE(taken[0].sampled());
+  ASSERT_TRUE(taken[1].sampled());
+  EXPECT_FALSE(taken[2].sampled());
   // The last row's logits are the second one's.
   SamplerScratch scratch;
-  const Pick want = PickToken(request, taken[3].logits, scratch);
-  EXPECT_EQ(taken[1].pick.token, want.token);
-  EXPECT_EQ(taken[1].pick.logprob, want.logprob);
+  const TokenSample want = SampleToken(request, taken[3].logits, scratch);
+  EXPECT_EQ(taken[1].sample.token, want.token);
+  EXPECT_EQ(taken[1].sample.logprob, want.logprob);
 }
 
 TEST_F(DiscreteBackendTest, NeedsADevice) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "runtime/kernels/cpu/gemm_shape.h"
 #include "runtime/kernels/cpu/vector_ops.h"
 #include "runtime/memory/host_buffer.h"
 #include "runtime/quant/convert_floats.h"
@@ -91,8 +92,7 @@ class Fixture {
     const auto* from = bits_.empty()
                            ? reinterpret_cast<const std::byte*>(a_.data())
                            : reinterpret_cast<const std::byte*>(bits_.data());
-    std::vector<std::byte> input(GemmEngine::ReadableRows(rows) * shape_.k *
-                                 element);
+    std::vector<std::byte> input(ReadableRows(rows) * shape_.k * element);
     std::memcpy(input.data(), from + first * shape_.k * element,
                 rows * shape_.k * element);
     std::vector<float> out(static_cast<size_t>(rows) * shape_.n, NAN);
@@ -354,12 +354,13 @@ TEST_P(GemmTest, KeysTellDTypesApart) {
 }
 
 TEST_P(GemmTest, OffersTilesOfManySizes) {
-  Fixture f(dtype(), {128, 64}, 1, 1);
-  SKIP_IF_UNIMPLEMENTED(f.status());
-  auto sizes = f.engine().TileSizes(128, 64);
-  ASSERT_TRUE(sizes.ok());
-  EXPECT_EQ(sizes->front(), GemmEngine::kTileRows);
-  EXPECT_GE(sizes->size(), 3u);
+  const OneOpenMpThread guard;
+  const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  const auto shape = GemmShape::Create(64, 64, dtype(), engine, 1);
+  SKIP_IF_UNIMPLEMENTED(shape.status());
+  ASSERT_TRUE(shape.ok());
+  EXPECT_EQ((*shape)->tiles().front().rows, GemmEngine::kTileRows);
+  EXPECT_GE((*shape)->tiles().size(), 3u);
 }
 
 std::string Name(const testing::TestParamInfo<Param>& i) {

@@ -84,7 +84,7 @@ void Check(int32_t embed_dim, DType dtype, WeightFormat format, double bound) {
   ASSERT_TRUE(b.TakeLogits(taken).ok());
   std::vector<float> logits;
   for (const Backend::LogitRow& row : taken) {
-    EXPECT_FALSE(row.picked());
+    EXPECT_FALSE(row.sampled());
     logits.insert(logits.end(), row.logits.begin(), row.logits.end());
   }
   std::vector<double> wanted(x.begin(), x.end());

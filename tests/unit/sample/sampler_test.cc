@@ -166,8 +166,8 @@ TEST(SamplerTest, RequestsWhatNeedsNothingElse) {
   EXPECT_NE(drawn->uniform, sampler.Request(4)->uniform);
 }
 
-TEST(SamplerTest, AcceptsWhatWasPicked) {
-  const Pick nothing{-1, kNoNumber};
+TEST(SamplerTest, AcceptsWhatWasSampled) {
+  const TokenSample nothing{-1, kNoNumber};
   EXPECT_EQ(Sampler({.logprobs = 0}, 0).Accept(nothing).token, -1);
   EXPECT_EQ(Sampler({.logprobs = 0}, 0).Accept(nothing).logprob, 0);
   const SampledToken token = Sampler({.logprobs = 0}, 0).Accept({7, -2.5f});
@@ -181,12 +181,13 @@ TEST(SamplerTest, ScoresAreAnsweredAsByScoreToken) {
   const std::vector<float> logits = {1, 2, 3, -kInfinity};
   const Sampler sampler({}, 0);
   for (const int32_t target : {0, 2, 3}) {
-    const Pick pick = PickToken(*sampler.ScoreRequest(target), logits, scratch);
-    EXPECT_EQ(pick.token, target);
-    EXPECT_EQ(pick.logprob, ScoreToken(logits, target, {}, scratch));
+    const TokenSample sample =
+        SampleToken(*sampler.ScoreRequest(target), logits, scratch);
+    EXPECT_EQ(sample.token, target);
+    EXPECT_EQ(sample.logprob, ScoreToken(logits, target, {}, scratch));
   }
-  const Pick nothing = PickToken(*sampler.ScoreRequest(1),
-                                 std::vector<float>{1, kNoNumber}, scratch);
+  const TokenSample nothing = SampleToken(
+      *sampler.ScoreRequest(1), std::vector<float>{1, kNoNumber}, scratch);
   EXPECT_EQ(nothing.token, -1);
   EXPECT_TRUE(std::isnan(nothing.logprob));
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/bench/paper/flexgen_overlap.h"
 
 namespace sluice {
 namespace {
@@ -309,7 +310,7 @@ TEST_F(CostModelTest, WhatCallsAndRowsCostBeside) {
               2 * 2 * 1e-3 + 2 * 16 * 64 * 1e-8 + 5e-3, 1e-9);
 }
 
-TEST_F(CostModelTest, QuantizedWeightsAreExpandedOnceForSeveral) {
+TEST_F(CostModelTest, QuantizedWeightsAreDequantizedOnceForSeveral) {
   stage_.layers = {1, 3};
   stage_.policy.compress_weights = WeightFormat::kInt4;
   machine_.host.products[2].flops_by_rows = RateCurve::Constant(5e8);
@@ -318,12 +319,12 @@ TEST_F(CostModelTest, QuantizedWeightsAreExpandedOnceForSeveral) {
   EXPECT_NEAR(Seconds(Resource::kDeviceCompute, in_memory_),
               2 * 2 * kLayerElements * 16 / 1e9 + full / 2e7 + attention, 1e-9);
   // FlexGen does for each.
-  stage_.options.expand_per_micro_batch = true;
+  stage_.options.dequantize_per_micro_batch = true;
   EXPECT_NEAR(Seconds(Resource::kDeviceCompute, in_memory_),
               2 * 2 * kLayerElements * 16 / 1e9 + 2 * full / 2e7 + attention,
               1e-9);
   // A single micro-batch: inside its products, at their rate.
-  stage_.options.expand_per_micro_batch = false;
+  stage_.options.dequantize_per_micro_batch = false;
   stage_.policy.num_microbatches = 1;
   step_.micro_batches = 1;
   EXPECT_NEAR(Seconds(Resource::kDeviceCompute, in_memory_),
@@ -374,7 +375,7 @@ TEST_F(CostModelTest, AFormatWithoutARateTakesTheNearest) {
   stage_.policy.dtype = DType::kFloat32;
   EXPECT_GT(Seconds(Resource::kDeviceCompute, in_memory_), 0.5 * full);
   stage_.policy.dtype = DType::kBFloat16;
-  // Quantized products that nobody measured: expanded first.
+  // Quantized products that nobody measured: dequantized first.
   machine_.host.products.resize(1);
   stage_.policy.compress_weights = WeightFormat::kInt4;
   stage_.policy.num_microbatches = 1;
@@ -449,7 +450,7 @@ TEST_F(DeviceCostTest, KvAttendedOnTheDeviceCrosses) {
               base_in + 0.5 * read / 2e6 + 0.25 * read / 4e6, 1e-9);
 }
 
-TEST_F(DeviceCostTest, TokensArePickedThere) {
+TEST_F(DeviceCostTest, TokensAreSampledThere) {
   stage_.layers = {2, 4};
   const double before = Seconds(Resource::kDeviceCompute, on_device_);
   const double host = Seconds(Resource::kHostCompute, on_device_);
@@ -487,7 +488,7 @@ TEST_F(DeviceCostTest, ActivationsOfMicroBatchesThatWait) {
               bytes / 4e6 + 0.5 * 2 * bytes / 4e6, 1e-9);
   EXPECT_NEAR(Seconds(Resource::kDiskRead, f), 0.25 * 2 * bytes / 1e6, 1e-9);
   // FlexGen's halves of a layer are layers of their own.
-  stage_.options.overlap = Overlap::kBarrier;
+  stage_.options.activation_turns = 2;
   EXPECT_NEAR(Seconds(Resource::kHostToDevice, f),
               bytes / 4e6 + 0.5 * 4 * bytes / 4e6, 1e-9);
 }
@@ -510,7 +511,8 @@ TEST_F(DeviceCostTest, StepSecondsByOverlap) {
 TEST_F(DeviceCostTest, ABarrierHidesWeightsBehindTheFirstMicroBatch) {
   // By hand: two layers without a head, KV on the device, weights on the host.
   stage_.layers = {1, 3};
-  stage_.options = {.overlap = Overlap::kBarrier, .activation_bytes = 0};
+  stage_.options = {
+      .activation_bytes = 0, .activation_turns = 2, .seconds = BarrierSeconds};
   machine_.device_compute = Compute(1e9, 1e12);
   machine_.links.clear();
   step_.micro_batches = 4;
@@ -596,7 +598,8 @@ TEST(CostModelPropertyTest, LinearMonotoneAndBetweenItsBounds) {
     const double full = StepSeconds(stage, step, f);
     StageCase none = stage, barrier = stage;
     none.options.overlap = Overlap::kNone;
-    barrier.options.overlap = Overlap::kBarrier;
+    barrier.options.activation_turns = 2;
+    barrier.options.seconds = BarrierSeconds;
     EXPECT_LE(full, StepSeconds(none, step, f) * (1 + 1e-12));
     StageCase same = barrier;  // its activations move twice as often
     ResourceForms twice = StepCost(same, step);

@@ -71,11 +71,11 @@ struct Cluster {
   double embedding = 0;
   double head = 0;
   std::vector<double> slowness;
-  std::vector<int> most_layers;
+  std::vector<int> max_layers;
   double each_stage = 0;
 
   double Cost(int worker, LayerRange range) const {
-    if (range.size() > most_layers[worker]) return kUnbounded;
+    if (range.size() > max_layers[worker]) return kUnbounded;
     double sum = each_stage;
     for (int l = range.begin; l < range.end; ++l) sum += layers[l];
     if (range.begin == 0) sum += embedding;
@@ -111,7 +111,7 @@ Cluster RandomCluster(std::mt19937_64& rng) {
       c.machines.back().push_back(workers++);
       // Few speeds, so that there are ties.
       c.slowness.push_back(1 + below(4));
-      c.most_layers.push_back(below(3) == 0 ? 1 + below(4) : 100);
+      c.max_layers.push_back(below(3) == 0 ? 1 + below(4) : 100);
     }
   }
   const int layers = 1 + below(9);

@@ -36,7 +36,7 @@ TEST(SimulatorTest, RunsEveryRequestToItsEnd) {
   request.workload.classes = {{100, 20, 150}, {400, 5, 50}, {10, 60, 30}};
   const Plan plan = Planned(request);
   const SimulationResult result =
-      Simulated(request, plan, {.most_timeline_events = 1000});
+      Simulated(request, plan, {.max_timeline_events = 1000});
   EXPECT_EQ(result.tokens, 150 * 20 + 50 * 5 + 30 * 60);
   EXPECT_NEAR(result.tokens_per_second,
               static_cast<double>(result.tokens) / result.seconds, 1e-9);
@@ -57,14 +57,14 @@ TEST(SimulatorTest, RunsEveryRequestToItsEnd) {
   EXPECT_LE(result.timeline.size(), 1000u);
   // Every time the same.
   const SimulationResult again =
-      Simulated(request, plan, {.most_timeline_events = 1000});
+      Simulated(request, plan, {.max_timeline_events = 1000});
   EXPECT_EQ(again.seconds, result.seconds);
   EXPECT_EQ(again.timeline, result.timeline);
 }
 
 // Any sensible block, not only the best; nullopt if it does not fit.
 std::optional<std::pair<PlanRequest, Plan>> RandomPlan(std::mt19937_64& rng,
-                                                       int64_t most_requests) {
+                                                       int64_t max_requests) {
   const auto below = [&](int n) { return static_cast<int>(rng() % n); };
   std::vector<MachineProfile> machines;
   const int stages = 1 + below(4);
@@ -79,7 +79,7 @@ std::optional<std::pair<PlanRequest, Plan>> RandomPlan(std::mt19937_64& rng,
     request.workload.classes.push_back(
         {.prompt = 16 + below(500),
          .output = 4 + below(100),
-         .count = most_requests / 30 + below(most_requests)});
+         .count = max_requests / 30 + below(max_requests)});
   }
   request.choices.gbs = {4 << below(5)};
   request.choices.num_microbatches = {1 + below(4)};

@@ -28,7 +28,7 @@ struct Outcome {
   int64_t steps = 0;  // of each block
   // In the middle, while neither the start nor the end of the job shows.
   double tokens_per_step = 0;
-  int64_t most_pages = 0;
+  int64_t max_pages = 0;
   std::vector<int32_t> admitted;  // by step, while it lasted
 };
 
@@ -75,7 +75,7 @@ Outcome Simulate(const StepScheduler::Options& options,
           pages += pages_of(s.sequence.value());
         }
       }
-      outcome.most_pages = std::max(outcome.most_pages, pages);
+      outcome.max_pages = std::max(outcome.max_pages, pages);
       EXPECT_LE(pages, options.kv_pages);
       decisions[b] = *std::move(decision);
     }
@@ -261,8 +261,8 @@ TEST(DiagonalTest, GainsWhatThePaperSays) {
     EXPECT_DOUBLE_EQ(c.zigzag.tokens_per_step, pages / 20.0);
     EXPECT_GT(c.gain(), formula * 0.9);
     EXPECT_LT(c.gain(), formula * 1.1);
-    EXPECT_EQ(c.zigzag.most_pages, pages);
-    EXPECT_EQ(c.diagonal.most_pages, pages);
+    EXPECT_EQ(c.zigzag.max_pages, pages);
+    EXPECT_EQ(c.diagonal.max_pages, pages);
   }
 }
 

@@ -88,7 +88,7 @@ class Play {
   }
 
   // Of pages in use at any time.
-  int64_t most_pages() const { return most_pages_; }
+  int64_t max_pages() const { return max_pages_; }
   int64_t mixed_steps() const { return mixed_steps_; }
 
  private:
@@ -219,7 +219,7 @@ class Play {
     }
     ASSERT_LE(pages, scheduler_.pages_reserved());
     ASSERT_LE(scheduler_.pages_reserved(), options_.kv_pages);
-    most_pages_ = std::max(most_pages_, pages);
+    max_pages_ = std::max(max_pages_, pages);
   }
 
   bool NamedInFlight(SequenceId id) const {
@@ -274,7 +274,7 @@ class Play {
   std::set<int64_t> live_;  // admitted and not released, as the stages see it
   std::vector<std::deque<Step>> in_flight_;
   std::deque<int64_t> late_ends_;  // ended, but the scheduler is yet to hear
-  int64_t most_pages_ = 0;
+  int64_t max_pages_ = 0;
   int64_t mixed_steps_ = 0;
   int ended_ = 0;
 };
@@ -331,7 +331,7 @@ TEST(StepSchedulerPropertyTest, PagesSufficeWhateverTheOrderOfProgress) {
     Play play(options, seed, seed % 3 == 0 ? 0.9 : 1.0, true);
     play.Run(120, seed % 4 == 0 ? 0.02 : 0);
     if (::testing::Test::HasFatalFailure()) return;
-    full += play.most_pages() == options.kv_pages;
+    full += play.max_pages() == options.kv_pages;
   }
   EXPECT_GT(full, 50);
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "runtime/kernels/cuda/attention/attention_kernels.h"
 #include "runtime/kernels/cuda/device/cuda_status.h"
@@ -49,19 +48,19 @@ size_t DecodeShared(const AttentionShape& shape, bool scores_only,
 
 absl::Status CheckDevice(const AttentionDevice& device) {
   if (device.processors <= 0 || device.capability < 75) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("attention needs a device of compute capability 7.5; "
-                     "this one has ",
-                     device.capability / 10, ".", device.capability % 10));
+    return FailedPrecondition(
+        "attention needs a device of compute capability 7.5; "
+        "this one has ",
+        device.capability / 10, ".", device.capability % 10);
   }
   return absl::OkStatus();
 }
 
 absl::Status TooLittleShared(const AttentionShape& shape, size_t shared_bytes) {
-  return absl::UnimplementedError(absl::StrCat(
+  return Unimplemented(
       "attention with heads of ", shape.kv.head_dim, " elements in ",
       std::string(KvFormatName(shape.kv.format)), " needs more than the ",
-      shared_bytes, " bytes of shared memory that a block of this device has"));
+      shared_bytes, " bytes of shared memory that a block of this device has");
 }
 
 // Warps and stages, and with them the shared memory.
@@ -109,9 +108,8 @@ absl::StatusOr<DecodePlan> Plan(const AttentionShape& shape,
   SLUICE_RETURN_IF_ERROR(shape.Validate());
   SLUICE_RETURN_IF_ERROR(CheckDevice(device));
   if (sequences < 0 || max_context <= 0) {
-    return absl::InvalidArgumentError(absl::StrCat("attention of ", sequences,
-                                                   " sequences over up to ",
-                                                   max_context, " positions"));
+    return InvalidArgument("attention of ", sequences, " sequences over up to ",
+                           max_context, " positions");
   }
   DecodePlan plan;
   plan.sequences = sequences;
@@ -127,8 +125,8 @@ absl::StatusOr<DecodePlan> Plan(const AttentionShape& shape,
       int64_t{GpuLimits::kBlocksPerProcessor} * device.processors;
   const int64_t splits = (wanted + blocks - 1) / blocks;
   plan.pages_per_split = static_cast<int32_t>(std::clamp<int64_t>(
-      (pages + splits - 1) / splits, GpuLimits::kLeastSplitPages * plan.warps,
-      GpuLimits::kMostSplitPages));
+      (pages + splits - 1) / splits, GpuLimits::kMinSplitPages * plan.warps,
+      GpuLimits::kMaxSplitPages));
   plan.splits = (pages + plan.pages_per_split - 1) / plan.pages_per_split;
   if (plan.splits == 1 || scores_only || sequences == 0) return plan;
   const size_t split_bytes =
@@ -174,8 +172,7 @@ absl::Status CheckData(const AttentionShape& shape, const AttentionData& data) {
         "result that is not at 8 bytes");
   }
   if (data.window < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a window of ", data.window, " positions"));
+    return InvalidArgument("a window of ", data.window, " positions");
   }
   return absl::OkStatus();
 }
@@ -183,8 +180,8 @@ absl::Status CheckData(const AttentionShape& shape, const AttentionData& data) {
 absl::Status CheckWorkspace(const void* workspace, size_t bytes) {
   if (bytes == 0) return absl::OkStatus();
   if (workspace == nullptr || reinterpret_cast<uintptr_t>(workspace) % 16) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "attention needs ", bytes, " bytes of work space, at 16 bytes"));
+    return InvalidArgument("attention needs ", bytes,
+                           " bytes of work space, at 16 bytes");
   }
   return absl::OkStatus();
 }
@@ -287,15 +284,14 @@ absl::StatusOr<AttentionDevice> CurrentAttentionDevice() {
 absl::Status AttentionShape::Validate() const {
   if (kv.num_kv_heads <= 0 || kv.head_dim <= 0 || num_heads <= 0 ||
       num_heads % kv.num_kv_heads != 0 || kv.page_alignment % 64 != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("attention of ", num_heads, " heads of ", kv.head_dim,
-                     " elements with ", kv.num_kv_heads, " KV heads, pages at ",
-                     kv.page_alignment, " bytes"));
+    return InvalidArgument("attention of ", num_heads, " heads of ",
+                           kv.head_dim, " elements with ", kv.num_kv_heads,
+                           " KV heads, pages at ", kv.page_alignment, " bytes");
   }
   if (kv.head_dim > kMaxHeadDim || num_heads > kMaxGridY) {
-    return absl::UnimplementedError(absl::StrCat(
-        "attention on the device takes up to ", kMaxGridY, " heads of up to ",
-        kMaxHeadDim, " elements, not ", num_heads, " of ", kv.head_dim));
+    return Unimplemented("attention on the device takes up to ", kMaxGridY,
+                         " heads of up to ", kMaxHeadDim, " elements, not ",
+                         num_heads, " of ", kv.head_dim);
   }
   return absl::OkStatus();
 }
@@ -333,8 +329,7 @@ absl::StatusOr<SparsePlan> PlanSparse(const AttentionShape& shape,
                                       int32_t sequences, int32_t max_context,
                                       float sparsity, size_t workspace_limit) {
   if (!(sparsity > 0 && sparsity < 1)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sparse attention that keeps a share of ", sparsity));
+    return InvalidArgument("sparse attention that keeps a share of ", sparsity);
   }
   SparsePlan plan;
   SLUICE_ASSIGN_OR_RETURN(
@@ -345,10 +340,10 @@ absl::StatusOr<SparsePlan> PlanSparse(const AttentionShape& shape,
   plan.sparsity = sparsity;
   const size_t each = SparseBytes(shape, ScoreStride(max_context));
   if (each > workspace_limit) {
-    return absl::ResourceExhaustedError(absl::StrCat(
+    return ResourceExhausted(
         "sparse attention over ", max_context, " positions needs ", each,
         " bytes of work space for each sequence, and there are ",
-        workspace_limit));
+        workspace_limit);
   }
   plan.sequences_at_once =
       static_cast<int32_t>(std::min<size_t>(sequences, workspace_limit / each));

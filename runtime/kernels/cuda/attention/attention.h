@@ -35,17 +35,17 @@
 
 namespace sluice {
 
-// What plans need to know of a device.
+// The facts of a device that plans need.
 struct AttentionDevice {
   int32_t processors = 0;   // streaming multiprocessors
   int32_t capability = 0;   // 10 * major + minor
   size_t shared_bytes = 0;  // that a block may ask for
 };
 
-// Of the device that is current; an error of the CUDA runtime.
+// Returns those of the current device, or an error of the CUDA runtime.
 absl::StatusOr<AttentionDevice> CurrentAttentionDevice();
 
-// What stays the same from step to step.
+// The sizes that stay the same from step to step.
 struct AttentionShape {
   KvLayout kv;
   int32_t num_heads = 0;
@@ -59,8 +59,8 @@ struct AttentionShape {
   bool TensorCores() const;
 };
 
-// Where a launch finds its data: all in device memory, and to be left alone
-// until the stream has passed.
+// The data of a launch: all in device memory, and to be left alone until the
+// stream has passed.
 struct AttentionData {
   // Rows of q with positions applied: head h of packed row r at q + r *
   // q_stride + h * head_dim, unscaled. With tensor cores, q lies at a
@@ -90,8 +90,8 @@ struct DecodePlan {
   size_t workspace_bytes = 0;
 };
 
-// For `sequences` segments of one token each, of which none attends more than
-// `max_context` positions (a window counted as a whole). With no more than
+// Plans for `sequences` segments of one token each, of which none attends more
+// than `max_context` positions (a window counted as a whole). With no more than
 // `workspace_limit` bytes of work space, of which any number will do.
 absl::StatusOr<DecodePlan> PlanDecode(const AttentionShape& shape,
                                       const AttentionDevice& device,
@@ -138,7 +138,7 @@ struct PrefillPlan {
   size_t shared_bytes = 0;
 };
 
-// No work space is needed.
+// Plans prefill, which needs no work space.
 absl::StatusOr<PrefillPlan> PlanPrefill(const AttentionShape& shape,
                                         const AttentionDevice& device);
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "runtime/kv/kv_layout.h"
 
@@ -17,9 +16,9 @@ absl::Status Check(const SegmentView& segment, int64_t group) {
   const int64_t room = static_cast<int64_t>(segment.pages.size()) * kPageTokens;
   if (segment.start < 0 || segment.num_tokens <= 0 || end > room ||
       end + kPageTokens > kMost || segment.num_tokens * group > kMost) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "attention of ", segment.num_tokens, " tokens from position ",
-        segment.start, " on with pages for ", room));
+    return InvalidArgument("attention of ", segment.num_tokens,
+                           " tokens from position ", segment.start,
+                           " on with pages for ", room);
   }
   if (segment.kv == nullptr ||
       reinterpret_cast<uintptr_t>(segment.kv) % 16 != 0) {
@@ -68,14 +67,13 @@ absl::Status FillAttentionInputs(const BatchView& batch, int32_t first_segment,
     const int64_t tiles =
         out->tile_begin.back() + (rows + tile_rows - 1) / tile_rows;
     if (tiles > kMost) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("attention of ", tiles, " tiles in one call"));
+      return InvalidArgument("attention of ", tiles, " tiles in one call");
     }
     out->tile_begin.push_back(static_cast<int32_t>(tiles));
   }
   if (static_cast<int64_t>(out->pages.size()) > kMost) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("attention of ", out->pages.size(), " pages in one call"));
+    return InvalidArgument("attention of ", out->pages.size(),
+                           " pages in one call");
   }
   return absl::OkStatus();
 }

@@ -10,10 +10,10 @@
 
 namespace sluice {
 
-// What attention's kernels are told of a call, in host memory, to be copied to
-// the device as it is. Kept from call to call, it allocates no more.
+// The description of a call for attention's kernels, in host memory, to be
+// copied to the device as it is. Kept from call to call, it allocates no more.
 struct AttentionInputs {
-  // Where the layer's pages begin: the least of the segments' addresses, from
+  // The layer's pages begin here, at the least of the segments' addresses, from
   // which their offsets count. All that follows is the same for every layer
   // whose pages lie alike.
   std::byte* kv = nullptr;

@@ -26,7 +26,7 @@ constexpr int WholeHeadDim(KvFormat format, int head_dim) {
   return whole ? head_dim : 0;
 }
 
-// What the tensor-core kernel for the head size has room for.
+// Returns the head size that the tensor-core kernel for this one has room for.
 constexpr int KernelHeadDim(KvFormat format, int head_dim) {
   if (WholeHeadDim(format, head_dim) != 0) return head_dim;
   return head_dim <= kSmallHeadDim ? kSmallHeadDim : kMaxHeadDim;

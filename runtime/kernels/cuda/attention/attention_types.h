@@ -6,7 +6,7 @@
 #include "runtime/kernels/cuda/device/mma_type.h"
 #include "runtime/kv/kv_layout.h"
 
-// What attention's kernels and those who launch them both know.
+// Types that attention's kernels and those who launch them share.
 
 namespace sluice {
 
@@ -58,7 +58,7 @@ inline KvBlock MakeKvBlock(const KvLayout& layout) {
 inline constexpr int kDecodeThreads = 128;
 inline constexpr int kPrefillThreads = 128;
 
-// What every attention kernel is told.
+// The arguments that every attention kernel has.
 struct AttentionArgs {
   KvBlock block;
   const std::byte* kv = nullptr;  // where the layer's pages begin

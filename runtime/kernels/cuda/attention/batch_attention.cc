@@ -35,7 +35,7 @@ absl::StatusOr<size_t> BatchAttention::WorkspaceBytes(
                    max_context));
     most = std::max(most, plan.workspace_bytes);
   }
-  most = std::min(most, GpuSpace::kMostAttention);
+  most = std::min(most, GpuSpace::kMaxAttention);
   if (sparsity >= 1) return most;
   // One sequence must have room, all may.
   SLUICE_ASSIGN_OR_RETURN(
@@ -43,12 +43,12 @@ absl::StatusOr<size_t> BatchAttention::WorkspaceBytes(
       PlanSparse(shape, device, 1, max_context, sparsity, SIZE_MAX));
   return std::max(
       one.workspace_bytes,
-      std::min(GpuSpace::kMostAttention, one.workspace_bytes * max_rows));
+      std::min(GpuSpace::kMaxAttention, one.workspace_bytes * max_rows));
 }
 
 int32_t BatchAttention::Together(const BatchView& batch, int32_t first,
                                  int32_t count) const {
-  const size_t most = options_.ring->most_bytes();
+  const size_t most = options_.ring->max_bytes();
   size_t bytes = GpuSpace::BatchUpload();
   for (int32_t i = 0; i < count; ++i) {
     const SegmentView& segment = batch.segments[first + i];

@@ -40,9 +40,9 @@ class BatchAttention {
   // The errors of PlanPrefill.
   static absl::StatusOr<BatchAttention> Create(const Options& options);
 
-  // For sequences of up to `max_context` positions, in micro-batches of up to
-  // `max_rows` rows: what attention needs at least, or as much as is worth
-  // having. The errors of the plans.
+  // Returns what attention needs at least, or as much as is worth having, for
+  // sequences of up to `max_context` positions in micro-batches of up to
+  // `max_rows` rows. The errors of the plans.
   static absl::StatusOr<size_t> WorkspaceBytes(const AttentionShape& shape,
                                                const AttentionDevice& device,
                                                float sparsity, int32_t max_rows,
@@ -66,7 +66,7 @@ class BatchAttention {
   static size_t UploadBound(int32_t segments, int32_t positions);
 
  private:
-  // Where parts of what is uploaded begin.
+  // The beginnings of the parts of what is uploaded.
   struct Places {
     size_t segments, pages, runs, positions, decode, prefill, tile_begin;
   };

@@ -3,7 +3,6 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
-#include <cstdint>
 
 #include "runtime/kernels/cuda/attention/kv_elements.cuh"
 #include "runtime/kernels/cuda/device/ptx.cuh"

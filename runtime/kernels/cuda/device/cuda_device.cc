@@ -2,7 +2,6 @@
 
 #include <sys/resource.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -17,9 +16,9 @@ namespace sluice {
 namespace {
 
 // What the kernels are compiled for, at least.
-constexpr int kLeastCapability = 75;
+constexpr int kMinCapability = 75;
 // What cudaMalloc promises; larger pieces it gives with more.
-constexpr size_t kLeastAlignment = 256;
+constexpr size_t kMinAlignment = 256;
 
 uint64_t MiB(uint64_t bytes) { return bytes >> 20; }
 
@@ -49,15 +48,14 @@ absl::StatusOr<GpuFacts> ReadGpuFacts(int ordinal) {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess) {
-    return absl::FailedPreconditionError(absl::StrCat(
+    return FailedPrecondition(
         "there is no GPU that this process can use: ", WhyNoDevice(error),
-        "; --device cpu does without"));
+        "; --device cpu does without");
   }
   if (ordinal < 0 || ordinal >= count) {
-    return absl::FailedPreconditionError(absl::StrCat(
+    return FailedPrecondition(
         "there is no GPU ", ordinal, ": this process can use ", count,
-        count == 1 ? ", cuda:0"
-                   : absl::StrCat(", cuda:0 to cuda:", count - 1)));
+        count == 1 ? ", cuda:0" : absl::StrCat(", cuda:0 to cuda:", count - 1));
   }
   cudaDeviceProp properties;
   const std::string name = absl::StrCat("GPU ", ordinal);
@@ -67,7 +65,7 @@ absl::StatusOr<GpuFacts> ReadGpuFacts(int ordinal) {
   facts.name = properties.name;
   facts.capability = 10 * properties.major + properties.minor;
   facts.memory_bytes = properties.totalGlobalMem;
-  if (facts.capability < kLeastCapability) {
+  if (facts.capability < kMinCapability) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "%s, %s, is too old: it has compute capability %d.%d, and 7.5 is the "
         "least",
@@ -108,9 +106,9 @@ absl::Status CudaDevice::Init(const CudaDeviceOptions& options) {
   SLUICE_RETURN_IF_ERROR(
       MakeArena(RoundDownToDisk(options.budget->free_bytes())));
   SLUICE_ASSIGN_OR_RETURN(h2d_,
-                          CudaWire::Create("h2d", &health_, options.tracer));
+                          CopyStream::Create("h2d", &health_, options.tracer));
   SLUICE_ASSIGN_OR_RETURN(d2h_,
-                          CudaWire::Create("d2h", &health_, options.tracer));
+                          CopyStream::Create("d2h", &health_, options.tracer));
   return absl::OkStatus();
 }
 
@@ -121,8 +119,8 @@ absl::Status CudaDevice::MakeArena(size_t bytes) {
   SLUICE_RETURN_IF_ERROR(
       Check(cudaMemGetInfo(&free_bytes, &total_bytes), "its memory"));
   if (bytes == 0) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(what, ": --device-memory leaves nothing for the device"));
+    return ResourceExhausted(what,
+                             ": --device-memory leaves nothing for the device");
   }
   const auto allocate = [&](size_t slack) {
     return cudaMalloc(&memory_, bytes + slack);
@@ -134,14 +132,14 @@ absl::Status CudaDevice::MakeArena(size_t bytes) {
   if (error == cudaSuccess && misaligned() != 0) {
     SLUICE_RETURN_IF_ERROR(
         Check(cudaFree(std::exchange(memory_, nullptr)), "giving memory back"));
-    error = allocate(kDiskAlignment - kLeastAlignment);
+    error = allocate(kDiskAlignment - kMinAlignment);
   }
   if (error == cudaErrorMemoryAllocation) {
     (void)cudaGetLastError();
-    return absl::ResourceExhaustedError(absl::StrCat(
+    return ResourceExhausted(
         what, ": --device-memory allows ", MiB(bytes), " MiB, but only ",
         MiB(free_bytes), " of its ", MiB(total_bytes),
-        " MiB are free; say less, or end what else uses it"));
+        " MiB are free; say less, or end what else uses it");
   }
   SLUICE_RETURN_IF_ERROR(
       Check(error, absl::StrCat("allocating ", bytes, " bytes")));
@@ -173,8 +171,8 @@ void CudaDevice::CopyIn(std::span<std::byte> device,
                         const IoLabel& label) {
   if (device.size() != host.size() || !Contains(device.data(), device.size()) ||
       Touches(host.data(), host.size())) {
-    done->Done(absl::InternalError(absl::StrCat(
-        "h2d: ", host.size(), " bytes do not go from host to device")));
+    done->Done(
+        Internal("h2d: ", host.size(), " bytes do not go from host to device"));
     return;
   }
   h2d_->Copy(device.data(), host.data(), host.size(), cudaMemcpyHostToDevice,
@@ -186,8 +184,8 @@ void CudaDevice::CopyOut(std::span<std::byte> host,
                          const IoLabel& label) {
   if (device.size() != host.size() || !Contains(device.data(), device.size()) ||
       Touches(host.data(), host.size())) {
-    done->Done(absl::InternalError(absl::StrCat(
-        "d2h: ", device.size(), " bytes do not go from device to host")));
+    done->Done(Internal("d2h: ", device.size(),
+                        " bytes do not go from device to host"));
     return;
   }
   d2h_->Copy(host.data(), device.data(), host.size(), cudaMemcpyDeviceToHost,
@@ -199,8 +197,7 @@ void CudaDevice::CopyWithin(std::span<std::byte> to,
                             IoCompletion* done) {
   if (to.size() != from.size() || !Contains(to.data(), to.size()) ||
       !Contains(from.data(), from.size())) {
-    done->Done(absl::InternalError(
-        absl::StrCat("device: ", from.size(), " bytes do not go within it")));
+    done->Done(Internal("device: ", from.size(), " bytes do not go within it"));
     return;
   }
   h2d_->Copy(to.data(), from.data(), from.size(), cudaMemcpyDeviceToDevice,
@@ -240,8 +237,8 @@ HostPin CudaDevice::Pin(std::span<std::byte> host) {
 }
 
 Device::Totals CudaDevice::totals() const {
-  const CudaWire::Totals in = h2d_->totals();
-  const CudaWire::Totals out = d2h_->totals();
+  const CopyStream::Totals in = h2d_->totals();
+  const CopyStream::Totals out = d2h_->totals();
   return {in.bytes, out.bytes, in.busy_seconds, out.busy_seconds};
 }
 
@@ -260,12 +257,10 @@ absl::StatusOr<void*> CudaDevice::Take(const std::string& name, size_t bytes) {
   // Behind kernels that may still use what was here before.
   absl::Status status = MakeCurrent();
   if (status.ok()) {
-    status = Check(cudaMemsetAsync(data, 0, bytes, compute_),
-                   absl::StrCat("clearing ", bytes, " bytes for ", name));
-  }
-  if (status.ok()) {
-    status = Check(cudaStreamSynchronize(compute_),
-                   absl::StrCat("clearing ", bytes, " bytes for ", name));
+    cudaError_t error = cudaMemsetAsync(data, 0, bytes, compute_);
+    if (error == cudaSuccess) error = cudaStreamSynchronize(compute_);
+    status =
+        Check(error, absl::StrCat("clearing ", bytes, " bytes for ", name));
   }
   if (status.ok()) return data;
   arena_->GiveBack(data, bytes);

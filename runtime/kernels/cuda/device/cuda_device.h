@@ -10,15 +10,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/kernels/cuda/cuda_access.h"
-#include "runtime/kernels/cuda/device/cuda_health.h"
-#include "runtime/kernels/cuda/device/cuda_wire.h"
+#include "runtime/kernels/cuda/device/copy_stream.h"
+#include "runtime/kernels/cuda/device/cuda_status.h"
 #include "runtime/memory/device.h"
 #include "runtime/memory/device_arena.h"
 
 namespace sluice {
 
-// A GPU: one arena of its memory, a stream that computes, and a wire in each
-// direction, all of which go on at the same time.
+// A GPU: one arena of its memory, a stream that computes, and a copy stream in
+// each direction, all of which go on at the same time.
 //
 // Copies and kernels do not wait for each other. A copy's bytes are there for
 // kernels begun after its completion; who copies what kernels make, or gives
@@ -44,8 +44,8 @@ class CudaDevice : public Device {
   ~CudaDevice() override;
 
   int ordinal() const { return health_.ordinal(); }
-  // Of the class's own, never the stream 0. Its owner, one thread at a time,
-  // calls MakeCurrent() first.
+  // A stream of the class's own, never the stream 0. Its owner, one thread at a
+  // time, calls MakeCurrent() first.
   cudaStream_t compute_stream() const { return compute_; }
   // Makes this the calling thread's device, as most of CUDA wants it.
   absl::Status MakeCurrent();
@@ -59,7 +59,7 @@ class CudaDevice : public Device {
               IoCompletion* done, const IoLabel& label) override;
   void CopyOut(std::span<std::byte> host, std::span<const std::byte> device,
                IoCompletion* done, const IoLabel& label) override;
-  // In order with CopyIn.
+  // Copies in order with CopyIn.
   void CopyWithin(std::span<std::byte> to, std::span<const std::byte> from,
                   IoCompletion* done) override;
   bool Contains(const void* data, size_t bytes) const override {
@@ -87,8 +87,8 @@ class CudaDevice : public Device {
   cudaStream_t compute_ = nullptr;
   void* memory_ = nullptr;
   std::unique_ptr<DeviceArena> arena_;
-  std::unique_ptr<CudaWire> h2d_;
-  std::unique_ptr<CudaWire> d2h_;
+  std::unique_ptr<CopyStream> h2d_;
+  std::unique_ptr<CopyStream> d2h_;
   std::atomic<bool> pinning_refused_{false};
 };
 

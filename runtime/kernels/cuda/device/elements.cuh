@@ -4,7 +4,6 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-#include <cstdint>
 #include <type_traits>
 
 // Elements of activations and weights in device code: float, __half and

@@ -7,7 +7,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "common/status_macros.h"
 #include "runtime/kernels/cuda/device/cuda_status.h"
 #include "runtime/kernels/cuda/device/dynamic_shared.h"  // for kernels beside launches
 

@@ -2,7 +2,7 @@
 
 namespace sluice {
 
-// What tensor cores multiply.
+// The types that tensor cores multiply.
 enum class MmaType { kHalf, kBFloat16 };
 
 }  // namespace sluice

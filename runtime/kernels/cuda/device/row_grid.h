@@ -28,11 +28,11 @@ struct RowGrid {
   dim3 block;
 };
 
-// For `rows` rows of n elements, `wide` of them to a thread.
+// Makes the grid for `rows` rows of n elements, `wide` of them to a thread.
 inline RowGrid MakeRowGrid(int32_t rows, int32_t n, int32_t wide) {
-  constexpr int32_t kMostThreads = 256;
+  constexpr int32_t kMaxThreads = 256;
   const int32_t packs = (n + wide - 1) / wide;
-  const int32_t threads = std::min(kMostThreads, (packs + 31) / 32 * 32);
+  const int32_t threads = std::min(kMaxThreads, (packs + 31) / 32 * 32);
   if (threads == 0) return {dim3(0), dim3(1)};
   return {dim3(rows, (packs + threads - 1) / threads), dim3(threads)};
 }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "absl/strings/str_cat.h"
+#include "common/blocks.h"
 #include "common/status_macros.h"
 #include "runtime/kernels/cuda/device/cuda_status.h"
 
@@ -12,16 +12,13 @@ namespace {
 
 constexpr size_t kAlignment = GpuLimits::kUploadAlignment;
 
-size_t RoundUp(size_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<UploadRing>> UploadRing::Create(
     const Options& options) {
   std::unique_ptr<UploadRing> self(new UploadRing(options));
-  self->part_bytes_ = RoundUp(std::max<size_t>(options.most_bytes, 1));
+  self->part_bytes_ =
+      RoundUpTo(std::max<size_t>(options.max_bytes, 1), kAlignment);
   const size_t bytes = kParts * self->part_bytes_;
   SLUICE_ASSIGN_OR_RETURN(
       self->host_,
@@ -77,8 +74,8 @@ absl::Status UploadRing::NextPart() {
 absl::StatusOr<const std::byte*> UploadRing::Put(
     std::span<const std::byte> content) {
   if (content.size() > part_bytes_) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a step's data of ", content.size(), " bytes, beyond ", part_bytes_));
+    return InvalidArgument("a step's data of ", content.size(),
+                           " bytes, beyond ", part_bytes_);
   }
   if (placed_ != nullptr) {
     for (const Placed& placed : *placed_) {
@@ -102,7 +99,7 @@ absl::StatusOr<const std::byte*> UploadRing::Put(
                                    content.size(), cudaMemcpyHostToDevice,
                                    options_.stream),
                    "copying what a step needs to the device"));
-    used_ += RoundUp(content.size());
+    used_ += RoundUpTo(content.size(), kAlignment);
     at = static_cast<int>(entries_.size());
     entries_.push_back(entry);
   }

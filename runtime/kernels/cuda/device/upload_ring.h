@@ -32,7 +32,7 @@ class UploadRing {
     MemoryBudget* host = nullptr;
     cudaStream_t stream = nullptr;
     // The most that a Put may bring; rounded up. The ring has room for several.
-    size_t most_bytes = 0;
+    size_t max_bytes = 0;
   };
   // Pointers must outlive the ring. kResourceExhausted.
   static absl::StatusOr<std::unique_ptr<UploadRing>> Create(
@@ -41,14 +41,14 @@ class UploadRing {
   UploadRing(const UploadRing&) = delete;
   UploadRing& operator=(const UploadRing&) = delete;
 
-  size_t most_bytes() const { return part_bytes_; }
+  size_t max_bytes() const { return part_bytes_; }
 
   // `content` on the device, at a multiple of 256 bytes, for what is launched
   // on the stream before the next Put. kInvalidArgument for more than
-  // most_bytes(); an error of the device.
+  // max_bytes(); an error of the device.
   absl::StatusOr<const std::byte*> Put(std::span<const std::byte> content);
 
-  // What a Put would bring, and where it is on the device already.
+  // Content that a Put would bring, and its place on the device already.
   struct Placed {
     std::vector<std::byte> content;
     const std::byte* at = nullptr;

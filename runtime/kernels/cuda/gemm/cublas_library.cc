@@ -8,13 +8,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/host/shared_library.h"
+#include "common/status_macros.h"
 
 namespace sluice {
 namespace {
 
 constexpr char kVariable[] = "SLUICE_CUBLASLT_LIBRARY";
 
-// The functions that product_engine.cc calls, of the library that was loaded.
+// The functions that cublas_gemm.cc calls, of the library that was loaded.
 #define SLUICE_CUBLAS_FUNCTIONS(DO)        \
   DO(cublasLtCreate)                       \
   DO(cublasLtDestroy)                      \
@@ -72,16 +73,15 @@ absl::Status Take(SharedLibrary& library, const std::string& path,
 #undef SLUICE_TAKE
   if (!library.missing().empty()) {
     *functions = {};
-    return absl::FailedPreconditionError(
-        absl::StrCat(path, " has no ", library.missing(),
-                     ": it is no cuBLASLt, or too old a one"));
+    return FailedPrecondition(path, " has no ", library.missing(),
+                              ": it is no cuBLASLt, or too old a one");
   }
   const size_t version = functions->cublasLtGetVersion();
   if (version / 10000 != CUBLAS_VER_MAJOR) {
     *functions = {};
-    return absl::FailedPreconditionError(absl::StrCat(
-        path, " is cuBLASLt ", version / 10000, ".", version / 100 % 100,
-        "; this build needs a ", CUBLAS_VER_MAJOR));
+    return FailedPrecondition(path, " is cuBLASLt ", version / 10000, ".",
+                              version / 100 % 100, "; this build needs a ",
+                              CUBLAS_VER_MAJOR);
   }
   return absl::OkStatus();
 }
@@ -98,7 +98,7 @@ Library Load() {
     }
     errors.push_back(shared.error());
   }
-  library.status = absl::FailedPreconditionError(absl::StrCat(
+  library.status = FailedPrecondition(
       "a GPU's matrix products need cuBLASLt ", CUBLAS_VER_MAJOR,
       " of the CUDA Toolkit, which can't be loaded: name its file in ",
       kVariable, ", or its folder in LD_LIBRARY_PATH (",
@@ -106,7 +106,7 @@ Library Load() {
                     [](std::string* out, const auto& error) {
                       absl::StrAppend(out, error);
                     }),
-      ")"));
+      ")");
   return library;
 }
 

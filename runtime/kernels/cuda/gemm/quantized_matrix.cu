@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// --- Products
+// --- GEMMs
 // ------------------------------------------------------------------------
 
 // Of x: told by data, since only what brings x to shared memory looks at it.
@@ -182,9 +182,9 @@ constexpr Element kElementOf = std::is_same_v<T, float>    ? Element::kFloat
                                : std::is_same_v<T, __half> ? Element::kHalf
                                                            : Element::kBFloat16;
 
-struct ProductArgs {
+struct GemmArgs {
   QuantizedMatrix w;
-  QuantizedProductPlan plan;
+  QuantizedGemmPlan plan;
   Element element;
   const void* x;
   const float* bias;
@@ -195,7 +195,7 @@ struct ProductArgs {
   int32_t* counters;
 };
 
-__device__ __forceinline__ void Finish(const ProductArgs& args, int row,
+__device__ __forceinline__ void Finish(const GemmArgs& args, int row,
                                        int column, float sum) {
   float* y = args.y + row * args.y_stride + column;
   if (args.bias != nullptr) sum += args.bias[column];
@@ -209,7 +209,7 @@ __host__ __device__ constexpr int ChunkInputs(int rows) {
 
 // Inputs [first, first + kChunk) of all rows, 0 where there are none.
 template <typename T, int kRows, int kChunk>
-__device__ __forceinline__ void LoadInputs(const ProductArgs& args, int first,
+__device__ __forceinline__ void LoadInputs(const GemmArgs& args, int first,
                                            float (&inputs)[kRows][kChunk]) {
   const T* x = static_cast<const T*>(args.x);
   for (int at = static_cast<int>(threadIdx.x); at < kRows * kChunk;
@@ -226,8 +226,7 @@ __device__ __forceinline__ void LoadInputs(const ProductArgs& args, int first,
 // A block takes a group's columns for a part of the inputs. Its warps take
 // turns with the pairs of inputs; x is in shared memory, sums in registers.
 template <int kRows, int kBits>
-__global__ void __launch_bounds__(kThreads)
-    ProductKernel(const ProductArgs args) {
+__global__ void __launch_bounds__(kThreads) GemmKernel(const GemmArgs args) {
   constexpr int kChunk = ChunkInputs(kRows);
   constexpr int kSteps = kChunk / 2 / kStepPairs;
   constexpr int kPart = kRows < 4 ? kRows : 4;  // rows that are summed together
@@ -354,12 +353,12 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <int kBits>
-auto ProductKernelFor(int32_t rows) {
-  if (rows == 1) return &ProductKernel<1, kBits>;
-  if (rows == 2) return &ProductKernel<2, kBits>;
-  if (rows <= 4) return &ProductKernel<4, kBits>;
-  if (rows <= 8) return &ProductKernel<8, kBits>;
-  return &ProductKernel<kQuantizedProductRows, kBits>;
+auto GemmKernelFor(int32_t rows) {
+  if (rows == 1) return &GemmKernel<1, kBits>;
+  if (rows == 2) return &GemmKernel<2, kBits>;
+  if (rows <= 4) return &GemmKernel<4, kBits>;
+  if (rows <= 8) return &GemmKernel<8, kBits>;
+  return &GemmKernel<kQuantizedGemmRows, kBits>;
 }
 
 }  // namespace
@@ -368,10 +367,9 @@ absl::Status QuantizedMatrix::Validate() const {
   if (n <= 0 || k <= 0 || (bits != 4 && bits != 8) || panel_columns <= 0 ||
       panel_columns % kGroup != 0 || panel_columns > PanelCodec::kMostColumns ||
       offset % 16 != 0 || panel_bytes % 16 != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a quantized matrix of ", n, " x ", k, " with ", bits,
-                     " bits in panels of ", panel_columns, " columns and ",
-                     panel_bytes, " bytes at ", offset));
+    return InvalidArgument("a quantized matrix of ", n, " x ", k, " with ",
+                           bits, " bits in panels of ", panel_columns,
+                           " columns and ", panel_bytes, " bytes at ", offset);
   }
   return absl::OkStatus();
 }
@@ -395,12 +393,12 @@ absl::Status DequantizeMatrix(const QuantizedMatrix& w, T* out,
                 tiles, out);
 }
 
-absl::StatusOr<QuantizedProductPlan> PlanQuantizedProduct(
-    const QuantizedMatrix& w, int32_t rows, int32_t processors) {
+absl::StatusOr<QuantizedGemmPlan> PlanQuantizedGemm(const QuantizedMatrix& w,
+                                                    int32_t rows,
+                                                    int32_t processors) {
   SLUICE_RETURN_IF_ERROR(w.Validate());
-  if (rows < 1 || rows > kQuantizedProductRows || processors < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a quantized product of ", rows, " rows"));
+  if (rows < 1 || rows > kQuantizedGemmRows || processors < 1) {
+    return InvalidArgument("a quantized product of ", rows, " rows");
   }
   // Each processor holds some blocks at a time; a block's share should be long
   // beside what it takes to begin and end.
@@ -408,8 +406,8 @@ absl::StatusOr<QuantizedProductPlan> PlanQuantizedProduct(
   const int32_t wanted =
       (GpuLimits::kBlocksPerProcessor * processors + w.groups() - 1) /
       w.groups();
-  const int32_t most = std::max(1, pairs / GpuLimits::kLeastPairs);
-  QuantizedProductPlan plan;
+  const int32_t most = std::max(1, pairs / GpuLimits::kMinPairs);
+  QuantizedGemmPlan plan;
   plan.rows = rows;
   const int32_t splits = std::min(wanted, most);
   // Whole steps to each.
@@ -423,30 +421,30 @@ absl::StatusOr<QuantizedProductPlan> PlanQuantizedProduct(
 }
 
 template <typename T>
-absl::Status QuantizedProduct(const QuantizedMatrix& w,
-                              const QuantizedProductPlan& plan, const T* x,
-                              const float* bias, bool accumulate, float* y,
-                              int64_t y_stride, void* workspace,
-                              int32_t* counters, cudaStream_t stream) {
+absl::Status QuantizedGemm(const QuantizedMatrix& w,
+                           const QuantizedGemmPlan& plan, const T* x,
+                           const float* bias, bool accumulate, float* y,
+                           int64_t y_stride, void* workspace, int32_t* counters,
+                           cudaStream_t stream) {
   SLUICE_RETURN_IF_ERROR(w.Validate());
   if (plan.splits > 1 && (workspace == nullptr || counters == nullptr)) {
     return absl::InvalidArgumentError(
         "a quantized product in parts without its work space");
   }
-  const ProductArgs args{w,       plan,     kElementOf<T>,
-                         x,       bias,     accumulate,
-                         y,       y_stride, static_cast<float*>(workspace),
-                         counters};
-  return Launch(w.bits == 4 ? ProductKernelFor<4>(plan.rows)
-                            : ProductKernelFor<8>(plan.rows),
-                w.groups() * plan.splits, kThreads, 0, stream, args);
+  const GemmArgs args{w,       plan,     kElementOf<T>,
+                      x,       bias,     accumulate,
+                      y,       y_stride, static_cast<float*>(workspace),
+                      counters};
+  return Launch(
+      w.bits == 4 ? GemmKernelFor<4>(plan.rows) : GemmKernelFor<8>(plan.rows),
+      w.groups() * plan.splits, kThreads, 0, stream, args);
 }
 
 #define SLUICE_INSTANTIATE(T)                                        \
   template absl::Status DequantizeMatrix(const QuantizedMatrix&, T*, \
                                          cudaStream_t);              \
-  template absl::Status QuantizedProduct(                            \
-      const QuantizedMatrix&, const QuantizedProductPlan&, const T*, \
+  template absl::Status QuantizedGemm(                               \
+      const QuantizedMatrix&, const QuantizedGemmPlan&, const T*,    \
       const float*, bool, float*, int64_t, void*, int32_t*, cudaStream_t);
 SLUICE_INSTANTIATE(float)
 SLUICE_INSTANTIATE(__half)

@@ -41,33 +41,34 @@ template <typename T>
 absl::Status DequantizeMatrix(const QuantizedMatrix& w, T* out,
                               cudaStream_t stream);
 
-// Rows that a product takes at most.
-inline constexpr int32_t kQuantizedProductRows = GpuLimits::kFewRows;
+// Rows that a GEMM takes at most.
+inline constexpr int32_t kQuantizedGemmRows = GpuLimits::kFewRows;
 
-// How the inputs of a product are divided among thread blocks, so that all
+// How the inputs of a GEMM are divided among thread blocks, so that all
 // processors have work.
-struct QuantizedProductPlan {
+struct QuantizedGemmPlan {
   int32_t rows = 0;
   int32_t splits = 1;
   int32_t pairs_per_split = 0;
   size_t workspace_bytes = 0;  // at a multiple of 16 bytes; may be 0
 };
-// 1 <= rows <= kQuantizedProductRows. `processors` of the device.
-absl::StatusOr<QuantizedProductPlan> PlanQuantizedProduct(
-    const QuantizedMatrix& w, int32_t rows, int32_t processors);
+// 1 <= rows <= kQuantizedGemmRows. `processors` of the device.
+absl::StatusOr<QuantizedGemmPlan> PlanQuantizedGemm(const QuantizedMatrix& w,
+                                                    int32_t rows,
+                                                    int32_t processors);
 
 // y = x w^T + bias, or, to accumulate, y += x w^T + bias: x is [rows, k] of T,
 // y float [rows, n], with `y_stride` elements from row to row; `bias`, float
-// [n], may be null. Weights are expanded in registers, products are float32;
+// [n], may be null. Weights are dequantized in registers, GEMMs are float32;
 // the order of a sum depends on the plan only.
 //
 // `counters`, of w.groups() integers, is zero before and after; launches on
 // different streams need their own, and their own work space.
 template <typename T>
-absl::Status QuantizedProduct(const QuantizedMatrix& w,
-                              const QuantizedProductPlan& plan, const T* x,
-                              const float* bias, bool accumulate, float* y,
-                              int64_t y_stride, void* workspace,
-                              int32_t* counters, cudaStream_t stream);
+absl::Status QuantizedGemm(const QuantizedMatrix& w,
+                           const QuantizedGemmPlan& plan, const T* x,
+                           const float* bias, bool accumulate, float* y,
+                           int64_t y_stride, void* workspace, int32_t* counters,
+                           cudaStream_t stream);
 
 }  // namespace sluice

@@ -11,9 +11,9 @@ namespace sluice {
 // them: nothing that depends on other tokens of the sequence, and no more than
 // one token and one number for an answer. Plain data, so that a device may be
 // shown many. See distribution.h for what the parameters mean.
-struct PickRequest {
+struct SampleRequest {
   double uniform = 0;     // in [0, 1): where a distribution is inverted
-  int32_t target = -1;    // a token that is given; -1: pick one
+  int32_t target = -1;    // a token that is given; -1: sample one
   float temperature = 0;  // above 0: draw one; else the likeliest
   int32_t top_k = 0;
   float top_p = 1;
@@ -21,7 +21,7 @@ struct PickRequest {
   int32_t logprob = 0;  // 1: the token's log-probability is wanted, too
 };
 
-struct Pick {
+struct TokenSample {
   // -1: a logit is NaN or +inf, or none is finite.
   int32_t token = -1;
   // In softmax(logits), without temperature and truncation; -inf for a logit of
@@ -31,7 +31,7 @@ struct Pick {
 
 // The host's answer, which others must equal but for rounding: of sums, and so
 // of the borders between tokens and of truncation. REQUIRES: target < vocab.
-Pick PickToken(const PickRequest& request, std::span<const float> logits,
-               SamplerScratch& scratch);
+TokenSample SampleToken(const SampleRequest& request,
+                        std::span<const float> logits, SamplerScratch& scratch);
 
 }  // namespace sluice

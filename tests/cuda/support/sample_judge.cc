@@ -1,4 +1,4 @@
-#include "tests/cuda/support/pick_judge.h"
+#include "tests/cuda/support/sample_judge.h"
 
 #include <gtest/gtest.h>
 
@@ -34,12 +34,12 @@ bool ComesTo(std::span<const TokenProbability> distribution, double uniform,
 
 }  // namespace
 
-PickRequest RandomRequest(Random& random, int vocab) {
+SampleRequest RandomRequest(Random& random, int vocab) {
   const auto one_of = [&](std::initializer_list<double> values) {
     return static_cast<float>(
         values.begin()[random.Int(0, static_cast<int>(values.size()) - 1)]);
   };
-  PickRequest request;
+  SampleRequest request;
   request.logprob = random.Int(0, 1);
   if (random.Int(0, 9) == 0) {
     request.target = random.Int(0, vocab - 1);
@@ -67,8 +67,8 @@ PickRequest RandomRequest(Random& random, int vocab) {
   return request;
 }
 
-bool PickJudge::MayDraw(const PickRequest& request,
-                        std::span<const float> logits, int32_t token) {
+bool SampleJudge::MayDraw(const SampleRequest& request,
+                          std::span<const float> logits, int32_t token) {
   SamplingParams params;
   params.temperature = request.temperature;
   params.top_k = request.top_k;
@@ -86,14 +86,15 @@ bool PickJudge::MayDraw(const PickRequest& request,
   return false;
 }
 
-void PickJudge::Expect(const PickRequest& request,
-                       std::span<const float> logits, const Pick& got) {
+void SampleJudge::Expect(const SampleRequest& request,
+                         std::span<const float> logits,
+                         const TokenSample& got) {
   SCOPED_TRACE(testing::Message()
                << "of " << logits.size() << " tokens: target " << request.target
                << ", temperature " << request.temperature << ", top-k "
                << request.top_k << ", top-p " << request.top_p << ", min-p "
                << request.min_p << ", at " << request.uniform);
-  const Pick want = PickToken(request, logits, scratch_);
+  const TokenSample want = SampleToken(request, logits, scratch_);
   if (want.token < 0) {
     EXPECT_EQ(got.token, -1);
     EXPECT_TRUE(std::isnan(got.logprob)) << got.logprob;

@@ -1,25 +1,24 @@
-#include "runtime/kernels/cuda/device/cuda_wire.h"
+#include "runtime/kernels/cuda/device/copy_stream.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 
 namespace sluice {
 
-absl::StatusOr<std::unique_ptr<CudaWire>> CudaWire::Create(
+absl::StatusOr<std::unique_ptr<CopyStream>> CopyStream::Create(
     const std::string& name, CudaHealth* health, Tracer* tracer) {
-  std::unique_ptr<CudaWire> self(new CudaWire(name, health, tracer));
+  std::unique_ptr<CopyStream> self(new CopyStream(name, health, tracer));
   // It waits for no other stream, and none for it.
   SLUICE_RETURN_IF_ERROR(health->Check(
       cudaStreamCreateWithFlags(&self->stream_, cudaStreamNonBlocking),
       absl::StrCat("making the stream ", name)));
-  self->thread_ = Thread(name, [wire = self.get()] { wire->Loop(); });
+  self->thread_ = Thread(name, [copies = self.get()] { copies->Loop(); });
   return self;
 }
 
-CudaWire::~CudaWire() {
+CopyStream::~CopyStream() {
   {
     MutexLock lock(&mu_);
     stopping_ = true;
@@ -33,9 +32,9 @@ CudaWire::~CudaWire() {
   (void)cudaGetLastError();
 }
 
-void CudaWire::Copy(void* to, const void* from, size_t bytes,
-                    cudaMemcpyKind kind, IoCompletion* done,
-                    const IoLabel& label) {
+void CopyStream::Copy(void* to, const void* from, size_t bytes,
+                      cudaMemcpyKind kind, IoCompletion* done,
+                      const IoLabel& label) {
   Flight flight;
   flight.bytes = bytes;
   flight.kind = kind;
@@ -49,7 +48,7 @@ void CudaWire::Copy(void* to, const void* from, size_t bytes,
   if (!status.ok()) done->Done(status);
 }
 
-absl::Status CudaWire::TakeEvents(Flight* flight) {
+absl::Status CopyStream::TakeEvents(Flight* flight) {
   {
     MutexLock lock(&mu_);
     if (events_.size() >= 2) {
@@ -69,7 +68,7 @@ absl::Status CudaWire::TakeEvents(Flight* flight) {
   return absl::OkStatus();
 }
 
-absl::Status CudaWire::Begin(void* to, const void* from, Flight* flight) {
+absl::Status CopyStream::Begin(void* to, const void* from, Flight* flight) {
   SLUICE_RETURN_IF_ERROR(health_->status());
   const auto check = [&](cudaError_t error) {
     return health_->Check(
@@ -99,12 +98,12 @@ absl::Status CudaWire::Begin(void* to, const void* from, Flight* flight) {
   return status;
 }
 
-CudaWire::Totals CudaWire::totals() const {
+CopyStream::Totals CopyStream::totals() const {
   MutexLock lock(&mu_);
   return totals_;
 }
 
-void CudaWire::Loop() {
+void CopyStream::Loop() {
   // What fails here fails again where it matters.
   (void)health_->Check(cudaSetDevice(health_->ordinal()), name_);
   while (true) {
@@ -126,7 +125,7 @@ void CudaWire::Loop() {
   }
 }
 
-absl::Status CudaWire::Land(const Flight& flight) {
+absl::Status CopyStream::Land(const Flight& flight) {
   const auto check = [&](cudaError_t error) {
     return health_->Check(
         error,

@@ -1,4 +1,4 @@
-#include "runtime/kernels/cuda/gemm/product_engine.h"
+#include "runtime/kernels/cuda/gemm/cublas_gemm.h"
 
 #include <gtest/gtest.h>
 
@@ -58,14 +58,14 @@ std::vector<float> Rounded(DType dtype, const std::vector<float>& values) {
   return Decode(dtype, Encode(dtype, values));
 }
 
-class ProductEngineTest : public testing::Test {
+class CublasGemmTest : public testing::Test {
  protected:
-  ProductEngineTest() : workspace_(kWorkspace) { Make({}); }
+  CublasGemmTest() : workspace_(kWorkspace) { Make({}); }
 
-  void Make(ProductEngine::Options options) {
+  void Make(CublasGemm::Options options) {
     options.workspace = workspace_.data();
     if (options.workspace_bytes == 0) options.workspace_bytes = kWorkspace;
-    auto engine = ProductEngine::Create(options);
+    auto engine = CublasGemm::Create(options);
     ASSERT_TRUE(engine.ok()) << engine.status();
     engine_ = *std::move(engine);
   }
@@ -97,7 +97,7 @@ class ProductEngineTest : public testing::Test {
     const DeviceArray<std::byte> device_bias(Encode(c.out, bias));
     const DeviceArray<std::byte> device_y(Encode(c.out, y));
     const DeviceArray<std::byte> spare(c.spare_rows * c.n * out_bytes);
-    ProductEngine::Product product;
+    CublasGemm::Call product;
     product.rows = c.rows;
     product.n = c.n;
     product.k = c.k;
@@ -147,10 +147,10 @@ class ProductEngineTest : public testing::Test {
 
   Random random_{1};
   DeviceArray<std::byte> workspace_;
-  std::unique_ptr<ProductEngine> engine_;
+  std::unique_ptr<CublasGemm> engine_;
 };
 
-TEST_F(ProductEngineTest, MultipliesAnything) {
+TEST_F(CublasGemmTest, MultipliesAnything) {
   for (int i = 0; i < 80; ++i) {
     Case c = {random_.Int(1, 40), random_.Size(90), random_.Size(90)};
     c.in = c.out = std::vector<DType>{DType::kFloat32, DType::kBFloat16,
@@ -168,23 +168,23 @@ TEST_F(ProductEngineTest, MultipliesAnything) {
   }
 }
 
-TEST_F(ProductEngineTest, NoRowsAreNoWork) {
+TEST_F(CublasGemmTest, NoRowsAreNoWork) {
   EXPECT_TRUE(engine_->Multiply({.rows = 0, .n = 4, .k = 4}).ok());
 }
 
-TEST_F(ProductEngineTest, RefusesSizesThatMakeNoSense) {
-  for (const ProductEngine::Product& product :
-       {ProductEngine::Product{.rows = 1, .n = 0, .k = 4},
-        ProductEngine::Product{.rows = 1, .n = 4, .k = 0, .y_stride = 4},
-        ProductEngine::Product{.rows = -1, .n = 4, .k = 4, .y_stride = 4},
-        ProductEngine::Product{.rows = 1, .n = 4, .k = 4, .y_stride = 3}}) {
+TEST_F(CublasGemmTest, RefusesSizesThatMakeNoSense) {
+  for (const CublasGemm::Call& product :
+       {CublasGemm::Call{.rows = 1, .n = 0, .k = 4},
+        CublasGemm::Call{.rows = 1, .n = 4, .k = 0, .y_stride = 4},
+        CublasGemm::Call{.rows = -1, .n = 4, .k = 4, .y_stride = 4},
+        CublasGemm::Call{.rows = 1, .n = 4, .k = 4, .y_stride = 3}}) {
     EXPECT_TRUE(absl::IsInvalidArgument(engine_->Multiply(product)));
   }
 }
 
 #ifdef SLUICE_CUDA_EMULATED
 
-TEST_F(ProductEngineTest, ChoosesOncePerShape) {
+TEST_F(CublasGemmTest, ChoosesOncePerShape) {
   emulation::TakeCublasCounts();
   Check({.rows = 16, .n = 64, .k = 32});
   emulation::CublasCounts counts = emulation::TakeCublasCounts();
@@ -205,7 +205,7 @@ TEST_F(ProductEngineTest, ChoosesOncePerShape) {
   EXPECT_EQ(emulation::TakeCublasCounts().heuristics, 1);
 }
 
-TEST_F(ProductEngineTest, TakesTheFastest) {
+TEST_F(CublasGemmTest, TakesTheFastest) {
   for (const int fast : {0, 1, 2}) {
     Make({});
     emulation::SetFastAlgorithm(fast);
@@ -219,7 +219,7 @@ TEST_F(ProductEngineTest, TakesTheFastest) {
   emulation::SetFastAlgorithm(-1);
 }
 
-TEST_F(ProductEngineTest, TakesTheFirstWhereItIsNotToTime) {
+TEST_F(CublasGemmTest, TakesTheFirstWhereItIsNotToTime) {
   emulation::SetFastAlgorithm(2);
   Make({.candidates = 1});
   emulation::TakeCublasCounts();
@@ -232,7 +232,7 @@ TEST_F(ProductEngineTest, TakesTheFirstWhereItIsNotToTime) {
 }
 
 // An algorithm that was good for fewer rows may want more work space for more.
-TEST_F(ProductEngineTest, ChoosesAnewWhereWhatWasChosenDoesNotFit) {
+TEST_F(CublasGemmTest, ChoosesAnewWhereWhatWasChosenDoesNotFit) {
   // Enough for the splits of 14 rows.
   Make({.workspace_bytes = 2 * 4 * 14 * 64});
   emulation::SetFastAlgorithm(1);
@@ -247,10 +247,10 @@ TEST_F(ProductEngineTest, ChoosesAnewWhereWhatWasChosenDoesNotFit) {
   emulation::SetFastAlgorithm(-1);
 }
 
-TEST_F(ProductEngineTest, ErrorsComeBack) {
+TEST_F(CublasGemmTest, ErrorsComeBack) {
   emulation::SetCublasFailure(CUBLAS_STATUS_EXECUTION_FAILED);
   const DeviceArray<float> memory(64);
-  ProductEngine::Product product;
+  CublasGemm::Call product;
   product.rows = product.n = product.k = 4;
   product.x = product.w = memory.data();
   product.y = memory.data() + 32;
@@ -267,7 +267,7 @@ TEST_F(ProductEngineTest, ErrorsComeBack) {
   EXPECT_TRUE(engine_->Multiply(product).ok());
 }
 
-TEST_F(ProductEngineTest, LeavesNothingBehind) {
+TEST_F(CublasGemmTest, LeavesNothingBehind) {
   Check({.rows = 8, .n = 64, .k = 32, .accumulate = true, .spare_rows = 8});
   EXPECT_GT(emulation::LiveCublasObjects(), 0);
   engine_.reset();

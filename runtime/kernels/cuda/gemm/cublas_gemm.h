@@ -15,41 +15,41 @@
 
 namespace sluice {
 
-// What a product does with its sums before it rounds and writes them. By
-// whichever formula cuBLASLt has: its GELU is the one with tanh.
+// The last step of a GEMM, before it rounds and writes its sums. By whichever
+// formula cuBLASLt has: its GELU is the one with tanh.
 enum class Epilogue { kNone, kRelu, kGeluTanh };
 
-// Products with full weight matrices on a device, by cuBLASLt: y = x w^T, in
+// GEMMs with full weight matrices on a device, by cuBLASLt: y = x w^T, in
 // float32, bfloat16 or float16, summed in float32.
 //
 // Which of cuBLASLt's algorithms is best is found out by timing some that its
 // heuristics name, the first time that a shape comes up, and remembered; row
-// counts that are near each other share that. So a shape's first product waits
+// counts that are near each other share that. So a shape's first GEMM waits
 // for the device. Results of a row depend on the algorithm, in their last bits,
 // and so on how many rows are computed with it.
 //
 // Confined to one thread.
-class ProductEngine {
+class CublasGemm {
  public:
   struct Options {
     cudaStream_t stream = nullptr;
     // Device memory at a multiple of 256 bytes that nothing else on the stream
-    // needs across a product. Algorithms that want more are not considered.
+    // needs across a GEMM. Algorithms that want more are not considered.
     void* workspace = nullptr;
     size_t workspace_bytes = 0;
     // Algorithms that are timed for a shape; 1: the first that heuristics name.
     int candidates = 6;
   };
   // kFailedPrecondition if there is no cuBLASLt (see LoadCublas).
-  static absl::StatusOr<std::unique_ptr<ProductEngine>> Create(
+  static absl::StatusOr<std::unique_ptr<CublasGemm>> Create(
       const Options& options);
-  ~ProductEngine();
-  ProductEngine(const ProductEngine&) = delete;
-  ProductEngine& operator=(const ProductEngine&) = delete;
+  ~CublasGemm();
+  CublasGemm(const CublasGemm&) = delete;
+  CublasGemm& operator=(const CublasGemm&) = delete;
 
   // Pointers are to device memory, to be left alone until the stream has
   // passed.
-  struct Product {
+  struct Call {
     int32_t rows = 0;
     int32_t n = 0;
     int32_t k = 0;
@@ -68,8 +68,8 @@ class ProductEngine {
     void* spare = nullptr;
     size_t spare_bytes = 0;
   };
-  // kUnimplemented if cuBLASLt has nothing for such a product on this device.
-  absl::Status Multiply(const Product& product);
+  // kUnimplemented if cuBLASLt has nothing for such a GEMM on this device.
+  absl::Status Multiply(const Call& call);
 
   // Whether algorithms may be timed, which waits for the stream. If not, a new
   // shape gets the first that heuristics name, and is not remembered.
@@ -96,17 +96,17 @@ class ProductEngine {
   // A shape as cuBLASLt wants to be told of it.
   class Problem;
 
-  explicit ProductEngine(const Options& options);
-  static Shape ShapeOf(const Product& product);
-  absl::StatusOr<Problem*> ProblemFor(const Product& product);
-  absl::StatusOr<cublasLtMatmulAlgo_t> Choose(const Product& product,
+  explicit CublasGemm(const Options& options);
+  static Shape ShapeOf(const Call& call);
+  absl::StatusOr<Problem*> ProblemFor(const Call& call);
+  absl::StatusOr<cublasLtMatmulAlgo_t> Choose(const Call& call,
                                               const Shape& shape,
                                               Problem& problem);
-  // Seconds that the product takes with this algorithm; y is what it was if it
+  // Seconds that the GEMM takes with this algorithm; y is what it was if it
   // accumulates.
-  absl::StatusOr<double> Time(const Product& product, Problem& problem,
+  absl::StatusOr<double> Time(const Call& call, Problem& problem,
                               const cublasLtMatmulAlgo_t& algo);
-  absl::Status Run(const Product& product, Problem& problem,
+  absl::Status Run(const Call& call, Problem& problem,
                    const cublasLtMatmulAlgo_t& algo);
 
   const Options options_;

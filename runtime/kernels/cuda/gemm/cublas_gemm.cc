@@ -1,7 +1,6 @@
-#include "runtime/kernels/cuda/gemm/product_engine.h"
+#include "runtime/kernels/cuda/gemm/cublas_gemm.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <vector>
 
@@ -14,10 +13,10 @@ namespace sluice {
 namespace {
 
 // Alignment beyond this makes no algorithm better.
-constexpr int kMostAlignment = 64;
+constexpr int kMaxAlignment = 64;
 // Shapes that are kept ready; after so many different row counts, those of now
 // are made again.
-constexpr size_t kMostProblems = 4096;
+constexpr size_t kMaxProblems = 4096;
 constexpr int kTimedRuns = 3;
 
 absl::Status CublasStatus(cublasStatus_t status, absl::string_view what) {
@@ -50,7 +49,7 @@ size_t Bytes(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }
 
 int AlignmentOf(const void* data) {
   const auto at = reinterpret_cast<uintptr_t>(data);
-  int alignment = kMostAlignment;
+  int alignment = kMaxAlignment;
   while (at % alignment != 0) alignment /= 2;
   return alignment;
 }
@@ -100,7 +99,7 @@ class Preference {
 // cuBLASLt's matrices are column-major: y's columns are our rows. So y^T, [n,
 // rows], is the product of w, which it sees as [k, n] and transposes, and x^T,
 // [k, rows].
-class ProductEngine::Problem {
+class CublasGemm::Problem {
  public:
   ~Problem() {
     if (desc_ != nullptr) cublasLtMatmulDescDestroy(desc_);
@@ -151,12 +150,12 @@ class ProductEngine::Problem {
   cublasLtMatrixLayout_t w_ = nullptr, x_ = nullptr, y_ = nullptr;
 };
 
-ProductEngine::ProductEngine(const Options& options) : options_(options) {}
+CublasGemm::CublasGemm(const Options& options) : options_(options) {}
 
-absl::StatusOr<std::unique_ptr<ProductEngine>> ProductEngine::Create(
+absl::StatusOr<std::unique_ptr<CublasGemm>> CublasGemm::Create(
     const Options& options) {
   SLUICE_RETURN_IF_ERROR(LoadCublas());
-  std::unique_ptr<ProductEngine> self(new ProductEngine(options));
+  std::unique_ptr<CublasGemm> self(new CublasGemm(options));
   SLUICE_RETURN_IF_ERROR(
       CublasStatus(cublasLtCreate(&self->handle_), "starting"));
   for (cudaEvent_t* event : {&self->begin_, &self->end_}) {
@@ -167,7 +166,7 @@ absl::StatusOr<std::unique_ptr<ProductEngine>> ProductEngine::Create(
   return self;
 }
 
-ProductEngine::~ProductEngine() {
+CublasGemm::~CublasGemm() {
   problems_.clear();
   for (const cudaEvent_t event : {begin_, end_}) {
     if (event != nullptr) cudaEventDestroy(event);
@@ -175,7 +174,7 @@ ProductEngine::~ProductEngine() {
   if (handle_ != nullptr) cublasLtDestroy(handle_);
 }
 
-ProductEngine::Shape ProductEngine::ShapeOf(const Product& p) {
+CublasGemm::Shape CublasGemm::ShapeOf(const Call& p) {
   Shape shape = {p.rows,
                  p.n,
                  p.k,
@@ -190,29 +189,26 @@ ProductEngine::Shape ProductEngine::ShapeOf(const Product& p) {
   return shape;
 }
 
-absl::Status ProductEngine::Multiply(const Product& product) {
-  if (product.rows == 0) return absl::OkStatus();
-  if (product.rows < 0 || product.n <= 0 || product.k <= 0 ||
-      product.y_stride < product.n) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a product of ", product.rows, " x ", product.k, " and ",
-                     product.n, " columns, ", product.y_stride, " apart"));
+absl::Status CublasGemm::Multiply(const Call& call) {
+  if (call.rows == 0) return absl::OkStatus();
+  if (call.rows < 0 || call.n <= 0 || call.k <= 0 || call.y_stride < call.n) {
+    return InvalidArgument("a product of ", call.rows, " x ", call.k, " and ",
+                           call.n, " columns, ", call.y_stride, " apart");
   }
-  SLUICE_ASSIGN_OR_RETURN(Problem* const problem, ProblemFor(product));
-  return Run(product, *problem, problem->algo);
+  SLUICE_ASSIGN_OR_RETURN(Problem* const problem, ProblemFor(call));
+  return Run(call, *problem, problem->algo);
 }
 
-absl::StatusOr<ProductEngine::Problem*> ProductEngine::ProblemFor(
-    const Product& product) {
-  Shape shape = ShapeOf(product);
+absl::StatusOr<CublasGemm::Problem*> CublasGemm::ProblemFor(const Call& call) {
+  Shape shape = ShapeOf(call);
   const auto it = problems_.find(shape);
   if (it != problems_.end()) return it->second.get();
-  if (problems_.size() >= kMostProblems) problems_.clear();
+  if (problems_.size() >= kMaxProblems) problems_.clear();
   auto problem = std::make_unique<Problem>();
   SLUICE_RETURN_IF_ERROR(problem->Create(shape));
-  if (product.bias != nullptr) {
+  if (call.bias != nullptr) {
     // Heuristics look at its alignment.
-    SLUICE_RETURN_IF_ERROR(problem->SetBias(product.bias));
+    SLUICE_RETURN_IF_ERROR(problem->SetBias(call.bias));
   }
   Shape rounded = shape;
   rounded.rows = RoundRows(shape.rows);
@@ -228,14 +224,15 @@ absl::StatusOr<ProductEngine::Problem*> ProductEngine::ProblemFor(
     problem->algo = chosen->second;
   }
   if (!fits) {
-    SLUICE_ASSIGN_OR_RETURN(problem->algo, Choose(product, shape, *problem));
+    SLUICE_ASSIGN_OR_RETURN(problem->algo, Choose(call, shape, *problem));
     if (timing_) chosen_.emplace(rounded, problem->algo);
   }
   return (problems_[shape] = std::move(problem)).get();
 }
 
-absl::StatusOr<cublasLtMatmulAlgo_t> ProductEngine::Choose(
-    const Product& product, const Shape& shape, Problem& problem) {
+absl::StatusOr<cublasLtMatmulAlgo_t> CublasGemm::Choose(const Call& call,
+                                                        const Shape& shape,
+                                                        Problem& problem) {
   const auto name = [&] {
     return absl::StrCat("choosing how to multiply ", shape.rows, " x ", shape.k,
                         " by ", shape.k, " x ", shape.n, " in ",
@@ -288,16 +285,16 @@ absl::StatusOr<cublasLtMatmulAlgo_t> ProductEngine::Choose(
 
   // Timed where its own result goes, or elsewhere, with as many rows as there
   // is room for.
-  Product timed = product;
+  Call timed = call;
   std::unique_ptr<Problem> smaller;
   Problem* timed_problem = &problem;
-  if (product.accumulate) {
-    const size_t row_bytes = product.n * Bytes(product.out);
+  if (call.accumulate) {
+    const size_t row_bytes = call.n * Bytes(call.out);
     timed.rows = static_cast<int32_t>(
-        std::min<size_t>(product.rows, product.spare_bytes / row_bytes));
+        std::min<size_t>(call.rows, call.spare_bytes / row_bytes));
     if (timed.rows == 0) return best;
-    timed.y = product.spare;
-    timed.y_stride = product.n;
+    timed.y = call.spare;
+    timed.y_stride = call.n;
     Shape timed_shape = shape;
     timed_shape.rows = timed.rows;
     timed_shape.y_stride = timed.y_stride;
@@ -320,17 +317,16 @@ absl::StatusOr<cublasLtMatmulAlgo_t> ProductEngine::Choose(
   return best;
 }
 
-absl::StatusOr<double> ProductEngine::Time(const Product& product,
-                                           Problem& problem,
-                                           const cublasLtMatmulAlgo_t& algo) {
+absl::StatusOr<double> CublasGemm::Time(const Call& call, Problem& problem,
+                                        const cublasLtMatmulAlgo_t& algo) {
   // The first time its code is loaded.
-  SLUICE_RETURN_IF_ERROR(Run(product, problem, algo));
+  SLUICE_RETURN_IF_ERROR(Run(call, problem, algo));
   const auto check = [](cudaError_t error) {
     return CudaStatus(error, "timing a product");
   };
   SLUICE_RETURN_IF_ERROR(check(cudaEventRecord(begin_, options_.stream)));
   for (int i = 0; i < kTimedRuns; ++i) {
-    SLUICE_RETURN_IF_ERROR(Run(product, problem, algo));
+    SLUICE_RETURN_IF_ERROR(Run(call, problem, algo));
   }
   SLUICE_RETURN_IF_ERROR(check(cudaEventRecord(end_, options_.stream)));
   SLUICE_RETURN_IF_ERROR(check(cudaEventSynchronize(end_)));
@@ -340,17 +336,17 @@ absl::StatusOr<double> ProductEngine::Time(const Product& product,
   return milliseconds * 1e-3 / kTimedRuns;
 }
 
-absl::Status ProductEngine::Run(const Product& product, Problem& problem,
-                                const cublasLtMatmulAlgo_t& algo) {
-  if (product.bias != nullptr) {
-    SLUICE_RETURN_IF_ERROR(problem.SetBias(product.bias));
+absl::Status CublasGemm::Run(const Call& call, Problem& problem,
+                             const cublasLtMatmulAlgo_t& algo) {
+  if (call.bias != nullptr) {
+    SLUICE_RETURN_IF_ERROR(problem.SetBias(call.bias));
   }
   const float alpha = 1;
-  const float beta = product.accumulate ? 1 : 0;
+  const float beta = call.accumulate ? 1 : 0;
   return CublasStatus(
-      cublasLtMatmul(handle_, problem.desc(), &alpha, product.w, problem.w(),
-                     product.x, problem.x(), &beta, product.y, problem.y(),
-                     product.y, problem.y(), &algo, options_.workspace,
+      cublasLtMatmul(handle_, problem.desc(), &alpha, call.w, problem.w(),
+                     call.x, problem.x(), &beta, call.y, problem.y(), call.y,
+                     problem.y(), &algo, options_.workspace,
                      options_.workspace_bytes, options_.stream),
       "multiplying");
 }

@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "common/threads/mutex.h"
 #include "common/threads/thread.h"
-#include "runtime/kernels/cuda/device/cuda_health.h"
+#include "runtime/kernels/cuda/device/cuda_status.h"
 #include "runtime/memory/disk/io_completion.h"
 #include "runtime/memory/disk/io_engine.h"
 #include "runtime/trace/trace.h"
@@ -23,30 +23,30 @@ namespace sluice {
 // Copies in one direction between host and device, in order: a stream, and a
 // thread that waits for their ends.
 //
-// The caller itself gives a copy to the driver, so that the wire need not wait
-// for a thread to wake. The thread waits for the event behind each copy; not a
-// host function of the stream, which would never come once the device is lost.
-// Copies from and to host memory that is not pinned go through the driver's own
-// buffers, for which the caller waits.
+// The caller itself gives a copy to the driver, so that the copy stream need
+// not wait for a thread to wake. The thread waits for the event behind each
+// copy; not a host function of the stream, which would never come once the
+// device is lost. Copies from and to host memory that is not pinned go through
+// the driver's own buffers, for which the caller waits.
 //
 // Thread-safe. The destructor waits for all copies.
-class CudaWire {
+class CopyStream {
  public:
   // Makes the stream on the calling thread's current device, which is
   // `health`'s. `name` names the thread and the row of the timeline: "h2d".
-  // `health` and `tracer`, which may be null, must outlive the wire.
-  static absl::StatusOr<std::unique_ptr<CudaWire>> Create(
+  // `health` and `tracer`, which may be null, must outlive the copy stream.
+  static absl::StatusOr<std::unique_ptr<CopyStream>> Create(
       const std::string& name, CudaHealth* health, Tracer* tracer);
-  ~CudaWire();
-  CudaWire(const CudaWire&) = delete;
-  CudaWire& operator=(const CudaWire&) = delete;
+  ~CopyStream();
+  CopyStream(const CopyStream&) = delete;
+  CopyStream& operator=(const CopyStream&) = delete;
 
   // Begins a copy; one part of `done`, which was told to Expect() it, is done
-  // at its end, on the wire's thread, or here if it cannot begin.
+  // at its end, on the copy stream's thread, or here if it cannot begin.
   void Copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
             IoCompletion* done, const IoLabel& label = {});
 
-  // Of copies between host and device.
+  // The sums over all copies between host and device.
   struct Totals {
     uint64_t bytes = 0;
     double busy_seconds = 0;  // as the device measures it
@@ -65,7 +65,7 @@ class CudaWire {
     IoLabel label;
   };
 
-  CudaWire(const std::string& name, CudaHealth* health, Tracer* tracer)
+  CopyStream(const std::string& name, CudaHealth* health, Tracer* tracer)
       : name_(name), health_(health), row_(AddTraceRow(tracer, name)) {}
   absl::Status Begin(void* to, const void* from, Flight* flight)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(begin_mu_);

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/types.h"
-#include "runtime/kernels/cuda/gemm/product_engine.h"
+#include "runtime/kernels/cuda/gemm/cublas_gemm.h"
 #include "runtime/kernels/cuda/gemm/quantized_matrix.h"
 #include "runtime/memory/device.h"
 #include "runtime/placement/backend_space.h"
@@ -19,80 +19,81 @@
 
 namespace sluice {
 
-// Products with matrices as they lie in images (DeviceMatrices): full ones by
+// GEMMs with matrices as they lie in images (DeviceMatrices): full ones by
 // cuBLASLt, in two pieces where the image is cut; quantized ones in one kernel
 // for few rows, else panels at a time are made full in scratch memory first.
 // Used by one thread.
-class ImageProducts {
+class PackedGemm {
  public:
   struct Options {
     Device* device = nullptr;  // outlives this
     cudaStream_t stream = nullptr;
     DType dtype = DType::kFloat32;
     int32_t processors = 0;
-    // Device memory as ProductEngine wants it.
+    // Device memory as CublasGemm wants it.
     void* workspace = nullptr;
     size_t workspace_bytes = 0;
     // Scratch memory for quantized matrices, as GpuSpace says of all that will
     // be multiplied with.
-    size_t expanded_bytes = 0;
+    size_t dequantized_bytes = 0;
     size_t counter_bytes = 0;
   };
   // kResourceExhausted if the device has no room for scratch memory.
-  static absl::StatusOr<std::unique_ptr<ImageProducts>> Create(
+  static absl::StatusOr<std::unique_ptr<PackedGemm>> Create(
       const Options& options);
 
-  // Work space that products with these of up to `max_rows` rows need, or as
+  // Work space that GEMMs with these of up to `max_rows` rows need, or as
   // much as is worth having.
   static absl::StatusOr<size_t> WorkspaceBytes(
       std::span<const MatrixLayout> matrices, int32_t max_rows,
       int32_t processors);
 
-  struct Product {
+  struct Call {
     const MatrixLayout* w = nullptr;
     ImageView image;
     int32_t rows = 0;
     const void* x = nullptr;  // [rows, k] in the dtype
     // Elements from row to row of a result that is float; 0: n.
     int64_t y_stride = 0;
-    // ProductEngine::Product's.
+    // CublasGemm::Call's.
     void* spare = nullptr;
     size_t spare_bytes = 0;
   };
   // y = x w^T + bias, or y += x w^T + bias: float [rows, n], with
-  // product.y_stride; `bias`, float [n], may be null.
-  absl::Status ToFloat(const Product& product, const float* bias,
-                       bool accumulate, float* y);
+  // call.y_stride; `bias`, float [n], may be null.
+  absl::Status ToFloat(const Call& call, const float* bias, bool accumulate,
+                       float* y);
   // y = epilogue(x w^T + bias): [rows, n] in the dtype; `bias`, [n] in the
   // dtype, may be null. REQUIRES: !OnlyToFloat().
-  absl::Status ToTyped(const Product& product, Epilogue epilogue,
-                       const void* bias, void* y);
-  // Whether such a product gives its result as float only: few rows and a
+  absl::Status ToTyped(const Call& call, Epilogue epilogue, const void* bias,
+                       void* y);
+  // Whether such a GEMM gives its result as float only: few rows and a
   // quantized matrix.
   static bool OnlyToFloat(const MatrixLayout& w, int32_t rows) {
-    return w.format != WeightFormat::kFull && rows <= kQuantizedProductRows;
+    return w.format != WeightFormat::kFull && rows <= kQuantizedGemmRows;
   }
 
-  // ProductEngine's.
+  // CublasGemm's.
   void AllowTiming(bool allow) { engine_->AllowTiming(allow); }
 
   // The full matrix [n, k], in the dtype, from a quantized one.
-  absl::Status Expand(const MatrixLayout& w, const ImageView& image, void* out);
+  absl::Status Dequantize(const MatrixLayout& w, const ImageView& image,
+                          void* out);
 
  private:
-  // Columns [first, first + columns) of a product, with their weights.
+  // Columns [first, first + columns) of a GEMM, with their weights.
   using Piece = absl::FunctionRef<absl::Status(int32_t first, int32_t columns,
                                                const void* w)>;
 
-  explicit ImageProducts(const Options& options) : options_(options) {}
+  explicit PackedGemm(const Options& options) : options_(options) {}
   // Calls `piece` for all columns, as many at a time as lie together.
   absl::Status ForEachPiece(const MatrixLayout& w, const ImageView& image,
                             Piece piece);
 
   const Options options_;
-  std::unique_ptr<ProductEngine> engine_;
-  DeviceBuffer expanded_;  // some panels of a quantized matrix
-  DeviceBuffer counters_;  // QuantizedProduct's, zero
+  std::unique_ptr<CublasGemm> engine_;
+  DeviceBuffer dequantized_;  // some panels of a quantized matrix
+  DeviceBuffer counters_;     // QuantizedGemm's, zero
 };
 
 }  // namespace sluice

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "runtime/model/decoder_spec.h"
+
+// What the device computes row by row, for T float, __half and __nv_bfloat16:
+// norms of the residual stream, what follows a product, and lookups in tables.
+
+namespace sluice {
+
+struct NormRowsArgs {
+  const float* x = nullptr;  // [.., n]
+  // [rows], which rows of x to take; null for the first ones in their order.
+  const int32_t* rows_of_x = nullptr;
+  int32_t rows = 0;
+  int32_t n = 0;
+  const float* weight = nullptr;  // [n], or null
+  const float* bias = nullptr;    // [n], or null
+  float eps = 0;
+};
+
+// out[row, i] = x[i] * weight[i] / sqrt(mean(x^2) + eps); bias is not used.
+// `out`, [rows, n], may be x where rows_of_x is null. Sums are taken in an
+// order that depends on n alone.
+template <typename T>
+absl::Status RmsNormRows(const NormRowsArgs& args, T* out, cudaStream_t stream);
+
+// out[row, i] = (x[i] - mean(x)) / sqrt(var(x) + eps) * weight[i] + bias[i].
+template <typename T>
+absl::Status LayerNormRows(const NormRowsArgs& args, T* out,
+                           cudaStream_t stream);
+
+// out[row, i] = x[i].
+template <typename T>
+absl::Status ConvertRows(const NormRowsArgs& args, T* out, cudaStream_t stream);
+
+// out[row, i] = act(in[row, i] + bias[i]) * (in[row, n + i] + bias[n + i]):
+// rows of `in` are n gate columns, then n up columns. `bias`, [2 n], may be
+// null. In is float or T.
+template <typename In, typename T>
+absl::Status GateRows(Activation activation, const In* in, const float* bias,
+                      int32_t rows, int32_t n, T* out, cudaStream_t stream);
+
+// out[row, i] = act(in[row, i] + bias[i]); `bias`, [n], may be null. `out` may
+// be `in`.
+template <typename In, typename T>
+absl::Status ActivateRows(Activation activation, const In* in,
+                          const float* bias, int32_t rows, int32_t n, T* out,
+                          cudaStream_t stream);
+
+// x[row, i] += y[row, i] + bias[i]; `y`, [rows, n], or `bias`, [n], may be
+// null.
+template <typename T>
+absl::Status AddRows(const T* y, const float* bias, int32_t rows, int32_t n,
+                     float* x, cudaStream_t stream);
+
+// out[row, i] = table[numbers[row], i], i < n. Numbers must be rows of the
+// table. Out is float or T.
+template <typename T, typename Out>
+absl::Status GatherRows(const T* table, const int32_t* numbers, int32_t rows,
+                        int32_t n, Out* out, cudaStream_t stream);
+
+// x[row, i] += table[numbers[row] + offset, i]: learned positions.
+template <typename T>
+absl::Status AddGatheredRows(const T* table, const int32_t* numbers,
+                             int32_t offset, int32_t rows, int32_t n, float* x,
+                             cudaStream_t stream);
+
+}  // namespace sluice

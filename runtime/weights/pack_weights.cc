@@ -1,0 +1,412 @@
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "common/status_macros.h"
+#include "common/threads/mutex.h"
+#include "runtime/memory/host_buffer.h"
+#include "runtime/model/checkpoint/tensor_names.h"
+#include "runtime/model/checkpoint/tensor_source.h"
+#include "runtime/placement/buffer_sizes.h"
+#include "runtime/quant/convert_floats.h"
+#include "runtime/weights/packed_weights.h"
+
+namespace sluice {
+namespace {
+
+using Role = TensorRole;
+
+int64_t Length(const TensorRef& ref) {
+  int64_t n = 1;
+  for (int64_t d : ref.shape) n *= d;
+  return n;
+}
+
+// The first error of several threads.
+class FirstError {
+ public:
+  void Set(absl::Status status) {
+    MutexLock lock(&mu_);
+    if (status_.ok()) status_ = std::move(status);
+  }
+  absl::Status Get() {
+    MutexLock lock(&mu_);
+    return status_;
+  }
+
+ private:
+  Mutex mu_;
+  absl::Status status_ ABSL_GUARDED_BY(mu_);
+};
+
+// The bytes that the window has of [offset, offset + size).
+size_t BytesWithin(const ImageWindow& to, size_t offset, size_t size) {
+  if (!to.Touches(offset, size)) return 0;
+  return std::min(to.end, offset + size) - std::max(to.begin, offset);
+}
+
+// Copies what the window has of `bytes`, which belong at `offset`.
+void CopyWithin(const ImageWindow& to, size_t offset,
+                std::span<const std::byte> bytes) {
+  const size_t size = BytesWithin(to, offset, bytes.size());
+  if (size == 0) return;
+  const size_t from = std::max(to.begin, offset);
+  std::memcpy(to.At(from), bytes.data() + (from - offset), size);
+}
+
+void CopyWithin(const ImageWindow& to, size_t offset,
+                std::span<const float> values) {
+  CopyWithin(to, offset, std::as_bytes(values));
+}
+
+// Rows of tensors that lie side by side in a panel.
+struct RowRun {
+  const TensorRef* ref;
+  int64_t begin;
+  int64_t end;
+};
+using PanelRows = std::vector<RowRun>;
+
+// Rows of tensors one after the other.
+std::vector<PanelRows> IntoPanels(const std::vector<RowRun>& runs) {
+  std::vector<PanelRows> panels;
+  int64_t room = 0;
+  for (const RowRun& run : runs) {
+    for (int64_t row = run.begin; row < run.end;) {
+      if (room == 0) {
+        panels.emplace_back();
+        room = kPanelColumns;
+      }
+      const int64_t count = std::min(room, run.end - row);
+      panels.back().push_back({run.ref, row, row + count});
+      row += count;
+      room -= count;
+    }
+  }
+  return panels;
+}
+
+// All rows of tensors, one tensor after the other.
+std::vector<PanelRows> Concatenate(
+    const std::vector<const TensorRef*>& tensors) {
+  std::vector<RowRun> runs;
+  for (const TensorRef* ref : tensors) runs.push_back({ref, 0, ref->shape[0]});
+  return IntoPanels(runs);
+}
+
+// Panels of which one half is of each tensor.
+std::vector<PanelRows> Interleave(const TensorRef* a, const TensorRef* b) {
+  std::vector<PanelRows> panels;
+  constexpr int64_t kHalf = kPanelColumns / 2;
+  for (int64_t row = 0; row < a->shape[0]; row += kHalf) {
+    const int64_t end = std::min(row + kHalf, a->shape[0]);
+    panels.push_back({{a, row, end}, {b, row, end}});
+  }
+  return panels;
+}
+
+// Packs what tensors of one unit have in a window of its image.
+class WindowPacker {
+ public:
+  WindowPacker(std::vector<TensorRef> tensors, const TensorSource& source,
+               LoadProgress progress, const ImageWindow& to,
+               MatrixPacker* packer, ComputePool* pool, MemoryBudget* budget)
+      : tensors_(std::move(tensors)),
+        source_(source),
+        progress_(progress),
+        left_(to.bytes()),
+        to_(to),
+        packer_(packer),
+        pool_(pool),
+        budget_(budget) {}
+
+  // Returns the unit's tensor of the role, or null.
+  const TensorRef* Find(TensorRole role) const {
+    for (const TensorRef& t : tensors_) {
+      if (t.role == role) return &t;
+    }
+    return nullptr;
+  }
+  absl::Status PackMatrix(const MatrixLayout& layout,
+                          const std::vector<PanelRows>& panels);
+  // Packs a table of which rows are looked up, in its dtype, from `offset` on
+  // in the image.
+  absl::Status PackTable(const TensorRef& ref, int64_t rows, size_t offset);
+  // Packs nothing if the layout is empty.
+  absl::Status PackVectors(const VectorLayout& layout,
+                           const std::vector<TensorRole>& roles);
+  // Packs the biases of gate and up in the order of their panels' columns.
+  absl::Status PackMixedBias(const VectorLayout& layout,
+                             const std::vector<PanelRows>& panels);
+  // Reports what nothing was packed into.
+  absl::Status Finish() { return progress_(left_); }
+
+ private:
+  absl::Status Report(uint64_t bytes) {
+    left_ -= bytes;
+    return progress_(bytes);
+  }
+
+  const std::vector<TensorRef> tensors_;
+  const TensorSource& source_;
+  const LoadProgress progress_;
+  uint64_t left_;  // of the window, not reported yet
+  const ImageWindow& to_;
+  MatrixPacker* const packer_;
+  ComputePool* const pool_;
+  MemoryBudget* const budget_;
+};
+
+absl::Status WindowPacker::PackMatrix(const MatrixLayout& layout,
+                                      const std::vector<PanelRows>& panels) {
+  const auto within = [&](int panel) {
+    return BytesWithin(to_, layout.panel_offset(panel),
+                       layout.panel_bytes(panel));
+  };
+  int begin = 0;
+  int end = static_cast<int>(panels.size());
+  while (begin < end && within(begin) == 0) ++begin;
+  while (begin < end && within(end - 1) == 0) --end;
+  if (begin == end) return absl::OkStatus();
+
+  const int64_t k = layout.k;
+  const size_t staging_floats = kPanelColumns * k;
+  // A panel that lies across a border of the window.
+  const size_t panel_bytes =
+      std::max(layout.whole_panel_bytes, layout.last_panel_bytes);
+  const int threads = pool_->num_threads();
+  SLUICE_ASSIGN_OR_RETURN(
+      HostBuffer staging,
+      HostBuffer::Create("load staging", MatrixStagingBytes(layout, threads),
+                         budget_));
+  std::byte* const cut_panels =
+      staging.as<std::byte>() + staging_floats * sizeof(float) * threads;
+  const int group = 4 * threads;
+  FirstError error;
+  for (int first = begin; first < end; first += group) {
+    const int count = std::min(group, end - first);
+    pool_->ParallelFor(count, [&](int task, int thread) {
+      const int panel = first + task;
+      float* rows = staging.as<float>() + thread * staging_floats;
+      int64_t row = 0;
+      for (const RowRun& run : panels[panel]) {
+        absl::Status status =
+            source_.ReadRows(*run.ref, run.begin, run.end, rows + row * k);
+        if (!status.ok()) return error.Set(std::move(status));
+        row += run.end - run.begin;
+      }
+      const size_t offset = layout.panel_offset(panel);
+      const size_t bytes = layout.panel_bytes(panel);
+      const bool whole = to_.Holds(offset, bytes);
+      std::byte* const cut = cut_panels + thread * panel_bytes;
+      if (!whole) std::memset(cut, 0, bytes);
+      absl::Status status = packer_->Pack(layout, panel, rows, thread,
+                                          whole ? to_.At(offset) : cut);
+      if (!status.ok()) {
+        error.Set(Annotate(status, panels[panel][0].ref->name));
+      } else if (!whole) {
+        CopyWithin(to_, offset, std::span<const std::byte>(cut, bytes));
+      }
+    });
+    SLUICE_RETURN_IF_ERROR(error.Get());
+    uint64_t done = 0;
+    for (int panel = first; panel < first + count; ++panel) {
+      done += within(panel);
+    }
+    SLUICE_RETURN_IF_ERROR(Report(done));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WindowPacker::PackTable(const TensorRef& ref, int64_t rows,
+                                     size_t offset) {
+  const int64_t cols = ref.shape[1];
+  const DType dtype = packer_->rules().table_dtype;
+  const size_t row_bytes = ElementBytes(dtype) * cols;
+  const size_t table_bytes = row_bytes * rows;
+  if (!to_.Touches(offset, table_bytes)) return absl::OkStatus();
+  // The rows that the window has some of.
+  const auto first_row =
+      static_cast<int64_t>((std::max(to_.begin, offset) - offset) / row_bytes);
+  const auto end_row = static_cast<int64_t>(
+      (std::min(to_.end, offset + table_bytes) - offset + row_bytes - 1) /
+      row_bytes);
+  const int threads = pool_->num_threads();
+  const bool direct = dtype == DType::kFloat32;
+  const size_t floats = kTableChunkRows * cols;
+  const size_t chunk_bytes = kTableChunkRows * row_bytes;
+  SLUICE_ASSIGN_OR_RETURN(
+      HostBuffer staging,
+      HostBuffer::Create("load staging",
+                         TableStagingBytes(cols, dtype, threads), budget_));
+  std::byte* const cut_chunks =
+      staging.as<std::byte>() + threads * floats * sizeof(float);
+  const int64_t chunks =
+      (end_row - first_row + kTableChunkRows - 1) / kTableChunkRows;
+  const int64_t group = 16 * threads;
+  FirstError error;
+  for (int64_t first = 0; first < chunks; first += group) {
+    const int64_t count = std::min(group, chunks - first);
+    const auto row_of = [&](int64_t chunk) {
+      return std::min(first_row + chunk * kTableChunkRows, end_row);
+    };
+    pool_->ParallelFor(static_cast<int>(count), [&](int task, int thread) {
+      const int64_t begin = row_of(first + task);
+      const int64_t end = row_of(first + task + 1);
+      const size_t at = offset + begin * row_bytes;
+      const size_t bytes = (end - begin) * row_bytes;
+      const bool whole = to_.Holds(at, bytes);
+      std::byte* const out =
+          whole ? to_.At(at) : cut_chunks + thread * chunk_bytes;
+      float* const values = direct ? reinterpret_cast<float*>(out)
+                                   : staging.as<float>() + thread * floats;
+      absl::Status status = source_.ReadRows(ref, begin, end, values);
+      if (!status.ok()) return error.Set(std::move(status));
+      if (!direct) ConvertFloats(values, (end - begin) * cols, dtype, out);
+      if (!whole) CopyWithin(to_, at, std::span<const std::byte>(out, bytes));
+    });
+    SLUICE_RETURN_IF_ERROR(error.Get());
+    const size_t at = offset + row_of(first) * row_bytes;
+    SLUICE_RETURN_IF_ERROR(Report(
+        BytesWithin(to_, at, offset + row_of(first + count) * row_bytes - at)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WindowPacker::PackVectors(const VectorLayout& layout,
+                                       const std::vector<TensorRole>& roles) {
+  if (layout.length == 0) return absl::OkStatus();
+  std::vector<float> values(layout.length);
+  float* next = values.data();
+  for (const TensorRole role : roles) {
+    const TensorRef* ref = Find(role);
+    SLUICE_RETURN_IF_ERROR(source_.ReadRows(*ref, 0, 1, next));
+    next += Length(*ref);
+  }
+  if (layout.dtype == DType::kFloat32) {
+    CopyWithin(to_, layout.offset, std::span<const float>(values));
+  } else {
+    std::vector<std::byte> typed(layout.bytes());
+    ConvertFloats(values.data(), layout.length, layout.dtype, typed.data());
+    CopyWithin(to_, layout.offset, std::span<const std::byte>(typed));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WindowPacker::PackMixedBias(const VectorLayout& layout,
+                                         const std::vector<PanelRows>& panels) {
+  const int64_t inner = layout.length / 2;
+  std::vector<float> plain(2 * inner);
+  SLUICE_RETURN_IF_ERROR(
+      source_.ReadRows(*Find(Role::kGateBias), 0, 1, plain.data()));
+  SLUICE_RETURN_IF_ERROR(
+      source_.ReadRows(*Find(Role::kUpBias), 0, 1, plain.data() + inner));
+  const TensorRef* const gate = Find(Role::kGateWeight);
+  std::vector<float> mixed(plain.size());
+  float* next = mixed.data();
+  for (const PanelRows& panel : panels) {
+    for (const RowRun& run : panel) {
+      const float* from = plain.data() + (run.ref == gate ? 0 : inner);
+      next = std::copy(from + run.begin, from + run.end, next);
+    }
+  }
+  CopyWithin(to_, layout.offset, std::span<const float>(mixed));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status PackedWeights::PackLayer(int layer, const TensorSource& source,
+                                      LoadProgress progress,
+                                      const ImageWindow& to) {
+  const LayerLayout& layout = images_.layer;
+  WindowPacker pack(LayerTensors(spec_, layer), source, progress, to,
+                    matrices_.get(), pool_, budget_);
+  const std::pair<const VectorLayout&, std::vector<Role>> vectors[] = {
+      {layout.norm1.weight, {Role::kNorm1Weight}},
+      {layout.norm1.bias, {Role::kNorm1Bias}},
+      {layout.norm2.weight, {Role::kNorm2Weight}},
+      {layout.norm2.bias, {Role::kNorm2Bias}},
+      {layout.qkv_bias, {Role::kQBias, Role::kKBias, Role::kVBias}},
+      {layout.out_bias, {Role::kOutBias}},
+      {layout.down_bias, {Role::kDownBias}}};
+  for (const auto& [vector, roles] : vectors) {
+    SLUICE_RETURN_IF_ERROR(pack.PackVectors(vector, roles));
+  }
+  const TensorRef* up = pack.Find(Role::kUpWeight);
+  const TensorRef* gate = pack.Find(Role::kGateWeight);
+  const bool interleave =
+      spec_.gated_mlp && matrices_->rules().interleaves_gate();
+  std::vector<PanelRows> up_panels;
+  if (interleave) {
+    up_panels = Interleave(gate, up);
+  } else if (spec_.gated_mlp) {
+    up_panels = Concatenate({gate, up});
+  } else {
+    up_panels = Concatenate({up});
+  }
+  if (layout.up_bias.length > 0 && interleave) {
+    SLUICE_RETURN_IF_ERROR(pack.PackMixedBias(layout.up_bias, up_panels));
+  } else if (spec_.gated_mlp) {
+    SLUICE_RETURN_IF_ERROR(
+        pack.PackVectors(layout.up_bias, {Role::kGateBias, Role::kUpBias}));
+  } else {
+    SLUICE_RETURN_IF_ERROR(pack.PackVectors(layout.up_bias, {Role::kUpBias}));
+    SLUICE_RETURN_IF_ERROR(
+        pack.PackVectors(layout.up_bias_typed, {Role::kUpBias}));
+  }
+  SLUICE_RETURN_IF_ERROR(pack.PackMatrix(
+      layout.qkv,
+      Concatenate({pack.Find(Role::kQWeight), pack.Find(Role::kKWeight),
+                   pack.Find(Role::kVWeight)})));
+  SLUICE_RETURN_IF_ERROR(
+      pack.PackMatrix(layout.out, Concatenate({pack.Find(Role::kOutWeight)})));
+  SLUICE_RETURN_IF_ERROR(pack.PackMatrix(layout.up, up_panels));
+  SLUICE_RETURN_IF_ERROR(pack.PackMatrix(
+      layout.down, Concatenate({pack.Find(Role::kDownWeight)})));
+  return pack.Finish();
+}
+
+absl::Status PackedWeights::PackEmbedding(const TensorSource& source,
+                                          LoadProgress progress,
+                                          const ImageWindow& to) {
+  const EmbeddingLayout& layout = embedding();
+  WindowPacker pack(EmbeddingTensors(spec_), source, progress, to,
+                    matrices_.get(), pool_, budget_);
+  SLUICE_RETURN_IF_ERROR(pack.PackTable(*pack.Find(Role::kEmbedding),
+                                        spec_.vocab_size, layout.table));
+  if (const TensorRef* p = pack.Find(Role::kPositionEmbedding)) {
+    SLUICE_RETURN_IF_ERROR(
+        pack.PackTable(*p, layout.position_rows, layout.positions));
+  }
+  if (const TensorRef* p = pack.Find(Role::kProjectIn)) {
+    SLUICE_RETURN_IF_ERROR(
+        pack.PackMatrix(layout.project_in, Concatenate({p})));
+  }
+  return pack.Finish();
+}
+
+absl::Status PackedWeights::PackHead(int section, const TensorSource& source,
+                                     LoadProgress progress,
+                                     const ImageWindow& to) {
+  const HeadSectionLayout& layout = head()[section];
+  WindowPacker pack(HeadTensors(spec_), source, progress, to, matrices_.get(),
+                    pool_, budget_);
+  SLUICE_RETURN_IF_ERROR(
+      pack.PackVectors(layout.norm.weight, {Role::kFinalNormWeight}));
+  SLUICE_RETURN_IF_ERROR(
+      pack.PackVectors(layout.norm.bias, {Role::kFinalNormBias}));
+  const TensorRef* p = pack.Find(Role::kProjectOut);
+  if (p != nullptr && layout.project_out.n > 0) {
+    SLUICE_RETURN_IF_ERROR(
+        pack.PackMatrix(layout.project_out, Concatenate({p})));
+  }
+  SLUICE_RETURN_IF_ERROR(pack.PackMatrix(
+      layout.head, IntoPanels({{pack.Find(Role::kHead), layout.first_column,
+                                layout.first_column + layout.head.n}})));
+  return pack.Finish();
+}
+
+}  // namespace sluice
