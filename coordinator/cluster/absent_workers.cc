@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kMostEntries = 32;
+constexpr size_t kMaxEntries = 32;
 constexpr absl::Duration kKept = absl::Hours(1);
 
 }  // namespace
@@ -21,7 +21,7 @@ bool AbsentWorkers::Put(const std::string& name, v1::AbsentWorker::Kind kind,
       });
   Present(name);
   entries_.push_front({name, kind, reason, now});
-  if (entries_.size() > kMostEntries) entries_.pop_back();
+  if (entries_.size() > kMaxEntries) entries_.pop_back();
   return news;
 }
 

@@ -8,11 +8,11 @@
 
 namespace sluice {
 
-// Workers that were refused or lost, as far as that is news: bounded, and
-// forgotten after a while. Times are a clock's. Thread-compatible.
+// The workers that were refused or lost lately: a bounded list, whose entries
+// expire. Times are of a monotonic clock. Thread-compatible.
 class AbsentWorkers {
  public:
-  // False if the same is known already.
+  // Records a refusal. Returns false if the same is recorded already.
   bool Refused(const std::string& name, const std::string& reason,
                absl::Duration now) {
     return Put(name, v1::AbsentWorker::KIND_REFUSED, reason, now);
@@ -21,11 +21,11 @@ class AbsentWorkers {
             absl::Duration now) {
     Put(name, v1::AbsentWorker::KIND_LOST, reason, now);
   }
-  // It is registered.
+  // Called when the worker is registered.
   void Present(const std::string& name);
 
-  // What happened last, for people: "worker 'b' was lost: no heartbeat"; "" if
-  // nothing did.
+  // The last event, for people: "worker 'b' was lost: no heartbeat"; "" if
+  // there was none.
   std::string newest() const;
   // Appends them to `state`, newest first.
   void Describe(absl::Duration now, v1::ClusterState* state);

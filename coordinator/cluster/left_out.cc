@@ -5,27 +5,27 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kMostEntries = 1024;
-constexpr int kMostDoublings = 30;
+constexpr size_t kMaxEntries = 1024;
+constexpr int kMaxDoublings = 30;
 
 }  // namespace
 
 void LeftOut::Add(const std::string& name, const std::string& why,
                   absl::Duration now) {
-  if (entries_.size() >= kMostEntries && !entries_.contains(name)) {
+  if (entries_.size() >= kMaxEntries && !entries_.contains(name)) {
     entries_.erase(std::min_element(entries_.begin(), entries_.end(),
                                     [](const auto& a, const auto& b) {
                                       return a.second.until < b.second.until;
                                     }));
   }
   Entry& entry = entries_[name];
-  // So long ago that it says nothing about now.
-  if (entry.times > 0 && now - entry.until > most_) entry.times = 0;
-  entry.times = std::min(entry.times + 1, kMostDoublings);
+  // Failures so long ago say nothing about now.
+  if (entry.times > 0 && now - entry.until > max_) entry.times = 0;
+  entry.times = std::min(entry.times + 1, kMaxDoublings);
   entry.why = why;
   entry.since = now;
   entry.until =
-      now + std::min(most_, first_ * (int64_t{1} << (entry.times - 1)));
+      now + std::min(max_, first_ * (int64_t{1} << (entry.times - 1)));
 }
 
 const LeftOut::Entry* LeftOut::Find(const std::string& name,

@@ -9,16 +9,15 @@
 
 namespace sluice {
 
-// Which stage a step waits for when nothing in the plan moves, by elimination:
-// the first one that has not handed it on, and is not kept from that by the
-// next one. `stages` is what each says that it is at, in order; one that says
-// nothing of `epoch` has done nothing for it. The last stage, if all the others
-// have done their part: what it has done has not come back. Pure.
-// REQUIRES: !stages.empty().
+// Returns the stage that a step waits for when a plan is stalled, by
+// elimination: the first one that has not handed it on, and is not blocked by
+// the next one. `stages` has their activities in order; one of another epoch
+// has done nothing for `epoch`. The last stage if all others have done their
+// part: its result has not come back. Pure. REQUIRES: !stages.empty().
 size_t StageHeldAt(const std::vector<v1::Activity>& stages, PlanEpoch epoch,
                    int64_t step);
 
-// "computing", "loading": what an activity is called in messages.
+// The name of an activity in messages: "computing", "loading".
 const char* ActivityName(v1::Activity::Kind kind);
 
 }  // namespace sluice

@@ -6,10 +6,10 @@
 
 namespace sluice {
 
-// "in_progress" and the like.
+// The name of a state, such as "in_progress".
 std::string JobStateName(v1::JobState state);
 
-// Ended: completed, failed or cancelled.
+// Whether a job has ended: completed, failed or cancelled.
 bool IsTerminal(v1::JobState state);
 
 }  // namespace sluice

@@ -7,27 +7,27 @@
 
 namespace sluice {
 
-// Whose fault it is that links between workers can't be opened. Workers go by
-// name. Thread-compatible.
+// Finds the worker to blame when links between workers can't be opened. Workers
+// are known by name. Thread-compatible.
 //
-// One failure does not tell the two ends apart, and it is mostly the far one
-// that can't be reached: a wrong address, a firewall. But one that reaches
-// nobody, of those whom nobody else has failed to reach, is itself cut off.
+// One failure does not tell which end is to blame; mostly it is the far one,
+// which can't be reached: a wrong address, a firewall. But a worker that fails
+// to reach two others, which all others reach, is itself cut off.
 class LinkBlame {
  public:
   struct Verdict {
     std::string culprit;
-    // Blamed before, for what now is the culprit's fault.
+    // Workers blamed before for failures that now are the culprit's.
     std::vector<std::string> innocent;
   };
   // `from` could not open its link to `to`.
   Verdict OnUnreached(const std::string& from, const std::string& to);
   void OnReached(const std::string& from, const std::string& to);
-  // What was found of this worker does not hold any more.
+  // Forgets all findings about this worker.
   void Forget(const std::string& name);
 
  private:
-  // Whom each could not reach since it last could.
+  // The workers that each failed to reach since it last reached them.
   std::map<std::string, std::set<std::string>> unreached_;
 };
 
