@@ -6,12 +6,12 @@
 namespace sluice {
 
 bool FailureWatch::Update(const v1::Job& job, const v1::ClusterState& cluster) {
-  constexpr int64_t kMostFailures = 3;
+  constexpr int64_t kMaxFailures = 3;
   int64_t failures = 0;
   for (const v1::PlanFailures& reason : cluster.plan_failures()) {
     failures += reason.count();
   }
-  // Not generated_so_far: each plan that fails may have made a token more.
+  // generated_so_far does not count: each failed plan may have added a token.
   const int64_t done = job.generation_tokens() + job.counts().completed() +
                        job.counts().failed();
   if (done != done_) {
@@ -21,9 +21,9 @@ bool FailureWatch::Update(const v1::Job& job, const v1::ClusterState& cluster) {
   if (absl::StrContains(job.detail(), " failed in stage ")) {
     detail_ = job.detail();
   }
-  if (failures - failures_ < kMostFailures) return true;
+  if (failures - failures_ < kMaxFailures) return true;
   status_ = absl::FailedPreconditionError(absl::StrCat(
-      "given up after ", kMostFailures,
+      "given up after ", kMaxFailures,
       " failures in a row: ", detail_.empty() ? job.detail() : detail_));
   return false;
 }
