@@ -57,19 +57,19 @@ WorkerMetrics::WorkerMetrics(MetricsRegistry* metrics, const std::string& name)
                              {{"activity", activity}})});
   }
   const std::tuple<const char*, double SweepStats::*, uint64_t SweepStats::*>
-      wires[] = {{"disk_read", &SweepStats::disk_read_seconds,
-                  &SweepStats::disk_read_bytes},
-                 {"disk_write", &SweepStats::disk_write_seconds,
-                  &SweepStats::disk_write_bytes},
-                 {"h2d", &SweepStats::h2d_seconds, &SweepStats::h2d_bytes},
-                 {"d2h", &SweepStats::d2h_seconds, &SweepStats::d2h_bytes}};
-  for (const auto& [wire, seconds, bytes] : wires) {
+      transfers[] = {{"disk_read", &SweepStats::disk_read_seconds,
+                      &SweepStats::disk_read_bytes},
+                     {"disk_write", &SweepStats::disk_write_seconds,
+                      &SweepStats::disk_write_bytes},
+                     {"h2d", &SweepStats::h2d_seconds, &SweepStats::h2d_bytes},
+                     {"d2h", &SweepStats::d2h_seconds, &SweepStats::d2h_bytes}};
+  for (const auto& [name, seconds, bytes] : transfers) {
     sweep.push_back({seconds, nullptr,
                      counter("sluice_tier_busy_seconds_total",
-                             "Seconds in which data moved", {{"wire", wire}})});
+                             "Seconds in which data moved", {{"wire", name}})});
     sweep.push_back({nullptr, bytes,
                      counter("sluice_tier_bytes_total",
-                             "Bytes moved between tiers", {{"wire", wire}})});
+                             "Bytes moved between tiers", {{"wire", name}})});
   }
   const std::tuple<const char*, const char*, uint64_t SweepStats::*> kinds[] = {
       {"weights", "read", &SweepStats::weight_read_bytes},
