@@ -55,7 +55,7 @@ absl::StatusOr<Value> FromJson(const ordered_json& json, int depth) {
   }
 }
 
-// transformers' _alias_reasoning_fields, for one message.
+// Does transformers' _alias_reasoning_fields for one message.
 Value AliasReasoning(const Value& message) {
   const Dict* dict = message.AsDict();
   if (dict == nullptr) return message;
