@@ -24,10 +24,10 @@
 namespace sluice {
 namespace {
 
-// Goes up when the same machine would be measured otherwise.
+// The version of the measurements; a change makes machines be measured again.
 constexpr int kMeasuring = 2;
 
-// Budgets from here on allow all that the probes want.
+// Budgets from this size on allow all that the probes want.
 constexpr uint64_t kAmple = uint64_t{1} << 30;
 
 std::string Allows(uint64_t bytes) {
@@ -105,15 +105,15 @@ std::string MachineId() {
 }
 
 double CpuQuota(absl::string_view groups, const std::string& root) {
-  double least = 0;
+  double min = 0;
   const auto limit = [&](double quota, double period) {
     if (!(quota > 0) || !(period > 0)) return;
     const double cores = quota / period;
-    if (least == 0 || cores < least) least = cores;
+    if (min == 0 || cores < min) min = cores;
   };
   for (const absl::string_view line :
        absl::StrSplit(groups, '\n', absl::SkipEmpty())) {
-    // id:controllers:path
+    // A line is id:controllers:path.
     const std::vector<absl::string_view> fields =
         absl::StrSplit(line, absl::MaxSplits(':', 2));
     if (fields.size() != 3) continue;
@@ -123,7 +123,7 @@ double CpuQuota(absl::string_view groups, const std::string& root) {
                                          "cpu") != controllers.end();
     if (!first_version && !fields[1].empty()) continue;
     std::filesystem::path dir = std::string(fields[2]);
-    // Groups above limit it, too.
+    // Parent groups limit the process, too.
     for (;; dir = dir.parent_path()) {
       double quota = 0;
       double period = 0;
@@ -133,13 +133,13 @@ double CpuQuota(absl::string_view groups, const std::string& root) {
         std::ifstream(at + "cpu.cfs_period_us") >> period;
       } else {
         std::ifstream(absl::StrCat(root, dir.string(), "/cpu.max")) >> quota >>
-            period;  // "max" is no number
+            period;  // "max" is no number: no limit
       }
       limit(quota, period);
       if (!dir.has_relative_path()) break;
     }
   }
-  return least;
+  return min;
 }
 
 MachineFacts ReadMachineFacts() {
