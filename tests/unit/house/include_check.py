@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 
-# What a room may include of the others. Generated headers (sluice/v1/...) belong to proto.
+# The other rooms that a room may include. Generated headers (sluice/v1/...) belong to proto.
 MAY_INCLUDE = {
     "common": ["common/"],
     "proto": ["proto/", "common/"],
@@ -32,7 +32,7 @@ BASE = ["runtime/trace/", "runtime/memory/", "runtime/model/", "runtime/quant/",
         "runtime/placement/", "runtime/weights/"]
 KERNELS = [*BASE, "runtime/kernels/*"]
 CUDA_FACE = "runtime/kernels/cuda/cuda_access.h"  # for those who know nothing of CUDA
-# What the drawers of exec have in common.
+# The folders that all drawers of exec may include.
 STAGE = [*KERNELS, *(f"runtime/exec/{name}.h" for name in
                      ("device_compute", "stage_work", "sweep_stats", "timed", "weight_placement"))]
 RUNTIME_MAY_INCLUDE = {
@@ -62,7 +62,7 @@ RUNTIME_MAY_INCLUDE = {
     "runtime/exec": [*KERNELS, "runtime/exec/"],
     "runtime/profile": [*KERNELS, "runtime/kernels/cpu/", "runtime/exec/*"],
 }
-# (file, what it includes): why it may all the same.
+# (file, include): the reason why it is allowed.
 RUNTIME_EXCEPTIONS = {
     ("runtime/kernels/backend_factory.cc", "runtime/kernels/cpu/cpu_backend.h"): "makes the backend that is asked for",
     ("runtime/kernels/backend_factory.cc", "runtime/kernels/cpu/discrete_backend.h"): "likewise",
@@ -92,7 +92,7 @@ GRPC_ONLY_IN = ["*_service.h", "*_service.cc", "*_client.h", "*_client.cc", "wor
 CUDA = ["cuda.h", "cuda_*", "cuda/*", "cublas*", "cub/*", "thrust/*", "nccl*"]
 CUDA_ONLY_IN = ["runtime/kernels/cuda/*", "worker/link/nccl*", "tests/*"]
 
-# What a file may include besides what its room may.
+# Includes that a file may have besides its room's.
 MAY_ALSO_INCLUDE = {
     "server/local_profile.cc": ["worker/", "runtime/"],
     "worker/main.cc": ["server/flags/"],
