@@ -48,7 +48,7 @@ class RateCurve {
   std::vector<Point> points_;
 };
 
-// Matrix products x W of one number format.
+// The rate of GEMMs x W with one format of weights.
 struct ProductRate {
   DType dtype = DType::kBFloat16;
   WeightFormat weights = WeightFormat::kFull;

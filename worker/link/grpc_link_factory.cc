@@ -256,7 +256,7 @@ class Stream
     status_ = std::move(why);
     done_ = true;
     if (channel_ != nullptr) channel_->Stop();
-    // Declared before `lock`, so that this object outlives it.
+    // `last` is destroyed after `lock`, so that this object outlives it.
     last = std::move(self_);
     // The owner holds a reference until it has seen done_.
     changed_.NotifyAll();
