@@ -119,7 +119,7 @@ absl::StatusOr<StepPlan> FromProto(const v1::StepPlan& in) {
                                " has a segment with start ", s.start(),
                                " and num_tokens ", s.num_tokens());
       }
-      // None, or positions that the segment's rows predict.
+      // Scored positions, if any, are ones that the segment's rows predict.
       if (s.score_begin() != s.score_end() &&
           (s.score_begin() <= s.start() || s.score_end() <= s.score_begin() ||
            int64_t{s.score_end()} - s.start() > int64_t{s.num_tokens()} + 1)) {
@@ -153,7 +153,7 @@ void SetHead(const StepResult& result, v1::StepResult* out) {
   out->set_step(result.step);
 }
 
-// The tokens [begin, end) of `scores`.
+// Adds the tokens [begin, end) of `scores`.
 void AddScores(const TokenScores& scores, int64_t begin, int64_t end,
                v1::StepResult* out) {
   v1::TokenScores* s = out->add_scores();
@@ -195,12 +195,12 @@ void ToProto(const StepResult& result, v1::StepResult* out) {
 
 std::vector<v1::StepResult> ToProtoParts(const StepResult& result,
                                          int64_t max_values) {
-  // A sequence, a position or token, and what holds them.
+  // A sequence, a position or token, and the lengths of their fields.
   constexpr int64_t kHeadValues = 4;
   std::vector<v1::StepResult> parts(1);
   SetHead(result, &parts.back());
   int64_t room = max_values;
-  // A new part if this one has no room for so many numbers.
+  // Begins a new part if this one has no room for `values` more numbers.
   const auto make_room = [&](int64_t values) {
     if (room >= values || room == max_values) return;
     parts.back().set_more(true);
@@ -208,7 +208,7 @@ std::vector<v1::StepResult> ToProtoParts(const StepResult& result,
     room = max_values;
   };
   for (const TokenScores& scores : result.scores) {
-    const int64_t values = 1 + 2 * int64_t{scores.num_top};  // of a token
+    const int64_t values = 1 + 2 * int64_t{scores.num_top};  // of one token
     const auto size = static_cast<int64_t>(scores.logprobs.size());
     for (int64_t begin = 0; begin < size;) {
       make_room(kHeadValues + values);

@@ -27,8 +27,8 @@ constexpr EndpointLimits kCoordinatorServer = {
     .max_metadata_bytes = kMaxMetadataBytes,
     .keepalive_ms = kKeepaliveMs,
     .keepalive_timeout_ms = kKeepaliveMs,
-    .least_ping_interval_ms = kKeepaliveMs / 2,
-    // For gRPC's own services, which take one for each of their streams.
+    .min_ping_interval_ms = kKeepaliveMs / 2,
+    // gRPC's own services need these: one for each of their streams.
     .max_threads = 32,
 };
 
@@ -38,15 +38,15 @@ constexpr EndpointLimits kWorkerServer = {
     .max_metadata_bytes = kMaxMetadataBytes,
     .keepalive_ms = kKeepaliveMs,
     .keepalive_timeout_ms = kKeepaliveMs,
-    .least_ping_interval_ms = kKeepaliveMs / 2,
+    .min_ping_interval_ms = kKeepaliveMs / 2,
 };
 
 constexpr EndpointLimits kClientChannel = {
     .max_receive_bytes = kMaxAnswerBytes,
     .max_send_bytes = kMaxRequestBytes,
     .max_metadata_bytes = kMaxMetadataBytes,
-    // Who follows a job for days notices that the coordinator's machine is
-    // gone, and finds it again soon after it is back.
+    // A client that follows a job for days notices that the coordinator's
+    // machine is gone, and reconnects soon after it is back.
     .keepalive_ms = kKeepaliveMs,
     .keepalive_timeout_ms = kKeepaliveMs,
     .first_reconnect_ms = 100,
@@ -61,11 +61,11 @@ constexpr EndpointLimits kWorkerChannel = {
     .keepalive_timeout_ms = kKeepaliveMs,
     .first_reconnect_ms = 200,
     .max_reconnect_ms = 2'000,
-    // A link would wait behind what another epoch still has in its socket.
+    // On a shared connection, a link would wait for another epoch's data.
     .share_connections = false,
 };
 
-// `set(name, value)` for the arguments that servers and channels share.
+// Calls `set(name, value)` for each argument that servers and channels share.
 template <typename Set>
 void ForEachArgument(const EndpointLimits& limits, const Set& set) {
   const auto maybe = [&set](const char* name, int64_t value) {
@@ -126,11 +126,11 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> StartServer(
   ForEachArgument(limits, [&](const char* name, int value) {
     builder.AddChannelArgument(name, value);
   });
-  if (limits.least_ping_interval_ms > 0) {
+  if (limits.min_ping_interval_ms > 0) {
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
     builder.AddChannelArgument(
         GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
-        limits.least_ping_interval_ms);
+        limits.min_ping_interval_ms);
   }
   if (limits.max_threads > 0) {
     grpc::ResourceQuota quota;

@@ -23,9 +23,9 @@
 namespace sluice {
 namespace {
 
-// How often /readyz learns whether jobs can run.
+// The interval at which /readyz learns whether jobs can run.
 constexpr timespec kTick = {0, 200'000'000};
-// What runs on a machine of few cores.
+// The threads at start on a machine of few cores.
 constexpr int kThreads = 34;
 constexpr size_t kAddressBytes = size_t{256} << 20;
 

@@ -12,7 +12,7 @@
 namespace sluice {
 namespace {
 
-// Errno, or 0.
+// Returns an errno, or 0.
 int TryListen(const addrinfo& info) {
   const int fd =
       socket(info.ai_family, info.ai_socktype | SOCK_CLOEXEC, info.ai_protocol);

@@ -6,9 +6,9 @@
 
 namespace sluice {
 
-// Whether a server could listen on "host:port" or "[host]:port" right now:
-// kUnavailable says why not. Ask before a gRPC server is built: one that can't
-// have its port frees a completion queue twice (1.51).
+// Checks whether a server could listen on "host:port" or "[host]:port" now;
+// kUnavailable says why not. Call it before building a gRPC server: gRPC 1.51
+// frees a completion queue twice if the port is taken.
 absl::Status CheckCanListen(const std::string& address);
 
 }  // namespace sluice

@@ -6,15 +6,15 @@ namespace sluice {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
-// Sets the process's least level shown, from "debug", "info", "warning" or
-// "error". False if `level` is none of these.
+// Sets the lowest level that this process logs: "debug", "info", "warning" or
+// "error". Returns false if `level` is none of these.
 bool SetLogLevel(absl::string_view level);
 
-// Writes one line to stderr: time, level, thread, message. Thread-safe. What a
-// message quotes from outside can neither steer a terminal nor pass for another
-// line: it is escaped, and further lines are indented.
-// Messages carry their context as key=value
-// ("stage=1 job=job_17"); never put secrets or prompt text in one.
+// Writes one line to stderr: time, level, thread, message. Thread-safe. Control
+// characters are escaped and further lines indented, so that quoted text can
+// neither steer a terminal nor pass for another message. Messages carry their
+// context as key=value ("stage=1 job=job_17"); never put secrets or prompt text
+// in one.
 void Log(LogLevel level, absl::string_view message);
 
 inline void LogDebug(absl::string_view message) {

@@ -13,7 +13,7 @@ std::string Environment(const char* name) {
 }  // namespace
 
 std::string UserCacheDir() {
-  // The specification wants paths that are not absolute to be ignored.
+  // The XDG specification wants relative paths to be ignored.
   const std::string cache = Environment("XDG_CACHE_HOME");
   if (!cache.empty() && cache[0] == '/') return cache + "/sluice";
   const std::string home = Environment("HOME");

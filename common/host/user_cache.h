@@ -4,9 +4,8 @@
 
 namespace sluice {
 
-// Where this user's programs keep what they can find out again:
-// $XDG_CACHE_HOME/sluice or ~/.cache/sluice; "" if neither is known. Need not
-// be there.
+// The user's cache directory, which may not exist yet: $XDG_CACHE_HOME/sluice
+// or ~/.cache/sluice; "" if neither is known.
 std::string UserCacheDir();
 
 }  // namespace sluice

@@ -24,8 +24,8 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kMostRequestBytes = 16 << 10;
-// After the system has refused a connection (too many files are open).
+constexpr size_t kMaxHttpRequestBytes = 16 << 10;
+// The pause after the system refused a connection (too many open files).
 constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
 
 const char* Reason(int code) {
@@ -64,12 +64,12 @@ struct Connection {
   int fd = -1;
   absl::Duration deadline;
   std::string in;
-  std::string out;  // not empty: the answer, of which `sent` went
+  std::string out;  // the answer, of which `sent` bytes were sent; "": none yet
   size_t sent = 0;
   bool done = false;
 };
 
-// A listening socket, or -1 with errno.
+// Returns a listening socket, or -1 with errno.
 int Listen(const addrinfo& info) {
   const int fd =
       socket(info.ai_family, info.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK,
@@ -184,7 +184,7 @@ class HttpServer::Loop {
     }
   }
 
-  // Closes what is done or has had its time.
+  // Closes connections that are done or timed out.
   void Sweep() {
     const absl::Duration now = Clock::Real()->Monotonic();
     for (auto it = connections_.begin(); it != connections_.end();) {
@@ -197,7 +197,7 @@ class HttpServer::Loop {
     }
   }
 
-  // False if the system has no more to give.
+  // Returns false if no further connection can be accepted now.
   bool Accept() {
     while (true) {
       const int fd =
@@ -231,7 +231,7 @@ class HttpServer::Loop {
           c.out = AnswerTo(c.in);
           return;
         }
-        if (c.in.size() > kMostRequestBytes) {
+        if (c.in.size() > kMaxHttpRequestBytes) {
           c.out = Render(Refusal(431, "the request is too long"), true);
           return;
         }
@@ -253,7 +253,7 @@ class HttpServer::Loop {
       if (n <= 0) break;
       c.sent += static_cast<size_t>(n);
     }
-    // What it may still send must not reset the answer on its way.
+    // Closing at once could reset the answer if the peer still sends.
     shutdown(c.fd, SHUT_WR);
     char rest[4096];
     for (int i = 0; i < 16 && recv(c.fd, rest, sizeof(rest), 0) > 0; ++i) {
@@ -280,7 +280,7 @@ class HttpServer::Loop {
   const int listener_;
   const int stop_;
   const int port_;
-  std::list<Connection> connections_;  // the thread's; the oldest first
+  std::list<Connection> connections_;  // used by the thread only; oldest first
   Thread thread_;
 };
 

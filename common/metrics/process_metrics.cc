@@ -14,11 +14,11 @@
 namespace sluice {
 namespace {
 
-// Of /proc/self/stat; see proc(5).
+// Fields of /proc/self/stat; see proc(5).
 struct Stat {
   double cpu_ticks = 0;
   double threads = 0;
-  double start_ticks = 0;  // since the system's start
+  double start_ticks = 0;  // since boot
   double virtual_bytes = 0;
   double resident_pages = 0;
 };
@@ -27,8 +27,7 @@ std::optional<Stat> ReadStat() {
   std::ifstream file("/proc/self/stat");
   std::string line;
   if (!std::getline(file, line)) return std::nullopt;
-  // The name, field 2, may hold anything: what follows its last bracket is
-  // field 3.
+  // The name, field 2, may hold anything: field 3 follows its last bracket.
   const size_t end = line.rfind(')');
   if (end == std::string::npos) return std::nullopt;
   std::istringstream rest(line.substr(end + 1));
@@ -63,7 +62,7 @@ std::optional<Stat> ReadStat() {
   return stat;
 }
 
-// Unix seconds of the system's start.
+// The boot time in Unix seconds.
 std::optional<double> BootTime() {
   std::ifstream file("/proc/stat");
   std::string key;
@@ -83,7 +82,8 @@ std::optional<double> OpenFiles() {
     ++count;
   }
   if (error) return std::nullopt;
-  return static_cast<double>(count - 1);  // without the one that reads this
+  return static_cast<double>(count -
+                             1);  // without the descriptor of this directory
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ std::optional<MachineProfile> ProfileOf(const v1::Register& info) {
     return std::nullopt;
   }
   profile->name = info.name();
-  // The budget it has now counts.
+  // The worker's present budget replaces the profile's.
   profile->host_memory_bytes = info.host_memory_bytes();
   return *std::move(profile);
 }
@@ -31,8 +31,8 @@ bool IsTransient(absl::StatusCode code) {
          code == absl::StatusCode::kDeadlineExceeded;
 }
 
-std::string ClipText(const std::string& text, size_t most) {
-  return EscapeInvalidUtf8(ClipUtf8(text, most));
+std::string ClipText(const std::string& text, size_t max_bytes) {
+  return EscapeInvalidUtf8(ClipUtf8(text, max_bytes));
 }
 
 ResourceTotals TotalsOf(const v1::RuntimeTotals& runtime) {

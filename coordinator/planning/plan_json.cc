@@ -15,14 +15,14 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kVersion = 1;
-constexpr size_t kMostStages = 4096;
+constexpr size_t kMaxStages = 4096;
 
 std::string Name(int resource) {
   const absl::string_view name = ResourceName(static_cast<Resource>(resource));
   return std::string(name.data(), name.size());
 }
 
-// Of resources that have any.
+// Writes the values of resources that are not 0.
 template <typename Array>
 void AddByResource(const Array& values, Json* out) {
   for (int r = 0; r < kNumResources; ++r) {
@@ -34,7 +34,7 @@ absl::Status Bad(absl::string_view where, absl::string_view expected) {
   return InvalidArgument("plan: ", where, ": expected ", expected);
 }
 
-// Reads one object, key by key; what nobody asked for is unknown.
+// Reads one object key by key; keys that were not asked for are unknown.
 class Reader {
  public:
   Reader(const Json& json, std::string where)
@@ -66,13 +66,13 @@ class Reader {
     *out = value->get<std::string>();
     return absl::OkStatus();
   }
-  absl::Status Int(const char* key, int64_t least, int64_t most, int64_t* out) {
+  absl::Status Int(const char* key, int64_t min, int64_t max, int64_t* out) {
     const Json* value = Find(key);
     if (value == nullptr) return absl::OkStatus();
-    if (!value->is_number_integer() || value->get<int64_t>() < least ||
-        value->get<int64_t>() > most) {
+    if (!value->is_number_integer() || value->get<int64_t>() < min ||
+        value->get<int64_t>() > max) {
       return Bad(At(key),
-                 absl::StrCat("a whole number from ", least, " to ", most));
+                 absl::StrCat("a whole number from ", min, " to ", max));
     }
     *out = value->get<int64_t>();
     return absl::OkStatus();
@@ -96,7 +96,7 @@ class Reader {
   }
 
  private:
-  // A key that lives as long as the reader.
+  // Keeps a key as long as the reader lives.
   const char* Keep(std::string key) {
     kept_.push_back(std::make_unique<std::string>(std::move(key)));
     return kept_.back()->c_str();
@@ -242,7 +242,7 @@ absl::StatusOr<Plan> ParsePlan(absl::string_view text) {
   if (blocks == 0) return Bad("num_blocks", "a whole number from 1 to 1024");
   const Json* stages = in.Find("stages");
   if (stages == nullptr || !stages->is_array() || stages->empty() ||
-      stages->size() > kMostStages) {
+      stages->size() > kMaxStages) {
     return Bad("stages", "a list of at least one stage");
   }
   for (size_t s = 0; s < stages->size(); ++s) {

@@ -18,7 +18,7 @@
 namespace sluice {
 namespace {
 
-constexpr double kLeastWithoutUnit = 1 << 20;
+constexpr double kMinWithoutUnit = 1 << 20;
 
 // The first number of a one-line file; empty if there is none ("max").
 std::optional<uint64_t> ReadNumber(const std::string& path) {
@@ -28,7 +28,7 @@ std::optional<uint64_t> ReadNumber(const std::string& path) {
   return std::nullopt;
 }
 
-// Of a file of lines "Key:  <number> kB", and others.
+// Reads the number of a line "Key:  <number> kB" of a file.
 std::optional<uint64_t> ReadKib(const char* path, absl::string_view key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -95,7 +95,7 @@ absl::StatusOr<uint64_t> ParseByteSize(absl::string_view text) {
   }
   const double bytes = number * scale;
   if (!(bytes >= 1) || bytes >= 1e18) return error;
-  if (unit.empty() && bytes < kLeastWithoutUnit) {
+  if (unit.empty() && bytes < kMinWithoutUnit) {
     return InvalidArgument("size \"", text, "\" is ", text, " bytes; was ",
                            text, "GiB meant? Below 1 MiB a unit must be said (",
                            text, "B for bytes)");

@@ -58,8 +58,8 @@ absl::StatusOr<std::unique_ptr<ModelDir>> ModelDir::Open(
     dir->generation_.eos_token_ids = dir->spec_.eos_token_ids;
   }
 
-  // As transformers does: a checkpoint that has both of a tied pair, and they
-  // differ, means them both. Unreadable weights are OpenTensors' to report.
+  // As in transformers, a checkpoint with both tensors of a tied pair means
+  // both if they differ. OpenTensors reports unreadable weights.
   if (dir->spec_.tied_embeddings) {
     const absl::StatusOr<std::unique_ptr<SafetensorsSource>> tensors =
         SafetensorsSource::Open(path);

@@ -7,10 +7,10 @@
 
 namespace sluice {
 
-// How many positions a model has (spec.max_positions: max_position_embeddings,
-// or as many as linear or YaRN scaling stretches the original ones to) and what
-// keeps it from more, to follow "the model ". `config_json` is the text that
-// `spec` was read from.
+// Describes a model's positions (spec.max_positions: max_position_embeddings,
+// or the original ones stretched by linear or YaRN scaling) and the reason for
+// the limit, to follow "the model ". `config_json` is the text that `spec` was
+// read from.
 std::string DescribePositions(const DecoderSpec& spec,
                               absl::string_view config_json);
 

@@ -17,7 +17,7 @@ using nlohmann::json;
 constexpr double kMax = 1e30;
 constexpr double kTiny = 1e-30;
 constexpr double kDefaultTheta = 10000.0;
-constexpr double kMostStretched = 1 << 30;
+constexpr double kMaxStretched = 1 << 30;
 
 // The arguments that all types share.
 struct Base {
@@ -27,7 +27,7 @@ struct Base {
   double original_max_positions;
 };
 
-// theta ** (arange(0, dim, 2) / dim)
+// Returns theta ** (arange(0, dim, 2) / dim).
 std::vector<float> PositionFrequencies(double theta, int32_t dim) {
   std::vector<float> freqs(dim / 2);
   for (int32_t i = 0; i < dim / 2; ++i) {
@@ -80,10 +80,10 @@ RotarySpec Llama3(ConfigReader& reader, const Base& base) {
   return rotary;
 }
 
-// Rounded down, as far as positions are counted.
+// The stretched positions, rounded down and at most kMaxStretched.
 int32_t Stretched(const Base& base, double factor) {
   return static_cast<int32_t>(
-      std::min(base.original_max_positions * factor, kMostStretched));
+      std::min(base.original_max_positions * factor, kMaxStretched));
 }
 
 double YarnMscale(double scale, double mscale) {
@@ -297,7 +297,7 @@ absl::StatusOr<RotarySpec> ParseRotary(
   static const json kNone = json::object();
   if (parameters == nullptr) parameters = &kNone;
 
-  // Nested by layer type: {"full_attention": {...}, "sliding_attention": ...}.
+  // Settings nested by layer type: {"full_attention": {...}, ...}.
   const json* nested = nullptr;
   std::string nested_prefix;
   for (const std::string& layer_type : layer_types) {

@@ -9,11 +9,11 @@
 
 namespace sluice {
 
-// How far linear and YaRN scaling reach.
+// The positions that linear and YaRN scaling reach.
 struct PositionStretch {
   int32_t positions = 0;  // original ones times the factor; 0: other types
-  // Linear scaling that does not say what the original length is: some write
-  // that as max_position_embeddings, others the length after scaling.
+  // Whether linear scaling does not tell the original length: some write that
+  // as max_position_embeddings, others the length after scaling.
   bool uncertain = false;
 };
 

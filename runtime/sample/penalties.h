@@ -10,7 +10,7 @@
 
 namespace sluice {
 
-// How often a token stands in one sequence.
+// The number of a token's occurrences in one sequence.
 struct TokenCount {
   int32_t prompt = 0;
   int32_t generated = 0;

@@ -11,7 +11,7 @@ namespace sluice {
 std::array<uint32_t, 4> Philox4x32(std::array<uint32_t, 4> counter,
                                    std::array<uint32_t, 2> key);
 
-// A number in [0, 1) with 53 random bits: that of the stream `seed` at
+// Returns the number in [0, 1) with 53 random bits of the stream `seed` at
 // `position`.
 double UniformAt(uint64_t seed, int32_t position);
 

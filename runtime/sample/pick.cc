@@ -20,7 +20,7 @@ Pick PickToken(const PickRequest& request, std::span<const float> logits,
     params.top_k = request.top_k;
     params.top_p = request.top_p;
     params.min_p = request.min_p;
-    pick.token = Draw(params, logits, peak, request.uniform, scratch);
+    pick.token = SampleAt(params, logits, peak, request.uniform, scratch);
   }
   if (request.logprob != 0) {
     pick.logprob = static_cast<float>(logits[pick.token] -

@@ -15,7 +15,7 @@ namespace sluice {
 
 int RunDaemon(const Daemon& daemon, const std::string& log_level, CLI::App* app,
               int argc, char** argv) {
-  // Blocked before any thread starts, so that only sigtimedwait takes them.
+  // Blocked before any thread starts, signals reach only sigtimedwait.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);

@@ -17,7 +17,7 @@ absl::StatusOr<LinkChoice> ParseLinkChoice(absl::string_view name) {
 absl::StatusOr<std::unique_ptr<PayloadTransport>> OpenPayloads(
     const LinkSetup& setup, const DeviceChoice& device) {
   if (setup.choice == LinkChoice::kGrpc) return nullptr;
-  // Activations that a CPU has computed would only make a detour.
+  // NCCL would only be a detour for activations that a CPU has computed.
   if (setup.choice == LinkChoice::kAuto &&
       device.backend != BackendKind::kCuda) {
     return nullptr;

@@ -18,14 +18,14 @@
 namespace sluice {
 namespace {
 
-// Of the time, for small frames.
+// The share of the time for small frames.
 constexpr double kLatencyShare = 1.0 / 3;
-constexpr int kLeastPings = 10;
-constexpr int kLeastLarge = 3;
-// Of the first large frames, which tell how large others may be.
+constexpr int kMinPings = 10;
+constexpr int kMinLarge = 3;
+// The rows of the first large frame, by which the others' are chosen.
 constexpr int32_t kFirstRows = 32;  // 128 KiB
 
-// Probes come to no sink.
+// A sink that is never called, as probes come to no sink.
 class NoSink : public FrameSink {
  public:
   absl::Status OnFrame(ActivationFrame, std::function<void()>) override {
@@ -42,20 +42,20 @@ absl::StatusOr<LinkProfile> MeasureLink(LinkSender& sender, double seconds,
   const auto send = [&](int64_t rows) {
     ActivationFrame frame;
     frame.epoch = kProbeEpoch;
-    frame.micro_batch = 1;  // which carries no plan
+    frame.micro_batch = 1;  // micro-batch 0 would carry a plan
     frame.hidden = pool.Acquire(rows, kProbeCols);
     std::memset(frame.hidden->data(), 1, frame.hidden->bytes());
     return sender.Send(std::move(frame));
   };
   LinkProfile profile;
-  // Each waits for the credit that the one before brings back.
+  // Each frame waits for the credit of the one before.
   SLUICE_ASSIGN_OR_RETURN(const double round_trip,
-                          TimeCalls(kLatencyShare * seconds, kLeastPings,
+                          TimeCalls(kLatencyShare * seconds, kMinPings,
                                     cancelled, [&] { return send(1); }));
   profile.latency_seconds = round_trip / 2;
-  // As many at a time as are under way, since credits may come together.
-  const auto time_large = [&](int64_t rows, double for_seconds, int least) {
-    return TimeCalls(for_seconds, least, cancelled, [&]() -> absl::Status {
+  // kProbeFrames are timed together, since credits may come together.
+  const auto time_large = [&](int64_t rows, double for_seconds, int min_calls) {
+    return TimeCalls(for_seconds, min_calls, cancelled, [&]() -> absl::Status {
       for (int i = 0; i < kProbeFrames; ++i) {
         SLUICE_RETURN_IF_ERROR(send(rows));
       }
@@ -65,10 +65,10 @@ absl::StatusOr<LinkProfile> MeasureLink(LinkSender& sender, double seconds,
   const double large_seconds = (1 - kLatencyShare) * seconds;
   SLUICE_ASSIGN_OR_RETURN(const double first, time_large(kFirstRows, 0, 1));
   const auto rows = static_cast<int64_t>(
-      std::clamp(kFirstRows * large_seconds / (kLeastLarge + 1) / first,
+      std::clamp(kFirstRows * large_seconds / (kMinLarge + 1) / first,
                  double{kFirstRows}, double{kProbeRows}));
   SLUICE_ASSIGN_OR_RETURN(const double large,
-                          time_large(rows, large_seconds, kLeastLarge));
+                          time_large(rows, large_seconds, kMinLarge));
   profile.bytes_per_second =
       static_cast<double>(kProbeFrames * rows * kProbeCols *
                           static_cast<int64_t>(sizeof(float))) /
@@ -78,7 +78,7 @@ absl::StatusOr<LinkProfile> MeasureLink(LinkSender& sender, double seconds,
 
 absl::StatusOr<LinkProfile> MeasureLoopbackLink(
     double seconds, const std::atomic<bool>* cancelled) {
-  // In this order, so that what is used ends last.
+  // They are declared in this order, so that users end first.
   NoSink sink;
   const std::unique_ptr<LinkService> service =
       LinkService::Create(&sink, nullptr, nullptr);

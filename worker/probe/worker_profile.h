@@ -9,20 +9,20 @@
 
 namespace sluice {
 
-// MeasureMachine, and what this room adds: a link's rate and latency, and as
-// step_seconds what two messages take, for a step goes from the coordinator to
-// the first stage, and its tokens come back from the last one. A machine on
-// whose loopback nobody may listen gets a remark instead.
+// Does MeasureMachine and adds a link's rate and latency, and as step_seconds
+// the time of two messages: a step goes from the coordinator to the first
+// stage, and its tokens come back from the last one. If the process may not
+// listen on the loopback, the profile gets a remark instead.
 absl::StatusOr<MachineProfile> MeasureWorkerMachine(
     const ProfilerOptions& options, const ProfileProgress& progress,
     const std::atomic<bool>* cancelled);
 
-// Profiles of workers with this share: in their disk directory, or else in the
-// user's cache, measured by MeasureWorkerMachine.
+// The options for profiles of workers with this share: cached in their disk
+// directory, or else in the user's cache, measured by MeasureWorkerMachine.
 ProfileCacheOptions ProfileCacheOf(const MachineShare& machine);
 
-// Of a file, for a worker with this share: capacities are the worker's.
-// Errors name the file.
+// Reads a file's profile for a worker with this share: capacities are the
+// worker's. Errors name the file.
 absl::StatusOr<MachineProfile> ReadWorkerProfile(const std::string& path,
                                                  const MachineShare& machine);
 

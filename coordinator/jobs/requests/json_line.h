@@ -17,7 +17,7 @@ namespace sluice {
 std::variant<nlohmann::ordered_json, LineError> ParseJsonLine(
     absl::string_view line);
 
-// A value as error messages show it; short.
+// Returns a short text of a value for error messages.
 std::string DescribeJson(const nlohmann::ordered_json& value);
 
 }  // namespace sluice

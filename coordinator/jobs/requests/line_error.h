@@ -4,7 +4,7 @@
 
 namespace sluice {
 
-// Why a line is no request. Codes (they are metric labels, so there are few):
+// The reason why a line is no request. Codes (few, as they are metric labels):
 // invalid_json, invalid_utf8, empty_line, line_too_long, invalid_request,
 // missing_field, unknown_field, unknown_model, unknown_endpoint,
 // duplicate_custom_id, prompt_too_long, unsupported.

@@ -17,7 +17,7 @@ using json = nlohmann::ordered_json;
 
 constexpr int kChat = 1, kCompletions = 2, kBoth = 3;
 
-// Each method reads one field; false: error_ says why it is wrong.
+// Each method reads one field, and returns false with error_ set on an error.
 class BodyReader {
  public:
   BodyReader(int32_t vocab_size, Endpoint endpoint, RequestBody* body)
@@ -49,9 +49,9 @@ class BodyReader {
     return Fail("unsupported", absl::StrCat("\"", field_, "\" ", why));
   }
 
-  bool Number(const json& v, double least, double most,
-              absl::string_view must_be, float* out, bool open_low = false);
-  bool Integer(const json& v, int64_t least, int64_t most,
+  bool Number(const json& v, double min, double max, absl::string_view must_be,
+              float* out, bool open_low = false);
+  bool Integer(const json& v, int64_t min, int64_t max,
                absl::string_view must_be, int64_t* out);
   bool Boolean(const json& v, bool* out);
 
@@ -95,7 +95,7 @@ class BodyReader {
   bool Objects(const json& v, json* out);
   bool SetTemplateVariables();
 
-  // The endpoint's field that was most likely meant by `name`; "" if none was.
+  // The endpoint's field most likely meant by `name`; "" if none is.
   std::string FieldLike(const std::string& name) const;
 
   const int32_t vocab_size_;
@@ -210,28 +210,28 @@ std::optional<LineError> BodyReader::Read(const json& object) {
   return std::nullopt;
 }
 
-bool BodyReader::Number(const json& v, double least, double most,
+bool BodyReader::Number(const json& v, double min, double max,
                         absl::string_view must_be, float* out, bool open_low) {
   if (!v.is_number()) return Wrong(must_be, v);
   const double value = v.get<double>();
-  // Through float, so that no value rounds to one that is out of range.
+  // The check is of the float, so that no value rounds to one out of range.
   const auto rounded = static_cast<float>(value);
-  if (!(value >= least && value <= most) || (open_low && rounded <= least)) {
+  if (!(value >= min && value <= max) || (open_low && rounded <= min)) {
     return Wrong(must_be, v);
   }
   *out = rounded;
   return true;
 }
 
-bool BodyReader::Integer(const json& v, int64_t least, int64_t most,
+bool BodyReader::Integer(const json& v, int64_t min, int64_t max,
                          absl::string_view must_be, int64_t* out) {
   if (!v.is_number_integer()) return Wrong(must_be, v);
   if (v.is_number_unsigned() &&
-      v.get<uint64_t>() > static_cast<uint64_t>(most)) {
+      v.get<uint64_t>() > static_cast<uint64_t>(max)) {
     return Wrong(must_be, v);
   }
   *out = v.get<int64_t>();
-  return *out >= least && *out <= most ? true : Wrong(must_be, v);
+  return *out >= min && *out <= max ? true : Wrong(must_be, v);
 }
 
 bool BodyReader::Boolean(const json& v, bool* out) {
@@ -247,9 +247,9 @@ bool BodyReader::Model(const json& v) {
 }
 
 bool BodyReader::MaxTokens(const json& v) {
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   int64_t value = 0;
-  if (!Integer(v, 0, kMost, "an integer of at least 1, or 0 with \"echo\"",
+  if (!Integer(v, 0, kMax, "an integer of at least 1, or 0 with \"echo\"",
                &value)) {
     return false;
   }
@@ -413,7 +413,7 @@ bool BodyReader::ChatTemplateKwargs(const json& v) {
   return true;
 }
 
-// An empty list is as good as none.
+// An empty list counts as absent.
 bool BodyReader::Objects(const json& v, json* out) {
   if (!v.is_array()) return Wrong("a list of objects", v);
   for (const json& item : v) {

@@ -93,7 +93,7 @@ std::vector<StoredResult> ResultWriter::TakeBatch(int64_t* bytes) {
 bool ResultWriter::CommitBatch(const std::vector<StoredResult>& batch) {
   absl::Duration wait = options_.first_retry;
   while (true) {
-    bool last = false;  // a stop that comes meanwhile leaves one more attempt
+    bool last = false;  // a stop meanwhile leaves one more attempt
     {
       MutexLock lock(&mu_);
       last = stop_;
@@ -113,7 +113,7 @@ bool ResultWriter::CommitBatch(const std::vector<StoredResult>& batch) {
       background = std::exchange(background_, false) && !stop_;
       if (background) background_at_ = Deadline::Never();
     }
-    // Which may be what makes room, if that is what lacks.
+    // Background work may make room if the disk is full.
     if (background) DoBackground();
     wait = std::min(wait * 2, options_.last_retry);
   }
@@ -145,7 +145,8 @@ void ResultWriter::Run() {
         if (background_at_.passed()) background_ = true;
       }
       if (waiting_.empty() && stop_) return;
-      if (background_at_.passed()) background_ = true;  // beside results, too
+      if (background_at_.passed())
+        background_ = true;  // run it beside results, too
       background = background_ && !stop_;
       if (background) {
         background_ = false;

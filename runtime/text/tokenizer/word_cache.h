@@ -10,8 +10,8 @@
 
 namespace sluice {
 
-// Remembers the tokens of words. Bounded: a word has one place, and the latest
-// of several that share it stays. Thread-safe; only threads that meet on the
+// Remembers the tokens of words. Bounded: a word has one slot, which keeps the
+// latest of the words that share it. Thread-safe; only threads that meet on the
 // same stripe wait for each other.
 class WordCache {
  public:

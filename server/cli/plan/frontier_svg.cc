@@ -18,7 +18,7 @@ std::string Escape(const std::string& text) {
       text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}});
 }
 
-// The least of 1, 2, 5 times a power of ten that is no less than `value`.
+// The smallest of 1, 2, 5 times a power of ten that is at least `value`.
 double RoundUp(double value) {
   const double power = std::pow(10, std::floor(std::log10(value)));
   for (const double step : {1.0, 2.0, 5.0}) {
@@ -31,19 +31,19 @@ double RoundUp(double value) {
 
 std::string FrontierSvg(const std::string& title,
                         const std::vector<FrontierPoint>& points) {
-  double least = 1, most = 10, top = 1;
+  double min = 1, max = 10, top = 1;
   if (!points.empty()) {
-    least = most = points[0].latency_seconds;
+    min = max = points[0].latency_seconds;
     top = 0;
     for (const FrontierPoint& point : points) {
-      least = std::min(least, point.latency_seconds);
-      most = std::max(most, point.latency_seconds);
+      min = std::min(min, point.latency_seconds);
+      max = std::max(max, point.latency_seconds);
       top = std::max(top, point.tokens_per_second);
     }
     top = RoundUp(top);
   }
-  const double low = std::floor(std::log10(least) + 1e-9);
-  const double high = std::max(low + 1, std::ceil(std::log10(most) - 1e-9));
+  const double low = std::floor(std::log10(min) + 1e-9);
+  const double high = std::max(low + 1, std::ceil(std::log10(max) - 1e-9));
   const auto x = [&](double latency) {
     return kLeft + (std::log10(latency) - low) / (high - low) *
                        (kWidth - kLeft - kRight);

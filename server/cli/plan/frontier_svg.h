@@ -5,7 +5,7 @@
 
 namespace sluice {
 
-// One plan: how long its slowest block takes, and what it gives.
+// One plan: the latency of its slowest block, and its throughput.
 struct FrontierPoint {
   double latency_seconds = 0;
   double tokens_per_second = 0;

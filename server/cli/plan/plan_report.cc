@@ -11,7 +11,7 @@ namespace sluice {
 namespace {
 
 constexpr int kBarWidth = 40;
-constexpr size_t kMostRejected = 12;
+constexpr size_t kMaxRejected = 12;
 
 std::string Shares(const TierFractions& f) {
   return absl::StrFormat("%.3g/%.3g/%.3g", 100 * f.device, 100 * f.host,
@@ -114,7 +114,7 @@ std::string PlanTable(const Plan& plan,
     }
   }
   if (!rejected.empty()) absl::StrAppend(&text, "\nrejected:\n");
-  for (size_t i = 0; i < std::min(rejected.size(), kMostRejected); ++i) {
+  for (size_t i = 0; i < std::min(rejected.size(), kMaxRejected); ++i) {
     const Alternative& other = rejected[i];
     absl::StrAppendFormat(
         &text, "  %-32s %s\n", other.description,
@@ -124,8 +124,8 @@ std::string PlanTable(const Plan& plan,
                                                 other.why)
                               : other.why));
   }
-  if (rejected.size() > kMostRejected) {
-    absl::StrAppend(&text, "  and ", rejected.size() - kMostRejected,
+  if (rejected.size() > kMaxRejected) {
+    absl::StrAppend(&text, "  and ", rejected.size() - kMaxRejected,
                     " more (--json)\n");
   }
   return text;

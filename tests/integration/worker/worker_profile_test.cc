@@ -47,7 +47,7 @@ Worker::Options Options(const std::string& coordinator) {
   return options;
 }
 
-// What a worker with these options says when it registers.
+// Returns the profile that a worker with these options registers.
 std::string RegisteredProfile(std::shared_ptr<const MachineProfile> profile) {
   TestCoordinator coordinator;
   Worker::Options options = Options(coordinator.address());

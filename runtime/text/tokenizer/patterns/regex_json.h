@@ -8,8 +8,8 @@
 
 namespace sluice {
 
-// The member "pattern" of `part`: {"String": ...}, {"Regex": ...} or, as in
-// older files, a plain string.
+// Reads the member "pattern" of `part`: {"String": ...}, {"Regex": ...} or, as
+// in older files, a plain string.
 absl::StatusOr<std::unique_ptr<Regex>> PatternFromJson(const JsonPart& part);
 
 }  // namespace sluice

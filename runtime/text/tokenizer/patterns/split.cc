@@ -14,7 +14,7 @@ struct Part {
   bool matched;
 };
 
-// Parts that begin where another ends, in the order that `parts` has.
+// Merges parts that begin where another ends, in the order of `parts`.
 std::vector<TextRange> Merge(const std::vector<Part>& parts,
                              SplitBehavior behavior, bool backwards) {
   std::vector<TextRange> merged;
