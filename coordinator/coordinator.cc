@@ -235,18 +235,18 @@ absl::Status Coordinator::OpenModel() {
     chat_template_ = *std::move(chat_template);
     if (const auto for_tools = chat_template_->ForTools(); !for_tools.ok()) {
       LogWarning(
-          absl::StrCat("the model's chat template for tools cannot be "
-                       "used (",
-                       for_tools.status().message(),
-                       "); requests with \"tools\" will be refused"));
+          "the model's chat template for tools cannot be "
+          "used (",
+          for_tools.status().message(),
+          "); requests with \"tools\" will be refused");
     }
   } else if (!absl::IsNotFound(chat_template.status())) {
     // Only chats need the template, so an error is kept for them.
     no_chat_template_ =
         absl::StrCat("the model's chat template cannot be used (",
                      chat_template.status().message(), ")");
-    LogWarning(absl::StrCat(no_chat_template_,
-                            "; requests with \"messages\" will be refused"));
+    LogWarning(no_chat_template_,
+               "; requests with \"messages\" will be refused");
   }
   auto fingerprint =
       options_.dummy_weights

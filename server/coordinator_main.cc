@@ -149,7 +149,7 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
             : absl::UnavailableError(coordinator->cluster_state().state()));
   }
   metrics->SetReady(absl::UnavailableError("shutting down"));
-  LogInfo(absl::StrCat("signal ", signal, ": shutting down"));
+  LogInfo("signal ", signal, ": shutting down");
   server->Shutdown();
   return absl::OkStatus();
 }

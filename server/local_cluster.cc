@@ -54,9 +54,8 @@ absl::Status FitWorkers(LocalCluster::Options* options) {
                           ModelDir::Open(options->coordinator.model_dir));
   const int32_t layers = model->spec().num_layers;
   if (options->num_workers <= layers) return absl::OkStatus();
-  LogWarning(absl::StrCat("--workers ", options->num_workers,
-                          ": the model has ", layers, " layers, so there are ",
-                          layers, " workers"));
+  LogWarning("--workers ", options->num_workers, ": the model has ", layers,
+             " layers, so there are ", layers, " workers");
   options->num_workers = layers;
   return absl::OkStatus();
 }

@@ -209,9 +209,8 @@ class CoordinatorClientImpl : public CoordinatorClient {
         *attached = true;
         const absl::Duration interval = absl::Milliseconds(std::clamp<int64_t>(
             message.registered().heartbeat_interval_ms(), 10, 60'000));
-        LogInfo(absl::StrCat("coordinator=", options_.address,
-                             " attached as worker ",
-                             message.registered().worker_id()));
+        LogInfo("coordinator=", options_.address, " attached as worker ",
+                message.registered().worker_id());
         attached_ = true;
         writer = Thread("heartbeat", [&, interval, content_told] {
           Write(*session, *stream, interval, content_told);
@@ -282,8 +281,7 @@ class CoordinatorClientImpl : public CoordinatorClient {
         break;
       }
       case v1::CoordinatorMessage::kRetire:
-        LogInfo(absl::StrCat("epoch=", message.retire().epoch(),
-                             " retired to be a spare"));
+        LogInfo("epoch=", message.retire().epoch(), " retired to be a spare");
         options_.runner->Retire();
         break;
       case v1::CoordinatorMessage::kLinkId:

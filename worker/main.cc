@@ -153,9 +153,8 @@ absl::StatusOr<std::shared_ptr<const MachineProfile>> MeasuredProfile(
         [&](absl::string_view what, double share) {
           constexpr double kTell = 0.2;  // of the work
           if (told >= 0 && share < told + kTell) return;
-          LogInfo(absl::StrCat(
-              "measuring this machine (once; --no-profile to do without): ",
-              static_cast<int>(100 * share), " %, ", what));
+          LogInfo("measuring this machine (once; --no-profile to do without): ",
+                  static_cast<int>(100 * share), " %, ", what);
           told = share;
         },
         &cancelled);
@@ -169,8 +168,8 @@ absl::StatusOr<std::shared_ptr<const MachineProfile>> MeasuredProfile(
   thread.Join();
   if (absl::IsCancelled(profile.status())) return profile.status();
   if (!profile.ok()) {
-    LogWarning(absl::StrCat("no profile of this machine: ",
-                            std::string(profile.status().message())));
+    LogWarning("no profile of this machine: ",
+               std::string(profile.status().message()));
     return nullptr;
   }
   return std::make_shared<const MachineProfile>(*std::move(profile));
@@ -276,14 +275,13 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
   SLUICE_ASSIGN_OR_RETURN(auto worker, Worker::Create(std::move(options)));
   SLUICE_ASSIGN_OR_RETURN(auto server, StartLinks(f, *worker));
   const std::string link_address = WithPort(AdvertisedHost(f), server->port());
-  LogInfo(absl::StrCat(
-      "worker=", name, " link=", link_address,
-      " memory=", machine.host_memory_bytes >> 20, " MiB",
-      machine.device.has_memory()
-          ? absl::StrCat(" device=\"", DescribeDevice(machine.device),
-                         "\" device_memory=", machine.device_memory_bytes >> 20,
-                         " MiB")
-          : ""));
+  LogInfo("worker=", name, " link=", link_address,
+          " memory=", machine.host_memory_bytes >> 20, " MiB",
+          machine.device.has_memory()
+              ? absl::StrCat(" device=\"", DescribeDevice(machine.device),
+                             "\" device_memory=",
+                             machine.device_memory_bytes >> 20, " MiB")
+              : "");
   metrics->SetReady(absl::UnavailableError("no stage is loaded"));
   // Scripts that start a worker on port 0 read this line.
   std::cout << "listening on " << JoinHostPort(f.host, server->port())

@@ -99,7 +99,7 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(Options options) {
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<PayloadTransport> payloads,
                           OpenPayloads(options.links, options.machine.device));
   if (payloads != nullptr) {
-    LogInfo(absl::StrCat("links may go by ", payloads->name()));
+    LogInfo("links may go by ", payloads->name());
   }
   return std::make_unique<Worker>(std::move(options), std::move(model),
                                   std::move(payloads));
@@ -234,7 +234,7 @@ void Worker::Shutdown() {
 void Worker::OnDeviceLoss(const absl::Status& why) {
   MutexLock lock(&mu_);
   if (!health_.ok()) return;
-  LogError(absl::StrCat("leaving for good: ", why.message()));
+  LogError("leaving for good: ", why.message());
   health_ = why;
   if (!shutdown_) leaving_ = Thread("leaving", [this] { Leave(); });
 }

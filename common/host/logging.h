@@ -1,5 +1,6 @@
 #pragma once
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
 namespace sluice {
@@ -17,17 +18,22 @@ bool SetLogLevel(absl::string_view level);
 // in one.
 void Log(LogLevel level, absl::string_view message);
 
-inline void LogDebug(absl::string_view message) {
-  Log(LogLevel::kDebug, message);
+// Log messages of parts as absl::StrCat takes them.
+template <typename... Parts>
+void LogDebug(const Parts&... message) {
+  Log(LogLevel::kDebug, absl::StrCat(message...));
 }
-inline void LogInfo(absl::string_view message) {
-  Log(LogLevel::kInfo, message);
+template <typename... Parts>
+void LogInfo(const Parts&... message) {
+  Log(LogLevel::kInfo, absl::StrCat(message...));
 }
-inline void LogWarning(absl::string_view message) {
-  Log(LogLevel::kWarning, message);
+template <typename... Parts>
+void LogWarning(const Parts&... message) {
+  Log(LogLevel::kWarning, absl::StrCat(message...));
 }
-inline void LogError(absl::string_view message) {
-  Log(LogLevel::kError, message);
+template <typename... Parts>
+void LogError(const Parts&... message) {
+  Log(LogLevel::kError, absl::StrCat(message...));
 }
 
 }  // namespace sluice

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/host/logging.h"
 #include "coordinator/cluster/worker_facts.h"
@@ -89,10 +88,10 @@ PlanSearch::Outcome PlanSearch::OnAnswer(PlanAnswer answer) {
   } else if (search.present) {
     // The plan goes on, with a prediction from the measured rates.
     outcome.refreshed = std::move(answer.present);
-    LogInfo(absl::StrCat("the plan stays: ", answer.plan.status().message()));
+    LogInfo("the plan stays: ", answer.plan.status().message());
   } else {
-    LogWarning(absl::StrCat("no plan was found, the workers choose: ",
-                            answer.plan.status().message()));
+    LogWarning("no plan was found, the workers choose: ",
+               answer.plan.status().message());
     failed_ = true;
   }
   return outcome;

@@ -156,10 +156,9 @@ void RunningPlan::BeginToRun(WorkerId last) {
   }
   search_->OnLoaded(now - load_began_);
   detail_.clear();
-  LogInfo(absl::StrCat("plan ready epoch=", epoch_.value(),
-                       " stages=", stages_.size(), " kv_pages=", kv_pages_,
-                       kv_by_need_ ? " by need" : " reserved",
-                       " page_tokens=", page_tokens_));
+  LogInfo("plan ready epoch=", epoch_.value(), " stages=", stages_.size(),
+          " kv_pages=", kv_pages_, kv_by_need_ ? " by need" : " reserved",
+          " page_tokens=", page_tokens_);
 }
 
 void RunningPlan::OnLinkId(WorkerId id, v1::LinkId link) {
@@ -204,7 +203,7 @@ void RunningPlan::OnStageFailed(WorkerId id, const v1::StageFailed& failed) {
   if (phase_ == Phase::kLoading && plan_ && !options_.fixed_plan &&
       code == absl::StatusCode::kResourceExhausted) {
     // The planner took too much memory; the workers' own choice fits.
-    LogWarning(absl::StrCat("the plan does not fit: ", why));
+    LogWarning("the plan does not fit: ", why);
     search_->GiveUp();
   } else if (phase_ == Phase::kLoading && !nccl_failed && !IsTransient(code)) {
     worker.failure = why;
@@ -286,8 +285,8 @@ void RunningPlan::Follow(NextPlan next) {
   const PlanEpoch epoch = NextEpoch();
   preparation_ = {.epoch = epoch, .next = std::move(next)};
   const std::vector<StageAssignment>& stages = preparation_->next.stages;
-  LogInfo(absl::StrCat("preparing a plan epoch=", epoch.value(),
-                       " stages=", stages.size(), " joining=", joining.size()));
+  LogInfo("preparing a plan epoch=", epoch.value(), " stages=", stages.size(),
+          " joining=", joining.size());
   for (size_t s : joining) {
     Stage& stage = members_.at(stages[s].worker);
     stage.preparing = true;
@@ -341,8 +340,7 @@ void RunningPlan::Begin(NextPlan next, std::optional<PlanEpoch> epoch) {
     workers_->at(id).failure.clear();
   }
   last_failure_.clear();
-  LogInfo(absl::StrCat("plan made epoch=", epoch_.value(),
-                       " stages=", stages_.size()));
+  LogInfo("plan made epoch=", epoch_.value(), " stages=", stages_.size());
   // The last stage is told first, so that each stage finds the next one ready.
   for (size_t s = stages_.size(); s-- > 0;) {
     workers_->Send(stages_[s], Assignment(next, links_, epoch_, s));
@@ -584,7 +582,7 @@ void RunningPlan::EndPreparation(const std::string& why) {
   if (!preparation_) return;
   const PlanEpoch epoch = preparation_->epoch;
   preparation_.reset();
-  LogInfo(absl::StrCat("preparation ended epoch=", epoch.value(), ": ", why));
+  LogInfo("preparation ended epoch=", epoch.value(), ": ", why);
   for (auto& [id, stage] : members_) {
     stage.reaching = false;
     if (!stage.preparing) continue;

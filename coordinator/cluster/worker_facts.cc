@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/codec/profile_json.h"
 #include "common/host/logging.h"
 #include "common/text/text.h"
@@ -13,8 +12,8 @@ std::optional<MachineProfile> ProfileOf(const v1::Register& info) {
   if (info.profile_json().empty()) return std::nullopt;
   absl::StatusOr<MachineProfile> profile = ProfileFromJson(info.profile_json());
   if (!profile.ok()) {
-    LogWarning(absl::StrCat("worker '", info.name(), "' has a profile that ",
-                            "can't be used: ", profile.status().message()));
+    LogWarning("worker '", info.name(), "' has a profile that ",
+               "can't be used: ", profile.status().message());
     return std::nullopt;
   }
   profile->name = info.name();

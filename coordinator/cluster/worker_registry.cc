@@ -175,7 +175,7 @@ void WorkerRegistry::Refuse(WorkerId id, const absl::Status& reason) {
   // A worker that keeps trying is logged only once.
   if (absent_.Refused(name, std::string(reason.message()),
                       options_.clock->Monotonic())) {
-    LogWarning(absl::StrCat("worker refused: ", reason.message()));
+    LogWarning("worker refused: ", reason.message());
   }
   worker.stream->Break(reason);
   workers_.erase(id);
@@ -238,9 +238,8 @@ void WorkerRegistry::Register(WorkerId id, const v1::Register& info) {
   answer.mutable_registered()->set_heartbeat_interval_ms(
       absl::ToInt64Milliseconds(options_.timeouts.heartbeat_interval));
   worker.stream->Accept();
-  LogInfo(absl::StrCat("worker registered name=", info.name(),
-                       " id=", id.value(), " link=", info.link_address(),
-                       " device=", info.device()));
+  LogInfo("worker registered name=", info.name(), " id=", id.value(),
+          " link=", info.link_address(), " device=", info.device());
   CompareModels();
   Send(id, std::move(answer));
 }
@@ -373,8 +372,8 @@ void WorkerRegistry::OnLinksMeasured(WorkerId id,
     worker.info.set_profile_json(std::move(shown));
   }
   if (trouble.empty()) return;
-  LogWarning(absl::StrCat("worker '", worker.info.name(),
-                          "' could not measure all links: ", trouble));
+  LogWarning("worker '", worker.info.name(),
+             "' could not measure all links: ", trouble);
 }
 
 std::vector<MachineProfile> WorkerRegistry::Profiles(
@@ -390,9 +389,9 @@ void WorkerRegistry::LeaveOut(WorkerId id, const std::string& why) {
   const AttachedWorker& worker = at(id);
   const absl::Duration now = options_.clock->Monotonic();
   left_out_.Add(KeyOf(worker.info), ClipText(why), now);
-  LogWarning(absl::StrCat("worker '", worker.info.name(), "' is left out for ",
-                          absl::FormatDuration(OutOf(worker)->until - now),
-                          ", if there are others enough: ", why));
+  LogWarning("worker '", worker.info.name(), "' is left out for ",
+             absl::FormatDuration(OutOf(worker)->until - now),
+             ", if there are others enough: ", why);
 }
 
 const LeftOut::Entry* WorkerRegistry::OutOf(

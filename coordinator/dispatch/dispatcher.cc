@@ -119,8 +119,7 @@ void Dispatcher::OnResult(const v1::StepResult& message) {
 void Dispatcher::OnFetched(absl::StatusOr<std::vector<Request>> requests) {
   fetching_ = false;
   if (!requests.ok()) {
-    LogError(absl::StrCat("reading requests failed: ",
-                          requests.status().ToString()));
+    LogError("reading requests failed: ", requests.status().ToString());
     fetch_failure_ =
         absl::StrCat("reading requests failed: ", requests.status().message());
     maybe_work_ = false;  // until the next report

@@ -119,8 +119,7 @@ absl::Status JobManager::Open() {
       MutexLock lock(&mu_);
       cancelling_.insert(job.id);
     }
-    LogInfo(absl::StrCat("job=", FormatJobId(job.id),
-                         " resumed, pending=", job.pending()));
+    LogInfo("job=", FormatJobId(job.id), " resumed, pending=", job.pending());
   }
   for (const v1::JobState state :
        {v1::JOB_STATE_COMPLETED, v1::JOB_STATE_FAILED,
@@ -261,8 +260,8 @@ absl::StatusOr<v1::Job> JobManager::Publish(JobId id, const JobTotals& totals) {
   for (const auto& [code, count] : totals.errors) {
     metrics_.CountErrors(code, count);
   }
-  LogInfo(absl::StrCat("job=", FormatJobId(id), " accepted, requests=",
-                       totals.lines, " bad_lines=", totals.failed));
+  LogInfo("job=", FormatJobId(id), " accepted, requests=", totals.lines,
+          " bad_lines=", totals.failed);
   if (const Listener l = listener(); l.on_work) l.on_work();
   return live_.Describe(job);
 }
@@ -402,8 +401,7 @@ absl::Status JobManager::StoreReports() {
   if (plan) {
     absl::StatusOr<std::vector<JobRecord>> jobs = store_->SetPlan(*plan);
     if (!jobs.ok()) {
-      LogWarning(absl::StrCat("the plan could not be stored: ",
-                              jobs.status().ToString()));
+      LogWarning("the plan could not be stored: ", jobs.status().ToString());
     } else {
       for (const JobRecord& job : *jobs) live_.Update(job);
     }
@@ -425,8 +423,8 @@ ModelContent JobManager::ReportedModel() const {
       ReadModelRecord(options_.state_dir / kModelRecord);
   if (model.ok()) return *std::move(model);
   if (!absl::IsNotFound(model.status())) {
-    LogWarning(absl::StrCat(model.status().message(),
-                            "; which weights jobs began with is not known"));
+    LogWarning(model.status().message(),
+               "; which weights jobs began with is not known");
   }
   return {};
 }
@@ -465,9 +463,8 @@ absl::Status JobManager::Record(absl::Span<const StoredResult> results) {
   }
   for (const JobRecord& job : commit.jobs) {
     if (!IsTerminal(job.state)) continue;
-    LogInfo(absl::StrCat("job=", FormatJobId(job.id), " ",
-                         JobStateName(job.state), ", answers=", job.completed,
-                         " errors=", job.failed));
+    LogInfo("job=", FormatJobId(job.id), " ", JobStateName(job.state),
+            ", answers=", job.completed, " errors=", job.failed);
   }
   return absl::OkStatus();
 }
@@ -478,7 +475,7 @@ absl::Status JobManager::Commit(absl::Span<const StoredResult> results) {
     const std::string detail =
         absl::StrCat("results cannot be stored: ", status.message());
     if (live_.SetStoreDetail(detail)) {
-      LogError(absl::StrCat(detail, "; will be tried again"));
+      LogError(detail, "; will be tried again");
     }
     return status;
   }

@@ -137,8 +137,8 @@ void BindThisThread(std::span<const int> cores) {
     if (core >= 0 && core < kMaxCores) set.Add(core);
   }
   if (sched_setaffinity(0, CpuSet::bytes(), set.get()) != 0) {
-    LogDebug(absl::StrCat("a thread is left unpinned: core ", cores[0], " of ",
-                          cores.size(), ": ", strerror(errno)));
+    LogDebug("a thread is left unpinned: core ", cores[0], " of ", cores.size(),
+             ": ", strerror(errno));
   }
 }
 

@@ -10,7 +10,6 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/host/logging.h"
 #include "common/status_macros.h"
@@ -117,8 +116,8 @@ absl::StatusOr<uint64_t> ParseHostMemory(const std::string& text) {
   if (!bytes.ok()) return Annotate(bytes.status(), "--host-memory");
   const uint64_t there = MachineMemory();
   if (there > 0 && *bytes > there) {
-    LogWarning(absl::StrCat("--host-memory ", text, ": this machine has only ",
-                            there >> 20, " MiB"));
+    LogWarning("--host-memory ", text, ": this machine has only ", there >> 20,
+               " MiB");
   }
   return bytes;
 }

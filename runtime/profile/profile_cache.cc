@@ -109,8 +109,8 @@ absl::StatusOr<MachineProfile> CachedProfile(
         Find(path, fingerprint, options.machine);
     if (found.ok() && !options.refresh) return found;
     if (!found.ok() && !absl::IsNotFound(found.status())) {
-      LogWarning(absl::StrCat("measuring the machine again: ",
-                              std::string(found.status().message())));
+      LogWarning("measuring the machine again: ",
+                 std::string(found.status().message()));
     }
   }
   SLUICE_ASSIGN_OR_RETURN(
@@ -120,8 +120,8 @@ absl::StatusOr<MachineProfile> CachedProfile(
   if (!path.empty()) {
     const absl::Status written = WriteProfileFile(profile, path);
     if (!written.ok()) {
-      LogWarning(absl::StrCat("the machine will be measured again: ",
-                              std::string(written.message())));
+      LogWarning("the machine will be measured again: ",
+                 std::string(written.message()));
     }
   }
   return profile;

@@ -1,6 +1,5 @@
 #include "worker/link/link_choice.h"
 
-#include "absl/strings/str_cat.h"
 #include "common/host/logging.h"
 #include "common/status_macros.h"
 #include "worker/link/nccl_transport.h"
@@ -30,7 +29,7 @@ absl::StatusOr<std::unique_ptr<PayloadTransport>> OpenPayloads(
   if (setup.choice == LinkChoice::kNccl) {
     return Annotate(transport.status(), "--link nccl");
   }
-  LogInfo(absl::StrCat("links go by gRPC: ", transport.status().message()));
+  LogInfo("links go by gRPC: ", transport.status().message());
   return nullptr;
 }
 

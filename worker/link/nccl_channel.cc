@@ -326,7 +326,7 @@ void NcclChannel::GiveBack() {
     lane = Lane();
   }
   if (!worst.ok()) {
-    LogWarning(absl::StrCat("closing an NCCL link: ", worst.message()));
+    LogWarning("closing an NCCL link: ", worst.message());
   }
 }
 

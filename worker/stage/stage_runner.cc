@@ -207,8 +207,7 @@ void StageRunner::Detach() {
 void StageRunner::OnPlan(StepPlan plan) {
   const RunPtr run = current();
   if (run == nullptr || plan.epoch < run->assignment.epoch) {
-    LogWarning(
-        absl::StrCat("dropped a plan of stale epoch ", plan.epoch.value()));
+    LogWarning("dropped a plan of stale epoch ", plan.epoch.value());
     return;
   }
   const AssignedStage& a = run->assignment;
@@ -236,8 +235,7 @@ void StageRunner::OnBadPlan(PlanEpoch epoch, const absl::Status& status) {
 void StageRunner::OnLinkId(PlanEpoch epoch, const std::string& id) {
   const RunPtr run = current();
   if (run == nullptr || run->assignment.epoch != epoch) {
-    LogWarning(
-        absl::StrCat("dropped a link's id of stale epoch ", epoch.value()));
+    LogWarning("dropped a link's id of stale epoch ", epoch.value());
     return;
   }
   // The run's lock is not held: a link that can't be joined ends the run.
@@ -383,15 +381,15 @@ void StageRunner::Play(Run& run) {
     a.reporter->Ready(a.epoch, executor_->kv_pages(), executor_->kv_by_need(),
                       executor_->page_tokens(), executor_->weight_bytes());
     const uint64_t kv_host = executor_->placement().kv_host_bytes;
-    LogInfo(absl::StrCat(
-        "epoch=", a.epoch.value(), " ", a.Name(),
-        a.prepare ? " is prepared: " : " is ready: ",
-        executor_->weight_bytes() >> 20, " MiB of weights; KV cache for up to ",
-        executor_->kv_pages() * executor_->page_tokens(), " tokens",
-        kv_host > 0 ? absl::StrCat(", ", kv_host >> 20,
-                                   " MiB of memory, which is taken as "
-                                   "sequences need it")
-                    : ""));
+    LogInfo("epoch=", a.epoch.value(), " ", a.Name(),
+            a.prepare ? " is prepared: " : " is ready: ",
+            executor_->weight_bytes() >> 20,
+            " MiB of weights; KV cache for up to ",
+            executor_->kv_pages() * executor_->page_tokens(), " tokens",
+            kv_host > 0 ? absl::StrCat(", ", kv_host >> 20,
+                                       " MiB of memory, which is taken as "
+                                       "sequences need it")
+                        : "");
     // The thread is bound only now: threads that it starts share its core.
     if (!cores.empty()) BindThisThread({cores.data(), 1});
   }
@@ -497,7 +495,7 @@ absl::Status StageRunner::LoadExecutor(Run& run) {
   static_cast<StageShare&>(options) = a;
   static_cast<StageResources&>(options) = ResourcesOf(a);
   options.marks = &marks_;
-  LogInfo(absl::StrCat("epoch=", a.epoch.value(), " loading ", a.Name()));
+  LogInfo("epoch=", a.epoch.value(), " loading ", a.Name());
   absl::Duration reported = -absl::InfiniteDuration();
   const StageExecutor::Progress progress = [&](uint64_t done, uint64_t total) {
     marks_.Add();

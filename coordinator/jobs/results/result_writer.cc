@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/host/logging.h"
 
 namespace sluice {
@@ -123,9 +122,9 @@ void ResultWriter::DoBackground() {
   const auto more = sink_->DoBackgroundWork();
   if (!more.ok()) {
     LogWarning(
-        absl::StrCat("background work on jobs failed, will be tried "
-                     "again: ",
-                     more.status().message()));
+        "background work on jobs failed, will be tried "
+        "again: ",
+        more.status().message());
   }
   MutexLock lock(&mu_);
   if (!more.ok()) {
@@ -157,8 +156,8 @@ void ResultWriter::Run() {
     const std::vector<StoredResult> batch = TakeBatch(&bytes);
     if (!batch.empty()) {
       if (!CommitBatch(batch)) {
-        LogError(absl::StrCat("results_not_saved=", batch.size(),
-                              ": their requests run again after a restart"));
+        LogError("results_not_saved=", batch.size(),
+                 ": their requests run again after a restart");
       }
       {
         MutexLock lock(&mu_);

@@ -88,8 +88,8 @@ void WarnOnce(const std::string& dir, absl::string_view why) {
     MutexLock lock(&mu);
     if (!warned->insert(dir).second) return;
   }
-  LogWarning(absl::StrCat("dir=", dir, " files there are read and written ",
-                          "through the page cache: ", why));
+  LogWarning("dir=", dir, " files there are read and written ",
+             "through the page cache: ", why);
 }
 
 }  // namespace

@@ -11,7 +11,6 @@
 #include <filesystem>
 #include <system_error>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "common/host/logging.h"
@@ -192,7 +191,7 @@ void ContentCheck::Run(std::unique_ptr<SafetensorsSource> source) {
     if (status.ok() && source != nullptr) status = Hash(*source);
     source.reset();
     const bool again = absl::IsAborted(status);
-    if (again) LogInfo(absl::StrCat(status.message(), "; reading it again"));
+    if (again) LogInfo(status.message(), "; reading it again");
     const Deadline retry = Deadline::In(kRetry);
     MutexLock lock(&mu_);
     while (again && !stop_ && !retry.passed()) {
@@ -260,9 +259,9 @@ absl::Status ContentCheck::Hash(const SafetensorsSource& source) {
             if (total >= kLongBytes && tenth > before && tenth < 10 &&
                 told.compare_exchange_strong(before, tenth)) {
               LogInfo(
-                  absl::StrCat("checking the model's weights (once; what was "
-                               "found is kept): ",
-                               10 * tenth, " % of ", total >> 20, " MiB"));
+                  "checking the model's weights (once; what was "
+                  "found is kept): ",
+                  10 * tenth, " % of ", total >> 20, " MiB");
             }
             if (stop_) return absl::CancelledError("the program ends");
             return absl::OkStatus();

@@ -128,8 +128,7 @@ absl::StatusOr<std::unique_ptr<Tracer>> ClusterFlags::MakeTracer(
 absl::Status ClusterFlags::WriteTrace(const Tracer* tracer) const {
   if (tracer == nullptr) return absl::OkStatus();
   if (const uint64_t dropped = tracer->dropped(); dropped > 0) {
-    LogWarning(absl::StrCat("--trace: ", dropped,
-                            " spans at the end had no more room"));
+    LogWarning("--trace: ", dropped, " spans at the end had no more room");
   }
   return Annotate(tracer->WriteJson(trace), "--trace");
 }
