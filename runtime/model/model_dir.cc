@@ -11,7 +11,7 @@
 #include "runtime/model/checkpoint/safetensors_source.h"
 #include "runtime/model/json_file.h"
 #include "runtime/model/model_path.h"
-#include "runtime/model/positions.h"
+#include "runtime/model/rotary.h"
 
 namespace sluice {
 namespace {

@@ -28,7 +28,7 @@ class ModelDir {
   // The text of config.json.
   const std::string& config() const { return config_; }
   const DecoderSpec& spec() const { return spec_; }
-  // Returns DescribePositions of positions.h.
+  // Returns DescribePositions of rotary.h.
   std::string DescribePositions() const;
   // The eos_token_ids are generation_config.json's, or else config.json's.
   const GenerationDefaults& generation_defaults() const { return generation_; }

@@ -4,7 +4,7 @@
 
 #include "common/status_macros.h"
 #include "worker/link/link_protocol.h"
-#include "worker/probe/link_profile.h"
+#include "worker/probe/worker_profile.h"
 
 namespace sluice {
 

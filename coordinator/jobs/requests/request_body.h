@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/jobs/requests/line_error.h"
+#include "coordinator/jobs/requests/json_line.h"
 #include "coordinator/request.h"
 
 namespace sluice {

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <variant>
 
-#include "coordinator/jobs/requests/line_error.h"
+#include "coordinator/jobs/requests/json_line.h"
 #include "runtime/text/chat_template.h"
 
 namespace sluice {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "coordinator/jobs/requests/line_error.h"
+#include "coordinator/jobs/requests/json_line.h"
 #include "coordinator/request.h"
 #include "runtime/model/model_dir.h"
 #include "runtime/text/chat_template.h"

@@ -6,7 +6,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/types.h"
-#include "coordinator/jobs/requests/line_error.h"
+#include "coordinator/jobs/requests/json_line.h"
 #include "coordinator/jobs/results/token_texts.h"
 #include "coordinator/request.h"
 #include "coordinator/store/job_record.h"

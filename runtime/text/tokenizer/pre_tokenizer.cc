@@ -10,7 +10,6 @@
 #include "common/status_macros.h"
 #include "common/text/utf8.h"
 #include "runtime/text/tokenizer/patterns/regex.h"
-#include "runtime/text/tokenizer/patterns/regex_json.h"
 #include "runtime/text/tokenizer/patterns/split.h"
 #include "runtime/text/unicode/unicode.h"
 

@@ -32,7 +32,6 @@
 #include "server/cli/jobs/job_io.h"
 #include "server/cli/jobs/progress.h"
 #include "server/cli/plan/cluster_file.h"
-#include "server/cli/plan/frontier_svg.h"
 #include "server/cli/plan/plan_report.h"
 #include "server/cli/run/cluster_flags.h"
 #include "server/cli/run/run_state.h"

@@ -16,7 +16,7 @@
 #include "worker/link/link_protocol.h"
 #include "worker/link/link_server.h"
 #include "worker/link/link_service.h"
-#include "worker/probe/link_profile.h"
+#include "worker/probe/worker_profile.h"
 
 namespace sluice {
 namespace {

@@ -17,7 +17,6 @@
 #include "tests/support/temp_dir.h"
 #include "worker/link/link_server.h"
 #include "worker/machine_share.h"
-#include "worker/probe/link_profile.h"
 #include "worker/worker.h"
 
 namespace sluice {

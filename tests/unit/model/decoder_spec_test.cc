@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/model/checkpoint/tensor_names.h"
-#include "runtime/model/positions.h"
+#include "runtime/model/rotary.h"
 
 namespace sluice {
 namespace {

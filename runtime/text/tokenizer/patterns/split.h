@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -24,5 +25,9 @@ absl::StatusOr<SplitBehavior> SplitBehaviorFromJson(const JsonPart& part);
 // matches counts as matched, and the matches do not.
 void SplitPiece(const Piece& piece, const std::vector<TextRange>& matches,
                 bool invert, SplitBehavior behavior, std::vector<Piece>* out);
+
+// Reads the member "pattern" of `part`: {"String": ...}, {"Regex": ...} or, as
+// in older files, a plain string.
+absl::StatusOr<std::unique_ptr<Regex>> PatternFromJson(const JsonPart& part);
 
 }  // namespace sluice
