@@ -14,20 +14,16 @@
 
 #include "common/host/listen_probe.h"
 #include "common/status_macros.h"
-#include "proto/wire_limits.h"
 
 namespace sluice {
 namespace {
 
-constexpr int kKeepaliveMs = 10'000;
+constexpr int kMinPingIntervalMs = EndpointLimits().keepalive_ms / 2;
 
 constexpr EndpointLimits kCoordinatorServer = {
     .max_receive_bytes = kMaxRequestBytes,
     .max_send_bytes = std::max(kMaxInstructionBytes, kMaxAnswerBytes),
-    .max_metadata_bytes = kMaxMetadataBytes,
-    .keepalive_ms = kKeepaliveMs,
-    .keepalive_timeout_ms = kKeepaliveMs,
-    .min_ping_interval_ms = kKeepaliveMs / 2,
+    .min_ping_interval_ms = kMinPingIntervalMs,
     // gRPC's own services need these: one for each of their streams.
     .max_threads = 32,
 };
@@ -35,20 +31,14 @@ constexpr EndpointLimits kCoordinatorServer = {
 constexpr EndpointLimits kWorkerServer = {
     .max_receive_bytes = kMaxFrameBytes,
     .max_send_bytes = kMaxRequestBytes,
-    .max_metadata_bytes = kMaxMetadataBytes,
-    .keepalive_ms = kKeepaliveMs,
-    .keepalive_timeout_ms = kKeepaliveMs,
-    .min_ping_interval_ms = kKeepaliveMs / 2,
+    .min_ping_interval_ms = kMinPingIntervalMs,
 };
 
 constexpr EndpointLimits kClientChannel = {
     .max_receive_bytes = kMaxAnswerBytes,
     .max_send_bytes = kMaxRequestBytes,
-    .max_metadata_bytes = kMaxMetadataBytes,
-    // A client that follows a job for days notices that the coordinator's
-    // machine is gone, and reconnects soon after it is back.
-    .keepalive_ms = kKeepaliveMs,
-    .keepalive_timeout_ms = kKeepaliveMs,
+    // A client that follows a job for days notices by pings that the
+    // coordinator's machine is gone, and reconnects soon after it is back.
     .first_reconnect_ms = 100,
     .max_reconnect_ms = 2'000,
 };
@@ -56,9 +46,6 @@ constexpr EndpointLimits kClientChannel = {
 constexpr EndpointLimits kWorkerChannel = {
     .max_receive_bytes = kMaxInstructionBytes,
     .max_send_bytes = std::max(kMaxFrameBytes, kMaxRequestBytes),
-    .max_metadata_bytes = kMaxMetadataBytes,
-    .keepalive_ms = kKeepaliveMs,
-    .keepalive_timeout_ms = kKeepaliveMs,
     .first_reconnect_ms = 200,
     .max_reconnect_ms = 2'000,
     // On a shared connection, a link would wait for another epoch's data.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "proto/wire_limits.h"
 
 namespace grpc {
 class Channel;
@@ -33,11 +34,12 @@ enum class ChannelKind {
 struct EndpointLimits {
   int64_t max_receive_bytes = 0;  // of one message
   int64_t max_send_bytes = 0;
-  int64_t max_metadata_bytes = 0;  // of one call, statuses included
+  int64_t max_metadata_bytes =
+      kMaxMetadataBytes;  // of one call, statuses included
   // Pings: the silence before one is sent, the time limit of its answer, and
   // the shortest interval allowed to the other end's.
-  int keepalive_ms = 0;
-  int keepalive_timeout_ms = 0;
+  int keepalive_ms = 10'000;
+  int keepalive_timeout_ms = 10'000;
   int min_ping_interval_ms = 0;
   // Used by servers only.
   int max_threads = 0;
