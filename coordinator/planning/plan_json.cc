@@ -1,5 +1,6 @@
 #include "coordinator/planning/plan_json.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -44,12 +45,12 @@ class Reader {
     return where_.empty() ? std::string(key.data(), key.size())
                           : absl::StrCat(where_, ".", key);
   }
-  const Json* Find(const char* key) {
-    seen_.push_back(key);
+  const Json* Find(std::string key) {
     const auto it = json_.find(key);
+    seen_.push_back(std::move(key));
     return it == json_.end() ? nullptr : &*it;
   }
-  absl::Status Number(const char* key, double* out) {
+  absl::Status Number(const std::string& key, double* out) {
     const Json* value = Find(key);
     if (value == nullptr) return absl::OkStatus();
     if (!value->is_number()) return Bad(At(key), "a number");
@@ -59,14 +60,15 @@ class Reader {
     }
     return absl::OkStatus();
   }
-  absl::Status Text(const char* key, std::string* out) {
+  absl::Status Text(const std::string& key, std::string* out) {
     const Json* value = Find(key);
     if (value == nullptr) return absl::OkStatus();
     if (!value->is_string()) return Bad(At(key), "a text");
     *out = value->get<std::string>();
     return absl::OkStatus();
   }
-  absl::Status Int(const char* key, int64_t min, int64_t max, int64_t* out) {
+  absl::Status Int(const std::string& key, int64_t min, int64_t max,
+                   int64_t* out) {
     const Json* value = Find(key);
     if (value == nullptr) return absl::OkStatus();
     if (!value->is_number_integer() || value->get<int64_t>() < min ||
@@ -80,15 +82,13 @@ class Reader {
   template <typename Array>
   absl::Status ByResource(Array* values) {
     for (int r = 0; r < kNumResources; ++r) {
-      SLUICE_RETURN_IF_ERROR(Number(Keep(Name(r)), &(*values)[r]));
+      SLUICE_RETURN_IF_ERROR(Number(Name(r), &(*values)[r]));
     }
     return absl::OkStatus();
   }
   absl::Status Finish() const {
     for (const auto& [key, value] : json_.items()) {
-      bool known = false;
-      for (const std::string& seen : seen_) known = known || seen == key;
-      if (!known) {
+      if (std::find(seen_.begin(), seen_.end(), key) == seen_.end()) {
         return InvalidArgument("plan: unknown key ", At(key));
       }
     }
@@ -96,16 +96,9 @@ class Reader {
   }
 
  private:
-  // Keeps a key as long as the reader lives.
-  const char* Keep(std::string key) {
-    kept_.push_back(std::make_unique<std::string>(std::move(key)));
-    return kept_.back()->c_str();
-  }
-
   const Json& json_;
   const std::string where_;
   std::vector<std::string> seen_;
-  std::vector<std::unique_ptr<std::string>> kept_;
 };
 
 absl::StatusOr<StagePlan> ParseStage(const Json& json,
