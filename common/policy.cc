@@ -233,14 +233,8 @@ std::string PolicyText(const Policy& p) {
 }
 
 KvFormat KvFormatOf(const Policy& policy) {
-  switch (policy.compress_kv) {
-    case WeightFormat::kInt8:
-      return KvFormat::kInt8;
-    case WeightFormat::kInt4:
-      return KvFormat::kInt4;
-    case WeightFormat::kFull:
-      break;
-  }
+  if (policy.compress_kv == WeightFormat::kInt8) return KvFormat::kInt8;
+  if (policy.compress_kv == WeightFormat::kInt4) return KvFormat::kInt4;
   return UnquantizedKvFormat(policy.dtype);
 }
 

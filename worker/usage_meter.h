@@ -35,10 +35,9 @@ class UsageMeter {
   Mutex mu_;
   State state_ ABSL_GUARDED_BY(mu_) = State::kIdle;
   absl::Duration since_ ABSL_GUARDED_BY(mu_);
-  UsageTotals totals_ ABSL_GUARDED_BY(mu_);
-  Counter* busy_ ABSL_GUARDED_BY(mu_) = nullptr;
-  Counter* waiting_ ABSL_GUARDED_BY(mu_) = nullptr;
-  Counter* idle_ ABSL_GUARDED_BY(mu_) = nullptr;
+  // By state.
+  double seconds_[3] ABSL_GUARDED_BY(mu_) = {};
+  Counter* counters_[3] ABSL_GUARDED_BY(mu_) = {};
 };
 
 }  // namespace sluice

@@ -31,35 +31,17 @@ std::optional<Stat> ReadStat() {
   const size_t end = line.rfind(')');
   if (end == std::string::npos) return std::nullopt;
   std::istringstream rest(line.substr(end + 1));
-  Stat stat;
+  double fields[25] = {};
   std::string text;
-  double user = 0, system = 0;
   for (int field = 3; field <= 24 && rest >> text; ++field) {
-    const auto number = [&] { return std::strtod(text.c_str(), nullptr); };
-    switch (field) {
-      case 14:
-        user = number();
-        break;
-      case 15:
-        system = number();
-        break;
-      case 20:
-        stat.threads = number();
-        break;
-      case 22:
-        stat.start_ticks = number();
-        break;
-      case 23:
-        stat.virtual_bytes = number();
-        break;
-      case 24:
-        stat.resident_pages = number();
-        break;
-    }
+    fields[field] = std::strtod(text.c_str(), nullptr);
   }
   if (!rest) return std::nullopt;
-  stat.cpu_ticks = user + system;
-  return stat;
+  return Stat{.cpu_ticks = fields[14] + fields[15],
+              .threads = fields[20],
+              .start_ticks = fields[22],
+              .virtual_bytes = fields[23],
+              .resident_pages = fields[24]};
 }
 
 // The boot time in Unix seconds.

@@ -295,16 +295,9 @@ absl::StatusOr<DecoderSpec> ParseDecoderSpec(absl::string_view config_json) {
 
 DType ResolveDType(DTypeChoice choice, const DecoderSpec& spec,
                    bool has_float16) {
-  switch (choice) {
-    case DTypeChoice::kFloat32:
-      return DType::kFloat32;
-    case DTypeChoice::kBFloat16:
-      return DType::kBFloat16;
-    case DTypeChoice::kFloat16:
-      return DType::kFloat16;
-    case DTypeChoice::kAuto:
-      break;
-  }
+  if (choice == DTypeChoice::kFloat32) return DType::kFloat32;
+  if (choice == DTypeChoice::kBFloat16) return DType::kBFloat16;
+  if (choice == DTypeChoice::kFloat16) return DType::kFloat16;
   return spec.native_dtype == DType::kFloat16 && !has_float16
              ? DType::kBFloat16
              : spec.native_dtype;

@@ -106,16 +106,10 @@ constexpr absl::string_view kCategoryNames =
 
 // The items of the class \s, \w, \h or \d of that letter, in a set or outside.
 std::optional<std::string> ClassItems(char letter, bool in_set) {
-  switch (letter) {
-    case 's':
-      return std::string(kSpace);
-    case 'w':
-      return in_set ? WordItems() : WordItemsOutside();
-    case 'h':
-      return std::string(kHexDigit);
-    case 'd':
-      return ItemsOf("Nd");
-  }
+  if (letter == 's') return std::string(kSpace);
+  if (letter == 'w') return in_set ? WordItems() : WordItemsOutside();
+  if (letter == 'h') return std::string(kHexDigit);
+  if (letter == 'd') return ItemsOf("Nd");
   return std::nullopt;
 }
 
