@@ -6,13 +6,13 @@
 
 namespace sluice {
 
-// Some errors of a device are for good: after one of its kernels ran astray or
-// its memory broke, whatever this process asks of it fails, and only a new
-// process may find it well. Such an error bears a mark beside its code, so that
-// whoever sees it in the end knows that trying again is of no use.
+// Some errors of a device are permanent: after a kernel fault or a memory
+// error, every call of this process to the device fails, and only a new process
+// may succeed. Such an error carries a payload beside its code, so that its
+// final handler knows that a retry is of no use.
 inline constexpr absl::string_view kDeviceLossUrl = "sluice/device-loss";
 
-// `status`, which is an error, with the mark.
+// Returns `status`, which is an error, with the payload.
 inline absl::Status DeviceLoss(absl::Status status) {
   status.SetPayload(kDeviceLossUrl, absl::Cord());
   return status;

@@ -12,8 +12,8 @@ inline float BFloat16ToFloat(uint16_t bits) {
   return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
-// Exact for all values, subnormal ones, infinities and NaN included; free of
-// branches, so that loops vectorize. After Maratyszcza's FP16 library.
+// The conversion is exact for all values, subnormal ones, infinities and NaN
+// included, and branch-free, so that loops vectorize. From Maratyszcza's FP16.
 inline float Float16ToFloat(uint16_t bits) {
   const uint32_t w = static_cast<uint32_t>(bits) << 16;
   const uint32_t sign = w & 0x80000000u;
@@ -28,7 +28,7 @@ inline float Float16ToFloat(uint16_t bits) {
   return std::bit_cast<float>(sign | magnitude);
 }
 
-// A float16 in memory, told from other 16 bits.
+// The type of a float16 in memory, distinct from other 16-bit integers.
 struct Float16 {
   uint16_t bits;
 };
@@ -46,7 +46,7 @@ inline uint16_t FloatToFloat16(float x) {
   if (magnitude >= 0x47800000u) return static_cast<uint16_t>(sign | 0x7c00u);
   uint32_t half;
   if (magnitude < 0x38800000u) {
-    // Subnormal: a multiple of 2^-24, which is an ulp of 0.5.
+    // A subnormal result is a multiple of 2^-24, the ulp of 0.5.
     half = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) -
            std::bit_cast<uint32_t>(0.5f);
   } else {

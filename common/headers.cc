@@ -1,1 +1,1 @@
-// The precompiled headers of all rooms belong to this.
+// This source owns the precompiled headers of all rooms.

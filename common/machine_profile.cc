@@ -9,14 +9,14 @@
 namespace sluice {
 namespace {
 
-// More than these is a slip of the pen, not a machine.
-constexpr double kMostRate = 1e18;                    // per second
-constexpr double kMostSeconds = 3600;                 // of one step, row, token
-constexpr uint64_t kMostMemory = uint64_t{1} << 50;   // 1 PiB
-constexpr uint64_t kMostDisk = uint64_t{1} << 60;     // 1 EiB
-constexpr uint64_t kMostRequest = uint64_t{1} << 40;  // 1 TiB
-constexpr int32_t kMostThreads = 1 << 16;
-constexpr int32_t kMostDepth = 1 << 16;
+// Values above these limits are typing mistakes, not machines.
+constexpr double kMaxRate = 1e18;                    // per second
+constexpr double kMaxSeconds = 3600;                 // of one step, row, token
+constexpr uint64_t kMaxMemory = uint64_t{1} << 50;   // 1 PiB
+constexpr uint64_t kMaxDisk = uint64_t{1} << 60;     // 1 EiB
+constexpr uint64_t kMaxRequest = uint64_t{1} << 40;  // 1 TiB
+constexpr int32_t kMaxThreads = 1 << 16;
+constexpr int32_t kMaxDepth = 1 << 16;
 
 absl::Status Bad(absl::string_view field, double value,
                  absl::string_view must) {
@@ -30,7 +30,7 @@ absl::Status CheckRate(absl::string_view field, double rate) {
   if (!(rate > 0) || !std::isfinite(rate)) {
     return Bad(field, rate, "a finite number above 0");
   }
-  if (rate > kMostRate) return Bad(field, rate, "at most 1e18 a second");
+  if (rate > kMaxRate) return Bad(field, rate, "at most 1e18 a second");
   return absl::OkStatus();
 }
 
@@ -38,25 +38,24 @@ absl::Status CheckSeconds(absl::string_view field, double seconds) {
   if (!(seconds >= 0) || !std::isfinite(seconds)) {
     return Bad(field, seconds, "a finite number of seconds, 0 or more");
   }
-  if (seconds > kMostSeconds) return Bad(field, seconds, "at most 3600");
+  if (seconds > kMaxSeconds) return Bad(field, seconds, "at most 3600");
   return absl::OkStatus();
 }
 
-absl::Status CheckBytes(absl::string_view field, uint64_t bytes,
-                        uint64_t most) {
-  if (bytes <= most) return absl::OkStatus();
-  return InvalidArgument(field, ": ", bytes, " must be at most ", most,
+absl::Status CheckBytes(absl::string_view field, uint64_t bytes, uint64_t max) {
+  if (bytes <= max) return absl::OkStatus();
+  return InvalidArgument(field, ": ", bytes, " must be at most ", max,
                          " bytes");
 }
 
-absl::Status CheckCount(absl::string_view field, int64_t count, int64_t most) {
-  if (count >= 1 && count <= most) return absl::OkStatus();
+absl::Status CheckCount(absl::string_view field, int64_t count, int64_t max) {
+  if (count >= 1 && count <= max) return absl::OkStatus();
   return InvalidArgument(field, ": ", count,
-                         " must be a whole number within 1..", most);
+                         " must be a whole number within 1..", max);
 }
 
-absl::Status CheckProducts(absl::string_view field,
-                           const std::vector<ProductRate>& products) {
+absl::Status CheckGemms(absl::string_view field,
+                        const std::vector<ProductRate>& products) {
   for (size_t i = 0; i < products.size(); ++i) {
     const std::string name = absl::StrCat(field, "[", i, "]");
     for (size_t j = 0; j < i; ++j) {
@@ -92,7 +91,7 @@ absl::Status CheckAttention(absl::string_view field,
   return absl::OkStatus();
 }
 
-// `layers`: whether it runs them, and does not only attend.
+// With `layers`, the profile is of what runs layers, not only attention.
 absl::Status CheckCompute(absl::string_view field, const ComputeProfile& c,
                           bool layers) {
   const auto name = [&](absl::string_view member) {
@@ -104,7 +103,7 @@ absl::Status CheckCompute(absl::string_view field, const ComputeProfile& c,
     return InvalidArgument(name("products"),
                            ": missing; it needs a number format at least");
   }
-  SLUICE_RETURN_IF_ERROR(CheckProducts(name("products"), c.products));
+  SLUICE_RETURN_IF_ERROR(CheckGemms(name("products"), c.products));
   SLUICE_RETURN_IF_ERROR(CheckAttention(name("attention"), c.attention));
   SLUICE_RETURN_IF_ERROR(CheckRate(name("quantize_bytes_per_second"),
                                    c.quantize_bytes_per_second));
@@ -138,12 +137,12 @@ absl::Status CheckDisk(const DiskProfile& disk, bool needed) {
   for (size_t i = 0; i < disk.rates.size(); ++i) {
     const DiskRate& rate = disk.rates[i];
     const std::string name = absl::StrCat("disk.rates[", i, "].");
-    if (rate.request_bytes == 0 || rate.request_bytes > kMostRequest) {
+    if (rate.request_bytes == 0 || rate.request_bytes > kMaxRequest) {
       return InvalidArgument(name, "request_bytes: ", rate.request_bytes,
-                             " must be within 1..", kMostRequest);
+                             " must be within 1..", kMaxRequest);
     }
     SLUICE_RETURN_IF_ERROR(
-        CheckCount(absl::StrCat(name, "depth"), rate.depth, kMostDepth));
+        CheckCount(absl::StrCat(name, "depth"), rate.depth, kMaxDepth));
     SLUICE_RETURN_IF_ERROR(
         CheckRate(absl::StrCat(name, "read_bytes_per_second"),
                   rate.read_bytes_per_second));
@@ -243,15 +242,15 @@ const LinkProfile* MachineProfile::Link(absl::string_view peer) const {
 
 absl::Status MachineProfile::Check() const {
   SLUICE_RETURN_IF_ERROR(
-      CheckBytes("device_memory_bytes", device_memory_bytes, kMostMemory));
+      CheckBytes("device_memory_bytes", device_memory_bytes, kMaxMemory));
   if (host_memory_bytes == 0) {
     return absl::InvalidArgumentError(
         "host_memory_bytes: missing or 0; it must be above 0");
   }
   SLUICE_RETURN_IF_ERROR(
-      CheckBytes("host_memory_bytes", host_memory_bytes, kMostMemory));
-  SLUICE_RETURN_IF_ERROR(CheckBytes("disk_bytes", disk_bytes, kMostDisk));
-  SLUICE_RETURN_IF_ERROR(CheckCount("threads", threads, kMostThreads));
+      CheckBytes("host_memory_bytes", host_memory_bytes, kMaxMemory));
+  SLUICE_RETURN_IF_ERROR(CheckBytes("disk_bytes", disk_bytes, kMaxDisk));
+  SLUICE_RETURN_IF_ERROR(CheckCount("threads", threads, kMaxThreads));
   SLUICE_RETURN_IF_ERROR(CheckCompute("host", host, !has_device()));
   if (has_device()) {
     SLUICE_RETURN_IF_ERROR(

@@ -1,8 +1,8 @@
 #pragma once
 
-// Number formats. By themselves, so that code for devices, which is compiled
-// once for each generation of them, can name them and include little else; what
-// reads and writes their names is in common/types.h.
+// Number formats. They have a header of their own, so that device code, which
+// is compiled for each generation of devices, includes little else;
+// common/types.h reads and writes their names.
 
 namespace sluice {
 
@@ -10,8 +10,8 @@ namespace sluice {
 // the residual stream are always float32.
 enum class DType { kFloat32, kBFloat16, kFloat16 };
 
-// How weight matrices are kept: in the engine's dtype, or group-wise quantized
-// to 8 or 4 bits (runtime/quant/group_codec.h).
+// Format of weight matrices: the engine's dtype, or group-wise quantized to 8
+// or 4 bits (runtime/quant/group_codec.h).
 enum class WeightFormat { kFull, kInt8, kInt4 };
 
 // Number format of the KV cache: as computed, or quantized by groups (see

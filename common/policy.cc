@@ -23,10 +23,10 @@ absl::Status Invalid(absl::string_view key, absl::string_view value,
 }
 
 absl::Status SetNumber(absl::string_view key, absl::string_view value,
-                       int32_t least, int32_t* out) {
+                       int32_t min, int32_t* out) {
   int32_t number = 0;
-  if (!absl::SimpleAtoi(value, &number) || number < least) {
-    return Invalid(key, value, absl::StrCat("a number from ", least, " on"));
+  if (!absl::SimpleAtoi(value, &number) || number < min) {
+    return Invalid(key, value, absl::StrCat("a number from ", min, " on"));
   }
   *out = number;
   return absl::OkStatus();
@@ -49,7 +49,7 @@ absl::Status SetFractions(absl::string_view key, absl::string_view value,
   return absl::OkStatus();
 }
 
-// One of two words, with what they mean.
+// A key whose value is one of two words, with their meanings.
 template <typename T>
 absl::Status SetWord(absl::string_view key, absl::string_view value,
                      const std::pair<const char*, T>& one,
@@ -72,7 +72,7 @@ absl::Status SetFormat(absl::string_view key, absl::string_view value,
 struct NumberKey {
   absl::string_view name;
   int32_t Policy::*member;
-  int32_t least;
+  int32_t min;
 };
 constexpr NumberKey kNumberKeys[] = {
     {"gbs", &Policy::gbs, 1},
@@ -80,7 +80,7 @@ constexpr NumberKey kNumberKeys[] = {
     {"max-step-tokens", &Policy::max_step_tokens, 1},
     {"threads", &Policy::compute_threads, 0}};
 
-// The nine fractions: a kind of data, its shares of the tiers.
+// A key of the nine fractions: a kind of data and its shares of the tiers.
 struct KindKey {
   absl::string_view name;
   TierFractions Policy::*fractions;
@@ -95,7 +95,7 @@ constexpr std::pair<absl::string_view, double TierFractions::*> kTierKeys[] = {
     {"host", &TierFractions::host},
     {"disk", &TierFractions::disk}};
 
-// "w" or "w.device", as `kind` says.
+// Sets "w" or "w.device", as `kind` says.
 absl::Status SetKind(absl::string_view key, absl::string_view value,
                      const KindKey& kind, Policy* policy) {
   TierFractions& fractions = policy->*kind.fractions;
@@ -115,7 +115,7 @@ absl::Status SetKind(absl::string_view key, absl::string_view value,
   }
   for (const auto& [tier, member] : kTierKeys) {
     if (key.substr(kind.name.size() + 1) != tier) continue;
-    // The first of the nine that is named clears the others of its kind.
+    // The first fraction that is named clears the others of its kind.
     if (automatic) fractions = {0, 0, 0};
     fractions.*member = share;
     automatic = false;
@@ -138,7 +138,7 @@ absl::Status Set(absl::string_view key, absl::string_view value,
                  Policy* policy) {
   for (const NumberKey& number : kNumberKeys) {
     if (key != number.name) continue;
-    return SetNumber(key, value, number.least, &(policy->*number.member));
+    return SetNumber(key, value, number.min, &(policy->*number.member));
   }
   for (const KindKey& kind : kKindKeys) {
     if (key.substr(0, key.find('.')) != kind.name) continue;
@@ -233,14 +233,8 @@ std::string PolicyText(const Policy& p) {
 }
 
 KvFormat KvFormatOf(const Policy& policy) {
-  switch (policy.compress_kv) {
-    case WeightFormat::kInt8:
-      return KvFormat::kInt8;
-    case WeightFormat::kInt4:
-      return KvFormat::kInt4;
-    case WeightFormat::kFull:
-      break;
-  }
+  if (policy.compress_kv == WeightFormat::kInt8) return KvFormat::kInt8;
+  if (policy.compress_kv == WeightFormat::kInt4) return KvFormat::kInt4;
   return UnquantizedKvFormat(policy.dtype);
 }
 

@@ -10,38 +10,38 @@
 
 namespace sluice {
 
-// In which order a block's layers and micro-batches are computed.
+// The order in which a block's layers and micro-batches are computed.
 enum class Schedule {
   // Layer by layer, all micro-batches in each (FlexGen's zig-zag block
-  // schedule, section 4.2): weights are read once for all of them.
+  // schedule, section 4.2): weights are read once for all micro-batches.
   kZigZag,
-  // Micro-batch by micro-batch, all layers for each: what other systems do,
-  // for comparison. Weights are read once for each.
+  // Micro-batch by micro-batch, all layers for each, as other systems do, for
+  // comparison. Weights are read once for each micro-batch.
   kRowByRow,
 };
 
-// Where KV that lives in host memory or on disk is attended: on the host, which
-// then gets q, k and v of the new positions and gives the result back; or on
-// the device, to which KV is copied. The CPU backend, for which host and device
-// are one, makes no difference.
+// The place of attention over KV in host memory or on disk: the host, which
+// then gets q, k and v of the new positions and returns the result; or the
+// device, to which KV is copied. The CPU backend ignores it, as host and device
+// are one.
 enum class AttentionSite { kHost, kDevice };
 
-// How one worker runs its stage (FlexGen, section 4.3: the policy of 11
-// variables).
+// One worker's settings to run its stage (FlexGen, section 4.3: the policy of
+// 11 variables).
 struct Policy {
   int32_t gbs = 64;  // sequences in a micro-batch
   int32_t num_microbatches =
       1;  // micro-batches that share one pass over the weights
   int32_t max_step_tokens = 2048;  // new tokens in a micro-batch of one step:
                                    // bounds activations and prefill chunks
-  // Device first, then memory, then disk: these are chosen by the worker when
-  // it loads.
+  // The worker chooses these fractions when it loads, to fill the device first,
+  // then memory, then disk.
   bool automatic_weights = true;
   bool automatic_kv_cache = true;
   bool automatic_activations = true;  // never the disk
   TierFractions weights;
   TierFractions kv_cache;
-  // Of micro-batches between their turns; see ActivationStager.
+  // Activations of micro-batches between their turns; see ActivationStager.
   TierFractions activations;
   DType dtype = DType::kFloat32;
   WeightFormat compress_weights = WeightFormat::kFull;
@@ -50,16 +50,16 @@ struct Policy {
   float sparsity = 1;  // share of V that a decoding row reads
   Schedule schedule = Schedule::kZigZag;
   bool overlap = true;  // move data while computing
-  // Off: each prompt chunk of a micro-batch takes as many rows as the longest,
-  // as in systems that pad; for comparison.
+  // If false, each prompt chunk of a micro-batch takes as many rows as the
+  // longest, as in systems that pad; for comparison.
   bool packing = true;
   int32_t compute_threads = 0;  // 0: as the worker was configured
 
   friend bool operator==(const Policy&, const Policy&) = default;
 };
 
-// Sets what `text` says: "key=value" pairs separated by commas, blanks or line
-// ends ('#' begins a comment), or, from '@' on, the name of a file of them.
+// Sets the keys in `text`: "key=value" pairs separated by commas, blanks or
+// line ends ('#' begins a comment), or '@' and the name of a file of them.
 //
 //   gbs, num-microbatches, max-step-tokens, threads   whole numbers
 //   w, c, h     weights, KV cache, activations: device/host/disk in per cent
@@ -77,7 +77,7 @@ absl::Status UpdatePolicy(absl::string_view text, Policy* policy);
 // "w 0/50/50 c auto ...": the keys of UpdatePolicy, without dtype.
 std::string PolicyText(const Policy& policy);
 
-// Of the policy's KV cache.
+// The format of the policy's KV cache.
 KvFormat KvFormatOf(const Policy& policy);
 
 }  // namespace sluice

@@ -9,9 +9,9 @@ namespace sluice {
 // The most likely tokens that a request may ask for beside each token.
 inline constexpr int32_t kMaxTopLogprobs = 20;
 
-// How the last stage picks each token of one request. Defaults mean: greedy,
-// nothing altered. Order of application: penalties and logit bias, then
-// temperature, then top-k, top-p, min-p.
+// The parameters by which the last stage samples one request's tokens. The
+// defaults mean greedy sampling of unaltered logits. Order of application:
+// penalties and logit bias, then temperature, then top-k, top-p, min-p.
 struct SamplingParams {
   float temperature = 0;  // 0: greedy
   int32_t top_k = 0;      // 0: off

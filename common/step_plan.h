@@ -6,8 +6,8 @@
 #include "common/sampling_params.h"
 #include "common/types.h"
 
-// One step of one block, as it travels from the dispatcher through the stages
-// and back.
+// The messages of one step of one block, which travel from the dispatcher
+// through the stages and back.
 
 namespace sluice {
 
@@ -42,13 +42,12 @@ struct SequenceAdmission {
   SequenceId sequence;
   int32_t prompt_tokens = 0;  // original prompt; later tokens count as
                               // generated, also when replayed after a failure
-  int32_t max_tokens = 0;     // positions that it may come to, in all
+  int32_t max_tokens = 0;     // positions that it may reach, in all
   SamplingParams sampling;
 };
 
-// A sequence has one segment in a step. (Chunks that follow each other are
-// possible where its KV cache stays in one place; kInvalidArgument where it is
-// on disk.)
+// A sequence has one segment in a step. (Consecutive chunks are possible if its
+// KV cache stays in one place; kInvalidArgument if it is on disk.)
 //
 // Stages apply plans of one epoch strictly in the order in which the dispatcher
 // sent them: first `release`, then `admit`, then the computation. A plan may
@@ -89,10 +88,10 @@ struct SampledToken {
       top;  // most likely first; as many as the request asked for
 };
 
-// What the last stage returns for a StepPlan: one token for each segment with
-// `sample`, and scores for each segment that wants them, both in their order.
-// On its way a large one is cut into parts, all but the last of which have
-// `more`: first the scores, maybe of a part of a segment, then the tokens.
+// The last stage's result for a StepPlan: one token for each segment with
+// `sample`, and scores for each segment that wants them, both in their order. A
+// large result is sent in parts, all but the last of which have `more`: first
+// the scores, maybe of a part of a segment, then the tokens.
 struct StepResult {
   PlanEpoch epoch;
   BlockId block;

@@ -17,27 +17,13 @@ absl::StatusOr<DTypeChoice> ParseDTypeChoice(absl::string_view text) {
 }
 
 absl::string_view DTypeName(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return "float32";
-    case DType::kBFloat16:
-      return "bfloat16";
-    case DType::kFloat16:
-      return "float16";
-  }
-  return "unknown";
+  if (dtype == DType::kFloat32) return "float32";
+  return dtype == DType::kBFloat16 ? "bfloat16" : "float16";
 }
 
 absl::string_view WeightFormatName(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::kInt8:
-      return "int8";
-    case WeightFormat::kInt4:
-      return "int4";
-    case WeightFormat::kFull:
-      break;
-  }
-  return "none";
+  if (format == WeightFormat::kFull) return "none";
+  return format == WeightFormat::kInt8 ? "int8" : "int4";
 }
 
 absl::StatusOr<WeightFormat> ParseWeightFormat(absl::string_view text) {
@@ -50,19 +36,9 @@ absl::StatusOr<WeightFormat> ParseWeightFormat(absl::string_view text) {
 }
 
 absl::string_view KvFormatName(KvFormat format) {
-  switch (format) {
-    case KvFormat::kFloat32:
-      return "float32";
-    case KvFormat::kBFloat16:
-      return "bfloat16";
-    case KvFormat::kFloat16:
-      return "float16";
-    case KvFormat::kInt8:
-      return "int8";
-    case KvFormat::kInt4:
-      return "int4";
-  }
-  return "unknown";
+  constexpr absl::string_view kNames[] = {"float32", "bfloat16", "float16",
+                                          "int8", "int4"};
+  return kNames[static_cast<size_t>(format)];
 }
 
 absl::StatusOr<KvFormat> ParseKvFormat(absl::string_view text) {

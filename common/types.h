@@ -50,10 +50,10 @@ struct LayerRange {
   friend bool operator==(const LayerRange&, const LayerRange&) = default;
 };
 
-// "float32", "bfloat16" or "float16".
+// Returns "float32", "bfloat16" or "float16".
 absl::string_view DTypeName(DType dtype);
 
-// What the user asked for; kAuto follows the model's own dtype (see
+// The dtype that the user asked for; kAuto follows the model's own (see
 // ResolveDType in runtime/model/decoder_spec.h).
 enum class DTypeChoice { kAuto, kFloat32, kBFloat16, kFloat16 };
 
@@ -61,14 +61,14 @@ enum class DTypeChoice { kAuto, kFloat32, kBFloat16, kFloat16 };
 // "bf16", "fp16", "half"); kInvalidArgument otherwise.
 absl::StatusOr<DTypeChoice> ParseDTypeChoice(absl::string_view text);
 
-// "none", "int8" or "int4".
+// Returns "none", "int8" or "int4".
 absl::string_view WeightFormatName(WeightFormat format);
-// The inverse; kInvalidArgument for anything else.
+// The inverse of WeightFormatName; kInvalidArgument for anything else.
 absl::StatusOr<WeightFormat> ParseWeightFormat(absl::string_view text);
 
-// "float32", "bfloat16", "float16", "int8", "int4".
+// Returns "float32", "bfloat16", "float16", "int8" or "int4".
 absl::string_view KvFormatName(KvFormat format);
-// The inverse; also takes the short names of ParseDTypeChoice.
+// The inverse of KvFormatName; also takes ParseDTypeChoice's short names.
 // kInvalidArgument otherwise.
 absl::StatusOr<KvFormat> ParseKvFormat(absl::string_view text);
 

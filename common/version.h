@@ -6,10 +6,10 @@ namespace sluice {
 
 // The release, as "0.1.0".
 const char* ReleaseVersion();
-// The commit that this was built from, 12 digits, with "-dirty" behind if files
-// differed from it; "unknown" without Git.
+// The commit of this build, 12 digits, with "-dirty" behind if files differed
+// from it; "unknown" without Git.
 const char* BuildCommit();
-// Both, as "0.1.0+1a2b3c4d5e6f": what tells one build from another.
+// Release and commit, as "0.1.0+1a2b3c4d5e6f", which identify a build.
 std::string BuildVersion();
 
 }  // namespace sluice

@@ -27,18 +27,18 @@
 namespace sluice {
 namespace {
 
-// Some seconds are normal where there are many workers.
+// Measuring takes some seconds if there are many workers.
 constexpr absl::Duration kMaxLinkTime = absl::Seconds(20);
 constexpr int32_t kDefaultStepTokens = 2048;
 
-absl::Status CheckRange(absl::string_view name, int64_t value, int64_t least,
-                        int64_t most) {
-  if (value >= least && value <= most) return absl::OkStatus();
-  return InvalidArgument(name, " is ", value, "; it must be between ", least,
-                         " and ", most);
+absl::Status CheckRange(absl::string_view name, int64_t value, int64_t min,
+                        int64_t max) {
+  if (value >= min && value <= max) return absl::OkStatus();
+  return InvalidArgument(name, " is ", value, "; it must be between ", min,
+                         " and ", max);
 }
 
-// What a step computes at most.
+// Checks the maximum size of a step.
 absl::Status CheckStep(int32_t gbs, int32_t num_microbatches,
                        int32_t max_step_tokens) {
   SLUICE_RETURN_IF_ERROR(CheckRange("gbs", gbs, 0, kMaxGbs));
@@ -62,7 +62,7 @@ absl::Status CheckStep(int32_t gbs, int32_t num_microbatches,
   return absl::OkStatus();
 }
 
-// What a step hands from stage to stage fits a message.
+// Checks that a step's activations fit a message.
 absl::Status CheckActivations(int32_t max_step_tokens, int32_t hidden) {
   const int64_t row = int64_t{hidden} * static_cast<int64_t>(sizeof(float));
   if (max_step_tokens * row <= kMaxActivationBytes) return absl::OkStatus();
@@ -107,7 +107,7 @@ absl::Status Coordinator::Options::Validate() const {
   SLUICE_RETURN_IF_ERROR(
       CheckRange("min_workers", min_workers, 1, kMaxWorkers));
   SLUICE_RETURN_IF_ERROR(CheckRange("num_blocks", num_blocks, 0, 1024));
-  // A policy may change them, so that they need not fit together yet.
+  // The policies may change the flags, so that they need not fit together yet.
   SLUICE_RETURN_IF_ERROR(CheckRange("gbs", gbs, 0, kMaxGbs));
   SLUICE_RETURN_IF_ERROR(
       CheckStep(policy.empty() ? gbs : 0, num_microbatches, max_step_tokens));
@@ -235,18 +235,18 @@ absl::Status Coordinator::OpenModel() {
     chat_template_ = *std::move(chat_template);
     if (const auto for_tools = chat_template_->ForTools(); !for_tools.ok()) {
       LogWarning(
-          absl::StrCat("the model's chat template for tools cannot be "
-                       "used (",
-                       for_tools.status().message(),
-                       "); requests with \"tools\" will be refused"));
+          "the model's chat template for tools cannot be "
+          "used (",
+          for_tools.status().message(),
+          "); requests with \"tools\" will be refused");
     }
   } else if (!absl::IsNotFound(chat_template.status())) {
-    // Only chats need it.
+    // Only chats need the template, so an error is kept for them.
     no_chat_template_ =
         absl::StrCat("the model's chat template cannot be used (",
                      chat_template.status().message(), ")");
-    LogWarning(absl::StrCat(no_chat_template_,
-                            "; requests with \"messages\" will be refused"));
+    LogWarning(no_chat_template_,
+               "; requests with \"messages\" will be refused");
   }
   auto fingerprint =
       options_.dummy_weights
@@ -284,8 +284,8 @@ absl::Status Coordinator::SetMaxModelLen() {
   return absl::OkStatus();
 }
 
-// Answers would not be those that the model's publisher means, and nobody
-// would know.
+// Ignored defaults would silently give other answers than the model's publisher
+// intended.
 absl::Status Coordinator::CheckGenerationDefaults() const {
   const std::vector<std::string>& keys =
       model_->generation_defaults().unsupported;
@@ -421,7 +421,7 @@ absl::Status Coordinator::StartDispatcher() {
       {.on_work = [dispatcher] { dispatcher->NotifyWork(); },
        .on_cancel = [dispatcher](JobId job) { dispatcher->Cancel(job); },
        .on_stored = [dispatcher] { dispatcher->Tick(); }});
-  dispatcher_->NotifyWork();  // unfinished jobs of an earlier life
+  dispatcher_->NotifyWork();  // unfinished jobs of an earlier process
   return absl::OkStatus();
 }
 

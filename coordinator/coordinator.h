@@ -46,48 +46,48 @@ class Coordinator {
     std::filesystem::path input_root;  // "": no server-side paths
     DTypeChoice dtype = DTypeChoice::kAuto;
     // Whether all workers compute in float16 too, as GPUs do: kAuto then keeps
-    // to it for models that are in it.
+    // float16 models in float16.
     bool has_float16 = false;
-    int32_t min_workers = 1;       // plan as soon as so many are registered
+    int32_t min_workers = 1;       // a plan needs this many
     int32_t num_blocks = 0;        // 0: one per stage
     int32_t gbs = 0;               // sequences per micro-batch; 0: default
     int32_t num_microbatches = 0;  // 0: 1, or the planner's choice
     int32_t max_step_tokens = 0;   // 0: 2048, or the planner's choice
-    // In the form of UpdatePolicy, applied in order over what the above say.
-    // Or one that names a file with a plan (see PlanToJson).
+    // Policies in the form of UpdatePolicy, which override the options above in
+    // order; or one text that names a file with a plan (see PlanToJson).
     std::vector<std::string> policy;
-    // Plans are made for the jobs from the workers' profiles, where all have
-    // one and the policy names no shares of tiers.
+    // Whether plans are made for the jobs from the workers' profiles, if all
+    // have one and the policy names no shares of tiers.
     bool plan_jobs = false;
     Split split = Split();  // kEven
-    // false: requests that do not say get nothing from generation_config.json.
+    // false: the defaults of generation_config.json are not used.
     bool generation_config = true;
-    // Workers make random weights: config.json is enough of a model, and bytes
-    // are its tokens if it has no tokenizer.
+    // Whether workers make random weights: a model needs only config.json, and
+    // bytes are its tokens if it has no tokenizer.
     bool dummy_weights = false;
     // Whether workers are asked for the hashes of their model's files, which
-    // must be those of model_dir, if it has weights. What was found out there
-    // is kept in the file `hash_cache`; "": nowhere.
+    // must be those of model_dir, if it has weights. The hashes of model_dir
+    // are cached in the file `hash_cache`; "": nowhere.
     bool compare_models = true;
     std::string hash_cache;
     int32_t max_model_len = 0;  // 0: the model's (default_positions)
-    // Without a max_model_len: all positions that the model has, but no more
-    // than these; 0: its default_positions.
+    // The limit of the model's positions if max_model_len is 0; 0: its
+    // default_positions.
     int32_t positions_cap = 0;
     int32_t default_max_tokens = kDefaultMaxTokens;
     bool refill = true;  // false: a block refills only when all ended
-    // false: each sequence's greatest KV cache is reserved from its start
+    // false: each sequence's maximum KV cache is reserved at its start
     bool kv_by_need = true;
     WorkerTimeouts timeouts;
-    // Of what is logged when a plan fails. Where a job's end says so, too, once
+    // The log level of a plan's failure. Where a job's end tells it, too, once
     // is enough.
     LogLevel failure_level = LogLevel::kWarning;
     MetricsRegistry* metrics = nullptr;  // must outlive the coordinator
     absl::Status Validate() const;
   };
 
-  // What answers depend on besides requests and sampling parameters, by the
-  // flag or the file of the model directory that it comes from. Equal facts:
+  // Returns the facts besides requests and sampling parameters that answers
+  // depend on, by their flag or file of the model directory. Equal facts give
   // equal answers. Checks options and model; makes and changes nothing.
   static absl::StatusOr<std::map<std::string, std::string>> AnswerFacts(
       Options options);
@@ -99,12 +99,12 @@ class Coordinator {
   JobManager& jobs() { return *jobs_; }
   v1::ClusterState cluster_state() const;
 
-  // The model's. Live as long as the coordinator.
+  // The model's parts, which live as long as the coordinator.
   const Tokenizer& tokenizer() const { return *tokenizer_; }
-  // What the workers are told.
+  // The policy that workers get.
   const Policy& policy() const { return *policy_; }
   const DecoderSpec& model() const;
-  // Positions of a sequence, as asked for or as the model has.
+  // The maximum positions of a sequence, from the options or the model.
   int32_t max_model_len() const { return options_.max_model_len; }
 
   // WorkerService, to be registered with a server. Owned by the coordinator,
@@ -137,15 +137,15 @@ class Coordinator {
   Options options_;
   std::unique_ptr<MetricsRegistry> null_metrics_;
   std::shared_ptr<const ModelDir> model_;
-  std::unique_ptr<ContentCheck> content_;  // null: not to be compared
+  std::unique_ptr<ContentCheck> content_;  // null: not compared
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<ChatTemplate> chat_template_;  // null if there is none
-  std::string no_chat_template_;  // why, if there is one that can't be used
+  std::string no_chat_template_;  // error of an unusable template
   std::string fingerprint_;       // "" without weights
   const std::unique_ptr<Policy> policy_;
   std::unique_ptr<Plan> plan_;  // the user's; null if there is none
   // The jobs call the dispatcher as long as they live. The dispatcher uses them
-  // only until Shutdown, so they go first.
+  // only until Shutdown, so they are destroyed first.
   std::unique_ptr<Dispatcher> dispatcher_;
   std::unique_ptr<WorkerAttachService> workers_;
   std::unique_ptr<JobManager> jobs_;

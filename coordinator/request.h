@@ -12,7 +12,7 @@
 
 namespace sluice {
 
-// Tokens that a request gets which, like its job and its model, does not say.
+// The max_tokens of a request if it, its job and its model have none.
 inline constexpr int32_t kDefaultMaxTokens = 128;
 
 enum class Endpoint { kChatCompletions, kCompletions };
@@ -20,29 +20,29 @@ enum class Endpoint { kChatCompletions, kCompletions };
 // One validated request of a job, ready to be generated.
 struct Request {
   JobId job;
-  // When the job was accepted; by the wall's clock, as it may be days ago.
+  // When the job was accepted, in wall time, as it may be days ago.
   absl::Time accepted = absl::InfiniteFuture();
   int64_t index = 0;  // in the input, 0-based
   std::string custom_id;
   Endpoint endpoint = Endpoint::kCompletions;
   std::vector<int32_t> prompt;  // token ids; never empty
   SamplingParams sampling;
-  // To generate; prompt + max_tokens <= max_model_len. 0 only with echo.
+  // Tokens to generate; prompt + max_tokens <= max_model_len. 0 only with echo.
   int32_t max_tokens = 0;
-  bool max_tokens_by_default = false;  // neither it nor its job said so
+  bool max_tokens_by_default = false;  // set by neither it nor its job
   std::vector<std::string> stop;
   bool ignore_eos = false;
   bool echo = false;        // completions: text starts with the prompt
   std::string prompt_text;  // only if echo
 
-  // The prompt's tokens are to be scored, too.
+  // Whether the prompt's tokens are scored, too.
   bool scores_prompt() const { return echo && sampling.logprobs >= 0; }
 };
 
 enum class FinishReason { kStop, kLength };
 
-// How a request ended: with an answer, or (status not OK) with an error. A
-// cancelled request has kCancelled.
+// The end of a request: an answer, or (status not OK) an error. A cancelled
+// request has kCancelled.
 struct Generation {
   absl::Status status;
   FinishReason finish_reason = FinishReason::kStop;
@@ -51,7 +51,7 @@ struct Generation {
   std::vector<int32_t> tokens;  // generated, without the end-of-sequence token
   int32_t generated = 0;        // tokens sampled, end of sequence included
   std::vector<SampledToken> logprobs;  // parallel to tokens, if asked for
-  // Of the prompt from position 1 on, if asked for.
+  // Scores of the prompt from position 1 on, if asked for.
   TokenScores prompt_scores;
 };
 
@@ -61,7 +61,7 @@ struct FinishedRequest {
   Generation generation;
 };
 
-// What it holds in memory, roughly.
+// The approximate bytes of a finished request in memory.
 int64_t MemoryBytes(const FinishedRequest& finished);
 
 }  // namespace sluice

@@ -11,7 +11,7 @@
 
 namespace sluice {
 
-// What went on in a job since the last report of it.
+// A job's progress since its last report.
 struct JobProgress {
   int64_t running = 0;        // requests that are being generated now
   int64_t new_tokens = 0;     // tokens generated
@@ -22,42 +22,42 @@ struct JobProgress {
 // Results that were completed and are not stored yet.
 struct Backlog {
   int64_t results = 0;
-  int64_t bytes = 0;  // that they hold in memory
+  int64_t bytes = 0;  // of these results in memory
 };
 
-// What the dispatcher sees of the durable jobs. Only TakeRequests and
-// PendingLengths read the store and may take a while: nothing else waits for a
-// disk. Thread-safe.
+// The dispatcher's interface to the durable jobs. Only TakeRequests and
+// PendingLengths read the store and may take a while: other methods never wait
+// for a disk. Thread-safe.
 class RequestQueue {
  public:
   virtual ~RequestQueue() = default;
 
-  // Up to `max` requests that have no result and were not handed out since the
-  // process started: by job priority, then age of the job, then input order.
-  // Empty when there are none. A request that can't be read any more gets its
-  // error result here and is left out. Waits while the backlog is long.
+  // Takes up to `max` requests without a result that were not handed out since
+  // the process started: by job priority, then job age, then input order. Empty
+  // when there are none. A request that can't be read any more gets its error
+  // result here and is left out. Waits while the backlog is long.
   virtual absl::StatusOr<std::vector<Request>> TakeRequests(size_t max) = 0;
 
-  // Of all requests without a result, handed out or not, for the planner. Of
-  // very long jobs a part stands for all.
+  // Lengths of all requests without a result, handed out or not, for the
+  // planner. A part of a very long job stands for all of it.
   virtual absl::StatusOr<LengthHistogram> PendingLengths() = 0;
 
   // Takes the result, which a thread of the queue's own brings to the store.
   // Exactly one result per request ever becomes visible.
   virtual void Complete(Request request, Generation generation) = 0;
-  // Whoever completes requests bounds it: nothing else does.
+  // The results not stored yet. Only the caller of Complete bounds them.
   virtual Backlog backlog() const = 0;
 
-  // For progress and metrics.
+  // Reports progress, for clients and metrics.
   virtual void ReportProgress(JobId job, const JobProgress& progress) = 0;
-  // The plan by which jobs are run from now on, as JSON, or "" for none;
-  // recorded with each that has not ended.
+  // Reports the plan by which jobs run from now on, as JSON, or "" for none; it
+  // is stored with each job that has not ended.
   virtual void ReportPlan(const std::string& plan) = 0;
-  // The copy of the model by which requests are answered from now on; kept with
-  // the unfinished jobs, for an answer by another one would not fit the others.
-  // It is stored before any result that is completed later.
+  // Reports the copy of the model that answers requests from now on; it is kept
+  // with the unfinished jobs, as answers of one job must be one copy's. It is
+  // stored before any result that is completed later.
   virtual void ReportModel(const ModelContent& model) = 0;
-  // Shown as the detail of unfinished jobs: why nothing moves; "" if it does.
+  // Reports why nothing runs, as the detail of unfinished jobs, or "".
   virtual void ReportDetail(const std::string& detail) = 0;
 };
 

@@ -4,8 +4,8 @@ root_dir=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 jobs=$(nproc)
 tested_gcc=12 # Debian 12's
 
-# Installs what deploy/packages.txt lists and is missing; without root, says
-# what to install and fails.
+# Installs the missing packages of deploy/packages.txt; without root, prints
+# them and fails.
 install_packages() {
   local wanted missing=()
   wanted=$(grep -v '^#' "$root_dir/deploy/packages.txt")
@@ -25,9 +25,9 @@ install_packages() {
     apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-# build PRESET [TARGET...]: configures once, then builds. Warnings are errors with
-# the compiler that all of this is tested with; what others warn of stops nobody,
-# and with sanitizers GCC warns of what is not there.
+# build PRESET [TARGET...]: configures once, then builds. Warnings are errors only
+# with the tested compiler and without sanitizers, with which GCC's warnings may
+# be false.
 build() {
   local preset=$1 strict=OFF
   shift

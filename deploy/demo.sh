@@ -22,7 +22,7 @@ stop() {
 }
 trap stop EXIT
 
-# Waits until a program has said on which ports it listens.
+# Waits until a program has printed the ports that it listens on.
 wait_for_line() { # file pattern pid
   for _ in $(seq 200); do
     grep -q "$2" "$1" 2>/dev/null && return 0

@@ -24,7 +24,7 @@ import sys
 import time
 
 INCLUDE = re.compile(rb'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
-# Sources that may have functions beyond .clang-tidy's sizes, until these are taken apart.
+# Sources whose functions may exceed .clang-tidy's sizes, until they are split.
 LONG_FUNCTIONS = [
     "worker/worker_metrics.cc",
 ]

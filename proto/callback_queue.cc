@@ -7,7 +7,7 @@
 namespace sluice {
 
 void KeepCallbackQueue() {
-  // A server that nobody can reach, and that is never destroyed, holds it.
+  // An unreachable server that is never destroyed holds the queue.
   [[maybe_unused]] static const auto* const server = [] {
     grpc::ServerBuilder builder;
     builder.RegisterCallbackGenericService(new grpc::CallbackGenericService());

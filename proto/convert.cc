@@ -119,7 +119,7 @@ absl::StatusOr<StepPlan> FromProto(const v1::StepPlan& in) {
                                " has a segment with start ", s.start(),
                                " and num_tokens ", s.num_tokens());
       }
-      // None, or positions that the segment's rows predict.
+      // Scored positions, if any, are ones that the segment's rows predict.
       if (s.score_begin() != s.score_end() &&
           (s.score_begin() <= s.start() || s.score_end() <= s.score_begin() ||
            int64_t{s.score_end()} - s.start() > int64_t{s.num_tokens()} + 1)) {
@@ -153,7 +153,7 @@ void SetHead(const StepResult& result, v1::StepResult* out) {
   out->set_step(result.step);
 }
 
-// The tokens [begin, end) of `scores`.
+// Adds the tokens [begin, end) of `scores`.
 void AddScores(const TokenScores& scores, int64_t begin, int64_t end,
                v1::StepResult* out) {
   v1::TokenScores* s = out->add_scores();
@@ -195,12 +195,12 @@ void ToProto(const StepResult& result, v1::StepResult* out) {
 
 std::vector<v1::StepResult> ToProtoParts(const StepResult& result,
                                          int64_t max_values) {
-  // A sequence, a position or token, and what holds them.
+  // A sequence, a position or token, and the lengths of their fields.
   constexpr int64_t kHeadValues = 4;
   std::vector<v1::StepResult> parts(1);
   SetHead(result, &parts.back());
   int64_t room = max_values;
-  // A new part if this one has no room for so many numbers.
+  // Begins a new part if this one has no room for `values` more numbers.
   const auto make_room = [&](int64_t values) {
     if (room >= values || room == max_values) return;
     parts.back().set_more(true);
@@ -208,7 +208,7 @@ std::vector<v1::StepResult> ToProtoParts(const StepResult& result,
     room = max_values;
   };
   for (const TokenScores& scores : result.scores) {
-    const int64_t values = 1 + 2 * int64_t{scores.num_top};  // of a token
+    const int64_t values = 1 + 2 * int64_t{scores.num_top};  // of one token
     const auto size = static_cast<int64_t>(scores.logprobs.size());
     for (int64_t begin = 0; begin < size;) {
       make_room(kHeadValues + values);
@@ -283,30 +283,23 @@ TierFractions FromProto(const v1::TierFractions& in) {
   return {in.device(), in.host(), in.disk()};
 }
 
+constexpr std::pair<DType, v1::DType> kDTypes[] = {
+    {DType::kFloat32, v1::DTYPE_FLOAT32},
+    {DType::kBFloat16, v1::DTYPE_BFLOAT16},
+    {DType::kFloat16, v1::DTYPE_FLOAT16}};
+
 v1::NumberFormat ToProto(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::kInt8:
-      return v1::NUMBER_FORMAT_INT8;
-    case WeightFormat::kInt4:
-      return v1::NUMBER_FORMAT_INT4;
-    case WeightFormat::kFull:
-      break;
-  }
+  if (format == WeightFormat::kInt8) return v1::NUMBER_FORMAT_INT8;
+  if (format == WeightFormat::kInt4) return v1::NUMBER_FORMAT_INT4;
   return v1::NUMBER_FORMAT_FULL;
 }
 
 absl::StatusOr<WeightFormat> FromProto(v1::NumberFormat format,
                                        absl::string_view name) {
-  switch (format) {
-    case v1::NUMBER_FORMAT_FULL:
-      return WeightFormat::kFull;
-    case v1::NUMBER_FORMAT_INT8:
-      return WeightFormat::kInt8;
-    case v1::NUMBER_FORMAT_INT4:
-      return WeightFormat::kInt4;
-    default:
-      return InvalidArgument("policy: ", name, " ", format, " is unknown");
-  }
+  if (format == v1::NUMBER_FORMAT_FULL) return WeightFormat::kFull;
+  if (format == v1::NUMBER_FORMAT_INT8) return WeightFormat::kInt8;
+  if (format == v1::NUMBER_FORMAT_INT4) return WeightFormat::kInt4;
+  return InvalidArgument("policy: ", name, " ", format, " is unknown");
 }
 
 }  // namespace
@@ -318,16 +311,8 @@ void ToProto(const Policy& policy, v1::Policy* out) {
   ToProto(policy.weights, out->mutable_weights());
   ToProto(policy.kv_cache, out->mutable_kv_cache());
   ToProto(policy.activations, out->mutable_activations());
-  switch (policy.dtype) {
-    case DType::kFloat32:
-      out->set_dtype(v1::DTYPE_FLOAT32);
-      break;
-    case DType::kBFloat16:
-      out->set_dtype(v1::DTYPE_BFLOAT16);
-      break;
-    case DType::kFloat16:
-      out->set_dtype(v1::DTYPE_FLOAT16);
-      break;
+  for (const auto& [dtype, proto] : kDTypes) {
+    if (dtype == policy.dtype) out->set_dtype(proto);
   }
   out->set_compute_threads(policy.compute_threads);
   out->set_explicit_weights(!policy.automatic_weights);
@@ -373,19 +358,13 @@ absl::StatusOr<Policy> FromProto(const v1::Policy& in) {
   policy.weights = FromProto(in.weights());
   policy.kv_cache = FromProto(in.kv_cache());
   policy.activations = FromProto(in.activations());
-  switch (in.dtype()) {
-    case v1::DTYPE_FLOAT32:
-      policy.dtype = DType::kFloat32;
-      break;
-    case v1::DTYPE_BFLOAT16:
-      policy.dtype = DType::kBFloat16;
-      break;
-    case v1::DTYPE_FLOAT16:
-      policy.dtype = DType::kFloat16;
-      break;
-    default:
-      return InvalidArgument("policy: dtype ", in.dtype(), " is unknown");
+  const auto* const known =
+      std::find_if(std::begin(kDTypes), std::end(kDTypes),
+                   [&](const auto& pair) { return pair.second == in.dtype(); });
+  if (known == std::end(kDTypes)) {
+    return InvalidArgument("policy: dtype ", in.dtype(), " is unknown");
   }
+  policy.dtype = known->first;
   policy.compute_threads = in.compute_threads();
   policy.automatic_weights = !in.explicit_weights();
   policy.automatic_kv_cache = !in.explicit_kv_cache();

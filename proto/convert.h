@@ -8,9 +8,9 @@
 #include "proto/wire_limits.h"
 #include "sluice/v1/pipeline.pb.h"
 
-// Between the plain structs that the rooms share and their wire form. From*
-// check what arrives: counts that do not add up, negative positions or sizes,
-// an unknown enum give kInvalidArgument naming the field.
+// Converts between the rooms' shared structs and their messages. From* check
+// what arrives: counts that do not add up, negative positions or sizes, or an
+// unknown enum give kInvalidArgument naming the field.
 
 namespace sluice {
 
@@ -25,7 +25,7 @@ absl::StatusOr<StepPlan> FromProto(const v1::StepPlan& in);
 void ToProto(const StepResult& result, v1::StepResult* out);
 absl::StatusOr<StepResult> FromProto(const v1::StepResult& in);
 
-// The same as messages of bounded size, in order: first all scores, then all
+// Splits a result into messages of bounded size: first all scores, then all
 // tokens. `max_values` bounds the numbers (of at most 10 bytes) in a part; a
 // part has at least one scored or sampled token.
 std::vector<v1::StepResult> ToProtoParts(const StepResult& result,

@@ -14,41 +14,31 @@
 
 #include "common/host/listen_probe.h"
 #include "common/status_macros.h"
-#include "proto/wire_limits.h"
 
 namespace sluice {
 namespace {
 
-constexpr int kKeepaliveMs = 10'000;
+constexpr int kMinPingIntervalMs = EndpointLimits().keepalive_ms / 2;
 
 constexpr EndpointLimits kCoordinatorServer = {
     .max_receive_bytes = kMaxRequestBytes,
     .max_send_bytes = std::max(kMaxInstructionBytes, kMaxAnswerBytes),
-    .max_metadata_bytes = kMaxMetadataBytes,
-    .keepalive_ms = kKeepaliveMs,
-    .keepalive_timeout_ms = kKeepaliveMs,
-    .least_ping_interval_ms = kKeepaliveMs / 2,
-    // For gRPC's own services, which take one for each of their streams.
+    .min_ping_interval_ms = kMinPingIntervalMs,
+    // gRPC's own services need these: one for each of their streams.
     .max_threads = 32,
 };
 
 constexpr EndpointLimits kWorkerServer = {
     .max_receive_bytes = kMaxFrameBytes,
     .max_send_bytes = kMaxRequestBytes,
-    .max_metadata_bytes = kMaxMetadataBytes,
-    .keepalive_ms = kKeepaliveMs,
-    .keepalive_timeout_ms = kKeepaliveMs,
-    .least_ping_interval_ms = kKeepaliveMs / 2,
+    .min_ping_interval_ms = kMinPingIntervalMs,
 };
 
 constexpr EndpointLimits kClientChannel = {
     .max_receive_bytes = kMaxAnswerBytes,
     .max_send_bytes = kMaxRequestBytes,
-    .max_metadata_bytes = kMaxMetadataBytes,
-    // Who follows a job for days notices that the coordinator's machine is
-    // gone, and finds it again soon after it is back.
-    .keepalive_ms = kKeepaliveMs,
-    .keepalive_timeout_ms = kKeepaliveMs,
+    // A client that follows a job for days notices by pings that the
+    // coordinator's machine is gone, and reconnects soon after it is back.
     .first_reconnect_ms = 100,
     .max_reconnect_ms = 2'000,
 };
@@ -56,16 +46,13 @@ constexpr EndpointLimits kClientChannel = {
 constexpr EndpointLimits kWorkerChannel = {
     .max_receive_bytes = kMaxInstructionBytes,
     .max_send_bytes = std::max(kMaxFrameBytes, kMaxRequestBytes),
-    .max_metadata_bytes = kMaxMetadataBytes,
-    .keepalive_ms = kKeepaliveMs,
-    .keepalive_timeout_ms = kKeepaliveMs,
     .first_reconnect_ms = 200,
     .max_reconnect_ms = 2'000,
-    // A link would wait behind what another epoch still has in its socket.
+    // On a shared connection, a link would wait for another epoch's data.
     .share_connections = false,
 };
 
-// `set(name, value)` for the arguments that servers and channels share.
+// Calls `set(name, value)` for each argument that servers and channels share.
 template <typename Set>
 void ForEachArgument(const EndpointLimits& limits, const Set& set) {
   const auto maybe = [&set](const char* name, int64_t value) {
@@ -126,11 +113,11 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> StartServer(
   ForEachArgument(limits, [&](const char* name, int value) {
     builder.AddChannelArgument(name, value);
   });
-  if (limits.least_ping_interval_ms > 0) {
+  if (limits.min_ping_interval_ms > 0) {
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
     builder.AddChannelArgument(
         GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
-        limits.least_ping_interval_ms);
+        limits.min_ping_interval_ms);
   }
   if (limits.max_threads > 0) {
     grpc::ResourceQuota quota;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "proto/wire_limits.h"
 
 namespace grpc {
 class Channel;
@@ -14,7 +15,7 @@ class Service;
 }  // namespace grpc
 
 // The one place that makes gRPC servers and channels, within a process and
-// between machines, so that all have limits and both ends the same ones.
+// between machines, so that all have limits, and both ends the same ones.
 
 namespace sluice {
 
@@ -25,23 +26,24 @@ enum class ServerKind {
 
 enum class ChannelKind {
   kClient,  // of a coordinator's users
-  kWorker,  // of workers, to their coordinator and to each other
+  kWorker,  // from workers to their coordinator and to each other
 };
 
-// What a server or a channel allows, and how it notices a peer that is gone
-// without a word. 0 of a time or a count: gRPC's own default, or none.
+// The limits of a server or a channel, and the pings by which it notices a peer
+// that is silently gone. A time or count of 0: gRPC's default, or none.
 struct EndpointLimits {
   int64_t max_receive_bytes = 0;  // of one message
   int64_t max_send_bytes = 0;
-  int64_t max_metadata_bytes = 0;  // of one call, statuses included
-  // Pings when nothing was received for so long, and how long the answer may
-  // take; how often the other end may ping.
-  int keepalive_ms = 0;
-  int keepalive_timeout_ms = 0;
-  int least_ping_interval_ms = 0;
-  // Of servers.
+  int64_t max_metadata_bytes =
+      kMaxMetadataBytes;  // of one call, statuses included
+  // Pings: the silence before one is sent, the time limit of its answer, and
+  // the shortest interval allowed to the other end's.
+  int keepalive_ms = 10'000;
+  int keepalive_timeout_ms = 10'000;
+  int min_ping_interval_ms = 0;
+  // Used by servers only.
   int max_threads = 0;
-  // Of channels.
+  // Used by channels only.
   int first_reconnect_ms = 0;
   int max_reconnect_ms = 0;
   // Channels to one address share a connection.

@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-// At most kMaxStatusBytes of it, in whole characters.
+// Returns at most kMaxStatusBytes of `message`, in whole characters.
 std::string Clip(absl::string_view message) {
   if (message.size() <= static_cast<size_t>(kMaxStatusBytes)) {
     return std::string(message);

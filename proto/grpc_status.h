@@ -6,8 +6,8 @@
 
 namespace sluice {
 
-// The codes have the same numbers and meanings; messages are kept, up to
-// kMaxStatusBytes.
+// Converts a status: codes have the same numbers and meanings in gRPC, and
+// messages are cut after kMaxStatusBytes.
 grpc::Status ToGrpcStatus(const absl::Status& status);
 absl::Status FromGrpcStatus(const grpc::Status& status);
 

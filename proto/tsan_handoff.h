@@ -4,8 +4,8 @@
 // does not see three things that it orders: the bytes of a message between a
 // sender and a receiver that share them in one process, a reactor between the
 // thread that starts an operation and the one that calls the reaction, and a
-// reactor's end before its server's.
-// HandOff on the one side and TakeOver on the other say so.
+// reactor's end before its server's. HandOff on the one side and TakeOver on
+// the other tell it.
 
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>

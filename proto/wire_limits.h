@@ -4,24 +4,24 @@
 
 #include "common/limits.h"
 
-// How large the messages between processes may be, calculated from what is
-// allowed in them. Bytes of protobuf fields are upper bounds: tags, varints of
-// the type's full width, lengths.
+// The maximum sizes of the messages between processes, calculated from the
+// limits of their contents. Bytes of protobuf fields are upper bounds: tags,
+// varints of the type's full width, lengths.
 
 namespace sluice {
 
-// What a StepPlan's parts take at most.
+// The maximum sizes of a StepPlan's parts, in bytes.
 inline constexpr int64_t kSegmentBytes = 48;
 inline constexpr int64_t kPlanTokenBytes = 5;
 inline constexpr int64_t kReleaseBytes = 10;
 inline constexpr int64_t kLogitBiasBytes = 9;
 inline constexpr int64_t kAdmissionBytes = 112;  // without its logit_bias
 
-// Beyond these, what has to be said waits for the next plan.
+// Biases and releases beyond these numbers wait for the next plan.
 inline constexpr int64_t kMaxPlanLogitBiases = 6 << 20;
 inline constexpr int64_t kMaxPlanReleases = 1 << 22;
 
-// A StepPlan, as it goes to the first stage and from stage to stage.
+// The maximum size of a StepPlan, which goes from stage to stage.
 inline constexpr int64_t kMaxStepPlanBytes = int64_t{256} << 20;
 static_assert(int64_t{kMaxGbs} * kMaxMicroBatches *
                       (kSegmentBytes + kAdmissionBytes) +
@@ -31,15 +31,15 @@ static_assert(int64_t{kMaxGbs} * kMaxMicroBatches *
               kMaxStepPlanBytes);
 static_assert(kMaxPlanLogitBiases >= int64_t{kMaxLogitBiases});
 
-// A Frame: a micro-batch's activations, with the plan of its step if it is the
-// first one.
+// The maximum size of a Frame: a micro-batch's activations, with the step's
+// plan in the first one.
 inline constexpr int64_t kFrameFieldBytes = 128;
 inline constexpr int64_t kMaxFrameBytes =
     kMaxActivationBytes + kMaxStepPlanBytes + kFrameFieldBytes;
 static_assert(kMaxFrameBytes < INT32_MAX);  // protobuf's and gRPC's own limit
 
-// What clients and workers may send to a coordinator in one message. Larger
-// things come in parts: input files and step results.
+// The largest message that clients and workers may send to a coordinator. Input
+// files and step results, which may be larger, come in parts.
 inline constexpr int64_t kMaxRequestBytes = int64_t{4} << 20;
 static_assert(kMaxWorkerNameBytes + kMaxProfileBytes +
                   10 * kMaxWorkerTextBytes <
@@ -50,14 +50,14 @@ static_assert(kMaxWorkers * (kMaxWorkerNameBytes + kMaxLinkErrorBytes + 64) <
 inline constexpr int64_t kMaxResultValues = 1 << 17;
 static_assert(kMaxResultValues * 10 + 1024 < kMaxRequestBytes);
 
-// What a coordinator sends to a worker: plans of steps are the largest.
+// The largest message from a coordinator to a worker: a step's plan.
 inline constexpr int64_t kMaxInstructionBytes = kMaxStepPlanBytes + 1024;
 static_assert(kMaxWorkers * (kMaxWorkerNameBytes + kMaxWorkerTextBytes + 64) <
               kMaxInstructionBytes);
 
-// What a coordinator answers to a client: a page of a list, which ends before
-// the entry that would take it beyond kMaxPageBytes, unless that is its only
-// one, beside a plan, which has a few hundred bytes for each stage.
+// The largest answer of a coordinator to a client: a page of a list, which ends
+// before the entry that would take it beyond kMaxPageBytes, unless that is its
+// only one, and a plan, which has a few hundred bytes for each stage.
 inline constexpr int64_t kMaxPageBytes = int64_t{4} << 20;
 inline constexpr int64_t kMaxPlanJsonBytes = kMaxWorkers * (int64_t{16} << 10);
 inline constexpr int64_t kMaxAnswerBytes =

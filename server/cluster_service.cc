@@ -10,7 +10,7 @@ namespace sluice {
 namespace {
 
 // gRPC clients refuse messages of more than 4 MB.
-constexpr size_t kMostBytes = 3 << 20;
+constexpr size_t kMaxBytes = 3 << 20;
 
 }  // namespace
 
@@ -19,12 +19,12 @@ grpc::ServerUnaryReactor* ClusterServiceImpl::GetClusterState(
     v1::ClusterState* response) {
   return AnswerLater(queries_, [this, request, response] {
     *response = coordinator_->cluster_state();
-    TakePage(request->after(), kMostBytes, response);
+    TakePage(request->after(), kMaxBytes, response);
     return absl::OkStatus();
   });
 }
 
-void TakePage(int64_t after, size_t most_bytes, v1::ClusterState* state) {
+void TakePage(int64_t after, size_t max_bytes, v1::ClusterState* state) {
   std::vector<v1::WorkerInfo> workers;
   for (v1::WorkerInfo& worker : *state->mutable_workers()) {
     if (worker.id() > after) workers.push_back(std::move(worker));
@@ -34,10 +34,10 @@ void TakePage(int64_t after, size_t most_bytes, v1::ClusterState* state) {
             [](const auto& a, const auto& b) { return a.id() < b.id(); });
   size_t bytes = state->ByteSizeLong();
   for (v1::WorkerInfo& worker : workers) {
-    // No real profile is that large.
-    if (worker.ByteSizeLong() > most_bytes) worker.clear_profile();
+    // Real profiles are far smaller.
+    if (worker.ByteSizeLong() > max_bytes) worker.clear_profile();
     bytes += worker.ByteSizeLong();
-    if (bytes > most_bytes && state->workers_size() > 0) {
+    if (bytes > max_bytes && state->workers_size() > 0) {
       state->set_next_after(state->workers().rbegin()->id());
       return;
     }

@@ -12,7 +12,7 @@ namespace sluice {
 // server. Thread-safe.
 class ClusterServiceImpl final : public v1::ClusterService::CallbackService {
  public:
-  // `queries` answers the calls; it must outlive the service.
+  // `queries` runs the calls; it must outlive the service.
   ClusterServiceImpl(const Coordinator* coordinator, Executor* queries)
       : coordinator_(coordinator), queries_(queries) {}
 
@@ -25,9 +25,9 @@ class ClusterServiceImpl final : public v1::ClusterService::CallbackService {
   Executor* const queries_;
 };
 
-// Of `state`, the workers with ids above `after`, in the order of their ids, as
-// many as fit `most_bytes` with the rest (at least one, if need be without its
-// profile); next_after says where to go on.
-void TakePage(int64_t after, size_t most_bytes, v1::ClusterState* state);
+// Keeps of `state` the workers with ids above `after`, in the order of their
+// ids, as many as fit `max_bytes` with the rest (at least one, if need be
+// without its profile); next_after says where to continue.
+void TakePage(int64_t after, size_t max_bytes, v1::ClusterState* state);
 
 }  // namespace sluice

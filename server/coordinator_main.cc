@@ -23,9 +23,9 @@
 namespace sluice {
 namespace {
 
-// How often /readyz learns whether jobs can run.
+// The interval at which /readyz learns whether jobs can run.
 constexpr timespec kTick = {0, 200'000'000};
-// What runs on a machine of few cores.
+// The threads at start on a machine of few cores.
 constexpr int kThreads = 34;
 constexpr size_t kAddressBytes = size_t{256} << 20;
 
@@ -149,7 +149,7 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
             : absl::UnavailableError(coordinator->cluster_state().state()));
   }
   metrics->SetReady(absl::UnavailableError("shutting down"));
-  LogInfo(absl::StrCat("signal ", signal, ": shutting down"));
+  LogInfo("signal ", signal, ": shutting down");
   server->Shutdown();
   return absl::OkStatus();
 }

@@ -19,9 +19,9 @@ namespace sluice {
 // A coordinator behind gRPC: JobService, ClusterService, WorkerService,
 // grpc.health.v1 and reflection. Thread-safe.
 //
-// Of health, JobService, ClusterService and WorkerService serve from the start
-// to the shutdown: jobs are accepted, and workers attach, before any job can
-// run. "", the whole, serves while a plan is loaded, so that jobs run.
+// To health checks, JobService, ClusterService and WorkerService serve from the
+// start to the shutdown: jobs are accepted, and workers attach, before any job
+// can run. "", the whole, serves while a plan is loaded, so that jobs run.
 class CoordinatorServer {
  public:
   // Listens on `address` ("host:port", port 0 for a free one), or on no port at
@@ -32,9 +32,9 @@ class CoordinatorServer {
       const JobServiceImpl::Options& options = {});
   ~CoordinatorServer() { Shutdown(); }
 
-  // Within this process.
+  // A channel within this process.
   std::shared_ptr<grpc::Channel> Channel(ChannelKind kind);
-  // 0 without a port.
+  // The port; 0 without one.
   int port() const { return port_; }
 
   // Ends all calls and stops to listen. The coordinator should be shut down

@@ -12,7 +12,7 @@
 namespace sluice {
 namespace {
 
-// They read the store; one of them may wait for the disk.
+// The threads read the store; one of them may wait for the disk.
 constexpr int kThreads = 2;
 // Result lines in one message; many streams may each hold one.
 constexpr size_t kChunkBytes = 256 << 10;
@@ -25,8 +25,8 @@ absl::Status ShuttingDown() {
 
 }  // namespace
 
-// What the service knows of a stream. All that a stream does is done on its
-// strand, one thing after another.
+// The service's interface to a stream. All work of a stream runs on its strand,
+// one task after another.
 class FollowService::Stream {
  public:
   Stream(FollowService* service, std::string job, Kind kind)
@@ -39,9 +39,9 @@ class FollowService::Stream {
   const std::string& job() const { return job_; }
   Kind kind() const { return kind_; }
 
-  // There may be something to send. `self` is this.
+  // Called when there may be something to send. `self` is this.
   void Poke(const std::shared_ptr<Stream>& self) {
-    if (poked_.exchange(true)) return;  // and has not looked yet
+    if (poked_.exchange(true)) return;  // it has not looked yet
     strand_.Run([self] {
       self->poked_.store(false);
       self->changed_ = true;
@@ -57,7 +57,7 @@ class FollowService::Stream {
   const std::string job_;
   const Kind kind_;
   Strand strand_;
-  bool changed_ = false;  // since the last look; on the strand
+  bool changed_ = false;  // since the last look; used on the strand
   std::atomic<bool> poked_{false};
 };
 
@@ -72,12 +72,12 @@ class Follower : public FollowService::Stream,
   Follower(FollowService* service, std::string job, FollowService::Kind kind)
       : Stream(service, std::move(job), kind) {}
 
-  // First of all.
+  // Must be called first.
   void Keep(const std::shared_ptr<Follower>& self) {
     self_ = self;
     HandOff(this);
   }
-  // Instead of the first Poke.
+  // Ends the stream instead of the first Poke.
   void Refuse(const absl::Status& why) { End(why); }
 
   void OnWriteDone(bool ok) override {
@@ -103,7 +103,7 @@ class Follower : public FollowService::Stream,
   }
 
  protected:
-  // What to send next; nothing if that is not there yet; or the end, OK or not.
+  // The end of a stream. Next returns it, a message, or nothing for now.
   struct Ended {
     absl::Status status;
   };
@@ -132,14 +132,14 @@ class Follower : public FollowService::Stream,
   }
 
   std::shared_ptr<Follower> self_;  // from Keep to OnDone
-  // On the strand.
-  Message message_;  // gRPC's while writing_
+  // These are used on the strand.
+  Message message_;  // owned by gRPC while writing_
   bool writing_ = false;
-  bool gone_ = false;  // the client
+  bool gone_ = false;  // the client is gone
   bool ended_ = false;
 };
 
-// The job's state at once, then whenever it has changed, up to its last.
+// Sends the job's state at once, then whenever it has changed, up to its last.
 class Watcher : public Follower<v1::Job> {
  public:
   Watcher(FollowService* service, const std::string& id)
@@ -155,11 +155,10 @@ class Watcher : public Follower<v1::Job> {
     return *std::move(job);
   }
 
-  bool last_ = false;  // was sent
+  bool last_ = false;  // the last state was sent
 };
 
-// Results in order. Of a line larger than a chunk, which is alone in its one,
-// pieces.
+// Sends results in order. A line larger than a chunk is sent alone, in pieces.
 class ResultReader : public Follower<v1::ResultChunk> {
  public:
   ResultReader(FollowService* service, const v1::StreamResultsRequest& request)
@@ -215,7 +214,7 @@ class ResultReader : public Follower<v1::ResultChunk> {
   const bool follow_;
   int64_t offset_;
   v1::Result whole_;  // a line that is sent in pieces
-  size_t at_ = 0;     // of it sent
+  size_t at_ = 0;     // bytes of it sent
 };
 
 }  // namespace
@@ -231,13 +230,13 @@ template <class F>
 F* FollowService::Add(std::shared_ptr<F> follower) {
   TakeOver(this);
   const Kind kind = follower->kind();
-  const size_t most =
+  const size_t max_streams =
       kind == kWatch ? options_.max_watches : options_.max_results;
   follower->Keep(follower);
   bool full = false;
   {
     MutexLock lock(&mu_);
-    full = open_[kind] >= most;
+    full = open_[kind] >= max_streams;
     if (!full) {
       ++open_[kind];
       streams_.emplace(follower->job(), follower);
@@ -246,7 +245,7 @@ F* FollowService::Add(std::shared_ptr<F> follower) {
   F* const reactor = follower.get();
   if (full) {
     follower->Refuse(
-        ResourceExhausted(most, " streams of ", kKindNames[kind],
+        ResourceExhausted(max_streams, " streams of ", kKindNames[kind],
                           " are open, as many as may be; try again later"));
   } else {
     follower->Poke(follower);
@@ -270,7 +269,7 @@ void FollowService::Remove(const Stream* stream) {
   const auto [begin, end] = streams_.equal_range(stream->job());
   const auto it = std::find_if(
       begin, end, [&](const auto& e) { return e.second.get() == stream; });
-  if (it == end) return;  // was refused
+  if (it == end) return;  // it was refused
   --open_[stream->kind()];
   removed = std::move(it->second);
   streams_.erase(it);

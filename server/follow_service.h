@@ -16,8 +16,8 @@
 namespace sluice {
 
 // JobService's streams that follow a job: WatchJob and StreamResults. They take
-// no thread of their own: a few threads look for what there is to send when
-// the job has changed or when the client has taken what it had. Thread-safe.
+// no thread of their own: a few threads send when the job has changed or when
+// the client has taken the last message. Thread-safe.
 class FollowService {
  public:
   struct Options {
@@ -34,12 +34,12 @@ class FollowService {
       grpc::CallbackServerContext* context,
       const v1::StreamResultsRequest& request);
 
-  // These jobs have changed, ended or been deleted.
+  // Called when these jobs have changed, ended or been deleted.
   void Tell(const std::vector<std::string>& jobs);
   // Ends the streams; new ones get kUnavailable.
   void BeginShutdown();
 
-  // For streams.
+  // These are called by streams.
   enum Kind { kWatch, kResults, kKinds };
   class Stream;
   JobManager* jobs() const { return jobs_; }
@@ -58,7 +58,7 @@ class FollowService {
   std::multimap<std::string, std::shared_ptr<Stream>> streams_
       ABSL_GUARDED_BY(mu_);  // by job
   size_t open_[kKinds] ABSL_GUARDED_BY(mu_) = {};
-  Executor executor_;  // first to go: its tasks are the streams'
+  Executor executor_;  // destroyed first: its tasks use the streams
 };
 
 }  // namespace sluice

@@ -17,11 +17,11 @@ namespace sluice {
 namespace {
 
 constexpr std::streamsize kUploadChunk = 1 << 20;
-// Well below what coordinators allow.
+// The pulse is well below the coordinators' time limit.
 constexpr absl::Duration kUploadPulse = absl::Seconds(10);
 
 // Sends empty data while there is nothing else to send, so that the coordinator
-// does not take an upload whose input is slow to come for one that is dead.
+// does not take an upload of slow input for a dead one.
 class UploadPulse {
  public:
   using Writer = grpc::ClientWriter<v1::CreateJobRequest>;
@@ -29,7 +29,7 @@ class UploadPulse {
       : writer_(writer), thread_("upload-pulse", [this] { Beat(); }) {}
   ~UploadPulse() { Stop(); }
 
-  // False if the upload has ended.
+  // Returns false if the upload has ended.
   bool Write(const v1::CreateJobRequest& message) {
     MutexLock lock(&mu_);
     wrote_ = true;
@@ -166,7 +166,7 @@ class GrpcJobClient : public JobClient {
     request.set_follow(follow);
     auto reader = jobs_->StreamResults(&context, request);
     v1::ResultChunk chunk;
-    std::string begun;  // of a line that comes in pieces
+    std::string begun;  // the beginning of a line that comes in pieces
     while (reader->Read(&chunk)) {
       for (v1::Result& result : *chunk.mutable_results()) {
         if (result.more()) {
@@ -208,7 +208,7 @@ class GrpcJobClient : public JobClient {
   }
 
  private:
-  // A call with one answer, which comes soon.
+  // Makes a call with one answer, which comes soon.
   template <typename Response, typename Stub, typename Request>
   absl::StatusOr<Response> Ask(Stub& stub,
                                grpc::Status (Stub::*call)(grpc::ClientContext*,
@@ -243,8 +243,8 @@ class GrpcJobClient : public JobClient {
 
 std::unique_ptr<JobClient> JobClient::Connect(const std::string& address) {
   auto channel = OpenChannel(ChannelKind::kClient, address);
-  // A connection may fail though the coordinator is there (seen on a busy
-  // machine): calls that come too soon would fail with it.
+  // A first connection may fail on a busy machine: calls made too soon would
+  // fail with it.
   channel->WaitForConnected(std::chrono::system_clock::now() +
                             std::chrono::seconds(1));
   return FromChannel(std::move(channel), address);

@@ -17,13 +17,13 @@ class Channel;
 
 namespace sluice {
 
-// The client's side of JobService and ClusterService, as the command line uses
-// it. Thread-safe.
+// The client of JobService and ClusterService for the command line.
+// Thread-safe.
 class JobClient {
  public:
   virtual ~JobClient() = default;
 
-  // kUnavailable, naming the address, if nobody answers there.
+  // Calls give kUnavailable, naming the address, if nothing answers there.
   static std::unique_ptr<JobClient> Connect(const std::string& address);
   static std::unique_ptr<JobClient> FromChannel(
       std::shared_ptr<grpc::Channel> channel, const std::string& name);
@@ -49,7 +49,7 @@ class JobClient {
   virtual absl::Status StreamResults(
       const std::string& id, int64_t offset, bool follow,
       const std::function<absl::Status(const v1::Result&)>& on_result) = 0;
-  // With all workers, however many there are.
+  // Returns the state with all workers, however many there are.
   virtual absl::StatusOr<v1::ClusterState> GetClusterState() = 0;
 };
 

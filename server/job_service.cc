@@ -9,8 +9,8 @@
 namespace sluice {
 namespace {
 
-constexpr int kChangeThreads = 1;  // they would wait for each other
-// How often the notifier looks whether uploads are idle, or it shall stop.
+constexpr int kChangeThreads = 1;  // more would wait for each other
+// The interval at which the notifier checks for idle uploads and its stop.
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 
 template <typename T>

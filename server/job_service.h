@@ -22,11 +22,11 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
     FollowService::Options follow;
     UploadService::Options uploads;
   };
-  // `queries` answers what only asks; it must outlive the service.
+  // `queries` runs calls that only read; it must outlive the service.
   JobServiceImpl(JobManager* jobs, Executor* queries, const Options& options);
   ~JobServiceImpl() override;
 
-  // Ends the streams, which would go on for ever.
+  // Ends the streams, which would go on forever.
   void BeginShutdown();
 
   grpc::ServerReadReactor<v1::CreateJobRequest>* CreateJob(
@@ -55,7 +55,7 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   Executor* const queries_;
   UploadService uploads_;
   FollowService follow_;
-  Executor changes_;  // of jobs, which wait for the disk
+  Executor changes_;  // runs changes of jobs, which wait for the disk
   std::atomic<bool> stop_{false};
   Thread notifier_;
 };

@@ -24,11 +24,11 @@ namespace sluice {
 namespace {
 
 constexpr char kCoordinator[] = "local:coordinator";
-// What coordinator and a worker start with, gRPC's threads among them.
+// The threads of a coordinator and a worker at start, gRPC's included.
 constexpr int kThreads = 48;
 constexpr size_t kAddressBytes = size_t{384} << 20;
 
-// What all workers have together.
+// The machine share of all workers together.
 absl::StatusOr<MachineShare> AllWorkers(const LocalCluster::Options& options) {
   if (options.num_workers < 1 || options.num_workers > 256) {
     return InvalidArgument("--workers ", options.num_workers,
@@ -48,20 +48,19 @@ absl::StatusOr<MachineProfile> ProfileFor(const LocalCluster::Options& options,
   return LocalProfile(local, options.profile_progress);
 }
 
-// No more workers than there are layers: others would only hold memory.
+// Limits workers to the number of layers: more would only hold memory.
 absl::Status FitWorkers(LocalCluster::Options* options) {
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<ModelDir> model,
                           ModelDir::Open(options->coordinator.model_dir));
   const int32_t layers = model->spec().num_layers;
   if (options->num_workers <= layers) return absl::OkStatus();
-  LogWarning(absl::StrCat("--workers ", options->num_workers,
-                          ": the model has ", layers, " layers, so there are ",
-                          layers, " workers"));
+  LogWarning("--workers ", options->num_workers, ": the model has ", layers,
+             " layers, so there are ", layers, " workers");
   options->num_workers = layers;
   return absl::OkStatus();
 }
 
-// What the coordinator's options say of the workers.
+// Sets the coordinator's options that depend on the workers.
 absl::Status SetUp(const MachineShare& all, LocalCluster::Options* options) {
   Coordinator::Options& coordinator = options->coordinator;
   coordinator.has_float16 = all.device.backend == BackendKind::kCuda;
@@ -132,7 +131,7 @@ absl::Status LocalCluster::StartWorker(
   part.threads = std::max(1, (all.threads + i) / n);
   if (n > 1) part.cores.clear();
   if (measured) {
-    // They share cores and disk as they need them.
+    // Workers share cores and disk as they need them.
     MachineProfile profile = *measured;
     profile.host_memory_bytes = part.host_memory_bytes;
     profile.device_memory_bytes = part.device_memory_bytes;
@@ -141,8 +140,8 @@ absl::Status LocalCluster::StartWorker(
         std::make_shared<const MachineProfile>(std::move(profile));
   }
   worker_options.dummy_weights = options.coordinator.dummy_weights;
-  worker_options.hash_model = false;  // there is but one copy
-  // Which here is a call within the process.
+  worker_options.hash_model = false;  // there is only one copy
+  // Here gRPC is a call within the process.
   worker_options.links.choice = LinkChoice::kGrpc;
   worker_options.channels = [this](const std::string& address) {
     return ChannelTo(address);
@@ -167,8 +166,8 @@ void LocalCluster::Shutdown() {
   stopping_ = true;
   MutexLock lock(&shutdown_mu_);
   if (std::exchange(shut_down_, true)) return;
-  // What was answered is stored before anything that may take long. Workers
-  // go before the coordinator: one that loses it tries to find it again.
+  // Answers are stored before anything that may take long. Workers end before
+  // the coordinator, as a worker that loses it tries to reconnect.
   if (coordinator_ != nullptr) coordinator_->jobs().Flush();
   for (auto& worker : workers_) worker->Shutdown();
   if (coordinator_server_ != nullptr) coordinator_server_->Shutdown();
@@ -196,7 +195,7 @@ std::shared_ptr<grpc::Channel> LocalCluster::ChannelTo(
     const std::string& address) {
   MutexLock lock(&mu_);
   auto it = channels_.find(address);
-  // A lame channel fails each call with UNAVAILABLE, as a wrong address does.
+  // A lame channel fails each call with UNAVAILABLE, like a wrong address.
   return it != channels_.end() ? it->second
                                : OpenChannel(ChannelKind::kWorker, address);
 }
@@ -205,13 +204,12 @@ absl::StatusOr<std::map<std::string, std::string>> LocalCluster::AnswerFacts(
     Options options) {
   SLUICE_ASSIGN_OR_RETURN(const MachineShare all, AllWorkers(options));
   SLUICE_RETURN_IF_ERROR(SetUp(all, &options));
-  // There need not be one yet.
+  // The state directory need not exist yet.
   if (options.coordinator.state_dir.empty())
     options.coordinator.state_dir = ".";
   SLUICE_ASSIGN_OR_RETURN(auto facts,
                           Coordinator::AnswerFacts(options.coordinator));
-  // One GPU computes as another of its kind; that they are of a kind is not
-  // looked into.
+  // GPUs of one kind give equal answers; the kind is not checked.
   facts["--device"] = all.device.backend == BackendKind::kCuda ? "cuda" : "cpu";
   return facts;
 }

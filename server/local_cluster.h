@@ -38,17 +38,17 @@ class LocalCluster {
   struct Options {
     Coordinator::Options coordinator;  // min_workers is set to num_workers
     int32_t num_workers = 1;
-    MachineFlags machine;  // over all workers
+    MachineFlags machine;  // shared by all workers
     // With coordinator.plan_jobs: a file with the profile of this machine; "":
-    // the cached one, which is measured if it is not there.
+    // the cached one, which is measured if it does not exist.
     std::string profile;
-    // Told of the measuring, on another thread; may be empty.
+    // Called with the progress of measuring, on another thread; may be empty.
     std::function<void(absl::string_view what, double share)> profile_progress;
     MetricsRegistry* metrics = nullptr;
     Tracer* tracer = nullptr;  // if set, must outlive the cluster
   };
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Start(Options options);
-  // As Coordinator::AnswerFacts, the device included: checks what can be
+  // Returns Coordinator::AnswerFacts and the device: checks all that can be
   // checked without starting anything.
   static absl::StatusOr<std::map<std::string, std::string>> AnswerFacts(
       Options options);
@@ -57,22 +57,22 @@ class LocalCluster {
   Coordinator& coordinator() { return *coordinator_; }
   const Coordinator& coordinator() const { return *coordinator_; }
   JobClient& client() { return *client_; }
-  // OK, or why a worker can't go on, and nor can the cluster: Worker::health().
+  // OK, or the Worker::health() that ended a worker and so the cluster.
   absl::Status health() const;
   // The sum over the workers.
   RuntimeReport report() const;
 
-  // Ends it in order: stores what was answered, then waits for the steps under
-  // way. Calls of client() end with kUnavailable; the jobs and
-  // the report can still be asked. Called by the destructor too.
+  // Ends the cluster in order: stores answers, then waits for the steps in
+  // flight. Calls of client() end with kUnavailable; the jobs and the report
+  // can still be asked. Called by the destructor too.
   void Shutdown();
-  // Shutdown was called.
+  // Whether Shutdown was called.
   bool stopping() const { return stopping_; }
 
  private:
   LocalCluster();
   absl::Status StartCoordinator(Coordinator::Options options);
-  // The i-th of options.num_workers, which have `all` together.
+  // Starts worker i of options.num_workers, which share `all`.
   absl::Status StartWorker(int i, const Options& options,
                            const MachineShare& all,
                            const std::optional<MachineProfile>& measured);

@@ -11,25 +11,25 @@
 namespace sluice {
 
 struct LocalProfileOptions {
-  MachineFlags machine;  // what of it is to be measured
-  // Off: what a worker or command of the same options measured before will do.
+  MachineFlags machine;  // the part to be measured
+  // If false, an earlier profile of a run with the same options is used.
   bool fresh = true;
-  // That measuring takes, about; 0: as long as it takes to be good. What was
-  // measured in another time is not kept.
+  // The approximate time of measuring; 0: as long as good results take. With
+  // another time, results are not kept.
   double seconds = 0;
 };
 
-// Measures this machine, and keeps what was found for workers and commands that
-// start here later. Named after the host. `progress` gets what is measured and
-// how much is done, on another thread. kInvalidArgument names the flag; else
-// the errors of MeasureMachine.
+// Measures this machine, and caches the profile, named after the host, for
+// later workers and commands. `progress` gets what is measured and the share
+// done, on another thread. kInvalidArgument names the flag; else the errors of
+// MeasureMachine.
 absl::StatusOr<MachineProfile> LocalProfile(
     const LocalProfileOptions& options,
     const std::function<void(absl::string_view what, double share)>& progress);
 
 // Gives a profile read from a file the budgets that the flags name, over all
-// workers of its machine. kInvalidArgument names the flag: one that makes no
-// sense, a disk's for a machine that has none.
+// workers of its machine. kInvalidArgument names a flag that is invalid, or a
+// disk's for a machine that has none.
 absl::Status SetBudgets(const std::string& host_memory,
                         const std::string& disk_space, MachineProfile* profile);
 

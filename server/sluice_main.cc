@@ -16,16 +16,16 @@
 
 namespace {
 
-// For scripts: 0 done, 1 failed, 2 wrong usage or input, 3 all requests failed
-// (with --strict, some), 4 the coordinator can't be reached, 128 + the signal
-// that ended it.
+// Exit codes for scripts: 0 done, 1 failed, 2 wrong usage or input, 3 all
+// requests failed (with --strict, some), 4 the coordinator can't be reached,
+// 128 + the signal that ended the command.
 int ExitCode(const absl::Status& status) {
   if (const int signal = sluice::SignalOf(status)) return 128 + signal;
   switch (status.code()) {
     case absl::StatusCode::kOk:
       return 0;
     case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kNotFound:  // what the user named
+    case absl::StatusCode::kNotFound:  // a file or job that the user named
       return 2;
     case absl::StatusCode::kAborted:
       return 3;

@@ -8,8 +8,8 @@
 namespace sluice {
 namespace {
 
-// More are refused, rather than kept.
-constexpr size_t kMostWaiting = 10'000;
+// More waiting calls than this are refused.
+constexpr size_t kMaxWaiting = 10'000;
 
 class UnaryCall : public grpc::ServerUnaryReactor {
  public:
@@ -29,7 +29,7 @@ grpc::ServerUnaryReactor* AnswerLater(Executor* executor,
                                       std::function<absl::Status()> work) {
   TakeOver(executor);
   auto* const call = new UnaryCall;  // OnDone deletes it
-  if (executor->waiting() >= kMostWaiting) {
+  if (executor->waiting() >= kMaxWaiting) {
     call->End(absl::ResourceExhaustedError(
         "too many calls wait for an answer; try again later"));
     return call;

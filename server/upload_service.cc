@@ -33,8 +33,8 @@ size_t LongestPart(absl::string_view data, size_t begun) {
 
 }  // namespace
 
-// One upload. Keeps itself alive until gRPC is done with it. All that may wait
-// is done on the strand, one thing after another.
+// One upload. Keeps itself alive until gRPC is done with it. All work that may
+// wait is done on the strand, one task after another.
 class UploadService::Stream
     : public grpc::ServerReadReactor<v1::CreateJobRequest> {
  public:
@@ -43,33 +43,33 @@ class UploadService::Stream
     HandOff(this);
   }
 
-  // First of all.
+  // Must be called first.
   void Keep(const std::shared_ptr<Stream>& self) { self_ = self; }
-  // Takes the stream: one of them is called, once.
+  // Take or end the stream: one of these is called, once.
   void Begin() { Read(); }
   void Refuse(const absl::Status& why) { End(why); }
 
-  // The rest is for any thread; `self` is this.
+  // The methods below are for any thread; `self` is this.
 
-  // What the strand is at does not go on for long.
+  // Ends the stream on its strand, whose present work stops soon.
   void EndSoon(const std::shared_ptr<Stream>& self,
                const absl::Status& status) {
     stopped_.store(true);
     strand_.Run([self, status] { self->End(status); });
   }
 
-  // Ends it if nothing came for too long, or, where others wait for a long
+  // Ends the stream if nothing came for too long, or, if others wait for a long
   // line's turn, if its own takes too long.
   void EndIfIdle(const std::shared_ptr<Stream>& self, bool others_wait) {
     if (Idle(others_wait).ok() || asked_.exchange(true)) return;
     strand_.Run([self, others_wait] {
       self->asked_.store(false);
       const absl::Status idle = self->Idle(others_wait);
-      if (!idle.ok()) self->End(idle);  // else something came just now
+      if (!idle.ok()) self->End(idle);  // else a message came just now
     });
   }
 
-  // A long line may come now.
+  // Called when a long line may come.
   void EnterLongLine(const std::shared_ptr<Stream>& self) {
     strand_.Run([self] {
       self->BeginLongLine();
@@ -109,14 +109,14 @@ class UploadService::Stream
   }
 
  private:
-  // What a message leads to: the next one is read; or not, since something else
-  // goes on; or the end.
+  // The results of a message: the next one is read; or not, as other work goes
+  // on; or the stream ends.
   struct ReadOn {};
   struct Wait {};
   using Next = std::variant<ReadOn, Wait, absl::Status>;
 
   void Read() {
-    MutexLock lock(&mu_);  // so that the stream is not finished meanwhile
+    MutexLock lock(&mu_);  // keeps the stream from finishing meanwhile
     if (ended_) return;
     reading_since_ = Clock::Real()->Monotonic();
     HandOff(this);
@@ -132,7 +132,7 @@ class UploadService::Stream
     MutexLock lock(&mu_);
     return ended_;
   }
-  // OK, or why it ends.
+  // Returns OK, or the reason why the stream ends.
   absl::Status Idle(bool others_wait) {
     const Options& options = service_->options_;
     const absl::Duration now = Clock::Real()->Monotonic();
@@ -201,7 +201,7 @@ class UploadService::Stream
     }
     absl::Status status;
     {
-      // Given free before the next message comes.
+      // The data is freed before the next message comes.
       const std::unique_ptr<std::string> data(message_.release_data());
       status = upload_->Append(*data);
     }
@@ -255,7 +255,8 @@ class UploadService::Stream
       if (ended_) return;
       ended_ = true;
     }
-    // Before the client hears of it, who may then use its request_id again.
+    // The upload ends before the client is told, which may reuse the
+    // request_id.
     upload_.reset();
     LeaveLongLine();
     if (waits_) service_->Forget(this);
@@ -268,16 +269,16 @@ class UploadService::Stream
   std::shared_ptr<Stream> self_;  // from the start to OnDone
   Strand strand_;
 
-  // On the strand.
+  // These are used on the strand.
   bool begun_ = false;
   v1::JobSpec spec_;
   std::unique_ptr<JobManager::Upload> upload_;  // null for a path
   bool in_long_line_ = false;
-  bool waits_ = false;            // for a long line
-  v1::CreateJobRequest message_;  // gRPC's while it reads
+  bool waits_ = false;            // for a long line's turn
+  v1::CreateJobRequest message_;  // owned by gRPC while it reads
 
-  std::atomic<bool> stopped_{false};  // nobody waits for the job any more
-  std::atomic<bool> asked_{false};    // whether it is idle
+  std::atomic<bool> stopped_{false};  // the client does not wait any more
+  std::atomic<bool> asked_{false};    // it was asked whether it is idle
   Mutex mu_;
   std::optional<absl::Duration> reading_since_ ABSL_GUARDED_BY(mu_);
   std::optional<absl::Duration> long_line_since_ ABSL_GUARDED_BY(mu_);

@@ -16,17 +16,17 @@
 namespace sluice {
 
 // JobService's uploads: CreateJob. An upload takes no thread of its own; its
-// messages are worked on one at a time, by a few threads for all uploads, and
-// the next one is read when that is done. What unfinished long lines take is
-// bounded: more of them wait for their turn. Thread-safe.
+// messages are processed one at a time, by a few threads for all uploads, and
+// the next one is read when that is done. The memory of unfinished long lines
+// is bounded: more of them wait for their turn. Thread-safe.
 class UploadService {
  public:
   struct Options {
     size_t max_uploads = 1024;
-    // One from which nothing comes so long ends, and frees its request_id.
+    // An upload that is idle for this long ends, and frees its request_id.
     absl::Duration idle_timeout = absl::Seconds(60);
-    // Lines of more bytes are long, and so many of them may be coming at once.
-    // One that takes longer ends its upload if others wait for their turn.
+    // Longer lines than this are long, and a limited number may come at once.
+    // One that takes too long ends its upload if others wait for their turn.
     size_t long_line_bytes = 1 << 20;
     size_t max_long_lines = 4;
     absl::Duration long_line_timeout = absl::Minutes(10);
@@ -39,7 +39,7 @@ class UploadService {
   grpc::ServerReadReactor<v1::CreateJobRequest>* Create(
       grpc::CallbackServerContext* context, v1::Job* response);
 
-  // Ends uploads from which nothing came for too long; called every so often.
+  // Ends uploads from which nothing came for too long; called at intervals.
   void EndIdle();
   // Ends all uploads; new ones get kUnavailable.
   void BeginShutdown();
@@ -60,9 +60,9 @@ class UploadService {
   std::set<std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mu_);
   size_t long_lines_ ABSL_GUARDED_BY(mu_) = 0;
   std::deque<std::shared_ptr<Stream>> waiting_ ABSL_GUARDED_BY(mu_);
-  // First to go: their tasks are the streams'.
+  // Destroyed first, as their tasks use the streams.
   Executor executor_;
-  Executor files_;  // for jobs from input paths, which take their time
+  Executor files_;  // for jobs from input paths, which take long
 };
 
 }  // namespace sluice

@@ -10,8 +10,8 @@ class Channel;
 
 namespace sluice {
 
-// Opens channels to the coordinator and to other workers. Within one process
-// they need no ports. Null for an address that is not there (yet).
+// Opens channels to the coordinator and to other workers; within one process
+// they need no ports. Returns null for an address that does not exist (yet).
 using ChannelFactory =
     std::function<std::shared_ptr<grpc::Channel>(const std::string& address)>;
 

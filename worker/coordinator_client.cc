@@ -28,23 +28,23 @@
 namespace sluice {
 namespace {
 
-// Why a link could not be used, as a message may carry it.
+// The reason why a link could not be used, cut to a message's limit.
 std::string LinkError(const absl::Status& status) {
   return std::string(
       ClipUtf8(EscapeInvalidUtf8(status.message()), kMaxLinkErrorBytes));
 }
 
 constexpr int kMaxBackoff = 16;  // times reconnect_delay
-// Messages that may wait for the coordinator to read; a few are normal. The
-// parts of the largest result are.
+// Messages that may wait for the coordinator to read them: a few are normal,
+// and the parts of the largest result fit.
 constexpr size_t kMaxOutbox = 1 << 14;
 static_assert(2 * kMaxBlockTokens * (1 + 2 * kMaxTopLogprobs) <
               kMaxOutbox * kMaxResultValues);
-// How long the coordinator has to see us off.
+// The coordinator has this time to acknowledge that the worker leaves.
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(1);
-// With small files, or those that were hashed before, all can be said at once.
+// Registering waits this long for hashes, which small files have at once.
 constexpr absl::Duration kContentTime = absl::Milliseconds(100);
-// The same trouble is told again after so many attempts.
+// The same error is logged again after this many attempts.
 constexpr int kRepeatLog = 30;
 
 template <typename Message>
@@ -94,8 +94,8 @@ class Session {
     Send(std::move(message));
   }
 
-  // Cancels the stream if the coordinator does not take our messages: it is
-  // not alive in any useful sense.
+  // Cancels the stream if the coordinator does not read its messages, as such a
+  // coordinator is of no use.
   void Send(v1::WorkerMessage message) {
     if (!outbox_.TryPush(message) && !outbox_.closed()) Cancel();
   }
@@ -105,7 +105,7 @@ class Session {
     if (context_ != nullptr) context_->TryCancel();
   }
 
-  // The stream is over; who still holds this speaks to nobody.
+  // Called when the stream is over; messages are dropped from then on.
   void End() {
     outbox_.Close();
     MutexLock lock(&mu_);
@@ -187,7 +187,7 @@ class CoordinatorClientImpl : public CoordinatorClient {
     }
   }
 
-  // Until the stream ends; why it did.
+  // Serves one stream until it ends, and returns the reason.
   absl::Status Attach(bool* attached) {
     std::shared_ptr<grpc::Channel> channel =
         options_.channels(options_.address);
@@ -209,9 +209,8 @@ class CoordinatorClientImpl : public CoordinatorClient {
         *attached = true;
         const absl::Duration interval = absl::Milliseconds(std::clamp<int64_t>(
             message.registered().heartbeat_interval_ms(), 10, 60'000));
-        LogInfo(absl::StrCat("coordinator=", options_.address,
-                             " attached as worker ",
-                             message.registered().worker_id()));
+        LogInfo("coordinator=", options_.address, " attached as worker ",
+                message.registered().worker_id());
         attached_ = true;
         writer = Thread("heartbeat", [&, interval, content_told] {
           Write(*session, *stream, interval, content_told);
@@ -234,7 +233,7 @@ class CoordinatorClientImpl : public CoordinatorClient {
     return status;
   }
 
-  // Heartbeats, and what the stage has to say, until the outbox is closed and
+  // Writes heartbeats and the stage's messages until the outbox is closed and
   // empty.
   void Write(Session& session, AttachStream& stream, absl::Duration interval,
              bool content_told) {
@@ -254,7 +253,7 @@ class CoordinatorClientImpl : public CoordinatorClient {
       if (options_.content == nullptr) continue;
       const ContentCheck::State content = options_.content->state();
       if (content.outdated) {
-        // What was said of it holds no more: says anew who it is.
+        // The hashes told are outdated: the worker registers anew.
         session.Cancel();
       } else if (!content_told && (content.known() || !content.error.ok())) {
         content_told = true;
@@ -282,8 +281,7 @@ class CoordinatorClientImpl : public CoordinatorClient {
         break;
       }
       case v1::CoordinatorMessage::kRetire:
-        LogInfo(absl::StrCat("epoch=", message.retire().epoch(),
-                             " retired to be a spare"));
+        LogInfo("epoch=", message.retire().epoch(), " retired to be a spare");
         options_.runner->Retire();
         break;
       case v1::CoordinatorMessage::kLinkId:
@@ -340,7 +338,7 @@ class CoordinatorClientImpl : public CoordinatorClient {
     out->set_error(EscapeInvalidUtf8(state.error.message()));
   }
 
-  // `content_told`: whether it says all that there is to say of the model.
+  // Sets `content_told` to whether all of the model's content is included.
   v1::WorkerMessage Registration(bool* content_told) const {
     v1::WorkerMessage message;
     v1::Register* out = message.mutable_register_();

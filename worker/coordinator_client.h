@@ -14,8 +14,8 @@ namespace sluice {
 class LinkSurvey;
 class StageRunner;
 
-// A worker's side of WorkerService.Attach: keeps a stream open, whatever
-// happens to the coordinator, until Shutdown. Thread-safe.
+// A worker's side of WorkerService.Attach: keeps a stream open, reconnecting
+// when it breaks, until Shutdown. Thread-safe.
 class CoordinatorClient {
  public:
   // Pointers must outlive the client.
@@ -23,21 +23,21 @@ class CoordinatorClient {
     std::string address;
     ChannelFactory channels;
     v1::Register identity;  // all but the model's content
-    // What the worker's copy of the model holds; null: nothing is told.
+    // Contents of the worker's copy of the model; null: they are not told.
     ContentCheck* content = nullptr;
     int32_t num_layers = 0;  // of the model
-    // What the coordinator says is done by these, on the client's thread: they
-    // must not wait. When the stream ends, both drop what they are at.
+    // These carry out the coordinator's instructions, on the client's thread:
+    // they must not wait. When the stream ends, both stop.
     StageRunner* runner = nullptr;
     LinkSurvey* survey = nullptr;
-    // Doubles with each failure, up to 16 times as much.
+    // The first delay; it doubles with each failure, up to 16 times as much.
     absl::Duration reconnect_delay = absl::Milliseconds(500);
   };
 
   static std::unique_ptr<CoordinatorClient> Start(Options options);
   virtual ~CoordinatorClient() = default;
 
-  // The coordinator has taken this worker, and the stream is open.
+  // Whether the coordinator has taken this worker, and the stream is open.
   virtual bool attached() const = 0;
 
   // Takes leave of the coordinator and ends the threads. Called by the

@@ -10,17 +10,17 @@
 
 namespace sluice {
 
-// What `flags` give to a worker that has the machine to itself: threads are
-// pinned if there are as many as cores. disk_bytes is 0 if nobody says how
-// many. Errors name the flag; those of CheckDevice.
+// The share that `flags` give to a worker that has the machine to itself:
+// threads are pinned if there are as many as cores. disk_bytes is 0 if no flag
+// sets it. Errors name the flag; those of CheckDevice.
 absl::StatusOr<MachineShare> ParseMachine(const MachineFlags& flags);
 
-// Makes the directory of the disk tier, if there is one, and what it lies in.
-// disk_bytes, if 0, become DefaultDiskSpace. Errors name --disk-dir.
+// Makes the directory of the disk tier, if there is one, and its parents. A
+// disk_bytes of 0 becomes DefaultDiskSpace. Errors name --disk-dir.
 absl::Status PrepareDisk(MachineShare* machine);
 
-// 90 % of what `dir`, which is there, has free or holds of weights already: the
-// images in it are charged in full to whoever uses them again. In bytes.
+// 90 % of the bytes that are free in `dir`, which exists, or held by weight
+// images in it: these are charged in full to the worker that uses them again.
 absl::StatusOr<uint64_t> DefaultDiskSpace(const std::string& dir);
 
 }  // namespace sluice

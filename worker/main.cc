@@ -32,10 +32,10 @@
 namespace sluice {
 namespace {
 
-// Beside those that compute.
+// Threads beside the compute threads.
 constexpr int kThreads = 24;
 constexpr size_t kAddressBytes = size_t{128} << 20;
-// How often grpc.health.v1 learns whether the worker is ready.
+// The interval at which grpc.health.v1 learns whether the worker is ready.
 constexpr timespec kTick = {.tv_sec = 0, .tv_nsec = 200'000'000};
 
 struct Flags {
@@ -131,7 +131,7 @@ std::string AdvertisedHost(const Flags& f) {
   return IsWildcard(f.host) ? HostName() : f.host;
 }
 
-// "host" or "host:port" (IPv6 in brackets, if with a port).
+// `host` is "host" or "host:port" (IPv6 in brackets, if with a port).
 std::string WithPort(const std::string& host, int port) {
   const size_t colon = host.rfind(':');
   const bool has_port =
@@ -140,8 +140,8 @@ std::string WithPort(const std::string& host, int port) {
   return has_port ? host : JoinHostPort(host, port);
 }
 
-// The profile of this machine, measured if there is none yet; null if that
-// can't be done. kCancelled if a signal comes meanwhile.
+// Returns this machine's profile, measured if there is none yet; null if that
+// fails. kCancelled if a signal comes meanwhile.
 absl::StatusOr<std::shared_ptr<const MachineProfile>> MeasuredProfile(
     const MachineShare& machine, const sigset_t& signals) {
   std::atomic<bool> cancelled{false}, done{false};
@@ -151,11 +151,10 @@ absl::StatusOr<std::shared_ptr<const MachineProfile>> MeasuredProfile(
     profile = CachedProfile(
         ProfileCacheOf(machine),
         [&](absl::string_view what, double share) {
-          constexpr double kTell = 0.2;  // of the whole
+          constexpr double kTell = 0.2;  // of the work
           if (told >= 0 && share < told + kTell) return;
-          LogInfo(absl::StrCat(
-              "measuring this machine (once; --no-profile to do without): ",
-              static_cast<int>(100 * share), " %, ", what));
+          LogInfo("measuring this machine (once; --no-profile to do without): ",
+                  static_cast<int>(100 * share), " %, ", what);
           told = share;
         },
         &cancelled);
@@ -169,15 +168,14 @@ absl::StatusOr<std::shared_ptr<const MachineProfile>> MeasuredProfile(
   thread.Join();
   if (absl::IsCancelled(profile.status())) return profile.status();
   if (!profile.ok()) {
-    LogWarning(absl::StrCat("no profile of this machine: ",
-                            std::string(profile.status().message())));
+    LogWarning("no profile of this machine: ",
+               std::string(profile.status().message()));
     return nullptr;
   }
   return std::make_shared<const MachineProfile>(*std::move(profile));
 }
 
-// What the flags say, all but the metrics and the trace. Makes the disk
-// directory.
+// Reads all flags but the metrics' and the trace's. Makes the disk directory.
 absl::StatusOr<Worker::Options> ReadOptions(const Flags& f) {
   Worker::Options options;
   options.name =
@@ -186,7 +184,7 @@ absl::StatusOr<Worker::Options> ReadOptions(const Flags& f) {
   options.coordinator_address =
       WithDefaultPort(f.coordinator, kCoordinatorPort);
   options.channels = TcpChannels();
-  // What is wrong with these shows before the time that measuring takes.
+  // Errors of these flags show before the time that measuring takes.
   SLUICE_ASSIGN_OR_RETURN(options.machine, ParseMachine(f.machine));
   options.links = f.links;
   SLUICE_ASSIGN_OR_RETURN(options.links.choice, ParseLinkChoice(f.link));
@@ -212,7 +210,7 @@ absl::StatusOr<std::unique_ptr<Tracer>> MakeTracer(const std::string& file,
                                                    const std::string& name) {
   if (file.empty()) return nullptr;
   auto tracer = std::make_unique<Tracer>(Tracer::Options{.process_name = name});
-  // What can't be written shows before the work.
+  // A trace file that can't be written shows before the work.
   SLUICE_RETURN_IF_ERROR(Annotate(tracer->WriteJson(file), "--trace"));
   return tracer;
 }
@@ -231,8 +229,8 @@ absl::StatusOr<std::unique_ptr<LinkServer>> StartLinks(const Flags& f,
   return server;
 }
 
-// Until a signal comes, or the worker can't go on, which is returned; says on
-// the way whether it is ready.
+// Waits until a signal comes, or the worker can't go on, and returns why;
+// publishes meanwhile whether it is ready.
 absl::Status Await(Worker& worker, LinkServer& server, MetricsServer& metrics,
                    const sigset_t& signals) {
   bool serving = false;
@@ -249,7 +247,7 @@ absl::Status Await(Worker& worker, LinkServer& server, MetricsServer& metrics,
   }
   LogInfo(health.ok() ? absl::StrCat("signal ", signal, ": shutting down")
                       : "shutting down, for another process to take over");
-  // A second one ends the process at once.
+  // A second signal ends the process at once.
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
   server.SetServing(false);
   metrics.SetReady(absl::UnavailableError("shutting down"));
@@ -269,7 +267,7 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
   SetBuildInfo(metrics->registry(), DeviceName(machine.device));
   options.metrics = metrics->registry();
   options.metrics_address = metrics->address();
-  if (IsWildcard(f.host)) {  // which is no address for others
+  if (IsWildcard(f.host)) {  // others cannot connect to a wildcard
     const size_t colon = metrics->address().rfind(':');
     options.metrics_address =
         absl::StrCat(HostName(), metrics->address().substr(colon));
@@ -277,20 +275,19 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
   SLUICE_ASSIGN_OR_RETURN(auto worker, Worker::Create(std::move(options)));
   SLUICE_ASSIGN_OR_RETURN(auto server, StartLinks(f, *worker));
   const std::string link_address = WithPort(AdvertisedHost(f), server->port());
-  LogInfo(absl::StrCat(
-      "worker=", name, " link=", link_address,
-      " memory=", machine.host_memory_bytes >> 20, " MiB",
-      machine.device.has_memory()
-          ? absl::StrCat(" device=\"", DescribeDevice(machine.device),
-                         "\" device_memory=", machine.device_memory_bytes >> 20,
-                         " MiB")
-          : ""));
+  LogInfo("worker=", name, " link=", link_address,
+          " memory=", machine.host_memory_bytes >> 20, " MiB",
+          machine.device.has_memory()
+              ? absl::StrCat(" device=\"", DescribeDevice(machine.device),
+                             "\" device_memory=",
+                             machine.device_memory_bytes >> 20, " MiB")
+              : "");
   metrics->SetReady(absl::UnavailableError("no stage is loaded"));
   // Scripts that start a worker on port 0 read this line.
   std::cout << "listening on " << JoinHostPort(f.host, server->port())
             << ", metrics on http://" << metrics->address() << "/metrics"
             << std::endl;
-  // Ports, health and metrics are there while it measures.
+  // Ports, health and metrics are served while the worker measures.
   if (measure) {
     auto profile = MeasuredProfile(machine, signals);
     if (!profile.ok()) {

@@ -30,7 +30,7 @@ constexpr uint64_t SweepStats::*kBytes[] = {
     &SweepStats::kv_write_bytes,
     &SweepStats::activation_read_bytes,
     &SweepStats::activation_write_bytes};
-// A field that is added there must be added here.
+// A field that is added to SweepStats must be added here.
 static_assert(sizeof(SweepStats) == sizeof(double) * std::size(kSeconds) +
                                         sizeof(uint64_t) * std::size(kBytes));
 

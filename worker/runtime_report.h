@@ -6,29 +6,29 @@
 
 namespace sluice {
 
-// What a worker's runtime did since the worker began, over all the stages that
-// it played, and where the data of the present one lies. Sums over workers
-// make sense.
+// The totals of a worker's runtime since the worker began, over all its stages,
+// and the placement of the present stage's data. Reports of workers can be
+// added.
 struct RuntimeReport {
   SweepStats stats;
   RealisedPlacement placement;  // zeros without a stage
   uint64_t device_peak_bytes = 0;
   uint64_t host_peak_bytes = 0;
   uint64_t disk_peak_bytes = 0;
-  // Most of the KV cache in host memory that was in use, of
-  // placement.kv_host_bytes that there is room for.
+  // The peak use of the KV cache in host memory, of placement.kv_host_bytes in
+  // total.
   uint64_t kv_host_peak_bytes = 0;
-  // Most memory in RAM at a time, of the process that all workers of the report
+  // The peak resident memory of the process that all workers of the report
   // share; 0: not known.
   uint64_t resident_peak_bytes = 0;
-  // Weight images on disk, which stay there for the next run.
+  // Bytes of weight images on disk, which stay there for the next run.
   uint64_t disk_image_bytes = 0;
 
   RuntimeReport& operator+=(const RuntimeReport& other);
 };
 
 SweepStats& operator+=(SweepStats& a, const SweepStats& b);
-// `b` is an earlier state of `a`.
+// The growth since `b`, an earlier state of `a`.
 SweepStats operator-(SweepStats a, const SweepStats& b);
 
 }  // namespace sluice

@@ -8,9 +8,9 @@ UsageMeter::UsageMeter(const Clock* clock)
 void UsageMeter::SetCounters(Counter* busy, Counter* waiting, Counter* idle) {
   MutexLock lock(&mu_);
   AddSpanLocked();
-  busy_ = busy;
-  waiting_ = waiting;
-  idle_ = idle;
+  counters_[0] = busy;
+  counters_[1] = waiting;
+  counters_[2] = idle;
 }
 
 void UsageMeter::Switch(State state) {
@@ -22,29 +22,16 @@ void UsageMeter::Switch(State state) {
 UsageTotals UsageMeter::totals() {
   MutexLock lock(&mu_);
   AddSpanLocked();
-  return totals_;
+  return {seconds_[0], seconds_[1], seconds_[2]};
 }
 
 void UsageMeter::AddSpanLocked() {
   const absl::Duration now = clock_->Monotonic();
   const double seconds = absl::ToDoubleSeconds(now - since_);
   since_ = now;
-  Counter* counter = nullptr;
-  switch (state_) {
-    case State::kBusy:
-      totals_.busy_seconds += seconds;
-      counter = busy_;
-      break;
-    case State::kWaiting:
-      totals_.waiting_seconds += seconds;
-      counter = waiting_;
-      break;
-    case State::kIdle:
-      totals_.idle_seconds += seconds;
-      counter = idle_;
-      break;
-  }
-  if (counter != nullptr) counter->Add(seconds);
+  const auto i = static_cast<size_t>(state_);
+  seconds_[i] += seconds;
+  if (counters_[i] != nullptr) counters_[i]->Add(seconds);
 }
 
 }  // namespace sluice

@@ -12,9 +12,9 @@ struct UsageTotals {
   double idle_seconds = 0;
 };
 
-// Where a stage's time goes. At any moment it is busy (computing), waiting
-// (sequences are in flight, but what to compute next is not here yet, or what
-// was computed can't leave) or idle. Thread-safe.
+// Measures the time that a stage is busy (computing), waiting (sequences are in
+// flight, but the next input is not here yet, or output can't leave) or idle.
+// Thread-safe.
 class UsageMeter {
  public:
   enum class State { kBusy, kWaiting, kIdle };
@@ -22,10 +22,10 @@ class UsageMeter {
   // Starts idle. `clock` must outlive the meter.
   explicit UsageMeter(const Clock* clock);
 
-  // Where time goes from now on; null: nowhere but the totals.
+  // Sets the counters to which time is added from now on; null: only totals.
   void SetCounters(Counter* busy, Counter* waiting, Counter* idle);
   void Switch(State state);
-  // Up to now; brings the counters up to date, too.
+  // The totals up to now; updates the counters, too.
   UsageTotals totals();
 
  private:
@@ -35,10 +35,9 @@ class UsageMeter {
   Mutex mu_;
   State state_ ABSL_GUARDED_BY(mu_) = State::kIdle;
   absl::Duration since_ ABSL_GUARDED_BY(mu_);
-  UsageTotals totals_ ABSL_GUARDED_BY(mu_);
-  Counter* busy_ ABSL_GUARDED_BY(mu_) = nullptr;
-  Counter* waiting_ ABSL_GUARDED_BY(mu_) = nullptr;
-  Counter* idle_ ABSL_GUARDED_BY(mu_) = nullptr;
+  // By state.
+  double seconds_[3] ABSL_GUARDED_BY(mu_) = {};
+  Counter* counters_[3] ABSL_GUARDED_BY(mu_) = {};
 };
 
 }  // namespace sluice

@@ -21,7 +21,7 @@
 namespace sluice {
 namespace {
 
-// For each link that is measured.
+// The time to measure one link.
 constexpr double kSurveySeconds = 0.2;
 constexpr absl::Duration kGaugeInterval = absl::Seconds(1);
 
@@ -89,7 +89,7 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(Options options) {
                      const StageExecutor::Progress& progress,
                      const std::atomic<bool>* cancelled)
       -> absl::StatusOr<std::unique_ptr<StageExecutor>> {
-    // What is loaded is what was compared.
+    // The loaded content is the one that was compared.
     SLUICE_RETURN_IF_ERROR(content->Verify());
     SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<StageExecutor> executor,
                             LoadStage(*dir, stage, progress, cancelled));
@@ -99,7 +99,7 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(Options options) {
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<PayloadTransport> payloads,
                           OpenPayloads(options.links, options.machine.device));
   if (payloads != nullptr) {
-    LogInfo(absl::StrCat("links may go by ", payloads->name()));
+    LogInfo("links may go by ", payloads->name());
   }
   return std::make_unique<Worker>(std::move(options), std::move(model),
                                   std::move(payloads));
@@ -153,7 +153,7 @@ Worker::Worker(Options options, Model model,
       links_({.channels = options_.channels,
               .bytes_sent = metrics_.link_bytes_sent}),
       runner_(RunnerOptions(std::move(model), payloads.get())),
-      // Its bytes are nobody's activations.
+      // Its bytes are not counted as activations.
       probes_({.channels = options_.channels}),
       survey_(&probes_, kSurveySeconds),
       payloads_(std::move(payloads)),
@@ -230,11 +230,11 @@ void Worker::Shutdown() {
   runner_.Shutdown();
 }
 
-// What the stage said of it goes out before the leave.
+// The stage's report of the loss is sent before the worker leaves.
 void Worker::OnDeviceLoss(const absl::Status& why) {
   MutexLock lock(&mu_);
   if (!health_.ok()) return;
-  LogError(absl::StrCat("leaving for good: ", why.message()));
+  LogError("leaving for good: ", why.message());
   health_ = why;
   if (!shutdown_) leaving_ = Thread("leaving", [this] { Leave(); });
 }

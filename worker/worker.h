@@ -35,45 +35,45 @@ class CoordinatorClient;
 
 // A worker: attaches to a coordinator, loads the layers it is told to, runs
 // steps, and hands activations on. When the coordinator goes away it keeps its
-// weights and attaches again, until Shutdown. When its device is lost it says
-// so and takes its leave. Thread-safe.
+// weights and attaches again, until Shutdown. When its device is lost, it
+// reports that and leaves. Thread-safe.
 class Worker {
  public:
   struct Options {
     std::string name;  // unique among live workers
     std::filesystem::path model_dir;
     std::string coordinator_address;
-    // Where others reach link_service(). If "", as when the server's port is
-    // not known yet, nothing is attached before Announce().
+    // The address of link_service(). If "", as when the server's port is not
+    // known yet, the worker attaches only after Announce().
     std::string link_address;
     std::string metrics_address;  // for display; "" if none
-    // What it may use; weight images and KV cache may be kept in disk_dir,
-    // which is made if it is not there, and which workers may share.
-    // disk_bytes: 0: DefaultDiskSpace.
+    // The resources that the worker may use. disk_dir, for weight images and KV
+    // cache, is made if it does not exist; workers may share it. disk_bytes: 0:
+    // DefaultDiskSpace.
     MachineShare machine;
-    bool dummy_weights = false;  // random ones: config.json is enough
-    // Whether the model's files are hashed, for the coordinator to compare them
-    // with others'; not where all workers read the same files. What was found
-    // out is kept in the file `hash_cache`; "": nowhere.
+    bool dummy_weights = false;  // random weights: config.json is enough
+    // Whether the model's files are hashed, for the coordinator to compare with
+    // others'; not needed if all workers read the same files. The hashes are
+    // cached in the file `hash_cache`; "": nowhere.
     bool hash_model = true;
     std::string hash_cache;
     LinkSetup links;
-    // What was measured here, for the coordinator to plan by; null: nothing.
-    // Goes out under this worker's name.
+    // The measured profile, which the coordinator plans by; null: none. It is
+    // sent under this worker's name.
     std::shared_ptr<const MachineProfile> profile;
     ChannelFactory channels;
     MetricsRegistry* metrics = nullptr;  // if set, must outlive the worker
     Tracer* tracer = nullptr;            // the same
     absl::Duration reconnect_delay = absl::Milliseconds(500);
-    // Of what is logged when a stage fails. The coordinator is told in any
-    // case: where it has the same log, once is enough.
+    // The log level of a stage's failure. The coordinator is told in any case:
+    // if it has the same log, once is enough.
     LogLevel failure_level = LogLevel::kError;
     absl::Status Validate() const;
   };
 
-  // What it has to know of its model, apart from how to load it.
+  // The facts that a worker needs of its model, apart from how to load it.
   struct Model {
-    // What it holds; if null, as in tests, the coordinator is told nothing.
+    // Its files' content; if null, as in tests, the coordinator is not told.
     std::shared_ptr<ContentCheck> content;
     int64_t hidden_size = 0;
     int32_t num_layers = 0;
@@ -83,9 +83,8 @@ class Worker {
   // Opens the model directory (its errors are returned) and starts to attach.
   // The server of link_service() is one of proto/grpc_endpoint.h.
   static absl::StatusOr<std::unique_ptr<Worker>> Create(Options options);
-  // Create without the model directory, for tests of what goes on around the
-  // computation. `options` have been validated. `payloads` is for NCCL links,
-  // or null.
+  // Does Create without the model directory, for tests that do not compute.
+  // `options` have been validated. `payloads` is for NCCL links, or null.
   Worker(Options options, Model model,
          std::unique_ptr<PayloadTransport> payloads = nullptr);
   ~Worker();
@@ -94,23 +93,23 @@ class Worker {
   // worker, which must outlive the server's Shutdown.
   grpc::Service* link_service() { return runner_.link_service(); }
 
-  // Says where link_service() is reached, and starts to attach. No effect if
-  // the options said so already.
+  // Sets the address of link_service(), and starts to attach. No effect if the
+  // options have an address.
   void Announce(const std::string& link_address);
 
-  // What was measured here since Create, instead of Options::profile. No effect
-  // after Announce().
+  // Replaces Options::profile by one measured since Create. No effect after
+  // Announce().
   void SetProfile(std::shared_ptr<const MachineProfile> profile);
 
-  // True while attached to a coordinator, with a stage that is loaded. A spare
-  // worker is not ready.
+  // Whether the worker is attached to a coordinator, with a loaded stage. A
+  // spare worker is not ready.
   bool ready() const;
 
-  // OK, or why this worker has left its coordinator and will not come back: its
-  // device is lost to this process, and only another one can be of use.
+  // OK, or the reason why this worker has left its coordinator for good: its
+  // device is lost to this process, and only a new process can use it.
   absl::Status health() const;
 
-  // As of the last step.
+  // The report after the last step.
   RuntimeReport report() const { return runner_.report(); }
 
   // Leaves the coordinator and ends all threads. Called by the destructor too.
@@ -135,7 +134,7 @@ class Worker {
   StageRunner runner_;
   GrpcLinkFactory probes_;
   LinkSurvey survey_;
-  // Its threads call what is above.
+  // Declared last, as its threads use the members above.
   const std::unique_ptr<PayloadTransport> payloads_;
 
   RegularUpdate gauges_;

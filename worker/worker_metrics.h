@@ -15,10 +15,10 @@ namespace sluice {
 
 // A worker's metrics. Thread-safe.
 struct WorkerMetrics {
-  // `registry` must outlive what this gives.
+  // `registry` must outlive this struct.
   WorkerMetrics(MetricsRegistry* registry, const std::string& worker);
 
-  // The counters of time spent, which carry the stage.
+  // The counters of time spent, labeled with the stage.
   struct StageSeconds {
     Counter* busy;
     Counter* waiting;
@@ -26,7 +26,7 @@ struct WorkerMetrics {
   };
   StageSeconds ForStage(StageId stage) const;
 
-  // What there is to be taken, and what is. Null: there is no such tier.
+  // Publishes budgets and their use. Null: there is no such tier.
   void SetBudgets(const MemoryBudget* device, const MemoryBudget* host,
                   const MemoryBudget* disk) const;
 
@@ -34,7 +34,7 @@ struct WorkerMetrics {
   // others is decode, the rest prefill.
   void CountStep(const StepPlan& plan, double seconds) const;
 
-  // `since` is what report.stats grew by.
+  // Adds `since`, the growth of report.stats, to the counters.
   void CountRuntime(const RuntimeReport& report, const SweepStats& since) const;
 
   MetricsRegistry* const registry;
@@ -48,7 +48,7 @@ struct WorkerMetrics {
   Gauge* weight_bytes;
   Histogram* step_seconds;
 
-  // Where a runtime's time and bytes go.
+  // A runtime counter for seconds or bytes of SweepStats.
   using SweepField = std::variant<double SweepStats::*, uint64_t SweepStats::*>;
   struct SweepCounter {
     SweepField field;

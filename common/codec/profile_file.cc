@@ -23,7 +23,7 @@ absl::Status WriteError(const std::string& path, int error) {
                                          ": ", strerror(error)));
 }
 
-// Writes all, and makes it last. An errno; 0 if it went well.
+// Writes all of `text` and syncs it to disk. Returns an errno, or 0.
 int WriteAll(int fd, const std::string& text) {
   size_t done = 0;
   while (done < text.size()) {
@@ -39,7 +39,7 @@ int WriteAll(int fd, const std::string& text) {
 
 absl::StatusOr<MachineProfile> ReadProfileFile(const std::string& path) {
   SLUICE_ASSIGN_OR_RETURN(const std::string text,
-                          ReadSmallFile(path, kMostProfileBytes));
+                          ReadSmallFile(path, kMaxProfileFileBytes));
   absl::StatusOr<MachineProfile> profile = ProfileFromJson(text);
   if (!profile.ok()) return Annotate(profile.status(), path);
   return profile;

@@ -21,7 +21,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// What is shorter is written in one line.
+// A value that fits this width is written in one line.
 constexpr size_t kLineWidth = 76;
 
 // ---------------------------------------------------------------- the keys
@@ -29,8 +29,8 @@ constexpr size_t kLineWidth = 76;
 template <typename P, typename T>
 concept Of = std::same_as<std::remove_const_t<P>, T>;
 
-// Hands the members of `p` to `member`, each with the key that it has in the
-// file, in the file's order. `writing` leaves out what a machine does not have.
+// Hands the members of `p` to `member`, each with its key in the file, in the
+// file's order. With `writing`, members that a machine lacks are left out.
 
 template <Of<ProductRate> P>
 void Members(P& p, bool writing, const auto& member) {
@@ -85,7 +85,7 @@ void Members(P& p, bool writing, const auto& member) {
 
 template <Of<MachineProfile> P>
 void Members(P& p, bool writing, const auto& member) {
-  int32_t version = MachineProfile::kVersion;  // which is seen to when reading
+  int32_t version = MachineProfile::kVersion;  // checked when it is read
   member("version", version);
   member("name", p.name);
   member("machine", p.machine);
@@ -111,8 +111,8 @@ void Members(P& p, bool writing, const auto& member) {
 
 // ---------------------------------------------------------------- writing
 
-// A class, so that its functions know each other whatever their order; so is
-// Reader.
+// Writer and Reader are classes so that their functions can call each other in
+// any order.
 struct Writer {
   static Json ToJson(double value) { return value; }
   static Json ToJson(uint64_t value) { return value; }
@@ -150,7 +150,7 @@ struct Writer {
 };
 
 std::string Dump(const Json& json) {
-  // What is no UTF-8 (a name may be anything) must not stop the writing.
+  // A name that is not UTF-8 must not stop the writing.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -269,7 +269,7 @@ struct Reader {
     return absl::OkStatus();
   }
 
-  // One of an enumeration's names, as the parser of the flags takes them.
+  // Reads an enumeration's name, as the parser of the flags takes it.
   template <typename T>
   static absl::Status ReadName(const Json& json, const std::string& path,
                                absl::StatusOr<T> (*parse)(absl::string_view),
@@ -333,8 +333,8 @@ struct Reader {
 };
 
 absl::Status ReadProfile(const Json& json, MachineProfile* p) {
-  if (!json.is_object()) return Reader::Read(json, "", p);  // says so
-  // First: another version may have any keys.
+  if (!json.is_object()) return Reader::Read(json, "", p);  // reports the error
+  // The version is read first: another version may have any keys.
   if (!json.contains("version")) {
     return InvalidArgument("version: missing; this build reads ",
                            MachineProfile::kVersion);
@@ -349,13 +349,13 @@ absl::Status ReadProfile(const Json& json, MachineProfile* p) {
   return Reader::Read(json, "", p);
 }
 
-// Sees what the parser lets pass: of two members with the same key nlohmann
-// keeps one without a word, and nesting has no bounds.
+// Finds errors that nlohmann's parser lets pass: it silently drops one of two
+// members with the same key, and does not limit the nesting.
 class Watch {
  public:
-  // False to leave out what begins here.
+  // Returns false if the parser is to skip the value that begins here.
   bool See(int depth, Json::parse_event_t event, const Json& parsed) {
-    if (depth > kMostDepth) {
+    if (depth > kMaxDepth) {
       error_ = "nested too deeply";
       return false;
     }
@@ -370,8 +370,8 @@ class Watch {
   const std::string& error() const { return error_; }
 
  private:
-  static constexpr int kMostDepth = 16;
-  std::vector<std::set<std::string>> seen_;  // by level
+  static constexpr int kMaxDepth = 16;
+  std::vector<std::set<std::string>> seen_;  // the keys so far at each level
   std::string error_;
 };
 
@@ -385,9 +385,9 @@ std::string ProfileToJson(const MachineProfile& profile) {
 }
 
 absl::StatusOr<MachineProfile> ProfileFromJson(absl::string_view text) {
-  if (text.size() > kMostProfileBytes) {
+  if (text.size() > kMaxProfileFileBytes) {
     return InvalidArgument("the profile has ", text.size(),
-                           " bytes: more than ", kMostProfileBytes);
+                           " bytes: more than ", kMaxProfileFileBytes);
   }
   Json json;
   Watch watch;

@@ -7,8 +7,8 @@
 namespace sluice {
 
 // Exports how much of the file system of `dir` is free for this process, as
-// sluice_disk_free_bytes{dir}. Nothing is exported as long as that cannot be
-// told.
+// sluice_disk_free_bytes{dir}. Nothing is exported while the system does not
+// tell it.
 void SetDiskFree(MetricsRegistry* registry, const std::string& dir);
 
 }  // namespace sluice

@@ -12,24 +12,28 @@
 namespace sluice {
 namespace {
 
-// Errno, or 0.
-int TryListen(const addrinfo& info) {
+// Returns a listening socket, or -1 with errno.
+int Listen(const addrinfo& info) {
   const int fd =
-      socket(info.ai_family, info.ai_socktype | SOCK_CLOEXEC, info.ai_protocol);
-  if (fd < 0) return errno;
+      socket(info.ai_family, info.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK,
+             info.ai_protocol);
+  if (fd < 0) return -1;
   const int on = 1;
-  int error = 0;
-  if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
-      bind(fd, info.ai_addr, info.ai_addrlen) != 0 || listen(fd, 1) != 0) {
-    error = errno;
+  if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
+      bind(fd, info.ai_addr, info.ai_addrlen) == 0 &&
+      listen(fd, SOMAXCONN) == 0) {
+    return fd;
   }
+  const int error = errno;
   close(fd);
-  return error;
+  errno = error;
+  return -1;
 }
 
 }  // namespace
 
-absl::Status CheckCanListen(const std::string& address) {
+absl::StatusOr<int> ListenOn(const std::string& address,
+                             absl::string_view if_taken) {
   const size_t colon = address.rfind(':');
   if (colon == std::string::npos || colon == 0) {
     return Unavailable("can't listen on ", address, ": no host:port");
@@ -47,15 +51,23 @@ absl::Status CheckCanListen(const std::string& address) {
   if (failed != 0) {
     return Unavailable("can't listen on ", address, ": ", gai_strerror(failed));
   }
-  int error = 0;
-  for (const addrinfo* info = found; info != nullptr; info = info->ai_next) {
-    error = TryListen(*info);
-    if (error == 0) break;
+  int fd = -1;
+  for (const addrinfo* info = found; fd < 0 && info != nullptr;
+       info = info->ai_next) {
+    fd = Listen(*info);
   }
+  const int error = errno;
   freeaddrinfo(found);
-  if (error == 0) return absl::OkStatus();
+  if (fd >= 0) return fd;
   return Unavailable("can't listen on ", address, ": ", std::strerror(error),
-                     error == EADDRINUSE ? "; choose another --port" : "");
+                     error == EADDRINUSE ? if_taken : "");
+}
+
+absl::Status CheckCanListen(const std::string& address) {
+  SLUICE_ASSIGN_OR_RETURN(const int fd,
+                          ListenOn(address, "; choose another --port"));
+  close(fd);
+  return absl::OkStatus();
 }
 
 }  // namespace sluice

@@ -23,40 +23,29 @@ spdlog::logger& Logger() {
   return *logger;
 }
 
-spdlog::level::level_enum ToSpdlog(LogLevel level) {
-  switch (level) {
-    case LogLevel::kDebug:
-      return spdlog::level::debug;
-    case LogLevel::kInfo:
-      return spdlog::level::info;
-    case LogLevel::kWarning:
-      return spdlog::level::warn;
-    case LogLevel::kError:
-      return spdlog::level::err;
-  }
-  return spdlog::level::info;
-}
+// The levels, in LogLevel's order.
+constexpr struct {
+  absl::string_view name;
+  spdlog::level::level_enum level;
+} kLevels[] = {{"debug", spdlog::level::debug},
+               {"info", spdlog::level::info},
+               {"warning", spdlog::level::warn},
+               {"error", spdlog::level::err}};
 
 }  // namespace
 
 bool SetLogLevel(absl::string_view level) {
-  if (level == "debug") {
-    Logger().set_level(spdlog::level::debug);
-  } else if (level == "info") {
-    Logger().set_level(spdlog::level::info);
-  } else if (level == "warning") {
-    Logger().set_level(spdlog::level::warn);
-  } else if (level == "error") {
-    Logger().set_level(spdlog::level::err);
-  } else {
-    return false;
+  for (const auto& known : kLevels) {
+    if (known.name != level) continue;
+    Logger().set_level(known.level);
+    return true;
   }
-  return true;
+  return false;
 }
 
 void Log(LogLevel level, absl::string_view message) {
   const std::string text = EscapeLinesForTerminal(message);
-  Logger().log(ToSpdlog(level),
+  Logger().log(kLevels[static_cast<size_t>(level)].level,
                spdlog::string_view_t(text.data(), text.size()));
 }
 

@@ -14,7 +14,7 @@ namespace sluice {
 
 absl::StatusOr<std::string> ReadSmallFile(const std::filesystem::path& path,
                                           size_t max_bytes) {
-  // O_NONBLOCK: opening a FIFO must not wait for a writer.
+  // With O_NONBLOCK, opening a FIFO does not wait for a writer.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
     const std::string message =
@@ -43,7 +43,7 @@ absl::StatusOr<std::string> ReadSmallFile(const std::filesystem::path& path,
             DataLoss(path.string(), ": cannot read: ", std::strerror(errno));
         break;
       }
-      if (n == 0) break;  // it shrank meanwhile
+      if (n == 0) break;  // the file has shrunk
       done += static_cast<size_t>(n);
     }
     text.resize(done);

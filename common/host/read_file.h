@@ -16,9 +16,9 @@ namespace sluice {
 absl::StatusOr<std::string> ReadSmallFile(const std::filesystem::path& path,
                                           size_t max_bytes);
 
-// A file that begins like this only says where Git LFS has the real one: what a
-// clone without git-lfs leaves of large files
-// (github.com/git-lfs/git-lfs, docs/spec.md).
+// Whether a file that begins like this is a Git LFS pointer, which a clone
+// without git-lfs leaves in place of a large file (github.com/git-lfs/git-lfs,
+// docs/spec.md).
 inline bool IsLfsPointer(absl::string_view beginning) {
   return absl::StartsWith(beginning, "version https://git-lfs");
 }

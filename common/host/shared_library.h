@@ -8,19 +8,19 @@ namespace sluice {
 // Thread-compatible.
 class SharedLibrary {
  public:
-  // `path` as dlopen takes it.
+  // Loads the library at `path`, which is looked up as dlopen does.
   explicit SharedLibrary(const std::string& path);
   bool loaded() const { return handle_ != nullptr; }
-  // Why it can't be loaded; "" if it is.
+  // The reason why the library can't be loaded; "" if it is loaded.
   const std::string& error() const { return error_; }
 
-  // Sets `function` to the one of this name; to null if there is none, or no
-  // library.
+  // Sets `function` to the library's function of this name, or to null if there
+  // is none.
   template <typename Function>
   void Take(const char* name, Function* function) {
     *function = reinterpret_cast<Function>(Symbol(name));
   }
-  // The first name that was not there; "" if all were.
+  // The first name that Get did not find; "" if it found all.
   const std::string& missing() const { return missing_; }
 
  private:

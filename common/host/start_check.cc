@@ -28,7 +28,7 @@ absl::Status CheckThreads(int wanted) {
   CondVar changed;
   bool go = false;
   std::vector<Thread> threads;
-  // Lets the threads end, which then are joined, whatever happens here.
+  // Lets the threads end on every path, so that they can be joined.
   const absl::Cleanup end = [&] {
     MutexLock lock(&mu);
     go = true;

@@ -1,6 +1,5 @@
 #include "common/metrics/http_server.h"
 
-#include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -17,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/host/listen_probe.h"
 #include "common/status_macros.h"
 #include "common/threads/clock.h"
 #include "common/threads/thread.h"
@@ -24,27 +24,17 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kMostRequestBytes = 16 << 10;
-// After the system has refused a connection (too many files are open).
+constexpr size_t kMaxHttpRequestBytes = 16 << 10;
+// The pause after the system refused a connection (too many open files).
 constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
 
 const char* Reason(int code) {
-  switch (code) {
-    case 200:
-      return "OK";
-    case 400:
-      return "Bad Request";
-    case 404:
-      return "Not Found";
-    case 405:
-      return "Method Not Allowed";
-    case 431:
-      return "Request Header Fields Too Large";
-    case 503:
-      return "Service Unavailable";
-    default:
-      return "Error";
-  }
+  if (code == 200) return "OK";
+  if (code == 400) return "Bad Request";
+  if (code == 404) return "Not Found";
+  if (code == 405) return "Method Not Allowed";
+  if (code == 431) return "Request Header Fields Too Large";
+  return code == 503 ? "Service Unavailable" : "Error";
 }
 
 std::string Render(const HttpServer::Answer& answer, bool with_body) {
@@ -64,53 +54,10 @@ struct Connection {
   int fd = -1;
   absl::Duration deadline;
   std::string in;
-  std::string out;  // not empty: the answer, of which `sent` went
+  std::string out;  // the answer, of which `sent` bytes were sent; "": none yet
   size_t sent = 0;
   bool done = false;
 };
-
-// A listening socket, or -1 with errno.
-int Listen(const addrinfo& info) {
-  const int fd =
-      socket(info.ai_family, info.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK,
-             info.ai_protocol);
-  if (fd < 0) return -1;
-  const int on = 1;
-  if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
-      bind(fd, info.ai_addr, info.ai_addrlen) == 0 &&
-      listen(fd, SOMAXCONN) == 0) {
-    return fd;
-  }
-  const int error = errno;
-  close(fd);
-  errno = error;
-  return -1;
-}
-
-absl::StatusOr<int> ListenOn(std::string host, int port) {
-  const std::string address = absl::StrCat(host, ":", port);
-  if (host.size() > 1 && host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
-  }
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  addrinfo* found = nullptr;
-  const int failed =
-      getaddrinfo(host.c_str(), absl::StrCat(port).c_str(), &hints, &found);
-  if (failed != 0) {
-    return Unavailable("can't listen on ", address, ": ", gai_strerror(failed));
-  }
-  int fd = -1;
-  for (const addrinfo* info = found; fd < 0 && info != nullptr;
-       info = info->ai_next) {
-    fd = Listen(*info);
-  }
-  const int error = errno;
-  freeaddrinfo(found);
-  if (fd >= 0) return fd;
-  return Unavailable("can't listen on ", address, ": ", strerror(error));
-}
 
 int PortOf(int fd) {
   sockaddr_storage address = {};
@@ -184,7 +131,7 @@ class HttpServer::Loop {
     }
   }
 
-  // Closes what is done or has had its time.
+  // Closes connections that are done or timed out.
   void Sweep() {
     const absl::Duration now = Clock::Real()->Monotonic();
     for (auto it = connections_.begin(); it != connections_.end();) {
@@ -197,7 +144,7 @@ class HttpServer::Loop {
     }
   }
 
-  // False if the system has no more to give.
+  // Returns false if no further connection can be accepted now.
   bool Accept() {
     while (true) {
       const int fd =
@@ -231,7 +178,7 @@ class HttpServer::Loop {
           c.out = AnswerTo(c.in);
           return;
         }
-        if (c.in.size() > kMostRequestBytes) {
+        if (c.in.size() > kMaxHttpRequestBytes) {
           c.out = Render(Refusal(431, "the request is too long"), true);
           return;
         }
@@ -253,7 +200,7 @@ class HttpServer::Loop {
       if (n <= 0) break;
       c.sent += static_cast<size_t>(n);
     }
-    // What it may still send must not reset the answer on its way.
+    // Closing at once could reset the answer if the peer still sends.
     shutdown(c.fd, SHUT_WR);
     char rest[4096];
     for (int i = 0; i < 16 && recv(c.fd, rest, sizeof(rest), 0) > 0; ++i) {
@@ -280,7 +227,7 @@ class HttpServer::Loop {
   const int listener_;
   const int stop_;
   const int port_;
-  std::list<Connection> connections_;  // the thread's; the oldest first
+  std::list<Connection> connections_;  // used by the thread only; oldest first
   Thread thread_;
 };
 
@@ -290,8 +237,9 @@ HttpServer::~HttpServer() = default;
 int HttpServer::port() const { return loop_->port(); }
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(Options options) {
-  SLUICE_ASSIGN_OR_RETURN(const int listener,
-                          ListenOn(options.host, options.port));
+  SLUICE_ASSIGN_OR_RETURN(
+      const int listener,
+      ListenOn(absl::StrCat(options.host, ":", options.port)));
   const int stop = eventfd(0, EFD_CLOEXEC);
   if (stop < 0) {
     close(listener);

@@ -12,9 +12,9 @@
 namespace sluice {
 
 // A small HTTP server for scrapes and probes: it answers GET and HEAD of fixed
-// paths, and closes. One thread serves all connections without waiting for any
-// of them, so that a peer which sends half a request, or does not read its
-// answer, is in nobody's way; a library's thread for each connection would be.
+// paths, and closes. One thread serves all connections and never waits for one,
+// so a peer that sends half a request, or does not read its answer, delays no
+// other.
 class HttpServer {
  public:
   struct Answer {
@@ -25,11 +25,11 @@ class HttpServer {
   struct Options {
     std::string host;
     int port = 0;  // 0: a free one
-    // Of a path without its query. Called by the server's thread.
+    // Answers a path without its query. Called on the server's thread.
     std::function<Answer(absl::string_view path)> answer;
-    // A connection ends after this, whatever it is at.
+    // A connection is closed after this time, whatever its state.
     absl::Duration timeout = absl::Seconds(10);
-    // A new one takes the place of the oldest.
+    // Beyond this number, a new connection replaces the oldest.
     size_t max_connections = 256;
   };
   // kUnavailable if the address can't be bound.

@@ -30,12 +30,12 @@ class Histogram {
 
 using MetricLabels = std::map<std::string, std::string>;
 
-// Where components register their metrics. Asking twice for the same name and
-// labels gives the same object. The registry owns what it returns and must
-// outlive its users. Names follow Prometheus: prefix "sluice_", base units,
-// "_total" on counters. A name has one type, one help text, one set of labels
-// and one of the layouts of common/metrics/metric_buckets.h, whichever program
-// exports it. Thread-safe.
+// Components register their metrics here. The same name and labels give the
+// same object. The registry owns what it returns and must outlive its users.
+// Names follow Prometheus: prefix "sluice_", base units, "_total" on counters.
+// A name has one type, one help text, one set of labels and one of the layouts
+// of common/metrics/metric_buckets.h, whichever program exports it.
+// Thread-safe.
 class MetricsRegistry {
  public:
   virtual ~MetricsRegistry() = default;
@@ -48,12 +48,12 @@ class MetricsRegistry {
                                   const std::string& help,
                                   const std::vector<double>& buckets,
                                   const MetricLabels& labels = {}) = 0;
-  // Ends a series, of whatever type, if there is one: of a worker that is gone,
-  // of a plan that is over. What was got for it must not be used any more.
+  // Removes a series of any type, if there is one: for example, of a worker
+  // that is gone. Its metric object must not be used any more.
   virtual void Remove(const std::string& name, const MetricLabels& labels) = 0;
 };
 
-// A registry whose metrics go nowhere.
+// A registry whose metrics are discarded.
 std::unique_ptr<MetricsRegistry> CreateNullMetrics();
 
 }  // namespace sluice

@@ -55,7 +55,7 @@ class PrometheusHistogram : public Histogram {
 template <typename Theirs, typename Ours>
 class SeriesMap {
  public:
-  // `builder` makes the family, of which Add(labels, args...) makes the series.
+  // `builder` makes the family, whose Add(labels, args...) makes the series.
   template <typename Builder, typename... Args>
   Ours* Get(const std::string& name, const std::string& help,
             const MetricLabels& labels, prometheus::Registry* registry,
@@ -141,12 +141,12 @@ struct MetricsServer::Impl {
   const ProcessMetrics process{};
   Mutex mu;
   absl::Status ready ABSL_GUARDED_BY(mu) = absl::UnavailableError("starting");
-  std::unique_ptr<HttpServer> http;  // first to go
+  std::unique_ptr<HttpServer> http;  // destroyed first
 };
 
 HttpServer::Answer MetricsServer::Impl::Get(absl::string_view path) {
   if (path == "/metrics") {
-    // Not prometheus::Exposer, which puts figures of its own among ours.
+    // prometheus::Exposer is not used, as it adds figures of its own.
     std::vector<prometheus::MetricFamily> families =
         registry.registry()->Collect();
     for (prometheus::MetricFamily& family : process.Collect()) {

@@ -9,18 +9,18 @@
 namespace sluice {
 
 // Prometheus' /metrics over HTTP, with the registry behind it and the figures
-// of the process (see ProcessMetrics) beside, and probes: /healthz answers 200
-// as long as the process does, /readyz 200 or 503 with the reason. Thread-safe.
+// of the process (see ProcessMetrics) beside, and probes: /healthz always
+// answers 200, /readyz 200 or 503 with the reason. Thread-safe.
 class MetricsServer {
  public:
-  // Not ready, to begin with. Listens on host:port; port 0 takes a free one.
+  // Listens on host:port; port 0 takes a free one. Starts as not ready.
   // kUnavailable if the address can't be bound.
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(
       const std::string& host, int port);
   ~MetricsServer();
 
   MetricsRegistry* registry();
-  // What /readyz says: OK, or why not.
+  // Sets the answer of /readyz: OK, or the reason why not.
   void SetReady(const absl::Status& ready);
   // "host:port" as bound.
   const std::string& address() const { return address_; }
@@ -35,7 +35,7 @@ class MetricsServer {
 // Exports sluice_build_info. `device`: "cpu", "cuda:0", or "none".
 void SetBuildInfo(MetricsRegistry* registry, const std::string& device);
 
-// A registry on prometheus-cpp that nobody serves: `sluice run` reads it.
+// A prometheus-cpp registry without a server: `sluice run` reads it.
 std::unique_ptr<MetricsRegistry> CreatePrometheusRegistry();
 
 }  // namespace sluice

@@ -14,11 +14,11 @@
 namespace sluice {
 namespace {
 
-// Of /proc/self/stat; see proc(5).
+// Fields of /proc/self/stat; see proc(5).
 struct Stat {
   double cpu_ticks = 0;
   double threads = 0;
-  double start_ticks = 0;  // since the system's start
+  double start_ticks = 0;  // since boot
   double virtual_bytes = 0;
   double resident_pages = 0;
 };
@@ -27,43 +27,24 @@ std::optional<Stat> ReadStat() {
   std::ifstream file("/proc/self/stat");
   std::string line;
   if (!std::getline(file, line)) return std::nullopt;
-  // The name, field 2, may hold anything: what follows its last bracket is
-  // field 3.
+  // The name, field 2, may hold anything: field 3 follows its last bracket.
   const size_t end = line.rfind(')');
   if (end == std::string::npos) return std::nullopt;
   std::istringstream rest(line.substr(end + 1));
-  Stat stat;
+  double fields[25] = {};
   std::string text;
-  double user = 0, system = 0;
   for (int field = 3; field <= 24 && rest >> text; ++field) {
-    const auto number = [&] { return std::strtod(text.c_str(), nullptr); };
-    switch (field) {
-      case 14:
-        user = number();
-        break;
-      case 15:
-        system = number();
-        break;
-      case 20:
-        stat.threads = number();
-        break;
-      case 22:
-        stat.start_ticks = number();
-        break;
-      case 23:
-        stat.virtual_bytes = number();
-        break;
-      case 24:
-        stat.resident_pages = number();
-        break;
-    }
+    fields[field] = std::strtod(text.c_str(), nullptr);
   }
   if (!rest) return std::nullopt;
-  stat.cpu_ticks = user + system;
-  return stat;
+  return Stat{.cpu_ticks = fields[14] + fields[15],
+              .threads = fields[20],
+              .start_ticks = fields[22],
+              .virtual_bytes = fields[23],
+              .resident_pages = fields[24]};
 }
 
-// Unix seconds of the system's start.
+// The boot time in Unix seconds.
 std::optional<double> BootTime() {
   std::ifstream file("/proc/stat");
   std::string key;
@@ -83,7 +64,8 @@ std::optional<double> OpenFiles() {
     ++count;
   }
   if (error) return std::nullopt;
-  return static_cast<double>(count - 1);  // without the one that reads this
+  return static_cast<double>(count -
+                             1);  // without the descriptor of this directory
 }
 
 }  // namespace

@@ -7,10 +7,10 @@
 
 namespace sluice {
 
-// What Prometheus' client libraries export of a process, read from /proc at
-// each scrape: process_resident_memory_bytes, process_virtual_memory_bytes,
+// The standard process metrics of Prometheus' client libraries, read from /proc
+// at each scrape: process_resident_memory_bytes, process_virtual_memory_bytes,
 // process_cpu_seconds_total, process_start_time_seconds, process_open_fds,
-// process_max_fds; and process_threads. What cannot be read is left out.
+// process_max_fds; and process_threads. Unreadable values are left out.
 // Thread-safe.
 class ProcessMetrics : public prometheus::Collectable {
  public:

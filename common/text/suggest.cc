@@ -8,10 +8,10 @@
 namespace sluice {
 namespace {
 
-// Beyond this nobody typed a name of ours; the table stays small.
-constexpr size_t kMostBytes = 64;
-constexpr size_t kMostMistakes = 3;
-constexpr size_t kLeastPrefix = 3;
+// Longer texts are no mistyped names; the limit keeps the table small.
+constexpr size_t kMaxBytes = 64;
+constexpr size_t kMaxMistakes = 3;
+constexpr size_t kMinPrefix = 3;
 
 }  // namespace
 
@@ -36,20 +36,20 @@ size_t TypingDistance(absl::string_view a, absl::string_view b) {
 
 std::string ClosestTo(absl::string_view typed,
                       const std::vector<std::string>& known) {
-  if (typed.empty() || typed.size() > kMostBytes) return "";
+  if (typed.empty() || typed.size() > kMaxBytes) return "";
   std::string closest;
-  size_t least = kMostMistakes + 1;
+  size_t min = kMaxMistakes + 1;
   for (const std::string& name : known) {
-    if (name.size() > kMostBytes) continue;
+    if (name.size() > kMaxBytes) continue;
     size_t distance = TypingDistance(typed, name);
-    if (distance > std::clamp<size_t>(name.size() / 3, 1, kMostMistakes)) {
+    if (distance > std::clamp<size_t>(name.size() / 3, 1, kMaxMistakes)) {
       const bool begins =
-          typed.size() >= kLeastPrefix && absl::StartsWith(name, typed);
+          typed.size() >= kMinPrefix && absl::StartsWith(name, typed);
       if (!begins) continue;
-      distance = kMostMistakes;
+      distance = kMaxMistakes;
     }
-    if (distance >= least) continue;
-    least = distance;
+    if (distance >= min) continue;
+    min = distance;
     closest = name;
   }
   return closest;

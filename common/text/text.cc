@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kMostUtf8Bytes = 4;
+constexpr size_t kMaxUtf8Bytes = 4;
 
 // Characters above ASCII that a terminal obeys: C1 controls, line and paragraph
 // separators, embeddings, overrides and isolates of direction.
@@ -68,7 +68,7 @@ absl::string_view ClipUtf8(absl::string_view text, size_t max_bytes) {
   if (text.size() <= max_bytes) return text;
   // A character that the cut splits began at most three bytes before it.
   size_t begin = max_bytes;
-  while (begin > 0 && max_bytes - begin < kMostUtf8Bytes - 1 &&
+  while (begin > 0 && max_bytes - begin < kMaxUtf8Bytes - 1 &&
          IsUtf8Continuation(text[begin])) {
     --begin;
   }

@@ -66,7 +66,7 @@ inline size_t PreviousUtf8(absl::string_view text, size_t end) {
 
 void AppendUtf8(char32_t c, std::string* out);
 
-// All characters of valid UTF-8, and back.
+// Conversions between valid UTF-8 and code points.
 std::u32string ToUtf32(absl::string_view text);
 std::string FromUtf32(const std::u32string& characters);
 

@@ -44,7 +44,7 @@ class BoundedQueue {
     return TakeLocked();
   }
 
-  // As Pop, but gives up after `timeout`.
+  // Pops like Pop, but gives up after `timeout`.
   std::optional<T> PopFor(absl::Duration timeout) {
     const Deadline deadline = Deadline::In(timeout);
     MutexLock lock(&mu_);

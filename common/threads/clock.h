@@ -4,8 +4,7 @@
 
 namespace sluice {
 
-// Source of time, passed to whoever needs it so that tests can turn it by hand.
-// Thread-safe.
+// A source of time, which tests can replace by one that they set. Thread-safe.
 class Clock {
  public:
   virtual ~Clock() = default;

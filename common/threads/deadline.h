@@ -7,17 +7,17 @@
 
 namespace sluice {
 
-// A moment on the monotonic clock: stays where it is when somebody sets the
-// machine's wall clock. A value.
+// A moment on the monotonic clock, which changes of the machine's wall clock do
+// not move. A value type.
 class Deadline {
  public:
-  // `wait` from now; may be infinite.
+  // The moment `wait` from now; `wait` may be infinite.
   static Deadline In(absl::Duration wait) {
     return Deadline(Clock::Real()->Monotonic() + wait);
   }
   static Deadline Never() { return Deadline(absl::InfiniteDuration()); }
 
-  // Zero once it has passed.
+  // The remaining time; zero once the deadline has passed.
   absl::Duration left() const {
     if (at_ == absl::InfiniteDuration()) return at_;
     return std::max(absl::ZeroDuration(), at_ - Clock::Real()->Monotonic());

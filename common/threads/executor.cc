@@ -50,7 +50,8 @@ void Executor::Work() {
       ++running_;
     }
     task();
-    task = nullptr;  // before this counts as done: it may hold what adds tasks
+    task =
+        nullptr;  // while this still counts as running: its end may add tasks
     MutexLock lock(&mu_);
     --running_;
     if (stop_) changed_.NotifyAll();
@@ -83,7 +84,7 @@ void Strand::Work(const std::shared_ptr<State>& state) {
       return;
     }
   }
-  // Others have their turn in between.
+  // Tasks of others run in between.
   state->executor->Run([state] { Work(state); });
 }
 

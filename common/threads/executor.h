@@ -11,15 +11,15 @@
 
 namespace sluice {
 
-// A few threads that run tasks in the order in which they come: for work that
-// may wait (for a disk, a lock) and comes from threads that may not (gRPC's).
+// A few threads that run tasks in the order in which they come, for work that
+// may wait (for a disk, a lock) on behalf of threads that may not (gRPC's).
 // Thread-safe.
 class Executor {
  public:
   // `name` shows in debuggers and traces.
   Executor(const std::string& name, int threads);
-  // Runs what waits, and what that adds. Nothing may be added from outside any
-  // more.
+  // Runs the waiting tasks and those that they add. Nothing else may add tasks
+  // any more.
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -48,7 +48,7 @@ class Strand {
   void Run(std::function<void()> task);
 
  private:
-  // The tasks may hold, and be the last to hold, whoever has the strand.
+  // Shared with tasks, which may hold the last reference to the owner.
   struct State {
     explicit State(Executor* executor) : executor(executor) {}
     Executor* const executor;

@@ -14,7 +14,7 @@ namespace sluice {
 //
 // Not absl::Mutex: distributions ship abseil built without ThreadSanitizer,
 // which then cannot see that absl::Mutex orders anything and reports every
-// lock-protected access as a race. pthread mutexes it understands.
+// lock-protected access as a race. It understands pthread mutexes.
 class ABSL_LOCKABLE Mutex {
  public:
   void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mu_.lock(); }

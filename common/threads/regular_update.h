@@ -8,8 +8,8 @@
 
 namespace sluice {
 
-// Calls a function at once, and then regularly from a thread of its own, which
-// may wait for a slow disk without holding anybody up.
+// Calls a function at once, and then regularly on a thread of its own, which
+// may wait for a slow disk without delaying others.
 class RegularUpdate {
  public:
   RegularUpdate(std::function<void()> update, absl::Duration interval);

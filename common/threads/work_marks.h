@@ -5,8 +5,8 @@
 
 namespace sluice {
 
-// Counts pieces of work as they are done, whatever they are, so that who waits
-// for the whole can tell slow from stuck. Thread-safe.
+// Counts finished pieces of any work, so that a thread that waits for all of it
+// can tell slow from stuck. Thread-safe.
 class WorkMarks {
  public:
   void Add() { count_.fetch_add(1, std::memory_order_relaxed); }
@@ -16,7 +16,7 @@ class WorkMarks {
   std::atomic<uint64_t> count_{0};
 };
 
-// For who may have been given none.
+// Adds a mark; `marks` may be null.
 inline void AddMark(WorkMarks* marks) {
   if (marks != nullptr) marks->Add();
 }

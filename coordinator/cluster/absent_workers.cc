@@ -7,11 +7,11 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kMostEntries = 32;
+constexpr size_t kMaxEntries = 32;
 constexpr absl::Duration kKept = absl::Hours(1);
 
-constexpr size_t kMostLeftOut = 1024;
-constexpr int kMostDoublings = 30;
+constexpr size_t kMaxLeftOut = 1024;
+constexpr int kMaxDoublings = 30;
 
 }  // namespace
 
@@ -24,7 +24,7 @@ bool AbsentWorkers::Put(const std::string& name, v1::AbsentWorker::Kind kind,
       });
   Present(name);
   entries_.push_front({name, kind, reason, now});
-  if (entries_.size() > kMostEntries) entries_.pop_back();
+  if (entries_.size() > kMaxEntries) entries_.pop_back();
   return news;
 }
 
@@ -58,20 +58,20 @@ void AbsentWorkers::Describe(absl::Duration now, v1::ClusterState* state) {
 
 void LeftOut::Add(const std::string& name, const std::string& why,
                   absl::Duration now) {
-  if (entries_.size() >= kMostLeftOut && !entries_.contains(name)) {
+  if (entries_.size() >= kMaxLeftOut && !entries_.contains(name)) {
     entries_.erase(std::min_element(entries_.begin(), entries_.end(),
                                     [](const auto& a, const auto& b) {
                                       return a.second.until < b.second.until;
                                     }));
   }
   Entry& entry = entries_[name];
-  // So long ago that it says nothing about now.
-  if (entry.times > 0 && now - entry.until > most_) entry.times = 0;
-  entry.times = std::min(entry.times + 1, kMostDoublings);
+  // Failures so long ago say nothing about now.
+  if (entry.times > 0 && now - entry.until > max_) entry.times = 0;
+  entry.times = std::min(entry.times + 1, kMaxDoublings);
   entry.why = why;
   entry.since = now;
   entry.until =
-      now + std::min(most_, first_ * (int64_t{1} << (entry.times - 1)));
+      now + std::min(max_, first_ * (int64_t{1} << (entry.times - 1)));
 }
 
 const LeftOut::Entry* LeftOut::Find(const std::string& name,

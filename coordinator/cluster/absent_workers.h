@@ -11,11 +11,11 @@
 
 namespace sluice {
 
-// Workers that were refused or lost, as far as that is news: bounded, and
-// forgotten after a while. Times are a clock's. Thread-compatible.
+// The workers that were refused or lost lately: a bounded list, whose entries
+// expire. Times are of a monotonic clock. Thread-compatible.
 class AbsentWorkers {
  public:
-  // False if the same is known already.
+  // Records a refusal. Returns false if the same is recorded already.
   bool Refused(const std::string& name, const std::string& reason,
                absl::Duration now) {
     return Put(name, v1::AbsentWorker::KIND_REFUSED, reason, now);
@@ -24,11 +24,11 @@ class AbsentWorkers {
             absl::Duration now) {
     Put(name, v1::AbsentWorker::KIND_LOST, reason, now);
   }
-  // It is registered.
+  // Called when the worker is registered.
   void Present(const std::string& name);
 
-  // What happened last, for people: "worker 'b' was lost: no heartbeat"; "" if
-  // nothing did.
+  // The last event, for people: "worker 'b' was lost: no heartbeat"; "" if
+  // there was none.
   std::string newest() const;
   // Appends them to `state`, newest first.
   void Describe(absl::Duration now, v1::ClusterState* state);
@@ -47,9 +47,9 @@ class AbsentWorkers {
   std::deque<Entry> entries_;  // newest first
 };
 
-// Workers that plans do without for a while, since plans failed because of
-// them. They go by name: one that attaches again is the same worker. Times are
-// a clock's. Thread-compatible.
+// The workers that plans exclude for a while, since plans failed because of
+// them. They are known by name: one that attaches again is the same worker.
+// Times are of a monotonic clock. Thread-compatible.
 class LeftOut {
  public:
   struct Entry {
@@ -60,69 +60,68 @@ class LeftOut {
   };
 
   // The time for which a worker is left out begins with `first` and doubles, up
-  // to `most`, each time that it is added before it was pardoned.
-  LeftOut(absl::Duration first, absl::Duration most)
-      : first_(first), most_(most) {}
+  // to `max`, each time that it is added before it was pardoned.
+  LeftOut(absl::Duration first, absl::Duration max)
+      : first_(first), max_(max) {}
 
   void Add(const std::string& name, const std::string& why, absl::Duration now);
-  // It did its part, or was not to blame.
+  // Forgets failures, as the worker did its part or was not to blame.
   void Pardon(const std::string& name) { entries_.erase(name); }
-  // Null if plans may have it.
+  // Returns null if plans may use the worker.
   const Entry* Find(const std::string& name, absl::Duration now) const;
   bool empty() const { return entries_.empty(); }
 
  private:
   const absl::Duration first_;
-  const absl::Duration most_;
+  const absl::Duration max_;
   absl::flat_hash_map<std::string, Entry> entries_;
 };
 
 // Counts plans that ended, one after the other, because one of their workers
-// was lost. A worker that crashes whenever it loads or computes comes back each
+// was lost. A worker that crashes whenever it loads or computes returns each
 // time, maybe with another name; if each plan waited for it, none would ever
-// compute. So after the second loss those that came since have to wait, until
-// the plan of the others computes and for a while. Times are a clock's.
+// compute. So after the second loss, newcomers have to wait until the plan of
+// the others computes, and a while longer. Times are of a monotonic clock.
 // Thread-compatible.
 class Losses {
  public:
-  // How long they wait from when a plan computes begins with `first`, and
-  // doubles, up to `most`, with each loss that follows.
-  Losses(absl::Duration first, absl::Duration most)
-      : first_(first), most_(most) {}
+  // Newcomers wait for `first` from when a plan computes; the time doubles, up
+  // to `max`, with each loss that follows.
+  Losses(absl::Duration first, absl::Duration max) : first_(first), max_(max) {}
 
-  // A plan ended so that could have had as many `workers`.
+  // Called when a plan that could have had this many `workers` was lost.
   void Add(int32_t workers) {
-    in_a_row_ = std::min(in_a_row_ + 1, kMostInARow);
+    in_a_row_ = std::min(in_a_row_ + 1, kMaxInARow);
     workers_ = std::max(workers_, workers);
   }
-  // A plan begins to compute.
+  // Called when a plan begins to compute.
   void Begin(absl::Duration now) {
     until_ = now;
     if (in_a_row_ < 2) return;
-    until_ += std::min(most_, first_ * (int64_t{1} << (in_a_row_ - 2)));
+    until_ += std::min(max_, first_ * (int64_t{1} << (in_a_row_ - 2)));
   }
-  // The plan that computes, which could have had as many `workers`, got
-  // something done. That ends the row if it has as many as those that were
-  // lost, or goes on for long.
+  // Called when the running plan, which could have had this many `workers`,
+  // made progress. This ends the row of losses if it has as many workers as the
+  // lost plans, or runs for long.
   void Progress(int32_t workers, absl::Duration now) {
-    if (workers < workers_ && now - until_ <= most_) return;
+    if (workers < workers_ && now - until_ <= max_) return;
     in_a_row_ = workers_ = 0;
   }
 
   int in_a_row() const { return in_a_row_; }
-  // Whether those that have come since wait yet; `computes`: a plan does.
+  // Whether newcomers still wait; `computes`: whether a plan computes.
   bool hold(bool computes, absl::Duration now) const {
     return in_a_row_ >= 2 && (!computes || now < until_);
   }
 
  private:
-  static constexpr int kMostInARow = 30;
+  static constexpr int kMaxInARow = 30;
 
   const absl::Duration first_;
-  const absl::Duration most_;
+  const absl::Duration max_;
   int in_a_row_ = 0;
-  int32_t workers_ = 0;   // the most of the plans that were lost
-  absl::Duration until_;  // they wait, if a plan computes
+  int32_t workers_ = 0;   // the maximum of the lost plans
+  absl::Duration until_;  // newcomers wait, if a plan computes
 };
 
 }  // namespace sluice

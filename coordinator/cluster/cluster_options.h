@@ -13,45 +13,45 @@
 
 namespace sluice {
 
-// How long workers are waited for.
+// Time limits for workers.
 struct WorkerTimeouts {
   absl::Duration heartbeat_interval = absl::Seconds(1);
   absl::Duration heartbeat_timeout = absl::Seconds(10);
-  // A worker that gets nothing done for so long, while it has work, is broken,
+  // A worker without progress for this long, while it has work, is broken,
   // unless its work took nearly as long before (see Pace).
   absl::Duration stall_timeout = absl::Seconds(60);
-  // A new worker waits so long for others before the plan changes.
+  // A new worker waits this long for others before the plan changes.
   absl::Duration settle_time = absl::Milliseconds(200);
-  // How long the first search for a plan waits for workers that measure their
+  // The first search for a plan waits this long for workers to measure their
   // links to each other; 0: they are not asked to.
   absl::Duration max_link_time;
-  // How long workers may take to say whether links can be opened.
+  // Workers may take this long to test whether links can be opened.
   absl::Duration max_reach_time = absl::Seconds(60);
-  // Wait before the plan that follows a failed one; doubles up to a minute.
+  // The wait before the plan after a failed one; it doubles up to a minute.
   absl::Duration first_back_off = absl::Milliseconds(500);
-  // For how long a worker is left out that a plan failed for; doubles up to the
-  // maximum.
+  // A worker that a plan failed for is left out this long; the time doubles up
+  // to the maximum.
   absl::Duration first_left_out = absl::Seconds(10);
   absl::Duration max_left_out = absl::Minutes(10);
 };
 
-// What a Membership and its parts are told.
+// The options of a Membership and its parts.
 struct ClusterOptions {
   WorkerTimeouts timeouts;
   int32_t min_workers = 1;
   int32_t num_layers = 0;
-  int32_t num_blocks = 0;     // at least; never fewer than stages
+  int32_t num_blocks = 0;     // the minimum; never fewer than stages
   int32_t max_model_len = 0;  // positions per sequence
-  // Of each worker. With a plan of the planner's or the user's: what that
-  // leaves open.
+  // Each worker's policy; with a plan of the planner's or the user's, only for
+  // the settings that the plan leaves open.
   Policy policy;
   // Plans are made for the jobs that wait, from the workers' profiles, if all
   // have one (see PlanTask).
   bool plan_jobs = false;
-  // The user's own: stages go to the workers that it names, or by order.
+  // The user's plan: stages go to the workers that it names, or by order.
   std::optional<Plan> fixed_plan;
-  std::string model_fingerprint;  // "": that of the first worker counts
-  ModelIdentity::Options model;   // which content of its files counts
+  std::string model_fingerprint;  // "": the first worker's counts
+  ModelIdentity::Options model;   // which content of the files counts
   // Link addresses with names are looked up when a worker registers.
   bool look_up_names = false;
   LogLevel failure_level = LogLevel::kWarning;  // as in Coordinator::Options

@@ -9,10 +9,10 @@
 namespace sluice {
 namespace {
 
-// Long enough to smooth over what is read faster than it is packed.
+// The window is long enough to smooth over reads that outrun packing.
 constexpr absl::Duration kWindow = absl::Seconds(15);
-// Of less, nothing can be said.
-constexpr absl::Duration kLeast = absl::Milliseconds(500);
+// A shorter time tells no rate.
+constexpr absl::Duration kMin = absl::Milliseconds(500);
 
 }  // namespace
 
@@ -21,14 +21,14 @@ void LoadRate::Observe(absl::Duration now, uint64_t done, uint64_t total) {
   done_ = std::min(done, total);
   total_ = total;
   seen_.emplace_back(now, done_);
-  // The first that is older stays: the window begins there.
+  // The newest point older than the window stays: the window begins there.
   while (seen_.size() > 2 && now - seen_[1].first >= kWindow) seen_.pop_front();
 }
 
 double LoadRate::bytes_per_second() const {
   if (seen_.empty()) return 0;
   const absl::Duration passed = seen_.back().first - seen_.front().first;
-  if (passed < kLeast) return 0;
+  if (passed < kMin) return 0;
   return static_cast<double>(seen_.back().second - seen_.front().second) /
          absl::ToDoubleSeconds(passed);
 }

@@ -9,23 +9,23 @@
 
 namespace sluice {
 
-// How fast a worker loads, from what it reports of it. Thread-compatible.
+// Measures how fast a worker loads, from its reports. Thread-compatible.
 class LoadRate {
  public:
-  // Another load begins.
+  // Called when another load begins.
   void Start() { *this = LoadRate(); }
-  // `done` of `total` bytes are loaded at `now`, which is monotonic.
+  // Called when `done` of `total` bytes are loaded at `now`, a monotonic time.
   void Observe(absl::Duration now, uint64_t done, uint64_t total);
 
   uint64_t done() const { return done_; }
   uint64_t total() const { return total_; }
-  // Without a report yet, a load counts as not begun.
+  // The loaded share; a load without a report counts as not begun.
   double fraction() const {
     return total_ == 0
                ? 0
                : static_cast<double>(done_) / static_cast<double>(total_);
   }
-  // Over the last seconds; 0 as long as too little is known.
+  // The rate over the last seconds; 0 as long as too little is known.
   double bytes_per_second() const;
 
  private:
@@ -34,11 +34,11 @@ class LoadRate {
   std::deque<std::pair<absl::Duration, uint64_t>> seen_;
 };
 
-// Of the workers of a plan, as people read it: ", 1.2 GB/s, 0:35 left". The
-// time is that of the slowest worker. "" as long as it can't be told.
+// Formats the rate of a plan's workers and the slowest one's time for people:
+// ", 1.2 GB/s, 0:35 left". "" as long as they can't be told.
 std::string RateText(double bytes_per_second, absl::Duration left);
 
-// The time that what is left of a load takes; infinite if it can't be told.
+// The time left of a load; infinite if it can't be told.
 absl::Duration TimeLeft(const LoadRate& load);
 
 }  // namespace sluice

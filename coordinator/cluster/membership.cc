@@ -147,7 +147,7 @@ void Membership::OnPlanned(PlanAnswer answer) {
 
 void Membership::Advance() {
   // Silence counts only while this process runs: after a stop (a debugger, a
-  // laptop's lid) the workers get their chance to be heard.
+  // laptop's lid) the workers get time to be heard.
   const absl::Duration now = options_.clock->Monotonic();
   const absl::Duration passed =
       std::min(now - advanced_at_, options_.timeouts.heartbeat_timeout / 4);
@@ -172,7 +172,7 @@ void Membership::Decide() {
   if (decision.action == PlanDecision::Action::kKeep) return;
   if (decision.action == PlanDecision::Action::kWait) {
     plan_.End(decision.detail);
-    // The worker that is missing may have been here.
+    // The missing worker may be one that was here.
     const std::string absent = workers_.LastAbsent();
     const bool waits = absl::StartsWith(decision.detail, "waiting for workers");
     plan_.SetDetail(absl::StrCat(
@@ -210,7 +210,7 @@ void Membership::Search(std::vector<WorkerId> workers,
 
 NextPlan Membership::AssignFixed(
     const std::vector<StageAssignment>& stages) const {
-  // First those that the plan names; the others take what is left, in order.
+  // The workers that the plan names come first; others get the rest in order.
   const std::vector<StagePlan>& planned = options_.fixed_plan->stages;
   NextPlan next = {.stages = std::vector<StageAssignment>(planned.size()),
                    .plan = options_.fixed_plan,
@@ -270,7 +270,7 @@ bool Membership::NewcomersWait() const {
   return others >= options_.min_workers;
 }
 
-// -- Telling people.
+// -- Reporting.
 
 std::string Membership::WaitsFor(WorkerId id,
                                  const AttachedWorker& worker) const {

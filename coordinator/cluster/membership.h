@@ -15,10 +15,9 @@
 
 namespace sluice {
 
-// The attached workers and the plan that they carry out, as the dispatcher
-// deals with them: what they say goes to the part that it concerns, and a new
-// plan is made when it is time (see DecidePlan). Confined to the dispatcher's
-// thread.
+// The attached workers and their plan, for the dispatcher: passes workers'
+// messages to the parts that they concern, and makes a new plan when it is time
+// (see DecidePlan). Confined to the dispatcher's thread.
 class Membership {
  public:
   using Phase = RunningPlan::Phase;
@@ -36,28 +35,28 @@ class Membership {
   void OnResolved(WorkerId id,
                   const absl::StatusOr<std::vector<std::string>>& addresses);
 
-  // Drops workers that have been silent for too long and makes a new plan if
-  // it is time. To be called after each event and regularly.
+  // Drops workers that have been silent for too long and makes a new plan if it
+  // is time. Must be called after each event and regularly.
   void Advance();
 
-  // The answer to a search, which is OK for another plan to take the present
-  // one's place.
+  // Takes the answer to a search; an OK one is of a plan that is to replace the
+  // present one.
   void OnPlanned(PlanAnswer answer);
-  // Jobs came while nothing was computed, or no plan ran: the present plan may
-  // not be theirs, nor the copy of the model that jobs before them began with.
+  // Called when jobs came while nothing was computed, or no plan ran: the
+  // present plan may not fit them, nor the earlier jobs' copy of the model.
   void OnNewJobs();
-  // The last stage broke the protocol: its stream is cut, the plan ends.
+  // Cuts off the last stage, which broke the protocol, and ends the plan.
   void BreakLastStage(const absl::Status& reason);
   // Sends a step to the first stage. REQUIRES: plan().running().
   void SendPlan(v1::StepPlan plan);
-  // What needs no other part may be done with each.
+  // These give access to single parts.
   WorkerRegistry& workers() { return workers_; }
   PlanSearch& search() { return search_; }
   RunningPlan& plan() { return plan_; }
 
-  // Why nothing moves: "waiting for workers: 1 of 2 registered",
+  // The reason why nothing runs: "waiting for workers: 1 of 2 registered",
   // "loading layers: 40 %, 1.2 GB/s, 0:35 left", a failure; while a plan runs,
-  // which worker it does without, or "".
+  // the worker that it excludes, or "".
   std::string detail() const;
   // Fills epoch, min_workers, num_layers, num_blocks, gbs, workers, absent and
   // plan_failures.
@@ -66,16 +65,16 @@ class Membership {
  private:
   void OnRegistered(WorkerId id);
   void Remove(WorkerId id, const absl::Status& reason);
-  // Deals with what an event has led to in the registry.
+  // Handles the registry's changes after an event.
   void Settle();
-  // DecidePlan's decision, and what comes of it.
+  // Carries out DecidePlan's decision.
   void Decide();
   void Search(std::vector<WorkerId> workers, std::optional<Plan> present);
   NextPlan AssignFixed(const std::vector<StageAssignment>& stages) const;
   ClusterView View() const;
-  // Newcomers wait for the plan of the others, who are enough (see Losses).
+  // Whether newcomers wait for the plan of the others (see Losses).
   bool NewcomersWait() const;
-  // Why the worker waits, for people; "" if it does not.
+  // The reason why the worker waits, for people; "" if it does not.
   std::string WaitsFor(WorkerId id, const AttachedWorker& worker) const;
   void DescribeWorker(WorkerId id, const AttachedWorker& worker,
                       v1::ClusterState* state) const;

@@ -10,11 +10,11 @@
 namespace sluice {
 namespace {
 
-constexpr int kMostFiles = 10'001;  // a model's shards, and config.json
-constexpr size_t kMostNameBytes = 255;
-constexpr size_t kMostHashBytes = 64;
-// All of them fit into one message.
-static_assert(kMostFiles * (kMostNameBytes + kMostHashBytes + 32) +
+constexpr int kMaxFiles = 10'001;  // a model's shards, and config.json
+constexpr size_t kMaxNameBytes = 255;
+constexpr size_t kMaxHashBytes = 64;
+// All files' names and hashes fit into one message.
+static_assert(kMaxFiles * (kMaxNameBytes + kMaxHashBytes + 32) +
                   kMaxProfileBytes + 12 * kMaxWorkerTextBytes <
               kMaxRequestBytes);
 
@@ -28,19 +28,19 @@ absl::Status Another(const ModelIdentity::Copy& copy, absl::string_view whose,
 }  // namespace
 
 absl::StatusOr<ModelContent> ContentOf(const v1::ModelContent& message) {
-  if (message.files_size() > kMostFiles) {
+  if (message.files_size() > kMaxFiles) {
     return InvalidArgument("a model of ", message.files_size(),
-                           " files; the most is ", kMostFiles);
+                           " files; the most is ", kMaxFiles);
   }
   ModelContent content;
   content.files.reserve(static_cast<size_t>(message.files_size()));
   for (const v1::ModelContent::File& file : message.files()) {
-    if (file.name().empty() || file.name().size() > kMostNameBytes ||
-        file.hash().size() > kMostHashBytes) {
+    if (file.name().empty() || file.name().size() > kMaxNameBytes ||
+        file.hash().size() > kMaxHashBytes) {
       return absl::InvalidArgumentError(
           "a model's file has a name or a hash of no sensible length");
     }
-    // Names end up in messages.
+    // Names are escaped, as messages quote them.
     content.files.push_back(
         {absl::Utf8SafeCEscape(file.name()), file.bytes(), file.hash()});
   }
@@ -69,7 +69,7 @@ absl::Status ModelIdentity::Check(const Copy& copy, const Copy* first) const {
   }
   if (options_.own) {
     const ContentCheck::State own = options_.own();
-    // What can't be read here may still be read by all workers.
+    // All workers may be able to read files that can't be read here.
     if (own.error.ok()) {
       return known(own.content,
                    absl::StrCat("the coordinator in ", options_.own_dir),

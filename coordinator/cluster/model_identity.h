@@ -11,44 +11,44 @@
 
 namespace sluice {
 
-// What a worker said of its copy of the model. kInvalidArgument for what no
-// directory can hold.
+// Reads a worker's content of its copy of the model. kInvalidArgument if no
+// directory can hold it.
 absl::StatusOr<ModelContent> ContentOf(const v1::ModelContent& message);
 
-// Which copy of the model counts, so that all answers are one model's: while
-// jobs are unfinished that began with a copy, that one; else the coordinator's
-// own, if it has weights; else that of the first worker who knows its own.
-// Confined to a thread.
+// Decides which copy of the model counts, so that all answers come from one:
+// the copy that unfinished jobs began with; else the coordinator's own, if it
+// has weights; else that of the first worker that knows its own. Confined to a
+// thread.
 class ModelIdentity {
  public:
   struct Options {
-    // Of the coordinator's own copy; null if it has none, or need not compare.
+    // The coordinator's own copy; null if it has none, or need not compare.
     std::function<ContentCheck::State()> own;
     std::string own_dir;  // for messages
     // The copy that the unfinished jobs of an earlier life began with, and
-    // whether there are any such jobs (at any time). Null: there never are.
+    // whether there are any such jobs (at any time). Null: there never are any.
     ModelContent begun;
     std::function<bool()> jobs_begun;
   };
 
   explicit ModelIdentity(Options options) : options_(std::move(options)) {}
 
-  // Somebody's copy of the model.
+  // A worker's copy of the model.
   struct Copy {
     std::string worker;  // name
     std::string dir;
     ModelContent content;
   };
 
-  // Whether `copy` is the one that counts. OK: it is. kUnavailable: nobody can
-  // say yet. kFailedPrecondition, in one line for people: it is another.
-  // `first`: that of a worker for which this said OK, or null. What it says
-  // changes when the last job ends that began with another copy: those for
-  // which it said OK are then to be checked again, without `first`.
+  // Checks whether `copy` is the one that counts. kUnavailable: it is not known
+  // yet. kFailedPrecondition, in one line for people: it is another. `first` is
+  // the copy of a worker for which this returned OK, or null. The result
+  // changes when the last job that began with another copy ends: copies that
+  // were OK must then be checked again, without `first`.
   absl::Status Check(const Copy& copy, const Copy* first) const;
 
-  // Steps are computed from now on with `content`, which was checked. True if
-  // that is another one than before, to be remembered with the jobs.
+  // Called when steps are computed from now on with `content`, which was
+  // checked. Returns true if it is new and must be stored with the jobs.
   bool Begin(const ModelContent& content);
 
  private:

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/host/logging.h"
 #include "coordinator/cluster/worker_facts.h"
@@ -11,7 +10,7 @@
 namespace sluice {
 namespace {
 
-double BestProducts(const MachineProfile& machine) {
+double BestGemms(const MachineProfile& machine) {
   double best = 0;
   for (const ProductRate& product : machine.compute().products) {
     best = std::max(best, product.flops_by_rows.Best());
@@ -45,7 +44,7 @@ std::optional<PlanTask> PlanSearch::TakeTask() {
   if (!search_ || search_->taken) return std::nullopt;
   for (WorkerId id : search_->workers) {
     if (workers_->Find(id) == nullptr) {
-      search_.reset();  // the next decision finds who is left
+      search_.reset();  // the next decision finds the workers left
       return std::nullopt;
     }
   }
@@ -69,7 +68,7 @@ PlanSearch::Outcome PlanSearch::OnAnswer(PlanAnswer answer) {
   const Search search = *std::exchange(search_, std::nullopt);
   Outcome outcome = {.rows = answer.rows};
   if (absl::IsNotFound(answer.plan.status())) {
-    // It may have counted the requests before those.
+    // The search may have counted the requests before the new jobs came.
     outcome.look_again = search.new_jobs;
     return outcome;
   }
@@ -87,12 +86,12 @@ PlanSearch::Outcome PlanSearch::OnAnswer(PlanAnswer answer) {
     next.workers = static_cast<int32_t>(search.workers.size());
     next.rows = answer.rows;
   } else if (search.present) {
-    // It goes on, with a prediction that knows what was measured.
+    // The plan goes on, with a prediction from the measured rates.
     outcome.refreshed = std::move(answer.present);
-    LogInfo(absl::StrCat("the plan stays: ", answer.plan.status().message()));
+    LogInfo("the plan stays: ", answer.plan.status().message());
   } else {
-    LogWarning(absl::StrCat("no plan was found, the workers choose: ",
-                            answer.plan.status().message()));
+    LogWarning("no plan was found, the workers choose: ",
+               answer.plan.status().message());
     failed_ = true;
   }
   return outcome;
@@ -114,7 +113,7 @@ void PlanSearch::OnBegun(const Plan& plan, const std::vector<WorkerId>& stages,
 
 void PlanSearch::OnEnded() {
   monitor_.Stop();
-  // What would be better than that plan is no answer for the next one.
+  // A search for a better plan than the old one is no answer for the next.
   if (search_ && search_->present) search_.reset();
 }
 
@@ -148,8 +147,8 @@ void PlanSearch::FollowMeasured(const Plan& plan,
         worker.info.name(), now.disk.read_bytes_per_second * 1e-9,
         before.disk.read_bytes_per_second * 1e-9,
         now.disk.write_bytes_per_second * 1e-9,
-        before.disk.write_bytes_per_second * 1e-9, BestProducts(now) * 1e-12,
-        BestProducts(before) * 1e-12));
+        before.disk.write_bytes_per_second * 1e-9, BestGemms(now) * 1e-12,
+        BestGemms(before) * 1e-12));
     worker.profile = std::move((*machines)[s]);
   }
   monitor_.Stop();

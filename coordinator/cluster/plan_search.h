@@ -15,14 +15,14 @@ namespace sluice {
 // A plan that is to follow the present one.
 struct NextPlan {
   std::vector<StageAssignment> stages;
-  std::optional<Plan> plan;  // whose stages these are; else the workers choose
-  int32_t workers = 0;       // that it could have had
+  std::optional<Plan> plan;  // the plan of `stages`; else the workers choose
+  int32_t workers = 0;       // available when it was made
   double rows = 0;           // see PlanAnswer
 };
 
-// Has plans searched for (see AnswerTask), one search at a time, when workers
-// or jobs come or when what a running plan does is not what was predicted of
-// it. Confined to the dispatcher's thread.
+// Starts searches for plans (see AnswerTask), one at a time, when workers or
+// jobs come, or when a running plan does not perform as predicted. Confined to
+// the dispatcher's thread.
 class PlanSearch {
  public:
   // Both must outlive the search.
@@ -31,13 +31,13 @@ class PlanSearch {
 
   // Whether a plan for these workers is to be searched for.
   bool Wanted(const std::vector<StageAssignment>& stages) const;
-  // Searches for a plan of these workers, to take the place of `present` if
-  // there is one. False if that is being done already.
+  // Begins to search for a plan of these workers, which replaces `present` if
+  // there is one. Returns false if such a search runs already.
   bool Begin(std::vector<WorkerId> workers, std::optional<Plan> present);
-  // The search to be made, once.
+  // Returns each search that is to be made once.
   std::optional<PlanTask> TakeTask();
 
-  // What becomes of an answer.
+  // The consequence of an answer.
   struct Outcome {
     std::optional<NextPlan> next;   // a plan to follow
     std::optional<Plan> refreshed;  // the running one, with a new prediction
@@ -47,32 +47,32 @@ class PlanSearch {
   };
   Outcome OnAnswer(PlanAnswer answer);
 
-  // Jobs came. False if the plan that runs may not be theirs.
+  // Called when jobs come. Returns false if the running plan may not fit them.
   bool OnNewJobs();
-  // A plan of the planner's did not fit, or there was none: the workers choose
-  // until another one comes.
+  // Called if a plan of the planner's did not fit, or there was none: the
+  // workers choose until another plan comes.
   void GiveUp() { failed_ = true; }
   void OnRegistered() { failed_ = false; }
 
   // -- The plan that runs.
 
-  // A plan begins to load, or gets a new prediction, that was made for a
-  // workload of so many rows.
+  // Called when a plan begins to load, or gets a new prediction; `rows` is the
+  // size of the workload that it was made for.
   void OnBegun(const Plan& plan, const std::vector<WorkerId>& stages,
                double rows);
-  // Its loading took so long.
+  // Called when the plan has loaded in this time.
   void OnLoaded(absl::Duration time) {
     load_time_ = std::min(load_time_, time);
   }
   void OnEnded();
   void OnHeartbeat(int stage, const v1::Heartbeat& heartbeat);
-  // Tokens computed since the coordinator began, wall seconds with steps in
-  // flight, and how much of what they may generate requests do.
+  // Reports tokens computed since the coordinator began, wall seconds with
+  // steps in flight, and the share of their max_tokens that requests generate.
   void OnProgress(double rows, double seconds, double output_share);
-  // Searches for a plan that follows the running one, if that does not do what
-  // was predicted.
+  // Searches for a plan to follow the running one, if that does not perform as
+  // predicted.
   void FollowMeasured(const Plan& plan, const std::vector<WorkerId>& stages);
-  // Appends what each resource of the stage does beside what was predicted.
+  // Appends the measured and predicted use of each resource of the stage.
   void Describe(int stage, v1::WorkerInfo* info) const;
 
  private:
@@ -81,7 +81,7 @@ class PlanSearch {
     std::vector<WorkerId> workers;
     std::optional<Plan> present;
     bool taken = false;
-    bool new_jobs = false;  // came since it began
+    bool new_jobs = false;  // jobs came since the search began
     bool no_work = false;
   };
 
@@ -92,9 +92,9 @@ class PlanSearch {
   bool failed_ = false;
   PlanMonitor monitor_;
   double rows_ = 0, seconds_ = 0;            // since the coordinator began
-  double plan_rows_ = 0, plan_seconds_ = 0;  // of these, before the plan ran
+  double plan_rows_ = 0, plan_seconds_ = 0;  // the part before the plan ran
   double output_share_ = 1;
-  // From a plan's beginning until it runs: the shortest that there was.
+  // The shortest time from a plan's beginning until it ran.
   absl::Duration load_time_ = absl::InfiniteDuration();
 };
 

@@ -18,10 +18,10 @@ constexpr size_t kMaxFormerWorkers = 4096;
 constexpr size_t kMaxLinkIdBytes = 1024;
 constexpr absl::Duration kMaxBackOff = absl::Minutes(1);
 constexpr int kMaxFailures = 30;
-// While memory for weights and KV cache is taken, nothing is marked.
+// Workers report no progress while they allocate weights and KV cache.
 constexpr double kTakenPerSecond = 1 << 30;
 constexpr absl::Duration kMaxTaking = absl::Minutes(15);
-// A worker opens its link for 20 s at most, and says so itself.
+// A worker tries to open its link for 20 s at most, and reports a failure.
 constexpr absl::Duration kMaxConnecting = absl::Seconds(30);
 
 }  // namespace
@@ -48,7 +48,7 @@ bool RunningPlan::Prepares(const Stage& stage, int64_t epoch) const {
          epoch == preparation_->epoch.value();
 }
 
-// -- What workers say.
+// -- Messages of workers.
 
 void RunningPlan::OnRegistered(WorkerId id) {
   Stage& stage = members_[id];
@@ -156,10 +156,9 @@ void RunningPlan::BeginToRun(WorkerId last) {
   }
   search_->OnLoaded(now - load_began_);
   detail_.clear();
-  LogInfo(absl::StrCat("plan ready epoch=", epoch_.value(),
-                       " stages=", stages_.size(), " kv_pages=", kv_pages_,
-                       kv_by_need_ ? " by need" : " reserved",
-                       " page_tokens=", page_tokens_));
+  LogInfo("plan ready epoch=", epoch_.value(), " stages=", stages_.size(),
+          " kv_pages=", kv_pages_, kv_by_need_ ? " by need" : " reserved",
+          " page_tokens=", page_tokens_);
 }
 
 void RunningPlan::OnLinkId(WorkerId id, v1::LinkId link) {
@@ -190,8 +189,8 @@ void RunningPlan::OnStageFailed(WorkerId id, const v1::StageFailed& failed) {
                            code == absl::StatusCode::kUnimplemented &&
                            LinkAbility::Of(worker.info).nccl &&
                            !worker.nccl_failed;
-  // Also when the plan has ended: the other end of a link may have been first
-  // to say so, without knowing why.
+  // This is noted also when the plan has ended: the other end of a link may
+  // have reported the failure first, without its reason.
   worker.nccl_failed |= nccl_failed;
   if (phase_ == Phase::kNoPlan || failed.epoch() != epoch_.value() ||
       stage.stage < 0) {
@@ -203,13 +202,13 @@ void RunningPlan::OnStageFailed(WorkerId id, const v1::StageFailed& failed) {
       "): ", absl::StatusCodeToString(code), ": ", ClipText(failed.message()));
   if (phase_ == Phase::kLoading && plan_ && !options_.fixed_plan &&
       code == absl::StatusCode::kResourceExhausted) {
-    // The planner was too bold; what the workers choose themselves fits.
-    LogWarning(absl::StrCat("the plan does not fit: ", why));
+    // The planner took too much memory; the workers' own choice fits.
+    LogWarning("the plan does not fit: ", why);
     search_->GiveUp();
   } else if (phase_ == Phase::kLoading && !nccl_failed && !IsTransient(code)) {
     worker.failure = why;
   } else if (running() && !IsTransient(code) && failures_ > 0) {
-    // Not for the first time, with nothing finished in between.
+    // The worker failed before, with nothing finished in between.
     workers_->LeaveOut(id, why);
   }
   const auto next = static_cast<size_t>(stage.stage) + 1;
@@ -243,8 +242,8 @@ void RunningPlan::OnGone(WorkerId id, const AttachedWorker& worker,
     former_layers_[name] = stage.layers;
   }
   const bool on_purpose = absl::IsCancelled(reason);
-  // The others may have said that their links broke before its stream did; and
-  // when many go at once that is one loss.
+  // The others may have reported broken links before its stream ended, and many
+  // that go at once are one loss.
   const bool of_plan =
       stage.stage >= 0 || (phase_ == Phase::kNoPlan && stage.planned == epoch_);
   if (!on_purpose && of_plan && epoch_ != lost_epoch_) {
@@ -266,7 +265,7 @@ void RunningPlan::OnGone(WorkerId id, const AttachedWorker& worker,
   last_failure_.clear();
 }
 
-// -- From one plan to the next.
+// -- Replacing plans.
 
 void RunningPlan::Follow(NextPlan next) {
   std::vector<size_t> joining;
@@ -281,13 +280,13 @@ void RunningPlan::Follow(NextPlan next) {
       LinksFor(next.stages);
   if (!links.has_value()) return;
   EndPreparation("another plan is to follow");
-  // Whoever could not be told is gone. The next decision sees who is left.
+  // Workers that could not be told are gone. The next decision sees the rest.
   if (workers_->any_doomed()) return;
   const PlanEpoch epoch = NextEpoch();
   preparation_ = {.epoch = epoch, .next = std::move(next)};
   const std::vector<StageAssignment>& stages = preparation_->next.stages;
-  LogInfo(absl::StrCat("preparing a plan epoch=", epoch.value(),
-                       " stages=", stages.size(), " joining=", joining.size()));
+  LogInfo("preparing a plan epoch=", epoch.value(), " stages=", stages.size(),
+          " joining=", joining.size());
   for (size_t s : joining) {
     Stage& stage = members_.at(stages[s].worker);
     stage.preparing = true;
@@ -341,9 +340,8 @@ void RunningPlan::Begin(NextPlan next, std::optional<PlanEpoch> epoch) {
     workers_->at(id).failure.clear();
   }
   last_failure_.clear();
-  LogInfo(absl::StrCat("plan made epoch=", epoch_.value(),
-                       " stages=", stages_.size()));
-  // From the last stage on, so that a stage finds the next one expecting it.
+  LogInfo("plan made epoch=", epoch_.value(), " stages=", stages_.size());
+  // The last stage is told first, so that each stage finds the next one ready.
   for (size_t s = stages_.size(); s-- > 0;) {
     workers_->Send(stages_[s], Assignment(next, links_, epoch_, s));
   }
@@ -417,7 +415,7 @@ std::optional<std::string> RunningPlan::TakeNewPlan() {
 }
 
 bool RunningPlan::HoldsNewcomers() const {
-  // A plan of the others that failed may need them.
+  // Newcomers may be needed if a plan of the others failed.
   return failures_ == 0 && losses_.hold(running(), options_.clock->Monotonic());
 }
 
@@ -431,7 +429,7 @@ std::optional<std::vector<v1::LinkTransport>> RunningPlan::LinksFor(
   }
   LinkPlan links = PlanLinks(abilities);
   if (links.misfit < 0) return std::move(links.links);
-  // Sits out if there are others enough.
+  // The worker sits out if the others suffice.
   LogWarning(links.why);
   workers_->at(stages[static_cast<size_t>(links.misfit)].worker).failure =
       links.why;
@@ -448,7 +446,7 @@ int32_t RunningPlan::BlocksOf(const std::optional<Plan>& plan,
 Policy RunningPlan::StagePolicy(const std::optional<Plan>& plan,
                                 size_t stage) const {
   if (!plan) return options_.policy;
-  // A plan does not say the rest.
+  // The rest of the policy is not part of a plan.
   Policy policy = plan->stages[stage].policy;
   policy.dtype = options_.policy.dtype;
   policy.sparsity = options_.policy.sparsity;
@@ -456,9 +454,9 @@ Policy RunningPlan::StagePolicy(const std::optional<Plan>& plan,
   policy.overlap = options_.policy.overlap;
   policy.packing = options_.policy.packing;
   if (!options_.fixed_plan && policy.kv_cache.disk == 0) {
-    // Shares of the KV of as many sequences as could be, of the greatest
-    // length, which need not be there: pages are shared by need, and take what
-    // the weights leave.
+    // A plan's shares are of the KV cache of the maximum number of sequences at
+    // their maximum length. They are not followed: pages are shared by need,
+    // and take the memory that the weights leave.
     policy.kv_cache = TierFractions();
     policy.automatic_kv_cache = true;
   }
@@ -516,7 +514,7 @@ void RunningPlan::OnLinksReached(WorkerId id, const v1::LinksReached& reached) {
         "worker '", workers_->name(id), "' can't open a link to '",
         workers_->name(next), "' at ", workers_->at(next).info.link_address(),
         ": ", link.error());
-    // Those of the present plan have shown that they work.
+    // Workers of the present plan have shown that their links work.
     if (Preparing(next) || stage.preparing) {
       workers_->LeaveOut(Preparing(next) ? next : id, why);
     } else {
@@ -538,7 +536,7 @@ void RunningPlan::OnPrepareFailed(WorkerId id, const v1::StageFailed& failed) {
       ClipText(failed.message()));
   if (preparation_->next.plan && !options_.fixed_plan &&
       code == absl::StatusCode::kResourceExhausted) {
-    // The planner was too bold; what the workers choose themselves may fit.
+    // The planner took too much memory; the workers' own choice may fit.
     search_->GiveUp();
   } else if (IsTransient(code)) {
     workers_->LeaveOut(id, why);
@@ -567,7 +565,7 @@ void RunningPlan::FollowPreparation(absl::Duration passed) {
       FailPreparation("link", why);
       return;
     }
-    // One of the present plan that does not answer is not waited for.
+    // A silent worker of the present plan is not waited for.
     ready = ready && overdue;
   }
   if (!ready) return;
@@ -584,7 +582,7 @@ void RunningPlan::EndPreparation(const std::string& why) {
   if (!preparation_) return;
   const PlanEpoch epoch = preparation_->epoch;
   preparation_.reset();
-  LogInfo(absl::StrCat("preparation ended epoch=", epoch.value(), ": ", why));
+  LogInfo("preparation ended epoch=", epoch.value(), ": ", why);
   for (auto& [id, stage] : members_) {
     stage.reaching = false;
     if (!stage.preparing) continue;
@@ -594,7 +592,7 @@ void RunningPlan::EndPreparation(const std::string& why) {
   }
 }
 
-// -- Who stands still.
+// -- Stalls.
 
 bool RunningPlan::LoadStalled(WorkerId id) const {
   const AttachedWorker& worker = workers_->at(id);
@@ -621,7 +619,7 @@ std::string RunningPlan::StandsStill(WorkerId id, absl::Duration still) const {
 
 void RunningPlan::Watch(absl::Duration passed) {
   const absl::Duration timeout = options_.timeouts.stall_timeout;
-  // This process may have been stopped.
+  // A longer time means that this process was stopped.
   passed = std::min(passed, timeout / 4);
   std::optional<WorkerId> stalled;
   std::string why;
@@ -657,7 +655,7 @@ void RunningPlan::Watch(absl::Duration passed) {
   }
 }
 
-// -- For people, and for who decides.
+// -- Descriptions for people and for decisions.
 
 void RunningPlan::View(ClusterView* view) const {
   for (WorkerView& worker : view->workers) {

@@ -22,20 +22,19 @@
 
 namespace sluice {
 
-// The plan that the workers carry out: follows its loading, notices who stands
-// still, and ends it when a worker fails. Confined to the dispatcher's thread.
+// The plan that the workers carry out: follows its loading, notices stalls, and
+// ends it when a worker fails. Confined to the dispatcher's thread.
 //
-// A running plan goes on until the one that takes its place can begin: workers
-// that join must first show that they can do their part. They load their
-// stages ahead, and every link that the present plan does not have is opened
-// once. If it does not come to that, whoever was in the way is left out, and
-// the present plan has noticed nothing.
+// A running plan goes on until the one that takes its place can begin: joining
+// workers must first show that they can do their part. They load their stages
+// ahead, and every link that the present plan does not have is opened once. If
+// one fails, the worker to blame is left out, and the present plan is
+// undisturbed.
 //
-// Workers that live, as their heartbeats show, may yet stand still: a thread
-// that hangs in a disk or a device, a loader that waits for a file that never
-// comes. A stage that works marks what it gets done, however long the whole
-// takes; so it is marks that are waited for, and no length of a step is too
-// long.
+// Workers whose heartbeats arrive may still be stalled: a thread that hangs in
+// a disk or a device, a loader that waits for a file that never comes. A
+// working stage counts finished pieces of work (marks), however long the whole
+// takes; so the plan watches these marks, and no step is too long.
 class RunningPlan {
  public:
   enum class Phase { kNoPlan, kLoading, kRunning };
@@ -44,7 +43,7 @@ class RunningPlan {
   RunningPlan(const ClusterOptions& options, WorkerRegistry* workers,
               PlanSearch* search);
 
-  // -- What workers say. REQUIRES: they are registered.
+  // -- Messages of workers. REQUIRES: they are registered.
 
   void OnRegistered(WorkerId id);
   void OnHeartbeat(WorkerId id, v1::Heartbeat heartbeat);
@@ -53,96 +52,96 @@ class RunningPlan {
   void OnStageFailed(WorkerId id, const v1::StageFailed& failed);
   void OnLinkId(WorkerId id, v1::LinkId link);
   void OnLinksReached(WorkerId id, const v1::LinksReached& reached);
-  // Whether it is for whom steps go; counts it as something done.
+  // Returns whether the result is of the running plan; counts as progress.
   bool TakesResult(WorkerId id, const v1::StepResult& result);
-  // It is gone from the registry, which knew this of it.
+  // Called when the worker has left the registry, which knew this of it.
   void OnGone(WorkerId id, const AttachedWorker& worker,
               const absl::Status& reason);
-  // It was refused before any plan could have it.
+  // Called when the worker was refused before any plan could use it.
   void Forget(WorkerId id) { members_.erase(id); }
 
-  // -- What the owner decides.
+  // -- Decisions of the owner.
 
-  // The next plan begins: at once, or when those of its workers that are not in
-  // the present one are ready for it. Fails if they can't be linked.
+  // Begins the next plan: at once, or when its workers that are not in the
+  // present one are ready for it. Fails if they can't be linked.
   void Follow(NextPlan next);
-  // Whether a plan for so many workers is being prepared for.
+  // Whether a plan for this many workers is being prepared.
   bool Prepares(size_t workers) const {
     return preparation_ &&
            preparation_->next.workers >= static_cast<int32_t>(workers);
   }
-  // Why these workers can't be linked is said of one of them; false then.
+  // Returns whether these workers can be linked; if not, one gets the reason.
   bool CanLink(const std::vector<StageAssignment>& stages) {
     return LinksFor(stages).has_value();
   }
   void End(const std::string& why, LogLevel level = LogLevel::kWarning);
-  // Goes on with another prediction.
+  // Replaces the running plan's prediction.
   void Refresh(Plan plan, double rows);
-  // Finds who stands still, and begins what is prepared for; `passed` is time
-  // in which this process ran.
+  // Finds stalled workers, and begins the prepared plan when it is ready;
+  // `passed` is time in which this process ran.
   void Watch(absl::Duration passed);
   void FollowPreparation(absl::Duration passed);
-  // The step in flight that was sent first, if there is one: as long as that
-  // is the same, and no stage gets anything done, the plan stands still. To be
-  // called before each Watch.
+  // Sets the oldest step in flight, if there is one: while it stays the same,
+  // and no stage makes progress, the plan is stalled. Must be called before
+  // each Watch.
   void OnSteps(std::optional<int64_t> oldest);
-  // The running plan proved itself: a later failure starts with a short wait.
+  // Called on progress of the plan: a later failure waits only briefly.
   void OnProgress();
-  // Workers came or went: what failed may work now.
+  // Called when workers came or went: a failed plan may work now.
   void ForgetFailures();
 
-  // -- What it is.
+  // -- State.
 
   Phase phase() const { return phase_; }
   bool running() const { return phase_ == Phase::kRunning; }
-  // Of the newest plan; 0 before the first.
+  // The newest plan's epoch; 0 before the first.
   PlanEpoch epoch() const { return epoch_; }
   const std::vector<WorkerId>& stages() const { return stages_; }
-  // nullopt if the workers choose themselves.
+  // The plan; nullopt if the workers choose themselves.
   const std::optional<Plan>& plan() const { return plan_; }
   // REQUIRES: phase() != kNoPlan.
   int32_t num_blocks() const { return BlocksOf(plan_, stages_.size()); }
-  // What its stages have in common: gbs, num_microbatches, max_step_tokens.
+  // The common settings of its stages: gbs, num_microbatches, max_step_tokens.
   const Policy& policy() const { return plan_ ? policy_ : options_.policy; }
   // Capacity of the running plan: that of the tightest stage; and whether all
   // stages take pages by need.
   int64_t kv_pages() const { return kv_pages_; }
   bool kv_by_need() const { return kv_by_need_; }
   int32_t page_tokens() const { return page_tokens_; }
-  // The worker's stage, and whether it loads one of the next plan; -1, false.
+  // The worker's stage, or -1; and whether it loads a stage of the next plan.
   int32_t StageOf(WorkerId id) const;
   bool Preparing(WorkerId id) const;
 
-  // As JSON, "" for the workers' own choice, if it changed or another
-  // prediction is made of it; for the jobs' records.
+  // Returns the plan for the jobs' records if it or its prediction changed:
+  // JSON, or "" for the workers' own choice.
   std::optional<std::string> TakeNewPlan();
-  // Newcomers are to wait for the plan of the others, if these are enough.
+  // Whether newcomers wait for the plan of the others, if these suffice.
   bool HoldsNewcomers() const;
   int losses_in_a_row() const { return losses_.in_a_row(); }
-  // For DecidePlan.
+  // Fills DecidePlan's input.
   void View(ClusterView* view) const;
 
-  // Why nothing moves.
+  // The reason why nothing runs.
   std::string detail() const;
   void SetDetail(std::string detail) { detail_ = std::move(detail); }
   void Describe(v1::ClusterState* state) const;
   void Describe(WorkerId id, v1::WorkerInfo* info) const;
 
  private:
-  // What a worker does for plans.
+  // A worker's state in plans.
   struct Stage {
     int32_t stage = -1;  // in the present plan
     LayerRange layers;   // assigned last
-    PlanEpoch planned;   // the last plan that it was in
-    bool ready = false;  // its stage of the present plan is loaded
+    PlanEpoch planned;   // the epoch of the worker's last plan
+    bool ready = false;  // the stage of the present plan is loaded
     int64_t kv_pages = 0;
     bool kv_by_need = false;
     int32_t page_tokens = 0;
     LoadRate load;
-    Pace pace;               // of loading
-    bool preparing = false;  // a stage of `preparation_`
-    bool prepared = false;   // and has loaded it
-    bool reaching = false;   // is to say which links it can open
+    Pace pace;               // of loading the stage
+    bool preparing = false;  // loads a stage of `preparation_`
+    bool prepared = false;   // has loaded it
+    bool reaching = false;   // tests which links it can open
   };
   struct Preparation {
     PlanEpoch epoch;
@@ -154,7 +153,7 @@ class RunningPlan {
   bool Prepares(const Stage& stage, int64_t epoch) const;
   void Begin(NextPlan next, std::optional<PlanEpoch> epoch);
   void BeginToRun(WorkerId last);
-  // The plan did not work out: waits before the next one. `kind` is for
+  // Called when the plan failed: waits before the next one. `kind` is for
   // metrics.
   void Fail(const char* kind, const std::string& why);
   void EndPreparation(const std::string& why);
@@ -163,23 +162,23 @@ class RunningPlan {
   PlanEpoch NextEpoch() { return PlanEpoch(++last_epoch_); }
   int32_t BlocksOf(const std::optional<Plan>& plan, size_t stages) const;
   Policy StagePolicy(const std::optional<Plan>& plan, size_t stage) const;
-  // What stage `s` of these is told.
+  // Makes the assignment of stage `s` of the plan.
   v1::CoordinatorMessage Assignment(const NextPlan& next,
                                     const std::vector<v1::LinkTransport>& links,
                                     PlanEpoch epoch, size_t s) const;
   void Retire(WorkerId id, PlanEpoch epoch);
-  // nullopt, with the misfit marked, if these can't be linked.
+  // Returns nullopt, with the misfit marked, if they can't be linked.
   std::optional<std::vector<v1::LinkTransport>> LinksFor(
       const std::vector<StageAssignment>& stages);
   bool LoadStalled(WorkerId id) const;
-  // What the worker did last, for messages.
+  // Describes the worker's last activity, for messages.
   std::string StandsStill(WorkerId id, absl::Duration still) const;
 
   const ClusterOptions& options_;
   WorkerRegistry* const workers_;
   PlanSearch* const search_;
   std::map<WorkerId, Stage> members_;  // all that are registered
-  // What departed workers held, by name: they may come back with it.
+  // Layers held by departed workers, by name: they may come back with them.
   absl::flat_hash_map<std::string, LayerRange> former_layers_;
   Phase phase_ = Phase::kNoPlan;
   PlanEpoch epoch_;
@@ -188,10 +187,10 @@ class RunningPlan {
   std::vector<v1::LinkTransport> links_;  // from each of its stages to the next
   std::optional<Plan> plan_;
   Policy policy_;
-  // That the present plan could have had; it may have stages for fewer.
+  // The workers that the present plan could have used; it may use fewer.
   int32_t could_have_ = 0;
   bool new_plan_ = false;
-  bool planned_before_ = false;  // the plan before the present one was made
+  bool planned_before_ = false;  // the plan before was the planner's
   std::optional<Preparation> preparation_;
   Losses losses_;
   PlanEpoch lost_epoch_;  // the last plan that was counted as lost
@@ -205,7 +204,7 @@ class RunningPlan {
   int failures_ = 0;  // in a row
   absl::Duration retry_at_;
   std::string last_failure_;
-  std::string failed_before_;  // why the plan before this one failed
+  std::string failed_before_;  // the error of the plan before
   std::string detail_;
 };
 

@@ -13,7 +13,7 @@ int Overlap(const LayerRange& a, const LayerRange& b) {
   return std::max(0, std::min(a.end, b.end) - std::max(a.begin, b.begin));
 }
 
-// Gives each range to one of `workers` (as many at least).
+// Gives each range to one of `workers`. REQUIRES: there are enough.
 std::vector<StageAssignment> Assign(const std::vector<LayerRange>& ranges,
                                     std::vector<const WorkerView*> workers) {
   std::sort(workers.begin(), workers.end(),
@@ -77,16 +77,16 @@ PlanDecision DecidePlan(const ClusterView& view) {
       (worker.failure.empty() ? usable : failed).push_back(&worker);
     }
   }
-  const auto least = static_cast<size_t>(view.min_workers);
-  const bool enough = usable.size() >= least;
+  const auto min_workers = static_cast<size_t>(view.min_workers);
+  const bool enough = usable.size() >= min_workers;
   if (!enough) usable.insert(usable.end(), failed.begin(), failed.end());
-  if (usable.size() < least) {
+  if (usable.size() < min_workers) {
     std::stable_sort(left_out.begin(), left_out.end(),
                      [](const WorkerView* a, const WorkerView* b) {
                        return a->out_for < b->out_for;
                      });
     usable.insert(usable.end(), left_out.begin(),
-                  left_out.begin() + (least - usable.size()));
+                  left_out.begin() + (min_workers - usable.size()));
   }
   const std::vector<LayerRange> ranges =
       SplitEvenly(view.num_layers, static_cast<int>(usable.size()));

@@ -8,17 +8,16 @@
 #include "common/types.h"
 #include "coordinator/cluster/worker_stream.h"
 
-// Which workers form the pipeline: pure decisions, a snapshot in, an action
-// out.
+// Decides which workers form the pipeline. Pure: a snapshot in, a decision out.
 
 namespace sluice {
 
 struct WorkerView {
   WorkerId id;
   std::string name;
-  LayerRange loaded;       // layers that it holds already; empty if unknown
-  std::string failure;     // why its last assignment could not be loaded, or ""
-  absl::Duration out_for;  // left out of plans for so long yet
+  LayerRange loaded;       // layers held already; empty if unknown
+  std::string failure;     // error of loading its last assignment, or ""
+  absl::Duration out_for;  // remaining time for which plans exclude it
 };
 
 struct ClusterView {
@@ -28,7 +27,7 @@ struct ClusterView {
   int32_t plan_stages = 0;  // of the plan that loads or runs; 0: there is none
   absl::Duration since_change;  // since a worker last came or went
   absl::Duration settle_time;
-  // The last plan failed: no new one until so much time has passed.
+  // After a failed plan, the time until a new one may begin.
   absl::Duration back_off;
   std::string last_failure;  // of that plan, for people
 };
@@ -55,8 +54,8 @@ struct PlanDecision {
 // * Fewer than min_workers: wait.
 // * Workers that failed to load their share, or are left out, sit out while the
 //   others are min_workers or more. When they are needed, they are tried again,
-//   after the back-off: all that failed to load, as shares get smaller, then of
-//   those left out as many as it takes, first whose time is up first.
+//   after the back-off: all that failed to load, as shares get smaller, then as
+//   many of those left out as are needed, the shortest remaining time first.
 // * As many stages as workers that take part, but no more than layers. A plan
 //   under way is given up only for one with more stages.
 // * Membership must have been stable for settle_time.

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/codec/profile_json.h"
 #include "common/host/logging.h"
 #include "common/text/text.h"
@@ -13,12 +12,12 @@ std::optional<MachineProfile> ProfileOf(const v1::Register& info) {
   if (info.profile_json().empty()) return std::nullopt;
   absl::StatusOr<MachineProfile> profile = ProfileFromJson(info.profile_json());
   if (!profile.ok()) {
-    LogWarning(absl::StrCat("worker '", info.name(), "' has a profile that ",
-                            "can't be used: ", profile.status().message()));
+    LogWarning("worker '", info.name(), "' has a profile that ",
+               "can't be used: ", profile.status().message());
     return std::nullopt;
   }
   profile->name = info.name();
-  // The budget it has now counts.
+  // The worker's present budget replaces the profile's.
   profile->host_memory_bytes = info.host_memory_bytes();
   return *std::move(profile);
 }
@@ -31,8 +30,8 @@ bool IsTransient(absl::StatusCode code) {
          code == absl::StatusCode::kDeadlineExceeded;
 }
 
-std::string ClipText(const std::string& text, size_t most) {
-  return EscapeInvalidUtf8(ClipUtf8(text, most));
+std::string ClipText(const std::string& text, size_t max_bytes) {
+  return EscapeInvalidUtf8(ClipUtf8(text, max_bytes));
 }
 
 ResourceTotals TotalsOf(const v1::RuntimeTotals& runtime) {

@@ -10,20 +10,21 @@
 #include "coordinator/planning/plan_monitor.h"
 #include "sluice/v1/pipeline.pb.h"
 
-// What workers say of themselves, as planning knows it.
+// Reads workers' registrations for planning.
 
 namespace sluice {
 
-// A worker's profile, with its name and the budget that it has now. nullopt
-// without one, or if it makes no sense.
+// Returns a worker's profile, with its name and present budget; nullopt if it
+// has none or an invalid one.
 std::optional<MachineProfile> ProfileOf(const v1::Register& info);
 
-// Failures that say nothing about the worker itself: a neighbour is gone, or
-// an assignment was overtaken.
+// Whether a failure says nothing about the worker itself: a neighbour is gone,
+// or the assignment is outdated.
 bool IsTransient(absl::StatusCode code);
 
-// Of a worker's text, what may stand in messages to clients.
-std::string ClipText(const std::string& text, size_t most = kMaxFailureBytes);
+// Cuts and escapes a worker's text for messages to clients.
+std::string ClipText(const std::string& text,
+                     size_t max_bytes = kMaxFailureBytes);
 
 ResourceTotals TotalsOf(const v1::RuntimeTotals& runtime);
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kMaxErrorBytes = 1024;
 
-// One that comes back with another address was started anew, and gets a chance.
+// A worker that returns with another address was restarted, and is tried again.
 std::string KeyOf(const v1::Register& info) {
   return absl::StrCat(info.name(), " ", info.link_address());
 }
@@ -65,7 +65,7 @@ std::optional<AttachedWorker> WorkerRegistry::Remove(
   workers_.erase(it);
   worker.stream->Break(reason);
   if (!worker.registered) return worker;
-  // One that left on purpose is no cause for alarm.
+  // A worker that left on purpose is no reason for a warning.
   Log(absl::IsCancelled(reason) ? LogLevel::kInfo : LogLevel::kWarning,
       absl::StrCat("worker gone name=", worker.info.name(), " id=", id.value(),
                    ": ", reason.ToString()));
@@ -78,7 +78,7 @@ std::optional<AttachedWorker> WorkerRegistry::Remove(
 void WorkerRegistry::PassTime(absl::Duration passed) {
   const absl::Duration timeout = options_.timeouts.heartbeat_timeout;
   for (auto& [id, worker] : workers_) {
-    if (worker.resolving) continue;  // it waits for us
+    if (worker.resolving) continue;  // it waits for the lookup
     worker.silent += passed;
     if (worker.silent <= timeout) continue;
     Doom(id, absl::DeadlineExceededError(absl::StrCat(
@@ -135,7 +135,7 @@ absl::Status WorkerRegistry::CheckRegister(const v1::Register& info) const {
   }
   ModelContent content;
   SLUICE_RETURN_IF_ERROR(CheckContent(info, info.model_content(), &content));
-  // Of copies whose files have other headers the names and sizes may agree.
+  // Copies with other file headers may agree in names and sizes.
   if (info.model_fingerprint().empty() ||
       (!fingerprint.empty() && info.model_fingerprint() != fingerprint)) {
     return FailedPrecondition(
@@ -149,7 +149,7 @@ absl::Status WorkerRegistry::CheckPlace(const AttachedWorker& worker,
                                         const v1::Register& info) const {
   SLUICE_RETURN_IF_ERROR(CheckLinkAddress(info.name(), info.link_address(),
                                           worker.addresses, worker.place));
-  // Loopback addresses do for workers on one machine: then all must be there.
+  // Loopback addresses work only if all workers are on one machine.
   const auto elsewhere = [](const AttachedWorker& w) {
     return w.place.kind == PeerPlace::kElsewhere;
   };
@@ -172,10 +172,10 @@ absl::Status WorkerRegistry::CheckPlace(const AttachedWorker& worker,
 void WorkerRegistry::Refuse(WorkerId id, const absl::Status& reason) {
   const AttachedWorker& worker = at(id);
   const std::string name = ClipText(worker.info.name(), kMaxWorkerNameBytes);
-  // The same again and again, as it keeps trying, is no news.
+  // A worker that keeps trying is logged only once.
   if (absent_.Refused(name, std::string(reason.message()),
                       options_.clock->Monotonic())) {
-    LogWarning(absl::StrCat("worker refused: ", reason.message()));
+    LogWarning("worker refused: ", reason.message());
   }
   worker.stream->Break(reason);
   workers_.erase(id);
@@ -228,7 +228,7 @@ void WorkerRegistry::Register(WorkerId id, const v1::Register& info) {
   link_blame_.Forget(info.name());
   worker.profile = ProfileOf(info);
   if (worker.profile) {
-    // What somebody knew and wrote into it needs no measuring.
+    // Links that the user wrote into the profile need no measuring.
     for (const LinkProfile& link : worker.profile->links) {
       if (!link.peer.empty()) worker.links_asked.insert(link.peer);
     }
@@ -238,9 +238,8 @@ void WorkerRegistry::Register(WorkerId id, const v1::Register& info) {
   answer.mutable_registered()->set_heartbeat_interval_ms(
       absl::ToInt64Milliseconds(options_.timeouts.heartbeat_interval));
   worker.stream->Accept();
-  LogInfo(absl::StrCat("worker registered name=", info.name(),
-                       " id=", id.value(), " link=", info.link_address(),
-                       " device=", info.device()));
+  LogInfo("worker registered name=", info.name(), " id=", id.value(),
+          " link=", info.link_address(), " device=", info.device());
   CompareModels();
   Send(id, std::move(answer));
 }
@@ -296,12 +295,12 @@ void WorkerRegistry::CompareModels() {
     } else if (status.ok()) {
       worker.same_model = joined_ = true;
       changed_at_ = options_.clock->Monotonic();
-      // Everything is different now.
+      // All workers must be compared with the new copy.
       for (auto& [other_id, other] : workers_) {
         other.failure.clear();
         other.nccl_failed = false;
       }
-      // Now that there is another, the two must not be in one plan.
+      // The former and the new copy must not be in one plan.
       DropFormerModel();
     }
   }
@@ -335,7 +334,7 @@ std::string WorkerRegistry::CheckingDetail() const {
   return "";
 }
 
-// -- What links carry.
+// -- Links' rates.
 
 bool WorkerRegistry::KnowsLinks(const std::vector<WorkerId>& workers) {
   const absl::Duration wait = options_.timeouts.max_link_time;
@@ -362,19 +361,19 @@ bool WorkerRegistry::KnowsLinks(const std::vector<WorkerId>& workers) {
 void WorkerRegistry::OnLinksMeasured(WorkerId id,
                                      const v1::LinksMeasured& measured) {
   AttachedWorker& worker = at(id);
-  // Late ones are welcome.
+  // Late answers are taken, too.
   if (worker.links_owed == 0 || !worker.profile) return;
   if (--worker.links_owed == 0) worker.links_due = absl::ZeroDuration();
   const std::string trouble =
       AddMeasuredLinks(measured, worker.links_asked, &*worker.profile);
-  // What is shown of it stays as it was if all links would be too much to show.
+  // The shown profile stays as it was if it would be too large with all links.
   std::string shown = ProfileToJson(*worker.profile);
   if (shown.size() <= kMaxProfileBytes) {
     worker.info.set_profile_json(std::move(shown));
   }
   if (trouble.empty()) return;
-  LogWarning(absl::StrCat("worker '", worker.info.name(),
-                          "' could not measure all links: ", trouble));
+  LogWarning("worker '", worker.info.name(),
+             "' could not measure all links: ", trouble);
 }
 
 std::vector<MachineProfile> WorkerRegistry::Profiles(
@@ -384,15 +383,15 @@ std::vector<MachineProfile> WorkerRegistry::Profiles(
   return profiles;
 }
 
-// -- Who is to blame.
+// -- Blame.
 
 void WorkerRegistry::LeaveOut(WorkerId id, const std::string& why) {
   const AttachedWorker& worker = at(id);
   const absl::Duration now = options_.clock->Monotonic();
   left_out_.Add(KeyOf(worker.info), ClipText(why), now);
-  LogWarning(absl::StrCat("worker '", worker.info.name(), "' is left out for ",
-                          absl::FormatDuration(OutOf(worker)->until - now),
-                          ", if there are others enough: ", why));
+  LogWarning("worker '", worker.info.name(), "' is left out for ",
+             absl::FormatDuration(OutOf(worker)->until - now),
+             ", if there are others enough: ", why);
 }
 
 const LeftOut::Entry* WorkerRegistry::OutOf(

@@ -21,37 +21,37 @@
 
 namespace sluice {
 
-// What is known of an attached worker, whatever plan it is in.
+// The state of an attached worker that does not depend on plans.
 struct AttachedWorker {
   std::shared_ptr<WorkerStream> stream;
   PeerPlace place;
   bool registered = false;
   bool resolving = false;  // its Register waits for a name
   v1::Register info;
-  ModelContent content;     // of its copy of the model, as far as it is known
-  bool same_model = false;  // it is the one that counts; else it has to wait
+  ModelContent content;     // of its copy of the model, as far as known
+  bool same_model = false;  // its copy is the one that counts; else it waits
   std::vector<std::string> addresses;  // of its link's host, if that is a name
   std::optional<MachineProfile> profile;
-  absl::Duration silent;  // time in which it was not heard, see PassTime
+  absl::Duration silent;  // time since its last message; see PassTime
   v1::Heartbeat heartbeat;
-  bool newcomer = true;  // no plan has lost a worker since it came
-  std::string failure;   // why no plan can have it, as far as is known, or ""
+  bool newcomer = true;      // no plan has lost a worker since it came
+  std::string failure;       // why no plan can use it, or ""
   bool nccl_failed = false;  // since a worker last came
-  // Links to these were asked for, and are waited for until then.
+  // Links to these were requested, and planning waits for them until then.
   absl::flat_hash_set<std::string> links_asked;
   absl::Duration links_due;
-  int links_owed = 0;  // answers; each is to all that was asked at once
+  int links_owed = 0;  // answers that are due, one for each request
 
-  // How much of its model's files it has hashed.
+  // The hashed share of its model's files.
   double hashed_share() const;
 };
 
-// The attached workers: checks who registers and whose copy of the model
-// counts, notices who is silent, knows what their links carry, and remembers
-// who is to be left out of plans. Confined to the dispatcher's thread.
+// The attached workers: checks registrations and whose copy of the model
+// counts, notices silent workers, knows their links' rates, and remembers which
+// workers plans exclude. Confined to the dispatcher's thread.
 //
-// A worker that is to go is only noted (see TakeDoomed), so that nobody is gone
-// before an event is dealt with.
+// A worker that must go is only noted (see TakeDoomed), so that none disappears
+// while an event is handled.
 class WorkerRegistry {
  public:
   // `options` must outlive the registry.
@@ -62,7 +62,7 @@ class WorkerRegistry {
   void OnModelContent(WorkerId id, const v1::ModelContent& said);
   void OnLinksMeasured(WorkerId id, const v1::LinksMeasured& measured);
 
-  // Names to be looked up (ResolveHost), each answered by OnResolved, until
+  // A name to be looked up (ResolveHost). OnResolved takes the answer, until
   // which the worker is not registered.
   struct Lookup {
     WorkerId worker;
@@ -72,68 +72,68 @@ class WorkerRegistry {
   void OnResolved(WorkerId id,
                   const absl::StatusOr<std::vector<std::string>>& addresses);
 
-  // Time in which this process ran: dooms who is silent for too long.
+  // Adds time in which this process ran; dooms workers silent for too long.
   void PassTime(absl::Duration passed);
   // Lets workers join whose copy of the model turned out to be the one that
   // counts.
   void CompareModels();
-  // Dooms workers whose copy counted while jobs were unfinished that began with
-  // it, and counts no more.
+  // Dooms workers whose copy counted only for unfinished jobs that began with
+  // it, once these have ended.
   void DropFormerModel();
 
   const std::map<WorkerId, AttachedWorker>& workers() const { return workers_; }
-  // Null if it is gone.
+  // Returns null if the worker is gone.
   AttachedWorker* Find(WorkerId id);
   AttachedWorker& at(WorkerId id) { return workers_.at(id); }
   const AttachedWorker& at(WorkerId id) const { return workers_.at(id); }
   const std::string& name(WorkerId id) const { return at(id).info.name(); }
 
-  // Sends a message, unless it is gone; dooms one that does not take it.
+  // Sends a message, unless the worker is gone; dooms it if its queue is full.
   void Send(WorkerId id, v1::CoordinatorMessage message);
-  // The worker is to be removed, for this reason.
+  // Notes that the worker is to be removed for this reason.
   void Doom(WorkerId id, const absl::Status& reason);
   std::vector<std::pair<WorkerId, absl::Status>> TakeDoomed() {
     return std::exchange(doomed_, {});
   }
   bool any_doomed() const { return !doomed_.empty(); }
-  // Ends its stream; what was known of it, nullopt if it was refused before.
+  // Ends the stream and returns the worker; nullopt if refused before.
   std::optional<AttachedWorker> Remove(WorkerId id, const absl::Status& reason);
 
-  // Whether workers joined since the last call that plans may have.
+  // Whether workers that plans may use have joined since the last call.
   bool TakeJoined() { return std::exchange(joined_, false); }
   // When a worker last came or went.
   absl::Duration changed_at() const { return changed_at_; }
 
-  // Whether the links between these are known, as far as they will be: asks
-  // for those that are not.
+  // Whether the links between these workers are known, or will not be: requests
+  // measurements of the missing ones.
   bool KnowsLinks(const std::vector<WorkerId>& workers);
   // REQUIRES: all have profiles.
   std::vector<MachineProfile> Profiles(
       const std::vector<WorkerId>& workers) const;
 
-  // The copy of the model with which steps are computed from now on, if it is
-  // another one than before; to be kept with the jobs.
+  // Sets the copy of the model with which steps are computed from now on; a new
+  // one is to be kept with the jobs.
   void BeginModel(const ModelContent& content);
   std::optional<ModelContent> TakeBegunModel() {
     return std::exchange(begun_model_, std::nullopt);
   }
 
-  // Plans do without the worker for a while.
+  // Makes plans exclude the worker for a while.
   void LeaveOut(WorkerId id, const std::string& why);
-  // Null if plans may have it.
+  // Returns null if plans may use the worker.
   const LeftOut::Entry* OutOf(const AttachedWorker& worker) const;
   bool any_left_out() const { return !left_out_.empty(); }
   void Pardon(WorkerId id);
-  // Leaves out who is to blame for a link that could not be opened; and who was
-  // reached.
+  // Take whether a link could be opened; the worker to blame for a failure is
+  // left out.
   void BlameLink(WorkerId from, WorkerId to, const std::string& why);
   void OnReached(WorkerId from, WorkerId to);
-  // A plan lost a worker: all that are here now have seen it.
+  // Called when a plan lost a worker: no present worker is a newcomer any more.
   void EndNewcomers();
 
   // "; worker 'w2' is checking its weights: 43 %", or "" if none is.
   std::string CheckingDetail() const;
-  // What happened last to a worker that is gone, for people.
+  // The last event of a worker that is gone, for people.
   std::string LastAbsent() const { return absent_.newest(); }
   void DescribeAbsent(v1::ClusterState* state) {
     absent_.Describe(options_.clock->Monotonic(), state);
@@ -141,18 +141,18 @@ class WorkerRegistry {
 
  private:
   absl::Status CheckRegister(const v1::Register& info) const;
-  // Whether others can reach it.
+  // Checks whether others can reach the worker.
   absl::Status CheckPlace(const AttachedWorker& worker,
                           const v1::Register& info) const;
-  // OK if what it said of its model makes sense, and does not differ from the
-  // copy that counts as far as both are known.
+  // Checks that the worker's model content is valid, and does not differ from
+  // the copy that counts, as far as both are known.
   absl::Status CheckContent(const v1::Register& info,
                             const v1::ModelContent& said,
                             ModelContent* content) const;
-  // As ModelIdentity::Check.
+  // Compares the copy by ModelIdentity::Check.
   absl::Status CompareModel(const v1::Register& info,
                             const ModelContent& content) const;
-  // It is gone at once.
+  // Removes the worker at once.
   void Refuse(WorkerId id, const absl::Status& reason);
 
   const ClusterOptions& options_;

@@ -19,13 +19,13 @@
 namespace sluice {
 namespace {
 
-// They wait for room in the sink only, which all workers share.
+// The threads wait only for room in the sink, which all workers share.
 constexpr int kThreads = 2;
 
 class WorkerAttachServiceImpl;
 
-// One worker's stream. Keeps itself alive until gRPC is done with it. What may
-// wait, which is pushing events, is done on the strand.
+// One worker's stream. Keeps itself alive until gRPC is done with it. Pushing
+// events, which may wait, is done on the strand.
 class Session : public WorkerStream,
                 public grpc::ServerBidiReactor<v1::WorkerMessage,
                                                v1::CoordinatorMessage> {
@@ -91,7 +91,7 @@ class Session : public WorkerStream,
       if (reason_.has_value()) return;
       reason_ = reason;
       if (writing_) {
-        // It may hang, with a worker that does not read. OnWriteDone goes on.
+        // A write may hang if a worker does not read; OnWriteDone continues.
         if (context_ != nullptr) {
           broke_ = context_->IsCancelled();
           context_->TryCancel();
@@ -135,11 +135,11 @@ class Session : public WorkerStream,
     return self_;
   }
 
-  // On the strand: takes what OnReadDone has read.
+  // Takes the message that OnReadDone has read. Runs on the strand.
   void Take(bool ok) {
     if (!ok) {
       if (registered_) {
-        // It half-closed, or is gone: OnDone tells them apart.
+        // The worker half-closed or is gone: OnDone tells them apart.
         Break(absl::CancelledError("the worker left"));
       } else {
         Break(absl::UnavailableError("the stream ended before a Register"));
@@ -153,7 +153,7 @@ class Session : public WorkerStream,
     }
     const bool first = !std::exchange(registered_, true);
     const bool pushed = sink_->Push({id_, std::move(in_)});
-    // After the first, Accept reads on. The next one may be coming already.
+    // Accept reads on after the first message. The next may be on its way.
     if (!first || !pushed) ReadOn(pushed);
   }
 
@@ -166,7 +166,7 @@ class Session : public WorkerStream,
     if (!reason_.has_value()) ReadLocked();
   }
 
-  // Under the lock, so that the stream is not finished meanwhile.
+  // Holding the lock keeps the stream from finishing meanwhile.
   void ReadLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     HandOff(this);
     StartRead(&in_);
@@ -192,10 +192,10 @@ class Session : public WorkerStream,
   const size_t outgoing_messages_;
   const std::string peer_;  // as gRPC writes it
   Strand strand_;
-  bool opened_ = false;         // on the strand: the sink knows of this
-  bool registered_ = false;     // on the strand
-  v1::WorkerMessage in_;        // gRPC's between StartRead and OnReadDone
-  v1::CoordinatorMessage out_;  // gRPC's while writing_
+  bool opened_ = false;      // used on the strand: the sink knows of it
+  bool registered_ = false;  // used on the strand
+  v1::WorkerMessage in_;     // owned by gRPC between StartRead and OnReadDone
+  v1::CoordinatorMessage out_;  // owned by gRPC while writing_
 
   Mutex mu_;
   grpc::CallbackServerContext* context_ ABSL_GUARDED_BY(mu_);
@@ -205,7 +205,7 @@ class Session : public WorkerStream,
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   // Whether the stream had broken before this end cancelled it, if it did.
   std::optional<bool> broke_ ABSL_GUARDED_BY(mu_);
-  // Why it ends; from then on nothing is read or written any more.
+  // The reason of the end; once set, nothing is read or written any more.
   std::optional<absl::Status> reason_ ABSL_GUARDED_BY(mu_);
 };
 
@@ -273,7 +273,7 @@ class WorkerAttachServiceImpl : public WorkerAttachService,
   Mutex mu_;
   bool shut_down_ ABSL_GUARDED_BY(mu_) = false;
   absl::flat_hash_set<std::shared_ptr<Session>> sessions_ ABSL_GUARDED_BY(mu_);
-  Executor executor_;  // first to go: its tasks end sessions
+  Executor executor_;  // destroyed first: its tasks end sessions
 };
 
 void Session::OnDone() {
@@ -291,8 +291,8 @@ void Session::OnDone() {
     context_ = nullptr;
   }
   service_->Remove(self);
-  HandOff(service_);  // to who destroys it, after the server's shutdown
-  // After the worker's messages, which may still wait for room.
+  HandOff(service_);  // to its destruction after the server's shutdown
+  // Runs after the worker's messages, which may still wait for room.
   self->strand_.Run([self, reason] {
     if (self->opened_) self->sink_->Push({self->id_, WorkerClosed{reason}});
   });

@@ -15,10 +15,10 @@ namespace sluice {
 // The server side of WorkerService: turns each Attach stream into events for
 // `sink`. Thread-safe.
 //
-// gRPC's callbacks: a stream takes no thread, so that neither many workers nor
-// strangers' streams keep one from attaching. Events are pushed from two
-// threads of the service's own; while these wait for room in the sink, nothing
-// more is read.
+// It uses gRPC's callbacks: a stream takes no thread, so that neither many
+// workers nor strangers' streams keep one from attaching. Events are pushed
+// from two threads of the service's own; while these wait for room in the sink,
+// nothing more is read.
 class WorkerAttachService {
  public:
   struct Options {
@@ -31,7 +31,7 @@ class WorkerAttachService {
                                                      const Options& options);
   virtual ~WorkerAttachService() = default;
 
-  // Must outlive the server that it is registered with.
+  // The service, which must outlive the server that it is registered with.
   virtual grpc::Service* service() = 0;
 
   // Breaks all streams; new ones get kUnavailable.

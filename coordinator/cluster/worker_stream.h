@@ -11,7 +11,7 @@
 #include "coordinator/cluster/links/link_address.h"
 #include "sluice/v1/pipeline.pb.h"
 
-// What the dispatcher sees of attached workers: events come in, messages go
+// The dispatcher's interface to attached workers: events come in, messages go
 // out. Nothing here knows the transport.
 
 namespace sluice {
@@ -23,10 +23,10 @@ using WorkerId = StrongInt<struct WorkerIdTag>;
 class WorkerStream {
  public:
   virtual ~WorkerStream() = default;
-  // The worker's Register is accepted. What Send queued goes out from now on.
+  // Accepts the worker's Register. Queued messages are sent from now on.
   virtual void Accept() = 0;
-  // Queues a message. False if the queue is full (the worker does not read) or
-  // the stream has ended.
+  // Queues a message. Returns false if the queue is full (the worker does not
+  // read) or the stream has ended.
   virtual bool Send(v1::CoordinatorMessage message) = 0;
   // Ends the stream; the first reason sticks. Before Accept the worker gets
   // `reason` as its answer.
@@ -44,19 +44,19 @@ struct WorkerClosed {
 struct WorkerResolved {
   absl::StatusOr<std::vector<std::string>> addresses;
 };
-// Of one worker, in order: one WorkerOpened, its messages (the first is a
-// Register), one WorkerClosed; and anywhere a WorkerResolved.
+// A worker's events come in order: one WorkerOpened, its messages (the first is
+// a Register), one WorkerClosed; and anywhere a WorkerResolved.
 struct WorkerEvent {
   WorkerId worker;
   std::variant<WorkerOpened, v1::WorkerMessage, WorkerClosed, WorkerResolved>
       what;
 };
 
-// Where the events go. Thread-safe.
+// The consumer of events. Thread-safe.
 class WorkerEventSink {
  public:
   virtual ~WorkerEventSink() = default;
-  // May wait for room. False once nobody takes events any more.
+  // Takes an event; may wait for room. Returns false once the sink is closed.
   virtual bool Push(WorkerEvent event) = 0;
 };
 

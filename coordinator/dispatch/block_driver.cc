@@ -33,8 +33,8 @@ void BlockDriver::Add(Request request) {
   }
 }
 
-// What no worker could compute must not get to one: it would fail there again
-// and again, together with all the other requests.
+// Tokens that no worker can compute must not reach one: they would fail again
+// and again, together with all other requests.
 absl::Status BlockDriver::CheckTokens(const Request& request) const {
   if (request.prompt.empty()) {
     return absl::InvalidArgumentError("the prompt has no tokens");
@@ -58,9 +58,9 @@ absl::Status BlockDriver::CheckTokens(const Request& request) const {
 
 void BlockDriver::Enqueue(SequenceId id) {
   SequenceState& sequence = sequences_.at(id);
-  if (!scheduler_->Fits(sequence.most_tokens())) {
+  if (!scheduler_->Fits(sequence.max_positions())) {
     sequence.Fail(ResourceExhausted(
-        "the request needs room for ", sequence.most_tokens(),
+        "the request needs room for ", sequence.max_positions(),
         " tokens (prompt ", sequence.request().prompt.size(), ", max_tokens ",
         sequence.request().max_tokens,
         "), more than the workers' KV cache holds; give the workers more "
@@ -69,7 +69,7 @@ void BlockDriver::Enqueue(SequenceId id) {
     return;
   }
   scheduler_->Enqueue(
-      id, sequence.known_tokens(), sequence.most_tokens(),
+      id, sequence.known_tokens(), sequence.max_positions(),
       static_cast<int64_t>(sequence.request().sampling.logit_bias.size()));
 }
 
@@ -84,8 +84,8 @@ void BlockDriver::Finish(SequenceId id) {
   const Generation& generation = finished_.back().generation;
   const auto prompt =
       static_cast<int64_t>(finished_.back().request.prompt.size());
-  // An answer has its whole prompt counted (of one that is only scored, the
-  // last token was not computed: it predicts nothing), an error nothing of it.
+  // An answer counts its whole prompt, even though the last token of a prompt
+  // that is only scored was not computed; an error counts nothing of it.
   jobs_[finished_.back().request.job].prompt_tokens +=
       (generation.status.ok() ? prompt : 0) - sequence.prefilled;
   if (generation.status.ok()) {
@@ -251,8 +251,8 @@ void BlockDriver::CountPrompt(SequenceState* sequence, int32_t end) {
   stats_.prompt_tokens += sequence->prefilled - before;
 }
 
-// A wall clock that was set back makes it 0, and one that nobody looked at the
-// time since the request came here.
+// A wall clock that was set back gives 0; a request without an acceptance time
+// counts from its arrival here.
 double BlockDriver::SecondsSinceAccepted(const SequenceState& sequence) const {
   const absl::Time accepted = sequence.request().accepted;
   const absl::Duration passed =
@@ -347,7 +347,7 @@ StepPlan BlockDriver::ToPlan(BlockId block_id,
   return plan;
 }
 
-// What the segment's rows predict of the prompt and is not known yet.
+// Sets the unscored prompt tokens that the segment's rows predict.
 void BlockDriver::SetScores(const SequenceState& sequence, Segment* segment) {
   const std::vector<int32_t>& prompt = sequence.request().prompt;
   const int32_t next = segment->start + segment->num_tokens;

@@ -17,9 +17,9 @@
 
 namespace sluice {
 
-// Generates requests on one plan epoch after the other: keeps their tokens,
-// forms the steps of all blocks and takes in what they sampled. No threads, no
-// I/O: plans and ended requests are fetched by the caller. Thread-compatible.
+// Generates requests over consecutive plan epochs: keeps their tokens, forms
+// the steps of all blocks and takes their sampled tokens. No threads, no I/O:
+// the caller fetches plans and ended requests. Thread-compatible.
 class BlockDriver {
  public:
   struct Options {
@@ -36,14 +36,14 @@ class BlockDriver {
     int64_t tokens = 0;         // sampled
     int64_t replays = 0;
     std::vector<double> step_seconds;  // from plan to result
-    // Of requests, from the job's acceptance to admission to a block, and to
-    // the end.
+    // Seconds of requests from the job's acceptance to their admission to a
+    // block, and to their end.
     std::vector<double> queue_seconds;
     std::vector<double> latency_seconds;
   };
 
-  // Wall time with a step in flight. What passed between two results goes to
-  // prefill and decode by the tokens of the step that ended.
+  // Wall time with a step in flight. The time between two results is divided
+  // between prefill and decode by the tokens of the step that ended.
   struct PhaseSeconds {
     double prefill = 0;
     double decode = 0;
@@ -60,7 +60,7 @@ class BlockDriver {
   // the tokens known so far. Ends any epoch before.
   absl::Status StartEpoch(PlanEpoch epoch,
                           const StepScheduler::Options& options);
-  // Steps in flight are forgotten.
+  // Ends the epoch; steps in flight are forgotten.
   void StopEpoch();
 
   // Takes in the result of a step, or a part of it. kFailedPrecondition for
@@ -68,27 +68,27 @@ class BlockDriver {
   // in flight or does not match it: the sender is broken, the epoch must end.
   absl::Status OnResult(StepResult result);
 
-  // Plans for all idle blocks that have work, to be sent in this order; they
-  // are in flight from now on.
+  // Returns plans for all idle blocks that have work, to be sent in this order;
+  // they are in flight from now on.
   std::vector<StepPlan> TakePlans();
 
   std::vector<FinishedRequest> TakeFinished();
   Stats TakeStats();
-  // Jobs that had something going on since the last call.
+  // Returns the progress of jobs since the last call.
   absl::flat_hash_map<JobId, JobProgress> TakeProgress();
 
-  // Requests in charge, and how many of them are admitted to a block.
+  // The number of requests here, and of those admitted to a block.
   int64_t live() const { return static_cast<int64_t>(sequences_.size()); }
   int64_t running() const { return scheduler_ ? scheduler_->running() : 0; }
   int64_t blocks_in_flight() const;
-  // Of the steps in flight, the one that was sent first. Steps are numbered in
-  // the order in which they are sent.
+  // The step in flight that was sent first. Steps are numbered in the order in
+  // which they are sent.
   std::optional<int64_t> oldest_step() const;
   PhaseSeconds phase_seconds() const { return phase_seconds_; }
   // Rows of all steps that came back: tokens prefilled and decoded.
   int64_t rows() const { return rows_; }
-  // What requests that ended generated, of what they were allowed to; 1 as long
-  // as too few have ended to say.
+  // The share of their max_tokens that ended requests generated; 1 as long as
+  // too few have ended.
   double output_share() const;
   std::optional<PlanEpoch> epoch() const { return epoch_; }
 
@@ -96,11 +96,11 @@ class BlockDriver {
   struct Block {
     bool in_flight = false;
     int64_t step = 0;
-    std::vector<SequenceId> sampled;   // whose tokens the result must hold
-    std::vector<SampledToken> tokens;  // of them, that came in parts so far
-    // Whose scores it must hold, and up to which position.
+    std::vector<SequenceId> sampled;   // sequences with a token in the result
+    std::vector<SampledToken> tokens;  // tokens that arrived so far
+    // Sequences with scores in the result, and their end positions.
     std::vector<std::pair<SequenceId, int32_t>> scored;
-    // Whose prompts it computes, and up to which position.
+    // Sequences whose prompts it computes, and their end positions.
     std::vector<std::pair<SequenceId, int32_t>> prefilled;
     absl::Duration sent_at;
     int64_t prefill_tokens = 0;
@@ -112,7 +112,7 @@ class BlockDriver {
   void CountPrompt(SequenceState* sequence, int32_t end);
   double SecondsSinceAccepted(const SequenceState& sequence) const;
   void CountPhases(const Block& block, absl::Duration now);
-  // Ends a sequence whose state says how.
+  // Ends a sequence, whose state has the result.
   void Finish(SequenceId id);
   StepPlan ToPlan(BlockId block, StepScheduler::StepDecision decision);
   absl::Status Check(const StepResult& result) const;

@@ -13,10 +13,10 @@
 namespace sluice {
 namespace {
 
-// For so long a worker that is gone is said to be down.
+// A worker that is gone is exported as down for this time.
 constexpr absl::Duration kRememberGone = absl::Hours(1);
-// And no more of them than so many.
-constexpr size_t kMostGone = 256;
+// The limit of exported workers that are gone.
+constexpr size_t kMaxGone = 256;
 
 }  // namespace
 
@@ -141,8 +141,8 @@ void DispatchMetrics::SetWorkers(const v1::ClusterState& state,
       it = seen_.erase(it);
     }
   }
-  // Restarted again and again, each time by another name.
-  while (seen_.size() > static_cast<size_t>(state.workers_size()) + kMostGone) {
+  // Workers may restart again and again, each time by another name.
+  while (seen_.size() > static_cast<size_t>(state.workers_size()) + kMaxGone) {
     const auto oldest = std::min_element(
         seen_.begin(), seen_.end(),
         [](const auto& a, const auto& b) { return a.second < b.second; });

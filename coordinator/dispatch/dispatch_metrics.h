@@ -18,8 +18,8 @@ class DispatchMetrics {
   explicit DispatchMetrics(MetricsRegistry* registry);
 
   void Observe(const BlockDriver::Stats& stats);
-  // From running, waiting, epoch, workers and plan_failures of `state`. `now`
-  // is monotonic.
+  // Sets metrics from running, waiting, epoch, workers and plan_failures of
+  // `state`. `now` is monotonic.
   void Set(const v1::ClusterState& state, int64_t blocks_in_flight,
            int64_t unwritten_results, absl::Duration now);
 
@@ -45,7 +45,7 @@ class DispatchMetrics {
   Histogram* step_seconds_;
   Histogram* queue_seconds_;
   Histogram* latency_seconds_;
-  std::map<std::string, absl::Duration> seen_;  // workers, and when last
+  std::map<std::string, absl::Duration> seen_;  // workers, and when last seen
   std::set<MetricLabels> planned_;              // series of the present plan
 };
 

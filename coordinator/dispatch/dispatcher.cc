@@ -113,24 +113,23 @@ void Dispatcher::OnResult(const v1::StepResult& message) {
   if (status.code() == absl::StatusCode::kInternal) {
     membership_.BreakLastStage(status);
   }
-  // kFailedPrecondition: of an epoch that ended meanwhile.
+  // A kFailedPrecondition is for a result of an epoch that has ended.
 }
 
 void Dispatcher::OnFetched(absl::StatusOr<std::vector<Request>> requests) {
   fetching_ = false;
   if (!requests.ok()) {
-    LogError(absl::StrCat("reading requests failed: ",
-                          requests.status().ToString()));
+    LogError("reading requests failed: ", requests.status().ToString());
     fetch_failure_ =
         absl::StrCat("reading requests failed: ", requests.status().message());
     maybe_work_ = false;  // until the next report
   } else {
     fetch_failure_.clear();
-    // What came in after the read began may not have been seen by it.
+    // The read may have missed work that came after it began.
     if (requests->empty()) maybe_work_ = work_meanwhile_;
     for (Request& request : *requests) driver_.Add(std::move(request));
   }
-  // Requests read just before their job was cancelled.
+  // Some requests may have been read just before their job was cancelled.
   for (JobId job : cancelled_meanwhile_) driver_.Cancel(job);
   cancelled_meanwhile_.clear();
 }
@@ -143,7 +142,7 @@ void Dispatcher::OnCancel(JobId job) {
 void Dispatcher::Search(PlanTask task) {
   newest_search_ = task.ticket;
   planner_->Run([this, task = std::move(task)] {
-    // Another may have taken its place while it waited.
+    // A newer search may have replaced this one while it waited.
     if (stopping_ || task.ticket != newest_search_) return;
     inbox_.PutPlanned(AnswerTask(options_.planning, task, options_.queue));
   });
@@ -162,7 +161,7 @@ void Dispatcher::Resolve(const WorkerRegistry::Lookup& lookup) {
   });
 }
 
-// Moves everything on as far as it goes now.
+// Advances everything as far as possible now.
 void Dispatcher::Pump() {
   membership_.plan().OnSteps(driver_.oldest_step());
   membership_.Advance();
@@ -185,7 +184,7 @@ void Dispatcher::Pump() {
   for (const StepPlan& plan : plans) {
     if (!membership_.plan().running() ||
         membership_.plan().epoch() != plan.epoch) {
-      break;  // sending the one before ended the plan
+      break;  // sending the plan before ended the epoch
     }
     v1::StepPlan message;
     ToProto(plan, &message);
@@ -195,7 +194,7 @@ void Dispatcher::Pump() {
   if (std::vector<FinishedRequest> finished = driver_.TakeFinished();
       !finished.empty()) {
     if (driver_.epoch()) membership_.plan().OnProgress();
-    // First, so that a job that ends with these has its figures.
+    // Reports come first, so that a job that ends here has its final figures.
     ReportJobs();
     Observe();
     for (FinishedRequest& f : finished) {
@@ -207,7 +206,7 @@ void Dispatcher::Pump() {
   const bool due = now - reported_at_ >= options_.report_interval;
   if (due) {
     reported_at_ = now;
-    // Whatever made a read fail may be over.
+    // The cause of a failed read may be gone.
     if (!fetch_failure_.empty()) maybe_work_ = true;
     ReportJobs();
     Measure(now);
@@ -238,7 +237,7 @@ void Dispatcher::FollowPlan() {
   scheduler.packing = policy.packing;
   scheduler.max_logit_biases = kMaxPlanLogitBiases;
   scheduler.max_releases = kMaxPlanReleases;
-  // Padded prefill takes longer than a profile allows for.
+  // Padded prefill takes more rows than packed plans assume.
   scheduler.reserve =
       options_.kv_by_need && membership_.plan().kv_by_need() && policy.packing
           ? StepScheduler::Reserve::kProfile
@@ -250,15 +249,15 @@ void Dispatcher::FollowPlan() {
     return;
   }
   window_ = std::max<int64_t>(
-      options_.least_window, int64_t{2} * scheduler.num_blocks * scheduler.gbs *
-                                 scheduler.num_microbatches);
+      options_.min_window, int64_t{2} * scheduler.num_blocks * scheduler.gbs *
+                               scheduler.num_microbatches);
   maybe_work_ = true;
 }
 
 void Dispatcher::FetchMore() {
   if (fetching_ || !maybe_work_ || !driver_.epoch()) return;
   const int64_t room = window_ - driver_.live();
-  // In portions, not one by one.
+  // Requests are fetched in portions, not one by one.
   if (room < std::max<int64_t>(1, window_ / 8)) return;
   fetching_ = true;
   work_meanwhile_ = false;
@@ -284,7 +283,7 @@ void Dispatcher::Measure(absl::Duration now) {
   const double seconds = absl::ToDoubleSeconds(now - measured_at_);
   measured_at_ = now;
   if (seconds > 0) {
-    // Forgets with a time constant of a few seconds.
+    // The average has a time constant of a few seconds.
     const double weight = seconds / (seconds + 3);
     rate_ += weight * (tokens / seconds - rate_);
     if (driver_.live() == 0 && tokens == 0) rate_ = 0;

@@ -25,9 +25,9 @@
 namespace sluice {
 
 // Takes requests from the queue, generates them on the attached workers and
-// gives their results back, whatever happens to the workers meanwhile: each
-// request taken gets exactly one result, or none if the dispatcher is
-// destroyed first. Thread-safe.
+// returns their results, even if workers fail meanwhile: each request taken
+// gets exactly one result, or none if the dispatcher is destroyed first.
+// Thread-safe.
 //
 // One thread owns all state and never waits for workers, disk or text. It holds
 // a window of requests: twice as many as can run, so memory does not grow with
@@ -44,12 +44,12 @@ class Dispatcher {
     // Shares the KV pages by the sequences' future use, where all stages take
     // them by need; false: by each sequence's maximum, always.
     bool kv_by_need = true;
-    int32_t least_window = 64;  // requests held, at least
-    // With so much not stored by the queue nothing more is computed: results
+    int32_t min_window = 64;  // requests held at least
+    // Nothing more is computed while the queue has this much to store: results
     // with scores of long prompts are large, and no number of requests bounds
     // them.
     int64_t max_unwritten_bytes = 128 << 20;
-    // How often time-outs, reports and metrics are looked after.
+    // The interval at which time-outs, reports and metrics are checked.
     absl::Duration tick_interval = absl::Milliseconds(50);
     absl::Duration report_interval = absl::Milliseconds(200);
   };
@@ -57,17 +57,17 @@ class Dispatcher {
   static absl::StatusOr<std::unique_ptr<Dispatcher>> Create(Options options);
   ~Dispatcher() { Shutdown(); }
 
-  // For WorkerAttachService.
+  // The sink for WorkerAttachService.
   WorkerEventSink* sink() { return &inbox_; }
 
-  // There may be new requests. Never waits.
+  // Called when there may be new requests. Never waits.
   void NotifyWork() { inbox_.NotifyWork(); }
   // Ends the job's requests with kCancelled. Never waits.
   void Cancel(JobId job) { inbox_.Cancel(job); }
   // Looks at the clock and at the queue's backlog now. Never waits.
   void Tick() { inbox_.Wake(); }
 
-  // Fills what the dispatcher and its membership know.
+  // The state that the dispatcher and its membership know.
   v1::ClusterState cluster_state() const;
   // True while a plan runs.
   bool ready() const;
@@ -86,7 +86,7 @@ class Dispatcher {
   void OnCancel(JobId job);
   void Search(PlanTask task);
   void Resolve(const WorkerRegistry::Lookup& lookup);
-  // Moves everything on as far as it goes now.
+  // Advances everything as far as possible now.
   void Pump();
   // Starts and stops the driver's epoch with the plan.
   void FollowPlan();
@@ -99,15 +99,15 @@ class Dispatcher {
   const Options options_;
   const Clock* const clock_;
   Inbox inbox_;
-  // What may wait has threads of its own: reading requests, searching for
-  // plans, looking names up. Null after Shutdown.
+  // Threads for work that may wait: reading requests, searching for plans,
+  // looking names up. Null after Shutdown.
   std::unique_ptr<Executor> fetcher_;
   std::unique_ptr<Executor> planner_;
   std::unique_ptr<Executor> resolver_;
   std::atomic<bool> stopping_ = false;
-  std::atomic<int64_t> newest_search_ = 0;  // its ticket
+  std::atomic<int64_t> newest_search_ = 0;  // the newest search's ticket
 
-  // Of the dispatcher's thread.
+  // These are used by the dispatcher's thread only.
   Membership membership_;
   BlockDriver driver_;
   DispatchMetrics metrics_;

@@ -6,8 +6,8 @@
 
 namespace sluice {
 
-Inbox::Inbox(size_t most_worker_events)
-    : most_worker_events_(most_worker_events) {}
+Inbox::Inbox(size_t max_worker_events)
+    : max_worker_events_(max_worker_events) {}
 
 void Inbox::WakeLocked() {
   woken_ = true;
@@ -16,7 +16,7 @@ void Inbox::WakeLocked() {
 
 bool Inbox::Push(WorkerEvent event) {
   MutexLock lock(&mu_);
-  while (events_.workers.size() >= most_worker_events_ && !closed_) {
+  while (events_.workers.size() >= max_worker_events_ && !closed_) {
     room_.Wait(&mu_);
   }
   if (closed_) return false;

@@ -14,7 +14,7 @@
 
 namespace sluice {
 
-// What happened since the dispatcher last looked.
+// The events since the dispatcher's last Wait.
 struct DispatchEvents {
   std::vector<WorkerEvent> workers;  // in order of arrival
   std::vector<JobId> cancelled;
@@ -26,11 +26,11 @@ struct DispatchEvents {
 };
 
 // The dispatcher's mailbox. Worker events are bounded: their readers wait for
-// room. All else is small by nature and never waits, so that it may come from
-// callers that hold locks. Thread-safe.
+// room. All else is small and never waits, so that callers may hold locks.
+// Thread-safe.
 class Inbox : public WorkerEventSink {
  public:
-  explicit Inbox(size_t most_worker_events);
+  explicit Inbox(size_t max_worker_events);
 
   bool Push(WorkerEvent event) override;
   void NotifyWork();
@@ -39,17 +39,17 @@ class Inbox : public WorkerEventSink {
   void PutPlanned(PlanAnswer answer);
   // Wakes the dispatcher without telling it anything.
   void Wake();
-  // Ends it: Push fails, Wait returns nothing.
+  // Closes the inbox: Push fails, Wait returns nothing.
   void Close();
 
-  // Waits for something, at most `timeout` (the answer may then be empty).
+  // Waits for events, at most `timeout` (the result may then be empty). Returns
   // nullopt once closed.
   std::optional<DispatchEvents> Wait(absl::Duration timeout);
 
  private:
   void WakeLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  const size_t most_worker_events_;
+  const size_t max_worker_events_;
   Mutex mu_;
   CondVar ready_;
   CondVar room_;

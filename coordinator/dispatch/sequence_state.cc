@@ -29,13 +29,13 @@ SequenceState::SequenceState(Request request,
   }
 }
 
-int32_t SequenceState::most_tokens() const {
+int32_t SequenceState::max_positions() const {
   return static_cast<int32_t>(request_.prompt.size()) +
          std::max(request_.max_tokens, 0);
 }
 
 SequenceAdmission SequenceState::Admission(SequenceId id) const {
-  return {id, static_cast<int32_t>(request_.prompt.size()), most_tokens(),
+  return {id, static_cast<int32_t>(request_.prompt.size()), max_positions(),
           request_.sampling};
 }
 
@@ -49,7 +49,7 @@ bool SequenceState::AddScores(const TokenScores& scores) {
         scores.begin + (bad - scores.logprobs.begin()), " is not a number");
     return true;
   }
-  // At once, rather than growing into twice as much.
+  // Reserves all at once, as growing could take twice the memory.
   all.logprobs.reserve(request_.prompt.size() - 1);
   all.top.reserve((request_.prompt.size() - 1) * all.num_top);
   all.logprobs.insert(all.logprobs.end(), scores.logprobs.begin(),

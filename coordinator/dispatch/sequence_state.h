@@ -23,20 +23,20 @@ class SequenceState {
   SequenceState(Request request, const absl::flat_hash_set<int32_t>* eos_tokens,
                 const Tokenizer* tokenizer, absl::Duration taken_at);
 
-  // Adds what the last stage sampled next. True if the sequence ended with it:
-  // a token that is -1 (the logits were not numbers), the end-of-sequence
-  // token, a stop string, or max_tokens, in this order.
+  // Adds the next sampled token. Returns true if the sequence ended with it: a
+  // token that is -1 (the logits were not numbers), the end-of-sequence token,
+  // a stop string, or max_tokens, in this order.
   bool Append(SampledToken sampled);
 
   // The first position of the prompt that is still to be scored; the prompt's
   // size if none is.
   int32_t scored_until() const { return scored_until_; }
   // Adds scores from scored_until() on. REQUIRES: none beyond the prompt.
-  // True if the sequence ended: with an error, as the logits were not numbers,
-  // or because nothing is to be generated and all is scored.
+  // Returns true if the sequence ended: with an error, as the logits were not
+  // numbers, or because nothing is to be generated and all is scored.
   bool AddScores(const TokenScores& scores);
 
-  // Ends it from outside: with an error, or with the text so far as if
+  // End the sequence from outside: with an error, or with the text so far as if
   // max_tokens had been reached.
   void Fail(absl::Status status);
   void EndNow() { End(FinishReason::kLength); }
@@ -47,19 +47,19 @@ class SequenceState {
   const Request& request() const { return request_; }
   // Prompt and generated tokens.
   const std::vector<int32_t>& tokens() const { return tokens_; }
-  // How many of them are to be in the KV cache: all that predict something.
+  // The number of tokens to be in the KV cache: all that predict something.
   int32_t known_tokens() const {
     return static_cast<int32_t>(tokens_.size()) - (only_scores() ? 1 : 0);
   }
-  // Nothing is generated.
+  // Whether nothing is generated.
   bool only_scores() const { return request_.max_tokens <= 0; }
-  // No model is needed.
+  // Whether no model is needed.
   bool needs_nothing() const {
     return only_scores() &&
            scored_until_ == static_cast<int32_t>(request_.prompt.size());
   }
-  // Positions that it may come to need.
-  int32_t most_tokens() const;
+  // The maximum of positions that the sequence may need.
+  int32_t max_positions() const;
   SequenceAdmission Admission(SequenceId id) const;
   absl::Duration taken_at() const { return taken_at_; }
 
@@ -68,7 +68,7 @@ class SequenceState {
   int32_t prefilled = 0;      // positions of the prompt computed, ever
 
  private:
-  // Only for requests with stop strings.
+  // Watches for stop strings; only for requests that have some.
   struct StopWatch {
     IncrementalDetokenizer detokenizer;
     StopStringMatcher matcher;

@@ -25,8 +25,8 @@ namespace sluice {
 namespace {
 
 constexpr int64_t kTakeRows = 4096;
-// Of one job, for the planner.
-constexpr int64_t kMostCountedRequests = 32768;
+// The planner counts at most this many requests of one job.
+constexpr int64_t kMaxCountedRequests = 32768;
 constexpr int64_t kCancelRows = 1000;
 constexpr int64_t kPurgeRows = 2000;
 constexpr size_t kReadBytes = 1 << 20;
@@ -37,7 +37,7 @@ constexpr int kMaxPage = 1000;
 // gRPC clients refuse messages of more than 4 MB.
 constexpr size_t kMaxPageBytes = 2 << 20;
 
-// Of requests and jobs that do not say; the model's own goes first.
+// The default of requests and jobs without one; the model's own goes first.
 int64_t DefaultMaxTokens(const RequestParser::Options& options) {
   int64_t tokens = options.default_max_tokens;
   if (options.model != nullptr) {
@@ -95,11 +95,11 @@ JobManager::~JobManager() {
   if (!writer_) return;
   writer_->Stop();
   MutexLock lock(&commit_mu_);
-  StoreReports().IgnoreError();  // it was logged
+  StoreReports().IgnoreError();  // logged already
 }
 
 absl::Status JobManager::Open() {
-  // Duplicate checks of a process that was killed at the wrong moment.
+  // A killed process may have left files of duplicate checks.
   std::error_code error;
   for (const auto& entry :
        std::filesystem::directory_iterator(options_.state_dir, error)) {
@@ -119,8 +119,7 @@ absl::Status JobManager::Open() {
       MutexLock lock(&mu_);
       cancelling_.insert(job.id);
     }
-    LogInfo(absl::StrCat("job=", FormatJobId(job.id),
-                         " resumed, pending=", job.pending()));
+    LogInfo("job=", FormatJobId(job.id), " resumed, pending=", job.pending());
   }
   for (const v1::JobState state :
        {v1::JOB_STATE_COMPLETED, v1::JOB_STATE_FAILED,
@@ -167,7 +166,7 @@ absl::StatusOr<JobRecord> JobManager::FindExisting(const v1::JobSpec& spec) {
 std::unique_ptr<JobManager::Upload> JobManager::Repeat(JobRecord job) {
   return std::make_unique<RepeatedUpload>(
       job.content, [this, job](bool same) -> absl::StatusOr<v1::Job> {
-        // As it is now: the upload took its time.
+        // The job is read again, as the upload may have taken long.
         if (same) {
           absl::StatusOr<v1::Job> now = GetJob(FormatJobId(job.id));
           if (!absl::IsNotFound(now.status())) return now;
@@ -197,7 +196,7 @@ absl::StatusOr<std::unique_ptr<JobManager::Upload>> JobManager::BeginUpload(
   job.created_us = NowMicros();
   const absl::Status created = store_->CreateJob(&job);
   if (absl::IsAlreadyExists(created)) {
-    // Its upload ended just now, or is still under way.
+    // The other upload ended just now, or is still running.
     found = FindExisting(spec);
     if (found.ok()) return Repeat(*std::move(found));
     if (!absl::IsNotFound(found.status())) return found.status();
@@ -261,8 +260,8 @@ absl::StatusOr<v1::Job> JobManager::Publish(JobId id, const JobTotals& totals) {
   for (const auto& [code, count] : totals.errors) {
     metrics_.CountErrors(code, count);
   }
-  LogInfo(absl::StrCat("job=", FormatJobId(id), " accepted, requests=",
-                       totals.lines, " bad_lines=", totals.failed));
+  LogInfo("job=", FormatJobId(id), " accepted, requests=", totals.lines,
+          " bad_lines=", totals.failed);
   if (const Listener l = listener(); l.on_work) l.on_work();
   return live_.Describe(job);
 }
@@ -353,12 +352,12 @@ absl::StatusOr<LengthHistogram> JobManager::PendingLengths() {
   for (const JobRecord& job : jobs) {
     if (job.state != v1::JOB_STATE_IN_PROGRESS) continue;
     LengthHistogram read;
-    for (int64_t from = 0; read.requests() < kMostCountedRequests;) {
+    for (int64_t from = 0; read.requests() < kMaxCountedRequests;) {
       SLUICE_ASSIGN_OR_RETURN(const std::vector<StoredRequest> rows,
                               store_->ReadRequests(job.id, from, kTakeRows));
       for (const StoredRequest& row : rows) {
         Request request;
-        // One that can't be read any more ends with an error when it is taken.
+        // An unreadable request ends with an error when it is taken.
         if (!DecodeRequestParams(row.params, &request).ok()) continue;
         read.Add(static_cast<int32_t>(row.prompt.size()), request.max_tokens);
       }
@@ -366,7 +365,7 @@ absl::StatusOr<LengthHistogram> JobManager::PendingLengths() {
       from = rows.back().index + 1;
     }
     if (read.requests() == 0) continue;
-    // Each that was read stands for as many as make up all.
+    // The requests read stand for all of them.
     lengths.Add(read, std::max<int64_t>(1, job.pending() / read.requests()));
   }
   return lengths;
@@ -402,8 +401,7 @@ absl::Status JobManager::StoreReports() {
   if (plan) {
     absl::StatusOr<std::vector<JobRecord>> jobs = store_->SetPlan(*plan);
     if (!jobs.ok()) {
-      LogWarning(absl::StrCat("the plan could not be stored: ",
-                              jobs.status().ToString()));
+      LogWarning("the plan could not be stored: ", jobs.status().ToString());
     } else {
       for (const JobRecord& job : *jobs) live_.Update(job);
     }
@@ -425,8 +423,8 @@ ModelContent JobManager::ReportedModel() const {
       ReadModelRecord(options_.state_dir / kModelRecord);
   if (model.ok()) return *std::move(model);
   if (!absl::IsNotFound(model.status())) {
-    LogWarning(absl::StrCat(model.status().message(),
-                            "; which weights jobs began with is not known"));
+    LogWarning(model.status().message(),
+               "; which weights jobs began with is not known");
   }
   return {};
 }
@@ -457,7 +455,7 @@ absl::Status JobManager::Record(absl::Span<const StoredResult> results) {
     SLUICE_RETURN_IF_ERROR(StoreReports());
     SLUICE_ASSIGN_OR_RETURN(commit,
                             store_->CommitResults(results, NowMicros()));
-    // Counted first: who sees the job end sees its results counted.
+    // Results are counted first: they are counted when the job is seen to end.
     for (size_t i = 0; i < results.size(); ++i) {
       if (commit.recorded[i]) metrics_.CountResult(results[i]);
     }
@@ -465,9 +463,8 @@ absl::Status JobManager::Record(absl::Span<const StoredResult> results) {
   }
   for (const JobRecord& job : commit.jobs) {
     if (!IsTerminal(job.state)) continue;
-    LogInfo(absl::StrCat("job=", FormatJobId(job.id), " ",
-                         JobStateName(job.state), ", answers=", job.completed,
-                         " errors=", job.failed));
+    LogInfo("job=", FormatJobId(job.id), " ", JobStateName(job.state),
+            ", answers=", job.completed, " errors=", job.failed);
   }
   return absl::OkStatus();
 }
@@ -478,7 +475,7 @@ absl::Status JobManager::Commit(absl::Span<const StoredResult> results) {
     const std::string detail =
         absl::StrCat("results cannot be stored: ", status.message());
     if (live_.SetStoreDetail(detail)) {
-      LogError(absl::StrCat(detail, "; will be tried again"));
+      LogError(detail, "; will be tried again");
     }
     return status;
   }
@@ -545,12 +542,13 @@ absl::StatusOr<bool> JobManager::DoBackgroundWork() {
   {
     MutexLock lock(&commit_mu_);
     const absl::Status stored = StoreReports();
-    if (!stored.ok()) LogWarning(stored.message());  // no result is, either
+    if (!stored.ok())
+      LogWarning(stored.message());  // results are not stored, either
   }
   SLUICE_RETURN_IF_ERROR(RemoveAbandoned());
   const absl::StatusOr<bool> cancelled = CancelSome();
   if (cancelled.ok() && *cancelled) return true;
-  // On a full disk, this makes room for the other.
+  // On a full disk, purging makes room for cancelling.
   SLUICE_ASSIGN_OR_RETURN(const bool purged, store_->PurgeSome(kPurgeRows));
   if (purged) return true;
   return cancelled;
@@ -598,7 +596,7 @@ absl::StatusOr<bool> JobManager::CancelSome() {
   return true;
 }
 
-// -- Asking.
+// -- Queries.
 
 absl::StatusOr<v1::Job> JobManager::GetJob(const std::string& id) {
   SLUICE_ASSIGN_OR_RETURN(const JobId job, ParseJobId(id));
@@ -619,7 +617,7 @@ absl::StatusOr<v1::ListJobsResponse> JobManager::ListJobs(
   const int size = request.page_size() == 0
                        ? kDefaultPage
                        : std::min(request.page_size(), kMaxPage);
-  // One more tells whether there is another page.
+  // One job more tells whether there is another page.
   SLUICE_ASSIGN_OR_RETURN(const std::vector<JobRecord> jobs,
                           store_->ListJobs(before, size + 1));
   v1::ListJobsResponse response;

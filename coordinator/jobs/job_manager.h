@@ -30,17 +30,17 @@
 
 namespace sluice {
 
-// The jobs: accepts them, keeps them in the store, hands their requests to the
-// dispatcher and keeps their results. Everything acknowledged is on disk. What
-// has ended is read from the store; what has not is in LiveJobs too, and
-// commit_mu_ orders the two: whoever changes a job in the store changes it
-// there as well before another may. Thread-safe.
+// Manages jobs: accepts them, keeps them in the store, hands their requests to
+// the dispatcher and keeps their results. Everything acknowledged is on disk.
+// Ended jobs are read from the store; others are in LiveJobs too, and
+// commit_mu_ orders the two: a thread that changes a job in the store changes
+// it there as well before another may. Thread-safe.
 class JobManager : public RequestQueue, private ResultSink {
  public:
   struct Options {
     std::filesystem::path state_dir;   // holds sluice.db; created if missing
     std::filesystem::path input_root;  // for JobSpec.input_path; "" forbids it
-    // What it points to must outlive the manager.
+    // Its pointers must outlive the manager.
     RequestParser::Options requests;
     int64_t max_line_bytes = 16 << 20;
     int64_t max_requests_per_job = 100'000'000;
@@ -52,40 +52,40 @@ class JobManager : public RequestQueue, private ResultSink {
   };
 
   static absl::StatusOr<std::unique_ptr<JobManager>> Create(Options options);
-  // Stores what was completed so far, if the store takes it.
+  // Stores completed results, if the store takes them.
   ~JobManager() override;
 
-  // What whoever takes requests is told, on any thread; each may be empty.
+  // Callbacks to the taker of requests, on any thread; each may be empty.
   struct Listener {
     std::function<void()> on_work;  // there may be new requests to take
-    // A job was cancelled: its requests are to be generated no further, and to
-    // be completed with kCancelled.
+    // Called when a job was cancelled: its requests must be generated no
+    // further, and be completed with kCancelled.
     std::function<void(JobId)> on_cancel;
     std::function<void()> on_stored;  // the backlog is smaller
   };
   void SetListener(Listener listener);
 
-  // An upload under way. Destroyed without Commit, the job never existed.
+  // An upload in progress. Without Commit, its destruction removes the job.
   class Upload {
    public:
     virtual ~Upload() = default;
-    // Any cut of the input; validates the lines that it completes.
+    // Adds the next bytes of the input; validates the lines that they complete.
     virtual absl::Status Append(absl::string_view data) = 0;
-    // Kept of a line that has begun.
+    // The bytes kept of a line that has begun.
     virtual size_t unfinished_bytes() const = 0;
     // Makes the job durable and starts it.
     virtual absl::StatusOr<v1::Job> Commit() = 0;
   };
-  // With the request_id of a job that exists, an upload that makes none, and
-  // whose Commit answers that job if its input was the same: kAlreadyExists if
+  // Begins an upload. With the request_id of an existing job it creates none,
+  // and Commit returns that job if its input was the same: kAlreadyExists if
   // not, or if the spec is not the same. kUnavailable while another upload with
   // the request_id is under way. `stopped`, if not null, is asked before every
   // line: once it says so, Append fails with kCancelled.
   absl::StatusOr<std::unique_ptr<Upload>> BeginUpload(
       const v1::JobSpec& spec, std::function<bool()> stopped = nullptr);
   // Creates a job from spec.input_path: kPermissionDenied outside the root,
-  // kNotFound; kCancelled, as above. With the request_id of a job that exists,
-  // and the same spec, that job; the file is not read again.
+  // kNotFound; kCancelled as for BeginUpload. With the request_id of an
+  // existing job and the same spec, returns that job without reading the file.
   absl::StatusOr<v1::Job> CreateFromPath(
       const v1::JobSpec& spec, const std::function<bool()>& stopped = nullptr);
 
@@ -95,15 +95,15 @@ class JobManager : public RequestQueue, private ResultSink {
   absl::StatusOr<v1::Job> CancelJob(const std::string& id);
   absl::Status DeleteJob(const std::string& id);
 
-  // Results with index >= offset, in order, up to the first one missing, at
-  // most about `max_bytes` (at least one if there is one).
+  // Reads results with index >= offset, in order, up to the first one missing,
+  // at most about `max_bytes` (at least one if there is one).
   absl::StatusOr<v1::ResultChunk> ReadResults(const std::string& id,
                                               int64_t offset,
                                               int64_t max_bytes);
 
   // Waits until jobs have changed, ended or been deleted since the last call,
-  // or the time-out passed; which ones. Meant for one caller, who tells all
-  // that watch.
+  // or for the time-out, and returns them. Meant for one caller, which tells
+  // all watchers.
   std::vector<std::string> WaitForChanges(absl::Duration timeout);
 
   absl::StatusOr<std::vector<Request>> TakeRequests(size_t max) override;
@@ -115,16 +115,16 @@ class JobManager : public RequestQueue, private ResultSink {
   void ReportModel(const ModelContent& model) override;
   void ReportDetail(const std::string& detail) override;
 
-  // What ReportModel was told last, in this life or an earlier one.
+  // The model last given to ReportModel, by this process or an earlier one.
   ModelContent ReportedModel() const;
-  // Whether an unfinished job was begun: requests of it were handed out, or
-  // have answers.
+  // Whether an unfinished job has begun: some of its requests were handed out
+  // or have answers.
   bool HasBegunJobs() const { return live_.AnyBegun(); }
 
-  // Before whoever takes requests ends: taking them waits no more for results
-  // to be stored, as it does while a full disk takes none.
+  // Called before the taker of requests ends: TakeRequests then no longer waits
+  // for results to be stored, as it does while the disk is full.
   void BeginShutdown() { writer_->StopWaiting(); }
-  // Returns when what was completed so far is stored, or could not be.
+  // Returns when all results completed so far are stored, or could not be.
   void Flush() { writer_->Flush(); }
 
  private:
@@ -139,14 +139,14 @@ class JobManager : public RequestQueue, private ResultSink {
   std::unique_ptr<Upload> Repeat(JobRecord job);
   absl::StatusOr<v1::Job> Publish(JobId job, const JobTotals& totals);
   void Abandon(JobId job);
-  // Records what was reported and is not stored yet: the model, and the plan
-  // with the jobs in progress. A plan that can't be stored is given up.
+  // Stores pending reports: the model, and the plan with the jobs in progress.
+  // A plan that can't be stored is given up.
   absl::Status StoreReports() ABSL_EXCLUSIVE_LOCKS_REQUIRED(commit_mu_);
   // Fills `request`. kFailedPrecondition if it does not fit the model any more.
   absl::Status Restore(const LiveJobs::Cursor& cursor, StoredRequest stored,
                        Request* request) const;
 
-  // For the writer's thread.
+  // Called on the writer's thread.
   StoredResult Format(FinishedRequest finished) override;
   absl::Status Commit(absl::Span<const StoredResult> results) override;
   absl::StatusOr<bool> DoBackgroundWork() override;
@@ -167,17 +167,17 @@ class JobManager : public RequestQueue, private ResultSink {
   Mutex take_mu_;       // one TakeRequests at a time
   Mutex long_line_mu_;  // see JobUpload
 
-  mutable Mutex mu_;  // held for moments only
+  mutable Mutex mu_;  // held only briefly
   Listener listener_ ABSL_GUARDED_BY(mu_);
-  std::string plan_ ABSL_GUARDED_BY(mu_);  // of jobs that begin
+  std::string plan_ ABSL_GUARDED_BY(mu_);  // for jobs that begin
   bool plan_stored_ ABSL_GUARDED_BY(mu_) = true;
-  // What results to come are of, until that is stored: before them.
+  // The model of coming results until it is stored, which is before them.
   std::optional<ModelContent> model_ ABSL_GUARDED_BY(mu_);
   std::set<JobId> cancelling_ ABSL_GUARDED_BY(mu_);
   std::set<JobId> abandoned_ ABSL_GUARDED_BY(mu_);
 
   std::unique_ptr<RegularUpdate> state_gauges_;
-  std::unique_ptr<ResultWriter> writer_;  // first to go
+  std::unique_ptr<ResultWriter> writer_;  // destroyed first
 };
 
 }  // namespace sluice

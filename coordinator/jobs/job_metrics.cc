@@ -9,8 +9,7 @@
 namespace sluice {
 namespace {
 
-// What a request may end with besides an answer: of lines that are no requests,
-// and of requests that failed.
+// The error codes of lines that are no requests, and of requests that failed.
 constexpr const char* kErrorCodes[] = {
     "batch_cancelled",  "duplicate_custom_id", "empty_line",
     "invalid_json",     "invalid_request",     "invalid_utf8",
@@ -40,7 +39,7 @@ JobMetrics::JobMetrics(MetricsRegistry* registry)
           "sluice_journal_fsync_seconds",
           "Time to make one transaction of the job store durable.",
           DurableWriteSecondsBuckets())) {
-  // From the start, so that the first error is an increase, too.
+  // Series exist from the start, so that the first error is an increase, too.
   for (const char* code : kErrorCodes) CountErrors(code, 0);
   for (const char* reason : kFinishReasons) Successes(reason)->Add(0);
 }

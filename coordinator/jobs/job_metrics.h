@@ -10,17 +10,17 @@
 
 namespace sluice {
 
-// What the jobs export. Thread-safe; the registry must outlive it.
+// The jobs' metrics. Thread-safe; the registry must outlive them.
 class JobMetrics {
  public:
   explicit JobMetrics(MetricsRegistry* registry);
 
-  // A result that was recorded.
+  // Counts a recorded result.
   void CountResult(const StoredResult& result);
-  // Lines of a published job that were no requests.
+  // Counts lines of a published job that were no requests.
   void CountErrors(const std::string& code, int64_t count);
   void SetWaiting(int64_t requests);
-  // The database's size, and what is free beside it.
+  // Sets the database's size and the free bytes of its file system.
   void SetState(const std::filesystem::path& state_dir);
   void SetJobs(v1::JobState state, int64_t jobs);
   Histogram* journal_fsync_seconds() const { return journal_fsync_seconds_; }

@@ -23,7 +23,7 @@ absl::Status ValidateDefaults(const v1::RequestDefaults& defaults) {
   if (defaults.has_max_tokens() && defaults.max_tokens() < 1) {
     return Wrong("defaults.max_tokens", "at least 1");
   }
-  // Written so that NaN is wrong too.
+  // The comparisons reject NaN too.
   if (defaults.has_temperature() &&
       !(defaults.temperature() >= 0 &&
         defaults.temperature() <= kMaxTemperature)) {

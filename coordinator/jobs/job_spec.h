@@ -7,8 +7,7 @@
 
 namespace sluice {
 
-// kInvalidArgument names the field of the spec that is wrong, and what it may
-// be.
+// Checks a spec; kInvalidArgument names the wrong field and its valid values.
 absl::Status ValidateJobSpec(const v1::JobSpec& spec,
                              const std::string& served_model);
 

@@ -15,7 +15,7 @@
 namespace sluice {
 namespace {
 
-// A positive number without sign, blanks or leading zeros, after `prefix`.
+// Parses `prefix` and a positive number without sign, blanks or leading 0s.
 std::optional<JobId> ParseAfter(absl::string_view prefix,
                                 absl::string_view text) {
   int64_t value = 0;

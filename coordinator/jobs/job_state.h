@@ -9,20 +9,20 @@
 
 namespace sluice {
 
-// "in_progress" and the like.
+// The name of a state, such as "in_progress".
 std::string JobStateName(v1::JobState state);
 
-// Ended: completed, failed or cancelled.
+// Whether a job has ended: completed, failed or cancelled.
 bool IsTerminal(v1::JobState state);
 
-// "job_17".
+// Formats an id as "job_17".
 std::string FormatJobId(JobId job);
-// Exactly what FormatJobId gives; kNotFound for anything else.
+// The inverse of FormatJobId; kNotFound for any other text.
 absl::StatusOr<JobId> ParseJobId(absl::string_view text);
 
-// Opaque to clients: where the next page of a list starts.
+// Formats the start of the next page of a list, opaque to clients.
 std::string FormatPageToken(JobId before);
-// kInvalidArgument for what FormatPageToken did not make.
+// The inverse of FormatPageToken; kInvalidArgument for any other text.
 absl::StatusOr<JobId> ParsePageToken(absl::string_view token);
 
 }  // namespace sluice

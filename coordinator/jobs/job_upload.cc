@@ -14,7 +14,7 @@
 namespace sluice {
 namespace {
 
-// Of one transaction.
+// The maximum of rows in one transaction.
 constexpr size_t kMaxRows = 4096;
 constexpr size_t kMaxBytes = 4 << 20;
 constexpr size_t kLongLineBytes = 1 << 20;
@@ -150,7 +150,7 @@ RequestParser::Line JobUpload::Parse(absl::string_view text, int64_t index) {
   if (text.size() <= kLongLineBytes) return parse();
   MutexLock lock(options_.long_line);
   RequestParser::Line line = parse();
-  malloc_trim(0);  // what the parts of the line took goes back to the system
+  malloc_trim(0);  // returns the parsed line's memory to the system
   return line;
 }
 

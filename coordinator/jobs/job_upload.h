@@ -28,11 +28,11 @@ class ContentHash {
   std::unique_ptr<State> state_;
 };
 
-// An upload of a job that is there: only looks whether the input is the same.
+// An upload of an existing job, which only compares the input.
 // Thread-compatible.
 class RepeatedUpload : public JobManager::Upload {
  public:
-  // `content` is the job's; "" is taken for any.
+  // `content` is the job's hash; "" matches any.
   RepeatedUpload(std::string content,
                  std::function<absl::StatusOr<v1::Job>(bool same)> answer)
       : content_(std::move(content)), answer_(std::move(answer)) {}
@@ -63,16 +63,16 @@ class JobUpload : public JobManager::Upload {
     int64_t max_requests = 0;
     JobStore* store = nullptr;  // must outlive the upload
     // Held while a long line is parsed, which takes several times its size.
-    // Of all uploads; must outlive them.
+    // Shared by all uploads; must outlive them.
     Mutex* long_line = nullptr;
-    // All rows are stored: makes the job public.
+    // Makes the job public when all rows are stored.
     std::function<absl::StatusOr<v1::Job>(JobId, const JobTotals&)> publish;
-    // Not committed: takes back what was stored.
+    // Removes the stored rows of an upload that was not committed.
     std::function<void(JobId)> abandon;
-    // Nobody waits for the job any more; or null.
+    // Whether no client waits for the job any more; may be null.
     std::function<bool()> stopped;
   };
-  // What becomes of an upload that was stopped.
+  // The status of an upload that was stopped.
   static absl::Status Stopped();
   JobUpload(Options options, RequestParser parser,
             std::unique_ptr<CustomIdSet> custom_ids);
@@ -88,7 +88,7 @@ class JobUpload : public JobManager::Upload {
   RequestParser::Line Parse(absl::string_view text, int64_t index);
   absl::Status OnLine(absl::string_view text, bool too_long);
   absl::Status CheckCustomId(RequestParser::Line* line);
-  absl::Status Store();  // what is buffered
+  absl::Status Store();  // stores the buffered rows
   absl::StatusOr<v1::Job> Finish();
 
   const Options options_;

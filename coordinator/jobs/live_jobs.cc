@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-// Between two changes of a job's progress.
+// The interval between two reports of a job's progress.
 constexpr absl::Duration kTellInterval = absl::Milliseconds(200);
 constexpr absl::Duration kRateSlot = absl::Milliseconds(500);
 constexpr absl::Duration kRateWindow = absl::Seconds(5);
@@ -58,7 +58,7 @@ void LiveJobs::TellSoon(JobId job, Live* live) {
   if (live->dirty) return;
   live->dirty = true;
   dirty_.insert(job);
-  changed_.NotifyAll();  // who waits then knows when to look again
+  changed_.NotifyAll();  // waiters then know when to wake again
 }
 
 void LiveJobs::TellAll() {
@@ -154,10 +154,9 @@ std::string LiveJobs::DetailLocked(const JobRecord& record) const {
   return detail_;
 }
 
-// The expectation: requests that have not ended will need of what they may
-// generate the share that the others needed. Tokens of running requests are
-// counted as both needed and allowed, so that the first, short answers do not
-// speak for all.
+// Unfinished requests are expected to need the same share of their max_tokens
+// as finished ones. Tokens of running requests count as both needed and
+// allowed, so that the first, short answers do not bias the share.
 void LiveJobs::DescribeTokens(const JobRecord& record, const Live* live,
                               v1::Job* job) {
   const int64_t ended = record.prompt_tokens + record.generation_tokens;
@@ -166,7 +165,7 @@ void LiveJobs::DescribeTokens(const JobRecord& record, const Live* live,
     job->set_expected_tokens(ended);
     return;
   }
-  // Of requests without a result, or with one on its way to the store.
+  // Prompt tokens of requests without a result, or with one not stored yet.
   const int64_t prompts = std::max<int64_t>(
       0, live->prompt_before + live->prefilled - record.prompt_tokens);
   const int64_t generated = std::max<int64_t>(
@@ -217,7 +216,7 @@ v1::Job LiveJobs::DescribeLocked(const JobRecord& record,
     SetTime(record.finished_us, job.mutable_finished_at());
   }
   if (live != nullptr) {
-    // All generated, only the store has not got it all.
+    // All is generated, but not all stored yet.
     if (record.state == v1::JOB_STATE_IN_PROGRESS &&
         live->queued >= record.pending()) {
       job.set_state(v1::JOB_STATE_FINALIZING);

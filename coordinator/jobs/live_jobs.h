@@ -20,30 +20,29 @@
 
 namespace sluice {
 
-// What is known in memory about the jobs that have not ended: their records as
-// last committed, how far their requests were handed out, what is being
-// generated, and what changed. A fixed size per job. Thread-safe; no
-// I/O.
+// The state in memory of jobs that have not ended: their records as last
+// committed, the requests handed out and being generated, and changes to be
+// told. A fixed size per job. Thread-safe; no I/O.
 class LiveJobs {
  public:
-  // `default_max_tokens` holds for requests and jobs that do not say.
+  // `default_max_tokens` is for requests and jobs that have none.
   LiveJobs(std::string served_model, int64_t default_max_tokens,
            const Clock* clock, JobMetrics* metrics);
 
   // -- Records. Calls must be in the order of the commits that they follow.
 
-  // A job that was published or found at start-up.
+  // Adds a job that was published or found at start-up.
   void Add(const JobRecord& job);
-  // The job changed; if it has ended it is live no more.
+  // Updates a changed job; an ended one is no longer live.
   void Update(const JobRecord& job);
-  // An ended job was found at start-up (`count` of them) or deleted (-1).
+  // Counts ended jobs found at start-up (`count` of them) or deleted (-1).
   void CountEnded(v1::JobState state, int64_t count);
-  // An upload began (+1) or ended (-1).
+  // Counts an upload that began (+1) or ended (-1).
   void CountUpload(int64_t delta);
   void NotifyDeleted(JobId job);
 
-  // `stored` as clients see it, with what only memory knows. If the job is
-  // live, its live record counts.
+  // Returns `stored` as clients see it, with the state that is only in memory.
+  // If the job is live, its live record counts.
   v1::Job Describe(const JobRecord& stored) const;
   std::optional<v1::Job> Find(JobId job) const;
 
@@ -56,30 +55,30 @@ class LiveJobs {
   struct Cursor {
     JobId job;
     int64_t next_index = 0;
-    int64_t accepted_us = 0;  // as JobRecord::started_us
+    int64_t accepted_us = 0;  // JobRecord::started_us
   };
-  // The job whose requests come next.
+  // The job whose requests are handed out next.
   std::optional<Cursor> NextRunnable() const;
-  // `taken` requests were read, all before `next_index`. False (and nothing is
-  // noted) if the job does not run any more.
+  // Notes that `taken` requests were read, all before `next_index`. Returns
+  // false (and notes nothing) if the job does not run any more.
   bool Advance(JobId job, int64_t next_index, int64_t taken, bool drained);
 
   // -- Reports.
 
   void AddProgress(JobId job, const JobProgress& progress);
-  // Replays since the last call, to be stored.
+  // Returns the replays since the last call, to be stored.
   int64_t TakeReplays(JobId job);
-  // A result was given to the writer (+1) or came out of it (-1).
+  // Counts a result that was given to the writer (+1) or came out of it (-1).
   void CountQueued(JobId job, int64_t delta);
   void SetDetail(const std::string& detail);
-  // Why results cannot be stored; goes before any other detail. "" if they can.
-  // True if this is news.
+  // Sets the reason why results cannot be stored, or ""; it overrides any other
+  // detail. Returns true if it changed.
   bool SetStoreDetail(const std::string& detail);
 
   // -- Watching. Changes of progress and counters are told a few times a
   // second, others at once.
 
-  // As JobManager::WaitForChanges.
+  // Waits as JobManager::WaitForChanges does.
   std::vector<JobId> WaitForChanges(absl::Duration timeout);
 
  private:
@@ -91,7 +90,7 @@ class LiveJobs {
     int64_t running = 0;
     int64_t generated = 0;
     int64_t prefilled = 0;
-    // Tokens of answers that were there when the job became live.
+    // Tokens of answers that existed when the job became live.
     int64_t prompt_before = 0, generated_before = 0;
     int64_t replays = 0;  // not stored yet
     bool dirty = false;   // changed since told_at
@@ -99,7 +98,7 @@ class LiveJobs {
   };
 
   Live* Get(JobId job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // There is something to tell of the job, at once or soon.
+  // Notes that the job has changes to tell, at once or soon.
   void Tell(JobId job, Live* live) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TellSoon(JobId job, Live* live) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TellAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -135,7 +134,8 @@ class LiveJobs {
   int64_t waiting_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t running_ ABSL_GUARDED_BY(mu_) = 0;
   std::set<JobId> changes_ ABSL_GUARDED_BY(mu_);  // to be told
-  std::set<JobId> dirty_ ABSL_GUARDED_BY(mu_);    // to be told when it is time
+  std::set<JobId> dirty_
+      ABSL_GUARDED_BY(mu_);  // to be told at the next interval
   std::string detail_ ABSL_GUARDED_BY(mu_);
   std::string store_detail_ ABSL_GUARDED_BY(mu_);
 };

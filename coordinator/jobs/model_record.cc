@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kFirstLine[] = "sluice model 1\n";
-constexpr uintmax_t kMostBytes = uintmax_t{16} << 20;
+constexpr uintmax_t kMaxBytes = uintmax_t{16} << 20;
 
 std::string EndLine(const std::string& text) {
   return absl::StrCat("end ", ContentHash(text), "\n");
@@ -87,7 +87,7 @@ absl::StatusOr<ModelContent> ReadModelRecord(const fs::path& path) {
     return NotFound(path.string(), " is not there");
   }
   const absl::Status damaged = DataLoss(path.string(), " is damaged");
-  if (error || bytes > kMostBytes) return damaged;
+  if (error || bytes > kMaxBytes) return damaged;
   std::ifstream in(path, std::ios::binary);
   const std::string text((std::istreambuf_iterator<char>(in)),
                          std::istreambuf_iterator<char>());

@@ -14,11 +14,10 @@ namespace sluice {
 //   SIZE HASH NAME     for each file
 //   end CHECKSUM       of all lines before
 //
-// Replaces the file at once: it is the old one or the new one, whatever
-// happens. Names are free of line breaks (see ContentOf).
+// Replaces the file atomically. Names are free of line breaks (see ContentOf).
 absl::Status WriteModelRecord(const std::filesystem::path& path,
                               const ModelContent& content);
-// kNotFound: there is none. kDataLoss: it is damaged.
+// Reads the file. kNotFound: there is none. kDataLoss: it is damaged.
 absl::StatusOr<ModelContent> ReadModelRecord(const std::filesystem::path& path);
 
 }  // namespace sluice

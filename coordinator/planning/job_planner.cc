@@ -9,8 +9,8 @@
 namespace sluice {
 namespace {
 
-// A plan takes a running one's place only if it is so many times as fast, and
-// saves more time than loading takes.
+// A plan replaces a running one only if it is at least this many times as fast,
+// and saves more time than loading takes.
 constexpr double kMinGain = 1.1;
 
 bool PutsKvOnDisk(const Plan& plan) {

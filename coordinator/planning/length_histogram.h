@@ -16,12 +16,12 @@ class LengthHistogram {
   // REQUIRES: prompt >= 1, output >= 0.
   void Add(int32_t prompt, int32_t output, int64_t count = 1);
 
-  // All of `other`, so many times.
+  // Adds all of `other`, `times` times.
   void Add(const LengthHistogram& other, int64_t times);
 
   int64_t requests() const { return requests_; }
-  // Each class with its average lengths, at least 1; outputs times
-  // `output_share`, which says how much of what they may generate requests do.
+  // Returns each class with its average lengths, at least 1; outputs are scaled
+  // by `output_share`, the share of max_tokens that is generated.
   Workload ToWorkload(double output_share = 1) const;
 
  private:

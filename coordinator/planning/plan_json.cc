@@ -1,5 +1,6 @@
 #include "coordinator/planning/plan_json.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -15,14 +16,14 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kVersion = 1;
-constexpr size_t kMostStages = 4096;
+constexpr size_t kMaxStages = 4096;
 
 std::string Name(int resource) {
   const absl::string_view name = ResourceName(static_cast<Resource>(resource));
   return std::string(name.data(), name.size());
 }
 
-// Of resources that have any.
+// Writes the values of resources that are not 0.
 template <typename Array>
 void AddByResource(const Array& values, Json* out) {
   for (int r = 0; r < kNumResources; ++r) {
@@ -34,7 +35,7 @@ absl::Status Bad(absl::string_view where, absl::string_view expected) {
   return InvalidArgument("plan: ", where, ": expected ", expected);
 }
 
-// Reads one object, key by key; what nobody asked for is unknown.
+// Reads one object key by key; keys that were not asked for are unknown.
 class Reader {
  public:
   Reader(const Json& json, std::string where)
@@ -44,12 +45,12 @@ class Reader {
     return where_.empty() ? std::string(key.data(), key.size())
                           : absl::StrCat(where_, ".", key);
   }
-  const Json* Find(const char* key) {
-    seen_.push_back(key);
+  const Json* Find(std::string key) {
     const auto it = json_.find(key);
+    seen_.push_back(std::move(key));
     return it == json_.end() ? nullptr : &*it;
   }
-  absl::Status Number(const char* key, double* out) {
+  absl::Status Number(const std::string& key, double* out) {
     const Json* value = Find(key);
     if (value == nullptr) return absl::OkStatus();
     if (!value->is_number()) return Bad(At(key), "a number");
@@ -59,20 +60,21 @@ class Reader {
     }
     return absl::OkStatus();
   }
-  absl::Status Text(const char* key, std::string* out) {
+  absl::Status Text(const std::string& key, std::string* out) {
     const Json* value = Find(key);
     if (value == nullptr) return absl::OkStatus();
     if (!value->is_string()) return Bad(At(key), "a text");
     *out = value->get<std::string>();
     return absl::OkStatus();
   }
-  absl::Status Int(const char* key, int64_t least, int64_t most, int64_t* out) {
+  absl::Status Int(const std::string& key, int64_t min, int64_t max,
+                   int64_t* out) {
     const Json* value = Find(key);
     if (value == nullptr) return absl::OkStatus();
-    if (!value->is_number_integer() || value->get<int64_t>() < least ||
-        value->get<int64_t>() > most) {
+    if (!value->is_number_integer() || value->get<int64_t>() < min ||
+        value->get<int64_t>() > max) {
       return Bad(At(key),
-                 absl::StrCat("a whole number from ", least, " to ", most));
+                 absl::StrCat("a whole number from ", min, " to ", max));
     }
     *out = value->get<int64_t>();
     return absl::OkStatus();
@@ -80,15 +82,13 @@ class Reader {
   template <typename Array>
   absl::Status ByResource(Array* values) {
     for (int r = 0; r < kNumResources; ++r) {
-      SLUICE_RETURN_IF_ERROR(Number(Keep(Name(r)), &(*values)[r]));
+      SLUICE_RETURN_IF_ERROR(Number(Name(r), &(*values)[r]));
     }
     return absl::OkStatus();
   }
   absl::Status Finish() const {
     for (const auto& [key, value] : json_.items()) {
-      bool known = false;
-      for (const std::string& seen : seen_) known = known || seen == key;
-      if (!known) {
+      if (std::find(seen_.begin(), seen_.end(), key) == seen_.end()) {
         return InvalidArgument("plan: unknown key ", At(key));
       }
     }
@@ -96,16 +96,9 @@ class Reader {
   }
 
  private:
-  // A key that lives as long as the reader.
-  const char* Keep(std::string key) {
-    kept_.push_back(std::make_unique<std::string>(std::move(key)));
-    return kept_.back()->c_str();
-  }
-
   const Json& json_;
   const std::string where_;
   std::vector<std::string> seen_;
-  std::vector<std::unique_ptr<std::string>> kept_;
 };
 
 absl::StatusOr<StagePlan> ParseStage(const Json& json,
@@ -242,7 +235,7 @@ absl::StatusOr<Plan> ParsePlan(absl::string_view text) {
   if (blocks == 0) return Bad("num_blocks", "a whole number from 1 to 1024");
   const Json* stages = in.Find("stages");
   if (stages == nullptr || !stages->is_array() || stages->empty() ||
-      stages->size() > kMostStages) {
+      stages->size() > kMaxStages) {
     return Bad("stages", "a list of at least one stage");
   }
   for (size_t s = 0; s < stages->size(); ++s) {

@@ -8,8 +8,8 @@
 
 namespace sluice {
 
-// A plan as text: JSON, version 1. What was decided (stages with layers and
-// policy, blocks) and what is expected of it.
+// Writes a plan as JSON, version 1: its decisions (stages with layers and
+// policy, blocks) and its prediction.
 //
 //   {"version": 1, "num_blocks": 2,
 //    "stages": [{"worker": "a", "machine": 0, "layers": [0, 11],
@@ -24,13 +24,13 @@ namespace sluice {
 // Seconds and bytes of resources that the plan does not use are left out.
 std::string PlanToJson(const Plan& plan);
 
-// The inverse: what it prints, PlanToJson prints again. Only "version",
-// "stages" with "layers" and "policy", and "num_blocks" must be there.
-// kInvalidArgument names the key that is missing, unknown or wrong, or the
-// stage that does not begin where the one before ends.
+// The inverse of PlanToJson. Only "version", "stages" with "layers" and
+// "policy", and "num_blocks" must be there. kInvalidArgument names the key that
+// is missing, unknown or wrong, or the stage that does not begin where the one
+// before ends.
 absl::StatusOr<Plan> ParsePlan(absl::string_view json);
 
-// Whether a text is meant as a plan, rather than as key=value pairs.
+// Whether a text is a plan, rather than key=value pairs.
 bool LooksLikePlan(absl::string_view text);
 
 }  // namespace sluice

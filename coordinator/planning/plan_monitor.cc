@@ -6,17 +6,17 @@
 namespace sluice {
 namespace {
 
-// Off by more than so many times: the profile is wrong.
+// A profile that is off by more than this factor is wrong.
 constexpr double kTolerance = 1.3;
-// Before that, so much must have been seen of a resource,
+// A resource is judged only after this busy time,
 constexpr double kMinBusySeconds = 3;
-// and so much of the job's time it must take, by prediction or in truth.
+// and if it takes this share of the job's time, predicted or measured.
 constexpr double kMinShare = 0.3;
-// Of the plan's rows must be computed before the cores are judged: their
+// The cores are judged only after this share of the plan's rows: their
 // prediction is an average over prompts and answers, and prompts come first.
 constexpr double kMinRowsShare = 0.2;
 
-// What the profile says a wire carries; 0 for what computes.
+// The profile's rate of a resource that moves bytes; 0 if it computes.
 double ProfileRate(const MachineProfile& machine, Resource resource) {
   switch (resource) {
     case Resource::kDiskRead:

@@ -8,48 +8,48 @@
 
 namespace sluice {
 
-// What a worker's resources did since it began.
+// The totals of a worker's resources since it began.
 struct ResourceTotals {
   ResourceSeconds busy_seconds = {};
-  std::array<double, kNumResources> bytes = {};  // of those that move bytes
+  std::array<double, kNumResources> bytes = {};  // of resources that move bytes
 };
 
-// Puts what a plan's stages do beside what was predicted, and says when the
-// profiles must have been wrong. Pure: the same observations give the same
-// answers.
+// Compares the use of resources by a plan's stages with its prediction, and
+// tells when profiles must have been wrong. Pure: the same observations give
+// the same answers.
 class PlanMonitor {
  public:
-  // A plan begins. `machines`: of its stages, in their order. `rows`: prompt
-  // and generated tokens of the workload that it was made for.
+  // Begins a plan. `machines` are its stages', in order. `rows` are prompt and
+  // generated tokens of the workload that it was made for.
   void Start(const Plan& plan, std::vector<MachineProfile> machines,
              double rows);
   void Stop();
   bool active() const { return !stages_.empty(); }
 
-  // The worker's totals; the first ones are where counting begins.
+  // Takes a worker's totals; counting begins with the first ones.
   void Observe(int stage, const ResourceTotals& totals);
-  // Tokens computed, and wall seconds with work, since Start.
+  // Takes tokens computed, and wall seconds with work, since Start.
   void Progress(double rows, double seconds);
 
-  // Of the rows so far; 0 for a stage that the plan does not have.
+  // The prediction for the rows so far; 0 for a stage that the plan lacks.
   double PredictedSeconds(int stage, Resource resource) const;
   double MeasuredSeconds(int stage, Resource resource) const;
 
-  // The machines as they turned out, one a stage, if any is off: rates of disk
-  // and wires as measured, computing as fast as measured. nullopt: the
-  // prediction holds so far, or too little was seen.
+  // Returns one corrected machine for each stage, if any profile is off: with
+  // the measured rates of disk, links and computing. nullopt: the prediction
+  // holds so far, or too little was seen.
   std::optional<std::vector<MachineProfile>> Refit() const;
 
  private:
   struct Stage {
     MachineProfile machine;
-    ResourceSeconds predicted = {};  // a row
+    ResourceSeconds predicted = {};  // seconds per row
     std::optional<ResourceTotals> first;
     ResourceTotals last;
   };
 
-  // How many times as fast as the profile says; 1 if it is about right or
-  // cannot be told.
+  // The measured speed relative to the profile; 1 if it is about right or
+  // unknown.
   double Speed(const Stage& stage, Resource resource) const;
 
   std::vector<Stage> stages_;
@@ -58,7 +58,7 @@ class PlanMonitor {
   double seconds_ = 0;
 };
 
-// The same machine with its disk, wires or computing so many times as fast.
+// Makes the machine's disk, links or computing `speed` times as fast.
 void ScaleResource(Resource resource, double speed, MachineProfile* machine);
 
 }  // namespace sluice

@@ -11,7 +11,7 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kMostPlanBytes = size_t{16} << 20;
+constexpr size_t kMaxPlanBytes = size_t{16} << 20;
 
 absl::Status UpdateAll(const std::vector<std::string>& texts, Policy* policy) {
   for (const std::string& text : texts) {
@@ -20,8 +20,8 @@ absl::Status UpdateAll(const std::vector<std::string>& texts, Policy* policy) {
   return absl::OkStatus();
 }
 
-// Two policies that agree in no field that a text may name: where they agree
-// after the texts, the texts have set it.
+// Two policies that differ in every field that a text may name: a field in
+// which they agree after the texts was set by them.
 std::pair<Policy, Policy> Opposites() {
   Policy a;
   Policy b;
@@ -87,14 +87,14 @@ absl::StatusOr<std::optional<Plan>> PlanNamedBy(
     if (!absl::ConsumePrefix(&name, "@")) continue;
     const std::string path(name.data(), name.size());
     std::ifstream in(path, std::ios::binary);
-    if (!in) continue;  // UpdatePolicy says so
+    if (!in) continue;  // UpdatePolicy reports the error
     std::string contents;
-    contents.resize(kMostPlanBytes + 1);
+    contents.resize(kMaxPlanBytes + 1);
     in.read(contents.data(), static_cast<std::streamsize>(contents.size()));
     contents.resize(static_cast<size_t>(in.gcount()));
     if (!LooksLikePlan(contents)) continue;
-    if (contents.size() > kMostPlanBytes) {
-      return InvalidArgument(path, ": a plan of more than ", kMostPlanBytes,
+    if (contents.size() > kMaxPlanBytes) {
+      return InvalidArgument(path, ": a plan of more than ", kMaxPlanBytes,
                              " bytes");
     }
     absl::StatusOr<Plan> parsed = ParsePlan(contents);

@@ -11,9 +11,9 @@
 
 namespace sluice {
 
-// What a user's --policy texts (see UpdatePolicy) leave to the planner: a value
-// that they name is the only choice. Formats are never left to it, as they
-// change answers: without a word, weights and KV stay as they are.
+// Returns the choices that a user's --policy texts (see UpdatePolicy) leave to
+// the planner: a value that they name is the only choice. Formats, which change
+// answers, are never left to it: by default, weights and KV are not quantized.
 // kInvalidArgument: a text that UpdatePolicy refuses, or shares of tiers, which
 // a plan decides.
 absl::StatusOr<PolicyChoices> ChoicesLeftBy(
@@ -22,14 +22,14 @@ absl::StatusOr<PolicyChoices> ChoicesLeftBy(
 // Whether the texts name shares of tiers, which leaves nothing to plan.
 bool NamesFractions(const std::vector<std::string>& texts);
 
-// The value after "@" of the one text that is a file with a plan, read and
-// parsed; nullopt if none is. kInvalidArgument: more than one, a file that is
-// too large or a plan that ParsePlan refuses, with the file's name.
+// Reads and parses the one text that is "@" and a file with a plan; nullopt if
+// none is. kInvalidArgument: more than one, a file that is too large or a plan
+// that ParsePlan refuses, with the file's name.
 absl::StatusOr<std::optional<Plan>> PlanNamedBy(
     const std::vector<std::string>& texts);
 
-// Sequences in a micro-batch when nobody says: 64 to 256. More make better use
-// of each pass over the weights, but the last stage holds a row of float32
+// The default number of sequences in a micro-batch: 64 to 256. More make better
+// use of each pass over the weights, but the last stage holds a row of float32
 // logits for each, which are to stay within about 64 MiB.
 int32_t DefaultGbs(const DecoderSpec& spec);
 

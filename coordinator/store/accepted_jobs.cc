@@ -15,13 +15,14 @@
 namespace sluice {
 namespace {
 
-// One line of a fixed length, so that it is overwritten in place: that needs no
-// room on a full disk, and a sector is written whole or not at all.
+// The file is one line of fixed length, which is overwritten in place: that
+// needs no room on a full disk, and a sector is written whole or not at all.
 constexpr size_t kLineBytes = 64;
 
 std::string Line(int64_t accepted) {
-  std::string line = absl::StrFormat("accepted jobs: %d %d", accepted,
-                                     ~accepted);  // twice, to tell what is torn
+  std::string line =
+      absl::StrFormat("accepted jobs: %d %d", accepted,
+                      ~accepted);  // twice, to detect a torn write
   line.resize(kLineBytes - 1, ' ');
   return line + "\n";
 }

@@ -8,21 +8,21 @@
 
 namespace sluice {
 
-// How many jobs a database has accepted, in a small file beside it that is
-// written after each: SQLite takes a write-ahead log that is missing or damaged
-// for one that ended earlier, and this tells that jobs went with it.
-// Thread-compatible.
+// Keeps the number of jobs that a database has accepted in a small file beside
+// it, which is written after each: SQLite takes a missing or damaged
+// write-ahead log for one that ended earlier, and the number shows that jobs
+// were lost with it. Thread-compatible.
 class AcceptedJobs {
  public:
-  // `database` names the file that this is about, which lies beside it.
+  // `database` is the path of the database.
   explicit AcceptedJobs(const std::filesystem::path& database);
 
-  // What was written last; nothing if there is no file, or one that was never
-  // whole.
+  // The number written last; nullopt if there is no file, or one that was never
+  // complete.
   std::optional<int64_t> Read() const;
-  // On disk when it returns.
+  // Writes the number, which is on disk when it returns.
   absl::Status Write(int64_t accepted) const;
-  // kDataLoss if the database knows of fewer than are written.
+  // kDataLoss if the database has `accepted` jobs, fewer than were written.
   absl::Status Check(int64_t accepted) const;
 
  private:

@@ -23,7 +23,7 @@ absl::StatusOr<std::unique_ptr<CustomIdSet>> CustomIdSet::Create(
   absl::Status status = db.status();
   if (status.ok()) {
     set->db_ = *std::move(db);
-    // Nothing here has to survive anything: no journal, no fsync, one long
+    // The set need not survive a crash: no journal, no fsync, one long
     // transaction.
     status = set->db_->Exec(
         "PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;"

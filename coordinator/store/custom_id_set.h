@@ -11,16 +11,16 @@
 namespace sluice {
 
 // The custom_ids of one upload, on disk because there may be a hundred million:
-// tells which lines repeat one. Its file has no name and goes with the object
-// or with the process. Thread-compatible.
+// tells which lines repeat one. Its file has no name, and is deleted with the
+// object or the process. Thread-compatible.
 class CustomIdSet {
  public:
   static absl::StatusOr<std::unique_ptr<CustomIdSet>> Create(
       const std::filesystem::path& directory);
 
-  // 0 if `custom_id` is new (it then belongs to `line`, counted from 1);
-  // otherwise the line that it belongs to. kResourceExhausted if the disk is
-  // full.
+  // Returns 0 if `custom_id` is new (it then belongs to `line`, counted from
+  // 1); otherwise the line that it belongs to. kResourceExhausted if the disk
+  // is full.
   absl::StatusOr<int64_t> Insert(absl::string_view custom_id, int64_t line);
 
  private:

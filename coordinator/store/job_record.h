@@ -20,27 +20,28 @@ struct JobRecord {
   int64_t created_us = 0;
   int64_t started_us = 0;
   int64_t finished_us = 0;
-  // Of requests; `failed` includes `cancelled`.
+  // Numbers of requests; `failed` includes `cancelled`.
   int64_t total = 0;
   int64_t completed = 0;
   int64_t failed = 0;
   int64_t cancelled = 0;
-  // Of requests that ended with an answer.
+  // Tokens of requests that ended with an answer.
   int64_t prompt_tokens = 0;
   int64_t generation_tokens = 0;
   int64_t replays = 0;
-  // Of all requests but those that ended with an error: the tokens of their
-  // prompts, and what they may generate. Both 0: not known, as the job was made
-  // by an earlier version.
+  // The prompt tokens and max_tokens of all requests except those that ended
+  // with an error. Both 0: not known, as the job was made by an earlier
+  // version.
   int64_t wanted_prompt_tokens = 0;
   int64_t wanted_max_tokens = 0;
-  // What those that ended with an answer might have generated.
+  // The max_tokens of requests that ended with an answer.
   int64_t answered_max_tokens = 0;
   // Requests with the default of max_tokens, and those that it ended.
   int64_t by_default = 0;
   int64_t cut_by_default = 0;
   std::string plan;  // JSON of the last plan that it ran by; "": none was made
-  std::string content;  // a hash of its input; "": of a job of long ago
+  std::string
+      content;  // a hash of its input; "": the job is of an early version
 
   int64_t pending() const { return total - completed - failed; }
 };
@@ -62,16 +63,16 @@ struct StoredResult {
   std::string line;
   int64_t prompt_tokens = 0;  // of the request
   int64_t max_tokens = 0;     // of the request
-  // These are added to the job's.
+  // Tokens, which are added to the job's.
   int64_t generation_tokens = 0;
   int64_t replays = 0;
   bool cut_by_default = false;
-  // How it ended, for whoever commits it: a finish reason or an error code.
-  // Not stored.
+  // A finish reason or an error code, for the caller that commits it. Not
+  // stored.
   std::string outcome;
 };
 
-// What an upload had in it.
+// The totals of an upload.
 struct JobTotals {
   int64_t lines = 0;
   int64_t failed = 0;  // lines that are no request

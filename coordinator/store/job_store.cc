@@ -1,6 +1,6 @@
-// One SQLite file, in WAL mode with synchronous=FULL: a commit is
-// on disk when it returns. Two connections, each behind its mutex: one writes,
-// one reads, and in WAL mode neither waits for the other.
+// The store is one SQLite file, in WAL mode with synchronous=FULL: a commit is
+// on disk when it returns. It has two connections, each behind its mutex: one
+// writes, one reads, and in WAL mode neither waits for the other.
 //
 //   jobs      one row each; counters change in the transactions that they count
 //   requests  those without a result: what is pending is what is here
@@ -34,11 +34,11 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-// Deleting a job takes a few pages; giving rows back, some hundred.
+// Deleting a job takes a few pages; freeing its rows, some hundred.
 constexpr int64_t kReserveBytes = 4 << 20;
-// Of requests that are read at once.
+// The maximum bytes of requests that are read at once.
 constexpr size_t kMaxReadBytes = 8 << 20;
-// Of one transaction that has only the reserve.
+// The maximum rows of a transaction that has only the reserve's room.
 constexpr int64_t kFewRows = 64;
 constexpr int kDeleted = 100;
 
@@ -48,7 +48,7 @@ constexpr int kDeleted = 100;
   "replays, plan, wanted_prompt_tokens, wanted_max_tokens, "             \
   "answered_max_tokens, by_default, cut_by_default, content"
 
-// Published and not deleted.
+// The condition for jobs that are published and not deleted.
 #define SLUICE_VISIBLE "state BETWEEN 2 AND 99"
 static_assert(v1::JOB_STATE_VALIDATING == 1 && v1::JOB_STATE_IN_PROGRESS == 2);
 
@@ -83,7 +83,7 @@ absl::StatusOr<JobRecord> ReadJob(const SqliteStatement& row) {
   return job;
 }
 
-// The first row of a statement, as a job.
+// Reads a job from the first row of a statement.
 absl::StatusOr<JobRecord> ReadOneJob(SqliteStatement& statement,
                                      const absl::Status& if_none) {
   SqliteReset reset(&statement);
@@ -128,7 +128,7 @@ absl::Status JobStore::OpenWriter() {
   SLUICE_ASSIGN_OR_RETURN(writer_, SqliteDb::Open(path_.string()));
   SLUICE_RETURN_IF_ERROR(writer_->Exec(
       "PRAGMA synchronous=FULL; PRAGMA cache_size=-16384;"
-      // FAST: overwrite deleted rows only where that costs no extra write.
+      // FAST overwrites deleted rows only where that costs no extra write.
       "PRAGMA secure_delete=FAST; PRAGMA journal_size_limit=67108864;"
       "PRAGMA trusted_schema=OFF;"));
   SLUICE_ASSIGN_OR_RETURN(accepted_, CountAcceptedJobs(writer_.get()));
@@ -138,7 +138,7 @@ absl::Status JobStore::OpenWriter() {
 }
 
 void JobStore::WriteAccepted() {
-  // The jobs are on disk anyway.
+  // A failure is only logged, as the jobs are on disk anyway.
   const absl::Status written = accepted_jobs_.Write(accepted_);
   if (!written.ok()) LogWarning(std::string(written.message()));
 }
@@ -155,7 +155,7 @@ absl::Status JobStore::Initialize() {
   SLUICE_RETURN_IF_ERROR(PrepareStatements());
   WriteAccepted();
   reserve_.Fill();
-  // The file's own name has to survive too.
+  // The directory is synced, so that the file's name survives, too.
   const int dir =
       open(path_.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (dir >= 0) {
@@ -419,7 +419,7 @@ absl::Status JobStore::ChangeOnAnyDisk(
     const std::function<absl::Status(bool little_room)>& change) {
   absl::Status status = change(false);
   if (!absl::IsResourceExhausted(status)) return status;
-  // Nobody else writes meanwhile, who could take the room.
+  // The lock keeps other writers from taking the room.
   reserve_.Release();
   writer_->EmptyLog();
   status = change(true);
@@ -440,7 +440,7 @@ absl::StatusOr<bool> JobStore::PurgeSome(int64_t rows) {
   if (more) {
     purged_ = true;
   } else if (std::exchange(purged_, false)) {
-    // The log holds what was given back, until it comes into the database.
+    // The log takes room until it is merged into the database.
     writer_->EmptyLog();
     reserve_.Fill();
   }
@@ -473,7 +473,7 @@ absl::StatusOr<bool> JobStore::PurgeRows(int64_t rows, bool little_room) {
   const absl::Status given =
       writer_->Exec(little_room ? "PRAGMA incremental_vacuum(256)"
                                 : "PRAGMA incremental_vacuum(4096)");
-  // Without room for that, others still use the pages.
+  // Without room for that, later rows still use the pages.
   if (!given.ok() && !absl::IsResourceExhausted(given)) return given;
   return true;
 }
@@ -510,7 +510,7 @@ absl::StatusOr<JobStore::Commit> JobStore::CommitResults(
         return result.kind == ResultKind::kCancelled;
       });
   if (!cancels) return CommitRows(results, now_us);
-  // Of what is cancelled, the requests are larger than the results.
+  // Cancelling frees room, as requests are larger than their results.
   Commit commit;
   SLUICE_RETURN_IF_ERROR(ChangeOnAnyDisk([&](bool) -> absl::Status {
     SLUICE_ASSIGN_OR_RETURN(commit, CommitRows(results, now_us));

@@ -21,21 +21,20 @@
 
 namespace sluice {
 
-// Keeps jobs, their requests and their results. What a method has acknowledged
-// survives the process and the machine. A result takes its request's place in
+// Keeps jobs, their requests and their results. Acknowledged changes survive a
+// crash of the process or the machine. A result takes its request's place in
 // one transaction, so that a request has exactly one result, ever.
 //
-// Errors: kResourceExhausted when the disk is full, kDataLoss when the store
-// is damaged, kUnavailable when it is busy; a call that failed changed nothing
-// and may be repeated. Cancelling, deleting and purging work on a full disk
-// too, with room that is kept for them. Thread-safe; reads do not wait for
-// writes.
+// Errors: kResourceExhausted when the disk is full, kDataLoss when the store is
+// damaged, kUnavailable when it is busy; a call that failed changed nothing and
+// may be repeated. Cancelling, deleting and purging work on a full disk too,
+// with reserved room. Thread-safe; reads do not wait for writes.
 class JobStore {
  public:
-  // Opens or creates the database in this file. `commit_seconds`: the time of
-  // commits, fsync included; may be null. kDataLoss if the file is damaged or
-  // no database, or jobs that were accepted are missing; kFailedPrecondition if
-  // it is another program's, of a newer version, or cannot be opened.
+  // Opens or creates the database in this file. `commit_seconds` gets the time
+  // of commits, fsync included; may be null. kDataLoss if the file is damaged
+  // or no database, or jobs that were accepted are missing; kFailedPrecondition
+  // if it is another program's, of a newer version, or cannot be opened.
   static absl::StatusOr<std::unique_ptr<JobStore>> Open(
       const std::filesystem::path& path, Histogram* commit_seconds = nullptr);
 
@@ -56,35 +55,35 @@ class JobStore {
 
   absl::StatusOr<JobRecord> GetJob(JobId job);
   absl::StatusOr<JobRecord> FindByRequestId(const std::string& request_id);
-  // Newest first, from the one before `before` on.
+  // Lists jobs, newest first, from the one before `before` on.
   absl::StatusOr<std::vector<JobRecord>> ListJobs(JobId before, int limit);
-  // Published jobs that have not ended, oldest first.
+  // Returns published jobs that have not ended, oldest first.
   absl::StatusOr<std::vector<JobRecord>> UnfinishedJobs();
   absl::StatusOr<int64_t> CountJobs(v1::JobState state);
-  // IN_PROGRESS becomes CANCELLING; any other state stays. The job as it is
-  // then.
+  // Changes IN_PROGRESS to CANCELLING; any other state stays. Returns the job
+  // as it is then.
   absl::StatusOr<JobRecord> BeginCancel(JobId job);
-  // Records the plan with all that are IN_PROGRESS; gives these.
+  // Stores the plan with all jobs that are IN_PROGRESS, and returns these.
   absl::StatusOr<std::vector<JobRecord>> SetPlan(absl::string_view plan);
-  // Hides the job at once and for ever; PurgeSome reclaims its space. For jobs
+  // Hides the job at once and forever; PurgeSome reclaims its space. For jobs
   // that have ended and for uploads that broke off.
   absl::Status MarkDeleted(JobId job);
-  // What a previous process left half uploaded.
+  // Deletes the uploads that a previous process left unfinished.
   absl::Status MarkUnpublishedDeleted();
-  // Removes about `rows` rows of deleted jobs. False when none are left.
+  // Removes about `rows` rows of deleted jobs. False: none are left.
   absl::StatusOr<bool> PurgeSome(int64_t rows);
 
   // -- Requests and results.
 
-  // Pending requests with index >= from, in order: at most `limit`, and some
-  // MiB, but one at least. None: there are no more.
+  // Reads pending requests with index >= from, in order: at most `limit`, and
+  // some MiB, but one at least. An empty result: there are no more.
   absl::StatusOr<std::vector<StoredRequest>> ReadRequests(JobId job,
                                                           int64_t from,
                                                           int64_t limit);
 
   struct Commit {
-    // Parallel to the results: false if its request was not pending any more;
-    // the result was then ignored.
+    // Parallel to the results: false if a result was ignored, as its request
+    // was not pending any more.
     std::vector<bool> recorded;
     std::vector<JobRecord> jobs;  // those touched, as they are now
   };
@@ -92,8 +91,8 @@ class JobStore {
   absl::StatusOr<Commit> CommitResults(absl::Span<const StoredResult> results,
                                        int64_t now_us);
 
-  // Results with index >= offset in order, up to the first one missing, while
-  // their lines fit `max_bytes` (the first one always).
+  // Reads results with index >= offset in order, up to the first one missing,
+  // while their lines fit `max_bytes` (the first one always).
   absl::StatusOr<std::vector<v1::Result>> ReadResults(JobId job, int64_t offset,
                                                       int64_t max_bytes);
 
@@ -112,12 +111,12 @@ class JobStore {
   // Opens the writer, unless jobs are missing.
   absl::Status OpenWriter() ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
   void WriteAccepted() ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
-  // Makes a change that frees room, now or later: on a full disk with what is
-  // kept for it. `change` is told whether it has only that.
+  // Makes a change that frees room, now or later; on a full disk it uses the
+  // reserve. `change` is told whether it has only that.
   absl::Status ChangeOnAnyDisk(
       const std::function<absl::Status(bool little_room)>& change)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
-  // True if there is more to purge.
+  // Returns true if there is more to purge.
   absl::StatusOr<bool> PurgeRows(int64_t rows, bool little_room)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
   absl::StatusOr<Commit> CommitRows(absl::Span<const StoredResult> results,
@@ -131,7 +130,7 @@ class JobStore {
   const AcceptedJobs accepted_jobs_;
   SpaceReserve reserve_ ABSL_GUARDED_BY(write_mu_);
   int64_t accepted_ ABSL_GUARDED_BY(write_mu_) = 0;
-  bool purged_ ABSL_GUARDED_BY(write_mu_) = false;  // and is not done with it
+  bool purged_ ABSL_GUARDED_BY(write_mu_) = false;  // and is not finished
   std::unique_ptr<SqliteDb> writer_ ABSL_GUARDED_BY(write_mu_);
   struct {
     SqliteStatement create_job, publish_job, count_accepted, job, cancel_job,

@@ -10,7 +10,7 @@
 namespace sluice {
 namespace {
 
-constexpr int64_t kLeastBytes = 64 << 10;
+constexpr int64_t kMinBytes = 64 << 10;
 
 }  // namespace
 
@@ -29,17 +29,17 @@ void SpaceReserve::Fill() {
   const auto free =
       static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
   const int64_t wanted = std::min(bytes_, held + free / 4);
-  if (wanted < held + kLeastBytes) return;
+  if (wanted < held + kMinBytes) return;
   const int fd = open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
   if (fd < 0) return;
-  // It may fail half-way, if others were faster.
+  // It may fail half-way, if others take the room first.
   if (posix_fallocate(fd, 0, wanted) != 0 && ftruncate(fd, held) != 0) {
   }
   close(fd);
 }
 
 void SpaceReserve::Release() {
-  if (truncate(path_.c_str(), 0) != 0) {  // there is none, then
+  if (truncate(path_.c_str(), 0) != 0) {  // then there is no reserve
   }
 }
 

@@ -5,19 +5,19 @@
 
 namespace sluice {
 
-// Room on a disk, kept in a file, for what must still work when the disk is
-// full: to delete, SQLite first writes down what is to go. Thread-compatible.
+// Disk room that a file reserves for changes that must work on a full disk: to
+// delete rows, SQLite first writes to its log. Thread-compatible.
 class SpaceReserve {
  public:
   SpaceReserve(std::filesystem::path path, int64_t bytes)
       : path_(std::move(path)), bytes_(bytes) {}
 
-  // Takes `bytes`, or less: never more than a quarter of what is free. What
-  // can't be had now can be another time.
+  // Reserves `bytes`, or less: never more than a quarter of the free bytes. A
+  // later call may reserve the rest.
   void Fill();
-  // Gives the room away.
+  // Frees the room.
   void Release();
-  // What is held.
+  // The bytes that are reserved.
   int64_t held_bytes() const;
 
  private:

@@ -16,8 +16,8 @@ constexpr int kBusyTimeoutMs = 10'000;
 bool IsDiskFull(sqlite3* db, int code) {
   if (code == SQLITE_FULL) return true;
   if (code != SQLITE_IOERR) return false;
-  // SQLite says FULL for ENOSPC only, and not on all its paths. The error may
-  // be the database's or the log's.
+  // SQLite reports FULL for ENOSPC only, and not on all its paths. The error
+  // may be the database's or the log's.
   int main_error = 0, log_error = 0;
   sqlite3_file* log = nullptr;
   sqlite3_file_control(db, "main", SQLITE_FCNTL_LAST_ERRNO, &main_error);
@@ -145,7 +145,7 @@ absl::string_view SqliteStatement::Bytes(int column) const {
 absl::StatusOr<std::unique_ptr<SqliteDb>> SqliteDb::Open(
     const std::string& path) {
   sqlite3* handle = nullptr;
-  // NOMUTEX: each connection is guarded by its owner.
+  // NOMUTEX is safe, as each connection is guarded by its owner.
   const int rc =
       sqlite3_open_v2(path.c_str(), &handle,
                       SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE |

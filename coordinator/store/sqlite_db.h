@@ -28,7 +28,7 @@ class SqliteStatement {
   SqliteStatement& BindBlob(int parameter, absl::string_view value);
   SqliteStatement& BindNull(int parameter);
 
-  // True: there is a row. After false or an error it is reset.
+  // Returns true if there is a row. After false or an error it is reset.
   absl::StatusOr<bool> Step();
   // Runs a statement that has no rows.
   absl::Status Run();
@@ -61,21 +61,21 @@ class SqliteReset {
 // kFailedPrecondition, violated constraint kAlreadyExists. Thread-compatible.
 class SqliteDb {
  public:
-  // Creates the file if it is missing.
+  // Opens the file, or creates it if it is missing.
   static absl::StatusOr<std::unique_ptr<SqliteDb>> Open(
       const std::string& path);
   ~SqliteDb();
   SqliteDb(const SqliteDb&) = delete;
   SqliteDb& operator=(const SqliteDb&) = delete;
 
-  // One or more statements, whose rows are ignored.
+  // Runs one or more statements, whose rows are ignored.
   absl::Status Exec(const std::string& sql);
-  // The first column of the first row; "" if there is no row.
+  // Returns the first column of the first row; "" if there is no row.
   absl::StatusOr<std::string> QueryText(const std::string& sql);
   absl::StatusOr<int64_t> QueryInt(const std::string& sql);
   absl::StatusOr<SqliteStatement> Prepare(absl::string_view sql);
 
-  // Closing leaves the write-ahead log as it is, for others to look at.
+  // Makes closing keep the write-ahead log as it is, for inspection.
   void KeepLog();
   // Brings the write-ahead log into the database and empties its file, as far
   // as that is possible now.

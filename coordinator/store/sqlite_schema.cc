@@ -7,8 +7,8 @@ namespace sluice {
 namespace {
 
 constexpr int64_t kApplicationId = 0x534c5543;  // "SLUC"
-// 2: jobs have a plan. 3: they know the tokens that they want.
-// 4: jobs have the hash of their input; those accepted are counted.
+// Version 2: jobs have a plan. 3: they have wanted tokens. 4: jobs have the
+// hash of their input; accepted jobs are counted.
 constexpr int64_t kSchemaVersion = 4;
 
 constexpr char kSchema[] = R"(
@@ -100,7 +100,7 @@ absl::Status PrepareSqliteSchema(SqliteDb* db, const std::string& path) {
   SLUICE_ASSIGN_OR_RETURN(const int64_t version,
                           db->QueryInt("PRAGMA user_version"));
   if (tables == 0 && application == 0 && version == 0) {
-    // Takes effect only before the first table exists.
+    // auto_vacuum takes effect only before the first table exists.
     SLUICE_RETURN_IF_ERROR(db->Exec("PRAGMA auto_vacuum=INCREMENTAL"));
   } else if (application != kApplicationId) {
     return FailedPrecondition(

@@ -14,7 +14,7 @@ namespace sluice {
 // of a later version, or on a file system without what SQLite's log needs.
 absl::Status PrepareSqliteSchema(SqliteDb* db, const std::string& path);
 
-// How many jobs the file knows to have been accepted; 0 if it has no tables.
+// The number of accepted jobs that the file has; 0 if it has no tables.
 absl::StatusOr<int64_t> CountAcceptedJobs(SqliteDb* db);
 
 }  // namespace sluice

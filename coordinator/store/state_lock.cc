@@ -43,7 +43,7 @@ absl::StatusOr<std::unique_ptr<StateLock>> StateLock::Acquire(
               : "",
         "; stop it, or use another state directory");
   }
-  // Only for the message above: failing to write it is no harm.
+  // The pid is only for the message above, so errors are ignored.
   const std::string pid = absl::StrCat(getpid(), "\n");
   if (ftruncate(fd, 0) != 0 || pwrite(fd, pid.data(), pid.size(), 0) < 0) {
   }

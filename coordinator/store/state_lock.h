@@ -7,7 +7,7 @@
 
 namespace sluice {
 
-// Holds a state directory for this process: at most one at a time, released
+// Locks a state directory for this process: at most one at a time, released
 // when destroyed or when the process ends, however it ends.
 class StateLock {
  public:

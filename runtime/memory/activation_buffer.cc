@@ -6,7 +6,7 @@
 namespace sluice {
 namespace {
 constexpr size_t kAlignment = 64;
-// Of memory that is pinned.
+// The page size of pinned memory.
 constexpr size_t kPage = 4096;
 }  // namespace
 
@@ -41,7 +41,7 @@ struct ActivationPool::State {
   Mutex mu;
   std::vector<std::unique_ptr<ActivationBuffer>> free ABSL_GUARDED_BY(mu);
   bool retired ABSL_GUARDED_BY(mu) = false;
-  // Held while memory is pinned, which takes its time; before `mu`.
+  // Held while memory is pinned, which takes long; locked before `mu`.
   Mutex device_mu;
   Device* copies ABSL_GUARDED_BY(device_mu) = nullptr;
 };

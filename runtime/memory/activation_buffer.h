@@ -17,8 +17,8 @@ class ActivationBuffer {
   ActivationBuffer(const ActivationBuffer&) = delete;
   ActivationBuffer& operator=(const ActivationBuffer&) = delete;
 
-  // Contents are undefined afterwards. Allocates only when it has to grow; what
-  // it allocates with `copies` is pinned for that device: see Device::Pin.
+  // Contents are undefined afterwards. Allocates only when it has to grow;
+  // memory allocated with `copies` is pinned for that device: see Device::Pin.
   void Resize(int64_t rows, int64_t cols, Device* copies = nullptr);
 
   float* data() { return data_; }
@@ -39,17 +39,17 @@ class ActivationBuffer {
   int64_t cols_ = 0;
 };
 
-// Recycles buffers, so that steady state allocates nothing. A buffer comes back
-// when its last reference goes, from any thread, and even after the pool itself
-// is gone. Thread-safe.
+// Recycles buffers, so that steady state allocates nothing. A buffer is
+// returned when its last reference is released, from any thread, even after the
+// pool is destroyed. Thread-safe.
 class ActivationPool {
  public:
-  // With `copies`, buffers are pinned for that device, which must be there
-  // until Retire().
+  // With `copies`, buffers are pinned for that device, which must live until
+  // Retire().
   explicit ActivationPool(Device* copies = nullptr);
   std::shared_ptr<ActivationBuffer> Acquire(int64_t rows, int64_t cols);
-  // The device is about to go: nothing is pinned for it from now on, and
-  // buffers that come back are not kept.
+  // Called before the device is destroyed: no memory is pinned for it from now
+  // on, and returned buffers are not kept.
   void Retire();
 
  private:

@@ -1,6 +1,6 @@
 #include "runtime/memory/checksum.h"
 
-// The library's own choice is SSE2; this one looks at the processor.
+// The dispatching version uses the processor's vectors, the default SSE2.
 #ifdef SLUICE_XXH_DISPATCH
 #include <xxh_x86dispatch.h>
 #else

@@ -6,8 +6,8 @@
 namespace sluice {
 namespace {
 
-// About 20 microseconds: longer than the gaps between the loops of a step,
-// shorter than a scheduler's time slice by far.
+// About 20 microseconds: longer than the gaps between the loops of a step, far
+// shorter than a scheduler's time slice.
 constexpr int kSpins = 400;
 
 inline void Pause() {
@@ -61,7 +61,7 @@ void ComputePool::RunTasks(int thread) {
     const int32_t total = num_tasks_;
     (*body_)(total - static_cast<int32_t>(remaining), thread);
     AddMark(marks_);
-    // The caller may return from here on: nothing of the loop is touched after.
+    // The caller may return from here on, so the loop is not accessed after.
     if (done_.fetch_add(1) + 1 == total && caller_waits_.load()) {
       MutexLock lock(&mu_);
       finished_.NotifyAll();

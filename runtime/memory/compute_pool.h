@@ -20,9 +20,9 @@ namespace sluice {
 // unless it holds a task: with more threads than cores the others do its share.
 class ComputePool {
  public:
-  // `num_threads` >= 1, the calling thread included.
-  // `cores`: where each thread is pinned, the calling one excepted; or empty.
-  // `marks`: gets one for each task that is done; or null. Outlives the pool.
+  // `num_threads` >= 1, the calling thread included. `cores`: to which each
+  // thread is pinned, except the caller; or empty. `marks`: gets one for each
+  // finished task; or null. Outlives the pool.
   explicit ComputePool(int num_threads, const std::vector<int>& cores = {},
                        WorkMarks* marks = nullptr);
   ~ComputePool();
@@ -31,24 +31,24 @@ class ComputePool {
 
   int num_threads() const { return num_threads_; }
 
-  // body(task, thread) for each task in [0, num_tasks), thread in
-  // [0, num_threads()); tasks are handed out in order. Returns when all are
-  // done. One caller at a time; not from within a body.
+  // Calls body(task, thread) for each task in [0, num_tasks), thread in [0,
+  // num_threads()); tasks are handed out in order. Returns when all are done.
+  // One caller at a time; not from within a body.
   using Body = absl::FunctionRef<void(int task, int thread)>;
   void ParallelFor(int num_tasks, Body body);
 
  private:
   void WorkerLoop(int thread);
-  // Takes a task of the current loop; false if none is left.
+  // Takes a task of the current loop; returns false if none is left.
   bool TakeTask(uint32_t* remaining);
   void RunTasks(int thread);
 
   const int num_threads_;
   WorkMarks* const marks_;
 
-  // Generation of the loop in the upper half, tasks not yet taken in the lower.
-  // Whoever takes a task knows by the generation that the fields below belong
-  // to it: they change only when all tasks are done.
+  // The upper half is the generation of the loop, the lower the tasks not yet
+  // taken. The generation tells a thread with a task that the fields below
+  // belong to it: they change only when all tasks are done.
   alignas(64) std::atomic<uint64_t> ticket_{0};
   alignas(64) std::atomic<int32_t> done_{0};
   const Body* body_ = nullptr;

@@ -14,17 +14,17 @@
 
 namespace sluice {
 
-// Copies memory on a thread of its own, in order: for the discrete CPU backend
-// what a stream of a device's DMA engine is for a GPU. One per direction.
+// Copies memory on a thread of its own, in order: the discrete CPU backend's
+// equivalent of a GPU's copy stream. One per direction.
 //
-// Thread-safe. The destructor finishes the copy under way, ends the other jobs
+// Thread-safe. The destructor finishes the running copy, ends the other jobs
 // with kCancelled, and returns when all completions are done.
 class CopyEngine {
  public:
   struct Options {
-    // Names the thread and the row of the timeline: "h2d".
+    // The name of the thread and of the row of the timeline: "h2d".
     std::string name = "copy";
-    // Where the thread may run; empty for anywhere.
+    // Cores on which the thread may run; empty: any.
     std::vector<int> cores;
     Tracer* tracer = nullptr;
   };
@@ -34,9 +34,9 @@ class CopyEngine {
   CopyEngine& operator=(const CopyEngine&) = delete;
 
   // Copies `from` to `to`, of the same size (kInvalidArgument) and not
-  // overlapping, and then does one part of `done`, which the caller must have
-  // been told to Expect(), on the engine's thread. Allocates only when more
-  // jobs wait than ever before.
+  // overlapping, and then does one part of `done`, for which Expect() must have
+  // been called, on the engine's thread. Allocates only when more jobs wait
+  // than ever before.
   void Copy(std::span<std::byte> to, std::span<const std::byte> from,
             IoCompletion* done, const IoLabel& label = {});
 

@@ -13,7 +13,7 @@ namespace sluice {
 
 absl::StatusOr<std::unique_ptr<CpuDevice>> CpuDevice::Create(
     const Options& options) {
-  // Whole pages: the last one may be beyond the budget, and is not given out.
+  // The arena has whole pages; a part beyond the budget is not given out.
   const size_t bytes = RoundUpToDisk(
       std::max<uint64_t>(options.budget->limit_bytes(), kDiskAlignment));
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
@@ -81,7 +81,7 @@ absl::StatusOr<void*> CpuDevice::Take(const std::string& name, size_t bytes) {
 }
 
 void CpuDevice::GiveBack(void* data, size_t bytes) {
-  // The next owner finds zeros, and the system has its memory back meanwhile.
+  // The pages go back to the system, and the next owner finds zeros.
   madvise(data, bytes, MADV_DONTNEED);
   arena_.GiveBack(data, bytes);
 }

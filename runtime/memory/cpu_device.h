@@ -12,20 +12,20 @@
 
 namespace sluice {
 
-// A device without a GPU, for tests: one arena, mapped at once and as large as
-// the budget, is its memory; a CopyEngine for each direction is its wire. All
-// the copies are real, and what lies on the wrong side is noticed.
+// A device without a GPU, for tests: its memory is one arena, mapped at once
+// and as large as the budget; its copy streams are a CopyEngine for each
+// direction. All copies are real, and data on the wrong side is noticed.
 class CpuDevice : public Device {
  public:
   struct Options {
     MemoryBudget* budget = nullptr;  // outlives the device
-    std::vector<int> cores;          // for the copying threads; may be empty
+    std::vector<int> cores;          // of the copying threads; may be empty
     Tracer* tracer = nullptr;        // may be null; gets rows "h2d" and "d2h"
   };
   // kResourceExhausted if the address space cannot be had.
   static absl::StatusOr<std::unique_ptr<CpuDevice>> Create(
       const Options& options);
-  // REQUIRES: all its buffers are gone.
+  // REQUIRES: all its buffers are destroyed.
   ~CpuDevice() override;
 
   void CopyIn(std::span<std::byte> device, std::span<const std::byte> host,

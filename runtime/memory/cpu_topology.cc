@@ -78,15 +78,15 @@ std::vector<int> UsableCores() {
 }
 
 double CpuQuota(absl::string_view groups, const std::string& root) {
-  double least = 0;
+  double min = 0;
   const auto limit = [&](double quota, double period) {
     if (!(quota > 0) || !(period > 0)) return;
     const double cores = quota / period;
-    if (least == 0 || cores < least) least = cores;
+    if (min == 0 || cores < min) min = cores;
   };
   for (const absl::string_view line :
        absl::StrSplit(groups, '\n', absl::SkipEmpty())) {
-    // id:controllers:path
+    // A line is id:controllers:path.
     const std::vector<absl::string_view> fields =
         absl::StrSplit(line, absl::MaxSplits(':', 2));
     if (fields.size() != 3) continue;
@@ -96,7 +96,7 @@ double CpuQuota(absl::string_view groups, const std::string& root) {
                                          "cpu") != controllers.end();
     if (!first_version && !fields[1].empty()) continue;
     std::filesystem::path dir = std::string(fields[2]);
-    // Groups above limit it, too.
+    // Parent groups limit the process, too.
     for (;; dir = dir.parent_path()) {
       double quota = 0;
       double period = 0;
@@ -106,13 +106,13 @@ double CpuQuota(absl::string_view groups, const std::string& root) {
         std::ifstream(at + "cpu.cfs_period_us") >> period;
       } else {
         std::ifstream(absl::StrCat(root, dir.string(), "/cpu.max")) >> quota >>
-            period;  // "max" is no number
+            period;  // "max" is no number: no limit
       }
       limit(quota, period);
       if (!dir.has_relative_path()) break;
     }
   }
-  return least;
+  return min;
 }
 
 double CpuQuota() {
@@ -137,8 +137,8 @@ void BindThisThread(std::span<const int> cores) {
     if (core >= 0 && core < kMaxCores) set.Add(core);
   }
   if (sched_setaffinity(0, CpuSet::bytes(), set.get()) != 0) {
-    LogDebug(absl::StrCat("a thread is left unpinned: core ", cores[0], " of ",
-                          cores.size(), ": ", strerror(errno)));
+    LogDebug("a thread is left unpinned: core ", cores[0], " of ", cores.size(),
+             ": ", strerror(errno));
   }
 }
 

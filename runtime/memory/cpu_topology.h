@@ -8,28 +8,28 @@
 
 namespace sluice {
 
-// The physical cores that this process may use (its affinity mask, which a
-// cgroup's cpuset narrows), in the machine's order: neighbours share caches
-// and memory. A core is named by the operating system's number of its first
-// usable hardware thread. Never empty: where the machine cannot be read, the
-// hardware threads of the affinity mask stand for cores.
+// Returns the physical cores that this process may use (its affinity mask,
+// which a cgroup's cpuset narrows), in the machine's order: neighbours share
+// caches and memory. A core is named by the operating system's number of its
+// first usable hardware thread. Never empty: if the topology cannot be read,
+// the hardware threads of the affinity mask stand for cores.
 std::vector<int> UsableCores();
 
-// Cores' worth of time that control groups give a process: the least along its
-// path, of both versions; 0 if none limits it. `groups`: as /proc/self/cgroup
-// has them; `root`: where they are mounted.
+// Returns the time that control groups give a process, in cores: the minimum
+// along its path, of both versions; 0 if none limits it. `groups` is the text
+// of /proc/self/cgroup; `root` is their mount point.
 double CpuQuota(absl::string_view groups, const std::string& root);
-// This process's own.
+// Returns this process's own quota.
 double CpuQuota();
 
-// Processor time that CpuQuota() allows, in cores, rounded up; the
+// Returns the processor time that CpuQuota() allows, in cores, rounded up; the
 // number of usable cores if there is no quota or a larger one. More compute
-// threads than this only wait for each other. `cores` as of UsableCores().
+// threads than this only wait for each other. `cores` are UsableCores().
 int UsableCoreCount(std::span<const int> cores);
 
 // Lets the calling thread run on these cores only (all of them at once; one
-// core to pin it). Best effort: what the system refuses is told in a debug
-// message, and an empty list changes nothing.
+// core to pin it). Best effort: a refusal of the system is only logged for
+// debugging, and an empty list changes nothing.
 void BindThisThread(std::span<const int> cores);
 
 }  // namespace sluice

@@ -26,7 +26,7 @@ class DeviceBuffer {
   DeviceBuffer& operator=(DeviceBuffer&& other) noexcept;
   ~DeviceBuffer();
 
-  // An address of the device: not for the host to follow.
+  // A device address, which the host must not dereference.
   void* data() const { return data_; }
   template <typename T>
   T* as() const {
@@ -43,8 +43,8 @@ class DeviceBuffer {
   MemoryCharge charge_;
 };
 
-// Keeps host memory pinned, for one device or for none. The memory must outlive
-// this, which may outlive the device. Move-only.
+// Keeps host memory pinned for one device, or for none. The memory must outlive
+// the pin, which may outlive the device. Move-only.
 class HostPin {
  public:
   HostPin() = default;
@@ -63,46 +63,45 @@ class HostPin {
   std::function<void()> unpin_;
 };
 
-// A compute device with memory of its own: that memory, and the wires between
-// it and the host's. Host and device never follow each other's addresses; what
-// one has and the other needs is copied here. Thread-safe.
+// A compute device with memory of its own: that memory, and the copy streams
+// between it and the host's. Host and device never dereference each other's
+// addresses; data is copied between them here. Thread-safe.
 class Device {
  public:
   virtual ~Device() = default;
 
   // Charges the budget under `name`, in whole 4096 bytes. kResourceExhausted if
-  // it, or the device, has no room.
+  // the budget or the device has no room.
   absl::StatusOr<DeviceBuffer> Allocate(const std::string& name, size_t bytes);
 
   // Begin a copy, of spans of the same size, and return; one part of `done`,
-  // which the caller must have been told to Expect(), is done at its end.
-  // Copies of one direction are done in the order of their calls, each visible
-  // to what is begun after its completion. kInternal, through `done`, if a side
-  // is not where it should be: on the device, or off it. The memory must live
-  // until then.
+  // for which Expect() must have been called, is done at its end. Copies of one
+  // direction are done in the order of their calls, each visible to work begun
+  // after its completion. kInternal, through `done`, if a span is not where it
+  // should be: on the device, or off it. The memory must live until then.
   virtual void CopyIn(std::span<std::byte> device,
                       std::span<const std::byte> host, IoCompletion* done,
                       const IoLabel& label = {}) = 0;
   virtual void CopyOut(std::span<std::byte> host,
                        std::span<const std::byte> device, IoCompletion* done,
                        const IoLabel& label = {}) = 0;
-  // Within the device; costs no wire. Spans must not overlap.
+  // Copies within the device, without its copy streams. Spans must not overlap.
   virtual void CopyWithin(std::span<std::byte> to,
                           std::span<const std::byte> from,
                           IoCompletion* done) = 0;
 
-  // Whether all these bytes lie on the device, or some do.
+  // Whether all of these bytes lie on the device, or some do.
   virtual bool Contains(const void* data, size_t bytes) const = 0;
   virtual bool Touches(const void* data, size_t bytes) const = 0;
 
-  // Pins host memory that is copied again and again, where that makes copies
-  // faster, and free of waiting for who begins them; whole pages, no part of
-  // which is pinned already. Memory that cannot be pinned is copied all the
-  // same: the device says so in the log.
+  // Pins host memory that is copied again and again, if that makes copies
+  // faster and their callers not wait; whole pages, no part of which is pinned
+  // already. Memory that cannot be pinned can still be copied: the device logs
+  // it.
   virtual HostPin Pin(std::span<std::byte> host) { return {}; }
 
-  // What the wires carried, host to device and back, and how long they were
-  // busy.
+  // The bytes copied, host to device and back, and the seconds in which the
+  // copy streams were busy.
   struct Totals {
     uint64_t h2d_bytes = 0;
     uint64_t d2h_bytes = 0;
@@ -111,13 +110,13 @@ class Device {
   };
   virtual Totals totals() const = 0;
 
-  // OK as long as the device works. An error, with the mark of
-  // common/device_loss.h, once it is of no more use to this process.
+  // OK as long as the device works; once it is lost to this process, an error
+  // with the payload of common/device_loss.h.
   virtual absl::Status Health() { return absl::OkStatus(); }
 
  protected:
   explicit Device(MemoryBudget* budget) : budget_(budget) {}
-  // Of zeroed memory in whole 4096 bytes.
+  // Takes and gives back zeroed memory in whole 4096 bytes.
   virtual absl::StatusOr<void*> Take(const std::string& name, size_t bytes) = 0;
   virtual void GiveBack(void* data, size_t bytes) = 0;
 

@@ -9,18 +9,18 @@
 
 namespace sluice {
 
-// The memory of a device, given out in pieces: the first that is large enough.
-// Pieces that come back join their neighbours. Thread-safe.
+// A first-fit allocator of a device's memory. Freed pieces join their free
+// neighbours. Thread-safe.
 class DeviceArena {
  public:
-  // Owns none of it.
+  // The arena does not own the memory.
   DeviceArena(std::byte* base, size_t bytes);
 
-  // kResourceExhausted if no such piece is free; `name` says what it was for.
+  // kResourceExhausted if no such piece is free; the error has `name`.
   absl::StatusOr<void*> Take(const std::string& name, size_t bytes);
   void GiveBack(void* data, size_t bytes);
 
-  // Whether all these bytes lie here, or some do.
+  // Whether all of these bytes lie in the arena, or some do.
   bool Contains(const void* data, size_t bytes) const;
   bool Touches(const void* data, size_t bytes) const;
 

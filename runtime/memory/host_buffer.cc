@@ -23,15 +23,15 @@ size_t RoundUp(size_t bytes, size_t unit) {
 
 bool IsMapped(size_t bytes) { return bytes >= kHugePage; }
 
-// Nothing is filled: fresh mappings are zeroes, a page at a time, when and
-// where it is first touched. Null if that fails.
+// Maps zeroes, which the system backs a page at a time where they are first
+// touched. Returns null if that fails.
 void* Map(size_t bytes) {
   const size_t size = RoundUp(bytes, kPage);
   if (size < bytes || size + kHugePage < size) return nullptr;
   void* mapping = mmap(nullptr, size + kHugePage, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapping == MAP_FAILED) return nullptr;
-  // Gives back what lies before the first huge page and behind the end.
+  // The parts before the first huge page and behind the end are unmapped.
   auto* const begin = static_cast<std::byte*>(mapping);
   const size_t before = RoundUp(reinterpret_cast<uintptr_t>(begin), kHugePage) -
                         reinterpret_cast<uintptr_t>(begin);
@@ -80,7 +80,7 @@ absl::StatusOr<HostBuffer> HostBuffer::Create(const std::string& name,
 void HostBuffer::PinFor(Device* device) {
   if (device == nullptr || bytes_ < kPage) return;
   pin_.Release();
-  // Its pages are nobody else's.
+  // The buffer shares its pages with no other.
   const std::span<std::byte> pages = {as<std::byte>(), RoundUp(bytes_, kPage)};
   Touch(pages);
   pin_ = device->Pin(pages);

@@ -11,8 +11,8 @@
 namespace sluice {
 
 // Zeroed host memory, charged to a budget. Aligned to 64 bytes; from 4096 bytes
-// on to 4096, as disk I/O wants it; to a huge page if it fills one: then the
-// system backs it where it is touched. Whole 4096 bytes are there. Move-only.
+// on to 4096, for disk I/O; to a huge page, backed when touched, if it fills
+// one. The size is rounded up to whole 4096 bytes. Move-only.
 class HostBuffer {
  public:
   HostBuffer() = default;
@@ -26,8 +26,8 @@ class HostBuffer {
                                            size_t bytes, MemoryBudget* budget,
                                            Device* copies = nullptr);
 
-  // For memory that is copied to or from `device`, which may be null: see
-  // Device::Pin. Less than a page is not worth it.
+  // Pins memory that is copied to or from `device`, which may be null: see
+  // Device::Pin. Less than a page is not pinned.
   void PinFor(Device* device);
 
   void* data() const { return data_; }

@@ -10,7 +10,6 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/host/logging.h"
 #include "common/status_macros.h"
@@ -18,7 +17,7 @@
 namespace sluice {
 namespace {
 
-constexpr double kLeastWithoutUnit = 1 << 20;
+constexpr double kMinWithoutUnit = 1 << 20;
 
 // The first number of a one-line file; empty if there is none ("max").
 std::optional<uint64_t> ReadNumber(const std::string& path) {
@@ -28,7 +27,7 @@ std::optional<uint64_t> ReadNumber(const std::string& path) {
   return std::nullopt;
 }
 
-// Of a file of lines "Key:  <number> kB", and others.
+// Reads the number of a line "Key:  <number> kB" of a file.
 std::optional<uint64_t> ReadKib(const char* path, absl::string_view key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -95,7 +94,7 @@ absl::StatusOr<uint64_t> ParseByteSize(absl::string_view text) {
   }
   const double bytes = number * scale;
   if (!(bytes >= 1) || bytes >= 1e18) return error;
-  if (unit.empty() && bytes < kLeastWithoutUnit) {
+  if (unit.empty() && bytes < kMinWithoutUnit) {
     return InvalidArgument("size \"", text, "\" is ", text, " bytes; was ",
                            text, "GiB meant? Below 1 MiB a unit must be said (",
                            text, "B for bytes)");
@@ -117,8 +116,8 @@ absl::StatusOr<uint64_t> ParseHostMemory(const std::string& text) {
   if (!bytes.ok()) return Annotate(bytes.status(), "--host-memory");
   const uint64_t there = MachineMemory();
   if (there > 0 && *bytes > there) {
-    LogWarning(absl::StrCat("--host-memory ", text, ": this machine has only ",
-                            there >> 20, " MiB"));
+    LogWarning("--host-memory ", text, ": this machine has only ", there >> 20,
+               " MiB");
   }
   return bytes;
 }

@@ -9,28 +9,28 @@
 namespace sluice {
 
 // Memory this process may take without swapping or being killed: the kernel's
-// MemAvailable or what the cgroup (v1 or v2) leaves, whichever is less. Bytes;
-// 0 if neither can be read.
+// MemAvailable or the rest of the cgroup's limit (v1 or v2), whichever is less.
+// Bytes; 0 if neither can be read.
 uint64_t AvailableHostMemory();
 
-// Most memory that this process had in RAM at a time, its code included (the
-// kernel's VmHWM). Bytes; 0 if it can't be read.
+// The peak memory of this process in RAM, its code included (the kernel's
+// VmHWM). Bytes; 0 if it can't be read.
 uint64_t PeakResidentMemory();
 
 // The default budget: three quarters of AvailableHostMemory().
 uint64_t DefaultHostMemory();
 
-// "8GiB", "500MB", "1.5G" (binary, as is a bare K, M, G, T), "1073741824".
-// kInvalidArgument otherwise, for zero, and for less than 1 MiB without a unit,
-// which is how one is forgotten.
+// Parses "8GiB", "500MB", "1.5G" (binary, as is a bare K, M, G, T),
+// "1073741824". kInvalidArgument otherwise, for zero, and for less than 1 MiB
+// without a unit, which was probably forgotten.
 absl::StatusOr<uint64_t> ParseByteSize(absl::string_view text);
 
 // The budget that --host-memory `text` asks for, DefaultHostMemory() for "".
-// Logs a warning if the machine has less. Errors as ParseByteSize, naming the
-// flag.
+// Logs a warning if the machine has less. Errors are ParseByteSize's, naming
+// the flag.
 absl::StatusOr<uint64_t> ParseHostMemory(const std::string& text);
 
-// All that the machine has; 0 if that can't be read.
+// The machine's memory in bytes; 0 if it can't be read.
 uint64_t MachineMemory();
 
 }  // namespace sluice

@@ -13,15 +13,8 @@ std::string Text(uint64_t bytes) {
 }
 
 const char* LimitFlag(Tier tier) {
-  switch (tier) {
-    case Tier::kDevice:
-      return "--device-memory";
-    case Tier::kHost:
-      return "--host-memory";
-    case Tier::kDisk:
-      break;
-  }
-  return "--disk-space";
+  if (tier == Tier::kDevice) return "--device-memory";
+  return tier == Tier::kHost ? "--host-memory" : "--disk-space";
 }
 
 }  // namespace

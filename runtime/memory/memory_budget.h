@@ -14,7 +14,7 @@ namespace sluice {
 
 class MemoryBudget;
 
-// Bytes charged to a budget; given back when destroyed. Move-only.
+// Bytes charged to a budget; released when destroyed. Move-only.
 class MemoryCharge {
  public:
   MemoryCharge() = default;
@@ -33,14 +33,13 @@ class MemoryCharge {
 
 // A hard limit for one tier of one worker. Every large allocation is charged
 // under a name before it is made, so that running out is an error with a table
-// of who holds what, never an OOM kill. Must outlive its charges. Thread-safe.
+// of the holders, never an OOM kill. Must outlive its charges. Thread-safe.
 class MemoryBudget {
  public:
   MemoryBudget(Tier tier, uint64_t limit_bytes)
       : tier_(tier), limit_(limit_bytes) {}
 
-  // kResourceExhausted with what was asked, what is left and who holds how
-  // much.
+  // kResourceExhausted with the bytes asked for, left, and held by each name.
   absl::StatusOr<MemoryCharge> Charge(const std::string& name, uint64_t bytes);
 
   Tier tier() const { return tier_; }

@@ -12,15 +12,15 @@ namespace {
 constexpr size_t kPage = 4096;
 constexpr size_t kHugePage = size_t{2} << 20;
 // More threads than these don't fill memory faster.
-constexpr size_t kMostTouchers = 8;
-// What is worth a thread.
+constexpr size_t kMaxTouchers = 8;
+// The bytes that are worth a thread.
 constexpr size_t kTouchBytes = size_t{64} << 20;
 
 }  // namespace
 
 void Touch(std::span<std::byte> memory) {
   const size_t threads = std::min<size_t>(
-      {kMostTouchers, std::max<size_t>(1, std::thread::hardware_concurrency()),
+      {kMaxTouchers, std::max<size_t>(1, std::thread::hardware_concurrency()),
        memory.size() / kTouchBytes});
   if (threads < 2) return;
   const size_t share = (memory.size() / threads / kHugePage + 1) * kHugePage;
@@ -29,7 +29,7 @@ void Touch(std::span<std::byte> memory) {
     const size_t end = std::min(memory.size(), begin + share);
     touching.emplace_back("touch", [memory, begin, end] {
       for (size_t i = begin; i < end; i += kPage) {
-        // As it is, so that what was written stays.
+        // Each byte is written back as it is, so that the contents stay.
         auto* const byte = reinterpret_cast<volatile std::byte*>(&memory[i]);
         *byte = *byte;
       }

@@ -5,8 +5,8 @@
 
 namespace sluice {
 
-// Has the system back all of a mapping, on several threads if it is large, and
-// leaves what is in it: before it is pinned, which would do that on one.
+// Makes the system back all of a mapping, on several threads if it is large,
+// and keeps its contents. Pinning untouched memory would do that on one thread.
 void Touch(std::span<std::byte> memory);
 
 }  // namespace sluice

@@ -16,7 +16,7 @@ class WorkBuffer {
  public:
   WorkBuffer() = default;
 
-  // On `device`, unless that is null; then in host memory, charged to `budget`
+  // Allocates on `device`; if that is null, in host memory, charged to `budget`
   // and pinned for `copies`, which may be null, too.
   static absl::StatusOr<WorkBuffer> Create(const std::string& name,
                                            size_t bytes, MemoryBudget* budget,

@@ -6,7 +6,7 @@
 namespace sluice {
 namespace {
 
-// A value as a message shows it: short, whatever the file holds.
+// Returns a short text of a value for messages.
 std::string Show(const nlohmann::json& value) {
   if (value.is_structured()) return absl::StrCat("of type ", value.type_name());
   std::string text =

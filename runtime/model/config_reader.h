@@ -11,10 +11,10 @@
 
 namespace sluice {
 
-// Typed access to the keys of a JSON object. The first problem sticks: from
-// then on every getter gives its fallback, so that a caller reads all that it
-// needs and asks status() once. Messages name the key. Confined to a thread;
-// the object must outlive it.
+// Typed access to the keys of a JSON object. The first error sticks: from then
+// on every getter returns its fallback, so that a caller reads all values and
+// checks status() once. Messages name the key. Confined to a thread; the object
+// must outlive it.
 class ConfigReader {
  public:
   // `prefix` goes before each key in messages ("rope_parameters.").
@@ -27,19 +27,19 @@ class ConfigReader {
   void Fail(const char* key, const std::string& problem);
   void Unsupported(const char* key, const std::string& what);
 
-  // Absent: `fallback`. null or another type: an error.
+  // Getters give `fallback` for an absent key, an error for another type.
   int32_t Int(const char* key, int32_t fallback, int32_t min, int32_t max);
   double Number(const char* key, double fallback, double min, double max);
   bool Bool(const char* key, bool fallback);
   std::string String(const char* key, const std::string& fallback);
 
-  // Absent or null: empty.
+  // Optional getters give nullopt for an absent key or null.
   std::optional<int32_t> OptionalInt(const char* key, int32_t min, int32_t max);
   std::optional<double> OptionalNumber(const char* key, double min, double max);
-  // An integer or a list of integers, as eos_token_id is.
+  // The value is an integer or a list of integers, like eos_token_id.
   std::optional<std::vector<int32_t>> OptionalInts(const char* key, int32_t min,
                                                    int32_t max);
-  // Absent or null: nullptr.
+  // Returns nullptr for an absent key or null.
   const nlohmann::json* OptionalObject(const char* key);
   const nlohmann::json* OptionalArray(const char* key);
 

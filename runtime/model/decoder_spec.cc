@@ -29,10 +29,10 @@ constexpr int32_t kMaxHeads = 1 << 16;
 constexpr int32_t kMaxPositions = 1 << 30;
 constexpr int32_t kMaxToken = std::numeric_limits<int32_t>::max();
 
-// What the four families' configuration classes have when a key is absent.
+// The defaults of the four families' configuration classes.
 struct Defaults {
   int32_t vocab_size, hidden_size, intermediate_size, num_layers, num_heads;
-  std::optional<int32_t> num_kv_heads;  // empty: as num_heads
+  std::optional<int32_t> num_kv_heads;  // empty: num_heads
   int32_t max_positions;
   std::optional<int32_t> bos, eos;
   bool tied_embeddings;
@@ -75,7 +75,7 @@ Activation ReadActivation(ConfigReader& reader, const char* key,
   return Activation::kSilu;
 }
 
-// What all families share.
+// Reads the keys that all families share.
 void ReadCommon(ConfigReader& reader, const Defaults& defaults,
                 DecoderSpec& spec) {
   spec.vocab_size = reader.Int("vocab_size", defaults.vocab_size, 1, kMaxVocab);
@@ -115,7 +115,7 @@ void ReadCommon(ConfigReader& reader, const Defaults& defaults,
   }
 }
 
-// Head width and KV heads of the rotary families.
+// Reads head width and KV heads of the rotary families.
 void ReadHeads(ConfigReader& reader, const Defaults& defaults, bool must_divide,
                DecoderSpec& spec) {
   if (reader.Present("num_key_value_heads")) {
@@ -144,8 +144,8 @@ void ReadHeads(ConfigReader& reader, const Defaults& defaults, bool must_divide,
   }
 }
 
-// qwen2: layer_types, or else use_sliding_window and max_window_layers. Returns
-// the distinct types.
+// Reads qwen2's layer_types, or else use_sliding_window and max_window_layers.
+// Returns the distinct types.
 std::vector<std::string> ReadQwen2Windows(ConfigReader& reader,
                                           DecoderSpec& spec) {
   int32_t window = 0;  // 0: none
@@ -197,7 +197,7 @@ std::vector<std::string> ReadQwen2Windows(ConfigReader& reader,
   return types;
 }
 
-// llama, mistral, qwen2.
+// Parses the llama, mistral and qwen2 families.
 absl::StatusOr<DecoderSpec> ParseRotaryFamily(const json& config,
                                               const std::string& model_type) {
   const Defaults& defaults = model_type == "llama"     ? kLlama
@@ -295,16 +295,9 @@ absl::StatusOr<DecoderSpec> ParseDecoderSpec(absl::string_view config_json) {
 
 DType ResolveDType(DTypeChoice choice, const DecoderSpec& spec,
                    bool has_float16) {
-  switch (choice) {
-    case DTypeChoice::kFloat32:
-      return DType::kFloat32;
-    case DTypeChoice::kBFloat16:
-      return DType::kBFloat16;
-    case DTypeChoice::kFloat16:
-      return DType::kFloat16;
-    case DTypeChoice::kAuto:
-      break;
-  }
+  if (choice == DTypeChoice::kFloat32) return DType::kFloat32;
+  if (choice == DTypeChoice::kBFloat16) return DType::kBFloat16;
+  if (choice == DTypeChoice::kFloat16) return DType::kFloat16;
   return spec.native_dtype == DType::kFloat16 && !has_float16
              ? DType::kBFloat16
              : spec.native_dtype;

@@ -14,16 +14,16 @@ enum class Activation { kSilu, kGelu, kGeluTanh, kRelu };
 enum class PositionKind { kRotary, kLearned };
 
 // Rotary embedding, scaling already folded in: the angle of pair i at position
-// p is p * inv_freq[i]. Pairs are (i, i + dim/2), as Hugging Face lays them
-// out; dimensions of a head from `dim` on are left alone.
+// p is p * inv_freq[i]. Pairs are (i, i + dim/2), as in Hugging Face;
+// dimensions of a head from `dim` on are not rotated.
 struct RotarySpec {
   int32_t dim = 0;
   std::vector<float> inv_freq;  // dim / 2
   float attention_factor = 1;   // multiplies sin and cos (YaRN)
 };
 
-// What a decoder-only transformer computes, as data. The executor walks it; a
-// new family is a new description.
+// The description of a decoder-only transformer, which the executor interprets;
+// a new family is a new description.
 //
 //   x = embed(tokens) [project_in] [+ learned positions]
 //   each layer, pre-norm:   x += attention(norm1(x));  x += mlp(norm2(x))
@@ -40,9 +40,9 @@ struct DecoderSpec {
   int32_t num_kv_heads = 0;  // divides num_heads
   int32_t head_dim = 0;
   int32_t intermediate_size = 0;
-  int32_t max_positions = 0;  // the most that a sequence may have
-  // What it may have unless somebody asks for more, where the checkpoint does
-  // not say for sure that it is meant for max_positions; 0: those.
+  int32_t max_positions = 0;  // the maximum of a sequence
+  // The default limit of a sequence, where the checkpoint does not tell for
+  // sure that it is meant for max_positions; 0: max_positions.
   int32_t default_positions = 0;
 
   NormKind norm = NormKind::kRmsNorm;
@@ -80,8 +80,8 @@ struct DecoderSpec {
 // rope_theta + rope_scaling / rope_parameters.
 absl::StatusOr<DecoderSpec> ParseDecoderSpec(absl::string_view config_json);
 
-// kAuto gives the model's native dtype; for float16, unless `has_float16`,
-// bfloat16, which is as wide and which processors compute with.
+// For kAuto, returns the model's native dtype; for float16, unless
+// `has_float16`, bfloat16, which is as wide and which processors compute with.
 DType ResolveDType(DTypeChoice choice, const DecoderSpec& spec,
                    bool has_float16 = false);
 

@@ -11,11 +11,11 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int32_t kTopKOfHuggingFace = 50;  // where do_sample has no top_k
+constexpr int32_t kTopKOfHuggingFace = 50;  // with do_sample and no top_k
 
-// What changes answers in Hugging Face's generate() and has no counterpart
-// here. Null, an empty list or object and `off` change nothing. What changes
-// only how long beams or assistants take is not among them.
+// A key that changes answers in Hugging Face's generate() and has no
+// counterpart here. Null, an empty list or object and `off` change nothing.
+// Keys that change only the speed of beams or assistants are left out.
 struct Key {
   const char* name;
   std::optional<double> off;

@@ -10,8 +10,8 @@
 
 namespace sluice {
 
-// generation_config.json: what requests that do not say get. Absent file: all
-// empty.
+// The defaults of requests in generation_config.json; all empty if there is no
+// file.
 struct GenerationDefaults {
   // Hugging Face's meaning: greedy unless do_sample is true.
   bool do_sample = false;
@@ -23,8 +23,8 @@ struct GenerationDefaults {
   std::optional<int32_t> max_new_tokens;
   std::optional<int32_t> max_length;   // with the prompt; max_new_tokens wins
   std::vector<int32_t> eos_token_ids;  // of this file alone
-  // Keys, with their values, by which Hugging Face would give other answers
-  // than the above do: "no_repeat_ngram_size 3".
+  // Keys, with their values, with which Hugging Face would give other answers
+  // than the members above: "no_repeat_ngram_size 3".
   std::vector<std::string> unsupported;
 };
 

@@ -12,8 +12,8 @@ namespace {
 constexpr int kMaxDepth = 64;
 constexpr size_t kMaxJsonFileBytes = size_t{64} << 20;
 
-// Deepest nesting of brackets outside of strings. Exact for valid JSON; for
-// anything else the parser complains later.
+// The deepest nesting of brackets outside of strings. Exact for valid JSON; the
+// parser rejects other text later.
 int NestingDepth(absl::string_view text) {
   int depth = 0, deepest = 0;
   bool in_string = false;

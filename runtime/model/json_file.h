@@ -13,7 +13,7 @@ namespace sluice {
 // recurses can be made to overflow its stack).
 absl::StatusOr<nlohmann::json> ParseJsonObject(absl::string_view text);
 
-// ParseJsonObject of a file of at most 64 MiB; errors name the file.
+// Does ParseJsonObject of a file of at most 64 MiB; errors name the file.
 absl::StatusOr<nlohmann::json> ReadJsonObject(
     const std::filesystem::path& path);
 

@@ -11,7 +11,7 @@
 #include "runtime/model/checkpoint/safetensors_source.h"
 #include "runtime/model/json_file.h"
 #include "runtime/model/model_path.h"
-#include "runtime/model/positions.h"
+#include "runtime/model/rotary.h"
 
 namespace sluice {
 namespace {
@@ -58,8 +58,8 @@ absl::StatusOr<std::unique_ptr<ModelDir>> ModelDir::Open(
     dir->generation_.eos_token_ids = dir->spec_.eos_token_ids;
   }
 
-  // As transformers does: a checkpoint that has both of a tied pair, and they
-  // differ, means them both. Unreadable weights are OpenTensors' to report.
+  // As in transformers, a checkpoint with both tensors of a tied pair means
+  // both if they differ. OpenTensors reports unreadable weights.
   if (dir->spec_.tied_embeddings) {
     const absl::StatusOr<std::unique_ptr<SafetensorsSource>> tensors =
         SafetensorsSource::Open(path);

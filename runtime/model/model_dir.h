@@ -12,15 +12,15 @@
 namespace sluice {
 
 // A model directory in Hugging Face's layout, opened for reading. Weights are
-// not touched until asked for. Immutable, thread-safe.
+// not read until asked for. Immutable, thread-safe.
 class ModelDir {
  public:
-  // What is taken from generation_config.json: all, or only what ends a text.
+  // The part of generation_config.json to use: all, or only the ends of a text.
   enum class Defaults { kAll, kOnlyEnd };
 
-  // Errors name the file and what is wrong with it, and what a model directory
-  // must hold. `path` may be a directory without weights (the coordinator's),
-  // which then fails only in tensors().
+  // Errors name the file, its problem, and the files of a model directory.
+  // `path` may be a directory without weights (the coordinator's), which then
+  // fails only in tensors().
   static absl::StatusOr<std::unique_ptr<ModelDir>> Open(
       const std::filesystem::path& path, Defaults which = Defaults::kAll);
 
@@ -28,9 +28,9 @@ class ModelDir {
   // The text of config.json.
   const std::string& config() const { return config_; }
   const DecoderSpec& spec() const { return spec_; }
-  // See positions.h.
+  // Returns DescribePositions of rotary.h.
   std::string DescribePositions() const;
-  // Its eos_token_ids are generation_config.json's, or else config.json's.
+  // The eos_token_ids are generation_config.json's, or else config.json's.
   const GenerationDefaults& generation_defaults() const { return generation_; }
 
   // Hex digest over config.json and the headers of all weight files (names,
@@ -38,7 +38,7 @@ class ModelDir {
   // headers only. kNotFound if there are no weights.
   absl::StatusOr<std::string> Fingerprint() const;
 
-  // Of config.json alone, for random weights; no other model has it.
+  // The fingerprint of config.json, for random weights; unlike any model's.
   std::string DummyFingerprint() const;
 
   // Opens the safetensors files: model.safetensors, or the shards of

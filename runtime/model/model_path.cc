@@ -33,7 +33,7 @@ std::string FirstBytes(const fs::path& path, size_t count) {
   return bytes;
 }
 
-// "meta-llama/Llama-3.1-8B-Instruct": two plain words and a slash.
+// Whether `text` is two plain words and a slash, as "meta-llama/Llama-3.1-8B".
 bool LooksLikeHubId(const std::string& text) {
   const std::vector<std::string> parts = absl::StrSplit(text, '/');
   if (parts.size() != 2) return false;
@@ -146,7 +146,7 @@ std::string ModelName(const fs::path& model_dir) {
   if (path.parent_path().filename() == "snapshots" &&
       absl::StartsWith(folder.string(), kCachePrefix)) {
     name = folder.string().substr(sizeof(kCachePrefix) - 1);
-    // No organization has two dashes in its name.
+    // Names of organizations do not have two dashes.
     const size_t dashes = name.find("--");
     if (dashes != std::string::npos) name.replace(dashes, 2, "/");
   }

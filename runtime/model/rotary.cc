@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "runtime/model/config_reader.h"
+#include "runtime/model/json_file.h"
 
 namespace sluice {
 namespace {
@@ -17,7 +18,7 @@ using nlohmann::json;
 constexpr double kMax = 1e30;
 constexpr double kTiny = 1e-30;
 constexpr double kDefaultTheta = 10000.0;
-constexpr double kMostStretched = 1 << 30;
+constexpr double kMaxStretched = 1 << 30;
 
 // The arguments that all types share.
 struct Base {
@@ -27,7 +28,7 @@ struct Base {
   double original_max_positions;
 };
 
-// theta ** (arange(0, dim, 2) / dim)
+// Returns theta ** (arange(0, dim, 2) / dim).
 std::vector<float> PositionFrequencies(double theta, int32_t dim) {
   std::vector<float> freqs(dim / 2);
   for (int32_t i = 0; i < dim / 2; ++i) {
@@ -80,10 +81,10 @@ RotarySpec Llama3(ConfigReader& reader, const Base& base) {
   return rotary;
 }
 
-// Rounded down, as far as positions are counted.
+// The stretched positions, rounded down and at most kMaxStretched.
 int32_t Stretched(const Base& base, double factor) {
   return static_cast<int32_t>(
-      std::min(base.original_max_positions * factor, kMostStretched));
+      std::min(base.original_max_positions * factor, kMaxStretched));
 }
 
 double YarnMscale(double scale, double mscale) {
@@ -277,6 +278,23 @@ absl::StatusOr<RotarySpec> ParseFlat(const json& config, const json& parameters,
   return rotary;
 }
 
+using nlohmann::json;
+
+// The type of rotary scaling in `parameters`, or in the objects by layer type
+// in it, which agree where they are in use; "" if there is none.
+std::string ScalingType(const json& parameters) {
+  if (!parameters.is_object()) return "";
+  for (const char* key : {"rope_type", "type"}) {
+    const auto it = parameters.find(key);
+    if (it != parameters.end() && it->is_string())
+      return it->get<std::string>();
+  }
+  for (const json& nested : parameters) {
+    if (std::string type = ScalingType(nested); !type.empty()) return type;
+  }
+  return "";
+}
+
 }  // namespace
 
 absl::StatusOr<RotarySpec> ParseRotary(
@@ -297,7 +315,7 @@ absl::StatusOr<RotarySpec> ParseRotary(
   static const json kNone = json::object();
   if (parameters == nullptr) parameters = &kNone;
 
-  // Nested by layer type: {"full_attention": {...}, "sliding_attention": ...}.
+  // Settings nested by layer type: {"full_attention": {...}, ...}.
   const json* nested = nullptr;
   std::string nested_prefix;
   for (const std::string& layer_type : layer_types) {
@@ -325,6 +343,36 @@ absl::StatusOr<RotarySpec> ParseRotary(
   }
   return ParseFlat(config, *parameters, prefix, head_dim, max_positions,
                    stretch);
+}
+
+std::string DescribePositions(const DecoderSpec& spec,
+                              absl::string_view config_json) {
+  const std::string takes =
+      absl::StrCat("takes ", spec.max_positions, " positions: ");
+  if (spec.positions == PositionKind::kLearned) {
+    return takes + "its table of positions has no more";
+  }
+  std::string type;
+  if (const auto config = ParseJsonObject(config_json); config.ok()) {
+    for (const char* key : {"rope_parameters", "rope_scaling"}) {
+      const auto it = config->find(key);
+      if (it == config->end()) continue;
+      if (std::string own = ScalingType(*it); !own.empty()) type = own;
+    }
+  }
+  if (type == "dynamic") {
+    return takes +
+           "beyond max_position_embeddings, \"dynamic\" scaling gives answers "
+           "that depend on how a prompt is cut into steps; \"yarn\" and "
+           "\"linear\" in config.json go beyond";
+  }
+  if (type == "yarn" || type == "linear") {
+    return absl::StrCat(takes, "as far as the \"", type,
+                        "\" scaling of config.json stretches them");
+  }
+  return takes +
+         "max_position_embeddings of config.json; scaling of type \"yarn\" or "
+         "\"linear\" there would stretch them";
 }
 
 }  // namespace sluice

@@ -5,15 +5,16 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "runtime/model/decoder_spec.h"
 
 namespace sluice {
 
-// How far linear and YaRN scaling reach.
+// The positions that linear and YaRN scaling reach.
 struct PositionStretch {
   int32_t positions = 0;  // original ones times the factor; 0: other types
-  // Linear scaling that does not say what the original length is: some write
-  // that as max_position_embeddings, others the length after scaling.
+  // Whether linear scaling does not tell the original length: some write that
+  // as max_position_embeddings, others the length after scaling.
   bool uncertain = false;
 };
 
@@ -32,5 +33,12 @@ struct PositionStretch {
 absl::StatusOr<RotarySpec> ParseRotary(
     const nlohmann::json& config, int32_t head_dim, int32_t max_positions,
     const std::vector<std::string>& layer_types, PositionStretch* stretch);
+
+// Describes a model's positions (spec.max_positions: max_position_embeddings,
+// or the original ones stretched by linear or YaRN scaling) and the reason for
+// the limit, to follow "the model ". `config_json` is the text that `spec` was
+// read from.
+std::string DescribePositions(const DecoderSpec& spec,
+                              absl::string_view config_json);
 
 }  // namespace sluice

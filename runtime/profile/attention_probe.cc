@@ -18,14 +18,14 @@
 namespace sluice {
 namespace {
 
-// Bytes of K and V that no cache holds.
+// Bytes of K and V that exceed all caches.
 constexpr uint64_t kBeyondCache = uint64_t{96} << 20;
 constexpr int32_t kHidden = 2048;
 constexpr int32_t kHeadDim = 128;
 // A KV head has four query heads.
 constexpr int32_t kContexts[] = {32, 128, 512, 2048};
 constexpr int32_t kPrompts[] = {32, 128, 512, 2048};
-// Calls that are begun before a device is waited for.
+// Calls in flight before a device is waited for.
 constexpr int kInFlight = 8;
 
 // One layer's attention on its own.
@@ -35,15 +35,15 @@ class AttentionProbe {
       const AttentionProbeOptions& options) {
     auto self = std::make_unique<AttentionProbe>();
     self->device_ = options.device;
-    self->most_rows_ = options.most_rows;
-    // A layer in the middle: nothing is embedded, and there is no head.
+    self->max_rows_ = options.max_rows;
+    // The layer is in the middle: nothing is embedded, and there is no head.
     self->spec_ = ProbeModel(3, kHidden, kHeadDim, kHeadDim, 64);
     BackendOptions backend;
     backend.layers = {1, 2};
     backend.dtype = options.format == KvFormat::kFloat32 ? DType::kFloat32
                                                          : DType::kBFloat16;
     backend.kv_format = options.format;
-    backend.max_rows = options.most_rows;
+    backend.max_rows = options.max_rows;
     backend.max_model_len = kContexts[std::size(kContexts) - 1] + 1;
     backend.threads = options.threads;
     backend.cores = options.cores;
@@ -52,7 +52,7 @@ class AttentionProbe {
     absl::StatusOr<BackendParts> made =
         CreateBackend(options.backend, self->spec_, backend);
     if (absl::IsUnimplemented(made.status())) {
-      // Pages are the same whatever computes beside them.
+      // Pages do not depend on the compute dtype.
       backend.dtype = DType::kFloat32;
       made = CreateBackend(options.backend, self->spec_, backend);
     }
@@ -62,9 +62,9 @@ class AttentionProbe {
     const MemoryBudget& memory =
         options.device == nullptr ? *options.budget : *options.device_budget;
     const uint64_t room = std::min(kBeyondCache, memory.free_bytes() / 2);
-    const int64_t least = 2 * options.most_rows / kPageTokens;
+    const int64_t min_pages = 2 * options.max_rows / kPageTokens;
     const auto pages = std::max<int64_t>(
-        least, static_cast<int64_t>(room / layout.page_bytes()));
+        min_pages, static_cast<int64_t>(room / layout.page_bytes()));
     if (options.device == nullptr) {
       SLUICE_ASSIGN_OR_RETURN(self->kv_,
                               KvArena::Create(layout, pages, options.budget));
@@ -81,7 +81,7 @@ class AttentionProbe {
     return sizeof(float) * 2 * static_cast<size_t>(spec_.num_kv_heads) *
            static_cast<size_t>(spec_.head_dim);
   }
-  // Positions per second, of sequences that have one each.
+  // Measures positions per second of sequences that have one each.
   absl::StatusOr<double> FirstPositions(double seconds,
                                         const std::atomic<bool>* cancelled) {
     constexpr int32_t kContext = 1;
@@ -91,13 +91,13 @@ class AttentionProbe {
            static_cast<double>(parts_.kv_layout.layer_page_bytes());
   }
 
-  // Sequences with `context` positions, the last of which is new: bytes of K
-  // and V per second.
+  // Measures bytes of K and V per second of sequences with `context` positions,
+  // the last of which is new.
   absl::StatusOr<double> DecodeBytes(int32_t context, double seconds,
                                      const std::atomic<bool>* cancelled) {
     const int32_t pages_each = (context + kPageTokens - 1) / kPageTokens;
     const auto count = static_cast<int32_t>(
-        std::min<int64_t>(most_rows_, kv_->num_pages() / pages_each));
+        std::min<int64_t>(max_rows_, kv_->num_pages() / pages_each));
     std::vector<SegmentView> segments;
     std::vector<std::vector<int32_t>> tables = Tables(count, pages_each);
     for (int32_t s = 0; s < count; ++s) {
@@ -114,10 +114,10 @@ class AttentionProbe {
            static_cast<double>(layout.layer_page_bytes()) / kPageTokens / once;
   }
 
-  // As many whole prompts as a step has: flops per second.
+  // Measures flops per second of a step of whole prompts.
   absl::StatusOr<double> PrefillFlops(int32_t prompt, double seconds,
                                       const std::atomic<bool>* cancelled) {
-    const int32_t count = most_rows_ / prompt;
+    const int32_t count = max_rows_ / prompt;
     const int32_t pages_each = (prompt + kPageTokens - 1) / kPageTokens;
     std::vector<SegmentView> segments;
     std::vector<std::vector<int32_t>> tables = Tables(count, pages_each);
@@ -135,7 +135,7 @@ class AttentionProbe {
   }
 
  private:
-  // Pages of random K and V: one that is computed, and copies of it.
+  // Fills pages with random K and V: one is computed, the others are copies.
   absl::Status Fill() {
     const KvLayout& layout = parts_.kv_layout;
     std::vector<float> k(kPageTokens * kHeadDim), v(k.size());
@@ -153,12 +153,12 @@ class AttentionProbe {
     }
     const Backend::AttentionRows rows = parts_.backend->attention_rows(0);
     std::vector<float> qkv(rows.qkv_bytes / sizeof(float) *
-                           static_cast<size_t>(most_rows_));
+                           static_cast<size_t>(max_rows_));
     FillFloats(qkv.data(), qkv.size());
     return Put(std::as_bytes(std::span(qkv)), rows.qkv);
   }
 
-  // Where the backend computes.
+  // Copies bytes to the memory where the backend computes.
   absl::Status Put(std::span<const std::byte> bytes, std::byte* to) {
     if (device_ == nullptr) {
       std::memcpy(to, bytes.data(), bytes.size());
@@ -199,7 +199,7 @@ class AttentionProbe {
   }
 
   DecoderSpec spec_;
-  int32_t most_rows_ = 0;
+  int32_t max_rows_ = 0;
   Device* device_ = nullptr;
   BackendParts parts_;
   std::unique_ptr<KvArena> kv_;
@@ -218,13 +218,13 @@ absl::StatusOr<AttentionRate> MeasureAttention(
   rate.format = options.format;
   std::vector<RateCurve::Point> decode, prefill;
   for (const int32_t context : kContexts) {
-    if (context > options.most_rows) break;
+    if (context > options.max_rows) break;
     SLUICE_ASSIGN_OR_RETURN(const double bytes,
                             probe->DecodeBytes(context, each, cancelled));
     decode.push_back({static_cast<double>(context), bytes});
   }
   for (const int32_t prompt : kPrompts) {
-    if (prompt > options.most_rows) break;
+    if (prompt > options.max_rows) break;
     SLUICE_ASSIGN_OR_RETURN(const double flops,
                             probe->PrefillFlops(prompt, each, cancelled));
     prefill.push_back({(prompt + 1) / 2.0, flops});

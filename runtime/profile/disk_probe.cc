@@ -15,12 +15,12 @@
 namespace sluice {
 namespace {
 
-constexpr uint64_t kMostFile = uint64_t{1} << 30;
-constexpr uint64_t kLeastFile = uint64_t{16} << 20;
-// Jobs, two of which are under way: large enough for any depth.
+constexpr uint64_t kMaxFile = uint64_t{1} << 30;
+constexpr uint64_t kMinFile = uint64_t{16} << 20;
+// The size of jobs, two of which are in flight: large enough for any depth.
 constexpr size_t kJob = size_t{8} << 20;
-// Of the whole time: the first write, then each of reads and writes as the
-// runtime makes them; what is left is for the table.
+// Shares of the whole time: the first write, then each of reads and writes as
+// the runtime makes them; the table gets the rest.
 constexpr double kFirstShare = 0.25;
 constexpr double kMainShare = 0.2;
 
@@ -45,16 +45,16 @@ class DiskProbe {
             const std::atomic<bool>* cancelled)
       : file_(file), memory_(memory), cancelled_(cancelled) {}
 
-  // Bytes per second of reads or writes from the file's beginning, over and
-  // over within `limit` bytes, for `seconds` and at least two jobs. `*covered`,
-  // if given, ends the run when all of the file is done, and gets how much was.
+  // Measures bytes per second of reads or writes from the file's beginning,
+  // repeatedly within `limit` bytes, for `seconds` and at least two jobs.
+  // `*covered`, if given, ends the run at the file's end; it gets the bytes.
   absl::StatusOr<double> Run(const IoEngine::Options& options, bool write,
                              uint64_t limit, double seconds,
                              uint64_t* covered = nullptr) {
     IoCompletion done[2];  // outlives the engine
     SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<IoEngine> engine,
                             IoEngine::Create(options));
-    // Small requests at a small depth are slow: a job of them must not take
+    // Small requests at a small depth are slow: a job of them must not use up
     // the whole time.
     const size_t job = std::min<size_t>(
         kJob,
@@ -95,7 +95,7 @@ class DiskProbe {
   const std::atomic<bool>* const cancelled_;
 };
 
-// What to measure with.
+// The file and memory to measure with.
 struct Scratch {
   HostBuffer buffer;
   std::unique_ptr<DiskFile> file;
@@ -106,22 +106,22 @@ struct Scratch {
   }
 };
 
-absl::StatusOr<Scratch> MakeScratch(const std::string& dir, uint64_t most,
+absl::StatusOr<Scratch> MakeScratch(const std::string& dir, uint64_t max_bytes,
                                     MemoryBudget* disk, MemoryBudget* memory) {
   Scratch scratch;
   SLUICE_ASSIGN_OR_RETURN(const uint64_t free, FreeDiskBytes(dir));
   scratch.bytes =
-      RoundDownToDisk(std::min({most, disk->free_bytes(), free / 4}));
-  if (scratch.bytes < kLeastFile) {
+      RoundDownToDisk(std::min({max_bytes, disk->free_bytes(), free / 4}));
+  if (scratch.bytes < kMinFile) {
     return ResourceExhausted(
         "the disk of ", dir,
         " has no room for a file to measure it with: ", free,
         " bytes are free, of which ", disk->free_bytes(),
-        " may be used; it takes ", kLeastFile, ", and four times as many free");
+        " may be used; it takes ", kMinFile, ", and four times as many free");
   }
   SLUICE_ASSIGN_OR_RETURN(scratch.buffer,
                           HostBuffer::Create("profile", 2 * kJob, memory));
-  // A file system may keep zeros in no place at all.
+  // The data is not zeros, which a file system may not store at all.
   FillFloats(scratch.buffer.as<float>(), 2 * kJob / sizeof(float));
   SLUICE_ASSIGN_OR_RETURN(
       scratch.file,
@@ -137,7 +137,7 @@ absl::StatusOr<double> MeasureDiskBeside(absl::FunctionRef<absl::Status()> body,
                                          MemoryBudget* memory, double seconds,
                                          const std::atomic<bool>* cancelled) {
   SLUICE_ASSIGN_OR_RETURN(const Scratch scratch,
-                          MakeScratch(dir, kMostFile / 4, disk, memory));
+                          MakeScratch(dir, kMaxFile / 4, disk, memory));
   DiskProbe probe(scratch.file.get(), scratch.memory(), cancelled);
   uint64_t written = 0;
   SLUICE_RETURN_IF_ERROR(
@@ -161,12 +161,12 @@ absl::StatusOr<DiskProfile> MeasureDisk(const std::string& dir,
                                         MemoryBudget* memory, double seconds,
                                         const std::atomic<bool>* cancelled) {
   SLUICE_ASSIGN_OR_RETURN(const Scratch scratch,
-                          MakeScratch(dir, kMostFile, disk, memory));
+                          MakeScratch(dir, kMaxFile, disk, memory));
   DiskProbe probe(scratch.file.get(), scratch.memory(), cancelled);
   const uint64_t bytes = scratch.bytes;
   DiskProfile profile;
   profile.direct = scratch.file->direct();
-  // What was never written reads as zeros, from no disk.
+  // The file is written first, as unwritten parts are not read from disk.
   const IoEngine::Options runtime;
   uint64_t written = 0;
   SLUICE_RETURN_IF_ERROR(

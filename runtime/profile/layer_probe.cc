@@ -14,25 +14,25 @@
 namespace sluice {
 namespace {
 
-// Bytes of weights that no cache holds.
+// Bytes of weights that exceed all caches.
 constexpr uint64_t kBeyondCache = uint64_t{128} << 20;
-constexpr size_t kMostImages = 8;
-// Of an image that is filled at a time.
+constexpr size_t kMaxImages = 8;
+// Bytes of an image that are filled at a time.
 constexpr size_t kPartBytes = size_t{16} << 20;
-constexpr int32_t kMostHidden = 4096;
-constexpr int32_t kLeastHidden = 128;
+constexpr int32_t kMaxHidden = 4096;
+constexpr int32_t kMinHidden = 128;
 constexpr int32_t kHeadDim = 128;
 constexpr int32_t kRows[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048};
-// Layers that are begun before one waits for them, at least: waiting is no part
-// of what a layer takes.
+// The minimum of layers in flight before they are waited for, as waiting is no
+// part of a layer's time.
 constexpr size_t kInFlight = 8;
-// What is left of a layer's time beside overheads, at least: these were
-// measured elsewhere, and may be too large for it.
-constexpr double kLeastShare = 0.25;
+// The minimum share of a layer's time beside overheads: these were measured
+// elsewhere, and may be too large for it.
+constexpr double kMinShare = 0.25;
 
 int32_t InnerOf(int32_t hidden) { return hidden * 11 / 4; }
 
-// Of the layer's matrices, with a fourth as many KV heads as heads.
+// Elements of the layer's matrices, with a fourth as many KV heads as heads.
 double Elements(const DecoderSpec& spec) {
   const double hidden = spec.hidden_size;
   const double q = 1.0 * spec.num_heads * spec.head_dim;
@@ -46,26 +46,26 @@ absl::StatusOr<std::unique_ptr<LayerProbe>> LayerProbe::Create(
     const LayerProbeOptions& options) {
   std::unique_ptr<LayerProbe> self(new LayerProbe(options));
   const uint64_t room = options.device_budget->free_bytes() / 3;
-  int32_t hidden = kMostHidden;
-  // In float32, with room for what computing takes.
+  int32_t hidden = kMaxHidden;
+  // The size in float32, with room for computing.
   const auto needs = [](int32_t h) {
     const uint64_t width = static_cast<uint64_t>(h);
     return kBeyondCache + 2 * sizeof(float) * 11 * width * width;
   };
-  while (hidden > kLeastHidden && needs(hidden) > room) hidden /= 2;
+  while (hidden > kMinHidden && needs(hidden) > room) hidden /= 2;
   SLUICE_RETURN_IF_ERROR(self->Init(hidden));
   return self;
 }
 
 absl::Status LayerProbe::Init(int32_t hidden) {
-  // A layer in the middle: nothing is embedded, and there is no head.
+  // The layer is in the middle: nothing is embedded, and there is no head.
   spec_ = ProbeModel(3, hidden, kHeadDim, InnerOf(hidden), 64);
   BackendOptions backend;
   backend.layers = {1, 2};
   backend.dtype = options_.dtype;
   backend.weight_format = options_.format;
-  backend.max_rows = options_.most_rows;
-  backend.max_model_len = options_.most_rows;
+  backend.max_rows = options_.max_rows;
+  backend.max_model_len = options_.max_rows;
   backend.threads = options_.threads;
   backend.cores = options_.cores;
   backend.budget = options_.host_budget;
@@ -73,7 +73,7 @@ absl::Status LayerProbe::Init(int32_t hidden) {
   SLUICE_ASSIGN_OR_RETURN(parts_,
                           CreateBackend(options_.backend, spec_, backend));
   const size_t x_bytes = sizeof(float) *
-                         static_cast<size_t>(options_.most_rows) *
+                         static_cast<size_t>(options_.max_rows) *
                          static_cast<size_t>(hidden);
   SLUICE_ASSIGN_OR_RETURN(x_, options_.device->Allocate("profile", x_bytes));
   if (options_.format != WeightFormat::kFull) {
@@ -90,16 +90,16 @@ absl::Status LayerProbe::MakeImages() {
       const HostBuffer host,
       HostBuffer::Create("profile", std::min(bytes, kPartBytes),
                          options_.host_budget, options_.device));
-  // Ones in any dtype, or something like it.
+  // The bits are about 1 in any dtype.
   uint16_t* const words = host.as<uint16_t>();
   for (size_t i = 0; i < host.bytes() / 2; ++i) {
     words[i] = static_cast<uint16_t>(0x3f80 + i % 61);
   }
-  const uint64_t most =
+  const uint64_t max_bytes =
       std::min(kBeyondCache + bytes, options_.device_budget->free_bytes() / 2);
   IoCompletion done;
-  while (images_.empty() || (images_.size() < kMostImages &&
-                             (images_.size() + 1) * bytes <= most)) {
+  while (images_.empty() || (images_.size() < kMaxImages &&
+                             (images_.size() + 1) * bytes <= max_bytes)) {
     SLUICE_ASSIGN_OR_RETURN(images_.emplace_back(),
                             options_.device->Allocate("profile", bytes));
     for (size_t at = 0; at < bytes; at += host.bytes()) {
@@ -137,14 +137,14 @@ absl::StatusOr<double> LayerProbe::LayerSeconds(
   const double rest =
       options_.overheads.layer_seconds +
       options_.overheads.row_element_seconds * rows * spec_.hidden_size;
-  return std::max(kLeastShare * layer, layer - rest);
+  return std::max(kMinShare * layer, layer - rest);
 }
 
 absl::StatusOr<RateCurve> LayerProbe::FlopsByRows(
     double seconds, const std::atomic<bool>* cancelled) {
   std::vector<RateCurve::Point> points;
   for (const int32_t rows : kRows) {
-    if (rows > options_.most_rows) break;
+    if (rows > options_.max_rows) break;
     SLUICE_ASSIGN_OR_RETURN(
         const double layer,
         LayerSeconds(rows, seconds / static_cast<double>(std::size(kRows)),

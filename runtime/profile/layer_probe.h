@@ -17,44 +17,44 @@
 namespace sluice {
 
 struct LayerProbeOptions {
-  // A backend with memory of its own, and that. They outlive the probe.
+  // A backend with its own memory, and its device. They outlive the probe.
   BackendKind backend = BackendKind::kCuda;
   Device* device = nullptr;
   const MemoryBudget* device_budget = nullptr;  // the device's
   MemoryBudget* host_budget = nullptr;
   DType dtype = DType::kBFloat16;
   WeightFormat format = WeightFormat::kFull;
-  // Of the same device: what of a layer's time is not its products.
+  // Overheads of the same device: the part of a layer's time beside its GEMMs.
   LayerOverheads overheads;
   int threads = 1;         // of the backend on the host
-  std::vector<int> cores;  // as of BackendOptions
-  int32_t most_rows = 2048;
+  std::vector<int> cores;  // as in BackendOptions
+  int32_t max_rows = 2048;
 };
 
-// Measures products where nothing but a backend makes them: whole layers,
-// without attention, as the executor calls for them. Copies of the layer take
-// turns, so that few rows find their weights in memory and not in a cache. What
-// the weights are makes no difference to the time, or little.
+// Measures GEMMs of devices, which only the backend computes: whole layers
+// without attention, as the executor calls them. Copies of the layer take
+// turns, so that few rows find their weights in memory and not in a cache. The
+// weights' values make little difference to the time.
 class LayerProbe {
  public:
   // The layer is of a 7B model (hidden 4096), or half as wide, and so on, if a
   // third of the device's room is too small for that. kUnimplemented if there
-  // are no products of this dtype here; kResourceExhausted.
+  // are no GEMMs of this dtype here; kResourceExhausted.
   static absl::StatusOr<std::unique_ptr<LayerProbe>> Create(
       const LayerProbeOptions& options);
 
-  // Flops per second by rows, in about `seconds`.
+  // Measures flops per second by rows, in about `seconds`.
   absl::StatusOr<RateCurve> FlopsByRows(double seconds,
                                         const std::atomic<bool>* cancelled);
-  // Bytes of full weights per second that are made of quantized ones.
-  // REQUIRES: a quantized format.
+  // Measures the bytes per second of dequantized weights. REQUIRES: a quantized
+  // format.
   absl::StatusOr<double> DequantizedBytes(double seconds,
                                           const std::atomic<bool>* cancelled);
 
  private:
   explicit LayerProbe(const LayerProbeOptions& options) : options_(options) {}
   absl::Status Init(int32_t hidden);
-  // Copies of a layer that no cache holds together.
+  // Makes copies of the layer that together exceed all caches.
   absl::Status MakeImages();
   absl::StatusOr<double> LayerSeconds(int32_t rows, double seconds,
                                       const std::atomic<bool>* cancelled);

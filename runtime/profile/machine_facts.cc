@@ -26,10 +26,10 @@
 namespace sluice {
 namespace {
 
-// Goes up when the same machine would be measured otherwise.
+// The version of the measurements; a change makes machines be measured again.
 constexpr int kMeasuring = 2;
 
-// Budgets from here on allow all that the probes want.
+// Budgets from this size on allow all that the probes want.
 constexpr uint64_t kAmple = uint64_t{1} << 30;
 
 std::string Allows(uint64_t bytes) {

@@ -21,14 +21,14 @@ double TypicalSeconds(std::vector<double> times) {
   return *fourth;
 }
 
-absl::StatusOr<double> TimeCalls(double seconds, int least,
+absl::StatusOr<double> TimeCalls(double seconds, int min_calls,
                                  const std::atomic<bool>* cancelled,
                                  absl::FunctionRef<absl::Status()> body) {
   SLUICE_RETURN_IF_ERROR(body());
   std::vector<double> times;
   const double start = MonotonicSeconds();
   double now = start;
-  while (now - start < seconds || static_cast<int>(times.size()) < least) {
+  while (now - start < seconds || static_cast<int>(times.size()) < min_calls) {
     if (seconds > 0 && !times.empty() && times.back() > seconds) break;
     SLUICE_RETURN_IF_ERROR(CheckNotCancelled(cancelled));
     SLUICE_RETURN_IF_ERROR(body());

@@ -11,28 +11,28 @@
 
 namespace sluice {
 
-// Told what is being measured, and how much of the whole is done (0 to 1, never
-// less than before). On the measuring thread.
+// Called with the current measurement and the share done (0 to 1, never
+// decreasing), on the measuring thread.
 using ProfileProgress =
     std::function<void(absl::string_view what, double share)>;
 
 // kCancelled once `cancelled`, which may be null, is true.
 absl::Status CheckNotCancelled(const std::atomic<bool>* cancelled);
 
-// The time that a fourth of these are below: what something takes where little
-// else comes in between. The median of a busy machine says more of the others,
-// and the least time of a virtual one happens once. REQUIRES: not empty.
+// Returns the first quartile of `times`: the time without much interference.
+// The median of a busy machine depends on other work, and the minimum of a
+// virtual one occurs once. REQUIRES: not empty.
 double TypicalSeconds(std::vector<double> times);
 
-// TypicalSeconds of a call of `body`, after one that does not count: called
-// again and again until `seconds` have passed, but at least `least` times,
-// unless a call alone takes longer than all of `seconds` (and these are not 0).
-// The body's error, or kCancelled.
-absl::StatusOr<double> TimeCalls(double seconds, int least,
+// Returns TypicalSeconds of a call of `body`, after a warm-up call: repeated
+// until `seconds` have passed, but at least `min_calls` times, unless one call
+// takes longer than all of `seconds` (and these are not 0). Returns the body's
+// error, or kCancelled.
+absl::StatusOr<double> TimeCalls(double seconds, int min_calls,
                                  const std::atomic<bool>* cancelled,
                                  absl::FunctionRef<absl::Status()> body);
 
-// Fills memory with numbers near 1, none of them like its neighbours.
+// Fills memory with numbers near 1 that differ from their neighbours.
 void FillFloats(float* out, size_t count);
 
 }  // namespace sluice

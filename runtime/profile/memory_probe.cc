@@ -17,13 +17,13 @@ constexpr size_t kCopyPart = size_t{4} << 20;
 constexpr size_t kWithinBytes = size_t{512} << 20;
 constexpr int kWithinInFlight = 8;
 
-// As much of `wanted` as half of a budget's room has, in whole parts.
+// Returns as much of `wanted` as fits half of a budget's room, in whole parts.
 size_t RoomFor(size_t wanted, size_t part, const MemoryBudget& budget) {
   const uint64_t room = std::min<uint64_t>(wanted, budget.free_bytes() / 2);
   return std::max<size_t>(part, room / part * part);
 }
 
-// Sums of 8 bytes at a time, several at once, so that only memory counts.
+// Adds 8 bytes at a time to several sums, so that only memory limits it.
 uint64_t SumOf(const std::byte* p, size_t bytes) {
   uint64_t sums[16] = {};
   for (size_t i = 0; i + 128 <= bytes; i += 128) {
@@ -44,7 +44,7 @@ absl::StatusOr<double> MeasureMemoryReads(ComputePool* pool,
   const size_t bytes = RoomFor(kReadBytes, kReadTask, *budget);
   SLUICE_ASSIGN_OR_RETURN(const HostBuffer buffer,
                           HostBuffer::Create("profile", bytes, budget));
-  // Pages that nobody has written are all the same one.
+  // Pages are written first, as unwritten ones all map to one zero page.
   std::memset(buffer.data(), 1, bytes);
   std::atomic<uint64_t> sink{0};
   SLUICE_ASSIGN_OR_RETURN(

@@ -22,11 +22,10 @@
 namespace sluice {
 namespace {
 
-// How often who waits for another process's measuring looks again.
+// The interval of polling while another process measures.
 constexpr absl::Duration kLockPoll = absl::Milliseconds(50);
 
-// Holds a directory for one process at a time, where the file system can do
-// that.
+// Locks a directory for one process at a time, if the file system supports it.
 class DirLock {
  public:
   ~DirLock() {
@@ -54,7 +53,7 @@ std::string CacheFile(const std::string& dir, const std::string& fingerprint) {
                       absl::Hex(hash, absl::kZeroPad16), ".json");
 }
 
-// What is in the cache; kNotFound, or why it is of no use.
+// Returns the cached profile; kNotFound, or the reason why it is unusable.
 absl::StatusOr<MachineProfile> Find(const std::string& path,
                                     const std::string& fingerprint,
                                     const ProfilerOptions& machine) {
@@ -101,7 +100,7 @@ absl::StatusOr<MachineProfile> CachedProfile(
   DirLock lock;
   std::string path;
   if (!options.cache_dir.empty()) {
-    // What cannot be made shows when the profile is written.
+    // A directory that cannot be made shows when the profile is written.
     std::error_code ignored;
     std::filesystem::create_directories(options.cache_dir, ignored);
     SLUICE_RETURN_IF_ERROR(lock.Take(options.cache_dir, cancelled));
@@ -110,8 +109,8 @@ absl::StatusOr<MachineProfile> CachedProfile(
         Find(path, fingerprint, options.machine);
     if (found.ok() && !options.refresh) return found;
     if (!found.ok() && !absl::IsNotFound(found.status())) {
-      LogWarning(absl::StrCat("measuring the machine again: ",
-                              std::string(found.status().message())));
+      LogWarning("measuring the machine again: ",
+                 std::string(found.status().message()));
     }
   }
   SLUICE_ASSIGN_OR_RETURN(
@@ -121,8 +120,8 @@ absl::StatusOr<MachineProfile> CachedProfile(
   if (!path.empty()) {
     const absl::Status written = WriteProfileFile(profile, path);
     if (!written.ok()) {
-      LogWarning(absl::StrCat("the machine will be measured again: ",
-                              std::string(written.message())));
+      LogWarning("the machine will be measured again: ",
+                 std::string(written.message()));
     }
   }
   return profile;

@@ -18,9 +18,9 @@
 #include "runtime/memory/memory_budget.h"
 #include "runtime/profile/attention_probe.h"
 #include "runtime/profile/disk_probe.h"
+#include "runtime/profile/gemm_probe.h"
 #include "runtime/profile/layer_probe.h"
 #include "runtime/profile/memory_probe.h"
-#include "runtime/profile/product_probe.h"
 #include "runtime/profile/stage_probe.h"
 
 namespace sluice {
@@ -30,7 +30,7 @@ namespace {
 constexpr double kDiskShare = 0.2;
 constexpr double kMemoryShare = 0.03;
 constexpr double kCopyShare = 0.03;
-constexpr double kProductShare = 0.37;
+constexpr double kGemmShare = 0.37;
 constexpr double kBesideShare = 0.05;
 constexpr double kDequantizeShare = 0.02;
 constexpr double kAttentionShare = 0.16;
@@ -38,28 +38,28 @@ constexpr double kQuantizeShare = 0.01;
 constexpr double kThreadShare = 0.04;
 constexpr double kLayerShare = 0.08;
 constexpr double kSamplingShare = 0.01;
-// A GPU's, on top of the rest.
+// The share of a GPU's memory, on top of the rest.
 constexpr double kDeviceMemoryShare = 0.02;
-constexpr double kDeviceProductShare = 0.25;
+constexpr double kDeviceGemmShare = 0.25;
 constexpr double kDeviceDequantizeShare = 0.02;
 constexpr double kDeviceAttentionShare = 0.12;
 constexpr double kDeviceQuantizeShare = 0.01;
-constexpr double kDeviceShare = kDeviceMemoryShare + kDeviceProductShare +
+constexpr double kDeviceShare = kDeviceMemoryShare + kDeviceGemmShare +
                                 kDeviceDequantizeShare + kDeviceAttentionShare +
                                 kDeviceQuantizeShare;
 
-// Rows of a step that a GPU is measured with, at most.
+// The maximum of a step's rows that a GPU is measured with.
 constexpr double kDeviceRows = 2048;
-constexpr double kLeastDeviceRows = 32;
+constexpr double kMinDeviceRows = 32;
 
-// How much longer than wanted all may take before probes are cut short, and
-// what of its time each keeps at least: a time above 0, for one call.
-constexpr double kMostOverrun = 1.5;
-constexpr double kLeastHaste = 1e-3;
+// The overrun of the whole time from which probes are cut short, and the
+// minimum share of its time that each keeps: above 0, for one call.
+constexpr double kMaxOverrun = 1.5;
+constexpr double kMinHaste = 1e-3;
 
 int32_t DeviceRows(double seconds) {
   return static_cast<int32_t>(
-      std::clamp(kDeviceRows * seconds, kLeastDeviceRows, kDeviceRows));
+      std::clamp(kDeviceRows * seconds, kMinDeviceRows, kDeviceRows));
 }
 
 constexpr DType kDTypes[] = {DType::kBFloat16, DType::kFloat32};
@@ -90,7 +90,7 @@ class Profiler {
         device_rows_(DeviceRows(options.seconds)) {}
 
   absl::StatusOr<MachineProfile> Run() {
-    // Before we are what runs.
+    // The load is read before this process adds to it.
     const MachineFacts facts = ReadMachineFacts();
     profile_.machine = MachineId();
     profile_.device = options_.device.backend == BackendKind::kCuda
@@ -105,7 +105,7 @@ class Profiler {
     SLUICE_RETURN_IF_ERROR(Products());
     SLUICE_RETURN_IF_ERROR(Attention());
     SLUICE_RETURN_IF_ERROR(Rest());
-    // A probe sees its full speed in the part of a period that it gets.
+    // Under a quota, a probe runs at full speed in its part of a period.
     if (facts.cpu_quota > 0 && facts.cpu_quota < options_.threads) {
       const double share = facts.cpu_quota / options_.threads;
       profile_.host.Scale(share);
@@ -125,24 +125,24 @@ class Profiler {
   }
 
  private:
-  // Says what comes, which takes `share` of the time; returns that in seconds.
-  // Less of them when what came before took more than its share: what is left
-  // then divides the time that is left.
+  // Reports the next probe, which takes `share` of the time, and returns its
+  // seconds: fewer if earlier probes overran, as the remaining probes then
+  // divide the remaining time.
   double Begin(absl::string_view what, double share) {
     if (progress_) progress_(what, std::min(done_, 1.0));
     const double all = Total() * options_.seconds;
     const double wanted = all * std::max(1 - done_, share / Total());
-    const double left = kMostOverrun * all - (MonotonicSeconds() - start_);
+    const double left = kMaxOverrun * all - (MonotonicSeconds() - start_);
     done_ += share / Total();
     double seconds = share * options_.seconds;
     if (left < wanted) {
       hurried_ = true;
-      seconds *= std::max(left / wanted, kLeastHaste);
+      seconds *= std::max(left / wanted, kMinHaste);
     }
     return seconds;
   }
 
-  // Of the shares that are wanted.
+  // The sum of all wanted shares.
   double Total() const {
     return 1 - (options_.disk_dir.empty() ? kDiskShare + kBesideShare : 0) -
            (has_device_ ? 0 : kCopyShare) +
@@ -190,7 +190,7 @@ class Profiler {
   absl::Status Products() {
     ComputePool pool(options_.threads, options_.cores);
     constexpr double kCases = std::size(kDTypes) * std::size(kWeightFormats);
-    double dequantize_seconds = 0;  // for a byte
+    double dequantize_seconds = 0;  // per byte
     int dequantized = 0;
     for (const DType dtype : kDTypes) {
       for (const WeightFormat format : kWeightFormats) {
@@ -199,8 +199,8 @@ class Profiler {
                 "products in ", DTypeName(dtype),
                 format == WeightFormat::kFull ? "" : ", weights in ",
                 format == WeightFormat::kFull ? "" : WeightFormatName(format)),
-            kProductShare / kCases);
-        auto probe = ProductProbe::Create(dtype, format, &pool, &host_);
+            kGemmShare / kCases);
+        auto probe = GemmProbe::Create(dtype, format, &pool, &host_);
         // A processor may lack a dtype, but not both.
         if (absl::IsUnimplemented(probe.status()) &&
             dtype == DType::kBFloat16) {
@@ -211,7 +211,7 @@ class Profiler {
                                 (*probe)->FlopsByRows(seconds, cancelled_));
         profile_.host.products.push_back({dtype, format, std::move(curve)});
         if (profile_.host.products.size() == 1) {
-          SLUICE_RETURN_IF_ERROR(DiskBesideProducts(**probe));
+          SLUICE_RETURN_IF_ERROR(DiskBesideGemms(**probe));
         }
         if (format == WeightFormat::kFull) continue;
         SLUICE_ASSIGN_OR_RETURN(
@@ -223,7 +223,7 @@ class Profiler {
       }
     }
     dtype_ = profile_.host.products.front().dtype;
-    // The formats are alike: what counts is writing the full weights.
+    // The formats hardly differ: the time is that of writing the full weights.
     profile_.host.dequantize_bytes_per_second =
         dequantized / dequantize_seconds;
     SLUICE_ASSIGN_OR_RETURN(
@@ -233,12 +233,12 @@ class Profiler {
     return absl::OkStatus();
   }
 
-  // What disk and cores take from each other, which in a sweep work at the same
-  // time.
-  absl::Status DiskBesideProducts(ProductProbe& products) {
+  // Measures the mutual slowdown of disk and cores, which in a sweep work at
+  // the same time.
+  absl::Status DiskBesideGemms(GemmProbe& products) {
     if (profile_.disk.read_bytes_per_second == 0) return absl::OkStatus();
     constexpr int32_t kRows[] = {256};
-    constexpr double kOne = 0.02;  // seconds of a measurement within
+    constexpr double kOne = 0.02;  // seconds of one measurement
     const double seconds = Begin("disk beside products", kBesideShare);
     SLUICE_ASSIGN_OR_RETURN(const std::vector<double> alone,
                             products.Flops(kRows, seconds / 3, cancelled_));
@@ -309,7 +309,7 @@ class Profiler {
     on_device.device = options_.device;
     on_device.device_budget = &device_budget_;
     if (measures_device_) {
-      on_device.most_rows = device_rows_ / 8;
+      on_device.max_rows = device_rows_ / 8;
     }
     absl::StatusOr<LayerOverheads> device =
         MeasureLayerOverheads(on_device, seconds / 2, cancelled_);
@@ -329,7 +329,7 @@ class Profiler {
     return absl::OkStatus();
   }
 
-  // What a device computes with, but for what layers take beside it.
+  // Measures a device's rates, except the overheads of layers.
   absl::Status DeviceCompute(const LayerOverheads& overheads) {
     ComputeProfile& compute = profile_.device_compute;
     SLUICE_ASSIGN_OR_RETURN(
@@ -347,15 +347,15 @@ class Profiler {
                                .overheads = overheads,
                                .threads = options_.threads,
                                .cores = options_.cores,
-                               .most_rows = device_rows_};
+                               .max_rows = device_rows_};
     constexpr double kCases = std::size(kDTypes) * std::size(kWeightFormats);
-    double dequantize_seconds = 0;  // for a byte
+    double dequantize_seconds = 0;  // per byte
     int dequantized = 0;
     for (const DType dtype : kDTypes) {
       for (const WeightFormat format : kWeightFormats) {
         const double seconds =
             Begin(absl::StrCat("the device's products in ", DTypeName(dtype)),
-                  kDeviceProductShare / kCases);
+                  kDeviceGemmShare / kCases);
         layer.dtype = dtype;
         layer.format = format;
         auto probe = LayerProbe::Create(layer);
@@ -387,7 +387,7 @@ class Profiler {
     attention.backend = options_.device.backend;
     attention.device = device.get();
     attention.device_budget = &device_budget_;
-    attention.most_rows = device_rows_;
+    attention.max_rows = device_rows_;
     SLUICE_ASSIGN_OR_RETURN(
         compute.quantize_bytes_per_second,
         MeasureKvQuantization(attention,
@@ -404,7 +404,7 @@ class Profiler {
                            cancelled_));
       compute.attention.push_back(std::move(rate));
     }
-    // Tokens are sampled where the logits are, which are read once for that.
+    // Tokens are sampled where the logits are, which are read once.
     compute.logit_seconds = sizeof(float) / compute.memory_bytes_per_second;
     compute.share_by_threads = RateCurve({{1, 1}});
     return absl::OkStatus();
@@ -417,11 +417,11 @@ class Profiler {
   MemoryBudget host_;
   MemoryBudget disk_;
   const bool has_device_;
-  // Else its rates are the host's.
+  // If false, the device's rates are the host's.
   const bool measures_device_;
   const int32_t device_rows_;
   MachineProfile profile_;
-  DType dtype_ = DType::kFloat32;  // the first that there are products of
+  DType dtype_ = DType::kFloat32;  // the first dtype that has GEMMs
   bool io_uring_ = true;
   const double start_ = MonotonicSeconds();
   double done_ = 0;
@@ -452,7 +452,7 @@ absl::StatusOr<MachineProfile> MeasureMachine(
   SLUICE_RETURN_IF_ERROR(CheckDevice(options.device));
   SLUICE_RETURN_IF_ERROR(options.Validate());
   std::optional<absl::StatusOr<MachineProfile>> result;
-  // The caller's thread keeps its cores.
+  // A new thread leaves the caller's affinity as it is.
   Thread thread("profile", [&] {
     if (!options.cores.empty()) {
       BindThisThread(std::span(options.cores).first(1));
@@ -466,7 +466,7 @@ absl::StatusOr<MachineProfile> MeasureMachine(
 std::vector<std::string> Remarks(const MachineFacts& facts,
                                  const MachineProfile& profile, bool io_uring) {
   constexpr double kSlowDisk = 5e8;
-  constexpr double kOthers = 0.3;  // of a core
+  constexpr double kOthers = 0.3;  // in cores
   constexpr uint64_t kFewBytes = uint64_t{512} << 20;
   std::vector<std::string> remarks;
   const DiskProfile& disk = profile.disk;

@@ -22,38 +22,38 @@ namespace {
 struct Shape {
   int32_t layers, hidden, head_dim, intermediate, rows;
 
-  // Of a layer's matrices; a fourth as many KV heads as heads.
+  // Elements of a layer's matrices; a fourth as many KV heads as heads.
   double Elements() const {
     return 1.0 * hidden * (2.5 * hidden + 3.0 * intermediate);
   }
 };
-// Too small for anything but what a layer costs in any case.
+// The tiny shape has only the fixed cost of a layer.
 constexpr Shape kTiny = {16, 64, 16, 128, 1};
-// The same but for their products.
+// These shapes differ only in their GEMMs.
 constexpr Shape kNarrow = {4, 1024, 64, 256, 256};
 constexpr Shape kWide = {2, 1024, 64, 2816, 256};
 
-// More than any of them needs of a device.
-constexpr uint64_t kMostDevice = uint64_t{1} << 30;
-// What the wide one gets of little; the narrow one needs nearly as much.
+// The device memory that suffices for each of them.
+constexpr uint64_t kMaxDevice = uint64_t{1} << 30;
+// The wide shape's share of scarce memory; the narrow one needs nearly as much.
 constexpr double kWideShare = 0.55;
 
-// Of a layer.
+// The time of a layer.
 struct LayerTime {
   double all = 0;
   double attention = 0;
 };
 
 // A stage from the middle of a model, which neither embeds nor samples, and one
-// prompt. (What decoding rows take beside this is in the rates of attention.)
+// prompt. (Other costs of decoding rows are in the rates of attention.)
 class ProbeStage {
  public:
-  // With `share` of what a device has left.
+  // Makes a stage with `share` of a device's free memory.
   static absl::StatusOr<std::unique_ptr<ProbeStage>> Create(
       const StageProbeOptions& options, Shape shape, double share,
       const std::atomic<bool>* cancelled) {
     auto self = std::make_unique<ProbeStage>();
-    shape.rows = std::min(shape.rows, options.most_rows);
+    shape.rows = std::min(shape.rows, options.max_rows);
     self->shape_ = shape;
     const DecoderSpec spec = ProbeModel(shape.layers + 2, shape.hidden,
                                         shape.head_dim, shape.intermediate, 64);
@@ -69,9 +69,9 @@ class ProbeStage {
     stage.device = options.device;
     if (options.device_budget != nullptr) {
       const uint64_t part = std::min(
-          kMostDevice, static_cast<uint64_t>(
-                           share * static_cast<double>(
-                                       options.device_budget->free_bytes())));
+          kMaxDevice, static_cast<uint64_t>(
+                          share * static_cast<double>(
+                                      options.device_budget->free_bytes())));
       SLUICE_ASSIGN_OR_RETURN(self->charge_,
                               options.device_budget->Charge("profile", part));
       self->device_ = std::make_unique<MemoryBudget>(Tier::kDevice, part);
@@ -110,25 +110,25 @@ class ProbeStage {
  private:
   Shape shape_;
   ActivationPool pool_;
-  // Of the stage, which is destroyed first.
+  // The charge of the stage, which is destroyed first.
   MemoryCharge charge_;
   std::unique_ptr<MemoryBudget> device_;
   std::unique_ptr<StageExecutor> stage_;
 };
 
-constexpr int kLeastSteps = 16;
+constexpr int kMinSteps = 16;
 
 absl::StatusOr<double> MeasureLayer(const StageProbeOptions& options,
                                     double seconds,
                                     const std::atomic<bool>* cancelled) {
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<ProbeStage> stage,
                           ProbeStage::Create(options, kTiny, 1, cancelled));
-  return TimeCalls(seconds, kLeastSteps, cancelled,
+  return TimeCalls(seconds, kMinSteps, cancelled,
                    [&] { return stage->Step().status(); });
 }
 
-// Seconds for a row and element, from what layers of two widths take beside
-// attention: a line through both, at no products.
+// Measures seconds for a row and element, from layers of two widths without
+// attention: the intercept of a line through both, at no GEMMs.
 absl::StatusOr<double> MeasureRows(const StageProbeOptions& options,
                                    double layer_seconds, double seconds,
                                    const std::atomic<bool>* cancelled) {
@@ -139,8 +139,8 @@ absl::StatusOr<double> MeasureRows(const StageProbeOptions& options,
                           ProbeStage::Create(options, kNarrow, 1, cancelled));
   std::vector<double> narrow_times, wide_times;
   const double end = MonotonicSeconds() + seconds;
-  // In turns, so that what disturbs for a while falls on both.
-  while (narrow_times.size() < kLeastSteps || MonotonicSeconds() < end) {
+  // The stages take turns, so that a disturbance affects both.
+  while (narrow_times.size() < kMinSteps || MonotonicSeconds() < end) {
     SLUICE_RETURN_IF_ERROR(CheckNotCancelled(cancelled));
     SLUICE_ASSIGN_OR_RETURN(const LayerTime n, narrow->Step());
     SLUICE_ASSIGN_OR_RETURN(const LayerTime w, wide->Step());
@@ -153,7 +153,7 @@ absl::StatusOr<double> MeasureRows(const StageProbeOptions& options,
       kNarrow.Elements() / (kWide.Elements() - kNarrow.Elements());
   const double rest = n - share * (w - n) - layer_seconds;
   return std::max(0.0, rest) /
-         (1.0 * std::min(kNarrow.rows, options.most_rows) * kNarrow.hidden);
+         (1.0 * std::min(kNarrow.rows, options.max_rows) * kNarrow.hidden);
 }
 
 }  // namespace

@@ -15,28 +15,27 @@ struct StageProbeOptions {
   int threads = 1;
   std::vector<int> cores;  // as of StageOptions
   DeviceChoice device;
-  // With a device; else null. Each stage takes its part, at once.
+  // The device's budget, or null. Each stage takes its part at once.
   MemoryBudget* device_budget = nullptr;
   MemoryBudget* host_budget = nullptr;
-  // Of a step; 256 are enough to tell.
-  int32_t most_rows = 256;
+  // The maximum of a step's rows; 256 suffice.
+  int32_t max_rows = 256;
 };
 
-// See ComputeProfile.
+// The members of ComputeProfile with these names.
 struct LayerOverheads {
   double layer_seconds = 0;
   double row_element_seconds = 0;
 };
 
-// Runs small stages of random weights through the executor: what a layer takes
-// that is too small for anything to count, and what the rows of larger ones
-// take beside attention and products. Takes about `seconds`, and up to 100 MiB.
-// kResourceExhausted.
+// Measures a layer's fixed cost, and the cost of rows beside attention and
+// GEMMs, by running small stages of random weights through the executor. Takes
+// about `seconds`, and up to 100 MiB. kResourceExhausted.
 absl::StatusOr<LayerOverheads> MeasureLayerOverheads(
     const StageProbeOptions& options, double seconds,
     const std::atomic<bool>* cancelled);
 
-// Seconds for each logit that greedy sampling of a step's rows takes, with all
+// Measures the seconds per logit of greedy sampling of a step's rows, with all
 // threads.
 absl::StatusOr<double> MeasureSampling(int threads,
                                        const std::vector<int>& cores,

@@ -5,7 +5,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "runtime/quant/convert_floats.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target.h:
+// Highway's header must follow foreach_target.h:
 #include "hwy/highway.h"
 #include "runtime/quant/simd-inl.h"
 

@@ -7,7 +7,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "runtime/quant/decode_kernels.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target.h:
+// Highway's header must follow foreach_target.h:
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -23,10 +23,10 @@ using DU8 = hn::Rebind<uint8_t, DF>;
 using DF16 = hn::Rebind<hwy::float16_t, DF>;
 using VF = hn::Vec<DF>;
 using VU = hn::Vec<DU>;
-constexpr size_t kLanes = 16;  // at most
+constexpr size_t kLanes = 16;  // the maximum
 
-// With 16 lanes a vector holds all that the codes of 4 bits stand for, and one
-// look-up decodes it.
+// With 16 lanes a vector holds the values of all codes of 4 bits, and one
+// lookup decodes it.
 #if HWY_HAVE_SCALABLE
 constexpr bool kLookUp = false;
 #else
@@ -35,11 +35,11 @@ constexpr bool kLookUp = hn::MaxLanes(DF()) == 16;
 
 // Inputs whose parameters are converted together.
 constexpr int32_t kChunk = 64;
-constexpr int32_t kMostGroups =
+constexpr int32_t kMaxGroups =
     (PanelCodec::kMostColumns + kQuantGroup - 1) / kQuantGroup;
 
-// Rounded to the nearest bfloat16, ties to even: its bits in the upper half,
-// rubbish in the lower. There are no NaN here.
+// Rounds to the nearest bfloat16, ties to even: its bits are in the upper half,
+// the lower is undefined. REQUIRES: no NaN.
 HWY_INLINE VU RoundBf16(VF v) {
   const DU du;
   const VU bits = hn::BitCast(du, v);
@@ -47,8 +47,8 @@ HWY_INLINE VU RoundBf16(VF v) {
   return hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fff)));
 }
 
-// What the elements of a pair of inputs (even, odd) become in memory: two rows
-// of floats or of bfloat16, or one row of interleaved bfloat16.
+// The form of a pair of inputs (even, odd) in memory: two rows of floats or of
+// bfloat16, or one row of interleaved bfloat16.
 enum class Form { kFloat, kBf16, kBf16Pairs };
 
 // A vector of columns for both inputs of a pair, ready to be stored.
@@ -65,7 +65,7 @@ HWY_INLINE Decoded<kForm> Convert(VF even, VF odd) {
     return {hn::ShiftRight<16>(RoundBf16(even)),
             hn::ShiftRight<16>(RoundBf16(odd))};
   } else {
-    // Disjoint bits, to be combined by Or.
+    // The halves have disjoint bits, to be combined by Or.
     return {hn::ShiftRight<16>(RoundBf16(even)),
             hn::And(RoundBf16(odd), hn::Set(DU(), 0xffff0000u))};
   }
@@ -88,7 +88,7 @@ class Group {
     }
   }
 
-  // The codes of a vector of columns.
+  // Decodes the codes of a vector of columns.
   HWY_INLINE Decoded<kForm> operator()(const uint8_t* codes) const {
     const DU du;
     VU even, odd;
@@ -126,8 +126,8 @@ class Group {
   Decoded<kForm> table_;
 };
 
-// Stores columns where the elements of the even input's row begin at `even`,
-// those of the odd one's at `odd` (null if there is no such row).
+// Stores columns: the even input's row begins at `even`, the odd one's at `odd`
+// (null if there is no such row).
 template <Form kForm, typename T>
 HWY_INLINE void StoreColumns(const Decoded<kForm>& v, T* even, T* odd) {
   if constexpr (kForm == Form::kFloat) {
@@ -144,7 +144,7 @@ HWY_INLINE void StoreColumns(const Decoded<kForm>& v, T* even, T* odd) {
   }
 }
 
-// Fewer columns than a vector has lanes.
+// Stores fewer columns than a vector has lanes.
 template <Form kForm, typename T>
 HWY_INLINE void StoreSome(const Decoded<kForm>& v, size_t count, T* even,
                           T* odd) {
@@ -170,8 +170,8 @@ HWY_INLINE void DecodeBlocks(const PanelCodec& codec, float unit,
   const PanelOrder& order = codec.order();
   const size_t row = static_cast<size_t>(order.block) * kPer;  // elements
   const int32_t pairs = codec.pairs();
-  HWY_ALIGN float scales[kMostGroups][kChunk];
-  HWY_ALIGN float mins[kMostGroups][kChunk];
+  HWY_ALIGN float scales[kMaxGroups][kChunk];
+  HWY_ALIGN float mins[kMaxGroups][kChunk];
   for (int32_t block = 0; block < codec.blocks(); ++block) {
     T* next = static_cast<T*>(out) +
               static_cast<size_t>(block) * order.padded_k * order.block;
@@ -209,8 +209,8 @@ HWY_INLINE void DecodeBlocks(const PanelCodec& codec, float unit,
       }
       for (int32_t pair = 0; pair < chunk_pairs; ++pair) {
         T* const even = next;
-        // Of kBf16Pairs, both are in one row. A plain order may have no row for
-        // the input that an odd k lacks.
+        // kBf16Pairs has both in one row. A plain order may have no row for the
+        // input that an odd k lacks.
         T* const odd = kForm == Form::kBf16Pairs || next + row == end
                            ? nullptr
                            : next + row;

@@ -11,7 +11,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "runtime/quant/group_codec.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target.h:
+// Highway's header must follow foreach_target.h:
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -19,15 +19,15 @@ namespace sluice {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// A lane is a group: no sums across lanes.
+// Each lane is a group, so there are no sums across lanes.
 using DF = hn::CappedTag<float, 16>;
 using VF = hn::Vec<DF>;
 using DU = hn::Rebind<uint32_t, DF>;
 using DI = hn::Rebind<int32_t, DF>;
 using DU8 = hn::Rebind<uint8_t, DF>;
-constexpr size_t kLanes = 16;  // at most
+constexpr size_t kLanes = 16;  // the maximum
 
-// x / y, and 0 where y is not positive.
+// Returns x / y, or 0 where y is not positive.
 HWY_INLINE VF DivideOrZero(VF x, VF y) {
   const DF d;
   const auto ok = hn::Gt(y, hn::Zero(d));
@@ -35,11 +35,11 @@ HWY_INLINE VF DivideOrZero(VF x, VF y) {
                             hn::Div(x, hn::IfThenElse(ok, y, hn::Set(d, 1))));
 }
 
-// Below float16's least normal number they are multiples of 2^-24.
-constexpr float kLeastNormal = 0x1p-14f;
+// Below its smallest normal number, float16's values are multiples of 2^-24.
+constexpr float kMinNormal = 0x1p-14f;
 constexpr float kSubnormalSteps = 0x1p24f;
 
-// To the nearest float16.
+// Rounds to the nearest float16.
 HWY_INLINE VF ToFloat16(VF x) {
   const DF d;
   const DU du;
@@ -51,11 +51,11 @@ HWY_INLINE VF ToFloat16(VF x) {
   const VF subnormal =
       hn::Mul(hn::Round(hn::Mul(x, hn::Set(d, kSubnormalSteps))),
               hn::Set(d, 1 / kSubnormalSteps));
-  return hn::IfThenElse(hn::Lt(hn::Abs(x), hn::Set(d, kLeastNormal)), subnormal,
+  return hn::IfThenElse(hn::Lt(hn::Abs(x), hn::Set(d, kMinNormal)), subnormal,
                         normal);
 }
 
-// To the next float16 that is not larger.
+// Rounds to the next float16 that is not larger.
 HWY_INLINE VF ToFloat16Down(VF x) {
   const DF d;
   const DU du;
@@ -69,7 +69,7 @@ HWY_INLINE VF ToFloat16Down(VF x) {
   const VF subnormal =
       hn::Mul(hn::Floor(hn::Mul(x, hn::Set(d, kSubnormalSteps))),
               hn::Set(d, 1 / kSubnormalSteps));
-  return hn::IfThenElse(hn::Lt(hn::Abs(x), hn::Set(d, kLeastNormal)), subnormal,
+  return hn::IfThenElse(hn::Lt(hn::Abs(x), hn::Set(d, kMinNormal)), subnormal,
                         normal);
 }
 
@@ -82,7 +82,7 @@ struct Fit {
 };
 
 // Codes t by (scale, min), then fits scale and min to the codes by least
-// squares; error: the squares' sum with these codes and the new fit.
+// squares; `error` is the sum of squares with these codes and the new fit.
 HWY_INLINE Fit Refit(const float* HWY_RESTRICT t, int size, VF top, VF scale,
                      VF min) {
   const DF d;
@@ -100,7 +100,7 @@ HWY_INLINE Fit Refit(const float* HWY_RESTRICT t, int size, VF top, VF scale,
     sqr = hn::MulAdd(q, r, sqr);
     srr = hn::MulAdd(r, r, srr);
   }
-  // r = alpha + beta q. All codes equal: the determinant is zero, alpha alone.
+  // The fit is r = alpha + beta q. With equal codes only, the determinant is 0.
   const VF n = hn::Set(d, static_cast<float>(size));
   const VF det = hn::Sub(hn::Mul(n, sqq), hn::Mul(sq, sq));
   const VF beta = DivideOrZero(hn::Sub(hn::Mul(n, sqr), hn::Mul(sq, sr)), det);
@@ -137,12 +137,12 @@ HWY_INLINE VF Try(const float* HWY_RESTRICT x, int size, VF top, VF scale,
   return hn::Add(scale, DivideOrZero(sqr, sqq));
 }
 
-// By how many codes the range's ends are moved inwards to start from.
+// The starts: the codes by which the range's ends are moved inwards.
 constexpr float kStarts4[] = {-0.3f, 0.225f, 0.6f, 1.05f, 1.5f};
 constexpr float kStarts8[] = {-0.4f, 0.0f, 0.4f};
 constexpr int kRefinements = 4;
 
-// t: the numbers mapped to [0, top].
+// `t` has the numbers mapped to [0, top].
 template <size_t kStarts>
 HWY_INLINE Fit Search(const float* HWY_RESTRICT t, int size, VF top,
                       const float (&starts)[kStarts]) {
@@ -166,7 +166,7 @@ HWY_INLINE Fit Search(const float* HWY_RESTRICT t, int size, VF top,
   return best;
 }
 
-// Up to a vector of groups.
+// Quantizes up to a vector of groups.
 HWY_INLINE void QuantizeVector(const float* HWY_RESTRICT from, size_t stride,
                                int size, size_t count, int bits, float unit,
                                uint8_t* HWY_RESTRICT codes, size_t code_stride,
@@ -198,8 +198,8 @@ HWY_INLINE void QuantizeVector(const float* HWY_RESTRICT from, size_t stride,
   Best best = {hn::Zero(d), hn::Zero(d), hn::Set(d, INFINITY)};
   const VF step = hn::Div(range, top);
   Try(x, size, top, ToFloat16(step), ToFloat16(low), best);
-  // A minimum below all numbers, so that a range narrower than float16's steps
-  // there is not lost; equal numbers get code 1.
+  // The minimum is below all numbers, so that a range narrower than float16's
+  // steps there is not lost; equal numbers get code 1.
   const VF down = ToFloat16Down(low);
   const VF above = hn::Sub(high, down);
   const VF flat =

@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kHeaderBytes = 64;
 constexpr size_t kAlignment = 64;
-// Inputs that are quantized together: their codes stay in L1.
+// The number of inputs quantized together, whose codes stay in L1.
 constexpr int32_t kEncodeInputs = 64;
 
 int32_t RoundUp(int32_t x, int32_t multiple) {

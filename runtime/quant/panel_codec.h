@@ -6,8 +6,8 @@
 #include "absl/status/status.h"
 #include "common/types.h"
 
-// A panel of a weight matrix, n output columns by k inputs, as quantized bytes
-// and back.
+// Encodes a panel of a weight matrix, n output columns by k inputs, as
+// quantized bytes, and decodes it.
 //
 // Groups (group_codec.h) run along the output columns: for one input, columns
 // [64 g, 64 g + 64) of the panel share a scale and a minimum; the last group
@@ -22,9 +22,9 @@
 //               or two (8 bits). A block's columns are padded to a multiple of
 //               16 if it is not full.
 //
-// where pairs = ceil(k / 2). Blocks are those of the order in which the
-// consumer of the weights wants them, so that both sides are read and written
-// from front to back.
+// where pairs = ceil(k / 2). Blocks follow the order of elements that the
+// weights' consumer wants, so that both sides are read and written from front
+// to back.
 
 namespace sluice {
 
@@ -56,7 +56,7 @@ class PanelCodec {
   // at least k. interleave 2 is for bfloat16 alone.
   PanelCodec(int32_t n, int32_t k, int bits, DType dtype, PanelOrder order);
 
-  // A multiple of 64.
+  // The size of an encoded panel, a multiple of 64.
   size_t encoded_bytes() const { return encoded_bytes_; }
   size_t decoded_bytes() const;
 
@@ -68,7 +68,7 @@ class PanelCodec {
   // ties to even. The same bits on every instruction set.
   void Decode(const std::byte* encoded, void* out) const;
 
-  // What the kernels need to know.
+  // These are for the kernels.
   int32_t n() const { return n_; }
   int32_t k() const { return k_; }
   int bits() const { return bits_; }
@@ -76,10 +76,10 @@ class PanelCodec {
   const PanelOrder& order() const { return order_; }
   int32_t pairs() const { return (k_ + 1) / 2; }
   int32_t blocks() const { return (n_ + order_.block - 1) / order_.block; }
-  // Columns with codes in a block.
+  // The number of columns with codes in a block.
   int32_t block_columns(int32_t block) const;
   size_t codes_offset() const { return codes_offset_; }
-  // Of a block's codes, relative to codes_offset().
+  // The offset of a block's codes, relative to codes_offset().
   size_t block_codes_offset(int32_t block) const;
 
  private:

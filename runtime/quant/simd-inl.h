@@ -1,5 +1,5 @@
-// Helpers for the Highway files, compiled once per target. No include guard of
-// the usual kind: see Highway's foreach_target.h.
+// Helpers for the Highway files, compiled once per target. It has no usual
+// include guard: see Highway's foreach_target.h.
 
 #include <cstdint>
 #include <cstring>
@@ -32,14 +32,14 @@ HWY_INLINE VF LoadWide(const uint16_t* p) {
   return hn::BitCast(DF(), hn::ShiftLeft<16>(wide));
 }
 
-// A vector of float16, NaN and infinity included.
+// Loads a vector of float16, NaN and infinity included.
 HWY_INLINE VF LoadHalf(const uint16_t* p) {
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
   const hn::Rebind<hwy::float16_t, DF> dh;
   return hn::PromoteTo(
       DF(), hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(p)));
 #else
-  // Where the processor has no conversion, Highway's makes numbers of them.
+  // Highway's conversion in software makes numbers of NaN and infinity.
   HWY_ALIGN float wide[kMaxLanes];
   for (size_t i = 0; i < hn::Lanes(DF()); ++i) wide[i] = Float16ToFloat(p[i]);
   return hn::Load(DF(), wide);
@@ -57,13 +57,13 @@ HWY_INLINE void StoreWide(VF v, uint16_t* p) {
       hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fff))));
   const auto is_number = hn::RebindMask(du, hn::Eq(v, v));
   const auto out = hn::IfThenElse(is_number, rounded, hn::Set(du, 0x7fc0));
-  // Below 2^16, so that signed saturation leaves it alone.
+  // Values are below 2^16, so that signed saturation does not change them.
   const hn::Rebind<int32_t, DF> di;
   hn::StoreU(hn::DemoteTo(DU16(), hn::BitCast(di, out)), DU16(), p);
 }
 
-// Few are stored: none of what Highway makes of it, which on some targets
-// rounds another way.
+// Rounds each element in scalar code, as few are stored and Highway rounds
+// differently on some targets.
 HWY_INLINE void StoreWide(VF v, Float16* p) {
   HWY_ALIGN float wide[kMaxLanes];
   hn::Store(v, DF(), wide);
@@ -72,7 +72,7 @@ HWY_INLINE void StoreWide(VF v, Float16* p) {
   }
 }
 
-// The first n elements (0 < n <= lanes); the other lanes are zero.
+// Loads the first n elements (0 < n <= lanes); the other lanes are zero.
 template <typename T>
 HWY_INLINE VF LoadPart(const T* p, size_t n) {
   if (n == hn::Lanes(DF())) return LoadWide(p);
@@ -92,7 +92,7 @@ HWY_INLINE void StorePart(VF v, T* p, size_t n) {
   std::memcpy(p, buffer, n * sizeof(T));
 }
 
-// To element `at` of `out`, of a dtype.
+// Stores to element `at` of `out`, of a dtype.
 HWY_INLINE void StorePartAs(DType dtype, VF v, void* out, size_t at, size_t n) {
   switch (dtype) {
     case DType::kFloat32:

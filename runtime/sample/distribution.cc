@@ -16,15 +16,15 @@ using vector_ops::kSumBlock;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// Calls visit(token) for each logit >= least, by token id.
+// Calls visit(token) for each logit >= `min`, by token id.
 template <typename Visit>
-void ForEachAtLeast(std::span<const float> logits, float least,
+void ForEachAtLeast(std::span<const float> logits, float min,
                     const std::vector<float>& block_maxima, Visit visit) {
   for (size_t b = 0; b < block_maxima.size(); ++b) {
-    if (block_maxima[b] < least) continue;
+    if (block_maxima[b] < min) continue;
     const size_t end = std::min(logits.size(), (b + 1) * kMaxBlock);
     for (size_t i = b * kMaxBlock; i < end; ++i)
-      if (logits[i] >= least) visit(static_cast<int32_t>(i));
+      if (logits[i] >= min) visit(static_cast<int32_t>(i));
   }
 }
 
@@ -37,14 +37,14 @@ float KthLargest(std::span<const float> logits, int32_t k,
                      scratch.selection.end(), std::greater<float>());
     return scratch.selection[k - 1];
   };
-  // k blocks have maxima >= the k-th largest maximum, so k logits are.
-  float least = -kInf;
+  // k blocks have maxima >= the k-th largest maximum, so at least k logits are.
+  float min = -kInf;
   if (static_cast<size_t>(k) <= scratch.block_maxima.size()) {
     scratch.selection = scratch.block_maxima;
-    least = nth();
+    min = nth();
   }
   scratch.selection.clear();
-  ForEachAtLeast(logits, least, scratch.block_maxima, [&](int32_t token) {
+  ForEachAtLeast(logits, min, scratch.block_maxima, [&](int32_t token) {
     scratch.selection.push_back(logits[token]);
   });
   return nth();
@@ -66,8 +66,8 @@ double SumWeights(std::span<const float> logits, const Peak& peak,
   return sum;
 }
 
-// Index of the first weight at which the running sum exceeds `target`; the last
-// positive one if rounding keeps the sum from getting there.
+// Returns the first weight's index at which the running sum exceeds `target`;
+// the last positive one if rounding keeps the sum below it.
 template <typename Weight>
 size_t Invert(std::span<const Weight> weights, double target, double* before) {
   double sum = 0;
@@ -88,25 +88,25 @@ bool Truncates(const SamplingParams& params, size_t vocab) {
 }
 
 // No candidate of the final set has a lower logit.
-float LeastLogit(const SamplingParams& params, std::span<const float> logits,
-                 const Peak& peak, SamplerScratch& scratch) {
+float MinLogit(const SamplingParams& params, std::span<const float> logits,
+               const Peak& peak, SamplerScratch& scratch) {
   constexpr float kLowest = std::numeric_limits<float>::lowest();
   if (params.top_k > 0 && static_cast<size_t>(params.top_k) < logits.size())
     return std::max(kLowest, KthLargest(logits, params.top_k, scratch));
-  double least_weight = std::clamp(params.min_p, 0.0f, 1.0f);
+  double min_weight = std::clamp(params.min_p, 0.0f, 1.0f);
   if (params.top_p < 1) {
     // All tokens lighter than this together have at most 1 - top_p of the sum,
     // so that the others are enough.
     const double sum = SumWeights(logits, peak, params.temperature, scratch);
     const double tail =
         (1 - std::max<double>(params.top_p, 0)) * sum / logits.size();
-    least_weight = least_weight > 0 ? std::min(least_weight, tail) : tail;
+    min_weight = min_weight > 0 ? std::min(min_weight, tail) : tail;
   }
-  // Leaves room for rounding: what is slightly too light is dropped later.
-  const double least = peak.logit +
-                       params.temperature * (std::log(least_weight) - 1e-3) -
-                       1e-6 * std::abs(peak.logit);
-  return std::max(kLowest, static_cast<float>(least));
+  // The bound leaves room for rounding: tokens too light are dropped later.
+  const double min = peak.logit +
+                     params.temperature * (std::log(min_weight) - 1e-3) -
+                     1e-6 * std::abs(peak.logit);
+  return std::max(kLowest, static_cast<float>(min));
 }
 
 // Keeps the candidates for which keep(weight) holds.
@@ -158,15 +158,15 @@ void KeepTopP(double top_p, double total, SamplerScratch& scratch) {
   });
 }
 
-// Leaves what truncation keeps in scratch.tokens, by token id, with positive
-// scratch.weights proportional to the probabilities. Returns their sum.
+// Leaves the tokens kept by truncation in scratch.tokens, by token id, with
+// positive scratch.weights proportional to probabilities. Returns their sum.
 double FilterCandidates(const SamplingParams& params,
                         std::span<const float> logits, const Peak& peak,
                         SamplerScratch& scratch) {
-  const float least = LeastLogit(params, logits, peak, scratch);
+  const float min = MinLogit(params, logits, peak, scratch);
   scratch.tokens.clear();
   scratch.weights.clear();
-  ForEachAtLeast(logits, least, scratch.block_maxima, [&](int32_t token) {
+  ForEachAtLeast(logits, min, scratch.block_maxima, [&](int32_t token) {
     scratch.tokens.push_back(token);
     scratch.weights.push_back(logits[token]);
   });
@@ -178,8 +178,8 @@ double FilterCandidates(const SamplingParams& params,
                               weights);
   }
   if (params.top_p < 1) {
-    // Over all that top-k kept. Without top-k the candidates leave out a tail,
-    // which counts too.
+    // The sum is over all that top-k kept. Without top-k the candidates lack a
+    // tail, which counts, too.
     const bool top_k =
         params.top_k > 0 && static_cast<size_t>(params.top_k) < logits.size();
     const double total = top_k ? sum
@@ -217,11 +217,11 @@ size_t FillTop(std::span<const float> logits, double log_sum_exp,
                std::span<TokenLogprob> top, SamplerScratch& scratch) {
   const size_t n = std::min(top.size(), logits.size());
   if (n == 0) return 0;
-  const float least = std::max(std::numeric_limits<float>::lowest(),
-                               KthLargest(logits, n, scratch));
+  const float min = std::max(std::numeric_limits<float>::lowest(),
+                             KthLargest(logits, n, scratch));
   scratch.top.clear();
-  // Negated, so that the natural order is likeliest first, then token id.
-  ForEachAtLeast(logits, least, scratch.block_maxima, [&](int32_t token) {
+  // Logits are negated, so that pairs sort by likelihood, then token id.
+  ForEachAtLeast(logits, min, scratch.block_maxima, [&](int32_t token) {
     scratch.top.emplace_back(-logits[token], token);
   });
   const size_t count = std::min(n, scratch.top.size());
@@ -259,8 +259,8 @@ float ScoreToken(std::span<const float> logits, int32_t token,
   return logprob;
 }
 
-int32_t Draw(const SamplingParams& params, std::span<const float> logits,
-             const Peak& peak, double uniform, SamplerScratch& scratch) {
+int32_t SampleAt(const SamplingParams& params, std::span<const float> logits,
+                 const Peak& peak, double uniform, SamplerScratch& scratch) {
   double before = 0;
   if (Truncates(params, logits.size())) {
     const double sum = FilterCandidates(params, logits, peak, scratch);

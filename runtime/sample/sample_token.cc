@@ -21,7 +21,7 @@ TokenSample SampleToken(const SampleRequest& request,
     params.top_k = request.top_k;
     params.top_p = request.top_p;
     params.min_p = request.min_p;
-    sample.token = Draw(params, logits, peak, request.uniform, scratch);
+    sample.token = SampleAt(params, logits, peak, request.uniform, scratch);
   }
   if (request.logprob != 0) {
     sample.logprob = static_cast<float>(logits[sample.token] -

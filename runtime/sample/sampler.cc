@@ -77,8 +77,8 @@ SampledToken Sampler::Sample(std::span<float> logits, int32_t position,
     return result;
   }
   result.token = params_.temperature > 0
-                     ? Draw(params_, logits, peak,
-                            UniformAt(params_.seed, position), scratch)
+                     ? SampleAt(params_, logits, peak,
+                                UniformAt(params_.seed, position), scratch)
                      : peak.token;
 
   if (params_.logprobs >= 0) {

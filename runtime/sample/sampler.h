@@ -19,15 +19,15 @@ namespace sluice {
 // result does not depend on batch mates, on the split over workers, or on
 // recovery.
 //
-// Greedy samples the largest logit, of equal ones the lowest token id. See
-// penalties.h and distribution.h for what else is defined exactly.
+// Greedy sampling takes the largest logit, of equal ones the lowest token id.
+// penalties.h and distribution.h define the rest exactly.
 class Sampler {
  public:
   // Tokens at positions >= prompt_tokens count as generated for the presence
   // and frequency penalties.
   Sampler(const SamplingParams& params, int32_t prompt_tokens);
 
-  // Tells which tokens stand at positions start, start + 1, ...; in order, each
+  // Takes the tokens at positions start, start + 1, ...; in order, each
   // position once.
   void Observe(int32_t start, std::span<const int32_t> tokens);
 
@@ -39,15 +39,15 @@ class Sampler {
   SampledToken Sample(std::span<float> logits, int32_t position,
                       SamplerScratch& scratch) const;
 
-  // What Sample() would do, or scoring `target`, for whatever has the logits.
-  // Nothing if it takes more than that: penalties, a bias, likeliest tokens
-  // beside the one.
+  // Returns Sample(), or scoring `target`, as a request for the holder of the
+  // logits; nullopt if it takes more than that: penalties, a bias, likeliest
+  // tokens beside the one.
   std::optional<SampleRequest> Request(int32_t position) const;
   std::optional<SampleRequest> ScoreRequest(int32_t target) const;
-  // What Sample() gives when this is the answer to Request().
+  // Returns Sample()'s result, given the answer to Request().
   SampledToken Accept(const TokenSample& sample) const;
 
-  // Likeliest tokens wanted beside each; 0 also if no log-probabilities are.
+  // The number of likeliest tokens wanted beside each; 0 also without logprobs.
   int32_t num_top() const { return std::max(params_.logprobs, 0); }
 
  private:

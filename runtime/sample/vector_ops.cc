@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-// Compiled with -ffp-contract=off: see the header.
+// This file is compiled with -ffp-contract=off: see the header.
 
 namespace sluice::vector_ops {
 namespace {
@@ -24,14 +24,14 @@ struct Vec {
 
 #define SLUICE_INLINE inline __attribute__((always_inline))
 
-// Cephes' expf for x in [-86, 0]; 0 below (and for NaN).
+// Computes Cephes' expf for x in [-86, 0]; 0 below (and for NaN).
 template <int kWidth>
 SLUICE_INLINE typename Vec<kWidth>::F Exp(typename Vec<kWidth>::F x) {
   using F = typename Vec<kWidth>::F;
   using I = typename Vec<kWidth>::I;
-  const F least = F{} - 86.0f;
-  const auto in_range = x > least;
-  const F c = in_range ? x : least;
+  const F min_x = F{} - 86.0f;
+  const auto in_range = x > min_x;
+  const F c = in_range ? x : min_x;
   // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
   const F magic = F{} + 12582912.0f;
   const F t = c * 1.44269504088896341f + magic;
@@ -46,7 +46,7 @@ SLUICE_INLINE typename Vec<kWidth>::F Exp(typename Vec<kWidth>::F x) {
   p = p * (r * r) + r + 1.0f;
   I bits;
   std::memcpy(&bits, &t, sizeof(bits));
-  // Unsigned in effect: the integer's low bits move into the exponent.
+  // Unsigned, the integer's low bits can be shifted into the exponent.
   typedef uint32_t U __attribute__((vector_size(kWidth * 4)));
   U scale_bits;
   std::memcpy(&scale_bits, &bits, sizeof(bits));

@@ -12,7 +12,7 @@ namespace sluice::vector_ops {
 
 // Elements that share one block maximum.
 inline constexpr size_t kMaxBlock = 64;
-// Most elements in one call of ExpSum.
+// The maximum of elements in one call of ExpSum.
 inline constexpr size_t kSumBlock = 512;
 
 // Sets maxima[b] (ceil(size / kMaxBlock) of them) to the largest of the
@@ -20,9 +20,9 @@ inline constexpr size_t kSumBlock = 512;
 // Returns whether an element is NaN.
 bool BlockMaxima(std::span<const float> x, float* maxima);
 
-// Sets weights[i] = exp((x[i] - max) / temperature), flushing to 0 what is
-// below exp(-86), for x.size() <= kSumBlock elements, none above `max`; returns
-// their sum. Relative error of a weight below 3e-7 plus that of its argument.
+// Sets weights[i] = exp((x[i] - max) / temperature), flushing to 0 values below
+// exp(-86), for x.size() <= kSumBlock elements, none above `max`; returns their
+// sum. Relative error of a weight below 3e-7 plus that of its argument.
 // `weights` may be x.
 float ExpSum(std::span<const float> x, float max, float temperature,
              float* weights);

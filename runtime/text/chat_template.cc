@@ -23,7 +23,7 @@ struct Sources {
   absl::StatusOr<std::string> for_tools = absl::NotFoundError("");
 };
 
-// The templates that "chat_template" of tokenizer_config.json holds.
+// Reads the templates in "chat_template" of tokenizer_config.json.
 absl::StatusOr<Sources> TemplatesOfConfig(const std::string& text) {
   nlohmann::json config;
   try {
@@ -73,7 +73,7 @@ struct ChatTemplate::Impl {
   std::string source;
   std::unique_ptr<const jinja::Template> parsed;
   jinja::ContentForms forms;
-  // Null: this one. An error: it can't be used.
+  // The template for tools; null: this one; an error: it can't be used.
   absl::StatusOr<std::unique_ptr<const ChatTemplate>> for_tools = nullptr;
 };
 
@@ -113,7 +113,7 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(
     return Annotate(parsed.status(),
                     absl::StrCat(path.string(), ": chat template"));
   }
-  // One that can't be used must not keep chats without tools from the other.
+  // An unusable template for tools must not affect chats without tools.
   if (sources.for_tools.ok()) {
     auto for_tools = Parse(*sources.for_tools);
     if (for_tools.ok()) {

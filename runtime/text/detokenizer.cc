@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-// How many bytes of whole characters both texts begin with.
+// The bytes of the whole characters that both texts begin with.
 size_t CommonStart(absl::string_view a, absl::string_view b) {
   size_t at = 0;
   while (at < a.size() && at < b.size() && a[at] == b[at]) ++at;
@@ -36,7 +36,7 @@ IncrementalDetokenizer::IncrementalDetokenizer(const Tokenizer* tokenizer,
     ended->Append(token, &known_);
     known_.clear();
   }
-  // What the stream still holds comes with the tokens behind.
+  // The stream's held-back text comes with later tokens.
   ended->Flush(&known_);
 }
 

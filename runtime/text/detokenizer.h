@@ -17,25 +17,25 @@ namespace sluice {
 class IncrementalDetokenizer {
  public:
   IncrementalDetokenizer(const Tokenizer* tokenizer, bool skip_special_tokens);
-  // The text goes on behind that of `before`, and is what Decode of all tokens
-  // has beyond Decode of `before`: so it keeps a first space that a text of its
-  // own would lose. A character that `before` leaves unfinished is given whole.
+  // The text continues that of `before`: it is Decode of all tokens behind
+  // Decode of `before`, and keeps a first space that a separate text would
+  // lose. A character that `before` leaves unfinished is given whole.
   IncrementalDetokenizer(const Tokenizer* tokenizer, bool skip_special_tokens,
                          std::span<const int32_t> before);
 
-  // Text that this token completes; may be empty.
+  // Returns the text that this token completes; may be empty.
   std::string Append(int32_t token);
-  // What was held back; an unfinished character becomes U+FFFD as in Decode.
+  // Returns held-back text; an unfinished character becomes U+FFFD.
   std::string Flush();
 
  private:
   std::string Take(std::string text);
 
   std::unique_ptr<DecodeStream> stream_;
-  std::string known_;  // of the text to come, unless tokens change it
+  std::string known_;  // the start of the next text, unless tokens change it
 };
 
-// The text of `tokens` behind that of `before`, in the same way.
+// Returns the text of `tokens` behind that of `before`, in the same way.
 std::string DecodeAfter(const Tokenizer& tokenizer,
                         std::span<const int32_t> before,
                         std::span<const int32_t> tokens,

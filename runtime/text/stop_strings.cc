@@ -32,7 +32,7 @@ void StopStringMatcher::Insert(absl::string_view stop, int32_t index) {
   if (nodes_[node].stop < 0) nodes_[node].stop = index;
 }
 
-// Breadth first: a node's suffix is shorter than the node.
+// Nodes are visited breadth first, as a node's suffix is shorter than the node.
 void StopStringMatcher::LinkSuffixes() {
   struct Child {
     uint32_t parent;

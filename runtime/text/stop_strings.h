@@ -11,20 +11,20 @@ namespace sluice {
 
 // Watches generated text for the first stop string, also across token borders:
 // the one that is complete first, the longest of several that end at the same
-// place, so how the text is cut makes no difference. Text that might be the
-// start of one is held back. Empty stop strings never match. O(1) per byte.
+// place. The result does not depend on how the text is cut. Text that might be
+// the start of one is held back. Empty stop strings never match. O(1) per byte.
 // Thread-compatible.
 class StopStringMatcher {
  public:
   explicit StopStringMatcher(std::vector<std::string> stop_strings);
 
-  // Returns text that is safe to give out. After stopped() nothing more comes;
-  // the stop string is not part of the text.
+  // Returns text that is safe to give out, without the stop string. After
+  // stopped() it returns "".
   std::string Append(absl::string_view text);
-  // What was held back, when generation ended otherwise.
+  // Returns held-back text, when generation ended otherwise.
   std::string Flush();
   bool stopped() const { return stopped_; }
-  // The one that matched; "" if none did.
+  // The stop string that matched; "" if none did.
   const std::string& matched() const { return matched_; }
 
  private:

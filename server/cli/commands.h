@@ -13,7 +13,7 @@ constexpr char kAloneCommands[] = "On this machine alone";
 constexpr char kClusterCommands[] = "With a coordinator";
 constexpr char kPlanCommands[] = "Before anything runs";
 
-// Each adds a subcommand to `app`. When the user picked it, `*chosen` is set to
+// Each adds a subcommand to `app`. If the user chose it, `*chosen` is set to
 // the function that carries it out.
 using Command = std::function<absl::Status()>;
 

@@ -11,9 +11,8 @@
 namespace sluice {
 namespace {
 
-// Whether a target says how gRPC is to resolve it: "dns:host:80",
-// "ipv6:[::1]:80", "xds:///name". gRPC takes it so even where a host has the
-// name of a scheme.
+// Whether a target names gRPC's resolver: "dns:host:80", "ipv6:[::1]:80",
+// "xds:///name". gRPC does so even if a host has the name of a scheme.
 bool NamesResolver(absl::string_view target) {
   for (const char* scheme : {"dns:", "ipv4:", "ipv6:", "unix:",
                              "unix-abstract:", "vsock:", "xds:"}) {
@@ -36,41 +35,41 @@ CLI::Validator Utf8Text() {
       "", "UTF-8");
 }
 
-CLI::Validator AtLeast(int64_t least) {
+CLI::Validator AtLeast(int64_t min) {
   return CLI::Validator(
-      [least](std::string& value) -> std::string {
+      [min](std::string& value) -> std::string {
         int64_t number = 0;
-        if (absl::SimpleAtoi(value, &number) && number >= least) return "";
-        return absl::StrCat("must be a whole number of at least ", least,
+        if (absl::SimpleAtoi(value, &number) && number >= min) return "";
+        return absl::StrCat("must be a whole number of at least ", min,
                             ", not ", EscapeForTerminal(value));
       },
       "", "AT LEAST");
 }
 
-CLI::Validator From(double least, double most) {
+CLI::Validator From(double min, double max) {
   return CLI::Validator(
-      [least, most](std::string& value) -> std::string {
+      [min, max](std::string& value) -> std::string {
         double number = 0;
-        if (absl::SimpleAtod(value, &number) && number >= least &&
-            number <= most) {
+        if (absl::SimpleAtod(value, &number) && number >= min &&
+            number <= max) {
           return "";
         }
-        return absl::StrCat("must be a number from ", least, " to ", most,
+        return absl::StrCat("must be a number from ", min, " to ", max,
                             ", not ", EscapeForTerminal(value));
       },
       "", "FROM");
 }
 
-CLI::Validator AboveUpTo(double below, double most) {
+CLI::Validator AboveUpTo(double below, double max) {
   return CLI::Validator(
-      [below, most](std::string& value) -> std::string {
+      [below, max](std::string& value) -> std::string {
         double number = 0;
         if (absl::SimpleAtod(value, &number) && number > below &&
-            number <= most) {
+            number <= max) {
           return "";
         }
         return absl::StrCat("must be a number above ", below, " and at most ",
-                            most, ", not ", EscapeForTerminal(value));
+                            max, ", not ", EscapeForTerminal(value));
       },
       "", "ABOVE");
 }

@@ -15,14 +15,14 @@
 namespace sluice {
 namespace {
 
-// "sluice run".
+// The full name of a command, such as "sluice run".
 std::string FullName(const CLI::App& app) {
   return app.get_parent() == nullptr
              ? app.get_name()
              : absl::StrCat(FullName(*app.get_parent()), " ", app.get_name());
 }
 
-// An option of `app` or, as with fallthrough, of what it is a command of.
+// Finds an option of `app` or, as with fallthrough, of its parent commands.
 const CLI::Option* FindOption(const CLI::App* app, const std::string& name) {
   for (; app != nullptr; app = app->get_parent()) {
     if (const CLI::Option* option = app->get_option_no_throw(name)) {
@@ -136,7 +136,7 @@ std::string UnknownName(const CLI::App& app, int argc,
     for (const char* ends : {"--help", "--version"}) {
       if (option->check_name(ends)) return "";
     }
-    // What follows is its value, whatever that looks like.
+    // The next word is the flag's value, whatever it looks like.
     const bool has_value = word.size() > name.size();
     if (option->get_items_expected_min() > 0 && !has_value) ++i;
   }

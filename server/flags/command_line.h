@@ -6,17 +6,17 @@
 
 namespace sluice {
 
-// What the programs' command lines have in common: one line for a mistake that
-// says what was meant, help in groups, and a twin in the environment for each
-// flag.
+// The common parts of the programs' command lines: one-line errors that suggest
+// the intended name, help in groups, and an environment variable (twin) for
+// each flag.
 //
-// An option's first long name is the one that it goes by. Further ones, as in
-// "-o,--output,--output-file", are aliases, by which other programs know it:
-// taken, but not shown in help, and without a twin.
+// An option's first long name is its main one. Further ones, as in
+// "-o,--output,--output-file", are other programs' names for it: accepted, but
+// not shown in help, and without a twin.
 
 constexpr int kExitUsage = 2;
 
-// Where the programs listen unless told otherwise.
+// The default ports of the programs.
 constexpr int kCoordinatorPort = 7070;
 constexpr int kCoordinatorMetricsPort = 7071;
 constexpr int kLinkPort = 7072;  // a worker's, for other workers
@@ -25,22 +25,22 @@ constexpr int kWorkerMetricsPort = 7073;
 // The group of the flags that matter first, which help shows first.
 constexpr char kMainGroup[] = "Main";
 
-// Gives every flag shown that has none its twin: with the prefix "SLUICE_"
-// --max-step-tokens can be set by SLUICE_MAX_STEP_TOKENS. A flag wins over its
-// twin. Also of subcommands. Help says so.
+// Gives every visible flag, also of subcommands, its twin if it has none: with
+// the prefix "SLUICE_", SLUICE_MAX_STEP_TOKENS sets --max-step-tokens. A flag
+// overrides its twin. Help shows twins.
 void AddEnvironmentTwins(CLI::App* app, const std::string& prefix);
 
-// Parses, and sets what the options are bound to. The exit code if the program
-// is to end now: after help or the version (0), or after a mistake
-// (kExitUsage), which is told in one line on stderr. Sets the log level, if
-// `log_level`, which an option is bound to, is not null.
+// Parses, and sets the options' variables. Returns the exit code if the program
+// must end now: after help or the version (0), or after an error (kExitUsage),
+// which is printed in one line on stderr. Sets the log level, if `log_level`,
+// an option's variable, is not null.
 std::optional<int> ParseCommandLine(CLI::App* app, int argc,
                                     const char* const* argv,
                                     const std::string* log_level = nullptr);
 
-// What is wrong with a command line that names a command or a flag that is not
-// there: "unknown flag --max-token; did you mean --max-tokens?". "" if nothing
-// of that kind is. Other mistakes are CLI11's to find.
+// The error of a command line that names an unknown command or flag: "unknown
+// flag --max-token; did you mean --max-tokens?". "" if there is none. CLI11
+// finds other errors.
 std::string UnknownName(const CLI::App& app, int argc, const char* const* argv);
 
 }  // namespace sluice

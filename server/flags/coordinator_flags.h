@@ -8,11 +8,11 @@
 
 namespace sluice {
 
-// The flags of a coordinator, which sluice-coordinator and the commands that
-// hold one have. Each function declares one that several of them have, as they
-// stand at different places in help; what differs is left to the caller.
+// The flags of a coordinator, for sluice-coordinator and the commands that run
+// one. Each function declares one flag that several of them have, as its place
+// in help differs; other differences are left to the caller.
 struct CoordinatorFlags {
-  Coordinator::Options options;  // flags that need no reading are bound to it
+  Coordinator::Options options;  // some flags are bound to it directly
   std::string model, dtype = "auto", load_format = "auto";
   std::string plan = "off", split = "even", generation_config = "auto";
   bool no_refill = false, reserve_kv = false;
@@ -25,8 +25,8 @@ struct CoordinatorFlags {
   CLI::Option* AddPolicy(CLI::App* app);
   CLI::Option* AddReserveKv(CLI::App* app);
 
-  // `options`, and what the other flags say. kInvalidArgument for a value out
-  // of its range.
+  // Returns `options` with the other flags' values. kInvalidArgument for a
+  // value out of its range.
   absl::StatusOr<Coordinator::Options> Read() const;
 };
 

@@ -3,7 +3,6 @@
 #include <iostream>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "common/host/logging.h"
 #include "common/host/start_check.h"
 #include "common/status_macros.h"
@@ -15,7 +14,7 @@ namespace sluice {
 
 int RunDaemon(const Daemon& daemon, const std::string& log_level, CLI::App* app,
               int argc, char** argv) {
-  // Blocked before any thread starts, so that only sigtimedwait takes them.
+  // Blocked before any thread starts, signals reach only sigtimedwait.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
@@ -29,7 +28,7 @@ int RunDaemon(const Daemon& daemon, const std::string& log_level, CLI::App* app,
   }
   std::string config = app->config_to_str(false, false);
   for (char& c : config) c = c == '\n' ? ' ' : c;
-  LogInfo(absl::StrCat(app->get_name(), " ", BuildVersion(), " ", config));
+  LogInfo(app->get_name(), " ", BuildVersion(), " ", config);
   const absl::Status status = RunGuarded([&]() -> absl::Status {
     SLUICE_RETURN_IF_ERROR(CheckStart(daemon.threads, daemon.address_bytes));
     return daemon.serve(signals);
@@ -45,10 +44,10 @@ void WarnIfOpen(const std::string& host, absl::string_view what) {
       host == "[::1]") {
     return;
   }
-  LogWarning(absl::StrCat(
+  LogWarning(
       "listening on ", host,
       " without TLS or authentication: anyone who reaches this port can ",
-      what));
+      what);
 }
 
 }  // namespace sluice

@@ -11,25 +11,25 @@
 
 namespace sluice {
 
-// What a program that serves until a signal stops it is besides its flags.
+// A program that serves until a signal stops it, without its flags.
 struct Daemon {
   std::string twins;  // prefix of its flags' twins in the environment
-  int threads = 0;    // that it starts with (see CheckStart)
+  int threads = 0;    // at start (see CheckStart)
   size_t address_bytes = 0;
-  // Until one of the signals comes, SIGINT or SIGTERM: they are blocked, to be
-  // taken with sigtimedwait.
+  // Serves until SIGINT or SIGTERM comes: `signals`, which are blocked, are to
+  // be taken with sigtimedwait.
   std::function<absl::Status(const sigset_t& signals)> serve;
 };
 
 // The whole of such a program's main(), to be called before any thread starts:
 // parses the command line, sets the log level, which is bound to an option of
-// `app`, logs what was not left at its default, and serves. Returns the exit
-// code: kExitUsage for what the user said wrong, else 1 for an error.
+// `app`, logs options that differ from their defaults, and serves. Returns the
+// exit code: kExitUsage for an error of the user's, 1 for any other error.
 int RunDaemon(const Daemon& daemon, const std::string& log_level, CLI::App* app,
               int argc, char** argv);
 
 // Warns that anyone who reaches the port can do `what`, unless only this
-// machine does.
+// machine can reach it.
 void WarnIfOpen(const std::string& host, absl::string_view what);
 
 }  // namespace sluice

@@ -78,8 +78,8 @@ constexpr Foreign kForeign[] = {
     {"-tp", "layers are split here, not tensors: --workers N"},
 };
 
-// A hidden flag whose int8 and int4 are those of a key of --policy, and whose
-// `nothing` says what is so anyway.
+// Adds a hidden flag whose int8 and int4 set a key of --policy, and whose
+// `nothing` is the default.
 void AddFormat(CLI::App* app, const std::string& flag, const std::string& key,
                const std::string& nothing, std::vector<std::string>* policy) {
   app->add_option_function<std::string>(
@@ -111,7 +111,7 @@ std::string ForeignFlag(const CLI::App& app, const std::string& flag) {
   for (const Foreign& foreign : kForeign) {
     if (flag == foreign.flag) return foreign.instead;
   }
-  // Ports and addresses of a server that `sluice` is not.
+  // These are flags of a server, which `sluice` is not.
   if (flag == "--host" || flag == "--port") {
     return absl::StrCat("`", app.get_name(), "` opens no port; ",
                         "sluice-coordinator --host and --port do, and "

@@ -6,14 +6,14 @@
 
 namespace sluice {
 
-// What to say of a flag that other programs of the field have (vLLM, llama.cpp)
-// and `app` does not: what does the same here, or why nothing does. "" for a
-// flag that is none of theirs. Those that mean the same as one of ours are
-// aliases of it (command_line.h) and never come here.
+// The hint for a flag of vLLM or llama.cpp that `app` lacks: the equivalent
+// here, or the reason why there is none. "" for a flag that is none of theirs.
+// Flags with exactly the meaning of one here are aliases of it (command_line.h)
+// and never get here.
 std::string ForeignFlag(const CLI::App& app, const std::string& flag);
 
-// vLLM's --kv-cache-dtype and --quantization, for programs with a --policy:
-// what the same is here goes to `policy`.
+// vLLM's --kv-cache-dtype and --quantization, for programs with a --policy: the
+// equivalent is added to `policy`.
 void AddFormatAliases(CLI::App* app, std::vector<std::string>* policy);
 
 }  // namespace sluice

@@ -18,9 +18,9 @@ namespace sluice {
 namespace {
 
 constexpr size_t kWidth = 80;
-constexpr size_t kLeastWidth = 60;
-constexpr size_t kMostWidth = 100;
-constexpr size_t kColumn = 29;  // where descriptions begin
+constexpr size_t kMinWidth = 60;
+constexpr size_t kMaxWidth = 100;
+constexpr size_t kColumn = 29;  // the column of descriptions
 constexpr size_t kExampleIndent = 6;
 
 size_t Width() {
@@ -28,10 +28,10 @@ size_t Width() {
   if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) {
     return kWidth;
   }
-  return std::clamp<size_t>(size.ws_col, kLeastWidth, kMostWidth);
+  return std::clamp<size_t>(size.ws_col, kMinWidth, kMaxWidth);
 }
 
-// What stands for the value: "FILE", "N"; "" for a switch.
+// The placeholder of the value: "FILE", "N"; "" for a switch.
 std::string Placeholder(const CLI::Option* option) {
   if (option->get_type_size() == 0) return "";
   const std::string type = option->get_type_name();
@@ -40,7 +40,7 @@ std::string Placeholder(const CLI::Option* option) {
   return plain;
 }
 
-// Lines of a footer: prose is wrapped, an example is cut as a shell takes it.
+// Formats a footer: prose is wrapped, a long example is continued by "\".
 std::string Footer(const std::string& text, size_t width) {
   std::string out;
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
@@ -64,7 +64,7 @@ bool IsHelp(const CLI::Option* option) {
   return option->check_name("--help") || option->check_name("--version");
 }
 
-// Of an app, in the order in which they are shown.
+// The groups of an app, in the order in which they are shown.
 std::vector<std::string> GroupsInOrder(const CLI::App* app) {
   std::vector<std::string> groups;
   for (const CLI::Option* option : app->get_options()) {
@@ -123,13 +123,13 @@ std::string HelpFormat::OptionRow(const CLI::Option* option) const {
   for (const std::string& name : option->get_snames()) {
     names.push_back(absl::StrCat("-", name));
   }
-  // The others are aliases.
+  // The other long names are aliases.
   if (!option->get_lnames().empty()) {
     names.push_back(absl::StrCat("--", option->get_lnames()[0]));
   }
   std::string shown = absl::StrCat(option->get_snames().empty() ? "    " : "",
                                    absl::StrJoin(names, ", "));
-  if (names.empty()) shown = option->get_name(true);  // by its place
+  if (names.empty()) shown = option->get_name(true);  // a positional
   const std::string value = names.empty() ? "" : Placeholder(option);
   if (!value.empty()) absl::StrAppend(&shown, " ", value);
   std::string text = option->get_description();

@@ -6,18 +6,17 @@
 
 namespace sluice {
 
-// The twin of --max-tokens: "SLUICE_MAX_TOKENS" for the prefix "SLUICE_".
+// A flag's variable: "SLUICE_MAX_TOKENS" for --max-tokens and "SLUICE_".
 std::string TwinName(const std::string& prefix, const std::string& flag);
 
-// `text` as lines of at most `width` bytes, cut at spaces (a longer word has a
-// line of its own), each after the first begun with `indent` spaces.
+// Wraps `text` to lines of at most `width` bytes, cut at spaces (a longer word
+// has a line of its own), each after the first begun with `indent` spaces.
 std::string Wrap(const std::string& text, size_t first_column, size_t indent,
                  size_t width);
 
-// Help as the programs show it: flags in their groups, kMainGroup first, lines
-// as wide as the terminal (80 columns elsewhere), defaults shown. Twins in the
-// environment are told once, but for those that are not the prefix and the
-// flag's name.
+// The programs' help: flags in their groups, kMainGroup first, lines as wide as
+// the terminal (80 columns elsewhere), with defaults. The rule of environment
+// variables is shown once, and only those that break it are listed.
 class HelpFormat : public CLI::Formatter {
  public:
   explicit HelpFormat(std::string prefix) : prefix_(std::move(prefix)) {}

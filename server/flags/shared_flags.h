@@ -5,9 +5,9 @@
 
 namespace sluice {
 
-// Flags that several programs have, each declared once: its name, what it says
-// in help, its default and its check. What differs, as its group, is left to
-// the caller.
+// Flags that several programs have, each declared once: its name, its help, its
+// default and its check. Differences, such as its group, are left to the
+// caller.
 
 CLI::Option* AddCoordinatorAddress(CLI::App* app, std::string* address);
 CLI::Option* AddDevice(CLI::App* app, std::string* device);

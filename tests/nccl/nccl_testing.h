@@ -19,8 +19,8 @@ inline std::unique_ptr<PayloadTransport> FakeTransport() {
   return transport.ok() ? *std::move(transport) : nullptr;
 }
 
-// Puts the fake back as it was, and expects that nothing is left on it. To be
-// made before what uses the fake, so that it goes after that.
+// Resets the fake, and expects that nothing is left on it. Make it before users
+// of the fake, so that it is destroyed after them.
 class FakeGpuGuard {
  public:
   FakeGpuGuard() {}  // not defaulted: Clang makes no const one of that
@@ -39,7 +39,7 @@ class FakeGpuGuard {
   }
 };
 
-// Waits for what threads report.
+// Waits for reports of threads.
 class News {
  public:
   void Tell(absl::Status status) {
@@ -90,7 +90,7 @@ class News {
   int count_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// Until a payload is stopped in its middle.
+// Waits until a payload is stopped in its middle.
 inline void AwaitStalled() {
   while (fake_gpu_stalled() == 0) absl::SleepFor(absl::Milliseconds(1));
 }

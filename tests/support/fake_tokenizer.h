@@ -17,10 +17,10 @@ namespace sluice {
 class FakeTokenizer : public Tokenizer {
  public:
   enum Kind {
-    // Token t is the ASCII character t, told at once; token 0 ends an answer
+    // Token t is the ASCII character t, given at once; token 0 ends an answer
     // and is special.
     kAscii,
-    // Token b + 3 is byte b, told at the end of a stream, which is allowed,
+    // Token b + 3 is byte b, given at the end of a stream, which is allowed,
     // too; 1 is <s>, put before every text, 2 is </s>.
     kBytes,
   };
@@ -45,7 +45,7 @@ class FakeTokenizer : public Tokenizer {
   const std::map<std::string, std::string>& special_tokens() const override;
 
  private:
-  // Of the tokens before the first that is a byte of a text.
+  // The names of the tokens before the first that is a byte of a text.
   std::span<const char* const> names() const;
   int32_t first_byte() const { return kind_ == kAscii ? 0 : 3; }
 

@@ -6,7 +6,7 @@
 
 namespace sluice {
 
-// A clock that is turned by hand, from 1,700,000,000 seconds after the epoch.
+// A clock that tests set, starting 1,700,000,000 seconds after the epoch.
 // Thread-safe.
 class ManualClock : public Clock {
  public:

@@ -10,7 +10,7 @@
 
 namespace sluice {
 
-// A new directory, removed with all that is in it when the object goes.
+// A new directory, removed with its contents by the destructor.
 class TempDir {
  public:
   explicit TempDir(const std::filesystem::path& parent =
@@ -19,7 +19,7 @@ class TempDir {
     EXPECT_NE(mkdtemp(name.data()), nullptr) << name;
     path_ = name;
   }
-  // On a disk, which /tmp need not be: in TEST_TMPDIR, or where the tests run.
+  // Makes one on a disk (/tmp may not be): in TEST_TMPDIR, or where tests run.
   static TempDir OnDisk() {
     const char* given = std::getenv("TEST_TMPDIR");
     return TempDir(given != nullptr ? std::filesystem::path(given)

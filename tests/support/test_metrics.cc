@@ -16,7 +16,7 @@ std::string KeyOf(const std::string& name, const MetricLabels& labels) {
 
 }  // namespace
 
-// Outlives its series: whoever was given it may hold it longer.
+// It outlives its series, as its users may hold it longer.
 class TestMetrics::Metric : public Counter, public Gauge, public Histogram {
  public:
   Metric(TestMetrics* owner, std::string key)

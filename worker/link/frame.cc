@@ -67,7 +67,7 @@ class SliceCursor {
     return false;
   }
 
-  // With `out` null, skips.
+  // Reads `n` bytes to `out`, or skips them if `out` is null.
   bool Read(void* out, size_t n) {
     if (n > remaining_) return false;
     auto* to = static_cast<char*>(out);
@@ -159,7 +159,7 @@ absl::Status SkipField(SliceCursor* in, uint64_t field, int wire_type) {
                                 " is malformed"));
 }
 
-// Leaves `in` at the payload.
+// Reads a header and leaves `in` at the payload.
 absl::StatusOr<Header> ReadHeader(SliceCursor* in) {
   Header header;
   while (in->remaining() > 0) {

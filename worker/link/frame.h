@@ -18,12 +18,12 @@
 // On a stream with detached payloads, field 8 (detached_bytes) stands for field
 // 15, and the payload comes by the channel beside it.
 //
-// Any protobuf implementation can read it. Ours reads fields 1..8 in any order,
-// skips unknown ones, and wants field 15 last.
+// Any protobuf implementation can read a frame. This one reads fields 1..8 in
+// any order, skips unknown ones, and wants field 15 last.
 
 namespace sluice {
 
-// What a receiver expects of its epoch; checked before anything is allocated.
+// The limits of an epoch's frames, checked before anything is allocated.
 struct FrameLimits {
   int64_t max_rows = 0;           // of one micro-batch
   int64_t cols = 0;               // hidden size

@@ -22,17 +22,17 @@
 namespace sluice {
 namespace {
 
-// More than this many frames of credit is a peer gone mad.
+// A peer that grants more frames of credit than this is broken.
 constexpr int64_t kMaxCredits = int64_t{1} << 20;
-// How long a peer has to acknowledge the end of a stream.
+// A peer has this time to acknowledge the end of a stream.
 constexpr absl::Duration kCloseTimeout = absl::Seconds(1);
-// What the receiver has to say of it may come so long after its channel broke.
+// The receiver's reason may arrive this long after its channel broke.
 constexpr absl::Duration kReasonTime = absl::Milliseconds(200);
-// Detached payloads that have not left yet: one under way, and one behind it.
-constexpr int kMostPayloads = 2;
+// The limit of detached payloads not sent yet: one under way, one waiting.
+constexpr int kMaxPayloads = 2;
 
-// What a broken stream means to the stage that sends: refusals are told apart,
-// all else is a link that is gone.
+// The status of a broken stream for the sending stage: refusals keep their
+// codes, everything else is a lost link.
 absl::Status LinkStatus(const grpc::Status& grpc_status,
                         absl::string_view address) {
   if (grpc_status.ok()) {
@@ -81,7 +81,7 @@ class Stream
     self->stub_ = std::make_unique<grpc::GenericStub>(std::move(channel));
     self->stub_->PrepareBidiStreamingCall(&self->context_, kLinkMethod, {},
                                           self.get());
-    // Writes come from outside of reactions; the hold keeps the call open.
+    // Writes start outside of reactions, so a hold keeps the call open.
     self->AddHold();
     self->StartRead(&self->in_);
     self->StartCall();
@@ -125,9 +125,9 @@ class Stream
                             EncodeFrame(frame, detached_));
     {
       MutexLock lock(&mu_);
-      while (!closed_ && !done_ &&
-             (broken_ || writing_ || credits_ == 0 ||
-              payloads_ >= kMostPayloads)) {
+      while (
+          !closed_ && !done_ &&
+          (broken_ || writing_ || credits_ == 0 || payloads_ >= kMaxPayloads)) {
         changed_.Wait(&mu_);
       }
       if (closed_) return Closed();
@@ -136,7 +136,7 @@ class Stream
       writing_ = true;
       out_.Swap(&bytes);
       uint64_t sent = out_.Length();
-      // Under the lock, so that payloads have the order of their headers.
+      // Payloads are pushed under the lock, to have their headers' order.
       if (detached_ && frame.hidden != nullptr && frame.hidden->bytes() > 0) {
         sent += frame.hidden->bytes();
         ++payloads_;
@@ -153,7 +153,7 @@ class Stream
     return absl::OkStatus();
   }
 
-  // Never waits: the half-close goes out after the write in progress.
+  // Never waits: the half-close is sent after the write in progress.
   void Close() {
     End end;
     {
@@ -167,7 +167,7 @@ class Stream
     Perform(end);
   }
 
-  // Waits until gRPC has let go of the stream. Close() came before.
+  // Waits until gRPC has released the stream. REQUIRES: Close() was called.
   void Join() {
     const Deadline deadline = Deadline::In(kCloseTimeout);
     MutexLock lock(&mu_);
@@ -186,7 +186,7 @@ class Stream
 
   bool blocked() const {
     MutexLock lock(&mu_);
-    return writing_ || credits_ == 0 || payloads_ >= kMostPayloads;
+    return writing_ || credits_ == 0 || payloads_ >= kMaxPayloads;
   }
 
   void OnReadDone(bool ok) override {
@@ -238,8 +238,7 @@ class Stream
     bool tell = false;
     {
       MutexLock lock(&mu_);
-      // What the receiver says is the cause more often than what its channel
-      // did.
+      // The receiver's status is the cause more often than its channel's.
       const bool by_us = status.error_code() == grpc::StatusCode::CANCELLED;
       if (by_us && !payload_error_.ok()) {
         why = payload_error_;
@@ -249,13 +248,13 @@ class Stream
       }
       tell = tell && connected_ && !closed_ && on_broken_ != nullptr;
     }
-    // Before the owner may go on, and who is told with it.
+    // done_ is set later, so that the owner outlives this call.
     if (tell) on_broken_(why);
     MutexLock lock(&mu_);
     status_ = std::move(why);
     done_ = true;
     if (channel_ != nullptr) channel_->Stop();
-    // Before `lock` goes, so that this object outlives it.
+    // `last` is destroyed after `lock`, so that this object outlives it.
     last = std::move(self_);
     // The owner holds a reference until it has seen done_.
     changed_.NotifyAll();
@@ -267,14 +266,14 @@ class Stream
     bool remove_hold = false;
   };
 
-  // What is left to do so that the call may end, once nothing is being written.
+  // The steps that are left to end the call, once no write is in progress.
   End PrepareEndLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (writing_ || ended_ || !(closed_ || broken_)) return {};
     ended_ = true;
     return {.half_close = !broken_, .remove_hold = true};
   }
 
-  // False if the receiver joins another channel than ours.
+  // Returns false if the receiver joins another channel than this end.
   bool JoinLocked(const Credit& credit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (channel_ == nullptr || *credit.joined != channel_checksum_) {
       payload_error_ = FailedPrecondition(
@@ -287,7 +286,7 @@ class Stream
     return true;
   }
 
-  // On the channel's thread.
+  // Runs on the channel's thread.
   void OnPayloadSent() {
     MutexLock lock(&mu_);
     --payloads_;
@@ -298,7 +297,7 @@ class Stream
       MutexLock lock(&mu_);
       if (!payload_error_.ok() || done_) return;
       payload_error_ = Annotate(status, absl::StrCat("link to ", address_));
-      // If the receiver ended the link, why is on its way.
+      // If the receiver ended the link, its reason may arrive soon.
       const Deadline deadline = Deadline::In(kReasonTime);
       while (!done_ && !closed_ && !deadline.passed()) {
         changed_.WaitFor(&mu_, deadline.left());
@@ -326,8 +325,8 @@ class Stream
 
   mutable Mutex mu_;
   CondVar changed_;
-  grpc::ByteBuffer in_;   // gRPC's between StartRead and OnReadDone
-  grpc::ByteBuffer out_;  // gRPC's while writing_
+  grpc::ByteBuffer in_;   // owned by gRPC between StartRead and OnReadDone
+  grpc::ByteBuffer out_;  // owned by gRPC while writing_
   std::shared_ptr<Stream> self_ ABSL_GUARDED_BY(mu_);
   int64_t credits_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t bytes_sent_ ABSL_GUARDED_BY(mu_) = 0;
@@ -339,7 +338,7 @@ class Stream
   bool done_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mu_);  // set with done_
 
-  // Of detached payloads.
+  // The channel of detached payloads.
   std::shared_ptr<PayloadChannel> channel_ ABSL_GUARDED_BY(mu_);
   uint64_t channel_checksum_ ABSL_GUARDED_BY(mu_) = 0;
   int payloads_ ABSL_GUARDED_BY(mu_) = 0;  // that have not left yet

@@ -16,7 +16,7 @@ class GrpcLinkFactory : public LinkFactory {
  public:
   struct Options {
     ChannelFactory channels;
-    // For the peer to answer, which it does at once also while it loads.
+    // The peer's time to answer, which it does at once also while it loads.
     absl::Duration connect_timeout = absl::Seconds(5);
     Counter* bytes_sent = nullptr;  // optional; must outlive factory and links
   };
@@ -25,7 +25,7 @@ class GrpcLinkFactory : public LinkFactory {
   // Opens a stream and waits until the peer has taken it. kUnavailable if
   // nobody answers (worth another try: it may be starting); else as the peer
   // refused, kFailedPrecondition for a stale epoch. Then opens this end of the
-  // channel of detached payloads, if they are, and hands out its id.
+  // channel of detached payloads, if any, and hands out its id.
   absl::StatusOr<std::unique_ptr<LinkSender>> Connect(
       const std::string& address, PlanEpoch epoch,
       const LinkOptions& options) override;

@@ -15,8 +15,8 @@
 
 namespace sluice {
 
-// What one stage hands to the next: the activations of one micro-batch. The
-// step's plan rides on micro-batch 0, or alone when the plan has none.
+// The activations of one micro-batch, on the way from one stage to the next.
+// Micro-batch 0 carries the step's plan, which travels alone if it has none.
 struct ActivationFrame {
   PlanEpoch epoch;
   BlockId block;
@@ -26,7 +26,7 @@ struct ActivationFrame {
   std::shared_ptr<ActivationBuffer> hidden;  // null iff plan has no micro-batch
 };
 
-// What carries the payload of a link's frames: the frames themselves, or a
+// The transport of a link's payloads: the frames themselves, or a
 // PayloadChannel beside them.
 enum class LinkTransport { kGrpc, kNccl };
 
@@ -35,10 +35,10 @@ inline absl::string_view LinkTransportName(LinkTransport transport) {
   return transport == LinkTransport::kNccl ? "nccl" : "grpc";
 }
 
-// How the payloads of one link leave its frames.
+// The settings of payloads that travel beside a link's frames.
 struct DetachedPayloads {
-  PayloadTransport* transport = nullptr;  // null: they do not
-  size_t max_bytes = 0;                   // of one
+  PayloadTransport* transport = nullptr;  // null: payloads stay in the frames
+  size_t max_bytes = 0;                   // of one payload
   // Takes the id of the new channel to the receiver (LinkService::Join).
   // Never waits.
   std::function<void(const std::string& id)> hand_out;
@@ -47,9 +47,9 @@ struct DetachedPayloads {
 struct LinkOptions {
   DetachedPayloads payloads;
   // Called once, from a link thread, if the link breaks before it is closed,
-  // whether or not anybody sends: what was sent last may not have arrived, and
-  // the receiver may not know that there was anything. Not called when the
-  // receiver says that the epoch is over, which this end will be told as well.
+  // even if nothing is being sent: the last frames may be lost, and the
+  // receiver may not know of them. Not called when the receiver says that the
+  // epoch is over, which this end will be told as well.
   std::function<void(const absl::Status&)> on_broken;
 };
 
@@ -58,16 +58,16 @@ class LinkSender {
  public:
   virtual ~LinkSender() = default;
   // Waits for a credit of the receiver, then for room; the buffer is not copied
-  // and stays referenced until it is on the wire. kUnavailable when the link is
-  // broken or closed, kUnimplemented if its detached payloads never found a
-  // way; the first error sticks.
+  // and stays referenced until it is sent. kUnavailable when the link is broken
+  // or closed, kUnimplemented if its detached payloads could never be
+  // connected; the first error sticks.
   virtual absl::Status Send(ActivationFrame frame) = 0;
-  // Breaks the link off; waiting Sends fail, and detached payloads under way
+  // Breaks the link off; waiting Sends fail, and detached payloads in flight
   // are lost.
   virtual void Close() = 0;
   virtual uint64_t bytes_sent() const = 0;
-  // Whether what is sent next waits for the receiver, which has not taken what
-  // came before.
+  // Whether the next Send would wait because the receiver has not taken earlier
+  // frames.
   virtual bool blocked() const = 0;
 };
 
@@ -80,8 +80,8 @@ class LinkFactory {
       const LinkOptions& options) = 0;
 };
 
-// Where arriving frames go. Called from link threads: implementations only
-// enqueue. Thread-safe.
+// The consumer of arriving frames. Called from link threads: implementations
+// only enqueue. Thread-safe.
 class FrameSink {
  public:
   virtual ~FrameSink() = default;

@@ -1,6 +1,5 @@
 #include "worker/link/link_choice.h"
 
-#include "absl/strings/str_cat.h"
 #include "common/host/logging.h"
 #include "common/status_macros.h"
 #include "worker/link/nccl_transport.h"
@@ -17,7 +16,7 @@ absl::StatusOr<LinkChoice> ParseLinkChoice(absl::string_view name) {
 absl::StatusOr<std::unique_ptr<PayloadTransport>> OpenPayloads(
     const LinkSetup& setup, const DeviceChoice& device) {
   if (setup.choice == LinkChoice::kGrpc) return nullptr;
-  // Activations that a CPU has computed would only make a detour.
+  // NCCL would only be a detour for activations that a CPU has computed.
   if (setup.choice == LinkChoice::kAuto &&
       device.backend != BackendKind::kCuda) {
     return nullptr;
@@ -30,7 +29,7 @@ absl::StatusOr<std::unique_ptr<PayloadTransport>> OpenPayloads(
   if (setup.choice == LinkChoice::kNccl) {
     return Annotate(transport.status(), "--link nccl");
   }
-  LogInfo(absl::StrCat("links go by gRPC: ", transport.status().message()));
+  LogInfo("links go by gRPC: ", transport.status().message());
   return nullptr;
 }
 

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "common/types.h"
 
-// What both ends of a link agree on beside the frames.
+// The protocol of both ends of a link, beside the frames.
 //
 // The sender opens LinkService.Send with its epoch in the metadata. The
 // receiver answers with a Credit of 0 frames once it has taken the stream, and
@@ -26,7 +26,7 @@
 //   begins to connect <-------------------------------   Credit(joined)
 //   frame, payload    ------------------------------->   Credit(1)
 //
-// The id takes the way of the assignments, since it belongs to the plan; the
+// The id travels with the assignments, since it belongs to the plan; the
 // receiver's Credit repeats its checksum, so that two ends which were told
 // different ids (of plans of two coordinators) find out instead of waiting for
 // each other. The id is made when both ends are alive, and both begin at once:
@@ -34,26 +34,26 @@
 //
 // No deadlock: the header goes out before its payload is begun, and does not
 // wait for it. The receiver begins to receive as soon as it has read the
-// header, whether or not anybody consumes: the credit was its word that there
-// is room. So whoever has begun a transfer has a peer that has begun or will
-// begin the same one next, for each channel has one direction and one order. On
-// GPUs that would run one transfer at a time, stage i may wait for a
+// header, whether or not anything consumes: the credit was its promise that
+// there is room. So an end that has begun a transfer has a peer that has begun
+// or will begin the same one next, as each channel has one direction and one
+// order. On GPUs that would run one transfer at a time, stage i may wait for a
 // neighbour's transfer, the first one only for the next stage, the last one
-// only for the one before; so two neighbours wait for each other, which is the
-// transfer that they share, and goes on.
+// only for the one before; so some two neighbours wait for each other, in the
+// transfer that they share, which goes on.
 
 namespace sluice {
 
 inline constexpr char kLinkMethod[] = "/sluice.v1.LinkService/Send";
 inline constexpr char kEpochMetadata[] = "sluice-epoch";  // decimal
-// A LinkTransport's name; absent for gRPC.
+// The value is a LinkTransport's name; absent for gRPC.
 inline constexpr char kPayloadsMetadata[] = "sluice-payloads";
 
 // A stream of this epoch belongs to no plan (those count from 1): it measures
-// the link, and what it carries is dropped where it arrives. Frames have up to
-// kProbeRows rows of kProbeCols columns. While they have one row, each waits
-// for the one before, so that the sender sees round trips; from the first that
-// has more, kProbeFrames are under way together.
+// the link, and the receiver drops its frames. Frames have up to kProbeRows
+// rows of kProbeCols columns. While they have one row, each waits for the one
+// before, so that the sender sees round trips; from the first that has more,
+// kProbeFrames are under way together.
 inline constexpr PlanEpoch kProbeEpoch(0);
 inline constexpr int64_t kProbeRows = 1024;
 inline constexpr int64_t kProbeCols = 1024;  // 4 MiB of activations
@@ -61,15 +61,15 @@ inline constexpr int32_t kProbeFrames = 4;
 
 struct Credit {
   uint32_t frames = 0;
-  // LinkIdChecksum of the id that the receiver joins, said once.
+  // LinkIdChecksum of the id that the receiver joins; sent once.
   std::optional<uint64_t> joined;
 };
 
-// Tells ids apart without telling them: who has one may join.
+// Identifies an id without revealing it: whoever has the id may join.
 uint64_t LinkIdChecksum(const std::string& id);
 
 grpc::ByteBuffer EncodeCredit(const Credit& credit);
-// kInvalidArgument: not a Credit message.
+// Decodes a Credit message; kInvalidArgument if it is none.
 absl::StatusOr<Credit> DecodeCredit(const grpc::ByteBuffer& bytes);
 
 }  // namespace sluice

@@ -13,7 +13,7 @@ class Service;
 
 namespace sluice {
 
-// Channels over TCP, as a worker has them to its coordinator and to others.
+// A factory of TCP channels from a worker to its coordinator and to others.
 ChannelFactory TcpChannels();
 
 // A worker's gRPC server: LinkService, grpc.health.v1 and reflection, without
@@ -27,7 +27,7 @@ class LinkServer {
   ~LinkServer();
 
   int port() const { return port_; }
-  // What grpc.health.v1 answers, for the server and for LinkService.
+  // Sets grpc.health.v1's answer for the server and for LinkService.
   void SetServing(bool serving);
   // Ends all calls. Called by the destructor too.
   void Shutdown();

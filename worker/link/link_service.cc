@@ -23,10 +23,10 @@
 namespace sluice {
 namespace {
 
-// Streams of epochs that have not begun here; a plan has one sender per stage,
-// so more than a few come from something that is no sender.
+// The limit of streams whose epochs have not begun here; a plan has one sender
+// per stage, so more than a few do not come from senders.
 constexpr size_t kMaxWaitingStreams = 16;
-// Each has a few frames of kProbeRows at most.
+// The limit of probes, each of which has at most a few frames of kProbeRows.
 constexpr size_t kMaxProbes = 16;
 constexpr LinkTerms kProbeTerms = {.max_rows = kProbeRows,
                                    .cols = kProbeCols,
@@ -116,7 +116,7 @@ class Stream
     Finish(ToGrpcStatus(status));
   }
 
-  // End, which the sink learns, too.
+  // Ends the stream and tells the sink.
   void Break(const absl::Status& status);
 
   bool unused() const {
@@ -147,7 +147,7 @@ class Stream
   }
 
  private:
-  // With detached payloads, frames may come once their channel is there.
+  // Whether to send a credit; detached payloads need their channel first.
   bool HasNewsLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (transport_ != LinkTransport::kGrpc && channel_ == nullptr) return false;
     return owed_ > 0 || joined_.has_value();
@@ -162,10 +162,10 @@ class Stream
   // Takes what OnReadDone has read; an error breaks the stream.
   absl::Status Take(const grpc::ByteBuffer& bytes, const FrameLimits& limits,
                     const std::shared_ptr<Stream>& self);
-  // A frame with its payload. On the channel's thread if that is detached.
+  // Delivers a frame with its payload; on the channel's thread if detached.
   absl::Status Deliver(ActivationFrame frame,
                        const std::shared_ptr<Stream>& self);
-  // A probe's frame: drops it.
+  // Drops a probe's frame.
   void Drop(ActivationFrame frame);
 
   LinkServiceImpl* const service_;
@@ -174,20 +174,20 @@ class Stream
   const LinkTransport transport_;
 
   mutable Mutex mu_;
-  grpc::ByteBuffer in_;   // gRPC's between StartRead and OnReadDone
-  grpc::ByteBuffer out_;  // gRPC's while writing_
+  grpc::ByteBuffer in_;   // owned by gRPC between StartRead and OnReadDone
+  grpc::ByteBuffer out_;  // owned by gRPC while writing_
   std::shared_ptr<Stream> self_ ABSL_GUARDED_BY(mu_);
   FrameLimits limits_ ABSL_GUARDED_BY(mu_);
   int64_t owed_ ABSL_GUARDED_BY(mu_) = 0;     // credits to be sent
   int64_t granted_ ABSL_GUARDED_BY(mu_) = 0;  // sent, less the frames received
   bool open_ ABSL_GUARDED_BY(mu_) = false;
-  // From the start: others may call Grant and End before Begin has run, whose
+  // Set from the start, as Grant and End may be called before Begin, whose
   // acknowledgement is the first write.
   bool writing_ ABSL_GUARDED_BY(mu_) = true;
   bool got_frames_ ABSL_GUARDED_BY(mu_) = false;
   bool got_rows_ ABSL_GUARDED_BY(mu_) = false;  // a probe's frame with many
   std::optional<absl::Status> end_status_ ABSL_GUARDED_BY(mu_);
-  // Of detached payloads; set by Join.
+  // The channel of detached payloads, set by Join.
   std::shared_ptr<PayloadChannel> channel_ ABSL_GUARDED_BY(mu_);
   std::optional<uint64_t> joined_ ABSL_GUARDED_BY(mu_);  // to be said
 };
@@ -253,7 +253,7 @@ class LinkServiceImpl : public LinkService, private RawLinkService {
       bytes_received_->Add(static_cast<double>(bytes));
     }
   }
-  // Whether the stream was still wanted, for a plan.
+  // Returns whether the stream was still registered for a plan.
   bool Remove(const Stream* stream) {
     std::shared_ptr<Stream> removed;
     MutexLock lock(&mu_);
@@ -401,16 +401,16 @@ class LinkServiceImpl : public LinkService, private RawLinkService {
   std::shared_ptr<ActivationPool> buffers_ ABSL_GUARDED_BY(mu_) = own_buffers_;
   std::map<PlanEpoch, std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mu_);
   std::set<const Stream*> probes_ ABSL_GUARDED_BY(mu_);
-  // Epochs below are over.
+  // Epochs below this one are over.
   std::optional<PlanEpoch> floor_ ABSL_GUARDED_BY(mu_);
-  // Of epoch *floor_; empty while it has not been accepted.
+  // The terms of epoch *floor_; empty while it has not been accepted.
   std::optional<LinkTerms> terms_ ABSL_GUARDED_BY(mu_);
 };
 
 void Stream::OnReadDone(bool ok) {
   const Reaction reaction(this);
   if (!ok) {
-    // A half-close, or the link is gone: OnDone tells them apart.
+    // This is a half-close or a lost link: OnDone tells them apart.
     End(absl::OkStatus());
     return;
   }
@@ -455,7 +455,7 @@ absl::Status Stream::Take(const grpc::ByteBuffer& bytes,
     MutexLock lock(&mu_);
     channel = channel_;
   }
-  // Frames without a payload wait there for those before them.
+  // Frames without a payload wait in the channel for those before them.
   PayloadView payload;
   if (frame.hidden != nullptr) {
     payload = {frame.hidden->data(), frame.hidden->bytes()};
@@ -525,8 +525,8 @@ void Stream::Join(const std::shared_ptr<Stream>& self,
 }
 
 void Stream::Break(const absl::Status& status) {
-  // Before it ends: its OnDone, which then comes on another thread, would take
-  // it for a stream that ended as it should, and nobody would be told.
+  // The stream is removed before it ends: else its OnDone, on another thread,
+  // would take it for one that ended well, and the sink would not be told.
   const bool wanted = service_->Remove(this);
   End(status);
   if (wanted) service_->sink()->OnLinkBroken(epoch_, status);
@@ -535,13 +535,13 @@ void Stream::Break(const absl::Status& status) {
 void Stream::OnDone() {
   TakeOver(this);
   // A sender that gives up waiting for an answer and tries again has not lost
-  // anything; one that is really gone is missed by others.
+  // anything; a worker that is really gone is noticed elsewhere.
   const bool broken = context_->IsCancelled() && !unused();
   if (service_->Remove(this) && broken) {
     service_->sink()->OnLinkBroken(
         epoch_, absl::UnavailableError("the sender's connection broke"));
   }
-  HandOff(service_);  // to who destroys it, after the server's shutdown
+  HandOff(service_);  // to its destruction after the server's shutdown
   std::shared_ptr<Stream> last;
   MutexLock lock(&mu_);
   if (!end_status_.has_value()) end_status_ = absl::OkStatus();

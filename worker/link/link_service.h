@@ -17,27 +17,27 @@ class Service;
 
 namespace sluice {
 
-// What a stage expects from the one before it.
+// The terms that a stage expects the one before it to keep.
 struct LinkTerms {
   int64_t max_rows = 0;           // tokens of one micro-batch
   int64_t cols = 0;               // hidden size
   int32_t max_micro_batches = 0;  // of one step
   int32_t credits = 0;            // frames that may wait here, >= those of one
                                   // step, which is only computed when complete
-  // A stream that says otherwise is refused.
+  // A stream with another transport is refused.
   LinkTransport transport = LinkTransport::kGrpc;
 };
 
 // The receiving end of links over gRPC, as a stage controls it. Streams are
 // told apart by their plan epoch: those of an epoch that is over are refused
 // with kFailedPrecondition, those of one that has not begun here wait without
-// credits, so that nothing that is sent early is lost or piles up. Must outlive
-// the server that serves it. Thread-safe; never waits.
+// credits, so that early frames are neither lost nor pile up. Must outlive the
+// server that serves it. Thread-safe; never waits.
 class LinkService {
  public:
-  // `sink` must outlive the service. `payloads` may be null: streams whose
-  // payloads are detached are then refused; else it is not called after the
-  // server's Shutdown, and is to be destroyed before the service.
+  // `sink` must outlive the service. `payloads` may be null: streams with
+  // detached payloads are then refused; else it is not called after the
+  // server's Shutdown, and must be destroyed before the service.
   // `bytes_received` may be null.
   static std::unique_ptr<LinkService> Create(FrameSink* sink,
                                              PayloadTransport* payloads,
@@ -45,22 +45,21 @@ class LinkService {
   virtual ~LinkService() = default;
   virtual grpc::Service* service() = 0;
 
-  // Where activations are received from now on; null: anywhere.
+  // Sets the pool into which activations are received; null: any memory.
   virtual void ReceiveInto(std::shared_ptr<ActivationPool> buffers) = 0;
   // Streams older than `epoch` end.
   virtual void Advance(PlanEpoch epoch) = 0;
   // Advances to `epoch` and grants its stream credits, now or when it comes.
   virtual void Accept(PlanEpoch epoch, const LinkTerms& terms) = 0;
-  // The stream of `epoch`, which is there, has detached payloads, of at most
-  // `max_bytes` each: they come by the channel of this id. Before this it gets
-  // no credits.
+  // Joins the channel `id`, by which the present stream of `epoch` gets its
+  // detached payloads of at most `max_bytes` each. Before this it gets no
+  // credits.
   virtual void Join(PlanEpoch epoch, const std::string& id,
                     size_t max_bytes) = 0;
-  // `epoch` is over here: it and older ones are refused, with `reason`'s code
-  // and message for the stream that is open.
+  // Ends `epoch` here: it and older ones are refused, with `reason`'s code and
+  // message for the stream that is open.
   virtual void End(PlanEpoch epoch, const absl::Status& reason) = 0;
-  // Ends all streams and forgets about epochs: another coordinator may count
-  // from anywhere.
+  // Ends all streams and forgets epochs: another coordinator counts its own.
   virtual void Forget(const absl::Status& reason) = 0;
 };
 

@@ -7,9 +7,9 @@
 // loaded at run time, and a build needs neither header. nccl_abi_test.cc
 // compares with the real ones where they are installed.
 //
-// The driver's interface and not the runtime's: libcuda.so.1 comes with every
-// driver, under one name, while libcudart's name changes with the toolkit. Both
-// share a device's primary context, so that addresses and streams are the same.
+// It is the driver's interface, not the runtime's: every driver has
+// libcuda.so.1, while libcudart's name changes with the toolkit. Both share a
+// device's primary context, so that addresses and streams are the same.
 
 namespace sluice::nccl {
 
@@ -23,13 +23,13 @@ struct UniqueId {
 struct Comm;    // ncclComm_t points to it
 struct Stream;  // CUstream and cudaStream_t point to it
 
-// ncclResult_t
+// values of ncclResult_t
 inline constexpr int kSuccess = 0;
 inline constexpr int kInvalidArgument = 4;
 inline constexpr int kInvalidUsage = 5;
 inline constexpr int kRemoteError = 6;
 inline constexpr int kInProgress = 7;
-// ncclDataType_t
+// a value of ncclDataType_t
 inline constexpr int kUint8 = 1;
 
 // ncclConfig_t as of 2.14. Later versions have more members, and take their
@@ -69,11 +69,11 @@ struct Uuid {
   char bytes[16];
 };
 
-// CUresult
+// values of CUresult
 inline constexpr int kSuccess = 0;
 inline constexpr int kNotReady = 600;
 
-// CU_POINTER_ATTRIBUTE_MEMORY_TYPE, and of pinned memory
+// CU_POINTER_ATTRIBUTE_MEMORY_TYPE, and its value for pinned memory
 inline constexpr int kPointerMemoryType = 2;
 inline constexpr unsigned kMemoryTypeHost = 1;
 
@@ -102,7 +102,7 @@ struct Api {
   int (*EventDestroy)(Event* event);
   int (*EventRecord)(Event* event, Stream* stream);
   int (*EventQuery)(Event* event);
-  // An error of memory that the driver does not know.
+  // Fails for memory that the driver does not know.
   int (*PointerGetAttribute)(void* out, int attribute, DeviceAddress address);
   int (*GetErrorString)(int result, const char** text);
 };

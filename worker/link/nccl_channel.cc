@@ -13,15 +13,15 @@ namespace sluice {
 namespace {
 
 constexpr int kRanks = 2;
-// A transfer that has just begun is looked at often, one that waits for a slow
-// network or a busy peer seldom.
+// A transfer that has just begun is polled often, one that waits for a slow
+// network or a busy peer rarely.
 constexpr absl::Duration kFirstPause = absl::Microseconds(20);
 constexpr absl::Duration kLongestPause = absl::Microseconds(500);
-// Between looks at a communicator that has nothing to do.
+// The pause between polls of an idle communicator.
 constexpr absl::Duration kIdlePause = absl::Milliseconds(200);
 
-// Whatever NCCL has to say once both ends were connected: the link is gone, and
-// may be made again.
+// Any error of NCCL after both ends were connected is a lost link, which may be
+// made again.
 absl::Status Lost(const absl::Status& status) {
   if (status.ok() || absl::IsCancelled(status)) return status;
   return Unavailable("NCCL has lost the other end: ", status.message());
@@ -88,7 +88,7 @@ void NcclChannel::Run() {
     stopped_ = true;
     on_broken = std::exchange(options_.on_broken, nullptr);
   }
-  // Before what may take its time.
+  // on_broken comes first, as the rest may take long.
   if (tell) on_broken(status);
   on_broken = nullptr;
   GiveBack();
@@ -158,7 +158,7 @@ absl::Status NcclChannel::Connect() {
   status = Annotate(status, absl::StrCat("NCCL can't connect to the ",
                                          sends ? "next stage" : "stage before",
                                          " (NCCL_DEBUG=INFO says more)"));
-  // The peer's death has nothing to do with NCCL.
+  // OK and the peer's death are no errors of NCCL.
   if (status.ok() || absl::IsUnavailable(status)) return status;
   return absl::UnimplementedError(status.message());
 }
@@ -216,7 +216,7 @@ absl::Status NcclChannel::Launch(Item item) {
   }
   const int lane = next_lane_;
   next_lane_ = (next_lane_ + 1) % kLanes;
-  // In flight from here on: a copy may have begun when a later call fails.
+  // It is in flight from here on, as a copy may have begun when a call fails.
   flights_.push_back({std::move(item), lane});
   return Transfer(flights_.back());
 }
@@ -296,14 +296,14 @@ absl::StatusOr<bool> NcclChannel::Land() {
 }
 
 void NcclChannel::GiveBack() {
-  // Nothing here can be mended: what fails is told, and the rest given back.
+  // Errors here cannot be handled: they are logged, and the rest is freed.
   absl::Status worst;
-  // Not ncclCommFinalize, which waits for the other end.
+  // ncclCommFinalize is not used, as it waits for the other end.
   if (comm_ != nullptr) {
     worst.Update(library_->NcclStatus(
         nccl_.CommAbort(std::exchange(comm_, nullptr)), "ncclCommAbort"));
   }
-  // Until the device has let go of the memory that flights refer to.
+  // Waits until the device no longer uses the flights' memory.
   for (cuda::Stream** stream :
        {&transfers_, &lanes_[0].copies, &lanes_[1].copies}) {
     if (*stream == nullptr) continue;
@@ -326,7 +326,7 @@ void NcclChannel::GiveBack() {
     lane = Lane();
   }
   if (!worst.ok()) {
-    LogWarning(absl::StrCat("closing an NCCL link: ", worst.message()));
+    LogWarning("closing an NCCL link: ", worst.message());
   }
 }
 

@@ -17,22 +17,22 @@ namespace sluice {
 // One thread, in Run, makes every call of NCCL and CUDA. It never blocks in
 // one: the communicator is of the non-blocking kind, transfers end in events,
 // and the thread polls these, the communicator's own error (NCCL's watchdog)
-// and Stop. So a peer that dies ends what waits for it, by whatever notices
-// first, and without a time limit; then ncclCommAbort ends what is on the GPU.
+// and Stop. So a peer's death ends waiting for it, by whichever notices first
+// and without a time limit; then ncclCommAbort ends the work on the GPU.
 //
 // Host payloads pass through one of two pieces of device memory, each with a
-// stream for its copies beside the one of transfers, so that copying one goes
-// on beside sending another. None of these streams computes.
+// copy stream beside the stream of transfers, so that copying one payload
+// overlaps sending another. None of these streams computes.
 //
-// A copy to host memory that is not pinned makes its caller wait, and for all
-// that was put on its stream before: it is begun only once the payload is here.
+// A copy to host memory that is not pinned makes its caller wait for all
+// earlier work of its stream: it is begun only once the payload is here.
 class NcclChannel {
  public:
   // `library` and `context`, the device's, must outlive the channel.
   NcclChannel(const NcclLibrary* library, cuda::Context* context,
               PayloadTransport::ChannelOptions options);
 
-  // As in PayloadChannel.
+  // These act as PayloadChannel's.
   void Start();
   void Push(PayloadView payload, std::function<void()> done);
   void Stop();
@@ -48,32 +48,32 @@ class NcclChannel {
     PayloadView payload;
     std::function<void()> done;
   };
-  // What one payload under way uses.
+  // The resources of one payload in flight.
   struct Lane {
     cuda::DeviceAddress staging = 0;
     cuda::Stream* copies = nullptr;
     cuda::Event* first = nullptr;  // between copying and transfer
     cuda::Event* last = nullptr;
   };
-  // Under way on the device, or, if empty, waiting for those before it.
+  // A payload on the device, or an empty one that waits for those before it.
   struct Flight {
     Item item;
     int lane = -1;
     bool to_be_copied = false;  // from the lane, when it has come
   };
 
-  // On the thread.
+  // These run on the channel's thread.
   absl::Status Play();
   absl::Status Connect();
   absl::Status MakeLanes();
   absl::Status Launch(Item item);
   absl::Status Transfer(Flight& flight);
-  // Whether the device writes there by itself, without a call that waits.
+  // Whether the device copies to this memory without making its caller wait.
   bool IsPinned(const PayloadView& payload) const;
   absl::Status CopyOut(const PayloadView& payload, Lane& lane);
   // Whether the oldest flight has landed; an error if it never will.
   absl::StatusOr<bool> Land();
-  // Waits while `result` says that NCCL is still at it. kCancelled: stopped.
+  // Waits while `result` says that NCCL is still working. kCancelled: stopped.
   absl::Status Settle(int result, absl::string_view call);
   absl::Status CheckComm();
   void GiveBack();
@@ -95,7 +95,7 @@ class NcclChannel {
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
 
-  // The thread's own.
+  // These are used by the channel's thread only.
   nccl::Comm* comm_ = nullptr;
   cuda::Stream* transfers_ = nullptr;
   Lane lanes_[kLanes];

@@ -9,8 +9,8 @@ namespace {
 
 constexpr char kNccl[] = "NCCL (--nccl-library)";
 
-// Whether all that was taken of a library is there. `what` names it and its
-// flag.
+// Checks that a library is loaded and has all functions. `what` names it and
+// its flag.
 absl::Status Check(const SharedLibrary& library, const std::string& path,
                    absl::string_view what) {
   if (!library.loaded()) {
@@ -34,7 +34,7 @@ absl::StatusOr<std::unique_ptr<const NcclLibrary>> NcclLibrary::Load(
     const std::string& nccl_path, const std::string& cuda_path) {
   auto library = std::unique_ptr<NcclLibrary>(new NcclLibrary());
 
-  // CUDA first: libnccl is of no use without.
+  // CUDA is loaded first, as libnccl is of no use without it.
   SharedLibrary cuda(cuda_path);
   cuda::Api& c = library->cuda_;
   cuda.Take("cuInit", &c.Init);

@@ -21,12 +21,12 @@ class NcclLibrary {
 
   const nccl::Api& nccl() const { return nccl_; }
   const cuda::Api& cuda() const { return cuda_; }
-  // "2.28.9".
+  // The version, as "2.28.9".
   const std::string& version() const { return version_; }
 
-  // What a call has returned, as a Status with the library's own words. Of
-  // NCCL: kUnavailable if the other end is gone, else kInternal; of CUDA:
-  // kInternal. kInProgress and kNotReady are errors here.
+  // Make a Status of a call's result, with the library's own words. For NCCL:
+  // kUnavailable if the other end is gone, else kInternal; for CUDA: kInternal.
+  // kInProgress and kNotReady are errors here.
   absl::Status NcclStatus(int result, absl::string_view call) const;
   absl::Status CudaStatus(int result, absl::string_view call) const;
 

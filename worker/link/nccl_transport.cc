@@ -14,7 +14,7 @@
 namespace sluice {
 namespace {
 
-// A link's hold of its channel, which lives until its thread is done.
+// A link's reference to its channel, which lives until its thread is done.
 class Handle : public PayloadChannel {
  public:
   explicit Handle(std::shared_ptr<NcclChannel> channel)
@@ -114,7 +114,7 @@ class NcclTransport : public PayloadTransport {
   std::string uuid_;
 
   Mutex mu_;
-  // Those that are done go when the next one comes.
+  // Finished channels are removed when the next one is opened.
   std::list<Playing> playing_ ABSL_GUARDED_BY(mu_);
 };
 

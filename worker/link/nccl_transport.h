@@ -8,12 +8,12 @@
 
 namespace sluice {
 
-// Payloads by ncclSend and ncclRecv between two GPUs, a communicator of two for
-// each link and epoch.
+// The options of payloads by ncclSend and ncclRecv between two GPUs, with a
+// communicator of two for each link and epoch.
 struct NcclOptions {
   std::string nccl_library = "libnccl.so.2";
   std::string cuda_library = "libcuda.so.1";
-  int device = 0;  // as the CUDA driver counts
+  int device = 0;  // the CUDA driver's index
 };
 
 // Loads the libraries and takes the device. kNotFound, kFailedPrecondition: a

@@ -8,10 +8,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-// Payloads that travel beside a link's stream of frames. gRPC keeps what it is
-// good at: the plan, the header that announces each payload, credits, and the
-// news that the other end is gone. A channel carries bytes, in the order of the
-// headers, and knows nothing of them.
+// Payloads that travel beside a link's stream of frames. gRPC still carries the
+// plan, the header that announces each payload, credits, and the news that the
+// other end is gone. A channel carries bytes in the order of the headers, and
+// does not interpret them.
 
 namespace sluice {
 
@@ -19,8 +19,8 @@ namespace sluice {
 struct PayloadView {
   void* data = nullptr;
   size_t bytes = 0;
-  // On the GPU of the transport, where it goes or comes without staging. What
-  // computes it must be done, and what is computed from it not have begun.
+  // Whether the payload lies on the transport's GPU and needs no staging. Work
+  // that writes it must be done, and work that uses it not have begun.
   bool on_device = false;
 };
 
@@ -28,9 +28,9 @@ struct PayloadView {
 // same sizes in the same order. Thread-safe.
 class PayloadChannel {
  public:
-  // Stops.
+  // Stops the channel.
   virtual ~PayloadChannel() = default;
-  // Begins to connect: the other end is there, and does the same. Payloads that
+  // Begins to connect; the other end exists, and does the same. Payloads that
   // were pushed before wait for it.
   virtual void Start() = 0;
   // Never waits. `done` is called when the payload's memory is free again (at
@@ -38,13 +38,13 @@ class PayloadChannel {
   // If the channel stops or breaks before, it is dropped without a call, with
   // all that it keeps alive; until then, the memory must live.
   virtual void Push(PayloadView payload, std::function<void()> done) = 0;
-  // Gives up what is under way. Never waits: a call of `done` or on_broken may
+  // Gives up payloads in flight. Never waits: a call of `done` or on_broken may
   // still be in progress.
   virtual void Stop() = 0;
 };
 
-// Makes channels; NCCL's, between GPUs. Thread-safe. Its destructor waits for
-// the threads of all channels; what they call must outlive it.
+// Makes channels, such as NCCL's between GPUs. Thread-safe. Its destructor
+// waits for the threads of all channels; their callbacks must outlive it.
 class PayloadTransport {
  public:
   enum class End { kSender, kReceiver };
@@ -60,19 +60,19 @@ class PayloadTransport {
   };
 
   virtual ~PayloadTransport() = default;
-  // A name for a new pair of ends, to be brought to the other one. To be made
-  // only when the other end is known to be there: what it reserves is given
-  // back when both have joined.
+  // Returns an id for a new pair of ends, to be brought to the other one. Call
+  // it only when the other end is known to exist: the resources of an id are
+  // freed when both have joined.
   virtual absl::StatusOr<std::string> NewId() = 0;
-  // kInvalidArgument: no such id.
+  // Opens one end of the channel. kInvalidArgument: no such id.
   virtual absl::StatusOr<std::unique_ptr<PayloadChannel>> Open(
       ChannelOptions options) = 0;
-  // Memory of the device that a channel takes for staging.
+  // The bytes of device memory that a channel takes for staging.
   virtual size_t StagingBytes(size_t max_bytes) const = 0;
-  // Of the GPU that all channels of this transport end at. Two ends on one GPU
-  // cannot be connected.
+  // The UUID of the GPU that all channels of this transport end at. Two ends on
+  // one GPU cannot be connected.
   virtual std::string gpu_uuid() const = 0;
-  // For people: "NCCL 2.28.9 on GPU-1234...".
+  // A name for people: "NCCL 2.28.9 on GPU-1234...".
   virtual std::string name() const = 0;
 };
 

@@ -4,7 +4,7 @@
 
 #include "common/status_macros.h"
 #include "worker/link/link_protocol.h"
-#include "worker/probe/link_profile.h"
+#include "worker/probe/worker_profile.h"
 
 namespace sluice {
 
@@ -44,7 +44,7 @@ void LinkSurvey::Cancel() {
     if (cancelled_ != nullptr) *cancelled_ = true;
     sender = sender_;
   }
-  // A peer that has stopped would let it wait for ever.
+  // Without Close, a send to a stopped peer would wait forever.
   if (sender != nullptr) sender->Close();
 }
 
@@ -90,7 +90,7 @@ absl::StatusOr<LinkProfile> LinkSurvey::Measure(
                           links_->Connect(peer.address, kProbeEpoch, {}));
   {
     MutexLock lock(&mu_);
-    // Whoever cancels from now on closes it.
+    // A Cancel from now on closes it.
     if (cancelled) return absl::CancelledError("broken off");
     sender_ = sender;
   }

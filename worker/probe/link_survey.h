@@ -28,7 +28,7 @@ class LinkSurvey {
     absl::StatusOr<LinkProfile> link;
   };
   using Done = std::function<void(std::vector<Measured>)>;
-  // Of each peer, whether a link to it can be opened.
+  // Gets, for each peer, whether a link to it can be opened.
   using Reached = std::function<void(std::vector<absl::Status>)>;
 
   // `links` must outlive the survey.
@@ -38,20 +38,19 @@ class LinkSurvey {
   LinkSurvey(const LinkSurvey&) = delete;
   LinkSurvey& operator=(const LinkSurvey&) = delete;
 
-  // Begins to measure, after what was asked before; `done` is called on the
-  // survey's thread, with a result for each peer, unless Cancel() is first.
-  // Never waits.
+  // Begins to measure after earlier tasks; `done` is called on the survey's
+  // thread, with a result for each peer, unless Cancel() is first. Never waits.
   void Start(std::vector<Peer> peers, Done done);
-  // The same, but links are only opened.
+  // Like Start, but links are only opened.
   void Reach(std::vector<Peer> peers, Reached done);
-  // Breaks off what is measured, and forgets what was asked. Never waits.
+  // Breaks the running measurement off and drops the waiting ones. Never waits.
   void Cancel();
 
  private:
   struct Task {
     std::vector<Peer> peers;
-    Done done;        // or
-    Reached reached;  // the other one is empty
+    Done done;        // empty: links are only opened
+    Reached reached;  // set for links that are only opened
   };
 
   void Add(Task task);
@@ -65,7 +64,7 @@ class LinkSurvey {
   Mutex mu_;
   CondVar changed_;
   std::vector<Task> tasks_ ABSL_GUARDED_BY(mu_);
-  // Of the task that runs; set once, by who cancels it.
+  // The flag of the running task, which Cancel sets.
   std::shared_ptr<std::atomic<bool>> cancelled_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<LinkSender> sender_ ABSL_GUARDED_BY(mu_);  // in use
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;

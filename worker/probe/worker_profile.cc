@@ -1,13 +1,42 @@
 #include "worker/probe/worker_profile.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/codec/profile_json.h"
 #include "common/status_macros.h"
-#include "worker/probe/link_profile.h"
+#include "runtime/memory/activation_buffer.h"
+#include "runtime/profile/measure.h"
+#include "worker/link/grpc_link_factory.h"
+#include "worker/link/link_protocol.h"
+#include "worker/link/link_server.h"
+#include "worker/link/link_service.h"
 
 namespace sluice {
+namespace {
+
+// The share of the time for small frames.
+constexpr double kLatencyShare = 1.0 / 3;
+constexpr int kMinPings = 10;
+constexpr int kMinLarge = 3;
+// The rows of the first large frame, by which the others' are chosen.
+constexpr int32_t kFirstRows = 32;  // 128 KiB
+
+// A sink that is never called, as probes come to no sink.
+class NoSink : public FrameSink {
+ public:
+  absl::Status OnFrame(ActivationFrame, std::function<void()>) override {
+    return absl::FailedPreconditionError("there is no stage here");
+  }
+  void OnLinkBroken(PlanEpoch, const absl::Status&) override {}
+};
+
+}  // namespace
 
 absl::StatusOr<MachineProfile> MeasureWorkerMachine(
     const ProfilerOptions& options, const ProfileProgress& progress,
@@ -46,6 +75,63 @@ absl::StatusOr<MachineProfile> ReadWorkerProfile(const std::string& path,
   SLUICE_ASSIGN_OR_RETURN(MachineProfile profile, ReadProfileFile(path));
   SLUICE_RETURN_IF_ERROR(Annotate(SetCapacities(machine, &profile), path));
   return profile;
+}
+
+absl::StatusOr<LinkProfile> MeasureLink(LinkSender& sender, double seconds,
+                                        const std::atomic<bool>* cancelled) {
+  ActivationPool pool;
+  const auto send = [&](int64_t rows) {
+    ActivationFrame frame;
+    frame.epoch = kProbeEpoch;
+    frame.micro_batch = 1;  // micro-batch 0 would carry a plan
+    frame.hidden = pool.Acquire(rows, kProbeCols);
+    std::memset(frame.hidden->data(), 1, frame.hidden->bytes());
+    return sender.Send(std::move(frame));
+  };
+  LinkProfile profile;
+  // Each frame waits for the credit of the one before.
+  SLUICE_ASSIGN_OR_RETURN(const double round_trip,
+                          TimeCalls(kLatencyShare * seconds, kMinPings,
+                                    cancelled, [&] { return send(1); }));
+  profile.latency_seconds = round_trip / 2;
+  // kProbeFrames are timed together, since credits may come together.
+  const auto time_large = [&](int64_t rows, double for_seconds, int min_calls) {
+    return TimeCalls(for_seconds, min_calls, cancelled, [&]() -> absl::Status {
+      for (int i = 0; i < kProbeFrames; ++i) {
+        SLUICE_RETURN_IF_ERROR(send(rows));
+      }
+      return absl::OkStatus();
+    });
+  };
+  const double large_seconds = (1 - kLatencyShare) * seconds;
+  SLUICE_ASSIGN_OR_RETURN(const double first, time_large(kFirstRows, 0, 1));
+  const auto rows = static_cast<int64_t>(
+      std::clamp(kFirstRows * large_seconds / (kMinLarge + 1) / first,
+                 double{kFirstRows}, double{kProbeRows}));
+  SLUICE_ASSIGN_OR_RETURN(const double large,
+                          time_large(rows, large_seconds, kMinLarge));
+  profile.bytes_per_second =
+      static_cast<double>(kProbeFrames * rows * kProbeCols *
+                          static_cast<int64_t>(sizeof(float))) /
+      large;
+  return profile;
+}
+
+absl::StatusOr<LinkProfile> MeasureLoopbackLink(
+    double seconds, const std::atomic<bool>* cancelled) {
+  // They are declared in this order, so that users end first.
+  NoSink sink;
+  const std::unique_ptr<LinkService> service =
+      LinkService::Create(&sink, nullptr, nullptr);
+  SLUICE_ASSIGN_OR_RETURN(
+      const std::unique_ptr<LinkServer> server,
+      LinkServer::Start("127.0.0.1", 0, service->service()));
+  GrpcLinkFactory links({.channels = TcpChannels()});
+  SLUICE_ASSIGN_OR_RETURN(
+      const std::unique_ptr<LinkSender> sender,
+      links.Connect(JoinHostPort("127.0.0.1", server->port()), kProbeEpoch,
+                    {}));
+  return MeasureLink(*sender, seconds, cancelled);
 }
 
 }  // namespace sluice

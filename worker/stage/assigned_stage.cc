@@ -12,15 +12,10 @@ namespace sluice {
 namespace {
 
 absl::StatusOr<LinkTransport> ParseTransport(v1::LinkTransport proto) {
-  switch (proto) {
-    case v1::LINK_TRANSPORT_GRPC:
-      return LinkTransport::kGrpc;
-    case v1::LINK_TRANSPORT_NCCL:
-      return LinkTransport::kNccl;
-    default:
-      return InvalidArgument("assignment: unknown link transport ",
-                             static_cast<int>(proto));
-  }
+  if (proto == v1::LINK_TRANSPORT_GRPC) return LinkTransport::kGrpc;
+  if (proto == v1::LINK_TRANSPORT_NCCL) return LinkTransport::kNccl;
+  return InvalidArgument("assignment: unknown link transport ",
+                         static_cast<int>(proto));
 }
 
 constexpr absl::string_view kNextUnreachedUrl = "sluice/next-unreached";

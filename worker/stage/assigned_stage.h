@@ -18,22 +18,22 @@ namespace v1 {
 class AssignStage;
 }  // namespace v1
 
-// `status`, which is an error, with a mark that says that the link to the next
-// stage could not be opened.
+// Returns `status`, which is an error, with a payload which says that the link
+// to the next stage could not be opened.
 absl::Status NextUnreached(absl::Status status);
 bool IsNextUnreached(const absl::Status& status);
 
-// The part of a plan that one worker plays.
+// One worker's part of a plan.
 struct AssignedStage : StageShare {
   PlanEpoch epoch;
   StageId stage;
   int32_t num_stages = 0;
   std::string next_address;  // "" on the last stage
-  // What carries activations from the stage before, and to the next one.
+  // The transports from the stage before and to the next one.
   LinkTransport previous_link = LinkTransport::kGrpc;
   LinkTransport next_link = LinkTransport::kGrpc;
   int32_t num_blocks = 0;
-  // Only to be loaded: the plan begins with another assignment of this epoch.
+  // Whether to load only: another assignment of this epoch begins the plan.
   bool prepare = false;
   std::shared_ptr<StageReporter> reporter;
 

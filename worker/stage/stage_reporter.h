@@ -14,21 +14,21 @@ namespace v1 {
 class WorkerMessage;
 }  // namespace v1
 
-// Takes a stage's news to the coordinator that assigned it; once that one is
-// gone, they go nowhere. Thread-safe; never waits.
+// Sends a stage's reports to the coordinator that assigned it; once that is
+// gone, they are dropped. Thread-safe; never waits.
 class StageReporter {
  public:
-  // `send` must be as thread-safe, and not wait either.
+  // `send` must be thread-safe, and not wait either.
   explicit StageReporter(std::function<void(v1::WorkerMessage)> send)
       : send_(std::move(send)) {}
 
   void Progress(PlanEpoch epoch, uint64_t bytes_done, uint64_t bytes_total);
   void Ready(PlanEpoch epoch, int64_t kv_pages, bool kv_by_need,
              int32_t page_tokens, uint64_t weight_bytes);
-  // `status` may bear NextUnreached's mark.
+  // `status` may have NextUnreached's payload.
   void Failed(PlanEpoch epoch, const absl::Status& status);
   void Result(const StepResult& result, double compute_seconds);
-  // For the next stage: see LinkService::Join.
+  // Sends a link's id for the next stage: see LinkService::Join.
   void LinkId(PlanEpoch epoch, const std::string& id);
 
  private:

@@ -18,15 +18,15 @@
 namespace sluice {
 namespace {
 
-// Plans that may wait at the first stage. The dispatcher has one in flight per
-// block, so more is a mistake of its.
+// The limit of plans that wait at the first stage. The dispatcher has one in
+// flight per block, so more are its error.
 constexpr size_t kMaxInbox = 4096;
 constexpr double kProgressIntervalSeconds = 0.2;
 constexpr absl::Duration kConnectRetry = absl::Milliseconds(100);
 
 bool SameWeights(const AssignedStage& a, const AssignedStage& b) {
   return static_cast<const StageShare&>(a) == b &&
-         // Whose staging memory is taken before weights take the rest.
+         // The links' staging memory is taken before weights take the rest.
          a.previous_link == b.previous_link && a.next_link == b.next_link;
 }
 
@@ -36,7 +36,7 @@ size_t FramesInFlight(const AssignedStage& a) {
                           2 * static_cast<size_t>(a.policy.num_microbatches));
 }
 
-// What may wait on both sides beyond the step that the executor works on.
+// Bytes that may wait on both sides, beyond the step being computed.
 uint64_t LinkBufferBytes(const AssignedStage& a, int64_t hidden_size) {
   const uint64_t sides = (a.is_first() ? 0 : 1) + (a.is_last() ? 0 : 1);
   return sides * FramesInFlight(a) * sizeof(float) *
@@ -46,12 +46,12 @@ uint64_t LinkBufferBytes(const AssignedStage& a, int64_t hidden_size) {
 
 }  // namespace
 
-// One assignment being played.
+// One assignment while it is carried out.
 struct StageRunner::Run {
   explicit Run(AssignedStage a)
       : assignment(std::move(a)), outbox(FramesInFlight(assignment)) {}
 
-  // What has arrived and waits to be computed: a plan or a frame.
+  // An arrived plan or frame that waits to be computed.
   struct Item {
     std::shared_ptr<const StepPlan> plan;
     std::optional<ArrivedFrame> frame;
@@ -62,10 +62,10 @@ struct StageRunner::Run {
   std::atomic<bool> ready{false};
   BoundedQueue<ActivationFrame> outbox;
 
-  // For activity(). The first is the compute thread's word for what it is at.
+  // State for activity(). The compute thread sets `at` to what it is doing.
   std::atomic<v1::Activity::Kind> at{v1::Activity::KIND_LOADING};
-  std::atomic<int64_t> frames_out{0};   // that it wants to be sent
-  std::atomic<int64_t> frames_sent{0};  // that the link has taken
+  std::atomic<int64_t> frames_out{0};   // queued to be sent
+  std::atomic<int64_t> frames_sent{0};  // taken by the link
   std::atomic<int64_t> last_step_out{0};
 
   Mutex mu;
@@ -74,7 +74,7 @@ struct StageRunner::Run {
   bool closed ABSL_GUARDED_BY(mu) = false;
   std::shared_ptr<LinkSender> link ABSL_GUARDED_BY(mu);
 
-  StepAssembler assembler;  // the compute thread's
+  StepAssembler assembler;  // used by the compute thread only
 
   bool Put(Item item) {
     MutexLock lock(&mu);
@@ -89,7 +89,7 @@ struct StageRunner::Run {
     const bool waits = kind == v1::Activity::KIND_WAITING;
     if (!waits && kind != v1::Activity::KIND_BLOCKED) return kind;
     MutexLock lock(&mu);
-    // What waits here is this stage's turn, whether or not it notices.
+    // A waiting item is this stage's to compute, even before it is taken.
     if (waits && !inbox.empty()) return v1::Activity::KIND_COMPUTING;
     if (frames_sent >= frames_out) return kind;
     return link != nullptr && link->blocked() ? v1::Activity::KIND_BLOCKED
@@ -149,8 +149,8 @@ void StageRunner::Stop(Run& run) {
   run.stopped = true;
   run.ready = false;
   dropped.swap(run.inbox);
-  // Only wakes and never waits. Under the lock, so that the link is destroyed,
-  // which does wait, by the compute thread and none of gRPC's.
+  // Close only wakes and never waits. The lock is held, so that the compute
+  // thread destroys the link, which does wait, and none of gRPC's.
   if (run.link != nullptr) run.link->Close();
   run.changed.NotifyAll();
 }
@@ -162,8 +162,8 @@ void StageRunner::Fail(Run& run, const absl::Status& status) {
     MutexLock lock(&run.mu);
     if (run.closed) return;
     run.closed = true;
-    // Under the lock, as Accept: once a run is stopped it says nothing more
-    // about epochs, which Detach then forgets.
+    // The lock is held, as for Accept: a stopped run must not change the
+    // receiver's epochs, which Detach then forgets.
     receiver_->End(a.epoch, named);
   }
   Log(options_.failure_level,
@@ -207,8 +207,7 @@ void StageRunner::Detach() {
 void StageRunner::OnPlan(StepPlan plan) {
   const RunPtr run = current();
   if (run == nullptr || plan.epoch < run->assignment.epoch) {
-    LogWarning(
-        absl::StrCat("dropped a plan of stale epoch ", plan.epoch.value()));
+    LogWarning("dropped a plan of stale epoch ", plan.epoch.value());
     return;
   }
   const AssignedStage& a = run->assignment;
@@ -236,12 +235,11 @@ void StageRunner::OnBadPlan(PlanEpoch epoch, const absl::Status& status) {
 void StageRunner::OnLinkId(PlanEpoch epoch, const std::string& id) {
   const RunPtr run = current();
   if (run == nullptr || run->assignment.epoch != epoch) {
-    LogWarning(
-        absl::StrCat("dropped a link's id of stale epoch ", epoch.value()));
+    LogWarning("dropped a link's id of stale epoch ", epoch.value());
     return;
   }
-  // Not under the run's lock: a link that can't be joined ends the run.
-  receiver_->Join(epoch, id, MostPayloadBytes(run->assignment));
+  // The run's lock is not held: a link that can't be joined ends the run.
+  receiver_->Join(epoch, id, MaxPayloadBytes(run->assignment));
 }
 
 absl::Status StageRunner::OnFrame(ActivationFrame frame,
@@ -383,16 +381,16 @@ void StageRunner::Play(Run& run) {
     a.reporter->Ready(a.epoch, executor_->kv_pages(), executor_->kv_by_need(),
                       executor_->page_tokens(), executor_->weight_bytes());
     const uint64_t kv_host = executor_->placement().kv_host_bytes;
-    LogInfo(absl::StrCat(
-        "epoch=", a.epoch.value(), " ", a.Name(),
-        a.prepare ? " is prepared: " : " is ready: ",
-        executor_->weight_bytes() >> 20, " MiB of weights; KV cache for up to ",
-        executor_->kv_pages() * executor_->page_tokens(), " tokens",
-        kv_host > 0 ? absl::StrCat(", ", kv_host >> 20,
-                                   " MiB of memory, which is taken as "
-                                   "sequences need it")
-                    : ""));
-    // Only now, as threads that were made before would share the core.
+    LogInfo("epoch=", a.epoch.value(), " ", a.Name(),
+            a.prepare ? " is prepared: " : " is ready: ",
+            executor_->weight_bytes() >> 20,
+            " MiB of weights; KV cache for up to ",
+            executor_->kv_pages() * executor_->page_tokens(), " tokens",
+            kv_host > 0 ? absl::StrCat(", ", kv_host >> 20,
+                                       " MiB of memory, which is taken as "
+                                       "sequences need it")
+                        : "");
+    // The thread is bound only now: threads that it starts share its core.
     if (!cores.empty()) BindThisThread({cores.data(), 1});
   }
   while (status.ok()) {
@@ -430,7 +428,7 @@ void StageRunner::Play(Run& run) {
     link = std::move(run.link);
   }
   link.reset();
-  // What was damaged is made anew by the next load.
+  // The next load replaces damaged data.
   if (absl::IsDataLoss(status) || IsDeviceLoss(status)) DropExecutor();
   if (executor_ != nullptr) executor_->Reset();
   PublishKvUsage();
@@ -449,8 +447,8 @@ absl::Status StageRunner::Prepare(Run& run) {
     return absl::FailedPreconditionError(
         "its activations are to travel by NCCL, which this worker has not");
   }
-  // The weights outlive the stream on which the coordinator was told what the
-  // files held when they were loaded.
+  // Weights outlive the stream that told the coordinator the files' content, so
+  // it is compared again.
   if (executor_ == nullptr || !SameWeights(a, *loaded_) ||
       Content() != loaded_content_) {
     SLUICE_RETURN_IF_ERROR(LoadExecutor(run));
@@ -478,7 +476,7 @@ ModelContent StageRunner::Content() const {
 
 absl::Status StageRunner::LoadExecutor(Run& run) {
   const AssignedStage& a = run.assignment;
-  DropExecutor();  // its memory may be needed
+  DropExecutor();  // the new one may need its memory
   SLUICE_ASSIGN_OR_RETURN(
       link_buffers_,
       options_.resources.host_budget->Charge(
@@ -491,13 +489,13 @@ absl::Status StageRunner::LoadExecutor(Run& run) {
         link_staging_,
         options_.resources.device_budget->Charge(
             "link staging",
-            sides * options_.payloads->StagingBytes(MostPayloadBytes(a))));
+            sides * options_.payloads->StagingBytes(MaxPayloadBytes(a))));
   }
   StageOptions options;
   static_cast<StageShare&>(options) = a;
   static_cast<StageResources&>(options) = ResourcesOf(a);
   options.marks = &marks_;
-  LogInfo(absl::StrCat("epoch=", a.epoch.value(), " loading ", a.Name()));
+  LogInfo("epoch=", a.epoch.value(), " loading ", a.Name());
   absl::Duration reported = -absl::InfiniteDuration();
   const StageExecutor::Progress progress = [&](uint64_t done, uint64_t total) {
     marks_.Add();
@@ -531,7 +529,7 @@ absl::Status StageRunner::LoadExecutor(Run& run) {
   return absl::OkStatus();
 }
 
-size_t StageRunner::MostPayloadBytes(const AssignedStage& a) const {
+size_t StageRunner::MaxPayloadBytes(const AssignedStage& a) const {
   return sizeof(float) * static_cast<size_t>(a.policy.max_step_tokens) *
          static_cast<size_t>(options_.hidden_size);
 }
@@ -539,13 +537,13 @@ size_t StageRunner::MostPayloadBytes(const AssignedStage& a) const {
 absl::Status StageRunner::ConnectNext(Run& run) {
   const AssignedStage& a = run.assignment;
   LinkOptions link_options;
-  // The link goes before the run does.
+  // The link is destroyed before the run.
   link_options.on_broken = [this, &run](const absl::Status& status) {
     Fail(run, status);
   };
   if (a.next_link == LinkTransport::kNccl) {
     link_options.payloads.transport = options_.payloads;
-    link_options.payloads.max_bytes = MostPayloadBytes(a);
+    link_options.payloads.max_bytes = MaxPayloadBytes(a);
     link_options.payloads.hand_out = [&a](const std::string& id) {
       a.reporter->LinkId(a.epoch, id);
     };

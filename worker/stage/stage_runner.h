@@ -40,12 +40,12 @@ using StageLoader =
         const StageOptions& options, const StageExecutor::Progress& progress,
         const std::atomic<bool>* cancelled)>;
 
-// Plays the stages that a worker is given, one after the other.
+// Runs the stages that a worker is assigned, one after the other.
 //
 // One thread owns the executor: it loads, connects to the next stage, takes
-// steps in the order in which they come, and computes them. While a stage is
-// played, a second thread sends what the first has computed. Everything else
-// only enqueues. Frames come by the runner's own LinkService.
+// steps in the order in which they come, and computes them. While a stage runs,
+// a second thread sends the first one's results. Everything else only enqueues.
+// Frames come by the runner's own LinkService.
 //
 // A stage ends when its epoch does: by a newer assignment, by Retire or Detach,
 // or by an error, of which the first is reported. Weights stay loaded until
@@ -57,33 +57,33 @@ class StageRunner : public FrameSink {
   // All pointers but `payloads` must outlive the runner.
   struct Options {
     StageLoader loader;
-    // What the model's files hold, as the coordinator is told: weights that
-    // were loaded when they held something else are loaded again. Empty, as in
-    // tests: they are what they always were.
+    // The content of the model's files, as the coordinator is told: weights
+    // loaded from other content are loaded again. Empty, as in tests: the
+    // content never changes.
     std::function<ModelContent()> content;
     int64_t hidden_size = 0;
     // The policy may name another number of compute threads; they are pinned
-    // while a stage is played, if there are as many as cores.
+    // while a stage runs, if there are as many as cores.
     StageResources resources;
     LinkFactory* links = nullptr;
-    // Carries the activations of NCCL links; null: there are none here. To be
+    // Carries the activations of NCCL links; null: there are none here. Must be
     // destroyed before the runner.
     PayloadTransport* payloads = nullptr;
     const WorkerMetrics* metrics = nullptr;
     const Clock* clock = nullptr;
-    // Told why a stage has failed, which has been reported, if the device is of
-    // no more use (common/device_loss.h). On the compute thread; must not wait.
-    // May be empty.
+    // Called with the error of a failed stage, after it was reported, if the
+    // device is lost (common/device_loss.h). Runs on the compute thread; must
+    // not wait. May be empty.
     std::function<void(const absl::Status&)> on_device_loss;
     LogLevel failure_level = LogLevel::kError;  // as in Worker::Options
-    // For the next stage's worker to take the link; it may be just starting.
+    // The next worker's time to take the link; it may just be starting.
     absl::Duration connect_timeout = absl::Seconds(20);
   };
   explicit StageRunner(Options options);
   ~StageRunner() override;
 
-  // Where the stage before reaches this one. The runner must outlive the
-  // server that serves it.
+  // The service by which the stage before reaches this one. The runner must
+  // outlive the server that serves it.
   grpc::Service* link_service() { return receiver_->service(); }
 
   // Ends the current stage and begins another, or prepares it. Reports
@@ -94,25 +94,25 @@ class StageRunner : public FrameSink {
   void Retire();
   // The coordinator is gone: ends the current stage, and forgets its epoch.
   void Detach();
-  // For the first stage.
+  // Takes a step's plan at the first stage.
   void OnPlan(StepPlan plan);
-  // A plan that could not be read; ends the stage if it is of its epoch.
+  // Called for a plan that could not be read; ends the stage of its epoch.
   void OnBadPlan(PlanEpoch epoch, const absl::Status& status);
 
-  // The stage before has made the channel of its link.
+  // Called when the stage before has made the channel of its link.
   void OnLinkId(PlanEpoch epoch, const std::string& id);
 
   absl::Status OnFrame(ActivationFrame frame,
                        std::function<void()> on_consumed) override;
   void OnLinkBroken(PlanEpoch epoch, const absl::Status& status) override;
 
-  // A stage is assigned, loaded, and runs.
+  // Whether a stage is assigned, loaded and running.
   bool ready() const;
   UsageTotals usage() { return meter_.totals(); }
   v1::Activity activity() const;
   uint64_t link_bytes_sent() const { return link_bytes_sent_; }
   int64_t kv_pages_used() const { return kv_pages_used_; }
-  // As of the last step.
+  // The state after the last step.
   RuntimeReport report() const;
 
   void Shutdown();
@@ -128,7 +128,7 @@ class StageRunner : public FrameSink {
   // Ends `run` and reports why, unless it has ended already.
   void Fail(Run& run, const absl::Status& status);
 
-  // On the compute thread.
+  // These run on the compute thread.
   StageResources ResourcesOf(const AssignedStage& a) const;
   void ComputeLoop();
   void Play(Run& run);
@@ -137,13 +137,13 @@ class StageRunner : public FrameSink {
   ModelContent Content() const;
   void DropExecutor();
   absl::Status ConnectNext(Run& run);
-  size_t MostPayloadBytes(const AssignedStage& a) const;
+  size_t MaxPayloadBytes(const AssignedStage& a) const;
   absl::Status Compute(Run& run, StageStep step);
   absl::Status Emit(Run& run, ActivationFrame frame);
   void PublishKvUsage();
   void PublishReport();
 
-  // On the sender thread.
+  // Runs on the sender thread.
   void SendLoop(Run& run);
 
   const Options options_;
@@ -160,13 +160,13 @@ class StageRunner : public FrameSink {
   bool shutdown_ ABSL_GUARDED_BY(mu_) = false;
   RuntimeReport report_ ABSL_GUARDED_BY(mu_);
 
-  // The compute thread's own.
+  // These are used by the compute thread only.
   std::unique_ptr<StageExecutor> executor_;
   std::shared_ptr<const AssignedStage>
-      loaded_;                   // what executor_ was loaded for
-  ModelContent loaded_content_;  // and from
+      loaded_;                   // the stage that executor_ holds
+  ModelContent loaded_content_;  // its content as it was loaded
   MemoryCharge link_buffers_;    // while executor_ is there
-  MemoryCharge link_staging_;    // the same, of the device
+  MemoryCharge link_staging_;    // the same on the device
   SweepStats earlier_stats_;     // of the executors before
   uint64_t kv_host_peak_bytes_ = 0;
 

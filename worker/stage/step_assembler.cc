@@ -54,7 +54,7 @@ absl::StatusOr<std::optional<StageStep>> StepAssembler::Add(
   }
   const std::vector<MicroBatch>& batches = step_.plan->micro_batches;
   if (!batches.empty()) {
-    // Whether their shape fits is the executor's to say.
+    // The executor checks whether their shape fits.
     if (frame.hidden == nullptr) {
       return InvalidArgument(name, ": micro-batch ", frame.micro_batch,
                              " has no activations");

@@ -54,14 +54,14 @@ struct StageStep {
 // Thread-compatible.
 class StepAssembler {
  public:
-  // The step that `arrived` completes, if it does. kInvalidArgument: a frame
-  // that is missing, repeated, or does not fit its plan.
+  // Returns the step that `arrived` completes, if any. kInvalidArgument: a
+  // frame that is missing, repeated, or does not fit its plan.
   absl::StatusOr<std::optional<StageStep>> Add(ArrivedFrame arrived);
 
-  // For the first stage, whose steps come as plans.
+  // Makes a step of a plan, as steps come to the first stage.
   absl::StatusOr<StageStep> Add(std::shared_ptr<const StepPlan> plan);
 
-  // Some frames of a step are here, and more are to come.
+  // Whether some frames of a step have arrived, and others have not.
   bool partial() const { return step_.plan != nullptr; }
 
  private:

@@ -21,9 +21,9 @@
 namespace sluice {
 namespace {
 
-// An address of either kind as IPv6, IPv4 as "::ffff:a.b.c.d".
+// Parses an IPv6 address, or an IPv4 address as "::ffff:a.b.c.d".
 std::optional<in6_addr> Parse(absl::string_view host) {
-  // What follows '%' names an interface.
+  // The part after '%' names an interface.
   const std::string text(host.substr(0, host.find('%')));
   in6_addr six{};
   if (inet_pton(AF_INET6, text.c_str(), &six) == 1) return six;
@@ -74,7 +74,7 @@ PeerPlace PlaceOf(const std::string& peer) {
       !absl::ConsumePrefix(&rest, "ipv6:")) {
     return {};
   }
-  // As a URI it may be escaped.
+  // gRPC's peer is a URI, whose host may be escaped.
   const absl::StatusOr<std::string> host = HostOf(
       absl::StrReplaceAll(rest, {{"%5B", "["}, {"%5D", "]"}, {"%25", "%"}}));
   if (!host.ok()) return {};
@@ -121,7 +121,7 @@ bool IsUnspecifiedHost(absl::string_view host) {
 }
 
 absl::StatusOr<std::vector<std::string>> ResolveHost(const std::string& host) {
-  // This thread's own: who asks can ask again, and nobody waits for long.
+  // Sets short time-outs for this thread's resolver, as callers retry.
   res_init();
   _res.retrans = 2;  // seconds
   _res.retry = 1;

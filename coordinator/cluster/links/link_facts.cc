@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kMostErrorBytes = 256;
+constexpr size_t kMaxErrorBytes = 256;
 
 LinkProfile* FindLink(MachineProfile* profile, const std::string& peer) {
   for (LinkProfile& link : profile->links) {
@@ -31,7 +31,7 @@ v1::MeasureLinks LinksToMeasure(const std::vector<const v1::Register*>& workers,
                                 size_t place,
                                 absl::flat_hash_set<std::string>* asked) {
   v1::MeasureLinks out;
-  const size_t peers = std::min(workers.size() - 1, kMostLinkPeers);
+  const size_t peers = std::min(workers.size() - 1, kMaxLinkPeers);
   for (size_t i = 1; i <= peers; ++i) {
     const v1::Register& peer = *workers[(place + i) % workers.size()];
     if (!asked->insert(peer.name()).second) continue;
@@ -49,7 +49,7 @@ std::string AddMeasuredLinks(const v1::LinksMeasured& measured,
   const auto tell = [&](const v1::LinksMeasured::Link& link,
                         const std::string& why) {
     absl::StrAppend(&trouble, trouble.empty() ? "" : "; ", "to '", link.peer(),
-                    "': ", why.substr(0, kMostErrorBytes));
+                    "': ", why.substr(0, kMaxErrorBytes));
   };
   for (const auto& link : measured.links()) {
     if (!asked.contains(link.peer())) continue;

@@ -5,7 +5,7 @@
 namespace sluice {
 namespace {
 
-// Why NCCL can't connect the two, "" if it can.
+// The reason why NCCL can't connect the two; "" if it can.
 std::string Obstacle(const LinkAbility& a, const LinkAbility& b) {
   for (const LinkAbility* worker : {&a, &b}) {
     if (!worker->nccl) {

@@ -59,14 +59,14 @@ absl::StatusOr<std::unique_ptr<NamedInputFile>> NamedInputFile::Open(
     return FailedPrecondition("the input root ", root.string(), ": ",
                               error.message());
   }
-  // What is outside is refused before anything about it can be learnt.
+  // Paths outside are refused before anything about them is revealed.
   const fs::path wanted = real_root / path;
   if (!IsInside(real_root, wanted.lexically_normal())) return Outside(path);
   const fs::path resolved = fs::weakly_canonical(wanted, error);
   if (error) return OpenError(path, error.value());
   if (!IsInside(real_root, resolved)) return Outside(path);
 
-  // NONBLOCK: a FIFO must not hang us.
+  // With O_NONBLOCK, opening a FIFO does not wait for a writer.
   const int fd =
       open(resolved.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (fd < 0) return OpenError(path, errno);
@@ -77,8 +77,8 @@ absl::StatusOr<std::unique_ptr<NamedInputFile>> NamedInputFile::Open(
     return InvalidArgument("input_path ", QuoteForMessage(path, 512),
                            " is not a regular file");
   }
-  // Links may have changed since they were resolved: what counts is what was
-  // opened.
+  // Links may have changed since they were resolved, so the path of the opened
+  // file is checked.
   const fs::path opened =
       fs::read_symlink(absl::StrCat("/proc/self/fd/", fd), error);
   if (error || !IsInside(real_root, opened)) return Outside(path);

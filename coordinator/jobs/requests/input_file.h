@@ -12,8 +12,8 @@ namespace sluice {
 // A file on the coordinator's side that a client named.
 class NamedInputFile {
  public:
-  // `path` is relative to `root` or inside it; symbolic links are followed, and
-  // what they lead to must be inside too. kPermissionDenied outside the root or
+  // Opens `path`, relative to `root` or inside it; symbolic links are followed,
+  // and their targets must be inside too. kPermissionDenied outside the root or
   // if `root` is ""; kNotFound; kInvalidArgument if it is no regular file.
   static absl::StatusOr<std::unique_ptr<NamedInputFile>> Open(
       const std::filesystem::path& root, const std::string& path);
@@ -21,7 +21,7 @@ class NamedInputFile {
   NamedInputFile(const NamedInputFile&) = delete;
   NamedInputFile& operator=(const NamedInputFile&) = delete;
 
-  // The next bytes, up to `size` of them; 0 at the end.
+  // Reads the next bytes, up to `size` of them; returns 0 at the end.
   absl::StatusOr<size_t> Read(char* buffer, size_t size);
 
  private:

@@ -18,8 +18,8 @@ using json = nlohmann::ordered_json;
 
 constexpr size_t kMaxDepth = 64;
 constexpr size_t kMaxValues = 1 << 20;
-// The names of an object with more are hashed: it is a list, in which each
-// search takes as long as it is.
+// The names of an object with more members are hashed, as the object is a list
+// with linear search.
 constexpr size_t kFewNames = 16;
 
 // Builds the value while it is read.
@@ -57,7 +57,7 @@ class Builder : public nlohmann::json_sax<json> {
   bool parse_error(size_t position, const std::string&,
                    const nlohmann::detail::exception& error) override {
     // "[json.exception.parse_error.101] parse error at line 1, column 5: why;
-    // last read: '...'": of that only the reason. What was read last may be as
+    // last read: '...'": only the reason is kept. The text read last may be as
     // long as the line.
     absl::string_view why = error.what();
     const size_t reason = why.find(": ");
@@ -87,8 +87,8 @@ class Builder : public nlohmann::json_sax<json> {
     return names->insert(name).second;
   }
 
-  // Makes room for more names. Left to itself the list, whose names can't be
-  // moved, would copy the values, each with all that is below it.
+  // Makes room for more names. The list, whose names can't be moved, would by
+  // itself copy the values deeply.
   static void Grow(json::object_t* object) {
     json::object_t larger;
     larger.reserve(std::max<size_t>(1, 2 * object->size()));
@@ -145,7 +145,7 @@ class Builder : public nlohmann::json_sax<json> {
   json root_;
   // The containers being read. Only the innermost one grows, so none moves.
   std::vector<Container> open_;
-  json* slot_ = nullptr;  // where the value of the last name goes
+  json* slot_ = nullptr;  // receives the value of the last name
   size_t values_ = 0;
   std::string error_;
   size_t error_byte_ = 0;
@@ -160,7 +160,7 @@ std::variant<json, LineError> ParseJsonLine(absl::string_view line) {
                                   "; save the file as UTF-8"),
                      ""};
   }
-  // The library takes a NUL for the end of the input.
+  // The library would take a NUL for the end of the input.
   const size_t nul = line.find('\0');
   if (nul != absl::string_view::npos) {
     return LineError{

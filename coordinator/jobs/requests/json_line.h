@@ -5,9 +5,18 @@
 #include <variant>
 
 #include "absl/strings/string_view.h"
-#include "coordinator/jobs/requests/line_error.h"
 
 namespace sluice {
+
+// The reason why a line is no request. Codes (few, as they are metric labels):
+// invalid_json, invalid_utf8, empty_line, line_too_long, invalid_request,
+// missing_field, unknown_field, unknown_model, unknown_endpoint,
+// duplicate_custom_id, prompt_too_long, unsupported.
+struct LineError {
+  std::string code;
+  std::string message;  // names field and reason and what to do; no line number
+  std::string param;    // the field, "messages[0].role"; "" if none
+};
 
 // Reads one line as one JSON value, names in their order (chat templates show
 // it), more strictly than the library does: no name twice in an object, no NUL,
@@ -17,7 +26,7 @@ namespace sluice {
 std::variant<nlohmann::ordered_json, LineError> ParseJsonLine(
     absl::string_view line);
 
-// A value as error messages show it; short.
+// Returns a short text of a value for error messages.
 std::string DescribeJson(const nlohmann::ordered_json& value);
 
 }  // namespace sluice

@@ -10,8 +10,8 @@ constexpr char kByteOrderMark[] = "\xEF\xBB\xBF";
 
 void LineSplitter::Keep(absl::string_view part) {
   if (too_long_) return;
-  // Two bytes more than the limit tell a line that is too long even if its last
-  // one is "\r", and leave the mark room to be removed.
+  // Two bytes more than the limit tell that a line is too long even if its last
+  // one is "\r"; three leave room for a byte order mark.
   if (kept_.size() + part.size() > max_line_bytes_ + 5) {
     too_long_ = true;
     std::string().swap(kept_);

@@ -12,12 +12,12 @@ namespace sluice {
 // Cuts a stream into lines, whatever its pieces are. "\n" ends a line, one "\r"
 // before it is dropped, the last line may lack its end, a UTF-8 byte order mark
 // at the start is skipped, and so are empty lines at the end, up to
-// kEmptyLines. Holds at most one line; of a longer one than `max_line_bytes`
-// nothing. Thread-compatible.
+// kEmptyLines. Holds at most one line, and nothing of one longer than
+// `max_line_bytes`. Thread-compatible.
 class LineSplitter {
  public:
-  // So many are held back; more come out as they are found, so that one call
-  // gives out no more lines than it got.
+  // At most this many empty lines are held back; more are given out as they are
+  // found, so that one call gives out no more lines than it got.
   static constexpr int kEmptyLines = 1000;
   // `too_long`: the line exceeds the limit, and `line` is empty. An error ends
   // the splitting and is passed on.
@@ -31,7 +31,7 @@ class LineSplitter {
   absl::Status Append(absl::string_view data);
   // Gives out a last line without end.
   absl::Status Finish();
-  // Of the line that has begun.
+  // The bytes of the line that has begun.
   size_t unfinished_bytes() const { return kept_.size(); }
 
  private:

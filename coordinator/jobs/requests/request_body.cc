@@ -17,7 +17,23 @@ using json = nlohmann::ordered_json;
 
 constexpr int kChat = 1, kCompletions = 2, kBoth = 3;
 
-// Each method reads one field; false: error_ says why it is wrong.
+// The numbers that a field takes.
+struct Range {
+  double min, max;
+  absl::string_view must_be;
+  bool open_low = false;
+};
+constexpr Range kTemperatures = {0, kMaxTemperature, "a number from 0 to 2"};
+constexpr Range kTopPs = {0, 1, "a number above 0 and at most 1", true};
+constexpr Range kMinPs = {0, 1, "a number from 0 to 1"};
+constexpr Range kRepetitionPenalties = {
+    0, kMaxRepetitionPenalty, "a number above 0 and at most 10 (1: off)", true};
+constexpr Range kAlterationPenalties = {
+    -kMaxAlterationPenalty, kMaxAlterationPenalty, "a number from -2 to 2"};
+constexpr Range kBiases = {-kMaxLogitBias, kMaxLogitBias,
+                           "an object of numbers from -100 to 100"};
+
+// Each method reads one field, and returns false with error_ set on an error.
 class BodyReader {
  public:
   BodyReader(int32_t vocab_size, Endpoint endpoint, RequestBody* body)
@@ -49,9 +65,8 @@ class BodyReader {
     return Fail("unsupported", absl::StrCat("\"", field_, "\" ", why));
   }
 
-  bool Number(const json& v, double least, double most,
-              absl::string_view must_be, float* out, bool open_low = false);
-  bool Integer(const json& v, int64_t least, int64_t most,
+  bool Number(const json& v, const Range& range, float* out);
+  bool Integer(const json& v, int64_t min, int64_t max,
                absl::string_view must_be, int64_t* out);
   bool Boolean(const json& v, bool* out);
 
@@ -61,6 +76,17 @@ class BodyReader {
     body_->*kMember = v;
     return true;
   }
+  template <auto kMember, const Range& kRange>
+  bool Number(const json& v) {
+    float value = 0;
+    if (!Number(v, kRange, &value)) return false;
+    body_->*kMember = value;
+    return true;
+  }
+  template <auto kMember>
+  bool OwnFlag(const json& v) {
+    return Boolean(v, &(this->*kMember));
+  }
   template <auto kMember>
   bool Flag(const json& v) {
     bool value = false;
@@ -68,34 +94,38 @@ class BodyReader {
     body_->*kMember = value;
     return true;
   }
+  template <auto kMember>
+  bool Logprobs(const json& v, auto* owner) {
+    int64_t value = 0;
+    if (!Integer(v, 0, kMaxTopLogprobs, "an integer from 0 to 20", &value)) {
+      return false;
+    }
+    owner->*kMember = static_cast<int32_t>(value);
+    return true;
+  }
+  bool TopLogprobs(const json& v) {
+    return Logprobs<&BodyReader::top_logprobs_>(v, this);
+  }
+  bool CompletionLogprobs(const json& v) {
+    return Logprobs<&RequestBody::logprobs>(v, body_);
+  }
   bool Model(const json& v);
   bool MaxTokens(const json& v);
-  bool Temperature(const json& v);
-  bool TopP(const json& v);
   bool TopK(const json& v);
-  bool MinP(const json& v);
-  bool RepetitionPenalty(const json& v);
-  bool PresencePenalty(const json& v);
-  bool FrequencyPenalty(const json& v);
   bool LogitBias(const json& v);
   bool Seed(const json& v);
   bool Stop(const json& v);
-  bool ChatLogprobs(const json& v);
-  bool TopLogprobs(const json& v);
-  bool CompletionLogprobs(const json& v);
   bool One(const json& v);
   bool Stream(const json& v);
   bool ResponseFormat(const json& v);
   bool ChatTemplateKwargs(const json& v);
-  bool Tools(const json& v);
   bool ToolChoice(const json& v);
-  bool ParallelToolCalls(const json& v);
-  bool Documents(const json& v);
   bool ReasoningEffort(const json& v);
-  bool Objects(const json& v, json* out);
+  template <json BodyReader::*kMember>
+  bool Objects(const json& v);
   bool SetTemplateVariables();
 
-  // The endpoint's field that was most likely meant by `name`; "" if none was.
+  // The endpoint's field most likely meant by `name`; "" if none is.
   std::string FieldLike(const std::string& name) const;
 
   const int32_t vocab_size_;
@@ -116,37 +146,44 @@ const BodyReader::Field BodyReader::kFields[] = {
      &BodyReader::Flag<&RequestBody::add_generation_prompt>},
     {"best_of", kCompletions, &BodyReader::One},
     {"chat_template_kwargs", kChat, &BodyReader::ChatTemplateKwargs},
-    {"documents", kChat, &BodyReader::Documents},
+    {"documents", kChat, &BodyReader::Objects<&BodyReader::documents_>},
     {"echo", kCompletions, &BodyReader::Flag<&RequestBody::echo>},
-    {"frequency_penalty", kBoth, &BodyReader::FrequencyPenalty},
+    {"frequency_penalty", kBoth,
+     &BodyReader::Number<&RequestBody::frequency_penalty,
+                         kAlterationPenalties>},
     {"ignore_eos", kBoth, &BodyReader::Flag<&RequestBody::ignore_eos>},
     {"logit_bias", kBoth, &BodyReader::LogitBias},
-    {"logprobs", kChat, &BodyReader::ChatLogprobs},
+    {"logprobs", kChat, &BodyReader::OwnFlag<&BodyReader::chat_logprobs_>},
     {"logprobs", kCompletions, &BodyReader::CompletionLogprobs},
     {"max_completion_tokens", kChat, &BodyReader::MaxTokens},
     {"max_tokens", kBoth, &BodyReader::MaxTokens},
     {"messages", kChat, &BodyReader::Value<&RequestBody::messages>},
     {"metadata", kBoth, &BodyReader::Ignored},
-    {"min_p", kBoth, &BodyReader::MinP},
+    {"min_p", kBoth, &BodyReader::Number<&RequestBody::min_p, kMinPs>},
     {"model", kBoth, &BodyReader::Model},
     {"n", kBoth, &BodyReader::One},
-    {"parallel_tool_calls", kChat, &BodyReader::ParallelToolCalls},
-    {"presence_penalty", kBoth, &BodyReader::PresencePenalty},
+    {"parallel_tool_calls", kChat,
+     &BodyReader::OwnFlag<&BodyReader::parallel_tool_calls_>},
+    {"presence_penalty", kBoth,
+     &BodyReader::Number<&RequestBody::presence_penalty, kAlterationPenalties>},
     {"prompt", kCompletions, &BodyReader::Value<&RequestBody::prompt>},
     {"reasoning_effort", kChat, &BodyReader::ReasoningEffort},
-    {"repetition_penalty", kBoth, &BodyReader::RepetitionPenalty},
+    {"repetition_penalty", kBoth,
+     &BodyReader::Number<&RequestBody::repetition_penalty,
+                         kRepetitionPenalties>},
     {"response_format", kBoth, &BodyReader::ResponseFormat},
     {"seed", kBoth, &BodyReader::Seed},
     {"service_tier", kBoth, &BodyReader::Ignored},
     {"stop", kBoth, &BodyReader::Stop},
     {"store", kBoth, &BodyReader::Ignored},
     {"stream", kBoth, &BodyReader::Stream},
-    {"temperature", kBoth, &BodyReader::Temperature},
+    {"temperature", kBoth,
+     &BodyReader::Number<&RequestBody::temperature, kTemperatures>},
     {"tool_choice", kChat, &BodyReader::ToolChoice},
-    {"tools", kChat, &BodyReader::Tools},
+    {"tools", kChat, &BodyReader::Objects<&BodyReader::tools_>},
     {"top_k", kBoth, &BodyReader::TopK},
     {"top_logprobs", kChat, &BodyReader::TopLogprobs},
-    {"top_p", kBoth, &BodyReader::TopP},
+    {"top_p", kBoth, &BodyReader::Number<&RequestBody::top_p, kTopPs>},
     {"user", kBoth, &BodyReader::Ignored},
 };
 
@@ -210,28 +247,28 @@ std::optional<LineError> BodyReader::Read(const json& object) {
   return std::nullopt;
 }
 
-bool BodyReader::Number(const json& v, double least, double most,
-                        absl::string_view must_be, float* out, bool open_low) {
-  if (!v.is_number()) return Wrong(must_be, v);
+bool BodyReader::Number(const json& v, const Range& range, float* out) {
+  if (!v.is_number()) return Wrong(range.must_be, v);
   const double value = v.get<double>();
-  // Through float, so that no value rounds to one that is out of range.
+  // The check is of the float, so that no value rounds to one out of range.
   const auto rounded = static_cast<float>(value);
-  if (!(value >= least && value <= most) || (open_low && rounded <= least)) {
-    return Wrong(must_be, v);
+  if (!(value >= range.min && value <= range.max) ||
+      (range.open_low && rounded <= range.min)) {
+    return Wrong(range.must_be, v);
   }
   *out = rounded;
   return true;
 }
 
-bool BodyReader::Integer(const json& v, int64_t least, int64_t most,
+bool BodyReader::Integer(const json& v, int64_t min, int64_t max,
                          absl::string_view must_be, int64_t* out) {
   if (!v.is_number_integer()) return Wrong(must_be, v);
   if (v.is_number_unsigned() &&
-      v.get<uint64_t>() > static_cast<uint64_t>(most)) {
+      v.get<uint64_t>() > static_cast<uint64_t>(max)) {
     return Wrong(must_be, v);
   }
   *out = v.get<int64_t>();
-  return *out >= least && *out <= most ? true : Wrong(must_be, v);
+  return *out >= min && *out <= max ? true : Wrong(must_be, v);
 }
 
 bool BodyReader::Boolean(const json& v, bool* out) {
@@ -247,9 +284,9 @@ bool BodyReader::Model(const json& v) {
 }
 
 bool BodyReader::MaxTokens(const json& v) {
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   int64_t value = 0;
-  if (!Integer(v, 0, kMost, "an integer of at least 1, or 0 with \"echo\"",
+  if (!Integer(v, 0, kMax, "an integer of at least 1, or 0 with \"echo\"",
                &value)) {
     return false;
   }
@@ -264,16 +301,6 @@ bool BodyReader::MaxTokens(const json& v) {
   return true;
 }
 
-bool BodyReader::Temperature(const json& v) {
-  return Number(v, 0, kMaxTemperature, "a number from 0 to 2",
-                &body_->temperature.emplace());
-}
-
-bool BodyReader::TopP(const json& v) {
-  return Number(v, 0, 1, "a number above 0 and at most 1",
-                &body_->top_p.emplace(), true);
-}
-
 bool BodyReader::TopK(const json& v) {
   int64_t value = 0;
   if (!Integer(v, -1, std::numeric_limits<int32_t>::max(),
@@ -282,26 +309,6 @@ bool BodyReader::TopK(const json& v) {
   }
   body_->top_k = static_cast<int32_t>(std::max<int64_t>(value, 0));
   return true;
-}
-
-bool BodyReader::MinP(const json& v) {
-  return Number(v, 0, 1, "a number from 0 to 1", &body_->min_p.emplace());
-}
-
-bool BodyReader::RepetitionPenalty(const json& v) {
-  return Number(v, 0, kMaxRepetitionPenalty,
-                "a number above 0 and at most 10 (1: off)",
-                &body_->repetition_penalty.emplace(), true);
-}
-
-bool BodyReader::PresencePenalty(const json& v) {
-  return Number(v, -kMaxAlterationPenalty, kMaxAlterationPenalty,
-                "a number from -2 to 2", &body_->presence_penalty);
-}
-
-bool BodyReader::FrequencyPenalty(const json& v) {
-  return Number(v, -kMaxAlterationPenalty, kMaxAlterationPenalty,
-                "a number from -2 to 2", &body_->frequency_penalty);
 }
 
 bool BodyReader::LogitBias(const json& v) {
@@ -321,10 +328,7 @@ bool BodyReader::LogitBias(const json& v) {
                        ", which is no token id from 0 to ", vocab_size_ - 1));
     }
     float bias = 0;
-    if (!Number(value, -kMaxLogitBias, kMaxLogitBias,
-                "an object of numbers from -100 to 100", &bias)) {
-      return false;
-    }
+    if (!Number(value, kBiases, &bias)) return false;
     body_->logit_bias.emplace_back(id, bias);
   }
   return true;
@@ -355,28 +359,6 @@ bool BodyReader::Stop(const json& v) {
   for (const std::string& stop : body_->stop) {
     if (stop.empty() || stop.size() > kMaxStopBytes) return Wrong(kMustBe, v);
   }
-  return true;
-}
-
-bool BodyReader::ChatLogprobs(const json& v) {
-  return Boolean(v, &chat_logprobs_);
-}
-
-bool BodyReader::TopLogprobs(const json& v) {
-  int64_t value = 0;
-  if (!Integer(v, 0, kMaxTopLogprobs, "an integer from 0 to 20", &value)) {
-    return false;
-  }
-  top_logprobs_ = static_cast<int32_t>(value);
-  return true;
-}
-
-bool BodyReader::CompletionLogprobs(const json& v) {
-  int64_t value = 0;
-  if (!Integer(v, 0, kMaxTopLogprobs, "an integer from 0 to 20", &value)) {
-    return false;
-  }
-  body_->logprobs = static_cast<int32_t>(value);
   return true;
 }
 
@@ -413,19 +395,16 @@ bool BodyReader::ChatTemplateKwargs(const json& v) {
   return true;
 }
 
-// An empty list is as good as none.
-bool BodyReader::Objects(const json& v, json* out) {
+// An empty list counts as absent.
+template <json BodyReader::*kMember>
+bool BodyReader::Objects(const json& v) {
   if (!v.is_array()) return Wrong("a list of objects", v);
   for (const json& item : v) {
     if (!item.is_object()) return Wrong("a list of objects", item);
   }
-  if (!v.empty()) *out = v;
+  if (!v.empty()) this->*kMember = v;
   return true;
 }
-
-bool BodyReader::Tools(const json& v) { return Objects(v, &tools_); }
-
-bool BodyReader::Documents(const json& v) { return Objects(v, &documents_); }
 
 bool BodyReader::ToolChoice(const json& v) {
   if (v == "auto" || v == "none") {
@@ -435,10 +414,6 @@ bool BodyReader::ToolChoice(const json& v) {
   return Unsupported(
       "is supported only as \"auto\" or \"none\": nothing makes the model call "
       "a tool, it is only shown them");
-}
-
-bool BodyReader::ParallelToolCalls(const json& v) {
-  return Boolean(v, &parallel_tool_calls_);
 }
 
 bool BodyReader::ReasoningEffort(const json& v) {

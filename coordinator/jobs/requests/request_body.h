@@ -7,13 +7,12 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/jobs/requests/line_error.h"
+#include "coordinator/jobs/requests/json_line.h"
 #include "coordinator/request.h"
 
 namespace sluice {
 
-// The least and the largest value of each sampling parameter, for requests and
-// for a job's defaults alike.
+// The bounds of sampling parameters, for requests and for a job's defaults.
 inline constexpr double kMaxTemperature = 2;
 inline constexpr double kMaxRepetitionPenalty = 10;
 inline constexpr double kMaxAlterationPenalty = 2;  // presence, frequency: +-
@@ -21,13 +20,12 @@ inline constexpr double kMaxLogitBias = 100;        // +-
 inline constexpr size_t kMaxStopStrings = 16;
 inline constexpr size_t kMaxStopBytes = 1024;
 
-// What the body of a request says, each field checked by itself; what it does
-// not say is empty.
+// The body of a request, each field checked by itself; absent ones are empty.
 struct RequestBody {
   std::optional<std::string> model;
   nlohmann::ordered_json messages;  // null if absent; otherwise not checked yet
-  nlohmann::ordered_json prompt;    // likewise
-  // What the chat template gets beside the messages: tools, documents,
+  nlohmann::ordered_json prompt;    // null if absent; otherwise not checked yet
+  // The chat template's variables beside the messages: tools, documents,
   // reasoning_effort and all of chat_template_kwargs.
   nlohmann::ordered_json template_variables = nlohmann::ordered_json::object();
   bool add_generation_prompt = true;

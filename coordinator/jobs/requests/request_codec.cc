@@ -12,7 +12,7 @@ using json = nlohmann::json;
 constexpr char kChat[] = "chat";
 constexpr char kCompletions[] = "completions";
 
-// A float goes through the text as the double that it equals, unchanged.
+// The text has the float as the equal double, which preserves it exactly.
 void Put(json* params, const char* name, float value, float otherwise) {
   if (value != otherwise) (*params)[name] = value;
 }

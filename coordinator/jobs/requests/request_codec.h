@@ -8,11 +8,11 @@
 
 namespace sluice {
 
-// A request's parameters as the store keeps them: all of it but job, index,
-// custom_id and prompt. JSON, without what has its default.
+// Encodes a request's parameters for the store: all members but job, index,
+// custom_id and prompt, as JSON without those that have their default.
 std::string EncodeRequestParams(const Request& request);
 
-// kDataLoss if `params` is not what EncodeRequestParams gave.
+// Decodes them; kDataLoss if `params` did not come from EncodeRequestParams.
 absl::Status DecodeRequestParams(absl::string_view params, Request* request);
 
 }  // namespace sluice

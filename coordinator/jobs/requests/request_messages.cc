@@ -19,7 +19,7 @@ LineError Wrong(std::string param, absl::string_view what,
                    std::move(param)};
 }
 
-// A list of at least one text part.
+// Checks a list of at least one text part.
 std::optional<LineError> CheckParts(const json& content,
                                     const std::string& param) {
   for (size_t i = 0; i < content.size(); ++i) {
@@ -61,8 +61,8 @@ std::string JoinParts(const json& content) {
   return text;
 }
 
-// Makes the arguments what they mean. They may be an object already, and those
-// that are missing or "" are an empty one.
+// Parses a tool call's arguments to an object. They may be one already; missing
+// or "" gives an empty one.
 std::optional<LineError> ReadArguments(const std::string& param,
                                        json* function) {
   json& arguments = (*function)["arguments"];
@@ -84,7 +84,7 @@ std::optional<LineError> ReadArguments(const std::string& param,
   return std::nullopt;
 }
 
-// A list of {"id", "type": "function", "function": {"name", "arguments"}}.
+// Reads [{"id", "type": "function", "function": {"name", "arguments"}}].
 std::optional<LineError> ReadToolCalls(const std::string& param,
                                        bool text_arguments, json* calls) {
   if (!calls->is_array()) {
@@ -108,7 +108,7 @@ std::optional<LineError> ReadToolCalls(const std::string& param,
   return std::nullopt;
 }
 
-// Null, or an empty list: as if it were not there.
+// Whether a value is null or an empty list, and so counts as absent.
 bool SaysNothing(const json& value) {
   return value.is_null() || (value.is_array() && value.empty());
 }
@@ -166,7 +166,7 @@ std::optional<LineError> MessageReader::Read(const json& message,
     const std::string where = absl::StrCat(param, ".", name);
     json mine = value;
     if (name == "content") {
-      // Beside tool calls there need be none.
+      // Beside tool calls, content may be absent.
       const bool none = mine.is_null() && *role == "assistant";
       if (!none) {
         if (auto error = ReadContent(*role, where, &mine)) return error;

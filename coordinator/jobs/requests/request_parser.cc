@@ -20,9 +20,9 @@ using json = nlohmann::ordered_json;
 constexpr char kChatUrl[] = "/v1/chat/completions";
 constexpr char kCompletionsUrl[] = "/v1/completions";
 constexpr size_t kMaxCustomIdBytes = 512;
-// Of a long text, for each position of the model.
+// Bytes of a long text that are tokenized per position of the model.
 constexpr size_t kBytesToLookAt = 32;
-constexpr size_t kMostUtf8Bytes = 4;
+constexpr size_t kMaxUtf8Bytes = 4;
 
 LineError Invalid(std::string param, std::string message) {
   return {"invalid_request", std::move(message), std::move(param)};
@@ -50,7 +50,7 @@ uint64_t SplitMix64(uint64_t seed, uint64_t n) {
   return z ^ (z >> 31);
 }
 
-// The parts of a batch line around its body.
+// Reads the parts of a batch line around its body.
 std::optional<LineError> ReadEnvelope(const json& line, Endpoint* endpoint,
                                       const json** body) {
   for (const auto& [name, value] : line.items()) {
@@ -159,7 +159,7 @@ std::optional<LineError> RequestParser::Parse(absl::string_view text,
                                     DescribeJson(object)));
   }
 
-  // First of all, so that even the errors of a bad line carry it.
+  // The custom_id comes first, so that even errors of a bad line carry it.
   const auto custom_id = object.find("custom_id");
   if (custom_id != object.end()) {
     if (!custom_id->is_string()) {
@@ -230,14 +230,13 @@ std::optional<LineError> RequestParser::Build(RequestBody& body,
 }
 
 // A text that is far too long is not tokenized to its end, which takes some
-// twenty times its size: its beginning shows that it does not fit. Tokens of
-// the beginning and of the whole differ where it is cut, not by a factor of
-// two.
+// twenty times its size: its beginning shows that it does not fit. The cut
+// changes some tokens at the end, not their number by a factor of two.
 std::optional<LineError> RequestParser::CheckLength(
     absl::string_view text, absl::string_view field) const {
   const size_t enough =
       static_cast<size_t>(options_.max_model_len) * kBytesToLookAt;
-  if (text.size() <= enough + kMostUtf8Bytes) return std::nullopt;
+  if (text.size() <= enough + kMaxUtf8Bytes) return std::nullopt;
   size_t end = enough;
   while (IsUtf8Continuation(text[end])) ++end;  // within a character
   const auto ids = options_.tokenizer->Encode(text.substr(0, end), false);
@@ -362,7 +361,7 @@ std::optional<LineError> RequestParser::BuildChatPrompt(
         "tools"};
   }
   const ChatTemplate& chat_template = **chosen;
-  // What the template does not read, the model would never see.
+  // The model would never see variables that the template does not read.
   for (const char* name : {"tools", "documents", "reasoning_effort"}) {
     if (given(name) && !chat_template.Reads(name)) {
       return LineError{"unsupported",
@@ -395,23 +394,23 @@ std::optional<LineError> RequestParser::SetMaxTokens(const RequestBody& body,
                                                      Request* request) const {
   const auto prompt = static_cast<int64_t>(request->prompt.size());
   const int64_t room = options_.max_model_len - prompt;
-  const int64_t least = body.max_tokens == 0 ? 0 : 1;
-  // Why there is no more room.
+  const int64_t min = body.max_tokens == 0 ? 0 : 1;
+  // Describes the limit of positions.
   const auto limit = [this]() -> std::string {
     if (options_.model == nullptr) return "";
-    const int32_t most = options_.model->spec().max_positions;
-    return options_.max_model_len < most
-               ? absl::StrCat(" (--max-model-len; up to ", most,
+    const int32_t max_positions = options_.model->spec().max_positions;
+    return options_.max_model_len < max_positions
+               ? absl::StrCat(" (--max-model-len; up to ", max_positions,
                               " is possible)")
                : absl::StrCat(" (it ", options_.model->DescribePositions(),
                               ")");
   };
-  if (room < least) {
+  if (room < min) {
     return LineError{
         "prompt_too_long",
         absl::StrCat("too long a prompt: it has ", prompt,
                      " tokens, and the model takes ", options_.max_model_len,
-                     least > 0 ? " with at least 1 to generate" : "",
+                     min > 0 ? " with at least 1 to generate" : "",
                      "; shorten it", limit()),
         request->endpoint == Endpoint::kChatCompletions ? "messages"
                                                         : "prompt"};
@@ -432,9 +431,9 @@ std::optional<LineError> RequestParser::SetMaxTokens(const RequestBody& body,
   if (defaults_.has_max_tokens()) wanted = defaults_.max_tokens();
   if (body.max_tokens) wanted = *body.max_tokens;
   request->max_tokens =
-      static_cast<int32_t>(std::clamp<int64_t>(wanted, least, room));
-  // Where the context ends sooner, that is what cuts it; and a length with the
-  // prompt, as some models say it, is no number to tell.
+      static_cast<int32_t>(std::clamp<int64_t>(wanted, min, room));
+  // The default does not cut an answer if the context ends sooner; and a
+  // model's length that includes the prompt is not the user's number.
   request->max_tokens_by_default =
       !body.max_tokens && !defaults_.has_max_tokens() && wanted <= room &&
       (generation_.max_new_tokens || !generation_.max_length);
@@ -449,7 +448,7 @@ void RequestParser::SetSampling(RequestBody& body, Request* request) const {
     if (has) return static_cast<decltype(built_in)>(job);
     return model ? *model : built_in;
   };
-  // Greedy unless the model asks for sampling; then as in Hugging Face.
+  // Sampling is greedy unless the model's config wants otherwise.
   const std::optional<float> model_temperature =
       generation_.do_sample ? generation_.temperature.value_or(1.0f) : 0.0f;
   sampling.temperature =

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "coordinator/jobs/requests/line_error.h"
+#include "coordinator/jobs/requests/json_line.h"
 #include "coordinator/request.h"
 #include "runtime/model/model_dir.h"
 #include "runtime/text/chat_template.h"
@@ -40,22 +40,21 @@ class RequestParser {
   RequestParser(Options options, v1::RequestDefaults defaults);
 
   struct Line {
-    // The line's own custom_id or a generated one; "" if the line is so bad
-    // that it has none.
+    // The line's own custom_id or a generated one; "" if a bad line has none.
     std::string custom_id;
     std::optional<LineError> error;
     Request request;  // without `job`; only if there is no error
   };
-  // `index` counts lines from 0.
+  // Parses a line of JSON; `index` counts lines from 0.
   Line ParseJson(absl::string_view text, int64_t index) const;
   Line ParseText(absl::string_view text, int64_t index) const;
 
-  // Ids of the model: [0, vocab_size).
+  // The model's token ids are [0, vocab_size).
   int32_t vocab_size() const { return vocab_size_; }
 
  private:
   std::optional<LineError> Parse(absl::string_view text, Line* line) const;
-  // From a body to a whole request.
+  // Makes a whole request of a body.
   std::optional<LineError> Build(struct RequestBody& body,
                                  Request* request) const;
   std::optional<LineError> BuildPrompt(struct RequestBody& body,

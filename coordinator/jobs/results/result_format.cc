@@ -19,7 +19,7 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-constexpr double kLeastLogprob = -9999;
+constexpr double kMinLogprob = -9999;
 
 std::string Name(absl::string_view kind, const JobId job, int64_t index) {
   return absl::StrCat(kind, job.value(), "_", index);
@@ -30,19 +30,18 @@ std::string Nullable(absl::string_view text) {
 }
 
 double Finite(float logprob) {
-  return std::isnan(logprob)
-             ? kLeastLogprob
-             : std::clamp<double>(logprob, kLeastLogprob, 0x1p60);
+  return std::isnan(logprob) ? kMinLogprob
+                             : std::clamp<double>(logprob, kMinLogprob, 0x1p60);
 }
 
-// In the fewest digits that read back as the same float.
+// Appends the fewest digits that read back as the same float.
 void AppendNumber(float logprob, std::string* out) {
   char text[32];
   const auto end = std::to_chars(text, text + sizeof(text),
                                  static_cast<float>(Finite(logprob)));
   const absl::string_view digits(text, end.ptr - text);
   absl::StrAppend(out, digits);
-  // Never an integer: some readers tell these apart.
+  // It is never an integer, as some readers tell these apart.
   if (digits.find_first_of(".e") == absl::string_view::npos) {
     absl::StrAppend(out, ".0");
   }
@@ -81,7 +80,7 @@ class CompletionLogprobs {
  public:
   explicit CompletionLogprobs(TokenTexts* tokens) : tokens_(tokens) {}
 
-  // The first token of a prompt, which nothing predicts.
+  // Adds the first token of a prompt, which nothing predicts.
   void AddFirst(int32_t token, size_t offset) {
     Begin(tokens_->Get(token).quoted, offset);
     logprobs_ += "null";
@@ -90,7 +89,7 @@ class CompletionLogprobs {
 
   void Add(int32_t token, float logprob, absl::Span<const TokenLogprob> top,
            size_t offset) {
-    // Copies: the next Get may drop them.
+    // The text is copied, as the next Get may drop it.
     const std::string quoted = tokens_->Get(token).quoted;
     Begin(quoted, offset);
     AppendNumber(logprob, &logprobs_);
@@ -136,16 +135,15 @@ class CompletionLogprobs {
   std::vector<std::string> names_;
 };
 
-// Follows tokens through their text, in which the tokens that the tokenizer
-// adds do not stand, and a first space maybe neither.
+// Follows tokens through their text, which lacks the tokens that the tokenizer
+// adds, and maybe a first space.
 class TextOffsets {
  public:
-  // `before`: characters before the text.
+  // `before` is the number of characters before the text.
   explicit TextOffsets(absl::string_view text, size_t before = 0)
       : text_(text), characters_(before) {}
 
-  // Where the token begins, in characters; one that begins inside a character
-  // belongs to that.
+  // The token's start in characters; one inside a character has that one's.
   size_t Next(const TokenTexts::Entry& token) {
     const absl::string_view rest = text_.substr(at_);
     const bool inside = !rest.empty() && IsUtf8Continuation(rest.front());
@@ -158,7 +156,7 @@ class TextOffsets {
     if (absl::StartsWith(rest, bytes)) {
       Advance(bytes.size());
     } else if (!token.special) {
-      // A text that the tokenizer normalized: as many characters.
+      // The tokenizer normalized the text: it advances by as many characters.
       size_t size = 0;
       for (size_t left = CountCharacters(token.text); left > 0; --left) {
         while (size < rest.size() && IsUtf8Continuation(rest[size])) ++size;

@@ -6,14 +6,14 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/types.h"
-#include "coordinator/jobs/requests/line_error.h"
+#include "coordinator/jobs/requests/json_line.h"
 #include "coordinator/jobs/results/token_texts.h"
 #include "coordinator/request.h"
 #include "coordinator/store/job_record.h"
 
 namespace sluice {
 
-// A result line, without its newline, in OpenAI's batch output format:
+// Formats a result line, without its newline, in OpenAI's batch output format:
 //   {"id", "custom_id", "response": {"status_code", "request_id", "body"},
 //    "error": null}
 // with a chat.completion or text_completion as the body. Always valid UTF-8 and
@@ -25,17 +25,17 @@ std::string FormatAnswer(const Request& request, const Generation& generation,
                          absl::string_view model, absl::Time created,
                          TokenTexts* tokens);
 
-// The line of a request without an answer: "response" is null, "error" has
-// code, message (which starts with "line N: "), param and line.
+// Formats the line of a request without an answer: "response" is null, "error"
+// has code, message (which starts with "line N: "), param and line.
 std::string FormatError(JobId job, int64_t index, absl::string_view custom_id,
                         const LineError& error);
 
-// How a failed generation is told: kCancelled becomes "batch_cancelled", other
-// codes their name in lower case.
+// Returns the error of a failed generation: kCancelled becomes
+// "batch_cancelled", other codes their name in lower case.
 LineError ErrorOfStatus(const absl::Status& status);
 
-// The result as it is stored, with the line of an answer or an error; replays
-// are left out. An answer of more than `max_bytes` becomes an error.
+// Formats the result for the store, with the line of an answer or an error,
+// without replays. An answer of more than `max_bytes` becomes an error.
 StoredResult FormatResult(const FinishedRequest& finished,
                           absl::string_view model, absl::Time created,
                           int64_t max_bytes, TokenTexts* tokens);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/host/logging.h"
 
 namespace sluice {
@@ -93,7 +92,7 @@ std::vector<StoredResult> ResultWriter::TakeBatch(int64_t* bytes) {
 bool ResultWriter::CommitBatch(const std::vector<StoredResult>& batch) {
   absl::Duration wait = options_.first_retry;
   while (true) {
-    bool last = false;  // a stop that comes meanwhile leaves one more attempt
+    bool last = false;  // a stop meanwhile leaves one more attempt
     {
       MutexLock lock(&mu_);
       last = stop_;
@@ -113,7 +112,7 @@ bool ResultWriter::CommitBatch(const std::vector<StoredResult>& batch) {
       background = std::exchange(background_, false) && !stop_;
       if (background) background_at_ = Deadline::Never();
     }
-    // Which may be what makes room, if that is what lacks.
+    // Background work may make room if the disk is full.
     if (background) DoBackground();
     wait = std::min(wait * 2, options_.last_retry);
   }
@@ -123,9 +122,9 @@ void ResultWriter::DoBackground() {
   const auto more = sink_->DoBackgroundWork();
   if (!more.ok()) {
     LogWarning(
-        absl::StrCat("background work on jobs failed, will be tried "
-                     "again: ",
-                     more.status().message()));
+        "background work on jobs failed, will be tried "
+        "again: ",
+        more.status().message());
   }
   MutexLock lock(&mu_);
   if (!more.ok()) {
@@ -145,7 +144,8 @@ void ResultWriter::Run() {
         if (background_at_.passed()) background_ = true;
       }
       if (waiting_.empty() && stop_) return;
-      if (background_at_.passed()) background_ = true;  // beside results, too
+      if (background_at_.passed())
+        background_ = true;  // run it beside results, too
       background = background_ && !stop_;
       if (background) {
         background_ = false;
@@ -156,8 +156,8 @@ void ResultWriter::Run() {
     const std::vector<StoredResult> batch = TakeBatch(&bytes);
     if (!batch.empty()) {
       if (!CommitBatch(batch)) {
-        LogError(absl::StrCat("results_not_saved=", batch.size(),
-                              ": their requests run again after a restart"));
+        LogError("results_not_saved=", batch.size(),
+                 ": their requests run again after a restart");
       }
       {
         MutexLock lock(&mu_);

@@ -17,7 +17,7 @@ namespace {
 constexpr size_t kMaxCached = 32768;
 constexpr char kReplacement[] = "\xEF\xBF\xBD";
 
-// "<0x0A>", as SentencePiece writes a byte.
+// Parses a byte in SentencePiece's form, such as "<0x0A>".
 std::optional<std::string> FallbackByte(absl::string_view token) {
   int byte = 0;
   if (token.size() != 6 || !absl::StartsWith(token, "<0x") ||
@@ -33,7 +33,7 @@ const TokenTexts::Entry& TokenTexts::Get(int32_t id) {
   if (const auto it = cache_.find(id); it != cache_.end()) return it->second;
   if (cache_.size() >= kMaxCached) cache_.clear();
   Entry entry;
-  // Alone, a token may lose its leading space; behind itself it does not.
+  // A token alone may lose its leading space; its second copy does not.
   const std::array<int32_t, 2> twice = {id, id};
   const std::string once = tokenizer_->Decode({twice.data(), 1}, false);
   const std::string both = tokenizer_->Decode(twice, false);

@@ -16,7 +16,7 @@ class TokenTexts {
     std::string text;  // as inside a text, with its leading space; valid UTF-8
     std::string quoted;  // `text` as a JSON string
     bool special = false;
-    std::string bytes;  // what the token stands for; may be part of a character
+    std::string bytes;  // the token's bytes; may be part of a character
   };
   explicit TokenTexts(const Tokenizer* tokenizer) : tokenizer_(tokenizer) {}
 

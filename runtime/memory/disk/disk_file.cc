@@ -30,7 +30,7 @@ std::string DirOf(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// For whatever opens files or directories.
+// The status code of errors of opening files or directories.
 absl::StatusCode OpenCode(int error) {
   switch (error) {
     case EROFS:
@@ -61,8 +61,8 @@ absl::Status CreateError(const std::string& what, const std::string& dir,
                    strerror(error), "; ", advice, kOtherDir));
 }
 
-// Bytes free for this user. False if that cannot be read, or if the file system
-// does not say: some of those in user space, and ramfs, have no blocks at all.
+// Gets the bytes free for this user. False if they cannot be read, or if the
+// file system has none: some in user space, and ramfs, have no blocks at all.
 bool FreeBytes(int fd, uint64_t* bytes) {
   struct statvfs stats;
   if (fstatvfs(fd, &stats) != 0 || stats.f_blocks == 0) return false;
@@ -88,8 +88,8 @@ void WarnOnce(const std::string& dir, absl::string_view why) {
     MutexLock lock(&mu);
     if (!warned->insert(dir).second) return;
   }
-  LogWarning(absl::StrCat("dir=", dir, " files there are read and written ",
-                          "through the page cache: ", why));
+  LogWarning("dir=", dir, " files there are read and written ",
+             "through the page cache: ", why);
 }
 
 }  // namespace
@@ -125,7 +125,7 @@ absl::StatusOr<std::unique_ptr<DiskFile>> DiskFile::CreateTemporary(
   SLUICE_ASSIGN_OR_RETURN(MemoryCharge charge, budget->Charge(name, bytes));
   int fd = open(dir.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   if (fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR)) {
-    // The file system cannot make files without a name.
+    // This file system cannot make files without a name.
     std::string path = absl::StrCat(dir, "/sluice-XXXXXX");
     fd = mkostemp(path.data(), O_CLOEXEC);
     if (fd >= 0) unlink(path.c_str());
@@ -144,7 +144,7 @@ absl::StatusOr<std::unique_ptr<DiskFile>> DiskFile::Create(
     bool direct) {
   bytes = RoundUpToDisk(bytes);
   SLUICE_ASSIGN_OR_RETURN(MemoryCharge charge, budget->Charge(path, bytes));
-  // Not emptied but removed: others may have the old one open.
+  // The old file is removed, not emptied, as others may have it open.
   if (unlink(path.c_str()) != 0 && errno != ENOENT) {
     return CreateError(path, DirOf(path), errno);
   }
@@ -203,7 +203,7 @@ absl::Status DiskFile::Reserve(uint64_t bytes) {
   } while (result != 0 && errno == EINTR);
   if (result == 0) return absl::OkStatus();
   if (errno == EOPNOTSUPP) {
-    // The file system reserves nothing: a full disk shows when it is written.
+    // This file system reserves nothing: a full disk shows at a write.
     if (ftruncate(fd_, static_cast<off_t>(bytes)) == 0) return absl::OkStatus();
   }
   const int error = errno;
@@ -234,7 +234,7 @@ void DiskFile::UseDirectIfPossible(bool direct) {
     } else if (fcntl(fd_, F_SETFL, flags | O_DIRECT) != 0) {
       why = absl::StrCat("it has no direct I/O: ", strerror(errno));
     } else {
-      // Some file systems refuse only when it comes to reading.
+      // Some file systems refuse O_DIRECT only at a read.
       alignas(kDiskAlignment) std::byte probe[kDiskAlignment];
       if (bytes_ < kDiskAlignment || pread(fd_, probe, sizeof probe, 0) >= 0 ||
           errno != EINVAL) {
@@ -246,7 +246,7 @@ void DiskFile::UseDirectIfPossible(bool direct) {
     }
     WarnOnce(dir_, why);
   }
-  // No read-ahead: what is read beyond a request would stay in the cache.
+  // Without read-ahead, no data beyond a request stays in the cache.
   posix_fadvise(fd_, 0, 0, POSIX_FADV_RANDOM);
 }
 

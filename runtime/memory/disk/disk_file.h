@@ -15,7 +15,7 @@
 namespace sluice {
 
 // Offsets, lengths and addresses of all disk I/O are multiples of this: it
-// serves every usual disk and is a page of the usual processors.
+// suits all common disks and is the page size of common processors.
 inline constexpr size_t kDiskAlignment = kBlockBytes;
 
 inline constexpr uint64_t RoundUpToDisk(uint64_t bytes) {
@@ -26,38 +26,38 @@ inline constexpr uint64_t RoundDownToDisk(uint64_t bytes) {
   return RoundDownToBlock(bytes);
 }
 
-// Bytes that this process may still write to the file system of `dir`. Errors
-// as DiskFile's; kFailedPrecondition also if the file system does not say.
+// The bytes that this process may still write to the file system of `dir`.
+// Errors are DiskFile's; kFailedPrecondition also if they are not known.
 absl::StatusOr<uint64_t> FreeDiskBytes(const std::string& dir);
 
 // A file that is read and written past the page cache (O_DIRECT).
 //
-// Where the file system cannot do that (or is tmpfs, which is memory itself),
-// it is read and written through the cache, and the cache is emptied of it
-// after each use; a warning says so once for each directory, and the contents
-// are the same. `direct` = false asks for that.
+// If the file system cannot do that (or is tmpfs, which is memory itself), the
+// file is read and written through the cache, and dropped from it after each
+// use; a warning says so once for each directory, and the contents are the
+// same. `direct` = false asks for that.
 //
 // Errors name the file or directory and what to do: kNotFound and
-// kPermissionDenied for what cannot be opened, kFailedPrecondition for what is
-// no directory, kResourceExhausted for a budget or a disk without room,
-// kDataLoss for what the disk cannot read or write.
+// kPermissionDenied if it cannot be opened, kFailedPrecondition if it is no
+// directory, kResourceExhausted for a budget or a disk without room, kDataLoss
+// if the disk cannot read or write.
 //
-// Read and Write are thread-safe; what overlapping ones see of each other is
-// not defined.
+// Read and Write are thread-safe; the results of overlapping ones are not
+// defined.
 class DiskFile {
  public:
   enum class Access { kRead, kReadWrite };
 
   // A file of `bytes` (rounded up to the alignment) with room on the disk
   // reserved, charged to `budget` under `name`, which messages show, too. It
-  // has no name in `dir`, so that the disk gets its room back when this object
-  // goes, or the process, even by kill -9.
+  // has no name in `dir`, so that its room is freed when this object is
+  // destroyed or the process ends, even by kill -9.
   static absl::StatusOr<std::unique_ptr<DiskFile>> CreateTemporary(
       const std::string& dir, const std::string& name, uint64_t bytes,
       MemoryBudget* budget, bool direct = true);
 
-  // As CreateTemporary, but at `path`, in place of what may be there, and left
-  // there: the owner renames or removes it. A failure leaves no file.
+  // Like CreateTemporary, but at `path`, replacing any file there, and not
+  // deleted: the owner renames or removes it. A failure leaves no file.
   static absl::StatusOr<std::unique_ptr<DiskFile>> Create(
       const std::string& path, uint64_t bytes, MemoryBudget* budget,
       bool direct = true);
@@ -69,9 +69,9 @@ class DiskFile {
   DiskFile(const DiskFile&) = delete;
   DiskFile& operator=(const DiskFile&) = delete;
 
-  // Blocking, whole or an error. Ranges and memory must be aligned
-  // (kInvalidArgument); a read past the end is kDataLoss, a write past it
-  // kInvalidArgument: the reserved room never grows. For more than a header,
+  // Block until all bytes are done, or an error. Ranges and memory must be
+  // aligned (kInvalidArgument); a read past the end is kDataLoss, a write past
+  // it kInvalidArgument: the reserved room never grows. For more than a header,
   // see IoEngine.
   absl::Status Read(uint64_t offset, std::span<std::byte> out) const;
   absl::Status Write(uint64_t offset, std::span<const std::byte> in);
@@ -79,19 +79,19 @@ class DiskFile {
   // Returns when all that was written survives a power cut (fdatasync).
   absl::Status Sync();
 
-  // For people: the path, or the directory and name of a temporary file.
+  // The name for people: the path, or a temporary file's directory and name.
   const std::string& name() const { return name_; }
   uint64_t bytes() const { return bytes_; }
-  // False if it goes through the page cache.
+  // False if the file is accessed through the page cache.
   bool direct() const { return direct_; }
   int fd() const { return fd_; }
 
-  // What IoEngine is made of.
+  // The methods below are for IoEngine.
 
-  // Reads or writes all of a range that CheckRange() found good. Blocking.
+  // Reads or writes all of a range that CheckRange() accepted. Blocking.
   absl::Status Transfer(uint64_t offset, std::byte* memory, size_t bytes,
                         bool write) const;
-  // OK if such a request may be made.
+  // Checks that such a request is valid.
   absl::Status CheckRange(uint64_t offset, const void* memory, size_t bytes,
                           bool write) const;
   // The error of a request that failed with `error` (an errno; 0 if the file
@@ -100,8 +100,8 @@ class DiskFile {
                             int error) const;
   // Whether the file ends at or before `offset`, with `wanted` bytes missing.
   bool AtEnd(uint64_t offset, size_t wanted) const;
-  // To be called after each request, so that the page cache does not keep it.
-  // May wait for earlier writes to reach the disk.
+  // Must be called after each request, so that the page cache drops it. May
+  // wait for earlier writes to reach the disk.
   void DropFromCache(uint64_t offset, size_t bytes, bool write) const;
 
  private:

@@ -5,7 +5,7 @@
 namespace sluice {
 
 IoCompletion::~IoCompletion() {
-  // Who saw ready() may be here before Done() has let go of the lock.
+  // A thread that saw ready() may get here before Done() has released the lock.
   MutexLock lock(&mu_);
   assert(pending_.load() == 0);
 }

@@ -7,8 +7,8 @@
 
 namespace sluice {
 
-// Counts down the parts of something that other threads are doing, and keeps
-// the first error among them. Reused without allocation, round after round:
+// Counts down the parts of work that other threads do, and keeps their first
+// error. Reused without allocation, round after round:
 //
 //   IoCompletion done;
 //   done.Expect(2);
@@ -30,17 +30,17 @@ class IoCompletion {
   // them can be done, or it may be complete in between.
   void Expect(int parts);
 
-  // One part is done. The last one of a round wakes the waiters.
+  // Called when a part is done. The last one of a round wakes the waiters.
   // REQUIRES: parts are expected.
   void Done(const absl::Status& status);
 
-  // Waits until complete; the round's first error, or OK.
+  // Waits until complete; returns the round's first error, or OK.
   absl::Status Wait();
 
-  // Whether complete. Then what the parts wrote is visible.
+  // Whether all parts are done. If so, their writes are visible.
   bool ready() const { return pending_.load(std::memory_order_acquire) == 0; }
 
-  // As Wait(), of a completion that is ready: never waits.
+  // Like Wait(), but never waits. REQUIRES: ready().
   absl::Status status() const;
 
  private:

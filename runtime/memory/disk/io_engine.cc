@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/host/logging.h"
 #include "common/status_macros.h"
 #include "runtime/memory/disk/io_queue.h"
@@ -47,8 +46,8 @@ absl::StatusOr<std::unique_ptr<IoEngine>> IoEngine::Create(
       return engine;
     }
     if (options.backend == Backend::kUring) return driver.status();
-    LogWarning(absl::StrCat(driver.status().message(), "; ", options.threads,
-                            " threads read and write instead"));
+    LogWarning(driver.status().message(), "; ", options.threads,
+               " threads read and write instead");
   }
   engine->backend_ = Backend::kThreads;
   engine->driver_ = NewThreadsDriver(engine->queue_.get(), options);

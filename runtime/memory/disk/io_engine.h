@@ -14,7 +14,7 @@
 
 namespace sluice {
 
-// How a job shows in the timeline. `name` is a string literal.
+// A job's label in the timeline. `name` is a string literal.
 struct IoLabel {
   const char* name = nullptr;
   TraceArgs args = {};
@@ -26,17 +26,16 @@ class IoDriver;
 // Reads and writes files while others compute.
 //
 // A job (one call of Read or Write) is split into requests of `request_bytes`,
-// up to `queue_depth` of which are with the disk at a time. Jobs of one
-// direction are begun in the order of their calls; with both waiting, the
-// directions take turns, request by request. A Read that is issued after the
-// completion of a Write sees what it wrote; nothing else about order is
-// promised.
+// up to `queue_depth` of which are in flight at a time. Jobs of one direction
+// are begun in the order of their calls; with both waiting, the directions take
+// turns, request by request. A Read that is issued after the completion of a
+// Write sees its data; no other order is guaranteed.
 //
 // One thread submits to and reaps from an io_uring; where the system does not
-// allow that (old kernel, seccomp), a few threads read and write instead, the
-// same in every other respect, and a warning says so.
+// allow that (old kernel, seccomp), a few threads read and write instead, with
+// equal results, and a warning is logged.
 //
-// Thread-safe. The destructor finishes what is with the disk, ends the other
+// Thread-safe. The destructor finishes the requests in flight, ends the other
 // jobs with kCancelled, and returns when all completions are done.
 class IoEngine {
  public:
@@ -46,14 +45,14 @@ class IoEngine {
     // A multiple of kDiskAlignment.
     size_t request_bytes = size_t{1} << 20;
     Backend backend = Backend::kAny;
-    // Of Backend::kThreads: each has one request under way.
+    // Threads of Backend::kThreads, each with one request in flight.
     int threads = 8;
-    // Where the engine's threads may run; empty for anywhere.
+    // Cores on which the engine's threads may run; empty: any.
     std::vector<int> cores;
     // Gets the rows "disk read" and "disk write". Their spans tile the time in
-    // which the wire was busy; each bears the label of the job that ended it.
+    // which the disk was busy; each has the label of the job that ended it.
     Tracer* tracer = nullptr;
-    // Gets one for each request that ends; or null. Outlives the engine.
+    // Gets a mark for each finished request; or null. Outlives the engine.
     WorkMarks* marks = nullptr;
 
     absl::Status Validate() const;
@@ -66,12 +65,12 @@ class IoEngine {
   IoEngine(const IoEngine&) = delete;
   IoEngine& operator=(const IoEngine&) = delete;
 
-  // Begins a job: one part of `done`, which the caller must have been told to
-  // Expect(), is done at its end, on a thread of the engine, with the errors
-  // of DiskFile. Never waits for the disk; allocates only when more jobs wait
-  // than ever before. File, memory and completion must live until then. A job
-  // of no bytes or of a wrong range is done at once, on the calling thread. Of
-  // a job that failed, any part may have been done.
+  // Begins a job: one part of `done`, for which Expect() must have been called,
+  // is done at its end, on a thread of the engine, with the errors of DiskFile.
+  // Never waits for the disk; allocates only when more jobs wait than ever
+  // before. File, memory and completion must live until then. A job of no bytes
+  // or of a wrong range is done at once, on the calling thread. Of a job that
+  // failed, any part may have been done.
   void Read(const DiskFile& file, uint64_t offset, std::span<std::byte> out,
             IoCompletion* done, const IoLabel& label = {});
   void Write(DiskFile& file, uint64_t offset, std::span<const std::byte> in,
@@ -80,7 +79,7 @@ class IoEngine {
   struct Totals {
     uint64_t bytes_read = 0;
     uint64_t bytes_written = 0;
-    // Time with at least one request of that direction with the disk.
+    // Seconds with at least one request of that direction in flight.
     double read_busy_seconds = 0;
     double write_busy_seconds = 0;
   };

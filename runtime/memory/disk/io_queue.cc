@@ -17,13 +17,14 @@ absl::Status Stopping(const DiskFile& file) {
 
 IoQueue::IoQueue(size_t request_bytes, Tracer* tracer, WorkMarks* marks)
     : request_bytes_(request_bytes), marks_(marks) {
-  wires_[0].row = AddTraceRow(tracer, "disk read");
-  wires_[1].row = AddTraceRow(tracer, "disk write");
+  directions_[0].row = AddTraceRow(tracer, "disk read");
+  directions_[1].row = AddTraceRow(tracer, "disk write");
 }
 
 IoQueue::~IoQueue() {
   MutexLock lock(&mu_);
-  assert(closed_ && wires_[0].jobs_begun == 0 && wires_[1].jobs_begun == 0);
+  assert(closed_ && directions_[0].jobs_begun == 0 &&
+         directions_[1].jobs_begun == 0);
 }
 
 bool IoQueue::Add(bool write, const DiskFile& file, uint64_t offset,
@@ -40,9 +41,10 @@ bool IoQueue::Add(bool write, const DiskFile& file, uint64_t offset,
       if (free_ == nullptr) free_ = &jobs_.emplace_back();
       IoJob* job = std::exchange(free_, free_->next);
       *job = {&file, offset, memory, bytes, write, done, label};
-      Wire* wire = &wires_[write];
-      (wire->last == nullptr ? wire->first : wire->last->next) = job;
-      wire->last = job;
+      Direction* direction = &directions_[write];
+      (direction->last == nullptr ? direction->first : direction->last->next) =
+          job;
+      direction->last = job;
       work_.NotifyOne();
       return true;
     }
@@ -67,13 +69,13 @@ bool IoQueue::WaitAndTake(IoRequest* request) {
 
 bool IoQueue::has_requests() const {
   MutexLock lock(&mu_);
-  return wires_[0].first != nullptr || wires_[1].first != nullptr;
+  return directions_[0].first != nullptr || directions_[1].first != nullptr;
 }
 
 bool IoQueue::TakeLocked(IoRequest* request) {
-  if (wires_[turn_].first == nullptr) turn_ = 1 - turn_;
-  Wire* wire = &wires_[turn_];
-  IoJob* job = wire->first;
+  if (directions_[turn_].first == nullptr) turn_ = 1 - turn_;
+  Direction* direction = &directions_[turn_];
+  IoJob* job = direction->first;
   if (job == nullptr) return false;
   turn_ = 1 - turn_;
 
@@ -81,22 +83,22 @@ bool IoQueue::TakeLocked(IoRequest* request) {
   *request = {
       job,   job->file, job->offset + job->taken, job->memory + job->taken,
       bytes, job->write};
-  const bool idle = wire->requests_taken == 0;
+  const bool idle = direction->requests_taken == 0;
   const int64_t now = idle ? TraceNow() : 0;
-  if (idle) wire->busy_since = now;
+  if (idle) direction->busy_since = now;
   // A gap within a job belongs to the job.
-  if (idle && wire->jobs_begun == 0) wire->span_start = now;
-  if (job->taken == 0) ++wire->jobs_begun;
-  ++wire->requests_taken;
+  if (idle && direction->jobs_begun == 0) direction->span_start = now;
+  if (job->taken == 0) ++direction->jobs_begun;
+  ++direction->requests_taken;
   ++job->requests;
   job->taken += bytes;
-  if (job->taken == job->bytes) PopFirst(wire);
+  if (job->taken == job->bytes) PopFirst(direction);
   return true;
 }
 
-void IoQueue::PopFirst(Wire* wire) {
-  wire->first = wire->first->next;
-  if (wire->first == nullptr) wire->last = nullptr;
+void IoQueue::PopFirst(Direction* direction) {
+  direction->first = direction->first->next;
+  if (direction->first == nullptr) direction->last = nullptr;
 }
 
 IoDone IoQueue::Finish(const IoRequest& request, const absl::Status& status) {
@@ -104,34 +106,34 @@ IoDone IoQueue::Finish(const IoRequest& request, const absl::Status& status) {
   MutexLock lock(&mu_);
   const int64_t now = TraceNow();
   IoJob* job = request.job;
-  Wire* wire = &wires_[request.write];
-  if (status.ok()) wire->bytes += request.bytes;
-  if (--wire->requests_taken == 0) wire->busy_ns += now - wire->busy_since;
+  Direction* direction = &directions_[request.write];
+  if (status.ok()) direction->bytes += request.bytes;
+  if (--direction->requests_taken == 0)
+    direction->busy_ns += now - direction->busy_since;
   --job->requests;
   job->status.Update(status);
   if (job->taken < job->bytes) {
     if (job->status.ok()) return {};
-    // The rest of a job that failed is not tried. Only the first job can have
-    // a rest.
+    // The rest of a failed job is skipped. Only the first job can have a rest.
     job->taken = job->bytes;
-    PopFirst(wire);
+    PopFirst(direction);
   }
   if (job->requests > 0) return {};
   return EndJob(job, now);
 }
 
 IoDone IoQueue::EndJob(IoJob* job, int64_t now) {
-  Wire* wire = &wires_[job->write];
-  if (wire->row != nullptr) {
+  Direction* direction = &directions_[job->write];
+  if (direction->row != nullptr) {
     const char* name = job->label.name != nullptr ? job->label.name
                        : job->write               ? "write"
                                                   : "read";
-    wire->row->Add(
-        name, "disk", wire->span_start, now,
+    direction->row->Add(
+        name, "disk", direction->span_start, now,
         WithArg(job->label.args, "bytes", static_cast<int64_t>(job->bytes)));
   }
-  wire->span_start = now;
-  --wire->jobs_begun;
+  direction->span_start = now;
+  --direction->jobs_begun;
   IoDone done{job->done, std::move(job->status)};
   job->next = std::exchange(free_, job);
   return done;
@@ -143,16 +145,16 @@ void IoQueue::Close() {
   {
     MutexLock lock(&mu_);
     closed_ = true;
-    for (Wire& wire : wires_) {
-      while (wire.first != nullptr) {
-        IoJob* job = wire.first;
-        PopFirst(&wire);
+    for (Direction& direction : directions_) {
+      while (direction.first != nullptr) {
+        IoJob* job = direction.first;
+        PopFirst(&direction);
         const bool begun = job->taken > 0;
         job->status.Update(Stopping(*job->file));
         job->taken = job->bytes;
-        // What has requests with the disk ends with the last of them.
+        // Jobs with requests in flight end with the last of these.
         if (job->requests > 0) continue;
-        if (begun) --wire.jobs_begun;
+        if (begun) --direction.jobs_begun;
         *end = job;
         end = &job->next;
       }
@@ -160,7 +162,7 @@ void IoQueue::Close() {
     *end = nullptr;
     work_.NotifyAll();
   }
-  // These are nobody's but ours, and never return to the free list.
+  // These jobs are used only here, and never return to the free list.
   for (; cancelled != nullptr; cancelled = cancelled->next) {
     cancelled->done->Done(cancelled->status);
   }
@@ -174,12 +176,13 @@ bool IoQueue::closed() const {
 IoEngine::Totals IoQueue::totals() const {
   MutexLock lock(&mu_);
   const int64_t now = TraceNow();
-  const auto busy_seconds = [now](const Wire& wire) {
-    const int64_t current = wire.requests_taken > 0 ? now - wire.busy_since : 0;
-    return static_cast<double>(wire.busy_ns + current) * 1e-9;
+  const auto busy_seconds = [now](const Direction& direction) {
+    const int64_t current =
+        direction.requests_taken > 0 ? now - direction.busy_since : 0;
+    return static_cast<double>(direction.busy_ns + current) * 1e-9;
   };
-  return {wires_[0].bytes, wires_[1].bytes, busy_seconds(wires_[0]),
-          busy_seconds(wires_[1])};
+  return {directions_[0].bytes, directions_[1].bytes,
+          busy_seconds(directions_[0]), busy_seconds(directions_[1])};
 }
 
 }  // namespace sluice

@@ -21,9 +21,9 @@ struct IoJob {
   IoCompletion* done = nullptr;
   IoLabel label;
   size_t taken = 0;  // bytes
-  int requests = 0;  // taken and not finished
+  int requests = 0;  // requests taken and not finished
   absl::Status status;
-  IoJob* next = nullptr;  // waiting, or free
+  IoJob* next = nullptr;  // in the list of waiting or free jobs
 };
 
 // A slice of a job: one request to the disk.
@@ -36,7 +36,7 @@ struct IoRequest {
   bool write = false;
 };
 
-// A part of a completion to be told, once the queue's lock is free.
+// A part of a completion to be done once the queue's lock is released.
 struct IoDone {
   IoCompletion* completion = nullptr;
   absl::Status status;
@@ -46,32 +46,32 @@ struct IoDone {
   }
 };
 
-// The half of an IoEngine that knows jobs: which request is next, what a job
-// has come to, how busy the wires were. Drivers take requests, have them done
-// and finish them. Thread-safe.
+// The half of an IoEngine that keeps jobs: the next request, the state of jobs,
+// and how busy both directions were. Drivers take requests, have them done and
+// finish them. Thread-safe.
 class IoQueue {
  public:
   IoQueue(size_t request_bytes, Tracer* tracer, WorkMarks* marks = nullptr);
   // REQUIRES: closed, and all requests taken are finished.
   ~IoQueue();
 
-  // Adds a job. False if instead it was done at once, on the calling thread.
+  // Adds a job. Returns false if it was done at once, on the calling thread.
   bool Add(bool write, const DiskFile& file, uint64_t offset, std::byte* memory,
            size_t bytes, IoCompletion* done, const IoLabel& label);
 
-  // The next request; false if there is none.
+  // Takes the next request; returns false if there is none.
   bool Take(IoRequest* request);
-  // Waits for it; false once closed.
+  // Waits for the next request and takes it; returns false once closed.
   bool WaitAndTake(IoRequest* request);
-  // True if Take() would give one.
+  // Whether Take() would give a request.
   bool has_requests() const;
 
-  // Ends a request that was taken. To be told: the job's completion, if this
-  // was its last one.
+  // Ends a request that was taken. Returns the job's completion if this was its
+  // last request.
   [[nodiscard]] IoDone Finish(const IoRequest& request,
                               const absl::Status& status);
 
-  // Ends with kCancelled what has not been taken, and what is added later.
+  // Ends with kCancelled all requests not taken, and later jobs.
   void Close();
   bool closed() const;
 
@@ -79,10 +79,10 @@ class IoQueue {
 
  private:
   // One direction's jobs and times.
-  struct Wire {
-    IoJob* first = nullptr;  // with requests left to take
+  struct Direction {
+    IoJob* first = nullptr;  // the first job with requests left to take
     IoJob* last = nullptr;
-    int jobs_begun = 0;  // and not ended
+    int jobs_begun = 0;  // jobs begun and not ended
     int requests_taken = 0;
     uint64_t bytes = 0;
     int64_t busy_ns = 0;
@@ -92,7 +92,7 @@ class IoQueue {
   };
 
   bool TakeLocked(IoRequest* request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void PopFirst(Wire* wire) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void PopFirst(Direction* direction) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   IoDone EndJob(IoJob* job, int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const size_t request_bytes_;
@@ -100,20 +100,21 @@ class IoQueue {
   mutable Mutex mu_;
   CondVar work_;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
-  Wire wires_[2] ABSL_GUARDED_BY(mu_);  // reads, writes
+  Direction directions_[2] ABSL_GUARDED_BY(mu_);  // reads, writes
   int turn_ ABSL_GUARDED_BY(mu_) = 0;
-  std::deque<IoJob> jobs_ ABSL_GUARDED_BY(mu_);  // all that ever were needed
+  std::deque<IoJob> jobs_
+      ABSL_GUARDED_BY(mu_);  // all jobs that were ever needed
   IoJob* free_ ABSL_GUARDED_BY(mu_) = nullptr;
 };
 
-// The other half: whatever has requests done.
+// The half of an IoEngine that has requests done.
 class IoDriver {
  public:
   virtual ~IoDriver() = default;
-  // To be called when something was added to the queue.
+  // Must be called when a job was added to the queue.
   virtual void Wake() = 0;
   // Returns when the queue, which must be closed, is drained. Callbacks may
-  // call Wake() meanwhile. To be called before destruction.
+  // call Wake() meanwhile. Must be called before destruction.
   virtual void Stop() = 0;
 };
 

@@ -43,7 +43,7 @@ class UringDriver final : public IoDriver {
   }
 
   absl::Status Start() {
-    // One entry more for the eventfd.
+    // The ring has one entry more for the eventfd.
     const int result = io_uring_queue_init(
         static_cast<unsigned>(slots_.size()) + 1, &ring_, 0);
     if (result < 0) return NoUring("cannot be set up", -result);
@@ -84,7 +84,7 @@ class UringDriver final : public IoDriver {
     int retries = 0;
   };
 
-  // Of a request that is interrupted again and again.
+  // The limit for a request that is interrupted again and again.
   static constexpr int kMaxRetries = 100;
 
   void Loop() {
@@ -100,7 +100,7 @@ class UringDriver final : public IoDriver {
         Prepare(slot);
       }
       Submit();
-      // Only now, with the disk at work again: callbacks may take their time.
+      // Callbacks, which may take long, run only once the disk has work again.
       if (!done_.empty()) {
         for (const IoDone& done : done_) done.Tell();
         done_.clear();
@@ -108,8 +108,8 @@ class UringDriver final : public IoDriver {
         continue;
       }
       if (closed && free_.size() == slots_.size()) return;
-      // Without room nothing but the ring is waited for. With room, who adds a
-      // job after this look at the queue sees that this thread sleeps.
+      // Without room only the ring is waited for. With room, a thread that adds
+      // a job after this check of the queue sees that this thread sleeps.
       if (!free_.empty()) {
         sleeping_.store(true);
         closed = queue_->closed();
@@ -120,7 +120,8 @@ class UringDriver final : public IoDriver {
         }
       }
       io_uring_cqe* cqe;
-      io_uring_wait_cqe(&ring_, &cqe);  // an interruption only looks again
+      io_uring_wait_cqe(&ring_,
+                        &cqe);  // after an interruption, the loop checks again
       sleeping_.store(false);
       Reap();
     }
@@ -157,7 +158,7 @@ class UringDriver final : public IoDriver {
 
   void Submit() {
     while (io_uring_sq_ready(&ring_) > 0 && io_uring_submit(&ring_) < 0) {
-      // The kernel is short of something that its own work gives back.
+      // The kernel lacks resources that its requests in flight will free.
       const timespec pause = {0, 1'000'000};
       nanosleep(&pause, nullptr);
     }
@@ -213,10 +214,10 @@ class UringDriver final : public IoDriver {
   int wake_fd_ = -1;
   std::atomic<bool> sleeping_{false};
 
-  // The thread's own.
+  // These are used by the driver's thread only.
   std::vector<Slot> slots_;
   std::vector<Slot*> free_;
-  std::vector<IoDone> done_;  // to be told after the next submission
+  std::vector<IoDone> done_;  // to be done after the next submission
   bool wake_armed_ = false;
 
   Thread thread_;

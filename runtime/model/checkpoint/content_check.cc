@@ -11,7 +11,6 @@
 #include <filesystem>
 #include <system_error>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "common/host/logging.h"
@@ -22,16 +21,16 @@ namespace sluice {
 namespace {
 
 constexpr char kConfigFile[] = "config.json";
-// Enough for an array of disks; more would only seek.
-constexpr size_t kMostThreads = 4;
-// How often who waits for another process's hashing looks again.
+// These threads suffice for an array of disks; more would only seek.
+constexpr size_t kMaxThreads = 4;
+// The interval of polling while another process hashes.
 constexpr absl::Duration kLockPoll = absl::Milliseconds(50);
-// After this, files that are being written may be whole.
+// The delay after which files that are being written may be complete.
 constexpr absl::Duration kRetry = absl::Seconds(2);
-// What takes long enough for people to be told how far it is.
+// The size from which hashing takes long enough to log its progress.
 constexpr uint64_t kLongBytes = uint64_t{4} << 30;
 
-// Holds "PATH.lock" for one process at a time, where that can be made.
+// Holds "PATH.lock" for one process at a time, if that file can be made.
 class HashLock {
  public:
   explicit HashLock(const std::string& path, const std::atomic<bool>& stop) {
@@ -59,7 +58,7 @@ std::string StampAt(const std::string& path) {
   return FileStamp(path).value_or("none");
 }
 
-// Stands for a hash where files are compared with themselves.
+// Returns a substitute for a hash where files are compared with themselves.
 absl::StatusOr<std::string> SizeAndTime(const std::string& path, int fd) {
   struct stat info;
   if (fstat(fd, &info) != 0) {
@@ -76,7 +75,7 @@ absl::StatusOr<std::unique_ptr<ContentCheck>> ContentCheck::Start(
   std::unique_ptr<ContentCheck> check(new ContentCheck(std::move(options)));
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsSource> source,
                           check->Look());
-  // Threads take copyable bodies.
+  // A thread's body must be copyable.
   auto shared =
       std::make_shared<std::unique_ptr<SafetensorsSource>>(std::move(source));
   check->thread_ = Thread("hashing", [self = check.get(), shared] {
@@ -101,9 +100,9 @@ ContentCheck::State ContentCheck::state() const {
   return state;
 }
 
-ContentCheck::State ContentCheck::WaitKnown(absl::Duration most) {
+ContentCheck::State ContentCheck::WaitKnown(absl::Duration max_wait) {
   {
-    const Deadline deadline = Deadline::In(most);
+    const Deadline deadline = Deadline::In(max_wait);
     MutexLock lock(&mu_);
     while (!stop_ && wanted_ && !deadline.passed()) {
       changed_.WaitFor(&mu_, deadline.left());
@@ -118,7 +117,7 @@ bool ContentCheck::SameFiles() const {
     MutexLock lock(&mu_);
     stamps = stamps_;
   }
-  // Asked without the lock, since a file server may take its time.
+  // The lock is not held, since a file server may be slow.
   return std::all_of(stamps.begin(), stamps.end(), [](const auto& file) {
     return StampAt(file.first) == file.second;
   });
@@ -192,7 +191,7 @@ void ContentCheck::Run(std::unique_ptr<SafetensorsSource> source) {
     if (status.ok() && source != nullptr) status = Hash(*source);
     source.reset();
     const bool again = absl::IsAborted(status);
-    if (again) LogInfo(absl::StrCat(status.message(), "; reading it again"));
+    if (again) LogInfo(status.message(), "; reading it again");
     const Deadline retry = Deadline::In(kRetry);
     MutexLock lock(&mu_);
     while (again && !stop_ && !retry.passed()) {
@@ -239,13 +238,13 @@ absl::Status ContentCheck::Hash(const SafetensorsSource& source) {
     return absl::OkStatus();
   }
   const HashLock lock(options_.cache_file, stop_);
-  // Whoever had it may have found out what is wanted here.
+  // The lock's last holder may have hashed these files.
   ContentHashes hashes(options_.cache_file);
   uint64_t total = 0;
   for (const auto& file : files) total += file.bytes;
   std::atomic<size_t> next{0};
   std::atomic<int> told{-1};
-  std::vector<absl::Status> errors(std::min(kMostThreads, files.size()));
+  std::vector<absl::Status> errors(std::min(kMaxThreads, files.size()));
   std::atomic<bool> failed{false};
   const auto hash_some = [&](absl::Status* error) {
     for (size_t i; (i = next++) < files.size() && !failed && !stop_;) {
@@ -260,9 +259,9 @@ absl::Status ContentCheck::Hash(const SafetensorsSource& source) {
             if (total >= kLongBytes && tenth > before && tenth < 10 &&
                 told.compare_exchange_strong(before, tenth)) {
               LogInfo(
-                  absl::StrCat("checking the model's weights (once; what was "
-                               "found is kept): ",
-                               10 * tenth, " % of ", total >> 20, " MiB"));
+                  "checking the model's weights (once; what was "
+                  "found is kept): ",
+                  10 * tenth, " % of ", total >> 20, " MiB");
             }
             if (stop_) return absl::CancelledError("the program ends");
             return absl::OkStatus();
@@ -272,7 +271,7 @@ absl::Status ContentCheck::Hash(const SafetensorsSource& source) {
         *error = hash.status();
         return;
       }
-      if (of_file == 0) hashed_bytes_ += files[i].bytes;  // it was known
+      if (of_file == 0) hashed_bytes_ += files[i].bytes;  // the hash was known
       found[i] = *std::move(hash);
     }
   };

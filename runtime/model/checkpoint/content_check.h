@@ -18,17 +18,17 @@
 
 namespace sluice {
 
-// Finds out on a thread of its own what a model directory's files hold, so that
-// it can be compared with another's: that is a minute's work for 140 GB, once.
-// Processes that share a cache hash one after the other, and what one found out
-// the next one need not. Thread-safe.
+// Hashes a model directory's files on a thread of its own, so that they can be
+// compared with another's: that takes a minute for 140 GB, once. Processes that
+// share a cache hash one after the other, and reuse each other's hashes.
+// Thread-safe.
 class ContentCheck {
  public:
   struct Options {
     std::shared_ptr<const ModelDir> model;
     bool dummy_weights = false;  // only config.json counts
-    // False: sizes and times stand for hashes, which is enough to know the
-    // same files again.
+    // If false, sizes and times stand for hashes, which is enough to recognize
+    // the same files.
     bool hash = true;
     std::string cache_file;  // see ContentHashes
   };
@@ -36,39 +36,38 @@ class ContentCheck {
   struct State {
     std::string fingerprint;  // see ModelDir
     ModelContent content;
-    // Why the files can't be read; tried again by the next Refresh().
+    // The error of reading the files; the next Refresh() tries again.
     absl::Status error;
     uint64_t hashed_bytes = 0;
     uint64_t bytes_to_hash = 0;
-    // Verify() has found that the files are not what they were.
+    // Whether Verify() has found that the files have changed.
     bool outdated = false;
 
     bool known() const { return error.ok() && content.known(); }
   };
 
-  // Reads the headers of the files, whose errors are returned, and begins.
+  // Reads the files' headers, whose errors are returned, and begins to hash.
   static absl::StatusOr<std::unique_ptr<ContentCheck>> Start(Options options);
   ~ContentCheck();
 
   State state() const;
-  // The state once all is known, or as it is after `most`.
-  State WaitKnown(absl::Duration most);
-  // Begins anew if a file is not what it was, or could not be read. The state
-  // then.
+  // Returns the state once all is known, or after `max_wait`.
+  State WaitKnown(absl::Duration max_wait);
+  // Begins anew if a file has changed or could not be read. Returns the new
+  // state.
   State Refresh();
   // OK if all is known and the files have not changed since, as far as the file
-  // system tells. Else kUnavailable: state() tells no more what they hold,
-  // until Refresh().
+  // system tells. Else kUnavailable: state() is outdated until Refresh().
   absl::Status Verify();
 
  private:
-  // Of each file: its path and FileStamp.
+  // The path and FileStamp of each file.
   using Stamps = std::vector<std::pair<std::string, std::string>>;
 
   explicit ContentCheck(Options options) : options_(std::move(options)) {}
-  // Whether the files are still what stamps_ says.
+  // Whether the files still have their stamps in stamps_.
   bool SameFiles() const;
-  // Opens the files and notes what there is to hash.
+  // Opens the files and notes those to hash.
   absl::StatusOr<std::unique_ptr<SafetensorsSource>> Look();
   void Run(std::unique_ptr<SafetensorsSource> source);
   absl::Status Hash(const SafetensorsSource& source);

@@ -1,6 +1,5 @@
 // The text file has a line for each file: version, hash, stamp, and a checksum
-// of these. A line that is not whole, as when the disk was full or the machine
-// went down, counts for nothing.
+// of these. An incomplete line, as after a full disk or a crash, is ignored.
 
 #include "runtime/model/checkpoint/content_hashes.h"
 
@@ -29,8 +28,8 @@ namespace {
 
 constexpr size_t kReadBytes = size_t{4} << 20;
 constexpr char kLineVersion[] = "2";
-// Of some 100,000 files. Beyond, the file begins anew.
-constexpr off_t kMostCacheBytes = off_t{16} << 20;
+// The size for some 100,000 files. A larger file is begun anew.
+constexpr off_t kMaxCacheBytes = off_t{16} << 20;
 
 struct FreeState {
   void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
@@ -52,8 +51,8 @@ absl::StatusOr<struct stat> Ask(const std::string& path, int fd) {
   return info;
 }
 
-// The device's number is not part of it: many file systems are given another
-// one each time that they are mounted.
+// The device's number is left out: many file systems get another one each time
+// that they are mounted.
 std::string StampOf(const std::string& path, const struct stat& info) {
   std::error_code error;
   std::string real = std::filesystem::canonical(path, error).string();
@@ -90,7 +89,7 @@ ContentHashes::ContentHashes(std::string cache_file, absl::Duration settle)
     : cache_file_(std::move(cache_file)), settle_(settle) {
   struct stat info;
   if (cache_file_.empty() || stat(cache_file_.c_str(), &info) != 0 ||
-      !S_ISREG(info.st_mode) || info.st_size > kMostCacheBytes) {
+      !S_ISREG(info.st_mode) || info.st_size > kMaxCacheBytes) {
     return;
   }
   std::ifstream in(cache_file_);
@@ -129,7 +128,7 @@ absl::StatusOr<std::string> ContentHashes::Of(const std::string& path, int fd,
     if (n < 0) return CannotRead(path);
     if (n == 0) break;
     XXH3_128bits_update(state.get(), buffer.data(), static_cast<size_t>(n));
-    // The cache is of no use to us, and may be of others'.
+    // The page cache is left to others, as the data is not read again.
     posix_fadvise(fd, offset, n, POSIX_FADV_DONTNEED);
     offset += n;
     SLUICE_RETURN_IF_ERROR(progress(static_cast<uint64_t>(n)));
@@ -154,8 +153,8 @@ void ContentHashes::Remember(const std::string& stamp,
     known_[stamp] = hash;
   }
   if (cache_file_.empty()) return;
-  // One write at the end, whoever else writes; on a line of its own, whatever
-  // was written before. That it fails only costs time later.
+  // One appending write keeps lines whole, whoever else writes; it begins a new
+  // line after an incomplete one. A failure only costs time later.
   std::error_code ignored;
   std::filesystem::create_directories(
       std::filesystem::path(cache_file_).parent_path(), ignored);
@@ -164,7 +163,7 @@ void ContentHashes::Remember(const std::string& stamp,
            O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644);
   if (out < 0) return;
   struct stat info;
-  if (fstat(out, &info) == 0 && info.st_size > kMostCacheBytes &&
+  if (fstat(out, &info) == 0 && info.st_size > kMaxCacheBytes &&
       ftruncate(out, 0) != 0) {
     close(out);
     return;

@@ -13,9 +13,9 @@
 
 namespace sluice {
 
-// What a file system tells of a file that changes whenever its content may
-// have: where it is, its size, inode, and times of change. A word without
-// spaces. kDataLoss if it can't be asked.
+// Returns a stamp of a file that changes whenever its content may have: its
+// path, size, inode and times of change, as a word without spaces. kDataLoss if
+// they can't be read.
 absl::StatusOr<std::string> FileStamp(const std::string& path, int fd);
 absl::StatusOr<std::string> FileStamp(const std::string& path);
 
@@ -24,19 +24,19 @@ absl::StatusOr<std::string> FileStamp(const std::string& path);
 // share the text file.
 class ContentHashes {
  public:
-  // What cannot be read in `cache_file` is hashed again; "": nothing is kept.
-  // A file that was changed less than `settle` ago is not remembered, since it
-  // may change again within the grain of its times.
+  // Unreadable lines of `cache_file` are ignored; "": nothing is kept. A file
+  // that was changed less than `settle` ago is not remembered, since it may
+  // change again within the resolution of its times.
   explicit ContentHashes(std::string cache_file,
                          absl::Duration settle = absl::Seconds(2));
 
-  // Called after each piece that was read; not OK: hashing ends with that.
+  // Called after each piece read; an error ends hashing and is returned.
   using Progress = absl::FunctionRef<absl::Status(uint64_t bytes)>;
-  // Hex. kDataLoss if the file cannot be read, kAborted if it changed
-  // meanwhile.
+  // Returns the hash in hex. kDataLoss if the file cannot be read, kAborted if
+  // it changed meanwhile.
   absl::StatusOr<std::string> Of(const std::string& path, int fd,
                                  Progress progress);
-  // If it is known without reading the file.
+  // Returns the hash if it is known without reading the file.
   std::optional<std::string> Known(const std::string& path, int fd) const;
 
  private:
@@ -48,7 +48,7 @@ class ContentHashes {
   std::map<std::string, std::string> known_ ABSL_GUARDED_BY(mu_);  // by stamp
 };
 
-// Of `bytes`, as ContentHashes does files.
+// Returns the hash of `bytes`, as of a file of them.
 std::string ContentHash(absl::string_view bytes);
 
 }  // namespace sluice

@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-// FNV-1a, so that each tensor gets numbers of its own.
+// Hashes the name by FNV-1a, so that each tensor gets its own numbers.
 uint32_t Seed(const std::string& name) {
   uint32_t hash = 2166136261u;
   for (const char c : name) {

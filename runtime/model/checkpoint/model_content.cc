@@ -8,8 +8,8 @@
 namespace sluice {
 namespace {
 
-// What stands for a hash where files are compared with themselves has another
-// form, and says nothing about a hash.
+// A substitute for a hash (sizes and times) has another form, and is not
+// compared with a hash.
 bool Comparable(const std::string& a, const std::string& b) {
   const auto stands_in = [](const std::string& hash) {
     return hash.find('-') != std::string::npos;

@@ -6,7 +6,7 @@
 
 namespace sluice {
 
-// What decides the answers of one copy of a model: config.json and its weight
+// The content that decides a model copy's answers: config.json and its weight
 // files, in order of name.
 struct ModelContent {
   struct File {
@@ -22,8 +22,8 @@ struct ModelContent {
   friend bool operator==(const ModelContent&, const ModelContent&) = default;
 };
 
-// How `mine` differs from `other`, as far as both are known, in a few words
-// that name a file: "model-00002-of-00004.safetensors differs". "": in nothing.
+// The difference of `mine` from `other`, as far as both are known, in words
+// that name a file: "model-00002-of-00004.safetensors differs"; or "".
 std::string DifferenceOf(const ModelContent& mine, const ModelContent& other);
 
 }  // namespace sluice

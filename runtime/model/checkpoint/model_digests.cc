@@ -30,11 +30,11 @@ constexpr const char* kTextFiles[] = {"added_tokens.json",
                                       "tokenizer.model",
                                       "tokenizer_config.json",
                                       "vocab.json"};
-constexpr size_t kMostTextBytes = size_t{256} << 20;
-// Weights of so many bytes in all are read whole.
-constexpr uint64_t kMostWholeBytes = uint64_t{1} << 30;
+constexpr size_t kMaxTextBytes = size_t{256} << 20;
+// Weights of up to this many bytes in total are read whole.
+constexpr uint64_t kMaxWholeBytes = uint64_t{1} << 30;
 constexpr int64_t kPieceBytes = 1 << 20;
-// Of each file of larger ones.
+// The samples of each file of larger weights.
 constexpr int64_t kSamples = 256;
 constexpr int64_t kSampleBytes = 4096;
 
@@ -88,7 +88,7 @@ absl::StatusOr<std::string> WeightsDigest(const ModelDir& model) {
        std::filesystem::directory_iterator(model.path(), error)) {
     if (entry.path().extension() == ".safetensors") {
       files.push_back(entry.path().string());
-      std::error_code unread;  // AddFile says what is wrong with it
+      std::error_code unread;  // AddFile reports the error
       const uintmax_t size = entry.file_size(unread);
       if (!unread) bytes += size;
     }
@@ -100,8 +100,7 @@ absl::StatusOr<std::string> WeightsDigest(const ModelDir& model) {
   }
   XXH3_128bits_update(state.get(), fingerprint.data(), fingerprint.size());
   for (const std::string& file : files) {
-    SLUICE_RETURN_IF_ERROR(
-        AddFile(file, bytes <= kMostWholeBytes, state.get()));
+    SLUICE_RETURN_IF_ERROR(AddFile(file, bytes <= kMaxWholeBytes, state.get()));
   }
   return Hex(XXH3_128bits_digest(state.get()));
 }
@@ -116,7 +115,7 @@ absl::StatusOr<std::map<std::string, std::string>> ModelDigests(
     std::error_code error;
     if (!std::filesystem::is_regular_file(path, error)) continue;
     SLUICE_ASSIGN_OR_RETURN(const std::string text,
-                            ReadSmallFile(path, kMostTextBytes));
+                            ReadSmallFile(path, kMaxTextBytes));
     digests[name] = Hex(XXH3_128bits(text.data(), text.size()));
   }
   if (!dummy) {

@@ -184,14 +184,14 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   absl::Status status_;
 };
 
-// Product of the shape times the element size against the offsets.
+// Checks the product of the shape and the element size against the offsets.
 absl::Status CheckSize(const std::string& name, const SafetensorsEntry& entry) {
   const int element_bytes = SafetensorsElementBytes(entry.dtype);
   if (element_bytes == 0) return absl::OkStatus();  // never read
   unsigned __int128 bytes = element_bytes;
   for (const int64_t dim : entry.shape) {
     bytes *= static_cast<uint64_t>(dim);
-    // 0 anywhere makes the product 0, whatever the rest.
+    // A later dimension of 0 still makes the product 0.
     if (bytes > (uint64_t{1} << 62)) bytes = (uint64_t{1} << 62) + 1;
   }
   if (bytes != entry.end - entry.begin) {

@@ -22,7 +22,7 @@ namespace sluice {
 struct SafetensorsEntry {
   std::string dtype;           // as written: "F32", "BF16", ...
   std::vector<int64_t> shape;  // each >= 0
-  uint64_t begin = 0;          // of the data, bytes
+  uint64_t begin = 0;          // offset in the data, bytes
   uint64_t end = 0;
 };
 
@@ -35,7 +35,7 @@ constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 int SafetensorsElementBytes(absl::string_view dtype);
 
 // Parses the JSON and checks all of the above against `data_bytes`, the size of
-// what follows it. kInvalidArgument names the tensor.
+// the data behind it. kInvalidArgument names the tensor.
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view text,
                                                          uint64_t data_bytes);
 

@@ -26,7 +26,7 @@
 namespace sluice {
 namespace {
 
-// The format is little-endian, and so is every machine that this runs on.
+// The format is little-endian, as are all supported machines.
 static_assert(std::endian::native == std::endian::little);
 
 constexpr char kSingleFile[] = "model.safetensors";
@@ -66,7 +66,7 @@ class Sha256 {
   ~Sha256() { EVP_MD_CTX_free(context_); }
   Sha256(const Sha256&) = delete;
   Sha256& operator=(const Sha256&) = delete;
-  // Length first, so that neighbours cannot run into each other.
+  // The length comes first, so that neighbouring fields stay distinct.
   void AddField(absl::string_view field) {
     const uint64_t size = field.size();
     EVP_DigestUpdate(context_, &size, sizeof(size));
@@ -132,7 +132,7 @@ absl::Status SafetensorsSource::OpenFile(const std::filesystem::path& path) {
   auto file = std::make_unique<File>();
   file->name = path.filename().string();
   file->path = path.string();
-  // O_NONBLOCK: opening a FIFO must not wait for a writer.
+  // With O_NONBLOCK, opening a FIFO does not wait for a writer.
   file->fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file->fd < 0) {
     return InvalidArgument(file->path, ": cannot open: ", std::strerror(errno));
@@ -154,7 +154,7 @@ absl::Status SafetensorsSource::OpenFile(const std::filesystem::path& path) {
       ReadAt(f.fd, f.path, 0, sizeof(header_bytes), &header_bytes));
   if (header_bytes > file_bytes - sizeof(header_bytes) ||
       header_bytes > kMaxSafetensorsHeaderBytes) {
-    // As a length, a pointer's first letters are beyond any file.
+    // A Git LFS pointer's first letters, read as a length, exceed any file.
     std::string beginning(std::min<uint64_t>(file_bytes, kPointerBytes), '\0');
     SLUICE_RETURN_IF_ERROR(
         ReadAt(f.fd, f.path, 0, beginning.size(), beginning.data()));

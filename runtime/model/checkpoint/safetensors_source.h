@@ -15,9 +15,9 @@ namespace sluice {
 // Tensors of model.safetensors, or else of the shards that
 // model.safetensors.index.json names. F32, F16 and BF16 are read as float32.
 //
-// Names are looked up as given and then as other savers write them: without
-// the leading "model." (a bare backbone), and, for a tied pair, under the
-// other's name.
+// Names are looked up as given and then in the spelling of other savers:
+// without the leading "model." (a bare backbone), and, for a tied pair, under
+// the other's name.
 class SafetensorsSource final : public TensorSource {
  public:
   // Opens all files and checks all headers. kNotFound if the directory has no
@@ -35,7 +35,7 @@ class SafetensorsSource final : public TensorSource {
 
   // Whether the checkpoint has a tensor of this name (or its other spelling).
   bool Has(const std::string& name) const;
-  // Whether two tensors are of one dtype and shape and hold the same bytes.
+  // Whether two tensors have the same dtype, shape and bytes.
   absl::StatusOr<bool> SameData(const std::string& a,
                                 const std::string& b) const;
   struct FileInfo {
@@ -44,10 +44,10 @@ class SafetensorsSource final : public TensorSource {
     int fd;  // open as long as the source lives
     uint64_t bytes;
   };
-  // In order of name.
+  // The files in order of name.
   std::vector<FileInfo> Files() const;
-  // Hex SHA-256 over `config` and, per file in order of name: its name, header
-  // and size.
+  // The hex SHA-256 over `config` and, per file in order of name, its name,
+  // header and size.
   std::string Fingerprint(absl::string_view config) const;
 
  private:

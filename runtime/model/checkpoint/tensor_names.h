@@ -9,8 +9,8 @@
 namespace sluice {
 
 enum class TensorRole {
-  // Of a layer. Matrices are [out_features, in_features], row-major, as Hugging
-  // Face stores nn.Linear.
+  // Tensors of a layer. Matrices are [out_features, in_features], row-major, as
+  // Hugging Face stores nn.Linear.
   kNorm1Weight,
   kNorm1Bias,  // before (or after, post-norm) attention; [hidden]
   kQWeight,
@@ -29,11 +29,11 @@ enum class TensorRole {
   kUpBias,  // [intermediate, hidden]; the only first matrix of a plain MLP
   kDownWeight,
   kDownBias,  // [hidden, intermediate]
-  // Of the first stage.
+  // Tensors of the first stage.
   kEmbedding,          // [vocab, embed_dim]; also the head's, if tied
   kPositionEmbedding,  // [max_positions + position_offset, hidden]
   kProjectIn,          // [hidden, embed_dim]
-  // Of the last stage.
+  // Tensors of the last stage.
   kFinalNormWeight,
   kFinalNormBias,  // [hidden]
   kProjectOut,     // [embed_dim, hidden]

@@ -10,7 +10,7 @@
 
 namespace sluice {
 
-// Where weights come from. Thread-safe.
+// A source of weights. Thread-safe.
 class TensorSource {
  public:
   virtual ~TensorSource() = default;
@@ -26,14 +26,14 @@ class TensorSource {
   // Checks presence, shape and dtype without reading data; the same errors.
   virtual absl::Status Check(const TensorRef& ref) const = 0;
 
-  // A text that is another one if any weight is another one, at most 200 bytes:
-  // the key of what is derived from the weights. May have to read them all;
-  // `cache_file` (made if missing) remembers what was found, for files that
-  // have not been touched since.
+  // Returns a text of at most 200 bytes that changes if any weight does: the
+  // key of data derived from the weights. May have to read them all;
+  // `cache_file` (made if missing) keeps hashes of files for as long as they do
+  // not change.
   //
-  // `progress` is called after each piece that was read, of a few MiB; if it
-  // returns an error, that is ContentId's. Other errors: kDataLoss (an
-  // unreadable file), kAborted (one that changed while it was read).
+  // `progress` is called after each piece read, of a few MiB; ContentId returns
+  // its error. Other errors: kDataLoss (an unreadable file), kAborted (one that
+  // changed while it was read).
   using Progress = absl::FunctionRef<absl::Status(uint64_t bytes)>;
   virtual absl::StatusOr<std::string> ContentId(const std::string& cache_file,
                                                 Progress progress) const = 0;

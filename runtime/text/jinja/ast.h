@@ -52,7 +52,7 @@ struct Expr {
   };
   Kind kind;
   int line = 0;
-  int height = 1;  // levels of the tree from here down
+  int height = 1;  // levels of the tree from this node down
   std::string name;
   std::string attribute;
   Value value;
@@ -62,7 +62,7 @@ struct Expr {
   Arguments arguments;
 };
 
-// Calls `fn` with each expression right below `expr` that is there.
+// Calls `fn` with each existing child expression of `expr`.
 template <typename Fn>
 void ForEachChild(const Expr& expr, const Fn& fn) {
   const auto call = [&](const ExprPtr& child) {
@@ -80,8 +80,8 @@ struct MacroDef {
   std::vector<std::string> parameters;
   std::vector<ExprPtr> defaults;  // of the last parameters
   Block body;
-  // Names that the body reads: then they are given, and extra arguments
-  // accepted.
+  // Whether the body reads these names: they are then defined, and extra
+  // arguments accepted.
   bool uses_caller = false, uses_varargs = false, uses_kwargs = false;
   std::vector<std::string> unset_names;  // see Stmt
 };
@@ -115,8 +115,8 @@ struct Stmt {
   std::vector<std::pair<ExprPtr, ExprPtr>> assignments;
   std::unique_ptr<MacroDef> macro;
   // Names that are undefined when `body` (or `else_body`) is entered, whatever
-  // is outside. Jinja decides when it compiles which scope a name belongs to:
-  // one that a scope first mentions by setting it is the scope's own.
+  // is outside. Jinja decides at compile time which scope a name belongs to: a
+  // name that a scope first mentions by setting it is the scope's own.
   std::vector<std::string> unset_names;
   std::vector<std::string> else_unset_names;
 };

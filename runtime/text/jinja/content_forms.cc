@@ -10,11 +10,11 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-// Texts that no template has by itself, and that trimming leaves alone.
+// Texts that no template contains, and that trimming does not change.
 constexpr char kFirst[] = "qzfirstpartzq";
 constexpr char kSecond[] = "qzsecondpartzq";
 
-// Ample for so short a conversation; a template that loops away ends soon.
+// The limits suffice for such short conversations and end long loops soon.
 constexpr Limits kLimits = {.work = 500'000, .bytes = uint64_t{4} << 20};
 
 json Message(const char* role, json content) {
@@ -42,7 +42,7 @@ json ToolAnswer(json content) {
   return message;
 }
 
-// A conversation that is as usual but for the content of one message.
+// Makes a usual conversation, except for the content of one message.
 json Conversation(const std::string& role, json content) {
   const json question = Message("user", "What is it?");
   if (role == "user") {
@@ -61,7 +61,7 @@ json Conversation(const std::string& role, json content) {
   return json::array({Message(role.c_str(), std::move(content)), question});
 }
 
-// "" for one that is refused.
+// Renders a conversation; "" if the template refuses it.
 std::string Render(const Template& parsed, json messages) {
   const json variables = {{"messages", std::move(messages)},
                           {"add_generation_prompt", true},
@@ -75,7 +75,7 @@ std::string Render(const Template& parsed, json messages) {
 bool TakesParts(const Template& parsed, const std::string& role) {
   const json parts = json::array({TextPart(kFirst), TextPart(kSecond)});
   const std::string text = Render(parsed, Conversation(role, parts));
-  // Printed as code, as a list of Python or of JSON, it has its keys in it.
+  // A list that is printed as code, in Python or JSON, contains its keys.
   return absl::StrContains(text, kFirst) && absl::StrContains(text, kSecond) &&
          !absl::StrContains(text, "'text'") &&
          !absl::StrContains(text, "\"text\"");

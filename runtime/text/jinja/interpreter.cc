@@ -1,5 +1,5 @@
-// Long because evaluation is one set of mutually recursive functions over the
-// kinds of expressions and statements.
+// This file is long because evaluation is one set of mutually recursive
+// functions over the kinds of expressions and statements.
 
 #include "runtime/text/jinja/interpreter.h"
 
@@ -12,7 +12,7 @@ namespace sluice::jinja {
 
 using Kind = Expr::Kind;
 
-// Counts how deep evaluation is, which bounds the stack.
+// Counts the depth of evaluation, which bounds the stack.
 class Interpreter::Depth {
  public:
   explicit Depth(Interpreter* in) : in_(in) {
@@ -26,7 +26,7 @@ class Interpreter::Depth {
   Interpreter* in_;
 };
 
-// A scope, entered. On leaving it goes, unless a macro may have seen it.
+// Enters a scope, and frees it on leaving, unless a macro may have seen it.
 class Interpreter::Inner {
  public:
   Inner(Interpreter* in, Scope* parent, const std::vector<std::string>& unset)
@@ -104,7 +104,7 @@ void Interpreter::Assign(const Expr& target, const Value& value) {
     }
     return;
   }
-  // A namespace's attribute.
+  // The target is a namespace's attribute.
   Namespace* ns = EvalName(target).AsNamespace();
   if (ns == nullptr) {
     Fail("cannot assign attribute on non-namespace object");
@@ -174,7 +174,7 @@ Interpreter::Flow Interpreter::ExecStmt(const Stmt& stmt) {
       break;
     }
     case Stmt::Kind::kMacro: {
-      // First the call: it may make the map grow.
+      // The macro is made first, as that may grow the map.
       Value macro = DefineMacro(*stmt.macro);
       scope_->variables[stmt.macro->name] = std::move(macro);
       break;
@@ -238,7 +238,7 @@ Interpreter::Flow Interpreter::ExecFor(const Stmt& stmt, Scope* scope,
   loop.scope = scope;
   if (stmt.recursive) {
     loop.recursive = &stmt;
-    ++macros_made_;  // it too keeps a pointer to its scope
+    ++macros_made_;  // a recursive loop keeps a pointer to its scope, too
   }
 
   // As in Jinja, the else branch runs if no iteration came to its end.
@@ -443,7 +443,7 @@ Value Interpreter::EvalCompare(const Expr& expr) {
 }
 
 Value Interpreter::EvalSlice(const Value& object, const Expr& slice) {
-  // Python's slice.indices.
+  // These are the indices of Python's slice.indices.
   Value parts[3];
   for (int i = 0; i < 3; ++i) {
     if (slice.children[i] != nullptr) parts[i] = Eval(*slice.children[i]);
@@ -479,7 +479,7 @@ Value Interpreter::EvalSlice(const Value& object, const Expr& slice) {
   const Int start = bound(parts[0], step > 0 ? lowest : highest);
   const Int stop = bound(parts[1], step > 0 ? highest : lowest);
   std::vector<size_t> indices;
-  // A step that leaps over everything must not overflow.
+  // A huge step must not overflow.
   const Int stride = std::clamp(step, -(size + 1), size + 1);
   for (Int i = start; stride > 0 ? i < stop : i > stop; i += stride) {
     indices.push_back(static_cast<size_t>(i));
@@ -534,7 +534,7 @@ Value Interpreter::EvalFilter(const Expr& expr, const Value* operand) {
   return CallFilter(*this, expr.name, *operand, args);
 }
 
-// A chain of filters whose innermost operand is left out.
+// Applies a chain of filters without an innermost operand to `value`.
 Value Interpreter::ApplyFilters(const Expr& filters, Value value) {
   const Depth depth(this);
   if (failed()) return {};

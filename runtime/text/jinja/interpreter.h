@@ -58,17 +58,17 @@ class Interpreter : private Services {
   Flow ExecFor(const Stmt& stmt, Scope* scope, std::vector<Value> items,
                int depth);
   std::vector<Value> FilterItems(const Stmt& stmt, std::vector<Value> items);
-  // What `run` puts out, as a string.
+  // Returns the output of `run` as a string.
   Value Captured(const std::function<void()>& run);
-  // The output of a body in a scope of its own.
+  // Returns the output of a body in a scope of its own.
   Value Capture(const Block& body, const std::vector<std::string>& unset);
   void Assign(const Expr& target, const Value& value);
   void Output(absl::string_view text);
   Value DefineMacro(const MacroDef& macro);
   Value ApplyFilters(const Expr& filters, Value value);
 
-  // Scopes live in an arena, because macros keep pointers to theirs. Those
-  // that no macro saw are given back when they end.
+  // Scopes live in an arena, because macros keep pointers to theirs. Those that
+  // no macro saw are freed when they end.
   Scope* PushScope(Scope* parent, const std::vector<std::string>& unset);
   void PopScope(size_t mark);
 

@@ -43,7 +43,7 @@ class Lexer {
   char Peek(size_t ahead = 0) const {
     return pos_ + ahead < source_.size() ? source_[pos_ + ahead] : '\0';
   }
-  // Moves on, counting lines.
+  // Advances to `end`, counting lines.
   void Advance(size_t end) {
     line_ += static_cast<int>(
         std::count(source_.begin() + pos_, source_.begin() + end, '\n'));
@@ -63,14 +63,14 @@ class Lexer {
     tokens_.push_back({kind, line_, std::move(text), {}});
   }
 
-  // The text before a tag, with what the tag's control sign says about it.
+  // The text before a tag, trimmed according to the tag's control sign.
   std::string TrimmedText(size_t begin, size_t end, char sign,
                           bool is_variable) const {
     absl::string_view text(source_);
     text = text.substr(begin, end - begin);
     if (sign == '-') return std::string(Strip(text, nullptr, false, true));
     if (sign == '+' || is_variable) return std::string(text);
-    // lstrip_blocks: white space between the line's start and the tag.
+    // lstrip_blocks removes white space between the line's start and the tag.
     const size_t newline = text.rfind('\n');
     const size_t line_start =
         newline == absl::string_view::npos ? 0 : newline + 1;
@@ -81,8 +81,8 @@ class Lexer {
     return std::string(text.substr(0, line_start));
   }
 
-  // If a tag `keyword` ("raw", "endraw") starts at `pos`: past the keyword and
-  // the space around it. Otherwise npos.
+  // Returns the position past the keyword and the space around it if a tag
+  // `keyword` ("raw", "endraw") starts at `pos`; otherwise npos.
   size_t MatchRawTag(size_t pos, absl::string_view keyword) const {
     if (source_.compare(pos, 2, "{%") != 0) return std::string::npos;
     pos += 2;
@@ -100,8 +100,8 @@ class Lexer {
                : '\0';
   }
 
-  // Past "-%}" and the white space after it, "%}" and, if `trim`, one newline
-  // (also "+%}", which keeps the newline). npos if there is no end here.
+  // Returns the position past "-%}" and white space, "%}" and, if `trim`, one
+  // newline, or "+%}", which keeps the newline; npos if there is no end here.
   size_t MatchEnd(size_t pos, absl::string_view end, bool trim) const {
     const auto at = [&](size_t where) {
       return source_.compare(where, end.size(), end.data(), end.size()) == 0;
@@ -176,7 +176,7 @@ class Lexer {
 
   absl::Status LexExpression(bool is_block) {
     const absl::string_view end_text = is_block ? "%}" : "}}";
-    std::string open;  // closing brackets that are awaited
+    std::string open;  // expected closing brackets
     while (pos_ < source_.size()) {
       if (open.empty()) {
         const size_t end = MatchEnd(pos_, end_text, is_block);
@@ -226,7 +226,7 @@ class Lexer {
     return absl::OkStatus();
   }
 
-  // End of digits with single underscores between them.
+  // Returns the end of digits with single underscores between them.
   size_t SkipDigits(size_t pos) const {
     while (pos < source_.size() &&
            (absl::ascii_isdigit(source_[pos]) ||
@@ -323,7 +323,7 @@ class Lexer {
     return absl::OkStatus();
   }
 
-  // Python's escapes ("unicode-escape"). Moves `i` past the one it is at.
+  // Decodes one of Python's escapes ("unicode-escape"). Moves `i` past it.
   absl::Status Unescape(size_t& i, std::string& text) {
     const char c = source_[i + 1];
     static constexpr absl::string_view kFrom = "\\'\"abfnrtv\n";

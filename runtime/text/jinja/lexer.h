@@ -27,7 +27,7 @@ struct Token {
   TokenKind kind;
   int line;
   std::string text;  // data, name, unescaped string, operator
-  Value number;      // of kInteger, kFloat
+  Value number;      // the value of kInteger, kFloat
 };
 
 // Splits a template as jinja2.lexer does with trim_blocks and lstrip_blocks on:

@@ -7,7 +7,7 @@
 #include "runtime/text/jinja/builtins/builtins.h"
 #include "runtime/text/jinja/services.h"
 
-// Python's operators on the values that templates have.
+// Python's operators on the values of templates.
 
 namespace sluice::jinja {
 namespace {
@@ -90,7 +90,7 @@ Value FloatArithmetic(Services& in, BinaryOp op, double a, double b) {
       return a / b;
     case BinaryOp::kFloorDiv:
     case BinaryOp::kMod: {
-      // As CPython's float_divmod.
+      // The rest follows CPython's float_divmod.
       if (b == 0) return in.Fail("float floor division by zero");
       double rest = std::fmod(a, b);
       double quotient = (a - rest) / b;
@@ -124,7 +124,7 @@ Value FloatArithmetic(Services& in, BinaryOp op, double a, double b) {
   return result;
 }
 
-// Repetition of strings and sequences.
+// Repeats strings and sequences.
 Value Repeat(Services& in, const Value& what, Int times) {
   if (times < 0) times = 0;
   if (const auto* str = what.AsStr()) {
@@ -181,7 +181,7 @@ Value Arithmetic(Services& in, BinaryOp op, const Value& a, const Value& b) {
         return {};
       }
       if (a.AsStr()->markup != b.AsStr()->markup) {
-        // What is not marked safe is escaped first.
+        // Strings that are not marked safe are escaped first.
         const Value x = CallFilter(in, "escape", a, {});
         const Value y = CallFilter(in, "escape", b, {});
         if (in.failed()) return {};
@@ -296,7 +296,7 @@ bool Contains(Services& in, const Value& container, const Value& item) {
     return false;
   }
   if (Iterator* iterator = container.AsIterator()) {
-    // Takes out all up to what it finds.
+    // A search takes all items up to the match from a generator.
     while (iterator->next < iterator->items.size() && !in.failed()) {
       if (is_item(iterator->items[iterator->next++])) return true;
     }

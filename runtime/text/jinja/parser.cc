@@ -1,4 +1,4 @@
-// Long because the grammar is one set of mutually recursive functions.
+// This file is long because the grammar is one set of recursive functions.
 
 #include "runtime/text/jinja/parser.h"
 
@@ -14,16 +14,16 @@
 namespace sluice::jinja {
 namespace {
 
-// Of expressions and statements together; what walks the tree relies on it.
+// The limit for expressions and statements, on which tree walks rely.
 constexpr int kMaxNesting = 150;
 constexpr int kMaxHeight = 200;
 constexpr size_t kMaxSourceBytes = size_t{4} << 20;
 
 using Kind = Expr::Kind;
 
-// Recursive descent, one method per rule of jinja2.parser. The first error
-// sticks: from then on the current token is the end of the template, so that
-// every loop and rule runs out.
+// A recursive-descent parser, one method per rule of jinja2.parser. The first
+// error sticks: from then on the current token is the end of the template, so
+// that every loop and rule ends.
 class Parser {
  public:
   explicit Parser(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
@@ -150,8 +150,8 @@ class Parser {
 
   // --- Statements.
 
-  // Up to one of `ends` (which stays the current token) or, without any, the
-  // end of the template.
+  // Parses up to one of `ends` (which stays the current token) or, without any,
+  // to the end of the template.
   Block ParseBlock(std::initializer_list<absl::string_view> ends) {
     const Nesting nesting(this);
     Block block;
@@ -198,7 +198,7 @@ class Parser {
     return block;
   }
 
-  // The body of a statement: a colon is allowed, then its end, then statements.
+  // Parses the body of a statement: maybe a colon, the tag's end, statements.
   Block ParseBody(std::initializer_list<absl::string_view> ends) {
     SkipOp(":");
     Expect(TokenKind::kBlockEnd, "'%}'");
@@ -303,8 +303,8 @@ class Parser {
     return stmt;
   }
 
-  // A body that is a function of its own in Jinja's eyes: loops outside of it
-  // cannot be left from within.
+  // Parses a body that Jinja compiles to a function of its own: loops outside
+  // of it cannot be left from within.
   Block ParseInner(absl::string_view end) {
     const int loops = std::exchange(loops_, 0);
     Block block = ParseBodyTo(end);
@@ -451,8 +451,7 @@ class Parser {
     return expr;
   }
 
-  // Operands between operators or, where it makes no kBinary, words. They group
-  // from the left.
+  // A level of left-associative operators or, if it makes no kBinary, of words.
   struct Infix {
     absl::string_view text;
     Kind kind;
@@ -762,21 +761,21 @@ class Parser {
     return name;
   }
 
-  // After the "|".
+  // Parses a filter after the "|".
   ExprPtr ParseOneFilter(ExprPtr operand) {
     ExprPtr filter = Make(Kind::kFilter, Current().line, std::move(operand));
     filter->name = TakeDottedName();
     if (IsUnsupportedFilter(filter->name)) {
       Unsupported(absl::StrCat("the filter '", filter->name, "'"));
     } else if (!IsFilter(filter->name) && conditional_ == 0) {
-      // Within a condition it is an error only when it is reached.
+      // Within a condition it is an error only if the filter is reached.
       Fail(absl::StrCat("no filter named '", filter->name, "'"));
     }
     if (IsOp("(")) filter->arguments = ParseArguments();
     return Measured(std::move(filter));
   }
 
-  // Any number of "|filter"; null if there is none and no operand.
+  // Parses any number of "|filter"; null if there is none and no operand.
   ExprPtr ParseFilters(ExprPtr operand) {
     while (SkipOp("|")) {
       operand = ParseOneFilter(std::move(operand));

@@ -56,7 +56,7 @@ absl::StatusOr<Value> FromJson(const ordered_json& json, int depth) {
   }
 }
 
-// transformers' _alias_reasoning_fields, for one message.
+// Does transformers' _alias_reasoning_fields for one message.
 Value AliasReasoning(const Value& message) {
   const Dict* dict = message.AsDict();
   if (dict == nullptr) return message;
@@ -76,11 +76,11 @@ Value AliasReasoning(const Value& message) {
   return Value(std::shared_ptr<const Dict>(std::move(aliased)));
 }
 
-// The variables of a template: an object, with keys in their order. As
-// transformers does before it renders, adds what is always defined (tools,
-// documents: none; add_generation_prompt: false) and gives each message that
-// has a reasoning_content, thinking or reasoning the first two of these names.
-// kInvalidArgument if it is no object or nested too deeply.
+// Makes the variables of a template from an object, with keys in their order.
+// Like transformers before rendering, it adds the variables that are always
+// defined (tools, documents: none; add_generation_prompt: false) and gives each
+// message that has a reasoning_content, thinking or reasoning the first two of
+// these names. kInvalidArgument if it is no object or nested too deeply.
 absl::StatusOr<Value> ContextFromJson(const ordered_json& variables) {
   if (!variables.is_object()) {
     return absl::InvalidArgumentError(

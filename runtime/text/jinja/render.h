@@ -11,7 +11,7 @@
 namespace sluice::jinja {
 
 // Renders once; see ChatTemplate::Render for variables and errors. `limits`
-// grow with the variables: more to say, more to do.
+// grow with the size of the variables.
 absl::StatusOr<std::string> RenderTemplate(
     const Template& parsed, const nlohmann::ordered_json& variables,
     absl::CivilSecond now, Limits limits = {});

@@ -8,11 +8,11 @@ namespace {
 
 enum class Load { kParameter, kResolve, kAlias, kUndefined };
 
-// jinja2.idtracking.Symbols.
+// The equivalent of jinja2.idtracking.Symbols.
 struct Symbols {
   const Symbols* parent = nullptr;  // the scope around this one
-  // For one branch of an if statement: the same scope before it. What is here
-  // is only what the branch adds.
+  // For one branch of an if statement, the same scope before it; this object
+  // then has only what the branch adds.
   const Symbols* base = nullptr;
   std::map<std::string, Load> refs;
   std::set<std::string> stores;
@@ -41,7 +41,7 @@ struct Symbols {
     if (Refers(name)) return;
     refs[name] = OuterKnows(name) ? Load::kAlias : Load::kUndefined;
   }
-  // After an if statement with its three branches: body, elif, else.
+  // Merges an if statement's three branches: body, elif, else.
   void Merge(const std::vector<Symbols>& branches) {
     std::map<std::string, size_t> set_in;
     for (const Symbols& branch : branches) {
@@ -93,8 +93,7 @@ void SetTarget(const Expr& target, Symbols& symbols, bool parameter) {
 
 void ReadBlock(const Block& block, Symbols& symbols);
 
-// What a statement means to the scope that it is in; scopes within it are left
-// to Descend.
+// Adds a statement's effects on its scope; Descend handles scopes within it.
 void ReadStmt(const Stmt& stmt, Symbols& symbols) {
   switch (stmt.kind) {
     case Stmt::Kind::kPrint:
@@ -147,8 +146,8 @@ void ReadBlock(const Block& block, Symbols& symbols) {
 
 void Descend(Block& block, const Symbols& symbols);
 
-// Finds out which of the special names a macro's body reads, at any depth,
-// before it sets them.
+// Finds the special names that a macro's body reads, at any depth, before it
+// sets them.
 class SpecialNames {
  public:
   explicit SpecialNames(MacroDef& macro) {
@@ -211,7 +210,7 @@ void EnterMacro(MacroDef& macro, const Symbols& outer) {
   Descend(macro.body, symbols);
 }
 
-// A body that is a scope of its own.
+// Resolves a body that is a scope of its own.
 std::vector<std::string> EnterBlock(Block& body, Symbols& symbols) {
   ReadBlock(body, symbols);
   Descend(body, symbols);

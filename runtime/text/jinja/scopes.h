@@ -4,10 +4,10 @@
 
 namespace sluice::jinja {
 
-// Fills in every `unset_names`, and which special names macros use, by the
-// rules of jinja2.idtracking: a scope reads top to bottom, and a name that it
-// sets before it ever reads it, and that no outer scope knows, is its own from
-// its start on.
+// Fills in every `unset_names`, and the special names that macros use, by the
+// rules of jinja2.idtracking: a scope is read top to bottom, and a name that it
+// sets before reading it, and that no outer scope has, is its own from its
+// start.
 void ResolveScopes(Template& parsed);
 
 }  // namespace sluice::jinja

@@ -12,19 +12,18 @@
 
 namespace sluice::jinja {
 
-// Bounds of one rendering. A template can neither run for long nor take much
-// memory, whatever it says.
+// Bounds of one rendering. No template can run for long or take much memory.
 struct Limits {
   uint64_t work = 20'000'000;           // steps, and bytes and items handled
-  uint64_t bytes = uint64_t{64} << 20;  // of the output, of any one value
+  uint64_t bytes = uint64_t{64} << 20;  // of the output, and of any value
   int value_depth = 100;
   int call_depth = 600;  // of statements and expressions being evaluated
 };
 
-// What built-in functions need of the rendering that calls them: where errors
-// go, who counts the work. The first error sticks: from then on evaluation
-// gives undefined values and runs out, so that callers may look at failed()
-// when it suits them. Confined to a thread.
+// The services of a rendering for built-in functions: errors and the accounting
+// of work. The first error sticks: from then on evaluation gives undefined
+// values and soon ends, so that callers need not check failed() at once.
+// Confined to a thread.
 class Services {
  public:
   Services(absl::CivilSecond now, const Limits& limits)
@@ -33,33 +32,33 @@ class Services {
   Services& operator=(const Services&) = delete;
 
   bool failed() const { return !status_.ok(); }
-  // kInvalidArgument with the line; gives an undefined value.
+  // Fails with kInvalidArgument and the line; returns an undefined value.
   Value Fail(absl::string_view message);
   Value Unsupported(absl::string_view what);
-  // Whether `value` is undefined; then failed with its message.
+  // Returns whether `value` is undefined; if so, fails with its message.
   bool FailIfUndefined(const Value& value);
-  // Of a value that can be no key of a dict.
+  // Fails for a value that can't be a key of a dict.
   Value FailUnhashable(const Value& key);
-  // The template's own error: its message alone.
+  // Fails with the template's own error: its message alone.
   Value Raise(const std::string& message);
-  // Accounts for work; false, and failed, when there was too much.
+  // Accounts for work; returns false, and fails, when there was too much.
   bool Charge(uint64_t units) {
     if (failed()) return false;
     work_ += units;
     return (work_ <= limits_.work && units <= limits_.work) || TooMuchWork();
   }
   bool ChargeBytes(uint64_t bytes) { return Charge(1 + bytes / 8); }
-  // Before making a string of that size: also fails if it is too large.
+  // Charges for a string before it is made; also fails if it is too large.
   bool ChargeString(uint64_t bytes);
   absl::CivilSecond now() const { return now_; }
 
-  // str(value), charged.
+  // Returns str(value), charged.
   std::string Str(const Value& value);
-  // All items of an iterable; takes them out of a generator. Fails if it is
-  // none.
+  // Returns all items of an iterable; takes them from a generator. Fails if it
+  // is no iterable.
   std::vector<Value> Items(const Value& iterable);
   Namespace* NewNamespace();
-  // False, and failed, if `value` is too large or nested too deeply.
+  // Returns false, and fails, if `value` is too large or nested too deeply.
   bool CheckExtent(const Value& value);
 
  protected:

@@ -19,7 +19,7 @@ Value ReplaceText(Services& in, const std::string& text,
   if (!in.ChargeBytes(text.size())) return {};
   const size_t limit =
       count < 0 ? SIZE_MAX : static_cast<size_t>(std::min(count, Int{1} << 62));
-  // Where replacements begin, in bytes.
+  // The byte offsets of replacements.
   std::vector<size_t> places;
   if (from.empty()) {
     for (size_t pos = 0; places.size() < limit;) {
@@ -84,8 +84,8 @@ Value Pad(Services& in, const std::string& text, Int width,
 
 namespace {
 
-// Strips white space and takes out single underscores between digits. Empty if
-// there are other underscores.
+// Strips white space and removes single underscores between digits. Returns ""
+// if there are other underscores.
 std::string CleanNumber(absl::string_view text) {
   text = Strip(text, nullptr, true, true);
   std::string out;

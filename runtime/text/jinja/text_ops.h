@@ -13,21 +13,21 @@ namespace sluice::jinja {
 
 class Services;
 
-// str.replace; count < 0 means all. Charged.
+// Does str.replace; count < 0 means all. Charged.
 Value ReplaceText(Services& in, const std::string& text,
                   const std::string& from, const std::string& to, Int count);
-// str.splitlines.
+// Does str.splitlines.
 std::vector<std::string> SplitLines(absl::string_view text, bool keep_ends);
-// str.center ('^'), ljust ('<'), rjust ('>'); width in code points. Charged.
+// Does str.center ('^'), ljust ('<'), rjust ('>') to code points. Charged.
 Value Pad(Services& in, const std::string& text, Int width,
           const std::string& fill, char align);
-// float(text) and int(text, base); empty where Python raises ValueError.
+// Do float(text) and int(text, base); nullopt for Python's ValueError.
 std::optional<double> ParseFloat(absl::string_view text);
 std::optional<Int> ParseInt(absl::string_view text, int base);
-// str.islower, str.isupper.
+// Do str.islower and str.isupper.
 bool IsLowerText(absl::string_view text);
 bool IsUpperText(absl::string_view text);
-// round(number, digits) of a float.
+// Does round(number, digits) of a float.
 double RoundDecimal(double number, int digits);
 
 }  // namespace sluice::jinja

@@ -10,7 +10,7 @@
 namespace sluice::jinja {
 namespace {
 
-// By kind: the type's name, and what repr() puts around the items.
+// By kind: the type's name, and the brackets of repr().
 struct SeqTraits {
   const char* type;
   const char* open;
@@ -267,7 +267,7 @@ void AppendSeqRepr(const Seq& seq, std::string& out) {
   out += traits.close;
 }
 
-// Without the bounds a range was made with, the ones that say the same.
+// Bounds equal to the original ones, which the range does not keep.
 void AppendRangeRepr(const Seq& seq, std::string& out) {
   if (seq.items.empty()) {
     out += "range(0, 0)";

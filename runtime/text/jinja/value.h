@@ -14,12 +14,12 @@
 // Values of a template as it runs: the part of Python's data model that Jinja
 // templates can reach. Strings, sequences and mappings are immutable, as in
 // Hugging Face's ImmutableSandboxedEnvironment, and shared; so no value can
-// contain itself. What can change (namespaces, loops, macros) is owned by the
+// contain itself. Mutable objects (namespaces, loops, macros) are owned by the
 // interpreter and only pointed to.
 
 namespace sluice::jinja {
 
-// Wide enough for every integer of 64 bits, signed or not.
+// An integer wide enough for all of 64 bits, signed or not.
 __extension__ typedef __int128 Int;
 
 class Value;
@@ -28,8 +28,8 @@ struct Loop;
 
 struct None {};
 
-// A value that is not there. Prints as nothing, is false and iterates over
-// nothing; all else is an error with this message.
+// An undefined value. Prints as nothing, is false and iterates over nothing;
+// any other use is an error with this message.
 struct Undefined {
   std::string message;
 };
@@ -39,10 +39,9 @@ struct Str {
   bool markup = false;  // marked safe: not escaped again
 };
 
-// How deep and how large a value is when written out. Values share parts, so
-// that the size can be exponential in the memory that they take; the
-// interpreter refuses values beyond its limits, and whatever recurses over a
-// value relies on that.
+// The depth and size of a value when written out. Values share parts, so that
+// the size can be exponential in their memory; the interpreter refuses values
+// beyond its limits, and recursion over values relies on that.
 struct Extent {
   int depth = 0;
   uint64_t size = 1;  // bytes of strings + number of values; saturates
@@ -60,14 +59,14 @@ struct Seq {
   Extent extent;
 };
 
-// Insertion-ordered, keys unique.
+// A dict, ordered by insertion, with unique keys.
 struct Dict {
   std::vector<std::pair<Value, Value>> items;
   absl::flat_hash_map<std::string, size_t> index;  // by HashKey
   Extent extent;
 };
 
-// A generator: what is taken from it is gone.
+// A generator: items taken from it are gone.
 struct Iterator {
   std::vector<Value> items;
   size_t next = 0;
@@ -80,7 +79,7 @@ class Value {
  public:
   Value() : data_(None()) {}
   Value(None none) : data_(none) {}  // NOLINT
-  // Only of a bool: pointers must not turn into one.
+  // Takes only a bool: pointers must not convert to one.
   template <std::same_as<bool> Bool>
   Value(Bool b) : data_(b) {}                                        // NOLINT
   Value(Int i) : data_(i) {}                                         // NOLINT
@@ -114,7 +113,7 @@ class Value {
   bool IsFloat() const { return Is<double>(); }
   bool IsNumber() const { return IsInt() || IsFloat() || IsBool(); }
 
-  // Null if it is something else.
+  // These return null if the value has another type.
   const Undefined* AsUndefined() const { return Shared<const Undefined>(); }
   const Str* AsStr() const { return Shared<const Str>(); }
   const Seq* AsSeq() const { return Shared<const Seq>(); }
@@ -127,7 +126,7 @@ class Value {
     const Seq* seq = AsSeq();
     return seq != nullptr && seq->kind == kind;
   }
-  // A tuple, be it one that groupby makes; a view of a dict.
+  // Whether it is a tuple (also one from groupby), or a view of a dict.
   bool IsTuple() const {
     return IsKind(SeqKind::kTuple) || IsKind(SeqKind::kGroup);
   }
@@ -137,16 +136,16 @@ class Value {
   }
 
   bool bool_value() const { return std::get<bool>(data_); }
-  // Of an int or a bool.
+  // The number of an int or a bool.
   Int int_value() const {
     return IsBool() ? static_cast<Int>(bool_value()) : std::get<Int>(data_);
   }
-  // Of any number.
+  // The number of any numeric type.
   double float_value() const {
     return IsFloat() ? std::get<double>(data_)
                      : static_cast<double>(int_value());
   }
-  // Identity of what is shared, for "sameas".
+  // The identity of the shared object, for "sameas".
   const void* address() const;
 
  private:
@@ -172,7 +171,7 @@ struct MacroDef;  // ast.h
 struct Scope;     // interpreter.h
 struct Stmt;      // ast.h
 
-// What can be called: a global function, a method bound to a value, or a macro.
+// A callable: a global function, a method bound to a value, or a macro.
 struct Callable {
   enum class Kind { kGlobal, kMethod, kMacro };
   Kind kind = Kind::kGlobal;
@@ -212,10 +211,10 @@ inline Value MakeTuple(std::vector<Value> items) {
 }
 Value MakeIterator(std::vector<Value> items);
 
-// What a dict finds its keys by: equal for values that are equal and hashable.
-// Empty if the value is not hashable.
+// Returns a dict's key for a value: equal for equal hashable values, empty if
+// the value is not hashable.
 std::string HashKey(const Value& key);
-// A later equal key replaces the value of an earlier one. False if `key` is not
+// Sets a key's value, replacing an earlier one. Returns false if `key` is not
 // hashable.
 bool DictSet(Dict& dict, const Value& key, Value value);
 const Value* DictGet(const Dict& dict, absl::string_view key);
@@ -223,12 +222,12 @@ const Value* DictGetValue(const Dict& dict, const Value& key);
 
 bool Truth(const Value& value);
 bool Equal(const Value& a, const Value& b);
-// Python's name of the type, for messages.
+// Returns Python's name of the type, for messages.
 std::string TypeName(const Value& value);
 
 std::string IntToString(Int value);
 std::string FloatRepr(double value);
-// str() and repr(). Bounded in time and size by the value's own.
+// Append str() and repr(). Time and size are bounded by the value's extent.
 void AppendStr(const Value& value, std::string& out);
 void AppendRepr(const Value& value, std::string& out);
 

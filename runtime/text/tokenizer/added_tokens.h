@@ -17,27 +17,27 @@
 
 namespace sluice {
 
-// A token that is looked for in the text itself, before it is cut into words.
+// A token that is searched for in the text itself, before it is cut into words.
 struct AddedToken {
   std::string content;
   bool special = false;      // left out by Decode if asked to
   bool normalized = true;    // looked for in the normalized text
   bool single_word = false;  // not inside a word
-  bool lstrip = false;       // takes the white space before it along
-  bool rstrip = false;       // and behind it
+  bool lstrip = false;       // includes the white space before it
+  bool rstrip = false;       // includes the white space behind it
 
   bool operator==(const AddedToken&) const = default;
 };
 
-// An object with "content" and flags; `special` is what a missing "special"
-// means, and a missing "normalized" is its opposite.
+// Reads an object with "content" and flags; `special` is the default of
+// "special", and the opposite of the result that of "normalized".
 absl::StatusOr<AddedToken> AddedTokenFromJson(const JsonPart& part,
                                               bool special);
 
-// Finds the longest of many strings that begins at a place.
+// Finds the longest of many strings at a position.
 class Trie {
  public:
-  // The first of equal keys keeps its value. Empty keys are ignored.
+  // Adds a key if it is not empty; the first of equal keys keeps its value.
   void Add(absl::string_view key, int32_t value);
 
   struct Match {
@@ -63,7 +63,7 @@ class AddedTokens {
     int32_t size;  // number of its tokens
   };
 
-  // Gives each new token its id as Hugging Face does, whatever the file says:
+  // Gives each new token its id like Hugging Face, regardless of the file's:
   // the model's if the model has it, else the next one behind the model's and
   // those added by earlier calls.
   void Add(const std::vector<AddedToken>& tokens, const Model& model);
@@ -71,15 +71,16 @@ class AddedTokens {
   absl::Status Finish(const Normalizer& normalizer);
 
   std::optional<int32_t> TokenToId(absl::string_view token) const;
-  const AddedToken* IdToToken(int32_t id) const;  // null if it is none
-  // What Decode makes text of: the token as it stands in normalized text.
+  const AddedToken* IdToToken(
+      int32_t id) const;  // null if it is no added token
+  // The text that Decode uses: the token as it occurs in normalized text.
   absl::string_view DecodedForm(int32_t id, const AddedToken& token) const;
   bool IsSpecial(absl::string_view token) const {
     return special_.contains(token);
   }
   int32_t max_id() const { return max_id_; }
 
-  // Cuts out the tokens that are looked for in the text as it came.
+  // Cuts out the tokens that are searched for in the original text.
   void SplitRaw(Piece piece, std::vector<Piece>* out) const {
     Split(piece, raw_, out);
   }
@@ -94,7 +95,8 @@ class AddedTokens {
   absl::flat_hash_map<std::string, int32_t> ids_;
   absl::flat_hash_map<int32_t, AddedToken> tokens_;
   absl::flat_hash_set<std::string> special_;
-  absl::flat_hash_map<int32_t, std::string> normalized_forms_;  // that differ
+  absl::flat_hash_map<int32_t, std::string>
+      normalized_forms_;  // only those that differ
   int32_t max_id_ = -1;
   Trie raw_;
   Trie normalized_;

@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-// ["a", "b"] or "a b".
+// Reads ["a", "b"] or "a b".
 std::optional<BpeModel::Merge> MergeFromJson(const nlohmann::json& value) {
   if (value.is_array() && value.size() == 2 && value[0].is_string() &&
       value[1].is_string()) {

@@ -37,7 +37,7 @@ absl::StatusOr<std::unique_ptr<BpeModel>> BpeModel::Create(
   }
   model->tokens_.resize(max_id + 1);
   for (const auto& [token, id] : model->vocabulary_) {
-    // Two tokens with one id: take the same one on every run.
+    // The smallest of several tokens with one id is taken, on every run.
     const std::string*& slot = model->tokens_[id];
     if (slot == nullptr || token < *slot) slot = &token;
   }
@@ -107,9 +107,9 @@ const BpeModel::Rank* BpeModel::FindRank(int32_t left, int32_t right) const {
   return it == ranks_.end() ? nullptr : &it->second;
 }
 
-// A cut is safe before a "▁" if the character before it is a token (so it is
-// no unknown one, which might be fused with others) that no merge joins with
-// what begins with "▁".
+// A cut is safe before a "▁" if the character before it is a token (so it is no
+// unknown one, which might be fused with others) that no merge joins with a
+// symbol that begins with "▁".
 size_t BpeModel::PartEnd(absl::string_view text) const {
   size_t mark = text.find(kSpaceMark, 1);
   while (mark != absl::string_view::npos) {
@@ -177,9 +177,8 @@ absl::Status BpeModel::Symbols(absl::string_view word,
 
 absl::Status BpeModel::CharSymbols(absl::string_view word,
                                    std::vector<int32_t>* ids) const {
-  // An unknown character waits here: the next one may be fused with it. Bytes
-  // that stand for a character behind it pass it by, as they do in Hugging
-  // Face's.
+  // An unknown character waits here, as the next one may be fused with it. Byte
+  // tokens of a later character go before it, as in Hugging Face's.
   int32_t unknown = -1;
   const bool affixes = !options_.continuing_subword_prefix.empty() ||
                        !options_.end_of_word_suffix.empty();
@@ -263,7 +262,7 @@ void BpeModel::JoinFew(std::vector<int32_t>* ids) const {
 void BpeModel::JoinMany(std::vector<int32_t>* ids) const {
   constexpr uint32_t kNone = UINT32_MAX;
   struct Symbol {
-    int32_t id;  // -1: joined with the one before
+    int32_t id;  // -1: joined with the previous symbol
     uint32_t previous;
     uint32_t next;
   };

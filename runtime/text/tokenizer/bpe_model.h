@@ -31,7 +31,7 @@ class BpeModel {
     bool fuse_unk = false;
     bool byte_fallback = false;  // "<0x0A>" for characters without a token
     bool ignore_merges = false;  // a word that is a token is not taken apart
-    // Words come as bytes that stand for the characters of GetByteAlphabet.
+    // Words are given as bytes instead of the characters of GetByteAlphabet.
     bool byte_words = false;
   };
   using Vocabulary = absl::flat_hash_map<std::string, int32_t>;
@@ -43,16 +43,16 @@ class BpeModel {
   // 0..kMaxId.
   static absl::StatusOr<std::unique_ptr<BpeModel>> Create(
       Options options, Vocabulary vocabulary, const std::vector<Merge>& merges);
-  // {"token": id, ...}
+  // Reads {"token": id, ...}.
   static absl::StatusOr<Vocabulary> VocabularyFromJson(const JsonPart& part);
-  // From tokenizer.json's "model".
+  // Reads tokenizer.json's "model".
   static absl::StatusOr<std::unique_ptr<BpeModel>> FromJson(
       const JsonPart& part, bool byte_words);
-  // Whether FromJson may be asked for byte_words.
+  // Whether FromJson supports byte_words for this model.
   static absl::StatusOr<bool> CanReadBytes(const JsonPart& part);
 
   // Appends the tokens of `word` (not empty). kInvalidArgument if it needs the
-  // token for unknown characters and that one does not exist.
+  // token for unknown characters and there is none.
   absl::Status Encode(absl::string_view word, std::vector<int32_t>* ids) const;
 
   std::optional<int32_t> TokenToId(absl::string_view token) const;
@@ -78,8 +78,8 @@ class BpeModel {
   void Join(std::vector<int32_t>* ids) const;
   void JoinFew(std::vector<int32_t>* ids) const;
   void JoinMany(std::vector<int32_t>* ids) const;
-  // Where a part of `text` that begins at 0 may end because nothing is ever
-  // joined across: before a "▁".
+  // Returns where a part of `text` that begins at 0 may end, before a "▁",
+  // because no symbols are ever joined across it.
   size_t PartEnd(absl::string_view text) const;
   const Rank* FindRank(int32_t left, int32_t right) const;
 
@@ -89,7 +89,7 @@ class BpeModel {
   absl::flat_hash_map<uint64_t, Rank> ranks_;
   std::array<int32_t, 256> byte_ids_;      // of byte words; -1: none
   std::array<int32_t, 256> fallback_ids_;  // of "<0x00>"...; -1: none
-  // For ignore_merges with byte words.
+  // The ids of whole words, for ignore_merges with byte words.
   absl::flat_hash_map<std::string, int32_t> words_;
   // Last characters of the left sides of merges whose right side begins with
   // "▁"; and whether "▁" is a token.

@@ -11,7 +11,7 @@
 #include "common/status_macros.h"
 #include "common/text/utf8.h"
 #include "runtime/text/tokenizer/patterns/regex.h"
-#include "runtime/text/tokenizer/patterns/regex_json.h"
+#include "runtime/text/tokenizer/patterns/split.h"
 #include "runtime/text/unicode/unicode.h"
 
 namespace sluice {
@@ -31,7 +31,7 @@ class StepBase : public DecodeStep {
 };
 
 // Rewrites each token by itself; parts of one token are collected first, as
-// there is no telling what they become.
+// only the whole can be rewritten.
 template <typename Rewrite>
 class TokenStep : public StepBase {
  public:
@@ -164,30 +164,30 @@ class FuseStep : public StepBase {
   void Push(absl::string_view token) override { next_->Push(token); }
 };
 
-// --- Strip: takes up to `start` and `stop` characters away from the ends.
+// --- Strip: removes up to `start` and `stop` characters from the ends.
 
 struct StripRule {
   std::string content;
   size_t start;
   size_t stop;
 
-  // Returns how many were taken away.
-  size_t StripStart(size_t most, absl::string_view* text) const {
+  // Returns the number of removed characters.
+  size_t StripStart(size_t max, absl::string_view* text) const {
     size_t count = 0;
-    while (count < most && absl::StartsWith(*text, content)) {
+    while (count < max && absl::StartsWith(*text, content)) {
       text->remove_prefix(content.size());
       ++count;
     }
     return count;
   }
-  // Where the text up to its end ends when stripped.
+  // Returns the end of the text when stripped at its end.
   size_t StripEnd(absl::string_view text) const {
     for (size_t i = 0; i < stop && absl::EndsWith(text, content); ++i) {
       text.remove_suffix(content.size());
     }
     return text.size();
   }
-  // Of a whole token.
+  // Strips a whole token.
   std::string operator()(absl::string_view token) const {
     absl::string_view rest = token;
     StripStart(start, &rest);
@@ -210,7 +210,7 @@ class FusedStripStep : public StepBase {
       return;
     }
     held_.append(text.data(), text.size());
-    // What may be stripped at the end stays here.
+    // Characters that may be stripped at the end are held back.
     const size_t end = rule_.StripEnd(held_);
     if (end > 0) next_->Push(absl::string_view(held_).substr(0, end));
     held_.erase(0, end);
@@ -223,7 +223,7 @@ class FusedStripStep : public StepBase {
 
  private:
   StripRule rule_;
-  size_t left_;  // that may still be taken away at the start
+  size_t left_;  // characters that may still be stripped at the start
   std::string held_;
 };
 
@@ -235,8 +235,8 @@ struct Replacement {
 
   std::string operator()(absl::string_view token) const {
     std::vector<TextRange> matches;
-    // A pattern that gives up leaves the token as it is, and so does one that
-    // would fill the memory: a few replacements of nothing by something can.
+    // A pattern that gives up leaves the token as it is, as does one whose
+    // repeated replacements of empty matches would fill the memory.
     if (token.empty() || !regex->FindAll(token, &matches).ok() ||
         matches.size() > kMaxTokenBytes / (content.size() + 1)) {
       return std::string(token);
@@ -252,7 +252,7 @@ struct Replacement {
   }
 };
 
-// Holds back what may be the beginning of the literal.
+// Holds back text that may be the beginning of the literal.
 class FusedReplaceStep : public StepBase {
  public:
   FusedReplaceStep(std::string literal, std::string content, DecodeStep* next)
@@ -361,7 +361,7 @@ class SpacesStep : public StepBase {
 
 using StepPtr = std::unique_ptr<DecodeStep>;
 
-// Of a step that is the same for whole tokens and their parts.
+// Makes a step that is the same for whole tokens and their parts.
 template <typename Step>
 StepPtr NewPlainStep(bool fused, DecodeStep* next) {
   return std::make_unique<Step>(next);
@@ -493,7 +493,7 @@ Decoder ByteLevelDecoder() {
 }
 
 DecodeChain::DecodeChain(const std::vector<Decoder>& decoders) {
-  std::vector<bool> fused;  // what each step gets
+  std::vector<bool> fused;  // whether each step gets parts of one token
   bool one = false;
   for (const Decoder& decoder : decoders) {
     fused.push_back(one);

@@ -11,33 +11,33 @@
 
 namespace sluice {
 
-// One step of turning tokens into text, as a filter: tokens (or, behind a step
-// that makes one token of all, the parts of that token) go in at Push, what is
-// certain goes on to the next step. Thread-compatible.
+// One step of turning tokens into text, as a filter: Push takes tokens (or,
+// behind a step that makes one token of all, the parts of that token) and
+// passes final text on to the next step. Thread-compatible.
 class DecodeStep {
  public:
   virtual ~DecodeStep() = default;
   virtual void Push(absl::string_view token) = 0;
-  // The end: passes on what was held back and flushes the next step. Push may
-  // follow and begins anew.
+  // Ends the text: passes on held-back text and flushes the next step. Push may
+  // follow and begins a new text.
   virtual void Flush() = 0;
 };
 
-// How a tokenizer turns tokens into text, one of its parts. Thread-safe.
+// One of the steps by which a tokenizer turns tokens into text. Thread-safe.
 struct Decoder {
   // Whether the step makes one token of all.
   bool fuses = false;
-  // A step that feeds `next`, which is not owned and must outlive it. `fused`:
-  // tokens come as parts of one token.
+  // Makes a step that feeds `next`, which is not owned and must outlive it.
+  // `fused`: tokens come as parts of one token.
   absl::AnyInvocable<std::unique_ptr<DecodeStep>(bool fused, DecodeStep* next)
                          const>
       new_step;
 };
 
-// From tokenizer.json's "decoder": in the order of application, "Sequence"
+// Reads tokenizer.json's "decoder": in the order of application, "Sequence"
 // resolved.
 absl::StatusOr<std::vector<Decoder>> DecodersFromJson(const JsonPart& part);
-// What is used if there is none: tokens are set apart by spaces.
+// The default decoder, which separates tokens by spaces.
 Decoder SpacesDecoder();
 Decoder ByteLevelDecoder();
 
@@ -45,7 +45,7 @@ Decoder ByteLevelDecoder();
 class DecodeChain {
  public:
   explicit DecodeChain(const std::vector<Decoder>& decoders);
-  // Appends to `out` what is certain.
+  // Appends final text to `out`.
   void Push(absl::string_view token, std::string* out);
   void Flush(std::string* out);
 

@@ -14,7 +14,7 @@ constexpr int32_t kBos = 1;
 constexpr int32_t kEos = 2;
 constexpr int32_t kFirstByte = 3;
 constexpr int32_t kFirstName = kFirstByte + 256;
-constexpr size_t kMaxTextBytes = size_t{64} << 20;  // as all tokenizers
+constexpr size_t kMaxTextBytes = size_t{64} << 20;  // as for all tokenizers
 
 class DummyTokenizer final : public Tokenizer {
  public:
@@ -69,7 +69,7 @@ class DummyTokenizer final : public Tokenizer {
     } else if (absl::ConsumePrefix(&digits, " t")) {
       if (!absl::SimpleAtoi(digits, &id)) id = -1;
     }
-    // Other ways to write the number, too, are no tokens.
+    // Other spellings of the number are no tokens, either.
     if (id < 0 || IdToToken(id) != token) return std::nullopt;
     return id;
   }

@@ -9,7 +9,7 @@
 #include "common/status_macros.h"
 #include "common/text/utf8.h"
 #include "runtime/text/tokenizer/patterns/regex.h"
-#include "runtime/text/tokenizer/patterns/regex_json.h"
+#include "runtime/text/tokenizer/patterns/split.h"
 #include "runtime/text/unicode/unicode.h"
 
 namespace sluice {
@@ -21,16 +21,16 @@ Normalizer Unicode(NormalForm form) {
   return [form](NormalizedText* text) {
     std::string out = Normalized(form, text->text);
     if (text->first_bytes > 0 && !out.empty()) {
-      // What the first character alone becomes; it may still have been joined
-      // with marks behind it.
+      // The result of the first character alone, which marks behind it may
+      // still have changed.
       const size_t alone =
           Normalized(form,
                      absl::string_view(text->text).substr(0, text->first_bytes))
               .size();
-      const size_t least = Utf8Length(out[0]);
+      const size_t min = Utf8Length(out[0]);
       const bool whole = alone < out.size() && !IsUtf8Continuation(out[alone]);
       text->first_bytes =
-          whole || alone == out.size() ? std::max(alone, least) : least;
+          whole || alone == out.size() ? std::max(alone, min) : min;
     }
     text->text = std::move(out);
     return absl::OkStatus();

@@ -12,16 +12,16 @@ namespace sluice {
 struct NormalizedText {
   std::string text;
   size_t first_bytes = 0;  // as in Piece
-  // What it may grow to: a few replacements of nothing by something would fill
-  // any memory.
+  // The limit of growth: repeated replacements of empty matches would fill any
+  // memory.
   size_t max_bytes = size_t{1} << 22;
 };
 
-// Rewrites text before it is cut into words. `text` is valid UTF-8 and stays
-// it. kResourceExhausted if it would grow beyond its bound. Thread-safe.
+// Rewrites text before it is cut into words. `text` is and stays valid UTF-8.
+// kResourceExhausted if it would grow beyond its bound. Thread-safe.
 using Normalizer = absl::AnyInvocable<absl::Status(NormalizedText* text) const>;
 
-// From tokenizer.json's "normalizer".
+// Reads tokenizer.json's "normalizer".
 absl::StatusOr<Normalizer> CreateNormalizer(const JsonPart& part);
 
 }  // namespace sluice

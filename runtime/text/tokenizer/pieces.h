@@ -12,15 +12,15 @@ namespace sluice {
 // A part of the text on its way to the model.
 struct Piece {
   absl::string_view text;
-  int32_t token = -1;  // the added token that it is; -1: still text
-  // How many leading bytes stem from the very first character of the whole
+  int32_t token = -1;  // its added token; -1: still text
+  // The number of leading bytes that stem from the first character of the whole
   // text (0: the piece is not its beginning). A prepended character counts as
   // stemming from the one behind it.
   size_t first_bytes = 0;
 };
 
-// A text cut in pieces, none of them empty. Owns what pieces point to, but for
-// the caller's own text.
+// A text cut in pieces, none of them empty. Owns the pieces' text, except the
+// caller's.
 struct Pieces {
   std::vector<Piece> pieces;
   std::deque<std::string> storage;

@@ -17,7 +17,7 @@ absl::StatusOr<int32_t> IdFromJson(const JsonPart& part) {
   return static_cast<int32_t>(id);
 }
 
-// ["<s>", 1]
+// Reads the id in ["<s>", 1].
 absl::StatusOr<int32_t> IdOfPair(const JsonPart& part) {
   SLUICE_RETURN_IF_ERROR(part.ExpectArray());
   if (part.value().size() != 2) return part.Invalid("is not [token, id]");
@@ -97,7 +97,7 @@ absl::Status PostProcessor::Append(const JsonPart& part, int depth,
       return item.Invalid("has neither \"SpecialToken\" nor \"Sequence\"");
     }
   }
-  // Twice the text would double its length with each processor of a sequence.
+  // Each processor of a sequence with the text twice would double its length.
   if (texts != 1) return single.Unimplemented("does not have one sequence");
   out->push_back(std::move(parts));
   return absl::OkStatus();

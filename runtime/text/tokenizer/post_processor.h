@@ -9,14 +9,14 @@
 
 namespace sluice {
 
-// Puts special tokens around those of a text. Immutable, thread-safe.
+// Puts special tokens around a text's tokens. Immutable, thread-safe.
 class PostProcessor {
  public:
-  // Adds nothing.
+  // Makes a processor that adds nothing.
   PostProcessor() = default;
-  // From tokenizer.json's "post_processor".
+  // Reads tokenizer.json's "post_processor".
   static absl::StatusOr<PostProcessor> FromJson(const JsonPart& part);
-  // Adds these before and behind.
+  // Makes a processor that adds these tokens before and behind.
   static PostProcessor Around(std::vector<int32_t> before,
                               std::vector<int32_t> behind);
 
@@ -34,7 +34,8 @@ class PostProcessor {
   static absl::Status Append(const JsonPart& part, int depth,
                              std::vector<Template>* out);
 
-  std::vector<Template> templates_;  // each applies to what the last one gave
+  std::vector<Template>
+      templates_;  // each applies to the result of the one before
 };
 
 }  // namespace sluice

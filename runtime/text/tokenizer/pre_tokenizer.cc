@@ -10,7 +10,6 @@
 #include "common/status_macros.h"
 #include "common/text/utf8.h"
 #include "runtime/text/tokenizer/patterns/regex.h"
-#include "runtime/text/tokenizer/patterns/regex_json.h"
 #include "runtime/text/tokenizer/patterns/split.h"
 #include "runtime/text/unicode/unicode.h"
 
@@ -21,7 +20,7 @@ constexpr int kMaxDepth = 32;
 constexpr absl::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// What a step works with.
+// The state that a step works with.
 struct Work {
   Pieces* pieces;
   std::vector<Piece> out;
@@ -29,7 +28,7 @@ struct Work {
 };
 
 // A step that calls `cut(piece, work)` for each piece that is text; `cut`
-// appends to `work->out` what becomes of it.
+// appends its parts to `work->out`.
 template <typename Cut>
 PreTokenizer Cutting(Cut cut) {
   return [cut = std::move(cut)](Pieces* pieces) {
@@ -79,7 +78,7 @@ PreTokenizer SplitAt(bool (*matches)(char32_t), SplitBehavior behavior) {
   });
 }
 
-// Runs of word characters, and runs of what is neither that nor white space.
+// Cuts into runs of word characters, and of others except white space.
 absl::Status CutWords(const Piece& piece, Work* work) {
   enum { kSpace, kWord, kOther } run = kSpace;
   size_t begin = 0;
@@ -113,7 +112,7 @@ PreTokenizer CutEvery(int64_t length) {
 
 enum class PrependScheme { kAlways, kFirst, kNever };
 
-// `piece` with `mark` for each space.
+// Returns `piece` with `mark` for each space.
 Piece WithMarks(const Piece& piece, const std::string& mark, Pieces* pieces) {
   std::string text;
   text.reserve(piece.text.size() + piece.text.size() / 2);

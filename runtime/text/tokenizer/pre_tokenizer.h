@@ -12,12 +12,12 @@ namespace sluice {
 // Thread-safe.
 using PreTokenizer = absl::AnyInvocable<absl::Status(Pieces* pieces) const>;
 
-// From tokenizer.json's "pre_tokenizer". With `bytes_at_end`, a ByteLevel that
+// Reads tokenizer.json's "pre_tokenizer". With `bytes_at_end`, a ByteLevel that
 // comes last leaves bytes as they are, for a model that reads bytes, and
 // `*bytes` tells whether there is one.
 absl::StatusOr<PreTokenizer> CreatePreTokenizer(const JsonPart& part,
                                                 bool bytes_at_end, bool* bytes);
-// GPT-2's: ByteLevel with use_regex, leaving bytes as they are.
+// Makes GPT-2's: ByteLevel with use_regex, leaving bytes as they are.
 absl::StatusOr<PreTokenizer> CreateGpt2PreTokenizer(bool add_prefix_space);
 
 }  // namespace sluice

@@ -14,14 +14,14 @@
 
 namespace sluice {
 
-// Tokens in, text out, as far as later tokens cannot change it; what Decode
-// gives is the concatenation of all pieces. Thread-compatible.
+// Turns tokens into text as far as later tokens cannot change it; the
+// concatenation of all pieces is Decode's text. Thread-compatible.
 class DecodeStream {
  public:
   virtual ~DecodeStream() = default;
-  // Appends what `token` makes certain. Never ends inside a UTF-8 character.
+  // Appends the text that `token` makes final, in whole UTF-8 characters.
   virtual void Append(int32_t token, std::string* out) = 0;
-  // Appends what was held back. Append may follow and begins a new text.
+  // Appends held-back text. Append may follow and begins a new text.
   virtual void Flush(std::string* out) = 0;
 };
 
@@ -35,19 +35,19 @@ class Tokenizer {
   // and tokenizer_config.json / special_tokens_map.json / added_tokens.json.
   // tokenizer.json's "truncation" and "padding" are ignored, as transformers
   // does. kNotFound if there is none; kInvalidArgument for broken files and
-  // kUnimplemented for what is not supported name the file and the part of it.
+  // kUnimplemented for unsupported parts name the file and the part.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(
       const std::filesystem::path& model_dir);
 
   // kInvalidArgument (with the byte offset) if `text` is not valid UTF-8, and
   // for more than 64 MiB; kResourceExhausted if a pattern of the tokenizer
-  // backtracks beyond all bounds or its normalizer fills the memory. With
+  // backtracks too much or its normalizer's output is too large. With
   // `add_special_tokens` the post-processor's template is applied (BOS and the
   // like).
   virtual absl::StatusOr<std::vector<int32_t>> Encode(
       absl::string_view text, bool add_special_tokens) const = 0;
 
-  // Ids outside the vocabulary are left out, as Hugging Face does.
+  // Decodes; ids outside the vocabulary are left out, as in Hugging Face.
   virtual std::string Decode(std::span<const int32_t> ids,
                              bool skip_special_tokens) const;
 
@@ -62,10 +62,10 @@ class Tokenizer {
   virtual std::string IdToToken(int32_t id) const = 0;  // "" if unknown
   virtual bool IsSpecial(int32_t id) const = 0;
 
-  // As configured, by name: {"bos_token", "<s>"}, {"pad_token", ...}, ... Those
-  // that there are; chat templates use them.
+  // The configured special tokens by name: {"bos_token", "<s>"}, {"pad_token",
+  // ...}, ... Chat templates use them.
   virtual const std::map<std::string, std::string>& special_tokens() const = 0;
-  // "" if there is none.
+  // These return "" if there is no such token.
   std::string bos_token() const { return SpecialToken("bos_token"); }
   std::string eos_token() const { return SpecialToken("eos_token"); }
 

@@ -19,14 +19,14 @@ constexpr const char* kNames[] = {"bos_token", "eos_token", "unk_token",
                                   "sep_token", "pad_token", "cls_token",
                                   "mask_token"};
 
-// A file that need not be there; null then.
+// Reads a file; returns null if there is none.
 absl::StatusOr<nlohmann::json> ReadOptional(const std::filesystem::path& file) {
   auto json = ReadJsonFile(file, kMaxTokenizerFileBytes);
   if (absl::IsNotFound(json.status())) return nlohmann::json();
   return json;
 }
 
-// "<s>" or {"content": "<s>", ...}.
+// Reads "<s>" or {"content": "<s>", ...}.
 absl::StatusOr<AddedToken> SpecialTokenFromJson(const JsonPart& part) {
   if (part.value().is_string()) {
     AddedToken token;
@@ -46,8 +46,8 @@ bool IsToken(const nlohmann::json& value) {
                                value["content"].is_string());
 }
 
-// Names of a model's own, which transformers takes from any key that ends as
-// the usual ones do, and from two objects of names and tokens.
+// Reads a model's own named tokens, which transformers takes from any key with
+// the usual suffix, and from two objects of names and tokens.
 absl::Status ReadOwnTokens(const JsonPart& root, TokenizerConfig* config) {
   for (const auto& [name, value] : root.value().items()) {
     const bool usual = std::find(std::begin(kNames), std::end(kNames), name) !=
@@ -95,7 +95,7 @@ absl::Status ReadNamedTokens(const JsonPart& root, TokenizerConfig* config) {
   return absl::OkStatus();
 }
 
-// {"50257": {"content": ...}, ...}
+// Reads {"50257": {"content": ...}, ...}.
 absl::Status ReadAddedTokensDecoder(const JsonPart& part,
                                     TokenizerConfig* config) {
   SLUICE_RETURN_IF_ERROR(part.ExpectObject());
@@ -113,7 +113,7 @@ absl::Status ReadAddedTokensDecoder(const JsonPart& part,
   return absl::OkStatus();
 }
 
-// {"<mask>": 50264, ...}
+// Reads {"<mask>": 50264, ...}.
 absl::Status ReadAddedTokens(const JsonPart& root, TokenizerConfig* config) {
   SLUICE_RETURN_IF_ERROR(root.ExpectObject());
   std::map<int64_t, AddedToken> by_id;
@@ -174,7 +174,7 @@ absl::StatusOr<TokenizerConfig> ReadTokenizerConfig(
       SLUICE_RETURN_IF_ERROR(ReadAddedTokensDecoder(*added, &config));
     }
   }
-  if (!has_added_tokens) {  // older than added_tokens_decoder
+  if (!has_added_tokens) {  // files older than added_tokens_decoder
     const auto map_file = model_dir / "special_tokens_map.json";
     SLUICE_ASSIGN_OR_RETURN(const nlohmann::json map, ReadOptional(map_file));
     if (!map.is_null()) {
@@ -189,7 +189,7 @@ absl::StatusOr<TokenizerConfig> ReadTokenizerConfig(
           ReadAddedTokens(JsonPart(&added, added_file.string()), &config));
     }
   }
-  // A named token that is listed with its flags has them.
+  // A named token that is listed with flags gets them.
   for (auto& [name, token] : config.named) {
     if (!token) continue;
     for (const AddedToken& added : config.added) {

@@ -41,8 +41,8 @@ absl::Status ReadAdded(const JsonPart& root, const TokenizerConfig& config,
   return Annotate(parts->added.Finish(parts->normalizer), root.where());
 }
 
-// Leaves out what keep() is false for, of a part or of a Sequence of them under
-// `list`. Broken parts are left for others to complain of.
+// Removes a part, or members of a Sequence under `list`, for which keep() is
+// false. Broken parts are kept, and reported elsewhere.
 template <typename Keep>
 void Filter(const char* list, const Keep& keep, nlohmann::json* part) {
   if (!part->is_object()) return;
@@ -58,8 +58,8 @@ void Filter(const char* list, const Keep& keep, nlohmann::json* part) {
   *members = std::move(kept);
 }
 
-// What tokenizer_config.json says about a space before the first word wins over
-// tokenizer.json, as it does in transformers' classes that heed it.
+// The setting of tokenizer_config.json for a space before the first word
+// overrides tokenizer.json's, as in transformers' classes that support it.
 void SetPrefixSpace(const TokenizerConfig& config, nlohmann::json* tokenizer) {
   if (!config.add_prefix_space || !tokenizer->is_object()) return;
   const auto type_of = [](const nlohmann::json& part) {

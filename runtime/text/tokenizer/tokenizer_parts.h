@@ -17,7 +17,7 @@
 
 namespace sluice {
 
-// What a tokenizer is made of. `normalizer` and `pre_tokenizer` may be null.
+// The parts of a tokenizer. `normalizer` and `pre_tokenizer` may be null.
 struct TokenizerParts {
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
@@ -30,14 +30,14 @@ struct TokenizerParts {
 
 constexpr size_t kMaxTokenizerFileBytes = size_t{1} << 30;
 
-// What AddedTokens wants to know of `model`, which must outlive it.
+// Returns AddedTokens' view of `model`, which must outlive it.
 AddedTokens::Model ModelView(const BpeModel* model);
 
-// From a directory's tokenizer.json.
+// Reads a directory's tokenizer.json.
 absl::StatusOr<TokenizerParts> ReadTokenizerJson(
     const std::filesystem::path& file, const TokenizerConfig& config);
 
-// From vocab.json + merges.txt, put together as transformers does it for
+// Reads vocab.json + merges.txt and builds what transformers does for
 // tokenizer_class GPT2Tokenizer and Qwen2Tokenizer.
 absl::StatusOr<TokenizerParts> ReadVocabAndMerges(
     const std::filesystem::path& model_dir, const TokenizerConfig& config);

@@ -1,5 +1,5 @@
-// Tokenizers that are only vocab.json + merges.txt. What transformers makes of
-// them depends on tokenizer_class; these are its GPT2Tokenizer (OPT's too) and
+// Tokenizers that are only vocab.json + merges.txt. transformers chooses their
+// parts by tokenizer_class; these are its GPT2Tokenizer (OPT's too) and
 // Qwen2Tokenizer.
 
 #include <algorithm>
@@ -79,7 +79,7 @@ absl::StatusOr<std::unique_ptr<BpeModel>> ReadModel(
   return model;
 }
 
-// A named token of the class, if the files do not say otherwise.
+// Sets a named token of the class, if the files do not set it.
 void SetDefault(const char* name, TokenizerConfig* config) {
   AddedToken token;
   token.content = kEndOfText;

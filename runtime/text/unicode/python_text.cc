@@ -25,7 +25,7 @@ std::string MapCase(absl::string_view text, const Map& map) {
 
 bool IsCased(char32_t c) { return IsUpper(c) || IsLower(c) || IsTitle(c); }
 
-// Full title-case mapping of one character (German sharp s becomes "Ss").
+// The full title-case mapping of one character (German sharp s becomes "Ss").
 std::string TitleChar(absl::string_view c) {
   return MapCase(c, [](icu::UnicodeString* text) {
     text->toTitle(nullptr, icu::Locale::getRoot());
@@ -91,7 +91,7 @@ std::string CaseFold(absl::string_view text) {
 
 std::string Capitalize(absl::string_view text) {
   if (text.empty()) return "";
-  // Lower case of the whole, so that a final sigma is seen as final.
+  // The whole text is lowered, so that a final sigma is recognized.
   const absl::string_view first = text.substr(0, Utf8Length(text[0]));
   const std::string lower = ToLower(text);
   const size_t skip = ToLower(first).size();
@@ -114,7 +114,7 @@ std::string TitleCase(absl::string_view text) {
 absl::string_view Strip(absl::string_view text, const std::string* chars,
                         bool left, bool right) {
   const std::u32string set = chars == nullptr ? U"" : ToUtf32(*chars);
-  // Whether the character at `pos`, which is moved past it, is to go.
+  // Whether the character at `pos` is stripped; `end` is moved past it.
   const auto strips = [&](size_t pos, size_t* end) {
     const char32_t c = DecodeUtf8(text, &pos);
     *end = pos;

@@ -5,8 +5,8 @@
 
 #include "absl/strings/string_view.h"
 
-// Text as Python sees it: sequences of code points. Strings here are valid
-// UTF-8.
+// Python's operations on text, as sequences of code points. Strings here are
+// valid UTF-8.
 
 namespace sluice {
 
@@ -25,18 +25,18 @@ bool IsIdentifierPart(char32_t c);
 std::string ToUpper(absl::string_view text);
 std::string ToLower(absl::string_view text);
 std::string CaseFold(absl::string_view text);
-// The first character in title case, the others in lower case.
+// Returns the first character in title case, the others in lower case.
 std::string Capitalize(absl::string_view text);
-// str.title(): every run of cased characters is capitalized.
+// Does str.title(): every run of cased characters is capitalized.
 std::string TitleCase(absl::string_view text);
 
-// str.strip and its kin; `chars` nullptr means white space.
+// Do str.strip, lstrip and rstrip; `chars` nullptr means white space.
 absl::string_view Strip(absl::string_view text, const std::string* chars,
                         bool left, bool right);
 
-// The character as an escape of Python: "\xe9", "\u20ac" or "\U0001f600".
+// Appends a character as Python's escape: "\xe9", "\u20ac" or "\U0001f600".
 void AppendPythonEscape(uint32_t c, std::string* out);
-// repr() of a string: quotes chosen and escapes as in Python.
+// Returns repr() of a string, with Python's quotes and escapes.
 std::string QuotePython(absl::string_view text);
 
 }  // namespace sluice

@@ -18,7 +18,7 @@ namespace {
 
 using CharRanges = std::vector<CharRange>;
 
-// `ranges` are in order and apart.
+// Whether `ranges`, which are in order and disjoint, contain `c`.
 bool Contains(const CharRanges& ranges, char32_t c) {
   const auto behind = std::upper_bound(
       ranges.begin(), ranges.end(), c,
@@ -38,7 +38,7 @@ constexpr LowercaseRange kNewLowercase[] = {
     {0xA7DA, 0xA7DA, 1},      {0xA7DC, 0xA7DC, 0x19B - 0xA7DC},
     {0x10D50, 0x10D65, 0x20}, {0x16EA0, 0x16EB8, 0x1B}};
 
-// Assigned in Unicode `major` or before.
+// Whether `c` was assigned in Unicode `major` or before.
 bool IsOfAge(char32_t c, int major) {
   UVersionInfo version;
   u_charAge(static_cast<UChar32>(c), version);

@@ -15,7 +15,7 @@ namespace sluice {
 bool IsWhitespace(char32_t c);   // White_Space
 bool IsNumber(char32_t c);       // Nd, Nl, No; Unicode 17
 bool IsPunctuation(char32_t c);  // ASCII punctuation, and P of Unicode 8
-// \w: Alphabetic, M, Nd, Pc, Join_Control; Unicode 16
+// Matches \w: Alphabetic, M, Nd, Pc, Join_Control; Unicode 16
 bool IsWordChar(char32_t c);
 bool IsMark(char32_t c);  // M; Unicode 9
 
@@ -23,8 +23,8 @@ bool IsMark(char32_t c);  // M; Unicode 9
 void AppendLowercase(char32_t c, std::string* out);
 
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
-// As of Unicode 9: characters added later stay as they are and count as
-// starters. `text` must be valid UTF-8.
+// Normalizes as of Unicode 9: characters added later stay as they are and count
+// as starters. `text` must be valid UTF-8.
 std::string Normalized(NormalForm form, absl::string_view text);
 
 // GPT-2's bijection of bytes to printable characters (bytes_to_unicode).
@@ -33,15 +33,15 @@ struct ByteAlphabet {
   std::array<int16_t, 0x180> byte_of_char;  // -1: no byte
   std::array<std::string, 256> text_of_byte;
 
-  // The byte of `c`, or -1.
+  // Returns the byte of `c`, or -1.
   int ByteOf(char32_t c) const { return c < 0x180 ? byte_of_char[c] : -1; }
 };
 const ByteAlphabet& GetByteAlphabet();
 
 // Appends the characters of `bytes`.
 void AppendByteChars(absl::string_view bytes, std::string* out);
-// Appends the bytes that `chars` stand for. Where one of them stands for none,
-// appends nothing and returns false.
+// Appends the bytes of `chars`. If one of them has no byte, appends nothing and
+// returns false.
 inline bool AppendBytesOfChars(absl::string_view chars, std::string* bytes) {
   const ByteAlphabet& alphabet = GetByteAlphabet();
   const size_t before = bytes->size();

@@ -10,8 +10,8 @@
 namespace sluice {
 namespace {
 
-// Found by comparing all characters with tokenizers 0.23.3. Ranges are
-// hexadecimal; another property's name stands for its characters.
+// The ranges were found by comparing all characters with tokenizers 0.23.3.
+// They are hexadecimal; another property's name stands for its characters.
 constexpr std::pair<absl::string_view, absl::string_view> kAdditions[] = {
     {"L", "Lu Ll Lm Lo"},
     {"Lu", "1c89 a7cb-a7cc a7da a7dc 10d50-10d65"},

@@ -22,7 +22,7 @@ std::string Word(absl::string_view name, absl::string_view prefix) {
   return absl::AsciiStrToLower(name);
 }
 
-// JSON that travels as a string; null if it is not there, or none.
+// Parses JSON that is sent as a string; null if it is "" or no JSON.
 ordered_json Nested(const std::string& text) {
   if (text.empty()) return nullptr;
   ordered_json json = ordered_json::parse(text, nullptr, false);
@@ -61,7 +61,7 @@ std::string KindName(v1::AbsentWorker::Kind kind) {
   return Word(v1::AbsentWorker::Kind_Name(kind), "KIND_");
 }
 
-// A paragraph below a worker.
+// Formats a paragraph below a worker's line.
 std::string Below(const std::string& text) {
   return absl::StrCat(std::string(kIndent, ' '),
                       Wrap(EscapeForTerminal(text), kIndent, kIndent, kWidth),

@@ -6,7 +6,7 @@
 
 namespace sluice {
 
-// "ready", "left_out": how a worker's state is called, as a job's is.
+// The name of a worker's state, such as "ready" or "left_out".
 std::string WorkerStateName(v1::WorkerState state);
 
 // One line of JSON, for --json.

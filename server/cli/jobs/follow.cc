@@ -13,10 +13,10 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kMostNoteBytes = 512;
+constexpr size_t kMaxNoteBytes = 512;
 
-// What a signal handler can get at.
-char interrupt_note[kMostNoteBytes];
+// The note is static, so that the signal handler can read it.
+char interrupt_note[kMaxNoteBytes];
 std::atomic<size_t> interrupt_note_bytes{0};
 
 void OnInterrupt(int signal) {
@@ -26,8 +26,8 @@ void OnInterrupt(int signal) {
   _exit(128 + signal);
 }
 
-// The coordinator stops, or nobody is there. A stream that its server's end
-// cuts may end as cancelled.
+// Whether the coordinator stops or does not answer. A stream that the server's
+// end cuts off may end as cancelled.
 bool IsAbsence(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsCancelled(status);
 }
@@ -47,7 +47,7 @@ bool Patience::TryAgain(const absl::Status& status) {
     if (options_.on_away) options_.on_away();
   }
   options_.sleep(wait_);
-  wait_ = std::min(wait_ * 2, options_.most_wait);
+  wait_ = std::min(wait_ * 2, options_.max_wait);
   return true;
 }
 
@@ -73,7 +73,7 @@ absl::Status StreamToEnd(
     patience.Heard();
   }
   for (;;) {
-    absl::Status own;  // of on_result, which is no absence
+    absl::Status own;  // the error of on_result, which is no absence
     const absl::Status status =
         client.StreamResults(id, offset, follow, [&](const v1::Result& result) {
           patience.Heard();
@@ -89,7 +89,7 @@ absl::Status StreamToEnd(
 void NoteOnInterrupt(const std::string& note) {
   // The terminal shows ^C in the line that progress has begun.
   const std::string text = absl::StrCat("\n", note, "\n");
-  const size_t bytes = std::min(text.size(), kMostNoteBytes);
+  const size_t bytes = std::min(text.size(), kMaxNoteBytes);
   interrupt_note_bytes = 0;
   std::copy_n(text.data(), bytes, interrupt_note);
   interrupt_note_bytes = bytes;
@@ -100,12 +100,12 @@ void NoteOnInterrupt(const std::string& note) {
 }
 
 bool FailureWatch::Update(const v1::Job& job, const v1::ClusterState& cluster) {
-  constexpr int64_t kMostFailures = 3;
+  constexpr int64_t kMaxFailures = 3;
   int64_t failures = 0;
   for (const v1::PlanFailures& reason : cluster.plan_failures()) {
     failures += reason.count();
   }
-  // Not generated_so_far: each plan that fails may have made a token more.
+  // generated_so_far does not count: each failed plan may have added a token.
   const int64_t done = job.generation_tokens() + job.counts().completed() +
                        job.counts().failed();
   if (done != done_) {
@@ -115,9 +115,9 @@ bool FailureWatch::Update(const v1::Job& job, const v1::ClusterState& cluster) {
   if (absl::StrContains(job.detail(), " failed in stage ")) {
     detail_ = job.detail();
   }
-  if (failures - failures_ < kMostFailures) return true;
+  if (failures - failures_ < kMaxFailures) return true;
   status_ = FailedPrecondition(
-      "given up after ", kMostFailures,
+      "given up after ", kMaxFailures,
       " failures in a row: ", detail_.empty() ? job.detail() : detail_);
   return false;
 }

@@ -13,25 +13,25 @@
 
 namespace sluice {
 
-// Outlives a coordinator that goes away and comes back: jobs do, and so should
-// who follows them. Confined to a thread.
+// Retries calls while the coordinator restarts: jobs survive that, and so
+// should the commands that follow them. Confined to a thread.
 class Patience {
  public:
   struct Options {
-    // Told once each time that the coordinator goes away.
+    // Called once each time that the coordinator goes away.
     std::function<void()> on_away;
     std::function<void(absl::Duration)> sleep = absl::SleepFor;
     absl::Duration first_wait = absl::Milliseconds(200);
-    absl::Duration most_wait = absl::Seconds(5);
+    absl::Duration max_wait = absl::Seconds(5);
   };
   explicit Patience(Options options) : options_(std::move(options)) {}
 
-  // Something came from the coordinator.
+  // Called when the coordinator has answered.
   void Heard();
   bool heard() const { return heard_; }
-  // After a call that failed: false if trying again is no use, because it has
-  // an answer, or because nobody has ever been heard there. Else waits, longer
-  // each time.
+  // Called after a failed call. Returns false if a retry is of no use, as the
+  // coordinator has answered with an error, or has never answered at all. Else
+  // waits, longer each time.
   bool TryAgain(const absl::Status& status);
 
  private:
@@ -41,40 +41,40 @@ class Patience {
   absl::Duration wait_;
 };
 
-// JobClient::WatchJob, however often the coordinator restarts. Ends with the
+// Does JobClient::WatchJob across restarts of the coordinator. Ends with the
 // job, or with its error: kNotFound when it is gone.
 absl::StatusOr<v1::Job> WatchToEnd(
     JobClient& client, const std::string& id, Patience& patience,
     const std::function<void(const v1::Job&)>& on_job);
 
-// JobClient::StreamResults, the same: each result comes once, in order. As it
-// may be long before the first comes, it asks for the job when nobody has been
-// heard yet: kNotFound when there is none.
+// Does JobClient::StreamResults across restarts: each result comes once, in
+// order. As the first may take long, it asks for the job if the coordinator has
+// not answered yet: kNotFound when there is none.
 absl::Status StreamToEnd(
     JobClient& client, const std::string& id, int64_t offset, bool follow,
     Patience& patience,
     const std::function<absl::Status(const v1::Result&)>& on_result);
 
 // From here on, Ctrl-C (SIGINT) and SIGTERM end the process with code 130 or
-// 143, with `note` as the last line on stderr: what was interrupted is only who
-// looked on.
+// 143, with `note` as the last line on stderr: only the command is interrupted,
+// not the job.
 void NoteOnInterrupt(const std::string& note);
 
-// Sees that a job ends whose workers fail again and again. That a plan is
-// followed by a better one is no failure, and may happen often before the first
-// answer. Confined to a thread.
+// Notices a job whose workers fail again and again, so that it can be ended. A
+// plan that is replaced by a better one is no failure, and may happen often
+// before the first answer. Confined to a thread.
 class FailureWatch {
  public:
-  // To be called with each state of the job, and one of the cluster that is not
-  // older. False when plans have failed for the third time since a request was
-  // last done with.
+  // Call it with each state of the job, and a state of the cluster that is not
+  // older. Returns false when plans have failed for the third time since a
+  // request last finished.
   bool Update(const v1::Job& job, const v1::ClusterState& cluster);
-  // kFailedPrecondition with the last failure after a false; OK before.
+  // kFailedPrecondition with the last failure after Update's false; else OK.
   const absl::Status& status() const { return status_; }
 
  private:
-  int64_t done_ = -1;     // requests, and tokens of answers
-  int64_t failures_ = 0;  // when the last of them was done
+  int64_t done_ = -1;     // finished requests, and tokens of answers
+  int64_t failures_ = 0;  // when the last of them finished
   std::string detail_;    // of the last failure
   absl::Status status_;
 };

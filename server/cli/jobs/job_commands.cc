@@ -34,7 +34,7 @@ std::unique_ptr<JobClient> Connect(const std::string& coordinator) {
   return JobClient::Connect(WithDefaultPort(coordinator, kCoordinatorPort));
 }
 
-// Says once that the coordinator is away, below what `display` shows.
+// Prints once that the coordinator is away, below the text of `display`.
 Patience MakePatience(ProgressDisplay* display) {
   Patience::Options options;
   options.on_away = [display] {
@@ -67,8 +67,8 @@ absl::StatusOr<v1::Job> WatchWithProgress(JobClient& client,
   return last;
 }
 
-// Brings what the coordinator has into the files; those that are there stay as
-// they are unless all of it came.
+// Saves the coordinator's results to the files; existing files stay as they are
+// unless all results came.
 absl::Status SaveResults(JobClient& client, const std::string& id,
                          int64_t offset, bool follow, bool append,
                          Patience& patience, ResultFiles* files) {
@@ -98,7 +98,7 @@ absl::StatusOr<ErrorCounts> CountErrors(JobClient& client,
   return errors;
 }
 
-// A job id and the flags every command on one job has.
+// A job id and the flags that every command on one job has.
 struct OneJob {
   std::string id;
   bool json = false;
@@ -174,7 +174,7 @@ absl::StatusOr<v1::JobSpec> SubmitFlags::ToSpec() const {
 // Follows the job to its end; `files` may be null.
 absl::Status Wait(JobClient& client, const std::string& id, bool json,
                   ProgressDisplay* display, ResultFiles* files) {
-  // One for all: who took the job is waited for from here on.
+  // All calls share it: from here on the coordinator of the job is waited for.
   Patience patience = MakePatience(display);
   patience.Heard();
   SLUICE_ASSIGN_OR_RETURN(const v1::Job job,

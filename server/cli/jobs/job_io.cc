@@ -30,7 +30,7 @@ namespace {
 
 constexpr char kSamplingGroup[] = "Sampling";
 
-// How much of an input shows what it is.
+// Bytes of an input's beginning that show its kind.
 constexpr size_t kHeadBytes = 64 << 10;
 
 absl::Time FromProtoTime(const google::protobuf::Timestamp& t) {
@@ -42,8 +42,8 @@ std::string TimeText(const google::protobuf::Timestamp& t) {
                           absl::UTCTimeZone());
 }
 
-// What a file that begins like this is, if no line of it can be a request, and
-// what to do; else "".
+// Returns the kind of a file that begins like this, and the remedy, if none of
+// its lines can be a request; else "".
 std::string WhatElseItIs(const std::string& path, absl::string_view head,
                          v1::InputFormat format) {
   static constexpr struct {
@@ -82,7 +82,7 @@ std::string WhatElseItIs(const std::string& path, absl::string_view head,
   }
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
     const absl::string_view stripped = absl::StripLeadingAsciiWhitespace(line);
-    // Anything that was meant as JSON gets its own error.
+    // Text that was meant as JSON gets the parser's error.
     if (absl::StartsWith(stripped, "{") || absl::StartsWith(stripped, "[")) {
       return "";
     }
@@ -193,13 +193,13 @@ absl::StatusOr<std::unique_ptr<InputFile>> InputFile::Open(
 absl::Status InputFile::CheckKind(const std::string& path,
                                   v1::InputFormat format) {
   struct stat info {};
-  // Who opens a pipe has to read it.
+  // A pipe that is opened must be read, so it is not opened here.
   if (path != "-" &&
       (stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode))) {
     return absl::OkStatus();
   }
   std::string head(kHeadBytes, '\0');
-  // Of stdin without moving on: it is read where it stands.
+  // stdin is read without moving its position.
   const int fd = path == "-" ? dup(STDIN_FILENO)
                              : open(path.c_str(), O_RDONLY | O_CLOEXEC);
   ssize_t n = -1;
@@ -208,7 +208,7 @@ absl::Status InputFile::CheckKind(const std::string& path,
               path == "-" ? lseek(fd, 0, SEEK_CUR) : 0);
   }
   if (fd >= 0) close(fd);
-  if (n <= 0) return absl::OkStatus();  // whoever reads it says what is wrong
+  if (n <= 0) return absl::OkStatus();  // the reader reports the error
   head.resize(static_cast<size_t>(n));
   const std::string wrong = WhatElseItIs(path, head, format);
   if (wrong.empty()) return absl::OkStatus();
@@ -346,7 +346,7 @@ std::string JobToJson(const v1::Job& job) {
       json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
-// "2 stages, 1 block of 64 x 2: 48.1 tokens/s, bound by disk read of a".
+// Text: "2 stages, 1 block of 64 x 2: 48.1 tokens/s, bound by disk read of a".
 std::string PlanLine(const Plan& plan) {
   const size_t stages = plan.stages.size();
   const StagePlan& binding =

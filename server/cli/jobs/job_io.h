@@ -31,7 +31,7 @@ struct JobFlags {
   bool ignore_eos = false;
 
   void AddTo(CLI::App* app);
-  // kInvalidArgument for an unknown format.
+  // Makes the spec; kInvalidArgument for an unknown format.
   absl::StatusOr<v1::JobSpec> ToSpec() const;
 };
 
@@ -39,13 +39,13 @@ struct JobFlags {
 // file.
 class InputFile {
  public:
-  // Whether it can be opened, without doing so: a pipe is opened once.
+  // Checks access to `path` without opening it: a pipe is opened once.
   static absl::Status Check(const std::string& path);
   static absl::StatusOr<std::unique_ptr<InputFile>> Open(
       const std::string& path);
-  // kInvalidArgument, with the remedy, for a file whose beginning shows that
-  // none of its lines can be a request: packed, a table, a list, UTF-16. A pipe
-  // is not looked into.
+  // Checks a file's kind: kInvalidArgument, with the remedy, if its beginning
+  // shows that none of its lines can be a request: packed, a table, a list,
+  // UTF-16. A pipe is not read.
   static absl::Status CheckKind(const std::string& path,
                                 v1::InputFormat format);
   std::istream& stream() { return file_.is_open() ? file_ : std::cin; }
@@ -59,7 +59,7 @@ class ErrorCounts {
  public:
   void Add(const v1::Result& result);
   int64_t total() const { return total_; }
-  // "2 prompt_too_long, 1 invalid_json; the first: line 3: ...".
+  // The counts: "2 prompt_too_long, 1 invalid_json; the first: line 3: ...".
   std::string Text() const;
 
  private:
@@ -68,20 +68,20 @@ class ErrorCounts {
   std::string first_;
 };
 
-// Where result lines go: answers (and, unless an error file is given, errors)
-// to `output`, "-" being stdout. What is there already stays until Commit().
+// The files of result lines: answers (and, unless an error file is given,
+// errors) go to `output`, "-" being stdout. Existing files stay until Commit().
 // Thread-compatible.
 class ResultFiles {
  public:
-  // Looks whether they can be written and are no input of the command, and
-  // touches nothing. kInvalidArgument names what is wrong.
+  // Checks that the files can be written and are no input of the command, and
+  // changes nothing. kInvalidArgument names the problem.
   static absl::StatusOr<std::unique_ptr<ResultFiles>> Plan(
       const std::string& output, const std::string& errors,
       const std::vector<NamedInput>& inputs);
-  // Begins to write; Write does so too. As OutputFile::Open.
+  // Begins to write, as OutputFile::Open; Write does so too.
   absl::Status Open(bool append = false);
-  // Lines can be looked at about when they come. kResourceExhausted when the
-  // disk is full.
+  // Writes a line, which other processes can read soon. kResourceExhausted when
+  // the disk is full.
   absl::Status Write(const v1::Result& result);
   absl::Status Commit();
 
@@ -97,12 +97,11 @@ class ResultFiles {
   ErrorCounts error_counts_;
 };
 
-// OK while anything of an ended job succeeded; else kAborted, which says what
-// went wrong.
+// OK if any request of an ended job succeeded; else kAborted with the errors.
 absl::Status CheckAnySucceeded(const v1::Job& job, const ErrorCounts& errors);
 
-// Of a job that goes on, how many requests do not say max_tokens; of one that
-// has ended, how many answers were cut for it. "" if there are none.
+// Tells how many requests of a running job have no max_tokens, or how many
+// answers of an ended one were cut by the default. "" if there are none.
 std::string DefaultMaxTokensText(const v1::Job& job);
 
 // One line of JSON, for --json.

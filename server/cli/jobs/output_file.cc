@@ -20,12 +20,12 @@ namespace {
 
 constexpr char kSuffix[] = ".sluice-partial";
 constexpr size_t kBufferBytes = 64 << 10;
-constexpr int kMostLinks = 40;
+constexpr int kMaxLinks = 40;
 
-// Where a chain of symbolic links leads to, whether there is a file or not.
+// Returns the end of a chain of symbolic links, where no file need exist.
 std::filesystem::path FollowLinks(std::filesystem::path path) {
   std::error_code error;
-  for (int i = 0; i < kMostLinks && std::filesystem::is_symlink(path, error) &&
+  for (int i = 0; i < kMaxLinks && std::filesystem::is_symlink(path, error) &&
                   !absl::StartsWith(path.string(), "/proc/");
        ++i) {
     const std::filesystem::path next =
@@ -41,14 +41,14 @@ std::string FolderOf(const std::string& path) {
   return folder.empty() ? "." : folder;
 }
 
-// What tells a file from all others.
+// The identity of a file.
 struct FileId {
   dev_t device = 0;
   ino_t inode = 0;
   bool operator==(const FileId&) const = default;
 };
 
-// Nothing unless it is a regular file.
+// nullopt unless it is a regular file.
 std::optional<FileId> IdOf(const struct stat& info) {
   if (!S_ISREG(info.st_mode)) return std::nullopt;
   return FileId{info.st_dev, info.st_ino};
@@ -61,7 +61,7 @@ std::optional<FileId> IdOfFile(const std::string& path, int standard_fd) {
   return result == 0 ? IdOf(info) : std::nullopt;
 }
 
-// Two names of a file that is not there yet.
+// Whether two outputs name the same file that does not exist yet.
 bool SameName(const OutputFile& a, const OutputFile& b) {
   if (!a.replaces() || !b.replaces()) return false;
   const std::filesystem::path first(a.target());
@@ -91,7 +91,7 @@ absl::StatusOr<std::unique_ptr<OutputFile>> OutputFile::Plan(
   };
   if (path.empty()) return wrong("the name is empty");
   file->target_ = FollowLinks(path).string();
-  // A link to what a process has open leads to it, whatever its text says.
+  // A link in /proc leads to the open file, whatever its text is.
   if (absl::StartsWith(file->target_, "/proc/")) return file;
   struct stat info {};
   const char* const target = file->target_.c_str();
@@ -147,7 +147,7 @@ absl::Status OutputFile::Open(bool append) {
 }
 
 absl::Status OutputFile::OpenPartial() {
-  // The lock tells what a process that was killed left from what one writes.
+  // The lock tells a killed process's file from one that is being written.
   while (true) {
     fd_ = open(partial_.c_str(),
                O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
@@ -168,16 +168,16 @@ absl::Status OutputFile::OpenPartial() {
           ": another process is writing it; wait for its end, or "
           "write elsewhere");
     }
-    // The other process may have given the file its final name meanwhile.
+    // The other process may have renamed the file to its final name meanwhile.
     if (stat(partial_.c_str(), &named) == 0 && IdOf(named) == IdOf(mine)) break;
     close(std::exchange(fd_, -1));
   }
-  open_ = true;  // from here on the file is ours to remove
+  open_ = true;  // from here on, this object removes the file
   if (ftruncate(fd_, 0) != 0) return Error("can't be emptied", errno);
   struct stat old {};
   if (stat(target_.c_str(), &old) == 0) {
-    // As if it were written in place. To keep the owner needs rights that few
-    // have; without them the file is the writer's.
+    // The file gets the old one's attributes. Keeping the owner needs rights
+    // that few have; without them the file is the writer's.
     if (fchown(fd_, old.st_uid, old.st_gid) != 0) errno = 0;
     if (fchmod(fd_, old.st_mode & 07777) != 0) {
       return Error("can't get its permissions", errno);
@@ -212,10 +212,10 @@ absl::Status OutputFile::Commit() {
   SLUICE_RETURN_IF_ERROR(Open());
   SLUICE_RETURN_IF_ERROR(Flush());
   if (partial_.empty()) return absl::OkStatus();
-  // EINVAL: a file system that knows no such thing.
+  // EINVAL comes from a file system without fsync.
   if (fsync(fd_) != 0 && errno != EINVAL)
     return Error("can't be brought to disk", errno);
-  committed_ = true;  // it is not removed any more
+  committed_ = true;  // the destructor keeps it
   if (rename(partial_.c_str(), target_.c_str()) != 0) {
     return Error(absl::StrCat("can't take the place of what was there (it is "
                               "whole in ",

@@ -11,19 +11,19 @@
 
 namespace sluice {
 
-// A file that a command writes. What is there already stays as it is until the
-// new file is whole: it is written beside the target, as
-// TARGET.sluice-partial, and takes its place with Commit(). What can't be
-// replaced (stdout, pipes, devices) is written directly. Thread-compatible.
+// A file that a command writes. An existing file stays as it is until the new
+// one is complete: that is written beside the target, as TARGET.sluice-partial,
+// and replaces it at Commit(). Targets that can't be replaced (stdout, pipes,
+// devices) are written directly. Thread-compatible.
 class OutputFile {
  public:
-  // Looks whether `path` can be written, and touches nothing. "-" is stdout;
-  // of a symbolic link, what it leads to is meant. `flag` (as "--output") names
-  // it in messages. kInvalidArgument for a directory, a folder that is missing,
-  // or what may not be written.
+  // Checks that `path` can be written, and changes nothing. "-" is stdout; a
+  // symbolic link stands for its target. `flag` (as "--output") names it in
+  // messages. kInvalidArgument for a directory, a folder that is missing, or a
+  // file that may not be written.
   static absl::StatusOr<std::unique_ptr<OutputFile>> Plan(
       const std::string& path, const std::string& flag);
-  // Removes what was not committed.
+  // Removes the file if it was not committed.
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
@@ -33,19 +33,19 @@ class OutputFile {
   absl::Status Open(bool append = false);
   // Opens first if need be. kResourceExhausted when the disk is full.
   absl::Status Write(absl::string_view data);
-  // What was written can be read by others.
+  // Flushes, so that others can read the written data.
   absl::Status Flush();
-  // Makes it the target, safe on disk. Nothing can be written any more.
+  // Replaces the target by the file, synced to disk. REQUIRES: no later Write.
   absl::Status Commit();
 
-  // As the user named it; "-" for stdout.
+  // The path that the user gave; "-" for stdout.
   const std::string& path() const { return path_; }
   const std::string& flag() const { return flag_; }
-  // Where it comes to be in the end; "" for stdout.
+  // The final path; "" for stdout.
   const std::string& target() const { return target_; }
-  // Takes the place of a file, or makes one: no stdout, pipe or device.
+  // Whether it replaces or makes a file: it is no stdout, pipe or device.
   bool replaces() const { return replaces_; }
-  // Somebody sees what is written as it comes. Known once it is open.
+  // Whether it writes to a terminal. Known once it is open.
   bool is_terminal() const { return terminal_; }
 
  private:
@@ -66,18 +66,18 @@ class OutputFile {
   std::string buffer_;
 };
 
-// Writes all of a file at once.
+// Writes a whole file at once.
 absl::Status WriteOutputFile(const std::string& path, const std::string& flag,
                              absl::string_view data);
 
-// An input file as the user named it, "-" being stdin, and by which flag.
+// An input file that the user gave, "-" being stdin, and its flag.
 struct NamedInput {
   std::string path;
   std::string flag;
 };
 
-// kInvalidArgument if an output is one file with an input or with another
-// output, by whatever names and links. Null outputs are left out.
+// kInvalidArgument if an output is the same file as an input or another output,
+// also by different names and links. Null outputs are left out.
 absl::Status CheckDistinct(const std::vector<NamedInput>& inputs,
                            const std::vector<const OutputFile*>& outputs);
 

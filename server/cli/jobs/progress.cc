@@ -44,8 +44,8 @@ double ProgressShare(const v1::Job& job) {
   if (job.expected_tokens() > 0) {
     share = static_cast<double>(job.processed_tokens()) / job.expected_tokens();
   }
-  constexpr double kMostBeforeTheEnd = 0.99;
-  return std::clamp(share, 0.0, kMostBeforeTheEnd);
+  constexpr double kMaxBeforeTheEnd = 0.99;
+  return std::clamp(share, 0.0, kMaxBeforeTheEnd);
 }
 
 std::string FormatProgress(const v1::Job& job, absl::Duration eta,
@@ -105,10 +105,10 @@ void ProgressDisplay::Update(const v1::Job& job) {
   const absl::Duration eta = eta_.Update(job, clock_->Monotonic());
   const bool ended =
       job.counts().completed() + job.counts().failed() == job.counts().total();
-  // A change of what holds the job up is news even between two intervals.
+  // A change of the reason why the job waits is shown even between intervals.
   const bool news = job.detail() != last_detail_;
   last_detail_ = job.detail();
-  // Where lines scroll by, width is no matter.
+  // Off a terminal, width does not matter.
   const size_t width =
       terminal_ ? static_cast<size_t>(TerminalWidth() - 1) : std::string::npos;
   Show(FormatProgress(job, eta, width), ended || news);

@@ -10,25 +10,24 @@
 
 namespace sluice {
 
-// Of a job's work, what is done, 0 to 1: by tokens, or by requests where the
-// tokens to come are not known. 1 only if all requests have ended.
+// The share of a job's work that is done, 0 to 1: by tokens, or by requests if
+// the remaining tokens are not known. 1 only if all requests have ended.
 double ProgressShare(const v1::Job& job);
 
 // One line about a job: "job_3 [#####-----]  52 %  520/1000 requests, 3 failed
 // 812 tok/s  ETA 0:14 (waiting for workers: 1 of 2)". Pure; `eta` < 0 means
-// unknown. What has no room in `width` is left out, first the bar; the reason
-// why nothing moves goes last.
+// unknown. Parts that do not fit in `width` are left out, first the bar; the
+// reason why nothing runs is left out last.
 std::string FormatProgress(const v1::Job& job, absl::Duration eta,
                            size_t width);
 
-// "0:07", "12:40", "3:05:00".
+// Formats a duration as "0:07", "12:40" or "3:05:00".
 std::string FormatClock(absl::Duration duration);
 
-// Estimates when a job ends from how fast its work was done lately.
-// Thread-compatible.
+// Estimates when a job ends from its recent speed. Thread-compatible.
 class EtaEstimator {
  public:
-  // `now` as of Clock::Monotonic(). Returns a negative duration if unknown.
+  // Returns the time left, negative if unknown. `now` is Clock::Monotonic().
   absl::Duration Update(const v1::Job& job, absl::Duration now);
 
  private:

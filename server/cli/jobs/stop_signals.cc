@@ -29,7 +29,7 @@ StopSignals::StopSignals() {
   signal_fd_ = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
   close_fd_ = eventfd(0, EFD_CLOEXEC);
   if (signal_fd_ < 0 || close_fd_ < 0) {
-    // Out of descriptors: better the system's answer than none.
+    // Without descriptors, the system's handling is better than none.
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
     return;
   }

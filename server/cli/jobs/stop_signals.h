@@ -10,22 +10,22 @@
 
 namespace sluice {
 
-// Takes SIGINT and SIGTERM, so that a command ends in order instead of in the
-// middle of a line. The first one asks it to stop; a second one, or one that
-// nobody minds, ends the process at once. To be made before other threads
+// Handles SIGINT and SIGTERM, so that a command ends in order instead of in the
+// middle of a line. The first one asks it to stop; a second one, or one without
+// a stop function, ends the process at once. Must be made before other threads
 // start, one at a time. Thread-safe.
 class StopSignals {
  public:
   StopSignals();
-  // The system's answer to the signals holds again.
+  // Restores the system's handling of the signals.
   ~StopSignals();
 
-  // What the first signal does from now on, on a thread of its own; called now
-  // if it has come. Null, as in the beginning: the process ends at once. A stop
-  // that runs has returned when this does.
+  // Sets the function that the first signal calls from now on, on a thread of
+  // its own; it is called now if a signal has come. Null, as in the beginning:
+  // the process ends at once. A stop that runs has returned when this does.
   void OnStop(std::function<void()> stop);
 
-  // The one that came; 0 if none has.
+  // The signal that came; 0 if none has.
   int signal() const;
 
  private:
@@ -43,10 +43,10 @@ class StopSignals {
   Thread thread_;
 };
 
-// How a command says that `signal` ended it: kCancelled with the message, which
-// the program ends with as 128 + signal.
+// The status of a command that `signal` ended: kCancelled with the message; the
+// program's exit code is 128 + signal.
 absl::Status StoppedBy(int signal, absl::string_view message);
-// The signal of such a status; 0 of any other.
+// The signal of a StoppedBy status; 0 for any other status.
 int SignalOf(const absl::Status& status);
 
 }  // namespace sluice

@@ -14,7 +14,7 @@
 namespace sluice {
 namespace {
 
-constexpr int64_t kMostMachines = 4096;
+constexpr int64_t kMaxMachines = 4096;
 
 }  // namespace
 
@@ -61,15 +61,15 @@ absl::StatusOr<std::vector<MachineProfile>> ReadClusterFile(
         return bad(absl::StrCat(where, ": unknown key ", key));
       }
       if (!value.is_number_integer() || value.get<int64_t>() < 1 ||
-          value.get<int64_t>() > kMostMachines) {
+          value.get<int64_t>() > kMaxMachines) {
         return bad(
-            absl::StrCat(where, ".", key, ": expected 1 to ", kMostMachines));
+            absl::StrCat(where, ".", key, ": expected 1 to ", kMaxMachines));
       }
       numbers[key == "count" ? 0 : 1] = value.get<int64_t>();
     }
     if (static_cast<int64_t>(machines.size()) + numbers[0] * numbers[1] >
-        kMostMachines) {
-      return bad(absl::StrCat("more than ", kMostMachines, " workers"));
+        kMaxMachines) {
+      return bad(absl::StrCat("more than ", kMaxMachines, " workers"));
     }
     const std::filesystem::path file = entry["profile"].get<std::string>();
     SLUICE_ASSIGN_OR_RETURN(

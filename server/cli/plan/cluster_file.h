@@ -9,12 +9,12 @@
 
 namespace sluice {
 
-// `workers` that share a machine's memory and disk space evenly, and its cores
-// and disk as they need them.
+// Adds `workers` that share a machine's memory and disk space evenly, and its
+// cores and disk as they need them.
 void AddWorkers(const MachineProfile& machine, int32_t workers,
                 std::vector<MachineProfile>* machines);
 
-// A file of machines for `sluice plan --cluster`:
+// Reads a file of machines for `sluice plan --cluster`:
 //
 //   {"machines": [{"profile": "a.json", "count": 8, "workers": 1}, ...]}
 //

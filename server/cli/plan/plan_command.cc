@@ -1,5 +1,5 @@
-// `sluice plan` and `sluice simulate`: what a job would take on machines that
-// are here, or are not.
+// `sluice plan` and `sluice simulate` predict a job's time on machines, which
+// need not exist.
 
 #include <algorithm>
 #include <filesystem>
@@ -32,7 +32,6 @@
 #include "server/cli/jobs/job_io.h"
 #include "server/cli/jobs/progress.h"
 #include "server/cli/plan/cluster_file.h"
-#include "server/cli/plan/frontier_svg.h"
 #include "server/cli/plan/plan_report.h"
 #include "server/cli/run/cluster_flags.h"
 #include "server/cli/run/run_state.h"
@@ -49,10 +48,10 @@ namespace {
 constexpr int kFrontierPoints = 12;
 constexpr size_t kUploadBytes = 1 << 20;
 
-// What both commands have to know: a model, a workload, machines.
+// The flags of both commands: a model, a workload, machines.
 struct PlanFlags {
   CoordinatorFlags coordinator;
-  MachineFlags machine;  // only of memory and disk
+  MachineFlags machine;  // only its memory and disk
   std::string input, format = "auto", lengths, cluster, plan, output, svg;
   std::vector<std::string> profiles, allow;
   int32_t max_tokens = 0, workers = 0;
@@ -162,8 +161,8 @@ absl::StatusOr<LengthHistogram> ParseLengths(const std::string& text) {
   return lengths;
 }
 
-// The model and, of an input, its requests' lengths, as a coordinator sees
-// them: the same code reads both.
+// The model and the lengths of an input's requests, read by the coordinator's
+// code.
 struct Case {
   PlanRequest request;
   std::unique_ptr<TemporaryStateDir> state_dir;
@@ -203,8 +202,8 @@ absl::Status CountInput(const PlanFlags& flags, Coordinator& coordinator,
   return absl::OkStatus();
 }
 
-// Workers of one machine share its cores, which is not what who copied a
-// profile means.
+// Workers of one machine share its cores, which a user who copied a profile may
+// not expect.
 void NoteSharedMachines(const std::vector<std::string>& paths,
                         const std::vector<MachineProfile>& machines) {
   std::map<std::string, std::vector<std::string>> files;  // by machine
@@ -222,7 +221,7 @@ void NoteSharedMachines(const std::vector<std::string>& paths,
   }
 }
 
-// What of this machine is said has no place beside others.
+// Checks that no budget of this machine is given beside other machines.
 absl::Status CheckBudgets(const PlanFlags& flags) {
   const bool elsewhere = flags.running || !flags.cluster.empty();
   const char* machines = flags.running ? "--running" : "--cluster";
@@ -313,7 +312,7 @@ absl::StatusOr<Case> MakeCase(const PlanFlags& flags,
                           flags.coordinator.Read());
   options.state_dir = c.state_dir->path();
   options.dummy_weights = true;  // only descriptions are read
-  options.num_blocks = 0;        // which are the plan's
+  options.num_blocks = 0;        // set by the plan
   c.request.split = options.split;
   c.request.refill = options.refill;
   SLUICE_ASSIGN_OR_RETURN(c.coordinator,
@@ -361,7 +360,7 @@ absl::StatusOr<Case> MakeCase(const PlanFlags& flags,
   return c;
 }
 
-// Before a search that takes its time.
+// Checks the outputs before a search that takes long.
 absl::Status CheckOutputs(const PlanFlags& flags) {
   std::vector<NamedInput> inputs = {{flags.input, "--input"},
                                     {flags.cluster, "--cluster"}};
@@ -404,8 +403,7 @@ absl::Status ShowFrontier(const PlanFlags& flags, const Case& c) {
                   points));
 }
 
-// The best plan; or, for a policy that says where everything lies, what it
-// would do.
+// Finds the best plan; or predicts a policy that says where everything lies.
 absl::StatusOr<PlanResult> Decide(const PlanFlags& flags, const Case& c) {
   if (!NamesFractions(flags.coordinator.options.policy))
     return MakePlan(c.request);

@@ -8,14 +8,26 @@
 
 namespace sluice {
 
-// A plan for people: a row a stage, what is expected, a bar for each resource
-// of each stage with the binding one named, what each tier holds, and what else
-// was considered. Lines end in '\n'.
+// A table of a plan for people: a row for each stage, the prediction, a bar for
+// each resource of each stage with the binding one named, the contents of each
+// tier, and the rejected plans. Lines end in '\n'.
 std::string PlanTable(const Plan& plan,
                       const std::vector<Alternative>& rejected);
 
-// "latency of a block, tokens/s, policy": a row a plan.
+// A table with a row for each plan: "latency of a block, tokens/s, policy".
 std::string FrontierTable(const std::vector<Plan>& plans);
 nlohmann::ordered_json FrontierJson(const std::vector<Plan>& plans);
+
+// One plan: the latency of its slowest block, and its throughput.
+struct FrontierPoint {
+  double latency_seconds = 0;
+  double tokens_per_second = 0;
+  std::string label;  // for a tooltip
+};
+
+// A picture of throughput over latency, latency on a logarithmic axis: a
+// self-contained SVG document. `points` by rising latency, all values above 0.
+std::string FrontierSvg(const std::string& title,
+                        const std::vector<FrontierPoint>& points);
 
 }  // namespace sluice

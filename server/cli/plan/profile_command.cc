@@ -34,7 +34,7 @@ absl::StatusOr<MachineProfile> GetProfile(const ProfileFlags& flags) {
 }
 
 absl::Status Run(const ProfileFlags& flags) {
-  // Before the measuring, which takes its time.
+  // The output is checked before measuring, which takes long.
   std::unique_ptr<OutputFile> output;
   if (!flags.output.empty() && flags.output != "-") {
     SLUICE_ASSIGN_OR_RETURN(output, OutputFile::Plan(flags.output, "--output"));

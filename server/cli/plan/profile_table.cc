@@ -12,7 +12,7 @@
 namespace sluice {
 namespace {
 
-// "12.3 G", for units that follow.
+// Formats "12.3 G", for a unit that follows.
 std::string Scaled(double value) {
   constexpr const char* kPrefixes[] = {"", "k", "M", "G", "T", "P"};
   size_t i = 0;

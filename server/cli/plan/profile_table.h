@@ -6,8 +6,8 @@
 
 namespace sluice {
 
-// A profile for people: what the machine has and how fast it is, with units,
-// and what is odd about it. Lines end in '\n'.
+// A table of a profile for people: the machine's capacities and rates, with
+// units, and the remarks. Lines end in '\n'.
 std::string ProfileTable(const MachineProfile& profile);
 
 }  // namespace sluice

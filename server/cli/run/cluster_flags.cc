@@ -112,7 +112,7 @@ void ClusterFlags::AddBatching(CLI::App* app) {
 absl::StatusOr<LocalCluster::Options> ClusterFlags::Read() const {
   LocalCluster::Options read = options;
   SLUICE_ASSIGN_OR_RETURN(read.coordinator, coordinator.Read());
-  // All workers are here from the start.
+  // All workers exist from the start, so none is waited for.
   read.coordinator.timeouts.settle_time = absl::ZeroDuration();
   return read;
 }
@@ -128,8 +128,7 @@ absl::StatusOr<std::unique_ptr<Tracer>> ClusterFlags::MakeTracer(
 absl::Status ClusterFlags::WriteTrace(const Tracer* tracer) const {
   if (tracer == nullptr) return absl::OkStatus();
   if (const uint64_t dropped = tracer->dropped(); dropped > 0) {
-    LogWarning(absl::StrCat("--trace: ", dropped,
-                            " spans at the end had no more room"));
+    LogWarning("--trace: ", dropped, " spans at the end had no more room");
   }
   return Annotate(tracer->WriteJson(trace), "--trace");
 }
@@ -138,7 +137,7 @@ std::function<void(absl::string_view what, double share)> ShowProfiling(
     ProgressDisplay* display) {
   return [display, told = false](absl::string_view what, double share) mutable {
     if (!told && share < 1) {
-      // Before anything is waited for.
+      // The text is shown before the wait.
       display->UpdateText("measuring this machine, once: 20 to 30 s");
       display->Finish();
     }
@@ -151,8 +150,8 @@ std::function<void(absl::string_view what, double share)> ShowProfiling(
 
 namespace {
 
-// Which worker and layers it was is no matter where all are in one process:
-// what could not be loaded is.
+// Removes the worker and layers from an error, which say nothing where all
+// workers are in one process.
 std::string WithoutPlace(const std::string& detail) {
   constexpr absl::string_view kLoading = "can't load: ";
   const size_t at = detail.find(kLoading.data());
@@ -169,12 +168,12 @@ absl::Status WaitUntilLoaded(LocalCluster& cluster, ProgressDisplay& display) {
     SLUICE_RETURN_IF_ERROR(cluster.health());
     const v1::ClusterState state = cluster.coordinator().cluster_state();
     for (const v1::WorkerInfo& worker : state.workers()) {
-      // In one process nothing comes to help: an error here is final.
+      // An error is final, as no worker can join this process.
       if (worker.state() == v1::WORKER_STATE_FAILED) {
         return absl::FailedPreconditionError(WithoutPlace(worker.detail()));
       }
     }
-    // Before the first plan there are workers, or soon will be.
+    // Before the first plan, workers are starting.
     display.UpdateText(state.epoch() == 0 ? "starting" : state.state());
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
@@ -199,7 +198,7 @@ absl::StatusOr<v1::Job> FollowJob(
     if (!results.ok()) cluster.Shutdown();
   });
   std::atomic<bool> ended = false;
-  // A worker that is gone for good may leave the job without another change.
+  // After a worker is gone for good, the job may never change again.
   Thread watch("health", [&] {
     while (!ended && cluster.health().ok()) {
       std::this_thread::sleep_for(kHealthPoll);

@@ -15,21 +15,21 @@
 
 namespace sluice {
 
-// The flags by which a cluster in this process is described: the model and how
-// it is run, not what is run on it. Shared by the commands that start one.
+// The flags that describe a cluster in this process: the model and how it is
+// run, but not the job. Shared by the commands that start one.
 struct ClusterFlags {
   LocalCluster::Options options;  // machine, workers and profile are bound
   CoordinatorFlags coordinator;
   std::string state_dir, trace;
 
   void AddTo(CLI::App* app);
-  // What the flags say, all but the state directory, the trace, the metrics and
-  // what LocalCluster sets itself. kInvalidArgument for a value out of its
+  // Reads all flags but the state directory, the trace, the metrics and those
+  // that LocalCluster sets itself. kInvalidArgument for a value out of its
   // range.
   absl::StatusOr<LocalCluster::Options> Read() const;
-  // For --trace: null without. A file that can't be written, or is an input or
-  // the output (which may be null), shows here, before the work; the end of a
-  // command writes it with WriteTrace.
+  // Makes the tracer for --trace, or null without it. Fails before the work if
+  // the file can't be written, or is an input or the output (which may be
+  // null); the end of a command writes it with WriteTrace.
   absl::StatusOr<std::unique_ptr<Tracer>> MakeTracer(
       const std::vector<NamedInput>& inputs, const OutputFile* output) const;
   absl::Status WriteTrace(const Tracer* tracer) const;
@@ -40,19 +40,19 @@ struct ClusterFlags {
   void AddBatching(CLI::App* app);
 };
 
-// For LocalCluster::Options::profile_progress.
+// Returns the LocalCluster::Options::profile_progress for a display.
 std::function<void(absl::string_view what, double share)> ShowProfiling(
     ProgressDisplay* display);
 
-// Returns when the cluster can compute, showing how far it is meanwhile.
+// Waits until the cluster can compute, showing progress meanwhile.
 // kFailedPrecondition names the worker that can't load its stage; the errors of
 // LocalCluster::health(); kCancelled once the cluster was shut down.
 absl::Status WaitUntilLoaded(LocalCluster& cluster, ProgressDisplay& display);
 
 // Follows a job to its end: gives each result to `on_result`, on a thread of
 // its own, and each state to `on_update`. An error of on_result, or workers
-// that fail again and again, since in one process nothing comes to help
-// (kFailedPrecondition with the last failure) or for the last time
+// that fail again and again, as no worker can join this process
+// (kFailedPrecondition with the last failure), or for good
 // (LocalCluster::health()), shuts the cluster down and is returned: the job
 // stays as it is in its store. kUnavailable if something else shuts it down.
 absl::StatusOr<v1::Job> FollowJob(

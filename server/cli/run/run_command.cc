@@ -1,4 +1,4 @@
-// `sluice run`: a coordinator and its workers in this process, for one job.
+// `sluice run` runs a coordinator and its workers in this process, for one job.
 
 #include <unistd.h>
 
@@ -38,7 +38,7 @@ struct RunFlags {
   bool json = false, strict = false, quiet = false, restart = false;
 };
 
-// What of the flags answers depend on, beside the model's part.
+// Adds the flags that answers depend on, beside the model's facts.
 void AddFacts(const JobFlags& job, v1::InputFormat format,
               RunState::Facts* facts) {
   const auto add = [&](const char* flag, const auto& value) {
@@ -55,7 +55,7 @@ void AddFacts(const JobFlags& job, v1::InputFormat format,
       format == v1::INPUT_FORMAT_TEXT ? "text" : "jsonl";
 }
 
-// One run: what main() would hold, were it the only command.
+// The state of one run.
 class Runner {
  public:
   explicit Runner(const RunFlags& flags)
@@ -63,7 +63,7 @@ class Runner {
 
   absl::Status Run() {
     SLUICE_RETURN_IF_ERROR(Prepare());
-    // Until there are answers, nothing is worth more than its removal.
+    // A run without answers is removed when it is stopped.
     signals_.OnStop([this] {
       state_.reset();
       std::cerr << "\nsluice: stopped before anything was computed\n";
@@ -96,7 +96,7 @@ class Runner {
                                  double rate) const;
 
   const RunFlags& flags_;
-  StopSignals signals_;  // before all threads
+  StopSignals signals_;  // made before all threads
   ProgressDisplay display_;
   v1::JobSpec spec_;
   std::unique_ptr<ResultFiles> files_;
@@ -106,13 +106,13 @@ class Runner {
   std::unique_ptr<Tracer> tracer_;
   LocalCluster::Options options_;
   std::unique_ptr<LocalCluster> cluster_;
-  v1::Job first_;  // as it was created, or found
+  v1::Job first_;  // the job as it was created or found
   v1::Job last_;
   SweepStats loading_;
   double start_ = 0, loaded_ = 0, ended_ = 0;
 };
 
-// Finds out all that can be wrong before anything is written.
+// Checks everything that can be checked before anything is written.
 absl::Status Runner::Prepare() {
   SLUICE_ASSIGN_OR_RETURN(spec_, flags_.job.ToSpec());
   const std::string& input = flags_.job.input;
@@ -143,7 +143,7 @@ absl::Status Runner::Prepare() {
   return absl::OkStatus();
 }
 
-// The job that an earlier, equal run made; if it came to none, first_ stays
+// Finds the job that an earlier, equal run made; if it made none, first_ stays
 // empty.
 absl::Status Runner::FindJob() {
   v1::ListJobsRequest request;
@@ -183,7 +183,7 @@ absl::Status Runner::CreateJob() {
 }
 
 absl::Status Runner::Compute() {
-  // A plan is made for a job that is there, and of one that is there all may be
+  // The job comes first if a plan is made for it, or if it exists and may be
   // done; else the workers load first.
   const bool job_first =
       flags_.cluster.coordinator.plan == "on" || state_->resumes();
@@ -206,7 +206,7 @@ absl::Status Runner::Compute() {
   return files_->Commit();
 }
 
-// Says what is kept of a run that did not come to its end.
+// Adds to `status` what is kept of an unfinished run.
 absl::Status Runner::Explain(absl::Status status) {
   if (first_.id().empty() && signals_.signal() == 0) return status;
   absl::StatusOr<v1::Job> job = first_;

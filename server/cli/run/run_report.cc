@@ -13,7 +13,7 @@
 namespace sluice {
 namespace {
 
-// Shares of `bytes` on each tier, which is 1 on the host if there are none.
+// The shares of `bytes` on each tier; 1 on the host if `bytes` is 0.
 nlohmann::ordered_json Shares(uint64_t bytes, uint64_t host, uint64_t device) {
   if (bytes == 0) return {{"device", 0.0}, {"host", 1.0}, {"disk", 0.0}};
   const auto share = [&](uint64_t part) {
@@ -24,7 +24,7 @@ nlohmann::ordered_json Shares(uint64_t bytes, uint64_t host, uint64_t device) {
           {"disk", share(bytes - host - device)}};
 }
 
-// Of each resource, as the worker counts its own.
+// The measured seconds of each resource, as workers count them.
 ResourceSeconds Measured(const SweepStats& stats) {
   ResourceSeconds seconds = {};
   const auto set = [&](Resource resource, double value) {
@@ -58,7 +58,7 @@ nlohmann::ordered_json RuntimeFigures(const Policy& asked,
        {{"asked", PolicyText(asked)},
         {"realised",
          {{"weights",
-           // The embedding is no part of the policy.
+           // The policy does not include the embedding.
            Shares(p.weight_bytes - p.embedding_bytes,
                   p.weight_host_bytes - p.embedding_host_bytes,
                   p.weight_device_bytes)},
@@ -112,7 +112,7 @@ std::string RuntimeTable(const RuntimeReport& report, const SweepStats& stats,
   std::string text =
       absl::StrFormat("%-24s %10s %8s\n", "activity", "seconds", "share");
   const auto line = [&](const char* name, double seconds) {
-    if (seconds < 0.0005) return;  // 0.000 tells nobody anything
+    if (seconds < 0.0005) return;  // it would show as 0.000
     absl::StrAppendFormat(&text, "%-24s %10.3f %6.1f %%\n", name, seconds,
                           percent(seconds));
   };
@@ -126,7 +126,7 @@ std::string RuntimeTable(const RuntimeReport& report, const SweepStats& stats,
   line("waiting for attention", stats.attention_stall_seconds);
   line("between steps",
        std::max(0.0, all - stats.compute_seconds() - stats.stall_seconds()));
-  const auto wire = [&](const char* name, double seconds, uint64_t bytes) {
+  const auto transfer = [&](const char* name, double seconds, uint64_t bytes) {
     if (bytes == 0) return;
     const double gigabytes = static_cast<double>(bytes) / 1e9;
     absl::StrAppendFormat(
@@ -135,10 +135,11 @@ std::string RuntimeTable(const RuntimeReport& report, const SweepStats& stats,
         seconds > 0 ? gigabytes / seconds : 0.0);
   };
   line("host: attention", stats.host_attention_seconds);
-  wire("wire: host to device", stats.h2d_seconds, stats.h2d_bytes);
-  wire("wire: device to host", stats.d2h_seconds, stats.d2h_bytes);
-  wire("wire: disk read", stats.disk_read_seconds, stats.disk_read_bytes);
-  wire("wire: disk write", stats.disk_write_seconds, stats.disk_write_bytes);
+  transfer("wire: host to device", stats.h2d_seconds, stats.h2d_bytes);
+  transfer("wire: device to host", stats.d2h_seconds, stats.d2h_bytes);
+  transfer("wire: disk read", stats.disk_read_seconds, stats.disk_read_bytes);
+  transfer("wire: disk write", stats.disk_write_seconds,
+           stats.disk_write_bytes);
   const auto carried = [&](const char* name, uint64_t read, uint64_t write) {
     if (read == 0 && write == 0) return;
     absl::StrAppendFormat(

@@ -28,14 +28,15 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kManifest[] = "run.json";
-constexpr char kInput[] = "input";  // what came from a pipe
+constexpr char kInput[] = "input";  // a copy of an input from a pipe
 constexpr char kStore[] = "sluice.db";
-// What a coordinator makes beside the store.
+// The files that a coordinator makes beside the store.
 constexpr const char* kStoreFiles[] = {
     "sluice.db-wal",   "sluice.db-shm", "sluice.db-journal",
     "sluice.accepted", "lock",          "model",
     "reserve"};
-constexpr char kUploadPrefix[] = "upload-";  // what one removes when it starts
+constexpr char kUploadPrefix[] =
+    "upload-";  // removed when a coordinator starts
 constexpr int kManifestVersion = 1;
 constexpr size_t kReadBytes = 1 << 20;
 
@@ -48,7 +49,7 @@ std::string Hex(XXH128_hash_t hash) {
                       absl::Hex(hash.low64, absl::kZeroPad16));
 }
 
-// Reads to the end and says what was there; `copy` gets it, too.
+// Reads to the end and returns the digest; `copy` gets the bytes, too.
 absl::StatusOr<std::string> DigestOf(int fd, const std::string& name,
                                      OutputFile* copy) {
   const std::unique_ptr<XXH3_state_t, FreeState> state(XXH3_createState());
@@ -75,7 +76,7 @@ absl::StatusOr<std::string> DigestOf(int fd, const std::string& name,
   return absl::StrCat(bytes, " bytes, ", Hex(XXH3_128bits_digest(state.get())));
 }
 
-// null if there is no manifest.
+// Returns null if there is no manifest.
 absl::StatusOr<nlohmann::json> ReadManifest(const fs::path& directory) {
   const std::string path = (directory / kManifest).string();
   std::ifstream in(path, std::ios::binary);
@@ -92,8 +93,8 @@ absl::StatusOr<nlohmann::json> ReadManifest(const fs::path& directory) {
   return manifest;
 }
 
-// The names of all that a run makes in its directory, the manifest's last: what
-// is there without one is no run's.
+// The names of all files that a run makes in its directory, the manifest's
+// last: without it, a directory belongs to no run.
 std::vector<std::string> NamesOfRun() {
   std::vector<std::string> names = {kInput, kStore};
   names.insert(names.end(), std::begin(kStoreFiles), std::end(kStoreFiles));
@@ -101,7 +102,7 @@ std::vector<std::string> NamesOfRun() {
   return names;
 }
 
-// kInvalidArgument if a run would write over, or remove, what is in a directory
+// kInvalidArgument if a run would overwrite or remove files of a directory
 // without a manifest.
 absl::Status CheckFree(const fs::path& directory) {
   std::error_code error;
@@ -126,8 +127,8 @@ absl::Status CheckFree(const fs::path& directory) {
   return absl::OkStatus();
 }
 
-// kInvalidArgument if a directory's manifest is a file of somebody else's.
-// One that is damaged is not.
+// kInvalidArgument if a directory's manifest is a foreign file. A damaged one
+// is not foreign.
 absl::Status CheckManifestIsRuns(const fs::path& directory) {
   const fs::path path = directory / kManifest;
   std::ifstream in(path, std::ios::binary);
@@ -142,8 +143,8 @@ absl::Status CheckManifestIsRuns(const fs::path& directory) {
       "--state-dir");
 }
 
-// kInvalidArgument if `file`, which `flag` names, is one of a run's own in
-// `directory`.
+// kInvalidArgument if `file`, which `flag` names, is one of a run's own files
+// in `directory`.
 absl::Status CheckIsNotRuns(const fs::path& directory, const std::string& file,
                             absl::string_view flag) {
   if (file.empty() || file == "-") return absl::OkStatus();
@@ -169,7 +170,7 @@ std::string ManifestText(const Json& manifest) {
          "\n";
 }
 
-// What of two runs differs, for people.
+// Lists the differences of two runs for people.
 std::string Differences(const RunState::Facts& earlier,
                         const RunState::Facts& now) {
   std::vector<std::string> differences;
@@ -254,14 +255,14 @@ absl::Status RunState::OpenDurable(const Options& options, Facts facts) {
   SLUICE_ASSIGN_OR_RETURN(const nlohmann::json manifest, ReadManifest(path_));
   if (!manifest.is_null()) {
     previous_ = ManifestText(manifest);
-    resumes_ = true;  // what is there stays, until it is known to be of no use
+    resumes_ = true;  // existing files stay until known to be of no use
   }
   made_ = fs::create_directories(path_, error);
   if (error) {
     return InvalidArgument("can't make the directory ", path_.string(), ": ",
                            error.message());
   }
-  // It holds prompts and answers.
+  // Others may not read its prompts and answers.
   if (made_) fs::permissions(path_, fs::perms::owner_all, error);
   SLUICE_RETURN_IF_ERROR(ReadInput(options, &facts));
   facts_ = std::move(facts);
@@ -290,7 +291,7 @@ absl::Status RunState::OpenDurable(const Options& options, Facts facts) {
 }
 
 absl::Status RunState::TakePlace() {
-  // A pipe may have been read for long.
+  // Reading a pipe may have taken long, so the manifest is read again.
   SLUICE_ASSIGN_OR_RETURN(const nlohmann::json manifest, ReadManifest(path_));
   const std::string now = manifest.is_null() ? "" : ManifestText(manifest);
   if (now != previous_) {
@@ -300,7 +301,7 @@ absl::Status RunState::TakePlace() {
   }
   SLUICE_RETURN_IF_ERROR(WriteManifest());
   ours_ = true;
-  // Only now: without a manifest, a file of this name is the user's.
+  // The copy comes now: without a manifest, its name may be a user's file.
   if (copy_ == nullptr) return absl::OkStatus();
   SLUICE_RETURN_IF_ERROR(copy_->Commit());
   copy_.reset();
@@ -340,7 +341,7 @@ absl::StatusOr<std::string> RunState::CopyInput(int fd,
   SLUICE_ASSIGN_OR_RETURN(copy_, OutputFile::Plan(input_, "--state-dir"));
   SLUICE_RETURN_IF_ERROR(copy_->Open());
   SLUICE_ASSIGN_OR_RETURN(std::string digest, DigestOf(fd, name, copy_.get()));
-  // A full disk shows here, where nothing has been changed yet.
+  // A full disk is noticed here, before anything is changed.
   SLUICE_RETURN_IF_ERROR(copy_->Flush());
   return digest;
 }
@@ -354,7 +355,7 @@ absl::Status RunState::WriteManifest() {
 }
 
 absl::Status RunState::Clear() {
-  // Not while another run writes there.
+  // The lock keeps another run from writing there meanwhile.
   SLUICE_RETURN_IF_ERROR(StateLock::Acquire(path_).status());
   Remove();
   return absl::OkStatus();
@@ -362,7 +363,7 @@ absl::Status RunState::Clear() {
 
 void RunState::Remove() {
   std::error_code error;
-  // By name: what else may be there is not ours.
+  // Files are removed by name, as others are not the run's.
   for (const std::string& name : NamesOfRun()) {
     fs::remove(path_ / name, error);
   }
@@ -384,13 +385,13 @@ RunState::~RunState() {
   if (temporary_) return;
   if (resumes_ || has_job_ || finished_) return;
   if (ours_ && !previous_.empty()) {
-    // What the user keeps of earlier runs is no run's that was not ended.
+    // The earlier run's manifest is put back, as this run made no job.
     WriteOutputFile((path_ / kManifest).string(), "--state-dir", previous_)
         .IgnoreError();
   } else if (ours_) {
     Remove();
   }
-  if (made_) fs::remove(path_, error);  // unless something is in it
+  if (made_) fs::remove(path_, error);  // if it is empty
 }
 
 absl::StatusOr<std::istream*> RunState::OpenInput() {
@@ -411,7 +412,7 @@ absl::Status RunState::OnJobCreated() {
   if (copied_input_) {
     fs::remove(input_, error);
   } else if (!resumes_ && fs::last_write_time(input_, error) != input_time_) {
-    has_job_ = false;  // of which nothing is kept
+    has_job_ = false;  // nothing of it is kept
     return FailedPrecondition(input_, " changed while it was read; run again");
   }
   return absl::OkStatus();
@@ -419,7 +420,7 @@ absl::Status RunState::OnJobCreated() {
 
 std::string RunState::OnStopped(const absl::StatusOr<v1::Job>& job) {
   if (job.ok() && job->counts().completed() == 0) {
-    has_job_ = false;  // of which nothing is worth keeping
+    has_job_ = false;  // nothing of it is worth keeping
     return "nothing was answered yet";
   }
   const std::string on = absl::StrCat("kept in ", path_.string(),

@@ -1,5 +1,5 @@
-// `sluice score`: the perplexity of a text, by a coordinator and its workers in
-// this process. Its windows are requests of one job like any others.
+// `sluice score` computes the perplexity of a text by a coordinator and its
+// workers in this process. Its windows are requests of one job like any others.
 
 #include <unistd.h>
 
@@ -37,7 +37,7 @@ namespace sluice {
 namespace {
 
 constexpr int32_t kDefaultContext = 2048;
-// What the tokenizer takes at once.
+// The largest text that is tokenized at once.
 constexpr size_t kMaxTextBytes = size_t{64} << 20;
 
 struct ScoreFlags {
@@ -77,7 +77,7 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
   return text;
 }
 
-// What the tokenizer puts before a text: BOS, as a rule.
+// The tokens that the tokenizer puts before a text: usually BOS.
 absl::StatusOr<std::vector<int32_t>> StartTokens(const Tokenizer& tokenizer) {
   constexpr char kProbe[] = "a";
   SLUICE_ASSIGN_OR_RETURN(std::vector<int32_t> with,
@@ -90,8 +90,8 @@ absl::StatusOr<std::vector<int32_t>> StartTokens(const Tokenizer& tokenizer) {
   return with;
 }
 
-// The job's lines, made as they are read; what is needed to read the results
-// stays.
+// The job's lines, made as they are read; the data for reading the results is
+// kept.
 class RequestLines : public std::streambuf {
  public:
   struct Window {
@@ -131,7 +131,7 @@ absl::StatusOr<ScoreSum> RunJob(LocalCluster& cluster, RequestLines* lines,
   Mutex mu;
   ScoreSum sum;  // guarded by mu
   size_t done = 0;
-  // One window that can't be scored spoils the figure.
+  // One window that can't be scored makes the result invalid.
   const auto add = [&](const v1::Result& result) -> absl::Status {
     MutexLock lock(&mu);
     if (done >= windows.size()) {
@@ -161,7 +161,7 @@ absl::StatusOr<ScoreSum> RunJob(LocalCluster& cluster, RequestLines* lines,
   return sum;
 }
 
-// What the figures are of, beside the scores.
+// The values of the report, beside the scores.
 struct Scored {
   WindowOptions windows;
   size_t num_windows = 0;
@@ -169,7 +169,7 @@ struct Scored {
   double wall_seconds = 0, load_seconds = 0;
 };
 
-// null for what JSON has no number for.
+// Returns null if JSON has no such number.
 nlohmann::ordered_json Number(double value) {
   return std::isfinite(value) ? nlohmann::ordered_json(value)
                               : nlohmann::ordered_json(nullptr);
@@ -179,7 +179,7 @@ void Print(const LocalCluster& cluster, const ScoreFlags& flags,
            const ScoreSum& sum, const Scored& of) {
   const auto scored = static_cast<double>(sum.tokens());
   const double rate = of.wall_seconds > 0 ? scored / of.wall_seconds : 0;
-  // The scored tokens stand for their share of the bytes; all, as a rule.
+  // The scored tokens stand for their share of the bytes, usually all.
   const double bits_per_byte = sum.nll() / std::log(2.0) / scored *
                                static_cast<double>(of.tokens) /
                                static_cast<double>(of.bytes);
@@ -217,7 +217,7 @@ void Print(const LocalCluster& cluster, const ScoreFlags& flags,
             << std::flush;
 }
 
-// `windows` with what the model says of them; kInvalidArgument if it has less.
+// Fits `windows` to the model's positions; kInvalidArgument if it has fewer.
 absl::Status FitWindows(const ScoreFlags& flags, int32_t positions,
                         size_t start_tokens, WindowOptions* windows) {
   if (flags.context > positions) {
@@ -268,11 +268,11 @@ absl::Status CheckLengths(const WindowCutter& cutter,
   return absl::OkStatus();
 }
 
-// All that needs the model.
+// Does the part of the command that needs the model.
 absl::Status ScoreOn(LocalCluster& cluster, const ScoreFlags& flags,
                      WindowOptions windows, int64_t bytes, double start,
                      std::vector<std::string> texts, ProgressDisplay& display) {
-  // While the workers load.
+  // The windows are cut while the workers load.
   const Coordinator& coordinator = cluster.coordinator();
   SLUICE_ASSIGN_OR_RETURN(std::vector<int32_t> start_tokens,
                           StartTokens(coordinator.tokenizer()));
@@ -297,7 +297,7 @@ absl::Status ScoreOn(LocalCluster& cluster, const ScoreFlags& flags,
   return absl::OkStatus();
 }
 
-// A temporary one, or null where the user named one.
+// Makes a temporary directory, or null if the user named one.
 absl::StatusOr<std::unique_ptr<TemporaryStateDir>> MakeStateDir(
     const ClusterFlags& flags) {
   if (flags.state_dir.empty()) return TemporaryStateDir::Make();
@@ -312,11 +312,11 @@ absl::StatusOr<std::unique_ptr<TemporaryStateDir>> MakeStateDir(
 }
 
 absl::Status Score(const ScoreFlags& flags) {
-  StopSignals signals;  // before all threads
+  StopSignals signals;  // made before all threads
   WindowOptions windows;
   SLUICE_ASSIGN_OR_RETURN(windows.start, ParseStart(flags.bos));
   if (flags.context != 0 || flags.stride != 0) {
-    // As far as can be said without the model.
+    // Options are checked as far as possible without the model.
     windows.context = flags.context != 0 ? flags.context : INT32_MAX;
     windows.stride = flags.stride != 0 ? flags.stride : windows.context;
     SLUICE_RETURN_IF_ERROR(windows.Validate(0));

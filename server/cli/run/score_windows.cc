@@ -74,8 +74,8 @@ bool WindowCutter::Next(ScoreWindow* window) {
 int64_t WindowCutter::CountedTokens(size_t document) const {
   const auto size = static_cast<int64_t>(documents_[document].size());
   if (!each_.empty()) return size;
-  // Every window's first token that no other window held lacks a predecessor;
-  // that is each window's if they are disjoint, and else the first one's.
+  // A counted token at a window's start lacks a predecessor; disjoint windows
+  // each begin with one, else only the first window does.
   if (options_.stride < options_.context) return std::max<int64_t>(size - 1, 0);
   return size - (size + options_.context - 1) / options_.context;
 }

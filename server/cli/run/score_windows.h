@@ -8,30 +8,29 @@
 
 namespace sluice {
 
-// What precedes the text in a window: the tokens that the tokenizer puts before
-// any text, which is BOS or nothing.
+// The windows that begin with the tokens that the tokenizer puts before any
+// text, which is BOS or nothing.
 enum class WindowStart {
   kEach,   // every window begins with them
   kFirst,  // only the first window of a document
   kNone,   // none
 };
 
-// How a text is cut for scoring.
+// The options by which a text is cut for scoring.
 //
 // A document's tokens are t[0..n), its first ones being the start tokens with
 // kFirst. A window holds up to `context` tokens: with kEach the start tokens,
 // then t[b..e), where b goes up from 0 in steps of `stride` and e is as large
-// as fits, until e is n. Of a window count those tokens of t that no window
-// before it held, but for a token that nothing precedes. So each token is
-// scored once, with at least context - stride tokens before it if there are so
-// many.
+// as fits, until e is n. In a window, those tokens of t count that no window
+// before it held, except a token without a predecessor. So each token is scored
+// once, with at least context - stride tokens before it if there are that many.
 //
 // With stride = context the windows are disjoint. With kFirst this is Hugging
-// Face's recipe ("Perplexity of fixed-length models"), but that with a smaller
-// stride that one weighs a window's mean by one token less than it averages
-// over. llama.cpp's perplexity tool is near kEach with disjoint windows, but
-// its BOS replaces a window's first token, only the second half of each window
-// counts, and what is left at the end does not.
+// Face's recipe ("Perplexity of fixed-length models"), except that with a
+// smaller stride that recipe weighs a window's mean by one token less than it
+// averages over. llama.cpp's perplexity tool is near kEach with disjoint
+// windows, but its BOS replaces a window's first token, only the second half of
+// each window counts, and the rest at the end does not.
 struct WindowOptions {
   int32_t context = 0;
   int32_t stride = 0;
@@ -44,30 +43,30 @@ struct WindowOptions {
 
 struct ScoreWindow {
   std::vector<int32_t> ids;
-  // ids[first_counted..) count. >= 1, < ids.size().
+  // The tokens ids[first_counted..) count. >= 1, < ids.size().
   int32_t first_counted = 0;
 };
 
-// Cuts documents into windows, one after the other. Windows in which nothing
-// counts are left out. Thread-compatible.
+// Cuts documents into windows, one after the other. Windows without counted
+// tokens are left out. Thread-compatible.
 class WindowCutter {
  public:
-  // `documents`: tokens without those of the tokenizer itself, which are
+  // `documents` are tokens without those that the tokenizer adds, which are
   // `start_tokens`. REQUIRES: options.Validate(start_tokens.size()).
   WindowCutter(const WindowOptions& options, std::vector<int32_t> start_tokens,
                std::vector<std::vector<int32_t>> documents);
 
-  // False at the end.
+  // Returns false at the end.
   bool Next(ScoreWindow* window);
 
   // Tokens of all documents, without start tokens.
   int64_t num_tokens() const { return num_tokens_; }
-  // Of a document: how many tokens would count.
+  // The number of a document's tokens that count.
   int64_t CountedTokens(size_t document) const;
 
  private:
   const WindowOptions options_;
-  std::vector<int32_t> each_;  // what every window begins with
+  std::vector<int32_t> each_;  // the tokens that every window begins with
   std::vector<std::vector<int32_t>> documents_;
   int64_t num_tokens_ = 0;
   size_t document_ = 0;
@@ -94,11 +93,11 @@ class ScoreSum {
   double squares_ = 0;  // sum of squared deviations
 };
 
-// The request that has a window's tokens scored: a line of a job.
+// The line of a job that requests the scores of a window's tokens.
 std::string ScoreRequestLine(const ScoreWindow& window);
 
-// Adds the scores in a result line of such a request. kInternal if it has none,
-// with the request's error if that is why.
+// Adds the scores in the result line of such a request. kInternal if it has
+// none, with the request's error if it has one.
 absl::Status AddScores(const std::string& line, size_t ids,
                        int32_t first_counted, ScoreSum* sum);
 

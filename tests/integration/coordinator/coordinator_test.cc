@@ -181,7 +181,7 @@ TEST_F(CoordinatorTest, RefusesAPolicyThatDoesNotFit) {
   refused("gbs=9000", "gbs is 9000");
   refused("num-microbatches=65", "num_microbatches is 65");
   refused("max-step-tokens=2000000", "max_step_tokens is 2000000");
-  // A policy may also mend what the other options say.
+  // A policy may also correct the other options.
   options_.gbs = 100;
   options_.max_step_tokens = 50;
   options_.policy = {"max-step-tokens=100"};
@@ -329,7 +329,7 @@ TEST_F(CoordinatorTest, GoesOnAfterARestart) {
   const std::vector<std::string> lines = Results(id);
   ASSERT_EQ(lines.size(), 300);
   EXPECT_LT(before, lines.size());
-  // The same texts, in lines that differ only by what names the job and times.
+  // The texts are equal, in lines that differ only in the job and times.
   const auto text = [](const std::string& line) {
     const size_t begin = line.find("\"text\":");
     return line.substr(begin, line.find("\",", begin + 8) - begin);

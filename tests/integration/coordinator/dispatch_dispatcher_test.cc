@@ -39,7 +39,7 @@ class DispatcherTest : public testing::Test {
     options_.metrics = metrics_.get();
     options_.driver.vocab_size = FakeTokenizer::kAsciiVocab;
     options_.driver.eos_tokens = {FakeTokenizer::kAsciiEos};
-    options_.least_window = 8;
+    options_.min_window = 8;
     options_.tick_interval = absl::Milliseconds(2);
     options_.report_interval = absl::Milliseconds(2);
   }
@@ -76,7 +76,7 @@ class DispatcherTest : public testing::Test {
         LocalChannel(ChannelKind::kWorker, server_.get()), &*pipeline_, name));
   }
 
-  // Random requests of all sorts; each is added to the queue.
+  // Makes random requests of all kinds and adds each to the queue.
   std::vector<Request> AddRequests(int64_t job, int count, uint64_t seed) {
     std::mt19937_64 random(seed);
     std::vector<Request> requests;
@@ -162,7 +162,7 @@ TEST_F(DispatcherTest, ScoresPrompts) {
   Start(HashModel(40), /*kv_pages=*/400);
   std::vector<Request> requests;
   for (int i = 0; i < 40; ++i) {
-    // Of one token, of many steps, and all that is between.
+    // Prompts are of one token, of many steps, and of all sizes between.
     requests.push_back(MakeRequest(
         1, i, std::string(1 + i * i % 397, 'a' + i % 5), i % 3 == 0 ? 0 : i));
     requests.back().echo = true;
@@ -175,8 +175,8 @@ TEST_F(DispatcherTest, ScoresPrompts) {
   ExpectResults(requests);
 }
 
-// Scores of long prompts are large, and the queue may be slow: what waits for
-// it must not grow with the job.
+// Scores of long prompts are large, and the queue may be slow: the waiting
+// results must not grow with the job.
 TEST_F(DispatcherTest, ASlowQueueHoldsUpTheComputing) {
   class SlowQueue : public MemoryQueue {
    public:
@@ -222,7 +222,8 @@ TEST_F(DispatcherTest, ASlowQueueHoldsUpTheComputing) {
   queue.WaitForResults(1);
   queue.gate.Push(0);
   queue.WaitForResults(2);
-  // Two are written. A step gives four, and is not begun if more than two wait.
+  // Two are written. A step gives four, and does not begin if more than two
+  // wait.
   EXPECT_LE(pipeline_->steps(), 2);
   queue.gate.Close();
   queue.WaitForResults(40);
@@ -287,7 +288,7 @@ TEST_F(DispatcherTest, WithoutRefillTheTokensAreTheSame) {
 }
 
 TEST_F(DispatcherTest, HoldsAWindowOfRequests) {
-  options_.least_window = 1;
+  options_.min_window = 1;
   BoundedQueue<int> gate(1000);
   Start(HashModel(1000));
   pipeline_->SetOnStep([&](int64_t) { gate.Pop(); });
@@ -474,8 +475,8 @@ TEST_F(DispatcherTest, CancelEndsAJobAndFreesItsSlots) {
   queue_.Add({MakeRequest(2, 0, "Q", 3)});
   dispatcher_->NotifyWork();
   dispatcher_->Cancel(JobId(1));
-  // What was not taken yet stays with the queue, which would end it itself; in
-  // this one it is still taken.
+  // Requests not taken yet stay with the queue, which would end them itself;
+  // from this queue they are still taken.
   queue_.WaitForTaken(9);
   dispatcher_->Cancel(JobId(1));
   while (!queue_.results().contains({2, 0})) {
@@ -519,8 +520,8 @@ TEST_F(DispatcherTest, AHungWorkerIsDropped) {
   Start(HashModel(40));
   auto a = AddWorker("a");  // fake workers send no heartbeats
   a->WaitFor(v1::CoordinatorMessage::kRegistered);
-  // One tick counts for no more than a quarter of the time-out. Whoever was
-  // lost is forgotten after some days.
+  // One tick counts for no more than a quarter of the time-out. A lost worker
+  // is forgotten after some days.
   while (!queue_.HasDetail(
       "waiting for workers: 0 of 2 registered; worker 'a' was lost: no "
       "heartbeat")) {
@@ -528,8 +529,8 @@ TEST_F(DispatcherTest, AHungWorkerIsDropped) {
     dispatcher_->Tick();
     absl::SleepFor(absl::Milliseconds(1));
   }
-  // It is told why, but for one that is still being written to, which is
-  // broken off.
+  // The worker is told why, except while a message to it is being written: its
+  // stream is then broken off.
   EXPECT_THAT(a->WaitForEnd().error_code(),
               testing::AnyOf(grpc::StatusCode::DEADLINE_EXCEEDED,
                              grpc::StatusCode::CANCELLED));

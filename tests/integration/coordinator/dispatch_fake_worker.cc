@@ -55,7 +55,7 @@ void FakePipeline::Run(const v1::StepPlan& plan) {
     if (on_result_) on_result_(answer.mutable_step_result());
     last = last_stage_;
   }
-  // In parts, as a worker sends a large one.
+  // The result is sent in parts, as a worker sends a large one.
   absl::StatusOr<StepResult> whole = FromProto(answer.step_result());
   if (!whole.ok() || whole->scores.empty()) {
     last->Send(answer);

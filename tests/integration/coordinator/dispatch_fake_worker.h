@@ -19,13 +19,13 @@ namespace sluice {
 
 class FakeWorker;
 
-// Stands for the links between fake workers and for what the stages keep: runs
-// a plan that reached the first stage with a `Model`, and answers through the
-// last stage. Holds the dispatcher to the protocol: a plan that a real stage
-// could not carry out is noted as a violation. Thread-safe.
+// Fakes the links between fake workers and the stages' state: runs a plan that
+// reached the first stage with a `Model`, and answers through the last stage.
+// Checks the dispatcher's protocol: a plan that a real stage could not carry
+// out is noted as a violation. Thread-safe.
 class FakePipeline {
  public:
-  // `kv_by_need`: as in v1::StageReady.
+  // `kv_by_need` is v1::StageReady's.
   FakePipeline(Model model, int64_t kv_pages, int32_t page_tokens,
                bool kv_by_need = true);
 
@@ -43,7 +43,7 @@ class FakePipeline {
   bool kv_by_need() const { return kv_by_need_; }
   std::vector<std::string> violations() const;
   int64_t steps() const;
-  // The most blocks whose steps were being computed at one time.
+  // The maximum of blocks whose steps were computed at one time.
   std::set<int32_t> blocks_seen() const;
 
  private:
@@ -94,7 +94,7 @@ class FakeWorker : public std::enable_shared_from_this<FakeWorker> {
   // Waits until a message of this kind arrived.
   void WaitFor(v1::CoordinatorMessage::KindCase kind);
   void Send(const v1::WorkerMessage& message);
-  // Instead of StageReady, answers with this failure from now on.
+  // Answers with this failure instead of StageReady from now on.
   void FailToLoad(v1::StageFailed failure);
 
  private:

@@ -44,7 +44,7 @@ class WorkerServiceTest : public testing::Test {
   std::shared_ptr<WorkerStream> NextStream() {
     return std::get<WorkerOpened>(sink_.Next().what).stream;
   }
-  // That of a worker which has registered and is accepted.
+  // Returns the stream of a worker which has registered and is accepted.
   std::shared_ptr<WorkerStream> Accepted(
       grpc::ClientReaderWriter<v1::WorkerMessage, v1::CoordinatorMessage>*
           call) {
@@ -105,7 +105,7 @@ TEST_F(WorkerServiceTest, CarriesMessagesBothWaysInOrder) {
   EXPECT_FALSE(call->Finish().ok());
 }
 
-// The largest that either end says: a plan of 10,000 sequences with all the
+// The largest messages of both ends: a plan of 10,000 sequences with all the
 // logit_bias that it may hold; the 20 alternatives of as many tokens.
 TEST_F(WorkerServiceTest, CarriesTheLargestPlansAndResults) {
   constexpr int kSequences = 10'000;
@@ -169,7 +169,7 @@ TEST_F(WorkerServiceTest, CarriesTheLargestPlansAndResults) {
   call->Finish();
 }
 
-// What is beyond it ends the stream with the reason, at both ends.
+// A larger message ends the stream with the reason, at both ends.
 TEST_F(WorkerServiceTest, AMessageBeyondTheLimitIsNamed) {
   grpc::ClientContext context;
   auto call = stub_->Attach(&context);
@@ -250,7 +250,7 @@ TEST_F(WorkerServiceTest, AWorkerThatLeavesWhileItIsWrittenToHasLeft) {
   grpc::ClientContext context;
   auto call = stub_->Attach(&context);
   auto stream = Accepted(call.get());
-  // More than fits on the way, to one that does not read.
+  // More messages than fit are sent to a worker that does not read.
   v1::CoordinatorMessage message;
   message.mutable_link_id()->set_id(std::string(16 << 20, 'x'));
   EXPECT_TRUE(stream->Send(message));

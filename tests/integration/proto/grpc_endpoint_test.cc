@@ -23,7 +23,7 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// Answers with a text of so many bytes, or with a status.
+// Answers with a text of the given size, or with a status.
 class Cluster : public v1::ClusterService::Service {
  public:
   grpc::Status GetClusterState(grpc::ServerContext*,
@@ -55,8 +55,7 @@ class Jobs : public v1::JobService::Service {
   }
 };
 
-// Sends an instruction of so many bytes as the worker asks for by its
-// heartbeat.
+// Sends an instruction of the size that the worker's heartbeat asks for.
 class Workers : public v1::WorkerService::Service {
  public:
   grpc::Status Attach(
@@ -90,7 +89,7 @@ class EndpointTest : public ::testing::TestWithParam<bool> {
                       : LocalChannel(kind, server_.get());
   }
 
-  // Of the answer's bytes, or why none came.
+  // Asks for the size of an answer, or the error.
   absl::StatusOr<size_t> Ask() {
     grpc::ClientContext context;
     v1::ClusterState state;
@@ -182,7 +181,7 @@ TEST(StartServerTest, PortThatIsTaken) {
   (*first)->Shutdown();
 }
 
-// Both ends of each connection: what one may send the other may receive.
+// On each connection, each end may receive what the other may send.
 TEST(LimitsTest, AgreeOnBothEnds) {
   const EndpointLimits& coordinator = LimitsOf(ServerKind::kCoordinator);
   const EndpointLimits& worker = LimitsOf(ServerKind::kWorker);
@@ -197,7 +196,7 @@ TEST(LimitsTest, AgreeOnBothEnds) {
   EXPECT_GE(worker.max_receive_bytes, by_worker.max_send_bytes);
   // Pings that a server does not expect end its connection.
   for (const EndpointLimits* server : {&coordinator, &worker}) {
-    EXPECT_LT(server->least_ping_interval_ms, by_worker.keepalive_ms);
+    EXPECT_LT(server->min_ping_interval_ms, by_worker.keepalive_ms);
   }
 }
 

@@ -40,7 +40,7 @@ class Client {
   void Send(const std::string& text) {
     send(fd_, text.data(), text.size(), MSG_NOSIGNAL);
   }
-  // Up to the end that the server makes.
+  // Reads until the server closes.
   std::string ReadAll() {
     std::string all;
     char buffer[4096];

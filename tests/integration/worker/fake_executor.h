@@ -13,7 +13,7 @@
 
 namespace sluice {
 
-// What a test sees of, and does to, the executors of one worker. Thread-safe.
+// A test's access to the executors of one worker. Thread-safe.
 class FakeModel {
  public:
   static constexpr int64_t kHidden = 8;
@@ -66,7 +66,7 @@ class FakeModel {
     Add(&loads_, 1);
     MutexLock lock(&mu_);
     while (!load_gate_ && !*cancelled) {
-      // Like a real load, it looks from time to time.
+      // Like a real load, it checks from time to time.
       changed_.WaitFor(&mu_, absl::Milliseconds(1));
     }
     if (*cancelled) {
@@ -97,9 +97,9 @@ class FakeModel {
 };
 
 // An executor whose arithmetic can be done by hand: the embedding of token t is
-// t in every column, layer j adds 10^j, and the "sampled" token is what a
-// segment's last row has come to. So layers that are left out, repeated or fed
-// with other rows show.
+// t in every column, layer j adds 10^j, and the "sampled" token is a segment's
+// last row's value. So layers that are skipped, repeated or given other rows
+// show.
 class FakeExecutor : public StageExecutor {
  public:
   FakeExecutor(FakeModel* model, const StageOptions& options)

@@ -16,7 +16,7 @@
 #include "worker/link/link_protocol.h"
 #include "worker/link/link_server.h"
 #include "worker/link/link_service.h"
-#include "worker/probe/link_profile.h"
+#include "worker/probe/worker_profile.h"
 
 namespace sluice {
 namespace {
@@ -46,7 +46,7 @@ struct Receiver {
   std::string address;
 };
 
-// Takes what a survey gives, on another thread.
+// Takes a survey's results, on another thread.
 class Results {
  public:
   LinkSurvey::Done Done() {
@@ -99,13 +99,13 @@ TEST(LinkSurveyTest, MeasuresOneAfterTheOther) {
   EXPECT_EQ(measured[1].link.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(measured[1].link.status().message()),
               HasSubstr("127.0.0.1:1"));
-  // It was nobody's activations.
+  // The probe's frames are no stage's activations.
   EXPECT_EQ(a.sink.count(), 0u);
   EXPECT_FALSE(a.sink.broken());
   EXPECT_FALSE(a.bytes.got);
 }
 
-// Neither needs the other's end, nor a plan's epoch, which both may have.
+// A stage's link and a survey's probes work beside each other.
 TEST(LinkSurveyTest, StagesGoOnBeside) {
   Receiver receiver;
   constexpr PlanEpoch kEpoch(5);
@@ -151,7 +151,7 @@ TEST(LinkSurveyTest, AProbeKeepsToItsLimits) {
   EXPECT_TRUE(send(kProbeRows, kProbeCols).ok());
   EXPECT_FALSE(send(kProbeRows + 1, kProbeCols).ok());
   EXPECT_FALSE(send(1, kProbeCols + 1).ok());
-  // And so many at a time.
+  // The number of probes at a time is limited.
   std::vector<std::unique_ptr<LinkSender>> senders;
   absl::Status status;
   while (senders.size() < 100) {
@@ -164,7 +164,7 @@ TEST(LinkSurveyTest, AProbeKeepsToItsLimits) {
   EXPECT_LE(senders.size(), 16u);
 }
 
-// A peer that takes frames and never says so.
+// A peer that takes frames and never acknowledges them.
 class StoppedLink : public LinkFactory, public LinkSender {
  public:
   absl::StatusOr<std::unique_ptr<LinkSender>> Connect(

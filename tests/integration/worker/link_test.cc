@@ -71,7 +71,7 @@ class LinkTest : public ::testing::TestWithParam<Transport> {
     return *std::move(link);
   }
 
-  // Micro-batch 0 of step `step`, of `rows` rows that say so.
+  // Makes micro-batch 0 of step `step`, with `rows` rows that contain both.
   ActivationFrame Frame(int64_t step, int rows = 2) {
     return TestFrame(pool_, kEpoch, step, rows, kTerms.cols);
   }
@@ -130,7 +130,7 @@ TEST_P(LinkTest, WideFrames) {
       kEpoch,
       {.max_rows = kRows, .cols = kCols, .max_micro_batches = 1, .credits = 2});
   auto link = Connect();
-  // Only some numbers are looked at: filling all takes its time.
+  // Only some numbers are checked, as filling all takes long.
   const auto at = [](int row) { return int64_t{row} * kCols + row % kCols; };
   for (int step = 0; step < 2; ++step) {
     ActivationFrame frame = TestFrame(pool_, kEpoch, step, 1, kCols);
@@ -194,7 +194,7 @@ TEST_P(LinkTest, PlansOfTenThousandSequences) {
             kMaxLogitBiases);
 }
 
-// What does not fit a frame is an error that says what to do, at the sender.
+// Frames beyond the limit are an error at the sender, with the remedy.
 TEST_P(LinkTest, FramesBeyondTheLimitAreRefusedBySender) {
   service_->Accept(kEpoch, {.max_rows = 1 << 20,
                             .cols = 1 << 10,
@@ -289,7 +289,7 @@ TEST_P(LinkTest, StaleEpochIsRefused) {
   ASSERT_FALSE(link.ok());
   EXPECT_EQ(link.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(link.status().ToString(), HasSubstr("stale epoch"));
-  // Another coordinator counts anew.
+  // Another coordinator counts its own epochs.
   service_->Forget(absl::UnavailableError("detached"));
   EXPECT_TRUE(factory_->Connect(address_, kEpoch, LinkOptions()).ok());
 }
@@ -307,7 +307,7 @@ TEST_P(LinkTest, NewEpochWakesTheSenderOfTheOldOne) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
   // The first error sticks.
   EXPECT_EQ(link->Send(Frame(9)), status);
-  // Credits that come too late go nowhere.
+  // Late credits are dropped.
   sink_.Take().on_consumed();
   EXPECT_FALSE(sink_.broken());
 }
@@ -341,7 +341,7 @@ TEST_P(LinkTest, DeadReceiverWakesTheSender) {
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
 }
 
-// Whether or not it sends: what it sent last may have been lost.
+// The sender is told even when idle, as its last frames may be lost.
 TEST_P(LinkTest, SenderIsToldOfABreak) {
   Mutex mu;
   CondVar changed;
@@ -378,7 +378,7 @@ TEST_P(LinkTest, SenderIsToldOfABreak) {
   EXPECT_THAT(told[0].ToString(), HasSubstr("no page left"));
 }
 
-// Plays a sender that does what it likes.
+// A sender that need not follow the protocol.
 class RawSender {
  public:
   RawSender(const std::shared_ptr<grpc::Channel>& channel,
@@ -495,13 +495,13 @@ TEST_P(LinkTest, StreamsWithoutAnEpochAreRefused) {
 
 TEST_P(LinkTest, SecondSenderOfAnEpoch) {
   auto unused = Connect();
-  // Takes the place of one that was not used.
+  // The link replaces one that was not used.
   auto link = Connect();
   service_->Accept(kEpoch, kTerms);
   ASSERT_TRUE(link->Send(Frame(0)).ok());
   sink_.AwaitCount(1);
   EXPECT_FALSE(unused->Send(Frame(0)).ok());
-  // But not of one that was.
+  // A link that was used is not replaced.
   const auto second = factory_->Connect(address_, kEpoch, LinkOptions());
   EXPECT_EQ(second.status().code(), absl::StatusCode::kAlreadyExists);
   EXPECT_FALSE(sink_.broken());
@@ -534,7 +534,7 @@ INSTANTIATE_TEST_SUITE_P(Transports, LinkTest,
 
 TEST(GrpcLinkFactoryTest, NobodyThere) {
   GrpcLinkFactory tcp({.channels = TcpChannels()});
-  // Port 9 of loopback: discard, which nobody serves.
+  // Port 9 of loopback is discard, which is not served.
   EXPECT_EQ(tcp.Connect("127.0.0.1:9", kEpoch, {}).status().code(),
             absl::StatusCode::kUnavailable);
   GrpcLinkFactory none(

@@ -92,7 +92,7 @@ class TestSink : public FrameSink {
   absl::Status refuse_ ABSL_GUARDED_BY(mu_);
 };
 
-// Micro-batch 0 of step `step`, of `rows` rows of activations that say so.
+// Makes micro-batch 0 of step `step`, with `rows` rows that contain both.
 inline ActivationFrame TestFrame(ActivationPool& pool, PlanEpoch epoch,
                                  int64_t step, int rows, int cols) {
   auto plan = std::make_shared<StepPlan>();

@@ -6,7 +6,7 @@
 #include "tests/integration/worker/worker_chain_testing.h"
 #include "tests/nccl/nccl_testing.h"
 
-// Workers with NCCL links between them, over the fake; the played coordinator
+// Tests of workers with NCCL links over the fake library; a test coordinator
 // hands out their ids.
 
 namespace sluice {
@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 
 class NcclChainTest : public WorkerChainTest {
  protected:
-  // Before the guard looks at what they have left.
+  // The workers end before the guard checks for leftovers.
   ~NcclChainTest() override { workers_.clear(); }
 
   void Start(int n,
@@ -98,7 +98,7 @@ TEST_F(NcclChainTest, ThreeStagesKeepOrderWithBlocksInFlight) {
   ExpectStepsInOrder(kSteps, /*blocks=*/3);
   EXPECT_EQ(LinkBytes(0, "sent"), LinkBytes(1, "received"));
   EXPECT_EQ(LinkBytes(1, "sent"), LinkBytes(2, "received"));
-  // Of each block, two sequences of 3 rows and then of one; over two links.
+  // Each block has two sequences of 3 rows and then of one, over two links.
   EXPECT_EQ(fake_gpu_counts().bytes_sent - before,
             2 * 3 * 2 * (3 + kSteps - 1) * 4 * FakeModel::kHidden);
 }
@@ -107,7 +107,7 @@ TEST_F(NcclChainTest, NewEpochsReplaceOldOnes) {
   Start(3);
   for (int64_t epoch = 1; epoch <= 6; ++epoch) {
     AssignNccl(epoch);
-    // Whatever else the old epoch had in flight is forgotten.
+    // Other steps of the old epoch in flight are forgotten.
     for (int step = 0; step < 5; ++step) {
       coordinator_.Send("w0", Step(epoch, 0, step));
     }
@@ -141,11 +141,11 @@ TEST_F(NcclChainTest, StagesThatNcclCannotConnect) {
   }
   HandOn(0, 1);
   coordinator_.Send("w0", Step(1, 0, 0));
-  // Whichever end noticed first.
+  // Either end may have noticed first.
   const v1::StageFailed failed = coordinator_.AwaitFailed("w0", 1);
   EXPECT_EQ(failed.code(), static_cast<int>(absl::StatusCode::kUnimplemented));
   EXPECT_THAT(failed.message(), HasSubstr("NCCL can't connect"));
-  // So they go by gRPC.
+  // Activations then go by gRPC.
   fake_gpu_fail_init(0);
   AssignAll(2);
   ExpectStepWorks(2);

@@ -9,7 +9,7 @@
 #include "tests/nccl/nccl_testing.h"
 #include "worker/link/nccl_abi.h"
 
-// Of the fake, for device memory of the tests' own.
+// Functions of the fake for the tests' own device memory.
 extern "C" {
 int cuCtxSetCurrent(sluice::cuda::Context* context);
 int cuMemAlloc_v2(sluice::cuda::DeviceAddress* address, size_t bytes);
@@ -22,7 +22,7 @@ namespace {
 using ::testing::HasSubstr;
 using End = PayloadTransport::End;
 
-constexpr size_t kMost = 200'000;
+constexpr size_t kMax = 200'000;
 
 class NcclChannelTest : public ::testing::Test {
  protected:
@@ -33,7 +33,7 @@ class NcclChannelTest : public ::testing::Test {
     EXPECT_EQ(fake_gpu_counts().roots, roots_before_);
   }
 
-  // Lets all threads end, and what they hold go: payloads have to live so long.
+  // Lets all threads end and release their payloads, which must live so long.
   void Join() {
     sender_.reset();
     receiver_.reset();
@@ -46,7 +46,7 @@ class NcclChannelTest : public ::testing::Test {
     auto channel = transport.Open(
         {.end = end,
          .id = id,
-         .max_bytes = kMost,
+         .max_bytes = kMax,
          .on_broken = [broken](const absl::Status& s) { broken->Tell(s); }});
     EXPECT_TRUE(channel.ok()) << channel.status();
     return *std::move(channel);
@@ -86,7 +86,7 @@ class NcclChannelTest : public ::testing::Test {
 
 TEST_F(NcclChannelTest, PayloadsArriveInOrderAndUnharmed) {
   OpenBoth();
-  const std::vector<size_t> sizes = {1, 0, 7, kMost, 16384, 0, 0, 65537, 3};
+  const std::vector<size_t> sizes = {1, 0, 7, kMax, 16384, 0, 0, 65537, 3};
   constexpr int kRounds = 12;
   std::vector<std::string> from, to;
   for (int round = 0; round < kRounds; ++round) {
@@ -134,13 +134,13 @@ TEST_F(NcclChannelTest, PinnedMemoryAndOtherMayMix) {
   for (const std::string& text : to) fake_gpu_unpin(text.data());
 }
 
-// Neither kind of memory keeps the thread in the driver, as the destructor of
-// the transport shows, which waits for it.
+// Neither kind of memory blocks the thread in the driver: the destructor of the
+// transport, which waits for it, returns.
 TEST_F(NcclChannelTest, StopInTheMiddleOfAPayload) {
   for (const bool pinned : {true, false}) {
     OpenBoth();
     fake_gpu_stall_after(50'000);
-    std::string from = Text(kMost, 1), to(kMost, 'x');
+    std::string from = Text(kMax, 1), to(kMax, 'x');
     if (pinned) fake_gpu_pin(to.data(), to.size());
     Send(from);
     Receive(to);
@@ -175,7 +175,7 @@ TEST_F(NcclChannelTest, DeviceMemoryGoesWithoutStaging) {
   cuda::Context* const any = reinterpret_cast<cuda::Context*>(this);
   ASSERT_EQ(cuCtxSetCurrent(any), 0);
   // Larger than staging memory is.
-  constexpr size_t kBytes = 3 * kMost;
+  constexpr size_t kBytes = 3 * kMax;
   cuda::DeviceAddress here = 0, there = 0;
   ASSERT_EQ(cuMemAlloc_v2(&here, kBytes), 0);
   ASSERT_EQ(cuMemAlloc_v2(&there, kBytes), 0);
@@ -187,13 +187,13 @@ TEST_F(NcclChannelTest, DeviceMemoryGoesWithoutStaging) {
   sender_->Push({data(here), kBytes, true}, [this] { sent_.Add(); });
   receiver_->Push({data(there), kBytes, true}, [this] { received_.Add(); });
   // One end may stage what the other does not.
-  std::string to(kMost, 'x');
-  sender_->Push({data(here), kMost, true}, [this] { sent_.Add(); });
+  std::string to(kMax, 'x');
+  sender_->Push({data(here), kMax, true}, [this] { sent_.Add(); });
   Receive(to);
   sent_.AwaitCount(2);
   received_.AwaitCount(2);
   EXPECT_EQ(std::memcmp(data(there), from.data(), kBytes), 0);
-  EXPECT_EQ(to, from.substr(0, kMost));
+  EXPECT_EQ(to, from.substr(0, kMax));
   EXPECT_EQ(cuMemFree_v2(here), 0);
   EXPECT_EQ(cuMemFree_v2(there), 0);
 }
@@ -219,7 +219,7 @@ TEST_F(NcclChannelTest, StopBeforeTheStart) {
   receiver_.reset();
   a_.reset();
   b_.reset();
-  // What NewId has reserved stays, as with the real one: nobody has joined.
+  // NewId's resources stay, as with the real library: no end has joined.
   a_ = FakeTransport();
   auto joins = Open(*a_, End::kSender, id_, &sender_broken_);
   joins->Start();
@@ -250,7 +250,7 @@ TEST_F(NcclChannelTest, StopWhileAPayloadDoesNotCome) {
 TEST_F(NcclChannelTest, PeerThatGoesInTheMiddleOfAPayload) {
   OpenBoth();
   fake_gpu_stall_after(50'000);
-  std::string from = Text(kMost, 1), to(kMost, 'x');
+  std::string from = Text(kMax, 1), to(kMax, 'x');
   Send(from);
   Receive(to);
   AwaitStalled();
@@ -266,7 +266,7 @@ TEST_F(NcclChannelTest, PeerThatGoesInTheMiddleOfAPayload) {
 TEST_F(NcclChannelTest, ReceiverThatGoesInTheMiddleOfAPayload) {
   OpenBoth();
   fake_gpu_stall_after(50'000);
-  std::string from = Text(kMost, 1), to(kMost, 'x');
+  std::string from = Text(kMax, 1), to(kMax, 'x');
   Send(from);
   Receive(to);
   AwaitStalled();
@@ -276,7 +276,7 @@ TEST_F(NcclChannelTest, ReceiverThatGoesInTheMiddleOfAPayload) {
   Join();
 }
 
-// Then others must notice, and Stop is enough.
+// Others must then notice, and Stop suffices.
 TEST_F(NcclChannelTest, PeerWhoseDeathNcclDoesNotTell) {
   OpenBoth();
   std::string from = Text(10, 1), to(10, 'x'), never(10, 'x');
@@ -314,7 +314,7 @@ TEST_F(NcclChannelTest, ConnectionThatFails) {
   status = receiver_broken_.AwaitStatus();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(status.ToString(), HasSubstr("unhandled system error"));
-  // Uses up the id, which was not joined.
+  // This uses up the id, which was not joined.
   fake_gpu_fail_init(0);
   auto joins = Open(*a_, End::kSender, id_, &sender_broken_);
   joins->Start();
@@ -340,7 +340,7 @@ TEST_F(NcclChannelTest, PeerThatDiesWhileConnecting) {
 
 TEST_F(NcclChannelTest, TooLargeAPayload) {
   OpenBoth();
-  std::string from = Text(kMost + 1, 1);
+  std::string from = Text(kMax + 1, 1);
   Send(from);
   EXPECT_THAT(sender_broken_.AwaitStatus().ToString(),
               HasSubstr("the channel was made for 200000"));

@@ -32,7 +32,7 @@ constexpr LinkTerms kTerms = {.max_rows = 4096,
                               .max_micro_batches = 2,
                               .credits = 3,
                               .transport = LinkTransport::kNccl};
-constexpr size_t kMostBytes = 4096 * 16 * sizeof(float);
+constexpr size_t kMaxBytes = 4096 * 16 * sizeof(float);
 constexpr absl::Duration kLong = absl::Seconds(60);  // never reached
 
 class NcclLinkTest : public ::testing::Test {
@@ -46,7 +46,7 @@ class NcclLinkTest : public ::testing::Test {
                   .connect_timeout = kLong,
                   .bytes_sent = metrics_.GetCounter("sent", "", {})}) {}
 
-  // As a worker goes: streams, threads of channels, the rest.
+  // Ends in a worker's order: streams, threads of channels, the rest.
   ~NcclLinkTest() override {
     server_->Shutdown();
     sending_.reset();
@@ -57,7 +57,7 @@ class NcclLinkTest : public ::testing::Test {
       PlanEpoch epoch, std::function<void(const std::string&)> hand_out) {
     return factory_.Connect(JoinHostPort("127.0.0.1", server_->port()), epoch,
                             {.payloads = {.transport = sending_.get(),
-                                          .max_bytes = kMostBytes,
+                                          .max_bytes = kMaxBytes,
                                           .hand_out = std::move(hand_out)},
                              .on_broken = [this](const absl::Status& status) {
                                sender_broken_.Tell(status);
@@ -66,7 +66,7 @@ class NcclLinkTest : public ::testing::Test {
 
   std::unique_ptr<LinkSender> Connect(PlanEpoch epoch = kEpoch) {
     auto link = TryConnect(epoch, [this, epoch](const std::string& id) {
-      service_->Join(epoch, id, kMostBytes);
+      service_->Join(epoch, id, kMaxBytes);
     });
     EXPECT_TRUE(link.ok()) << link.status();
     return *std::move(link);
@@ -93,7 +93,7 @@ class NcclLinkTest : public ::testing::Test {
     }
   }
 
-  // Sends until that fails; why.
+  // Sends until that fails, and returns the error.
   absl::Status SendOn(LinkSender& link, int rows = 2) {
     absl::Status status;
     for (int i = 0; status.ok(); ++i) status = link.Send(Frame(i, rows));
@@ -119,7 +119,7 @@ TEST_F(NcclLinkTest, FramesArriveInOrderAndUnharmed) {
   constexpr int kFrames = 200;
   Thread sender("sender", [&] {
     for (int i = 0; i < kFrames; ++i) {
-      // Some without rows, some without a micro-batch: they keep their places.
+      // Frames without rows or without a micro-batch keep their places.
       EXPECT_TRUE(link->Send(i % 5 == 4 ? PlanAlone(i) : Frame(i, i % 7)).ok());
     }
   });
@@ -136,7 +136,7 @@ TEST_F(NcclLinkTest, FramesArriveInOrderAndUnharmed) {
     got.on_consumed();
   }
   sender.Join();
-  // All of the payload went the other way, and is counted.
+  // The whole payload went by NCCL, and is counted.
   EXPECT_EQ(fake_gpu_counts().bytes_sent - before, bytes);
   EXPECT_GT(link->bytes_sent(), static_cast<uint64_t>(bytes));
   EXPECT_EQ(metrics_.Value("sent"), static_cast<double>(link->bytes_sent()));
@@ -194,9 +194,9 @@ TEST_F(NcclLinkTest, JoinAfterAccept) {
   ASSERT_TRUE(link.ok()) << link.status();
   Thread sender("sender", [&] { EXPECT_TRUE((*link)->Send(Frame(0)).ok()); });
   EXPECT_EQ(sink_.count(), 0u);
-  service_->Join(kEpoch, handed_out, kMostBytes);
-  service_->Join(kEpoch, handed_out, kMostBytes);        // once is enough
-  service_->Join(PlanEpoch(4), handed_out, kMostBytes);  // no such stream
+  service_->Join(kEpoch, handed_out, kMaxBytes);
+  service_->Join(kEpoch, handed_out, kMaxBytes);        // once is enough
+  service_->Join(PlanEpoch(4), handed_out, kMaxBytes);  // no such stream
   ExpectFrame(sink_.Take().frame, 0);
   sender.Join();
 }
@@ -205,7 +205,7 @@ TEST_F(NcclLinkTest, EndsThatWereToldDifferentIds) {
   service_->Accept(kEpoch, kTerms);
   const std::string other = *receiving_->NewId();
   auto link = TryConnect(kEpoch, [&](const std::string&) {
-    service_->Join(kEpoch, other, kMostBytes);
+    service_->Join(kEpoch, other, kMaxBytes);
   });
   ASSERT_TRUE(link.ok()) << link.status();
   const absl::Status status = SendOn(**link);
@@ -252,7 +252,7 @@ TEST_F(NcclLinkTest, IdForAGrpcLink) {
   auto link =
       factory_.Connect(JoinHostPort("127.0.0.1", server_->port()), kEpoch, {});
   ASSERT_TRUE(link.ok());
-  service_->Join(kEpoch, std::string(128, 'x'), kMostBytes);
+  service_->Join(kEpoch, std::string(128, 'x'), kMaxBytes);
   EXPECT_EQ(sink_.AwaitBroken(kEpoch).code(),
             absl::StatusCode::kFailedPrecondition);
 }
@@ -260,7 +260,7 @@ TEST_F(NcclLinkTest, IdForAGrpcLink) {
 TEST_F(NcclLinkTest, IdThatIsNone) {
   service_->Accept(kEpoch, kTerms);
   auto link = TryConnect(kEpoch, [&](const std::string&) {
-    service_->Join(kEpoch, "short", kMostBytes);
+    service_->Join(kEpoch, "short", kMaxBytes);
   });
   ASSERT_TRUE(link.ok());
   EXPECT_THAT(SendOn(**link).ToString(), HasSubstr("an NCCL id of 5 bytes"));
@@ -307,7 +307,7 @@ TEST_F(NcclLinkTest, NewEpochInTheMiddleOfAPayload) {
   EXPECT_FALSE(sink_.broken());
 }
 
-// NCCL says nothing, but gRPC does.
+// Only gRPC reports the death, not NCCL.
 TEST_F(NcclLinkTest, ReceiverThatDiesInTheMiddleOfAPayload) {
   service_->Accept(kEpoch, kTerms);
   auto link = Connect();
@@ -321,7 +321,7 @@ TEST_F(NcclLinkTest, ReceiverThatDiesInTheMiddleOfAPayload) {
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
 }
 
-// gRPC says nothing, but NCCL does.
+// Only NCCL reports the break, not gRPC.
 TEST_F(NcclLinkTest, ChannelThatBreaksAlone) {
   service_->Accept(kEpoch, kTerms);
   auto link = TryConnect(kEpoch, [&](const std::string& id) {
@@ -339,7 +339,7 @@ TEST_F(NcclLinkTest, EndsThatNcclCannotConnect) {
   fake_gpu_fail_init(2);
   service_->Accept(kEpoch, kTerms);
   auto link = Connect();
-  // Known without a frame being sent.
+  // The break is noticed without a frame being sent.
   const absl::Status status = sender_broken_.AwaitStatus();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
   EXPECT_THAT(status.ToString(), HasSubstr("NCCL can't connect"));

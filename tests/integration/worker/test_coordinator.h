@@ -18,8 +18,8 @@
 
 namespace sluice {
 
-// A coordinator that a test plays by hand: what workers say is kept, and sent
-// to them is what the test says. Real gRPC over loopback. Thread-safe.
+// A coordinator that a test controls: it keeps workers' messages and sends the
+// test's, by real gRPC over loopback. Thread-safe.
 class TestCoordinator : public v1::WorkerService::Service {
  public:
   TestCoordinator() {
@@ -75,8 +75,8 @@ class TestCoordinator : public v1::WorkerService::Service {
     if (auto* stream = workers_[name].stream) stream->Write(message);
   }
 
-  // The oldest message of `name` that fits; it and those before it are
-  // dropped.
+  // Waits for the oldest message of `name` that fits; drops it and those before
+  // it.
   v1::WorkerMessage Await(
       const std::string& name,
       const std::function<bool(const v1::WorkerMessage&)>& fits) {
@@ -95,7 +95,7 @@ class TestCoordinator : public v1::WorkerService::Service {
   v1::StageReady AwaitReady(const std::string& name, int64_t epoch) {
     return Await(name,
                  [&](const auto& m) {
-                   // Stages of an epoch that ends may well notice.
+                   // Stages of an ending epoch may report a failure.
                    EXPECT_FALSE(m.has_stage_failed() &&
                                 m.stage_failed().epoch() >= epoch)
                        << name << ": " << m.stage_failed().message();

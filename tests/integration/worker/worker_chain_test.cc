@@ -129,7 +129,7 @@ TEST_F(WorkerChainTest, BackPressureReachesTheFirstStage) {
     coordinator_.Send("w0", Step(1, 0, step));
   }
   workers_[1]->model().AwaitSteps(1);
-  // In all: 4 credits, the step that w1 computes, 4 in w0's outbox, 1 being
+  // In total: 4 credits, the step that w1 computes, 4 in w0's outbox, 1 being
   // sent, and the step that w0 computes. In steps of 2 frames, at most 6.
   coordinator_.AwaitHeartbeat(
       "w0", [](const v1::Heartbeat& h) { return h.waiting_seconds() > 0.05; });
@@ -145,7 +145,7 @@ TEST_F(WorkerChainTest, NewEpochReplacesTheOldOne) {
   StartWorkers(3);
   for (int64_t epoch = 1; epoch <= 6; ++epoch) {
     AssignAll(epoch, epoch % 2 == 0);
-    // Whatever else the old epoch had in flight is forgotten.
+    // Other steps of the old epoch in flight are forgotten.
     for (int step = 0; step < 5; ++step) {
       coordinator_.Send("w0", Step(epoch, 0, step));
     }
@@ -168,7 +168,7 @@ TEST_F(WorkerChainTest, OtherLayersAreLoaded) {
   EXPECT_EQ(coordinator_.AwaitReady("w1", 2).weight_bytes(), 2000u);
   EXPECT_EQ(workers_[1]->model().loads(), 2);
   EXPECT_EQ(workers_[1]->model().live_executors(), 1);
-  // So is another dtype.
+  // Another dtype is loaded, too.
   assignment.mutable_assign_stage()->set_epoch(3);
   assignment.mutable_assign_stage()->mutable_policy()->set_dtype(
       v1::DTYPE_BFLOAT16);
@@ -181,7 +181,7 @@ TEST_F(WorkerChainTest, ReportsWhatAllItsRuntimesDid) {
   StartWorkers(1);
   AssignAll(1);
   for (int step = 0; step < 3; ++step) ExpectStepWorks(1, 0, step);
-  // What the first runtime did is not forgotten with it.
+  // The first runtime's totals are kept.
   v1::CoordinatorMessage assignment = Assignment(2, 0);
   assignment.mutable_assign_stage()->mutable_policy()->set_gbs(5);
   coordinator_.Send("w0", assignment);
@@ -348,7 +348,7 @@ TEST_F(WorkerChainTest, AWorkerWhoseDeviceIsLostLeavesForGood) {
             "stage 1 of 2 (layers 3 to 5): block 3 step 7: GPU 0: gone");
   EXPECT_EQ(workers_[1]->model().live_executors(), 0)
       << "nothing is left of the stage";
-  // The other one is well, and goes on with whoever takes its place.
+  // The other worker is healthy, and goes on with a replacement.
   EXPECT_TRUE(workers_[0]->worker().health().ok());
   workers_.push_back(
       std::make_unique<TestWorker>("w2", coordinator_.address()));
@@ -416,7 +416,7 @@ TEST_F(WorkerChainTest, NextStageThatIsNotThere) {
   assignment.mutable_assign_stage()->set_next_link_address("127.0.0.1:9");
   coordinator_.Send("w0", assignment);
   workers_[0]->model().AwaitLoads(1);
-  // It goes on trying, but not when it has something better to do.
+  // It keeps trying until it gets another assignment.
   AssignAll(2);
   ExpectStepWorks(2);
 }
@@ -431,7 +431,7 @@ TEST_F(WorkerChainTest, APreparedStageIsTakenOverWithoutLoadingAgain) {
         coordinator_.AwaitReady(workers_[stage]->name(), 7);
     EXPECT_EQ(ready.kv_pages(), 100);
   }
-  // It is no stage yet.
+  // The prepared stage is not active yet.
   coordinator_.Send("w0", Step(7, 0, 0));
   EXPECT_THAT(coordinator_.AwaitFailed("w0", 7).message(),
               HasSubstr("only being prepared"));
@@ -440,7 +440,7 @@ TEST_F(WorkerChainTest, APreparedStageIsTakenOverWithoutLoadingAgain) {
   for (const auto& worker : workers_) {
     EXPECT_EQ(worker->model().loads(), 1);
   }
-  // Nor can what runs be prepared.
+  // A running stage can't be prepared.
   v1::CoordinatorMessage late = Assignment(7, 0);
   late.mutable_assign_stage()->set_prepare(true);
   coordinator_.Send("w0", late);
@@ -550,8 +550,7 @@ TEST_F(WorkerChainTest, LosesItsCoordinatorAndKeepsItsWeights) {
   EXPECT_EQ(workers_[1]->model().loads(), 1);
 }
 
-// What an epoch of the former coordinator still computes is not told to the
-// next one.
+// Results of an epoch of the former coordinator are not sent to the next one.
 TEST_F(WorkerChainTest, ResultsOfALostCoordinatorAreDropped) {
   StartWorkers(1);
   AssignAll(1);

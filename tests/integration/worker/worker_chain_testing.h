@@ -51,7 +51,7 @@ class TestWorker {
     server_->Shutdown();
   }
 
-  // What others see when its machine goes away, but for its coordinator.
+  // Ends its server, as other workers see it when its machine goes away.
   void KillServer() { server_->Shutdown(); }
 
   const std::string& name() const { return name_; }
@@ -103,7 +103,7 @@ class WorkerChainTest : public ::testing::Test {
     return message;
   }
 
-  // From the last stage to the first, or the other way round.
+  // Assigns from the last stage to the first, or the other way round.
   void AssignAll(int64_t epoch, bool first_stage_first = false) {
     const int n = static_cast<int>(workers_.size());
     for (int i = 0; i < n; ++i) {
@@ -155,14 +155,14 @@ class WorkerChainTest : public ::testing::Test {
     }
   }
 
-  // One step through all stages.
+  // Runs one step through all stages.
   void ExpectStepWorks(int64_t epoch, int block = 0, int64_t step = 0) {
     coordinator_.Send("w0", Step(epoch, block, step));
     ExpectResult(coordinator_.AwaitResult(workers_.back()->name()), epoch,
                  block, step);
   }
 
-  // Steps of epoch 1, all sent at once, through all stages.
+  // Runs steps of epoch 1, all sent at once, through all stages.
   void ExpectStepsInOrder(int steps, int blocks) {
     for (int step = 0; step < steps; ++step) {
       for (int block = 0; block < blocks; ++block) {
@@ -177,7 +177,7 @@ class WorkerChainTest : public ::testing::Test {
     }
   }
 
-  // What worker `i` has "sent" or "received" over its links.
+  // The bytes that worker `i` has "sent" or "received" over its links.
   double LinkBytes(int i, const std::string& direction) {
     return workers_[i]->metrics().Value(absl::StrCat(
         "sluice_link_bytes_total{direction=", direction, ",worker=w", i, "}"));

@@ -5,16 +5,16 @@
 #include <string>
 #include <vector>
 
+#include "common/policy.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "common/policy.h"
 #include "proto/convert.h"
 #include "tests/integration/worker/test_coordinator.h"
 #include "worker/link/link_server.h"
 #include "worker/worker.h"
 
-// Workers as the programs make them, on a real model: tokens equal
-// transformers', however many stages there are.
+// Workers made like the programs' on a real model: tokens equal transformers',
+// for any number of stages.
 
 namespace sluice {
 namespace {
@@ -37,7 +37,7 @@ Worker::Options Options(const std::string& name,
   return options;
 }
 
-// What an attached worker says of its model once it knows all.
+// Returns the model content of an attached worker once it is known.
 v1::ModelContent AwaitContent(TestCoordinator& coordinator,
                               const v1::Register& registered) {
   for (const auto& file : registered.model_content().files()) {
@@ -77,7 +77,7 @@ class WorkerModelTest : public ::testing::TestWithParam<int> {
       member->server = *std::move(server);
       member->address = JoinHostPort("127.0.0.1", member->server->port());
       member->worker->Announce(member->address);
-      // Nothing is loaded before it is known what it is.
+      // Nothing is loaded before its content is known.
       AwaitContent(coordinator_, coordinator_.AwaitAttached(member->name));
       members_.push_back(std::move(member));
     }
@@ -184,7 +184,7 @@ class WorkerContentTest : public WorkerModelTest {
     std::filesystem::remove_all(copy_);
   }
 
-  // A worker on a copy of the model; what it says of that.
+  // Starts a worker on a copy of the model, and returns its content.
   v1::ModelContent StartOnCopy() {
     Worker::Options options = Options("w0", coordinator_.address());
     options.model_dir = copy_;
@@ -199,7 +199,7 @@ class WorkerContentTest : public WorkerModelTest {
     return AwaitContent(coordinator_, coordinator_.AwaitAttached("w0"));
   }
 
-  // Another model, of files of the same names, sizes and headers.
+  // Replaces the model by one with files of the same names, sizes and headers.
   void ChangeWeights() {
     std::fstream file(copy_ / "model.safetensors",
                       std::ios::in | std::ios::out | std::ios::binary);
@@ -207,8 +207,8 @@ class WorkerContentTest : public WorkerModelTest {
     file.put('\x7f');
   }
 
-  // The bytes of the weights that it reports to have read for `epoch`; 0 if it
-  // had them.
+  // Returns the bytes of weights read for `epoch` by its report; 0 if it had
+  // them.
   uint64_t AwaitLoaded(int64_t epoch) {
     uint64_t loaded = 0;
     coordinator_.Await("w0", [&](const auto& m) {

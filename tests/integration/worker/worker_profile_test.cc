@@ -17,7 +17,6 @@
 #include "tests/support/temp_dir.h"
 #include "worker/link/link_server.h"
 #include "worker/machine_share.h"
-#include "worker/probe/link_profile.h"
 #include "worker/worker.h"
 
 namespace sluice {
@@ -47,7 +46,7 @@ Worker::Options Options(const std::string& coordinator) {
   return options;
 }
 
-// What a worker with these options says when it registers.
+// Returns the profile that a worker with these options registers.
 std::string RegisteredProfile(std::shared_ptr<const MachineProfile> profile) {
   TestCoordinator coordinator;
   Worker::Options options = Options(coordinator.address());

@@ -8,7 +8,7 @@ namespace {
 std::atomic<int64_t> allocations = 0;
 }  // namespace
 
-// Not inlined, or GCC takes the pairs apart and warns that they do not match.
+// Inlining would make GCC warn that operators new and delete do not match.
 [[gnu::noinline]] void* operator new(size_t size) {
   ++allocations;
   if (void* p = std::malloc(size)) return p;

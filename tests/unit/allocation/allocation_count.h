@@ -4,8 +4,8 @@
 
 namespace sluice {
 
-// How often this program has called operator new, on any thread. Linking this
-// replaces operator new and delete.
+// The number of calls of operator new by this program, on any thread. Linking
+// this replaces operator new and delete.
 int64_t AllocationCount();
 
 }  // namespace sluice

@@ -66,7 +66,7 @@ TEST(BoundedQueueTest, PopForTakesWhatArrives) {
   EXPECT_EQ(queue.PopFor(absl::InfiniteDuration()), 5);
 }
 
-// Whether Close comes before or after the other side waits, it must get out.
+// A waiting side must be woken, whether Close comes before or after its wait.
 TEST(BoundedQueueTest, CloseWakesConsumers) {
   BoundedQueue<int> queue(1);
   {

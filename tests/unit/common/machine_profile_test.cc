@@ -117,7 +117,7 @@ TEST(MachineProfileTest, GoodOnesPass) {
   EXPECT_TRUE(cpu.Check().ok()) << cpu.Check();
 }
 
-// What is made wrong in a good profile, and what is said of it.
+// An error in a good profile, and its message.
 struct Wrong {
   std::function<void(MachineProfile&)> with;
   const char* error;

@@ -107,7 +107,7 @@ TEST(PolicyTest, TheNineFractionsOneByOne) {
   EXPECT_EQ(policy.weights, (TierFractions{0.1, 0.2, 0.7}));
   EXPECT_EQ(policy.kv_cache, (TierFractions{0.25, 0, 0.75}));
   EXPECT_EQ(policy.activations, (TierFractions{0.5, 0.5, 0}));
-  // The first that is named takes an automatic kind's shares to nothing.
+  // The first named share sets an automatic kind's other shares to 0.
   EXPECT_EQ(Updated("w.disk=1").weights, (TierFractions{0, 0, 1}));
 }
 
@@ -153,7 +153,7 @@ TEST(PolicyTest, ErrorsNameTheKey) {
   ExpectRefused("speed=11", "speed");
   ExpectRefused("gbs", "gbs: expected key=value");
   ExpectRefused("=4", "=4: expected key=value");
-  // Shares that only together are wrong.
+  // These shares are wrong only together.
   ExpectRefused("w.disk=0.5", "the shares of w, 0/0/50");
   ExpectRefused("c.host=0.5 c.disk=0.6", "the shares of c");
   ExpectRefused("h.disk=0.5", "the shares of h");

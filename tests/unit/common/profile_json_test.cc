@@ -21,7 +21,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// A processor without a device, as somebody would write it.
+// A processor without a device, as a user would write it.
 constexpr char kByHand[] = R"({
   // what we mean to buy
   "version": 1,
@@ -172,7 +172,7 @@ TEST(ProfileJsonTest, NamesWhatIsWrong) {
        "disk.rates[0].dept: no such key; there are request_bytes, depth"},
       {WithText("\"threads\": 64,", "\"threads\": 64, \"threads\": 8,"),
        "the key \"threads\" is there twice"},
-      // What Check() finds, by the same paths.
+      // Check()'s errors have the same paths.
       {WithText("7e9", "0"), "disk.read_bytes_per_second: missing or 0"},
       {WithText("7e9", "-7e9"), "disk.read_bytes_per_second: -7e+09 must be"},
       {WithText("7e9", "7e99"), "disk.read_bytes_per_second: 7e+99 must be"},
@@ -206,7 +206,7 @@ TEST(ProfileJsonTest, NestingAndSizeHaveBounds) {
   objects += "1" + std::string(101, '}');
   EXPECT_THAT(std::string(ProfileFromJson(objects).status().message()),
               HasSubstr("nested too deeply"));
-  const std::string long_text(kMostProfileBytes + 1, ' ');
+  const std::string long_text(kMaxProfileFileBytes + 1, ' ');
   EXPECT_THAT(std::string(ProfileFromJson(long_text).status().message()),
               HasSubstr("bytes: more than"));
 }
@@ -217,7 +217,7 @@ TEST(ProfileJsonTest, WhatCannotBeWrittenDoesNotReadBack) {
   EXPECT_THAT(std::string(ProfileFromJson(ProfileToJson(p)).status().message()),
               HasSubstr("step_seconds: null must be a number"));
   p = SampleProfile();
-  p.name = "no\xff utf-8";  // is replaced, and does not stop the writing
+  p.name = "no\xff utf-8";  // is replaced without an error
   EXPECT_TRUE(ProfileFromJson(ProfileToJson(p)).ok());
 }
 
@@ -255,7 +255,7 @@ TEST(ProfileFileTest, ErrorsNameTheFile) {
   status = WriteProfileFile(SampleProfile(), nowhere);
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()), HasSubstr(nowhere));
-  // A directory in the way: the file beside it goes, too.
+  // If a directory is in the way, the file beside it is removed, too.
   const std::string folder = dir / "folder";
   std::filesystem::create_directories(folder + "/full");
   status = WriteProfileFile(SampleProfile(), folder);

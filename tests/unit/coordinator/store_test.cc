@@ -64,7 +64,7 @@ class StoreTest : public testing::Test {
     return result;
   }
 
-  // A running job of `count` requests.
+  // Makes a running job of `count` requests.
   JobId Running(int count) {
     const JobRecord job = NewJob();
     EXPECT_TRUE(store_->AddRows(job.id, Requests(0, count), {}).ok());
@@ -138,7 +138,7 @@ TEST_F(StoreTest, ARequestHasOneResult) {
   EXPECT_THAT(commit->recorded, testing::ElementsAre(false, false));
   EXPECT_EQ(commit->jobs[0].completed, 1);
   EXPECT_EQ((*store_->ReadResults(job, 0, 100))[0].line(), "line 0");
-  // Nor has a request that never was.
+  // A request that never existed has none, either.
   const StoredResult unknown = Result(job, 99);
   const StoredResult no_job = Result(JobId(99), 0);
   EXPECT_THAT(store_->CommitResults({&unknown, 1}, 22)->recorded,
@@ -231,7 +231,7 @@ TEST_F(StoreTest, ListsNewestFirst) {
   EXPECT_EQ(store_->CountJobs(v1::JOB_STATE_IN_PROGRESS).value(), 2);
 }
 
-// -- Files that are not ours.
+// -- Foreign files.
 
 TEST_F(StoreTest, AFileThatIsNoDatabase) {
   store_.reset();
@@ -296,7 +296,7 @@ TEST_F(StoreTest, AFileOfVersionOneIsBroughtUpToDate) {
   ASSERT_TRUE(store_->PublishJob(job.id, {.lines = 1}, 7).ok());
   store_.reset();
   auto db = SqliteDb::Open(path().string());
-  // As version 1 had it.
+  // The file is made as in version 1.
   ASSERT_TRUE((*db)
                   ->Exec("ALTER TABLE jobs DROP COLUMN plan;"
                          "ALTER TABLE jobs DROP COLUMN wanted_prompt_tokens;"
@@ -321,7 +321,7 @@ TEST_F(StoreTest, AFileOfVersionOneIsBroughtUpToDate) {
 
 class LostJobsTest : public StoreTest {
  protected:
-  // The files as they are now, without the process, and all but `lost`.
+  // Opens a copy of the present files, all but `lost`.
   absl::Status OpenCopyWithout(const std::string& lost) {
     const std::filesystem::path copy = dir_.path() / "copy";
     std::filesystem::remove_all(copy);
@@ -351,7 +351,7 @@ TEST_F(LostJobsTest, AreSaidWhenTheLogOrTheDatabaseIsGone) {
   }
   // A log without its database is left for others to look at.
   EXPECT_TRUE(std::filesystem::exists(dir_.path() / "copy" / "sluice.db-wal"));
-  // As the message says.
+  // This is the remedy in the message.
   EXPECT_TRUE(
       std::filesystem::remove(dir_.path() / "copy" / "sluice.accepted"));
   EXPECT_TRUE(JobStore::Open(dir_.path() / "copy" / "sluice.db").ok());
@@ -364,7 +364,7 @@ TEST_F(LostJobsTest, AreSaidWhenTheLogIsDamaged) {
   Running(2);
   const std::filesystem::path copy = dir_.path() / "copy";
   ASSERT_TRUE(OpenCopyWithout("").ok());
-  // Cut, then with garbage in it.
+  // The file is cut, then filled with garbage.
   for (const bool cut : {true, false}) {
     std::filesystem::remove_all(copy);
     std::filesystem::create_directories(copy);
@@ -382,7 +382,7 @@ TEST_F(LostJobsTest, AreSaidWhenTheLogIsDamaged) {
     const absl::Status status = JobStore::Open(copy / "sluice.db").status();
     EXPECT_TRUE(absl::IsDataLoss(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("knows of 1"));
-    // It was not touched.
+    // The log was not touched.
     EXPECT_GE(std::filesystem::file_size(copy / "sluice.db-wal"), whole);
   }
 }
@@ -410,7 +410,7 @@ TEST(SpaceReserveTest, HoldsRoomUntilItIsReleased) {
   EXPECT_EQ(reserve.held_bytes(), 1 << 20);
   reserve.Release();
   EXPECT_EQ(reserve.held_bytes(), 0);
-  // Another process finds what this one has left.
+  // Another process finds this one's reserve.
   reserve.Fill();
   EXPECT_EQ(SpaceReserve(dir.path() / "reserve", 1 << 20).held_bytes(),
             1 << 20);
@@ -481,7 +481,7 @@ TEST_F(StoreTest, AFullDiskLosesNothing) {
   EXPECT_EQ((*store_->ReadResults(job, 1, 1))[0].line(), big.line);
 }
 
-// -- Its neighbours.
+// -- Other programs on the disk.
 
 TEST(CustomIdSetTest, TellsTheFirstLine) {
   const TempDir dir;

@@ -13,10 +13,10 @@ import re
 import subprocess
 import sys
 
-# What placement is computed from: data, and no more.
+# The data that placement is computed from.
 PURE = ["runtime/model/decoder_spec.h", "runtime/kv/kv_layout.h"]
 
-# What a room, or a drawer of one, may include of the others. Generated headers (sluice/v1/...) belong to proto.
+# The other rooms that a room, or a drawer of one, may include. Generated headers (sluice/v1/...) belong to proto.
 MAY_INCLUDE = {
     "common": ["common/"],
     "proto": ["proto/", "common/"],
@@ -36,7 +36,7 @@ BASE = ["runtime/trace/", "runtime/memory/", "runtime/model/", "runtime/quant/",
         "runtime/placement/", "runtime/weights/"]
 KERNELS = [*BASE, "runtime/kernels/*"]
 CUDA_FACE = "runtime/kernels/cuda/cuda_access.h"  # for those who know nothing of CUDA
-# What the drawers of exec have in common.
+# The folders that all drawers of exec may include.
 STAGE = [*KERNELS, *(f"runtime/exec/{name}.h" for name in
                      ("device_compute", "stage_work", "stream_context", "sweep_stats", "timed"))]
 RUNTIME_MAY_INCLUDE = {
@@ -66,7 +66,7 @@ RUNTIME_MAY_INCLUDE = {
     "runtime/exec": [*KERNELS, "runtime/exec/"],
     "runtime/profile": [*KERNELS, "runtime/kernels/cpu/", "runtime/exec/*"],
 }
-# (file, what it includes): why it may all the same.
+# (file, include): the reason why it is allowed.
 RUNTIME_EXCEPTIONS = {
     ("runtime/kernels/backend_factory.cc", "runtime/kernels/cpu/cpu_backend.h"): "makes the backend that is asked for",
     ("runtime/kernels/backend_factory.cc", "runtime/kernels/cpu/discrete_backend.h"): "likewise",
@@ -99,7 +99,7 @@ GRPC_ONLY_IN = ["*_service.h", "*_service.cc", "*_client.h", "*_client.cc", "wor
 CUDA = ["cuda.h", "cuda_*", "cuda/*", "cublas*", "cub/*", "thrust/*", "nccl*"]
 CUDA_ONLY_IN = ["runtime/kernels/cuda/*", "worker/link/nccl*", "tests/*"]
 
-# What a file may include besides what its room may.
+# Includes that a file may have besides its room's.
 MAY_ALSO_INCLUDE = {
     "server/local_profile.cc": ["worker/", "runtime/"],
     "worker/main.cc": ["server/flags/"],

@@ -19,11 +19,11 @@ import sys
 import tempfile
 
 PROGRAMS = ["sluice", "sluice-coordinator", "sluice-worker"]
-# What both configurations have in common, as far as the cache says it.
+# The settings of the cache that both configurations share.
 SHARED = ["CMAKE_BUILD_TYPE", "CMAKE_CXX_COMPILER", "CMAKE_CXX_FLAGS", "CMAKE_EXE_LINKER_FLAGS",
           "CMAKE_MAKE_PROGRAM", "CMAKE_COMPILE_WARNING_AS_ERROR"]
 WITHOUT = "this build of Sluice is without CUDA"
-# Of a toolkit's programs, headers and libraries.
+# Names of a toolkit's programs, headers and libraries.
 NEEDS_CUDA = re.compile(r"(^|/)nvcc(\s|$)|\.cu(\s|$)|cudart|cublas|libcuda|/tests/cuda/")
 
 

@@ -56,8 +56,8 @@ std::filesystem::path Golden() {
   return std::filesystem::path(SLUICE_TESTS_DIR) / "golden" / "chat";
 }
 
-// A row of cases.json or snippets.json: the text, or an error, whose wording
-// counts if the template itself raised it.
+// Expects a row of cases.json or snippets.json: the text, or an error, whose
+// wording counts if the template itself raised it.
 void ExpectOutcome(const ordered_json& row,
                    const absl::StatusOr<std::string>& got) {
   if (row.contains("expected")) {
@@ -126,8 +126,8 @@ TEST(ChatTemplate, UndefinedKeysAreTheSame) {
             "['x']");
 }
 
-// What jinja2 decides when it compiles: a scope's own names hide outer ones
-// from its start on. The expected texts are transformers'.
+// jinja2 decides at compile time: a scope's own names hide outer ones from its
+// start on. The expected texts are transformers'.
 TEST(ChatTemplate, ScopesAreDecidedAtCompileTime) {
   const ordered_json n = {{"messages", ordered_json::array()}, {"n", 7}};
   EXPECT_EQ(Rendered("{{ n }}{% set n = 1 %}{{ n }}", n), "71");
@@ -161,7 +161,7 @@ TEST(ChatTemplate, RecursiveLoops) {
                      "({{ loop(x.c) }}){% endfor %}",
                      variables),
             "a1(b2(d3())c2())");
-  // A loop that is called after the scope that it was in has ended.
+  // The loop is called after its outer scope has ended.
   EXPECT_EQ(Rendered("{% set ns = namespace() %}{% for i in [1] %}"
                      "{% for x in [7] recursive %}{% set ns.l = loop %}{{ x }}"
                      "{{ i }},{% endfor %}{% endfor %}{{ ns.l([8]) }}"),
@@ -291,7 +291,7 @@ TEST(ChatTemplate, UnsupportedConstructsAreNamed) {
   }
 }
 
-// Each would run for ages, fill the memory or overflow the stack.
+// Each template would run too long, fill the memory or overflow the stack.
 TEST(ChatTemplate, WorkMemoryAndRecursionAreBounded) {
   const char* kGreedy[] = {
       "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}"
@@ -412,7 +412,7 @@ TEST(ChatTemplate, LongConversationsAreNotRefused) {
   EXPECT_GT(text->size(), 10'000'000u);
 }
 
-// Whatever the bytes: parsed and rendered, or an error, in bounded time.
+// Any bytes are parsed and rendered, or give an error, in bounded time.
 TEST(ChatTemplate, MutatedTemplatesNeverCrash) {
   uint64_t state = 3;
   const auto random = [&](uint64_t below) {

@@ -80,7 +80,7 @@ TEST(CopyEngineTest, StopsWithJobsWaiting) {
   for (IoCompletion& one : done) {
     ASSERT_TRUE(one.ready());
     EXPECT_TRUE(one.status().ok() || absl::IsCancelled(one.status()));
-    // In order: what comes after a cancelled job is cancelled.
+    // Jobs end in order: those after a cancelled one are cancelled.
     EXPECT_FALSE(cancelled && one.status().ok());
     cancelled = cancelled || !one.status().ok();
   }

@@ -48,7 +48,7 @@ TEST_F(CpuDeviceTest, BytesGoInAndOut) {
   device_->CopyOut(out, b.span(), &done);
   ASSERT_TRUE(done.Wait().ok());
   EXPECT_EQ(in, out);
-  // What stays on the device is on no wire.
+  // A copy within the device uses no copy stream.
   EXPECT_EQ(device_->totals().h2d_bytes, 5000u);
   EXPECT_EQ(device_->totals().d2h_bytes, 5000u);
   EXPECT_GT(device_->totals().h2d_busy_seconds, 0);
@@ -109,7 +109,7 @@ TEST_F(CpuDeviceTest, TheBudgetIsHardAndMemoryComesBackZeroed) {
                 HasSubstr("device memory: weights asks for 1.0 MiB"));
   }
   EXPECT_EQ(budget_.used_bytes(), 0u);
-  // All of it, in pieces that come back in any order, is one piece again.
+  // Pieces freed in any order become one piece again.
   std::vector<DeviceBuffer> pieces;
   for (int i = 0; i < 8; ++i) {
     pieces.push_back(Allocate(kBytes / 8));

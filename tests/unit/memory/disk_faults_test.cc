@@ -1,4 +1,4 @@
-// What the disk tier does when directories, disks and systems refuse.
+// Tests of the disk tier on errors of directories, disks and systems.
 
 #include <errno.h>
 #include <fcntl.h>
@@ -272,7 +272,7 @@ TEST(DiskFaultsTest, ErrorsOfTheSystemKeepTheirMeaning) {
 class DiskFaultsProcessTest : public ::testing::Test {
  protected:
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
-  // For EXPECT_EXIT: done or not possible here.
+  // Whether a child is done or the test not possible here, for EXPECT_EXIT.
   std::function<bool(int)> DoneOrSkipped() {
     return [this](int status) {
       skipped_ = WIFEXITED(status) && WEXITSTATUS(status) == kSkipped;
@@ -292,7 +292,7 @@ class DiskFaultsProcessTest : public ::testing::Test {
   _exit(status);
 }
 
-// What fails in a child process shows, and is its exit status.
+// A failure in a child process is printed, and is its exit status.
 #define CHILD_EXPECT(condition)                               \
   do {                                                        \
     if (!(condition)) {                                       \
@@ -301,8 +301,8 @@ class DiskFaultsProcessTest : public ::testing::Test {
     }                                                         \
   } while (false)
 
-// Sees to it that this process may mount what nobody else sees: as root, or as
-// the root of a user namespace.
+// Lets this process mount file systems of its own: as root, or as the root of a
+// user namespace.
 bool EnterOwnMounts() {
   const uid_t user = geteuid();
   const gid_t group = getegid();
@@ -400,7 +400,7 @@ TEST_F(DiskFaultsProcessTest, AReadOnlyDisk) {
 
 int UseUnreadableDirectory(const std::string& dir) {
   CHILD_EXPECT(chmod(dir.c_str(), 0) == 0);
-  // Root may read everything, and for a while becomes somebody who may not.
+  // Root may read everything, so it becomes another user for a while.
   const bool root = geteuid() == 0;
   if (root && setresuid(65534, 65534, 0) != 0) return kSkipped;
   const absl::Status create = CreateIn(dir);
@@ -419,7 +419,7 @@ TEST_F(DiskFaultsProcessTest, AnUnreadableDirectory) {
 }
 
 int ForbidUring(const std::string& dir) {
-  // As container runtimes do it.
+  // The filter is like a container runtime's.
   sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),

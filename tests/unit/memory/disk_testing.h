@@ -16,7 +16,7 @@ namespace sluice {
 HostBuffer TestBuffer(size_t bytes);
 std::span<std::byte> Span(const HostBuffer& buffer);
 
-// Fills `data` with what depends on `seed` and on each place.
+// Fills `data` with bytes that depend on `seed` and their position.
 void FillPattern(uint64_t seed, std::span<std::byte> data);
 bool HasPattern(uint64_t seed, std::span<const std::byte> data);
 

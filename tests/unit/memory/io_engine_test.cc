@@ -22,7 +22,7 @@ constexpr size_t kMiB = size_t{1} << 20;
 
 using Backend = IoEngine::Backend;
 
-// With both backends, past the page cache and through it.
+// Tests with both backends, past the page cache and through it.
 class IoEngineTest
     : public ::testing::TestWithParam<std::tuple<Backend, bool>> {
  protected:
@@ -70,7 +70,7 @@ TEST_P(IoEngineTest, ReadsWhatItWroteInAnySplit) {
     engine->Write(*file, kDiskBlock, Span(out), &done);
     ASSERT_TRUE(done.Wait().ok());
 
-    // In pieces of unlike sizes, all at a time.
+    // The data is read in pieces of different sizes, all at a time.
     HostBuffer in = TestBuffer(kBytes);
     size_t at = 0;
     for (size_t bytes = kDiskBlock; at < kBytes; bytes += 13 * kDiskBlock) {
@@ -139,7 +139,8 @@ TEST_P(IoEngineTest, JobsOfOneDirectionAreServedInOrder) {
     engine->Read(*file, 0, Span(buffer).first((1 + i % 4) * kDiskBlock),
                  &done[i]);
   }
-  // Looked at from the last to the first: before one that is done all are.
+  // Checked from the last to the first, all jobs before a finished one are,
+  // too.
   for (bool all = false; !all;) {
     all = true;
     bool later = false;

@@ -20,7 +20,7 @@ inline size_t BackedPages(const void* data, size_t bytes) {
                        [](unsigned char page) { return page & 1; });
 }
 
-// Sees what is pinned.
+// A device that records pinned memory.
 class PinningDevice : public Device {
  public:
   PinningDevice() : Device(nullptr) {}

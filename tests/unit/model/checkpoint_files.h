@@ -20,7 +20,7 @@ inline void WriteFile(const std::filesystem::path& path,
   std::ofstream(path, std::ios::binary) << text;
 }
 
-// Eight bytes of length, `header`, `data`.
+// Returns eight bytes of length, `header` and `data`.
 inline std::string SafetensorsBytes(const std::string& header,
                                     const std::string& data) {
   const uint64_t size = header.size();

@@ -20,7 +20,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// -- What is compared.
+// -- Comparisons.
 
 ModelContent Content(std::vector<ModelContent::File> files) {
   return {std::move(files)};
@@ -49,8 +49,7 @@ TEST(DifferenceOfTest, WhatIsNotKnownDoesNotDiffer) {
   EXPECT_EQ(DifferenceOf(Content({{"a", 1, ""}, {"b", 2, "yy"}}), whole), "");
   EXPECT_EQ(DifferenceOf(Content({{"a", 1, ""}, {"b", 2, "y!"}}), whole),
             "b differs");
-  // Sizes and times are another language than hashes, and comparable among
-  // themselves.
+  // Sizes and times are not comparable with hashes, only among themselves.
   EXPECT_EQ(DifferenceOf(Content({{"a", 1, "1-5"}, {"b", 2, "yy"}}), whole),
             "");
   EXPECT_EQ(
@@ -61,7 +60,7 @@ TEST(DifferenceOfTest, WhatIsNotKnownDoesNotDiffer) {
   EXPECT_TRUE(whole.known());
 }
 
-// -- Hashes, and what is remembered of them.
+// -- Hashes and their cache.
 
 class ContentHashesTest : public ::testing::Test {
  protected:
@@ -110,8 +109,8 @@ TEST_F(ContentHashesTest, NoticesAChangeThatKeepsSizeAndTime) {
     const timespec times[2] = {before.st_atim, before.st_mtim};
     ASSERT_EQ(utimensat(AT_FDCWD, file_.c_str(), times, 0), 0);
   };
-  // In place: only the time of change of the inode tells, which nobody sets.
-  // It may have a coarse grain.
+  // The file is changed in place: only the inode's change time, which can't be
+  // set, shows it. It may have a coarse resolution.
   struct stat after = before;
   while (after.st_ctim.tv_sec == before.st_ctim.tv_sec &&
          after.st_ctim.tv_nsec == before.st_ctim.tv_nsec) {
@@ -120,7 +119,7 @@ TEST_F(ContentHashesTest, NoticesAChangeThatKeepsSizeAndTime) {
     ASSERT_EQ(stat(file_.c_str(), &after), 0);
   }
   EXPECT_NE(Hash(hashes, file_), hash);
-  // Another file in its place.
+  // Another file replaces it.
   const std::string other = dir_.path() / "other";
   WriteFile(other, "SOME bytes");
   std::filesystem::rename(other, file_);
@@ -149,14 +148,14 @@ TEST_F(ContentHashesTest, ADamagedCacheOnlyCostsTime) {
     text.assign(std::istreambuf_iterator<char>(in), {});
   }
   for (size_t i = 0; i < text.size(); ++i) {
-    // Cut there, or one byte wrong.
+    // The cache is cut there, or has one wrong byte.
     for (const bool cut : {true, false}) {
       std::string damaged = cut ? text.substr(0, i) : text;
       if (!cut) damaged[i] ^= 1;
       WriteFile(cache_, damaged);
       ContentHashes hashes = Open();
       EXPECT_EQ(Hash(hashes, file_), ContentHash("some bytes")) << i;
-      // What is written behind the damage counts.
+      // Lines behind the damage count.
       ContentHashes next = Open();
       Hash(next, file_);
       EXPECT_EQ(read_, 0u) << i;
@@ -174,7 +173,7 @@ TEST_F(ContentHashesTest, EndsWhenToldTo) {
                 .status()
                 .code(),
             absl::StatusCode::kCancelled);
-  // Changed while it is read.
+  // The file changes while it is read.
   EXPECT_EQ(hashes
                 .Of(file_, fd,
                     [&](uint64_t) {
@@ -246,7 +245,7 @@ TEST_F(ContentCheckTest, TellsAllFiles) {
                                      "m-2.safetensors"));
   EXPECT_EQ(state.hashed_bytes, state.bytes_to_hash);
   EXPECT_TRUE(check->Verify().ok());
-  // A byte of one of them, of the same size.
+  // One byte of a file changes, but not its size.
   WriteShard("2", 3);
   auto other = Start();
   EXPECT_EQ(DifferenceOf(Known(*other).content, state.content),
@@ -262,7 +261,7 @@ TEST_F(ContentCheckTest, AFileThatChangesIsHashedAnew) {
   WriteShard("1", 4);
   EXPECT_EQ(check->Verify().code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(check->state().outdated);
-  // Even if it comes back as it was: nobody knows what was read meanwhile.
+  // Even a restored file is outdated, as it may have been read meanwhile.
   EXPECT_EQ(check->Verify().code(), absl::StatusCode::kUnavailable);
   check->Refresh();
   const ContentCheck::State after = Known(*check);

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/model/checkpoint/tensor_names.h"
-#include "runtime/model/positions.h"
+#include "runtime/model/rotary.h"
 
 namespace sluice {
 namespace {
@@ -169,7 +169,7 @@ TEST(DecoderSpec, Qwen2Windows) {
                  "layer_types": ["sliding_attention", "full_attention",
                                  "attention", "sliding_attention"])"),
               ElementsAre(5, 0, 0, 5));
-  // Not in use, so its value does not matter.
+  // The window is not in use, so its value does not matter.
   EXPECT_THAT(windows(R"("sliding_window": 0)"), ElementsAre(0, 0, 0, 0));
 }
 
@@ -473,7 +473,7 @@ TEST(DecoderSpec, DeepJsonIsAnErrorNotAnOverflow) {
             kInvalid);
 }
 
-// Whatever the bytes, the result is a spec or an error.
+// Any bytes give a spec or an error.
 TEST(DecoderSpec, MutatedConfigsNeverCrash) {
   const std::string config =
       R"({"model_type": "qwen2", "hidden_size": 64, "num_attention_heads": 4,

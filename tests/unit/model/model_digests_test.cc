@@ -25,7 +25,7 @@ class ModelDigestsTest : public ::testing::Test {
               R"("vocab_size":8,"max_position_embeddings":16})");
   }
 
-  // One tensor of so many zeros, which take no room on disk.
+  // Writes one tensor of this many zeros, which take no room on disk.
   void WriteWeights(int64_t bytes) {
     const std::string header =
         absl::StrCat(R"({"x":{"dtype":"F32","shape":[)", bytes / 4,
@@ -34,7 +34,7 @@ class ModelDigestsTest : public ::testing::Test {
     std::filesystem::resize_file(weights_, 8 + header.size() + bytes);
   }
 
-  // As a fault of a disk does: nothing but the byte tells.
+  // Flips a byte like a fault of a disk: nothing else shows it.
   void FlipByte(int64_t at, bool put_time_back) {
     struct stat before {};
     const int fd = open(weights_.c_str(), O_RDWR);

@@ -110,7 +110,7 @@ TEST(ModelDir, GenerationDefaults) {
 
   EXPECT_FALSE(all.max_length.has_value());
   EXPECT_THAT(all.unsupported, ElementsAre());
-  // Of these only the end of a text.
+  // Only the ends of texts are used.
   auto only_end = ModelDir::Open(dir.path(), ModelDir::Defaults::kOnlyEnd);
   ASSERT_TRUE(only_end.ok()) << only_end.status();
   EXPECT_FALSE((*only_end)->generation_defaults().do_sample);
@@ -151,7 +151,7 @@ TEST(GenerationConfig, SamplingHasHuggingFacesTopK) {
 }
 
 TEST(GenerationConfig, WhatChangesAnswersAndIsNotDoneIsNamed) {
-  // As transformers writes what it does not use.
+  // These are transformers' values for unused keys.
   EXPECT_THAT(Generation(R"({"num_beams": 1, "no_repeat_ngram_size": 0,
       "suppress_tokens": null, "begin_suppress_tokens": [], "typical_p": 1.0,
       "sequence_bias": {}, "token_healing": false, "min_length": 0,

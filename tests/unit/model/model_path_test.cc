@@ -75,7 +75,7 @@ TEST(ModelPathTest, KnowsNamesOfTheHub) {
   const auto older = cache.Add("models--org--name", "0123abc");
   EXPECT_THAT(Opening("org/name"),
               EndsWith(older.string() + ": give that path"));
-  // What refs/main names comes before what is newer.
+  // The snapshot that refs/main names comes before newer ones.
   cache.Add("models--org--name", "4567def");
   std::filesystem::create_directories(cache.path() / "models--org--name/refs");
   WriteFile(cache.path() / "models--org--name/refs/main", "0123abc");

@@ -273,7 +273,7 @@ TEST(Safetensors, BadFilesAreErrorsThatNameTheFile) {
   const std::string good =
       SafetensorsOf({{"a", "F32", {2}, BytesOf<float>({1, 2})}});
   ASSERT_TRUE(OpenBytes(good).ok());
-  // Truncated anywhere.
+  // The file is truncated anywhere.
   for (size_t size = 0; size < good.size(); ++size) {
     const absl::Status status = OpenBytes(good.substr(0, size));
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << size;

@@ -33,7 +33,7 @@ class DeviceProbesTest : public testing::Test {
             .host_budget = &host_,
             .dtype = DType::kFloat32,
             .format = format,
-            .most_rows = kRows};
+            .max_rows = kRows};
   }
   AttentionProbeOptions Attention(KvFormat format) {
     return {.format = format,
@@ -41,7 +41,7 @@ class DeviceProbesTest : public testing::Test {
             .backend = BackendKind::kCpuDiscrete,
             .device = device_.get(),
             .device_budget = &device_memory_,
-            .most_rows = kRows};
+            .max_rows = kRows};
   }
 
   MemoryBudget device_memory_{Tier::kDevice, uint64_t{64} << 20};

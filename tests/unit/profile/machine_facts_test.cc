@@ -84,12 +84,12 @@ TEST(FingerprintTest, ChangesWithWhatRatesDependOn) {
 }
 
 TEST(FingerprintTest, BudgetsThatAllowAllAreAlike) {
-  // What is free changes from start to start.
+  // Free memory changes from start to start.
   FingerprintParts other = Parts();
   other.host_memory_bytes = uint64_t{2} << 30;
   other.disk_bytes = uint64_t{3} << 30;
   EXPECT_EQ(Fingerprint(other), Fingerprint(Parts()));
-  // Small ones are told apart roughly.
+  // Small budgets are distinguished roughly.
   FingerprintParts a = Parts(), b = Parts();
   a.disk_bytes = 300 << 20;
   b.disk_bytes = 310 << 20;

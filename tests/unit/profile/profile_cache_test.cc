@@ -122,7 +122,7 @@ TEST_F(ProfileCacheTest, WhatCannotBeReadIsMeasuredAgain) {
         ProfileToJson(device)}) {
     std::ofstream(file, std::ios::trunc) << bad;
     EXPECT_EQ(Get().name, "measurement " + std::to_string(++times));
-    // And it is kept.
+    // The new measurement is kept.
     EXPECT_EQ(Get().name, "measurement " + std::to_string(times));
     EXPECT_EQ(File(), file);
   }

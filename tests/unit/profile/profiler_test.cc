@@ -26,7 +26,7 @@ bool IsEmptyDir(const std::string& dir) {
          std::filesystem::directory_iterator();
 }
 
-// As little as can be: each probe does its least number of repeats.
+// The shortest measurement: each probe does its minimum number of repeats.
 ProfilerOptions Small() {
   ProfilerOptions options;
   options.threads = 2;
@@ -87,7 +87,7 @@ TEST(ProfilerTest, MeasuresAllThatThePlannerWants) {
   EXPECT_EQ(*again, *p);
 }
 
-// With a disk that is too small to be measured, and so is no tier.
+// The disk is too small to be measured, and so is no tier.
 TEST(ProfilerTest, MeasuresADeviceWithMemoryOfItsOwn) {
   const TempDir dir = TempDir::OnDisk();
   ProfilerOptions options = Small();

@@ -41,7 +41,7 @@ void ExpectEqual(const SamplingParams& a, const SamplingParams& b) {
   EXPECT_EQ(a.logprobs, b.logprobs);
 }
 
-// Through the wire's bytes.
+// Converts through serialized bytes.
 template <typename Proto>
 Proto Resent(const Proto& message) {
   Proto parsed;
@@ -182,7 +182,7 @@ TEST(ConvertTest, StepPlanRefused) {
           "3 tokens in all, but it carries 4");
   refused([&](auto& m) { m.mutable_micro_batches(0)->clear_tokens(); },
           "carries 0");
-  // The sum must not wrap around to what is carried.
+  // The sum must not wrap around to the given size.
   refused(
       [&](auto& m) {
         for (int i = 0; i < 4; ++i) {
@@ -219,7 +219,7 @@ TEST(ConvertTest, StepResultThereAndBack) {
   EXPECT_TRUE(back.tokens[1].top.empty());
 }
 
-// Three segments' scores, of no, one and three alternatives.
+// A result of three segments' scores, of no, one and three alternatives.
 StepResult ScoredResult() {
   StepResult result;
   result.epoch = PlanEpoch(1);
@@ -258,11 +258,11 @@ void ExpectEqual(const TokenScores& a, const TokenScores& b) {
 
 TEST(ConvertTest, ScoresThereAndBackInPartsOfAnySize) {
   const StepResult whole = ScoredResult();
-  size_t most_parts = 0;
+  size_t max_parts = 0;
   for (int64_t max_values : {1, 2, 6, 7, 8, 13, 20, 1000}) {
     SCOPED_TRACE(max_values);
     const std::vector<v1::StepResult> parts = ToProtoParts(whole, max_values);
-    most_parts = std::max(most_parts, parts.size());
+    max_parts = std::max(max_parts, parts.size());
     std::vector<TokenScores> joined;
     for (size_t i = 0; i < parts.size(); ++i) {
       const auto part = FromProto(Resent(parts[i]));
@@ -298,7 +298,7 @@ TEST(ConvertTest, ScoresThereAndBackInPartsOfAnySize) {
       ExpectEqual(joined[i], whole.scores[i]);
     }
   }
-  EXPECT_EQ(most_parts, 11u);  // a token each
+  EXPECT_EQ(max_parts, 11u);  // a token each
 }
 
 TEST(ConvertTest, AResultWithoutScoresIsOnePart) {
@@ -328,7 +328,7 @@ TEST(ConvertTest, StepResultRefused) {
   refused([](auto& s) { s.clear_top_logprobs(); }, "0 log-probabilities");
 }
 
-// What comes over the wire is refused or within its limits, whatever it is.
+// Any received message is refused or within its limits.
 TEST(ConvertTest, DamagedScoresAreRefusedOrConsistent) {
   v1::StepPlan plan;
   ToProto(FullPlan(), &plan);

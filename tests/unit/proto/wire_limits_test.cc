@@ -1,5 +1,5 @@
-// Messages at the largest that is allowed: their sizes are what wire_limits.h
-// calculates, and they arrive.
+// Messages of the maximum sizes arrive, and their sizes are those that
+// wire_limits.h calculates.
 
 #include "proto/wire_limits.h"
 
@@ -50,7 +50,7 @@ int64_t Bytes(const StepPlan& plan) {
   return static_cast<int64_t>(wire.ByteSizeLong());
 }
 
-// What one more of `change` adds to a plan.
+// The bytes that one more `change` adds to a plan.
 template <typename Change>
 int64_t Added(const Change& change) {
   StepPlan plan;
@@ -97,7 +97,7 @@ TEST(WireLimitsTest, ResultsComeInPartsThatFit) {
   for (int s = 0; s < 3000; ++s) {
     TokenScores& scores = whole.scores.emplace_back();
     scores.sequence = SequenceId(kLargestId - s);
-    // One with many rows, many with one; with and without alternatives.
+    // One segment has many rows, many have one; with and without alternatives.
     const int rows = s == 7 ? 4096 : 1;
     scores.begin = kLargest - rows;
     scores.num_top = s % 3 == 0 ? 0 : kMaxTopLogprobs;

@@ -5,7 +5,7 @@
 
 namespace sluice {
 
-// The formula of group_codec.h.
+// Computes the formula of group_codec.h.
 inline float DequantizeCode(GroupParams group, float unit, int code) {
   return Float16ToFloat(group.min) * unit +
          static_cast<float>(code) * (Float16ToFloat(group.scale) * unit);

@@ -63,7 +63,7 @@ double SquaredError(const Quantized& q, const std::vector<float>& x,
   return sum;
 }
 
-// Of the definition, with scale and minimum rounded to float16.
+// The squared error of FlexGen's definition, with float16 scale and minimum.
 double PlainSquaredError(const std::vector<float>& x, int size, int width,
                          int bits, float unit, int group) {
   float low = INFINITY, high = -INFINITY;
@@ -172,7 +172,7 @@ TEST(GroupCodec, EqualNumbersAreExact) {
         for (int g = 0; g < 3; ++g) {
           for (int i = 0; i < kQuantGroup; ++i) ASSERT_EQ(q.Value(i, g), v);
         }
-        // With others, larger and smaller, that share the unit.
+        // Larger and smaller numbers share the unit.
         std::vector<float> mixed(x);
         for (int i = 0; i < kQuantGroup; ++i) {
           mixed[i * 3] = std::ldexp(v, -2) * static_cast<float>(i % 5);
@@ -206,7 +206,7 @@ TEST(GroupCodec, TinyNumbersStayTiny) {
 }
 
 TEST(GroupCodec, ManyTwoValuedGroupsAreExact) {
-  // Two values whose difference float16 holds.
+  // The group has two values whose difference float16 holds.
   std::vector<float> x(kQuantGroup * 4);
   for (size_t i = 0; i < x.size(); ++i) x[i] = i / 4 % 3 == 0 ? -0.5f : 0.25f;
   for (const int bits : {4, 8}) {
@@ -273,8 +273,8 @@ TEST(GroupCodec, IsNearTheOptimumAndBelowQ4_0) {
           const double optimum = errors["optimum"][g];
           const double plain = errors["plain"][g];
           const double ours = SquaredError(q, x, g);
-          // The golden minimum is exact, ours a float16, which can cost more
-          // than the search gains where the steps of both are alike.
+          // The golden minimum is exact, the codec's a float16, which can cost
+          // more than the search gains if their steps are similar.
           const bool coarse = bits == 8 || kind == "offset";
           EXPECT_LE(ours, plain * (coarse ? 1.5 : 1.0))
               << target << " " << kind << " " << g;

@@ -81,7 +81,7 @@ TEST(PanelCodec, DecodesWhatGroupsSayInTheOrderAskedFor) {
                 element * columns * static_cast<size_t>(c.order.padded_k));
       ASSERT_EQ(codec.encoded_bytes() % 64, 0u);
 
-      // By groups, one element at a time.
+      // The expected elements are computed by groups, one at a time.
       std::vector<std::byte> expected(codec.decoded_bytes());
       for (int32_t first = 0; first < c.n; first += kQuantGroup) {
         const int32_t size = std::min(kQuantGroup, c.n - first);

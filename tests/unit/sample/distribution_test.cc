@@ -24,7 +24,7 @@ using ::testing::IsEmpty;
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// As `logits` of golden/sampling/make_sampling_golden.py.
+// Does `logits` of golden/sampling/make_sampling_golden.py.
 std::vector<float> GoldenLogits(int vocab, uint64_t salt, double scale,
                                 uint64_t steps) {
   std::vector<float> logits(vocab);
@@ -85,7 +85,7 @@ TEST(DistributionTest, EqualsHuggingFace) {
   }
 }
 
-// Straight from the definitions, in double, with a full sort.
+// Follows the definitions directly, in double, with a full sort.
 std::map<int32_t, double> Reference(const SamplingParams& params,
                                     const std::vector<float>& logits) {
   std::vector<int32_t> order(logits.size());
@@ -94,9 +94,9 @@ std::map<int32_t, double> Reference(const SamplingParams& params,
                    [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
   size_t kept = order.size();
   if (params.top_k > 0 && static_cast<size_t>(params.top_k) < kept) {
-    const float least = logits[order[params.top_k - 1]];
+    const float min = logits[order[params.top_k - 1]];
     kept = params.top_k;
-    while (kept < order.size() && logits[order[kept]] == least) ++kept;
+    while (kept < order.size() && logits[order[kept]] == min) ++kept;
   }
   std::vector<double> weights;
   double total = 0;
@@ -112,8 +112,8 @@ std::map<int32_t, double> Reference(const SamplingParams& params,
     while (n < kept && sum < params.top_p * total) sum += weights[n++];
     kept = n;
   }
-  const double least = std::max<double>(params.min_p, std::exp(-86.0));
-  while (kept > 1 && weights[kept - 1] < least) --kept;
+  const double min = std::max<double>(params.min_p, std::exp(-86.0));
+  while (kept > 1 && weights[kept - 1] < min) --kept;
   total = 0;
   for (size_t i = 0; i < kept; ++i) total += weights[i];
   std::map<int32_t, double> result;
@@ -249,7 +249,7 @@ TEST(DistributionTest, TopLogprobsInOrder) {
   EXPECT_THAT(tokens(-1), IsEmpty());
 }
 
-// Draws with fixed seeds, so that the outcome is the same in every run.
+// Samples with fixed seeds, so that the outcome is the same in every run.
 void ExpectFrequencies(const SamplingParams& params,
                        const std::vector<float>& logits) {
   SamplerScratch scratch;
@@ -259,7 +259,7 @@ void ExpectFrequencies(const SamplingParams& params,
   const int n = 40000;
   for (int i = 0; i < n; ++i) {
     const Peak peak = FindPeak(logits, scratch);
-    ++seen[Draw(params, logits, peak, UniformAt(params.seed, i), scratch)];
+    ++seen[SampleAt(params, logits, peak, UniformAt(params.seed, i), scratch)];
   }
   double chi_square = 0;
   double other_expected = 0;  // tokens too rare for a class of their own
@@ -308,14 +308,14 @@ TEST(DistributionTest, DrawsFollowTheProbabilities) {
 
 TEST(DistributionTest, DrawInvertsTheCumulativeDistribution) {
   SamplerScratch scratch;
-  // Spread over several blocks of the sum, most of them empty.
+  // The weights are spread over several blocks of the sum, most of them empty.
   std::vector<float> logits(2000, -kInf);
   logits[5] = logits[700] = logits[1300] = logits[1999] = 1;
   for (int32_t top_k : {0, 4}) {
     const SamplingParams params = {.temperature = 1, .top_k = top_k};
     const auto draw = [&](double uniform) {
       const Peak peak = FindPeak(logits, scratch);
-      return Draw(params, logits, peak, uniform, scratch);
+      return SampleAt(params, logits, peak, uniform, scratch);
     };
     EXPECT_EQ(draw(0), 5);
     EXPECT_EQ(draw(0.2499), 5);

@@ -83,10 +83,10 @@ TEST(VectorOpsTest, ExpAtTheEdges) {
     EXPECT_EQ(weights[2], 0);
     EXPECT_EQ(weights[3], 0);
     EXPECT_EQ(weights[4], 0);
-    // An endless temperature: all equal, but for what is impossible.
+    // With an infinite temperature all possible tokens are equal.
     EXPECT_EQ(variant.exp_sum(x, 5, kEndless, weights.data()), 4.0f);
     EXPECT_EQ(weights[4], 0);
-    // Nearly none: only the largest.
+    // With a temperature near 0 only the largest counts.
     EXPECT_EQ(variant.exp_sum(x, 5, 1e-45f, weights.data()), 1.0f);
   }
 }

@@ -53,7 +53,7 @@ class CommandLineTest : public testing::Test {
     words.insert(words.begin(), "sluice");
     return UnknownName(app_, static_cast<int>(words.size()), words.data());
   }
-  // What is said on stderr; "" if all is well.
+  // Returns the text on stderr; "" if there is no error.
   std::string Parse(std::vector<const char*> words) {
     words.insert(words.begin(), "sluice");
     testing::internal::CaptureStderr();
@@ -126,7 +126,7 @@ TEST_F(CommandLineTest, AliasesAreTheOptionItself) {
   EXPECT_EQ(output_, "x");
   EXPECT_EQ(Parse({"results", "--input-file", "7"}), "");
   EXPECT_EQ(input_, "7");
-  // Mistakes are told by the name that help shows.
+  // Errors show the name that help shows.
   EXPECT_EQ(Parse({"results"}),
             "sluice: --input is required; see `sluice results --help`\n");
   EXPECT_EQ(Parse({"results", "--input-file", "0"}),

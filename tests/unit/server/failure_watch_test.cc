@@ -43,7 +43,7 @@ TEST_F(FailureWatchTest, ThreeFailuresInARowEndTheRunWithTheirReason) {
   EXPECT_TRUE(Fail("worker 'a' failed in stage 0: first"));
   EXPECT_TRUE(Fail("worker 'a' failed in stage 0: second"));
   EXPECT_TRUE(watch_.status().ok());
-  // Of whatever kind.
+  // Failures of any kind count.
   cluster_.mutable_plan_failures(0)->set_count(3);
   EXPECT_FALSE(Update());
   EXPECT_TRUE(absl::IsFailedPrecondition(watch_.status()));
@@ -77,7 +77,7 @@ TEST_F(FailureWatchTest, FailuresAreNotInARowWhereARequestEndedBetween) {
 }
 
 TEST_F(FailureWatchTest, ATokenFromEachPlanThatFailsDoesNotKeepTheRunGoing) {
-  // As on a full disk, where the first step after a replay still has room.
+  // On a full disk, the first step after a replay may still have room.
   const char* why = "worker 'a' failed in stage 0: No space left on device";
   for (int i = 0; i < 2; ++i) {
     EXPECT_TRUE(Fail(why));

@@ -10,7 +10,7 @@
 namespace sluice {
 namespace {
 
-// A coordinator that goes away in the middle of calls. Each call takes the next
+// A client whose coordinator goes away during calls. Each call takes the next
 // part of the script.
 class FlakyClient : public JobClient {
  public:
@@ -82,7 +82,7 @@ class FollowTest : public testing::Test {
     options.on_away = [this] { ++told_; };
     options.sleep = [this](absl::Duration time) { waits_.push_back(time); };
     options.first_wait = absl::Seconds(1);
-    options.most_wait = absl::Seconds(4);
+    options.max_wait = absl::Seconds(4);
     return Patience(std::move(options));
   }
 
@@ -155,7 +155,7 @@ TEST_F(FollowTest, ARestartBeforeTheFirstResultIsOutlived) {
 }
 
 TEST_F(FollowTest, WhoWasHeardBeforeIsWaitedForFromTheStart) {
-  // As it is away, it could not be asked.
+  // The coordinator is away, so that it could not be asked.
   client_.get_job = away_;
   client_.script = {{0, away_}, {2, absl::OkStatus()}};
   Patience patience = MakePatience();
@@ -183,7 +183,7 @@ TEST_F(FollowTest, ResultsOfNobodyAreNotWaitedFor) {
 TEST_F(FollowTest, AnErrorOfTheReceiverIsFinal) {
   client_.script = {{3, absl::OkStatus()}};
   Patience patience = MakePatience();
-  // Whatever its code: the disk is full, not the coordinator away.
+  // The code does not matter: the disk is full, not the coordinator away.
   EXPECT_EQ(StreamToEnd(client_, "job_1", 0, true, patience,
                         [&](const v1::Result&) { return away_; }),
             away_);

@@ -23,7 +23,7 @@ class JobIoTest : public testing::Test {
     std::ofstream(dir_ / name, std::ios::binary) << text;
     return (dir_ / name).string();
   }
-  // "" where it may be a file of requests.
+  // Returns "" if it may be a file of requests.
   std::string Kind(const std::string& name, const std::string& text,
                    v1::InputFormat format = v1::INPUT_FORMAT_JSONL) const {
     const absl::Status status = InputFile::CheckKind(Put(name, text), format);

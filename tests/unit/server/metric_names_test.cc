@@ -1,5 +1,4 @@
-// Every metric that a program of ours exports, whichever room registers it: a
-// name means one thing.
+// Tests that all programs' metrics use each name with one meaning.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -28,7 +27,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Notes what is registered, too.
+// Also notes the registered metrics.
 class Catalogue : public TestMetrics {
  public:
   struct Entry {
@@ -85,7 +84,7 @@ v1::ClusterState TwoWorkers() {
   return state;
 }
 
-// All that coordinator and workers register.
+// Registers all metrics of coordinator and workers.
 void RegisterAll(Catalogue* all) {
   DispatchMetrics dispatch(all);
   dispatch.Set(TwoWorkers(), 1, 0, absl::Seconds(1));

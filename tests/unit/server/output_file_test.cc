@@ -120,7 +120,7 @@ TEST_F(OutputFileTest, KeepsPermissionsAndFollowsLinks) {
   ASSERT_EQ(stat(Path("fresh").c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 07777, 0640u);
 
-  // A link to nothing yet makes what it leads to.
+  // Writing to a dangling link makes its target.
   fs::create_symlink("later", dir_ / "dangling");
   ASSERT_TRUE(WriteOutputFile(Path("dangling"), "--output", "y").ok());
   EXPECT_EQ(Get("later"), "y");
@@ -184,7 +184,7 @@ TEST_F(OutputFileTest, OneFileIsNotTwo) {
                 HasSubstr("--input " + Path("in") + " and --output " +
                           Path(name) + " are one file"));
   }
-  // Of files that are not there yet the names tell.
+  // Files that do not exist yet are compared by name.
   fs::create_directory_symlink(dir_, dir_ / "again");
   auto output = Plan("out");
   auto errors = Plan("again/out", "--errors");
@@ -194,7 +194,7 @@ TEST_F(OutputFileTest, OneFileIsNotTwo) {
   EXPECT_TRUE(CheckDistinct({{Path("in"), "--input"}, {"-", "--input"}},
                             {output.get(), others.get()})
                   .ok());
-  // Devices hold nothing that could be lost.
+  // Writing to devices loses no data.
   auto null = OutputFile::Plan("/dev/null", "--output");
   EXPECT_TRUE(
       CheckDistinct({{"/dev/null", "--input"}}, {null->get(), null->get()})

@@ -50,7 +50,7 @@ TEST(ProfileTableTest, LeavesOutWhatIsNotThere) {
   EXPECT_THAT(text, Not(HasSubstr("host to device")));
   EXPECT_THAT(text, Not(HasSubstr("odd")));
   EXPECT_THAT(text, HasSubstr("no disk tier (--disk-dir)"));
-  // What nobody measured breaks nothing.
+  // Values that were not measured break nothing.
   EXPECT_THAT(ProfileTable(MachineProfile()), HasSubstr("host memory"));
 }
 

@@ -22,10 +22,10 @@ v1::Job MakeJob(int64_t total, int64_t completed, int64_t processed,
 
 TEST(ProgressTest, GoesByTokens) {
   EXPECT_DOUBLE_EQ(ProgressShare(MakeJob(10, 0, 250, 1000)), 0.25);
-  // All but the last token: not the end.
+  // A job without its last token has not ended.
   EXPECT_DOUBLE_EQ(ProgressShare(MakeJob(10, 9, 1000, 1000)), 0.99);
   EXPECT_DOUBLE_EQ(ProgressShare(MakeJob(10, 10, 1000, 1000)), 1);
-  // A job that does not know its tokens goes by requests.
+  // A job with unknown tokens shows its requests.
   EXPECT_DOUBLE_EQ(ProgressShare(MakeJob(10, 4, 0, 0)), 0.4);
   EXPECT_DOUBLE_EQ(ProgressShare(MakeJob(0, 0, 0, 0)), 0);
 }

@@ -99,7 +99,7 @@ TEST(RunReportTest, Table) {
               HasSubstr("of --host-memory            3.0 MiB set aside"));
   EXPECT_THAT(table, HasSubstr("of --device-memory          5.0 MiB\n"));
   EXPECT_THAT(table, Not(HasSubstr("peak memory")));  // not known
-  // What took no time or carried nothing is not shown.
+  // Resources without time or bytes are not shown.
   EXPECT_THAT(table, Not(HasSubstr("waiting for activations")));
   EXPECT_THAT(table, Not(HasSubstr("disk write")));
   EXPECT_THAT(table, Not(HasSubstr("device to host")));

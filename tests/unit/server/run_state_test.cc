@@ -67,7 +67,7 @@ TEST_F(RunStateTest, AnEqualRunGoesOnWithTheSameJob) {
     id = (*state)->request_id();
     EXPECT_NE(id, "");
   }
-  // Nothing was stored, so nothing stays.
+  // Nothing was stored, so nothing is kept.
   EXPECT_FALSE(fs::exists(dir_ / "out.sluice"));
   RunAndBeKilled();
   EXPECT_TRUE(fs::exists(dir_ / "out.sluice" / "sluice.db"));
@@ -94,7 +94,7 @@ TEST_F(RunStateTest, AnotherRunIsToldWhatDiffers) {
   facts_["tokenizer.json"] = "ab12";
   std::ofstream(dir_ / "in") << "{ }\n";
   EXPECT_THAT(Refusal(), HasSubstr("the input is another one"));
-  // None of which touches what is there.
+  // None of these touches the existing files.
   EXPECT_TRUE(fs::exists(dir_ / "out.sluice" / "sluice.db"));
   std::ofstream(dir_ / "in") << "{}\n";
   EXPECT_TRUE((*Open())->resumes());
@@ -121,7 +121,7 @@ TEST_F(RunStateTest, NothingOfOthersIsTaken) {
   std::ofstream(dir_ / "out.sluice") << "a file";
   EXPECT_THAT(Refusal(), HasSubstr("is no directory"));
   fs::remove(dir_ / "out.sluice");
-  // What else lies there stays.
+  // Other files stay.
   options_.restart = false;
   fs::create_directory(dir_ / "out.sluice");
   std::ofstream(dir_ / "out.sluice" / "notes") << "mine";
@@ -131,7 +131,7 @@ TEST_F(RunStateTest, NothingOfOthersIsTaken) {
 
 TEST_F(RunStateTest, NoFileOfTheUsersIsLostInANamedDirectory) {
   options_.state_dir = dir_.string();
-  // Beside what a run makes, and not by its names.
+  // Files with similar names to a run's may exist.
   for (const char* name : {"sluice.txt", "sluice.db.bak", "notes"}) {
     std::ofstream(dir_ / name) << "mine";
   }
@@ -152,7 +152,7 @@ TEST_F(RunStateTest, NoFileOfTheUsersIsLostInANamedDirectory) {
   fs::create_symlink("nowhere", dir_ / "model");
   EXPECT_THAT(Refusal(), HasSubstr("model"));
   fs::remove(dir_ / "model");
-  // A run that fails takes what it made, one that restarts what another made.
+  // A failed run removes its own files, a restarted one another run's.
   for (const bool killed : {false, true}) {
     if (killed) RunAndBeKilled();
     options_.restart = killed;
@@ -190,7 +190,7 @@ TEST_F(RunStateTest, NeitherInputNorOutputMayBeAFileOfTheRun) {
   options_.output = output->get();
   EXPECT_THAT(Refusal(), HasSubstr("--output"));
   EXPECT_TRUE(fs::exists(state / "input"));
-  // By another name, it may lie there.
+  // A file of another name may be in the directory.
   options_.output = output_.get();
   options_.restart = false;
   options_.input = (state / "prompts").string();
@@ -234,7 +234,7 @@ TEST_F(RunStateTest, AnInputThatCannotBeReadCostsNoAnswers) {
       options_.input = (dir_ / "gone").string();
       EXPECT_THAT(Refusal(), HasSubstr("can't read the input"));
       EXPECT_TRUE(fs::exists(state / "sluice.db"));
-      // It is copied, as a pipe is, and somebody else does that already.
+      // The input is copied, like a pipe, while another run does so already.
       options_.input = "/dev/null";
       auto other = OutputFile::Plan((state / "input").string(), "--output");
       ASSERT_TRUE(other.ok()) << other.status();
@@ -255,7 +255,7 @@ TEST_F(RunStateTest, ARunThatBeganWhileAPipeWasReadGoesFirst) {
   const std::string pipe = (dir_ / "pipe").string();
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   std::thread other([&] {
-    // Waits until the run below opens it, which has looked around by then.
+    // Waits until the run below opens the pipe, after checking the directory.
     std::ofstream writer(pipe);
     writer << "{}\n" << std::flush;
     RunState::Options options = options_;
@@ -293,7 +293,7 @@ TEST_F(RunStateTest, OnlyAJobThatIsKnownToHaveNoAnswersIsDropped) {
               AllOf(HasSubstr("the disk is ill"), HasSubstr("kept in"),
                     HasSubstr("run the same command again")));
   EXPECT_TRUE(fs::exists(store));
-  // Of an earlier run something may be there.
+  // An earlier run may have left files.
   EXPECT_EQ(stop(job), "nothing was answered yet");
   EXPECT_TRUE(fs::exists(store));
   job.mutable_counts()->set_completed(1);
@@ -325,7 +325,7 @@ TEST_F(RunStateTest, ANamedDirectoryIsKeptAndServesOneRunAfterTheOther) {
     ASSERT_TRUE(state.ok()) << state.status();
     EXPECT_FALSE((*state)->resumes());
   }
-  // It came to no job: what was kept is there, and is no unended run's.
+  // The run made no job: the kept files belong to no unfinished run.
   EXPECT_TRUE(fs::exists(dir_ / "state" / "sluice.db"));
   facts_["--max-tokens"] = "65";
   EXPECT_TRUE(Open().ok());
@@ -354,7 +354,7 @@ TEST_F(RunStateTest, TheInputIsReadFromItsBeginning) {
   auto input = (*state)->OpenInput();
   ASSERT_TRUE(input.ok()) << input.status();
   EXPECT_EQ(std::string(std::istreambuf_iterator<char>(**input), {}), "{}\n");
-  // One that changes meanwhile makes no job.
+  // An input that changes meanwhile makes no job.
   std::ofstream(dir_ / "in") << "{}\n{}\n";
   fs::last_write_time(dir_ / "in",
                       fs::file_time_type::clock::now() + std::chrono::hours(1));

@@ -13,7 +13,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// Windows as "ids before the first counted | counted ids".
+// Returns windows as "ids before the first counted | counted ids".
 std::vector<std::string> Cut(WindowOptions options, std::vector<int32_t> start,
                              std::vector<std::vector<int32_t>> documents) {
   EXPECT_TRUE(options.Validate(start.size()).ok());
@@ -49,7 +49,7 @@ TEST(WindowCutterTest, StartTokensOnlyFirst) {
               ElementsAre("9 | 1 2 ", "3 | 4 5 ", "9 | 1 2 "));
   EXPECT_THAT(Cut({3, 3, WindowStart::kNone}, {9}, {{1, 2, 3, 4, 5}}),
               ElementsAre("1 | 2 3 ", "4 | 5 "));
-  // A tokenizer that puts nothing before a text.
+  // The tokenizer puts nothing before a text.
   EXPECT_THAT(Cut({3, 3, WindowStart::kEach}, {}, {{1, 2, 3, 4, 5}}),
               ElementsAre("1 | 2 3 ", "4 | 5 "));
 }
@@ -77,8 +77,8 @@ TEST(WindowCutterTest, TooShortATextCountsNothing) {
   EXPECT_THAT(Cut({4, 4, WindowStart::kEach}, {9}, {{}}), ElementsAre());
 }
 
-// Whatever the sizes: every token counts at most once, with as much before it
-// as promised, and as many count as CountedTokens says.
+// For all sizes, every token counts at most once, with as many before it as
+// promised, and as many count as CountedTokens returns.
 TEST(WindowCutterTest, EachTokenCountsOnce) {
   std::mt19937 random(3);
   for (int round = 0; round < 2000; ++round) {

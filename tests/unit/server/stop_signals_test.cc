@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-// The process gets it, not the thread.
+// Sends a signal to the process, not to the thread.
 void Send(int number) { ASSERT_EQ(kill(getpid(), number), 0); }
 
 [[noreturn]] void WaitForTheEnd() {
@@ -24,7 +24,7 @@ TEST(StopSignalsTest, TheFirstSignalAsksToStop) {
   Send(SIGINT);
   stopped.WaitForNotification();
   EXPECT_EQ(signals.signal(), SIGINT);
-  // Who comes later is asked, too.
+  // A function set later is called, too.
   int asked = 0;
   signals.OnStop([&] { ++asked; });
   EXPECT_EQ(asked, 1);

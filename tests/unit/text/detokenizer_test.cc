@@ -17,8 +17,8 @@ namespace {
 using nlohmann::json;
 using testing::ElementsAre;
 
-// A tokenizer whose tokens 0, 1... are these and whose last one, "<s>", is
-// special.
+// Makes a tokenizer whose tokens 0, 1... are these and whose last one, "<s>",
+// is special.
 std::unique_ptr<Tokenizer> WithTokens(const std::vector<std::string>& tokens,
                                       const json& decoder) {
   json spec = SmallTokenizerJson();
@@ -35,7 +35,7 @@ std::unique_ptr<Tokenizer> WithTokens(const std::vector<std::string>& tokens,
   return tokenizer.ok() ? *std::move(tokenizer) : nullptr;
 }
 
-// What each token gives, and at the end what was held back.
+// Returns the text of each token, and at the end the held-back text.
 std::vector<std::string> Pieces(const Tokenizer& tokenizer,
                                 const std::vector<int32_t>& ids,
                                 bool skip_special_tokens = true) {
@@ -141,8 +141,8 @@ TEST(DetokenizerTest, WithoutDecoderTokensAreSetApart) {
   EXPECT_THAT(Pieces(*tokenizer, {0, 1, 0}), ElementsAre("a", " b", " a", ""));
 }
 
-// Any chain of decoders: what comes in pieces is what Decode gives, and each
-// piece is whole characters.
+// For any chain of decoders, the pieces are Decode's text, and each piece is
+// whole characters.
 TEST(DetokenizerTest, PiecesMakeUpTheText) {
   const json kSteps = json::parse(R"json([
     {"type": "ByteLevel"}, {"type": "ByteFallback"}, {"type": "Fuse"},

@@ -29,7 +29,7 @@ TEST(DummyTokenizerTest, TokensBehindTheBytesHaveNames) {
   const auto tokenizer = CreateDummyTokenizer(300);
   EXPECT_EQ(tokenizer->Decode(std::vector<int32_t>{3 + 'a', 259, 299}, true),
             "a t259 t299");
-  // No such token, and special ones.
+  // The ids are of no token and of special ones.
   EXPECT_EQ(tokenizer->Decode(std::vector<int32_t>{-1, 300, 1, 2, 0}, true),
             "");
   EXPECT_EQ(tokenizer->Decode(std::vector<int32_t>{0, 2}, false), "<unk></s>");

@@ -52,7 +52,7 @@ TEST(StopStringMatcherTest, FirstToBeCompleteWins) {
   StopStringMatcher earlier({"abcd", "bc"});
   EXPECT_EQ(earlier.Append("xabcd"), "xa");
   EXPECT_EQ(earlier.matched(), "bc");
-  // Of two that end at one place, the longer one.
+  // The longer of two that end at one place matches.
   StopStringMatcher longer({"c", "bc"});
   EXPECT_EQ(longer.Append("abc"), "a");
   EXPECT_EQ(longer.matched(), "bc");

@@ -1,5 +1,5 @@
-// Every tokenizer in tests/golden/tokenizers against what Hugging Face makes of
-// the same files.
+// Compares every tokenizer in tests/golden/tokenizers with Hugging Face's
+// results for the same files.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -93,7 +93,7 @@ TEST_P(TokenizerGoldenTest, EncodesAndDecodesText) {
   }
 }
 
-// Ids that no text gives: broken UTF-8, special tokens anywhere.
+// Ids that no text has: broken UTF-8, special tokens anywhere.
 TEST_P(TokenizerGoldenTest, DecodesAnyIds) {
   const auto rows = ReadLines(GoldenDir() / GetParam() / "decode.jsonl");
   ASSERT_GE(rows.size(), 100u);
@@ -108,8 +108,8 @@ TEST_P(TokenizerGoldenTest, DecodesAnyIds) {
   }
 }
 
-// What is generated behind a prompt is the rest of the text of both, as far as
-// Hugging Face leaves the prompt's text as it was.
+// The text generated behind a prompt is the rest of the text of both, if
+// Hugging Face does not change the prompt's text.
 TEST_P(TokenizerGoldenTest, DecodesBehindAPrompt) {
   const auto rows = ReadLines(GoldenDir() / GetParam() / "decode.jsonl");
   int compared = 0;

@@ -1,4 +1,4 @@
-// What Tokenizer::Load says about files that are broken or not supported.
+// Tests of Tokenizer::Load's errors for broken and unsupported files.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -180,7 +180,7 @@ TEST(BpeModelTest, EqualsTextbookAlgorithm) {
   }
 }
 
-// Would take minutes if joining were quadratic.
+// The test would take minutes if joining were quadratic.
 TEST(BpeModelTest, VeryLongWord) {
   const auto tokenizer = Load(SmallTokenizerJson());
   std::string text;

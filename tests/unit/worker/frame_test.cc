@@ -61,7 +61,7 @@ std::string Flatten(const grpc::ByteBuffer& bytes) {
                      slice.size());
 }
 
-// In slices of `part` bytes.
+// Makes a buffer of slices of `part` bytes.
 grpc::ByteBuffer Slices(const std::string& text, size_t part) {
   std::vector<grpc::Slice> slices;
   for (size_t i = 0; i < text.size(); i += part) {
@@ -104,7 +104,7 @@ TEST(FrameTest, IsAProtobufMessage) {
   EXPECT_EQ(std::memcmp(proto.activations().data(), frame.hidden->data(),
                         frame.hidden->bytes()),
             0);
-  // And the other way round, as another implementation would write it.
+  // A frame written by another implementation is read.
   const auto back = Decode(proto);
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_EQ(back->plan->release, frame.plan->release);
@@ -278,8 +278,8 @@ TEST(FrameTest, RefusesWrongWireTypesAndTruncation) {
   }
 }
 
-// Whatever arrives, there is an answer; with sanitizers this looks for
-// overruns. Every frame that is accepted fits the limits.
+// Any bytes give a result; with sanitizers this test finds overruns. Every
+// frame that is accepted fits the limits.
 TEST(FrameTest, SurvivesRandomBytes) {
   std::mt19937 random(20240607);
   const std::vector<std::string> seeds = {
@@ -319,10 +319,10 @@ TEST(FrameTest, RefusesToEncodeMoreThanAFrameMayHold) {
   ActivationFrame frame = Frame(1, 1, {});
   // Never touched, so never in memory.
   constexpr int64_t kCols = 256;
-  constexpr int64_t kMost = kMaxActivationBytes / (kCols * sizeof(float));
-  frame.hidden->Resize(kMost, kCols);
+  constexpr int64_t kMax = kMaxActivationBytes / (kCols * sizeof(float));
+  frame.hidden->Resize(kMax, kCols);
   EXPECT_TRUE(EncodeFrame(frame).ok());
-  frame.hidden->Resize(kMost + 1, kCols);
+  frame.hidden->Resize(kMax + 1, kCols);
   const auto bytes = EncodeFrame(frame);
   ASSERT_FALSE(bytes.ok());
   EXPECT_THAT(bytes.status().ToString(), HasSubstr("max_step_tokens"));

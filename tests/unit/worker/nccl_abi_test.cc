@@ -2,7 +2,7 @@
 
 #include "gtest/gtest.h"
 
-// Against the real headers and library, where they are installed.
+// Compares with the real headers and library, where they are installed.
 #if __has_include(<nccl.h>) && __has_include(<cuda.h>)
 #include <cuda.h>
 #include <nccl.h>
@@ -16,7 +16,7 @@ namespace {
 
 #ifdef SLUICE_HAS_REAL_HEADERS
 
-// What a C type is passed as: enums as int, pointers as pointers.
+// The type as which a C type is passed: enums as int, pointers as pointers.
 template <typename T>
 struct Passed {
   using type = T;

@@ -36,7 +36,7 @@ TEST(NcclLibraryTest, WithoutAFunction) {
       Load(SLUICE_FAKE_GPU_WITHOUT_SEND, SLUICE_FAKE_GPU);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(status.ToString(), HasSubstr("has no ncclSend"));
-  // Something else altogether.
+  // This library is not NCCL at all.
   EXPECT_THAT(Load(SLUICE_FAKE_GPU, "libm.so.6").ToString(),
               HasSubstr("has no cuInit"));
 }
@@ -89,7 +89,7 @@ TEST(LinkChoiceTest, WhoHasNccl) {
       open(LinkChoice::kNccl, BackendKind::kCuda, none).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(status.ToString(), HasSubstr("--link nccl: can't load NCCL"));
-  // It is the GPU that computes.
+  // The transport uses the GPU that computes.
   EXPECT_THAT(
       OpenPayloads({LinkChoice::kNccl, SLUICE_FAKE_GPU, SLUICE_FAKE_GPU},
                    {BackendKind::kCuda, 5})

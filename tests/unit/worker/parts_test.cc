@@ -21,8 +21,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// An image is charged again when it is used again, so what it takes is not
-// lost.
+// An image is charged again when it is used again, so its room counts as free.
 TEST(MachineTest, TheDefaultDiskSpaceHasRoomForTheImagesThatAreThere) {
   const TempDir temp;
   const std::filesystem::path& dir = temp.path();
@@ -61,7 +60,7 @@ TEST(UsageMeterTest, TimeGoesToOneStateAtATime) {
 
 class StepAssemblerTest : public ::testing::Test {
  protected:
-  // Micro-batch k of a step whose micro-batches have 1, 2, ... tokens.
+  // Makes micro-batch k of a step whose micro-batches have 1, 2, ... tokens.
   ArrivedFrame Frame(int64_t step, int k, int batches = 2) {
     ActivationFrame frame;
     frame.step = step;

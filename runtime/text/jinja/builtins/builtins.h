@@ -27,18 +27,18 @@ class Bound {
  public:
   Bound(Services& in, absl::string_view function, const CallArgs& args,
         std::vector<absl::string_view> parameters, size_t required = 0);
-  // Null if not given. All null after a failure.
+  // The argument, or null if not given. All are null after a failure.
   const Value* operator[](size_t i) const { return values_[i]; }
-  // As well null for None.
+  // The argument, or null if not given or None.
   const Value* Given(size_t i) const {
     return values_[i] == nullptr || values_[i]->IsNone() ? nullptr : values_[i];
   }
   bool ok() const { return ok_; }
 
-  // Given and of that type, or the fallback; another type is an error.
+  // Returns the argument, or the fallback; another type is an error.
   Int IntOr(size_t i, Int fallback);
   bool TruthOr(size_t i, bool fallback) const;
-  // None counts as not given.
+  // Returns null if the argument is not given or None.
   const std::string* StrOrNull(size_t i);
 
  private:
@@ -50,7 +50,7 @@ class Bound {
 };
 
 bool IsFilter(absl::string_view name);
-// Known to Jinja, but not to us.
+// Whether Jinja has this filter, but it is not supported here.
 bool IsUnsupportedFilter(absl::string_view name);
 bool IsTest(absl::string_view name);
 
@@ -62,34 +62,34 @@ bool CallTest(Services& in, const std::string& name, const Value& operand,
 bool IsGlobal(absl::string_view name);
 Value CallGlobal(Services& in, const std::string& name, const CallArgs& args);
 
-// A method or attribute of a value, as getattr of the sandbox gives it. False
-// if the type has none of that name.
+// Gets a method or attribute of a value, as the sandbox's getattr. Returns
+// false if the type has none of that name.
 bool GetMethod(const Value& object, const std::string& name, Value& out);
-// "object.name" and "object[key]"; undefined if there is none.
+// Evaluate "object.name" and "object[key]"; undefined if there is none.
 Value GetAttr(Services& in, const Value& object, const std::string& name);
 Value GetItem(Services& in, const Value& object, const Value& key);
 Value NoAttribute(const Value& object, absl::string_view name);
 Value CallMethod(Services& in, const Value& self, const std::string& name,
                  const CallArgs& args);
 
-// Python's "format % value" and format.format(...).
+// Evaluate Python's "format % value" and format.format(...).
 Value FormatPercent(Services& in, const std::string& format,
                     const Value& value);
 Value FormatBraces(Services& in, const std::string& format,
                    const CallArgs& args);
-// json.dumps with the arguments that the tojson filter takes.
+// Evaluates json.dumps with the arguments that the tojson filter takes.
 Value ToJson(Services& in, const Value& value, const CallArgs& args);
 
-// Python's arithmetic.
+// Evaluate Python's arithmetic.
 Value Arithmetic(Services& in, BinaryOp op, const Value& a, const Value& b);
 Value Add(Services& in, const Value& a, const Value& b);
 Value Multiply(Services& in, const Value& a, const Value& b);
-// -1, 0 or 1; 2 if neither (NaN). Fails on types that have no order.
+// Returns -1, 0 or 1; 2 if unordered (NaN). Fails on types that have no order.
 int Compare(Services& in, const Value& a, const Value& b);
 bool Contains(Services& in, const Value& container, const Value& item);
 bool Holds(Services& in, CompareOp op, const Value& a, const Value& b);
 
-// Linear-time search, whatever the strings. npos if there is none.
+// Searches in linear time for any strings. Returns npos if there is no match.
 size_t FindText(absl::string_view text, absl::string_view what,
                 size_t from = 0);
 

@@ -1,5 +1,5 @@
-// Long because it holds one small function for each of Jinja's filters, and
-// their table.
+// This file is long because it has one small function for each of Jinja's
+// filters, and their table.
 
 #include <algorithm>
 #include <cmath>
@@ -18,7 +18,7 @@
 #include "runtime/text/jinja/text_ops.h"
 #include "runtime/text/unicode/python_text.h"
 
-// jinja2.filters, one function each, with their parameters in their order.
+// The filters of jinja2.filters, one function each, with parameters in order.
 
 namespace sluice::jinja {
 namespace {
@@ -64,7 +64,7 @@ class AttributeGetter {
   std::vector<Value> parts_;
 };
 
-// Sorts by keys; stable. Work is charged per comparison.
+// Sorts by keys, stably. Work is charged per comparison.
 std::vector<Value> SortBy(In& in, std::vector<Value> items,
                           const std::vector<Value>& keys, bool reverse) {
   std::vector<size_t> order(items.size());
@@ -165,7 +165,7 @@ Value DictSort(In& in, const Value& v, const CallArgs& args) {
   return MakeList(SortBy(in, std::move(items), keys, bound.TruthOr(2, false)));
 }
 
-// A string that is not escaped again.
+// Makes a string that is not escaped again.
 Value Marked(std::string text) {
   return Value(std::make_shared<const Str>(Str{std::move(text), true}));
 }
@@ -349,7 +349,7 @@ Value Join(In& in, const Value& v, const CallArgs& args) {
   for (const Value& item : in.Items(v)) {
     if (!std::exchange(first, false)) out += separator;
     out += in.Str(get(item));
-    // Also stops a long separator between many items.
+    // The charge also limits a long separator between many items.
     if (!in.ChargeString(out.size() > (size_t{1} << 20) ? separator.size()
                                                         : 1)) {
       return {};
@@ -478,12 +478,12 @@ Value Reverse(In& in, const Value& v, const CallArgs&) {
   }
   std::vector<Value> items = in.Items(v);
   std::reverse(items.begin(), items.end());
-  // reversed() of what is a sequence is an iterator, else a list is made.
+  // reversed() of a sequence is an iterator; of other values it is a list.
   return v.AsIterator() != nullptr ? MakeList(std::move(items))
                                    : MakeIterator(std::move(items));
 }
 
-// round() of an integer to a power of ten, halves to even.
+// Rounds an integer to a power of ten, halves to even.
 Int RoundInt(Int number, int digits) {
   if (digits >= 0) return number;
   if (digits < -37) return 0;
@@ -626,7 +626,7 @@ Value Truncate(In& in, const Value& v, const CallArgs& args) {
     return in.Fail("truncate: the length is too small or the leeway negative");
   }
   if (v.AsStr() == nullptr) {
-    // Other things that have a length come back as they are, if short.
+    // Other values with a length are returned as they are, if short.
     const Value size = Length(in, v, {});
     if (in.failed() || size.int_value() <= length + leeway) return v;
     return in.Fail("truncate needs a string");

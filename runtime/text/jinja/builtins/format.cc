@@ -16,7 +16,7 @@
 namespace sluice::jinja {
 namespace {
 
-// Width and precision beyond this are refused: they only cost memory.
+// Larger widths and precisions are refused, as they only cost memory.
 constexpr int kMaxWidth = 100000;
 
 // One conversion, however it was written.
@@ -50,7 +50,7 @@ std::string Grouped(const std::string& digits, char separator, size_t every) {
   return out;
 }
 
-// Pads `body`, which `sign` (or a prefix like "0x") goes before.
+// Pads `body`, behind `sign` (or a prefix like "0x").
 Value Padded(Services& in, const Spec& spec, const std::string& sign,
              const std::string& body, char default_align) {
   const char align = spec.align == '\0' ? default_align : spec.align;
@@ -117,7 +117,7 @@ Value FormatFloat(Services& in, const Spec& spec, double value) {
     body = type == 'e'   ? absl::StrFormat("%.*e", precision, magnitude)
            : type == 'f' ? absl::StrFormat("%.*f", precision, magnitude)
                          : absl::StrFormat("%.*g", precision, magnitude);
-    // Without a type at least one digit follows the point.
+    // Without a type, at least one digit follows the point.
     if (type == '\0' && body.find_first_of(".en") == std::string::npos) {
       body += ".0";
     }
@@ -139,7 +139,7 @@ Value FormatText(Services& in, const Spec& spec, const std::string& text) {
   return Padded(in, spec, "", FromUtf32(c), '<');
 }
 
-// Reads digits. False if the number is too large.
+// Reads digits. Returns false if the number is too large.
 bool ReadNumber(const std::string& text, size_t& pos, int& number) {
   number = 0;
   while (pos < text.size() && absl::ascii_isdigit(text[pos])) {
@@ -238,7 +238,7 @@ Value ConvertPercent(Services& in, Spec spec, bool zero, bool left,
   }
 }
 
-// One format string and what it is filled with.
+// One format string and its arguments.
 class PercentFormatter {
  public:
   PercentFormatter(Services& in, const std::string& format, const Value& value)
@@ -257,7 +257,7 @@ class PercentFormatter {
       if (in_.failed()) return {};
       out += piece;
     }
-    // What has items but is no tuple may be left over.
+    // A value with items that is no tuple may be left unused.
     const bool may_be_left =
         value_.AsDict() != nullptr || value_.IsUndefined() ||
         value_.IsKind(SeqKind::kList) || value_.IsKind(SeqKind::kRange);
@@ -274,7 +274,7 @@ class PercentFormatter {
     return in_.Fail("not enough arguments for format string");
   }
 
-  // "(key)": the value of that name, null if there is no key.
+  // Reads "(key)" and returns the value of that name; null if there is no key.
   const Value* Keyed() {
     if (Peek() != '(') return nullptr;
     const size_t close = format_.find(')', pos_);
@@ -292,7 +292,7 @@ class PercentFormatter {
     return keyed;
   }
 
-  // Width or precision: digits, or "*" for the next argument.
+  // Reads a width or precision: digits, or "*" for the next argument.
   int Number() {
     int number = 0;
     if (Peek() != '*') {
@@ -312,7 +312,7 @@ class PercentFormatter {
     return static_cast<int>(star.int_value());
   }
 
-  // What becomes of one "%...", behind the sign.
+  // Formats one "%...", which begins behind the "%".
   std::string Conversion() {
     const Value* keyed = Keyed();
     const size_t begin = pos_;
@@ -371,7 +371,7 @@ namespace {
 
 bool IsAlign(char c) { return c == '<' || c == '>' || c == '^' || c == '='; }
 
-// [[fill]align][sign][#][0][width][grouping][.precision][type]
+// Parses [[fill]align][sign][#][0][width][grouping][.precision][type].
 bool ParseSpec(Services& in, const std::string& text, Spec& spec) {
   size_t pos = 0;
   if (!text.empty()) {
@@ -448,7 +448,7 @@ Value FormatWithSpec(Services& in, const Value& value,
   return FormatInt(in, spec, value.int_value());
 }
 
-// "0", "name", "0.attr[key]": what a replacement field is about.
+// Looks up the value of a replacement field: "0", "name", "0.attr[key]".
 Value LookUpField(Services& in, const std::string& field, const CallArgs& args,
                   size_t& next) {
   const size_t end = std::min(field.find_first_of(".["), field.size());

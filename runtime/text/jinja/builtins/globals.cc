@@ -48,7 +48,7 @@ Value Range(In& in, const CallArgs& args) {
   return MakeSeq(SeqKind::kRange, std::move(items));
 }
 
-// The pairs that dict() and namespace() are made of.
+// Makes a dict of the arguments of dict() or namespace().
 std::shared_ptr<Dict> MakeDict(In& in, const char* function,
                                const CallArgs& args) {
   auto dict = std::make_shared<Dict>();
@@ -84,7 +84,7 @@ Value MakeNamespace(In& in, const CallArgs& args) {
   Namespace* ns = in.NewNamespace();
   for (const auto& [key, value] : dict->items) {
     const auto* name = key.AsStr();
-    if (name == nullptr) continue;  // cannot be reached by any syntax
+    if (name == nullptr) continue;  // no syntax can reach it
     if (!name->text.empty() && name->text[0] == '_') {
       return in.Fail(absl::StrCat(
           "Chat templates cannot store underscore-prefixed attributes on a "
@@ -96,14 +96,14 @@ Value MakeNamespace(In& in, const CallArgs& args) {
   return Value(ns);
 }
 
-// datetime.strftime of a time without zone, in the C locale.
+// Evaluates datetime.strftime of a time without zone, in the C locale.
 Value StrftimeNow(In& in, const CallArgs& args) {
   Bound bound(in, "strftime_now", args, {"format"}, 1);
   const std::string* given = bound.StrOrNull(0);
   if (!bound.ok()) return {};
   if (given == nullptr) return in.Fail("strftime_now() needs a string");
   if (given->size() > 1000) return in.Fail("the time format is too long");
-  // What Python treats itself, before C's strftime sees it.
+  // Python handles these directives itself, before C's strftime.
   std::string format;
   for (size_t i = 0; i < given->size(); ++i) {
     const char next = i + 1 < given->size() ? (*given)[i + 1] : '\0';

@@ -126,7 +126,7 @@ class JsonWriter {
   }
 
   Services& in_;
-  const std::string* indent_;  // null: all on one line
+  const std::string* indent_;  // null: output on one line
   const bool ensure_ascii_;
   const bool sort_keys_;
   const std::string item_separator_;

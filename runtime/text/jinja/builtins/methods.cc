@@ -9,7 +9,7 @@
 #include "runtime/text/jinja/text_ops.h"
 #include "runtime/text/unicode/python_text.h"
 
-// Attributes and methods that Python's types have and the sandbox lets through.
+// Attributes and methods of Python's types that the sandbox allows.
 
 namespace sluice::jinja {
 namespace {
@@ -39,8 +39,8 @@ Value MakeStrings(std::vector<std::string> texts) {
   return MakeList(std::move(items));
 }
 
-// split and rsplit without a separator. `limit` < 0: no limit. What the limit
-// leaves together keeps the white space at its outer end.
+// Evaluates split and rsplit without a separator. `limit` < 0: no limit. The
+// part beyond the limit keeps the white space at its outer end.
 std::vector<std::string> SplitBySpace(const std::string& text, Int limit,
                                       bool from_right) {
   struct Word {
@@ -138,8 +138,8 @@ Value PartitionMethod(In& in, const Value& self, const CallArgs& args) {
                     MakeStr(text.substr(place + separator->size()))});
 }
 
-// The part of a string that optional start and end arguments (code points)
-// select, and where it begins, in code points. False if it is out of reach.
+// Gets the part of a string that optional start and end arguments (code points)
+// select, and its start in code points. False if it is out of range.
 bool Window(Bound& bound, const std::string& text, absl::string_view& window,
             Int& first) {
   first = 0;
@@ -317,7 +317,7 @@ Value SwapCase(In&, const Value& self, const CallArgs&) {
   return MakeStr(std::move(out));
 }
 
-// isalpha and the like: not empty, and all characters are.
+// Evaluates isalpha and the like: not empty, and true of all characters.
 template <bool (*kIs)(char32_t)>
 Value AllAre(In&, const Value& self, const CallArgs&) {
   const std::string& text = TextOf(self);
@@ -412,7 +412,7 @@ const Methods& StrMethods() {
   return methods;
 }
 
-// Of str, but not supported here: calling one says so.
+// Whether str has this method, but it is not supported here: a call fails.
 bool IsOtherStrMethod(const std::string& name) {
   return name == "encode" || name == "expandtabs" || name == "format_map" ||
          name == "isidentifier" || name == "maketrans" || name == "translate";

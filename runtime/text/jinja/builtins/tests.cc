@@ -5,7 +5,7 @@
 #include "runtime/text/jinja/services.h"
 #include "runtime/text/jinja/text_ops.h"
 
-// jinja2.tests: what can stand after "is".
+// The tests of jinja2.tests, which may follow "is".
 
 namespace sluice::jinja {
 namespace {
@@ -13,7 +13,7 @@ namespace {
 using In = Services;
 using Test = bool (*)(In&, const Value&, const CallArgs&);
 
-// The one argument of tests that take one; fails and gives null without it.
+// Returns a test's one argument; fails and gives null without it.
 const Value* Argument(In& in, const char* test, const CallArgs& args) {
   Bound bound(in, test, args, {"other"}, 1);
   return bound.ok() ? bound[0] : nullptr;
@@ -45,7 +45,7 @@ bool Compares(In& in, const Value& v, const CallArgs& args) {
   return other != nullptr && Holds(in, kOp, v, *other);
 }
 
-// What the value itself says.
+// Tests a property of the value itself.
 template <bool (Value::*kIs)() const>
 bool Has(In&, const Value& v, const CallArgs&) {
   return (v.*kIs)();

@@ -13,13 +13,13 @@ namespace {
 
 constexpr size_t kJitStackStart = 32 << 10;
 constexpr size_t kJitStackMax = 16 << 20;
-// For the interpreter, which is used where just-in-time code has run out of
-// stack or cannot be made.
+// The limit of the interpreter, which is used if just-in-time code has run out
+// of stack or cannot be made.
 constexpr uint32_t kMatchLimit = 10'000'000;
 constexpr uint32_t kHeapLimitKib = 256 << 10;
 
-// What matching needs beside the code. One for each thread: it fits any
-// pattern, as nobody asks for groups.
+// The scratch of matching, one for each thread: it fits any pattern, as groups
+// are not captured.
 struct Scratch {
   pcre2_match_data* data = pcre2_match_data_create(1, nullptr);
   pcre2_match_context* context = pcre2_match_context_create(nullptr);
@@ -95,7 +95,7 @@ absl::StatusOr<std::unique_ptr<Regex>> Regex::Compile(
 }
 
 absl::StatusOr<std::unique_ptr<Regex>> Regex::Literal(absl::string_view text) {
-  // An empty pattern matches everywhere: leave that to the general case.
+  // An empty pattern matches everywhere, as the general case handles.
   if (text.empty()) return Compile("");
   std::unique_ptr<Regex> regex(new Regex());
   regex->literal_ = std::string(text);

@@ -16,24 +16,24 @@ struct TextRange {
   size_t end;
 };
 
-// A pattern in Oniguruma's Ruby syntax, as tokenizer.json has them, run by
-// PCRE2. Immutable, thread-safe.
+// A pattern in Oniguruma's Ruby syntax, as in tokenizer.json, run by PCRE2.
+// Immutable, thread-safe.
 class Regex {
  public:
   ~Regex();
   Regex(const Regex&) = delete;
   Regex& operator=(const Regex&) = delete;
 
-  // kInvalidArgument (with the place) for what does not compile;
-  // kUnimplemented for Oniguruma's own constructs that have no equal.
+  // Compiles a pattern. kInvalidArgument (with the place) if that fails;
+  // kUnimplemented for Oniguruma's own constructs without an equivalent.
   static absl::StatusOr<std::unique_ptr<Regex>> Compile(
       absl::string_view pattern);
-  // Matches `text` itself.
+  // Makes a pattern that matches `text` itself.
   static absl::StatusOr<std::unique_ptr<Regex>> Literal(absl::string_view text);
 
   // Sets `matches` to all matches in `text` (valid UTF-8), from left to right,
   // not overlapping. An empty match right behind the match before it does not
-  // count. kResourceExhausted if the pattern backtracks beyond all bounds.
+  // count. kResourceExhausted if the pattern backtracks too much.
   absl::Status FindAll(absl::string_view text,
                        std::vector<TextRange>* matches) const;
 

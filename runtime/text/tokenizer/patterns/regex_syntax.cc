@@ -63,8 +63,8 @@ bool Pcre2Knows(const std::string& pattern) {
   return code != nullptr;
 }
 
-// Characters of a property that PCRE2 does not know yet; a later PCRE2 has them
-// twice.
+// Characters of a property that PCRE2 does not know yet; with a later PCRE2
+// they are redundant.
 std::string AddedItems(absl::string_view property) {
   std::string items;
   for (const CharRange& range : AddedCharacters(property)) {
@@ -81,7 +81,7 @@ std::string ItemsOf(absl::string_view property) {
   return absl::StrCat("\\p{", property, "}", AddedItems(property));
 }
 
-// \w in a set. Outside, Oniguruma takes some numbers of Latin-1 for letters.
+// The items of \w in a set; elsewhere it has some more of Latin-1's numbers.
 std::string WordItems() {
   return absl::StrCat(ItemsOf("Alphabetic"), ItemsOf("M"), ItemsOf("Nd"),
                       "\\p{Pc}");
@@ -90,8 +90,8 @@ std::string WordItemsOutside() {
   return absl::StrCat(WordItems(), R"(\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})");
 }
 
-// Categories and properties by their other names; the last six are names of \p
-// and of [: :] alike.
+// Other names of categories and properties; the last six are names for both \p
+// and [: :].
 constexpr absl::string_view kCategoryNames =
     " letter=L uppercaseletter=Lu lowercaseletter=Ll titlecaseletter=Lt"
     " modifierletter=Lm otherletter=Lo mark=M combiningmark=M nonspacingmark=Mn"
@@ -106,16 +106,10 @@ constexpr absl::string_view kCategoryNames =
 
 // The items of the class \s, \w, \h or \d of that letter, in a set or outside.
 std::optional<std::string> ClassItems(char letter, bool in_set) {
-  switch (letter) {
-    case 's':
-      return std::string(kSpace);
-    case 'w':
-      return in_set ? WordItems() : WordItemsOutside();
-    case 'h':
-      return std::string(kHexDigit);
-    case 'd':
-      return ItemsOf("Nd");
-  }
+  if (letter == 's') return std::string(kSpace);
+  if (letter == 'w') return in_set ? WordItems() : WordItemsOutside();
+  if (letter == 'h') return std::string(kHexDigit);
+  if (letter == 'd') return ItemsOf("Nd");
   return std::nullopt;
 }
 
@@ -143,7 +137,7 @@ std::optional<std::string> PropertyItems(absl::string_view name, bool posix) {
   if (key == "xdigit") return std::string(kHexDigit);
   if (key == "ascii") return R"(\x{0}-\x{7f})";
   if (key == "any") return R"(\x{0}-\x{d7ff}\x{e000}-\x{10ffff})";
-  // As PCRE2 and the table of additions spell it: "Lu", "Han".
+  // The spelling of PCRE2 and the table of additions: "Lu", "Han".
   key[0] = absl::ascii_toupper(key[0]);
   if (key.size() <= 2 && Pcre2Knows(absl::StrCat("\\p{", key, "}"))) {
     return ItemsOf(key);
@@ -184,27 +178,27 @@ class Translator {
         "regular expression \"", in_, "\": ", what, " at byte ", pos_));
   }
 
-  // Up to ")" (not eaten) or the end.
+  // Translates up to ")" (not consumed) or the end.
   absl::Status Alternatives(int depth);
   absl::Status Group(int depth);
   absl::Status Options(int depth);
   absl::Status Escape();
-  // After an atom, which begins at out_[atom].
+  // Translates a quantifier of the atom that begins at out_[atom].
   void Quantifier(size_t atom);
 
   absl::StatusOr<std::string> Set(int depth);
-  // Everything up to "]", "&&" or the end.
+  // Translates everything up to "]", "&&" or the end.
   absl::StatusOr<SetParts> SetItems(int depth, bool first);
   absl::Status SetItem(int depth, SetParts* parts);
-  // An escape in a set: either one character or (nullopt) something else that
-  // was added to `parts`.
+  // Translates an escape in a set: returns one character, or nullopt for
+  // anything else, which is added to `parts`.
   absl::StatusOr<std::optional<char32_t>> SetEscape(SetParts* parts);
   absl::StatusOr<std::optional<char32_t>> SetChar(SetParts* parts);
 
-  // After "\": \x \u and the named control characters.
+  // Reads \x, \u or a named control character after "\".
   absl::StatusOr<std::optional<char32_t>> CharEscape();
-  std::optional<char32_t> HexDigits(size_t least, size_t most);
-  // After "\p" or "\P", at "{": the items, and whether they are negated.
+  std::optional<char32_t> HexDigits(size_t min, size_t max);
+  // Translates a property after "\p" or "\P", at "{".
   absl::StatusOr<SetParts> Property(bool negated);
 
   absl::string_view in_;
@@ -229,7 +223,7 @@ absl::Status Translator::Alternatives(int depth) {
         ++pos_;
         SLUICE_RETURN_IF_ERROR(Escape());
         break;
-      case '{':  // no quantifier here
+      case '{':  // not a quantifier here
         ++pos_;
         out_ += "\\{";
         break;
@@ -313,7 +307,7 @@ void Translator::Quantifier(size_t atom) {
     if (interval[1] == ',') interval.insert(1, "0");
     pos_ = end + 1;
     out_ += interval;
-    // A sign behind an interval is a quantifier of its own, but for "?" behind
+    // A sign behind an interval is a quantifier of its own, except "?" behind
     // one with a comma.
     if (Peek() == '?' && comma) {
       out_ += '?';
@@ -383,16 +377,16 @@ absl::Status Translator::Escape() {
   return absl::OkStatus();
 }
 
-std::optional<char32_t> Translator::HexDigits(size_t least, size_t most) {
+std::optional<char32_t> Translator::HexDigits(size_t min, size_t max) {
   size_t count = 0;
   char32_t value = 0;
-  while (count < most && absl::ascii_isxdigit(Peek(count))) {
+  while (count < max && absl::ascii_isxdigit(Peek(count))) {
     const char c = absl::ascii_tolower(Peek(count));
     value =
         value * 16 + static_cast<char32_t>(c <= '9' ? c - '0' : c - 'a' + 10);
     ++count;
   }
-  if (count < least) return std::nullopt;
+  if (count < min) return std::nullopt;
   pos_ += count;
   return value;
 }

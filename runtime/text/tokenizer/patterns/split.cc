@@ -1,6 +1,7 @@
 #include "runtime/text/tokenizer/patterns/split.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -14,7 +15,7 @@ struct Part {
   bool matched;
 };
 
-// Parts that begin where another ends, in the order that `parts` has.
+// Merges parts that begin where another ends, in the order of `parts`.
 std::vector<TextRange> Merge(const std::vector<Part>& parts,
                              SplitBehavior behavior, bool backwards) {
   std::vector<TextRange> merged;
@@ -80,6 +81,28 @@ void SplitPiece(const Piece& piece, const std::vector<TextRange>& matches,
   if (done != size) parts.push_back({{done, size}, invert});
   const bool backwards = behavior == SplitBehavior::kMergedWithNext;
   for (const TextRange& range : Merge(parts, behavior, backwards)) emit(range);
+}
+
+absl::StatusOr<std::unique_ptr<Regex>> PatternFromJson(const JsonPart& part) {
+  SLUICE_ASSIGN_OR_RETURN(const JsonPart pattern, part.Get("pattern"));
+  absl::StatusOr<std::unique_ptr<Regex>> regex;
+  if (pattern.value().is_string()) {
+    regex = Regex::Literal(pattern.value().get<std::string>());
+  } else {
+    SLUICE_ASSIGN_OR_RETURN(const auto literal, pattern.Find("String"));
+    SLUICE_ASSIGN_OR_RETURN(const auto source, pattern.Find("Regex"));
+    if (literal) {
+      SLUICE_ASSIGN_OR_RETURN(const std::string text, literal->String());
+      regex = Regex::Literal(text);
+    } else if (source) {
+      SLUICE_ASSIGN_OR_RETURN(const std::string text, source->String());
+      regex = Regex::Compile(text);
+    } else {
+      return pattern.Invalid("has neither \"String\" nor \"Regex\"");
+    }
+  }
+  if (!regex.ok()) return Annotate(regex.status(), pattern.where());
+  return regex;
 }
 
 }  // namespace sluice

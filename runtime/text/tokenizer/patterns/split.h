@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -9,7 +10,7 @@
 
 namespace sluice {
 
-// What becomes of the parts of a text that a pattern matches.
+// The treatment of the parts of a text that a pattern matches.
 enum class SplitBehavior {
   kRemoved,
   kIsolated,
@@ -20,9 +21,13 @@ enum class SplitBehavior {
 
 absl::StatusOr<SplitBehavior> SplitBehaviorFromJson(const JsonPart& part);
 
-// Appends the parts of `piece` to `out`. With `invert`, what lies between the
-// matches counts as matched and the other way round.
+// Appends the parts of `piece` to `out`. With `invert`, the text between
+// matches counts as matched, and the matches do not.
 void SplitPiece(const Piece& piece, const std::vector<TextRange>& matches,
                 bool invert, SplitBehavior behavior, std::vector<Piece>* out);
+
+// Reads the member "pattern" of `part`: {"String": ...}, {"Regex": ...} or, as
+// in older files, a plain string.
+absl::StatusOr<std::unique_ptr<Regex>> PatternFromJson(const JsonPart& part);
 
 }  // namespace sluice

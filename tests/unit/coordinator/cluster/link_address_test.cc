@@ -62,7 +62,7 @@ TEST(LinkAddressTest, KnowsWhereAPeerIs) {
     PeerPlace::Kind kind;
     const char* host;
   };
-  // 192.0.2.0/24 and 2001:db8::/32 are nobody's.
+  // 192.0.2.0/24 and 2001:db8::/32 are reserved for documentation.
   const Case cases[] = {
       {"ipv4:127.0.0.1:33", PeerPlace::kThisMachine, "127.0.0.1"},
       {"ipv6:[::1]:33", PeerPlace::kThisMachine, "::1"},

@@ -17,7 +17,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Names = absl::flat_hash_set<std::string>;
 
-// "b=link:b" for each peer.
+// Returns "b=link:b" for each peer.
 std::vector<std::string> Asks(int workers, size_t place, Names* asked) {
   std::vector<v1::Register> infos(workers);
   std::vector<const v1::Register*> pointers;
@@ -39,13 +39,13 @@ TEST(LinkFactsTest, EachMeasuresTheNextOnesFirst) {
   EXPECT_THAT(Asks(3, 0, &a), ElementsAre("b=link:b", "c=link:c"));
   EXPECT_THAT(Asks(3, 1, &b), ElementsAre("c=link:c", "a=link:a"));
   EXPECT_THAT(Asks(3, 2, &c), ElementsAre("a=link:a", "b=link:b"));
-  // Once; later only those that are new.
+  // Each link is asked for once; later only new ones are.
   EXPECT_THAT(Asks(3, 0, &a), ElementsAre());
   EXPECT_THAT(Asks(4, 0, &a), ElementsAre("d=link:d"));
   Names alone;
   EXPECT_THAT(Asks(1, 0, &alone), ElementsAre());
   Names many;
-  EXPECT_EQ(Asks(20, 0, &many).size(), kMostLinkPeers);
+  EXPECT_EQ(Asks(20, 0, &many).size(), kMaxLinkPeers);
 }
 
 v1::LinksMeasured Measured(
@@ -70,11 +70,11 @@ TEST(LinkFactsTest, WhatWasMeasuredIsKnownOfEachPeerAndOfAny) {
   EXPECT_EQ(profile.Link("b")->bytes_per_second, 100);
   EXPECT_EQ(profile.Link("c")->bytes_per_second, 50);
   EXPECT_EQ(profile.Link("c")->latency_seconds, 1.0 / 50);
-  // The slowest.
+  // The link to any peer is the slowest.
   EXPECT_EQ(profile.Link("")->bytes_per_second, 50);
   EXPECT_EQ(profile.Link("")->latency_seconds, 1.0 / 50);
   EXPECT_EQ(profile.Link("d")->bytes_per_second, 50);
-  // Measured again: no second entry.
+  // A second measurement makes no second entry.
   EXPECT_EQ(AddMeasuredLinks(Measured({{"c", 200}}), asked, &profile), "");
   EXPECT_EQ(profile.links.size(), 3u);
   EXPECT_EQ(profile.Link("")->bytes_per_second, 100);
@@ -94,10 +94,10 @@ TEST(LinkFactsTest, NonsenseAndFailuresAreToldAndChangeNothing) {
   for (const double rate : {0.0, -1.0, std::nan("")}) {
     EXPECT_NE(AddMeasuredLinks(Measured({{"b", rate}}), {"b"}, &profile), "");
   }
-  // Nobody asked for it.
+  // This link was not asked for.
   EXPECT_EQ(AddMeasuredLinks(Measured({{"z", 5}}), {"b"}, &profile), "");
   EXPECT_EQ(profile, before);
-  // A text of any length is cut.
+  // A long error is cut.
   failed.mutable_links(0)->set_error(std::string(100000, 'x'));
   EXPECT_LT(AddMeasuredLinks(failed, {"b", "c"}, &profile).size(), 1000u);
 }

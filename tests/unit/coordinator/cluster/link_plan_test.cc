@@ -61,7 +61,7 @@ TEST(PlanLinksTest, NotWhereItFailed) {
   failed.nccl_failed = true;
   EXPECT_THAT(PlanLinks({Either("a"), failed, Either("c")}).links,
               ElementsAre(kGrpc, kGrpc));
-  // There is no other way.
+  // A worker that insists on NCCL gets it even after a failure.
   EXPECT_THAT(PlanLinks({Insists("a"), failed}).links, ElementsAre(kNccl));
 }
 

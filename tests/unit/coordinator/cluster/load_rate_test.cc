@@ -13,7 +13,7 @@ TEST(LoadRateTest, IsThatOfTheLastSeconds) {
   EXPECT_EQ(TimeLeft(load), absl::InfiniteDuration());
   load.Observe(absl::Seconds(100), 0, 100 * kGigabyte);
   EXPECT_EQ(load.bytes_per_second(), 0);
-  // Two gigabytes a second, then one.
+  // The load runs at two gigabytes a second, then at one.
   for (int s = 1; s <= 20; ++s) {
     load.Observe(absl::Seconds(100 + s), 2 * s * kGigabyte, 100 * kGigabyte);
   }
@@ -33,7 +33,7 @@ TEST(LoadRateTest, StandsStillAndBeginsAnew) {
   EXPECT_EQ(TimeLeft(load), absl::InfiniteDuration());
   load.Observe(absl::Seconds(101), 10, 10);
   EXPECT_EQ(TimeLeft(load), absl::ZeroDuration());
-  // Another load, of another stage.
+  // Another stage is loaded.
   load.Observe(absl::Seconds(102), 3, 20);
   EXPECT_EQ(load.bytes_per_second(), 0);
   load.Observe(absl::Seconds(103), 4, 20);

@@ -1,4 +1,4 @@
-// Whom Membership refuses, and whom it leaves out when links can't be opened.
+// Tests of workers that Membership refuses or, for links, leaves out.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ using Phase = Membership::Phase;
 
 class MembershipBlameTest : public MembershipTest {
  protected:
-  // The stage of this worker could not open its link to the next one.
+  // Reports that this worker's stage could not open its link to the next one.
   void Unreached(int64_t id, const std::string& text = "refused") {
     v1::WorkerMessage message;
     v1::StageFailed* failed = message.mutable_stage_failed();
@@ -78,7 +78,7 @@ TEST_F(MembershipBlameTest, TheFarEndOfALinkThatCannotBeOpenedIsLeftOut) {
   Ready(1);
   Ready(3);
   ASSERT_EQ(members().plan().phase(), Phase::kRunning);
-  // Who looks can see why there are only two.
+  // The state tells why there are only two.
   EXPECT_THAT(members().detail(),
               HasSubstr("goes on without worker 'b': it can't be reached at "
                         "link:b: worker 'a' failed in stage 0"));
@@ -91,7 +91,7 @@ TEST_F(MembershipBlameTest, TheFarEndOfALinkThatCannotBeOpenedIsLeftOut) {
   ASSERT_EQ(state.plan_failures_size(), 1);
   EXPECT_EQ(state.plan_failures(0).reason(), "link");
   EXPECT_EQ(state.plan_failures(0).count(), 1);
-  // It attaches again: that does not make it any better.
+  // It attaches again, but stays left out.
   members().OnClosed(WorkerId(2), absl::UnavailableError("gone"));
   b = Attach(4, "b");
   Wait(absl::Seconds(4));
@@ -151,7 +151,7 @@ TEST_F(MembershipBlameTest, WithNobodyElseItIsTriedAgainWithTheReasonShown) {
     Wait(absl::Milliseconds(1));
     EXPECT_THAT(members().detail(), HasSubstr("no route"));
   }
-  // And well in the end.
+  // In the end it works.
   Ready(1);
   Ready(2);
   EXPECT_EQ(members().plan().phase(), Phase::kRunning);
@@ -170,7 +170,7 @@ TEST_F(MembershipBlameTest, OnlyAsManyOfThoseLeftOutAsItTakes) {
   Ready(3);
   members().OnClosed(WorkerId(3), absl::UnavailableError("killed"));
   Settle();
-  // b is all there is.
+  // Only b is left.
   ASSERT_EQ(members().plan().phase(), Phase::kLoading);
   EXPECT_EQ(b->sent.back().assign_stage().num_stages(), 2);
 }
@@ -185,7 +185,7 @@ TEST_F(MembershipBlameTest, ProgressIsAPardon) {
   Ready(1);
   Ready(2);
   members().plan().OnProgress();
-  // So that it is not left out when it comes back from wherever it was.
+  // It is not left out when it comes back.
   members().OnClosed(WorkerId(2), absl::UnavailableError("gone"));
   Attach(3, "b");
   EXPECT_EQ(State(3), "WORKER_STATE_SPARE");
@@ -220,7 +220,7 @@ class MembershipLossTest : public MembershipBlameTest {
     ExpectPlanOf(3);
   }
 
-  // The third comes with a new number, and with a name that says it, too.
+  // The third comes back with a new number, which is also in its name.
   void Return() {
     ++third_;
     Attach(third_, absl::StrCat("c-", third_));
@@ -377,7 +377,7 @@ TEST_F(MembershipBlameTest, LoopbackLinksDoOnlyWhereAllAreOnOneMachine) {
   members().OnClosed(WorkerId(1), absl::CancelledError("left"));
   members().OnClosed(WorkerId(2), absl::CancelledError("left"));
   EXPECT_TRUE(AttachFrom(there_, 4, "c", "10.77.0.2:1")->accepted);
-  // The other way round.
+  // The workers come the other way round.
   a = AttachFrom(here_, 5, "a", "127.0.0.1:1");
   EXPECT_THAT(std::string(a->broken.message()),
               HasSubstr("'c' can't reach 'a' at 127.0.0.1:1"));
@@ -394,7 +394,7 @@ TEST_F(MembershipBlameTest, ANameIsLookedUpFirst) {
   ASSERT_EQ(lookups.size(), 1u);
   EXPECT_EQ(lookups[0].host, "node-a");
   EXPECT_TRUE(members().workers().TakeLookups().empty());
-  // However long that takes.
+  // The wait may be long.
   for (int i = 0; i < 30; ++i) {
     clock_.Advance(absl::Seconds(1));
     members().Advance();
@@ -413,15 +413,15 @@ TEST_F(MembershipBlameTest, ANameIsLookedUpFirst) {
   EXPECT_THAT(std::string(b->broken.message()),
               HasSubstr("--advertise 10.77.0.2"));
   EXPECT_EQ(Describe().absent_size(), 1);
-  // A name that here is the loopback's.
+  // The name is the loopback's on this machine.
   auto c = AttachFrom(there_, 3, "c", "vm:1");
   members().OnResolved(WorkerId(3), std::vector<std::string>{"127.0.1.1"});
   EXPECT_THAT(std::string(c->broken.message()), HasSubstr("127.0.1.1"));
-  // Gone before the answer.
+  // This worker is gone before the answer.
   AttachFrom(there_, 4, "d", "node-d:1");
   members().OnClosed(WorkerId(4), absl::UnavailableError("gone"));
   members().OnResolved(WorkerId(4), std::vector<std::string>{"10.77.0.2"});
-  // Numbers, and what comes from no machine, are not asked about.
+  // Numeric addresses, and calls from no machine, need no lookup.
   members().workers().TakeLookups();
   EXPECT_TRUE(AttachFrom(there_, 5, "e", "10.77.0.3:1")->accepted);
   EXPECT_TRUE(AttachFrom({}, 6, "f", "node-f:1")->accepted);

@@ -65,7 +65,7 @@ TEST_F(MembershipLinkTest, HandsIdsOnToTheNextStage) {
   ASSERT_TRUE(b->sent.back().has_link_id());
   EXPECT_EQ(b->sent.back().link_id().id(), "secret");
   EXPECT_EQ(b->sent.back().link_id().epoch(), members().plan().epoch().value());
-  // Of a link that has no id, of no link, of another epoch: to nobody.
+  // Ids of gRPC links, of no link and of another epoch are dropped.
   TellId(2, "no");
   TellId(3, "no");
   TellId(1, "no", 77);
@@ -83,7 +83,7 @@ TEST_F(MembershipLinkTest, IdsOfImpossibleSizeEndTheWorker) {
   EXPECT_FALSE(b->sent.back().has_link_id());
 }
 
-// Where NCCL does not work between two machines, and nobody insists.
+// NCCL does not work between two machines, and no worker insists on it.
 TEST_F(MembershipLinkTest, FallsBackToGrpc) {
   auto a = Attach(1, "a", {kOverGrpc, kOverNccl});
   auto b = Attach(2, "b", {kOverGrpc, kOverNccl});
@@ -99,10 +99,10 @@ TEST_F(MembershipLinkTest, FallsBackToGrpc) {
   EXPECT_EQ(members().plan().epoch().value(), 2);
   EXPECT_EQ(a->sent.back().assign_stage().next_link(), kOverGrpc);
   EXPECT_EQ(b->sent.back().assign_stage().previous_link(), kOverGrpc);
-  // What else is not implemented is no matter of links.
+  // Another unimplemented function has nothing to do with links.
   Failed(2, absl::StatusCode::kUnimplemented, "no such kernel");
   EXPECT_EQ(State(2), "WORKER_STATE_FAILED");
-  // With another worker it is tried again.
+  // NCCL is tried again with another worker.
   Attach(3, "c", {kOverGrpc, kOverNccl});
   Settle();
   EXPECT_EQ(a->sent.back().assign_stage().epoch(), 3);
@@ -119,7 +119,7 @@ TEST_F(MembershipLinkTest, WhoInsistsInVainKeepsThePlanFromStarting) {
                         "linked to worker 'b'"));
   EXPECT_EQ(State(1), "WORKER_STATE_FAILED");
   EXPECT_FALSE(b->sent.back().has_assign_stage());
-  // A third that can do without it takes its place.
+  // A third worker that does not insist takes its place.
   auto c = Attach(3, "c", {kOverGrpc});
   Settle();
   members().Advance();

@@ -26,7 +26,7 @@ class MembershipModelTest : public MembershipTest {
     return message;
   }
 
-  // What a worker says once it has hashed its files.
+  // The message of a worker that has hashed its files.
   static v1::WorkerMessage Hashed(const std::string& first,
                                   const std::string& second) {
     v1::WorkerMessage message;
@@ -97,7 +97,7 @@ TEST_F(MembershipModelTest, NoPlanHasAWorkerWhoseFilesAreNotHashedYet) {
   EXPECT_EQ(State(1), "WORKER_STATE_SPARE");
   Settle();
   EXPECT_EQ(members().plan().phase(), Membership::Phase::kLoading);
-  // Another comes later, and turns out to be another model.
+  // Another worker comes later, and has another model.
   auto b = Attach(2, Shards("w2", "", ""));
   Settle();
   Say(2, Hashed("aa", "b7"));
@@ -253,12 +253,12 @@ TEST_F(MembershipModelTest, WhatNoDirectoryCanHoldIsRefused) {
   message = Shards("w1", "aa", std::string(65, 'x'));
   EXPECT_EQ(Attach(2, message)->broken.code(),
             absl::StatusCode::kInvalidArgument);
-  // A name is shown without what it could do to a terminal.
+  // A name is shown without its control characters.
   Attach(3, Shards("w1", "aa", "bb"));
   message = Shards("w2", "aa", "bb");
   SetFile(message.mutable_register_()->mutable_model_content(), "a\x1b[2J", "");
   EXPECT_THAT(Attach(4, message)->broken.ToString(), HasSubstr("a\\033[2J"));
-  // One that says nothing of its files has to wait.
+  // A worker that does not tell its files has to wait.
   message = Register("w3");
   message.mutable_register_()->clear_model_content();
   EXPECT_FALSE(Attach(5, message)->accepted);

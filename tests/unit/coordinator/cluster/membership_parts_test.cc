@@ -1,4 +1,4 @@
-// What Membership decides with: paces, blame, and who is left out.
+// Tests of Pace, StageHeldAt, LinkBlame, LeftOut and Losses.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ TEST(PaceTest, WhatTookLongBeforeMayTakeLonger) {
     pace.Passed(kSecond);
     pace.Stood(kSecond);
   }
-  pace.Moved();  // after 19 seconds, of which reports are sure
+  pace.Moved();  // after 19 seconds that reports show
   pace.Passed(190 * kSecond);
   EXPECT_FALSE(pace.stalled(30 * kSecond));
   pace.Passed(kSecond);
@@ -71,21 +71,21 @@ TEST(StageHeldAtTest, IsTheFirstThatHasNotHandedTheStepOn) {
     size_t culprit;
   };
   const Case cases[] = {
-      // Step 7 waits. It is here:
+      // Step 7 waits at the stage with this index.
       {{At(kComputing, 6), At(kWaiting, 6), At(kWaiting, 6)}, 0},
       {{At(kWaiting, 9), At(kComputing, 6), At(kWaiting, 6)}, 1},
       {{At(kWaiting, 9), At(kWaiting, 9), At(kComputing, 6)}, 2},
-      // The ones before can't hand on what they have.
+      // The stages before can't hand on their results.
       {{At(kBlocked, 5), At(kBlocked, 5), At(kComputing, 5)}, 2},
       {{At(kBlocked, 6), At(kComputing, 6), At(kWaiting, 6)}, 1},
-      // One that claims to wait, but has got it.
+      // The second stage claims to wait, but has got the step.
       {{At(kWaiting, 7), At(kWaiting, 6), At(kWaiting, 6)}, 1},
-      // One that never takes anything, nor says what it is at.
+      // The second stage never takes anything, nor reports its activity.
       {{At(kBlocked, 0), {}, At(kWaiting, 0)}, 1},
       {{{}, At(kWaiting, 0), At(kWaiting, 0)}, 0},
-      // What it says is of another plan.
+      // The second stage's activity is of another plan.
       {{At(kWaiting, 9), At(kWaiting, 9, 2), At(kWaiting, 6)}, 1},
-      // All have done their part, as they say.
+      // All report that they have done their part.
       {{At(kWaiting, 7), At(kWaiting, 7), At(kWaiting, 7)}, 2},
       {{At(kWaiting, 7)}, 0},
   };
@@ -148,7 +148,7 @@ TEST(LeftOutTest, EachTimeTwiceAsLong) {
   EXPECT_EQ(out.Find("w", now), nullptr);
   out.Add("w", "", now);
   EXPECT_EQ(out.Find("w", now)->until, now + 10 * kSecond);
-  // Long ago.
+  // The failures are long ago.
   now += 200 * kSecond;
   out.Add("w", "", now);
   EXPECT_EQ(out.Find("w", now)->until, now + 10 * kSecond);

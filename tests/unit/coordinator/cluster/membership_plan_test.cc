@@ -110,7 +110,7 @@ TEST_F(MembershipPlanTest, WorkersGetWhatThePlanSays) {
   ASSERT_EQ(task.machines.size(), 2u);
   EXPECT_EQ(task.machines[0].name, "a");
   EXPECT_EQ(task.machines[1].name, "b");
-  // The budget of now, not that of the profile.
+  // The present budget replaces the profile's.
   EXPECT_EQ(task.machines[1].host_memory_bytes, uint64_t{2} << 30);
   EXPECT_FALSE(task.present.has_value());
   EXPECT_FALSE(members().search().TakeTask().has_value());  // once
@@ -131,7 +131,7 @@ TEST_F(MembershipPlanTest, WorkersGetWhatThePlanSays) {
   EXPECT_DOUBLE_EQ(first.policy().weights().disk(), 0.75);
   // Pages are shared by need, in what the weights leave.
   EXPECT_FALSE(first.policy().explicit_kv_cache());
-  // What a plan does not say is as it was.
+  // Settings that are not in a plan stay as they were.
   EXPECT_FLOAT_EQ(first.policy().sparsity(), 0.5);
   EXPECT_DOUBLE_EQ(Last(*a_).policy().weights().disk(), 0.25);
   EXPECT_EQ(members().plan().policy().gbs, 5);
@@ -147,7 +147,7 @@ TEST_F(MembershipPlanTest, WorkersGetWhatThePlanSays) {
   members().Describe(&state);
   EXPECT_TRUE(ParsePlan(state.plan()).ok());
   EXPECT_EQ(state.gbs(), 5);
-  // And it is left alone.
+  // The plan stays as it is.
   Settle();
   EXPECT_FALSE(members().search().TakeTask().has_value());
 }
@@ -298,7 +298,7 @@ TEST_F(MembershipPlanTest, APlanThatIsStillTheBestStays) {
   Answer(Task().ticket, absl::AlreadyExistsError("as good"), TwoStages());
   EXPECT_EQ(members().plan().phase(), Phase::kRunning);
   EXPECT_EQ(members().plan().epoch(), before);
-  // What is known by now is no news.
+  // The measured rates are no reason for another search.
   Heartbeat(1, 10, 10 * 1e8);
   members().search().OnProgress(150, 20, 1);
   Heartbeat(1, 20, 20 * 1e8);
@@ -424,13 +424,13 @@ TEST_F(MembershipLinksTest, AreMeasuredBeforeTheFirstSearch) {
   EXPECT_EQ(task.machines[0].Link("b")->bytes_per_second, 5e6);
   EXPECT_EQ(task.machines[0].Link("")->bytes_per_second, 5e6);
   EXPECT_EQ(task.machines[1].Link("a")->bytes_per_second, 6e6);
-  // `sluice plan --running` gets the same.
+  // `sluice plan --running` gets the same plan.
   v1::ClusterState state;
   members().Describe(&state);
   const auto shown = ProfileFromJson(state.workers(0).profile());
   ASSERT_TRUE(shown.ok()) << shown.status();
   EXPECT_EQ(shown->Link("b")->bytes_per_second, 5e6);
-  // Another worker: only what is new is measured.
+  // With another worker only new links are measured.
   Answer(task.ticket, TwoStages());
   Ready(1);
   Ready(2);
@@ -473,14 +473,14 @@ TEST_F(MembershipLinksTest, AreNotWaitedForForEver) {
   clock_.Advance(absl::Seconds(19));
   members().Advance();
   EXPECT_FALSE(members().search().TakeTask().has_value());
-  // Both are heard of meanwhile.
+  // Both send heartbeats meanwhile.
   Heartbeat(1, 0, 0);
   Heartbeat(2, 0, 0);
   clock_.Advance(absl::Seconds(1));
   members().Advance();
   const PlanTask task = Task();
   EXPECT_EQ(task.machines[0].Link("b")->bytes_per_second, 5e6);
-  // What comes late is for the next search.
+  // Late answers are for the next search.
   Measured(2, "a", 6e6);
   EXPECT_FALSE(members().search().TakeTask().has_value());
 }
@@ -497,7 +497,7 @@ TEST_F(MembershipLinksTest, WhatAProfileSaysOfAPeerStands) {
   Settle();
   EXPECT_THAT(Asked(*a_), testing::IsEmpty());
   EXPECT_THAT(Asked(*b_), testing::ElementsAre("a link:a"));
-  Measured(1, "b", 1);  // nobody asked
+  Measured(1, "b", 1);  // not asked for
   Measured(2, "a", 6e6);
   EXPECT_EQ(Task().machines[0].Link("b")->bytes_per_second, 7e6);
 }

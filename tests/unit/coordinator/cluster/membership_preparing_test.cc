@@ -54,7 +54,7 @@ TEST_F(MembershipPreparingTest, AJoinerLoadsAheadAndIsReachedFirst) {
   EXPECT_EQ(prepare.stage(), 2);
   EXPECT_EQ(prepare.layers().begin(), 3);
   EXPECT_EQ(prepare.layers().end(), 4);
-  // a to b is known to be well.
+  // The link from a to b is known to work.
   EXPECT_FALSE(a_->sent.back().has_reach_links());
   ASSERT_TRUE(b_->sent.back().has_reach_links());
   EXPECT_EQ(b_->sent.back().reach_links().epoch(), 2);
@@ -65,7 +65,7 @@ TEST_F(MembershipPreparingTest, AJoinerLoadsAheadAndIsReachedFirst) {
   AnswerPreparation(2, *b_);
   ASSERT_EQ(members().plan().phase(), Phase::kLoading);
   EXPECT_EQ(members().plan().epoch(), PlanEpoch(2));
-  // What was prepared is what is assigned.
+  // The prepared stage is the assigned one.
   v1::AssignStage assigned = c_->sent.back().assign_stage();
   EXPECT_FALSE(assigned.prepare());
   assigned.set_prepare(true);
@@ -93,7 +93,7 @@ TEST_F(MembershipPreparingTest, AJoinerThatCannotBeReachedIsLeftOut) {
   EXPECT_THAT(members().detail(),
               HasSubstr("goes on without worker 'c': worker 'b' can't open a "
                         "link to 'c' at link:c: connection refused"));
-  // And for longer each time.
+  // It is left out for longer each time.
   for (const int seconds : {10, 20, 40}) {
     const size_t sent = c_->sent.size();
     for (int i = 0; i < seconds; ++i) {
@@ -155,7 +155,7 @@ TEST_F(MembershipPreparingTest, AJoinerThatGoesAgainIsNoMatter) {
 TEST_F(MembershipPreparingTest, AJoinerWhoseLoadingStandsStillIsLeftOut) {
   Join();
   AnswerPreparation(2, *b_);
-  // It goes on for a long time.
+  // Loading continues for a long time.
   for (int i = 0; i < 200; ++i) {
     clock_.Advance(absl::Seconds(1));
     for (int64_t id : {1, 2}) Beat(id);
@@ -163,7 +163,7 @@ TEST_F(MembershipPreparingTest, AJoinerWhoseLoadingStandsStillIsLeftOut) {
     members().Advance();
     EXPECT_EQ(State(3), "WORKER_STATE_PREPARING");
   }
-  // And then no more.
+  // Then the wait ends.
   for (int i = 0; i < 61; ++i) {
     clock_.Advance(absl::Seconds(1));
     for (int64_t id : {1, 2}) Beat(id);
@@ -194,7 +194,7 @@ TEST_F(MembershipPreparingTest, AnotherJoinerIsPreparedWithIt) {
   Settle();
   StillRuns();
   EXPECT_EQ(c_->sent.back().assign_stage().num_stages(), 4);
-  // It comes between a and b.
+  // c comes between a and b.
   ASSERT_EQ(d->sent.size(), 3u);
   EXPECT_EQ(d->sent[1].assign_stage().epoch(), 3);
   EXPECT_EQ(d->sent[2].reach_links().peers(0).name(), "b");
@@ -235,7 +235,7 @@ TEST_F(MembershipPreparingTest, WhoSaysNothingOfItsLinksIsNotWaitedFor) {
   }
   clock_.Advance(absl::Seconds(2));
   members().Advance();
-  // b is of the present plan, and will see.
+  // b is in the present plan, which ends if b is lost.
   EXPECT_EQ(members().plan().epoch(), PlanEpoch(2));
 }
 

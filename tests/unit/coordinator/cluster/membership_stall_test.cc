@@ -1,4 +1,4 @@
-// Workers that live, but stand still.
+// Tests of workers whose heartbeats come, but that make no progress.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -36,8 +36,8 @@ class MembershipStallTest : public MembershipTest {
     Settle();
   }
 
-  // Seconds with a heartbeat of each, all the same; `steps`: the step in
-  // flight.
+  // Lets seconds pass with the same heartbeats of each worker; `steps` is the
+  // step in flight.
   void Pass(int seconds, std::map<int64_t, Report> reports,
             std::optional<int64_t> step = std::nullopt) {
     for (int i = 0; i < seconds; ++i) {
@@ -77,12 +77,12 @@ TEST_F(MembershipStallTest, AFrozenStageIsNamedAndReplaced) {
   EXPECT_TRUE(streams_[1]->broken.ok());
   EXPECT_TRUE(streams_[3]->broken.ok());
   Settle();
-  // The others go on.
+  // The others get a new plan.
   ASSERT_EQ(members().plan().phase(), Phase::kLoading);
   EXPECT_EQ(streams_[1]->sent.back().assign_stage().num_stages(), 2);
   Ready(1);
   Ready(3);
-  // It attaches again, as its process is well but for that thread.
+  // It attaches again, as the rest of its process works.
   streams_[2] = Attach(4, "b");
   Settle();
   EXPECT_EQ(State(4), "WORKER_STATE_LEFT_OUT");
@@ -91,7 +91,7 @@ TEST_F(MembershipStallTest, AFrozenStageIsNamedAndReplaced) {
   members().Describe(&state);
   ASSERT_EQ(state.plan_failures_size(), 1);
   EXPECT_EQ(state.plan_failures(0).reason(), "stall");
-  // Tried again, it still does not move; the plan does not notice.
+  // It is tried again and still makes no progress; the plan is undisturbed.
   for (int i = 0; i < 50; ++i) {
     Pass(1, {{1, {}}, {3, {}}, {4, {kLoading, 0, 0}}});
     EXPECT_EQ(members().plan().phase(), Phase::kRunning);
@@ -120,14 +120,14 @@ TEST_F(MembershipStallTest, WithoutAStepNobodyIsLate) {
   Run();
   Pass(3600, {{1, {}}, {2, {}}, {3, {}}});
   EXPECT_EQ(members().plan().phase(), Phase::kRunning);
-  // Nor is the idle time counted when one comes.
+  // The idle time is not counted when a step comes, either.
   Pass(30, {{1, {}}, {2, {}}, {3, {}}}, 1);
   EXPECT_EQ(members().plan().phase(), Phase::kRunning);
 }
 
 TEST_F(MembershipStallTest, OneThatOnlySendsHeartbeatsIsFoundByElimination) {
   Run();
-  // b takes nothing, and says nothing of what it is at.
+  // b takes nothing, and does not report its activity.
   Pass(32,
        {{1, {kBlocked, 5, 0}}, {2, {v1::Activity::KIND_NONE, 0, 0}}, {3, {}}},
        1);
@@ -160,7 +160,7 @@ TEST_F(MembershipStallTest, AStopOfThisProcessIsNoStandstill) {
 TEST_F(MembershipStallTest, AStalledLoaderIsReplaced) {
   Ready(1);
   Ready(3);
-  // As long as bytes come it is well.
+  // As long as bytes are loaded, it is not stalled.
   v1::WorkerMessage progress;
   progress.mutable_load_progress()->set_epoch(1);
   progress.mutable_load_progress()->set_bytes_total(1000);
@@ -179,7 +179,7 @@ TEST_F(MembershipStallTest, AStalledLoaderIsReplaced) {
 }
 
 TEST_F(MembershipStallTest, MemoryTakesItsTime) {
-  // 100 GiB are to be filled before anything is heard of it.
+  // 100 GiB must be filled before it reports anything.
   v1::WorkerMessage large = Register("d");
   large.mutable_register_()->set_host_memory_bytes(uint64_t{100} << 30);
   streams_[4] = Attach(4, std::move(large));

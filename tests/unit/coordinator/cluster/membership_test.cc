@@ -32,7 +32,7 @@ TEST_F(MembershipTest, SaysHowFastItLoadsAndWhatIsLeft) {
   clock_.Advance(absl::Seconds(5));
   loaded(1, 20);
   loaded(2, 10);
-  // The rate is that of both, the time that of the slower one.
+  // The rate is of both workers, the time of the slower one.
   EXPECT_EQ(members().detail(), "loading layers: 15 %, 6.0 GB/s, 0:45 left");
 }
 
@@ -96,7 +96,7 @@ TEST_F(MembershipTest, AProfileIsBounded) {
   EXPECT_FALSE(a->accepted);
   EXPECT_THAT(std::string(a->broken.message()),
               HasSubstr("a profile of 262145 bytes; the most is 262144"));
-  // Up to it, who has one that can't be read takes part without.
+  // A worker with an unreadable profile takes part without one.
   message.mutable_register_()->set_profile_json(
       std::string(kMaxProfileBytes, 'x'));
   EXPECT_TRUE(Attach(2, message)->accepted);
@@ -216,7 +216,7 @@ TEST_F(MembershipTest, ComesBackWithTheSameStages) {
   Attach(1, "x");
   Attach(2, "b");
   Settle();
-  // By name: b has stage 0, x stage 1.
+  // Stages go by name: b has stage 0, x stage 1.
   Ready(1);
   Ready(2);
   members().OnClosed(WorkerId(2), absl::UnavailableError("killed"));
@@ -227,7 +227,7 @@ TEST_F(MembershipTest, ComesBackWithTheSameStages) {
   ASSERT_EQ(members().plan().phase(), Phase::kLoading);
   EXPECT_EQ(members().plan().epoch(), PlanEpoch(2));
   EXPECT_EQ(c->sent[1].assign_stage().stage(), 0);
-  // The old b comes back with a new stream; what it held is remembered.
+  // The old b comes back with a new stream; its layers are remembered.
   auto b = Attach(4, "b");
   members().OnClosed(WorkerId(3), absl::UnavailableError("killed"));
   Settle();

@@ -56,7 +56,7 @@ class MembershipTest : public testing::Test {
     return message;
   }
 
-  // A file of one byte with this hash.
+  // Adds a file of one byte with this hash.
   static void SetFile(v1::ModelContent* content, const std::string& name,
                       const std::string& hash) {
     v1::ModelContent::File* file = nullptr;
@@ -80,7 +80,7 @@ class MembershipTest : public testing::Test {
     return Attach(id, Register(name));
   }
 
-  // Lets the settle time pass and the clock be looked at.
+  // Lets the settle time pass and Advance check the clock.
   void Settle() {
     clock_.Advance(options_.timeouts.settle_time);
     members().Advance();
@@ -109,8 +109,8 @@ class MembershipTest : public testing::Test {
     members().Advance();
   }
 
-  // A worker that is asked to prepare a stage says that it is done, and what
-  // it is asked to reach that it can, or `error`.
+  // Answers for a worker: it has prepared the stage asked for, and can reach
+  // the peers asked for, or `error`.
   void AnswerPreparation(int64_t id, const RecordingStream& stream,
                          const std::string& error = "") {
     const auto messages = stream.sent;  // answers may lead to more
@@ -130,7 +130,7 @@ class MembershipTest : public testing::Test {
     }
   }
 
-  // What the worker says that it is at, in a heartbeat.
+  // Sends a heartbeat with the worker's activity.
   void Beat(int64_t id, v1::Activity::Kind kind = v1::Activity::KIND_NONE,
             uint64_t marks = 0, int64_t last_step_out = 0) {
     v1::WorkerMessage message;

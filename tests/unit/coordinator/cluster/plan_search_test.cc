@@ -153,7 +153,7 @@ TEST_F(PlanSearchTest, WhatRunsSlowerThanPredictedIsSearchedForAnew) {
   EXPECT_EQ(task->load_seconds, 3);
   EXPECT_EQ(task->output_share, 0.5);
   EXPECT_NEAR(task->machines[0].disk.read_bytes_per_second, 1e8, 1);
-  // What would be better than this plan is no answer for the next one.
+  // A search for a better plan than this one is no answer for the next.
   search_.OnEnded();
   EXPECT_FALSE(Answer(task->ticket, TwoStages()).next.has_value());
 }

@@ -49,7 +49,7 @@ TEST_F(WorkerRegistryTest, WhoIsToGoStaysUntilItIsRemoved) {
   EXPECT_FALSE(registry().TakeJoined());
   a->full = true;
   registry().Send(WorkerId(1), {});
-  registry().Send(WorkerId(9), {});  // nobody
+  registry().Send(WorkerId(9), {});  // no such worker
   EXPECT_TRUE(registry().any_doomed());
   EXPECT_TRUE(a->broken.ok());
   const auto doomed = registry().TakeDoomed();
@@ -82,8 +82,8 @@ TEST_F(WorkerRegistryTest, OneThatIsRefusedIsGoneAtOnce) {
   EXPECT_FALSE(registry().Remove(WorkerId(2), other->broken).has_value());
 }
 
-// Jobs that began with a copy of the model end: who has it is in no plan with
-// the workers that have the coordinator's.
+// When jobs that began with a copy of the model end, its workers are in no plan
+// with those that have the coordinator's.
 TEST_F(WorkerRegistryTest, AFormerModelIsDropped) {
   bool begun = true;
   ContentCheck::State own;

@@ -42,7 +42,7 @@ class BlockDriverTest : public testing::Test {
     return result;
   }
 
-  // With the scores that it asks for: -p for position p.
+  // Answers with the scores that the plan asks for: -p for position p.
   static StepResult AnswerScored(const StepPlan& plan, int32_t token) {
     StepResult result = Answer(plan, token);
     for (const MicroBatch& batch : plan.micro_batches) {
@@ -107,7 +107,7 @@ TEST_F(BlockDriverTest, ReplaysWithAllTokensKnown) {
       plan.micro_batches[0].tokens,
       (std::vector<int32_t>{'a', 'b', 'c', 'd', 'x', 'd', 'n', 'e', 'w'}));
   EXPECT_EQ(plan.admit[0].prompt_tokens, 3);
-  // What the lost epoch still answers is not taken.
+  // A late answer of the lost epoch is not taken.
   EXPECT_EQ(driver_.OnResult(Answer(lost, 'z')).code(),
             absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(driver_.TakeStats().replays, 2);
@@ -120,7 +120,7 @@ TEST_F(BlockDriverTest, CountsEachPositionOfAPromptOnce) {
     const auto it = stats.find(JobId(1));
     return it == stats.end() ? 0 : it->second.prompt_tokens;
   };
-  // In two steps of at most 16 tokens.
+  // The prompt takes two steps of at most 16 tokens.
   driver_.Add(MakeRequest(1, 0, "abcdefghijklmnopqrst", 2));
   Start(1);
   ASSERT_TRUE(driver_.OnResult(Answer(driver_.TakePlans().at(0), 66)).ok());
@@ -133,13 +133,13 @@ TEST_F(BlockDriverTest, CountsEachPositionOfAPromptOnce) {
   ASSERT_TRUE(driver_.OnResult(Answer(driver_.TakePlans().at(0), 66)).ok());
   EXPECT_THAT(driver_.TakeFinished(), SizeIs(1));
   EXPECT_EQ(prompt_tokens(), 0);
-  // What is only scored has no step for its last token.
+  // A prompt that is only scored has no step for its last token.
   driver_.Add(Scored(1, "abc", 0));
   ASSERT_TRUE(
       driver_.OnResult(AnswerScored(driver_.TakePlans().at(0), 66)).ok());
   EXPECT_THAT(driver_.TakeFinished(), SizeIs(1));
   EXPECT_EQ(prompt_tokens(), 3);
-  // An error takes back what it had.
+  // An error takes back its request's counts.
   driver_.Add(MakeRequest(1, 2, "abcdefghijklmnopqrst", 2));
   ASSERT_TRUE(driver_.OnResult(Answer(driver_.TakePlans().at(0), 66)).ok());
   driver_.Cancel(JobId(1));
@@ -149,7 +149,7 @@ TEST_F(BlockDriverTest, CountsEachPositionOfAPromptOnce) {
 TEST_F(BlockDriverTest, CountsTokensAsTheyAreMade) {
   driver_.Add(MakeRequest(1, 0, std::string(20, 'a'), 9));
   Start(1);
-  // 16 tokens a step: the prompt takes two.
+  // With 16 tokens a step, the prompt takes two.
   ASSERT_TRUE(driver_.OnResult(Answer(driver_.TakePlans().at(0), 'd')).ok());
   BlockDriver::Stats stats = driver_.TakeStats();
   EXPECT_EQ(stats.prompt_tokens, 16);
@@ -160,7 +160,7 @@ TEST_F(BlockDriverTest, CountsTokensAsTheyAreMade) {
   EXPECT_EQ(stats.tokens, 1);
   ASSERT_TRUE(driver_.OnResult(Answer(driver_.TakePlans().at(0), 'e')).ok());
   EXPECT_EQ(driver_.TakeStats().tokens, 1);
-  // What is computed again is not counted again.
+  // Recomputed tokens are not counted again.
   Start(2);
   ASSERT_TRUE(driver_.OnResult(Answer(driver_.TakePlans().at(0), 'f')).ok());
   ASSERT_TRUE(driver_.OnResult(Answer(driver_.TakePlans().at(0), 'f')).ok());
@@ -301,7 +301,8 @@ TEST_F(BlockDriverTest, MeasuresTimes) {
 
 TEST_F(BlockDriverTest, DividesTimeBetweenPrefillAndDecode) {
   driver_.Add(MakeRequest(1, 0, "abc", 4));
-  clock_.Advance(absl::Seconds(100));  // nothing in flight: nobody's time
+  clock_.Advance(
+      absl::Seconds(100));  // nothing in flight: the time does not count
   Start(1);
   StepPlan plan = driver_.TakePlans().at(0);
   clock_.Advance(absl::Seconds(2));  // the prompt of three
@@ -376,7 +377,7 @@ TEST_F(BlockDriverTest, ScoresAPromptAndGoesOn) {
   EXPECT_THAT(finished[0].generation.prompt_scores.logprobs, SizeIs(2));
 }
 
-// Of a result with many tokens, as of one with many scores, parts come.
+// A result with many tokens comes in parts, like one with many scores.
 TEST_F(BlockDriverTest, TakesTokensInParts) {
   Start(1);
   for (int i = 0; i < 3; ++i) driver_.Add(MakeRequest(1, i, "ab", 1));
@@ -394,7 +395,7 @@ TEST_F(BlockDriverTest, TakesTokensInParts) {
   ASSERT_TRUE(part(1, {0}, true).ok());
   ASSERT_TRUE(part(0, {1, 2}, true).ok());
   EXPECT_THAT(driver_.TakeFinished(), SizeIs(0)) << "until all have come";
-  // Not the next one, one too many, or too few at the end.
+  // The token is not the next one, one too many, or too few at the end.
   EXPECT_EQ(part(0, {2}, true).code(), absl::StatusCode::kInternal);
   EXPECT_EQ(part(0, {3, 3}, true).code(), absl::StatusCode::kInternal);
   EXPECT_EQ(part(0, {}, false).code(), absl::StatusCode::kInternal);
@@ -404,7 +405,7 @@ TEST_F(BlockDriverTest, TakesTokensInParts) {
   EXPECT_THAT(driver_.TakeFinished(), SizeIs(4));
 }
 
-// What came of a step that is lost is forgotten with it.
+// The parts of a lost step's result are forgotten with it.
 TEST_F(BlockDriverTest, TokensInPartsDoNotOutliveTheirEpoch) {
   Start(1);
   for (int i = 0; i < 2; ++i) driver_.Add(MakeRequest(1, i, "ab", 1));
@@ -434,14 +435,14 @@ TEST_F(BlockDriverTest, WhatNeedsNoModelEndsAtOnce) {
   }
 }
 
-// What is known when a worker dies is not computed again; what a lost step
-// knew, is.
+// Scores known when a worker dies are not computed again; those of a lost step
+// are.
 TEST_F(BlockDriverTest, ReplaysOnlyTheScoresThatAreMissing) {
   Start(1);
   driver_.Add(Scored(0, "abcdefghijklmnopqrst", 0));
   ASSERT_TRUE(
       driver_.OnResult(AnswerScored(driver_.TakePlans().at(0), 'x')).ok());
-  // Of the lost step one part has come.
+  // One part of the lost step's result has come.
   StepPlan plan = driver_.TakePlans().at(0);
   StepResult part = AnswerScored(plan, 'x');
   part.scores[0].logprobs.resize(1);

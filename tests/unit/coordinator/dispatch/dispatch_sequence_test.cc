@@ -13,7 +13,7 @@ class SequenceStateTest : public testing::Test {
                          absl::ZeroDuration());
   }
 
-  // Feeds what `model` says until the sequence ends.
+  // Feeds the tokens of `model` until the sequence ends.
   static FinishedRequest Run(SequenceState sequence, const Model& model) {
     SampledToken token;
     do {

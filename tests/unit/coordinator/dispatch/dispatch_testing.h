@@ -14,8 +14,8 @@
 #include "tests/support/fake_tokenizer.h"
 #include "tests/support/manual_clock.h"
 
-// What the dispatcher's tests share: a queue in memory and a model that is a
-// hash.
+// The common parts of the dispatcher's tests: a queue in memory and a model
+// that is a hash.
 
 namespace sluice {
 
@@ -26,14 +26,14 @@ using Model =
 // A printable character or, one time in `eos_every`, the end; depends on the
 // seed and all tokens.
 Model HashModel(uint64_t eos_every);
-// Says `text`, then ends; a '\xff' in it is a token of -1.
+// A model that generates `text` and ends; a '\xff' in it is a token of -1.
 Model ScriptModel(size_t prompt_tokens, std::string text);
 
 // The log-probability of the last of `tokens`, and of alternative `rank` to it.
 float FakeLogprob(std::span<const int32_t> tokens);
 TokenLogprob FakeAlternative(std::span<const int32_t> tokens, int32_t rank);
 
-// What the request must generate, found without any of the dispatcher's code.
+// The tokens that a request must generate, found without the dispatcher's code.
 struct Expected {
   std::string text;
   std::vector<int32_t> tokens;
@@ -48,7 +48,7 @@ Request MakeRequest(int64_t job, int64_t index, absl::string_view prompt,
 class MemoryQueue : public RequestQueue {
  public:
   void Add(std::vector<Request> requests);
-  // From now on TakeRequests fails with it.
+  // Makes TakeRequests fail with this status from now on.
   void FailReads(absl::Status status);
 
   absl::StatusOr<std::vector<Request>> TakeRequests(size_t max) override;
@@ -60,11 +60,11 @@ class MemoryQueue : public RequestQueue {
   void ReportModel(const ModelContent&) override {}
   void ReportDetail(const std::string& detail) override;
 
-  // Each waits until it is so.
+  // Each of these waits for its condition.
   void WaitForResults(size_t count);
   void WaitForDetail(const std::string& part);
   bool HasDetail(const std::string& part) const;
-  void WaitForReady();  // nothing is in the way
+  void WaitForReady();  // the detail is ""
   void WaitForTaken(size_t count);
   void WaitForTokens(int64_t count);
 

@@ -75,7 +75,7 @@ TEST(JobCrashTest, EveryAcknowledgedRequestHasOneResult) {
   jobs.options.requests.served_model = "m";
   std::mt19937 random(20240607);
   std::set<std::string> acknowledged;
-  // How long the helper needs undisturbed says where to kill it.
+  // The helper's time without a kill tells when to kill it.
   const absl::Time start = absl::Now();
   Child child =
       RunHelper(jobs.options.state_dir, 1, kRequests, absl::InfiniteDuration());
@@ -117,7 +117,7 @@ TEST(JobCrashTest, EveryAcknowledgedRequestHasOneResult) {
     }
   }
   EXPECT_TRUE(acknowledged.empty()) << "lost: " << *acknowledged.begin();
-  // What broke off leaves no file behind.
+  // Broken-off uploads leave no file behind.
   for (const auto& entry :
        std::filesystem::directory_iterator(jobs.options.state_dir)) {
     EXPECT_NE(entry.path().filename().string().substr(0, 7), "upload-");

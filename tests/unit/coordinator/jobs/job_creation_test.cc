@@ -1,5 +1,5 @@
-// How jobs come into being: by request ids, and from files on the coordinator's
-// side.
+// Tests of the creation of jobs: by request ids, and from files of the
+// coordinator.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ TEST_F(JobCreationTest, RequestIdsMakeCreationIdempotent) {
     EXPECT_EQ(again->counts().total(), 2);
     if (i == 0) Reopen();
   }
-  // However it is cut.
+  // The input may be cut anywhere.
   auto upload = manager->BeginUpload(spec);
   const std::string text = Prompts(2);
   for (const char c : text) {
@@ -124,7 +124,7 @@ TEST_F(InputPathTest, ReadsFilesUnderTheRoot) {
   EXPECT_TRUE(From((root_ / "sub" / "in.jsonl").string()).ok());
   std::filesystem::create_symlink("sub/in.jsonl", root_ / "link");
   EXPECT_TRUE(From("link").ok());
-  // Idempotent even if the file has gone.
+  // The call is idempotent even if the file is removed.
   std::filesystem::remove(root_ / "sub" / "in.jsonl");
   EXPECT_EQ(From("sub/in.jsonl", "r")->id(), job->id());
 }

@@ -127,8 +127,8 @@ TEST_F(JobManagerTest, BadLinesGetTheirErrorsAndGoodOnesTheirAnswers) {
   EXPECT_EQ(job->counts().failed(), 6);
   EXPECT_EQ(AnswerAll(), 2);
   EXPECT_EQ(WaitForEnd(job->id()).state(), v1::JOB_STATE_COMPLETED);
-  // The series of what did not happen are there, too, so that it can be seen
-  // to happen.
+  // Series of errors that did not occur exist, too, so that their first one is
+  // an increase.
   EXPECT_EQ(metrics.Value("sluice_request_errors_total{code=unsupported}"), 0);
   const std::vector<json> lines = Results(job->id());
   ASSERT_EQ(lines.size(), 8u);
@@ -332,7 +332,7 @@ TEST_F(JobManagerTest, ARequestHasOneResultHoweverOftenItCompletes) {
   EXPECT_EQ(job.counts().failed(), 0);
   ASSERT_EQ(Results(id).size(), 1u);
   EXPECT_TRUE(Results(id)[0]["error"].is_null());
-  // Nor does one of an unknown job do harm.
+  // A result of an unknown job does no harm, either.
   Request stray = (*requests)[1];
   stray.job = JobId(77);
   manager->Complete(stray, failed);
@@ -479,7 +479,7 @@ TEST_F(JobManagerTest, CancelKeepsResultsAndEndsTheRest) {
   EXPECT_THAT(told, ElementsAre((*requests)[0].job));
   EXPECT_THAT(*manager->TakeRequests(10), IsEmpty());
   EXPECT_EQ(metrics.Value("sluice_num_requests_queued"), 0);
-  // What the dispatcher still says about it changes nothing.
+  // A late result of the dispatcher changes nothing.
   Generation stopped;
   stopped.status = absl::CancelledError("cancelled");
   for (const Request& request : *requests) manager->Complete(request, stopped);
@@ -634,10 +634,10 @@ TEST_F(JobManagerTest, ProgressIsToldInTokens) {
   EXPECT_EQ(Get(id).expected_tokens(), 16 + 4);
   manager->ReportProgress(job, {2, 4, 0});
   EXPECT_EQ(Get(id).processed_tokens(), 20);
-  // (4 + 4) of (20 + 4) of what 20 may come to, of which 4 are there.
+  // (4 + 4) of (20 + 4) is the share of 20 tokens that are expected; 4 exist.
   EXPECT_EQ(Get(id).expected_tokens(), 20 + 6 - 4);
 
-  // What was running is begun again; what was there stays.
+  // Running requests begin again; results stay.
   Reopen();
   EXPECT_EQ(Get(id).processed_tokens(), 10);
   EXPECT_EQ(Get(id).expected_tokens(), 10 + 6 + 4);
@@ -674,7 +674,7 @@ TEST_F(JobManagerTest, CountsAnswersThatTheDefaultOfMaxTokensEnded) {
   Reopen();
   EXPECT_EQ(Get(id).answers_cut_by_default(), 1);
 
-  // Where the job says, nothing was cut by default.
+  // If the job has a max_tokens, nothing was cut by default.
   v1::JobSpec spec;
   spec.mutable_defaults()->set_max_tokens(2);
   const std::string said = Submit(Prompts(1), spec)->id();

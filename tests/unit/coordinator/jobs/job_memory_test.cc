@@ -1,5 +1,5 @@
-// A job of 100,000 requests, accepted, run and read back: what it takes of
-// memory must not depend on its size.
+// A job of 100,000 requests is accepted, run and read back: its memory must not
+// depend on its size.
 
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ constexpr bool kSanitized = true;
 constexpr bool kSanitized = false;
 #endif
 
-// The most memory that this process ever had, in MiB.
+// The peak memory of this process in MiB.
 int64_t PeakMib() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {

@@ -11,7 +11,7 @@
 #include "coordinator/jobs/job_manager.h"
 #include "tests/unit/coordinator/jobs/job_test_util.h"
 
-// What a JobManager makes of its state directory's state.
+// Tests of a JobManager on state directories in all states.
 
 namespace sluice {
 namespace {

@@ -49,7 +49,7 @@ TEST(LineSplitterTest, AnyCutGivesTheSameLines) {
       {"a\r\n\r\nb\r", {"a", "", "b"}},
       {"a\n\n", {"a"}},
       {"a\n\n123456789\n\n", {"a", "", kTooLong}},
-      // Of very many empty lines, only so many are held back.
+      // Only kEmptyLines of many empty lines are held back.
       {std::string(LineSplitter::kEmptyLines, '\n'), {}},
       {std::string(LineSplitter::kEmptyLines + 1, '\n'),
        std::vector<std::string>(LineSplitter::kEmptyLines + 1)},
@@ -102,7 +102,7 @@ TEST(JobIdsTest, PageTokensAreCheckedWhole) {
   }
 }
 
-// Objects that grow after what is deep in them was read.
+// Objects grow after their inner values were read.
 TEST(JsonLineTest, NamesOfNestedObjectsKeepTheirValuesAndOrder) {
   constexpr int kLevels = 60;
   std::string line = R"([1,"two",{"three":[3.5,null,true]}])";

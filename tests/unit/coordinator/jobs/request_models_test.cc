@@ -78,7 +78,7 @@ TEST(RequestModelsTest, AModelWithoutTemplateRefusesChats) {
       R"({"messages": [{"role": "user", "content": "x"}]})", 0);
   ASSERT_TRUE(line.error);
   EXPECT_THAT(line.error->message, HasSubstr("no chat template"));
-  // Nothing in its generation_config.json: greedy.
+  // Its generation_config.json is empty, so sampling is greedy.
   EXPECT_EQ(model.Parser().ParseText("x", 0).request.sampling.temperature, 0);
 }
 

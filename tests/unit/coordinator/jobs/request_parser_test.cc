@@ -140,7 +140,7 @@ TEST_F(RequestParserTest, PromptForms) {
   EXPECT_THAT(Good(R"({"prompt":[5,6,258]})").prompt, ElementsAre(5, 6, 258));
   EXPECT_THAT(Good(R"({"prompt":[[5,6]]})").prompt, ElementsAre(5, 6));
   EXPECT_EQ(PromptText(Good(R"({"prompt":["one"]})")), "<s>one");
-  // Only the beginning of a text: that is enough to go on from.
+  // The start token alone is enough to generate from.
   EXPECT_THAT(Good(R"({"prompt":""})").prompt, ElementsAre(1));
   EXPECT_EQ(Good(R"({"prompt":"hey","echo":true})").prompt_text, "hey");
   EXPECT_EQ(Good(R"({"prompt":[107,108],"echo":true})").prompt_text, "hi");
@@ -203,7 +203,7 @@ TEST_F(RequestParserTest, SeedsDifferByLineAndRepeatByJob) {
 }
 
 TEST_F(RequestParserTest, OfATextThatIsFarTooLongTheBeginningIsEnough) {
-  // Of characters that the cut goes through.
+  // The cut may fall within a character.
   for (const std::string character : {"x", "\u00e9", "\u20ac", "\U0001f600"}) {
     std::string text;
     while (text.size() < 100'000) text += character;
@@ -213,7 +213,7 @@ TEST_F(RequestParserTest, OfATextThatIsFarTooLongTheBeginningIsEnough) {
     EXPECT_THAT(error.message, HasSubstr("it has more than 160"));
     EXPECT_THAT(error.message, HasSubstr("the model takes 100;"));
   }
-  // And where it is not, all of it counts.
+  // A text that is not cut is counted whole.
   EXPECT_THAT(Bad(absl::StrCat(R"({"prompt":")", std::string(3000, 'x'), "\"}"))
                   .message,
               HasSubstr("it has 3001 tokens"));

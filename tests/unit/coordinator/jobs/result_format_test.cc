@@ -139,7 +139,7 @@ TEST_F(ResultFormatTest, ScoredPrompt) {
   scores.logprobs = {-0.1f, -1e-7f, -std::numeric_limits<float>::infinity(),
                      -3};
   scores.num_top = 2;
-  // The token itself among them; twice the same text; padding.
+  // The alternatives have the token itself, the same text twice, and padding.
   scores.top = {{'h' + 3, -0.1f}, {'i' + 3, -2.5f},  {0xC3 + 3, -1e-7f},
                 {0xC4 + 3, -20},  {'x' + 3, -0.25f}, {-1, 0},
                 {'y' + 3, -0.5f}, {'z' + 3, -1}};
@@ -159,7 +159,7 @@ TEST_F(ResultFormatTest, ScoredPrompt) {
   EXPECT_TRUE(
       body["choices"][0]["logprobs"]["token_logprobs"][4].is_number_float());
 
-  // What is generated behind it follows.
+  // The generated tokens follow the prompt's.
   request.prompt = {1, 'h' + 3};
   request.prompt_text = "h";
   generation.prompt_scores.logprobs = {-1};
@@ -179,8 +179,8 @@ TEST_F(ResultFormatTest, ScoredPrompt) {
   EXPECT_EQ(choice["logprobs"]["text_offset"], json::parse("[0,0,1]"));
 }
 
-// Tokens whose texts are not the prompt's, as the tokenizer normalized it, or
-// that stand in it although they are special.
+// The tokens' texts differ from the prompt's, as the tokenizer normalized it,
+// or special tokens occur in it.
 TEST_F(ResultFormatTest, OffsetsOfAPromptThatIsNotItsTokens) {
   const auto offsets = [&](std::vector<int32_t> prompt, std::string text) {
     Request request = MakeRequest(Endpoint::kCompletions);
@@ -225,7 +225,7 @@ TEST_F(ResultFormatTest, Errors) {
   EXPECT_EQ(internal.message, "not numbers");
 }
 
-// As GPT-2 writes its tokens: a byte that is no character alone.
+// A tokenizer with GPT-2's tokens: a byte that is no character alone.
 class ByteLevelTokenizer : public FakeTokenizer {
  public:
   std::string IdToToken(int32_t) const override {
@@ -245,7 +245,7 @@ TEST(TokenTextsTest, BytesOfByteLevelTokens) {
   EXPECT_EQ(texts.Get(9).bytes, " \xE2");
 }
 
-// As SentencePiece decodes: the first space of a text is dropped.
+// A tokenizer that decodes like SentencePiece: it drops a text's first space.
 class SpaceDroppingTokenizer : public FakeTokenizer {
  public:
   std::string Decode(std::span<const int32_t> ids, bool) const override {

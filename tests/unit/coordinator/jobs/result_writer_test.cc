@@ -15,7 +15,7 @@ using testing::Each;
 using testing::ElementsAre;
 using testing::Le;
 
-// A store that the test holds up and lets fail.
+// A store that the test blocks and lets fail.
 class ResultWriterTest : public testing::Test, public ResultSink {
  protected:
   ResultWriterTest() {
@@ -117,7 +117,7 @@ class ResultWriterTest : public testing::Test, public ResultSink {
   std::vector<size_t> batches_ ABSL_GUARDED_BY(mu_);
   std::vector<int64_t> committed_ ABSL_GUARDED_BY(mu_);
   std::vector<int64_t> written_ ABSL_GUARDED_BY(mu_);
-  // As the writer's thread knows it, also while it is destroyed.
+  // The writer for its own thread, also while it is destroyed.
   ResultWriter* told_ ABSL_GUARDED_BY(mu_) = nullptr;
   std::unique_ptr<ResultWriter> writer_;
 };
@@ -164,7 +164,7 @@ TEST_F(ResultWriterTest, TheBacklogIsWhatIsNotStored) {
   writer_->Stop();
   EXPECT_EQ(writer_->backlog().results, 0);
   EXPECT_EQ(writer_->backlog().bytes, 0);
-  // Whoever waits for it is told when it has become smaller.
+  // Waiters are told when the backlog has become smaller.
   MutexLock lock(&mu_);
   EXPECT_THAT(written_, ElementsAre(1, 0));
 }

@@ -20,7 +20,7 @@ class FindPlanTest : public testing::Test {
     base_.most_positions = 320;
     workload_ = request.workload;
     task_.machines = request.machines;
-    // Steps of a single sequence.
+    // The slow plan has steps of a single sequence.
     PlanRequest slow = base_;
     slow.choices.gbs = {1};
     slow.choices.num_microbatches = {1};
@@ -41,7 +41,7 @@ TEST_F(FindPlanTest, ABetterPlanTakesThePresentOnesPlace) {
   ASSERT_TRUE(best.ok()) << best.status();
   ASSERT_TRUE(present.has_value());
   EXPECT_GT(best->tokens_per_second, 2 * present->tokens_per_second);
-  // And is then the one to beat.
+  // The best plan is then the one to beat.
   task_.present = *best;
   EXPECT_TRUE(absl::IsAlreadyExists(
       FindPlan(base_, workload_, task_, &present).status()));

@@ -29,7 +29,7 @@ Plan TwoStages() {
     stage.policy.automatic_weights = false;
     stage.policy.automatic_kv_cache = false;
     stage.policy.automatic_activations = false;
-    // Thirds: no number of digits says them exactly.
+    // Thirds have no exact decimal form.
     stage.policy.weights = {0, 1.0 / 3, 2.0 / 3};
     stage.policy.kv_cache = {0, 0.123456789, 1 - 0.123456789};
     stage.policy.compress_weights = WeightFormat::kInt4;

@@ -29,7 +29,7 @@ class PlanMonitorTest : public testing::Test {
     monitor_.Observe(0, totals_);
   }
 
-  // So much more, for so many rows.
+  // Adds to the totals for this many rows.
   void Did(double rows, double read_seconds, double read_rate,
            double compute_seconds) {
     totals_.busy_seconds[kRead] += read_seconds;
@@ -53,7 +53,7 @@ TEST_F(PlanMonitorTest, APredictionThatHoldsIsLeftAlone) {
   EXPECT_FALSE(monitor_.Refit().has_value());
   EXPECT_DOUBLE_EQ(monitor_.PredictedSeconds(0, Resource::kDiskRead), 20);
   EXPECT_DOUBLE_EQ(monitor_.MeasuredSeconds(0, Resource::kDiskRead), 20);
-  // Within the tolerance of 1.3.
+  // The rate is within the tolerance of 1.3.
   Did(400, 20, 1.7e9, 20);
   EXPECT_FALSE(monitor_.Refit().has_value());
 }

@@ -15,41 +15,41 @@
 
 namespace sluice {
 
-// Measures products as a decoder layer makes them: its four matrices one after
-// the other, through GemmEngine, with the results stored. Copies of the layer
-// take turns, so that few rows find their weights in memory and not in a cache.
-class ProductProbe {
+// Measures the GEMMs of a decoder layer: its four matrices one after the other,
+// through GemmEngine, with the results stored. Copies of the layer take turns,
+// so that few rows find their weights in memory and not in a cache.
+class GemmProbe {
  public:
   // Pool and budget must outlive the probe. The layer is of a 1.1B model
   // (hidden 2048), or half as wide, and so on, if half of the budget's room is
-  // too small for that. kUnimplemented if there are no products of this dtype
+  // too small for that. kUnimplemented if there are no GEMMs of this dtype
   // here; kResourceExhausted.
-  static absl::StatusOr<std::unique_ptr<ProductProbe>> Create(
+  static absl::StatusOr<std::unique_ptr<GemmProbe>> Create(
       DType dtype, WeightFormat format, ComputePool* pool,
       MemoryBudget* budget);
 
-  // Flops per second by rows, in about `seconds`.
+  // Measures flops per second by rows, in about `seconds`.
   absl::StatusOr<RateCurve> FlopsByRows(double seconds,
                                         const std::atomic<bool>* cancelled);
-  // The same of other numbers of rows, in their order.
+  // Measures flops per second of the given numbers of rows, in their order.
   absl::StatusOr<std::vector<double>> Flops(std::span<const int32_t> rows,
                                             double seconds,
                                             const std::atomic<bool>* cancelled);
-  // Bytes of full weights per second that Dequantize makes of a layer's.
+  // Measures the bytes of full weights per second that Dequantize makes.
   // REQUIRES: a quantized format.
   absl::StatusOr<double> DequantizedBytes(double seconds,
                                           const std::atomic<bool>* cancelled);
 
-  static constexpr int32_t kMostRows = 2048;
+  static constexpr int32_t kMaxRows = 2048;
 
  private:
   // A matrix [n, k] of the layer.
   struct Matrix {
     MatrixLayout layout;
-    size_t row_floats = 0;  // that a row of its result takes where it is stored
+    size_t row_floats = 0;  // of a stored row of its result
   };
 
-  ProductProbe() = default;
+  GemmProbe() = default;
   // Packs the first copy, and copies it.
   absl::Status Fill(MemoryBudget* budget);
   absl::Status Multiply(const Matrix& matrix, size_t copy, int32_t rows);
@@ -65,8 +65,9 @@ class ProductProbe {
   HostBuffer dequantized_;
 };
 
-// How much of all threads' rate 1, 2, 4, ... threads have, up to `threads`: of
-// products of 64 rows, in the dtype that is faster. `cores` as of ComputePool.
+// Measures the share of all threads' rate of 1, 2, 4, ... threads, up to
+// `threads`: with GEMMs of 64 rows, in the faster dtype. `cores` as in
+// ComputePool.
 absl::StatusOr<RateCurve> MeasureShareByThreads(
     DType dtype, int threads, const std::vector<int>& cores,
     MemoryBudget* budget, double seconds, const std::atomic<bool>* cancelled);

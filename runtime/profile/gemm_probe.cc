@@ -1,4 +1,4 @@
-#include "runtime/profile/product_probe.h"
+#include "runtime/profile/gemm_probe.h"
 
 #include <algorithm>
 #include <cstring>
@@ -11,18 +11,17 @@
 namespace sluice {
 namespace {
 
-// Bytes of weights that no cache holds.
+// Bytes of weights that exceed all caches.
 constexpr size_t kBeyondCache = size_t{96} << 20;
-constexpr int32_t kMostHidden = 2048;
-constexpr int32_t kLeastHidden = 128;
-// Denser where the rate rises; the largest tile of GemmEngine is of 128 rows.
-constexpr int32_t kRows[] = {
-    1,  2,  4,   8,   16,  32,  48,
-    64, 96, 128, 192, 256, 512, ProductProbe::kMostRows};
-// From here on weights don't count, and a part of the layer will do.
+constexpr int32_t kMaxHidden = 2048;
+constexpr int32_t kMinHidden = 128;
+// Denser points where the rate rises; GemmEngine's largest tile is of 128 rows.
+constexpr int32_t kRows[] = {1,  2,  4,   8,   16,  32,  48,
+                             64, 96, 128, 192, 256, 512, GemmProbe::kMaxRows};
+// With so many rows weights don't matter, and a part of the layer suffices.
 constexpr int32_t kManyRows = 512;
 constexpr int32_t kFewRows = 16;
-constexpr int kLeastRounds = 3;
+constexpr int kMinRounds = 3;
 
 struct Size {
   int32_t n, k;
@@ -33,13 +32,13 @@ struct Size {
     return halved ? columns / 2 * element / sizeof(float) : columns;
   }
   size_t InputBytes(size_t element) const {
-    return static_cast<size_t>(ReadableRows(ProductProbe::kMostRows)) *
+    return static_cast<size_t>(ReadableRows(GemmProbe::kMaxRows)) *
            static_cast<size_t>(k) * element;
   }
 };
 
-// q, k and v; out; gate and up; down: of a layer with a fourth as many KV heads
-// and a gated MLP, as TinyLlama's.
+// The matrices of a layer with a fourth as many KV heads as heads and a gated
+// MLP, like TinyLlama's: q, k and v; out; gate and up; down.
 std::vector<Size> SizesOf(int32_t hidden) {
   const int32_t inner = hidden * 11 / 4;
   return {{hidden + hidden / 2, hidden, false},
@@ -48,8 +47,8 @@ std::vector<Size> SizesOf(int32_t hidden) {
           {hidden, inner, false}};
 }
 
-// What a probe takes beside copies of the layer, at most: the layer once more
-// in full, inputs and results.
+// The maximum of a probe's bytes beside copies of the layer: the layer once
+// more in full, inputs and results.
 uint64_t WorkBytes(int32_t hidden, size_t element) {
   uint64_t weights = 0, in = 0, out = 0;
   for (const Size& size : SizesOf(hidden)) {
@@ -57,9 +56,9 @@ uint64_t WorkBytes(int32_t hidden, size_t element) {
         static_cast<uint64_t>(size.n) * static_cast<uint64_t>(size.k) * element;
     in = std::max<uint64_t>(in, size.InputBytes(element));
     out = std::max<uint64_t>(
-        out, ProductProbe::kMostRows * size.RowFloats(element) * sizeof(float));
+        out, GemmProbe::kMaxRows * size.RowFloats(element) * sizeof(float));
   }
-  // As many again, for the copy that is begun beyond the bound.
+  // Twice the weights, for the copy that is begun beyond the bound.
   return 2 * weights + in + out;
 }
 
@@ -69,16 +68,16 @@ double FlopsOf(const MatrixLayout& layout, int32_t rows) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ProductProbe>> ProductProbe::Create(
+absl::StatusOr<std::unique_ptr<GemmProbe>> GemmProbe::Create(
     DType dtype, WeightFormat format, ComputePool* pool, MemoryBudget* budget) {
-  std::unique_ptr<ProductProbe> self(new ProductProbe());
+  std::unique_ptr<GemmProbe> self(new GemmProbe());
   SLUICE_ASSIGN_OR_RETURN(self->engine_, GemmEngine::Create(dtype, pool));
   GemmEngine& engine = *self->engine_;
   const size_t element = engine.element_bytes();
   const uint64_t room = budget->free_bytes() / 2;
   const uint64_t copied = std::min<uint64_t>(kBeyondCache, room / 2);
-  int32_t hidden = kMostHidden;
-  while (hidden > kLeastHidden && copied + WorkBytes(hidden, element) > room) {
+  int32_t hidden = kMaxHidden;
+  while (hidden > kMinHidden && copied + WorkBytes(hidden, element) > room) {
     hidden /= 2;
   }
   size_t out_bytes = 0, in_bytes = 0, full_bytes = 0;
@@ -95,7 +94,7 @@ absl::StatusOr<std::unique_ptr<ProductProbe>> ProductProbe::Create(
       full_bytes += self->full_.back().bytes;
     }
     out_bytes =
-        std::max(out_bytes, kMostRows * matrix.row_floats * sizeof(float));
+        std::max(out_bytes, kMaxRows * matrix.row_floats * sizeof(float));
     in_bytes = std::max(in_bytes, size.InputBytes(element));
     self->matrices_.push_back(matrix);
   }
@@ -114,16 +113,16 @@ absl::StatusOr<std::unique_ptr<ProductProbe>> ProductProbe::Create(
   return self;
 }
 
-absl::Status ProductProbe::Fill(MemoryBudget* budget) {
-  int32_t most_k = 0;
-  for (const Matrix& m : matrices_) most_k = std::max(most_k, m.layout.k);
-  const size_t floats = static_cast<size_t>(most_k) * GemmEngine::kPanelWidth;
+absl::Status GemmProbe::Fill(MemoryBudget* budget) {
+  int32_t max_k = 0;
+  for (const Matrix& m : matrices_) max_k = std::max(max_k, m.layout.k);
+  const size_t floats = static_cast<size_t>(max_k) * GemmEngine::kPanelWidth;
   SLUICE_ASSIGN_OR_RETURN(
       const HostBuffer rows,
       HostBuffer::Create("profile", floats * sizeof(float), budget));
   FillFloats(rows.as<float>(), floats);
   std::byte* const first = images_.as<std::byte>();
-  // What the numbers are makes no difference to the time: panels may be alike.
+  // The values make no difference to the time, so panels may be alike.
   for (const Matrix& m : matrices_) {
     const int last = m.layout.num_panels() - 1;
     for (int panel = 0; panel <= last; ++panel) {
@@ -140,7 +139,7 @@ absl::Status ProductProbe::Fill(MemoryBudget* budget) {
   for (size_t i = 1; i < copies_; ++i) {
     std::memcpy(first + i * copy_bytes_, first, copy_bytes_);
   }
-  // Ones in either dtype, or something like it.
+  // The bits are about 1 in either dtype.
   if (engine_->element_bytes() == sizeof(float)) {
     FillFloats(input_.as<float>(), input_.bytes() / sizeof(float));
   } else {
@@ -153,8 +152,8 @@ absl::Status ProductProbe::Fill(MemoryBudget* budget) {
   return absl::OkStatus();
 }
 
-absl::Status ProductProbe::Multiply(const Matrix& matrix, size_t copy,
-                                    int32_t rows) {
+absl::Status GemmProbe::Multiply(const Matrix& matrix, size_t copy,
+                                 int32_t rows) {
   float* const out = output_.as<float>();
   const size_t stride = matrix.row_floats;
   const size_t n = static_cast<size_t>(matrix.layout.n);
@@ -163,7 +162,7 @@ absl::Status ProductProbe::Multiply(const Matrix& matrix, size_t copy,
       ImageView::Whole(images_.as<std::byte>() + copy * copy_bytes_),
       input_.data(), rows,
       [&](int32_t row, int32_t count, int32_t col, int32_t cols, float* tile) {
-        // As the layers do, down to the bytes: some results are stored smaller.
+        // Results are stored as in layers, where some of them are smaller.
         const size_t at = static_cast<size_t>(col) * stride / n;
         const size_t end = static_cast<size_t>(col + cols) * stride / n;
         for (int32_t i = 0; i < count; ++i) {
@@ -174,27 +173,25 @@ absl::Status ProductProbe::Multiply(const Matrix& matrix, size_t copy,
       });
 }
 
-absl::StatusOr<std::vector<double>> ProductProbe::Flops(
+absl::StatusOr<std::vector<double>> GemmProbe::Flops(
     std::span<const int32_t> rows, double seconds,
     const std::atomic<bool>* cancelled) {
-  // Of many rows, only the first and the last matrix: each k once.
+  // Many rows take only the first and the last matrix: each k once.
   const auto step = [&](size_t i) {
     return rows[i] >= kManyRows ? matrices_.size() - 1 : 1;
   };
   for (size_t i = 0; i < matrices_.size(); ++i) {
     SLUICE_RETURN_IF_ERROR(Multiply(matrices_[i], 0, rows[0]));
   }
-  // By number of rows: of all matrices together, for a layer takes what they
-  // take together. In rounds over all numbers, so that what disturbs for a
-  // while does not fall on one.
+  // Times of all matrices together, by number of rows. Rounds cover all numbers
+  // of rows, so that no disturbance affects only one.
   std::vector<std::vector<double>> times(rows.size());
   size_t copy = 0;
   const double end = MonotonicSeconds() + seconds;
-  for (int round = 0; round < kLeastRounds || MonotonicSeconds() < end;
-       ++round) {
+  for (int round = 0; round < kMinRounds || MonotonicSeconds() < end; ++round) {
     const double round_start = MonotonicSeconds();
     for (size_t r = 0; r < rows.size(); ++r) {
-      // Few rows take little time, and are less even.
+      // Few rows take little time, with a larger variance.
       const int repeats = rows[r] <= kFewRows ? 3 : 1;
       for (int repeat = 0; repeat < repeats; ++repeat) {
         copy = (copy + 1) % copies_;
@@ -219,7 +216,7 @@ absl::StatusOr<std::vector<double>> ProductProbe::Flops(
   return rates;
 }
 
-absl::StatusOr<RateCurve> ProductProbe::FlopsByRows(
+absl::StatusOr<RateCurve> GemmProbe::FlopsByRows(
     double seconds, const std::atomic<bool>* cancelled) {
   SLUICE_ASSIGN_OR_RETURN(const std::vector<double> rates,
                           Flops(kRows, seconds, cancelled));
@@ -230,7 +227,7 @@ absl::StatusOr<RateCurve> ProductProbe::FlopsByRows(
   return RateCurve(std::move(points));
 }
 
-absl::StatusOr<double> ProductProbe::DequantizedBytes(
+absl::StatusOr<double> GemmProbe::DequantizedBytes(
     double seconds, const std::atomic<bool>* cancelled) {
   size_t turn = 0;
   SLUICE_ASSIGN_OR_RETURN(
@@ -261,8 +258,8 @@ absl::StatusOr<RateCurve> MeasureShareByThreads(
     some.resize(std::min(cores.size(), static_cast<size_t>(n)));
     ComputePool pool(n, some);
     SLUICE_ASSIGN_OR_RETURN(
-        const std::unique_ptr<ProductProbe> probe,
-        ProductProbe::Create(dtype, WeightFormat::kFull, &pool, budget));
+        const std::unique_ptr<GemmProbe> probe,
+        GemmProbe::Create(dtype, WeightFormat::kFull, &pool, budget));
     constexpr int32_t kShareRows[] = {64};
     SLUICE_ASSIGN_OR_RETURN(
         const std::vector<double> rate,
