@@ -155,6 +155,8 @@ Coordinator::~Coordinator() { Shutdown(); }
 
 const DecoderSpec& Coordinator::model() const { return model_->spec(); }
 
+std::string Coordinator::policy_text() const { return PolicyText(*policy_); }
+
 grpc::Service* Coordinator::worker_service() { return workers_->service(); }
 
 bool Coordinator::ready() const { return dispatcher_->ready(); }

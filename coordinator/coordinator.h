@@ -12,7 +12,7 @@
 #include "common/host/logging.h"
 #include "common/metrics/metrics.h"
 #include "common/types.h"
-#include "coordinator/cluster/cluster_options.h"
+#include "coordinator/cluster/worker_timeouts.h"
 #include "coordinator/request.h"
 #include "runtime/text/tokenizer/tokenizer.h"
 #include "sluice/v1/cluster.pb.h"
@@ -103,6 +103,7 @@ class Coordinator {
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   // The policy that workers get.
   const Policy& policy() const { return *policy_; }
+  std::string policy_text() const;  // as PolicyText
   const DecoderSpec& model() const;
   // The maximum positions of a sequence, from the options or the model.
   int32_t max_model_len() const { return options_.max_model_len; }

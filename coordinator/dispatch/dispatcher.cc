@@ -76,7 +76,7 @@ void Dispatcher::Run() {
     for (WorkerEvent& event : events->workers) OnWorker(std::move(event));
     if (events->fetched) OnFetched(*std::move(events->fetched));
     for (JobId job : events->cancelled) OnCancel(job);
-    if (events->planned) membership_.OnPlanned(*std::move(events->planned));
+    if (events->planned) membership_.OnPlanned(std::move(*events->planned));
     if (events->new_work) {
       if (driver_.live() == 0 || !membership_.plan().running()) {
         membership_.OnNewJobs();
@@ -144,7 +144,8 @@ void Dispatcher::Search(PlanTask task) {
   planner_->Run([this, task = std::move(task)] {
     // A newer search may have replaced this one while it waited.
     if (stopping_ || task.ticket != newest_search_) return;
-    inbox_.PutPlanned(AnswerTask(options_.planning, task, options_.queue));
+    inbox_.PutPlanned(std::make_shared<PlanAnswer>(
+        AnswerTask(options_.planning, task, options_.queue)));
   });
 }
 

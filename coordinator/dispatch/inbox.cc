@@ -44,7 +44,7 @@ void Inbox::PutFetched(absl::StatusOr<std::vector<Request>> requests) {
   WakeLocked();
 }
 
-void Inbox::PutPlanned(PlanAnswer answer) {
+void Inbox::PutPlanned(std::shared_ptr<PlanAnswer> answer) {
   MutexLock lock(&mu_);
   events_.planned = std::move(answer);
   WakeLocked();

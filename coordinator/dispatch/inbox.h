@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -9,10 +10,11 @@
 #include "common/threads/mutex.h"
 #include "common/types.h"
 #include "coordinator/cluster/worker_stream.h"
-#include "coordinator/planning/job_planner.h"
 #include "coordinator/request.h"
 
 namespace sluice {
+
+struct PlanAnswer;
 
 // The events since the dispatcher's last Wait.
 struct DispatchEvents {
@@ -22,7 +24,7 @@ struct DispatchEvents {
   std::optional<absl::StatusOr<std::vector<Request>>> fetched;
   bool new_work = false;  // there may be requests to fetch
   // The answer to the newest search for a plan.
-  std::optional<PlanAnswer> planned;
+  std::shared_ptr<PlanAnswer> planned;
 };
 
 // The dispatcher's mailbox. Worker events are bounded: their readers wait for
@@ -36,7 +38,7 @@ class Inbox : public WorkerEventSink {
   void NotifyWork();
   void Cancel(JobId job);
   void PutFetched(absl::StatusOr<std::vector<Request>> requests);
-  void PutPlanned(PlanAnswer answer);
+  void PutPlanned(std::shared_ptr<PlanAnswer> answer);
   // Wakes the dispatcher without telling it anything.
   void Wake();
   // Closes the inbox: Push fails, Wait returns nothing.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "scheduler/plan/plan.h"
+
 namespace sluice {
 namespace {
 

@@ -4,9 +4,11 @@
 #include <vector>
 
 #include "common/machine_profile.h"
-#include "scheduler/plan/plan.h"
+#include "scheduler/cost/resource.h"
 
 namespace sluice {
+
+struct Plan;
 
 // The totals of a worker's resources since it began.
 struct ResourceTotals {

@@ -10,6 +10,7 @@
 #include "common/policy.h"
 #include "runtime/model/decoder_spec.h"
 #include "runtime/placement/stage_placement.h"
+#include "scheduler/cost/resource.h"
 #include "scheduler/steps/workload.h"
 
 // What a stage costs: seconds on each resource for a step, and bytes on each
@@ -17,18 +18,6 @@
 // formulas are evaluated for a given policy and solved for the best one.
 
 namespace sluice {
-
-enum class Resource {
-  kDiskRead,
-  kDiskWrite,
-  kHostToDevice,
-  kDeviceToHost,
-  kDeviceCompute,  // of a CPU-only worker: its cores
-  kHostCompute,    // attention beside a device
-  kLink,           // to the next stage
-};
-inline constexpr int kNumResources = 7;
-absl::string_view ResourceName(Resource resource);  // "disk read"
 
 // Weights, KV cache, activations on device, host and disk:
 // index 3 * kind + tier.
@@ -47,7 +36,6 @@ struct LinearForm {
   void Add(const LinearForm& other, double times = 1);
 };
 using ResourceForms = std::array<LinearForm, kNumResources>;
-using ResourceSeconds = std::array<double, kNumResources>;
 
 // The ways in which the resources' times make up a step's.
 enum class Overlap {

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "proto/convert.h"
@@ -18,18 +17,7 @@ absl::StatusOr<LinkTransport> ParseTransport(v1::LinkTransport proto) {
                          static_cast<int>(proto));
 }
 
-constexpr absl::string_view kNextUnreachedUrl = "sluice/next-unreached";
-
 }  // namespace
-
-absl::Status NextUnreached(absl::Status status) {
-  status.SetPayload(kNextUnreachedUrl, absl::Cord());
-  return status;
-}
-
-bool IsNextUnreached(const absl::Status& status) {
-  return status.GetPayload(kNextUnreachedUrl).has_value();
-}
 
 std::string AssignedStage::Name() const {
   return absl::StrCat("stage ", stage.value(), " of ", num_stages, " (layers ",

@@ -18,11 +18,6 @@ namespace v1 {
 class AssignStage;
 }  // namespace v1
 
-// Returns `status`, which is an error, with a payload which says that the link
-// to the next stage could not be opened.
-absl::Status NextUnreached(absl::Status status);
-bool IsNextUnreached(const absl::Status& status);
-
 // One worker's part of a plan.
 struct AssignedStage : StageShare {
   PlanEpoch epoch;

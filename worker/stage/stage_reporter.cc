@@ -3,13 +3,28 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/cord.h"
+#include "absl/strings/string_view.h"
 #include "common/limits.h"
 #include "common/text/text.h"
 #include "proto/convert.h"
 #include "sluice/v1/pipeline.pb.h"
-#include "worker/stage/assigned_stage.h"
 
 namespace sluice {
+namespace {
+
+constexpr absl::string_view kNextUnreachedUrl = "sluice/next-unreached";
+
+}  // namespace
+
+absl::Status NextUnreached(absl::Status status) {
+  status.SetPayload(kNextUnreachedUrl, absl::Cord());
+  return status;
+}
+
+bool IsNextUnreached(const absl::Status& status) {
+  return status.GetPayload(kNextUnreachedUrl).has_value();
+}
 
 void StageReporter::Progress(PlanEpoch epoch, uint64_t done, uint64_t total) {
   v1::WorkerMessage message;

@@ -14,6 +14,11 @@ namespace v1 {
 class WorkerMessage;
 }  // namespace v1
 
+// Returns `status`, which is an error, with a payload which says that the link
+// to the next stage could not be opened.
+absl::Status NextUnreached(absl::Status status);
+bool IsNextUnreached(const absl::Status& status);
+
 // Sends a stage's reports to the coordinator that assigned it; once that is
 // gone, they are dropped. Thread-safe; never waits.
 class StageReporter {

@@ -20,8 +20,8 @@
 #include "common/text/text.h"
 #include "common/threads/clock.h"
 #include "coordinator/jobs/job_state.h"
-#include "coordinator/planning/plan_json.h"
 #include "coordinator/request.h"
+#include "server/cli/plan/plan_report.h"
 #include "server/flags/checks.h"
 #include "server/flags/command_line.h"
 
@@ -346,24 +346,6 @@ std::string JobToJson(const v1::Job& job) {
       json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
-// Text: "2 stages, 1 block of 64 x 2: 48.1 tokens/s, bound by disk read of a".
-std::string PlanLine(const Plan& plan) {
-  const size_t stages = plan.stages.size();
-  const StagePlan& binding =
-      plan.stages[static_cast<size_t>(plan.binding_stage)];
-  std::string text = absl::StrFormat(
-      "%d stage%s, %d block%s of %d x %d", stages, stages == 1 ? "" : "s",
-      plan.block.num_blocks, plan.block.num_blocks == 1 ? "" : "s",
-      plan.block.gbs, plan.block.num_microbatches);
-  if (plan.tokens_per_second > 0) {
-    absl::StrAppendFormat(&text, "; expected %.1f tokens/s, bound by %s of %s",
-                          plan.tokens_per_second,
-                          ResourceName(plan.binding_resource),
-                          EscapeForTerminal(binding.worker));
-  }
-  return text;
-}
-
 std::string JobToText(const v1::Job& job) {
   const auto& counts = job.counts();
   std::string text = absl::StrCat(EscapeForTerminal(job.id()), "  ",
@@ -403,8 +385,8 @@ std::string JobToText(const v1::Job& job) {
                     " sequences started again after a failure");
   }
   if (!job.plan().empty()) {
-    if (const absl::StatusOr<Plan> plan = ParsePlan(job.plan()); plan.ok()) {
-      absl::StrAppend(&text, "\n  plan       ", PlanLine(*plan));
+    if (const std::string plan = PlanLine(job.plan()); !plan.empty()) {
+      absl::StrAppend(&text, "\n  plan       ", plan);
     }
   }
   absl::StrAppend(&text, "\n  created    ", TimeText(job.created_at()));

@@ -249,4 +249,24 @@ std::string FrontierSvg(const std::string& title,
   return svg + "</svg>\n";
 }
 
+std::string PlanLine(const std::string& json) {
+  const absl::StatusOr<Plan> parsed = ParsePlan(json);
+  if (!parsed.ok()) return "";
+  const Plan& plan = *parsed;
+  const size_t stages = plan.stages.size();
+  const StagePlan& binding =
+      plan.stages[static_cast<size_t>(plan.binding_stage)];
+  std::string text = absl::StrFormat(
+      "%d stage%s, %d block%s of %d x %d", stages, stages == 1 ? "" : "s",
+      plan.block.num_blocks, plan.block.num_blocks == 1 ? "" : "s",
+      plan.block.gbs, plan.block.num_microbatches);
+  if (plan.tokens_per_second > 0) {
+    absl::StrAppendFormat(&text, "; expected %.1f tokens/s, bound by %s of %s",
+                          plan.tokens_per_second,
+                          ResourceName(plan.binding_resource),
+                          EscapeForTerminal(binding.worker));
+  }
+  return text;
+}
+
 }  // namespace sluice

@@ -4,15 +4,20 @@
 #include <string>
 #include <vector>
 
-#include "scheduler/plan/plan.h"
-
 namespace sluice {
+
+struct Alternative;
+struct Plan;
 
 // A table of a plan for people: a row for each stage, the prediction, a bar for
 // each resource of each stage with the binding one named, the contents of each
 // tier, and the rejected plans. Lines end in '\n'.
 std::string PlanTable(const Plan& plan,
                       const std::vector<Alternative>& rejected);
+
+// A plan as the store keeps it, in a line: "2 stages, 1 block of 64 x 2;
+// expected 48.1 tokens/s, bound by disk read of a". "" if it is no plan.
+std::string PlanLine(const std::string& json);
 
 // A table with a row for each plan: "latency of a block, tokens/s, policy".
 std::string FrontierTable(const std::vector<Plan>& plans);

@@ -18,7 +18,6 @@
 #include "absl/strings/str_format.h"
 #include "common/host/logging.h"
 #include "common/metrics/metrics_server.h"
-#include "common/policy.h"
 #include "common/status_macros.h"
 #include "common/threads/clock.h"
 #include "common/threads/mutex.h"
@@ -202,7 +201,7 @@ void Print(const LocalCluster& cluster, const ScoreFlags& flags,
         {"load_seconds", of.load_seconds},
         {"workers", flags.cluster.options.num_workers},
         {"dtype", cluster.coordinator().cluster_state().dtype()},
-        {"policy", PolicyText(cluster.coordinator().policy())}};
+        {"policy", cluster.coordinator().policy_text()}};
     std::cout << line.dump() << std::endl;
     return;
   }
