@@ -23,6 +23,13 @@ inline absl::Status Annotate(const absl::Status& status,
   return annotated;
 }
 
+// Does the same for the status of a value.
+template <typename T>
+absl::StatusOr<T> Annotate(absl::StatusOr<T> value, absl::string_view context) {
+  if (value.ok()) return value;
+  return Annotate(value.status(), context);
+}
+
 // A status of the code, of a message in parts as for absl::StrCat.
 template <typename... Parts>
 absl::Status InvalidArgument(const Parts&... message) {

@@ -1,6 +1,5 @@
 #include "common/types.h"
 
-#include "absl/status/status.h"
 #include "common/status_macros.h"
 
 namespace sluice {

@@ -13,9 +13,7 @@ namespace {
 absl::StatusOr<uint64_t> Size(const char* flag, const std::string& text,
                               uint64_t otherwise) {
   if (text.empty()) return otherwise;
-  absl::StatusOr<uint64_t> bytes = ParseByteSize(text);
-  if (!bytes.ok()) return Annotate(bytes.status(), flag);
-  return bytes;
+  return Annotate(ParseByteSize(text), flag);
 }
 
 }  // namespace

@@ -25,9 +25,9 @@ absl::StatusOr<MachineShare> ParseMachine(const MachineFlags& flags) {
     if (flags.disk_dir.empty()) {
       return absl::InvalidArgumentError("--disk-space needs a --disk-dir");
     }
-    absl::StatusOr<uint64_t> bytes = ParseByteSize(flags.disk_space);
-    if (!bytes.ok()) return Annotate(bytes.status(), "--disk-space");
-    machine.disk_bytes = *bytes;
+    SLUICE_ASSIGN_OR_RETURN(
+        machine.disk_bytes,
+        Annotate(ParseByteSize(flags.disk_space), "--disk-space"));
   }
   machine.cores = UsableCores();
   machine.threads =

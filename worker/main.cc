@@ -199,10 +199,10 @@ absl::StatusOr<Worker::Options> ReadOptions(const Flags& f) {
   SLUICE_RETURN_IF_ERROR(ModelDir::Open(options.model_dir).status());
   SLUICE_RETURN_IF_ERROR(PrepareDisk(&options.machine));
   if (f.profile.empty()) return options;
-  absl::StatusOr<MachineProfile> read =
-      ReadWorkerProfile(f.profile, options.machine);
-  if (!read.ok()) return Annotate(read.status(), "--profile");
-  options.profile = std::make_shared<const MachineProfile>(*std::move(read));
+  SLUICE_ASSIGN_OR_RETURN(
+      MachineProfile read,
+      Annotate(ReadWorkerProfile(f.profile, options.machine), "--profile"));
+  options.profile = std::make_shared<const MachineProfile>(std::move(read));
   return options;
 }
 

@@ -40,9 +40,7 @@ int WriteAll(int fd, const std::string& text) {
 absl::StatusOr<MachineProfile> ReadProfileFile(const std::string& path) {
   SLUICE_ASSIGN_OR_RETURN(const std::string text,
                           ReadSmallFile(path, kMaxProfileFileBytes));
-  absl::StatusOr<MachineProfile> profile = ProfileFromJson(text);
-  if (!profile.ok()) return Annotate(profile.status(), path);
-  return profile;
+  return Annotate(ProfileFromJson(text), path);
 }
 
 absl::Status WriteProfileFile(const MachineProfile& profile,

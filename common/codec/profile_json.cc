@@ -276,9 +276,7 @@ struct Reader {
                                T* out) {
     std::string name;
     SLUICE_RETURN_IF_ERROR(Read(json, path, &name));
-    absl::StatusOr<T> value = parse(name);
-    if (!value.ok()) return Annotate(value.status(), path);
-    *out = *value;
+    SLUICE_ASSIGN_OR_RETURN(*out, Annotate(parse(name), path));
     return absl::OkStatus();
   }
 

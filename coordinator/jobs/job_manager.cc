@@ -12,7 +12,6 @@
 #include "common/host/logging.h"
 #include "common/status_macros.h"
 #include "common/text/text.h"
-#include "coordinator/jobs/job_spec.h"
 #include "coordinator/jobs/job_state.h"
 #include "coordinator/jobs/job_upload.h"
 #include "coordinator/jobs/model_record.h"

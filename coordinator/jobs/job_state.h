@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/types.h"
@@ -24,5 +25,9 @@ absl::StatusOr<JobId> ParseJobId(absl::string_view text);
 std::string FormatPageToken(JobId before);
 // The inverse of FormatPageToken; kInvalidArgument for any other text.
 absl::StatusOr<JobId> ParsePageToken(absl::string_view token);
+
+// Checks a spec; kInvalidArgument names the wrong field and its valid values.
+absl::Status ValidateJobSpec(const v1::JobSpec& spec,
+                             const std::string& served_model);
 
 }  // namespace sluice

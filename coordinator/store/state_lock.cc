@@ -9,7 +9,6 @@
 #include <string>
 #include <system_error>
 
-#include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"

@@ -112,10 +112,10 @@ uint64_t MachineMemory() {
 
 absl::StatusOr<uint64_t> ParseHostMemory(const std::string& text) {
   if (text.empty()) return DefaultHostMemory();
-  const absl::StatusOr<uint64_t> bytes = ParseByteSize(text);
-  if (!bytes.ok()) return Annotate(bytes.status(), "--host-memory");
+  SLUICE_ASSIGN_OR_RETURN(const uint64_t bytes,
+                          Annotate(ParseByteSize(text), "--host-memory"));
   const uint64_t there = MachineMemory();
-  if (there > 0 && *bytes > there) {
+  if (there > 0 && bytes > there) {
     LogWarning("--host-memory ", text, ": this machine has only ", there >> 20,
                " MiB");
   }

@@ -59,9 +59,7 @@ absl::StatusOr<nlohmann::json> ReadJsonObject(
     const std::filesystem::path& path) {
   SLUICE_ASSIGN_OR_RETURN(const std::string text,
                           ReadSmallFile(path, kMaxJsonFileBytes));
-  absl::StatusOr<nlohmann::json> value = ParseJsonObject(text);
-  if (!value.ok()) return Annotate(value.status(), path.string());
-  return value;
+  return Annotate(ParseJsonObject(text), path.string());
 }
 
 }  // namespace sluice

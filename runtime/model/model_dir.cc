@@ -32,10 +32,9 @@ absl::StatusOr<std::unique_ptr<ModelDir>> ModelDir::Open(
       ReadSmallFile(config_path, kMaxConfigBytes);
   if (absl::IsNotFound(config.status())) return NotAModelDir(path);
   SLUICE_RETURN_IF_ERROR(config.status());
-  absl::StatusOr<DecoderSpec> spec = ParseDecoderSpec(*config);
-  if (!spec.ok()) return Annotate(spec.status(), config_path.string());
+  SLUICE_ASSIGN_OR_RETURN(
+      dir->spec_, Annotate(ParseDecoderSpec(*config), config_path.string()));
   dir->config_ = *std::move(config);
-  dir->spec_ = *std::move(spec);
 
   const std::filesystem::path generation_path = path / "generation_config.json";
   absl::StatusOr<nlohmann::json> generation = ReadJsonObject(generation_path);

@@ -101,9 +101,8 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(
                       "tokenizer_config.json");
     }
     SLUICE_RETURN_IF_ERROR(config.status());
-    auto found = TemplatesOfConfig(*config);
-    if (!found.ok()) return Annotate(found.status(), path.string());
-    sources = *std::move(found);
+    SLUICE_ASSIGN_OR_RETURN(
+        sources, Annotate(TemplatesOfConfig(*config), path.string()));
     path_for_tools = path.string();
   } else {
     return file.status();

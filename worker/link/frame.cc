@@ -40,8 +40,8 @@ void ReleaseBuffer(void* holder) {
   delete hidden;
 }
 
-absl::Status Malformed(absl::string_view what) {
-  return InvalidArgument("frame: ", what);
+absl::Status Malformed(const auto&... what) {
+  return InvalidArgument("frame: ", what...);
 }
 
 // Reads forward over the slices of a message without joining them.
@@ -155,8 +155,8 @@ absl::Status SkipField(SliceCursor* in, uint64_t field, int wire_type) {
       break;
   }
   if (ok) return absl::OkStatus();
-  return Malformed(absl::StrCat("field ", field, " of wire type ", wire_type,
-                                " is malformed"));
+  return Malformed("field ", field, " of wire type ", wire_type,
+                   " is malformed");
 }
 
 // Reads a header and leaves `in` at the payload.
@@ -171,7 +171,7 @@ absl::StatusOr<Header> ReadHeader(SliceCursor* in) {
     const int wire_type = static_cast<int>(tag & 7);
     if (uint64_t* value = header.Varint(field)) {
       if (wire_type != kVarint || !in->ReadVarint(value)) {
-        return Malformed(absl::StrCat("field ", field, " is no varint"));
+        return Malformed("field ", field, " is no varint");
       }
     } else if (field == v1::Frame::kPlanFieldNumber) {
       uint64_t size;
@@ -187,9 +187,8 @@ absl::StatusOr<Header> ReadHeader(SliceCursor* in) {
         return Malformed("activations are malformed");
       }
       if (header.payload_bytes != in->remaining()) {
-        return Malformed(absl::StrCat("activations of ", header.payload_bytes,
-                                      " bytes, but ", in->remaining(),
-                                      " bytes follow"));
+        return Malformed("activations of ", header.payload_bytes,
+                         " bytes, but ", in->remaining(), " bytes follow");
       }
       break;
     } else {
@@ -213,9 +212,9 @@ absl::StatusOr<std::shared_ptr<const StepPlan>> ReadPlan(
   }
   if (plan.micro_batches.size() >
       static_cast<size_t>(limits.max_micro_batches)) {
-    return Malformed(absl::StrCat("plan has ", plan.micro_batches.size(),
-                                  " micro-batches, the policy allows ",
-                                  limits.max_micro_batches));
+    return Malformed("plan has ", plan.micro_batches.size(),
+                     " micro-batches, the policy allows ",
+                     limits.max_micro_batches);
   }
   return std::make_shared<const StepPlan>(std::move(plan));
 }
@@ -287,9 +286,8 @@ absl::StatusOr<ActivationFrame> DecodeFrame(const grpc::ByteBuffer& bytes,
   frame.step = static_cast<int64_t>(header.step);
   frame.micro_batch = static_cast<int32_t>(header.micro_batch);
   if (frame.micro_batch != 0 && frame.micro_batch >= limits.max_micro_batches) {
-    return Malformed(absl::StrCat("micro_batch ", frame.micro_batch,
-                                  ", the policy allows ",
-                                  limits.max_micro_batches));
+    return Malformed("micro_batch ", frame.micro_batch, ", the policy allows ",
+                     limits.max_micro_batches);
   }
   if (header.has_plan != (frame.micro_batch == 0)) {
     return Malformed("the plan rides on micro-batch 0, and only there");
@@ -305,19 +303,18 @@ absl::StatusOr<ActivationFrame> DecodeFrame(const grpc::ByteBuffer& bytes,
     }
   }
   if (header.rows > static_cast<uint64_t>(limits.max_rows)) {
-    return Malformed(absl::StrCat(header.rows, " rows, the policy allows ",
-                                  limits.max_rows));
+    return Malformed(header.rows, " rows, the policy allows ", limits.max_rows);
   }
   if (header.cols != static_cast<uint64_t>(limits.cols)) {
-    return Malformed(absl::StrCat("hidden size ", header.cols,
-                                  ", the model's is ", limits.cols));
+    return Malformed("hidden size ", header.cols, ", the model's is ",
+                     limits.cols);
   }
   const uint64_t expected =
       limits.detached ? header.detached_bytes : header.payload_bytes;
   if (expected != header.rows * header.cols * sizeof(float)) {
-    return Malformed(absl::StrCat(
-        limits.detached ? "detached " : "", "activations of ", expected,
-        " bytes for ", header.rows, " rows of ", header.cols, " floats"));
+    return Malformed(limits.detached ? "detached " : "", "activations of ",
+                     expected, " bytes for ", header.rows, " rows of ",
+                     header.cols, " floats");
   }
   if (header.payload_bytes + header.detached_bytes != expected) {
     return Malformed(limits.detached

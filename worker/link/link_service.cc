@@ -502,7 +502,7 @@ void Stream::Join(const std::shared_ptr<Stream>& self,
         "an NCCL id came for a link whose activations come by gRPC"));
     return;
   }
-  absl::StatusOr<std::unique_ptr<PayloadChannel>> channel =
+  absl::StatusOr<std::shared_ptr<PayloadChannel>> channel =
       transport->Open({.end = PayloadTransport::End::kReceiver,
                        .id = id,
                        .max_bytes = max_bytes,

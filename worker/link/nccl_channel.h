@@ -26,16 +26,15 @@ namespace sluice {
 //
 // A copy to host memory that is not pinned makes its caller wait for all
 // earlier work of its stream: it is begun only once the payload is here.
-class NcclChannel {
+class NcclChannel : public PayloadChannel {
  public:
   // `library` and `context`, the device's, must outlive the channel.
   NcclChannel(const NcclLibrary* library, cuda::Context* context,
               PayloadTransport::ChannelOptions options);
 
-  // These act as PayloadChannel's.
-  void Start();
-  void Push(PayloadView payload, std::function<void()> done);
-  void Stop();
+  void Start() override;
+  void Push(PayloadView payload, std::function<void()> done) override;
+  void Stop() override;
 
   // The thread's body: returns once stopped or broken and all is given back.
   void Run();

@@ -14,22 +14,6 @@
 namespace sluice {
 namespace {
 
-// A link's reference to its channel, which lives until its thread is done.
-class Handle : public PayloadChannel {
- public:
-  explicit Handle(std::shared_ptr<NcclChannel> channel)
-      : channel_(std::move(channel)) {}
-  ~Handle() override { channel_->Stop(); }
-  void Start() override { channel_->Start(); }
-  void Push(PayloadView payload, std::function<void()> done) override {
-    channel_->Push(payload, std::move(done));
-  }
-  void Stop() override { channel_->Stop(); }
-
- private:
-  const std::shared_ptr<NcclChannel> channel_;
-};
-
 class NcclTransport : public PayloadTransport {
  public:
   explicit NcclTransport(std::unique_ptr<const NcclLibrary> library)
@@ -74,7 +58,7 @@ class NcclTransport : public PayloadTransport {
     return std::string(id.internal, nccl::kUniqueIdBytes);
   }
 
-  absl::StatusOr<std::unique_ptr<PayloadChannel>> Open(
+  absl::StatusOr<std::shared_ptr<PayloadChannel>> Open(
       ChannelOptions options) override {
     if (options.id.size() != nccl::kUniqueIdBytes) {
       return InvalidArgument("an NCCL id of ", options.id.size(),
@@ -91,7 +75,9 @@ class NcclTransport : public PayloadTransport {
       if (here->channel->finished()) done.splice(done.end(), playing_, here);
     }
     playing_.push_back({channel, Thread(name, [channel] { channel->Run(); })});
-    return std::make_unique<Handle>(std::move(channel));
+    // The channel itself lives until its thread is done.
+    return std::shared_ptr<PayloadChannel>(
+        channel.get(), [channel](PayloadChannel*) { channel->Stop(); });
   }
 
   size_t StagingBytes(size_t max_bytes) const override {

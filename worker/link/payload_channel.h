@@ -28,7 +28,6 @@ struct PayloadView {
 // same sizes in the same order. Thread-safe.
 class PayloadChannel {
  public:
-  // Stops the channel.
   virtual ~PayloadChannel() = default;
   // Begins to connect; the other end exists, and does the same. Payloads that
   // were pushed before wait for it.
@@ -64,8 +63,9 @@ class PayloadTransport {
   // it only when the other end is known to exist: the resources of an id are
   // freed when both have joined.
   virtual absl::StatusOr<std::string> NewId() = 0;
-  // Opens one end of the channel. kInvalidArgument: no such id.
-  virtual absl::StatusOr<std::unique_ptr<PayloadChannel>> Open(
+  // Opens one end of the channel, which stops when the last reference goes.
+  // kInvalidArgument: no such id.
+  virtual absl::StatusOr<std::shared_ptr<PayloadChannel>> Open(
       ChannelOptions options) = 0;
   // The bytes of device memory that a channel takes for staging.
   virtual size_t StagingBytes(size_t max_bytes) const = 0;

@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 
 namespace sluice {
@@ -67,7 +66,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
       has_offsets_ = true;
       where_ = Where::kOffsets;
     } else {
-      return Fail(absl::StrCat("has an unknown or repeated key ", Quote(key)));
+      return Fail("has an unknown or repeated key ", Quote(key));
     }
     return true;
   }
@@ -162,8 +161,8 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
     kEnd,
   };
 
-  bool Fail(const std::string& problem) {
-    status_ = InvalidArgument("header: ", Quote(name_), " ", problem);
+  bool Fail(const auto&... problem) {
+    status_ = InvalidArgument("header: ", Quote(name_), " ", problem...);
     return false;
   }
   bool Unexpected(const char* what) {
@@ -171,7 +170,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
       status_ = absl::InvalidArgumentError("header: must be a JSON object");
       return false;
     }
-    return Fail(absl::StrCat("has ", what, " where the format has none"));
+    return Fail("has ", what, " where the format has none");
   }
 
   Where where_ = Where::kStart;

@@ -169,10 +169,10 @@ absl::Status SafetensorsSource::OpenFile(const std::filesystem::path& path) {
   SLUICE_RETURN_IF_ERROR(
       ReadAt(f.fd, f.path, sizeof(header_bytes), text.size(), text.data()));
   f.data_offset = sizeof(header_bytes) + header_bytes;
-  absl::StatusOr<SafetensorsHeader> header =
-      ParseSafetensorsHeader(text, file_bytes - f.data_offset);
-  if (!header.ok()) return Annotate(header.status(), f.path);
-  f.header = *std::move(header);
+  SLUICE_ASSIGN_OR_RETURN(
+      f.header,
+      Annotate(ParseSafetensorsHeader(text, file_bytes - f.data_offset),
+               f.path));
   Sha256 digest;
   digest.AddField(text);
   digest.AddField(absl::StrCat(file_bytes));

@@ -95,8 +95,8 @@ void Interpreter::Assign(const Expr& target, const Value& value) {
     const std::vector<Value> items = Items(value);
     if (failed()) return;
     if (items.size() != target.children.size()) {
-      Fail(absl::StrCat("cannot unpack ", items.size(), " values into ",
-                        target.children.size()));
+      Fail("cannot unpack ", items.size(), " values into ",
+           target.children.size());
       return;
     }
     for (size_t i = 0; i < items.size(); ++i) {
@@ -109,8 +109,8 @@ void Interpreter::Assign(const Expr& target, const Value& value) {
   if (ns == nullptr) {
     Fail("cannot assign attribute on non-namespace object");
   } else if (target.attribute.front() == '_') {
-    Fail(absl::StrCat("cannot store underscore-prefixed attribute '",
-                      target.attribute, "' on a namespace"));
+    Fail("cannot store underscore-prefixed attribute '", target.attribute,
+         "' on a namespace");
   } else {
     ns->Set(target.attribute, value);
   }
@@ -388,8 +388,8 @@ Value Interpreter::EvalSign(const Expr& expr) {
   if (failed() || FailIfUndefined(value)) return {};
   const bool negate = expr.kind == Kind::kNeg;
   if (!value.IsNumber()) {
-    return Fail(absl::StrCat("bad operand type for unary ", negate ? "-" : "+",
-                             ": '", TypeName(value), "'"));
+    return Fail("bad operand type for unary ", negate ? "-" : "+", ": '",
+                TypeName(value), "'");
   }
   if (value.IsFloat()) {
     return negate ? -value.float_value() : value.float_value();
@@ -456,8 +456,7 @@ Value Interpreter::EvalSlice(const Value& object, const Expr& slice) {
   const Seq* seq = object.AsSeq();
   if (FailIfUndefined(object)) return {};
   if ((str == nullptr && seq == nullptr) || object.IsView()) {
-    return Fail(
-        absl::StrCat("'", TypeName(object), "' object cannot be sliced"));
+    return Fail("'", TypeName(object), "' object cannot be sliced");
   }
   const Int step = parts[2].IsNone() ? Int{1} : parts[2].int_value();
   if (step == 0) return Fail("slice step cannot be zero");
@@ -553,8 +552,7 @@ Value Interpreter::Call(const Value& callee, CallArgs args) {
   if (Loop* loop = callee.AsLoop()) return CallLoop(*loop, args);
   const Callable* callable = callee.AsCallable();
   if (callable == nullptr) {
-    return Fail(
-        absl::StrCat("'", TypeName(callee), "' object is not callable"));
+    return Fail("'", TypeName(callee), "' object is not callable");
   }
   switch (callable->kind) {
     case Callable::Kind::kMacro:
@@ -613,9 +611,8 @@ Value Interpreter::CallMacro(const Callable& callable, CallArgs args) {
     scope->variables["kwargs"] =
         Value(std::shared_ptr<const Dict>(std::move(rest)));
   } else if (!args.keywords.empty()) {
-    return Fail(absl::StrCat("macro '", macro.name,
-                             "' takes no keyword argument '",
-                             args.keywords[0].first, "'"));
+    return Fail("macro '", macro.name, "' takes no keyword argument '",
+                args.keywords[0].first, "'");
   }
   if (macro.uses_varargs) {
     std::vector<Value> rest;
@@ -624,8 +621,8 @@ Value Interpreter::CallMacro(const Callable& callable, CallArgs args) {
     }
     scope->variables["varargs"] = MakeTuple(std::move(rest));
   } else if (args.positional.size() > num_parameters) {
-    return Fail(absl::StrCat("macro '", macro.name, "' takes not more than ",
-                             num_parameters, " argument(s)"));
+    return Fail("macro '", macro.name, "' takes not more than ", num_parameters,
+                " argument(s)");
   }
 
   const size_t first_default = num_parameters - macro.defaults.size();

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "absl/strings/str_cat.h"
 #include "runtime/text/jinja/builtins/builtins.h"
 #include "runtime/text/jinja/services.h"
 
@@ -16,9 +15,9 @@ constexpr const char* kSymbols[] = {"+", "-", "*", "/", "//", "%", "**"};
 
 Value TypeError(Services& in, BinaryOp op, const Value& a, const Value& b) {
   if (in.FailIfUndefined(a) || in.FailIfUndefined(b)) return {};
-  return in.Fail(absl::StrCat("unsupported operand types for ",
-                              kSymbols[static_cast<size_t>(op)], ": '",
-                              TypeName(a), "' and '", TypeName(b), "'"));
+  return in.Fail("unsupported operand types for ",
+                 kSymbols[static_cast<size_t>(op)], ": '", TypeName(a),
+                 "' and '", TypeName(b), "'");
 }
 
 Value TooLarge(Services& in) { return in.Fail("an integer is too large"); }
@@ -237,8 +236,7 @@ int Compare(Services& in, const Value& a, const Value& b) {
     return x->items.size() < y->items.size() ? -1 : 1;
   }
   if (!in.FailIfUndefined(a) && !in.FailIfUndefined(b)) {
-    in.Fail(absl::StrCat("'", TypeName(a), "' and '", TypeName(b),
-                         "' have no order"));
+    in.Fail("'", TypeName(a), "' and '", TypeName(b), "' have no order");
   }
   return 2;
 }
@@ -268,9 +266,9 @@ bool Contains(Services& in, const Value& container, const Value& item) {
     const auto* what = item.AsStr();
     if (what == nullptr) {
       in.Fail(
-          absl::StrCat("'in <string>' requires string as left operand, "
-                       "not ",
-                       TypeName(item)));
+          "'in <string>' requires string as left operand, "
+          "not ",
+          TypeName(item));
       return false;
     }
     if (!in.ChargeBytes(str->text.size())) return false;
@@ -303,8 +301,7 @@ bool Contains(Services& in, const Value& container, const Value& item) {
     return false;
   }
   if (!container.IsUndefined()) {
-    in.Fail(absl::StrCat("argument of type '", TypeName(container),
-                         "' is not iterable"));
+    in.Fail("argument of type '", TypeName(container), "' is not iterable");
   }
   return false;
 }

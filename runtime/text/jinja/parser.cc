@@ -90,29 +90,29 @@ class Parser {
     }
     return absl::StrCat("'", token.text, "'");
   }
-  void Fail(absl::string_view message) {
+  void Fail(const auto&... message) {
     if (!status_.ok()) return;
-    status_ = InvalidArgument("line ", tokens_[pos_].line, ": ", message);
+    status_ = InvalidArgument("line ", tokens_[pos_].line, ": ", message...);
   }
-  void Unsupported(absl::string_view what) {
+  void Unsupported(const auto&... what) {
     if (!status_.ok()) return;
-    status_ = Unimplemented("line ", tokens_[pos_].line, ": ", what,
+    status_ = Unimplemented("line ", tokens_[pos_].line, ": ", what...,
                             " is not supported");
   }
   void ExpectOp(absl::string_view op) {
     if (SkipOp(op)) return;
-    Fail(absl::StrCat("expected '", op, "', got ", Describe(Current())));
+    Fail("expected '", op, "', got ", Describe(Current()));
   }
   void ExpectName(absl::string_view name) {
     if (SkipName(name)) return;
-    Fail(absl::StrCat("expected '", name, "', got ", Describe(Current())));
+    Fail("expected '", name, "', got ", Describe(Current()));
   }
   void Expect(TokenKind kind, absl::string_view what) {
     if (Current().kind == kind && status_.ok()) {
       Next();
       return;
     }
-    Fail(absl::StrCat("expected ", what, ", got ", Describe(Current())));
+    Fail("expected ", what, ", got ", Describe(Current()));
   }
   std::string TakeName() {
     std::string name = Current().text;
@@ -189,8 +189,7 @@ class Parser {
               absl::StrAppend(&wanted, wanted.empty() ? "'" : " or '", end,
                               "'");
             }
-            Fail(absl::StrCat("unexpected end of template, looking for ",
-                              wanted));
+            Fail("unexpected end of template, looking for ", wanted);
           }
           return block;
       }
@@ -233,18 +232,18 @@ class Parser {
     if (tag == "break" || tag == "continue") {
       auto stmt =
           MakeStmt(tag == "break" ? Stmt::Kind::kBreak : Stmt::Kind::kContinue);
-      if (loops_ == 0) Fail(absl::StrCat("'", tag, "' outside of a loop"));
+      if (loops_ == 0) Fail("'", tag, "' outside of a loop");
       Next();
       return stmt;
     }
     for (const absl::string_view known :
          {"block", "extends", "include", "import", "from", "autoescape"}) {
       if (tag == known) {
-        Unsupported(absl::StrCat("the tag '", tag, "'"));
+        Unsupported("the tag '", tag, "'");
         return nullptr;
       }
     }
-    Fail(absl::StrCat("encountered unknown tag '", tag, "'"));
+    Fail("encountered unknown tag '", tag, "'");
     return nullptr;
   }
 
@@ -427,7 +426,7 @@ class Parser {
     }
     if (!is_tuple && !items.empty()) return std::move(items[0]);
     if (!is_tuple && !options.parentheses) {
-      Fail(absl::StrCat("expected an expression, got ", Describe(Current())));
+      Fail("expected an expression, got ", Describe(Current()));
     }
     ExprPtr tuple = Make(Kind::kTuple, line);
     tuple->children = std::move(items);
@@ -632,7 +631,7 @@ class Parser {
       ExpectOp("}");
       return Measured(std::move(dict));
     }
-    Fail(absl::StrCat("unexpected ", Describe(token)));
+    Fail("unexpected ", Describe(token));
     return Make(Kind::kConst, token.line);
   }
 
@@ -766,10 +765,10 @@ class Parser {
     ExprPtr filter = Make(Kind::kFilter, Current().line, std::move(operand));
     filter->name = TakeDottedName();
     if (IsUnsupportedFilter(filter->name)) {
-      Unsupported(absl::StrCat("the filter '", filter->name, "'"));
+      Unsupported("the filter '", filter->name, "'");
     } else if (!IsFilter(filter->name) && conditional_ == 0) {
       // Within a condition it is an error only if the filter is reached.
-      Fail(absl::StrCat("no filter named '", filter->name, "'"));
+      Fail("no filter named '", filter->name, "'");
     }
     if (IsOp("(")) filter->arguments = ParseArguments();
     return Measured(std::move(filter));
@@ -790,7 +789,7 @@ class Parser {
     ExprPtr test = Make(Kind::kTest, line, std::move(operand));
     test->name = TakeDottedName();
     if (!IsTest(test->name) && conditional_ == 0) {
-      Fail(absl::StrCat("no test named '", test->name, "'"));
+      Fail("no test named '", test->name, "'");
     }
     const TokenKind kind = Current().kind;
     if (IsOp("(")) {

@@ -10,20 +10,6 @@ absl::Status Services::Exhausted(absl::string_view what) const {
   return ResourceExhausted("line ", line_, ": the template ", what);
 }
 
-Value Services::Fail(absl::string_view message) {
-  if (status_.ok()) {
-    status_ = InvalidArgument("line ", line_, ": ", message);
-  }
-  return Value::MakeUndefined("");
-}
-
-Value Services::Unsupported(absl::string_view what) {
-  if (status_.ok()) {
-    status_ = Unimplemented("line ", line_, ": ", what, " is not supported");
-  }
-  return Value::MakeUndefined("");
-}
-
 Value Services::Raise(const std::string& message) {
   if (status_.ok()) status_ = absl::InvalidArgumentError(message);
   return Value::MakeUndefined("");
@@ -35,7 +21,7 @@ bool Services::FailIfUndefined(const Value& value) {
 }
 
 Value Services::FailUnhashable(const Value& key) {
-  return Fail(absl::StrCat("unhashable type: '", TypeName(key), "'"));
+  return Fail("unhashable type: '", TypeName(key), "'");
 }
 
 bool Services::TooMuchWork() {
@@ -99,7 +85,7 @@ std::vector<Value> Services::Items(const Value& iterable) {
     return items;
   }
   if (!iterable.IsUndefined()) {
-    Fail(absl::StrCat("'", TypeName(iterable), "' object is not iterable"));
+    Fail("'", TypeName(iterable), "' object is not iterable");
   }
   return items;
 }

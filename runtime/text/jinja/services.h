@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/civil_time.h"
+#include "common/status_macros.h"
 #include "runtime/text/jinja/value.h"
 
 namespace sluice::jinja {
@@ -32,9 +32,21 @@ class Services {
   Services& operator=(const Services&) = delete;
 
   bool failed() const { return !status_.ok(); }
-  // Fails with kInvalidArgument and the line; returns an undefined value.
-  Value Fail(absl::string_view message);
-  Value Unsupported(absl::string_view what);
+  // Fail with kInvalidArgument (kUnimplemented) and the line, of a message in
+  // parts as for absl::StrCat; return an undefined value.
+  Value Fail(const auto&... message) {
+    if (status_.ok()) {
+      status_ = InvalidArgument("line ", line_, ": ", message...);
+    }
+    return Value::MakeUndefined("");
+  }
+  Value Unsupported(const auto&... what) {
+    if (status_.ok()) {
+      status_ =
+          Unimplemented("line ", line_, ": ", what..., " is not supported");
+    }
+    return Value::MakeUndefined("");
+  }
   // Returns whether `value` is undefined; if so, fails with its message.
   bool FailIfUndefined(const Value& value);
   // Fails for a value that can't be a key of a dict.

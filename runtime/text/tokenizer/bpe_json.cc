@@ -1,6 +1,5 @@
 #include <nlohmann/json.hpp>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "runtime/text/tokenizer/bpe_model.h"
 
@@ -52,8 +51,8 @@ absl::StatusOr<BpeModel::Vocabulary> BpeModel::VocabularyFromJson(
   for (const auto& [token, id] : part.value().items()) {
     if (!id.is_number_integer() || id.get<int64_t>() < 0 ||
         id.get<int64_t>() > BpeModel::kMaxId) {
-      return part.Invalid(absl::StrCat(
-          "id of \"", token, "\" is not an integer in 0..", BpeModel::kMaxId));
+      return part.Invalid("id of \"", token, "\" is not an integer in 0..",
+                          BpeModel::kMaxId);
     }
     vocabulary.emplace(token, id.get<int32_t>());
   }
@@ -74,8 +73,8 @@ absl::StatusOr<std::unique_ptr<BpeModel>> BpeModel::FromJson(
   if (type_part) {  // files from before there were several have none
     SLUICE_ASSIGN_OR_RETURN(const std::string type, type_part->String());
     if (type != "BPE") {
-      return type_part->Unimplemented(
-          absl::StrCat("model \"", type, "\" is not supported, only BPE is"));
+      return type_part->Unimplemented("model \"", type,
+                                      "\" is not supported, only BPE is");
     }
   } else {
     SLUICE_ASSIGN_OR_RETURN(const auto merges_part, part.Find("merges"));
@@ -105,9 +104,8 @@ absl::StatusOr<std::unique_ptr<BpeModel>> BpeModel::FromJson(
   SLUICE_ASSIGN_OR_RETURN(const JsonPart merges_part, part.Get("merges"));
   SLUICE_ASSIGN_OR_RETURN(const std::vector<Merge> merges,
                           MergesFromJson(merges_part));
-  auto model = Create(std::move(options), std::move(vocabulary), merges);
-  if (!model.ok()) return Annotate(model.status(), part.where());
-  return model;
+  return Annotate(Create(std::move(options), std::move(vocabulary), merges),
+                  part.where());
 }
 
 }  // namespace sluice

@@ -469,8 +469,7 @@ absl::Status AppendDecoders(const JsonPart& part, int depth,
     if (suffix.empty()) return part.Unimplemented("the suffix is empty");
     out->push_back(SuffixDecoder(std::move(suffix)));
   } else {
-    return type_part.Unimplemented(
-        absl::StrCat("decoder \"", type, "\" is not supported"));
+    return type_part.Unimplemented("decoder \"", type, "\" is not supported");
   }
   return absl::OkStatus();
 }

@@ -14,14 +14,6 @@ std::string TypeName(const nlohmann::json& value) { return value.type_name(); }
 
 }  // namespace
 
-absl::Status JsonPart::Invalid(absl::string_view what) const {
-  return absl::InvalidArgumentError(absl::StrCat(where_, ": ", what));
-}
-
-absl::Status JsonPart::Unimplemented(absl::string_view what) const {
-  return absl::UnimplementedError(absl::StrCat(where_, ": ", what));
-}
-
 absl::StatusOr<std::optional<JsonPart>> JsonPart::Find(
     absl::string_view key) const {
   SLUICE_RETURN_IF_ERROR(ExpectObject());
@@ -35,7 +27,7 @@ absl::StatusOr<std::optional<JsonPart>> JsonPart::Find(
 
 absl::StatusOr<JsonPart> JsonPart::Get(absl::string_view key) const {
   SLUICE_ASSIGN_OR_RETURN(std::optional<JsonPart> part, Find(key));
-  if (!part) return Invalid(absl::StrCat("\"", key, "\" is missing"));
+  if (!part) return Invalid("\"", key, "\" is missing");
   return *part;
 }
 
@@ -64,7 +56,7 @@ JsonPart JsonPart::At(size_t index) const {
 
 absl::StatusOr<std::string> JsonPart::String() const {
   if (!value_->is_string()) {
-    return Invalid(absl::StrCat("is ", TypeName(*value_), ", not a string"));
+    return Invalid("is ", TypeName(*value_), ", not a string");
   }
   return value_->get<std::string>();
 }
@@ -80,32 +72,32 @@ absl::StatusOr<char32_t> JsonPart::Char() const {
 
 absl::StatusOr<bool> JsonPart::Bool() const {
   if (!value_->is_boolean()) {
-    return Invalid(absl::StrCat("is ", TypeName(*value_), ", not a boolean"));
+    return Invalid("is ", TypeName(*value_), ", not a boolean");
   }
   return value_->get<bool>();
 }
 
 absl::StatusOr<int64_t> JsonPart::Int(int64_t low, int64_t high) const {
   if (!value_->is_number_integer()) {
-    return Invalid(absl::StrCat("is ", TypeName(*value_), ", not an integer"));
+    return Invalid("is ", TypeName(*value_), ", not an integer");
   }
   const bool huge = value_->is_number_unsigned() &&
                     value_->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX);
   const int64_t number = huge ? INT64_MAX : value_->get<int64_t>();
   if (huge || number < low || number > high) {
-    return Invalid(absl::StrCat("is not in ", low, "..", high));
+    return Invalid("is not in ", low, "..", high);
   }
   return number;
 }
 
 absl::Status JsonPart::ExpectArray() const {
   if (value_->is_array()) return absl::OkStatus();
-  return Invalid(absl::StrCat("is ", TypeName(*value_), ", not an array"));
+  return Invalid("is ", TypeName(*value_), ", not an array");
 }
 
 absl::Status JsonPart::ExpectObject() const {
   if (value_->is_object()) return absl::OkStatus();
-  return Invalid(absl::StrCat("is ", TypeName(*value_), ", not an object"));
+  return Invalid("is ", TypeName(*value_), ", not an object");
 }
 
 absl::StatusOr<std::string> JsonPart::StringOr(

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/status_macros.h"
 
 namespace sluice {
 
@@ -48,8 +49,13 @@ class JsonPart {
                                        absl::string_view otherwise) const;
   absl::StatusOr<bool> BoolOr(absl::string_view key, bool otherwise) const;
 
-  absl::Status Invalid(absl::string_view what) const;
-  absl::Status Unimplemented(absl::string_view what) const;
+  // Errors of a message in parts as for absl::StrCat.
+  absl::Status Invalid(const auto&... what) const {
+    return InvalidArgument(where_, ": ", what...);
+  }
+  absl::Status Unimplemented(const auto&... what) const {
+    return sluice::Unimplemented(where_, ": ", what...);
+  }
 
  private:
   JsonPart(const nlohmann::json* value, std::string where, bool root)

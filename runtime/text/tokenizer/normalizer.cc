@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "common/text/utf8.h"
 #include "runtime/text/tokenizer/patterns/regex.h"
@@ -183,8 +182,7 @@ absl::StatusOr<Normalizer> CreateAt(const JsonPart& part, int depth) {
     SLUICE_ASSIGN_OR_RETURN(const bool right, part.BoolOr("strip_right", true));
     return Strip(left, right);
   }
-  return type_part.Unimplemented(
-      absl::StrCat("normalizer \"", type, "\" is not supported"));
+  return type_part.Unimplemented("normalizer \"", type, "\" is not supported");
 }
 
 }  // namespace

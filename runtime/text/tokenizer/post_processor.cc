@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 
 namespace sluice {
@@ -32,8 +31,7 @@ absl::StatusOr<std::vector<int32_t>> SpecialIds(const JsonPart& processor,
                           processor.Get("special_tokens"));
   SLUICE_ASSIGN_OR_RETURN(const auto token, tokens.Find(name));
   if (!token) {
-    return name_part.Invalid(
-        absl::StrCat("\"", name, "\" is not among special_tokens"));
+    return name_part.Invalid("\"", name, "\" is not among special_tokens");
   }
   SLUICE_ASSIGN_OR_RETURN(const JsonPart list, token->Get("ids"));
   SLUICE_RETURN_IF_ERROR(list.ExpectArray());
@@ -70,8 +68,8 @@ absl::Status PostProcessor::Append(const JsonPart& part, int depth,
     return absl::OkStatus();
   }
   if (type != "TemplateProcessing") {
-    return type_part.Unimplemented(
-        absl::StrCat("post-processor \"", type, "\" is not supported"));
+    return type_part.Unimplemented("post-processor \"", type,
+                                   "\" is not supported");
   }
   SLUICE_ASSIGN_OR_RETURN(const JsonPart single, part.Get("single"));
   SLUICE_ASSIGN_OR_RETURN(const auto items, single.Elements());

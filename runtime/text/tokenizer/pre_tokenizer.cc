@@ -230,8 +230,7 @@ absl::StatusOr<PreTokenizer> CreateMetaspace(const JsonPart& part) {
   if (scheme_part) {
     SLUICE_ASSIGN_OR_RETURN(const std::string name, scheme_part->String());
     if (name != "always" && name != "first" && name != "never") {
-      return scheme_part->Invalid(
-          absl::StrCat("unknown scheme \"", name, "\""));
+      return scheme_part->Invalid("unknown scheme \"", name, "\"");
     }
     scheme = name == "always"  ? PrependScheme::kAlways
              : name == "first" ? PrependScheme::kFirst
@@ -293,8 +292,8 @@ absl::StatusOr<PreTokenizer> CreateAt(const JsonPart& part,
     SLUICE_ASSIGN_OR_RETURN(const int64_t length, length_part.Int(1, 1 << 30));
     return CutEvery(length);
   }
-  return type_part.Unimplemented(
-      absl::StrCat("pre-tokenizer \"", type, "\" is not supported"));
+  return type_part.Unimplemented("pre-tokenizer \"", type,
+                                 "\" is not supported");
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "runtime/text/tokenizer/json_part.h"
 #include "runtime/text/tokenizer/tokenizer_parts.h"
@@ -103,7 +102,7 @@ absl::Status ReadAddedTokensDecoder(const JsonPart& part,
   for (const auto& item : part.value().items()) {
     int32_t id;
     if (!absl::SimpleAtoi(item.key(), &id) || id < 0) {
-      return part.Invalid(absl::StrCat("\"", item.key(), "\" is not an id"));
+      return part.Invalid("\"", item.key(), "\" is not an id");
     }
     SLUICE_ASSIGN_OR_RETURN(const JsonPart token, part.Get(item.key()));
     SLUICE_ASSIGN_OR_RETURN(by_id[id],

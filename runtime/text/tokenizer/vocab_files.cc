@@ -73,10 +73,9 @@ absl::StatusOr<std::unique_ptr<BpeModel>> ReadModel(
   SLUICE_ASSIGN_OR_RETURN(const auto merges, ReadMerges(merges_file));
   BpeModel::Options options;
   options.byte_words = true;
-  auto model =
-      BpeModel::Create(std::move(options), std::move(vocabulary), merges);
-  if (!model.ok()) return Annotate(model.status(), merges_file.string());
-  return model;
+  return Annotate(
+      BpeModel::Create(std::move(options), std::move(vocabulary), merges),
+      merges_file.string());
 }
 
 // Sets a named token of the class, if the files do not set it.

@@ -86,8 +86,8 @@ absl::StatusOr<std::unique_ptr<OutputFile>> OutputFile::Plan(
   std::unique_ptr<OutputFile> file(
       new OutputFile(is_stdout ? "-" : path, flag));
   if (is_stdout) return file;
-  const auto wrong = [&](absl::string_view what) {
-    return InvalidArgument(flag, " ", path, ": ", what);
+  const auto wrong = [&](const auto&... what) {
+    return InvalidArgument(flag, " ", path, ": ", what...);
   };
   if (path.empty()) return wrong("the name is empty");
   file->target_ = FollowLinks(path).string();
@@ -98,12 +98,12 @@ absl::StatusOr<std::unique_ptr<OutputFile>> OutputFile::Plan(
   if (stat(target, &info) == 0) {
     if (S_ISDIR(info.st_mode)) return wrong("this is a directory; name a file");
     if (access(target, W_OK) != 0) {
-      return wrong(absl::StrCat("can't be written: ", strerror(errno)));
+      return wrong("can't be written: ", strerror(errno));
     }
     file->replaces_ = S_ISREG(info.st_mode);
     if (!file->replaces_) return file;
   } else if (errno != ENOENT) {
-    return wrong(absl::StrCat("can't be written: ", strerror(errno)));
+    return wrong("can't be written: ", strerror(errno));
   }
   file->replaces_ = true;
   if (file->target_.back() == '/') {
@@ -111,12 +111,11 @@ absl::StatusOr<std::unique_ptr<OutputFile>> OutputFile::Plan(
   }
   const std::string folder = FolderOf(file->target_);
   if (stat(folder.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
-    return wrong(absl::StrCat("there is no directory ", folder,
-                              "; make it first, or write elsewhere"));
+    return wrong("there is no directory ", folder,
+                 "; make it first, or write elsewhere");
   }
   if (access(folder.c_str(), W_OK | X_OK) != 0) {
-    return wrong(
-        absl::StrCat("no file can be made in ", folder, ": ", strerror(errno)));
+    return wrong("no file can be made in ", folder, ": ", strerror(errno));
   }
   file->partial_ = file->target_ + kSuffix;
   return file;

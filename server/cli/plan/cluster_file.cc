@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "common/codec/profile_json.h"
 #include "common/status_macros.h"
 
@@ -39,8 +38,8 @@ absl::StatusOr<std::vector<MachineProfile>> ReadClusterFile(
   }
   const auto json = nlohmann::json::parse(in, nullptr,
                                           /*allow_exceptions=*/false);
-  const auto bad = [&](absl::string_view what) {
-    return InvalidArgument(path, ": ", what);
+  const auto bad = [&](const auto&... what) {
+    return InvalidArgument(path, ": ", what...);
   };
   if (!json.is_object() || !json.contains("machines") ||
       !json["machines"].is_array() || json["machines"].empty()) {
@@ -52,24 +51,23 @@ absl::StatusOr<std::vector<MachineProfile>> ReadClusterFile(
     const std::string where = absl::StrCat("machines[", i, "]");
     if (!entry.is_object() || !entry.contains("profile") ||
         !entry["profile"].is_string()) {
-      return bad(absl::StrCat(where, ".profile: expected a file's name"));
+      return bad(where, ".profile: expected a file's name");
     }
     int64_t numbers[2] = {1, 1};
     for (const auto& [key, value] : entry.items()) {
       if (key == "profile") continue;
       if (key != "count" && key != "workers") {
-        return bad(absl::StrCat(where, ": unknown key ", key));
+        return bad(where, ": unknown key ", key);
       }
       if (!value.is_number_integer() || value.get<int64_t>() < 1 ||
           value.get<int64_t>() > kMaxMachines) {
-        return bad(
-            absl::StrCat(where, ".", key, ": expected 1 to ", kMaxMachines));
+        return bad(where, ".", key, ": expected 1 to ", kMaxMachines);
       }
       numbers[key == "count" ? 0 : 1] = value.get<int64_t>();
     }
     if (static_cast<int64_t>(machines.size()) + numbers[0] * numbers[1] >
         kMaxMachines) {
-      return bad(absl::StrCat("more than ", kMaxMachines, " workers"));
+      return bad("more than ", kMaxMachines, " workers");
     }
     const std::filesystem::path file = entry["profile"].get<std::string>();
     SLUICE_ASSIGN_OR_RETURN(

@@ -237,10 +237,9 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> EncodeAll(
     std::vector<std::string> texts) {
   std::vector<std::vector<int32_t>> documents;
   for (size_t i = 0; i < texts.size(); ++i) {
-    absl::StatusOr<std::vector<int32_t>> ids =
-        tokenizer.Encode(texts[i], false);
-    if (!ids.ok()) return Annotate(ids.status(), names[i]);
-    documents.push_back(*std::move(ids));
+    SLUICE_ASSIGN_OR_RETURN(
+        documents.emplace_back(),
+        Annotate(tokenizer.Encode(texts[i], false), names[i]));
     texts[i] = {};
   }
   return documents;

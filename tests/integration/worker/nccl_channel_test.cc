@@ -41,7 +41,7 @@ class NcclChannelTest : public ::testing::Test {
     b_.reset();
   }
 
-  std::unique_ptr<PayloadChannel> Open(PayloadTransport& transport, End end,
+  std::shared_ptr<PayloadChannel> Open(PayloadTransport& transport, End end,
                                        const std::string& id, News* broken) {
     auto channel = transport.Open(
         {.end = end,
@@ -81,7 +81,7 @@ class NcclChannelTest : public ::testing::Test {
   News sender_broken_, receiver_broken_, sent_, received_;
   std::unique_ptr<PayloadTransport> a_, b_;
   std::string id_;
-  std::unique_ptr<PayloadChannel> sender_, receiver_;
+  std::shared_ptr<PayloadChannel> sender_, receiver_;
 };
 
 TEST_F(NcclChannelTest, PayloadsArriveInOrderAndUnharmed) {

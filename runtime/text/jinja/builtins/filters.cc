@@ -86,8 +86,7 @@ Value Abs(In& in, const Value& v, const CallArgs&) {
   if (v.IsFloat()) return std::fabs(v.float_value());
   if (in.FailIfUndefined(v)) return {};
   if (!v.IsNumber()) {
-    return in.Fail(
-        absl::StrCat("bad operand type for abs(): '", TypeName(v), "'"));
+    return in.Fail("bad operand type for abs(): '", TypeName(v), "'");
   }
   return Multiply(in, v, Value(v.int_value() < 0 ? -1 : 1));
 }
@@ -135,8 +134,7 @@ Value Length(In& in, const Value& v, const CallArgs&) {
   if (const Dict* dict = v.AsDict()) return dict->items.size();
   if (const Loop* loop = v.AsLoop()) return loop->items.size();
   if (v.IsUndefined()) return 0;
-  return in.Fail(
-      absl::StrCat("object of type '", TypeName(v), "' has no len()"));
+  return in.Fail("object of type '", TypeName(v), "' has no len()");
 }
 
 Value Default(In& in, const Value& v, const CallArgs& args) {
@@ -189,31 +187,23 @@ Value Safe(In& in, const Value& v, const CallArgs&) {
   return Marked(in.Str(v));
 }
 
-Value First(In& in, const Value& v, const CallArgs&) {
-  constexpr char kNone[] = "No first item, sequence was empty.";
+// first and last.
+template <bool kLast>
+Value EndItem(In& in, const Value& v, const CallArgs&) {
+  const char* const none = kLast ? "No last item, sequence was empty."
+                                 : "No first item, sequence was empty.";
   if (Iterator* iterator = v.AsIterator()) {
-    if (iterator->next == iterator->items.size()) return UndefinedOf(kNone);
+    if (kLast) return in.Fail("'generator' object is not reversible");
+    if (iterator->next == iterator->items.size()) return UndefinedOf(none);
     return iterator->items[iterator->next++];
   }
   if (const auto* str = v.AsStr()) {
-    if (str->text.empty()) return UndefinedOf(kNone);
-    return GetItem(in, v, Value(0));
+    if (str->text.empty()) return UndefinedOf(none);
+    return GetItem(in, v, Value(kLast ? -1 : 0));
   }
   const std::vector<Value> items = in.Items(v);
-  return items.empty() ? UndefinedOf(kNone) : items.front();
-}
-
-Value Last(In& in, const Value& v, const CallArgs&) {
-  constexpr char kNone[] = "No last item, sequence was empty.";
-  if (v.AsIterator() != nullptr) {
-    return in.Fail("'generator' object is not reversible");
-  }
-  if (const auto* str = v.AsStr()) {
-    if (str->text.empty()) return UndefinedOf(kNone);
-    return GetItem(in, v, Value(-1));
-  }
-  const std::vector<Value> items = in.Items(v);
-  return items.empty() ? UndefinedOf(kNone) : items.back();
+  if (items.empty()) return UndefinedOf(none);
+  return kLast ? items.back() : items.front();
 }
 
 Value Float(In& in, const Value& v, const CallArgs& args) {
@@ -727,7 +717,7 @@ const std::map<std::string, Filter, std::less<>>& Filters() {
       {"dictsort", DictSort},
       {"e", Escape},
       {"escape", Escape},
-      {"first", First},
+      {"first", EndItem<false>},
       {"float", Float},
       {"forceescape", ForceEscape},
       {"format", Format},
@@ -736,7 +726,7 @@ const std::map<std::string, Filter, std::less<>>& Filters() {
       {"int", IntFilter},
       {"items", ItemsFilter},
       {"join", Join},
-      {"last", Last},
+      {"last", EndItem<true>},
       {"length", Length},
       {"list", List},
       {"lower", Mapped<ToLower>},
@@ -787,9 +777,9 @@ Value CallFilter(In& in, const std::string& name, const Value& operand,
   const auto it = Filters().find(name);
   if (it != Filters().end()) return it->second(in, operand, args);
   if (IsUnsupportedFilter(name)) {
-    return in.Unsupported(absl::StrCat("the filter '", name, "'"));
+    return in.Unsupported("the filter '", name, "'");
   }
-  return in.Fail(absl::StrCat("no filter named '", name, "'"));
+  return in.Fail("no filter named '", name, "'");
 }
 
 // --- Bound.
@@ -801,7 +791,7 @@ Bound::Bound(Services& in, absl::string_view function, const CallArgs& args,
       parameters_(std::move(parameters)),
       values_(parameters_.size(), nullptr) {
   const auto fail = [&](const std::string& problem) {
-    in_.Fail(absl::StrCat(function_, "() ", problem));
+    in_.Fail(function_, "() ", problem);
     ok_ = false;
     std::fill(values_.begin(), values_.end(), nullptr);
   };
@@ -843,8 +833,8 @@ Int Bound::IntOr(size_t i, Int fallback) {
   const Value* value = values_[i];
   if (value == nullptr) return fallback;
   if (value->IsInt() || value->IsBool()) return value->int_value();
-  in_.Fail(absl::StrCat(function_, "(): ", parameters_[i],
-                        " must be an integer, not ", TypeName(*value)));
+  in_.Fail(function_, "(): ", parameters_[i], " must be an integer, not ",
+           TypeName(*value));
   ok_ = false;
   return fallback;
 }
@@ -857,8 +847,8 @@ const std::string* Bound::StrOrNull(size_t i) {
   const Value* value = values_[i];
   if (value == nullptr || value->IsNone()) return nullptr;
   if (const auto* str = value->AsStr()) return &str->text;
-  in_.Fail(absl::StrCat(function_, "(): ", parameters_[i],
-                        " must be a string, not ", TypeName(*value)));
+  in_.Fail(function_, "(): ", parameters_[i], " must be a string, not ",
+           TypeName(*value));
   ok_ = false;
   return nullptr;
 }

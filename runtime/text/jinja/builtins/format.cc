@@ -3,7 +3,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/text/utf8.h"
 #include "runtime/text/jinja/builtins/builtins.h"
@@ -180,8 +179,8 @@ Value ConvertPercent(Services& in, Spec spec, bool zero, bool left,
     spec.align = '>';
   }
   const auto not_number = [&](const char* what) {
-    return in.Fail(absl::StrCat("%", std::string(1, spec.type), " format: ",
-                                what, " is required, not ", TypeName(value)));
+    return in.Fail("%", std::string(1, spec.type), " format: ", what,
+                   " is required, not ", TypeName(value));
   };
   switch (spec.type) {
     case 's':
@@ -233,8 +232,8 @@ Value ConvertPercent(Services& in, Spec spec, bool zero, bool left,
       return in.Fail("%c requires int or char");
     }
     default:
-      return in.Fail(absl::StrCat("unsupported format character '",
-                                  std::string(1, spec.type), "'"));
+      return in.Fail("unsupported format character '",
+                     std::string(1, spec.type), "'");
   }
 }
 
@@ -287,7 +286,7 @@ class PercentFormatter {
     }
     const std::string key = format_.substr(pos_ + 1, close - pos_ - 1);
     const Value* keyed = DictGet(*mapping, key);
-    if (keyed == nullptr) in_.Fail(absl::StrCat("no key '", key, "'"));
+    if (keyed == nullptr) in_.Fail("no key '", key, "'");
     pos_ = close + 1;
     return keyed;
   }
@@ -418,9 +417,8 @@ Value FormatWithSpec(Services& in, const Value& value,
   Spec spec;
   if (!ParseSpec(in, text, spec)) return {};
   const auto bad_type = [&] {
-    return in.Fail(
-        absl::StrCat("unknown format code '", std::string(1, spec.type),
-                     "' for object of type '", TypeName(value), "'"));
+    return in.Fail("unknown format code '", std::string(1, spec.type),
+                   "' for object of type '", TypeName(value), "'");
   };
   if (const auto* str = value.AsStr()) {
     if (spec.type != '\0' && spec.type != 's') return bad_type();
@@ -429,8 +427,8 @@ Value FormatWithSpec(Services& in, const Value& value,
     return FormatText(in, spec, str->text);
   }
   if (!value.IsNumber()) {
-    return in.Fail(absl::StrCat("unsupported format string passed to ",
-                                TypeName(value), ".__format__"));
+    return in.Fail("unsupported format string passed to ", TypeName(value),
+                   ".__format__");
   }
   if (spec.type == 'n') spec.type = value.IsFloat() ? 'g' : 'd';
   if (value.IsFloat() || absl::StrContains("eEfFgG%", spec.type)) {
@@ -474,7 +472,7 @@ Value LookUpField(Services& in, const std::string& field, const CallArgs& args,
       value = given;
       found = true;
     }
-    if (!found) return in.Fail(absl::StrCat("no argument '", first, "'"));
+    if (!found) return in.Fail("no argument '", first, "'");
   }
   for (size_t pos = end; pos < field.size() && !in.failed();) {
     if (field[pos] == '.') {

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <ctime>
 
-#include "absl/strings/str_cat.h"
 #include "runtime/text/jinja/builtins/builtins.h"
 #include "runtime/text/jinja/services.h"
 
@@ -21,9 +20,9 @@ Value Range(In& in, const CallArgs& args) {
   }
   for (const Value& value : given) {
     if (!value.IsInt() && !value.IsBool()) {
-      return in.Fail(absl::StrCat("'", TypeName(value),
-                                  "' object cannot be interpreted as an "
-                                  "integer"));
+      return in.Fail("'", TypeName(value),
+                     "' object cannot be interpreted as an "
+                     "integer");
     }
   }
   const Int start = given.size() == 1 ? Int{0} : given[0].int_value();
@@ -57,7 +56,7 @@ std::shared_ptr<Dict> MakeDict(In& in, const char* function,
     if (!DictSet(*dict, key, value)) in.FailUnhashable(key);
   };
   if (args.positional.size() > 1) {
-    in.Fail(absl::StrCat(function, "() takes at most one positional argument"));
+    in.Fail(function, "() takes at most one positional argument");
     return dict;
   }
   if (!args.positional.empty()) {
@@ -68,7 +67,7 @@ std::shared_ptr<Dict> MakeDict(In& in, const char* function,
         const std::vector<Value> pair = in.Items(item);
         if (in.failed()) return dict;
         if (pair.size() != 2) {
-          in.Fail(absl::StrCat(function, "() needs pairs"));
+          in.Fail(function, "() needs pairs");
           return dict;
         }
         set(pair[0], pair[1]);
@@ -86,10 +85,10 @@ Value MakeNamespace(In& in, const CallArgs& args) {
     const auto* name = key.AsStr();
     if (name == nullptr) continue;  // no syntax can reach it
     if (!name->text.empty() && name->text[0] == '_') {
-      return in.Fail(absl::StrCat(
+      return in.Fail(
           "Chat templates cannot store underscore-prefixed attributes on a "
           "namespace, but got '",
-          name->text, "'. Please rename the attribute."));
+          name->text, "'. Please rename the attribute.");
     }
     ns->Set(name->text, value);
   }
@@ -161,7 +160,7 @@ Value CallGlobal(Services& in, const std::string& name, const CallArgs& args) {
     Bound bound(in, "raise_exception", args, {"message"}, 1);
     return bound.ok() ? in.Raise(in.Str(*bound[0])) : Value();
   }
-  return in.Unsupported(absl::StrCat(name, "()"));
+  return in.Unsupported(name, "()");
 }
 
 }  // namespace sluice::jinja

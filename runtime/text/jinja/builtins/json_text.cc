@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "absl/strings/str_cat.h"
 #include "common/text/text.h"
 #include "runtime/text/jinja/builtins/builtins.h"
 #include "runtime/text/jinja/services.h"
@@ -41,8 +40,7 @@ class JsonWriter {
     } else if (value.IsKind(SeqKind::kList) || value.IsTuple()) {
       WriteSeq(*value.AsSeq());
     } else {
-      in_.Fail(absl::StrCat("object of type ", TypeName(value),
-                            " is not JSON serializable"));
+      in_.Fail("object of type ", TypeName(value), " is not JSON serializable");
     }
   }
 
@@ -120,8 +118,8 @@ class JsonWriter {
       Write(key);
       out_ += '"';
     } else {
-      in_.Fail(absl::StrCat("keys must be str, int, float, bool or None, not ",
-                            TypeName(key)));
+      in_.Fail("keys must be str, int, float, bool or None, not ",
+               TypeName(key));
     }
   }
 

@@ -214,9 +214,8 @@ Value AffixMethod(In& in, const Value& self, const CallArgs& args) {
   for (const Value& affix : affixes) {
     const auto* str = affix.AsStr();
     if (str == nullptr) {
-      return in.Fail(
-          absl::StrCat(kName, " first arg must be str or a tuple of str, not ",
-                       TypeName(affix)));
+      return in.Fail(kName, " first arg must be str or a tuple of str, not ",
+                     TypeName(affix));
     }
     if (in_reach && (kAtEnd ? absl::EndsWith(window, str->text)
                             : absl::StartsWith(window, str->text))) {
@@ -249,8 +248,8 @@ Value JoinMethod(In& in, const Value& self, const CallArgs& args) {
   uint64_t bytes = 0;
   for (const Value& item : items) {
     if (item.AsStr() == nullptr) {
-      return in.Fail(absl::StrCat("sequence item: expected str instance, ",
-                                  TypeName(item), " found"));
+      return in.Fail("sequence item: expected str instance, ", TypeName(item),
+                     " found");
     }
     bytes += item.AsStr()->text.size() + TextOf(self).size();
   }
@@ -655,7 +654,7 @@ Value CallMethod(Services& in, const Value& self, const std::string& name,
   const auto* methods = MethodsOf(self);
   const auto it = methods->find(name);
   if (it == methods->end()) {
-    return in.Unsupported(absl::StrCat("str.", name, "()"));
+    return in.Unsupported("str.", name, "()");
   }
   return it->second(in, self, args);
 }

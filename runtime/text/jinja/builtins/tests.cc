@@ -1,6 +1,5 @@
 #include <map>
 
-#include "absl/strings/str_cat.h"
 #include "runtime/text/jinja/builtins/builtins.h"
 #include "runtime/text/jinja/services.h"
 #include "runtime/text/jinja/text_ops.h"
@@ -160,7 +159,7 @@ bool CallTest(In& in, const std::string& name, const Value& operand,
   if (in.failed()) return false;
   const auto it = Tests().find(name);
   if (it != Tests().end()) return it->second(in, operand, args);
-  in.Fail(absl::StrCat("no test named '", name, "'"));
+  in.Fail("no test named '", name, "'");
   return false;
 }
 

@@ -169,13 +169,13 @@ class Translator {
     pos_ += text.size();
     return true;
   }
-  absl::Status Invalid(absl::string_view what) const {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "bad regular expression \"", in_, "\": ", what, " at byte ", pos_));
+  absl::Status Invalid(const auto&... what) const {
+    return InvalidArgument("bad regular expression \"", in_, "\": ", what...,
+                           " at byte ", pos_);
   }
-  absl::Status Unimplemented(absl::string_view what) const {
-    return absl::UnimplementedError(absl::StrCat(
-        "regular expression \"", in_, "\": ", what, " at byte ", pos_));
+  absl::Status Unimplemented(const auto&... what) const {
+    return sluice::Unimplemented("regular expression \"", in_, "\": ", what...,
+                                 " at byte ", pos_);
   }
 
   // Translates up to ")" (not consumed) or the end.
@@ -403,7 +403,7 @@ absl::StatusOr<std::optional<char32_t>> Translator::CharEscape() {
     return static_cast<char32_t>(kControls[i]);
   }
   if (absl::StrContains("cCMNOyY", Peek())) {
-    return Unimplemented(absl::StrCat("\"\\", in_.substr(pos_, 1), "\""));
+    return Unimplemented("\"\\", in_.substr(pos_, 1), "\"");
   }
   switch (Peek()) {
     case 'x': {
@@ -448,7 +448,7 @@ absl::StatusOr<SetParts> Translator::Property(bool negated) {
   }
   const std::optional<std::string> items = PropertyItems(name, /*posix=*/false);
   if (!items) {
-    return Unimplemented(absl::StrCat("property \"", name, "\""));
+    return Unimplemented("property \"", name, "\"");
   }
   pos_ = end + 1;
   SetParts parts;
@@ -568,7 +568,7 @@ absl::StatusOr<std::optional<char32_t>> Translator::SetEscape(SetParts* parts) {
     return U'\b';
   }
   if (c == 'R' || c == 'X') {
-    return Unimplemented(absl::StrCat("\"\\", in_.substr(pos_, 1), "\""));
+    return Unimplemented("\"\\", in_.substr(pos_, 1), "\"");
   }
   if ((c == 'p' || c == 'P') && Peek(1) == '{') {
     ++pos_;

@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 
 namespace sluice {
@@ -47,7 +46,7 @@ absl::StatusOr<SplitBehavior> SplitBehaviorFromJson(const JsonPart& part) {
   if (name == "MergedWithPrevious") return SplitBehavior::kMergedWithPrevious;
   if (name == "MergedWithNext") return SplitBehavior::kMergedWithNext;
   if (name == "Contiguous") return SplitBehavior::kContiguous;
-  return part.Invalid(absl::StrCat("unknown behavior \"", name, "\""));
+  return part.Invalid("unknown behavior \"", name, "\"");
 }
 
 void SplitPiece(const Piece& piece, const std::vector<TextRange>& matches,
@@ -101,8 +100,7 @@ absl::StatusOr<std::unique_ptr<Regex>> PatternFromJson(const JsonPart& part) {
       return pattern.Invalid("has neither \"String\" nor \"Regex\"");
     }
   }
-  if (!regex.ok()) return Annotate(regex.status(), pattern.where());
-  return regex;
+  return Annotate(std::move(regex), pattern.where());
 }
 
 }  // namespace sluice
