@@ -8,7 +8,7 @@
 
 #include "common/status_macros.h"
 #include "runtime/memory/disk/disk_file.h"
-#include "runtime/memory/touch.h"
+#include "runtime/memory/host_buffer.h"
 
 namespace sluice {
 

@@ -7,15 +7,21 @@
 #include <cstdlib>
 #include <cstring>
 #include <span>
+#include <thread>
+#include <vector>
 
 #include "common/status_macros.h"
-#include "runtime/memory/touch.h"
+#include "common/threads/thread.h"
 
 namespace sluice {
 namespace {
 constexpr size_t kCacheLine = 64;
 constexpr size_t kPage = 4096;
 constexpr size_t kHugePage = size_t{2} << 20;
+// More threads than these don't fill memory faster.
+constexpr size_t kMaxTouchers = 8;
+// The bytes that are worth a thread.
+constexpr size_t kTouchBytes = size_t{64} << 20;
 
 size_t RoundUp(size_t bytes, size_t unit) {
   return (bytes + unit - 1) / unit * unit;
@@ -50,6 +56,26 @@ void Free(void* data, size_t bytes) {
 }
 
 }  // namespace
+
+void Touch(std::span<std::byte> memory) {
+  const size_t threads = std::min<size_t>(
+      {kMaxTouchers, std::max<size_t>(1, std::thread::hardware_concurrency()),
+       memory.size() / kTouchBytes});
+  if (threads < 2) return;
+  const size_t share = (memory.size() / threads / kHugePage + 1) * kHugePage;
+  std::vector<Thread> touching;
+  for (size_t begin = 0; begin < memory.size(); begin += share) {
+    const size_t end = std::min(memory.size(), begin + share);
+    touching.emplace_back("touch", [memory, begin, end] {
+      for (size_t i = begin; i < end; i += kPage) {
+        // Each byte is written back as it is, so that the contents stay.
+        auto* const byte = reinterpret_cast<volatile std::byte*>(&memory[i]);
+        *byte = *byte;
+      }
+    });
+  }
+  for (Thread& thread : touching) thread.Join();
+}
 
 absl::StatusOr<HostBuffer> HostBuffer::Create(const std::string& name,
                                               size_t bytes,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -9,6 +10,10 @@
 #include "runtime/memory/memory_budget.h"
 
 namespace sluice {
+
+// Makes the system back all of a mapping, on several threads if it is large,
+// and keeps its contents. Pinning untouched memory would do that on one thread.
+void Touch(std::span<std::byte> memory);
 
 // Zeroed host memory, charged to a budget. Aligned to 64 bytes; from 4096 bytes
 // on to 4096, for disk I/O; to a huge page, backed when touched, if it fills

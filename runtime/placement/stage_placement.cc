@@ -401,8 +401,9 @@ absl::Status CheckFits(const StageSizes& sizes, const StagePlacement& placement,
     }
     return ResourceExhausted(
         TierName(tier), " memory is short by ", use.peak_bytes() - limit,
-        " bytes for this stage, with ", BytesText(static_cast<double>(limit)),
-        " free; ", Advice(sizes, placement, tier), "; bytes:", table);
+        " bytes for this stage, beyond all of the ",
+        BytesText(static_cast<double>(limit)), " that are free; ",
+        Advice(sizes, placement, tier), "; bytes:", table);
   }
   return absl::OkStatus();
 }
