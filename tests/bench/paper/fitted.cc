@@ -1,5 +1,6 @@
+#include "tests/bench/paper/fitted.h"
+
 #include "absl/strings/match.h"
-#include "tests/bench/paper/paper_case.h"
 
 // The constants that fit_paper found, and from what.
 
