@@ -246,6 +246,12 @@ absl::StatusOr<double> GemmProbe::DequantizedBytes(
   return static_cast<double>(bytes) / once;
 }
 
+RateCurve SharesOfLast(std::vector<RateCurve::Point> rates) {
+  const double last = rates.back().rate;
+  for (auto& [x, rate] : rates) rate = std::min(rate / last, 2.0);
+  return RateCurve(std::move(rates));
+}
+
 absl::StatusOr<RateCurve> MeasureShareByThreads(
     DType dtype, int threads, const std::vector<int>& cores,
     MemoryBudget* budget, double seconds, const std::atomic<bool>* cancelled) {
@@ -267,8 +273,7 @@ absl::StatusOr<RateCurve> MeasureShareByThreads(
                      cancelled));
     points.push_back({static_cast<double>(n), rate[0]});
   }
-  const double all = points.back().rate;
-  return RateCurve(std::move(points)).Scaled(1 / all);
+  return SharesOfLast(std::move(points));
 }
 
 }  // namespace sluice

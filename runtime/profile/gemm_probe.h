@@ -65,6 +65,10 @@ class GemmProbe {
   HostBuffer dequantized_;
 };
 
+// The rates as shares of the last one. On a machine that is busy with other
+// work any may come out: no share is above the 2 that a profile may have.
+RateCurve SharesOfLast(std::vector<RateCurve::Point> rates);
+
 // Measures the share of all threads' rate of 1, 2, 4, ... threads, up to
 // `threads`: with GEMMs of 64 rows, in the faster dtype. `cores` as in
 // ComputePool.

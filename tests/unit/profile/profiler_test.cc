@@ -10,6 +10,7 @@
 
 #include "common/codec/profile_json.h"
 #include "runtime/profile/disk_probe.h"
+#include "runtime/profile/gemm_probe.h"
 #include "tests/support/sample_profile.h"
 #include "tests/support/temp_dir.h"
 
@@ -33,6 +34,12 @@ ProfilerOptions Small() {
   options.host_memory_bytes = 96 << 20;
   options.seconds = 0.01;
   return options;
+}
+
+// As on a machine that other programs kept busy while all threads were timed.
+TEST(ThreadSharesTest, AreThoseThatAProfileMayHave) {
+  const RateCurve shares = SharesOfLast({{1, 5.2}, {2, 0.5}, {4, 1}});
+  EXPECT_EQ(shares, RateCurve({{1, 2}, {2, 0.5}, {4, 1}}));
 }
 
 TEST(ProfilerTest, MeasuresAllThatThePlannerWants) {
