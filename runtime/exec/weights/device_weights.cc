@@ -26,8 +26,7 @@ absl::StatusOr<std::unique_ptr<DeviceWeights>> DeviceWeights::Load(
   };
   // This object's thread reads, beside the one that computes.
   store.context.pool = nullptr;
-  SLUICE_ASSIGN_OR_RETURN(self->store_,
-                          WeightStore::Load(std::move(store), progress));
+  SLUICE_ASSIGN_OR_RETURN(self->store_, WeightStore::Load(store, progress));
   SLUICE_RETURN_IF_ERROR(self->Start(slots, slot_bytes));
   return self;
 }
