@@ -40,7 +40,6 @@ constexpr int64_t kReserveBytes = 4 << 20;
 constexpr size_t kMaxReadBytes = 8 << 20;
 // The maximum rows of a transaction that has only the reserve's room.
 constexpr int64_t kFewRows = 64;
-constexpr int kDeleted = 100;
 
 #define SLUICE_JOB_COLUMNS                                               \
   "id, model, spec, state, created_us, started_us, finished_us, total, " \
@@ -381,10 +380,11 @@ absl::StatusOr<int64_t> JobStore::CountJobs(v1::JobState state) {
 
 absl::StatusOr<JobRecord> JobStore::BeginCancel(JobId job) {
   MutexLock lock(&write_mu_);
-  SLUICE_RETURN_IF_ERROR(ChangeOnAnyDisk([&](bool) {
-    write_.cancel_job.Bind(1, job.value());
-    return RunAlone(write_.cancel_job);
-  }));
+  SLUICE_RETURN_IF_ERROR(
+      ChangeOnAnyDisk([&](bool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_) {
+        write_.cancel_job.Bind(1, job.value());
+        return RunAlone(write_.cancel_job);
+      }));
   write_.job.Bind(1, job.value());
   return ReadOneJob(write_.job, NoJob(job));
 }
@@ -400,19 +400,21 @@ absl::StatusOr<std::vector<JobRecord>> JobStore::SetPlan(
 absl::Status JobStore::MarkDeleted(JobId job) {
   MutexLock lock(&write_mu_);
   int64_t changes = 0;
-  SLUICE_RETURN_IF_ERROR(ChangeOnAnyDisk([&](bool) {
-    write_.delete_job.Bind(1, job.value());
-    SLUICE_RETURN_IF_ERROR(RunAlone(write_.delete_job));
-    changes = writer_->changes();
-    return absl::OkStatus();
-  }));
+  SLUICE_RETURN_IF_ERROR(
+      ChangeOnAnyDisk([&](bool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_) {
+        write_.delete_job.Bind(1, job.value());
+        SLUICE_RETURN_IF_ERROR(RunAlone(write_.delete_job));
+        changes = writer_->changes();
+        return absl::OkStatus();
+      }));
   return changes == 1 ? absl::OkStatus() : NoJob(job);
 }
 
 absl::Status JobStore::MarkUnpublishedDeleted() {
   MutexLock lock(&write_mu_);
-  return ChangeOnAnyDisk(
-      [&](bool) { return RunAlone(write_.delete_unpublished); });
+  return ChangeOnAnyDisk([&](bool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_) {
+    return RunAlone(write_.delete_unpublished);
+  });
 }
 
 absl::Status JobStore::ChangeOnAnyDisk(
@@ -431,12 +433,14 @@ absl::Status JobStore::ChangeOnAnyDisk(
 absl::StatusOr<bool> JobStore::PurgeSome(int64_t rows) {
   MutexLock lock(&write_mu_);
   bool more = false;
-  SLUICE_RETURN_IF_ERROR(ChangeOnAnyDisk([&](bool little_room) -> absl::Status {
-    SLUICE_ASSIGN_OR_RETURN(
-        more,
-        PurgeRows(little_room ? std::min(rows, kFewRows) : rows, little_room));
-    return absl::OkStatus();
-  }));
+  SLUICE_RETURN_IF_ERROR(ChangeOnAnyDisk(
+      [&](bool little_room)
+          ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_) -> absl::Status {
+            SLUICE_ASSIGN_OR_RETURN(
+                more, PurgeRows(little_room ? std::min(rows, kFewRows) : rows,
+                                little_room));
+            return absl::OkStatus();
+          }));
   if (more) {
     purged_ = true;
   } else if (std::exchange(purged_, false)) {
@@ -512,10 +516,11 @@ absl::StatusOr<JobStore::Commit> JobStore::CommitResults(
   if (!cancels) return CommitRows(results, now_us);
   // Cancelling frees room, as requests are larger than their results.
   Commit commit;
-  SLUICE_RETURN_IF_ERROR(ChangeOnAnyDisk([&](bool) -> absl::Status {
-    SLUICE_ASSIGN_OR_RETURN(commit, CommitRows(results, now_us));
-    return absl::OkStatus();
-  }));
+  SLUICE_RETURN_IF_ERROR(ChangeOnAnyDisk(
+      [&](bool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_) -> absl::Status {
+        SLUICE_ASSIGN_OR_RETURN(commit, CommitRows(results, now_us));
+        return absl::OkStatus();
+      }));
   return commit;
 }
 
