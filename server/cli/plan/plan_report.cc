@@ -110,8 +110,8 @@ std::string PlanTable(const Plan& plan,
     for (int r = 0; r < kNumResources; ++r) {
       const double share = plan.seconds > 0 ? stage.busy[r] / plan.seconds : 0;
       if (share <= 0.0005) continue;
-      const int filled =
-          std::clamp(static_cast<int>(share * kBarWidth + 0.5), 0, kBarWidth);
+      const int filled = std::clamp(
+          static_cast<int>(std::lround(share * kBarWidth)), 0, kBarWidth);
       const bool binding = static_cast<int>(s) == plan.binding_stage &&
                            r == static_cast<int>(plan.binding_resource);
       absl::StrAppendFormat(&text, "  %-16s %-15s %s%s %5.1f %%%s\n",
