@@ -116,7 +116,7 @@ absl::Status CheckCompute(absl::string_view field, const ComputeProfile& c,
   const std::string share = name("share_by_threads");
   SLUICE_RETURN_IF_ERROR(c.share_by_threads.Check(share));
   for (const RateCurve::Point& point : c.share_by_threads.points()) {
-    if (point.rate > 2) {
+    if (point.rate > ComputeProfile::kMaxThreadShare) {
       return Bad(share, point.rate, "a share of all threads' rate, about 1");
     }
   }

@@ -86,6 +86,7 @@ struct ComputeProfile {
   // in this processor's memory.
   double logit_seconds = 0;
   // The share of all threads' rate that x threads reach.
+  static constexpr double kMaxThreadShare = 2;  // the maximum share
   RateCurve share_by_threads;
 
   const ProductRate* Products(DType dtype, WeightFormat weights) const;

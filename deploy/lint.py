@@ -24,10 +24,6 @@ import sys
 import time
 
 INCLUDE = re.compile(rb'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
-# Sources whose functions may exceed .clang-tidy's sizes, until they are split.
-LONG_FUNCTIONS = [
-    "worker/worker_metrics.cc",
-]
 PACKAGES = "/var/lib/dpkg/status"  # stands for the contents of all system headers
 FOLDERS = ("-I", "-isystem", "-iquote")
 LOCKS = re.compile(rb"Mutex|ABSL_\w+_BY|ABSL_\w*LOCK")
@@ -112,8 +108,7 @@ class Lint:
         flags = [*flags, "-Wno-unknown-warning-option"]
         if path.startswith("tests/"):
             return ["clang++", "-fsyntax-only", file, *flags, "-Wno-everything", "-Wthread-safety", "-Werror"]
-        less = ["--checks=-readability-function-size"] if path in LONG_FUNCTIONS else []
-        return ["clang-tidy", "--quiet", "--config-file=" + self.config, *less, file, "--", *flags, "-Wthread-safety"]
+        return ["clang-tidy", "--quiet", "--config-file=" + self.config, file, "--", *flags, "-Wthread-safety"]
 
     def look(self, path, flags, directory):
         """What there is to say about a source; nothing if it is good."""

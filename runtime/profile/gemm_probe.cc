@@ -248,7 +248,8 @@ absl::StatusOr<double> GemmProbe::DequantizedBytes(
 
 RateCurve SharesOfLast(std::vector<RateCurve::Point> rates) {
   const double last = rates.back().rate;
-  for (auto& [x, rate] : rates) rate = std::min(rate / last, 2.0);
+  const double max = ComputeProfile::kMaxThreadShare;
+  for (auto& [x, rate] : rates) rate = std::min(rate / last, max);
   return RateCurve(std::move(rates));
 }
 

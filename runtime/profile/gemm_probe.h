@@ -66,7 +66,7 @@ class GemmProbe {
 };
 
 // The rates as shares of the last one. On a machine that is busy with other
-// work any may come out: no share is above the 2 that a profile may have.
+// work any may come out: no share is above kMaxThreadShare.
 RateCurve SharesOfLast(std::vector<RateCurve::Point> rates);
 
 // Measures the share of all threads' rate of 1, 2, 4, ... threads, up to
