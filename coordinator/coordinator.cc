@@ -358,7 +358,7 @@ absl::StatusOr<PlanRequest> Coordinator::Planning() const {
   fix(options_.num_microbatches, &choices.num_microbatches);
   fix(options_.max_step_tokens, &choices.max_step_tokens);
   fix(options_.num_blocks, &choices.num_blocks);
-  planning.most_positions = options_.max_model_len;
+  planning.max_model_len = options_.max_model_len;
   planning.refill = options_.refill;
   return planning;
 }

@@ -28,7 +28,7 @@ absl::StatusOr<Plan> FindPlan(PlanRequest request, const Workload& workload,
   request.machines = task.machines;
   SLUICE_ASSIGN_OR_RETURN(PlanResult result, MakePlan(request));
   if (PutsKvOnDisk(result.best)) {
-    request.least_positions = request.most_positions;
+    request.reserve_max_model_len = true;
     SLUICE_ASSIGN_OR_RETURN(result, MakePlan(request));
   }
   if (task.present) {
@@ -36,7 +36,7 @@ absl::StatusOr<Plan> FindPlan(PlanRequest request, const Workload& workload,
     for (const StagePlan& stage : task.present->stages) {
       stages.push_back({stage.machine, stage.layers, stage.policy});
     }
-    request.least_positions = 0;
+    request.reserve_max_model_len = false;
     SLUICE_ASSIGN_OR_RETURN(
         *present,
         EvaluatePlan(request, stages, task.present->block.num_blocks));

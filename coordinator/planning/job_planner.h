@@ -36,7 +36,7 @@ struct PlanAnswer {
 
 // Finds the best plan for a workload on these machines: MakePlan, where workers
 // reserve KV on disk for all positions that a sequence may have,
-// `base.most_positions`. `base` has the values fixed for all plans; the rest of
+// `base.max_model_len`. `base` has the values fixed for all plans; the rest of
 // it is filled in.
 absl::StatusOr<Plan> FindPlan(PlanRequest base, const Workload& workload,
                               const PlanTask& task,

@@ -89,9 +89,9 @@ int32_t ResolveAutomatic(const PlanRequest& request, int machine,
 }  // namespace
 
 int32_t PlanRequest::longest() const {
-  int32_t positions = std::max(workload.longest(), least_positions);
-  if (most_positions > 0) positions = std::min(positions, most_positions);
-  return positions;
+  if (max_model_len == 0) return workload.longest();
+  return reserve_max_model_len ? max_model_len
+                               : std::min(max_model_len, workload.longest());
 }
 
 absl::Status PlanRequest::Check() const {
@@ -114,13 +114,12 @@ absl::Status PlanRequest::Check() const {
     return absl::InvalidArgumentError(
         "plan: no format of weights or KV cache may be chosen");
   }
-  if (!(most_latency_seconds >= 0)) {
-    return InvalidArgument("plan: a latency of at most ", most_latency_seconds,
+  if (!(max_latency_seconds >= 0)) {
+    return InvalidArgument("plan: a latency of at most ", max_latency_seconds,
                            " seconds");
   }
-  if (least_positions < 0 || most_positions < 0) {
-    return absl::InvalidArgumentError(
-        "plan: a number of positions is negative");
+  if (max_model_len < 0) {
+    return InvalidArgument("plan: sequences of ", max_model_len, " positions");
   }
   return absl::OkStatus();
 }

@@ -79,11 +79,12 @@ struct PlanRequest {
   Split split = Split::kEven;
   PolicyChoices choices;
   // The limit of Plan::latency_seconds; 0: none.
-  double most_latency_seconds = 0;
-  // KV is reserved for the longest request's positions, but for no fewer and
-  // no more than these; 0: no such bound.
-  int32_t least_positions = 0;
-  int32_t most_positions = 0;
+  double max_latency_seconds = 0;
+  // Positions that a sequence may have, which workers load their stages for;
+  // 0: those of the longest request.
+  int32_t max_model_len = 0;
+  // Whether KV is reserved for all of them, and not for the longest request.
+  bool reserve_max_model_len = false;
   // Off: blocks start together and are not refilled (BlockSteps).
   bool refill = true;
   CostOptions options;

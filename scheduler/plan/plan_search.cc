@@ -543,7 +543,7 @@ std::vector<Alternative> PlanSearch::Alternatives() {
 absl::StatusOr<PlanResult> MakePlan(const PlanRequest& request) {
   SLUICE_RETURN_IF_ERROR(request.Check());
   return PlanSearch(request).Run(Objective::kThroughput,
-                                 request.most_latency_seconds);
+                                 request.max_latency_seconds);
 }
 
 absl::StatusOr<std::vector<Plan>> Frontier(const PlanRequest& request,
@@ -555,11 +555,11 @@ absl::StatusOr<std::vector<Plan>> Frontier(const PlanRequest& request,
   PlanSearch search(request);
   SLUICE_ASSIGN_OR_RETURN(
       const PlanResult fastest,
-      search.Run(Objective::kThroughput, request.most_latency_seconds));
+      search.Run(Objective::kThroughput, request.max_latency_seconds));
   if (points == 1) return std::vector<Plan>{fastest.best};
   SLUICE_ASSIGN_OR_RETURN(
       const PlanResult soonest,
-      search.Run(Objective::kLatency, request.most_latency_seconds));
+      search.Run(Objective::kLatency, request.max_latency_seconds));
   const double least = soonest.best.latency_seconds;
   const double most = fastest.best.latency_seconds;
   std::vector<Plan> plans = {soonest.best};

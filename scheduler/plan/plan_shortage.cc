@@ -98,7 +98,7 @@ void AddShorterSequences(const PlanRequest& request, const Candidate& c,
   for (int32_t positions = request.longest() / 2; positions >= kFewestPositions;
        positions /= 2) {
     PlanRequest shorter = request;
-    shorter.most_positions = positions;
+    shorter.max_model_len = positions;
     if (!DoesFit(shorter, c)) continue;
     remedies->push_back(
         absl::StrCat("sequences of at most ", positions, " tokens"));

@@ -89,7 +89,7 @@ StageCase MakeStageCase(const PlanRequest& request, int machine,
                      .num_blocks = block.num_blocks,
                      .longest = ReservedPositions(
                          request, request.machines[machine], policy, block),
-                     .max_model_len = request.longest(),
+                     .max_model_len = request.max_model_len,
                      .options = request.options};
   stage.policy.gbs = block.gbs;
   stage.policy.num_microbatches = block.num_microbatches;

@@ -29,7 +29,7 @@ Workload Shortened(const Workload& workload, double share) {
 }  // namespace
 
 absl::Status Rehearse(const PlanRequest& request, Plan* plan) {
-  // Requests that are longer than request.most_positions never run.
+  // Requests that are longer than request.max_model_len never run.
   if (plan->kv_positions < request.workload.longest()) return absl::OkStatus();
   const auto requests = static_cast<double>(request.workload.requests());
   const double slots = static_cast<double>(plan->block.gbs) *

@@ -335,10 +335,9 @@ absl::StatusOr<Case> MakeCase(const PlanFlags& flags,
   request.model = c.coordinator->model();
   request.dtype = c.coordinator->policy().dtype;
   request.workload = lengths.ToWorkload();
-  request.most_latency_seconds = flags.latency;
-  if (fixed.max_model_len > 0) {
-    request.least_positions = request.most_positions = fixed.max_model_len;
-  }
+  request.max_latency_seconds = flags.latency;
+  request.max_model_len = c.coordinator->max_model_len();
+  request.reserve_max_model_len = fixed.max_model_len > 0;
   if (!NamesFractions(fixed.policy)) {
     SLUICE_ASSIGN_OR_RETURN(request.choices, ChoicesLeftBy(fixed.policy));
   }

@@ -189,11 +189,11 @@ TEST(MakePlanTest, MoreMachinesThanLayers) {
 TEST(MakePlanTest, KeepsToALatency) {
   PlanRequest request = TestRequest(Machines(1, 8e9, 0));
   const Plan fastest = Made(request).best;
-  request.most_latency_seconds = fastest.latency_seconds / 3;
+  request.max_latency_seconds = fastest.latency_seconds / 3;
   const Plan sooner = Made(request).best;
-  EXPECT_LE(sooner.latency_seconds, request.most_latency_seconds);
+  EXPECT_LE(sooner.latency_seconds, request.max_latency_seconds);
   EXPECT_LT(sooner.tokens_per_second, fastest.tokens_per_second);
-  request.most_latency_seconds = 1e-6;
+  request.max_latency_seconds = 1e-6;
   const absl::Status status = MakePlan(request).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr("the least"));
@@ -241,7 +241,7 @@ TEST(MakePlanTest, ABalancedSplitIsARemedyWhereOneMachineHoldsMore) {
 
 TEST(MakePlanTest, RequestsThatAreTooLongAreNotRehearsed) {
   PlanRequest request = TestRequest(Machines(1, 8e9, 0));
-  request.most_positions = 100;  // of 320
+  request.max_model_len = 100;  // of 320
   request.choices.gbs = {1};
   request.choices.num_microbatches = {1};
   request.choices.num_blocks = {1};
@@ -287,10 +287,10 @@ TEST(MakePlanTest, BadInputIsAClearError) {
   bad.choices.weight_formats.clear();
   EXPECT_TRUE(fails(bad));
   bad = good;
-  bad.most_latency_seconds = -1;
+  bad.max_latency_seconds = -1;
   EXPECT_TRUE(fails(bad));
   bad = good;
-  bad.least_positions = -1;
+  bad.max_model_len = -1;
   EXPECT_TRUE(fails(bad));
   EXPECT_EQ(Frontier(good, 0).status().code(),
             absl::StatusCode::kInvalidArgument);
@@ -321,6 +321,34 @@ TEST(EvaluatePlanTest, PredictsAPlanAsTheSearchDid) {
     EXPECT_EQ(evaluated->kv_positions, plan.kv_positions);
     EXPECT_TRUE(Fits(*evaluated));
   }
+}
+
+// A stage is loaded for --max-model-len, however short the requests are.
+TEST(EvaluatePlanTest, CountsTheWorkSpaceOfTheLongestSequence) {
+  PlanRequest request = TestRequest({TestDeviceMachine("a", 8e9, 3e10, 0)});
+  request.machines[0].device = "cuda:0";
+  request.max_model_len = 1 << 13;
+  const Plan plan = Made(request).best;
+  ASSERT_EQ(plan.stages.size(), 1u);
+  const StagePlan& stage = plan.stages[0];
+  const StageShape worker = {.model = &request.model,
+                             .layers = stage.layers,
+                             .policy = stage.policy,
+                             .device = BackendKind::kCuda,
+                             .max_model_len = request.max_model_len,
+                             .kv_positions = request.workload.longest(),
+                             .max_sequences = plan.block.num_blocks *
+                                              stage.policy.gbs *
+                                              stage.policy.num_microbatches,
+                             .threads = request.machines[0].threads};
+  const TierLimits limits = {8'000'000'000, 30'000'000'000, 0};
+  const StagePlacement placed = Place(StageSizes(worker), stage.policy, limits);
+  for (const CapacityUse& capacity : stage.capacities) {
+    if (capacity.what != CapacityName(Tier::kDevice)) continue;
+    EXPECT_NEAR(capacity.bytes,
+                static_cast<double>(placed.use(Tier::kDevice).held_bytes()), 1);
+  }
+  EXPECT_TRUE(placed.Fits(limits));
 }
 
 TEST(EvaluatePlanTest, ResolvesWhatIsAutomatic) {

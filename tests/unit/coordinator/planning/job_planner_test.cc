@@ -17,7 +17,7 @@ class FindPlanTest : public testing::Test {
   FindPlanTest() {
     const PlanRequest request = TestRequest({TestMachine("a", 4e9, 1e11)});
     base_.model = request.model;
-    base_.most_positions = 320;
+    base_.max_model_len = 320;
     workload_ = request.workload;
     task_.machines = request.machines;
     // The slow plan has steps of a single sequence.
