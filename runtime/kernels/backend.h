@@ -29,8 +29,8 @@ namespace sluice {
 // are there for later calls; for others, and before anybody else writes to
 // memory that a call reads, after Finish().
 //
-// Confined to one thread, but for what it starts itself. After an error in a
-// computing call, x and the KV pages of the batch are undefined.
+// A backend is confined to one thread, but for its own threads. After an error
+// in a computing call, x and the KV pages of the batch are undefined.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -66,7 +66,7 @@ class Backend {
   // The data between the three steps, for attention elsewhere (another
   // backend's Attend, on a copy of the rows): the q, k and v of each row of the
   // micro-batch in `slot`, before positions are applied, and what attention
-  // gave it. Where the backend computes; valid as long as it lives.
+  // gave it. It lies where the backend computes, and lasts as long.
   struct AttentionRows {
     std::byte* qkv = nullptr;  // float [rows, q + 2 kv]
     size_t qkv_bytes = 0;      // of a row
@@ -75,42 +75,42 @@ class Backend {
   };
   virtual AttentionRows attention_rows(int32_t slot) = 0;
 
-  // Logits, in three steps, so that rows of several micro-batches can share one
-  // pass over the head. First, some rows of x become rows [at, at + n) of the
-  // head's input, of which there are BackendOptions::head_rows. Nothing else
-  // may be computed until the logits are taken. `image`: the head's first
+  // Logits take three steps, so that rows of several micro-batches can share
+  // one pass over the head. HeadInput() makes some rows of x rows [at, at + n)
+  // of the head's input, of which there are BackendOptions::head_rows. Nothing
+  // else may be computed until TakeLogits(). `image` is the head's first
   // section.
   virtual absl::Status HeadInput(const ImageView& image,
                                  std::span<const int32_t> rows_of_x,
                                  const float* x, int32_t at) = 0;
-  // Then the logits of input rows [0, rows), section by section, each with its
-  // image.
+  // Computes a section's part of the logits of input rows [0, rows). Called for
+  // one section after the other, each with its image.
   virtual absl::Status HeadLogits(const ImageView& image, int section,
                                   int32_t rows) = 0;
-  // And what becomes of them, once after the last section.
+  // A row of logits for TakeLogits(), and what it gives for the row.
   struct LogitRow {
-    // What may be answered where the logits are; none: the host wants them.
+    // A request that the backend may answer; none: the host wants the logits.
     std::optional<SampleRequest> request;
-    // Set, one or the other: the answer; or the logits, [vocab] in host memory,
-    // for the caller to overwrite, until the next computing call.
+    // TakeLogits() sets either the answer, or the logits: [vocab] in host
+    // memory that the caller may overwrite, until the next computing call.
     TokenSample sample;
     std::span<float> logits;
     bool sampled() const { return logits.empty(); }
   };
-  // Takes the logits of input rows [0, rows.size()). Brings those that the host
-  // wants; a backend whose logits are the host's gives all. Waits for what it
-  // gives, as Finish().
+  // Takes the logits of input rows [0, rows.size()), after the last section.
+  // Brings those that the host wants; a backend whose logits are the host's
+  // gives all. Waits for what it gives, as Finish().
   virtual absl::Status TakeLogits(std::span<LogitRow> rows) = 0;
 
-  // A step's layers as one, for steps all of whose weights, pages and residual
-  // streams stay on the device, where they were in the step before: what the
-  // calls from ProjectQkv to Mlp compute is then told by the batches (but for
-  // where their pages begin) and by where their residual streams lie.
+  // Begins a step's layers as one, for steps all of whose weights, pages and
+  // residual streams stay on the device, where they were in the step before:
+  // what the calls from ProjectQkv to Mlp compute is then told by the batches
+  // (but for where their pages begin) and by where their residual streams lie.
   //
-  // Asked before the first of these calls. True: they have been begun, and the
-  // caller leaves them out. False: it makes them, in the order of all such
-  // steps, with one Attend() for a batch and without a Finish() between them,
-  // and then calls EndLayers().
+  // Called before the first of these calls. True: they have been begun, and the
+  // caller leaves them out. False: the caller makes them, in the order of all
+  // such steps, with one Attend() for a batch and without a Finish() between
+  // them, and then calls EndLayers().
   virtual absl::StatusOr<bool> ReplayLayers(std::span<const BatchView> batches,
                                             std::span<float* const> x) {
     return false;

@@ -21,15 +21,15 @@ class Device;
 struct BackendOptions : BackendShape {
   std::vector<int> cores;          // one for each thread, or empty
   MemoryBudget* budget = nullptr;  // for the work space; outlives the backend
-  // For kinds with memory of their own: the work space lies here, and all that
-  // the computing calls take. What then is charged to `budget` is for packing
-  // and for what is on its way between both. Outlives the backend.
+  // The device of a kind with memory of its own: the work space lies there, and
+  // all that the computing calls take. `budget` then pays for packing and for
+  // what is on its way between both. Outlives the backend.
   Device* device = nullptr;
-  // For a backend without that, beside a device: attention_rows() are copied
-  // between both. Outlives the backend.
+  // The device that a backend on the host works beside: attention_rows() are
+  // copied between both. Outlives the backend.
   Device* beside = nullptr;
-  // Gets what the host threads have done, task by task; or null. Outlives the
-  // backend.
+  // The marks get what the host threads have done, task by task; or null. They
+  // outlive the backend.
   WorkMarks* marks = nullptr;
 
   KvLayout kv_layout(const DecoderSpec& spec) const {

@@ -13,8 +13,8 @@
 
 namespace sluice {
 
-// For backends with memory of their own: whether what they are to compute with
-// lies there. Each is kInternal if not, and names what was elsewhere: a copy
+// Checks whether what a backend with memory of its own is to compute with lies
+// there. Each check is kInternal if not, and names what was elsewhere: a copy
 // that the stage forgot. Without a device all is well.
 class DeviceChecks {
  public:
@@ -23,14 +23,14 @@ class DeviceChecks {
 
   absl::Status Check(absl::string_view what, const void* data,
                      size_t bytes) const;
-  // An image of so many bytes.
+  // Checks an image of so many bytes.
   absl::Status Image(absl::string_view what, const ImageView& image,
                      size_t bytes) const;
-  // Rows [0, rows) of a residual stream.
+  // Checks rows [0, rows) of a residual stream.
   absl::Status Rows(const float* x, int64_t rows) const;
-  // Rows of a residual stream, at least one, of which a head's input is made.
+  // Checks rows of a residual stream, at least one, that make a head's input.
   absl::Status HeadRows(const float* x, std::span<const int32_t> rows) const;
-  // All pages of the segments.
+  // Checks all pages of the segments.
   absl::Status Pages(const KvLayout& layout, const BatchView& batch,
                      int32_t first_segment, int32_t count) const;
 

@@ -13,7 +13,7 @@
 namespace sluice {
 namespace {
 
-// Of a GPU's free memory: for the code of kernels, cuBLAS, graphs and NCCL.
+// The reserve of a GPU's free memory for kernels' code, cuBLAS, graphs, NCCL.
 constexpr uint64_t kMinReserve = uint64_t{256} << 20;
 constexpr uint64_t kMaxReserve = uint64_t{1} << 30;
 

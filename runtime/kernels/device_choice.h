@@ -15,7 +15,7 @@ class Device;
 class MemoryBudget;
 class Tracer;
 
-// What computes, as in --device.
+// The device that computes, as --device names it.
 struct DeviceChoice {
   BackendKind backend = BackendKind::kCpu;
   int ordinal = 0;  // which GPU, as CUDA counts those that the process may use
@@ -23,32 +23,32 @@ struct DeviceChoice {
   // emulation has made the host's.
   bool in_gpu_memory = false;
 
-  // Beside the host's; then there is a Device.
+  // Returns whether it has memory beside the host's; then there is a Device.
   bool has_memory() const { return backend != BackendKind::kCpu; }
 };
 
-// "cpu", "cpu-discrete", "cuda", which is the first GPU, or "cuda:N".
+// Parses "cpu", "cpu-discrete", "cuda", which is the first GPU, or "cuda:N".
 // kInvalidArgument for others.
 absl::StatusOr<DeviceChoice> ParseDevice(absl::string_view name);
-// The inverse; of a GPU always with its number.
+// Returns the name that ParseDevice() takes; a GPU's has its number always.
 std::string DeviceName(const DeviceChoice& device);
 
-// Whether it is here. kUnimplemented if this build has it not,
+// Checks that the device is here. kUnimplemented if this build has it not,
 // kFailedPrecondition if this machine has not; each says what to do.
 absl::Status CheckDevice(const DeviceChoice& device);
 
-// A GPU's number, name and architecture; of others, DeviceName().
+// Returns a GPU's number, name and architecture; for others, DeviceName().
 std::string DescribeDevice(const DeviceChoice& device);
 
-// What --device-memory says, in bytes. "": what a GPU has free, but for what
-// CUDA, its libraries and NCCL take beside the arena; 0 for others.
+// Returns what --device-memory says, in bytes. "" is what a GPU has free, but
+// for what CUDA, its libraries and NCCL take beside the arena; 0 for others.
 // kInvalidArgument names the flag; else the errors of CheckDevice.
 absl::StatusOr<uint64_t> ParseDeviceMemory(const DeviceChoice& device,
                                            const std::string& text);
 
-// A device with all that `budget`, which must outlive it, has left. `tracer`
-// may be null. REQUIRES: it has memory of its own. kResourceExhausted, and the
-// errors of CheckDevice.
+// Makes a device with all that `budget`, which must outlive it, has left.
+// `tracer` may be null. REQUIRES: it has memory of its own. kResourceExhausted,
+// and the errors of CheckDevice.
 absl::StatusOr<std::unique_ptr<Device>> CreateDevice(const DeviceChoice& device,
                                                      MemoryBudget* budget,
                                                      Tracer* tracer);

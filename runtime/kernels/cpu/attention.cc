@@ -110,7 +110,7 @@ HWY_INLINE void SoftmaxPage(float* HWY_RESTRICT s, float page_max,
   *sum += hn::GetLane(hn::SumOfLanes(d, total));
 }
 
-// Rows [row, row + kRows) over one page.
+// Attends rows [row, row + kRows) over one page.
 template <size_t kRows, typename T>
 HWY_INLINE void PageRows(const AttentionCall& call, const T* k, const T* v,
                          const std::byte* next_k, int32_t page_begin,

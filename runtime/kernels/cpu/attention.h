@@ -54,12 +54,12 @@ struct AttentionCall {
   DType out_dtype = DType::kFloat32;
   void* out[kAttentionRows];
 
-  // In (0, 1]. Below 1, each row keeps the SparseCount() of its positions that
-  // have the largest weights (of equal ones the first), renormalises the
-  // softmax over them and reads no other rows of V (FlexGen, section 5: "sparse
-  // attention"). All rows must then attend the same positions, as those of one
-  // new token do, and at most scratch.sparse_context() of them. 1 is dense
-  // attention.
+  // The share of positions to keep, in (0, 1]. Below 1, each row keeps the
+  // SparseCount() of its positions that have the largest weights (of equal ones
+  // the first), renormalises the softmax over them and reads no other rows of V
+  // (FlexGen, section 5: "sparse attention"). All rows must then attend the
+  // same positions, as those of one new token do, and at most
+  // scratch.sparse_context() of them. 1 is dense attention.
   float sparsity = 1;
   // If not null, what this call reads of V is added: codes or elements, scales
   // and minima, once for all rows that share the read.
@@ -68,8 +68,8 @@ struct AttentionCall {
 
 void Attend(const AttentionCall& call, AttentionScratch& scratch);
 
-// Positions that sparse attention keeps of `context` > 0: max(1, ceil(sparsity
-// * context)), in float32.
+// Returns how many of `context` > 0 positions sparse attention keeps: max(1,
+// ceil(sparsity * context)), in float32.
 int32_t SparseCount(float sparsity, int32_t context);
 
 // Writes K of positions [slot, slot + count) of a page from rows of `k_stride`

@@ -34,10 +34,10 @@ struct HeadBlock {
   size_t bytes;
 };
 
-// Dense attention over formats kInt8 and kInt4.
+// Computes dense attention over formats kInt8 and kInt4.
 void AttendQuantized(const AttentionCall& call, AttentionScratch& scratch);
 
-// Sparse attention over any format. If `masks` is not null, it only says which
+// Computes sparse attention in any format. With `masks`, it only says which
 // rows of V it would read, from K alone, and leaves `out`: bit j of masks[p],
 // of call.pages.size(), is set if some row keeps position p * kPageTokens + j.
 void AttendSparse(const AttentionCall& call, AttentionScratch& scratch,

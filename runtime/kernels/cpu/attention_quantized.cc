@@ -40,8 +40,8 @@ struct Rows {
   float max[kAttentionRows];
 };
 
-// Scales and minima of a page's V at positions [begin, end), 0 elsewhere, with
-// scales relative to the group's largest.
+// Loads the scales and minima of a page's V at positions [begin, end), 0
+// elsewhere, with scales relative to the group's largest.
 HWY_INLINE void LoadScales(const uint16_t* HWY_RESTRICT halves, size_t groups,
                            size_t begin, size_t end, const PageScales& out) {
   const DF d;
@@ -73,8 +73,8 @@ HWY_INLINE void LoadScales(const uint16_t* HWY_RESTRICT halves, size_t groups,
   }
 }
 
-// exp(x) for x <= 0, to about one unit in the last place; 0 below -87 and for
-// NaN. After Cephes' expf: 2^n times a polynomial in the rest.
+// Returns exp(x) for x <= 0, to about one unit in the last place; 0 below -87
+// and for NaN. It follows Cephes' expf: 2^n times a polynomial in the rest.
 HWY_INLINE VF ExpNonPositive(VF x) {
   const DF d;
   const VF shifter = hn::Set(d, kShifter);
@@ -94,10 +94,10 @@ HWY_INLINE VF ExpNonPositive(VF x) {
   return hn::IfThenElseZero(hn::Ge(x, hn::Set(d, -87.0f)), power);
 }
 
-// What kRows rows make of a page.
+// The largest weights that kRows rows have in a page.
 template <size_t kRows>
 struct PageWeights {
-  // Largest weight of the page; and its share of the largest code.
+  // A row's largest weight, and the largest code divided by that.
   HWY_ALIGN float largest[kRows + kMaxLanes];
   HWY_ALIGN float factor[kRows + kMaxLanes];
 };
@@ -157,15 +157,15 @@ HWY_INLINE void WeighPage(const int32_t* begin, const int32_t* end,
   }
 }
 
-// Codes of weights: 16 bits, or 8 where bytes are multiplied.
+// The codes of weights have 16 bits, or 8 where bytes are multiplied.
 template <bool kInt4>
 using WeightCode =
     std::conditional_t<kInt4 && SLUICE_BYTE_DOT, uint8_t, uint16_t>;
 
-// From a row's weights p of a page: codes of p * scale for each group, what a
-// code of 1 stands for, and the sums of p * minimum. These make good what
-// rounding costs in the middle of the range of V's codes, so that it counts
-// with their distance from there.
+// Rounds a row's weights p of a page: writes codes of p * scale for each group,
+// the value of a code of 1, and the sums of p * minimum. The sums make good
+// what rounding costs in the middle of the range of V's codes, so that it
+// counts with their distance from there.
 template <bool kInt4>
 HWY_INLINE void RoundWeights(const float* HWY_RESTRICT p, float largest,
                              float factor, const PageScales& scales,
@@ -190,7 +190,7 @@ HWY_INLINE void RoundWeights(const float* HWY_RESTRICT p, float largest,
       const VF share = hn::Mul(hn::Mul(weight, factor_v), LoadWide(scale + j));
       const VF shifted = hn::Add(share, shifter);
       lost = hn::Add(lost, hn::Sub(share, hn::Sub(shifted, shifter)));
-      // Within the range of a code: all that counts is the low bits.
+      // The share is within the range of a code: only the low bits count.
       const VU32 bits = hn::And(hn::BitCast(DU32(), shifted),
                                 hn::Set(DU32(), kInt4 ? 0xffu : 0xffffu));
       hn::StoreU(hn::DemoteTo(dc, hn::BitCast(DI32(), bits)), dc,
@@ -202,7 +202,7 @@ HWY_INLINE void RoundWeights(const float* HWY_RESTRICT p, float largest,
   }
 }
 
-// 2 * lanes bytes, widened to 16 bits each.
+// Loads 2 * lanes bytes, widened to 16 bits each.
 HWY_INLINE VU32 LoadBytes(const uint8_t* p) {
 #if HWY_TARGET == HWY_SCALAR
   return hn::Set(DU32(), uint32_t{p[0]} | uint32_t{p[1]} << 16);
@@ -213,8 +213,8 @@ HWY_INLINE VU32 LoadBytes(const uint8_t* p) {
 #endif
 }
 
-// Two codes of each lane's element, from neighbouring positions' bytes x and y:
-// of the even bytes, or of the odd ones.
+// Return two codes of each lane's element, from neighbouring positions' bytes x
+// and y: of the even bytes, or of the odd ones.
 HWY_INLINE VU32 EvenPairs(VU32 x, VU32 y) {
   const VU32 low = hn::Set(DU32(), 0xffffu);
   return hn::Or(hn::And(x, low), hn::ShiftLeft<16>(y));
@@ -224,8 +224,8 @@ HWY_INLINE VU32 OddPairs(VU32 x, VU32 y) {
   return hn::Or(hn::ShiftRight<16>(x), hn::AndNot(low, y));
 }
 
-// 2 * lanes bytes of each of a page's rows of V, at `v`, into the accumulators
-// of kRows rows. Halves [kFirst, kFirst + kCount) of the bytes.
+// Adds 2 * lanes bytes of each of a page's rows of V, at `v`, to the
+// accumulators of kRows rows: halves [kFirst, kFirst + kCount) of the bytes.
 template <size_t kRows, bool kInt4, size_t kFirst, size_t kCount>
 HWY_INLINE void AddValueBytes(const uint8_t* HWY_RESTRICT v, size_t row_bytes,
                               const uint16_t* HWY_RESTRICT codes,
@@ -283,8 +283,8 @@ HWY_INLINE void AddValueBytes(const uint8_t* HWY_RESTRICT v, size_t row_bytes,
 }
 
 #if SLUICE_BYTE_DOT
-// The same of 4-bit codes with weights of 8 bits: four positions at a time.
-// First their bytes are brought together, for all rows.
+// Adds 4-bit codes of V with weights of 8 bits, four positions at a time. First
+// the bytes of the four are brought together, for all rows.
 template <size_t kRows>
 HWY_INLINE void AddNibbles(const uint8_t* HWY_RESTRICT v, size_t row_bytes,
                            const uint8_t* HWY_RESTRICT codes,
@@ -386,7 +386,7 @@ HWY_INLINE void AddValues(const std::byte* head, const HeadBlock& block,
   }
 }
 
-// Rows [row, row + kRows) over one page.
+// Attends rows [row, row + kRows) over one page.
 template <size_t kRows, bool kInt4>
 HWY_INLINE void PageRows(const AttentionCall& call, const HeadBlock& block,
                          const std::byte* head, const std::byte* next,
@@ -436,7 +436,7 @@ HWY_INLINE void PageRows(const AttentionCall& call, const HeadBlock& block,
   AddValues<kRows, kInt4>(head, block, next, codes, units, active, acc, stride);
 }
 
-// Row r's result from its accumulators and sums.
+// Writes row r's result from its accumulators and sums.
 template <bool kInt4>
 HWY_INLINE void WriteRow(const AttentionCall& call, const HeadBlock& block,
                          size_t r, AttentionScratch& scratch) {

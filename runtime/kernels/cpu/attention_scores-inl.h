@@ -95,7 +95,7 @@ HWY_INLINE void RowMaxima(const float* HWY_RESTRICT s,
 #if HWY_TARGET != HWY_SCALAR
   if constexpr (kRows == kGroup) {
     if (lanes >= kRows) {
-      // Neighbouring lanes in pairs, of two rows at a time: each round halves
+      // Neighbouring lanes are paired, of two rows at a time: each round halves
       // the vectors, until one holds lanes / kRows candidates of each row.
       for (size_t n = kRows; n > 1; n /= 2) {
         for (size_t r = 0; r < n / 2; ++r) {
@@ -127,7 +127,7 @@ HWY_INLINE void HideOutOfRange(float* HWY_RESTRICT s, size_t begin,
   for (size_t j = end; j < kPage; ++j) s[j] = kMinusInfinity;
 }
 
-// sum + x0 * y0 + x1 * y1, where the lanes are pairs of 16-bit integers.
+// Returns sum + x0 * y0 + x1 * y1, where lanes are pairs of 16-bit integers.
 HWY_INLINE VI32 PairDot(VI32 sum, VU32 x, VI32 y) {
 #if HWY_TARGET == HWY_AVX3_DL
   // Highway 1.0.3 has no operation for it and does not tell the compiler that
@@ -147,8 +147,8 @@ HWY_INLINE VI32 PairDot(VI32 sum, VU32 x, VI32 y) {
 #endif
 }
 
-// sum + x0 * y0 + ... + x3 * y3, where the lanes are four bytes: unsigned of
-// x, signed of y.
+// Returns sum + x0 * y0 + ... + x3 * y3, where the lanes are four bytes:
+// unsigned of x, signed of y.
 #if HWY_TARGET == HWY_AVX3_DL
 #define SLUICE_BYTE_DOT 1
 HWY_INLINE VI32 ByteDot(VI32 sum, VU32 x, VI32 y) {
@@ -179,7 +179,7 @@ HWY_INLINE void RoundQuery(const float* HWY_RESTRICT q, size_t head_dim,
       sum = hn::Add(sum, v);
     }
     const float max = hn::GetLane(hn::MaxOfLanes(d, top));
-    // Not the quotient of tiny numbers, which may be infinite.
+    // The quotient of tiny numbers is not taken: it may be infinite.
     const bool some = max >= 1e-30f;
     const float unit = max / kLevels;
     const VF factor = hn::Set(d, some ? kLevels / max : 0.0f);
@@ -191,8 +191,8 @@ HWY_INLINE void RoundQuery(const float* HWY_RESTRICT q, size_t head_dim,
       hn::StoreU(hn::DemoteTo(di16, rounded), di16, codes + i);
     }
     out.units[2 * g] = unit;
-    // Of the codes, so that a rounding error counts with an element of K and
-    // not with its distance from the minimum. NaN and infinity show.
+    // The sum is of codes, so that a rounding error counts with an element of K
+    // and not with its distance from the minimum. NaN and infinity show.
     out.units[2 * g + 1] =
         unit * static_cast<float>(hn::GetLane(hn::SumOfLanes(DI32(), total))) +
         0.0f * hn::GetLane(hn::SumOfLanes(d, sum));
@@ -207,7 +207,7 @@ HWY_INLINE void RoundQuery(const float* HWY_RESTRICT q, size_t head_dim,
       }
       continue;
     }
-    // Of each four, the even ones and then the odd ones.
+    // Each four codes are stored as the even ones and then the odd ones.
     for (size_t t = 0; t < kKvGroup / 4; ++t) {
       uint64_t four;
       std::memcpy(&four, codes + 4 * t, sizeof(four));
@@ -246,7 +246,7 @@ HWY_INLINE void CodeScores(const std::byte* HWY_RESTRICT head,
       if (prefetch) {
         PrefetchBytes(next + block.k_scales + g * 4 * kPage, 4 * kPage);
       }
-      // Positions j and on, and j + 16 and on.
+      // The sums for positions j and on, and for j + 16 and on.
       VI32 a0[kRows], a1[kRows];
       for (size_t r = 0; r < kRows; ++r) a0[r] = a1[r] = hn::Zero(di);
       for (size_t t = first; t < last; ++t) {

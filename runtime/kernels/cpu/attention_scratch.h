@@ -9,15 +9,14 @@
 
 namespace sluice {
 
-// A query as products of integers take it.
+// A query as the integer codes that attention over quantized K multiplies.
 struct QueryCodes {
-  // For each four elements, two words: 16-bit codes of elements 0 and 2, then
-  // of 1 and 3 (low half first). Or, where processors multiply bytes and the
-  // codes are that small, one word of four. Words are kGroupRows apart: those
-  // of the rows of a group lie side by side. [stride / 2]
+  // Two words hold each four elements: 16-bit codes of elements 0 and 2, then
+  // of 1 and 3 (low half first). Where processors multiply bytes and the codes
+  // are that small, one word holds four. Words are kGroupRows apart: those of
+  // the rows of a group lie side by side. [stride / 2]
   int32_t* words;
-  // Per group: what a code of 1 stands for, and the sum of the elements.
-  // [groups][2]
+  // The value of a code of 1 and the sum of the elements. [groups][2]
   float* units;
 };
 
@@ -29,16 +28,16 @@ struct PageScales {
   float* largest;
 };
 
-// Work space of attention on one thread. Confined to it.
+// The work space of attention on one thread, to which it is confined.
 class AttentionScratch {
  public:
-  // `sparse_context`: positions that a call with sparsity below 1 may attend; 0
-  // if there will be none.
+  // `sparse_context` counts the positions that a call with sparsity below 1 may
+  // attend; 0 if there will be none.
   explicit AttentionScratch(int32_t head_dim, int32_t sparse_context = 0);
   AttentionScratch(AttentionScratch&&) noexcept = default;
   AttentionScratch& operator=(AttentionScratch&&) noexcept = default;
 
-  // Elements from one row to the next in `query` and `accumulator`.
+  // Returns the elements from row to row in `query` and `accumulator`.
   int32_t stride() const { return stride_; }
   // Row r's query goes here: head_dim elements, already scaled. What lies
   // behind them is 0 and must stay so.
@@ -49,7 +48,7 @@ class AttentionScratch {
   static constexpr int32_t kSumLanes = kAttentionSumLanes;
   static constexpr int32_t kGroupRows = kAttentionGroupRows;
 
-  // [kAttentionRows, stride]
+  // The rows' sums of weighted V, [kAttentionRows, stride].
   float* accumulator() { return parts_.accumulator; }
   // A row's result in the making. [stride]
   float* ordered() { return parts_.ordered; }
@@ -64,7 +63,8 @@ class AttentionScratch {
     return parts_.sums + row * (1 + groups_) * kSumLanes;
   }
   PageScales page_scales() { return parts_.page_scales; }
-  // [kGroupRows][groups][kPageTokens] and [kGroupRows][groups].
+  // The codes of weights, [kGroupRows][groups][kPageTokens], and the values of
+  // a code of 1, [kGroupRows][groups].
   int16_t* weight_codes() { return parts_.weight_codes; }
   float* weight_units() { return parts_.weight_units; }
 
@@ -77,7 +77,7 @@ class AttentionScratch {
   // Positions kept and their weights, with room for whole vectors.
   int32_t* kept() { return parts_.kept; }
   float* kept_weights() { return parts_.kept_weights; }
-  // A bit for each position, from the first page on.
+  // A bit for each position, set if it is kept, from the first page on.
   uint32_t* masks() { return parts_.masks; }
 
  private:

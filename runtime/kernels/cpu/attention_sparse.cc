@@ -28,7 +28,7 @@ namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-// Integers in the order of the floats.
+// Maps floats to integers in the same order.
 HWY_INLINE int32_t OrderOf(float x) {
   const int32_t bits = std::bit_cast<int32_t>(x);
   return bits ^ (bits >> 31 & 0x7fffffff);
@@ -37,7 +37,7 @@ HWY_INLINE float FloatAt(int32_t order) {
   return std::bit_cast<float>(order ^ (order >> 31 & 0x7fffffff));
 }
 
-// How many of s[0, n), n a number of whole vectors, are at least t.
+// Counts how many of s[0, n), n a number of whole vectors, are at least t.
 HWY_INLINE int32_t CountFrom(const float* HWY_RESTRICT s, size_t n, float t) {
   const DF d;
   const DI32 di;
@@ -108,7 +108,7 @@ HWY_INLINE void KeepLargest(float* HWY_RESTRICT s, size_t begin, size_t end,
   }
 }
 
-// Weights of the kept positions from their scores; returns their sum.
+// Sets the kept positions' weights from their scores; returns their sum.
 HWY_INLINE float WeighKept(const float* HWY_RESTRICT s,
                            const int32_t* HWY_RESTRICT kept, size_t count,
                            float* HWY_RESTRICT weights) {
@@ -130,7 +130,7 @@ HWY_INLINE float WeighKept(const float* HWY_RESTRICT s,
   return hn::GetLane(hn::SumOfLanes(d, total));
 }
 
-// The scores of rows [row, row + kRows) at all positions of pages
+// Computes the scores of rows [row, row + kRows) at all positions of pages
 // [first_page, last_page).
 template <size_t kRows, KvFormat kFormat>
 HWY_INLINE void ScorePages(const AttentionCall& call, const HeadBlock& block,
@@ -234,7 +234,7 @@ HWY_INLINE void AddKept(const KeptRows& rows, const float* weights,
   }
 }
 
-// The same of codes; `products`, as long as weights, is overwritten.
+// Adds the kept codes; `products`, as long as weights, is overwritten.
 template <bool kInt4>
 HWY_INLINE void AddKeptCodes(const KeptRows& rows, const float* weights,
                              float* products, float* acc) {
@@ -278,7 +278,7 @@ HWY_INLINE void AddKeptCodes(const KeptRows& rows, const float* weights,
           }
         }
       }
-      // What a vector holds beyond its part is overwritten by the next.
+      // The next vector overwrites the lanes of one that are beyond its part.
       const VF base_v = hn::Set(d, base);
       for (size_t c = 0; c < kVectors; ++c) {
         StoreWide(hn::Add(low[c], base_v), acc + i + c * lanes);
@@ -290,7 +290,7 @@ HWY_INLINE void AddKeptCodes(const KeptRows& rows, const float* weights,
   }
 }
 
-// One row, whose scores are in `s`.
+// Attends one row, whose scores are in `s`.
 template <KvFormat kFormat>
 HWY_INLINE void AttendRow(const AttentionCall& call, const HeadBlock& block,
                           size_t row, int32_t first_page, float* s,

@@ -99,7 +99,7 @@ absl::Status CpuBackend::Initialize() {
   if (space.logits > 0) {
     SLUICE_ASSIGN_OR_RETURN(logits_, create("workspace", space.logits));
   }
-  // What the threads have for themselves, on top of the heap.
+  // The threads' own memory is on the heap, and is charged as well.
   const size_t gemm_bytes =
       std::max(gemm_->scratch_bytes(), space.gemm_threads);
   SLUICE_ASSIGN_OR_RETURN(
@@ -328,7 +328,7 @@ void CpuBackend::AttendOf(int layer, const BatchView& batch,
     call.pages = segment.pages;
     call.rows = part.count;
     call.out_dtype = options_.dtype;
-    // Prefill attends to all (FlexGen, section 5).
+    // Prefill attends to all positions (FlexGen, section 5).
     if (segment.num_tokens == 1) call.sparsity = options_.sparsity;
     const int32_t first_head = task % tasks_per_part * heads_per_task;
     for (int32_t kv_head = first_head; kv_head < first_head + heads_per_task;

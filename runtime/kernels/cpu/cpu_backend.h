@@ -47,7 +47,7 @@ class CpuBackend : public Backend {
   }
 
  protected:
-  // All parts but the backend, and the engine that packs those weights.
+  // Makes all parts but the backend, and the engine that packs the weights.
   static absl::StatusOr<BackendParts> MakeParts(const DecoderSpec& spec,
                                                 const BackendOptions& options,
                                                 GemmEngine** gemm);
@@ -69,19 +69,19 @@ class CpuBackend : public Backend {
     int32_t count;
   };
 
-  // [rows, q + 2 kv]
+  // Returns a slot's q, k and v, float [rows, q + 2 kv].
   float* Qkv(int32_t slot) {
     return qkv_.empty() ? wide_.as<float>() : qkv_[slot].as<float>();
   }
   const LayerLayout& LayoutOf(const LayerImage& image) const {
     return image.dequantized ? weights_.dequantized() : weights_.layer();
   }
-  // Whether a layer's weights and its activations lie where they should.
+  // Checks that a layer's weights and its activations lie where they should.
   absl::Status CheckCall(const LayerImage& image, const BatchView& batch,
                          const float* x) const;
   void Norm(const NormLayout& norm, const ImageView& image, const float* x,
             DType dtype, void* out) const;
-  // Norm of each row into normed_; plain conversion if `norm` is null.
+  // Writes the norm of each row to normed_; just converts if `norm` is null.
   void NormRows(const NormLayout* norm, const ImageView& image, const float* x,
                 int32_t rows);
   // x = norm(x).
@@ -103,11 +103,11 @@ class CpuBackend : public Backend {
   const DeviceChecks checks_;
   const int32_t q_width_;
   const int32_t kv_width_;
-  GemmEngine* const gemm_;  // the weights'
+  GemmEngine* const gemm_;  // packs the weights
   WorkBuffer rotary_cos_;   // [max_model_len, rotary.dim / 2]
   WorkBuffer rotary_sin_;
 
-  // Work space. Inputs of GEMMs have rows up to a multiple of kTileRows.
+  // The work space. Inputs of GEMMs have rows up to a multiple of kTileRows.
   WorkBuffer normed_;  // [rows, max(hidden, embed_dim)] in dtype
   std::vector<WorkBuffer> attention_;  // per slot [rows, q_width] in dtype
   // float [rows, q + 2 kv] if there is one slot, then [rows, inner] in dtype

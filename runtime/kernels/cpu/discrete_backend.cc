@@ -38,7 +38,7 @@ absl::Status DiscreteBackend::TakeLogits(std::span<LogitRow> rows) {
     const std::span<const float> from = on_device_[i].logits;
     rows[i].logits = {to, from.size()};
     to += from.size();
-    // Neighbours go together.
+    // Neighbouring rows are copied together.
     if (!copies_.empty() &&
         copies_.back().from.data() + copies_.back().from.size() ==
             from.data()) {

@@ -23,7 +23,7 @@ namespace sluice {
 // attention call) is neither's.
 class DiscreteBackend : public CpuBackend {
  public:
-  // kInvalidArgument without a device.
+  // Fails with kInvalidArgument without a device.
   static absl::StatusOr<BackendParts> Create(const DecoderSpec& spec,
                                              const BackendOptions& options);
 
@@ -42,8 +42,8 @@ class DiscreteBackend : public CpuBackend {
     std::span<const float> from;
     float* to;
   };
-  std::vector<LogitRow> on_device_;      // where CpuBackend has them
-  std::vector<Copy> copies_;             // of what the host wants
+  std::vector<LogitRow> on_device_;      // as CpuBackend gives them
+  std::vector<Copy> copies_;             // copies of what the host wants
   std::vector<SamplerScratch> scratch_;  // per thread
 };
 

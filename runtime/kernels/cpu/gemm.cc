@@ -24,7 +24,7 @@ void GrowScratch(std::vector<std::byte>& scratch, size_t bytes) {
   scratch.resize(std::max(scratch.size(), bytes + kScratchAlignment));
 }
 
-// FNV-1a.
+// Hashes text by FNV-1a.
 uint64_t HashText(uint64_t hash, absl::string_view text) {
   for (const char c : text) {
     hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
@@ -34,7 +34,7 @@ uint64_t HashText(uint64_t hash, absl::string_view text) {
 
 }  // namespace
 
-// What one compute thread works with.
+// The stream and the scratch memory of one compute thread.
 struct GemmThread {
   dnnl::stream stream;
   std::vector<std::byte> scratchpad;  // oneDNN's, to be aligned
@@ -45,14 +45,14 @@ struct GemmThread {
   alignas(64) float tile[GemmEngine::kTileRows * GemmEngine::kPanelWidth];
 };
 
-// Of all panels but the last, and of the last.
+// The primitives of all panels but the last, and of the last.
 struct GemmEngine::PanelShapes {
   const GemmShape* whole = nullptr;
   const GemmShape* last = nullptr;
 
-  // Whether tiles of `rows`, a part of kTileRows, may begin at any multiple of
-  // `rows`: fewer rows then take no larger tile, so that none reads beyond the
-  // input's padding.
+  // Returns whether tiles of `rows`, a part of kTileRows, may begin at any
+  // multiple of `rows`: fewer rows then take no larger tile, so that none reads
+  // beyond the input's padding.
   bool HaveTile(int32_t rows) const {
     return whole->TileFor(rows).rows == rows &&
            last->TileFor(rows).rows == rows;
@@ -71,7 +71,7 @@ absl::StatusOr<std::unique_ptr<GemmEngine>> GemmEngine::Create(
     self->threads_.push_back(std::make_unique<GemmThread>());
     self->threads_.back()->stream = dnnl::stream(engine);
   }
-  // Fails here rather than halfway through a load.
+  // A missing GEMM fails here rather than halfway through a load.
   SLUICE_RETURN_IF_ERROR(self->Shape(64, 64).status());
   return self;
 } catch (const dnnl::error& e) {
@@ -168,7 +168,7 @@ absl::Status GemmEngine::MultiplyFull(const MatrixLayout& w,
                                       const PanelShapes& shapes,
                                       const ImageView& image, const void* a,
                                       int32_t rows, Epilogue epilogue) {
-  // Many threads and few panels: smaller tiles, so that all have work.
+  // With many threads and few panels, tiles are smaller: all have work.
   const int32_t panels = w.num_panels();
   int32_t tile_rows = kTileRows;
   while (tile_rows / 2 >= kMinSplitRows && shapes.HaveTile(tile_rows / 2) &&
@@ -206,7 +206,7 @@ absl::Status GemmEngine::MultiplyQuantized(const MatrixLayout& w,
                                            const void* a, int32_t rows,
                                            Epilogue epilogue) {
   const int32_t panels = w.num_panels();
-  // Many threads and few panels: several tasks dequantize the same panel.
+  // With many threads and few panels, several tasks dequantize one panel.
   const int32_t unit = shapes.HaveTile(kMinPartRows) ? kMinPartRows : kTileRows;
   const int32_t units = (rows + unit - 1) / unit;
   const int32_t wanted =

@@ -53,8 +53,8 @@ class GemmEngine : public MatrixPacker {
   static constexpr int32_t kPanelWidth = kPanelColumns;
   // Rows in the largest tile.
   static constexpr int32_t kTileRows = kGemmTileRows;
-  // kUnimplemented if oneDNN has no GEMMs of this dtype on this machine.
-  // `pool` must outlive the engine.
+  // Fails with kUnimplemented if oneDNN has no GEMMs of this dtype on this
+  // machine. `pool` must outlive the engine.
   static absl::StatusOr<std::unique_ptr<GemmEngine>> Create(
       const PanelRules& rules, ComputePool* pool);
   static absl::StatusOr<std::unique_ptr<GemmEngine>> Create(DType dtype,
@@ -69,18 +69,18 @@ class GemmEngine : public MatrixPacker {
   absl::Status Pack(const MatrixLayout& w, int panel, const float* rows,
                     int thread, std::byte* out) override;
 
-  // Gets a finished tile: rows [row, row + rows), columns [col, col + cols),
-  // float32 with `cols` floats from row to row. May overwrite it.
+  // An epilogue gets a finished tile: rows [row, row + rows), columns [col, col
+  // + cols), float32 with `cols` floats from row to row. May overwrite it.
   using Epilogue = absl::FunctionRef<void(
       int32_t row, int32_t rows, int32_t col, int32_t cols, float* tile)>;
-  // a: [rows, k] in dtype, rows contiguous, with memory for ReadableRows(rows)
-  // of them.
+  // Computes a * W^T. `a` is [rows, k] in dtype, rows contiguous, with memory
+  // for ReadableRows(rows) of them.
   absl::Status Multiply(const MatrixLayout& w, const ImageView& image,
                         const void* a, int32_t rows, Epilogue epilogue);
 
   // Makes panels [first_panel, first_panel + num_panels) of the quantized `w`
   // into those of `full`, a kFull layout of the same size, on the pool.
-  // out_image: address of offset 0 of the image that `full` is part of.
+  // `out_image` is the address of offset 0 of the image that `full` is part of.
   absl::Status Dequantize(const MatrixLayout& w, const ImageView& image,
                           const MatrixLayout& full, std::byte* out_image,
                           int first_panel, int num_panels);
@@ -91,7 +91,7 @@ class GemmEngine : public MatrixPacker {
   // of an image on disk.
   std::string LayoutKey() const;
 
-  // Bytes of the threads' scratch memory; grows with Prepare().
+  // Returns the bytes of the threads' scratch memory, which Prepare() may grow.
   size_t scratch_bytes() const;
 
   // Called by tests, before the first quantized layout: takes oneDNN's packed
@@ -100,9 +100,9 @@ class GemmEngine : public MatrixPacker {
 
  private:
   GemmEngine(const PanelRules& rules, ComputePool* pool);
-  // Made if there is none yet.
+  // Returns the primitives of panels of [n, k], made if there are none yet.
   absl::StatusOr<GemmShape*> Shape(int32_t n, int32_t k);
-  // Of a panel; kInternal if it is not one that Layout() described.
+  // Returns a panel's primitives; kInternal if Layout() did not describe it.
   absl::StatusOr<const GemmShape*> FindShape(const MatrixLayout& w,
                                              int panel) const;
   struct PanelShapes;
@@ -114,14 +114,14 @@ class GemmEngine : public MatrixPacker {
                                  const PanelShapes& shapes,
                                  const ImageView& image, const void* a,
                                  int32_t rows, Epilogue epilogue);
-  // The first error of a task since the engine was made.
+  // Returns the first error of a task since the engine was made.
   absl::Status Error() const;
 
   ComputePool* const pool_;
   std::map<std::pair<int32_t, int32_t>, std::unique_ptr<GemmShape>> shapes_;
   std::vector<std::unique_ptr<GemmThread>> threads_;
   bool known_order_ = true;
-  std::atomic<int> error_{0};  // of a task: a dnnl_status_t
+  std::atomic<int> error_{0};  // a task's dnnl_status_t
 };
 
 }  // namespace sluice

@@ -23,7 +23,7 @@ memory::data_type DnnlType(DType dtype) {
                                   : memory::data_type::bf16;
 }
 
-// Numbers in [-1, 1) with full mantissas, the same every time.
+// Writes numbers in [-1, 1) with full mantissas, the same every time.
 void FillRandom(uint32_t seed, float* out, size_t count) {
   uint32_t state = 12345 * seed;
   for (size_t i = 0; i < count; ++i) {
@@ -88,7 +88,7 @@ absl::StatusOr<std::unique_ptr<GemmShape>> GemmShape::Create(
     } else if (absl::StartsWith(implementation, "ref")) {
       continue;  // has no fast kernel for this packing
     } else if (rows == 1 && absl::StartsWith(implementation, "gemm")) {
-      // Calls a matrix-vector kernel, whose order of summation depends on
+      // It calls a matrix-vector kernel, whose order of summation depends on
       // where its operands lie as well.
       continue;
     }
@@ -217,7 +217,7 @@ absl::StatusOr<PanelOrder> GemmShape::FindOrder() const try {
     for (; i > 0; --i) x /= kBase;
     return x % kBase + 1;
   };
-  // One of the column, three of the input: up to 2^21 inputs.
+  // One digit is the column's, three are the input's: up to 2^21 inputs.
   constexpr int kDigits = 4;
   if (n_ > kBase || k_ > kBase * kBase * kBase) return PanelOrder();
   const size_t element = dtype_ == DType::kFloat32 ? 4 : 2;

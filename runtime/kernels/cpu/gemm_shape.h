@@ -33,7 +33,7 @@ class OneOpenMpThread {
 
 absl::Status DnnlError(absl::string_view what, const dnnl::error& e);
 
-// The order in which oneDNN wants a matrix, as text.
+// Returns the order in which oneDNN wants a matrix, as text.
 std::string PackingName(const dnnl::memory::desc& packed);
 
 // oneDNN's scratchpads want a cache line's alignment.
@@ -51,16 +51,16 @@ class GemmShape {
   struct Tile {
     int32_t rows = 0;
     dnnl::matmul primitive;
-    // Per thread, with the thread's own data handles.
+    // The arguments of each thread, with its own data handles.
     std::vector<dnnl::memory> src, dst, scratchpad;
   };
 
-  // kUnimplemented if oneDNN has no such GEMM that is batch invariant.
+  // Fails with kUnimplemented if oneDNN has no batch-invariant GEMM of these.
   static absl::StatusOr<std::unique_ptr<GemmShape>> Create(
       int32_t n, int32_t k, DType dtype, const dnnl::engine& engine,
       int num_threads);
 
-  // The least tile that takes `rows`, or the largest one.
+  // Returns the least tile that takes `rows`, or the largest one.
   const Tile& TileFor(int32_t rows) const {
     for (auto it = tiles_.rbegin(); it != tiles_.rend(); ++it) {
       if (it->rows >= rows) return *it;
@@ -68,7 +68,7 @@ class GemmShape {
     return tiles_.front();
   }
 
-  // One call: [tile.rows, k] times the packed panel. `scratch` holds
+  // Multiplies [tile.rows, k] by the packed panel. `scratch` holds
   // scratchpad_bytes() at a multiple of kScratchAlignment.
   dnnl_status_t Run(const Tile& tile, const std::byte* packed, const void* a,
                     float* out, void* scratch, const dnnl::stream& stream,
@@ -83,11 +83,11 @@ class GemmShape {
   // reorder even if the packed order is one that PanelOrder can describe.
   absl::Status PrepareQuantized(bool known_order);
   bool has_quantized() const { return quantized_ != nullptr; }
-  // The bytes of a panel in this format, not kFull.
+  // Returns the bytes of a panel in this format, not kFull.
   size_t quantized_bytes(WeightFormat format) const {
     return codec(format).encoded_bytes();
   }
-  // Bytes that Dequantize works with beside its output; 0 if it needs none.
+  // Returns the bytes that Dequantize needs beside its output, which may be 0.
   size_t plain_bytes() const {
     return quantized_->in_order ? 0 : quantized_->int4.decoded_bytes();
   }
@@ -100,13 +100,13 @@ class GemmShape {
   dnnl_status_t Dequantize(WeightFormat format, const std::byte* quantized,
                            std::byte* out, std::byte* plain,
                            const dnnl::stream& stream, int thread) const;
-  // Whether the codes lie in the packed order.
+  // Returns whether the codes lie in the packed order.
   bool quantized_in_order() const { return quantized_->in_order; }
 
   const dnnl::memory::desc& packed_desc() const { return packed_; }
   size_t packed_bytes() const { return packed_.get_size(); }
   size_t scratchpad_bytes() const { return scratchpad_bytes_; }
-  // Largest first; the first one is of GemmEngine::kTileRows.
+  // Returns the tiles, largest first; the first has GemmEngine::kTileRows.
   const std::vector<Tile>& tiles() const { return tiles_; }
   int32_t n() const { return n_; }
   int32_t k() const { return k_; }
@@ -115,7 +115,7 @@ class GemmShape {
   struct Quantized {
     PanelCodec int4, int8;
     bool in_order = false;
-    // Otherwise: from float32 [k, n] to the packed order.
+    // Reorders float32 [k, n] to the packed order if not in_order.
     dnnl::reorder reorder;
     std::vector<dnnl::memory> plain, packed;  // per thread
   };
@@ -123,7 +123,7 @@ class GemmShape {
   const PanelCodec& codec(WeightFormat format) const {
     return format == WeightFormat::kInt4 ? quantized_->int4 : quantized_->int8;
   }
-  // The packed order, found by packing numbers that tell where they come from;
+  // Finds the packed order by packing numbers that tell where they come from;
   // block is 0 if it has another form.
   absl::StatusOr<PanelOrder> FindOrder() const;
   // Drops the tiles that do not give every row the same bits.

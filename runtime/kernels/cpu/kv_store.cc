@@ -14,19 +14,19 @@
 #include "hwy/highway.h"
 #include "runtime/quant/simd-inl.h"
 
-// Per target: the codes of one group.
+// This part is compiled per target: the codes of one group.
 
 HWY_BEFORE_NAMESPACE();
 namespace sluice {
 namespace HWY_NAMESPACE {
 
-// Codes of x[0, n), n <= kKvGroup, as StoreKv defines them.
+// Writes the codes of x[0, n), n <= kKvGroup, as StoreKv defines them.
 void QuantizeGroupImpl(const float* HWY_RESTRICT x, size_t n, float levels,
                        uint8_t* HWY_RESTRICT codes, uint16_t* scale,
                        uint16_t* minimum) {
   const DF d;
   const size_t lanes = hn::Lanes(d);
-  // Whole vectors, filled up with an element of the group.
+  // The group in whole vectors, filled up with one of its elements.
   HWY_ALIGN float padded[kKvGroup + kMaxLanes];
   std::memcpy(padded, x, n * sizeof(float));
   for (size_t i = n; i < n + lanes; ++i) padded[i] = x[0];
@@ -98,7 +98,7 @@ void Narrow(const float* x, int32_t n, Float16* out) {
   for (int32_t i = 0; i < n; ++i) out[i].bits = FloatToFloat16(x[i]);
 }
 
-// T: uint16_t, which is a bfloat16, or Float16.
+// T is uint16_t, which is a bfloat16, or Float16.
 template <typename T>
 void Transpose(const float* rows, int32_t stride, int32_t count,
                int32_t head_dim, T* out) {
@@ -135,8 +135,8 @@ void StoreKvAs(const float* k_rows, int32_t k_stride, const float* v_rows,
   }
 }
 
-// Codes of the elements [begin, begin + n) of a position, at `codes`; their
-// scale and minimum at the group's place behind `scales`.
+// Writes codes of the elements [begin, begin + n) of a position to `codes`;
+// their scale and minimum to the group's place behind `scales`.
 void QuantizePart(const float* x, int32_t begin, int32_t n, int32_t slot,
                   bool int4, uint8_t* codes, std::byte* scales) {
   auto* scale = reinterpret_cast<uint16_t*>(scales) +
@@ -145,7 +145,7 @@ void QuantizePart(const float* x, int32_t begin, int32_t n, int32_t slot,
   (x + begin, n, int4 ? 15.0f : 255.0f, codes, scale, scale + kPageTokens);
 }
 
-// Four codes of one position's K.
+// Stores four codes of one position's K.
 void StoreFour(const uint8_t* codes, int32_t four, int32_t slot, bool int4,
                std::byte* k) {
   if (!int4) {
@@ -162,7 +162,7 @@ void StoreFour(const uint8_t* codes, int32_t four, int32_t slot, bool int4,
   std::memcpy(to, &now, 4);
 }
 
-// Codes [begin, begin + n) of one position's V.
+// Stores codes [begin, begin + n) of one position's V.
 void StoreRowPart(const uint8_t* codes, int32_t begin, int32_t n, bool int4,
                   std::byte* row) {
   if (!int4) {

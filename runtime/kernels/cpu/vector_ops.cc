@@ -14,17 +14,17 @@ HWY_BEFORE_NAMESPACE();
 namespace sluice {
 namespace HWY_NAMESPACE {
 
-// 1 / (1 + exp(-x)).
+// Returns 1 / (1 + exp(-x)).
 HWY_INLINE VF Sigmoid(VF x) {
   const DF d;
-  // Infinite from 89 on; undefined from 104 on.
+  // hn::Exp is infinite from 89 on and undefined from 104 on.
   const VF e = hn::Exp(d, hn::Min(hn::Neg(x), hn::Set(d, 100.0f)));
   return hn::Div(hn::Set(d, 1.0f), hn::Add(hn::Set(d, 1.0f), e));
 }
 
-// The error function as x * P(x^2) / Q(x^2) on [-3.832..., 3.832...], beyond
-// which it rounds to 1: the rational approximation of Eigen and XLA, with an
-// error of a few units in the last place.
+// Returns the error function as x * P(x^2) / Q(x^2) on [-3.832..., 3.832...],
+// beyond which it rounds to 1: the rational approximation of Eigen and XLA,
+// with an error of a few units in the last place.
 HWY_INLINE VF Erf(VF x) {
   const DF d;
   const VF limit = hn::Set(d, 3.832506856900711f);
@@ -66,7 +66,7 @@ HWY_INLINE VF Activate(VF x) {
   }
 }
 
-// Gated: `tile`'s rows are `n` gate columns, then `n` up columns.
+// If gated, `tile`'s rows are `n` gate columns, then `n` up columns.
 template <Activation kActivation, bool kGated, typename T>
 HWY_INLINE void ActivationLoop(const float* tile, size_t rows, size_t n,
                                const float* bias, T* out, size_t stride) {

@@ -21,8 +21,8 @@ void RmsNorm(const float* x, const float* weight, int32_t n, float eps,
 void LayerNorm(const float* x, const float* weight, const float* bias,
                int32_t n, float eps, DType dtype, void* out);
 
-// What becomes of a finished tile of a product, [rows, cols] without gaps: it
-// goes to rows of `stride` elements. `bias`, [cols], may be null.
+// The next four functions take a finished tile of a GEMM, [rows, cols] without
+// gaps, to rows of `stride` elements. `bias`, [cols], may be null.
 //
 // out = act(gate + bias) * (up + bias), where gate is the tile's left half and
 // up its right.
@@ -43,7 +43,7 @@ void StoreTile(const float* tile, int32_t rows, int32_t cols, const float* bias,
 // out[i] += y[i].
 void AddRow(float* out, const float* y, int32_t n);
 void AddBf16Row(float* out, const uint16_t* y, int32_t n);
-// y in a dtype.
+// out[i] += y[i], where y is in a dtype.
 void AddRowOf(DType dtype, const void* y, int32_t n, float* out);
 
 // Rotary embedding of one head: for i < half, the pair (x[i], x[i + half]) is

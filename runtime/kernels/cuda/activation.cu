@@ -37,7 +37,7 @@ __device__ __forceinline__ void AddBias(const float* bias, int i,
   for (int j = 0; j < kCount; ++j) v[j] += b[j];
 }
 
-// The element at which a thread of a RowGrid begins.
+// Returns the element at which a thread of a RowGrid begins.
 template <int kCount>
 __device__ __forceinline__ int Column() {
   return static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) * kCount;

@@ -6,8 +6,8 @@
 
 #include "absl/status/statusor.h"
 
-// All that the rest of the runtime sees of CUDA. In a build without it, each of
-// these is kUnimplemented.
+// This is all that the rest of the runtime sees of CUDA. In a build without it,
+// each of these functions is kUnimplemented.
 
 namespace sluice {
 
@@ -26,14 +26,14 @@ struct GpuFacts {
   uint64_t memory_bytes = 0;  // all of it
 };
 
-// kFailedPrecondition, with what to do: there is no such GPU, or its driver or
-// the GPU itself is too old. Takes nothing of the GPU.
+// Returns a GPU's facts and takes nothing of it. kFailedPrecondition, with what
+// to do: there is no such GPU, or its driver or the GPU itself is too old.
 absl::StatusOr<GpuFacts> ReadGpuFacts(int ordinal);
-// Returns how much of its memory nobody has, beside what this process needs to
-// use the GPU at all. The errors of ReadGpuFacts, and kResourceExhausted.
+// Returns how much of a GPU's memory nobody has, beside what this process needs
+// to use the GPU at all. The errors of ReadGpuFacts, and kResourceExhausted.
 absl::StatusOr<uint64_t> FreeGpuMemory(int ordinal);
 
-// See cuda_device.h.
+// The options of a CudaDevice (cuda_device.h).
 struct CudaDeviceOptions {
   int ordinal = 0;
   MemoryBudget* budget = nullptr;  // outlives the device
@@ -42,7 +42,7 @@ struct CudaDeviceOptions {
 absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(
     const CudaDeviceOptions& options);
 
-// See CudaBackend.
+// Makes a CudaBackend.
 absl::StatusOr<BackendParts> CreateCudaBackend(const DecoderSpec& spec,
                                                const BackendOptions& options);
 

@@ -17,7 +17,7 @@
 namespace sluice {
 namespace {
 
-// What cuBLASLt has for an activation.
+// Returns the epilogue that cuBLASLt has for an activation.
 std::optional<Epilogue> FusedActivation(Activation activation) {
   switch (activation) {
     case Activation::kRelu:
@@ -48,7 +48,7 @@ CudaBackend::CudaBackend(const DecoderSpec& spec, const BackendOptions& options,
       graphs_(place.stream) {}
 
 CudaBackend::~CudaBackend() {
-  // What is under way uses memory that is given back.
+  // Kernels under way use memory that is given back.
   Finish().IgnoreError();
   if (step_copied_ != nullptr) (void)cudaEventDestroy(step_copied_);
 }
@@ -271,7 +271,7 @@ absl::Status CudaBackend::Embed(const ImageView& image, const BatchView& batch,
   SLUICE_RETURN_IF_ERROR(
       checks_.Image("the embedding", image, weights_.embedding().bytes));
   SLUICE_RETURN_IF_ERROR(checks_.Rows(x, batch.rows));
-  // Tokens, then positions.
+  // The numbers are tokens, then positions.
   const int32_t rows = batch.rows;
   numbers_.assign(batch.tokens.begin(), batch.tokens.begin() + rows);
   numbers_.resize(2 * rows);
@@ -488,7 +488,7 @@ absl::Status CudaBackend::CopyLogits(std::span<LogitRow> rows) {
   const size_t vocab = spec_.vocab_size;
   float* to = host_logits_.as<float>();
   for (size_t i = 0; i < rows.size();) {
-    // Neighbours go together.
+    // Neighbouring rows are copied together.
     size_t end = i;
     for (; end < rows.size() && !rows[end].request.has_value(); ++end) {
       rows[end].logits = {to + (end - i) * vocab, vocab};
@@ -538,7 +538,7 @@ absl::StatusOr<bool> CudaBackend::BringStepData(
     bytes = RoundUpTo(bytes, kAlignment);
   }
   if (bytes > step_data_.bytes()) return false;
-  // It is read already where logits were waited for.
+  // The last step's data is read already where logits were waited for.
   SLUICE_RETURN_IF_ERROR(CudaStatus(cudaEventSynchronize(step_copied_),
                                     "waiting for a step's data to be read"));
   placed_.clear();
@@ -601,7 +601,7 @@ absl::Status CudaBackend::EndLayers() {
 
 absl::Status CudaBackend::Finish() {
   SLUICE_RETURN_IF_ERROR(Enter());
-  // Of a step that broke off.
+  // A step that broke off may still be recording.
   LeaveRecording();
   return CudaStatus(cudaStreamSynchronize(place_.stream),
                     "computing on the device");

@@ -44,8 +44,8 @@ class CudaBackend : public Backend {
     int ordinal = 0;
     cudaStream_t stream = nullptr;
   };
-  // kInvalidArgument without a device; kUnimplemented for what kernels cannot
-  // do; kResourceExhausted.
+  // Fails with kInvalidArgument without a device, with kUnimplemented for what
+  // kernels cannot do, or with kResourceExhausted.
   static absl::StatusOr<BackendParts> Create(const DecoderSpec& spec,
                                              const BackendOptions& options,
                                              const Place& place);
@@ -89,7 +89,7 @@ class CudaBackend : public Backend {
   }
   // Makes the device the calling thread's.
   absl::Status Enter() const;
-  // Begins bringing the logits that are not asked about.
+  // Begins to copy to the host the logits that have no request.
   absl::Status CopyLogits(std::span<LogitRow> rows);
   // Returns what a recorded step depends on; empty if it cannot be recorded.
   StepGraphs::Key KeyOf(std::span<const BatchView> batches,
@@ -101,7 +101,7 @@ class CudaBackend : public Backend {
   // Cleans up after a recording, however it ends.
   void LeaveRecording();
 
-  // [rows, q + 2 kv]
+  // Returns a slot's q, k and v, float [rows, q + 2 kv].
   float* Qkv(int32_t slot) const {
     return qkv_.empty() ? wide_.as<float>() : qkv_[slot].as<float>();
   }
@@ -114,13 +114,13 @@ class CudaBackend : public Backend {
                           int32_t rows, const void* x) const {
     return {.w = &w, .image = image, .rows = rows, .x = x};
   }
-  // Norm of rows of x, to `out` in `dtype`; plain conversion if `norm` is null.
-  // `rows_of_x`: see NormRowsArgs.
+  // Writes the norm of rows of x to `out` in `dtype`; just converts if `norm`
+  // is null. `rows_of_x` is as in NormRowsArgs.
   absl::Status Norm(const NormLayout* norm, const ImageView& image,
                     const float* x, const int32_t* rows_of_x, int32_t rows,
                     DType dtype, void* out) const;
-  // act(x w_up^T + bias), gated or plain, of normed_: [rows, intermediate] in
-  // the dtype.
+  // Returns act(x w_up^T + bias), gated or plain, with x in normed_: [rows,
+  // intermediate] in the dtype.
   absl::StatusOr<const void*> MlpUp(const LayerLayout& w,
                                     const ImageView& image, int32_t rows);
 
@@ -139,22 +139,22 @@ class CudaBackend : public Backend {
   DeviceBuffer normed_;  // [rows, max(hidden, embed_dim)] in dtype
   std::vector<DeviceBuffer>
       attention_out_;  // per slot [rows, q_width] in dtype
-  // float [rows, q + 2 kv] if there is one slot; then what the first GEMM of
-  // an MLP gives: [rows, up] in dtype, or float of few rows; then [head rows,
-  // embed_dim] in dtype.
+  // Holds float [rows, q + 2 kv] if there is one slot; then what the first GEMM
+  // of an MLP gives: [rows, up] in dtype, or float of few rows; then [head
+  // rows, embed_dim] in dtype.
   DeviceBuffer wide_;
   std::vector<DeviceBuffer> qkv_;  // with more slots, each: [rows, q + 2 kv]
-  // [rows, intermediate] in dtype: of a gated MLP, or of few rows of quantized
-  // GEMMs; other results are in wide_.
+  // MlpUp()'s result, [rows, intermediate] in dtype, of a gated MLP, or of few
+  // rows of quantized GEMMs; other results are in wide_.
   DeviceBuffer inner_;
-  // Of the last stage: [head rows, vocab], and as many answers; on the host,
-  // those rows that it wants.
+  // The last stage's logits, [head rows, vocab], and as many answers; on the
+  // host, those rows that it wants.
   DeviceBuffer logits_;
   DeviceBuffer answers_;
   HostBuffer host_logits_;
   HostBuffer host_answers_;
   std::vector<RowSample> samples_;  // on their way to the ring
-  DeviceBuffer workspace_;          // of whatever is computed at the time
+  DeviceBuffer workspace_;          // for what is computed at the time
   std::unique_ptr<UploadRing> ring_;
   std::unique_ptr<PackedGemm> gemm_;
   std::optional<BatchAttention> attention_;

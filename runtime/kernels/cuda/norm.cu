@@ -10,7 +10,7 @@ namespace {
 
 enum class Kind { kRms, kLayer, kConvert };
 
-// The block's sum, in every thread. `partial` is for this alone.
+// Returns the block's sum, in every thread. `partial` is for this alone.
 __device__ __forceinline__ float BlockSum(float x, float (&partial)[32]) {
 #pragma unroll
   for (int bit = 16; bit > 0; bit /= 2) {
@@ -29,8 +29,8 @@ __device__ __forceinline__ float BlockSum(float x, float (&partial)[32]) {
   return sum;
 }
 
-// A block per row, whose elements it reads up to three times: all but the first
-// time from the L1 cache.
+// Each block takes a row, whose elements it reads up to three times: all but
+// the first time from the L1 cache.
 template <Kind kKind, int kCount, typename T>
 __global__ void __launch_bounds__(1024) NormKernel(NormRowsArgs args, T* out) {
   __shared__ float partial[32];
@@ -98,7 +98,7 @@ absl::Status Norm(const NormRowsArgs& args, T* out, cudaStream_t stream) {
     return absl::InvalidArgumentError("a norm of rows without elements");
   }
   const bool wide = TakeWide(args.n, args.x, args.weight, args.bias, out);
-  // Some four packs to a thread; whole warps.
+  // A thread takes some four packs; blocks are whole warps.
   const int32_t packs = (args.n + 4 * kWide - 1) / (4 * kWide);
   const int32_t threads = std::min(1024, (packs + 31) / 32 * 32);
   return Launch(wide ? &NormKernel<kKind, kWide, T> : &NormKernel<kKind, 1, T>,

@@ -7,14 +7,14 @@
 #include "absl/status/status.h"
 #include "runtime/model/decoder_spec.h"
 
-// What the device computes row by row, for T float, __half and __nv_bfloat16:
-// norms of the residual stream, what follows a product, and lookups in tables.
+// The device's row by row operations, for T float, __half and __nv_bfloat16:
+// norms of the residual stream, what follows a GEMM, and lookups in tables.
 
 namespace sluice {
 
 struct NormRowsArgs {
   const float* x = nullptr;  // [.., n]
-  // [rows], which rows of x to take; null for the first ones in their order.
+  // The rows of x to take, [rows]; null for the first ones in their order.
   const int32_t* rows_of_x = nullptr;
   int32_t rows = 0;
   int32_t n = 0;

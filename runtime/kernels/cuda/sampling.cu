@@ -6,7 +6,7 @@
 #include "runtime/kernels/cuda/device/launch.h"
 #include "runtime/kernels/cuda/sampling.h"
 
-// A block for each row, whose logits it reads several times: some rows' fit
+// Each block takes a row, whose logits it reads several times: some rows' fit
 // into the L2 cache. No row is sorted. The k-th largest logit, and the lightest
 // weight that top-p keeps, are found digit by digit of their bits: what is
 // above each digit is counted, or its weights are summed. A token is drawn by
@@ -28,12 +28,12 @@ constexpr int kMaxWarps = kMaxThreads / 32;
 constexpr int kMaxBins = 2048;
 constexpr int kMaxListed = 1024;
 
-// The block's.
+// The shared memory of a block.
 struct Shared {
   unsigned bins[kMaxBins];  // of sums: the lower halves, then the upper ones
   Sum parts[kMaxWarps];
-  Sum inside;  // what is wanted of the bin
-  int bin;     // that was found, or -1
+  Sum inside;  // the sum that is wanted of the bin
+  int bin;     // the bin that was found, or -1
   int listed;
   int tokens[kMaxListed];
   __align__(16) float logits[kMaxListed];
@@ -42,7 +42,7 @@ static_assert(kMaxListed >= kMaxThreads);
 
 // --- Numbers ----------------------------------------------------------------
 
-// In the order of the floats, both zeros being one; NaN is above all.
+// Maps floats to integers in their order; both zeros are one, NaN is above all.
 __device__ __forceinline__ unsigned OrderOf(float x) {
   if (x != x) return 0xffffffffu;
   if (x == 0) x = 0;
@@ -53,7 +53,7 @@ __device__ __forceinline__ float FloatAt(unsigned order) {
   return __uint_as_float(order & 0x80000000u ? order & 0x7fffffffu : ~order);
 }
 
-// exp(x), x <= 0, and 0 below -86 and for NaN: operation by operation that of
+// Returns exp(x), x <= 0, and 0 below -86 and for NaN, by the operations of
 // runtime/sample/vector_ops.cc (Cephes' expf).
 __device__ __forceinline__ float Exp(float x) {
   const bool in_range = x > -86.0f;
@@ -78,7 +78,7 @@ __device__ __forceinline__ float WeightOf(float logit, float peak,
   return Exp(__fdiv_rn(__fsub_rn(logit, peak), temperature));
 }
 
-// A weight in units of which a whole vocabulary's fit into a Sum.
+// Returns a weight in units of which a whole vocabulary's fit into a Sum.
 __device__ __forceinline__ Sum Fixed(float weight, float unit) {
   return static_cast<Sum>(__fmul_rn(weight, unit));
 }
@@ -132,7 +132,7 @@ __device__ __forceinline__ Four LoadGroup(const Row& row, int group) {
 template <typename Visit>
 __device__ __forceinline__ void ForGroups(const Row& row, int first, int last,
                                           int step, const Visit& visit) {
-  // The next two are under way while one is visited.
+  // The next two groups are under way while one is visited.
   for (int group = first; group < last; group += 2 * step) {
     const Four a = LoadGroup(row, group);
     Four b = {{-INFINITY, -INFINITY, -INFINITY, -INFINITY}};
@@ -170,7 +170,7 @@ __device__ __forceinline__ Sum WarpSum(Sum x) {
   return x;
 }
 
-// Of this lane and those before it.
+// Returns the sum over this lane and those before it.
 __device__ __forceinline__ Sum SumThrough(Sum x) {
 #pragma unroll
   for (int delta = 1; delta < 32; delta *= 2) {
@@ -195,8 +195,8 @@ __device__ __forceinline__ Sum BlockMax(Sum x, Shared& shared) {
   return x;
 }
 
-// The sum of of(token, logit) over groups [first, last): in shared.parts those
-// of as many parts, of PartOf() groups each, as there are warps. Returns all.
+// SumParts() returns the sum of of(token, logit) over groups [first, last), and
+// leaves in shared.parts a sum of PartOf() groups for each warp.
 __device__ __forceinline__ int PartOf(int groups) {
   return (groups + Warps() - 1) / Warps();
 }
@@ -218,8 +218,8 @@ __device__ __forceinline__ Sum SumParts(const Row& row, int first, int last,
   return sum;
 }
 
-// The first token at which the sum of of(token, logit), by token, exceeds
-// target_of(the sum of all), which must be less than that sum.
+// Returns the first token at which the sum of of(token, logit), by token,
+// exceeds target_of(the sum of all), which must be less than that sum.
 template <typename Of, typename TargetOf>
 __device__ int Invert(const Row& row, const Of& of, const TargetOf& target_of,
                       Shared& shared) {
@@ -237,7 +237,7 @@ __device__ int Invert(const Row& row, const Of& of, const TargetOf& target_of,
     if (last - first <= 32) break;
     SumParts(row, first, last, of, shared);
   }
-  // The rest by each warp, which saves a barrier.
+  // Each warp does the rest, which saves a barrier.
   const int group = first + Lane();
   Four four = {{-INFINITY, -INFINITY, -INFINITY, -INFINITY}};
   if (group < last) four = LoadGroup(row, group);
@@ -261,10 +261,10 @@ __device__ int Invert(const Row& row, const Of& of, const TargetOf& target_of,
 
 // --- Selection --------------------------------------------------------------
 
-// From the highest bin down: shared.bin is the first at which the sum of
-// at(bin) reaches `wanted` > 0, and shared.inside what of that is its own; bin
-// is -1 if all of them do not reach it. By the whole block, once the bins are
-// there.
+// Finds, from the highest bin down, the first at which the sum of at(bin)
+// reaches `wanted` > 0, as shared.bin, and what of that is its own, as
+// shared.inside; bin is -1 if all of them do not reach it. The whole block
+// calls it once the bins are there.
 template <int kBins, typename At>
 __device__ void FindBin(const At& at, Sum wanted, Shared& shared) {
   constexpr int kEach = kBins / 32;
@@ -296,7 +296,7 @@ __device__ __forceinline__ void ClearBins(Shared& shared) {
   __syncthreads();
 }
 
-// One digit of the order of the k-th largest logit, of whose higher bits
+// Finds one digit of the order of the k-th largest logit, of whose higher bits
 // `prefix` is known: those below kShift + kBits are to be found.
 template <int kShift, int kBits>
 __device__ bool CountDigit(const Row& row, unsigned* prefix, Sum* wanted,
@@ -321,7 +321,7 @@ __device__ bool CountDigit(const Row& row, unsigned* prefix, Sum* wanted,
   return true;
 }
 
-// What top-k keeps is no less than this: the k-th largest logit, or the lowest
+// Returns the least that top-k may keep: the k-th largest logit, or the lowest
 // number if there are fewer.
 __device__ float MinOfTopK(const Row& row, int k, Shared& shared) {
   unsigned prefix = 0;
@@ -334,18 +334,18 @@ __device__ float MinOfTopK(const Row& row, int k, Shared& shared) {
 
 // Lists what may be among the k largest logits, and maybe some more, by token:
 // in shared.tokens and shared.logits. Returns how many; -1 if there are too
-// many. `largest`: of those that the thread sees in ForRow.
+// many. `largest` is the largest that the thread sees in ForRow.
 __device__ int ListTopK(const Row& row, int k, float largest, Shared& shared) {
   const int thread = static_cast<int>(threadIdx.x);
   unsigned* const tokens = shared.bins;
   unsigned* const logits = shared.bins + kMaxListed;
   static_assert(2 * kMaxListed <= kMaxBins);
-  // Of more, the list would often be too short.
+  // The list would often be too short for a larger k.
   if (k > static_cast<int>(blockDim.x) / 2) return -1;
   shared.logits[thread] = largest;
   if (thread == 0) shared.listed = 0;
   __syncthreads();
-  // k threads have seen one that is no less than this.
+  // k threads have each seen a logit that is no less than this.
   const float least = MinOfTopK(
       MakeRow(shared.logits, static_cast<int>(blockDim.x)), k, shared);
   ForRow(row, [&](int token, float logit) {
@@ -358,7 +358,7 @@ __device__ int ListTopK(const Row& row, int k, float largest, Shared& shared) {
   __syncthreads();
   const int count = shared.listed;
   if (count > kMaxListed) return -1;
-  // They came in any order.
+  // The listed tokens came in any order.
   for (int i = thread; i < count; i += static_cast<int>(blockDim.x)) {
     int place = 0;
     for (int j = 0; j < count; ++j) place += tokens[j] < tokens[i] ? 1 : 0;
@@ -369,11 +369,11 @@ __device__ int ListTopK(const Row& row, int k, float largest, Shared& shared) {
   return count;
 }
 
-// What is left of a row to draw from.
+// The part of a row that is left to draw from.
 struct Kept {
   float peak;
   float temperature;
-  float unit;   // of Fixed
+  float unit;   // as Fixed takes it
   float least;  // logit, by top-k
   float min_p;  // weight
   // Top-p keeps heavier weights, and those of the tokens up to `cutoff` that
@@ -386,9 +386,9 @@ __device__ __forceinline__ float KeptWeight(const Kept& kept, float logit) {
   return logit >= kept.least ? WeightOf(logit, kept.peak, kept.temperature) : 0;
 }
 
-// One digit of the lightest weight that top-p keeps. *wanted: of all weights
-// that agree in the higher bits, the heaviest that add up to so much are kept.
-// With `top_p` >= 0, it is set first, of all weights.
+// Finds one digit of the lightest weight that top-p keeps. Of all weights that
+// agree in the higher bits, the heaviest that add up to *wanted are kept. With
+// `top_p` >= 0, *wanted is set first, from all weights.
 template <int kShift>
 __device__ void SumDigit(const Row& row, const Kept& kept, float top_p,
                          unsigned* prefix, Sum* wanted, Shared& shared) {
@@ -436,7 +436,7 @@ __device__ void KeepTopP(const Row& row, float top_p, Kept* kept,
   SumDigit<20>(row, *kept, fmaxf(top_p, 0), &lightest, &wanted, shared);
   SumDigit<10>(row, *kept, -1, &lightest, &wanted, shared);
   SumDigit<0>(row, *kept, -1, &lightest, &wanted, shared);
-  // So many of those that are as heavy.
+  // So many of the weights that are as heavy are kept.
   const Sum each = Fixed(__uint_as_float(lightest), kept->unit);
   const Sum count = (wanted + each - 1) / each;
   const int last_bin = static_cast<int>(lightest & 1023);
@@ -484,7 +484,7 @@ __device__ int DrawFrom(const Row& row, const SampleRequest& request,
       shared);
 }
 
-// `largest`: ListTopK's.
+// Returns the token to answer with; `largest` is ListTopK's.
 __device__ int DrawToken(const Row& row, const SampleRequest& request,
                          float peak, float largest, float unit,
                          Shared& shared) {
@@ -492,7 +492,7 @@ __device__ int DrawToken(const Row& row, const SampleRequest& request,
   if (request.top_k > 0 && request.top_k < row.n) {
     listed = ListTopK(row, request.top_k, largest, shared);
   }
-  // Of the list, top-k keeps what it keeps of the row.
+  // Top-k keeps of the list what it keeps of the row.
   const Row from = listed < 0 ? row : MakeRow(shared.logits, listed);
   const int place = DrawFrom(from, request, peak, unit, shared);
   return listed < 0 ? place : shared.tokens[place];
@@ -506,7 +506,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   const SampleRequest& request = sample.request;
   const Row row = MakeRow(logits + static_cast<int64_t>(sample.row) * n, n);
 
-  // The largest, and of equal ones the first; NaN is larger than all.
+  // Finds the largest, and of equal ones the first; NaN is larger than all.
   float largest = -INFINITY;
   int token = -1;
   bool nan = false;
@@ -527,7 +527,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   answer.token = -1;
   answer.logprob = NAN;
   const float peak = FloatAt(static_cast<unsigned>(best >> 32));
-  // Neither NaN nor infinite.
+  // The peak is neither NaN nor infinite.
   if (best != 0 && peak <= FLT_MAX) {
     if (request.target >= 0) {
       answer.token = request.target;
@@ -562,8 +562,8 @@ absl::Status SampleTokens(const float* logits, int32_t vocab,
   if (vocab <= 0 || vocab > kMaxTokens) {
     return InvalidArgument("picking one of ", vocab, " tokens");
   }
-  // A group of four for each, if there are so many: two warps at least where
-  // one does not see all groups at once.
+  // Each thread takes a group of four if there are so many: two warps at least
+  // where one does not see all groups at once.
   const int32_t groups = (vocab + 3 + 3) / 4;
   const int32_t threads =
       groups >= kMaxThreads ? kMaxThreads : (groups + 31) / 32 * 32;

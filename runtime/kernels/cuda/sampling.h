@@ -8,11 +8,11 @@
 #include "runtime/placement/gpu_limits.h"
 #include "runtime/sample/sample_token.h"
 
-// Answers to what is asked of rows of logits, on the device.
+// Sampling on the device: it answers requests for rows of logits.
 
 namespace sluice {
 
-// Of a row among those that have logits.
+// A request for a row among those that have logits.
 struct RowSample {
   SampleRequest request;
   int32_t row = 0;

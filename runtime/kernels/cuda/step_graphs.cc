@@ -10,7 +10,7 @@ namespace {
 
 // Recording a step costs some times what launching it does.
 constexpr int kAskedBefore = 3;
-// Each takes a few hundred kilobytes on host and device.
+// Each graph takes a few hundred kilobytes on host and device.
 constexpr size_t kMaxGraphs = 32;
 constexpr size_t kMaxAsked = 4096;
 

@@ -11,7 +11,7 @@
 namespace sluice {
 namespace {
 
-// What the driver takes of a block's share of shared memory.
+// The bytes that the driver takes of a block's share of shared memory.
 constexpr size_t kReservedSharedBytes = 1 << 10;
 constexpr int32_t kMmaRows = 16;
 constexpr int64_t kMaxGridY = 65535;
@@ -25,7 +25,7 @@ int32_t Pages(int32_t positions) {
   return (positions + kPageTokens - 1) / kPageTokens;
 }
 
-// Bytes of a decode block's shared memory.
+// Returns the bytes of a decode block's shared memory.
 size_t DecodeShared(const AttentionShape& shape, bool scores_only,
                     int32_t chunk_heads, int32_t warps, int32_t stages) {
   const KvBlock block = MakeKvBlock(shape.kv);
@@ -63,7 +63,7 @@ absl::Status TooLittleShared(const AttentionShape& shape, size_t shared_bytes) {
       shared_bytes, " bytes of shared memory that a block of this device has");
 }
 
-// Warps and stages, and with them the shared memory.
+// Chooses warps and stages, and with them the shared memory.
 absl::Status ChooseDecodeBlock(const AttentionShape& shape,
                                const AttentionDevice& device, bool scores_only,
                                DecodePlan* plan) {
@@ -79,7 +79,7 @@ absl::Status ChooseDecodeBlock(const AttentionShape& shape,
     int32_t warps, stages;
     int32_t blocks;  // that a multiprocessor should have room for
   };
-  // The first that fits. Two blocks, so that one loads while the other one
+  // The first that fits is chosen. With two blocks, one loads while the other
   // begins or ends; devices that copy in the background want several stages.
   constexpr Choice kChoices[] = {{4, 4, 2}, {4, 3, 2}, {4, 2, 2}, {3, 2, 2},
                                  {2, 2, 2}, {4, 2, 1}, {2, 2, 1}, {4, 1, 1},
@@ -198,7 +198,7 @@ DecodeArgs MakeDecodeArgs(const AttentionShape& shape, const DecodePlan& plan,
   return args;
 }
 
-// Null if no kernel knows the KV format.
+// Returns null if no kernel knows the KV format.
 DecodeKernel ChooseDecode(const AttentionShape& shape,
                           const AttentionDevice& device, const DecodePlan& plan,
                           bool scores_only) {
@@ -251,7 +251,7 @@ absl::Status LaunchPart(const AttentionShape& shape,
                 dim3(plan.warps * 32), plan.shared_bytes, stream, args);
 }
 
-// Of a sequence: its scores and the positions that are kept.
+// Returns the bytes of a sequence's scores and of the positions that are kept.
 size_t SparseBytes(const AttentionShape& shape, int64_t stride) {
   return shape.num_heads * stride * (sizeof(float) + sizeof(int32_t));
 }

@@ -42,7 +42,7 @@ struct AttentionDevice {
   size_t shared_bytes = 0;  // that a block may ask for
 };
 
-// Returns those of the current device, or an error of the CUDA runtime.
+// Returns the current device's facts, or an error of the CUDA runtime.
 absl::StatusOr<AttentionDevice> CurrentAttentionDevice();
 
 // The sizes that stay the same from step to step.
@@ -51,11 +51,11 @@ struct AttentionShape {
   int32_t num_heads = 0;
   DType dtype = DType::kFloat32;  // of the result, and of products
   float scale = 1;                // multiplies q.k
-  // kInvalidArgument: sizes that make no sense; kUnimplemented: heads of more
-  // than kMaxHeadDim elements.
+  // Fails with kInvalidArgument if sizes make no sense, with kUnimplemented if
+  // heads have more than kMaxHeadDim elements.
   absl::Status Validate() const;
   int32_t group() const { return num_heads / kv.num_kv_heads; }
-  // Whether products are taken on tensor cores.
+  // Returns whether products are taken on tensor cores.
   bool TensorCores() const;
 };
 
@@ -67,10 +67,10 @@ struct AttentionData {
   // multiple of 8 bytes and q_stride is even.
   const float* q = nullptr;
   int64_t q_stride = 0;
-  // [rows, num_heads, head_dim] in the shape's dtype; at a multiple of 8 bytes
-  // with tensor cores.
+  // The result, [rows, num_heads, head_dim] in the shape's dtype; at a multiple
+  // of 8 bytes with tensor cores.
   void* out = nullptr;
-  // Where the layer's pages begin; at a multiple of 16 bytes.
+  // The layer's pages, at a multiple of 16 bytes.
   const std::byte* kv = nullptr;
   const AttentionSegment* segments = nullptr;
   const int32_t* pages = nullptr;  // the table that the segments point into
@@ -86,13 +86,13 @@ struct DecodePlan {
   int32_t warps = 0;
   int32_t stages = 0;
   size_t shared_bytes = 0;
-  // At a multiple of 16 bytes; may be 0.
+  // The bytes of work space, at a multiple of 16 bytes; may be 0.
   size_t workspace_bytes = 0;
 };
 
 // Plans for `sequences` segments of one token each, of which none attends more
-// than `max_context` positions (a window counted as a whole). With no more than
-// `workspace_limit` bytes of work space, of which any number will do.
+// than `max_context` positions (a window counted as a whole). The plan takes no
+// more than `workspace_limit` bytes of work space, of which any number will do.
 absl::StatusOr<DecodePlan> PlanDecode(const AttentionShape& shape,
                                       const AttentionDevice& device,
                                       int32_t sequences, int32_t max_context,
@@ -106,7 +106,7 @@ absl::Status LaunchDecode(const AttentionShape& shape,
                           cudaStream_t stream);
 
 struct SparsePlan {
-  // Scores are kept for so many sequences at a time.
+  // All sequences, and how many of them have their scores kept at a time.
   int32_t sequences = 0;
   int32_t sequences_at_once = 0;
   int32_t max_context = 0;
@@ -115,7 +115,7 @@ struct SparsePlan {
   size_t workspace_bytes = 0;
 };
 
-// As PlanDecode, for attention that keeps the share `sparsity`, in (0, 1), of a
+// Plans decode attention that keeps the share `sparsity`, in (0, 1), of a
 // token's positions (SparseCount in runtime/kernels/cpu/attention.h), those of
 // largest score, of equal ones the first. Takes as many sequences at once as
 // `workspace_limit` bytes allow: kResourceExhausted if that is not even one.

@@ -15,7 +15,7 @@
 
 namespace sluice {
 
-// An element of a result.
+// Stores an element of a result in its type.
 __device__ __forceinline__ void StoreOut(const AttentionArgs& args,
                                          int64_t index, float x) {
   switch (args.out_type) {
@@ -31,8 +31,8 @@ __device__ __forceinline__ void StoreOut(const AttentionArgs& args,
   }
 }
 
-// kRows rows; heads of at most 32 * kColumns elements. Of K, a lane has a
-// position of the page; of V, and of the result, each 32nd element.
+// A tile of kRows rows, for heads of at most 32 * kColumns elements. Of K, a
+// lane has a position of the page; of V, and of the result, each 32nd element.
 //
 // K and V are read where they lie, a line of a warp's width at a time; rows
 // share each read.
@@ -54,9 +54,9 @@ struct FmaTile {
     }
   }
 
-  // Scores of the lane's position of the page whose head block is at `page`.
-  // query: [kRows][stride] in shared memory, scaled, stride a multiple of 4, 0
-  // behind head_dim.
+  // Computes the scores of the lane's position of the page whose head block is
+  // at `page`. `query` is [kRows][stride] in shared memory, scaled, stride a
+  // multiple of 4, 0 behind head_dim.
   __device__ static void Scores(const std::byte* page, const KvBlock& block,
                                 const float* query, int stride, int lane,
                                 float (&s)[kRows]) {
@@ -136,7 +136,7 @@ struct FmaTile {
     __syncwarp();
   }
 
-  // Sums over all lanes.
+  // Adds up the sums of all lanes.
   __device__ void Finish() {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {

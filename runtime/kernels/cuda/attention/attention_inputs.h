@@ -17,7 +17,7 @@ struct AttentionInputs {
   // which their offsets count. All that follows is the same for every layer
   // whose pages lie alike.
   std::byte* kv = nullptr;
-  // In the batch's order, as the kernels that write K and V want them.
+  // The segments in the batch's order, as kernels that write K and V want.
   std::vector<AttentionSegment> segments;
   // The table of page numbers that segments point into.
   std::vector<int32_t> pages;
@@ -26,7 +26,7 @@ struct AttentionInputs {
   std::vector<AttentionSegment> prefill;
   // The most positions that one of `decode` attends; 0 if there are none.
   int32_t max_context = 0;
-  // LaunchPrefill's: the first tile of each of `prefill`, and then how many.
+  // The first tile of each of `prefill`, then how many, for LaunchPrefill.
   std::vector<int32_t> tile_begin;
 };
 

@@ -11,8 +11,8 @@
 
 // Attention of 16 rows, or a few times 16, over pages in shared memory, by one
 // warp on tensor cores (after FlashAttention-2, Dao 2023, algorithm 1, with
-// pages for tiles). For head sizes that are multiples of 8, and all formats but
-// float32.
+// pages for tiles). It takes head sizes that are multiples of 8, and all
+// formats but float32.
 //
 // Scores are queries times K, 32 positions at a time: four tiles of 8 columns.
 // Which position a column stands for is up to the kernel, and so is the order
@@ -22,7 +22,7 @@
 
 namespace sluice {
 
-// Whether a device of this generation has use for the kernel: bfloat16 is
+// True if a device of this generation has use for the kernel: bfloat16 is
 // multiplied as such where there are units for that, and as half elsewhere.
 template <KvFormat kFormat, MmaType kType>
 constexpr bool kMmaRunsHere =
@@ -33,17 +33,17 @@ constexpr bool kMmaRunsHere =
     true;
 #endif
 
-// kRowTiles times 16 rows; heads of at most kMaxDim elements, a multiple of 32
-// (of 16 in formats of 16 bits): of just so many with kWhole, which leaves the
-// compiler free to load ahead. With kExact, queries and weights are taken as
-// the sum of two 16-bit numbers each: twice the products, and errors as small
-// as float32 sums leave.
+// A tile of kRowTiles times 16 rows; heads of at most kMaxDim elements, a
+// multiple of 32 (of 16 in formats of 16 bits): of just so many with kWhole,
+// which leaves the compiler free to load ahead. With kExact, queries and
+// weights are taken as the sum of two 16-bit numbers each: twice the products,
+// and errors as small as float32 sums leave.
 template <KvFormat kFormat, MmaType kType, int kMaxDim, bool kWhole,
           int kRowTiles, bool kExact>
 struct MmaTile {
   static_assert(kMaxDim % (IsQuantized(kFormat) ? 32 : 16) == 0);
   static_assert(kFormat == KvFormat::kBFloat16 || kType == MmaType::kHalf);
-  // Elements of bfloat16 that are multiplied as half.
+  // True if elements are bfloat16 that are multiplied as half.
   static constexpr bool kConverts =
       kFormat == KvFormat::kBFloat16 && kType == MmaType::kHalf;
   static constexpr int kRows = 16 * kRowTiles;
@@ -77,7 +77,7 @@ struct MmaTile {
     }
   }
 
-  // Where element d of a query lies in its row. Pairs stay together.
+  // Returns the place of element d of a query in its row. Pairs stay together.
   __device__ static __forceinline__ int QueryPlace(int d) {
     if constexpr (!IsQuantized(kFormat)) return d;
     const int e = d % 16;
@@ -85,8 +85,8 @@ struct MmaTile {
   }
 
   // Writes a row's query, times `scale`, and zeros up to the next multiple of
-  // 16 elements; nothing but zeros if `query` is null. By all lanes of a warp.
-  // The second part of what is exact lies `low_offset` elements behind the
+  // 16 elements; nothing but zeros if `query` is null. All lanes of a warp call
+  // it. The second part of what is exact lies `low_offset` elements behind the
   // first.
   __device__ static __forceinline__ void StoreQuery(const float* query,
                                                     float scale,
@@ -114,20 +114,20 @@ struct MmaTile {
     }
   }
 
-  // The position in a page that column `col` of tile n stands for.
+  // Returns the position in a page that column `col` of tile n stands for.
   __device__ static __forceinline__ int PositionOf(int n, int col) {
     if constexpr (!IsQuantized(kFormat)) return 8 * n + col;
     return 2 * col + (n & 1) + 16 * (n >> 1);
   }
 
-  // The element of a head that column `col` of tile n of the result stands for.
+  // Returns the element that column `col` of tile n of the result stands for.
   __device__ static __forceinline__ int ElementOf(int n, int col) {
     if constexpr (!IsQuantized(kFormat)) return 8 * n + col;
     return n / 4 * 32 + 4 * col + n % 4;
   }
 
-  // Scores of a page. query: [kRows][kQueryStride], 0 from head_dim to the next
-  // multiple of 16.
+  // Computes a page's scores. `query` is [kRows][kQueryStride], 0 from head_dim
+  // to the next multiple of 16.
   __device__ __forceinline__ static void Scores(const std::byte* stage,
                                                 const KvBlock& block,
                                                 const unsigned short* query,
@@ -303,7 +303,7 @@ struct MmaTile {
     }
   }
 
-  // Sums over the lanes that share a row.
+  // Adds up the sums of the lanes that share a row.
   __device__ __forceinline__ void Finish() {
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
@@ -316,7 +316,7 @@ struct MmaTile {
   }
 
  private:
-  // Of bfloat16 pairs, as far as half reaches.
+  // Converts bfloat16 pairs to half, as far as half reaches.
   __device__ static __forceinline__ void ConvertToHalf(uint32_t (&x)[4]) {
 #pragma unroll
     for (uint32_t& both : x) {
@@ -325,7 +325,7 @@ struct MmaTile {
     }
   }
 
-  // Elements [16 * step, + 16) of the page's positions.
+  // Loads elements [16 * step, + 16) of K at the page's positions.
   __device__ static __forceinline__ void LoadElementsOfK(const std::byte* stage,
                                                          const KvBlock& block,
                                                          int step, int lane,
@@ -352,8 +352,8 @@ struct MmaTile {
     }
   }
 
-  // Where the lane's row of elements [8 n, 8 n + 16) of positions [16 j, 16 j +
-  // 16) lies, n even.
+  // Returns the address of the lane's row of elements [8 n, 8 n + 16) of
+  // positions [16 j, 16 j + 16), n even.
   __device__ static __forceinline__ SharedAddress
   ElementsOfV(const std::byte* stage, const KvBlock& block, int shift, int n,
               int j, int lane) {
@@ -377,7 +377,7 @@ struct MmaTile {
     }
   }
 
-  // Of a group, for the lane's position of each tile, twice in a register.
+  // Loads K's scales and minima for the lane's position of each tile, doubled.
   __device__ static __forceinline__ void LoadKScales(const std::byte* stage,
                                                      const KvBlock& block,
                                                      int group, int lane,
@@ -435,8 +435,8 @@ struct MmaTile {
     }
   }
 
-  // For the lane's four positions of each half of the page: of the first and
-  // the third, of the second and the fourth.
+  // Loads V's scales and minima for the lane's four positions of each half of
+  // the page: of the first and the third, of the second and the fourth.
   __device__ static __forceinline__ void LoadVScales(const std::byte* stage,
                                                      const KvBlock& block,
                                                      int group, int lane,
@@ -456,8 +456,8 @@ struct MmaTile {
     }
   }
 
-  // Elements 32 c + 4 g + n, n = 0 to 3, of the lane's four positions of half j
-  // of the page.
+  // Loads elements 32 c + 4 g + n, n = 0 to 3, of the lane's four positions of
+  // half j of the page.
   __device__ static __forceinline__ void LoadCodesOfV(
       const std::byte* stage, const KvBlock& block, int shift, int c, int j,
       int lane, const uint32_t (&scales)[2], const uint32_t (&minima)[2],

@@ -16,10 +16,10 @@ inline constexpr int32_t kMaxHeadDim = 256;
 // A sequence's part in a call, in device memory: packed rows [row, row +
 // num_tokens) are positions [start, start + num_tokens).
 struct AttentionSegment {
-  // Where page number 0 lies, in bytes from where the layer's pages begin, so
-  // that the segments of a step are the same for all layers. A multiple of 16.
+  // The bytes from where the layer's pages begin to page number 0, so that the
+  // segments of a step are the same for all layers. A multiple of 16.
   int64_t kv_offset = 0;
-  // Where the numbers of its pages begin in the table of page numbers.
+  // The place of its pages' numbers in the table of page numbers.
   int32_t first_page = 0;
   int32_t row = 0;
   int32_t start = 0;
@@ -68,7 +68,7 @@ struct AttentionArgs {
   // q_stride + h * head_dim, not yet scaled.
   const float* q = nullptr;
   int64_t q_stride = 0;
-  // [rows, num_heads, head_dim] of out_type.
+  // The result, [rows, num_heads, head_dim] of out_type.
   void* out = nullptr;
   DType out_type = DType::kFloat32;
   int32_t num_heads = 0;
@@ -84,9 +84,9 @@ struct DecodeArgs {
   int32_t chunk_heads = 0;      // query heads of a block
   int32_t chunks = 0;           // of a KV head
   int32_t stages = 0;           // pages in shared memory for each warp
-  // Of sequence s, head h and split i: [head_dim] weighted sums of V, the
-  // largest score, the sum of weights; at (((s * num_heads) + h) * splits + i)
-  // * (head_dim + 2). Not used if splits is 1.
+  // The results for sequence s, head h and split i: [head_dim] weighted sums of
+  // V, the largest score, the sum of weights; at (((s * num_heads) + h) *
+  // splits + i) * (head_dim + 2). Not used if splits is 1.
   float* partials = nullptr;
   // Scores of sequence s and head h, by position from the first that is seen
   // on: at (s * num_heads + h) * score_stride. Sparse attention only.
@@ -94,8 +94,8 @@ struct DecodeArgs {
   int64_t score_stride = 0;
 };
 
-// Of the second half of sparse attention: the largest of decode.scores, which
-// it overwrites, and their rows of V.
+// The arguments of the second half of sparse attention: it takes the largest of
+// decode.scores, which it overwrites, and their rows of V.
 struct KeptArgs {
   DecodeArgs decode;
   float sparsity = 1;
@@ -104,15 +104,15 @@ struct KeptArgs {
 
 inline constexpr int kKeptThreads = 256;
 
-// Fours of elements of a row of V, the last one perhaps not whole.
+// Returns the fours of elements of a row of V, the last perhaps not whole.
 constexpr int KeptFours(int head_dim) { return (head_dim + 3) / 4; }
-// Threads that take a row of V together.
+// Returns how many threads take a row of V together.
 constexpr int KeptWidth(int head_dim) {
   int width = 1;
   while (width < KeptFours(head_dim) && width < 32) width *= 2;
   return width;
 }
-// Shared memory: of each such group of threads, its sums of V and of weights.
+// Returns the bytes of shared memory for each group's sums of V and weights.
 constexpr size_t KeptSharedBytes(int head_dim) {
   return sizeof(float) * (kKeptThreads / KeptWidth(head_dim)) *
          (4 * KeptFours(head_dim) + 1);

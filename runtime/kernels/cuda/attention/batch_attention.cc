@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-// Of each part of what is uploaded.
+// The alignment of each part of what is uploaded.
 constexpr size_t kAlignment = 16;
 
 static_assert(sizeof(AttentionSegment) == GpuSpace::kSegmentBytes &&
@@ -37,7 +37,7 @@ absl::StatusOr<size_t> BatchAttention::WorkspaceBytes(
   }
   most = std::min(most, GpuSpace::kMaxAttention);
   if (sparsity >= 1) return most;
-  // One sequence must have room, all may.
+  // One sequence must have room, and all of them may.
   SLUICE_ASSIGN_OR_RETURN(
       const SparsePlan one,
       PlanSparse(shape, device, 1, max_context, sparsity, SIZE_MAX));
@@ -54,7 +54,7 @@ int32_t BatchAttention::Together(const BatchView& batch, int32_t first,
     const SegmentView& segment = batch.segments[first + i];
     bytes += GpuSpace::SegmentUpload(segment.num_tokens,
                                      segment.start + segment.num_tokens);
-    // Rows of padding before it have positions, too.
+    // Rows of padding before the segment have positions, too.
     if (i > 0) {
       const SegmentView& before = batch.segments[first + i - 1];
       bytes += sizeof(int32_t) * (segment.row - before.row - before.num_tokens);
@@ -85,8 +85,8 @@ size_t BatchAttention::Add(const std::vector<T>& values) {
   return at;
 }
 
-// Of single tokens, the parts before the pages have sizes that depend on the
-// number of segments only.
+// For single tokens only, the parts before the pages have sizes that depend on
+// the number of segments only.
 BatchAttention::Places BatchAttention::Collect() {
   content_.clear();
   Places at = {};
@@ -129,7 +129,7 @@ absl::StatusOr<std::span<const std::byte>> BatchAttention::UploadOf(
     const BatchView& batch) {
   const auto count = static_cast<int32_t>(batch.segments.size());
   if (Together(batch, 0, count) < count) return std::span<const std::byte>();
-  // Where the arena lies makes no difference.
+  // The arena's address makes no difference.
   segments_.assign(batch.segments.begin(), batch.segments.end());
   for (SegmentView& segment : segments_) {
     segment.kv = static_cast<std::byte*>(options_.workspace);

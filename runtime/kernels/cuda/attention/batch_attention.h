@@ -17,7 +17,7 @@
 
 namespace sluice {
 
-// All that a CUDA backend does for a micro-batch between its projections:
+// The work of a CUDA backend for a micro-batch between its projections:
 // positions, the new K and V to their pages, attention. What kernels are told
 // of the segments is uploaded once and found again by the layers that follow.
 // Used by one thread.
@@ -37,7 +37,7 @@ class BatchAttention {
     size_t workspace_bytes = 0;
     cudaStream_t stream = nullptr;
   };
-  // The errors of PlanPrefill.
+  // Fails with the errors of PlanPrefill.
   static absl::StatusOr<BatchAttention> Create(const Options& options);
 
   // Returns what attention needs at least, or as much as is worth having, for
@@ -56,13 +56,13 @@ class BatchAttention {
   absl::Status Attend(const BatchView& batch, int32_t first, int32_t count,
                       int32_t window, float* qkv, void* out);
 
-  // For a batch of one new token each, all of whose pages lie in one arena:
-  // what Attend of all its segments uploads, of any layer; empty if it takes
-  // several parts. For batches of as many segments its parts lie alike, so that
-  // what is launched for one of them is right for another, too, if
+  // Returns what Attend of all segments uploads, of any layer, for a batch of
+  // one new token each whose pages lie in one arena; empty if that takes
+  // several parts. Batches of as many segments have parts that lie alike, so
+  // that what is launched for one of them is right for another, too, if
   // GpuSpace::PlannedContext() is the same.
   absl::StatusOr<std::span<const std::byte>> UploadOf(const BatchView& batch);
-  // The most bytes of that, for so many segments of up to so many positions.
+  // Returns an upper bound of UploadOf() for segments of up to `positions`.
   static size_t UploadBound(int32_t segments, int32_t positions);
 
  private:
@@ -73,7 +73,7 @@ class BatchAttention {
 
   BatchAttention(const Options& options, const PrefillPlan& prefill)
       : options_(options), prefill_(prefill) {}
-  // How many segments from `first` on can be told of at a time.
+  // Returns how many segments from `first` on can be uploaded at a time.
   int32_t Together(const BatchView& batch, int32_t first, int32_t count) const;
   absl::Status AttendPart(const BatchView& batch, int32_t first, int32_t count,
                           int32_t window, float* qkv, void* out);

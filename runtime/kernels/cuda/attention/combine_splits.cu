@@ -4,7 +4,7 @@
 namespace sluice {
 namespace {
 
-// A sequence and a query head for each block.
+// Each block takes a sequence and a query head.
 __global__ void __launch_bounds__(kCombineThreads)
     Combine(const DecodeArgs args) {
   const int sequence = static_cast<int>(blockIdx.x);

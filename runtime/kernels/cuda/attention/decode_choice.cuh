@@ -5,8 +5,8 @@
 
 namespace sluice {
 
-// The tensor-core kernel for the head size: those of WholeHeadDim, and one for
-// all others up to each of two limits.
+// Returns the tensor-core kernel for the head size: each of WholeHeadDim has
+// its own, and all others up to each of two limits share one.
 template <KvFormat kFormat, MmaType kType>
 DecodeKernel ChooseDecode(int head_dim, bool scores_only) {
   const auto choose = [&](DecodeKernel decode, DecodeKernel score) {

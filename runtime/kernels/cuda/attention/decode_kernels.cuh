@@ -17,7 +17,7 @@
 
 namespace sluice {
 
-// Which part of which sequence a block has.
+// The part of a sequence that a block has.
 struct DecodeBlock {
   AttentionSegment segment;
   int sequence, split, splits;  // `splits`: of this sequence
@@ -42,13 +42,13 @@ struct DecodeBlock {
     heads = min(args.chunk_heads, args.common.group - chunk * args.chunk_heads);
   }
 
-  // The KV head's block in page number 0.
+  // Returns the KV head's block in page number 0.
   __device__ __forceinline__ const std::byte* Head(
       const AttentionArgs& args) const {
     return args.kv + segment.kv_offset +
            static_cast<int64_t>(kv_head) * args.block.bytes;
   }
-  // Head first_head + r's query, unscaled.
+  // Returns the query of head first_head + r, unscaled.
   __device__ __forceinline__ const float* Query(const AttentionArgs& args,
                                                 int r) const {
     return args.q + segment.row * args.q_stride +
@@ -105,8 +105,8 @@ __device__ __forceinline__ void CombineWarps(const DecodeArgs& args,
   }
 }
 
-// A warp's way through its pages of a split, with the next ones on their way to
-// shared memory: visit(page, stage), page counting from the sequence's first.
+// Calls visit(page, stage) for each of a warp's pages of a split, with the next
+// ones on their way to shared memory; page counts from the sequence's first.
 template <KvFormat kFormat, typename Visit>
 __device__ __forceinline__ void ForEachStagedPage(const DecodeArgs& args,
                                                   const DecodeBlock& block,
@@ -240,7 +240,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 2)
   }
 }
 
-// The scores alone.
+// Computes the scores alone.
 template <KvFormat kFormat, MmaType kType, int kMaxDim, bool kWhole>
 __global__ void __launch_bounds__(kDecodeThreads)
     ScoreMma(const DecodeArgs args) {

@@ -10,10 +10,10 @@
 namespace sluice {
 namespace {
 
-// Rotary embedding (Su et al. 2021, equation 34, with pairs as Hugging Face
-// lays them out) of a pair (a, b) = (x[i], x[i + half]). Products are rounded
-// before they are added, as on the CPU: what either stores in pages is the
-// same.
+// Return the rotary embedding (Su et al. 2021, equation 34, with pairs as
+// Hugging Face lays them out) of a pair (a, b) = (x[i], x[i + half]). Products
+// are rounded before they are added, as on the CPU: what either stores in pages
+// is the same.
 __device__ __forceinline__ float RotateFirst(float a, float b, float cos,
                                              float sin) {
   return __fsub_rn(__fmul_rn(a, cos), __fmul_rn(b, sin));
@@ -25,7 +25,7 @@ __device__ __forceinline__ float RotateSecond(float a, float b, float cos,
 
 constexpr int kThreads = 128;
 constexpr unsigned kAllLanes = 0xffffffffu;
-// Of a group that holds what is no number.
+// The minimum of a group that holds a NaN, an infinity or too large a number.
 constexpr unsigned short kHalfNaN = 0x7e00;
 
 __host__ __device__ constexpr bool Quantized(KvFormat format) {
@@ -79,8 +79,8 @@ __device__ __forceinline__ Run FindRun(const KvAppendArgs& args) {
           kv + page * args.block.page_bytes + head * args.block.bytes};
 }
 
-// K of the run with positions applied: [count][head_dim + 1], so that reading
-// along positions, where head_dim is even, meets no bank twice.
+// Writes the run's K with positions applied: [count][head_dim + 1], so that
+// reading along positions, where head_dim is even, meets no bank twice.
 __device__ __forceinline__ void RotateRun(const KvAppendArgs& args,
                                           const Run& run, float* k) {
   const int head_dim = args.block.head_dim;
@@ -168,7 +168,7 @@ __device__ __forceinline__ void QuantizeGroup(const float* x, int n,
   if (lane + 32 < n) codes[lane + 32] = code(second);
 }
 
-// Bytes from one position's codes to the next, in shared memory.
+// Returns the bytes from one position's codes to the next, in shared memory.
 __host__ __device__ constexpr int CodeStride(int head_dim) {
   return (head_dim + 3) / 4 * 4;
 }
@@ -198,7 +198,7 @@ __device__ __forceinline__ void QuantizeRun(const KvAppendArgs& args,
                   (is_k ? k_codes : v_codes) + j * stride + begin, scale,
                   scale + kPageTokens);
   }
-  // Codes that stand for no element.
+  // Codes that stand for no element are 0.
   for (int j = static_cast<int>(threadIdx.x); j < run.count; j += kThreads) {
     for (int i = head_dim; i < stride; ++i) k_codes[j * stride + i] = 0;
   }
@@ -270,7 +270,7 @@ __device__ __forceinline__ void StoreVCodes(const KvAppendArgs& args,
   }
 }
 
-// A block per run and KV head.
+// Each block takes a run and a KV head.
 template <KvFormat kFormat>
 __global__ void __launch_bounds__(kThreads)
     AppendKernel(KvAppendArgs args, int longest_run) {

@@ -10,12 +10,12 @@
 #include "runtime/kernels/cuda/attention/attention_types.h"
 #include "runtime/kv/batch_view.h"
 
-// Positions, and new K and V on their way to the pages, on the device.
+// Kernels that apply positions and write new K and V to their pages.
 
 namespace sluice {
 
 // The angles of all positions: those of position p at p * half, in device
-// memory. No rotary embedding: half is 0.
+// memory. half is 0 without rotary embedding.
 struct RotaryTable {
   const float* cos = nullptr;  // [positions, half]
   const float* sin = nullptr;
@@ -44,7 +44,7 @@ int32_t MakeKvRuns(const BatchView& batch, int32_t first_segment, int32_t count,
 struct KvAppendArgs {
   KvBlock block;
   int32_t num_kv_heads = 0;
-  // In device memory.
+  // The pointers are to device memory.
   std::byte* kv = nullptr;  // where the layer's pages begin
   const AttentionSegment* segments = nullptr;
   const int32_t* pages = nullptr;

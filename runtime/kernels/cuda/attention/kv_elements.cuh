@@ -18,7 +18,7 @@ constexpr bool IsQuantized(KvFormat format) {
   return format == KvFormat::kInt8 || format == KvFormat::kInt4;
 }
 
-// Elements of 16 bits.
+// Returns whether the format's elements have 16 bits.
 constexpr bool IsNarrow(KvFormat format) {
   return format == KvFormat::kBFloat16 || format == KvFormat::kFloat16;
 }
@@ -42,7 +42,7 @@ __device__ __forceinline__ float HalfAt(const std::byte* page, int offset) {
       *reinterpret_cast<const unsigned short*>(page + offset)));
 }
 
-// Of a group of elements at a position; `scales` is where K's or V's begin.
+// Returns a group's scale and minimum; `scales` is where K's or V's begin.
 __device__ __forceinline__ ScaleAndMinimum ScaleAt(const std::byte* page,
                                                    int scales, int group,
                                                    int slot) {
@@ -57,8 +57,8 @@ __device__ __forceinline__ ScaleAndMinimum KScale(const std::byte* page,
   return ScaleAt(page, block.k_scales, group, slot);
 }
 
-// Elements [4 * four, 4 * four + 4) of the K at a position, 0 behind head_dim;
-// `scale` is used by the quantized formats only.
+// Loads elements [4 * four, 4 * four + 4) of the K at a position, 0 behind
+// head_dim; `scale` is used by the quantized formats only.
 template <KvFormat kFormat>
 __device__ __forceinline__ void LoadK4(const std::byte* page,
                                        const KvBlock& block, int four, int slot,
@@ -95,7 +95,7 @@ __device__ __forceinline__ void LoadK4(const std::byte* page,
   }
 }
 
-// Element d of the V at a position.
+// Returns element d of the V at a position.
 template <KvFormat kFormat>
 __device__ __forceinline__ float LoadV(const std::byte* page,
                                        const KvBlock& block, int slot, int d) {

@@ -13,7 +13,7 @@
 
 namespace sluice {
 
-// Where chunk i of K's codes or elements lies.
+// Returns the place, in chunks, of chunk i of K's codes or elements.
 template <KvFormat kFormat>
 __device__ __forceinline__ int PlaceK(int i) {
   if constexpr (IsNarrow(kFormat)) return i ^ (i >> 3 & 3);
@@ -21,14 +21,14 @@ __device__ __forceinline__ int PlaceK(int i) {
   return i ^ (i >> 3 & 1) << 1;
 }
 
-// How rows of V are spread: depends on their length.
+// Returns how rows of V are spread, which depends on their length.
 template <KvFormat kFormat>
 __device__ __forceinline__ constexpr int VShift(int head_dim) {
   if constexpr (IsNarrow(kFormat)) {
     // Eight neighbouring rows are read together.
     return head_dim >= 256 ? 5 : head_dim >= 128 ? 4 : 3;
   } else {
-    // Four rows, each four apart: by the chunks of four rows.
+    // Four rows, four apart, are read together: by the chunks of four rows.
     const int chunks = head_dim / (kFormat == KvFormat::kInt8 ? 4 : 8);
     int shift = 2;
     while (2 << shift <= chunks) ++shift;
@@ -36,7 +36,7 @@ __device__ __forceinline__ constexpr int VShift(int head_dim) {
   }
 }
 
-// Where chunk i of V's codes or elements lies.
+// Returns the place, in chunks, of chunk i of V's codes or elements.
 template <KvFormat kFormat>
 __device__ __forceinline__ int PlaceV(int i, int shift) {
   if constexpr (IsNarrow(kFormat)) return i ^ (i >> shift & 7);

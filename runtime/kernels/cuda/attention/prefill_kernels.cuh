@@ -16,7 +16,7 @@
 
 namespace sluice {
 
-// Which tile a block has.
+// The tile that a block has.
 struct PrefillBlock {
   AttentionSegment segment;
   int kv_head;
@@ -47,7 +47,7 @@ struct PrefillBlock {
     last_page = (End(args.common, last_row) + kPageTokens - 1) / kPageTokens;
   }
 
-  // Positions that a row sees: [Begin, End).
+  // A row sees positions [Begin, End).
   __device__ __forceinline__ int End(const AttentionArgs& args, int row) const {
     return segment.start + row / args.group + 1;
   }
@@ -59,7 +59,7 @@ struct PrefillBlock {
                                                     int end) {
     return args.window > 0 ? max(0, end - args.window) : 0;
   }
-  // Of a row, in [.., num_heads] of something per token and head.
+  // Returns a row's query head.
   __device__ __forceinline__ int Head(const AttentionArgs& args,
                                       int row) const {
     return kv_head * args.group + row % args.group;
@@ -68,13 +68,13 @@ struct PrefillBlock {
                                                int row) const {
     return segment.row + row / args.group;
   }
-  // A row's query, unscaled.
+  // Returns a row's query, unscaled.
   __device__ __forceinline__ const float* Query(const AttentionArgs& args,
                                                 int row) const {
     return args.q + PackedRow(args, row) * args.q_stride +
            Head(args, row) * args.block.head_dim;
   }
-  // Where a row's result begins.
+  // Returns the index of the first element of a row's result.
   __device__ __forceinline__ int64_t Out(const AttentionArgs& args,
                                          int row) const {
     return (PackedRow(args, row) * args.num_heads + Head(args, row)) *
@@ -82,7 +82,7 @@ struct PrefillBlock {
   }
 };
 
-// On tensor cores; the result has 16 bits.
+// Computes on tensor cores; the result has 16 bits.
 template <KvFormat kFormat, MmaType kType, int kMaxDim, bool kWhole,
           int kRowTiles>
 __global__ void __launch_bounds__(kPrefillThreads)
@@ -234,7 +234,7 @@ __global__ void __launch_bounds__(kPrefillThreads)
   }
 }
 
-// A row of a warp in float32 arithmetic: kRows rows of its block's tile.
+// Computes in float32; a warp takes kRows rows of its block's tile.
 template <KvFormat kFormat, int kRows, int kColumns>
 __global__ void __launch_bounds__(kPrefillThreads)
     PrefillFma(const PrefillArgs args) {

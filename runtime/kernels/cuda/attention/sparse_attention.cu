@@ -2,7 +2,7 @@
 #include "runtime/kernels/cuda/attention/decode_kernels.cuh"
 #include "runtime/kernels/cuda/device/dynamic_shared.h"
 
-// What follows the scores in sparse attention: the weights of the largest, then
+// The second half of sparse attention: the weights of the largest scores, then
 // their rows of V. The smallest score to keep is found digit by digit of its
 // bits (radix selection), exactly; of equal ones the first positions are kept,
 // as attention_sparse.cc of the CPU does.
@@ -14,8 +14,8 @@ constexpr int kThreads = kKeptThreads;
 constexpr int kWarps = kThreads / 32;
 constexpr int kDigits = 256;  // values of 8 bits
 
-// In the order of the floats; what is no number is infinite, which shows in the
-// result, and both zeros are one.
+// Maps floats to integers in the same order; what is no number is infinite,
+// which shows in the result, and both zeros are one.
 __device__ __forceinline__ unsigned OrderOf(float x) {
   if (x != x) x = INFINITY;
   if (x == 0) x = 0;
@@ -26,7 +26,7 @@ __device__ __forceinline__ float FloatAt(unsigned order) {
   return __uint_as_float(order & 0x80000000u ? order & 0x7fffffffu : ~order);
 }
 
-// Elements [4 * four, + 4) of a position's V, 0 behind head_dim.
+// Returns elements [4 * four, + 4) of a position's V, 0 behind head_dim.
 template <KvFormat kFormat>
 __device__ __forceinline__ float4 LoadV4(const std::byte* page,
                                          const KvBlock& block, int slot,
@@ -72,8 +72,8 @@ __device__ __forceinline__ float4 LoadV4(const std::byte* page,
   }
 }
 
-// A sequence and a query head for each block. `scores` and `kept` are theirs;
-// what is kept is brought to the front of both, in the order of positions.
+// KeepLargest() is for a block's sequence and query head. It brings what is
+// kept to the front of `scores` and `kept`, in the order of positions.
 struct Kept {
   int count;
   float top;
@@ -90,8 +90,8 @@ __device__ Kept KeepLargest(float* scores, int n, int count, int* kept) {
     prefix = 0;
     wanted = count;
   }
-  // The digits of the count-th largest, from the first one on: those that
-  // remain agree with it in all earlier digits, and it is the wanted-th of
+  // Finds the digits of the count-th largest, from the first one on: scores
+  // that remain agree with it in all earlier digits, and it is the wanted-th of
   // them.
   for (int shift = 24; shift >= 0; shift -= 8) {
     bins[thread] = 0;
@@ -125,7 +125,7 @@ __device__ Kept KeepLargest(float* scores, int n, int count, int* kept) {
     __syncthreads();
   }
   const unsigned least = prefix;
-  const int equal = wanted;  // of those that equal the least
+  const int equal = wanted;  // how many that equal the least
 
   int at = 0, equals = 0;
   unsigned top = 0;
@@ -154,7 +154,7 @@ __device__ Kept KeepLargest(float* scores, int n, int count, int* kept) {
     my_equals += __popc(equal_mask & lower);
     my_above += __popc(above_mask & lower);
     if (above || (is_equal && my_equals < equal)) {
-      // What was kept of earlier chunks, then of this one before this thread.
+      // The place is behind what earlier chunks and earlier threads keep.
       const int place =
           at + my_above + min(my_equals, equal) - min(equals, equal);
       scores[place] = FloatAt(order);
@@ -181,7 +181,7 @@ constexpr int kLaneFours = kMaxHeadDim / 4 / 32;
 
 template <KvFormat kFormat>
 __global__ void __launch_bounds__(kThreads) SparseValues(const KeptArgs args) {
-  // Of each part of a warp that takes a row of V: its sums.
+  // The sums of each part of a warp that takes a row of V.
   SLUICE_DYNAMIC_SHARED(float, sums);
   const AttentionArgs& common = args.decode.common;
   const KvBlock& layout = common.block;

@@ -10,7 +10,7 @@ namespace sluice {
 absl::StatusOr<std::unique_ptr<CopyStream>> CopyStream::Create(
     const std::string& name, CudaHealth* health, Tracer* tracer) {
   std::unique_ptr<CopyStream> self(new CopyStream(name, health, tracer));
-  // It waits for no other stream, and none for it.
+  // The stream waits for no other one, and none for it.
   SLUICE_RETURN_IF_ERROR(health->Check(
       cudaStreamCreateWithFlags(&self->stream_, cudaStreamNonBlocking),
       absl::StrCat("making the stream ", name)));
@@ -60,7 +60,7 @@ absl::Status CopyStream::TakeEvents(Flight* flight) {
     }
   }
   for (cudaEvent_t* event : {&flight->start, &flight->end}) {
-    // Whoever waits for it sleeps.
+    // Whoever waits for the event sleeps.
     SLUICE_RETURN_IF_ERROR(
         health_->Check(cudaEventCreateWithFlags(event, cudaEventBlockingSync),
                        "making an event"));
@@ -83,7 +83,7 @@ absl::Status CopyStream::Begin(void* to, const void* from, Flight* flight) {
   }
   if (status.ok()) {
     status = check(cudaEventRecord(flight->end, stream_));
-    // Else nothing would tell when the copy lets go of its memory.
+    // Without this, nothing tells when the copy lets go of its memory.
     if (!status.ok()) (void)cudaStreamSynchronize(stream_);
   }
   MutexLock lock(&mu_);
@@ -104,7 +104,7 @@ CopyStream::Totals CopyStream::totals() const {
 }
 
 void CopyStream::Loop() {
-  // What fails here fails again where it matters.
+  // An error here comes again where it matters.
   (void)health_->Check(cudaSetDevice(health_->ordinal()), name_);
   while (true) {
     Flight flight;

@@ -69,10 +69,10 @@ class CopyStream {
       : name_(name), health_(health), row_(AddTraceRow(tracer, name)) {}
   absl::Status Begin(void* to, const void* from, Flight* flight)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(begin_mu_);
-  // Two events, used before or new.
+  // Gives a flight its two events, used before or new.
   absl::Status TakeEvents(Flight* flight);
   void Loop();
-  // Waits for its end, and counts it.
+  // Waits for a copy's end, and counts the copy.
   absl::Status Land(const Flight& flight);
 
   const std::string name_;
@@ -80,8 +80,8 @@ class CopyStream {
   TraceRow* const row_;
   cudaStream_t stream_ = nullptr;
 
-  // Held while a copy is given to the driver, so that all see one order. The
-  // driver may make who holds it wait; the thread never takes it.
+  // It is held while a copy is given to the driver, so that all see one order.
+  // The driver may make who holds it wait; the thread never takes it.
   Mutex begin_mu_;
   mutable Mutex mu_;
   CondVar changed_;
@@ -89,7 +89,7 @@ class CopyStream {
   std::vector<cudaEvent_t> events_ ABSL_GUARDED_BY(mu_);  // not in use
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   Totals totals_ ABSL_GUARDED_BY(mu_);
-  int64_t last_end_ns_ = 0;  // the thread's own: of the timeline
+  int64_t last_end_ns_ = 0;  // only the thread's, for the timeline
   Thread thread_;
 };
 

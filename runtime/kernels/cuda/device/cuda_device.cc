@@ -15,19 +15,19 @@
 namespace sluice {
 namespace {
 
-// What the kernels are compiled for, at least.
+// The least compute capability that the kernels are compiled for.
 constexpr int kMinCapability = 75;
-// What cudaMalloc promises; larger pieces it gives with more.
+// The alignment that cudaMalloc promises; it gives larger pieces more.
 constexpr size_t kMinAlignment = 256;
 
 uint64_t MiB(uint64_t bytes) { return bytes >> 20; }
 
-// "12.4"
+// Returns a version as "12.4".
 std::string Version(int version) {
   return absl::StrCat(version / 1000, ".", version % 1000 / 10);
 }
 
-// Without any driver, too, CUDA says that it is too old.
+// CUDA says that the driver is too old even where there is none.
 std::string WhyNoDevice(cudaError_t error) {
   int driver = 0;
   int runtime = 0;
@@ -214,7 +214,7 @@ HostPin CudaDevice::Pin(std::span<std::byte> host) {
   }
   if (status.ok()) {
     return HostPin([data = host.data(), ordinal = ordinal()] {
-      // Of a device that is lost nothing is pinned any more.
+      // Nothing is pinned any more if the device is lost.
       (void)cudaSetDevice(ordinal);
       (void)cudaHostUnregister(data);
       (void)cudaGetLastError();
@@ -244,8 +244,8 @@ Device::Totals CudaDevice::totals() const {
 
 absl::Status CudaDevice::Health() {
   SLUICE_RETURN_IF_ERROR(health_.status());
-  // What a kernel has done to the device, any call tells. Not of the computing
-  // stream, which may be capturing a graph.
+  // Any call tells what a kernel has done to the device. The computing stream
+  // is not asked: it may be capturing a graph.
   const cudaError_t error = cudaStreamQuery(h2d_->stream());
   if (error == cudaErrorNotReady) return absl::OkStatus();
   SLUICE_RETURN_IF_ERROR(Check(error, "asking how it is"));
@@ -254,7 +254,7 @@ absl::Status CudaDevice::Health() {
 
 absl::StatusOr<void*> CudaDevice::Take(const std::string& name, size_t bytes) {
   SLUICE_ASSIGN_OR_RETURN(void* const data, arena_->Take(name, bytes));
-  // Behind kernels that may still use what was here before.
+  // The memory is cleared behind kernels that may use what was here before.
   absl::Status status = MakeCurrent();
   if (status.ok()) {
     cudaError_t error = cudaMemsetAsync(data, 0, bytes, compute_);

@@ -49,8 +49,8 @@ class CudaDevice : public Device {
   cudaStream_t compute_stream() const { return compute_; }
   // Makes this the calling thread's device, as most of CUDA wants it.
   absl::Status MakeCurrent();
-  // CudaStatus, for who uses the device beside this class: names it, and
-  // remembers its end.
+  // Returns CudaStatus with the device's name, for who uses the device beside
+  // this class, and remembers the device's end.
   absl::Status Check(cudaError_t error, absl::string_view what) {
     return health_.Check(error, what);
   }

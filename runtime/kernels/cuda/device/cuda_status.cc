@@ -25,8 +25,8 @@ absl::StatusCode CodeOf(cudaError_t error) {
   }
 }
 
-// Of which CUDA says that the process must be terminated and launched anew, or
-// that the hardware is at fault.
+// Returns whether CUDA says of an error that the process must be terminated and
+// launched anew, or that the hardware is at fault.
 bool IsForGood(cudaError_t error) {
   switch (error) {
     case cudaErrorECCUncorrectable:
@@ -46,7 +46,7 @@ bool IsForGood(cudaError_t error) {
     default:
       break;
   }
-  // Those that not all toolkits have names for: cudaErrorContained,
+  // Not all toolkits have names for these: cudaErrorContained,
   // cudaErrorTensorMemoryLeak, cudaErrorMpsClientTerminated.
   const int code = static_cast<int>(error);
   return code == 226 || code == 721 || code == 810;

@@ -20,16 +20,16 @@ namespace sluice {
 // Clears the runtime's last error, so that no later call reports it again.
 absl::Status CudaStatus(cudaError_t error, absl::string_view what);
 
-// Whether a device still works, as its users find out by what they call.
+// Knows whether a device still works, as its users find out by their calls.
 // Thread-safe.
 class CudaHealth {
  public:
   explicit CudaHealth(int ordinal) : ordinal_(ordinal) {}
 
-  // CudaStatus, with the device's name. Remembers the first error that is the
-  // device's end.
+  // Returns CudaStatus with the device's name. Remembers the first error that
+  // is the device's end.
   absl::Status Check(cudaError_t error, absl::string_view what);
-  // OK, or that error.
+  // Returns OK, or that first error.
   absl::Status status() const;
 
   int ordinal() const { return ordinal_; }

@@ -2,10 +2,10 @@
 
 #include <cuda_runtime.h>
 
-// In a kernel: `name` is a Type* to the block's dynamic shared memory, of which
-// there is what Launch was given; at a multiple of 128 bytes. Two such names in
-// one kernel are the same memory. What `extern __shared__` is in CUDA, in a
-// spelling that C++ has, too (see launch.h).
+// Declares `name` in a kernel: a Type* to the block's dynamic shared memory, of
+// which there is what Launch was given, at a multiple of 128 bytes. Two such
+// names in one kernel are the same memory. It is CUDA's `extern __shared__` in
+// a spelling that C++ has, too (see launch.h).
 #ifdef __CUDACC__
 #define SLUICE_DYNAMIC_SHARED(Type, name)                                  \
   extern __shared__ __align__(128) unsigned char sluice_dynamic_shared_[]; \

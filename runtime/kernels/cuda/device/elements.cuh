@@ -17,7 +17,7 @@ __device__ __forceinline__ float ToFloat(__nv_bfloat16 x) {
   return __bfloat162float(x);
 }
 
-// Rounded to nearest, ties to even.
+// Returns x rounded to nearest, ties to even.
 template <typename T>
 __device__ __forceinline__ T FromFloat(float x) {
   if constexpr (sizeof(T) == 4) {
@@ -29,8 +29,8 @@ __device__ __forceinline__ T FromFloat(float x) {
   }
 }
 
-// Neighbours, read and written by one instruction if they are 16 bytes or less;
-// at a multiple of their size.
+// Neighbouring elements, read and written by one instruction if they are 16
+// bytes or less; at a multiple of their size.
 template <typename T, int kCount>
 struct alignas(sizeof(T) * kCount) Pack {
   T v[kCount];

@@ -10,13 +10,13 @@
 #include "runtime/kernels/cuda/device/cuda_status.h"
 #include "runtime/kernels/cuda/device/dynamic_shared.h"  // for kernels beside launches
 
-// How kernels are launched. The sources of kernels are compiled by nvcc, and by
-// any C++ compiler against tests/cuda/emulation. Both see CUDA's own names, but
-// for two things that C++ cannot have: <<<...>>> and `extern __shared__`
+// The way to launch kernels. The sources of kernels are compiled by nvcc, and
+// by any C++ compiler against tests/cuda/emulation. Both see CUDA's own names,
+// but for two things that C++ cannot have: <<<...>>> and `extern __shared__`
 // (dynamic_shared.h). The first one's spelling for both is here.
 //
-// So that the emulation sees an access beyond a shared array, kernels live in
-// anonymous namespaces (GCC's AddressSanitizer guards no inline variables).
+// Kernels live in anonymous namespaces so that the emulation sees an access
+// beyond a shared array (GCC's AddressSanitizer guards no inline variables).
 
 namespace sluice {
 

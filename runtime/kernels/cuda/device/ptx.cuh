@@ -24,7 +24,7 @@ namespace sluice {
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 
 #ifndef __CUDACC__
-// By whatever stands in for the device; called by all lanes of a warp.
+// The emulation of the device; all lanes of a warp call these functions.
 namespace emulation {
 void Mma(bool bf16, float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
          uint32_t b1);
@@ -32,7 +32,7 @@ void LoadMatrices(bool transposed, const void* row, uint32_t (&out)[4]);
 }  // namespace emulation
 #endif
 
-// 2^x, to 2 units in the last place; results below 2^-126 are 0.
+// Returns 2^x, to 2 units in the last place; results below 2^-126 are 0.
 __device__ __forceinline__ float Exp2(float x) {
 #ifdef __CUDACC__
   float y;
@@ -91,10 +91,10 @@ __device__ __forceinline__ void WaitCopies(int pending) {
 #endif
 }
 
-// Four 8x8 matrices of 16-bit elements from shared memory: lane l says where
-// row l % 8 of matrix l / 8 begins, at a multiple of 16 bytes. Register i has
-// matrix i as the left side of a product takes it: row g, columns 2 t and 2 t +
-// 1; or, transposed, as the right side does: rows 2 t and 2 t + 1, column g.
+// Loads four 8x8 matrices of 16-bit elements from shared memory: lane l says
+// where row l % 8 of matrix l / 8 begins, at a multiple of 16 bytes. Register i
+// gets matrix i as the left side of a GEMM takes it: row g, columns 2 t and 2 t
+// + 1; or, transposed, as the right side does: rows 2 t and 2 t + 1, column g.
 template <bool kTransposed>
 __device__ __forceinline__ void LoadMatrices(SharedAddress row,
                                              uint32_t (&out)[4]) {
@@ -147,7 +147,7 @@ __device__ __forceinline__ void Mma(float (&d)[4], const uint32_t (&a)[4],
 #endif
 }
 
-// Two elements in a register.
+// Rounds two elements to 16 bits and returns them in a register.
 template <MmaType kType>
 __device__ __forceinline__ uint32_t Pack(float x, float y) {
   if constexpr (kType == MmaType::kBFloat16) {
@@ -174,8 +174,8 @@ __device__ __forceinline__ float2 Unpack(uint32_t both) {
   }
 }
 
-// codes * scales + minima, of two integers below 1024 each, given as halves
-// that are 1024 more: rounded once.
+// Returns codes * scales + minima, rounded once, of two integers below 1024
+// each, given as halves that are 1024 more.
 __device__ __forceinline__ uint32_t Dequantize(uint32_t codes, uint32_t scales,
                                                uint32_t minima) {
 #ifdef __CUDACC__

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstdint>
 
-// How element-wise kernels divide rows among blocks: a row is a block's x (of
-// which there may be 2^31), and y the part of the row that the block takes.
+// The blocks of element-wise kernels: a row is a block's x (of which there may
+// be 2^31), and y the part of the row that the block takes.
 
 namespace sluice {
 
@@ -14,8 +14,8 @@ namespace sluice {
 // floats.
 inline constexpr int32_t kWide = 4;
 
-// Whether rows of n elements that begin at these addresses (null: none) may be
-// read and written kWide floats at a time.
+// Returns whether rows of n elements that begin at these addresses (null: none)
+// may be read and written kWide floats at a time.
 template <typename... Pointers>
 bool TakeWide(int32_t n, const Pointers*... rows) {
   return n % kWide == 0 &&

@@ -60,7 +60,7 @@ absl::Status UploadRing::NextPart() {
       cudaEventRecord(copied_[part_], options_.stream), "recording an event"));
   part_ = (part_ + 1) % kParts;
   used_ = 0;
-  // What was there before is overwritten.
+  // The part's earlier entries will be overwritten.
   const size_t begin = part_ * part_bytes_;
   while (!entries_.empty() && entries_.front().offset >= begin &&
          entries_.front().offset < begin + part_bytes_) {

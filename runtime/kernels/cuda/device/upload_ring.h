@@ -22,9 +22,9 @@ namespace sluice {
 // rows), on its way from the host to the device: through a ring of pinned
 // memory and one of the same size on the device, in the order of a stream.
 //
-// Known by its content: what is asked for again, as each layer asks for what
-// the layer before had, is there already, unless so much has followed that the
-// ring came round. Used by one thread.
+// Data is known by its content: what is asked for again, as each layer asks for
+// what the layer before had, is there already, unless so much has followed that
+// the ring came round. Used by one thread.
 class UploadRing {
  public:
   struct Options {
@@ -34,7 +34,7 @@ class UploadRing {
     // The most that a Put may bring; rounded up. The ring has room for several.
     size_t max_bytes = 0;
   };
-  // Pointers must outlive the ring. kResourceExhausted.
+  // Fails with kResourceExhausted. Options' pointers must outlive the ring.
   static absl::StatusOr<std::unique_ptr<UploadRing>> Create(
       const Options& options);
   ~UploadRing();
@@ -43,23 +43,23 @@ class UploadRing {
 
   size_t max_bytes() const { return part_bytes_; }
 
-  // `content` on the device, at a multiple of 256 bytes, for what is launched
-  // on the stream before the next Put. kInvalidArgument for more than
+  // Returns `content` on the device, at a multiple of 256 bytes, for what is
+  // launched on the stream before the next Put. kInvalidArgument for more than
   // max_bytes(); an error of the device.
   absl::StatusOr<const std::byte*> Put(std::span<const std::byte> content);
 
-  // Content that a Put would bring, and its place on the device already.
+  // Content that a Put would bring, and its present place on the device.
   struct Placed {
     std::vector<std::byte> content;
     const std::byte* at = nullptr;
   };
-  // While a step is recorded: what is launched must find its data in the same
-  // place each time. From now on Puts are of these, which must outlive that, or
-  // kInternal; of the ring again with null.
+  // Makes Puts find their content among these, which must outlive that, or fail
+  // with kInternal; null makes them use the ring again. A recorded step needs
+  // this: what is launched must find its data in the same place each time.
   void PutAmong(const std::vector<Placed>* placed) { placed_ = placed; }
 
  private:
-  // Parts that the ring is filled by: before one is filled again, the copies
+  // The ring is filled in so many parts: before one is filled again, the copies
   // from it must be done.
   static constexpr int kParts = GpuLimits::kRingParts;
   struct Entry {
@@ -68,7 +68,7 @@ class UploadRing {
   };
 
   explicit UploadRing(const Options& options) : options_(options) {}
-  // Of an entry with this content; -1 if there is none.
+  // Returns the number of an entry with this content; -1 if there is none.
   int Find(std::span<const std::byte> content) const;
   absl::Status NextPart();
 
@@ -80,8 +80,8 @@ class UploadRing {
   const std::vector<Placed>* placed_ = nullptr;
   std::deque<Entry> entries_;  // in the order in which they came
   int next_ = 0;               // the entry to look at first
-  int part_ = 0;               // that is being filled
-  size_t used_ = 0;            // of it
+  int part_ = 0;               // the part that is being filled
+  size_t used_ = 0;            // bytes of that part
 };
 
 }  // namespace sluice

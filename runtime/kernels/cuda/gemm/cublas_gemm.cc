@@ -54,8 +54,8 @@ int AlignmentOf(const void* data) {
   return alignment;
 }
 
-// The next of 1, 2, 3, 4, 6, 8, 12, 16, 24, ...: algorithms that are best for
-// so many rows are good for a few less.
+// Returns the next of 1, 2, 3, 4, 6, 8, 12, 16, 24, ...: algorithms that are
+// best for so many rows are good for a few less.
 int32_t RoundRows(int32_t rows) {
   int32_t power = 1;
   while (power < rows && power < (1 << 30)) power *= 2;
@@ -142,7 +142,7 @@ class CublasGemm::Problem {
   cublasLtMatrixLayout_t w() const { return w_; }
   cublasLtMatrixLayout_t x() const { return x_; }
   cublasLtMatrixLayout_t y() const { return y_; }
-  // Chosen for it.
+  // The algorithm that is chosen for the problem.
   cublasLtMatmulAlgo_t algo = {};
 
  private:
@@ -207,7 +207,7 @@ absl::StatusOr<CublasGemm::Problem*> CublasGemm::ProblemFor(const Call& call) {
   auto problem = std::make_unique<Problem>();
   SLUICE_RETURN_IF_ERROR(problem->Create(shape));
   if (call.bias != nullptr) {
-    // Heuristics look at its alignment.
+    // Heuristics look at the alignment of the bias.
     SLUICE_RETURN_IF_ERROR(problem->SetBias(call.bias));
   }
   Shape rounded = shape;
@@ -283,8 +283,8 @@ absl::StatusOr<cublasLtMatmulAlgo_t> CublasGemm::Choose(const Call& call,
   cublasLtMatmulAlgo_t best = results.front().algo;
   if (results.size() == 1 || !timing_) return best;
 
-  // Timed where its own result goes, or elsewhere, with as many rows as there
-  // is room for.
+  // The GEMM is timed where its own result goes, or, if it accumulates,
+  // elsewhere, with as many rows as there is room for.
   Call timed = call;
   std::unique_ptr<Problem> smaller;
   Problem* timed_problem = &problem;
@@ -306,7 +306,7 @@ absl::StatusOr<cublasLtMatmulAlgo_t> CublasGemm::Choose(const Call& call,
   for (const cublasLtMatmulHeuristicResult_t& result : results) {
     const absl::StatusOr<double> seconds =
         Time(timed, *timed_problem, result.algo);
-    // What fewer rows don't allow is not timed.
+    // An algorithm that fewer rows don't allow is not timed.
     if (absl::IsUnimplemented(seconds.status())) continue;
     SLUICE_RETURN_IF_ERROR(seconds.status());
     if (*seconds < least) {
@@ -319,7 +319,7 @@ absl::StatusOr<cublasLtMatmulAlgo_t> CublasGemm::Choose(const Call& call,
 
 absl::StatusOr<double> CublasGemm::Time(const Call& call, Problem& problem,
                                         const cublasLtMatmulAlgo_t& algo) {
-  // The first time its code is loaded.
+  // The first run loads the algorithm's code.
   SLUICE_RETURN_IF_ERROR(Run(call, problem, algo));
   const auto check = [](cudaError_t error) {
     return CudaStatus(error, "timing a product");

@@ -15,8 +15,8 @@
 
 namespace sluice {
 
-// The last step of a GEMM, before it rounds and writes its sums. By whichever
-// formula cuBLASLt has: its GELU is the one with tanh.
+// The last step of a GEMM, before it rounds and writes its sums. The formulas
+// are cuBLASLt's: its GELU is the one with tanh.
 enum class Epilogue { kNone, kRelu, kGeluTanh };
 
 // GEMMs with full weight matrices on a device, by cuBLASLt: y = x w^T, in
@@ -28,7 +28,7 @@ enum class Epilogue { kNone, kRelu, kGeluTanh };
 // for the device. Results of a row depend on the algorithm, in their last bits,
 // and so on how many rows are computed with it.
 //
-// Confined to one thread.
+// It is confined to one thread.
 class CublasGemm {
  public:
   struct Options {
@@ -40,7 +40,7 @@ class CublasGemm {
     // Algorithms that are timed for a shape; 1: the first that heuristics name.
     int candidates = 6;
   };
-  // kFailedPrecondition if there is no cuBLASLt (see LoadCublas).
+  // Fails with kFailedPrecondition if there is no cuBLASLt (see LoadCublas).
   static absl::StatusOr<std::unique_ptr<CublasGemm>> Create(
       const Options& options);
   ~CublasGemm();
@@ -68,16 +68,16 @@ class CublasGemm {
     void* spare = nullptr;
     size_t spare_bytes = 0;
   };
-  // kUnimplemented if cuBLASLt has nothing for such a GEMM on this device.
+  // Fails with kUnimplemented if cuBLASLt has no such GEMM for this device.
   absl::Status Multiply(const Call& call);
 
-  // Whether algorithms may be timed, which waits for the stream. If not, a new
-  // shape gets the first that heuristics name, and is not remembered.
+  // Sets whether algorithms may be timed, which waits for the stream. If not, a
+  // new shape gets the first that heuristics name, and is not remembered.
   void AllowTiming(bool allow) { timing_ = allow; }
 
  private:
-  // What algorithms are chosen for; with `rows` as they are, or one for all
-  // that share a choice.
+  // A shape of GEMMs that an algorithm is chosen for; `rows` is as it is, or
+  // one number for all that share a choice.
   struct Shape {
     int32_t rows, n, k;
     DType in, out;
@@ -102,8 +102,8 @@ class CublasGemm {
   absl::StatusOr<cublasLtMatmulAlgo_t> Choose(const Call& call,
                                               const Shape& shape,
                                               Problem& problem);
-  // Seconds that the GEMM takes with this algorithm; y is what it was if it
-  // accumulates.
+  // Returns the seconds that the GEMM takes with this algorithm. Overwrites y,
+  // to which it adds several times if call.accumulate is set.
   absl::StatusOr<double> Time(const Call& call, Problem& problem,
                               const cublasLtMatmulAlgo_t& algo);
   absl::Status Run(const Call& call, Problem& problem,
@@ -113,7 +113,7 @@ class CublasGemm {
   cublasLtHandle_t handle_ = nullptr;
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
   bool timing_ = true;
-  // By shapes with rounded rows, and by those with their own.
+  // Algorithms by shapes with rounded rows, problems by those with their own.
   absl::flat_hash_map<Shape, cublasLtMatmulAlgo_t> chosen_;
   absl::flat_hash_map<Shape, std::unique_ptr<Problem>> problems_;
 };

@@ -110,7 +110,7 @@ Library Load() {
   return library;
 }
 
-// Of the process: two of them would be two copies of the same half gigabyte.
+// Returns the process's only library: a copy would take half a gigabyte more.
 const Library& TheLibrary() {
   static const Library& library = *new Library(Load());
   return library;
@@ -124,7 +124,7 @@ std::string CublasPath() { return TheLibrary().path; }
 
 }  // namespace sluice
 
-// Under cuBLASLt's own names, for whoever includes cublasLt.h.
+// These functions have cuBLASLt's own names, for whoever includes cublasLt.h.
 
 #define SLUICE_HAND_ON(name, parameters, arguments)             \
   cublasStatus_t name parameters {                              \

@@ -10,7 +10,7 @@ namespace sluice {
 // comes with the toolkit or with PyTorch, so no program of ours is linked with
 // it: cublas_library.cc has functions under its names that hand on to it.
 //
-// Looked for, in this order: the file that the environment variable
+// It is looked for in this order: the file that the environment variable
 // SLUICE_CUBLASLT_LIBRARY names, and nothing else if it is set; where the
 // system's loader finds libcublasLt.so.N, N being that of the toolkit that this
 // was built with (LD_LIBRARY_PATH, ldconfig); lib64 and lib below CUDA_HOME,
@@ -21,7 +21,7 @@ namespace sluice {
 // function. The answer stays the same. Thread-safe.
 absl::Status LoadCublas();
 
-// Where it was found, as LoadCublas was asked for it; "" before that.
+// Returns the path of the library, loaded if it was not; "" if none is found.
 std::string CublasPath();
 
 }  // namespace sluice

@@ -9,7 +9,7 @@
 
 namespace sluice {
 
-// How matrices lie in images for a device. Full ones are row-major, [n, k], as
+// Packs matrices into images for a device. Full ones are row-major, [n, k], as
 // cuBLASLt likes its weights best: all panels together are one matrix without
 // gaps. Quantized ones are as runtime/kernels/cuda/gemm/quantized_matrix.h
 // wants them. Thread-safe.

@@ -77,7 +77,7 @@ absl::Status PackedGemm::ForEachPiece(const MatrixLayout& w,
     }
     return absl::OkStatus();
   }
-  // Panels on this side of the cut.
+  // `low` counts the panels below the image's cut.
   int low = 0;
   while (low < w.num_panels() && w.panel_offset(low) < image.split) ++low;
   const int32_t columns = std::min(w.n, low * w.panel_width);

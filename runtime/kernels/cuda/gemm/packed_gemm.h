@@ -38,12 +38,12 @@ class PackedGemm {
     size_t dequantized_bytes = 0;
     size_t counter_bytes = 0;
   };
-  // kResourceExhausted if the device has no room for scratch memory.
+  // Fails with kResourceExhausted if the device lacks room for scratch memory.
   static absl::StatusOr<std::unique_ptr<PackedGemm>> Create(
       const Options& options);
 
-  // Work space that GEMMs with these of up to `max_rows` rows need, or as
-  // much as is worth having.
+  // Returns the work space that GEMMs of up to `max_rows` rows with these need,
+  // or as much as is worth having.
   static absl::StatusOr<size_t> WorkspaceBytes(
       std::span<const MatrixLayout> matrices, int32_t max_rows,
       int32_t processors);
@@ -55,7 +55,7 @@ class PackedGemm {
     const void* x = nullptr;  // [rows, k] in the dtype
     // Elements from row to row of a result that is float; 0: n.
     int64_t y_stride = 0;
-    // CublasGemm::Call's.
+    // Memory that may be overwritten, as CublasGemm::Call has it.
     void* spare = nullptr;
     size_t spare_bytes = 0;
   };
@@ -67,21 +67,21 @@ class PackedGemm {
   // dtype, may be null. REQUIRES: !OnlyToFloat().
   absl::Status ToTyped(const Call& call, Epilogue epilogue, const void* bias,
                        void* y);
-  // Whether such a GEMM gives its result as float only: few rows and a
+  // Returns whether such a GEMM gives its result as float only: few rows and a
   // quantized matrix.
   static bool OnlyToFloat(const MatrixLayout& w, int32_t rows) {
     return w.format != WeightFormat::kFull && rows <= kQuantizedGemmRows;
   }
 
-  // CublasGemm's.
+  // Sets whether algorithms may be timed (see CublasGemm).
   void AllowTiming(bool allow) { engine_->AllowTiming(allow); }
 
-  // The full matrix [n, k], in the dtype, from a quantized one.
+  // Writes the full matrix [n, k], in the dtype, of a quantized one.
   absl::Status Dequantize(const MatrixLayout& w, const ImageView& image,
                           void* out);
 
  private:
-  // Columns [first, first + columns) of a GEMM, with their weights.
+  // Computes columns [first, first + columns) of a GEMM from their weights.
   using Piece = absl::FunctionRef<absl::Status(int32_t first, int32_t columns,
                                                const void* w)>;
 

@@ -52,7 +52,7 @@ struct Params {
   float minimum;
 };
 
-// A whole number below 2^23, without the slow conversion.
+// Converts a whole number below 2^23, without the slow conversion.
 __device__ __forceinline__ float CodeToFloat(int code) {
   return __uint_as_float(0x4b000000u | static_cast<unsigned>(code)) -
          8388608.0f;
@@ -66,7 +66,7 @@ __device__ __forceinline__ float Dequantize(int code, Params params) {
 template <int kBits>
 struct GroupView {
   int first;    // its first column
-  int columns;  // that there are
+  int columns;  // the columns that there are
   int pairs;
   int padded;  // columns with codes
   float unit;
@@ -107,7 +107,7 @@ struct GroupView {
                 unit};
   }
 
-  // Of this thread's columns, for a pair below `end`.
+  // Returns the codes of this thread's columns for a pair, 0 from `end` on.
   __device__ __forceinline__ Word<kBits> WordOf(int pair, int end) const {
     const int column = static_cast<int>(threadIdx.x % kGroupThreads) * kColumns;
     if (pair >= end || column >= padded) return Word<kBits>::Zero();
@@ -117,18 +117,17 @@ struct GroupView {
   }
 };
 
-// --- Expanding
-// -------------------------------------------------------------------
+// --- Dequantization ----------------------------------------------------------
 
 constexpr int kTileInputs = 64;
 
-// A block per group and 64 inputs, turned round in shared memory: codes lie
-// column by column, weights input by input.
+// Each block takes a group and 64 inputs and turns them round in shared memory:
+// codes lie column by column, weights input by input.
 template <typename T, int kBits>
 __global__ void __launch_bounds__(kThreads)
     DequantizeKernel(QuantizedMatrix w, int tiles, T* out) {
   __shared__ Params params[kTileInputs];
-  // Two more, so that a row begins in another bank.
+  // Each row has two elements more, so that the next is in another bank.
   __shared__ Pack<T, 2> tile[kGroup][kTileInputs / 2 + 1];
   const GroupView<kBits> group(w, static_cast<int>(blockIdx.x) / tiles);
   const int begin = static_cast<int>(blockIdx.x) % tiles * kTileInputs;
@@ -172,10 +171,9 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// --- GEMMs
-// ------------------------------------------------------------------------
+// --- GEMMs -------------------------------------------------------------------
 
-// Of x: told by data, since only what brings x to shared memory looks at it.
+// The element type of x is data, since only the load of x looks at it.
 enum class Element { kFloat, kHalf, kBFloat16 };
 template <typename T>
 constexpr Element kElementOf = std::is_same_v<T, float>    ? Element::kFloat
@@ -207,7 +205,7 @@ __host__ __device__ constexpr int ChunkInputs(int rows) {
   return rows <= 4 ? 512 : 2048 / rows;
 }
 
-// Inputs [first, first + kChunk) of all rows, 0 where there are none.
+// Loads inputs [first, first + kChunk) of all rows, 0 where there are none.
 template <typename T, int kRows, int kChunk>
 __device__ __forceinline__ void LoadInputs(const GemmArgs& args, int first,
                                            float (&inputs)[kRows][kChunk]) {
@@ -246,7 +244,7 @@ __global__ void __launch_bounds__(kThreads) GemmKernel(const GemmArgs args) {
 
   float acc[kRows][kColumns] = {};
   for (int first = begin; first < end; first += kChunk / 2) {
-    // On their way while x is brought.
+    // The codes are on their way while x is brought.
     Word<kBits> words[kSteps];
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
@@ -410,7 +408,7 @@ absl::StatusOr<QuantizedGemmPlan> PlanQuantizedGemm(const QuantizedMatrix& w,
   QuantizedGemmPlan plan;
   plan.rows = rows;
   const int32_t splits = std::min(wanted, most);
-  // Whole steps to each.
+  // Each split gets whole steps.
   plan.pairs_per_split = ((pairs + splits - 1) / splits + kStepPairs - 1) /
                          kStepPairs * kStepPairs;
   plan.splits = (pairs + plan.pairs_per_split - 1) / plan.pairs_per_split;

@@ -28,15 +28,15 @@ struct QuantizedMatrix {
   size_t panel_bytes = 0;
 
   int32_t groups() const { return (n + 63) / 64; }
-  // kInvalidArgument if sizes make no sense.
+  // Fails with kInvalidArgument if sizes make no sense.
   absl::Status Validate() const;
 };
 
-// Of a panel of `columns` columns.
+// Returns the codec of a panel of `columns` columns.
 PanelCodec DevicePanelCodec(int32_t columns, int32_t k, int bits, DType dtype);
 
 // out[i, j] = the weight for output column i and input j, [n, k], for T float,
-// __half and __nv_bfloat16. `out` at a multiple of 16 bytes.
+// __half and __nv_bfloat16. `out` lies at a multiple of 16 bytes.
 template <typename T>
 absl::Status DequantizeMatrix(const QuantizedMatrix& w, T* out,
                               cudaStream_t stream);
@@ -44,15 +44,15 @@ absl::Status DequantizeMatrix(const QuantizedMatrix& w, T* out,
 // Rows that a GEMM takes at most.
 inline constexpr int32_t kQuantizedGemmRows = GpuLimits::kFewRows;
 
-// How the inputs of a GEMM are divided among thread blocks, so that all
-// processors have work.
+// The division of a GEMM's inputs among thread blocks, so that all processors
+// have work.
 struct QuantizedGemmPlan {
   int32_t rows = 0;
   int32_t splits = 1;
   int32_t pairs_per_split = 0;
   size_t workspace_bytes = 0;  // at a multiple of 16 bytes; may be 0
 };
-// 1 <= rows <= kQuantizedGemmRows. `processors` of the device.
+// Plans 1 <= rows <= kQuantizedGemmRows for a device's `processors`.
 absl::StatusOr<QuantizedGemmPlan> PlanQuantizedGemm(const QuantizedMatrix& w,
                                                     int32_t rows,
                                                     int32_t processors);
