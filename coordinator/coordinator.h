@@ -60,7 +60,7 @@ class Coordinator {
     // have one and the policy names no shares of tiers.
     bool plan_jobs = false;
     Split split = Split();  // kEven
-    // false: the defaults of generation_config.json are not used.
+    // If false, the defaults of generation_config.json are not used.
     bool generation_config = true;
     // Whether workers make random weights: a model needs only config.json, and
     // bytes are its tokens if it has no tokenizer.
@@ -76,7 +76,7 @@ class Coordinator {
     int32_t positions_cap = 0;
     int32_t default_max_tokens = kDefaultMaxTokens;
     bool refill = true;  // false: a block refills only when all ended
-    // false: each sequence's maximum KV cache is reserved at its start
+    // If false, each sequence's maximum KV cache is reserved at its start.
     bool kv_by_need = true;
     WorkerTimeouts timeouts;
     // The log level of a plan's failure. Where a job's end tells it, too, once

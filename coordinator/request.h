@@ -20,7 +20,7 @@ enum class Endpoint { kChatCompletions, kCompletions };
 // One validated request of a job, ready to be generated.
 struct Request {
   JobId job;
-  // When the job was accepted, in wall time, as it may be days ago.
+  // The wall time at which the job was accepted, as it may be days ago.
   absl::Time accepted = absl::InfiniteFuture();
   int64_t index = 0;  // in the input, 0-based
   std::string custom_id;

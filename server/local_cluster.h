@@ -39,8 +39,8 @@ class LocalCluster {
     Coordinator::Options coordinator;  // min_workers is set to num_workers
     int32_t num_workers = 1;
     MachineFlags machine;  // shared by all workers
-    // With coordinator.plan_jobs: a file with the profile of this machine; "":
-    // the cached one, which is measured if it does not exist.
+    // The file with this machine's profile, for coordinator.plan_jobs; "": the
+    // cached one, which is measured if it does not exist.
     std::string profile;
     // Called with the progress of measuring, on another thread; may be empty.
     std::function<void(absl::string_view what, double share)> profile_progress;

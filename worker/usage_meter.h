@@ -35,7 +35,7 @@ class UsageMeter {
   Mutex mu_;
   State state_ ABSL_GUARDED_BY(mu_) = State::kIdle;
   absl::Duration since_ ABSL_GUARDED_BY(mu_);
-  // By state.
+  // The seconds in each state.
   double seconds_[3] ABSL_GUARDED_BY(mu_) = {};
   Counter* counters_[3] ABSL_GUARDED_BY(mu_) = {};
 };

@@ -153,7 +153,7 @@ Worker::Worker(Options options, Model model,
       links_({.channels = options_.channels,
               .bytes_sent = metrics_.link_bytes_sent}),
       runner_(RunnerOptions(std::move(model), payloads.get())),
-      // Its bytes are not counted as activations.
+      // The bytes of probes are not counted as activations.
       probes_({.channels = options_.channels}),
       survey_(&probes_, kSurveySeconds),
       payloads_(std::move(payloads)),

@@ -73,7 +73,7 @@ class Worker {
 
   // The facts that a worker needs of its model, apart from how to load it.
   struct Model {
-    // Its files' content; if null, as in tests, the coordinator is not told.
+    // The files' content; if null, as in tests, the coordinator is not told.
     std::shared_ptr<ContentCheck> content;
     int64_t hidden_size = 0;
     int32_t num_layers = 0;

@@ -30,7 +30,7 @@ class AbsentWorkers {
   // The last event, for people: "worker 'b' was lost: no heartbeat"; "" if
   // there was none.
   std::string newest() const;
-  // Appends them to `state`, newest first.
+  // Appends the workers to `state`, newest first.
   void Describe(absl::Duration now, v1::ClusterState* state);
 
  private:

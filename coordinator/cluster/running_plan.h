@@ -149,7 +149,7 @@ class RunningPlan {
     absl::Duration reach_time;  // since the links were asked for
   };
 
-  // Whether it loads a stage for this epoch ahead.
+  // Whether the worker loads a stage for this epoch ahead.
   bool Prepares(const Stage& stage, int64_t epoch) const;
   void Begin(NextPlan next, std::optional<PlanEpoch> epoch);
   void BeginToRun(WorkerId last);

@@ -27,7 +27,7 @@ struct ClusterView {
   int32_t plan_stages = 0;  // of the plan that loads or runs; 0: there is none
   absl::Duration since_change;  // since a worker last came or went
   absl::Duration settle_time;
-  // After a failed plan, the time until a new one may begin.
+  // The time from a failed plan until a new one may begin.
   absl::Duration back_off;
   std::string last_failure;  // of that plan, for people
 };

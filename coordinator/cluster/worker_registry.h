@@ -101,7 +101,7 @@ class WorkerRegistry {
 
   // Whether workers that plans may use have joined since the last call.
   bool TakeJoined() { return std::exchange(joined_, false); }
-  // When a worker last came or went.
+  // The time at which a worker last came or went.
   absl::Duration changed_at() const { return changed_at_; }
 
   // Whether the links between these workers are known, or will not be: requests

@@ -40,7 +40,7 @@ class JobManager : public RequestQueue, private ResultSink {
   struct Options {
     std::filesystem::path state_dir;   // holds sluice.db; created if missing
     std::filesystem::path input_root;  // for JobSpec.input_path; "" forbids it
-    // Its pointers must outlive the manager.
+    // The pointers in it must outlive the manager.
     RequestParser::Options requests;
     int64_t max_line_bytes = 16 << 20;
     int64_t max_requests_per_job = 100'000'000;

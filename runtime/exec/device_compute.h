@@ -13,7 +13,7 @@ namespace sluice {
 // the thread that drives the backend.
 class DeviceCompute {
  public:
-  // Nothing is ever computed.
+  // Makes an object for which nothing is ever computed.
   DeviceCompute() = default;
   // Pointers must outlive this; `row` may be null. Adds the seconds that
   // Finish() waited.
@@ -21,7 +21,7 @@ class DeviceCompute {
       : backend_(backend), seconds_(seconds), row_(row) {}
 
   absl::Status Finish() {
-    // Where there is nothing to wait for there is nothing to show.
+    // Shorter waits are not worth showing in the timeline.
     constexpr int64_t kShownNs = 1000;
     if (backend_ == nullptr) return absl::OkStatus();
     const int64_t start = TraceNow();

@@ -12,7 +12,7 @@ absl::Status SequenceError(SequenceId sequence, const What&... what) {
 
 absl::Status CheckScores(const Segment& segment, const PlanLimits& limits) {
   if (segment.score_begin == segment.score_end) return absl::OkStatus();
-  // Within what its rows predict, the next token included.
+  // Scores lie within what the segment's rows predict, the next token included.
   const int64_t next = int64_t{segment.start} + segment.num_tokens;
   if (segment.score_begin <= segment.start ||
       segment.score_end < segment.score_begin || segment.score_end > next + 1) {

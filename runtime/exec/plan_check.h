@@ -46,15 +46,15 @@ absl::Status CheckAdmission(const SequenceAdmission& admission,
 // None of the checks takes or changes anything; kInvalidArgument says what does
 // not fit. See StepWork::Admit.
 //
-// That a micro-batch has segments, and no more tokens than a step may have, all
-// of them in the vocabulary.
+// Checks that a micro-batch has segments, and no more tokens than a step may
+// have, all of them in the vocabulary.
 absl::Status CheckMicroBatch(const MicroBatch& batch, const PlanLimits& limits);
-// That a segment goes on where its sequence ends and stays within what that may
-// come to. `pages` is null for a sequence that was not admitted.
+// Checks that a segment goes on where its sequence ends and stays within what
+// that may come to. `pages` is null for a sequence that was not admitted.
 absl::Status CheckSegment(const Segment& segment, const SequencePages* pages,
                           const PlanLimits& limits);
-// That a micro-batch has as many tokens as its segments, and that its `rows`
-// fit (SegmentRows::total()).
+// Checks that a micro-batch has as many tokens as its segments, and that its
+// `rows` fit (SegmentRows::total()).
 absl::Status CheckRows(const MicroBatch& batch, size_t segment_tokens,
                        int64_t rows, const PlanLimits& limits);
 

@@ -47,7 +47,7 @@ class StageExecutor {
   virtual bool is_first() const = 0;
   virtual bool is_last() const = 0;
 
-  // A micro-batch's output, ready to be sent on while the next one is computed.
+  // Takes a micro-batch's output, to be sent on while the next one is computed.
   // Not called on the last stage.
   using Emit = std::function<absl::Status(
       int32_t micro_batch, std::shared_ptr<ActivationBuffer> hidden)>;
@@ -64,8 +64,8 @@ class StageExecutor {
       const StepPlan& plan, std::span<std::shared_ptr<ActivationBuffer>> hidden,
       const Emit& emit, StepResult* result) = 0;
 
-  // Memory in which input is best received: it goes to the device without a
-  // detour. May outlive the executor; null: anywhere.
+  // Returns memory in which input is best received: it goes to the device
+  // without a detour. May outlive the executor; null: anywhere.
   virtual std::shared_ptr<ActivationPool> input_buffers() { return nullptr; }
 
   // Forgets all sequences and frees their pages: for a new plan epoch.

@@ -124,9 +124,9 @@ absl::Status StageHead::Flush() {
       SLUICE_RETURN_IF_ERROR(
           options_.context.backend->HeadLogits(image, section, rows));
     }
-    // What the last section gives is waited for while it is there.
+    // The last section's logits are waited for while it is held.
     if (section + 1 == sections) SLUICE_RETURN_IF_ERROR(TakeLogits());
-    // A single one is kept for the next rows.
+    // A single section is kept for the next rows.
     if (sections == 1) break;
     if (section == 0) first_.reset();
     SLUICE_RETURN_IF_ERROR(options_.weights->Release(Unit(section)));

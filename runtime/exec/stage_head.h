@@ -36,11 +36,11 @@ namespace sluice {
 class StageHead {
  public:
   struct Options {
-    // Its backend computes the logits, its pool samples.
+    // The context's backend computes the logits, its pool samples.
     StreamContext context;
     int32_t head_rows = 0;  // as of BackendOptions
     Weights* weights = nullptr;
-    // See StageOptions. With one, the host gets all logits.
+    // See StageOptions. With an observer, the host gets all logits.
     std::function<void(SequenceId, int32_t position, std::span<const float>)>
         logits_observer;
   };
@@ -76,7 +76,7 @@ class StageHead {
     size_t slot;     // of the result's scores or tokens
   };
   int sections() const { return options_.context.packed->num_head_sections(); }
-  // A section, as a unit of the weights.
+  // Returns a section as a unit of the weights.
   int Unit(int section) const {
     return options_.context.layers.size() + section;
   }
@@ -99,7 +99,7 @@ class StageHead {
   std::vector<int32_t> row_of_x_;         // parallel
   std::vector<Row> pending_;              // in the head's input
   std::vector<Backend::LogitRow> taken_;  // parallel
-  std::vector<int> on_host_;  // of taken_, those whose logits the host has
+  std::vector<int> on_host_;        // indices into taken_ of logits on the host
   std::optional<ImageView> first_;  // the first section, while it is acquired
 };
 

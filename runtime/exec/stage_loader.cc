@@ -121,7 +121,7 @@ class StageLoader {
     SLUICE_ASSIGN_OR_RETURN(
         parts_.backend, CreateBackend(options_.device.backend, spec_, backend));
     if (has_device()) {
-      // Its threads and the device's would be in each other's way: no cores.
+      // These threads and the device's would be in each other's way: no cores.
       BackendOptions beside = {sizes_.shape.beside()};
       beside.budget = options_.host_budget;
       beside.beside = parts_.device.get();
@@ -158,7 +158,7 @@ class StageLoader {
     return absl::OkStatus();
   }
 
-  // What is charged at once, the disk's queue, and room for dequantized layers.
+  // Charges activations, makes the disk's queue and room to dequantize a layer.
   absl::Status MakeSpace() {
     // Activations in host memory; those of a device begin and end there.
     SLUICE_ASSIGN_OR_RETURN(
@@ -238,11 +238,11 @@ class StageLoader {
     return absl::OkStatus();
   }
 
-  // For a device's backend, and for the host's.
+  // Makes the KV streams for a device's backend and for the host's.
   absl::Status MakeKv(KvStreams* device_kv, KvStreams* host_kv) {
     const KvLayout& layout = parts_.backend.kv_layout;
     parts_.pages = plan_.pages;
-    // On its way to the device only with attention there.
+    // KV goes to the device only for attention there.
     StreamContext through = context_;
     if (attends_on_host()) through.device = nullptr;
     std::unique_ptr<KvArena> on_host;
@@ -372,9 +372,9 @@ class StageLoader {
     return plan_.pages[static_cast<size_t>(tier)];
   }
   bool has_device() const { return parts_.device != nullptr; }
-  // Where KV that is not on a device goes on its way to attention.
+  // Whether KV that is not on a device is attended on the host.
   bool attends_on_host() const { return plan_.staging_slots == 0; }
-  // To be called after each piece of work, of a few MiB.
+  // Must be called after each piece of work, of a few MiB.
   absl::Status GoOn() {
     AddMark(options_.marks);
     if (cancelled_ != nullptr && cancelled_->load(std::memory_order_relaxed)) {
@@ -401,8 +401,8 @@ class StageLoader {
   StagePlacement plan_;
   uint64_t done_bytes_ = 0;  // of weights
   StreamContext context_;    // once MakeSpace() is done
-  // For the layers and the head, and for the embedding: of different backends,
-  // if there are two. Null if nothing of that is on disk.
+  // The images of the layers and the head, and of the embedding: for different
+  // backends, if there are two. Null if nothing of that is on disk.
   std::unique_ptr<ImageStore> images_, embedding_images_;
   StageParts parts_;
 };

@@ -22,12 +22,12 @@ struct StageShare {
   LayerRange layers;
   Policy policy;
   int32_t max_model_len = 0;  // positions per sequence
-  // Over all blocks in flight; bounds the KV cache that is worth having.
+  // The sequences of all blocks in flight; bounds the useful KV cache.
   int32_t max_sequences = 0;
   friend bool operator==(const StageShare&, const StageShare&) = default;
 };
 
-// All that a stage is loaded with.
+// The options that a stage is loaded with.
 struct StageOptions : StageShare, StageResources {
   // Gets what loading and steps have done, piece by piece: in a long step it
   // goes up all the time. May be null; must outlive the executor.

@@ -26,12 +26,12 @@ struct StageParts {
   // streams and its device say of themselves.
   SweepStats Totals() const;
 
-  // Destroyed last.
+  // These are destroyed last.
   std::unique_ptr<IoEngine> io;    // null: nothing is on disk
   std::unique_ptr<Device> device;  // null: device and host memory are the same
   BackendParts backend;
-  // With a device: embeds, samples, and attends to KV that is not on the
-  // device. Else all of it is null.
+  // The host's backend beside a device: embeds, samples, and attends to KV that
+  // is not on the device. All of it is null without a device.
   BackendParts host;
   std::unique_ptr<SweepStats> stats;  // seconds of computing
   TraceRow* trace_row = nullptr;      // of the computing thread; may be null

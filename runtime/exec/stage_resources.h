@@ -15,7 +15,7 @@ struct StageResources {
   int32_t compute_threads = 1;  // the calling thread included
   std::vector<int> cores;       // one for each compute thread, or empty
   DeviceChoice device;
-  // With a device that has memory of its own; else null.
+  // The budget of a device that has memory of its own; else null.
   MemoryBudget* device_budget = nullptr;
   MemoryBudget* host_budget = nullptr;
   // These are for data on disk: both or none.

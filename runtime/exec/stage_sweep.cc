@@ -31,7 +31,7 @@ StageSweep::StageSweep(const DecoderSpec& spec, const StageOptions& options,
   }
 }
 
-// Before its memory goes.
+// Computing must end before its memory goes.
 StageSweep::~StageSweep() {
   parts_.compute->Finish().IgnoreError();
   parts_.buffers->Retire();
@@ -51,7 +51,7 @@ absl::Status StageSweep::RunStep(
     const Emit& emit, StepResult* result) {
   const absl::Status status = Sweep(plan, hidden, emit, result);
   if (!status.ok()) {
-    // What is under way must not see another step's work.
+    // Work that is under way must not see another step's.
     parts_.compute->Finish().IgnoreError();
     attention_.Reset();
   }
@@ -72,7 +72,7 @@ absl::Status StageSweep::Sweep(
   SLUICE_RETURN_IF_ERROR(BeginStep(plan));
   SLUICE_RETURN_IF_ERROR(RunLayers(emit));
   if (last_) SLUICE_RETURN_IF_ERROR(RunHead(plan));
-  // What went wrong goes wrong in the step that it is part of.
+  // A fault of the device must show in the step that it is part of.
   return parts_.compute->Finish();
 }
 

@@ -64,7 +64,7 @@ class StageSweep : public StageExecutor {
                      std::span<std::shared_ptr<ActivationBuffer>> hidden);
   // Tells all streams of the step.
   absl::Status BeginStep(const StepPlan& plan);
-  // The step's layers: item by item, or as a whole, by a backend that has
+  // Runs the step's layers: item by item, or as a whole, by a backend that has
   // recorded such steps.
   absl::Status RunLayers(const Emit& emit);
   // Whether nothing that the layers compute with moves, nor is given on before

@@ -38,7 +38,7 @@ absl::Status StepWork::Admit(
     tokens += segment.num_tokens;
     if (table->tier == Tier::kDisk &&
         !on_disk_.insert(segment.sequence).second) {
-      // Each would have pages of its own.
+      // Each segment would be staged with pages of its own.
       return InvalidArgument(
           "sequence ", segment.sequence.value(),
           " has two segments in a step, but its KV cache is on disk");

@@ -29,7 +29,7 @@ struct KvSegment {
   std::byte* kv = nullptr;
 };
 
-// Consecutive segments of a micro-batch whose pages lie in one tier: what is
+// Consecutive segments of a micro-batch whose pages lie in one tier: they are
 // attended in one call, and staged together.
 struct SegmentRun {
   int32_t first = 0;
@@ -41,7 +41,7 @@ struct SegmentRun {
 // A micro-batch of the step at hand.
 struct BatchWork {
   std::vector<SegmentView> segments;
-  // Parallel: where pages live, whatever `segments` shows at the moment.
+  // The segments' pages where they live, whatever `segments` shows now.
   std::vector<KvSegment> kv;
   std::vector<SegmentRun> runs;        // the device's first, the disk's last
   std::vector<int32_t> padded_tokens;  // without packing

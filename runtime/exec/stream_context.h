@@ -19,11 +19,11 @@ class Backend;
 class EmbeddingStore;
 class PackedWeights;
 
-// All that the streams of a stage's data draw on. The pointers must outlive
-// them.
+// The resources that the streams of a stage's data draw on. The pointers must
+// outlive the streams.
 struct StreamContext {
   MemoryBudget* memory = nullptr;  // the host's
-  // For data on disk; null and empty without any.
+  // These are for data on disk; null and empty without any.
   MemoryBudget* disk = nullptr;
   std::string disk_dir;
   IoEngine* io = nullptr;
@@ -32,10 +32,10 @@ struct StreamContext {
   Device* device = nullptr;
   bool overlap = true;  // false: nothing moves while computing
 
-  // What computes, with which packed weights, and the layers that it has.
+  // The backend that computes the layers, and its packed weights.
   Backend* backend = nullptr;
   PackedWeights* packed = nullptr;  // of the layers and the head
-  // Where the host computes: the same, unless there is a device.
+  // The backend on the host: the same, unless there is a device.
   Backend* host_backend = nullptr;
   PackedWeights* packed_embedding = nullptr;
   // The host's threads, for work between computing calls. Null: that is done by
@@ -45,11 +45,11 @@ struct StreamContext {
   LayerRange layers;
   int64_t hidden_size = 0;
   int64_t max_rows = 0;  // of a micro-batch
-  // For residual streams: what they begin as on the first stage, else null; and
-  // their buffers in host memory.
+  // The embedding with which residual streams begin on the first stage, else
+  // null; and their buffers in host memory.
   EmbeddingStore* embedding = nullptr;
   ActivationPool* buffers = nullptr;
-  // Get what computing takes; the row and the tracer may be null.
+  // These get the times of computing; the row and the tracer may be null.
   SweepStats* stats = nullptr;
   TraceRow* row = nullptr;
   Tracer* tracer = nullptr;

@@ -8,12 +8,12 @@ namespace sluice {
 // it was loaded (FlexGen, table 4). Seconds are the sweep thread's: they add up
 // to its busy time; data moves meanwhile.
 struct SweepStats {
-  // Computing.
-  double projection_seconds = 0;  // embedding, attention's products, MLP
+  // The seconds of computing.
+  double projection_seconds = 0;  // embedding, attention's GEMMs, MLP
   double attention_seconds = 0;
   double expand_seconds = 0;  // dequantizing layers
   double head_seconds = 0;    // head and sampling
-  // Waiting.
+  // The seconds of waiting.
   double weight_stall_seconds = 0;
   double kv_stall_seconds = 0;
   double activation_stall_seconds = 0;
@@ -68,7 +68,7 @@ struct RealisedPlacement {
   uint64_t embedding_bytes = 0, embedding_host_bytes = 0;
   uint64_t weight_bytes = 0, weight_host_bytes = 0, weight_device_bytes = 0;
   uint64_t kv_bytes = 0, kv_host_bytes = 0, kv_device_bytes = 0;
-  // Room for a block's, between their turns (see ActivationStager).
+  // The room for a block's activations, between turns (see ActivationStager).
   uint64_t activation_bytes = 0, activation_host_bytes = 0,
            activation_device_bytes = 0;
 };

@@ -25,8 +25,8 @@ struct BatchView {
   int32_t rows = 0;
   std::span<const int32_t> tokens;  // [rows]; used by the embedding only
   std::span<const SegmentView> segments;
-  // Which of the backend's work spaces holds q, k and v and what attention gave
-  // (BackendOptions::attention_slots).
+  // The index of the backend's work space for q, k, v and attention's result
+  // (below BackendOptions::attention_slots).
   int32_t attention_slot = 0;
 };
 

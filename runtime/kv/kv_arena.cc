@@ -40,7 +40,7 @@ absl::StatusOr<std::unique_ptr<KvArena>> KvArena::Create(const KvLayout& layout,
     return ResourceExhausted("cannot map ", bytes,
                              " bytes for the KV cache: ", std::strerror(errno));
   }
-  // Fewer TLB misses; a kernel without huge pages says no, which is fine.
+  // Huge pages save TLB misses; a kernel without them says no, which is fine.
   madvise(base, bytes, MADV_HUGEPAGE);
   arena->base_ = static_cast<std::byte*>(base);
   arena->mapped_ = bytes;

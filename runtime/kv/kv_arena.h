@@ -18,26 +18,26 @@ class KvArena {
  public:
   // Charges all of it, KvLayout::kSlackBytes included, to `budget` as "kv
   // cache". kResourceExhausted if that fails, or if the address space cannot be
-  // had. With `copies`, pinned for that device (Device::Pin): then the system
-  // backs all of it at once.
+  // had. With `copies`, the arena is pinned for that device (Device::Pin): then
+  // the system backs all of it at once.
   static absl::StatusOr<std::unique_ptr<KvArena>> Create(
       const KvLayout& layout, int64_t num_pages, MemoryBudget* budget,
       Device* copies = nullptr);
-  // In the memory of a device, which must outlive the arena. The errors of
-  // Device::Allocate.
+  // Creates an arena in the memory of a device, which must outlive it. Errors
+  // are those of Device::Allocate.
   static absl::StatusOr<std::unique_ptr<KvArena>> CreateOn(
       Device* device, const KvLayout& layout, int64_t num_pages);
   ~KvArena();
   KvArena(const KvArena&) = delete;
   KvArena& operator=(const KvArena&) = delete;
 
-  // Bytes of the first `pages` pages of all layers: what of the arena is in use
-  // if no others are.
+  // Returns the bytes of the first `pages` pages of all layers: those in use if
+  // no other pages are.
   uint64_t BytesOf(int64_t pages) const {
     return static_cast<uint64_t>(pages) * layout_.page_bytes();
   }
-  // Gives what the system has backed so far back to it, unless it is pinned or
-  // a device's. REQUIRES: nobody needs what is in it.
+  // Gives the memory backed so far back to the system, unless it is pinned or a
+  // device's. REQUIRES: nobody needs its contents.
   void Trim();
 
   const KvLayout& layout() const { return layout_; }

@@ -16,7 +16,7 @@ inline constexpr int32_t kPageTokens = 32;
 // of 64 along the hidden dimension). The last group of a head may be smaller.
 inline constexpr int32_t kKvGroup = 64;
 
-// How a page lies in memory, for one layer: the blocks of its KV heads, one
+// The layout of a page of one layer in memory: the blocks of its KV heads, one
 // after the other. A page holds nothing that depends on its address: it may be
 // copied, or written to disk and read elsewhere, as it is.
 //
@@ -48,37 +48,37 @@ struct KvLayout {
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
   KvFormat format = KvFormat::kFloat32;
-  // What a page of one layer is rounded up to: 64, or a disk's block if pages
+  // A page of one layer is rounded up to this: 64, or a disk's block if pages
   // are to be written there. A multiple of 64.
   size_t page_alignment = 64;
 
   bool quantized() const {
     return format == KvFormat::kInt8 || format == KvFormat::kInt4;
   }
-  // Bytes of an element; of the formats that are not quantized.
+  // Returns the bytes of an element in a format that is not quantized.
   size_t element_bytes() const { return format == KvFormat::kFloat32 ? 4 : 2; }
-  // Groups of a head.
+  // Returns the number of groups in a head.
   int32_t groups() const { return (head_dim + kKvGroup - 1) / kKvGroup; }
 
-  // Within a head's block. Offsets and head_bytes() are multiples of 64.
+  // The offsets within a head's block, and its bytes, are multiples of 64.
   size_t k_scales_offset() const;  // quantized formats only
   size_t v_offset() const;
   size_t v_row_bytes() const;
   size_t v_scales_offset() const;  // quantized formats only
-  // Of one position's V: its row, and its scales and minima if it has them.
+  // Returns the bytes of one position's V: its row, and any scales and minima.
   size_t v_position_bytes() const {
     return v_row_bytes() + (quantized() ? groups() * 2 * sizeof(uint16_t) : 0);
   }
   size_t head_bytes() const;
 
-  // Of a page in one layer: where a head's block begins, and the whole. A
-  // multiple of page_alignment.
+  // The offset of a head's block in a page of one layer, and the bytes of such
+  // a page, a multiple of page_alignment.
   size_t head_offset(int32_t kv_head) const { return kv_head * head_bytes(); }
   size_t layer_page_bytes() const {
     return (num_kv_heads * head_bytes() + page_alignment - 1) / page_alignment *
            page_alignment;
   }
-  // Of all layers.
+  // Returns the bytes of a page of all layers.
   size_t page_bytes() const { return layer_page_bytes() * num_layers; }
 
   // Kernels load whole vectors: up to so many bytes behind the last page must

@@ -8,7 +8,7 @@
 
 namespace sluice {
 
-// Which pages of one tier's KV cache are free. Not thread-safe.
+// Tells which pages of one tier's KV cache are free. Not thread-safe.
 class PagePool {
  public:
   explicit PagePool(int64_t num_pages = 0);
@@ -23,9 +23,9 @@ class PagePool {
   void Forget() { touched_ = 0; }
 
   // Appends `count` pages to `pages`, or none: kResourceExhausted says how many
-  // are left. In as few runs of consecutive pages as the free ones allow (the
-  // first run that is long enough, else the longest ones), so that a disk reads
-  // a sequence in large requests.
+  // are left. Takes as few runs of consecutive pages as the free ones allow
+  // (the first run that is long enough, else the longest ones), so that a disk
+  // reads a sequence in large requests.
   absl::Status Take(int64_t count, std::vector<int32_t>* pages);
   void GiveBack(const std::vector<int32_t>& pages);
 

@@ -34,40 +34,40 @@ struct SequencePages {
 // the sum of the greatest ones (FlexGen, appendix A.2.1: the diagonal block
 // schedule). Otherwise a sequence takes at admission all that `max_tokens`
 // positions need, and keeps them:
-// * With several tiers, since it can't change tiers later: room in another one
-//   would be of no use to a sequence whose own tier has filled up meanwhile.
-// * On disk, since only pages taken together follow each other there, to be
-//   read in large requests.
+// * With several tiers it can't change tiers later: room in another one would
+//   be of no use to a sequence whose own tier has filled up meanwhile.
+// * On disk only pages taken together follow each other, to be read in large
+//   requests.
 //
 // Not thread-safe.
 class PageTables {
  public:
-  // By tier: how many pages it has.
+  // The number of pages in each tier.
   using TierPages = std::array<int64_t, kNumTiers>;
-  // `longest`: most positions of a sequence.
+  // `longest`: the max positions of a sequence.
   PageTables(const TierPages& pages, int32_t longest);
 
   // Whether pages are taken by need.
   bool by_need() const { return by_need_; }
 
-  // Pages that callers may count on, wherever they lie. By need: as long as the
-  // positions that sequences are grown to need no more in all, each gets its
-  // page. Otherwise: as long as the `max_tokens` of the sequences admitted need
-  // no more in all, each finds room within one tier. That is all of them if
-  // there is one tier, and a sequence fewer for each further one.
+  // Returns the pages that callers may count on, wherever they lie: if taken by
+  // need, each sequence gets its page as long as the positions of all need no
+  // more; else each finds room within one tier as long as the `max_tokens` of
+  // all sequences admitted need no more. These are all pages if there is one
+  // tier, and about a sequence's fewer for each further one.
   int64_t num_pages() const { return num_pages_; }
-  // Taken by sequences.
+  // Returns the number of pages taken by sequences.
   int64_t num_used() const;
   const PagePool& pool(Tier tier) const {
     return pools_[static_cast<size_t>(tier)];
   }
 
-  // By need: makes an empty table. Otherwise: takes pages for `max_tokens`
-  // positions in the tier that then is the least full of those with room, so
-  // that the tiers' shares of the sequences follow their shares of the pages.
-  // kInvalidArgument if the sequence is known already; kResourceExhausted if
-  // `max_tokens` positions need more pages than there are, or, unless by need,
-  // than are left.
+  // Makes an empty table if pages are taken by need; else takes pages for
+  // `max_tokens` positions in the tier that then is the least full of those
+  // with room, so that the tiers' shares of the sequences follow their shares
+  // of the pages. kInvalidArgument if the sequence is known already;
+  // kResourceExhausted if `max_tokens` positions need more pages than there
+  // are, or, unless by need, than are left.
   absl::Status Admit(SequenceId id, int32_t max_tokens);
   // Takes the pages that the first `positions` positions lack.
   // REQUIRES: positions <= table->capacity, and the table is one of these.
@@ -89,7 +89,7 @@ class PageTables {
 };
 
 // Calls fn(first, end) for each run of pages [first, end) within [begin, end)
-// of a sequence whose numbers follow each other: what is one request.
+// of a sequence whose numbers follow each other: each run is one request.
 template <typename Fn>
 void ForEachPageRun(std::span<const int32_t> pages, int32_t begin, int32_t end,
                     Fn fn) {

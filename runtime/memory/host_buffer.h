@@ -26,7 +26,7 @@ class HostBuffer {
   ~HostBuffer();
 
   // kResourceExhausted if `budget` or the system has no room. With `copies`,
-  // pinned for that device, as by PinFor().
+  // the buffer is pinned for that device, as by PinFor().
   static absl::StatusOr<HostBuffer> Create(const std::string& name,
                                            size_t bytes, MemoryBudget* budget,
                                            Device* copies = nullptr);

@@ -9,16 +9,16 @@ namespace sluice {
 namespace {
 
 constexpr size_t kLine = 64;
-// What a thread has for GEMMs: the tile that a call gives, and all that
-// oneDNN's kernels want for themselves, which is next to nothing for most and a
-// few tiles of inputs in another order for some.
+// A thread's memory for GEMMs: the tile that a call gives, and the scratch of
+// oneDNN's kernels, which is next to nothing for most and a few tiles of inputs
+// in another order for some.
 constexpr size_t kGemmScratch =
     sizeof(float) * kGemmTileRows * kPanelColumns + (size_t{32} << 10);
 
 int64_t QueryWidth(const DecoderSpec& spec) {
   return int64_t{spec.num_heads} * spec.head_dim;
 }
-// Of a row of q, k and v.
+// Returns the bytes of a row of q, k and v.
 size_t QkvBytes(const DecoderSpec& spec) {
   return sizeof(float) *
          (QueryWidth(spec) + 2 * int64_t{spec.num_kv_heads} * spec.head_dim);
@@ -160,8 +160,8 @@ int32_t GpuSpace::PlannedContext(int32_t positions) {
 }
 
 size_t GpuSpace::SegmentUpload(int32_t tokens, int32_t end) {
-  // Itself, among all and among its kind; its pages, its first tile, its runs
-  // and its positions.
+  // The segment counts twice, among all and among its kind; then its pages, its
+  // first tile, its runs and its positions.
   return 2 * kSegmentBytes + sizeof(int32_t) * (Pages(end) + 1) +
          kRunBytes * (Pages(tokens) + 1) + sizeof(int32_t) * tokens;
 }
@@ -172,7 +172,7 @@ size_t GpuSpace::BatchUpload() {
 }
 
 size_t GpuSpace::AttentionUpload(int32_t max_rows, int32_t max_context) {
-  // Of sequences that decode, many at a time.
+  // This is enough for many sequences that decode.
   constexpr size_t kEnough = size_t{1} << 20;
   return BatchUpload() +
          std::max(SegmentUpload(max_rows, max_context),
@@ -197,7 +197,7 @@ GpuSpace::GpuSpace(const DecoderSpec& spec, const BackendShape& shape,
   inner = (spec.gated_mlp ? rows : few) * spec.intermediate_size * element;
   logits = LogitsBytes(spec, shape);
   answers = logits > 0 ? head_rows * kTokenSampleBytes : 0;
-  // Less than a page would not be pinned.
+  // Answers of less than a page would not be pinned.
   host_answers = logits > 0 ? std::max<size_t>(kBlockBytes, answers) : 0;
 
   workspace = dequantized = counters = 0;

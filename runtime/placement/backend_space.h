@@ -17,7 +17,7 @@
 
 namespace sluice {
 
-// All that sizes of a backend's memory depend on, beside the model.
+// The parameters beside the model on which sizes of a backend's memory depend.
 struct BackendShape {
   LayerRange layers;
   DType dtype = DType::kFloat32;
@@ -35,13 +35,13 @@ struct BackendShape {
   int32_t attention_slots = 1;
 };
 
-// Images of what a backend with this shape has of the model: of all backends
-// that follow the same rules. Without the first layer the embedding has 0
+// The layouts of a backend's packed weights, the same for all backends of one
+// shape that follow the same rules. Without the first layer the embedding has 0
 // bytes, without the last the head has no sections.
 struct ImageLayouts {
   EmbeddingLayout embedding;
   LayerLayout layer;
-  LayerLayout dequantized;  // of quantized weights: the layer in full
+  LayerLayout dequantized;  // a layer in full, if it is quantized
   std::vector<HeadSectionLayout> head;
 
   static ImageLayouts Of(const DecoderSpec& spec, const BackendShape& shape,
@@ -50,7 +50,7 @@ struct ImageLayouts {
   // gives an error.
   absl::Status ForEachMatrix(
       absl::FunctionRef<absl::Status(MatrixLayout* w)> visit);
-  // All that GEMMs are taken with.
+  // Returns all matrices of GEMMs but those of `dequantized`.
   std::vector<MatrixLayout> Matrices() const;
 };
 
@@ -78,53 +78,52 @@ struct AttentionScratchSizes {
   size_t bytes;  // with what aligns the first part
 };
 
-// CpuBackend's, in bytes; of `attention_slots` where it says so. Inputs of
-// GEMMs have ReadableRows(max_rows).
+// The work space of CpuBackend, in bytes; a part may be each attention slot's.
+// Inputs of GEMMs have ReadableRows(max_rows).
 struct CpuSpace {
   size_t normed;     // [rows, max(hidden, embed_dim)] in the dtype
   size_t attention;  // each slot's [rows, q] in the dtype
-  size_t qkv;        // each slot's float [rows, q + 2 kv]; 0 of a single slot
-  // Of a single slot that; and [rows, inner] or [rows, embed_dim] in the dtype.
+  size_t qkv;        // each slot's float [rows, q + 2 kv]; 0 with one slot
+  // The max of one slot's qkv, and [rows, max(inner, embed_dim)] in the dtype.
   size_t wide;
   size_t logits;  // float [head_rows, vocab]; 0 without the head
   size_t rotary;  // each of two tables [max_model_len, dim / 2]; or 0
-  // The threads' own, on the heap: what GEMMs take, and all.
+  // The threads' own memory, on the heap: that of GEMMs, and all of it.
   size_t gemm_threads;
   size_t threads;
 
   CpuSpace(const DecoderSpec& spec, const BackendShape& shape);
 };
 
-// CudaBackend's, in bytes.
+// The work space of CudaBackend, in bytes.
 struct GpuSpace : GpuLimits {
   size_t normed, attention, qkv, rotary;  // as CpuSpace's, of max_rows
-  // Of a single slot float [rows, q + 2 kv]; then what the first GEMM of an
-  // MLP gives: [rows, up] in the dtype, or float of few rows; then
-  // [head_rows, embed_dim] in the dtype.
+  // The max of one slot's float [rows, q + 2 kv]; the result of an MLP's first
+  // GEMM: [rows, up] in the dtype, or float for few rows; and [head_rows,
+  // embed_dim] in the dtype.
   size_t wide;
-  // [rows, inner] in the dtype: of a gated MLP, or of few rows of quantized
-  // GEMMs; or 0.
+  // The bytes of [rows, inner] in the dtype, for a gated MLP or for few rows of
+  // quantized GEMMs; or 0.
   size_t inner;
-  // On the device and on the host; 0 without the head.
+  // The head's results on the device and on the host; 0 without the head.
   size_t logits, answers, host_answers;
-  // Of whatever is computed at the time: partial results of GEMMs and of
-  // attention, at most.
+  // The space for partial results that GEMMs and attention share.
   size_t workspace;
-  size_t dequantized, counters;  // of quantized GEMMs; or 0
-  // What a step's kernels read, on the device and as much on the host: each of
-  // kRingParts parts of the ring, and the data of recorded steps.
+  size_t dequantized, counters;  // for quantized GEMMs; or 0
+  // The data that a step's kernels read, on the device and as much on the host:
+  // each of kRingParts parts of the ring, and the data of recorded steps.
   size_t upload_part;
   size_t step_data;
 
-  // Columns of a quantized matrix that are made full at a time, with so many
-  // bytes for them: whole panels.
+  // Returns the columns of a quantized matrix that are dequantized at a time
+  // into `bytes`: whole panels.
   static int32_t DequantizedColumns(const MatrixLayout& w, size_t bytes,
                                     DType dtype);
   // Attention is planned for whole steps of positions, so that plans stay the
   // same for a while.
   static int32_t PlannedContext(int32_t positions);
-  // The bytes that kernels are told of a segment of `tokens` that ends at
-  // `end`, of a batch beside its segments, and at most at a time.
+  // Return the bytes uploaded for a segment of `tokens` that ends at `end`, for
+  // a batch beside its segments, and at most at a time.
   static size_t SegmentUpload(int32_t tokens, int32_t end);
   static size_t BatchUpload();
   static size_t AttentionUpload(int32_t max_rows, int32_t max_context);

@@ -6,8 +6,8 @@
 #include "runtime/placement/layer_layout.h"
 #include "runtime/placement/matrix_layout.h"
 
-// What data takes while it moves: the one formula for each buffer and file,
-// in bytes. Who allocates one includes this, and so does who plans for it.
+// The sizes of buffers and files for data that moves, in bytes: one formula
+// each, for the code that allocates it and for the code that plans for it.
 
 namespace sluice {
 
@@ -31,14 +31,14 @@ inline constexpr int64_t kTableChunkRows = 64;
 size_t MatrixStagingBytes(const MatrixLayout& matrix, int threads);
 size_t TableStagingBytes(int64_t columns, DType dtype, int threads);
 
-// Of an embedding whose table is on disk. Rows are read so many at a time, each
-// with all blocks that it may touch, and what checks the table works with the
-// same memory, kTableCheckBytes (a multiple of all granules) at a time.
+// An embedding's table may be on disk. Its rows are read so many at a time,
+// each with all blocks that it may touch, and its check works with the same
+// memory, kTableCheckBytes (a multiple of all granules) at a time.
 inline constexpr size_t kRowsTogether = 256;
 inline constexpr size_t kTableCheckBytes = size_t{4} << 20;
 size_t RowBlockBytes(size_t row_bytes);
 size_t RowReadBytes(size_t row_bytes);
-// In memory then: rows of a micro-batch, what is not a table, and that.
+// Returns the bytes in memory of an embedding whose table is on disk.
 uint64_t EmbeddingOnDiskBytes(const EmbeddingLayout& embedding,
                               int32_t max_rows);
 

@@ -8,10 +8,10 @@ namespace sluice {
 // The limits that the kernels of a GPU keep to, as far as their work space
 // depends on it. By itself, so that code for devices includes little else.
 struct GpuLimits {
-  // Processors that work is cut up for, at most.
+  // The max number of processors that work is cut up for.
   static constexpr int32_t kMaxProcessors = 256;
-  // Blocks that each of them should get at least, so that none of them waits
-  // long for the last ones: two at a time, twice.
+  // The blocks that each processor should get at least, so that none waits long
+  // for the last ones: two at a time, twice.
   static constexpr int32_t kBlocksPerProcessor = 4;
   // Rows of a GEMM with quantized weights that one kernel takes; pairs of
   // inputs that each of its splits has at least.
@@ -21,7 +21,7 @@ struct GpuLimits {
   // most, as more leave too much to whoever has the last one.
   static constexpr int32_t kMinSplitPages = 2;
   static constexpr int32_t kMaxSplitPages = 128;
-  // Work space beyond this makes nothing faster. Of GEMMs, it is what NVIDIA
+  // Work space beyond this makes nothing faster. For GEMMs, it is what NVIDIA
   // recommends for Hopper; and for each result no more than the partial sums
   // that an algorithm could want.
   static constexpr size_t kMaxGemms = size_t{32} << 20;

@@ -49,7 +49,7 @@ class Builder {
   size_t next_ = 0;
 };
 
-// Of vectors and then matrices in their order, those that are there.
+// Returns where the part at `offset` begins, vectors lying before matrices.
 size_t PartOf(size_t offset, std::initializer_list<const VectorLayout*> vectors,
               std::initializer_list<const MatrixLayout*> matrices) {
   size_t begin = 0;

@@ -9,21 +9,21 @@
 #include "runtime/model/decoder_spec.h"
 #include "runtime/placement/matrix_layout.h"
 
-// How a backend's weights lie in an image: one block of bytes for the
-// embedding, for each layer and for each section of the head, without pointers,
-// so that it can lie in memory, on disk, or partly here and partly there. Parts
-// (vectors and the panels of matrices) begin at multiples of 64 bytes; images
-// are multiples of 4096.
+// The layout of a backend's packed weights, its images: one block of bytes for
+// the embedding, for each layer and for each section of the head, without
+// pointers, so that it can lie in memory, on disk, or partly here and partly
+// there. Parts (vectors and the panels of matrices) begin at multiples of 64
+// bytes; images are multiples of 4096.
 
 namespace sluice {
 
-// Of float32, unless said otherwise; length 0 where the model has none.
+// A vector in an image, float32 by default; length 0 if the model has none.
 struct VectorLayout {
   size_t offset = 0;
   int64_t length = 0;
   DType dtype = DType::kFloat32;
   size_t bytes() const { return length * ElementBytes(dtype); }
-  // In a view of the image (ImageView).
+  // Returns the vector's address in a view of the image (ImageView).
   template <typename View>
   const float* In(const View& image, int64_t first = 0) const {
     if (length == 0) return nullptr;
@@ -40,14 +40,14 @@ struct LayerLayout {
   NormLayout norm1, norm2;
   VectorLayout qkv_bias, out_bias;
   VectorLayout up_bias;  // in the order of up's columns
-  // The same in the rules' dtype, if they want that.
+  // The up_bias in the rules' dtype, if they want that.
   VectorLayout up_bias_typed;
   VectorLayout down_bias;
   // Q, K and V side by side.
   MatrixLayout qkv;
   MatrixLayout out;
-  // Gated: gate and up columns, in turns or one after the other, as
-  // PanelRules says.
+  // The up columns; in a gated MLP also the gate columns, in turns with these
+  // or before them, as PanelRules says.
   MatrixLayout up;
   MatrixLayout down;
   size_t bytes = 0;
@@ -56,7 +56,7 @@ struct LayerLayout {
   // cut between parts only.
   size_t PartBegin(size_t offset) const;
 
-  // All vectors and all matrices, in an order of their own.
+  // Return all vectors and all matrices, in an order of their own.
   std::array<const VectorLayout*, 9> vectors() const {
     return {&norm1.weight, &norm1.bias, &norm2.weight, &norm2.bias,   &qkv_bias,
             &out_bias,     &up_bias,    &down_bias,    &up_bias_typed};
@@ -66,8 +66,8 @@ struct LayerLayout {
   }
 };
 
-// Some columns of the head's matrix, and in the first section what comes before
-// it.
+// Some columns of the head's matrix, and in the first section the norm and
+// projection before it.
 struct HeadSectionLayout {
   NormLayout norm;
   MatrixLayout project_out;  // n is 0 if the model has none
@@ -93,8 +93,8 @@ struct EmbeddingLayout {
 // answer's. Its small projection and the embedding stay full.
 LayerLayout MakeLayerLayout(const DecoderSpec& spec, WeightFormat format,
                             const PanelRules& rules);
-// As many sections as make none much larger than a layer of `layer_bytes`, or a
-// MiB, if a panel is not.
+// Cuts the head into sections of whole panels, none much larger than a layer of
+// `layer_bytes`, or a MiB, if a panel is not.
 std::vector<HeadSectionLayout> MakeHeadLayout(const DecoderSpec& spec,
                                               WeightFormat format,
                                               size_t layer_bytes,

@@ -46,7 +46,7 @@ struct MatrixLayout {
   int32_t panel_end(int panel) const {
     return std::min(n, (panel + 1) * panel_width);
   }
-  // Absolute in the image.
+  // Returns a panel's offset in the image.
   size_t panel_offset(int panel) const {
     return offset + static_cast<size_t>(panel) * whole_panel_bytes;
   }
@@ -72,10 +72,10 @@ struct PanelRules {
 
   // Whether each panel of a gated MLP's first matrix has some gate columns and
   // then the same up columns; else all gate columns come before all up columns.
-  // Products on the CPU finish a tile at a time, which then has all that the
+  // GEMMs on the CPU finish a tile at a time, which then has all that the
   // activation needs.
   bool interleaves_gate() const { return !row_major; }
-  // Whether products may add a plain MLP's first bias before they round their
+  // Whether GEMMs may add a plain MLP's first bias before they round their
   // results, and so want it in dtype, too: cuBLASLt does.
   bool wants_typed_bias() const {
     return row_major && dtype != DType::kFloat32;

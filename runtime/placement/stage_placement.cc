@@ -60,8 +60,8 @@ class Placer {
 
   StagePlacement Place() {
     if (s_.shape.has_device()) PlaceOnDevice();
-    // With any weights on disk the embedding goes there, too; where they are
-    // automatic, that is known in the end.
+    // The embedding goes to disk with any weights; where these are automatic,
+    // that is known in the end.
     const bool may_move = s_.embedding_on_disk < s_.embedding.bytes;
     p_.embedding_on_disk =
         may_move && !policy_.automatic_weights &&
@@ -122,7 +122,7 @@ class Placer {
     return use;
   }
 
-  // In the order of loading.
+  // Returns the host's charges, in the order of loading.
   TierUse HostUse() const {
     TierUse use;
     use.Hold("workspace", s_.host_workspace);
@@ -145,7 +145,7 @@ class Placer {
       use.Pass("a layer as it is packed",
                (image ? ImageWindowBytes(unit.bytes) : unit.bytes) +
                    s_.staging_of(i));
-      // On its way to the device it is in host memory as a whole.
+      // A unit on its way to the device is in host memory as a whole.
       if (unit.device_end > 0) {
         use.Pass("a layer on its way to the device", unit.host_end + stays);
       }
@@ -212,7 +212,7 @@ class Placer {
                                          static_cast<double>(s_.kv_pages)));
       if (staged && pages < s_.kv_pages) p_.staging_slots = groups;
     }
-    // Weights; then what is left is for KV.
+    // Weights come first; KV gets what is left.
     p_.device_slots = WeightSlots(policy_.overlap, s_.largest_unit, room());
     const auto place_weights = [&] {
       double share = policy_.weights.device;
@@ -240,7 +240,7 @@ class Placer {
     if (pages < s_.sequence_pages) pages = 0;
   }
 
-  // Of what is not on the device, the shares of host memory and of the disk.
+  // The shares that host memory and the disk have of what is not on the device.
   double InMemory(const TierFractions& f) const {
     if (!s_.shape.has_device()) return f.device + f.host;
     return f.host + f.disk > 0 ? f.host / (f.host + f.disk) : 1;
@@ -264,7 +264,7 @@ class Placer {
     }
     p_.pages[kHost] = p_.pages[kDisk] = p_.stranded_pages = 0;
     p_.kv_staging_bytes = 0;
-    // What the rest leaves, and what is left of the units.
+    // Find the room that the rest leaves, and the units' bytes off the device.
     p_.units.clear();
     const uint64_t limit = limits_[kHost];
     const uint64_t others = HostUse().held_bytes();
@@ -281,7 +281,7 @@ class Placer {
     const bool disk = s_.shape.may_use_disk;
     uint64_t for_weights = HostUse().held_bytes() - others;
     if (!named && disk) {
-      // They yield half, but for their slots.
+      // Weights yield half of the room to KV, but for their slots.
       for_weights =
           std::min(weights, std::max(room / 2, largest * p_.host_slots));
     }

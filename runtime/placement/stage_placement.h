@@ -12,8 +12,8 @@
 #include "runtime/placement/stage_sizes.h"
 #include "runtime/placement/weight_placement.h"
 
-// Where a stage's data goes, and what each tier then holds to the byte. A
-// worker loads a stage by this, and a planner plans by it.
+// The placement of a stage's data, and the exact bytes that each tier then
+// holds. A worker loads a stage by this, and a planner plans by it.
 
 namespace sluice {
 
@@ -24,12 +24,12 @@ using TierLimits = std::array<uint64_t, kNumTiers>;
 class TierUse {
  public:
   void Hold(absl::string_view name, uint64_t bytes);
-  // Beside all that is held so far, for a time.
+  // Counts bytes that are taken beside all that is held so far, for a time.
   void Pass(absl::string_view name, uint64_t bytes);
 
-  // Once the stage is loaded.
+  // Returns the bytes held once the stage is loaded.
   uint64_t held_bytes() const { return held_; }
-  // Most at any time until then, if all images are made anew.
+  // Returns the max bytes at any time until then, if all images are made anew.
   uint64_t peak_bytes() const { return peak_; }
   struct Item {
     absl::string_view name;
@@ -46,28 +46,28 @@ class TierUse {
 };
 
 struct StagePlacement {
-  // Shares of layers and head, and where each of these lies.
+  // The tiers' shares of layers and head, and the place of each of these.
   TierFractions weights;
   std::vector<UnitPlacement> units;
-  // Wherever any weights are: no bytes are wanted less often than its.
+  // True if any weights are on disk: no bytes are wanted less often than its.
   bool embedding_on_disk = false;
-  // For streamed weights, each of what is streamed of any unit at most; on the
-  // host those that come from the disk.
+  // The slots for streamed weights, each as large as the largest streamed part
+  // of a unit; those on the host are for weights from the disk.
   int device_slots = 0, host_slots = 0;
   uint64_t device_slot_bytes = 0, host_slot_bytes = 0;
 
   std::array<int64_t, kNumTiers> pages = {};  // of KV
-  // Of the furthest tier's pages, those that make up for what is left of the
-  // others, too little for a sequence: no share of the cache.
+  // The pages of the furthest tier that make up for those left in the others,
+  // too few for a sequence: no share of the cache.
   int64_t stranded_pages = 0;
-  // For KV that lives elsewhere and is attended on the device.
+  // The device's slots for KV that lives elsewhere and is attended there.
   int staging_slots = 0;
   uint64_t kv_staging_bytes = 0;  // in host memory, of KV on disk
 
   int resident_batches = 0;  // whose activations stay on the device
   int activation_slots = 0;  // there, for the others
-  // Of micro-batches that don't stay on a device, if they are partly on disk:
-  // else its share is 0, and they are in host memory.
+  // The activations of micro-batches that don't stay on a device; its share on
+  // disk is 0 if all are in host memory.
   ActivationShape activations;
   bool stages_activations() const { return activations.disk > 0; }
 

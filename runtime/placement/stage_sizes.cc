@@ -27,7 +27,7 @@ int AttentionSlots(const StageShape& shape) {
              : 1;
 }
 
-// Of buffers each of which is whole blocks on a device.
+// Returns the bytes of buffers, each of which is whole blocks on a device.
 uint64_t Buffers(std::initializer_list<size_t> buffers, bool blocks) {
   uint64_t sum = 0;
   for (const size_t bytes : buffers) {
@@ -36,7 +36,7 @@ uint64_t Buffers(std::initializer_list<size_t> buffers, bool blocks) {
   return sum;
 }
 
-// Of a backend on the processor, but for its threads' memory.
+// Returns the bytes of a CPU backend, but for its threads' memory.
 uint64_t CpuBuffers(const CpuSpace& space, int slots, bool blocks) {
   return Buffers({space.normed, space.wide, space.logits, space.rotary,
                   space.rotary},

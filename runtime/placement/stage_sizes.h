@@ -11,8 +11,7 @@
 #include "runtime/placement/backend_kind.h"
 #include "runtime/placement/backend_space.h"
 
-// How large the things are that a stage keeps and works with, wherever they
-// lie.
+// The sizes of all that a stage keeps and works with, wherever it lies.
 
 namespace sluice {
 
@@ -38,10 +37,10 @@ struct StageShape {
   PanelRules rules() const;
 };
 
-// Whether KV or weights may lie on a disk that is there.
+// Whether weights, KV or activations may lie on a disk that is there.
 bool MayUseDisk(const Policy& policy);
 
-// Bytes, unless said otherwise.
+// The sizes of a stage, in bytes unless said otherwise.
 struct StageSizes {
   explicit StageSizes(const StageShape& shape);
 
@@ -49,11 +48,11 @@ struct StageSizes {
   ImageLayouts images;         // of the backend that runs the layers
   EmbeddingLayout embedding;   // of the host's; 0 bytes where there is none
   uint64_t embedding_on_disk;  // what stays in memory with its table there
-  // Of a layer that several micro-batches share, in full; or 0. A single one
-  // dequantizes inside its products.
+  // The bytes of a dequantized layer that several micro-batches share; or 0. A
+  // single micro-batch dequantizes inside its GEMMs.
   uint64_t dequantized;
-  // Layers, then sections of the head: what the policy's shares of weights are
-  // shares of.
+  // The bytes of each layer, then of each section of the head: the policy's
+  // shares of weights are shares of these.
   std::vector<size_t> units;
   uint64_t streamable;
   uint64_t largest_unit;
@@ -67,7 +66,7 @@ struct StageSizes {
   uint64_t activation;  // the residual stream of a micro-batch
   // Backends' work space: where they compute, and in host memory beside that.
   uint64_t device_workspace, host_workspace;
-  // What packing takes beside an image: the embedding's, a unit's.
+  // The bytes that packing takes beside the image of the embedding or a unit.
   uint64_t embedding_staging;
   uint64_t layer_staging;
   std::vector<uint64_t> head_staging;

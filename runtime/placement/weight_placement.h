@@ -15,9 +15,9 @@ struct UnitPlacement {
   size_t bytes = 0;
   size_t device_end = 0;
   size_t host_end = 0;
-  // Where what is streamed begins, on its way to the device and from the disk:
-  // a part of an image that is read as a whole comes as a whole, so that it is
-  // where the part begins in which the cut lies; `bytes` if nothing is.
+  // The offsets at which the streamed bytes begin, to the device and from the
+  // disk: where the part begins in which the cut lies, since a part of an image
+  // is read as a whole; `bytes` if nothing is streamed.
   size_t device_split = 0;
   size_t host_split = 0;
 

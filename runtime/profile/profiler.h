@@ -18,7 +18,7 @@ namespace sluice {
 struct MachineShare {
   DeviceChoice device;
   int32_t threads = 1;  // compute threads
-  // One for each thread, or empty.
+  // One core for each thread, or empty.
   std::vector<int> cores;
   // Hard budgets. The device's is 0 if it has no memory of its own.
   uint64_t device_memory_bytes = 0;

@@ -78,7 +78,7 @@ class TraceRow {
 
   const std::string name_;
   const size_t capacity_;
-  // Left uninitialized: the system gives the pages as spans fill them.
+  // Spans are left uninitialized: the system gives pages as spans fill them.
   const std::unique_ptr<Span[]> spans_;
   std::atomic<size_t> size_{0};
   std::atomic<uint64_t> dropped_{0};

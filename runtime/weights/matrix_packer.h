@@ -22,9 +22,9 @@ class MatrixPacker {
   DType dtype() const { return rules_.dtype; }
   size_t element_bytes() const { return ElementBytes(dtype()); }
 
-  // Makes what packing a matrix and products with it need, for one that the
-  // rules laid out, and sets its `packing`. kInternal if its panels take more
-  // than the rules say.
+  // Makes what packing a matrix and GEMMs with it need, for one that the rules
+  // laid out, and sets its `packing`. kInternal if its panels take more than
+  // the rules say.
   virtual absl::Status Prepare(MatrixLayout* w) { return absl::OkStatus(); }
   // Returns how W, [n, k], lies from `offset` (a multiple of kPanelAlignment)
   // on, prepared. kInvalidArgument for sizes below 1 or an unaligned offset.

@@ -88,7 +88,7 @@ std::vector<PanelRows> IntoPanels(const std::vector<RowRun>& runs) {
   return panels;
 }
 
-// All rows of tensors, one tensor after the other.
+// Returns all rows of tensors, one tensor after the other.
 std::vector<PanelRows> Concatenate(
     const std::vector<const TensorRef*>& tensors) {
   std::vector<RowRun> runs;
@@ -96,7 +96,7 @@ std::vector<PanelRows> Concatenate(
   return IntoPanels(runs);
 }
 
-// Panels of which one half is of each tensor.
+// Returns panels of which one half is of each tensor.
 std::vector<PanelRows> Interleave(const TensorRef* a, const TensorRef* b) {
   std::vector<PanelRows> panels;
   constexpr int64_t kHalf = kPanelColumns / 2;

@@ -30,7 +30,7 @@ std::string PackedWeights::ImageKey() const {
   if (tables != matrices_->dtype()) {
     absl::StrAppend(&key, ";tables=", DTypeName(tables));
   }
-  // All that any stage packs, so that all find the same images.
+  // The key has all layer matrices, so that all stages find the same images.
   for (const MatrixLayout* matrix : layer().matrices()) {
     if (matrix->packing == 0) continue;
     absl::StrAppend(&key, ";", absl::Hex(matrix->packing));

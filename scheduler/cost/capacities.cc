@@ -2,14 +2,14 @@
 
 #include "scheduler/cost/cost_model.h"
 
-// What FlexGen A.3 calls peak memory: what the runtime's own placement says
+// FlexGen A.3's peak memory: that of the runtime's own placement
 // (runtime/placement), made linear where it is asked about.
 
 namespace sluice {
 namespace {
 
-// Bytes by which what is streamed of the largest unit grows with the share of
-// weights that is: every unit gives the same, or all it has (EvenLevel).
+// The bytes by which the largest streamed part of a unit grows with the share
+// of streamed weights: every unit gives the same, or all it has (EvenLevel).
 double SlotSlope(const StageSizes& sizes, double away) {
   const auto all = static_cast<double>(sizes.streamable);
   const double level = EvenLevel(sizes.units, away * all);
@@ -31,7 +31,7 @@ class Slopes {
         has_device_(stage.machine->has_device()),
         batches_(stage.policy.num_microbatches) {}
 
-  // Of the tier that has device memory's share, too, where there is none.
+  // The weights on `tier`; without a device the host has the device's share.
   LinearForm Weights(TierIndex tier) const {
     return At(kWeights, tier, static_cast<double>(sizes_.streamable));
   }

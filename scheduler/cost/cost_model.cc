@@ -18,7 +18,7 @@ namespace {
 
 constexpr double kLinkElementBytes = 4;  // activations cross links in float32
 
-// `times` the sum of some fractions of a kind.
+// Returns `times` the sum of some fractions of a kind.
 LinearForm Share(Kind kind, std::initializer_list<TierIndex> tiers,
                  double times) {
   LinearForm form;
@@ -28,7 +28,7 @@ LinearForm Share(Kind kind, std::initializer_list<TierIndex> tiers,
 
 LinearForm Constant(double value) { return {.constant = value}; }
 
-// `amount` at `rate`; nothing at a rate of 0, of what the machine does not
+// Returns `amount` / `rate`; 0 at a rate of 0, of what the machine does not
 // have: the capacities keep the fractions there at 0.
 double Seconds(double amount, double rate) {
   return rate > 0 ? amount / rate : 0;
@@ -38,7 +38,7 @@ double At(const RateCurve& curve, double x) {
   return curve.empty() ? 0 : curve.At(std::max(x, 1e-3));
 }
 
-// Of the wanted formats, or of the nearest that are there. Profiles have
+// Returns the rate of the wanted formats, or of the nearest. Profiles have
 // float16 only where there is no bfloat16, which, as wide, takes as long.
 const ProductRate* NearestGemms(const ComputeProfile& compute, DType dtype,
                                 WeightFormat format) {
@@ -61,8 +61,8 @@ const AttentionRate* NearestAttention(const ComputeProfile& compute,
   return compute.attention.empty() ? nullptr : &compute.attention.front();
 }
 
-// Random reads of so many bytes, as deep as was measured: those of the largest
-// measured size up to it.
+// Returns the rate of random reads of so many bytes, as deep as was measured:
+// that of the largest measured size up to it.
 double ReadRate(const DiskProfile& disk, double request_bytes) {
   const DiskRate* best = nullptr;
   for (const DiskRate& rate : disk.rates) {
@@ -78,8 +78,8 @@ double ReadRate(const DiskProfile& disk, double request_bytes) {
              : disk.read_bytes_per_second;
 }
 
-// What the smallest request takes when nothing else is asked for; 0 if that was
-// not measured.
+// Returns the seconds of the smallest request when nothing else is asked for; 0
+// if that was not measured.
 double RequestSeconds(const DiskProfile& disk, double DiskRate::*bytes_per_s) {
   const DiskRate* least = nullptr;
   for (const DiskRate& rate : disk.rates) {
@@ -130,14 +130,14 @@ class StepCoster {
   }
 
  private:
-  // Of a layer's weights, those of its first half.
+  // The share of a layer's weights that its first half has.
   double FirstHalf() const {
     const double mlp = (model_.gated_mlp ? 3.0 : 2.0) * model_.hidden_size *
                        model_.intermediate_size;
     return 1 - mlp / static_cast<double>(LayerElements(model_));
   }
 
-  // What the policy's threads reach of a rate measured with all.
+  // The share that the policy's threads reach of a rate measured with all.
   double ThreadShare() const {
     const RateCurve& curve = machine_.host.share_by_threads;
     if (policy_.compute_threads <= 0 || curve.empty()) return 1;
@@ -153,7 +153,7 @@ class StepCoster {
     Add(part, Resource::kDeviceCompute, Constant(seconds / compute_share_));
   }
 
-  // Which takes the cores some time, too: the published models leave it out.
+  // A read takes the cores some time, too: the published models leave it out.
   void DiskRead(ResourceForms* part, const LinearForm& seconds) {
     Add(part, Resource::kDiskRead, seconds);
     const DiskProfile& disk = machine_.disk;
@@ -164,7 +164,7 @@ class StepCoster {
   }
 
   // FlexGen A.3, dtoc and ctog: read once for all micro-batches, or row by row
-  // once for each. With the LM head, which is left out there.
+  // once for each. The LM head, left out there, is added.
   void Weights() {
     const double passes =
         policy_.schedule == Schedule::kRowByRow ? batches_ : 1;
@@ -222,7 +222,7 @@ class StepCoster {
       from_device(written, options_.kv_out_share);
       return;
     }
-    // q, k and v there, what attention gives back.
+    // The host gets q, k and v, and gives attention's result back.
     double rows = rows_;
     if (options_.prefill_on_device) {
       rows = step_.decode_rows;
@@ -253,8 +253,8 @@ class StepCoster {
     Add(&parts_.activations, Resource::kDiskWrite,
         Share(kActivations, {kOnDisk},
               Seconds(moved, disk.write_bytes_per_second)));
-    // Each is asked for a turn ahead and waited for: what a request takes
-    // beside its bytes counts, too.
+    // Each stream is asked for a turn ahead and waited for: what a request
+    // takes beside its bytes counts, too.
     const double requests =
         moved > 0 ? several * options_.activation_turns * layers_ * batches_
                   : 0;
@@ -273,7 +273,7 @@ class StepCoster {
         Share(kActivations, {kOnHost, kOnDisk}, Seconds(moved, in)));
     Add(&parts_.activations, Resource::kDeviceToHost,
         Share(kActivations, {kOnHost, kOnDisk}, Seconds(moved, out)));
-    // They come to the stage and leave it through host memory.
+    // Activations come to the stage and leave it through host memory.
     Add(&parts_.activations, Resource::kHostToDevice,
         Constant(Seconds(bytes, in)));
     if (!last_) {
@@ -282,9 +282,9 @@ class StepCoster {
     }
   }
 
-  // Seconds of products with `elements` weights, `passes` times over `rows`
-  // rows: FlexGen A.3, comp, and no faster than the weights are read, which is
-  // what bounds decoding of weights that stay.
+  // Seconds of GEMMs with `elements` weights, `passes` times over `rows` rows:
+  // FlexGen A.3, comp, and no faster than the weights are read, which is what
+  // bounds decoding of weights that stay.
   double GemmSeconds(double elements, WeightFormat format, double rows,
                      double passes) const {
     const ComputeProfile& compute = machine_.compute();
@@ -297,8 +297,8 @@ class StepCoster {
                     Seconds(bytes, compute.memory_bytes_per_second));
   }
 
-  // Quantized weights are dequantized before the products: once for all
-  // micro-batches, or for each; a single micro-batch's products do it.
+  // Quantized weights are dequantized before the GEMMs: once for all
+  // micro-batches, or for each; a single micro-batch's GEMMs do it.
   bool Dequantizes() const {
     if (policy_.compress_weights == WeightFormat::kFull) return false;
     return policy_.num_microbatches > 1 ||
@@ -392,8 +392,8 @@ class StepCoster {
   double HeadPasses() const {
     return std::ceil(step_.head_rows / static_cast<double>(sizes_->head_rows));
   }
-  // How often its weights are read for that: of a head of one section, once for
-  // all passes.
+  // The number of times that its weights are read: once for all passes, if the
+  // head has one section.
   double HeadReads() const {
     return sizes_->images.head.size() > 1 ? HeadPasses()
                                           : std::min(1.0, HeadPasses());
@@ -425,8 +425,8 @@ class StepCoster {
     Add(&parts_.rest, Resource::kDeviceCompute,
         Constant(compute.layer_seconds * batches_ * layers_ +
                  machine_.step_seconds));
-    // With any weights on disk the embedding is looked up there, and the sweep
-    // waits for its rows.
+    // The embedding is looked up on disk if any weights are there, and the
+    // sweep waits for its rows.
     if (first_ && stage_.MayUse(kWeights, kOnDisk) &&
         machine_.disk.read_bytes_per_second > 0 &&
         sizes_->embedding_on_disk < sizes_->embedding.bytes) {

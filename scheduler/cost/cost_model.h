@@ -13,7 +13,7 @@
 #include "scheduler/cost/resource.h"
 #include "scheduler/steps/workload.h"
 
-// What a stage costs: seconds on each resource for a step, and bytes on each
+// The costs of a stage: seconds on each resource for a step, and bytes on each
 // tier, as linear forms of the policy's nine fractions, so that the same
 // formulas are evaluated for a given policy and solved for the best one.
 
@@ -90,14 +90,14 @@ struct StageCase {
   int32_t longest = 0;  // positions of a sequence, for which KV is reserved
   int32_t max_model_len = 0;  // that a sequence may have; 0: longest
   CostOptions options;
-  // Which fractions may be above 0. The embedding goes to disk with the first
-  // byte of other weights: the forms are right for policies that put weights
-  // there if these may, on the safe side for those that do not, and wrong for
-  // others. See SupportOf.
+  // The fractions that may be above 0. The embedding goes to disk with the
+  // first byte of other weights: the forms are right for policies that put
+  // weights there if these may, on the safe side for those that do not, and
+  // wrong for others. See SupportOf.
   std::array<bool, kNumFractions> may_use = {true, true, true, true, true,
                                              true, true, true, true};
 
-  // Those of Shape(), if somebody has them: all that is asked about a stage
+  // The sizes of Shape(), if somebody has them: all that is asked about a stage
   // wants them.
   std::shared_ptr<const StageSizes> sizes;
 
@@ -107,7 +107,7 @@ struct StageCase {
   StageShape Shape() const;
   std::shared_ptr<const StageSizes> Sizes() const;
 };
-// Those that are above 0.
+// Returns which fractions are above 0.
 std::array<bool, kNumFractions> SupportOf(const Fractions& fractions);
 
 // Seconds on each resource for one step of `step`'s kind through the stage. A
@@ -124,7 +124,7 @@ double StepSeconds(const StageCase& stage, const StepShape& step,
 StagePlacement PlacementOf(const StageCase& stage, const Fractions& fractions);
 TierLimits LimitsOf(const MachineProfile& machine);
 
-// "host memory": what the tier has.
+// Returns the name of what a tier has: "host memory".
 absl::string_view CapacityName(Tier tier);
 
 // A capacity that must hold: bytes.At(fractions) <= limit.
@@ -134,7 +134,7 @@ struct CapacityRow {
   double limit = 0;
 };
 // Returns, for each tier that the machine has, and the disk in any case, what
-// it holds where the fractions are `at`, exactly, and, of fractions near them,
+// it holds where the fractions are `at`, exactly, and, for fractions near them,
 // what it holds but for rounding, and for tiers that begin or end to be used.
 // Two rows for a tier that holds most while the stage is loaded. `placement`:
 // that of `at`.

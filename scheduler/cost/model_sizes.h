@@ -15,7 +15,7 @@ int64_t QueryWidth(const DecoderSpec& model);
 int64_t KvWidth(const DecoderSpec& model);
 // Weights of a layer's matrices: q, k, v, out; up, down and perhaps gate.
 int64_t LayerElements(const DecoderSpec& model);
-// With the projection between embed_dim and hidden_size, where these differ.
+// Weights of the head, with the projection of hidden_size to embed_dim, if any.
 int64_t HeadElements(const DecoderSpec& model);
 // K and V of one position in one layer, parameters of groups included.
 double KvBytesPerPosition(const DecoderSpec& model, KvFormat format);

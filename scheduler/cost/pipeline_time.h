@@ -4,7 +4,7 @@
 
 #include "absl/types/span.h"
 
-// How long blocks in flight take through a pipeline: in closed form.
+// The time that blocks in flight take through a pipeline, in closed form.
 // simulator.h follows the same pipeline event by event.
 
 namespace sluice {

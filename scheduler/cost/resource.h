@@ -6,7 +6,7 @@
 
 namespace sluice {
 
-// What the work of a stage shares; its times add up.
+// A resource that the work of a stage shares; its times add up.
 enum class Resource {
   kDiskRead,
   kDiskWrite,

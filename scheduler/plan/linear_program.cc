@@ -62,8 +62,8 @@ int BoundsKind(double lo, double hi) {
   return std::isinf(hi) ? GLP_LO : GLP_DB;
 }
 
-// What a call of GLPK works on: nothing here has a destructor that a jump out
-// of GLPK would skip.
+// The data that a call of GLPK works on: nothing here has a destructor that a
+// jump out of GLPK would skip.
 struct Call {
   const LinearProgram* program;
   bool presolve;

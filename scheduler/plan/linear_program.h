@@ -24,16 +24,16 @@ struct LinearProgram {
   std::vector<Row> rows;
 
   int num_variables() const { return static_cast<int>(cost.size()); }
-  // Returns its index.
+  // Adds a variable and returns its index.
   int AddVariable(double cost_of_it, double least, double most);
-  // With a coefficient of 0 for each variable that there is.
+  // Adds a row with a coefficient of 0 for each variable that there is.
   Row& AddRow(double least, double most);
 };
 
 struct LinearSolution {
   enum class Status { kOptimal, kInfeasible, kUnbounded };
   Status status = Status::kInfeasible;
-  // If kOptimal:
+  // These are set if kOptimal.
   double objective = 0;
   std::vector<double> x;
 };

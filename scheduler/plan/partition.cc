@@ -11,8 +11,8 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// How the workers of one machine share layers from `begin` on, for each end,
-// with the least sum of their costs.
+// The shares of one machine's workers in the layers from `begin` on, for each
+// end, with the least sum of their costs.
 class SharedMachine {
  public:
   SharedMachine(const std::vector<int>& workers, int begin, int num_layers,
@@ -28,7 +28,7 @@ class SharedMachine {
         for (int start = end; start >= 0; --start) {
           const double own =
               start < end ? cost(worker, {begin + start, begin + end}) : 0;
-          // It only grows from here.
+          // The worker's own cost only grows from here.
           if (own >= sums[end]) break;
           if (before[start] + own < sums[end]) {
             sums[end] = before[start] + own;

@@ -64,7 +64,7 @@ int32_t ResolveAutomatic(const PlanRequest& request, int machine,
         static_cast<double>(placed.resident_batches) / block.num_microbatches;
     policy->activations = {device, 1 - device, 0};
   }
-  // As many sequences as there is KV for, each with the whole of its share.
+  // The room for KV bounds the sequences, each of which has its whole share.
   int32_t gbs = block.gbs;
   if (asked.automatic_kv_cache) {
     const auto on_device = static_cast<double>(placed.pages[0]);
@@ -141,8 +141,7 @@ absl::StatusOr<Plan> EvaluatePlan(const PlanRequest& request,
       CheckPositive({block.gbs, block.num_microbatches, block.max_step_tokens},
                     "gbs, num-microbatches or max-step-tokens", 1));
   std::vector<StageChoice> resolved = stages;
-  // What KV the narrowest stage has room for decides how many sequences are in
-  // flight.
+  // The narrowest stage's room for KV decides how many sequences are in flight.
   int32_t gbs = block.gbs;
   for (StageChoice& stage : resolved) {
     gbs = std::min(gbs, ResolveAutomatic(request, stage.machine, stage.layers,

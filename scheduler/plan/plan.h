@@ -47,12 +47,12 @@ struct Plan {
   double steps = 0;              // in the job, all blocks together
   double seconds = 0;            // of the job
   double tokens_per_second = 0;  // generated
-  // From a request's first step to its last, on average.
+  // The time from a request's first step to its last, on average.
   double latency_seconds = 0;
-  // What crosses each wire for a generated token, all stages together; 0 for
-  // the resources that compute.
+  // The bytes that each wire carries for a generated token, all stages
+  // together; 0 for the resources that compute.
   std::array<double, kNumResources> bytes_per_token = {};
-  // What the job's time goes to most, of all stages' resources.
+  // The resource, of all stages', to which most of the job's time goes.
   Resource binding_resource = Resource::kDeviceCompute;
   int binding_stage = 0;
 };
@@ -66,7 +66,7 @@ struct PolicyChoices {
   std::vector<int32_t> max_step_tokens;
   std::vector<int32_t> threads;
   std::vector<AttentionSite> attention_sites;
-  // Not left to the search, for compression changes answers.
+  // These are not left to the search, for compression changes answers.
   std::vector<WeightFormat> weight_formats = {WeightFormat::kFull};
   std::vector<WeightFormat> kv_formats = {WeightFormat::kFull};
 };
@@ -83,9 +83,9 @@ struct PlanRequest {
   // Positions that a sequence may have, which workers load their stages for;
   // 0: those of the longest request.
   int32_t max_model_len = 0;
-  // Whether KV is reserved for all of them, and not for the longest request.
+  // Whether KV is reserved for max_model_len, and not for the longest request.
   bool reserve_max_model_len = false;
-  // Off: blocks start together and are not refilled (BlockSteps).
+  // If false, blocks start together and are not refilled (BlockSteps).
   bool refill = true;
   CostOptions options;
 

@@ -10,7 +10,7 @@
 namespace sluice {
 namespace {
 
-// What each tier holds at most.
+// Returns the max bytes that each tier holds.
 std::vector<CapacityUse> UsesOf(const StageCase& stage,
                                 const Fractions& fractions) {
   const StagePlacement placement = PlacementOf(stage, fractions);
@@ -48,10 +48,10 @@ double BytesOf(const MachineProfile& machine, Resource resource,
   return 0;
 }
 
-// How much kinds of steps are mixed in the pipeline: requests of one length
-// begin and end together, in all blocks; unlike outputs spread them. The chance
-// that two requests are of unlike classes, if outputs differ by much. Fitted to
-// simulated jobs, for ranking; Rehearse() says what it is for a given plan.
+// Returns how much kinds of steps mix in the pipeline: requests of one length
+// begin and end together, in all blocks; unlike outputs spread them. It is the
+// chance that two requests are of unlike classes if outputs differ much. Fitted
+// to simulated jobs, for ranking; Rehearse() says what it is for a given plan.
 double MixingOf(const PlanRequest& request) {
   if (!request.refill) return 0;
   double n = 0, sum = 0, squares = 0, alike = 0;

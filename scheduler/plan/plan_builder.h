@@ -7,9 +7,9 @@
 
 namespace sluice {
 
-// The plan of given stages whose fractions are all named (automatic KV that is
-// taken by need excepted), with its predictions. `steps` are JobSteps() of the
-// block. The request and the stages must have been checked.
+// Builds the plan of given stages whose fractions are all named (automatic KV
+// that is taken by need excepted), with its predictions. `steps` are JobSteps()
+// of the block. The request and the stages must have been checked.
 Plan BuildPlan(const PlanRequest& request,
                const std::vector<StageChoice>& stages, const BlockShape& block,
                absl::Span<const StepShape> steps);

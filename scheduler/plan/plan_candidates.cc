@@ -18,7 +18,7 @@ Values GbsValues(GridSize size) {
           64, 96, 128, 192, 256, 384, 512, 768, 1024};
 }
 
-// No more than 20 micro-batches (there too).
+// FlexGen has no more than 20 micro-batches (section 4.3).
 Values MicroBatchValues(GridSize size) {
   if (size == GridSize::kCoarse) return {1, 4, 16};
   return {1, 2, 3, 4, 6, 8, 12, 16, 20};
@@ -89,7 +89,7 @@ Grid MakeGrid(const PlanRequest& request, GridSize size) {
 
 bool IsSensible(const PlanRequest& request, const BlockShape& block) {
   if (block.max_step_tokens < block.gbs) return false;
-  // What no link could carry.
+  // No link could carry such a micro-batch.
   if (int64_t{block.max_step_tokens} * request.model.hidden_size * 4 >
       kMaxActivationBytes) {
     return false;

@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "scheduler/plan/plan.h"
 
-// What the planner enumerates outside the linear programs.
+// The choices that the planner enumerates outside the linear programs.
 
 namespace sluice {
 
@@ -18,7 +18,7 @@ struct Candidate {
   WeightFormat weights = WeightFormat::kFull;
   WeightFormat kv = WeightFormat::kFull;
 
-  // Smaller blocks first.
+  // Puts smaller blocks first.
   auto Key() const {
     return std::make_tuple(
         static_cast<int>(weights), static_cast<int>(kv),
@@ -41,7 +41,7 @@ struct Grid {
   std::vector<int32_t> max_step_tokens;
 };
 
-// What request.choices leaves open: some values of each dimension that span
+// The values that request.choices leaves open: some of each dimension that span
 // all of what pays, or all that are worth trying.
 enum class GridSize { kCoarse, kFine };
 Grid MakeGrid(const PlanRequest& request, GridSize size);
@@ -50,7 +50,7 @@ Grid MakeGrid(const PlanRequest& request, GridSize size);
 // more slots than requests (but for what comes next to it).
 bool IsSensible(const PlanRequest& request, const BlockShape& block);
 
-// All block shapes of a grid that are sensible, and the smallest in any case.
+// Returns the sensible block shapes of a grid, and the smallest in any case.
 std::vector<BlockShape> BlocksOf(const PlanRequest& request, const Grid& grid);
 
 // The smallest block that request.choices allows.
@@ -61,7 +61,7 @@ BlockShape SmallestBlock(const PlanRequest& request);
 std::vector<BlockShape> NeighboursOf(const PlanRequest& request,
                                      const Grid& grid, const BlockShape& block);
 
-// As many stages as machines, but no more than layers.
+// Returns as many stages as there are machines, but no more than layers.
 int NumStages(const PlanRequest& request);
 
 // kResourceExhausted that says what FindShortage() found.

@@ -43,7 +43,7 @@ constexpr double kEqual = 1e-6;
 
 enum class Objective { kThroughput, kLatency };
 
-// What became of a candidate.
+// The outcome of trying a candidate.
 struct Outcome {
   enum class Kind { kSolved, kBounded, kNoBetter, kTooLarge, kTooSlow };
   Kind kind = Kind::kBounded;
@@ -89,7 +89,7 @@ class PlanSearch {
             .steps = Steps(c.block)};
   }
 
-  // Of a stage's question: the same for machines that are alike.
+  // Returns a stage's question's key, the same for machines that are alike.
   int64_t Key(const Candidate& c, int machine, LayerRange layers) {
     if (!last_ || *last_ < c || c < *last_) {
       last_ = c;
@@ -126,13 +126,13 @@ class PlanSearch {
     return it->second;
   }
 
-  // Empty: none fits; or, where it is to be balanced, none takes less than so
-  // many seconds.
+  // Returns no stages if no split fits or, where it is to be balanced, none
+  // takes less than so many seconds.
   std::vector<BalancedStage> SplitOf(const Candidate& c, StageCostFunction cost,
                                      double less_than) const;
   // Seconds of the job that the split at its best cannot be below.
   double BoundOf(const Candidate& c);
-  // Of no use unless its slowest machine takes less than so many seconds.
+  // Plans a candidate, whose slowest machine must take less than `less_than`.
   Outcome Try(const Candidate& c, double less_than = kInfinity);
   // Considers a candidate and keeps its outcome, and the best.
   void Consider(const Candidate& c, double bound);
@@ -181,7 +181,7 @@ class PlanSearch {
   Objective objective_ = Objective::kThroughput;
   double max_latency_ = kInfinity;
   std::map<Candidate, Outcome> outcomes_;
-  // With the seconds of the closed form: a frontier asks for some repeatedly.
+  // Plans with their closed form's seconds: a frontier repeats some questions.
   std::map<Candidate, std::pair<double, Plan>> rehearsed_;
   std::optional<Candidate> best_;
   double best_score_ = kInfinity;
@@ -252,7 +252,7 @@ void PlanSearch::Consider(const Candidate& c, double bound) {
   if (!status_.ok() || outcomes_.contains(c)) return;
   Outcome outcome = {.seconds = bound, .latency = Latency(c, bound)};
   if (outcome.latency > max_latency_) {
-    // What is always too slow tells the least latency only if it fits.
+    // A candidate always too slow tells the least latency only if it fits.
     outcome.kind = Outcome::Kind::kTooSlow;
   } else if (Score(c, bound) < (1 - kEqual) * BestScore()) {
     // A job takes no less than its slowest machine. Some leeway, for the closed
@@ -470,8 +470,8 @@ std::string PlanSearch::WhyNot(const Candidate& c, const Outcome& outcome) {
   return "";
 }
 
-// For each value of each dimension that the best plan does not have, the best
-// candidate that has it.
+// Returns, for each value of each dimension that the best plan does not have,
+// the best candidate that has it.
 std::vector<Alternative> PlanSearch::Alternatives() {
   std::map<std::pair<int, std::string>,
            std::pair<const Candidate*, const Outcome*>>
@@ -493,7 +493,7 @@ std::vector<Alternative> PlanSearch::Alternatives() {
       }
     }
   }
-  // What was not rehearsed is corrected as the best was.
+  // Candidates that were not rehearsed are corrected as the best was.
   const Outcome& chosen_one = outcomes_.at(*best_);
   const double fastest = chosen_one.plan->tokens_per_second;
   const auto rate = [&](const Outcome& outcome) {
@@ -564,7 +564,7 @@ absl::StatusOr<std::vector<Plan>> Frontier(const PlanRequest& request,
   const double most = fastest.best.latency_seconds;
   std::vector<Plan> plans = {soonest.best};
   for (int i = 1; i + 1 < points; ++i) {
-    // Evenly over the logarithm of the latency.
+    // Points lie evenly over the logarithm of the latency.
     const double share = static_cast<double>(i) / (points - 1);
     const auto result = search.Run(Objective::kThroughput,
                                    least * std::pow(most / least, share));

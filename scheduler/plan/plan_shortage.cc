@@ -17,7 +17,7 @@ namespace {
 // Sequences shorter than this are no remedy.
 constexpr int32_t kFewestPositions = 16;
 
-// What a candidate lacks in the stage that lacks most, the layers split evenly.
+// A candidate's lack in the stage that lacks most, the layers split evenly.
 struct Lack {
   StageQuestion question;  // without steps: capacities don't depend on them
   StageShortage shortage;
@@ -48,7 +48,7 @@ bool DoesFit(const PlanRequest& request, const Candidate& c) {
   return lack.ok() && lack->fits();
 }
 
-// Whether machines that hold more could take more layers.
+// Adds a balanced split if machines that hold more could take more layers.
 void AddBalancedSplit(const PlanRequest& request, const Candidate& c,
                       std::vector<std::string>* remedies) {
   if (request.split == Split::kBalanced || NumStages(request) == 1) return;
@@ -123,7 +123,7 @@ void AddFormats(const PlanRequest& request, const Candidate& c,
 
 absl::StatusOr<Shortage> FindShortage(const PlanRequest& request) {
   SLUICE_RETURN_IF_ERROR(request.Check());
-  // With the formats that lack least of those that may be chosen.
+  // The least lack of any formats that may be chosen.
   std::optional<Lack> least;
   Candidate smallest;
   for (const WeightFormat weights : request.choices.weight_formats) {

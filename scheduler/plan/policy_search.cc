@@ -21,16 +21,16 @@ constexpr int kTiers = kNumTiers;
 // Fractions come in such steps.
 constexpr double kGrain = 1e-4;
 constexpr double kMinOnDisk = 10 * kGrain;
-// Of the objective, which is about 1: for all seconds of all resources
-// together, and for what lies one tier further away.
+// The small costs in the objective, which is about 1: for all seconds of all
+// resources together, and for what lies one tier further away.
 constexpr double kCostOfUse = 1e-3;
 constexpr double kCostOfTier = 2e-6;
 // Answers that differ less are equals.
 constexpr double kEqual = 1e-6;
-// How often a case's program is solved: what fits is known where it was looked.
+// The max solves of a case's program: the fit is known at points looked at.
 constexpr int kMaxLooks = 6;
 
-// Which tiers may hold what.
+// The fractions that may be above 0: which tiers may hold what.
 using TierMask = std::array<bool, kNumFractions>;
 
 int Index(int kind, int tier) { return kTiers * kind + tier; }
@@ -62,9 +62,9 @@ double MaxOf(const LinearForm& form, const TierMask& mask) {
   return -MinOf(negative, mask);
 }
 
-// From "nothing is far away" to "anything may be anywhere".
+// Returns patterns from "nothing is far away" to "anything may be anywhere".
 std::vector<TierMask> Patterns(const MachineProfile& machine) {
-  // Nearest first. Without a device the host is the nearest tier.
+  // Tiers come nearest first. Without a device the host is the nearest.
   const int nearest = machine.has_device() ? 0 : 1;
   const bool disk = machine.disk_bytes > 0;
   // The furthest tier of weights, KV cache and activations.
@@ -133,7 +133,7 @@ struct Case {
   TierMask mask;
   StageCase stage;
   std::vector<ResourceForms> costs;  // of each kind of step
-  // What must fit, as far as it is known: at the points that were looked at.
+  // The capacities that must hold, as known at the points that were looked at.
   std::vector<CapacityRow> capacities;
 };
 
@@ -190,7 +190,7 @@ bool LookAt(const Fractions& at, Case* c) {
   return placement.Fits(LimitsOf(*c->stage.machine));
 }
 
-// All tiers that may hold something hold as much as the others.
+// Gives all tiers that may hold something the same share.
 Fractions Evenly(const TierMask& mask) {
   Fractions fractions = {};
   for (int i = 0; i < kNumFractions; ++i) {
@@ -199,7 +199,7 @@ Fractions Evenly(const TierMask& mask) {
   return fractions;
 }
 
-// Least seconds of one step, each resource for itself.
+// The least seconds of one step, each resource for itself.
 double StepBound(const Case& c, const ResourceForms& forms) {
   double longest = 0;
   double sum = 0;
@@ -219,8 +219,8 @@ double CaseBound(const Case& c, absl::Span<const StepShape> steps) {
   return bound;
 }
 
-// What must stay free of a capacity for fractions that are rounded afterwards:
-// each kind that has a choice of tiers may put one grain more here.
+// The bytes that must stay free for fractions that are rounded afterwards: each
+// kind that has a choice of tiers may put one grain more here.
 double RoundingBytes(const LinearForm& bytes, const TierMask& mask) {
   double rounding = 0;
   for (int kind = 0; kind < kNumKinds; ++kind) {
@@ -280,7 +280,7 @@ LinearProgram TimeProgram(const Case& c, absl::Span<const StepShape> steps,
       }
     }
     if (adds) continue;
-    // In units of what the longest resource takes at most.
+    // The unit is the max seconds of the longest resource.
     double unit = 0;
     double least = 0;
     for (const LinearForm& form : c.costs[k]) {
@@ -304,9 +304,9 @@ LinearProgram TimeProgram(const Case& c, absl::Span<const StepShape> steps,
   return program;
 }
 
-// Whole grains; what is left over by rounding goes to the furthest tier in use,
-// where it costs time but takes no place that is scarce. So does KV of less
-// than a sequence, which would take a whole one's pages.
+// Returns whole grains; those left over by rounding go to the furthest tier
+// used, where they cost time but take no place that is scarce. So does KV of
+// less than a sequence, which would take a whole one's pages.
 Fractions Rounded(const std::vector<double>& x, const Case& c) {
   const StageSizes& sizes = *c.stage.sizes;
   const double sequence = static_cast<double>(sizes.sequence_pages) /
@@ -338,7 +338,7 @@ Fractions Rounded(const std::vector<double>& x, const Case& c) {
   return fractions;
 }
 
-// What is missing if it is spread so that it is least, in shares of the limits.
+// The lack if it is spread so that it is least, in shares of the limits.
 struct Missing {
   double sum = kInfinity;
   Tier most = Tier::kHost;  // what lacks most
@@ -346,8 +346,8 @@ struct Missing {
   double bytes = 0;
 };
 
-// Of all capacities, or of `only` with the others as they are. Rows of one tier
-// are one capacity.
+// Returns the lack of all capacities, or of `only` with the others as they are.
+// Rows of one tier are one capacity.
 absl::StatusOr<Missing> MinMissing(Case c, std::optional<Tier> only) {
   LookAt(Evenly(c.mask), &c);
   Missing missing;
@@ -382,7 +382,7 @@ absl::StatusOr<Missing> MinMissing(Case c, std::optional<Tier> only) {
       limit += static_cast<uint64_t>(solution.x[variable] *
                                      std::max<double>(limit, 1));
     }
-    // Whether that would do.
+    // The search ends if these limits would do.
     const Fractions fractions = Rounded(solution.x, c);
     const StagePlacement placement = PlacementOf(c.stage, fractions);
     if (placement.Fits(limits)) break;
@@ -446,7 +446,7 @@ std::vector<CaseMaker> MakersOf(const StageQuestion& q) {
   return makers;
 }
 
-// All cases of a question.
+// Returns all cases of a question.
 std::vector<Case> CasesOf(const StageQuestion& q) {
   std::vector<Case> cases;
   for (CaseMaker& maker : MakersOf(q)) {
@@ -470,7 +470,7 @@ absl::StatusOr<StageAnswer> SolveStage(const StageQuestion& question,
       SLUICE_RETURN_IF_ERROR(
           TryCase(maker.Make(mask), question.steps, programs, &best));
     }
-    // What fits is never offloaded, not even where that would spread the work.
+    // A stage that fits is never offloaded, not even to spread the work.
     if (best.fits && &mask == &patterns.front()) return best;
   }
   return best;

@@ -29,7 +29,7 @@ struct StageQuestion {
 
 struct StageAnswer {
   bool fits = false;
-  // If it does:
+  // These are set if it fits.
   Policy policy;                     // as StagePlan::policy
   double seconds = 0;                // of all steps
   std::vector<double> step_seconds;  // of one step of each kind

@@ -11,7 +11,7 @@ constexpr int kMaxStepKinds = 8;
 // Requests for each slot from which on pacing spreads them: see Paces() in
 // step_scheduler.cc.
 constexpr int64_t kGenerationsByNeed = 3;
-// For lengths that come unevenly.
+// The margin for lengths that come unevenly.
 constexpr double kNeedMargin = 1.05;
 
 bool AreAlike(MachineProfile a, const MachineProfile& b) {

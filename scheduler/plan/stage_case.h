@@ -8,7 +8,7 @@
 #include "scheduler/plan/plan.h"
 #include "scheduler/steps/workload.h"
 
-// What a plan request says of one stage, in the cost model's terms.
+// A plan request's view of one stage, in the cost model's terms.
 
 namespace sluice {
 

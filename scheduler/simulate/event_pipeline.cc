@@ -59,7 +59,7 @@ class Pipeline {
     Kind kind;
     int block;
     int stage;
-    // For a queue whose top is the earliest.
+    // Puts the earliest event on top of a queue.
     bool operator<(const Event& other) const {
       return std::tie(time, order) > std::tie(other.time, other.order);
     }

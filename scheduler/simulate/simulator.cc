@@ -185,7 +185,7 @@ absl::StatusOr<StepScheduler> SchedulerOf(const PlanRequest& request,
                         plan.block.num_blocks;
   const int64_t longest = (request.workload.longest() + page - 1) / page;
   const int64_t wanted = slots * longest;
-  // Less than all slots may come to hold: then pages are taken by need.
+  // Pages are taken by need if they are fewer than all slots may come to hold.
   const int64_t pages =
       plan.kv_positions > 0 ? plan.kv_positions / page : wanted;
   if (pages < longest) {

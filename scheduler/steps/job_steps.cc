@@ -18,9 +18,9 @@
 namespace sluice {
 namespace {
 
-// How much of a longer job is followed: requests for each slot, and how many of
-// them are over before it counts as steady. With few slots more, for their
-// sequences' lengths to average out; with many less, for they do so at once.
+// The part of a longer job that is followed: `all` requests, of which `start`
+// are admitted before it counts as steady. Few slots follow more for each, for
+// their sequences' lengths to average out; with many these do so at once.
 struct Following {
   int64_t start = 0;
   int64_t all = 0;
@@ -36,7 +36,7 @@ Following FollowingFor(int64_t slots) {
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// What StepScheduler does with the requests, at unlimited pages.
+// Does with the requests what StepScheduler does, at unlimited pages.
 class Follower {
  public:
   Follower(const Workload& workload, const BlockShape& block, int64_t requests)
@@ -59,7 +59,7 @@ class Follower {
     left_.clear();
     for (MicroBatch& m : block.micro_batches) {
       int64_t left = block_.max_step_tokens - m.decoding;
-      // In order of admission; the first that gets nothing is the last.
+      // Prompts go in order of admission; the first without tokens is the last.
       for (Prompt& prompt : m.prompts) {
         if (left <= 0) break;
         left -= Take(prompt, left);
@@ -91,7 +91,7 @@ class Follower {
     std::deque<Prompt> prompts;  // in order of admission
     int64_t decoding = 0;
     int64_t positions = 0;  // that they attend in their next step
-    // Of those that decode, the next one on top.
+    // The ends of sequences that decode, the next one on top.
     std::priority_queue<End, std::vector<End>, std::greater<End>> ends;
     int64_t ended = 0;  // sequences in their last step, a prompt's
     int64_t size() const {
@@ -200,14 +200,14 @@ std::array<double*, 8> Sums(StepShape& step) {
           &step.read_positions, &step.head_rows};
 }
 
-// `step`'s contents, as often as it says, to `total`'s.
+// Adds `step`'s contents, as often as it says, to `total`'s.
 void AddTimes(StepShape step, StepShape* total) {
   const auto from = Sums(step), to = Sums(*total);
   for (size_t i = 0; i < from.size(); ++i) *to[i] += step.count * *from[i];
   total->count += step.count;
 }
 
-// What a step's cost depends on, for telling kinds apart.
+// Returns what a step's cost depends on, for telling kinds apart.
 std::array<double, 3> Contents(const StepShape& step) {
   return {step.prefill_rows, step.decode_rows, step.decode_positions};
 }
@@ -222,7 +222,7 @@ struct Kind {
   }
 };
 
-// Merges those whose contents are nearest (Ward's criterion: the least growth
+// Merges kinds whose contents are nearest (Ward's criterion: the least growth
 // of the squared differences within kinds), as long as there are too many.
 void MergeKinds(const std::array<double, 3>& scale, size_t most,
                 std::vector<Kind>* kinds) {
@@ -257,7 +257,7 @@ void MergeKinds(const std::array<double, 3>& scale, size_t most,
 
 std::vector<StepShape> Kinds(const std::vector<StepShape>& steps,
                              int max_kinds) {
-  // First by a grid, coarse enough for few kinds.
+  // Steps are merged by a grid first, coarse enough for few kinds.
   constexpr std::array<int, 3> kCells = {4, 4, 2};
   std::array<double, 3> scale = {};
   for (const StepShape& step : steps) {
@@ -269,7 +269,7 @@ std::vector<StepShape> Kinds(const std::vector<StepShape>& steps,
     const std::array<double, 3> x = Contents(step);
     std::array<int, 3> cell = {};
     for (size_t i = 0; i < x.size(); ++i) {
-      // 0 for nothing, which is another kind of step than a little.
+      // Cell 0 is for nothing, which is another kind of step than a little.
       if (x[i] > 0) cell[i] = 1 + static_cast<int>(kCells[i] * x[i] / scale[i]);
     }
     AddTimes(step, &cells[cell].total);
@@ -286,7 +286,7 @@ std::vector<StepShape> Kinds(const std::vector<StepShape>& steps,
   return result;
 }
 
-// What the steps of a job add up to, however they are formed.
+// Returns what the steps of a job add up to, however they are formed.
 StepShape TotalOf(const Workload& workload) {
   StepShape total;
   for (const LengthClass& c : workload.classes) {
@@ -331,8 +331,8 @@ void Conserve(const StepShape& wanted, std::vector<StepShape>* kinds) {
   }
 }
 
-// How often steps [begin, end) of `steps`, which stand for the middle of a
-// longer job, have to come for all of them to make up `wanted`: by what is
+// Returns how often steps [begin, end) of `steps`, which stand for the middle
+// of a longer job, have to come for all of them to make up `wanted`: by what is
 // decoded, for a sequence keeps its place while it decodes.
 double TimesOf(const std::vector<StepShape>& steps, size_t begin, size_t end,
                const StepShape& wanted) {

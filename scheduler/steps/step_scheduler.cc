@@ -9,9 +9,9 @@
 namespace sluice {
 namespace {
 
-// How fast the lengths of ended sequences are forgotten, and the weight of the
-// assumption, to begin with, that all run on to max_tokens: those that end
-// early are seen first.
+// The rate at which the lengths of ended sequences are forgotten, and the
+// weight of the assumption, to begin with, that all run on to max_tokens: those
+// that end early are seen first.
 constexpr double kLengthsForgotten = 1.0 / 64;
 constexpr double kLengthsAssumed = 4;
 
@@ -97,7 +97,7 @@ std::optional<StepScheduler::StepDecision> StepScheduler::FormStep(
     return decision;
   }
   if (block.sequences > 0) {
-    // Each of them has a segment in this step, or one ahead of it has: there
+    // Each sequence has a segment in this step, or one ahead of it has: there
     // will be a step.
     block.profile.Advance();
     const double share =
@@ -252,7 +252,7 @@ UsageProfile::Use StepScheduler::UseOf(const Waiting& sequence,
     rest_ahead +=
         other.known_tokens - other.cached_tokens - other.planned_tokens;
   }
-  // Those ahead may be gone by the next step, or all decode until the last.
+  // The ones ahead may be gone by the next step, or all decode until the last.
   const int64_t ahead = static_cast<int64_t>(micro_batch.size());
   const int64_t soonest = CeilDiv(rest, options_.max_step_tokens);
   const int64_t latest =
@@ -274,7 +274,7 @@ int32_t StepScheduler::ExpectedEnd(const Waiting& sequence) const {
 bool StepScheduler::Paces(const Waiting& sequence, int64_t block_limit) const {
   if (!options_.refill) return false;
   const double pages = static_cast<double>(options_.kv_pages);
-  // If as many as a block takes fit even at their maximum, it is full at once.
+  // A block is full at once if as many as it takes fit even at their maximum.
   if (static_cast<double>(block_limit * PagesFor(sequence.max_tokens)) *
           options_.num_blocks <=
       pages) {

@@ -92,11 +92,11 @@ class StepScheduler {
     int32_t page_tokens = kPageTokens;  // positions in a page
     bool refill = true;  // admit into blocks whose sequences still run
     Reserve reserve = Reserve::kProfile;
-    // Off: each prefill chunk of a micro-batch counts as much as the longest,
-    // as if padded to it. Not with Reserve::kProfile.
+    // If false, each prefill chunk of a micro-batch counts as much as the
+    // longest, as if padded to it. Not with Reserve::kProfile.
     bool packing = true;
-    // What one plan has room for: entries of logit_bias, of the sequences that
-    // it admits together; and releases.
+    // The room of one plan: entries of logit_bias, of the sequences that it
+    // admits together; and releases.
     int64_t max_logit_biases = 1 << 20;
     int64_t max_releases = 1 << 20;
 
@@ -130,7 +130,7 @@ class StepScheduler {
   bool Fits(int32_t max_tokens) const;
 
   int64_t waiting() const { return static_cast<int64_t>(waiting_.size()); }
-  // Admitted and not finished.
+  // Returns the number of sequences admitted and not finished.
   int64_t running() const { return static_cast<int64_t>(running_.size()); }
   // Returns the pages that all blocks claim: for the sequences that run, and
   // for finished ones whose last step is still in flight.
@@ -205,7 +205,7 @@ class StepScheduler {
    public:
     ChunkRoom(int32_t tokens, bool packing)
         : tokens_(tokens), packing_(packing) {}
-    // How much of `rest` tokens fits as the next chunk.
+    // Returns how much of `rest` tokens fits as the next chunk.
     int32_t Fit(int32_t rest) const;
     void Take(int32_t chunk);
 
@@ -227,13 +227,13 @@ class StepScheduler {
   static std::vector<Segment> Segments(const std::vector<Running>& micro_batch);
   void Admit(int32_t block_index, std::vector<ChunkRoom>& left,
              std::vector<SequenceId>& admitted);
-  // What the sequence may use if it is admitted now, `planned` of its tokens in
-  // the present step, behind those of the micro-batch.
+  // Returns what the sequence may use if it is admitted now, `planned` of its
+  // tokens in the present step, behind those of the micro-batch.
   UsageProfile::Use UseOf(const Waiting& sequence,
                           const std::vector<Running>& micro_batch,
                           int32_t planned, int64_t now) const;
   bool MayClaim(const Block& block, int64_t pages) const;
-  // Positions that the sequence is expected to come to.
+  // Returns the positions that the sequence is expected to come to.
   int32_t ExpectedEnd(const Waiting& sequence) const;
   // Whether pacing pays, with sequences like this one.
   bool Paces(const Waiting& sequence, int64_t block_limit) const;
@@ -248,8 +248,8 @@ class StepScheduler {
   absl::flat_hash_map<SequenceId, Place> running_;
   std::vector<SequenceId> pending_release_;
   int64_t admissions_ = 0;
-  // Of sequences that ended, newer ones weighing more: decode steps that they
-  // ran, and that max_tokens allowed.
+  // The decode steps that ended sequences ran, and that max_tokens allowed,
+  // newer sequences weighing more.
   double steps_run_ = 0;
   double steps_allowed_ = 0;
 };

@@ -47,7 +47,7 @@ int64_t UsageProfile::PeakWith(const Use& use) const {
 }
 
 int64_t PageSteps(int32_t known, int32_t last, int32_t page_tokens) {
-  // Of positions 1 to n: page_tokens of each page but the last.
+  // Sums the pages of sequences of 1 to n positions.
   const auto until = [&](int64_t n) {
     const int64_t full = n / page_tokens;
     return page_tokens * (full * (full + 1) / 2) + n % page_tokens * (full + 1);

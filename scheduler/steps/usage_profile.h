@@ -32,10 +32,10 @@ class UsageProfile {
 
   // Ordinal of the present step: formed last, or to be formed if none was.
   int64_t now() const { return now_; }
-  // The step after it is the present one. O(1).
+  // Makes the step after the present one the present one. O(1).
   void Advance();
 
-  // O(steps until use.end).
+  // Both are O(steps until use.end).
   void Add(const Use& use) { Count(use, 1); }
   void Remove(const Use& use) { Count(use, -1); }
 

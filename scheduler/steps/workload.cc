@@ -38,7 +38,7 @@ int32_t Workload::longest() const {
 }
 
 absl::Status Workload::Check() const {
-  // Far beyond any model's positions and any job, and sums stay exact.
+  // These are far beyond any model's positions and any job; sums stay exact.
   constexpr int32_t kMaxTokens = int32_t{1} << 28;
   constexpr int64_t kMaxRequests = int64_t{1} << 40;
   for (const LengthClass& c : classes) {

@@ -13,8 +13,8 @@ constexpr char kAloneCommands[] = "On this machine alone";
 constexpr char kClusterCommands[] = "With a coordinator";
 constexpr char kPlanCommands[] = "Before anything runs";
 
-// Each adds a subcommand to `app`. If the user chose it, `*chosen` is set to
-// the function that carries it out.
+// Each function adds a subcommand to `app`. If the user chose it, `*chosen` is
+// set to the function that carries it out.
 using Command = std::function<absl::Status()>;
 
 // The commands that talk to a coordinator about jobs and workers.

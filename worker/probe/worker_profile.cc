@@ -119,7 +119,7 @@ absl::StatusOr<LinkProfile> MeasureLink(LinkSender& sender, double seconds,
 
 absl::StatusOr<LinkProfile> MeasureLoopbackLink(
     double seconds, const std::atomic<bool>* cancelled) {
-  // They are declared in this order, so that users end first.
+  // These are declared in this order, so that users end first.
   NoSink sink;
   const std::unique_ptr<LinkService> service =
       LinkService::Create(&sink, nullptr, nullptr);

@@ -41,7 +41,7 @@ void AppendNumber(float logprob, std::string* out) {
                                  static_cast<float>(Finite(logprob)));
   const absl::string_view digits(text, end.ptr - text);
   absl::StrAppend(out, digits);
-  // It is never an integer, as some readers tell these apart.
+  // The number is never an integer, as some readers tell these apart.
   if (digits.find_first_of(".e") == absl::string_view::npos) {
     absl::StrAppend(out, ".0");
   }

@@ -50,7 +50,7 @@ absl::Status ActivationStager::BeginStep(std::span<const int32_t> batches,
   rows_.assign(rows.begin(), rows.end());
   stored_by_.assign(rows.size(), 0);
   turns_.clear();
-  // By micro-batch: its turn so far, and one more.
+  // The number of turns up to each micro-batch's last one so far.
   std::vector<size_t> last(rows.size(), 0);
   for (const int32_t batch : batches) {
     if (!turns_.empty() && turns_.back().batch == batch) continue;
@@ -148,7 +148,7 @@ void ActivationStager::Reset() {
   for (Slot& slot : slots_) {
     for (IoCompletion* done : {&slot.read, &slot.written}) {
       done->Wait().IgnoreError();
-      // A new round, without the old one's error.
+      // This begins a new round, without the old one's error.
       done->Expect(1);
       done->Done(absl::OkStatus());
     }

@@ -38,21 +38,21 @@ class ActivationStager {
     ActivationShape shape;
     StreamContext context;
   };
-  // The errors of DiskFile and HostBuffer.
+  // Errors are those of DiskFile and HostBuffer.
   static absl::StatusOr<std::unique_ptr<ActivationStager>> Create(
       const Options& options);
   ~ActivationStager();
 
-  // A step: which micro-batch is computed when (repeats that follow each other
-  // are one turn), and how many rows each has. Ends the step before.
+  // Begins a step and ends the one before: `batches` are computed in this order
+  // (repeats that follow each other are one turn), each with its `rows`.
   // kInvalidArgument: more micro-batches or rows than the shape has.
   absl::Status BeginStep(std::span<const int32_t> batches,
                          std::span<const int32_t> rows);
 
-  // The stream of `batch`, whose turn it is or goes on: valid until that of
-  // another one is taken; undefined in its first turn. Aligned to 4096 bytes.
-  // Puts away the one before, and waits for the disk; its errors come from
-  // here, those of writing with the turn that wants what was written.
+  // Returns the stream of `batch`, whose turn it is or goes on: valid until
+  // that of another one is taken; undefined in its first turn. Aligned to 4096
+  // bytes. Puts away the one before, and waits for the disk; its errors come
+  // from here, those of writing with the turn that wants what was written.
   absl::StatusOr<float*> Take(int32_t batch);
 
   // Begins to bring the next turn's stream, if there is a free slot and the
@@ -83,8 +83,8 @@ class ActivationStager {
   void Move(size_t turn, bool in);
   void Bring();  // turn brought_
   void Store(size_t turn);
-  // What must be written before turn brought_ can be brought: its slot's last
-  // stream, and its own, which may be the same.
+  // Returns the writes that must end before turn brought_ can be brought: of
+  // its slot's last stream, and of its own, which may be the same.
   std::array<IoCompletion*, 2> WritesBefore();
 
   const Options options_;
@@ -98,7 +98,7 @@ class ActivationStager {
   std::vector<int32_t> rows_;
   size_t next_ = 0;     // turn to be taken next; the one before computes
   size_t brought_ = 0;  // turns whose stream was asked for
-  // By micro-batch: the turn that last stored it.
+  // The turn that last stored each micro-batch.
   std::vector<size_t> stored_by_;
 };
 

@@ -23,16 +23,16 @@ class Activations {
  public:
   virtual ~Activations() = default;
 
-  // Begins a step, which must stay as it is. Of the one before nothing is left.
+  // Begins a step, which must stay as it is. Nothing is left of the one before.
   // kInvalidArgument: more micro-batches or rows than there is room for.
   virtual absl::Status BeginStep(StepWork* step) = 0;
-  // The stream whose turn it is, where it is computed: until its release. Turns
-  // are taken in order; two may be held where Attention::Begin defers. Begins
-  // to bring what comes next.
+  // Returns the stream whose turn it is, where it is computed, until its
+  // release. Turns are taken in order; two may be held where Attention::Begin
+  // defers. Begins to bring what comes next.
   virtual absl::StatusOr<float*> Acquire(size_t turn) = 0;
   // Goes on to bring what comes next, if it can without waiting.
   virtual void ReadAhead() {}
-  // The turn is over: begins to put the stream away, or, after its turn in the
+  // Ends the turn: begins to put the stream away, or, after its turn in the
   // head, forgets it.
   virtual absl::Status Release(size_t turn) = 0;
   // Ends a stream, which is not held: gives what it is now, in host memory.
@@ -64,7 +64,7 @@ class Activations {
   absl::Status Embed(const BatchView& view, float* x);
 };
 
-// Streams that are computed in host memory, all of which is theirs.
+// Streams that live and are computed in host memory.
 class ResidentActivations : public Activations {
  public:
   explicit ResidentActivations(const StreamContext& context)

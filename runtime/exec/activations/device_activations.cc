@@ -68,7 +68,7 @@ absl::Status DeviceActivations::PlaceStreams() {
   const size_t all = options_.num_batches;
   for (size_t k = 0; k < batches_.size(); ++k) {
     Batch& batch = batches_[k];
-    // Of the first k, k * resident / all are resident, rounded down.
+    // k * resident / all of the first k are resident, rounded down.
     const size_t before = k * resident_.size() / all;
     if (k < all && (k + 1) * resident_.size() / all > before) {
       batch.resident = true;
@@ -86,7 +86,7 @@ absl::Status DeviceActivations::PlaceStreams() {
   }
   if (options_.disk == nullptr) return absl::OkStatus();
   turns_.clear();
-  // One to enter, and those of the step.
+  // Each stream in the stager has a turn to enter, and those of the step.
   for (const Batch& batch : batches_) {
     if (!batch.resident) turns_.push_back(batch.number);
   }
@@ -169,7 +169,7 @@ absl::StatusOr<float*> DeviceActivations::Acquire(size_t turn) {
   }
   batch.slot->held = true;
   SLUICE_RETURN_IF_ERROR(WaitTimed(batch.slot->in, &stall_seconds_));
-  // It may still be on its way back from the layer before.
+  // The stream may still be on its way back from the layer before.
   SLUICE_RETURN_IF_ERROR(WaitTimed(batch.slot->out, &stall_seconds_));
   if (context_.overlap && turn + 1 < step_->turns.size()) {
     Prefetch(step_->turns[turn + 1]);
@@ -181,8 +181,8 @@ absl::Status DeviceActivations::Release(size_t turn) {
   const int32_t k = step_->turns[turn];
   Batch& batch = batches_[k];
   if (turn >= step_->items.size()) {
-    // Nobody wants it any more. Others get the slot; that of a resident one
-    // keeps what it has until the step is over.
+    // Nobody wants the stream any more. Others get the slot; that of a resident
+    // one keeps what it has until the step is over.
     batch.home.reset();
     if (!batch.resident) SLUICE_RETURN_IF_ERROR(context_.compute->Finish());
     Forget(batch);

@@ -30,13 +30,13 @@ class DeviceActivations : public Activations {
   struct Options {
     int num_batches = 0;
     int resident = 0;  // up to num_batches
-    // For the others: 2 at least, if there are any.
+    // The slots for the others: 2 at least, if there are any.
     int slots = 0;
-    // Where the others live if some of that is on disk; they are counted
-    // without the resident ones there. Else null.
+    // The home of the others if a share of them is on disk, where they are
+    // counted without the resident ones; else null.
     std::unique_ptr<ActivationStager> disk;
   };
-  // The errors of Device::Allocate.
+  // Errors are those of Device::Allocate.
   static absl::StatusOr<std::unique_ptr<DeviceActivations>> Create(
       const StreamContext& context, Options options);
   ~DeviceActivations() override { Reset(); }
@@ -62,7 +62,7 @@ class DeviceActivations : public Activations {
   };
   struct Batch {
     std::shared_ptr<ActivationBuffer> home;
-    // With a disk: its number there, and where it is in its turn.
+    // The stream's number in the stager, and its address there in its turn.
     int32_t number = 0;
     float* staged = nullptr;
     Slot* slot = nullptr;  // null: in host memory only
@@ -78,7 +78,7 @@ class DeviceActivations : public Activations {
   std::span<std::byte> Host(size_t k) const;
   void Load(size_t k, Slot* slot);
   void Store(size_t k);
-  // A slot for another micro-batch: at once, or null; or when one is stored.
+  // Returns a slot for another micro-batch; if none is free, waits or gives up.
   absl::StatusOr<Slot*> FreeSlot(bool wait);
   void Forget(Batch& batch);
 
@@ -86,7 +86,7 @@ class DeviceActivations : public Activations {
   std::vector<std::unique_ptr<Slot>> resident_;
   std::vector<std::unique_ptr<Slot>> slots_;
   std::vector<Batch> batches_;
-  // For the stager: the step's order and the rows of each.
+  // The step's order and the rows of each stream, for the stager.
   std::vector<int32_t> turns_, stager_rows_;
   double stall_seconds_ = 0;
 };

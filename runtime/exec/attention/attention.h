@@ -21,7 +21,7 @@ class Backend;
 class Attention {
  public:
   virtual ~Attention() = default;
-  // Max pages of a run of segments of that tier.
+  // Returns the max pages of a run of segments of that tier.
   virtual int64_t max_run_pages(Tier tier) const = 0;
   // Begins a step, which must stay as it is, and sets the attention slot of its
   // micro-batches. All items of the one before are finished.
@@ -31,7 +31,7 @@ class Attention {
   // another begins: all so far, or all but this one, which can wait until the
   // next one has begun.
   virtual absl::StatusOr<size_t> Begin(size_t item) = 0;
-  // Does the rest. Items finish in order.
+  // Finishes an item. Items finish in order.
   virtual absl::Status Finish(size_t item) = 0;
   // Whether micro-batch `k` is attended by one call, over pages that stay where
   // the backend computes.
@@ -48,8 +48,8 @@ class Attention {
 // it may come meanwhile.
 class LocalAttention : public Attention {
  public:
-  // Pointers must outlive this. `first_layer` is the stage's; adds the seconds
-  // that attention took; `row` may be null.
+  // Pointers must outlive this. `first_layer` is the stage's; attention's time
+  // is added to `seconds`; `row` may be null.
   LocalAttention(Backend* backend, int first_layer, double* seconds,
                  TraceRow* row, KvStreams kv)
       : backend_(backend),

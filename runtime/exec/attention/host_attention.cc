@@ -32,7 +32,7 @@ HostAttention::~HostAttention() {
 
 void HostAttention::BeginStep(StepWork* step) {
   step_ = step;
-  // Not that of the one before.
+  // Neighbouring micro-batches have different slots, if there are several.
   for (size_t k = 0; k < step->num_batches; ++k) {
     step->batches[k].view.attention_slot =
         static_cast<int32_t>(k % jobs_.size());
@@ -56,7 +56,7 @@ void HostAttention::CopyRows(Job& job, bool to_host) {
   IoCompletion& done = to_host ? job.out : job.in;
   const IoLabel label = {to_host ? "qkv" : "attention",
                          {{{"layer", context_.layers.begin + layer}}}};
-  // Announced as a whole, so that it can't be complete in between.
+  // Copies are announced as a whole, so that `done` isn't complete in between.
   done.Expect(1);
   for (const SegmentRun& run : work.runs) {
     if (run.tier == Tier::kDevice) continue;
@@ -89,7 +89,7 @@ absl::StatusOr<size_t> HostAttention::Begin(size_t item) {
   job.in.Expect(1);
   queue_.Push(&job);
   SLUICE_ASSIGN_OR_RETURN(const size_t all, here_.Begin(item));
-  // The next one shares the layer's weights, which are there.
+  // The next item shares the layer's weights, which are there.
   const std::vector<StepWork::Item>& items = step_->items;
   const bool defer = defer_ && item + 1 < items.size() &&
                      items[item + 1].layer == items[item].layer;

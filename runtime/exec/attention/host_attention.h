@@ -60,7 +60,7 @@ class HostAttention : public Attention {
   Job& JobOf(size_t item) {
     return *jobs_[step_->batch_of(item).view.attention_slot];
   }
-  // Until no job is under way, whatever becomes of them.
+  // Waits until no job is under way, whatever becomes of them.
   void Drain();
   void Loop();
   void CopyRows(Job& job, bool to_host);

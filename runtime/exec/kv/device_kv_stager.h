@@ -17,8 +17,8 @@
 namespace sluice {
 
 // Brings KV pages from host memory and disk to a device with memory of its own,
-// for attention there, and the changed ones back. Those in host memory are
-// brought ahead; those on disk come into host memory first, by a stream of
+// for attention there, and the changed ones back. Pages in host memory are
+// brought ahead; pages on disk come into host memory first, by a stream of
 // their own, and go on when they are acquired.
 class DeviceKvStager : public KvStaging {
  public:
@@ -30,7 +30,7 @@ class DeviceKvStager : public KvStaging {
     std::unique_ptr<KvArena> host;   // null: no pages in host memory
     std::unique_ptr<KvStream> disk;  // null: none on disk
   };
-  // The errors of Device::Allocate.
+  // Errors are those of Device::Allocate.
   static absl::StatusOr<std::unique_ptr<DeviceKvStager>> Create(
       Options options);
   ~DeviceKvStager() override { Reset(); }

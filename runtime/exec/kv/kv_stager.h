@@ -26,7 +26,7 @@ class KvStager : public KvStaging {
     size_t staging_bytes = 0;  // KvStagingBytes() of a sequence at least
     StreamContext context;
   };
-  // The errors of DiskFile and HostBuffer.
+  // Errors are those of DiskFile and HostBuffer.
   static absl::StatusOr<std::unique_ptr<KvStager>> Create(
       const Options& options);
   ~KvStager() override { Reset(); }

@@ -68,8 +68,8 @@ absl::Status KvStaging::Reclaim(bool wait) {
   return absl::OkStatus();
 }
 
-// False if what these segments want to load will be changed by a group that is
-// still in use.
+// Returns false if a group that is still in use will change what these segments
+// want to load.
 absl::StatusOr<bool> KvStaging::AwaitWriters(int32_t layer,
                                              std::span<const KvSegment> kv) {
   for (size_t i = 0; i < num_groups_; ++i) {
@@ -90,7 +90,7 @@ absl::StatusOr<bool> KvStaging::AwaitWriters(int32_t layer,
   return true;
 }
 
-// Begins to load the next run. False if there is none, or no room for it.
+// Begins to load the next run. Returns false if there is none, or no room.
 absl::StatusOr<bool> KvStaging::LoadNext(bool wait) {
   const SegmentRun* run = nullptr;
   for (; next_item_ < step_->items.size(); ++next_item_, next_run_ = 0) {

@@ -61,7 +61,7 @@ class KvStaging : public KvStream {
   // The number of groups that have memory.
   size_t num_groups() const { return num_groups_; }
   Group& group(size_t i) { return *groups_[(oldest_ + i) % groups_.size()]; }
-  // The one acquired last.
+  // Returns the group acquired last.
   Group& acquired() { return group(num_acquired_ - 1); }
 
   StreamTotals totals_;
@@ -78,7 +78,7 @@ class KvStaging : public KvStream {
   std::vector<int32_t> iota_;  // page numbers within a group
   StepWork* step_ = nullptr;
   size_t next_item_ = 0, next_run_ = 0;  // to be loaded next
-  // A ring.
+  // The groups, a ring.
   std::vector<std::unique_ptr<Group>> groups_;
   size_t oldest_ = 0, num_groups_ = 0, num_acquired_ = 0;
 };

@@ -24,7 +24,7 @@ namespace sluice {
 class KvStream {
  public:
   virtual ~KvStream() = default;
-  // Max pages of a run of that tier.
+  // Returns the max pages of a run of that tier.
   virtual int64_t max_run_pages(Tier tier) const {
     return std::numeric_limits<int64_t>::max();
   }
@@ -37,7 +37,7 @@ class KvStream {
   // Waits until a run of the item is there, and points its segments at its
   // pages (SegmentView::kv and pages).
   virtual absl::Status Acquire(size_t item, const SegmentRun& run) = 0;
-  // The run acquired last was attended: begins to put away its new positions.
+  // Ends the run acquired last: begins to put away its new positions.
   virtual absl::Status Release() { return absl::OkStatus(); }
   // Forgets all sequences and the step, whatever state it is in.
   // REQUIRES: nobody computes with the pages.
@@ -79,7 +79,7 @@ class KvStreams {
     all_.push_back(std::move(stream));
   }
   bool empty() const { return all_.empty(); }
-  // Null for a tier without one.
+  // Returns null for a tier without a stream.
   KvStream* of(Tier tier) const { return of_tier_[static_cast<size_t>(tier)]; }
   int64_t max_run_pages(Tier tier) const {
     return of(tier) == nullptr ? std::numeric_limits<int64_t>::max()

@@ -41,7 +41,7 @@ class DeviceWeights : public Weights {
   void BeginStep(int layer_passes, int head_passes) override;
   // The first error, of the store or of a copy, sticks until Reset().
   absl::StatusOr<ImageView> Acquire(int unit) override;
-  // Waits until the device has computed with it.
+  // Waits until the device has computed with the unit.
   absl::Status Release(int unit) override;
   bool layers_stay() const override;
   void Reset() override;
@@ -62,9 +62,9 @@ class DeviceWeights : public Weights {
 
   explicit DeviceWeights(const StreamContext& context)
       : context_(context), num_layers_(context.layers.size()) {}
-  // WeightStore::Options::to_device. Charged to the device.
+  // Serves as WeightStore::Options::to_device. Charged to the device.
   absl::Status Keep(int unit, std::span<const std::byte> prefix);
-  // From now on nobody else uses the store but for what it tells.
+  // Starts the thread; others then use the store only for what it tells.
   absl::Status Start(int slots, size_t slot_bytes);
   void Loop();
   absl::Status Fill(int unit, const Slot& slot);

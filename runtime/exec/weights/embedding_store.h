@@ -33,7 +33,7 @@ class EmbeddingStore {
     const TensorSource* source = nullptr;  // while loading only
     int32_t max_rows = 0;                  // tokens in a micro-batch
     MemoryBudget* memory = nullptr;
-    // For a table on disk; null: all in memory.
+    // The images for a table on disk; null: all is in memory.
     const ImageStore* images = nullptr;
     IoEngine* io = nullptr;
   };

@@ -56,7 +56,7 @@ absl::StatusOr<std::unique_ptr<DiskFile>> CreateLocked(const fs::path& path,
     SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<DiskFile> file,
                             DiskFile::Create(path.string(), bytes, budget));
     struct stat info;
-    // Where there are no locks nobody takes it away either.
+    // Nobody takes the file away where there are no locks either.
     if (flock(file->fd(), LOCK_EX) != 0 || fstat(file->fd(), &info) != 0 ||
         info.st_nlink > 0) {
       return file;

@@ -58,7 +58,7 @@ class ImageFile {
   uint64_t image_offset() const { return image_offset_; }
   size_t granule() const { return granule_; }
 
-  // Whether bytes [offset, offset + data.size()) of the image are what was
+  // Checks that bytes [offset, offset + data.size()) of the image are what was
   // written; both ends at borders of granules, or the image's end. kDataLoss
   // names the file and the place.
   absl::Status Check(size_t offset, std::span<const std::byte> data) const;

@@ -9,11 +9,11 @@ namespace sluice {
 // through a coming sweep's layers once before.
 class UnitOrder {
  public:
-  // At the first sweep's first unit. `layers` > 0.
+  // Begins at the first sweep's first unit. `layers` > 0.
   UnitOrder(int layers, int sections) : layers_(layers), sections_(sections) {}
 
-  // Says how often the sweep that begins uses them; its coming was the end of
-  // the last one.
+  // Says how often the sweep that begins uses layers and head; unit() may have
+  // gone into its layers before.
   void Begin(int layer_passes, int head_passes) {
     layer_passes_ = layer_passes;
     head_passes_ = head_passes;
@@ -26,7 +26,7 @@ class UnitOrder {
     if (!known_ && (in_head_ || pass_ > 0)) return -1;
     return in_head_ ? layers_ + at_ : at_;
   }
-  // Past unit(), which is not -1.
+  // Moves past unit(), which is not -1.
   void Next() {
     if (++at_ < (in_head_ ? sections_ : layers_)) return;
     at_ = 0;

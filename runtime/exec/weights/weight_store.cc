@@ -190,7 +190,7 @@ void WeightStore::ReadAhead(double share) {
   for (Slot& slot : slots_) {
     if (slot.unit < 0 && order_.unit() >= 0) Begin(slot, order_.unit());
   }
-  // All but the last one wholly: it is their turn before.
+  // All slots but the last are filled wholly: it is their turn before.
   for (size_t i = 0; i < filling_.size(); ++i) {
     Slot& slot = slots_[filling_[i]];
     const Unit& unit = units_[slot.unit];
@@ -238,7 +238,7 @@ absl::Status WeightStore::CheckStreamed(Unit& unit, const Slot& slot) {
   const size_t bytes = unit.bytes;
   const size_t granule = unit.image->granule();
   const size_t begin = unit.kept_end;
-  // Sixteen granules a task.
+  // A task checks sixteen granules.
   const size_t piece = 16 * granule;
   const int tasks = static_cast<int>((bytes - begin + piece - 1) / piece);
   Mutex mu;
@@ -257,7 +257,7 @@ absl::Status WeightStore::CheckStreamed(Unit& unit, const Slot& slot) {
   } else {
     for (int task = 0; task < tasks; ++task) check(task, 0);
   }
-  // So that the next load makes it anew.
+  // The next load makes a damaged image anew.
   if (!first.ok()) unit.image->Remove();
   return first;
 }

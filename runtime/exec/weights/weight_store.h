@@ -34,16 +34,16 @@ class WeightStore : public Weights {
     // All pointers must outlive the store.
     StreamContext context;
     const TensorSource* source = nullptr;  // while loading only
-    // Where the bytes of each layer lie, and of each section of the head.
+    // The places of the bytes of each layer and of each section of the head.
     std::vector<UnitPlacement> units;
-    // Slots for what is streamed, 2 or more to read further ahead, and what of
-    // a unit each has room for; 0: nothing is.
+    // The slots for streamed weights, 2 or more to read further ahead, and the
+    // bytes of each; 0: nothing is streamed.
     int slots = 2;
     size_t slot_bytes = 0;
     const ImageStore* images = nullptr;  // with a disk share
-    // With a device share: gets each unit's bytes from its beginning that are
-    // to live on the device. They leave host memory then, and what Acquire
-    // shows of them is undefined.
+    // Gets the first bytes of each unit, those that are to live on a device, if
+    // there is one. They leave host memory then, and what Acquire shows of them
+    // is undefined.
     std::function<absl::Status(int unit, std::span<const std::byte> bytes)>
         to_device;
   };

@@ -48,7 +48,7 @@ class DiskFile {
  public:
   enum class Access { kRead, kReadWrite };
 
-  // A file of `bytes` (rounded up to the alignment) with room on the disk
+  // Makes a file of `bytes` (rounded up to the alignment) with room on the disk
   // reserved, charged to `budget` under `name`, which messages show, too. It
   // has no name in `dir`, so that its room is freed when this object is
   // destroyed or the process ends, even by kill -9.

@@ -21,7 +21,7 @@ void IoCompletion::Done(const absl::Status& status) {
   status_.Update(status);
   const int pending = pending_.load(std::memory_order_relaxed);
   assert(pending > 0);
-  // After the last one a waiter may destroy this, as soon as the lock is free.
+  // After the last part a waiter may destroy this, as soon as the lock is free.
   if (pending == 1) complete_.NotifyAll();
   pending_.store(pending - 1, std::memory_order_release);
 }

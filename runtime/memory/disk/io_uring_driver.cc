@@ -67,7 +67,7 @@ class UringDriver final : public IoDriver {
   void Wake() override {
     if (sleeping_.exchange(false)) {
       const uint64_t one = 1;
-      // It fails only if the counter is full, and then the thread is awake.
+      // A write fails only if the counter is full: then the thread is awake.
       [[maybe_unused]] const ssize_t n = write(wake_fd_, &one, sizeof one);
     }
   }

@@ -11,7 +11,7 @@ enum class Load { kParameter, kResolve, kAlias, kUndefined };
 // The equivalent of jinja2.idtracking.Symbols.
 struct Symbols {
   const Symbols* parent = nullptr;  // the scope around this one
-  // For one branch of an if statement, the same scope before it; this object
+  // The same scope before an if statement, for one of its branches; this object
   // then has only what the branch adds.
   const Symbols* base = nullptr;
   std::map<std::string, Load> refs;

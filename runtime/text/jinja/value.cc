@@ -10,7 +10,7 @@
 namespace sluice::jinja {
 namespace {
 
-// By kind: the type's name, and the brackets of repr().
+// The type's name and the brackets of repr(), for each kind.
 struct SeqTraits {
   const char* type;
   const char* open;
