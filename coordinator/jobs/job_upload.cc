@@ -1,7 +1,6 @@
 #include "coordinator/jobs/job_upload.h"
 
 #include <malloc.h>
-#include <xxhash.h>
 
 #include <utility>
 
@@ -20,28 +19,6 @@ constexpr size_t kMaxBytes = 4 << 20;
 constexpr size_t kLongLineBytes = 1 << 20;
 
 }  // namespace
-
-struct ContentHash::State {
-  XXH3_state_t* const xxh3 = XXH3_createState();
-  ~State() { XXH3_freeState(xxh3); }
-};
-
-ContentHash::ContentHash() : state_(std::make_unique<State>()) {
-  XXH3_128bits_reset(state_->xxh3);
-}
-
-ContentHash::~ContentHash() = default;
-
-void ContentHash::Add(absl::string_view data) {
-  XXH3_128bits_update(state_->xxh3, data.data(), data.size());
-}
-
-std::string ContentHash::Get() const {
-  XXH128_canonical_t bytes;
-  XXH128_canonicalFromHash(&bytes, XXH3_128bits_digest(state_->xxh3));
-  return std::string(reinterpret_cast<const char*>(bytes.digest),
-                     sizeof(bytes.digest));
-}
 
 JobUpload::JobUpload(Options options, RequestParser parser,
                      std::unique_ptr<CustomIdSet> custom_ids)
@@ -84,7 +61,7 @@ absl::StatusOr<v1::Job> JobUpload::Finish() {
         "no requests: the input has no lines; give at least one");
   }
   SLUICE_RETURN_IF_ERROR(Store());
-  totals_.content = hash_.Get();
+  totals_.content = hash_.Bytes();
   return options_.publish(options_.job, totals_);
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/content_hash.h"
 #include "common/threads/mutex.h"
 #include "coordinator/jobs/job_manager.h"
 #include "coordinator/jobs/requests/line_splitter.h"
@@ -14,19 +15,6 @@
 #include "coordinator/store/job_store.h"
 
 namespace sluice {
-
-// A hash of the bytes of an upload, however they are cut. Thread-compatible.
-class ContentHash {
- public:
-  ContentHash();
-  ~ContentHash();
-  void Add(absl::string_view data);
-  std::string Get() const;
-
- private:
-  struct State;
-  std::unique_ptr<State> state_;
-};
 
 // An upload of an existing job, which only compares the input.
 // Thread-compatible.
@@ -43,7 +31,7 @@ class RepeatedUpload : public JobManager::Upload {
   }
   size_t unfinished_bytes() const override { return 0; }
   absl::StatusOr<v1::Job> Commit() override {
-    return answer_(content_.empty() || content_ == hash_.Get());
+    return answer_(content_.empty() || content_ == hash_.Bytes());
   }
 
  private:

@@ -14,6 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/content_hash.h"
 #include "common/status_macros.h"
 #include "runtime/model/checkpoint/content_hashes.h"
 
@@ -26,7 +27,7 @@ constexpr char kFirstLine[] = "sluice model 1\n";
 constexpr uintmax_t kMaxBytes = uintmax_t{16} << 20;
 
 std::string EndLine(const std::string& text) {
-  return absl::StrCat("end ", ContentHash(text), "\n");
+  return absl::StrCat("end ", HexHash(text), "\n");
 }
 
 absl::Status WriteAll(const fs::path& path, absl::string_view text) {

@@ -1,11 +1,10 @@
 #include "runtime/model/model_dir.h"
 
-#include <xxhash.h>
-
 #include <nlohmann/json.hpp>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "common/content_hash.h"
 #include "common/host/read_file.h"
 #include "common/status_macros.h"
 #include "runtime/model/checkpoint/safetensors_source.h"
@@ -84,9 +83,7 @@ std::string ModelDir::DescribePositions() const {
 }
 
 std::string ModelDir::DummyFingerprint() const {
-  const XXH128_hash_t hash = XXH3_128bits(config_.data(), config_.size());
-  return absl::StrCat("dummy-", absl::Hex(hash.high64, absl::kZeroPad16),
-                      absl::Hex(hash.low64, absl::kZeroPad16));
+  return absl::StrCat("dummy-", HexHash(config_));
 }
 
 absl::StatusOr<std::unique_ptr<TensorSource>> ModelDir::OpenTensors() const {

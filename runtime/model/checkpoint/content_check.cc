@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "common/content_hash.h"
 #include "common/host/logging.h"
 #include "common/status_macros.h"
 #include "common/threads/deadline.h"
@@ -156,7 +157,7 @@ absl::StatusOr<std::unique_ptr<SafetensorsSource>> ContentCheck::Look() {
   State found;
   Stamps stamps;
   found.content.files.push_back(
-      {kConfigFile, model.config().size(), ContentHash(model.config())});
+      {kConfigFile, model.config().size(), HexHash(model.config())});
   if (options_.dummy_weights) {
     found.fingerprint = model.DummyFingerprint();
   } else {

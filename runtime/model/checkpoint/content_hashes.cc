@@ -21,6 +21,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "common/content_hash.h"
 #include "common/status_macros.h"
 
 namespace sluice {
@@ -30,14 +31,6 @@ constexpr size_t kReadBytes = size_t{4} << 20;
 constexpr char kLineVersion[] = "2";
 // The size for some 100,000 files. A larger file is begun anew.
 constexpr off_t kMaxCacheBytes = off_t{16} << 20;
-
-struct FreeState {
-  void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
-};
-
-std::string Hex(const XXH128_hash_t& hash) {
-  return absl::StrFormat("%016x%016x", hash.high64, hash.low64);
-}
 
 absl::Status CannotRead(const std::string& path) {
   return DataLoss(path, ": can't read: ", std::strerror(errno));
@@ -81,10 +74,6 @@ absl::StatusOr<std::string> FileStamp(const std::string& path) {
   return FileStamp(path, -1);
 }
 
-std::string ContentHash(absl::string_view bytes) {
-  return Hex(XXH3_128bits(bytes.data(), bytes.size()));
-}
-
 ContentHashes::ContentHashes(std::string cache_file, absl::Duration settle)
     : cache_file_(std::move(cache_file)), settle_(settle) {
   struct stat info;
@@ -116,10 +105,7 @@ absl::StatusOr<std::string> ContentHashes::Of(const std::string& path, int fd,
                                               Progress progress) {
   if (std::optional<std::string> known = Known(path, fd)) return *known;
   SLUICE_ASSIGN_OR_RETURN(const struct stat info, Ask(path, fd));
-  const std::unique_ptr<XXH3_state_t, FreeState> state(XXH3_createState());
-  if (state == nullptr || XXH3_128bits_reset(state.get()) != XXH_OK) {
-    return absl::ResourceExhaustedError("no memory to hash a file");
-  }
+  ContentHash content;
   std::vector<char> buffer(kReadBytes);
   off_t offset = 0;
   while (true) {
@@ -127,13 +113,13 @@ absl::StatusOr<std::string> ContentHashes::Of(const std::string& path, int fd,
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return CannotRead(path);
     if (n == 0) break;
-    XXH3_128bits_update(state.get(), buffer.data(), static_cast<size_t>(n));
+    content.Add({buffer.data(), static_cast<size_t>(n)});
     // The page cache is left to others, as the data is not read again.
     posix_fadvise(fd, offset, n, POSIX_FADV_DONTNEED);
     offset += n;
     SLUICE_RETURN_IF_ERROR(progress(static_cast<uint64_t>(n)));
   }
-  const std::string hash = Hex(XXH3_128bits_digest(state.get()));
+  const std::string hash = content.Hex();
   const std::string stamp = StampOf(path, info);
   SLUICE_ASSIGN_OR_RETURN(const std::string stamp_now, FileStamp(path, fd));
   if (stamp_now != stamp) {

@@ -19,7 +19,7 @@ namespace sluice {
 absl::StatusOr<std::string> FileStamp(const std::string& path, int fd);
 absl::StatusOr<std::string> FileStamp(const std::string& path);
 
-// Hashes (XXH3, 128 bits) of whole files, remembered in a small text file for
+// Hashes (ContentHash) of whole files, remembered in a small text file for
 // as long as their stamps stay the same. Thread-safe; several processes may
 // share the text file.
 class ContentHashes {
@@ -47,8 +47,5 @@ class ContentHashes {
   mutable Mutex mu_;
   std::map<std::string, std::string> known_ ABSL_GUARDED_BY(mu_);  // by stamp
 };
-
-// Returns the hash of `bytes`, as of a file of them.
-std::string ContentHash(absl::string_view bytes);
 
 }  // namespace sluice

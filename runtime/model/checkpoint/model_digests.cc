@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -12,7 +11,7 @@
 #include <system_error>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "common/content_hash.h"
 #include "common/host/read_file.h"
 #include "common/status_macros.h"
 
@@ -38,19 +37,13 @@ constexpr int64_t kPieceBytes = 1 << 20;
 constexpr int64_t kSamples = 256;
 constexpr int64_t kSampleBytes = 4096;
 
-struct FreeState {
-  void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
-};
-
-std::string Hex(XXH128_hash_t hash) {
-  return absl::StrCat(absl::Hex(hash.high64, absl::kZeroPad16),
-                      absl::Hex(hash.low64, absl::kZeroPad16));
-}
-
 // Adds the file's content or, if not `whole`, a sample of it and the time of
 // its last change.
-absl::Status AddFile(const std::string& path, bool whole, XXH3_state_t* state) {
+absl::Status AddFile(const std::string& path, bool whole, ContentHash* hash) {
   const auto lost = [&] { return DataLoss(path, " cannot be read"); };
+  const auto add = [&](const void* bytes, size_t size) {
+    hash->Add({static_cast<const char*>(bytes), size});
+  };
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   struct stat info {};
   if (fd < 0 || fstat(fd, &info) != 0) {
@@ -58,10 +51,10 @@ absl::Status AddFile(const std::string& path, bool whole, XXH3_state_t* state) {
     return lost();
   }
   const int64_t size = info.st_size;
-  XXH3_128bits_update(state, &size, sizeof(size));
+  add(&size, sizeof(size));
   if (!whole) {
     const int64_t changed[] = {info.st_mtim.tv_sec, info.st_mtim.tv_nsec};
-    XXH3_128bits_update(state, changed, sizeof(changed));
+    add(changed, sizeof(changed));
   }
   std::vector<char> buffer(whole ? kPieceBytes : kSampleBytes);
   int64_t done = 0;  // samples of a small file do not overlap
@@ -72,7 +65,7 @@ absl::Status AddFile(const std::string& path, bool whole, XXH3_state_t* state) {
       close(fd);
       return lost();
     }
-    XXH3_128bits_update(state, buffer.data(), static_cast<size_t>(n));
+    add(buffer.data(), static_cast<size_t>(n));
     done = at + n;
   }
   close(fd);
@@ -94,15 +87,12 @@ absl::StatusOr<std::string> WeightsDigest(const ModelDir& model) {
     }
   }
   std::sort(files.begin(), files.end());
-  const std::unique_ptr<XXH3_state_t, FreeState> state(XXH3_createState());
-  if (state == nullptr || XXH3_128bits_reset(state.get()) != XXH_OK) {
-    return absl::ResourceExhaustedError("no memory for a digest");
-  }
-  XXH3_128bits_update(state.get(), fingerprint.data(), fingerprint.size());
+  ContentHash hash;
+  hash.Add(fingerprint);
   for (const std::string& file : files) {
-    SLUICE_RETURN_IF_ERROR(AddFile(file, bytes <= kMaxWholeBytes, state.get()));
+    SLUICE_RETURN_IF_ERROR(AddFile(file, bytes <= kMaxWholeBytes, &hash));
   }
-  return Hex(XXH3_128bits_digest(state.get()));
+  return hash.Hex();
 }
 
 }  // namespace
@@ -116,7 +106,7 @@ absl::StatusOr<std::map<std::string, std::string>> ModelDigests(
     if (!std::filesystem::is_regular_file(path, error)) continue;
     SLUICE_ASSIGN_OR_RETURN(const std::string text,
                             ReadSmallFile(path, kMaxTextBytes));
-    digests[name] = Hex(XXH3_128bits(text.data(), text.size()));
+    digests[name] = HexHash(text);
   }
   if (!dummy) {
     SLUICE_ASSIGN_OR_RETURN(digests["weights"], WeightsDigest(model));

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -19,6 +18,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/content_hash.h"
 #include "common/status_macros.h"
 #include "coordinator/store/state_lock.h"
 
@@ -40,22 +40,10 @@ constexpr char kUploadPrefix[] =
 constexpr int kManifestVersion = 1;
 constexpr size_t kReadBytes = 1 << 20;
 
-struct FreeState {
-  void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
-};
-
-std::string Hex(XXH128_hash_t hash) {
-  return absl::StrCat(absl::Hex(hash.high64, absl::kZeroPad16),
-                      absl::Hex(hash.low64, absl::kZeroPad16));
-}
-
 // Reads to the end and returns the digest; `copy` gets the bytes, too.
 absl::StatusOr<std::string> DigestOf(int fd, const std::string& name,
                                      OutputFile* copy) {
-  const std::unique_ptr<XXH3_state_t, FreeState> state(XXH3_createState());
-  if (state == nullptr || XXH3_128bits_reset(state.get()) != XXH_OK) {
-    return absl::ResourceExhaustedError("no memory for a digest");
-  }
+  ContentHash hash;
   std::vector<char> buffer(kReadBytes);
   int64_t bytes = 0;
   while (true) {
@@ -67,13 +55,11 @@ absl::StatusOr<std::string> DigestOf(int fd, const std::string& name,
     }
     if (n == 0) break;
     bytes += n;
-    XXH3_128bits_update(state.get(), buffer.data(), static_cast<size_t>(n));
-    if (copy != nullptr) {
-      SLUICE_RETURN_IF_ERROR(copy->Write(
-          absl::string_view(buffer.data(), static_cast<size_t>(n))));
-    }
+    const absl::string_view piece(buffer.data(), static_cast<size_t>(n));
+    hash.Add(piece);
+    if (copy != nullptr) SLUICE_RETURN_IF_ERROR(copy->Write(piece));
   }
-  return absl::StrCat(bytes, " bytes, ", Hex(XXH3_128bits_digest(state.get())));
+  return absl::StrCat(bytes, " bytes, ", hash.Hex());
 }
 
 // Returns null if there is no manifest.
@@ -285,8 +271,7 @@ absl::Status RunState::OpenDurable(const Options& options, Facts facts) {
   nlohmann::json id(facts_);
   const std::string text =
       id.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-  request_id_ =
-      absl::StrCat("sluice-run-", Hex(XXH3_128bits(text.data(), text.size())));
+  request_id_ = absl::StrCat("sluice-run-", HexHash(text));
   return TakePlace();
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/content_hash.h"
 #include "common/threads/mutex.h"
 #include "gmock/gmock.h"
 #include "runtime/model/checkpoint/content_check.h"
@@ -90,7 +91,7 @@ TEST_F(ContentHashesTest, RemembersOverProcesses) {
   WriteFile(file_, "some bytes");
   ContentHashes first = Open();
   const std::string hash = Hash(first, file_);
-  EXPECT_EQ(hash, ContentHash("some bytes"));
+  EXPECT_EQ(hash, HexHash("some bytes"));
   EXPECT_EQ(read_, 10u);
   EXPECT_EQ(Hash(first, file_), hash);
   EXPECT_EQ(read_, 0u);
@@ -124,7 +125,7 @@ TEST_F(ContentHashesTest, NoticesAChangeThatKeepsSizeAndTime) {
   WriteFile(other, "SOME bytes");
   std::filesystem::rename(other, file_);
   put_back();
-  EXPECT_EQ(Hash(hashes, file_), ContentHash("SOME bytes"));
+  EXPECT_EQ(Hash(hashes, file_), HexHash("SOME bytes"));
 }
 
 TEST_F(ContentHashesTest, AFileThatWasJustWrittenIsNotRemembered) {
@@ -154,7 +155,7 @@ TEST_F(ContentHashesTest, ADamagedCacheOnlyCostsTime) {
       if (!cut) damaged[i] ^= 1;
       WriteFile(cache_, damaged);
       ContentHashes hashes = Open();
-      EXPECT_EQ(Hash(hashes, file_), ContentHash("some bytes")) << i;
+      EXPECT_EQ(Hash(hashes, file_), HexHash("some bytes")) << i;
       // Lines behind the damage count.
       ContentHashes next = Open();
       Hash(next, file_);
