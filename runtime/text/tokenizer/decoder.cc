@@ -17,7 +17,6 @@
 namespace sluice {
 namespace {
 
-constexpr int kMaxDepth = 32;
 constexpr size_t kMaxTokenBytes = size_t{1} << 20;
 constexpr absl::string_view kReplacementChar = "\xEF\xBF\xBD";
 
@@ -432,7 +431,7 @@ absl::StatusOr<size_t> Count(const JsonPart& part, absl::string_view key) {
 
 absl::Status AppendDecoders(const JsonPart& part, int depth,
                             std::vector<Decoder>* out) {
-  if (depth > kMaxDepth) return part.Invalid("nested too deeply");
+  if (depth > kMaxNestedParts) return part.Invalid("nested too deeply");
   SLUICE_ASSIGN_OR_RETURN(const JsonPart type_part, part.Get("type"));
   SLUICE_ASSIGN_OR_RETURN(const std::string type, type_part.String());
   if (type == "Sequence") {

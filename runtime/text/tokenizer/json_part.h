@@ -14,6 +14,9 @@
 
 namespace sluice {
 
+// Parts of a tokenizer (normalizers, decoders ...) may be nested so deep.
+inline constexpr int kMaxNestedParts = 32;
+
 // A JSON value and its place ("tokenizer.json: model.merges[3]"), for reading
 // untrusted files: all errors are kInvalidArgument and name the place. Borrows
 // the value.

@@ -14,8 +14,6 @@
 namespace sluice {
 namespace {
 
-constexpr int kMaxDepth = 32;
-
 Normalizer Unicode(NormalForm form) {
   return [form](NormalizedText* text) {
     std::string out = Normalized(form, text->text);
@@ -137,7 +135,7 @@ absl::Status BytesToChars(NormalizedText* text) {
 absl::StatusOr<Normalizer> CreateAt(const JsonPart& part, int depth);
 
 absl::StatusOr<Normalizer> CreateSequence(const JsonPart& part, int depth) {
-  if (depth >= kMaxDepth) return part.Invalid("nested too deeply");
+  if (depth >= kMaxNestedParts) return part.Invalid("nested too deeply");
   SLUICE_ASSIGN_OR_RETURN(const auto list, part.GetList("normalizers"));
   std::vector<Normalizer> steps;
   for (const JsonPart& element : list) {

@@ -8,7 +8,6 @@
 namespace sluice {
 namespace {
 
-constexpr int kMaxDepth = 32;
 constexpr size_t kMaxIds = 1 << 16;
 
 absl::StatusOr<int32_t> IdFromJson(const JsonPart& part) {
@@ -48,7 +47,7 @@ absl::StatusOr<std::vector<int32_t>> SpecialIds(const JsonPart& processor,
 
 absl::Status PostProcessor::Append(const JsonPart& part, int depth,
                                    std::vector<Template>* out) {
-  if (depth > kMaxDepth) return part.Invalid("nested too deeply");
+  if (depth > kMaxNestedParts) return part.Invalid("nested too deeply");
   SLUICE_ASSIGN_OR_RETURN(const JsonPart type_part, part.Get("type"));
   SLUICE_ASSIGN_OR_RETURN(const std::string type, type_part.String());
   if (type == "ByteLevel") return absl::OkStatus();  // moves offsets only

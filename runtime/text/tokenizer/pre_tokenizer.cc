@@ -16,7 +16,6 @@
 namespace sluice {
 namespace {
 
-constexpr int kMaxDepth = 32;
 constexpr absl::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
@@ -194,7 +193,8 @@ absl::StatusOr<PreTokenizer> CreateAt(const JsonPart& part,
 
 absl::StatusOr<PreTokenizer> CreateSequence(const JsonPart& part,
                                             const Context& context) {
-  if (context.depth >= kMaxDepth) return part.Invalid("nested too deeply");
+  if (context.depth >= kMaxNestedParts)
+    return part.Invalid("nested too deeply");
   SLUICE_ASSIGN_OR_RETURN(const auto list, part.GetList("pretokenizers"));
   std::vector<PreTokenizer> steps;
   for (const JsonPart& element : list) {

@@ -344,7 +344,7 @@ bool IsTitleText(absl::string_view text) {
 }
 
 template <std::string (*kMap)(absl::string_view)>
-Value Mapped(In&, const Value& self, const CallArgs&) {
+Value MappedText(In&, const Value& self, const CallArgs&) {
   return MakeStr(kMap(TextOf(self)));
 }
 
@@ -366,8 +366,8 @@ using Methods = std::map<std::string, Method>;
 
 const Methods& StrMethods() {
   static const auto& methods = *new Methods{
-      {"capitalize", Mapped<Capitalize>},
-      {"casefold", Mapped<CaseFold>},
+      {"capitalize", MappedText<Capitalize>},
+      {"casefold", MappedText<CaseFold>},
       {"center", PadMethod<'^'>},
       {"count", CountMethod},
       {"endswith", AffixMethod<true>},
@@ -387,7 +387,7 @@ const Methods& StrMethods() {
       {"isupper", WholeIs<IsUpperText>},
       {"join", JoinMethod},
       {"ljust", PadMethod<'<'>},
-      {"lower", Mapped<ToLower>},
+      {"lower", MappedText<ToLower>},
       {"lstrip", StripMethod<true, false>},
       {"partition", PartitionMethod<false>},
       {"removeprefix", RemoveAffix<false>},
@@ -404,8 +404,8 @@ const Methods& StrMethods() {
       {"startswith", AffixMethod<false>},
       {"strip", StripMethod<true, true>},
       {"swapcase", SwapCase},
-      {"title", Mapped<TitleCase>},
-      {"upper", Mapped<ToUpper>},
+      {"title", MappedText<TitleCase>},
+      {"upper", MappedText<ToUpper>},
       {"zfill", ZeroFill},
   };
   return methods;

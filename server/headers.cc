@@ -1,0 +1,1 @@
+// This source owns the precompiled headers of the programs.
