@@ -4,7 +4,7 @@
 #include <system_error>
 
 #include "common/status_macros.h"
-#include "runtime/exec/weights/image_store.h"
+#include "runtime/exec/weights/packed_store.h"
 #include "runtime/memory/cpu_topology.h"
 #include "runtime/memory/disk/disk_file.h"
 #include "runtime/memory/host_memory.h"
@@ -55,7 +55,7 @@ absl::Status PrepareDisk(MachineShare* machine) {
 
 absl::StatusOr<uint64_t> DefaultDiskSpace(const std::string& dir) {
   SLUICE_ASSIGN_OR_RETURN(const uint64_t bytes, FreeDiskBytes(dir));
-  return (bytes + ImageStore::DiskBytes(dir)) / 10 * 9;
+  return (bytes + PackedStore::DiskBytes(dir)) / 10 * 9;
 }
 
 }  // namespace sluice

@@ -19,8 +19,8 @@ absl::StatusOr<MachineShare> ParseMachine(const MachineFlags& flags);
 // disk_bytes of 0 becomes DefaultDiskSpace. Errors name --disk-dir.
 absl::Status PrepareDisk(MachineShare* machine);
 
-// 90 % of the bytes that are free in `dir`, which exists, or held by weight
-// images in it: these are charged in full to the worker that uses them again.
+// 90 % of the bytes that are free in `dir`, which exists, or held by packed
+// weights in it, which are charged in full to the worker that uses them again.
 absl::StatusOr<uint64_t> DefaultDiskSpace(const std::string& dir);
 
 }  // namespace sluice

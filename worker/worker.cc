@@ -12,7 +12,7 @@
 #include "common/threads/clock.h"
 #include "common/version.h"
 #include "runtime/exec/stage_loader.h"
-#include "runtime/exec/weights/image_store.h"
+#include "runtime/exec/weights/packed_store.h"
 #include "runtime/model/model_dir.h"
 #include "runtime/profile/machine_facts.h"
 #include "worker/coordinator_client.h"
@@ -80,7 +80,7 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(Options options) {
                            .cache_file = options.hash_cache}));
   SLUICE_RETURN_IF_ERROR(PrepareDisk(&options.machine));
   if (!options.machine.disk_dir.empty()) {
-    ImageStore::RemoveOrphans(options.machine.disk_dir);
+    PackedStore::RemoveOrphans(options.machine.disk_dir);
   }
   model.hidden_size = dir->spec().hidden_size;
   model.num_layers = dir->spec().num_layers;

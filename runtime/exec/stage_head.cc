@@ -40,14 +40,14 @@ int StageHead::Passes(const StepPlan& plan) const {
   return sections() == 1 ? std::min(1, passes) : passes;
 }
 
-absl::StatusOr<ImageView> StageHead::Acquire(int section) {
-  SLUICE_ASSIGN_OR_RETURN(const ImageView image,
+absl::StatusOr<PackedView> StageHead::Acquire(int section) {
+  SLUICE_ASSIGN_OR_RETURN(const PackedView packed,
                           options_.weights->Acquire(Unit(section)));
   options_.weights->ReadAhead(1);
-  return image;
+  return packed;
 }
 
-absl::StatusOr<ImageView> StageHead::First() {
+absl::StatusOr<PackedView> StageHead::First() {
   if (!first_) {
     SLUICE_ASSIGN_OR_RETURN(first_, Acquire(0));
   }
@@ -96,13 +96,13 @@ absl::Status StageHead::Add(const MicroBatch& batch,
   const auto capacity = static_cast<size_t>(options_.head_rows);
   for (size_t begin = 0; begin < batch_rows_.size();) {
     if (pending_.size() == capacity) SLUICE_RETURN_IF_ERROR(Flush());
-    SLUICE_ASSIGN_OR_RETURN(const ImageView image, First());
+    SLUICE_ASSIGN_OR_RETURN(const PackedView packed, First());
     const Timed timed(&options_.context.stats->head_seconds,
                       options_.context.row, "head input");
     const size_t count =
         std::min(batch_rows_.size() - begin, capacity - pending_.size());
     SLUICE_RETURN_IF_ERROR(options_.context.backend->HeadInput(
-        image, std::span<const int32_t>(row_of_x_).subspan(begin, count), x,
+        packed, std::span<const int32_t>(row_of_x_).subspan(begin, count), x,
         static_cast<int32_t>(pending_.size())));
     pending_.insert(pending_.end(), batch_rows_.begin() + begin,
                     batch_rows_.begin() + begin + count);
@@ -116,13 +116,13 @@ absl::Status StageHead::Flush() {
   const auto rows = static_cast<int32_t>(pending_.size());
   const int sections = this->sections();
   for (int section = 0; section < sections; ++section) {
-    SLUICE_ASSIGN_OR_RETURN(const ImageView image,
+    SLUICE_ASSIGN_OR_RETURN(const PackedView packed,
                             section == 0 ? First() : Acquire(section));
     {
       const Timed timed(&options_.context.stats->head_seconds,
                         options_.context.row, "head", {{{"section", section}}});
       SLUICE_RETURN_IF_ERROR(
-          options_.context.backend->HeadLogits(image, section, rows));
+          options_.context.backend->HeadLogits(packed, section, rows));
     }
     // The last section's logits are waited for while it is held.
     if (section + 1 == sections) SLUICE_RETURN_IF_ERROR(TakeLogits());

@@ -21,7 +21,7 @@
 #include "runtime/sample/sample_token.h"
 #include "runtime/sample/sampler.h"
 #include "runtime/sample/sampler_scratch.h"
-#include "runtime/weights/image_view.h"
+#include "runtime/weights/packed_view.h"
 #include "runtime/weights/packed_weights.h"
 
 namespace sluice {
@@ -81,9 +81,9 @@ class StageHead {
     return options_.context.layers.size() + section;
   }
   // Acquires a section, and has others read ahead.
-  absl::StatusOr<ImageView> Acquire(int section);
-  // Shows the first section's image, which stays acquired.
-  absl::StatusOr<ImageView> First();
+  absl::StatusOr<PackedView> Acquire(int section);
+  // Shows the first section's packed unit, which stays acquired.
+  absl::StatusOr<PackedView> First();
   // Passes what is in the head's input through all sections, and answers it.
   absl::Status Flush();
   // Sets taken_.
@@ -99,8 +99,8 @@ class StageHead {
   std::vector<int32_t> row_of_x_;         // parallel
   std::vector<Row> pending_;              // in the head's input
   std::vector<Backend::LogitRow> taken_;  // parallel
-  std::vector<int> on_host_;        // indices into taken_ of logits on the host
-  std::optional<ImageView> first_;  // the first section, while it is acquired
+  std::vector<int> on_host_;  // indices into taken_ of logits on the host
+  std::optional<PackedView> first_;  // the first section, while it is acquired
 };
 
 }  // namespace sluice

@@ -12,7 +12,7 @@
 #include "runtime/exec/stage_sweep.h"
 #include "runtime/exec/weights/device_weights.h"
 #include "runtime/exec/weights/embedding_store.h"
-#include "runtime/exec/weights/image_store.h"
+#include "runtime/exec/weights/packed_store.h"
 #include "runtime/exec/weights/weight_store.h"
 #include "runtime/kernels/backend_parts.h"
 #include "runtime/model/checkpoint/dummy_source.h"
@@ -64,7 +64,7 @@ class StageLoader {
     SLUICE_RETURN_IF_ERROR(MakeBackends());
     SLUICE_RETURN_IF_ERROR(MakeSpace());
     SLUICE_RETURN_IF_ERROR(Report(0));
-    SLUICE_RETURN_IF_ERROR(OpenImages());
+    SLUICE_RETURN_IF_ERROR(OpenPackedFiles());
     SLUICE_RETURN_IF_ERROR(LoadEmbedding());
     SLUICE_RETURN_IF_ERROR(LoadWeights());
     SLUICE_RETURN_IF_ERROR(MakeAttention());
@@ -185,20 +185,20 @@ class StageLoader {
     return absl::OkStatus();
   }
 
-  absl::Status OpenImages() {
+  absl::Status OpenPackedFiles() {
     const auto open = [&](const PackedWeights& packed) {
-      return ImageStore::Create({.weights = &packed,
-                                 .source = &source_,
-                                 .disk_dir = options_.disk_dir,
-                                 .memory = options_.host_budget,
-                                 .disk = options_.disk_budget},
-                                [&](uint64_t) { return GoOn(); });
+      return PackedStore::Create({.weights = &packed,
+                                  .source = &source_,
+                                  .disk_dir = options_.disk_dir,
+                                  .memory = options_.host_budget,
+                                  .disk = options_.disk_budget},
+                                 [&](uint64_t) { return GoOn(); });
     };
-    if (plan_.needs_images()) {
-      SLUICE_ASSIGN_OR_RETURN(images_, open(*parts_.backend.weights));
+    if (plan_.needs_packed_files()) {
+      SLUICE_ASSIGN_OR_RETURN(packed_files_, open(*parts_.backend.weights));
     }
     if (plan_.embedding_on_disk) {
-      SLUICE_ASSIGN_OR_RETURN(embedding_images_,
+      SLUICE_ASSIGN_OR_RETURN(embedding_packed_files_,
                               open(*context_.packed_embedding));
     }
     return absl::OkStatus();
@@ -212,7 +212,7 @@ class StageLoader {
                               .source = &source_,
                               .max_rows = policy_.max_step_tokens,
                               .memory = options_.host_budget,
-                              .images = embedding_images_.get(),
+                              .packed_files = embedding_packed_files_.get(),
                               .io = parts_.io.get()},
                              [&](uint64_t bytes) { return Report(bytes); }));
     context_.embedding = parts_.embedding.get();
@@ -226,7 +226,7 @@ class StageLoader {
         .units = plan_.units,
         .slots = plan_.host_slots,
         .slot_bytes = plan_.host_slot_bytes,
-        .images = plan_.weights.disk > 0 ? images_.get() : nullptr};
+        .packed_files = plan_.weights.disk > 0 ? packed_files_.get() : nullptr};
     const auto report = [&](uint64_t bytes) { return Report(bytes); };
     if (has_device()) {
       SLUICE_ASSIGN_OR_RETURN(
@@ -401,9 +401,9 @@ class StageLoader {
   StagePlacement plan_;
   uint64_t done_bytes_ = 0;  // of weights
   StreamContext context_;    // once MakeSpace() is done
-  // The images of the layers and the head, and of the embedding: for different
-  // backends, if there are two. Null if nothing of that is on disk.
-  std::unique_ptr<ImageStore> images_, embedding_images_;
+  // The packed units of the layers and the head, and of the embedding: for
+  // different backends, if there are two. Null if nothing of that is on disk.
+  std::unique_ptr<PackedStore> packed_files_, embedding_packed_files_;
   StageParts parts_;
 };
 

@@ -114,8 +114,8 @@ absl::Status StageSweep::BeginStep(const StepPlan& plan) {
 }
 
 absl::Status StageSweep::RunItems(const Emit& emit, bool emits) {
-  Backend::LayerImage image;
-  int32_t held = -1;    // the layer that `image` shows
+  Backend::PackedLayer packed;
+  int32_t held = -1;    // the layer that `packed` shows
   size_t finished = 0;  // items
   const auto batches = static_cast<double>(work_.num_batches);
   for (size_t item = 0; item < work_.items.size(); ++item) {
@@ -123,7 +123,7 @@ absl::Status StageSweep::RunItems(const Emit& emit, bool emits) {
     BatchWork& work = work_.batches[k];
     SLUICE_ASSIGN_OR_RETURN(work.rows, activations_.Acquire(item));
     if (held != layer) {
-      SLUICE_ASSIGN_OR_RETURN(image, AcquireLayer(layer));
+      SLUICE_ASSIGN_OR_RETURN(packed, AcquireLayer(layer));
       held = layer;
     }
     // While this micro-batch computes, its share of the layers ahead comes in.
@@ -133,11 +133,11 @@ absl::Status StageSweep::RunItems(const Emit& emit, bool emits) {
       const Timed timed(&parts_.stats->projection_seconds, parts_.trace_row,
                         "qkv", {{{"layer", model_layer}, {"micro_batch", k}}});
       SLUICE_RETURN_IF_ERROR(
-          backend_.ProjectQkv(model_layer, image, work.view, work.rows));
+          backend_.ProjectQkv(model_layer, packed, work.view, work.rows));
     }
     SLUICE_ASSIGN_OR_RETURN(const size_t ready, attention_.Begin(item));
     for (; finished < ready; ++finished) {
-      SLUICE_RETURN_IF_ERROR(FinishItem(finished, image, emit, emits));
+      SLUICE_RETURN_IF_ERROR(FinishItem(finished, packed, emit, emits));
     }
     if (item + 1 == work_.items.size() ||
         work_.items[item + 1].layer != layer) {
@@ -149,7 +149,7 @@ absl::Status StageSweep::RunItems(const Emit& emit, bool emits) {
 }
 
 absl::Status StageSweep::FinishItem(size_t item,
-                                    const Backend::LayerImage& image,
+                                    const Backend::PackedLayer& packed,
                                     const Emit& emit, bool emits) {
   const auto [local, k] = work_.items[item];
   const int layer = options_.layers.begin + local;
@@ -160,8 +160,8 @@ absl::Status StageSweep::FinishItem(size_t item,
     const Timed timed(&parts_.stats->projection_seconds, parts_.trace_row,
                       "out and mlp", {{{"layer", layer}, {"micro_batch", k}}});
     SLUICE_RETURN_IF_ERROR(
-        backend_.ProjectOut(layer, image, work.view, work.rows));
-    SLUICE_RETURN_IF_ERROR(backend_.Mlp(layer, image, work.view, work.rows));
+        backend_.ProjectOut(layer, packed, work.view, work.rows));
+    SLUICE_RETURN_IF_ERROR(backend_.Mlp(layer, packed, work.view, work.rows));
   }
   AddMark(options_.marks);
   SLUICE_RETURN_IF_ERROR(activations_.Release(item));
@@ -171,14 +171,15 @@ absl::Status StageSweep::FinishItem(size_t item,
   return emit(k, std::move(out));
 }
 
-absl::StatusOr<Backend::LayerImage> StageSweep::AcquireLayer(int layer) {
-  SLUICE_ASSIGN_OR_RETURN(const ImageView view, weights_.Acquire(layer));
-  if (!parts_.dequantizes) return Backend::LayerImage{view, false};
+absl::StatusOr<Backend::PackedLayer> StageSweep::AcquireLayer(int layer) {
+  SLUICE_ASSIGN_OR_RETURN(const PackedView view, weights_.Acquire(layer));
+  if (!parts_.dequantizes) return Backend::PackedLayer{view, false};
   const Timed timed(&parts_.stats->expand_seconds, parts_.trace_row,
                     "dequantize", {{{"layer", layer}}});
   SLUICE_RETURN_IF_ERROR(
       backend_.DequantizeLayer(view, parts_.dequantized.as<std::byte>()));
-  return Backend::LayerImage{ImageView::Whole(parts_.dequantized.data()), true};
+  return Backend::PackedLayer{PackedView::Whole(parts_.dequantized.data()),
+                              true};
 }
 
 bool StageSweep::IsFixed() const {

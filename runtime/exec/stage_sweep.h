@@ -72,9 +72,9 @@ class StageSweep : public StageExecutor {
   bool IsFixed() const;
   absl::StatusOr<bool> Replay();
   absl::Status RunItems(const Emit& emit, bool emits);
-  absl::Status FinishItem(size_t item, const Backend::LayerImage& image,
+  absl::Status FinishItem(size_t item, const Backend::PackedLayer& packed,
                           const Emit& emit, bool emits);
-  absl::StatusOr<Backend::LayerImage> AcquireLayer(int layer);
+  absl::StatusOr<Backend::PackedLayer> AcquireLayer(int layer);
   absl::Status RunHead(const StepPlan& plan);
 
   const StageOptions options_;

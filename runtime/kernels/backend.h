@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "runtime/kv/batch_view.h"
 #include "runtime/sample/sample_token.h"
-#include "runtime/weights/image_view.h"
+#include "runtime/weights/packed_view.h"
 
 // Few files include this one, and it includes few: an edit of the interface
 // recompiles little.
@@ -19,9 +19,9 @@ namespace sluice {
 // A backend does a stage's arithmetic. There is one call per part of a layer
 // and micro-batch, or larger, so that what lies inside can be fused.
 //
-// A backend owns work space only. Weights come as images of PackedWeights,
-// shown for the time of a call (ImageView), K and V as pages (SegmentView). x
-// is the residual stream of a micro-batch, float32 [rows, hidden].
+// A backend owns work space only. Weights come as units of PackedWeights, shown
+// for the time of a call (PackedView), K and V as pages (SegmentView). x is the
+// residual stream of a micro-batch, float32 [rows, hidden].
 //
 // Computing calls may return before they are done, on backends with memory of
 // their own: they are done in order, each as of what memory holds by then, and
@@ -36,31 +36,31 @@ class Backend {
   virtual ~Backend() = default;
 
   // Quantized weights can be dequantized once for several micro-batches: from a
-  // layer's image into one of PackedWeights::DequantizedLayerBytes(), which the
-  // computing calls then take with `dequantized` set.
-  struct LayerImage {
-    ImageView view;
+  // layer's packed unit into one of PackedWeights::DequantizedLayerBytes(),
+  // which the computing calls then take with `dequantized` set.
+  struct PackedLayer {
+    PackedView view;
     bool dequantized = false;
   };
-  virtual absl::Status DequantizeLayer(const ImageView& image,
+  virtual absl::Status DequantizeLayer(const PackedView& packed,
                                        std::byte* out) = 0;
 
   // x = embedding of the batch's tokens, positions included if they are
   // learned. Tokens must be within the vocabulary.
-  virtual absl::Status Embed(const ImageView& image, const BatchView& batch,
+  virtual absl::Status Embed(const PackedView& packed, const BatchView& batch,
                              float* x) = 0;
   // x += attention(norm1(x)), or x = norm1(x + attention(x)), in three steps.
   // The middle one may be called for the segments in any order and grouping,
   // once for each; their K and V need to be in place only then. It writes the
   // new positions' K and V into the segments' pages first.
-  virtual absl::Status ProjectQkv(int layer, const LayerImage& image,
+  virtual absl::Status ProjectQkv(int layer, const PackedLayer& packed,
                                   const BatchView& batch, const float* x) = 0;
   virtual absl::Status Attend(int layer, const BatchView& batch,
                               int32_t first_segment, int32_t count) = 0;
-  virtual absl::Status ProjectOut(int layer, const LayerImage& image,
+  virtual absl::Status ProjectOut(int layer, const PackedLayer& packed,
                                   const BatchView& batch, float* x) = 0;
   // x += mlp(norm2(x)), or x = norm2(x + mlp(x)).
-  virtual absl::Status Mlp(int layer, const LayerImage& image,
+  virtual absl::Status Mlp(int layer, const PackedLayer& packed,
                            const BatchView& batch, float* x) = 0;
 
   // The data between the three steps, for attention elsewhere (another
@@ -78,14 +78,14 @@ class Backend {
   // Logits take three steps, so that rows of several micro-batches can share
   // one pass over the head. HeadInput() makes some rows of x rows [at, at + n)
   // of the head's input, of which there are BackendOptions::head_rows. Nothing
-  // else may be computed until TakeLogits(). `image` is the head's first
+  // else may be computed until TakeLogits(). `packed` is the head's first
   // section.
-  virtual absl::Status HeadInput(const ImageView& image,
+  virtual absl::Status HeadInput(const PackedView& packed,
                                  std::span<const int32_t> rows_of_x,
                                  const float* x, int32_t at) = 0;
   // Computes a section's part of the logits of input rows [0, rows). Called for
-  // one section after the other, each with its image.
-  virtual absl::Status HeadLogits(const ImageView& image, int section,
+  // one section after the other, each with its packed unit.
+  virtual absl::Status HeadLogits(const PackedView& packed, int section,
                                   int32_t rows) = 0;
   // A row of logits for TakeLogits(), and what it gives for the row.
   struct LogitRow {

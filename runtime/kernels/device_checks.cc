@@ -15,15 +15,16 @@ absl::Status DeviceChecks::Check(absl::string_view what, const void* data,
                   " bytes) outside its memory");
 }
 
-absl::Status DeviceChecks::Image(absl::string_view what, const ImageView& image,
-                                 size_t bytes) const {
-  if (image.split > 0) {
+absl::Status DeviceChecks::Packed(absl::string_view what,
+                                  const PackedView& packed,
+                                  size_t bytes) const {
+  if (packed.split > 0) {
     SLUICE_RETURN_IF_ERROR(
-        Check(what, image.low, std::min(image.split, bytes)));
+        Check(what, packed.low, std::min(packed.split, bytes)));
   }
-  if (image.split >= bytes) return absl::OkStatus();
-  return Check(what, image.high + (image.split - image.high_offset),
-               bytes - image.split);
+  if (packed.split >= bytes) return absl::OkStatus();
+  return Check(what, packed.high + (packed.split - packed.high_offset),
+               bytes - packed.split);
 }
 
 absl::Status DeviceChecks::Rows(const float* x, int64_t rows) const {

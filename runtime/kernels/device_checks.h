@@ -9,7 +9,7 @@
 #include "runtime/kv/batch_view.h"
 #include "runtime/kv/kv_layout.h"
 #include "runtime/memory/device.h"
-#include "runtime/weights/image_view.h"
+#include "runtime/weights/packed_view.h"
 
 namespace sluice {
 
@@ -23,9 +23,9 @@ class DeviceChecks {
 
   absl::Status Check(absl::string_view what, const void* data,
                      size_t bytes) const;
-  // Checks an image of so many bytes.
-  absl::Status Image(absl::string_view what, const ImageView& image,
-                     size_t bytes) const;
+  // Checks a packed unit of so many bytes.
+  absl::Status Packed(absl::string_view what, const PackedView& packed,
+                      size_t bytes) const;
   // Checks rows [0, rows) of a residual stream.
   absl::Status Rows(const float* x, int64_t rows) const;
   // Checks rows of a residual stream, at least one, that make a head's input.

@@ -40,25 +40,25 @@ size_t Pages(int32_t positions) { return CeilDiv(positions, kPageTokens); }
 
 }  // namespace
 
-ImageLayouts ImageLayouts::Of(const DecoderSpec& spec,
-                              const BackendShape& shape,
-                              const PanelRules& rules) {
-  ImageLayouts images;
-  images.layer = MakeLayerLayout(spec, shape.weight_format, rules);
+PackedLayouts PackedLayouts::Of(const DecoderSpec& spec,
+                                const BackendShape& shape,
+                                const PanelRules& rules) {
+  PackedLayouts layouts;
+  layouts.layer = MakeLayerLayout(spec, shape.weight_format, rules);
   if (shape.weight_format != WeightFormat::kFull) {
-    images.dequantized = MakeLayerLayout(spec, WeightFormat::kFull, rules);
+    layouts.dequantized = MakeLayerLayout(spec, WeightFormat::kFull, rules);
   }
   if (shape.layers.begin == 0) {
-    images.embedding = MakeEmbeddingLayout(spec, shape.max_model_len, rules);
+    layouts.embedding = MakeEmbeddingLayout(spec, shape.max_model_len, rules);
   }
   if (HasHead(spec, shape)) {
-    images.head =
-        MakeHeadLayout(spec, shape.weight_format, images.layer.bytes, rules);
+    layouts.head =
+        MakeHeadLayout(spec, shape.weight_format, layouts.layer.bytes, rules);
   }
-  return images;
+  return layouts;
 }
 
-absl::Status ImageLayouts::ForEachMatrix(
+absl::Status PackedLayouts::ForEachMatrix(
     absl::FunctionRef<absl::Status(MatrixLayout* w)> visit) {
   std::vector<MatrixLayout*> all = {&embedding.project_in};
   for (LayerLayout* l : {&layer, &dequantized}) {
@@ -74,7 +74,7 @@ absl::Status ImageLayouts::ForEachMatrix(
   return absl::OkStatus();
 }
 
-std::vector<MatrixLayout> ImageLayouts::Matrices() const {
+std::vector<MatrixLayout> PackedLayouts::Matrices() const {
   std::vector<MatrixLayout> all = {layer.qkv, layer.out, layer.up, layer.down};
   if (embedding.project_in.n > 0) all.push_back(embedding.project_in);
   for (const HeadSectionLayout& section : head) {
@@ -180,13 +180,13 @@ size_t GpuSpace::AttentionUpload(int32_t max_rows, int32_t max_context) {
 }
 
 GpuSpace::GpuSpace(const DecoderSpec& spec, const BackendShape& shape,
-                   const ImageLayouts& images) {
+                   const PackedLayouts& layouts) {
   const size_t element = ElementBytes(shape.dtype);
   const size_t rows = shape.max_rows, head_rows = shape.head_rows;
   const bool quantized = shape.weight_format != WeightFormat::kFull;
   const bool one_slot = shape.attention_slots == 1;
   const size_t few = quantized ? std::min<size_t>(rows, kFewRows) : 0;
-  const size_t up = images.layer.up.n;
+  const size_t up = layouts.layer.up.n;
   normed = rows * std::max(spec.hidden_size, spec.embed_dim) * element;
   attention = rows * QueryWidth(spec) * element;
   qkv = one_slot ? 0 : rows * QkvBytes(spec);
@@ -201,7 +201,7 @@ GpuSpace::GpuSpace(const DecoderSpec& spec, const BackendShape& shape,
   host_answers = logits > 0 ? std::max<size_t>(kBlockBytes, answers) : 0;
 
   workspace = dequantized = counters = 0;
-  for (const MatrixLayout& w : images.Matrices()) {
+  for (const MatrixLayout& w : layouts.Matrices()) {
     workspace =
         std::max(workspace,
                  std::min(kMaxGemms, kMaxSplits * rows * w.n * sizeof(float)));

@@ -38,14 +38,14 @@ struct BackendShape {
 // The layouts of a backend's packed weights, the same for all backends of one
 // shape that follow the same rules. Without the first layer the embedding has 0
 // bytes, without the last the head has no sections.
-struct ImageLayouts {
+struct PackedLayouts {
   EmbeddingLayout embedding;
   LayerLayout layer;
   LayerLayout dequantized;  // a layer in full, if it is quantized
   std::vector<HeadSectionLayout> head;
 
-  static ImageLayouts Of(const DecoderSpec& spec, const BackendShape& shape,
-                         const PanelRules& rules);
+  static PackedLayouts Of(const DecoderSpec& spec, const BackendShape& shape,
+                          const PanelRules& rules);
   // Calls `visit` for each matrix, those of `dequantized` included, until it
   // gives an error.
   absl::Status ForEachMatrix(
@@ -129,7 +129,7 @@ struct GpuSpace : GpuLimits {
   static size_t AttentionUpload(int32_t max_rows, int32_t max_context);
 
   GpuSpace(const DecoderSpec& spec, const BackendShape& shape,
-           const ImageLayouts& images);
+           const PackedLayouts& layouts);
 };
 
 }  // namespace sluice

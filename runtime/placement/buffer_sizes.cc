@@ -8,25 +8,25 @@
 #include "runtime/placement/weight_placement.h"
 
 namespace sluice {
-uint64_t ImageGranules(size_t image_bytes) {
-  return CeilDiv(image_bytes, PlacementGranule(image_bytes));
+uint64_t PackedGranules(size_t packed_bytes) {
+  return CeilDiv(packed_bytes, PlacementGranule(packed_bytes));
 }
 
-uint64_t ImageHeaderBytes(size_t image_bytes) {
+uint64_t PackedHeaderBytes(size_t packed_bytes) {
   // The last checksum is that of the header.
-  return RoundUpToBlock(kImageFields + kMaxImageKey +
-                        (ImageGranules(image_bytes) + 1) * sizeof(uint64_t));
+  return RoundUpToBlock(kPackedFields + kMaxPackedKey +
+                        (PackedGranules(packed_bytes) + 1) * sizeof(uint64_t));
 }
 
-uint64_t ImageFileBytes(size_t image_bytes) {
-  return ImageHeaderBytes(image_bytes) + RoundUpToBlock(image_bytes);
+uint64_t PackedFileBytes(size_t packed_bytes) {
+  return PackedHeaderBytes(packed_bytes) + RoundUpToBlock(packed_bytes);
 }
 
-size_t ImageWindowBytes(size_t image_bytes) {
+size_t PackedWindowBytes(size_t packed_bytes) {
   constexpr size_t kLeast = size_t{4} << 20;
   constexpr size_t kGrain = size_t{64} << 10;
-  return std::min(image_bytes,
-                  std::max(kLeast, image_bytes / 16 / kGrain * kGrain));
+  return std::min(packed_bytes,
+                  std::max(kLeast, packed_bytes / 16 / kGrain * kGrain));
 }
 
 size_t MatrixStagingBytes(const MatrixLayout& matrix, int threads) {

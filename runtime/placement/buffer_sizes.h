@@ -11,22 +11,22 @@
 
 namespace sluice {
 
-// The sizes of the file of an image of `image_bytes`: its header, with
-// kImageFields bytes of numbers, a key of at most kMaxImageKey and a checksum
+// The sizes of the file of a packed unit of `packed_bytes`: its header, with
+// kPackedFields bytes of numbers, a key of at most kMaxPackedKey and a checksum
 // for each granule, and the whole.
-inline constexpr size_t kImageFields = 40;
-inline constexpr size_t kMaxImageKey = 1024;
-uint64_t ImageGranules(size_t image_bytes);
-uint64_t ImageHeaderBytes(size_t image_bytes);
-uint64_t ImageFileBytes(size_t image_bytes);
-// The window through which an image is made: little beside the slots for units
-// that large, and large enough that the parts that it cuts, which are packed
-// twice, are few.
-size_t ImageWindowBytes(size_t image_bytes);
+inline constexpr size_t kPackedFields = 40;
+inline constexpr size_t kMaxPackedKey = 1024;
+uint64_t PackedGranules(size_t packed_bytes);
+uint64_t PackedHeaderBytes(size_t packed_bytes);
+uint64_t PackedFileBytes(size_t packed_bytes);
+// The window through which a packed unit is made: little beside the slots for
+// units that large, and large enough that the parts that it cuts, which are
+// packed twice, are few.
+size_t PackedWindowBytes(size_t packed_bytes);
 
-// The memory that packing works with besides an image: for each thread, rows as
-// they are read, and a panel, or rows of a table, that lie across a border of a
-// window.
+// The memory that packing works with besides a packed unit: for each thread,
+// rows as they are read, and a panel, or rows of a table, that lie across a
+// border of a window.
 inline constexpr int64_t kTableChunkRows = 64;
 size_t MatrixStagingBytes(const MatrixLayout& matrix, int threads);
 size_t TableStagingBytes(int64_t columns, DType dtype, int threads);

@@ -9,25 +9,25 @@
 #include "runtime/model/decoder_spec.h"
 #include "runtime/placement/matrix_layout.h"
 
-// The layout of a backend's packed weights, its images: one block of bytes for
-// the embedding, for each layer and for each section of the head, without
-// pointers, so that it can lie in memory, on disk, or partly here and partly
-// there. Parts (vectors and the panels of matrices) begin at multiples of 64
-// bytes; images are multiples of 4096.
+// The layout of a backend's packed weights, its packed units: one block of
+// bytes for the embedding, for each layer and for each section of the head,
+// without pointers, so that it can lie in memory, on disk, or partly here and
+// partly there. Parts (vectors and the panels of matrices) begin at multiples
+// of 64 bytes; packed units are multiples of 4096.
 
 namespace sluice {
 
-// A vector in an image, float32 by default; length 0 if the model has none.
+// A vector in a packed unit, float32 by default; length 0 if there is none.
 struct VectorLayout {
   size_t offset = 0;
   int64_t length = 0;
   DType dtype = DType::kFloat32;
   size_t bytes() const { return length * ElementBytes(dtype); }
-  // Returns the vector's address in a view of the image (ImageView).
+  // Returns the vector's address in a view of the packed unit (PackedView).
   template <typename View>
-  const float* In(const View& image, int64_t first = 0) const {
+  const float* In(const View& packed, int64_t first = 0) const {
     if (length == 0) return nullptr;
-    return reinterpret_cast<const float*>(image.At(offset)) + first;
+    return reinterpret_cast<const float*>(packed.At(offset)) + first;
   }
 };
 
@@ -52,8 +52,8 @@ struct LayerLayout {
   MatrixLayout down;
   size_t bytes = 0;
 
-  // Returns where the part begins that has the byte at `offset`: an image is
-  // cut between parts only.
+  // Returns where the part begins that has the byte at `offset`: a packed unit
+  // is cut between parts only.
   size_t PartBegin(size_t offset) const;
 
   // Return all vectors and all matrices, in an order of their own.

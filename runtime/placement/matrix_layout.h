@@ -12,8 +12,8 @@ namespace sluice {
 // 128 x k, is as large as it may be for the usual k; and no layout depends on
 // the number of threads.
 inline constexpr int32_t kPanelColumns = 128;
-// Alignment of panels within an image. An ImageView's addresses must have it
-// too.
+// Alignment of panels within a packed unit. A PackedView's addresses must have
+// it too.
 inline constexpr size_t kPanelAlignment = 64;
 // Neighbouring columns of a quantized panel that share a scale and a minimum.
 inline constexpr int32_t kPanelGroup = 64;
@@ -22,20 +22,20 @@ inline size_t ElementBytes(DType dtype) {
   return dtype == DType::kFloat32 ? 4 : 2;
 }
 
-// The layout of a matrix [n, k] in an image: panels of output columns, one
+// The layout of a matrix [n, k] in a packed unit: panels of output columns, one
 // after the other, each beginning at a multiple of kPanelAlignment. All panels
 // but the last are equally wide. Made by PanelRules::Layout; plain data.
 struct MatrixLayout {
   int32_t n = 0;
   int32_t k = 0;
   WeightFormat format = WeightFormat::kFull;
-  size_t offset = 0;  // of panel 0 in the image
+  size_t offset = 0;  // of panel 0 in the packed unit
   size_t bytes = 0;   // of all panels, a multiple of kPanelAlignment
   int32_t panel_width = 0;
   size_t whole_panel_bytes = 0;  // of a panel of panel_width columns
   size_t last_panel_bytes = 0;
   // Tells orders of packing apart, as far as they depend on n and k: part of
-  // what identifies an image. Set by MatrixPacker::Prepare.
+  // what identifies a packed unit. Set by MatrixPacker::Prepare.
   uint64_t packing = 0;
 
   int32_t num_panels() const {
@@ -46,7 +46,7 @@ struct MatrixLayout {
   int32_t panel_end(int panel) const {
     return std::min(n, (panel + 1) * panel_width);
   }
-  // Returns a panel's offset in the image.
+  // Returns a panel's offset in the packed unit.
   size_t panel_offset(int panel) const {
     return offset + static_cast<size_t>(panel) * whole_panel_bytes;
   }

@@ -133,7 +133,7 @@ class Placer {
     if (p_.embedding_on_disk) {
       use.Hold("embedding", s_.embedding_on_disk);
       use.Pass("the embedding as it is packed",
-               ImageWindowBytes(s_.embedding.bytes) + s_.embedding_staging);
+               PackedWindowBytes(s_.embedding.bytes) + s_.embedding_staging);
     } else {
       use.Hold("embedding", s_.embedding.bytes);
       use.Pass("the embedding as it is packed", s_.embedding_staging);
@@ -141,9 +141,9 @@ class Placer {
     for (size_t i = 0; i < p_.units.size(); ++i) {
       const UnitPlacement& unit = p_.units[i];
       const uint64_t stays = unit.host_end - unit.device_end;
-      const bool image = p_.weights.disk > 0;
+      const bool packed = p_.weights.disk > 0;
       use.Pass("a layer as it is packed",
-               (image ? ImageWindowBytes(unit.bytes) : unit.bytes) +
+               (packed ? PackedWindowBytes(unit.bytes) : unit.bytes) +
                    s_.staging_of(i));
       // A unit on its way to the device is in host memory as a whole.
       if (unit.device_end > 0) {
@@ -165,11 +165,11 @@ class Placer {
     TierUse use;
     if (p_.weights.disk > 0) {
       for (const size_t bytes : s_.units) {
-        use.Hold("weight images", ImageFileBytes(bytes));
+        use.Hold("weight images", PackedFileBytes(bytes));
       }
     }
     if (p_.embedding_on_disk) {
-      use.Hold("weight images", ImageFileBytes(s_.embedding.bytes));
+      use.Hold("weight images", PackedFileBytes(s_.embedding.bytes));
     }
     use.Hold("kv cache", RoundUpToBlock(p_.pages[kDisk] * s_.page()));
     if (p_.stages_activations()) {

@@ -29,7 +29,7 @@ class TierUse {
 
   // Returns the bytes held once the stage is loaded.
   uint64_t held_bytes() const { return held_; }
-  // Returns the max bytes at any time until then, if all images are made anew.
+  // Returns the max bytes at any time until then, if all units are packed anew.
   uint64_t peak_bytes() const { return peak_; }
   struct Item {
     absl::string_view name;
@@ -73,9 +73,11 @@ struct StagePlacement {
 
   std::array<TierUse, kNumTiers> uses;
 
-  bool needs_images() const { return weights.disk > 0 || embedding_on_disk; }
+  bool needs_packed_files() const {
+    return weights.disk > 0 || embedding_on_disk;
+  }
   bool uses_disk() const {
-    return needs_images() || stages_activations() ||
+    return needs_packed_files() || stages_activations() ||
            pages[static_cast<size_t>(Tier::kDisk)] > 0;
   }
   const TierUse& use(Tier tier) const {

@@ -45,7 +45,7 @@ uint64_t CpuBuffers(const CpuSpace& space, int slots, bool blocks) {
 }
 
 void AddGpu(const StageShape& shape, StageSizes* sizes) {
-  const GpuSpace gpu(*shape.model, shape.backend(), sizes->images);
+  const GpuSpace gpu(*shape.model, shape.backend(), sizes->layouts);
   sizes->device_workspace =
       Buffers(
           {gpu.normed, gpu.rotary, gpu.rotary, gpu.wide, gpu.inner, gpu.logits,
@@ -98,8 +98,8 @@ StageSizes::StageSizes(const StageShape& of) : shape(of) {
   const BackendShape backend = shape.backend();
   const int threads = backend.threads;
   head_rows = backend.head_rows;
-  images = ImageLayouts::Of(spec, backend, shape.rules());
-  embedding = images.embedding;
+  layouts = PackedLayouts::Of(spec, backend, shape.rules());
+  embedding = layouts.embedding;
   if (shape.layers.begin == 0 && shape.rules().row_major) {
     embedding = MakeEmbeddingLayout(spec, shape.max_model_len,
                                     PanelRules::Cpu(shape.policy.dtype));
@@ -121,15 +121,15 @@ StageSizes::StageSizes(const StageShape& of) : shape(of) {
     }
   }
   dequantized =
-      shape.policy.num_microbatches > 1 ? images.dequantized.bytes : 0;
-  units.assign(num_layers(), images.layer.bytes);
+      shape.policy.num_microbatches > 1 ? layouts.dequantized.bytes : 0;
+  units.assign(num_layers(), layouts.layer.bytes);
   layer_staging = 0;
-  for (const MatrixLayout* w : {&images.layer.qkv, &images.layer.out,
-                                &images.layer.up, &images.layer.down}) {
+  for (const MatrixLayout* w : {&layouts.layer.qkv, &layouts.layer.out,
+                                &layouts.layer.up, &layouts.layer.down}) {
     layer_staging =
         std::max<uint64_t>(layer_staging, MatrixStagingBytes(*w, threads));
   }
-  for (const HeadSectionLayout& section : images.head) {
+  for (const HeadSectionLayout& section : layouts.head) {
     units.push_back(section.bytes);
     uint64_t staging = MatrixStagingBytes(section.head, threads);
     if (section.project_out.n > 0) {

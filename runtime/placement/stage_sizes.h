@@ -45,7 +45,7 @@ struct StageSizes {
   explicit StageSizes(const StageShape& shape);
 
   StageShape shape;
-  ImageLayouts images;         // of the backend that runs the layers
+  PackedLayouts layouts;       // of the backend that runs the layers
   EmbeddingLayout embedding;   // of the host's; 0 bytes where there is none
   uint64_t embedding_on_disk;  // what stays in memory with its table there
   // The bytes of a dequantized layer that several micro-batches share; or 0. A
@@ -66,7 +66,7 @@ struct StageSizes {
   uint64_t activation;  // the residual stream of a micro-batch
   // Backends' work space: where they compute, and in host memory beside that.
   uint64_t device_workspace, host_workspace;
-  // The bytes that packing takes beside the image of the embedding or a unit.
+  // The bytes that packing the embedding or a unit takes beside the result.
   uint64_t embedding_staging;
   uint64_t layer_staging;
   std::vector<uint64_t> head_staging;
@@ -75,8 +75,8 @@ struct StageSizes {
   int num_layers() const { return shape.layers.size(); }
   size_t PartBegin(size_t unit, size_t offset) const {
     return unit < static_cast<size_t>(num_layers())
-               ? images.layer.PartBegin(offset)
-               : images.head[unit - num_layers()].PartBegin(offset);
+               ? layouts.layer.PartBegin(offset)
+               : layouts.head[unit - num_layers()].PartBegin(offset);
   }
   uint64_t staging_of(size_t unit) const {
     return unit < static_cast<size_t>(num_layers())

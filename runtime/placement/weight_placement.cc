@@ -33,7 +33,7 @@ std::vector<UnitPlacement> PlaceWeights(std::span<const size_t> unit_bytes,
     got_device += static_cast<double>(unit.device_end);
     unit.host_end = std::min(
         bytes, unit.device_end + cut(want_host - got_host, bytes, granule));
-    // The last granule of an image may be a part of one.
+    // The last granule of a packed unit may be a part of one.
     if (fractions.disk == 0) unit.host_end = bytes;
     if (fractions.disk == 0 && fractions.host == 0) unit.device_end = bytes;
     got_host += static_cast<double>(unit.host_end - unit.device_end);

@@ -9,30 +9,30 @@
 
 namespace sluice {
 
-// The places of one image's bytes: [0, device_end) on the device, [device_end,
-// host_end) in host memory, the rest on disk.
+// The places of one packed unit's bytes: [0, device_end) on the device,
+// [device_end, host_end) in host memory, the rest on disk.
 struct UnitPlacement {
   size_t bytes = 0;
   size_t device_end = 0;
   size_t host_end = 0;
   // The offsets at which the streamed bytes begin, to the device and from the
-  // disk: where the part begins in which the cut lies, since a part of an image
-  // is read as a whole; `bytes` if nothing is streamed.
+  // disk: where the part begins in which the cut lies, since a part of a packed
+  // unit is read as a whole; `bytes` if nothing is streamed.
   size_t device_split = 0;
   size_t host_split = 0;
 
   size_t disk_bytes() const { return bytes - host_end; }
 };
 
-// Returns what is streamed of an image from its split on: whole blocks.
+// Returns what is streamed of a packed unit from its split on: whole blocks.
 inline size_t StreamedBytes(size_t bytes, size_t split) {
   return split == bytes ? 0 : bytes - RoundDownToBlock(split);
 }
 
-// Cuts each image so that all together follow the fractions. Every image gives
+// Cuts each unit so that all together follow the fractions. Every unit gives
 // up the same number of bytes, or all it has (see EvenLevel), so that what is
 // streamed takes as little memory as can be; the rounding to its
-// PlacementGranule is carried from one image to the next: the whole is off by
+// PlacementGranule is carried from one unit to the next: the whole is off by
 // half a granule at most. `fractions` add up to 1. The splits are left at 0.
 std::vector<UnitPlacement> PlaceWeights(std::span<const size_t> unit_bytes,
                                         const TierFractions& fractions);

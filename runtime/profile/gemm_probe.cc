@@ -102,7 +102,7 @@ absl::StatusOr<std::unique_ptr<GemmProbe>> GemmProbe::Create(
   const auto create = [&](size_t bytes) {
     return HostBuffer::Create("profile", bytes, budget);
   };
-  SLUICE_ASSIGN_OR_RETURN(self->images_,
+  SLUICE_ASSIGN_OR_RETURN(self->layouts_,
                           create(self->copies_ * self->copy_bytes_));
   SLUICE_ASSIGN_OR_RETURN(self->input_, create(in_bytes));
   SLUICE_ASSIGN_OR_RETURN(self->output_, create(out_bytes));
@@ -121,7 +121,7 @@ absl::Status GemmProbe::Fill(MemoryBudget* budget) {
       const HostBuffer rows,
       HostBuffer::Create("profile", floats * sizeof(float), budget));
   FillFloats(rows.as<float>(), floats);
-  std::byte* const first = images_.as<std::byte>();
+  std::byte* const first = layouts_.as<std::byte>();
   // The values make no difference to the time, so panels may be alike.
   for (const Matrix& m : matrices_) {
     const int last = m.layout.num_panels() - 1;
@@ -159,7 +159,7 @@ absl::Status GemmProbe::Multiply(const Matrix& matrix, size_t copy,
   const size_t n = static_cast<size_t>(matrix.layout.n);
   return engine_->Multiply(
       matrix.layout,
-      ImageView::Whole(images_.as<std::byte>() + copy * copy_bytes_),
+      PackedView::Whole(layouts_.as<std::byte>() + copy * copy_bytes_),
       input_.data(), rows,
       [&](int32_t row, int32_t count, int32_t col, int32_t cols, float* tile) {
         // Results are stored as in layers, where some of them are smaller.
@@ -232,11 +232,11 @@ absl::StatusOr<double> GemmProbe::DequantizedBytes(
   size_t turn = 0;
   SLUICE_ASSIGN_OR_RETURN(
       const double once, TimeCalls(seconds, 3, cancelled, [&] {
-        const ImageView image = ImageView::Whole(
-            images_.as<std::byte>() + turn++ % copies_ * copy_bytes_);
+        const PackedView packed = PackedView::Whole(
+            layouts_.as<std::byte>() + turn++ % copies_ * copy_bytes_);
         for (size_t i = 0; i < matrices_.size(); ++i) {
           SLUICE_RETURN_IF_ERROR(engine_->Dequantize(
-              matrices_[i].layout, image, full_[i],
+              matrices_[i].layout, packed, full_[i],
               dequantized_.as<std::byte>(), 0, full_[i].num_panels()));
         }
         return absl::OkStatus();

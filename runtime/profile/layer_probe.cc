@@ -16,8 +16,8 @@ namespace {
 
 // Bytes of weights that exceed all caches.
 constexpr uint64_t kBeyondCache = uint64_t{128} << 20;
-constexpr size_t kMaxImages = 8;
-// Bytes of an image that are filled at a time.
+constexpr size_t kMaxPackedUnits = 8;
+// Bytes of a packed unit that are filled at a time.
 constexpr size_t kPartBytes = size_t{16} << 20;
 constexpr int32_t kMaxHidden = 4096;
 constexpr int32_t kMinHidden = 128;
@@ -81,10 +81,10 @@ absl::Status LayerProbe::Init(int32_t hidden) {
         dequantized_, options_.device->Allocate(
                           "profile", parts_.weights->DequantizedLayerBytes()));
   }
-  return MakeImages();
+  return MakePackedFiles();
 }
 
-absl::Status LayerProbe::MakeImages() {
+absl::Status LayerProbe::MakePackedFiles() {
   const size_t bytes = parts_.weights->LayerBytes();
   SLUICE_ASSIGN_OR_RETURN(
       const HostBuffer host,
@@ -98,14 +98,14 @@ absl::Status LayerProbe::MakeImages() {
   const uint64_t max_bytes =
       std::min(kBeyondCache + bytes, options_.device_budget->free_bytes() / 2);
   IoCompletion done;
-  while (images_.empty() || (images_.size() < kMaxImages &&
-                             (images_.size() + 1) * bytes <= max_bytes)) {
-    SLUICE_ASSIGN_OR_RETURN(images_.emplace_back(),
+  while (layouts_.empty() || (layouts_.size() < kMaxPackedUnits &&
+                              (layouts_.size() + 1) * bytes <= max_bytes)) {
+    SLUICE_ASSIGN_OR_RETURN(layouts_.emplace_back(),
                             options_.device->Allocate("profile", bytes));
     for (size_t at = 0; at < bytes; at += host.bytes()) {
       const size_t part = std::min(host.bytes(), bytes - at);
       done.Expect(1);
-      options_.device->CopyIn(images_.back().span().subspan(at, part),
+      options_.device->CopyIn(layouts_.back().span().subspan(at, part),
                               {host.as<std::byte>(), part}, &done);
       SLUICE_RETURN_IF_ERROR(done.Wait());
     }
@@ -116,20 +116,20 @@ absl::Status LayerProbe::MakeImages() {
 absl::StatusOr<double> LayerProbe::LayerSeconds(
     int32_t rows, double seconds, const std::atomic<bool>* cancelled) {
   const BatchView batch = {.rows = rows};
-  const size_t layers = std::max(images_.size(), kInFlight);
+  const size_t layers = std::max(layouts_.size(), kInFlight);
   float* const x = x_.as<float>();
   SLUICE_ASSIGN_OR_RETURN(
       const double once,
       TimeCalls(seconds, 2, cancelled, [&]() -> absl::Status {
         for (size_t i = 0; i < layers; ++i) {
-          const Backend::LayerImage image = {
-              ImageView::Whole(images_[i % images_.size()].as<std::byte>()),
+          const Backend::PackedLayer packed = {
+              PackedView::Whole(layouts_[i % layouts_.size()].as<std::byte>()),
               false};
           SLUICE_RETURN_IF_ERROR(
-              parts_.backend->ProjectQkv(1, image, batch, x));
+              parts_.backend->ProjectQkv(1, packed, batch, x));
           SLUICE_RETURN_IF_ERROR(
-              parts_.backend->ProjectOut(1, image, batch, x));
-          SLUICE_RETURN_IF_ERROR(parts_.backend->Mlp(1, image, batch, x));
+              parts_.backend->ProjectOut(1, packed, batch, x));
+          SLUICE_RETURN_IF_ERROR(parts_.backend->Mlp(1, packed, batch, x));
         }
         return parts_.backend->Finish();
       }));
@@ -157,13 +157,13 @@ absl::StatusOr<RateCurve> LayerProbe::FlopsByRows(
 
 absl::StatusOr<double> LayerProbe::DequantizedBytes(
     double seconds, const std::atomic<bool>* cancelled) {
-  const size_t layers = std::max(images_.size(), kInFlight);
+  const size_t layers = std::max(layouts_.size(), kInFlight);
   SLUICE_ASSIGN_OR_RETURN(
       const double once,
       TimeCalls(seconds, 2, cancelled, [&]() -> absl::Status {
         for (size_t i = 0; i < layers; ++i) {
           SLUICE_RETURN_IF_ERROR(parts_.backend->DequantizeLayer(
-              ImageView::Whole(images_[i % images_.size()].as<std::byte>()),
+              PackedView::Whole(layouts_[i % layouts_.size()].as<std::byte>()),
               dequantized_.as<std::byte>()));
         }
         return parts_.backend->Finish();

@@ -55,14 +55,14 @@ class LayerProbe {
   explicit LayerProbe(const LayerProbeOptions& options) : options_(options) {}
   absl::Status Init(int32_t hidden);
   // Makes copies of the layer that together exceed all caches.
-  absl::Status MakeImages();
+  absl::Status MakePackedFiles();
   absl::StatusOr<double> LayerSeconds(int32_t rows, double seconds,
                                       const std::atomic<bool>* cancelled);
 
   const LayerProbeOptions options_;
   DecoderSpec spec_;
   BackendParts parts_;
-  std::vector<DeviceBuffer> images_;
+  std::vector<DeviceBuffer> layouts_;
   DeviceBuffer x_;
   DeviceBuffer dequantized_;
 };

@@ -11,8 +11,8 @@
 
 namespace sluice {
 
-// Puts matrices into images as a backend wants them: where packing, which all
-// backends share, meets what is a backend's own.
+// Puts matrices into packed units as a backend wants them: where packing, which
+// all backends share, meets what is a backend's own.
 class MatrixPacker {
  public:
   explicit MatrixPacker(const PanelRules& rules) : rules_(rules) {}

@@ -42,13 +42,13 @@ class FirstError {
 };
 
 // The bytes that the window has of [offset, offset + size).
-size_t BytesWithin(const ImageWindow& to, size_t offset, size_t size) {
+size_t BytesWithin(const PackedWindow& to, size_t offset, size_t size) {
   if (!to.Touches(offset, size)) return 0;
   return std::min(to.end, offset + size) - std::max(to.begin, offset);
 }
 
 // Copies what the window has of `bytes`, which belong at `offset`.
-void CopyWithin(const ImageWindow& to, size_t offset,
+void CopyWithin(const PackedWindow& to, size_t offset,
                 std::span<const std::byte> bytes) {
   const size_t size = BytesWithin(to, offset, bytes.size());
   if (size == 0) return;
@@ -56,7 +56,7 @@ void CopyWithin(const ImageWindow& to, size_t offset,
   std::memcpy(to.At(from), bytes.data() + (from - offset), size);
 }
 
-void CopyWithin(const ImageWindow& to, size_t offset,
+void CopyWithin(const PackedWindow& to, size_t offset,
                 std::span<const float> values) {
   CopyWithin(to, offset, std::as_bytes(values));
 }
@@ -107,11 +107,11 @@ std::vector<PanelRows> Interleave(const TensorRef* a, const TensorRef* b) {
   return panels;
 }
 
-// Packs what tensors of one unit have in a window of its image.
+// Packs what tensors of one unit have in a window of its packed unit.
 class WindowPacker {
  public:
   WindowPacker(std::vector<TensorRef> tensors, const TensorSource& source,
-               LoadProgress progress, const ImageWindow& to,
+               LoadProgress progress, const PackedWindow& to,
                MatrixPacker* packer, ComputePool* pool, MemoryBudget* budget)
       : tensors_(std::move(tensors)),
         source_(source),
@@ -132,7 +132,7 @@ class WindowPacker {
   absl::Status PackMatrix(const MatrixLayout& layout,
                           const std::vector<PanelRows>& panels);
   // Packs a table of which rows are looked up, in its dtype, from `offset` on
-  // in the image.
+  // in the packed unit.
   absl::Status PackTable(const TensorRef& ref, int64_t rows, size_t offset);
   // Packs nothing if the layout is empty.
   absl::Status PackVectors(const VectorLayout& layout,
@@ -153,7 +153,7 @@ class WindowPacker {
   const TensorSource& source_;
   const LoadProgress progress_;
   uint64_t left_;  // of the window, not reported yet
-  const ImageWindow& to_;
+  const PackedWindow& to_;
   MatrixPacker* const packer_;
   ComputePool* const pool_;
   MemoryBudget* const budget_;
@@ -320,8 +320,8 @@ absl::Status WindowPacker::PackMixedBias(const VectorLayout& layout,
 
 absl::Status PackedWeights::PackLayer(int layer, const TensorSource& source,
                                       LoadProgress progress,
-                                      const ImageWindow& to) {
-  const LayerLayout& layout = images_.layer;
+                                      const PackedWindow& to) {
+  const LayerLayout& layout = layouts_.layer;
   WindowPacker pack(LayerTensors(spec_, layer), source, progress, to,
                     matrices_.get(), pool_, budget_);
   const std::pair<const VectorLayout&, std::vector<Role>> vectors[] = {
@@ -371,7 +371,7 @@ absl::Status PackedWeights::PackLayer(int layer, const TensorSource& source,
 
 absl::Status PackedWeights::PackEmbedding(const TensorSource& source,
                                           LoadProgress progress,
-                                          const ImageWindow& to) {
+                                          const PackedWindow& to) {
   const EmbeddingLayout& layout = embedding();
   WindowPacker pack(EmbeddingTensors(spec_), source, progress, to,
                     matrices_.get(), pool_, budget_);
@@ -390,7 +390,7 @@ absl::Status PackedWeights::PackEmbedding(const TensorSource& source,
 
 absl::Status PackedWeights::PackHead(int section, const TensorSource& source,
                                      LoadProgress progress,
-                                     const ImageWindow& to) {
+                                     const PackedWindow& to) {
   const HeadSectionLayout& layout = head()[section];
   WindowPacker pack(HeadTensors(spec_), source, progress, to, matrices_.get(),
                     pool_, budget_);

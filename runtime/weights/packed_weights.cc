@@ -13,12 +13,12 @@ absl::StatusOr<std::unique_ptr<PackedWeights>> PackedWeights::Create(
     MemoryBudget* budget) {
   std::unique_ptr<PackedWeights> self(
       new PackedWeights(spec, shape, std::move(matrices), pool, budget));
-  SLUICE_RETURN_IF_ERROR(self->images_.ForEachMatrix(
+  SLUICE_RETURN_IF_ERROR(self->layouts_.ForEachMatrix(
       [&](MatrixLayout* w) { return self->matrices_->Prepare(w); }));
   return self;
 }
 
-std::string PackedWeights::ImageKey() const {
+std::string PackedWeights::PackedKey() const {
   // Rows of the position table that may be looked up.
   const int64_t positions =
       int64_t{shape_.max_model_len} + spec_.position_offset;
@@ -30,7 +30,7 @@ std::string PackedWeights::ImageKey() const {
   if (tables != matrices_->dtype()) {
     absl::StrAppend(&key, ";tables=", DTypeName(tables));
   }
-  // The key has all layer matrices, so that all stages find the same images.
+  // The key has all layer matrices, so that all stages find the same files.
   for (const MatrixLayout* matrix : layer().matrices()) {
     if (matrix->packing == 0) continue;
     absl::StrAppend(&key, ";", absl::Hex(matrix->packing));

@@ -395,8 +395,8 @@ class StepCoster {
   // The number of times that its weights are read: once for all passes, if the
   // head has one section.
   double HeadReads() const {
-    return sizes_->images.head.size() > 1 ? HeadPasses()
-                                          : std::min(1.0, HeadPasses());
+    return sizes_->layouts.head.size() > 1 ? HeadPasses()
+                                           : std::min(1.0, HeadPasses());
   }
 
   // FlexGen A.3 has no LM head: rows of all micro-batches share its passes, and

@@ -30,7 +30,7 @@ class Worlds {
               cudaSuccess);
     device_ = std::make_unique<PlainDevice>(&memory_);
     WorldOptions on_cpu = options;
-    on_cpu.cut_images = false;
+    on_cpu.cut_packed = false;
     // The CPU has no layers in float16.
     if (on_cpu.dtype == DType::kFloat16) on_cpu.dtype = DType::kFloat32;
     if (on_cpu.kv_format == KvFormat::kFloat16) {
@@ -190,7 +190,7 @@ WorldOptions RandomOptions(Random& random, int seed) {
   options.attention_slots = random.Int(1, 2);
   options.dequantize =
       options.weight_format != WeightFormat::kFull && random.Coin();
-  options.cut_images = random.Coin();
+  options.cut_packed = random.Coin();
   return options;
 }
 

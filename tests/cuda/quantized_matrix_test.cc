@@ -30,20 +30,20 @@ class Matrix {
             .encoded_bytes();
     w_.offset = 64 * random.Int(0, 3);
     floats_.resize(static_cast<size_t>(n) * k);
-    std::vector<std::byte> image(w_.offset);
+    std::vector<std::byte> packed(w_.offset);
     for (int panel = 0; panel < panels; ++panel) {
       const int first = panel * w_.panel_columns;
       const int columns = std::min(w_.panel_columns, n - first);
       const std::vector<std::byte> bytes = Panel(
           random, columns, k, bits, floats_.data() + size_t{1} * first * k);
-      image.insert(image.end(), bytes.begin(), bytes.end());
+      packed.insert(packed.end(), bytes.begin(), bytes.end());
     }
     const size_t split = w_.offset + random.Int(0, panels - 1) * w_.panel_bytes;
     low_ = std::make_unique<DeviceArray<std::byte>>(
-        std::vector<std::byte>(image.begin(), image.begin() + split));
+        std::vector<std::byte>(packed.begin(), packed.begin() + split));
     high_ = std::make_unique<DeviceArray<std::byte>>(
-        std::vector<std::byte>(image.begin() + split, image.end()));
-    w_.image = {low_->data(), high_->data(), split, split};
+        std::vector<std::byte>(packed.begin() + split, packed.end()));
+    w_.packed = {low_->data(), high_->data(), split, split};
   }
 
   const QuantizedMatrix& w() const { return w_; }
@@ -175,14 +175,14 @@ TEST(DevicePanelCodecTest, KeepsWeights) {
     const PanelCodec codec = DevicePanelCodec(kN, kK, bits, DType::kFloat32);
     std::vector<std::byte> bytes(codec.encoded_bytes());
     ASSERT_TRUE(codec.Encode(weights.data(), bytes.data()).ok());
-    const DeviceArray<std::byte> image(bytes);
+    const DeviceArray<std::byte> packed(bytes);
     QuantizedMatrix w;
     w.n = kN;
     w.k = kK;
     w.bits = bits;
     w.panel_columns = 128;
     w.panel_bytes = codec.encoded_bytes();
-    w.image = ImageView::Whole(image.data());
+    w.packed = PackedView::Whole(packed.data());
     const DeviceArray<float> out(kN * kK);
     ASSERT_TRUE(DequantizeMatrix(w, out.data(), nullptr).ok());
     EXPECT_LT(RelativeError(out.Read(), weights), bits == 4 ? 0.1 : 0.006);

@@ -202,7 +202,7 @@ struct Budgets {
   MemoryBudget device, host, disk;
 };
 
-// In a directory of its own: images are made anew.
+// In a directory of its own: packed units are made anew.
 absl::StatusOr<std::unique_ptr<StageExecutor>> Load(const Case& c,
                                                     const TempDir& dir,
                                                     Budgets* budgets) {

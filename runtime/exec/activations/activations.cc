@@ -30,7 +30,7 @@ absl::Status Activations::Embed(const BatchView& view, float* x) {
   BatchView batch = view;
   batch.tokens = embedding.tokens;
   const Timed timed(&context_.stats->projection_seconds, context_.row, "embed");
-  return context_.host_backend->Embed(embedding.image, batch, x);
+  return context_.host_backend->Embed(embedding.packed, batch, x);
 }
 
 absl::Status ResidentActivations::BeginStep(StepWork* step) {

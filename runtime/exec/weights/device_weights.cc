@@ -152,7 +152,7 @@ bool DeviceWeights::layers_stay() const {
 
 absl::Status DeviceWeights::Fill(int index, const Slot& slot) {
   const Unit& unit = units_[index];
-  SLUICE_ASSIGN_OR_RETURN(const ImageView host, store_->Acquire(index));
+  SLUICE_ASSIGN_OR_RETURN(const PackedView host, store_->Acquire(index));
   store_->ReadAhead(1);
   std::array<IoCompletion, kInFlight> pieces;
   absl::Status status;
@@ -184,10 +184,10 @@ absl::Status DeviceWeights::Fill(int index, const Slot& slot) {
   return status;
 }
 
-absl::StatusOr<ImageView> DeviceWeights::Acquire(int index) {
+absl::StatusOr<PackedView> DeviceWeights::Acquire(int index) {
   Unit& unit = units_[index];
-  ImageView view{unit.resident.as<std::byte>(), nullptr, unit.split,
-                 unit.slot_begin};
+  PackedView view{unit.resident.as<std::byte>(), nullptr, unit.split,
+                  unit.slot_begin};
   if (!unit.streamed()) return view;
   MutexLock lock(&mu_);
   wanted_ = index;

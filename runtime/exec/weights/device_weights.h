@@ -40,7 +40,7 @@ class DeviceWeights : public Weights {
 
   void BeginStep(int layer_passes, int head_passes) override;
   // The first error, of the store or of a copy, sticks until Reset().
-  absl::StatusOr<ImageView> Acquire(int unit) override;
+  absl::StatusOr<PackedView> Acquire(int unit) override;
   // Waits until the device has computed with the unit.
   absl::Status Release(int unit) override;
   bool layers_stay() const override;

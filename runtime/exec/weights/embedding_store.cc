@@ -14,7 +14,7 @@ absl::StatusOr<std::unique_ptr<EmbeddingStore>> EmbeddingStore::Load(
   std::unique_ptr<EmbeddingStore> self(new EmbeddingStore(options));
   PackedWeights& weights = *options.weights;
   self->bytes_ = weights.EmbeddingBytes();
-  if (options.images != nullptr) {
+  if (options.packed_files != nullptr) {
     SLUICE_RETURN_IF_ERROR(self->LoadTable(progress));
     return self;
   }
@@ -23,7 +23,7 @@ absl::StatusOr<std::unique_ptr<EmbeddingStore>> EmbeddingStore::Load(
       HostBuffer::Create("embedding", self->bytes_, options.memory));
   SLUICE_RETURN_IF_ERROR(weights.PackEmbedding(
       *options.source, progress,
-      ImageWindow::Whole(self->whole_.as<std::byte>(), self->bytes_)));
+      PackedWindow::Whole(self->whole_.as<std::byte>(), self->bytes_)));
   self->resident_bytes_ = self->bytes_;
   return self;
 }
@@ -48,28 +48,28 @@ absl::Status EmbeddingStore::LoadTable(LoadProgress progress) {
   std::iota(iota_.begin(), iota_.end(), 0);
   bool packed = false;
   SLUICE_ASSIGN_OR_RETURN(
-      image_, options_.images->Get(
-                  "embedding", bytes_,
-                  [&](const ImageWindow& to) {
-                    packed = true;
-                    return weights.PackEmbedding(*options_.source, progress,
-                                                 to);
-                  },
-                  [&](const ImageFile& image) { return Use(image); }));
+      packed_, options_.packed_files->Get(
+                   "embedding", bytes_,
+                   [&](const PackedWindow& to) {
+                     packed = true;
+                     return weights.PackEmbedding(*options_.source, progress,
+                                                  to);
+                   },
+                   [&](const PackedFile& packed) { return Use(packed); }));
   if (!packed) SLUICE_RETURN_IF_ERROR(progress(bytes_));
   resident_bytes_ = bytes_ - tail_begin_;
   return absl::OkStatus();
 }
 
-absl::Status EmbeddingStore::Use(const ImageFile& image) {
+absl::Status EmbeddingStore::Use(const PackedFile& packed) {
   for (size_t begin = 0; begin < bytes_; begin += kTableCheckBytes) {
     const size_t size = std::min(kTableCheckBytes, bytes_ - begin);
     std::byte* piece = blocks_.as<std::byte>();
     done_.Expect(1);
-    options_.io->Read(image.file(), image.image_offset() + begin, {piece, size},
-                      &done_, {"embedding"});
+    options_.io->Read(packed.file(), packed.packed_offset() + begin,
+                      {piece, size}, &done_, {"embedding"});
     SLUICE_RETURN_IF_ERROR(done_.Wait());
-    SLUICE_RETURN_IF_ERROR(image.Check(begin, {piece, size}));
+    SLUICE_RETURN_IF_ERROR(packed.Check(begin, {piece, size}));
     const size_t from = std::max(begin, tail_begin_);
     if (from < begin + size) {
       std::memcpy(tail_.as<std::byte>() + (from - tail_begin_),
@@ -81,7 +81,7 @@ absl::Status EmbeddingStore::Use(const ImageFile& image) {
 
 absl::StatusOr<EmbeddingStore::Rows> EmbeddingStore::Gather(
     std::span<const int32_t> tokens) {
-  if (image_ == nullptr) return Rows{ImageView::Whole(whole_.data()), tokens};
+  if (packed_ == nullptr) return Rows{PackedView::Whole(whole_.data()), tokens};
   const size_t blocks = RowBlockBytes(row_bytes_);
   for (size_t first = 0; first < tokens.size(); first += kRowsTogether) {
     const size_t count = std::min(kRowsTogether, tokens.size() - first);
@@ -90,7 +90,7 @@ absl::StatusOr<EmbeddingStore::Rows> EmbeddingStore::Gather(
       const size_t begin = row_bytes_ * tokens[first + i];
       const size_t from = RoundDownToDisk(begin);
       const size_t bytes = RoundUpToDisk(begin + row_bytes_) - from;
-      options_.io->Read(image_->file(), image_->image_offset() + from,
+      options_.io->Read(packed_->file(), packed_->packed_offset() + from,
                         {blocks_.as<std::byte>() + i * blocks, bytes}, &done_,
                         {"embedding"});
       totals_.read_bytes += bytes;
@@ -103,8 +103,9 @@ absl::StatusOr<EmbeddingStore::Rows> EmbeddingStore::Gather(
                   row_bytes_);
     }
   }
-  const ImageView view = {rows_.as<std::byte>(), tail_.as<std::byte>(),
-                          options_.weights->EmbeddingTableBytes(), tail_begin_};
+  const PackedView view = {rows_.as<std::byte>(), tail_.as<std::byte>(),
+                           options_.weights->EmbeddingTableBytes(),
+                           tail_begin_};
   return Rows{view, std::span<const int32_t>(iota_).first(tokens.size())};
 }
 

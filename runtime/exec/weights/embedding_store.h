@@ -9,15 +9,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/exec/sweep_stats.h"
-#include "runtime/exec/weights/image_store.h"
+#include "runtime/exec/weights/packed_store.h"
 #include "runtime/memory/disk/io_completion.h"
 #include "runtime/memory/disk/io_engine.h"
 #include "runtime/memory/host_buffer.h"
 #include "runtime/memory/memory_budget.h"
 #include "runtime/model/checkpoint/tensor_source.h"
-#include "runtime/weights/image_view.h"
-#include "runtime/weights/image_window.h"
+#include "runtime/weights/packed_view.h"
 #include "runtime/weights/packed_weights.h"
+#include "runtime/weights/packed_window.h"
 
 namespace sluice {
 
@@ -33,18 +33,19 @@ class EmbeddingStore {
     const TensorSource* source = nullptr;  // while loading only
     int32_t max_rows = 0;                  // tokens in a micro-batch
     MemoryBudget* memory = nullptr;
-    // The images for a table on disk; null: all is in memory.
-    const ImageStore* images = nullptr;
+    // The packed units for a table on disk; null: all is in memory.
+    const PackedStore* packed_files = nullptr;
     IoEngine* io = nullptr;
   };
-  // Errors as in ImageStore::Get, TensorSource and MemoryBudget.
+  // Errors as in PackedStore::Get, TensorSource and MemoryBudget.
   static absl::StatusOr<std::unique_ptr<EmbeddingStore>> Load(
       const Options& options, LoadProgress progress);
 
-  // The input of Backend::Embed for these tokens (at most max_rows): an image,
-  // and their numbers in it. Valid until the next call. Errors of DiskFile.
+  // The input of Backend::Embed for these tokens (at most max_rows): rows of a
+  // table, and their numbers in it. Valid until the next call. DiskFile's
+  // errors.
   struct Rows {
-    ImageView image;
+    PackedView packed;
     std::span<const int32_t> tokens;
   };
   absl::StatusOr<Rows> Gather(std::span<const int32_t> tokens);
@@ -57,16 +58,16 @@ class EmbeddingStore {
   explicit EmbeddingStore(const Options& options) : options_(options) {}
   absl::Status LoadTable(LoadProgress progress);
   // Checks the whole table, piece by piece, and keeps what follows it.
-  absl::Status Use(const ImageFile& image);
+  absl::Status Use(const PackedFile& packed);
 
   const Options options_;
   StreamTotals totals_;
   uint64_t bytes_ = 0;
   uint64_t resident_bytes_ = 0;
   HostBuffer whole_;  // all in memory, or:
-  std::unique_ptr<ImageFile> image_;
+  std::unique_ptr<PackedFile> packed_;
   size_t row_bytes_ = 0;
-  size_t tail_begin_ = 0;  // image offset: the table's end, down to a block
+  size_t tail_begin_ = 0;  // packed offset: the table's end, down to a block
   HostBuffer tail_;        // from there on
   HostBuffer rows_;        // [max_rows, row_bytes_]
   HostBuffer blocks_;      // the disk blocks that hold some of the rows

@@ -14,7 +14,7 @@
 namespace sluice {
 namespace {
 
-// Part of an image that is loaded at a time.
+// Part of a packed unit that is loaded at a time.
 constexpr size_t kLoadBytes = size_t{16} << 20;
 
 }  // namespace
@@ -64,7 +64,7 @@ absl::Status WeightStore::LoadUnits(const Progress& progress) {
 }
 
 absl::Status WeightStore::Pack(int index, const Progress& progress,
-                               const ImageWindow& to) {
+                               const PackedWindow& to) {
   PackedWeights& packed = *options_.context.packed;
   if (index < options_.context.layers.size()) {
     return packed.PackLayer(options_.context.layers.begin + index,
@@ -84,33 +84,33 @@ absl::Status WeightStore::LoadUnit(int index, const Progress& progress) {
           ? absl::StrCat("weights layer ",
                          options_.context.layers.begin + index)
           : unit.name;
-  if (options_.images == nullptr) {
+  if (options_.packed_files == nullptr) {
     SLUICE_ASSIGN_OR_RETURN(
         unit.resident,
         HostBuffer::Create(label, bytes, options_.context.memory));
     unit.Set(bytes, bytes, bytes);
     return Pack(index, progress,
-                ImageWindow::Whole(unit.resident.as<std::byte>(), bytes));
+                PackedWindow::Whole(unit.resident.as<std::byte>(), bytes));
   }
   bool packed = false;
-  SLUICE_ASSIGN_OR_RETURN(unit.image, options_.images->Get(
-                                          unit.name, bytes,
-                                          [&](const ImageWindow& to) {
-                                            packed = true;
-                                            unit.resident = HostBuffer();
-                                            return Pack(index, progress, to);
-                                          },
-                                          [&](const ImageFile& image) {
-                                            return ReadResident(index, label,
-                                                                image);
-                                          }));
+  SLUICE_ASSIGN_OR_RETURN(unit.packed, options_.packed_files->Get(
+                                           unit.name, bytes,
+                                           [&](const PackedWindow& to) {
+                                             packed = true;
+                                             unit.resident = HostBuffer();
+                                             return Pack(index, progress, to);
+                                           },
+                                           [&](const PackedFile& packed) {
+                                             return ReadResident(index, label,
+                                                                 packed);
+                                           }));
   if (!packed) SLUICE_RETURN_IF_ERROR(progress(bytes));
   unit.Set(bytes, resident, place.host_split);
   return absl::OkStatus();
 }
 
 absl::Status WeightStore::ReadResident(int index, const std::string& label,
-                                       const ImageFile& image) {
+                                       const PackedFile& packed) {
   Unit& unit = units_[index];
   const size_t resident = options_.units[index].host_end;
   if (resident == 0) return absl::OkStatus();
@@ -121,12 +121,12 @@ absl::Status WeightStore::ReadResident(int index, const std::string& label,
   for (size_t begin = 0; begin < resident; begin += kLoadBytes) {
     const size_t size = std::min(kLoadBytes, resident - begin);
     done.Expect(1);
-    options_.context.io->Read(image.file(), image.image_offset() + begin,
+    options_.context.io->Read(packed.file(), packed.packed_offset() + begin,
                               {unit.resident.as<std::byte>() + begin, size},
                               &done, {"weights"});
     SLUICE_RETURN_IF_ERROR(done.Wait());
   }
-  return image.Check(0, {unit.resident.as<std::byte>(), resident});
+  return packed.Check(0, {unit.resident.as<std::byte>(), resident});
 }
 
 absl::Status WeightStore::MoveToDevice(int index) {
@@ -177,7 +177,7 @@ void WeightStore::Issue(Slot& slot, size_t end) {
   if (end <= slot.issued) return;
   slot.done->Expect(1);
   options_.context.io->Read(
-      unit.image->file(), unit.image->image_offset() + slot.issued,
+      unit.packed->file(), unit.packed->packed_offset() + slot.issued,
       {slot.buffer.as<std::byte>() + (slot.issued - unit.slot_begin),
        end - slot.issued},
       slot.done.get(), {"weights", {{{"unit", slot.unit}}}});
@@ -205,7 +205,7 @@ void WeightStore::ReadAhead(double share) {
   }
 }
 
-absl::StatusOr<ImageView> WeightStore::Acquire(int index) {
+absl::StatusOr<PackedView> WeightStore::Acquire(int index) {
   Unit& unit = units_[index];
   if (!unit.streamed()) return View(unit, nullptr);
   Slot* slot = nullptr;
@@ -236,7 +236,7 @@ absl::StatusOr<ImageView> WeightStore::Acquire(int index) {
 
 absl::Status WeightStore::CheckStreamed(Unit& unit, const Slot& slot) {
   const size_t bytes = unit.bytes;
-  const size_t granule = unit.image->granule();
+  const size_t granule = unit.packed->granule();
   const size_t begin = unit.kept_end;
   // A task checks sixteen granules.
   const size_t piece = 16 * granule;
@@ -246,7 +246,7 @@ absl::Status WeightStore::CheckStreamed(Unit& unit, const Slot& slot) {
   const auto check = [&](int task, int) {
     const size_t from = begin + task * piece;
     const size_t size = std::min(piece, bytes - from);
-    const absl::Status status = unit.image->Check(
+    const absl::Status status = unit.packed->Check(
         from, {slot.buffer.as<std::byte>() + (from - unit.slot_begin), size});
     if (status.ok()) return;
     MutexLock lock(&mu);
@@ -257,12 +257,12 @@ absl::Status WeightStore::CheckStreamed(Unit& unit, const Slot& slot) {
   } else {
     for (int task = 0; task < tasks; ++task) check(task, 0);
   }
-  // The next load makes a damaged image anew.
-  if (!first.ok()) unit.image->Remove();
+  // The next load makes a damaged packed unit anew.
+  if (!first.ok()) unit.packed->Remove();
   return first;
 }
 
-ImageView WeightStore::View(const Unit& unit, const Slot* slot) const {
+PackedView WeightStore::View(const Unit& unit, const Slot* slot) const {
   // Without a byte in memory, nothing is below the split but what the device
   // has.
   const std::byte* resident = unit.resident.as<std::byte>();

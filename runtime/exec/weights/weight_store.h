@@ -13,21 +13,21 @@
 #include "absl/status/statusor.h"
 #include "runtime/exec/stream_context.h"
 #include "runtime/exec/sweep_stats.h"
-#include "runtime/exec/weights/image_file.h"
-#include "runtime/exec/weights/image_store.h"
+#include "runtime/exec/weights/packed_file.h"
+#include "runtime/exec/weights/packed_store.h"
 #include "runtime/exec/weights/unit_order.h"
 #include "runtime/exec/weights/weights.h"
 #include "runtime/memory/disk/io_completion.h"
 #include "runtime/memory/host_buffer.h"
 #include "runtime/model/checkpoint/tensor_source.h"
 #include "runtime/placement/weight_placement.h"
-#include "runtime/weights/image_view.h"
-#include "runtime/weights/image_window.h"
+#include "runtime/weights/packed_view.h"
+#include "runtime/weights/packed_window.h"
 
 namespace sluice {
 
 // Weights in host memory and on disk: a prefix of each unit stays in memory,
-// the rest is read from the stage's image on disk into one of a few slots.
+// the rest is read from the unit's packed file on disk into one of a few slots.
 class WeightStore : public Weights {
  public:
   struct Options {
@@ -40,7 +40,7 @@ class WeightStore : public Weights {
     // bytes of each; 0: nothing is streamed.
     int slots = 2;
     size_t slot_bytes = 0;
-    const ImageStore* images = nullptr;  // with a disk share
+    const PackedStore* packed_files = nullptr;  // with a disk share
     // Gets the first bytes of each unit, those that are to live on a device, if
     // there is one. They leave host memory then, and what Acquire shows of them
     // is undefined.
@@ -49,8 +49,8 @@ class WeightStore : public Weights {
   };
   using Progress = std::function<absl::Status(uint64_t bytes)>;
 
-  // Reads, converts and packs what has no image yet; fills memory. Errors as in
-  // TensorSource, ImageStore and MemoryBudget; progress() may stop it.
+  // Reads, converts and packs what has no packed unit yet; fills memory. Errors
+  // as in TensorSource, PackedStore and MemoryBudget; progress() may stop it.
   static absl::StatusOr<std::unique_ptr<WeightStore>> Load(
       const Options& options, const Progress& progress);
   ~WeightStore() override;
@@ -59,7 +59,7 @@ class WeightStore : public Weights {
   const std::vector<UnitPlacement>& placement() const { return options_.units; }
 
   void BeginStep(int layer_passes, int head_passes) override;
-  absl::StatusOr<ImageView> Acquire(int unit) override;
+  absl::StatusOr<PackedView> Acquire(int unit) override;
   void ReadAhead(double share) override;
   absl::Status Release(int unit) override;
   bool layers_stay() const override;
@@ -70,14 +70,14 @@ class WeightStore : public Weights {
   struct Unit : Cut {
     std::string name;
     HostBuffer resident;
-    size_t resident_begin = 0;  // image offset: what lies before is on a device
-    std::unique_ptr<ImageFile> image;
+    size_t resident_begin = 0;  // what lies before is on a device
+    std::unique_ptr<PackedFile> packed;
     bool checked = false;
   };
   struct Slot {
     HostBuffer buffer;
     int unit = -1;      // -1: free
-    size_t issued = 0;  // image offset up to which reads are on their way
+    size_t issued = 0;  // packed offset up to which reads are on their way
     std::unique_ptr<IoCompletion> done;
   };
 
@@ -85,15 +85,16 @@ class WeightStore : public Weights {
   explicit WeightStore(const Options& options) : options_(options) {}
   absl::Status LoadUnits(const Progress& progress);
   absl::Status LoadUnit(int index, const Progress& progress);
-  // Reads what is to stay in memory of a unit's image, and checks that.
+  // Reads what is to stay in memory of a unit's packed unit, and checks that.
   absl::Status ReadResident(int index, const std::string& label,
-                            const ImageFile& image);
-  absl::Status Pack(int index, const Progress& progress, const ImageWindow& to);
+                            const PackedFile& packed);
+  absl::Status Pack(int index, const Progress& progress,
+                    const PackedWindow& to);
   absl::Status MoveToDevice(int index);
   void Begin(Slot& slot, int unit);
   void Issue(Slot& slot, size_t end);
   absl::Status CheckStreamed(Unit& unit, const Slot& slot);
-  ImageView View(const Unit& unit, const Slot* slot) const;
+  PackedView View(const Unit& unit, const Slot* slot) const;
   // Has order_ stand at a unit that is streamed, or before the next sweep.
   void SkipResident();
 

@@ -6,7 +6,7 @@
 #include "absl/status/statusor.h"
 #include "runtime/exec/sweep_stats.h"
 #include "runtime/memory/disk/disk_file.h"
-#include "runtime/weights/image_view.h"
+#include "runtime/weights/packed_view.h"
 
 namespace sluice {
 
@@ -22,9 +22,9 @@ class Weights {
   virtual void BeginStep(int layer_passes, int head_passes) = 0;
   // Waits until the unit's weights are there, to be computed with until its
   // release. Units are acquired in the order of the step. The first time that a
-  // unit comes from disk it is checked: kDataLoss, and the damaged image is
-  // removed.
-  virtual absl::StatusOr<ImageView> Acquire(int unit) = 0;
+  // unit comes from disk it is checked: kDataLoss, and the damaged packed unit
+  // is removed.
+  virtual absl::StatusOr<PackedView> Acquire(int unit) = 0;
   // Lets the reading ahead begun by the last Release go on up to this share of
   // its unit: called before each micro-batch of a layer, so that other traffic
   // does not wait behind a whole layer.
@@ -49,8 +49,8 @@ class Weights {
     int held_slot = -1;     // between Acquire and Release, if streamed
     bool streamed() const { return kept_end < bytes; }
 
-    void Set(size_t image_bytes, size_t end, size_t part_begin) {
-      bytes = image_bytes;
+    void Set(size_t packed_bytes, size_t end, size_t part_begin) {
+      bytes = packed_bytes;
       kept_end = end;
       split = part_begin;
       slot_begin = RoundDownToDisk(split);

@@ -124,54 +124,54 @@ absl::Status CpuBackend::Initialize() {
   return absl::OkStatus();
 }
 
-absl::Status CpuBackend::CheckCall(const LayerImage& image,
+absl::Status CpuBackend::CheckCall(const PackedLayer& packed,
                                    const BatchView& batch,
                                    const float* x) const {
   SLUICE_RETURN_IF_ERROR(
-      checks_.Image("weights", image.view, LayoutOf(image).bytes));
+      checks_.Packed("weights", packed.view, LayoutOf(packed).bytes));
   return checks_.Rows(x, batch.rows);
 }
 
-absl::Status CpuBackend::DequantizeLayer(const ImageView& image,
+absl::Status CpuBackend::DequantizeLayer(const PackedView& packed,
                                          std::byte* out) {
   const LayerLayout& layer = weights_.layer();
   const LayerLayout& dequantized = weights_.dequantized();
-  SLUICE_RETURN_IF_ERROR(checks_.Image("weights", image, layer.bytes));
+  SLUICE_RETURN_IF_ERROR(checks_.Packed("weights", packed, layer.bytes));
   SLUICE_RETURN_IF_ERROR(
       checks_.Check("an expanded layer", out, dequantized.bytes));
   for (size_t i = 0; i < layer.vectors().size(); ++i) {
     const VectorLayout& from = *layer.vectors()[i];
     if (from.length == 0) continue;
-    std::memcpy(out + dequantized.vectors()[i]->offset, image.At(from.offset),
+    std::memcpy(out + dequantized.vectors()[i]->offset, packed.At(from.offset),
                 from.bytes());
   }
   for (size_t i = 0; i < layer.matrices().size(); ++i) {
     const MatrixLayout& from = *layer.matrices()[i];
     SLUICE_RETURN_IF_ERROR(gemm_->Dequantize(
-        from, image, *dequantized.matrices()[i], out, 0, from.num_panels()));
+        from, packed, *dequantized.matrices()[i], out, 0, from.num_panels()));
   }
   return absl::OkStatus();
 }
 
-void CpuBackend::Norm(const NormLayout& norm, const ImageView& image,
+void CpuBackend::Norm(const NormLayout& norm, const PackedView& packed,
                       const float* x, DType dtype, void* out) const {
   if (spec_.norm == NormKind::kRmsNorm) {
-    RmsNorm(x, norm.weight.In(image), spec_.hidden_size, spec_.norm_eps, dtype,
+    RmsNorm(x, norm.weight.In(packed), spec_.hidden_size, spec_.norm_eps, dtype,
             out);
   } else {
-    LayerNorm(x, norm.weight.In(image), norm.bias.In(image), spec_.hidden_size,
-              spec_.norm_eps, dtype, out);
+    LayerNorm(x, norm.weight.In(packed), norm.bias.In(packed),
+              spec_.hidden_size, spec_.norm_eps, dtype, out);
   }
 }
 
-void CpuBackend::NormRows(const NormLayout* norm, const ImageView& image,
+void CpuBackend::NormRows(const NormLayout* norm, const PackedView& packed,
                           const float* x, int32_t rows) {
   const int64_t hidden = spec_.hidden_size;
   const int64_t row_bytes = hidden * gemm_->element_bytes();
   ForRows(pool_, rows, [&](int32_t row) {
     void* out = normed_.as<std::byte>() + row * row_bytes;
     if (norm != nullptr) {
-      Norm(*norm, image, x + row * hidden, options_.dtype, out);
+      Norm(*norm, packed, x + row * hidden, options_.dtype, out);
     } else if (options_.dtype == DType::kFloat32) {
       std::memcpy(out, x + row * hidden, row_bytes);
     } else {
@@ -180,22 +180,23 @@ void CpuBackend::NormRows(const NormLayout* norm, const ImageView& image,
   });
 }
 
-void CpuBackend::NormRowsInPlace(const NormLayout& norm, const ImageView& image,
-                                 float* x, int32_t rows) {
+void CpuBackend::NormRowsInPlace(const NormLayout& norm,
+                                 const PackedView& packed, float* x,
+                                 int32_t rows) {
   const int64_t hidden = spec_.hidden_size;
   ForRows(pool_, rows, [&](int32_t row) {
-    Norm(norm, image, x + row * hidden, DType::kFloat32, x + row * hidden);
+    Norm(norm, packed, x + row * hidden, DType::kFloat32, x + row * hidden);
   });
 }
 
-absl::Status CpuBackend::Embed(const ImageView& image, const BatchView& batch,
+absl::Status CpuBackend::Embed(const PackedView& packed, const BatchView& batch,
                                float* x) {
   const EmbeddingLayout& layout = weights_.embedding();
-  SLUICE_RETURN_IF_ERROR(checks_.Image("the embedding", image, layout.bytes));
+  SLUICE_RETURN_IF_ERROR(checks_.Packed("the embedding", packed, layout.bytes));
   SLUICE_RETURN_IF_ERROR(checks_.Rows(x, batch.rows));
-  const std::byte* table = image.At(layout.table);
+  const std::byte* table = packed.At(layout.table);
   const std::byte* positions =
-      layout.position_rows > 0 ? image.At(layout.positions) : nullptr;
+      layout.position_rows > 0 ? packed.At(layout.positions) : nullptr;
   const int64_t hidden = spec_.hidden_size;
   const int64_t dim = spec_.embed_dim;
   const DType dtype = options_.dtype;
@@ -215,7 +216,7 @@ absl::Status CpuBackend::Embed(const ImageView& image, const BatchView& batch,
       }
     }
     SLUICE_RETURN_IF_ERROR(gemm_->Multiply(
-        layout.project_in, image, normed_.data(), batch.rows,
+        layout.project_in, packed, normed_.data(), batch.rows,
         [&](int32_t row, int32_t rows, int32_t col, int32_t cols, float* tile) {
           for (int32_t i = 0; i < rows; ++i) {
             std::memcpy(x + (row + i) * hidden + col, tile + i * cols,
@@ -361,28 +362,28 @@ void CpuBackend::AttendOf(int layer, const BatchView& batch,
 
 absl::Status CpuBackend::MultiplyAdd(const MatrixLayout& w,
                                      const VectorLayout& bias,
-                                     const ImageView& image, const void* a,
+                                     const PackedView& packed, const void* a,
                                      int32_t rows, float* x) {
   const int64_t width = w.n;
   return gemm_->Multiply(
-      w, image, a, rows,
+      w, packed, a, rows,
       [&](int32_t row, int32_t count, int32_t col, int32_t cols, float* tile) {
-        AddTile(tile, count, cols, bias.In(image, col), x + row * width + col,
+        AddTile(tile, count, cols, bias.In(packed, col), x + row * width + col,
                 width);
       });
 }
 
-absl::Status CpuBackend::ProjectQkv(int layer, const LayerImage& image,
+absl::Status CpuBackend::ProjectQkv(int layer, const PackedLayer& packed,
                                     const BatchView& batch, const float* x) {
-  SLUICE_RETURN_IF_ERROR(CheckCall(image, batch, x));
-  const LayerLayout& w = LayoutOf(image);
-  NormRows(spec_.pre_norm ? &w.norm1 : nullptr, image.view, x, batch.rows);
+  SLUICE_RETURN_IF_ERROR(CheckCall(packed, batch, x));
+  const LayerLayout& w = LayoutOf(packed);
+  NormRows(spec_.pre_norm ? &w.norm1 : nullptr, packed.view, x, batch.rows);
   const int64_t width = w.qkv.n;
   float* qkv = Qkv(batch.attention_slot);
   return gemm_->Multiply(
-      w.qkv, image.view, normed_.data(), batch.rows,
+      w.qkv, packed.view, normed_.data(), batch.rows,
       [&](int32_t row, int32_t rows, int32_t col, int32_t cols, float* tile) {
-        StoreTile(tile, rows, cols, w.qkv_bias.In(image.view, col),
+        StoreTile(tile, rows, cols, w.qkv_bias.In(packed.view, col),
                   qkv + row * width + col, width);
       });
 }
@@ -396,28 +397,28 @@ absl::Status CpuBackend::Attend(int layer, const BatchView& batch,
   return absl::OkStatus();
 }
 
-absl::Status CpuBackend::ProjectOut(int layer, const LayerImage& image,
+absl::Status CpuBackend::ProjectOut(int layer, const PackedLayer& packed,
                                     const BatchView& batch, float* x) {
-  SLUICE_RETURN_IF_ERROR(CheckCall(image, batch, x));
-  const LayerLayout& w = LayoutOf(image);
-  SLUICE_RETURN_IF_ERROR(MultiplyAdd(w.out, w.out_bias, image.view,
+  SLUICE_RETURN_IF_ERROR(CheckCall(packed, batch, x));
+  const LayerLayout& w = LayoutOf(packed);
+  SLUICE_RETURN_IF_ERROR(MultiplyAdd(w.out, w.out_bias, packed.view,
                                      attention_[batch.attention_slot].data(),
                                      batch.rows, x));
-  if (!spec_.pre_norm) NormRowsInPlace(w.norm1, image.view, x, batch.rows);
+  if (!spec_.pre_norm) NormRowsInPlace(w.norm1, packed.view, x, batch.rows);
   return absl::OkStatus();
 }
 
-absl::Status CpuBackend::Mlp(int layer, const LayerImage& image,
+absl::Status CpuBackend::Mlp(int layer, const PackedLayer& packed,
                              const BatchView& batch, float* x) {
-  SLUICE_RETURN_IF_ERROR(CheckCall(image, batch, x));
-  const LayerLayout& w = LayoutOf(image);
-  NormRows(spec_.pre_norm ? &w.norm2 : nullptr, image.view, x, batch.rows);
+  SLUICE_RETURN_IF_ERROR(CheckCall(packed, batch, x));
+  const LayerLayout& w = LayoutOf(packed);
+  NormRows(spec_.pre_norm ? &w.norm2 : nullptr, packed.view, x, batch.rows);
   const int64_t inner = spec_.intermediate_size;
   const size_t element = gemm_->element_bytes();
   SLUICE_RETURN_IF_ERROR(gemm_->Multiply(
-      w.up, image.view, normed_.data(), batch.rows,
+      w.up, packed.view, normed_.data(), batch.rows,
       [&](int32_t row, int32_t rows, int32_t col, int32_t cols, float* tile) {
-        const float* bias = w.up_bias.In(image.view, col);
+        const float* bias = w.up_bias.In(packed.view, col);
         if (spec_.gated_mlp) {
           GatedTile(spec_.activation, tile, rows, cols, bias, options_.dtype,
                     wide_.as<std::byte>() + (row * inner + col / 2) * element,
@@ -428,18 +429,18 @@ absl::Status CpuBackend::Mlp(int layer, const LayerImage& image,
                     inner);
         }
       }));
-  SLUICE_RETURN_IF_ERROR(MultiplyAdd(w.down, w.down_bias, image.view,
+  SLUICE_RETURN_IF_ERROR(MultiplyAdd(w.down, w.down_bias, packed.view,
                                      wide_.data(), batch.rows, x));
-  if (!spec_.pre_norm) NormRowsInPlace(w.norm2, image.view, x, batch.rows);
+  if (!spec_.pre_norm) NormRowsInPlace(w.norm2, packed.view, x, batch.rows);
   return absl::OkStatus();
 }
 
-absl::Status CpuBackend::HeadInput(const ImageView& image,
+absl::Status CpuBackend::HeadInput(const PackedView& packed,
                                    std::span<const int32_t> rows_of_x,
                                    const float* x, int32_t at) {
   if (rows_of_x.empty()) return absl::OkStatus();
   SLUICE_RETURN_IF_ERROR(
-      checks_.Image("the head", image, weights_.head()[0].bytes));
+      checks_.Packed("the head", packed, weights_.head()[0].bytes));
   SLUICE_RETURN_IF_ERROR(checks_.HeadRows(x, rows_of_x));
   const int64_t hidden = spec_.hidden_size;
   const int64_t row_bytes = hidden * gemm_->element_bytes();
@@ -447,7 +448,7 @@ absl::Status CpuBackend::HeadInput(const ImageView& image,
     const float* in = x + rows_of_x[task] * hidden;
     void* out = normed_.as<std::byte>() + (at + task) * row_bytes;
     if (spec_.final_norm) {
-      Norm(weights_.head()[0].norm, image, in, options_.dtype, out);
+      Norm(weights_.head()[0].norm, packed, in, options_.dtype, out);
     } else if (options_.dtype == DType::kFloat32) {
       std::memcpy(out, in, hidden * sizeof(float));
     } else {
@@ -457,10 +458,10 @@ absl::Status CpuBackend::HeadInput(const ImageView& image,
   return absl::OkStatus();
 }
 
-absl::Status CpuBackend::HeadLogits(const ImageView& image, int section,
+absl::Status CpuBackend::HeadLogits(const PackedView& packed, int section,
                                     int32_t rows) {
   const HeadSectionLayout& layout = weights_.head()[section];
-  SLUICE_RETURN_IF_ERROR(checks_.Image("the head", image, layout.bytes));
+  SLUICE_RETURN_IF_ERROR(checks_.Packed("the head", packed, layout.bytes));
   const int64_t vocab = spec_.vocab_size;
   const MatrixLayout& project_out = weights_.head()[0].project_out;
   const void* input = normed_.data();
@@ -470,7 +471,7 @@ absl::Status CpuBackend::HeadLogits(const ImageView& image, int section,
     // projection goes through wide_.
     const int64_t dim = spec_.embed_dim;
     SLUICE_RETURN_IF_ERROR(gemm_->Multiply(
-        project_out, image, normed_.data(), rows,
+        project_out, packed, normed_.data(), rows,
         [&](int32_t row, int32_t count, int32_t col, int32_t cols,
             float* tile) {
           for (int32_t i = 0; i < count; ++i) {
@@ -486,7 +487,7 @@ absl::Status CpuBackend::HeadLogits(const ImageView& image, int section,
   }
   float* logits = logits_.as<float>();
   return gemm_->Multiply(
-      layout.head, image, input, rows,
+      layout.head, packed, input, rows,
       [&](int32_t row, int32_t count, int32_t col, int32_t cols, float* tile) {
         for (int32_t i = 0; i < count; ++i) {
           std::memcpy(logits + (row + i) * vocab + layout.first_column + col,

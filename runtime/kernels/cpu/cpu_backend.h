@@ -22,21 +22,22 @@ class CpuBackend : public Backend {
   static absl::StatusOr<BackendParts> Create(const DecoderSpec& spec,
                                              const BackendOptions& options);
 
-  absl::Status DequantizeLayer(const ImageView& image, std::byte* out) override;
-  absl::Status Embed(const ImageView& image, const BatchView& batch,
+  absl::Status DequantizeLayer(const PackedView& packed,
+                               std::byte* out) override;
+  absl::Status Embed(const PackedView& packed, const BatchView& batch,
                      float* x) override;
-  absl::Status ProjectQkv(int layer, const LayerImage& image,
+  absl::Status ProjectQkv(int layer, const PackedLayer& packed,
                           const BatchView& batch, const float* x) override;
   absl::Status Attend(int layer, const BatchView& batch, int32_t first_segment,
                       int32_t count) override;
-  absl::Status ProjectOut(int layer, const LayerImage& image,
+  absl::Status ProjectOut(int layer, const PackedLayer& packed,
                           const BatchView& batch, float* x) override;
-  absl::Status Mlp(int layer, const LayerImage& image, const BatchView& batch,
+  absl::Status Mlp(int layer, const PackedLayer& packed, const BatchView& batch,
                    float* x) override;
-  absl::Status HeadInput(const ImageView& image,
+  absl::Status HeadInput(const PackedView& packed,
                          std::span<const int32_t> rows_of_x, const float* x,
                          int32_t at) override;
-  absl::Status HeadLogits(const ImageView& image, int section,
+  absl::Status HeadLogits(const PackedView& packed, int section,
                           int32_t rows) override;
   absl::Status TakeLogits(std::span<LogitRow> rows) override;
   AttentionRows attention_rows(int32_t slot) override {
@@ -73,27 +74,27 @@ class CpuBackend : public Backend {
   float* Qkv(int32_t slot) {
     return qkv_.empty() ? wide_.as<float>() : qkv_[slot].as<float>();
   }
-  const LayerLayout& LayoutOf(const LayerImage& image) const {
-    return image.dequantized ? weights_.dequantized() : weights_.layer();
+  const LayerLayout& LayoutOf(const PackedLayer& packed) const {
+    return packed.dequantized ? weights_.dequantized() : weights_.layer();
   }
   // Checks that a layer's weights and its activations lie where they should.
-  absl::Status CheckCall(const LayerImage& image, const BatchView& batch,
+  absl::Status CheckCall(const PackedLayer& packed, const BatchView& batch,
                          const float* x) const;
-  void Norm(const NormLayout& norm, const ImageView& image, const float* x,
+  void Norm(const NormLayout& norm, const PackedView& packed, const float* x,
             DType dtype, void* out) const;
   // Writes the norm of each row to normed_; just converts if `norm` is null.
-  void NormRows(const NormLayout* norm, const ImageView& image, const float* x,
-                int32_t rows);
+  void NormRows(const NormLayout* norm, const PackedView& packed,
+                const float* x, int32_t rows);
   // x = norm(x).
-  void NormRowsInPlace(const NormLayout& norm, const ImageView& image, float* x,
-                       int32_t rows);
+  void NormRowsInPlace(const NormLayout& norm, const PackedView& packed,
+                       float* x, int32_t rows);
   void StoreKvOf(const BatchView& batch, int32_t first_segment, int32_t count);
   void AttendOf(int layer, const BatchView& batch, int32_t first_segment,
                 int32_t count);
   // x += a * w^T + bias.
   absl::Status MultiplyAdd(const MatrixLayout& w, const VectorLayout& bias,
-                           const ImageView& image, const void* a, int32_t rows,
-                           float* x);
+                           const PackedView& packed, const void* a,
+                           int32_t rows, float* x);
 
   const DecoderSpec spec_;
   const BackendOptions options_;

@@ -17,10 +17,10 @@ namespace sluice {
 // pages do not is refused with kInternal, which names what was elsewhere. So a
 // copy that the stage forgot can't go unnoticed on a machine without a GPU.
 //
-// Two things are the host's, as for any device: packing writes images into host
-// memory, and TakeLogits gives logits there that it was not asked to pick from.
-// It picks as the host does. Scratch of a thread (the query and the sums of one
-// attention call) is neither's.
+// Two things are the host's, as for any device: packing writes packed units
+// into host memory, and TakeLogits gives logits there that it was not asked to
+// pick from. It picks as the host does. Scratch of a thread (the query and the
+// sums of one attention call) is neither's.
 class DiscreteBackend : public CpuBackend {
  public:
   // Fails with kInvalidArgument without a device.

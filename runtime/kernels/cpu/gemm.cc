@@ -153,20 +153,20 @@ absl::Status GemmEngine::Pack(const MatrixLayout& w, int panel,
   return shape->Pack(rows, out, threads_[thread]->stream);
 }
 
-absl::Status GemmEngine::Multiply(const MatrixLayout& w, const ImageView& image,
-                                  const void* a, int32_t rows,
-                                  Epilogue epilogue) {
+absl::Status GemmEngine::Multiply(const MatrixLayout& w,
+                                  const PackedView& packed, const void* a,
+                                  int32_t rows, Epilogue epilogue) {
   if (rows == 0) return absl::OkStatus();
   SLUICE_ASSIGN_OR_RETURN(const PanelShapes shapes, ShapesOf(w));
   OneOpenMpThread guard;
   return w.format == WeightFormat::kFull
-             ? MultiplyFull(w, shapes, image, a, rows, epilogue)
-             : MultiplyQuantized(w, shapes, image, a, rows, epilogue);
+             ? MultiplyFull(w, shapes, packed, a, rows, epilogue)
+             : MultiplyQuantized(w, shapes, packed, a, rows, epilogue);
 }
 
 absl::Status GemmEngine::MultiplyFull(const MatrixLayout& w,
                                       const PanelShapes& shapes,
-                                      const ImageView& image, const void* a,
+                                      const PackedView& packed, const void* a,
                                       int32_t rows, Epilogue epilogue) {
   // With many threads and few panels, tiles are smaller: all have work.
   const int32_t panels = w.num_panels();
@@ -188,7 +188,7 @@ absl::Status GemmEngine::MultiplyFull(const MatrixLayout& w,
     const int32_t valid = std::min(tile_rows, rows - row);
     GemmThread& self = *threads_[thread];
     const dnnl_status_t status =
-        shape.Run(shape.TileFor(valid), image.At(w.panel_offset(panel)),
+        shape.Run(shape.TileFor(valid), packed.At(w.panel_offset(panel)),
                   static_cast<const std::byte*>(a) + row * row_bytes, self.tile,
                   self.scratch(), self.stream, thread);
     if (status != dnnl_success) {
@@ -202,7 +202,7 @@ absl::Status GemmEngine::MultiplyFull(const MatrixLayout& w,
 
 absl::Status GemmEngine::MultiplyQuantized(const MatrixLayout& w,
                                            const PanelShapes& shapes,
-                                           const ImageView& image,
+                                           const PackedView& packed,
                                            const void* a, int32_t rows,
                                            Epilogue epilogue) {
   const int32_t panels = w.num_panels();
@@ -221,7 +221,7 @@ absl::Status GemmEngine::MultiplyQuantized(const MatrixLayout& w,
     GemmThread& self = *threads_[thread];
     std::byte* weights = AlignScratch(self.panel.data());
     dnnl_status_t status =
-        shape.Dequantize(w.format, image.At(w.panel_offset(panel)), weights,
+        shape.Dequantize(w.format, packed.At(w.panel_offset(panel)), weights,
                          AlignScratch(self.plain.data()), self.stream, thread);
     const int32_t end = std::min(rows, (task % parts + 1) * part_rows);
     for (int32_t row = task % parts * part_rows; row < end; row += kTileRows) {
@@ -249,9 +249,9 @@ absl::Status GemmEngine::Error() const {
 }
 
 absl::Status GemmEngine::Dequantize(const MatrixLayout& w,
-                                    const ImageView& image,
+                                    const PackedView& packed,
                                     const MatrixLayout& full,
-                                    std::byte* out_image, int first_panel,
+                                    std::byte* out_packed, int first_panel,
                                     int num_panels) {
   if (w.format == WeightFormat::kFull || full.format != WeightFormat::kFull ||
       w.n != full.n || w.k != full.k || w.panel_width != full.panel_width) {
@@ -266,10 +266,10 @@ absl::Status GemmEngine::Dequantize(const MatrixLayout& w,
     const int panel = first_panel + task;
     const GemmShape& shape =
         panel + 1 == w.num_panels() ? *shapes.last : *shapes.whole;
-    std::byte* out = out_image + full.panel_offset(panel);
+    std::byte* out = out_packed + full.panel_offset(panel);
     GemmThread& self = *threads_[thread];
     const dnnl_status_t status =
-        shape.Dequantize(w.format, image.At(w.panel_offset(panel)), out,
+        shape.Dequantize(w.format, packed.At(w.panel_offset(panel)), out,
                          AlignScratch(self.plain.data()), self.stream, thread);
     if (status != dnnl_success) error_.store(status);
     std::fill(out + shape.packed_bytes(), out + full.panel_bytes(panel),

@@ -15,8 +15,8 @@
 #include "common/types.h"
 #include "runtime/memory/compute_pool.h"
 #include "runtime/placement/backend_space.h"
-#include "runtime/weights/image_view.h"
 #include "runtime/weights/matrix_packer.h"
+#include "runtime/weights/packed_view.h"
 
 // GEMMs y = a * W^T by oneDNN, with W packed once, in memory that
 // someone else owns.
@@ -75,20 +75,20 @@ class GemmEngine : public MatrixPacker {
       int32_t row, int32_t rows, int32_t col, int32_t cols, float* tile)>;
   // Computes a * W^T. `a` is [rows, k] in dtype, rows contiguous, with memory
   // for ReadableRows(rows) of them.
-  absl::Status Multiply(const MatrixLayout& w, const ImageView& image,
+  absl::Status Multiply(const MatrixLayout& w, const PackedView& packed,
                         const void* a, int32_t rows, Epilogue epilogue);
 
   // Makes panels [first_panel, first_panel + num_panels) of the quantized `w`
   // into those of `full`, a kFull layout of the same size, on the pool.
-  // `out_image` is the address of offset 0 of the image that `full` is part of.
-  absl::Status Dequantize(const MatrixLayout& w, const ImageView& image,
-                          const MatrixLayout& full, std::byte* out_image,
+  // `out_packed` is the address of offset 0 of the unit that has `full`.
+  absl::Status Dequantize(const MatrixLayout& w, const PackedView& packed,
+                          const MatrixLayout& full, std::byte* out_packed,
                           int first_panel, int num_panels);
 
   std::string PackingKey() const override { return "cpu;" + LayoutKey(); }
   // Identifies what packed bytes depend on beside the weights and the layout:
   // dtype, oneDNN and the instruction set it uses, our own format. For the key
-  // of an image on disk.
+  // of a packed unit on disk.
   std::string LayoutKey() const;
 
   // Returns the bytes of the threads' scratch memory, which Prepare() may grow.
@@ -108,11 +108,11 @@ class GemmEngine : public MatrixPacker {
   struct PanelShapes;
   absl::StatusOr<PanelShapes> ShapesOf(const MatrixLayout& w) const;
   absl::Status MultiplyFull(const MatrixLayout& w, const PanelShapes& shapes,
-                            const ImageView& image, const void* a, int32_t rows,
-                            Epilogue epilogue);
+                            const PackedView& packed, const void* a,
+                            int32_t rows, Epilogue epilogue);
   absl::Status MultiplyQuantized(const MatrixLayout& w,
                                  const PanelShapes& shapes,
-                                 const ImageView& image, const void* a,
+                                 const PackedView& packed, const void* a,
                                  int32_t rows, Epilogue epilogue);
   // Returns the first error of a task since the engine was made.
   absl::Status Error() const;

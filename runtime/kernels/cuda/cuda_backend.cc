@@ -102,7 +102,7 @@ absl::Status CudaBackend::Enter() const {
 }
 
 absl::Status CudaBackend::Initialize(ComputePool& pool) {
-  const GpuSpace space(spec_, options_, weights_.images());
+  const GpuSpace space(spec_, options_, weights_.layouts());
   SLUICE_ASSIGN_OR_RETURN(normed_, Allocate(space.normed));
   for (int slot = 0; slot < options_.attention_slots; ++slot) {
     SLUICE_ASSIGN_OR_RETURN(attention_out_.emplace_back(),
@@ -140,7 +140,7 @@ absl::Status CudaBackend::MakeAttention(const GpuSpace& space) {
   shape.scale = spec_.attention_scale;
   SLUICE_ASSIGN_OR_RETURN(
       const size_t for_products,
-      PackedGemm::WorkspaceBytes(weights_.images().Matrices(),
+      PackedGemm::WorkspaceBytes(weights_.layouts().Matrices(),
                                  options_.max_rows, device_.processors));
   SLUICE_ASSIGN_OR_RETURN(const size_t for_attention,
                           BatchAttention::WorkspaceBytes(
@@ -212,12 +212,12 @@ absl::Status CudaBackend::MakeRotaryTable(const GpuSpace& space,
   return absl::OkStatus();
 }
 
-absl::Status CudaBackend::DequantizeLayer(const ImageView& image,
+absl::Status CudaBackend::DequantizeLayer(const PackedView& packed,
                                           std::byte* out) {
   const LayerLayout& layer = weights_.layer();
   const LayerLayout& dequantized = weights_.dequantized();
   SLUICE_RETURN_IF_ERROR(Enter());
-  SLUICE_RETURN_IF_ERROR(checks_.Image("weights", image, layer.bytes));
+  SLUICE_RETURN_IF_ERROR(checks_.Packed("weights", packed, layer.bytes));
   SLUICE_RETURN_IF_ERROR(
       checks_.Check("an expanded layer", out, dequantized.bytes));
   for (size_t i = 0; i < layer.vectors().size(); ++i) {
@@ -225,27 +225,27 @@ absl::Status CudaBackend::DequantizeLayer(const ImageView& image,
     if (from.length == 0) continue;
     SLUICE_RETURN_IF_ERROR(
         CudaStatus(cudaMemcpyAsync(out + dequantized.vectors()[i]->offset,
-                                   image.At(from.offset), from.bytes(),
+                                   packed.At(from.offset), from.bytes(),
                                    cudaMemcpyDeviceToDevice, place_.stream),
                    "copying a layer's vectors"));
   }
   for (size_t i = 0; i < layer.matrices().size(); ++i) {
     SLUICE_RETURN_IF_ERROR(gemm_->Dequantize(
-        *layer.matrices()[i], image, out + dequantized.matrices()[i]->offset));
+        *layer.matrices()[i], packed, out + dequantized.matrices()[i]->offset));
   }
   return absl::OkStatus();
 }
 
-absl::Status CudaBackend::CheckCall(const LayerImage& image,
+absl::Status CudaBackend::CheckCall(const PackedLayer& packed,
                                     const BatchView& batch,
                                     const float* x) const {
   SLUICE_RETURN_IF_ERROR(Enter());
   SLUICE_RETURN_IF_ERROR(
-      checks_.Image("weights", image.view, LayoutOf(image).bytes));
+      checks_.Packed("weights", packed.view, LayoutOf(packed).bytes));
   return checks_.Rows(x, batch.rows);
 }
 
-absl::Status CudaBackend::Norm(const NormLayout* norm, const ImageView& image,
+absl::Status CudaBackend::Norm(const NormLayout* norm, const PackedView& packed,
                                const float* x, const int32_t* rows_of_x,
                                int32_t rows, DType dtype, void* out) const {
   NormRowsArgs args;
@@ -257,19 +257,19 @@ absl::Status CudaBackend::Norm(const NormLayout* norm, const ImageView& image,
   return WithElement(dtype, [&](auto* type) {
     auto* const to = static_cast<decltype(type)>(out);
     if (norm == nullptr) return ConvertRows(args, to, place_.stream);
-    args.weight = norm->weight.In(image);
-    args.bias = norm->bias.In(image);
+    args.weight = norm->weight.In(packed);
+    args.bias = norm->bias.In(packed);
     return spec_.norm == NormKind::kRmsNorm
                ? RmsNormRows(args, to, place_.stream)
                : LayerNormRows(args, to, place_.stream);
   });
 }
 
-absl::Status CudaBackend::Embed(const ImageView& image, const BatchView& batch,
-                                float* x) {
+absl::Status CudaBackend::Embed(const PackedView& packed,
+                                const BatchView& batch, float* x) {
   SLUICE_RETURN_IF_ERROR(Enter());
   SLUICE_RETURN_IF_ERROR(
-      checks_.Image("the embedding", image, weights_.embedding().bytes));
+      checks_.Packed("the embedding", packed, weights_.embedding().bytes));
   SLUICE_RETURN_IF_ERROR(checks_.Rows(x, batch.rows));
   // The numbers are tokens, then positions.
   const int32_t rows = batch.rows;
@@ -287,7 +287,7 @@ absl::Status CudaBackend::Embed(const ImageView& image, const BatchView& batch,
   SLUICE_RETURN_IF_ERROR(WithElement(options_.dtype, [&](auto* type) {
     using T = ElementOf<decltype(type)>;
     const auto* const table =
-        reinterpret_cast<const T*>(image.At(weights_.embedding().table));
+        reinterpret_cast<const T*>(packed.At(weights_.embedding().table));
     if (project) {
       return GatherRows(table, tokens, rows, spec_.embed_dim, normed_.as<T>(),
                         place_.stream);
@@ -296,28 +296,28 @@ absl::Status CudaBackend::Embed(const ImageView& image, const BatchView& batch,
   }));
   if (project) {
     SLUICE_RETURN_IF_ERROR(gemm_->ToFloat(
-        GemmOf(weights_.embedding().project_in, image, rows, normed_.data()),
+        GemmOf(weights_.embedding().project_in, packed, rows, normed_.data()),
         nullptr, false, x));
   }
   if (spec_.positions != PositionKind::kLearned) return absl::OkStatus();
   return WithElement(options_.dtype, [&](auto* type) {
     using T = ElementOf<decltype(type)>;
     return AddGatheredRows(
-        reinterpret_cast<const T*>(image.At(weights_.embedding().positions)),
+        reinterpret_cast<const T*>(packed.At(weights_.embedding().positions)),
         tokens + rows, spec_.position_offset, rows, spec_.hidden_size, x,
         place_.stream);
   });
 }
 
-absl::Status CudaBackend::ProjectQkv(int layer, const LayerImage& image,
+absl::Status CudaBackend::ProjectQkv(int layer, const PackedLayer& packed,
                                      const BatchView& batch, const float* x) {
-  SLUICE_RETURN_IF_ERROR(CheckCall(image, batch, x));
-  const LayerLayout& w = LayoutOf(image);
-  SLUICE_RETURN_IF_ERROR(Norm(spec_.pre_norm ? &w.norm1 : nullptr, image.view,
+  SLUICE_RETURN_IF_ERROR(CheckCall(packed, batch, x));
+  const LayerLayout& w = LayoutOf(packed);
+  SLUICE_RETURN_IF_ERROR(Norm(spec_.pre_norm ? &w.norm1 : nullptr, packed.view,
                               x, nullptr, batch.rows, options_.dtype,
                               normed_.data()));
-  return gemm_->ToFloat(GemmOf(w.qkv, image.view, batch.rows, normed_.data()),
-                        w.qkv_bias.In(image.view), false,
+  return gemm_->ToFloat(GemmOf(w.qkv, packed.view, batch.rows, normed_.data()),
+                        w.qkv_bias.In(packed.view), false,
                         Qkv(batch.attention_slot));
 }
 
@@ -335,27 +335,28 @@ absl::Status CudaBackend::Attend(int layer, const BatchView& batch,
                             attention_out_[batch.attention_slot].data());
 }
 
-absl::Status CudaBackend::ProjectOut(int layer, const LayerImage& image,
+absl::Status CudaBackend::ProjectOut(int layer, const PackedLayer& packed,
                                      const BatchView& batch, float* x) {
-  SLUICE_RETURN_IF_ERROR(CheckCall(image, batch, x));
-  const LayerLayout& w = LayoutOf(image);
-  PackedGemm::Call gemm = GemmOf(w.out, image.view, batch.rows,
+  SLUICE_RETURN_IF_ERROR(CheckCall(packed, batch, x));
+  const LayerLayout& w = LayoutOf(packed);
+  PackedGemm::Call gemm = GemmOf(w.out, packed.view, batch.rows,
                                  attention_out_[batch.attention_slot].data());
   // Q, k and v, if they are there, are done with.
   gemm.spare = wide_.data();
   gemm.spare_bytes = wide_.bytes();
   SLUICE_RETURN_IF_ERROR(
-      gemm_->ToFloat(gemm, w.out_bias.In(image.view), true, x));
+      gemm_->ToFloat(gemm, w.out_bias.In(packed.view), true, x));
   if (spec_.pre_norm) return absl::OkStatus();
-  return Norm(&w.norm1, image.view, x, nullptr, batch.rows, DType::kFloat32, x);
+  return Norm(&w.norm1, packed.view, x, nullptr, batch.rows, DType::kFloat32,
+              x);
 }
 
 absl::StatusOr<const void*> CudaBackend::MlpUp(const LayerLayout& w,
-                                               const ImageView& image,
+                                               const PackedView& packed,
                                                int32_t rows) {
-  const PackedGemm::Call gemm = GemmOf(w.up, image, rows, normed_.data());
+  const PackedGemm::Call gemm = GemmOf(w.up, packed, rows, normed_.data());
   const auto activate = [&](const auto* from, auto* to) {
-    const float* const bias = w.up_bias.In(image);
+    const float* const bias = w.up_bias.In(packed);
     const int32_t n = spec_.intermediate_size;
     return spec_.gated_mlp ? GateRows(spec_.activation, from, bias, rows, n, to,
                                       place_.stream)
@@ -377,7 +378,7 @@ absl::StatusOr<const void*> CudaBackend::MlpUp(const LayerLayout& w,
     const VectorLayout& bias =
         options_.dtype == DType::kFloat32 ? w.up_bias : w.up_bias_typed;
     SLUICE_RETURN_IF_ERROR(
-        gemm_->ToTyped(gemm, *fused, bias.In(image), wide_.data()));
+        gemm_->ToTyped(gemm, *fused, bias.In(packed), wide_.data()));
     return wide_.data();
   }
   SLUICE_RETURN_IF_ERROR(
@@ -390,25 +391,26 @@ absl::StatusOr<const void*> CudaBackend::MlpUp(const LayerLayout& w,
   return to;
 }
 
-absl::Status CudaBackend::Mlp(int layer, const LayerImage& image,
+absl::Status CudaBackend::Mlp(int layer, const PackedLayer& packed,
                               const BatchView& batch, float* x) {
-  SLUICE_RETURN_IF_ERROR(CheckCall(image, batch, x));
-  const LayerLayout& w = LayoutOf(image);
-  SLUICE_RETURN_IF_ERROR(Norm(spec_.pre_norm ? &w.norm2 : nullptr, image.view,
+  SLUICE_RETURN_IF_ERROR(CheckCall(packed, batch, x));
+  const LayerLayout& w = LayoutOf(packed);
+  SLUICE_RETURN_IF_ERROR(Norm(spec_.pre_norm ? &w.norm2 : nullptr, packed.view,
                               x, nullptr, batch.rows, options_.dtype,
                               normed_.data()));
   SLUICE_ASSIGN_OR_RETURN(const void* const inner,
-                          MlpUp(w, image.view, batch.rows));
-  PackedGemm::Call gemm = GemmOf(w.down, image.view, batch.rows, inner);
+                          MlpUp(w, packed.view, batch.rows));
+  PackedGemm::Call gemm = GemmOf(w.down, packed.view, batch.rows, inner);
   // The up matrix's inputs and, if they are not these, its results are done
   // with.
   const DeviceBuffer& spare = inner == wide_.data() ? normed_ : wide_;
   gemm.spare = spare.data();
   gemm.spare_bytes = spare.bytes();
   SLUICE_RETURN_IF_ERROR(
-      gemm_->ToFloat(gemm, w.down_bias.In(image.view), true, x));
+      gemm_->ToFloat(gemm, w.down_bias.In(packed.view), true, x));
   if (spec_.pre_norm) return absl::OkStatus();
-  return Norm(&w.norm2, image.view, x, nullptr, batch.rows, DType::kFloat32, x);
+  return Norm(&w.norm2, packed.view, x, nullptr, batch.rows, DType::kFloat32,
+              x);
 }
 
 Backend::AttentionRows CudaBackend::attention_rows(int32_t slot) {
@@ -418,36 +420,36 @@ Backend::AttentionRows CudaBackend::attention_rows(int32_t slot) {
           q_width_ * ElementBytes(options_.dtype)};
 }
 
-absl::Status CudaBackend::HeadInput(const ImageView& image,
+absl::Status CudaBackend::HeadInput(const PackedView& packed,
                                     std::span<const int32_t> rows_of_x,
                                     const float* x, int32_t at) {
   if (rows_of_x.empty()) return absl::OkStatus();
   SLUICE_RETURN_IF_ERROR(Enter());
   SLUICE_RETURN_IF_ERROR(
-      checks_.Image("the head", image, weights_.head()[0].bytes));
+      checks_.Packed("the head", packed, weights_.head()[0].bytes));
   SLUICE_RETURN_IF_ERROR(checks_.HeadRows(x, rows_of_x));
   SLUICE_ASSIGN_OR_RETURN(const std::byte* const rows,
                           ring_->Put(std::as_bytes(rows_of_x)));
-  return Norm(spec_.final_norm ? &weights_.head()[0].norm : nullptr, image, x,
+  return Norm(spec_.final_norm ? &weights_.head()[0].norm : nullptr, packed, x,
               reinterpret_cast<const int32_t*>(rows),
               static_cast<int32_t>(rows_of_x.size()), options_.dtype,
               normed_.as<std::byte>() +
                   at * spec_.hidden_size * ElementBytes(options_.dtype));
 }
 
-absl::Status CudaBackend::HeadLogits(const ImageView& image, int section,
+absl::Status CudaBackend::HeadLogits(const PackedView& packed, int section,
                                      int32_t rows) {
   SLUICE_RETURN_IF_ERROR(Enter());
   const HeadSectionLayout& layout = weights_.head()[section];
-  SLUICE_RETURN_IF_ERROR(checks_.Image("the head", image, layout.bytes));
+  SLUICE_RETURN_IF_ERROR(checks_.Packed("the head", packed, layout.bytes));
   const bool project = weights_.head()[0].project_out.n > 0;
   if (section == 0 && project) {
     SLUICE_RETURN_IF_ERROR(
-        gemm_->ToTyped(GemmOf(layout.project_out, image, rows, normed_.data()),
+        gemm_->ToTyped(GemmOf(layout.project_out, packed, rows, normed_.data()),
                        Epilogue::kNone, nullptr, wide_.data()));
   }
-  PackedGemm::Call gemm =
-      GemmOf(layout.head, image, rows, project ? wide_.data() : normed_.data());
+  PackedGemm::Call gemm = GemmOf(layout.head, packed, rows,
+                                 project ? wide_.data() : normed_.data());
   gemm.y_stride = spec_.vocab_size;
   return gemm_->ToFloat(gemm, nullptr, false,
                         logits_.as<float>() + layout.first_column);

@@ -51,22 +51,23 @@ class CudaBackend : public Backend {
                                              const Place& place);
   ~CudaBackend() override;
 
-  absl::Status DequantizeLayer(const ImageView& image, std::byte* out) override;
-  absl::Status Embed(const ImageView& image, const BatchView& batch,
+  absl::Status DequantizeLayer(const PackedView& packed,
+                               std::byte* out) override;
+  absl::Status Embed(const PackedView& packed, const BatchView& batch,
                      float* x) override;
-  absl::Status ProjectQkv(int layer, const LayerImage& image,
+  absl::Status ProjectQkv(int layer, const PackedLayer& packed,
                           const BatchView& batch, const float* x) override;
   absl::Status Attend(int layer, const BatchView& batch, int32_t first_segment,
                       int32_t count) override;
-  absl::Status ProjectOut(int layer, const LayerImage& image,
+  absl::Status ProjectOut(int layer, const PackedLayer& packed,
                           const BatchView& batch, float* x) override;
-  absl::Status Mlp(int layer, const LayerImage& image, const BatchView& batch,
+  absl::Status Mlp(int layer, const PackedLayer& packed, const BatchView& batch,
                    float* x) override;
   AttentionRows attention_rows(int32_t slot) override;
-  absl::Status HeadInput(const ImageView& image,
+  absl::Status HeadInput(const PackedView& packed,
                          std::span<const int32_t> rows_of_x, const float* x,
                          int32_t at) override;
-  absl::Status HeadLogits(const ImageView& image, int section,
+  absl::Status HeadLogits(const PackedView& packed, int section,
                           int32_t rows) override;
   absl::Status TakeLogits(std::span<LogitRow> rows) override;
   // Steps of one new token each are recorded as CUDA graphs when they come
@@ -105,24 +106,24 @@ class CudaBackend : public Backend {
   float* Qkv(int32_t slot) const {
     return qkv_.empty() ? wide_.as<float>() : qkv_[slot].as<float>();
   }
-  const LayerLayout& LayoutOf(const LayerImage& image) const {
-    return image.dequantized ? weights_.dequantized() : weights_.layer();
+  const LayerLayout& LayoutOf(const PackedLayer& packed) const {
+    return packed.dequantized ? weights_.dequantized() : weights_.layer();
   }
-  absl::Status CheckCall(const LayerImage& image, const BatchView& batch,
+  absl::Status CheckCall(const PackedLayer& packed, const BatchView& batch,
                          const float* x) const;
-  PackedGemm::Call GemmOf(const MatrixLayout& w, const ImageView& image,
+  PackedGemm::Call GemmOf(const MatrixLayout& w, const PackedView& packed,
                           int32_t rows, const void* x) const {
-    return {.w = &w, .image = image, .rows = rows, .x = x};
+    return {.w = &w, .packed = packed, .rows = rows, .x = x};
   }
   // Writes the norm of rows of x to `out` in `dtype`; just converts if `norm`
   // is null. `rows_of_x` is as in NormRowsArgs.
-  absl::Status Norm(const NormLayout* norm, const ImageView& image,
+  absl::Status Norm(const NormLayout* norm, const PackedView& packed,
                     const float* x, const int32_t* rows_of_x, int32_t rows,
                     DType dtype, void* out) const;
   // Returns act(x w_up^T + bias), gated or plain, with x in normed_: [rows,
   // intermediate] in the dtype.
   absl::StatusOr<const void*> MlpUp(const LayerLayout& w,
-                                    const ImageView& image, int32_t rows);
+                                    const PackedView& packed, int32_t rows);
 
   const DecoderSpec spec_;
   const BackendOptions options_;

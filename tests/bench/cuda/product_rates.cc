@@ -29,15 +29,15 @@ absl::StatusOr<nlohmann::json> Quantized(const Bench& bench,
        15) /
       16 * 16;
   const size_t panels = (w.n + w.panel_columns - 1) / w.panel_columns;
-  SLUICE_ASSIGN_OR_RETURN(const Buffer image,
+  SLUICE_ASSIGN_OR_RETURN(const Buffer packed,
                           Buffer::Random(panels * w.panel_bytes));
-  w.image = ImageView::Whole(image.data());
+  w.packed = PackedView::Whole(packed.data());
   nlohmann::json row = {{"matrix", matrix.name},
                         {"n", w.n},
                         {"k", w.k},
                         {"bits", bits},
                         {"rows", rows}};
-  const double bytes = static_cast<double>(image.bytes());
+  const double bytes = static_cast<double>(packed.bytes());
   if (rows == 0) {
     SLUICE_ASSIGN_OR_RETURN(const Buffer out,
                             Buffer::Zeros(size_t{2} * w.n * w.k));

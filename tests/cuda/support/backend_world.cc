@@ -94,26 +94,26 @@ std::vector<float> BackendWorld::Read(const Piece& from, size_t count) {
 }
 
 template <typename Pack>
-BackendWorld::Image BackendWorld::Load(size_t bytes,
-                                       const PartBegin& part_begin,
-                                       const Pack& pack) {
-  auto packed = HostBuffer::Create("packed", bytes, &memory_);
-  EXPECT_TRUE(packed.ok()) << packed.status();
-  const auto* data = packed->as<std::byte>();
+BackendWorld::Packed BackendWorld::Load(size_t bytes,
+                                        const PartBegin& part_begin,
+                                        const Pack& pack) {
+  auto whole = HostBuffer::Create("packed", bytes, &memory_);
+  EXPECT_TRUE(whole.ok()) << whole.status();
+  const auto* data = whole->as<std::byte>();
   ExpectOk(pack([](uint64_t) { return absl::OkStatus(); },
-                ImageWindow::Whole(packed->as<std::byte>(), bytes)));
-  Image image;
+                PackedWindow::Whole(whole->as<std::byte>(), bytes)));
+  Packed packed;
   random_ = random_ * 1664525 + 1013904223;
-  const size_t split = options_.cut_images && part_begin != nullptr
+  const size_t split = options_.cut_packed && part_begin != nullptr
                            ? part_begin((random_ >> 8) % bytes)
                            : 0;
   const size_t high = split / kBlock * kBlock;
-  image.low = Allocate(std::max<size_t>(split, 1));
-  image.high = Allocate(bytes - high);
-  Write(image.low, data, split);
-  Write(image.high, data + high, bytes - high);
-  image.view = {image.low.data(), image.high.data(), split, high};
-  return image;
+  packed.low = Allocate(std::max<size_t>(split, 1));
+  packed.high = Allocate(bytes - high);
+  Write(packed.low, data, split);
+  Write(packed.high, data + high, bytes - high);
+  packed.view = {packed.low.data(), packed.high.data(), split, high};
+  return packed;
 }
 
 void BackendWorld::Load(const TensorSource& source) {
@@ -218,23 +218,23 @@ WorldOutput BackendWorld::Run(const WorldStep& step) {
 void BackendWorld::RunLayer(int layer, std::vector<BatchView>& batches,
                             std::vector<std::vector<SegmentView>>& segments,
                             std::vector<Piece>& x) {
-  Backend::LayerImage image = {layers_[layer].view, false};
+  Backend::PackedLayer packed = {layers_[layer].view, false};
   if (options_.dequantize) {
-    ExpectOk(backend_->DequantizeLayer(image.view, dequantized_.data()));
-    image = {ImageView::Whole(dequantized_.data()), true};
+    ExpectOk(backend_->DequantizeLayer(packed.view, dequantized_.data()));
+    packed = {PackedView::Whole(dequantized_.data()), true};
   }
   const auto slot = [&](size_t k) {
     return static_cast<int32_t>(k % options_.attention_slots);
   };
   const auto finish = [&](size_t k) {
     auto* rows = reinterpret_cast<float*>(x[k].data());
-    ExpectOk(backend_->ProjectOut(layer, image, batches[k], rows));
-    ExpectOk(backend_->Mlp(layer, image, batches[k], rows));
+    ExpectOk(backend_->ProjectOut(layer, packed, batches[k], rows));
+    ExpectOk(backend_->Mlp(layer, packed, batches[k], rows));
   };
   for (size_t k = 0; k < batches.size(); ++k) {
     batches[k].attention_slot = slot(k);
     for (SegmentView& segment : segments[k]) segment.kv = pages_[layer].data();
-    ExpectOk(backend_->ProjectQkv(layer, image, batches[k],
+    ExpectOk(backend_->ProjectQkv(layer, packed, batches[k],
                                   reinterpret_cast<float*>(x[k].data())));
     // With two slots, a micro-batch is projected before the one before it goes
     // on.

@@ -43,7 +43,7 @@ struct WorldOptions {
   int32_t max_model_len = 160;
   int32_t attention_slots = 1;
   bool dequantize = false;  // layers' quantized weights, once for all batches
-  bool cut_images = false;  // into two pieces of memory, anywhere
+  bool cut_packed = false;  // into two pieces of memory, anywhere
   unsigned seed = 0;        // of tokens, pages and cuts
   int num_sequences = 0;
 };
@@ -80,9 +80,9 @@ class BackendWorld {
                                       : host.as<std::byte>();
     }
   };
-  struct Image {
+  struct Packed {
     Piece low, high;
-    ImageView view;
+    PackedView view;
   };
   struct Sequence {
     std::vector<int32_t> tokens;
@@ -101,7 +101,7 @@ class BackendWorld {
   // Of the byte at an offset, where its part begins; null: not to be cut.
   using PartBegin = std::function<size_t(size_t offset)>;
   template <typename Pack>
-  Image Load(size_t bytes, const PartBegin& part_begin, const Pack& pack);
+  Packed Load(size_t bytes, const PartBegin& part_begin, const Pack& pack);
   std::vector<float> Read(const Piece& from, size_t count);
   void RunLayer(int layer, std::vector<BatchView>& batches,
                 std::vector<std::vector<SegmentView>>& segments,
@@ -121,8 +121,8 @@ class BackendWorld {
   SampleJudge judge_;
   BackendParts parts_;
   Backend* backend_ = nullptr;  // its
-  Image embedding_;
-  std::vector<Image> layers_, head_;
+  Packed embedding_;
+  std::vector<Packed> layers_, head_;
   Piece dequantized_;
   std::vector<Piece> pages_;  // by layer
   std::vector<Piece> x_;      // by micro-batch

@@ -54,14 +54,15 @@ class EmbeddingStoreTest : public testing::TestWithParam<Model> {
     auto io = IoEngine::Create({});
     ASSERT_TRUE(io.ok()) << io.status();
     io_ = *std::move(io);
-    auto images = ImageStore::Create({.weights = parts_.weights.get(),
-                                      .source = &source_,
-                                      .disk_dir = dir_.path(),
-                                      .memory = &memory_,
-                                      .disk = &disk_},
-                                     [](uint64_t) { return absl::OkStatus(); });
-    ASSERT_TRUE(images.ok()) << images.status();
-    images_ = *std::move(images);
+    auto packed_files =
+        PackedStore::Create({.weights = parts_.weights.get(),
+                             .source = &source_,
+                             .disk_dir = dir_.path(),
+                             .memory = &memory_,
+                             .disk = &disk_},
+                            [](uint64_t) { return absl::OkStatus(); });
+    ASSERT_TRUE(packed_files.ok()) << packed_files.status();
+    packed_files_ = *std::move(packed_files);
   }
 
   absl::StatusOr<std::unique_ptr<EmbeddingStore>> Load(bool on_disk) {
@@ -70,7 +71,7 @@ class EmbeddingStoreTest : public testing::TestWithParam<Model> {
     options.source = &source_;
     options.max_rows = kStepRows;
     options.memory = &memory_;
-    options.images = on_disk ? images_.get() : nullptr;
+    options.packed_files = on_disk ? packed_files_.get() : nullptr;
     options.io = io_.get();
     progress_ = 0;
     return EmbeddingStore::Load(options, [&](uint64_t bytes) {
@@ -89,14 +90,14 @@ class EmbeddingStoreTest : public testing::TestWithParam<Model> {
     EXPECT_TRUE(gathered.ok()) << gathered.status();
     if (!gathered.ok()) return x;
     const absl::Status status = parts_.backend->Embed(
-        gathered->image,
+        gathered->packed,
         {.rows = rows, .tokens = gathered->tokens, .segments = segments},
         x.data());
     EXPECT_TRUE(status.ok()) << status;
     return x;
   }
 
-  std::string ImagePath() {
+  std::string PackedPath() {
     for (const auto& entry :
          std::filesystem::recursive_directory_iterator(dir_.path())) {
       if (entry.path().filename() == "embedding.img") return entry.path();
@@ -111,7 +112,7 @@ class EmbeddingStoreTest : public testing::TestWithParam<Model> {
   MemoryBudget disk_{Tier::kDisk, uint64_t{1} << 30};
   BackendParts parts_;
   std::unique_ptr<IoEngine> io_;
-  std::unique_ptr<ImageStore> images_;
+  std::unique_ptr<PackedStore> packed_files_;
   uint64_t progress_ = 0;
 };
 
@@ -129,7 +130,7 @@ TEST_P(EmbeddingStoreTest, RowsOnDiskAreTheRows) {
     EXPECT_EQ(progress_, (*store)->bytes());
     EXPECT_EQ((*store)->bytes(), (*resident)->bytes());
     // What is kept on disk counts, also when it was there before.
-    EXPECT_EQ(disk_.used_bytes(), ImageFileBytes((*store)->bytes()));
+    EXPECT_EQ(disk_.used_bytes(), PackedFileBytes((*store)->bytes()));
     EXPECT_EQ(
         memory_.used_bytes() - before,
         EmbeddingOnDiskBytes(
@@ -149,7 +150,7 @@ TEST_P(EmbeddingStoreTest, RowsOnDiskAreTheRows) {
 
 TEST_P(EmbeddingStoreTest, DamageIsMended) {
   ASSERT_TRUE(Load(true).ok());
-  const std::string path = ImagePath();
+  const std::string path = PackedPath();
   ASSERT_FALSE(path.empty());
   const auto flip = [&](uint64_t from_end) {
     std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
@@ -171,18 +172,19 @@ TEST_P(EmbeddingStoreTest, DamageIsMended) {
 
 TEST_P(EmbeddingStoreTest, NoRoomOnDisk) {
   MemoryBudget small{Tier::kDisk, 4096};
-  auto images = ImageStore::Create({.weights = parts_.weights.get(),
-                                    .source = &source_,
-                                    .disk_dir = dir_.path(),
-                                    .memory = &memory_,
-                                    .disk = &small},
-                                   [](uint64_t) { return absl::OkStatus(); });
-  ASSERT_TRUE(images.ok()) << images.status();
-  images_ = *std::move(images);
+  auto packed_files =
+      PackedStore::Create({.weights = parts_.weights.get(),
+                           .source = &source_,
+                           .disk_dir = dir_.path(),
+                           .memory = &memory_,
+                           .disk = &small},
+                          [](uint64_t) { return absl::OkStatus(); });
+  ASSERT_TRUE(packed_files.ok()) << packed_files.status();
+  packed_files_ = *std::move(packed_files);
   const auto store = Load(true);
   EXPECT_EQ(store.status().code(), absl::StatusCode::kResourceExhausted)
       << store.status();
-  EXPECT_EQ(ImagePath(), "");
+  EXPECT_EQ(PackedPath(), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(

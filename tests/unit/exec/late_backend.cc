@@ -71,44 +71,44 @@ void LateBackend::Write(absl::string_view what, const void* data,
   std::fill(begin, begin + range.saved.size(), kPoison);
 }
 
-void LateBackend::ReadImage(absl::string_view what, const ImageView& image,
-                            size_t bytes) {
-  const size_t split = std::min(image.split, bytes);
-  if (split > 0) Read(what, image.low, split);
-  if (split < bytes) Read(what, image.At(split), bytes - split);
+void LateBackend::ReadPacked(absl::string_view what, const PackedView& packed,
+                             size_t bytes) {
+  const size_t split = std::min(packed.split, bytes);
+  if (split > 0) Read(what, packed.low, split);
+  if (split < bytes) Read(what, packed.At(split), bytes - split);
 }
 
-void LateBackend::ReadLayer(const LayerImage& image) {
-  ReadImage("weights", image.view,
-            image.dequantized ? weights_.DequantizedLayerBytes()
-                              : weights_.LayerBytes());
+void LateBackend::ReadLayer(const PackedLayer& packed) {
+  ReadPacked("weights", packed.view,
+             packed.dequantized ? weights_.DequantizedLayerBytes()
+                                : weights_.LayerBytes());
 }
 
-absl::Status LateBackend::DequantizeLayer(const ImageView& image,
+absl::Status LateBackend::DequantizeLayer(const PackedView& packed,
                                           std::byte* out) {
-  ReadImage("weights", image, weights_.LayerBytes());
+  ReadPacked("weights", packed, weights_.LayerBytes());
   Write("an expanded layer", out, weights_.DequantizedLayerBytes());
   return Later(
-      [this, image, out] { return inner_->DequantizeLayer(image, out); });
+      [this, packed, out] { return inner_->DequantizeLayer(packed, out); });
 }
 
-absl::Status LateBackend::Embed(const ImageView& image, const BatchView& batch,
-                                float* x) {
-  ReadImage("the embedding", image, weights_.EmbeddingBytes());
+absl::Status LateBackend::Embed(const PackedView& packed,
+                                const BatchView& batch, float* x) {
+  ReadPacked("the embedding", packed, weights_.EmbeddingBytes());
   Write("activations", x, RowBytes(batch.rows));
-  return Later([this, image, batch = Keep(batch), x] {
-    return inner_->Embed(image, batch->view, x);
+  return Later([this, packed, batch = Keep(batch), x] {
+    return inner_->Embed(packed, batch->view, x);
   });
 }
 
-absl::Status LateBackend::ProjectQkv(int layer, const LayerImage& image,
+absl::Status LateBackend::ProjectQkv(int layer, const PackedLayer& packed,
                                      const BatchView& batch, const float* x) {
-  ReadLayer(image);
+  ReadLayer(packed);
   Read("activations", x, RowBytes(batch.rows));
   const AttentionRows rows = attention_rows(batch.attention_slot);
   Write("q, k and v", rows.qkv, batch.rows * rows.qkv_bytes);
-  return Later([this, layer, image, batch = Keep(batch), x] {
-    return inner_->ProjectQkv(layer, image, batch->view, x);
+  return Later([this, layer, packed, batch = Keep(batch), x] {
+    return inner_->ProjectQkv(layer, packed, batch->view, x);
   });
 }
 
@@ -135,43 +135,43 @@ absl::Status LateBackend::Attend(int layer, const BatchView& batch,
   });
 }
 
-absl::Status LateBackend::ProjectOut(int layer, const LayerImage& image,
+absl::Status LateBackend::ProjectOut(int layer, const PackedLayer& packed,
                                      const BatchView& batch, float* x) {
-  ReadLayer(image);
+  ReadLayer(packed);
   const AttentionRows rows = attention_rows(batch.attention_slot);
   Read("what attention gave", rows.out, batch.rows * rows.out_bytes);
   Write("activations", x, RowBytes(batch.rows));
-  return Later([this, layer, image, batch = Keep(batch), x] {
-    return inner_->ProjectOut(layer, image, batch->view, x);
+  return Later([this, layer, packed, batch = Keep(batch), x] {
+    return inner_->ProjectOut(layer, packed, batch->view, x);
   });
 }
 
-absl::Status LateBackend::Mlp(int layer, const LayerImage& image,
+absl::Status LateBackend::Mlp(int layer, const PackedLayer& packed,
                               const BatchView& batch, float* x) {
-  ReadLayer(image);
+  ReadLayer(packed);
   Write("activations", x, RowBytes(batch.rows));
-  return Later([this, layer, image, batch = Keep(batch), x] {
-    return inner_->Mlp(layer, image, batch->view, x);
+  return Later([this, layer, packed, batch = Keep(batch), x] {
+    return inner_->Mlp(layer, packed, batch->view, x);
   });
 }
 
-absl::Status LateBackend::HeadInput(const ImageView& image,
+absl::Status LateBackend::HeadInput(const PackedView& packed,
                                     std::span<const int32_t> rows_of_x,
                                     const float* x, int32_t at) {
   if (rows_of_x.empty()) return absl::OkStatus();
-  ReadImage("the head", image, weights_.HeadBytes(0));
+  ReadPacked("the head", packed, weights_.HeadBytes(0));
   Read("activations", x,
        RowBytes(1 + *std::max_element(rows_of_x.begin(), rows_of_x.end())));
-  return Later([this, image,
+  return Later([this, packed,
                 rows = std::vector<int32_t>(rows_of_x.begin(), rows_of_x.end()),
-                x, at] { return inner_->HeadInput(image, rows, x, at); });
+                x, at] { return inner_->HeadInput(packed, rows, x, at); });
 }
 
-absl::Status LateBackend::HeadLogits(const ImageView& image, int section,
+absl::Status LateBackend::HeadLogits(const PackedView& packed, int section,
                                      int32_t rows) {
-  ReadImage("the head", image, weights_.HeadBytes(section));
-  return Later([this, image, section, rows] {
-    return inner_->HeadLogits(image, section, rows);
+  ReadPacked("the head", packed, weights_.HeadBytes(section));
+  return Later([this, packed, section, rows] {
+    return inner_->HeadLogits(packed, section, rows);
   });
 }
 

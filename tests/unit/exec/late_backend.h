@@ -44,21 +44,22 @@ class LateBackend : public Backend {
   AttentionRows attention_rows(int32_t slot) override {
     return inner_->attention_rows(slot);
   }
-  absl::Status DequantizeLayer(const ImageView& image, std::byte* out) override;
-  absl::Status Embed(const ImageView& image, const BatchView& batch,
+  absl::Status DequantizeLayer(const PackedView& packed,
+                               std::byte* out) override;
+  absl::Status Embed(const PackedView& packed, const BatchView& batch,
                      float* x) override;
-  absl::Status ProjectQkv(int layer, const LayerImage& image,
+  absl::Status ProjectQkv(int layer, const PackedLayer& packed,
                           const BatchView& batch, const float* x) override;
   absl::Status Attend(int layer, const BatchView& batch, int32_t first_segment,
                       int32_t count) override;
-  absl::Status ProjectOut(int layer, const LayerImage& image,
+  absl::Status ProjectOut(int layer, const PackedLayer& packed,
                           const BatchView& batch, float* x) override;
-  absl::Status Mlp(int layer, const LayerImage& image, const BatchView& batch,
+  absl::Status Mlp(int layer, const PackedLayer& packed, const BatchView& batch,
                    float* x) override;
-  absl::Status HeadInput(const ImageView& image,
+  absl::Status HeadInput(const PackedView& packed,
                          std::span<const int32_t> rows_of_x, const float* x,
                          int32_t at) override;
-  absl::Status HeadLogits(const ImageView& image, int section,
+  absl::Status HeadLogits(const PackedView& packed, int section,
                           int32_t rows) override;
   absl::Status TakeLogits(std::span<LogitRow> rows) override;
   absl::Status Finish() override;
@@ -83,8 +84,9 @@ class LateBackend : public Backend {
   static std::shared_ptr<Batch> Keep(const BatchView& batch,
                                      int32_t first_segment, int32_t count);
   Range& Read(absl::string_view what, const void* data, size_t bytes);
-  void ReadImage(absl::string_view what, const ImageView& image, size_t bytes);
-  void ReadLayer(const LayerImage& image);
+  void ReadPacked(absl::string_view what, const PackedView& packed,
+                  size_t bytes);
+  void ReadLayer(const PackedLayer& packed);
   void Write(absl::string_view what, const void* data, size_t bytes);
   // Of rows of the residual stream.
   size_t RowBytes(int64_t rows) const {

@@ -36,8 +36,8 @@ struct Outcome {
 };
 
 // Runs the requests twice, the second time with whatever the first one left
-// behind: images on disk, and an executor that was reset. Fails the test on an
-// error, or if the runs differ.
+// behind: packed units on disk, and an executor that was reset. Fails the test
+// on an error, or if the runs differ.
 void RunPlacement(const DecoderSpec& spec, const PlacementRun& run,
                   Outcome* outcome);
 

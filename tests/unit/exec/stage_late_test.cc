@@ -279,12 +279,12 @@ class LateBackendTest : public testing::Test {
         parts_.weights
             ->PackLayer(
                 0, RandomSource(3), [](uint64_t) { return absl::OkStatus(); },
-                ImageWindow::Whole(layer_.as<std::byte>(), layer_.bytes()))
+                PackedWindow::Whole(layer_.as<std::byte>(), layer_.bytes()))
             .ok());
   }
   absl::Status Mlp() {
     const BatchView batch = {.rows = kRows};
-    return late_->Mlp(0, {ImageView::Whole(layer_.data()), false}, batch,
+    return late_->Mlp(0, {PackedView::Whole(layer_.data()), false}, batch,
                       x_.as<float>());
   }
 

@@ -217,13 +217,14 @@ TEST_P(StagePlacementTest, TwoChunksOfASequenceOnDiskAreRefused) {
   EXPECT_TRUE((*stage)->RunStep(plan, {}, nullptr, &result).ok());
 }
 
-// All images below a directory.
+// All packed units below a directory.
 std::vector<std::filesystem::path> Images(const std::string& dir) {
-  std::vector<std::filesystem::path> images;
+  std::vector<std::filesystem::path> packed_files;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(dir)) {
-    if (entry.path().extension() == ".img") images.push_back(entry.path());
+    if (entry.path().extension() == ".img")
+      packed_files.push_back(entry.path());
   }
-  return images;
+  return packed_files;
 }
 
 TEST_P(StagePlacementTest, ImagesAreReusedAndDamagedOnesMadeAnew) {
@@ -241,15 +242,15 @@ TEST_P(StagePlacementTest, ImagesAreReusedAndDamagedOnesMadeAnew) {
   };
   const auto expected = run();
   ASSERT_TRUE(expected.ok()) << expected.status();
-  const auto images = Images(dir.path());
-  ASSERT_EQ(images.size(), 5u);  // four layers and the head
+  const auto packed_files = Images(dir.path());
+  ASSERT_EQ(packed_files.size(), 5u);  // four layers and the head
   std::map<std::string, std::filesystem::file_time_type> times;
-  for (const auto& image : images) {
-    times[image] = std::filesystem::last_write_time(image);
+  for (const auto& packed : packed_files) {
+    times[packed] = std::filesystem::last_write_time(packed);
   }
   EXPECT_EQ(*run(), *expected);
-  for (const auto& image : images) {
-    EXPECT_EQ(std::filesystem::last_write_time(image), times[image]);
+  for (const auto& packed : packed_files) {
+    EXPECT_EQ(std::filesystem::last_write_time(packed), times[packed]);
   }
 
   const auto flip = [&](const std::filesystem::path& path, double where) {
@@ -262,18 +263,18 @@ TEST_P(StagePlacementTest, ImagesAreReusedAndDamagedOnesMadeAnew) {
     file.put(static_cast<char>(byte ^ 1));
   };
   // In the header, and in what stays in memory: made anew at once.
-  flip(images[0], 0);
-  flip(images[1], 0.2);
+  flip(packed_files[0], 0);
+  flip(packed_files[1], 0.2);
   EXPECT_EQ(*run(), *expected);
   // In what is streamed: found when it first comes. The run after it is well.
-  flip(images[2], 0.9);
+  flip(packed_files[2], 0.9);
   const auto damaged = run();
   EXPECT_TRUE(absl::IsDataLoss(damaged.status())) << damaged.status();
-  EXPECT_NE(damaged.status().message().find(images[2].string()),
+  EXPECT_NE(damaged.status().message().find(packed_files[2].string()),
             std::string::npos)
       << damaged.status();
   EXPECT_EQ(*run(), *expected);
-  // Other weights are other images.
+  // Other weights are other packed units.
   auto other = StageChain::Create(spec, RandomSource(4), options);
   ASSERT_TRUE(other.ok()) << other.status();
   EXPECT_EQ(Images(dir.path()).size(), 10u);

@@ -31,15 +31,15 @@ class DiscreteBackendTest : public testing::Test {
     parts_ = *std::move(backend);
     backend_ = parts_.backend.get();
     weights_ = parts_.weights.get();
-    host_image_.resize(weights_->LayerBytes() + 4096);
-    image_ = Align(host_image_.data());
+    host_packed_.resize(weights_->LayerBytes() + 4096);
+    packed_ = Align(host_packed_.data());
     ASSERT_TRUE(weights_
                     ->PackLayer(
                         0, source_, [](uint64_t) { return absl::OkStatus(); },
-                        ImageWindow::Whole(image_, weights_->LayerBytes()))
+                        PackedWindow::Whole(packed_, weights_->LayerBytes()))
                     .ok());
     layer_ = Allocate(weights_->LayerBytes());
-    std::memcpy(layer_.data(), image_, weights_->LayerBytes());
+    std::memcpy(layer_.data(), packed_, weights_->LayerBytes());
     x_ = Allocate(kRows * spec_.hidden_size * sizeof(float));
     pages_ =
         Allocate(parts_.kv_layout.layer_page_bytes() + KvLayout::kSlackBytes);
@@ -69,11 +69,11 @@ class DiscreteBackendTest : public testing::Test {
     EXPECT_TRUE(buffer.ok()) << buffer.status();
     return *std::move(buffer);
   }
-  Backend::LayerImage OnDevice() const {
-    return {ImageView::Whole(layer_.data()), false};
+  Backend::PackedLayer OnDevice() const {
+    return {PackedView::Whole(layer_.data()), false};
   }
-  Backend::LayerImage OnHost() const {
-    return {ImageView::Whole(image_), false};
+  Backend::PackedLayer OnHost() const {
+    return {PackedView::Whole(packed_), false};
   }
   static void ExpectRefused(const absl::Status& status, const char* word) {
     EXPECT_TRUE(absl::IsInternal(status)) << status;
@@ -88,8 +88,8 @@ class DiscreteBackendTest : public testing::Test {
   BackendParts parts_;
   Backend* backend_ = nullptr;        // its
   PackedWeights* weights_ = nullptr;  // its
-  std::vector<std::byte> host_image_;
-  std::byte* image_ = nullptr;
+  std::vector<std::byte> host_packed_;
+  std::byte* packed_ = nullptr;
   DeviceBuffer layer_, x_, pages_;
   std::vector<float> host_x_;
   const std::vector<int32_t> page_numbers_ = {0};
@@ -123,16 +123,16 @@ TEST_F(DiscreteBackendTest, RefusesWhatIsNot) {
   ExpectRefused(backend_->Mlp(0, OnHost(), batch_, x), "weights");
   ExpectRefused(backend_->Mlp(0, OnDevice(), batch_, host_x), "activations");
   // The part behind the split only.
-  Backend::LayerImage split = OnDevice();
-  split.view = {layer_.as<std::byte>(), image_,
+  Backend::PackedLayer split = OnDevice();
+  split.view = {layer_.as<std::byte>(), packed_,
                 weights_->layer().norm2.weight.offset, 0};
   ExpectRefused(backend_->Mlp(0, split, batch_, x), "weights");
 
-  ExpectRefused(backend_->HeadInput(ImageView::Whole(image_), tokens_, x, 0),
+  ExpectRefused(backend_->HeadInput(PackedView::Whole(packed_), tokens_, x, 0),
                 "the head");
-  ExpectRefused(backend_->HeadLogits(ImageView::Whole(image_), 0, 1),
+  ExpectRefused(backend_->HeadLogits(PackedView::Whole(packed_), 0, 1),
                 "the head");
-  ExpectRefused(backend_->Embed(ImageView::Whole(image_), batch_, x),
+  ExpectRefused(backend_->Embed(PackedView::Whole(packed_), batch_, x),
                 "the embedding");
   std::vector<std::byte> host_pages(pages_.bytes());
   segments_[0].kv = host_pages.data();
@@ -141,16 +141,16 @@ TEST_F(DiscreteBackendTest, RefusesWhatIsNot) {
 
 TEST_F(DiscreteBackendTest, LogitsReachTheHost) {
   std::vector<std::byte> host(weights_->HeadBytes(0) + 4096);
-  std::byte* image = Align(host.data());
+  std::byte* packed = Align(host.data());
   ASSERT_TRUE(weights_
                   ->PackHead(
                       0, source_, [](uint64_t) { return absl::OkStatus(); },
-                      ImageWindow::Whole(image, weights_->HeadBytes(0)))
+                      PackedWindow::Whole(packed, weights_->HeadBytes(0)))
                   .ok());
   const DeviceBuffer head = Allocate(weights_->HeadBytes(0));
-  std::memcpy(head.data(), image, weights_->HeadBytes(0));
+  std::memcpy(head.data(), packed, weights_->HeadBytes(0));
   const std::vector<int32_t> rows = {0, 2};
-  const ImageView view = ImageView::Whole(head.data());
+  const PackedView view = PackedView::Whole(head.data());
   ASSERT_TRUE(backend_->HeadInput(view, rows, x_.as<float>(), 0).ok());
   ASSERT_TRUE(backend_->HeadLogits(view, 0, 2).ok());
   std::vector<Backend::LogitRow> taken(2);
@@ -165,19 +165,19 @@ TEST_F(DiscreteBackendTest, LogitsReachTheHost) {
 // Where it is asked, only the answer does.
 TEST_F(DiscreteBackendTest, SamplesWhereTheLogitsAre) {
   std::vector<std::byte> host(weights_->HeadBytes(0) + 4096);
-  std::byte* image = Align(host.data());
+  std::byte* packed = Align(host.data());
   ASSERT_TRUE(weights_
                   ->PackHead(
                       0, source_, [](uint64_t) { return absl::OkStatus(); },
-                      ImageWindow::Whole(image, weights_->HeadBytes(0)))
+                      PackedWindow::Whole(packed, weights_->HeadBytes(0)))
                   .ok());
   const DeviceBuffer head = Allocate(weights_->HeadBytes(0));
-  std::memcpy(head.data(), image, weights_->HeadBytes(0));
+  std::memcpy(head.data(), packed, weights_->HeadBytes(0));
   for (int i = 0; i < kRows * spec_.hidden_size; ++i) {
     x_.as<float>()[i] = static_cast<float>(i * i % 17) - 8;
   }
   const std::vector<int32_t> rows = {0, 1, 2, 1};
-  const ImageView view = ImageView::Whole(head.data());
+  const PackedView view = PackedView::Whole(head.data());
   const auto take = [&](std::vector<Backend::LogitRow>& taken) {
     ASSERT_TRUE(backend_->HeadInput(view, rows, x_.as<float>(), 0).ok());
     ASSERT_TRUE(backend_->HeadLogits(view, 0, 4).ok());

@@ -87,7 +87,7 @@ class Fixture {
   }
   std::vector<float> Multiply(int32_t first, int32_t rows,
                               const MatrixLayout& matrix,
-                              const ImageView& view) {
+                              const PackedView& view) {
     const size_t element = bits_.empty() ? 4 : 2;
     const auto* from = bits_.empty()
                            ? reinterpret_cast<const std::byte*>(a_.data())
@@ -114,7 +114,7 @@ class Fixture {
   const std::vector<float>& w() const { return w_; }
   GemmEngine& engine() { return *engine_; }
   const MatrixLayout& matrix() const { return matrix_; }
-  const ImageView& view() const { return view_; }
+  const PackedView& view() const { return view_; }
 
  private:
   // w_ becomes what the format can hold of it.
@@ -147,7 +147,7 @@ class Fixture {
   std::unique_ptr<GemmEngine> engine_;
   MatrixLayout matrix_;
   HostBuffer low_, high_;
-  ImageView view_;
+  PackedView view_;
   absl::Status status_;
 };
 
@@ -250,25 +250,25 @@ TEST_P(QuantizedGemmTest, DequantizedMatricesGiveTheSameBits) {
     auto full = f.engine().Layout(shape.n, shape.k, WeightFormat::kFull, 128);
     ASSERT_TRUE(full.ok()) << full.status();
     MemoryBudget budget(Tier::kHost, uint64_t{1} << 30);
-    auto image = HostBuffer::Create("full", 128 + full->bytes, &budget);
-    ASSERT_TRUE(image.ok());
+    auto packed = HostBuffer::Create("full", 128 + full->bytes, &budget);
+    ASSERT_TRUE(packed.ok());
     const int panels = full->num_panels();
     // In two calls.
     for (const auto& [first, count] :
          {std::pair{0, panels / 2}, {panels / 2, panels - panels / 2}}) {
       const absl::Status status = f.engine().Dequantize(
-          f.matrix(), f.view(), *full, image->as<std::byte>(), first, count);
+          f.matrix(), f.view(), *full, packed->as<std::byte>(), first, count);
       ASSERT_TRUE(status.ok()) << status;
     }
-    EXPECT_EQ(f.Multiply(0, kRows, *full, ImageView::Whole(image->data())),
+    EXPECT_EQ(f.Multiply(0, kRows, *full, PackedView::Whole(packed->data())),
               expected);
     EXPECT_FALSE(f.engine()
-                     .Dequantize(*full, ImageView::Whole(image->data()), *full,
-                                 image->as<std::byte>(), 0, panels)
+                     .Dequantize(*full, PackedView::Whole(packed->data()),
+                                 *full, packed->as<std::byte>(), 0, panels)
                      .ok());
     EXPECT_FALSE(f.engine()
                      .Dequantize(f.matrix(), f.view(), f.matrix(),
-                                 image->as<std::byte>(), 0, panels)
+                                 packed->as<std::byte>(), 0, panels)
                      .ok());
   }
 }

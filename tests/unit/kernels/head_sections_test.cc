@@ -56,17 +56,17 @@ void Check(int32_t embed_dim, DType dtype, WeightFormat format, double bound) {
   Backend& b = *backend->backend;
   PackedWeights& weights = *backend->weights;
   ASSERT_GT(weights.num_head_sections(), 1);
-  std::vector<HostBuffer> images;
+  std::vector<HostBuffer> layouts;
   for (int s = 0; s < weights.num_head_sections(); ++s) {
-    auto image = HostBuffer::Create("section", weights.HeadBytes(s), &memory);
-    ASSERT_TRUE(image.ok());
+    auto packed = HostBuffer::Create("section", weights.HeadBytes(s), &memory);
+    ASSERT_TRUE(packed.ok());
     ASSERT_TRUE(weights
                     .PackHead(
                         s, source, [](uint64_t) { return absl::OkStatus(); },
-                        ImageWindow::Whole(image->as<std::byte>(),
-                                           weights.HeadBytes(s)))
+                        PackedWindow::Whole(packed->as<std::byte>(),
+                                            weights.HeadBytes(s)))
                     .ok());
-    images.push_back(*std::move(image));
+    layouts.push_back(*std::move(packed));
   }
   std::vector<float> x(kRows * 64);
   for (size_t i = 0; i < x.size(); ++i) {
@@ -74,10 +74,11 @@ void Check(int32_t embed_dim, DType dtype, WeightFormat format, double bound) {
   }
   const std::vector<int32_t> rows = {0, 1, 2, 3, 4};
   ASSERT_TRUE(
-      b.HeadInput(ImageView::Whole(images[0].data()), rows, x.data(), 0).ok());
+      b.HeadInput(PackedView::Whole(layouts[0].data()), rows, x.data(), 0)
+          .ok());
   for (int s = 0; s < weights.num_head_sections(); ++s) {
     const absl::Status status =
-        b.HeadLogits(ImageView::Whole(images[s].data()), s, kRows);
+        b.HeadLogits(PackedView::Whole(layouts[s].data()), s, kRows);
     ASSERT_TRUE(status.ok()) << status;
   }
   std::vector<Backend::LogitRow> taken(kRows);

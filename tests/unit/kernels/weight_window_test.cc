@@ -1,4 +1,4 @@
-// An image packed window by window is the image packed at once.
+// A packed unit packed window by window is the packed unit packed at once.
 
 #include <gtest/gtest.h>
 
@@ -16,13 +16,13 @@ namespace sluice {
 namespace {
 
 using Pack =
-    std::function<absl::Status(LoadProgress progress, const ImageWindow& to)>;
+    std::function<absl::Status(LoadProgress progress, const PackedWindow& to)>;
 
 class WeightWindowTest : public testing::Test {
  protected:
   // In windows of `window` bytes; the last one may be smaller.
   std::vector<std::byte> Packed(size_t bytes, size_t window, const Pack& pack) {
-    std::vector<std::byte> image;
+    std::vector<std::byte> packed;
     for (size_t begin = 0; begin < bytes; begin += window) {
       const size_t size = std::min(window, bytes - begin);
       // Of that size, so that the sanitizers see what is written beyond.
@@ -37,10 +37,10 @@ class WeightWindowTest : public testing::Test {
           {buffer->as<std::byte>(), begin, begin + size});
       EXPECT_TRUE(status.ok()) << status;
       EXPECT_EQ(done, size);
-      image.insert(image.end(), buffer->as<std::byte>(),
-                   buffer->as<std::byte>() + size);
+      packed.insert(packed.end(), buffer->as<std::byte>(),
+                    buffer->as<std::byte>() + size);
     }
-    return image;
+    return packed;
   }
 
   void ExpectAllWindowsAgree(const std::string& what, size_t bytes,
@@ -57,17 +57,17 @@ class WeightWindowTest : public testing::Test {
     ASSERT_TRUE(backend.ok()) << backend.status();
     PackedWeights& b = *backend->weights;
     ExpectAllWindowsAgree("layer", b.LayerBytes(),
-                          [&](LoadProgress progress, const ImageWindow& to) {
+                          [&](LoadProgress progress, const PackedWindow& to) {
                             return b.PackLayer(0, source_, progress, to);
                           });
     ExpectAllWindowsAgree("embedding", b.EmbeddingBytes(),
-                          [&](LoadProgress progress, const ImageWindow& to) {
+                          [&](LoadProgress progress, const PackedWindow& to) {
                             return b.PackEmbedding(source_, progress, to);
                           });
     EXPECT_GT(b.num_head_sections(), 1);
     for (int section = 0; section < b.num_head_sections(); ++section) {
       ExpectAllWindowsAgree("head", b.HeadBytes(section),
-                            [&](LoadProgress progress, const ImageWindow& to) {
+                            [&](LoadProgress progress, const PackedWindow& to) {
                               return b.PackHead(section, source_, progress, to);
                             });
     }

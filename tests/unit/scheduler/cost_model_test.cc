@@ -81,7 +81,7 @@ class CostModelTest : public testing::Test {
   }
 
   double LayerBytes() const {
-    return static_cast<double>(stage_.Sizes()->images.layer.bytes);
+    return static_cast<double>(stage_.Sizes()->layouts.layer.bytes);
   }
 
   double Seconds(Resource resource, const Fractions& f) {

@@ -21,18 +21,19 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// An image is charged again when it is used again, so its room counts as free.
+// A packed unit is charged again when it is used again, so its room counts as
+// free.
 TEST(MachineTest, TheDefaultDiskSpaceHasRoomForTheImagesThatAreThere) {
   const TempDir temp;
   const std::filesystem::path& dir = temp.path();
-  constexpr uint64_t kImageBytes = uint64_t{8} << 40;  // takes no room: a hole
-  const std::filesystem::path image = dir / "images" / "model" / "layer-0.img";
-  std::filesystem::create_directories(image.parent_path());
-  std::ofstream(image) << "image";
-  std::filesystem::resize_file(image, kImageBytes);
+  constexpr uint64_t kPackedBytes = uint64_t{8} << 40;  // takes no room: a hole
+  const std::filesystem::path packed = dir / "images" / "model" / "layer-0.img";
+  std::filesystem::create_directories(packed.parent_path());
+  std::ofstream(packed) << "image";
+  std::filesystem::resize_file(packed, kPackedBytes);
   const absl::StatusOr<uint64_t> space = DefaultDiskSpace(dir.string());
   ASSERT_TRUE(space.ok()) << space.status();
-  EXPECT_GE(*space, kImageBytes / 10 * 9);
+  EXPECT_GE(*space, kPackedBytes / 10 * 9);
 }
 
 TEST(UsageMeterTest, TimeGoesToOneStateAtATime) {

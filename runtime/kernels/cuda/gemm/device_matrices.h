@@ -9,10 +9,10 @@
 
 namespace sluice {
 
-// Packs matrices into images for a device. Full ones are row-major, [n, k], as
-// cuBLASLt likes its weights best: all panels together are one matrix without
-// gaps. Quantized ones are as runtime/kernels/cuda/gemm/quantized_matrix.h
-// wants them. Thread-safe.
+// Packs matrices into packed units for a device. Full ones are row-major, [n,
+// k], as cuBLASLt likes its weights best: all panels together are one matrix
+// without gaps. Quantized ones are as
+// runtime/kernels/cuda/gemm/quantized_matrix.h wants them. Thread-safe.
 class DeviceMatrices : public MatrixPacker {
  public:
   explicit DeviceMatrices(DType dtype) : MatrixPacker(PanelRules::Gpu(dtype)) {}

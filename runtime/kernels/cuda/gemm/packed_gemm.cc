@@ -8,14 +8,14 @@
 namespace sluice {
 namespace {
 
-QuantizedMatrix Quantized(const MatrixLayout& w, const ImageView& image,
+QuantizedMatrix Quantized(const MatrixLayout& w, const PackedView& packed,
                           int32_t first_panel, int32_t columns) {
   QuantizedMatrix q;
   q.n = columns;
   q.k = w.k;
   q.bits = w.format == WeightFormat::kInt4 ? 4 : 8;
   q.panel_columns = w.panel_width;
-  q.image = image;
+  q.packed = packed;
   q.offset = w.panel_offset(first_panel);
   q.panel_bytes = w.whole_panel_bytes;
   return q;
@@ -62,7 +62,7 @@ absl::StatusOr<std::unique_ptr<PackedGemm>> PackedGemm::Create(
 }
 
 absl::Status PackedGemm::ForEachPiece(const MatrixLayout& w,
-                                      const ImageView& image, Piece piece) {
+                                      const PackedView& packed, Piece piece) {
   if (w.format != WeightFormat::kFull) {
     const int32_t columns =
         GpuSpace::DequantizedColumns(w, dequantized_.bytes(), options_.dtype);
@@ -70,22 +70,22 @@ absl::Status PackedGemm::ForEachPiece(const MatrixLayout& w,
       const int32_t count = std::min(columns, w.n - first);
       SLUICE_RETURN_IF_ERROR(WithElement(options_.dtype, [&](auto* type) {
         return DequantizeMatrix(
-            Quantized(w, image, first / w.panel_width, count),
+            Quantized(w, packed, first / w.panel_width, count),
             static_cast<decltype(type)>(dequantized_.data()), options_.stream);
       }));
       SLUICE_RETURN_IF_ERROR(piece(first, count, dequantized_.data()));
     }
     return absl::OkStatus();
   }
-  // `low` counts the panels below the image's cut.
+  // `low` counts the panels below the packed unit's cut.
   int low = 0;
-  while (low < w.num_panels() && w.panel_offset(low) < image.split) ++low;
+  while (low < w.num_panels() && w.panel_offset(low) < packed.split) ++low;
   const int32_t columns = std::min(w.n, low * w.panel_width);
   if (columns > 0) {
-    SLUICE_RETURN_IF_ERROR(piece(0, columns, image.At(w.offset)));
+    SLUICE_RETURN_IF_ERROR(piece(0, columns, packed.At(w.offset)));
   }
   if (columns == w.n) return absl::OkStatus();
-  return piece(columns, w.n - columns, image.At(w.panel_offset(low)));
+  return piece(columns, w.n - columns, packed.At(w.panel_offset(low)));
 }
 
 absl::Status PackedGemm::ToFloat(const Call& call, const float* bias,
@@ -94,7 +94,7 @@ absl::Status PackedGemm::ToFloat(const Call& call, const float* bias,
   if (call.rows == 0) return absl::OkStatus();
   const int64_t stride = call.y_stride > 0 ? call.y_stride : w.n;
   if (OnlyToFloat(w, call.rows)) {
-    const QuantizedMatrix quantized = Quantized(w, call.image, 0, w.n);
+    const QuantizedMatrix quantized = Quantized(w, call.packed, 0, w.n);
     SLUICE_ASSIGN_OR_RETURN(
         const QuantizedGemmPlan plan,
         PlanQuantizedGemm(quantized, call.rows, options_.processors));
@@ -106,7 +106,7 @@ absl::Status PackedGemm::ToFloat(const Call& call, const float* bias,
           options_.stream);
     });
   }
-  return ForEachPiece(w, call.image,
+  return ForEachPiece(w, call.packed,
                       [&](int32_t first, int32_t columns, const void* weights) {
                         return engine_->Multiply(
                             {.rows = call.rows,
@@ -130,7 +130,7 @@ absl::Status PackedGemm::ToTyped(const Call& call, Epilogue epilogue,
   const MatrixLayout& w = *call.w;
   const size_t element = ElementBytes(options_.dtype);
   return ForEachPiece(
-      w, call.image, [&](int32_t first, int32_t columns, const void* weights) {
+      w, call.packed, [&](int32_t first, int32_t columns, const void* weights) {
         const void* piece_bias =
             bias == nullptr
                 ? nullptr
@@ -153,9 +153,9 @@ absl::Status PackedGemm::ToTyped(const Call& call, Epilogue epilogue,
 }
 
 absl::Status PackedGemm::Dequantize(const MatrixLayout& w,
-                                    const ImageView& image, void* out) {
+                                    const PackedView& packed, void* out) {
   return WithElement(options_.dtype, [&](auto* type) {
-    return DequantizeMatrix(Quantized(w, image, 0, w.n),
+    return DequantizeMatrix(Quantized(w, packed, 0, w.n),
                             static_cast<decltype(type)>(out), options_.stream);
   });
 }

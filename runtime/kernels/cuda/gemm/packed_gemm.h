@@ -15,14 +15,14 @@
 #include "runtime/kernels/cuda/gemm/quantized_matrix.h"
 #include "runtime/memory/device.h"
 #include "runtime/placement/backend_space.h"
-#include "runtime/weights/image_view.h"
+#include "runtime/weights/packed_view.h"
 
 namespace sluice {
 
-// GEMMs with matrices as they lie in images (DeviceMatrices): full ones by
-// cuBLASLt, in two pieces where the image is cut; quantized ones in one kernel
-// for few rows, else panels at a time are made full in scratch memory first.
-// Used by one thread.
+// GEMMs with matrices as they lie in packed units (DeviceMatrices): full ones
+// by cuBLASLt, in two pieces where the packed unit is cut; quantized ones in
+// one kernel for few rows, else panels at a time are made full in scratch
+// memory first. Used by one thread.
 class PackedGemm {
  public:
   struct Options {
@@ -50,7 +50,7 @@ class PackedGemm {
 
   struct Call {
     const MatrixLayout* w = nullptr;
-    ImageView image;
+    PackedView packed;
     int32_t rows = 0;
     const void* x = nullptr;  // [rows, k] in the dtype
     // Elements from row to row of a result that is float; 0: n.
@@ -77,7 +77,7 @@ class PackedGemm {
   void AllowTiming(bool allow) { engine_->AllowTiming(allow); }
 
   // Writes the full matrix [n, k], in the dtype, of a quantized one.
-  absl::Status Dequantize(const MatrixLayout& w, const ImageView& image,
+  absl::Status Dequantize(const MatrixLayout& w, const PackedView& packed,
                           void* out);
 
  private:
@@ -87,7 +87,7 @@ class PackedGemm {
 
   explicit PackedGemm(const Options& options) : options_(options) {}
   // Calls `piece` for all columns, as many at a time as lie together.
-  absl::Status ForEachPiece(const MatrixLayout& w, const ImageView& image,
+  absl::Status ForEachPiece(const MatrixLayout& w, const PackedView& packed,
                             Piece piece);
 
   const Options options_;

@@ -81,9 +81,9 @@ struct GroupView {
         min(w.panel_columns, w.n - panel * w.panel_columns);
     const int groups = (panel_columns + kGroup - 1) / kGroup;
     const size_t at = w.offset + panel * w.panel_bytes;
-    const std::byte* bytes = at < w.image.split
-                                 ? w.image.low + at
-                                 : w.image.high + (at - w.image.high_offset);
+    const std::byte* bytes = at < w.packed.split
+                                 ? w.packed.low + at
+                                 : w.packed.high + (at - w.packed.high_offset);
     first = group * kGroup;
     columns = min(kGroup, w.n - first);
     pairs = (w.k + 1) / 2;

@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "runtime/placement/gpu_limits.h"
 #include "runtime/quant/panel_codec.h"
-#include "runtime/weights/image_view.h"
+#include "runtime/weights/packed_view.h"
 
 // Quantized weight matrices on the device: panels of output columns as
 // PanelCodec encodes them, in the order below. A block of columns is a group,
@@ -21,9 +21,9 @@ struct QuantizedMatrix {
   int32_t k = 0;              // inputs
   int32_t bits = 4;           // or 8
   int32_t panel_columns = 0;  // of all panels but the last; whole groups
-  // Panel p lies in the image at offset + p * panel_bytes; in device memory, at
-  // a multiple of 16 bytes.
-  ImageView image;
+  // Panel p lies in the packed unit at offset + p * panel_bytes; in device
+  // memory, at a multiple of 16 bytes.
+  PackedView packed;
   size_t offset = 0;
   size_t panel_bytes = 0;
 

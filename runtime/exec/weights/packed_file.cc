@@ -1,4 +1,4 @@
-#include "runtime/exec/weights/image_file.h"
+#include "runtime/exec/weights/packed_file.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -34,11 +34,11 @@ struct FixedHeader {
   char magic[8];
   uint32_t version;
   uint32_t key_bytes;
-  uint64_t image_bytes;
+  uint64_t packed_bytes;
   uint64_t granule;
   uint64_t num_granules;
 };
-static_assert(sizeof(FixedHeader) == kImageFields);
+static_assert(sizeof(FixedHeader) == kPackedFields);
 
 // A budget for buffers that someone else has charged already.
 MemoryBudget* Unlimited() {
@@ -100,7 +100,7 @@ absl::Status SyncDirectory(const fs::path& dir) {
 
 }  // namespace
 
-int ImageFile::RemoveOrphans(const fs::path& dir) {
+int PackedFile::RemoveOrphans(const fs::path& dir) {
   int removed = 0;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(dir, error)) {
@@ -118,13 +118,13 @@ int ImageFile::RemoveOrphans(const fs::path& dir) {
   return removed;
 }
 
-absl::StatusOr<std::unique_ptr<ImageFile>> ImageFile::Open(
-    const fs::path& path, const std::string& key, size_t image_bytes) {
+absl::StatusOr<std::unique_ptr<PackedFile>> PackedFile::Open(
+    const fs::path& path, const std::string& key, size_t packed_bytes) {
   std::error_code error;
   if (!fs::exists(path, error)) {
     return NotFound(path.string(), " is not there");
   }
-  std::unique_ptr<ImageFile> self(new ImageFile());
+  std::unique_ptr<PackedFile> self(new PackedFile());
   SLUICE_ASSIGN_OR_RETURN(self->file_, DiskFile::OpenForRead(path.string()));
   const auto other = [&](absl::string_view what) {
     return FailedPrecondition(path.string(), " is an image of another ", what);
@@ -133,7 +133,7 @@ absl::StatusOr<std::unique_ptr<ImageFile>> ImageFile::Open(
     return DataLoss(path.string(), " is damaged: ", what);
   };
   if (self->file_->bytes() < kDiskAlignment) return damaged("it is too short");
-  const uint64_t header_bytes = ImageHeaderBytes(image_bytes);
+  const uint64_t header_bytes = PackedHeaderBytes(packed_bytes);
   SLUICE_ASSIGN_OR_RETURN(
       HostBuffer header,
       HostBuffer::Create("image header",
@@ -148,48 +148,48 @@ absl::StatusOr<std::unique_ptr<ImageFile>> ImageFile::Open(
     return damaged("it does not begin as an image does");
   }
   if (fixed.version != kVersion) return other("version");
-  if (fixed.key_bytes > kMaxImageKey)
+  if (fixed.key_bytes > kMaxPackedKey)
     return damaged("its header makes no sense");
   const std::byte* next = header.as<std::byte>() + sizeof(fixed);
   if (fixed.key_bytes != key.size() ||
       std::memcmp(next, key.data(), key.size()) != 0) {
     return other("model, format or machine");
   }
-  if (fixed.image_bytes != image_bytes ||
-      fixed.granule != PlacementGranule(image_bytes) ||
-      fixed.num_granules != ImageGranules(image_bytes)) {
+  if (fixed.packed_bytes != packed_bytes ||
+      fixed.granule != PlacementGranule(packed_bytes) ||
+      fixed.num_granules != PackedGranules(packed_bytes)) {
     return other("size");
   }
-  if (self->file_->bytes() < ImageFileBytes(image_bytes)) {
+  if (self->file_->bytes() < PackedFileBytes(packed_bytes)) {
     return damaged("it is too short");
   }
   const size_t checked =
-      sizeof(fixed) + kMaxImageKey + fixed.num_granules * sizeof(uint64_t);
+      sizeof(fixed) + kMaxPackedKey + fixed.num_granules * sizeof(uint64_t);
   uint64_t checksum;
   std::memcpy(&checksum, header.as<std::byte>() + checked, sizeof(checksum));
   if (checksum != BlockChecksum({header.as<std::byte>(), checked})) {
     return damaged("its header does not match its checksum");
   }
-  self->image_offset_ = header_bytes;
+  self->packed_offset_ = header_bytes;
   self->granule_ = fixed.granule;
   self->checksums_.resize(fixed.num_granules);
   std::memcpy(self->checksums_.data(),
-              header.as<std::byte>() + sizeof(fixed) + kMaxImageKey,
+              header.as<std::byte>() + sizeof(fixed) + kMaxPackedKey,
               fixed.num_granules * sizeof(uint64_t));
   return self;
 }
 
-absl::Status ImageFile::Write(const fs::path& path, const std::string& key,
-                              size_t image_bytes, std::span<std::byte> memory,
-                              Fill fill, MemoryBudget* budget) {
-  if (key.size() > kMaxImageKey) {
+absl::Status PackedFile::Write(const fs::path& path, const std::string& key,
+                               size_t packed_bytes, std::span<std::byte> memory,
+                               Fill fill, MemoryBudget* budget) {
+  if (key.size() > kMaxPackedKey) {
     return absl::InternalError("an image's key is too long");
   }
-  const size_t granule = PlacementGranule(image_bytes);
-  if (memory.size() < image_bytes && memory.size() % granule != 0) {
+  const size_t granule = PlacementGranule(packed_bytes);
+  if (memory.size() < packed_bytes && memory.size() % granule != 0) {
     return absl::InternalError("an image's window is no multiple of a granule");
   }
-  const uint64_t header_bytes = ImageHeaderBytes(image_bytes);
+  const uint64_t header_bytes = PackedHeaderBytes(packed_bytes);
   SLUICE_ASSIGN_OR_RETURN(
       HostBuffer header,
       HostBuffer::Create("image header", header_bytes, Unlimited()));
@@ -197,13 +197,13 @@ absl::Status ImageFile::Write(const fs::path& path, const std::string& key,
   std::memcpy(fixed.magic, kMagic, sizeof(kMagic));
   fixed.version = kVersion;
   fixed.key_bytes = static_cast<uint32_t>(key.size());
-  fixed.image_bytes = image_bytes;
+  fixed.packed_bytes = packed_bytes;
   fixed.granule = granule;
-  fixed.num_granules = ImageGranules(image_bytes);
+  fixed.num_granules = PackedGranules(packed_bytes);
   std::byte* next = header.as<std::byte>();
   std::memcpy(next, &fixed, sizeof(fixed));
   std::memcpy(next + sizeof(fixed), key.data(), key.size());
-  next += sizeof(fixed) + kMaxImageKey;
+  next += sizeof(fixed) + kMaxPackedKey;
 
   RemoveOrphans(path.parent_path());
   static std::atomic<int> counter{0};
@@ -212,10 +212,10 @@ absl::Status ImageFile::Write(const fs::path& path, const std::string& key,
   {
     SLUICE_ASSIGN_OR_RETURN(
         std::unique_ptr<DiskFile> file,
-        CreateLocked(temporary.path(), ImageFileBytes(image_bytes), budget));
-    for (size_t begin = 0; begin < image_bytes; begin += memory.size()) {
+        CreateLocked(temporary.path(), PackedFileBytes(packed_bytes), budget));
+    for (size_t begin = 0; begin < packed_bytes; begin += memory.size()) {
       const std::span<std::byte> window =
-          memory.first(std::min(memory.size(), image_bytes - begin));
+          memory.first(std::min(memory.size(), packed_bytes - begin));
       std::memset(window.data(), 0, window.size());
       SLUICE_RETURN_IF_ERROR(
           fill({window.data(), begin, begin + window.size()}));
@@ -242,21 +242,21 @@ absl::Status ImageFile::Write(const fs::path& path, const std::string& key,
   return SyncDirectory(path.parent_path());
 }
 
-absl::Status ImageFile::Check(size_t offset,
-                              std::span<const std::byte> data) const {
+absl::Status PackedFile::Check(size_t offset,
+                               std::span<const std::byte> data) const {
   size_t index = offset / granule_;
   for (size_t begin = 0; begin < data.size(); begin += granule_, ++index) {
     const size_t size = std::min(granule_, data.size() - begin);
     if (BlockChecksum(data.subspan(begin, size)) != checksums_[index]) {
       return DataLoss(file_->name(), " is damaged: bytes ",
-                      image_offset_ + offset + begin, " to ",
-                      image_offset_ + offset + begin + size,
+                      packed_offset_ + offset + begin, " to ",
+                      packed_offset_ + offset + begin + size,
                       " are not what was written; the next load makes it anew");
     }
   }
   return absl::OkStatus();
 }
 
-void ImageFile::Remove() const { unlink(file_->name().c_str()); }
+void PackedFile::Remove() const { unlink(file_->name().c_str()); }
 
 }  // namespace sluice

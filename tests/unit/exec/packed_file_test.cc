@@ -1,4 +1,4 @@
-#include "runtime/exec/weights/image_file.h"
+#include "runtime/exec/weights/packed_file.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -14,7 +14,7 @@
 #include <iterator>
 #include <string>
 
-#include "runtime/exec/weights/image_store.h"
+#include "runtime/exec/weights/packed_store.h"
 #include "runtime/memory/host_buffer.h"
 #include "runtime/placement/weight_placement.h"
 #include "tests/support/temp_dir.h"
@@ -24,19 +24,19 @@ namespace {
 
 using testing::HasSubstr;
 
-class ImageFileTest : public testing::Test {
+class PackedFileTest : public testing::Test {
  protected:
-  ImageFileTest() {
+  PackedFileTest() {
     auto buffer = HostBuffer::Create("image", kBytes, &memory_);
     EXPECT_TRUE(buffer.ok());
-    image_ = *std::move(buffer);
+    packed_ = *std::move(buffer);
     for (size_t i = 0; i < kBytes; ++i) {
-      image_.as<unsigned char>()[i] = static_cast<unsigned char>(i * 31 >> 3);
+      packed_.as<unsigned char>()[i] = static_cast<unsigned char>(i * 31 >> 3);
     }
   }
 
-  std::span<const std::byte> image() const {
-    return {image_.as<std::byte>(), kBytes};
+  std::span<const std::byte> packed() const {
+    return {packed_.as<std::byte>(), kBytes};
   }
 
   // In windows of so many bytes, if it is not said otherwise the whole.
@@ -44,15 +44,15 @@ class ImageFileTest : public testing::Test {
                      size_t window = kBytes) {
     auto memory = HostBuffer::Create("window", window, &memory_);
     if (!memory.ok()) return memory.status();
-    return ImageFile::Write(
+    return PackedFile::Write(
         path, "key", kBytes, {memory->as<std::byte>(), window},
-        [&](const ImageWindow& to) {
+        [&](const PackedWindow& to) {
           for (size_t i = 0; i < to.bytes(); ++i) {
             if (to.data[i] != std::byte{}) {
               return absl::InternalError("a window that is not zeroed");
             }
           }
-          std::memcpy(to.data, image_.as<std::byte>() + to.begin, to.bytes());
+          std::memcpy(to.data, packed_.as<std::byte>() + to.begin, to.bytes());
           return absl::OkStatus();
         },
         disk);
@@ -80,30 +80,30 @@ class ImageFileTest : public testing::Test {
   const std::string path_ = dir_ / "unit.img";
   MemoryBudget memory_{Tier::kHost, 1 << 24};
   MemoryBudget disk_{Tier::kDisk, 1 << 24};
-  HostBuffer image_;
+  HostBuffer packed_;
 };
 
-TEST_F(ImageFileTest, ComesBackAsItWas) {
+TEST_F(PackedFileTest, ComesBackAsItWas) {
   ASSERT_TRUE(Write(path_, &disk_).ok());
   EXPECT_EQ(disk_.used_bytes(), 0u);
   EXPECT_THAT(Files(), testing::ElementsAre("unit.img"));
-  EXPECT_EQ(std::filesystem::file_size(path_), ImageFileBytes(kBytes));
-  auto file = ImageFile::Open(path_, "key", kBytes);
+  EXPECT_EQ(std::filesystem::file_size(path_), PackedFileBytes(kBytes));
+  auto file = PackedFile::Open(path_, "key", kBytes);
   ASSERT_TRUE(file.ok()) << file.status();
   auto back = HostBuffer::Create("back", kBytes, &memory_);
   ASSERT_TRUE(back.ok());
   ASSERT_TRUE(
       (*file)
           ->file()
-          .Read((*file)->image_offset(), {back->as<std::byte>(), kBytes})
+          .Read((*file)->packed_offset(), {back->as<std::byte>(), kBytes})
           .ok());
-  EXPECT_EQ(std::memcmp(back->data(), image_.data(), kBytes), 0);
-  EXPECT_TRUE((*file)->Check(0, image()).ok());
+  EXPECT_EQ(std::memcmp(back->data(), packed_.data(), kBytes), 0);
+  EXPECT_TRUE((*file)->Check(0, packed()).ok());
   const size_t granule = (*file)->granule();
-  EXPECT_TRUE((*file)->Check(granule, image().subspan(granule)).ok());
+  EXPECT_TRUE((*file)->Check(granule, packed().subspan(granule)).ok());
 }
 
-TEST_F(ImageFileTest, WindowsMakeTheSameFile) {
+TEST_F(PackedFileTest, WindowsMakeTheSameFile) {
   const auto read = [&] {
     std::ifstream in(path_, std::ios::binary);
     return std::string(std::istreambuf_iterator<char>(in), {});
@@ -118,12 +118,12 @@ TEST_F(ImageFileTest, WindowsMakeTheSameFile) {
   EXPECT_TRUE(absl::IsInternal(Write(path_, &disk_, 4096 + 1024)));
 }
 
-TEST_F(ImageFileTest, AFailedWindowLeavesNoFile) {
+TEST_F(PackedFileTest, AFailedWindowLeavesNoFile) {
   auto memory = HostBuffer::Create("window", kGrain, &memory_);
   ASSERT_TRUE(memory.ok());
-  const absl::Status status = ImageFile::Write(
+  const absl::Status status = PackedFile::Write(
       path_, "key", kBytes, {memory->as<std::byte>(), memory->bytes()},
-      [&](const ImageWindow& to) {
+      [&](const PackedWindow& to) {
         return to.begin > 0 ? absl::DataLossError("no more") : absl::OkStatus();
       },
       &disk_);
@@ -132,53 +132,54 @@ TEST_F(ImageFileTest, AFailedWindowLeavesNoFile) {
   EXPECT_EQ(disk_.used_bytes(), 0u);
 }
 
-TEST_F(ImageFileTest, OthersAreTold) {
-  EXPECT_TRUE(absl::IsNotFound(ImageFile::Open(path_, "key", kBytes).status()));
+TEST_F(PackedFileTest, OthersAreTold) {
+  EXPECT_TRUE(
+      absl::IsNotFound(PackedFile::Open(path_, "key", kBytes).status()));
   ASSERT_TRUE(Write(path_, &disk_).ok());
   for (const auto& [key, bytes] : std::vector<std::pair<std::string, size_t>>{
            {"kez", kBytes}, {"key2", kBytes}, {"key", kBytes + 4096}}) {
-    const auto other = ImageFile::Open(path_, key, bytes);
+    const auto other = PackedFile::Open(path_, key, bytes);
     EXPECT_TRUE(absl::IsFailedPrecondition(other.status())) << other.status();
     EXPECT_THAT(std::string(other.status().message()), HasSubstr(path_));
   }
   // Its version.
   Flip(8);
-  const auto version = ImageFile::Open(path_, "key", kBytes);
+  const auto version = PackedFile::Open(path_, "key", kBytes);
   EXPECT_TRUE(absl::IsFailedPrecondition(version.status())) << version.status();
   EXPECT_THAT(std::string(version.status().message()), HasSubstr("version"));
 }
 
-TEST_F(ImageFileTest, DamageIsFound) {
+TEST_F(PackedFileTest, DamageIsFound) {
   ASSERT_TRUE(Write(path_, &disk_).ok());
-  auto file = ImageFile::Open(path_, "key", kBytes);
+  auto file = PackedFile::Open(path_, "key", kBytes);
   ASSERT_TRUE(file.ok());
-  const uint64_t offset = (*file)->image_offset();
+  const uint64_t offset = (*file)->packed_offset();
   const size_t granule = (*file)->granule();
-  // In the image: the granule of it, and no other.
-  image_.as<unsigned char>()[3 * granule + 7] ^= 4;
-  const absl::Status bad = (*file)->Check(0, image());
+  // In the packed unit: the granule of it, and no other.
+  packed_.as<unsigned char>()[3 * granule + 7] ^= 4;
+  const absl::Status bad = (*file)->Check(0, packed());
   EXPECT_TRUE(absl::IsDataLoss(bad)) << bad;
   EXPECT_THAT(std::string(bad.message()), HasSubstr(path_));
   EXPECT_THAT(std::string(bad.message()),
               HasSubstr(std::to_string(offset + 3 * granule)));
-  EXPECT_TRUE((*file)->Check(4 * granule, image().subspan(4 * granule)).ok());
+  EXPECT_TRUE((*file)->Check(4 * granule, packed().subspan(4 * granule)).ok());
   // In the header, wherever it is.
   for (const std::streamoff at : {0, 20, 44, 1070, 1080}) {
     Flip(at);
-    EXPECT_FALSE(ImageFile::Open(path_, "key", kBytes).ok()) << at;
+    EXPECT_FALSE(PackedFile::Open(path_, "key", kBytes).ok()) << at;
     Flip(at);
   }
-  EXPECT_TRUE(ImageFile::Open(path_, "key", kBytes).ok());
+  EXPECT_TRUE(PackedFile::Open(path_, "key", kBytes).ok());
   // Cut short.
-  for (const uint64_t size : {ImageFileBytes(kBytes) - 4096, offset,
+  for (const uint64_t size : {PackedFileBytes(kBytes) - 4096, offset,
                               uint64_t{4096}, uint64_t{100}, uint64_t{0}}) {
     std::filesystem::resize_file(path_, size);
-    const auto cut = ImageFile::Open(path_, "key", kBytes);
+    const auto cut = PackedFile::Open(path_, "key", kBytes);
     EXPECT_TRUE(absl::IsDataLoss(cut.status())) << size << cut.status();
   }
 }
 
-TEST_F(ImageFileTest, NoRoomLeavesNoFile) {
+TEST_F(PackedFileTest, NoRoomLeavesNoFile) {
   MemoryBudget tight(Tier::kDisk, kBytes);
   const absl::Status budget = Write(path_, &tight);
   EXPECT_TRUE(absl::IsResourceExhausted(budget)) << budget;
@@ -188,7 +189,7 @@ TEST_F(ImageFileTest, NoRoomLeavesNoFile) {
   EXPECT_FALSE(nowhere.ok());
 }
 
-TEST_F(ImageFileTest, RemovesWhatTheDeadLeftAndNothingElse) {
+TEST_F(PackedFileTest, RemovesWhatTheDeadLeftAndNothingElse) {
   const std::string orphan = path_ + ".1.0.tmp";
   const std::string alive = path_ + ".2.0.tmp";
   for (const std::string& name : {orphan, alive}) {
@@ -199,22 +200,22 @@ TEST_F(ImageFileTest, RemovesWhatTheDeadLeftAndNothingElse) {
   ASSERT_TRUE(Write(path_, &disk_).ok());
   EXPECT_THAT(Files(),
               testing::UnorderedElementsAre("unit.img", "unit.img.2.0.tmp"));
-  EXPECT_EQ(ImageFile::RemoveOrphans(dir_.path()), 0);
+  EXPECT_EQ(PackedFile::RemoveOrphans(dir_.path()), 0);
   close(fd);
-  EXPECT_EQ(ImageFile::RemoveOrphans(dir_.path()), 1);
+  EXPECT_EQ(PackedFile::RemoveOrphans(dir_.path()), 1);
   EXPECT_THAT(Files(), testing::UnorderedElementsAre("unit.img"));
-  EXPECT_EQ(ImageFile::RemoveOrphans(dir_ / "none"), 0);
+  EXPECT_EQ(PackedFile::RemoveOrphans(dir_ / "none"), 0);
 }
 
-TEST_F(ImageFileTest, AWriterKeepsItsFileAndAKilledOneLosesIt) {
+TEST_F(PackedFileTest, AWriterKeepsItsFileAndAKilledOneLosesIt) {
   int told[2];
   ASSERT_EQ(pipe(told), 0);
   const pid_t writer = fork();
   if (writer == 0) {
     alignas(4096) static std::byte window[kBytes];
-    ImageFile::Write(
+    PackedFile::Write(
         path_, "key", kBytes, window,
-        [&](const ImageWindow&) {
+        [&](const PackedWindow&) {
           (void)!write(told[1], "x", 1);
           for (;;) pause();
           return absl::OkStatus();
@@ -225,43 +226,44 @@ TEST_F(ImageFileTest, AWriterKeepsItsFileAndAKilledOneLosesIt) {
   }
   char byte;
   ASSERT_EQ(read(told[0], &byte, 1), 1);
-  EXPECT_EQ(ImageFile::RemoveOrphans(dir_.path()), 0);
+  EXPECT_EQ(PackedFile::RemoveOrphans(dir_.path()), 0);
   EXPECT_EQ(Files().size(), 1u);
   kill(writer, SIGKILL);
   waitpid(writer, nullptr, 0);
-  EXPECT_EQ(ImageFile::RemoveOrphans(dir_.path()), 1);
+  EXPECT_EQ(PackedFile::RemoveOrphans(dir_.path()), 1);
   EXPECT_THAT(Files(), testing::IsEmpty());
   close(told[0]);
   close(told[1]);
 }
 
 // Those of other models, too.
-TEST_F(ImageFileTest, AStoreIsSweptAsAWhole) {
-  const std::string images = dir_ / "images";
+TEST_F(PackedFileTest, AStoreIsSweptAsAWhole) {
+  const std::string packed_files = dir_ / "images";
   for (const std::string model : {"/a", "/b"}) {
-    std::filesystem::create_directories(images + model);
-    std::ofstream(images + model + "/layer-0.img.1.0.tmp") << "half";
-    std::ofstream(images + model + "/layer-0.img") << "whole";
+    std::filesystem::create_directories(packed_files + model);
+    std::ofstream(packed_files + model + "/layer-0.img.1.0.tmp") << "half";
+    std::ofstream(packed_files + model + "/layer-0.img") << "whole";
   }
-  ImageStore::RemoveOrphans(dir_.path());
+  PackedStore::RemoveOrphans(dir_.path());
   for (const std::string model : {"/a", "/b"}) {
     EXPECT_FALSE(
-        std::filesystem::exists(images + model + "/layer-0.img.1.0.tmp"));
-    EXPECT_TRUE(std::filesystem::exists(images + model + "/layer-0.img"));
+        std::filesystem::exists(packed_files + model + "/layer-0.img.1.0.tmp"));
+    EXPECT_TRUE(std::filesystem::exists(packed_files + model + "/layer-0.img"));
   }
-  ImageStore::RemoveOrphans(dir_ / "none");
+  PackedStore::RemoveOrphans(dir_ / "none");
 }
 
-TEST_F(ImageFileTest, AStoreTellsWhatItsImagesTake) {
-  EXPECT_EQ(ImageStore::DiskBytes(dir_.path()), 0u);
-  const std::string images = dir_ / "images";
+TEST_F(PackedFileTest, AStoreTellsWhatItsImagesTake) {
+  EXPECT_EQ(PackedStore::DiskBytes(dir_.path()), 0u);
+  const std::string packed_files = dir_ / "images";
   for (const std::string model : {"/a", "/b"}) {
-    std::filesystem::create_directories(images + model);
-    std::ofstream(images + model + "/layer-0.img") << "whole";
-    std::ofstream(images + model + "/layer-1.img.1.0.tmp") << "unfinished";
+    std::filesystem::create_directories(packed_files + model);
+    std::ofstream(packed_files + model + "/layer-0.img") << "whole";
+    std::ofstream(packed_files + model + "/layer-1.img.1.0.tmp")
+        << "unfinished";
   }
-  std::ofstream(images + "/a/head.img") << "another";
-  EXPECT_EQ(ImageStore::DiskBytes(dir_.path()), 17u);
+  std::ofstream(packed_files + "/a/head.img") << "another";
+  EXPECT_EQ(PackedStore::DiskBytes(dir_.path()), 17u);
 }
 
 // Against filling up drop by drop.
