@@ -96,11 +96,11 @@ void Run(DType dtype, int threads) {
       auto memory =
           HostBuffer::Create("images", copies * layout->bytes, &budget);
       Check(memory.status());
-      std::byte* layouts = memory->as<std::byte>();
+      std::byte* packed = memory->as<std::byte>();
       const double weights = static_cast<double>(n) * k;
       // Packing: one thread, one panel.
-      const Spread pack = Measure(
-          [&] { Check(engine.Pack(*layout, 0, w.data(), 0, layouts)); });
+      const Spread pack =
+          Measure([&] { Check(engine.Pack(*layout, 0, w.data(), 0, packed)); });
       Print(comma, "pack, weights per core", format, n, k, 0,
             static_cast<double>(layout->panel_end(0)) * k, pack);
       comma = ",";
@@ -108,14 +108,14 @@ void Run(DType dtype, int threads) {
         Check(engine.Pack(
             *layout, panel,
             w.data() + static_cast<size_t>(layout->panel_begin(panel)) * k,
-            thread, layouts + layout->panel_offset(panel)));
+            thread, packed + layout->panel_offset(panel)));
       });
       for (size_t i = 1; i < copies; ++i) {
-        std::memcpy(layouts + i * layout->bytes, layouts, layout->bytes);
+        std::memcpy(packed + i * layout->bytes, packed, layout->bytes);
       }
       size_t turn = 0;
       const auto next = [&] {
-        return PackedView::Whole(layouts + turn++ % copies * layout->bytes);
+        return PackedView::Whole(packed + turn++ % copies * layout->bytes);
       };
       if (format != WeightFormat::kFull) {
         const Spread all = Measure([&] {
@@ -126,7 +126,7 @@ void Run(DType dtype, int threads) {
         Print(comma, "dequantize a matrix to memory, weights per core", format,
               n, k, 0, weights / threads, all);
         const Spread one = Measure([&] {
-          Check(engine.Dequantize(*layout, PackedView::Whole(layouts), *full,
+          Check(engine.Dequantize(*layout, PackedView::Whole(packed), *full,
                                   dequantized->as<std::byte>(), 0, 1));
         });
         Print(comma, "dequantize a panel in the cache, weights per core",

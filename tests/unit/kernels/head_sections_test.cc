@@ -56,7 +56,7 @@ void Check(int32_t embed_dim, DType dtype, WeightFormat format, double bound) {
   Backend& b = *backend->backend;
   PackedWeights& weights = *backend->weights;
   ASSERT_GT(weights.num_head_sections(), 1);
-  std::vector<HostBuffer> layouts;
+  std::vector<HostBuffer> sections;
   for (int s = 0; s < weights.num_head_sections(); ++s) {
     auto packed = HostBuffer::Create("section", weights.HeadBytes(s), &memory);
     ASSERT_TRUE(packed.ok());
@@ -66,7 +66,7 @@ void Check(int32_t embed_dim, DType dtype, WeightFormat format, double bound) {
                         PackedWindow::Whole(packed->as<std::byte>(),
                                             weights.HeadBytes(s)))
                     .ok());
-    layouts.push_back(*std::move(packed));
+    sections.push_back(*std::move(packed));
   }
   std::vector<float> x(kRows * 64);
   for (size_t i = 0; i < x.size(); ++i) {
@@ -74,11 +74,11 @@ void Check(int32_t embed_dim, DType dtype, WeightFormat format, double bound) {
   }
   const std::vector<int32_t> rows = {0, 1, 2, 3, 4};
   ASSERT_TRUE(
-      b.HeadInput(PackedView::Whole(layouts[0].data()), rows, x.data(), 0)
+      b.HeadInput(PackedView::Whole(sections[0].data()), rows, x.data(), 0)
           .ok());
   for (int s = 0; s < weights.num_head_sections(); ++s) {
     const absl::Status status =
-        b.HeadLogits(PackedView::Whole(layouts[s].data()), s, kRows);
+        b.HeadLogits(PackedView::Whole(sections[s].data()), s, kRows);
     ASSERT_TRUE(status.ok()) << status;
   }
   std::vector<Backend::LogitRow> taken(kRows);
