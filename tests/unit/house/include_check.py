@@ -242,6 +242,9 @@ def check(root):
             errors.append(f"{os.path.join(room, 'README.md')}: missing")
     paths = tracked_files(root)
     folders = collections.Counter(os.path.dirname(path) for path in paths if path.endswith(CODE))
+    # Those of the rooms themselves are looked for above.
+    errors += [f"{folder}/README.md: missing" for folder in sorted(folders)
+               if "/" in folder and folder.split("/")[0] in MAY_INCLUDE and f"{folder}/README.md" not in paths]
     errors += [f"{folder}: has {count} files: give it drawers" for folder, count in sorted(folders.items())
                if count > MOST_FILES]
     for path in paths:

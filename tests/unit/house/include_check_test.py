@@ -47,7 +47,17 @@ GOOD = {
     "build/x.h": "no pragma\n",
     ".hidden/x.h": "no pragma\n",
 }
-READMES = {os.path.join(room, "README.md"): "# Room\n" for room in ["", *include_check.ROOMS]}
+
+
+def readmes(paths):
+    """The READMEs that a tree with these files must have."""
+    rooms = ("common", "proto", "scheduler", "runtime", "worker", "coordinator", "server")
+    drawers = {os.path.dirname(path) for path in paths if path.startswith(tuple(f"{room}/" for room in rooms))}
+    folders = ["", *include_check.ROOMS, *sorted(drawers - set(rooms))]
+    return {os.path.join(folder, "README.md"): "# Folder\n" for folder in folders}
+
+
+READMES = readmes(GOOD)
 
 # path, content, what is reported
 BAD = [
@@ -153,7 +163,7 @@ class IncludeCheckTest(unittest.TestCase):
         self.assertEqual(self.check({**READMES, **GOOD}), [])
 
     def test_each_bad_file_is_reported_alone(self):
-        base = {**READMES, **GOOD}
+        base = {**readmes([*GOOD, *(path for path, _, _ in BAD)]), **GOOD}
         with tempfile.TemporaryDirectory() as root:
             write(root, base)
             for path, content, expected in BAD:
@@ -207,6 +217,16 @@ class IncludeCheckTest(unittest.TestCase):
     def test_missing_readmes_are_reported(self):
         errors = self.check(GOOD)
         self.assertEqual(errors, [f"{path}: missing" for path in READMES])
+
+    def test_a_folder_of_sources_without_a_readme_is_reported(self):
+        for folder in ["common/threads", "runtime/exec/kv", "runtime/kernels/cuda/attention/instances"]:
+            files = {**READMES, **GOOD}
+            del files[f"{folder}/README.md"]
+            self.assertEqual(self.check(files), [f"{folder}/README.md: missing"])
+
+    def test_only_folders_of_sources_need_readmes(self):
+        files = {**READMES, **GOOD, "proto/sluice/v1/jobs.proto": "", "tests/unit/deep/a_test.cc": ""}
+        self.assertEqual(self.check(files), [])
 
     def test_in_a_git_checkout_only_tracked_files_count(self):
         with tempfile.TemporaryDirectory() as root:
