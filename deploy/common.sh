@@ -1,4 +1,4 @@
-# Shared by the scripts of this directory; sourced, not run.
+# The scripts of this directory source this file; it is not run.
 
 root_dir=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 jobs=$(nproc)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What Clang finds in the house: clang-tidy's checks (.clang-tidy) and locks that are not held.
+"""Prints what Clang finds in the house: by clang-tidy's checks (.clang-tidy), and locks that are not held.
 
     deploy/lint.py [--build DIR] [--jobs N] [FILE...]
 
@@ -39,7 +39,7 @@ def read(path):
 
 
 def compile_flags(command):
-    """Those that say how a source is read, without compiler, input and output."""
+    """Returns the flags that say how a source is read, without compiler, input and output."""
     words = shlex.split(command)
     while not words[0].startswith("-"):
         del words[0]  # the launcher and the compiler
@@ -77,7 +77,7 @@ class Lint:
         return found
 
     def key(self, path, flags):
-        """Changes with all that the verdict depends on; None if the verdict is known to be good."""
+        """Returns a hash that changes with all that the verdict depends on; None if the verdict is known to be good."""
         folders = [self.root]
         for flag, after in zip(flags, flags[1:] + [""]):
             for kind in FOLDERS:
@@ -103,7 +103,7 @@ class Lint:
         return hashlib.sha256(text.replace(self.build, "BUILD").replace(self.root, "ROOT").encode()).hexdigest()
 
     def command(self, path, flags):
-        """What looks at a source."""
+        """Returns the command that looks at a source."""
         file = os.path.join(self.root, path)
         flags = [*flags, "-Wno-unknown-warning-option"]
         if path.startswith("tests/"):
@@ -111,7 +111,7 @@ class Lint:
         return ["clang-tidy", "--quiet", "--config-file=" + self.config, file, "--", *flags, "-Wthread-safety"]
 
     def look(self, path, flags, directory):
-        """What there is to say about a source; nothing if it is good."""
+        """Returns what there is to say about a source; nothing if it is good."""
         done = subprocess.run(self.command(path, flags), cwd=directory, capture_output=True, text=True)
         if done.returncode == 0:
             return ""

@@ -7,9 +7,10 @@
 
 Shapes of OPT-6.7B and 30B, Llama-3-8B and 70B; prompts of 512 and 1024 tokens,
 32 generated; with `--device-memory 16GiB` (the T4 of FlexGen's paper) and with
-all that the device has. As many sequences as memory has room for, 256 at most. In
-bfloat16, or in float16 on GPUs without it (before compute capability 8.0).
-`--plan on`, by a profile that is measured once; predicted is beside measured.
+all that the device has. There are as many sequences as memory has room for, 256 at
+most. They are computed in bfloat16, or in float16 on GPUs without it (before compute
+capability 8.0), by `--plan on` and a profile that is measured once; predicted is
+beside measured.
 FlexGen runs the OPT cases, too, right after ours and within the same memory, where
 Python has torch and the package flexgen.
 
@@ -83,7 +84,7 @@ def bytes_of(text):
 
 
 def weight_bytes(shape):
-    """Of a model in 16 bits, biases and norms left out."""
+    """Returns the bytes of a model's weights in 16 bits, biases and norms left out."""
     hidden, layers = shape["hidden_size"], shape["num_hidden_layers"]
     if shape["model_type"] == "opt":
         layer = 12 * hidden * hidden
@@ -96,7 +97,7 @@ def weight_bytes(shape):
 
 
 def kv_bytes(shape):
-    """Of a token, in 16 bits."""
+    """Returns the bytes of a token's K and V in 16 bits."""
     heads = shape.get("num_key_value_heads", shape["num_attention_heads"])
     head_dim = shape["hidden_size"] // shape["num_attention_heads"]
     return 2 * 2 * heads * head_dim * shape["num_hidden_layers"]
@@ -111,7 +112,7 @@ def free_host_bytes():
 
 
 def ask_gpu(field):
-    """What nvidia-smi says of the first GPU; "" if it can't."""
+    """Returns what nvidia-smi says of the first GPU; "" if it can't."""
     try:
         out = subprocess.run(["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits"],
                              capture_output=True, text=True, timeout=30).stdout
@@ -121,7 +122,7 @@ def ask_gpu(field):
 
 
 def device_bytes():
-    """Of the first GPU; 0 if nvidia-smi can't tell."""
+    """Returns the bytes of the first GPU's memory; 0 if nvidia-smi can't tell."""
     try:
         return int(ask_gpu("memory.total")) << 20
     except ValueError:
@@ -129,7 +130,7 @@ def device_bytes():
 
 
 def dtype_here():
-    """What the first GPU computes in 16 bits with."""
+    """Returns the type of 16 bits that the first GPU computes with."""
     try:
         return "bfloat16" if float(ask_gpu("compute_cap")) >= 8 else "float16"
     except ValueError:
@@ -137,7 +138,8 @@ def dtype_here():
 
 
 def sequences_for(shape, device, prompt):
-    """How many, with their KV beside the weights in 60 % of what host and device have."""
+    """Returns how many sequences have room, with their KV beside the weights in 60 % of what host
+    and device have."""
     room = 0.6 * (free_host_bytes() + device) - weight_bytes(shape)
     count = int(room // (kv_bytes(shape) * (prompt + NEW)))
     return max(8, min(MOST_SEQUENCES, count // 8 * 8))
@@ -249,8 +251,8 @@ def flexgen_missing():
 def measure_flexgen(name, memory, prompt, sequences, device, limit):
     shape = SHAPES[name]
     total = min(device, bytes_of(memory)) if memory else device
-    # All KV on the host, as in the paper's runs; of the weights, what half of the
-    # device holds.
+    # All KV is on the host, as in the paper's runs; the device holds as much of the weights as half
+    # of it has room for.
     share = int(min(100, 100 * 0.5 * total / weight_bytes(shape)))
     gbs = min(48, sequences)
     while sequences % gbs:

@@ -67,7 +67,7 @@ def main():
                     "body": {"prompt": [rng.randrange(5, 1900) for _ in range(PROMPT)],
                              "max_tokens": NEW, "ignore_eos": True,
                              "temperature": 0}}) + "\n")
-        # One of each first, unmeasured: files and binaries are then cached.
+        # The first round is not counted: after it, files and binaries are cached.
         for number in range(-1, a.rounds):
             bound = json.loads(subprocess.run(
                 [os.path.join(a.bin, "gemm_bound"), a.dtype],

@@ -136,8 +136,8 @@ class Bench:
     def disk_rate(self):
         """Bytes per second that the disk gives a run which waits for nothing else.
 
-        Of a run of two requests, whose every step waits for the weights. Plain direct reads of
-        the whole images are no bound: dd and threads of pread gave 0.9 to 2.0 GB/s where this
+        The run has two requests, and its every step waits for the weights. Plain direct reads
+        of the whole images are no bound: dd and threads of pread gave 0.9 to 2.0 GB/s where this
         gave 2.9, perhaps as the machine below a virtual disk keeps what is read over and over.
         """
         run = self.half("gbs=128", "max-step-tokens=640", count=2)
@@ -160,7 +160,7 @@ class Bench:
         return best
 
     def shares(self, run):
-        """What shares of the machine's peaks a run of the large shape had."""
+        """Returns what shares of the machine's peaks a run of the large shape had."""
         flops = model_flops(SHAPE, run["prompt_tokens"], run["generation_tokens"],
                             run["completed"])
         return shares(self.machine, run["wall_seconds"], flops, run["bytes_moved"]["disk_read"])
@@ -221,10 +221,11 @@ class Bench:
         return rows / step_tokens * s["num_hidden_layers"] * layer + count * NEW / gbs * head
 
     def disk(self):
-        # More requests than slots, and as many new tokens in a step as the slots of this length
-        # want: four prompts begin in each while 124 sequences decode, so that every pass over
-        # the weights has work for the cores. The last 31 passes begin none: they have fewer and
-        # fewer rows, and wait for the disk. Six blocks' requests make them one pass in seven.
+        # There are more requests than slots, and a step takes as many new tokens as the slots of
+        # this length want: four prompts begin in each while 124 sequences decode, so that every
+        # pass over the weights has work for the cores. The last 31 passes begin none: they have
+        # fewer and fewer rows, and wait for the disk. Six blocks' requests make them one pass in
+        # seven.
         count, gbs, step_tokens = 768, 128, 640
         shape = (f"gbs={gbs}", f"max-step-tokens={step_tokens}")
         self.half(*shape, count=2)  # makes the images
@@ -251,8 +252,8 @@ class Bench:
         self.record("disk", rounds)
 
     def overlap(self):
-        # Prompts only, in steps of as many rows as take the cores about as long as the weights
-        # take the disk: all steps are alike.
+        # These are prompts only, in steps of as many rows as take the cores about as long as the
+        # weights take the disk: all steps are alike.
         rounds = []
         count, prompt, new, rows = 48, 256, 1, 384
         flags = (*self.disk_flags(), "--policy", f"w=0/0/100 max-step-tokens={rows}")
@@ -275,8 +276,9 @@ class Bench:
         for _ in range(self.args.rounds):
             rate = self.disk_rate()
             row = {"disk, GB/s": rate * 1e-9}
-            # Half in memory: twice the KV memory there is; there the products, the attention
-            # and the disk take about as long. All on disk, a step waits for the disk.
+            # With half of it in memory, the KV is twice the KV memory there is; there the products,
+            # the attention and the disk take about as long. With all on disk, a step waits for the
+            # disk.
             for name, tiers, count, prompt in (("all on disk", "0/0/100", 16, 1920),
                                                ("half on disk", "0/50/50", 16, 1920)):
                 run = self.sluice(count, *self.disk_flags(), "--policy",
@@ -314,7 +316,7 @@ class Bench:
         self.record("compress", rounds)
 
     def ablation(self):
-        # Mixed lengths, so that slots fall free one by one. The policy of the first row is each
+        # Lengths are mixed, so that slots fall free one by one. The policy of the first row is each
         # other row's, with the one change that its name says.
         rng = random.Random(7)
         lengths = [(rng.randrange(64, 193), rng.randrange(16, 49)) for _ in range(96)]
@@ -414,7 +416,8 @@ class Bench:
                 break
             memory = peak + 4096
         flags += ("--gbs", str(2 * fits), "--host-memory", str(memory))
-        # What sequences in lockstep hold at their end, and spread ones on average.
+        # A sequence holds so many pages, token by token: sequences in lockstep all hold the last
+        # number at their end, spread ones hold the mean.
         pages = [-(-(s + i) // page) for i in range(1, n + 1)]
         rounds = []
         for _ in range(self.args.rounds):

@@ -202,8 +202,8 @@ class Bench:
             except SystemExit as error:
                 assert "memory" in str(error), error  # it does not fit
         measured = len(rates)
-        # The best of many noisy figures is too good: the first ones again, in turn with the
-        # choice, and medians of all.
+        # The best of many noisy figures is too good, so the first ones are measured again, in turn
+        # with the choice, and medians of all are compared.
         first = sorted(rates, key=lambda k: -rates[k][0])[:4]
         plan = []
         for _ in range(5):

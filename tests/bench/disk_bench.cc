@@ -1,4 +1,4 @@
-// How fast the disk is, through IoEngine and bare.
+// Measures how fast the disk is, through IoEngine and bare.
 //
 //   disk_bench DIR [GB [REPEATS [BUSY]]]
 //

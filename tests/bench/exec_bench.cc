@@ -1,5 +1,6 @@
-// What one stage that holds a whole model computes per second: prefill, then
-// decode, on random weights. No tokenizer, no pipeline, no files.
+// Measures what one stage that holds a whole model computes per second:
+// prefill, then decode, on random weights. No tokenizer, pipeline or files take
+// part.
 //
 //   exec_bench [threads] [dtype] [layers] [hidden] [heads] [kv_heads] [inner]
 //              [vocab] [sequences] [prompt] [new] [max_step_tokens]

@@ -6,7 +6,7 @@
 //
 // quantize: a file of float32 or float16 to FTYPE (a llama_ftype). With PURE 1
 // all matrices get that type; HEAD and EMBEDDING are ggml_types, or -1 for what
-// llama.cpp takes by itself. What `llama-quantize` calls.
+// llama.cpp takes by itself. It calls what `llama-quantize` calls.
 //
 // score: reads lines of token ids, each at most CONTEXT of them and a text of
 // its own, and prints for each id but a line's first -log of its probability.
@@ -46,7 +46,7 @@ int Quantize(char** args) {
   return 0;
 }
 
-// Of `id`, the softmax in double precision.
+// Returns -log of the probability of `id`, by a softmax in double precision.
 double MinusLogProbability(const float* logits, int vocab, int id) {
   const double largest = *std::max_element(logits, logits + vocab);
   double sum = 0;

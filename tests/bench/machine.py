@@ -1,4 +1,4 @@
-"""What a recorded figure says of the machine that it was measured on.
+"""Describes the machine that a recorded figure was measured on.
 
 A name like "AMD EPYC" is many machines: the family, model and stepping tell them apart, and
 machine_peak's rates tell what they can do at most, at the time of the measurement.
@@ -50,7 +50,8 @@ def peaks(bin_dir, disk_dir="/var/tmp", repeats=5):
 
 
 def machine(bin_dir=None, disk_dir="/var/tmp"):
-    """All of it, as it stands in a results file; without bin_dir no rates are measured."""
+    """Returns all that is said of the machine in a results file; without bin_dir no rates are
+    measured."""
     info = {**processor(), "cores": os.cpu_count(), "kernel": platform.release(),
             "load": os.getloadavg()[0], "commit": commit()}
     if bin_dir is not None:
@@ -59,7 +60,7 @@ def machine(bin_dir=None, disk_dir="/var/tmp"):
 
 
 def headline(info):
-    """The same in one line, for results that are text."""
+    """Returns what machine() says in one line, for results that are text."""
     name = f"{info.get('cpu', platform.machine())}, family {info.get('family')} model " \
            f"{info.get('model')} stepping {info.get('stepping')}, {info['cores']} cores, load {info['load']:.2f}"
     rates = ", ".join(f"{k} {v['median']:.1f}" for k, v in info.get("peak", {}).items()
@@ -68,7 +69,8 @@ def headline(info):
 
 
 def shares(info, seconds, flops=0, disk_read=0, dtype="bfloat16"):
-    """What share of this machine's measured peaks some work is that took so many seconds."""
+    """Returns the shares of this machine's measured peaks that work had which took so many
+    seconds."""
     peak = info["peak"]
     name = {"bfloat16": "bf16 GFLOP/s", "float32": "f32 GFLOP/s"}[dtype]
     if name not in peak:  # a processor without bfloat16 products

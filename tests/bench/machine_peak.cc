@@ -1,4 +1,4 @@
-// What this machine can do at most, measured with nothing in the way, so that a
+// Measures what this machine can do at most, with nothing in the way, so that a
 // recorded figure can be compared with one of another machine: multiply-adds
 // that stay in registers, reads of memory, direct reads of a disk. Prints a
 // JSON object whose rates are medians with the slowest and the fastest repeat.
@@ -35,7 +35,7 @@ double Seconds(Clock::duration d) {
 // multiply-add is two).
 using Loop = double (*)(int64_t rounds);
 
-// As many independent sums as hide the latency of an instruction on every core
+// So many independent sums hide the latency of an instruction on every core
 // known to us.
 constexpr int kSums = 12;
 // Results go here, so that no loop is left out.
@@ -147,7 +147,7 @@ __attribute__((target("amx-tile,amx-int8"))) double Int8Amx(int64_t rounds) {
   return 2.0 * 16 * 16 * 64 * 4 * static_cast<double>(rounds);
 }
 
-// What Linux wants asked before a process uses tiles.
+// Asks Linux for leave to use tiles, as a process must before it does.
 bool MayUseTiles() {
   constexpr int kArchReqXcompPerm = 0x1023, kTileData = 18;
   return syscall(SYS_arch_prctl, kArchReqXcompPerm, kTileData) == 0;

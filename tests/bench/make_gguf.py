@@ -5,9 +5,9 @@
                  [--inner 5632] [--vocab 32000]
     make_gguf.py FILE --model DIR [--type f32] [--untie]
 
-What llama.cpp is measured with beside us: the same shapes, or the same weights.
-No vocabulary, so that it takes token ids alone. --model reads a directory in
-Hugging Face's layout, of the plain Llama architecture. Needs the packages gguf
+llama.cpp is measured with it beside us: the same shapes, or the same weights.
+The file has no vocabulary, so that llama.cpp takes token ids alone. --model reads
+a directory in Hugging Face's layout, of the plain Llama architecture. Needs the packages gguf
 and numpy of PyPI; --model also safetensors.
 """
 
@@ -85,7 +85,8 @@ class ModelWeights:
 
 
 def shape_of_model(directory):
-    """Of config.json; exits if what it says has no place in the file that `write` makes."""
+    """Returns the shape in config.json; exits if what it says has no place in the file that `write`
+    makes."""
     with open(os.path.join(directory, "config.json")) as f:
         c = json.load(f)
     rope = c.get("rope_parameters") or c.get("rope_scaling") or {}

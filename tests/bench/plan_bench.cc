@@ -1,5 +1,5 @@
-// How long the planner takes for a model of 96 layers on 8 workers, and the
-// simulator for a cluster of hundreds. One core.
+// Measures how long the planner takes for a model of 96 layers on 8 workers,
+// and the simulator for a cluster of hundreds, on one core.
 
 #include <cstdio>
 #include <ctime>
@@ -13,7 +13,7 @@
 namespace sluice {
 namespace {
 
-// Of the processor, for machines that do other things too.
+// Returns the seconds of processor time, as machines do other things too.
 double Now() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
 // 96 layers of OPT-175B's size.

@@ -1,4 +1,4 @@
-// Whether a machine's profile predicts what the executor takes: layers of
+// Shows whether a machine's profile predicts what the executor takes: layers of
 // several shapes, prefill and decode, in several number formats, beside what
 // the profile's rates say. Prints a row for each, then the worst.
 //

@@ -1,7 +1,8 @@
-// What quantized weights cost: rates of packing and of dequantizing, in weights
-// per second and core, and of products with weights in each format. Matrices
-// change from call to call, as the layers of a model do, so that weights come
-// from memory. Prints a JSON object; median and spread of nine rounds.
+// Measures what quantized weights cost: rates of packing and of dequantizing,
+// in weights per second and core, and of products with weights in each format.
+// Matrices change from call to call, as the layers of a model do, so that
+// weights come from memory. Prints a JSON object; median and spread of nine
+// rounds.
 //
 //   quant_bench [dtype] [threads]
 

@@ -31,7 +31,8 @@ using testing::HasSubstr;
 
 enum class Kind { kDecode, kSparse, kPrefill };
 
-// What plans are made for; the emulation is none of them in particular.
+// Plans are made for these devices; the emulation is none of them in
+// particular.
 constexpr AttentionDevice kT4{40, 75, 64 << 10};
 constexpr AttentionDevice kA100{108, 80, 163 << 10};
 constexpr AttentionDevice kH100{132, 90, 227 << 10};
@@ -50,21 +51,21 @@ std::string Describe(const Choice& choice) {
   return text;
 }
 
-// How far the whole result may be off, relative to its norm: of float32, what
-// its sums cost; of others, what rounding the result costs, and what the kernel
-// is allowed to round on the way.
+// Returns how far the whole result may be off, relative to its norm: for
+// float32, by what its sums cost; for other types, by what rounding the result
+// costs, and what the kernel is allowed to round on the way.
 double Bound(const Choice& choice, Kind kind) {
   if (choice.shape.dtype == DType::kFloat32) return 3e-6;
   if (kind == Kind::kPrefill && choice.shape.TensorCores()) {
     return choice.shape.kv.format == KvFormat::kBFloat16 ? 6e-3 : 3e-3;
   }
   if (choice.shape.dtype == DType::kBFloat16) return 2.2e-3;
-  // Of codes, K and V are rounded to it as well.
+  // K and V that come from codes are rounded to float16 as well.
   return choice.shape.kv.quantized() ? 1e-3 : 4e-4;
 }
 
-// And from the CPU's, which rounds queries and weights to 15 or 7 bits for the
-// quantized formats.
+// Returns how far the result may be off from the CPU's, which rounds queries
+// and weights to 15 or 7 bits for the quantized formats.
 double CpuBound(const Choice& choice, Kind kind) {
   switch (choice.shape.kv.format) {
     case KvFormat::kInt8:
@@ -140,7 +141,7 @@ unsigned Cases() {
   return cases != nullptr ? std::atoi(cases) : 50;
 }
 
-// On a device there is none but that one.
+// Returns one of four devices on the emulation; on a device, that one.
 AttentionDevice DeviceFor(unsigned seed) {
 #ifdef SLUICE_CUDA_EMULATED
   constexpr const AttentionDevice* kAll[] = {&kT4, &kTiny, &kA100, &kH100};
@@ -159,7 +160,7 @@ TEST_P(CudaAttentionTest, DecodeOfRandomShapes) {
   }
 }
 
-// Some of whose segments are of one token.
+// Some of the segments are of one token.
 TEST_P(CudaAttentionTest, PrefillOfRandomShapes) {
   for (unsigned seed = 100; seed < 100 + Cases() && !HasFailure(); ++seed) {
     ExpectAgreement(RandomChoice(seed, Kind::kPrefill, GetParam()),
@@ -181,7 +182,7 @@ TEST_P(CudaAttentionTest, SparseOfRandomShapes) {
   }
 }
 
-// A context of thousands, in heads as large as models have.
+// The context has thousands of positions, in heads as large as models have.
 TEST_P(CudaAttentionTest, LongContexts) {
   Choice choice;
   choice.shape.kv = {1, 1, 128, GetParam()};
@@ -195,7 +196,8 @@ TEST_P(CudaAttentionTest, LongContexts) {
 }
 
 #ifdef SLUICE_CUDA_EMULATED
-// What threads a device lets go first must not matter: no barrier is missing.
+// It must not matter what threads a device lets go first: no barrier is
+// missing.
 TEST_P(CudaAttentionTest, SameBitsInAnyOrderOfThreads) {
   for (unsigned seed = 300; seed < 315; ++seed) {
     const Choice choice = RandomChoice(seed, Kind::kPrefill, GetParam());
@@ -262,8 +264,8 @@ INSTANTIATE_TEST_SUITE_P(
                     KvFormat::kInt8, KvFormat::kInt4),
     [](const auto& info) { return std::string(KvFormatName(info.param)); });
 
-// Which positions are kept, exactly, with scores that are equal, infinite, no
-// numbers, or zeros of both signs.
+// The positions that are kept are exactly the expected ones, with scores that
+// are equal, infinite, no numbers, or zeros of both signs.
 TEST(CudaSparseAttentionTest, KeepsTheFirstOfTheLargest) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   std::mt19937 random(3);
@@ -339,7 +341,7 @@ TEST_F(CudaAttentionPlanTest, SplitsWhereThereIsLittleElseToDo) {
   EXPECT_GE(few->pages_per_split, few->warps);
   EXPECT_GE(few->splits * few->pages_per_split * kPageTokens, 4096 + 31);
   EXPECT_EQ(few->workspace_bytes, size_t{4} * 32 * few->splits * 130);
-  // As many splits as work space allows: few, or none.
+  // There are only as many splits as work space allows: few, or none.
   const auto fewer =
       PlanDecode(shape_, kH100, 1, 4096, size_t{4} * 32 * 130 * 5 + 1);
   ASSERT_TRUE(fewer.ok());
@@ -491,7 +493,7 @@ TEST_F(CudaAttentionPlanTest, LaunchesRefuseWhatIsMissing) {
             absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(
       LaunchPrefill(shape_, kH100, *prefill, {}, 0, nullptr, 0, nullptr).ok());
-  // What the device itself refuses comes back, too.
+  // The device's own refusals come back, too.
   DecodePlan huge = *decode;
   huge.shared_bytes = 1 << 20;
   EXPECT_EQ(

@@ -1,4 +1,5 @@
-// That the emulation of cuBLASLt refuses what the documentation does not allow.
+// Tests that the emulation of cuBLASLt refuses what the documentation does not
+// allow.
 
 #include <cublasLt.h>
 #include <gtest/gtest.h>

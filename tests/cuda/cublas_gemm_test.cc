@@ -24,7 +24,7 @@ uint16_t ToBits(DType dtype, float x) {
              : FloatToFloat16(x);
 }
 
-// Of numbers that the dtype has.
+// Returns the bytes of values that the dtype holds exactly.
 std::vector<std::byte> Encode(DType dtype, const std::vector<float>& values) {
   std::vector<std::byte> bytes(values.size() *
                                (dtype == DType::kFloat32 ? 4 : 2));
@@ -133,7 +133,7 @@ class CublasGemmTest : public testing::Test {
         }
       }
     }
-    // What lies before and between is left alone, bit for bit.
+    // The elements before and between the rows are left alone, bit for bit.
     const std::vector<float> got = Decode(c.out, device_y.Read());
     EXPECT_LT(RelativeError(got, y), c.out == DType::kFloat32 ? 1e-5 : 5e-3);
     for (int32_t i = 0; i < c.offset; ++i) EXPECT_EQ(got[i], y[i]);
@@ -224,7 +224,7 @@ TEST_F(CublasGemmTest, TakesTheFirstWhereItIsNotToTime) {
   Make({.candidates = 1});
   emulation::TakeCublasCounts();
   Check({.rows = 8, .n = 64, .k = 32});
-  // Without a place for what is timed.
+  // This call has no spare place for results, so nothing is timed.
   Make({});
   Check({.rows = 8, .n = 64, .k = 32, .accumulate = true});
   EXPECT_EQ(emulation::TakeCublasCounts().products, 2);
@@ -233,7 +233,7 @@ TEST_F(CublasGemmTest, TakesTheFirstWhereItIsNotToTime) {
 
 // An algorithm that was good for fewer rows may want more work space for more.
 TEST_F(CublasGemmTest, ChoosesAnewWhereWhatWasChosenDoesNotFit) {
-  // Enough for the splits of 14 rows.
+  // The work space suffices for the splits of 14 rows.
   Make({.workspace_bytes = 2 * 4 * 14 * 64});
   emulation::SetFastAlgorithm(1);
   Check({.rows = 14, .n = 64, .k = 32});
@@ -259,7 +259,7 @@ TEST_F(CublasGemmTest, ErrorsComeBack) {
   emulation::SetCublasFailure(CUBLAS_STATUS_SUCCESS);
   EXPECT_TRUE(absl::IsInternal(status)) << status;
   EXPECT_NE(status.message().find("failed to launch"), std::string::npos);
-  // Memory of the host.
+  // Memory of the host is refused.
   float host[16] = {};
   product.x = host;
   EXPECT_FALSE(engine_->Multiply(product).ok());

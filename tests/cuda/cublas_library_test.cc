@@ -11,8 +11,7 @@
 namespace sluice {
 namespace {
 
-// What a process says to LoadCublas stays, so each test has a process of its
-// own.
+// LoadCublas decides once in a process, so each test has a process of its own.
 template <typename Body>
 void InAProcess(const Body& body, const std::string& says) {
   EXPECT_EXIT(
@@ -50,7 +49,7 @@ TEST(CublasLibraryTest, FunctionsOfALibraryThatIsNotThereFail) {
       testing::ExitedWithCode(0), "not loaded");
 }
 
-// Of the machine that this is built on, if it has the library.
+// The library is that of the machine that this runs on, if it has one.
 TEST(CublasLibraryTest, TakesTheToolkits) {
   const absl::Status status = LoadCublas();
   if (!status.ok()) GTEST_SKIP() << status;

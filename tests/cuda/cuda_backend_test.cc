@@ -68,8 +68,9 @@ class Worlds {
   std::unique_ptr<BackendWorld> cpu_, gpu_;
 };
 
-// Prompts, the rest of a long one beside new tokens of others, then single new
-// tokens, in two micro-batches; the last one has rows of padding.
+// Returns steps of prompts, then of the rest of a long one beside new tokens of
+// others, then of single new tokens, in two micro-batches; the last step has
+// rows of padding.
 std::vector<WorldStep> Steps() {
   return {{{{0, 0, 5}, {1, 0, 40}, {2, 0, 33}}, {{3, 0, 1}, {4, 0, 70}}},
           {{{0, 5, 1}, {1, 40, 20}, {2, 33, 1}}, {{3, 1, 3}, {4, 70, 1}}},
@@ -79,7 +80,7 @@ std::vector<WorldStep> Steps() {
 
 constexpr int kSequences = 5;
 
-// OPT's kind.
+// Returns a model of OPT's kind.
 DecoderSpec OptSpec(int32_t hidden, int32_t heads, int32_t inner) {
   DecoderSpec spec = LlamaSpec(2, hidden, heads, heads, inner, 150);
   spec.model_type = "opt";
@@ -93,9 +94,9 @@ DecoderSpec OptSpec(int32_t hidden, int32_t heads, int32_t inner) {
   return spec;
 }
 
-// How far results may be off, relatively. Both backends round what they compute
-// to the dtype at the same places, but for a bit here and there; KV codes and
-// the choice of positions hang on such bits.
+// Returns how far results may be off, relatively. Both backends round what they
+// compute to the dtype at the same places, but for a bit here and there; KV
+// codes and the choice of positions hang on such bits.
 double Bound(const WorldOptions& options) {
   double bound = options.dtype == DType::kFloat32    ? 2e-5
                  : options.dtype == DType::kBFloat16 ? 1.5e-2
@@ -212,8 +213,8 @@ TEST(CudaBackendTest, RandomModels) {
   for (int seed = 0; seed < 60; ++seed) CompareRandomModel(seed);
 }
 
-// Step after step of one new token each, as it is when sequences are generated:
-// recorded, after some, and then launched as one.
+// Runs step after step of one new token each, as it is when sequences are
+// generated: they are recorded, after some, and then launched as one.
 void CompareRecordedSteps(int seed) {
   Random random(seed);
   const DecoderSpec spec = RandomSpec(random);
@@ -231,7 +232,7 @@ void CompareRecordedSteps(int seed) {
     const WorldStep step = {{{0, 5 + i, 1}, {1, 60 + i, 1}, {2, 31 + i, 1}},
                             {{3, 1 + i, 1}, {4, 70 + i, 1}}};
     worlds.Compare(step, Bound(options));
-    // Others in between.
+    // A step of another shape comes in between.
     if (i == 5) worlds.Compare({{{0, 5 + i, 3}, {2, 31 + i, 1}}}, 1);
   }
 #ifdef SLUICE_CUDA_EMULATED
@@ -244,7 +245,7 @@ TEST(CudaBackendTest, RecordedSteps) {
 }
 
 #ifdef SLUICE_CUDA_EMULATED
-// However late the device is.
+// The results are right however late the device is.
 TEST(CudaBackendTest, NothingIsReadBeforeItIsThere) {
   for (const auto timing :
        {emulation::Timing::kLateKernels, emulation::Timing::kLateCopies}) {

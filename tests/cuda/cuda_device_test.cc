@@ -92,7 +92,7 @@ class CudaDeviceTest : public testing::TestWithParam<Timing> {
     device_->CopyOut(host, device, &done, {});
     return done.Wait();
   }
-  // A kernel, as far as streams are concerned.
+  // Does what is a kernel, as far as streams are concerned.
   void Compute(const DeviceBuffer& buffer, int value) {
     ASSERT_TRUE(device_->MakeCurrent().ok());
     ASSERT_EQ(cudaMemsetAsync(buffer.data(), value, buffer.bytes(),
@@ -135,7 +135,7 @@ TEST_P(CudaDeviceTest, BytesGoInAndOut) {
   ASSERT_TRUE(done.Wait().ok());
   ASSERT_TRUE(Out(Span(out), b.span()).ok());
   EXPECT_EQ(std::memcmp(in.data(), out.data(), 5000), 0);
-  // What stays on the device is on no copy stream.
+  // Copies within the device are on no copy stream.
   EXPECT_EQ(device_->totals().h2d_bytes, 5000u);
   EXPECT_EQ(device_->totals().d2h_bytes, 5000u);
   EXPECT_GT(device_->totals().h2d_busy_seconds, 0);
@@ -208,7 +208,7 @@ TEST_P(CudaDeviceTest, TheBudgetIsHardAndMemoryComesBackZeroed) {
   std::vector<DeviceBuffer> pieces;
   for (int i = 0; i < 8; ++i) {
     pieces.push_back(Allocate(kBytes / 8));
-    // Which may be under way when the memory is given back.
+    // The kernel may be under way when the memory is given back.
     Compute(pieces.back(), 0xff);
   }
   EXPECT_EQ(budget_.free_bytes(), 0u);
@@ -241,11 +241,12 @@ TEST_P(CudaDeviceTest, CopiesOfADirectionKeepTheirOrder) {
   for (int i = 0; i < kCopies; ++i) {
     done.push_back(std::make_unique<IoCompletion>());
     done.back()->Expect(1);
-    // All to the same place: the last one stays.
+    // All copies go to the same place, so that the last one stays.
     device_->CopyIn(there.span().first(1), Span(host).subspan(i, 1),
                     done.back().get(), {"data", {{{"number", i}}}});
   }
-  // Looked at from the last to the first: before one that is done all are.
+  // The copies are looked at from the last to the first: before one that is
+  // done all are.
   for (bool all = false; !all;) {
     all = true;
     bool later = false;
@@ -294,7 +295,7 @@ TEST_P(CudaDeviceTest, CopiesAndKernelsWaitForEachOtherOnlyWhereAsked) {
   ASSERT_EQ(cudaStreamSynchronize(device_->compute_stream()), cudaSuccess);
   ASSERT_TRUE(Out(Span(host), there.span()).ok());
   EXPECT_THAT(Span(host), Each(std::byte{6}));
-  // What was copied is there for what is computed afterwards.
+  // A copy is done before what is computed after it.
   std::memset(host.data(), 7, 4);
   ASSERT_TRUE(In(there.span(), Span(host)).ok());
   const DeviceBuffer copy = Allocate(4);
@@ -307,7 +308,7 @@ TEST_P(CudaDeviceTest, CopiesAndKernelsWaitForEachOtherOnlyWhereAsked) {
   EXPECT_THAT(Span(host), Each(std::byte{7}));
 #ifdef SLUICE_CUDA_EMULATED
   if (GetParam() != Timing::kLateKernels) return;
-  // Who does not wait for the kernel gets what was there before.
+  // A copy that does not wait for the kernel gets what was there before.
   Compute(there, 8);
   ASSERT_TRUE(Out(Span(host), there.span()).ok());
   EXPECT_THAT(Span(host), Each(std::byte{7}));
@@ -367,7 +368,7 @@ TEST_P(CudaDeviceTest, WhatCannotBeHadIsSaid) {
 TEST_P(CudaDeviceTest, HostMemoryIsPinnedAsLongAsItIsHeld) {
   const DeviceBuffer there = Allocate(8192);
   for (int i = 0; i < 3; ++i) {
-    // Again and again at what may be the same address.
+    // The buffer may be at the same address again and again.
     auto host = HostBuffer::Create("data", 8192, &host_, device_.get());
     ASSERT_TRUE(host.ok()) << host.status();
     HostBuffer moved = *std::move(host);
@@ -453,7 +454,7 @@ TEST_P(CudaDeviceTest, ALostDeviceEndsAllCopies) {
   }
   for (size_t i = 0; i < done.size(); ++i) {
     const absl::Status status = done[i]->Wait();
-    // Those before may have come to their end.
+    // Copies before the loss may have come to their end.
     if (i < 5 && status.ok()) continue;
     EXPECT_TRUE(absl::IsInternal(status)) << status;
     EXPECT_TRUE(IsDeviceLoss(status)) << status;
@@ -461,7 +462,7 @@ TEST_P(CudaDeviceTest, ALostDeviceEndsAllCopies) {
     EXPECT_THAT(status.message(), HasSubstr("illegal memory access"));
   }
   EXPECT_TRUE(IsDeviceLoss(device_->Health()));
-  // For good, whatever CUDA says from now on.
+  // The device is lost for good, whatever CUDA says from now on.
   emulation::LoseDevice(cudaSuccess);
   EXPECT_TRUE(IsDeviceLoss(device_->Health()));
   EXPECT_TRUE(IsDeviceLoss(Out(Span(host), there.span())));
@@ -477,7 +478,7 @@ TEST_P(CudaDeviceTest, HealthFindsWhatAKernelDid) {
   EXPECT_TRUE(IsDeviceLoss(device_->MakeCurrent()));
   EXPECT_TRUE(IsDeviceLoss(device_->Allocate("weights", 4096).status()));
   EXPECT_EQ(budget_.used_bytes(), 0u);
-  // Another one cannot be made.
+  // Another device cannot be made.
   EXPECT_TRUE(IsDeviceLoss(
       CreateCudaDevice({.ordinal = 0, .budget = &budget_}).status()));
 }

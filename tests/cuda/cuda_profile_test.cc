@@ -34,7 +34,7 @@ TEST(CudaProfileTest, MeasuresAllThatThePlannerWants) {
   const ComputeProfile& device = profile->device_compute;
   for (const WeightFormat format :
        {WeightFormat::kFull, WeightFormat::kInt8, WeightFormat::kInt4}) {
-    // In the place of bfloat16, which such GPUs lack.
+    // Float16 takes the place of bfloat16, which such GPUs lack.
     const ProductRate* rate = device.Products(DType::kFloat16, format);
     ASSERT_NE(rate, nullptr);
     EXPECT_EQ(rate->flops_by_rows.points().back().x, 32);

@@ -16,8 +16,8 @@
 #include "runtime/kernels/cuda/device/launch.h"
 #include "tests/cuda/support/device_array.h"
 
-// That the emulation does what CUDA's documentation says, and sees what it
-// promises to see.
+// Tests that the emulation does what CUDA's documentation says, and sees what
+// it promises to see.
 
 namespace sluice {
 namespace {
@@ -28,7 +28,7 @@ using testing::HasSubstr;
 
 constexpr unsigned kAll = 0xffffffffu;
 
-// --- What threads see -------------------------------------------------------
+// --- Threads -----------------------------------------------------------------
 
 __global__ void NumberThreads(int* out) {
   const int block =
@@ -133,7 +133,7 @@ TEST(EmulationTest, ShufflesTakeWhatTheDocumentationSays) {
 
 __global__ void Votes(unsigned* out) {
   const int me = static_cast<int>(threadIdx.x);
-  // Two halves, each by itself.
+  // The two halves of the warp vote each by itself.
   const unsigned half = me < 16 ? 0xffffu : 0xffff0000u;
   unsigned value = __ballot_sync(half, me % 2);
   if (me < 16) value ^= __ballot_sync(half, me == 3) << 16;
@@ -226,8 +226,7 @@ TEST(EmulationTest, WmmaWantsItsAlignment) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("not at 32 bytes"));
 }
 
-// --- What goes wrong
-// ----------------------------------------------------------------
+// --- Errors ------------------------------------------------------------------
 
 std::string FaultOf(const absl::Status& status) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
@@ -244,7 +243,7 @@ TEST(EmulationTest, ABarrierThatAThreadNeverReaches) {
       FaultOf(Launch(&SkipBarrier, 3, 64, 0, nullptr, 40)),
       HasSubstr("block (0,0,0), nothing can go on: 1 of 64 threads have "
                 "returned, thread (0,0,0) waits at __syncthreads"));
-  // The next launch is none the worse for it.
+  // The failure does no harm to the next launch.
   EXPECT_TRUE(Launch(&SkipBarrier, 3, 64, 0, nullptr, 64).ok());
 }
 

@@ -37,14 +37,15 @@ POLICIES = [("all on the device", "float32", []),
             ("float16, weights on the host, KV attended there", "float16",
              ["--policy", "w=0/100/0 c=0/100/0 attention-site=host"]),
             ("bfloat16, all on the device", "bfloat16", [])]
-# Of a log-probability.
+# Bounds on the errors of log-probabilities.
 BOUNDS = {"float32": 1e-3, "float16": 0.02, "bfloat16": 0.15}
 TOP = 5  # of the likeliest tokens, float32 tells as many at each place
 NO_BFLOAT16 = "no products in bfloat16"  # what sluice says of GPUs before 8.0
 
 
 def answers(a, directory, dtype, extra):
-    """Of each custom_id [(token, log-probability, {token: log-probability}), ...], or an error."""
+    """Returns ({custom_id: [(token, log-probability, {token: log-probability}), ...]}, None), or
+    (None, an error)."""
     out = os.path.join(directory, "out.jsonl")
     done = subprocess.run([a.sluice, "run", "--model", a.model, "-i",
                            os.path.join(directory, "in.jsonl"), "-o", out, "--dtype", dtype,
@@ -66,7 +67,7 @@ def answers(a, directory, dtype, extra):
 
 
 def compare(got, want, dtype):
-    """What there is to say of a policy's answers."""
+    """Returns the record of a policy's answers beside the CPU's."""
     bound = BOUNDS[dtype]
     tokens = same = 0
     largest = 0.0
@@ -81,7 +82,8 @@ def compare(got, want, dtype):
             if here is None:
                 wrong.append(f"{key}, token {place}: {g[0]!r}, which is none of float32's {TOP} likeliest")
                 break
-            # What it is off by; and where it is not float32's choice, how much less likely it is.
+            # Two numbers count: how far the log-probability is off, and, where the token is not
+            # float32's choice, how much less likely it is.
             largest = max(largest, abs(g[1] - here), w[1] - here)
             if g[0] != w[0]:
                 if dtype == "float32":

@@ -80,7 +80,7 @@ struct Case {
     for (int s = 0; s < num_segments; ++s) {
       const int tokens = random.Coin() ? 1 : random.Int(1, 70);
       const int start = random.Int(0, kPositions - tokens);
-      // In any order, as pages come.
+      // Pages come in any order.
       std::vector<int32_t> numbers((start + tokens + kPageTokens - 1) /
                                    kPageTokens);
       std::iota(numbers.begin(), numbers.end(), 0);
@@ -101,9 +101,9 @@ struct Case {
   const float* v() const {
     return kv.data() + layout.num_kv_heads * layout.head_dim;
   }
-  // All bytes of all arenas, after the CPU has stored K and V.
+  // Return all bytes of all arenas, after the CPU, or the device, has stored K
+  // and V.
   std::vector<std::byte> ByCpu() const;
-  // ... or the device.
   std::vector<std::byte> ByDevice() const;
 
   KvLayout layout;
@@ -189,7 +189,7 @@ std::vector<std::byte> Case::ByDevice() const {
 
 class AppendKvTest : public testing::TestWithParam<KvFormat> {};
 
-// What else lies in the pages stays as it was.
+// All other bytes of the pages stay as they were.
 TEST_P(AppendKvTest, EqualsTheCpuBitForBit) {
   Random random(2);
   constexpr int kUsual[] = {64, 80, 96, 128, 256, 40, 16};
@@ -202,7 +202,8 @@ TEST_P(AppendKvTest, EqualsTheCpuBitForBit) {
   }
 }
 
-// Constants, zeros of either sign, what float16 can't hold, what is no number.
+// Rows hold constants, zeros of either sign, what float16 can't hold, and what
+// is no number.
 TEST_P(AppendKvTest, OddValues) {
   Random random(3);
   const bool quantized = KvLayout{.format = GetParam()}.quantized();

@@ -1,5 +1,5 @@
-// What a stage does when its GPU is lost: it says so, at whatever call it comes
-// upon it, and leaves nothing behind that waits.
+// Tests what a stage does when its GPU is lost: it says so, at whatever call it
+// comes upon it, and leaves nothing behind that waits.
 
 #include <cuda_runtime.h>
 
@@ -30,8 +30,8 @@ constexpr char kLoss[] = "uncorrectable ECC error";
 void LoseGpu() { emulation::LoseDevice(cudaErrorECCUncorrectable); }
 void RepairGpu() { emulation::LoseDevice(cudaSuccess); }
 #else
-// By a kernel that adds to where no memory is. For good: what follows in this
-// process can't have a GPU.
+// Loses the GPU by a kernel that adds to where no memory is, and for good: what
+// follows in this process can't have a GPU.
 constexpr char kLoss[] = "illegal memory access";
 void LoseGpu() {
   auto* const nowhere = reinterpret_cast<float*>(uintptr_t{256});
@@ -55,7 +55,7 @@ class LostStageTest : public testing::Test {
     EXPECT_TRUE(UpdatePolicy(placement, &options.policy).ok());
     options.disk_dir = dir_.path();
     options.device_bytes = uint64_t{64} << 20;
-    // The CPU in a GPU's memory, or a GPU.
+    // The device is the CPU in a GPU's memory, or a GPU.
     options.device = std::getenv("SLUICE_TEST_DEVICE") != nullptr
                          ? TestDevice()
                          : DeviceChoice{BackendKind::kCuda};

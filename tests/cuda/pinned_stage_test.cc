@@ -1,5 +1,5 @@
-// What a stage copies between host and device, step after step, is pinned
-// memory, wherever its data lies.
+// Tests that a stage copies only pinned memory to and from a device, step after
+// step, wherever its data lies.
 
 #include <cuda_runtime.h>
 
@@ -20,7 +20,8 @@ using ::testing::HasSubstr;
 
 class PinnedStageTest : public testing::Test {
  protected:
-  // What RunRequests copied from and to memory that is not pinned.
+  // Returns how many bytes RunRequests copied from and to memory that is not
+  // pinned.
   size_t PageableBytes(const std::string& text) {
     const DecoderSpec spec = PlacementSpec(false);
     StageChain::Options options;

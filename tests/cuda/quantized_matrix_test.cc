@@ -91,7 +91,7 @@ class QuantizedMatrixTest : public testing::Test {};
 using Elements = testing::Types<float, __half, __nv_bfloat16>;
 TYPED_TEST_SUITE(QuantizedMatrixTest, Elements);
 
-// Bit for bit.
+// The weights are the CPU's bit for bit.
 TYPED_TEST(QuantizedMatrixTest, DequantizesAsTheCpuDoes) {
   using T = TypeParam;
   Random random(1);
@@ -120,7 +120,7 @@ TYPED_TEST(QuantizedMatrixTest, Multiplies) {
   for (int i = 0; i < 48; ++i) {
     const int rows = i % kQuantizedGemmRows + 1;
     const int n = random.Size(200);
-    // Now and then long enough to be divided among blocks.
+    // The sum is long enough, now and then, to be divided among blocks.
     const int k = i % 4 == 0 ? random.Int(1100, 2500) : random.Size(700);
     const bool accumulate = random.Coin();
     const bool with_bias = random.Coin();
@@ -166,7 +166,7 @@ TYPED_TEST(QuantizedMatrixTest, Multiplies) {
   EXPECT_GT(in_parts, 8);
 }
 
-// From weights to weights.
+// Weights that are encoded and decoded again are nearly the same.
 TEST(DevicePanelCodecTest, KeepsWeights) {
   Random random(3);
   constexpr int kN = 100, kK = 70;

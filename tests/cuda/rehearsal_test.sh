@@ -55,15 +55,15 @@ results = json.load(open(sys.argv[1]))
 assert results["summary"] == {"missing": 9, "passed": 1}, results["summary"]
 PY
 
-# Without a GPU, and not asked to rehearse: one clear sentence.
+# run.sh says one clear sentence without a GPU, if it is not asked to rehearse.
 if ! command -v nvidia-smi >/dev/null; then
   status=0
   python3 "$here/run_parts.py" --folder "$work/broken" --out "$work/none.json" || status=$?
   [ $status -eq 3 ] && grep -q "there is no GPU here" "$work/none.json"
 fi
 
-# As it is carried, in xz: programs that share what they hold are stored once,
-# however far apart, and run.sh unpacks them where there is nothing else.
+# The pack is in xz, as it is carried: programs that share what they hold are stored
+# once, however far apart, and run.sh unpacks them where there is nothing else.
 mkdir -p "$work/stubs"
 head -c $((9 << 20)) /dev/urandom >"$work/shared"
 for program in $(python3 "$here/run_parts.py" --list); do
@@ -78,8 +78,9 @@ if ! command -v nvidia-smi >/dev/null; then
   [ $status -eq 3 ] && grep -q "there is no GPU here" "$work/xz.json"
 fi
 
-# In a source tree: what build/release has, or else build/cuda; what neither has is
-# built where it can be, which a cmake that only notes what it is asked for shows.
+# A source tree's run.sh takes what build/release has, or else build/cuda; what neither
+# has is built where it can be, which a cmake that only notes what it is asked for
+# shows.
 tree=$work/tree
 mkdir -p "$tree/tests/cuda" "$work/tools"
 cp "$here"/{run.sh,run_parts.py,equivalence.py} "$tree/tests/cuda/"
@@ -91,7 +92,7 @@ programs() {
     chmod +x "$tree/build/$1/bin/$program"
   done
 }
-# chosen PRESET [--emulation]: that run.sh takes that preset's programs.
+# chosen PRESET [--emulation]: checks that run.sh takes that preset's programs.
 chosen() {
   local status=0
   PATH=$work/tools:$PATH "$tree/tests/cuda/run.sh" ${2:-} --only machine --out "$work/tree.json" || status=$?
@@ -102,7 +103,7 @@ programs = json.load(open(sys.argv[1]))["programs"]
 assert os.path.samefile(programs, sys.argv[2]), programs
 PY
 }
-# asked TEXT: that cmake was asked for this, and for nothing else.
+# asked TEXT: checks that cmake was asked for this, and for nothing else.
 asked() {
   diff <(echo "$1") "$work/asked"
   rm "$work/asked"

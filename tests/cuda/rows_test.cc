@@ -185,7 +185,7 @@ TYPED_TEST(RowsTest, Sums) {
   }
 }
 
-// More rows than a grid may have blocks in y or z.
+// There are more rows than a grid may have blocks in y or z.
 TEST(AddRowsTest, ManyRows) {
   constexpr int kRows = 70000;
   const DeviceArray<float> x(std::vector<float>(kRows * 3, 1.0f));

@@ -18,7 +18,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 emulation=
 for word in "$@"; do [ "$word" = --emulation ] && emulation=--emulation; done
 
-# has FOLDER: whether all programs are there.
+# has FOLDER: tells whether all programs are there.
 has() {
   local program
   for program in $(python3 "$here/run_parts.py" --list $emulation); do
@@ -26,7 +26,7 @@ has() {
   done
 }
 
-# build PRESET TARGET, with all that it says on stderr.
+# build PRESET TARGET: builds, with all that it says on stderr.
 build() {
   command -v cmake >/dev/null &&
     (cd "$root" && cmake --preset "$1" && cmake --build "build/$1" --target "$2") >&2

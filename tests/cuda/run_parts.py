@@ -42,7 +42,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
-# Seconds of each part; of parity's suites, of each. They add up to the budget, which leaves
+# The seconds of each part, and of each of parity's suites. They add up to the budget, which leaves
 # half a minute of ten to unpack and to end.
 PARITY = {
     "cuda_attention_test": 40,
@@ -73,7 +73,7 @@ SMALL = {
     "cuda_attention_test": "Formats/CudaAttentionTest.*OfRandomShapes/*",
 }
 SMALL_CASES = "5"  # SLUICE_TEST_CASES: of random shapes of attention, for each format
-# What a rehearsal runs of the whole suites, which are tests of their own.
+# A rehearsal runs only these tests of the whole suites, which are tests of their own.
 REHEARSED = {
     "cuda_kernels_test": "NormRowsTest.*:RowsTest/2.*:Formats/AppendKvTest.OddValues/*",
     "cuda_attention_test": "Formats/CudaAttentionTest.Scores*:CudaAttentionPlanTest.*",
@@ -89,7 +89,7 @@ def test_program(name, emulation):
 
 
 def programs(emulation):
-    """All that run.sh runs and pack.sh packs."""
+    """Returns all programs that run.sh runs and pack.sh packs."""
     others = ["cuda_bench_emulated", "sluice_emulated"] if emulation else ["cuda_bench", "sluice"]
     return [test_program(name, emulation) for name in suites(emulation)] + others
 
@@ -118,7 +118,7 @@ class Run:
         self.work = tempfile.mkdtemp(prefix="sluice-cuda-results-")
         self.env = dict(os.environ)
         self.notes = []
-        # Of the parts that are to come.
+        # The shares of the parts that are to come.
         absent = {f"parity: {name}" for name in set(PARITY) - set(suites(a.emulation))}
         self.shares = {part: seconds * min(1, a.budget / BUDGET)
                        for part, seconds in SHARES.items()
@@ -160,7 +160,7 @@ class Run:
                 break
 
     def _find_cublas(self):
-        """Where PyTorch has it, if it is nowhere that sluice looks itself."""
+        """Finds cuBLASLt where PyTorch has it, if it is nowhere that sluice looks itself."""
         if self.env.get("SLUICE_CUBLASLT_LIBRARY"):
             return
         usual = glob.glob("/usr/local/cuda/lib64/libcublasLt.so.*")
@@ -188,7 +188,7 @@ class Run:
         return most if part == "end_to_end" else min(MOST_SHARES * self.shares[part], most)
 
     def program(self, part, name):
-        """Its path; None if it is not there, which is recorded."""
+        """Returns the program's path; None if it is not there, which is recorded."""
         path = os.path.join(self.bin, name)
         if os.access(path, os.X_OK):
             return path
@@ -208,7 +208,8 @@ class Run:
         return entry
 
     def write(self):
-        """After every part, so that a run that is cut off leaves what it has."""
+        """Writes the results; it is called after every part, so that a run that is cut off leaves
+        what it has."""
         self.results["seconds"] = round(time.monotonic() - self.start, 2)
         outcomes = [p["outcome"] for p in self.results["parts"]]
         self.results["summary"] = {o: outcomes.count(o) for o in sorted(set(outcomes))}
@@ -365,7 +366,7 @@ class Run:
         if sluice is None:
             return
         report = os.path.join(self.work, "end_to_end.json")
-        # What it may take, less what it takes to end.
+        # The benchmark may take what the part may, less what it takes to end.
         total = max(5.0, self.limit_of("end_to_end") - 10)
         command = [sys.executable, os.path.join(self.scripts, "bench_cuda.py"), "--sluice", sluice,
                    "--device", "cuda", "--out", report, "--total", f"{total:.0f}", "--limit",

@@ -23,7 +23,8 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kMost = std::numeric_limits<float>::max();
 
-// Of rows [rows, vocab], in whatever order the threads run.
+// Samples from rows of logits [rows, vocab], with the threads running in each
+// order.
 std::vector<TokenSample> SampleAll(const std::vector<float>& logits, int vocab,
                                    const std::vector<RowSample>& samples) {
   const DeviceArray<float> rows(logits);
@@ -133,8 +134,8 @@ TEST(SampleTokensTest, LargeVocabularies) {
   EXPECT_LE(judge.others(), 2);
 }
 
-// Many weights that are small beside the largest: whose sum has all of its bits
-// where each has its own.
+// Many weights are small beside the largest: their sum has all of its bits only
+// where each of them keeps its own.
 TEST(SampleTokensTest, LongTails) {
   Random random(6);
   SampleJudge judge;
@@ -158,7 +159,8 @@ TEST(SampleTokensTest, LongTails) {
   EXPECT_LE(judge.others(), 3);
 }
 
-// As a model's are, through the Sampler.
+// The device's samples for the Sampler's requests are what the Sampler draws
+// itself, from logits that are spread as a model's.
 TEST(SampleTokensTest, AreTheSamplers) {
   Random random(3);
   SamplerScratch scratch;
@@ -246,7 +248,7 @@ TEST(SampleTokensTest, WhatIsKept) {
   }
 }
 
-// Of many logits that equal the k-th, all are kept.
+// All of many logits that equal the k-th are kept.
 TEST(SampleTokensTest, TiesAtTheEdgeOfTopK) {
   SamplerScratch scratch;
   for (const int vocab : {100, 1500, 6000}) {

@@ -37,7 +37,8 @@ class StageCudaTest : public testing::TestWithParam<bool> {
  protected:
 #ifdef SLUICE_CUDA_EMULATED
   void SetUp() override {
-    // Of all algorithms one, so that nothing depends on how long they took.
+    // Only one algorithm is offered, so that nothing depends on how long they
+    // took.
     emulation::OfferAlgorithms(1 << 2);
     emulation::SetTimingOfTheTest();
   }
@@ -71,8 +72,8 @@ class StageCudaTest : public testing::TestWithParam<bool> {
     return run;
   }
 
-  // The largest relative error of the logits of a position; of each sequence's
-  // first only, which no token of its own led to, or of all.
+  // Returns the largest relative error of the logits of a position; of each
+  // sequence's first only, which no token of its own led to, or of all.
   static double Error(const Outcome& got, const Outcome& want,
                       bool first_only = false) {
     EXPECT_EQ(got.logits.size(), want.logits.size());
@@ -120,7 +121,7 @@ TEST_P(StageCudaTest, SameTokensWhereverThingsLie) {
   }
 }
 
-// What is quantized is the same wherever it lies. The groups of a device's gate
+// Quantized data is the same wherever it lies. The groups of a device's gate
 // and up columns are not the CPU's, and what attention on the host makes of
 // codes is a little other than what the device does.
 TEST_P(StageCudaTest, CompressedDataToo) {
@@ -176,7 +177,8 @@ TEST_P(StageCudaTest, StepsAreRecorded) {
     ASSERT_TRUE(tokens.ok()) << tokens.status();
     EXPECT_EQ(*tokens, *expected);
 #ifdef SLUICE_CUDA_EMULATED
-    // All but the first ones, which show what will come again.
+    // The first steps show what will come again; the others are launched as
+    // graphs.
     EXPECT_GE(emulation::TakeGraphLaunches(), 2 * (round == 0 ? 9 : 12));
 #endif
     (*on_gpu)->Reset();

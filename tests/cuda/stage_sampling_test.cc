@@ -23,7 +23,8 @@ namespace {
 class StageSamplingTest : public testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
-    // Of all algorithms one, so that nothing depends on how long they took.
+    // Only one algorithm is offered, so that nothing depends on how long they
+    // took.
     emulation::OfferAlgorithms(1 << 2);
     emulation::SetTimingOfTheTest();
   }

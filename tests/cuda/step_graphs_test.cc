@@ -30,7 +30,7 @@ class StepGraphsTest : public testing::Test {
 #endif
     EXPECT_EQ(cudaStreamDestroy(stream_), cudaSuccess);
   }
-  // Up to 100.
+  // Returns the numbers from 0 to 100.
   static std::vector<float> Numbers() {
     std::vector<float> numbers(101);
     std::iota(numbers.begin(), numbers.end(), 0.0f);
@@ -101,7 +101,7 @@ TEST_F(StepGraphsTest, ForgetsWhatBrokeOff) {
   graphs_->Abort();
   EXPECT_FALSE(graphs_->Has({1}));
   EXPECT_EQ(Sum(), 0);
-  // And what somebody waited for meanwhile.
+  // A recording during which somebody waited is forgotten, too.
   ASSERT_TRUE(graphs_->Begin({1}).ok());
   Step(7);
   cudaStreamSynchronize(stream_);

@@ -12,8 +12,8 @@
 #include "runtime/kernels/cuda/device/launch.h"
 #include "tests/cuda/support/device_array.h"
 
-// That streams of the emulation keep what CUDA promises of order, and show who
-// relies on more.
+// Tests that streams of the emulation keep what CUDA promises of order, and
+// show who relies on more.
 
 namespace sluice {
 namespace {

@@ -42,7 +42,7 @@ class UploadRingTest : public testing::Test {
     EXPECT_TRUE(at.ok()) << at.status();
     return at.ok() ? *at : nullptr;
   }
-  // What the stream sees there.
+  // Returns what the stream sees there.
   Bytes Read(const std::byte* at, size_t size) {
     Bytes out(size);
     EXPECT_EQ(
@@ -74,7 +74,7 @@ TEST_F(UploadRingTest, FindsWhatIsThere) {
   const std::byte* at_b = Put(b);
   const std::byte* at_c = Put(c);
   EXPECT_NE(at_a, at_b);
-  // As layers ask for them, one after the other, or in any order.
+  // Layers ask for them one after the other, or in any order.
   for (int layer = 0; layer < 3; ++layer) {
     EXPECT_EQ(Put(a), at_a);
     EXPECT_EQ(Put(b), at_b);
@@ -82,7 +82,7 @@ TEST_F(UploadRingTest, FindsWhatIsThere) {
   }
   EXPECT_EQ(Put(c), at_c);
   EXPECT_EQ(Put(a), at_a);
-  // Until the ring came round.
+  // Once the ring has come round, what was there is put again.
   Bytes other = Content(4, 900);
   for (int i = 0; i < 8; ++i) {
     other[0] = static_cast<std::byte>(i);

@@ -1,5 +1,5 @@
-"""What people type and what they are told: exact messages, names from outside,
-restarts of the coordinator below a command that follows a job."""
+"""Tests what people type and what they are told: exact messages, names from outside, restarts of
+the coordinator below a command that follows a job."""
 
 import json
 import os

@@ -1,8 +1,8 @@
-// To be preloaded into a program: its wall clock then goes wrong by as many
-// seconds as the file that SLUICE_TEST_CLOCK names says, an int64 that may be
-// written at any time. As with a clock that somebody sets, what already waits
-// until a time of the wall clock waits longer or shorter with it; the monotonic
-// clock, and all that waits by it, stay right.
+// This library is preloaded into a program, whose wall clock then goes wrong by
+// as many seconds as the file that SLUICE_TEST_CLOCK names says, an int64 that
+// may be written at any time. As with a clock that somebody sets, what already
+// waits until a time of the wall clock waits longer or shorter with it; the
+// monotonic clock, and all that waits by it, stay right.
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -23,7 +23,7 @@
 namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
-// How soon somebody who waits notices that the clock was set.
+// The longest time in which a waiter notices that the clock was set.
 constexpr int64_t kSlice = kSecond / 50;
 
 template <typename Function>

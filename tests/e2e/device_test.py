@@ -1,4 +1,4 @@
-"""`--device`: what is not here, or not at all, is one clear sentence."""
+"""Tests that `--device` says one clear sentence of what is not here, or not at all."""
 
 import os
 import subprocess
@@ -8,16 +8,16 @@ import tempfile
 import harness
 
 LLAMA = os.path.join(harness.MODELS, "llama-kjv")
-# One that no machine has: the build is without CUDA, or the machine without a
-# GPU, or without so many.
+# No machine has this device: the build is without CUDA, or the machine without a GPU, or without so
+# many.
 NOWHERE = "cuda:99"
-# Words of each of the three.
+# A program that is asked for that device says one of these.
 REASONS = ["this build of Sluice is without CUDA", "there is no GPU that this process can use",
            "there is no GPU 99: this process can use "]
 
 
 def ends_of_all_programs(*device):
-    """What each program that takes --device ends with."""
+    """Yields the command and the ended process of each program that takes --device."""
     with tempfile.TemporaryDirectory(prefix="sluice-e2e-") as directory:
         lines = os.path.join(directory, "in.jsonl")
         harness.write_lines(lines, ['{"prompt": "In the", "max_tokens": 2}'])

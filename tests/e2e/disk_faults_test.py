@@ -18,7 +18,7 @@ import offload_test as offload
 from offload_test import LLAMA, images, left_over, policy, run_bounded
 
 FLAGS = ("--dtype", "float32", "--gbs", "4", "--max-step-tokens", "128")
-# More than any of the disks has: the disk itself has to refuse.
+# This space is more than any of the disks has, so that the disk itself has to refuse.
 IMAGES = 8  # six layers, and the head in two sections
 SPACE = ("--disk-space", "1GiB")
 NOBODY = 65534
@@ -59,7 +59,7 @@ def good_answers(*flags):
 
 
 def fails(words, *flags):
-    """A run that ends with an error of all the words."""
+    """Expects a run to end with an error that has all the words; returns its stderr."""
     done, _ = run_bounded(*FLAGS, *flags)
     assert done.returncode == 1, (done.returncode, done.stderr)
     last = done.stderr[done.stderr.rindex("sluice: "):]
@@ -84,7 +84,7 @@ def test_a_disk_that_fills_while_images_are_built():
         assert good_answers(*flags, *SPACE) == base
         now = images(disk.path)
         assert len(now) == IMAGES and not left_over(disk.path), now
-        # What was finished before is taken.
+        # The images that were finished before are taken.
         assert {p: i for p, i in now.items() if p in built} == built
 
 
@@ -210,7 +210,7 @@ def test_a_budget_that_is_too_small_and_then_is_not():
 
 
 def test_a_directory_that_this_user_may_not_use():
-    """As another user where this one is root, whom no mode stops."""
+    """Runs as another user where this one is root, whom no mode stops."""
     root = os.geteuid() == 0
     with tempfile.TemporaryDirectory() as directory:
         os.chmod(directory, 0o755)
@@ -258,7 +258,7 @@ def test_a_directory_that_this_user_may_not_use():
             os.chmod(disk, 0o700)
             assert not os.listdir(disk)
         check_runs()
-        # An image that may not be read.
+        # An image is refused if it may not be read.
         image = sorted(images(disk))[2]
         os.chmod(image, 0)
         check_refused(image)
@@ -277,7 +277,7 @@ def check_without_direct_io(disk, why, *space):
         assert done.returncode == 0, done.stderr
         assert harness.answers(results) == base
         said = [line for line in done.stderr.splitlines() if "through the page cache" in line]
-        # Once for the images' directory, once for the other files'.
+        # The program says so once for the images' directory, and once for the other files'.
         assert len(said) == 2 and all(why in line and disk in line for line in said), done.stderr
     assert len(images(disk)) == IMAGES and not left_over(disk)
 

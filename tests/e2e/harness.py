@@ -221,8 +221,8 @@ def write_lines(path, lines):
 
 
 def answers(results):
-    """What must not depend on where and how a request ran: by custom_id, the
-    choices and token counts, or the error."""
+    """Returns what must not depend on where and how a request ran: by custom_id, the choices and
+    token counts, or the error."""
     out = {}
     for result in results:
         assert result["custom_id"] not in out, f"two results: {result['custom_id']}"

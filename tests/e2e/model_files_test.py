@@ -1,5 +1,5 @@
-"""What the files of a model directory say, as a user meets it: tokenizers that drop a
-text's first space, rope scaling, chat templates, generation_config.json."""
+"""Tests what the files of a model directory say, as a user meets it: tokenizers that drop a text's
+first space, rope scaling, chat templates, generation_config.json."""
 
 import json
 import os

@@ -42,7 +42,7 @@ class NcclCluster(harness.Cluster):
             self._stats.cleanup()
 
     def links(self):
-        """How each stage hands on, in order."""
+        """Returns how each stage hands on, in order."""
         state = json.loads(self.sluice("cluster", "--json").stdout)
         stages = {w["stage"]: w["next_link"] for w in state["workers"]}
         return [stages.get(s) for s in range(STAGES)]
@@ -59,7 +59,7 @@ def expect_nothing_left(counts, but=()):
 
 
 def threads(process):
-    """How many threads of each name a process has."""
+    """Returns how many threads of each name a process has."""
     found = collections.Counter()
     for path in glob.glob(f"/proc/{process.popen.pid}/task/*/comm"):
         try:

@@ -1,5 +1,5 @@
-"""The memory hierarchy: the same tokens wherever weights and KV cache lie, and
-what a disk that is not as it should be leads to."""
+"""Tests the memory hierarchy: the tokens are the same wherever weights and KV cache lie, and a disk
+that is not as it should be leads to an error or a remedy."""
 
 import glob
 import json
@@ -112,7 +112,7 @@ def test_activations_on_disk_say_the_same():
                 ("h=0/50/50 num-microbatches=4 w=0/50/50 c=0/0/100", 1, 0.5),
                 ("h=0/0/100 num-microbatches=4", 2, 1),
                 ("h=0/0/100 num-microbatches=4 overlap=off", 1, 1),
-                # Alone, a micro-batch stays in memory.
+                # A micro-batch that is alone stays in memory.
                 ("h=0/0/100 num-microbatches=1", 1, 0)]:
             figures, results = harness.run(
                 LLAMA, lines, *flags, "--workers", str(workers), "--disk-dir", disk,
@@ -255,7 +255,7 @@ def check_damaged(damage, says, *weights):
             done, results = run_bounded(*flags)
             assert done.returncode == 0, done.stderr
             assert harness.answers(results) == base
-        # Mended: nothing to say of it any more, and nothing else there.
+        # The damage is mended: there is nothing to say of it any more, and no other file is there.
         done, results = run_bounded(*flags)
         assert done.returncode == 0 and victim not in done.stderr, done.stderr
         assert set(images(disk)) == names and not left_over(disk), os.listdir(disk)
@@ -329,7 +329,7 @@ def test_errors_name_the_cause():
         assert file in refused("--disk-dir", file)
         assert "--disk-dir" in refused("--disk-space", "1GiB")
         assert "--disk-space" in refused("--disk-dir", disk, "--disk-space", "lots")
-        # Nowhere to put them.
+        # Without a disk there is nowhere to put them.
         assert "--disk-dir" in refused(*policy("w=0/50/50"))
         assert "--disk-dir" in refused(*policy("c=0/0/100"))
         assert "--disk-dir" in refused(*policy("h=0/0/100"))

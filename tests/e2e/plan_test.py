@@ -12,7 +12,7 @@ import harness
 
 LLAMA = os.path.join(harness.MODELS, "llama-kjv")
 FP32 = ("--dtype", "float32")
-# By hand, so that nothing is measured: what a small machine might do.
+# The profile is written by hand, so that nothing is measured; a small machine might have it.
 PROFILE = {
     "version": 1, "name": "small", "host_memory_bytes": 512 << 20, "disk_bytes": 1 << 30,
     "threads": 2,
@@ -66,7 +66,7 @@ def check_command(files, base):
     out = files.path("plan.json")
     text = plan(files, "--profile", files.profile, "-o", out).stdout
     assert "<- binding" in text and "tokens/s" in text, text
-    # What the command writes, run takes as it is, and computes the same.
+    # run takes what the command writes as it is, and computes the same.
     figures, results = harness.run(LLAMA, files.lines, *FP32, "--policy", f"@{out}",
                                    "--max-model-len", "512")
     assert harness.answers(results) == base
@@ -75,7 +75,7 @@ def check_command(files, base):
     assert figures["plan"]["stages"][0]["policy"] == written["stages"][0]["policy"], figures
     predicted = figures["predicted"]["resources"]["compute"]
     assert predicted["predicted_seconds"] > 0 and predicted["measured_seconds"] > 0, figures
-    # JSON, twice the same.
+    # The command gives the same JSON twice.
     again = [json.loads(plan(files, "--profile", files.profile, "--json").stdout)
              for _ in range(2)]
     assert again[0] == again[1] and again[0]["plan"]["stages"] == written["stages"]
@@ -84,7 +84,7 @@ def check_command(files, base):
                             "gbs=3 w=0/40/60").stdout)["plan"]
     assert "gbs=3 " in given["stages"][0]["policy"]
     assert given["predicted"]["bytes_per_token"]["disk read"] > 0
-    # Several machines, one of them thrice, balanced; simulated.
+    # One of two machines is three times slower; the plan is balanced, and the job simulated.
     slow = json.loads(json.dumps(PROFILE))
     for product in slow["host"]["products"]:
         product["flops_by_rows"] = [[x, r / 3] for x, r in product["flops_by_rows"]]
@@ -173,12 +173,12 @@ def check_cluster(files, base):
         status = cluster.wait_for_end(job)
         assert status["request_counts"]["completed"] == len(files.lines), status
         assert harness.answers(cluster.results(job)) == base
-        # Recorded with the job, shown with the cluster and in the metrics.
+        # The plan is recorded with the job, and shown with the cluster and in the metrics.
         assert [s["worker"] for s in status["plan"]["stages"]] == ["worker-0", "worker-1"]
         assert "expected" in cluster.sluice("status", job).stdout
         state = json.loads(cluster.sluice("cluster", "--json").stdout)
         assert state["plan"]["stages"] == status["plan"]["stages"]
-        # Before it was made, the workers measured their links.
+        # Before the plan was made, the workers measured their links.
         for worker, peer in (("worker-0", "worker-1"), ("worker-1", "worker-0")):
             profile = next(w["profile"] for w in state["workers"] if w["name"] == worker)
             link = next(x for x in profile["links"] if x["peer"] == peer)
@@ -189,7 +189,7 @@ def check_cluster(files, base):
         # A later job runs by the plan that is there, which is recorded with it.
         second = cluster.submit(files.input)["id"]
         assert cluster.wait_for_end(second)["plan"] is not None
-        # Plans for the cluster that runs.
+        # The command makes a plan for the cluster that runs.
         done = cluster.sluice("plan", "--model", LLAMA, *FP32, "-i", files.input, "--running",
                               "--json")
         assert len(json.loads(done.stdout)["plan"]["stages"]) == 2

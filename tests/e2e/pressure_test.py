@@ -74,7 +74,7 @@ def test_jobs_are_deleted_on_a_full_disk():
                              "the database to shrink")
             assert len(json_lines(cluster, "list", "--json")) == 1
             submit_lines(cluster, bad_lines(100))
-            # Full again, and the coordinator starts, and goes on where it was.
+            # When the disk is full again, the coordinator starts, and goes on where it was.
             fill(state)
             cluster.coordinator.kill9()
             cluster.start_coordinator()

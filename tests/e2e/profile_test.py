@@ -12,7 +12,7 @@ import urllib.request
 import harness
 
 LLAMA = os.path.join(harness.MODELS, "llama-kjv")
-# As little as can be measured.
+# These flags measure as little as can be measured.
 QUICK = ["--seconds", "0.1", "--host-memory", "128MiB", "--threads", "1"]
 
 

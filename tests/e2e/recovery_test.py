@@ -80,7 +80,7 @@ def test_coordinator_killed_while_a_job_is_uploaded():
             cluster.start_coordinator()
             jobs = [json.loads(x) for x in cluster.sluice("list", "--json").stdout.splitlines()]
             if upload.returncode == 0:
-                # Acknowledged: it must be there, whole.
+                # The job was acknowledged, so it must be there, whole.
                 job = json.loads(out)["id"]
                 assert [j["id"] for j in jobs] == [job]
                 assert jobs[0]["request_counts"]["total"] == len(lines)

@@ -59,8 +59,8 @@ class Place:
         return out, err
 
     def stored(self, state=None):
-        """The results in the store, by request: {} while there is none. Of a
-        copy, as to look is to change."""
+        """Returns the results in the store, by request: {} while there is none. It looks at a copy,
+        as to look is to change."""
         copy = tempfile.mkdtemp(dir=self.dir)
         try:
             for name in ("sluice.db", "sluice.db-wal"):
@@ -97,7 +97,7 @@ def requests(count):
 
 
 def without_time(path):
-    """The file's lines; of each, all but when its answer was made."""
+    """Returns the file's lines without the time at which each answer was made."""
     with open(path) as f:
         lines = []
         for text in f:
@@ -121,7 +121,7 @@ def test_killed_at_any_moment_and_started_again_the_answers_are_the_same():
         while kills < KILLS:
             process = place.start()
             if kills % 2:
-                # Some answers further, however slow the machine.
+                # The run makes some more answers, however slow the machine is.
                 place.wait_for_answers(process, len(known) + rng.randint(1, 100))
             else:
                 time.sleep(rng.uniform(0, 2 * wall / KILLS))
@@ -271,7 +271,8 @@ def test_stdout_gets_whole_lines_and_the_temporary_store_goes():
         first = process.stdout.readline()
         assert json.loads(first)["custom_id"] == "r0", first
         process.send_signal(signal.SIGINT)
-        # By the same reader, which may have read on; communicate() would not see that.
+        # The reader of the first line reads the rest, too: it may have read on, which communicate()
+        # would not see.
         out = process.stdout.read()
         _, err = process.communicate(timeout=120 * harness.SLOW)
         assert process.returncode == 130, (process.returncode, err)
@@ -302,7 +303,7 @@ def test_another_run_does_not_go_on_with_the_answers():
         _, err = place.run(code=2)
         assert "the input is another one" in err, err
         assert place.stored() == before
-        # What changes no answer may change.
+        # Flags that change no answer may change.
         place.write(requests(COUNT))
         _, err = place.run("--workers", "2", "--blocks", "3")
         assert f"resuming: {len(before)} of {COUNT}" in err, err

@@ -47,7 +47,8 @@ def test_scarce_kv_is_shared_by_need_or_reserved_with_the_same_tokens():
                  "temperature": 1, "seed": i, "ignore_eos": i % 4 > 0}}) for i in range(60)]
     flags = ("--dtype", "float32", "--workers", "1", "--max-step-tokens", "128",
              "--max-model-len", "128")
-    # What six of the greatest length need, for 64 slots.
+    # The first run finds the memory that six sequences of the greatest length need; the others have
+    # 64 slots in it.
     few, results = harness.run(LLAMA, lines, *flags, "--gbs", "6")
     base = harness.answers(results)
     for reserve in ((), ("--reserve-kv",)):
@@ -75,7 +76,7 @@ def test_memory_for_kv_is_taken_as_it_is_needed():
         assert peak["host"] > 2 << 30, peak  # set aside
         assert kv["room"] > 2 << 30, kv
         assert 0 < kv["needed"] <= 32 << 20, kv
-        # Code, libraries and work space; not what was set aside.
+        # The resident memory is code, libraries and work space, and not what was set aside.
         assert 0 < peak["resident"] < 1 << 30 or harness.SLOW > 1, peak
 
 

@@ -11,7 +11,7 @@ import harness
 
 GOLDEN = os.path.join(harness.TESTS, "golden", "scores")
 LLAMA = os.path.join(harness.MODELS, "llama-kjv")
-# Of a log-probability, and so about relative of a perplexity.
+# The largest error of a log-probability, and so about the relative one of a perplexity.
 MAX_ERROR = 1e-4
 
 
@@ -172,7 +172,7 @@ def test_perplexity_is_hugging_faces():
                 assert error < MAX_ERROR, (window, got)
                 error = abs(got["nll_nats"] / window["nll_nats"] - 1)
                 assert error < MAX_ERROR, (window, got)
-            # By default: the model's positions, disjoint, each behind a BOS.
+            # The default windows are the model's positions, disjoint, each behind a BOS.
             default = figures(model, inputs, "--dtype", "float32", "--workers", "2",
                               "--max-step-tokens", "100", "--gbs", "8")
             assert (default["context"], default["stride"]) == (512, 512)
@@ -274,8 +274,8 @@ def test_what_cannot_be_scored_is_told():
 
 
 def test_a_long_scored_prompt_has_a_long_line():
-    """Beyond what a message holds: 500 tokens with 20 alternatives each, many
-    at once, by processes with links and messages between them."""
+    """The line is beyond what a message holds: it has 500 tokens with 20 alternatives each. There
+    are many at once, by processes with links and messages between them."""
     prompt = [int(i * 7919 % 2000) for i in range(512)]
     lines = [line(f"s{i}", prompt[i:], echo=True, logprobs=20, max_tokens=0)
              for i in range(8 if harness.SLOW > 1 else 64)]

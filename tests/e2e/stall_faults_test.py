@@ -76,7 +76,7 @@ class Frozen:
         _ptrace(PTRACE_DETACH, self.tid)
 
 
-# -- What a run looks at.
+# -- A job on a cluster, while faults happen.
 
 class Run:
     def __init__(self, cluster):
@@ -207,7 +207,7 @@ def unreachable(rng):
         epoch = run.state()["epoch"]
         time.sleep(rng.uniform(0, 0.5))
         start = time.monotonic()
-        # Behind all others in name, so that it is the far end of a link.
+        # Its name comes behind all others, so that it is the far end of a link.
         cluster.start_worker("x-joiner", "--advertise", "127.0.0.1:1")
         run.absent("x-joiner", "127.0.0.1:1")
         seconds = time.monotonic() - start

@@ -14,7 +14,8 @@ import sys
 import harness
 
 LLAMA = os.path.join(harness.MODELS, "llama-kjv")
-# From the command line: how often the test with chance in it runs, and from where.
+# The command line sets these: how often the test with chance in it runs, and with which seed it
+# begins.
 RUNS, SEED = 1, 1
 
 

@@ -123,13 +123,13 @@ def run_on_processes(model, lines, workers, *flags, worker_flags=(), disturb=Non
 
 
 def needs_speed():
-    """Of tests whose vocabularies alone are a gigabyte."""
+    """Skips tests whose vocabularies alone are a gigabyte where a sanitizer would take minutes."""
     if harness.SLOW > 1:
         raise harness.Skipped("a sanitizer would take minutes for so large a vocabulary")
 
 
 def shorter(lengths):
-    """A sanitizer takes its time."""
+    """Cuts lengths to at most 520 under a sanitizer, which takes its time."""
     return lengths if harness.SLOW == 1 else [min(n, 520) for n in lengths]
 
 
@@ -209,7 +209,7 @@ def test_llama_3_70b_as_processes():
         compare(base, run_on_processes(model, lines, 3), "processes")
 
 
-# ---- wherever data lies
+# ---- data on any tier
 
 def test_disk_and_device():
     with Model({**LLAMA_8B, "vocab_size": 1000, "num_hidden_layers": 3}) as model, \
@@ -236,7 +236,7 @@ def test_killed_in_the_middle_of_a_large_step():
 
         def kill_both(cluster, job):
             for victim in ("worker-1", "worker-0"):
-                # With the prompts under way: a step takes seconds.
+                # The prompts are under way, whose step takes seconds.
                 state = harness.wait_for(
                     lambda: (s := cluster.status(job))["request_counts"]["running"] > 0 and s
                     or s["status"] == "completed" and s, "the job to run")

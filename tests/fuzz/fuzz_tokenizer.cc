@@ -152,7 +152,7 @@ TEST_F(FuzzTokenizer, SpoiledValues) {
     for (int round = 0; round < kRounds; ++round) {
       json tokenizer = golden;
       for (size_t i = 1 + Below(3); i > 0; --i) {
-        // Mostly not the vocabulary: its entries are all alike.
+        // The vocabulary is mostly left alone: its entries are all alike.
         if (Below(4) == 0) {
           Spoil(&tokenizer["model"]);
         } else if (tokenizer.is_object() && Below(3) != 0) {
@@ -171,7 +171,8 @@ TEST_F(FuzzTokenizer, SpoiledValues) {
       if (HasFailure()) return;
     }
   }
-  // Neither all nor none: otherwise one half of the promise went untested.
+  // Some files loaded and some did not: otherwise one half of the promise went
+  // untested.
   EXPECT_GT(loaded, kRounds / 2);
   EXPECT_LT(loaded, 6 * kRounds);
 }

@@ -10,8 +10,8 @@ import regex
 
 SEED = 7
 
-# Text that a tokenizer meets in practice. Also part of what the tokenizers are trained on,
-# so that their vocabularies hold more than ASCII.
+# A tokenizer meets such text in practice. The tokenizers are trained on it, too, so that their
+# vocabularies hold more than ASCII.
 EVERYDAY = [
     "The quick brown fox jumps over the lazy dog.",
     "I'm sure they'll say we've done what he'd asked; it isn't John's, it's ours.",
@@ -147,7 +147,7 @@ LONG = [
     "And the LORD spake unto Moses, saying, " * 20,
 ]
 
-# Combined with every added token of the tokenizer at hand.
+# These are combined with every added token of the tokenizer at hand.
 TOKEN_FRAMES = [
     "{}", "{}{}", "{} {}", " {}", "{} ", " {} ", "  {}  ", "a{}", "{}a", "a{}b", "a {} b",
     "a  {}  b", "\n{}\n", "\t{}\t", "1{}2", "_{}_", "é{}é", "漢{}字", ".{}.", "😀{}😀", "\u00a0{}\u00a0",
@@ -212,7 +212,7 @@ def _token_strings(tokens, rng):
     for token in tokens:
         frames = TOKEN_FRAMES if len(tokens) <= 6 else rng.sample(TOKEN_FRAMES, 12)
         result += [f.format(*[token] * f.count("{}")) for f in frames]
-        # Broken and disguised: must not match (or only where case and form allow it).
+        # These are broken or disguised, and must not match (or only where case and form allow it).
         cut = rng.randint(1, max(1, len(token) - 1))
         result += [token[:-1], token[1:], token[:cut] + " " + token[cut:], token.upper(),
                    token.swapcase(), token[:cut] + token + token[cut:],

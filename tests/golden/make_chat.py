@@ -15,7 +15,7 @@ from transformers.utils import chat_template_utils
 HERE = pathlib.Path(__file__).resolve().parent
 CHAT = HERE / "chat"
 
-# What strftime_now sees.
+# The time that strftime_now sees.
 NOW = datetime.datetime(2025, 3, 4, 5, 6, 7)
 
 TOKENS = {  # template: (bos_token, eos_token)
@@ -40,7 +40,8 @@ class FixedClock(datetime.datetime):
 
 
 def render(template, messages, **context):
-    """What PreTrainedTokenizer.apply_chat_template(tokenize=False) does, without one."""
+    """Does what PreTrainedTokenizer.apply_chat_template(tokenize=False) does, without a
+    tokenizer."""
     rendered, _ = chat_template_utils.render_jinja_template(
         conversations=[messages], chat_template=template, **context)
     return rendered[0]

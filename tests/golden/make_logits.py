@@ -22,7 +22,8 @@ sys.path.insert(0, str(MODELS))
 import kjv  # noqa: E402
 
 RANDOM_LENGTHS = (1, 2, 7, 33, 70)
-# Beyond max_position_embeddings (160), as far as the scaling of their positions goes.
+# These prompts go beyond max_position_embeddings (160), as far as the scaling of their positions
+# goes.
 SCALED_LENGTHS = {"llama-linear-rope": (200,), "qwen2-yarn": (200,)}
 DETAILED_LENGTH = 33  # the prompt whose every position is recorded
 TOP = 8
@@ -78,10 +79,10 @@ def every_position(logits):
 
 
 def random_prompts(model, name):
-    """For each length the first random prompt whose greedy run is clear and not dull."""
+    """Yields, for each length, the first random prompt whose greedy run is clear and not dull."""
     rng = random.Random(zlib.crc32(name.encode()))
     for length in RANDOM_LENGTHS + SCALED_LENGTHS.get(name, ()):
-        # How lively a model can be depends on its weights: lower the bar slowly.
+        # A model's weights decide how lively it can be, so the bar is lowered slowly.
         for attempt in range(400):
             ids = [rng.randrange(3, model.config.vocab_size) for _ in range(length)]
             tokens, margins = greedy(model, ids)

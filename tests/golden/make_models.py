@@ -63,7 +63,7 @@ def specs():
             hidden_size=48, num_attention_heads=4, num_key_value_heads=2,
             num_hidden_layers=3, intermediate_size=72, rope_parameters=rope(10000.0),
             tie_word_embeddings=False, rms_norm_eps=1e-3)), old_spelling=True),
-        # Heads together wider than the hidden size; one KV head.
+        # All heads together are wider than the hidden size; there is one KV head.
         "llama-mqa-head20": Spec(LlamaConfig(**common(
             hidden_size=40, num_attention_heads=4, num_key_value_heads=1, head_dim=20,
             num_hidden_layers=4, intermediate_size=56, rope_parameters=rope(10000.0),
@@ -87,7 +87,7 @@ def specs():
             num_hidden_layers=4, intermediate_size=64, rope_parameters=rope(10000.0),
             sliding_window=16, tie_word_embeddings=False)),
             dtype=torch.bfloat16, max_shard_size="80KB"),
-        # Heads together narrower than the hidden size.
+        # All heads together are narrower than the hidden size.
         "mistral-head10": Spec(MistralConfig(**common(
             hidden_size=56, num_attention_heads=4, num_key_value_heads=1, head_dim=10,
             num_hidden_layers=3, intermediate_size=88, rope_parameters=rope(1000000.0),
@@ -114,7 +114,7 @@ def specs():
         "opt-base": Spec(opt(
             hidden_size=45, num_attention_heads=3, num_hidden_layers=4, ffn_dim=100),
             dtype=torch.float16, old_spelling=True),
-        # As opt-350m: norms after the blocks, narrower embeddings.
+        # The model is like opt-350m: norms come after the blocks, and embeddings are narrower.
         "opt-post-norm": Spec(opt(
             hidden_size=48, num_attention_heads=4, num_hidden_layers=3, ffn_dim=96,
             do_layer_norm_before=False, word_embed_proj_dim=28),

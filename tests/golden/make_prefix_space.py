@@ -1,4 +1,4 @@
-"""What add_prefix_space of tokenizer_config.json makes of the tokenizers here.
+"""Records what add_prefix_space of tokenizer_config.json makes of the tokenizers here.
 
 Writes tokenizers/prefix_space.json. The judge is AutoTokenizer, whose classes GPT2Tokenizer
 and LlamaTokenizer heed the key whatever tokenizer.json says. Called by make_golden.py.

@@ -25,7 +25,7 @@ def body_of(*contents):
     return [{"role": role, "content": content} for role, content in zip(roles, contents)]
 
 
-# Templates that put parts together, each in its way.
+# These templates put parts together, each in its way.
 TURNS = "{% for m in messages %}<{{ m.role }}>"
 END = "</>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
 TAKE_PARTS = {
@@ -41,8 +41,8 @@ TAKE_PARTS = {
     "join": TURNS + "{{ m.content if m.content is string else "
     "m.content | map(attribute='text') | join('+') }}" + END,
 }
-# Templates that do not: Hugging Face prints the list as code, drops it, takes its first
-# part alone, or fails.
+# These templates do not put parts together: Hugging Face prints the list as code, drops it, takes
+# its first part alone, or fails.
 TAKE_TEXT = {
     "print": TURNS + "{{ m.content }}" + END,
     "json": TURNS + "{{ m | tojson }}" + END,
@@ -53,7 +53,7 @@ TAKE_TEXT = {
     "refuse": "{% for m in messages %}{% if m.content is not string %}"
     "{{ raise_exception('text only') }}{% endif %}<{{ m.role }}>{{ m.content }}" + END,
 }
-# Takes parts of the user alone.
+# This template takes parts of the user's messages alone.
 MIXED = (TURNS + "{% if m.role == 'user' and m.content is not string %}{% for p in m.content %}"
          "{{ p.text }}{% endfor %}{% else %}{{ m.content }}{% endif %}" + END)
 
@@ -66,7 +66,7 @@ CALLS = (
     "{% if 'tool_calls' in m %}{% for c in m.tool_calls %}{{ c.id }} {{ c.function.name }}"
     "{% for k, v in c.function.arguments.items() %} {{ k }}={{ v | tojson }}{% endfor %}"
     "{% endfor %}{% endif %}{{ m.tool_call_id }}" + END)
-# As CALLS, but for arguments that stay a string.
+# This template is like CALLS, but for arguments that stay a string.
 TEXT_CALLS = (
     TURNS + "{{ m.content }}{% for c in m.tool_calls or [] %}"
     "{{ c.function.name + '(' + c.function.arguments + ')' }}{% endfor %}" + END)

@@ -45,7 +45,7 @@ def case(model, text, ids):
     top = rows[:-1].topk(TOP, dim=-1)
     return {
         "text": text, "ids": ids,
-        # Of each token but the first.
+        # Each token but the first has a log-probability.
         "logprobs": [number(rows[i, ids[i + 1]].item()) for i in range(len(ids) - 1)],
         "top_ids": top.indices.tolist(),
         "top_logprobs": [[number(v) for v in row] for row in top.values.tolist()],
@@ -96,7 +96,7 @@ def make_all(names=()):
             ids = next(i for i in (tokenizer(c.text).input_ids for c in held_out)
                        if len(i) >= length)
             cases.append(case(model, None, ids[:length]))
-        # Not whole chapters, so that the smallest strides stay affordable.
+        # The documents are not whole chapters, so that the smallest strides stay affordable.
         texts = [held_out[i].text[:900 + 700 * n] for n, i in enumerate(DOCUMENTS)]
         documents = [tokenizer(t, add_special_tokens=False).input_ids for t in texts]
         bos = tokenizer("a").input_ids[0]

@@ -84,7 +84,7 @@ def make_gpt2():
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     train_byte_level(tokenizer)
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
-    # Beside GPT-2's only one: a token for each flag that added tokens have.
+    # GPT-2's only added token comes first, then one for each flag that added tokens have.
     add(tokenizer,
         special("<|endoftext|>"),
         plain("<left>", lstrip=True, normalized=False),
@@ -103,7 +103,7 @@ def make_gpt2_prefix_space():
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     train_byte_level(tokenizer, ["<s>", "<pad>", "</s>", "<unk>"])
     add(tokenizer, special("<mask>", lstrip=True), plain("<word>", single_word=True))
-    # Adds a token at both ends.
+    # The post-processor adds a token at both ends.
     tokenizer.post_processor = template(tokenizer, "<s> $A </s>", "<s>", "</s>")
     return tokenizer, {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>",
                        "unk_token": "<unk>", "mask_token": "<mask>",
@@ -145,9 +145,11 @@ def make_qwen2():
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
     add(tokenizer, special("<|endoftext|>"), special("<|im_start|>"), special("<|im_end|>"),
         plain("<tool_call>", normalized=False), plain("</tool_call>", normalized=False),
-        # Looked for in the normalized text, so also found when written decomposed...
+        # This token is looked for in the normalized text, so it is also found when written
+        # decomposed.
         plain("<café>", normalized=True),
-        # ... and in the text as it came, so not found when written decomposed.
+        # This token is looked for in the text as it came, so it is not found when written
+        # decomposed.
         plain("<naïve>", normalized=False))
     return tokenizer, {"bos_token": None, "eos_token": "<|im_end|>",
                        "pad_token": "<|endoftext|>", "add_bos_token": False}
@@ -256,8 +258,8 @@ def save(tokenizer, config, folder, old_merges):
     state = json.loads(tokenizer.to_str())
     if old_merges:
         state["model"]["merges"] = [" ".join(m) for m in state["model"]["merges"]]
-    # By hand instead of json.dumps: one entry a line, but without a line for each half of
-    # a merge, so that the file stays small.
+    # json.dumps alone would give each half of a merge a line: the merges are put in with one entry
+    # a line, so that the file stays small.
     text = json.dumps(state, ensure_ascii=False, indent=1)
     compact = json.dumps(state["model"]["merges"], ensure_ascii=False, indent=1)
     spaced = text[text.index('"merges": ') + len('"merges": '):]

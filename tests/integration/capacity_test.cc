@@ -15,15 +15,15 @@
 #include "tests/parity/random_source.h"
 #include "tests/support/temp_dir.h"
 
-// What a placement says that a stage takes, beside what the runtime charges
-// when it loads it, to the byte: random shapes and policies, on the CPU and
-// beside a device; in tests/cuda, beside a GPU, which is emulated.
+// Compares what a placement says that a stage takes with what the runtime
+// charges when it loads it, to the byte: random shapes and policies, on the CPU
+// and beside a device; in tests/cuda, beside a GPU, which is emulated.
 
 namespace sluice {
 namespace {
 
 constexpr int kCases = 1000;
-// As many tests, that take turns.
+// The cases are dealt out in turn to so many tests.
 constexpr int kShards = 8;
 #ifdef SLUICE_CUDA_EMULATED
 constexpr BackendKind kDevice = BackendKind::kCuda;
@@ -202,7 +202,7 @@ struct Budgets {
   MemoryBudget device, host, disk;
 };
 
-// In a directory of its own: packed units are made anew.
+// Loads the stage in a directory of its own, where packed units are made anew.
 absl::StatusOr<std::unique_ptr<StageExecutor>> Load(const Case& c,
                                                     const TempDir& dir,
                                                     Budgets* budgets) {

@@ -15,9 +15,10 @@
 #include "tests/parity/stage_chain.h"
 #include "tests/support/temp_dir.h"
 
-// Whether plans can be carried out: random models, budgets and workloads. What
-// the planner calls feasible runs inside its budgets; what lacks more than a
-// twentieth of them, by its count, is refused by the runtime, too.
+// Tests whether plans can be carried out, with random models, budgets and
+// workloads. What the planner calls feasible runs inside its budgets; what
+// lacks more than a twentieth of them, by its count, is refused by the runtime,
+// too.
 
 namespace sluice {
 namespace {
@@ -85,7 +86,7 @@ Case RandomCase(uint32_t seed) {
   }
   if (any(0, 3) == 0) request.choices.weight_formats = {WeightFormat::kInt4};
   if (any(0, 3) == 0) request.choices.kv_formats = {WeightFormat::kInt8};
-  // From far too little to plenty.
+  // The memory ranges from far too little to plenty.
   const double weights = WeightBytes(
       c.spec.num_layers * LayerElements(c.spec) + 2 * HeadElements(c.spec),
       request.dtype, request.choices.weight_formats.front());
@@ -101,7 +102,7 @@ Case RandomCase(uint32_t seed) {
   return c;
 }
 
-// With the policy as a coordinator would send it.
+// Loads a stage with the policy as a coordinator would send it.
 absl::StatusOr<std::unique_ptr<StageChain>> Load(const Case& c, Policy policy,
                                                  int32_t max_sequences,
                                                  const TempDir& dir) {
@@ -137,8 +138,8 @@ TEST(FeasiblePlansTest, WhatIsFeasibleRunsAndWhatIsNotDoesNot) {
           plan.block.num_blocks * plan.block.gbs * plan.block.num_microbatches,
           dir);
       ASSERT_TRUE(chain.ok()) << chain.status();
-      // The longest request, alone: pages for it, and a step of every size up
-      // to the largest chunk.
+      // The longest request runs alone: it takes the most pages, and a step of
+      // every size up to the largest chunk.
       ChainRequest longest;
       longest.prompt.assign(c.request.longest() - 1, 7);
       longest.new_tokens = 1;
@@ -156,7 +157,7 @@ TEST(FeasiblePlansTest, WhatIsFeasibleRunsAndWhatIsNotDoesNot) {
       EXPECT_FALSE(shortage->remedies.empty());
       if (shortage->bytes <= 0.05 * shortage->limit) continue;
       ++refused;
-      // As little as can be asked for.
+      // This policy asks for as little as can be asked for.
       Policy least;
       least.gbs = 1;
       least.max_step_tokens = 16;

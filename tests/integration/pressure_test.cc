@@ -38,15 +38,15 @@ using ::testing::HasSubstr;
 
 const char kModel[] = SLUICE_TESTS_DIR "/models/llama-kjv";
 
-// More than any of these tests takes, on any machine.
+// None of these tests takes so long, on any machine.
 constexpr absl::Duration kDeadline = absl::Seconds(120);
 
 void SetDeadline(grpc::ClientContext* context) {
   context->set_deadline(absl::ToChronoTime(absl::Now() + kDeadline));
 }
 
-// For the test's log, and its XML: what was measured, of which nothing is
-// demanded.
+// Records a measured time in the test's log, and in its XML. Nothing is
+// demanded of it.
 void RecordSeconds(const std::string& what, absl::Duration took) {
   std::cout << what << ": " << took << "\n";
   testing::Test::RecordProperty(what + "_seconds",
@@ -123,7 +123,7 @@ class PressureTest : public ::testing::Test {
     jobs_ = v1::JobService::NewStub(Channel());
   }
 
-  // A connection of its own.
+  // Opens a connection of the caller's own.
   std::shared_ptr<grpc::Channel> Channel() {
     return OpenChannel(ChannelKind::kWorker,
                        "127.0.0.1:" + std::to_string(server_->port()));
@@ -147,7 +147,7 @@ class PressureTest : public ::testing::Test {
     return job;
   }
 
-  // Another's upload, by hand.
+  // An upload by another client, message by message.
   struct Upload {
     grpc::ClientContext context;
     v1::Job job;
@@ -238,12 +238,12 @@ TEST_F(PressureTest, SilentUploadsAndWatchersKeepNobodyOut) {
                                                        &queue, nullptr);
   }
   for (int i = 0; i < kWatchers; ++i) EXPECT_TRUE(next());
-  // All are served: each gets the job.
+  // All watchers are served: each gets the job.
   for (Watch& watch : watches) watch.reader->Read(&watch.job, nullptr);
   for (int i = 0; i < kWatchers; ++i) EXPECT_TRUE(next());
   for (Watch& watch : watches) EXPECT_EQ(watch.job.id(), job.id());
 
-  // And none has a thread to itself.
+  // No watcher has a thread to itself.
   EXPECT_LT(ThreadsOfThisProcess(), threads_before + 50);
 
   // Calls are answered, and jobs accepted.
@@ -373,7 +373,8 @@ TEST_F(PressureTest, LongLinesComeOneAfterAnother) {
     EXPECT_TRUE(upload.WriteData(part));
     EXPECT_TRUE(upload.WriteData(part));
   }
-  // Those that leave while they wait, or have their turn, keep nobody waiting.
+  // Uploads that leave while they wait, or have their turn, keep nobody
+  // waiting.
   uploads[0]->context.TryCancel();
   uploads[1]->context.TryCancel();
   for (int i = 2; i < 5; ++i) {
@@ -399,8 +400,8 @@ TEST_F(PressureTest, ALongLineThatTakesTooLongKeepsNobodyWaiting) {
   for (auto& upload : uploads) {
     EXPECT_TRUE(upload->WriteData("{\"prompt\":\"" + part));
   }
-  // Both say that they are there, and send nothing, until one is ended: that
-  // whose turn it is.
+  // Both uploads say that they are there, and send nothing, until one is ended:
+  // that whose turn it is.
   while (uploads[0]->WriteData("")) {
     absl::SleepFor(absl::Milliseconds(20));
     if (!uploads[1]->WriteData("")) {

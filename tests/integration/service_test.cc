@@ -277,7 +277,7 @@ TEST_F(ServiceTest, ResultLinesOfAnySizeArrive) {
     ++messages;
     EXPECT_LT(chunk.ByteSizeLong(), size_t{2} << 20);
     for (const v1::Result& result : chunk.results()) ended += !result.more();
-    // Who breaks off resumes with the line that was not complete.
+    // A client that breaks off resumes with the line that was not complete.
     EXPECT_EQ(chunk.next_offset(), ended);
   }
   EXPECT_TRUE(reader->Finish().ok());

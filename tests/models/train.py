@@ -246,7 +246,8 @@ class OptRecipe:
         model.generation_config = GenerationConfig(
             bos_token_id=self.bos, eos_token_id=self.eos, pad_token_id=self.pad)
         model.save_pretrained(out)
-        # By hand, because the library's own saving writes a tokenizer.json.
+        # The tokenizer's files are written by hand, because the library's own saving writes a
+        # tokenizer.json.
         self.tokenizer.model.save(str(out))
         token = lambda content: {
             "content": content, "lstrip": False, "normalized": True, "rstrip": False,
@@ -452,7 +453,7 @@ def main():
     if not args.evaluate:
         train_and_save(recipe, train_chapters, out, args.first_phase)
 
-    # Of the files as they were written, which is what everybody else reads.
+    # The evaluation is of the files as they were written, which is what everybody else reads.
     model = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
     report = json.loads((out / "training.json").read_text())
     report["held_out"] = evaluate(recipe, model, train_chapters, held_out)

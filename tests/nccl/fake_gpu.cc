@@ -44,10 +44,10 @@ constexpr int kCudaNoDevice = 100;
 constexpr int kCudaInvalidContext = 201;
 constexpr int kNcclSystemError = 2;
 constexpr size_t kChunk = 16 << 10;
-// Asked so many times, a call that is in progress is done.
+// A call that is in progress is done when it was asked so many times.
 constexpr int kPollsInProgress = 2;
 
-// What the process shares. Never destroyed: threads may outlive main.
+// The state that the process shares. Never destroyed: threads may outlive main.
 struct World {
   std::mutex mu;
   std::condition_variable changed;
@@ -179,12 +179,12 @@ struct CommState {
     if (error == 0) error = result;
     changed.notify_all();
   }
-  // What a kernel does whose peer does not come.
+  // Waits as a kernel does whose peer does not come.
   void HangUntilAborted() {
     std::unique_lock lock(mu);
     changed.wait(lock, [&] { return aborted; });
   }
-  // False: aborted, or the peer is gone.
+  // Returns false if the communicator was aborted, or the peer is gone.
   bool AwaitSocket(short events) {
     pollfd fds[2] = {{fd, events, 0}, {wake[0], POLLIN, 0}};
     while (poll(fds, 2, -1) < 0 && errno == EINTR) {
@@ -248,7 +248,7 @@ struct Hello {
   int32_t padding;
 };
 
-// What the thread of a communicator does: connects, then watches the peer.
+// The body of a communicator's thread: connects, then watches the peer.
 void PlayComm(const std::shared_ptr<CommState>& comm, IdFields id) {
   pthread_setname_np(pthread_self(), "fake-comm");
   int fail = 0;

@@ -1,13 +1,14 @@
 #pragma once
 
-// What tests do to libsluice_fake_gpu.so, a stand-in for libcuda and libnccl in
-// one: device memory is the host's, a stream is a thread, and a communicator of
-// two is a TCP connection over the loopback, within a process or between two.
-// It is stricter than the real ones where these are lenient: calls without a
-// context, on a communicator that is not ready, or with memory that is not the
-// device's are errors; and harsher where they may be: a transfer whose peer is
-// gone stays on its stream until ncclCommAbort; a copy from or to host memory
-// that is not pinned returns when it is done, and all before it on its stream.
+// These control libsluice_fake_gpu.so, for tests: a stand-in for libcuda and
+// libnccl in one. Device memory is the host's, a stream is a thread, and a
+// communicator of two is a TCP connection over the loopback, within a process
+// or between two. It is stricter than the real ones where these are lenient:
+// calls without a context, on a communicator that is not ready, or with memory
+// that is not the device's are errors; and harsher where they may be: a
+// transfer whose peer is gone stays on its stream until ncclCommAbort; a copy
+// from or to host memory that is not pinned returns when it is done, and all
+// before it on its stream.
 //
 // From the environment, for programs: SLUICE_FAKE_GPU_STATS, a directory in
 // which each process leaves FakeGpuCounts as JSON in PID.json when it ends;
@@ -17,7 +18,7 @@
 
 extern "C" {
 
-// What lives now, and what was made in all.
+// Counts of what lives now, and of what was made in all.
 struct FakeGpuCounts {
   long comms, comms_made;
   long roots;  // ids that were made and that nobody has joined
@@ -32,14 +33,14 @@ FakeGpuCounts fake_gpu_counts();
 void fake_gpu_mute_errors(int muted);
 // Transfers stop after so many bytes of a payload, until 0 is set.
 void fake_gpu_stall_after(long bytes);
-// How many payloads are stalled now.
+// Returns how many payloads are stalled now.
 long fake_gpu_stalled();
 // ncclCommInitRankConfig fails, once it is under way, with this ncclResult_t.
 void fake_gpu_fail_init(int result);
 // Host memory becomes pinned, or is no more.
 void fake_gpu_pin(const void* data, size_t bytes);
 void fake_gpu_unpin(const void* data);
-// No device, if not 0.
+// There is no device, if this is not 0.
 void fake_gpu_hide_device(int hidden);
 
 }  // extern "C"

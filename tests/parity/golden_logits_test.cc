@@ -21,8 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What the issue of correctness asks is 1e-3; two float32 implementations
-// should be much closer.
+// The issue of correctness asks for 1e-3; two float32 implementations should be
+// much closer.
 constexpr float kMaxAbsError = 1e-4f;
 
 struct Golden {

@@ -118,7 +118,8 @@ TEST_P(GoldenScoresTest, AgreesInFloat32) {
             const TokenLogprob& top = got.top[t * kTop + k];
             const float logprob = expected.at("top_logprobs")[t][k];
             worst = std::max(worst, std::abs(top.logprob - logprob));
-            // Of two that are almost equal either may come first.
+            // Either of two tokens that are almost equally likely may come
+            // first.
             if (top.token != expected.at("top_ids")[t][k].get<int32_t>()) {
               const auto& all = expected.at("top_logprobs")[t];
               bool close = k + 1 == kTop;

@@ -37,7 +37,8 @@ class StageChain {
     uint64_t budget_bytes = uint64_t{4} << 30;  // of each stage
     std::string disk_dir;                       // "": no disk
     uint64_t disk_bytes = uint64_t{4} << 30;    // of each stage
-    // Of each stage: `device` computes. 0: the CPU.
+    // The device memory of each stage, where `device` computes. 0: the CPU
+    // does.
     uint64_t device_bytes = 0;
     DeviceChoice device = TestDevice();
     WrapBackend wrap_backend;  // or null
@@ -54,14 +55,15 @@ class StageChain {
   void Reset();
 
   StageExecutor& stage(int i) { return *stages_[i]; }
-  // Memory of stage 0, and then what belongs to it.
+  // Budgets come stage by stage: memory's, then the disk's and the device's, if
+  // there are such.
   const MemoryBudget& budget(int i) const { return *budgets_[i]; }
   int num_stages() const { return static_cast<int>(stages_.size()); }
   // Logits of each position that was sampled, if they are observed.
   std::map<Position, std::vector<float>>& logits() { return logits_; }
 
  private:
-  // Memory's, disk's and the device's, stage by stage.
+  // The budgets of memory, disk and device, stage by stage.
   std::vector<std::unique_ptr<MemoryBudget>> budgets_;
   std::vector<std::unique_ptr<StageExecutor>> stages_;
   std::map<Position, std::vector<float>> logits_;

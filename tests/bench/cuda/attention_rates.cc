@@ -138,7 +138,7 @@ absl::StatusOr<nlohmann::json> Prefill(const Bench& bench, const Heads& heads,
 
 absl::StatusOr<nlohmann::json> DecodeRates(const Bench& bench) {
   nlohmann::json rows = nlohmann::json::array();
-  // Far more than any cache holds.
+  // This is far more than any cache holds.
   const size_t kv_bytes = bench.tiny ? 1 : size_t{1} << 30;
   const int context = bench.tiny ? 70 : 1024;
   // OPT-6.7B and 30B, Llama-3-8B and 70B; heads of 64, 80 and 96 elements.
@@ -156,7 +156,7 @@ absl::StatusOr<nlohmann::json> DecodeRates(const Bench& bench) {
                             Decode(bench, common, format, context, kv_bytes));
   }
   if (!bench.tiny) {
-    // Few sequences with much behind them: split.
+    // A few sequences with much behind them are split.
     SLUICE_ASSIGN_OR_RETURN(
         rows.emplace_back(),
         Decode(bench, common, KvFormat::kBFloat16, 32768, kv_bytes));

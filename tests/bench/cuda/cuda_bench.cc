@@ -40,8 +40,9 @@ constexpr bool kEmulated = true;
 constexpr bool kEmulated = false;
 #endif
 
-// By NVIDIA's data sheets: memory in GB/s, dense bfloat16 products (of half, on
-// a T4) in TFLOP/s. The first name that a device's contains.
+// NVIDIA's data sheets say these rates: memory in GB/s, dense bfloat16 products
+// (of half, on a T4) in TFLOP/s. A device's sheet is the first whose name its
+// name contains.
 struct DataSheet {
   const char* name;
   double memory_gb_s, bf16_tflop_s;

@@ -12,7 +12,7 @@ namespace sluice::bench {
 namespace {
 
 constexpr int kRepeats = 9;
-// Of a repeat: long beside what an event's clock can tell.
+// The least time of a repeat, long beside what an event's clock can tell.
 constexpr double kRepeatSeconds = 0.015;
 constexpr double kWarmSeconds = 0.05;
 constexpr int kMaxCalls = 2000;

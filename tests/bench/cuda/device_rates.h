@@ -14,7 +14,8 @@
 #include "absl/status/statusor.h"
 #include "runtime/kernels/cuda/attention/attention.h"
 
-// What cuda_bench's parts share: memory, a stopwatch and what the device is.
+// The parts of cuda_bench share these: memory, a stopwatch and what the device
+// is.
 
 namespace sluice::bench {
 
@@ -47,18 +48,19 @@ class Buffer {
   size_t bytes_ = 0;
 };
 
-// Of repeats of one thing, in seconds.
+// The median and the extremes of repeats of one thing, in seconds.
 struct Spread {
   double median = 0, low = 0, high = 0;
 };
 
 struct Bench {
-  // For the emulation: sizes at which it ends within a second or two, each
-  // thing done once. The times are those of one processor and mean nothing.
+  // With this set, for the emulation, sizes are such that it ends within a
+  // second or two, and each thing is done once. The times are those of one
+  // processor and mean nothing.
   bool tiny = false;
   AttentionDevice device;
   cudaStream_t stream = nullptr;
-  // By the data sheet; 0 where this does not know it.
+  // The data sheet's rates; 0 where no sheet is known.
   double memory_gb_s = 0;
   double bf16_tflop_s = 0;
 

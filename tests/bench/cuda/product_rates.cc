@@ -128,7 +128,7 @@ absl::StatusOr<nlohmann::json> ProductRates(const Bench& bench) {
                                   {"llama-3-8b down", 4096, 14336},
                                   {"opt-30b fc1", 28672, 7168}};
   std::vector<int> counts = {1, 16, 64, 256, 1024, 4096};
-  // As many as its heuristics ever name.
+  // Its heuristics never name more algorithms than this.
   constexpr int kAll = 100;
   if (bench.tiny) {
     matrices = {{"tiny", 48, 32}};

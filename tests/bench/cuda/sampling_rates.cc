@@ -32,7 +32,7 @@ absl::StatusOr<nlohmann::json> Sample(const Bench& bench, const Kind& kind,
                             rows, out.as<TokenSample>(), stream);
       }));
   nlohmann::json row = {{"what", kind.name}, {"rows", rows}, {"vocab", vocab}};
-  // Of all logits, once.
+  // All logits are counted once.
   AddRate(seconds, sizeof(float) * double{1} * rows * vocab, "GB/s", &row);
   if (bench.memory_gb_s > 0) {
     row["share_of_spec"] = row["gb_s"].get<double>() / bench.memory_gb_s;
@@ -60,7 +60,7 @@ absl::StatusOr<nlohmann::json> SamplingRates(const Bench& bench) {
   kinds[4] = kinds[3];
   kinds[4].name = "temperature 1, top-k 50, top-p 0.9";
   kinds[4].request.top_k = 50;
-  // As a model's are spread.
+  // The values are spread as a model's logits are.
   std::mt19937 random(5);
   std::normal_distribution<float> normal(0, 2.5f);
   std::vector<float> values(size_t{1} * counts.back() * vocab);

@@ -8,8 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "common/tier.h"
 
-// What was published of FlexGen's runs, and the constants that were fitted to
-// them.
+// The published runs of FlexGen, and the constants that were fitted to them.
 
 namespace sluice {
 
@@ -33,8 +32,8 @@ struct PublishedRun {
   std::string Name() const;  // "t4 opt-30b 256+32 160x2"
 };
 
-// What a machine does that no data sheet says; the rest of its profile is data
-// sheets' and the constants that FlexGen's cost-model script ships.
+// The figures of a machine that no data sheet gives; the rest of its profile is
+// data sheets' and the constants that FlexGen's cost-model script ships.
 struct FittedConstants {
   // Matrix products of the device.
   double product_flops = 0;
@@ -47,15 +46,16 @@ struct FittedConstants {
   double kv_in_bytes = 0;
   double kv_out_bytes = 0;
   double disk_read_bytes = 0;
-  // What does not fit into host memory and is paged.
+  // Paging of what does not fit into host memory.
   double paging_bytes = 0;
 
-  // All of them, by name.
+  // Returns all constants by name.
   std::vector<std::pair<std::string, double*>> Members();
 };
-// Before fitting: from data sheets and FlexGen's script, where these say.
+// Returns the constants before fitting: from data sheets and FlexGen's script,
+// where these say.
 FittedConstants PriorFor(absl::string_view hardware);
-// As fit_paper found them. REQUIRES: "t4" or "a100".
+// Returns the constants as fit_paper found them. REQUIRES: "t4" or "a100".
 FittedConstants FittedFor(absl::string_view hardware);
 // Whether the constants were fitted on this run (see fitted.cc).
 bool WasFitted(const PublishedRun& run);

@@ -34,7 +34,8 @@ double BarrierSeconds(const StepParts& parts, const Fractions& fractions) {
   const ResourceSeconds rest = Evaluate(parts.rest, fractions);
   const double first_half = parts.first_half;
   const double layers = parts.layers, batches = parts.micro_batches;
-  // Of one micro-batch in one layer; of one layer.
+  // Each of these is of one micro-batch in one layer; those with weights are of
+  // the micro-batch during which the next half's weights come.
   ResourceSeconds first, first_with_weights, second, second_with_weights;
   for (int r = 0; r < kNumResources; ++r) {
     const double each = 1 / (layers * batches);

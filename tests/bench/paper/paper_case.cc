@@ -164,8 +164,9 @@ TierFractions PlacedWeights(const DecoderSpec& model,
                             const TierFractions& requested) {
   const double hidden = model.hidden_size, inner = model.intermediate_size;
   const double square = hidden * hidden, wide = hidden * inner;
-  // As FlexGen lists them: q, k, v and out, up and down, each with its bias,
-  // and the norm's two vectors. Llama: gate, up and down, and the norm's one.
+  // FlexGen lists the tensors in this order: q, k, v and out, up and down, each
+  // with its bias, and the norm's two vectors. Llama has gate, up and down, and
+  // the norm's one.
   const std::vector<double> attention =
       model.gated_mlp
           ? std::vector<double>{square, square, square, square, hidden}

@@ -22,21 +22,22 @@ absl::StatusOr<std::vector<PublishedRun>> ParsePublishedRuns(
 // kNotFound for a model that no run has.
 absl::StatusOr<DecoderSpec> PaperModel(absl::string_view name);
 
-// FlexGen's placement of weights (init_weight_list in its flex_opt.py): whole
-// tensors of each half of a layer; one goes to the disk, the host or the
-// device as the middle of its bytes lies in the percentages, in this order.
-// What it comes to for a layer.
+// Returns what FlexGen's placement of weights (init_weight_list in its
+// flex_opt.py) comes to for a layer: it places whole tensors of each half of a
+// layer, one to the disk, the host or the device as the middle of its bytes
+// lies in the percentages, in this order.
 TierFractions PlacedWeights(const DecoderSpec& model,
                             const TierFractions& requested);
 
-// The run's policy, with what was placed.
+// Returns the run's policy, with the weights as they were placed.
 Policy PolicyOf(const PublishedRun& run, const DecoderSpec& model);
 
-// Which are fitted, by name; the others keep their prior values.
+// Returns the names of the constants that are fitted; the others keep their
+// prior values.
 std::vector<std::string> FreeConstants(absl::string_view hardware);
 MachineProfile PaperMachine(absl::string_view hardware,
                             const FittedConstants& constants);
-// How FlexGen does what Sluice does otherwise.
+// Returns the options that stand for what FlexGen does otherwise than Sluice.
 CostOptions FlexGenOptions(const MachineProfile& machine,
                            const FittedConstants& constants);
 
@@ -48,7 +49,7 @@ struct PaperPrediction {
   ResourceSeconds busy = {};
   Resource binding = Resource::kDeviceCompute;
 };
-// With FlexGen's placements and schedule.
+// Predicts a run with FlexGen's placements and schedule.
 absl::StatusOr<PaperPrediction> PredictRun(const PublishedRun& run,
                                            const FittedConstants& constants);
 
@@ -59,7 +60,7 @@ double Median(std::vector<double> values);  // REQUIRES: not empty
 
 // kNotFound: no such file.
 absl::StatusOr<std::vector<PublishedRun>> ReadRuns(const std::string& path);
-// Both tables, in the tree.
+// Each reads one of the two tables in the tree.
 absl::StatusOr<std::vector<PublishedRun>> MeasuredRuns();
 absl::StatusOr<std::vector<PublishedRun>> MoreRuns();
 

@@ -8,7 +8,8 @@
 namespace sluice {
 namespace {
 
-// What a constant off its prior value costs, of what a run off by as much does.
+// The loss of a constant off its prior value, as a share of that of a run off
+// by as much.
 constexpr double kPriorWeight = 0.02;
 
 absl::StatusOr<double> Loss(const std::vector<PublishedRun>& runs,

@@ -7,7 +7,8 @@
 namespace sluice {
 namespace {
 
-// Enough for starts and ends not to matter, and a multiple of all blocks.
+// There are enough requests for starts and ends not to matter; their number is
+// a multiple of all blocks.
 constexpr int64_t kRequests = 23040;
 
 }  // namespace

@@ -43,7 +43,7 @@ absl::Status PrintRuns(const std::vector<PublishedRun>& runs) {
   return absl::OkStatus();
 }
 
-// What the search decided.
+// Writes in short what the search decided.
 std::string Short(const Policy& policy) {
   const auto percent = [](const TierFractions& f) {
     return absl::StrFormat("%.0f/%.0f/%.0f", 100 * f.device, 100 * f.host,

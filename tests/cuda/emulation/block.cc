@@ -237,7 +237,7 @@ void Runner::ThreadEnded(const Thread& thread) {
 std::string Runner::Deadlock() const {
   std::string text = absl::StrCat("nothing can go on: ", ended_, " of ",
                                   num_threads_, " threads have returned");
-  // The first that waits at each name says enough.
+  // The first thread that waits at each name says enough.
   std::vector<absl::string_view> named;
   for (int i = 0; i < num_threads_; ++i) {
     const Thread& thread = threads_[i];
@@ -262,7 +262,7 @@ void Runner::Wait(const char* name) {
 void Runner::Fault(std::string what) {
   fault_ = absl::StrCat("thread ", Text(current_->index), ": ",
                         std::exchange(what, {}));
-  // Never resumed.
+  // The thread is never resumed.
   current_->fiber.Suspend();
 }
 

@@ -20,9 +20,9 @@
 
 namespace sluice::emulation {
 
-// In which order the threads of a block get their turns.
+// The order in which the threads of a block get their turns.
 enum class Order { kForward, kBackward, kShuffled };
-// For the launches that follow, of any thread.
+// Sets the order of the launches that follow, of any thread.
 void SetOrder(Order order);
 
 struct Grid {
@@ -31,8 +31,9 @@ struct Grid {
   size_t dynamic_shared_bytes = 0;
 };
 
-// Runs body(arg) once for each thread of each block. Empty, or what went wrong:
-// the kernel was abandoned there. One grid runs at a time.
+// Runs body(arg) once for each thread of each block. Returns what went wrong,
+// where the kernel was abandoned; empty if nothing did. One grid runs at a
+// time.
 std::string RunGrid(const Grid& grid, void (*body)(const void* arg),
                     const void* arg);
 
@@ -54,7 +55,8 @@ using Requests = void* const[32];
 void WarpMeet(const char* name, unsigned mask, void* request,
               void (*complete)(const Requests& requests));
 
-// Of the running block; at a multiple of 128 bytes.
+// Returns the dynamic shared memory of the running block, at a multiple of 128
+// bytes.
 void* DynamicShared();
 
 }  // namespace sluice::emulation

@@ -119,7 +119,7 @@ bool ColumnsAligned(const cublasLtMatrixLayoutEmulated& m) {
 }
 
 size_t WorkspaceOf(int algorithm, const cublasLtMatrixLayoutEmulated& d) {
-  // Grows with the number of columns in steps, as splits do.
+  // A split sum has two parts, each with a result of its own in float32.
   return algorithm == kSplit ? 2 * sizeof(float) * d.rows * d.cols : 0;
 }
 
@@ -190,7 +190,7 @@ std::vector<float> Plain(const cublasLtMatrixLayoutEmulated& layout,
   return plain;
 }
 
-// What the tensor cores' sums may look like, roughly.
+// Adds up in an order of the algorithm's own, roughly as tensor cores may.
 float Dot(const float* x, const float* y, size_t k, int algorithm) {
   if (algorithm == kAligned) {
     double sum = 0;
@@ -451,7 +451,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle,
       !OnDevice(c, c_layout->bytes()) || !OnDevice(d, d_layout->bytes())) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
-  // In place only with the same layout.
+  // A product in place must have the same layout for C and D.
   if (c == d && !(*c_layout == *d_layout)) return CUBLAS_STATUS_INVALID_VALUE;
   const size_t alignment = algorithm == kAligned ? 16 : 0;
   const auto aligned = [&](const void* data, cudaDataType type) {
@@ -485,7 +485,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle,
                   algorithm};
   ++products;
   ++by_algorithm[algorithm];
-  // What the work space holds afterwards is nobody's business.
+  // The contents of the work space are undefined afterwards.
   const auto run = [product, workspace, needed] {
     if (needed > 0) std::memset(workspace, 0xff, needed);
     Run(product);

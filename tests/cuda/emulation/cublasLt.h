@@ -124,16 +124,16 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle,
 
 namespace sluice::emulation {
 
-// What tests may ask of products.
+// Counts of calls, for tests.
 struct CublasCounts {
   int products = 0;
   int heuristics = 0;
   int by_algorithm[3] = {};  // in the order above
 };
-// Since the last call.
+// Returns the counts since the last call.
 CublasCounts TakeCublasCounts();
-// Of the algorithms, the one that tests want to find best takes no time, the
-// others take some; -1: none does.
+// Makes the algorithm the one that tests find best: it takes no time, the
+// others take some. -1: none takes any.
 void SetFastAlgorithm(int algorithm);
 // Offers only algorithms whose bits are in `mask`: 7 at first, all of them.
 void OfferAlgorithms(unsigned mask);

@@ -6,7 +6,8 @@
 #include "common/float16.h"
 #include "tests/cuda/emulation/vector_types.h"
 
-// What the kernels use of CUDA's <cuda_bf16.h>. Arithmetic is done in float.
+// This header stands in for CUDA's <cuda_bf16.h>, with what the kernels use of
+// it. Arithmetic is done in float.
 
 struct alignas(2) __nv_bfloat16_raw {
   unsigned short x;

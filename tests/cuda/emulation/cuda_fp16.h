@@ -5,7 +5,8 @@
 #include "common/float16.h"
 #include "tests/cuda/emulation/vector_types.h"
 
-// What the kernels use of CUDA's <cuda_fp16.h>. Arithmetic is done in float.
+// This header stands in for CUDA's <cuda_fp16.h>, with what the kernels use of
+// it. Arithmetic is done in float.
 
 struct alignas(2) __half_raw {
   uint16_t x;

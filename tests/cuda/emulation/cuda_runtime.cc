@@ -28,7 +28,7 @@ int MostShared() {
   return (capability >= 90 ? 227 : capability >= 80 ? 163 : 64) << 10;
 }
 
-// What the process has of the device.
+// The memory that the process has of the device, and what else it set there.
 struct Device {
   sluice::Mutex mutex;
   std::map<uintptr_t, size_t> memory ABSL_GUARDED_BY(mutex);

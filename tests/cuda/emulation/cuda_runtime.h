@@ -50,8 +50,8 @@ enum cudaError_t {
   cudaErrorStreamCaptureInvalidated = 901,
   cudaErrorUnknown = 999,
 };
-// Of a launch that failed, or a device that is broken, with what the emulation
-// saw.
+// Returns the error's name; of a launch that failed, or a device that is
+// broken, also what the emulation saw.
 const char* cudaGetErrorString(cudaError_t error);
 cudaError_t cudaGetLastError();
 cudaError_t cudaPeekAtLastError();
@@ -134,9 +134,10 @@ enum cudaStreamCaptureMode {
   cudaStreamCaptureModeThreadLocal,
   cudaStreamCaptureModeRelaxed,
 };
-// Of one stream: kernels, copies and products, in their order. What would wait
-// for it meanwhile breaks the capture, as do events, copies of memory that is
-// not pinned, and memory that the capturing thread asks for or gives back.
+// A capture takes one stream's kernels, copies and products, in their order.
+// Calls that would wait for the stream meanwhile break the capture, as do
+// events, copies of memory that is not pinned, and memory that the capturing
+// thread asks for or gives back.
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream,
                                    cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
@@ -149,7 +150,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 // --- Memory
 // --------------------------------------------------------------------
 
-// Not a byte more than asked for, at a multiple of 256.
+// The memory has not a byte more than asked for, and is at a multiple of 256.
 cudaError_t cudaMalloc(void** data, size_t bytes);
 template <typename T>
 cudaError_t cudaMalloc(T** data, size_t bytes) {
@@ -167,11 +168,12 @@ cudaError_t cudaHostRegister(void* data, size_t bytes, unsigned flags);
 cudaError_t cudaHostUnregister(void* data);
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes,
                        cudaMemcpyKind kind);
-// With host memory that is not pinned: waits for the stream before, and if it
-// goes there, for the copy.
+// A copy from or to host memory that is not pinned waits for the stream before,
+// and if it goes there, for itself.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes,
                             cudaMemcpyKind kind, cudaStream_t stream = nullptr);
-// `height` rows of `width` bytes, `pitch` bytes apart; else as cudaMemcpyAsync.
+// Copies `height` rows of `width` bytes, `pitch` bytes apart; else it is as
+// cudaMemcpyAsync.
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from,
                               size_t from_pitch, size_t width, size_t height,
                               cudaMemcpyKind kind,
@@ -201,7 +203,8 @@ cudaError_t SetSharedLimit(const void* kernel, int bytes);
 bool IsDeviceMemory(const void* data, size_t bytes);
 // Most host memory that may be pinned; at first, all of it.
 void SetPinLimit(size_t bytes);
-// What was copied in streams from or to host memory that is not pinned.
+// Returns the bytes that were copied in streams from or to host memory that is
+// not pinned.
 size_t PageableBytes();
 
 }  // namespace sluice::emulation

@@ -12,7 +12,7 @@
 
 #include "tests/cuda/emulation/block.h"
 
-// What device code may call, by CUDA's names and with CUDA's meaning.
+// Device code may call these, by CUDA's names and with CUDA's meaning.
 
 #define __global__
 #define __device__
@@ -99,7 +99,7 @@ inline unsigned Ballot(const char* name, unsigned mask, bool value) {
   return mine.result;
 }
 
-// Of the running thread.
+// Returns the lane of the running thread.
 inline int Lane() {
   return static_cast<int>(
       (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) %
@@ -197,7 +197,7 @@ inline unsigned atomicOr(unsigned* address, unsigned value) {
 #define __cosf cosf
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline float __fdividef(float x, float y) { return x / y; }
-// Not to be fused with a neighbour, in CUDA; x86-64 does not fuse by itself.
+// CUDA does not fuse these with a neighbour; x86-64 does not fuse by itself.
 inline float __fadd_rn(float x, float y) { return x + y; }
 inline float __fsub_rn(float x, float y) { return x - y; }
 inline float __fmul_rn(float x, float y) { return x * y; }

@@ -52,7 +52,7 @@ sluice_switch_stack:
 namespace sluice::emulation {
 namespace {
 
-// The one that enters or runs.
+// The fiber that the thread enters or runs.
 thread_local Fiber* running = nullptr;
 
 }  // namespace

@@ -23,10 +23,10 @@ class Fiber {
   // Makes it run body(arg) from the next Resume() on. What it was doing before
   // is forgotten, and no destructor runs.
   void Start(Body body, void* arg);
-  // Returns when the fiber suspends itself or its body has returned. Not from
-  // within a fiber; not once the body has returned.
+  // Returns when the fiber suspends itself or its body has returned. It must
+  // not be called from within a fiber, nor once the body has returned.
   void Resume();
-  // From within the fiber: returns when it is resumed.
+  // Returns when the fiber is resumed. It is called from within the fiber.
   void Suspend();
   // Whether the body has returned.
   bool ended() const { return ended_; }

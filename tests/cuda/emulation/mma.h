@@ -49,7 +49,7 @@ struct fragment {
 
 namespace emulated {
 
-// Which element of the matrix element i of a lane is.
+// Returns the element of the matrix that element i of a lane is.
 inline int Place(int lane, int i) { return 32 * i + (lane * 5 + i) % 32; }
 
 template <typename T>

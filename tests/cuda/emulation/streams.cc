@@ -45,12 +45,12 @@ struct CUgraphExec_st {
   std::vector<Captured> work;
 };
 
-// Under State::mutex.
+// State::mutex guards all members of streams.
 struct CUstream_st {
   int device = 0;
   bool blocking = false;
   std::deque<Work> work;  // the first of it may be under way
-  // While it is captured.
+  // These are in use while the stream is captured.
   std::unique_ptr<CUgraph_st> capture;
   std::thread::id capturing_thread;
   bool capture_broken = false;
@@ -64,7 +64,7 @@ struct CUevent_st {
 namespace sluice::emulation {
 namespace {
 
-// How long a wait for late copies takes at least.
+// The least time that a wait for late copies takes.
 constexpr std::chrono::microseconds kPatience{100};
 
 struct State {
@@ -79,7 +79,8 @@ struct State {
   std::atomic<int> driver_version{13000};
   std::atomic<int> capability{__CUDA_ARCH__ / 10};
   std::atomic<int> graph_launches{0}, live_graphs{0};
-  // Held by who does a stream's work: one piece at a time, of all streams.
+  // The thread that does a stream's work holds this: one piece is done at a
+  // time, of all streams.
   Mutex engine;
 };
 
@@ -109,7 +110,7 @@ bool IsLate(const Work& work) {
          (timing == Timing::kLateCopies && work.kind == WorkKind::kCopy);
 }
 
-// How far to go.
+// The point up to which Run() does a stream's work.
 struct Until {
   const Mark* mark = nullptr;  // null: all of it
   bool late = true;            // false: up to what is late
@@ -170,7 +171,8 @@ void BePatient() {
   }
 }
 
-// What `event` stands for now; null if it is done, or was never recorded.
+// Sets *mark to what `event` stands for now; null if that is done, or was never
+// recorded.
 cudaError_t MarkOf(cudaEvent_t event, std::shared_ptr<Mark>* mark) {
   State& state = TheState();
   MutexLock lock(&state.mutex);
@@ -382,7 +384,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   }
   if (LostError() != cudaSuccess) return Record(LostError());
   MutexLock lock(&state.mutex);
-  // Not an error that cudaGetLastError would tell of.
+  // cudaErrorNotReady is not an error that cudaGetLastError would tell of.
   return stream->work.empty() ? cudaSuccess : cudaErrorNotReady;
 }
 

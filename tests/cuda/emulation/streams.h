@@ -5,28 +5,31 @@
 #include <functional>
 #include <string>
 
-// What streams have to do, and when it is done; and what may happen to a
+// Streams, what they have to do, and when it is done; and what may happen to a
 // device.
 
 namespace sluice::emulation {
 
-// When streams do their work. What events and waits promise holds in each case,
-// and nothing else does: so a wait that is missing is seen as wrong bytes.
+// The moments at which streams do their work. What events and waits promise
+// holds in each case, and nothing else does: so a wait that is missing is seen
+// as wrong bytes.
 enum class Timing {
-  // In the call that begins it. A kernel that fails does so there, too.
+  // Work is done in the call that begins it. A kernel that fails does so there,
+  // too.
   kAtOnce,
-  // Kernels, and what follows them in their stream, not before somebody waits
-  // for it; copies elsewhere at once. Shows copies that don't wait for kernels.
-  // A kernel that fails takes the device with it.
+  // Kernels, and what follows them in their stream, are not done before
+  // somebody waits for them; copies elsewhere are done at once. This shows
+  // copies that don't wait for kernels. A kernel that fails takes the device
+  // with it.
   kLateKernels,
-  // Copies in streams not before somebody has waited for some time; kernels at
-  // once. Shows kernels that don't wait for copies.
+  // Copies in streams are not done before somebody has waited for some time;
+  // kernels are done at once. This shows kernels that don't wait for copies.
   kLateCopies,
 };
 // Does what is left to do, and changes the timing for what follows.
 void SetTiming(Timing timing);
-// The same, with what the environment's SLUICE_TEST_TIMING says:
-// "late_kernels", "late_copies", or nothing or "at_once".
+// Does what SetTiming() does, with what the environment's SLUICE_TEST_TIMING
+// says: "late_kernels", "late_copies", or nothing or "at_once".
 void SetTimingOfTheTest();
 
 // Breaks the device: from now on every call fails with this error, as after a
@@ -34,16 +37,16 @@ void SetTimingOfTheTest();
 // one is without a new process. `what` goes with the error's name.
 void LoseDevice(cudaError_t error, const std::string& what = "");
 
-// How many devices there are; one at first. They share their memory, and refuse
-// each other's streams and events.
+// Sets how many devices there are; one at first. They share their memory, and
+// refuse each other's streams and events.
 void SetDeviceCount(int count);
 
-// The driver's version, as CUDA counts them; 0: there is none. At first, one
-// that is new enough.
+// Sets the driver's version, as CUDA counts them; 0: there is none. At first,
+// it is one that is new enough.
 void SetDriverVersion(int version);
 
-// The devices' compute capability, 10 * major + minor; at first, that which
-// kernels are compiled for.
+// Sets the devices' compute capability, 10 * major + minor; at first, it is
+// that which kernels are compiled for.
 void SetCapability(int capability);
 
 // Graphs that were launched since the last call; graphs that live.
@@ -57,7 +60,7 @@ enum class WorkKind { kKernel, kCopy, kOther };
 // that it returns later breaks the device.
 cudaError_t Enqueue(cudaStream_t stream, WorkKind kind,
                     std::function<cudaError_t()> work);
-// Whether it is one, of the calling thread's device or of any.
+// Whether there is such a stream, of any device or of the calling thread's.
 bool IsStream(cudaStream_t stream);
 bool IsStreamHere(cudaStream_t stream);
 // Whether the stream is being captured; and what is said of a call that may not
@@ -70,10 +73,10 @@ cudaError_t BreakCaptureHere();
 cudaError_t FinishStreamZero();
 cudaError_t FinishDevice();
 Timing CurrentTiming();
-// What LoseDevice said, or a kernel.
+// Return the error that LoseDevice or a kernel set, and its text.
 cudaError_t LostError();
 std::string LostText();
-// Of the calling thread.
+// The current device is the calling thread's.
 int CurrentDevice();
 cudaError_t SetCurrentDevice(int device);
 int DeviceCount();

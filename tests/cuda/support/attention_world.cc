@@ -72,7 +72,7 @@ std::vector<std::byte> Fill(const AttentionWorld::Choice& choice,
   }
   const int width = choice.shape.num_heads + 2 * layout.num_kv_heads;
   *q = randoms(static_cast<size_t>(row) * width * head_dim);
-  // Of a sum of head_dim products of uniform numbers, the deviation is
+  // A sum of head_dim products of uniform numbers has a deviation of
   // sqrt(head_dim) / 3.
   const float factor =
       choice.spread * 3 / std::sqrt(float(head_dim)) / choice.shape.scale;
@@ -117,7 +117,8 @@ void AttentionWorld::Decode(const AttentionDevice& device,
     ASSERT_TRUE(status.ok()) << status;
     return;
   }
-  // Room for all but one, so that there is a second round.
+  // The work space has room for all sequences but one, so that there is a
+  // second round.
   const size_t each = 8 * shape.num_heads * ((longest + 3) / 4 * 4);
   const auto plan = PlanSparse(shape, device, sequences, longest, sparsity,
                                each * std::max(1, sequences - 1));

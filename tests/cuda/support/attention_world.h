@@ -20,7 +20,7 @@ struct AttentionWorld {
     int num_tokens = 0;
   };
 
-  // What a random world may be.
+  // The shape and the contents of a random world.
   struct Choice {
     AttentionShape shape;
     int window = 0;
@@ -28,22 +28,23 @@ struct AttentionWorld {
     // Scores are about normal, with this deviation.
     float spread = 1;
     unsigned seed = 0;
-    // Of each sequence: where an element of K or V is no number; -1: nowhere.
+    // The position in each sequence where an element of K or V is no number;
+    // -1: nowhere.
     int nan_position = -1;
     bool nan_in_k = false;
   };
 
   explicit AttentionWorld(const Choice& choice);
 
-  // By the definition, in double precision, from K and V as they are stored:
-  // [rows, num_heads, head_dim]. With sparsity below 1, of the kept positions.
-  // A score that is no number has no weight.
+  // Returns attention by its definition, in double precision, from K and V as
+  // they are stored: [rows, num_heads, head_dim]. With sparsity below 1, it is
+  // that of the kept positions. A score that is no number has no weight.
   std::vector<double> Definition(float sparsity = 1) const;
-  // What the CPU's kernels make of it.
+  // Returns what the CPU's kernels compute.
   std::vector<float> OnCpu(float sparsity = 1) const;
 
-  // What the device's make of it, segments of one token by decode, or sparse
-  // attention if sparsity is below 1, and the others by prefill.
+  // Returns what the device's kernels compute: segments of one token by decode,
+  // or by sparse attention if sparsity is below 1, and the others by prefill.
   std::vector<float> OnDevice(const AttentionDevice& device,
                               float sparsity = 1) const;
 

@@ -239,7 +239,8 @@ void BackendWorld::RunLayer(int layer, std::vector<BatchView>& batches,
     // With two slots, a micro-batch is projected before the one before it goes
     // on.
     if (options_.attention_slots > 1 && k > 0) finish(k - 1);
-    // In two goes, sometimes; but not in steps that may be replayed.
+    // Attention is computed in two goes, sometimes; but not in steps that may
+    // be replayed.
     const auto count = static_cast<int32_t>(segments[k].size());
     const bool generates = std::all_of(
         segments[k].begin(), segments[k].end(),
@@ -262,7 +263,7 @@ void BackendWorld::TakeLogits(std::vector<Backend::LogitRow>& rows) {
 }
 
 void BackendWorld::AppendLogits(int32_t rows, std::vector<float>* logits) {
-  // Once with samples from some of them, and then as they are.
+  // Logits are taken once with samples from some of them, and then as they are.
   std::vector<Backend::LogitRow> asked(rows);
   std::vector<std::vector<float>> brought;
   if (device_ != nullptr) {

@@ -48,18 +48,19 @@ struct WorldOptions {
   int num_sequences = 0;
 };
 
-// What a step gave: of each micro-batch, the residual stream after the last
-// layer, without rows of padding; and the logits of each segment's last row. On
-// a device, samples from some of these were asked for, too, and judged.
+// The results of a step: of each micro-batch, the residual stream after the
+// last layer, without rows of padding; and the logits of each segment's last
+// row. On a device, samples from some of these were asked for, too, and judged.
 struct WorldOutput {
   std::vector<std::vector<float>> x;
   std::vector<float> logits;
 };
 
-// As a stage does it whose data stays where it is: layers may be replayed.
+// Runs a model as a stage does whose data stays where it is: layers may be
+// replayed.
 class BackendWorld {
  public:
-  // On the CPU; or with a device, on that.
+  // The backend is the CPU's or, with a device, that device's.
   static std::unique_ptr<BackendWorld> Create(const DecoderSpec& spec,
                                               const TensorSource& source,
                                               const WorldOptions& options,
@@ -98,7 +99,8 @@ class BackendWorld {
   void Load(const TensorSource& source);
   Piece Allocate(size_t bytes);
   void Write(const Piece& to, const std::byte* from, size_t bytes);
-  // Of the byte at an offset, where its part begins; null: not to be cut.
+  // Returns where the part begins that the byte at an offset belongs to; null:
+  // not to be cut.
   using PartBegin = std::function<size_t(size_t offset)>;
   template <typename Pack>
   Packed Load(size_t bytes, const PartBegin& part_begin, const Pack& pack);
@@ -107,7 +109,7 @@ class BackendWorld {
                 std::vector<std::vector<SegmentView>>& segments,
                 std::vector<Piece>& x);
   void TakeLogits(std::vector<Backend::LogitRow>& rows);
-  // Of the first rows of the head's input.
+  // Appends the logits of the first rows of the head's input.
   void AppendLogits(int32_t rows, std::vector<float>* logits);
   std::vector<float> Logits(const std::vector<std::vector<SegmentView>>& step,
                             const std::vector<Piece>& x);

@@ -20,8 +20,8 @@ absl::StatusOr<BackendParts> CreateCudaBackend(const DecoderSpec& spec,
 
 namespace {
 
-// For tests that take any device with memory of its own, and with the timing
-// that the run of the program is for.
+// Gives tests that take any device with memory of its own this one, with the
+// timing that the run of the program is for.
 class GpuOfTheTests : public testing::Environment {
  public:
   void SetUp() override {

@@ -31,7 +31,7 @@ class DeviceArray {
                          cudaMemcpyHostToDevice),
               cudaSuccess);
   }
-  // What all launches before have left.
+  // Returns what all launches before have left.
   std::vector<T> Read() const {
     std::vector<T> out(count_);
     EXPECT_EQ(cudaMemcpy(out.data(), data_, count_ * sizeof(T),

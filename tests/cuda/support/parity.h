@@ -12,13 +12,14 @@
 #include <type_traits>
 #include <vector>
 
-// What the tests of the device's kernels share. The same tests run on the
-// emulation and on a device.
+// The common parts of the tests of the device's kernels. The same tests run on
+// the emulation and on a device.
 
 namespace sluice {
 
 // Calls `body`, which returns what a kernel made, with the threads taking turns
-// in each order, and expects the same bits of it. On a device: twice.
+// in each order, and expects the same bits of it. On a device, it is called
+// twice.
 template <typename Body>
 auto InAnyOrder(const Body& body) {
 #ifdef SLUICE_CUDA_EMULATED
@@ -72,12 +73,12 @@ class Random {
  public:
   explicit Random(int seed) : engine_(static_cast<unsigned>(seed)) {}
 
-  // In [low, high].
+  // Returns a number in [low, high].
   int Int(int low, int high) {
     return std::uniform_int_distribution<int>(low, high)(engine_);
   }
   bool Coin() { return Int(0, 1) == 1; }
-  // Often a round number, often one that is not.
+  // Returns a number that is often round, and often not.
   int Size(int high) {
     const int n = Int(1, high);
     return Coin() && n >= 8 ? n / 8 * 8 : n;

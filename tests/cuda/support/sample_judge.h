@@ -6,7 +6,7 @@
 #include "runtime/sample/sample_token.h"
 #include "tests/cuda/support/parity.h"
 
-// Whether a device samples as the host does.
+// These judge whether a device samples as the host does.
 
 namespace sluice {
 

@@ -1,4 +1,4 @@
-"""What Hugging Face transformers leaves of a distribution, written to
+"""Writes what Hugging Face transformers leaves of a distribution to
 sampling_golden.json, a case a line.
 
     python make_sampling_golden.py

@@ -135,7 +135,8 @@ TEST_P(WorkerModelTest, GreedyTokensAreTransformers) {
     plan.epoch = PlanEpoch(1);
     plan.step = static_cast<int64_t>(step);
     plan.micro_batches.resize(2);
-    // Alternately, so the answers come in another order than the sequences.
+    // Micro-batches get every second sequence, so the answers come in another
+    // order than the sequences.
     std::vector<size_t> order;
     for (size_t k = 0; k < 2; ++k) {
       for (size_t i = k; i < sequences.size(); i += 2) {

@@ -231,7 +231,7 @@ TEST(ProfileFileTest, ReadsBackWhatItWrote) {
   const auto read = ReadProfileFile(path);
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(*read, other);
-  // Nothing else is left.
+  // The directory holds nothing else.
   int files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(dir.path())) {
     ++files;

@@ -17,7 +17,7 @@ TEST(StartCheckTest, PassesWhereThereIsEnough) {
 }
 
 TEST(StartCheckTest, SaysWhatLacks) {
-  // More addresses than a processor has.
+  // The address space asked for is more than a processor has.
   const absl::Status status = CheckStart(1, size_t{1} << 60);
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("ulimit -v"));

@@ -105,7 +105,7 @@ TEST_F(StoreTest, AJobFromUploadToItsEnd) {
   EXPECT_THAT(commit->recorded, testing::ElementsAre(true, true));
   ASSERT_EQ(commit->jobs.size(), 1u);
   EXPECT_EQ(commit->jobs[0].state, v1::JOB_STATE_IN_PROGRESS);
-  // Up to the first one missing, which is 2.
+  // Results are read up to the first one missing, which is 2.
   EXPECT_EQ(store_->ReadResults(job.id, 0, 1 << 20)->size(), 2u);
 
   StoredResult last = Result(job.id, 2);
@@ -138,7 +138,7 @@ TEST_F(StoreTest, ARequestHasOneResult) {
   EXPECT_THAT(commit->recorded, testing::ElementsAre(false, false));
   EXPECT_EQ(commit->jobs[0].completed, 1);
   EXPECT_EQ((*store_->ReadResults(job, 0, 100))[0].line(), "line 0");
-  // A request that never existed has none, either.
+  // A request that never existed has no result, either.
   const StoredResult unknown = Result(job, 99);
   const StoredResult no_job = Result(JobId(99), 0);
   EXPECT_THAT(store_->CommitResults({&unknown, 1}, 22)->recorded,
@@ -245,7 +245,7 @@ TEST_F(StoreTest, AFileThatIsNoDatabase) {
 TEST_F(StoreTest, ADamagedDatabase) {
   Running(2000);
   store_.reset();
-  // Everything but the first page, which still looks right.
+  // Everything is overwritten but the first page, which still looks right.
   const auto size = std::filesystem::file_size(path());
   std::fstream file(path(), std::ios::in | std::ios::out | std::ios::binary);
   file.seekp(4096);

@@ -53,7 +53,7 @@ class ActivationStagerTest : public testing::Test {
     for (int i = 0; i < layers * batches; ++i) {
       order.push_back(row_by_row ? i / layers : i % batches);
     }
-    // The head.
+    // The head takes each micro-batch once more.
     for (int32_t k = 0; k < batches; ++k) order.push_back(k);
     if (absl::Status s = stager.BeginStep(order, rows); !s.ok()) return s;
     std::vector<int> times(rows.size());
@@ -96,7 +96,8 @@ TEST_F(ActivationStagerTest, EachTurnFindsWhatTheLastOneLeft) {
           for (const bool row_by_row : {false, true}) {
             std::vector<int32_t> rows;
             for (int32_t k = 0; k < present; ++k) {
-              // The most, a single row, and in between.
+              // The micro-batches have the most rows, a single row, and numbers
+              // in between.
               rows.push_back(k == 0 ? kMaxRows : k == 1 ? 1 : 37 * k);
             }
             seed += 1000;
@@ -171,7 +172,7 @@ TEST_F(ActivationStagerTest, ResetInTheMiddleLeavesNothingBehind) {
     seed += 1000;
     EXPECT_TRUE(RunStep(**stager, rows, 4, false, seed).ok());
   }
-  // Gone in the middle.
+  // This step is not at its end when the stager is destroyed.
   ASSERT_TRUE(RunStep(**stager, rows, 4, false, seed, 7).ok());
 }
 

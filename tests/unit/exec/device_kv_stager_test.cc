@@ -38,7 +38,7 @@ class DeviceKvStagerTest : public testing::Test {
     ASSERT_TRUE(stager.ok()) << stager.status();
     stager_ = *std::move(stager);
   }
-  // With kHostPages in each layer.
+  // Makes a stager whose host arena has kHostPages in each layer.
   void Make(int slots, int64_t pages, bool overlap = true) {
     auto arena = KvArena::Create(layout_, kHostPages, &host_budget_);
     ASSERT_TRUE(arena.ok()) << arena.status();
@@ -53,7 +53,7 @@ class DeviceKvStagerTest : public testing::Test {
   std::byte* Page(int page, int layer = 0) {
     return host_->LayerBase(layer) + page * layout_.layer_page_bytes();
   }
-  // Of sequence `id`, with `start` positions that are there.
+  // Returns a segment of sequence `id`, with `start` positions that are there.
   static KvSegment Segment(int64_t id, std::span<const int32_t> pages,
                            int32_t start) {
     return {.sequence = SequenceId(id),
@@ -61,7 +61,7 @@ class DeviceKvStagerTest : public testing::Test {
             .start = start,
             .num_tokens = 1};
   }
-  // A step of so many layers of these micro-batches, each a run.
+  // Begins a step of so many layers of these micro-batches, each a run.
   void Begin(const std::vector<std::vector<KvSegment>>& batches, int layers) {
     step_.Begin({});
     step_.batches.clear();
@@ -199,7 +199,7 @@ TEST_F(DeviceKvStagerTest, ALaterGroupSeesWhatAnEarlierOneWrote) {
   for (size_t item = 0; item < step_.items.size(); ++item) {
     ASSERT_TRUE(Acquire(item).ok());
     const int layer = step_.items[item].layer;
-    // Of the third one's page nothing was read too early.
+    // Nothing of the third group's page was read too early.
     if (item % 3 == 2) {
       EXPECT_EQ(PageByte(View(item), 0), 77 + layer);
     }

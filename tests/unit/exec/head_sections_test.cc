@@ -18,8 +18,9 @@ namespace {
 // token.
 DecoderSpec Spec(int32_t vocab) { return LlamaSpec(3, 64, 4, 2, 100, vocab); }
 
-// So many that a step of four micro-batches samples three times what the head
-// takes at once, which is what a micro-batch may have of rows.
+// There are so many requests that a step of four micro-batches samples three
+// times what the head takes at once, which is what a micro-batch may have of
+// rows.
 std::vector<ChainRequest> Requests() {
   std::vector<ChainRequest> requests;
   for (int i = 0; i < 24; ++i) {

@@ -126,7 +126,7 @@ TEST_F(KvStagerTest, WhatAStepWroteTheNextOneReads) {
     const size_t page = layout_.layer_page_bytes();
     EXPECT_EQ(read(), kStreamedLayers * kSequences * page);
     EXPECT_EQ(written(), 2 * kStreamedLayers * kSequences * page);
-    // Whose pages are read again shows what was written last.
+    // Pages that are read again hold what was written last.
     for (int32_t i = 1; i <= 2; ++i) {
       Begin(kPageTokens + i, 1);
       Run(2);

@@ -36,7 +36,8 @@ class LateBackend : public Backend {
 
   // Calls of Finish() that found something to compute.
   int waits() const { return waits_; }
-  // Of the computing calls, the next but so many fails when it is told, once.
+  // Makes one of the computing calls fail when it is told, once: the next one
+  // if `in` is 0, or so many later.
   void FailCall(int in) { fail_in_ = in; }
   // Computing calls that were done.
   int computed() const { return computed_; }
@@ -80,7 +81,7 @@ class LateBackend : public Backend {
         page_bytes_(parts.kv_layout.layer_page_bytes()),
         hidden_size_(hidden_size) {}
   static std::shared_ptr<Batch> Keep(const BatchView& batch);
-  // Only some of its segments.
+  // Keeps only some of the batch's segments.
   static std::shared_ptr<Batch> Keep(const BatchView& batch,
                                      int32_t first_segment, int32_t count);
   Range& Read(absl::string_view what, const void* data, size_t bytes);
@@ -88,7 +89,7 @@ class LateBackend : public Backend {
                   size_t bytes);
   void ReadLayer(const PackedLayer& packed);
   void Write(absl::string_view what, const void* data, size_t bytes);
-  // Of rows of the residual stream.
+  // Returns the bytes of so many rows of the residual stream.
   size_t RowBytes(int64_t rows) const {
     return static_cast<size_t>(rows * hidden_size_) * sizeof(float);
   }

@@ -39,7 +39,8 @@ class PackedFileTest : public testing::Test {
     return {packed_.as<std::byte>(), kBytes};
   }
 
-  // In windows of so many bytes, if it is not said otherwise the whole.
+  // Writes the packed unit in windows of so many bytes; the default is one
+  // window.
   absl::Status Write(const std::string& path, MemoryBudget* disk,
                      size_t window = kBytes) {
     auto memory = HostBuffer::Create("window", window, &memory_);
@@ -142,7 +143,7 @@ TEST_F(PackedFileTest, OthersAreTold) {
     EXPECT_TRUE(absl::IsFailedPrecondition(other.status())) << other.status();
     EXPECT_THAT(std::string(other.status().message()), HasSubstr(path_));
   }
-  // Its version.
+  // The byte is of the file's version.
   Flip(8);
   const auto version = PackedFile::Open(path_, "key", kBytes);
   EXPECT_TRUE(absl::IsFailedPrecondition(version.status())) << version.status();
@@ -155,7 +156,7 @@ TEST_F(PackedFileTest, DamageIsFound) {
   ASSERT_TRUE(file.ok());
   const uint64_t offset = (*file)->packed_offset();
   const size_t granule = (*file)->granule();
-  // In the packed unit: the granule of it, and no other.
+  // Damage in the packed unit is found in its granule, and in no other.
   packed_.as<unsigned char>()[3 * granule + 7] ^= 4;
   const absl::Status bad = (*file)->Check(0, packed());
   EXPECT_TRUE(absl::IsDataLoss(bad)) << bad;
@@ -163,14 +164,14 @@ TEST_F(PackedFileTest, DamageIsFound) {
   EXPECT_THAT(std::string(bad.message()),
               HasSubstr(std::to_string(offset + 3 * granule)));
   EXPECT_TRUE((*file)->Check(4 * granule, packed().subspan(4 * granule)).ok());
-  // In the header, wherever it is.
+  // Damage in the header is found wherever it is.
   for (const std::streamoff at : {0, 20, 44, 1070, 1080}) {
     Flip(at);
     EXPECT_FALSE(PackedFile::Open(path_, "key", kBytes).ok()) << at;
     Flip(at);
   }
   EXPECT_TRUE(PackedFile::Open(path_, "key", kBytes).ok());
-  // Cut short.
+  // A file that is cut short is found damaged.
   for (const uint64_t size : {PackedFileBytes(kBytes) - 4096, offset,
                               uint64_t{4096}, uint64_t{100}, uint64_t{0}}) {
     std::filesystem::resize_file(path_, size);
@@ -236,7 +237,7 @@ TEST_F(PackedFileTest, AWriterKeepsItsFileAndAKilledOneLosesIt) {
   close(told[1]);
 }
 
-// Those of other models, too.
+// The store's directories for other models are swept, too.
 TEST_F(PackedFileTest, AStoreIsSweptAsAWhole) {
   const std::string packed_files = dir_ / "images";
   for (const std::string model : {"/a", "/b"}) {
@@ -266,7 +267,7 @@ TEST_F(PackedFileTest, AStoreTellsWhatItsImagesTake) {
   EXPECT_EQ(PackedStore::DiskBytes(dir_.path()), 17u);
 }
 
-// Against filling up drop by drop.
+// The level is compared with one that rises by one until it gives enough.
 TEST(WeightPlacementTest, EvenLevel) {
   const std::vector<size_t> bytes = {70, 20, 100, 20, 0, 55};
   for (int total = 0; total <= 265; ++total) {

@@ -84,7 +84,7 @@ TEST(PageTablesTest, TakesPagesByNeedInOneTier) {
   ASSERT_TRUE(tables.Grow(one, 5).ok());
   EXPECT_EQ(one->pages.size(), 3u) << "never shrinks";
   EXPECT_EQ(one->pages.data(), at) << "never moves";
-  // The other one finds what is left, and no more.
+  // The other sequence finds what is left, and no more.
   SequencePages* two = tables.Find(SequenceId(2));
   ASSERT_TRUE(tables.Grow(two, 5 * kPageTokens).ok());
   const absl::Status full = tables.Grow(two, 5 * kPageTokens + 1);
@@ -97,7 +97,7 @@ TEST(PageTablesTest, TakesPagesByNeedInOneTier) {
   ASSERT_TRUE(tables.Release(SequenceId(1)).ok());
   EXPECT_EQ(tables.num_used(), 5);
   ASSERT_TRUE(tables.Grow(tables.Find(SequenceId(2)), 8 * kPageTokens).ok());
-  // More than there ever are.
+  // The sequence wants more pages than there ever are.
   const absl::Status long_one = tables.Admit(SequenceId(3), 8 * 32 + 1);
   EXPECT_TRUE(absl::IsResourceExhausted(long_one)) << long_one;
   EXPECT_EQ(tables.Find(SequenceId(3)), nullptr);
@@ -113,7 +113,8 @@ TEST(PageTablesTest, OnlyOneTierOfMemoryGivesByNeed) {
   EXPECT_FALSE(PageTables({0, 8, 8}, 100).by_need());
 }
 
-// On disk what is read together lies together, however sequences take turns.
+// Pages that are read together lie together on disk, however sequences take
+// turns.
 TEST(PageTablesTest, OnDiskPagesFollowEachOther) {
   PageTables tables(Disk(8), 4 * kPageTokens);
   EXPECT_EQ(tables.num_pages(), 8);
@@ -160,9 +161,10 @@ TEST(PageTablesTest, Errors) {
 }
 
 TEST(PageTablesTest, TiersFillEvenly) {
-  // A quarter on the device, half on the host, a quarter on disk.
+  // A quarter of the pages is on the device, half on the host, a quarter on
+  // disk.
   PageTables tables({10, 20, 10}, 3 * kPageTokens);
-  // Two pages fewer for each tier but one.
+  // Two pages may be left over in each tier but one.
   EXPECT_EQ(tables.num_pages(), 36);
   int counts[3] = {};
   for (int i = 0; i < 12; ++i) {
@@ -175,7 +177,8 @@ TEST(PageTablesTest, TiersFillEvenly) {
   EXPECT_EQ(tables.num_used(), 36);
 }
 
-// Whatever the sizes and the order, what num_pages() promises is there.
+// The pages that num_pages() promises are there, whatever the sizes and the
+// order.
 TEST(PageTablesTest, PromisedPagesAreFound) {
   std::mt19937 random(5);
   PageTables tables({7, 11, 9}, 4 * kPageTokens);
@@ -201,7 +204,8 @@ TEST(PageTablesTest, PromisedPagesAreFound) {
   }
 }
 
-// The same by need: as long as the positions grown to need no more in all.
+// The promise holds by need, too: as long as the positions grown to need no
+// more in all.
 TEST(PageTablesTest, PromisedPagesAreFoundByNeed) {
   std::mt19937 random(6);
   PageTables tables(Host(23), 9 * kPageTokens);
@@ -248,7 +252,7 @@ TEST(KvArenaTest, LayersFollowEachOther) {
   std::byte* base = (*arena)->LayerBase(0);
   EXPECT_EQ((*arena)->LayerBase(1), base + layer_bytes);
   EXPECT_EQ((*arena)->LayerBase(2), base + 2 * layer_bytes);
-  // All of it is there.
+  // The whole arena may be written.
   std::memset(base, 1, 3 * layer_bytes + KvLayout::kSlackBytes);
 }
 
@@ -296,7 +300,7 @@ TEST(PageTablesTest, KnowsWhichPagesNobodyTouched) {
     ASSERT_TRUE(tables.Grow(tables.Find(SequenceId(i)), 64).ok());
   }
   EXPECT_EQ(touched(), 6);
-  // What is given back is taken again before anything new is.
+  // Pages that are given back are taken again before any new ones are.
   ASSERT_TRUE(tables.Release(SequenceId(1)).ok());
   ASSERT_TRUE(tables.Admit(SequenceId(4), 64).ok());
   ASSERT_TRUE(tables.Grow(tables.Find(SequenceId(4)), 64).ok());

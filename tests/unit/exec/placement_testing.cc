@@ -55,7 +55,7 @@ void RunPlacement(const DecoderSpec& spec, const PlacementRun& run,
   auto chain = StageChain::Create(spec, RandomSource(3), options);
   ASSERT_TRUE(chain.ok()) << chain.status();
   for (int round = 0; round < 2; ++round) {
-    // The second time with whatever the first one left behind.
+    // The second round finds whatever the first one left behind.
     (*chain)->logits().clear();
     auto tokens = RunRequests(**chain, PlacementRequests(spec.vocab_size),
                               run.policy.num_microbatches, 100 * round);

@@ -45,7 +45,8 @@ absl::StatusOr<std::vector<StepResult>> RunSamplingKinds(
       const bool scores = i >= count;
       const SequenceId id(i);
       const int32_t prompt = 3 + i % 5;
-      // Prompts, then a token each, or so many to be scored.
+      // A sequence has its prompt in the first step, then a token in each, or
+      // as many as its prompt if they are scored.
       const int32_t chunk = scores ? prompt : 1;
       const int32_t start = step == 0 ? 0 : prompt + (step - 1) * chunk;
       const int32_t tokens = step == 0 ? prompt : chunk;
@@ -59,7 +60,7 @@ absl::StatusOr<std::vector<StepResult>> RunSamplingKinds(
         segment.score_end = start + tokens + 1;
         segment.next_token = token(i, start + tokens);
       } else if (step == 0) {
-        // Both, of one prompt.
+        // A prompt that is sampled from is scored, too.
         segment.score_begin = 2;
         segment.score_end = tokens;
       }

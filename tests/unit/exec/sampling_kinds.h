@@ -14,9 +14,9 @@ namespace sluice {
 // likeliest tokens, penalties and biases.
 std::vector<SamplingParams> SamplingKinds();
 
-// What a chain gives for steps in which sequences with each of these sample,
-// and others score their prompts, in two micro-batches: more rows than go
-// through the head at a time. The sequences' tokens are given, whatever was
+// Returns what a chain gives for steps in which sequences with each of these
+// sample, and others score their prompts, in two micro-batches: more rows than
+// go through the head at a time. The sequences' tokens are given, whatever was
 // sampled, so that results of chains can be compared token by token. Leaves no
 // sequences.
 absl::StatusOr<std::vector<StepResult>> RunSamplingKinds(

@@ -48,7 +48,7 @@ TEST_P(StageDeviceTest, SameBitsWhereverThingsLie) {
   ASSERT_FALSE(HasFatalFailure());
   int count = 0;
   for (const char* text : {
-           // Corners.
+           // In these, each kind of data lies on one tier.
            "",
            "w=100/0/0 c=100/0/0 h=100/0/0",
            "w=0/100/0 c=100/0/0 h=100/0/0",
@@ -58,7 +58,7 @@ TEST_P(StageDeviceTest, SameBitsWhereverThingsLie) {
            "w=100/0/0 c=100/0/0 h=0/100/0",
            "w=0/100/0 c=0/100/0 h=0/100/0",
            "w=0/0/100 c=0/0/100 h=0/100/0",
-           // Mixtures.
+           // In these, some kinds of data are spread over tiers.
            "w=50/30/20 c=40/30/30 h=50/50/0",
            "w=33/67/0 c=50/50/0 h=40/60/0 num-microbatches=5",
            "w=20/20/60 c=10/45/45 h=0/100/0 num-microbatches=5",
@@ -83,7 +83,7 @@ TEST_P(StageDeviceTest, SameBitsWhereverThingsLie) {
        }) {
     SCOPED_TRACE(text);
     const Policy policy = With(text);
-    // One stage, and every second time three, too.
+    // The model runs on one stage, and every second time on three, too.
     std::vector<std::vector<int>> splits = {{}};
     if (count++ % 2 == 0) splits.push_back({1, 3});
     for (const std::vector<int>& cuts : splits) {
@@ -97,7 +97,7 @@ TEST_P(StageDeviceTest, SameBitsWhereverThingsLie) {
       ASSERT_FALSE(HasFatalFailure());
       EXPECT_TRUE(run.tokens == expected.tokens);
       EXPECT_TRUE(run.logits == expected.logits);
-      // Weights and activations in, at least.
+      // At least weights and activations go to the device.
       EXPECT_GT(run.stats.h2d_bytes, 0u);
       EXPECT_EQ(run.stats.disk_read_bytes > 0, policy.weights.disk > 0 ||
                                                    policy.kv_cache.disk > 0 ||
@@ -168,8 +168,8 @@ TEST_P(StageDeviceTest, SharesAreRealisedToAPercent) {
   }
 }
 
-// What the policy leaves open fits into any device that it fits into at all,
-// and what does not is refused before anything is loaded.
+// A policy that leaves placement open fits into any device that it fits into at
+// all, and what does not fit is refused before anything is loaded.
 TEST_P(StageDeviceTest, AnyAmountOfDeviceMemoryIsUsedOrRefused) {
   StageChain::Options options;
   options.max_model_len = 200;
@@ -206,7 +206,8 @@ TEST_P(StageDeviceTest, AnyAmountOfDeviceMemoryIsUsedOrRefused) {
                       options.policy.num_microbatches);
       ASSERT_TRUE(tokens.ok()) << tokens.status();
       EXPECT_EQ(*tokens, *expected);
-      // Memory, disk, device.
+      // The stage's budgets are memory's, the disk's and the device's, of which
+      // this is the third.
       EXPECT_LE((*chain)->budget(2).peak_bytes(), bytes);
       const uint64_t weights =
           (*chain)->stage(0).placement().weight_device_bytes;
@@ -246,7 +247,7 @@ TEST_P(StageDeviceTest, AnErrorOfTheDiskComesThrough) {
     if (!chain.ok()) return chain.status();
     auto first = RunRequests(**chain, PlacementRequests(spec_.vocab_size), 2);
     if (first.ok()) return first;
-    // It sticks until the reset, and then comes again.
+    // The error stays until the reset, and then comes again.
     auto second = RunRequests(**chain, PlacementRequests(spec_.vocab_size), 2);
     EXPECT_FALSE(second.ok());
     (*chain)->Reset();

@@ -105,9 +105,9 @@ class StageHeadTest : public testing::TestWithParam<bool> {};
 TEST_P(StageHeadTest, SameBitsWhoeverSamples) {
   const DecoderSpec spec = Spec(GetParam());
   const auto kinds = SamplingKinds();
-  // All logits are the host's.
+  // The host samples from all logits here.
   const auto expected = ResultsOf(spec, Options(true), kinds);
-  // As many scored positions and tokens as there should be.
+  // There are as many scored positions and tokens as there should be.
   ASSERT_EQ(expected.size(), 6u);
   EXPECT_EQ(expected[0].tokens.size(), kinds.size());
   EXPECT_EQ(expected[0].scores.size(), 2 * kinds.size());

@@ -83,7 +83,7 @@ class StageInvarianceTest
 TEST_P(StageInvarianceTest, SameBitsHoweverItIsRun) {
   std::unique_ptr<StageChain> one = Chain({}, 1);
   if (one == nullptr) GTEST_SKIP() << "not on this machine";
-  // Alone, prompts whole.
+  // Each request runs alone, its prompt whole.
   std::vector<ChainRequest> requests = Requests();
   std::vector<std::vector<int32_t>> tokens;
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -124,7 +124,7 @@ TEST_P(StageInvarianceTest, SameBitsHoweverItIsRun) {
   }
 }
 
-// What recovery does: prompt and generated tokens prefilled together.
+// Recovery prefills prompt and generated tokens together, as this does.
 TEST_P(StageInvarianceTest, SameTokensAfterReplay) {
   std::unique_ptr<StageChain> chain = Chain({1}, 2);
   if (chain == nullptr) GTEST_SKIP() << "not on this machine";

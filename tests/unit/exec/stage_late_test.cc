@@ -35,7 +35,7 @@ class StageLateTest : public testing::TestWithParam<bool> {
     EXPECT_TRUE(status.ok()) << status;
     return policy;
   }
-  // Remembers the last one made.
+  // Wraps a backend and remembers the last one that was wrapped.
   StageChain::WrapBackend Late() {
     return [this](BackendParts& parts, Device*) {
       late_ = LateBackend::Wrap(parts, spec_.hidden_size);
@@ -116,7 +116,7 @@ TEST_P(StageLateTest, AResidentModelDoesNotWait) {
   }
 }
 
-// What nobody asked the logits of is computed in its step, too.
+// A step whose logits nobody asks for is computed by its end, too.
 TEST_P(StageLateTest, StepsWithoutANewTokenAreDoneAtTheirEnd) {
   ChainRequest request = PlacementRequests(spec_.vocab_size)[6];
   ASSERT_GT(request.prompt.size(), 3 * 48u);
@@ -137,7 +137,7 @@ TEST_P(StageLateTest, StepsWithoutANewTokenAreDoneAtTheirEnd) {
   EXPECT_EQ(late_->waits(), 3);
 }
 
-// Nor are logits that nobody brings read before they are there.
+// Logits that nobody brings are not read before they are there, either.
 TEST_P(StageLateTest, SamplesAreOfWhatWasComputed) {
   StageChain::Options options;
   options.policy = With("w=100/0/0 c=100/0/0 h=100/0/0");
@@ -255,7 +255,7 @@ INSTANTIATE_TEST_SUITE_P(Models, StageLateTest, testing::Bool(),
                            return info.param ? "opt" : "llama";
                          });
 
-// That the backend of these tests sees what it promises to see.
+// Tests that the backend of these tests sees what it promises to see.
 class LateBackendTest : public testing::Test {
  protected:
   void SetUp() override {

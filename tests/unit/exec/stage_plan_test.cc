@@ -39,7 +39,7 @@ class StagePlanTest : public testing::Test {
     return stage.RunStep(plan, {}, nullptr, &result_);
   }
 
-  // The plan, changed, on a stage just reset.
+  // Runs the plan, changed, on a stage just reset.
   absl::Status RunChanged(const std::function<void(StepPlan&)>& change) {
     if (whole_ == nullptr) whole_ = Load({0, 2});
     whole_->Reset();
@@ -92,7 +92,7 @@ TEST_F(StagePlanTest, PagesComeAndGo) {
   ASSERT_TRUE(Run(*stage, release).ok());
   EXPECT_EQ(stage->kv_pages_used(), 1);
   EXPECT_TRUE(result_.tokens.empty());
-  // Released and admitted in the same plan.
+  // A plan may release a sequence and admit it again.
   StepPlan both;
   both.release = {SequenceId(1)};
   both.admit = {{SequenceId(1), 4, 10, {}}};
@@ -274,7 +274,8 @@ TEST_F(StagePlanTest, NoPageLeft) {
                 {SequenceId(2), 4, 64, {}},
                 {SequenceId(3), 4, 64, {}}};
   ASSERT_TRUE(Run(**stage, plan).ok());
-  // All three to their ends, one after the other: the third finds no page.
+  // All three sequences run to their ends, one after the other: the third finds
+  // no page.
   absl::Status status;
   for (int32_t id = 1; id <= 3 && status.ok(); ++id) {
     for (int32_t start = id == 1 ? 4 : 0; start < 64 && status.ok();) {

@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-// What comes up to the next sweep that must begin first.
+// Returns the units up to the next sweep that must begin first.
 std::vector<int> Ahead(UnitOrder& order) {
   std::vector<int> units;
   while (order.unit() >= 0) {
@@ -19,7 +19,7 @@ std::vector<int> Ahead(UnitOrder& order) {
 
 TEST(UnitOrderTest, GoesThroughLayersAndHeadAsTold) {
   UnitOrder order(2, 3);
-  // Ahead of the first sweep: its layers once.
+  // The layers come once ahead of the first sweep.
   EXPECT_EQ(Ahead(order), (std::vector<int>{0, 1}));
   order.Begin(1, 2);
   EXPECT_EQ(Ahead(order), (std::vector<int>{2, 3, 4, 2, 3, 4, 0, 1}));

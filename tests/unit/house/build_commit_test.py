@@ -1,4 +1,4 @@
-"""common/build_commit.cmake: which commit a build says that it is of."""
+"""Tests which commit a build says that it is of, by common/build_commit.cmake."""
 
 import os
 import re

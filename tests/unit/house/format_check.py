@@ -12,7 +12,7 @@ import include_check
 
 
 def check(root):
-    """What clang-format says, a line for each place; nothing of a tree in order."""
+    """Returns what clang-format says, a line for each place; nothing of a tree in order."""
     files = [path for path in include_check.tracked_files(root) if path.endswith(include_check.CODE)]
     return [line for start in range(0, len(files), 200)
             for line in subprocess.run(["clang-format", "--dry-run", "-Werror", *files[start:start + 200]], cwd=root,

@@ -30,8 +30,8 @@ MAY_INCLUDE = {
 }
 ROOMS = [*(room for room in MAY_INCLUDE if "/" not in room), "tests", "deploy"]
 
-# What a drawer of the runtime may include of the runtime's others: all within "a/", only what lies in "a/*" itself, or
-# one header. A folder without a row goes by the row of the folder that holds it.
+# The rows say what a drawer of the runtime may include of the runtime's others: all within "a/", only what lies in
+# "a/*" itself, or one header. A folder without a row goes by the row of the folder that holds it.
 BASE = ["runtime/trace/", "runtime/memory/", "runtime/model/", "runtime/quant/", "runtime/sample/", "runtime/kv/",
         "runtime/placement/", "runtime/weights/"]
 KERNELS = [*BASE, "runtime/kernels/*"]
@@ -167,7 +167,7 @@ def runtime_drawer(path):
 
 
 def runtime_error(path, included):
-    """What is wrong with an include of the runtime's `included` in its file `path`, or None."""
+    """Returns what is wrong with an include of the runtime's `included` in its file `path`, or None."""
     drawer = runtime_drawer(path)
     if not drawer:
         return f"{os.path.dirname(path)} has no row in RUNTIME_MAY_INCLUDE"
@@ -180,7 +180,7 @@ def runtime_error(path, included):
 
 
 def include_error(path, included):
-    """What is wrong with an include of `included` in the file `path`, or None."""
+    """Returns what is wrong with an include of `included` in the file `path`, or None."""
     room = path.split("/")[0]
     if included.startswith(".."):
         return f"include {included} from the root of the tree"

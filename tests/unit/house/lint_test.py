@@ -43,7 +43,7 @@ def long_function(lines):
 class FormatCheckTest(unittest.TestCase):
 
     def check(self, content):
-        """What format_check.py prints of a tree with this file; its exit code says the same."""
+        """Returns what format_check.py prints of a tree with this file; its exit code says the same."""
         with tempfile.TemporaryDirectory() as root:
             shutil.copy(os.path.join(ROOT, ".clang-format"), root)
             with open(os.path.join(root, "a.cc"), "w") as file:

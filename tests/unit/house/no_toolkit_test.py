@@ -1,4 +1,4 @@
-"""What a machine without a CUDA Toolkit builds, shown in a build that may have one.
+"""Tests what a machine without a CUDA Toolkit builds, in a build that may have one.
 
     python3 no_toolkit_test.py CMAKE SOURCE BUILD
 
@@ -62,14 +62,14 @@ def within(path, roots):
 
 
 def hidden(cache):
-    """(roots, environment, flags of CMake), as if there were none."""
+    """Returns (roots, environment, flags of CMake) that hide all toolkits."""
     roots, among_others = toolkits(cache)
     folders = [os.path.join(root, folder) for root in roots
                for folder in ("", "bin", "include", "lib", "lib64", "lib64/stubs", "lib/stubs")]
     flags = []
     for folder in among_others:
         if any(within(value, [folder]) and not value.endswith("nvcc") for value in cache.values()):
-            # As Debian's package, beside the compiler: CMake can only be told.
+            # Debian's package is beside the compiler: CMake can only be told not to look for it.
             flags.append("-DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON")
         else:
             folders.append(folder)
@@ -96,7 +96,7 @@ def must(command, **more):
 
 
 def output_of(command):
-    """Of a compiler or linker; None if it is neither."""
+    """Returns the output of a compiler or linker; None if the command is neither."""
     words = shlex.split(command)
     return words[words.index("-o") + 1] if "-o" in words else None
 
@@ -116,7 +116,7 @@ class Builds:
                     f"-DSLUICE_CUDA={cuda}", "-DBUILD_TESTING=OFF", *shared, *self.flags], env=self.env)
 
     def commands(self, build, targets):
-        """Of each, as it would be in a build folder called BUILD."""
+        """Returns {command as it would be in a build folder called BUILD: command} for the targets."""
         lines = must([self.ninja, "-C", build, "-t", "commands", *targets]).splitlines()
         return {line.replace(os.path.realpath(build), "BUILD").replace(build, "BUILD"): line
                 for line in lines if not line.startswith("ninja: ")}
@@ -156,7 +156,7 @@ def check_commands(builds):
 
 
 def check_headers(builds, objects):
-    """That what the build compiled has read nothing of a toolkit, nor what stands for one."""
+    """Checks that what the build compiled has read nothing of a toolkit, nor what stands for one."""
     name, headers = None, {}
     for line in must([builds.ninja, "-C", builds.build, "-t", "deps", *objects]).splitlines():
         if line.startswith(" "):

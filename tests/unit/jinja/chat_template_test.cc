@@ -306,7 +306,8 @@ TEST(ChatTemplate, WorkMemoryAndRecursionAreBounded) {
       "{% set ns.s = ns.s.replace('x', ns.s) %}{% endfor %}",
       "{% set ns = namespace(l=[1]) %}{% for i in range(100) %}"
       "{% set ns.l = ns.l + ns.l %}{% endfor %}",
-      // Shared parts: small in memory, exponential when written or compared.
+      // Values with shared parts are small in memory, but exponential when
+      // written or compared.
       "{% set ns = namespace(l=[1]) %}{% for i in range(90) %}"
       "{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l }}",
       "{% set ns = namespace(l=[1]) %}{% for i in range(90000) %}"
@@ -386,7 +387,7 @@ TEST(ChatTemplate, DeepNestingIsAnErrorNotAnOverflow) {
   for (const std::string& source : kDeep) {
     EXPECT_FALSE(ChatTemplate::Parse(source).ok()) << source.substr(0, 20);
   }
-  // Wide is fine.
+  // Wide expressions and statements are fine.
   EXPECT_TRUE(Render("{{ 1" + repeat(" ~ 1", 5000) + " }}").ok());
   EXPECT_TRUE(
       Render("{% if 0 %}" + repeat("{% elif 0 %}", 2000) + "{% endif %}").ok());

@@ -93,14 +93,15 @@ AttentionCache::AttentionCache(KvFormat format, int head_dim, int length)
   std::iota(pages_.begin(), pages_.end(), 0);
   std::mt19937 random(5);
   std::shuffle(pages_.begin(), pages_.end(), random);
-  // What an earlier sequence may have left: NaN must not leak from it.
+  // An earlier sequence may have left anything in the pages: NaN must not leak
+  // from it.
   memory_.assign(num_pages * layout_.page_bytes() + KvLayout::kSlackBytes,
                  std::byte{0xff});
   std::uniform_real_distribution<float> uniform(-1, 1);
   std::vector<float> k(length * head_dim), v(length * head_dim);
   for (float& x : k) x = uniform(random);
   for (float& x : v) x = uniform(random);
-  // In chunks of several sizes, as steps come.
+  // Positions are stored in chunks of several sizes, as steps come.
   for (int at = 0, n = 1; at < length; n = n % 40 + 7) {
     const int count =
         std::min({n, length - at, kPageTokens - at % kPageTokens});
@@ -183,7 +184,7 @@ std::vector<double> AttentionCache::Scores(int id, int begin, int end) const {
   const std::vector<float> query = Query(id);
   std::vector<double> q(query.begin(), query.end());
   if (layout_.quantized()) {
-    // As attention.h says.
+    // The query is rounded as attention.h says.
     const float levels = layout_.format == KvFormat::kInt8 ? 32767 : 127;
     for (size_t first = 0; first < q.size(); first += kKvGroup) {
       const size_t last = std::min(first + kKvGroup, q.size());

@@ -50,9 +50,9 @@ class AttentionCache {
                                 const std::vector<int>& positions) const;
   std::vector<double> Reference(int id, int begin, int end) const;
 
-  // How far results may be off for V within [-1, 1]: what rounding weights to
-  // 15 or 7 bits costs at worst, a small part of what codes of 8 or 4 bits
-  // cost.
+  // Returns how far results may be off for V within [-1, 1]: what rounding
+  // weights to 15 or 7 bits costs at worst, a small part of what codes of 8 or
+  // 4 bits cost.
   double Tolerance() const;
 
   // Overwrites a position of K and V.

@@ -64,14 +64,15 @@ TEST_P(SparseAttentionTest, MatchesSorting) {
           for (int r = 0; r < 11; ++r) rows.Add(r, begin, 130);
           const auto out = cache.Attend(rows, sparsity);
           for (int r = 0; r < 11; ++r) {
-            // Which positions it kept, from K alone.
+            // The masks tell which positions it kept, from K alone.
             std::vector<uint32_t> masks;
             cache.Attend(rows.Part(r, r + 1), sparsity, nullptr, &masks);
             const std::vector<int> kept = Positions(masks);
             const auto scores = cache.Scores(r, begin, 130);
             const int count = SparseCount(sparsity, 130 - begin);
             ASSERT_EQ(kept.size(), static_cast<size_t>(count));
-            // The right ones, but for scores that rounding may exchange.
+            // These positions are the right ones, but for scores that rounding
+            // may exchange.
             double worst = 1e300;
             std::set<int> chosen(kept.begin(), kept.end());
             for (const int j : kept) {
@@ -94,7 +95,7 @@ TEST_P(SparseAttentionTest, MatchesSorting) {
   });
 }
 
-// Of equal scores the first positions stay: K repeats itself exactly.
+// The first of positions with equal scores stay: K repeats itself exactly.
 TEST_P(SparseAttentionTest, TiesGoToTheFirst) {
   ForEachTarget([&](const char* target) {
     SCOPED_TRACE(target);
@@ -157,7 +158,7 @@ TEST_P(SparseAttentionTest, ReadsOnlyWhatItSays) {
   cache.Attend(rows, 0.1f, &bytes);
   EXPECT_EQ(bytes, kept * cache.layout().v_position_bytes());
 
-  // What it does not read does not matter.
+  // Positions that it does not read do not matter.
   const auto before = cache.Attend(rows, 0.1f);
   std::vector<int> read = Positions(masks);
   const std::set<int> chosen(read.begin(), read.end());
@@ -172,7 +173,7 @@ TEST_P(SparseAttentionTest, AllOfThemIsAlmostDense) {
   AttentionCache cache(GetParam(), 64, 77);
   Rows rows;
   for (int r = 0; r < 9; ++r) rows.Add(r, 0, 77);
-  // Rounded up, all are kept.
+  // The count is rounded up, so that all are kept.
   const auto sparse = cache.Attend(rows, 0.9999f);
   const auto dense = cache.Attend(rows, 1.0f);
   for (int r = 0; r < 9; ++r) {

@@ -74,7 +74,7 @@ TEST_P(AttentionTest, Windows) {
   });
 }
 
-// The same row, alone and in all sorts of company: the same bits.
+// A row has the same bits alone and in all sorts of company.
 TEST_P(AttentionTest, RowsDoNotDependOnEachOther) {
   ForEachTarget([&](const char* target) {
     SCOPED_TRACE(target);
@@ -82,7 +82,8 @@ TEST_P(AttentionTest, RowsDoNotDependOnEachOther) {
       AttentionCache cache(GetParam(), head_dim, 150);
       Rows rows;
       for (int r = 0; r < 32; ++r) {
-        // Some alike, as the heads of a group are; some one after the other.
+        // Some rows have ranges that are alike, as the heads of a group have;
+        // some have one after the other.
         const int end = r < 16 ? 90 + r : 120 + r / 5;
         rows.Add(r, r % 3 == 0 ? std::max(0, end - 40) : 0, end);
       }
@@ -101,8 +102,8 @@ TEST_P(AttentionTest, RowsDoNotDependOnEachOther) {
   });
 }
 
-// What lies behind a row's range does not touch it: the last position of a
-// longer sequence, or what an earlier one left.
+// Positions behind a row's range do not touch it: the last ones of a longer
+// sequence, or those that an earlier one left.
 TEST_P(AttentionTest, LaterPositionsDoNotMatter) {
   ForEachTarget([&](const char* target) {
     SCOPED_TRACE(target);
@@ -147,7 +148,8 @@ TEST_P(AttentionTest, NonFiniteNumbersShow) {
   });
 }
 
-// One position far above all others, and far below: weights that underflow.
+// One position is far above all others, or far below, so that weights
+// underflow.
 TEST_P(AttentionTest, ExtremeScores) {
   ForEachTarget([&](const char* target) {
     SCOPED_TRACE(target);

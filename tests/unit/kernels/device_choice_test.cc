@@ -42,7 +42,7 @@ TEST(DeviceChoiceTest, TheCpuIsAlwaysHere) {
 
 TEST(DeviceChoiceTest, AGpuThatIsNotHereSaysWhy) {
   const absl::Status status = CheckDevice({BackendKind::kCuda, 999});
-  // As the build is without CUDA, or the machine without such a GPU.
+  // Either the build is without CUDA, or the machine without such a GPU.
   EXPECT_TRUE(absl::IsUnimplemented(status) ||
               absl::IsFailedPrecondition(status))
       << status;

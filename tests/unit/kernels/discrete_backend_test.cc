@@ -122,7 +122,7 @@ TEST_F(DiscreteBackendTest, RefusesWhatIsNot) {
                 "activations");
   ExpectRefused(backend_->Mlp(0, OnHost(), batch_, x), "weights");
   ExpectRefused(backend_->Mlp(0, OnDevice(), batch_, host_x), "activations");
-  // The part behind the split only.
+  // Only the part behind the split is on the host.
   Backend::PackedLayer split = OnDevice();
   split.view = {layer_.as<std::byte>(), packed_,
                 weights_->layer().norm2.weight.offset, 0};
@@ -162,7 +162,8 @@ TEST_F(DiscreteBackendTest, LogitsReachTheHost) {
   }
 }
 
-// Where it is asked, only the answer does.
+// A row that is sampled on the device brings only its answer to the host; its
+// logits stay there.
 TEST_F(DiscreteBackendTest, SamplesWhereTheLogitsAre) {
   std::vector<std::byte> host(weights_->HeadBytes(0) + 4096);
   std::byte* packed = Align(host.data());

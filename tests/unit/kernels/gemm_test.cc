@@ -48,7 +48,7 @@ class Fixture {
     status_ = matrix.status();
     if (!status_.ok()) return;
     matrix_ = *matrix;
-    // Two pieces, each as long as it needs to be.
+    // The matrix has two pieces of memory, each as long as it needs to be.
     view_.split = high_panel >= matrix_.num_panels()
                       ? kOffset + matrix_.bytes
                       : matrix_.panel_offset(high_panel);
@@ -72,7 +72,7 @@ class Fixture {
     if (dtype == DType::kBFloat16) {
       bits_.resize(a_.size());
       FloatToBf16(a_.data(), a_.size(), bits_.data());
-      // What the product sees.
+      // a_ and w_ become what the product sees.
       ToFloats(bits_.data(), a_.size(), dtype, a_.data());
       std::vector<uint16_t> w(w_.size());
       FloatToBf16(w_.data(), w_.size(), w.data());
@@ -253,7 +253,7 @@ TEST_P(QuantizedGemmTest, DequantizedMatricesGiveTheSameBits) {
     auto packed = HostBuffer::Create("full", 128 + full->bytes, &budget);
     ASSERT_TRUE(packed.ok());
     const int panels = full->num_panels();
-    // In two calls.
+    // The panels are dequantized in two calls.
     for (const auto& [first, count] :
          {std::pair{0, panels / 2}, {panels / 2, panels - panels / 2}}) {
       const absl::Status status = f.engine().Dequantize(
@@ -328,7 +328,7 @@ TEST_P(GemmTest, RefusesLayoutsOfOtherEngines) {
   SKIP_IF_UNIMPLEMENTED(f.status());
   Fixture other(dtype(), {41, 8}, 1, 1, format());
   SKIP_IF_UNIMPLEMENTED(other.status());
-  // Of a size that f knows, in a format that it does not know.
+  // This matrix has a size that f knows, in a format that f does not know.
   Fixture quantized(dtype(), {40, 7}, 1, 1, WeightFormat::kInt4);
   SKIP_IF_UNIMPLEMENTED(quantized.status());
   std::vector<std::byte> a(8 * 4 * GemmEngine::kTileRows);

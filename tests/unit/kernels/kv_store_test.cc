@@ -87,7 +87,8 @@ struct Page {
   std::vector<float> k, v;
 };
 
-// However positions are grouped and ordered, and whatever lay there before.
+// The bytes are the same however positions are grouped and ordered, and
+// whatever lay there before.
 TEST(StoreKvTest, OneByOneEqualsTogether) {
   ForEachTarget([](const char* target) {
     for (const KvFormat format : kFormats) {
@@ -124,7 +125,8 @@ TEST(StoreKvTest, LeavesOtherPositionsAlone) {
       page.Store(0, 7, &want);
       other.Store(7, 11, &want);
       page.Store(18, 14, &want);
-      // But for what stands for no position.
+      // All positions are compared, but not the bytes that stand for no
+      // position.
       std::vector<double> k, v, want_k, want_v;
       for (int j = 0; j < kPageTokens; ++j) {
         ReadPosition(page.layout, block.data(), j, &k, &v);
@@ -153,8 +155,8 @@ TEST(StoreKvTest, Strides) {
   }
 }
 
-// |error| <= s / 2, and at the ends of the range what rounding the minimum and
-// the scale cost.
+// An error is at most s / 2, plus what rounding the minimum and the scale costs
+// at the ends of the range.
 TEST(StoreKvTest, ErrorIsBounded) {
   for (const KvFormat format : {KvFormat::kInt8, KvFormat::kInt4}) {
     const double levels = format == KvFormat::kInt8 ? 255 : 15;
@@ -195,7 +197,7 @@ std::vector<float> Floats(const std::string& hex) {
   return values;
 }
 
-// Bit for bit what numpy makes of the definition.
+// The bytes are bit for bit what numpy makes of the definition.
 TEST(StoreKvTest, MatchesTheGoldenFile) {
   std::ifstream file(SLUICE_TESTS_DIR "/golden/kv_quant/kv_quant_golden.json");
   const nlohmann::json cases = nlohmann::json::parse(file);

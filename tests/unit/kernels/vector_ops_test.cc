@@ -167,7 +167,7 @@ TEST(VectorOpsTest, Norms) {
         EXPECT_NEAR(bare[i], normal, 1e-5) << n;
         EXPECT_NEAR(layer[i], normal * w[i] + b[i], 1e-5) << n;
       }
-      // In place.
+      // The result may overwrite the input.
       std::vector<float> same = x;
       LayerNorm(same.data(), w.data(), b.data(), n, 1e-5f, DType::kFloat32,
                 same.data());
@@ -210,7 +210,8 @@ TEST(VectorOpsTest, Bf16RoundsToNearestEven) {
 }
 
 TEST(VectorOpsTest, ConvertsToAndFromDTypes) {
-  // More than one call's worth, and what float16 can't hold.
+  // There are more values than one call converts, and some that float16 can't
+  // hold.
   std::vector<float> x = Random(70'001, 5, 100);
   x[3] = 1e30F;
   x[4] = -1e-30F;

@@ -20,12 +20,14 @@ using Pack =
 
 class WeightWindowTest : public testing::Test {
  protected:
-  // In windows of `window` bytes; the last one may be smaller.
+  // Returns what `pack` packs in windows of `window` bytes; the last one may be
+  // smaller.
   std::vector<std::byte> Packed(size_t bytes, size_t window, const Pack& pack) {
     std::vector<std::byte> packed;
     for (size_t begin = 0; begin < bytes; begin += window) {
       const size_t size = std::min(window, bytes - begin);
-      // Of that size, so that the sanitizers see what is written beyond.
+      // The buffer has just that size, so that the sanitizers see what is
+      // written beyond.
       auto buffer = HostBuffer::Create("window", size, &memory_);
       EXPECT_TRUE(buffer.ok()) << buffer.status();
       uint64_t done = 0;

@@ -338,12 +338,12 @@ int FillTheDisk(const std::string& dir, IoEngine::Backend backend) {
   if (!disk.mounted()) return kSkipped;
   MemoryBudget budget(Tier::kDisk, UINT64_MAX);
   constexpr uint64_t kMiB = uint64_t{1} << 20;
-  // Refused when it is reserved.
+  // A file is refused when its room is reserved.
   CHILD_EXPECT(absl::IsResourceExhausted(
       DiskFile::Create(dir + "/image", 2 * kMiB, &budget).status()));
   CHILD_EXPECT(access((dir + "/image").c_str(), F_OK) != 0);
   CHILD_EXPECT(budget.used_bytes() == 0);
-  // Refused when it is written: someone takes room that was not reserved.
+  // A write is refused when someone takes room that was not reserved.
   auto file = DiskFile::Create(dir + "/image", kMiB / 2, &budget);
   CHILD_EXPECT(file.ok());
   CHILD_EXPECT(fallocate((*file)->fd(),

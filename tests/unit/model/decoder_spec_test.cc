@@ -401,7 +401,7 @@ TEST(DecoderSpec, ScalingStretchesPositions) {
       {R"({"rope_type": "yarn", "factor": 4.0,
            "original_max_position_embeddings": 1000})",
        4000, "yarn"},
-      // Stretched already.
+      // In these, max_position_embeddings is stretched already.
       {R"({"rope_type": "yarn", "factor": 4.0,
            "original_max_position_embeddings": 250})",
        1000, "yarn"},

@@ -36,7 +36,8 @@ ProfilerOptions Small() {
   return options;
 }
 
-// As on a machine that other programs kept busy while all threads were timed.
+// The times are those of a machine that other programs kept busy while all
+// threads were timed.
 TEST(ThreadSharesTest, AreThoseThatAProfileMayHave) {
   const RateCurve shares = SharesOfLast({{1, 5.2}, {2, 0.5}, {4, 1}});
   EXPECT_EQ(shares, RateCurve({{1, 2}, {2, 0.5}, {4, 1}}));

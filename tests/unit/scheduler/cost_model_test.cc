@@ -167,7 +167,7 @@ TEST_F(CostModelTest, WithWeightsOnDiskTheEmbeddingIsLookedUpThere) {
   without.may_use = SupportOf(in_memory_);
   const ResourceForms forms = StepCost(stage_, step_);
   const ResourceForms none = StepCost(without, step_);
-  // 128 bytes a row: a block of 4096, now and then two.
+  // A row of 128 bytes is read as a block of 4096, now and then as two.
   const double seconds = 16 * (128 + 4096 - 128) / 1e6;
   EXPECT_NEAR(forms[0].constant - none[0].constant, seconds, 1e-9);
   const int compute = static_cast<int>(Resource::kDeviceCompute);
@@ -183,10 +183,10 @@ TEST_F(CostModelTest, KvOnDiskIsReadAndWrittenByPages) {
   const double position = kKvBytes;  // a page is 2 heads of 2 KiB
   EXPECT_EQ(stage_.Sizes()->kv.layer_page_bytes(), 32 * position);
   stage_.may_use = SupportOf(kv_on_disk_);
-  // Half a page more than there are positions, on average.
+  // A sequence's pages hold half a page more than its positions, on average.
   EXPECT_NEAR(Seconds(Resource::kDiskRead, kv_on_disk_),
               4 * (1584 + 16 * 15.5) * position / 1e6, 1e-9);
-  // A page for each new position.
+  // Each new position writes a page.
   EXPECT_NEAR(Seconds(Resource::kDiskWrite, kv_on_disk_),
               4 * 16 * 32 * position / 5e5, 1e-9);
   step_ = {.count = 1,
@@ -215,7 +215,7 @@ TEST_F(CostModelTest, ReadingTakesTheCoresSomeTime) {
   }
   machine_ = Gpu();
   machine_.disk.compute_seconds_per_byte = 2e-8;
-  // The host's, and not the device's.
+  // Reads from disk take time of the host, and not of the device.
   const double host = Seconds(Resource::kHostCompute, weights_on_disk_);
   const double device = Seconds(Resource::kDeviceCompute, weights_on_disk_);
   machine_.disk.compute_seconds_per_byte = 0;
@@ -230,7 +230,8 @@ TEST_F(CostModelTest, ActivationsMoveBetweenTurns) {
               1e-9);
   EXPECT_NEAR(Seconds(Resource::kDiskWrite, activations_on_disk_), bytes / 5e5,
               1e-9);
-  // Two in each of four layers, each a request of its own.
+  // Each of two micro-batches makes a request of its own in each of four
+  // layers.
   machine_.disk.rates = {{4096, 1, 4096 / 0.01, 4096 / 0.02},
                          {4096, 32, 4e6, 4e6},
                          {65536, 1, 4e6, 4e6}};
@@ -252,7 +253,7 @@ TEST_F(CostModelTest, ComputesProductsAndAttention) {
   const double attention = 2 * kKvBytes * 1600 / 2e8;
   EXPECT_NEAR(Seconds(Resource::kDeviceCompute, in_memory_),
               products + attention, 1e-12);
-  // Prompts: flops.
+  // Attention of prompts is counted in flops.
   step_ = {.count = 1,
            .micro_batches = 1,
            .prefill_rows = 50,
@@ -265,7 +266,7 @@ TEST_F(CostModelTest, ComputesProductsAndAttention) {
 
 TEST_F(CostModelTest, RatesAreCurves) {
   stage_.layers = {1, 3};
-  // Eight rows in a micro-batch: half way between, on a scale of logarithms.
+  // Eight rows in a micro-batch are half way between, on a scale of logarithms.
   machine_.host.products[0].flops_by_rows = RateCurve({{4, 1e8}, {16, 3e8}});
   machine_.host.attention[0].decode_bytes_by_context =
       RateCurve({{50, 1e8}, {100, 5e8}});
@@ -277,7 +278,7 @@ TEST_F(CostModelTest, RatesAreCurves) {
 TEST_F(CostModelTest, NoFasterThanWeightsAreRead) {
   stage_.layers = {1, 3};
   machine_.host.memory_bytes_per_second = 1e6;
-  // By each micro-batch.
+  // Each micro-batch reads the weights anew.
   EXPECT_NEAR(Seconds(Resource::kDeviceCompute, in_memory_),
               2 * 2 * 2 * kLayerElements / 1e6 + 2 * kKvBytes * 1600 / 2e8,
               1e-9);
@@ -318,18 +319,18 @@ TEST_F(CostModelTest, QuantizedWeightsAreDequantizedOnceForSeveral) {
   const double full = 2 * 2 * kLayerElements;  // bytes
   EXPECT_NEAR(Seconds(Resource::kDeviceCompute, in_memory_),
               2 * 2 * kLayerElements * 16 / 1e9 + full / 2e7 + attention, 1e-9);
-  // FlexGen does for each.
+  // FlexGen dequantizes for each micro-batch.
   stage_.options.dequantize_per_micro_batch = true;
   EXPECT_NEAR(Seconds(Resource::kDeviceCompute, in_memory_),
               2 * 2 * kLayerElements * 16 / 1e9 + 2 * full / 2e7 + attention,
               1e-9);
-  // A single micro-batch: inside its products, at their rate.
+  // A single micro-batch dequantizes inside its products, at their rate.
   stage_.options.dequantize_per_micro_batch = false;
   stage_.policy.num_microbatches = 1;
   step_.micro_batches = 1;
   EXPECT_NEAR(Seconds(Resource::kDeviceCompute, in_memory_),
               2 * 2 * kLayerElements * 16 / 5e8 + attention, 1e-9);
-  // And fewer bytes are read.
+  // Quantized weights are fewer bytes to read.
   EXPECT_NEAR(Seconds(Resource::kDiskRead, weights_on_disk_),
               2 * kLayerElements * 0.5625 / 1e6,
               0.3 * 2 * kLayerElements * 0.5625 / 1e6);
@@ -375,7 +376,7 @@ TEST_F(CostModelTest, AFormatWithoutARateTakesTheNearest) {
   stage_.policy.dtype = DType::kFloat32;
   EXPECT_GT(Seconds(Resource::kDeviceCompute, in_memory_), 0.5 * full);
   stage_.policy.dtype = DType::kBFloat16;
-  // Quantized products that nobody measured: dequantized first.
+  // Quantized products that nobody measured are dequantized first.
   machine_.host.products.resize(1);
   stage_.policy.compress_weights = WeightFormat::kInt4;
   stage_.policy.num_microbatches = 1;
@@ -393,7 +394,7 @@ class DeviceCostTest : public CostModelTest {
 TEST_F(DeviceCostTest, WhatIsOnTheDeviceStaysThere) {
   stage_.layers = {1, 3};
   stage_.policy.attention_site = AttentionSite::kDevice;
-  // But the residual stream comes in and goes out.
+  // Only the residual stream comes in and goes out.
   const double bytes = 16 * 64 * 4;
   EXPECT_NEAR(Seconds(Resource::kHostToDevice, on_device_), bytes / 4e6, 1e-12);
   EXPECT_NEAR(Seconds(Resource::kDeviceToHost, on_device_), bytes / 2e6, 1e-12);
@@ -418,7 +419,8 @@ TEST_F(DeviceCostTest, KvAttendedOnTheHostNeverCrosses) {
   stage_.layers = {1, 3};
   const Fractions f = {1, 0, 0, 0.25, 0.5, 0.25, 1, 0, 0};
   const double base_in = 16 * 64 * 4 / 4e6, base_out = 16 * 64 * 4 / 2e6;
-  // q, k and v of 64 + 2 * 32 there, results of 64 back.
+  // The q, k and v of 64 + 2 * 32 columns go there, and results of 64 come
+  // back.
   EXPECT_NEAR(Seconds(Resource::kDeviceToHost, f),
               base_out + 2 * 16 * 128 * 4 / 2e6 * 0.75, 1e-9);
   EXPECT_NEAR(Seconds(Resource::kHostToDevice, f),
@@ -444,7 +446,7 @@ TEST_F(DeviceCostTest, KvAttendedOnTheDeviceCrosses) {
   EXPECT_NEAR(Seconds(Resource::kDeviceToHost, f),
               base_out + 0.75 * 2 * 16 * 32 * kKvBytes / 2e6, 1e-9);
   EXPECT_EQ(Seconds(Resource::kHostCompute, f), 0);
-  // Through pageable memory, if it lives there.
+  // KV that lives in pageable memory goes through it.
   stage_.options.kv_in_share = 0.5;
   EXPECT_NEAR(Seconds(Resource::kHostToDevice, f),
               base_in + 0.5 * read / 2e6 + 0.25 * read / 4e6, 1e-9);
@@ -509,7 +511,8 @@ TEST_F(DeviceCostTest, StepSecondsByOverlap) {
 }
 
 TEST_F(DeviceCostTest, ABarrierHidesWeightsBehindTheFirstMicroBatch) {
-  // By hand: two layers without a head, KV on the device, weights on the host.
+  // The case can be followed by hand: two layers without a head, KV on the
+  // device, weights on the host.
   stage_.layers = {1, 3};
   stage_.options = {
       .activation_bytes = 0, .activation_turns = 2, .seconds = BarrierSeconds};
@@ -527,7 +530,7 @@ TEST_F(DeviceCostTest, ABarrierHidesWeightsBehindTheFirstMicroBatch) {
   ASSERT_GT(share * weights, second);
   EXPECT_NEAR(StepSeconds(stage_, step_, f),
               2 * (weights + 3 * (first + second)), 1e-9);
-  // Where it is faster than a micro-batch, nothing is.
+  // A bus that is faster than a micro-batch is not waited for.
   machine_.host_to_device_bytes_per_second = 1e12;
   EXPECT_NEAR(StepSeconds(stage_, step_, f), 2 * 4 * (first + second), 1e-9);
 }

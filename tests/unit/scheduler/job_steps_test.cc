@@ -52,7 +52,7 @@ Totals Scheduled(const Workload& workload, const BlockShape& block) {
     int32_t prompt, left;
   };
   std::map<int64_t, Sequence> sequences;
-  // Evenly mixed, as the workload says.
+  // Classes are evenly mixed, as the workload says.
   std::multimap<std::pair<double, size_t>, LengthClass> order;
   for (size_t c = 0; c < workload.classes.size(); ++c) {
     const LengthClass& of = workload.classes[c];
@@ -173,7 +173,7 @@ TEST(BlockStepsTest, OneTokenIsPrefillsAlone) {
 }
 
 TEST(StepsOfTest, FollowsSmallJobsExactly) {
-  // One that fits into one step, then decodes.
+  // The three prompts fit into one step; decoding follows.
   const std::vector<StepShape> kinds =
       StepsOf({{{10, 4, 3}}},
               {.gbs = 4, .num_microbatches = 1, .max_step_tokens = 64}, 2);
@@ -202,7 +202,7 @@ TEST(StepsOfTest, IsWhatTheSchedulerDoes) {
     block.num_blocks = any(1, 3);
     block.max_step_tokens = block.gbs + any(0, 80);
     block.refill = any(0, 3) > 0;
-    // Few enough to be followed to the end.
+    // There are few enough requests to be followed to the end.
     const int slots = block.gbs * block.num_microbatches * block.num_blocks;
     Workload workload;
     const int classes = any(1, 4);
@@ -249,7 +249,7 @@ TEST(StepsOfTest, MultipliesTheMiddleOfLongJobs) {
       const Totals got = Sum(StepsOf(workload, block, 16));
       const Totals want = Scheduled(workload, block);
       ExpectNear(got, want, 0.02);
-      // What must not be lost is not.
+      // Sums that must not be lost are not.
       EXPECT_NEAR(got.prefill, workload.prompt_tokens(), 1e-3);
       EXPECT_NEAR(got.decode, workload.output_tokens() - workload.requests(),
                   1e-3);

@@ -266,7 +266,8 @@ TEST(LinearProgramTest, RefusesWhatIsNoNumber) {
 }
 
 TEST(LinearProgramTest, HopelessNumbersNeverAbort) {
-  // Coefficients from the smallest to the largest: an answer or a status.
+  // Coefficients range from the smallest to the largest; the result is an
+  // answer or a status.
   std::mt19937_64 rng(2);
   for (int i = 0; i < 300; ++i) {
     LinearProgram p;

@@ -48,7 +48,7 @@ TEST(ModelSizesTest, AgreesWithOptsKnownSizes) {
   EXPECT_NEAR(
       static_cast<double>(96 * LayerElements(opt) + 2 * HeadElements(opt)),
       175e9, 1e9);
-  // And 4 h1 bytes of K and V for each token.
+  // K and V take 4 h1 bytes for each token.
   EXPECT_EQ(KvBytesPerPosition(opt, KvFormat::kBFloat16), 4 * h1);
 }
 

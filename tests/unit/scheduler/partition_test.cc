@@ -83,7 +83,7 @@ struct Cluster {
     return sum * slowness[worker];
   }
 
-  // Of the slowest machine.
+  // Returns the cost of the slowest machine.
   double CostOf(const std::vector<BalancedStage>& stages) const {
     double slowest = 0;
     for (const std::vector<int>& workers : machines) {
@@ -171,7 +171,7 @@ TEST(SplitBalancedTest, EqualsBruteForceOnSmallClusters) {
     }
     ASSERT_EQ(next, static_cast<int>(c.layers.size()));
     EXPECT_DOUBLE_EQ(c.CostOf(stages), best);
-    // What is not below a bound is not found, all else is.
+    // A split that is not below a bound is not found; any other is.
     const auto cost = [&](int w, LayerRange r) { return c.Cost(w, r); };
     const int layers = static_cast<int>(c.layers.size());
     EXPECT_TRUE(SplitBalanced(layers, c.machines, cost, best).empty());

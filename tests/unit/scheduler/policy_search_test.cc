@@ -132,7 +132,7 @@ TEST(SolveStageTest, IsAtLeastAsGoodAsAnyPolicyOfAGrid) {
     Asked asked = Ask(machine, 8, 1 + static_cast<int>(rng() % 3), 10);
     asked.request.choices.attention_sites = {
         i % 4 < 2 ? AttentionSite::kHost : AttentionSite::kDevice};
-    // KV at its maximum: the grid does not take it by need.
+    // The count keeps KV at its maximum: the grid does not take it by need.
     asked.request.workload.classes[0].count = 2 * 8 * 3;
     asked.steps = JobSteps(asked.request, asked.block);
     const StageAnswer answer = Answered(asked);
@@ -143,7 +143,8 @@ TEST(SolveStageTest, IsAtLeastAsGoodAsAnyPolicyOfAGrid) {
                   1e-9 * answer.seconds);
       EXPECT_GE(answer.seconds, StageBound(asked.Question()) * (1 - 1e-9));
     }
-    // What fits on the nearest tier stays there, come what may.
+    // If all data fits on the nearest tier it stays there, and no other
+    // placement is compared.
     const int nearest = machine.has_device() ? 0 : 1;
     if (FractionsOf(answer.policy)[nearest] == 1 &&
         FractionsOf(answer.policy)[3 + nearest] == 1 &&
@@ -201,7 +202,8 @@ TEST(SolveStageTest, TakesKvByNeedWhereTheRuntimeDoes) {
   EXPECT_TRUE(by_need.fits);
   EXPECT_TRUE(by_need.policy.automatic_kv_cache);
   EXPECT_EQ(by_need.policy.kv_cache, (TierFractions{0, 1, 0}));
-  // Too few requests to spread them: all of them would be long at once.
+  // There are too few requests to spread them: all of them would be long at
+  // once.
   asked.request.workload.classes[0].count = 70;
   asked.steps = JobSteps(asked.request, asked.block);
   EXPECT_FALSE(Answered(asked).fits);
@@ -234,7 +236,7 @@ TEST(ShortageTest, WhatIsMissingWouldBeEnough) {
   for (const bool disk : {false, true}) {
     SCOPED_TRACE(disk);
     Asked asked = Ask(TestMachine("w", 0.6e9, disk ? 1.5e9 : 0), 16, 1);
-    // As many as there are slots: KV at its maximum.
+    // There are as many requests as slots, so that KV is at its maximum.
     asked.request.workload.classes[0].count = 16;
     EXPECT_FALSE(Answered(asked).fits);
     const auto shortage = ShortageOf(asked.Question());

@@ -55,14 +55,15 @@ TEST(SimulatorTest, RunsEveryRequestToItsEnd) {
   }
   EXPECT_FALSE(result.timeline.empty());
   EXPECT_LE(result.timeline.size(), 1000u);
-  // Every time the same.
+  // The result is the same every time.
   const SimulationResult again =
       Simulated(request, plan, {.max_timeline_events = 1000});
   EXPECT_EQ(again.seconds, result.seconds);
   EXPECT_EQ(again.timeline, result.timeline);
 }
 
-// Any sensible block, not only the best; nullopt if it does not fit.
+// Returns a plan with any sensible block, not only the best; nullopt if it does
+// not fit.
 std::optional<std::pair<PlanRequest, Plan>> RandomPlan(std::mt19937_64& rng,
                                                        int64_t max_requests) {
   const auto below = [&](int n) { return static_cast<int>(rng() % n); };

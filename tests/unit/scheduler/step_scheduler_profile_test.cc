@@ -26,7 +26,8 @@ struct Job {
 
 struct Outcome {
   int64_t steps = 0;  // of each block
-  // In the middle, while neither the start nor the end of the job shows.
+  // The rate in the middle, while neither the start nor the end of the job
+  // shows.
   double tokens_per_step = 0;
   int64_t max_pages = 0;
   std::vector<int32_t> admitted;  // by step, while it lasted
@@ -208,7 +209,7 @@ TEST_F(ProfileTest, CountsADelayedPrefillByItsLatestEnd) {
     s_->Finish(SequenceId(2));
     Steps(1);
   }
-  // Too late by a step at the worst.
+  // The end that is counted is too late by a step at the worst.
   for (const bool late : {false, true}) {
     Make({.gbs = 2, .max_step_tokens = 12, .kv_pages = 4});
     Enqueue(1, 1, 30);
@@ -272,7 +273,8 @@ TEST(DiagonalTest, GainsInSeveralBlocksAndMicroBatches) {
   options.num_microbatches = 4;
   const double formula = 1280.0 / 768;
   EXPECT_GT(Compare(options, Equal(2400, 128, 512)).gain(), formula * 0.9);
-  // Slots for little more than what runs at a time, and a small window.
+  // There are slots for little more than what runs at a time, and a small
+  // window.
   options.gbs = 20;
   EXPECT_GT(Compare(options, Equal(2400, 128, 512), 2 * 160).gain(),
             formula * 0.9);

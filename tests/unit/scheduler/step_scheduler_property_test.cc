@@ -65,13 +65,14 @@ class Play {
       if (!in_flight_[block].empty() && !held_up && Chance(0.7)) {
         StepDone(block);
       }
-      // What one event frees any idle block may take.
+      // Any idle block may take what one event frees.
       bool formed = false;
       for (int32_t b = 0; b < options_.num_blocks; ++b) {
         Form(b, &formed);
         if (::testing::Test::HasFatalFailure()) return;
       }
-      // Nothing in flight and nothing formed: no sequence may be left.
+      // If nothing is in flight and nothing was formed, no sequence may be
+      // left.
       if (!formed && !AnyInFlight() && late_ends_.empty()) {
         ASSERT_EQ(scheduler_.running(), 0);
         ASSERT_EQ(scheduler_.waiting(), 0);
@@ -87,7 +88,7 @@ class Play {
     }
   }
 
-  // Of pages in use at any time.
+  // Returns the most pages that were in use at any time.
   int64_t max_pages() const { return max_pages_; }
   int64_t mixed_steps() const { return mixed_steps_; }
 
@@ -207,7 +208,7 @@ class Play {
     in_flight_[block].push_back({decision->micro_batches});
   }
 
-  // What stages hold that have carried out all plans so far.
+  // Checks the pages that stages hold which have carried out all plans so far.
   void CheckPages() {
     int64_t pages = 0;
     for (int64_t id : live_) {
@@ -289,7 +290,7 @@ TEST(StepSchedulerPropertyTest, InvariantsHoldInRandomPlays) {
     options.num_microbatches = 1 + random() % 3;
     options.max_step_tokens = options.gbs + random() % 40;
     options.page_tokens = 1 + random() % 32;
-    // From barely one sequence to plenty.
+    // There is room for barely one sequence, or for plenty.
     options.kv_pages = 300 / options.page_tokens + random() % 100;
     options.refill = seed % 3 != 0;
     options.reserve = seed % 4 < 2 ? StepScheduler::Reserve::kProfile
@@ -302,7 +303,8 @@ TEST(StepSchedulerPropertyTest, InvariantsHoldInRandomPlays) {
     Play play(options, seed);
     play.Run(100, seed % 2 ? 0.05 : 0);
     if (::testing::Test::HasFatalFailure()) return;
-    // Where there is room for several sequences in a micro-batch.
+    // Steps mix prefill and decode where there is room for several sequences in
+    // a micro-batch.
     if (options.refill && options.gbs > 3 && options.num_microbatches == 1 &&
         options.kv_pages * options.page_tokens > 1000) {
       EXPECT_GT(play.mixed_steps(), 5);

@@ -50,7 +50,7 @@ class StepSchedulerTest : public ::testing::Test {
   std::string Form(int32_t block = 0) {
     return Show(s_->FormStep(BlockId(block)));
   }
-  // The block's step comes back; its next one.
+  // Has the block's step come back, and shows its next one.
   std::string Next(int32_t block = 0) {
     Done(block);
     return Form(block);
@@ -429,7 +429,7 @@ TEST_F(StepSchedulerTest, ClearForgetsEverything) {
   EXPECT_EQ(s_->running(), 0);
   EXPECT_EQ(s_->pages_reserved(), 0);
   EXPECT_EQ(Form(0), "idle") << "neither in flight nor anything to release";
-  // Replay, with what was generated.
+  // Sequences come again for replay, with what was generated.
   Enqueue(2, 3, 10);
   Enqueue(4, 2, 10);
   EXPECT_EQ(Form(0), "+2 | 2:0+3!");

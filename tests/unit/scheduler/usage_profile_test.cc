@@ -12,16 +12,16 @@ namespace {
 TEST(UsageProfileTest, OneSequence) {
   UsageProfile profile(10);
   EXPECT_EQ(profile.Peak(), 0);
-  // At position 9 now; ends with step 11, at position 20.
+  // The sequence is at position 9 now, and ends with step 11, at position 20.
   const UsageProfile::Use use = {.grows = 0, .end = 12, .known = 9, .max = 20};
   EXPECT_EQ(profile.PeakWith(use), 2);
   EXPECT_EQ(profile.Peak(), 0);
   profile.Add(use);
   EXPECT_EQ(profile.Peak(), 2);
-  // One that ends earlier, in its second page from the third step on.
+  // This one ends earlier, and is in its second page from the third step on.
   const UsageProfile::Use brief = {.grows = 0, .end = 5, .known = 8, .max = 12};
   EXPECT_EQ(profile.PeakWith(brief), 4);
-  // One that is gone before the first has two.
+  // This one is gone before the first has two pages.
   const UsageProfile::Use gone = {.grows = 0, .end = 2, .known = 11, .max = 12};
   EXPECT_EQ(profile.PeakWith(gone), 3);
   for (int i = 0; i < 11; ++i) profile.Advance();
@@ -35,7 +35,7 @@ TEST(UsageProfileTest, OneSequence) {
 TEST(UsageProfileTest, AnEndIsFollowedByRoom) {
   UsageProfile profile(1);
   profile.Add({.grows = 0, .end = 3, .known = 8, .max = 10});  // 8 9 10
-  // Grows from step 2 on: 3 3 3 4 5 6.
+  // This one grows from step 2 on: 3 3 3 4 5 6.
   EXPECT_EQ(profile.PeakWith({.grows = 2, .end = 6, .known = 3, .max = 6}), 13);
   EXPECT_EQ(profile.PeakWith({.grows = 3, .end = 13, .known = 1, .max = 10}),
             11);
@@ -43,7 +43,8 @@ TEST(UsageProfileTest, AnEndIsFollowedByRoom) {
 
 TEST(UsageProfileTest, ADelayedPrefillEndsLater) {
   UsageProfile profile(1);
-  // Complete in step 1 to 3; then two more positions: 4 4 5 6 6 6.
+  // The prefill completes in step 1 to 3; then come two more positions: 4 4 5 6
+  // 6 6.
   profile.Add({.grows = 1, .end = 6, .known = 4, .max = 6});
   const auto at = [&](int64_t step) {
     return profile.PeakWith(
@@ -57,7 +58,7 @@ TEST(UsageProfileTest, ADelayedPrefillEndsLater) {
   EXPECT_EQ(profile.Peak(), 0);
 }
 
-// Against the sum over all uses, step by step.
+// The profile equals the sum over all uses, step by step.
 TEST(UsageProfileTest, EqualsTheSum) {
   std::mt19937 random(3);
   for (int round = 0; round < 50; ++round) {

@@ -43,7 +43,7 @@ TEST(WindowCutterTest, StartTokensInEachWindow) {
 
 TEST(WindowCutterTest, StartTokensOnlyFirst) {
   const WindowOptions options{3, 3, WindowStart::kFirst};
-  // As in Hugging Face's recipe nothing predicts a later window's first token,
+  // Nothing predicts a later window's first token, as in Hugging Face's recipe,
   // and a window of one token counts nothing.
   EXPECT_THAT(Cut(options, {9}, {{1, 2, 3, 4, 5}, {1, 2, 3}}),
               ElementsAre("9 | 1 2 ", "3 | 4 5 ", "9 | 1 2 "));

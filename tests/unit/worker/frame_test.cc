@@ -317,7 +317,7 @@ TEST(FrameTest, SurvivesRandomBytes) {
 
 TEST(FrameTest, RefusesToEncodeMoreThanAFrameMayHold) {
   ActivationFrame frame = Frame(1, 1, {});
-  // Never touched, so never in memory.
+  // The activations are never touched, so they are never in memory.
   constexpr int64_t kCols = 256;
   constexpr int64_t kMax = kMaxActivationBytes / (kCols * sizeof(float));
   frame.hidden->Resize(kMax, kCols);
@@ -367,7 +367,7 @@ TEST(DetachedFrameTest, IsRefusedWhereItIsNotExpected) {
   refused(here, kDetached, "detached activations of 0 bytes for 2 rows");
   detached.set_detached_bytes(64);
   refused(detached, kLimits, "activations of 0 bytes for 2 rows");
-  // Both at once.
+  // The frame has both kinds of activations at once.
   here.set_detached_bytes(64);
   refused(here, kDetached, "activations on a stream of detached ones");
   refused(here, kLimits, "detached activations on a stream with its own");

@@ -30,7 +30,7 @@ template <typename T>
 struct Passed<T*> {
   using type = void*;
 };
-// Structures, by their size.
+// Structures are compared by their size.
 template <size_t kBytes>
 struct Bytes {};
 template <typename T>

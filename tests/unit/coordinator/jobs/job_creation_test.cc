@@ -174,7 +174,5 @@ TEST_F(InputPathTest, NoRootNoFiles) {
   EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
 }
 
-// -- Many at once.
-
 }  // namespace
 }  // namespace sluice
