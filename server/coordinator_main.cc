@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/host/host_port.h"
 #include "common/host/logging.h"
 #include "common/host/start_check.h"
 #include "common/host/user_cache.h"
@@ -133,12 +134,11 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
   JobServiceImpl::Options jobs;
   jobs.uploads.idle_timeout = absl::Seconds(f.upload_idle_timeout);
   SLUICE_ASSIGN_OR_RETURN(
-      auto server,
-      CoordinatorServer::Start(coordinator.get(),
-                               absl::StrCat(f.host, ":", f.port), jobs));
+      auto server, CoordinatorServer::Start(
+                       coordinator.get(), JoinHostPort(f.host, f.port), jobs));
   WarnIfOpen(f.host, "submit jobs and read results");
   // Scripts that start a coordinator on port 0 read this line.
-  std::cout << "listening on " << f.host << ":" << server->port()
+  std::cout << "listening on " << JoinHostPort(f.host, server->port())
             << ", metrics on http://" << metrics->address() << "/metrics"
             << std::endl;
   int signal;

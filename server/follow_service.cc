@@ -8,20 +8,19 @@
 #include "coordinator/jobs/job_state.h"
 #include "proto/grpc_status.h"
 #include "proto/tsan_handoff.h"
+#include "server/shutting_down.h"
 
 namespace sluice {
 namespace {
 
 // The threads read the store; one of them may wait for the disk.
-constexpr int kThreads = 2;
+constexpr int kStreamThreads = 2;
+// The limit of result streams, each of which may hold a chunk.
+constexpr size_t kMaxResults = 512;
 // Result lines in one message; many streams may each hold one.
 constexpr size_t kChunkBytes = 256 << 10;
 
 constexpr const char* kKindNames[] = {"WatchJob", "StreamResults"};
-
-absl::Status ShuttingDown() {
-  return absl::UnavailableError("the coordinator is shutting down; try again");
-}
 
 }  // namespace
 
@@ -220,7 +219,7 @@ class ResultReader : public Follower<v1::ResultChunk> {
 }  // namespace
 
 FollowService::FollowService(JobManager* jobs, const Options& options)
-    : jobs_(jobs), options_(options), executor_("job-streams", kThreads) {
+    : jobs_(jobs), options_(options), executor_("job-streams", kStreamThreads) {
   HandOff(this);
 }
 
@@ -231,7 +230,7 @@ F* FollowService::Add(std::shared_ptr<F> follower) {
   TakeOver(this);
   const Kind kind = follower->kind();
   const size_t max_streams =
-      kind == kWatch ? options_.max_watches : options_.max_results;
+      kind == kWatch ? options_.max_watches : kMaxResults;
   follower->Keep(follower);
   bool full = false;
   {

@@ -22,7 +22,6 @@ class FollowService {
  public:
   struct Options {
     size_t max_watches = 4096;
-    size_t max_results = 512;  // each may hold a chunk of results
   };
   // `jobs` must outlive the service, and the service the server.
   FollowService(JobManager* jobs, const Options& options);

@@ -12,16 +12,13 @@
 #include "common/threads/clock.h"
 #include "proto/grpc_status.h"
 #include "proto/tsan_handoff.h"
+#include "server/shutting_down.h"
 
 namespace sluice {
 namespace {
 
-constexpr int kThreads = 4;
+constexpr int kUploadThreads = 4;
 constexpr int kFileThreads = 2;
-
-absl::Status ShuttingDown() {
-  return absl::UnavailableError("the coordinator is shutting down; try again");
-}
 
 // Bytes of the longest line that `data` leaves unfinished or goes on with, if
 // `begun` bytes of the first are there.
@@ -288,7 +285,7 @@ class UploadService::Stream
 UploadService::UploadService(JobManager* jobs, const Options& options)
     : jobs_(jobs),
       options_(options),
-      executor_("uploads", kThreads),
+      executor_("uploads", kUploadThreads),
       files_("input-files", kFileThreads) {
   HandOff(this);
 }

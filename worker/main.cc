@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/host/host_port.h"
 #include "common/host/logging.h"
 #include "common/machine_flags.h"
 #include "common/machine_profile.h"

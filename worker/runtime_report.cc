@@ -9,7 +9,7 @@ namespace {
 constexpr double SweepStats::*kSeconds[] = {
     &SweepStats::projection_seconds,
     &SweepStats::attention_seconds,
-    &SweepStats::expand_seconds,
+    &SweepStats::dequantize_seconds,
     &SweepStats::head_seconds,
     &SweepStats::weight_stall_seconds,
     &SweepStats::kv_stall_seconds,

@@ -21,7 +21,7 @@ struct RuntimeReport {
   // The peak resident memory of the process that all workers of the report
   // share; 0: not known.
   uint64_t resident_peak_bytes = 0;
-  // Bytes of weight images on disk, which stay there for the next run.
+  // Bytes of packed weights on disk, which stay there for the next run.
   uint64_t disk_image_bytes = 0;
 
   RuntimeReport& operator+=(const RuntimeReport& other);

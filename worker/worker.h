@@ -47,9 +47,9 @@ class Worker {
     // known yet, the worker attaches only after Announce().
     std::string link_address;
     std::string metrics_address;  // for display; "" if none
-    // The resources that the worker may use. disk_dir, for weight images and KV
-    // cache, is made if it does not exist; workers may share it. disk_bytes: 0:
-    // DefaultDiskSpace.
+    // The resources that the worker may use. disk_dir, for packed weights and
+    // KV cache, is made if it does not exist; workers may share it. disk_bytes:
+    // 0: DefaultDiskSpace.
     MachineShare machine;
     bool dummy_weights = false;  // random weights: config.json is enough
     // Whether the model's files are hashed, for the coordinator to compare with

@@ -25,7 +25,7 @@ std::vector<SweepFamily> SweepFamilies() {
        "Seconds of the computing thread, by activity",
        {{{{"activity", "projection"}}, &S::projection_seconds},
         {{{"activity", "attention"}}, &S::attention_seconds},
-        {{{"activity", "dequantize"}}, &S::expand_seconds},
+        {{{"activity", "dequantize"}}, &S::dequantize_seconds},
         {{{"activity", "head"}}, &S::head_seconds},
         {{{"activity", "stall_weights"}}, &S::weight_stall_seconds},
         {{{"activity", "stall_kv"}}, &S::kv_stall_seconds},

@@ -20,7 +20,7 @@ class SharedLibrary {
   void Take(const char* name, Function* function) {
     *function = reinterpret_cast<Function>(Symbol(name));
   }
-  // The first name that Get did not find; "" if it found all.
+  // The first name that Take did not find; "" if it found all.
   const std::string& missing() const { return missing_; }
 
  private:

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/host/host_port.h"
 #include "common/metrics/http_server.h"
 #include "common/metrics/process_metrics.h"
 #include "common/status_macros.h"
@@ -205,7 +206,7 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
                        "; choose another --metrics-port");
   }
   impl->http = *std::move(http);
-  server->address_ = absl::StrCat(host, ":", impl->http->port());
+  server->address_ = JoinHostPort(host, impl->http->port());
   return server;
 }
 

@@ -245,7 +245,7 @@ ClusterView Membership::View() const {
     absl::Duration out_for =
         out == nullptr ? absl::ZeroDuration() : out->until - now;
     if (wait && worker.newcomer) {
-      out_for = std::max(out_for, options_.timeouts.first_left_out);
+      out_for = std::max(out_for, WorkerTimeouts::kFirstLeftOut);
     }
     view.workers.push_back(
         {id, worker.info.name(), {}, worker.failure, out_for});

@@ -31,7 +31,7 @@ RunningPlan::RunningPlan(const ClusterOptions& options, WorkerRegistry* workers,
     : options_(options),
       workers_(workers),
       search_(search),
-      losses_(options.timeouts.first_left_out, options.timeouts.max_left_out) {}
+      losses_(WorkerTimeouts::kFirstLeftOut, WorkerTimeouts::kMaxLeftOut) {}
 
 int32_t RunningPlan::StageOf(WorkerId id) const {
   const auto it = members_.find(id);

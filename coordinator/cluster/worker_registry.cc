@@ -32,8 +32,7 @@ WorkerRegistry::WorkerRegistry(const ClusterOptions& options)
     : options_(options),
       identity_(options.model),
       changed_at_(options.clock->Monotonic()),
-      left_out_(options.timeouts.first_left_out,
-                options.timeouts.max_left_out) {}
+      left_out_(WorkerTimeouts::kFirstLeftOut, WorkerTimeouts::kMaxLeftOut) {}
 
 void WorkerRegistry::Open(WorkerId id, std::shared_ptr<WorkerStream> stream,
                           PeerPlace place) {

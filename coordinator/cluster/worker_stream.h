@@ -40,7 +40,7 @@ struct WorkerOpened {
 struct WorkerClosed {
   absl::Status reason;
 };
-// The answer to Membership::TakeLookups.
+// The answer to WorkerRegistry::TakeLookups.
 struct WorkerResolved {
   absl::StatusOr<std::vector<std::string>> addresses;
 };

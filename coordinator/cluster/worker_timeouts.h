@@ -22,8 +22,8 @@ struct WorkerTimeouts {
   absl::Duration first_back_off = absl::Milliseconds(500);
   // A worker that a plan failed for is left out this long; the time doubles up
   // to the maximum.
-  absl::Duration first_left_out = absl::Seconds(10);
-  absl::Duration max_left_out = absl::Minutes(10);
+  static constexpr absl::Duration kFirstLeftOut = absl::Seconds(10);
+  static constexpr absl::Duration kMaxLeftOut = absl::Minutes(10);
 };
 
 }  // namespace sluice

@@ -15,7 +15,7 @@ namespace {
 
 // The maximum of rows in one transaction.
 constexpr size_t kMaxRows = 4096;
-constexpr size_t kMaxBytes = 4 << 20;
+constexpr size_t kMaxBufferedBytes = 4 << 20;
 constexpr size_t kLongLineBytes = 1 << 20;
 
 }  // namespace
@@ -112,7 +112,7 @@ absl::Status JobUpload::OnLine(absl::string_view text, bool too_long) {
                        request.prompt.size() * sizeof(int32_t);
   }
   if (requests_.size() + bad_lines_.size() >= kMaxRows ||
-      buffered_bytes_ >= kMaxBytes) {
+      buffered_bytes_ >= kMaxBufferedBytes) {
     return Store();
   }
   return absl::OkStatus();

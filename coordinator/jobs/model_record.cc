@@ -1,10 +1,5 @@
 #include "coordinator/jobs/model_record.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -15,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/content_hash.h"
+#include "common/host/write_file.h"
 #include "common/status_macros.h"
 #include "runtime/model/checkpoint/content_hashes.h"
 
@@ -24,33 +20,10 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kFirstLine[] = "sluice model 1\n";
-constexpr uintmax_t kMaxBytes = uintmax_t{16} << 20;
+constexpr uintmax_t kMaxRecordBytes = uintmax_t{16} << 20;
 
 std::string EndLine(const std::string& text) {
   return absl::StrCat("end ", HexHash(text), "\n");
-}
-
-absl::Status WriteAll(const fs::path& path, absl::string_view text) {
-  const auto failed = [&] {
-    return absl::Status(absl::ErrnoToStatusCode(errno),
-                        absl::StrCat("can't write ", path.string(), ": ",
-                                     std::strerror(errno)));
-  };
-  const int fd =
-      open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) return failed();
-  absl::Status status;
-  while (!text.empty() && status.ok()) {
-    const ssize_t n = write(fd, text.data(), text.size());
-    if (n >= 0) {
-      text.remove_prefix(static_cast<size_t>(n));
-    } else if (errno != EINTR) {
-      status = failed();
-    }
-  }
-  if (status.ok() && fsync(fd) != 0) status = failed();
-  close(fd);
-  return status;
 }
 
 }  // namespace
@@ -62,23 +35,8 @@ absl::Status WriteModelRecord(const fs::path& path,
     absl::StrAppend(&text, file.bytes, " ", file.hash, " ", file.name, "\n");
   }
   text += EndLine(text);
-  const fs::path temporary = path.string() + ".new";
-  if (absl::Status status = WriteAll(temporary, text); !status.ok()) {
-    unlink(temporary.c_str());
-    return status;
-  }
-  if (rename(temporary.c_str(), path.c_str()) != 0) {
-    return absl::Status(absl::ErrnoToStatusCode(errno),
-                        absl::StrCat("can't rename ", temporary.string(), ": ",
-                                     std::strerror(errno)));
-  }
-  const int dir =
-      open(path.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (dir >= 0) {
-    fsync(dir);
-    close(dir);
-  }
-  return absl::OkStatus();
+  SLUICE_RETURN_IF_ERROR(ReplaceFile(path, text));
+  return SyncDirectory(path.parent_path());
 }
 
 absl::StatusOr<ModelContent> ReadModelRecord(const fs::path& path) {
@@ -88,7 +46,7 @@ absl::StatusOr<ModelContent> ReadModelRecord(const fs::path& path) {
     return NotFound(path.string(), " is not there");
   }
   const absl::Status damaged = DataLoss(path.string(), " is damaged");
-  if (error || bytes > kMaxBytes) return damaged;
+  if (error || bytes > kMaxRecordBytes) return damaged;
   std::ifstream in(path, std::ios::binary);
   const std::string text((std::istreambuf_iterator<char>(in)),
                          std::istreambuf_iterator<char>());

@@ -14,9 +14,6 @@
 
 #include "coordinator/store/job_store.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -25,6 +22,7 @@
 #include <utility>
 
 #include "common/host/logging.h"
+#include "common/host/write_file.h"
 #include "common/status_macros.h"
 #include "common/threads/clock.h"
 #include "coordinator/store/sqlite_schema.h"
@@ -155,13 +153,7 @@ absl::Status JobStore::Initialize() {
   WriteAccepted();
   reserve_.Fill();
   // The directory is synced, so that the file's name survives, too.
-  const int dir =
-      open(path_.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (dir >= 0) {
-    fsync(dir);
-    close(dir);
-  }
-  return absl::OkStatus();
+  return SyncDirectory(path_.parent_path());
 }
 
 absl::Status JobStore::PrepareStatements() ABSL_NO_THREAD_SAFETY_ANALYSIS {

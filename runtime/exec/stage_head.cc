@@ -34,8 +34,8 @@ int StageHead::Passes(const StepPlan& plan) const {
               (segment.sample ? 1 : 0);
     }
   }
-  const int32_t most = options_.head_rows;
-  const auto passes = static_cast<int>((rows + most - 1) / most);
+  const int32_t max = options_.head_rows;
+  const auto passes = static_cast<int>((rows + max - 1) / max);
   // A single section stays acquired.
   return sections() == 1 ? std::min(1, passes) : passes;
 }

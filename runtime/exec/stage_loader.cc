@@ -158,16 +158,16 @@ class StageLoader {
     return absl::OkStatus();
   }
 
-  // Charges activations, makes the disk's queue and room to dequantize a layer.
+  // Charges activations and links, makes the disk's queue and room to
+  // dequantize a layer.
   absl::Status MakeSpace() {
-    // Activations in host memory; those of a device begin and end there.
     SLUICE_ASSIGN_OR_RETURN(
         parts_.activation_charge,
-        options_.host_budget->Charge(
-            "activations",
-            sizes_.activation * (plan_.stages_activations()
-                                     ? plan_.resident_batches
-                                     : policy_.num_microbatches)));
+        options_.host_budget->Charge("activations",
+                                     sizes_.activation * plan_.host_batches));
+    SLUICE_ASSIGN_OR_RETURN(
+        parts_.link_charge,
+        options_.host_budget->Charge("link buffers", sizes_.link_buffers));
     if (plan_.uses_disk()) {
       IoEngine::Options io;
       io.tracer = options_.tracer;
@@ -179,7 +179,7 @@ class StageLoader {
     if (parts_.dequantizes) {
       SLUICE_ASSIGN_OR_RETURN(
           parts_.dequantized,
-          WorkBuffer::Create("expanded layer", sizes_.dequantized,
+          WorkBuffer::Create("dequantized layer", sizes_.dequantized,
                              options_.host_budget, parts_.device.get()));
     }
     return absl::OkStatus();

@@ -38,7 +38,7 @@ struct StageParts {
   std::unique_ptr<DeviceCompute> compute;     // of `backend`
   std::shared_ptr<ActivationPool> buffers;    // for input and output
   std::unique_ptr<EmbeddingStore> embedding;  // null but on the first stage
-  MemoryCharge activation_charge;
+  MemoryCharge activation_charge, link_charge;
   // A layer's full weights, if they are dequantized at all.
   WorkBuffer dequantized;
   bool dequantizes = false;

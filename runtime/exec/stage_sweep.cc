@@ -174,7 +174,7 @@ absl::Status StageSweep::FinishItem(size_t item,
 absl::StatusOr<Backend::PackedLayer> StageSweep::AcquireLayer(int layer) {
   SLUICE_ASSIGN_OR_RETURN(const PackedView view, weights_.Acquire(layer));
   if (!parts_.dequantizes) return Backend::PackedLayer{view, false};
-  const Timed timed(&parts_.stats->expand_seconds, parts_.trace_row,
+  const Timed timed(&parts_.stats->dequantize_seconds, parts_.trace_row,
                     "dequantize", {{{"layer", layer}}});
   SLUICE_RETURN_IF_ERROR(
       backend_.DequantizeLayer(view, parts_.dequantized.as<std::byte>()));

@@ -44,8 +44,8 @@ absl::Status StepWork::Admit(
           " has two segments in a step, but its KV cache is on disk");
     }
     // Pages behind the last new position are of no use yet.
-    const auto pages = std::span<const int32_t>(table->pages)
-                           .first((end + kPageTokens - 1) / kPageTokens);
+    const auto pages =
+        std::span<const int32_t>(table->pages).first(PagesOf(end));
     const auto count = static_cast<int64_t>(pages.size());
     if (work.runs.empty() || work.runs.back().tier != table->tier ||
         work.runs.back().pages + count >

@@ -11,8 +11,8 @@ struct SweepStats {
   // The seconds of computing.
   double projection_seconds = 0;  // embedding, attention's GEMMs, MLP
   double attention_seconds = 0;
-  double expand_seconds = 0;  // dequantizing layers
-  double head_seconds = 0;    // head and sampling
+  double dequantize_seconds = 0;  // dequantizing layers
+  double head_seconds = 0;        // head and sampling
   // The seconds of waiting.
   double weight_stall_seconds = 0;
   double kv_stall_seconds = 0;
@@ -38,7 +38,7 @@ struct SweepStats {
   uint64_t activation_write_bytes = 0;
 
   double compute_seconds() const {
-    return projection_seconds + attention_seconds + expand_seconds +
+    return projection_seconds + attention_seconds + dequantize_seconds +
            head_seconds;
   }
   double stall_seconds() const {

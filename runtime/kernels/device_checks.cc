@@ -44,10 +44,10 @@ absl::Status DeviceChecks::Pages(const KvLayout& layout, const BatchView& batch,
   for (const SegmentView& segment :
        batch.segments.subspan(first_segment, count)) {
     if (segment.pages.empty()) continue;
-    const auto [least, most] =
+    const auto [min, max] =
         std::minmax_element(segment.pages.begin(), segment.pages.end());
-    SLUICE_RETURN_IF_ERROR(Check("a KV page", segment.kv + *least * page_bytes,
-                                 (int64_t{1} + *most - *least) * page_bytes));
+    SLUICE_RETURN_IF_ERROR(Check("a KV page", segment.kv + *min * page_bytes,
+                                 (int64_t{1} + *max - *min) * page_bytes));
   }
   return absl::OkStatus();
 }

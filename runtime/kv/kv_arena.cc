@@ -6,6 +6,7 @@
 #include <cstring>
 #include <span>
 
+#include "common/blocks.h"
 #include "common/status_macros.h"
 #include "runtime/memory/disk/disk_file.h"
 #include "runtime/memory/host_buffer.h"
@@ -47,7 +48,8 @@ absl::StatusOr<std::unique_ptr<KvArena>> KvArena::Create(const KvLayout& layout,
   if (copies != nullptr) {
     arena->pinned_ = true;
     // The mapping is of whole pages.
-    const std::span<std::byte> pages = {arena->base_, RoundUpToDisk(bytes)};
+    const std::span<std::byte> pages = {arena->base_,
+                                        RoundUpToDiskBlock(bytes)};
     Touch(pages);
     arena->pin_ = copies->Pin(pages);
   }

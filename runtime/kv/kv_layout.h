@@ -11,6 +11,12 @@ namespace sluice {
 // vector width, so that a page's scores are whole vectors.
 inline constexpr int32_t kPageTokens = 32;
 
+// Returns the pages that the first `positions` positions of a sequence take.
+inline constexpr int32_t PagesOf(int32_t positions) {
+  return static_cast<int32_t>((int64_t{positions} + kPageTokens - 1) /
+                              kPageTokens);
+}
+
 // Neighbouring elements of a head that share a scale and a minimum, in the
 // quantized formats (FlexGen, section 5: "group-wise quantization", with groups
 // of 64 along the hidden dimension). The last group of a head may be smaller.

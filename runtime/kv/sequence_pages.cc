@@ -7,16 +7,9 @@
 #include "common/status_macros.h"
 
 namespace sluice {
-namespace {
-
-int64_t PagesFor(int32_t positions) {
-  return (int64_t{positions} + kPageTokens - 1) / kPageTokens;
-}
-
-}  // namespace
 
 PageTables::PageTables(const TierPages& pages, int32_t longest) {
-  const int64_t longest_pages = PagesFor(longest);
+  const int64_t longest_pages = PagesOf(longest);
   int64_t spare = -(longest_pages - 1);
   for (size_t tier = 0; tier < kNumTiers; ++tier) {
     pools_[tier] = PagePool(pages[tier]);
@@ -41,19 +34,19 @@ absl::Status PageTables::Admit(SequenceId id, int32_t max_tokens) {
   if (tables_.contains(id)) {
     return InvalidArgument("sequence ", id.value(), " is admitted already");
   }
-  const int64_t count = PagesFor(max_tokens);
+  const int64_t count = PagesOf(max_tokens);
   // The fastest tier if none has room: its error is as good as another's.
   size_t best = 0;
-  double least = 2;
+  double min = 2;
   for (size_t tier = 0; tier < kNumTiers; ++tier) {
     const PagePool& pool = pools_[tier];
     if (pool.num_pages() == 0) continue;
-    if (least == 2) best = tier;
+    if (min == 2) best = tier;
     if (!by_need_ && pool.num_free() < count) continue;
     const double fill = static_cast<double>(pool.num_used() + count) /
                         static_cast<double>(pool.num_pages());
-    if (fill < least) {
-      least = fill;
+    if (fill < min) {
+      min = fill;
       best = tier;
     }
   }
@@ -79,7 +72,7 @@ absl::Status PageTables::Admit(SequenceId id, int32_t max_tokens) {
 
 absl::Status PageTables::Grow(SequencePages* table, int32_t positions) {
   const int64_t lacking =
-      PagesFor(positions) - static_cast<int64_t>(table->pages.size());
+      PagesOf(positions) - static_cast<int64_t>(table->pages.size());
   if (lacking <= 0) return absl::OkStatus();
   return pools_[static_cast<size_t>(table->tier)].Take(lacking, &table->pages);
 }

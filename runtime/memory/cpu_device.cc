@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "common/blocks.h"
 #include "common/status_macros.h"
 #include "runtime/memory/disk/disk_file.h"
 
@@ -14,8 +15,8 @@ namespace sluice {
 absl::StatusOr<std::unique_ptr<CpuDevice>> CpuDevice::Create(
     const Options& options) {
   // The arena has whole pages; a part beyond the budget is not given out.
-  const size_t bytes = RoundUpToDisk(
-      std::max<uint64_t>(options.budget->limit_bytes(), kDiskAlignment));
+  const size_t bytes = RoundUpToDiskBlock(
+      std::max<uint64_t>(options.budget->limit_bytes(), kDiskBlockBytes));
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) {

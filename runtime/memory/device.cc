@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/blocks.h"
 #include "common/status_macros.h"
 #include "runtime/memory/disk/disk_file.h"
 
@@ -16,12 +17,12 @@ DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
 }
 
 DeviceBuffer::~DeviceBuffer() {
-  if (device_ != nullptr) device_->GiveBack(data_, RoundUpToDisk(bytes_));
+  if (device_ != nullptr) device_->GiveBack(data_, RoundUpToDiskBlock(bytes_));
 }
 
 absl::StatusOr<DeviceBuffer> Device::Allocate(const std::string& name,
                                               size_t bytes) {
-  const size_t whole = RoundUpToDisk(std::max<size_t>(bytes, 1));
+  const size_t whole = RoundUpToDiskBlock(std::max<size_t>(bytes, 1));
   DeviceBuffer buffer;
   SLUICE_ASSIGN_OR_RETURN(buffer.charge_, budget_->Charge(name, whole));
   SLUICE_ASSIGN_OR_RETURN(buffer.data_, Take(name, whole));

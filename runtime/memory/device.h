@@ -7,7 +7,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runtime/memory/disk/io_completion.h"
 #include "runtime/memory/disk/io_engine.h"
@@ -109,10 +108,6 @@ class Device {
     double d2h_busy_seconds = 0;
   };
   virtual Totals totals() const = 0;
-
-  // OK as long as the device works; once it is lost to this process, an error
-  // with the payload of common/device_loss.h.
-  virtual absl::Status Health() { return absl::OkStatus(); }
 
  protected:
   explicit Device(MemoryBudget* budget) : budget_(budget) {}

@@ -36,7 +36,6 @@ size_t RotaryBytes(const DecoderSpec& spec, const BackendShape& shape) {
              ? sizeof(float) * shape.max_model_len * (spec.rotary.dim / 2)
              : 0;
 }
-size_t Pages(int32_t positions) { return CeilDiv(positions, kPageTokens); }
 
 }  // namespace
 
@@ -162,8 +161,8 @@ int32_t GpuSpace::PlannedContext(int32_t positions) {
 size_t GpuSpace::SegmentUpload(int32_t tokens, int32_t end) {
   // The segment counts twice, among all and among its kind; then its pages, its
   // first tile, its runs and its positions.
-  return 2 * kSegmentBytes + sizeof(int32_t) * (Pages(end) + 1) +
-         kRunBytes * (Pages(tokens) + 1) + sizeof(int32_t) * tokens;
+  return 2 * kSegmentBytes + sizeof(int32_t) * (PagesOf(end) + 1) +
+         kRunBytes * (PagesOf(tokens) + 1) + sizeof(int32_t) * tokens;
 }
 
 size_t GpuSpace::BatchUpload() {
@@ -198,7 +197,7 @@ GpuSpace::GpuSpace(const DecoderSpec& spec, const BackendShape& shape,
   logits = LogitsBytes(spec, shape);
   answers = logits > 0 ? head_rows * kTokenSampleBytes : 0;
   // Answers of less than a page would not be pinned.
-  host_answers = logits > 0 ? std::max<size_t>(kBlockBytes, answers) : 0;
+  host_answers = logits > 0 ? std::max<size_t>(kDiskBlockBytes, answers) : 0;
 
   workspace = dequantized = counters = 0;
   for (const MatrixLayout& w : layouts.Matrices()) {
@@ -220,7 +219,7 @@ GpuSpace::GpuSpace(const DecoderSpec& spec, const BackendShape& shape,
   // Splits of sequences, of as many as there are processors for, each with a
   // result and two sums for each head.
   const int32_t context = PlannedContext(shape.max_model_len);
-  const size_t pages = Pages(context) + 1;
+  const size_t pages = PagesOf(context) + 1;
   size_t for_attention = 0;
   for (size_t sequences = 1; sequences <= rows; sequences *= 2) {
     const size_t wanted = CeilDiv(size_t{kBlocksPerProcessor} * kMaxProcessors,

@@ -14,19 +14,20 @@ uint64_t PackedGranules(size_t packed_bytes) {
 
 uint64_t PackedHeaderBytes(size_t packed_bytes) {
   // The last checksum is that of the header.
-  return RoundUpToBlock(kPackedFields + kMaxPackedKey +
-                        (PackedGranules(packed_bytes) + 1) * sizeof(uint64_t));
+  return RoundUpToDiskBlock(kPackedFields + kMaxPackedKey +
+                            (PackedGranules(packed_bytes) + 1) *
+                                sizeof(uint64_t));
 }
 
 uint64_t PackedFileBytes(size_t packed_bytes) {
-  return PackedHeaderBytes(packed_bytes) + RoundUpToBlock(packed_bytes);
+  return PackedHeaderBytes(packed_bytes) + RoundUpToDiskBlock(packed_bytes);
 }
 
 size_t PackedWindowBytes(size_t packed_bytes) {
-  constexpr size_t kLeast = size_t{4} << 20;
+  constexpr size_t kMin = size_t{4} << 20;
   constexpr size_t kGrain = size_t{64} << 10;
   return std::min(packed_bytes,
-                  std::max(kLeast, packed_bytes / 16 / kGrain * kGrain));
+                  std::max(kMin, packed_bytes / 16 / kGrain * kGrain));
 }
 
 size_t MatrixStagingBytes(const MatrixLayout& matrix, int threads) {
@@ -42,8 +43,9 @@ size_t TableStagingBytes(int64_t columns, DType dtype, int threads) {
 }
 
 size_t RowBlockBytes(size_t row_bytes) {
-  return row_bytes % kBlockBytes == 0 ? row_bytes
-                                      : RoundUpToBlock(row_bytes) + kBlockBytes;
+  return row_bytes % kDiskBlockBytes == 0
+             ? row_bytes
+             : RoundUpToDiskBlock(row_bytes) + kDiskBlockBytes;
 }
 
 size_t RowReadBytes(size_t row_bytes) {
@@ -52,7 +54,7 @@ size_t RowReadBytes(size_t row_bytes) {
 
 uint64_t EmbeddingOnDiskBytes(const EmbeddingLayout& embedding,
                               int32_t max_rows) {
-  return embedding.bytes - RoundDownToBlock(embedding.table_bytes) +
+  return embedding.bytes - RoundDownToDiskBlock(embedding.table_bytes) +
          uint64_t{embedding.row_bytes} * max_rows +
          RowReadBytes(embedding.row_bytes);
 }
@@ -60,30 +62,34 @@ uint64_t EmbeddingOnDiskBytes(const EmbeddingLayout& embedding,
 size_t KvStagingBytes(size_t layer_page_bytes, int64_t pages) {
   return (kConcurrentKvGroups + 1) * static_cast<size_t>(pages) *
              layer_page_bytes +
-         RoundUpToBlock(KvLayout::kSlackBytes);
+         RoundUpToDiskBlock(KvLayout::kSlackBytes);
 }
 
 size_t KvSlotBytes(size_t layer_page_bytes, int64_t pages) {
   return static_cast<size_t>(pages) * layer_page_bytes + KvLayout::kSlackBytes;
 }
 
+int32_t LinkFrames(const Policy& policy) {
+  return std::max(4, 2 * policy.num_microbatches);
+}
+
 uint64_t ActivationShape::MemoryPart(uint64_t bytes) const {
   const double blocks = std::round((1 - disk) * static_cast<double>(bytes) /
-                                   static_cast<double>(kBlockBytes));
-  return std::min(bytes, static_cast<uint64_t>(blocks) * kBlockBytes);
+                                   static_cast<double>(kDiskBlockBytes));
+  return std::min(bytes, static_cast<uint64_t>(blocks) * kDiskBlockBytes);
 }
 
 uint64_t ActivationShape::disk_bytes() const {
   // A stream of fewer rows may be rounded by half a block more than the
   // longest.
-  const double most =
-      std::ceil(disk * static_cast<double>(stream_bytes())) + kBlockBytes / 2.0;
-  return num_batches *
-         RoundUpToBlock(std::min(stream_bytes(), static_cast<uint64_t>(most)));
+  const double max = std::ceil(disk * static_cast<double>(stream_bytes())) +
+                     kDiskBlockBytes / 2.0;
+  return num_batches * RoundUpToDiskBlock(std::min(stream_bytes(),
+                                                   static_cast<uint64_t>(max)));
 }
 
 uint64_t ActivationShape::staging_bytes() const {
-  return kSlots * RoundUpToBlock(stream_bytes());
+  return kSlots * RoundUpToDiskBlock(stream_bytes());
 }
 
 }  // namespace sluice

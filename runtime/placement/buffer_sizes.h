@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/policy.h"
 #include "runtime/placement/layer_layout.h"
 #include "runtime/placement/matrix_layout.h"
 
@@ -19,6 +20,8 @@ inline constexpr size_t kMaxPackedKey = 1024;
 uint64_t PackedGranules(size_t packed_bytes);
 uint64_t PackedHeaderBytes(size_t packed_bytes);
 uint64_t PackedFileBytes(size_t packed_bytes);
+// The name of their charge to the disk's budget.
+inline constexpr char kPackedFilesCharge[] = "weight images";
 // The window through which a packed unit is made: little beside the slots for
 // units that large, and large enough that the parts that it cuts, which are
 // packed twice, are few.
@@ -50,6 +53,11 @@ inline constexpr int64_t kConcurrentKvGroups = 4;
 size_t KvStagingBytes(size_t layer_page_bytes, int64_t pages);
 // A slot on the device for a group of them.
 size_t KvSlotBytes(size_t layer_page_bytes, int64_t pages);
+
+// The micro-batches' frames that wait on a side of a stage that has a neighbour
+// there, beside those that it computes with: room for two steps, one that is
+// computed or sent, and one behind it.
+int32_t LinkFrames(const Policy& policy);
 
 // Residual streams of micro-batches, float32 [rows, hidden], of which a share
 // is on disk (ActivationStager). Bytes, for all micro-batches but for

@@ -42,7 +42,7 @@ class Builder {
     return offset;
   }
 
-  size_t Finish() const { return RoundUpToBlock(next_); }
+  size_t Finish() const { return RoundUpToDiskBlock(next_); }
 
  private:
   const PanelRules& rules_;

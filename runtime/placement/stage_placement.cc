@@ -22,7 +22,7 @@ constexpr auto kDisk = static_cast<size_t>(Tier::kDisk);
 // micro-batch that computes, one that waits for its attention, one that comes
 // and one that goes.
 constexpr int kActivationSlots = 4;
-constexpr int kFewestActivationSlots = 2;
+constexpr int kMinActivationSlots = 2;
 // Groups of KV that are staged on a device.
 constexpr int kKvGroups = 3;
 
@@ -107,17 +107,17 @@ class Placer {
     TierUse use;
     if (!s_.shape.has_device()) return use;
     use.Hold("workspace", s_.device_workspace);
-    use.Hold("expanded layer", RoundUpToBlock(s_.dequantized));
+    use.Hold("dequantized layer", RoundUpToDiskBlock(s_.dequantized));
     for (const UnitPlacement& unit : p_.units) {
-      use.Hold("weights", RoundUpToBlock(unit.device_end));
+      use.Hold("weights", RoundUpToDiskBlock(unit.device_end));
     }
     use.Hold("weight slots",
-             p_.device_slots * RoundUpToBlock(p_.device_slot_bytes));
-    use.Hold("kv cache", RoundUpToBlock(KvBytes(p_.pages[kDevice])));
+             p_.device_slots * RoundUpToDiskBlock(p_.device_slot_bytes));
+    use.Hold("kv cache", RoundUpToDiskBlock(KvBytes(p_.pages[kDevice])));
     use.Hold("activations", (p_.resident_batches + p_.activation_slots) *
-                                RoundUpToBlock(s_.activation));
+                                RoundUpToDiskBlock(s_.activation));
     use.Hold("kv staging",
-             p_.staging_slots * RoundUpToBlock(KvSlotBytes(
+             p_.staging_slots * RoundUpToDiskBlock(KvSlotBytes(
                                     s_.kv.layer_page_bytes(), s_.group_pages)));
     return use;
   }
@@ -126,10 +126,9 @@ class Placer {
   TierUse HostUse() const {
     TierUse use;
     use.Hold("workspace", s_.host_workspace);
-    use.Hold("activations", s_.activation * (p_.stages_activations()
-                                                 ? p_.resident_batches
-                                                 : policy_.num_microbatches));
-    if (!s_.shape.has_device()) use.Hold("expanded layer", s_.dequantized);
+    use.Hold("activations", s_.activation * p_.host_batches);
+    use.Hold("link buffers", s_.link_buffers);
+    if (!s_.shape.has_device()) use.Hold("dequantized layer", s_.dequantized);
     if (p_.embedding_on_disk) {
       use.Hold("embedding", s_.embedding_on_disk);
       use.Pass("the embedding as it is packed",
@@ -165,15 +164,15 @@ class Placer {
     TierUse use;
     if (p_.weights.disk > 0) {
       for (const size_t bytes : s_.units) {
-        use.Hold("weight images", PackedFileBytes(bytes));
+        use.Hold(kPackedFilesCharge, PackedFileBytes(bytes));
       }
     }
     if (p_.embedding_on_disk) {
-      use.Hold("weight images", PackedFileBytes(s_.embedding.bytes));
+      use.Hold(kPackedFilesCharge, PackedFileBytes(s_.embedding.bytes));
     }
-    use.Hold("kv cache", RoundUpToBlock(p_.pages[kDisk] * s_.page()));
+    use.Hold("kv cache", RoundUpToDiskBlock(p_.pages[kDisk] * s_.page()));
     if (p_.stages_activations()) {
-      use.Hold("activations", RoundUpToBlock(p_.activations.disk_bytes()));
+      use.Hold("activations", RoundUpToDiskBlock(p_.activations.disk_bytes()));
     }
     return use;
   }
@@ -188,10 +187,10 @@ class Placer {
     const auto room = [&] { return Left(limit, DeviceUse().held_bytes()); };
     // Activations.
     const int batches = policy_.num_microbatches;
-    const int few = policy_.overlap ? kActivationSlots : kFewestActivationSlots;
+    const int few = policy_.overlap ? kActivationSlots : kMinActivationSlots;
     if (policy_.automatic_activations) {
       const auto fit =
-          static_cast<int64_t>(room() / 4 / RoundUpToBlock(s_.activation));
+          static_cast<int64_t>(room() / 4 / RoundUpToDiskBlock(s_.activation));
       p_.resident_batches =
           fit >= batches ? batches
                          : static_cast<int>(std::max<int64_t>(0, fit - few));
@@ -201,7 +200,7 @@ class Placer {
     }
     if (p_.resident_batches < batches) {
       p_.activation_slots = std::max(
-          kFewestActivationSlots, std::min(few, batches - p_.resident_batches));
+          kMinActivationSlots, std::min(few, batches - p_.resident_batches));
     }
     // KV that the policy puts somewhere.
     const bool staged = policy_.attention_site == AttentionSite::kDevice;
@@ -227,7 +226,7 @@ class Placer {
     place_weights();
     if (!policy_.automatic_kv_cache) return;
     const auto pages_left = [&] {
-      return static_cast<int64_t>(Left(room(), kBlockBytes) / s_.page());
+      return static_cast<int64_t>(Left(room(), kDiskBlockBytes) / s_.page());
     };
     pages = std::min(s_.kv_pages, pages_left());
     if (pages == s_.kv_pages) return;
@@ -262,6 +261,8 @@ class Placer {
     if (p_.activations.num_batches > 1) {
       p_.activations.disk = OnDisk(policy_.activations);
     }
+    p_.host_batches = p_.stages_activations() ? p_.resident_batches
+                                              : policy_.num_microbatches;
     p_.pages[kHost] = p_.pages[kDisk] = p_.stranded_pages = 0;
     p_.kv_staging_bytes = 0;
     // Find the room that the rest leaves, and the units' bytes off the device.

@@ -66,6 +66,9 @@ struct StagePlacement {
 
   int resident_batches = 0;  // whose activations stay on the device
   int activation_slots = 0;  // there, for the others
+  // The micro-batches whose activations have whole buffers in host memory,
+  // where those of a device begin and end.
+  int host_batches = 0;
   // The activations of micro-batches that don't stay on a device; its share on
   // disk is 0 if all are in host memory.
   ActivationShape activations;

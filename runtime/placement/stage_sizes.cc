@@ -31,7 +31,7 @@ int AttentionSlots(const StageShape& shape) {
 uint64_t Buffers(std::initializer_list<size_t> buffers, bool blocks) {
   uint64_t sum = 0;
   for (const size_t bytes : buffers) {
-    sum += blocks ? RoundUpToBlock(bytes) : bytes;
+    sum += blocks ? RoundUpToDiskBlock(bytes) : bytes;
   }
   return sum;
 }
@@ -71,7 +71,7 @@ BackendShape StageShape::backend() const {
   backend.dtype = policy.dtype;
   backend.weight_format = policy.compress_weights;
   backend.kv_format = KvFormatOf(policy);
-  backend.kv_page_alignment = may_use_disk ? kBlockBytes : 64;
+  backend.kv_page_alignment = may_use_disk ? kDiskBlockBytes : 64;
   backend.sparsity = policy.sparsity;
   backend.max_rows = policy.max_step_tokens;
   backend.head_rows = HeadRows(*this);
@@ -146,13 +146,10 @@ StageSizes::StageSizes(const StageShape& of) : shape(of) {
         .head_dim = spec.head_dim,
         .format = backend.kv_format,
         .page_alignment = backend.kv_page_alignment};
-  const auto pages_of = [](int32_t positions) {
-    return static_cast<int64_t>(CeilDiv(positions, kPageTokens));
-  };
-  sequence_pages = pages_of(shape.max_model_len);
-  kv_pages = shape.max_sequences * pages_of(shape.kv_positions > 0
-                                                ? shape.kv_positions
-                                                : shape.max_model_len);
+  sequence_pages = PagesOf(shape.max_model_len);
+  kv_pages = int64_t{shape.max_sequences} * PagesOf(shape.kv_positions > 0
+                                                        ? shape.kv_positions
+                                                        : shape.max_model_len);
   const int64_t sequences =
       std::max(1, std::min(shape.policy.gbs, shape.max_sequences));
   group_pages = std::clamp<int64_t>(
@@ -160,6 +157,9 @@ StageSizes::StageSizes(const StageShape& of) : shape(of) {
       sequence_pages, sequences * sequence_pages);
   activation = uint64_t{sizeof(float)} * backend.max_rows *
                static_cast<uint64_t>(spec.hidden_size);
+  const int neighbours = (shape.layers.begin > 0 ? 1 : 0) +
+                         (shape.layers.end < spec.num_layers ? 1 : 0);
+  link_buffers = neighbours * LinkFrames(shape.policy) * activation;
 
   // The host's backend, which beside a device has copies of the rows between
   // both; then where the layers are computed.

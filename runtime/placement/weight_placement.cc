@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/blocks.h"
+
 namespace sluice {
 
 std::vector<UnitPlacement> PlaceWeights(std::span<const size_t> unit_bytes,
@@ -58,8 +60,8 @@ double EvenLevel(std::span<const size_t> unit_bytes, double total) {
 }
 
 size_t PlacementGranule(size_t unit_bytes) {
-  size_t granule = kBlockBytes;
-  while (granule < 16 * kBlockBytes && granule * 512 <= unit_bytes) {
+  size_t granule = kDiskBlockBytes;
+  while (granule < 16 * kDiskBlockBytes && granule * 512 <= unit_bytes) {
     granule *= 2;
   }
   return granule;

@@ -26,7 +26,7 @@ struct UnitPlacement {
 
 // Returns what is streamed of a packed unit from its split on: whole blocks.
 inline size_t StreamedBytes(size_t bytes, size_t split) {
-  return split == bytes ? 0 : bytes - RoundDownToBlock(split);
+  return split == bytes ? 0 : bytes - RoundDownToDiskBlock(split);
 }
 
 // Cuts each unit so that all together follow the fractions. Every unit gives

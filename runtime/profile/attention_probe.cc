@@ -95,7 +95,7 @@ class AttentionProbe {
   // the last of which is new.
   absl::StatusOr<double> DecodeBytes(int32_t context, double seconds,
                                      const std::atomic<bool>* cancelled) {
-    const int32_t pages_each = (context + kPageTokens - 1) / kPageTokens;
+    const int32_t pages_each = PagesOf(context);
     const auto count = static_cast<int32_t>(
         std::min<int64_t>(max_rows_, kv_->num_pages() / pages_each));
     std::vector<SegmentView> segments;
@@ -118,7 +118,7 @@ class AttentionProbe {
   absl::StatusOr<double> PrefillFlops(int32_t prompt, double seconds,
                                       const std::atomic<bool>* cancelled) {
     const int32_t count = max_rows_ / prompt;
-    const int32_t pages_each = (prompt + kPageTokens - 1) / kPageTokens;
+    const int32_t pages_each = PagesOf(prompt);
     std::vector<SegmentView> segments;
     std::vector<std::vector<int32_t>> tables = Tables(count, pages_each);
     for (int32_t s = 0; s < count; ++s) {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 
+#include "common/blocks.h"
 #include "common/status_macros.h"
 #include "common/threads/clock.h"
 #include "common/threads/thread.h"
@@ -111,7 +112,7 @@ absl::StatusOr<Scratch> MakeScratch(const std::string& dir, uint64_t max_bytes,
   Scratch scratch;
   SLUICE_ASSIGN_OR_RETURN(const uint64_t free, FreeDiskBytes(dir));
   scratch.bytes =
-      RoundDownToDisk(std::min({max_bytes, disk->free_bytes(), free / 4}));
+      RoundDownToDiskBlock(std::min({max_bytes, disk->free_bytes(), free / 4}));
   if (scratch.bytes < kMinFile) {
     return ResourceExhausted(
         "the disk of ", dir,

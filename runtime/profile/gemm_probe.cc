@@ -102,7 +102,7 @@ absl::StatusOr<std::unique_ptr<GemmProbe>> GemmProbe::Create(
   const auto create = [&](size_t bytes) {
     return HostBuffer::Create("profile", bytes, budget);
   };
-  SLUICE_ASSIGN_OR_RETURN(self->layouts_,
+  SLUICE_ASSIGN_OR_RETURN(self->packed_,
                           create(self->copies_ * self->copy_bytes_));
   SLUICE_ASSIGN_OR_RETURN(self->input_, create(in_bytes));
   SLUICE_ASSIGN_OR_RETURN(self->output_, create(out_bytes));
@@ -121,7 +121,7 @@ absl::Status GemmProbe::Fill(MemoryBudget* budget) {
       const HostBuffer rows,
       HostBuffer::Create("profile", floats * sizeof(float), budget));
   FillFloats(rows.as<float>(), floats);
-  std::byte* const first = layouts_.as<std::byte>();
+  std::byte* const first = packed_.as<std::byte>();
   // The values make no difference to the time, so panels may be alike.
   for (const Matrix& m : matrices_) {
     const int last = m.layout.num_panels() - 1;
@@ -159,7 +159,7 @@ absl::Status GemmProbe::Multiply(const Matrix& matrix, size_t copy,
   const size_t n = static_cast<size_t>(matrix.layout.n);
   return engine_->Multiply(
       matrix.layout,
-      PackedView::Whole(layouts_.as<std::byte>() + copy * copy_bytes_),
+      PackedView::Whole(packed_.as<std::byte>() + copy * copy_bytes_),
       input_.data(), rows,
       [&](int32_t row, int32_t count, int32_t col, int32_t cols, float* tile) {
         // Results are stored as in layers, where some of them are smaller.
@@ -233,7 +233,7 @@ absl::StatusOr<double> GemmProbe::DequantizedBytes(
   SLUICE_ASSIGN_OR_RETURN(
       const double once, TimeCalls(seconds, 3, cancelled, [&] {
         const PackedView packed = PackedView::Whole(
-            layouts_.as<std::byte>() + turn++ % copies_ * copy_bytes_);
+            packed_.as<std::byte>() + turn++ % copies_ * copy_bytes_);
         for (size_t i = 0; i < matrices_.size(); ++i) {
           SLUICE_RETURN_IF_ERROR(engine_->Dequantize(
               matrices_[i].layout, packed, full_[i],

@@ -58,7 +58,7 @@ class GemmProbe {
   std::vector<Matrix> matrices_;
   size_t copy_bytes_ = 0;
   size_t copies_ = 0;
-  HostBuffer layouts_;
+  HostBuffer packed_;
   HostBuffer input_;
   HostBuffer output_;
   std::vector<MatrixLayout> full_;  // of the matrices, with a quantized format

@@ -98,14 +98,14 @@ absl::Status LayerProbe::MakePackedFiles() {
   const uint64_t max_bytes =
       std::min(kBeyondCache + bytes, options_.device_budget->free_bytes() / 2);
   IoCompletion done;
-  while (layouts_.empty() || (layouts_.size() < kMaxPackedUnits &&
-                              (layouts_.size() + 1) * bytes <= max_bytes)) {
-    SLUICE_ASSIGN_OR_RETURN(layouts_.emplace_back(),
+  while (packed_.empty() || (packed_.size() < kMaxPackedUnits &&
+                             (packed_.size() + 1) * bytes <= max_bytes)) {
+    SLUICE_ASSIGN_OR_RETURN(packed_.emplace_back(),
                             options_.device->Allocate("profile", bytes));
     for (size_t at = 0; at < bytes; at += host.bytes()) {
       const size_t part = std::min(host.bytes(), bytes - at);
       done.Expect(1);
-      options_.device->CopyIn(layouts_.back().span().subspan(at, part),
+      options_.device->CopyIn(packed_.back().span().subspan(at, part),
                               {host.as<std::byte>(), part}, &done);
       SLUICE_RETURN_IF_ERROR(done.Wait());
     }
@@ -116,14 +116,14 @@ absl::Status LayerProbe::MakePackedFiles() {
 absl::StatusOr<double> LayerProbe::LayerSeconds(
     int32_t rows, double seconds, const std::atomic<bool>* cancelled) {
   const BatchView batch = {.rows = rows};
-  const size_t layers = std::max(layouts_.size(), kInFlight);
+  const size_t layers = std::max(packed_.size(), kInFlight);
   float* const x = x_.as<float>();
   SLUICE_ASSIGN_OR_RETURN(
       const double once,
       TimeCalls(seconds, 2, cancelled, [&]() -> absl::Status {
         for (size_t i = 0; i < layers; ++i) {
           const Backend::PackedLayer packed = {
-              PackedView::Whole(layouts_[i % layouts_.size()].as<std::byte>()),
+              PackedView::Whole(packed_[i % packed_.size()].as<std::byte>()),
               false};
           SLUICE_RETURN_IF_ERROR(
               parts_.backend->ProjectQkv(1, packed, batch, x));
@@ -157,13 +157,13 @@ absl::StatusOr<RateCurve> LayerProbe::FlopsByRows(
 
 absl::StatusOr<double> LayerProbe::DequantizedBytes(
     double seconds, const std::atomic<bool>* cancelled) {
-  const size_t layers = std::max(layouts_.size(), kInFlight);
+  const size_t layers = std::max(packed_.size(), kInFlight);
   SLUICE_ASSIGN_OR_RETURN(
       const double once,
       TimeCalls(seconds, 2, cancelled, [&]() -> absl::Status {
         for (size_t i = 0; i < layers; ++i) {
           SLUICE_RETURN_IF_ERROR(parts_.backend->DequantizeLayer(
-              PackedView::Whole(layouts_[i % layouts_.size()].as<std::byte>()),
+              PackedView::Whole(packed_[i % packed_.size()].as<std::byte>()),
               dequantized_.as<std::byte>()));
         }
         return parts_.backend->Finish();

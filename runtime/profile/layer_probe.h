@@ -62,7 +62,7 @@ class LayerProbe {
   const LayerProbeOptions options_;
   DecoderSpec spec_;
   BackendParts parts_;
-  std::vector<DeviceBuffer> layouts_;
+  std::vector<DeviceBuffer> packed_;
   DeviceBuffer x_;
   DeviceBuffer dequantized_;
 };

@@ -36,7 +36,7 @@ constexpr bool kLookUp = hn::MaxLanes(DF()) == 16;
 // Inputs whose parameters are converted together.
 constexpr int32_t kChunk = 64;
 constexpr int32_t kMaxGroups =
-    (PanelCodec::kMostColumns + kQuantGroup - 1) / kQuantGroup;
+    (PanelCodec::kMaxColumns + kQuantGroup - 1) / kQuantGroup;
 
 // Rounds to the nearest bfloat16, ties to even: its bits are in the upper half,
 // the lower is undefined. REQUIRES: no NaN.

@@ -48,10 +48,10 @@ struct PanelOrder {
 
 class PanelCodec {
  public:
-  static constexpr int32_t kMostColumns = 256;
+  static constexpr int32_t kMaxColumns = 256;
 
   PanelCodec() = default;
-  // 1 <= n <= kMostColumns; bits: 4 or 8; dtype: of the decoded elements.
+  // 1 <= n <= kMaxColumns; bits: 4 or 8; dtype: of the decoded elements.
   // order.block is a multiple of 16, or covers all columns; order.padded_k is
   // at least k. interleave 2 is for bfloat16 alone.
   PanelCodec(int32_t n, int32_t k, int bits, DType dtype, PanelOrder order);

@@ -51,12 +51,11 @@ struct TokenProbability {
 };
 // Returns the distribution that is sampled: tokens of probability > 0 by token
 // id. Truncation is Hugging Face transformers', in its order, each over the
-// tokens that the one before left: * top-k keeps the k largest logits and
-// whatever equals the k-th; * top-p keeps the smallest set of likeliest tokens,
-// equal ones by token id,
-//   whose probabilities add up to at least top_p; one token at least;
-// * min-p keeps those at least min_p times as likely as the likeliest; at least
-//   exp(-86) times, where float ends.
+// tokens that the one before left. Top-k keeps the k largest logits and
+// whatever equals the k-th. Top-p keeps the smallest set of likeliest tokens,
+// equal ones by token id, whose probabilities add up to at least top_p; one
+// token at least. Min-p keeps those at least min_p times as likely as the
+// likeliest; at least exp(-86) times, where float ends.
 std::vector<TokenProbability> FilteredDistribution(
     const SamplingParams& params, std::span<const float> logits,
     SamplerScratch& scratch);

@@ -13,6 +13,7 @@ namespace sluice {
 namespace {
 
 constexpr size_t kFlushBytes = size_t{1} << 20;
+constexpr int kProcess = 1;  // a trace has one, so that any id does
 
 // `text` as a JSON string, quotes included.
 std::string Quoted(const std::string& text) {
@@ -20,9 +21,9 @@ std::string Quoted(const std::string& text) {
                                    nlohmann::json::error_handler_t::replace);
 }
 
-void AppendMetadata(std::string* out, const char* kind, int process, size_t row,
+void AppendMetadata(std::string* out, const char* kind, size_t row,
                     const char* key, const std::string& value) {
-  absl::StrAppend(out, R"({"ph":"M","name":")", kind, R"(","pid":)", process,
+  absl::StrAppend(out, R"({"ph":"M","name":")", kind, R"(","pid":)", kProcess,
                   R"(,"tid":)", row, R"(,"args":{")", key, "\":", value, "}}");
 }
 
@@ -40,7 +41,7 @@ void Tracer::AppendSpan(std::string* out, size_t row,
       out,
       ",\n"
       R"({"ph":"X","pid":%d,"tid":%d,"name":"%s","cat":"%s","ts":%.3f,"dur":%.3f)",
-      options_.process_id, row, span.name, span.category,
+      kProcess, row, span.name, span.category,
       static_cast<double>(span.start_ns - start_ns_) * 1e-3,
       static_cast<double>(span.end_ns - span.start_ns) * 1e-3);
   const char* separator = ",\"args\":{";
@@ -88,18 +89,16 @@ absl::Status Tracer::WriteJson(const std::string& path) const {
   std::FILE* file = std::fopen(part.c_str(), "we");
   if (file == nullptr) return FileError(path, "cannot be created", errno);
 
-  const int process = options_.process_id;
   std::string out;
   absl::StrAppend(&out, R"({"otherData":{"start_unix_us":)", start_unix_us_,
                   R"(,"dropped_spans":)", dropped(), "},\n\"traceEvents\":[\n");
-  AppendMetadata(&out, "process_name", process, 0, "name",
+  AppendMetadata(&out, "process_name", 0, "name",
                  Quoted(options_.process_name));
   for (size_t r = 0; r < rows.size(); ++r) {
     out += ",\n";
-    AppendMetadata(&out, "thread_name", process, r + 1, "name",
-                   Quoted(rows[r]->name()));
+    AppendMetadata(&out, "thread_name", r + 1, "name", Quoted(rows[r]->name()));
     out += ",\n";
-    AppendMetadata(&out, "thread_sort_index", process, r + 1, "sort_index",
+    AppendMetadata(&out, "thread_sort_index", r + 1, "sort_index",
                    absl::StrCat(r));
   }
   // The first error, as an errno.

@@ -93,7 +93,6 @@ class Tracer {
  public:
   struct Options {
     std::string process_name = "sluice";
-    int process_id = 1;
     // Spans that each row keeps, about 100 bytes each.
     size_t spans_per_row = size_t{1} << 17;
   };

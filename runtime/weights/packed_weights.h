@@ -50,7 +50,6 @@ class PackedWeights {
   // The head's matrix is cut into sections of columns, none of which is much
   // larger than a layer: a large vocabulary's need not be in memory at once.
   int num_head_sections() const { return static_cast<int>(head().size()); }
-  size_t HeadBytes(int section) const { return head()[section].bytes; }
   // The embedding's table lies at the head of its packed unit: the row of token
   // t is bytes [t, t + 1) * EmbeddingRowBytes(), and nothing else is looked up
   // by token. A caller may show a packed unit with other rows there, and give

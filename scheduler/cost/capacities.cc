@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "common/blocks.h"
 #include "scheduler/cost/cost_model.h"
 
 // FlexGen A.3's peak memory: that of the runtime's own placement
@@ -44,9 +45,9 @@ class Slopes {
       case Tier::kDevice: {
         form = Weights(kOnDevice);
         form.Add(At(kKv, kOnDevice, kv));
-        form.Add(At(
-            kActivations, kOnDevice,
-            batches_ * static_cast<double>(RoundUpToBlock(sizes_.activation))));
+        form.Add(At(kActivations, kOnDevice,
+                    batches_ * static_cast<double>(
+                                   RoundUpToDiskBlock(sizes_.activation))));
         const double slots = placement_.device_slots *
                              SlotSlope(sizes_, at_[kOnHost] + at_[kOnDisk]);
         form.slope[kOnHost] = form.slope[kOnDisk] = slots;

@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <numeric>
 
+#include "common/blocks.h"
 #include "scheduler/cost/model_sizes.h"
 
 // Sources. "FlexGen A.3": the cost model in the appendix of "FlexGen:
@@ -81,16 +82,16 @@ double ReadRate(const DiskProfile& disk, double request_bytes) {
 // Returns the seconds of the smallest request when nothing else is asked for; 0
 // if that was not measured.
 double RequestSeconds(const DiskProfile& disk, double DiskRate::*bytes_per_s) {
-  const DiskRate* least = nullptr;
+  const DiskRate* min = nullptr;
   for (const DiskRate& rate : disk.rates) {
     if (rate.depth != 1 || !(rate.*bytes_per_s > 0)) continue;
-    if (least == nullptr || rate.request_bytes < least->request_bytes) {
-      least = &rate;
+    if (min == nullptr || rate.request_bytes < min->request_bytes) {
+      min = &rate;
     }
   }
-  return least == nullptr ? 0
-                          : static_cast<double>(least->request_bytes) /
-                                (least->*bytes_per_s);
+  return min == nullptr
+             ? 0
+             : static_cast<double>(min->request_bytes) / (min->*bytes_per_s);
 }
 
 class StepCoster {
@@ -432,8 +433,8 @@ class StepCoster {
         sizes_->embedding_on_disk < sizes_->embedding.bytes) {
       // Rows lie at multiples of their size: whole blocks, on average.
       const uint64_t row = sizes_->embedding.row_bytes;
-      const auto read =
-          static_cast<double>(row + kBlockBytes - std::gcd(row, kBlockBytes));
+      const auto read = static_cast<double>(row + kDiskBlockBytes -
+                                            std::gcd(row, kDiskBlockBytes));
       const double seconds =
           Seconds(rows_ * read, ReadRate(machine_.disk, read));
       Add(&parts_.rest, Resource::kDiskRead, Constant(seconds));

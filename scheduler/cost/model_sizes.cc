@@ -2,13 +2,15 @@
 
 #include "absl/strings/string_view.h"
 #include "common/status_macros.h"
+#include "runtime/kv/kv_layout.h"
+#include "runtime/placement/matrix_layout.h"
 
 namespace sluice {
 namespace {
 
-// Elements that share a scale and a minimum, two float16 (FlexGen, section 5).
-constexpr int32_t kGroup = 64;
-constexpr double kGroupBytes = 4;
+// The bytes of a scale and a minimum, two float16, for each of the elements
+// that share them (FlexGen, section 5).
+constexpr double kGroupBytes = 4.0 / kPanelGroup;
 
 }  // namespace
 
@@ -35,25 +37,11 @@ int64_t HeadElements(const DecoderSpec& model) {
 }
 
 double KvBytesPerPosition(const DecoderSpec& model, KvFormat format) {
-  const int32_t head_dim = model.head_dim;
-  const int32_t groups = (head_dim + kGroup - 1) / kGroup;
-  double head = 0;  // bytes of K, or V, of one head
-  switch (format) {
-    case KvFormat::kFloat32:
-      head = 4.0 * head_dim;
-      break;
-    case KvFormat::kBFloat16:
-    case KvFormat::kFloat16:
-      head = 2.0 * head_dim;
-      break;
-    case KvFormat::kInt8:
-      head = head_dim + kGroupBytes * groups;
-      break;
-    case KvFormat::kInt4:
-      head = (head_dim + 1) / 2 + kGroupBytes * groups;
-      break;
-  }
-  return 2 * model.num_kv_heads * head;
+  const KvLayout layout = {.num_layers = 1,
+                           .num_kv_heads = model.num_kv_heads,
+                           .head_dim = model.head_dim,
+                           .format = format};
+  return static_cast<double>(layout.layer_page_bytes()) / kPageTokens;
 }
 
 absl::Status CheckModel(const DecoderSpec& model) {
@@ -87,9 +75,9 @@ double WeightBytes(int64_t elements, DType dtype, WeightFormat format) {
   const auto n = static_cast<double>(elements);
   switch (format) {
     case WeightFormat::kInt8:
-      return n * (1 + kGroupBytes / kGroup);
+      return n * (1 + kGroupBytes);
     case WeightFormat::kInt4:
-      return n * (0.5 + kGroupBytes / kGroup);
+      return n * (0.5 + kGroupBytes);
     case WeightFormat::kFull:
       break;
   }

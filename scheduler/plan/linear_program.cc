@@ -174,15 +174,15 @@ bool IsFeasible(const LinearProgram& p, const std::vector<double>& x) {
 
 }  // namespace
 
-int LinearProgram::AddVariable(double cost_of_it, double least, double most) {
+int LinearProgram::AddVariable(double cost_of_it, double min, double max) {
   cost.push_back(cost_of_it);
-  lo.push_back(least);
-  hi.push_back(most);
+  lo.push_back(min);
+  hi.push_back(max);
   return num_variables() - 1;
 }
 
-LinearProgram::Row& LinearProgram::AddRow(double least, double most) {
-  rows.push_back({std::vector<double>(cost.size()), least, most});
+LinearProgram::Row& LinearProgram::AddRow(double min, double max) {
+  rows.push_back({std::vector<double>(cost.size()), min, max});
   return rows.back();
 }
 
@@ -224,7 +224,5 @@ absl::StatusOr<LinearSolution> Solve(const LinearProgram& program) {
                   program.rows.size(), " rows: GLPK found no answer (code ",
                   call.error, ", status ", call.status, ") ", call.message);
 }
-
-bool SolvesConcurrently() { return glp_config("TLS") != nullptr; }
 
 }  // namespace sluice

@@ -25,9 +25,9 @@ struct LinearProgram {
 
   int num_variables() const { return static_cast<int>(cost.size()); }
   // Adds a variable and returns its index.
-  int AddVariable(double cost_of_it, double least, double most);
+  int AddVariable(double cost_of_it, double min, double max);
   // Adds a row with a coefficient of 0 for each variable that there is.
-  Row& AddRow(double least, double most);
+  Row& AddRow(double min, double max);
 };
 
 struct LinearSolution {
@@ -47,10 +47,8 @@ struct LinearSolution {
 // terms.
 //
 // GLPK keeps its state in a variable of each thread if it was built so, as
-// Debian's is; then threads may solve at the same time (SolvesConcurrently()).
+// Debian's is; then threads may solve at the same time.
 // Each call begins and ends with fresh state.
 absl::StatusOr<LinearSolution> Solve(const LinearProgram& program);
-
-bool SolvesConcurrently();
 
 }  // namespace sluice

@@ -82,26 +82,26 @@ class Balancer {
     *split = Split();
     int begin = 0;
     for (size_t m = 0; m < machines_.size() && begin < num_layers_; ++m) {
-      int least = begin;
-      int most = num_layers_;
+      int min = begin;
+      int max = num_layers_;
       double taken = 0;
-      while (least < most) {
-        const int end = least + (most - least + 1) / 2;
+      while (min < max) {
+        const int end = min + (max - min + 1) / 2;
         const double tried = Cost(m, {begin, end});
         if (std::isfinite(tried) &&
             (strictly ? tried < bound : tried <= bound)) {
-          least = end;
+          min = end;
           taken = tried;
         } else {
-          most = end - 1;
+          max = end - 1;
         }
       }
-      if (least == begin) continue;
+      if (min == begin) continue;
       split->cost = std::max(split->cost, taken);
-      for (const BalancedStage& stage : Stages(m, {begin, least})) {
+      for (const BalancedStage& stage : Stages(m, {begin, min})) {
         split->stages.push_back(stage);
       }
-      begin = least;
+      begin = min;
     }
     return begin == num_layers_;
   }

@@ -13,11 +13,11 @@ namespace sluice {
 namespace {
 
 absl::Status CheckPositive(const std::vector<int32_t>& choices,
-                           absl::string_view what, int32_t least) {
+                           absl::string_view what, int32_t min) {
   for (const int32_t choice : choices) {
-    if (choice < least) {
-      return InvalidArgument("plan: ", what, " of ", choice, ": must be ",
-                             least, " or more");
+    if (choice < min) {
+      return InvalidArgument("plan: ", what, " of ", choice, ": must be ", min,
+                             " or more");
     }
   }
   return absl::OkStatus();

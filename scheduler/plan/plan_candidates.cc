@@ -69,11 +69,11 @@ int NumStages(const PlanRequest& request) {
 
 Grid MakeGrid(const PlanRequest& request, GridSize size) {
   const PolicyChoices& choices = request.choices;
-  const auto most = static_cast<int32_t>(
+  const auto max = static_cast<int32_t>(
       std::min<int64_t>(request.workload.requests(), GbsValues(size).back()));
-  Values gbs = {most};
+  Values gbs = {max};
   for (const int32_t value : GbsValues(size)) {
-    if (value < most) gbs.push_back(value);
+    if (value < max) gbs.push_back(value);
   }
   // With fewer blocks than stages some stage always waits; one more keeps the
   // last one busy while a step is on its way back.

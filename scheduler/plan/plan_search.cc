@@ -414,24 +414,24 @@ absl::StatusOr<PlanResult> PlanSearch::Run(Objective objective,
 }
 
 absl::Status PlanSearch::NothingFits() {
-  double least = kInfinity;
+  double min = kInfinity;
   for (const auto& [c, outcome] : outcomes_) {
     if (outcome.kind == Outcome::Kind::kTooSlow && outcome.plan.has_value()) {
-      least = std::min(least, outcome.latency);
+      min = std::min(min, outcome.latency);
     }
   }
   if (std::isfinite(max_latency_)) {
-    if (!std::isfinite(least)) {
+    if (!std::isfinite(min)) {
       // Only bounds were seen: find out what is possible.
       PlanSearch unbounded(request_);
       auto fastest = unbounded.Run(Objective::kLatency, 0);
       if (!fastest.ok()) return fastest.status();
-      least = fastest->best.latency_seconds;
+      min = fastest->best.latency_seconds;
     }
     return absl::FailedPreconditionError(absl::StrFormat(
         "no plan answers a request within %g seconds; the least that is "
         "possible is about %.3g seconds",
-        max_latency_, least));
+        max_latency_, min));
   }
   return ShortageError(request_);
 }
@@ -560,14 +560,14 @@ absl::StatusOr<std::vector<Plan>> Frontier(const PlanRequest& request,
   SLUICE_ASSIGN_OR_RETURN(
       const PlanResult soonest,
       search.Run(Objective::kLatency, request.max_latency_seconds));
-  const double least = soonest.best.latency_seconds;
-  const double most = fastest.best.latency_seconds;
+  const double min = soonest.best.latency_seconds;
+  const double max = fastest.best.latency_seconds;
   std::vector<Plan> plans = {soonest.best};
   for (int i = 1; i + 1 < points; ++i) {
     // Points lie evenly over the logarithm of the latency.
     const double share = static_cast<double>(i) / (points - 1);
-    const auto result = search.Run(Objective::kThroughput,
-                                   least * std::pow(most / least, share));
+    const auto result =
+        search.Run(Objective::kThroughput, min * std::pow(max / min, share));
     if (absl::IsFailedPrecondition(result.status())) continue;
     SLUICE_RETURN_IF_ERROR(result.status());
     if (result->best.tokens_per_second > plans.back().tokens_per_second) {

@@ -15,7 +15,7 @@ namespace sluice {
 namespace {
 
 // Sequences shorter than this are no remedy.
-constexpr int32_t kFewestPositions = 16;
+constexpr int32_t kMinPositions = 16;
 
 // A candidate's lack in the stage that lacks most, the layers split evenly.
 struct Lack {
@@ -25,7 +25,7 @@ struct Lack {
 };
 
 absl::StatusOr<Lack> LackOf(const PlanRequest& request, const Candidate& c) {
-  std::optional<Lack> most;
+  std::optional<Lack> max;
   const std::vector<LayerRange> ranges =
       SplitEvenly(request.model.num_layers, NumStages(request));
   for (size_t s = 0; s < ranges.size(); ++s) {
@@ -36,11 +36,11 @@ absl::StatusOr<Lack> LackOf(const PlanRequest& request, const Candidate& c) {
                               .weights = c.weights,
                               .kv = c.kv}};
     SLUICE_ASSIGN_OR_RETURN(lack.shortage, ShortageOf(lack.question));
-    if (!most || lack.shortage.missing_bytes > most->shortage.missing_bytes) {
-      most = std::move(lack);
+    if (!max || lack.shortage.missing_bytes > max->shortage.missing_bytes) {
+      max = std::move(lack);
     }
   }
-  return *most;
+  return *max;
 }
 
 bool DoesFit(const PlanRequest& request, const Candidate& c) {
@@ -95,7 +95,7 @@ void AddSmallerBlock(const PlanRequest& request, const Candidate& c,
 
 void AddShorterSequences(const PlanRequest& request, const Candidate& c,
                          std::vector<std::string>* remedies) {
-  for (int32_t positions = request.longest() / 2; positions >= kFewestPositions;
+  for (int32_t positions = request.longest() / 2; positions >= kMinPositions;
        positions /= 2) {
     PlanRequest shorter = request;
     shorter.max_model_len = positions;
@@ -124,29 +124,28 @@ void AddFormats(const PlanRequest& request, const Candidate& c,
 absl::StatusOr<Shortage> FindShortage(const PlanRequest& request) {
   SLUICE_RETURN_IF_ERROR(request.Check());
   // The least lack of any formats that may be chosen.
-  std::optional<Lack> least;
+  std::optional<Lack> min;
   Candidate smallest;
   for (const WeightFormat weights : request.choices.weight_formats) {
     for (const WeightFormat kv : request.choices.kv_formats) {
       const Candidate c = {SmallestBlock(request), weights, kv};
       SLUICE_ASSIGN_OR_RETURN(Lack lack, LackOf(request, c));
-      if (least &&
-          lack.shortage.missing_bytes >= least->shortage.missing_bytes) {
+      if (min && lack.shortage.missing_bytes >= min->shortage.missing_bytes) {
         continue;
       }
-      least = std::move(lack);
+      min = std::move(lack);
       smallest = c;
     }
   }
-  Shortage shortage = {.worker = request.machines[least->question.machine].name,
-                       .limit = least->shortage.limit};
-  if (least->fits()) return shortage;
-  shortage.what = least->shortage.what;
-  shortage.bytes = least->shortage.missing_bytes;
+  Shortage shortage = {.worker = request.machines[min->question.machine].name,
+                       .limit = min->shortage.limit};
+  if (min->fits()) return shortage;
+  shortage.what = min->shortage.what;
+  shortage.bytes = min->shortage.missing_bytes;
 
   std::vector<std::string>* remedies = &shortage.remedies;
   SLUICE_ASSIGN_OR_RETURN(const std::vector<CapacityRemedy> more,
-                          RemediesOf(least->question));
+                          RemediesOf(min->question));
   for (const CapacityRemedy& remedy : more) {
     remedies->push_back(absl::StrCat(BytesText(remedy.missing_bytes), " more ",
                                      remedy.what, " for ", shortage.worker));

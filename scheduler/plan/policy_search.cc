@@ -46,12 +46,12 @@ int TiersOf(const TierMask& mask, int kind) {
 double MinOf(const LinearForm& form, const TierMask& mask) {
   double value = form.constant;
   for (int kind = 0; kind < kNumKinds; ++kind) {
-    double least = kInfinity;
+    double min = kInfinity;
     for (int tier = 0; tier < kTiers; ++tier) {
       const int i = Index(kind, tier);
-      if (mask[i]) least = std::min(least, form.slope[i]);
+      if (mask[i]) min = std::min(min, form.slope[i]);
     }
-    value += least;
+    value += min;
   }
   return value;
 }
@@ -204,9 +204,9 @@ double StepBound(const Case& c, const ResourceForms& forms) {
   double longest = 0;
   double sum = 0;
   for (const LinearForm& form : forms) {
-    const double least = std::max(0.0, MinOf(form, c.mask));
-    longest = std::max(longest, least);
-    sum += least;
+    const double min = std::max(0.0, MinOf(form, c.mask));
+    longest = std::max(longest, min);
+    sum += min;
   }
   return c.stage.options.overlap == Overlap::kNone ? sum : longest;
 }
@@ -225,12 +225,12 @@ double RoundingBytes(const LinearForm& bytes, const TierMask& mask) {
   double rounding = 0;
   for (int kind = 0; kind < kNumKinds; ++kind) {
     if (TiersOf(mask, kind) < 2) continue;
-    double most = 0;
+    double max = 0;
     for (int tier = 0; tier < kTiers; ++tier) {
       const int i = Index(kind, tier);
-      if (mask[i]) most = std::max(most, std::abs(bytes.slope[i]));
+      if (mask[i]) max = std::max(max, std::abs(bytes.slope[i]));
     }
-    rounding += 2 * kGrain * most;
+    rounding += 2 * kGrain * max;
   }
   return rounding;
 }
@@ -241,8 +241,8 @@ double RoundingBytes(const LinearForm& bytes, const TierMask& mask) {
 LinearProgram FractionsProgram(const TierMask& mask) {
   LinearProgram program;
   for (int i = 0; i < kNumFractions; ++i) {
-    const double least = i == Index(0, 2) && mask[i] ? kMinOnDisk : 0;
-    program.AddVariable(0, least, mask[i] ? 1 : 0);
+    const double min = i == Index(0, 2) && mask[i] ? kMinOnDisk : 0;
+    program.AddVariable(0, min, mask[i] ? 1 : 0);
   }
   for (int kind = 0; kind < kNumKinds; ++kind) {
     LinearProgram::Row& row = program.AddRow(1, 1);
@@ -282,15 +282,15 @@ LinearProgram TimeProgram(const Case& c, absl::Span<const StepShape> steps,
     if (adds) continue;
     // The unit is the max seconds of the longest resource.
     double unit = 0;
-    double least = 0;
+    double min = 0;
     for (const LinearForm& form : c.costs[k]) {
       unit = std::max(unit, MaxOf(form, c.mask));
-      least = std::max(least, MinOf(form, c.mask));
+      min = std::max(min, MinOf(form, c.mask));
     }
     if (unit <= 0) continue;
-    const int t = program.AddVariable(weight * unit, least / unit, kInfinity);
+    const int t = program.AddVariable(weight * unit, min / unit, kInfinity);
     for (const LinearForm& form : c.costs[k]) {
-      if (MaxOf(form, c.mask) <= least) continue;  // another is never shorter
+      if (MaxOf(form, c.mask) <= min) continue;  // another is never shorter
       LinearProgram::Row& row = program.AddRow(form.constant / unit, kInfinity);
       for (int i = 0; i < kNumFractions; ++i) {
         row.a[i] = -form.slope[i] / unit;
@@ -341,8 +341,8 @@ Fractions Rounded(const std::vector<double>& x, const Case& c) {
 // The lack if it is spread so that it is least, in shares of the limits.
 struct Missing {
   double sum = kInfinity;
-  Tier most = Tier::kHost;  // what lacks most
-  double limit = 0;         // of that
+  Tier scarcest = Tier::kHost;
+  double limit = 0;  // of that
   double bytes = 0;
 };
 
@@ -367,15 +367,15 @@ absl::StatusOr<Missing> MinMissing(Case c, std::optional<Tier> only) {
     SLUICE_ASSIGN_OR_RETURN(const LinearSolution solution, Solve(program));
     if (solution.status != LinearSolution::Status::kOptimal) return Missing();
     missing = {.sum = solution.objective};
-    double most = -1;
+    double max = -1;
     TierLimits limits = LimitsOf(*c.stage.machine);
     for (const CapacityRow& row : c.capacities) {
       const auto it = slack.find(row.tier);
-      if (it == slack.end() || solution.x[it->second] <= most) continue;
-      most = solution.x[it->second];
-      missing.most = row.tier;
+      if (it == slack.end() || solution.x[it->second] <= max) continue;
+      max = solution.x[it->second];
+      missing.scarcest = row.tier;
       missing.limit = row.limit;
-      missing.bytes = most * std::max(row.limit, 1.0);
+      missing.bytes = max * std::max(row.limit, 1.0);
     }
     for (const auto& [tier, variable] : slack) {
       auto& limit = limits[static_cast<size_t>(tier)];
@@ -478,24 +478,24 @@ absl::StatusOr<StageAnswer> SolveStage(const StageQuestion& question,
 
 absl::StatusOr<StageShortage> ShortageOf(const StageQuestion& question) {
   StageShortage shortage;
-  double least = kInfinity;
+  double min = kInfinity;
   for (Case& c : CasesOf(question)) {
     SLUICE_ASSIGN_OR_RETURN(const Missing missing,
                             MinMissing(std::move(c), std::nullopt));
-    if (missing.sum >= least) continue;
-    least = missing.sum;
-    shortage = {std::string(CapacityName(missing.most)), missing.bytes,
+    if (missing.sum >= min) continue;
+    min = missing.sum;
+    shortage = {std::string(CapacityName(missing.scarcest)), missing.bytes,
                 missing.limit};
   }
   return shortage;
 }
 
 double StageBound(const StageQuestion& question) {
-  double least = kInfinity;
+  double min = kInfinity;
   for (const Case& c : CasesOf(question)) {
-    least = std::min(least, CaseBound(c, question.steps));
+    min = std::min(min, CaseBound(c, question.steps));
   }
-  return least;
+  return min;
 }
 
 absl::StatusOr<std::vector<CapacityRemedy>> RemediesOf(
@@ -504,14 +504,14 @@ absl::StatusOr<std::vector<CapacityRemedy>> RemediesOf(
   std::vector<CapacityRemedy> remedies;
   for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kDisk}) {
     if (tier == Tier::kDevice && !machine.has_device()) continue;
-    double least = kInfinity;
+    double min = kInfinity;
     for (Case& c : CasesOf(question)) {
       SLUICE_ASSIGN_OR_RETURN(const Missing missing,
                               MinMissing(std::move(c), tier));
-      if (std::isfinite(missing.sum)) least = std::min(least, missing.bytes);
+      if (std::isfinite(missing.sum)) min = std::min(min, missing.bytes);
     }
-    if (std::isfinite(least)) {
-      remedies.push_back({std::string(CapacityName(tier)), least});
+    if (std::isfinite(min)) {
+      remedies.push_back({std::string(CapacityName(tier)), min});
     }
   }
   return remedies;

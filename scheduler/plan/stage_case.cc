@@ -73,10 +73,10 @@ int32_t ReservedPositions(const PlanRequest& request,
   // A sequence wastes half a page on average, and takes one ahead.
   const double need = kNeedMargin * (positions / steps + kPageTokens);
   // The longest request must fit into what there is for all.
-  const double least =
+  const double min =
       static_cast<double>(longest) / static_cast<double>(Slots(block));
   return static_cast<int32_t>(
-      std::min(static_cast<double>(longest), std::ceil(std::max(need, least))));
+      std::min(static_cast<double>(longest), std::ceil(std::max(need, min))));
 }
 
 StageCase MakeStageCase(const PlanRequest& request, int machine,

@@ -11,7 +11,7 @@ namespace sluice {
 namespace {
 
 // Fewer requests for each slot tell little of the whole.
-constexpr double kFewestGenerations = 3;
+constexpr double kMinGenerations = 3;
 constexpr double kMaxTokens = 5e5;
 constexpr double kMaxEvents = 3e6;  // steps, each in all stages
 
@@ -41,8 +41,8 @@ absl::Status Rehearse(const PlanRequest& request, Plan* plan) {
       (static_cast<double>(plan->block.gbs) * plan->block.num_microbatches) *
       static_cast<double>(plan->stages.size());
   const double affordable = std::min(kMaxTokens / tokens, kMaxEvents / events);
-  const double least = std::min(1.0, kFewestGenerations * slots / requests);
-  if (affordable < least) return absl::OkStatus();
+  const double min = std::min(1.0, kMinGenerations * slots / requests);
+  if (affordable < min) return absl::OkStatus();
 
   PlanRequest shorter = request;
   shorter.workload = Shortened(request.workload, std::min(1.0, affordable));

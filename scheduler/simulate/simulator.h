@@ -48,11 +48,11 @@ absl::StatusOr<SimulationResult> Simulate(const PlanRequest& request,
                                           const Plan& plan,
                                           const SimulationOptions& options);
 
-// Simulates the job by the plan, or a shorter one of about a million tokens,
-// and corrects the plan's predictions by what the closed form is wrong for it:
-// steps of unlike kinds that meet in the pipeline, and kinds of steps that were
-// merged. Leaves the plan as it is where so many tokens tell too little. Errors
-// as Simulate()'s.
+// Simulates the job by the plan, or a shorter one of about half a million
+// tokens, and corrects the plan's predictions by what the closed form is wrong
+// for it: steps of unlike kinds that meet in the pipeline, and kinds of steps
+// that were merged. Leaves the plan as it is where so many tokens tell too
+// little. Errors as Simulate()'s.
 absl::Status Rehearse(const PlanRequest& request, Plan* plan);
 
 }  // namespace sluice

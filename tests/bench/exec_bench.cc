@@ -163,9 +163,9 @@ int Main(int argc, char** argv) {
       "seconds in all: projections %.3f, attention %.3f, dequantize %.3f, head "
       "%.3f; waiting for weights %.3f, for kv %.3f\n"
       "disk: read %.3f GB in %.3f s, written %.3f GB in %.3f s\n",
-      stats.projection_seconds, stats.attention_seconds, stats.expand_seconds,
-      stats.head_seconds, stats.weight_stall_seconds, stats.kv_stall_seconds,
-      1e-9 * static_cast<double>(stats.disk_read_bytes),
+      stats.projection_seconds, stats.attention_seconds,
+      stats.dequantize_seconds, stats.head_seconds, stats.weight_stall_seconds,
+      stats.kv_stall_seconds, 1e-9 * static_cast<double>(stats.disk_read_bytes),
       stats.disk_read_seconds,
       1e-9 * static_cast<double>(stats.disk_write_bytes),
       stats.disk_write_seconds);

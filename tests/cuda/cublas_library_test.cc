@@ -53,7 +53,6 @@ TEST(CublasLibraryTest, FunctionsOfALibraryThatIsNotThereFail) {
 TEST(CublasLibraryTest, TakesTheToolkits) {
   const absl::Status status = LoadCublas();
   if (!status.ok()) GTEST_SKIP() << status;
-  EXPECT_THAT(CublasPath(), testing::HasSubstr("cublasLt"));
   EXPECT_STRNE(cublasLtGetStatusString(CUBLAS_STATUS_NOT_SUPPORTED),
                cublasLtGetStatusString(CUBLAS_STATUS_SUCCESS));
 }

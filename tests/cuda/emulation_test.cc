@@ -3,11 +3,9 @@
 #include <cuda_runtime.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <mma.h>
 
 #include <cmath>
 #include <cstring>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -150,80 +148,6 @@ TEST(EmulationTest, WarpsVote) {
   for (int i = 0; i < 32; ++i) {
     ASSERT_EQ(votes[i], (i < 16 ? 0x0008aaaau : 0xaaaa0000u) + 1);
   }
-}
-
-// --- Matrices
-// ---------------------------------------------------------------------
-
-template <typename T, int m, int n, int k, typename ALayout, typename BLayout>
-__global__ void Multiply(const T* a, const T* b, float* c) {
-  using namespace nvcuda;
-  wmma::fragment<wmma::matrix_a, m, n, k, T, ALayout> fa;
-  wmma::fragment<wmma::matrix_b, m, n, k, T, BLayout> fb;
-  wmma::fragment<wmma::accumulator, m, n, k, float> sum, loaded;
-  wmma::load_matrix_sync(fa, a, ALayout::kRows ? k : m);
-  wmma::load_matrix_sync(fb, b, BLayout::kRows ? n : k);
-  wmma::fill_fragment(sum, 0.5f);
-  wmma::mma_sync(sum, fa, fb, sum);
-  for (int i = 0; i < sum.num_elements; ++i) sum.x[i] *= 2;
-  wmma::store_matrix_sync(c, sum, m, wmma::mem_col_major);
-  __syncwarp();
-  wmma::load_matrix_sync(loaded, c, m, wmma::mem_col_major);
-  wmma::mma_sync(loaded, fa, fb, loaded);
-  __syncwarp();
-  wmma::store_matrix_sync(c, loaded, n, wmma::mem_row_major);
-}
-
-template <typename T, int m, int n, int k, typename ALayout, typename BLayout>
-void CheckProduct() {
-  std::mt19937 random(m + n);
-  std::normal_distribution<float> normal;
-  std::vector<T> a(m * k), b(k * n);
-  for (T& x : a) x = T(normal(random));
-  for (T& x : b) x = T(normal(random));
-  const DeviceArray<T> da(a), db(b);
-  const DeviceArray<float> dc(m * n);
-  ASSERT_TRUE(Launch(&Multiply<T, m, n, k, ALayout, BLayout>, 1, 32, 0, nullptr,
-                     da.data(), db.data(), dc.data())
-                  .ok());
-  const std::vector<float> c = dc.Read();
-  for (int row = 0; row < m; ++row) {
-    for (int col = 0; col < n; ++col) {
-      double want = 0;
-      for (int i = 0; i < k; ++i) {
-        const T x = a[ALayout::kRows ? row * k + i : i * m + row];
-        const T y = b[BLayout::kRows ? i * n + col : col * k + i];
-        want +=
-            static_cast<double>(static_cast<float>(x)) * static_cast<float>(y);
-      }
-      ASSERT_NEAR(c[row * n + col], 3 * want + 1, 1e-4) << row << " " << col;
-    }
-  }
-}
-
-TEST(EmulationTest, WmmaMultiplies) {
-  using nvcuda::wmma::col_major;
-  using nvcuda::wmma::row_major;
-  CheckProduct<__half, 16, 16, 16, row_major, row_major>();
-  CheckProduct<__half, 16, 16, 16, row_major, col_major>();
-  CheckProduct<__half, 16, 16, 16, col_major, row_major>();
-  CheckProduct<__nv_bfloat16, 16, 16, 16, col_major, col_major>();
-  CheckProduct<__nv_bfloat16, 32, 8, 16, row_major, col_major>();
-  CheckProduct<__half, 8, 32, 16, row_major, row_major>();
-}
-
-__global__ void LoadTile(const __half* from) {
-  using namespace nvcuda;
-  wmma::fragment<wmma::matrix_a, 16, 16, 16, __half, wmma::row_major> a;
-  wmma::load_matrix_sync(a, from, 16);
-}
-
-TEST(EmulationTest, WmmaWantsItsAlignment) {
-  const DeviceArray<__half> a(512);
-  EXPECT_TRUE(Launch(&LoadTile, 1, 32, 0, nullptr, a.data() + 16).ok());
-  const absl::Status status =
-      Launch(&LoadTile, 1, 32, 0, nullptr, a.data() + 8);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("not at 32 bytes"));
 }
 
 // --- Errors ------------------------------------------------------------------

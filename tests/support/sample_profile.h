@@ -53,4 +53,14 @@ inline MachineProfile SampleProfile() {
   return p;
 }
 
+// SampleProfile() of a machine without a device.
+inline MachineProfile SampleCpuProfile() {
+  MachineProfile p = SampleProfile();
+  p.device_memory_bytes = 0;
+  p.device_compute = ComputeProfile();
+  p.host_to_device_bytes_per_second = 0;
+  p.device_to_host_bytes_per_second = 0;
+  return p;
+}
+
 }  // namespace sluice

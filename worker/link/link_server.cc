@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
+#include "common/host/host_port.h"
 #include "common/status_macros.h"
 #include "proto/grpc_endpoint.h"
 
@@ -46,12 +47,6 @@ void LinkServer::Shutdown() {
   if (server_ == nullptr) return;
   server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
   server_->Wait();
-}
-
-std::string JoinHostPort(const std::string& host, int port) {
-  const bool ipv6 = host.find(':') != std::string::npos && host.front() != '[';
-  return ipv6 ? absl::StrCat("[", host, "]:", port)
-              : absl::StrCat(host, ":", port);
 }
 
 }  // namespace sluice

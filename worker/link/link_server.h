@@ -38,7 +38,4 @@ class LinkServer {
   int port_ = 0;
 };
 
-// "host:port", with brackets around an IPv6 address.
-std::string JoinHostPort(const std::string& host, int port);
-
 }  // namespace sluice

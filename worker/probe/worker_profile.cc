@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/codec/profile_json.h"
+#include "common/host/host_port.h"
 #include "common/status_macros.h"
 #include "runtime/memory/activation_buffer.h"
 #include "runtime/profile/measure.h"

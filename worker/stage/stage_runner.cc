@@ -11,6 +11,7 @@
 #include "common/status_macros.h"
 #include "common/threads/bounded_queue.h"
 #include "runtime/memory/cpu_topology.h"
+#include "runtime/placement/buffer_sizes.h"
 #include "sluice/v1/pipeline.pb.h"
 #include "worker/stage/assigned_stage.h"
 #include "worker/stage/stage_reporter.h"
@@ -30,26 +31,12 @@ bool SameWeights(const AssignedStage& a, const AssignedStage& b) {
          a.previous_link == b.previous_link && a.next_link == b.next_link;
 }
 
-// Room for two steps: one that is computed or sent, and one behind it.
-size_t FramesInFlight(const AssignedStage& a) {
-  return std::max<size_t>(4,
-                          2 * static_cast<size_t>(a.policy.num_microbatches));
-}
-
-// Bytes that may wait on both sides, beyond the step being computed.
-uint64_t LinkBufferBytes(const AssignedStage& a, int64_t hidden_size) {
-  const uint64_t sides = (a.is_first() ? 0 : 1) + (a.is_last() ? 0 : 1);
-  return sides * FramesInFlight(a) * sizeof(float) *
-         static_cast<uint64_t>(a.policy.max_step_tokens) *
-         static_cast<uint64_t>(hidden_size);
-}
-
 }  // namespace
 
 // One assignment while it is carried out.
 struct StageRunner::Run {
   explicit Run(AssignedStage a)
-      : assignment(std::move(a)), outbox(FramesInFlight(assignment)) {}
+      : assignment(std::move(a)), outbox(LinkFrames(assignment.policy)) {}
 
   // An arrived plan or frame that waits to be computed.
   struct Item {
@@ -322,7 +309,8 @@ void StageRunner::PublishReport() {
   if (has.disk_budget != nullptr) {
     report.disk_peak_bytes = has.disk_budget->peak_bytes();
     const auto held = has.disk_budget->holders();
-    if (const auto images = held.find("weight images"); images != held.end()) {
+    if (const auto images = held.find(kPackedFilesCharge);
+        images != held.end()) {
       report.disk_image_bytes = images->second;
     }
   }
@@ -357,7 +345,6 @@ void StageRunner::DropExecutor() {
   if (executor_ != nullptr) earlier_stats_ += executor_->stats();
   executor_.reset();
   PublishReport();
-  link_buffers_.Release();
   link_staging_.Release();
   options_.metrics->weight_bytes->Set(0);
 }
@@ -460,7 +447,7 @@ absl::Status StageRunner::Prepare(Run& run) {
     terms.max_rows = a.policy.max_step_tokens;
     terms.cols = options_.hidden_size;
     terms.max_micro_batches = a.policy.num_microbatches;
-    terms.credits = static_cast<int32_t>(FramesInFlight(a));
+    terms.credits = LinkFrames(a.policy);
     terms.transport = a.previous_link;
     MutexLock lock(&run.mu);
     if (run.closed) return absl::CancelledError("the epoch is over");
@@ -477,10 +464,6 @@ ModelContent StageRunner::Content() const {
 absl::Status StageRunner::LoadExecutor(Run& run) {
   const AssignedStage& a = run.assignment;
   DropExecutor();  // the new one may need its memory
-  SLUICE_ASSIGN_OR_RETURN(
-      link_buffers_,
-      options_.resources.host_budget->Charge(
-          "link buffers", LinkBufferBytes(a, options_.hidden_size)));
   if (options_.payloads != nullptr &&
       options_.resources.device_budget != nullptr) {
     const uint64_t sides = (a.previous_link == LinkTransport::kNccl ? 1 : 0) +
@@ -514,7 +497,6 @@ absl::Status StageRunner::LoadExecutor(Run& run) {
     loaded = absl::UnavailableError("the model's files were changed meanwhile");
   }
   if (!loaded.ok()) {
-    link_buffers_.Release();
     link_staging_.Release();
     return Annotate(loaded.status(), "can't load");
   }

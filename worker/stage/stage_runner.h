@@ -165,8 +165,7 @@ class StageRunner : public FrameSink {
   std::shared_ptr<const AssignedStage>
       loaded_;                   // the stage that executor_ holds
   ModelContent loaded_content_;  // its content as it was loaded
-  MemoryCharge link_buffers_;    // while executor_ is there
-  MemoryCharge link_staging_;    // the same on the device
+  MemoryCharge link_staging_;    // on the device, while executor_ is there
   SweepStats earlier_stats_;     // of the executors before
   uint64_t kv_host_peak_bytes_ = 0;
 

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "common/blocks.h"
 #include "common/status_macros.h"
 #include "runtime/exec/timed.h"
 
@@ -77,7 +78,7 @@ void ActivationStager::Move(size_t turn, bool in) {
   const uint64_t bytes =
       uint64_t{sizeof(float)} * rows_[batch] * options_.shape.hidden;
   const uint64_t in_memory = options_.shape.MemoryPart(bytes);
-  const uint64_t on_disk = RoundUpToDisk(bytes - in_memory);
+  const uint64_t on_disk = RoundUpToDiskBlock(bytes - in_memory);
   IoEngine& io = *options_.context.io;
   if (on_disk > 0) {
     const uint64_t at = batch * disk_stride_;
@@ -106,7 +107,7 @@ void ActivationStager::Store(size_t turn) {
   stored_by_[turns_[turn].batch] = turn;
 }
 
-absl::StatusOr<float*> ActivationStager::Take(int32_t batch) {
+absl::StatusOr<float*> ActivationStager::Acquire(int32_t batch) {
   if (next_ > 0 && turns_[next_ - 1].batch == batch) {
     return reinterpret_cast<float*>(SlotOf(next_ - 1).data);
   }

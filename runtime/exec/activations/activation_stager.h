@@ -53,7 +53,7 @@ class ActivationStager {
   // that of another one is taken; undefined in its first turn. Aligned to 4096
   // bytes. Puts away the one before, and waits for the disk; its errors come
   // from here, those of writing with the turn that wants what was written.
-  absl::StatusOr<float*> Take(int32_t batch);
+  absl::StatusOr<float*> Acquire(int32_t batch);
 
   // Begins to bring the next turn's stream, if there is a free slot and the
   // stream has reached the disk. Never waits.

@@ -63,7 +63,7 @@ absl::Status StagedActivations::BeginStep(StepWork* step) {
 
 absl::StatusOr<float*> StagedActivations::Acquire(size_t turn) {
   const int32_t k = step_->turns[turn];
-  SLUICE_ASSIGN_OR_RETURN(float* const x, stager_->Take(k));
+  SLUICE_ASSIGN_OR_RETURN(float* const x, stager_->Acquire(k));
   stager_->ReadAhead();
   if (step_->begins(turn)) SLUICE_RETURN_IF_ERROR(EnterAt(k, x));
   return x;
@@ -72,7 +72,7 @@ absl::StatusOr<float*> StagedActivations::Acquire(size_t turn) {
 absl::StatusOr<std::shared_ptr<ActivationBuffer>> StagedActivations::Leave(
     size_t k) {
   SLUICE_ASSIGN_OR_RETURN(const float* const x,
-                          stager_->Take(static_cast<int32_t>(k)));
+                          stager_->Acquire(static_cast<int32_t>(k)));
   std::shared_ptr<ActivationBuffer> out = Buffer(k);
   std::memcpy(out->data(), x, out->bytes());
   return out;

@@ -55,7 +55,8 @@ absl::Status DeviceActivations::BeginStep(StepWork* step) {
       if (batch.resident) Load(k, batch.slot);
       continue;
     }
-    SLUICE_ASSIGN_OR_RETURN(float* const to, options_.disk->Take(batch.number));
+    SLUICE_ASSIGN_OR_RETURN(float* const to,
+                            options_.disk->Acquire(batch.number));
     SLUICE_RETURN_IF_ERROR(EnterAt(k, to));
     options_.disk->ReadAhead();
   }
@@ -161,7 +162,8 @@ absl::StatusOr<float*> DeviceActivations::Acquire(size_t turn) {
   Batch& batch = batches_[k];
   if (batch.slot == nullptr) {
     if (options_.disk != nullptr) {
-      SLUICE_ASSIGN_OR_RETURN(batch.staged, options_.disk->Take(batch.number));
+      SLUICE_ASSIGN_OR_RETURN(batch.staged,
+                              options_.disk->Acquire(batch.number));
       options_.disk->ReadAhead();
     }
     SLUICE_ASSIGN_OR_RETURN(Slot* const slot, FreeSlot(true));

@@ -1,5 +1,6 @@
 #include "runtime/exec/kv/kv_stager.h"
 
+#include "common/blocks.h"
 #include "common/status_macros.h"
 #include "runtime/placement/buffer_sizes.h"
 
@@ -22,7 +23,7 @@ absl::StatusOr<std::unique_ptr<KvStager>> KvStager::Create(
   const StreamContext& context = options.context;
   const size_t page_bytes = options.layout.layer_page_bytes();
   const auto group_pages = static_cast<int64_t>(
-      (options.staging_bytes - RoundUpToDisk(KvLayout::kSlackBytes)) /
+      (options.staging_bytes - RoundUpToDiskBlock(KvLayout::kSlackBytes)) /
       ((kConcurrentKvGroups + 1) * page_bytes));
   if (group_pages < 1) {
     return absl::InvalidArgumentError("too little memory for KV staging");
@@ -53,7 +54,7 @@ void KvStager::BeginStep(StepWork* step) {
 }
 
 absl::StatusOr<bool> KvStager::Place(Group* placed, size_t bytes, bool) {
-  const size_t end = ring_.bytes() - RoundUpToDisk(KvLayout::kSlackBytes);
+  const size_t end = ring_.bytes() - RoundUpToDiskBlock(KvLayout::kSlackBytes);
   std::byte* const ring = ring_.as<std::byte>();
   const bool empty = num_groups() == 0;
   const auto tail = empty ? 0 : static_cast<size_t>(group(0).data - ring);

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "absl/status/statusor.h"
+#include "common/blocks.h"
 #include "runtime/exec/kv/kv_staging.h"
 #include "runtime/exec/stream_context.h"
 #include "runtime/kv/kv_layout.h"
@@ -21,7 +22,7 @@ namespace sluice {
 class KvStager : public KvStaging {
  public:
   struct Options {
-    KvLayout layout;           // page_alignment: kDiskAlignment
+    KvLayout layout;           // page_alignment: kDiskBlockBytes
     int64_t num_pages = 0;     // on disk
     size_t staging_bytes = 0;  // KvStagingBytes() of a sequence at least
     StreamContext context;

@@ -30,10 +30,6 @@ void CopyPages(std::span<const KvSegment> segments, size_t page_bytes,
   done->Done(absl::OkStatus());
 }
 
-int32_t PagesOf(int32_t positions) {
-  return (positions + kPageTokens - 1) / kPageTokens;
-}
-
 }  // namespace
 
 KvStaging::KvStaging(const KvLayout& layout, size_t groups, int64_t group_pages,

@@ -50,7 +50,6 @@ class ResidentKv : public KvStream {
  public:
   explicit ResidentKv(std::unique_ptr<KvArena> arena)
       : arena_(std::move(arena)) {}
-  const KvArena& arena() const { return *arena_; }
   void BeginStep(StepWork* step) override { step_ = step; }
   absl::Status Acquire(size_t item, const SegmentRun& run) override {
     std::byte* const base = arena_->LayerBase(step_->items[item].layer);

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "common/blocks.h"
 #include "common/status_macros.h"
 #include "runtime/exec/timed.h"
 #include "runtime/placement/buffer_sizes.h"
@@ -31,7 +32,7 @@ absl::StatusOr<std::unique_ptr<EmbeddingStore>> EmbeddingStore::Load(
 absl::Status EmbeddingStore::LoadTable(LoadProgress progress) {
   PackedWeights& weights = *options_.weights;
   row_bytes_ = weights.EmbeddingRowBytes();
-  tail_begin_ = RoundDownToDisk(weights.EmbeddingTableBytes());
+  tail_begin_ = RoundDownToDiskBlock(weights.EmbeddingTableBytes());
   const auto max_rows = static_cast<size_t>(options_.max_rows);
   SLUICE_ASSIGN_OR_RETURN(
       rows_, HostBuffer::Create("embedding rows", max_rows * row_bytes_,
@@ -88,8 +89,8 @@ absl::StatusOr<EmbeddingStore::Rows> EmbeddingStore::Gather(
     done_.Expect(static_cast<int>(count));
     for (size_t i = 0; i < count; ++i) {
       const size_t begin = row_bytes_ * tokens[first + i];
-      const size_t from = RoundDownToDisk(begin);
-      const size_t bytes = RoundUpToDisk(begin + row_bytes_) - from;
+      const size_t from = RoundDownToDiskBlock(begin);
+      const size_t bytes = RoundUpToDiskBlock(begin + row_bytes_) - from;
       options_.io->Read(packed_->file(), packed_->packed_offset() + from,
                         {blocks_.as<std::byte>() + i * blocks, bytes}, &done_,
                         {"embedding"});
@@ -98,9 +99,10 @@ absl::StatusOr<EmbeddingStore::Rows> EmbeddingStore::Gather(
     SLUICE_RETURN_IF_ERROR(WaitTimed(done_, &totals_.stall_seconds));
     for (size_t i = 0; i < count; ++i) {
       const size_t begin = row_bytes_ * tokens[first + i];
-      std::memcpy(rows_.as<std::byte>() + (first + i) * row_bytes_,
-                  blocks_.as<std::byte>() + i * blocks + begin % kDiskAlignment,
-                  row_bytes_);
+      std::memcpy(
+          rows_.as<std::byte>() + (first + i) * row_bytes_,
+          blocks_.as<std::byte>() + i * blocks + begin % kDiskBlockBytes,
+          row_bytes_);
     }
   }
   const PackedView view = {rows_.as<std::byte>(), tail_.as<std::byte>(),

@@ -14,6 +14,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/blocks.h"
+#include "common/host/write_file.h"
 #include "common/status_macros.h"
 #include "runtime/memory/checksum.h"
 #include "runtime/memory/host_buffer.h"
@@ -87,17 +89,6 @@ class TemporaryFile {
   fs::path path_;
 };
 
-absl::Status SyncDirectory(const fs::path& dir) {
-  const int fd = open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const bool ok = fd >= 0 && fsync(fd) == 0;
-  const int error = errno;
-  if (fd >= 0) close(fd);
-  if (ok) return absl::OkStatus();
-  return absl::Status(
-      absl::ErrnoToStatusCode(error),
-      absl::StrCat("can't sync ", dir.string(), ": ", std::strerror(error)));
-}
-
 }  // namespace
 
 int PackedFile::RemoveOrphans(const fs::path& dir) {
@@ -132,13 +123,13 @@ absl::StatusOr<std::unique_ptr<PackedFile>> PackedFile::Open(
   const auto damaged = [&](absl::string_view what) {
     return DataLoss(path.string(), " is damaged: ", what);
   };
-  if (self->file_->bytes() < kDiskAlignment) return damaged("it is too short");
+  if (self->file_->bytes() < kDiskBlockBytes) return damaged("it is too short");
   const uint64_t header_bytes = PackedHeaderBytes(packed_bytes);
   SLUICE_ASSIGN_OR_RETURN(
       HostBuffer header,
       HostBuffer::Create("image header",
                          std::min(header_bytes, self->file_->bytes()) /
-                             kDiskAlignment * kDiskAlignment,
+                             kDiskBlockBytes * kDiskBlockBytes,
                          Unlimited()));
   SLUICE_RETURN_IF_ERROR(self->file_->Read(
       0, std::span<std::byte>(header.as<std::byte>(), header.bytes())));

@@ -18,7 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kChargeName[] = "weight images";
 constexpr char kPackedSuffix[] = ".img";
 
 fs::path PackedDir(const std::string& disk_dir) {
@@ -85,7 +84,7 @@ absl::StatusOr<std::unique_ptr<PackedFile>> PackedStore::Get(
                             PackedFile::Open(path, key_, bytes));
     SLUICE_ASSIGN_OR_RETURN(
         MemoryCharge charge,
-        options_.disk->Charge(kChargeName, PackedFileBytes(bytes)));
+        options_.disk->Charge(kPackedFilesCharge, PackedFileBytes(bytes)));
     packed->Hold(std::move(charge));
     SLUICE_RETURN_IF_ERROR(use(*packed));
     return packed;

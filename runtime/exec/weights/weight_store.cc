@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/blocks.h"
 #include "common/status_macros.h"
 #include "common/threads/mutex.h"
 #include "runtime/exec/timed.h"
@@ -198,7 +199,7 @@ void WeightStore::ReadAhead(double share) {
     size_t end = bytes;
     if (i + 1 == filling_.size() && share < 1) {
       end = unit.kept_end +
-            RoundDownToDisk(static_cast<size_t>(
+            RoundDownToDiskBlock(static_cast<size_t>(
                 share * static_cast<double>(bytes - unit.kept_end)));
     }
     Issue(slot, end);

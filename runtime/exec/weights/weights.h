@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/blocks.h"
 #include "runtime/exec/sweep_stats.h"
 #include "runtime/memory/disk/disk_file.h"
 #include "runtime/weights/packed_view.h"
@@ -40,7 +41,7 @@ class Weights {
 
  protected:
   // A unit of which a prefix stays where it is, and the rest goes through
-  // slots. Image offsets.
+  // slots. Offsets are of the packed unit.
   struct Cut {
     size_t bytes = 0;
     size_t kept_end = 0;    // where the bytes that stay end
@@ -53,7 +54,7 @@ class Weights {
       bytes = packed_bytes;
       kept_end = end;
       split = part_begin;
-      slot_begin = RoundDownToDisk(split);
+      slot_begin = RoundDownToDiskBlock(split);
     }
   };
 };

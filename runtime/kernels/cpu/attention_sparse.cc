@@ -81,8 +81,8 @@ HWY_INLINE void KeepLargest(float* HWY_RESTRICT s, size_t begin, size_t end,
     low = middle;
     if (found == count) break;
   }
-  const float least = FloatAt(static_cast<int32_t>(low));
-  const VF min_v = hn::Set(d, least);
+  const float min = FloatAt(static_cast<int32_t>(low));
+  const VF min_v = hn::Set(d, min);
   // Positions that equal the least and still fit.
   size_t above = 0;
   for (size_t j = 0; j < n; j += lanes) {
@@ -99,7 +99,7 @@ HWY_INLINE void KeepLargest(float* HWY_RESTRICT s, size_t begin, size_t end,
     for (; bits != 0; bits &= bits - 1) {
       const size_t position = j + std::countr_zero(bits);
       if (position < begin || position >= end) continue;
-      if (!(s[position] > least)) {
+      if (!(s[position] > min)) {
         if (equal == 0) continue;
         --equal;
       }
@@ -336,7 +336,7 @@ HWY_INLINE void AttendAs(const AttentionCall& call, AttentionScratch& scratch,
   const HeadBlock block(layout);
   const size_t rows = call.rows;
   const int32_t first_page = call.begin[0] / kPageTokens;
-  const int32_t last_page = (call.end[0] + kPageTokens - 1) / kPageTokens;
+  const int32_t last_page = PagesOf(call.end[0]);
   const size_t num_pages = last_page - first_page;
   std::fill_n(scratch.masks(), num_pages, 0u);
   if (layout.quantized()) {

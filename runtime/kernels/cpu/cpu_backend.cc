@@ -138,7 +138,7 @@ absl::Status CpuBackend::DequantizeLayer(const PackedView& packed,
   const LayerLayout& dequantized = weights_.dequantized();
   SLUICE_RETURN_IF_ERROR(checks_.Packed("weights", packed, layer.bytes));
   SLUICE_RETURN_IF_ERROR(
-      checks_.Check("an expanded layer", out, dequantized.bytes));
+      checks_.Check("a dequantized layer", out, dequantized.bytes));
   for (size_t i = 0; i < layer.vectors().size(); ++i) {
     const VectorLayout& from = *layer.vectors()[i];
     if (from.length == 0) continue;

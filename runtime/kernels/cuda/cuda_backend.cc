@@ -147,8 +147,11 @@ absl::Status CudaBackend::MakeAttention(const GpuSpace& space) {
                               shape, device_, options_.sparsity,
                               options_.max_rows, options_.max_model_len));
   const size_t wanted = std::max(for_products, for_attention);
-  SLUICE_ASSIGN_OR_RETURN(workspace_,
-                          Allocate(std::max(wanted, space.workspace)));
+  if (wanted > space.workspace) {
+    return Internal("the kernels want ", wanted, " bytes of work space, not ",
+                    space.workspace, " as was planned");
+  }
+  SLUICE_ASSIGN_OR_RETURN(workspace_, Allocate(space.workspace));
   SLUICE_ASSIGN_OR_RETURN(ring_,
                           UploadRing::Create({.device = options_.device,
                                               .host = options_.budget,
@@ -219,7 +222,7 @@ absl::Status CudaBackend::DequantizeLayer(const PackedView& packed,
   SLUICE_RETURN_IF_ERROR(Enter());
   SLUICE_RETURN_IF_ERROR(checks_.Packed("weights", packed, layer.bytes));
   SLUICE_RETURN_IF_ERROR(
-      checks_.Check("an expanded layer", out, dequantized.bytes));
+      checks_.Check("a dequantized layer", out, dequantized.bytes));
   for (size_t i = 0; i < layer.vectors().size(); ++i) {
     const VectorLayout& from = *layer.vectors()[i];
     if (from.length == 0) continue;

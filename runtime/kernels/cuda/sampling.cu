@@ -321,8 +321,8 @@ __device__ bool CountDigit(const Row& row, unsigned* prefix, Sum* wanted,
   return true;
 }
 
-// Returns the least that top-k may keep: the k-th largest logit, or the lowest
-// number if there are fewer.
+// Returns the min logit that top-k may keep: the k-th largest logit, or the
+// lowest number if there are fewer.
 __device__ float MinOfTopK(const Row& row, int k, Shared& shared) {
   unsigned prefix = 0;
   Sum wanted = static_cast<Sum>(k);
@@ -346,10 +346,10 @@ __device__ int ListTopK(const Row& row, int k, float largest, Shared& shared) {
   if (thread == 0) shared.listed = 0;
   __syncthreads();
   // k threads have each seen a logit that is no less than this.
-  const float least = MinOfTopK(
+  const float min_logit = MinOfTopK(
       MakeRow(shared.logits, static_cast<int>(blockDim.x)), k, shared);
   ForRow(row, [&](int token, float logit) {
-    if (!(logit >= least)) return;
+    if (!(logit >= min_logit)) return;
     const int at = atomicAdd(&shared.listed, 1);
     if (at >= kMaxListed) return;
     tokens[at] = static_cast<unsigned>(token);
@@ -373,9 +373,9 @@ __device__ int ListTopK(const Row& row, int k, float largest, Shared& shared) {
 struct Kept {
   float peak;
   float temperature;
-  float unit;   // as Fixed takes it
-  float least;  // logit, by top-k
-  float min_p;  // weight
+  float unit;       // as Fixed takes it
+  float min_logit;  // by top-k
+  float min_p;      // weight
   // Top-p keeps heavier weights, and those of the tokens up to `cutoff` that
   // are as heavy.
   unsigned lightest;  // its bits
@@ -383,7 +383,8 @@ struct Kept {
 };
 
 __device__ __forceinline__ float KeptWeight(const Kept& kept, float logit) {
-  return logit >= kept.least ? WeightOf(logit, kept.peak, kept.temperature) : 0;
+  return logit >= kept.min_logit ? WeightOf(logit, kept.peak, kept.temperature)
+                                 : 0;
 }
 
 // Finds one digit of the lightest weight that top-p keeps. Of all weights that
@@ -458,12 +459,12 @@ __device__ int DrawFrom(const Row& row, const SampleRequest& request,
   kept.peak = peak;
   kept.temperature = request.temperature;
   kept.unit = unit;
-  kept.least = -FLT_MAX;
+  kept.min_logit = -FLT_MAX;
   kept.min_p = fminf(request.min_p, 1.0f);
   kept.lightest = 0;
   kept.cutoff = INT_MAX;
   if (request.top_k > 0 && request.top_k < row.n) {
-    kept.least = MinOfTopK(row, request.top_k, shared);
+    kept.min_logit = MinOfTopK(row, request.top_k, shared);
   }
   if (request.top_p < 1) KeepTopP(row, request.top_p, &kept, shared);
   return Invert(
@@ -560,7 +561,7 @@ absl::Status SampleTokens(const float* logits, int32_t vocab,
                           TokenSample* out, cudaStream_t stream) {
   constexpr int32_t kMaxTokens = 1 << 30;
   if (vocab <= 0 || vocab > kMaxTokens) {
-    return InvalidArgument("picking one of ", vocab, " tokens");
+    return InvalidArgument("sampling one of ", vocab, " tokens");
   }
   // Each thread takes a group of four if there are so many: two warps at least
   // where one does not see all groups at once.

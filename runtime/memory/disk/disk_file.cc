@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/blocks.h"
 #include "common/host/logging.h"
 #include "common/status_macros.h"
 
@@ -121,7 +122,7 @@ DiskFile::~DiskFile() { close(fd_); }
 absl::StatusOr<std::unique_ptr<DiskFile>> DiskFile::CreateTemporary(
     const std::string& dir, const std::string& name, uint64_t bytes,
     MemoryBudget* budget, bool direct) {
-  bytes = RoundUpToDisk(bytes);
+  bytes = RoundUpToDiskBlock(bytes);
   SLUICE_ASSIGN_OR_RETURN(MemoryCharge charge, budget->Charge(name, bytes));
   int fd = open(dir.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   if (fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR)) {
@@ -142,7 +143,7 @@ absl::StatusOr<std::unique_ptr<DiskFile>> DiskFile::CreateTemporary(
 absl::StatusOr<std::unique_ptr<DiskFile>> DiskFile::Create(
     const std::string& path, uint64_t bytes, MemoryBudget* budget,
     bool direct) {
-  bytes = RoundUpToDisk(bytes);
+  bytes = RoundUpToDiskBlock(bytes);
   SLUICE_ASSIGN_OR_RETURN(MemoryCharge charge, budget->Charge(path, bytes));
   // The old file is removed, not emptied, as others may have it open.
   if (unlink(path.c_str()) != 0 && errno != ENOENT) {
@@ -226,8 +227,8 @@ void DiskFile::UseDirectIfPossible(bool direct) {
     } else if (statx(fd_, "", AT_EMPTY_PATH, STATX_DIOALIGN, &alignment) == 0 &&
                (alignment.stx_mask & STATX_DIOALIGN) != 0 &&
                (alignment.stx_dio_offset_align == 0 ||
-                alignment.stx_dio_offset_align > kDiskAlignment ||
-                alignment.stx_dio_mem_align > kDiskAlignment)) {
+                alignment.stx_dio_offset_align > kDiskBlockBytes ||
+                alignment.stx_dio_mem_align > kDiskBlockBytes)) {
       why = absl::StrCat("its direct I/O wants an alignment of ",
                          alignment.stx_dio_offset_align,
                          " bytes (0: there is none)");
@@ -235,8 +236,8 @@ void DiskFile::UseDirectIfPossible(bool direct) {
       why = absl::StrCat("it has no direct I/O: ", strerror(errno));
     } else {
       // Some file systems refuse O_DIRECT only at a read.
-      alignas(kDiskAlignment) std::byte probe[kDiskAlignment];
-      if (bytes_ < kDiskAlignment || pread(fd_, probe, sizeof probe, 0) >= 0 ||
+      alignas(kDiskBlockBytes) std::byte probe[kDiskBlockBytes];
+      if (bytes_ < kDiskBlockBytes || pread(fd_, probe, sizeof probe, 0) >= 0 ||
           errno != EINVAL) {
         direct_ = true;
         return;
@@ -252,10 +253,10 @@ void DiskFile::UseDirectIfPossible(bool direct) {
 
 absl::Status DiskFile::CheckRange(uint64_t offset, const void* memory,
                                   size_t bytes, bool write) const {
-  if (offset % kDiskAlignment != 0 || bytes % kDiskAlignment != 0 ||
-      reinterpret_cast<uintptr_t>(memory) % kDiskAlignment != 0) {
+  if (offset % kDiskBlockBytes != 0 || bytes % kDiskBlockBytes != 0 ||
+      reinterpret_cast<uintptr_t>(memory) % kDiskBlockBytes != 0) {
     return InvalidArgument(name_, ": ", bytes, " bytes at offset ", offset,
-                           " are not aligned to ", kDiskAlignment,
+                           " are not aligned to ", kDiskBlockBytes,
                            " on disk and in memory");
   }
   if (write && access_ == Access::kRead) {

@@ -14,18 +14,6 @@
 
 namespace sluice {
 
-// Offsets, lengths and addresses of all disk I/O are multiples of this: it
-// suits all common disks and is the page size of common processors.
-inline constexpr size_t kDiskAlignment = kBlockBytes;
-
-inline constexpr uint64_t RoundUpToDisk(uint64_t bytes) {
-  return RoundUpToBlock(bytes);
-}
-
-inline constexpr uint64_t RoundDownToDisk(uint64_t bytes) {
-  return RoundDownToBlock(bytes);
-}
-
 // The bytes that this process may still write to the file system of `dir`.
 // Errors are DiskFile's; kFailedPrecondition also if they are not known.
 absl::StatusOr<uint64_t> FreeDiskBytes(const std::string& dir);

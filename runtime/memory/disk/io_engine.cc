@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/blocks.h"
 #include "common/host/logging.h"
 #include "common/status_macros.h"
 #include "runtime/memory/disk/io_queue.h"
@@ -18,10 +19,10 @@ absl::Status IoEngine::Options::Validate() const {
     return InvalidArgument("disk queue depth ", queue_depth, " is not in 1..",
                            kMaxQueueDepth);
   }
-  if (request_bytes < kDiskAlignment || request_bytes > kMaxRequestBytes ||
-      request_bytes % kDiskAlignment != 0) {
+  if (request_bytes < kDiskBlockBytes || request_bytes > kMaxRequestBytes ||
+      request_bytes % kDiskBlockBytes != 0) {
     return InvalidArgument("disk request size ", request_bytes,
-                           " is no multiple of ", kDiskAlignment, " up to ",
+                           " is no multiple of ", kDiskBlockBytes, " up to ",
                            kMaxRequestBytes);
   }
   if (threads < 1 || threads > kMaxThreads) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/blocks.h"
 #include "common/threads/work_marks.h"
 #include "runtime/memory/disk/disk_file.h"
 #include "runtime/memory/disk/io_completion.h"
@@ -42,7 +43,7 @@ class IoEngine {
   enum class Backend { kAny, kUring, kThreads };
   struct Options {
     int queue_depth = 32;
-    // A multiple of kDiskAlignment.
+    // A multiple of kDiskBlockBytes.
     size_t request_bytes = size_t{1} << 20;
     Backend backend = Backend::kAny;
     // Threads of Backend::kThreads, each with one request in flight.

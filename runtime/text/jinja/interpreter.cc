@@ -1,6 +1,3 @@
-// This file is long because evaluation is one set of mutually recursive
-// functions over the kinds of expressions and statements.
-
 #include "runtime/text/jinja/interpreter.h"
 
 #include <algorithm>

@@ -65,15 +65,6 @@ class Tokenizer {
   // The configured special tokens by name: {"bos_token", "<s>"}, {"pad_token",
   // ...}, ... Chat templates use them.
   virtual const std::map<std::string, std::string>& special_tokens() const = 0;
-  // These return "" if there is no such token.
-  std::string bos_token() const { return SpecialToken("bos_token"); }
-  std::string eos_token() const { return SpecialToken("eos_token"); }
-
- private:
-  std::string SpecialToken(const std::string& name) const {
-    const auto it = special_tokens().find(name);
-    return it == special_tokens().end() ? "" : it->second;
-  }
 };
 
 }  // namespace sluice

@@ -13,6 +13,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/host/write_file.h"
 #include "common/status_macros.h"
 
 namespace sluice {
@@ -221,12 +222,7 @@ absl::Status OutputFile::Commit() {
                               partial_, ")"),
                  errno);
   }
-  const int folder =
-      open(FolderOf(target_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (folder >= 0) {
-    fsync(folder);
-    close(folder);
-  }
+  SyncDirectory(FolderOf(target_)).IgnoreError();
   return absl::OkStatus();
 }
 

@@ -85,7 +85,7 @@ nlohmann::ordered_json RuntimeFigures(const Policy& asked,
       {"compute_seconds",
        {{"projections", stats.projection_seconds},
         {"attention", stats.attention_seconds},
-        {"dequantize", stats.expand_seconds},
+        {"dequantize", stats.dequantize_seconds},
         {"head", stats.head_seconds}}},
       {"host_attention_seconds", stats.host_attention_seconds},
       {"wire_seconds",
@@ -118,7 +118,7 @@ std::string RuntimeTable(const RuntimeReport& report, const SweepStats& stats,
   };
   line("projections", stats.projection_seconds);
   line("attention", stats.attention_seconds);
-  line("dequantizing", stats.expand_seconds);
+  line("dequantizing", stats.dequantize_seconds);
   line("head and sampling", stats.head_seconds);
   line("waiting for weights", stats.weight_stall_seconds);
   line("waiting for KV cache", stats.kv_stall_seconds);

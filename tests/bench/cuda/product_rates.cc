@@ -22,7 +22,7 @@ absl::StatusOr<nlohmann::json> Quantized(const Bench& bench,
   w.n = matrix.n;
   w.k = matrix.k;
   w.bits = bits;
-  w.panel_columns = PanelCodec::kMostColumns;
+  w.panel_columns = PanelCodec::kMaxColumns;
   w.panel_bytes =
       (DevicePanelCodec(w.panel_columns, w.k, bits, DType::kBFloat16)
            .encoded_bytes() +

@@ -521,6 +521,5 @@ int LiveCublasObjects() { return live_objects; }
 namespace sluice {
 
 absl::Status LoadCublas() { return absl::OkStatus(); }
-std::string CublasPath() { return "emulation"; }
 
 }  // namespace sluice

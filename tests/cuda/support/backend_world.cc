@@ -131,7 +131,7 @@ void BackendWorld::Load(const TensorSource& source) {
   }
   for (int section = 0; section < b.num_head_sections(); ++section) {
     head_.push_back(Load(
-        b.HeadBytes(section),
+        b.head()[section].bytes,
         [&](size_t at) { return b.head()[section].PartBegin(at); },
         [&](auto progress, auto to) {
           return b.PackHead(section, source, progress, to);

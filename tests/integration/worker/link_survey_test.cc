@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/host/host_port.h"
 #include "common/metrics/metrics.h"
 #include "common/threads/mutex.h"
 #include "gmock/gmock.h"

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/host/host_port.h"
 #include "common/threads/mutex.h"
 #include "common/threads/thread.h"
 #include "gmock/gmock.h"
@@ -78,11 +79,7 @@ class LinkTest : public ::testing::TestWithParam<Transport> {
 
   static void ExpectFrame(const ActivationFrame& frame, int64_t step,
                           int rows = 2) {
-    EXPECT_EQ(frame.step, step);
-    ASSERT_EQ(frame.hidden->rows(), rows);
-    for (int64_t i = 0; i < rows * kTerms.cols; ++i) {
-      ASSERT_EQ(frame.hidden->data()[i], static_cast<float>(step * 1000 + i));
-    }
+    ExpectTestFrame(frame, step, rows, kTerms.cols);
   }
 
   TestSink sink_;
@@ -552,12 +549,6 @@ TEST(LinkServerTest, PortThatIsTaken) {
   const auto second =
       LinkServer::Start("127.0.0.1", (*first)->port(), other->service());
   EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
-}
-
-TEST(LinkServerTest, JoinsHostAndPort) {
-  EXPECT_EQ(JoinHostPort("127.0.0.1", 80), "127.0.0.1:80");
-  EXPECT_EQ(JoinHostPort("::1", 80), "[::1]:80");
-  EXPECT_EQ(JoinHostPort("[::1]", 80), "[::1]:80");
 }
 
 }  // namespace

@@ -114,4 +114,15 @@ inline ActivationFrame TestFrame(ActivationPool& pool, PlanEpoch epoch,
   return frame;
 }
 
+// Expects what TestFrame() makes of the same numbers.
+inline void ExpectTestFrame(const ActivationFrame& frame, int64_t step,
+                            int rows, int cols) {
+  EXPECT_EQ(frame.step, step);
+  ASSERT_NE(frame.hidden, nullptr);
+  ASSERT_EQ(frame.hidden->rows(), rows);
+  for (int64_t i = 0; i < int64_t{rows} * cols; ++i) {
+    ASSERT_EQ(frame.hidden->data()[i], static_cast<float>(step * 1000 + i));
+  }
+}
+
 }  // namespace sluice

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "common/host/host_port.h"
 #include "common/threads/thread.h"
 #include "gmock/gmock.h"
 #include "proto/grpc_status.h"
@@ -85,12 +86,7 @@ class NcclLinkTest : public ::testing::Test {
 
   static void ExpectFrame(const ActivationFrame& frame, int64_t step,
                           int rows = 2) {
-    EXPECT_EQ(frame.step, step);
-    ASSERT_NE(frame.hidden, nullptr);
-    ASSERT_EQ(frame.hidden->rows(), rows);
-    for (int64_t i = 0; i < rows * kTerms.cols; ++i) {
-      ASSERT_EQ(frame.hidden->data()[i], static_cast<float>(step * 1000 + i));
-    }
+    ExpectTestFrame(frame, step, rows, kTerms.cols);
   }
 
   // Sends until that fails, and returns the error.

@@ -283,20 +283,6 @@ TEST_F(WorkerChainTest, FailedLoadIsReported) {
   ExpectStepWorks(2);
 }
 
-TEST_F(WorkerChainTest, LinkBuffersCountAgainstTheBudget) {
-  StartWorkers(2);
-  v1::CoordinatorMessage assignment = Assignment(1, 1);
-  // 4 frames of 2^23 rows of 32 bytes are all of the 1 GiB, and one more row.
-  assignment.mutable_assign_stage()->mutable_policy()->set_max_step_tokens(
-      (1 << 23) + 1);
-  coordinator_.Send("w1", assignment);
-  const v1::StageFailed failed = coordinator_.AwaitFailed("w1", 1);
-  EXPECT_EQ(failed.code(),
-            static_cast<int>(absl::StatusCode::kResourceExhausted));
-  EXPECT_THAT(failed.message(), HasSubstr("link buffers"));
-  EXPECT_EQ(workers_[1]->model().loads(), 0);
-}
-
 TEST_F(WorkerChainTest, FailedStepEndsTheEpochOnAllStages) {
   StartWorkers(3);
   AssignAll(1);

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/host/host_port.h"
 #include "gtest/gtest.h"
 #include "proto/convert.h"
 #include "tests/integration/worker/fake_executor.h"

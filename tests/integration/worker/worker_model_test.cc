@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "common/host/host_port.h"
 #include "common/policy.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

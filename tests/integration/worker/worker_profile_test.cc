@@ -25,15 +25,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-MachineProfile CpuProfile() {
-  MachineProfile p = SampleProfile();
-  p.device_memory_bytes = 0;
-  p.device_compute = ComputeProfile();
-  p.host_to_device_bytes_per_second = 0;
-  p.device_to_host_bytes_per_second = 0;
-  return p;
-}
-
 Worker::Options Options(const std::string& coordinator) {
   Worker::Options options;
   options.name = "w0";
@@ -64,10 +55,10 @@ std::string RegisteredProfile(std::shared_ptr<const MachineProfile> profile) {
 }
 
 TEST(WorkerProfileTest, IsSentUnderTheWorkersName) {
-  const auto profile = ProfileFromJson(
-      RegisteredProfile(std::make_shared<const MachineProfile>(CpuProfile())));
+  const auto profile = ProfileFromJson(RegisteredProfile(
+      std::make_shared<const MachineProfile>(SampleCpuProfile())));
   ASSERT_TRUE(profile.ok()) << profile.status();
-  MachineProfile expected = CpuProfile();
+  MachineProfile expected = SampleCpuProfile();
   expected.name = "w0";
   EXPECT_EQ(*profile, expected);
 }
@@ -112,14 +103,14 @@ TEST(WorkerProfileTest, TakesWhatTheWorkerMayUse) {
 TEST(WorkerProfileTest, AFileGetsTheWorkersCapacities) {
   const TempDir dir = TempDir::OnDisk();
   const std::string path = dir / "profile.json";
-  ASSERT_TRUE(WriteProfileFile(CpuProfile(), path).ok());
+  ASSERT_TRUE(WriteProfileFile(SampleCpuProfile(), path).ok());
   const MachineShare machine = Options("nowhere").machine;
   const auto profile = ReadWorkerProfile(path, machine);
   ASSERT_TRUE(profile.ok()) << profile.status();
   EXPECT_EQ(profile->host_memory_bytes, uint64_t{1} << 30);
   EXPECT_EQ(profile->disk_bytes, 0u);
   EXPECT_EQ(profile->threads, 3);
-  EXPECT_EQ(profile->host, CpuProfile().host);
+  EXPECT_EQ(profile->host, SampleCpuProfile().host);
   ASSERT_TRUE(WriteProfileFile(SampleProfile(), path).ok());
   EXPECT_THAT(std::string(ReadWorkerProfile(path, machine).status().message()),
               StartsWith(path + ": the profile is of a machine with a device"));

@@ -1,8 +1,6 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -15,6 +13,7 @@
 #include "coordinator/store/space_reserve.h"
 #include "coordinator/store/sqlite_db.h"
 #include "coordinator/store/state_lock.h"
+#include "tests/support/file_size_limit.h"
 #include "tests/unit/coordinator/jobs/job_test_util.h"
 
 namespace sluice {
@@ -438,21 +437,6 @@ TEST_F(StoreTest, ADirectoryInItsPlace) {
 }
 
 // -- A full disk, as the process sees one: files may not grow any more.
-
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) {
-    signal(SIGXFSZ, SIG_IGN);
-    getrlimit(RLIMIT_FSIZE, &before_);
-    rlimit limit = before_;
-    limit.rlim_cur = bytes;
-    setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() { setrlimit(RLIMIT_FSIZE, &before_); }
-
- private:
-  rlimit before_;
-};
 
 TEST_F(StoreTest, AFullDiskLosesNothing) {
   const JobId job = Running(100);

@@ -2,8 +2,6 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -13,6 +11,8 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "common/blocks.h"
+#include "tests/support/file_size_limit.h"
 #include "tests/support/temp_dir.h"
 
 namespace sluice {
@@ -59,7 +59,7 @@ class ActivationStagerTest : public testing::Test {
     std::vector<int> times(rows.size());
     for (size_t i = 0; i < std::min(order.size(), stop_after); ++i) {
       const int32_t k = order[i];
-      auto x = stager.Take(k);
+      auto x = stager.Acquire(k);
       if (!x.ok()) return x.status();
       stager.ReadAhead();
       for (int64_t j = 0; j < int64_t{rows[k]} * kHidden; ++j) {
@@ -150,7 +150,7 @@ TEST_F(ActivationStagerTest, RoomIsChargedByName) {
                 1 - disk, 0.005);
     EXPECT_GE(shape.memory_bytes() + shape.disk_bytes(), shape.total_bytes());
     EXPECT_LT(shape.memory_bytes() + shape.disk_bytes(),
-              shape.total_bytes() + 3 * 2 * kDiskAlignment);
+              shape.total_bytes() + 3 * 2 * kDiskBlockBytes);
   }
   auto stager = Create(4, 0.5, true);
   ASSERT_TRUE(stager.ok()) << stager.status();
@@ -187,8 +187,8 @@ TEST_F(ActivationStagerTest, RefusesWhatDoesNotFit) {
       (*stager)
           ->BeginStep(std::vector<int32_t>{0, 1}, std::vector<int32_t>{1, 1})
           .ok());
-  EXPECT_TRUE(absl::IsInternal((*stager)->Take(1).status()));
-  EXPECT_TRUE((*stager)->Take(0).ok());
+  EXPECT_TRUE(absl::IsInternal((*stager)->Acquire(1).status()));
+  EXPECT_TRUE((*stager)->Acquire(0).ok());
 }
 
 TEST_F(ActivationStagerTest, TooLittleRoomIsRefusedByName) {
@@ -205,33 +205,13 @@ TEST_F(ActivationStagerTest, TooLittleRoomIsRefusedByName) {
   EXPECT_EQ(memory_.used_bytes(), 0u);
 }
 
-// Sets the soft limit of file sizes for a scope, without the signal.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) {
-    getrlimit(RLIMIT_FSIZE, &before_);
-    signal_ = signal(SIGXFSZ, SIG_IGN);
-    struct rlimit limit = before_;
-    limit.rlim_cur = bytes;
-    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
-  }
-  ~FileSizeLimit() {
-    setrlimit(RLIMIT_FSIZE, &before_);
-    signal(SIGXFSZ, signal_);
-  }
-
- private:
-  struct rlimit before_;
-  void (*signal_)(int);
-};
-
 TEST_F(ActivationStagerTest, AFailedWriteShowsInTheStepAndNotAfter) {
   for (const bool overlap : {true, false}) {
     auto stager = Create(4, 1.0, overlap);
     ASSERT_TRUE(stager.ok()) << stager.status();
     const std::vector<int32_t> rows(4, kMaxRows);
     {
-      const FileSizeLimit limit(8 * kDiskAlignment);
+      const FileSizeLimit limit(8 * kDiskBlockBytes);
       const absl::Status status = RunStep(**stager, rows, 4, false, 0);
       EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
       EXPECT_TRUE(absl::StrContains(status.message(), "activations")) << status;
@@ -289,7 +269,7 @@ TEST_F(ActivationStagerTest, AFailedReadShowsInTheStepAndNotAfter) {
       ASSERT_EQ(emptied.size(), 1);
       absl::Status status;
       for (const int32_t k : {3, 0, 1, 2}) {
-        status.Update((*stager)->Take(k).status());
+        status.Update((*stager)->Acquire(k).status());
       }
       EXPECT_TRUE(absl::IsDataLoss(status)) << status;
       EXPECT_TRUE(absl::StrContains(status.message(), "activations")) << status;

@@ -54,12 +54,17 @@ class EmbeddingStoreTest : public testing::TestWithParam<Model> {
     auto io = IoEngine::Create({});
     ASSERT_TRUE(io.ok()) << io.status();
     io_ = *std::move(io);
+    ASSERT_NO_FATAL_FAILURE(OpenStore(&disk_));
+  }
+
+  // Opens `packed_files_` again, its files charged to `disk`.
+  void OpenStore(MemoryBudget* disk) {
     auto packed_files =
         PackedStore::Create({.weights = parts_.weights.get(),
                              .source = &source_,
                              .disk_dir = dir_.path(),
                              .memory = &memory_,
-                             .disk = &disk_},
+                             .disk = disk},
                             [](uint64_t) { return absl::OkStatus(); });
     ASSERT_TRUE(packed_files.ok()) << packed_files.status();
     packed_files_ = *std::move(packed_files);
@@ -172,15 +177,7 @@ TEST_P(EmbeddingStoreTest, DamageIsMended) {
 
 TEST_P(EmbeddingStoreTest, NoRoomOnDisk) {
   MemoryBudget small{Tier::kDisk, 4096};
-  auto packed_files =
-      PackedStore::Create({.weights = parts_.weights.get(),
-                           .source = &source_,
-                           .disk_dir = dir_.path(),
-                           .memory = &memory_,
-                           .disk = &small},
-                          [](uint64_t) { return absl::OkStatus(); });
-  ASSERT_TRUE(packed_files.ok()) << packed_files.status();
-  packed_files_ = *std::move(packed_files);
+  ASSERT_NO_FATAL_FAILURE(OpenStore(&small));
   const auto store = Load(true);
   EXPECT_EQ(store.status().code(), absl::StatusCode::kResourceExhausted)
       << store.status();

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/blocks.h"
 #include "tests/support/temp_dir.h"
 
 namespace sluice {
@@ -27,7 +28,7 @@ class KvStagerTest : public testing::Test {
     layout_ = {.num_layers = kStreamedLayers,
                .num_kv_heads = 2,
                .head_dim = 16,
-               .page_alignment = kDiskAlignment};
+               .page_alignment = kDiskBlockBytes};
   }
 
   void Create(bool overlap) {

@@ -87,7 +87,7 @@ void LateBackend::ReadLayer(const PackedLayer& packed) {
 absl::Status LateBackend::DequantizeLayer(const PackedView& packed,
                                           std::byte* out) {
   ReadPacked("weights", packed, weights_.LayerBytes());
-  Write("an expanded layer", out, weights_.DequantizedLayerBytes());
+  Write("a dequantized layer", out, weights_.DequantizedLayerBytes());
   return Later(
       [this, packed, out] { return inner_->DequantizeLayer(packed, out); });
 }
@@ -159,7 +159,7 @@ absl::Status LateBackend::HeadInput(const PackedView& packed,
                                     std::span<const int32_t> rows_of_x,
                                     const float* x, int32_t at) {
   if (rows_of_x.empty()) return absl::OkStatus();
-  ReadPacked("the head", packed, weights_.HeadBytes(0));
+  ReadPacked("the head", packed, weights_.head()[0].bytes);
   Read("activations", x,
        RowBytes(1 + *std::max_element(rows_of_x.begin(), rows_of_x.end())));
   return Later([this, packed,
@@ -169,7 +169,7 @@ absl::Status LateBackend::HeadInput(const PackedView& packed,
 
 absl::Status LateBackend::HeadLogits(const PackedView& packed, int section,
                                      int32_t rows) {
-  ReadPacked("the head", packed, weights_.HeadBytes(section));
+  ReadPacked("the head", packed, weights_.head()[section].bytes);
   return Later([this, packed, section, rows] {
     return inner_->HeadLogits(packed, section, rows);
   });

@@ -77,6 +77,26 @@ TEST_F(StageLoadTest, StagesHoldOnlyTheirShare) {
   }
 }
 
+// On each side with a neighbour wait the frames of two steps, four at least.
+TEST_F(StageLoadTest, LinksCountAgainstTheBudget) {
+  for (const auto& [micro_batches, frames] :
+       std::vector<std::pair<int32_t, uint64_t>>{{1, 4}, {3, 6}}) {
+    options_.policy.num_microbatches = micro_batches;
+    const uint64_t side = frames * sizeof(float) * spec_.hidden_size *
+                          options_.policy.max_step_tokens;
+    for (const auto& [layers, bytes] :
+         std::vector<std::pair<LayerRange, uint64_t>>{
+             {{0, 1}, side}, {{1, 3}, 2 * side}, {{3, 4}, side}, {{0, 4}, 0}}) {
+      options_.layers = layers;
+      auto stage = Load();
+      ASSERT_TRUE(stage.ok()) << stage.status();
+      const auto holders = budget_.holders();
+      const auto links = holders.find("link buffers");
+      EXPECT_EQ(links == holders.end() ? 0 : links->second, bytes);
+    }
+  }
+}
+
 TEST_F(StageLoadTest, ProgressAddsUp) {
   uint64_t last = 0, total = 0;
   auto stage = LoadStage(

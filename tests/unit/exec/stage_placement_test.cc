@@ -218,7 +218,7 @@ TEST_P(StagePlacementTest, TwoChunksOfASequenceOnDiskAreRefused) {
 }
 
 // All packed units below a directory.
-std::vector<std::filesystem::path> Images(const std::string& dir) {
+std::vector<std::filesystem::path> PackedFiles(const std::string& dir) {
   std::vector<std::filesystem::path> packed_files;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(dir)) {
     if (entry.path().extension() == ".img")
@@ -242,7 +242,7 @@ TEST_P(StagePlacementTest, ImagesAreReusedAndDamagedOnesMadeAnew) {
   };
   const auto expected = run();
   ASSERT_TRUE(expected.ok()) << expected.status();
-  const auto packed_files = Images(dir.path());
+  const auto packed_files = PackedFiles(dir.path());
   ASSERT_EQ(packed_files.size(), 5u);  // four layers and the head
   std::map<std::string, std::filesystem::file_time_type> times;
   for (const auto& packed : packed_files) {
@@ -277,7 +277,7 @@ TEST_P(StagePlacementTest, ImagesAreReusedAndDamagedOnesMadeAnew) {
   // Other weights are other packed units.
   auto other = StageChain::Create(spec, RandomSource(4), options);
   ASSERT_TRUE(other.ok()) << other.status();
-  EXPECT_EQ(Images(dir.path()).size(), 10u);
+  EXPECT_EQ(PackedFiles(dir.path()).size(), 10u);
 }
 
 TEST_P(StagePlacementTest, TooLittleDiskIsRefusedBeforeLoading) {
@@ -295,7 +295,7 @@ TEST_P(StagePlacementTest, TooLittleDiskIsRefusedBeforeLoading) {
     EXPECT_TRUE(absl::IsResourceExhausted(chain.status())) << chain.status();
     EXPECT_NE(chain.status().message().find("--disk-space"), std::string::npos)
         << chain.status();
-    EXPECT_TRUE(Images(dir.path()).empty());
+    EXPECT_TRUE(PackedFiles(dir.path()).empty());
   }
   StageChain::Options options;
   ASSERT_TRUE(UpdatePolicy("w=0/0/100", &options.policy).ok());

@@ -140,15 +140,15 @@ TEST_F(DiscreteBackendTest, RefusesWhatIsNot) {
 }
 
 TEST_F(DiscreteBackendTest, LogitsReachTheHost) {
-  std::vector<std::byte> host(weights_->HeadBytes(0) + 4096);
+  std::vector<std::byte> host(weights_->head()[0].bytes + 4096);
   std::byte* packed = Align(host.data());
   ASSERT_TRUE(weights_
                   ->PackHead(
                       0, source_, [](uint64_t) { return absl::OkStatus(); },
-                      PackedWindow::Whole(packed, weights_->HeadBytes(0)))
+                      PackedWindow::Whole(packed, weights_->head()[0].bytes))
                   .ok());
-  const DeviceBuffer head = Allocate(weights_->HeadBytes(0));
-  std::memcpy(head.data(), packed, weights_->HeadBytes(0));
+  const DeviceBuffer head = Allocate(weights_->head()[0].bytes);
+  std::memcpy(head.data(), packed, weights_->head()[0].bytes);
   const std::vector<int32_t> rows = {0, 2};
   const PackedView view = PackedView::Whole(head.data());
   ASSERT_TRUE(backend_->HeadInput(view, rows, x_.as<float>(), 0).ok());
@@ -165,15 +165,15 @@ TEST_F(DiscreteBackendTest, LogitsReachTheHost) {
 // A row that is sampled on the device brings only its answer to the host; its
 // logits stay there.
 TEST_F(DiscreteBackendTest, SamplesWhereTheLogitsAre) {
-  std::vector<std::byte> host(weights_->HeadBytes(0) + 4096);
+  std::vector<std::byte> host(weights_->head()[0].bytes + 4096);
   std::byte* packed = Align(host.data());
   ASSERT_TRUE(weights_
                   ->PackHead(
                       0, source_, [](uint64_t) { return absl::OkStatus(); },
-                      PackedWindow::Whole(packed, weights_->HeadBytes(0)))
+                      PackedWindow::Whole(packed, weights_->head()[0].bytes))
                   .ok());
-  const DeviceBuffer head = Allocate(weights_->HeadBytes(0));
-  std::memcpy(head.data(), packed, weights_->HeadBytes(0));
+  const DeviceBuffer head = Allocate(weights_->head()[0].bytes);
+  std::memcpy(head.data(), packed, weights_->head()[0].bytes);
   for (int i = 0; i < kRows * spec_.hidden_size; ++i) {
     x_.as<float>()[i] = static_cast<float>(i * i % 17) - 8;
   }

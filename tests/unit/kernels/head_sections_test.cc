@@ -58,13 +58,14 @@ void Check(int32_t embed_dim, DType dtype, WeightFormat format, double bound) {
   ASSERT_GT(weights.num_head_sections(), 1);
   std::vector<HostBuffer> sections;
   for (int s = 0; s < weights.num_head_sections(); ++s) {
-    auto packed = HostBuffer::Create("section", weights.HeadBytes(s), &memory);
+    auto packed =
+        HostBuffer::Create("section", weights.head()[s].bytes, &memory);
     ASSERT_TRUE(packed.ok());
     ASSERT_TRUE(weights
                     .PackHead(
                         s, source, [](uint64_t) { return absl::OkStatus(); },
                         PackedWindow::Whole(packed->as<std::byte>(),
-                                            weights.HeadBytes(s)))
+                                            weights.head()[s].bytes))
                     .ok());
     sections.push_back(*std::move(packed));
   }

@@ -68,7 +68,7 @@ class WeightWindowTest : public testing::Test {
                           });
     EXPECT_GT(b.num_head_sections(), 1);
     for (int section = 0; section < b.num_head_sections(); ++section) {
-      ExpectAllWindowsAgree("head", b.HeadBytes(section),
+      ExpectAllWindowsAgree("head", b.head()[section].bytes,
                             [&](LoadProgress progress, const PackedWindow& to) {
                               return b.PackHead(section, source_, progress, to);
                             });

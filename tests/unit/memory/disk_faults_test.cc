@@ -7,11 +7,9 @@
 #include <linux/magic.h>
 #include <linux/seccomp.h>
 #include <sched.h>
-#include <signal.h>
 #include <stddef.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
@@ -27,10 +25,12 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/blocks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/memory/disk/disk_file.h"
 #include "runtime/memory/disk/io_engine.h"
+#include "tests/support/file_size_limit.h"
 #include "tests/unit/memory/disk_testing.h"
 
 namespace sluice {
@@ -39,7 +39,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr size_t kPage = kDiskAlignment;
+constexpr size_t kPage = kDiskBlockBytes;
 constexpr int kSkipped = 77;
 
 absl::Status CreateIn(const std::string& dir, uint64_t bytes = kPage) {
@@ -106,7 +106,7 @@ TEST(DiskFaultsTest, TheBudgetNamesWhoAsks) {
 TEST(DiskFaultsTest, ADiskWithoutRoomSaysWhatIsFree) {
   const TempDir dir = TempDir::OnDisk();
   const uint64_t free = *FreeDiskBytes(dir.path());
-  const uint64_t bytes = RoundUpToDisk(free + (uint64_t{1} << 30));
+  const uint64_t bytes = RoundUpToDiskBlock(free + (uint64_t{1} << 30));
   const absl::Status status = CreateIn(dir.path(), bytes);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(status.message(),
@@ -131,26 +131,6 @@ TEST(DiskFaultsTest, AFileSystemThatDoesNotSayWhatIsFree) {
   EXPECT_THAT(status.message(),
               AllOf(HasSubstr("/proc"), HasSubstr("--disk-space")));
 }
-
-// Sets the soft limit of file sizes for a scope, without the signal.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) {
-    getrlimit(RLIMIT_FSIZE, &before_);
-    signal_ = signal(SIGXFSZ, SIG_IGN);
-    struct rlimit limit = before_;
-    limit.rlim_cur = bytes;
-    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
-  }
-  ~FileSizeLimit() {
-    setrlimit(RLIMIT_FSIZE, &before_);
-    signal(SIGXFSZ, signal_);
-  }
-
- private:
-  struct rlimit before_;
-  void (*signal_)(int);
-};
 
 class DiskFaultsEngineTest
     : public ::testing::TestWithParam<IoEngine::Backend> {

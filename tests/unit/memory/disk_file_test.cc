@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/blocks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/memory/disk_testing.h"
@@ -22,7 +23,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr size_t kBlock = kDiskAlignment;
+constexpr size_t kBlock = kDiskBlockBytes;
 
 class DiskFileTest : public ::testing::Test {
  protected:

@@ -1,5 +1,6 @@
 #include <memory>
 
+#include "common/blocks.h"
 #include "gtest/gtest.h"
 #include "runtime/memory/copy_engine.h"
 #include "runtime/memory/disk/io_engine.h"
@@ -10,7 +11,7 @@ namespace sluice {
 namespace {
 
 TEST(IoAllocationTest, NoneInSteadyState) {
-  constexpr size_t kBytes = 64 * kDiskAlignment;
+  constexpr size_t kBytes = 64 * kDiskBlockBytes;
   const TempDir dir = TempDir::OnDisk();
   MemoryBudget budget(Tier::kDisk, 2 * kBytes);
   auto file = DiskFile::CreateTemporary(dir.path(), "kv", 2 * kBytes, &budget);
@@ -27,7 +28,7 @@ TEST(IoAllocationTest, NoneInSteadyState) {
   for (IoEngine::Backend backend :
        {IoEngine::Backend::kAny, IoEngine::Backend::kThreads}) {
     auto engine = IoEngine::Create({.queue_depth = 4,
-                                    .request_bytes = 8 * kDiskAlignment,
+                                    .request_bytes = 8 * kDiskBlockBytes,
                                     .backend = backend,
                                     .threads = 2,
                                     .tracer = &tracer});

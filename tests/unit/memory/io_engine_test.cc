@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/blocks.h"
 #include "common/threads/thread.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -17,7 +18,7 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kDiskBlock = kDiskAlignment;
+constexpr size_t kDiskBlock = kDiskBlockBytes;
 constexpr size_t kMiB = size_t{1} << 20;
 
 using Backend = IoEngine::Backend;

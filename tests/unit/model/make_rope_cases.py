@@ -1,4 +1,4 @@
-"""Rotary frequencies as transformers computes them, for rotary_test.cc.
+"""Rotary frequencies as transformers computes them, for decoder_spec_test.cc.
 
 Writes rope_cases.json: config.json texts with the inv_freq and attention factor of the
 model's rotary embedding. Needs transformers (the version of ../../models/requirements.txt).

@@ -20,15 +20,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-MachineProfile CpuProfile() {
-  MachineProfile p = SampleProfile();
-  p.device_memory_bytes = 0;
-  p.device_compute = ComputeProfile();
-  p.host_to_device_bytes_per_second = 0;
-  p.device_to_host_bytes_per_second = 0;
-  return p;
-}
-
 class ProfileCacheTest : public ::testing::Test {
  protected:
   ProfileCacheTest() {
@@ -40,7 +31,7 @@ class ProfileCacheTest : public ::testing::Test {
                               const std::atomic<bool>* cancelled) {
       ++measured_;
       if (progress) progress("all", 0.5);
-      MachineProfile profile = CpuProfile();
+      MachineProfile profile = SampleCpuProfile();
       profile.name = "measurement " + std::to_string(measured_);
       absl::Status status = CheckNotCancelled(cancelled);
       if (status.ok()) status = SetCapacities(machine, &profile);
@@ -184,7 +175,7 @@ TEST(SetCapacitiesTest, TheDeviceMustBeTheSame) {
   ASSERT_TRUE(SetCapacities(machine, &p).ok());
   EXPECT_EQ(p.threads, 3);
   EXPECT_EQ(p.device_memory_bytes, 1u << 20);
-  MachineProfile cpu = CpuProfile();
+  MachineProfile cpu = SampleCpuProfile();
   EXPECT_EQ(SetCapacities(machine, &cpu).code(),
             absl::StatusCode::kInvalidArgument);
 }
@@ -194,7 +185,7 @@ TEST(SetCapacitiesTest, WithoutRatesThereIsNoDiskTier) {
   machine.host_memory_bytes = 1 << 30;
   machine.disk_dir = "/";
   machine.disk_bytes = 1 << 30;
-  MachineProfile p = CpuProfile();
+  MachineProfile p = SampleCpuProfile();
   ASSERT_TRUE(SetCapacities(machine, &p).ok());
   EXPECT_EQ(p.disk_bytes, 1u << 30);
   p.disk = DiskProfile();

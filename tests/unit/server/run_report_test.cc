@@ -17,7 +17,7 @@ SweepStats Stats() {
   SweepStats stats;
   stats.projection_seconds = 3;
   stats.attention_seconds = 1;
-  stats.expand_seconds = 0.5;
+  stats.dequantize_seconds = 0.5;
   stats.head_seconds = 0.25;
   stats.weight_stall_seconds = 2;
   stats.kv_stall_seconds = 0.75;

@@ -142,7 +142,8 @@ TEST_P(TokenizerGoldenTest, VocabularyGoesBothWays) {
   EXPECT_EQ(tokenizer_->IdToToken(tokenizer_->vocab_size()), "");
   EXPECT_EQ(tokenizer_->IdToToken(-1), "");
   EXPECT_FALSE(tokenizer_->IsSpecial(-1));
-  const auto eos = tokenizer_->TokenToId(tokenizer_->eos_token());
+  const auto eos =
+      tokenizer_->TokenToId(tokenizer_->special_tokens().at("eos_token"));
   ASSERT_TRUE(eos.has_value());
   EXPECT_TRUE(tokenizer_->IsSpecial(*eos));
 }

@@ -358,8 +358,8 @@ TEST(TokenizerLoadTest, VocabAndMerges) {
       {{"vocab.json", kVocab}, {"merges.txt", "#version: 0.2\r\na b\r\n\r\n"}});
   const auto gpt2 = Tokenizer::Load(plain.dir());
   ASSERT_TRUE(gpt2.ok()) << gpt2.status();
-  EXPECT_EQ((*gpt2)->bos_token(), "<|endoftext|>");
-  EXPECT_EQ((*gpt2)->eos_token(), "<|endoftext|>");
+  EXPECT_EQ((*gpt2)->special_tokens().at("bos_token"), "<|endoftext|>");
+  EXPECT_EQ((*gpt2)->special_tokens().at("eos_token"), "<|endoftext|>");
   EXPECT_EQ((*gpt2)->vocab_size(), 5);  // the class adds its end of text
   EXPECT_EQ(*(*gpt2)->Encode("ab ab<|endoftext|>", true), Ids({2, 3, 2, 4}));
 
@@ -373,8 +373,8 @@ TEST(TokenizerLoadTest, VocabAndMerges) {
        {"added_tokens.json", R"({"</s>": 8, "later": 9})"}});
   const auto both = Tokenizer::Load(opt.dir());
   ASSERT_TRUE(both.ok()) << both.status();
-  EXPECT_EQ((*both)->bos_token(), "<s>");
-  EXPECT_EQ((*both)->eos_token(), "</s>");
+  EXPECT_EQ((*both)->special_tokens().at("bos_token"), "<s>");
+  EXPECT_EQ((*both)->special_tokens().at("eos_token"), "</s>");
   EXPECT_EQ(*(*both)->Encode("ab", true), Ids({6, 2, 4}));
   EXPECT_EQ(*(*both)->Encode("ab", false), Ids({2}));
   EXPECT_EQ((*both)->TokenToId("later"), 5);
@@ -392,8 +392,8 @@ TEST(TokenizerLoadTest, SmallTokenizerWorks) {
   const auto small = Tokenizer::Load(model.dir());
   ASSERT_TRUE(small.ok()) << small.status();
   EXPECT_EQ(*(*small)->Encode("abc b<new>", true), Ids({6, 5, 3, 1, 7}));
-  EXPECT_EQ((*small)->bos_token(), "<s>");
-  EXPECT_EQ((*small)->eos_token(), "");
+  EXPECT_EQ((*small)->special_tokens().at("bos_token"), "<s>");
+  EXPECT_FALSE((*small)->special_tokens().contains("eos_token"));
   EXPECT_EQ((*small)->vocab_size(), 8);
 }
 

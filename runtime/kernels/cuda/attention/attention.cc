@@ -21,10 +21,6 @@ MmaType TypeOf(const AttentionDevice& device) {
   return device.capability >= 80 ? MmaType::kBFloat16 : MmaType::kHalf;
 }
 
-int32_t Pages(int32_t positions) {
-  return (positions + kPageTokens - 1) / kPageTokens;
-}
-
 // Returns the bytes of a decode block's shared memory.
 size_t DecodeShared(const AttentionShape& shape, bool scores_only,
                     int32_t chunk_heads, int32_t warps, int32_t stages) {
@@ -118,7 +114,7 @@ absl::StatusOr<DecodePlan> Plan(const AttentionShape& shape,
   plan.chunks = (shape.group() + plan.chunk_heads - 1) / plan.chunk_heads;
   SLUICE_RETURN_IF_ERROR(ChooseDecodeBlock(shape, device, scores_only, &plan));
   // A window may begin within a page.
-  const int32_t pages = Pages(max_context) + 1;
+  const int32_t pages = PagesOf(max_context) + 1;
   const int64_t blocks = std::max<int64_t>(
       1, int64_t{sequences} * shape.kv.num_kv_heads * plan.chunks);
   const int64_t wanted =
@@ -132,9 +128,9 @@ absl::StatusOr<DecodePlan> Plan(const AttentionShape& shape,
   const size_t split_bytes =
       sizeof(float) * sequences * shape.num_heads * (shape.kv.head_dim + 2);
   if (plan.splits * split_bytes > workspace_limit) {
-    const auto most = static_cast<int32_t>(
+    const auto max = static_cast<int32_t>(
         std::max<size_t>(1, workspace_limit / split_bytes));
-    plan.pages_per_split = (pages + most - 1) / most;
+    plan.pages_per_split = (pages + max - 1) / max;
     plan.splits = (pages + plan.pages_per_split - 1) / plan.pages_per_split;
   }
   if (plan.splits > 1) plan.workspace_bytes = plan.splits * split_bytes;

@@ -9,13 +9,13 @@
 namespace sluice {
 namespace {
 
-constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
 
 absl::Status Check(const SegmentView& segment, int64_t group) {
   const int64_t end = int64_t{segment.start} + segment.num_tokens;
   const int64_t room = static_cast<int64_t>(segment.pages.size()) * kPageTokens;
   if (segment.start < 0 || segment.num_tokens <= 0 || end > room ||
-      end + kPageTokens > kMost || segment.num_tokens * group > kMost) {
+      end + kPageTokens > kMax || segment.num_tokens * group > kMax) {
     return InvalidArgument("attention of ", segment.num_tokens,
                            " tokens from position ", segment.start,
                            " on with pages for ", room);
@@ -46,7 +46,7 @@ absl::Status FillAttentionInputs(const BatchView& batch, int32_t first_segment,
   for (const SegmentView& view : batch.segments.subspan(first_segment, count)) {
     SLUICE_RETURN_IF_ERROR(Check(view, group));
     const int32_t end = view.start + view.num_tokens;
-    const int32_t used = (end + kPageTokens - 1) / kPageTokens;
+    const int32_t used = PagesOf(end);
     AttentionSegment segment;
     segment.kv_offset = view.kv - out->kv;
     segment.first_page = static_cast<int32_t>(out->pages.size());
@@ -66,12 +66,12 @@ absl::Status FillAttentionInputs(const BatchView& batch, int32_t first_segment,
     const int64_t rows = int64_t{view.num_tokens} * group;
     const int64_t tiles =
         out->tile_begin.back() + (rows + tile_rows - 1) / tile_rows;
-    if (tiles > kMost) {
+    if (tiles > kMax) {
       return InvalidArgument("attention of ", tiles, " tiles in one call");
     }
     out->tile_begin.push_back(static_cast<int32_t>(tiles));
   }
-  if (static_cast<int64_t>(out->pages.size()) > kMost) {
+  if (static_cast<int64_t>(out->pages.size()) > kMax) {
     return InvalidArgument("attention of ", out->pages.size(),
                            " pages in one call");
   }

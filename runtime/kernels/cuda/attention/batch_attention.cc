@@ -27,16 +27,16 @@ absl::StatusOr<size_t> BatchAttention::WorkspaceBytes(
     const AttentionShape& shape, const AttentionDevice& device, float sparsity,
     int32_t max_rows, int32_t max_context) {
   max_context = GpuSpace::PlannedContext(max_context);
-  size_t most = 0;
+  size_t max = 0;
   for (int64_t sequences = 1; sequences <= max_rows; sequences *= 2) {
     SLUICE_ASSIGN_OR_RETURN(
         const DecodePlan plan,
         PlanDecode(shape, device, static_cast<int32_t>(sequences),
                    max_context));
-    most = std::max(most, plan.workspace_bytes);
+    max = std::max(max, plan.workspace_bytes);
   }
-  most = std::min(most, GpuSpace::kMaxAttention);
-  if (sparsity >= 1) return most;
+  max = std::min(max, GpuSpace::kMaxAttention);
+  if (sparsity >= 1) return max;
   // One sequence must have room, and all of them may.
   SLUICE_ASSIGN_OR_RETURN(
       const SparsePlan one,
@@ -48,7 +48,7 @@ absl::StatusOr<size_t> BatchAttention::WorkspaceBytes(
 
 int32_t BatchAttention::Together(const BatchView& batch, int32_t first,
                                  int32_t count) const {
-  const size_t most = options_.ring->max_bytes();
+  const size_t max = options_.ring->max_bytes();
   size_t bytes = GpuSpace::BatchUpload();
   for (int32_t i = 0; i < count; ++i) {
     const SegmentView& segment = batch.segments[first + i];
@@ -59,7 +59,7 @@ int32_t BatchAttention::Together(const BatchView& batch, int32_t first,
       const SegmentView& before = batch.segments[first + i - 1];
       bytes += sizeof(int32_t) * (segment.row - before.row - before.num_tokens);
     }
-    if (bytes > most && i > 0) return i;
+    if (bytes > max && i > 0) return i;
   }
   return count;
 }

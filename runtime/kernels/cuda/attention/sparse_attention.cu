@@ -124,7 +124,7 @@ __device__ Kept KeepLargest(float* scores, int n, int count, int* kept) {
     }
     __syncthreads();
   }
-  const unsigned least = prefix;
+  const unsigned min_order = prefix;
   const int equal = wanted;  // how many that equal the least
 
   int at = 0, equals = 0;
@@ -132,8 +132,8 @@ __device__ Kept KeepLargest(float* scores, int n, int count, int* kept) {
   for (int first = 0; first < n; first += kThreads) {
     const int i = first + thread;
     const unsigned order = i < n ? OrderOf(scores[i]) : 0;
-    const bool is_equal = i < n && order == least;
-    const bool above = i < n && order > least;
+    const bool is_equal = i < n && order == min_order;
+    const bool above = i < n && order > min_order;
     const unsigned lower = (1u << lane) - 1;
     const unsigned equal_mask = __ballot_sync(kAllLanes, is_equal);
     const unsigned above_mask = __ballot_sync(kAllLanes, above);

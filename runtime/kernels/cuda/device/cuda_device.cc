@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/blocks.h"
 #include "common/host/logging.h"
 #include "common/status_macros.h"
 #include "runtime/kernels/cuda/device/cuda_status.h"
@@ -104,7 +105,7 @@ absl::Status CudaDevice::Init(const CudaDeviceOptions& options) {
       Check(cudaStreamCreateWithFlags(&compute_, cudaStreamNonBlocking),
             "making the stream that computes"));
   SLUICE_RETURN_IF_ERROR(
-      MakeArena(RoundDownToDisk(options.budget->free_bytes())));
+      MakeArena(RoundDownToDiskBlock(options.budget->free_bytes())));
   SLUICE_ASSIGN_OR_RETURN(h2d_,
                           CopyStream::Create("h2d", &health_, options.tracer));
   SLUICE_ASSIGN_OR_RETURN(d2h_,
@@ -127,12 +128,12 @@ absl::Status CudaDevice::MakeArena(size_t bytes) {
   };
   cudaError_t error = allocate(0);
   const auto misaligned = [&] {
-    return reinterpret_cast<uintptr_t>(memory_) % kDiskAlignment;
+    return reinterpret_cast<uintptr_t>(memory_) % kDiskBlockBytes;
   };
   if (error == cudaSuccess && misaligned() != 0) {
     SLUICE_RETURN_IF_ERROR(
         Check(cudaFree(std::exchange(memory_, nullptr)), "giving memory back"));
-    error = allocate(kDiskAlignment - kMinAlignment);
+    error = allocate(kDiskBlockBytes - kMinAlignment);
   }
   if (error == cudaErrorMemoryAllocation) {
     (void)cudaGetLastError();
@@ -144,7 +145,7 @@ absl::Status CudaDevice::MakeArena(size_t bytes) {
   SLUICE_RETURN_IF_ERROR(
       Check(error, absl::StrCat("allocating ", bytes, " bytes")));
   auto* base = static_cast<std::byte*>(memory_);
-  if (misaligned() != 0) base += kDiskAlignment - misaligned();
+  if (misaligned() != 0) base += kDiskBlockBytes - misaligned();
   arena_ = std::make_unique<DeviceArena>(base, bytes);
   return absl::OkStatus();
 }
@@ -240,16 +241,6 @@ Device::Totals CudaDevice::totals() const {
   const CopyStream::Totals in = h2d_->totals();
   const CopyStream::Totals out = d2h_->totals();
   return {in.bytes, out.bytes, in.busy_seconds, out.busy_seconds};
-}
-
-absl::Status CudaDevice::Health() {
-  SLUICE_RETURN_IF_ERROR(health_.status());
-  // Any call tells what a kernel has done to the device. The computing stream
-  // is not asked: it may be capturing a graph.
-  const cudaError_t error = cudaStreamQuery(h2d_->stream());
-  if (error == cudaErrorNotReady) return absl::OkStatus();
-  SLUICE_RETURN_IF_ERROR(Check(error, "asking how it is"));
-  return health_.status();
 }
 
 absl::StatusOr<void*> CudaDevice::Take(const std::string& name, size_t bytes) {

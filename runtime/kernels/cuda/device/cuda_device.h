@@ -30,8 +30,7 @@ namespace sluice {
 // (cudaStreamCaptureModeThreadLocal).
 //
 // An error after which the device is of no use (see common/device_loss.h) is
-// remembered, whoever comes upon it: all copies fail with it from then on, and
-// Health() tells it.
+// remembered, whoever comes upon it: all copies fail with it from then on.
 class CudaDevice : public Device {
  public:
   // Takes at once all that the budget has left, in whole 4096 bytes.
@@ -71,7 +70,6 @@ class CudaDevice : public Device {
   // Maps the memory for all devices. The system may refuse.
   HostPin Pin(std::span<std::byte> host) override;
   Totals totals() const override;
-  absl::Status Health() override;
 
  protected:
   absl::StatusOr<void*> Take(const std::string& name, size_t bytes) override;

@@ -8,6 +8,7 @@
 #include "common/status_macros.h"
 #include "runtime/kernels/cuda/device/cuda_status.h"
 #include "runtime/kernels/cuda/gemm/cublas_library.h"
+#include "runtime/placement/matrix_layout.h"
 
 namespace sluice {
 namespace {
@@ -44,8 +45,6 @@ cudaDataType CudaType(DType dtype) {
   }
   return CUDA_R_32F;
 }
-
-size_t Bytes(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }
 
 int AlignmentOf(const void* data) {
   const auto at = reinterpret_cast<uintptr_t>(data);
@@ -289,7 +288,7 @@ absl::StatusOr<cublasLtMatmulAlgo_t> CublasGemm::Choose(const Call& call,
   std::unique_ptr<Problem> smaller;
   Problem* timed_problem = &problem;
   if (call.accumulate) {
-    const size_t row_bytes = call.n * Bytes(call.out);
+    const size_t row_bytes = call.n * ElementBytes(call.out);
     timed.rows = static_cast<int32_t>(
         std::min<size_t>(call.rows, call.spare_bytes / row_bytes));
     if (timed.rows == 0) return best;
@@ -302,15 +301,15 @@ absl::StatusOr<cublasLtMatmulAlgo_t> CublasGemm::Choose(const Call& call,
     SLUICE_RETURN_IF_ERROR(smaller->Create(timed_shape));
     timed_problem = smaller.get();
   }
-  double least = std::numeric_limits<double>::infinity();
+  double min = std::numeric_limits<double>::infinity();
   for (const cublasLtMatmulHeuristicResult_t& result : results) {
     const absl::StatusOr<double> seconds =
         Time(timed, *timed_problem, result.algo);
     // An algorithm that fewer rows don't allow is not timed.
     if (absl::IsUnimplemented(seconds.status())) continue;
     SLUICE_RETURN_IF_ERROR(seconds.status());
-    if (*seconds < least) {
-      least = *seconds;
+    if (*seconds < min) {
+      min = *seconds;
       best = result.algo;
     }
   }

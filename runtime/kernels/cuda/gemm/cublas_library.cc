@@ -41,7 +41,6 @@ struct Functions {
 
 struct Library {
   absl::Status status;
-  std::string path;
   Functions functions;
 };
 
@@ -92,7 +91,6 @@ Library Load() {
   for (const std::string& place : Places()) {
     SharedLibrary shared(place);
     if (shared.loaded()) {
-      library.path = place;
       library.status = Take(shared, place, &library.functions);
       return library;
     }
@@ -119,8 +117,6 @@ const Library& TheLibrary() {
 }  // namespace
 
 absl::Status LoadCublas() { return TheLibrary().status; }
-
-std::string CublasPath() { return TheLibrary().path; }
 
 }  // namespace sluice
 

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <string>
-
 #include "absl/status/status.h"
 
 namespace sluice {
@@ -20,8 +18,5 @@ namespace sluice {
 // found, or is older than the toolkit that this was built with, or lacks a
 // function. The answer stays the same. Thread-safe.
 absl::Status LoadCublas();
-
-// Returns the path of the library, loaded if it was not; "" if none is found.
-std::string CublasPath();
 
 }  // namespace sluice

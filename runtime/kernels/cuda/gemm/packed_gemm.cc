@@ -26,21 +26,21 @@ QuantizedMatrix Quantized(const MatrixLayout& w, const PackedView& packed,
 absl::StatusOr<size_t> PackedGemm::WorkspaceBytes(
     std::span<const MatrixLayout> matrices, int32_t max_rows,
     int32_t processors) {
-  size_t most = 0;
+  size_t max = 0;
   for (const MatrixLayout& w : matrices) {
-    most = std::max(
-        most, std::min(GpuSpace::kMaxGemms,
-                       GpuSpace::kMaxSplits * max_rows * w.n * sizeof(float)));
+    max = std::max(
+        max, std::min(GpuSpace::kMaxGemms,
+                      GpuSpace::kMaxSplits * max_rows * w.n * sizeof(float)));
     if (w.format == WeightFormat::kFull) continue;
     for (int32_t rows = 1; rows <= std::min(max_rows, kQuantizedGemmRows);
          ++rows) {
       SLUICE_ASSIGN_OR_RETURN(
           const QuantizedGemmPlan plan,
           PlanQuantizedGemm(Quantized(w, {}, 0, w.n), rows, processors));
-      most = std::max(most, plan.workspace_bytes);
+      max = std::max(max, plan.workspace_bytes);
     }
   }
-  return most;
+  return max;
 }
 
 absl::StatusOr<std::unique_ptr<PackedGemm>> PackedGemm::Create(

@@ -363,7 +363,7 @@ auto GemmKernelFor(int32_t rows) {
 
 absl::Status QuantizedMatrix::Validate() const {
   if (n <= 0 || k <= 0 || (bits != 4 && bits != 8) || panel_columns <= 0 ||
-      panel_columns % kGroup != 0 || panel_columns > PanelCodec::kMostColumns ||
+      panel_columns % kGroup != 0 || panel_columns > PanelCodec::kMaxColumns ||
       offset % 16 != 0 || panel_bytes % 16 != 0) {
     return InvalidArgument("a quantized matrix of ", n, " x ", k, " with ",
                            bits, " bits in panels of ", panel_columns,
@@ -404,10 +404,10 @@ absl::StatusOr<QuantizedGemmPlan> PlanQuantizedGemm(const QuantizedMatrix& w,
   const int32_t wanted =
       (GpuLimits::kBlocksPerProcessor * processors + w.groups() - 1) /
       w.groups();
-  const int32_t most = std::max(1, pairs / GpuLimits::kMinPairs);
+  const int32_t max_splits = std::max(1, pairs / GpuLimits::kMinPairs);
   QuantizedGemmPlan plan;
   plan.rows = rows;
-  const int32_t splits = std::min(wanted, most);
+  const int32_t splits = std::min(wanted, max_splits);
   // Each split gets whole steps.
   plan.pairs_per_split = ((pairs + splits - 1) / splits + kStepPairs - 1) /
                          kStepPairs * kStepPairs;

@@ -49,7 +49,7 @@ TEST(RequestModelsTest, ChatWithTheModelsTemplate) {
   ASSERT_FALSE(line.error) << line.error->message;
   const Request& request = line.request;
   EXPECT_EQ(model.tokenizer->Decode(request.prompt, false),
-            model.tokenizer->bos_token() +
+            model.tokenizer->special_tokens().at("bos_token") +
                 "<|start_header_id|>user<|end_header_id|>\n\nAnd God said"
                 "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n");
   // The template wrote the one token of the text's beginning.
