@@ -64,7 +64,7 @@ struct StageSizes {
   // MiB, no fewer than a sequence has, no more than a micro-batch has.
   int64_t group_pages;
   uint64_t activation;    // the residual stream of a micro-batch
-  uint64_t link_buffers;  // the frames that wait between it and its neighbours
+  uint64_t link_buffers;  // the frames that wait on links to its neighbours
   // Backends' work space: where they compute, and in host memory beside that.
   uint64_t device_workspace, host_workspace;
   // The bytes that packing the embedding or a unit takes beside the result.
