@@ -155,6 +155,10 @@ void RunningPlan::BeginToRun(WorkerId last) {
     workers_->OnReached(stages_[s], stages_[s + 1]);
   }
   search_->OnLoaded(now - load_began_);
+  // What the disk does for loading says nothing about the plan.
+  if (plan_ && !options_.fixed_plan) {
+    search_->OnBegun(*plan_, stages_, plan_rows_);
+  }
   detail_.clear();
   LogInfo("plan ready epoch=", epoch_.value(), " stages=", stages_.size(),
           " kv_pages=", kv_pages_, kv_by_need_ ? " by need" : " reserved",
@@ -350,9 +354,7 @@ void RunningPlan::Begin(NextPlan next, std::optional<PlanEpoch> epoch) {
     stage.layers = {};
     Retire(id, epoch_);
   }
-  if (plan_ && !options_.fixed_plan) {
-    search_->OnBegun(*plan_, stages_, next.rows);
-  }
+  plan_rows_ = next.rows;
 }
 
 void RunningPlan::Refresh(Plan plan, double rows) {

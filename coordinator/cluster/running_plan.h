@@ -198,6 +198,7 @@ class RunningPlan {
   std::optional<int64_t> oldest_step_;
   Pace pace_;  // of the running plan
   absl::Duration load_began_;
+  double plan_rows_ = 0;  // of the jobs that plan_ was made for
   int64_t kv_pages_ = 0;
   bool kv_by_need_ = false;
   int32_t page_tokens_ = 0;

@@ -123,32 +123,16 @@ absl::Status CheckRows(const MicroBatch& batch, size_t segment_tokens,
   return absl::OkStatus();
 }
 
-absl::Status CheckHidden(
-    const StepPlan& plan,
-    std::span<const std::shared_ptr<ActivationBuffer>> hidden,
-    const PlanLimits& limits) {
-  if (limits.first) {
-    if (hidden.empty()) return absl::OkStatus();
-    return InvalidArgument("the first stage takes tokens, not hidden states");
+absl::Status CheckInput(const ActivationBuffer* hidden, int64_t rows,
+                        int64_t hidden_size) {
+  if (hidden != nullptr && hidden->rows() == rows &&
+      hidden->cols() == hidden_size) {
+    return absl::OkStatus();
   }
-  if (hidden.size() != plan.micro_batches.size()) {
-    return InvalidArgument("the plan has ", plan.micro_batches.size(),
-                           " micro-batches, but there are hidden states of ",
-                           hidden.size());
-  }
-  for (size_t k = 0; k < hidden.size(); ++k) {
-    const int64_t rows =
-        SegmentRows(plan.micro_batches[k], limits.packing).total();
-    if (hidden[k] == nullptr || hidden[k]->rows() != rows ||
-        hidden[k]->cols() != limits.hidden_size) {
-      return InvalidArgument("micro-batch ", k, ": hidden states are ",
-                             hidden[k] == nullptr ? 0 : hidden[k]->rows(),
-                             " x ",
-                             hidden[k] == nullptr ? 0 : hidden[k]->cols(),
-                             ", expected ", rows, " x ", limits.hidden_size);
-    }
-  }
-  return absl::OkStatus();
+  return InvalidArgument("hidden states are ",
+                         hidden == nullptr ? 0 : hidden->rows(), " x ",
+                         hidden == nullptr ? 0 : hidden->cols(), ", expected ",
+                         rows, " x ", hidden_size);
 }
 
 }  // namespace sluice

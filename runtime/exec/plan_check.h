@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <memory>
-#include <span>
 
 #include "absl/status/status.h"
 #include "common/step_plan.h"
@@ -58,11 +56,8 @@ absl::Status CheckSegment(const Segment& segment, const SequencePages* pages,
 absl::Status CheckRows(const MicroBatch& batch, size_t segment_tokens,
                        int64_t rows, const PlanLimits& limits);
 
-// Checks the inputs of a plan: none on the first stage, else one [tokens,
-// hidden] for each micro-batch.
-absl::Status CheckHidden(
-    const StepPlan& plan,
-    std::span<const std::shared_ptr<ActivationBuffer>> hidden,
-    const PlanLimits& limits);
+// Checks a micro-batch's input, which must be [rows, hidden].
+absl::Status CheckInput(const ActivationBuffer* hidden, int64_t rows,
+                        int64_t hidden_size);
 
 }  // namespace sluice

@@ -3,11 +3,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <span>
 
 #include "absl/status/status.h"
 #include "common/step_plan.h"
 #include "common/types.h"
+#include "runtime/exec/step_inputs.h"
 #include "runtime/exec/sweep_stats.h"
 #include "runtime/memory/activation_buffer.h"
 
@@ -52,17 +52,16 @@ class StageExecutor {
   using Emit = std::function<absl::Status(
       int32_t micro_batch, std::shared_ptr<ActivationBuffer> hidden)>;
 
-  // Runs one sweep. `hidden[k]` is micro-batch k's input, [tokens, hidden];
-  // empty on the first stage, which embeds the plan's tokens. On the last stage
-  // `result` gets sampled tokens and scores; elsewhere it is left alone. Input
-  // buffers may be modified and emitted. kInvalidArgument: a plan that does not
-  // fit (unknown sequence, wrong position, token id out of the vocabulary,
-  // wrong shape of hidden, more tokens than max_step_tokens);
-  // kResourceExhausted: no page left. After an error the executor must be
-  // reset.
-  virtual absl::Status RunStep(
-      const StepPlan& plan, std::span<std::shared_ptr<ActivationBuffer>> hidden,
-      const Emit& emit, StepResult* result) = 0;
+  // Runs one sweep. `inputs` is null on the first stage, which embeds the
+  // plan's tokens; elsewhere all of them are taken, each when its micro-batch
+  // is first computed. On the last stage `result` gets sampled tokens and
+  // scores; elsewhere it is left alone. Input buffers may be modified and
+  // emitted. kInvalidArgument: a plan that does not fit (unknown sequence,
+  // wrong position, token id out of the vocabulary, wrong shape of hidden, more
+  // tokens than max_step_tokens); kResourceExhausted: no page left. After an
+  // error the executor must be reset.
+  virtual absl::Status RunStep(const StepPlan& plan, StepInputs* inputs,
+                               const Emit& emit, StepResult* result) = 0;
 
   // Returns memory in which input is best received: it goes to the device
   // without a detour. May outlive the executor; null: anywhere.

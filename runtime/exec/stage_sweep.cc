@@ -46,10 +46,9 @@ void StageSweep::Reset() {
   if (last_) parts_.head->Clear();
 }
 
-absl::Status StageSweep::RunStep(
-    const StepPlan& plan, std::span<std::shared_ptr<ActivationBuffer>> hidden,
-    const Emit& emit, StepResult* result) {
-  const absl::Status status = Sweep(plan, hidden, emit, result);
+absl::Status StageSweep::RunStep(const StepPlan& plan, StepInputs* inputs,
+                                 const Emit& emit, StepResult* result) {
+  const absl::Status status = Sweep(plan, inputs, emit, result);
   if (!status.ok()) {
     // Work that is under way must not see another step's.
     parts_.compute->Finish().IgnoreError();
@@ -58,10 +57,9 @@ absl::Status StageSweep::RunStep(
   return status;
 }
 
-absl::Status StageSweep::Sweep(
-    const StepPlan& plan, std::span<std::shared_ptr<ActivationBuffer>> hidden,
-    const Emit& emit, StepResult* result) {
-  SLUICE_RETURN_IF_ERROR(Admit(plan, hidden));
+absl::Status StageSweep::Sweep(const StepPlan& plan, StepInputs* inputs,
+                               const Emit& emit, StepResult* result) {
+  SLUICE_RETURN_IF_ERROR(Admit(plan, inputs));
   if (last_) {
     result->epoch = plan.epoch;
     result->block = plan.block;
@@ -76,8 +74,11 @@ absl::Status StageSweep::Sweep(
   return parts_.compute->Finish();
 }
 
-absl::Status StageSweep::Admit(
-    const StepPlan& plan, std::span<std::shared_ptr<ActivationBuffer>> hidden) {
+absl::Status StageSweep::Admit(const StepPlan& plan, StepInputs* inputs) {
+  if (limits_.first != (inputs == nullptr)) {
+    return InvalidArgument(
+        "the first stage takes tokens, the others hidden states");
+  }
   for (const SequenceId id : plan.release) {
     SLUICE_RETURN_IF_ERROR(Annotate(tables_.Release(id), "release"));
     if (last_) parts_.head->Release(id);
@@ -93,8 +94,7 @@ absl::Status StageSweep::Admit(
         tables_.Admit(admission.sequence, admission.max_tokens));
     if (last_) parts_.head->Admit(admission);
   }
-  SLUICE_RETURN_IF_ERROR(CheckHidden(plan, hidden, limits_));
-  work_.Begin(hidden);
+  work_.Begin(inputs);
   for (size_t k = 0; k < plan.micro_batches.size(); ++k) {
     SLUICE_RETURN_IF_ERROR(Annotate(
         work_.Admit(plan.micro_batches[k], limits_, max_run_pages_, &tables_),
@@ -184,8 +184,8 @@ absl::StatusOr<Backend::PackedLayer> StageSweep::AcquireLayer(int layer) {
 
 bool StageSweep::IsFixed() const {
   // The next stage should have the first micro-batch while this one computes
-  // the second.
-  if (!last_ && work_.num_batches > 1) return false;
+  // the second, and this one compute it while the second arrives.
+  if (!(limits_.first && last_) && work_.num_batches > 1) return false;
   for (size_t k = 0; k < work_.num_batches; ++k) {
     if (!activations_.fixed(k) || !attention_.fixed(k)) return false;
   }

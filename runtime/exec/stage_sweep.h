@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -43,8 +42,7 @@ class StageSweep : public StageExecutor {
   }
   bool is_first() const override { return limits_.first; }
   bool is_last() const override { return last_; }
-  absl::Status RunStep(const StepPlan& plan,
-                       std::span<std::shared_ptr<ActivationBuffer>> hidden,
+  absl::Status RunStep(const StepPlan& plan, StepInputs* inputs,
                        const Emit& emit, StepResult* result) override;
   std::shared_ptr<ActivationPool> input_buffers() override {
     return parts_.buffers;
@@ -56,12 +54,10 @@ class StageSweep : public StageExecutor {
   }
 
  private:
-  absl::Status Sweep(const StepPlan& plan,
-                     std::span<std::shared_ptr<ActivationBuffer>> hidden,
-                     const Emit& emit, StepResult* result);
+  absl::Status Sweep(const StepPlan& plan, StepInputs* inputs, const Emit& emit,
+                     StepResult* result);
   // Releases, admits and checks what the plan says; sets work_.
-  absl::Status Admit(const StepPlan& plan,
-                     std::span<std::shared_ptr<ActivationBuffer>> hidden);
+  absl::Status Admit(const StepPlan& plan, StepInputs* inputs);
   // Tells all streams of the step.
   absl::Status BeginStep(const StepPlan& plan);
   // Runs the step's layers: item by item, or as a whole, by a backend that has

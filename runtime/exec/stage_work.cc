@@ -8,11 +8,11 @@
 
 namespace sluice {
 
-void StepWork::Begin(std::span<std::shared_ptr<ActivationBuffer>> input) {
+void StepWork::Begin(StepInputs* step_inputs) {
   num_batches = 0;
   items.clear();
   turns.clear();
-  hidden = input;
+  inputs = step_inputs;
   on_disk_.clear();
 }
 

@@ -3,7 +3,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -12,9 +11,9 @@
 #include "common/step_plan.h"
 #include "common/types.h"
 #include "runtime/exec/plan_check.h"
+#include "runtime/exec/step_inputs.h"
 #include "runtime/kv/batch_view.h"
 #include "runtime/kv/sequence_pages.h"
-#include "runtime/memory/activation_buffer.h"
 #include "runtime/memory/memory_budget.h"
 
 namespace sluice {
@@ -60,9 +59,9 @@ struct StepWork {
     int32_t batch = 0;
   };
 
-  // Begins another step, whose streams begin as `hidden` (see
+  // Begins another step, whose streams begin as `inputs` (see
   // StageExecutor::RunStep).
-  void Begin(std::span<std::shared_ptr<ActivationBuffer>> hidden);
+  void Begin(StepInputs* inputs);
   // Admits the next micro-batch: its sequences get pages for its tokens, and
   // their lengths move past these. A run gets no more pages than
   // `max_run_pages` has for its tier. kInvalidArgument says what does not fit;
@@ -85,7 +84,7 @@ struct StepWork {
   std::vector<Item> items;         // in the order in which they are computed
   // The micro-batch of each item, and then those of the head.
   std::vector<int32_t> turns;
-  std::span<std::shared_ptr<ActivationBuffer>> hidden;  // [num_batches] or none
+  StepInputs* inputs = nullptr;  // null on the first stage
 
  private:
   absl::flat_hash_set<SequenceId> on_disk_;  // sequences of the step

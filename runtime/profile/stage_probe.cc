@@ -9,6 +9,7 @@
 #include "common/step_plan.h"
 #include "common/threads/clock.h"
 #include "runtime/exec/stage_loader.h"
+#include "runtime/exec/step_inputs.h"
 #include "runtime/memory/compute_pool.h"
 #include "runtime/memory/host_buffer.h"
 #include "runtime/model/checkpoint/dummy_source.h"
@@ -96,8 +97,9 @@ class ProbeStage {
     StepResult result;
     const double attended = stage_->stats().attention_seconds;
     const double start = MonotonicSeconds();
+    HeldInputs inputs({std::move(in)});
     SLUICE_RETURN_IF_ERROR(stage_->RunStep(
-        plan, std::span(&in, 1),
+        plan, &inputs,
         [](int32_t, std::shared_ptr<ActivationBuffer>) {
           return absl::OkStatus();
         },

@@ -61,7 +61,7 @@ struct StageRunner::Run {
   bool closed ABSL_GUARDED_BY(mu) = false;
   std::shared_ptr<LinkSender> link ABSL_GUARDED_BY(mu);
 
-  StepAssembler assembler;  // used by the compute thread only
+  StepIntake intake;  // used by the compute thread only
 
   bool Put(Item item) {
     MutexLock lock(&mu);
@@ -96,6 +96,21 @@ struct StageRunner::Run {
     inbox.pop_front();
     return item;
   }
+};
+
+// The inputs of the step at hand, taken from the inbox as its frames arrive.
+class StageRunner::ArrivingInputs : public StepInputs {
+ public:
+  ArrivingInputs(StageRunner& runner, Run& run) : runner_(runner), run_(run) {}
+  bool ready(int32_t micro_batch) override {
+    return run_.intake.arrived() > micro_batch || !run_.Waits();
+  }
+  absl::StatusOr<std::shared_ptr<ActivationBuffer>> Take(
+      int32_t micro_batch) override;
+
+ private:
+  StageRunner& runner_;
+  Run& run_;
 };
 
 StageRunner::StageRunner(Options options)
@@ -382,29 +397,18 @@ void StageRunner::Play(Run& run) {
   }
   while (status.ok()) {
     if (run.Waits()) {
-      const bool in_flight =
-          executor_->kv_pages_used() > 0 || run.assembler.partial();
-      meter_.Switch(in_flight ? UsageMeter::State::kWaiting
-                              : UsageMeter::State::kIdle);
+      meter_.Switch(executor_->kv_pages_used() > 0 ? UsageMeter::State::kWaiting
+                                                   : UsageMeter::State::kIdle);
     }
     run.at = v1::Activity::KIND_WAITING;
     std::optional<Run::Item> item = run.Take();
     if (!item.has_value()) break;
     run.at = v1::Activity::KIND_COMPUTING;
     marks_.Add();
-    std::optional<StageStep> step;
-    if (item->plan != nullptr) {
-      absl::StatusOr<StageStep> added =
-          run.assembler.Add(std::move(item->plan));
-      status = added.status();
-      if (added.ok()) step = *std::move(added);
-    } else {
-      absl::StatusOr<std::optional<StageStep>> added =
-          run.assembler.Add(*std::move(item->frame));
-      status = added.status();
-      if (added.ok()) step = *std::move(added);
-    }
-    if (step.has_value()) status = Compute(run, *std::move(step));
+    status = item->plan != nullptr ? run.intake.Begin(std::move(item->plan))
+                                   : run.intake.Add(*std::move(item->frame));
+    if (status.ok()) status = Compute(run);
+    run.intake.End();
   }
   BindThisThread(cores);
   if (!status.ok()) Fail(run, status);
@@ -556,9 +560,29 @@ absl::Status StageRunner::ConnectNext(Run& run) {
   }
 }
 
-absl::Status StageRunner::Compute(Run& run, StageStep step) {
+absl::StatusOr<std::shared_ptr<ActivationBuffer>>
+StageRunner::ArrivingInputs::Take(int32_t micro_batch) {
+  while (run_.intake.arrived() <= micro_batch) {
+    const bool waits = run_.Waits();
+    if (waits) {
+      runner_.meter_.Switch(UsageMeter::State::kWaiting);
+      run_.at = v1::Activity::KIND_WAITING;
+    }
+    std::optional<Run::Item> item = run_.Take();
+    if (waits) {
+      runner_.meter_.Switch(UsageMeter::State::kBusy);
+      run_.at = v1::Activity::KIND_COMPUTING;
+    }
+    if (!item.has_value()) return absl::CancelledError("the epoch is over");
+    runner_.marks_.Add();
+    SLUICE_RETURN_IF_ERROR(run_.intake.Add(*std::move(item->frame)));
+  }
+  return run_.intake.Take(micro_batch);
+}
+
+absl::Status StageRunner::Compute(Run& run) {
   const AssignedStage& a = run.assignment;
-  const std::shared_ptr<const StepPlan> plan = step.plan;
+  const std::shared_ptr<const StepPlan> plan = run.intake.plan();
   StepResult result;
   result.epoch = plan->epoch;
   result.block = plan->block;
@@ -576,7 +600,9 @@ absl::Status StageRunner::Compute(Run& run, StageStep step) {
   };
   meter_.Switch(UsageMeter::State::kBusy);
   const double busy_before = meter_.totals().busy_seconds;
-  absl::Status status = executor_->RunStep(*plan, step.hidden, emit, &result);
+  ArrivingInputs inputs(*this, run);
+  absl::Status status = executor_->RunStep(
+      *plan, a.is_first() ? nullptr : &inputs, emit, &result);
   const double seconds = meter_.totals().busy_seconds - busy_before;
   PublishKvUsage();
   PublishReport();

@@ -21,7 +21,7 @@
 #include "worker/link/link.h"
 #include "worker/link/link_service.h"
 #include "worker/runtime_report.h"
-#include "worker/stage/step_assembler.h"
+#include "worker/stage/step_intake.h"
 #include "worker/usage_meter.h"
 #include "worker/worker_metrics.h"
 
@@ -43,7 +43,8 @@ using StageLoader =
 // Runs the stages that a worker is assigned, one after the other.
 //
 // One thread owns the executor: it loads, connects to the next stage, takes
-// steps in the order in which they come, and computes them. While a stage runs,
+// steps in the order in which they come, and computes them: a step begins with
+// its first micro-batch, while the others arrive. While a stage runs,
 // a second thread sends the first one's results. Everything else only enqueues.
 // Frames come by the runner's own LinkService.
 //
@@ -119,6 +120,7 @@ class StageRunner : public FrameSink {
 
  private:
   struct Run;
+  class ArrivingInputs;
   using RunPtr = std::shared_ptr<Run>;
 
   RunPtr current() const;
@@ -138,7 +140,7 @@ class StageRunner : public FrameSink {
   void DropExecutor();
   absl::Status ConnectNext(Run& run);
   size_t MaxPayloadBytes(const AssignedStage& a) const;
-  absl::Status Compute(Run& run, StageStep step);
+  absl::Status Compute(Run& run);
   absl::Status Emit(Run& run, ActivationFrame frame);
   void PublishKvUsage();
   void PublishReport();

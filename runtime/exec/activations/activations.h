@@ -47,8 +47,8 @@ class Activations {
  protected:
   explicit Activations(const StreamContext& context) : context_(context) {}
   // Begin micro-batch k's stream, as the embedding of its tokens or as what the
-  // stage before sent: in a buffer of its own, or in host memory of the
-  // caller's, [rows, hidden].
+  // stage before sent, for which they wait: in a buffer of its own, or in host
+  // memory of the caller's, [rows, hidden]. Called in the order of k.
   absl::StatusOr<std::shared_ptr<ActivationBuffer>> Enter(size_t k);
   absl::Status EnterAt(size_t k, float* x);
   // A buffer of k's size.
@@ -60,8 +60,15 @@ class Activations {
   const StreamContext context_;
   StepWork* step_ = nullptr;
 
+  // Whether these would not wait.
+  bool CanEnter(size_t k) const {
+    return step_->inputs == nullptr ||
+           step_->inputs->ready(static_cast<int32_t>(k));
+  }
+
  private:
   absl::Status Embed(const BatchView& view, float* x);
+  absl::StatusOr<std::shared_ptr<ActivationBuffer>> TakeInput(size_t k);
 };
 
 // Streams that live and are computed in host memory.

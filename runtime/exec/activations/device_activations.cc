@@ -48,18 +48,24 @@ absl::Status DeviceActivations::BeginStep(StepWork* step) {
   Reset();
   step_ = step;
   SLUICE_RETURN_IF_ERROR(PlaceStreams());
+  if (context_.embedding == nullptr) return absl::OkStatus();
   for (size_t k = 0; k < batches_.size(); ++k) {
-    Batch& batch = batches_[k];
-    if (batch.resident || options_.disk == nullptr) {
-      SLUICE_ASSIGN_OR_RETURN(batch.home, Enter(k));
-      if (batch.resident) Load(k, batch.slot);
-      continue;
-    }
-    SLUICE_ASSIGN_OR_RETURN(float* const to,
-                            options_.disk->Acquire(batch.number));
-    SLUICE_RETURN_IF_ERROR(EnterAt(k, to));
-    options_.disk->ReadAhead();
+    SLUICE_RETURN_IF_ERROR(BeginStream(k));
+    if (batches_[k].resident) Load(k, batches_[k].slot);
   }
+  return absl::OkStatus();
+}
+
+absl::Status DeviceActivations::BeginStream(size_t k) {
+  Batch& batch = batches_[k];
+  batch.begun = true;
+  if (batch.resident || options_.disk == nullptr) {
+    SLUICE_ASSIGN_OR_RETURN(batch.home, Enter(k));
+    return absl::OkStatus();
+  }
+  SLUICE_ASSIGN_OR_RETURN(batch.staged, options_.disk->Acquire(batch.number));
+  SLUICE_RETURN_IF_ERROR(EnterAt(k, batch.staged));
+  options_.disk->ReadAhead();
   return absl::OkStatus();
 }
 
@@ -87,8 +93,9 @@ absl::Status DeviceActivations::PlaceStreams() {
   }
   if (options_.disk == nullptr) return absl::OkStatus();
   turns_.clear();
-  // Each stream in the stager has a turn to enter, and those of the step.
+  // Embedded streams have a turn to begin, before those of the step.
   for (const Batch& batch : batches_) {
+    if (context_.embedding == nullptr) break;
     if (!batch.resident) turns_.push_back(batch.number);
   }
   for (const int32_t k : step_->turns) {
@@ -146,11 +153,22 @@ absl::StatusOr<DeviceActivations::Slot*> DeviceActivations::FreeSlot(
   return stored;
 }
 
-void DeviceActivations::Prefetch(size_t k) {
-  if (options_.disk != nullptr || batches_[k].slot != nullptr) return;
-  const absl::StatusOr<Slot*> slot = FreeSlot(false);
-  // An error comes again when the slot is needed.
-  if (slot.ok() && *slot != nullptr) Load(k, *slot);
+absl::Status DeviceActivations::Prefetch(size_t k) {
+  Batch& batch = batches_[k];
+  if (options_.disk != nullptr && !batch.resident) return absl::OkStatus();
+  if (batch.begun ? batch.slot != nullptr : !CanEnter(k)) {
+    return absl::OkStatus();
+  }
+  Slot* slot = batch.slot;  // a resident stream has its own
+  if (slot == nullptr) {
+    const absl::StatusOr<Slot*> free = FreeSlot(false);
+    // An error comes again when the slot is needed.
+    if (!free.ok() || *free == nullptr) return absl::OkStatus();
+    slot = *free;
+  }
+  if (!batch.begun) SLUICE_RETURN_IF_ERROR(BeginStream(k));
+  Load(k, slot);
+  return absl::OkStatus();
 }
 
 void DeviceActivations::ReadAhead() {
@@ -160,12 +178,14 @@ void DeviceActivations::ReadAhead() {
 absl::StatusOr<float*> DeviceActivations::Acquire(size_t turn) {
   const int32_t k = step_->turns[turn];
   Batch& batch = batches_[k];
+  if (!batch.begun) {
+    SLUICE_RETURN_IF_ERROR(BeginStream(k));
+    if (batch.resident) Load(k, batch.slot);
+  } else if (batch.slot == nullptr && options_.disk != nullptr) {
+    SLUICE_ASSIGN_OR_RETURN(batch.staged, options_.disk->Acquire(batch.number));
+    options_.disk->ReadAhead();
+  }
   if (batch.slot == nullptr) {
-    if (options_.disk != nullptr) {
-      SLUICE_ASSIGN_OR_RETURN(batch.staged,
-                              options_.disk->Acquire(batch.number));
-      options_.disk->ReadAhead();
-    }
     SLUICE_ASSIGN_OR_RETURN(Slot* const slot, FreeSlot(true));
     Load(k, slot);
   }
@@ -174,7 +194,7 @@ absl::StatusOr<float*> DeviceActivations::Acquire(size_t turn) {
   // The stream may still be on its way back from the layer before.
   SLUICE_RETURN_IF_ERROR(WaitTimed(batch.slot->out, &stall_seconds_));
   if (context_.overlap && turn + 1 < step_->turns.size()) {
-    Prefetch(step_->turns[turn + 1]);
+    SLUICE_RETURN_IF_ERROR(Prefetch(step_->turns[turn + 1]));
   }
   return batch.slot->buffer.as<float>();
 }

@@ -41,8 +41,8 @@ class DeviceActivations : public Activations {
       const StreamContext& context, Options options);
   ~DeviceActivations() override { Reset(); }
 
-  // All streams begin at once: later the host's backend may be busy with
-  // attention.
+  // Embedded streams begin at once: later the host's backend may be busy with
+  // attention. Others begin as they come.
   absl::Status BeginStep(StepWork* step) override;
   absl::StatusOr<float*> Acquire(size_t turn) override;
   void ReadAhead() override;
@@ -67,14 +67,17 @@ class DeviceActivations : public Activations {
     float* staged = nullptr;
     Slot* slot = nullptr;  // null: in host memory only
     bool resident = false;
+    bool begun = false;
   };
 
   DeviceActivations(const StreamContext& context, Options options)
       : Activations(context), options_(std::move(options)) {}
   // Places the step's streams, and tells the stager whose turn it is when.
   absl::Status PlaceStreams();
-  // Begins to bring k to the device, if there is room.
-  void Prefetch(size_t k);
+  // Begins k's stream, in host memory.
+  absl::Status BeginStream(size_t k);
+  // Begins to bring k to the device, if it is there and there is room.
+  absl::Status Prefetch(size_t k);
   std::span<std::byte> Host(size_t k) const;
   void Load(size_t k, Slot* slot);
   void Store(size_t k);

@@ -24,6 +24,9 @@ class FakeModel {
   void OpenLoadGate() { Set(&load_gate_, true); }
   void CloseStepGate() { Set(&step_gate_, false); }
   void OpenStepGate() { Set(&step_gate_, true); }
+  // A step waits here with its micro-batches behind the first one.
+  void CloseBatchGate() { Set(&batch_gate_, false); }
+  void OpenBatchGate() { Set(&batch_gate_, true); }
   void FailLoads(absl::Status status) {
     MutexLock lock(&mu_);
     load_error_ = std::move(status);
@@ -35,6 +38,8 @@ class FakeModel {
   // Waits for a load or a step to have come to its gate.
   void AwaitLoads(int n) { Await(&loads_, n); }
   void AwaitSteps(int n) { Await(&steps_, n); }
+  // Waits for so many micro-batches to have been computed.
+  void AwaitBatches(int n) { Await(&batches_, n); }
   int loads() const { return Get(&loads_); }
   int cancelled_loads() const { return Get(&cancelled_loads_); }
   int resets() const { return Get(&resets_); }
@@ -82,16 +87,22 @@ class FakeModel {
     while (!step_gate_) changed_.Wait(&mu_);
     return step_error_;
   }
+  void PassBatch(size_t k) {
+    MutexLock lock(&mu_);
+    while (k > 0 && !batch_gate_) changed_.Wait(&mu_);
+  }
 
   mutable Mutex mu_;
   CondVar changed_;
   bool load_gate_ = true;
   bool step_gate_ = true;
+  bool batch_gate_ = true;
   absl::Status load_error_;
   absl::Status step_error_;
   int loads_ = 0;
   int cancelled_loads_ = 0;
   int steps_ = 0;
+  int batches_ = 0;
   int resets_ = 0;
   int live_ = 0;
 };
@@ -135,8 +146,7 @@ class FakeExecutor : public StageExecutor {
     model_->Add(&model_->resets_, 1);
   }
 
-  absl::Status RunStep(const StepPlan& plan,
-                       std::span<std::shared_ptr<ActivationBuffer>> hidden,
+  absl::Status RunStep(const StepPlan& plan, StepInputs* inputs,
                        const Emit& emit, StepResult* result) override {
     if (absl::Status status = model_->PassStep(); !status.ok()) return status;
     stats_.projection_seconds += 0.5;
@@ -144,10 +154,17 @@ class FakeExecutor : public StageExecutor {
     sequences_ += static_cast<int64_t>(plan.admit.size()) -
                   static_cast<int64_t>(plan.release.size());
     for (size_t k = 0; k < plan.micro_batches.size(); ++k) {
+      model_->PassBatch(k);
       const MicroBatch& batch = plan.micro_batches[k];
       const auto rows = static_cast<int64_t>(batch.tokens.size());
-      std::shared_ptr<ActivationBuffer> x =
-          is_first() ? pool_.Acquire(rows, FakeModel::kHidden) : hidden[k];
+      std::shared_ptr<ActivationBuffer> x;
+      if (is_first()) {
+        x = pool_.Acquire(rows, FakeModel::kHidden);
+      } else {
+        auto taken = inputs->Take(static_cast<int32_t>(k));
+        if (!taken.ok()) return taken.status();
+        x = *std::move(taken);
+      }
       if (x->rows() != rows) return absl::InvalidArgumentError("wrong rows");
       for (int64_t r = 0; r < rows; ++r) {
         float* row = x->data() + r * FakeModel::kHidden;
@@ -157,6 +174,7 @@ class FakeExecutor : public StageExecutor {
               Expected(static_cast<int32_t>(row[c]), options_.layers));
         }
       }
+      model_->Add(&model_->batches_, 1);
       if (!is_last()) {
         if (absl::Status s = emit(static_cast<int32_t>(k), x); !s.ok()) {
           return s;

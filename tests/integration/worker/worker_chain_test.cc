@@ -86,6 +86,30 @@ TEST_F(WorkerChainTest, ThreeStagesKeepOrderWithBlocksInFlight) {
             0);
 }
 
+TEST_F(WorkerChainTest, AStageBeginsWithTheFirstMicroBatch) {
+  StartWorkers(3);
+  AssignAll(1);
+  workers_[0]->model().CloseBatchGate();
+  coordinator_.Send("w0", Step(1, 0, 0));
+  workers_[2]->model().AwaitBatches(1);
+  workers_[0]->model().OpenBatchGate();
+  ExpectResult(coordinator_.AwaitResult("w2"), 1, 0, 0);
+}
+
+TEST_F(WorkerChainTest, AnEpochEndsWhileAStageWaitsForTheRestOfAStep) {
+  StartWorkers(2);
+  AssignAll(1);
+  workers_[0]->model().CloseBatchGate();
+  coordinator_.Send("w0", Step(1, 0, 0));
+  workers_[1]->model().AwaitBatches(1);
+  coordinator_.Send("w1", Assignment(2, 1));
+  coordinator_.AwaitReady("w1", 2);
+  workers_[0]->model().OpenBatchGate();
+  coordinator_.Send("w0", Assignment(2, 0));
+  coordinator_.AwaitReady("w0", 2);
+  ExpectStepWorks(2);
+}
+
 TEST_F(WorkerChainTest, PlansWithoutMicroBatchesPassThrough) {
   StartWorkers(3);
   AssignAll(1);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/exec/stage_loader.h"
+#include "runtime/exec/step_inputs.h"
 #include "tests/parity/random_source.h"
 
 namespace sluice {
@@ -299,7 +300,8 @@ TEST_F(StagePlanTest, HiddenStatesMustFit) {
   auto stage = Load({1, 2});
   const auto run = [&](std::vector<std::shared_ptr<ActivationBuffer>> hidden) {
     stage->Reset();
-    return stage->RunStep(Plan(), hidden, nullptr, &result_);
+    HeldInputs inputs(std::move(hidden));
+    return stage->RunStep(Plan(), &inputs, nullptr, &result_);
   };
   const auto buffer = [](int rows, int cols) {
     auto b = std::make_shared<ActivationBuffer>();
@@ -311,12 +313,14 @@ TEST_F(StagePlanTest, HiddenStatesMustFit) {
   EXPECT_TRUE(absl::IsInvalidArgument(run({nullptr})));
   EXPECT_TRUE(absl::IsInvalidArgument(run({buffer(3, 32)})));
   EXPECT_TRUE(absl::IsInvalidArgument(run({buffer(4, 31)})));
-  EXPECT_TRUE(absl::IsInvalidArgument(run({buffer(4, 32), buffer(4, 32)})));
+  stage->Reset();
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      stage->RunStep(Plan(), nullptr, nullptr, &result_)));
   EXPECT_TRUE(run({buffer(4, 32)}).ok());
   auto first = Load({0, 2});
-  std::vector<std::shared_ptr<ActivationBuffer>> hidden = {buffer(4, 32)};
+  HeldInputs inputs({buffer(4, 32)});
   EXPECT_TRUE(absl::IsInvalidArgument(
-      first->RunStep(Plan(), hidden, nullptr, &result_)));
+      first->RunStep(Plan(), &inputs, nullptr, &result_)));
 }
 
 TEST_F(StagePlanTest, EmitsInOrderAndPassesItsErrorsOn) {
@@ -354,8 +358,8 @@ TEST_F(StagePlanTest, NotANumberGivesNoToken) {
   x->Resize(4, 32);
   std::fill_n(x->data(), 4 * 32, 0.5f);
   x->data()[3 * 32] = std::numeric_limits<float>::quiet_NaN();
-  std::vector<std::shared_ptr<ActivationBuffer>> hidden = {x};
-  ASSERT_TRUE(stage->RunStep(Plan(), hidden, nullptr, &result_).ok());
+  HeldInputs inputs({x});
+  ASSERT_TRUE(stage->RunStep(Plan(), &inputs, nullptr, &result_).ok());
   EXPECT_EQ(result_.tokens[0].token, -1);
 }
 

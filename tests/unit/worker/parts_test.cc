@@ -13,7 +13,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/support/test_metrics.h"
 #include "worker/machine_share.h"
-#include "worker/stage/step_assembler.h"
+#include "worker/stage/step_intake.h"
 #include "worker/usage_meter.h"
 
 namespace sluice {
@@ -59,7 +59,7 @@ TEST(UsageMeterTest, TimeGoesToOneStateAtATime) {
   EXPECT_EQ(metrics.Value("idle"), 1);  // since it has counters
 }
 
-class StepAssemblerTest : public ::testing::Test {
+class StepIntakeTest : public ::testing::Test {
  protected:
   // Makes micro-batch k of a step whose micro-batches have 1, 2, ... tokens.
   ArrivedFrame Frame(int64_t step, int k, int batches = 2) {
@@ -80,78 +80,83 @@ class StepAssemblerTest : public ::testing::Test {
   }
 
   void ExpectRefused(ArrivedFrame frame, const std::string& why) {
-    const auto step = assembler_.Add(std::move(frame));
-    EXPECT_EQ(step.status().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(step.status().ToString(), HasSubstr(why));
+    const absl::Status status = intake_.Add(std::move(frame));
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(status.ToString(), HasSubstr(why));
   }
 
-  // REQUIRES: not the last frame of its step.
   void Add(ArrivedFrame frame) {
-    const auto step = assembler_.Add(std::move(frame));
-    ASSERT_TRUE(step.ok()) << step.status();
-    EXPECT_FALSE(step->has_value());
-    EXPECT_TRUE(assembler_.partial());
+    const absl::Status status = intake_.Add(std::move(frame));
+    ASSERT_TRUE(status.ok()) << status;
   }
 
   ActivationPool pool_;
   int consumed_ = 0;
-  StepAssembler assembler_;
+  StepIntake intake_;
 };
 
-TEST_F(StepAssemblerTest, CompletesSteps) {
+TEST_F(StepIntakeTest, AStepBeginsWithItsFirstFrame) {
   Add(Frame(1, 0));
-  {
-    auto step = assembler_.Add(Frame(1, 1));
-    ASSERT_TRUE(step.ok() && step->has_value());
-    EXPECT_EQ((*step)->plan->step, 1);
-    ASSERT_EQ((*step)->hidden.size(), 2u);
-    EXPECT_EQ((*step)->hidden[1]->rows(), 2);
-    EXPECT_FALSE(assembler_.partial());
-    EXPECT_EQ(consumed_, 0);
-  }
+  ASSERT_NE(intake_.plan(), nullptr);
+  EXPECT_EQ(intake_.plan()->step, 1);
+  EXPECT_EQ(intake_.arrived(), 1);
+  EXPECT_EQ(intake_.Take(0)->rows(), 1);
+  Add(Frame(1, 1));
+  EXPECT_EQ(intake_.arrived(), 2);
+  EXPECT_EQ(intake_.Take(1)->rows(), 2);
+  EXPECT_EQ(consumed_, 0);
+  intake_.End();
+  EXPECT_EQ(intake_.plan(), nullptr);
   EXPECT_EQ(consumed_, 2);
   Add(Frame(2, 0));
 }
 
-TEST_F(StepAssemblerTest, PlanAloneIsAStep) {
-  auto step = assembler_.Add(Frame(1, 0, 0));
-  ASSERT_TRUE(step.ok() && step->has_value());
-  EXPECT_TRUE((*step)->hidden.empty());
+TEST_F(StepIntakeTest, PlanAloneIsAStep) {
+  Add(Frame(1, 0, 0));
+  EXPECT_NE(intake_.plan(), nullptr);
+  EXPECT_EQ(intake_.arrived(), 0);
 }
 
-TEST_F(StepAssemblerTest, MissingFrames) {
+TEST_F(StepIntakeTest, MissingFrames) {
   Add(Frame(1, 0));
   ExpectRefused(Frame(2, 0), "came before block 0 step 1 was complete");
 }
 
-TEST_F(StepAssemblerTest, RepeatedAndReorderedFrames) {
+TEST_F(StepIntakeTest, RepeatedAndReorderedFrames) {
   ExpectRefused(Frame(1, 1), "micro-batch 1 is repeated or out of order");
   Add(Frame(1, 0, 3));
   ExpectRefused(Frame(1, 2), "micro-batch 2 is repeated or out of order");
   ExpectRefused(Frame(2, 1), "block 0 step 2: micro-batch 1");
 }
 
-TEST_F(StepAssemblerTest, RepeatedSteps) {
-  ASSERT_TRUE(assembler_.Add(Frame(4, 0, 1)).ok());
-  ExpectRefused(Frame(4, 0, 1), "came after step 4");
-  ExpectRefused(Frame(3, 0, 1), "came after step 4");
-  EXPECT_TRUE(assembler_.Add(Frame(6, 0, 1)).ok());
+TEST_F(StepIntakeTest, AFrameMoreThanThePlanHas) {
+  Add(Frame(1, 0, 1));
+  ExpectRefused(Frame(1, 1), "one more than its plan has");
 }
 
-TEST_F(StepAssemblerTest, NoActivations) {
+TEST_F(StepIntakeTest, RepeatedSteps) {
+  Add(Frame(4, 0, 1));
+  intake_.End();
+  ExpectRefused(Frame(4, 0, 1), "came after step 4");
+  ExpectRefused(Frame(3, 0, 1), "came after step 4");
+  Add(Frame(6, 0, 1));
+}
+
+TEST_F(StepIntakeTest, NoActivations) {
   ArrivedFrame frame = Frame(1, 0, 1);
   frame.frame.hidden = nullptr;
   ExpectRefused(std::move(frame), "has no activations");
 }
 
-TEST_F(StepAssemblerTest, StepsOfTheFirstStageAreOrderedToo) {
+TEST_F(StepIntakeTest, StepsOfTheFirstStageAreOrderedToo) {
   auto plan = std::make_shared<StepPlan>();
   plan->step = 3;
-  EXPECT_TRUE(assembler_.Add(plan).ok());
-  EXPECT_FALSE(assembler_.Add(plan).ok());
+  EXPECT_TRUE(intake_.Begin(plan).ok());
+  intake_.End();
+  EXPECT_FALSE(intake_.Begin(plan).ok());
   auto other = std::make_shared<StepPlan>();
   other->block = BlockId(1);
-  EXPECT_TRUE(assembler_.Add(other).ok());
+  EXPECT_TRUE(intake_.Begin(other).ok());
 }
 
 }  // namespace

@@ -287,6 +287,20 @@ TEST_F(MembershipPlanTest, ASlowDiskLeadsToAnotherPlan) {
   EXPECT_GT(members().plan().epoch(), before);
 }
 
+TEST_F(MembershipPlanTest, HowTheDiskLoadedWeightsSaysNothingOfThePlan) {
+  AttachTwo();
+  Answer(Task().ticket, TwoStages());
+  Heartbeat(1, 0, 0);
+  Heartbeat(1, 10, 10 * 1e8);  // 0.1 GB/s, while both load from one disk
+  Ready(1);
+  Ready(2);
+  Heartbeat(1, 10, 10 * 1e8);
+  members().search().OnProgress(50, 10, 1);
+  Heartbeat(1, 11, 13 * 1e8);
+  members().Advance();
+  EXPECT_FALSE(members().search().TakeTask().has_value());
+}
+
 TEST_F(MembershipPlanTest, APlanThatIsStillTheBestStays) {
   Run();
   members().search().OnProgress(0, 0, 1);
