@@ -23,16 +23,15 @@ import itertools
 import json
 import os
 import random
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 
 from bench_end_to_end import requests_file
 from machine import machine, record_case
+from small_machines import Cluster, SmallMachine
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SHAPE = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048,
@@ -96,6 +95,10 @@ class Bench:
         run = json.loads(out.splitlines()[-1])
         assert run["completed"] == len(lengths), run
         return run
+
+    def cluster(self, longest, workers, *flags):
+        return Cluster(self.args.bin, self.scratch, self.model, workers, "--dtype", "bfloat16",
+                       "--max-model-len", str(longest), *flags)
 
     def record(self, case, figures):
         record_case(self.args.result, case, figures, self.machine)
@@ -235,13 +238,13 @@ class Bench:
 
         def job(profile, throttle_first):
             """Times (s), rows computed and number of the plan; answers; the last plan."""
-            with Blkio(self.args.disk_dir) as group:
+            with SmallMachine("disk", disk=(0, 0)) as group:
                 if throttle_first:
-                    group.throttle(*slow)
+                    group.throttle(*slow, self.args.disk_dir)
                 flags = ["--host-memory", str(memory), "--disk-dir", self.args.disk_dir,
                          "--disk-space", "16GiB"]
-                with Cluster(self, longest, [("worker", profile, flags, group.enter)]) as cluster:
-                    id = cluster.submit(lengths)
+                with self.cluster(longest, [("worker", [*flags, "--profile", profile], group)]) as cluster:
+                    id = cluster.submit(requests_file(self.scratch, lengths))
                     seen, throttled = [], throttle_first
                     start = time.time()
                     while cluster.status(id)["status"] == "in_progress":
@@ -249,7 +252,7 @@ class Bench:
                         seen.append((time.time() - start, done,
                                      cluster.metric(-1, "sluice_plan_epoch")))
                         if not throttled and done >= throttle_at:
-                            group.throttle(*slow)
+                            group.throttle(*slow, self.args.disk_dir)
                             throttled = True
                             print(f"  throttled at {seen[-1][0]:.1f} s", flush=True)
                         time.sleep(0.2)
@@ -287,7 +290,8 @@ class Bench:
     def balanced(self):
         """Two workers of one core each, one of them allowed a third of its core."""
         lengths = [(64, 32)] * 256
-        with Cpu("fast", 0, 1.0) as fast, Cpu("slow", 1, 1 / 3) as slow:
+        with SmallMachine("fast", cores=0) as fast, \
+                SmallMachine("slow", cores=1, share=1 / 3) as slow:
             profiles = {}
             for group in (fast, slow):
                 path = os.path.join(self.scratch, f"{group.name}.json")
@@ -313,10 +317,10 @@ class Bench:
 
     def run_cluster(self, split, lengths, workers):
         longest = max(p + n for p, n in lengths)
-        workers = [(group.name, profile, ["--threads", "1", "--host-memory", "2GiB"], group.enter)
-                   for group, profile in workers]
-        with Cluster(self, longest, workers, "--split", split) as cluster:
-            job = cluster.submit(lengths)
+        flags = ["--threads", "1", "--host-memory", "2GiB", "--profile"]
+        workers = [(group.name, [*flags, profile], group) for group, profile in workers]
+        with self.cluster(longest, workers, "--split", split) as cluster:
+            job = cluster.submit(requests_file(self.scratch, lengths))
             now = cluster.status(job)
             while now["generation_tokens_per_second"] == 0:
                 time.sleep(0.05)
@@ -329,146 +333,6 @@ class Bench:
             assert now["request_counts"]["completed"] == len(lengths), now
             return (now["generation_tokens"] / seconds,
                     [s["layers"] for s in now["plan"]["stages"]], cluster.answers(job))
-
-
-class Cluster:
-    """A coordinator that plans, and workers: (name, profile, flags, what to do before exec)."""
-
-    def __init__(self, bench, longest, workers, *flags):
-        self.bench, self.longest, self.workers, self.flags = bench, longest, workers, flags
-        self.started, self.metrics = [], []
-
-    def __enter__(self):
-        self.state = tempfile.mkdtemp(dir=self.bench.scratch)
-        program = os.path.join(self.bench.args.bin, "sluice-")
-        try:
-            self.address = self.start([
-                program + "coordinator", "--model", self.bench.model, "--state-dir",
-                os.path.join(self.state, "state"), "--port", "0", "--min-workers",
-                str(len(self.workers)), "--dtype", "bfloat16", "--load-format", "dummy",
-                "--max-model-len", str(self.longest), *self.flags]).split()[2].rstrip(",")
-            for name, profile, flags, preexec in self.workers:
-                self.start([program + "worker", "--model", self.bench.model, "--coordinator",
-                            self.address, "--name", name, "--load-format", "dummy", "--profile",
-                            profile, *flags], preexec)
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def start(self, command, preexec=None):
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
-        log = os.path.join(self.state, f"log-{len(self.started)}")
-        with open(log, "w") as f:
-            process = subprocess.Popen([*command, "--metrics-port", str(port)],
-                                       stdout=subprocess.PIPE, stderr=f, text=True,
-                                       preexec_fn=preexec)
-        self.started.append(process)
-        self.metrics.append(port)
-        line = process.stdout.readline()
-        if not line:
-            with open(log) as f:
-                sys.exit(f"{' '.join(command)} did not start:\n{f.read()}")
-        return line
-
-    def client(self, *command):
-        return self.bench.sluice("--coordinator", self.address, *command)
-
-    def submit(self, lengths):
-        return json.loads(self.client(
-            "submit", "-i", requests_file(self.bench.scratch, lengths), "--json"))["id"]
-
-    def status(self, job):
-        return json.loads(self.client("status", job, "--json"))
-
-    def answers(self, job):
-        return [json.loads(line)["response"]["body"]["choices"]
-                for line in self.client("results", job).splitlines()]
-
-    def metric(self, worker, name):
-        """The sum over all labels; worker -1: the coordinator's."""
-        url = f"http://127.0.0.1:{self.metrics[worker + 1]}/metrics"
-        with urllib.request.urlopen(url) as answer:
-            lines = answer.read().decode().splitlines()
-        return sum(float(line.split()[-1]) for line in lines
-                   if line.startswith((name + " ", name + "{")))
-
-    def __exit__(self, *_):
-        for process in reversed(self.started):
-            process.terminate()
-            process.wait()
-
-
-class Cpu:
-    """A group of our own on one core, which gets a share of its time (cgroups v1)."""
-
-    def __init__(self, name, core, share):
-        self.name, self.core, self.share = name, core, share
-
-    def __enter__(self):
-        self.paths = {kind: f"/sys/fs/cgroup/{kind}/sluice-bench-{os.getpid()}-{self.name}"
-                      for kind in ("cpu", "cpuset")}
-        for path in self.paths.values():
-            os.mkdir(path)
-        self.write("cpuset", "cpuset.cpus", self.core)
-        self.write("cpuset", "cpuset.mems", 0)
-        if self.share < 1:
-            # In shorter periods the kernel's tick lets it have more than that.
-            self.write("cpu", "cpu.cfs_period_us", 100000)
-            self.write("cpu", "cpu.cfs_quota_us", int(100000 * self.share))
-        return self
-
-    def write(self, kind, name, value):
-        with open(os.path.join(self.paths[kind], name), "w") as f:
-            f.write(str(value))
-
-    def enter(self):
-        for kind in self.paths:
-            self.write(kind, "cgroup.procs", os.getpid())
-
-    def __exit__(self, *_):
-        for path in self.paths.values():
-            for _ in range(50):
-                try:
-                    os.rmdir(path)
-                    break
-                except OSError:
-                    time.sleep(0.1)
-
-
-class Blkio:
-    """A group of our own whose reads and writes of one disk can be throttled."""
-
-    def __init__(self, path):
-        dev = os.stat(path).st_dev
-        sys_path = os.path.realpath(f"/sys/dev/block/{os.major(dev)}:{os.minor(dev)}")
-        if os.path.exists(os.path.join(sys_path, "partition")):
-            sys_path = os.path.dirname(sys_path)
-        with open(os.path.join(sys_path, "dev")) as f:
-            self.device = f.read().strip()
-
-    def __enter__(self):
-        self.path = f"/sys/fs/cgroup/blkio/sluice-bench-{os.getpid()}"
-        os.mkdir(self.path)
-        return self
-
-    def enter(self):
-        with open(os.path.join(self.path, "cgroup.procs"), "w") as f:
-            f.write(str(os.getpid()))
-
-    def throttle(self, read, write):
-        for kind, rate in (("read", read), ("write", write)):
-            with open(os.path.join(self.path, f"blkio.throttle.{kind}_bps_device"), "w") as f:
-                f.write(f"{self.device} {int(rate)}")
-
-    def __exit__(self, *_):
-        for _ in range(50):
-            try:
-                os.rmdir(self.path)
-                return
-            except OSError:
-                time.sleep(0.1)
 
 
 def main():

@@ -18,6 +18,7 @@
 #include "common/codec/profile_json.h"
 #include "common/threads/clock.h"
 #include "runtime/exec/stage_loader.h"
+#include "runtime/exec/step_inputs.h"
 #include "runtime/kv/kv_layout.h"
 #include "runtime/memory/cpu_topology.h"
 #include "runtime/memory/host_memory.h"
@@ -130,8 +131,9 @@ Times Measure(const Case& k, int threads, double* attention_share) {
     }
     StepResult result;
     const double start = MonotonicSeconds();
+    HeldInputs inputs({std::move(x)});
     Must((*stage)->RunStep(
-        plan, std::span(&x, 1),
+        plan, &inputs,
         [](int32_t, std::shared_ptr<ActivationBuffer>) {
           return absl::OkStatus();
         },

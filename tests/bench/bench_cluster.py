@@ -1,0 +1,193 @@
+#!/usr/bin/env python3
+"""Whole models of real size over machines of real scarcity, and what the second machine is worth.
+
+    bench_cluster.py [--bin build/release/bin] [--disk-dir DIR] [--cases llama-3-8b/1,...]
+
+Each stage is a process in control groups of its own (memory, one core, its share of the disk;
+v1; needs root) and in a network namespace of its own, with dummy weights of the model's shape,
+so that anyone can run it. Its profile is measured within them. The planner chooses the policy;
+predicted is beside measured, with the resource that binds and the share of it that was used.
+
+  llama-3-8b/N   16 GB in bf16: one worker with 8 GiB, two with 6, three with 4
+  opt-30b/2      in 4 bits over two workers with 8 GiB
+  llama-3-70b/1  in 4 bits, about 40 GB on disk, in 16 GiB, both cores
+  scaling/...    shape of Llama-3.2-1B: one worker and two, with memory for half of the model
+                 plus its share of KV each (disk), and with memory for all (memory)
+
+Adds each case to tests/bench/results/cluster.json. Standard library only. Run it on a machine
+that does nothing else.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+from bench_cuda import SHAPES, llama
+from bench_end_to_end import requests_file
+from machine import machine, record_case
+from small_machines import Cluster, Network, SmallMachine
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+GIB = 1 << 30
+# What a worker's process takes beside its budgets: code, gRPC, oneDNN's scratch, page tables.
+PROCESS = 400 << 20
+SHAPES = {**SHAPES, "llama-1b": llama(2048, 16, 32, 8, 8192, head_dim=64, tie_word_embeddings=True)}
+
+# model, number of workers, memory of each, weight format, requests x (prompt, generated)
+WHOLE = {
+    "llama-3-8b/1": ("llama-3-8b", 1, 8 * GIB, "none", [(64, 24)] * 32),
+    "llama-3-8b/2": ("llama-3-8b", 2, 6 * GIB, "none", [(64, 24)] * 64),
+    "llama-3-8b/3": ("llama-3-8b", 3, 4 * GIB, "none", [(64, 24)] * 64),
+    "opt-30b/2": ("opt-30b", 2, 8 * GIB, "int4", [(32, 16)] * 48),
+    "llama-3-70b/1": ("llama-3-70b", 1, 16 * GIB, "int4", [(32, 16)] * 24),
+}
+
+
+class Bench:
+    def __init__(self, args, scratch):
+        self.args, self.scratch = args, scratch
+        self.info = machine(args.bin, args.disk_dir) if args.result else {}
+        self.cores = os.cpu_count()
+
+    def model(self, name):
+        path = os.path.join(self.scratch, name)
+        if not os.path.exists(path):
+            os.mkdir(path)
+            with open(os.path.join(path, "config.json"), "w") as f:
+                json.dump(SHAPES[name], f)
+        return path
+
+    def machines(self, stack, network, number, memory):
+        """`number` machines that share nothing: a core each, or as much of one as there is."""
+        rate = self.args.disk_rate * 1e6 / number
+        made = []
+        for i in range(number):
+            cores, share = str(i % self.cores), min(1.0, self.cores / number)
+            if number == 1 and memory >= 16 * GIB:
+                cores = f"0-{self.cores - 1}"
+            made.append(stack.enter_context(SmallMachine(
+                f"m{i}", cores=cores, share=share, memory=memory, disk=(rate, rate),
+                network=network)))
+        return made
+
+    def profile(self, group, threads):
+        """The machine's profile, measured within it."""
+        path = os.path.join(self.scratch, f"profile-{group.name}.json")
+        directory = self.directory(group)
+        done = subprocess.run(
+            [os.path.join(self.args.bin, "sluice"), "profile", "--threads", str(threads),
+             "--host-memory", str(group.memory - PROCESS), "--disk-dir", directory,
+             "--disk-space", "80GiB", "-o", path, "-q"], preexec_fn=group.enter,
+            capture_output=True, text=True)
+        if done.returncode != 0:
+            sys.exit(f"sluice profile: {done.stderr}")
+        with open(path) as f:
+            profile = json.load(f)
+        profile["machine"] = group.name  # it shares nothing
+        with open(path, "w") as f:
+            json.dump(profile, f)
+        return path
+
+    def directory(self, group):
+        directory = os.path.join(self.args.disk_dir, group.name)
+        shutil.rmtree(directory, ignore_errors=True)
+        os.makedirs(directory)
+        return directory
+
+    def run(self, name, model, number, memory, weights, lengths, *flags):
+        """Runs a job over so many machines; returns what is recorded."""
+        longest = max(p + n for p, n in lengths)
+        with contextlib.ExitStack() as stack:
+            network = stack.enter_context(Network())
+            groups = self.machines(stack, network, number, memory)
+            threads = self.cores if groups[0].cores.count("-") else 1
+            workers = []
+            for group in groups:
+                profile = self.profile(group, threads)
+                workers.append((group.name, [
+                    "--threads", str(threads), "--host-memory", str(memory - PROCESS),
+                    "--disk-dir", self.directory(group), "--disk-space", "80GiB",
+                    "--profile", profile], group))
+            cluster = stack.enter_context(Cluster(
+                self.args.bin, self.scratch, self.model(model), workers, "--dtype", "bfloat16",
+                "--max-model-len", str(longest), "--policy", f"compress-weights={weights}",
+                "--split", "balanced", *flags, host=network.address))
+            begin = time.time()
+            job = cluster.submit(requests_file(self.scratch, lengths))
+            figures = self.follow(cluster, job, begin, lengths)
+            figures["memory"] = [{"peak": g.peak_memory(), "limit": memory} for g in groups]
+            cluster.workers = workers
+        print(f"{name:24} {figures['tokens_per_second']:8.2f} tokens/s, predicted "
+              f"{figures['predicted_tokens_per_second']:8.2f}; loaded in {figures['load_seconds']:.0f} s;"
+              f" {figures['binding']}", flush=True)
+        return figures
+
+    def follow(self, cluster, job, begin, lengths):
+        """Watches the job to its end; the rate counts from the first step on."""
+        last = ""
+        first = None
+        while True:
+            now = cluster.status(job)
+            state = cluster.cluster()
+            line = f"{now['status']}: {state['state']} {now.get('detail', '')}"
+            if line != last and self.args.verbose:
+                print(f"  {time.time() - begin:6.1f} s  {line}", flush=True)
+            last = line
+            if first is None and state["state"] == "running":
+                first = time.time()
+            if now["status"] != "in_progress":
+                break
+            time.sleep(0.5)
+        seconds = time.time() - first
+        assert now["request_counts"]["completed"] == len(lengths), now
+        plan = now["plan"]
+        workers = [{"name": w["name"], "layers": w.get("layers"), "resources": w.get("resources"),
+                    "busy": w.get("busy_seconds"), "waiting": w.get("waiting_seconds")}
+                   for w in state["workers"]]
+        predicted = plan["predicted"]
+        return {"tokens_per_second": now["generation_tokens"] / seconds, "seconds": seconds,
+                "load_seconds": first - begin,
+                "predicted_tokens_per_second": predicted["tokens_per_second"],
+                "binding": predicted["binding"], "prefill_seconds": state.get("prefill_seconds"),
+                "decode_seconds": state.get("decode_seconds"), "workers": workers, "plan": plan}
+
+    def record(self, case, figures):
+        if self.args.result:
+            record_case(self.args.result, case, figures, self.info)
+
+    def whole(self, case):
+        model, number, memory, weights, lengths = WHOLE[case]
+        self.record(case, self.run(case, model, number, memory, weights, lengths))
+
+
+def main():
+    cases = list(WHOLE)
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--bin", default=os.path.join(HERE, "..", "..", "build/release/bin"))
+    parser.add_argument("--disk-dir", default="/var/tmp/sluice-bench")
+    parser.add_argument("--disk-rate", type=float, default=1400,
+                        help="MB/s of the disk, which the machines share out")
+    parser.add_argument("--cases", default=",".join(cases))
+    parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("--result", default=os.path.join(HERE, "results", "cluster.json"))
+    args = parser.parse_args()
+    unknown = set(args.cases.split(",")) - set(cases)
+    if unknown:
+        parser.error(f"no such case: {' '.join(sorted(unknown))}")
+    os.makedirs(args.disk_dir, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as scratch:
+        bench = Bench(args, scratch)
+        for case in args.cases.split(","):
+            bench.whole(case)
+
+
+if __name__ == "__main__":
+    main()
