@@ -161,11 +161,15 @@ absl::Status Set(absl::string_view key, absl::string_view value,
     return SetWord(key, value, {"on", true}, {"off", false},
                    key == "overlap" ? &policy->overlap : &policy->packing);
   }
+  if (key == "link-dtype") {
+    return SetWord(key, value, {"float32", DType::kFloat32},
+                   {"bfloat16", DType::kBFloat16}, &policy->link_dtype);
+  }
   return InvalidArgument(
       "policy: unknown key ", key,
       "; known are gbs, num-microbatches, max-step-tokens, threads, w, c, h, "
       "compress-weights, compress-kv, attention-site, sparsity, schedule, "
-      "overlap and packing");
+      "overlap, packing and link-dtype");
 }
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
@@ -229,7 +233,8 @@ std::string PolicyText(const Policy& p) {
       " sparsity=", p.sparsity,
       " schedule=", p.schedule == Schedule::kZigZag ? "zigzag" : "row",
       " overlap=", p.overlap ? "on" : "off",
-      " packing=", p.packing ? "on" : "off", " threads=", p.compute_threads);
+      " packing=", p.packing ? "on" : "off", " threads=", p.compute_threads,
+      " link-dtype=", p.link_dtype == DType::kFloat32 ? "float32" : "bfloat16");
 }
 
 KvFormat KvFormatOf(const Policy& policy) {

@@ -54,6 +54,10 @@ struct Policy {
   // longest, as in systems that pad; for comparison.
   bool packing = true;
   int32_t compute_threads = 0;  // 0: as the worker was configured
+  // The format of residual streams on their way between stages: float32, or
+  // bfloat16, which halves the bytes, but rounds: answers then depend on where
+  // the layers are split.
+  DType link_dtype = DType::kFloat32;
 
   friend bool operator==(const Policy&, const Policy&) = default;
 };
@@ -70,6 +74,7 @@ struct Policy {
 //   sparsity         above 0, up to 1
 //   schedule         zigzag or row
 //   overlap, packing on or off
+//   link-dtype       float32 or bfloat16
 //
 // kInvalidArgument names the key.
 absl::Status UpdatePolicy(absl::string_view text, Policy* policy);

@@ -23,6 +23,7 @@
 #include "runtime/model/model_path.h"
 #include "runtime/text/chat_template.h"
 #include "runtime/text/tokenizer/dummy_tokenizer.h"
+#include "scheduler/cost/model_sizes.h"
 
 namespace sluice {
 namespace {
@@ -387,6 +388,8 @@ absl::Status Coordinator::StartDispatcher() {
   members.min_workers = options_.min_workers;
   members.num_layers = spec.num_layers;
   members.num_blocks = options_.num_blocks;
+  members.layer_bytes = WeightBytes(LayerElements(spec), policy_->dtype,
+                                    policy_->compress_weights);
   members.max_model_len = options_.max_model_len;
   members.policy = *policy_;
   if (plan_) members.fixed_plan = *plan_;

@@ -49,7 +49,7 @@ class Coordinator {
     // float16 models in float16.
     bool has_float16 = false;
     int32_t min_workers = 1;       // a plan needs this many
-    int32_t num_blocks = 0;        // 0: one per stage
+    int32_t num_blocks = 0;        // 0: as ClusterOptions, or planned
     int32_t gbs = 0;               // sequences per micro-batch; 0: default
     int32_t num_microbatches = 0;  // 0: 1, or the planner's choice
     int32_t max_step_tokens = 0;   // 0: 2048, or the planner's choice

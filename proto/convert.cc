@@ -329,6 +329,9 @@ void ToProto(const Policy& policy, v1::Policy* out) {
                         : v1::SCHEDULE_ROW_BY_ROW);
   out->set_no_overlap(!policy.overlap);
   out->set_no_packing(!policy.packing);
+  out->set_link_dtype(policy.link_dtype == DType::kFloat32
+                          ? v1::DTYPE_FLOAT32
+                          : v1::DTYPE_BFLOAT16);
 }
 
 absl::StatusOr<Policy> FromProto(const v1::Policy& in) {
@@ -394,6 +397,13 @@ absl::StatusOr<Policy> FromProto(const v1::Policy& in) {
                                                           : Schedule::kRowByRow;
   policy.overlap = !in.no_overlap();
   policy.packing = !in.no_packing();
+  if (in.link_dtype() == v1::DTYPE_BFLOAT16) {
+    policy.link_dtype = DType::kBFloat16;
+  } else if (in.link_dtype() != v1::DTYPE_UNSPECIFIED &&
+             in.link_dtype() != v1::DTYPE_FLOAT32) {
+    return InvalidArgument("policy: link_dtype ", in.link_dtype(),
+                           " is none that links have");
+  }
   return policy;
 }
 

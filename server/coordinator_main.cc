@@ -73,9 +73,11 @@ void AddFlags(CLI::App& app, Flags& f) {
       ->capture_default_str();
   c.AddGenerationConfig(&app);
   app.add_option("--gbs", options.gbs, "sequences in a micro-batch");
+  c.AddLinkDType(&app);
   c.AddNumMicrobatches(&app);
   app.add_option("--blocks", options.num_blocks,
-                 "blocks in flight; default: one a stage");
+                 "blocks in flight; default: one a stage, and one more where "
+                 "weights stay in memory, or planned");
   c.AddMaxStepTokens(&app);
   c.AddPolicy(&app);
   app.add_option("--plan", c.plan,

@@ -18,7 +18,11 @@ struct ClusterOptions {
   WorkerTimeouts timeouts;
   int32_t min_workers = 1;
   int32_t num_layers = 0;
-  int32_t num_blocks = 0;     // the minimum; never fewer than stages
+  // The minimum of blocks in flight; never fewer than stages. 0: one more than
+  // stages where weights of `layer_bytes` a layer stay in memory, so that the
+  // last stage works while a step is on its way back.
+  int32_t num_blocks = 0;
+  double layer_bytes = 0;     // 0: not known
   int32_t max_model_len = 0;  // positions per sequence
   // Each worker's policy; with a plan of the planner's or the user's, only for
   // the settings that the plan leaves open.

@@ -355,6 +355,7 @@ void RunningPlan::Begin(NextPlan next, std::optional<PlanEpoch> epoch) {
     Retire(id, epoch_);
   }
   plan_rows_ = next.rows;
+  num_blocks_ = BlocksOf(next);
 }
 
 void RunningPlan::Refresh(Plan plan, double rows) {
@@ -439,10 +440,19 @@ std::optional<std::vector<v1::LinkTransport>> RunningPlan::LinksFor(
   return std::nullopt;
 }
 
-int32_t RunningPlan::BlocksOf(const std::optional<Plan>& plan,
-                              size_t stages) const {
-  if (plan) return plan->block.num_blocks;
-  return std::max(options_.num_blocks, static_cast<int32_t>(stages));
+int32_t RunningPlan::BlocksOf(const NextPlan& next) const {
+  if (next.plan) return next.plan->block.num_blocks;
+  const auto stages = static_cast<int32_t>(next.stages.size());
+  if (options_.num_blocks > 0) return std::max(options_.num_blocks, stages);
+  const bool resident = std::all_of(
+      next.stages.begin(), next.stages.end(),
+      [&](const StageAssignment& stage) {
+        const AttachedWorker& worker = workers_->at(stage.worker);
+        return HoldsWeights(worker.info, worker.profile,
+                            options_.layer_bytes * stage.layers.size());
+      });
+  return stages > 1 && options_.layer_bytes > 0 && resident ? stages + 1
+                                                            : stages;
 }
 
 Policy RunningPlan::StagePolicy(const std::optional<Plan>& plan,
@@ -483,7 +493,7 @@ v1::CoordinatorMessage RunningPlan::Assignment(
   }
   if (s > 0) assign.set_previous_link(links[s - 1]);
   const Policy policy = StagePolicy(next.plan, s);
-  const int32_t blocks = BlocksOf(next.plan, stages.size());
+  const int32_t blocks = BlocksOf(next);
   ToProto(policy, assign.mutable_policy());
   assign.set_max_model_len(options_.max_model_len);
   assign.set_max_sequences(blocks * policy.gbs * policy.num_microbatches);

@@ -100,7 +100,7 @@ class RunningPlan {
   // The plan; nullopt if the workers choose themselves.
   const std::optional<Plan>& plan() const { return plan_; }
   // REQUIRES: phase() != kNoPlan.
-  int32_t num_blocks() const { return BlocksOf(plan_, stages_.size()); }
+  int32_t num_blocks() const { return num_blocks_; }
   // The common settings of its stages: gbs, num_microbatches, max_step_tokens.
   const Policy& policy() const { return plan_ ? policy_ : options_.policy; }
   // Capacity of the running plan: that of the tightest stage; and whether all
@@ -160,7 +160,7 @@ class RunningPlan {
   void FailPreparation(const char* kind, const std::string& why);
   void OnPrepareFailed(WorkerId id, const v1::StageFailed& failed);
   PlanEpoch NextEpoch() { return PlanEpoch(++last_epoch_); }
-  int32_t BlocksOf(const std::optional<Plan>& plan, size_t stages) const;
+  int32_t BlocksOf(const NextPlan& next) const;
   Policy StagePolicy(const std::optional<Plan>& plan, size_t stage) const;
   // Makes the assignment of stage `s` of the plan.
   v1::CoordinatorMessage Assignment(const NextPlan& next,
@@ -199,6 +199,7 @@ class RunningPlan {
   Pace pace_;  // of the running plan
   absl::Duration load_began_;
   double plan_rows_ = 0;  // of the jobs that plan_ was made for
+  int32_t num_blocks_ = 0;
   int64_t kv_pages_ = 0;
   bool kv_by_need_ = false;
   int32_t page_tokens_ = 0;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "common/codec/profile_json.h"
 #include "common/host/logging.h"
 #include "common/text/text.h"
@@ -20,6 +21,17 @@ std::optional<MachineProfile> ProfileOf(const v1::Register& info) {
   // The worker's present budget replaces the profile's.
   profile->host_memory_bytes = info.host_memory_bytes();
   return *std::move(profile);
+}
+
+bool HoldsWeights(const v1::Register& info,
+                  const std::optional<MachineProfile>& profile, double bytes) {
+  double memory = 0;
+  if (profile && profile->has_device()) {
+    memory = static_cast<double>(profile->device_memory_bytes);
+  } else if (absl::StartsWith(info.device(), "cpu")) {
+    memory = static_cast<double>(info.host_memory_bytes());
+  }
+  return bytes <= 0.75 * memory;
 }
 
 bool IsTransient(absl::StatusCode code) {

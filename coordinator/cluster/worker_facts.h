@@ -18,6 +18,11 @@ namespace sluice {
 // has none or an invalid one.
 std::optional<MachineProfile> ProfileOf(const v1::Register& info);
 
+// Whether so many bytes of weights can stay where the worker computes, with a
+// quarter of that memory for all else. False if that is not known.
+bool HoldsWeights(const v1::Register& info,
+                  const std::optional<MachineProfile>& profile, double bytes);
+
 // Whether a failure says nothing about the worker itself: a neighbour is gone,
 // or the assignment is outdated.
 bool IsTransient(absl::StatusCode code);

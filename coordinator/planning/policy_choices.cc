@@ -69,6 +69,7 @@ absl::StatusOr<PolicyChoices> ChoicesLeftBy(
     choices.weight_formats = {a.compress_weights};
   }
   if (a.compress_kv == b.compress_kv) choices.kv_formats = {a.compress_kv};
+  choices.link_dtype = a.link_dtype;
   return choices;
 }
 

@@ -123,6 +123,12 @@ absl::Status CheckRows(const MicroBatch& batch, size_t segment_tokens,
   return absl::OkStatus();
 }
 
+absl::Status CheckInputs(const StepInputs* inputs, const PlanLimits& limits) {
+  if (limits.first == (inputs == nullptr)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "the first stage takes tokens, the others hidden states");
+}
+
 absl::Status CheckInput(const ActivationBuffer* hidden, int64_t rows,
                         int64_t hidden_size) {
   if (hidden != nullptr && hidden->rows() == rows &&

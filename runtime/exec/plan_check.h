@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "common/step_plan.h"
+#include "runtime/exec/step_inputs.h"
 #include "runtime/kv/sequence_pages.h"
 #include "runtime/memory/activation_buffer.h"
 
@@ -55,6 +56,9 @@ absl::Status CheckSegment(const Segment& segment, const SequencePages* pages,
 // `rows` fit (SegmentRows::total()).
 absl::Status CheckRows(const MicroBatch& batch, size_t segment_tokens,
                        int64_t rows, const PlanLimits& limits);
+
+// Checks that only the first stage has no inputs: it takes tokens.
+absl::Status CheckInputs(const StepInputs* inputs, const PlanLimits& limits);
 
 // Checks a micro-batch's input, which must be [rows, hidden].
 absl::Status CheckInput(const ActivationBuffer* hidden, int64_t rows,

@@ -75,10 +75,7 @@ absl::Status StageSweep::Sweep(const StepPlan& plan, StepInputs* inputs,
 }
 
 absl::Status StageSweep::Admit(const StepPlan& plan, StepInputs* inputs) {
-  if (limits_.first != (inputs == nullptr)) {
-    return InvalidArgument(
-        "the first stage takes tokens, the others hidden states");
-  }
+  SLUICE_RETURN_IF_ERROR(CheckInputs(inputs, limits_));
   for (const SequenceId id : plan.release) {
     SLUICE_RETURN_IF_ERROR(Annotate(tables_.Release(id), "release"));
     if (last_) parts_.head->Release(id);

@@ -82,6 +82,16 @@ absl::Status StepWork::Admit(
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::shared_ptr<ActivationBuffer>> StepWork::TakeInput(
+    size_t k, int64_t hidden_size) {
+  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<ActivationBuffer> input,
+                          inputs->Take(static_cast<int32_t>(k)));
+  SLUICE_RETURN_IF_ERROR(
+      Annotate(CheckInput(input.get(), batches[k].view.rows, hidden_size),
+               absl::StrCat("micro-batch ", k)));
+  return input;
+}
+
 void StepWork::Order(int32_t layers, bool row_by_row, bool head) {
   const auto count = static_cast<int32_t>(num_batches);
   for (int32_t a = 0; a < (row_by_row ? count : layers); ++a) {

@@ -3,11 +3,13 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/step_plan.h"
 #include "common/types.h"
 #include "runtime/exec/plan_check.h"
@@ -72,6 +74,11 @@ struct StepWork {
   // Sets items and turns, as of Schedule; the head takes a turn of each
   // micro-batch at the end.
   void Order(int32_t layers, bool row_by_row, bool head);
+
+  // Takes micro-batch k's input, which must be [rows, hidden_size]; waits for
+  // it. kInvalidArgument if it is not.
+  absl::StatusOr<std::shared_ptr<ActivationBuffer>> TakeInput(
+      size_t k, int64_t hidden_size);
 
   BatchWork& batch_of(size_t item) { return batches[items[item].batch]; }
   // Whether a turn is the first one of its micro-batch.

@@ -17,8 +17,6 @@
 namespace sluice {
 namespace {
 
-constexpr double kLinkElementBytes = 4;  // activations cross links in float32
-
 // Returns `times` the sum of some fractions of a kind.
 LinearForm Share(Kind kind, std::initializer_list<TierIndex> tiers,
                  double times) {
@@ -445,7 +443,8 @@ class StepCoster {
   void Link() {
     const LinkProfile* link = machine_.Link("");
     if (last_ || link == nullptr) return;
-    const double bytes = rows_ * model_.hidden_size * kLinkElementBytes;
+    const double bytes = rows_ * model_.hidden_size *
+                         (policy_.link_dtype == DType::kFloat32 ? 4 : 2);
     Add(&parts_.link, Resource::kLink,
         Constant(Seconds(bytes, link->bytes_per_second) +
                  batches_ * link->latency_seconds));

@@ -69,6 +69,7 @@ struct PolicyChoices {
   // These are not left to the search, for compression changes answers.
   std::vector<WeightFormat> weight_formats = {WeightFormat::kFull};
   std::vector<WeightFormat> kv_formats = {WeightFormat::kFull};
+  DType link_dtype = DType::kFloat32;  // see Policy
 };
 
 struct PlanRequest {

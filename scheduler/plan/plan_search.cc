@@ -538,12 +538,41 @@ std::vector<Alternative> PlanSearch::Alternatives() {
   return alternatives;
 }
 
+// Returns what links of half the bytes would bring to a plan of several stages.
+std::optional<Alternative> NarrowLinks(const PlanRequest& request,
+                                       const Plan& plan) {
+  if (plan.stages.size() < 2 || request.choices.link_dtype != DType::kFloat32) {
+    return std::nullopt;
+  }
+  std::vector<StageChoice> stages;
+  for (const StagePlan& stage : plan.stages) {
+    stages.push_back({stage.machine, stage.layers, stage.policy});
+  }
+  PlanRequest narrow = request;
+  narrow.choices.link_dtype = DType::kBFloat16;
+  const auto wide = EvaluatePlan(request, stages, plan.block.num_blocks);
+  const auto half = EvaluatePlan(narrow, stages, plan.block.num_blocks);
+  if (!wide.ok() || !half.ok() || wide->tokens_per_second <= 0) {
+    return std::nullopt;
+  }
+  return Alternative{
+      .description = "link-dtype=bfloat16",
+      .tokens_per_second = plan.tokens_per_second * half->tokens_per_second /
+                           wide->tokens_per_second,
+      .why = "answers would depend on how the layers are split: only if asked"};
+}
+
 }  // namespace
 
 absl::StatusOr<PlanResult> MakePlan(const PlanRequest& request) {
   SLUICE_RETURN_IF_ERROR(request.Check());
-  return PlanSearch(request).Run(Objective::kThroughput,
-                                 request.max_latency_seconds);
+  SLUICE_ASSIGN_OR_RETURN(PlanResult result,
+                          PlanSearch(request).Run(Objective::kThroughput,
+                                                  request.max_latency_seconds));
+  if (std::optional<Alternative> narrow = NarrowLinks(request, result.best)) {
+    result.rejected.push_back(*std::move(narrow));
+  }
+  return result;
 }
 
 absl::StatusOr<std::vector<Plan>> Frontier(const PlanRequest& request,

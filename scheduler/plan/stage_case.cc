@@ -95,6 +95,9 @@ StageCase MakeStageCase(const PlanRequest& request, int machine,
   stage.policy.num_microbatches = block.num_microbatches;
   stage.policy.max_step_tokens = block.max_step_tokens;
   stage.policy.dtype = request.dtype;
+  if (request.choices.link_dtype != DType::kFloat32) {
+    stage.policy.link_dtype = request.choices.link_dtype;
+  }
   stage.may_use = SupportOf(FractionsOf(policy));
   return stage;
 }

@@ -16,6 +16,19 @@ CLI::Option* CoordinatorFlags::AddGenerationConfig(CLI::App* app) {
       ->capture_default_str();
 }
 
+CLI::Option* CoordinatorFlags::AddLinkDType(CLI::App* app) {
+  return app
+      ->add_option_function<std::string>(
+          "--link-dtype",
+          [this](const std::string& dtype) {
+            options.policy.push_back(absl::StrCat("link-dtype=", dtype));
+          },
+          "number format of activations between workers: float32, or bfloat16, "
+          "which halves the bytes, but makes answers depend on how the layers "
+          "are split; default: float32")
+      ->check(CLI::IsMember({"float32", "bfloat16"}));
+}
+
 CLI::Option* CoordinatorFlags::AddMaxModelLen(CLI::App* app) {
   return app->add_option(
       "--max-model-len", options.max_model_len,
@@ -46,7 +59,7 @@ CLI::Option* CoordinatorFlags::AddPolicy(CLI::App* app) {
       "key=value pairs, or @FILE of them, which win over other flags; may be "
       "repeated. Keys: gbs num-microbatches max-step-tokens threads w c h "
       "compress-weights compress-kv attention-site sparsity schedule overlap "
-      "packing (see README.md)");
+      "packing link-dtype (see README.md)");
 }
 
 CLI::Option* CoordinatorFlags::AddReserveKv(CLI::App* app) {

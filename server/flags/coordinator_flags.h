@@ -18,6 +18,7 @@ struct CoordinatorFlags {
   bool no_refill = false, reserve_kv = false;
 
   CLI::Option* AddGenerationConfig(CLI::App* app);
+  CLI::Option* AddLinkDType(CLI::App* app);
   CLI::Option* AddMaxModelLen(CLI::App* app);
   CLI::Option* AddMaxStepTokens(CLI::App* app, const std::string& aliases = "");
   CLI::Option* AddNoRefill(CLI::App* app);

@@ -11,8 +11,10 @@ predicted is beside measured, with the resource that binds and the share of it t
   llama-3-8b/N   16 GB in bf16: one worker with 8 GiB, two with 6, three with 4
   opt-30b/2      in 4 bits over two workers with 8 GiB
   llama-3-70b/1  in 4 bits, about 40 GB on disk, in 16 GiB, both cores
-  scaling/...    shape of Llama-3.2-1B: one worker and two, with memory for half of the model
-                 plus its share of KV each (disk), and with memory for all (memory)
+  scaling/...    decode of Llama-3.2-1B's shape by one worker and by two, of a core each: with
+                 memory for half of the model and its share of KV (disk), and for all (memory)
+  stages/4       four stages of half a core each: the share of time in which they are busy
+  unlike/3       three workers of 1 : 2 : 4 speed, balanced, beside what each does alone
 
 Adds each case to tests/bench/results/cluster.json. Standard library only. Run it on a machine
 that does nothing else.
@@ -21,13 +23,12 @@ that does nothing else.
 import argparse
 import contextlib
 import json
+import math
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 
 from bench_cuda import SHAPES, llama
@@ -51,6 +52,13 @@ WHOLE = {
 }
 
 
+MIB = 1 << 20
+# Short prompts, so that what is measured is decoding.
+DECODE = [(16, 96)] * 96
+# name: memory of a worker of each of the two clusters
+SCALING = {"scaling/disk": 1900 * MIB, "scaling/memory": 4600 * MIB}
+
+
 class Bench:
     def __init__(self, args, scratch):
         self.args, self.scratch = args, scratch
@@ -65,17 +73,21 @@ class Bench:
                 json.dump(SHAPES[name], f)
         return path
 
-    def machines(self, stack, network, number, memory):
-        """`number` machines that share nothing: a core each, or as much of one as there is."""
-        rate = self.args.disk_rate * 1e6 / number
+    def machines(self, stack, network, shares, memory, disk=True):
+        """Machines that share nothing, each with a share of a core: `shares` in cores' time."""
+        rate = self.args.disk_rate * 1e6 / len(shares)
+        free = [1.0] * self.cores
         made = []
-        for i in range(number):
-            cores, share = str(i % self.cores), min(1.0, self.cores / number)
-            if number == 1 and memory >= 16 * GIB:
+        for i, share in enumerate(shares):
+            if share > 1:
                 cores = f"0-{self.cores - 1}"
+            else:
+                core = max(range(self.cores), key=lambda c: free[c])
+                free[core] -= share
+                cores = str(core)
             made.append(stack.enter_context(SmallMachine(
-                f"m{i}", cores=cores, share=share, memory=memory, disk=(rate, rate),
-                network=network)))
+                f"m{i}", cores=cores, share=min(1.0, share), memory=memory,
+                disk=(rate, rate) if disk else None, network=network)))
         return made
 
     def profile(self, group, threads):
@@ -102,32 +114,37 @@ class Bench:
         os.makedirs(directory)
         return directory
 
-    def run(self, name, model, number, memory, weights, lengths, *flags):
-        """Runs a job over so many machines; returns what is recorded."""
+    def cluster(self, stack, model, shares, memory, lengths, *flags, disk=True):
+        """Starts a coordinator and a worker on each of such machines; returns both."""
         longest = max(p + n for p, n in lengths)
+        network = stack.enter_context(Network())
+        groups = self.machines(stack, network, shares, memory, disk)
+        workers = []
+        for group, share in zip(groups, shares):
+            threads = math.ceil(share)
+            profile = self.profile(group, threads)
+            kept = ["--disk-dir", self.directory(group), "--disk-space", "80GiB"] if disk else []
+            workers.append((group.name, [
+                "--threads", str(threads), "--host-memory", str(memory - PROCESS), *kept,
+                "--profile", profile], group))
+        return stack.enter_context(Cluster(
+            self.args.bin, self.scratch, self.model(model), workers, "--dtype", "bfloat16",
+            "--max-model-len", str(longest), "--split", "balanced", *flags,
+            host=network.address)), groups
+
+    def run(self, name, model, shares, memory, lengths, *flags, disk=True):
+        """Runs a job over such machines; returns what is recorded."""
         with contextlib.ExitStack() as stack:
-            network = stack.enter_context(Network())
-            groups = self.machines(stack, network, number, memory)
-            threads = self.cores if groups[0].cores.count("-") else 1
-            workers = []
-            for group in groups:
-                profile = self.profile(group, threads)
-                workers.append((group.name, [
-                    "--threads", str(threads), "--host-memory", str(memory - PROCESS),
-                    "--disk-dir", self.directory(group), "--disk-space", "80GiB",
-                    "--profile", profile], group))
-            cluster = stack.enter_context(Cluster(
-                self.args.bin, self.scratch, self.model(model), workers, "--dtype", "bfloat16",
-                "--max-model-len", str(longest), "--policy", f"compress-weights={weights}",
-                "--split", "balanced", *flags, host=network.address))
+            cluster, groups = self.cluster(stack, model, shares, memory, lengths, *flags, disk=disk)
             begin = time.time()
             job = cluster.submit(requests_file(self.scratch, lengths))
             figures = self.follow(cluster, job, begin, lengths)
             figures["memory"] = [{"peak": g.peak_memory(), "limit": memory} for g in groups]
-            cluster.workers = workers
         print(f"{name:24} {figures['tokens_per_second']:8.2f} tokens/s, predicted "
-              f"{figures['predicted_tokens_per_second']:8.2f}; loaded in {figures['load_seconds']:.0f} s;"
-              f" {figures['binding']}", flush=True)
+              f"{figures['predicted_tokens_per_second']:8.2f}; decode "
+              f"{figures['decode_tokens_per_second']:8.2f}; loaded in "
+              f"{figures['load_seconds']:.0f} s; {figures['binding']}, busy "
+              f"{' '.join(f'{b:.2f}' for b in figures['busy'])}", flush=True)
         return figures
 
     def follow(self, cluster, job, begin, lengths):
@@ -147,6 +164,10 @@ class Bench:
                 break
             time.sleep(0.5)
         seconds = time.time() - first
+        shares = []
+        for w in state["workers"]:
+            busy, waiting = w["busy_seconds"], w["waiting_seconds"]
+            shares.append(busy / (busy + waiting) if busy + waiting > 0 else 0)
         assert now["request_counts"]["completed"] == len(lengths), now
         plan = now["plan"]
         workers = [{"name": w["name"], "layers": w.get("layers"), "resources": w.get("resources"),
@@ -154,7 +175,9 @@ class Bench:
                    for w in state["workers"]]
         predicted = plan["predicted"]
         return {"tokens_per_second": now["generation_tokens"] / seconds, "seconds": seconds,
-                "load_seconds": first - begin,
+                "load_seconds": first - begin, "busy": shares,
+                "decode_tokens_per_second": now["generation_tokens"] /
+                max(1e-9, state["decode_seconds"]),
                 "predicted_tokens_per_second": predicted["tokens_per_second"],
                 "binding": predicted["binding"], "prefill_seconds": state.get("prefill_seconds"),
                 "decode_seconds": state.get("decode_seconds"), "workers": workers, "plan": plan}
@@ -165,11 +188,40 @@ class Bench:
 
     def whole(self, case):
         model, number, memory, weights, lengths = WHOLE[case]
-        self.record(case, self.run(case, model, number, memory, weights, lengths))
+        shares = [min(1.0, self.cores / number)] * number
+        if number == 1 and memory >= 16 * GIB:
+            shares = [float(self.cores)]
+        self.record(case, self.run(case, model, shares, memory, lengths, "--policy",
+                                   f"compress-weights={weights}"))
+
+    def scaling(self, case):
+        """One worker, then two of the same kind: what the second one is worth."""
+        one = self.run(case + ", one", "llama-1b", [1.0], SCALING[case], DECODE)
+        two = self.run(case + ", two", "llama-1b", [1.0, 1.0], SCALING[case], DECODE)
+        figures = {"one": one, "two": two}
+        for kind in ("decode_tokens_per_second", "tokens_per_second", "predicted_tokens_per_second"):
+            figures["two over one, " + kind] = two[kind] / one[kind]
+            print(f"{case:24} {kind}: two over one {two[kind] / one[kind]:.2f}", flush=True)
+        self.record(case, figures)
+
+    def stages(self, case):
+        figures = self.run(case, "llama-1b", [0.5] * 4, 3 * GIB, DECODE, disk=False)
+        self.record(case, figures)
+
+    def unlike(self, case):
+        """Workers of 1 : 2 : 4 speed; the bound is the sum of what each does alone."""
+        shares = [0.25, 0.5, 1.0]
+        alone = [self.run(f"{case}, {share} of a core", "llama-1b", [share], 4600 * MIB, DECODE[:32],
+                          disk=False) for share in shares]
+        all_three = self.run(case, "llama-1b", shares, 4600 * MIB, DECODE, disk=False)
+        bound = sum(a["tokens_per_second"] for a in alone)
+        share = all_three["tokens_per_second"] / bound
+        print(f"{case:24} {share:.2f} of the sum of each alone", flush=True)
+        self.record(case, {"alone": alone, "balanced": all_three, "share of the sum": share})
 
 
 def main():
-    cases = list(WHOLE)
+    cases = [*WHOLE, *SCALING, "stages/4", "unlike/3"]
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--bin", default=os.path.join(HERE, "..", "..", "build/release/bin"))
     parser.add_argument("--disk-dir", default="/var/tmp/sluice-bench")
@@ -186,7 +238,9 @@ def main():
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as scratch:
         bench = Bench(args, scratch)
         for case in args.cases.split(","):
-            bench.whole(case)
+            kind = case.split("/")[0]
+            run = {"scaling": bench.scaling, "stages": bench.stages, "unlike": bench.unlike}
+            run.get(kind, bench.whole)(case)
 
 
 if __name__ == "__main__":

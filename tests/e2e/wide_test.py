@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import tempfile
+import urllib.request
 
 import harness
 
@@ -122,6 +123,17 @@ def run_on_processes(model, lines, workers, *flags, worker_flags=(), disturb=Non
         return harness.answers(cluster.results(job))
 
 
+def bytes_between_workers(cluster):
+    """What all workers have sent to each other."""
+    total = 0
+    for worker in cluster.workers.values():
+        with urllib.request.urlopen(worker.metrics_url) as answer:
+            for line in answer.read().decode().splitlines():
+                if line.startswith("sluice_link_bytes_total") and 'direction="sent"' in line:
+                    total += float(line.split()[-1])
+    return total
+
+
 def needs_speed():
     """Skips tests whose vocabularies alone are a gigabyte where a sanitizer would take minutes."""
     if harness.SLOW > 1:
@@ -131,6 +143,25 @@ def needs_speed():
 def shorter(lengths):
     """Cuts lengths to at most 520 under a sanitizer, which takes its time."""
     return lengths if harness.SLOW == 1 else [min(n, 520) for n in lengths]
+
+
+# ---- activations of half the bytes
+
+def test_half_the_bytes_on_the_wire():
+    """They are halved, and the answers still do not depend on what shares a step."""
+    with Model(WIDE_4096) as model:
+        lines = requests(512, shorter([700, 40, 900, 1, 300]))
+        sent, got = {}, {}
+        for flags in (("--link-dtype", "float32"), ("--link-dtype", "bfloat16"),
+                      ("--link-dtype", "bfloat16", "--gbs", "2", "--max-step-tokens", "96")):
+            def look(cluster, job):
+                cluster.wait_for_end(job, 300)
+                sent[flags] = bytes_between_workers(cluster)
+            got[flags] = run_on_processes(model, lines, 2, "--plan", "off", *flags, disturb=look)
+        wide, narrow, other = sent.values()
+        assert 0.48 < narrow / wide < 0.52, sent
+        answers = list(got.values())
+        compare(answers[1], answers[2], "other steps")
 
 
 # ---- steps beyond 4 MiB, beyond 64 MiB, and of 8,192 rows of 8,192 numbers

@@ -14,6 +14,7 @@
 #include "proto/convert.h"
 #include "proto/tsan_handoff.h"
 #include "proto/wire_limits.h"
+#include "runtime/quant/convert_floats.h"
 #include "sluice/v1/pipeline.pb.h"
 
 namespace sluice {
@@ -24,6 +25,13 @@ static_assert(std::endian::native == std::endian::little,
 
 constexpr int kActivationsField = v1::Frame::kActivationsFieldNumber;
 enum WireType { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
+
+constexpr int64_t kPart = 1024;  // numbers that are converted at a time
+
+// The bytes of a number on a link: kFloat32 or kBFloat16.
+size_t NumberBytes(DType dtype) {
+  return dtype == DType::kFloat32 ? sizeof(float) : sizeof(uint16_t);
+}
 
 void AppendVarint(uint64_t value, std::string* out) {
   while (value >= 0x80) {
@@ -221,15 +229,51 @@ absl::StatusOr<std::shared_ptr<const StepPlan>> ReadPlan(
 
 }  // namespace
 
+std::span<const std::byte> NarrowPayload(DType dtype,
+                                         ActivationBuffer* hidden) {
+  auto* const bytes = reinterpret_cast<std::byte*>(hidden->data());
+  if (dtype == DType::kFloat32) return {bytes, hidden->bytes()};
+  uint16_t part[kPart];
+  const int64_t size = hidden->rows() * hidden->cols();
+  for (int64_t i = 0; i < size; i += kPart) {
+    const auto n = static_cast<int32_t>(std::min<int64_t>(kPart, size - i));
+    FloatToBf16(hidden->data() + i, n, part);
+    std::memcpy(bytes + i * sizeof(uint16_t), part, n * sizeof(uint16_t));
+  }
+  return {bytes, hidden->bytes() / 2};
+}
+
+std::span<std::byte> PayloadOf(ActivationBuffer& hidden, DType dtype) {
+  const size_t size = hidden.bytes();
+  const size_t first = dtype == DType::kFloat32 ? 0 : size / 2;
+  return {reinterpret_cast<std::byte*>(hidden.data()) + first, size - first};
+}
+
+void WidenPayload(DType dtype, ActivationBuffer* hidden) {
+  if (dtype == DType::kFloat32) return;
+  const std::byte* const from = PayloadOf(*hidden, dtype).data();
+  uint16_t part[kPart];
+  const int64_t size = hidden->rows() * hidden->cols();
+  // Float i ends no later than number i + 1 of the payload begins.
+  for (int64_t i = 0; i < size; i += kPart) {
+    const int64_t n = std::min<int64_t>(kPart, size - i);
+    std::memcpy(part, from + i * sizeof(uint16_t), n * sizeof(uint16_t));
+    ToFloats(part, n, DType::kBFloat16, hidden->data() + i);
+  }
+}
+
 absl::StatusOr<grpc::ByteBuffer> EncodeFrame(const ActivationFrame& frame,
-                                             bool detached) {
+                                             DType dtype, bool detached) {
   v1::Frame header;
   header.set_epoch(frame.epoch.value());
   header.set_block(frame.block.value());
   header.set_step(frame.step);
   header.set_micro_batch(frame.micro_batch);
   if (frame.plan != nullptr) ToProto(*frame.plan, header.mutable_plan());
-  size_t payload = frame.hidden != nullptr ? frame.hidden->bytes() : 0;
+  size_t payload =
+      frame.hidden != nullptr
+          ? frame.hidden->rows() * frame.hidden->cols() * NumberBytes(dtype)
+          : 0;
   if (detached) header.set_detached_bytes(std::exchange(payload, 0));
   if (frame.hidden != nullptr) {
     header.set_rows(static_cast<uint32_t>(frame.hidden->rows()));
@@ -257,6 +301,7 @@ absl::StatusOr<grpc::ByteBuffer> EncodeFrame(const ActivationFrame& frame,
     const grpc::Slice slice(bytes);
     return grpc::ByteBuffer(&slice, 1);
   }
+  NarrowPayload(dtype, frame.hidden.get());
   auto* holder = new std::shared_ptr<ActivationBuffer>(frame.hidden);
   HandOff(holder);
   HandOff(frame.hidden->data());
@@ -311,10 +356,11 @@ absl::StatusOr<ActivationFrame> DecodeFrame(const grpc::ByteBuffer& bytes,
   }
   const uint64_t expected =
       limits.detached ? header.detached_bytes : header.payload_bytes;
-  if (expected != header.rows * header.cols * sizeof(float)) {
+  if (expected != header.rows * header.cols * NumberBytes(limits.dtype)) {
     return Malformed(limits.detached ? "detached " : "", "activations of ",
                      expected, " bytes for ", header.rows, " rows of ",
-                     header.cols, " floats");
+                     header.cols, " numbers of ", NumberBytes(limits.dtype),
+                     " bytes");
   }
   if (header.payload_bytes + header.detached_bytes != expected) {
     return Malformed(limits.detached
@@ -324,7 +370,11 @@ absl::StatusOr<ActivationFrame> DecodeFrame(const grpc::ByteBuffer& bytes,
   for (const grpc::Slice& slice : slices) TakeOver(slice.begin());
   frame.hidden = pool->Acquire(static_cast<int64_t>(header.rows),
                                static_cast<int64_t>(header.cols));
-  in.Read(frame.hidden->data(), header.payload_bytes);
+  if (header.payload_bytes > 0) {
+    in.Read(PayloadOf(*frame.hidden, limits.dtype).data(),
+            header.payload_bytes);
+    WidenPayload(limits.dtype, frame.hidden.get());
+  }
   for (const grpc::Slice& slice : slices) HandOff(slice.begin());
   return frame;
 }

@@ -2,9 +2,12 @@
 
 #include <grpcpp/support/byte_buffer.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "absl/status/statusor.h"
+#include "common/number_format.h"
 #include "runtime/memory/activation_buffer.h"
 #include "worker/link/link.h"
 
@@ -13,7 +16,7 @@
 // by the sender and copied once by the receiver.
 //
 //   fields 1..7 (epoch, block, step, micro_batch, plan, rows, cols)
-//   tag of field 15, varint length, float32 little-endian payload
+//   tag of field 15, varint length, little-endian payload, float32 or bfloat16
 //
 // On a stream with detached payloads, field 8 (detached_bytes) stands for field
 // 15, and the payload comes by the channel beside it.
@@ -29,11 +32,24 @@ struct FrameLimits {
   int64_t cols = 0;               // hidden size
   int32_t max_micro_batches = 0;  // of one step
   bool detached = false;          // payloads come beside the frames
+  DType dtype = DType::kFloat32;  // of payloads: or kBFloat16
 };
 
-// The payload refers to frame.hidden's memory and keeps it alive; if
-// `detached`, it is only announced. kInvalidArgument: too large a frame.
+// Makes a buffer's floats the payload of a frame: rounds them to nearest even
+// in place, at the buffer's beginning, if `dtype` is kBFloat16. Returns the
+// payload.
+std::span<const std::byte> NarrowPayload(DType dtype, ActivationBuffer* hidden);
+
+// Returns the part of a buffer into which its payload is received, the last
+// one, and makes it the buffer's floats.
+std::span<std::byte> PayloadOf(ActivationBuffer& hidden, DType dtype);
+void WidenPayload(DType dtype, ActivationBuffer* hidden);
+
+// The payload refers to frame.hidden's memory, is narrowed there, and keeps it
+// alive; if `detached`, it is only announced. kInvalidArgument: too large a
+// frame.
 absl::StatusOr<grpc::ByteBuffer> EncodeFrame(const ActivationFrame& frame,
+                                             DType dtype = DType::kFloat32,
                                              bool detached = false);
 
 // kInvalidArgument names the field that is malformed or out of `limits`. A

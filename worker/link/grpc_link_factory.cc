@@ -61,6 +61,7 @@ class Stream
          Counter* bytes_sent)
       : address_(std::move(address)),
         detached_(options.payloads.transport != nullptr),
+        dtype_(options.dtype),
         on_broken_(options.on_broken),
         bytes_counter_(bytes_sent) {
     context_.AddMetadata(kEpochMetadata, absl::StrCat(epoch.value()));
@@ -122,7 +123,11 @@ class Stream
 
   absl::Status Send(const ActivationFrame& frame) {
     SLUICE_ASSIGN_OR_RETURN(grpc::ByteBuffer bytes,
-                            EncodeFrame(frame, detached_));
+                            EncodeFrame(frame, dtype_, detached_));
+    std::span<const std::byte> payload;
+    if (detached_ && frame.hidden != nullptr) {
+      payload = NarrowPayload(dtype_, frame.hidden.get());
+    }
     {
       MutexLock lock(&mu_);
       while (
@@ -137,11 +142,11 @@ class Stream
       out_.Swap(&bytes);
       uint64_t sent = out_.Length();
       // Payloads are pushed under the lock, to have their headers' order.
-      if (detached_ && frame.hidden != nullptr && frame.hidden->bytes() > 0) {
-        sent += frame.hidden->bytes();
+      if (!payload.empty()) {
+        sent += payload.size();
         ++payloads_;
         channel_->Push(
-            {frame.hidden->data(), frame.hidden->bytes()},
+            {frame.hidden->data(), payload.size()},
             [self = self_, hidden = frame.hidden] { self->OnPayloadSent(); });
       }
       bytes_sent_ += sent;
@@ -318,6 +323,7 @@ class Stream
 
   const std::string address_;
   const bool detached_;
+  const DType dtype_;
   const std::function<void(const absl::Status&)> on_broken_;
   Counter* const bytes_counter_;
   grpc::ClientContext context_;

@@ -46,6 +46,7 @@ struct DetachedPayloads {
 
 struct LinkOptions {
   DetachedPayloads payloads;
+  DType dtype = DType::kFloat32;  // of activations on the way: or kBFloat16
   // Called once, from a link thread, if the link breaks before it is closed,
   // even if nothing is being sent: the last frames may be lost, and the
   // receiver may not know of them. Not called when the receiver says that the
@@ -58,9 +59,9 @@ class LinkSender {
  public:
   virtual ~LinkSender() = default;
   // Waits for a credit of the receiver, then for room; the buffer is not copied
-  // and stays referenced until it is sent. kUnavailable when the link is broken
-  // or closed, kUnimplemented if its detached payloads could never be
-  // connected; the first error sticks.
+  // and stays referenced until it is sent; nobody else may use it any more.
+  // kUnavailable when the link is broken or closed, kUnimplemented if its
+  // detached payloads could never be connected; the first error sticks.
   virtual absl::Status Send(ActivationFrame frame) = 0;
   // Breaks the link off; waiting Sends fail, and detached payloads in flight
   // are lost.

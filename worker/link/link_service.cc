@@ -84,7 +84,7 @@ class Stream
       if (open_) return;
       open_ = true;
       limits_ = {terms.max_rows, terms.cols, terms.max_micro_batches,
-                 transport_ != LinkTransport::kGrpc};
+                 transport_ != LinkTransport::kGrpc, terms.dtype};
     }
     Grant(terms.credits);
   }
@@ -458,11 +458,14 @@ absl::Status Stream::Take(const grpc::ByteBuffer& bytes,
   // Frames without a payload wait in the channel for those before them.
   PayloadView payload;
   if (frame.hidden != nullptr) {
-    payload = {frame.hidden->data(), frame.hidden->bytes()};
+    const std::span<std::byte> at = PayloadOf(*frame.hidden, limits.dtype);
+    payload = {at.data(), at.size()};
   }
-  channel->Push(payload, [self, frame = std::move(frame)]() mutable {
+  channel->Push(payload, [self, frame = std::move(frame), payload,
+                          dtype = limits.dtype]() mutable {
     if (frame.hidden != nullptr) {
-      self->service_->CountBytes(frame.hidden->bytes());
+      self->service_->CountBytes(payload.bytes);
+      WidenPayload(dtype, frame.hidden.get());
     }
     const absl::Status status = self->Deliver(std::move(frame), self);
     if (!status.ok()) self->Break(status);

@@ -23,9 +23,10 @@ struct LinkTerms {
   int64_t cols = 0;               // hidden size
   int32_t max_micro_batches = 0;  // of one step
   int32_t credits = 0;            // frames that may wait here, >= those of one
-                                  // step, which is only computed when complete
+                                  // step, which are held until it is over
   // A stream with another transport is refused.
   LinkTransport transport = LinkTransport::kGrpc;
+  DType dtype = DType::kFloat32;  // of activations on the way
 };
 
 // The receiving end of links over gRPC, as a stage controls it. Streams are

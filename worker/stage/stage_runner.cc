@@ -453,6 +453,7 @@ absl::Status StageRunner::Prepare(Run& run) {
     terms.max_micro_batches = a.policy.num_microbatches;
     terms.credits = LinkFrames(a.policy);
     terms.transport = a.previous_link;
+    terms.dtype = a.policy.link_dtype;
     MutexLock lock(&run.mu);
     if (run.closed) return absl::CancelledError("the epoch is over");
     receiver_->ReceiveInto(executor_->input_buffers());
@@ -527,6 +528,7 @@ absl::Status StageRunner::ConnectNext(Run& run) {
   link_options.on_broken = [this, &run](const absl::Status& status) {
     Fail(run, status);
   };
+  link_options.dtype = a.policy.link_dtype;
   if (a.next_link == LinkTransport::kNccl) {
     link_options.payloads.transport = options_.payloads;
     link_options.payloads.max_bytes = MaxPayloadBytes(a);

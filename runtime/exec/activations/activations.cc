@@ -3,9 +3,7 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
-#include "runtime/exec/plan_check.h"
 #include "runtime/exec/timed.h"
 #include "runtime/exec/weights/embedding_store.h"
 #include "runtime/kernels/backend.h"
@@ -13,7 +11,9 @@
 namespace sluice {
 
 absl::StatusOr<std::shared_ptr<ActivationBuffer>> Activations::Enter(size_t k) {
-  if (context_.embedding == nullptr) return TakeInput(k);
+  if (context_.embedding == nullptr) {
+    return step_->TakeInput(k, context_.hidden_size);
+  }
   std::shared_ptr<ActivationBuffer> x = Buffer(k);
   SLUICE_RETURN_IF_ERROR(Embed(step_->batches[k].view, x->data()));
   return x;
@@ -22,19 +22,9 @@ absl::StatusOr<std::shared_ptr<ActivationBuffer>> Activations::Enter(size_t k) {
 absl::Status Activations::EnterAt(size_t k, float* x) {
   if (context_.embedding != nullptr) return Embed(step_->batches[k].view, x);
   SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<ActivationBuffer> sent,
-                          TakeInput(k));
+                          step_->TakeInput(k, context_.hidden_size));
   std::memcpy(x, sent->data(), sent->bytes());
   return absl::OkStatus();
-}
-
-absl::StatusOr<std::shared_ptr<ActivationBuffer>> Activations::TakeInput(
-    size_t k) {
-  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<ActivationBuffer> sent,
-                          step_->inputs->Take(static_cast<int32_t>(k)));
-  SLUICE_RETURN_IF_ERROR(Annotate(
-      CheckInput(sent.get(), step_->batches[k].view.rows, context_.hidden_size),
-      absl::StrCat("micro-batch ", k)));
-  return sent;
 }
 
 absl::Status Activations::Embed(const BatchView& view, float* x) {

@@ -68,7 +68,6 @@ class Activations {
 
  private:
   absl::Status Embed(const BatchView& view, float* x);
-  absl::StatusOr<std::shared_ptr<ActivationBuffer>> TakeInput(size_t k);
 };
 
 // Streams that live and are computed in host memory.

@@ -128,6 +128,7 @@ void PlanFlags::AddTo(CLI::App* app) {
                   "of tiers (w, c, h) nothing is chosen, and what the policy "
                   "would do is predicted");
   app->add_option("--gbs", options.gbs, "sequences in a micro-batch");
+  coordinator.AddLinkDType(app);
   app->add_option("--num-microbatches", options.num_microbatches,
                   "micro-batches in a block");
   app->add_option("--blocks", options.num_blocks, "blocks in flight");

@@ -99,12 +99,14 @@ void ClusterFlags::AddBatching(CLI::App* app) {
       ->group(group);
   coordinator.AddNumMicrobatches(app)->check(AtLeast(1))->group(group);
   app->add_option("--blocks", coordinator.options.num_blocks,
-                  "blocks in flight; default: one a worker")
+                  "blocks in flight; default: one a worker, and one more where "
+                  "weights stay in memory, or planned")
       ->check(AtLeast(1))
       ->group(group);
   coordinator.AddMaxStepTokens(app, ",--max-num-batched-tokens")
       ->check(AtLeast(1))
       ->group(group);
+  coordinator.AddLinkDType(app)->group(group);
   coordinator.AddNoRefill(app)->group(group);
   coordinator.AddReserveKv(app)->group(group);
 }

@@ -68,6 +68,8 @@ TEST(PolicyTest, EachKey) {
   EXPECT_FALSE(Updated("overlap=off").overlap);
   EXPECT_TRUE(Updated("overlap=off overlap=on").overlap);
   EXPECT_FALSE(Updated("packing=off").packing);
+  EXPECT_EQ(Updated("").link_dtype, DType::kFloat32);
+  EXPECT_EQ(Updated("link-dtype=bfloat16").link_dtype, DType::kBFloat16);
   EXPECT_TRUE(Updated("packing=off").overlap);
 }
 
@@ -173,7 +175,7 @@ TEST(PolicyTest, TheTextSaysAllAndReadsBack) {
         "w=0/50/50 c=10/20/70 h=100/0/0 gbs=3 num-microbatches=4 "
         "max-step-tokens=99 threads=2 compress-weights=int8 "
         "compress-kv=int4 attention-site=device sparsity=0.125 "
-        "schedule=row overlap=off",
+        "schedule=row overlap=off link-dtype=bfloat16",
         "packing=off"}) {
     const Policy policy = Updated(text);
     EXPECT_TRUE(Updated(PolicyText(policy)) == policy) << PolicyText(policy);

@@ -391,7 +391,8 @@ Policy FullPolicy() {
           .schedule = Schedule::kRowByRow,
           .overlap = false,
           .packing = false,
-          .compute_threads = 6};
+          .compute_threads = 6,
+          .link_dtype = DType::kBFloat16};
 }
 
 TEST(ConvertTest, PolicyThereAndBack) {
@@ -435,6 +436,7 @@ TEST(ConvertTest, PolicyRefused) {
   refused([](auto& m) { m.mutable_kv_cache()->set_device(-1); }, "kv_cache");
   refused([](auto& m) { m.clear_activations(); }, "activations");
   refused([](auto& m) { m.set_sparsity(1.5f); }, "sparsity 1.5");
+  refused([](auto& m) { m.set_link_dtype(v1::DTYPE_FLOAT16); }, "link_dtype 3");
   refused([](auto& m) { m.set_sparsity(-0.5f); }, "sparsity -0.5");
   refused([](auto& m) { m.set_sparsity(NAN); }, "sparsity nan");
   refused(

@@ -368,6 +368,9 @@ TEST_F(CostModelTest, LinksCarryActivations) {
   stage_.layers = {0, 2};
   EXPECT_NEAR(Seconds(Resource::kLink, in_memory_),
               16 * 64 * 4 / 1e5 + 2 * 1e-3, 1e-9);
+  stage_.policy.link_dtype = DType::kBFloat16;
+  EXPECT_NEAR(Seconds(Resource::kLink, in_memory_),
+              16 * 64 * 2 / 1e5 + 2 * 1e-3, 1e-9);
 }
 
 TEST_F(CostModelTest, AFormatWithoutARateTakesTheNearest) {

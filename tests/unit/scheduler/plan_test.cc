@@ -64,11 +64,41 @@ TEST(MakePlanTest, CoversTheLayersAndFits) {
   EXPECT_GT(result.candidates, 10);
   EXPECT_GT(result.programs_solved, 0);
   EXPECT_FALSE(result.rejected.empty());
+  int narrow_links = 0;
   for (const Alternative& alternative : result.rejected) {
     EXPECT_FALSE(alternative.description.empty());
     EXPECT_FALSE(alternative.why.empty()) << alternative.description;
+    if (alternative.description == "link-dtype=bfloat16") {
+      ++narrow_links;
+      EXPECT_GE(alternative.tokens_per_second,
+                plan.tokens_per_second * 0.99999);
+      continue;
+    }
     EXPECT_LE(alternative.tokens_per_second, plan.tokens_per_second * 1.00001)
         << alternative.description;
+  }
+  EXPECT_EQ(narrow_links, 1);
+}
+
+TEST(MakePlanTest, SaysWhatHalfTheBytesOnTheWireWouldBring) {
+  PlanRequest request = TestRequest(Machines(2, 3e9, 1e12));
+  for (MachineProfile& machine : request.machines) {
+    machine.links = {{"", 1e6, 1e-4}};  // which bind
+  }
+  const PlanResult wide = Made(request);
+  const auto narrow = std::find_if(
+      wide.rejected.begin(), wide.rejected.end(), [](const Alternative& a) {
+        return a.description == "link-dtype=bfloat16";
+      });
+  ASSERT_NE(narrow, wide.rejected.end());
+  EXPECT_EQ(wide.best.binding_resource, Resource::kLink);
+  EXPECT_GT(narrow->tokens_per_second, 1.8 * wide.best.tokens_per_second);
+  request.choices.link_dtype = DType::kBFloat16;
+  const PlanResult half = Made(request);
+  EXPECT_EQ(half.best.stages[0].policy.link_dtype, DType::kBFloat16);
+  EXPECT_GT(half.best.tokens_per_second, 1.8 * wide.best.tokens_per_second);
+  for (const Alternative& alternative : half.rejected) {
+    EXPECT_NE(alternative.description, "link-dtype=bfloat16");
   }
 }
 

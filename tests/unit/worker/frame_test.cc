@@ -2,6 +2,8 @@
 
 #include <grpcpp/support/slice.h>
 
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <random>
 #include <string>
@@ -12,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "proto/convert.h"
 #include "proto/wire_limits.h"
+#include "runtime/quant/convert_floats.h"
 #include "sluice/v1/pipeline.pb.h"
 
 namespace sluice {
@@ -328,11 +331,52 @@ TEST(FrameTest, RefusesToEncodeMoreThanAFrameMayHold) {
   EXPECT_THAT(bytes.status().ToString(), HasSubstr("max_step_tokens"));
 }
 
+// Activations that are halved are those rounded to bfloat16, wherever a slice
+// or a part of the conversion ends.
+TEST(FrameTest, HalvesActivationsAsBf16) {
+  constexpr FrameLimits kNarrow = {.max_rows = 64,
+                                   .cols = 93,
+                                   .max_micro_batches = 4,
+                                   .dtype = DType::kBFloat16};
+  for (const int64_t rows : {0, 1, 11, 33}) {
+    ActivationFrame frame = Frame(1, 1, {});
+    frame.hidden->Resize(rows, 93);
+    std::vector<float> expected;
+    for (int64_t i = 0; i < rows * 93; ++i) {
+      const float value = std::sin(static_cast<float>(i)) * 1e3f;
+      frame.hidden->data()[i] = value;
+      uint16_t narrow = 0;
+      FloatToBf16(&value, 1, &narrow);
+      expected.push_back(std::bit_cast<float>(uint32_t{narrow} << 16));
+    }
+    const std::string text = Flatten(*EncodeFrame(frame, DType::kBFloat16));
+    EXPECT_LE(text.size(), static_cast<size_t>(rows) * 93 * 2 + 40);
+    for (const size_t part :
+         {size_t{1}, size_t{7}, size_t{1000}, text.size()}) {
+      ActivationPool pool;
+      const auto back = DecodeFrame(Slices(text, part), kNarrow, &pool);
+      ASSERT_TRUE(back.ok()) << back.status();
+      ASSERT_EQ(back->hidden->rows(), rows);
+      EXPECT_EQ(std::memcmp(back->hidden->data(), expected.data(),
+                            expected.size() * sizeof(float)),
+                0);
+    }
+    if (rows == 0) continue;
+    // The other end expects another format.
+    FrameLimits wide = kNarrow;
+    wide.dtype = DType::kFloat32;
+    ActivationPool pool;
+    const auto refused = DecodeFrame(Slices(text, text.size()), wide, &pool);
+    EXPECT_THAT(refused.status().ToString(), HasSubstr("numbers of 4 bytes"));
+  }
+}
+
 constexpr FrameLimits kDetached = {
     .max_rows = 64, .cols = 8, .max_micro_batches = 4, .detached = true};
 
 TEST(DetachedFrameTest, AnnouncesItsPayload) {
-  const auto bytes = EncodeFrame(Frame(1, 5, {}), /*detached=*/true);
+  const auto bytes = EncodeFrame(Frame(1, 5, {}), DType::kFloat32,
+                                 /*detached=*/true);
   ASSERT_TRUE(bytes.ok());
   v1::Frame proto;
   ASSERT_TRUE(proto.ParseFromString(Flatten(*bytes)));

@@ -36,6 +36,28 @@ TEST_F(MembershipTest, SaysHowFastItLoadsAndWhatIsLeft) {
   EXPECT_EQ(members().detail(), "loading layers: 15 %, 6.0 GB/s, 0:45 left");
 }
 
+TEST_F(MembershipTest, OneMoreBlockThanStagesWhereWeightsStayInMemory) {
+  options_.layer_bytes = 100e6;
+  const auto blocks = [&](uint64_t memory, const char* device) {
+    members_.reset();
+    for (int64_t id : {1, 2}) {
+      v1::WorkerMessage message = Register(id == 1 ? "a" : "b");
+      message.mutable_register_()->set_device(device);
+      message.mutable_register_()->set_host_memory_bytes(memory);
+      Attach(id, message);
+    }
+    Settle();
+    return members().plan().num_blocks();
+  };
+  EXPECT_EQ(blocks(300e6, "cpu: some"), 3);
+  EXPECT_EQ(blocks(220e6, "cpu: some"), 2);  // two layers, and hardly more
+  EXPECT_EQ(blocks(300e6, "cuda: some"), 2);
+  options_.num_blocks = 2;
+  EXPECT_EQ(blocks(300e6, "cpu: some"), 2);
+  options_.num_blocks = 5;
+  EXPECT_EQ(blocks(220e6, "cpu: some"), 5);
+}
+
 TEST_F(MembershipTest, PlansLoadsAndRuns) {
   auto a = Attach(1, "a");
   EXPECT_TRUE(a->accepted);
