@@ -44,8 +44,7 @@ Dispatcher::Dispatcher(Options options)
       membership_(options_.cluster),
       driver_(options_.driver),
       metrics_(options_.metrics),
-      reported_at_(clock_->Monotonic()),
-      measured_at_(clock_->Monotonic()) {
+      reported_at_(clock_->Monotonic()) {
   Publish();
   thread_ = Thread("dispatcher", [this] { Run(); });
 }
@@ -210,7 +209,7 @@ void Dispatcher::Pump() {
     // The cause of a failed read may be gone.
     if (!fetch_failure_.empty()) maybe_work_ = true;
     ReportJobs();
-    Measure(now);
+    Measure();
   }
   if (due || membership_.plan().phase() != published_phase_ ||
       membership_.detail() != detail_ || driver_.live() == 0) {
@@ -274,27 +273,21 @@ void Dispatcher::ReportJobs() {
   }
 }
 
-void Dispatcher::Measure(absl::Duration now) {
+void Dispatcher::Measure() {
   const BlockDriver::PhaseSeconds phases = driver_.phase_seconds();
   membership_.search().OnProgress(static_cast<double>(driver_.rows()),
                                   phases.prefill + phases.decode,
                                   driver_.output_share());
   Observe();
-  const auto tokens = static_cast<double>(std::exchange(tokens_, 0));
-  const double seconds = absl::ToDoubleSeconds(now - measured_at_);
-  measured_at_ = now;
-  if (seconds > 0) {
-    // The average has a time constant of a few seconds.
-    const double weight = seconds / (seconds + 3);
-    rate_ += weight * (tokens / seconds - rate_);
-    if (driver_.live() == 0 && tokens == 0) rate_ = 0;
-  }
+  if (driver_.live() == 0) rate_.Clear();
 }
 
 void Dispatcher::Observe() {
   const BlockDriver::Stats stats = driver_.TakeStats();
   metrics_.Observe(stats);
-  tokens_ += stats.tokens;
+  if (stats.tokens > 0) {
+    rate_.Add(clock_->Monotonic(), stats.tokens);
+  }
 }
 
 void Dispatcher::Publish() {
@@ -309,7 +302,7 @@ void Dispatcher::Publish() {
   state.set_prefill_seconds(driver_.phase_seconds().prefill);
   state.set_decode_seconds(driver_.phase_seconds().decode);
   state.set_waiting(driver_.live() - driver_.running());
-  state.set_generation_tokens_per_second(rate_);
+  state.set_generation_tokens_per_second(rate_.PerSecond(clock_->Monotonic()));
   if (published_phase_ == Membership::Phase::kLoading) {
     state.set_state("loading");
   } else if (ready) {

@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/event_rate.h"
 #include "common/metrics/metrics.h"
 #include "common/threads/executor.h"
 #include "common/threads/mutex.h"
@@ -92,7 +93,7 @@ class Dispatcher {
   void FollowPlan();
   void FetchMore();
   void ReportJobs();
-  void Measure(absl::Duration now);
+  void Measure();
   void Observe();
   void Publish();
 
@@ -121,9 +122,7 @@ class Dispatcher {
   std::optional<std::string> reported_detail_;
   Membership::Phase published_phase_ = Membership::Phase::kNoPlan;
   absl::Duration reported_at_;
-  absl::Duration measured_at_;
-  int64_t tokens_ = 0;  // sampled since measured_at_
-  double rate_ = 0;
+  EventRate rate_;  // of sampled tokens
 
   mutable Mutex mu_;
   v1::ClusterState state_ ABSL_GUARDED_BY(mu_);

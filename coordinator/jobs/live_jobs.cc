@@ -11,8 +11,6 @@ namespace {
 
 // The interval between two reports of a job's progress.
 constexpr absl::Duration kTellInterval = absl::Milliseconds(200);
-constexpr absl::Duration kRateSlot = absl::Milliseconds(500);
-constexpr absl::Duration kRateWindow = absl::Seconds(5);
 
 void SetTime(int64_t us, google::protobuf::Timestamp* time) {
   time->set_seconds(us / 1'000'000);
@@ -131,17 +129,7 @@ void LiveJobs::NotifyDeleted(JobId job) {
 }
 
 double LiveJobs::RateLocked() const {
-  if (running_ <= 0 || rate_.empty()) return 0;
-  const absl::Duration now = clock_->Monotonic();
-  int64_t tokens = 0;
-  absl::Duration first = now;
-  for (const auto& [start, count] : rate_) {
-    if (now - start > kRateWindow) continue;
-    first = std::min(first, start);
-    tokens += count;
-  }
-  const double seconds = absl::ToDoubleSeconds(now - first);
-  return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
+  return running_ > 0 ? rate_.PerSecond(clock_->Monotonic()) : 0;
 }
 
 std::string LiveJobs::DetailLocked(const JobRecord& record) const {
@@ -271,11 +259,11 @@ bool LiveJobs::Advance(JobId job, int64_t next_index, int64_t taken,
 void LiveJobs::AddProgress(JobId job, const JobProgress& progress) {
   MutexLock lock(&mu_);
   const absl::Duration now = clock_->Monotonic();
-  if (rate_.empty() || now - rate_.back().first >= kRateSlot) {
-    rate_.emplace_back(now, 0);
-    while (now - rate_.front().first > kRateWindow) rate_.pop_front();
+  if (running_ <= 0) {
+    rate_.Clear();
+    rate_.Add(now, 0);  // tokens are made from now on
   }
-  rate_.back().second += progress.new_tokens;
+  if (progress.new_tokens > 0) rate_.Add(now, progress.new_tokens);
   Live* live = Get(job);
   if (live == nullptr) return;
   running_ += progress.running - live->running;

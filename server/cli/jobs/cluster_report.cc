@@ -113,6 +113,8 @@ std::string ClusterToJson(const v1::ClusterState& state) {
       {"running", state.running()},
       {"waiting", state.waiting()},
       {"generation_tokens_per_second", state.generation_tokens_per_second()},
+      {"prefill_seconds", state.prefill_seconds()},
+      {"decode_seconds", state.decode_seconds()},
       {"plan", Nested(state.plan())},
       {"workers", ordered_json::array()},
       {"absent", ordered_json::array()},

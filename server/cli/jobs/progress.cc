@@ -64,7 +64,8 @@ std::string FormatProgress(const v1::Job& job, absl::Duration eta,
     failed = absl::StrCat(", ", counts.failed(), " failed");
   std::string rate;
   if (job.generation_tokens_per_second() > 0) {
-    rate = absl::StrFormat("  %.0f tok/s", job.generation_tokens_per_second());
+    const double tokens = job.generation_tokens_per_second();
+    rate = absl::StrFormat("  %.*f tok/s", tokens < 10 ? 2 : 0, tokens);
   }
   std::string left;
   if (ended < counts.total()) {

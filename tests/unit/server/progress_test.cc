@@ -55,5 +55,15 @@ TEST(ProgressTest, TheReasonOutlivesTheBar) {
   }
 }
 
+TEST(ProgressTest, SlowModelsHaveARateToo) {
+  v1::Job job = MakeJob(3, 0, 10, 100);
+  job.set_generation_tokens_per_second(0.375);
+  EXPECT_THAT(FormatProgress(job, absl::Seconds(7), 200),
+              HasSubstr("  0.38 tok/s"));
+  job.set_generation_tokens_per_second(1234.5);
+  EXPECT_THAT(FormatProgress(job, absl::Seconds(7), 200),
+              HasSubstr("  1234 tok/s"));
+}
+
 }  // namespace
 }  // namespace sluice
