@@ -110,6 +110,11 @@ absl::Status PlanRequest::Check() const {
   SLUICE_RETURN_IF_ERROR(
       CheckPositive(choices.max_step_tokens, "max-step-tokens", 1));
   SLUICE_RETURN_IF_ERROR(CheckPositive(choices.threads, "threads", 0));
+  if (choices.slice_context.value_or(0) < 0 ||
+      choices.slice_context.value_or(0) > kMaxSliceContext) {
+    return InvalidArgument("plan: a slice-context of ", *choices.slice_context,
+                           ": must be from 0 to ", kMaxSliceContext);
+  }
   if (choices.weight_formats.empty() || choices.kv_formats.empty()) {
     return absl::InvalidArgumentError(
         "plan: no format of weights or KV cache may be chosen");
@@ -136,6 +141,9 @@ absl::StatusOr<Plan> EvaluatePlan(const PlanRequest& request,
       .num_microbatches = first.num_microbatches,
       .num_blocks = num_blocks,
       .max_step_tokens = std::max(first.max_step_tokens, first.gbs),
+      .steps_in_flight = StepsInFlight(first.slicing && request.refill,
+                                       static_cast<int>(stages.size())),
+      .slice_context = first.slice_context,
       .refill = request.refill};
   SLUICE_RETURN_IF_ERROR(
       CheckPositive({block.gbs, block.num_microbatches, block.max_step_tokens},
@@ -151,6 +159,10 @@ absl::StatusOr<Plan> EvaluatePlan(const PlanRequest& request,
   Plan plan = BuildPlan(request, resolved, block, JobSteps(request, block));
   SLUICE_RETURN_IF_ERROR(Rehearse(request, &plan));
   return plan;
+}
+
+int32_t StepsInFlight(bool slicing, int num_stages) {
+  return slicing && num_stages > 1 ? num_stages + 1 : 0;
 }
 
 bool Fits(const Plan& plan) {
