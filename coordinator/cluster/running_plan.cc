@@ -484,6 +484,10 @@ v1::CoordinatorMessage RunningPlan::Assignment(
   const int32_t blocks = BlocksOf(next.plan, stages.size());
   ToProto(policy, assign.mutable_policy());
   assign.set_max_model_len(options_.max_model_len);
+  if (next.plan && !next.plan->stages[s].policy.automatic_kv_cache) {
+    assign.set_kv_positions(
+        std::min(options_.max_model_len, SequencePositions(*next.plan)));
+  }
   assign.set_max_sequences(blocks * policy.gbs * policy.num_microbatches);
   assign.set_num_blocks(blocks);
   return message;

@@ -215,6 +215,7 @@ std::string PlanToJson(const Plan& plan) {
                  {"binding", Name(static_cast<int>(plan.binding_resource))},
                  {"stage", plan.binding_stage},
                  {"bytes_per_token", std::move(bytes)}}}};
+  if (plan.kv_positions > 0) json["kv_positions"] = plan.kv_positions;
   if (!plan.slicing.empty()) json["slicing"] = plan.slicing;
   return json.dump();
 }
@@ -268,6 +269,8 @@ absl::StatusOr<Plan> ParsePlan(absl::string_view text) {
   plan.block.steps_in_flight =
       StepsInFlight(first.slicing, static_cast<int>(plan.stages.size()));
   plan.block.slice_context = first.slice_context;
+  SLUICE_RETURN_IF_ERROR(
+      in.Int("kv_positions", 0, INT64_MAX, &plan.kv_positions));
   SLUICE_RETURN_IF_ERROR(in.Text("slicing", &plan.slicing));
   if (const Json* predicted = in.Find("predicted"); predicted != nullptr) {
     SLUICE_RETURN_IF_ERROR(ParsePredicted(*predicted, &plan));

@@ -89,9 +89,9 @@ int32_t ResolveAutomatic(const PlanRequest& request, int machine,
 }  // namespace
 
 int32_t PlanRequest::longest() const {
-  if (max_model_len == 0) return workload.longest();
-  return reserve_max_model_len ? max_model_len
-                               : std::min(max_model_len, workload.longest());
+  const int32_t positions =
+      kv_positions > 0 ? kv_positions : workload.longest();
+  return max_model_len == 0 ? positions : std::min(max_model_len, positions);
 }
 
 absl::Status PlanRequest::Check() const {
@@ -123,8 +123,9 @@ absl::Status PlanRequest::Check() const {
     return InvalidArgument("plan: a latency of at most ", max_latency_seconds,
                            " seconds");
   }
-  if (max_model_len < 0) {
-    return InvalidArgument("plan: sequences of ", max_model_len, " positions");
+  if (max_model_len < 0 || kv_positions < 0) {
+    return InvalidArgument("plan: sequences of ", max_model_len,
+                           " positions, KV for ", kv_positions);
   }
   return absl::OkStatus();
 }
@@ -159,6 +160,13 @@ absl::StatusOr<Plan> EvaluatePlan(const PlanRequest& request,
   Plan plan = BuildPlan(request, resolved, block, JobSteps(request, block));
   SLUICE_RETURN_IF_ERROR(Rehearse(request, &plan));
   return plan;
+}
+
+int32_t SequencePositions(const Plan& plan) {
+  const int64_t sequences = int64_t{plan.block.gbs} *
+                            plan.block.num_microbatches * plan.block.num_blocks;
+  return static_cast<int32_t>(
+      std::min<int64_t>(INT32_MAX, plan.kv_positions / sequences));
 }
 
 int32_t StepsInFlight(bool slicing, int num_stages) {

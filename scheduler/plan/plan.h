@@ -90,8 +90,9 @@ struct PlanRequest {
   // Positions that a sequence may have, which workers load their stages for;
   // 0: those of the longest request.
   int32_t max_model_len = 0;
-  // Whether KV is reserved for max_model_len, and not for the longest request.
-  bool reserve_max_model_len = false;
+  // Positions of a sequence for which KV is reserved; 0: those of the longest
+  // request.
+  int32_t kv_positions = 0;
   // If false, blocks start together, are not refilled, and prompts are not cut
   // into slices (BlockSteps).
   bool refill = true;
@@ -147,6 +148,9 @@ struct StageChoice {
 absl::StatusOr<Plan> EvaluatePlan(const PlanRequest& request,
                                   const std::vector<StageChoice>& stages,
                                   int32_t num_blocks);
+
+// Plan::kv_positions of one sequence; 0 if the plan does not say.
+int32_t SequencePositions(const Plan& plan);
 
 // Returns BlockShape::steps_in_flight: one more than there are stages, which
 // keeps the last one busy while a step is on its way back; 0 for one stage, or

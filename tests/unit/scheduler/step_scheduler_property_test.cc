@@ -168,8 +168,7 @@ class Play {
   void Take(const StepScheduler::NextStep& next) {
     const int32_t block = next.block.value();
     const StepScheduler::StepDecision* decision = &next.decision;
-    const int64_t others =
-        scheduler_.running() + scheduler_.waiting();
+    const int64_t others = scheduler_.running() + scheduler_.waiting();
     if (next.slice) {
       ASSERT_FALSE(in_flight_[block].empty());
       ASSERT_LT(InFlight(), options_.steps_in_flight);
@@ -289,8 +288,7 @@ class Play {
     ASSERT_LE(tokens, options_.max_step_tokens);
     if (options_.slice_context > 0 && segments.back().num_tokens > 1) {
       const double most = options_.max_step_tokens;
-      ASSERT_LE(cost,
-                most * (1 + 0.5 * most / options_.slice_context) + 1e-6);
+      ASSERT_LE(cost, most * (1 + 0.5 * most / options_.slice_context) + 1e-6);
     }
     mixed_steps_ += prefill && decode;
   }
