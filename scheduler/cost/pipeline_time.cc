@@ -62,7 +62,7 @@ double RoundSeconds(absl::Span<const PipelineStage> stages, double num_blocks,
                   WaySeconds(stages) + step_seconds);
 }
 
-double FillSeconds(absl::Span<const PipelineStage> stages, int num_blocks) {
+double FillSeconds(absl::Span<const PipelineStage> stages, double num_blocks) {
   const double busiest = BusiestMachine(stages);
   return std::max(
       0.0, std::min(WaySeconds(stages) - busiest, (num_blocks - 1) * busiest));
@@ -103,7 +103,7 @@ double JobSeconds(const std::vector<PipelineStage>& stages,
         all_rounds * RandomRound(kinds, all_steps / all_rounds);
     total *= std::pow(at_random / in_phases, mixing);
   }
-  return total + FillSeconds(average, num_blocks);
+  return total + FillSeconds(average, all_steps / all_rounds);
 }
 
 }  // namespace sluice

@@ -29,7 +29,7 @@ double RoundSeconds(absl::Span<const PipelineStage> stages, double num_blocks,
 // Returns what filling and draining the pipeline adds to a job's rounds: the
 // first block's way to the busiest machine and the last one's from there, or,
 // if one block's way decides, how much the last block starts behind the first.
-double FillSeconds(absl::Span<const PipelineStage> stages, int num_blocks);
+double FillSeconds(absl::Span<const PipelineStage> stages, double num_blocks);
 
 // Seconds of a job's rounds of several kinds: `rounds[k]` of kind k, in which
 // stage s takes seconds[s][k].

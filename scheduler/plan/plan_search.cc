@@ -35,7 +35,7 @@ namespace sluice {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// Candidates of the coarse grid from which the fine one is searched.
+// Candidates of the coarse grid from which the fine one is searched, at least.
 constexpr size_t kStarts = 3;
 // The best candidates, of which a short job is simulated.
 constexpr int kRehearsals = 6;
@@ -166,6 +166,19 @@ class PlanSearch {
     }
     std::sort(solved.begin(), solved.end());
     return solved;
+  }
+  // Those of them from which the fine grid is searched: the best, and the best
+  // with each number of blocks, from which no step of the search leads to
+  // others: few blocks need slices to keep the pipeline full, many do not.
+  std::vector<Candidate> Starts() {
+    std::vector<Candidate> starts;
+    std::set<int32_t> blocks;
+    for (const auto& [score, c] : Solved()) {
+      if (blocks.insert(c.block.num_blocks).second || starts.size() < kStarts) {
+        starts.push_back(c);
+      }
+    }
+    return starts;
   }
   double BestScore() const { return best_ ? best_score_ : kInfinity; }
 
@@ -443,10 +456,8 @@ absl::StatusOr<PlanResult> PlanSearch::Run(Objective objective,
   });
   for (const auto& [bound, c] : coarse) Consider(c, bound);
 
-  std::vector<std::pair<double, Candidate>> starts = Solved();
-  if (starts.size() > kStarts) starts.resize(kStarts);
   const Grid fine = MakeGrid(request_, GridSize::kFine);
-  for (const auto& [score, start] : starts) Refine(start, fine);
+  for (const Candidate& start : Starts()) Refine(start, fine);
   SLUICE_RETURN_IF_ERROR(status_);
   if (!best_) return NothingFits();
   TryOrders();

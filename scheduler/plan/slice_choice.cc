@@ -15,6 +15,8 @@ namespace {
 // Slices are multiples of this, or of the longest prompt's 128th part.
 constexpr int32_t kUnit = 16;
 constexpr int32_t kUnits = 128;
+// Plans that differ less are as fast.
+constexpr double kNoGain = 1.005;
 
 // What a slice of a prompt in each micro-batch takes of the slowest stage.
 class SliceCost {
@@ -146,6 +148,12 @@ std::string SlicingReason(const Plan& plan, const Plan& other) {
   };
   const bool slices = plan.block.steps_in_flight > 0;
   const double gain = other.seconds / plan.seconds;
+  if (gain < kNoGain) {
+    return absl::StrFormat(
+        "prompts cut into slices that follow each other make no difference: "
+        "%.4g steps keep the stages busy for %.0f %% of the time",
+        plan.steps, busy(plan));
+  }
   const Plan& with = slices ? plan : other;
   const Plan& without = slices ? other : plan;
   return absl::StrFormat(

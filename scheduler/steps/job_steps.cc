@@ -61,7 +61,8 @@ class Follower {
     }
     const auto all = static_cast<size_t>(block_.steps_in_flight);
     size_t in_flight = steps->size() - begin;
-    for (size_t before = 0; in_flight > 0 && in_flight != before;) {
+    const bool slices = in_flight > 0 && in_flight + 1 < all;
+    for (size_t before = 0; slices && in_flight != before;) {
       before = in_flight;
       for (Block& block : blocks_) {
         if (in_flight < all && Form(block, true, steps)) ++in_flight;

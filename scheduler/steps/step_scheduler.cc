@@ -100,9 +100,7 @@ std::optional<StepScheduler::NextStep> StepScheduler::FormNext() {
       return NextStep{BlockId(b), *std::move(step)};
     }
   }
-  if (in_flight_ == 0 || in_flight_ >= options_.steps_in_flight) {
-    return std::nullopt;
-  }
+  if (in_flight_ == 0 || PipelineIsFull()) return std::nullopt;
   std::vector<int32_t> order(options_.num_blocks);
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [this](int32_t a, int32_t b) {
@@ -161,9 +159,8 @@ std::optional<StepScheduler::StepDecision> StepScheduler::FormSlice(
     BlockId block_id) {
   assert(block_id.value() >= 0 && block_id.value() < options_.num_blocks);
   Block& block = blocks_[block_id.value()];
-  if (in_flight_ >= options_.steps_in_flight || !block.may_slice ||
-      block.flights.empty() || (!block.prefills && waiting_.empty()) ||
-      AwaitsFinish(block) ||
+  if (PipelineIsFull() || !block.may_slice || block.flights.empty() ||
+      (!block.prefills && waiting_.empty()) || AwaitsFinish(block) ||
       static_cast<int64_t>(pending_release_.size()) > options_.max_releases) {
     return std::nullopt;
   }
@@ -178,7 +175,13 @@ std::optional<StepScheduler::StepDecision> StepScheduler::FormSlice(
   decision.release = std::exchange(pending_release_, {});
   block.flights.push_back(std::move(flight));
   ++in_flight_;
+  ++slices_in_flight_;
   return decision;
+}
+
+bool StepScheduler::PipelineIsFull() const {
+  const int64_t full = options_.steps_in_flight;
+  return in_flight_ >= full || in_flight_ - slices_in_flight_ >= full - 1;
 }
 
 bool StepScheduler::AnyPlanned(const Block& block) {
@@ -420,6 +423,7 @@ void StepScheduler::OnStepDone(BlockId block_id) {
   const Flight flight = std::move(block.flights.front());
   block.flights.pop_front();
   --in_flight_;
+  if (flight.slice) --slices_in_flight_;
   if (!flight.slice) {
     block.step_in_flight = false;
     for (std::vector<Running>& micro_batch : block.micro_batches) {
@@ -525,7 +529,7 @@ std::vector<SequenceId> StepScheduler::Clear() {
     block.flights.clear();
     block.step_in_flight = block.prefills = false;
   }
-  in_flight_ = 0;
+  in_flight_ = slices_in_flight_ = 0;
   std::sort(ran.begin(), ran.end());
   std::vector<SequenceId> ids;
   ids.reserve(ran.size() + waiting_.size());

@@ -31,13 +31,12 @@ namespace sluice {
 //   that decodes, then prefill chunks in order of admission, up to
 //   max_step_tokens. Since max_step_tokens >= gbs, decoding is never held up
 //   by prefill, and every micro-batch with a sequence in prefill advances it.
-// * A block has one such step in flight at a time. If fewer than
-//   `steps_in_flight` steps of all blocks are, the pipeline has bubbles, and
-//   slices fill them: steps that hold prefill chunks only and follow the ones
-//   in flight without waiting for them, since a chunk needs no sampled token,
-//   only that the ones before it are computed first (TeraPipe: "Token-Level
-//   Pipeline Parallelism", section 2.3.2). A sequence whose first token is on
-//   its way sits out until it is back.
+// * A block has one such step in flight at a time. If these are too few to
+//   keep the pipeline full, slices fill it: steps that hold prefill chunks only
+//   and follow the ones in flight without waiting for them, since a chunk needs
+//   no sampled token, only that the ones before it are computed first
+//   (TeraPipe: "Token-Level Pipeline Parallelism", section 2.3.2). A sequence
+//   whose first token is on its way sits out until it is back.
 // * With `slice_context`, a chunk at a greater context, whose rows attend to
 //   more, is shorter, so that all take about as long.
 // * Waiting sequences are admitted strictly in order of Enqueue (no
@@ -106,8 +105,11 @@ class StepScheduler {
     int32_t gbs = 64;                // most sequences in a micro-batch
     int32_t num_microbatches = 1;    // of a block
     int32_t max_step_tokens = 2048;  // of one micro-batch in one step
-    // The steps of all blocks from which on the pipeline counts as full, and no
-    // slices are formed; up to 1: there are none at all.
+    // The number of steps in flight with which the pipeline is full: one for
+    // each stage, and one more for what is on its way back. Slices are formed
+    // while there are fewer, but none if all but one of these are steps, since
+    // each costs a sweep over the weights that they would share. Up to 1: there
+    // are no slices.
     int32_t steps_in_flight = 0;
     // The context at which attention makes a row cost twice as much as at none:
     // what a micro-batch prefills in a step costs no more than max_step_tokens
@@ -301,6 +303,7 @@ class StepScheduler {
   static bool AwaitsFinish(const Block& block);
   // Sets new_tokens of the sequences; returns the room left.
   Room PlanTokens(std::vector<Running>& micro_batch, bool slice) const;
+  bool PipelineIsFull() const;
   static bool AnyPlanned(const Block& block);
   // Puts the new_tokens of the block's sequences, and of those admitted to the
   // room that is left, in flight. `slice` gets the segments of a slice; null
@@ -336,7 +339,8 @@ class StepScheduler {
   absl::flat_hash_map<SequenceId, Place> running_;
   std::vector<SequenceId> pending_release_;
   int64_t admissions_ = 0;
-  int64_t in_flight_ = 0;  // steps and slices of all blocks
+  int64_t in_flight_ = 0;         // steps and slices of all blocks
+  int64_t slices_in_flight_ = 0;  // of these
   // The decode steps that ended sequences ran, and that max_tokens allowed,
   // newer sequences weighing more.
   double steps_run_ = 0;

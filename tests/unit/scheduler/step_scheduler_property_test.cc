@@ -157,10 +157,12 @@ class Play {
     }
   }
 
-  int64_t InFlight() const {
+  int64_t InFlight(bool slices = true) const {
     int64_t steps = 0;
     for (const auto& block : in_flight_) {
-      steps += static_cast<int64_t>(block.size());
+      steps += std::count_if(
+          block.begin(), block.end(),
+          [slices](const Step& step) { return slices || !step.slice; });
     }
     return steps;
   }
@@ -172,6 +174,7 @@ class Play {
     if (next.slice) {
       ASSERT_FALSE(in_flight_[block].empty());
       ASSERT_LT(InFlight(), options_.steps_in_flight);
+      ASSERT_LT(InFlight(false), options_.steps_in_flight - 1);
       ASSERT_FALSE(decision->micro_batches.empty());
       ++slices_;
     } else {
