@@ -453,13 +453,6 @@ Policy RunningPlan::StagePolicy(const std::optional<Plan>& plan,
   policy.schedule = options_.policy.schedule;
   policy.overlap = options_.policy.overlap;
   policy.packing = options_.policy.packing;
-  if (!options_.fixed_plan && policy.kv_cache.disk == 0) {
-    // A plan's shares are of the KV cache of the maximum number of sequences at
-    // their maximum length. They are not followed: pages are shared by need,
-    // and take the memory that the weights leave.
-    policy.kv_cache = TierFractions();
-    policy.automatic_kv_cache = true;
-  }
   return policy;
 }
 

@@ -132,8 +132,8 @@ TEST_F(MembershipPlanTest, WorkersGetWhatThePlanSays) {
   EXPECT_EQ(first.policy().max_step_tokens(), 77);
   EXPECT_TRUE(first.policy().explicit_weights());
   EXPECT_DOUBLE_EQ(first.policy().weights().disk(), 0.75);
-  // Pages are shared by need, in what the weights leave.
-  EXPECT_FALSE(first.policy().explicit_kv_cache());
+  // KV lies where the plan says.
+  EXPECT_TRUE(first.policy().explicit_kv_cache());
   // Settings that are not in a plan stay as they were.
   EXPECT_FLOAT_EQ(first.policy().sparsity(), 0.5);
   EXPECT_DOUBLE_EQ(Last(*a_).policy().weights().disk(), 0.25);
