@@ -23,10 +23,13 @@ absl::Status Invalid(absl::string_view key, absl::string_view value,
 }
 
 absl::Status SetNumber(absl::string_view key, absl::string_view value,
-                       int32_t min, int32_t* out) {
+                       int32_t min, int32_t max, int32_t* out) {
   int32_t number = 0;
-  if (!absl::SimpleAtoi(value, &number) || number < min) {
-    return Invalid(key, value, absl::StrCat("a number from ", min, " on"));
+  if (!absl::SimpleAtoi(value, &number) || number < min || number > max) {
+    return Invalid(key, value,
+                   max == INT32_MAX
+                       ? absl::StrCat("a number from ", min, " on")
+                       : absl::StrCat("a number from ", min, " to ", max));
   }
   *out = number;
   return absl::OkStatus();
@@ -73,12 +76,21 @@ struct NumberKey {
   absl::string_view name;
   int32_t Policy::*member;
   int32_t min;
+  int32_t max = INT32_MAX;
 };
 constexpr NumberKey kNumberKeys[] = {
     {"gbs", &Policy::gbs, 1},
     {"num-microbatches", &Policy::num_microbatches, 1},
     {"max-step-tokens", &Policy::max_step_tokens, 1},
-    {"threads", &Policy::compute_threads, 0}};
+    {"threads", &Policy::compute_threads, 0},
+    {"slice-context", &Policy::slice_context, 0, kMaxSliceContext}};
+struct SwitchKey {
+  absl::string_view name;
+  bool Policy::*member;
+};
+constexpr SwitchKey kSwitchKeys[] = {{"overlap", &Policy::overlap},
+                                     {"packing", &Policy::packing},
+                                     {"slicing", &Policy::slicing}};
 
 // A key of the nine fractions: a kind of data and its shares of the tiers.
 struct KindKey {
@@ -138,7 +150,8 @@ absl::Status Set(absl::string_view key, absl::string_view value,
                  Policy* policy) {
   for (const NumberKey& number : kNumberKeys) {
     if (key != number.name) continue;
-    return SetNumber(key, value, number.min, &(policy->*number.member));
+    return SetNumber(key, value, number.min, number.max,
+                     &(policy->*number.member));
   }
   for (const KindKey& kind : kKindKeys) {
     if (key.substr(0, key.find('.')) != kind.name) continue;
@@ -157,9 +170,10 @@ absl::Status Set(absl::string_view key, absl::string_view value,
     return SetWord(key, value, {"zigzag", Schedule::kZigZag},
                    {"row", Schedule::kRowByRow}, &policy->schedule);
   }
-  if (key == "overlap" || key == "packing") {
+  for (const SwitchKey& of : kSwitchKeys) {
+    if (key != of.name) continue;
     return SetWord(key, value, {"on", true}, {"off", false},
-                   key == "overlap" ? &policy->overlap : &policy->packing);
+                   &(policy->*of.member));
   }
   if (key == "link-dtype") {
     return SetWord(key, value, {"float32", DType::kFloat32},
@@ -169,7 +183,7 @@ absl::Status Set(absl::string_view key, absl::string_view value,
       "policy: unknown key ", key,
       "; known are gbs, num-microbatches, max-step-tokens, threads, w, c, h, "
       "compress-weights, compress-kv, attention-site, sparsity, schedule, "
-      "overlap, packing and link-dtype");
+      "overlap, packing, slicing, slice-context and link-dtype");
 }
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
@@ -234,6 +248,7 @@ std::string PolicyText(const Policy& p) {
       " schedule=", p.schedule == Schedule::kZigZag ? "zigzag" : "row",
       " overlap=", p.overlap ? "on" : "off",
       " packing=", p.packing ? "on" : "off", " threads=", p.compute_threads,
+      " slicing=", p.slicing ? "on" : "off", " slice-context=", p.slice_context,
       " link-dtype=", p.link_dtype == DType::kFloat32 ? "float32" : "bfloat16");
 }
 

@@ -26,6 +26,9 @@ enum class Schedule {
 // are one.
 enum class AttentionSite { kHost, kDevice };
 
+// The greatest slice_context: costs of chunks then fit in 64 bits.
+inline constexpr int32_t kMaxSliceContext = 1 << 28;
+
 // One worker's settings to run its stage (FlexGen, section 4.3: the policy of
 // 11 variables).
 struct Policy {
@@ -58,6 +61,13 @@ struct Policy {
   // bfloat16, which halves the bytes, but rounds: answers then depend on where
   // the layers are split.
   DType link_dtype = DType::kFloat32;
+  // These two are for whom forms the steps; workers are not told. Whether a
+  // prompt's chunks follow each other through the stages where the pipeline
+  // would have bubbles, each without waiting for the one before to come back;
+  // and the context at which they are about half as long as at none, as
+  // attention makes each row cost twice as much. 0: all are as long.
+  bool slicing = true;
+  int32_t slice_context = 0;
 
   friend bool operator==(const Policy&, const Policy&) = default;
 };
@@ -65,7 +75,8 @@ struct Policy {
 // Sets the keys in `text`: "key=value" pairs separated by commas, blanks or
 // line ends ('#' begins a comment), or '@' and the name of a file of them.
 //
-//   gbs, num-microbatches, max-step-tokens, threads   whole numbers
+//   gbs, num-microbatches, max-step-tokens, threads, slice-context   whole
+//               numbers
 //   w, c, h     weights, KV cache, activations: device/host/disk in per cent
 //               ("w=0/50/50"), or "auto"
 //   w.device, w.host, w.disk, and so on: one of the nine, 0 to 1
@@ -73,7 +84,7 @@ struct Policy {
 //   attention-site   host or device
 //   sparsity         above 0, up to 1
 //   schedule         zigzag or row
-//   overlap, packing on or off
+//   overlap, packing, slicing   on or off
 //   link-dtype       float32 or bfloat16
 //
 // kInvalidArgument names the key.

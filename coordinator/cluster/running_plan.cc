@@ -465,13 +465,6 @@ Policy RunningPlan::StagePolicy(const std::optional<Plan>& plan,
   policy.schedule = options_.policy.schedule;
   policy.overlap = options_.policy.overlap;
   policy.packing = options_.policy.packing;
-  if (!options_.fixed_plan && policy.kv_cache.disk == 0) {
-    // A plan's shares are of the KV cache of the maximum number of sequences at
-    // their maximum length. They are not followed: pages are shared by need,
-    // and take the memory that the weights leave.
-    policy.kv_cache = TierFractions();
-    policy.automatic_kv_cache = true;
-  }
   return policy;
 }
 
@@ -496,6 +489,10 @@ v1::CoordinatorMessage RunningPlan::Assignment(
   const int32_t blocks = BlocksOf(next);
   ToProto(policy, assign.mutable_policy());
   assign.set_max_model_len(options_.max_model_len);
+  if (next.plan && !next.plan->stages[s].policy.automatic_kv_cache) {
+    assign.set_kv_positions(
+        std::min(options_.max_model_len, SequencePositions(*next.plan)));
+  }
   assign.set_max_sequences(blocks * policy.gbs * policy.num_microbatches);
   assign.set_num_blocks(blocks);
   return message;

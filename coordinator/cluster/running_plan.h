@@ -101,7 +101,12 @@ class RunningPlan {
   const std::optional<Plan>& plan() const { return plan_; }
   // REQUIRES: phase() != kNoPlan.
   int32_t num_blocks() const { return num_blocks_; }
-  // The common settings of its stages: gbs, num_microbatches, max_step_tokens.
+  // See StepScheduler::Options. REQUIRES: phase() != kNoPlan.
+  int32_t steps_in_flight() const {
+    return StepsInFlight(policy().slicing, static_cast<int>(stages_.size()));
+  }
+  // The common settings of its stages: gbs, num_microbatches, max_step_tokens,
+  // slicing, slice_context.
   const Policy& policy() const { return plan_ ? policy_ : options_.policy; }
   // Capacity of the running plan: that of the tightest stage; and whether all
   // stages take pages by need.

@@ -122,7 +122,7 @@ absl::Status BlockDriver::StartEpoch(PlanEpoch epoch,
   if (!scheduler.ok()) return scheduler.status();
   scheduler_.emplace(*std::move(scheduler));
   epoch_ = epoch;
-  blocks_.assign(options.num_blocks, {});
+  flights_.assign(options.num_blocks, {});
   for (SequenceId id : std::exchange(pending_, {})) {
     if (sequences_.contains(id)) Enqueue(id);
   }
@@ -144,18 +144,19 @@ void BlockDriver::StopEpoch() {
   pending_.insert(pending_.begin(), order.begin(), order.end());
   scheduler_.reset();
   epoch_.reset();
-  blocks_.clear();
+  flights_.clear();
 }
 
 absl::Status BlockDriver::Check(const StepResult& result) const {
   const int32_t b = result.block.value();
-  if (b < 0 || b >= static_cast<int32_t>(blocks_.size()) ||
-      !blocks_[b].in_flight || blocks_[b].step != result.step) {
+  if (b < 0 || b >= static_cast<int32_t>(flights_.size()) ||
+      flights_[b].empty() || flights_[b].front().step != result.step) {
     return Internal("a result for step ", result.step, " of block ", b,
-                    ", which is not in flight");
+                    ", which is not in flight or not the block's next");
   }
-  const std::vector<SequenceId>& expected = blocks_[b].sampled;
-  const size_t before = blocks_[b].tokens.size();
+  const Flight& flight = flights_[b].front();
+  const std::vector<SequenceId>& expected = flight.sampled;
+  const size_t before = flight.tokens.size();
   const size_t left = expected.size() - before;
   bool matches = result.more
                      ? result.tokens.empty() || result.tokens.size() < left
@@ -178,12 +179,12 @@ absl::Status BlockDriver::AddScores(const StepResult& result) {
     return Internal("the scores of sequence ", id.value(), " in step ",
                     result.step, " of block ", result.block.value(), what);
   };
-  const Block& block = blocks_[result.block.value()];
+  const Flight& flight = flights_[result.block.value()].front();
   for (const TokenScores& scores : result.scores) {
     const auto expected = std::find_if(
-        block.scored.begin(), block.scored.end(),
+        flight.scored.begin(), flight.scored.end(),
         [&](const auto& entry) { return entry.first == scores.sequence; });
-    if (expected == block.scored.end()) {
+    if (expected == flight.scored.end()) {
       return wrong(scores.sequence, " were not asked for");
     }
     const auto it = sequences_.find(scores.sequence);
@@ -204,7 +205,7 @@ absl::Status BlockDriver::AddScores(const StepResult& result) {
     if (it->second.AddScores(scores)) Finish(scores.sequence);
   }
   if (result.more) return absl::OkStatus();
-  for (const auto& [id, end] : block.scored) {
+  for (const auto& [id, end] : flight.scored) {
     const auto it = sequences_.find(id);
     if (it != sequences_.end() && it->second.scored_until() < end) {
       return wrong(id, " are not complete");
@@ -219,21 +220,22 @@ absl::Status BlockDriver::OnResult(StepResult result) {
   }
   if (absl::Status status = Check(result); !status.ok()) return status;
   if (absl::Status status = AddScores(result); !status.ok()) return status;
-  Block& block = blocks_[result.block.value()];
+  std::deque<Flight>& flights = flights_[result.block.value()];
   std::move(result.tokens.begin(), result.tokens.end(),
-            std::back_inserter(block.tokens));
+            std::back_inserter(flights.front().tokens));
   if (result.more) return absl::OkStatus();
-  block.in_flight = false;
+  Flight flight = std::move(flights.front());
+  flights.pop_front();
   ++stats_.steps;
   const absl::Duration now = options_.clock->Monotonic();
-  stats_.step_seconds.push_back(absl::ToDoubleSeconds(now - block.sent_at));
-  CountPhases(block, now);
+  stats_.step_seconds.push_back(absl::ToDoubleSeconds(now - flight.sent_at));
+  CountPhases(flight, now);
   scheduler_->OnStepDone(result.block);
-  for (const auto& [id, end] : block.prefilled) {
+  for (const auto& [id, end] : flight.prefilled) {
     const auto it = sequences_.find(id);
     if (it != sequences_.end()) CountPrompt(&it->second, end);
   }
-  for (SampledToken& token : std::exchange(block.tokens, {})) {
+  for (SampledToken& token : flight.tokens) {
     const SequenceId id = token.sequence;
     const auto it = sequences_.find(id);
     if (it == sequences_.end()) continue;  // cancelled under way
@@ -262,12 +264,13 @@ double BlockDriver::SecondsSinceAccepted(const SequenceState& sequence) const {
   return std::max(0.0, absl::ToDoubleSeconds(passed));
 }
 
-void BlockDriver::CountPhases(const Block& block, absl::Duration now) {
-  const int64_t tokens = block.prefill_tokens + block.decode_tokens;
+void BlockDriver::CountPhases(const Flight& flight, absl::Duration now) {
+  const int64_t tokens = flight.prefill_tokens + flight.decode_tokens;
   rows_ += tokens;
   if (tokens > 0) {
     const double seconds = absl::ToDoubleSeconds(now - counted_until_);
-    const double prefill = seconds * static_cast<double>(block.prefill_tokens) /
+    const double prefill = seconds *
+                           static_cast<double>(flight.prefill_tokens) /
                            static_cast<double>(tokens);
     phase_seconds_.prefill += prefill;
     phase_seconds_.decode += seconds - prefill;
@@ -278,11 +281,8 @@ void BlockDriver::CountPhases(const Block& block, absl::Duration now) {
 std::vector<StepPlan> BlockDriver::TakePlans() {
   std::vector<StepPlan> plans;
   if (!epoch_) return plans;
-  for (int32_t b = 0; b < static_cast<int32_t>(blocks_.size()); ++b) {
-    if (blocks_[b].in_flight) continue;
-    if (auto decision = scheduler_->FormStep(BlockId(b))) {
-      plans.push_back(ToPlan(BlockId(b), *std::move(decision)));
-    }
+  while (auto next = scheduler_->FormNext()) {
+    plans.push_back(ToPlan(next->block, std::move(next->decision)));
   }
   return plans;
 }
@@ -305,15 +305,9 @@ StepPlan BlockDriver::ToPlan(BlockId block_id,
     }
   }
   if (blocks_in_flight() == 0) counted_until_ = now;
-  Block& block = blocks_[block_id.value()];
-  block.in_flight = true;
-  block.step = plan.step;
-  block.sent_at = now;
-  block.sampled.clear();
-  block.tokens.clear();
-  block.scored.clear();
-  block.prefilled.clear();
-  block.prefill_tokens = block.decode_tokens = 0;
+  Flight& flight = flights_[block_id.value()].emplace_back();
+  flight.step = plan.step;
+  flight.sent_at = now;
   for (std::vector<Segment>& segments : decision.micro_batches) {
     MicroBatch& batch = plan.micro_batches.emplace_back();
     for (Segment& segment : segments) {
@@ -323,12 +317,12 @@ StepPlan BlockDriver::ToPlan(BlockId block_id,
           segment.num_tokens == 1 &&
           segment.start >=
               static_cast<int32_t>(sequence.request().prompt.size());
-      (decode ? block.decode_tokens : block.prefill_tokens) +=
+      (decode ? flight.decode_tokens : flight.prefill_tokens) +=
           segment.num_tokens;
       const auto prompt =
           static_cast<int32_t>(sequence.request().prompt.size());
       if (segment.start < prompt) {
-        block.prefilled.emplace_back(
+        flight.prefilled.emplace_back(
             segment.sequence,
             std::min(segment.start + segment.num_tokens, prompt));
       }
@@ -336,10 +330,10 @@ StepPlan BlockDriver::ToPlan(BlockId block_id,
       batch.tokens.insert(batch.tokens.end(), begin,
                           begin + segment.num_tokens);
       if (sequence.only_scores()) segment.sample = false;
-      if (segment.sample) block.sampled.push_back(segment.sequence);
+      if (segment.sample) flight.sampled.push_back(segment.sequence);
       SetScores(sequence, &segment);
       if (segment.score_begin < segment.score_end) {
-        block.scored.emplace_back(segment.sequence, segment.score_end);
+        flight.scored.emplace_back(segment.sequence, segment.score_end);
       }
     }
     batch.segments = std::move(segments);
@@ -360,15 +354,15 @@ void BlockDriver::SetScores(const SequenceState& sequence, Segment* segment) {
 }
 
 int64_t BlockDriver::blocks_in_flight() const {
-  return std::count_if(blocks_.begin(), blocks_.end(),
-                       [](const Block& block) { return block.in_flight; });
+  return std::count_if(flights_.begin(), flights_.end(),
+                       [](const auto& flights) { return !flights.empty(); });
 }
 
 std::optional<int64_t> BlockDriver::oldest_step() const {
   std::optional<int64_t> oldest;
-  for (const Block& block : blocks_) {
-    if (block.in_flight && (!oldest || block.step < *oldest)) {
-      oldest = block.step;
+  for (const std::deque<Flight>& flights : flights_) {
+    if (!flights.empty() && (!oldest || flights.front().step < *oldest)) {
+      oldest = flights.front().step;
     }
   }
   return oldest;

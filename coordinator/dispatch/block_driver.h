@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -68,7 +69,7 @@ class BlockDriver {
   // in flight or does not match it: the sender is broken, the epoch must end.
   absl::Status OnResult(StepResult result);
 
-  // Returns plans for all idle blocks that have work, to be sent in this order;
+  // Returns plans for all that can be computed now, to be sent in this order;
   // they are in flight from now on.
   std::vector<StepPlan> TakePlans();
 
@@ -93,8 +94,8 @@ class BlockDriver {
   std::optional<PlanEpoch> epoch() const { return epoch_; }
 
  private:
-  struct Block {
-    bool in_flight = false;
+  // A step in flight.
+  struct Flight {
     int64_t step = 0;
     std::vector<SequenceId> sampled;   // sequences with a token in the result
     std::vector<SampledToken> tokens;  // tokens that arrived so far
@@ -111,7 +112,7 @@ class BlockDriver {
   void Enqueue(SequenceId id);
   void CountPrompt(SequenceState* sequence, int32_t end);
   double SecondsSinceAccepted(const SequenceState& sequence) const;
-  void CountPhases(const Block& block, absl::Duration now);
+  void CountPhases(const Flight& flight, absl::Duration now);
   // Ends a sequence, whose state has the result.
   void Finish(SequenceId id);
   StepPlan ToPlan(BlockId block, StepScheduler::StepDecision decision);
@@ -125,7 +126,8 @@ class BlockDriver {
   const absl::flat_hash_set<int32_t> eos_tokens_;
   std::optional<PlanEpoch> epoch_;
   std::optional<StepScheduler> scheduler_;  // while there is an epoch
-  std::vector<Block> blocks_;
+  // Of each block, in the order in which they were sent and come back.
+  std::vector<std::deque<Flight>> flights_;
   absl::flat_hash_map<SequenceId, SequenceState> sequences_;
   std::vector<SequenceId> pending_;  // to be enqueued in the next epoch
   std::vector<FinishedRequest> finished_;

@@ -231,6 +231,11 @@ void Dispatcher::FollowPlan() {
   scheduler.gbs = policy.gbs;
   scheduler.num_microbatches = policy.num_microbatches;
   scheduler.max_step_tokens = policy.max_step_tokens;
+  // FlexGen's schedule, which is for comparison, has no slices.
+  if (options_.refill) {
+    scheduler.steps_in_flight = membership_.plan().steps_in_flight();
+  }
+  if (policy.packing) scheduler.slice_context = policy.slice_context;
   scheduler.kv_pages = membership_.plan().kv_pages();
   scheduler.page_tokens = membership_.plan().page_tokens();
   scheduler.refill = options_.refill;

@@ -13,10 +13,14 @@ namespace {
 // and saves more time than loading takes.
 constexpr double kMinGain = 1.1;
 
-bool PutsKvOnDisk(const Plan& plan) {
-  return std::any_of(
-      plan.stages.begin(), plan.stages.end(),
-      [](const StagePlan& stage) { return stage.policy.kv_cache.disk > 0; });
+// Whether some stage has reserved the plan's KV, and does not share its memory
+// by need.
+bool ReservesKv(const Plan& plan) {
+  return plan.kv_positions > 0 &&
+         std::any_of(plan.stages.begin(), plan.stages.end(),
+                     [](const StagePlan& stage) {
+                       return !stage.policy.automatic_kv_cache;
+                     });
 }
 
 }  // namespace
@@ -27,19 +31,19 @@ absl::StatusOr<Plan> FindPlan(PlanRequest request, const Workload& workload,
   request.workload = workload;
   request.machines = task.machines;
   SLUICE_ASSIGN_OR_RETURN(PlanResult result, MakePlan(request));
-  if (PutsKvOnDisk(result.best)) {
-    request.reserve_max_model_len = true;
-    SLUICE_ASSIGN_OR_RETURN(result, MakePlan(request));
-  }
   if (task.present) {
     std::vector<StageChoice> stages;
     for (const StagePlan& stage : task.present->stages) {
       stages.push_back({stage.machine, stage.layers, stage.policy});
     }
-    request.reserve_max_model_len = false;
+    const bool reserved = ReservesKv(*task.present);
+    if (reserved) request.kv_positions = SequencePositions(*task.present);
     SLUICE_ASSIGN_OR_RETURN(
         *present,
         EvaluatePlan(request, stages, task.present->block.num_blocks));
+    if (reserved && (*present)->kv_positions < workload.longest()) {
+      return std::move(result.best);
+    }
     const double rate = (*present)->tokens_per_second;
     if (result.best.tokens_per_second < kMinGain * rate) {
       return absl::AlreadyExistsError(

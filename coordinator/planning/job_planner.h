@@ -34,10 +34,10 @@ struct PlanAnswer {
   std::optional<Plan> present;
 };
 
-// Finds the best plan for a workload on these machines: MakePlan, where workers
-// reserve KV on disk for all positions that a sequence may have,
-// `base.max_model_len`. `base` has the values fixed for all plans; the rest of
-// it is filled in.
+// Finds the best plan for a workload on these machines: MakePlan. `base` has
+// the values fixed for all plans; the rest of it is filled in. The present
+// plan, whose KV may be reserved for shorter requests, is predicted with that,
+// and gives way at once if the longest request does not fit in.
 absl::StatusOr<Plan> FindPlan(PlanRequest base, const Workload& workload,
                               const PlanTask& task,
                               std::optional<Plan>* present);

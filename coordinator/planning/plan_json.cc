@@ -204,18 +204,19 @@ std::string PlanToJson(const Plan& plan) {
   }
   Json bytes = Json::object();
   AddByResource(plan.bytes_per_token, &bytes);
-  const Json json = {
-      {"version", kVersion},
-      {"num_blocks", plan.block.num_blocks},
-      {"stages", std::move(stages)},
-      {"predicted",
-       {{"seconds", plan.seconds},
-        {"tokens_per_second", plan.tokens_per_second},
-        {"steps", plan.steps},
-        {"latency_seconds", plan.latency_seconds},
-        {"binding", Name(static_cast<int>(plan.binding_resource))},
-        {"stage", plan.binding_stage},
-        {"bytes_per_token", std::move(bytes)}}}};
+  Json json = {{"version", kVersion},
+               {"num_blocks", plan.block.num_blocks},
+               {"stages", std::move(stages)},
+               {"predicted",
+                {{"seconds", plan.seconds},
+                 {"tokens_per_second", plan.tokens_per_second},
+                 {"steps", plan.steps},
+                 {"latency_seconds", plan.latency_seconds},
+                 {"binding", Name(static_cast<int>(plan.binding_resource))},
+                 {"stage", plan.binding_stage},
+                 {"bytes_per_token", std::move(bytes)}}}};
+  if (plan.kv_positions > 0) json["kv_positions"] = plan.kv_positions;
+  if (!plan.slicing.empty()) json["slicing"] = plan.slicing;
   return json.dump();
 }
 
@@ -250,10 +251,12 @@ absl::StatusOr<Plan> ParsePlan(absl::string_view text) {
       const Policy& first = plan.stages.front().policy;
       if (stage.policy.gbs != first.gbs ||
           stage.policy.num_microbatches != first.num_microbatches ||
-          stage.policy.max_step_tokens != first.max_step_tokens) {
+          stage.policy.max_step_tokens != first.max_step_tokens ||
+          stage.policy.slicing != first.slicing ||
+          stage.policy.slice_context != first.slice_context) {
         return Bad(absl::StrCat(where, ".policy"),
-                   "the gbs, num-microbatches and max-step-tokens of the first "
-                   "stage");
+                   "the gbs, num-microbatches, max-step-tokens, slicing and "
+                   "slice-context of the first stage");
       }
     }
     plan.stages.push_back(std::move(stage));
@@ -263,6 +266,12 @@ absl::StatusOr<Plan> ParsePlan(absl::string_view text) {
   plan.block.num_microbatches = first.num_microbatches;
   plan.block.max_step_tokens = first.max_step_tokens;
   plan.block.num_blocks = static_cast<int32_t>(blocks);
+  plan.block.steps_in_flight =
+      StepsInFlight(first.slicing, static_cast<int>(plan.stages.size()));
+  plan.block.slice_context = first.slice_context;
+  SLUICE_RETURN_IF_ERROR(
+      in.Int("kv_positions", 0, INT64_MAX, &plan.kv_positions));
+  SLUICE_RETURN_IF_ERROR(in.Text("slicing", &plan.slicing));
   if (const Json* predicted = in.Find("predicted"); predicted != nullptr) {
     SLUICE_RETURN_IF_ERROR(ParsePredicted(*predicted, &plan));
   }

@@ -33,6 +33,8 @@ std::pair<Policy, Policy> Opposites() {
   b.compress_weights = WeightFormat::kInt8;
   a.compress_kv = WeightFormat::kFull;
   b.compress_kv = WeightFormat::kInt8;
+  a.slicing = true, b.slicing = false;
+  a.slice_context = 1, b.slice_context = 2;
   a.attention_site = AttentionSite::kHost;
   b.attention_site = AttentionSite::kDevice;
   return {a, b};
@@ -61,6 +63,10 @@ absl::StatusOr<PolicyChoices> ChoicesLeftBy(
   }
   if (a.compute_threads == b.compute_threads && a.compute_threads > 0) {
     choices.threads = {a.compute_threads};
+  }
+  if (a.slicing == b.slicing) choices.slicing = a.slicing;
+  if (a.slice_context == b.slice_context) {
+    choices.slice_context = a.slice_context;
   }
   if (a.attention_site == b.attention_site) {
     choices.attention_sites = {a.attention_site};

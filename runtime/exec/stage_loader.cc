@@ -84,6 +84,7 @@ class StageLoader {
             .policy = options.policy,
             .device = options.device.backend,
             .max_model_len = options.max_model_len,
+            .kv_positions = options.kv_positions,
             .max_sequences = options.max_sequences,
             .threads = options.compute_threads,
             .may_use_disk = has_disk && MayUseDisk(options.policy)};

@@ -24,6 +24,11 @@ absl::Status StageOptions::Validate(const DecoderSpec& spec) const {
   if (max_model_len < 1) {
     return InvalidArgument("max_model_len must be at least 1");
   }
+  if (kv_positions < 0 || kv_positions > max_model_len) {
+    return InvalidArgument("kv_positions is ", kv_positions,
+                           ", but must be from 0 to max_model_len, ",
+                           max_model_len);
+  }
   if (spec.positions == PositionKind::kLearned &&
       max_model_len > spec.max_positions) {
     return InvalidArgument("max_model_len of ", max_model_len, " exceeds the ",

@@ -22,6 +22,9 @@ struct StageShare {
   LayerRange layers;
   Policy policy;
   int32_t max_model_len = 0;  // positions per sequence
+  // Positions of a sequence for which the KV cache has room, if all that may be
+  // in flight are as long; 0: max_model_len.
+  int32_t kv_positions = 0;
   // The sequences of all blocks in flight; bounds the useful KV cache.
   int32_t max_sequences = 0;
   friend bool operator==(const StageShare&, const StageShare&) = default;

@@ -34,7 +34,7 @@ struct Kind {
 };
 
 // Seconds of a round whose steps are of random kinds, on average.
-double RandomRound(std::vector<Kind> kinds, int num_blocks) {
+double RandomRound(std::vector<Kind> kinds, double num_blocks) {
   std::sort(kinds.begin(), kinds.end(),
             [](const Kind& a, const Kind& b) { return a.way < b.way; });
   double round = 0;
@@ -56,13 +56,13 @@ double RandomRound(std::vector<Kind> kinds, int num_blocks) {
 
 }  // namespace
 
-double RoundSeconds(absl::Span<const PipelineStage> stages, int num_blocks,
+double RoundSeconds(absl::Span<const PipelineStage> stages, double num_blocks,
                     double step_seconds) {
   return std::max(num_blocks * BusiestMachine(stages),
                   WaySeconds(stages) + step_seconds);
 }
 
-double FillSeconds(absl::Span<const PipelineStage> stages, int num_blocks) {
+double FillSeconds(absl::Span<const PipelineStage> stages, double num_blocks) {
   const double busiest = BusiestMachine(stages);
   return std::max(
       0.0, std::min(WaySeconds(stages) - busiest, (num_blocks - 1) * busiest));
@@ -71,9 +71,16 @@ double FillSeconds(absl::Span<const PipelineStage> stages, int num_blocks) {
 double JobSeconds(const std::vector<PipelineStage>& stages,
                   const std::vector<std::vector<double>>& seconds,
                   const std::vector<double>& rounds, int num_blocks,
-                  double step_seconds, double mixing) {
-  double all_rounds = 0;
-  for (const double r : rounds) all_rounds += r;
+                  double step_seconds, double mixing,
+                  const std::vector<double>& in_flight) {
+  const auto together = [&](size_t k) {
+    return in_flight.empty() ? num_blocks : in_flight[k];
+  };
+  double all_rounds = 0, all_steps = 0;
+  for (size_t k = 0; k < rounds.size(); ++k) {
+    all_rounds += rounds[k];
+    all_steps += rounds[k] * together(k);
+  }
   if (all_rounds <= 0) return 0;
   std::vector<Kind> kinds;
   std::vector<PipelineStage> average = stages;
@@ -85,17 +92,18 @@ double JobSeconds(const std::vector<PipelineStage>& stages,
       present[s].seconds = seconds[s][k];
       average[s].seconds += seconds[s][k] * rounds[k] / all_rounds;
     }
-    in_phases += rounds[k] * RoundSeconds(present, num_blocks, step_seconds);
+    in_phases += rounds[k] * RoundSeconds(present, together(k), step_seconds);
     kinds.push_back({.share = rounds[k] / all_rounds,
                      .busiest = BusiestMachine(present),
                      .way = WaySeconds(present) + step_seconds});
   }
   double total = in_phases;
   if (mixing > 0 && in_phases > 0) {
-    const double at_random = all_rounds * RandomRound(kinds, num_blocks);
+    const double at_random =
+        all_rounds * RandomRound(kinds, all_steps / all_rounds);
     total *= std::pow(at_random / in_phases, mixing);
   }
-  return total + FillSeconds(average, num_blocks);
+  return total + FillSeconds(average, all_steps / all_rounds);
 }
 
 }  // namespace sluice

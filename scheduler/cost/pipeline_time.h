@@ -23,13 +23,13 @@ struct PipelineStage {
 //       one block's way through all stages and back)
 //
 // FlexGen's pipeline of stages (section 4.4) with any number of blocks.
-double RoundSeconds(absl::Span<const PipelineStage> stages, int num_blocks,
+double RoundSeconds(absl::Span<const PipelineStage> stages, double num_blocks,
                     double step_seconds);
 
 // Returns what filling and draining the pipeline adds to a job's rounds: the
 // first block's way to the busiest machine and the last one's from there, or,
 // if one block's way decides, how much the last block starts behind the first.
-double FillSeconds(absl::Span<const PipelineStage> stages, int num_blocks);
+double FillSeconds(absl::Span<const PipelineStage> stages, double num_blocks);
 
 // Seconds of a job's rounds of several kinds: `rounds[k]` of kind k, in which
 // stage s takes seconds[s][k].
@@ -42,9 +42,14 @@ double FillSeconds(absl::Span<const PipelineStage> stages, int num_blocks);
 // their time; that step goes through all stages at its pace while the others,
 // each of the average of kinds up to k, wait behind it. In between, the
 // geometric mean.
+//
+// `in_flight[k]` is the number of steps that are in the pipeline together where
+// kind k comes, and a round of kind k is so many steps; num_blocks of each kind
+// if it is empty.
 double JobSeconds(const std::vector<PipelineStage>& stages,
                   const std::vector<std::vector<double>>& seconds,
                   const std::vector<double>& rounds, int num_blocks,
-                  double step_seconds, double mixing = 0);
+                  double step_seconds, double mixing = 0,
+                  const std::vector<double>& in_flight = {});
 
 }  // namespace sluice

@@ -89,9 +89,9 @@ int32_t ResolveAutomatic(const PlanRequest& request, int machine,
 }  // namespace
 
 int32_t PlanRequest::longest() const {
-  if (max_model_len == 0) return workload.longest();
-  return reserve_max_model_len ? max_model_len
-                               : std::min(max_model_len, workload.longest());
+  const int32_t positions =
+      kv_positions > 0 ? kv_positions : workload.longest();
+  return max_model_len == 0 ? positions : std::min(max_model_len, positions);
 }
 
 absl::Status PlanRequest::Check() const {
@@ -110,6 +110,11 @@ absl::Status PlanRequest::Check() const {
   SLUICE_RETURN_IF_ERROR(
       CheckPositive(choices.max_step_tokens, "max-step-tokens", 1));
   SLUICE_RETURN_IF_ERROR(CheckPositive(choices.threads, "threads", 0));
+  if (choices.slice_context.value_or(0) < 0 ||
+      choices.slice_context.value_or(0) > kMaxSliceContext) {
+    return InvalidArgument("plan: a slice-context of ", *choices.slice_context,
+                           ": must be from 0 to ", kMaxSliceContext);
+  }
   if (choices.weight_formats.empty() || choices.kv_formats.empty()) {
     return absl::InvalidArgumentError(
         "plan: no format of weights or KV cache may be chosen");
@@ -118,8 +123,9 @@ absl::Status PlanRequest::Check() const {
     return InvalidArgument("plan: a latency of at most ", max_latency_seconds,
                            " seconds");
   }
-  if (max_model_len < 0) {
-    return InvalidArgument("plan: sequences of ", max_model_len, " positions");
+  if (max_model_len < 0 || kv_positions < 0) {
+    return InvalidArgument("plan: sequences of ", max_model_len,
+                           " positions, KV for ", kv_positions);
   }
   return absl::OkStatus();
 }
@@ -136,6 +142,9 @@ absl::StatusOr<Plan> EvaluatePlan(const PlanRequest& request,
       .num_microbatches = first.num_microbatches,
       .num_blocks = num_blocks,
       .max_step_tokens = std::max(first.max_step_tokens, first.gbs),
+      .steps_in_flight = StepsInFlight(first.slicing && request.refill,
+                                       static_cast<int>(stages.size())),
+      .slice_context = first.slice_context,
       .refill = request.refill};
   SLUICE_RETURN_IF_ERROR(
       CheckPositive({block.gbs, block.num_microbatches, block.max_step_tokens},
@@ -151,6 +160,17 @@ absl::StatusOr<Plan> EvaluatePlan(const PlanRequest& request,
   Plan plan = BuildPlan(request, resolved, block, JobSteps(request, block));
   SLUICE_RETURN_IF_ERROR(Rehearse(request, &plan));
   return plan;
+}
+
+int32_t SequencePositions(const Plan& plan) {
+  const int64_t sequences = int64_t{plan.block.gbs} *
+                            plan.block.num_microbatches * plan.block.num_blocks;
+  return static_cast<int32_t>(
+      std::min<int64_t>(INT32_MAX, plan.kv_positions / sequences));
+}
+
+int32_t StepsInFlight(bool slicing, int num_stages) {
+  return slicing && num_stages > 1 ? num_stages + 1 : 0;
 }
 
 bool Fits(const Plan& plan) {

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,6 +56,9 @@ struct Plan {
   // The resource, of all stages', to which most of the job's time goes.
   Resource binding_resource = Resource::kDeviceCompute;
   int binding_stage = 0;
+  // Why prompts are cut into slices that follow each other, or are not: a
+  // sentence. "" where nothing was compared.
+  std::string slicing;
 };
 
 // The policies that the search may choose from. An empty list leaves it to the
@@ -66,6 +70,9 @@ struct PolicyChoices {
   std::vector<int32_t> max_step_tokens;
   std::vector<int32_t> threads;
   std::vector<AttentionSite> attention_sites;
+  // Policy's; nullopt leaves it to the search.
+  std::optional<bool> slicing;
+  std::optional<int32_t> slice_context;
   // These are not left to the search, for compression changes answers.
   std::vector<WeightFormat> weight_formats = {WeightFormat::kFull};
   std::vector<WeightFormat> kv_formats = {WeightFormat::kFull};
@@ -84,9 +91,11 @@ struct PlanRequest {
   // Positions that a sequence may have, which workers load their stages for;
   // 0: those of the longest request.
   int32_t max_model_len = 0;
-  // Whether KV is reserved for max_model_len, and not for the longest request.
-  bool reserve_max_model_len = false;
-  // If false, blocks start together and are not refilled (BlockSteps).
+  // Positions of a sequence for which KV is reserved; 0: those of the longest
+  // request.
+  int32_t kv_positions = 0;
+  // If false, blocks start together, are not refilled, and prompts are not cut
+  // into slices (BlockSteps).
   bool refill = true;
   CostOptions options;
 
@@ -140,6 +149,14 @@ struct StageChoice {
 absl::StatusOr<Plan> EvaluatePlan(const PlanRequest& request,
                                   const std::vector<StageChoice>& stages,
                                   int32_t num_blocks);
+
+// Plan::kv_positions of one sequence; 0 if the plan does not say.
+int32_t SequencePositions(const Plan& plan);
+
+// Returns BlockShape::steps_in_flight: one more than there are stages, which
+// keeps the last one busy while a step is on its way back; 0 for one stage, or
+// without slicing.
+int32_t StepsInFlight(bool slicing, int num_stages);
 
 // Whether every tier holds what the plan puts there.
 bool Fits(const Plan& plan);

@@ -74,6 +74,11 @@ double StepsIn(absl::Span<const StepShape> steps) {
   return count;
 }
 
+// Returns the steps that are in the pipeline together with such a one.
+double Together(const StepShape& step, const BlockShape& block) {
+  return step.in_flight > 0 ? step.in_flight : block.num_blocks;
+}
+
 }  // namespace
 
 double LatencySeconds(const PlanRequest& request, const BlockShape& block,
@@ -82,7 +87,9 @@ double LatencySeconds(const PlanRequest& request, const BlockShape& block,
                        block.num_blocks;
   const auto requests = static_cast<double>(request.workload.requests());
   if (!block.refill) return seconds / std::ceil(requests / slots);
-  const double rounds = StepsIn(steps) / block.num_blocks;
+  double rounds = 0;
+  for (const StepShape& step : steps)
+    rounds += step.count / Together(step, block);
   return rounds > 0
              ? std::min(1.0, StepsOfRequest(request, block) / rounds) * seconds
              : 0;
@@ -132,12 +139,13 @@ Plan BuildPlan(const PlanRequest& request,
                             : std::min(plan.kv_positions, kv_positions);
     plan.stages.push_back(std::move(planned));
   }
-  std::vector<double> rounds;
+  std::vector<double> rounds, in_flight;
   for (const StepShape& step : steps) {
-    rounds.push_back(step.count / block.num_blocks);
+    in_flight.push_back(Together(step, block));
+    rounds.push_back(step.count / in_flight.back());
   }
   plan.seconds = JobSeconds(pipeline, seconds, rounds, block.num_blocks,
-                            step_seconds, MixingOf(request));
+                            step_seconds, MixingOf(request), in_flight);
   plan.latency_seconds = LatencySeconds(request, block, steps, plan.seconds);
 
   Summarize(request, &plan);

@@ -48,7 +48,10 @@ std::array<int32_t*, kDimensions> FieldsOf(BlockShape& block) {
 
 bool SameShape(const BlockShape& a, const BlockShape& b) {
   return a.gbs == b.gbs && a.num_microbatches == b.num_microbatches &&
-         a.num_blocks == b.num_blocks && a.max_step_tokens == b.max_step_tokens;
+         a.num_blocks == b.num_blocks &&
+         a.max_step_tokens == b.max_step_tokens &&
+         a.steps_in_flight == b.steps_in_flight &&
+         a.slice_context == b.slice_context;
 }
 
 }  // namespace
@@ -58,6 +61,7 @@ std::vector<std::string> NamesOf(const Candidate& c) {
           absl::StrCat("num-microbatches=", c.block.num_microbatches),
           absl::StrCat("blocks=", c.block.num_blocks),
           absl::StrCat("max-step-tokens=", c.block.max_step_tokens),
+          absl::StrCat("slicing=", c.block.steps_in_flight > 0 ? "on" : "off"),
           absl::StrCat("compress-weights=", WeightFormatName(c.weights)),
           absl::StrCat("compress-kv=", WeightFormatName(c.kv))};
 }
@@ -99,6 +103,11 @@ bool IsSensible(const PlanRequest& request, const BlockShape& block) {
   return slots < 2 * request.workload.requests();
 }
 
+int32_t SliceSteps(const PlanRequest& request) {
+  return StepsInFlight(request.refill && request.choices.slicing.value_or(true),
+                       NumStages(request));
+}
+
 BlockShape SmallestBlock(const PlanRequest& request) {
   const Grid grid = MakeGrid(request, GridSize::kFine);
   return {.gbs = grid.gbs.front(),
@@ -106,6 +115,8 @@ BlockShape SmallestBlock(const PlanRequest& request) {
           .num_blocks = grid.num_blocks.front(),
           .max_step_tokens =
               std::max(grid.max_step_tokens.front(), grid.gbs.front()),
+          .steps_in_flight = SliceSteps(request),
+          .slice_context = request.choices.slice_context.value_or(0),
           .refill = request.refill};
 }
 
@@ -115,11 +126,14 @@ std::vector<BlockShape> BlocksOf(const PlanRequest& request, const Grid& grid) {
     for (const int32_t micro_batches : grid.num_microbatches) {
       for (const int32_t num_blocks : grid.num_blocks) {
         for (const int32_t tokens : grid.max_step_tokens) {
-          const BlockShape block = {.gbs = gbs,
-                                    .num_microbatches = micro_batches,
-                                    .num_blocks = num_blocks,
-                                    .max_step_tokens = tokens,
-                                    .refill = request.refill};
+          const BlockShape block = {
+              .gbs = gbs,
+              .num_microbatches = micro_batches,
+              .num_blocks = num_blocks,
+              .max_step_tokens = tokens,
+              .steps_in_flight = SliceSteps(request),
+              .slice_context = request.choices.slice_context.value_or(0),
+              .refill = request.refill};
           if (IsSensible(request, block) && !SameShape(block, blocks.front())) {
             blocks.push_back(block);
           }

@@ -23,7 +23,8 @@ struct Candidate {
     return std::make_tuple(
         static_cast<int>(weights), static_cast<int>(kv),
         int64_t{block.gbs} * block.num_microbatches * block.num_blocks,
-        block.num_blocks, block.num_microbatches, block.max_step_tokens);
+        block.num_blocks, block.num_microbatches, block.max_step_tokens,
+        block.steps_in_flight, block.slice_context);
   }
   friend bool operator<(const Candidate& a, const Candidate& b) {
     return a.Key() < b.Key();
@@ -63,6 +64,10 @@ std::vector<BlockShape> NeighboursOf(const PlanRequest& request,
 
 // Returns as many stages as there are machines, but no more than layers.
 int NumStages(const PlanRequest& request);
+
+// BlockShape::steps_in_flight of the candidates that are searched: with slices,
+// unless request.choices rules them out or there is no pipeline.
+int32_t SliceSteps(const PlanRequest& request);
 
 // kResourceExhausted that says what FindShortage() found.
 absl::Status ShortageError(const PlanRequest& request);

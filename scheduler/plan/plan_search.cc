@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -19,6 +20,7 @@
 #include "scheduler/plan/plan_builder.h"
 #include "scheduler/plan/plan_candidates.h"
 #include "scheduler/plan/policy_search.h"
+#include "scheduler/plan/slice_choice.h"
 #include "scheduler/plan/stage_case.h"
 #include "scheduler/simulate/simulator.h"
 
@@ -33,7 +35,7 @@ namespace sluice {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// Candidates of the coarse grid from which the fine one is searched.
+// Candidates of the coarse grid from which the fine one is searched, at least.
 constexpr size_t kStarts = 3;
 // The best candidates, of which a short job is simulated.
 constexpr int kRehearsals = 6;
@@ -72,8 +74,12 @@ class PlanSearch {
 
  private:
   const std::vector<StepShape>& Steps(const BlockShape& block) {
-    const auto key = std::make_tuple(block.gbs, block.num_microbatches,
-                                     block.num_blocks, block.max_step_tokens);
+    const std::array<int32_t, 6> key = {block.gbs,
+                                        block.num_microbatches,
+                                        block.num_blocks,
+                                        block.max_step_tokens,
+                                        block.steps_in_flight,
+                                        block.slice_context};
     const auto [it, is_new] = steps_.try_emplace(key);
     if (is_new) it->second = JobSteps(request_, block);
     return it->second;
@@ -138,7 +144,11 @@ class PlanSearch {
   void Consider(const Candidate& c, double bound);
   void Refine(const Candidate& start, const Grid& grid);
   void TryOrders();
+  // Simulates a candidate that is solved, and keeps it if it is the best.
+  absl::Status RehearseOne(const Candidate& c, Outcome* outcome);
   absl::Status RehearseBest();
+  // Tries the best plan's block with prompts cut in other ways.
+  absl::Status TrySlicings();
 
   double Latency(const Candidate& c, double seconds) {
     return LatencySeconds(request_, c.block, Steps(c.block), seconds);
@@ -157,6 +167,19 @@ class PlanSearch {
     std::sort(solved.begin(), solved.end());
     return solved;
   }
+  // Those of them from which the fine grid is searched: the best, and the best
+  // with each number of blocks, from which no step of the search leads to
+  // others: few blocks need slices to keep the pipeline full, many do not.
+  std::vector<Candidate> Starts() {
+    std::vector<Candidate> starts;
+    std::set<int32_t> blocks;
+    for (const auto& [score, c] : Solved()) {
+      if (blocks.insert(c.block.num_blocks).second || starts.size() < kStarts) {
+        starts.push_back(c);
+      }
+    }
+    return starts;
+  }
   double BestScore() const { return best_ ? best_score_ : kInfinity; }
 
   absl::Status NothingFits();
@@ -167,9 +190,7 @@ class PlanSearch {
   const MachineClasses classes_;
   std::vector<std::vector<int>> groups_;  // workers by machine
   std::vector<size_t> order_;             // of the groups, in the pipeline
-  std::map<std::tuple<int32_t, int32_t, int32_t, int32_t>,
-           std::vector<StepShape>>
-      steps_;
+  std::map<std::array<int32_t, 6>, std::vector<StepShape>> steps_;
   std::map<Candidate, int64_t> ids_;
   std::optional<Candidate> last_;  // asked about, and its id
   int64_t last_id_ = 0;
@@ -240,7 +261,11 @@ Outcome PlanSearch::Try(const Candidate& c, double less_than) {
     stages.push_back({stage.worker, stage.layers,
                       Answer(c, stage.worker, stage.layers).policy});
   }
-  outcome.plan = BuildPlan(request_, stages, c.block, Steps(c.block));
+  BlockShape block = c.block;
+  if (block.steps_in_flight > 0) {
+    block.steps_in_flight = StepsInFlight(true, static_cast<int>(split.size()));
+  }
+  outcome.plan = BuildPlan(request_, stages, block, Steps(c.block));
   outcome.seconds = outcome.plan->seconds;
   outcome.latency = outcome.plan->latency_seconds;
   outcome.kind = outcome.latency > max_latency_ ? Outcome::Kind::kTooSlow
@@ -334,6 +359,30 @@ void PlanSearch::TryOrders() {
   order_ = best_order;
 }
 
+absl::Status PlanSearch::RehearseOne(const Candidate& c, Outcome* outcome) {
+  const double closed = outcome->seconds;
+  auto [kept, is_new] = rehearsed_.try_emplace(c, closed, *outcome->plan);
+  if (is_new || kept->second.first != closed) {
+    SLUICE_RETURN_IF_ERROR(Rehearse(request_, &*outcome->plan));
+    kept->second = {closed, *outcome->plan};
+  }
+  outcome->plan = kept->second.second;
+  outcome->correction = outcome->plan->seconds / closed;
+  outcome->seconds = outcome->plan->seconds;
+  outcome->latency = outcome->plan->latency_seconds;
+  if (outcome->latency > max_latency_) {
+    outcome->kind = Outcome::Kind::kTooSlow;
+    return absl::OkStatus();
+  }
+  const double found =
+      objective_ == Objective::kLatency ? outcome->latency : outcome->seconds;
+  if (found < (1 - kEqual) * best_score_) {
+    best_ = c;
+    best_score_ = found;
+  }
+  return absl::OkStatus();
+}
+
 // The closed form ranks them well, but not exactly.
 absl::Status PlanSearch::RehearseBest() {
   best_.reset();
@@ -342,27 +391,40 @@ absl::Status PlanSearch::RehearseBest() {
   for (const auto& [score, c] : Solved()) {
     if (rehearsed == kRehearsals) break;
     Outcome& outcome = outcomes_.at(c);
-    const double closed = outcome.seconds;
-    auto [kept, is_new] = rehearsed_.try_emplace(c, closed, *outcome.plan);
-    if (is_new || kept->second.first != closed) {
-      SLUICE_RETURN_IF_ERROR(Rehearse(request_, &*outcome.plan));
-      kept->second = {closed, *outcome.plan};
-    }
-    outcome.plan = kept->second.second;
-    outcome.correction = outcome.plan->seconds / closed;
-    outcome.seconds = outcome.plan->seconds;
-    outcome.latency = outcome.plan->latency_seconds;
-    if (outcome.latency > max_latency_) {
-      outcome.kind = Outcome::Kind::kTooSlow;
+    SLUICE_RETURN_IF_ERROR(RehearseOne(c, &outcome));
+    if (outcome.kind == Outcome::Kind::kSolved) ++rehearsed;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PlanSearch::TrySlicings() {
+  if (!best_) return absl::OkStatus();
+  const Candidate c = *best_;
+  const Plan plan = *outcomes_.at(c).plan;
+  for (const BlockShape& block :
+       OtherSlicings(request_, plan, Steps(c.block))) {
+    const Candidate other = {block, c.weights, c.kv};
+    Outcome& outcome = outcomes_[other];
+    if (outcome.correction > 0) continue;
+    outcome = Try(other);
+    SLUICE_RETURN_IF_ERROR(status_);
+    if (outcome.kind != Outcome::Kind::kSolved) continue;
+    SLUICE_RETURN_IF_ERROR(RehearseOne(other, &outcome));
+  }
+  const bool slices = best_->block.steps_in_flight > 0;
+  const Plan* rival = nullptr;
+  for (const auto& [candidate, outcome] : outcomes_) {
+    if (outcome.kind != Outcome::Kind::kSolved || outcome.correction == 0 ||
+        (candidate.block.steps_in_flight > 0) == slices) {
       continue;
     }
-    ++rehearsed;
-    const double found =
-        objective_ == Objective::kLatency ? outcome.latency : outcome.seconds;
-    if (found < (1 - kEqual) * best_score_) {
-      best_ = c;
-      best_score_ = found;
+    if (rival == nullptr || outcome.seconds < rival->seconds) {
+      rival = &*outcome.plan;
     }
+  }
+  if (rival != nullptr) {
+    Plan& best = *outcomes_.at(*best_).plan;
+    best.slicing = SlicingReason(best, *rival);
   }
   return absl::OkStatus();
 }
@@ -394,15 +456,14 @@ absl::StatusOr<PlanResult> PlanSearch::Run(Objective objective,
   });
   for (const auto& [bound, c] : coarse) Consider(c, bound);
 
-  std::vector<std::pair<double, Candidate>> starts = Solved();
-  if (starts.size() > kStarts) starts.resize(kStarts);
   const Grid fine = MakeGrid(request_, GridSize::kFine);
-  for (const auto& [score, start] : starts) Refine(start, fine);
+  for (const Candidate& start : Starts()) Refine(start, fine);
   SLUICE_RETURN_IF_ERROR(status_);
   if (!best_) return NothingFits();
   TryOrders();
   SLUICE_RETURN_IF_ERROR(status_);
   SLUICE_RETURN_IF_ERROR(RehearseBest());
+  SLUICE_RETURN_IF_ERROR(TrySlicings());
   if (!best_) return NothingFits();
 
   PlanResult result;

@@ -94,6 +94,8 @@ StageCase MakeStageCase(const PlanRequest& request, int machine,
   stage.policy.gbs = block.gbs;
   stage.policy.num_microbatches = block.num_microbatches;
   stage.policy.max_step_tokens = block.max_step_tokens;
+  stage.policy.slicing = block.steps_in_flight > 0;
+  stage.policy.slice_context = block.slice_context;
   stage.policy.dtype = request.dtype;
   if (request.choices.link_dtype != DType::kFloat32) {
     stage.policy.link_dtype = request.choices.link_dtype;
@@ -108,10 +110,13 @@ double HopSeconds(const MachineProfile& from, const MachineProfile& to) {
 }
 
 double StepsOfRequest(const PlanRequest& request, const BlockShape& block) {
+  // With slices, several chunks a round.
+  const double together = std::max(
+      1.0, static_cast<double>(block.steps_in_flight) / block.num_blocks);
   double steps = 0;
   for (const LengthClass& c : request.workload.classes) {
     const double chunks = std::ceil(static_cast<double>(c.prompt) /
-                                    static_cast<double>(block.max_step_tokens));
+                                    (together * block.max_step_tokens));
     steps += static_cast<double>(c.count) * (chunks + c.output - 1);
   }
   return steps / static_cast<double>(request.workload.requests());

@@ -11,13 +11,12 @@ namespace {
 
 class Pipeline {
  public:
-  Pipeline(const std::vector<PipelineStage>& stages, int num_blocks,
-           double step_seconds, StepSource* source, int64_t max_timeline_events)
+  Pipeline(const std::vector<PipelineStage>& stages, double step_seconds,
+           StepSource* source, int64_t max_timeline_events)
       : stages_(stages),
         step_seconds_(step_seconds),
         source_(*source),
-        max_timeline_events_(max_timeline_events),
-        blocks_(num_blocks) {
+        max_timeline_events_(max_timeline_events) {
     run_.busy.resize(stages.size());
     std::map<int, int> machines;
     for (const PipelineStage& stage : stages) {
@@ -25,18 +24,17 @@ class Pipeline {
           machines.try_emplace(stage.machine, machines.size()).first->second);
     }
     machines_.resize(machines.size());
-    for (Block& block : blocks_) block.seconds.resize(stages.size());
   }
 
   PipelineRun Run() {
-    for (int b = 0; b < static_cast<int>(blocks_.size()); ++b) TryNext(b, 0);
+    TakeSteps(0);
     while (!events_.empty()) {
       const Event event = events_.top();
       events_.pop();
       switch (event.kind) {
         case Kind::kReach:
           machines_[machine_of_[event.stage]].waiting.push_back(
-              {event.block, event.stage});
+              {event.flight, event.stage});
           StartNext(machine_of_[event.stage], event.time);
           break;
         case Kind::kLeave:
@@ -57,40 +55,44 @@ class Pipeline {
     double time;
     int64_t order;  // of events at the same time
     Kind kind;
-    int block;
+    int flight;
     int stage;
-    // Puts the earliest event on top of a queue.
-    bool operator<(const Event& other) const {
-      return std::tie(time, order) > std::tie(other.time, other.order);
+    friend bool operator<(const Event& a, const Event& b) {
+      return std::tie(a.time, a.order) > std::tie(b.time, b.order);
     }
   };
-
-  struct Block {
-    bool in_flight = false;
+  // A step on its way.
+  struct Flight {
+    int block = 0;
     int64_t step = 0;
-    std::vector<double> seconds;  // of its present step, by stage
+    std::vector<double> seconds;  // by stage
   };
-
   struct Waiting {
-    int block;
+    int flight;
     int stage;
   };
-
   struct Machine {
     bool busy = false;
     std::deque<Waiting> waiting;
   };
 
-  void Push(double time, Kind kind, int block, int stage) {
-    events_.push({time, order_++, kind, block, stage});
+  void Push(double time, Kind kind, int flight, int stage) {
+    events_.push({time, order_++, kind, flight, stage});
   }
 
-  void TryNext(int index, double now) {
-    Block& block = blocks_[index];
-    if (block.in_flight || !source_.Next(index, now, &block.seconds)) return;
-    block.in_flight = true;
-    block.step = run_.steps++;
-    Push(now, Kind::kReach, index, 0);
+  void TakeSteps(double now) {
+    for (;;) {
+      if (free_.empty()) {
+        free_.push_back(static_cast<int>(flights_.size()));
+        flights_.emplace_back().seconds.resize(stages_.size());
+      }
+      const int index = free_.back();
+      Flight& flight = flights_[index];
+      if (!source_.Next(now, &flight.block, &flight.seconds)) return;
+      free_.pop_back();
+      flight.step = run_.steps++;
+      Push(now, Kind::kReach, index, 0);
+    }
   }
 
   void StartNext(int index, double now) {
@@ -99,23 +101,23 @@ class Pipeline {
     const Waiting next = machine.waiting.front();
     machine.waiting.pop_front();
     machine.busy = true;
-    Push(now + blocks_[next.block].seconds[next.stage], Kind::kLeave,
-         next.block, next.stage);
+    Push(now + flights_[next.flight].seconds[next.stage], Kind::kLeave,
+         next.flight, next.stage);
   }
 
   void OnLeave(const Event& event) {
-    const Block& block = blocks_[event.block];
-    const double seconds = block.seconds[event.stage];
+    const Flight& flight = flights_[event.flight];
+    const double seconds = flight.seconds[event.stage];
     run_.busy[event.stage] += seconds;
     if (static_cast<int64_t>(run_.timeline.size()) < max_timeline_events_) {
-      run_.timeline.push_back({event.stage, event.block, block.step,
+      run_.timeline.push_back({event.stage, flight.block, flight.step,
                                event.time - seconds, event.time});
     }
     if (event.stage + 1 < static_cast<int>(stages_.size())) {
       Push(event.time + stages_[event.stage].hop_seconds, Kind::kReach,
-           event.block, event.stage + 1);
+           event.flight, event.stage + 1);
     } else {
-      Push(event.time + step_seconds_, Kind::kReturn, event.block, 0);
+      Push(event.time + step_seconds_, Kind::kReturn, event.flight, 0);
     }
     const int machine = machine_of_[event.stage];
     machines_[machine].busy = false;
@@ -124,12 +126,9 @@ class Pipeline {
 
   void OnReturn(const Event& event) {
     run_.seconds = std::max(run_.seconds, event.time);
-    blocks_[event.block].in_flight = false;
-    source_.Done(event.block, event.time);
-    for (int b = 0; b < static_cast<int>(blocks_.size()); ++b) {
-      if (b != event.block) TryNext(b, event.time);
-    }
-    TryNext(event.block, event.time);
+    source_.Done(flights_[event.flight].block, event.time);
+    free_.push_back(event.flight);
+    TakeSteps(event.time);
   }
 
   const std::vector<PipelineStage>& stages_;
@@ -138,7 +137,8 @@ class Pipeline {
   int64_t max_timeline_events_;
   std::vector<int> machine_of_;  // by stage: 0-based
   std::vector<Machine> machines_;
-  std::vector<Block> blocks_;
+  std::vector<Flight> flights_;
+  std::vector<int> free_;  // of flights_
   std::priority_queue<Event> events_;
   int64_t order_ = 0;
   PipelineRun run_;
@@ -147,10 +147,9 @@ class Pipeline {
 }  // namespace
 
 PipelineRun RunPipeline(const std::vector<PipelineStage>& stages,
-                        int num_blocks, double step_seconds, StepSource* source,
+                        double step_seconds, StepSource* source,
                         int64_t max_timeline_events) {
-  return Pipeline(stages, num_blocks, step_seconds, source, max_timeline_events)
-      .Run();
+  return Pipeline(stages, step_seconds, source, max_timeline_events).Run();
 }
 
 }  // namespace sluice

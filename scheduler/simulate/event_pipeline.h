@@ -11,10 +11,10 @@ namespace sluice {
 class StepSource {
  public:
   virtual ~StepSource() = default;
-  // The next step of a block that is idle: (*seconds)[s], sized for the stages,
-  // is what stage s takes. False if there is nothing to do for it now.
-  virtual bool Next(int block, double now, std::vector<double>* seconds) = 0;
-  // The step of a block has come back.
+  // The step that is sent next: its block, and in (*seconds)[s], sized for the
+  // stages, what stage s takes. False if there is nothing to do now.
+  virtual bool Next(double now, int* block, std::vector<double>* seconds) = 0;
+  // The step of a block that was sent first has come back.
   virtual void Done(int block, double now) = 0;
 };
 
@@ -35,14 +35,14 @@ struct PipelineRun {
   std::vector<StageEvent> timeline;  // the first ones, in order of their ends
 };
 
-// Follows blocks through the stages, event by event, until no block has a step
-// left: a machine does one step at a time, in the order in which they reach
-// it; the next stage has a step `hop_seconds` after it ended, and the source
+// Follows steps through the stages, event by event, until none is left: a
+// machine does one step at a time, in the order in which they reach it; the
+// next stage has a step `hop_seconds` after it ended, and the source
 // `step_seconds` after it left the last stage. PipelineStage::seconds is not
-// used. Whenever a step comes back, each idle block is asked for its next one,
-// the one that came back last. Deterministic; O(log events) for each event.
+// used. At the beginning and whenever a step comes back, the source is asked
+// for steps as long as it has any. Deterministic; O(log events) for each event.
 PipelineRun RunPipeline(const std::vector<PipelineStage>& stages,
-                        int num_blocks, double step_seconds, StepSource* source,
+                        double step_seconds, StepSource* source,
                         int64_t max_timeline_events);
 
 }  // namespace sluice

@@ -1,6 +1,7 @@
 #include "scheduler/simulate/simulator.h"
 
 #include <algorithm>
+#include <deque>
 #include <utility>
 
 #include "common/status_macros.h"
@@ -28,7 +29,7 @@ class Job : public StepSource {
       : scheduler_(std::move(scheduler)),
         kinds_(std::move(kinds)),
         kind_of_stage_(std::move(kind_of_stage)),
-        in_flight_(num_blocks) {
+        flights_(num_blocks) {
     RequestOrder order(workload);
     for (int64_t i = workload.requests(); i > 0; --i, order.Pop()) {
       const LengthClass& lengths = order.Head();
@@ -38,13 +39,15 @@ class Job : public StepSource {
     }
   }
 
-  bool Next(int block, double now, std::vector<double>* seconds) override {
-    auto decision = scheduler_.FormStep(BlockId(block));
-    if (!decision.has_value()) return false;
-    for (const SequenceId id : decision->admit) {
+  bool Next(double now, int* block, std::vector<double>* seconds) override {
+    auto next = scheduler_.FormNext();
+    if (!next.has_value()) return false;
+    *block = next->block.value();
+    StepScheduler::StepDecision& decision = next->decision;
+    for (const SequenceId id : decision.admit) {
       requests_[id.value()].admitted = now;
     }
-    const StepShape step = ShapeOf(*decision);
+    const StepShape step = ShapeOf(decision);
     for (StageKind& kind : kinds_) {
       kind.seconds = 0;
       if (step.micro_batches == 0) continue;
@@ -57,14 +60,15 @@ class Job : public StepSource {
     for (size_t s = 0; s < kind_of_stage_.size(); ++s) {
       (*seconds)[s] = kinds_[kind_of_stage_[s]].seconds;
     }
-    in_flight_[block] = std::move(*decision);
+    flights_[*block].push_back(std::move(decision));
     return true;
   }
 
   void Done(int block, double now) override {
     scheduler_.OnStepDone(BlockId(block));
     const StepScheduler::StepDecision decision =
-        std::exchange(in_flight_[block], {});
+        std::move(flights_[block].front());
+    flights_[block].pop_front();
     for (const std::vector<Segment>& micro_batch : decision.micro_batches) {
       for (const Segment& segment : micro_batch) {
         if (!segment.sample) continue;
@@ -122,7 +126,8 @@ class Job : public StepSource {
   StepScheduler scheduler_;
   std::vector<StageKind> kinds_;
   std::vector<int> kind_of_stage_;
-  std::vector<StepScheduler::StepDecision> in_flight_;  // by block
+  // Steps in flight, by block.
+  std::vector<std::deque<StepScheduler::StepDecision>> flights_;
   std::vector<Request> requests_;
   int64_t tokens_ = 0;
   double latency_ = 0;
@@ -198,6 +203,8 @@ absl::StatusOr<StepScheduler> SchedulerOf(const PlanRequest& request,
        .gbs = plan.block.gbs,
        .num_microbatches = plan.block.num_microbatches,
        .max_step_tokens = plan.block.max_step_tokens,
+       .steps_in_flight = plan.block.steps_in_flight,
+       .slice_context = plan.block.slice_context,
        .kv_pages = pages,
        .page_tokens = page,
        .refill = plan.block.refill,
@@ -223,9 +230,8 @@ absl::StatusOr<SimulationResult> Simulate(const PlanRequest& request,
                           SchedulerOf(request, plan, options.page_tokens));
   Job job(request.workload, std::move(scheduler), std::move(stages.kinds),
           std::move(stages.kind_of_stage), plan.block.num_blocks);
-  PipelineRun run =
-      RunPipeline(stages.pipeline, plan.block.num_blocks, stages.step_seconds,
-                  &job, options.max_timeline_events);
+  PipelineRun run = RunPipeline(stages.pipeline, stages.step_seconds, &job,
+                                options.max_timeline_events);
 
   SimulationResult result;
   result.seconds = run.seconds;

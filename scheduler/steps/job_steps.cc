@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "scheduler/steps/chunk_room.h"
 #include "scheduler/steps/workload.h"
 
 // StepsOf: follows a job's steps by counts. What a micro-batch's decoding
@@ -50,26 +51,26 @@ class Follower {
   int64_t waiting() const { return waiting_; }
   bool Done() const { return waiting_ == 0 && running_ == 0; }
 
-  // The next step of block b; count is 0 if it has none.
-  StepShape Step(int32_t b) {
-    Block& block = blocks_[b];
-    EndStep(block);
-    StepShape step{.count = 0, .micro_batches = 0};
-    ++block.step;
-    left_.clear();
-    for (MicroBatch& m : block.micro_batches) {
-      int64_t left = block_.max_step_tokens - m.decoding;
-      // Prompts go in order of admission; the first without tokens is the last.
-      for (Prompt& prompt : m.prompts) {
-        if (left <= 0) break;
-        left -= Take(prompt, left);
-      }
-      left_.push_back(std::max<int64_t>(left, 0));
+  // The next step of each block that has one, and slices behind them.
+  void Round(std::vector<StepShape>* steps) {
+    const size_t begin = steps->size();
+    for (Block& block : blocks_) {
+      EndStep(block);
+      ++block.step;
+      Form(block, false, steps);
     }
-    Admit(block);
-    for (MicroBatch& m : block.micro_batches) Compute(block, m, &step);
-    if (step.micro_batches > 0) step.count = 1;
-    return step;
+    const auto all = static_cast<size_t>(block_.steps_in_flight);
+    size_t in_flight = steps->size() - begin;
+    const bool slices = in_flight > 0 && in_flight + 1 < all;
+    for (size_t before = 0; slices && in_flight != before;) {
+      before = in_flight;
+      for (Block& block : blocks_) {
+        if (in_flight < all && Form(block, true, steps)) ++in_flight;
+      }
+    }
+    for (size_t i = begin; i < steps->size(); ++i) {
+      (*steps)[i].in_flight = static_cast<double>(in_flight);
+    }
   }
 
  private:
@@ -104,10 +105,27 @@ class Follower {
     int64_t step = 0;
   };
 
-  static int64_t Take(Prompt& prompt, int64_t left) {
-    prompt.planned = static_cast<int32_t>(
-        std::min<int64_t>(left, prompt.prompt - prompt.done));
-    return prompt.planned;
+  // Appends a step of the block, or a slice; returns false if there is none.
+  bool Form(Block& block, bool slice, std::vector<StepShape>* steps) {
+    StepShape step{.count = 1, .micro_batches = 0};
+    left_.clear();
+    for (MicroBatch& m : block.micro_batches) {
+      const int64_t decoding = slice ? 0 : m.decoding;
+      ChunkRoom& room =
+          left_.emplace_back(block_.max_step_tokens, block_.slice_context,
+                             static_cast<int32_t>(std::min<int64_t>(
+                                 decoding, block_.max_step_tokens)));
+      // Prompts go in order of admission; the first without tokens is the last.
+      for (Prompt& prompt : m.prompts) {
+        prompt.planned = room.Take(prompt.done, prompt.prompt - prompt.done);
+        if (prompt.planned == 0) break;
+      }
+    }
+    Admit(block);
+    for (MicroBatch& m : block.micro_batches) Compute(block, m, slice, &step);
+    if (step.micro_batches == 0) return false;
+    steps->push_back(step);
+    return true;
   }
 
   // The sequences that the step before completed leave.
@@ -135,13 +153,15 @@ class Follower {
       for (int32_t i = 0; i < block_.num_microbatches; ++i) {
         const int64_t size = block.micro_batches[i].size();
         if (size >= micro_batch_limit) continue;
-        if (block_.refill && left_[i] == 0) continue;
+        if (block_.refill && left_[i].Fit(0, order_.Head().prompt) == 0) {
+          continue;
+        }
         if (best < 0 || size < block.micro_batches[best].size()) best = i;
       }
       if (best < 0) return;
       const LengthClass& head = order_.Head();
       Prompt prompt{.prompt = head.prompt, .output = head.output};
-      left_[best] -= Take(prompt, left_[best]);
+      prompt.planned = left_[best].Take(0, head.prompt);
       block.micro_batches[best].prompts.push_back(prompt);
       order_.Pop();
       --waiting_;
@@ -150,15 +170,18 @@ class Follower {
     }
   }
 
-  void Compute(const Block& block, MicroBatch& m, StepShape* step) {
-    const auto decoding = static_cast<double>(m.decoding);
-    const auto positions = static_cast<double>(m.positions);
-    step->decode_rows += decoding;
-    step->decode_positions += positions;
-    step->read_positions += positions - decoding;
-    step->head_rows += decoding;
-    bool any = m.decoding > 0;
-    m.positions += m.decoding;
+  void Compute(const Block& block, MicroBatch& m, bool slice, StepShape* step) {
+    bool any = false;
+    if (!slice) {
+      const auto decoding = static_cast<double>(m.decoding);
+      const auto positions = static_cast<double>(m.positions);
+      step->decode_rows += decoding;
+      step->decode_positions += positions;
+      step->read_positions += positions - decoding;
+      step->head_rows += decoding;
+      any = m.decoding > 0;
+      m.positions += m.decoding;
+    }
     for (Prompt& prompt : m.prompts) {
       if (prompt.planned == 0) break;
       any = true;
@@ -190,14 +213,14 @@ class Follower {
   int64_t waiting_;
   int64_t running_ = 0;
   std::vector<Block> blocks_;
-  std::vector<int64_t> left_;  // tokens of each micro-batch in this step
+  std::vector<ChunkRoom> left_;  // of each micro-batch in this step
 };
 
 // The members that add up over steps, but for count.
-std::array<double*, 8> Sums(StepShape& step) {
+std::array<double*, 9> Sums(StepShape& step) {
   return {&step.micro_batches,  &step.prefill_rows, &step.prefill_chunks,
           &step.prefill_pairs,  &step.decode_rows,  &step.decode_positions,
-          &step.read_positions, &step.head_rows};
+          &step.read_positions, &step.head_rows,    &step.in_flight};
 }
 
 // Adds `step`'s contents, as often as it says, to `total`'s.
@@ -364,10 +387,7 @@ std::vector<StepShape> StepsOf(const Workload& workload,
     if (begin == 0 && followed - job.waiting() >= following.start) {
       begin = steps.size();
     }
-    for (int32_t b = 0; b < block.num_blocks; ++b) {
-      const StepShape step = job.Step(b);
-      if (step.count > 0) steps.push_back(step);
-    }
+    job.Round(&steps);
     if (job.waiting() > 0) end = steps.size();
   }
   const StepShape wanted = TotalOf(workload);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <numeric>
 #include <utility>
 
 #include "common/status_macros.h"
@@ -34,6 +35,16 @@ absl::Status StepScheduler::Options::Validate() const {
     return absl::InvalidArgumentError(
         "step scheduler: without packing, pages must be reserved at their "
         "maximum");
+  }
+  if (steps_in_flight < 0 || slice_context < 0 ||
+      slice_context > kMaxSliceContext) {
+    return InvalidArgument("step scheduler: steps_in_flight ", steps_in_flight,
+                           " must not be negative, slice_context ",
+                           slice_context, " be from 0 to ", kMaxSliceContext);
+  }
+  if (!packing && slice_context > 0) {
+    return absl::InvalidArgumentError(
+        "step scheduler: without packing, contexts can't count");
   }
   if (max_step_tokens < gbs) {
     return InvalidArgument("step scheduler: max_step_tokens ", max_step_tokens,
@@ -83,47 +94,130 @@ void StepScheduler::Enqueue(SequenceId id, int32_t known_tokens,
       waiting_.end(), {id, known_tokens, max_tokens, logit_biases});
 }
 
+std::optional<StepScheduler::NextStep> StepScheduler::FormNext() {
+  for (int32_t b = 0; b < options_.num_blocks; ++b) {
+    if (auto step = FormStep(BlockId(b))) {
+      return NextStep{BlockId(b), *std::move(step)};
+    }
+  }
+  if (in_flight_ == 0 || PipelineIsFull()) return std::nullopt;
+  std::vector<int32_t> order(options_.num_blocks);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [this](int32_t a, int32_t b) {
+    return blocks_[a].flights.size() < blocks_[b].flights.size();
+  });
+  for (const int32_t b : order) {
+    if (auto slice = FormSlice(BlockId(b))) {
+      return NextStep{BlockId(b), *std::move(slice), true};
+    }
+  }
+  return std::nullopt;
+}
+
 std::optional<StepScheduler::StepDecision> StepScheduler::FormStep(
     BlockId block_id) {
   assert(block_id.value() >= 0 && block_id.value() < options_.num_blocks);
   Block& block = blocks_[block_id.value()];
-  if (block.in_flight || AwaitsFinish(block)) return std::nullopt;
+  if (block.step_in_flight || AwaitsFinish(block)) return std::nullopt;
   if (static_cast<int64_t>(pending_release_.size()) > options_.max_releases) {
     StepDecision decision;
     const auto end = pending_release_.begin() + options_.max_releases;
     decision.release.assign(pending_release_.begin(), end);
     pending_release_.erase(pending_release_.begin(), end);
-    block.in_flight = true;
+    block.step_in_flight = true;
+    block.may_slice = false;
+    block.flights.emplace_back();
+    ++in_flight_;
     return decision;
   }
+  std::vector<Room> left;
+  for (std::vector<Running>& micro_batch : block.micro_batches) {
+    left.push_back(PlanTokens(micro_batch, false));
+  }
   if (block.sequences > 0) {
-    // Each sequence has a segment in this step, or one ahead of it has: there
-    // will be a step.
+    // All may sit out until slices are back.
+    if (!AnyPlanned(block)) return std::nullopt;
     block.profile.Advance();
     const double share =
         static_cast<double>(options_.kv_pages) / options_.num_blocks;
     block.credit = std::min(block.credit + share, share);
   }
-
-  std::vector<ChunkRoom> left;
-  for (std::vector<Running>& micro_batch : block.micro_batches) {
-    left.push_back(PlanTokens(micro_batch));
-  }
-  StepDecision decision;
-  Admit(block_id.value(), left, decision.admit);
-
-  for (const std::vector<Running>& micro_batch : block.micro_batches) {
-    std::vector<Segment> segments = Segments(micro_batch);
-    if (!segments.empty())
-      decision.micro_batches.push_back(std::move(segments));
-  }
+  StepDecision decision = Compose(block_id.value(), std::move(left), nullptr);
   if (decision.micro_batches.empty()) {
     const bool only_release =
-        !pending_release_.empty() && running_.empty() && !AnyInFlight();
+        !pending_release_.empty() && running_.empty() && in_flight_ == 0;
     if (!only_release) return std::nullopt;
   }
   decision.release = std::exchange(pending_release_, {});
-  block.in_flight = true;
+  block.step_in_flight = block.may_slice = true;
+  block.flights.emplace_back();
+  ++in_flight_;
+  return decision;
+}
+
+std::optional<StepScheduler::StepDecision> StepScheduler::FormSlice(
+    BlockId block_id) {
+  assert(block_id.value() >= 0 && block_id.value() < options_.num_blocks);
+  Block& block = blocks_[block_id.value()];
+  if (PipelineIsFull() || !block.may_slice || block.flights.empty() ||
+      (!block.prefills && waiting_.empty()) || AwaitsFinish(block) ||
+      static_cast<int64_t>(pending_release_.size()) > options_.max_releases) {
+    return std::nullopt;
+  }
+  std::vector<Room> left;
+  for (std::vector<Running>& micro_batch : block.micro_batches) {
+    left.push_back(PlanTokens(micro_batch, true));
+  }
+  Flight flight = {.slice = true};
+  StepDecision decision =
+      Compose(block_id.value(), std::move(left), &flight.segments);
+  if (decision.micro_batches.empty()) return std::nullopt;
+  decision.release = std::exchange(pending_release_, {});
+  block.flights.push_back(std::move(flight));
+  ++in_flight_;
+  ++slices_in_flight_;
+  return decision;
+}
+
+bool StepScheduler::PipelineIsFull() const {
+  const int64_t full = options_.steps_in_flight;
+  return in_flight_ >= full || in_flight_ - slices_in_flight_ >= full - 1;
+}
+
+bool StepScheduler::AnyPlanned(const Block& block) {
+  for (const std::vector<Running>& micro_batch : block.micro_batches) {
+    for (const Running& sequence : micro_batch) {
+      if (sequence.new_tokens > 0) return true;
+    }
+  }
+  return false;
+}
+
+StepScheduler::StepDecision StepScheduler::Compose(
+    int32_t block_index, std::vector<Room> left,
+    std::vector<SliceSegment>* slice) {
+  Block& block = blocks_[block_index];
+  StepDecision decision;
+  Admit(block_index, left, decision.admit);
+  block.prefills = false;
+  for (int32_t m = 0; m < options_.num_microbatches; ++m) {
+    std::vector<Running>& micro_batch = block.micro_batches[m];
+    std::vector<Segment> segments = Segments(micro_batch);
+    if (!segments.empty()) {
+      decision.micro_batches.push_back(std::move(segments));
+    }
+    for (Running& sequence : micro_batch) {
+      const int32_t tokens = std::exchange(sequence.new_tokens, 0);
+      sequence.flight_tokens += tokens;
+      if (sequence.rest() > 0) block.prefills = true;
+      if (tokens == 0) continue;
+      if (slice != nullptr) {
+        slice->push_back({m, sequence.id, tokens});
+      } else {
+        sequence.step_tokens = tokens;
+      }
+    }
+  }
   return decision;
 }
 
@@ -136,34 +230,34 @@ bool StepScheduler::AwaitsFinish(const Block& block) {
   return false;
 }
 
-int32_t StepScheduler::ChunkRoom::Fit(int32_t rest) const {
-  if (packing_) return std::min(rest, tokens_);
+int32_t StepScheduler::PaddedRoom::Fit(int32_t rest) const {
   const int32_t each = tokens_ / (chunks_ + 1);
   return longest_ > each ? 0 : std::min(rest, each);
 }
 
-void StepScheduler::ChunkRoom::Take(int32_t chunk) {
-  if (packing_) {
-    tokens_ -= chunk;
-  } else if (chunk > 0) {
+int32_t StepScheduler::PaddedRoom::Take(int32_t rest) {
+  const int32_t chunk = Fit(rest);
+  if (chunk > 0) {
     ++chunks_;
     longest_ = std::max(longest_, chunk);
   }
+  return chunk;
 }
 
-StepScheduler::ChunkRoom StepScheduler::PlanTokens(
-    std::vector<Running>& micro_batch) const {
-  int32_t left = options_.max_step_tokens;
+StepScheduler::Room StepScheduler::PlanTokens(std::vector<Running>& micro_batch,
+                                              bool slice) const {
+  int32_t decoding = 0;
   for (Running& sequence : micro_batch) {
-    sequence.planned_tokens = sequence.decoding ? 1 : 0;
-    left -= sequence.planned_tokens;
+    sequence.new_tokens = 0;
+    if (slice || !sequence.decoding) continue;
+    sequence.new_tokens = 1;
+    ++decoding;
   }
-  ChunkRoom room(left, options_.packing);
+  Room room(options_, decoding);
   for (Running& sequence : micro_batch) {
-    if (sequence.decoding) continue;
-    sequence.planned_tokens =
-        room.Fit(sequence.known_tokens - sequence.cached_tokens);
-    room.Take(sequence.planned_tokens);
+    if (sequence.decoding || sequence.finished) continue;
+    const int32_t context = sequence.cached_tokens + sequence.flight_tokens;
+    sequence.new_tokens = room.Take(context, sequence.rest());
   }
   return room;
 }
@@ -173,16 +267,16 @@ std::vector<Segment> StepScheduler::Segments(
   std::vector<Segment> segments;
   for (const bool decoding : {true, false}) {
     for (const Running& sequence : micro_batch) {
-      if (sequence.decoding != decoding || sequence.planned_tokens == 0)
-        continue;
-      segments.push_back({sequence.id, sequence.cached_tokens,
-                          sequence.planned_tokens, sequence.ReachesKnownEnd()});
+      if (sequence.decoding != decoding || sequence.new_tokens == 0) continue;
+      segments.push_back({sequence.id,
+                          sequence.cached_tokens + sequence.flight_tokens,
+                          sequence.new_tokens, sequence.rest() == 0});
     }
   }
   return segments;
 }
 
-void StepScheduler::Admit(int32_t block_index, std::vector<ChunkRoom>& left,
+void StepScheduler::Admit(int32_t block_index, std::vector<Room>& left,
                           std::vector<SequenceId>& admitted) {
   Block& block = blocks_[block_index];
   if (!options_.refill && block.sequences > 0) return;
@@ -200,14 +294,14 @@ void StepScheduler::Admit(int32_t block_index, std::vector<ChunkRoom>& left,
     for (int32_t m = 0; m < options_.num_microbatches; ++m) {
       const int64_t size = block.micro_batches[m].size();
       if (size >= micro_batch_limit) continue;
-      if (options_.refill && left[m].Fit(head.known_tokens) == 0) continue;
+      if (options_.refill && left[m].Fit(0, head.known_tokens) == 0) continue;
       if (best < 0 ||
           size < static_cast<int64_t>(block.micro_batches[best].size()))
         best = m;
     }
     if (best < 0) return;
     std::vector<Running>& micro_batch = block.micro_batches[best];
-    const int32_t planned = left[best].Fit(head.known_tokens);
+    const int32_t planned = left[best].Fit(0, head.known_tokens);
     UsageProfile::Use use;
     if (options_.reserve == Reserve::kMaximum) {
       const int64_t pages = PagesFor(head.max_tokens);
@@ -227,12 +321,12 @@ void StepScheduler::Admit(int32_t block_index, std::vector<ChunkRoom>& left,
     }
 
     biases_left -= head.logit_biases;
-    left[best].Take(planned);
+    left[best].Take(0, head.known_tokens);
     micro_batch.push_back({.id = head.id,
                            .known_tokens = head.known_tokens,
                            .max_tokens = head.max_tokens,
                            .admission = admissions_++,
-                           .planned_tokens = planned,
+                           .new_tokens = planned,
                            .use = use});
     running_[head.id] = {block_index, best};
     ++block.sequences;
@@ -247,21 +341,35 @@ UsageProfile::Use StepScheduler::UseOf(const Waiting& sequence,
                                        int32_t planned, int64_t now) const {
   const int64_t rest = sequence.known_tokens - planned;
   int64_t rest_ahead = 0;
+  int64_t known = sequence.known_tokens;
   for (const Running& other : micro_batch) {
     if (other.decoding) continue;
-    rest_ahead +=
-        other.known_tokens - other.cached_tokens - other.planned_tokens;
+    rest_ahead += other.rest();
+    known = std::max<int64_t>(known, other.known_tokens);
   }
   // The ones ahead may be gone by the next step, or all decode until the last.
   const int64_t ahead = static_cast<int64_t>(micro_batch.size());
-  const int64_t soonest = CeilDiv(rest, options_.max_step_tokens);
-  const int64_t latest =
-      rest == 0 ? 0
-                : CeilDiv(rest_ahead + rest, options_.max_step_tokens - ahead);
+  const bool slices = options_.steps_in_flight > 1;
+  const int64_t fill = slices ? int64_t{options_.max_step_tokens} *
+                                    (options_.steps_in_flight - 1)
+                              : 0;
+  const int64_t soonest = CeilDiv(std::max<int64_t>(0, rest - fill),
+                                  options_.max_step_tokens + fill);
+  int64_t latest =
+      rest == 0 ? 0 : CeilDiv(rest_ahead + rest, LeastPrefill(known, ahead));
+  if (slices) ++latest;  // while its first token is on the way
   return {.grows = now + soonest,
           .end = now + latest + sequence.max_tokens - sequence.known_tokens + 1,
           .known = sequence.known_tokens,
           .max = sequence.max_tokens};
+}
+
+int64_t StepScheduler::LeastPrefill(int64_t known, int64_t ahead) const {
+  const int64_t tokens = options_.max_step_tokens - ahead;
+  if (options_.slice_context == 0) return tokens;
+  // A row costs 1 + known / slice_context at most.
+  return std::max<int64_t>(
+      1, tokens * options_.slice_context / (options_.slice_context + known));
 }
 
 int32_t StepScheduler::ExpectedEnd(const Waiting& sequence) const {
@@ -311,35 +419,64 @@ bool StepScheduler::MayClaim(const Block& block, int64_t pages) const {
 void StepScheduler::OnStepDone(BlockId block_id) {
   assert(block_id.value() >= 0 && block_id.value() < options_.num_blocks);
   Block& block = blocks_[block_id.value()];
-  if (!block.in_flight) return;
-  block.in_flight = false;
-  for (std::vector<Running>& micro_batch : block.micro_batches) {
-    for (Running& sequence : micro_batch) {
-      if (sequence.planned_tokens > 0 && sequence.ReachesKnownEnd()) {
-        if (!sequence.decoding && options_.reserve == Reserve::kProfile) {
-          // The prefill is complete: from here on all is exact.
-          const int64_t now = block.profile.now();
-          const UsageProfile::Use exact = {
-              .grows = now,
-              .end = now + sequence.use.max - sequence.use.known + 1,
-              .known = sequence.use.known,
-              .max = sequence.use.max};
-          if (exact != sequence.use) {
-            block.profile.Remove(sequence.use);
-            block.profile.Add(exact);
-            sequence.use = exact;
-          }
-        }
-        sequence.cached_tokens = sequence.known_tokens++;
-        sequence.decoding = true;
-      } else {
-        sequence.cached_tokens += sequence.planned_tokens;
+  if (block.flights.empty()) return;
+  const Flight flight = std::move(block.flights.front());
+  block.flights.pop_front();
+  --in_flight_;
+  if (flight.slice) --slices_in_flight_;
+  if (!flight.slice) {
+    block.step_in_flight = false;
+    for (std::vector<Running>& micro_batch : block.micro_batches) {
+      for (Running& sequence : micro_batch) {
+        const int32_t tokens = std::exchange(sequence.step_tokens, 0);
+        if (tokens > 0) OnComputed(block, sequence, tokens);
       }
-      sequence.planned_tokens = 0;
-      if (sequence.finished) Release(block, sequence);
+      DropFinished(block, micro_batch);
     }
-    std::erase_if(micro_batch, [](const Running& s) { return s.finished; });
+    return;
   }
+  for (const SliceSegment& segment : flight.segments) {
+    std::vector<Running>& micro_batch =
+        block.micro_batches[segment.micro_batch];
+    // Slices hold few sequences, the youngest of their micro-batches.
+    const auto sequence = std::find_if(
+        micro_batch.rbegin(), micro_batch.rend(),
+        [&](const Running& s) { return s.id == segment.sequence; });
+    OnComputed(block, *sequence, segment.tokens);
+    if (sequence->finished) DropFinished(block, micro_batch);
+  }
+}
+
+void StepScheduler::OnComputed(Block& block, Running& sequence,
+                               int32_t tokens) {
+  sequence.flight_tokens -= tokens;
+  sequence.cached_tokens += tokens;
+  if (sequence.cached_tokens < sequence.known_tokens) return;
+  if (!sequence.decoding && options_.reserve == Reserve::kProfile) {
+    // The prefill is complete: from here on all is exact.
+    const int64_t now = block.profile.now();
+    const UsageProfile::Use exact = {
+        .grows = now,
+        .end = now + sequence.use.max - sequence.use.known + 1,
+        .known = sequence.use.known,
+        .max = sequence.use.max};
+    if (exact != sequence.use) {
+      block.profile.Remove(sequence.use);
+      block.profile.Add(exact);
+      sequence.use = exact;
+    }
+  }
+  ++sequence.known_tokens;
+  sequence.decoding = true;
+}
+
+void StepScheduler::DropFinished(Block& block,
+                                 std::vector<Running>& micro_batch) {
+  std::erase_if(micro_batch, [&](const Running& sequence) {
+    if (!sequence.finished || sequence.flight_tokens > 0) return false;
+    Release(block, sequence);
+    return true;
+  });
 }
 
 void StepScheduler::Finish(SequenceId id) {
@@ -356,7 +493,7 @@ void StepScheduler::Finish(SequenceId id) {
   std::vector<Running>& micro_batch = block.micro_batches[place.micro_batch];
   auto sequence = std::find_if(micro_batch.begin(), micro_batch.end(),
                                [id](const Running& s) { return s.id == id; });
-  if (block.in_flight) {
+  if (sequence->flight_tokens > 0) {
     sequence->finished = true;
     return;
   }
@@ -375,11 +512,6 @@ void StepScheduler::Release(Block& block, const Running& sequence) {
   pending_release_.push_back(sequence.id);
 }
 
-bool StepScheduler::AnyInFlight() const {
-  return std::any_of(blocks_.begin(), blocks_.end(),
-                     [](const Block& block) { return block.in_flight; });
-}
-
 std::vector<SequenceId> StepScheduler::Clear() {
   std::vector<std::pair<int64_t, SequenceId>> ran;
   for (Block& block : blocks_) {
@@ -394,8 +526,10 @@ std::vector<SequenceId> StepScheduler::Clear() {
     block.sequences = 0;
     block.maximum_pages = 0;
     block.credit = 0;
-    block.in_flight = false;
+    block.flights.clear();
+    block.step_in_flight = block.prefills = false;
   }
+  in_flight_ = slices_in_flight_ = 0;
   std::sort(ran.begin(), ran.end());
   std::vector<SequenceId> ids;
   ids.reserve(ran.size() + waiting_.size());

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <list>
 #include <optional>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "common/step_plan.h"
 #include "common/types.h"
 #include "runtime/kv/kv_layout.h"
+#include "scheduler/steps/chunk_room.h"
 #include "scheduler/steps/usage_profile.h"
 
 namespace sluice {
@@ -18,16 +20,25 @@ namespace sluice {
 // Decides which sequences run and what each step of each block computes. Knows
 // token counts only, never the tokens.
 //
-// The caller loops: FormStep(b) for each idle block b, run the plan,
-// OnStepDone(b), Finish() those sequences that ended, FormStep(b) again. What
-// one block frees may be what another one waits for, so after every
-// OnStepDone, Finish and Enqueue each idle block is worth a FormStep.
+// The caller loops: FormNext() until there is nothing more to do now, run the
+// steps, OnStepDone(b) for each in the order in which those of a block were
+// formed, Finish() those sequences that ended, FormNext() again. What one block
+// frees may be what another one waits for, so there may be more to do after
+// every OnStepDone, Finish and Enqueue.
 //
 // Rules:
 // * A step is mixed: in each micro-batch first one token for every sequence
 //   that decodes, then prefill chunks in order of admission, up to
 //   max_step_tokens. Since max_step_tokens >= gbs, decoding is never held up
 //   by prefill, and every micro-batch with a sequence in prefill advances it.
+// * A block has one such step in flight at a time. If these are too few to
+//   keep the pipeline full, slices fill it: steps that hold prefill chunks only
+//   and follow the ones in flight without waiting for them, since a chunk needs
+//   no sampled token, only that the ones before it are computed first
+//   (TeraPipe: "Token-Level Pipeline Parallelism", section 2.3.2). A sequence
+//   whose first token is on its way sits out until it is back.
+// * With `slice_context`, a chunk at a greater context, whose rows attend to
+//   more, is shorter, so that all take about as long.
 // * Waiting sequences are admitted strictly in order of Enqueue (no
 //   overtaking, so none starves), each to the micro-batch with the fewest
 //   sequences, where it stays until it ends. At most gbs in a micro-batch.
@@ -47,14 +58,20 @@ namespace sluice {
 //   even share of the pages unless no other block has fewer sequences; and a
 //   micro-batch no more than its even share of the block's.
 //
-// Why pages suffice, with kProfile. In each step of a block every sequence that
-// decodes moves on by exactly one position, for nothing holds up decoding; so
-// how the pages of all of these develop together is known, and an early end
-// only makes it less. Prefill depends on the tokens that others leave: between
-// the earliest and the latest step in which it may be complete (max_step_tokens
-// a step, or those less one for each sequence ahead), the sequence is counted
-// with the positions of the earliest and the end of the latest. So a block's
-// claim bounds what it holds at any time of its own, and never grows but by an
+// Why pages suffice, with kProfile. A block's time counts its steps that are no
+// slices. In each of them every sequence that decodes moves on by exactly one
+// position, for nothing holds up decoding, and in slices none does; so how the
+// pages of all of these develop together is known, and an early end only makes
+// it less. Prefill depends on the tokens that others leave, and on slices:
+// between the earliest and the latest step in which it may be complete, the
+// sequence is counted with the positions of the earliest and the end of the
+// latest. Earliest: max_step_tokens in the step and in each slice behind it, of
+// which there are fewer than steps_in_flight, for none comes back before the
+// step does. Latest: no slices, and the tokens of a step less one for each
+// sequence ahead; and one step more if the last chunk is in a slice, which
+// comes back behind the step before it and before the one after it, so that
+// exactly that one may be formed without the sequence. So a block's claim
+// bounds what it holds at any time of its own, and never grows but by an
 // admission. Blocks advance at unlike speeds, and one may wait while another
 // runs many steps: whatever the order, together they hold no more than the sum
 // of their claims. Ends are counted when they are sure: a sequence at
@@ -84,10 +101,21 @@ class StepScheduler {
   };
 
   struct Options {
-    int32_t num_blocks = 1;             // in flight at once
-    int32_t gbs = 64;                   // most sequences in a micro-batch
-    int32_t num_microbatches = 1;       // of a block
-    int32_t max_step_tokens = 2048;     // of one micro-batch in one step
+    int32_t num_blocks = 1;          // in flight at once
+    int32_t gbs = 64;                // most sequences in a micro-batch
+    int32_t num_microbatches = 1;    // of a block
+    int32_t max_step_tokens = 2048;  // of one micro-batch in one step
+    // The number of steps in flight with which the pipeline is full: one for
+    // each stage, and one more for what is on its way back. Slices are formed
+    // while there are fewer, but none if all but one of these are steps, since
+    // each costs a sweep over the weights that they would share. Up to 1: there
+    // are no slices.
+    int32_t steps_in_flight = 0;
+    // The context at which attention makes a row cost twice as much as at none:
+    // what a micro-batch prefills in a step costs no more than max_step_tokens
+    // rows without context, its decoding rows counting as such. But one row is
+    // always possible. 0: contexts don't count.
+    int32_t slice_context = 0;
     int64_t kv_pages = 0;               // shared by all sequences
     int32_t page_tokens = kPageTokens;  // positions in a page
     bool refill = true;  // admit into blocks whose sequences still run
@@ -100,8 +128,9 @@ class StepScheduler {
     int64_t max_logit_biases = 1 << 20;
     int64_t max_releases = 1 << 20;
 
-    // kInvalidArgument unless all sizes are positive,
-    // max_step_tokens >= gbs, and packing is on with Reserve::kProfile.
+    // kInvalidArgument unless all sizes are positive, those of slices in range,
+    // max_step_tokens >= gbs, and packing is on with Reserve::kProfile and with
+    // slice_context.
     absl::Status Validate() const;
   };
 
@@ -136,6 +165,16 @@ class StepScheduler {
   // for finished ones whose last step is still in flight.
   int64_t pages_reserved() const;
 
+  struct NextStep {
+    BlockId block;
+    StepDecision decision;
+    bool slice = false;
+  };
+  // The step to be sent next, of any block: FormStep of the first one that has
+  // one, or FormSlice of the one with the fewest steps in flight. nullopt if
+  // there is nothing to do now. So all callers send the same steps.
+  std::optional<NextStep> FormNext();
+
   // The next step of `block`, which is then in flight until its OnStepDone.
   // nullopt if there is nothing to do for it now, or if it is in flight.
   //
@@ -145,14 +184,20 @@ class StepScheduler {
   // its OnStepDone like any other.
   std::optional<StepDecision> FormStep(BlockId block);
 
-  // The step of `block` came back: its sequences stand behind their segments,
-  // and one whose segment had `sample` knows one more token, to be fed in the
-  // next step unless Finish is called. No effect if no step is in flight.
+  // The next slice of `block`, in flight until its OnStepDone. nullopt if the
+  // pipeline is full, nothing of the block is in flight, or it has nothing to
+  // prefill now. REQUIRES: FormStep(block) would return nullopt.
+  std::optional<StepDecision> FormSlice(BlockId block);
+
+  // The step or slice of `block` that was formed first came back: its sequences
+  // stand behind their segments, and one whose segment had `sample` knows one
+  // more token, to be fed in the next step unless Finish is called. No effect
+  // if nothing is in flight.
   void OnStepDone(BlockId block);
 
   // The sequence ended. If it runs, its slot and pages are free from now on
-  // and its id is in `release` of the next step formed. If its block has a
-  // step in flight (a cancellation), that happens at the block's OnStepDone,
+  // and its id is in `release` of the next step formed. If steps in flight name
+  // it (a cancellation), that happens at the OnStepDone of the last of these,
   // so that no plan in flight names a released sequence. If it waits, it is
   // forgotten. No effect on an unknown id.
   void Finish(SequenceId id);
@@ -174,16 +219,30 @@ class StepScheduler {
     SequenceId id;
     int32_t known_tokens = 0;
     int32_t max_tokens = 0;
-    int64_t admission = 0;       // ordinal
-    int32_t cached_tokens = 0;   // behind it, the step in flight excluded
-    int32_t planned_tokens = 0;  // in the step in flight
-    bool decoding = false;       // a token was sampled
-    bool finished = false;       // since the step in flight was formed
+    int64_t admission = 0;      // ordinal
+    int32_t cached_tokens = 0;  // behind it, of steps that came back
+    int32_t flight_tokens = 0;  // in all steps in flight
+    int32_t step_tokens = 0;    // of these, in the step that is no slice
+    int32_t new_tokens = 0;     // in the step being formed
+    bool decoding = false;      // a token was sampled
+    bool finished = false;      // while steps in flight named it
     UsageProfile::Use use;
 
-    bool ReachesKnownEnd() const {
-      return cached_tokens + planned_tokens == known_tokens;
+    // Known tokens in no step yet.
+    int32_t rest() const {
+      return known_tokens - cached_tokens - flight_tokens - new_tokens;
     }
+  };
+
+  struct SliceSegment {
+    int32_t micro_batch;
+    SequenceId sequence;
+    int32_t tokens;
+  };
+  // A step or slice in flight.
+  struct Flight {
+    bool slice = false;
+    std::vector<SliceSegment> segments;  // of a slice
   };
 
   struct Block {
@@ -192,7 +251,10 @@ class StepScheduler {
     int64_t sequences = 0;
     int64_t maximum_pages = 0;  // of max_tokens of each
     double credit = 0;          // for admissions: pages x steps
-    bool in_flight = false;
+    std::deque<Flight> flights;
+    bool step_in_flight = false;  // one that is no slice
+    bool may_slice = true;        // it would not be behind a mere release
+    bool prefills = false;        // some prompt may not be all in steps yet
   };
 
   struct Place {
@@ -200,20 +262,37 @@ class StepScheduler {
     int32_t micro_batch;
   };
 
-  // The room that a step leaves for the prefill chunks of a micro-batch.
-  class ChunkRoom {
+  // The room of a step without packing: all chunks count as much as the
+  // longest.
+  class PaddedRoom {
    public:
-    ChunkRoom(int32_t tokens, bool packing)
-        : tokens_(tokens), packing_(packing) {}
-    // Returns how much of `rest` tokens fits as the next chunk.
+    explicit PaddedRoom(int32_t tokens) : tokens_(tokens) {}
     int32_t Fit(int32_t rest) const;
-    void Take(int32_t chunk);
+    int32_t Take(int32_t rest);
 
    private:
     int32_t tokens_;
-    bool packing_;
     int32_t chunks_ = 0;
     int32_t longest_ = 0;
+  };
+  // One or the other, as options.packing says.
+  class Room {
+   public:
+    Room(const Options& options, int32_t decoding)
+        : packing_(options.packing),
+          packed_(options.max_step_tokens, options.slice_context, decoding),
+          padded_(options.max_step_tokens - decoding) {}
+    int32_t Fit(int32_t context, int32_t rest) const {
+      return packing_ ? packed_.Fit(context, rest) : padded_.Fit(rest);
+    }
+    int32_t Take(int32_t context, int32_t rest) {
+      return packing_ ? packed_.Take(context, rest) : padded_.Take(rest);
+    }
+
+   private:
+    bool packing_;
+    ChunkRoom packed_;
+    PaddedRoom padded_;
   };
 
   explicit StepScheduler(const Options& options);
@@ -222,10 +301,23 @@ class StepScheduler {
   int64_t Claim(const Block& block) const;
   // Whether a sequence has got to its maximum and was not finished.
   static bool AwaitsFinish(const Block& block);
-  // Sets planned_tokens of the sequences; returns the room left.
-  ChunkRoom PlanTokens(std::vector<Running>& micro_batch) const;
+  // Sets new_tokens of the sequences; returns the room left.
+  Room PlanTokens(std::vector<Running>& micro_batch, bool slice) const;
+  bool PipelineIsFull() const;
+  static bool AnyPlanned(const Block& block);
+  // Puts the new_tokens of the block's sequences, and of those admitted to the
+  // room that is left, in flight. `slice` gets the segments of a slice; null
+  // for a step.
+  StepDecision Compose(int32_t block_index, std::vector<Room> left,
+                       std::vector<SliceSegment>* slice);
   static std::vector<Segment> Segments(const std::vector<Running>& micro_batch);
-  void Admit(int32_t block_index, std::vector<ChunkRoom>& left,
+  // The tokens that a step prefills at least, of prompts of up to `known`
+  // tokens, with `ahead` other sequences in its micro-batch.
+  int64_t LeastPrefill(int64_t known, int64_t ahead) const;
+  void OnComputed(Block& block, Running& sequence, int32_t tokens);
+  // Releases those that no step in flight names any more.
+  void DropFinished(Block& block, std::vector<Running>& micro_batch);
+  void Admit(int32_t block_index, std::vector<Room>& left,
              std::vector<SequenceId>& admitted);
   // Returns what the sequence may use if it is admitted now, `planned` of its
   // tokens in the present step, behind those of the micro-batch.
@@ -239,7 +331,6 @@ class StepScheduler {
   bool Paces(const Waiting& sequence, int64_t block_limit) const;
   void LearnFrom(const Running& ended);
   void Release(Block& block, const Running& sequence);
-  bool AnyInFlight() const;
 
   Options options_;
   std::vector<Block> blocks_;
@@ -248,6 +339,8 @@ class StepScheduler {
   absl::flat_hash_map<SequenceId, Place> running_;
   std::vector<SequenceId> pending_release_;
   int64_t admissions_ = 0;
+  int64_t in_flight_ = 0;         // steps and slices of all blocks
+  int64_t slices_in_flight_ = 0;  // of these
   // The decode steps that ended sequences ran, and that max_tokens allowed,
   // newer sequences weighing more.
   double steps_run_ = 0;

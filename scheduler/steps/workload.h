@@ -32,7 +32,9 @@ struct Workload {
 // The steps of one kind that a job takes, all blocks together: averages of one
 // block's step. What is prefilled and what is decoded share steps.
 struct StepShape {
-  double count = 0;           // steps of this kind in the whole job
+  double count = 0;  // steps of this kind in the whole job
+  // Steps in the pipeline together where it comes; 0: one of each block.
+  double in_flight = 0;
   double micro_batches = 1;   // with rows in them
   double prefill_rows = 0;    // in all micro-batches
   double prefill_chunks = 0;  // prompts, or parts of them, that these rows are
@@ -89,6 +91,9 @@ struct BlockShape {
   int32_t num_microbatches = 1;
   int32_t num_blocks = 1;
   int32_t max_step_tokens = 2048;
+  // As StepScheduler::Options has them. Only with refill.
+  int32_t steps_in_flight = 0;
+  int32_t slice_context = 0;
   bool refill = true;
 };
 

@@ -59,7 +59,7 @@ CLI::Option* CoordinatorFlags::AddPolicy(CLI::App* app) {
       "key=value pairs, or @FILE of them, which win over other flags; may be "
       "repeated. Keys: gbs num-microbatches max-step-tokens threads w c h "
       "compress-weights compress-kv attention-site sparsity schedule overlap "
-      "packing link-dtype (see README.md)");
+      "packing slicing slice-context link-dtype (see README.md)");
 }
 
 CLI::Option* CoordinatorFlags::AddReserveKv(CLI::App* app) {

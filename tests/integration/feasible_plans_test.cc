@@ -57,6 +57,18 @@ MachineProfile Machine(uint64_t memory, uint64_t disk) {
   return machine;
 }
 
+// Gives the machine a device of so much memory.
+void AddDevice(uint64_t memory, MachineProfile* machine) {
+  machine->device_memory_bytes = memory;
+  machine->device_compute = machine->host;
+  machine->host_to_device_bytes_per_second = 1e10;
+  machine->device_to_host_bytes_per_second = 1e10;
+}
+
+// Of these many seeds, cases have one tier of memory and are loaded for the
+// longest request; beyond, --max-model-len is more, and some have a device.
+constexpr uint32_t kPlainSeeds = 200;
+
 struct Case {
   DecoderSpec spec;
   PlanRequest request;
@@ -95,28 +107,38 @@ Case RandomCase(uint32_t seed) {
   const uint64_t disk =
       any(0, 1) != 0 ? static_cast<uint64_t>(weights * any(5, 80) / 10) : 0;
   request.machines = {Machine(memory, disk)};
+  if (seed > kPlainSeeds) {
+    request.max_model_len = request.longest() * any(1, 5);
+    if (any(0, 2) > 0) {
+      AddDevice(memory / any(1, 6), request.machines.data());
+    }
+  }
   c.text = absl::StrCat("case ", seed, ": ", c.spec.num_layers, " layers of ",
                         c.spec.hidden_size, ", ", DTypeName(request.dtype),
-                        ", memory ", memory, ", disk ", disk, ", longest ",
-                        request.longest());
+                        ", memory ", memory, ", disk ", disk, ", device ",
+                        request.machines[0].device_memory_bytes, ", longest ",
+                        request.longest(), " of ", request.max_model_len);
   return c;
 }
 
-// Loads a stage with the policy as a coordinator would send it.
+// Loads a stage with the policy as a coordinator would send it, with KV for
+// sequences of `kv_positions` where it lies as the policy says.
 absl::StatusOr<std::unique_ptr<StageChain>> Load(const Case& c, Policy policy,
                                                  int32_t max_sequences,
+                                                 int32_t kv_positions,
                                                  const TempDir& dir) {
   policy.dtype = c.request.dtype;
-  if (policy.kv_cache.disk == 0) {
-    policy.kv_cache = TierFractions();
-    policy.automatic_kv_cache = true;
-  }
   StageChain::Options options;
+  options.max_model_len =
+      std::max(c.request.max_model_len, c.request.longest());
+  if (!policy.automatic_kv_cache) {
+    options.kv_positions = std::min(options.max_model_len, kv_positions);
+  }
   options.policy = policy;
-  options.max_model_len = c.request.longest();
   options.max_sequences = max_sequences;
   options.budget_bytes = c.request.machines[0].host_memory_bytes;
   options.disk_bytes = c.request.machines[0].disk_bytes;
+  options.device_bytes = c.request.machines[0].device_memory_bytes;
   if (options.disk_bytes > 0) options.disk_dir = dir.path();
   return StageChain::Create(c.spec, DummySource(), options);
 }
@@ -124,7 +146,7 @@ absl::StatusOr<std::unique_ptr<StageChain>> Load(const Case& c, Policy policy,
 TEST(FeasiblePlansTest, WhatIsFeasibleRunsAndWhatIsNotDoesNot) {
   int feasible = 0;
   int refused = 0;
-  for (uint32_t seed = 1; seed <= 200; ++seed) {
+  for (uint32_t seed = 1; seed <= kPlainSeeds + 100; ++seed) {
     const Case c = RandomCase(seed);
     SCOPED_TRACE(c.text);
     const absl::StatusOr<PlanResult> result = MakePlan(c.request);
@@ -136,7 +158,7 @@ TEST(FeasiblePlansTest, WhatIsFeasibleRunsAndWhatIsNotDoesNot) {
       auto chain = Load(
           c, plan.stages[0].policy,
           plan.block.num_blocks * plan.block.gbs * plan.block.num_microbatches,
-          dir);
+          SequencePositions(plan), dir);
       ASSERT_TRUE(chain.ok()) << chain.status();
       // The longest request runs alone: it takes the most pages, and a step of
       // every size up to the largest chunk.
@@ -154,8 +176,13 @@ TEST(FeasiblePlansTest, WhatIsFeasibleRunsAndWhatIsNotDoesNot) {
       const auto shortage = FindShortage(c.request);
       ASSERT_TRUE(shortage.ok()) << shortage.status();
       EXPECT_FALSE(shortage->what.empty());
-      EXPECT_FALSE(shortage->remedies.empty());
+      // No one change helps where device and memory are both too small.
+      if (seed <= kPlainSeeds) {
+        EXPECT_FALSE(shortage->remedies.empty());
+      }
       if (shortage->bytes <= 0.05 * shortage->limit) continue;
+      // Beside a device a worker that chooses has more ways than a plan's.
+      if (c.request.machines[0].has_device()) continue;
       ++refused;
       // This policy asks for as little as can be asked for.
       Policy least;
@@ -163,7 +190,7 @@ TEST(FeasiblePlansTest, WhatIsFeasibleRunsAndWhatIsNotDoesNot) {
       least.max_step_tokens = 16;
       least.compress_weights = c.request.choices.weight_formats.front();
       least.compress_kv = c.request.choices.kv_formats.front();
-      const auto chain = Load(c, least, 1, dir);
+      const auto chain = Load(c, least, 1, 0, dir);
       EXPECT_EQ(chain.status().code(), absl::StatusCode::kResourceExhausted)
           << chain.status() << " though " << shortage->what << " lacks "
           << shortage->bytes << " of " << shortage->limit;

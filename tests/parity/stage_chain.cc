@@ -47,6 +47,7 @@ absl::StatusOr<std::unique_ptr<StageChain>> StageChain::Create(
     stage.layers = {borders[i], borders[i + 1]};
     stage.policy = options.policy;
     stage.max_model_len = options.max_model_len;
+    stage.kv_positions = options.kv_positions;
     stage.max_sequences = options.max_sequences;
     stage.compute_threads = options.compute_threads;
     stage.host_budget = chain->budgets_.back().get();

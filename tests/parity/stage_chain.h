@@ -32,6 +32,7 @@ class StageChain {
     std::vector<int> cuts;  // layers at which stages begin, without the first 0
     Policy policy;
     int32_t max_model_len = 256;
+    int32_t kv_positions = 0;  // StageShare's
     int32_t max_sequences = 64;
     int32_t compute_threads = 1;
     uint64_t budget_bytes = uint64_t{4} << 30;  // of each stage

@@ -34,6 +34,7 @@ absl::StatusOr<AssignedStage> ParseAssignedStage(
   a.layers = {proto.layers().begin(), proto.layers().end()};
   a.next_address = proto.next_link_address();
   a.max_model_len = proto.max_model_len();
+  a.kv_positions = proto.kv_positions();
   a.max_sequences = proto.max_sequences();
   a.num_blocks = proto.num_blocks();
   a.prepare = proto.prepare();
@@ -62,6 +63,10 @@ absl::StatusOr<AssignedStage> ParseAssignedStage(
     return InvalidArgument("assignment: max_model_len ", a.max_model_len,
                            ", max_sequences ", a.max_sequences, ", num_blocks ",
                            a.num_blocks, ": all must be positive");
+  }
+  if (a.kv_positions < 0 || a.kv_positions > a.max_model_len) {
+    return InvalidArgument("assignment: kv_positions ", a.kv_positions,
+                           " of max_model_len ", a.max_model_len);
   }
   SLUICE_ASSIGN_OR_RETURN(a.policy, FromProto(proto.policy()));
   if (!a.is_first()) {

@@ -20,7 +20,7 @@ namespace sluice {
 namespace {
 
 // The limit of plans that wait at the first stage. The dispatcher has one in
-// flight per block, so more are its error.
+// flight per block, or per stage and one more, so more are its error.
 constexpr size_t kMaxInbox = 4096;
 constexpr double kProgressIntervalSeconds = 0.2;
 constexpr absl::Duration kConnectRetry = absl::Milliseconds(100);

@@ -124,7 +124,8 @@ void PlanFlags::AddTo(CLI::App* app) {
   app->add_option("--policy", options.policy,
                   "key=value pairs that are not to be chosen (gbs, "
                   "num-microbatches, max-step-tokens, threads, "
-                  "compress-weights, compress-kv, attention-site); with shares "
+                  "compress-weights, compress-kv, attention-site, slicing, "
+                  "slice-context); with shares "
                   "of tiers (w, c, h) nothing is chosen, and what the policy "
                   "would do is predicted");
   app->add_option("--gbs", options.gbs, "sequences in a micro-batch");
@@ -338,7 +339,7 @@ absl::StatusOr<Case> MakeCase(const PlanFlags& flags,
   request.workload = lengths.ToWorkload();
   request.max_latency_seconds = flags.latency;
   request.max_model_len = c.coordinator->max_model_len();
-  request.reserve_max_model_len = fixed.max_model_len > 0;
+  if (fixed.max_model_len > 0) request.kv_positions = request.max_model_len;
   if (!NamesFractions(fixed.policy)) {
     SLUICE_ASSIGN_OR_RETURN(request.choices, ChoicesLeftBy(fixed.policy));
   }

@@ -104,6 +104,9 @@ std::string PlanTable(const Plan& plan,
                           ResourceName(static_cast<Resource>(r)),
                           Bytes(plan.bytes_per_token[r]));
   }
+  if (!plan.slicing.empty()) {
+    absl::StrAppend(&text, "  ", EscapeForTerminal(plan.slicing), "\n");
+  }
   absl::StrAppend(&text, "\nbusy, of the job's time:\n");
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const StagePlan& stage = plan.stages[s];

@@ -8,6 +8,7 @@
 #include "common/status_macros.h"
 #include "tests/bench/paper/paper_case.h"
 #include "tests/bench/paper/paper_search.h"
+#include "tests/bench/paper/scaling.h"
 
 // Prints what the cost model says of FlexGen's published runs beside what was
 // measured, and the planner's policies beside FlexGen's: tables in Markdown.
@@ -113,6 +114,74 @@ absl::Status PrintBreakdown(const std::vector<PublishedRun>& runs) {
   return absl::OkStatus();
 }
 
+// Writes a plan in a line.
+std::string Shape(const Plan& plan) {
+  const Policy& policy = plan.stages.front().policy;
+  double busy = 0;
+  for (const StagePlan& stage : plan.stages) {
+    busy += 100 * stage.seconds / plan.seconds /
+            static_cast<double>(plan.stages.size());
+  }
+  return absl::StrFormat(
+      "%d blocks of %s, up to %d tokens a step, %s; busy %.0f %%",
+      plan.block.num_blocks, Short(policy), plan.block.max_step_tokens,
+      std::string(ResourceName(plan.binding_resource)), busy);
+}
+
+// FlexGen's table 3.
+absl::Status PrintScaling() {
+  const std::vector<ScalingCase> cases = ScalingCases();
+  absl::PrintF(
+      "| model, GPUs | FlexGen's policy | generation: published | predicted | "
+      "error | decoding: published | predicted | error | busy |\n"
+      "|---|---|---|---|---|---|---|---|---|\n");
+  const auto print = [](const PublishedRun& run, int machines, bool pageable,
+                        const ScalingFigures& published) -> absl::Status {
+    SLUICE_ASSIGN_OR_RETURN(const ScalingPrediction predicted,
+                            PredictScaling(run, machines, pageable));
+    const ScalingFigures& found = predicted.figures;
+    absl::PrintF(
+        "| %s, %d | %dx%d%s | %.2f | %.2f | %+.0f %% | %.2f | %.2f | %+.0f %% "
+        "| %.0f %% |\n",
+        run.model, machines, run.gbs, run.num_microbatches,
+        pageable ? ", weights pageable" : "", published.generation,
+        found.generation, 100 * (found.generation / published.generation - 1),
+        published.decoding, found.decoding,
+        100 * (found.decoding / published.decoding - 1), 100 * predicted.busy);
+    return absl::OkStatus();
+  };
+  for (const ScalingCase& c : cases) {
+    SLUICE_RETURN_IF_ERROR(print(c.one, 1, false, c.published_one));
+    SLUICE_RETURN_IF_ERROR(print(c.four, 4, false, c.published_four));
+    if (!c.pageable) continue;
+    SLUICE_RETURN_IF_ERROR(print(c.four, 4, true, c.published_four));
+  }
+  absl::PrintF(
+      "\n| model, GPUs | FlexGen published | Sluice planned | gain | of 4 over "
+      "1: FlexGen | Sluice | plan |\n|---|---|---|---|---|---|---|\n");
+  for (const ScalingCase& c : cases) {
+    double one = 0;
+    for (const int machines : {1, 4}) {
+      SLUICE_ASSIGN_OR_RETURN(
+          const Plan plan,
+          PlanScaling(machines == 1 ? c.one : c.four, machines));
+      const ScalingFigures& published =
+          machines == 1 ? c.published_one : c.published_four;
+      if (machines == 1) one = plan.tokens_per_second;
+      const auto ratio = [&](double of, double to) {
+        return machines == 1 ? std::string() : absl::StrFormat("%.2f", of / to);
+      };
+      absl::PrintF(
+          "| %s, %d | %.2f | %.2f | %.2f | %s | %s | %s |\n", c.one.model,
+          machines, published.generation, plan.tokens_per_second,
+          plan.tokens_per_second / published.generation,
+          ratio(c.published_four.generation, c.published_one.generation),
+          ratio(plan.tokens_per_second, one), Shape(plan));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Print() {
   SLUICE_ASSIGN_OR_RETURN(const std::vector<PublishedRun> measured,
                           MeasuredRuns());
@@ -124,7 +193,9 @@ absl::Status Print() {
   absl::PrintF("## Where the time goes\n\n");
   SLUICE_RETURN_IF_ERROR(PrintBreakdown(more));
   absl::PrintF("## The search pays\n\n");
-  return PrintSearch(measured);
+  SLUICE_RETURN_IF_ERROR(PrintSearch(measured));
+  absl::PrintF("\n## Four machines\n\n");
+  return PrintScaling();
 }
 
 absl::Status PrintFile(const std::string& path) {

@@ -50,6 +50,10 @@ TEST(PolicyTest, EachKey) {
   EXPECT_EQ(Updated("max-step-tokens=77").max_step_tokens, 77);
   EXPECT_EQ(Updated("threads=5").compute_threads, 5);
   EXPECT_EQ(Updated("threads=0").compute_threads, 0);
+  EXPECT_TRUE(Policy().slicing);
+  EXPECT_FALSE(Updated("slicing=off").slicing);
+  EXPECT_TRUE(Updated("slicing=off slicing=on").slicing);
+  EXPECT_EQ(Updated("slice-context=20000").slice_context, 20000);
   EXPECT_EQ(Updated("compress-weights=int8").compress_weights,
             WeightFormat::kInt8);
   EXPECT_EQ(Updated("compress-weights=int4").compress_weights,
@@ -152,6 +156,10 @@ TEST(PolicyTest, ErrorsNameTheKey) {
   ExpectRefused("schedule=diagonal", "schedule=diagonal");
   ExpectRefused("overlap=maybe", "overlap=maybe");
   ExpectRefused("packing=1", "packing=1");
+  ExpectRefused("slicing=512", "slicing=512");
+  ExpectRefused("slice-context=-1", "slice-context=-1");
+  ExpectRefused("slice-context=268435457",
+                "slice-context=268435457: expected a number from 0 to");
   ExpectRefused("speed=11", "speed");
   ExpectRefused("gbs", "gbs: expected key=value");
   ExpectRefused("=4", "=4: expected key=value");
@@ -176,7 +184,7 @@ TEST(PolicyTest, TheTextSaysAllAndReadsBack) {
         "max-step-tokens=99 threads=2 compress-weights=int8 "
         "compress-kv=int4 attention-site=device sparsity=0.125 "
         "schedule=row overlap=off link-dtype=bfloat16",
-        "packing=off"}) {
+        "packing=off", "slicing=off slice-context=4096"}) {
     const Policy policy = Updated(text);
     EXPECT_TRUE(Updated(PolicyText(policy)) == policy) << PolicyText(policy);
   }

@@ -215,6 +215,18 @@ TEST_F(StageLoadTest, KvCacheTakesWhatIsLeft) {
   }
 }
 
+TEST_F(StageLoadTest, HasKvForSequencesAsLongAsAPlanCounts) {
+  options_.kv_positions = 40;
+  for (const bool named : {false, true}) {
+    options_.policy.automatic_kv_cache = !named;
+    options_.policy.kv_cache = {0, 1, 0};
+    auto stage = Load();
+    ASSERT_TRUE(stage.ok()) << stage.status();
+    // 2 pages of 32 positions for each of 10 sequences.
+    EXPECT_EQ((*stage)->kv_pages(), 20);
+  }
+}
+
 TEST_F(StageLoadTest, RefusesBadOptions) {
   const auto bad = [&](auto change) {
     StageOptions options = options_;
@@ -226,6 +238,8 @@ TEST_F(StageLoadTest, RefusesBadOptions) {
   EXPECT_TRUE(absl::IsInvalidArgument(bad([](O& o) { o.layers = {-1, 2}; })));
   EXPECT_TRUE(absl::IsInvalidArgument(bad([](O& o) { o.layers = {0, 5}; })));
   EXPECT_TRUE(absl::IsInvalidArgument(bad([](O& o) { o.max_model_len = 0; })));
+  EXPECT_TRUE(absl::IsInvalidArgument(bad([](O& o) { o.kv_positions = -1; })));
+  EXPECT_TRUE(absl::IsInvalidArgument(bad([](O& o) { o.kv_positions = 101; })));
   EXPECT_TRUE(absl::IsInvalidArgument(bad([](O& o) { o.max_sequences = 0; })));
   EXPECT_TRUE(
       absl::IsInvalidArgument(bad([](O& o) { o.compute_threads = 0; })));

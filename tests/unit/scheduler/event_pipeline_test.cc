@@ -18,30 +18,49 @@ void PrintTo(const StageEvent& e, std::ostream* os) {
 
 namespace {
 
+// Blocks with so many steps to do each, one at a time.
+struct Blocks {
+  Blocks(int num_blocks, int steps)
+      : left(num_blocks, steps), idle(num_blocks, true) {}
+  // Begins a step of the first idle block that has one; -1: there is none.
+  int Take() {
+    for (size_t b = 0; b < left.size(); ++b) {
+      if (!idle[b] || left[b] == 0) continue;
+      --left[b];
+      idle[b] = false;
+      return static_cast<int>(b);
+    }
+    return -1;
+  }
+  std::vector<int> left;
+  std::vector<bool> idle;
+};
+
 // Each block does so many steps, of kinds that follow each other in runs of
 // `run` steps.
 class FixedSteps : public StepSource {
  public:
   FixedSteps(std::vector<std::vector<double>> seconds, int num_blocks,
              int steps, int run)
-      : seconds_(std::move(seconds)), run_(run), left_(num_blocks, steps) {}
+      : seconds_(std::move(seconds)), run_(run), blocks_(num_blocks, steps) {}
 
-  bool Next(int block, double now, std::vector<double>* seconds) override {
-    if (left_[block] == 0) return false;
+  bool Next(double now, int* block, std::vector<double>* seconds) override {
+    const int b = blocks_.Take();
+    if (b < 0) return false;
+    *block = b;
     const int kind =
-        (left_[block] - 1) / run_ % static_cast<int>(seconds_[0].size());
+        blocks_.left[b] / run_ % static_cast<int>(seconds_[0].size());
     for (size_t s = 0; s < seconds_.size(); ++s) {
       (*seconds)[s] = seconds_[s][kind];
     }
-    --left_[block];
     return true;
   }
-  void Done(int block, double now) override {}
+  void Done(int block, double now) override { blocks_.idle[block] = true; }
 
  private:
   std::vector<std::vector<double>> seconds_;  // by stage and kind
   int run_;
-  std::vector<int> left_;
+  Blocks blocks_;
 };
 
 PipelineRun RunFixed(const std::vector<PipelineStage>& stages, int num_blocks,
@@ -49,7 +68,7 @@ PipelineRun RunFixed(const std::vector<PipelineStage>& stages, int num_blocks,
   std::vector<std::vector<double>> seconds;
   for (const PipelineStage& stage : stages) seconds.push_back({stage.seconds});
   FixedSteps source(seconds, num_blocks, steps, 1);
-  return RunPipeline(stages, num_blocks, step_seconds, &source, timeline);
+  return RunPipeline(stages, step_seconds, &source, timeline);
 }
 
 TEST(EventPipelineTest, FollowsBlocksThroughTheStages) {
@@ -158,12 +177,12 @@ TEST(PipelineTimeTest, SumsTheKindsOfSteps) {
   const double closed = JobSeconds(stages, seconds, {50, 50}, 2, 0);
   EXPECT_NEAR(closed, 50 * (2 * 2 + 2 * 3), 3);
   FixedSteps in_phases(seconds, 2, 100, 50);
-  const double simulated = RunPipeline(stages, 2, 0, &in_phases, 0).seconds;
+  const double simulated = RunPipeline(stages, 0, &in_phases, 0).seconds;
   EXPECT_NEAR(closed, simulated, 0.03 * simulated);
   // Where kinds take turns, one block's slow step is beside another's quick
   // one, and it takes less.
   FixedSteps in_turns(seconds, 2, 100, 1);
-  const double mixed = RunPipeline(stages, 2, 0, &in_turns, 0).seconds;
+  const double mixed = RunPipeline(stages, 0, &in_turns, 0).seconds;
   EXPECT_LT(mixed, closed);
   EXPECT_GT(mixed, 0.8 * closed);
 }
@@ -175,23 +194,23 @@ class RandomSteps : public StepSource {
               const std::vector<double>& shares, int num_blocks, int steps)
       : seconds_(seconds),
         kinds_(shares.begin(), shares.end()),
-        left_(num_blocks, steps) {}
-  bool Next(int block, double now, std::vector<double>* seconds) override {
-    if (left_[block] == 0) return false;
-    --left_[block];
+        blocks_(num_blocks, steps) {}
+  bool Next(double now, int* block, std::vector<double>* seconds) override {
+    *block = blocks_.Take();
+    if (*block < 0) return false;
     const size_t kind = kinds_(rng_);
     for (size_t s = 0; s < seconds_.size(); ++s) {
       (*seconds)[s] = seconds_[s][kind];
     }
     return true;
   }
-  void Done(int block, double now) override {}
+  void Done(int block, double now) override { blocks_.idle[block] = true; }
 
  private:
   const std::vector<std::vector<double>>& seconds_;
   std::discrete_distribution<size_t> kinds_;
   std::mt19937_64 rng_;
-  std::vector<int> left_;
+  Blocks blocks_;
 };
 
 TEST(PipelineTimeTest, KindsAtRandomHoldEachOtherUp) {
@@ -218,8 +237,7 @@ TEST(PipelineTimeTest, KindsAtRandomHoldEachOtherUp) {
     for (const double r : rounds) all += r;
     for (double& r : rounds) r *= steps / all;
     RandomSteps source(seconds, rounds, num_blocks, steps);
-    const double simulated =
-        RunPipeline(pipeline, num_blocks, 0, &source, 0).seconds;
+    const double simulated = RunPipeline(pipeline, 0, &source, 0).seconds;
     const double closed =
         JobSeconds(pipeline, seconds, rounds, num_blocks, 0, 1);
     errors.push_back(std::abs(closed / simulated - 1));

@@ -44,6 +44,8 @@ Totals Scheduled(const Workload& workload, const BlockShape& block) {
   options.gbs = block.gbs;
   options.num_microbatches = block.num_microbatches;
   options.max_step_tokens = block.max_step_tokens;
+  options.steps_in_flight = block.steps_in_flight;
+  options.slice_context = block.slice_context;
   options.kv_pages = int64_t{1} << 40;
   options.refill = block.refill;
   options.reserve = StepScheduler::Reserve::kMaximum;
@@ -66,13 +68,33 @@ Totals Scheduled(const Workload& workload, const BlockShape& block) {
     scheduler.Enqueue(SequenceId(id), of.prompt, of.prompt + of.output);
   }
   Totals t;
-  std::vector<std::optional<StepScheduler::StepDecision>> steps(
-      block.num_blocks);
+  std::vector<std::vector<StepScheduler::StepDecision>> steps(block.num_blocks);
+  const auto begin = [&](int32_t b, StepScheduler::StepDecision decision) {
+    if (!decision.micro_batches.empty()) t.steps += 1;
+    t.micro_batches += static_cast<double>(decision.micro_batches.size());
+    for (const auto& micro_batch : decision.micro_batches) {
+      for (const Segment& segment : micro_batch) {
+        const Sequence& sequence = sequences[segment.sequence.value()];
+        const double n = segment.num_tokens, start = segment.start;
+        t.read += start;
+        t.head += segment.sample ? 1 : 0;
+        if (segment.start >= sequence.prompt) {
+          t.decode += 1;
+          t.positions += start + 1;
+        } else {
+          t.prefill += n;
+          t.chunks += 1;
+          t.pairs += n * start + n * (n + 1) / 2;
+        }
+      }
+    }
+    steps[b].push_back(std::move(decision));
+  };
   while (scheduler.running() + scheduler.waiting() > 0) {
     for (int32_t b = 0; b < block.num_blocks; ++b) {
-      if (steps[b].has_value()) {
+      for (const StepScheduler::StepDecision& step : steps[b]) {
         scheduler.OnStepDone(BlockId(b));
-        for (const auto& micro_batch : steps[b]->micro_batches) {
+        for (const auto& micro_batch : step.micro_batches) {
           for (const Segment& segment : micro_batch) {
             if (!segment.sample) continue;
             if (--sequences[segment.sequence.value()].left == 0) {
@@ -81,25 +103,18 @@ Totals Scheduled(const Workload& workload, const BlockShape& block) {
           }
         }
       }
-      steps[b] = scheduler.FormStep(BlockId(b));
-      if (!steps[b].has_value() || steps[b]->micro_batches.empty()) continue;
-      t.steps += 1;
-      t.micro_batches += static_cast<double>(steps[b]->micro_batches.size());
-      for (const auto& micro_batch : steps[b]->micro_batches) {
-        for (const Segment& segment : micro_batch) {
-          const Sequence& sequence = sequences[segment.sequence.value()];
-          const double n = segment.num_tokens, start = segment.start;
-          t.read += start;
-          t.head += segment.sample ? 1 : 0;
-          if (segment.start >= sequence.prompt) {
-            t.decode += 1;
-            t.positions += start + 1;
-          } else {
-            t.prefill += n;
-            t.chunks += 1;
-            t.pairs += n * start + n * (n + 1) / 2;
-          }
-        }
+      steps[b].clear();
+      if (auto step = scheduler.FormStep(BlockId(b)))
+        begin(b, *std::move(step));
+    }
+    // Slices until the pipeline is full, the blocks in turn.
+    for (bool any = true; any;) {
+      any = false;
+      for (int32_t b = 0; b < block.num_blocks; ++b) {
+        auto slice = scheduler.FormSlice(BlockId(b));
+        if (!slice.has_value()) continue;
+        any = true;
+        begin(b, *std::move(slice));
       }
     }
   }
@@ -202,6 +217,10 @@ TEST(StepsOfTest, IsWhatTheSchedulerDoes) {
     block.num_blocks = any(1, 3);
     block.max_step_tokens = block.gbs + any(0, 80);
     block.refill = any(0, 3) > 0;
+    if (block.refill && any(0, 1) > 0) {
+      block.steps_in_flight = any(1, 6);
+      block.slice_context = any(0, 1) * any(1, 200);
+    }
     // There are few enough requests to be followed to the end.
     const int slots = block.gbs * block.num_microbatches * block.num_blocks;
     Workload workload;
@@ -214,13 +233,28 @@ TEST(StepsOfTest, IsWhatTheSchedulerDoes) {
     SCOPED_TRACE(absl::StrCat(
         "job ", i, ": gbs ", block.gbs, " x ", block.num_microbatches, " x ",
         block.num_blocks, ", ", block.max_step_tokens, " tokens, refill ",
-        block.refill, ", ", workload.requests(), " requests"));
+        block.refill, ", in flight ", block.steps_in_flight, ", context ",
+        block.slice_context, ", ", workload.requests(), " requests"));
     ExpectNear(Sum(StepsOf(workload, block, 1000)), Scheduled(workload, block),
                0);
     // Merging keeps the sums.
     const std::vector<StepShape> few = StepsOf(workload, block, 3);
     EXPECT_LE(few.size(), 3u);
     ExpectNear(Sum(few), Sum(StepsOf(workload, block, 1000)), 0);
+  }
+}
+
+TEST(StepsOfTest, SlicesAreInThePipelineTogether) {
+  // One prompt at a time, in 8 chunks, 4 of which follow each other.
+  const Workload workload = {{{800, 1, 10}}};
+  BlockShape block = {.gbs = 1, .max_step_tokens = 100, .steps_in_flight = 4};
+  for (const StepShape& kind : StepsOf(workload, block, 8)) {
+    EXPECT_EQ(kind.in_flight, 4);
+    EXPECT_EQ(kind.prefill_rows, 100);
+  }
+  block.steps_in_flight = 0;
+  for (const StepShape& kind : StepsOf(workload, block, 8)) {
+    EXPECT_EQ(kind.in_flight, 1);
   }
 }
 

@@ -65,10 +65,11 @@ class Play {
       if (!in_flight_[block].empty() && !held_up && Chance(0.7)) {
         StepDone(block);
       }
-      // Any idle block may take what one event frees.
+      // Any block may take what one event frees.
       bool formed = false;
-      for (int32_t b = 0; b < options_.num_blocks; ++b) {
-        Form(b, &formed);
+      while (auto next = scheduler_.FormNext()) {
+        formed = true;
+        Take(*next);
         if (::testing::Test::HasFatalFailure()) return;
       }
       // If nothing is in flight and nothing was formed, no sequence may be
@@ -91,11 +92,13 @@ class Play {
   // Returns the most pages that were in use at any time.
   int64_t max_pages() const { return max_pages_; }
   int64_t mixed_steps() const { return mixed_steps_; }
+  int64_t slices() const { return slices_; }
 
  private:
   // A step in flight: the segments, or only the fact that there is one.
   struct Step {
     std::vector<std::vector<Segment>> micro_batches;
+    bool slice = false;
   };
 
   bool Chance(double p) { return random_() < p * 4294967296.0; }
@@ -154,14 +157,31 @@ class Play {
     }
   }
 
-  void Form(int32_t block, bool* formed) {
-    const int64_t others = scheduler_.running() + scheduler_.waiting();
-    const auto decision = scheduler_.FormStep(BlockId(block));
-    if (!in_flight_[block].empty()) {
-      ASSERT_FALSE(decision) << "second step of a block in flight";
+  int64_t InFlight(bool slices = true) const {
+    int64_t steps = 0;
+    for (const auto& block : in_flight_) {
+      steps += std::count_if(
+          block.begin(), block.end(),
+          [slices](const Step& step) { return slices || !step.slice; });
     }
-    if (!decision) return;
-    *formed = true;
+    return steps;
+  }
+
+  void Take(const StepScheduler::NextStep& next) {
+    const int32_t block = next.block.value();
+    const StepScheduler::StepDecision* decision = &next.decision;
+    const int64_t others = scheduler_.running() + scheduler_.waiting();
+    if (next.slice) {
+      ASSERT_FALSE(in_flight_[block].empty());
+      ASSERT_LT(InFlight(), options_.steps_in_flight);
+      ASSERT_LT(InFlight(false), options_.steps_in_flight - 1);
+      ASSERT_FALSE(decision->micro_batches.empty());
+      ++slices_;
+    } else {
+      for (const Step& step : in_flight_[block]) {
+        ASSERT_TRUE(step.slice) << "second step of a block in flight";
+      }
+    }
     if (decision->micro_batches.empty()) {
       ASSERT_FALSE(decision->release.empty()) << "empty step";
       ASSERT_FALSE(AnyInFlight());
@@ -198,14 +218,14 @@ class Play {
       CheckMicroBatch(decision->micro_batches[m], block, named);
     if (::testing::Test::HasFatalFailure()) return;
     CheckPages();
-    // Every decoding sequence of the block has its token.
+    // Every decoding sequence of the block has its token, and not in slices.
     for (int64_t id : live_) {
       const Sequence& s = sequences_[id];
       if (s.block == block && !s.finished && s.generated > 0) {
-        ASSERT_TRUE(named.count(id)) << "decode left out";
+        ASSERT_EQ(named.count(id), next.slice ? 0 : 1) << "decode left out";
       }
     }
-    in_flight_[block].push_back({decision->micro_batches});
+    in_flight_[block].push_back({decision->micro_batches, next.slice});
   }
 
   // Checks the pages that stages hold which have carried out all plans so far.
@@ -237,6 +257,7 @@ class Play {
     ASSERT_FALSE(segments.empty());
     ASSERT_LE(segments.size(), static_cast<size_t>(options_.gbs));
     int64_t tokens = 0;
+    double cost = 0;
     bool prefill = false;
     bool decode = false;
     for (const Segment& segment : segments) {
@@ -260,8 +281,18 @@ class Play {
         prefill = true;
       }
       tokens += segment.num_tokens;
+      cost += segment.num_tokens;
+      if (s.generated == 0 && options_.slice_context > 0) {
+        cost += segment.num_tokens *
+                (segment.start + 0.5 * segment.num_tokens) /
+                options_.slice_context;
+      }
     }
     ASSERT_LE(tokens, options_.max_step_tokens);
+    if (options_.slice_context > 0 && segments.back().num_tokens > 1) {
+      const double most = options_.max_step_tokens;
+      ASSERT_LE(cost, most * (1 + 0.5 * most / options_.slice_context) + 1e-6);
+    }
     mixed_steps_ += prefill && decode;
   }
 
@@ -277,11 +308,21 @@ class Play {
   std::deque<int64_t> late_ends_;  // ended, but the scheduler is yet to hear
   int64_t max_pages_ = 0;
   int64_t mixed_steps_ = 0;
+  int64_t slices_ = 0;
   int ended_ = 0;
 };
 
+// Slices in half of the plays, with shorter ones at greater contexts in half of
+// these.
+void ChooseSlices(std::mt19937& random, StepScheduler::Options* options) {
+  if (random() % 2 == 0) return;
+  options->steps_in_flight = 2 + random() % (2 * options->num_blocks + 4);
+  if (random() % 2 == 0) options->slice_context = 1 + random() % 200;
+}
+
 TEST(StepSchedulerPropertyTest, InvariantsHoldInRandomPlays) {
   int roomy = 0;
+  int64_t slices = 0;
   for (uint32_t seed = 1; seed <= 200; ++seed) {
     std::mt19937 random(seed);
     StepScheduler::Options options;
@@ -295,14 +336,20 @@ TEST(StepSchedulerPropertyTest, InvariantsHoldInRandomPlays) {
     options.refill = seed % 3 != 0;
     options.reserve = seed % 4 < 2 ? StepScheduler::Reserve::kProfile
                                    : StepScheduler::Reserve::kMaximum;
+    ChooseSlices(random, &options);
     SCOPED_TRACE(absl::StrCat(
         "seed ", seed, ": blocks ", options.num_blocks, " gbs ", options.gbs,
         " micro-batches ", options.num_microbatches, " tokens ",
         options.max_step_tokens, " pages ", options.kv_pages, " of ",
-        options.page_tokens, " refill ", options.refill));
+        options.page_tokens, " refill ", options.refill, " in flight ",
+        options.steps_in_flight, " context ", options.slice_context));
     Play play(options, seed);
     play.Run(100, seed % 2 ? 0.05 : 0);
     if (::testing::Test::HasFatalFailure()) return;
+    slices += play.slices();
+    if (options.steps_in_flight == 0) {
+      EXPECT_EQ(play.slices(), 0);
+    }
     // Steps mix prefill and decode where there is room for several sequences in
     // a micro-batch.
     if (options.refill && options.gbs > 3 && options.num_microbatches == 1 &&
@@ -312,6 +359,7 @@ TEST(StepSchedulerPropertyTest, InvariantsHoldInRandomPlays) {
     }
   }
   EXPECT_GT(roomy, 10);
+  EXPECT_GT(slices, 1000);
 }
 
 // Blocks that advance at unlike speeds, prefill held up by scarce tokens, and
@@ -319,6 +367,7 @@ TEST(StepSchedulerPropertyTest, InvariantsHoldInRandomPlays) {
 // can be: pages suffice (CheckPages, after each plan), and are made use of.
 TEST(StepSchedulerPropertyTest, PagesSufficeWhateverTheOrderOfProgress) {
   int full = 0;
+  int64_t slices = 0;
   for (uint32_t seed = 1; seed <= 300; ++seed) {
     std::mt19937 random(1000 + seed);
     StepScheduler::Options options;
@@ -329,13 +378,16 @@ TEST(StepSchedulerPropertyTest, PagesSufficeWhateverTheOrderOfProgress) {
     options.page_tokens = 1 + random() % 16;
     options.kv_pages = 270 / options.page_tokens + random() % 60;
     options.refill = seed % 5 != 0;
+    ChooseSlices(random, &options);
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Play play(options, seed, seed % 3 == 0 ? 0.9 : 1.0, true);
     play.Run(120, seed % 4 == 0 ? 0.02 : 0);
     if (::testing::Test::HasFatalFailure()) return;
     full += play.max_pages() == options.kv_pages;
+    slices += play.slices();
   }
   EXPECT_GT(full, 50);
+  EXPECT_GT(slices, 1000);
 }
 
 }  // namespace

@@ -57,6 +57,7 @@ class MembershipPlanTest : public MembershipTest {
       stage.busy[static_cast<int>(Resource::kDiskRead)] = 100;
     }
     plan.tokens_per_second = 10;
+    plan.kv_positions = int64_t{3 * 5 * 2} * 96;
     return plan;
   }
 
@@ -125,12 +126,14 @@ TEST_F(MembershipPlanTest, WorkersGetWhatThePlanSays) {
   EXPECT_EQ(first.next_link_address(), "link:a");
   EXPECT_EQ(first.num_blocks(), 3);
   EXPECT_EQ(first.max_sequences(), 3 * 5 * 2);
+  EXPECT_EQ(first.max_model_len(), 100);
+  EXPECT_EQ(first.kv_positions(), 96) << "what the plan counts";
   EXPECT_EQ(first.policy().gbs(), 5);
   EXPECT_EQ(first.policy().max_step_tokens(), 77);
   EXPECT_TRUE(first.policy().explicit_weights());
   EXPECT_DOUBLE_EQ(first.policy().weights().disk(), 0.75);
-  // Pages are shared by need, in what the weights leave.
-  EXPECT_FALSE(first.policy().explicit_kv_cache());
+  // KV lies where the plan says.
+  EXPECT_TRUE(first.policy().explicit_kv_cache());
   // Settings that are not in a plan stay as they were.
   EXPECT_FLOAT_EQ(first.policy().sparsity(), 0.5);
   EXPECT_DOUBLE_EQ(Last(*a_).policy().weights().disk(), 0.25);
@@ -382,6 +385,16 @@ TEST_F(MembershipPlanTest, StatusShowsPredictedBesideMeasured) {
   EXPECT_EQ(use.resource(), "disk read");
   EXPECT_DOUBLE_EQ(use.measured_seconds(), 3);
   EXPECT_DOUBLE_EQ(use.predicted_seconds(), 100 * 30 / 1000.0);
+}
+
+TEST_F(MembershipPlanTest, PagesTakenByNeedAreNotBounded) {
+  AttachTwo();
+  Plan plan = TwoStages();
+  plan.stages[1].policy.automatic_kv_cache = true;
+  plan.kv_positions = int64_t{3 * 5 * 2} * 1000;
+  Answer(Task().ticket, plan);
+  EXPECT_EQ(Last(*a_).kv_positions(), 100) << "no sequence has more";
+  EXPECT_EQ(Last(*b_).kv_positions(), 0);
 }
 
 TEST_F(MembershipPlanTest, TheUsersOwnPlanGoesToTheWorkersThatItNames) {

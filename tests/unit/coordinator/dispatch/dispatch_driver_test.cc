@@ -21,9 +21,11 @@ class BlockDriverTest : public testing::Test {
                  .eos_tokens = {FakeTokenizer::kAsciiEos},
                  .clock = &clock_}) {}
 
-  void Start(int64_t epoch, int32_t num_blocks = 1, int64_t kv_pages = 100) {
+  void Start(int64_t epoch, int32_t num_blocks = 1, int64_t kv_pages = 100,
+             int32_t steps_in_flight = 0) {
     StepScheduler::Options options;
     options.num_blocks = num_blocks;
+    options.steps_in_flight = steps_in_flight;
     options.gbs = 4;
     options.max_step_tokens = 16;
     options.kv_pages = kv_pages;
@@ -90,6 +92,81 @@ TEST_F(BlockDriverTest, SendsTokensWithTheirSegments) {
   ASSERT_THAT(plans, SizeIs(1));
   EXPECT_EQ(plans[0].micro_batches[0].tokens, (std::vector<int32_t>{'d'}));
   EXPECT_EQ(plans[0].micro_batches[0].segments[0].start, 3);
+}
+
+TEST_F(BlockDriverTest, APromptsSlicesFollowEachOther) {
+  driver_.Add(MakeRequest(1, 0, std::string(40, 'a'), 3));
+  Start(1, 1, 100, 3);
+  const std::vector<StepPlan> plans = driver_.TakePlans();
+  ASSERT_THAT(plans, SizeIs(3));
+  EXPECT_EQ(plans[2].micro_batches[0].segments[0].start, 32);
+  EXPECT_EQ(plans[2].micro_batches[0].tokens.size(), 8u);
+  EXPECT_EQ(driver_.blocks_in_flight(), 1);
+  EXPECT_EQ(driver_.oldest_step(), plans[0].step);
+  // They come back in the order in which they were sent.
+  EXPECT_EQ(driver_.OnResult(Answer(plans[1], 'x')).code(),
+            absl::StatusCode::kInternal);
+  ASSERT_TRUE(driver_.OnResult(Answer(plans[0], 'x')).ok());
+  EXPECT_EQ(driver_.oldest_step(), plans[1].step);
+  EXPECT_THAT(driver_.TakePlans(), SizeIs(0));
+  ASSERT_TRUE(driver_.OnResult(Answer(plans[1], 'x')).ok());
+  ASSERT_TRUE(driver_.OnResult(Answer(plans[2], 'x')).ok());
+  EXPECT_EQ(driver_.oldest_step(), std::nullopt);
+  const StepPlan decode = driver_.TakePlans().at(0);
+  EXPECT_EQ(decode.micro_batches[0].tokens, (std::vector<int32_t>{'x'}));
+  EXPECT_EQ(decode.micro_batches[0].segments[0].start, 40);
+  EXPECT_EQ(driver_.TakeStats().prompt_tokens, 40);
+}
+
+TEST_F(BlockDriverTest, SlicesOfALostEpochAreReplayed) {
+  driver_.Add(MakeRequest(1, 0, std::string(40, 'a'), 3));
+  Start(1, 1, 100, 3);
+  const std::vector<StepPlan> lost = driver_.TakePlans();
+  ASSERT_THAT(lost, SizeIs(3));
+  ASSERT_TRUE(driver_.OnResult(Answer(lost[0], 'x')).ok());
+  driver_.StopEpoch();
+  Start(2, 1, 100, 3);
+  EXPECT_EQ(driver_.OnResult(Answer(lost[1], 'x')).code(),
+            absl::StatusCode::kFailedPrecondition);
+  const std::vector<StepPlan> plans = driver_.TakePlans();
+  ASSERT_THAT(plans, SizeIs(3));
+  EXPECT_EQ(plans[0].micro_batches[0].segments[0].start, 0);
+  for (const StepPlan& plan : plans) {
+    ASSERT_TRUE(driver_.OnResult(Answer(plan, 'x')).ok());
+  }
+  EXPECT_EQ(driver_.TakeStats().prompt_tokens, 40) << "counted once";
+}
+
+TEST_F(BlockDriverTest, ScoresOfSlicesComeInTheirOrder) {
+  driver_.Add(Scored(0, std::string(40, 'a'), 0));
+  Start(1, 1, 100, 4);
+  const std::vector<StepPlan> plans = driver_.TakePlans();
+  ASSERT_THAT(plans, SizeIs(3));
+  for (const StepPlan& plan : plans) {
+    ASSERT_TRUE(driver_.OnResult(AnswerScored(plan, 'x')).ok());
+  }
+  const std::vector<FinishedRequest> finished = driver_.TakeFinished();
+  ASSERT_THAT(finished, SizeIs(1));
+  ASSERT_TRUE(finished[0].generation.status.ok());
+  const TokenScores& scores = finished[0].generation.prompt_scores;
+  ASSERT_THAT(scores.logprobs, SizeIs(39));
+  for (int32_t p = 1; p < 40; ++p) EXPECT_EQ(scores.logprobs[p - 1], -p);
+}
+
+TEST_F(BlockDriverTest, ACancelledRequestsSlicesComeBackToNobody) {
+  driver_.Add(MakeRequest(1, 0, std::string(60, 'a'), 3));
+  Start(1, 1, 100, 3);
+  const std::vector<StepPlan> plans = driver_.TakePlans();
+  ASSERT_THAT(plans, SizeIs(3));
+  driver_.Cancel(JobId(1));
+  EXPECT_THAT(driver_.TakeFinished(), SizeIs(1));
+  for (const StepPlan& plan : plans) {
+    EXPECT_THAT(driver_.TakePlans(), SizeIs(0)) << "a plan in flight names it";
+    ASSERT_TRUE(driver_.OnResult(Answer(plan, 'x')).ok());
+  }
+  const StepPlan release = driver_.TakePlans().at(0);
+  EXPECT_THAT(release.release, SizeIs(1));
+  EXPECT_THAT(release.micro_batches, SizeIs(0));
 }
 
 TEST_F(BlockDriverTest, ReplaysWithAllTokensKnown) {

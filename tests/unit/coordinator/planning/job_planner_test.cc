@@ -62,5 +62,34 @@ TEST_F(FindPlanTest, NoneThatSavesLessThanLoadingTakes) {
   EXPECT_TRUE(present.has_value());
 }
 
+// KV of the present plan was reserved for requests of 320 positions.
+TEST_F(FindPlanTest, APlanForShorterRequestsGivesWayToLongerOnes) {
+  base_.max_model_len = 8192;
+  task_.machines = {TestDeviceMachine("a", 4e9, 4e9, 1e11)};
+  base_.choices.gbs = {2};
+  base_.choices.num_microbatches = {1};
+  base_.choices.num_blocks = {1};
+  task_.present = std::nullopt;
+  std::optional<Plan> present;
+  const auto plan = FindPlan(base_, workload_, task_, &present);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_FALSE(plan->stages[0].policy.automatic_kv_cache);
+  EXPECT_EQ(SequencePositions(*plan), 320) << "not for all 8192";
+  task_.present = *plan;
+  EXPECT_TRUE(absl::IsAlreadyExists(
+      FindPlan(base_, workload_, task_, &present).status()));
+  // 640 positions are all that there is: one at a time.
+  workload_.classes = {{576, 64, 100}};
+  EXPECT_TRUE(FindPlan(base_, workload_, task_, &present).ok());
+  ASSERT_TRUE(present.has_value());
+  EXPECT_EQ(SequencePositions(*present), 320);
+  // Longer ones could not run at all, however long loading takes.
+  workload_.classes = {{2000, 64, 1}};
+  task_.load_seconds = 1e9;
+  const auto longer = FindPlan(base_, workload_, task_, &present);
+  ASSERT_TRUE(longer.ok()) << longer.status();
+  EXPECT_GE(SequencePositions(*longer), 2064);
+}
+
 }  // namespace
 }  // namespace sluice

@@ -26,6 +26,7 @@ Plan TwoStages() {
     stage.policy.gbs = 64;
     stage.policy.num_microbatches = 3;
     stage.policy.max_step_tokens = 320;
+    stage.policy.slice_context = 7000;
     stage.policy.automatic_weights = false;
     stage.policy.automatic_kv_cache = false;
     stage.policy.automatic_activations = false;
@@ -37,6 +38,8 @@ Plan TwoStages() {
     stage.seconds = 13.5;
     stage.capacities = {{"host memory", 1e9 / 3, 2e9}};
   }
+  plan.kv_positions = 122880;
+  plan.slicing = "prompts are cut into slices";
   plan.steps = 130.5;
   plan.seconds = 14.75;
   plan.tokens_per_second = 65.0625;
@@ -62,6 +65,11 @@ TEST(PlanJsonTest, WhatItPrintsItReadsAndPrintsAgain) {
   EXPECT_EQ(plan->block.gbs, 64);
   EXPECT_EQ(plan->block.num_microbatches, 3);
   EXPECT_EQ(plan->block.max_step_tokens, 320);
+  EXPECT_EQ(plan->block.steps_in_flight, 3);
+  EXPECT_EQ(plan->block.slice_context, 7000);
+  EXPECT_EQ(plan->kv_positions, 122880);
+  EXPECT_EQ(SequencePositions(*plan), 320);
+  EXPECT_EQ(plan->slicing, "prompts are cut into slices");
   EXPECT_EQ(plan->binding_resource, Resource::kDiskRead);
   EXPECT_EQ(plan->binding_stage, 1);
   EXPECT_EQ(plan->seconds, 14.75);
@@ -102,8 +110,10 @@ TEST(PlanJsonTest, ErrorsNameTheKey) {
   EXPECT_THAT(refused("/stages/1/policy", "@/etc/passwd"),
               HasSubstr("stages[1].policy: expected key=value"));
   EXPECT_THAT(refused("/stages/1/policy", "gbs=65"),
-              HasSubstr("the gbs, num-microbatches and max-step-tokens of the "
-                        "first stage"));
+              HasSubstr("the gbs, num-microbatches, max-step-tokens, slicing "
+                        "and slice-context of the first stage"));
+  EXPECT_THAT(refused("/kv_positions", -1), HasSubstr("kv_positions"));
+  EXPECT_THAT(refused("/slicing", 1), HasSubstr("slicing: expected a text"));
   EXPECT_THAT(refused("/stages/1/color", "red"),
               HasSubstr("unknown key stages[1].color"));
   EXPECT_THAT(refused("/stages/0/predicted/disk read", -1),

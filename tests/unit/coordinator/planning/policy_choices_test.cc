@@ -22,6 +22,8 @@ TEST(PolicyChoicesTest, WhatIsNamedIsFixedAndNothingElse) {
   EXPECT_THAT(choices->max_step_tokens, ElementsAre(2));
   EXPECT_THAT(choices->num_microbatches, IsEmpty());
   EXPECT_THAT(choices->threads, IsEmpty());
+  EXPECT_EQ(choices->slicing, std::nullopt);
+  EXPECT_EQ(choices->slice_context, std::nullopt);
   EXPECT_THAT(choices->attention_sites, ElementsAre(AttentionSite::kHost));
   EXPECT_THAT(choices->weight_formats, ElementsAre(WeightFormat::kInt4));
   EXPECT_THAT(choices->kv_formats, ElementsAre(WeightFormat::kFull));
@@ -36,6 +38,9 @@ TEST(PolicyChoicesTest, FormatsAreNeverLeftToIt) {
 }
 
 TEST(PolicyChoicesTest, SharesOfTiersLeaveNothingToPlan) {
+  EXPECT_EQ(ChoicesLeftBy({"slicing=off"})->slicing, false);
+  EXPECT_EQ(ChoicesLeftBy({"slicing=on"})->slicing, true);
+  EXPECT_EQ(ChoicesLeftBy({"slice-context=9"})->slice_context, 9);
   EXPECT_TRUE(absl::IsInvalidArgument(ChoicesLeftBy({"w=0/50/50"}).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(ChoicesLeftBy({"gbs=x"}).status()));
   EXPECT_TRUE(NamesFractions({"gbs=4", "c=0/0/100"}));
