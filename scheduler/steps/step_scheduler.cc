@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <iterator>
 #include <utility>
 
 #include "common/status_macros.h"
@@ -340,6 +341,15 @@ void StepScheduler::OnStepDone(BlockId block_id) {
     }
     std::erase_if(micro_batch, [](const Running& s) { return s.finished; });
   }
+}
+
+std::vector<SequenceId> StepScheduler::LastWaiting(int64_t max) const {
+  std::vector<SequenceId> last;
+  const int64_t count = std::clamp<int64_t>(max, 0, waiting());
+  for (auto it = std::prev(waiting_.end(), count); it != waiting_.end(); ++it) {
+    last.push_back(it->id);
+  }
+  return last;
 }
 
 void StepScheduler::Finish(SequenceId id) {
