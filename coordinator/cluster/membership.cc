@@ -244,10 +244,15 @@ GroupView Membership::View() const {
 }
 
 void Membership::Group() {
-  const GroupDecision decision = DecideGroups(View());
+  // This is asked with every event.
+  if (grouped_at_ == workers_.changes()) return;
+  const GroupView view = View();
+  const GroupDecision decision = DecideGroups(view);
   group_detail_.clear();
   switch (decision.action) {
     case GroupDecision::Action::kKeep:
+      // The planner is asked as time passes.
+      if (!view.searched) grouped_at_ = workers_.changes();
       return;
     case GroupDecision::Action::kWait: {
       const std::string absent = workers_.LastAbsent();
@@ -373,7 +378,7 @@ void Membership::Apply(const std::vector<GroupSearch::Group>& groups) {
                             it->first) > 0;
         });
     if (!stays) {
-      plan(it->second).Leave(it->first, "the planner does without a worker");
+      plan(it->second).Dismiss(it->first, "the planner does without a worker");
     }
     it = stays ? std::next(it) : pipeline_of_.erase(it);
   }

@@ -118,6 +118,8 @@ class Membership {
   // The last pipelines of workers that are gone, by name.
   absl::flat_hash_map<std::string, size_t> former_pipeline_;
   std::string group_detail_;  // why there are no pipelines yet, or ""
+  // The change of workers since which all are where they belong.
+  std::optional<int64_t> grouped_at_;
   absl::Duration advanced_at_;
 };
 

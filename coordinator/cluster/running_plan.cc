@@ -78,6 +78,10 @@ LayerRange RunningPlan::Leave(WorkerId id, const std::string& why) {
   return held;
 }
 
+void RunningPlan::Dismiss(WorkerId id, const std::string& why) {
+  if (Leave(id, why).size() > 0) Retire(id, epoch_);
+}
+
 // -- Messages of workers.
 
 void RunningPlan::OnHeartbeat(WorkerId id, v1::Heartbeat heartbeat) {

@@ -55,6 +55,8 @@ class RunningPlan {
   // Lets the worker go to another plan, and ends this one if it is in it.
   // Returns the layers that it holds.
   LayerRange Leave(WorkerId id, const std::string& why);
+  // The same for a worker that goes to no other plan: it drops its layers.
+  void Dismiss(WorkerId id, const std::string& why);
 
   // -- Messages of workers. REQUIRES: Has(id).
 

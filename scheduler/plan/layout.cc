@@ -23,32 +23,79 @@ using Groups = std::vector<std::vector<int>>;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 // Up to so many unlike machines, all groupings are tried.
 constexpr size_t kMaxForAll = 6;
-// Rounds of changes to a grouping of more.
+// Of more, the groupings that are changed, and the rounds of changes.
+constexpr size_t kStartGroupings = 3;
 constexpr int kMaxRounds = 8;
-// Groups that are planned for at most, in the search among many unlike
-// machines.
-constexpr int64_t kMaxGroups = 400;
+// Groups that are planned for at most, before changes end.
+constexpr size_t kMaxGroups = 300;
+// Up to so many machines, all numbers of pipelines are tried; of more, one for
+// each size of a group.
+constexpr int kMaxForAllCounts = 16;
+// Measured machines never have quite the same figures. Those that differ by
+// less than this factor count as alike when groups are compared; what is chosen
+// is planned for with their own.
+constexpr double kAlike = 1.1;
 // Layouts that differ less are equals: the one with fewer pipelines is better,
 // as each has to be loaded, and holds requests of its own at the end.
-constexpr double kSameTime = 0.005;
+constexpr double kSameTime = 0.02;
 // Shares of a job are planned for in steps of this factor: rates hardly depend
 // on them, and a group is planned for once a step.
 constexpr double kShareStep = 1.25;
 
+// The figures that make machines alike or not.
+std::vector<double> FiguresOf(const MachineProfile& m) {
+  std::vector<double> figures = {static_cast<double>(m.device_memory_bytes),
+                                 static_cast<double>(m.host_memory_bytes),
+                                 static_cast<double>(m.disk_bytes),
+                                 m.host_to_device_bytes_per_second,
+                                 m.disk.read_bytes_per_second};
+  for (const ComputeProfile* compute : {&m.host, &m.device_compute}) {
+    figures.push_back(compute->memory_bytes_per_second);
+    for (const ProductRate& product : compute->products) {
+      figures.push_back(product.flops_by_rows.Best());
+    }
+    for (const AttentionRate& attention : compute->attention) {
+      figures.push_back(attention.decode_bytes_by_context.Best());
+    }
+  }
+  return figures;
+}
+
+bool AreSimilar(const std::vector<double>& a, const std::vector<double>& b,
+                double factor) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [&](double x, double y) {
+                      return std::max(x, y) <= factor * std::min(x, y);
+                    });
+}
+
 class LayoutSearch {
  public:
-  explicit LayoutSearch(const PlanRequest& request)
+  // Machines that differ by less than the factor `alike` are of one kind.
+  LayoutSearch(const PlanRequest& request, double alike)
       : request_(request), classes_(request.machines) {
-    std::map<int, std::map<int, int>> hosts;  // count of each kind on each host
     const int n = static_cast<int>(request.machines.size());
+    std::vector<std::vector<double>> figures;
+    std::vector<int> similar;  // the first machine like each
+    for (int m = 0; m < n; ++m) {
+      figures.push_back(FiguresOf(request.machines[m]));
+      similar.push_back(m);
+      for (int other = 0; other < m; ++other) {
+        if (similar[other] == other &&
+            AreSimilar(figures[other], figures[m], alike)) {
+          similar[m] = other;
+          break;
+        }
+      }
+    }
     std::vector<int> workers_of_host(static_cast<size_t>(n));
     for (int m = 0; m < n; ++m) ++workers_of_host[Host(m)];
     // Machines are of a kind if they are alike and have a host of their own;
     // those that share one are told apart by it.
     for (int m = 0; m < n; ++m) {
       kinds_.push_back(workers_of_host[Host(m)] == 1
-                           ? classes_.representative(m)
-                           : n * (1 + Host(m)) + classes_.representative(m));
+                           ? similar[m]
+                           : n * static_cast<int>(1 + Host(m)) + similar[m]);
     }
   }
 
@@ -87,9 +134,12 @@ class LayoutSearch {
   double SecondsOf(const Groups& groups);
   Groups Usable(const Groups& groups);
 
+  std::vector<int> Counts(int32_t replicas) const;
   void TryAlike(int32_t replicas);
   void TryMany(int32_t replicas);
-  void Improve(Groups groups, int32_t replicas);
+  // Changes groups that take so many seconds.
+  void Improve(Groups groups, double seconds, int32_t replicas);
+  static Groups Sorted(Groups groups);
   // Returns the machines, the fastest first.
   std::vector<int> BySpeed();
   bool IsEqualKind() const {
@@ -106,7 +156,6 @@ class LayoutSearch {
   // By the group's kinds and its share.
   std::map<std::pair<std::vector<int>, double>, std::unique_ptr<GroupPlan>>
       plans_;
-  std::set<Groups> tried_;  // in kinds
   // The best with each number of pipelines, and the second best of as many.
   std::map<size_t, std::pair<Tried, Tried>> best_;
   absl::Status status_;  // the first error that is no lack of memory
@@ -202,18 +251,33 @@ double LayoutSearch::Try(const Groups& groups, int32_t replicas) {
   return seconds;
 }
 
+// The numbers of pipelines that are tried, ascending.
+std::vector<int> LayoutSearch::Counts(int32_t replicas) const {
+  const int n = static_cast<int>(kinds_.size());
+  if (replicas > 0) return {replicas};
+  std::vector<int> counts;
+  for (int count = 1; count <= n; ++count) {
+    // Groups of more workers than layers have spare ones.
+    const bool too_large =
+        count < n && n / (count + 1) >= request_.model.num_layers;
+    const bool same_size = n / count == (count < n ? n / (count + 1) : 0);
+    if (too_large || (n > kMaxForAllCounts && same_size)) continue;
+    counts.push_back(count);
+  }
+  return counts;
+}
+
 // Groups of equal size, but for one machine; or so that some are left over,
 // where there is no room for the model in the smaller ones.
 void LayoutSearch::TryAlike(int32_t replicas) {
-  const int n = static_cast<int>(kinds_.size());
-  for (int count = 1; count <= n; ++count) {
-    if (replicas > 0 && count != replicas) continue;
-    Groups even(static_cast<size_t>(count));
-    Groups rest(static_cast<size_t>(count) + 1);
-    for (int m = 0; m < n; ++m) {
-      even[static_cast<size_t>(m) * even.size() / static_cast<size_t>(n)]
-          .push_back(m);
-      rest[static_cast<size_t>(std::min(m / (n / count), count))].push_back(m);
+  const size_t n = kinds_.size();
+  for (const int number : Counts(replicas)) {
+    const auto count = static_cast<size_t>(number);
+    Groups even(count);
+    Groups rest(count + 1);
+    for (size_t m = 0; m < n; ++m) {
+      even[m * count / n].push_back(static_cast<int>(m));
+      rest[std::min(m / (n / count), count)].push_back(static_cast<int>(m));
     }
     if (Usable({even.back()}).empty() && Usable({even.front()}).empty()) {
       break;  // smaller ones hold no more
@@ -241,22 +305,19 @@ std::vector<int> LayoutSearch::BySpeed() {
   return order;
 }
 
-void LayoutSearch::Improve(Groups groups, int32_t replicas) {
-  const auto sorted = [](Groups g) {
-    for (std::vector<int>& group : g) std::sort(group.begin(), group.end());
-    g.erase(std::remove_if(g.begin(), g.end(),
-                           [](const auto& group) { return group.empty(); }),
-            g.end());
-    std::sort(g.begin(), g.end());
-    return g;
-  };
-  double seconds = Try(sorted(groups), replicas);
+Groups LayoutSearch::Sorted(Groups groups) {
+  for (std::vector<int>& group : groups) std::sort(group.begin(), group.end());
+  std::erase_if(groups, [](const auto& group) { return group.empty(); });
+  std::sort(groups.begin(), groups.end());
+  return groups;
+}
+
+void LayoutSearch::Improve(Groups groups, double seconds, int32_t replicas) {
   for (int round = 0; round < kMaxRounds; ++round) {
     Groups better;
-    std::set<std::pair<std::vector<int>, std::vector<int>>> seen;
     const auto consider = [&](const Groups& changed) {
-      if (static_cast<int64_t>(plans_.size()) >= kMaxGroups) return;
-      const double found = Try(sorted(changed), replicas);
+      if (plans_.size() >= kMaxGroups) return;
+      const double found = Try(Sorted(changed), replicas);
       if (found >= (1 - kSameTime) * seconds) return;
       seconds = found;
       better = changed;
@@ -293,17 +354,27 @@ void LayoutSearch::Improve(Groups groups, int32_t replicas) {
 void LayoutSearch::TryMany(int32_t replicas) {
   const std::vector<int> order = BySpeed();
   const size_t n = order.size();
-  for (size_t count = 1; count <= n; ++count) {
-    if (replicas > 0 && count != static_cast<size_t>(replicas)) continue;
-    Groups like(count), even(count);
+  std::vector<std::pair<double, Groups>> starts;
+  for (const int number : Counts(replicas)) {
+    const auto count = static_cast<size_t>(number);
+    Groups like(count);
+    Groups even(count);
     for (size_t i = 0; i < n; ++i) {
       like[i * count / n].push_back(order[i]);
       const size_t round = i / count;
       const size_t at = i % count;
       even[round % 2 == 0 ? at : count - 1 - at].push_back(order[i]);
     }
-    Improve(like, replicas);
-    if (count > 1 && count < n) Improve(even, replicas);
+    starts.emplace_back(Try(Sorted(like), replicas), like);
+    if (count == 1 || count == n) continue;
+    starts.emplace_back(Try(Sorted(even), replicas), even);
+  }
+  std::stable_sort(
+      starts.begin(), starts.end(),
+      [](const auto& a, const auto& b) { return a.first < b.first; });
+  if (starts.size() > kStartGroupings) starts.resize(kStartGroupings);
+  for (const auto& [seconds, groups] : starts) {
+    Improve(groups, seconds, replicas);
   }
 }
 
@@ -500,6 +571,22 @@ double LayoutSeconds(const PlanRequest& request,
   return seconds;
 }
 
+namespace {
+
+// The layout for the only formats of the request.
+absl::StatusOr<LayoutResult> MakeOfOneFormat(const PlanRequest& request,
+                                             int32_t replicas) {
+  absl::StatusOr<LayoutResult> made =
+      LayoutSearch(request, kAlike).Run(replicas);
+  // One that is nearly like another may have just too little memory.
+  return absl::IsResourceExhausted(made.status()) ||
+                 absl::IsFailedPrecondition(made.status())
+             ? LayoutSearch(request, 1).Run(replicas)
+             : std::move(made);
+}
+
+}  // namespace
+
 absl::StatusOr<LayoutResult> MakeLayout(const PlanRequest& request,
                                         int32_t replicas) {
   SLUICE_RETURN_IF_ERROR(request.Check());
@@ -507,7 +594,25 @@ absl::StatusOr<LayoutResult> MakeLayout(const PlanRequest& request,
     return InvalidArgument("plan: ", replicas, " replicas, but only ",
                            request.machines.size(), " workers");
   }
-  return LayoutSearch(request).Run(replicas);
+  const PolicyChoices& choices = request.choices;
+  if (choices.weight_formats.size() * choices.kv_formats.size() == 1) {
+    return MakeOfOneFormat(request, replicas);
+  }
+  // All pipelines have the same formats, as answers depend on them.
+  absl::StatusOr<LayoutResult> best = absl::UnknownError("no format");
+  for (const WeightFormat weights : choices.weight_formats) {
+    for (const WeightFormat kv : choices.kv_formats) {
+      PlanRequest one = request;
+      one.choices.weight_formats = {weights};
+      one.choices.kv_formats = {kv};
+      absl::StatusOr<LayoutResult> made = MakeOfOneFormat(one, replicas);
+      if (!best.ok() ||
+          (made.ok() && made->best.seconds < best->best.seconds)) {
+        best = std::move(made);
+      }
+    }
+  }
+  return best;
 }
 
 absl::StatusOr<Layout> EvaluateLayout(
@@ -525,7 +630,7 @@ absl::StatusOr<Layout> EvaluateLayout(
     if (group.empty()) return InvalidArgument("plan: a group without machines");
   }
   if (groups.empty()) return InvalidArgument("plan: there are no groups");
-  return LayoutSearch(request).Evaluate(groups);
+  return LayoutSearch(request, 1).Evaluate(groups);
 }
 
 void ForEachGrouping(const std::vector<int>& kinds,

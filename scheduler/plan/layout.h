@@ -55,6 +55,8 @@ double LayoutSeconds(const PlanRequest& request,
 // are first grouped by speed, equally fast groups or like with like, and then
 // changed, one machine or a pair at a time, as long as that helps.
 //
+// All pipelines have the same formats of weights and KV.
+//
 // Errors as MakePlan's; kInvalidArgument if there are fewer machines than
 // replicas; kResourceExhausted if the model does not fit so many groups of
 // them: how many it fits, and what is missing for more.

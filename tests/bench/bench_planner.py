@@ -315,7 +315,7 @@ class Bench:
         longest = max(p + n for p, n in lengths)
         workers = [(group.name, profile, ["--threads", "1", "--host-memory", "2GiB"], group.enter)
                    for group, profile in workers]
-        with Cluster(self, longest, workers, "--split", split) as cluster:
+        with Cluster(self, longest, workers, "--split", split, "--replicas", "1") as cluster:
             job = cluster.submit(lengths)
             now = cluster.status(job)
             while now["generation_tokens_per_second"] == 0:

@@ -7,8 +7,10 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 
 import harness
+import plan_test
 
 LLAMA = os.path.join(harness.MODELS, "llama-kjv")
 
@@ -118,6 +120,84 @@ def test_a_killed_coordinator_finds_its_pipelines_again():
         state = cluster.wait_for_end(job, 300)
         assert state["status"] == "completed", state
         check_results(cluster, job, lines, expected)
+
+
+# -- Planned.
+
+
+def with_profiles(directory, count):
+    """Profiles of machines of their own, each fast enough for the whole model."""
+    paths = []
+    for i in range(count):
+        paths.append(os.path.join(directory, f"m{i}.json"))
+        with open(paths[-1], "w") as f:
+            json.dump({**plan_test.PROFILE, "name": f"m{i}", "machine": f"machine-{i}"}, f)
+    return paths
+
+
+def test_a_layout_is_planned_written_and_carried_out():
+    lines = harness.mixed_requests(60)
+    expected = undisturbed(lines)
+    with tempfile.TemporaryDirectory(prefix="sluice-layout-") as directory:
+        source = os.path.join(directory, "in.jsonl")
+        harness.write_lines(source, lines)
+        flags = ["plan", "--model", LLAMA, "-i", source]
+        for path in with_profiles(directory, 4):
+            flags += ["--profile", path]
+        written = os.path.join(directory, "layout.json")
+        text = harness.sluice(*flags, "--replicas", "auto", "-o", written).stdout
+        assert "4 pipelines" in text and "--- pipeline 3" in text, text
+        assert "replicas=1" in text and "other layouts" in text, text
+        two = json.loads(harness.sluice(*flags, "--replicas", "2", "--json").stdout)
+        assert [len(p["stages"]) for p in two["plan"]["pipelines"]] == [2, 2], two
+        one = json.loads(harness.sluice(*flags, "--json").stdout)
+        assert len(one["plan"]["stages"]) == 4, one
+        assert one["tokens_per_second"] < two["tokens_per_second"]
+        done = harness.sluice(*flags, "--replicas", "5", check=False)
+        assert done.returncode == 2 and "5 replicas" in done.stderr, done
+        # The coordinator gives each pipeline the workers that its plan names.
+        with open(written, "w") as f:
+            plan = two["plan"]
+            names = iter(("worker-3", "worker-1", "worker-0", "worker-2"))
+            for pipeline in plan["pipelines"]:
+                for stage in pipeline["stages"]:
+                    stage["worker"] = next(names)
+            json.dump(plan, f)
+        with harness.Cluster(LLAMA, workers=4, coordinator_flags=["--policy", f"@{written}"]) as cluster:
+            wait_for_pipelines(cluster, [2, 2])
+            places = {w["name"]: (w["pipeline"], w["stage"]) for w in state_of(cluster)["workers"]}
+            assert places == {"worker-3": (0, 0), "worker-1": (0, 1),
+                              "worker-0": (1, 0), "worker-2": (1, 1)}, places
+            job = cluster.submit(source)["id"]
+            status = cluster.wait_for_end(job)
+            check_results(cluster, job, lines, expected)
+            assert [len(p["stages"]) for p in status["plan"]["pipelines"]] == [2, 2], status
+            assert "2 pipelines of 2 + 2 stages" in cluster.sluice("status", job).stdout
+
+
+def test_the_planner_groups_workers():
+    lines = harness.mixed_requests(60)
+    expected = undisturbed(lines)
+    with tempfile.TemporaryDirectory(prefix="sluice-layout-") as directory:
+        source = os.path.join(directory, "in.jsonl")
+        harness.write_lines(source, lines)
+        paths = with_profiles(directory, 3)
+        with harness.Cluster(LLAMA, workers=2, started=False) as cluster:
+            cluster.start_coordinator()
+            for i in range(2):
+                cluster.start_worker(f"worker-{i}", "--machine-part", f"part{i}/1", "--profile", paths[i])
+            job = cluster.submit(source)["id"]
+            epochs = wait_for_pipelines(cluster, [1, 1])
+            assert cluster.wait_for_end(job)["status"] == "completed"
+            check_results(cluster, job, lines, expected)
+            # One that comes while there is nothing to do changes nothing.
+            cluster.start_worker("worker-2", "--machine-part", "part2/1", "--profile", paths[2])
+            harness.wait_for(lambda: len(state_of(cluster)["workers"]) == 3, "the third worker")
+            second = cluster.submit(source)["id"]
+            assert cluster.wait_for_end(second)["status"] == "completed"
+            check_results(cluster, second, lines, expected)
+            after = {p["pipeline"]: p["epoch"] for p in state_of(cluster)["pipelines"]}
+            assert {n: after[n] for n in epochs} == epochs, (epochs, after)
 
 
 # -- sluice-worker --all.

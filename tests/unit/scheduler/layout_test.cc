@@ -148,6 +148,48 @@ TEST(MakeLayoutTest, WorkersOfOneMachineShareItsCores) {
   EXPECT_THAT(two->spares, ElementsAre(1, 3));
 }
 
+TEST(MakeLayoutTest, AllPipelinesHaveTheSameFormats) {
+  // The second machine holds the model only in 4 bits; the first one would
+  // rather not dequantize.
+  PlanRequest request = SmallRequest(
+      {TestMachine("large", 4e9, 0), TestMachine("small", 8e8, 0)});
+  request.choices.weight_formats = {WeightFormat::kFull, WeightFormat::kInt4};
+  const Layout layout = Made(request, 2);
+  ASSERT_EQ(layout.pipelines.size(), 2u);
+  for (const PipelinePlan& pipeline : layout.pipelines) {
+    EXPECT_EQ(pipeline.plan.stages[0].policy.compress_weights,
+              WeightFormat::kInt4);
+  }
+}
+
+// Measured machines are never quite the same.
+TEST(MakeLayoutTest, NearlyAlikeMachinesCostFewPlans) {
+  std::mt19937 random(3);
+  std::vector<MachineProfile> machines;
+  for (int m = 0; m < 12; ++m) {
+    const double off = 1 + 0.04 * static_cast<double>(random() % 100) / 100;
+    machines.push_back(TestMachine(absl::StrCat("m", m), 7e8 * off, 0, off));
+  }
+  const auto result = MakeLayout(SmallRequest(std::move(machines)), 0);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_LE(result->groups, 40);
+  EXPECT_GE(result->best.pipelines.size(), 4u);
+}
+
+TEST(MakeLayoutTest, HundredsOfMachines) {
+  PlanRequest request = SmallRequest(Machines(96, 7e8, 0));
+  request.choices.gbs = {32};
+  request.workload.classes = {{100, 20, 20000}};
+  const auto result = MakeLayout(request, 0);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_LE(result->groups, 60);
+  EXPECT_GT(result->best.pipelines.size(), 20u);
+  // Stages are never more than layers.
+  for (const PipelinePlan& pipeline : result->best.pipelines) {
+    EXPECT_LE(pipeline.machines.size(), 8u);
+  }
+}
+
 TEST(MakeLayoutTest, FasterPipelinesTakeMoreRequests) {
   const PlanRequest request = SmallRequest(
       {TestMachine("slow", 4e9, 0, 1), TestMachine("fast", 4e9, 0, 3)});

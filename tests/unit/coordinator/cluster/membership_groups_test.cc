@@ -260,6 +260,25 @@ TEST_F(MembershipLayoutTest, GroupsThatAreNotWorthItStay) {
   EXPECT_TRUE(members().plan(0).running());
 }
 
+TEST_F(MembershipLayoutTest, WhoIsLeftOverDropsItsLayers) {
+  AttachProfiled(2);
+  AnswerGroups(Task().ticket, {{0, 1}});
+  AnswerPlan();
+  ReadyAll(0);
+  members().OnNewJobsWhileIdle();
+  members().Advance();
+  const PlanTask task = Task();
+  ASSERT_TRUE(task.layout.has_value());
+  EXPECT_EQ(task.layout->present, (std::vector<std::vector<int>>{{0, 1}}));
+  AnswerGroups(task.ticket, {{0}});
+  EXPECT_TRUE(streams_[2]->sent.back().has_retire());
+  EXPECT_EQ(State().workers(1).pipeline(), -1);
+  EXPECT_EQ(State().workers(1).state(), v1::WORKER_STATE_SPARE);
+  AnswerPlan();
+  ReadyAll(0);
+  EXPECT_EQ(members().plan(0).stages().size(), 1u);
+}
+
 TEST_F(MembershipLayoutTest, AnswersForWorkersThatHaveMovedAreDropped) {
   AttachProfiled(2);
   AnswerGroups(Task().ticket, {{0, 1}});

@@ -62,6 +62,14 @@ TEST(DecideGroupsTest, DealsWorkersOutByName) {
   }
 }
 
+TEST(DecideGroupsTest, FixedPlansGetTheWorkersThatTheyName) {
+  GroupView view = GroupsOf({"a", "b", "c", "d", "e"}, 2);
+  view.fixed = {{"d", "nobody"}, {"", "a"}};
+  EXPECT_EQ(DecideGroups(view).groups,
+            (Groups{{WorkerId(4), WorkerId(2), WorkerId(5)},
+                    {WorkerId(1), WorkerId(3)}}));
+}
+
 TEST(DecideGroupsTest, NewcomersJoinTheirFormerOrTheSmallestPipeline) {
   GroupView view = GroupsOf({"a", "b", "c", "d", "e"}, 2);
   view.workers[0].pipeline = 0;
