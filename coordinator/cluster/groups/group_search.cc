@@ -1,4 +1,4 @@
-#include "coordinator/cluster/group_search.h"
+#include "coordinator/cluster/groups/group_search.h"
 
 #include <algorithm>
 #include <utility>

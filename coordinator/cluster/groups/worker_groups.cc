@@ -1,4 +1,4 @@
-#include "coordinator/cluster/worker_groups.h"
+#include "coordinator/cluster/groups/worker_groups.h"
 
 #include <algorithm>
 #include <tuple>
