@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/host/logging.h"
@@ -255,10 +256,13 @@ void Membership::Group() {
       if (!view.searched) grouped_at_ = workers_.changes();
       return;
     case GroupDecision::Action::kWait: {
+      // The missing worker may be one that was here.
       const std::string absent = workers_.LastAbsent();
-      group_detail_ =
-          absl::StrCat(decision.detail, workers_.CheckingDetail(),
-                       absent.empty() ? "" : absl::StrCat("; ", absent));
+      const bool waits =
+          absl::StartsWith(decision.detail, "waiting for workers");
+      group_detail_ = absl::StrCat(
+          decision.detail, workers_.CheckingDetail(),
+          waits && !absent.empty() ? absl::StrCat("; ", absent) : "");
       return;
     }
     case GroupDecision::Action::kJoin:

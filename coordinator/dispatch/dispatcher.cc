@@ -309,14 +309,16 @@ void Dispatcher::FollowPlan(size_t pipeline) {
 
 void Dispatcher::MoveRequests() {
   if (lanes_.size() < 2) return;
-  for (size_t p = 0; p < lanes_.size(); ++p) MoveUnfit(p);
-  for (const auto& to : lanes_) {
-    if (!to->driver.epoch()) continue;
-    for (const auto& from : lanes_) {
+  std::vector<Lane*> stopped;
+  for (size_t p = 0; p < lanes_.size(); ++p) {
+    MoveUnfit(p);
+    const BlockDriver& driver = lanes_[p]->driver;
+    if (!driver.epoch() && driver.live() > 0) stopped.push_back(&*lanes_[p]);
+  }
+  for (Lane* const from : stopped) {
+    for (const auto& to : lanes_) {
       const int64_t room = to->window - to->driver.live();
-      if (from->driver.epoch() || from->driver.live() == 0 || room <= 0) {
-        continue;
-      }
+      if (!to->driver.epoch() || room <= 0) continue;
       const auto fits = [&](const SequenceState& sequence) {
         return to->driver.Fits(sequence);
       };
@@ -325,9 +327,8 @@ void Dispatcher::MoveRequests() {
       }
     }
   }
-  MoveFromEmpty();
-  if (maybe_work_ || fetching_) return;
-  for (size_t p = 0; p < lanes_.size(); ++p) EvenOut(p);
+  if (!stopped.empty()) MoveFromEmpty();
+  if (!maybe_work_ && !fetching_) EvenOut();
 }
 
 // What fits no pipeline that runs must not wait for one that has no workers.
@@ -379,22 +380,29 @@ void Dispatcher::MoveUnfit(size_t from) {
 }
 
 // At the end of all jobs, no pipeline waits for the last ones of another.
-void Dispatcher::EvenOut(size_t to) {
-  BlockDriver& idle = lanes_[to]->driver;
-  if (!idle.epoch() || idle.waiting() > 0) return;
-  Lane* from = nullptr;
-  for (const auto& lane : lanes_) {
-    if (!lane->driver.epoch()) continue;
-    if (from == nullptr || lane->driver.waiting() > from->driver.waiting()) {
-      from = lane.get();
+void Dispatcher::EvenOut() {
+  const auto longest = [&] {
+    return &**std::max_element(
+        lanes_.begin(), lanes_.end(), [](const auto& a, const auto& b) {
+          // What waits for an epoch is moved by MoveRequests.
+          return (a->driver.epoch() ? a->driver.waiting() : -1) <
+                 (b->driver.epoch() ? b->driver.waiting() : -1);
+        });
+  };
+  Lane* from = longest();
+  for (const auto& to : lanes_) {
+    // Half of them: so nothing goes to and fro.
+    const int64_t half = from->driver.waiting() / 2;
+    if (!from->driver.epoch() || half == 0) return;
+    if (!to->driver.epoch() || to->driver.waiting() > 0) continue;
+    const int64_t free = to->slots - to->driver.running();
+    for (SequenceState& sequence :
+         from->driver.ReleaseWaiting(std::min(free, half))) {
+      BlockDriver& takes =
+          to->driver.Fits(sequence) ? to->driver : from->driver;
+      takes.Adopt(std::move(sequence));
     }
-  }
-  // Half of them: so nothing goes to and fro.
-  const int64_t count =
-      std::min(lanes_[to]->slots - idle.running(), from->driver.waiting() / 2);
-  for (SequenceState& sequence : from->driver.ReleaseWaiting(count)) {
-    BlockDriver& takes = idle.Fits(sequence) ? idle : from->driver;
-    takes.Adopt(std::move(sequence));
+    from = longest();
   }
 }
 

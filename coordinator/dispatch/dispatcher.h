@@ -112,7 +112,7 @@ class Dispatcher {
   void MoveRequests();
   void MoveUnfit(size_t from);
   void MoveFromEmpty();
-  void EvenOut(size_t to);
+  void EvenOut();
   void FetchMore();
   int64_t live() const;  // requests in all lanes
   void ReportJobs();

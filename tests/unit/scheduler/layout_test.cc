@@ -33,6 +33,7 @@ PlanRequest SmallRequest(std::vector<MachineProfile> machines, int layers = 8) {
   request.workload.classes = {{100, 20, 600}};
   request.choices.gbs = {16, 64};
   request.choices.num_microbatches = {1};
+  request.choices.num_blocks = {1, 2, 4};
   request.choices.max_step_tokens = {512};
   return request;
 }
@@ -247,8 +248,8 @@ TEST(MakeLayoutTest, IsNearTheBestOfAllGroupings) {
     return from[random() % from.size()];
   };
   int several = 0;
-  for (int i = 0; i < 36; ++i) {
-    const int count = 2 + static_cast<int>(random() % 3);
+  for (int i = 0; i < 32; ++i) {
+    const int count = i % 4 == 3 ? 4 : 2 + i % 2;
     const int kinds = 1 + static_cast<int>(random() % 3);
     std::vector<MachineProfile> of_kind;
     for (int k = 0; k < kinds; ++k) {
@@ -282,13 +283,13 @@ TEST(MakeLayoutTest, IsNearTheBestOfAllGroupings) {
     several += made->best.pipelines.size() > 1 ? 1 : 0;
   }
   EXPECT_GT(several, 5);
-  EXPECT_LT(several, 36);
+  EXPECT_LT(several, 32);
 }
 
 // More unlike machines than all of whose groupings are tried.
 TEST(MakeLayoutTest, IsNearTheBestOfAllGroupingsOfManyMachines) {
   std::mt19937 random(16);
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < 2; ++i) {
     std::vector<MachineProfile> machines;
     for (int m = 0; m < 7; ++m) {
       machines.push_back(TestMachine(absl::StrCat("m", m), m < 3 ? 5e8 : 9e8, 0,
@@ -296,7 +297,7 @@ TEST(MakeLayoutTest, IsNearTheBestOfAllGroupingsOfManyMachines) {
     }
     std::shuffle(machines.begin(), machines.end(), random);
     PlanRequest request = SmallRequest(std::move(machines), 6);
-    request.split = i < 2 ? Split::kEven : Split::kBalanced;
+    request.split = i == 0 ? Split::kEven : Split::kBalanced;
     request.choices.gbs = {32};
     std::vector<int> kinds;
     for (const MachineProfile& m : request.machines) {
