@@ -8,6 +8,7 @@
 #include <numeric>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -38,9 +39,31 @@ constexpr double kAlike = 1.1;
 // Layouts that differ less are equals: the one with fewer pipelines is better,
 // as each has to be loaded, and holds requests of its own at the end.
 constexpr double kSameTime = 0.02;
-// Shares of a job are planned for in steps of this factor: rates hardly depend
-// on them, and a group is planned for once a step.
-constexpr double kShareStep = 1.25;
+// Of the best groupings by quick plans, so many are planned for in full.
+constexpr size_t kFinalists = 4;
+
+// The block shapes of quick plans, where the request leaves them open: enough
+// to compare groups.
+PolicyChoices QuickChoices(const PolicyChoices& choices) {
+  PolicyChoices quick = choices;
+  const auto fix = [](std::vector<int32_t> values, std::vector<int32_t>* list) {
+    if (list->empty()) *list = std::move(values);
+  };
+  fix({4, 64}, &quick.gbs);
+  fix({1, 4}, &quick.num_microbatches);
+  fix({2048}, &quick.max_step_tokens);
+  return quick;
+}
+
+// Makes a plan that of `factor` times as many requests.
+void Scale(double factor, Plan* plan) {
+  plan->seconds *= factor;
+  plan->steps *= factor;
+  for (StagePlan& stage : plan->stages) {
+    stage.seconds *= factor;
+    for (double& busy : stage.busy) busy *= factor;
+  }
+}
 
 // The figures that make machines alike or not.
 std::vector<double> FiguresOf(const MachineProfile& m) {
@@ -76,14 +99,13 @@ class LayoutSearch {
       : request_(request), classes_(request.machines) {
     const int n = static_cast<int>(request.machines.size());
     std::vector<std::vector<double>> figures;
-    std::vector<int> similar;  // the first machine like each
     for (int m = 0; m < n; ++m) {
       figures.push_back(FiguresOf(request.machines[m]));
-      similar.push_back(m);
+      similar_.push_back(m);
       for (int other = 0; other < m; ++other) {
-        if (similar[other] == other &&
+        if (similar_[other] == other &&
             AreSimilar(figures[other], figures[m], alike)) {
-          similar[m] = other;
+          similar_[m] = other;
           break;
         }
       }
@@ -94,49 +116,64 @@ class LayoutSearch {
     // those that share one are told apart by it.
     for (int m = 0; m < n; ++m) {
       kinds_.push_back(workers_of_host[Host(m)] == 1
-                           ? similar[m]
-                           : n * static_cast<int>(1 + Host(m)) + similar[m]);
+                           ? similar_[m]
+                           : n * static_cast<int>(1 + Host(m)) + similar_[m]);
     }
   }
 
   absl::StatusOr<LayoutResult> Run(int32_t replicas);
-  // Plans each group for its share by the groups' rates.
-  absl::StatusOr<Layout> Evaluate(const Groups& groups);
+  // What plans a group: shapes enough to compare it, all shapes, or these for
+  // its machines themselves instead of the first ones of their kinds.
+  enum class Effort { kQuick, kFull, kExact };
+  // Plans for each group.
+  absl::StatusOr<Layout> Evaluate(const Groups& groups, Effort effort);
 
  private:
-  // The best plan of a group, for a share of the job.
+  // The best plan of a group, for about its share of the job.
   struct GroupPlan {
     absl::Status status;
     PlanResult result;
   };
   struct Tried {
-    Groups groups;  // those that have a plan
     double seconds = kNever;
+    Groups groups;  // those that have a plan
+    friend bool operator<(const Tried& a, const Tried& b) {
+      return std::tie(a.seconds, a.groups) < std::tie(b.seconds, b.groups);
+    }
   };
 
   size_t Host(int machine) const {
     return static_cast<size_t>(classes_.host(machine));
   }
-  // A layout's share of the job as it is planned for.
-  static double RoundShare(double share) {
-    if (share >= 1) return 1;
-    const double steps = std::round(std::log(share) / std::log(kShareStep));
-    return std::min(1.0, std::pow(kShareStep, steps));
+  // The share of the job that a group would have if all machines were alike;
+  // rates hardly depend on shares.
+  double FairShare(const std::vector<int>& group) const {
+    return static_cast<double>(group.size()) /
+           static_cast<double>(kinds_.size());
   }
-
-  PlanRequest RequestOf(const std::vector<int>& group, double share) const;
-  const GroupPlan& PlanOf(const std::vector<int>& group, double share);
+  GroupPlan MakeGroupPlan(const std::vector<int>& group,
+                          const PolicyChoices& choices);
+  // The plan of a group, whose stages name the group's machines by their index
+  // there. It is made once for machines of the same kinds in the same order,
+  // which counts where layers are split evenly.
+  const GroupPlan& PlanOf(const std::vector<int>& group, Effort effort);
+  std::pair<Effort, std::vector<int>> KeyOf(std::vector<int> group,
+                                            Effort effort) const;
   // Predicted generated tokens a second; 0 if the model does not fit.
-  double RateOf(const std::vector<int>& group, double share);
+  double RateOf(const std::vector<int>& group);
+  // The groups as pipelines, which share the job by the rates of their plans.
+  std::vector<PipelinePlan> Share(const Groups& groups,
+                                  const std::vector<const Plan*>& plans) const;
   // Considers a grouping: groups that the model does not fit are spares.
   // Returns the job's seconds.
   double Try(const Groups& groups, int32_t replicas);
-  double SecondsOf(const Groups& groups);
   Groups Usable(const Groups& groups);
 
   std::vector<int> Counts(int32_t replicas) const;
   void TryAlike(int32_t replicas);
   void TryMany(int32_t replicas);
+  void AddChanges(const Groups& groups, size_t a, size_t b,
+                  std::vector<Groups>* changes) const;
   // Changes groups that take so many seconds.
   void Improve(Groups groups, double seconds, int32_t replicas);
   static Groups Sorted(Groups groups);
@@ -146,108 +183,123 @@ class LayoutSearch {
     return std::all_of(kinds_.begin(), kinds_.end(),
                        [&](int kind) { return kind == kinds_[0]; });
   }
+  absl::StatusOr<Groups> Choose(int32_t replicas);
   absl::Status TooFew(int32_t replicas);
   std::vector<Alternative> Rejected(const Layout& best);
-  std::string Describe(const Groups& groups) const;
+  static std::string Describe(const Groups& groups);
 
   const PlanRequest& request_;
   const MachineClasses classes_;
+  std::vector<int> similar_;  // the first machine like each
   std::vector<int> kinds_;
-  // By the group's kinds and its share.
-  std::map<std::pair<std::vector<int>, double>, std::unique_ptr<GroupPlan>>
+  // By the group's kinds; for kExact, by its machines.
+  std::map<std::pair<Effort, std::vector<int>>, std::unique_ptr<GroupPlan>>
       plans_;
-  // The best with each number of pipelines, and the second best of as many.
-  std::map<size_t, std::pair<Tried, Tried>> best_;
+  // The best groupings with each number of pipelines, at most kFinalists.
+  std::map<size_t, std::set<Tried>> best_;
   absl::Status status_;  // the first error that is no lack of memory
 };
 
-PlanRequest LayoutSearch::RequestOf(const std::vector<int>& group,
-                                    double share) const {
+LayoutSearch::GroupPlan LayoutSearch::MakeGroupPlan(
+    const std::vector<int>& group, const PolicyChoices& choices) {
   PlanRequest request = request_;
-  request.workload = ShareOf(request_.workload, share);
+  request.choices = choices;
+  request.workload = ShareOf(request_.workload, FairShare(group));
   request.machines.clear();
   for (const int m : group) request.machines.push_back(request_.machines[m]);
-  return request;
+  GroupPlan plan;
+  absl::StatusOr<PlanResult> made = MakePlan(request);
+  if (made.ok()) {
+    plan.result = *std::move(made);
+  } else {
+    plan.status = made.status();
+    if (!absl::IsResourceExhausted(plan.status) &&
+        !absl::IsFailedPrecondition(plan.status)) {
+      status_.Update(plan.status);
+    }
+  }
+  return plan;
+}
+
+std::pair<LayoutSearch::Effort, std::vector<int>> LayoutSearch::KeyOf(
+    std::vector<int> group, Effort effort) const {
+  for (int& m : group) {
+    const bool alone = kinds_[m] == similar_[m];  // on its host
+    if (effort != Effort::kExact) {
+      m = kinds_[m];
+    } else {
+      m = alone ? classes_.representative(m)
+                : m + static_cast<int>(kinds_.size());
+    }
+  }
+  return {effort, std::move(group)};
 }
 
 const LayoutSearch::GroupPlan& LayoutSearch::PlanOf(
-    const std::vector<int>& group, double share) {
-  std::vector<int> kinds;
-  for (const int m : group) kinds.push_back(kinds_[m]);
-  // The order counts where the layers are split evenly.
-  std::unique_ptr<GroupPlan>& kept = plans_[{std::move(kinds), share}];
-  if (kept == nullptr) {
-    kept = std::make_unique<GroupPlan>();
-    absl::StatusOr<PlanResult> made = MakePlan(RequestOf(group, share));
-    if (made.ok()) {
-      kept->result = *std::move(made);
-    } else {
-      kept->status = made.status();
-      if (!absl::IsResourceExhausted(kept->status) &&
-          !absl::IsFailedPrecondition(kept->status)) {
-        status_.Update(kept->status);
-      }
-    }
+    const std::vector<int>& group, Effort effort) {
+  std::unique_ptr<GroupPlan>& kept = plans_[KeyOf(group, effort)];
+  if (kept != nullptr) return *kept;
+  kept = std::make_unique<GroupPlan>(MakeGroupPlan(
+      group, effort == Effort::kQuick ? QuickChoices(request_.choices)
+                                      : request_.choices));
+  // Other shapes may fit where these do not.
+  if (effort == Effort::kQuick && absl::IsResourceExhausted(kept->status)) {
+    *kept = PlanOf(group, Effort::kFull);
   }
   return *kept;
 }
 
-double LayoutSearch::RateOf(const std::vector<int>& group, double share) {
-  const GroupPlan& plan = PlanOf(group, share);
+double LayoutSearch::RateOf(const std::vector<int>& group) {
+  const GroupPlan& plan = PlanOf(group, Effort::kQuick);
   return plan.status.ok() ? plan.result.best.tokens_per_second : 0;
 }
 
 Groups LayoutSearch::Usable(const Groups& groups) {
   Groups usable;
-  const double share =
-      RoundShare(1.0 / static_cast<double>(std::max<size_t>(1, groups.size())));
   for (const std::vector<int>& group : groups) {
-    if (RateOf(group, share) > 0) usable.push_back(group);
+    if (RateOf(group) > 0) usable.push_back(group);
   }
   return usable;
 }
 
-double LayoutSearch::SecondsOf(const Groups& groups) {
-  // As the rates that shares go by are of equal shares, these are right where
-  // groups are alike, and near it where they are not.
-  const double equal = RoundShare(1.0 / static_cast<double>(groups.size()));
+std::vector<PipelinePlan> LayoutSearch::Share(
+    const Groups& groups, const std::vector<const Plan*>& plans) const {
   double sum = 0;
-  for (const std::vector<int>& group : groups) sum += RateOf(group, equal);
+  for (const Plan* plan : plans) sum += plan->tokens_per_second;
   const double tokens = request_.workload.output_tokens();
   std::vector<PipelinePlan> pipelines;
-  for (const std::vector<int>& group : groups) {
-    const double share = RateOf(group, equal) / sum;
-    const GroupPlan& plan = PlanOf(group, RoundShare(share));
-    if (!plan.status.ok()) return kNever;
+  for (size_t g = 0; g < groups.size(); ++g) {
     PipelinePlan& pipeline = pipelines.emplace_back();
-    pipeline.machines = group;
-    pipeline.plan = plan.result.best;
+    pipeline.machines = groups[g];
+    pipeline.plan = *plans[g];
+    pipeline.share = pipeline.plan.tokens_per_second / sum;
     // The plan is for a share that is about right.
-    const double seconds = share * tokens / plan.result.best.tokens_per_second;
-    const double scale = seconds / pipeline.plan.seconds;
-    pipeline.plan.seconds = seconds;
+    Scale(pipeline.share * tokens /
+              (pipeline.plan.tokens_per_second * pipeline.plan.seconds),
+          &pipeline.plan);
     for (StagePlan& stage : pipeline.plan.stages) {
-      stage.machine = group[static_cast<size_t>(stage.machine)];
-      stage.seconds *= scale;
+      stage.machine = groups[g][static_cast<size_t>(stage.machine)];
+      stage.worker = request_.machines[stage.machine].name;
     }
   }
-  return LayoutSeconds(request_, pipelines);
+  return pipelines;
 }
 
 double LayoutSearch::Try(const Groups& groups, int32_t replicas) {
   if (!status_.ok()) return kNever;
-  const Groups usable = Usable(groups);
-  if (usable.empty()) return kNever;
-  const double seconds = SecondsOf(usable);
-  if (replicas > 0 && usable.size() != static_cast<size_t>(replicas)) {
+  Groups usable = Usable(groups);
+  if (usable.empty() ||
+      (replicas > 0 && usable.size() != static_cast<size_t>(replicas))) {
     return kNever;
   }
-  auto& [best, second] = best_[usable.size()];
-  if (seconds < best.seconds) {
-    second = std::exchange(best, {usable, seconds});
-  } else if (seconds < second.seconds) {
-    second = {usable, seconds};
+  std::vector<const Plan*> plans;
+  for (const std::vector<int>& group : usable) {
+    plans.push_back(&PlanOf(group, Effort::kQuick).result.best);
   }
+  const double seconds = LayoutSeconds(request_, Share(usable, plans));
+  std::set<Tried>& best = best_[usable.size()];
+  best.insert({seconds, std::move(usable)});
+  if (best.size() > kFinalists) best.erase(std::prev(best.end()));
   return seconds;
 }
 
@@ -312,42 +364,45 @@ Groups LayoutSearch::Sorted(Groups groups) {
   return groups;
 }
 
+// Appends the groups after each move of a machine from group `a` to `b`, and
+// each exchange of two; of machines of a kind, only once.
+void LayoutSearch::AddChanges(const Groups& groups, size_t a, size_t b,
+                              std::vector<Groups>* changes) const {
+  std::set<std::pair<int, int>> seen;
+  for (size_t i = 0; i < groups[a].size(); ++i) {
+    const int moved = kinds_[groups[a][i]];
+    if (groups[a].size() > 1 && seen.insert({moved, -1}).second) {
+      Groups& changed = changes->emplace_back(groups);
+      changed[b].push_back(changed[a][i]);
+      changed[a].erase(changed[a].begin() + static_cast<int64_t>(i));
+    }
+    for (size_t j = 0; a < b && j < groups[b].size(); ++j) {
+      const int other = kinds_[groups[b][j]];
+      if (moved == other || !seen.insert({moved, other}).second) continue;
+      Groups& changed = changes->emplace_back(groups);
+      std::swap(changed[a][i], changed[b][j]);
+    }
+  }
+}
+
 void LayoutSearch::Improve(Groups groups, double seconds, int32_t replicas) {
   for (int round = 0; round < kMaxRounds; ++round) {
-    Groups better;
-    const auto consider = [&](const Groups& changed) {
-      if (plans_.size() >= kMaxGroups) return;
-      const double found = Try(Sorted(changed), replicas);
-      if (found >= (1 - kSameTime) * seconds) return;
-      seconds = found;
-      better = changed;
-    };
+    std::vector<Groups> changes;
     for (size_t a = 0; a < groups.size(); ++a) {
       for (size_t b = 0; b < groups.size(); ++b) {
-        if (a == b) continue;
-        std::set<std::pair<int, int>> kinds;
-        for (size_t i = 0; i < groups[a].size(); ++i) {
-          const int moved = kinds_[groups[a][i]];
-          if (groups[a].size() > 1 && kinds.insert({moved, -1}).second) {
-            Groups changed = groups;
-            changed[b].push_back(changed[a][i]);
-            changed[a].erase(changed[a].begin() + static_cast<int64_t>(i));
-            consider(changed);
-          }
-          for (size_t j = 0; a < b && j < groups[b].size(); ++j) {
-            const int other = kinds_[groups[b][j]];
-            if (moved == other || !kinds.insert({moved, other}).second) {
-              continue;
-            }
-            Groups changed = groups;
-            std::swap(changed[a][i], changed[b][j]);
-            consider(changed);
-          }
-        }
+        if (a != b) AddChanges(groups, a, b, &changes);
       }
     }
-    if (better.empty()) return;
-    groups = better;
+    const Groups* better = nullptr;
+    for (const Groups& changed : changes) {
+      if (plans_.size() >= kMaxGroups) break;
+      const double found = Try(Sorted(changed), replicas);
+      if (found >= (1 - kSameTime) * seconds) continue;
+      seconds = found;
+      better = &changed;
+    }
+    if (better == nullptr) return;
+    groups = *better;
   }
 }
 
@@ -378,29 +433,18 @@ void LayoutSearch::TryMany(int32_t replicas) {
   }
 }
 
-absl::StatusOr<Layout> LayoutSearch::Evaluate(const Groups& groups) {
-  const double equal = RoundShare(1.0 / static_cast<double>(groups.size()));
-  double sum = 0;
-  for (const std::vector<int>& group : groups) {
-    const GroupPlan& plan = PlanOf(group, equal);
-    SLUICE_RETURN_IF_ERROR(plan.status);
-    sum += plan.result.best.tokens_per_second;
-  }
-  Layout layout;
+absl::StatusOr<Layout> LayoutSearch::Evaluate(const Groups& groups,
+                                              Effort effort) {
+  std::vector<const Plan*> plans;
   std::set<int> used;
   for (const std::vector<int>& group : groups) {
-    PipelinePlan& pipeline = layout.pipelines.emplace_back();
-    pipeline.machines = group;
-    pipeline.share = RateOf(group, equal) / sum;
-    // The plan itself is for the exact share.
-    SLUICE_ASSIGN_OR_RETURN(PlanResult made,
-                            MakePlan(RequestOf(group, pipeline.share)));
-    pipeline.plan = std::move(made.best);
-    for (StagePlan& stage : pipeline.plan.stages) {
-      stage.machine = group[static_cast<size_t>(stage.machine)];
-    }
+    const GroupPlan& plan = PlanOf(group, effort);
+    SLUICE_RETURN_IF_ERROR(plan.status);
+    plans.push_back(&plan.result.best);
     used.insert(group.begin(), group.end());
   }
+  Layout layout;
+  layout.pipelines = Share(groups, plans);
   for (int m = 0; m < static_cast<int>(kinds_.size()); ++m) {
     if (!used.contains(m)) layout.spares.push_back(m);
   }
@@ -413,7 +457,7 @@ absl::Status LayoutSearch::TooFew(int32_t replicas) {
   // Why the model does not fit one group of all, or the smaller ones.
   std::vector<int> all(kinds_.size());
   std::iota(all.begin(), all.end(), 0);
-  const GroupPlan& together = PlanOf(all, 1);
+  const GroupPlan& together = PlanOf(all, Effort::kQuick);
   if (replicas <= 1) return together.status;
   size_t most = 0;
   const std::vector<int> order = BySpeed();
@@ -426,9 +470,8 @@ absl::Status LayoutSearch::TooFew(int32_t replicas) {
     const size_t fits = Usable(groups).size();
     most = std::max(most, fits);
     if (fits < count) {
-      const double share = RoundShare(1.0 / static_cast<double>(count));
       for (const std::vector<int>& group : groups) {
-        const GroupPlan& plan = PlanOf(group, share);
+        const GroupPlan& plan = PlanOf(group, Effort::kQuick);
         if (!plan.status.ok()) why = plan.status;
       }
       break;
@@ -441,7 +484,7 @@ absl::Status LayoutSearch::TooFew(int32_t replicas) {
       most, " among these ", kinds_.size(), ": ", why.message());
 }
 
-std::string LayoutSearch::Describe(const Groups& groups) const {
+std::string LayoutSearch::Describe(const Groups& groups) {
   std::map<size_t, int> sizes;
   for (const std::vector<int>& group : groups) ++sizes[group.size()];
   std::string text = absl::StrCat("replicas=", groups.size(), " (");
@@ -455,35 +498,99 @@ std::string LayoutSearch::Describe(const Groups& groups) const {
 }
 
 std::vector<Alternative> LayoutSearch::Rejected(const Layout& best) {
+  Groups chosen;
+  for (const PipelinePlan& pipeline : best.pipelines) {
+    chosen.push_back(pipeline.machines);
+  }
+  // What quick plans are wrong for the chosen groups, they are for others, too.
+  double correction = 1;
+  for (const Tried& tried : best_[chosen.size()]) {
+    if (Sorted(tried.groups) == chosen) {
+      correction = best.seconds / tried.seconds;
+    }
+  }
   std::vector<Alternative> rejected;
-  const double tokens = request_.workload.output_tokens();
-  const auto add = [&](const Tried& tried) {
-    if (!std::isfinite(tried.seconds)) return;
-    rejected.push_back(
-        {.description = Describe(tried.groups),
-         // Never above the chosen one: that was planned for exact shares.
-         .tokens_per_second =
-             std::min(tokens / tried.seconds, best.tokens_per_second),
-         .why = absl::StrFormat("takes %.4g s, the best %.4g s",
-                                std::max(tried.seconds, best.seconds),
-                                best.seconds)});
-  };
+  std::set<std::string> seen = {Describe(chosen)};
   for (const auto& [count, of_count] : best_) {
-    if (count != best.pipelines.size()) add(of_count.first);
-    if (count == best.pipelines.size()) add(of_count.second);
+    for (const Tried& tried : of_count) {
+      if (!seen.insert(Describe(tried.groups)).second) continue;
+      const bool planned = std::all_of(
+          tried.groups.begin(), tried.groups.end(), [&](const auto& group) {
+            return plans_.contains(KeyOf(group, Effort::kFull));
+          });
+      double seconds = correction * tried.seconds;
+      if (planned) {
+        const auto layout = Evaluate(tried.groups, Effort::kFull);
+        if (layout.ok()) seconds = layout->seconds;
+      }
+      rejected.push_back(
+          {.description = Describe(tried.groups),
+           .tokens_per_second = request_.workload.output_tokens() / seconds,
+           .why =
+               seconds < best.seconds
+                   ? absl::StrFormat(
+                         "takes about %.4g s, %.2g %% less than the best: not "
+                         "worth loading the model so often",
+                         seconds, 100 * (1 - seconds / best.seconds))
+                   : absl::StrFormat("takes about %.4g s, the best %.4g s",
+                                     seconds, best.seconds)});
+      break;
+    }
   }
   for (size_t count = 1; count <= kinds_.size(); ++count) {
     if (best_.contains(count)) continue;
     std::vector<int> smallest(kinds_.size() / count);
     std::iota(smallest.begin(), smallest.end(), 0);
-    const GroupPlan& plan =
-        PlanOf(smallest, RoundShare(1.0 / static_cast<double>(count)));
+    const GroupPlan& plan = PlanOf(smallest, Effort::kQuick);
     if (plan.status.ok()) continue;
     rejected.push_back({.description = absl::StrCat("replicas=", count),
                         .why = std::string(plan.status.message())});
     break;  // more are smaller still
   }
   return rejected;
+}
+
+// The best of those tried, by full plans.
+absl::StatusOr<Groups> LayoutSearch::Choose(int32_t replicas) {
+  std::set<Tried> tried;
+  for (const auto& [count, of_count] : best_) {
+    tried.insert(of_count.begin(), of_count.end());
+  }
+  if (tried.empty()) return TooFew(replicas);
+  // Fewer pipelines are better if they take hardly more.
+  constexpr double kNear = 1 / (1 - 2 * kSameTime);
+  std::set<Tried> finalists;
+  for (const auto& [count, of_count] : best_) {
+    const Tried& of_this = *of_count.begin();
+    if (of_this.seconds <= kNear * tried.begin()->seconds) {
+      finalists.insert(of_this);
+    }
+  }
+  for (auto it = tried.begin();
+       it != tried.end() && finalists.size() < 2 * kFinalists; ++it) {
+    finalists.insert(*it);
+  }
+  Tried best;
+  absl::Status why;
+  for (const Tried& candidate : finalists) {
+    const absl::StatusOr<Layout> layout =
+        Evaluate(candidate.groups, Effort::kFull);
+    if (!layout.ok()) {
+      why = layout.status();
+      continue;
+    }
+    const size_t count = candidate.groups.size();
+    const size_t before = best.groups.size();
+    const double factor = count < before   ? 1 / (1 - kSameTime)
+                          : count > before ? 1 - kSameTime
+                                           : 1;
+    if (before == 0 || layout->seconds < factor * best.seconds) {
+      best = {layout->seconds, candidate.groups};
+    }
+  }
+  if (best.groups.empty()) return why;
+  std::sort(best.groups.begin(), best.groups.end());
+  return best.groups;
 }
 
 absl::StatusOr<LayoutResult> LayoutSearch::Run(int32_t replicas) {
@@ -501,22 +608,12 @@ absl::StatusOr<LayoutResult> LayoutSearch::Run(int32_t replicas) {
     TryMany(replicas);
   }
   SLUICE_RETURN_IF_ERROR(status_);
-  const Tried* best = nullptr;
-  for (const auto& [count, of_count] : best_) {
-    const Tried& tried = of_count.first;
-    if (best == nullptr || tried.seconds < (1 - kSameTime) * best->seconds) {
-      best = &tried;
-    }
-  }
-  if (best == nullptr || !std::isfinite(best->seconds)) {
-    return TooFew(replicas);
-  }
+  SLUICE_ASSIGN_OR_RETURN(const Groups best, Choose(replicas));
   LayoutResult result;
-  Groups groups = best->groups;
-  std::sort(groups.begin(), groups.end());
-  SLUICE_ASSIGN_OR_RETURN(result.best, Evaluate(groups));
-  if (groups.size() == 1) {
-    result.rejected_plans = PlanOf(groups[0], 1).result.rejected;
+  SLUICE_ASSIGN_OR_RETURN(result.best, Evaluate(best, Effort::kExact));
+  if (result.best.pipelines.size() == 1) {
+    result.rejected_plans =
+        PlanOf(best.front(), Effort::kExact).result.rejected;
   }
   result.rejected = Rejected(result.best);
   result.groups = static_cast<int64_t>(plans_.size());
@@ -630,7 +727,8 @@ absl::StatusOr<Layout> EvaluateLayout(
     if (group.empty()) return InvalidArgument("plan: a group without machines");
   }
   if (groups.empty()) return InvalidArgument("plan: there are no groups");
-  return LayoutSearch(request, 1).Evaluate(groups);
+  return LayoutSearch(request, 1)
+      .Evaluate(groups, LayoutSearch::Effort::kExact);
 }
 
 void ForEachGrouping(const std::vector<int>& kinds,
