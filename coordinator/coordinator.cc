@@ -93,6 +93,13 @@ std::string PlanFormats(const Plan& plan) {
   return text;
 }
 
+std::string FormatsOf(const Plan& plan, int32_t layer) {
+  for (const StagePlan& stage : plan.stages) {
+    if (layer < stage.layers.end) return Formats(stage.policy);
+  }
+  return "";
+}
+
 }  // namespace
 
 absl::Status Coordinator::Options::Validate() const {
@@ -107,6 +114,7 @@ absl::Status Coordinator::Options::Validate() const {
   }
   SLUICE_RETURN_IF_ERROR(
       CheckRange("min_workers", min_workers, 1, kMaxWorkers));
+  SLUICE_RETURN_IF_ERROR(CheckRange("replicas", replicas, 0, kMaxWorkers));
   SLUICE_RETURN_IF_ERROR(CheckRange("num_blocks", num_blocks, 0, 1024));
   // The policies may change the flags, so that they need not fit together yet.
   SLUICE_RETURN_IF_ERROR(CheckRange("gbs", gbs, 0, kMaxGbs));
@@ -177,7 +185,9 @@ absl::StatusOr<std::map<std::string, std::string>> Coordinator::Facts() {
   facts["--load-format"] = options_.dummy_weights ? "dummy" : "auto";
   const absl::string_view dtype = DTypeName(policy_->dtype);
   facts["--dtype"] = std::string(dtype.data(), dtype.size());
-  facts["--policy"] = plan_ ? PlanFormats(*plan_) : Formats(*policy_);
+  // All pipelines have the same formats (CheckPlans).
+  facts["--policy"] =
+      plans_.empty() ? Formats(*policy_) : PlanFormats(plans_.front());
   return facts;
 }
 
@@ -308,10 +318,8 @@ absl::Status Coordinator::MakePolicy() {
                                  : std::max(kDefaultStepTokens, options_.gbs);
   policy_->dtype =
       ResolveDType(options_.dtype, model_->spec(), options_.has_float16);
-  SLUICE_ASSIGN_OR_RETURN(std::optional<Plan> named,
-                          PlanNamedBy(options_.policy));
-  if (named) plan_ = std::make_unique<Plan>(*std::move(named));
-  if (plan_) return CheckPlan();
+  SLUICE_ASSIGN_OR_RETURN(plans_, PlansNamedBy(options_.policy));
+  if (!plans_.empty()) return CheckPlans();
   for (const std::string& text : options_.policy) {
     SLUICE_RETURN_IF_ERROR(UpdatePolicy(text, policy_.get()));
   }
@@ -328,21 +336,33 @@ absl::Status Coordinator::CheckPolicy() const {
   return CheckActivations(policy_->max_step_tokens, model_->spec().hidden_size);
 }
 
-absl::Status Coordinator::CheckPlan() {
-  Plan& plan = *plan_;
-  const int32_t layers = plan.stages.back().layers.end;
-  if (layers != model_->spec().num_layers) {
-    return InvalidArgument(
-        "the plan has ", layers, " layers, but the model in ",
-        options_.model_dir.string(), " has ", model_->spec().num_layers);
+absl::Status Coordinator::CheckPlans() {
+  int32_t workers = 0;
+  for (Plan& plan : plans_) {
+    const int32_t layers = plan.stages.back().layers.end;
+    if (layers != model_->spec().num_layers) {
+      return InvalidArgument(
+          "the plan has ", layers, " layers, but the model in ",
+          options_.model_dir.string(), " has ", model_->spec().num_layers);
+    }
+    // Answers must not depend on who gives them.
+    for (int32_t layer = 0; layer < layers; ++layer) {
+      if (FormatsOf(plan, layer) == FormatsOf(plans_.front(), layer)) continue;
+      return InvalidArgument(
+          "the plan's pipelines differ in the formats of layer ", layer, ": ",
+          FormatsOf(plan, layer), " and ", FormatsOf(plans_.front(), layer));
+    }
+    const auto stages = static_cast<int32_t>(plan.stages.size());
+    if (plan.block.num_blocks < stages) plan.block.num_blocks = stages;
+    workers += stages;
+    policy_->gbs = plan.block.gbs;
+    policy_->num_microbatches = plan.block.num_microbatches;
+    policy_->max_step_tokens = plan.block.max_step_tokens;
+    SLUICE_RETURN_IF_ERROR(CheckPolicy());
   }
-  const int32_t stages = static_cast<int32_t>(plan.stages.size());
-  if (plan.block.num_blocks < stages) plan.block.num_blocks = stages;
-  options_.min_workers = std::max(options_.min_workers, stages);
-  policy_->gbs = plan.block.gbs;
-  policy_->num_microbatches = plan.block.num_microbatches;
-  policy_->max_step_tokens = plan.block.max_step_tokens;
-  return CheckPolicy();
+  options_.min_workers = std::max(options_.min_workers, workers);
+  options_.replicas = static_cast<int32_t>(plans_.size());
+  return absl::OkStatus();
 }
 
 absl::StatusOr<PlanRequest> Coordinator::Planning() const {
@@ -386,15 +406,16 @@ absl::Status Coordinator::StartDispatcher() {
   Dispatcher::Options dispatch;
   ClusterOptions& members = dispatch.cluster;
   members.min_workers = options_.min_workers;
+  members.replicas = options_.replicas;
   members.num_layers = spec.num_layers;
   members.num_blocks = options_.num_blocks;
   members.layer_bytes = WeightBytes(LayerElements(spec), policy_->dtype,
                                     policy_->compress_weights);
   members.max_model_len = options_.max_model_len;
   members.policy = *policy_;
-  if (plan_) members.fixed_plan = *plan_;
+  members.fixed_plans = plans_;
   members.plan_jobs =
-      options_.plan_jobs && !plan_ && !NamesFractions(options_.policy);
+      options_.plan_jobs && plans_.empty() && !NamesFractions(options_.policy);
   if (members.plan_jobs) {
     SLUICE_ASSIGN_OR_RETURN(dispatch.planning, Planning());
   }

@@ -15,6 +15,7 @@
 #include "coordinator/cluster/worker_timeouts.h"
 #include "coordinator/request.h"
 #include "runtime/text/tokenizer/tokenizer.h"
+#include "scheduler/plan/plan.h"
 #include "sluice/v1/cluster.pb.h"
 
 namespace grpc {
@@ -30,10 +31,6 @@ class JobManager;
 class ModelDir;
 class WorkerAttachService;
 struct DecoderSpec;
-struct Plan;
-struct PlanRequest;
-struct Policy;
-enum class Split;
 
 // The coordinator without its servers: jobs, membership, planning, dispatch,
 // recovery. Thread-safe.
@@ -48,7 +45,10 @@ class Coordinator {
     // Whether all workers compute in float16 too, as GPUs do: kAuto then keeps
     // float16 models in float16.
     bool has_float16 = false;
-    int32_t min_workers = 1;       // a plan needs this many
+    int32_t min_workers = 1;  // a plan needs this many
+    // Pipelines that the workers form, each with the whole model; 0: as many as
+    // the planner finds best. A part of min_workers is each one's.
+    int32_t replicas = 1;
     int32_t num_blocks = 0;        // 0: as ClusterOptions, or planned
     int32_t gbs = 0;               // sequences per micro-batch; 0: default
     int32_t num_microbatches = 0;  // 0: 1, or the planner's choice
@@ -130,7 +130,7 @@ class Coordinator {
   absl::Status CheckGenerationDefaults() const;
   absl::Status MakePolicy();
   absl::Status CheckPolicy() const;
-  absl::Status CheckPlan();
+  absl::Status CheckPlans();
   absl::StatusOr<PlanRequest> Planning() const;
   absl::Status OpenJobs();
   absl::Status StartDispatcher();
@@ -144,7 +144,7 @@ class Coordinator {
   std::string no_chat_template_;  // error of an unusable template
   std::string fingerprint_;       // "" without weights
   const std::unique_ptr<Policy> policy_;
-  std::unique_ptr<Plan> plan_;  // the user's; null if there is none
+  std::vector<Plan> plans_;  // the user's, of each pipeline; none: not given
   // The jobs call the dispatcher as long as they live. The dispatcher uses them
   // only until Shutdown, so they are destroyed first.
   std::unique_ptr<Dispatcher> dispatcher_;

@@ -41,6 +41,7 @@ void AddFlags(CLI::App& app, Flags& f) {
   CoordinatorFlags& c = f.coordinator;
   Coordinator::Options& options = c.options;
   c.plan = "on";
+  c.replicas = "auto";
   app.add_option("--model", c.model, "model directory (weights not needed)")
       ->required()
       ->group(kMainGroup)
@@ -90,6 +91,7 @@ void AddFlags(CLI::App& app, Flags& f) {
                  "balanced, by what each can do")
       ->check(CLI::IsMember({"even", "balanced"}))
       ->capture_default_str();
+  c.AddReplicas(&app);
   app.add_option("--load-format", c.load_format,
                  "auto, or dummy: workers make random weights")
       ->check(CLI::IsMember({"auto", "dummy"}))

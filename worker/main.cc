@@ -10,7 +10,9 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/host/host_port.h"
 #include "common/host/logging.h"
@@ -19,12 +21,16 @@
 #include "common/metrics/metrics_server.h"
 #include "common/status_macros.h"
 #include "common/threads/thread.h"
+#include "runtime/memory/host_memory.h"
 #include "runtime/model/model_dir.h"
 #include "runtime/profile/machine_facts.h"
 #include "server/flags/checks.h"
 #include "server/flags/command_line.h"
 #include "server/flags/daemon.h"
 #include "server/flags/shared_flags.h"
+#include "worker/all/command_line.h"
+#include "worker/all/machine_parts.h"
+#include "worker/all/supervisor.h"
 #include "worker/link/link_server.h"
 #include "worker/machine_share.h"
 #include "worker/probe/worker_profile.h"
@@ -47,6 +53,10 @@ struct Flags {
               profile, link = "auto";
   int port = kLinkPort, metrics_port = kWorkerMetricsPort;
   bool no_profile = false;
+  // Of --all; and how its processes are told what part they are: "numa0/2".
+  bool all = false, dry_run = false;
+  std::string per = "auto", machine_part;
+  const CLI::Option* device_option = nullptr;
 };
 
 void AddFlags(CLI::App& app, Flags& f) {
@@ -72,7 +82,7 @@ void AddFlags(CLI::App& app, Flags& f) {
   app.add_option("--name", f.name,
                  "unique among live workers; default: host name and pid")
       ->check(Utf8Text());
-  AddDevice(&app, &machine.device);
+  f.device_option = AddDevice(&app, &machine.device);
   app.add_option("--device-memory", machine.device_memory,
                  "most memory of the device, as 20GiB, if it has its own; "
                  "default: what a GPU has free, but for about 1 GiB");
@@ -116,11 +126,30 @@ void AddFlags(CLI::App& app, Flags& f) {
       ->capture_default_str();
   AddMetricsPort(&app, &f.metrics_port);
   AddLogLevel(&app, &f.log_level);
+  auto* all = app.add_flag(
+      "--all", f.all,
+      "a worker for each part of this machine, each in a process of its own, "
+      "started again if it crashes; memory and disk space are divided, ports "
+      "follow each other");
+  all->group(kMainGroup);
+  app.add_option(
+         "--per", f.per,
+         "with --all: a worker for each gpu, numa (node) or l3 (cache), "
+         "or so many; auto: the first of these that there is more than "
+         "one of")
+      ->needs(all)
+      ->type_name("PART")
+      ->capture_default_str();
+  app.add_flag("--dry-run", f.dry_run, "with --all: only say what would start")
+      ->needs(all);
+  app.add_option("--machine-part", f.machine_part)->group("");
   app.footer(
       "Examples:\n"
       "  sluice-worker --model ./llama\n"
       "  sluice-worker --model ./llama --coordinator head:7070 "
-      "--host 0.0.0.0 --host-memory 48GiB");
+      "--host 0.0.0.0 --host-memory 48GiB\n"
+      "  sluice-worker --model ./llama --coordinator head:7070 "
+      "--host 0.0.0.0 --all");
 }
 
 bool IsWildcard(const std::string& host) {
@@ -132,13 +161,15 @@ std::string AdvertisedHost(const Flags& f) {
   return IsWildcard(f.host) ? HostName() : f.host;
 }
 
-// `host` is "host" or "host:port" (IPv6 in brackets, if with a port).
-std::string WithPort(const std::string& host, int port) {
+// Whether it is "host:port", not "host" (IPv6 in brackets, if with a port).
+bool HasPort(const std::string& host) {
   const size_t colon = host.rfind(':');
-  const bool has_port =
-      colon != std::string::npos &&
-      (host.find(':') == colon || (colon > 0 && host[colon - 1] == ']'));
-  return has_port ? host : JoinHostPort(host, port);
+  return colon != std::string::npos &&
+         (host.find(':') == colon || (colon > 0 && host[colon - 1] == ']'));
+}
+
+std::string WithPort(const std::string& host, int port) {
+  return HasPort(host) ? host : JoinHostPort(host, port);
 }
 
 // Returns this machine's profile, measured if there is none yet; null if that
@@ -176,6 +207,21 @@ absl::StatusOr<std::shared_ptr<const MachineProfile>> MeasuredProfile(
   return std::make_shared<const MachineProfile>(*std::move(profile));
 }
 
+// Does SetPart() as --machine-part says, if it does.
+absl::Status MakePart(const Flags& f, MachineProfile* profile) {
+  if (f.machine_part.empty()) return absl::OkStatus();
+  const size_t slash = f.machine_part.rfind('/');
+  int parts = 0;
+  if (slash == std::string::npos ||
+      !absl::SimpleAtoi(f.machine_part.substr(slash + 1), &parts) ||
+      parts < 1) {
+    return InvalidArgument("--machine-part ", f.machine_part,
+                           ": it must be a name, a slash and a number");
+  }
+  SetPart(f.machine_part.substr(0, slash), parts, profile);
+  return absl::OkStatus();
+}
+
 // Reads all flags but the metrics' and the trace's. Makes the disk directory.
 absl::StatusOr<Worker::Options> ReadOptions(const Flags& f) {
   Worker::Options options;
@@ -203,6 +249,7 @@ absl::StatusOr<Worker::Options> ReadOptions(const Flags& f) {
   SLUICE_ASSIGN_OR_RETURN(
       MachineProfile read,
       Annotate(ReadWorkerProfile(f.profile, options.machine), "--profile"));
+  SLUICE_RETURN_IF_ERROR(MakePart(f, &read));
   options.profile = std::make_shared<const MachineProfile>(std::move(read));
   return options;
 }
@@ -296,7 +343,11 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
       server->Shutdown();
       return absl::OkStatus();
     }
-    worker->SetProfile(*std::move(profile));
+    if (*profile != nullptr) {
+      MachineProfile part = **profile;
+      SLUICE_RETURN_IF_ERROR(MakePart(f, &part));
+      worker->SetProfile(std::make_shared<const MachineProfile>(part));
+    }
   }
   worker->Announce(link_address);
   absl::Status status = Await(*worker, *server, *metrics, signals);
@@ -306,6 +357,72 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
     status.Update(Annotate(tracer->WriteJson(f.trace), "--trace"));
   }
   return status;
+}
+
+// Divides the machine among workers as the flags say. Makes the disk directory.
+absl::StatusOr<std::vector<MachinePart>> PartsOf(const Flags& f) {
+  const MachineFlags& machine = f.machine;
+  if (HasPort(f.advertise)) {
+    return InvalidArgument("--advertise ", f.advertise,
+                           ": with --all it must be a host without a port, as "
+                           "each worker has its own");
+  }
+  SLUICE_ASSIGN_OR_RETURN(const DeviceChoice device,
+                          ParseDevice(machine.device));
+  if (machine.device.find(':') != std::string::npos) {
+    return InvalidArgument("--device ", machine.device,
+                           " is one GPU; with --all say cuda, for all of them, "
+                           "or leave it out");
+  }
+  const bool gpus = device.backend == BackendKind::kCuda || f.per == "gpu" ||
+                    (f.per == "auto" && f.device_option->count() == 0);
+  PartsOptions options = {.per = f.per,
+                          .name = f.name.empty() ? HostName() : f.name,
+                          .device = machine.device,
+                          .threads = machine.threads,
+                          .port = f.port,
+                          .metrics_port = f.metrics_port};
+  SLUICE_ASSIGN_OR_RETURN(options.host_memory_bytes,
+                          ParseHostMemory(machine.host_memory));
+  if (machine.disk_dir.empty() && !machine.disk_space.empty()) {
+    return absl::InvalidArgumentError("--disk-space needs a --disk-dir");
+  }
+  if (!machine.disk_dir.empty()) {
+    MachineShare share;
+    share.disk_dir = machine.disk_dir;
+    if (!machine.disk_space.empty()) {
+      SLUICE_ASSIGN_OR_RETURN(
+          share.disk_bytes,
+          Annotate(ParseByteSize(machine.disk_space), "--disk-space"));
+    }
+    SLUICE_RETURN_IF_ERROR(PrepareDisk(&share));
+    options.disk_bytes = share.disk_bytes;
+  }
+  return DivideMachine(ReadMachineLayout(gpus), options);
+}
+
+// Runs a worker for each part of the machine.
+absl::Status ServeAll(const Flags& f, const std::vector<std::string>& arguments,
+                      const sigset_t& signals) {
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<MachinePart> parts, PartsOf(f));
+  if (f.dry_run) {
+    std::cout << PartsTable(parts) << std::flush;
+    return absl::OkStatus();
+  }
+  // What is wrong for all of them shows before they start.
+  SLUICE_RETURN_IF_ERROR(ModelDir::Open(f.model).status());
+  std::vector<SupervisedProcess> processes;
+  for (const MachinePart& part : parts) {
+    processes.push_back(
+        {.name = part.name,
+         .arguments = PartArguments(arguments, part, parts.size(), f.trace),
+         .cpus = part.cpus});
+  }
+  return Supervise(processes,
+                   {.without = {"SLUICE_WORKER_ALL", "SLUICE_WORKER_PER",
+                                "SLUICE_WORKER_DRY_RUN"},
+                    .usage_exit = kExitUsage},
+                   signals);
 }
 
 }  // namespace
@@ -321,6 +438,9 @@ int main(int argc, char** argv) {
       .twins = "SLUICE_WORKER_",
       .threads = sluice::kThreads,
       .address_bytes = sluice::kAddressBytes,
-      .serve = [&](const sigset_t& signals) { return Serve(flags, signals); }};
+      .serve = [&](const sigset_t& signals) {
+        return flags.all ? ServeAll(flags, {argv + 1, argv + argc}, signals)
+                         : Serve(flags, signals);
+      }};
   return sluice::RunDaemon(daemon, flags.log_level, &app, argc, argv);
 }

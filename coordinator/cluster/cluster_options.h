@@ -1,8 +1,8 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
+#include <vector>
 
 #include "common/host/logging.h"
 #include "common/policy.h"
@@ -17,6 +17,9 @@ namespace sluice {
 struct ClusterOptions {
   WorkerTimeouts timeouts;
   int32_t min_workers = 1;
+  // The pipelines that the workers form: so many, or 0, as many as the planner
+  // finds best; without plans of the planner's, 0 is 1.
+  int32_t replicas = 1;
   int32_t num_layers = 0;
   // The minimum of blocks in flight; never fewer than stages. 0: one more than
   // stages where weights of `layer_bytes` a layer stay in memory, so that the
@@ -30,8 +33,9 @@ struct ClusterOptions {
   // Plans are made for the jobs that wait, from the workers' profiles, if all
   // have one (see PlanTask).
   bool plan_jobs = false;
-  // The user's plan: stages go to the workers that it names, or by order.
-  std::optional<Plan> fixed_plan;
+  // The user's plan of each pipeline, as many as replicas, or none: stages go
+  // to the workers that they name, or by order.
+  std::vector<Plan> fixed_plans;
   std::string model_fingerprint;  // "": the first worker's counts
   ModelIdentity::Options model;   // which content of the files counts
   // Link addresses with names are looked up when a worker registers.

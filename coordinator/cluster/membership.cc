@@ -1,21 +1,29 @@
 #include "coordinator/cluster/membership.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/host/logging.h"
+#include "coordinator/planning/plan_json.h"
 
 namespace sluice {
+namespace {
+
+constexpr size_t kMaxFormerPipelines = 4096;
+
+}  // namespace
 
 Membership::Membership(const ClusterOptions& options)
     : options_(options),
       workers_(options_),
-      search_(options_, &workers_),
-      plan_(options_, &workers_, &search_),
+      group_search_(options_, &workers_, &numbers_),
       advanced_at_(options.clock->Monotonic()) {
-  plan_.SetDetail(DecidePlan(View()).detail);
+  pipelines_.push_back(
+      std::make_unique<Pipeline>(options_, &workers_, &numbers_));
 }
 
 // -- Events.
@@ -35,43 +43,63 @@ std::optional<v1::StepResult> Membership::OnMessage(WorkerId id,
                    "a worker registers once, with its first message"));
     return std::nullopt;
   }
+  if (message.has_step_result()) {
+    Pipeline* const of = PipelineOf(id);
+    const bool takes =
+        of != nullptr && of->plan().TakesResult(id, message.step_result());
+    if (takes) return std::move(*message.mutable_step_result());
+  } else {
+    Handle(id, std::move(message));
+  }
+  Settle();
+  return std::nullopt;
+}
+
+void Membership::Handle(WorkerId id, v1::WorkerMessage message) {
   switch (message.kind_case()) {
     case v1::WorkerMessage::kRegister:
       workers_.Register(id, message.register_());
       OnRegistered(id);
-      break;
-    case v1::WorkerMessage::kHeartbeat:
-      plan_.OnHeartbeat(id, std::move(*message.mutable_heartbeat()));
-      break;
-    case v1::WorkerMessage::kLoadProgress:
-      plan_.OnLoadProgress(id, message.load_progress());
-      break;
-    case v1::WorkerMessage::kStageReady:
-      plan_.OnStageReady(id, message.stage_ready());
-      break;
-    case v1::WorkerMessage::kStageFailed:
-      plan_.OnStageFailed(id, message.stage_failed());
-      break;
-    case v1::WorkerMessage::kLinkId:
-      plan_.OnLinkId(id, std::move(*message.mutable_link_id()));
-      break;
+      return;
     case v1::WorkerMessage::kLinksMeasured:
       workers_.OnLinksMeasured(id, message.links_measured());
-      break;
+      return;
     case v1::WorkerMessage::kModelContent:
       workers_.OnModelContent(id, message.model_content());
+      return;
+    default:
       break;
-    case v1::WorkerMessage::kLinksReached:
-      plan_.OnLinksReached(id, message.links_reached());
-      break;
-    case v1::WorkerMessage::kStepResult:
-      if (!plan_.TakesResult(id, message.step_result())) break;
-      return std::move(*message.mutable_step_result());
-    case v1::WorkerMessage::KIND_NOT_SET:
-      break;  // a newer worker's message
   }
-  Settle();
-  return std::nullopt;
+  Pipeline* const of = PipelineOf(id);
+  if (of == nullptr) {
+    if (message.has_heartbeat()) {
+      workers_.at(id).heartbeat = std::move(*message.mutable_heartbeat());
+    }
+    return;  // all else is of a plan that it has left
+  }
+  RunningPlan& plan = of->plan();
+  switch (message.kind_case()) {
+    case v1::WorkerMessage::kHeartbeat:
+      plan.OnHeartbeat(id, std::move(*message.mutable_heartbeat()));
+      return;
+    case v1::WorkerMessage::kLoadProgress:
+      plan.OnLoadProgress(id, message.load_progress());
+      return;
+    case v1::WorkerMessage::kStageReady:
+      plan.OnStageReady(id, message.stage_ready());
+      return;
+    case v1::WorkerMessage::kStageFailed:
+      plan.OnStageFailed(id, message.stage_failed());
+      return;
+    case v1::WorkerMessage::kLinkId:
+      plan.OnLinkId(id, std::move(*message.mutable_link_id()));
+      return;
+    case v1::WorkerMessage::kLinksReached:
+      plan.OnLinksReached(id, message.links_reached());
+      return;
+    default:
+      return;  // a newer worker's message
+  }
 }
 
 void Membership::OnResolved(
@@ -86,8 +114,8 @@ void Membership::OnResolved(
 void Membership::OnRegistered(WorkerId id) {
   const AttachedWorker* const worker = workers_.Find(id);
   if (worker == nullptr || !worker->registered) return;
-  search_.OnRegistered();
-  plan_.OnRegistered(id);
+  for (const auto& pipeline : pipelines_) pipeline->search().OnRegistered();
+  group_search_.OnRegistered();
 }
 
 void Membership::OnClosed(WorkerId id, const absl::Status& reason) {
@@ -95,52 +123,271 @@ void Membership::OnClosed(WorkerId id, const absl::Status& reason) {
 }
 
 void Membership::Remove(WorkerId id, const absl::Status& reason) {
-  if (const std::optional<AttachedWorker> worker =
-          workers_.Remove(id, reason)) {
-    plan_.OnGone(id, *worker, reason);
-  } else {
-    plan_.Forget(id);
+  const std::optional<AttachedWorker> worker = workers_.Remove(id, reason);
+  Pipeline* const of = PipelineOf(id);
+  if (of != nullptr) {
+    if (worker) {
+      of->plan().OnGone(id, *worker, reason);
+      if (former_pipeline_.size() < kMaxFormerPipelines) {
+        former_pipeline_[worker->info.name()] = pipeline_of_.at(id);
+      }
+    } else {
+      of->plan().Leave(id, "a worker was refused");
+    }
+    pipeline_of_.erase(id);
   }
   Settle();
 }
 
 void Membership::Settle() {
-  if (workers_.TakeJoined()) plan_.ForgetFailures();
+  if (workers_.TakeJoined()) {
+    for (const auto& pipeline : pipelines_) pipeline->plan().ForgetFailures();
+  }
   for (const auto& [id, reason] : workers_.TakeDoomed()) Remove(id, reason);
 }
 
-void Membership::BreakLastStage(const absl::Status& reason) {
-  if (plan_.stages().empty()) return;
-  const WorkerId last = plan_.stages().back();
+void Membership::BreakLastStage(const absl::Status& reason, size_t pipeline) {
+  const std::vector<WorkerId>& stages = plan(pipeline).stages();
+  if (stages.empty()) return;
+  const WorkerId last = stages.back();
   workers_.LeaveOut(
       last, absl::StrCat("what it answered made no sense: ", reason.message()));
   Remove(last, reason);
 }
 
-void Membership::SendPlan(v1::StepPlan plan) {
+void Membership::SendPlan(v1::StepPlan plan, size_t pipeline) {
   v1::CoordinatorMessage message;
   *message.mutable_step_plan() = std::move(plan);
-  workers_.Send(plan_.stages().front(), std::move(message));
+  workers_.Send(this->plan(pipeline).stages().front(), std::move(message));
   Settle();
 }
 
-void Membership::OnNewJobs() {
+void Membership::OnNewJobs(size_t pipeline) {
   workers_.DropFormerModel();
   Settle();
-  if (!search_.OnNewJobs() && plan_.running() && plan_.plan()) {
-    Search(plan_.stages(), plan_.plan());
-  }
+  pipelines_[pipeline]->OnNewJobs();
 }
 
 void Membership::OnPlanned(PlanAnswer answer) {
-  PlanSearch::Outcome outcome = search_.OnAnswer(std::move(answer));
-  if (outcome.look_again) OnNewJobs();
-  if (outcome.refreshed) {
-    plan_.Refresh(*std::move(outcome.refreshed), outcome.rows);
+  if (group_search_.Awaits(answer.ticket)) {
+    if (auto groups = group_search_.OnAnswer(std::move(answer))) {
+      Apply(*groups);
+    }
+    Settle();
+    return;
   }
-  if (outcome.next) plan_.Follow(*std::move(outcome.next));
-  if (outcome.no_work) plan_.SetDetail("a plan is made when a job comes");
+  for (const auto& pipeline : pipelines_) {
+    if (!pipeline->search().Awaits(answer.ticket)) continue;
+    pipeline->OnPlanned(std::move(answer));
+    break;
+  }
   Settle();
+}
+
+std::optional<PlanTask> Membership::TakeTask() {
+  // A pipeline that waits for its plan goes before better groups.
+  for (size_t p = 0; p < pipelines_.size(); ++p) {
+    std::optional<PlanTask> task = search(p).TakeTask();
+    if (!task) continue;
+    task->pipeline = p;
+    return task;
+  }
+  return group_search_.TakeTask();
+}
+
+// -- Groups.
+
+Pipeline* Membership::PipelineOf(WorkerId id) const {
+  const auto it = pipeline_of_.find(id);
+  return it == pipeline_of_.end() ? nullptr : pipelines_[it->second].get();
+}
+
+std::vector<size_t> Membership::InUse() const {
+  std::vector<size_t> in_use;
+  for (size_t p = 0; p < pipelines_.size(); ++p) {
+    if (pipelines_[p]->plan().num_workers() > 0) in_use.push_back(p);
+  }
+  return in_use;
+}
+
+GroupView Membership::View() const {
+  GroupView view;
+  for (const auto& [id, worker] : workers_.workers()) {
+    if (!worker.registered) continue;
+    ++view.registered;
+    if (!worker.same_model) continue;
+    GroupedWorker& grouped = view.workers.emplace_back();
+    grouped.id = id;
+    grouped.name = worker.info.name();
+    if (const auto it = pipeline_of_.find(id); it != pipeline_of_.end()) {
+      grouped.pipeline = static_cast<int>(it->second);
+    }
+    if (const auto it = former_pipeline_.find(grouped.name);
+        it != former_pipeline_.end()) {
+      grouped.former = static_cast<int>(it->second);
+    }
+  }
+  for (const auto& pipeline : pipelines_) {
+    view.sizes.push_back(pipeline->plan().num_workers());
+  }
+  view.min_workers = options_.min_workers;
+  view.replicas = std::max(1, options_.replicas);
+  for (const Plan& plan : options_.fixed_plans) {
+    std::vector<std::string>& names = view.fixed.emplace_back();
+    for (const StagePlan& stage : plan.stages) names.push_back(stage.worker);
+  }
+  std::vector<WorkerId> usable;
+  for (const GroupedWorker& worker : view.workers) usable.push_back(worker.id);
+  view.searched = group_search_.Groups(usable);
+  view.since_change = options_.clock->Monotonic() - workers_.changed_at();
+  view.settle_time = options_.timeouts.settle_time;
+  return view;
+}
+
+void Membership::Group() {
+  // This is asked with every event.
+  if (grouped_at_ == workers_.changes()) return;
+  const GroupView view = View();
+  const GroupDecision decision = DecideGroups(view);
+  group_detail_.clear();
+  switch (decision.action) {
+    case GroupDecision::Action::kKeep:
+      // The planner is asked as time passes.
+      if (!view.searched) grouped_at_ = workers_.changes();
+      return;
+    case GroupDecision::Action::kWait: {
+      // The missing worker may be one that was here.
+      const std::string absent = workers_.LastAbsent();
+      const bool waits =
+          absl::StartsWith(decision.detail, "waiting for workers");
+      group_detail_ = absl::StrCat(
+          decision.detail, workers_.CheckingDetail(),
+          waits && !absent.empty() ? absl::StrCat("; ", absent) : "");
+      return;
+    }
+    case GroupDecision::Action::kJoin:
+      for (const GroupDecision::Join& join : decision.joins) {
+        Move(join.worker, join.pipeline);
+      }
+      return;
+    case GroupDecision::Action::kGroup: {
+      std::vector<GroupSearch::Group> groups;
+      const auto count = static_cast<double>(decision.groups.size());
+      for (const std::vector<WorkerId>& group : decision.groups) {
+        groups.push_back({group, 1 / count});
+      }
+      Apply(groups);
+      return;
+    }
+    case GroupDecision::Action::kSearch:
+      SearchGroups();
+      return;
+  }
+}
+
+void Membership::Move(WorkerId id, size_t pipeline) {
+  LayerRange held;
+  if (const auto it = pipeline_of_.find(id); it != pipeline_of_.end()) {
+    if (it->second == pipeline) return;
+    held = plan(it->second)
+               .Leave(id, absl::StrCat("worker '", workers_.name(id),
+                                       "' goes to pipeline ", pipeline));
+  }
+  plan(pipeline).Join(id, held);
+  pipeline_of_[id] = pipeline;
+  former_pipeline_.erase(workers_.name(id));
+}
+
+void Membership::SearchGroups() {
+  std::vector<WorkerId> usable;
+  for (const auto& [id, worker] : workers_.workers()) {
+    if (worker.registered && worker.same_model) usable.push_back(id);
+  }
+  std::vector<std::vector<WorkerId>> present;
+  absl::Duration load_time;
+  double output_share = 0;
+  const std::vector<size_t> in_use = InUse();
+  for (const size_t p : in_use) {
+    present.emplace_back();
+    // How long loading takes is known when it is done.
+    if (plan(p).phase() == Phase::kLoading) return;
+    if (plan(p).running()) {
+      load_time = std::max(load_time, search(p).load_time());
+    }
+    output_share = std::max(output_share, search(p).output_share());
+  }
+  for (const auto& [id, pipeline] : pipeline_of_) {
+    const auto it = std::find(in_use.begin(), in_use.end(), pipeline);
+    present[static_cast<size_t>(it - in_use.begin())].push_back(id);
+  }
+  if (group_search_.Wanted(usable)) {
+    if (workers_.KnowsLinks(usable)) {
+      group_search_.Begin(std::move(usable), std::move(present), load_time,
+                          output_share > 0 ? output_share : 1);
+    } else if (in_use.empty()) {
+      group_detail_ = "measuring links";
+      return;
+    }
+  }
+  if (in_use.empty()) group_detail_ = group_search_.detail();
+}
+
+void Membership::Apply(const std::vector<GroupSearch::Group>& groups) {
+  // Each group is the pipeline that most of its workers are in.
+  struct Match {
+    int64_t common;
+    size_t group;
+    size_t pipeline;
+  };
+  std::vector<Match> matches;
+  while (pipelines_.size() < groups.size()) {
+    pipelines_.push_back(
+        std::make_unique<Pipeline>(options_, &workers_, &numbers_));
+  }
+  for (size_t g = 0; g < groups.size(); ++g) {
+    for (size_t p = 0; p < pipelines_.size(); ++p) {
+      const int64_t common =
+          std::count_if(groups[g].workers.begin(), groups[g].workers.end(),
+                        [&](WorkerId id) { return plan(p).Has(id); });
+      matches.push_back({common, g, p});
+    }
+  }
+  std::stable_sort(
+      matches.begin(), matches.end(),
+      [](const Match& a, const Match& b) { return a.common > b.common; });
+  std::vector<bool> placed(groups.size());
+  std::vector<bool> taken(pipelines_.size());
+  const auto n = static_cast<int32_t>(groups.size());
+  for (const Match& match : matches) {
+    if (placed[match.group] || taken[match.pipeline]) continue;
+    placed[match.group] = taken[match.pipeline] = true;
+    const GroupSearch::Group& group = groups[match.group];
+    Pipeline& pipeline = *pipelines_[match.pipeline];
+    const auto size = static_cast<int32_t>(group.workers.size());
+    if (n > 1 && !options_.fixed_plans.empty()) {
+      const Plan& plan = options_.fixed_plans[match.group];
+      pipeline.SetFixedPlan(plan);
+      pipeline.SetShape(static_cast<int32_t>(plan.stages.size()), group.share);
+    } else {
+      pipeline.SetShape(MinWorkersOf(options_.min_workers, n, size),
+                        group.share);
+    }
+    for (const WorkerId id : group.workers) Move(id, match.pipeline);
+  }
+  // Who is in no group any more has no pipeline.
+  for (auto it = pipeline_of_.begin(); it != pipeline_of_.end();) {
+    const bool stays =
+        std::any_of(groups.begin(), groups.end(), [&](const auto& group) {
+          return std::count(group.workers.begin(), group.workers.end(),
+                            it->first) > 0;
+        });
+    if (!stays) {
+      plan(it->second).Dismiss(it->first, "the planner does without a worker");
+    }
+    it = stays ? std::next(it) : pipeline_of_.erase(it);
+  }
+  former_pipeline_.clear();
+  LogInfo("pipelines=", n, " workers=", pipeline_of_.size());
 }
 
 // -- Deciding.
@@ -156,152 +403,82 @@ void Membership::Advance() {
   Settle();
   workers_.CompareModels();
   Settle();
-  plan_.Watch(passed);
+  Group();
   Settle();
-  Decide();
-  Settle();
-  plan_.FollowPreparation(passed);
-  Settle();
-  if (plan_.running() && plan_.plan()) {
-    search_.FollowMeasured(*plan_.plan(), plan_.stages());
-  }
-}
-
-void Membership::Decide() {
-  PlanDecision decision = DecidePlan(View());
-  if (decision.action == PlanDecision::Action::kKeep) return;
-  if (decision.action == PlanDecision::Action::kWait) {
-    plan_.End(decision.detail);
-    // The missing worker may be one that was here.
-    const std::string absent = workers_.LastAbsent();
-    const bool waits = absl::StartsWith(decision.detail, "waiting for workers");
-    plan_.SetDetail(absl::StrCat(
-        decision.detail, workers_.CheckingDetail(),
-        waits && !absent.empty() ? absl::StrCat("; ", absent) : ""));
-    return;
-  }
-  if (plan_.Prepares(decision.stages.size())) return;
-  if (!plan_.CanLink(decision.stages)) return;
-  if (search_.Wanted(decision.stages)) {
-    std::vector<WorkerId> workers;
-    for (const StageAssignment& stage : decision.stages) {
-      workers.push_back(stage.worker);
-    }
-    if (workers_.KnowsLinks(workers)) {
-      Search(std::move(workers), std::nullopt);
-    } else if (plan_.phase() == Phase::kNoPlan) {
-      plan_.SetDetail("measuring links");
-    }
-  } else if (options_.fixed_plan) {
-    plan_.Follow(AssignFixed(decision.stages));
-  } else {
-    const auto workers = static_cast<int32_t>(decision.stages.size());
-    plan_.Follow({.stages = std::move(decision.stages), .workers = workers});
-  }
-}
-
-void Membership::Search(std::vector<WorkerId> workers,
-                        std::optional<Plan> present) {
-  if (search_.Begin(std::move(workers), std::move(present)) &&
-      plan_.phase() == Phase::kNoPlan) {
-    plan_.SetDetail("planning");
-  }
-}
-
-NextPlan Membership::AssignFixed(
-    const std::vector<StageAssignment>& stages) const {
-  // The workers that the plan names come first; others get the rest in order.
-  const std::vector<StagePlan>& planned = options_.fixed_plan->stages;
-  NextPlan next = {.stages = std::vector<StageAssignment>(planned.size()),
-                   .plan = options_.fixed_plan,
-                   .workers = static_cast<int32_t>(stages.size())};
-  std::vector<WorkerId> free;
-  for (const StageAssignment& stage : stages) free.push_back(stage.worker);
-  std::vector<bool> done(planned.size());
-  for (size_t s = 0; s < planned.size(); ++s) {
-    const auto it = std::find_if(free.begin(), free.end(), [&](WorkerId id) {
-      return workers_.name(id) == planned[s].worker;
-    });
-    if (it == free.end()) continue;
-    next.stages[s] = {*it, planned[s].layers};
-    done[s] = true;
-    free.erase(it);
-  }
-  for (size_t s = 0; s < planned.size(); ++s) {
-    if (done[s]) continue;
-    next.stages[s] = {free.front(), planned[s].layers};
-    free.erase(free.begin());
-  }
-  return next;
-}
-
-ClusterView Membership::View() const {
-  const absl::Duration now = options_.clock->Monotonic();
-  const bool wait = NewcomersWait();
-  ClusterView view;
-  for (const auto& [id, worker] : workers_.workers()) {
-    if (!worker.same_model) continue;
-    const LeftOut::Entry* const out = workers_.OutOf(worker);
-    absl::Duration out_for =
-        out == nullptr ? absl::ZeroDuration() : out->until - now;
-    if (wait && worker.newcomer) {
-      out_for = std::max(out_for, WorkerTimeouts::kFirstLeftOut);
-    }
-    view.workers.push_back(
-        {id, worker.info.name(), {}, worker.failure, out_for});
-  }
-  view.min_workers = options_.min_workers;
-  view.num_layers = options_.num_layers;
-  view.since_change = now - workers_.changed_at();
-  view.settle_time = options_.timeouts.settle_time;
-  plan_.View(&view);
-  return view;
-}
-
-bool Membership::NewcomersWait() const {
-  if (!plan_.HoldsNewcomers()) return false;
-  int32_t others = 0;
-  for (const auto& [id, worker] : workers_.workers()) {
-    if (worker.same_model && !worker.newcomer && worker.failure.empty() &&
-        workers_.OutOf(worker) == nullptr) {
-      ++others;
+  for (size_t p = 0; p < pipelines_.size(); ++p) {
+    plan(p).Watch(passed);
+    Settle();
+    pipelines_[p]->Decide();
+    Settle();
+    plan(p).FollowPreparation(passed);
+    Settle();
+    if (plan(p).running() && plan(p).plan()) {
+      search(p).FollowMeasured(*plan(p).plan(), plan(p).stages());
     }
   }
-  return others >= options_.min_workers;
 }
 
 // -- Reporting.
 
-std::string Membership::WaitsFor(WorkerId id,
-                                 const AttachedWorker& worker) const {
-  if (!worker.same_model || !worker.newcomer || plan_.StageOf(id) >= 0 ||
-      !NewcomersWait()) {
-    return "";
+Membership::Phase Membership::phase() const {
+  Phase phase = Phase::kNoPlan;
+  for (const auto& pipeline : pipelines_) {
+    phase = std::max(phase, pipeline->plan().phase());
   }
-  return absl::StrCat("the last ", plan_.losses_in_a_row(),
-                      " plans ended as a worker was lost, so who has come "
-                      "since waits for a while");
+  return phase;
 }
 
 std::string Membership::detail() const {
-  if (plan_.running() &&
-      (workers_.any_left_out() || plan_.losses_in_a_row() > 0)) {
-    for (const auto& [id, worker] : workers_.workers()) {
-      if (!worker.registered || plan_.StageOf(id) >= 0) continue;
-      const LeftOut::Entry* const out = workers_.OutOf(worker);
-      const std::string why = out != nullptr ? out->why : WaitsFor(id, worker);
-      if (why.empty()) continue;
-      return absl::StrCat("goes on without worker '", worker.info.name(),
-                          "': ", why);
-    }
+  if (!group_detail_.empty()) return group_detail_;
+  const std::vector<size_t> in_use = InUse();
+  if (in_use.size() < 2) {
+    return pipelines_[in_use.empty() ? 0 : in_use[0]]->detail();
   }
-  return plan_.detail();
+  for (const size_t p : in_use) {
+    const std::string detail = pipelines_[p]->detail();
+    if (!detail.empty()) return absl::StrCat("pipeline ", p, ": ", detail);
+  }
+  return "";
+}
+
+std::optional<std::string> Membership::TakeNewPlan() {
+  std::optional<std::string> changed;
+  std::vector<Plan> plans;
+  const std::vector<size_t> in_use = InUse();
+  for (const size_t p : in_use) {
+    if (std::optional<std::string> plan = this->plan(p).TakeNewPlan()) {
+      changed = std::move(plan);
+    }
+    if (this->plan(p).plan()) plans.push_back(*this->plan(p).plan());
+  }
+  if (!changed || in_use.size() < 2) return changed;
+  return plans.empty() ? std::string() : PlansToJson(plans);
 }
 
 void Membership::Describe(v1::ClusterState* state) {
   state->set_min_workers(options_.min_workers);
   state->set_num_layers(options_.num_layers);
-  plan_.Describe(state);
+  state->set_epoch(numbers_.last_plan);
+  state->set_gbs(plan().policy().gbs);
+  std::vector<Plan> plans;
+  for (const size_t p : InUse()) {
+    v1::PipelineInfo* info = state->add_pipelines();
+    info->set_pipeline(static_cast<int32_t>(p));
+    plan(p).Describe(info);
+    info->set_state(pipelines_[p]->detail());
+    state->set_num_blocks(state->num_blocks() + info->num_blocks());
+    if (plan(p).plan()) plans.push_back(*plan(p).plan());
+  }
+  if (state->pipelines_size() > 0) state->set_gbs(state->pipelines(0).gbs());
+  if (!plans.empty()) {
+    state->set_plan(state->pipelines_size() < 2 ? PlanToJson(plans[0])
+                                                : PlansToJson(plans));
+  }
+  for (const auto& [kind, count] : numbers_.failures_by_kind) {
+    v1::PlanFailures* failures = state->add_plan_failures();
+    failures->set_reason(kind);
+    failures->set_count(count);
+  }
   for (const auto& [id, worker] : workers_.workers()) {
     if (worker.registered) DescribeWorker(id, worker, state);
   }
@@ -310,9 +487,10 @@ void Membership::Describe(v1::ClusterState* state) {
 
 void Membership::DescribeWorker(WorkerId id, const AttachedWorker& worker,
                                 v1::ClusterState* state) const {
-  const LeftOut::Entry* const out =
-      plan_.StageOf(id) >= 0 || plan_.Preparing(id) ? nullptr
-                                                    : workers_.OutOf(worker);
+  const Pipeline* const of = PipelineOf(id);
+  const bool busy = of != nullptr &&
+                    (of->plan().StageOf(id) >= 0 || of->plan().Preparing(id));
+  const LeftOut::Entry* const out = busy ? nullptr : workers_.OutOf(worker);
   if (out != nullptr) {
     const absl::Duration now = options_.clock->Monotonic();
     v1::AbsentWorker* absent = state->add_absent();
@@ -339,9 +517,15 @@ void Membership::DescribeWorker(WorkerId id, const AttachedWorker& worker,
   info->set_idle_seconds(worker.heartbeat.idle_seconds());
   info->set_state(out != nullptr ? v1::WORKER_STATE_LEFT_OUT
                                  : v1::WORKER_STATE_SPARE);
-  info->set_detail(out != nullptr ? out->why : WaitsFor(id, worker));
-  plan_.Describe(id, info);
-  search_.Describe(info->stage(), info);
+  info->set_stage(-1);
+  info->set_pipeline(-1);
+  if (of != nullptr) {
+    info->set_pipeline(static_cast<int32_t>(pipeline_of_.at(id)));
+    info->set_detail(of->WaitsFor(id, worker));
+    of->plan().Describe(id, info);
+    of->search().Describe(info->stage(), info);
+  }
+  if (out != nullptr) info->set_detail(out->why);
   if (!worker.failure.empty()) {
     info->set_state(v1::WORKER_STATE_FAILED);
     info->set_detail(worker.failure);

@@ -1,23 +1,33 @@
 #pragma once
 
+#include <cstddef>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "coordinator/cluster/cluster_options.h"
-#include "coordinator/cluster/plan_search.h"
-#include "coordinator/cluster/running_plan.h"
+#include "coordinator/cluster/groups/group_search.h"
+#include "coordinator/cluster/groups/worker_groups.h"
+#include "coordinator/cluster/pipeline.h"
+#include "coordinator/cluster/plan_numbers.h"
 #include "coordinator/cluster/worker_registry.h"
 #include "sluice/v1/cluster.pb.h"
 #include "sluice/v1/pipeline.pb.h"
 
 namespace sluice {
 
-// The attached workers and their plan, for the dispatcher: passes workers'
-// messages to the parts that they concern, and makes a new plan when it is time
-// (see DecidePlan). Confined to the dispatcher's thread.
+// The attached workers and their plans, for the dispatcher: groups the workers
+// into pipelines, which make plans of their own (see DecideGroups, DecidePlan),
+// and passes workers' messages to the parts that they concern. Confined to the
+// dispatcher's thread.
+//
+// Pipelines are numbered from 0, and keep their numbers; there is always one.
+// One that has lost all its workers stays, empty, until others are grouped into
+// it. A worker that comes or goes concerns its own pipeline only.
 class Membership {
  public:
   using Phase = RunningPlan::Phase;
@@ -26,8 +36,8 @@ class Membership {
 
   void OnOpened(WorkerId id, std::shared_ptr<WorkerStream> stream,
                 PeerPlace place = {});
-  // Returns the message's StepResult if it comes from the last stage of the
-  // running plan.
+  // Returns the message's StepResult if it comes from the last stage of a
+  // running plan, whose epoch it has.
   std::optional<v1::StepResult> OnMessage(WorkerId id,
                                           v1::WorkerMessage message);
   void OnClosed(WorkerId id, const absl::Status& reason);
@@ -35,54 +45,81 @@ class Membership {
   void OnResolved(WorkerId id,
                   const absl::StatusOr<std::vector<std::string>>& addresses);
 
-  // Drops workers that have been silent for too long and makes a new plan if it
+  // Drops workers that have been silent for too long and makes new plans if it
   // is time. Must be called after each event and regularly.
   void Advance();
 
   // Takes the answer to a search; an OK one is of a plan that is to replace the
   // present one.
   void OnPlanned(PlanAnswer answer);
-  // Called when jobs came while nothing was computed, or no plan ran: the
-  // present plan may not fit them, nor the earlier jobs' copy of the model.
-  void OnNewJobs();
+  // Called when jobs came while a pipeline computed nothing, or had no running
+  // plan: its plan may not fit them, nor the earlier jobs' copy of the model.
+  void OnNewJobs(size_t pipeline = 0);
+  // Called besides when no pipeline had anything to compute: other groups of
+  // workers may be better for the new jobs.
+  void OnNewJobsWhileIdle() { group_search_.OnNewJobs(); }
   // Cuts off the last stage, which broke the protocol, and ends the plan.
-  void BreakLastStage(const absl::Status& reason);
-  // Sends a step to the first stage. REQUIRES: plan().running().
-  void SendPlan(v1::StepPlan plan);
+  void BreakLastStage(const absl::Status& reason, size_t pipeline = 0);
+  // Sends a step to the first stage. REQUIRES: plan(pipeline).running().
+  void SendPlan(v1::StepPlan plan, size_t pipeline = 0);
   // These give access to single parts.
   WorkerRegistry& workers() { return workers_; }
-  PlanSearch& search() { return search_; }
-  RunningPlan& plan() { return plan_; }
+  size_t num_pipelines() const { return pipelines_.size(); }
+  RunningPlan& plan(size_t pipeline = 0) {
+    return pipelines_[pipeline]->plan();
+  }
+  PlanSearch& search(size_t pipeline = 0) {
+    return pipelines_[pipeline]->search();
+  }
+  // Returns each search that is to be made once.
+  std::optional<PlanTask> TakeTask();
 
+  // Returns the plans for the jobs' records if one or its prediction changed:
+  // JSON, or "" for the workers' own choice.
+  std::optional<std::string> TakeNewPlan();
+
+  // Running if any plan runs, else loading if any loads.
+  Phase phase() const;
   // The reason why nothing runs: "waiting for workers: 1 of 2 registered",
-  // "loading layers: 40 %, 1.2 GB/s, 0:35 left", a failure; while a plan runs,
-  // the worker that it excludes, or "".
+  // "loading layers: 40 %, 1.2 GB/s, 0:35 left", a failure; while plans run,
+  // the pipeline that does not, the worker that they exclude, or "".
   std::string detail() const;
-  // Fills epoch, min_workers, num_layers, num_blocks, gbs, workers, absent and
-  // plan_failures.
+  // Fills epoch, min_workers, num_layers, num_blocks, gbs, plan, workers,
+  // absent, plan_failures and, apart from what the dispatcher knows, pipelines.
   void Describe(v1::ClusterState* state);
 
  private:
+  void Handle(WorkerId id, v1::WorkerMessage message);
   void OnRegistered(WorkerId id);
   void Remove(WorkerId id, const absl::Status& reason);
   // Handles the registry's changes after an event.
   void Settle();
-  // Carries out DecidePlan's decision.
-  void Decide();
-  void Search(std::vector<WorkerId> workers, std::optional<Plan> present);
-  NextPlan AssignFixed(const std::vector<StageAssignment>& stages) const;
-  ClusterView View() const;
-  // Whether newcomers wait for the plan of the others (see Losses).
-  bool NewcomersWait() const;
-  // The reason why the worker waits, for people; "" if it does not.
-  std::string WaitsFor(WorkerId id, const AttachedWorker& worker) const;
+  // Gives workers that have no pipeline one, if it is time.
+  void Group();
+  GroupView View() const;
+  void Move(WorkerId id, size_t pipeline);
+  // Makes these groups the pipelines; those that stay as they are go on.
+  void Apply(const std::vector<GroupSearch::Group>& groups);
+  // Searches for better groups, if that is to be done.
+  void SearchGroups();
+  // Returns the pipelines that have workers.
+  std::vector<size_t> InUse() const;
+  // Returns the worker's pipeline, or null.
+  Pipeline* PipelineOf(WorkerId id) const;
   void DescribeWorker(WorkerId id, const AttachedWorker& worker,
                       v1::ClusterState* state) const;
 
   const ClusterOptions options_;
+  PlanNumbers numbers_;
   WorkerRegistry workers_;
-  PlanSearch search_;
-  RunningPlan plan_;
+  GroupSearch group_search_;
+  std::vector<std::unique_ptr<Pipeline>> pipelines_;
+  std::map<WorkerId, size_t> pipeline_of_;
+  // The last pipelines of workers that are gone, by name.
+  absl::flat_hash_map<std::string, size_t> former_pipeline_;
+  std::string group_detail_;  // why there are no pipelines yet, or ""
+  // The change of workers since which all are where they belong.
+  std::optional<int64_t> grouped_at_;
   absl::Duration advanced_at_;
 };
 

@@ -21,7 +21,7 @@ double BestGemms(const MachineProfile& machine) {
 }  // namespace
 
 bool PlanSearch::Wanted(const std::vector<StageAssignment>& stages) const {
-  return options_.plan_jobs && !options_.fixed_plan && !failed_ &&
+  return options_.plan_jobs && options_.fixed_plans.empty() && !failed_ &&
          std::all_of(stages.begin(), stages.end(),
                      [&](const StageAssignment& stage) {
                        return workers_->at(stage.worker).profile.has_value();
@@ -34,7 +34,7 @@ bool PlanSearch::Begin(std::vector<WorkerId> workers,
       search_->present.has_value() == present.has_value()) {
     return false;
   }
-  search_ = {.ticket = ++last_ticket_,
+  search_ = {.ticket = ++numbers_->last_ticket,
              .workers = std::move(workers),
              .present = std::move(present)};
   return true;
@@ -55,6 +55,7 @@ std::optional<PlanTask> PlanSearch::TakeTask() {
   task.present = search_->present;
   if (task.present) task.load_seconds = absl::ToDoubleSeconds(load_time_);
   task.output_share = output_share_;
+  task.share = share_;
   return task;
 }
 
@@ -98,7 +99,7 @@ PlanSearch::Outcome PlanSearch::OnAnswer(PlanAnswer answer) {
 }
 
 bool PlanSearch::OnNewJobs() {
-  if (!search_) return !options_.plan_jobs || options_.fixed_plan.has_value();
+  if (!search_) return !options_.plan_jobs || !options_.fixed_plans.empty();
   search_->new_jobs = true;
   if (search_->no_work) search_.reset();
   return true;
@@ -131,7 +132,7 @@ void PlanSearch::OnProgress(double rows, double seconds, double output_share) {
 void PlanSearch::FollowMeasured(const Plan& plan,
                                 const std::vector<WorkerId>& stages) {
   if (search_ || !monitor_.active() || !options_.plan_jobs ||
-      options_.fixed_plan) {
+      !options_.fixed_plans.empty()) {
     return;
   }
   std::optional<std::vector<MachineProfile>> machines = monitor_.Refit();

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "coordinator/cluster/cluster_options.h"
+#include "coordinator/cluster/plan_numbers.h"
 #include "coordinator/cluster/stage_assignment.h"
 #include "coordinator/cluster/worker_registry.h"
 #include "coordinator/planning/job_planner.h"
@@ -25,9 +26,13 @@ struct NextPlan {
 // the dispatcher's thread.
 class PlanSearch {
  public:
-  // Both must outlive the search.
-  PlanSearch(const ClusterOptions& options, WorkerRegistry* workers)
-      : options_(options), workers_(workers) {}
+  // All must outlive the search.
+  PlanSearch(const ClusterOptions& options, WorkerRegistry* workers,
+             PlanNumbers* numbers)
+      : options_(options), workers_(workers), numbers_(numbers) {}
+
+  // Sets the share of the waiting requests that plans are for.
+  void SetShare(double share) { share_ = share; }
 
   // Whether a plan for these workers is to be searched for.
   bool Wanted(const std::vector<StageAssignment>& stages) const;
@@ -46,6 +51,10 @@ class PlanSearch {
     bool no_work = false;           // it is repeated when there is work
   };
   Outcome OnAnswer(PlanAnswer answer);
+  // Whether the answer with this ticket is waited for.
+  bool Awaits(int64_t ticket) const {
+    return search_ && search_->ticket == ticket;
+  }
 
   // Called when jobs come. Returns false if the running plan may not fit them.
   bool OnNewJobs();
@@ -64,6 +73,9 @@ class PlanSearch {
   void OnLoaded(absl::Duration time) {
     load_time_ = std::min(load_time_, time);
   }
+  // The shortest time that a plan took to load; infinite before the first.
+  absl::Duration load_time() const { return load_time_; }
+  double output_share() const { return output_share_; }
   void OnEnded();
   void OnHeartbeat(int stage, const v1::Heartbeat& heartbeat);
   // Reports tokens computed since the coordinator began, wall seconds with
@@ -87,8 +99,9 @@ class PlanSearch {
 
   const ClusterOptions& options_;
   WorkerRegistry* const workers_;
+  PlanNumbers* const numbers_;
   std::optional<Search> search_;
-  int64_t last_ticket_ = 0;
+  double share_ = 1;
   bool failed_ = false;
   PlanMonitor monitor_;
   double rows_ = 0, seconds_ = 0;            // since the coordinator began

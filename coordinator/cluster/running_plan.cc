@@ -27,10 +27,11 @@ constexpr absl::Duration kMaxConnecting = absl::Seconds(30);
 }  // namespace
 
 RunningPlan::RunningPlan(const ClusterOptions& options, WorkerRegistry* workers,
-                         PlanSearch* search)
+                         PlanSearch* search, PlanNumbers* numbers)
     : options_(options),
       workers_(workers),
       search_(search),
+      numbers_(numbers),
       losses_(WorkerTimeouts::kFirstLeftOut, WorkerTimeouts::kMaxLeftOut) {}
 
 int32_t RunningPlan::StageOf(WorkerId id) const {
@@ -48,16 +49,40 @@ bool RunningPlan::Prepares(const Stage& stage, int64_t epoch) const {
          epoch == preparation_->epoch.value();
 }
 
-// -- Messages of workers.
+// -- Workers.
 
-void RunningPlan::OnRegistered(WorkerId id) {
+void RunningPlan::Join(WorkerId id, LayerRange held) {
   Stage& stage = members_[id];
+  stage.layers = held;
   if (const auto it = former_layers_.find(workers_->name(id));
       it != former_layers_.end()) {
-    stage.layers = it->second;
+    if (held.size() == 0) stage.layers = it->second;
     former_layers_.erase(it);
   }
 }
+
+std::vector<WorkerId> RunningPlan::workers() const {
+  std::vector<WorkerId> ids;
+  for (const auto& [id, stage] : members_) ids.push_back(id);
+  return ids;
+}
+
+LayerRange RunningPlan::Leave(WorkerId id, const std::string& why) {
+  const auto it = members_.find(id);
+  if (it == members_.end()) return {};
+  if (it->second.preparing) EndPreparation(why);
+  if (it->second.stage >= 0) End(why, LogLevel::kInfo);
+  const LayerRange held = it->second.layers;
+  members_.erase(it);
+  ForgetFailures();
+  return held;
+}
+
+void RunningPlan::Dismiss(WorkerId id, const std::string& why) {
+  if (Leave(id, why).size() > 0) Retire(id, epoch_);
+}
+
+// -- Messages of workers.
 
 void RunningPlan::OnHeartbeat(WorkerId id, v1::Heartbeat heartbeat) {
   AttachedWorker& worker = workers_->at(id);
@@ -156,7 +181,7 @@ void RunningPlan::BeginToRun(WorkerId last) {
   }
   search_->OnLoaded(now - load_began_);
   // What the disk does for loading says nothing about the plan.
-  if (plan_ && !options_.fixed_plan) {
+  if (plan_ && options_.fixed_plans.empty()) {
     search_->OnBegun(*plan_, stages_, plan_rows_);
   }
   detail_.clear();
@@ -204,7 +229,7 @@ void RunningPlan::OnStageFailed(WorkerId id, const v1::StageFailed& failed) {
       "worker '", worker.info.name(), "' failed in stage ", stage.stage,
       " (layers ", stage.layers.begin, " to ", stage.layers.end - 1,
       "): ", absl::StatusCodeToString(code), ": ", ClipText(failed.message()));
-  if (phase_ == Phase::kLoading && plan_ && !options_.fixed_plan &&
+  if (phase_ == Phase::kLoading && plan_ && options_.fixed_plans.empty() &&
       code == absl::StatusCode::kResourceExhausted) {
     // The planner took too much memory; the workers' own choice fits.
     LogWarning("the plan does not fit: ", why);
@@ -259,7 +284,7 @@ void RunningPlan::OnGone(WorkerId id, const AttachedWorker& worker,
     if (!on_purpose) {
       const bool stalled =
           absl::IsDeadlineExceeded(reason) && workers_->OutOf(worker);
-      ++failures_by_kind_[stalled ? "stall" : "lost"];
+      ++numbers_->failures_by_kind[stalled ? "stall" : "lost"];
     }
     End(absl::StrCat("worker '", name, "' is gone"),
         on_purpose ? LogLevel::kInfo : LogLevel::kWarning);
@@ -286,7 +311,7 @@ void RunningPlan::Follow(NextPlan next) {
   EndPreparation("another plan is to follow");
   // Workers that could not be told are gone. The next decision sees the rest.
   if (workers_->any_doomed()) return;
-  const PlanEpoch epoch = NextEpoch();
+  const PlanEpoch epoch = numbers_->NextEpoch();
   preparation_ = {.epoch = epoch, .next = std::move(next)};
   const std::vector<StageAssignment>& stages = preparation_->next.stages;
   LogInfo("preparing a plan epoch=", epoch.value(), " stages=", stages.size(),
@@ -327,7 +352,8 @@ void RunningPlan::Begin(NextPlan next, std::optional<PlanEpoch> epoch) {
   planned_before_ = next.plan.has_value();
   plan_ = next.plan;
   if (plan_) policy_ = StagePolicy(plan_, 0);
-  epoch_ = epoch ? *epoch : NextEpoch();
+  epoch_ = epoch ? *epoch : numbers_->NextEpoch();
+  numbers_->last_plan = epoch_.value();
   phase_ = Phase::kLoading;
   load_began_ = options_.clock->Monotonic();
   for (auto& [id, stage] : members_) {
@@ -383,7 +409,7 @@ void RunningPlan::End(const std::string& why, LogLevel level) {
 }
 
 void RunningPlan::Fail(const char* kind, const std::string& why) {
-  ++failures_by_kind_[kind];
+  ++numbers_->failures_by_kind[kind];
   failed_before_ = why;
   failures_ = std::min(failures_ + 1, kMaxFailures);
   const absl::Duration wait =
@@ -543,7 +569,7 @@ void RunningPlan::OnPrepareFailed(WorkerId id, const v1::StageFailed& failed) {
       "worker '", workers_->name(id), "' can't load layers ", layers.begin,
       " to ", layers.end - 1, ": ", absl::StatusCodeToString(code), ": ",
       ClipText(failed.message()));
-  if (preparation_->next.plan && !options_.fixed_plan &&
+  if (preparation_->next.plan && options_.fixed_plans.empty() &&
       code == absl::StatusCode::kResourceExhausted) {
     // The planner took too much memory; the workers' own choice may fit.
     search_->GiveUp();
@@ -583,7 +609,7 @@ void RunningPlan::FollowPreparation(absl::Duration passed) {
 }
 
 void RunningPlan::FailPreparation(const char* kind, const std::string& why) {
-  ++failures_by_kind_[kind];
+  ++numbers_->failures_by_kind[kind];
   EndPreparation(why);
 }
 
@@ -696,16 +722,13 @@ std::string RunningPlan::detail() const {
                           : absl::StrCat(" (after: ", failed_before_, ")"));
 }
 
-void RunningPlan::Describe(v1::ClusterState* state) const {
-  state->set_epoch(epoch_.value());
-  state->set_num_blocks(phase_ == Phase::kNoPlan ? 0 : num_blocks());
-  state->set_gbs(policy().gbs);
-  if (plan_) state->set_plan(PlanToJson(*plan_));
-  for (const auto& [kind, count] : failures_by_kind_) {
-    v1::PlanFailures* failures = state->add_plan_failures();
-    failures->set_reason(kind);
-    failures->set_count(count);
-  }
+void RunningPlan::Describe(v1::PipelineInfo* info) const {
+  info->set_epoch(epoch_.value());
+  info->set_num_workers(num_workers());
+  info->set_num_stages(static_cast<int32_t>(stages_.size()));
+  info->set_num_blocks(phase_ == Phase::kNoPlan ? 0 : num_blocks());
+  info->set_gbs(policy().gbs);
+  if (plan_) info->set_predicted_tokens_per_second(plan_->tokens_per_second);
 }
 
 void RunningPlan::Describe(WorkerId id, v1::WorkerInfo* info) const {

@@ -13,6 +13,7 @@
 #include "coordinator/cluster/absent_workers.h"
 #include "coordinator/cluster/cluster_options.h"
 #include "coordinator/cluster/load_rate.h"
+#include "coordinator/cluster/plan_numbers.h"
 #include "coordinator/cluster/plan_search.h"
 #include "coordinator/cluster/stage_assignment.h"
 #include "coordinator/cluster/stall.h"
@@ -41,11 +42,24 @@ class RunningPlan {
 
   // All must outlive the plan.
   RunningPlan(const ClusterOptions& options, WorkerRegistry* workers,
-              PlanSearch* search);
+              PlanSearch* search, PlanNumbers* numbers);
 
-  // -- Messages of workers. REQUIRES: they are registered.
+  // -- The workers that may be in the plan.
 
-  void OnRegistered(WorkerId id);
+  bool Has(WorkerId id) const { return members_.contains(id); }
+  int32_t num_workers() const { return static_cast<int32_t>(members_.size()); }
+  std::vector<WorkerId> workers() const;
+  // Adds a registered worker, which holds these layers; if they are empty, but
+  // it was here by that name, it may still hold those of then.
+  void Join(WorkerId id, LayerRange held = {});
+  // Lets the worker go to another plan, and ends this one if it is in it.
+  // Returns the layers that it holds.
+  LayerRange Leave(WorkerId id, const std::string& why);
+  // The same for a worker that goes to no other plan: it drops its layers.
+  void Dismiss(WorkerId id, const std::string& why);
+
+  // -- Messages of workers. REQUIRES: Has(id).
+
   void OnHeartbeat(WorkerId id, v1::Heartbeat heartbeat);
   void OnLoadProgress(WorkerId id, const v1::LoadProgress& progress);
   void OnStageReady(WorkerId id, const v1::StageReady& ready);
@@ -57,8 +71,6 @@ class RunningPlan {
   // Called when the worker has left the registry, which knew this of it.
   void OnGone(WorkerId id, const AttachedWorker& worker,
               const absl::Status& reason);
-  // Called when the worker was refused before any plan could use it.
-  void Forget(WorkerId id) { members_.erase(id); }
 
   // -- Decisions of the owner.
 
@@ -129,7 +141,9 @@ class RunningPlan {
   // The reason why nothing runs.
   std::string detail() const;
   void SetDetail(std::string detail) { detail_ = std::move(detail); }
-  void Describe(v1::ClusterState* state) const;
+  // Fills all of a pipeline but its number and what the dispatcher knows.
+  void Describe(v1::PipelineInfo* info) const;
+  // Fills what a worker of the plan does. REQUIRES: Has(id).
   void Describe(WorkerId id, v1::WorkerInfo* info) const;
 
  private:
@@ -164,7 +178,6 @@ class RunningPlan {
   void EndPreparation(const std::string& why);
   void FailPreparation(const char* kind, const std::string& why);
   void OnPrepareFailed(WorkerId id, const v1::StageFailed& failed);
-  PlanEpoch NextEpoch() { return PlanEpoch(++last_epoch_); }
   int32_t BlocksOf(const NextPlan& next) const;
   Policy StagePolicy(const std::optional<Plan>& plan, size_t stage) const;
   // Makes the assignment of stage `s` of the plan.
@@ -182,12 +195,12 @@ class RunningPlan {
   const ClusterOptions& options_;
   WorkerRegistry* const workers_;
   PlanSearch* const search_;
-  std::map<WorkerId, Stage> members_;  // all that are registered
+  PlanNumbers* const numbers_;
+  std::map<WorkerId, Stage> members_;
   // Layers held by departed workers, by name: they may come back with them.
   absl::flat_hash_map<std::string, LayerRange> former_layers_;
   Phase phase_ = Phase::kNoPlan;
   PlanEpoch epoch_;
-  int64_t last_epoch_ = 0;                // given to a plan or a preparation
   std::vector<WorkerId> stages_;          // of the present plan
   std::vector<v1::LinkTransport> links_;  // from each of its stages to the next
   std::optional<Plan> plan_;
@@ -199,7 +212,6 @@ class RunningPlan {
   std::optional<Preparation> preparation_;
   Losses losses_;
   PlanEpoch lost_epoch_;  // the last plan that was counted as lost
-  std::map<std::string, int64_t> failures_by_kind_;
   std::optional<int64_t> oldest_step_;
   Pace pace_;  // of the running plan
   absl::Duration load_began_;

@@ -68,10 +68,15 @@ std::optional<AttachedWorker> WorkerRegistry::Remove(
   Log(absl::IsCancelled(reason) ? LogLevel::kInfo : LogLevel::kWarning,
       absl::StrCat("worker gone name=", worker.info.name(), " id=", id.value(),
                    ": ", reason.ToString()));
-  changed_at_ = options_.clock->Monotonic();
+  Changed();
   absent_.Lost(worker.info.name(), ClipText(std::string(reason.message())),
                changed_at_);
   return worker;
+}
+
+void WorkerRegistry::Changed() {
+  changed_at_ = options_.clock->Monotonic();
+  ++changes_;
 }
 
 void WorkerRegistry::PassTime(absl::Duration passed) {
@@ -293,7 +298,7 @@ void WorkerRegistry::CompareModels() {
       Refuse(id, status);
     } else if (status.ok()) {
       worker.same_model = joined_ = true;
-      changed_at_ = options_.clock->Monotonic();
+      Changed();
       // All workers must be compared with the new copy.
       for (auto& [other_id, other] : workers_) {
         other.failure.clear();

@@ -103,6 +103,9 @@ class WorkerRegistry {
   bool TakeJoined() { return std::exchange(joined_, false); }
   // The time at which a worker last came or went.
   absl::Duration changed_at() const { return changed_at_; }
+  // How often workers that plans may use have come, or any registered ones
+  // gone.
+  int64_t changes() const { return changes_; }
 
   // Whether the links between these workers are known, or will not be: requests
   // measurements of the missing ones.
@@ -152,6 +155,7 @@ class WorkerRegistry {
   // Compares the copy by ModelIdentity::Check.
   absl::Status CompareModel(const v1::Register& info,
                             const ModelContent& content) const;
+  void Changed();
   // Removes the worker at once.
   void Refuse(WorkerId id, const absl::Status& reason);
 
@@ -163,6 +167,7 @@ class WorkerRegistry {
   std::vector<Lookup> lookups_;
   bool joined_ = false;
   absl::Duration changed_at_;
+  int64_t changes_ = 0;
   LeftOut left_out_;
   LinkBlame link_blame_;
   AbsentWorkers absent_;

@@ -58,7 +58,11 @@ absl::Status BlockDriver::CheckTokens(const Request& request) const {
 
 void BlockDriver::Enqueue(SequenceId id) {
   SequenceState& sequence = sequences_.at(id);
-  if (!scheduler_->Fits(sequence.max_positions())) {
+  if (!Fits(sequence) && keeps_unfit_) {
+    unfit_.push_back(id);
+    return;
+  }
+  if (!Fits(sequence)) {
     sequence.Fail(ResourceExhausted(
         "the request needs room for ", sequence.max_positions(),
         " tokens (prompt ", sequence.request().prompt.size(), ", max_tokens ",
@@ -115,6 +119,60 @@ void BlockDriver::Cancel(JobId job) {
   }
 }
 
+// -- From one driver to another.
+
+SequenceState BlockDriver::Extract(SequenceId id) {
+  const auto it = sequences_.find(id);
+  if (scheduler_) scheduler_->Finish(id);
+  SequenceState sequence = std::move(it->second);
+  sequences_.erase(it);
+  return sequence;
+}
+
+std::vector<SequenceState> BlockDriver::Release(
+    int64_t max, absl::FunctionRef<bool(const SequenceState&)> wanted) {
+  std::vector<SequenceState> released;
+  std::vector<SequenceId> kept;
+  for (const SequenceId id : pending_) {
+    const auto it = sequences_.find(id);
+    if (it == sequences_.end()) continue;  // it has ended
+    if (static_cast<int64_t>(released.size()) < max && wanted(it->second)) {
+      released.push_back(Extract(id));
+    } else {
+      kept.push_back(id);
+    }
+  }
+  pending_ = std::move(kept);
+  return released;
+}
+
+std::vector<SequenceState> BlockDriver::ReleaseWaiting(int64_t max) {
+  std::vector<SequenceState> released;
+  if (!scheduler_) return released;
+  for (const SequenceId id : scheduler_->LastWaiting(max)) {
+    released.push_back(Extract(id));
+  }
+  return released;
+}
+
+std::vector<SequenceState> BlockDriver::TakeUnfit() {
+  std::vector<SequenceState> taken;
+  for (const SequenceId id : std::exchange(unfit_, {})) {
+    if (sequences_.contains(id)) taken.push_back(Extract(id));
+  }
+  return taken;
+}
+
+void BlockDriver::Adopt(SequenceState sequence) {
+  const SequenceId id(next_sequence_++);
+  sequences_.try_emplace(id, std::move(sequence));
+  if (scheduler_) {
+    Enqueue(id);
+  } else {
+    pending_.push_back(id);
+  }
+}
+
 absl::Status BlockDriver::StartEpoch(PlanEpoch epoch,
                                      const StepScheduler::Options& options) {
   StopEpoch();
@@ -142,6 +200,8 @@ void BlockDriver::StopEpoch() {
     ++stats_.replays;
   }
   pending_.insert(pending_.begin(), order.begin(), order.end());
+  pending_.insert(pending_.end(), unfit_.begin(), unfit_.end());
+  unfit_.clear();
   scheduler_.reset();
   epoch_.reset();
   flights_.clear();

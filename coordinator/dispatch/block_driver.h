@@ -8,6 +8,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "common/step_plan.h"
 #include "common/threads/clock.h"
@@ -57,6 +58,27 @@ class BlockDriver {
   // Ends all requests of the job with kCancelled.
   void Cancel(JobId job);
 
+  // -- Requests that go from one driver to another; all must have the same
+  // options and live equally long.
+
+  // Gives up at most `max` of the requests that wait for an epoch, of those
+  // that are `wanted`, in the order in which they are to go on.
+  std::vector<SequenceState> Release(
+      int64_t max, absl::FunctionRef<bool(const SequenceState&)> wanted);
+  // Gives up at most `max` requests that are not admitted to a block, those
+  // that would be last.
+  std::vector<SequenceState> ReleaseWaiting(int64_t max);
+  // Gives up requests that this epoch's KV cache could never hold. Without
+  // SetKeepsUnfit(true), they end with an error instead.
+  std::vector<SequenceState> TakeUnfit();
+  void SetKeepsUnfit(bool keeps) { keeps_unfit_ = keeps; }
+  // Whether this epoch's KV cache can hold the request. REQUIRES: epoch().
+  bool Fits(const SequenceState& sequence) const {
+    return scheduler_->Fits(sequence.max_positions());
+  }
+  // Takes charge of a request that another driver gave up.
+  void Adopt(SequenceState sequence);
+
   // Requests in charge go on in this epoch: those that had begun first, from
   // the tokens known so far. Ends any epoch before.
   absl::Status StartEpoch(PlanEpoch epoch,
@@ -81,6 +103,7 @@ class BlockDriver {
   // The number of requests here, and of those admitted to a block.
   int64_t live() const { return static_cast<int64_t>(sequences_.size()); }
   int64_t running() const { return scheduler_ ? scheduler_->running() : 0; }
+  int64_t waiting() const { return live() - running(); }
   int64_t blocks_in_flight() const;
   // The step in flight that was sent first. Steps are numbered in the order in
   // which they are sent.
@@ -110,6 +133,7 @@ class BlockDriver {
 
   absl::Status CheckTokens(const Request& request) const;
   void Enqueue(SequenceId id);
+  SequenceState Extract(SequenceId id);
   void CountPrompt(SequenceState* sequence, int32_t end);
   double SecondsSinceAccepted(const SequenceState& sequence) const;
   void CountPhases(const Flight& flight, absl::Duration now);
@@ -130,6 +154,8 @@ class BlockDriver {
   std::vector<std::deque<Flight>> flights_;
   absl::flat_hash_map<SequenceId, SequenceState> sequences_;
   std::vector<SequenceId> pending_;  // to be enqueued in the next epoch
+  bool keeps_unfit_ = false;
+  std::vector<SequenceId> unfit_;
   std::vector<FinishedRequest> finished_;
   Stats stats_;
   absl::flat_hash_map<JobId, JobProgress> jobs_;

@@ -18,14 +18,15 @@ class DispatchMetrics {
   explicit DispatchMetrics(MetricsRegistry* registry);
 
   void Observe(const BlockDriver::Stats& stats);
-  // Sets metrics from running, waiting, epoch, workers and plan_failures of
-  // `state`. `now` is monotonic.
+  // Sets metrics from running, waiting, epoch, workers, plan_failures and
+  // pipelines of `state`. `now` is monotonic.
   void Set(const v1::ClusterState& state, int64_t blocks_in_flight,
            int64_t unwritten_results, absl::Duration now);
 
  private:
   void SetWorkers(const v1::ClusterState& state, absl::Duration now);
   void SetPlan(const v1::ClusterState& state);
+  void SetPipelines(const v1::ClusterState& state);
   Gauge* Up(const std::string& worker);
   Gauge* HeartbeatAge(const std::string& worker);
   Counter* PlanFailures(const std::string& reason);
@@ -46,6 +47,7 @@ class DispatchMetrics {
   Histogram* queue_seconds_;
   Histogram* latency_seconds_;
   std::map<std::string, absl::Duration> seen_;  // workers, and when last seen
+  std::map<int32_t, int64_t> pipelines_;        // shown, with their tokens
   std::set<MetricLabels> planned_;              // series of the present plan
 };
 

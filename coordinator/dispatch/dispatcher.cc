@@ -1,6 +1,8 @@
 #include "coordinator/dispatch/dispatcher.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +17,8 @@ namespace {
 
 constexpr size_t kInboxEvents = 1024;
 constexpr size_t kMaxLookups = 1024;
+// The search for groups of workers, among those for pipelines' plans.
+constexpr size_t kGroups = SIZE_MAX;
 
 }  // namespace
 
@@ -42,9 +46,9 @@ Dispatcher::Dispatcher(Options options)
       planner_(std::make_unique<Executor>("job-planner", 1)),
       resolver_(std::make_unique<Executor>("resolver", 1)),
       membership_(options_.cluster),
-      driver_(options_.driver),
       metrics_(options_.metrics),
       reported_at_(clock_->Monotonic()) {
+  AddLanes();
   Publish();
   thread_ = Thread("dispatcher", [this] { Run(); });
 }
@@ -75,10 +79,14 @@ void Dispatcher::Run() {
     for (WorkerEvent& event : events->workers) OnWorker(std::move(event));
     if (events->fetched) OnFetched(*std::move(events->fetched));
     for (JobId job : events->cancelled) OnCancel(job);
-    if (events->planned) membership_.OnPlanned(std::move(*events->planned));
+    for (const auto& answer : events->planned) {
+      membership_.OnPlanned(std::move(*answer));
+    }
     if (events->new_work) {
-      if (driver_.live() == 0 || !membership_.plan().running()) {
-        membership_.OnNewJobs();
+      if (live() == 0) membership_.OnNewJobsWhileIdle();
+      for (size_t p = 0; p < lanes_.size(); ++p) {
+        const bool idle = lanes_[p]->driver.live() == 0;
+        if (idle || !membership_.plan(p).running()) membership_.OnNewJobs(p);
       }
       maybe_work_ = work_meanwhile_ = true;
       fetch_failure_.clear();
@@ -103,20 +111,26 @@ void Dispatcher::OnWorker(WorkerEvent event) {
 }
 
 void Dispatcher::OnResult(const v1::StepResult& message) {
-  absl::StatusOr<StepResult> result = FromProto(message);
-  if (!result.ok()) {
-    membership_.BreakLastStage(result.status());
+  for (size_t p = 0; p < lanes_.size(); ++p) {
+    BlockDriver& driver = lanes_[p]->driver;
+    // Another's is of an epoch that has ended.
+    if (!driver.epoch() || driver.epoch()->value() != message.epoch()) continue;
+    absl::StatusOr<StepResult> result = FromProto(message);
+    if (!result.ok()) {
+      membership_.BreakLastStage(result.status(), p);
+      return;
+    }
+    const absl::Status status = driver.OnResult(*std::move(result));
+    if (status.code() == absl::StatusCode::kInternal) {
+      membership_.BreakLastStage(status, p);
+    }
     return;
   }
-  const absl::Status status = driver_.OnResult(*std::move(result));
-  if (status.code() == absl::StatusCode::kInternal) {
-    membership_.BreakLastStage(status);
-  }
-  // A kFailedPrecondition is for a result of an epoch that has ended.
 }
 
 void Dispatcher::OnFetched(absl::StatusOr<std::vector<Request>> requests) {
   fetching_ = false;
+  BlockDriver& driver = lanes_[fetching_for_]->driver;
   if (!requests.ok()) {
     LogError("reading requests failed: ", requests.status().ToString());
     fetch_failure_ =
@@ -126,23 +140,30 @@ void Dispatcher::OnFetched(absl::StatusOr<std::vector<Request>> requests) {
     fetch_failure_.clear();
     // The read may have missed work that came after it began.
     if (requests->empty()) maybe_work_ = work_meanwhile_;
-    for (Request& request : *requests) driver_.Add(std::move(request));
+    for (Request& request : *requests) driver.Add(std::move(request));
   }
   // Some requests may have been read just before their job was cancelled.
-  for (JobId job : cancelled_meanwhile_) driver_.Cancel(job);
+  for (JobId job : cancelled_meanwhile_) driver.Cancel(job);
   cancelled_meanwhile_.clear();
 }
 
 void Dispatcher::OnCancel(JobId job) {
-  driver_.Cancel(job);
+  for (const auto& lane : lanes_) lane->driver.Cancel(job);
   if (fetching_) cancelled_meanwhile_.insert(job);
 }
 
 void Dispatcher::Search(PlanTask task) {
-  newest_search_ = task.ticket;
-  planner_->Run([this, task = std::move(task)] {
-    // A newer search may have replaced this one while it waited.
-    if (stopping_ || task.ticket != newest_search_) return;
+  const size_t whose = task.layout ? kGroups : task.pipeline;
+  {
+    MutexLock lock(&searches_mu_);
+    newest_search_[whose] = task.ticket;
+  }
+  planner_->Run([this, whose, task = std::move(task)] {
+    {
+      // A newer search may have replaced this one while it waited.
+      MutexLock lock(&searches_mu_);
+      if (stopping_ || task.ticket != newest_search_[whose]) return;
+    }
     inbox_.PutPlanned(std::make_shared<PlanAnswer>(
         AnswerTask(options_.planning, task, options_.queue)));
   });
@@ -163,44 +184,29 @@ void Dispatcher::Resolve(const WorkerRegistry::Lookup& lookup) {
 
 // Advances everything as far as possible now.
 void Dispatcher::Pump() {
-  membership_.plan().OnSteps(driver_.oldest_step());
+  for (size_t p = 0; p < lanes_.size(); ++p) {
+    membership_.plan(p).OnSteps(lanes_[p]->driver.oldest_step());
+  }
   membership_.Advance();
+  AddLanes();
   for (const auto& lookup : membership_.workers().TakeLookups()) {
     Resolve(lookup);
   }
-  if (auto task = membership_.search().TakeTask()) Search(*std::move(task));
-  if (std::optional<std::string> plan = membership_.plan().TakeNewPlan()) {
+  while (auto task = membership_.TakeTask()) Search(*std::move(task));
+  if (std::optional<std::string> plan = membership_.TakeNewPlan()) {
     options_.queue->ReportPlan(*plan);
   }
   if (std::optional<ModelContent> model =
           membership_.workers().TakeBegunModel()) {
     options_.queue->ReportModel(*model);
   }
-  FollowPlan();
-  std::vector<StepPlan> plans;
+  for (size_t p = 0; p < lanes_.size(); ++p) FollowPlan(p);
+  MoveRequests();
   if (options_.queue->backlog().bytes < options_.max_unwritten_bytes) {
-    plans = driver_.TakePlans();
+    for (size_t p = 0; p < lanes_.size(); ++p) SendSteps(p);
   }
-  for (const StepPlan& plan : plans) {
-    if (!membership_.plan().running() ||
-        membership_.plan().epoch() != plan.epoch) {
-      break;  // sending the plan before ended the epoch
-    }
-    v1::StepPlan message;
-    ToProto(plan, &message);
-    membership_.SendPlan(std::move(message));
-  }
-  FollowPlan();
-  if (std::vector<FinishedRequest> finished = driver_.TakeFinished();
-      !finished.empty()) {
-    if (driver_.epoch()) membership_.plan().OnProgress();
-    // Reports come first, so that a job that ends here has its final figures.
-    ReportJobs();
-    Observe();
-    for (FinishedRequest& f : finished) {
-      options_.queue->Complete(std::move(f.request), std::move(f.generation));
-    }
-  }
+  for (size_t p = 0; p < lanes_.size(); ++p) FollowPlan(p);
+  CompleteFinished();
   FetchMore();
   const absl::Duration now = clock_->Monotonic();
   const bool due = now - reported_at_ >= options_.report_interval;
@@ -211,59 +217,216 @@ void Dispatcher::Pump() {
     ReportJobs();
     Measure();
   }
-  if (due || membership_.plan().phase() != published_phase_ ||
-      membership_.detail() != detail_ || driver_.live() == 0) {
+  if (due || membership_.phase() != published_phase_ ||
+      membership_.detail() != detail_ || live() == 0) {
     Publish();
   }
 }
 
-// Starts and stops the driver's epoch with the plan.
-void Dispatcher::FollowPlan() {
-  const bool running = membership_.plan().running();
-  if (driver_.epoch() &&
-      (!running || *driver_.epoch() != membership_.plan().epoch())) {
-    driver_.StopEpoch();
+void Dispatcher::AddLanes() {
+  while (lanes_.size() < membership_.num_pipelines()) {
+    lanes_.push_back(std::make_unique<Lane>(options_.driver));
   }
-  if (!running || driver_.epoch()) return;
-  const Policy& policy = membership_.plan().policy();
+  for (const auto& lane : lanes_) {
+    lane->driver.SetKeepsUnfit(lanes_.size() > 1);
+  }
+}
+
+int64_t Dispatcher::live() const {
+  int64_t live = 0;
+  for (const auto& lane : lanes_) live += lane->driver.live();
+  return live;
+}
+
+void Dispatcher::SendSteps(size_t pipeline) {
+  const RunningPlan& running = membership_.plan(pipeline);
+  for (const StepPlan& plan : lanes_[pipeline]->driver.TakePlans()) {
+    // Sending the plan before may have ended the epoch.
+    if (!running.running() || running.epoch() != plan.epoch) break;
+    v1::StepPlan message;
+    ToProto(plan, &message);
+    membership_.SendPlan(std::move(message), pipeline);
+  }
+}
+
+void Dispatcher::CompleteFinished() {
+  std::vector<FinishedRequest> finished;
+  for (size_t p = 0; p < lanes_.size(); ++p) {
+    BlockDriver& driver = lanes_[p]->driver;
+    std::vector<FinishedRequest> some = driver.TakeFinished();
+    if (some.empty()) continue;
+    if (driver.epoch()) membership_.plan(p).OnProgress();
+    std::move(some.begin(), some.end(), std::back_inserter(finished));
+  }
+  if (finished.empty()) return;
+  // Reports come first, so that a job that ends here has its final figures.
+  ReportJobs();
+  Observe();
+  for (FinishedRequest& f : finished) {
+    options_.queue->Complete(std::move(f.request), std::move(f.generation));
+  }
+}
+
+// Starts and stops the lane's epoch with the pipeline's plan.
+void Dispatcher::FollowPlan(size_t pipeline) {
+  const RunningPlan& plan = membership_.plan(pipeline);
+  Lane& lane = *lanes_[pipeline];
+  BlockDriver& driver = lane.driver;
+  const bool running = plan.running();
+  if (driver.epoch() && (!running || *driver.epoch() != plan.epoch())) {
+    driver.StopEpoch();
+  }
+  if (!running || driver.epoch()) return;
+  const Policy& policy = plan.policy();
   StepScheduler::Options scheduler;
-  scheduler.num_blocks = membership_.plan().num_blocks();
+  scheduler.num_blocks = plan.num_blocks();
   scheduler.gbs = policy.gbs;
   scheduler.num_microbatches = policy.num_microbatches;
   scheduler.max_step_tokens = policy.max_step_tokens;
   // FlexGen's schedule, which is for comparison, has no slices.
-  if (options_.refill) {
-    scheduler.steps_in_flight = membership_.plan().steps_in_flight();
-  }
+  if (options_.refill) scheduler.steps_in_flight = plan.steps_in_flight();
   if (policy.packing) scheduler.slice_context = policy.slice_context;
-  scheduler.kv_pages = membership_.plan().kv_pages();
-  scheduler.page_tokens = membership_.plan().page_tokens();
+  scheduler.kv_pages = plan.kv_pages();
+  scheduler.page_tokens = plan.page_tokens();
   scheduler.refill = options_.refill;
   scheduler.packing = policy.packing;
   scheduler.max_logit_biases = kMaxPlanLogitBiases;
   scheduler.max_releases = kMaxPlanReleases;
   // Padded prefill takes more rows than packed plans assume.
-  scheduler.reserve =
-      options_.kv_by_need && membership_.plan().kv_by_need() && policy.packing
-          ? StepScheduler::Reserve::kProfile
-          : StepScheduler::Reserve::kMaximum;
-  if (absl::Status status =
-          driver_.StartEpoch(membership_.plan().epoch(), scheduler);
+  scheduler.reserve = options_.kv_by_need && plan.kv_by_need() && policy.packing
+                          ? StepScheduler::Reserve::kProfile
+                          : StepScheduler::Reserve::kMaximum;
+  if (absl::Status status = driver.StartEpoch(plan.epoch(), scheduler);
       !status.ok()) {
-    membership_.BreakLastStage(status);
+    membership_.BreakLastStage(status, pipeline);
     return;
   }
-  window_ = std::max<int64_t>(
-      options_.min_window, int64_t{2} * scheduler.num_blocks * scheduler.gbs *
-                               scheduler.num_microbatches);
+  lane.slots = int64_t{scheduler.num_blocks} * scheduler.gbs *
+               scheduler.num_microbatches;
+  lane.window = std::max<int64_t>(options_.min_window, 2 * lane.slots);
   maybe_work_ = true;
 }
 
+// -- From lane to lane.
+
+void Dispatcher::MoveRequests() {
+  if (lanes_.size() < 2) return;
+  std::vector<Lane*> stopped;
+  for (size_t p = 0; p < lanes_.size(); ++p) {
+    MoveUnfit(p);
+    const BlockDriver& driver = lanes_[p]->driver;
+    if (!driver.epoch() && driver.live() > 0) stopped.push_back(&*lanes_[p]);
+  }
+  for (Lane* const from : stopped) {
+    for (const auto& to : lanes_) {
+      const int64_t room = to->window - to->driver.live();
+      if (!to->driver.epoch() || room <= 0) continue;
+      const auto fits = [&](const SequenceState& sequence) {
+        return to->driver.Fits(sequence);
+      };
+      for (SequenceState& sequence : from->driver.Release(room, fits)) {
+        to->driver.Adopt(std::move(sequence));
+      }
+    }
+  }
+  if (!stopped.empty()) MoveFromEmpty();
+  if (!maybe_work_ && !fetching_) EvenOut();
+}
+
+// What fits no pipeline that runs must not wait for one that has no workers.
+void Dispatcher::MoveFromEmpty() {
+  const auto running =
+      std::find_if(lanes_.begin(), lanes_.end(),
+                   [](const auto& lane) { return lane->driver.epoch(); });
+  if (running == lanes_.end()) return;
+  const auto fits_none = [&](const SequenceState& sequence) {
+    return std::none_of(lanes_.begin(), lanes_.end(), [&](const auto& lane) {
+      return lane->driver.epoch() && lane->driver.Fits(sequence);
+    });
+  };
+  for (size_t p = 0; p < lanes_.size(); ++p) {
+    BlockDriver& from = lanes_[p]->driver;
+    if (from.epoch() || from.live() == 0 ||
+        membership_.plan(p).num_workers() > 0) {
+      continue;
+    }
+    for (SequenceState& sequence : from.Release(from.live(), fits_none)) {
+      (*running)->driver.Adopt(std::move(sequence));  // see MoveUnfit
+    }
+  }
+}
+
+// What is too long for one pipeline may fit another, or one that is to come.
+void Dispatcher::MoveUnfit(size_t from) {
+  Lane& lane = *lanes_[from];
+  for (SequenceState& sequence : lane.driver.TakeUnfit()) {
+    BlockDriver* to = nullptr;
+    for (size_t p = 0; p < lanes_.size(); ++p) {
+      BlockDriver& other = lanes_[p]->driver;
+      if (other.epoch()) {
+        if (!other.Fits(sequence)) continue;
+        to = &other;
+        break;
+      }
+      if (membership_.plan(p).num_workers() > 0) to = &other;
+    }
+    if (to != nullptr) {
+      to->Adopt(std::move(sequence));
+      continue;
+    }
+    // It ends with an error.
+    lane.driver.SetKeepsUnfit(false);
+    lane.driver.Adopt(std::move(sequence));
+    lane.driver.SetKeepsUnfit(true);
+  }
+}
+
+// At the end of all jobs, no pipeline waits for the last ones of another.
+void Dispatcher::EvenOut() {
+  const auto longest = [&] {
+    return &**std::max_element(
+        lanes_.begin(), lanes_.end(), [](const auto& a, const auto& b) {
+          // What waits for an epoch is moved by MoveRequests.
+          return (a->driver.epoch() ? a->driver.waiting() : -1) <
+                 (b->driver.epoch() ? b->driver.waiting() : -1);
+        });
+  };
+  Lane* from = longest();
+  for (const auto& to : lanes_) {
+    // Half of them: so nothing goes to and fro.
+    const int64_t half = from->driver.waiting() / 2;
+    if (!from->driver.epoch() || half == 0) return;
+    if (!to->driver.epoch() || to->driver.waiting() > 0) continue;
+    const int64_t free = to->slots - to->driver.running();
+    for (SequenceState& sequence :
+         from->driver.ReleaseWaiting(std::min(free, half))) {
+      BlockDriver& takes =
+          to->driver.Fits(sequence) ? to->driver : from->driver;
+      takes.Adopt(std::move(sequence));
+    }
+    from = longest();
+  }
+}
+
 void Dispatcher::FetchMore() {
-  if (fetching_ || !maybe_work_ || !driver_.epoch()) return;
-  const int64_t room = window_ - driver_.live();
-  // Requests are fetched in portions, not one by one.
-  if (room < std::max<int64_t>(1, window_ / 8)) return;
+  if (fetching_ || !maybe_work_) return;
+  // Requests are fetched in portions, not one by one, for the lane that has
+  // most room.
+  int64_t room = 0;
+  double share = 0;
+  for (size_t p = 0; p < lanes_.size(); ++p) {
+    const Lane& lane = *lanes_[p];
+    if (!lane.driver.epoch()) continue;
+    const int64_t own = lane.window - lane.driver.live();
+    if (own < std::max<int64_t>(1, lane.window / 8)) continue;
+    const double of_window =
+        static_cast<double>(own) / static_cast<double>(lane.window);
+    if (of_window <= share) continue;
+    share = of_window;
+    room = own;
+    fetching_for_ = p;
+  }
+  if (room == 0) return;
   fetching_ = true;
   work_meanwhile_ = false;
   fetcher_->Run([this, room] {
@@ -272,51 +435,92 @@ void Dispatcher::FetchMore() {
   });
 }
 
+// -- Reports.
+
 void Dispatcher::ReportJobs() {
-  for (const auto& [job, progress] : driver_.TakeProgress()) {
+  absl::flat_hash_map<JobId, JobProgress> all;
+  for (const auto& lane : lanes_) {
+    for (const auto& [job, progress] : lane->driver.TakeProgress()) {
+      JobProgress& sum = all[job];
+      sum.running += progress.running;
+      sum.new_tokens += progress.new_tokens;
+      sum.prompt_tokens += progress.prompt_tokens;
+      sum.replays += progress.replays;
+    }
+  }
+  for (const auto& [job, progress] : all) {
     options_.queue->ReportProgress(job, progress);
   }
 }
 
 void Dispatcher::Measure() {
-  const BlockDriver::PhaseSeconds phases = driver_.phase_seconds();
-  membership_.search().OnProgress(static_cast<double>(driver_.rows()),
-                                  phases.prefill + phases.decode,
-                                  driver_.output_share());
+  for (size_t p = 0; p < lanes_.size(); ++p) {
+    const BlockDriver& driver = lanes_[p]->driver;
+    const BlockDriver::PhaseSeconds phases = driver.phase_seconds();
+    membership_.search(p).OnProgress(static_cast<double>(driver.rows()),
+                                     phases.prefill + phases.decode,
+                                     driver.output_share());
+  }
   Observe();
-  if (driver_.live() == 0) rate_.Clear();
+  if (live() == 0) rate_.Clear();
 }
 
 void Dispatcher::Observe() {
-  const BlockDriver::Stats stats = driver_.TakeStats();
-  metrics_.Observe(stats);
-  if (stats.tokens > 0) {
-    rate_.Add(clock_->Monotonic(), stats.tokens);
+  int64_t tokens = 0;
+  for (const auto& lane : lanes_) {
+    const BlockDriver::Stats stats = lane->driver.TakeStats();
+    metrics_.Observe(stats);
+    lane->tokens += stats.tokens;
+    tokens += stats.tokens;
+  }
+  if (tokens > 0) rate_.Add(clock_->Monotonic(), tokens);
+}
+
+void Dispatcher::DescribeLanes(v1::ClusterState* state) const {
+  double prefill = 0;
+  double decode = 0;
+  for (const auto& lane : lanes_) {
+    state->set_running(state->running() + lane->driver.running());
+    state->set_waiting(state->waiting() + lane->driver.waiting());
+    prefill += lane->driver.phase_seconds().prefill;
+    decode += lane->driver.phase_seconds().decode;
+  }
+  state->set_prefill_seconds(prefill);
+  state->set_decode_seconds(decode);
+  for (v1::PipelineInfo& info : *state->mutable_pipelines()) {
+    const Lane& lane = *lanes_[static_cast<size_t>(info.pipeline())];
+    info.set_running(lane.driver.running());
+    info.set_waiting(lane.driver.waiting());
+    info.set_blocks_in_flight(lane.driver.blocks_in_flight());
+    info.set_generated_tokens(lane.tokens);
+    if (!lane.driver.epoch()) continue;
+    info.set_state(lane.driver.live() > 0 ? "running" : "idle");
   }
 }
 
 void Dispatcher::Publish() {
-  published_phase_ = membership_.plan().phase();
+  published_phase_ = membership_.phase();
   const bool ready = published_phase_ == Membership::Phase::kRunning;
   std::string detail = membership_.detail();
   if (detail.empty()) detail = fetch_failure_;
   detail = EscapeInvalidUtf8(detail);  // it may name a file
   v1::ClusterState state;
   membership_.Describe(&state);
-  state.set_running(driver_.running());
-  state.set_prefill_seconds(driver_.phase_seconds().prefill);
-  state.set_decode_seconds(driver_.phase_seconds().decode);
-  state.set_waiting(driver_.live() - driver_.running());
+  DescribeLanes(&state);
   state.set_generation_tokens_per_second(rate_.PerSecond(clock_->Monotonic()));
   if (published_phase_ == Membership::Phase::kLoading) {
     state.set_state("loading");
   } else if (ready) {
-    state.set_state(driver_.live() > 0 ? "running" : "idle");
+    state.set_state(live() > 0 ? "running" : "idle");
   } else {
     state.set_state(detail);
   }
-  metrics_.Set(state, driver_.blocks_in_flight(),
-               options_.queue->backlog().results, clock_->Monotonic());
+  int64_t blocks_in_flight = 0;
+  for (const auto& lane : lanes_) {
+    blocks_in_flight += lane->driver.blocks_in_flight();
+  }
+  metrics_.Set(state, blocks_in_flight, options_.queue->backlog().results,
+               clock_->Monotonic());
   detail_ = membership_.detail();
   {
     MutexLock lock(&mu_);

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,8 +33,9 @@ namespace sluice {
 // Thread-safe.
 //
 // One thread owns all state and never waits for workers, disk or text. It holds
-// a window of requests: twice as many as can run, so memory does not grow with
-// the job.
+// a window of requests for each pipeline: twice as many as can run, so memory
+// does not grow with the job. A request is in one pipeline at a time: if that
+// stops, in any that has room goes on from the tokens known so far.
 class Dispatcher {
  public:
   struct Options {
@@ -82,6 +85,17 @@ class Dispatcher {
 
   void Run();
   void OnWorker(WorkerEvent event);
+  // A pipeline's requests; see Membership for the pipelines' numbers.
+  struct Lane {
+    explicit Lane(const BlockDriver::Options& options) : driver(options) {}
+
+    // Sequences that can be admitted at once.
+    int64_t slots = 0;
+    int64_t window = 0;  // requests held at most
+    int64_t tokens = 0;  // sampled since the dispatcher began
+    BlockDriver driver;
+  };
+
   void OnResult(const v1::StepResult& message);
   void OnFetched(absl::StatusOr<std::vector<Request>> requests);
   void OnCancel(JobId job);
@@ -89,12 +103,23 @@ class Dispatcher {
   void Resolve(const WorkerRegistry::Lookup& lookup);
   // Advances everything as far as possible now.
   void Pump();
-  // Starts and stops the driver's epoch with the plan.
-  void FollowPlan();
+  // Makes lanes for new pipelines.
+  void AddLanes();
+  // Starts and stops the lane's epoch with the pipeline's plan.
+  void FollowPlan(size_t pipeline);
+  void SendSteps(size_t pipeline);
+  void CompleteFinished();
+  // Moves requests to lanes that can go on with them.
+  void MoveRequests();
+  void MoveUnfit(size_t from);
+  void MoveFromEmpty();
+  void EvenOut();
   void FetchMore();
+  int64_t live() const;  // requests in all lanes
   void ReportJobs();
   void Measure();
   void Observe();
+  void DescribeLanes(v1::ClusterState* state) const;
   void Publish();
 
   const Options options_;
@@ -106,15 +131,17 @@ class Dispatcher {
   std::unique_ptr<Executor> planner_;
   std::unique_ptr<Executor> resolver_;
   std::atomic<bool> stopping_ = false;
-  std::atomic<int64_t> newest_search_ = 0;  // the newest search's ticket
+  // The ticket of the newest search of each pipeline, and of that for groups.
+  Mutex searches_mu_;
+  std::map<size_t, int64_t> newest_search_ ABSL_GUARDED_BY(searches_mu_);
 
   // These are used by the dispatcher's thread only.
   Membership membership_;
-  BlockDriver driver_;
+  std::vector<std::unique_ptr<Lane>> lanes_;  // one for each pipeline
   DispatchMetrics metrics_;
-  int64_t window_ = 0;
   bool maybe_work_ = true;
   bool fetching_ = false;
+  size_t fetching_for_ = 0;      // the lane
   bool work_meanwhile_ = false;  // since the fetch under way began
   absl::flat_hash_set<JobId> cancelled_meanwhile_;
   std::string fetch_failure_;

@@ -46,7 +46,7 @@ void Inbox::PutFetched(absl::StatusOr<std::vector<Request>> requests) {
 
 void Inbox::PutPlanned(std::shared_ptr<PlanAnswer> answer) {
   MutexLock lock(&mu_);
-  events_.planned = std::move(answer);
+  events_.planned.push_back(std::move(answer));
   WakeLocked();
 }
 

@@ -23,8 +23,7 @@ struct DispatchEvents {
   // The answer to the one fetch under way.
   std::optional<absl::StatusOr<std::vector<Request>>> fetched;
   bool new_work = false;  // there may be requests to fetch
-  // The answer to the newest search for a plan.
-  std::shared_ptr<PlanAnswer> planned;
+  std::vector<std::shared_ptr<PlanAnswer>> planned;  // answers to searches
 };
 
 // The dispatcher's mailbox. Worker events are bounded: their readers wait for

@@ -60,6 +60,34 @@ absl::StatusOr<Plan> FindPlan(PlanRequest request, const Workload& workload,
   return std::move(result.best);
 }
 
+absl::StatusOr<Layout> FindLayout(PlanRequest request, const Workload& workload,
+                                  const PlanTask& task) {
+  request.workload = workload;
+  request.machines = task.machines;
+  SLUICE_ASSIGN_OR_RETURN(LayoutResult result,
+                          MakeLayout(request, task.layout->replicas));
+  // Groups that the model does not fit any more do no work.
+  std::vector<std::vector<int>> present;
+  for (const std::vector<int>& group : task.layout->present) {
+    if (EvaluateLayout(request, {group}).ok()) present.push_back(group);
+  }
+  if (present.empty()) return std::move(result.best);
+  SLUICE_ASSIGN_OR_RETURN(const Layout before,
+                          EvaluateLayout(request, present));
+  if (result.best.tokens_per_second < kMinGain * before.tokens_per_second) {
+    return absl::AlreadyExistsError(absl::StrFormat(
+        "they give %.4g tokens/s, the best %.4g", before.tokens_per_second,
+        result.best.tokens_per_second));
+  }
+  const double saved = before.seconds - result.best.seconds;
+  if (saved < task.load_seconds) {
+    return absl::AlreadyExistsError(
+        absl::StrFormat("the best would save %.3g s, but loading takes %.3g s",
+                        saved, task.load_seconds));
+  }
+  return std::move(result.best);
+}
+
 PlanAnswer AnswerTask(const PlanRequest& base, const PlanTask& task,
                       RequestQueue* queue) {
   PlanAnswer answer;
@@ -67,10 +95,16 @@ PlanAnswer AnswerTask(const PlanRequest& base, const PlanTask& task,
   const absl::StatusOr<LengthHistogram> lengths = queue->PendingLengths();
   if (!lengths.ok()) {
     answer.plan = lengths.status();
+    answer.layout = lengths.status();
   } else if (lengths->requests() == 0) {
     answer.plan = absl::NotFoundError("no requests wait");
+    answer.layout = answer.plan.status();
+  } else if (task.layout) {
+    answer.layout =
+        FindLayout(base, lengths->ToWorkload(task.output_share), task);
   } else {
-    const Workload workload = lengths->ToWorkload(task.output_share);
+    const Workload workload =
+        ShareOf(lengths->ToWorkload(task.output_share), task.share);
     answer.rows = workload.prompt_tokens() + workload.output_tokens();
     answer.plan = FindPlan(base, workload, task, &answer.present);
   }

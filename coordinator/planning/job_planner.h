@@ -7,12 +7,20 @@
 #include "absl/status/statusor.h"
 #include "common/machine_profile.h"
 #include "coordinator/request_queue.h"
+#include "scheduler/plan/layout.h"
 #include "scheduler/plan/plan.h"
 
 namespace sluice {
 
+// A search for groups of machines, instead of one plan.
+struct LayoutTask {
+  int32_t replicas = 0;                   // see MakeLayout
+  std::vector<std::vector<int>> present;  // groups that go on if as good
+};
+
 struct PlanTask {
-  int64_t ticket = 0;  // returned with the answer
+  int64_t ticket = 0;   // returned with the answer
+  size_t pipeline = 0;  // whose plan it is
   // Profiles of the workers that take part, in the order of the stages.
   std::vector<MachineProfile> machines;
   // The running plan, if the new one must be faster. Its stages' machines are
@@ -21,6 +29,9 @@ struct PlanTask {
   double load_seconds = 0;  // until another plan would run
   // The share of their max_tokens that requests generate.
   double output_share = 1;
+  // The share of the requests that these machines are to take.
+  double share = 1;
+  std::optional<LayoutTask> layout;  // if set, groups are asked for
 };
 
 struct PlanAnswer {
@@ -32,6 +43,8 @@ struct PlanAnswer {
   double rows = 0;
   // The present plan, if any, with a prediction for the waiting requests.
   std::optional<Plan> present;
+  // The answer to a search for groups: new ones, or an error as of `plan`.
+  absl::StatusOr<Layout> layout = absl::UnknownError("not asked for");
 };
 
 // Finds the best plan for a workload on these machines: MakePlan. `base` has
@@ -42,8 +55,12 @@ absl::StatusOr<Plan> FindPlan(PlanRequest base, const Workload& workload,
                               const PlanTask& task,
                               std::optional<Plan>* present);
 
-// Plans for the waiting requests of `queue` by FindPlan, which may take
-// seconds. Thread-safe.
+// Finds the best groups (MakeLayout) in the same way. REQUIRES: task.layout.
+absl::StatusOr<Layout> FindLayout(PlanRequest base, const Workload& workload,
+                                  const PlanTask& task);
+
+// Plans for the waiting requests of `queue` by FindPlan or FindLayout, which
+// may take seconds. Thread-safe.
 PlanAnswer AnswerTask(const PlanRequest& base, const PlanTask& task,
                       RequestQueue* queue);
 

@@ -183,9 +183,7 @@ absl::Status ParsePredicted(const Json& json, Plan* plan) {
   return in.Finish();
 }
 
-}  // namespace
-
-std::string PlanToJson(const Plan& plan) {
+Json JsonOf(const Plan& plan) {
   Json stages = Json::array();
   for (const StagePlan& stage : plan.stages) {
     Json predicted = {{"seconds", stage.seconds}};
@@ -217,12 +215,10 @@ std::string PlanToJson(const Plan& plan) {
                  {"bytes_per_token", std::move(bytes)}}}};
   if (plan.kv_positions > 0) json["kv_positions"] = plan.kv_positions;
   if (!plan.slicing.empty()) json["slicing"] = plan.slicing;
-  return json.dump();
+  return json;
 }
 
-absl::StatusOr<Plan> ParsePlan(absl::string_view text) {
-  const Json json = Json::parse(text.begin(), text.end(), nullptr,
-                                /*allow_exceptions=*/false);
+absl::StatusOr<Plan> ParseOne(const Json& json) {
   if (!json.is_object()) return Bad("the file", "a JSON object");
   Reader in(json, "");
   int64_t version = 0;
@@ -277,6 +273,56 @@ absl::StatusOr<Plan> ParsePlan(absl::string_view text) {
   }
   SLUICE_RETURN_IF_ERROR(in.Finish());
   return plan;
+}
+
+Json Parsed(absl::string_view text) {
+  return Json::parse(text.begin(), text.end(), nullptr,
+                     /*allow_exceptions=*/false);
+}
+
+}  // namespace
+
+std::string PlanToJson(const Plan& plan) { return JsonOf(plan).dump(); }
+
+std::string PlansToJson(const std::vector<Plan>& plans) {
+  if (plans.size() == 1) return PlanToJson(plans[0]);
+  Json pipelines = Json::array();
+  for (const Plan& plan : plans) pipelines.push_back(JsonOf(plan));
+  return Json{{"version", kVersion}, {"pipelines", std::move(pipelines)}}
+      .dump();
+}
+
+absl::StatusOr<Plan> ParsePlan(absl::string_view text) {
+  return ParseOne(Parsed(text));
+}
+
+absl::StatusOr<std::vector<Plan>> ParsePlans(absl::string_view text) {
+  const Json json = Parsed(text);
+  std::vector<Plan> plans;
+  if (!json.is_object() || !json.contains("pipelines")) {
+    SLUICE_ASSIGN_OR_RETURN(plans.emplace_back(), ParseOne(json));
+    return plans;
+  }
+  Reader in(json, "");
+  int64_t version = 0;
+  SLUICE_RETURN_IF_ERROR(in.Int("version", 0, INT32_MAX, &version));
+  if (version != kVersion) {
+    return Bad("version", absl::StrCat(kVersion, ", for this program"));
+  }
+  const Json* pipelines = in.Find("pipelines");
+  if (!pipelines->is_array() || pipelines->empty() ||
+      pipelines->size() > kMaxStages) {
+    return Bad("pipelines", "a list of at least one plan");
+  }
+  for (size_t p = 0; p < pipelines->size(); ++p) {
+    absl::StatusOr<Plan> plan = ParseOne((*pipelines)[p]);
+    if (!plan.ok()) {
+      return Annotate(plan.status(), absl::StrCat("pipelines[", p, "]"));
+    }
+    plans.push_back(*std::move(plan));
+  }
+  SLUICE_RETURN_IF_ERROR(in.Finish());
+  return plans;
 }
 
 bool LooksLikePlan(absl::string_view text) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -25,11 +26,19 @@ namespace sluice {
 // Seconds and bytes of resources that the plan does not use are left out.
 std::string PlanToJson(const Plan& plan);
 
+// Writes the plans of several pipelines:
+// {"version": 1, "pipelines": [{as above}, ...]}; a single plan as above.
+std::string PlansToJson(const std::vector<Plan>& plans);
+
 // The inverse of PlanToJson. Only "version", "stages" with "layers" and
 // "policy", and "num_blocks" must be there. kInvalidArgument names the key that
 // is missing, unknown or wrong, or the stage that does not begin where the one
 // before ends.
 absl::StatusOr<Plan> ParsePlan(absl::string_view json);
+
+// The inverse of PlansToJson, and of PlanToJson. kInvalidArgument as
+// ParsePlan's, and if there are no pipelines.
+absl::StatusOr<std::vector<Plan>> ParsePlans(absl::string_view json);
 
 // Whether a text is a plan, rather than key=value pairs.
 bool LooksLikePlan(absl::string_view text);

@@ -86,9 +86,9 @@ bool NamesFractions(const std::vector<std::string>& texts) {
            policy.automatic_activations);
 }
 
-absl::StatusOr<std::optional<Plan>> PlanNamedBy(
+absl::StatusOr<std::vector<Plan>> PlansNamedBy(
     const std::vector<std::string>& texts) {
-  std::optional<Plan> plan;
+  std::vector<Plan> plans;
   for (const std::string& text : texts) {
     absl::string_view name = text;
     if (!absl::ConsumePrefix(&name, "@")) continue;
@@ -104,15 +104,26 @@ absl::StatusOr<std::optional<Plan>> PlanNamedBy(
       return InvalidArgument(path, ": a plan of more than ", kMaxPlanBytes,
                              " bytes");
     }
-    absl::StatusOr<Plan> parsed = ParsePlan(contents);
+    absl::StatusOr<std::vector<Plan>> parsed = ParsePlans(contents);
     if (!parsed.ok()) return Annotate(parsed.status(), path);
-    if (plan || texts.size() > 1) {
+    if (!plans.empty() || texts.size() > 1) {
       return InvalidArgument(
           path, ": a plan is a whole policy; give no other beside it");
     }
-    plan = *std::move(parsed);
+    plans = *std::move(parsed);
   }
-  return plan;
+  return plans;
+}
+
+absl::StatusOr<std::optional<Plan>> PlanNamedBy(
+    const std::vector<std::string>& texts) {
+  SLUICE_ASSIGN_OR_RETURN(std::vector<Plan> plans, PlansNamedBy(texts));
+  if (plans.empty()) return std::nullopt;
+  if (plans.size() > 1) {
+    return InvalidArgument(texts.front().substr(1), ": it has the plans of ",
+                           plans.size(), " pipelines; here it must be one");
+  }
+  return std::move(plans.front());
 }
 
 int32_t DefaultGbs(const DecoderSpec& spec) {

@@ -22,9 +22,15 @@ absl::StatusOr<PolicyChoices> ChoicesLeftBy(
 // Whether the texts name shares of tiers, which leaves nothing to plan.
 bool NamesFractions(const std::vector<std::string>& texts);
 
-// Reads and parses the one text that is "@" and a file with a plan; nullopt if
-// none is. kInvalidArgument: more than one, a file that is too large or a plan
-// that ParsePlan refuses, with the file's name.
+// Reads and parses the one text that is "@" and a file with the plans of one or
+// several pipelines; none if there is no such text. kInvalidArgument: more than
+// one, a file that is too large or a plan that ParsePlans refuses, with the
+// file's name.
+absl::StatusOr<std::vector<Plan>> PlansNamedBy(
+    const std::vector<std::string>& texts);
+
+// The same for the plan of one pipeline; nullopt if there is no such text.
+// kInvalidArgument, besides: several pipelines.
 absl::StatusOr<std::optional<Plan>> PlanNamedBy(
     const std::vector<std::string>& texts);
 

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -37,44 +38,91 @@ class CpuSet {
   cpu_set_t* set_;
 };
 
-// The first usable hardware thread of each core; empty if hwloc cannot read
-// the machine.
-std::vector<int> CoresFromHwloc(const CpuSet& usable) {
-  std::vector<int> cores;
+// What this process may use.
+void FillUsable(CpuSet* usable) {
+  if (sched_getaffinity(0, CpuSet::bytes(), usable->get()) == 0) return;
+  const int threads =
+      std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  for (int i = 0; i < std::min(threads, kMaxCores); ++i) usable->Add(i);
+}
+
+hwloc_obj_type_t TypeOf(CoreGroupKind kind) {
+  switch (kind) {
+    case CoreGroupKind::kCore:
+      return HWLOC_OBJ_CORE;
+    case CoreGroupKind::kL3:
+      return HWLOC_OBJ_L3CACHE;
+    case CoreGroupKind::kNumaNode:
+      break;
+  }
+  return HWLOC_OBJ_NUMANODE;
+}
+
+// The usable hardware threads of a set; all of them if `usable` is null.
+std::vector<int> ThreadsOf(hwloc_const_bitmap_t set, const CpuSet* usable) {
+  std::vector<int> threads;
+  for (int thread = hwloc_bitmap_first(set); thread >= 0 && thread < kMaxCores;
+       thread = hwloc_bitmap_next(set, thread)) {
+    if (usable == nullptr || usable->Has(thread)) threads.push_back(thread);
+  }
+  return threads;
+}
+
+std::vector<CoreGroup> GroupsFromHwloc(CoreGroupKind kind, const CpuSet* usable,
+                                       const std::string& synthetic) {
+  std::vector<CoreGroup> groups;
   hwloc_topology_t topology;
-  if (hwloc_topology_init(&topology) != 0) return cores;
+  if (hwloc_topology_init(&topology) != 0) return groups;
   // Disks and network cards take long to look up and are not asked for.
   hwloc_topology_set_io_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_NONE);
-  if (hwloc_topology_load(topology) == 0) {
-    hwloc_obj_t core = nullptr;
-    while ((core = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_CORE,
-                                              core)) != nullptr) {
-      int thread = hwloc_bitmap_first(core->cpuset);
-      while (thread >= 0 && (thread >= kMaxCores || !usable.Has(thread))) {
-        thread = hwloc_bitmap_next(core->cpuset, thread);
+  const bool described =
+      synthetic.empty() ||
+      hwloc_topology_set_synthetic(topology, synthetic.c_str()) == 0;
+  if (described && hwloc_topology_load(topology) == 0) {
+    hwloc_obj_t object = nullptr;
+    while ((object = hwloc_get_next_obj_by_type(topology, TypeOf(kind),
+                                                object)) != nullptr) {
+      CoreGroup group = {.cpus = ThreadsOf(object->cpuset, usable)};
+      if (group.cpus.empty()) continue;
+      hwloc_obj_t core = nullptr;
+      while ((core = hwloc_get_next_obj_inside_cpuset_by_type(
+                  topology, object->cpuset, HWLOC_OBJ_CORE, core)) != nullptr) {
+        if (!ThreadsOf(core->cpuset, usable).empty()) ++group.cores;
       }
-      if (thread >= 0) cores.push_back(thread);
+      group.cores = std::max(1, group.cores);
+      if (kind == CoreGroupKind::kNumaNode && object->attr != nullptr) {
+        group.memory_bytes = object->attr->numanode.local_memory;
+      }
+      groups.push_back(std::move(group));
     }
   }
   hwloc_topology_destroy(topology);
-  return cores;
+  return groups;
 }
 
 }  // namespace
 
 std::vector<int> UsableCores() {
   CpuSet usable;
-  if (sched_getaffinity(0, CpuSet::bytes(), usable.get()) != 0) {
-    const int threads =
-        std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-    for (int i = 0; i < std::min(threads, kMaxCores); ++i) usable.Add(i);
+  FillUsable(&usable);
+  std::vector<int> cores;
+  for (const CoreGroup& core :
+       GroupsFromHwloc(CoreGroupKind::kCore, &usable, "")) {
+    cores.push_back(core.cpus.front());
   }
-  std::vector<int> cores = CoresFromHwloc(usable);
   if (!cores.empty()) return cores;
   for (int i = 0; i < kMaxCores; ++i) {
     if (usable.Has(i)) cores.push_back(i);
   }
   return cores;
+}
+
+std::vector<CoreGroup> CoreGroups(CoreGroupKind kind,
+                                  const std::string& synthetic) {
+  CpuSet usable;
+  FillUsable(&usable);
+  return GroupsFromHwloc(kind, synthetic.empty() ? &usable : nullptr,
+                         synthetic);
 }
 
 double CpuQuota(absl::string_view groups, const std::string& root) {

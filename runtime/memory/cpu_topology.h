@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,6 +15,22 @@ namespace sluice {
 // first usable hardware thread. Never empty: if the topology cannot be read,
 // the hardware threads of the affinity mask stand for cores.
 std::vector<int> UsableCores();
+
+// What cores have in common.
+enum class CoreGroupKind { kCore, kL3, kNumaNode };
+
+struct CoreGroup {
+  std::vector<int> cpus;      // hardware threads that this process may use
+  int cores = 0;              // that these are of
+  uint64_t memory_bytes = 0;  // of a NUMA node; 0 for others, or if unknown
+};
+
+// Returns the groups of the machine's cores, in its order, that this process
+// may use some of; kCore: each core for itself. Empty if the topology cannot be
+// read, or the machine does not say. `synthetic` is another machine, as hwloc
+// describes it, "numa:2 l3:2 core:4 pu:2", all of which may be used; for tests.
+std::vector<CoreGroup> CoreGroups(CoreGroupKind kind,
+                                  const std::string& synthetic = "");
 
 // Returns the time that control groups give a process, in cores: the minimum
 // along its path, of both versions; 0 if none limits it. `groups` is the text

@@ -4,12 +4,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <optional>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/host/logging.h"
 #include "common/status_macros.h"
@@ -43,24 +48,57 @@ std::optional<uint64_t> ReadKib(const char* path, absl::string_view key) {
 
 }  // namespace
 
-uint64_t AvailableHostMemory() {
-  uint64_t available = ReadKib("/proc/meminfo", "MemAvailable:").value_or(0);
-  const struct {
-    const char* limit;
-    const char* usage;
-  } kCgroups[] = {
-      {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"},
-      {"/sys/fs/cgroup/memory/memory.limit_in_bytes",
-       "/sys/fs/cgroup/memory/memory.usage_in_bytes"},
-  };
-  for (const auto& cgroup : kCgroups) {
-    const std::optional<uint64_t> limit = ReadNumber(cgroup.limit);
-    const std::optional<uint64_t> usage = ReadNumber(cgroup.usage);
-    if (!limit || !usage) continue;
+std::optional<uint64_t> CgroupMemoryLeft(absl::string_view groups,
+                                         const std::string& root) {
+  std::optional<uint64_t> min;
+  const auto consider = [&](const std::string& dir, const char* limit_file,
+                            const char* usage_file) {
+    const std::optional<uint64_t> limit = ReadNumber(dir + limit_file);
+    const std::optional<uint64_t> usage = ReadNumber(dir + usage_file);
+    if (!limit || !usage) return;
     const uint64_t left = *limit > *usage ? *limit - *usage : 0;
-    available = available == 0 ? left : std::min(available, left);
+    min = min ? std::min(*min, left) : left;
+  };
+  for (const absl::string_view line :
+       absl::StrSplit(groups, '\n', absl::SkipEmpty())) {
+    // A line is id:controllers:path.
+    const std::vector<absl::string_view> fields =
+        absl::StrSplit(line, absl::MaxSplits(':', 2));
+    if (fields.size() != 3) continue;
+    const std::vector<absl::string_view> controllers =
+        absl::StrSplit(fields[1], ',');
+    const bool first_version = std::find(controllers.begin(), controllers.end(),
+                                         "memory") != controllers.end();
+    if (!first_version && !fields[1].empty()) continue;
+    std::filesystem::path path = std::string(fields[2]);
+    // Parent groups limit the process, too.
+    for (;; path = path.parent_path()) {
+      if (first_version) {
+        consider(absl::StrCat(root, "/memory", path.string(), "/"),
+                 "memory.limit_in_bytes", "memory.usage_in_bytes");
+      } else {
+        consider(absl::StrCat(root, path.string(), "/"), "memory.max",
+                 "memory.current");
+      }
+      if (!path.has_relative_path()) break;
+    }
   }
-  return available;
+  // A container may see its own group at the root, whatever its path says.
+  consider(root + "/", "memory.max", "memory.current");
+  consider(root + "/memory/", "memory.limit_in_bytes", "memory.usage_in_bytes");
+  return min;
+}
+
+uint64_t AvailableHostMemory() {
+  const uint64_t available =
+      ReadKib("/proc/meminfo", "MemAvailable:").value_or(0);
+  std::ifstream file("/proc/self/cgroup");
+  std::ostringstream groups;
+  groups << file.rdbuf();
+  const std::optional<uint64_t> left =
+      CgroupMemoryLeft(groups.str(), "/sys/fs/cgroup");
+  if (!left) return available;
+  return available == 0 ? *left : std::min(available, *left);
 }
 
 uint64_t PeakResidentMemory() {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -8,9 +9,16 @@
 
 namespace sluice {
 
+// What is left of the memory that control groups give a process: the minimum
+// along its path and at the root, of both versions; nullopt if none limits it.
+// `groups` is the text of /proc/self/cgroup; `root` is their mount point.
+// Bytes.
+std::optional<uint64_t> CgroupMemoryLeft(absl::string_view groups,
+                                         const std::string& root);
+
 // Memory this process may take without swapping or being killed: the kernel's
-// MemAvailable or the rest of the cgroup's limit (v1 or v2), whichever is less.
-// Bytes; 0 if neither can be read.
+// MemAvailable or CgroupMemoryLeft(), whichever is less. Bytes; 0 if neither
+// can be read.
 uint64_t AvailableHostMemory();
 
 // The peak memory of this process in RAM, its code included (the kernel's

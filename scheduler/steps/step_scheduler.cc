@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -477,6 +478,15 @@ void StepScheduler::DropFinished(Block& block,
     Release(block, sequence);
     return true;
   });
+}
+
+std::vector<SequenceId> StepScheduler::LastWaiting(int64_t max) const {
+  std::vector<SequenceId> last;
+  const int64_t count = std::clamp<int64_t>(max, 0, waiting());
+  for (auto it = std::prev(waiting_.end(), count); it != waiting_.end(); ++it) {
+    last.push_back(it->id);
+  }
+  return last;
 }
 
 void StepScheduler::Finish(SequenceId id) {

@@ -159,6 +159,8 @@ class StepScheduler {
   bool Fits(int32_t max_tokens) const;
 
   int64_t waiting() const { return static_cast<int64_t>(waiting_.size()); }
+  // Returns up to `max` waiting sequences, the last ones, in their order.
+  std::vector<SequenceId> LastWaiting(int64_t max) const;
   // Returns the number of sequences admitted and not finished.
   int64_t running() const { return static_cast<int64_t>(running_.size()); }
   // Returns the pages that all blocks claim: for the sequences that run, and

@@ -37,6 +37,16 @@ int32_t Workload::longest() const {
   return longest;
 }
 
+Workload ShareOf(Workload workload, double share) {
+  if (share >= 1) return workload;
+  for (LengthClass& c : workload.classes) {
+    if (c.count <= 0) continue;
+    c.count = std::max<int64_t>(
+        1, std::llround(static_cast<double>(c.count) * share));
+  }
+  return workload;
+}
+
 absl::Status Workload::Check() const {
   // These are far beyond any model's positions and any job; sums stay exact.
   constexpr int32_t kMaxTokens = int32_t{1} << 28;

@@ -29,6 +29,11 @@ struct Workload {
   absl::Status Check() const;
 };
 
+// The part of the workload's requests that one of several pipelines takes:
+// `share` of each class, but at least one request of each. REQUIRES:
+// 0 < share <= 1.
+Workload ShareOf(Workload workload, double share);
+
 // The steps of one kind that a job takes, all blocks together: averages of one
 // block's step. What is prefilled and what is decoded share steps.
 struct StepShape {

@@ -1,7 +1,10 @@
 #include "server/flags/coordinator_flags.h"
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/limits.h"
 #include "common/status_macros.h"
+#include "common/text/text.h"
 #include "scheduler/plan/split.h"
 #include "server/flags/foreign_flags.h"
 
@@ -62,6 +65,26 @@ CLI::Option* CoordinatorFlags::AddPolicy(CLI::App* app) {
       "packing slicing slice-context link-dtype (see README.md)");
 }
 
+CLI::Option* CoordinatorFlags::AddReplicas(CLI::App* app) {
+  return app
+      ->add_option(
+          "--replicas", replicas,
+          "pipelines that the workers form, each of which has the "
+          "whole model and takes a part of the requests; auto: as many "
+          "as are fastest by the workers' profiles")
+      ->check([](const std::string& value) -> std::string {
+        int32_t number = 0;
+        if (value == "auto" || (absl::SimpleAtoi(value, &number) &&
+                                number >= 1 && number <= kMaxWorkers)) {
+          return "";
+        }
+        return absl::StrCat("must be auto or a whole number from 1 to ",
+                            kMaxWorkers, ", not ", EscapeForTerminal(value));
+      })
+      ->type_name("N|auto")
+      ->capture_default_str();
+}
+
 CLI::Option* CoordinatorFlags::AddReserveKv(CLI::App* app) {
   return app->add_flag(
       "--reserve-kv", reserve_kv,
@@ -77,6 +100,10 @@ absl::StatusOr<Coordinator::Options> CoordinatorFlags::Read() const {
   read.plan_jobs = plan == "on";
   read.split = split == "balanced" ? Split::kBalanced : Split::kEven;
   read.generation_config = generation_config == "auto";
+  read.replicas = 0;  // auto
+  if (replicas != "auto" && !absl::SimpleAtoi(replicas, &read.replicas)) {
+    return InvalidArgument("--replicas ", replicas, " is no number");
+  }
   read.refill = !no_refill;
   read.kv_by_need = !reserve_kv;
   return read;

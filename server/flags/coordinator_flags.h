@@ -15,6 +15,7 @@ struct CoordinatorFlags {
   Coordinator::Options options;  // some flags are bound to it directly
   std::string model, dtype = "auto", load_format = "auto";
   std::string plan = "off", split = "even", generation_config = "auto";
+  std::string replicas = "1";
   bool no_refill = false, reserve_kv = false;
 
   CLI::Option* AddGenerationConfig(CLI::App* app);
@@ -24,6 +25,7 @@ struct CoordinatorFlags {
   CLI::Option* AddNoRefill(CLI::App* app);
   CLI::Option* AddNumMicrobatches(CLI::App* app);
   CLI::Option* AddPolicy(CLI::App* app);
+  CLI::Option* AddReplicas(CLI::App* app);
   CLI::Option* AddReserveKv(CLI::App* app);
 
   // Returns `options` with the other flags' values. kInvalidArgument for a

@@ -319,7 +319,7 @@ class Bench:
         longest = max(p + n for p, n in lengths)
         flags = ["--threads", "1", "--host-memory", "2GiB", "--profile"]
         workers = [(group.name, [*flags, profile], group) for group, profile in workers]
-        with self.cluster(longest, workers, "--split", split) as cluster:
+        with self.cluster(longest, workers, "--split", split, "--replicas", "1") as cluster:
             job = cluster.submit(requests_file(self.scratch, lengths))
             now = cluster.status(job)
             while now["generation_tokens_per_second"] == 0:

@@ -165,7 +165,7 @@ def scrape(cluster):
 
 def check_cluster(files, base):
     worker_flags = ("--profile", files.profile)
-    with harness.Cluster(LLAMA, workers=2, coordinator_flags=[*FP32],
+    with harness.Cluster(LLAMA, workers=2, coordinator_flags=[*FP32, "--replicas", "1"],
                          worker_flags=worker_flags) as cluster:
         state = json.loads(cluster.sluice("cluster", "--json").stdout)
         assert state["plan"] is None, state  # there is no job yet

@@ -78,6 +78,17 @@ absl::StatusOr<MachineProfile> ReadWorkerProfile(const std::string& path,
   return profile;
 }
 
+void SetPart(const std::string& part, int parts, MachineProfile* profile) {
+  profile->machine = absl::StrCat(profile->machine, "/", part);
+  DiskProfile& disk = profile->disk;
+  disk.read_bytes_per_second /= parts;
+  disk.write_bytes_per_second /= parts;
+  for (DiskRate& rate : disk.rates) {
+    rate.read_bytes_per_second /= parts;
+    rate.write_bytes_per_second /= parts;
+  }
+}
+
 absl::StatusOr<LinkProfile> MeasureLink(LinkSender& sender, double seconds,
                                         const std::atomic<bool>* cancelled) {
   ActivationPool pool;

@@ -27,6 +27,11 @@ ProfileCacheOptions ProfileCacheOf(const MachineShare& machine);
 absl::StatusOr<MachineProfile> ReadWorkerProfile(const std::string& path,
                                                  const MachineShare& machine);
 
+// Makes a profile that of one of `parts` parts of the machine, which have no
+// cores in common: so it is a machine of its own by the name of `part`, with
+// its part of the disk's rates. The other rates are the part's as measured.
+void SetPart(const std::string& part, int parts, MachineProfile* profile);
+
 // Measures a link with the frames, credits and gRPC of links between stages:
 // latency is of a small frame, one way (half of the time until its credit is
 // back); bytes per second are of large ones, some in flight at a time, as large

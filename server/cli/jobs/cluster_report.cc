@@ -32,6 +32,7 @@ ordered_json Nested(const std::string& text) {
 ordered_json WorkerJson(const v1::WorkerInfo& w) {
   ordered_json worker = {{"name", w.name()},
                          {"state", WorkerStateName(w.state())},
+                         {"pipeline", w.pipeline()},
                          {"stage", w.stage()},
                          {"layer_begin", w.layer_begin()},
                          {"layer_end", w.layer_end()},
@@ -55,6 +56,37 @@ ordered_json WorkerJson(const v1::WorkerInfo& w) {
          {"measured_seconds", use.measured_seconds()}});
   }
   return worker;
+}
+
+ordered_json PipelineJson(const v1::PipelineInfo& p) {
+  return {{"pipeline", p.pipeline()},
+          {"epoch", p.epoch()},
+          {"state", p.state()},
+          {"num_workers", p.num_workers()},
+          {"num_stages", p.num_stages()},
+          {"num_blocks", p.num_blocks()},
+          {"gbs", p.gbs()},
+          {"running", p.running()},
+          {"waiting", p.waiting()},
+          {"blocks_in_flight", p.blocks_in_flight()},
+          {"predicted_tokens_per_second", p.predicted_tokens_per_second()},
+          {"generated_tokens", p.generated_tokens()}};
+}
+
+std::string PipelineText(const v1::PipelineInfo& p) {
+  const std::string predicted =
+      p.predicted_tokens_per_second() > 0
+          ? absl::StrFormat(", %.1f tokens/s predicted",
+                            p.predicted_tokens_per_second())
+          : "";
+  return absl::StrCat(
+      Wrap(EscapeForTerminal(absl::StrFormat(
+               "pipeline %d: plan %d of %d stages, %d sequences running, %d "
+               "requests waiting%s: %s",
+               p.pipeline(), p.epoch(), p.num_stages(), p.running(),
+               p.waiting(), predicted, p.state())),
+           0, kIndent, kWidth),
+      "\n");
 }
 
 std::string KindName(v1::AbsentWorker::Kind kind) {
@@ -116,9 +148,13 @@ std::string ClusterToJson(const v1::ClusterState& state) {
       {"prefill_seconds", state.prefill_seconds()},
       {"decode_seconds", state.decode_seconds()},
       {"plan", Nested(state.plan())},
+      {"pipelines", ordered_json::array()},
       {"workers", ordered_json::array()},
       {"absent", ordered_json::array()},
       {"plan_failures", ordered_json::object()}};
+  for (const v1::PipelineInfo& pipeline : state.pipelines()) {
+    json["pipelines"].push_back(PipelineJson(pipeline));
+  }
   for (const v1::WorkerInfo& worker : state.workers()) {
     json["workers"].push_back(WorkerJson(worker));
   }
@@ -146,9 +182,19 @@ std::string ClusterToText(const v1::ClusterState& state) {
   absl::StrAppendFormat(
       &text, "%d sequences running, %d requests waiting, %.1f tokens/s\n",
       state.running(), state.waiting(), state.generation_tokens_per_second());
-  for (const v1::WorkerInfo& worker : state.workers()) {
-    text += WorkerText(worker);
+  // Workers are listed below their pipeline, where there are several.
+  const bool several = state.pipelines_size() > 1;
+  const auto add = [&](int32_t pipeline) {
+    for (const v1::WorkerInfo& worker : state.workers()) {
+      if (!several || worker.pipeline() == pipeline) text += WorkerText(worker);
+    }
+  };
+  for (const v1::PipelineInfo& pipeline : state.pipelines()) {
+    if (!several) break;
+    text += PipelineText(pipeline);
+    add(pipeline.pipeline());
   }
+  add(-1);
   if (state.absent_size() > 0) text += "not taking part:\n";
   for (const v1::AbsentWorker& absent : state.absent()) {
     absl::StrAppendFormat(&text, "  %-20s %-13s %.0f s ago\n",

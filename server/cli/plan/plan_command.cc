@@ -25,6 +25,7 @@
 #include "coordinator/planning/length_histogram.h"
 #include "coordinator/planning/plan_json.h"
 #include "coordinator/planning/policy_choices.h"
+#include "scheduler/plan/layout.h"
 #include "scheduler/plan/partition.h"
 #include "scheduler/plan/plan.h"
 #include "scheduler/simulate/simulator.h"
@@ -113,6 +114,7 @@ void PlanFlags::AddTo(CLI::App* app) {
                   "of the layers: even or balanced")
       ->check(CLI::IsMember({"even", "balanced"}))
       ->capture_default_str();
+  coordinator.AddReplicas(app);
   app->add_option("--max-model-len", options.max_model_len,
                   "positions of prompt and answer; default: the longest "
                   "request's");
@@ -167,9 +169,23 @@ absl::StatusOr<LengthHistogram> ParseLengths(const std::string& text) {
 // code.
 struct Case {
   PlanRequest request;
+  int32_t replicas = 1;  // see MakeLayout
   std::unique_ptr<TemporaryStateDir> state_dir;
   std::unique_ptr<Coordinator> coordinator;
 };
+
+// The layout of one pipeline.
+Layout LayoutOf(const PlanRequest& request, Plan plan) {
+  Layout layout;
+  PipelinePlan& pipeline = layout.pipelines.emplace_back();
+  for (size_t m = 0; m < request.machines.size(); ++m) {
+    pipeline.machines.push_back(static_cast<int>(m));
+  }
+  layout.seconds = plan.seconds;
+  layout.tokens_per_second = plan.tokens_per_second;
+  pipeline.plan = std::move(plan);
+  return layout;
+}
 
 absl::Status CountInput(const PlanFlags& flags, Coordinator& coordinator,
                         LengthHistogram* lengths) {
@@ -316,6 +332,7 @@ absl::StatusOr<Case> MakeCase(const PlanFlags& flags,
   options.dummy_weights = true;  // only descriptions are read
   options.num_blocks = 0;        // set by the plan
   c.request.split = options.split;
+  c.replicas = options.replicas;
   c.request.refill = options.refill;
   SLUICE_ASSIGN_OR_RETURN(c.coordinator,
                           Coordinator::Create(std::move(options)));
@@ -404,23 +421,62 @@ absl::Status ShowFrontier(const PlanFlags& flags, const Case& c) {
                   points));
 }
 
-// Finds the best plan; or predicts a policy that says where everything lies.
-absl::StatusOr<PlanResult> Decide(const PlanFlags& flags, const Case& c) {
-  if (!NamesFractions(flags.coordinator.options.policy))
-    return MakePlan(c.request);
+// The pipelines of a job, and what else was considered.
+struct Decision {
+  Layout layout;
+  std::vector<Alternative> rejected_plans;  // of its only pipeline
+  std::vector<Alternative> rejected;        // other layouts
+  int64_t candidates = 0, programs_solved = 0;
+};
+
+// Finds the best layout; or predicts a policy that says where everything lies.
+absl::StatusOr<Decision> Decide(const PlanFlags& flags, const Case& c) {
+  const PlanRequest& request = c.request;
+  Decision decision;
+  if (!NamesFractions(flags.coordinator.options.policy)) {
+    if (c.replicas == 1) {
+      SLUICE_ASSIGN_OR_RETURN(PlanResult made, MakePlan(request));
+      decision.layout = LayoutOf(request, std::move(made.best));
+      decision.rejected_plans = std::move(made.rejected);
+      decision.candidates = made.candidates;
+      decision.programs_solved = made.programs_solved;
+      return decision;
+    }
+    SLUICE_ASSIGN_OR_RETURN(LayoutResult made, MakeLayout(request, c.replicas));
+    decision.layout = std::move(made.best);
+    decision.rejected_plans = std::move(made.rejected_plans);
+    decision.rejected = std::move(made.rejected);
+    decision.candidates = made.groups;
+    return decision;
+  }
+  if (c.replicas > 1) {
+    return absl::InvalidArgumentError(
+        "--replicas and shares of tiers (w, c, h) do not go together: what a "
+        "given policy would do is predicted for one pipeline");
+  }
   const std::vector<LayerRange> ranges = SplitEvenly(
-      c.request.model.num_layers, static_cast<int>(c.request.machines.size()));
+      request.model.num_layers, static_cast<int>(request.machines.size()));
   std::vector<StageChoice> stages;
   for (size_t s = 0; s < ranges.size(); ++s) {
     stages.push_back({static_cast<int>(s), ranges[s], c.coordinator->policy()});
   }
-  PlanResult result;
   SLUICE_ASSIGN_OR_RETURN(
-      result.best, EvaluatePlan(c.request, stages,
-                                std::max(flags.coordinator.options.num_blocks,
-                                         static_cast<int>(ranges.size()))));
-  result.candidates = 1;
-  return result;
+      Plan plan, EvaluatePlan(request, stages,
+                              std::max(flags.coordinator.options.num_blocks,
+                                       static_cast<int>(ranges.size()))));
+  decision.layout = LayoutOf(request, std::move(plan));
+  decision.candidates = 1;
+  return decision;
+}
+
+nlohmann::ordered_json AlternativesJson(const std::vector<Alternative>& all) {
+  auto json = nlohmann::ordered_json::array();
+  for (const Alternative& other : all) {
+    json.push_back({{"description", other.description},
+                    {"tokens_per_second", other.tokens_per_second},
+                    {"why", other.why}});
+  }
+  return json;
 }
 
 absl::Status RunPlan(const PlanFlags& flags, const std::string& coordinator) {
@@ -429,28 +485,41 @@ absl::Status RunPlan(const PlanFlags& flags, const std::string& coordinator) {
   }
   SLUICE_RETURN_IF_ERROR(CheckOutputs(flags));
   SLUICE_ASSIGN_OR_RETURN(const Case c, MakeCase(flags, coordinator));
-  if (flags.frontier) return ShowFrontier(flags, c);
-  SLUICE_ASSIGN_OR_RETURN(const PlanResult result, Decide(flags, c));
+  if (flags.frontier) {
+    if (c.replicas != 1) {
+      return absl::InvalidArgumentError(
+          "--frontier is of one pipeline: leave --replicas out");
+    }
+    return ShowFrontier(flags, c);
+  }
+  SLUICE_ASSIGN_OR_RETURN(const Decision decision, Decide(flags, c));
+  std::vector<Plan> plans;
+  for (const PipelinePlan& pipeline : decision.layout.pipelines) {
+    plans.push_back(pipeline.plan);
+  }
+  const std::string json = PlansToJson(plans);
   if (!flags.output.empty()) {
-    SLUICE_RETURN_IF_ERROR(WriteOutputFile(flags.output, "--output",
-                                           PlanToJson(result.best) + "\n"));
+    SLUICE_RETURN_IF_ERROR(
+        WriteOutputFile(flags.output, "--output", json + "\n"));
   }
   if (flags.json) {
-    auto line = nlohmann::ordered_json::parse(PlanToJson(result.best));
-    auto rejected = nlohmann::ordered_json::array();
-    for (const Alternative& other : result.rejected) {
-      rejected.push_back({{"description", other.description},
-                          {"tokens_per_second", other.tokens_per_second},
-                          {"why", other.why}});
-    }
-    const nlohmann::ordered_json all = {
-        {"plan", std::move(line)},
-        {"rejected", std::move(rejected)},
-        {"candidates", result.candidates},
-        {"programs_solved", result.programs_solved}};
+    nlohmann::ordered_json all = {
+        {"plan", nlohmann::ordered_json::parse(json)},
+        {"tokens_per_second", decision.layout.tokens_per_second},
+        {"seconds", decision.layout.seconds},
+        {"rejected", AlternativesJson(decision.rejected_plans)},
+        {"rejected_layouts", AlternativesJson(decision.rejected)},
+        {"candidates", decision.candidates},
+        {"programs_solved", decision.programs_solved}};
     std::cout << all.dump() << std::endl;
+  } else if (plans.size() == 1) {
+    std::cout << PlanTable(plans[0], decision.rejected_plans)
+              << AlternativesTable("other layouts", decision.rejected)
+              << std::flush;
   } else {
-    std::cout << PlanTable(result.best, result.rejected) << std::flush;
+    std::cout << LayoutTable(c.request, decision.layout)
+              << AlternativesTable("other layouts", decision.rejected)
+              << std::flush;
   }
   return absl::OkStatus();
 }

@@ -8,6 +8,7 @@
 #include "absl/strings/str_replace.h"
 #include "common/text/text.h"
 #include "coordinator/planning/plan_json.h"
+#include "scheduler/plan/layout.h"
 
 namespace sluice {
 namespace {
@@ -135,7 +136,13 @@ std::string PlanTable(const Plan& plan,
                             use.bytes > use.limit ? ": DOES NOT FIT" : "");
     }
   }
-  if (!rejected.empty()) absl::StrAppend(&text, "\nrejected:\n");
+  return text + AlternativesTable("rejected", rejected);
+}
+
+std::string AlternativesTable(const std::string& title,
+                              const std::vector<Alternative>& rejected) {
+  if (rejected.empty()) return "";
+  std::string text = absl::StrCat("\n", title, ":\n");
   for (size_t i = 0; i < std::min(rejected.size(), kMaxRejected); ++i) {
     const Alternative& other = rejected[i];
     absl::StrAppendFormat(
@@ -149,6 +156,35 @@ std::string PlanTable(const Plan& plan,
   if (rejected.size() > kMaxRejected) {
     absl::StrAppend(&text, "  and ", rejected.size() - kMaxRejected,
                     " more (--json)\n");
+  }
+  return text;
+}
+
+std::string LayoutTable(const PlanRequest& request, const Layout& layout) {
+  std::string text = absl::StrFormat(
+      "%d pipelines, each with the whole model: expected %.4g generated "
+      "tokens/s, done in %s\n",
+      layout.pipelines.size(), layout.tokens_per_second,
+      Duration(layout.seconds));
+  for (size_t p = 0; p < layout.pipelines.size(); ++p) {
+    const PipelinePlan& pipeline = layout.pipelines[p];
+    std::string names;
+    for (const int m : pipeline.machines) {
+      absl::StrAppend(
+          &names, names.empty() ? "" : ", ",
+          EscapeForTerminal(request.machines[static_cast<size_t>(m)].name));
+    }
+    absl::StrAppendFormat(
+        &text, "  %d: %5.1f %% of the requests, %.4g tokens/s: %s\n", p,
+        100 * pipeline.share, pipeline.plan.tokens_per_second, names);
+  }
+  if (!layout.spares.empty()) {
+    absl::StrAppend(&text, "  ", layout.spares.size(),
+                    " workers are left over: the model does not fit them\n");
+  }
+  for (size_t p = 0; p < layout.pipelines.size(); ++p) {
+    absl::StrAppend(&text, "\n--- pipeline ", p, "\n\n",
+                    PlanTable(layout.pipelines[p].plan, {}));
   }
   return text;
 }
@@ -253,9 +289,22 @@ std::string FrontierSvg(const std::string& title,
 }
 
 std::string PlanLine(const std::string& json) {
-  const absl::StatusOr<Plan> parsed = ParsePlan(json);
+  const absl::StatusOr<std::vector<Plan>> parsed = ParsePlans(json);
   if (!parsed.ok()) return "";
-  const Plan& plan = *parsed;
+  if (parsed->size() > 1) {
+    double rate = 0;
+    std::string stages;
+    for (const Plan& plan : *parsed) {
+      rate += plan.tokens_per_second;
+      absl::StrAppend(&stages, stages.empty() ? "" : " + ", plan.stages.size());
+    }
+    std::string text =
+        absl::StrCat(parsed->size(), " pipelines of ", stages, " stages");
+    if (rate > 0)
+      absl::StrAppendFormat(&text, "; expected %.1f tokens/s", rate);
+    return text;
+  }
+  const Plan& plan = parsed->front();
   const size_t stages = plan.stages.size();
   const StagePlan& binding =
       plan.stages[static_cast<size_t>(plan.binding_stage)];

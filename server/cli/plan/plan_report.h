@@ -7,13 +7,23 @@
 namespace sluice {
 
 struct Alternative;
+struct Layout;
 struct Plan;
+struct PlanRequest;
 
 // A table of a plan for people: a row for each stage, the prediction, a bar for
 // each resource of each stage with the binding one named, the contents of each
 // tier, and the rejected plans. Lines end in '\n'.
 std::string PlanTable(const Plan& plan,
                       const std::vector<Alternative>& rejected);
+
+// The same for several pipelines: a line for each layout and pipeline, and each
+// pipeline's table below.
+std::string LayoutTable(const PlanRequest& request, const Layout& layout);
+
+// The rejected ones of a kind, below its `title`; "" if there are none.
+std::string AlternativesTable(const std::string& title,
+                              const std::vector<Alternative>& rejected);
 
 // A plan as the store keeps it, in a line: "2 stages, 1 block of 64 x 2;
 // expected 48.1 tokens/s, bound by disk read of a". "" if it is no plan.

@@ -43,6 +43,35 @@ TEST(CpuTopologyTest, UsableCoresAreDistinctAndAllowed) {
   EXPECT_LE(count, static_cast<int>(cores.size()));
 }
 
+TEST(CpuTopologyTest, GroupsOfCores) {
+  const char* machine = "numa:2 l3:2 core:3 pu:2";
+  EXPECT_EQ(CoreGroups(CoreGroupKind::kCore, machine).size(), 12u);
+  const auto caches = CoreGroups(CoreGroupKind::kL3, machine);
+  ASSERT_EQ(caches.size(), 4u);
+  EXPECT_THAT(caches[1].cpus, ElementsAre(6, 7, 8, 9, 10, 11));
+  EXPECT_EQ(caches[1].cores, 3);
+  const auto nodes = CoreGroups(CoreGroupKind::kNumaNode, machine);
+  ASSERT_EQ(nodes.size(), 2u);
+  EXPECT_EQ(nodes[1].cores, 6);
+  EXPECT_EQ(nodes[1].cpus.front(), 12);
+  EXPECT_THAT(CoreGroups(CoreGroupKind::kL3, "numa:1 core:2 pu:1"), IsEmpty());
+  EXPECT_THAT(CoreGroups(CoreGroupKind::kCore, "nonsense"), IsEmpty());
+}
+
+TEST(CpuTopologyTest, GroupsOfThisMachineAreUsable) {
+  const std::vector<int> allowed = Affinity();
+  for (const CoreGroupKind kind :
+       {CoreGroupKind::kCore, CoreGroupKind::kL3, CoreGroupKind::kNumaNode}) {
+    for (const CoreGroup& group : CoreGroups(kind)) {
+      EXPECT_FALSE(group.cpus.empty());
+      EXPECT_GE(group.cores, 1);
+      for (const int cpu : group.cpus) {
+        EXPECT_TRUE(std::count(allowed.begin(), allowed.end(), cpu) == 1);
+      }
+    }
+  }
+}
+
 TEST(CpuTopologyTest, UsableCoresFollowTheAffinity) {
   const int last = UsableCores().back();
   Thread("bound", [last] {

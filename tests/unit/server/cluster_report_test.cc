@@ -73,5 +73,30 @@ TEST(ClusterReportTest, StatesAreWordsAsThoseOfJobs) {
   }
 }
 
+TEST(ClusterReportTest, WorkersStandBelowTheirPipelines) {
+  v1::ClusterState state = State();
+  for (int p = 0; p < 2; ++p) {
+    v1::PipelineInfo* pipeline = state.add_pipelines();
+    pipeline->set_pipeline(p);
+    pipeline->set_epoch(5 + p);
+    pipeline->set_num_stages(1);
+    pipeline->set_state("running");
+    pipeline->set_predicted_tokens_per_second(12.5);
+  }
+  state.mutable_workers(0)->set_pipeline(1);
+  state.mutable_workers(1)->set_pipeline(-1);
+  const std::string text = ClusterToText(state);
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    EXPECT_LE(line.size(), 80u) << line;
+  }
+  EXPECT_THAT(text, HasSubstr("pipeline 1: plan 6 of 1 stages"));
+  EXPECT_LT(text.find("pipeline 1:"), text.find("worker-1"));
+  EXPECT_NE(text.find("fake"), std::string::npos);
+  EXPECT_EQ(text.find("worker-1"), text.rfind("worker-1"));
+  const auto json = nlohmann::json::parse(ClusterToJson(state));
+  EXPECT_EQ(json["pipelines"][1]["epoch"], 6);
+  EXPECT_EQ(json["workers"][0]["pipeline"], 1);
+}
+
 }  // namespace
 }  // namespace sluice

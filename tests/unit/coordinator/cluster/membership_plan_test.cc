@@ -399,10 +399,10 @@ TEST_F(MembershipPlanTest, PagesTakenByNeedAreNotBounded) {
 
 TEST_F(MembershipPlanTest, TheUsersOwnPlanGoesToTheWorkersThatItNames) {
   options_.plan_jobs = false;
-  options_.fixed_plan = TwoStages();
-  options_.fixed_plan->stages[0].worker = "b";
-  options_.fixed_plan->stages[1].worker = "nobody";
-  options_.fixed_plan->stages[1].policy.kv_cache = {0, 0.5, 0.5};
+  options_.fixed_plans = {TwoStages()};
+  options_.fixed_plans[0].stages[0].worker = "b";
+  options_.fixed_plans[0].stages[1].worker = "nobody";
+  options_.fixed_plans[0].stages[1].policy.kv_cache = {0, 0.5, 0.5};
   AttachTwo();
   ASSERT_EQ(members().plan().phase(), Phase::kLoading);
   EXPECT_EQ(Last(*b_).stage(), 0);

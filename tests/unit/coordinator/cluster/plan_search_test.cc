@@ -64,7 +64,8 @@ class PlanSearchTest : public testing::Test {
   ManualClock clock_;
   const ClusterOptions options_ = {.plan_jobs = true, .clock = &clock_};
   WorkerRegistry registry_{options_};
-  PlanSearch search_{options_, &registry_};
+  PlanNumbers numbers_;
+  PlanSearch search_{options_, &registry_, &numbers_};
   std::vector<WorkerId> ids_;
   std::vector<StageAssignment> stages_;
 };

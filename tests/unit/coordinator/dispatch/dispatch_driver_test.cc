@@ -617,6 +617,98 @@ TEST_F(BlockDriverTest, CancelsWhileScoresAreUnderWay) {
   EXPECT_THAT(driver_.TakeFinished(), SizeIs(0));
 }
 
+// -- From one driver to another.
+
+class MovingTest : public BlockDriverTest {
+ protected:
+  static bool Any(const SequenceState&) { return true; }
+
+  BlockDriver other_{{.tokenizer = &tokenizer_,
+                      .vocab_size = FakeTokenizer::kAsciiVocab,
+                      .eos_tokens = {FakeTokenizer::kAsciiEos},
+                      .clock = &clock_}};
+};
+
+TEST_F(MovingTest, GoesOnWithTheTokensKnown) {
+  driver_.Add(MakeRequest(1, 0, "abc", 9));
+  driver_.Add(MakeRequest(1, 1, "x", 9));
+  Start(1);
+  ASSERT_TRUE(driver_.OnResult(Answer(driver_.TakePlans().at(0), 'd')).ok());
+  EXPECT_THAT(driver_.Release(9, Any), SizeIs(0));  // an epoch has them
+  driver_.StopEpoch();
+  StepScheduler::Options options;
+  options.gbs = 4;
+  options.kv_pages = 100;
+  options.page_tokens = 8;
+  ASSERT_TRUE(other_.StartEpoch(PlanEpoch(2), options).ok());
+  for (SequenceState& sequence : driver_.Release(9, Any)) {
+    other_.Adopt(std::move(sequence));
+  }
+  EXPECT_EQ(driver_.live(), 0);
+  EXPECT_EQ(other_.live(), 2);
+  const StepPlan plan = other_.TakePlans().at(0);
+  EXPECT_EQ(plan.micro_batches[0].tokens,
+            (std::vector<int32_t>{'a', 'b', 'c', 'd', 'x', 'd'}));
+  // The first driver has counted a replay, and that nothing runs there.
+  const JobProgress progress = driver_.TakeProgress().at(JobId(1));
+  EXPECT_EQ(progress.running, 0);
+  EXPECT_EQ(progress.replays, 2);
+  EXPECT_EQ(other_.TakeProgress().at(JobId(1)).running, 2);
+}
+
+TEST_F(MovingTest, ReleasesWhatIsWantedInItsOrder) {
+  for (int i = 0; i < 5; ++i) {
+    driver_.Add(MakeRequest(1, i, std::string(1 + i, 'a'), 9));
+  }
+  const auto short_ones = [](const SequenceState& sequence) {
+    return sequence.request().prompt.size() < 4;
+  };
+  const auto released = driver_.Release(2, short_ones);
+  ASSERT_THAT(released, SizeIs(2));
+  EXPECT_EQ(released[0].request().index, 0);
+  EXPECT_EQ(released[1].request().index, 1);
+  EXPECT_THAT(driver_.Release(9, short_ones), SizeIs(1));
+  EXPECT_EQ(driver_.live(), 2);
+  driver_.Cancel(JobId(1));
+  EXPECT_THAT(driver_.Release(9, Any), SizeIs(0));
+  EXPECT_THAT(driver_.TakeFinished(), SizeIs(2));
+}
+
+TEST_F(MovingTest, ReleasesTheLastOfThoseThatWait) {
+  Start(1);
+  for (int i = 0; i < 9; ++i) driver_.Add(MakeRequest(1, i, "abc", 9));
+  const StepPlan plan = driver_.TakePlans().at(0);  // admits four
+  ASSERT_THAT(plan.admit, SizeIs(4));
+  EXPECT_EQ(driver_.waiting(), 5);
+  EXPECT_THAT(driver_.ReleaseWaiting(0), SizeIs(0));
+  EXPECT_THAT(driver_.ReleaseWaiting(-3), SizeIs(0));
+  const auto released = driver_.ReleaseWaiting(2);
+  ASSERT_THAT(released, SizeIs(2));
+  EXPECT_EQ(released[0].request().index, 7);
+  EXPECT_EQ(released[1].request().index, 8);
+  EXPECT_THAT(driver_.ReleaseWaiting(99), SizeIs(3));
+  EXPECT_EQ(driver_.waiting(), 0);
+  ASSERT_TRUE(driver_.OnResult(Answer(plan, 'd')).ok());
+}
+
+TEST_F(MovingTest, KeepsWhatDoesNotFitForOthers) {
+  driver_.SetKeepsUnfit(true);
+  Start(1, 1, /*kv_pages=*/2);
+  driver_.Add(MakeRequest(1, 0, "abc", 5));
+  driver_.Add(MakeRequest(1, 1, std::string(30, 'a'), 5));
+  EXPECT_THAT(driver_.TakeFinished(), SizeIs(0));
+  EXPECT_EQ(driver_.live(), 2);
+  const auto unfit = driver_.TakeUnfit();
+  ASSERT_THAT(unfit, SizeIs(1));
+  EXPECT_EQ(unfit[0].request().index, 1);
+  EXPECT_FALSE(driver_.Fits(unfit[0]));
+  // Those that nobody took wait for the next epoch with the others.
+  driver_.Add(MakeRequest(1, 2, std::string(30, 'a'), 5));
+  driver_.StopEpoch();
+  Start(2);
+  EXPECT_THAT(driver_.TakePlans().at(0).admit, SizeIs(2));
+}
+
 TEST_F(BlockDriverTest, RefusesOptionsThatAreNone) {
   StepScheduler::Options options;  // no pages
   EXPECT_FALSE(driver_.StartEpoch(PlanEpoch(1), options).ok());

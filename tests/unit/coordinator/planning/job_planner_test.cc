@@ -91,5 +91,47 @@ TEST_F(FindPlanTest, APlanForShorterRequestsGivesWayToLongerOnes) {
   EXPECT_GE(SequencePositions(*longer), 2064);
 }
 
+class FindLayoutTest : public testing::Test {
+ protected:
+  FindLayoutTest() {
+    const PlanRequest request =
+        TestRequest({TestMachine("a", 4e9, 0), TestMachine("b", 4e9, 0)}, 8);
+    base_.model = request.model;
+    base_.max_model_len = 320;
+    base_.choices.gbs = {32};
+    workload_ = request.workload;
+    task_.machines = request.machines;
+    task_.layout.emplace();
+  }
+
+  PlanRequest base_;
+  Workload workload_;
+  PlanTask task_;
+};
+
+TEST_F(FindLayoutTest, GroupsThatAreAsGoodStay) {
+  const auto best = FindLayout(base_, workload_, task_);
+  ASSERT_TRUE(best.ok()) << best.status();
+  ASSERT_EQ(best->pipelines.size(), 2u);
+  task_.layout->present = {{0}, {1}};
+  EXPECT_TRUE(
+      absl::IsAlreadyExists(FindLayout(base_, workload_, task_).status()));
+  // With one of them only, the other adds as much again, if there is time.
+  task_.layout->present = {{0}};
+  EXPECT_TRUE(FindLayout(base_, workload_, task_).ok());
+  task_.load_seconds = 1e9;
+  const absl::Status status = FindLayout(base_, workload_, task_).status();
+  EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("but loading takes"));
+}
+
+TEST_F(FindLayoutTest, GroupsWithoutRoomForTheModelDoNoWork) {
+  task_.machines[1] = TestMachine("b", 2e8, 0);
+  task_.layout->present = {{1}};
+  const auto best = FindLayout(base_, workload_, task_);
+  ASSERT_TRUE(best.ok()) << best.status();
+  EXPECT_EQ(best->pipelines[0].machines[0], 0);
+}
+
 }  // namespace
 }  // namespace sluice

@@ -135,5 +135,37 @@ TEST(PlanJsonTest, LooksLikePlan) {
   EXPECT_FALSE(LooksLikePlan(""));
 }
 
+TEST(PlanJsonTest, SeveralPipelines) {
+  Plan other = TwoStages();
+  other.block.num_blocks = 5;
+  const std::string text = PlansToJson({TwoStages(), other});
+  const auto plans = ParsePlans(text);
+  ASSERT_TRUE(plans.ok()) << plans.status();
+  ASSERT_EQ(plans->size(), 2u);
+  EXPECT_EQ((*plans)[1].block.num_blocks, 5);
+  EXPECT_EQ(PlansToJson(*plans), text);
+  // One is written as it always was, and read so.
+  EXPECT_EQ(PlansToJson({other}), PlanToJson(other));
+  EXPECT_EQ(ParsePlans(PlanToJson(other))->size(), 1u);
+  EXPECT_TRUE(absl::IsInvalidArgument(ParsePlan(text).status()));
+}
+
+TEST(PlanJsonTest, PipelinesThatMakeNoSense) {
+  Json json = Json::parse(PlansToJson({TwoStages(), TwoStages()}));
+  json["pipelines"][1]["stages"][1]["layers"] = {12, 22};
+  const absl::Status status = ParsePlans(json.dump()).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("pipelines[1]"));
+  for (const char* text :
+       {R"({"version": 1, "pipelines": []})", R"({"pipelines": [{}]})",
+        R"({"version": 1, "pipelines": 7})",
+        R"({"version": 1, "pipelines": [7]})", "[]", "", "{"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(ParsePlans(text).status())) << text;
+  }
+  json = Json::parse(PlansToJson({TwoStages(), TwoStages()}));
+  json["extra"] = 1;
+  EXPECT_TRUE(absl::IsInvalidArgument(ParsePlans(json.dump()).status()));
+}
+
 }  // namespace
 }  // namespace sluice

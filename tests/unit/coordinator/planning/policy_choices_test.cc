@@ -76,6 +76,20 @@ TEST_F(PlanFileTest, ABadPlanNamesItsFile) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(path));
 }
 
+TEST_F(PlanFileTest, PlansOfSeveralPipelines) {
+  const std::string one = R"({"version": 1, "num_blocks": 3,
+                "stages": [{"layers": [0, 2], "policy": "gbs=4"}]})";
+  const std::string path =
+      Write(R"({"version": 1, "pipelines": [)" + one + ", " + one + "]}");
+  const auto plans = PlansNamedBy({"@" + path});
+  ASSERT_TRUE(plans.ok()) << plans.status();
+  EXPECT_EQ(plans->size(), 2u);
+  const absl::Status status = PlanNamedBy({"@" + path}).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("2 pipelines"));
+  EXPECT_TRUE(PlansNamedBy({})->empty());
+}
+
 TEST_F(PlanFileTest, KeyValuePairsAreNoPlan) {
   const auto plan = PlanNamedBy({"@" + Write("gbs=4\n"), "threads=1"});
   ASSERT_TRUE(plan.ok()) << plan.status();

@@ -1,0 +1,99 @@
+#include "coordinator/cluster/groups/group_search.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/host/logging.h"
+
+namespace sluice {
+
+bool GroupSearch::Groups(const std::vector<WorkerId>& workers) const {
+  return options_.replicas != 1 && options_.plan_jobs &&
+         options_.fixed_plans.empty() && !failed_ &&
+         std::all_of(workers.begin(), workers.end(), [&](WorkerId id) {
+           return workers_->at(id).profile.has_value();
+         });
+}
+
+void GroupSearch::Begin(std::vector<WorkerId> workers,
+                        std::vector<std::vector<WorkerId>> present,
+                        absl::Duration load_time, double output_share) {
+  search_ = {.ticket = ++numbers_->last_ticket,
+             .workers = std::move(workers),
+             .present = std::move(present),
+             .load_time = load_time,
+             .output_share = output_share};
+}
+
+std::optional<PlanTask> GroupSearch::TakeTask() {
+  if (!search_ || search_->taken) return std::nullopt;
+  for (const WorkerId id : search_->workers) {
+    if (workers_->Find(id) == nullptr) {
+      search_.reset();  // the next decision finds the workers left
+      return std::nullopt;
+    }
+  }
+  search_->taken = true;
+  PlanTask task;
+  task.ticket = search_->ticket;
+  task.machines = workers_->Profiles(search_->workers);
+  task.output_share = search_->output_share;
+  task.load_seconds = absl::ToDoubleSeconds(search_->load_time);
+  LayoutTask& layout = task.layout.emplace();
+  layout.replicas = options_.replicas;
+  for (const std::vector<WorkerId>& group : search_->present) {
+    std::vector<int>& machines = layout.present.emplace_back();
+    for (const WorkerId id : group) {
+      const auto it =
+          std::find(search_->workers.begin(), search_->workers.end(), id);
+      if (it == search_->workers.end()) continue;
+      machines.push_back(static_cast<int>(it - search_->workers.begin()));
+    }
+    if (machines.empty()) layout.present.pop_back();
+  }
+  return task;
+}
+
+std::optional<std::vector<GroupSearch::Group>> GroupSearch::OnAnswer(
+    PlanAnswer answer) {
+  const bool no_work = absl::IsNotFound(answer.layout.status());
+  if (no_work && !search_->new_jobs) {
+    search_->no_work = true;
+    return std::nullopt;
+  }
+  const Search search = *std::exchange(search_, std::nullopt);
+  if (no_work) return std::nullopt;  // it is asked again
+  for (const WorkerId id : search.workers) {
+    const AttachedWorker* const worker = workers_->Find(id);
+    if (worker == nullptr || !worker->registered) return std::nullopt;
+  }
+  searched_ = search.workers;
+  if (!answer.layout.ok()) {
+    if (!search.present.empty()) {
+      LogInfo("the pipelines stay: ", answer.layout.status().message());
+    } else {
+      LogWarning("no pipelines were planned: ",
+                 answer.layout.status().message());
+      failed_ = true;
+    }
+    return std::nullopt;
+  }
+  std::vector<Group> groups;
+  for (const PipelinePlan& pipeline : answer.layout->pipelines) {
+    Group& group = groups.emplace_back();
+    group.share = pipeline.share;
+    for (const int machine : pipeline.machines) {
+      group.workers.push_back(search.workers[static_cast<size_t>(machine)]);
+    }
+  }
+  return groups;
+}
+
+void GroupSearch::OnNewJobs() {
+  searched_.clear();
+  if (!search_) return;
+  search_->new_jobs = true;
+  if (search_->no_work) search_.reset();
+}
+
+}  // namespace sluice

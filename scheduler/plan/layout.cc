@@ -1,0 +1,741 @@
+#include "scheduler/plan/layout.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/status_macros.h"
+#include "scheduler/plan/stage_case.h"
+
+namespace sluice {
+namespace {
+
+using Groups = std::vector<std::vector<int>>;
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+// Up to so many unlike machines, all groupings are tried.
+constexpr size_t kMaxForAll = 6;
+// Of more, the groupings that are changed, and the rounds of changes.
+constexpr size_t kStartGroupings = 3;
+constexpr int kMaxRounds = 8;
+// Groups that are planned for at most, before changes end.
+constexpr size_t kMaxGroups = 300;
+// Up to so many machines, all numbers of pipelines are tried; of more, one for
+// each size of a group.
+constexpr int kMaxForAllCounts = 16;
+// Measured machines never have quite the same figures. Those that differ by
+// less than this factor count as alike when groups are compared; what is chosen
+// is planned for with their own.
+constexpr double kAlike = 1.1;
+// Layouts that differ less are equals: the one with fewer pipelines is better,
+// as each has to be loaded, and holds requests of its own at the end.
+constexpr double kSameTime = 0.02;
+// Of the best groupings by quick plans, so many are planned for in full.
+constexpr size_t kFinalists = 4;
+
+// The block shapes of quick plans, where the request leaves them open: enough
+// to compare groups.
+PolicyChoices QuickChoices(const PolicyChoices& choices) {
+  PolicyChoices quick = choices;
+  const auto fix = [](std::vector<int32_t> values, std::vector<int32_t>* list) {
+    if (list->empty()) *list = std::move(values);
+  };
+  fix({4, 64}, &quick.gbs);
+  fix({1, 4}, &quick.num_microbatches);
+  fix({2048}, &quick.max_step_tokens);
+  return quick;
+}
+
+// Makes a plan that of `factor` times as many requests.
+void Scale(double factor, Plan* plan) {
+  plan->seconds *= factor;
+  plan->steps *= factor;
+  for (StagePlan& stage : plan->stages) {
+    stage.seconds *= factor;
+    for (double& busy : stage.busy) busy *= factor;
+  }
+}
+
+// The figures that make machines alike or not.
+std::vector<double> FiguresOf(const MachineProfile& m) {
+  std::vector<double> figures = {static_cast<double>(m.device_memory_bytes),
+                                 static_cast<double>(m.host_memory_bytes),
+                                 static_cast<double>(m.disk_bytes),
+                                 m.host_to_device_bytes_per_second,
+                                 m.disk.read_bytes_per_second};
+  for (const ComputeProfile* compute : {&m.host, &m.device_compute}) {
+    figures.push_back(compute->memory_bytes_per_second);
+    for (const ProductRate& product : compute->products) {
+      figures.push_back(product.flops_by_rows.Best());
+    }
+    for (const AttentionRate& attention : compute->attention) {
+      figures.push_back(attention.decode_bytes_by_context.Best());
+    }
+  }
+  return figures;
+}
+
+bool AreSimilar(const std::vector<double>& a, const std::vector<double>& b,
+                double factor) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [&](double x, double y) {
+                      return std::max(x, y) <= factor * std::min(x, y);
+                    });
+}
+
+class LayoutSearch {
+ public:
+  // Machines that differ by less than the factor `alike` are of one kind.
+  LayoutSearch(const PlanRequest& request, double alike)
+      : request_(request), classes_(request.machines) {
+    const int n = static_cast<int>(request.machines.size());
+    std::vector<std::vector<double>> figures;
+    for (int m = 0; m < n; ++m) {
+      figures.push_back(FiguresOf(request.machines[m]));
+      similar_.push_back(m);
+      for (int other = 0; other < m; ++other) {
+        if (similar_[other] == other &&
+            AreSimilar(figures[other], figures[m], alike)) {
+          similar_[m] = other;
+          break;
+        }
+      }
+    }
+    std::vector<int> workers_of_host(static_cast<size_t>(n));
+    for (int m = 0; m < n; ++m) ++workers_of_host[Host(m)];
+    // Machines are of a kind if they are alike and have a host of their own;
+    // those that share one are told apart by it.
+    for (int m = 0; m < n; ++m) {
+      kinds_.push_back(workers_of_host[Host(m)] == 1
+                           ? similar_[m]
+                           : n * static_cast<int>(1 + Host(m)) + similar_[m]);
+    }
+  }
+
+  absl::StatusOr<LayoutResult> Run(int32_t replicas);
+  // What plans a group: shapes enough to compare it, all shapes, or these for
+  // its machines themselves instead of the first ones of their kinds.
+  enum class Effort { kQuick, kFull, kExact };
+  // Plans for each group.
+  absl::StatusOr<Layout> Evaluate(const Groups& groups, Effort effort);
+
+ private:
+  // The best plan of a group, for about its share of the job.
+  struct GroupPlan {
+    absl::Status status;
+    PlanResult result;
+  };
+  struct Tried {
+    double seconds = kNever;
+    Groups groups;  // those that have a plan
+    friend bool operator<(const Tried& a, const Tried& b) {
+      return std::tie(a.seconds, a.groups) < std::tie(b.seconds, b.groups);
+    }
+  };
+
+  size_t Host(int machine) const {
+    return static_cast<size_t>(classes_.host(machine));
+  }
+  // The share of the job that a group would have if all machines were alike;
+  // rates hardly depend on shares.
+  double FairShare(const std::vector<int>& group) const {
+    return static_cast<double>(group.size()) /
+           static_cast<double>(kinds_.size());
+  }
+  GroupPlan MakeGroupPlan(const std::vector<int>& group,
+                          const PolicyChoices& choices);
+  // The plan of a group, whose stages name the group's machines by their index
+  // there. It is made once for machines of the same kinds in the same order,
+  // which counts where layers are split evenly.
+  const GroupPlan& PlanOf(const std::vector<int>& group, Effort effort);
+  std::pair<Effort, std::vector<int>> KeyOf(std::vector<int> group,
+                                            Effort effort) const;
+  // Predicted generated tokens a second; 0 if the model does not fit.
+  double RateOf(const std::vector<int>& group);
+  // The groups as pipelines, which share the job by the rates of their plans.
+  std::vector<PipelinePlan> Share(const Groups& groups,
+                                  const std::vector<const Plan*>& plans) const;
+  // Considers a grouping: groups that the model does not fit are spares.
+  // Returns the job's seconds.
+  double Try(const Groups& groups, int32_t replicas);
+  Groups Usable(const Groups& groups);
+
+  std::vector<int> Counts(int32_t replicas) const;
+  void TryAlike(int32_t replicas);
+  void TryMany(int32_t replicas);
+  void AddChanges(const Groups& groups, size_t a, size_t b,
+                  std::vector<Groups>* changes) const;
+  // Changes groups that take so many seconds.
+  void Improve(Groups groups, double seconds, int32_t replicas);
+  static Groups Sorted(Groups groups);
+  // Returns the machines, the fastest first.
+  std::vector<int> BySpeed();
+  bool IsEqualKind() const {
+    return std::all_of(kinds_.begin(), kinds_.end(),
+                       [&](int kind) { return kind == kinds_[0]; });
+  }
+  absl::StatusOr<Groups> Choose(int32_t replicas);
+  absl::Status TooFew(int32_t replicas);
+  std::vector<Alternative> Rejected(const Layout& best);
+  static std::string Describe(const Groups& groups);
+
+  const PlanRequest& request_;
+  const MachineClasses classes_;
+  std::vector<int> similar_;  // the first machine like each
+  std::vector<int> kinds_;
+  // By the group's kinds; for kExact, by its machines.
+  std::map<std::pair<Effort, std::vector<int>>, std::unique_ptr<GroupPlan>>
+      plans_;
+  // The best groupings with each number of pipelines, at most kFinalists.
+  std::map<size_t, std::set<Tried>> best_;
+  absl::Status status_;  // the first error that is no lack of memory
+};
+
+LayoutSearch::GroupPlan LayoutSearch::MakeGroupPlan(
+    const std::vector<int>& group, const PolicyChoices& choices) {
+  PlanRequest request = request_;
+  request.choices = choices;
+  request.workload = ShareOf(request_.workload, FairShare(group));
+  request.machines.clear();
+  for (const int m : group) request.machines.push_back(request_.machines[m]);
+  GroupPlan plan;
+  absl::StatusOr<PlanResult> made = MakePlan(request);
+  if (made.ok()) {
+    plan.result = *std::move(made);
+  } else {
+    plan.status = made.status();
+    if (!absl::IsResourceExhausted(plan.status) &&
+        !absl::IsFailedPrecondition(plan.status)) {
+      status_.Update(plan.status);
+    }
+  }
+  return plan;
+}
+
+std::pair<LayoutSearch::Effort, std::vector<int>> LayoutSearch::KeyOf(
+    std::vector<int> group, Effort effort) const {
+  for (int& m : group) {
+    const bool alone = kinds_[m] == similar_[m];  // on its host
+    if (effort != Effort::kExact) {
+      m = kinds_[m];
+    } else {
+      m = alone ? classes_.representative(m)
+                : m + static_cast<int>(kinds_.size());
+    }
+  }
+  return {effort, std::move(group)};
+}
+
+const LayoutSearch::GroupPlan& LayoutSearch::PlanOf(
+    const std::vector<int>& group, Effort effort) {
+  std::unique_ptr<GroupPlan>& kept = plans_[KeyOf(group, effort)];
+  if (kept != nullptr) return *kept;
+  kept = std::make_unique<GroupPlan>(MakeGroupPlan(
+      group, effort == Effort::kQuick ? QuickChoices(request_.choices)
+                                      : request_.choices));
+  // Other shapes may fit where these do not.
+  if (effort == Effort::kQuick && absl::IsResourceExhausted(kept->status)) {
+    *kept = PlanOf(group, Effort::kFull);
+  }
+  return *kept;
+}
+
+double LayoutSearch::RateOf(const std::vector<int>& group) {
+  const GroupPlan& plan = PlanOf(group, Effort::kQuick);
+  return plan.status.ok() ? plan.result.best.tokens_per_second : 0;
+}
+
+Groups LayoutSearch::Usable(const Groups& groups) {
+  Groups usable;
+  for (const std::vector<int>& group : groups) {
+    if (RateOf(group) > 0) usable.push_back(group);
+  }
+  return usable;
+}
+
+std::vector<PipelinePlan> LayoutSearch::Share(
+    const Groups& groups, const std::vector<const Plan*>& plans) const {
+  double sum = 0;
+  for (const Plan* plan : plans) sum += plan->tokens_per_second;
+  const double tokens = request_.workload.output_tokens();
+  std::vector<PipelinePlan> pipelines;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    PipelinePlan& pipeline = pipelines.emplace_back();
+    pipeline.machines = groups[g];
+    pipeline.plan = *plans[g];
+    pipeline.share = pipeline.plan.tokens_per_second / sum;
+    // The plan is for a share that is about right.
+    Scale(pipeline.share * tokens /
+              (pipeline.plan.tokens_per_second * pipeline.plan.seconds),
+          &pipeline.plan);
+    for (StagePlan& stage : pipeline.plan.stages) {
+      stage.machine = groups[g][static_cast<size_t>(stage.machine)];
+      stage.worker = request_.machines[stage.machine].name;
+    }
+  }
+  return pipelines;
+}
+
+double LayoutSearch::Try(const Groups& groups, int32_t replicas) {
+  if (!status_.ok()) return kNever;
+  Groups usable = Usable(groups);
+  if (usable.empty() ||
+      (replicas > 0 && usable.size() != static_cast<size_t>(replicas))) {
+    return kNever;
+  }
+  std::vector<const Plan*> plans;
+  for (const std::vector<int>& group : usable) {
+    plans.push_back(&PlanOf(group, Effort::kQuick).result.best);
+  }
+  const double seconds = LayoutSeconds(request_, Share(usable, plans));
+  std::set<Tried>& best = best_[usable.size()];
+  best.insert({seconds, std::move(usable)});
+  if (best.size() > kFinalists) best.erase(std::prev(best.end()));
+  return seconds;
+}
+
+// The numbers of pipelines that are tried, ascending.
+std::vector<int> LayoutSearch::Counts(int32_t replicas) const {
+  const int n = static_cast<int>(kinds_.size());
+  if (replicas > 0) return {replicas};
+  std::vector<int> counts;
+  for (int count = 1; count <= n; ++count) {
+    // Groups of more workers than layers have spare ones.
+    const bool too_large =
+        count < n && n / (count + 1) >= request_.model.num_layers;
+    const bool same_size = n / count == (count < n ? n / (count + 1) : 0);
+    if (too_large || (n > kMaxForAllCounts && same_size)) continue;
+    counts.push_back(count);
+  }
+  return counts;
+}
+
+// Groups of equal size, but for one machine; or so that some are left over,
+// where there is no room for the model in the smaller ones.
+void LayoutSearch::TryAlike(int32_t replicas) {
+  const size_t n = kinds_.size();
+  for (const int number : Counts(replicas)) {
+    const auto count = static_cast<size_t>(number);
+    Groups even(count);
+    Groups rest(count + 1);
+    for (size_t m = 0; m < n; ++m) {
+      even[m * count / n].push_back(static_cast<int>(m));
+      rest[std::min(m / (n / count), count)].push_back(static_cast<int>(m));
+    }
+    if (Usable({even.back()}).empty() && Usable({even.front()}).empty()) {
+      break;  // smaller ones hold no more
+    }
+    Try(even, replicas);
+    if (rest.back().empty()) continue;
+    rest.pop_back();
+    Try(rest, replicas);
+  }
+}
+
+std::vector<int> LayoutSearch::BySpeed() {
+  std::vector<std::pair<double, int>> speeds;
+  for (int m = 0; m < static_cast<int>(kinds_.size()); ++m) {
+    const ComputeProfile& compute = request_.machines[m].compute();
+    double speed = compute.memory_bytes_per_second;
+    for (const ProductRate& product : compute.products) {
+      speed = std::max(speed, product.flops_by_rows.Best());
+    }
+    speeds.emplace_back(-speed, m);
+  }
+  std::sort(speeds.begin(), speeds.end());
+  std::vector<int> order;
+  for (const auto& [speed, m] : speeds) order.push_back(m);
+  return order;
+}
+
+Groups LayoutSearch::Sorted(Groups groups) {
+  for (std::vector<int>& group : groups) std::sort(group.begin(), group.end());
+  std::erase_if(groups, [](const auto& group) { return group.empty(); });
+  std::sort(groups.begin(), groups.end());
+  return groups;
+}
+
+// Appends the groups after each move of a machine from group `a` to `b`, and
+// each exchange of two; of machines of a kind, only once.
+void LayoutSearch::AddChanges(const Groups& groups, size_t a, size_t b,
+                              std::vector<Groups>* changes) const {
+  std::set<std::pair<int, int>> seen;
+  for (size_t i = 0; i < groups[a].size(); ++i) {
+    const int moved = kinds_[groups[a][i]];
+    if (groups[a].size() > 1 && seen.insert({moved, -1}).second) {
+      Groups& changed = changes->emplace_back(groups);
+      changed[b].push_back(changed[a][i]);
+      changed[a].erase(changed[a].begin() + static_cast<int64_t>(i));
+    }
+    for (size_t j = 0; a < b && j < groups[b].size(); ++j) {
+      const int other = kinds_[groups[b][j]];
+      if (moved == other || !seen.insert({moved, other}).second) continue;
+      Groups& changed = changes->emplace_back(groups);
+      std::swap(changed[a][i], changed[b][j]);
+    }
+  }
+}
+
+void LayoutSearch::Improve(Groups groups, double seconds, int32_t replicas) {
+  for (int round = 0; round < kMaxRounds; ++round) {
+    std::vector<Groups> changes;
+    for (size_t a = 0; a < groups.size(); ++a) {
+      for (size_t b = 0; b < groups.size(); ++b) {
+        if (a != b) AddChanges(groups, a, b, &changes);
+      }
+    }
+    const Groups* better = nullptr;
+    for (const Groups& changed : changes) {
+      if (plans_.size() >= kMaxGroups) break;
+      const double found = Try(Sorted(changed), replicas);
+      if (found >= (1 - kSameTime) * seconds) continue;
+      seconds = found;
+      better = &changed;
+    }
+    if (better == nullptr) return;
+    groups = *better;
+  }
+}
+
+void LayoutSearch::TryMany(int32_t replicas) {
+  const std::vector<int> order = BySpeed();
+  const size_t n = order.size();
+  std::vector<std::pair<double, Groups>> starts;
+  for (const int number : Counts(replicas)) {
+    const auto count = static_cast<size_t>(number);
+    Groups like(count);
+    Groups even(count);
+    for (size_t i = 0; i < n; ++i) {
+      like[i * count / n].push_back(order[i]);
+      const size_t round = i / count;
+      const size_t at = i % count;
+      even[round % 2 == 0 ? at : count - 1 - at].push_back(order[i]);
+    }
+    starts.emplace_back(Try(Sorted(like), replicas), like);
+    if (count == 1 || count == n) continue;
+    starts.emplace_back(Try(Sorted(even), replicas), even);
+  }
+  std::stable_sort(
+      starts.begin(), starts.end(),
+      [](const auto& a, const auto& b) { return a.first < b.first; });
+  if (starts.size() > kStartGroupings) starts.resize(kStartGroupings);
+  for (const auto& [seconds, groups] : starts) {
+    Improve(groups, seconds, replicas);
+  }
+}
+
+absl::StatusOr<Layout> LayoutSearch::Evaluate(const Groups& groups,
+                                              Effort effort) {
+  std::vector<const Plan*> plans;
+  std::set<int> used;
+  for (const std::vector<int>& group : groups) {
+    const GroupPlan& plan = PlanOf(group, effort);
+    SLUICE_RETURN_IF_ERROR(plan.status);
+    plans.push_back(&plan.result.best);
+    used.insert(group.begin(), group.end());
+  }
+  Layout layout;
+  layout.pipelines = Share(groups, plans);
+  for (int m = 0; m < static_cast<int>(kinds_.size()); ++m) {
+    if (!used.contains(m)) layout.spares.push_back(m);
+  }
+  layout.seconds = LayoutSeconds(request_, layout.pipelines);
+  layout.tokens_per_second = request_.workload.output_tokens() / layout.seconds;
+  return layout;
+}
+
+absl::Status LayoutSearch::TooFew(int32_t replicas) {
+  // Why the model does not fit one group of all, or the smaller ones.
+  std::vector<int> all(kinds_.size());
+  std::iota(all.begin(), all.end(), 0);
+  const GroupPlan& together = PlanOf(all, Effort::kQuick);
+  if (replicas <= 1) return together.status;
+  size_t most = 0;
+  const std::vector<int> order = BySpeed();
+  absl::Status why = together.status;
+  for (size_t count = 1; count <= order.size(); ++count) {
+    Groups groups(count);
+    for (size_t i = 0; i < order.size(); ++i) {
+      groups[i % count].push_back(order[i]);
+    }
+    const size_t fits = Usable(groups).size();
+    most = std::max(most, fits);
+    if (fits < count) {
+      for (const std::vector<int>& group : groups) {
+        const GroupPlan& plan = PlanOf(group, Effort::kQuick);
+        if (!plan.status.ok()) why = plan.status;
+      }
+      break;
+    }
+  }
+  return ResourceExhausted(
+      "each of ", replicas,
+      " replicas needs room for the whole model among its workers, but there "
+      "is room for about ",
+      most, " among these ", kinds_.size(), ": ", why.message());
+}
+
+std::string LayoutSearch::Describe(const Groups& groups) {
+  std::map<size_t, int> sizes;
+  for (const std::vector<int>& group : groups) ++sizes[group.size()];
+  std::string text = absl::StrCat("replicas=", groups.size(), " (");
+  bool first = true;
+  for (auto it = sizes.rbegin(); it != sizes.rend(); ++it) {
+    absl::StrAppend(&text, first ? "" : ", ", it->second, " of ", it->first,
+                    it->first == 1 ? " worker" : " workers");
+    first = false;
+  }
+  return text + ")";
+}
+
+std::vector<Alternative> LayoutSearch::Rejected(const Layout& best) {
+  Groups chosen;
+  for (const PipelinePlan& pipeline : best.pipelines) {
+    chosen.push_back(pipeline.machines);
+  }
+  // What quick plans are wrong for the chosen groups, they are for others, too.
+  double correction = 1;
+  for (const Tried& tried : best_[chosen.size()]) {
+    if (Sorted(tried.groups) == chosen) {
+      correction = best.seconds / tried.seconds;
+    }
+  }
+  std::vector<Alternative> rejected;
+  std::set<std::string> seen = {Describe(chosen)};
+  for (const auto& [count, of_count] : best_) {
+    for (const Tried& tried : of_count) {
+      if (!seen.insert(Describe(tried.groups)).second) continue;
+      const bool planned = std::all_of(
+          tried.groups.begin(), tried.groups.end(), [&](const auto& group) {
+            return plans_.contains(KeyOf(group, Effort::kFull));
+          });
+      double seconds = correction * tried.seconds;
+      if (planned) {
+        const auto layout = Evaluate(tried.groups, Effort::kFull);
+        if (layout.ok()) seconds = layout->seconds;
+      }
+      rejected.push_back(
+          {.description = Describe(tried.groups),
+           .tokens_per_second = request_.workload.output_tokens() / seconds,
+           .why =
+               seconds < best.seconds
+                   ? absl::StrFormat(
+                         "takes about %.4g s, %.2g %% less than the best: not "
+                         "worth loading the model so often",
+                         seconds, 100 * (1 - seconds / best.seconds))
+                   : absl::StrFormat("takes about %.4g s, the best %.4g s",
+                                     seconds, best.seconds)});
+      break;
+    }
+  }
+  for (size_t count = 1; count <= kinds_.size(); ++count) {
+    if (best_.contains(count)) continue;
+    std::vector<int> smallest(kinds_.size() / count);
+    std::iota(smallest.begin(), smallest.end(), 0);
+    const GroupPlan& plan = PlanOf(smallest, Effort::kQuick);
+    if (plan.status.ok()) continue;
+    rejected.push_back({.description = absl::StrCat("replicas=", count),
+                        .why = std::string(plan.status.message())});
+    break;  // more are smaller still
+  }
+  return rejected;
+}
+
+// The best of those tried, by full plans.
+absl::StatusOr<Groups> LayoutSearch::Choose(int32_t replicas) {
+  std::set<Tried> tried;
+  for (const auto& [count, of_count] : best_) {
+    tried.insert(of_count.begin(), of_count.end());
+  }
+  if (tried.empty()) return TooFew(replicas);
+  // Fewer pipelines are better if they take hardly more.
+  constexpr double kNear = 1 / (1 - 2 * kSameTime);
+  std::set<Tried> finalists;
+  for (const auto& [count, of_count] : best_) {
+    const Tried& of_this = *of_count.begin();
+    if (of_this.seconds <= kNear * tried.begin()->seconds) {
+      finalists.insert(of_this);
+    }
+  }
+  for (auto it = tried.begin();
+       it != tried.end() && finalists.size() < 2 * kFinalists; ++it) {
+    finalists.insert(*it);
+  }
+  Tried best;
+  absl::Status why;
+  for (const Tried& candidate : finalists) {
+    const absl::StatusOr<Layout> layout =
+        Evaluate(candidate.groups, Effort::kFull);
+    if (!layout.ok()) {
+      why = layout.status();
+      continue;
+    }
+    const size_t count = candidate.groups.size();
+    const size_t before = best.groups.size();
+    const double factor = count < before   ? 1 / (1 - kSameTime)
+                          : count > before ? 1 - kSameTime
+                                           : 1;
+    if (before == 0 || layout->seconds < factor * best.seconds) {
+      best = {layout->seconds, candidate.groups};
+    }
+  }
+  if (best.groups.empty()) return why;
+  std::sort(best.groups.begin(), best.groups.end());
+  return best.groups;
+}
+
+absl::StatusOr<LayoutResult> LayoutSearch::Run(int32_t replicas) {
+  const size_t n = kinds_.size();
+  if (replicas == 1) {
+    std::vector<int> all(n);
+    std::iota(all.begin(), all.end(), 0);
+    Try({all}, replicas);
+  } else if (IsEqualKind()) {
+    TryAlike(replicas);
+  } else if (n <= kMaxForAll) {
+    ForEachGrouping(kinds_,
+                    [&](const Groups& groups) { Try(groups, replicas); });
+  } else {
+    TryMany(replicas);
+  }
+  SLUICE_RETURN_IF_ERROR(status_);
+  SLUICE_ASSIGN_OR_RETURN(const Groups best, Choose(replicas));
+  LayoutResult result;
+  SLUICE_ASSIGN_OR_RETURN(result.best, Evaluate(best, Effort::kExact));
+  if (result.best.pipelines.size() == 1) {
+    result.rejected_plans =
+        PlanOf(best.front(), Effort::kExact).result.rejected;
+  }
+  result.rejected = Rejected(result.best);
+  result.groups = static_cast<int64_t>(plans_.size());
+  return result;
+}
+
+// Adds machine `m` and those after it to the groups, each machine to one of the
+// groups before which one of its kind is in, or a new one: of machines of a
+// kind, only groupings in which they come in order are seen.
+void Extend(const std::vector<int>& kinds, size_t m, Groups* groups,
+            std::set<std::vector<std::vector<int>>>* seen,
+            absl::FunctionRef<void(const Groups&)> take) {
+  if (m == kinds.size()) {
+    std::vector<std::vector<int>> key;
+    for (const std::vector<int>& group : *groups) {
+      std::vector<int>& kind = key.emplace_back();
+      for (const int machine : group) {
+        kind.push_back(kinds[static_cast<size_t>(machine)]);
+      }
+      std::sort(kind.begin(), kind.end());
+    }
+    std::sort(key.begin(), key.end());
+    if (seen->insert(std::move(key)).second) take(*groups);
+    return;
+  }
+  for (size_t g = 0; g < groups->size(); ++g) {
+    (*groups)[g].push_back(static_cast<int>(m));
+    Extend(kinds, m + 1, groups, seen, take);
+    (*groups)[g].pop_back();
+  }
+  groups->push_back({static_cast<int>(m)});
+  Extend(kinds, m + 1, groups, seen, take);
+  groups->pop_back();
+}
+
+}  // namespace
+
+double LayoutSeconds(const PlanRequest& request,
+                     const std::vector<PipelinePlan>& pipelines) {
+  const MachineClasses classes(request.machines);
+  double seconds = 0;
+  std::map<int, double> of_host;
+  for (const PipelinePlan& pipeline : pipelines) {
+    seconds = std::max(seconds, pipeline.plan.seconds);
+    for (const StagePlan& stage : pipeline.plan.stages) {
+      of_host[classes.host(stage.machine)] += stage.seconds;
+    }
+  }
+  if (pipelines.size() > 1) {
+    for (const auto& [host, sum] : of_host) seconds = std::max(seconds, sum);
+  }
+  return seconds;
+}
+
+namespace {
+
+// The layout for the only formats of the request.
+absl::StatusOr<LayoutResult> MakeOfOneFormat(const PlanRequest& request,
+                                             int32_t replicas) {
+  absl::StatusOr<LayoutResult> made =
+      LayoutSearch(request, kAlike).Run(replicas);
+  // One that is nearly like another may have just too little memory.
+  return absl::IsResourceExhausted(made.status()) ||
+                 absl::IsFailedPrecondition(made.status())
+             ? LayoutSearch(request, 1).Run(replicas)
+             : std::move(made);
+}
+
+}  // namespace
+
+absl::StatusOr<LayoutResult> MakeLayout(const PlanRequest& request,
+                                        int32_t replicas) {
+  SLUICE_RETURN_IF_ERROR(request.Check());
+  if (replicas < 0 || static_cast<size_t>(replicas) > request.machines.size()) {
+    return InvalidArgument("plan: ", replicas, " replicas, but only ",
+                           request.machines.size(), " workers");
+  }
+  const PolicyChoices& choices = request.choices;
+  if (choices.weight_formats.size() * choices.kv_formats.size() == 1) {
+    return MakeOfOneFormat(request, replicas);
+  }
+  // All pipelines have the same formats, as answers depend on them.
+  absl::StatusOr<LayoutResult> best = absl::UnknownError("no format");
+  for (const WeightFormat weights : choices.weight_formats) {
+    for (const WeightFormat kv : choices.kv_formats) {
+      PlanRequest one = request;
+      one.choices.weight_formats = {weights};
+      one.choices.kv_formats = {kv};
+      absl::StatusOr<LayoutResult> made = MakeOfOneFormat(one, replicas);
+      if (!best.ok() ||
+          (made.ok() && made->best.seconds < best->best.seconds)) {
+        best = std::move(made);
+      }
+    }
+  }
+  return best;
+}
+
+absl::StatusOr<Layout> EvaluateLayout(
+    const PlanRequest& request, const std::vector<std::vector<int>>& groups) {
+  SLUICE_RETURN_IF_ERROR(request.Check());
+  std::set<int> used;
+  for (const std::vector<int>& group : groups) {
+    for (const int m : group) {
+      if (m < 0 || m >= static_cast<int>(request.machines.size()) ||
+          !used.insert(m).second) {
+        return InvalidArgument("plan: machine ", m,
+                               " is in no group, or in several");
+      }
+    }
+    if (group.empty()) return InvalidArgument("plan: a group without machines");
+  }
+  if (groups.empty()) return InvalidArgument("plan: there are no groups");
+  return LayoutSearch(request, 1)
+      .Evaluate(groups, LayoutSearch::Effort::kExact);
+}
+
+void ForEachGrouping(const std::vector<int>& kinds,
+                     absl::FunctionRef<void(const Groups&)> take) {
+  Groups groups;
+  std::set<std::vector<std::vector<int>>> seen;
+  Extend(kinds, 0, &groups, &seen, take);
+}
+
+}  // namespace sluice
